@@ -1,0 +1,3 @@
+module penstock
+
+go 1.26
