@@ -1,0 +1,55 @@
+# `make train` trains a network from a bare Debian 12 with Go; `make test` checks everything. Both install what is missing.
+
+# The run of `make train`.
+TRAIN_FLAGS = --model resnet20 --data fashion-mnist --stages 2 --chunks 8 --checkpoint except_last --batch 256 \
+	--epochs 3 --out out/fashion-mnist --trace out/fashion-mnist/step.trace.json
+
+# The run that ends `make test`: the same path end to end, in seconds.
+SMOKE_FLAGS = --model resnet20 --data fashion-mnist --stages 2 --chunks 8 --checkpoint except_last --batch 64 \
+	--steps 20 --format json --out out/smoke
+
+# Packages that build and are tested without cgo.
+PURE = ./schedule ./balance ./safetensors ./data ./trace
+
+PYTHON = /usr/bin/python3
+BUILD = go build -o bin/penstock ./cmd/penstock
+
+.PHONY: help build train test bench fixtures fmt clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+
+build: ## bin/penstock
+	@scripts/setup
+	$(BUILD)
+
+train: ## train ResNet-20 on Fashion-MNIST in a pipeline of two stages, into out/fashion-mnist
+	@scripts/setup data
+	$(BUILD)
+	bin/penstock train $(TRAIN_FLAGS)
+
+test: ## format, vet, tests (races too), and a short training run
+	@scripts/setup data
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not gofmt'ed (make fmt):"; echo "$$unformatted"; exit 1; }
+	go vet ./...
+	CGO_ENABLED=0 go build $(PURE)
+	go test -race $(PURE)
+	go test ./...
+	$(BUILD)
+	@rm -rf out/smoke && mkdir -p out/smoke
+	bin/penstock train $(SMOKE_FLAGS) > out/smoke/steps.jsonl
+	@tail -n 1 out/smoke/steps.jsonl | grep -q '"done": *true' || { echo "the training run did not end in \"done\":true:"; tail -n 3 out/smoke/steps.jsonl; exit 1; }
+
+bench: ## benchmarks; set TORCHGPIPE to a torchgpipe checkout to compare with it
+	@scripts/setup
+	scripts/bench
+
+fixtures: ## regenerate the parity fixtures with Debian's PyTorch
+	@scripts/setup python
+	$(PYTHON) scripts/fixtures/generate.py
+
+fmt: ## gofmt everything
+	gofmt -w .
+
+clean: ## remove binaries and benchmark results; trained models in out/ stay
+	rm -rf bin bench-out
