@@ -1,0 +1,94 @@
+// Package balance cuts a list of layer costs into contiguous stages, exactly: no partition has a cheaper
+// dearest stage. It neither measures costs nor knows what they stand for; time, bytes and parameter counts
+// all do.
+//
+//	counts, err := balance.Partition([]float64{1, 1, 1, 3, 1, 1}, 3) // [3 1 2]: stages of cost 3, 3 and 2
+//
+// A pipeline runs at the pace of its slowest stage, so the least bottleneck is what matters; among the
+// partitions that reach it the evenest leaves the most room in the other stages.
+package balance
+
+import (
+	"fmt"
+	"math"
+)
+
+// Partition returns how many layers each of n stages takes, in order: n counts of at least one that add up to
+// len(costs). A stage's cost is the sum of its layers' costs. Of all such partitions Partition returns
+//
+//  1. one whose dearest stage is cheapest,
+//  2. among those, one with the least sum of squared stage costs,
+//  3. among those, the one whose counts are lexicographically greatest: the first stage takes as many layers
+//     as it can, then the second, and so on. Fifteen equal layers over eight stages are 2 2 2 2 2 2 2 1.
+//
+// Sums are taken over integers, so the answer does not depend on rounding and equal costs are truly equal: costs
+// are first rounded to multiples of 2^(e+b-62), where the largest cost is below 2^e and len(costs) below 2^b.
+// Whole numbers are therefore exact while the largest times the number of layers is below 2^60, and for 10,000
+// layers a cost is rounded by at most 2^-48 of the largest.
+//
+// Partition returns an error if n is below one or above len(costs), or if a cost is negative, infinite or
+// not a number. It takes O(n·L·log L) time and O(n·L) memory for L layers.
+func Partition(costs []float64, n int) ([]int, error) {
+	if n < 1 {
+		return nil, fmt.Errorf("balance: %d stages: there must be at least one", n)
+	}
+	if n > len(costs) {
+		return nil, fmt.Errorf("balance: %d stages for %d layers: a stage needs at least one layer, ask for at most %d stages",
+			n, len(costs), len(costs))
+	}
+	if err := checkCosts(costs); err != nil {
+		return nil, err
+	}
+	sums := prefixSums(costs)
+	return evenest(sums, n, leastBottleneck(sums, n)), nil
+}
+
+// Sums returns the cost of each stage under a balance, a list of layer counts such as Partition returns. It
+// returns an error if a count is below one, if the counts do not add up to len(costs), or if a cost is negative,
+// infinite or not a number.
+func Sums(costs []float64, balance []int) ([]float64, error) {
+	if err := checkCosts(costs); err != nil {
+		return nil, err
+	}
+	sums := make([]float64, len(balance))
+	start := 0
+	for stage, count := range balance {
+		if count < 1 {
+			return nil, fmt.Errorf("balance: stage %d of %v has %d layers: a stage needs at least one", stage, balance, count)
+		}
+		if count > len(costs)-start {
+			return nil, fmt.Errorf("balance: the stages of %v want more than the %d layers there are", balance, len(costs))
+		}
+		for _, cost := range costs[start : start+count] {
+			sums[stage] += cost
+		}
+		start += count
+	}
+	if start != len(costs) {
+		return nil, fmt.Errorf("balance: the stages of %v hold %d layers, there are %d", balance, start, len(costs))
+	}
+	return sums, nil
+}
+
+// Bottleneck returns the cost of the dearest stage under a balance, and zero if there are neither layers nor
+// stages. Its errors are those of Sums.
+func Bottleneck(costs []float64, balance []int) (float64, error) {
+	sums, err := Sums(costs, balance)
+	if err != nil {
+		return 0, err
+	}
+	dearest := 0.0
+	for _, sum := range sums {
+		dearest = max(dearest, sum)
+	}
+	return dearest, nil
+}
+
+func checkCosts(costs []float64) error {
+	for i, cost := range costs {
+		if math.IsNaN(cost) || math.IsInf(cost, 0) || cost < 0 {
+			return fmt.Errorf("balance: cost of layer %d is %v: a cost must be finite and not negative", i, cost)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+// Package safetensors reads and writes the safetensors file format: named arrays of numbers with a JSON header.
+// It knows sizes and bytes; what a tensor means, and libtorch, are someone else's.
+//
+// A file is
+//
+//	8 bytes    length n of the header, little-endian
+//	n bytes    header: {"__metadata__":{"key":"value"},"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}
+//	the rest   the tensors' numbers, little-endian, row-major, without gaps; offsets count from here
+//
+// (https://github.com/huggingface/safetensors, README, "Format".)
+//
+// The reader is strict. A file that is damaged, ambiguous or merely unusual is refused with a *FormatError that says
+// where, what was expected and what was found; a lying header cannot make the reader allocate more than the file's
+// own size. The writer's output depends on its arguments alone, not on their order.
+package safetensors
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// Limits and fixed places of the format.
+const (
+	// MaxHeader is the largest header in bytes, as in the reference implementation: a bound on what a reader
+	// has to parse before it can trust anything.
+	MaxHeader = 100_000_000
+
+	lengthSize  = 8 // bytes of the header's length
+	alignment   = 8 // of the data's start in the file
+	metadataKey = "__metadata__"
+)
+
+// DType names the number format of a tensor's elements, as files spell it.
+type DType string
+
+// The number formats.
+const (
+	F64  DType = "F64"
+	F32  DType = "F32"
+	F16  DType = "F16"
+	BF16 DType = "BF16"
+	I64  DType = "I64"
+	I32  DType = "I32"
+	I16  DType = "I16"
+	I8   DType = "I8"
+	U8   DType = "U8"
+	Bool DType = "BOOL" // a byte each, 0 or 1
+)
+
+// Size returns the bytes of one element, and 0 for a dtype that is none of the above.
+func (d DType) Size() int64 {
+	switch d {
+	case F64, I64:
+		return 8
+	case F32, I32:
+		return 4
+	case F16, BF16, I16:
+		return 2
+	case I8, U8, Bool:
+		return 1
+	}
+	return 0
+}
+
+// Tensor is a named array. A tensor to be written has either Data or Load.
+type Tensor struct {
+	Name  string
+	DType DType
+	Shape []int64 // empty for a scalar; a dimension may be 0
+
+	// Data holds the elements, little-endian and row-major, Size bytes in all.
+	Data []byte
+
+	// Load returns what Data would hold. Writing calls it once, when the tensor's turn comes, and is done with the bytes
+	// before it calls the next, so one buffer can serve all and a big model is never held twice. Reading leaves it nil.
+	Load func() ([]byte, error)
+}
+
+// Size returns the bytes that a tensor of this dtype and shape takes. It returns an error if the dtype is unknown, a
+// dimension is negative, or the size overflows an int64 even with the dimensions that are 0 left out.
+func (t Tensor) Size() (int64, error) {
+	width := t.DType.Size()
+	if width == 0 {
+		return 0, fmt.Errorf("unknown dtype %q, expected one of F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL", string(t.DType))
+	}
+	size := uint64(width)
+	for i, dim := range t.Shape {
+		if dim < 0 {
+			return 0, fmt.Errorf("dimension %d of shape %v is negative", i, t.Shape)
+		}
+		high, low := bits.Mul64(size, uint64(max(dim, 1)))
+		if high != 0 || low > math.MaxInt64 {
+			return 0, fmt.Errorf("shape %v of %s overflows: its size in bytes does not fit in 63 bits", t.Shape, t.DType)
+		}
+		size = low
+	}
+	if slices.Contains(t.Shape, 0) {
+		return 0, nil
+	}
+	return int64(size), nil
+}
+
+// checkData returns an error unless data can be the tensor's elements.
+func (t Tensor) checkData(data []byte) error {
+	size, err := t.Size()
+	if err != nil {
+		return err
+	}
+	if int64(len(data)) != size {
+		return fmt.Errorf("shape %v of %s takes %d bytes, the data has %d", t.Shape, t.DType, size, len(data))
+	}
+	if t.DType == Bool {
+		// Any other byte is undefined behaviour in the C++ that will read it as a bool.
+		if i := slices.IndexFunc(data, func(b byte) bool { return b > 1 }); i >= 0 {
+			return fmt.Errorf("element %d of BOOL is the byte %d, expected 0 or 1", i, data[i])
+		}
+	}
+	return nil
+}

@@ -1,0 +1,231 @@
+package safetensors_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock/safetensors"
+)
+
+func Example() {
+	directory, err := os.MkdirTemp("", "example")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(directory)
+	path := filepath.Join(directory, "model.safetensors")
+
+	err = safetensors.WriteFile(path, []safetensors.Tensor{
+		{Name: "weight", DType: safetensors.U8, Shape: []int64{2, 2}, Data: []byte{1, 2, 3, 4}},
+		{Name: "bias", DType: safetensors.F32, Shape: []int64{2}, Load: func() ([]byte, error) { return make([]byte, 8), nil }},
+	}, map[string]string{"step": "7"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	file, err := safetensors.Open(path)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer file.Close()
+	for _, t := range file.Tensors() {
+		fmt.Println(t.Name, t.DType, t.Shape)
+	}
+	weight, err := file.Read("weight")
+	fmt.Println(weight.Data, err, file.Metadata())
+	// Output:
+	// bias F32 [2]
+	// weight U8 [2 2]
+	// [1 2 3 4] <nil> map[step:7]
+}
+
+// The bytes of a small file, written out by hand from the format's description: the widest elements first in the data,
+// the names sorted in the header, the padding of spaces.
+const (
+	smallHeader = `{"__metadata__":{"a":"<1>","format":"pt"},` +
+		`"a.mask":{"dtype":"BOOL","shape":[3],"data_offsets":[16,19]},` +
+		`"b":{"dtype":"F32","shape":[1,2],"data_offsets":[8,16]},` +
+		`"n":{"dtype":"I64","shape":[],"data_offsets":[0,8]},` +
+		`"z":{"dtype":"I8","shape":[4,0],"data_offsets":[19,19]}}` + `     `
+	smallData = "\x07\x00\x00\x00\x00\x00\x00\x00" + "\x00\x00\x80\x3f\x00\x00\x00\xc0" + "\x01\x00\x01"
+)
+
+func small() ([]safetensors.Tensor, map[string]string) {
+	return []safetensors.Tensor{
+		{Name: "n", DType: safetensors.I64, Data: []byte{7, 0, 0, 0, 0, 0, 0, 0}},
+		{Name: "z", DType: safetensors.I8, Shape: []int64{4, 0}},
+		{Name: "a.mask", DType: safetensors.Bool, Shape: []int64{3}, Data: []byte{1, 0, 1}},
+		{Name: "b", DType: safetensors.F32, Shape: []int64{1, 2}, Data: []byte{0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0}},
+	}, map[string]string{"format": "pt", "a": "<1>"}
+}
+
+// raw puts a file together.
+func raw(header, data string) []byte {
+	return append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header+data...)
+}
+
+func parse(file []byte) (*safetensors.File, error) {
+	return safetensors.NewFile(bytes.NewReader(file), int64(len(file)))
+}
+
+func TestBytes(t *testing.T) {
+	tensors, metadata := small()
+	want := raw(smallHeader, smallData)
+	if (len(want)-len(smallData))%8 != 0 {
+		t.Fatalf("the wanted data starts at byte %d, not at a multiple of 8", len(want)-len(smallData))
+	}
+	for range 10 { // the order given must not show
+		var b bytes.Buffer
+		if err := safetensors.Write(&b, tensors, metadata); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(b.Bytes(), want) {
+			t.Fatalf("Write gave\n%q, want\n%q", b.Bytes(), want)
+		}
+		tensors = append(tensors[1:], tensors[0])
+		metadata = maps.Clone(metadata)
+	}
+}
+
+func TestRead(t *testing.T) {
+	file, err := parse(raw(smallHeader, smallData))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tensors, metadata := small()
+	if got := file.Metadata(); !maps.Equal(got, metadata) {
+		t.Errorf("Metadata() = %v, want %v", got, metadata)
+	}
+	var names []string
+	for _, header := range file.Tensors() {
+		names = append(names, header.Name)
+		if header.Data != nil {
+			t.Errorf("Tensors() has data for %q", header.Name)
+		}
+	}
+	if want := []string{"a.mask", "b", "n", "z"}; !slices.Equal(names, want) {
+		t.Errorf("Tensors() are %v, want %v", names, want)
+	}
+	for _, want := range tensors {
+		got, err := file.Read(want.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Name != want.Name || got.DType != want.DType || !slices.Equal(got.Shape, want.Shape) || !bytes.Equal(got.Data, want.Data) {
+			t.Errorf("Read(%q) = %v, want %v", want.Name, got, want)
+		}
+	}
+	if _, err := file.Read("c"); err == nil || !strings.Contains(err.Error(), `no tensor "c" among 4`) {
+		t.Errorf(`Read("c"): error %v`, err)
+	}
+	if err := file.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+}
+
+// What others write need not look like what we write: no padding, an entry's keys and the tensors in any order, spaces.
+func TestReadOthers(t *testing.T) {
+	tests := []struct{ reason, header, data string }{
+		{"nothing at all", `{}`, ""},
+		{"the reference implementation's own example", `{"attn.0":{"dtype":"F32","shape":[1,2,3],"data_offsets":[0,24]}}`, strings.Repeat("\x00", 24)},
+		{"other order, spaces, escapes", `{ "\u0062" : {"data_offsets": [1, 2], "shape": [1], "dtype": "U8"}, "a": {"shape":[1],"dtype":"U8","data_offsets":[0,1]}}`, "\x01\x02"},
+		{"empty metadata", `{"__metadata__":{}}`, ""},
+		{"an empty tensor between others", `{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"e":{"dtype":"F64","shape":[0],"data_offsets":[1,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, "\x01\x02"},
+	}
+	for _, test := range tests {
+		if _, err := parse(raw(test.header, test.data)); err != nil {
+			t.Errorf("%s: %v", test.reason, err)
+		}
+	}
+}
+
+func TestWriteRefuses(t *testing.T) {
+	one := func(tensor safetensors.Tensor) []safetensors.Tensor { return []safetensors.Tensor{tensor} }
+	load := func(data []byte, err error) func() ([]byte, error) {
+		return func() ([]byte, error) { return data, err }
+	}
+	broken := errors.New("the device is gone")
+	tests := []struct {
+		tensors  []safetensors.Tensor
+		metadata map[string]string
+		want     string
+	}{
+		{one(safetensors.Tensor{Name: "__metadata__", DType: "U8"}), nil, "may not be named __metadata__"},
+		{one(safetensors.Tensor{Name: "\xff", DType: "U8", Data: []byte{1}}), nil, `tensor name "\xff" is not UTF-8`},
+		{[]safetensors.Tensor{{Name: "w", DType: "U8", Data: []byte{1}}, {Name: "w", DType: "F32", Data: make([]byte, 4)}}, nil, `two tensors are named "w"`},
+		{one(safetensors.Tensor{Name: "w", DType: "F8", Data: []byte{1}}), nil, `tensor "w": unknown dtype "F8", expected one of F64`},
+		{one(safetensors.Tensor{Name: "w", DType: "F32", Shape: []int64{2, 3}, Data: make([]byte, 20)}), nil, `tensor "w": shape [2 3] of F32 takes 24 bytes, the data has 20`},
+		{one(safetensors.Tensor{Name: "w", DType: "F32", Shape: []int64{2, -1}}), nil, "dimension 1 of shape [2 -1] is negative"},
+		{one(safetensors.Tensor{Name: "w", DType: "F64", Shape: []int64{math.MaxInt64}}), nil, "overflows"},
+		{one(safetensors.Tensor{Name: "w", DType: "F64", Shape: []int64{1 << 62, 1 << 62, 0}}), nil, "overflows"},
+		{one(safetensors.Tensor{Name: "w", DType: "BOOL", Shape: []int64{2}, Data: []byte{1, 2}}), nil, "element 1 of BOOL is the byte 2, expected 0 or 1"},
+		{one(safetensors.Tensor{Name: "w", DType: "U8", Data: []byte{1}, Load: load(nil, nil)}), nil, "both Data and Load"},
+		{one(safetensors.Tensor{Name: "w", DType: "F32", Load: load(make([]byte, 8), nil)}), nil, "takes 4 bytes, the data has 8"},
+		{one(safetensors.Tensor{Name: "w", DType: "F32", Load: load(nil, broken)}), nil, `tensor "w": loading its data: the device is gone`},
+		{nil, map[string]string{"k": "\xff"}, `metadata "k": "\xff" is not UTF-8`},
+		{[]safetensors.Tensor{
+			{Name: "v", DType: "U8", Shape: []int64{math.MaxInt64}, Load: load(nil, nil)},
+			{Name: "w", DType: "U8", Shape: []int64{1}, Load: load(nil, nil)},
+		}, nil, `tensor "w": the sizes up to here overflow`},
+		{nil, map[string]string{"k": strings.Repeat("x", safetensors.MaxHeader)}, "the format allows 100000000"},
+	}
+	for _, test := range tests {
+		err := safetensors.Write(&bytes.Buffer{}, test.tensors, test.metadata)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("Write: error %v, want one with %q", err, test.want)
+		}
+	}
+}
+
+// limited fails after some bytes, as a full disk does.
+type limited struct{ left int }
+
+var errFull = errors.New("disk full")
+
+func (l *limited) Write(p []byte) (int, error) {
+	if len(p) > l.left {
+		return l.left, errFull
+	}
+	l.left -= len(p)
+	return len(p), nil
+}
+
+func TestWriteReportsTheWriter(t *testing.T) {
+	tensors, metadata := small()
+	for left := range len(smallHeader) + 8 + len(smallData) {
+		if err := safetensors.Write(&limited{left}, tensors, metadata); !errors.Is(err, errFull) {
+			t.Fatalf("room for %d bytes: error %v, want the writer's", left, err)
+		}
+	}
+}
+
+// A buffer may be used for one tensor after the other, so each must be written before the next is loaded.
+func TestLoadMayReuseItsBuffer(t *testing.T) {
+	buffer := make([]byte, 1)
+	var tensors []safetensors.Tensor
+	for _, name := range []string{"a", "b", "c"} {
+		tensors = append(tensors, safetensors.Tensor{Name: name, DType: safetensors.U8, Load: func() ([]byte, error) {
+			buffer[0] = name[0]
+			return buffer, nil
+		}})
+	}
+	var b bytes.Buffer
+	if err := safetensors.Write(&b, tensors, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.String()[b.Len()-3:]; got != "abc" {
+		t.Errorf("the data is %q, want %q", got, "abc")
+	}
+}
