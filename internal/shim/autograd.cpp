@@ -1,0 +1,76 @@
+// Gradients and backward.
+#include "internal.hpp"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cstring>
+
+namespace {
+
+// The node and operator that backward is running, kept by an observer so that a failure can name them. On CPU the engine runs
+// on the calling thread, so thread-local is call-local here.
+struct Running {
+  char node[96] = "";
+  const char* op = nullptr;  // operator names live as long as the operator
+  uint64_t sequence = 0;
+};
+thread_local Running running;
+
+std::unique_ptr<at::ObserverContext> observe(const at::RecordFunction& fn) {
+  if (fn.scope() == at::RecordScope::BACKWARD_FUNCTION) {
+    strncpy(running.node, fn.name(), sizeof(running.node) - 1);
+    running.op = nullptr;
+    running.sequence = static_cast<uint64_t>(fn.seqNr());
+  } else {
+    running.op = fn.name();
+  }
+  return nullptr;
+}
+
+class Observer {
+ public:
+  Observer() {
+    running = Running();
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(observe).scopes({at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::FUNCTION}));
+  }
+  ~Observer() { at::removeCallback(handle_); }
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+}  // namespace
+
+ps_error* ps_set_requires_grad(ps_tensor t, int32_t on) {
+  return ps::guarded([&] { ps::borrow(t).set_requires_grad(on != 0); });
+}
+
+ps_tensor ps_grad(ps_tensor t) { return ps::give(ps::borrow(t).grad()); }
+
+ps_error* ps_set_grad(ps_tensor t, ps_tensor grad) {
+  return ps::guarded([&] { ps::borrow(t).mutable_grad() = ps::borrow(grad); });
+}
+
+ps_error* ps_backward(const ps_mode* mode, const ps_tensor* outputs, const ps_tensor* grads, int32_t n, int32_t keep_graph) {
+  auto* e = ps::guarded([&] {
+    ps::Enter enter(mode);
+    std::vector<at::Tensor> out, grad;
+    for (int32_t i = 0; i < n; i++) {
+      out.push_back(ps::borrow(outputs[i]));
+      grad.push_back(ps::borrow(grads[i]));
+    }
+    Observer observer;
+    torch::autograd::backward(out, grad, keep_graph != 0, /*create_graph=*/false);
+  });
+  if (e != nullptr && running.node[0] != 0) {
+    e->node = strdup(running.node);
+    if (running.op != nullptr) e->op = strdup(running.op);
+    e->sequence = running.sequence;
+  }
+  return e;
+}
+
+uint64_t ps_sequence(void) { return at::sequence_number::peek(); }

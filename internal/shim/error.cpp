@@ -1,0 +1,41 @@
+#include "internal.hpp"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace ps {
+
+thread_local Failure failure;
+
+ps_error* make_error(int32_t kind, const char* message) {
+  auto* e = static_cast<ps_error*>(calloc(1, sizeof(ps_error)));
+  e->kind = kind;
+  e->message = strdup(message);
+  return e;
+}
+
+ps_error* caught(const char* message) {
+  auto* e = make_error(failure.out_of_memory ? PS_OUT_OF_MEMORY : PS_FAILED, message);
+  e->account = failure.account;
+  e->limit = failure.limit;
+  e->live = failure.live;
+  e->requested = failure.requested;
+  failure.out_of_memory = false;
+  return e;
+}
+
+}  // namespace ps
+
+void ps_error_free(ps_error* e) {
+  if (e == nullptr) return;
+  free(e->message);
+  free(e->node);
+  free(e->op);
+  free(e);
+}
+
+const char* ps_version(void) { return TORCH_VERSION; }
+
+int32_t ps_has_device(int32_t type) {
+  return type == 0 || c10::impl::hasDeviceGuardImpl(static_cast<c10::DeviceType>(type)) ? 1 : 0;
+}

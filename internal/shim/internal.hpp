@@ -1,0 +1,68 @@
+// What the shim's files share. Nothing here is seen from Go.
+#pragma once
+#include "shim.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/api/include/torch/version.h>
+
+namespace ps {
+
+// Facts about the failure in progress, left by the allocator and the backward observer for the catch block of the same call.
+struct Failure {
+  bool out_of_memory = false;
+  int32_t account = 0;
+  int64_t limit = 0, live = 0, requested = 0;
+};
+extern thread_local Failure failure;
+
+// The account that CPU allocations of this thread are charged to.
+extern thread_local int32_t current_account;
+
+void apply_threads(int32_t n);
+ps_error* make_error(int32_t kind, const char* message);
+ps_error* caught(const char* message);
+
+// Applies a mode for the length of a call.
+class Enter {
+ public:
+  explicit Enter(const ps_mode* m) : grad_(m->grad != 0), account_(current_account) {
+    current_account = m->account;
+    failure.out_of_memory = false;
+    if (m->threads > 0) apply_threads(m->threads);
+    if (m->device_index >= 0) guard_.reset_device(c10::Device(static_cast<c10::DeviceType>(m->device_type), m->device_index));
+  }
+  ~Enter() { current_account = account_; }
+
+ private:
+  c10::AutoGradMode grad_;
+  c10::OptionalDeviceGuard guard_;
+  int32_t account_;
+};
+
+// A borrowed handle as a tensor with a reference of its own.
+inline at::Tensor borrow(ps_tensor t) {
+  if (t == 0) return at::Tensor();
+  return at::Tensor(c10::intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>::reclaim_copy(reinterpret_cast<at::TensorImpl*>(t)));
+}
+
+// Gives a tensor's reference away as a handle; 0 for an undefined tensor.
+inline ps_tensor give(at::Tensor t) { return t.defined() ? reinterpret_cast<ps_tensor>(t.unsafeReleaseTensorImpl()) : 0; }
+
+// Runs f and turns whatever it throws into an error. what_without_backtrace: 58 bytes of message instead of 2,245.
+template <class F>
+ps_error* guarded(F&& f) {
+  try {
+    f();
+    return nullptr;
+  } catch (const c10::Error& e) {
+    return caught(e.what_without_backtrace());
+  } catch (const std::exception& e) {
+    return caught(e.what());
+  } catch (...) {
+    return caught("unknown C++ exception");
+  }
+}
+
+}  // namespace ps

@@ -1,0 +1,236 @@
+// Package shim is the only cgo in Penstock: a thin Go face on the plain C header shim.h over libtorch.
+//
+// It has no opinions. Handles are raw words, every function returns its error in the same call, and what a call runs under
+// is an argument (Mode). Ownership, errors people read and typed operators are package torch's.
+//
+// The default flags link Debian's libtorch. Another one is chosen with CGO_CXXFLAGS and CGO_LDFLAGS, which come before these.
+package shim
+
+/*
+#cgo CXXFLAGS: -std=c++17 -O2 -Wall
+#cgo LDFLAGS: -ltorch_cpu -lc10 -ldl
+#cgo noescape ps_call
+#cgo noescape ps_describe
+#include <stdlib.h>
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"math"
+	"unsafe"
+)
+
+// Mode is what a call runs under. It mirrors ps_mode.
+type Mode struct {
+	Grad        int32
+	Account     int32
+	Threads     int32
+	DeviceType  int32
+	DeviceIndex int32
+}
+
+// Handle is one strong reference to a tensor, or 0 for an undefined one.
+type Handle uintptr
+
+// Op is a looked-up operator. It lives for ever.
+type Op unsafe.Pointer
+
+// Accounts is the number of memory accounts.
+const Accounts = C.PS_ACCOUNTS
+
+// Kinds of Error.
+const (
+	Failed      = C.PS_FAILED
+	OutOfMemory = C.PS_OUT_OF_MEMORY
+	BadArgument = C.PS_BAD_ARGUMENT
+)
+
+// Error is what libtorch threw.
+type Error struct {
+	Kind                   int
+	Message                string
+	Node, Op               string // backward only: the autograd node and the operator that were running
+	Sequence               uint64 // backward only: the node's autograd sequence number
+	Account                int    // out of memory only, as the next three
+	Limit, Live, Requested int64
+}
+
+func (e *Error) Error() string { return e.Message }
+
+func taken(e *C.ps_error) *Error {
+	if e == nil {
+		return nil
+	}
+	defer C.ps_error_free(e)
+	return &Error{
+		Kind: int(e.kind), Message: C.GoString(e.message), Node: C.GoString(e.node), Op: C.GoString(e.op), Sequence: uint64(e.sequence),
+		Account: int(e.account), Limit: int64(e.limit), Live: int64(e.live), Requested: int64(e.requested),
+	}
+}
+
+func mode(m *Mode) *C.ps_mode { return (*C.ps_mode)(unsafe.Pointer(m)) }
+
+func tensor(h Handle) C.ps_tensor { return C.ps_tensor(h) }
+
+func words[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }
+
+// Version is the version of the libtorch the shim was compiled against.
+func Version() string { return C.GoString(C.ps_version()) }
+
+// HasDevice says whether the linked libtorch can run on a device type (c10::DeviceType).
+func HasDevice(deviceType int) bool { return C.ps_has_device(C.int32_t(deviceType)) != 0 }
+
+// Find looks an operator up by name ("aten::add") and overload ("Tensor", or "" for the default one).
+func Find(name, overload string) (op Op, arguments, returns int, schema string, err *Error) {
+	cname, coverload := C.CString(name), C.CString(overload)
+	defer C.free(unsafe.Pointer(cname))
+	defer C.free(unsafe.Pointer(coverload))
+	var handle C.ps_op
+	var na, nr C.int32_t
+	var text *C.char
+	if err := taken(C.ps_op_find(cname, coverload, &handle, &na, &nr, &text)); err != nil {
+		return nil, 0, 0, "", err
+	}
+	return Op(handle), int(na), int(nr), C.GoString(text), nil
+}
+
+// Call runs op on encoded arguments and writes encoded results into out; it returns the words written.
+func Call(op Op, m *Mode, args []uint64, out []uint64) (int, *Error) {
+	var written C.int32_t
+	e := C.ps_call(C.ps_op(op), mode(m), (*C.uint64_t)(words(args)), C.int32_t(len(args)), (*C.uint64_t)(words(out)), C.int32_t(len(out)), &written)
+	return int(written), taken(e)
+}
+
+// TakeList fetches the n handles of a tensor-list result and frees its array.
+func TakeList(list uint64, n int) []Handle {
+	out := make([]Handle, n)
+	C.ps_take_list(C.uint64_t(list), C.int32_t(n), (*C.ps_tensor)(words(out)))
+	return out
+}
+
+// Retain adds a reference.
+func Retain(h Handle) { C.ps_retain(tensor(h)) }
+
+// Release drops a reference.
+func Release(h Handle) { C.ps_release(tensor(h)) }
+
+// Description is what a tensor says of itself.
+type Description struct {
+	DType, DeviceType, DeviceIndex int
+	RequiresGrad, Leaf, Contiguous bool
+	StorageBytes                   int64
+	Storage                        uintptr // identity of its storage
+	Shape                          []int64
+}
+
+// Describe reads a tensor's description.
+func Describe(h Handle) Description {
+	var out [17]int64
+	C.ps_describe(tensor(h), (*C.int64_t)(unsafe.Pointer(&out[0])))
+	return Description{
+		DType: int(out[0]), DeviceType: int(out[1]), DeviceIndex: int(out[2]),
+		RequiresGrad: out[3] != 0, Leaf: out[4] != 0, Contiguous: out[5] != 0,
+		StorageBytes: out[6], Storage: uintptr(out[7]),
+		Shape: append([]int64(nil), out[9:9+min(out[8], 8)]...),
+	}
+}
+
+// FromBytes makes a tensor from row-major data, which is copied.
+func FromBytes(m *Mode, data []byte, dtype int, shape []int64) (Handle, *Error) {
+	var out C.ps_tensor
+	e := C.ps_from_bytes(mode(m), words(data), C.int64_t(len(data)), C.int32_t(dtype), (*C.int64_t)(words(shape)), C.int32_t(len(shape)), &out)
+	return Handle(out), taken(e)
+}
+
+// ToBytes copies a tensor's elements, row-major, into data.
+func ToBytes(m *Mode, h Handle, data []byte) *Error {
+	return taken(C.ps_to_bytes(mode(m), tensor(h), words(data), C.int64_t(len(data))))
+}
+
+// CopyFromBytes overwrites a tensor's elements, row-major.
+func CopyFromBytes(m *Mode, h Handle, data []byte) *Error {
+	return taken(C.ps_copy_from_bytes(mode(m), tensor(h), words(data), C.int64_t(len(data))))
+}
+
+// SetRequiresGrad marks a leaf.
+func SetRequiresGrad(h Handle, on bool) *Error {
+	return taken(C.ps_set_requires_grad(tensor(h), boolean(on)))
+}
+
+// Grad returns a new reference to a tensor's gradient, or 0.
+func Grad(h Handle) Handle { return Handle(C.ps_grad(tensor(h))) }
+
+// SetGrad replaces a tensor's gradient; 0 drops it.
+func SetGrad(h, grad Handle) *Error { return taken(C.ps_set_grad(tensor(h), tensor(grad))) }
+
+// Backward runs the graph behind outputs from the given gradients (0 = ones for a scalar) and adds into the leaves' gradients.
+func Backward(m *Mode, outputs, grads []Handle, keepGraph bool) *Error {
+	return taken(C.ps_backward(mode(m), (*C.ps_tensor)(words(outputs)), (*C.ps_tensor)(words(grads)), C.int32_t(len(outputs)), boolean(keepGraph)))
+}
+
+// Sequence is the calling thread's next autograd sequence number.
+func Sequence() uint64 { return uint64(C.ps_sequence()) }
+
+// Account is the state of a memory account, in bytes.
+type Account struct{ Live, Peak, Limit, Cached, Allocations int64 }
+
+// GetAccount reads an account.
+func GetAccount(i int) Account {
+	var a C.ps_account
+	C.ps_account_get(C.int32_t(i), &a)
+	return Account{int64(a.live), int64(a.peak), int64(a.limit), int64(a.cached), int64(a.allocations)}
+}
+
+// SetLimit limits an account; 0 removes the limit.
+func SetLimit(i int, bytes int64) { C.ps_account_limit(C.int32_t(i), C.int64_t(bytes)) }
+
+// ResetPeak lowers an account's peak to what is live.
+func ResetPeak(i int) { C.ps_account_reset_peak(C.int32_t(i)) }
+
+// Trim gives an account's cached blocks back to the system.
+func Trim(i int) { C.ps_account_trim(C.int32_t(i)) }
+
+// PinThread binds the calling OS thread to a set of cores.
+func PinThread(cpus []int32) *Error {
+	return taken(C.ps_pin_thread((*C.int32_t)(words(cpus)), C.int32_t(len(cpus))))
+}
+
+// BLASCore names the BLAS kernels in use, or "".
+func BLASCore() string { return C.GoString(C.ps_blas_core()) }
+
+// PrefersSkylakeX says that the processor has AVX-512, OpenBLAS chose less, and the user did not choose.
+func PrefersSkylakeX() bool { return C.ps_cpu_prefers_skylakex() != 0 }
+
+// UseBLASCore changes OpenBLAS's kernels. It must come before any BLAS call.
+func UseBLASCore(core string) *Error {
+	c := C.CString(core)
+	defer C.free(unsafe.Pointer(c))
+	return taken(C.ps_blas_use_core(c))
+}
+
+func boolean(b bool) C.int32_t {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Tags of the argument encoding; see shim.h.
+const (
+	Default = C.PS_DEFAULT
+	None    = C.PS_NONE
+	Tensor  = C.PS_TENSOR
+	Int     = C.PS_INT
+	Double  = C.PS_DOUBLE
+	Bool    = C.PS_BOOL
+	Ints    = C.PS_INTS
+	Doubles = C.PS_DOUBLES
+	Tensors = C.PS_TENSORS
+	String  = C.PS_STRING
+	Seed    = C.PS_SEED
+	Device  = C.PS_DEVICE
+)
+
+// Float decodes a PS_DOUBLE payload.
+func Float(word uint64) float64 { return math.Float64frombits(word) }

@@ -1,0 +1,103 @@
+// The C door to libtorch: plain C, opaque handles, integers and doubles.
+//
+// Every function that can fail returns its error in the same call (NULL = ok; the caller frees it with
+// ps_error_free). No exception crosses this header and no thread-local state is part of the contract:
+// everything a call depends on comes in through ps_mode.
+#pragma once
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef uintptr_t ps_tensor;  // one strong reference to a TensorImpl, 0 = undefined; an integer, so that Go may hold it
+typedef void* ps_op;      // a looked-up operator; lives for ever
+
+// What a call runs under. Applied on entry and undone on exit.
+typedef struct ps_mode {
+  int32_t grad;          // 1: record the graph
+  int32_t account;       // CPU allocations are charged to this account
+  int32_t threads;       // intra-op threads; 0 leaves them alone
+  int32_t device_type;   // c10::DeviceType
+  int32_t device_index;  // for accelerators; -1 none
+} ps_mode;
+
+enum { PS_FAILED = 1, PS_OUT_OF_MEMORY = 2, PS_BAD_ARGUMENT = 3 };
+
+typedef struct ps_error {
+  int32_t kind;
+  char* message;  // without backtrace
+  // Backward only: the autograd node and the operator that were running, and the node's sequence number.
+  char* node;
+  char* op;
+  uint64_t sequence;
+  // PS_OUT_OF_MEMORY only.
+  int32_t account;
+  int64_t limit, live, requested;
+} ps_error;
+
+void ps_error_free(ps_error*);
+
+// Tags of the flat argument encoding. Each value is one tag word and its payload words; lists carry their length first.
+enum {
+  PS_DEFAULT = 0,      // take the schema's default
+  PS_NONE = 1,         // None
+  PS_TENSOR = 2,       // handle
+  PS_INT = 3,          // int64
+  PS_DOUBLE = 4,       // bits of a double
+  PS_BOOL = 5,         // 0 or 1
+  PS_INTS = 6,         // n, n x int64
+  PS_DOUBLES = 7,      // n, n x bits
+  PS_TENSORS = 8,      // n, n x handle (0 = None, where the schema allows it)
+  PS_STRING = 9,       // n bytes, ceil(n/8) words
+  PS_SEED = 10,        // uint64: a fresh generator with that seed, on the mode's device
+  PS_DEVICE = 11,      // type, index
+};
+
+// --- operators (op.cpp) ---
+ps_error* ps_op_find(const char* name, const char* overload, ps_op* out, int32_t* arguments, int32_t* returns, const char** schema);
+// Calls op with n encoded words. Results are encoded into out (capacity words): PS_TENSOR h, PS_INT v, PS_DOUBLE v, PS_BOOL v, PS_NONE,
+// and for lists of tensors PS_TENSORS n list (fetched, and its array freed, with ps_take_list; handles are owned).
+ps_error* ps_call(ps_op op, const ps_mode* mode, const uint64_t* words, int32_t n, uint64_t* out, int32_t capacity, int32_t* written);
+void ps_take_list(uint64_t list, int32_t n, ps_tensor* out);
+
+// --- tensors (tensor.cpp) ---
+void ps_retain(ps_tensor);
+void ps_release(ps_tensor);
+// Describes t: out[0] dtype (c10::ScalarType), [1] device type, [2] device index, [3] requires grad, [4] is leaf, [5] contiguous,
+// [6] bytes of its storage, [7] address of its storage, [8] number of dimensions, then the sizes. At most 8 dimensions are written.
+void ps_describe(ps_tensor, int64_t* out);
+ps_error* ps_from_bytes(const ps_mode*, const void* data, int64_t bytes, int32_t dtype, const int64_t* sizes, int32_t dims, ps_tensor* out);
+// Copies t's elements in row-major order into data, which holds exactly `bytes`.
+ps_error* ps_to_bytes(const ps_mode*, ps_tensor, void* data, int64_t bytes);
+ps_error* ps_copy_from_bytes(const ps_mode*, ps_tensor, const void* data, int64_t bytes);
+
+// --- autograd (autograd.cpp) ---
+ps_error* ps_set_requires_grad(ps_tensor, int32_t);
+ps_tensor ps_grad(ps_tensor);  // a new reference, or 0
+ps_error* ps_set_grad(ps_tensor, ps_tensor grad_or_null);
+ps_error* ps_backward(const ps_mode*, const ps_tensor* outputs, const ps_tensor* grads, int32_t n, int32_t keep_graph);
+uint64_t ps_sequence(void);  // the calling thread's next autograd sequence number
+
+// --- accounts (account.cpp) ---
+enum { PS_ACCOUNTS = 1024 };
+typedef struct ps_account {
+  int64_t live, peak, limit, cached, allocations;
+} ps_account;
+void ps_account_get(int32_t, ps_account*);
+void ps_account_limit(int32_t, int64_t limit);  // 0 = none
+void ps_account_reset_peak(int32_t);
+void ps_account_trim(int32_t);  // gives cached blocks back to the system
+
+// --- threads and BLAS (threads.cpp) ---
+ps_error* ps_pin_thread(const int32_t* cpus, int32_t n);
+const char* ps_blas_core(void);                     // the BLAS kernel set in use, or ""
+ps_error* ps_blas_use_core(const char* core);       // call before the first BLAS call of any thread
+int32_t ps_cpu_prefers_skylakex(void);              // 1: AVX-512 is there, OpenBLAS uses something less, and the user did not choose
+
+const char* ps_version(void);
+int32_t ps_has_device(int32_t device_type);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,57 @@
+// Handles, and data in and out.
+#include "internal.hpp"
+
+#include <cstring>
+
+void ps_retain(ps_tensor t) {
+  if (t != 0) c10::raw::intrusive_ptr::incref(reinterpret_cast<at::TensorImpl*>(t));
+}
+
+void ps_release(ps_tensor t) {
+  if (t != 0) c10::raw::intrusive_ptr::decref(reinterpret_cast<at::TensorImpl*>(t));
+}
+
+void ps_describe(ps_tensor handle, int64_t* out) {
+  const at::Tensor t = ps::borrow(handle);
+  out[0] = static_cast<int64_t>(t.scalar_type());
+  out[1] = static_cast<int64_t>(t.device().type());
+  out[2] = t.device().index();
+  out[3] = t.requires_grad();
+  out[4] = t.is_leaf();
+  out[5] = t.is_contiguous();
+  out[6] = t.has_storage() ? static_cast<int64_t>(t.storage().nbytes()) : 0;
+  out[7] = t.has_storage() ? reinterpret_cast<int64_t>(t.storage().unsafeGetStorageImpl()) : 0;
+  out[8] = t.dim();
+  for (int64_t i = 0; i < t.dim() && i < 8; i++) out[9 + i] = t.size(i);
+}
+
+ps_error* ps_from_bytes(const ps_mode* mode, const void* data, int64_t bytes, int32_t dtype, const int64_t* sizes, int32_t dims, ps_tensor* out) {
+  return ps::guarded([&] {
+    ps::Enter enter(mode);
+    const auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(dtype));
+    at::Tensor t = at::empty(at::IntArrayRef(sizes, dims), options);
+    TORCH_CHECK(static_cast<int64_t>(t.nbytes()) == bytes, "the shape holds ", t.nbytes(), " bytes, the data has ", bytes);
+    if (bytes > 0) memcpy(t.data_ptr(), data, bytes);
+    if (mode->device_index >= 0) t = t.to(c10::Device(static_cast<c10::DeviceType>(mode->device_type), mode->device_index));
+    *out = ps::give(std::move(t));
+  });
+}
+
+ps_error* ps_to_bytes(const ps_mode* mode, ps_tensor handle, void* data, int64_t bytes) {
+  return ps::guarded([&] {
+    ps::Enter enter(mode);
+    const at::Tensor t = ps::borrow(handle).detach().to(at::kCPU).contiguous();
+    TORCH_CHECK(static_cast<int64_t>(t.nbytes()) == bytes, "the tensor holds ", t.nbytes(), " bytes, the destination ", bytes);
+    if (bytes > 0) memcpy(data, t.data_ptr(), bytes);
+  });
+}
+
+ps_error* ps_copy_from_bytes(const ps_mode* mode, ps_tensor handle, const void* data, int64_t bytes) {
+  return ps::guarded([&] {
+    ps::Enter enter(mode);
+    const at::Tensor t = ps::borrow(handle).detach();
+    TORCH_CHECK(static_cast<int64_t>(t.nbytes()) == bytes, "the tensor holds ", t.nbytes(), " bytes, the data has ", bytes);
+    const at::Tensor from = at::from_blob(const_cast<void*>(data), t.sizes(), at::TensorOptions().dtype(t.scalar_type()));
+    t.copy_(from);
+  });
+}

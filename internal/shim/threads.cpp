@@ -1,0 +1,79 @@
+// Intra-op threads, core sets, and the choice of BLAS kernels.
+//
+// Three thread counts must agree or stages slow each other down: OpenMP's (per OS thread), libtorch's, and OpenBLAS's own pool
+// (one per process, found by name because a libtorch may be linked with another BLAS).
+#include "internal.hpp"
+
+#include <ATen/Parallel.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+
+namespace ps {
+namespace {
+
+template <class F>
+F blas_symbol(const char* name) {
+  return reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name));
+}
+
+thread_local int32_t thread_count = 0;
+std::atomic<int32_t> blas_count{0};
+
+}  // namespace
+
+void apply_threads(int32_t n) {
+  if (thread_count != n) {
+    at::get_num_threads();  // runs libtorch's lazy per-thread initialisation, which would overwrite ours later
+    at::set_num_threads(n);
+    thread_count = n;
+  }
+  if (blas_count.load(std::memory_order_relaxed) != n) {
+    static auto set = blas_symbol<void (*)(int)>("openblas_set_num_threads");
+    if (set != nullptr) set(n);
+    blas_count.store(n, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace ps
+
+ps_error* ps_pin_thread(const int32_t* cpus, int32_t n) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int32_t i = 0; i < n; i++) {
+    if (cpus[i] < 0 || cpus[i] >= CPU_SETSIZE) return ps::make_error(PS_BAD_ARGUMENT, ("no such core: " + std::to_string(cpus[i])).c_str());
+    CPU_SET(cpus[i], &set);
+  }
+  const int rc = pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
+  if (rc != 0) return ps::make_error(PS_BAD_ARGUMENT, (std::string("cannot use this core set: ") + strerror(rc)).c_str());
+  return nullptr;
+}
+
+const char* ps_blas_core(void) {
+  auto name = ps::blas_symbol<char* (*)(void)>("openblas_get_corename");
+  return name != nullptr ? name() : "";
+}
+
+int32_t ps_cpu_prefers_skylakex(void) {
+  if (getenv("OPENBLAS_CORETYPE") != nullptr) return 0;
+  __builtin_cpu_init();
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+  if (!avx512) return 0;
+  const char* core = ps_blas_core();
+  return strcasecmp(core, "Zen") == 0 || strcasecmp(core, "Haswell") == 0 ? 1 : 0;
+}
+
+ps_error* ps_blas_use_core(const char* core) {
+  auto quit = ps::blas_symbol<void (*)(void)>("gotoblas_dynamic_quit");
+  auto init = ps::blas_symbol<void (*)(void)>("gotoblas_dynamic_init");
+  if (quit == nullptr || init == nullptr) return ps::make_error(PS_BAD_ARGUMENT, "this BLAS cannot change its kernels");
+  setenv("OPENBLAS_CORETYPE", core, 1);
+  quit();
+  init();
+  return nullptr;
+}

@@ -1,0 +1,49 @@
+package torch
+
+import "penstock/internal/shim"
+
+// SetRequiresGrad marks t as a leaf whose gradient is wanted, and returns it.
+func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
+	if err := shim.SetRequiresGrad(t.handle(), on); err != nil {
+		panic(&Error{Op: "requires_grad", Args: []string{t.String()}, Message: err.Message})
+	}
+	return t
+}
+
+// GradOf is a handle on t's gradient, owned by the context, or nil when it has none.
+func (c *Ctx) GradOf(t *Tensor) *Tensor {
+	h := shim.Grad(t.handle())
+	if h == 0 {
+		return nil
+	}
+	return c.own(h)
+}
+
+// HasGrad says whether t has a gradient.
+func (t *Tensor) HasGrad() bool {
+	h := shim.Grad(t.handle())
+	shim.Release(h)
+	return h != 0
+}
+
+// SetGradOf replaces t's gradient; nil drops it and frees its memory.
+func (t *Tensor) SetGradOf(grad *Tensor) {
+	if err := shim.SetGrad(t.handle(), grad.handle()); err != nil {
+		panic(&Error{Op: "set grad", Args: []string{t.String(), grad.String()}, Message: err.Message})
+	}
+}
+
+// Backward runs the graph behind outputs, starting from grads (one for each output; nil stands for one, and is for scalars only), and adds into the
+// gradients of the leaves. It frees the graph unless keepGraph is set. It runs on the calling goroutine and returns when all is done.
+func (c *Ctx) Backward(outputs, grads []*Tensor, keepGraph bool) {
+	if len(outputs) != len(grads) {
+		panic(&Error{Op: "backward", Device: c.device, Message: "outputs and gradients differ in number"})
+	}
+	o, g := make([]shim.Handle, len(outputs)), make([]shim.Handle, len(outputs))
+	for i := range outputs {
+		o[i], g[i] = outputs[i].handle(), grads[i].handle()
+	}
+	if err := shim.Backward(&c.mode, o, g, keepGraph); err != nil {
+		panic(c.failed("backward", nil, err))
+	}
+}

@@ -1,0 +1,133 @@
+package torch
+
+import (
+	"penstock/internal/shim"
+)
+
+// Options configures a Ctx. The zero value is cpu:0, no gradients, libtorch's own thread count, seed 0.
+type Options struct {
+	Device  Device
+	Grad    bool   // record the graph
+	Threads int    // intra-op threads of every call; 0 leaves them alone
+	Seed    uint64 // root of the random numbers drawn through the context
+}
+
+// Ctx is the context that operators run in: it owns every tensor made through it and carries grad mode, device, intra-op threads and seed. These
+// are applied inside each call, so nothing depends on which OS thread the goroutine is on.
+//
+// A Ctx belongs to one goroutine at a time. Close frees everything it owns.
+type Ctx struct {
+	mode   shim.Mode
+	device Device
+	seed   uint64
+	draws  uint64
+	owned  []*Tensor // creation order; nil where freed or moved out
+
+	call encoder // scratch of the call being built
+	out  [24]uint64
+}
+
+// NewCtx returns an open context. The caller must Close it.
+func NewCtx(o Options) *Ctx {
+	c := &Ctx{device: o.Device, seed: o.Seed}
+	c.mode = shim.Mode{Account: int32(o.Device.account()), Threads: int32(o.Threads), DeviceType: int32(o.Device.Kind), DeviceIndex: -1}
+	if o.Device.Kind != KindCPU {
+		c.mode.DeviceIndex = int32(o.Device.Index)
+	}
+	c.SetGrad(o.Grad)
+	c.call.c = c
+	return c
+}
+
+// Close frees every tensor that the context still owns. The context can be used again afterwards.
+func (c *Ctx) Close() { c.Release(0) }
+
+// Device is where the context's tensors are made and charged.
+func (c *Ctx) Device() Device { return c.device }
+
+// Grad says whether operators record the graph.
+func (c *Ctx) Grad() bool { return c.mode.Grad != 0 }
+
+// SetGrad switches recording and returns what it was.
+func (c *Ctx) SetGrad(on bool) (was bool) {
+	was = c.mode.Grad != 0
+	c.mode.Grad = 0
+	if on {
+		c.mode.Grad = 1
+	}
+	return was
+}
+
+// NoGrad runs f without recording.
+func (c *Ctx) NoGrad(f func()) {
+	was := c.SetGrad(false)
+	defer c.SetGrad(was)
+	f()
+}
+
+// own makes a tensor of a handle that the caller owns.
+func (c *Ctx) own(h shim.Handle) *Tensor {
+	t := &Tensor{h: h, owner: c, slot: len(c.owned)}
+	c.owned = append(c.owned, t)
+	remember(t)
+	return t
+}
+
+// Keep moves t out of the context: it survives Close, and the caller frees it. It returns t. A tensor that is already kept stays so.
+func (c *Ctx) Keep(t *Tensor) *Tensor {
+	if t != nil && t.owner != nil {
+		t.owner.owned[t.slot] = nil
+		t.owner = nil
+	}
+	return t
+}
+
+// Adopt moves a kept tensor into the context, which then frees it. It returns t.
+func (c *Ctx) Adopt(t *Tensor) *Tensor {
+	if t == nil || t.owner == c {
+		return t
+	}
+	if t.owner != nil {
+		panic("torch: Adopt of a tensor that another context owns")
+	}
+	t.handle()
+	t.owner, t.slot = c, len(c.owned)
+	c.owned = append(c.owned, t)
+	return t
+}
+
+// Mark is a point in the context's history for Release.
+func (c *Ctx) Mark() int { return len(c.owned) }
+
+// Release frees what the context made since mark, except keep. Memory that nothing else holds (autograd, another handle) is free at once,
+// which is how a chain of layers lets go of each activation as soon as the next one exists.
+func (c *Ctx) Release(mark int, keep ...*Tensor) {
+	kept := c.owned[:mark]
+	for _, t := range c.owned[mark:] {
+		if t == nil {
+			continue
+		}
+		if contains(keep, t) {
+			t.slot = len(kept)
+			kept = append(kept, t)
+			continue
+		}
+		t.owner = nil
+		t.Free()
+	}
+	clear(c.owned[len(kept):])
+	c.owned = kept
+}
+
+func contains(list []*Tensor, t *Tensor) bool {
+	for _, k := range list {
+		if k == t {
+			return true
+		}
+	}
+	return false
+}
+
+// Sequence is the number that autograd will give the next node recorded on this OS thread. Nodes recorded between two readings have numbers
+// in between, which is how a failure in backward (Error.Sequence) is traced to the layer that recorded it. Only meaningful on a locked thread.
+func Sequence() uint64 { return shim.Sequence() }

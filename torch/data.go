@@ -1,0 +1,87 @@
+package torch
+
+import (
+	"fmt"
+	"unsafe"
+
+	"penstock/internal/shim"
+)
+
+// From copies data, row-major, into a new tensor of the given shape on the context's device. Without a shape it makes a vector.
+func From[T Element](c *Ctx, data []T, shape ...int64) *Tensor {
+	if len(shape) == 0 {
+		shape = []int64{int64(len(data))}
+	}
+	return FromBytes(c, bytesOf(data), dtypeOf[T](), shape)
+}
+
+// Scalar makes a tensor without dimensions.
+func Scalar[T Element](c *Ctx, v T) *Tensor {
+	return FromBytes(c, bytesOf([]T{v}), dtypeOf[T](), []int64{})
+}
+
+// FromBytes copies raw little-endian elements into a new tensor.
+func FromBytes(c *Ctx, data []byte, dtype DType, shape []int64) *Tensor {
+	for _, s := range shape {
+		if s < 0 {
+			panic(&Error{Op: "from", Device: c.device, Message: fmt.Sprintf("negative size in shape %v", shape)})
+		}
+	}
+	if want := product(shape) * dtype.Size(); want != int64(len(data)) || dtype.Size() == 0 {
+		panic(&Error{Op: "from", Device: c.device,
+			Message: fmt.Sprintf("shape %v of %v holds %d bytes, the data has %d", shape, dtype, want, len(data))})
+	}
+	h, err := shim.FromBytes(&c.mode, data, int(dtype), shape)
+	if err != nil {
+		panic(c.failed("from", nil, err))
+	}
+	return c.own(h)
+}
+
+// Values copies a tensor's elements out, row-major. T must be the tensor's element type; another one panics with *Error.
+func Values[T Element](t *Tensor) []T {
+	if want, got := dtypeOf[T](), t.DType(); want != got {
+		panic(&Error{Op: "values", Args: []string{t.String()}, Message: fmt.Sprintf("asked for %v", want)})
+	}
+	out := make([]T, t.Numel())
+	read(t, bytesOf(out))
+	return out
+}
+
+// Item is the only element of a tensor.
+func Item[T Element](t *Tensor) T {
+	if n := t.Numel(); n != 1 {
+		panic(&Error{Op: "item", Args: []string{t.String()}, Message: fmt.Sprintf("a tensor with %d elements is not a number", n)})
+	}
+	return Values[T](t)[0]
+}
+
+// Bytes copies a tensor's elements out as raw little-endian bytes, row-major.
+func Bytes(t *Tensor) []byte {
+	out := make([]byte, t.Numel()*t.DType().Size())
+	read(t, out)
+	return out
+}
+
+// SetBytes overwrites a tensor's elements with raw little-endian bytes, row-major. Autograd does not see it.
+func SetBytes(t *Tensor, data []byte) error {
+	mode := shim.Mode{DeviceIndex: -1}
+	if err := shim.CopyFromBytes(&mode, t.handle(), data); err != nil {
+		return fmt.Errorf("torch: set %v: %s", t, err.Message)
+	}
+	return nil
+}
+
+func read(t *Tensor, into []byte) {
+	mode := shim.Mode{DeviceIndex: -1}
+	if err := shim.ToBytes(&mode, t.handle(), into); err != nil {
+		panic(&Error{Op: "read", Args: []string{t.String()}, Message: err.Message})
+	}
+}
+
+func bytesOf[T Element](s []T) []byte {
+	if len(s) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(s[0])))
+}

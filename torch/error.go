@@ -1,0 +1,90 @@
+package torch
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"penstock/internal/shim"
+)
+
+// ErrOutOfMemory is what an allocation beyond a device's limit fails with. The error found with errors.As is a *MemoryError.
+var ErrOutOfMemory = errors.New("out of memory")
+
+// MemoryError says which account refused an allocation and why. Sizes are bytes.
+type MemoryError struct {
+	Device                 Device
+	Limit, Live, Requested int64
+}
+
+func (e *MemoryError) Error() string {
+	if e.Limit == 0 {
+		return fmt.Sprintf("out of memory on %v: the system has no more (live %d bytes, requested %d)", e.Device, e.Live, e.Requested)
+	}
+	return fmt.Sprintf("out of memory on %v: limit %d bytes, live %d, requested %d", e.Device, e.Limit, e.Live, e.Requested)
+}
+
+// Is makes errors.Is(err, ErrOutOfMemory) hold.
+func (e *MemoryError) Is(target error) bool { return target == ErrOutOfMemory }
+
+// Error is the failure of an operator. Operators panic with it; Try turns it into an error.
+type Error struct {
+	Op      string   // "aten::mm", or the autograd node in backward if no operator was running
+	Args    []string // the tensors among the arguments, such as "float32[8,16]"
+	Device  Device   // the device of the Ctx
+	Message string   // libtorch's message, without its backtrace
+	Err     error    // *MemoryError, or nil
+
+	// Sequence is the autograd sequence number of the node that failed in backward; see Ctx.Sequence.
+	Sequence uint64
+}
+
+func (e *Error) Error() string {
+	s := e.Op
+	if len(e.Args) > 0 {
+		s += "(" + strings.Join(e.Args, ", ") + ")"
+	}
+	if e.Err != nil {
+		return s + ": " + e.Err.Error()
+	}
+	return s + ": " + e.Message
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Try runs f and returns the *Error that an operator in it panicked with. Any other panic goes on.
+func Try(f func()) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			e, ok := r.(*Error)
+			if !ok {
+				panic(r)
+			}
+			err = e
+		}
+	}()
+	f()
+	return nil
+}
+
+// failed builds the error of a call on this context.
+func (c *Ctx) failed(op string, tensors []*Tensor, e *shim.Error) *Error {
+	out := &Error{Op: op, Device: c.device, Message: e.Message, Sequence: e.Sequence}
+	if e.Node != "" {
+		out.Op = e.Node
+		if e.Op != "" {
+			out.Op = e.Op + " in " + e.Node
+		}
+	}
+	if e.Kind == shim.OutOfMemory {
+		device := CPU(e.Account - 1)
+		if e.Account == 0 {
+			device = c.device
+		}
+		out.Err = &MemoryError{Device: device, Limit: e.Limit, Live: e.Live, Requested: e.Requested}
+	}
+	for _, t := range tensors {
+		out.Args = append(out.Args, t.String())
+	}
+	return out
+}

@@ -1,0 +1,121 @@
+package torch
+
+// Typed methods are one line each over the generic call; the declaration above a group is the schema that the linked libtorch is checked against.
+// Names follow aten; a trailing underscore works in place on its first argument and returns it.
+
+var (
+	opAdd        = declare("aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor")
+	opAdd_       = declare("aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)")
+	opAddScalar  = declare("aten::add.Scalar(Tensor self, Scalar other) -> Tensor")
+	opAddScalar_ = declare("aten::add_.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)")
+	opSub        = declare("aten::sub.Tensor(Tensor self, Tensor other) -> Tensor")
+	opMul        = declare("aten::mul.Tensor(Tensor self, Tensor other) -> Tensor")
+	opMul_       = declare("aten::mul_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)")
+	opMulScalar  = declare("aten::mul.Scalar(Tensor self, Scalar other) -> Tensor")
+	opMulScalar_ = declare("aten::mul_.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)")
+	opDiv        = declare("aten::div.Tensor(Tensor self, Tensor other) -> Tensor")
+	opSqrt       = declare("aten::sqrt(Tensor self) -> Tensor")
+	opSqrt_      = declare("aten::sqrt_(Tensor(a!) self) -> Tensor(a!)")
+	opAddcmul_   = declare("aten::addcmul_(Tensor(a!) self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor(a!)")
+	opAddcdiv_   = declare("aten::addcdiv_(Tensor(a!) self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor(a!)")
+	opMatmul     = declare("aten::matmul(Tensor self, Tensor other) -> Tensor")
+	opMm         = declare("aten::mm(Tensor self, Tensor mat2) -> Tensor")
+	opSum        = declare("aten::sum(Tensor self) -> Tensor")
+	opSumDim     = declare("aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor")
+	opMean       = declare("aten::mean(Tensor self) -> Tensor")
+	opArgmax     = declare("aten::argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor")
+	opEq         = declare("aten::eq.Tensor(Tensor self, Tensor other) -> Tensor")
+	opMaskedFill = declare("aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor")
+	opDot        = declare("aten::dot(Tensor self, Tensor tensor) -> Tensor")
+)
+
+// Add is aten::add.Tensor: a + b.
+func (c *Ctx) Add(a, b *Tensor) *Tensor { return c.begin(opAdd).t(a).t(b).one() }
+
+// Add_ is aten::add_.Tensor: a += alpha * b.
+func (c *Ctx) Add_(a, b *Tensor, alpha float64) *Tensor {
+	return c.begin(opAdd_).t(a).t(b).f(alpha).same(a)
+}
+
+// AddScalar is aten::add.Scalar: a + v.
+func (c *Ctx) AddScalar(a *Tensor, v float64) *Tensor { return c.begin(opAddScalar).t(a).f(v).one() }
+
+// AddScalar_ is aten::add_.Scalar: a += v.
+func (c *Ctx) AddScalar_(a *Tensor, v float64) *Tensor {
+	return c.begin(opAddScalar_).t(a).f(v).same(a)
+}
+
+// AddInt_ is aten::add_.Scalar with an integer: a += v.
+func (c *Ctx) AddInt_(a *Tensor, v int64) *Tensor { return c.begin(opAddScalar_).t(a).i(v).same(a) }
+
+// Sub is aten::sub.Tensor: a - b.
+func (c *Ctx) Sub(a, b *Tensor) *Tensor { return c.begin(opSub).t(a).t(b).one() }
+
+// Mul is aten::mul.Tensor: a * b, element by element.
+func (c *Ctx) Mul(a, b *Tensor) *Tensor { return c.begin(opMul).t(a).t(b).one() }
+
+// Mul_ is aten::mul_.Tensor: a *= b.
+func (c *Ctx) Mul_(a, b *Tensor) *Tensor { return c.begin(opMul_).t(a).t(b).same(a) }
+
+// MulScalar is aten::mul.Scalar: a * v.
+func (c *Ctx) MulScalar(a *Tensor, v float64) *Tensor { return c.begin(opMulScalar).t(a).f(v).one() }
+
+// MulScalar_ is aten::mul_.Scalar: a *= v.
+func (c *Ctx) MulScalar_(a *Tensor, v float64) *Tensor {
+	return c.begin(opMulScalar_).t(a).f(v).same(a)
+}
+
+// Div is aten::div.Tensor: a / b.
+func (c *Ctx) Div(a, b *Tensor) *Tensor { return c.begin(opDiv).t(a).t(b).one() }
+
+// Sqrt is aten::sqrt.
+func (c *Ctx) Sqrt(a *Tensor) *Tensor { return c.begin(opSqrt).t(a).one() }
+
+// Sqrt_ is aten::sqrt_.
+func (c *Ctx) Sqrt_(a *Tensor) *Tensor { return c.begin(opSqrt_).t(a).same(a) }
+
+// Addcmul_ is aten::addcmul_: a += value * x * y.
+func (c *Ctx) Addcmul_(a, x, y *Tensor, value float64) *Tensor {
+	return c.begin(opAddcmul_).t(a).t(x).t(y).f(value).same(a)
+}
+
+// Addcdiv_ is aten::addcdiv_: a += value * x / y.
+func (c *Ctx) Addcdiv_(a, x, y *Tensor, value float64) *Tensor {
+	return c.begin(opAddcdiv_).t(a).t(x).t(y).f(value).same(a)
+}
+
+// Matmul is aten::matmul, batched over leading dimensions.
+func (c *Ctx) Matmul(a, b *Tensor) *Tensor { return c.begin(opMatmul).t(a).t(b).one() }
+
+// Mm is aten::mm: [n, k] times [k, m].
+func (c *Ctx) Mm(a, b *Tensor) *Tensor { return c.begin(opMm).t(a).t(b).one() }
+
+// Sum is aten::sum over all elements.
+func (c *Ctx) Sum(a *Tensor) *Tensor { return c.begin(opSum).t(a).one() }
+
+// SumDim is aten::sum.dim_IntList over some dimensions.
+func (c *Ctx) SumDim(a *Tensor, dims []int64, keep bool) *Tensor {
+	return c.begin(opSumDim).t(a).is(dims).b(keep).one()
+}
+
+// SumAs is aten::sum over all elements, accumulated in another element type.
+func (c *Ctx) SumAs(a *Tensor, dtype DType) *Tensor {
+	return c.begin(opSumDim).t(a).none().b(false).i(int64(dtype)).one()
+}
+
+// Mean is aten::mean over all elements.
+func (c *Ctx) Mean(a *Tensor) *Tensor { return c.begin(opMean).t(a).one() }
+
+// Argmax is aten::argmax along a dimension: int64 indices.
+func (c *Ctx) Argmax(a *Tensor, dim int64) *Tensor { return c.begin(opArgmax).t(a).i(dim).one() }
+
+// Eq is aten::eq.Tensor: bool.
+func (c *Ctx) Eq(a, b *Tensor) *Tensor { return c.begin(opEq).t(a).t(b).one() }
+
+// MaskedFill is aten::masked_fill.Scalar: value where mask (bool) is set.
+func (c *Ctx) MaskedFill(a, mask *Tensor, value float64) *Tensor {
+	return c.begin(opMaskedFill).t(a).t(mask).f(value).one()
+}
+
+// Dot is aten::dot of two vectors.
+func (c *Ctx) Dot(a, b *Tensor) *Tensor { return c.begin(opDot).t(a).t(b).one() }

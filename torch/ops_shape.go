@@ -1,0 +1,145 @@
+package torch
+
+var (
+	opEmpty      = declare("aten::empty.memory_format(int[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
+	opZeros      = declare("aten::zeros(int[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
+	opOnes       = declare("aten::ones(int[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
+	opArange     = declare("aten::arange(Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
+	opEmptyLike  = declare("aten::empty_like(Tensor self) -> Tensor")
+	opZerosLike  = declare("aten::zeros_like(Tensor self) -> Tensor")
+	opOnesLike   = declare("aten::ones_like(Tensor self) -> Tensor")
+	opZero_      = declare("aten::zero_(Tensor(a!) self) -> Tensor(a!)")
+	opFill_      = declare("aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)")
+	opCopy_      = declare("aten::copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)")
+	opClone      = declare("aten::clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor")
+	opDetach     = declare("aten::detach(Tensor(a) self) -> Tensor(a)")
+	opToCopy     = declare("aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
+	opReshape    = declare("aten::reshape(Tensor(a) self, int[] shape) -> Tensor(a)")
+	opFlatten    = declare("aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)")
+	opTranspose  = declare("aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)")
+	opPermute    = declare("aten::permute(Tensor(a) self, int[] dims) -> Tensor(a)")
+	opUnsqueeze  = declare("aten::unsqueeze(Tensor(a) self, int dim) -> Tensor(a)")
+	opNarrow     = declare("aten::narrow(Tensor(a) self, int dim, int start, int length) -> Tensor(a)")
+	opSplit      = declare("aten::split.Tensor(Tensor(a -> *) self, int split_size, int dim=0) -> Tensor(a)[]")
+	opCat        = declare("aten::cat(Tensor[] tensors, int dim=0) -> Tensor")
+	opTriu       = declare("aten::triu(Tensor self, int diagonal=0) -> Tensor")
+	opContiguous = declare("aten::contiguous(Tensor(a) self) -> Tensor(a)")
+	opBernoulli_ = declare("aten::bernoulli_.float(Tensor(a!) self, float p=0.5, *, Generator? generator=None) -> Tensor(a!)")
+	opUniform_   = declare("aten::uniform_(Tensor(a!) self, float from=0., float to=1., *, Generator? generator=None) -> Tensor(a!)")
+	opNormal_    = declare("aten::normal_(Tensor(a!) self, float mean=0., float std=1., *, Generator? generator=None) -> Tensor(a!)")
+)
+
+// Empty is aten::empty: uninitialised.
+func (c *Ctx) Empty(dtype DType, shape ...int64) *Tensor { return c.factory(opEmpty, dtype, shape) }
+
+// Zeros is aten::zeros.
+func (c *Ctx) Zeros(dtype DType, shape ...int64) *Tensor { return c.factory(opZeros, dtype, shape) }
+
+// Ones is aten::ones.
+func (c *Ctx) Ones(dtype DType, shape ...int64) *Tensor { return c.factory(opOnes, dtype, shape) }
+
+func (c *Ctx) factory(op *operator, dtype DType, shape []int64) *Tensor {
+	if shape == nil {
+		shape = []int64{}
+	}
+	return c.begin(op).is(shape).i(int64(dtype)).none().device(c.device).one()
+}
+
+// Arange is aten::arange: int64 numbers from 0 to end, exclusive.
+func (c *Ctx) Arange(end int64) *Tensor {
+	return c.begin(opArange).i(end).i(int64(Int64)).none().device(c.device).one()
+}
+
+// EmptyLike is aten::empty_like.
+func (c *Ctx) EmptyLike(a *Tensor) *Tensor { return c.begin(opEmptyLike).t(a).one() }
+
+// ZerosLike is aten::zeros_like.
+func (c *Ctx) ZerosLike(a *Tensor) *Tensor { return c.begin(opZerosLike).t(a).one() }
+
+// OnesLike is aten::ones_like.
+func (c *Ctx) OnesLike(a *Tensor) *Tensor { return c.begin(opOnesLike).t(a).one() }
+
+// Zero_ is aten::zero_.
+func (c *Ctx) Zero_(a *Tensor) *Tensor { return c.begin(opZero_).t(a).same(a) }
+
+// Fill_ is aten::fill_.Scalar.
+func (c *Ctx) Fill_(a *Tensor, v float64) *Tensor { return c.begin(opFill_).t(a).f(v).same(a) }
+
+// Copy_ is aten::copy_: overwrites a with b, converting and broadcasting.
+func (c *Ctx) Copy_(a, b *Tensor) *Tensor { return c.begin(opCopy_).t(a).t(b).same(a) }
+
+// Clone is aten::clone: new memory on the context's account, same strides where they are dense.
+func (c *Ctx) Clone(a *Tensor) *Tensor { return c.begin(opClone).t(a).one() }
+
+// Detach is aten::detach: the same memory, outside the graph.
+func (c *Ctx) Detach(a *Tensor) *Tensor { return c.begin(opDetach).t(a).one() }
+
+// Share is another handle on the same memory, outside the graph, that the context owns.
+func (c *Ctx) Share(a *Tensor) *Tensor { return c.Detach(a) }
+
+// To is aten::_to_copy to another element type: always new memory.
+func (c *Ctx) To(a *Tensor, dtype DType) *Tensor { return c.begin(opToCopy).t(a).i(int64(dtype)).one() }
+
+// CopyHere copies a, outside the graph, to the context's device and account: what a transfer between devices is.
+func (c *Ctx) CopyHere(a *Tensor) *Tensor {
+	var out *Tensor
+	c.NoGrad(func() { out = c.begin(opToCopy).t(a).none().none().device(c.device).one() })
+	return out
+}
+
+// Reshape is aten::reshape; one size may be -1.
+func (c *Ctx) Reshape(a *Tensor, shape ...int64) *Tensor {
+	return c.begin(opReshape).t(a).is(shape).one()
+}
+
+// Flatten is aten::flatten.using_ints.
+func (c *Ctx) Flatten(a *Tensor, start, end int64) *Tensor {
+	return c.begin(opFlatten).t(a).i(start).i(end).one()
+}
+
+// Transpose is aten::transpose.int.
+func (c *Ctx) Transpose(a *Tensor, i, j int64) *Tensor {
+	return c.begin(opTranspose).t(a).i(i).i(j).one()
+}
+
+// Permute is aten::permute.
+func (c *Ctx) Permute(a *Tensor, dims ...int64) *Tensor {
+	return c.begin(opPermute).t(a).is(dims).one()
+}
+
+// Unsqueeze is aten::unsqueeze.
+func (c *Ctx) Unsqueeze(a *Tensor, dim int64) *Tensor { return c.begin(opUnsqueeze).t(a).i(dim).one() }
+
+// Narrow is aten::narrow: length entries of a dimension from start, a view.
+func (c *Ctx) Narrow(a *Tensor, dim, start, length int64) *Tensor {
+	return c.begin(opNarrow).t(a).i(dim).i(start).i(length).one()
+}
+
+// Split is aten::split.Tensor: views of at most size entries along a dimension.
+func (c *Ctx) Split(a *Tensor, size, dim int64) []*Tensor {
+	return c.begin(opSplit).t(a).i(size).i(dim).list()
+}
+
+// Cat is aten::cat along a dimension.
+func (c *Ctx) Cat(list []*Tensor, dim int64) *Tensor { return c.begin(opCat).ts(list).i(dim).one() }
+
+// Triu is aten::triu: what lies on and above a diagonal.
+func (c *Ctx) Triu(a *Tensor, diagonal int64) *Tensor { return c.begin(opTriu).t(a).i(diagonal).one() }
+
+// Contiguous is aten::contiguous: row-major, the same memory if it already is.
+func (c *Ctx) Contiguous(a *Tensor) *Tensor { return c.begin(opContiguous).t(a).one() }
+
+// Bernoulli_ is aten::bernoulli_.float with a generator of the next seed: one with probability p, else zero.
+func (c *Ctx) Bernoulli_(a *Tensor, p float64) *Tensor {
+	return c.begin(opBernoulli_).t(a).f(p).seed(c.NextSeed()).same(a)
+}
+
+// Uniform_ is aten::uniform_ with a generator of the next seed.
+func (c *Ctx) Uniform_(a *Tensor, from, to float64) *Tensor {
+	return c.begin(opUniform_).t(a).f(from).f(to).seed(c.NextSeed()).same(a)
+}
+
+// Normal_ is aten::normal_ with a generator of the next seed.
+func (c *Ctx) Normal_(a *Tensor, mean, std float64) *Tensor {
+	return c.begin(opNormal_).t(a).f(mean).f(std).seed(c.NextSeed()).same(a)
+}

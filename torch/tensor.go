@@ -1,0 +1,100 @@
+package torch
+
+import (
+	"fmt"
+	"strings"
+
+	"penstock/internal/shim"
+)
+
+// Tensor is a handle on a libtorch tensor. It belongs to the Ctx that made it and is freed with it, unless Ctx.Keep moved it out; then whoever
+// kept it calls Free. Freeing a handle never frees what autograd saved: libtorch counts references.
+//
+// Reading a kept tensor from several goroutines is safe; a tensor that a Ctx owns stays with that Ctx's goroutine.
+type Tensor struct {
+	h     shim.Handle
+	owner *Ctx // nil when kept
+	slot  int  // index in owner.owned
+}
+
+// handle is t's handle, 0 for nil. Using a freed tensor is a programming error and panics.
+func (t *Tensor) handle() shim.Handle {
+	if t == nil {
+		return 0
+	}
+	if t.h == 0 {
+		panic("torch: use of a freed tensor")
+	}
+	return t.h
+}
+
+// Free releases the handle now. It is idempotent and safe on nil.
+func (t *Tensor) Free() {
+	if t == nil || t.h == 0 {
+		return
+	}
+	if t.owner != nil {
+		t.owner.owned[t.slot] = nil
+		t.owner = nil
+	}
+	forget(t)
+	shim.Release(t.h)
+	t.h = 0
+}
+
+// Freed says whether the handle was released.
+func (t *Tensor) Freed() bool { return t.h == 0 }
+
+// Shape is the tensor's sizes. The caller owns the slice.
+func (t *Tensor) Shape() []int64 { return shim.Describe(t.handle()).Shape }
+
+// Size is the length of one dimension; negative ones count from the end.
+func (t *Tensor) Size(dim int) int64 {
+	s := t.Shape()
+	if dim < 0 {
+		dim += len(s)
+	}
+	if dim < 0 || dim >= len(s) {
+		panic(&Error{Op: "size", Args: []string{t.String()}, Message: fmt.Sprintf("dimension %d of a tensor with %d", dim, len(s))})
+	}
+	return s[dim]
+}
+
+// Numel is the number of elements.
+func (t *Tensor) Numel() int64 { return product(t.Shape()) }
+
+func product(shape []int64) int64 {
+	n := int64(1)
+	for _, s := range shape {
+		n *= s
+	}
+	return n
+}
+
+// DType is the type of the elements.
+func (t *Tensor) DType() DType { return DType(shim.Describe(t.handle()).DType) }
+
+// RequiresGrad says whether autograd follows the tensor.
+func (t *Tensor) RequiresGrad() bool { return shim.Describe(t.handle()).RequiresGrad }
+
+// Storage identifies the memory behind the tensor and gives its size in bytes. Views of one storage share the identity.
+func (t *Tensor) Storage() (id uintptr, bytes int64) {
+	d := shim.Describe(t.handle())
+	return d.Storage, d.StorageBytes
+}
+
+// String is the tensor's type and shape, such as "float32[8,16]".
+func (t *Tensor) String() string {
+	switch {
+	case t == nil:
+		return "none"
+	case t.h == 0:
+		return "freed"
+	}
+	d := shim.Describe(t.h)
+	sizes := make([]string, len(d.Shape))
+	for i, s := range d.Shape {
+		sizes[i] = fmt.Sprint(s)
+	}
+	return DType(d.DType).String() + "[" + strings.Join(sizes, ",") + "]"
+}

@@ -1,0 +1,361 @@
+package torch_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/torch"
+)
+
+func TestSlicesRoundTrip(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	check := func(name string, ok bool) {
+		if !ok {
+			t.Errorf("%s did not come back as it went in", name)
+		}
+	}
+	check("float32", same(torch.Values[float32](torch.From(c, []float32{1, -2.5, float32(math.Inf(1))})), []float32{1, -2.5, float32(math.Inf(1))}))
+	check("float64", same(torch.Values[float64](torch.From(c, []float64{math.Pi, -0.0})), []float64{math.Pi, -0.0}))
+	check("int64", same(torch.Values[int64](torch.From(c, []int64{1 << 60, -5})), []int64{1 << 60, -5}))
+	check("int32", same(torch.Values[int32](torch.From(c, []int32{1 << 30, -5})), []int32{1 << 30, -5}))
+	check("uint8", same(torch.Values[uint8](torch.From(c, []uint8{0, 255})), []uint8{0, 255}))
+	check("bool", same(torch.Values[bool](torch.From(c, []bool{true, false, true})), []bool{true, false, true}))
+	check("bfloat16", same(torch.Values[torch.BF16](torch.From(c, []torch.BF16{torch.ToBF16(1.5), torch.ToBF16(-3)})), []torch.BF16{0x3fc0, 0xc040}))
+	check("empty", len(torch.Values[float32](torch.From(c, []float32{}, 0, 3))) == 0)
+	check("scalar", torch.Item[float32](torch.Scalar(c, float32(7))) == 7)
+	view := c.Transpose(torch.From(c, []int64{1, 2, 3, 4, 5, 6}, 2, 3), 0, 1)
+	check("a view that is not contiguous", same(torch.Values[int64](view), []int64{1, 4, 2, 5, 3, 6}))
+}
+
+func TestBF16RoundsAsLibtorch(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	var in []float32
+	for i := 0; i < 5000; i++ {
+		in = append(in, math.Float32frombits(uint32(torch.Mix(3, uint64(i)))))
+	}
+	got := torch.Values[torch.BF16](c.To(torch.From(c, in), torch.BFloat16))
+	for i, f := range in {
+		if want := torch.ToBF16(f); got[i] != want && f == f {
+			t.Fatalf("%v (%08x): libtorch %04x, Go %04x", f, math.Float32bits(f), got[i], want)
+		}
+	}
+}
+
+func same[T comparable](a, b []T) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func TestErrorNamesOperatorAndShapes(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	a, b := c.Zeros(torch.Float32, 8, 16), c.Zeros(torch.Float32, 32, 16)
+	err := torch.Try(func() { c.Mm(a, b) })
+	var e *torch.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("got %v, want a *torch.Error", err)
+	}
+	if want := "aten::mm(float32[8,16], float32[32,16]): mat1 and mat2 shapes cannot be multiplied (8x16 and 32x16)"; err.Error() != want {
+		t.Errorf("got  %s\nwant %s", err, want)
+	}
+}
+
+func TestErrorInBackwardNamesNodeAndOperator(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	x := c.Zeros(torch.Float32, 4, 4).SetRequiresGrad(true)
+	defer x.SetGradOf(nil)
+	y := c.Mm(x, x)
+	before := torch.Sequence()
+	y = c.Tanh(y)
+	after := torch.Sequence()
+	err := torch.Try(func() { c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Zeros(torch.Int64, 4, 4)}, false) })
+	if err == nil {
+		t.Skip("libtorch accepted the gradient")
+	}
+	c.Device().SetLimit(c.Device().Memory().Live + 32)
+	err = torch.Try(func() { c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Ones(torch.Float32)}, false) })
+	c.Device().SetLimit(0)
+	if err == nil {
+		t.Fatal("backward went through beyond the limit")
+	}
+	c.Device().SetLimit(c.Device().Memory().Live + 96)
+	err = torch.Try(func() { c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, true) })
+	c.Device().SetLimit(0)
+	var e *torch.Error
+	if !errors.As(err, &e) || !errors.Is(err, torch.ErrOutOfMemory) {
+		t.Fatalf("got %v, want out of memory", err)
+	}
+	if !strings.Contains(e.Op, "TanhBackward") || e.Sequence < before || e.Sequence >= after {
+		t.Errorf("got op %q, sequence %d, want TanhBackward within [%d,%d)", e.Op, e.Sequence, before, after)
+	}
+}
+
+func TestCallFillsDefaultsAndCoerces(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	x := torch.From(c, []float32{0, 1, 2, 3}, 2, 2)
+	for _, row := range []struct {
+		reason     string
+		name, over string
+		args       []any
+		want       []float32
+	}{
+		{"alpha is filled in", "aten::add", "Tensor", []any{x, x}, []float32{0, 2, 4, 6}},
+		{"an int where a float is wanted", "aten::elu", "", []any{x, 2}, []float32{0, 1, 2, 3}},
+		{"one int for int[2]", "aten::avg_pool2d", "", []any{c.Reshape(x, 1, 1, 2, 2), 2}, []float32{1.5}},
+		{"a list of tensors", "aten::cat", "", []any{[]*torch.Tensor{x, x}, 1}, []float32{0, 1, 0, 1, 2, 3, 2, 3}},
+		{"a string", "aten::gelu", "", []any{c.Zeros(torch.Float32, 1), "tanh"}, []float32{0}},
+	} {
+		got := torch.Values[float32](c.Call(row.name, row.over, row.args...)[0].(*torch.Tensor))
+		if !same(got, row.want) {
+			t.Errorf("%s: got %v, want %v", row.reason, got, row.want)
+		}
+	}
+	for _, row := range []struct {
+		reason, want string
+		f            func()
+	}{
+		{"missing argument", "missing argument 1 (other) of aten::add.Tensor(", func() { c.Call("aten::add", "Tensor", x) }},
+		{"wrong kind", "argument 1 (dim) wants int, got str", func() { c.Call("aten::unsqueeze", "", x, "no") }},
+		{"too many", "too many arguments for aten::relu(", func() { c.Call("aten::relu", "", x, 1) }},
+		{"unknown operator", "has no operator aten::nonsense", func() { c.Call("aten::nonsense", "") }},
+		{"a Go type that cannot cross", "a chan int cannot be passed", func() { c.Call("aten::relu", "", make(chan int)) }},
+	} {
+		if err := torch.Try(row.f); err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: got %v, want %q in it", row.reason, err, row.want)
+		}
+	}
+}
+
+func TestContextOwnsAndReleases(t *testing.T) {
+	torchtest.Check(t)
+	c := torch.NewCtx(torch.Options{Device: torch.CPU(3)})
+	live := func() int64 { return torch.CPU(3).Memory().Live }
+	start := live()
+	a := c.Zeros(torch.Float32, 100)
+	mark := c.Mark()
+	b := c.AddScalar(a, 1)
+	d := c.AddScalar(b, 1)
+	if got := live() - start; got != 1200 {
+		t.Errorf("three tensors of 400 bytes are %d bytes", got)
+	}
+	c.Release(mark, d)
+	if got := live() - start; got != 800 || !b.Freed() || d.Freed() {
+		t.Errorf("after release %d bytes are live, want 800", got)
+	}
+	kept := c.Keep(d)
+	c.Close()
+	if got := live() - start; got != 400 || !a.Freed() {
+		t.Errorf("after close %d bytes are live, want the kept 400", got)
+	}
+	c.Adopt(kept)
+	c.Close()
+	if live() != start {
+		t.Error("an adopted tensor outlived its context")
+	}
+}
+
+func TestLimitRefusesAndNothingIsLost(t *testing.T) {
+	torchtest.Check(t)
+	d := torch.CPU(4)
+	c := torch.NewCtx(torch.Options{Device: d})
+	defer c.Close()
+	a := c.Zeros(torch.Float32, 256)
+	d.SetLimit(2048)
+	defer d.SetLimit(0)
+	live := d.Memory().Live
+	err := torch.Try(func() { c.Matmul(c.Reshape(a, 256, 1), c.Reshape(a, 1, 256)) })
+	var m *torch.MemoryError
+	if !errors.As(err, &m) || !errors.Is(err, torch.ErrOutOfMemory) {
+		t.Fatalf("got %v, want out of memory", err)
+	}
+	if *m != (torch.MemoryError{Device: d, Limit: 2048, Live: live, Requested: 256 * 256 * 4}) {
+		t.Errorf("got %+v", *m)
+	}
+	if want := "out of memory on cpu:4: limit 2048 bytes, live 1024, requested 262144"; !strings.Contains(err.Error(), want) {
+		t.Errorf("got %q, want %q in it", err, want)
+	}
+	c.AddScalar_(a, 1)          // the process goes on
+	c.Empty(torch.Float32, 256) // exactly up to the limit
+	if d.Memory().Live != 2048 {
+		t.Errorf("live %d, want the limit to be reachable exactly", d.Memory().Live)
+	}
+}
+
+func TestConvolutionBytesAreTheSameOnEveryRun(t *testing.T) {
+	torchtest.Check(t)
+	d := torch.CPU(5)
+	var first torch.Memory
+	for run := 0; run < 4; run++ {
+		d.ResetPeak()
+		c := torch.NewCtx(torch.Options{Device: d, Grad: true, Threads: 1})
+		x, w := c.Ones(torch.Float32, 2, 3, 17, 17), c.Ones(torch.Float32, 8, 3, 3, 3).SetRequiresGrad(true)
+		y := c.Conv2d(x, w, nil, []int64{1, 1}, []int64{1, 1}, []int64{1, 1}, 1)
+		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+		m := d.Memory()
+		c.Close()
+		if run == 0 {
+			first = m
+		} else if m.Peak != first.Peak || m.Live != first.Live {
+			t.Errorf("run %d: live %d, peak %d; first run %d, %d", run, m.Live, m.Peak, first.Live, first.Peak)
+		}
+	}
+	if first.Peak <= first.Live || first.Live == 0 {
+		t.Errorf("live %d, peak %d: workspaces were not counted", first.Live, first.Peak)
+	}
+}
+
+func TestCacheNeverHoldsMoreThanThePeak(t *testing.T) {
+	torchtest.Check(t)
+	d := torch.CPU(6)
+	for i := 0; i < 500; i++ {
+		c := torch.NewCtx(torch.Options{Device: d})
+		for k := uint64(0); k < 4; k++ {
+			c.Empty(torch.Uint8, int64(torch.Mix(uint64(i), k)%(4<<20)))
+		}
+		c.Close()
+		if m := d.Memory(); m.Live+m.Cached > m.Peak {
+			t.Fatalf("live %d + cached %d > peak %d", m.Live, m.Cached, m.Peak)
+		}
+	}
+	if d.Memory().Cached == 0 {
+		t.Error("nothing was cached")
+	}
+	d.Trim()
+	if d.Memory().Cached != 0 {
+		t.Error("Trim left blocks behind")
+	}
+}
+
+// In a thread-local design goroutines that change their OS thread see each other's grad mode: half of the checks were wrong.
+func TestModesBelongToTheContextNotTheThread(t *testing.T) {
+	torchtest.Check(t)
+	var wg sync.WaitGroup
+	wrong := make([]int, 16)
+	for g := range wrong {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			c := torch.NewCtx(torch.Options{Device: torch.CPU(g % 8), Threads: 1})
+			defer c.Close()
+			w := c.Ones(torch.Float32, 2).SetRequiresGrad(true)
+			for i := 0; i < 200; i++ {
+				grad := (i+g)%2 == 0
+				c.SetGrad(grad)
+				runtime.Gosched()
+				if c.Mul(w, w).RequiresGrad() != grad {
+					wrong[g]++
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	for g, n := range wrong {
+		if n > 0 {
+			t.Errorf("goroutine %d saw a wrong grad mode %d times", g, n)
+		}
+	}
+}
+
+func TestDerivedSeedsRepeat(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	x := c.Ones(torch.Float32, 1000)
+	draw := func(seed uint64) []float32 {
+		c.SetSeed(seed)
+		return torch.Values[float32](c.Dropout(c.Dropout(x, 0.25), 0.5))
+	}
+	a, b, other := draw(1), draw(1), draw(2)
+	if !same(a, b) {
+		t.Error("the same seed drew different bits")
+	}
+	if same(a, other) {
+		t.Error("different seeds drew the same bits")
+	}
+	kept := 0
+	for _, v := range a {
+		if v != 0 {
+			kept++
+		}
+	}
+	if kept < 300 || kept > 450 {
+		t.Errorf("%d of 1000 survived two dropouts, want about 375", kept)
+	}
+	if !same(torch.Values[float32](c.Dropout(x, 1)), make([]float32, 1000)) {
+		t.Error("p = 1 must drop everything")
+	}
+}
+
+func TestLeaksNameTheCreatingLine(t *testing.T) {
+	torchtest.Check(t)
+	c := torch.NewCtx(torch.Options{})
+	leaked := c.Keep(c.Zeros(torch.Float32, 3))
+	report := strings.Join(torch.Leaks(), "\n")
+	if !strings.Contains(report, "float32[3] made at") || !strings.Contains(report, "torch_test.go:") {
+		t.Errorf("got %q", report)
+	}
+	leaked.Free()
+	c.Close()
+}
+
+func TestUseAfterFreePanics(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	x := c.Zeros(torch.Float32, 1)
+	x.Free()
+	x.Free()
+	defer func() {
+		if r := recover(); r != "torch: use of a freed tensor" {
+			t.Errorf("got %v", r)
+		}
+	}()
+	c.AddScalar(x, 1)
+}
+
+func TestParseDevice(t *testing.T) {
+	for _, row := range []struct {
+		in   string
+		want torch.Device
+		err  bool
+	}{
+		{"cpu", torch.CPU(0), false}, {"cpu:7", torch.CPU(7), false}, {"cuda:1", torch.CUDA(1), false},
+		{"gpu:0", torch.Device{}, true}, {"cpu:-1", torch.Device{}, true}, {"cpu:x", torch.Device{}, true}, {"cpu:5000", torch.Device{}, true},
+	} {
+		got, err := torch.ParseDevice(row.in)
+		if (err != nil) != row.err || err == nil && got != row.want {
+			t.Errorf("%q: got %v, %v", row.in, got, err)
+		}
+	}
+}
+
+func ExampleTry() {
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	a := torch.From(c, []float32{1, 2, 3, 4}, 2, 2)
+	fmt.Println(torch.Values[float32](c.Mm(a, a)))
+	fmt.Println(torch.Try(func() { c.Mm(a, c.Ones(torch.Float32, 3, 2)) }))
+	// Output:
+	// [7 10 15 22]
+	// aten::mm(float32[2,2], float32[3,2]): mat1 and mat2 shapes cannot be multiplied (2x2 and 3x2)
+}
+
+func BenchmarkAdd(b *testing.B) {
+	c := torch.NewCtx(torch.Options{Threads: 1})
+	defer c.Close()
+	x := c.Ones(torch.Float32, 4)
+	mark := c.Mark()
+	b.ReportAllocs()
+	for b.Loop() {
+		c.Add(x, x)
+		c.Release(mark)
+	}
+}
