@@ -6,6 +6,12 @@ package torch
 // SetSeed starts a new sequence of draws.
 func (c *Ctx) SetSeed(seed uint64) { c.seed, c.draws = seed, 0 }
 
+// Draws is the state of the sequence: its seed and how many draws were made. ResumeDraws goes back to it.
+func (c *Ctx) Draws() (seed, made uint64) { return c.seed, c.draws }
+
+// ResumeDraws continues a sequence of draws where Draws read it.
+func (c *Ctx) ResumeDraws(seed, made uint64) { c.seed, c.draws = seed, made }
+
 // NextSeed is the seed of the next draw.
 func (c *Ctx) NextSeed() uint64 {
 	s := Mix(c.seed, c.draws)

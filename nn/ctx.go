@@ -1,0 +1,113 @@
+package nn
+
+import (
+	"penstock/torch"
+)
+
+// Ctx is the context of a forward: a torch.Ctx for the operators, and what a layer may ask about the run. It belongs to one goroutine.
+type Ctx struct {
+	*torch.Ctx
+
+	// Training says whether dropout drops and batch norm uses the batch.
+	Training bool
+	// MicroBatch of MicroBatches is being run; 0 of 1 without a pipe.
+	MicroBatch, MicroBatches int
+	// Checkpointing says that this forward keeps no graph and that a recomputation will follow.
+	Checkpointing bool
+	// Recomputing says that this forward repeats an earlier one to rebuild its graph: running statistics must not move again.
+	Recomputing bool
+
+	seed  uint64
+	hash  uint64 // FNV-1a of path
+	path  []byte // full dotted name of the layer that runs
+	spans []Span
+	trace bool
+}
+
+// Config configures a Ctx.
+type Config struct {
+	Training      bool
+	MicroBatch    int
+	MicroBatches  int
+	Checkpointing bool
+	Recomputing   bool
+	Seed          uint64 // of the run and step; mixed with the micro-batch and the layer's name
+	Spans         bool   // record which layer recorded which autograd nodes; see Spans
+}
+
+const (
+	fnvOffset = 14695981039346656037
+	fnvPrime  = 1099511628211
+)
+
+// NewCtx wraps a torch.Ctx, which the caller still owns.
+func NewCtx(t *torch.Ctx, o Config) *Ctx {
+	return &Ctx{
+		Ctx: t, Training: o.Training, MicroBatch: o.MicroBatch, MicroBatches: max(o.MicroBatches, 1),
+		Checkpointing: o.Checkpointing, Recomputing: o.Recomputing,
+		seed: torch.Mix(o.Seed, uint64(o.MicroBatch)), hash: fnvOffset, trace: o.Spans,
+	}
+}
+
+// Path is the full dotted name of the layer that is running, or that panicked.
+func (c *Ctx) Path() string { return string(c.path) }
+
+// Span says that a layer recorded the autograd nodes with sequence numbers From <= n < To.
+type Span struct {
+	Layer    string
+	From, To uint64
+}
+
+// Spans lists the spans of all layers run so far, inner ones before the ones around them. Empty unless Config.Spans was set.
+func (c *Ctx) Spans() []Span { return c.spans }
+
+// LayerOf is the innermost layer that recorded the node with a sequence number, or "".
+func LayerOf(spans []Span, sequence uint64) string {
+	for _, s := range spans {
+		if s.From <= sequence && sequence < s.To {
+			return s.Layer
+		}
+	}
+	return ""
+}
+
+// Run feeds x through layers that are children of the running module, one after the other, and lets go of each intermediate as soon as the next one exists.
+// Each layer draws random numbers from a seed of its own: (run seed, micro-batch, full name).
+func (c *Ctx) Run(x *torch.Tensor, layers ...Layer) *torch.Tensor {
+	mark := c.Mark()
+	for _, l := range layers {
+		x = c.RunNamed(NamedLayer{l.node().name, l}, x)
+		c.Release(mark, x)
+	}
+	return x
+}
+
+// RunNamed runs one layer under a name that is appended to the running path. It frees nothing.
+func (c *Ctx) RunNamed(l NamedLayer, x *torch.Tensor) *torch.Tensor {
+	length, hash := len(c.path), c.hash
+	seed, draws := c.Draws()
+	if length > 0 {
+		c.write(".")
+	}
+	c.write(l.Name)
+	c.SetSeed(torch.Mix(c.seed, c.hash))
+	var from uint64
+	if c.trace {
+		from = torch.Sequence()
+	}
+	y := l.Forward(c, x)
+	if c.trace {
+		c.spans = append(c.spans, Span{string(c.path), from, torch.Sequence()})
+	}
+	// Not deferred: when a layer panics, the path stays where it failed, for the error.
+	c.path, c.hash = c.path[:length], hash
+	c.ResumeDraws(seed, draws)
+	return y
+}
+
+func (c *Ctx) write(s string) {
+	c.path = append(c.path, s...)
+	for i := 0; i < len(s); i++ {
+		c.hash = (c.hash ^ uint64(s[i])) * fnvPrime
+	}
+}
