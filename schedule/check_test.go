@@ -1,0 +1,204 @@
+package schedule_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"penstock/schedule"
+)
+
+func TestCheck(t *testing.T) {
+	const (
+		whole = "program whole stages=2 micro-batches=2\n"
+		w0    = "worker 0: 0F0 0F1 1>0B0 0B0 1>0B1 0B1\n"
+		w1    = "worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B1\n"
+	)
+	tests := []struct {
+		name   string
+		text   string
+		limits schedule.Limits
+		want   []string // violations
+	}{
+		{name: "valid", text: whole + w0 + w1},
+		{name: "an idle worker does no harm", text: whole + w0 + w1 + "worker 2:\n"},
+		{name: "one forward one backward",
+			text: "program whole stages=2 micro-batches=3\n" +
+				"worker 0: 0F0 0F1 1>0B0 0B0 0F2 1>0B1 0B1 1>0B2 0B2\n" +
+				"worker 1: 0>1F0 1F0 1B0 0>1F1 1F1 1B1 0>1F2 1F2 1B2\n",
+			limits: schedule.Limits{Saved: 2}},
+		{name: "no workers", text: "program forward-only stages=1 micro-batches=2\n", want: []string{
+			"missing: 0F0 is on no worker",
+			"missing: 0F1 is on no worker",
+		}},
+		{name: "missing", text: whole + w0 + "worker 1: 0>1F0 1F0 1F1 1B0 1B1\n", want: []string{
+			"missing: 0>1F1 is on no worker",
+		}},
+		{name: "duplicate", text: whole + w0 + "worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B1 1B1\n", want: []string{
+			"duplicate: worker 1: 1B1 is already on worker 1",
+		}},
+		{name: "unknown",
+			text: whole + w0 + "worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B1 2F0 1F2\n", want: []string{
+				"unknown: worker 1: 2F0: there are 2 stages",
+				"unknown: worker 1: 1F2: there are 2 micro-batches",
+			}},
+		{name: "skip",
+			text: "program forward-only stages=3 micro-batches=1\nworker 0: 0F0 0>1F0 1F0 1>2F0 0>2F0 2F0\n", want: []string{
+				"unknown: worker 0: 0>2F0: activations move from a stage to the next",
+			}},
+		{name: "skip back",
+			text: "program backward-only stages=3 micro-batches=1\nworker 0: 2B0 2>1B0 1B0 2>0B0 1>0B0 0B0\n", want: []string{
+				"unknown: worker 0: 2>0B0: gradients move from a stage to the one before",
+			}},
+		{name: "other phase",
+			text: "program forward-only stages=1 micro-batches=1\nworker 0: 0F0 0R0 0B0\n", want: []string{
+				"unknown: worker 0: 0R0: not part of a forward-only program",
+				"unknown: worker 0: 0B0: not part of a forward-only program",
+			}},
+		{name: "forward in backward",
+			text: "program backward-only stages=1 micro-batches=1\nworker 0: 0F0 0B0\n", want: []string{
+				"unknown: worker 0: 0F0: not part of a backward-only program",
+			}},
+		{name: "placement",
+			text: whole + "worker 0: 0F0 0F1 1>0B0 0B0 1>0B1\n" + "worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B1 0B1\n", want: []string{
+				"placement: worker 1: 0B1, but stage 0 is on worker 0",
+			}},
+		{name: "descending backward",
+			text: whole + "worker 0: 0F0 0F1 1>0B0 1>0B1 0B1 0B0\n" + w1, want: []string{
+				"order: worker 0: 0B1 comes before 0B0, which it needs",
+			}},
+		{name: "descending forward",
+			text: "program forward-only stages=1 micro-batches=2\nworker 0: 0F1 0F0\n", want: []string{
+				"order: worker 0: 0F1 comes before 0F0, which it needs",
+			}},
+		{name: "recomputed too late",
+			text: "program whole stages=1 micro-batches=1\nworker 0: 0F0 0B0 0R0\n", want: []string{
+				"order: worker 0: 0B0 comes before 0R0, which it needs",
+			}},
+		{name: "deadlock",
+			text: "program whole stages=2 micro-batches=2\n" +
+				"worker 0: 0F0 1>0B0 0B0 0F1 1>0B1 0B1\n" + w1, want: []string{
+				"deadlock: worker 0 is stuck at 1>0B0: it waits for 1B0 on worker 1, which is stuck at 0>1F1",
+				"deadlock: worker 1 is stuck at 0>1F1: it waits for 0F1 on worker 0, which is stuck at 1>0B0",
+			}},
+		{name: "a worker that waits for itself by way of another",
+			text: "program forward-only stages=3 micro-batches=1\nworker 0: 1>2F0 2F0 0F0\nworker 1: 0>1F0 1F0\n", want: []string{
+				"deadlock: worker 0 is stuck at 1>2F0: it waits for 1F0 on worker 1, which is stuck at 0>1F0",
+				"deadlock: worker 1 is stuck at 0>1F0: it waits for 0F0 on worker 0, which is stuck at 1>2F0",
+			}},
+		{name: "limits kept", text: whole + w0 + w1, limits: schedule.Limits{Saved: 2, Inputs: 1}},
+		{name: "limits exceeded",
+			text:   "program whole stages=1 micro-batches=4\nworker 0: 0F0 0F1 0F2 0F3 0B0 0B1 0R2 0B2 0R3 0B3\n",
+			limits: schedule.Limits{Saved: 1, Inputs: 1},
+			want: []string{
+				"memory: stage 0 saves the graphs of 2 micro-batches, limit 1",
+				"memory: stage 0 holds the inputs of 2 micro-batches, limit 1",
+			}},
+		{name: "everything at once",
+			text:   "program whole stages=2 micro-batches=2\nworker 0: 0F1 0F0 1>0B0 0B0 1>0B1 0B1\nworker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0 9F9\n",
+			limits: schedule.Limits{Saved: 1},
+			want: []string{
+				"duplicate: worker 1: 1B0 is already on worker 1",
+				"unknown: worker 1: 9F9: there are 2 stages",
+				"missing: 1B1 is on no worker",
+				"order: worker 0: 0F1 comes before 0F0, which it needs",
+				"memory: stage 0 saves the graphs of 2 micro-batches, limit 1",
+				"memory: stage 1 saves the graphs of 2 micro-batches, limit 1",
+			}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := parse(t, tt.text)
+			var got []string
+			for _, v := range violations(t, schedule.Check(p, tt.limits)) {
+				got = append(got, v.Error())
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if p.String() != parse(t, tt.text).String() {
+				t.Error("the program was changed")
+			}
+		})
+	}
+}
+
+// violations returns what the error lists; it is no other error.
+func violations(t *testing.T, err error) schedule.Violations {
+	t.Helper()
+	var vs schedule.Violations
+	if err != nil && !errors.As(err, &vs) {
+		t.Fatalf("%v is a %T", err, err)
+	}
+	if err != nil && len(vs) == 0 {
+		t.Fatalf("%v lists no violation", err)
+	}
+	return vs
+}
+
+func TestCheckHeader(t *testing.T) {
+	tests := []struct {
+		program schedule.Program
+		want    string
+	}{
+		{schedule.Program{}, "header: 0 stages, want at least 1"},
+		{schedule.Program{Stages: 1}, "header: 0 micro-batches, want at least 1"},
+		{schedule.Program{Stages: 1 << 62, MicroBatches: 1 << 62}, "more than 1048576 cells"},
+		{schedule.Program{Stages: 1, MicroBatches: 1, Phase: 9}, "header: unknown phase(9)"},
+	}
+	for _, tt := range tests {
+		vs := violations(t, schedule.Check(&tt.program, schedule.Limits{}))
+		if len(vs) != 1 || vs[0].Rule != schedule.RuleHeader || !strings.Contains(vs[0].Error(), tt.want) {
+			t.Errorf("Check(%+v) = %v, want %s", tt.program, vs, tt.want)
+		}
+	}
+}
+
+// Actions that have no text form, and so can only be made in code.
+func TestCheckMalformedActions(t *testing.T) {
+	tests := []struct {
+		action schedule.Action
+		want   string
+	}{
+		{schedule.Action{}, "no such kind of action"},
+		{schedule.Action{Kind: 6}, "no such kind of action"},
+		{schedule.Action{Kind: schedule.Forward, Stage: -1}, "there are 2 stages"},
+		{schedule.Action{Kind: schedule.Forward, MicroBatch: -1}, "there are 2 micro-batches"},
+		{schedule.Action{Kind: schedule.Activation, Stage: 0, Source: -1}, "there are 2 stages"},
+		{schedule.Action{Kind: schedule.Activation, Stage: 1, Source: 1}, "activations move from a stage to the next"},
+		{schedule.Action{Kind: schedule.Gradient, Stage: 1, Source: 0}, "gradients move from a stage to the one before"},
+		{schedule.Action{Kind: schedule.Backward, Stage: 1, Source: 1}, "source 1 for what is not a transfer"},
+	}
+	for _, tt := range tests {
+		p := gpipe(t, schedule.Config{Stages: 2, MicroBatches: 2})
+		p.Workers[1] = append(p.Workers[1], tt.action)
+		found := false
+		for _, v := range violations(t, schedule.Check(p, schedule.Limits{})) {
+			found = found || v.Rule == schedule.RuleUnknown && strings.HasSuffix(v.Reason, tt.want)
+		}
+		if !found {
+			t.Errorf("%+v was not reported as %s", tt.action, tt.want)
+		}
+	}
+}
+
+func ExampleCheck() {
+	p, err := schedule.Parse(`
+		program whole stages=2 micro-batches=2
+		worker 0: 0F0 1>0B0 0B0 0F1 1>0B1 0B1
+		worker 1: 0>1F0 1F0 0>1F1 1F1 1B0
+	`)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(schedule.Check(p, schedule.Limits{}))
+	// Output:
+	// schedule: the program cannot run:
+	// 	missing: 1B1 is on no worker
+	// 	deadlock: worker 0 is stuck at 1>0B0: it waits for 1B0 on worker 1, which is stuck at 0>1F1
+	// 	deadlock: worker 1 is stuck at 0>1F1: it waits for 0F1 on worker 0, which is stuck at 1>0B0
+}

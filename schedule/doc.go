@@ -1,0 +1,23 @@
+// Package schedule plans a pipeline of micro-batches as data: a [Program] lists, for each worker, the actions it
+// performs in order. A program prints, parses, diffs and draws; the machine that runs it only interprets it.
+//
+// The package knows integers and virtual time. It owns no tensors, no goroutines and no clock of the real world,
+// and it measures nothing: durations are given to it.
+//
+//	program, err := schedule.GPipe(schedule.Config{Stages: 3, MicroBatches: 2})
+//	...
+//	fmt.Print(program)
+//
+//	program whole stages=3 micro-batches=2
+//	worker 0: 0F0 0F1 1>0B0 0B0 1>0B1 0B1
+//	worker 1: 0>1F0 1F0 0>1F1 1F1 2>1B0 1B0 2>1B1 1B1
+//	worker 2: 1>2F0 2F0 1>2F1 2F1 2B0 2B1
+//
+// The same value goes through [Check], which says everything that is wrong with it, [Memory], which counts what it
+// holds, and [Simulate], which gives the [Timeline] it would have; a recorded run has a Timeline as well, and both
+// are drawn by [Timeline.Grid].
+//
+// The schedule is GPipe's (Huang et al., 2019, arXiv:1811.06965): all forwards, then all backwards. Unlike the
+// paper and torchgpipe, backward goes upwards through the micro-batches, on every stage: gradients are sums of
+// floats, so only a fixed order of summation makes results bit-equal whatever the partition and the policy.
+package schedule

@@ -1,0 +1,195 @@
+package schedule_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"penstock/schedule"
+)
+
+// The golden files are programs with their grid at unit times as a comment.
+func TestGPipeGolden(t *testing.T) {
+	tests := []struct {
+		file   string
+		config schedule.Config
+	}{
+		{"1x1.txt", schedule.Config{Stages: 1, MicroBatches: 1}},
+		{"1x3.txt", schedule.Config{Stages: 1, MicroBatches: 3}},
+		{"3x1.txt", schedule.Config{Stages: 3, MicroBatches: 1}},
+		{"4x2.txt", schedule.Config{Stages: 4, MicroBatches: 2}},
+		{"4x3_always.txt", schedule.Config{Stages: 4, MicroBatches: 3, Recompute: always}},
+		{"8x4_except_last.txt", schedule.Config{Stages: 8, MicroBatches: 4, Recompute: exceptLast}},
+		{"3x2_forward_only.txt", schedule.Config{Stages: 3, MicroBatches: 2, Phase: schedule.ForwardOnly}},
+		{"3x2_backward_only_except_last.txt", schedule.Config{Stages: 3, MicroBatches: 2, Phase: schedule.BackwardOnly, Recompute: exceptLast}},
+		{"4x3_always_one_worker.txt", schedule.Config{Stages: 4, MicroBatches: 3, Recompute: always, Worker: []int{0, 0, 0, 0}}},
+		{"4x3_two_workers_halves.txt", schedule.Config{Stages: 4, MicroBatches: 3, Worker: []int{0, 0, 1, 1}}},
+		{"4x3_always_two_workers_in_turn.txt", schedule.Config{Stages: 4, MicroBatches: 3, Recompute: always, Worker: []int{0, 1, 0, 1}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.file, func(t *testing.T) {
+			p := gpipe(t, tt.config)
+			grid := simulate(t, p, schedule.Unit).Grid()
+			text := p.String() + "\n# " + strings.ReplaceAll(strings.TrimSpace(grid), "\n", "\n# ") + "\n"
+			golden(t, tt.file, text)
+			if diff := cmp.Diff(p, parse(t, text)); diff != "" {
+				t.Errorf("the golden text is another program (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestGPipeErrors(t *testing.T) {
+	tests := []struct {
+		config schedule.Config
+		want   string
+	}{
+		{schedule.Config{}, "0 stages, want at least 1"},
+		{schedule.Config{Stages: 2}, "0 micro-batches, want at least 1"},
+		{schedule.Config{Stages: -1, MicroBatches: 2}, "-1 stages"},
+		{schedule.Config{Stages: 1 << 40, MicroBatches: 1 << 40}, "more than 1048576 cells"},
+		{schedule.Config{Stages: 2, MicroBatches: 2, Phase: 3}, "unknown phase(3)"},
+		{schedule.Config{Stages: 2, MicroBatches: 2, Worker: []int{0}}, "workers are given for 1 stages, want 2"},
+		{schedule.Config{Stages: 2, MicroBatches: 2, Worker: []int{0, -1}}, "stage 1 is on worker -1, want 0 to 1"},
+		{schedule.Config{Stages: 2, MicroBatches: 2, Worker: []int{0, 2}}, "stage 1 is on worker 2, want 0 to 1"},
+		{schedule.Config{Stages: 3, MicroBatches: 2, Worker: []int{0, 2, 2}}, "worker 1 has no stage"},
+	}
+	for _, tt := range tests {
+		p, err := schedule.GPipe(tt.config)
+		if err == nil {
+			t.Errorf("GPipe(%+v) = %v, want an error", tt.config, p)
+		} else if got := err.Error(); !strings.HasPrefix(got, "schedule: GPipe: ") || !strings.Contains(got, tt.want) {
+			t.Errorf("GPipe(%+v): %v, want %s", tt.config, err, tt.want)
+		}
+	}
+}
+
+func TestGPipePassesCheck(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		config := drawConfig(t)
+		p := gpipe(t, config)
+		limits := schedule.Limits{Saved: config.MicroBatches, Inputs: config.MicroBatches}
+		if err := schedule.Check(p, limits); err != nil {
+			t.Fatalf("%v\n%v", err, p)
+		}
+	})
+}
+
+// What the schedule promises beyond what any valid program does.
+func TestGPipeOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		config := drawConfig(t)
+		p := gpipe(t, config)
+		for w, actions := range p.Workers {
+			backward := false
+			for at, a := range actions {
+				forward := a.Kind == schedule.Forward || a.Kind == schedule.Activation
+				if backward && forward {
+					t.Fatalf("worker %d: %v comes after the start of backward\n%v", w, a, p)
+				}
+				backward = backward || !forward
+				if a.Kind.Transfer() {
+					if next := actions[at+1]; next.Kind.Transfer() || next.Stage != a.Stage || next.MicroBatch != a.MicroBatch {
+						t.Fatalf("worker %d: %v is not directly before what uses it\n%v", w, a, p)
+					}
+				}
+				last := a.Stage == p.Stages-1
+				if config.Worker == nil && a.Kind == schedule.Recompute {
+					next := actions[at+1]
+					if last != (next.Kind == schedule.Backward) || last == (next.Kind == schedule.Gradient) {
+						t.Fatalf("worker %d: %v is followed by %v\n%v", w, a, next, p)
+					}
+				}
+			}
+		}
+	})
+}
+
+func TestGPipeRecomputesWhatIsAsked(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		config := drawConfig(t)
+		g := gpipe(t, config).Graph()
+		for s := range config.Stages {
+			for i := range config.MicroBatches {
+				want := config.Phase != schedule.ForwardOnly && config.Recompute(s, i)
+				_, got := g.IndexOf(schedule.Action{Kind: schedule.Recompute, Stage: s, MicroBatch: i})
+				if got != want {
+					t.Fatalf("stage %d, micro-batch %d: recomputed %v, want %v", s, i, got, want)
+				}
+			}
+		}
+	})
+}
+
+// Forward and then backward is the whole, action by action, so that a step in two halves gives the same bits.
+func TestGPipeHalvesMakeTheWhole(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		config := drawConfig(t)
+		half := func(phase schedule.Phase) *schedule.Program {
+			config.Phase = phase
+			return gpipe(t, config)
+		}
+		whole, forward, backward := half(schedule.Whole), half(schedule.ForwardOnly), half(schedule.BackwardOnly)
+		for w := range whole.Workers {
+			for s := range config.Stages {
+				of := func(actions []schedule.Action) []schedule.Action {
+					return slices.DeleteFunc(slices.Clone(actions), func(a schedule.Action) bool { return a.Stage != s })
+				}
+				joined := append(of(forward.Workers[w]), of(backward.Workers[w])...)
+				if diff := cmp.Diff(of(whole.Workers[w]), joined); diff != "" {
+					t.Fatalf("worker %d, stage %d (-whole +halves):\n%s", w, s, diff)
+				}
+			}
+		}
+	})
+}
+
+// Recomputation ahead of the gradient is not ahead of the backward before: one graph at a time, whatever the
+// placement.
+func TestGPipeHoldsOneGraphPerStage(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		config := drawConfig(t)
+		config.Recompute, config.Phase = always, schedule.Whole
+		for s, holds := range schedule.Memory(gpipe(t, config)) {
+			want := schedule.StageMemory{Saved: 1, Inputs: config.MicroBatches}
+			if holds != want {
+				t.Fatalf("stage %d holds %+v, want %+v", s, holds, want)
+			}
+		}
+	})
+}
+
+func ExampleGPipe() {
+	p, err := schedule.GPipe(schedule.Config{
+		Stages:       3,
+		MicroBatches: 2,
+		Recompute:    func(stage, microBatch int) bool { return microBatch > 0 },
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Print(p)
+	// Output:
+	// program whole stages=3 micro-batches=2
+	// worker 0: 0F0 0F1 1>0B0 0B0 0R1 1>0B1 0B1
+	// worker 1: 0>1F0 1F0 0>1F1 1F1 2>1B0 1B0 1R1 2>1B1 1B1
+	// worker 2: 1>2F0 2F0 1>2F1 2F1 2B0 2R1 2B1
+}
+
+func ExampleGPipe_sharedWorkers() {
+	p, err := schedule.GPipe(schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 0, 1, 1}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Print(p)
+	// Output:
+	// program whole stages=4 micro-batches=2
+	// worker 0: 0F0 0>1F0 1F0 0F1 0>1F1 1F1 2>1B0 1B0 1>0B0 0B0 2>1B1 1B1 1>0B1 0B1
+	// worker 1: 1>2F0 2F0 2>3F0 3F0 1>2F1 2F1 2>3F1 3F1 3B0 3>2B0 2B0 3B1 3>2B1 2B1
+}

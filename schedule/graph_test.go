@@ -1,0 +1,121 @@
+package schedule_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"penstock/schedule"
+)
+
+// texts returns the actions of ids as one line.
+func texts(g *schedule.Graph, ids []int) string {
+	var words []string
+	for _, id := range ids {
+		words = append(words, g.Actions[id].String())
+	}
+	return strings.Join(words, " ")
+}
+
+func TestGraphDependencies(t *testing.T) {
+	two := schedule.Config{Stages: 3, MicroBatches: 3, Recompute: exceptLast}
+	shared, backward := two, two
+	shared.Worker = []int{0, 0, 1}
+	backward.Phase = schedule.BackwardOnly
+	tests := []struct {
+		config      schedule.Config
+		action      string
+		deps, cross string
+		reason      string
+	}{
+		{two, "0F0", "", "", "nothing comes before"},
+		{two, "0F2", "0F1", "", "statistics add up in order"},
+		{two, "1F2", "0>1F2 1F1", "", "a transfer is on the worker of its receiver"},
+		{two, "0>1F2", "0F2", "0F2", "what is sent was made elsewhere"},
+		{two, "0R1", "0F1", "", "it waits for no gradient"},
+		{two, "0B0", "0F0 1>0B0", "", "not recomputed"},
+		{two, "1B2", "1F2 1R2 2>1B2 1B1", "", "recomputed"},
+		{two, "2B2", "2F2 2R2 2B1", "", "no gradient reaches the last stage"},
+		{two, "2>1B2", "2B2", "2B2", ""},
+		{shared, "0>1F2", "0F2", "", "both stages are on worker 0"},
+		{shared, "1>2F2", "1F2", "1F2", ""},
+		{backward, "1B2", "1R2 2>1B2 1B1", "", "forward is done"},
+		{backward, "1R2", "", "", "forward is done"},
+	}
+	for _, tt := range tests {
+		g := gpipe(t, tt.config).Graph()
+		id, ok := g.IndexOf(action(t, tt.action))
+		if !ok {
+			t.Fatalf("%s is not in the program", tt.action)
+		}
+		if deps, cross := texts(g, g.Deps[id]), texts(g, g.Cross[id]); deps != tt.deps || cross != tt.cross {
+			t.Errorf("%s needs %q, of other workers %q; want %q, %q: %s", tt.action, deps, cross, tt.deps, tt.cross, tt.reason)
+		}
+	}
+}
+
+func TestGraphIndices(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := gpipe(t, drawConfig(t))
+		g := p.Graph()
+		if len(g.First) != len(p.Workers)+1 || g.First[len(p.Workers)] != len(g.Actions) {
+			t.Fatalf("First is %v for %d workers and %d actions", g.First, len(p.Workers), len(g.Actions))
+		}
+		for w, actions := range p.Workers {
+			for at, a := range actions {
+				id := g.First[w] + at
+				if got, ok := g.IndexOf(a); g.Actions[id] != a || g.Worker[id] != w || got != id || !ok {
+					t.Fatalf("worker %d, %v: id %d is %v on worker %d, IndexOf gives %d", w, a, id, g.Actions[id], g.Worker[id], got)
+				}
+			}
+		}
+		if id, ok := g.IndexOf(schedule.Action{Kind: schedule.Forward, Stage: p.Stages}); ok {
+			t.Fatalf("an action of no stage has id %d", id)
+		}
+	})
+}
+
+// A program that is wrong has a graph too, for the checker to look at.
+func TestGraphOfAnyProgram(t *testing.T) {
+	g := parse(t, "program whole stages=2 micro-batches=2\nworker 0: 0F0 0F0 0F1\nworker 1:\nworker 2: 0F0 7>9F3\n").Graph()
+	for _, tt := range []struct {
+		id   int
+		want string
+	}{{0, ""}, {1, ""}, {2, "0F0"}, {3, ""}, {4, ""}} {
+		if got := texts(g, g.Deps[tt.id]); got != tt.want {
+			t.Errorf("%v, id %d, needs %q, want %q", g.Actions[tt.id], tt.id, got, tt.want)
+		}
+	}
+	if id, _ := g.IndexOf(action(t, "0F0")); id != 0 {
+		t.Errorf("0F0 has id %d, want that of its first occurrence", id)
+	}
+	if got, want := fmt.Sprint(g.First), "[0 3 3 5]"; got != want {
+		t.Errorf("workers begin at %s, want %s", got, want)
+	}
+}
+
+func ExampleProgram_Graph() {
+	p, err := schedule.GPipe(schedule.Config{Stages: 2, MicroBatches: 2})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	// A worker goes through its ids and waits for those of others.
+	g := p.Graph()
+	for id := g.First[1]; id < g.First[2]; id++ {
+		fmt.Printf("%v", g.Actions[id])
+		for _, dep := range g.Cross[id] {
+			fmt.Printf(" waits for %v on worker %d", g.Actions[dep], g.Worker[dep])
+		}
+		fmt.Println()
+	}
+	// Output:
+	// 0>1F0 waits for 0F0 on worker 0
+	// 1F0
+	// 0>1F1 waits for 0F1 on worker 0
+	// 1F1
+	// 1B0
+	// 1B1
+}

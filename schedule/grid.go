@@ -1,0 +1,130 @@
+package schedule
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Grid draws the timeline as text, one row per worker, time from left to right:
+//
+//	1 column = 1ms
+//	worker 0  F0 F1 F2 .  .  .  B0--- B1--- B2---
+//	worker 1  .  F0 F1 F2 B0--- B1--- B2--- .  .
+//
+// An action is drawn as its text without the stage, for as many columns as it takes; where a worker has several
+// stages, all actions show theirs. A transfer (>F2) is drawn if it takes half a column or more.
+//
+// A column is as long as the shortest computation, so that unit times give one column per action and the jitter of
+// a recorded run does little. Where that would give a very wide grid the column is longer, and a computation that
+// is short for it takes a whole column all the same: none is left out, and its row runs ahead of the others until
+// the worker's next idle time.
+//
+// The timeline must be valid.
+func (t Timeline) Grid() string {
+	start, end := t.bounds()
+	column := t.column(end - start)
+	round := func(at time.Duration) int { return int((at - start + column/2) / column) }
+	label := t.labels()
+
+	rows := make([][]span, t.Workers)
+	columns, width := round(end), 1
+	for w := range rows {
+		free := 0
+		for _, e := range t.worker(w) {
+			text := label(e.Action)
+			if e.Action.Kind.Transfer() && e.End-e.Start < (column+1)/2 {
+				continue
+			}
+			from := max(free, round(e.Start))
+			free = max(from+1, round(e.End))
+			rows[w] = append(rows[w], span{from, free, text})
+			columns = max(columns, free)
+			width = max(width, len(text))
+		}
+	}
+
+	var b strings.Builder
+	fmt.Fprintf(&b, "1 column = %v\n", column)
+	name := len("worker ") + len(strconv.Itoa(max(t.Workers-1, 0)))
+	for w, spans := range rows {
+		line := fmt.Sprintf("%-*s ", name, fmt.Sprintf("worker %d", w)) + row(spans, columns, width)
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	return b.String()
+}
+
+// span is a label that takes columns from up to, without, to.
+type span struct {
+	from, to int
+	text     string
+}
+
+// row draws every column as a blank and width characters. The columns of a span are joined.
+func row(spans []span, columns, width int) string {
+	var b strings.Builder
+	at := 0
+	idle := func(until int) {
+		for ; at < until; at++ {
+			fmt.Fprintf(&b, " %-*s", width, ".")
+		}
+	}
+	for _, s := range spans {
+		idle(s.from)
+		rest := strings.Repeat("-", (s.to-s.from-1)*(width+1))
+		if rest != "" {
+			rest += strings.Repeat("-", width-len(s.text))
+		}
+		fmt.Fprintf(&b, " %-*s", width, s.text+rest)
+		at = s.to
+	}
+	idle(columns)
+	return b.String()
+}
+
+// labels returns how the actions of this timeline are called.
+func (t Timeline) labels() func(Action) string {
+	stages := make(map[int]int) // by worker
+	several := false
+	for _, e := range t.Events {
+		if s, ok := stages[e.Worker]; ok && s != e.Action.Stage {
+			several = true
+		}
+		stages[e.Worker] = e.Action.Stage
+	}
+	return func(a Action) string {
+		text := a.String()
+		if !several {
+			// The stage's number is what stands before the first letter or, in a transfer, before and after the sign.
+			text = strings.TrimLeft(text, "0123456789>")
+			if a.Kind.Transfer() {
+				text = ">" + text
+			}
+		}
+		return text
+	}
+}
+
+// column chooses the time that a column stands for. Rows get at least minColumns where the times ask for it, and up
+// to four columns per computation of the busiest worker: enough for any mix of computations of which the longest
+// takes a few times as long as the shortest.
+func (t Timeline) column(makespan time.Duration) time.Duration {
+	const minColumns = 64
+	computations := make([]int, t.Workers)
+	var shortest time.Duration
+	for _, e := range t.Events {
+		if d := e.End - e.Start; !e.Action.Kind.Transfer() && d > 0 {
+			computations[e.Worker]++
+			if shortest == 0 || d < shortest {
+				shortest = d
+			}
+		}
+	}
+	if shortest == 0 {
+		return max(1, makespan/minColumns)
+	}
+	columns := max(minColumns, 4*slices.Max(computations))
+	return max(shortest, makespan/time.Duration(columns))
+}

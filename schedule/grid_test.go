@@ -1,0 +1,114 @@
+package schedule_test
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/schedule"
+)
+
+func TestGrid(t *testing.T) {
+	tests := []struct {
+		name     string
+		timeline schedule.Timeline
+		want     string
+	}{
+		{"no workers", schedule.Timeline{}, `
+			1 column = 1ns`},
+		{"nothing happened", schedule.Timeline{Workers: 2}, `
+			1 column = 1ns
+			worker 0
+			worker 1`},
+		{"no time passed", schedule.Timeline{Workers: 1, Events: []schedule.Event{
+			event(t, 0, "0F0", 5, 5),
+		}}, `
+			1 column = 1ns
+			worker 0  F0`},
+		{"a clock that began before the run", schedule.Timeline{Workers: 2, Events: []schedule.Event{
+			event(t, 0, "0F0", 100, 101),
+			event(t, 1, "1F0", 101, 102),
+		}}, `
+			1 column = 1ms
+			worker 0  F0 .
+			worker 1  .  F0`},
+		{"in any order", schedule.Timeline{Workers: 1, Events: []schedule.Event{
+			event(t, 0, "0F1", 1, 2),
+			event(t, 0, "0F0", 0, 1),
+		}}, `
+			1 column = 1ms
+			worker 0  F0 F1`},
+		{"long transfers are drawn, short ones are not", schedule.Timeline{Workers: 2, Events: []schedule.Event{
+			event(t, 0, "0F0", 0, 2),
+			event(t, 1, "0>1F0", 2, 4),
+			event(t, 1, "1F0", 4, 5),
+			event(t, 1, "1B0", 5, 7),
+			event(t, 0, "1>0B0", 7, 7.4),
+			event(t, 0, "0B0", 7.4, 9.4),
+		}}, `
+			1 column = 1ms
+			worker 0  F0----- .   .   .   .   .   B0-----
+			worker 1  .   .   >F0---- F0  B0----- .   .`},
+		{"several stages on a worker", schedule.Timeline{Workers: 2, Events: []schedule.Event{
+			event(t, 0, "0F0", 0, 1),
+			event(t, 0, "0>1F0", 1, 2),
+			event(t, 0, "1F0", 2, 3),
+			event(t, 1, "2F0", 3, 5),
+			event(t, 1, "2F10", 5, 7),
+		}}, `
+			1 column = 1ms
+			worker 0  0F0   0>1F0 1F0   .     .     .     .
+			worker 1  .     .     .     2F0-------- 2F10-------`},
+		{"unlike stages", schedule.Timeline{Workers: 2, Events: []schedule.Event{
+			event(t, 0, "0F0", 0, 1), event(t, 0, "0F1", 1, 2),
+			event(t, 1, "1F0", 1, 4), event(t, 1, "1F1", 4, 7),
+			event(t, 1, "1B0", 7, 13), event(t, 1, "1B1", 13, 19),
+			event(t, 0, "0B0", 13, 15), event(t, 0, "0B1", 19, 21),
+		}}, `
+			1 column = 1ms
+			worker 0  F0 F1 .  .  .  .  .  .  .  .  .  .  .  B0--- .  .  .  .  B1---
+			worker 1  .  F0------ F1------ B0--------------- B1--------------- .  .`},
+		{"a column too long for some: their row runs ahead until it is idle", schedule.Timeline{Workers: 1, Events: []schedule.Event{
+			event(t, 0, "0F0", 0, 1), event(t, 0, "0F1", 1, 2), event(t, 0, "0F2", 2, 3),
+			event(t, 0, "0B0", 3200, 6400),
+		}}, `
+			1 column = 100ms
+			worker 0  F0 F1 F2` + strings.Repeat(" . ", 29) + " B0" + strings.Repeat("---", 31)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			want := strings.ReplaceAll(strings.TrimLeft(tt.want, "\n"), "\t", "") // the table's indentation
+			if got := strings.TrimSuffix(tt.timeline.Grid(), "\n"); got != want {
+				t.Errorf("got:\n%s\nwant:\n%s", got, want)
+			}
+		})
+	}
+}
+
+// A recorded run has jitter: the same program, a tenth of a column up or down on each action and a little time lost
+// between them, is drawn with the same cells in the same order, few of them a column longer.
+func TestGridOfJitter(t *testing.T) {
+	p := gpipe(t, schedule.Config{Stages: 3, MicroBatches: 4, Recompute: exceptLast})
+	rng := rand.New(rand.NewPCG(1, 2))
+	duration := func(a schedule.Action) time.Duration {
+		jitter := time.Duration(rng.IntN(100)) * time.Microsecond
+		switch a.Kind {
+		case schedule.Forward, schedule.Recompute:
+			return time.Millisecond + jitter
+		case schedule.Backward:
+			return 2*time.Millisecond + jitter
+		}
+		return 10*time.Microsecond + jitter/10
+	}
+	golden(t, "grid_jitter.txt", simulate(t, p, duration).Grid())
+}
+
+// From ten workers on, numbers are aligned.
+func TestGridAlignsWorkers(t *testing.T) {
+	timeline := schedule.Timeline{Workers: 11, Events: []schedule.Event{event(t, 9, "9F0", 0, 1), event(t, 10, "10F0", 1, 2)}}
+	lines := strings.Split(timeline.Grid(), "\n")
+	if got, want := lines[10]+"|"+lines[11], "worker 9   F0 .|worker 10  .  F0"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

@@ -1,0 +1,128 @@
+package schedule_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"penstock/schedule"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// golden compares with testdata/name, or rewrites it under -update.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s differs (-want +got):\n%s", path, diff)
+	}
+}
+
+// The checkpoint policies that a pipeline offers; the one that is never is nil.
+func always(int, int) bool              { return true }
+func exceptLast(_, microBatch int) bool { return microBatch > 0 }
+
+func gpipe(t rapid.TB, config schedule.Config) *schedule.Program {
+	t.Helper()
+	p, err := schedule.GPipe(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func parse(t rapid.TB, text string) *schedule.Program {
+	t.Helper()
+	p, err := schedule.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func action(t rapid.TB, text string) schedule.Action {
+	t.Helper()
+	a, err := schedule.ParseAction(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func simulate(t rapid.TB, p *schedule.Program, duration func(schedule.Action) time.Duration) schedule.Timeline {
+	t.Helper()
+	timeline, err := schedule.Simulate(p, duration)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return timeline
+}
+
+// drawConfig draws any valid config of up to 6 stages and 6 micro-batches: all policies, placements and phases.
+func drawConfig(t *rapid.T) schedule.Config {
+	n := rapid.IntRange(1, 6).Draw(t, "stages")
+	m := rapid.IntRange(1, 6).Draw(t, "micro-batches")
+	recomputed := rapid.SliceOfN(rapid.Bool(), n*m, n*m).Draw(t, "recomputed")
+	config := schedule.Config{
+		Stages:       n,
+		MicroBatches: m,
+		Recompute:    func(stage, microBatch int) bool { return recomputed[stage*m+microBatch] },
+		Phase:        rapid.SampledFrom([]schedule.Phase{schedule.Whole, schedule.ForwardOnly, schedule.BackwardOnly}).Draw(t, "phase"),
+	}
+	if rapid.Bool().Draw(t, "share") {
+		config.Worker = drawPlacement(t, n)
+	}
+	return config
+}
+
+// drawPlacement puts the stages on any number of workers, in any order, each worker having at least one.
+func drawPlacement(t *rapid.T, stages int) []int {
+	workers := rapid.IntRange(1, stages).Draw(t, "workers")
+	var placement []int
+	for s := range stages {
+		if s < workers {
+			placement = append(placement, s)
+		} else {
+			placement = append(placement, rapid.IntRange(0, workers-1).Draw(t, "worker"))
+		}
+	}
+	return rapid.Permutation(placement).Draw(t, "placement")
+}
+
+// drawDurations draws a duration for every kind of action on every stage, transfers being allowed to take none.
+func drawDurations(t *rapid.T, stages int) func(schedule.Action) time.Duration {
+	const kinds = int(schedule.Gradient) + 1
+	ms := rapid.SliceOfN(rapid.IntRange(1, 20), stages*kinds, stages*kinds).Draw(t, "durations")
+	return func(a schedule.Action) time.Duration {
+		d := time.Duration(ms[a.Stage*kinds+int(a.Kind)]) * time.Millisecond
+		if a.Kind.Transfer() {
+			d -= time.Millisecond
+		}
+		return d
+	}
+}
+
+func clone(p *schedule.Program) *schedule.Program {
+	c := *p
+	c.Workers = nil
+	for _, actions := range p.Workers {
+		c.Workers = append(c.Workers, slices.Clone(actions))
+	}
+	return &c
+}

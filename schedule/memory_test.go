@@ -1,0 +1,83 @@
+package schedule_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"penstock/schedule"
+)
+
+func TestMemory(t *testing.T) {
+	tests := []struct {
+		name, text string
+		want       []schedule.StageMemory
+	}{
+		{"GPipe keeps all", "program whole stages=1 micro-batches=3\nworker 0: 0F0 0F1 0F2 0B0 0B1 0B2\n",
+			[]schedule.StageMemory{{Saved: 3}}},
+		{"always", "program whole stages=1 micro-batches=3\nworker 0: 0F0 0F1 0F2 0R0 0B0 0R1 0B1 0R2 0B2\n",
+			[]schedule.StageMemory{{Saved: 1, Inputs: 3}}},
+		{"except last: 0B0 frees its graph before 0R1 makes one", "program whole stages=1 micro-batches=3\nworker 0: 0F0 0F1 0F2 0B0 0R1 0B1 0R2 0B2\n",
+			[]schedule.StageMemory{{Saved: 1, Inputs: 2}}},
+		{"recomputed far ahead", "program whole stages=1 micro-batches=3\nworker 0: 0F0 0F1 0F2 0R0 0R1 0R2 0B0 0B1 0B2\n",
+			[]schedule.StageMemory{{Saved: 3, Inputs: 3}}},
+		{"one forward one backward", "program whole stages=2 micro-batches=3\n" +
+			"worker 0: 0F0 0F1 1>0B0 0B0 0F2 1>0B1 0B1 1>0B2 0B2\n" +
+			"worker 1: 0>1F0 1F0 1B0 0>1F1 1F1 1B1 0>1F2 1F2 1B2\n",
+			[]schedule.StageMemory{{Saved: 2}, {Saved: 1}}},
+		{"what arrived is not held yet", "program forward-only stages=2 micro-batches=2\nworker 0: 0F0 0F1 0>1F0 0>1F1 1F0 1F1\n",
+			[]schedule.StageMemory{{Saved: 2}, {Saved: 2}}},
+		{"backward begins with all held", "program backward-only stages=1 micro-batches=3\nworker 0: 0B0 0R1 0B1 0R2 0B2\n",
+			[]schedule.StageMemory{{Saved: 1, Inputs: 2}}},
+		{"what does not belong is ignored", "program whole stages=1 micro-batches=1\nworker 0: 0F0 0B0 0F1 5F0 5R0\n",
+			[]schedule.StageMemory{{Saved: 1}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, schedule.Memory(parse(t, tt.text))); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// Each micro-batch of a stage is held in one way at a time, and GPipe holds all of them between forward and backward.
+func TestMemoryOfGPipe(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		config := drawConfig(t)
+		config.Phase = rapid.SampledFrom([]schedule.Phase{schedule.Whole, schedule.BackwardOnly}).Draw(t, "half")
+		for s, got := range schedule.Memory(gpipe(t, config)) {
+			recomputed := 0
+			for i := range config.MicroBatches {
+				if config.Recompute(s, i) {
+					recomputed++
+				}
+			}
+			kept := config.MicroBatches - recomputed
+			if got.Inputs != recomputed || got.Saved < max(kept, 1) || got.Saved > min(kept+1, config.MicroBatches) {
+				t.Fatalf("stage %d holds %+v, of which %d are recomputed and %d kept", s, got, recomputed, kept)
+			}
+		}
+	})
+}
+
+func ExampleMemory() {
+	always := func(stage, microBatch int) bool { return true }
+	for _, recompute := range []func(int, int) bool{nil, always} {
+		p, err := schedule.GPipe(schedule.Config{Stages: 2, MicroBatches: 8, Recompute: recompute})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		for s, holds := range schedule.Memory(p) {
+			fmt.Printf("stage %d holds up to %d graphs and %d inputs\n", s, holds.Saved, holds.Inputs)
+		}
+	}
+	// Output:
+	// stage 0 holds up to 8 graphs and 0 inputs
+	// stage 1 holds up to 8 graphs and 0 inputs
+	// stage 0 holds up to 1 graphs and 8 inputs
+	// stage 1 holds up to 1 graphs and 8 inputs
+}

@@ -1,0 +1,176 @@
+package schedule_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"penstock/schedule"
+)
+
+// A valid program stops being valid under each of these mutations, and the checker says which rule it breaks.
+
+// site is the place of an action in a program.
+type site struct{ worker, at int }
+
+// drawSite draws a place whose action satisfies the condition; the test case is skipped if there is none.
+func drawSite(t *rapid.T, p *schedule.Program, suits func(schedule.Action) bool) site {
+	var sites []site
+	for w, actions := range p.Workers {
+		for at, a := range actions {
+			if suits(a) {
+				sites = append(sites, site{w, at})
+			}
+		}
+	}
+	if len(sites) == 0 {
+		t.Skip("no action suits")
+	}
+	return rapid.SampledFrom(sites).Draw(t, "site")
+}
+
+func anyAction(schedule.Action) bool  { return true }
+func required(a schedule.Action) bool { return a.Kind != schedule.Recompute }
+func mustBreak(t *rapid.T, p *schedule.Program, rules ...schedule.Rule) {
+	t.Helper()
+	var vs schedule.Violations
+	if !errors.As(schedule.Check(p, schedule.Limits{}), &vs) {
+		t.Fatalf("the mutant passed, want a breach of %v:\n%v", rules, p)
+	}
+	if !slices.ContainsFunc(vs, func(v schedule.Violation) bool { return slices.Contains(rules, v.Rule) }) {
+		t.Fatalf("none of %v among: %v\n%v", rules, vs, p)
+	}
+}
+
+func TestDropIsCaught(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := gpipe(t, drawConfig(t))
+		s := drawSite(t, p, required)
+		p.Workers[s.worker] = slices.Delete(p.Workers[s.worker], s.at, s.at+1)
+		mustBreak(t, p, schedule.RuleMissing)
+	})
+}
+
+// Without its recomputation a cell is one that keeps its graph.
+func TestDroppedRecomputationIsAnotherPolicy(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := gpipe(t, drawConfig(t))
+		s := drawSite(t, p, func(a schedule.Action) bool { return !required(a) })
+		p.Workers[s.worker] = slices.Delete(p.Workers[s.worker], s.at, s.at+1)
+		if err := schedule.Check(p, schedule.Limits{}); err != nil {
+			t.Fatalf("%v\n%v", err, p)
+		}
+	})
+}
+
+func TestDuplicateIsCaught(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := gpipe(t, drawConfig(t))
+		from := drawSite(t, p, anyAction)
+		a := p.Workers[from.worker][from.at]
+		to := rapid.IntRange(0, len(p.Workers)-1).Draw(t, "to worker")
+		at := rapid.IntRange(0, len(p.Workers[to])).Draw(t, "to")
+		p.Workers[to] = slices.Insert(p.Workers[to], at, a)
+		mustBreak(t, p, schedule.RuleDuplicate)
+	})
+}
+
+func TestReplacedActionIsCaught(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := gpipe(t, drawConfig(t))
+		s := drawSite(t, p, required)
+		other := drawAction(t)
+		if other == p.Workers[s.worker][s.at] {
+			t.Skip("no change")
+		}
+		p.Workers[s.worker][s.at] = other
+		mustBreak(t, p, schedule.RuleMissing)
+	})
+}
+
+func TestMovedActionIsCaught(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := gpipe(t, drawConfig(t))
+		if len(p.Workers) == 1 {
+			t.Skip("there is no other worker")
+		}
+		count := make(map[int]int)
+		for _, a := range slices.Concat(p.Workers...) {
+			count[a.Stage]++
+		}
+		// The only action of a stage may go anywhere.
+		from := drawSite(t, p, func(a schedule.Action) bool { return count[a.Stage] > 1 })
+		a := p.Workers[from.worker][from.at]
+		to := (from.worker + rapid.IntRange(1, len(p.Workers)-1).Draw(t, "by")) % len(p.Workers)
+		at := rapid.IntRange(0, len(p.Workers[to])).Draw(t, "to")
+		p.Workers[from.worker] = slices.Delete(p.Workers[from.worker], from.at, from.at+1)
+		p.Workers[to] = slices.Insert(p.Workers[to], at, a)
+		mustBreak(t, p, schedule.RulePlacement)
+	})
+}
+
+// Two actions of a worker change places, of which one needs the other, directly or by way of any others.
+func TestSwapAcrossDependencyIsCaught(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := gpipe(t, drawConfig(t))
+		g := p.Graph()
+		needs := transitive(g)
+		second := drawSite(t, p, func(a schedule.Action) bool {
+			id, _ := g.IndexOf(a)
+			return slices.Contains(needs[id][g.First[g.Worker[id]]:id], true)
+		})
+		id := g.First[second.worker] + second.at
+		var before []int
+		for at := range second.at {
+			if needs[id][g.First[second.worker]+at] {
+				before = append(before, at)
+			}
+		}
+		first := rapid.SampledFrom(before).Draw(t, "first")
+		list := p.Workers[second.worker]
+		list[first], list[second.at] = list[second.at], list[first]
+		mustBreak(t, p, schedule.RuleOrder, schedule.RuleDeadlock)
+	})
+}
+
+// transitive returns, for every action, which others it needs, directly or not.
+func transitive(g *schedule.Graph) [][]bool {
+	all := make([][]bool, len(g.Actions))
+	var visit func(id int)
+	visit = func(id int) {
+		if all[id] != nil {
+			return
+		}
+		all[id] = make([]bool, len(g.Actions))
+		for _, dep := range g.Deps[id] {
+			visit(dep)
+			all[id][dep] = true
+			for i, yes := range all[dep] {
+				all[id][i] = all[id][i] || yes
+			}
+		}
+	}
+	for id := range g.Actions {
+		visit(id)
+	}
+	return all
+}
+
+// Any shuffle of a worker's list either keeps every dependency or is caught: a program that passes can be simulated,
+// with no action before what it needs.
+func TestShuffleIsCaughtOrHarmless(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := gpipe(t, drawConfig(t))
+		w := rapid.IntRange(0, len(p.Workers)-1).Draw(t, "worker")
+		for range rapid.IntRange(1, 3).Draw(t, "swaps") {
+			i := rapid.IntRange(0, len(p.Workers[w])-1).Draw(t, "i")
+			j := rapid.IntRange(0, len(p.Workers[w])-1).Draw(t, "j")
+			p.Workers[w][i], p.Workers[w][j] = p.Workers[w][j], p.Workers[w][i]
+		}
+		if schedule.Check(p, schedule.Limits{}) == nil {
+			causal(t, p, simulate(t, p, schedule.Unit))
+		}
+	})
+}

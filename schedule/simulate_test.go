@@ -1,0 +1,192 @@
+package schedule_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"penstock/schedule"
+)
+
+// The bubble of GPipe: with m micro-batches on n equal stages, and free transfers, a step takes the time of m+n-1
+// micro-batches on one stage, so a worker is idle for n-1 of m+n-1 (Huang et al., 2019, section 2.3).
+func TestBubble(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 8).Draw(t, "stages")
+		m := rapid.IntRange(1, 16).Draw(t, "micro-batches")
+		forward := time.Duration(rapid.IntRange(1, 9).Draw(t, "forward"))
+		backward := time.Duration(rapid.IntRange(1, 9).Draw(t, "backward"))
+		timeline := simulate(t, gpipe(t, schedule.Config{Stages: n, MicroBatches: m}), func(a schedule.Action) time.Duration {
+			switch a.Kind {
+			case schedule.Forward:
+				return forward
+			case schedule.Backward:
+				return backward
+			}
+			return 0
+		})
+		if got, want := timeline.Makespan(), time.Duration(m+n-1)*(forward+backward); got != want {
+			t.Fatalf("takes %v, want %v", got, want)
+		}
+		for w := range n {
+			got, want := timeline.Idle(w), float64(n-1)/float64(m+n-1)
+			if diff := got - want; diff < -1e-9 || diff > 1e-9 {
+				t.Fatalf("worker %d is idle for %v, want %v", w, got, want)
+			}
+		}
+	})
+}
+
+// Recomputation runs ahead of the gradient: of all recomputations only the last stage's first one and those between
+// two backwards of a stage delay the step. With equal times that is m of them, as if there were one stage.
+func TestRecomputationRunsAhead(t *testing.T) {
+	for n := 1; n <= 4; n++ {
+		for m := 1; m <= 4; m++ {
+			timeline := simulate(t, gpipe(t, schedule.Config{Stages: n, MicroBatches: m, Recompute: always}), schedule.Unit)
+			if got, want := timeline.Makespan(), time.Duration(2*(m+n-1)+m)*time.Millisecond; got != want {
+				t.Errorf("%d stages, %d micro-batches: takes %v, want %v", n, m, got, want)
+			}
+		}
+	}
+}
+
+func TestSimulateBounds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		config := drawConfig(t)
+		p := gpipe(t, config)
+		duration := drawDurations(t, config.Stages)
+		timeline := simulate(t, p, duration)
+
+		var all, busiest time.Duration
+		for _, actions := range p.Workers {
+			var busy time.Duration
+			for _, a := range actions {
+				busy += duration(a)
+			}
+			all += busy
+			busiest = max(busiest, busy)
+		}
+		got := timeline.Makespan()
+		if path := criticalPath(p, duration); got < path || got < busiest || got > all {
+			t.Fatalf("takes %v; critical path %v, busiest worker %v, all actions %v", got, path, busiest, all)
+		}
+		causal(t, p, timeline)
+	})
+}
+
+// criticalPath is the time that the program takes if every action has a worker of its own.
+func criticalPath(p *schedule.Program, duration func(schedule.Action) time.Duration) time.Duration {
+	g := p.Graph()
+	end := make(map[int]time.Duration)
+	var visit func(id int) time.Duration
+	visit = func(id int) time.Duration {
+		if at, ok := end[id]; ok {
+			return at
+		}
+		var start time.Duration
+		for _, dep := range g.Deps[id] {
+			start = max(start, visit(dep))
+		}
+		end[id] = start + duration(g.Actions[id])
+		return end[id]
+	}
+	var longest time.Duration
+	for id := range g.Actions {
+		longest = max(longest, visit(id))
+	}
+	return longest
+}
+
+// causal fails unless the timeline has every action of the program once, those of a worker one after the other in the
+// program's order, none before what it needs has ended, and events in an order that shows all that.
+func causal(t *rapid.T, p *schedule.Program, timeline schedule.Timeline) {
+	t.Helper()
+	if err := timeline.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	g := p.Graph()
+	next := make([]int, len(p.Workers))
+	free := make([]time.Duration, len(p.Workers))
+	end := make(map[int]time.Duration)
+	for _, e := range timeline.Events {
+		id := g.First[e.Worker] + next[e.Worker]
+		if next[e.Worker] == len(p.Workers[e.Worker]) || g.Actions[id] != e.Action {
+			t.Fatalf("worker %d performs %v as number %d", e.Worker, e.Action, next[e.Worker])
+		}
+		if e.Start < free[e.Worker] {
+			t.Fatalf("worker %d starts %v at %v, busy until %v", e.Worker, e.Action, e.Start, free[e.Worker])
+		}
+		for _, dep := range g.Deps[id] {
+			if at, done := end[dep]; !done || e.Start < at {
+				t.Fatalf("%v starts at %v before %v has ended", e.Action, e.Start, g.Actions[dep])
+			}
+		}
+		next[e.Worker]++
+		free[e.Worker] = e.End
+		end[id] = e.End
+	}
+	if len(end) != len(g.Actions) {
+		t.Fatalf("%d of %d actions took place", len(end), len(g.Actions))
+	}
+}
+
+func TestSimulateRefuses(t *testing.T) {
+	p := parse(t, "program whole stages=1 micro-batches=1\nworker 0: 0B0 0F0\n")
+	_, err := schedule.Simulate(p, schedule.Unit)
+	var vs schedule.Violations
+	if !errors.As(err, &vs) || vs[0].Rule != schedule.RuleOrder {
+		t.Errorf("a program that cannot run: %v", err)
+	}
+
+	p = gpipe(t, schedule.Config{Stages: 2, MicroBatches: 2})
+	_, err = schedule.Simulate(p, func(a schedule.Action) time.Duration { return -schedule.Unit(a) })
+	if want := "0F0 takes -1ms, want no less than zero"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("negative times: %v, want %s", err, want)
+	}
+}
+
+func TestSimulateAsksOnce(t *testing.T) {
+	p := gpipe(t, schedule.Config{Stages: 3, MicroBatches: 3, Recompute: always})
+	asked := make(map[schedule.Action]int)
+	simulate(t, p, func(a schedule.Action) time.Duration { asked[a]++; return 1 })
+	for _, actions := range p.Workers {
+		for _, a := range actions {
+			if asked[a] != 1 {
+				t.Errorf("asked %d times how long %v takes", asked[a], a)
+			}
+		}
+	}
+}
+
+func ExampleSimulate() {
+	p, err := schedule.GPipe(schedule.Config{Stages: 3, MicroBatches: 4})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	timeline, err := schedule.Simulate(p, func(a schedule.Action) time.Duration {
+		switch a.Kind {
+		case schedule.Forward:
+			return 10 * time.Millisecond
+		case schedule.Backward:
+			return 20 * time.Millisecond
+		}
+		return 0
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Print(timeline.Grid())
+	fmt.Printf("takes %v, worker 0 is idle for %.0f%%\n", timeline.Makespan(), 100*timeline.Idle(0))
+	// Output:
+	// 1 column = 10ms
+	// worker 0  F0 F1 F2 F3 .  .  .  .  .  .  B0--- B1--- B2--- B3---
+	// worker 1  .  F0 F1 F2 F3 .  .  .  B0--- B1--- B2--- B3--- .  .
+	// worker 2  .  .  F0 F1 F2 F3 B0--- B1--- B2--- B3--- .  .  .  .
+	// takes 180ms, worker 0 is idle for 33%
+}

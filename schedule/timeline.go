@@ -1,0 +1,83 @@
+package schedule
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Event is an action that took place, in virtual or in real time.
+type Event struct {
+	Worker     int
+	Action     Action
+	Start, End time.Duration // since some moment that is common to the whole timeline
+}
+
+// Timeline is what workers did and when: simulated by [Simulate], or recorded. Events need no order, and the same
+// action may occur more than once, as when several steps are recorded into one timeline.
+type Timeline struct {
+	Workers int
+	Events  []Event
+}
+
+// Validate returns an error for the first event that is on no worker of the timeline or ends before it starts.
+func (t Timeline) Validate() error {
+	for _, e := range t.Events {
+		if e.Worker < 0 || e.Worker >= t.Workers {
+			return fmt.Errorf("schedule: timeline: %v is on worker %d of %d", e.Action, e.Worker, t.Workers)
+		}
+		if e.End < e.Start {
+			return fmt.Errorf("schedule: timeline: %v on worker %d ends at %v, before its start at %v", e.Action, e.Worker, e.End, e.Start)
+		}
+	}
+	return nil
+}
+
+// Makespan returns the time from the first event's start to the last one's end, over all workers.
+func (t Timeline) Makespan() time.Duration {
+	start, end := t.bounds()
+	return end - start
+}
+
+func (t Timeline) bounds() (start, end time.Duration) {
+	for i, e := range t.Events {
+		if i == 0 || e.Start < start {
+			start = e.Start
+		}
+		if i == 0 || e.End > end {
+			end = e.End
+		}
+	}
+	return start, end
+}
+
+// Idle returns the share of the makespan, from 0 to 1, in which the worker does nothing. Transfers are work. Time
+// that events share, as copies that run beside computations do, counts once.
+func (t Timeline) Idle(worker int) float64 {
+	start, end := t.bounds()
+	if start == end {
+		return 0
+	}
+	var busy time.Duration
+	until := start
+	for _, e := range t.worker(worker) {
+		if e.End > until {
+			busy += e.End - max(e.Start, until)
+			until = e.End
+		}
+	}
+	return 1 - float64(busy)/float64(end-start)
+}
+
+// worker returns one worker's events by start.
+func (t Timeline) worker(worker int) []Event {
+	var events []Event
+	for _, e := range t.Events {
+		if e.Worker == worker {
+			events = append(events, e)
+		}
+	}
+	slices.SortStableFunc(events, func(a, b Event) int { return cmp.Compare(a.Start, b.Start) })
+	return events
+}

@@ -1,0 +1,47 @@
+package schedule
+
+import "strings"
+
+// Rule names what a program violates.
+type Rule string
+
+const (
+	// RuleHeader: the numbers of stages and micro-batches are positive and sane, the phase is known.
+	RuleHeader Rule = "header"
+	// RuleUnknown: every action is well formed and belongs to the program's stages, micro-batches and phase.
+	RuleUnknown Rule = "unknown"
+	// RuleDuplicate: no action occurs twice.
+	RuleDuplicate Rule = "duplicate"
+	// RuleMissing: forward, backward and transfers are there for every stage and micro-batch.
+	RuleMissing Rule = "missing"
+	// RulePlacement: all actions of a stage are on one worker.
+	RulePlacement Rule = "placement"
+	// RuleOrder: a worker performs no action before one of its own that it needs. As forward and backward of a
+	// micro-batch need those of the one before, both ascend on every stage.
+	RuleOrder Rule = "order"
+	// RuleDeadlock: workers that wait for each other get to the end.
+	RuleDeadlock Rule = "deadlock"
+	// RuleMemory: no stage holds more micro-batches than the limits allow.
+	RuleMemory Rule = "memory"
+)
+
+// Violation is one thing that is wrong with a program.
+type Violation struct {
+	Rule   Rule
+	Reason string // says where and what
+}
+
+func (v Violation) Error() string { return string(v.Rule) + ": " + v.Reason }
+
+// Violations is the error that [Check] returns: everything that is wrong with a program, one per line.
+type Violations []Violation
+
+func (vs Violations) Error() string {
+	var b strings.Builder
+	b.WriteString("schedule: the program cannot run:")
+	for _, v := range vs {
+		b.WriteString("\n\t")
+		b.WriteString(v.Error())
+	}
+	return b.String()
+}

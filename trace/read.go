@@ -1,0 +1,68 @@
+package trace
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"penstock/schedule"
+)
+
+// Read reads the timeline of a trace that [Write] wrote, exact to the nanosecond, its events by start. Names,
+// bytes, arrows and counters are not part of a timeline and are dropped. It is no reader for traces of other
+// programs: what it does not know is an error.
+func Read(r io.Reader) (schedule.Timeline, error) {
+	var file struct {
+		DisplayTimeUnit string   `json:"displayTimeUnit"`
+		TraceEvents     []record `json:"traceEvents"`
+	}
+	dec := json.NewDecoder(r)
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&file); err != nil {
+		return schedule.Timeline{}, fmt.Errorf("trace: %w", err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return schedule.Timeline{}, errors.New("trace: more follows after the trace")
+	}
+	var t schedule.Timeline
+	for i, rec := range file.TraceEvents {
+		switch rec.Phase {
+		case phaseMetadata:
+			if rec.Name == metaThread {
+				t.Workers++
+			}
+		case phaseComplete:
+			e, err := rec.event()
+			if err != nil {
+				return schedule.Timeline{}, fmt.Errorf("trace: event %d: %w", i, err)
+			}
+			t.Events = append(t.Events, e)
+		case phaseCounter, phaseFlowFrom, phaseFlowVia, phaseFlowTo:
+		default:
+			return schedule.Timeline{}, fmt.Errorf("trace: event %d: unknown type %q", i, rec.Phase)
+		}
+	}
+	if err := t.Validate(); err != nil {
+		return schedule.Timeline{}, fmt.Errorf("trace: %w", err)
+	}
+	return t, nil
+}
+
+// event returns what a complete record says, if it says the same thing everywhere.
+func (r record) event() (schedule.Event, error) {
+	a, err := schedule.ParseAction(r.Name)
+	switch {
+	case err != nil:
+		return schedule.Event{}, err
+	case r.Ts == nil || r.Dur == nil:
+		return schedule.Event{}, fmt.Errorf("%v has no time", a)
+	case r.Args == nil || r.Args.Stage == nil || r.Args.MicroBatch == nil:
+		return schedule.Event{}, fmt.Errorf("%v has no stage or micro-batch", a)
+	case *r.Args.Stage != a.Stage || *r.Args.MicroBatch != a.MicroBatch || r.Cat != category(a.Kind):
+		return schedule.Event{}, fmt.Errorf("%v is said to be %s of micro-batch %d on stage %d", a, r.Cat, *r.Args.MicroBatch, *r.Args.Stage)
+	}
+	start := time.Duration(*r.Ts)
+	return schedule.Event{Worker: r.Tid - 1, Action: a, Start: start, End: start + time.Duration(*r.Dur)}, nil
+}

@@ -1,0 +1,297 @@
+package trace_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"penstock/schedule"
+	"penstock/trace"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// simulated is a timeline in which every action takes some time.
+func simulated(t rapid.TB, config schedule.Config) schedule.Timeline {
+	t.Helper()
+	p, err := schedule.GPipe(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	timeline, err := schedule.Simulate(p, func(a schedule.Action) time.Duration {
+		return schedule.Unit(a) + 50*time.Microsecond + 7*time.Nanosecond
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return timeline
+}
+
+func written(t rapid.TB, timeline schedule.Timeline, opts trace.Options) string {
+	t.Helper()
+	var b strings.Builder
+	if err := trace.Write(&b, timeline, opts); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestWriteGolden(t *testing.T) {
+	always := func(stage, microBatch int) bool { return true }
+	tests := []struct {
+		file   string
+		config schedule.Config
+		opts   trace.Options
+	}{
+		{"plain.json", schedule.Config{Stages: 1, MicroBatches: 1}, trace.Options{}},
+		{"full.json", schedule.Config{Stages: 2, MicroBatches: 2, Recompute: always}, trace.Options{
+			Process: "resnet18, 2 stages",
+			Workers: []string{"worker 0 · cpu:0", "worker 1 · cpu:1"},
+			Bytes: func(a schedule.Action) int64 {
+				if a.Kind.Transfer() {
+					return 4096
+				}
+				return 0
+			},
+			Counters: []trace.Counter{
+				{Name: "live bytes cpu:0", Samples: []trace.Sample{{At: 0, Bytes: 0}, {At: 1500 * time.Microsecond, Bytes: 1 << 20}}},
+				{Name: "live bytes cpu:1", Samples: []trace.Sample{{At: 2 * time.Millisecond, Bytes: 1 << 40}}},
+			},
+		}},
+		{"backward.json", schedule.Config{Stages: 2, MicroBatches: 1, Phase: schedule.BackwardOnly}, trace.Options{}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.file, func(t *testing.T) {
+			got := written(t, simulated(t, tt.config), tt.opts)
+			path := filepath.Join("testdata", tt.file)
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("%s differs (-want +got):\n%s", path, diff)
+			}
+		})
+	}
+}
+
+// drawTimeline draws a timeline of simulated and of unlikely events.
+func drawTimeline(t *rapid.T) schedule.Timeline {
+	timeline := simulated(t, schedule.Config{
+		Stages:       rapid.IntRange(1, 4).Draw(t, "stages"),
+		MicroBatches: rapid.IntRange(1, 4).Draw(t, "micro-batches"),
+	})
+	at := timeline.Makespan()
+	for range rapid.IntRange(0, 5).Draw(t, "more") {
+		at += time.Duration(rapid.Int64Range(0, 1e17).Draw(t, "idle"))
+		end := at + time.Duration(rapid.Int64Range(0, 1e17).Draw(t, "duration"))
+		a, err := schedule.ParseAction(rapid.SampledFrom([]string{"0F0", "7R2147483647", "0>3F2", "5>1B0"}).Draw(t, "action"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		worker := rapid.IntRange(0, timeline.Workers-1).Draw(t, "worker")
+		timeline.Events = append(timeline.Events, schedule.Event{Worker: worker, Action: a, Start: at, End: end})
+	}
+	return timeline
+}
+
+// Nothing of a timeline is lost, to the nanosecond, whatever decorates it.
+func TestRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := drawTimeline(t)
+		opts := trace.Options{Process: rapid.String().Draw(t, "process")}
+		if rapid.Bool().Draw(t, "names") {
+			opts.Workers = rapid.SliceOfN(rapid.String(), want.Workers, want.Workers).Draw(t, "workers")
+		}
+		if rapid.Bool().Draw(t, "sizes") {
+			opts.Bytes = func(a schedule.Action) int64 { return int64(a.MicroBatch) }
+		}
+		if rapid.Bool().Draw(t, "counters") {
+			opts.Counters = []trace.Counter{{Name: rapid.String().Draw(t, "counter"), Samples: make([]trace.Sample, 3)}}
+		}
+		got, err := trace.Read(strings.NewReader(written(t, want, opts)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("-want +got:\n%s", diff)
+		}
+	})
+}
+
+// Events need no order in a timeline; in the file they are by start.
+func TestWriteSorts(t *testing.T) {
+	want := simulated(t, schedule.Config{Stages: 2, MicroBatches: 2})
+	mixed := want
+	mixed.Events = append(want.Events[5:len(want.Events):len(want.Events)], want.Events[:5]...)
+	if diff := cmp.Diff(written(t, want, trace.Options{}), written(t, mixed, trace.Options{})); diff != "" {
+		t.Errorf("-sorted +mixed:\n%s", diff)
+	}
+}
+
+// Any reader of JSON reads it, and finds what the format asks of each type of event.
+func TestWriteIsTraceEventJSON(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		opts := trace.Options{Counters: []trace.Counter{{Name: "live", Samples: []trace.Sample{{At: 1, Bytes: 0}}}}}
+		text := written(t, drawTimeline(t), opts)
+		var file struct{ TraceEvents []map[string]any }
+		if err := json.Unmarshal([]byte(text), &file); err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		need := map[any][]string{
+			"M": {"pid", "name", "args"},
+			"X": {"pid", "tid", "name", "cat", "ts", "dur", "args"},
+			"s": {"pid", "tid", "name", "cat", "ts", "id"},
+			"t": {"pid", "tid", "name", "cat", "ts", "id"},
+			"f": {"pid", "tid", "name", "cat", "ts", "id", "bp"},
+			"C": {"pid", "name", "ts", "args"},
+		}
+		for _, e := range file.TraceEvents {
+			fields, known := need[e["ph"]]
+			if !known {
+				t.Fatalf("unknown type of event: %v", e)
+			}
+			for _, name := range fields {
+				if _, ok := e[name]; !ok {
+					t.Fatalf("no %s in %v", name, e)
+				}
+			}
+		}
+	})
+}
+
+func TestWriteErrors(t *testing.T) {
+	ok := simulated(t, schedule.Config{Stages: 2, MicroBatches: 1})
+	early, beyond := ok, ok
+	early.Events = []schedule.Event{{Action: ok.Events[0].Action, Start: -5, End: 3}}
+	beyond.Events = []schedule.Event{{Action: ok.Events[0].Action, Worker: 2}}
+	tests := []struct {
+		name     string
+		timeline schedule.Timeline
+		opts     trace.Options
+		want     string
+	}{
+		{"names", ok, trace.Options{Workers: []string{"one"}}, "trace: 1 names for 2 workers"},
+		{"no names", ok, trace.Options{Workers: []string{}}, "trace: 0 names for 2 workers"},
+		{"worker", beyond, trace.Options{}, "0F0 is on worker 2 of 2"},
+		{"time", early, trace.Options{}, "negative time -5ns"},
+		{"time of a sample", ok, trace.Options{Counters: []trace.Counter{{Samples: []trace.Sample{{At: -1}}}}}, "negative time -1ns"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			err := trace.Write(&bytes.Buffer{}, tt.timeline, tt.opts)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("%v, want %s", err, tt.want)
+			}
+		})
+	}
+}
+
+// broken fails after some bytes.
+type broken struct{ room int }
+
+var errFull = errors.New("disk full")
+
+func (b *broken) Write(p []byte) (int, error) {
+	if b.room -= len(p); b.room < 0 {
+		return 0, errFull
+	}
+	return len(p), nil
+}
+
+func TestWriteReportsItsWriter(t *testing.T) {
+	timeline := simulated(t, schedule.Config{Stages: 4, MicroBatches: 16})
+	size := len(written(t, timeline, trace.Options{}))
+	for _, room := range []int{0, size / 2, size - 1} {
+		if err := trace.Write(&broken{room}, timeline, trace.Options{}); !errors.Is(err, errFull) {
+			t.Errorf("room for %d of %d bytes: %v, want %v", room, size, err, errFull)
+		}
+	}
+	if err := trace.Write(&broken{size}, timeline, trace.Options{}); err != nil {
+		t.Errorf("room for all: %v", err)
+	}
+}
+
+func TestReadErrors(t *testing.T) {
+	const slice = `{"ph":"X","pid":1,"tid":1,"ts":0.000,"dur":1.000,"name":"0F0","cat":"forward","args":{"stage":0,"micro_batch":0}}`
+	const thread = `{"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"worker 0"}}`
+	file := func(events ...string) string { return `{"traceEvents":[` + strings.Join(events, ",") + `]}` }
+	but := func(old, new string) string { return file(thread, strings.Replace(slice, old, new, 1)) }
+	tests := []struct {
+		name, text string
+		want       string // empty: no error
+	}{
+		{"valid", file(thread, slice), ""},
+		{"empty", "", "EOF"},
+		{"no object", "[]", "cannot unmarshal"},
+		{"cut off", file(thread, slice)[:150], "unexpected EOF"},
+		{"more", file(thread, slice) + "{}", "more follows after the trace"},
+		{"unknown field", `{"traceEvents":[],"stackFrames":{}}`, "stackFrames"},
+		{"unknown type", but(`"X"`, `"B"`), `event 1: unknown type "B"`},
+		{"null", file("null"), `event 0: unknown type ""`},
+		{"no worker", file(slice), "0F0 is on worker 0 of 0"},
+		{"thread of no worker", but(`"tid":1`, `"tid":0`), "0F0 is on worker -1 of 1"},
+		{"not an action", but("0F0", "main"), `action "main"`},
+		{"no time", but(`"ts":0.000,`, ""), "event 1: 0F0 has no time"},
+		{"no duration", but(`"dur":1.000,`, ""), "event 1: 0F0 has no time"},
+		{"negative time", but("0.000", "-1.000"), "-1.000 is not a time"},
+		{"lost digits", but("0.000", "1e3"), "1e3 is not a time"},
+		{"too many digits", but("0.000", "0.0000"), "0.0000 is not a time"},
+		{"too late", but("0.000", "9223372036854776.000"), "is not a time"},
+		{"ends too late", but("0.000,\"dur\":1.000", "9223372036854774.000,\"dur\":9223372036854774.000"), "before its start"},
+		{"no arguments", but(`,"args":{"stage":0,"micro_batch":0}`, ""), "no stage or micro-batch"},
+		{"other stage", but(`"stage":0`, `"stage":1`), "0F0 is said to be forward of micro-batch 0 on stage 1"},
+		{"other category", but(`"forward"`, `"backward"`), "0F0 is said to be backward"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			timeline, err := trace.Read(strings.NewReader(tt.text))
+			switch {
+			case tt.want == "" && err != nil:
+				t.Error(err)
+			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
+				t.Errorf("%v, %v, want %s", timeline, err, tt.want)
+			}
+		})
+	}
+}
+
+func ExampleWrite() {
+	program, err := schedule.GPipe(schedule.Config{Stages: 1, MicroBatches: 1})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	timeline, err := schedule.Simulate(program, schedule.Unit)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	err = trace.Write(os.Stdout, timeline, trace.Options{Workers: []string{"worker 0 · cpu:0"}})
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// {"displayTimeUnit":"ms","traceEvents":[
+	// {"ph":"M","pid":1,"name":"process_name","args":{"name":"penstock"}},
+	// {"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"worker 0 · cpu:0"}},
+	// {"ph":"M","pid":1,"tid":1,"name":"thread_sort_index","args":{"sort_index":0}},
+	// {"ph":"X","pid":1,"tid":1,"ts":0.000,"dur":1000.000,"name":"0F0","cat":"forward","args":{"stage":0,"micro_batch":0}},
+	// {"ph":"X","pid":1,"tid":1,"ts":1000.000,"dur":1000.000,"name":"0B0","cat":"backward","args":{"stage":0,"micro_batch":0}}
+	// ]}
+}

@@ -1,0 +1,164 @@
+package trace
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"penstock/schedule"
+)
+
+// Options says what a trace shows besides the events. The zero Options is valid.
+type Options struct {
+	// Process names the whole. Empty means "penstock".
+	Process string
+
+	// Workers names the rows, as in "worker 0 · cpu:0": one name for each worker. Nil means "worker 0" and so on.
+	Workers []string
+
+	// Bytes gives the bytes that an action moves or makes, shown with it where they are not zero. Nil shows none.
+	Bytes func(schedule.Action) int64
+
+	// Counters are drawn as curves above the rows.
+	Counters []Counter
+}
+
+// Counter is a number of bytes that changes with time, such as those live on a device.
+type Counter struct {
+	Name    string
+	Samples []Sample
+}
+
+// Sample is a counter's value from a moment on; At is measured as the times of the timeline's events are.
+type Sample struct {
+	At    time.Duration
+	Bytes int64
+}
+
+// Write writes the timeline as JSON, one trace event per line. It returns an error for a timeline that is not
+// valid, for a time before zero, for names that are not one per worker, and the first error of w.
+func Write(w io.Writer, t schedule.Timeline, opts Options) error {
+	if err := t.Validate(); err != nil {
+		return fmt.Errorf("trace: %w", err)
+	}
+	if opts.Workers != nil && len(opts.Workers) != t.Workers {
+		return fmt.Errorf("trace: %d names for %d workers", len(opts.Workers), t.Workers)
+	}
+	out := &writer{w: bufio.NewWriter(w)}
+	out.text(`{"displayTimeUnit":"ms","traceEvents":[`)
+	writeNames(out, t.Workers, opts)
+	writeEvents(out, t, opts)
+	writeCounters(out, opts.Counters)
+	out.text("\n]}\n")
+	if out.err == nil {
+		out.err = out.w.Flush()
+	}
+	if out.err != nil {
+		return fmt.Errorf("trace: %w", out.err)
+	}
+	return nil
+}
+
+// writeNames writes the metadata: who the process and the workers are, and that rows go by number.
+func writeNames(out *writer, workers int, opts Options) {
+	process := opts.Process
+	if process == "" {
+		process = "penstock"
+	}
+	out.record(record{Phase: phaseMetadata, Pid: pid, Name: metaProcess, Args: &args{Name: process}})
+	for w := range workers {
+		name := fmt.Sprintf("worker %d", w)
+		if opts.Workers != nil {
+			name = opts.Workers[w]
+		}
+		out.record(record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: metaThread, Args: &args{Name: name}})
+		out.record(record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: metaSort, Args: &args{SortIndex: &w}})
+	}
+}
+
+// writeEvents writes each event by start, followed by its ends of arrows: a viewer binds those to the slice that is
+// open at their time, which is the last one that it has read.
+func writeEvents(out *writer, t schedule.Timeline, opts Options) {
+	events := slices.Clone(t.Events)
+	slices.SortStableFunc(events, func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
+	arrows := flows(events)
+	for i, e := range events {
+		out.record(complete(e, opts.Bytes))
+		for _, end := range arrows[i] {
+			out.record(end)
+		}
+	}
+}
+
+func complete(e schedule.Event, size func(schedule.Action) int64) record {
+	a := e.Action
+	start, dur := micros(e.Start), micros(e.End-e.Start)
+	r := record{
+		Phase: phaseComplete,
+		Pid:   pid,
+		Tid:   tid(e.Worker),
+		Ts:    &start,
+		Dur:   &dur,
+		Name:  a.String(),
+		Cat:   category(a.Kind),
+		Args:  &args{Stage: &a.Stage, MicroBatch: &a.MicroBatch},
+	}
+	if size != nil {
+		if n := size(a); n != 0 {
+			r.Args.Bytes = &n
+		}
+	}
+	return r
+}
+
+// category is what viewers filter and colour by.
+func category(k schedule.Kind) string {
+	if k.Transfer() {
+		return "transfer"
+	}
+	return k.String()
+}
+
+func writeCounters(out *writer, counters []Counter) {
+	for _, c := range counters {
+		for _, s := range c.Samples {
+			at := micros(s.At)
+			out.record(record{Phase: phaseCounter, Pid: pid, Ts: &at, Name: c.Name, Args: &args{Bytes: &s.Bytes}})
+		}
+	}
+}
+
+// writer writes records until the first error, which it keeps.
+type writer struct {
+	w    *bufio.Writer
+	some bool // a record has been written
+	err  error
+}
+
+func (out *writer) text(s string) {
+	if out.err == nil {
+		_, out.err = out.w.WriteString(s)
+	}
+}
+
+func (out *writer) record(r record) {
+	if out.err != nil {
+		return
+	}
+	var line bytes.Buffer
+	enc := json.NewEncoder(&line)
+	enc.SetEscapeHTML(false) // 0>1F2 stays legible
+	if out.err = enc.Encode(r); out.err != nil {
+		return
+	}
+	if out.some {
+		out.text(",")
+	}
+	out.some = true
+	out.text("\n" + string(bytes.TrimSuffix(line.Bytes(), []byte("\n"))))
+}
