@@ -70,7 +70,8 @@ func NewFile(source io.ReaderAt, size int64) (*File, error) {
 // readHeader reads the header without its length. Nothing is allocated that the file has no bytes for.
 func readHeader(source io.ReaderAt, size int64) ([]byte, error) {
 	if size < lengthSize {
-		return nil, &FormatError{Problem: fmt.Sprintf("the file has %d bytes, expected at least the %d of the header's length", size, lengthSize)}
+		return nil, &FormatError{Problem: fmt.Sprintf("the file has %d bytes, expected at least the %d of the header's length",
+			size, lengthSize)}
 	}
 	var prefix [lengthSize]byte
 	if err := readAt(source, prefix[:], 0); err != nil {
@@ -78,10 +79,12 @@ func readHeader(source io.ReaderAt, size int64) ([]byte, error) {
 	}
 	length := binary.LittleEndian.Uint64(prefix[:])
 	if length > MaxHeader {
-		return nil, &FormatError{Problem: fmt.Sprintf("the header's length is %d (bytes % x), expected at most %d: this may be another kind of file", length, prefix, MaxHeader)}
+		return nil, &FormatError{Problem: fmt.Sprintf("the header's length is %d (bytes % x), expected at most %d: this may be another kind of file",
+			length, prefix, MaxHeader)}
 	}
 	if left := size - lengthSize; int64(length) > left {
-		return nil, &FormatError{Problem: fmt.Sprintf("the header's length is %d, the file has %d bytes left: it is truncated, or another kind of file", length, left)}
+		return nil, &FormatError{Problem: fmt.Sprintf("the header's length is %d, the file has %d bytes left: it is truncated, or another kind of file",
+			length, left)}
 	}
 	header := make([]byte, length)
 	if err := readAt(source, header, lengthSize); err != nil {
@@ -105,7 +108,8 @@ func checkTiling(spans []span, start, size int64) error {
 		case s.begin < covered:
 			return fail("data_offsets [%d %d] overlap %s, expected begin %d", s.begin, s.end, last, covered)
 		case s.begin > covered:
-			return fail("data_offsets [%d %d] leave a gap of %d bytes after %s, expected begin %d", s.begin, s.end, s.begin-covered, last, covered)
+			return fail("data_offsets [%d %d] leave a gap of %d bytes after %s, expected begin %d",
+				s.begin, s.end, s.begin-covered, last, covered)
 		case s.end > size:
 			return fail("data_offsets [%d %d] end beyond the %d bytes of data in the file: it is truncated", s.begin, s.end, size)
 		}
@@ -140,7 +144,8 @@ func (f *File) Read(name string) (Tensor, error) {
 	s := f.spans[i]
 	data := make([]byte, s.end-s.begin)
 	if err := readAt(f.source, data, f.data+s.begin); err != nil {
-		return Tensor{}, fmt.Errorf("safetensors: %stensor %q: reading bytes %d to %d: %w", f.prefix(), name, f.data+s.begin, f.data+s.end, err)
+		return Tensor{}, fmt.Errorf("safetensors: %stensor %q: reading bytes %d to %d: %w",
+			f.prefix(), name, f.data+s.begin, f.data+s.end, err)
 	}
 	if err := s.checkData(data); err != nil {
 		return Tensor{}, &FormatError{Path: f.path, Tensor: name, Offset: f.data + s.begin, Problem: err.Error()}

@@ -230,7 +230,8 @@ func (p *parser) checkSize(s span) error {
 		return p.fail("%v", err)
 	}
 	if size != s.end-s.begin {
-		return p.fail("shape %v of %s takes %d bytes, data_offsets [%d %d] hold %d", s.Shape, s.DType, size, s.begin, s.end, s.end-s.begin)
+		return p.fail("shape %v of %s takes %d bytes, data_offsets [%d %d] hold %d",
+			s.Shape, s.DType, size, s.begin, s.end, s.end-s.begin)
 	}
 	return nil
 }

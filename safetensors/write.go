@@ -152,7 +152,8 @@ func encode(entries map[string]entry, metadata map[string]string) ([]byte, error
 
 	length := b.Len() - lengthSize
 	if length > MaxHeader {
-		return nil, fmt.Errorf("the header takes %d bytes, the format allows %d: fewer tensors, shorter names or less metadata", length, MaxHeader)
+		return nil, fmt.Errorf("the header takes %d bytes, the format allows %d: fewer tensors, shorter names or less metadata",
+			length, MaxHeader)
 	}
 	binary.LittleEndian.PutUint64(b.Bytes(), uint64(length))
 	return b.Bytes(), nil

@@ -1,0 +1,69 @@
+package data
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Kind is the number format of an Array.
+type Kind uint8
+
+// The number formats.
+const (
+	Float32 Kind = iota
+	Int64
+	Uint8
+)
+
+func (k Kind) String() string {
+	switch k {
+	case Float32:
+		return "float32"
+	case Int64:
+		return "int64"
+	case Uint8:
+		return "uint8"
+	}
+	return fmt.Sprintf("Kind(%d)", uint8(k))
+}
+
+// Spec is the kind and the shape of one sample's input or target, without the batch's dimension.
+type Spec struct {
+	Kind  Kind
+	Shape []int64 // empty for a single number
+}
+
+// Size returns how many numbers the shape holds.
+func (s Spec) Size() int {
+	size := 1
+	for _, dim := range s.Shape {
+		size *= int(dim)
+	}
+	return size
+}
+
+// Array is numbers in row-major order. The slice of its Kind has as many as the Shape holds, the others are nil.
+// The zero Array is empty.
+type Array struct {
+	Kind    Kind
+	Shape   []int64
+	Float32 []float32
+	Int64   []int64
+	Uint8   []uint8
+}
+
+// Reset gives the array room for rows of spec. It reuses the memory of the slice that it has if that is large enough;
+// the numbers are whatever was there.
+func (a *Array) Reset(rows int, spec Spec) {
+	size := rows * spec.Size()
+	next := Array{Kind: spec.Kind, Shape: append([]int64{int64(rows)}, spec.Shape...)}
+	switch spec.Kind {
+	case Float32:
+		next.Float32 = slices.Grow(a.Float32[:0], size)[:size]
+	case Int64:
+		next.Int64 = slices.Grow(a.Int64[:0], size)[:size]
+	case Uint8:
+		next.Uint8 = slices.Grow(a.Uint8[:0], size)[:size]
+	}
+	*a = next
+}

@@ -1,0 +1,51 @@
+package data
+
+import "fmt"
+
+// Dataset is samples that are numbered from 0. Its methods may be called concurrently.
+type Dataset interface {
+	// Len returns the number of samples.
+	Len() int
+
+	// Info describes the samples. The caller does not change its slices.
+	Info() Info
+
+	// Fill makes batch hold the samples of these indices, in this order, and may reuse the memory that batch has. It
+	// neither keeps nor changes indices. It returns an error if an index is not in [0, Len()) or a sample cannot be read;
+	// batch then holds nothing of use.
+	Fill(batch *Batch, indices []int) error
+}
+
+// Info describes a data set.
+type Info struct {
+	Name    string
+	Classes int  // a target is in [0, Classes)
+	Input   Spec // images are Float32 [channels, height, width]
+	Target  Spec
+
+	// Pad is the value of a black pixel in each channel, for augmentation to fill up with. It is nil for inputs that
+	// are not images.
+	Pad []float32
+}
+
+// Batch is some samples: row i of Inputs and row i of Targets are one. The Shapes begin with Rows.
+type Batch struct {
+	Inputs, Targets Array
+	Rows            int
+}
+
+// reset makes room for rows of what info describes.
+func (b *Batch) reset(rows int, info Info) {
+	b.Inputs.Reset(rows, info.Input)
+	b.Targets.Reset(rows, info.Target)
+	b.Rows = rows
+}
+
+func checkIndices(name string, length int, indices []int) error {
+	for _, index := range indices {
+		if index < 0 || index >= length {
+			return fmt.Errorf("data: %s: sample %d asked for, there are samples 0 to %d", name, index, length-1)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package data_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"penstock/data"
+)
+
+// fill returns the batch of some samples.
+func fill(t *testing.T, set data.Dataset, indices ...int) data.Batch {
+	t.Helper()
+	var batch data.Batch
+	if err := set.Fill(&batch, indices); err != nil {
+		t.Fatal(err)
+	}
+	return batch
+}
+
+// zipped returns content as a gzip file.
+func zipped(t *testing.T, content []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := w.Write(content); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// directoryOf returns a directory with these files.
+func directoryOf(t *testing.T, files map[string][]byte) string {
+	t.Helper()
+	directory := t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(directory, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		writeFile(t, path, content)
+	}
+	return directory
+}
+
+func writeFile(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, content, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantError fails unless err has all the parts in it.
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("no error, want one with %q", parts)
+		return
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error %q, want %q in it", err, part)
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package data
+
+import (
+	"bufio"
+	"bytes"
+	"compress/flate"
+	"compress/gzip"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/bits"
+)
+
+// DecodeIDX reads an array of bytes in the IDX format, plain or compressed with gzip, told apart by content. The format
+// (http://yann.lecun.com/exdb/mnist/) is two zero bytes, a byte for the kind, of which 8, unsigned bytes, is the one read
+// here, a byte for the number of dimensions, the dimensions as 32-bit big-endian integers, and the numbers.
+//
+// It returns an error for anything else, for data cut short and for bytes that follow. Memory grows with the data that there
+// is, not with what the dimensions claim.
+func DecodeIDX(r io.Reader) (Array, error) {
+	buffered := bufio.NewReaderSize(r, 1<<16)
+	start, err := buffered.Peek(2)
+	if err != nil && err != io.EOF {
+		return Array{}, err
+	}
+	if !bytes.Equal(start, []byte{0x1f, 0x8b}) { // RFC 1952, section 2.3.1
+		return decodeIDX(buffered)
+	}
+
+	unzipped, err := gzip.NewReader(buffered)
+	if err != nil {
+		return Array{}, gzipDamage(err)
+	}
+	array, err := decodeIDX(&gzipReader{unzipped})
+	if err != nil {
+		return Array{}, err
+	}
+	return array, unzipped.Close()
+}
+
+// gzipReader tells a damaged gzip file from one that holds the wrong thing.
+type gzipReader struct{ *gzip.Reader }
+
+func (g *gzipReader) Read(p []byte) (int, error) {
+	n, err := g.Reader.Read(p)
+	if err != nil && err != io.EOF {
+		err = gzipDamage(err)
+	}
+	return n, err
+}
+
+// gzipDamage explains an error of package gzip that is not the end of its data.
+func gzipDamage(err error) error {
+	var corrupt flate.CorruptInputError
+	switch {
+	case err == io.EOF || err == io.ErrUnexpectedEOF:
+		// Not wrapped: to those who read the decompressed data it would look like that data's end.
+		return errors.New("the gzip data is damaged: it ends early")
+	case errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum), errors.As(err, &corrupt):
+		return fmt.Errorf("the gzip data is damaged: %w", err)
+	}
+	return err // the file's
+}
+
+func decodeIDX(r io.Reader) (Array, error) {
+	var magic [4]byte
+	if n, err := io.ReadFull(r, magic[:]); err != nil {
+		return Array{}, truncated(err, int64(n), 4, "the magic number")
+	}
+	if magic[0] != 0 || magic[1] != 0 || magic[2] != 8 || magic[3] == 0 {
+		return Array{}, fmt.Errorf("magic number 0x%x, expected 0x000008 and the number of dimensions: this is no IDX file of bytes", magic)
+	}
+
+	header := make([]byte, 4*int(magic[3]))
+	if n, err := io.ReadFull(r, header); err != nil {
+		return Array{}, truncated(err, int64(n), int64(len(header)), "the dimensions")
+	}
+	array := Array{Kind: Uint8}
+	size := uint64(1)
+	for ; len(header) > 0; header = header[4:] {
+		dim := binary.BigEndian.Uint32(header)
+		array.Shape = append(array.Shape, int64(dim))
+		high, low := bits.Mul64(size, uint64(dim))
+		if high != 0 || low >= 1<<62 {
+			return Array{}, fmt.Errorf("dimensions %v, expected their product to be below 2^62", array.Shape)
+		}
+		size = low
+	}
+
+	var err error
+	array.Uint8, err = readExactly(r, int64(size))
+	if err != nil {
+		return Array{}, fmt.Errorf("dimensions %v: %w", array.Shape, err)
+	}
+	return array, nil
+}
+
+// readExactly reads size bytes and then the end of r.
+func readExactly(r io.Reader, size int64) ([]byte, error) {
+	var b bytes.Buffer
+	b.Grow(int(min(size, 1<<20)) + bytes.MinRead) // size is only a claim
+	n, err := io.Copy(&b, io.LimitReader(r, size+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case n < size:
+		return nil, truncated(io.ErrUnexpectedEOF, n, size, "the data")
+	case n > size:
+		return nil, fmt.Errorf("more bytes follow the expected %d of data", size)
+	}
+	return b.Bytes(), nil
+}
+
+// truncated says how much there was if err is an early end, and is err otherwise.
+func truncated(err error, found, expected int64, what string) error {
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		return fmt.Errorf("truncated: %d bytes of %s, expected %d: %w", found, what, expected, io.ErrUnexpectedEOF)
+	}
+	return err
+}

@@ -1,0 +1,116 @@
+package data_test
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"penstock/data"
+)
+
+func bytesOf(shape []int64, numbers ...uint8) data.Array {
+	return data.Array{Kind: data.Uint8, Shape: shape, Uint8: numbers}
+}
+
+func TestImages(t *testing.T) {
+	images := bytesOf([]int64{2, 2, 1, 2}, 0, 255, 51, 102, 1, 2, 3, 4)
+	set, err := data.NewImages("pair", 7, images, bytesOf([]int64{2}, 6, 0), []float32{0, 0.5}, []float32{1, 0.25})
+	if err != nil {
+		t.Fatal(err)
+	}
+	info := set.Info()
+	if info.Classes != 7 || info.Input.Kind != data.Float32 || !slices.Equal(info.Input.Shape, []int64{2, 1, 2}) || info.Target.Kind != data.Int64 || len(info.Target.Shape) != 0 {
+		t.Errorf("Info() = %+v", info)
+	}
+	if !slices.Equal(info.Pad, []float32{0, -2}) {
+		t.Errorf("black is %v, want [0 -2]", info.Pad)
+	}
+
+	batch := fill(t, set, 1, 0, 0)
+	if batch.Rows != 3 || !slices.Equal(batch.Inputs.Shape, []int64{3, 2, 1, 2}) || !slices.Equal(batch.Targets.Shape, []int64{3}) {
+		t.Errorf("%d rows of inputs %v and targets %v", batch.Rows, batch.Inputs.Shape, batch.Targets.Shape)
+	}
+	if !slices.Equal(batch.Targets.Int64, []int64{0, 6, 6}) {
+		t.Errorf("targets %v, want [0 6 6]", batch.Targets.Int64)
+	}
+	normal := func(pixel, mean, std float32) float32 { return (pixel/255 - mean) / std }
+	want := []float32{normal(0, 0, 1), 1, normal(51, 0.5, 0.25), normal(102, 0.5, 0.25)}
+	if got := batch.Inputs.Float32[4:8]; !slices.Equal(got, want) {
+		t.Errorf("sample 0 is %v, want %v", got, want)
+	}
+	if !slices.Equal(batch.Inputs.Float32[4:8], batch.Inputs.Float32[8:]) {
+		t.Error("sample 0 asked for twice differs")
+	}
+}
+
+// A batch that is large enough is filled in place, and one that held another kind is replaced.
+func TestFillReuses(t *testing.T) {
+	set, err := data.NewText([]byte("abcdefghi"), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := fill(t, set, 0, 1, 2)
+	first := &batch.Inputs.Int64[0]
+	if err := set.Fill(&batch, []int{2}); err != nil {
+		t.Fatal(err)
+	}
+	if batch.Rows != 1 || &batch.Inputs.Int64[0] != first || !slices.Equal(batch.Inputs.Int64, []int64{'g', 'h'}) {
+		t.Errorf("refilled with one row: %+v", batch)
+	}
+	images, _, err := data.Synthetic{}.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := images.Fill(&batch, []int{0}); err != nil {
+		t.Fatal(err)
+	}
+	if batch.Inputs.Int64 != nil || len(batch.Inputs.Float32) != 784 || len(batch.Targets.Int64) != 1 {
+		t.Errorf("refilled with an image: %d int64 and %d float32 inputs", len(batch.Inputs.Int64), len(batch.Inputs.Float32))
+	}
+}
+
+func TestImagesRefuse(t *testing.T) {
+	images, labels := bytesOf([]int64{2, 1, 1, 1}, 1, 2), bytesOf([]int64{2}, 0, 1)
+	half, nan := []float32{0.5}, []float32{float32(math.NaN())}
+	tests := []struct {
+		reason         string
+		images, labels data.Array
+		mean, std      []float32
+		want           string
+	}{
+		{"three dimensions", bytesOf([]int64{2, 1, 1}, 1, 2), labels, half, half, "images are uint8 [2 1 1]"},
+		{"labels of another kind", images, data.Array{Kind: data.Int64, Shape: []int64{2}, Int64: []int64{0, 1}}, half, half, "labels int64 [2], expected"},
+		{"counts", images, bytesOf([]int64{3}, 0, 1, 0), half, half, "2 images and 3 labels"},
+		{"none", bytesOf([]int64{0, 1, 1, 1}), bytesOf([]int64{0}), half, half, "there are no images"},
+		{"label", images, bytesOf([]int64{2}, 0, 2), half, half, "label 1 is 2, expected 0 to 1"},
+		{"mean", images, labels, []float32{1, 2, 3}, half, "mean [1 2 3]"},
+		{"std of 0", images, labels, half, []float32{0}, "std 0"},
+		{"mean that is none", images, labels, nan, half, "mean NaN"},
+		{"std that is none", images, labels, half, nan, "std NaN"},
+	}
+	for _, test := range tests {
+		t.Run(test.reason, func(t *testing.T) {
+			_, err := data.NewImages("pair", 2, test.images, test.labels, test.mean, test.std)
+			wantError(t, err, "data: pair: ", test.want)
+		})
+	}
+}
+
+func TestFillRefusesIndices(t *testing.T) {
+	text, err := data.NewText([]byte("abcdef"), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	images, err := data.NewImages("pair", 2, bytesOf([]int64{2, 1, 1, 1}, 1, 2), bytesOf([]int64{2}, 0, 1), []float32{0}, []float32{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	synthetic, _, err := data.Synthetic{Train: 2}.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range []data.Dataset{text, images, synthetic} {
+		wantError(t, set.Fill(&data.Batch{}, []int{0, 2}), set.Info().Name, "sample 2 asked for, there are samples 0 to 1")
+		wantError(t, set.Fill(&data.Batch{}, []int{-1}), "sample -1")
+	}
+}

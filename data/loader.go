@@ -1,0 +1,151 @@
+package data
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+)
+
+// ErrClosed is returned by Next after Close.
+var ErrClosed = errors.New("data: the loader is closed")
+
+// Position is a place between two batches: Batch of them are delivered in epoch Epoch, both counted from 0. It is meant
+// to be saved, and a Loader over the same data with the same configuration continues from it.
+type Position struct {
+	Epoch int `json:"epoch"`
+	Batch int `json:"batch"`
+}
+
+// LoaderConfig says how a Loader goes through a data set.
+type LoaderConfig struct {
+	BatchSize int     // samples, at least 1
+	Seed      uint64  // of the order and the augmentation
+	Shuffle   bool    // deliver in the order of Permutation, a new one each epoch; otherwise in the data set's
+	DropLast  bool    // leave out an epoch's last batch if it is short
+	Augment   Augment // of images
+
+	// Prefetch is how many batches are prepared ahead in the background. 0 means none: Next prepares a batch
+	// itself. It does not change what is delivered.
+	Prefetch int
+
+	// Start is where to begin.
+	Start Position
+}
+
+// Loader delivers a data set batch by batch and epoch by epoch, without end. Next is for one goroutine at a time;
+// Position and Close may be called from any.
+type Loader struct {
+	producer producer
+	failed   error // sticky, of the data set
+
+	mutex    sync.Mutex
+	position Position
+
+	ready chan produced // nil without prefetching
+	done  chan struct{} // closed by Close
+	close sync.Once
+	wait  sync.WaitGroup
+}
+
+// NewLoader returns a Loader, which the caller closes. It returns an error if the configuration is not valid or leaves no
+// batch in an epoch.
+func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("data: %s: %w", set.Info().Name, fmt.Errorf(format, args...))
+	}
+	if c.BatchSize < 1 {
+		return nil, fail("batches of %d samples, expected at least 1", c.BatchSize)
+	}
+	if c.Prefetch < 0 {
+		return nil, fail("prefetch of %d batches, expected 0 or more", c.Prefetch)
+	}
+	if err := c.Augment.check(set.Info()); err != nil {
+		return nil, fail("%w", err)
+	}
+	p := producer{set: set, config: c}
+	switch {
+	case set.Len() == 0:
+		return nil, fail("there are no samples")
+	case p.batches() == 0:
+		return nil, fail("%d samples make no whole batch of %d: smaller batches, or keep the last", set.Len(), c.BatchSize)
+	case c.Start.Epoch < 0 || c.Start.Batch < 0 || c.Start.Batch > p.batches():
+		return nil, fail("start at batch %d of epoch %d, expected a batch from 0 to %d: the position is of another data set or batch size",
+			c.Start.Batch, c.Start.Epoch, p.batches())
+	}
+
+	l := &Loader{producer: p, position: c.Start, done: make(chan struct{})}
+	if c.Prefetch > 0 {
+		// One batch waits in the producer's hands.
+		l.ready = make(chan produced, c.Prefetch-1)
+		l.wait.Go(func() { l.producer.run(c.Start, l.ready, l.done) })
+	}
+	return l, nil
+}
+
+// Next returns the next batch, which is the caller's to keep and change. After the last batch of each epoch it returns
+// io.EOF once, and then goes on with the next epoch. A Position that was taken before that io.EOF leads to it again, so that
+// what a caller does at the end of an epoch is neither lost nor done twice when a run is resumed.
+//
+// Next blocks until the batch is prepared. If ctx is done it returns ctx's error and loses nothing: the next call
+// returns the batch. An error of the data set is final; Position then stays at the batch that failed. After Close, and
+// when Close is called meanwhile, Next returns ErrClosed.
+func (l *Loader) Next(ctx context.Context) (Batch, error) {
+	select {
+	case <-l.done:
+		return Batch{}, ErrClosed
+	case <-ctx.Done():
+		return Batch{}, ctx.Err()
+	default:
+	}
+	if l.failed != nil {
+		return Batch{}, l.failed
+	}
+	position := l.Position()
+	if position.Batch == l.producer.batches() {
+		l.moveTo(Position{Epoch: position.Epoch + 1})
+		return Batch{}, io.EOF
+	}
+
+	var next produced
+	if l.ready == nil {
+		next = l.producer.produce(position)
+	} else {
+		select {
+		case next = <-l.ready:
+		case <-ctx.Done():
+			return Batch{}, ctx.Err()
+		case <-l.done:
+			return Batch{}, ErrClosed
+		}
+	}
+	if next.err != nil {
+		l.failed = next.err
+		return Batch{}, next.err
+	}
+	l.moveTo(Position{position.Epoch, position.Batch + 1})
+	return next.batch, nil
+}
+
+// Position returns the position of the next batch that Next will deliver, whatever is already prefetched.
+func (l *Loader) Position() Position {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	return l.position
+}
+
+func (l *Loader) moveTo(p Position) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.position = p
+}
+
+// Batches returns the number of batches in an epoch.
+func (l *Loader) Batches() int { return l.producer.batches() }
+
+// Close stops prefetching and waits until the background goroutine has ended. It may be called more than once.
+func (l *Loader) Close() {
+	l.close.Do(func() { close(l.done) })
+	l.wait.Wait()
+}

@@ -1,0 +1,267 @@
+package data_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"penstock/data"
+)
+
+// counting is n samples that are their own index. It can be slow, and fail.
+type counting struct {
+	n     int
+	slow  time.Duration
+	fails error
+	from  int // the sample from which on it fails
+	fills atomic.Int64
+}
+
+func (c *counting) Len() int { return c.n }
+
+func (c *counting) Info() data.Info {
+	return data.Info{Name: "counting", Classes: c.n, Input: data.Spec{Kind: data.Int64}, Target: data.Spec{Kind: data.Int64}}
+}
+
+func (c *counting) Fill(batch *data.Batch, indices []int) error {
+	time.Sleep(c.slow)
+	c.fills.Add(1)
+	batch.Rows = len(indices)
+	batch.Inputs.Reset(len(indices), c.Info().Input)
+	batch.Targets.Reset(len(indices), c.Info().Target)
+	for row, index := range indices {
+		if c.fails != nil && index >= c.from {
+			return fmt.Errorf("sample %d: %w", index, c.fails)
+		}
+		batch.Inputs.Int64[row], batch.Targets.Int64[row] = int64(index), int64(index)
+	}
+	return nil
+}
+
+// newLoader returns a loader that is closed when the test ends.
+func newLoader(t *testing.T, set data.Dataset, c data.LoaderConfig) *data.Loader {
+	t.Helper()
+	loader, err := data.NewLoader(set, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(loader.Close)
+	return loader
+}
+
+// deliver returns the next n batches, over the ends of epochs, or if n is -1 those up to the end of the epoch.
+func deliver(t *testing.T, set data.Dataset, c data.LoaderConfig, n int) []data.Batch {
+	t.Helper()
+	loader := newLoader(t, set, c)
+	defer loader.Close()
+	var batches []data.Batch
+	for len(batches) != n {
+		batch, err := loader.Next(t.Context())
+		if err == io.EOF && n == -1 {
+			return batches
+		}
+		if err == io.EOF {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		batches = append(batches, batch)
+	}
+	return batches
+}
+
+func ExampleLoader() {
+	set, err := data.NewText([]byte("abcdefghijkl"), 2)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	loader, err := data.NewLoader(set, data.LoaderConfig{BatchSize: 3, Prefetch: 1})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer loader.Close()
+	for epoch := range 2 {
+		for {
+			batch, err := loader.Next(context.Background())
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				fmt.Println(err)
+				return
+			}
+			fmt.Println("epoch", epoch, "rows", batch.Rows, "next", loader.Position())
+		}
+	}
+	// Output:
+	// epoch 0 rows 3 next {0 1}
+	// epoch 0 rows 1 next {0 2}
+	// epoch 1 rows 3 next {1 1}
+	// epoch 1 rows 1 next {1 2}
+}
+
+// TestEpochs walks through two epochs call by call.
+func TestEpochs(t *testing.T) {
+	tests := []struct {
+		reason string
+		config data.LoaderConfig
+		epoch  [][]int64
+	}{
+		{"a short last batch", data.LoaderConfig{BatchSize: 2}, [][]int64{{0, 1}, {2, 3}, {4}}},
+		{"without it", data.LoaderConfig{BatchSize: 2, DropLast: true}, [][]int64{{0, 1}, {2, 3}}},
+		{"batches that divide", data.LoaderConfig{BatchSize: 5, DropLast: true}, [][]int64{{0, 1, 2, 3, 4}}},
+		{"a batch larger than the set", data.LoaderConfig{BatchSize: 9}, [][]int64{{0, 1, 2, 3, 4}}},
+	}
+	for _, test := range tests {
+		for prefetch := range 4 {
+			t.Run(fmt.Sprint(test.reason, ", prefetch ", prefetch), func(t *testing.T) {
+				test.config.Prefetch = prefetch
+				loader := newLoader(t, &counting{n: 5}, test.config)
+				if loader.Batches() != len(test.epoch) {
+					t.Errorf("Batches() = %d, want %d", loader.Batches(), len(test.epoch))
+				}
+				for epoch := range 2 {
+					for i, want := range test.epoch {
+						if got := loader.Position(); got != (data.Position{Epoch: epoch, Batch: i}) {
+							t.Errorf("Position() = %v, want {%d %d}", got, epoch, i)
+						}
+						batch, err := loader.Next(t.Context())
+						if err != nil {
+							t.Fatal(err)
+						}
+						if !slices.Equal(batch.Inputs.Int64, want) || batch.Rows != len(want) {
+							t.Errorf("epoch %d, batch %d is %v, want %v", epoch, i, batch.Inputs.Int64, want)
+						}
+					}
+					if _, err := loader.Next(t.Context()); err != io.EOF {
+						t.Errorf("at the end of epoch %d: error %v, want io.EOF", epoch, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestResume: from any position, at any prefetch depth, a new Loader goes on as the old one does, the ends of epochs included.
+func TestResume(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		set := &counting{n: rapid.IntRange(1, 20).Draw(r, "samples")}
+		c := data.LoaderConfig{
+			BatchSize: rapid.IntRange(1, set.n).Draw(r, "batch size"),
+			Seed:      rapid.Uint64().Draw(r, "seed"),
+			Shuffle:   rapid.Bool().Draw(r, "shuffle"),
+			DropLast:  rapid.Bool().Draw(r, "drop last"),
+			Prefetch:  rapid.IntRange(0, 3).Draw(r, "prefetch"),
+		}
+		first := newLoader(t, set, c)
+		defer first.Close()
+		for range rapid.IntRange(0, 30).Draw(r, "delivered") {
+			next(r, first)
+		}
+
+		c.Start = first.Position()
+		c.Prefetch = rapid.IntRange(0, 3).Draw(r, "prefetch when resumed")
+		second := newLoader(t, set, c)
+		defer second.Close()
+		for range 30 {
+			if first.Position() != second.Position() {
+				r.Fatalf("positions %v and, resumed, %v", first.Position(), second.Position())
+			}
+			if diff := cmp.Diff(next(r, first), next(r, second)); diff != "" {
+				r.Fatalf("uninterrupted (-) and resumed from %v (+):\n%s", c.Start, diff)
+			}
+		}
+	})
+}
+
+// next returns the next batch, or nil at the end of an epoch.
+func next(t *rapid.T, loader *data.Loader) *data.Batch {
+	batch, err := loader.Next(context.Background())
+	if err == io.EOF {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &batch
+}
+
+// An epoch is a permutation of the set, another one each epoch and for each seed, and that which Permutation gives.
+func TestShuffle(t *testing.T) {
+	set := &counting{n: 50}
+	order := func(seed uint64, epoch int) []int {
+		var indices []int
+		for _, batch := range deliver(t, set, data.LoaderConfig{BatchSize: 8, Seed: seed, Shuffle: true, Start: data.Position{Epoch: epoch}, Prefetch: 2}, -1) {
+			for _, index := range batch.Inputs.Int64 {
+				indices = append(indices, int(index))
+			}
+		}
+		return indices
+	}
+	first := order(1, 0)
+	if !slices.Equal(first, data.Permutation(50, 1, 0)) {
+		t.Errorf("the order is %v, not Permutation's", first)
+	}
+	if slices.Equal(first, order(1, 1)) || slices.Equal(first, order(2, 0)) {
+		t.Error("another epoch or seed has the same order")
+	}
+}
+
+// A batch is the caller's: what becomes of it changes no other.
+func TestBatchIsTheCallers(t *testing.T) {
+	loader := newLoader(t, &counting{n: 4}, data.LoaderConfig{BatchSize: 2, Prefetch: 2})
+	first, err := loader.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := slices.Clone(first.Inputs.Int64)
+	for range 6 {
+		batch, err := loader.Next(t.Context())
+		if err == io.EOF {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if batch.Inputs.Int64[0] >= 100 {
+			t.Fatal("a batch holds what was written into another")
+		}
+		for i := range batch.Inputs.Int64 {
+			batch.Inputs.Int64[i] = 100
+		}
+	}
+	if !slices.Equal(first.Inputs.Int64, kept) {
+		t.Errorf("the first batch became %v", first.Inputs.Int64)
+	}
+}
+
+func TestNewLoaderRefuses(t *testing.T) {
+	tests := []struct {
+		samples int
+		config  data.LoaderConfig
+		want    string
+	}{
+		{5, data.LoaderConfig{}, "batches of 0 samples, expected at least 1"},
+		{5, data.LoaderConfig{BatchSize: -1}, "batches of -1 samples"},
+		{5, data.LoaderConfig{BatchSize: 1, Prefetch: -1}, "prefetch of -1 batches"},
+		{0, data.LoaderConfig{BatchSize: 1}, "there are no samples"},
+		{5, data.LoaderConfig{BatchSize: 6, DropLast: true}, "5 samples make no whole batch of 6"},
+		{5, data.LoaderConfig{BatchSize: 2, Start: data.Position{Batch: 4}}, "start at batch 4 of epoch 0, expected a batch from 0 to 3"},
+		{5, data.LoaderConfig{BatchSize: 2, Start: data.Position{Batch: -1}}, "start at batch -1"},
+		{5, data.LoaderConfig{BatchSize: 2, Start: data.Position{Epoch: -1}}, "start at batch 0 of epoch -1"},
+	}
+	for _, test := range tests {
+		_, err := data.NewLoader(&counting{n: test.samples}, test.config)
+		wantError(t, err, "data: counting: "+test.want)
+	}
+}

@@ -1,0 +1,70 @@
+package data
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Options adjust what Open returns. The zero value is each set's usual form.
+type Options struct {
+	// Mean and Std replace the numbers by which images are normalised, one per channel, pixels being in [0, 1]. Nil
+	// keeps those of the set's training images. Sets that are not read from images ignore them.
+	Mean, Std []float32
+
+	// Window is the length of a text's samples in bytes. 0 means 128.
+	Window int
+
+	// Holdout is the share of a text, at its end, that is kept for testing. 0 means 0.1.
+	Holdout float64
+
+	// Synthetic describes the set named synthetic.
+	Synthetic Synthetic
+}
+
+// normalisation returns the mean and the standard deviation to use in place of a set's own.
+func (o Options) normalisation(mean, std []float32) ([]float32, []float32) {
+	if o.Mean != nil {
+		mean = o.Mean
+	}
+	if o.Std != nil {
+		std = o.Std
+	}
+	return mean, std
+}
+
+// sets are the data sets that Open knows.
+var sets = map[string]func(directory string, o Options) (train, test Dataset, err error){
+	"mnist":         mnist.open,
+	"fashion-mnist": fashionMNIST.open,
+	"cifar10": func(directory string, o Options) (train, test Dataset, err error) {
+		return openCIFAR10(directory, o, cifarRecords)
+	},
+	"text": openText,
+	"synthetic": func(_ string, o Options) (train, test Dataset, err error) {
+		return o.Synthetic.Open()
+	},
+}
+
+// Names returns the names that Open knows, sorted.
+func Names() []string { return slices.Sorted(maps.Keys(sets)) }
+
+// Open reads a data set by its name, to train and to test with, from the files in directory:
+//
+//	mnist          train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte,
+//	               plain or with .gz
+//	fashion-mnist  the same names; directory may be "" where Debian's dataset-fashion-mnist is installed
+//	cifar10        data_batch_1.bin to data_batch_5.bin and test_batch.bin, or cifar-10-batches-bin with them in it
+//	text           a file, or a directory whose .txt files are taken in the order of their names
+//	synthetic      no file: directory is ignored
+//
+// Nothing is downloaded. The whole set is read and checked before Open returns; an error names the file, what was found,
+// what was expected and where to get it, and is fs.ErrNotExist if a file is missing.
+func Open(name, directory string, o Options) (train, test Dataset, err error) {
+	open, ok := sets[name]
+	if !ok {
+		return nil, nil, fmt.Errorf("data: unknown data set %q, expected one of %s", name, strings.Join(Names(), ", "))
+	}
+	return open(directory, o)
+}

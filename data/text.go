@@ -1,0 +1,129 @@
+package data
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+)
+
+// What Open takes for Options that are zero.
+const (
+	defaultWindow  = 128
+	defaultHoldout = 0.1
+)
+
+// Text is a Dataset for language models over bytes: 256 classes, Int64 inputs and targets of window bytes each. Sample i
+// is the window+1 bytes from i·(window+1) on, so that no byte is in two samples; its input is all of them but the last
+// and its target all but the first. Bytes after the last whole sample are left out.
+type Text struct {
+	info    Info
+	content []byte
+	window  int
+}
+
+// NewText returns a data set of the content, which it keeps. It returns an error if window is below one or the content
+// is shorter than one sample.
+func NewText(content []byte, window int) (*Text, error) {
+	if window < 1 {
+		return nil, fmt.Errorf("data: text: window of %d bytes, expected at least 1", window)
+	}
+	if len(content) <= window {
+		return nil, fmt.Errorf("data: text: %d bytes, expected at least %d for one sample: a longer text or a shorter window",
+			len(content), int64(window)+1)
+	}
+	spec := Spec{Int64, []int64{int64(window)}}
+	return &Text{Info{Name: "text", Classes: 256, Input: spec, Target: spec}, content, window}, nil
+}
+
+// Len implements Dataset.
+func (t *Text) Len() int { return len(t.content) / (t.window + 1) }
+
+// Info implements Dataset.
+func (t *Text) Info() Info { return t.info }
+
+// Fill implements Dataset.
+func (t *Text) Fill(batch *Batch, indices []int) error {
+	if err := checkIndices(t.info.Name, t.Len(), indices); err != nil {
+		return err
+	}
+	batch.reset(len(indices), t.info)
+	for row, index := range indices {
+		sample := t.content[index*(t.window+1):][:t.window+1]
+		input, target := batch.Inputs.Int64[row*t.window:][:t.window], batch.Targets.Int64[row*t.window:][:t.window]
+		for i := range t.window {
+			input[i], target[i] = int64(sample[i]), int64(sample[i+1])
+		}
+	}
+	return nil
+}
+
+// openText reads the text at path and splits off its last samples for testing: the share o.Holdout, at least one.
+func openText(path string, o Options) (train, test Dataset, err error) {
+	window, holdout := o.Window, o.Holdout
+	if window == 0 {
+		window = defaultWindow
+	}
+	if holdout == 0 {
+		holdout = defaultHoldout
+	}
+	if !(holdout > 0 && holdout < 1) {
+		return nil, nil, fmt.Errorf("data: text: holdout of %v, expected a share between 0 and 1", o.Holdout)
+	}
+	if path == "" {
+		return nil, nil, errors.New("data: text has no usual place: name a file, or a directory of .txt files, with --data-dir")
+	}
+	content, err := readText(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("data: text: %w", err)
+	}
+	whole, err := NewText(content, window)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w (in %s)", err, path)
+	}
+	if whole.Len() < 2 {
+		return nil, nil, fmt.Errorf("data: text: %s has %d bytes, expected at least %d for a sample to train and one to test: "+
+			"a longer text or a shorter window", path, len(content), 2*(window+1))
+	}
+	tested := min(int(math.Ceil(holdout*float64(whole.Len()))), whole.Len()-1)
+	cut := (whole.Len() - tested) * (window + 1)
+	training, testing := *whole, *whole
+	training.content, testing.content = content[:cut], content[cut:]
+	return &training, &testing, nil
+}
+
+// readText reads a file, or the .txt files of a directory one after the other in the order of their names.
+func readText(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: name a file, or a directory of .txt files, with --data-dir", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return os.ReadFile(path)
+	}
+	entries, err := os.ReadDir(path) // sorted
+	if err != nil {
+		return nil, err
+	}
+	var texts [][]byte
+	for _, entry := range entries {
+		if entry.IsDir() || filepath.Ext(entry.Name()) != ".txt" {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(path, entry.Name()))
+		if err != nil {
+			return nil, err
+		}
+		texts = append(texts, text)
+	}
+	if len(texts) == 0 {
+		return nil, fmt.Errorf("no .txt file in %s: name a file, or a directory of .txt files, with --data-dir", path)
+	}
+	return bytes.Join(texts, nil), nil
+}
