@@ -35,8 +35,14 @@ func (p *Param) Numel() int64 {
 // IsBuffer says that the parameter is saved but never trained.
 func (p *Param) IsBuffer() bool { return p.buffer }
 
+// Trainable says that the parameter has a gradient.
+func (p *Param) Trainable() bool { return p.trainable }
+
 // Freeze excludes the parameter from training. Call it before the parameter is materialised.
 func (p *Param) Freeze() { p.trainable = false }
+
+// SetInit replaces the initialiser: how a network gives its layers other starting values than their defaults. Call it before the parameter is materialised.
+func (p *Param) SetInit(init Init) { p.init = init }
 
 // Tensor is the value, owned by the model; nil for a nil Param, so that optional parameters pass straight to operators.
 func (p *Param) Tensor() *torch.Tensor {
