@@ -347,15 +347,3 @@ func ExampleTry() {
 	// [7 10 15 22]
 	// aten::mm(float32[2,2], float32[3,2]): mat1 and mat2 shapes cannot be multiplied (2x2 and 3x2)
 }
-
-func BenchmarkAdd(b *testing.B) {
-	c := torch.NewCtx(torch.Options{Threads: 1})
-	defer c.Close()
-	x := c.Ones(torch.Float32, 4)
-	mark := c.Mark()
-	b.ReportAllocs()
-	for b.Loop() {
-		c.Add(x, x)
-		c.Release(mark)
-	}
-}

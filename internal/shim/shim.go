@@ -199,8 +199,11 @@ func PinThread(cpus []int32) *Error {
 // BLASCore names the BLAS kernels in use, or "".
 func BLASCore() string { return C.GoString(C.ps_blas_core()) }
 
-// PrefersSkylakeX says that the processor has AVX-512, OpenBLAS chose less, and the user did not choose.
-func PrefersSkylakeX() bool { return C.ps_cpu_prefers_skylakex() != 0 }
+// BetterBLASCore names the kernels that this processor should use instead, or "".
+func BetterBLASCore() string { return C.GoString(C.ps_blas_better_core()) }
+
+// FMAPeak is one core's rate of multiply-adds in float operations per second; 0 is unknown. It takes a fraction of a second.
+func FMAPeak() float64 { return float64(C.ps_fma_peak()) }
 
 // UseBLASCore changes OpenBLAS's kernels. It must come before any BLAS call.
 func UseBLASCore(core string) *Error {

@@ -91,9 +91,10 @@ void ps_account_trim(int32_t);  // gives cached blocks back to the system
 
 // --- threads and BLAS (threads.cpp) ---
 ps_error* ps_pin_thread(const int32_t* cpus, int32_t n);
-const char* ps_blas_core(void);                     // the BLAS kernel set in use, or ""
-ps_error* ps_blas_use_core(const char* core);       // call before the first BLAS call of any thread
-int32_t ps_cpu_prefers_skylakex(void);              // 1: AVX-512 is there, OpenBLAS uses something less, and the user did not choose
+const char* ps_blas_core(void);                // the BLAS kernel set in use, or ""
+const char* ps_blas_better_core(void);         // the set that this processor should use instead, or NULL: the one in use is right, or the user chose it
+ps_error* ps_blas_use_core(const char* core);  // call before the first BLAS call of any thread
+double ps_fma_peak(void);                      // multiply-adds of one core in float operations per second, best of several trials; 0 = unknown
 
 const char* ps_version(void);
 int32_t ps_has_device(int32_t device_type);

@@ -58,14 +58,26 @@ const char* ps_blas_core(void) {
   return name != nullptr ? name() : "";
 }
 
-int32_t ps_cpu_prefers_skylakex(void) {
-  if (getenv("OPENBLAS_CORETYPE") != nullptr) return 0;
+// OpenBLAS knows processors by model number and falls back to ancient kernels on those made after its release: 0.3.21 takes AVX2 kernels (Zen) on newer
+// AVX-512 AMD cores and SSE3 ones (Prescott) on newer Intel cores. What counts is the instruction sets that are there.
+const char* ps_blas_better_core(void) {
+  const std::string core = ps_blas_core();
+  if (core.empty() || getenv("OPENBLAS_CORETYPE") != nullptr) return nullptr;
+#if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
-  if (!avx512) return 0;
-  const char* core = ps_blas_core();
-  return strcasecmp(core, "Zen") == 0 || strcasecmp(core, "Haswell") == 0 ? 1 : 0;
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd")) {
+    for (const char* good : {"SkylakeX", "Cooperlake", "SapphireRapids", "Zen4"})
+      if (core == good) return nullptr;
+    return "SkylakeX";
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    for (const char* good : {"Haswell", "Zen", "Excavator"})
+      if (core == good) return nullptr;
+    return "Haswell";
+  }
+#endif
+  return nullptr;
 }
 
 ps_error* ps_blas_use_core(const char* core) {

@@ -1,0 +1,147 @@
+package pipe
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"penstock/nn"
+	"penstock/torch"
+)
+
+// Checkpoint is a policy: for which micro-batches a stage keeps only its input in forward and recomputes the rest before backward.
+type Checkpoint int
+
+const (
+	// ExceptLast recomputes every micro-batch but the one whose backward comes first, which would be recomputed at once. In ascending order that is
+	// micro-batch 0. It is counted on the real number of micro-batches: with one, nothing is recomputed.
+	ExceptLast Checkpoint = iota
+	// Never keeps everything.
+	Never
+	// Always recomputes every micro-batch.
+	Always
+)
+
+var checkpointNames = []string{"except_last", "never", "always"}
+
+func (k Checkpoint) String() string {
+	if k < 0 || int(k) >= len(checkpointNames) {
+		return fmt.Sprintf("checkpoint(%d)", int(k))
+	}
+	return checkpointNames[k]
+}
+
+// ParseCheckpoint reads "never", "always" or "except_last".
+func ParseCheckpoint(s string) (Checkpoint, error) {
+	for i, name := range checkpointNames {
+		if s == name {
+			return Checkpoint(i), nil
+		}
+	}
+	return 0, fmt.Errorf("pipe: unknown checkpoint policy %q: want never, always or except_last", s)
+}
+
+// recompute says whether the policy recomputes a micro-batch.
+func (k Checkpoint) recompute(microBatch int) bool {
+	return k == Always || k == ExceptLast && microBatch > 0
+}
+
+// Config says how a model is cut and run. Only Balance is needed, and only for more than one stage.
+type Config struct {
+	// Balance is the number of layers of each stage, counted on the model's flattened layers. Nil is one stage.
+	Balance []int
+	// Devices gives each stage its device; more than stages are ignored. Nil is cpu:0, cpu:1, ... Stages on one device share its worker.
+	Devices []torch.Device
+	// Chunks is the number of micro-batches asked for; a batch with fewer rows has fewer. 0 is 1.
+	Chunks int
+	// Checkpoint is the policy; zero is ExceptLast.
+	Checkpoint Checkpoint
+	// Threads is the number of intra-op threads of each worker. 0 is 1, whatever the number of cores: sums depend on the thread count.
+	Threads int
+	// Cores binds the worker of the i-th distinct device to a set of cores. Nil binds none.
+	Cores [][]int
+	// Seed is the root of initial weights and of all randomness.
+	Seed uint64
+	// Record makes every Step and Eval return a timeline.
+	Record bool
+}
+
+// Sentinel errors of New and of a Pipe.
+var (
+	ErrClosed  = errors.New("pipe: closed")
+	ErrBalance = errors.New("pipe: bad balance")
+	ErrDevices = errors.New("pipe: too few devices")
+	ErrChunks  = errors.New("pipe: bad number of chunks")
+)
+
+// resolved returns the configuration with its defaults filled in, or says what is wrong with it.
+func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
+	if len(layers) == 0 {
+		return cfg, fmt.Errorf("pipe: the model has no layers")
+	}
+	if cfg.Balance == nil {
+		cfg.Balance = []int{len(layers)}
+	}
+	sum := 0
+	for i, n := range cfg.Balance {
+		if n < 1 {
+			return cfg, fmt.Errorf("%w: stage %d has %d layers; every stage needs at least 1 (balance %v)", ErrBalance, i, n, cfg.Balance)
+		}
+		sum += n
+	}
+	if sum != len(layers) || len(cfg.Balance) == 0 {
+		return cfg, fmt.Errorf("%w: %v sums to %d, the model has %d layers; balance.Partition finds one", ErrBalance, cfg.Balance, sum, len(layers))
+	}
+	if cfg.Devices == nil {
+		for i := range cfg.Balance {
+			cfg.Devices = append(cfg.Devices, torch.CPU(i))
+		}
+	}
+	if len(cfg.Devices) < len(cfg.Balance) {
+		return cfg, fmt.Errorf("%w: %d for %d stages; give each stage one, the same one may serve several", ErrDevices, len(cfg.Devices), len(cfg.Balance))
+	}
+	cfg.Devices = cfg.Devices[:len(cfg.Balance)]
+	for _, d := range cfg.Devices {
+		if !d.Available() {
+			return cfg, fmt.Errorf("pipe: device %v: this libtorch (%s) cannot use it", d, torch.Version())
+		}
+	}
+	switch {
+	case cfg.Chunks == 0:
+		cfg.Chunks = 1
+	case cfg.Chunks < 0:
+		return cfg, fmt.Errorf("%w: %d; want at least 1", ErrChunks, cfg.Chunks)
+	}
+	if cfg.Checkpoint < 0 || int(cfg.Checkpoint) >= len(checkpointNames) {
+		return cfg, fmt.Errorf("pipe: unknown checkpoint policy %d: want Never, Always or ExceptLast", int(cfg.Checkpoint))
+	}
+	if cfg.Threads < 0 {
+		return cfg, fmt.Errorf("pipe: %d threads; want at least 1", cfg.Threads)
+	}
+	cfg.Threads = max(cfg.Threads, 1)
+	return cfg, sharedAcross(cfg.Balance, layers)
+}
+
+// sharedAcross refuses a parameter that lives on two stages: each stage would train a copy of its own.
+func sharedAcross(balance []int, layers []nn.NamedLayer) error {
+	type place struct {
+		stage int
+		name  string
+	}
+	first := map[*nn.Param]place{}
+	at := 0
+	for stage, n := range balance {
+		for _, l := range layers[at : at+n] {
+			for _, p := range l.State() {
+				if f, ok := first[p.Param]; ok && f.stage != stage {
+					return fmt.Errorf("pipe: parameter %q of stage %d is also %q of stage %d; choose a balance (%s) that keeps both on one stage",
+						p.Name, stage, f.name, f.stage, strings.Trim(fmt.Sprint(balance), "[]"))
+				} else if !ok {
+					first[p.Param] = place{stage, p.Name}
+				}
+			}
+		}
+		at += n
+	}
+	return nil
+}

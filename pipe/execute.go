@@ -1,0 +1,139 @@
+package pipe
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// task is what a graph is run for.
+type task interface {
+	// do performs an action on a worker. It may panic.
+	do(worker int, c *torch.Ctx, a schedule.Action)
+	// layer names the layer that was running on the worker when the action failed with err, or "".
+	layer(worker int, a schedule.Action, err error) string
+}
+
+// execution is a graph being run by all workers at once.
+type execution struct {
+	graph  *schedule.Graph
+	task   task
+	spin   bool
+	record bool
+
+	// done tells other workers which actions are over. It is set under mu, so that a waiter that checks under mu misses nothing, and read without.
+	done   []atomic.Bool
+	failed atomic.Bool
+	mu     sync.Mutex
+	moved  *sync.Cond
+	err    error // the first failure; guarded by mu
+
+	begin  time.Time
+	events [][]schedule.Event // by worker, when recording
+}
+
+// execute runs a graph. It returns when every worker is done with it, with the first failure, and with a timeline when recording.
+func (p *Pipe) execute(ctx context.Context, g *schedule.Graph, t task) (*schedule.Timeline, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	x := &execution{graph: g, task: t, done: make([]atomic.Bool, len(g.Actions)), begin: time.Now()}
+	x.spin, x.record = runtime.GOMAXPROCS(0) >= len(p.workers), p.record.Load()
+	x.moved = sync.NewCond(&x.mu)
+	x.events = make([][]schedule.Event, len(p.workers))
+	var all sync.WaitGroup
+	all.Add(len(p.workers))
+	err := p.start(func(worker int, c *torch.Ctx) {
+		defer all.Done()
+		x.work(worker, c)
+	})
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { x.fail(ctx.Err()) })
+	all.Wait()
+	stop()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.err != nil || !x.record {
+		return nil, x.err
+	}
+	timeline := &schedule.Timeline{Workers: len(p.workers)}
+	for _, e := range x.events {
+		timeline.Events = append(timeline.Events, e...)
+	}
+	return timeline, nil
+}
+
+// work runs a worker's list. After the first failure anywhere no action starts.
+func (x *execution) work(worker int, c *torch.Ctx) {
+	var current schedule.Action
+	finished := false
+	defer func() {
+		if !finished {
+			err := cause(recover())
+			x.fail(&Error{Stage: current.Stage, MicroBatch: current.MicroBatch, Direction: current.Kind, Layer: x.task.layer(worker, current, err), Err: err})
+		}
+	}()
+	for id := x.graph.First[worker]; id < x.graph.First[worker+1]; id++ {
+		current = x.graph.Actions[id]
+		for _, dep := range x.graph.Cross[id] {
+			x.wait(dep)
+		}
+		if x.failed.Load() {
+			break
+		}
+		var start time.Duration
+		if x.record {
+			start = time.Since(x.begin)
+		}
+		x.task.do(worker, c, current)
+		c.Close()
+		if x.record {
+			x.events[worker] = append(x.events[worker], schedule.Event{Worker: worker, Action: current, Start: start, End: time.Since(x.begin)})
+		}
+		x.finish(id)
+	}
+	finished = true
+}
+
+// spins is how often a waiter looks before it sleeps. Waking a thread takes longer than most waits in a balanced pipeline last.
+const spins = 2000
+
+func (x *execution) wait(id int) {
+	if x.spin {
+		for i := 0; i < spins; i++ {
+			if x.done[id].Load() || x.failed.Load() {
+				return
+			}
+		}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for !x.done[id].Load() && !x.failed.Load() {
+		x.moved.Wait()
+	}
+}
+
+func (x *execution) finish(id int) {
+	x.mu.Lock()
+	x.done[id].Store(true)
+	x.mu.Unlock()
+	x.moved.Broadcast()
+}
+
+// fail records the first failure and wakes everyone.
+func (x *execution) fail(err error) {
+	x.mu.Lock()
+	if x.err == nil {
+		x.err = err
+	}
+	x.failed.Store(true)
+	x.mu.Unlock()
+	x.moved.Broadcast()
+}

@@ -1,0 +1,228 @@
+package pipe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"penstock/nn"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// Stage is a part of the model on its device.
+type Stage struct {
+	Device torch.Device
+	Layers []nn.NamedLayer
+
+	worker    int
+	inPlace   bool // the first layer overwrites its input
+	inputGrad bool // there is something to train before this stage
+}
+
+// State lists the stage's parameters and buffers under their names in the model.
+func (s *Stage) State() []nn.NamedParam {
+	var out []nn.NamedParam
+	seen := map[*nn.Param]bool{}
+	for _, l := range s.Layers {
+		for _, p := range l.State() {
+			if !seen[p.Param] {
+				seen[p.Param] = true
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
+// Params lists the stage's trainable parameters.
+func (s *Stage) Params() []nn.NamedParam {
+	var out []nn.NamedParam
+	for _, p := range s.State() {
+		if p.Trainable() {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Pipe runs a model over stages. It is safe for concurrent use: runs take turns on the workers, in the order in which they were started. The model's
+// parameters belong to the model; free them with nn.Free after Close.
+type Pipe struct {
+	cfg     Config
+	model   *nn.Sequential
+	stages  []*Stage
+	workers []*worker
+
+	record   atomic.Bool
+	submit   sync.Mutex // jobs of one run reach all workers before those of the next, or runs would wait for each other
+	closed   bool
+	programs map[programKey]*schedule.Graph // guarded by submit
+}
+
+type programKey struct {
+	microBatches int
+	phase        schedule.Phase
+	checkpoint   Checkpoint
+}
+
+// New cuts a model's flattened layers over devices, materialises parameters that do not exist yet on the device of their stage and copies those
+// that exist there. It starts the workers; Close ends them.
+func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
+	layers := model.Layers()
+	cfg, err := cfg.resolved(layers)
+	if err != nil {
+		return nil, err
+	}
+	p := &Pipe{cfg: cfg, model: model, programs: map[programKey]*schedule.Graph{}}
+	p.record.Store(cfg.Record)
+	trained := false
+	index := map[torch.Device]int{}
+	for i, n := range cfg.Balance {
+		d := cfg.Devices[i]
+		if _, ok := index[d]; !ok {
+			var cores []int
+			if len(p.workers) < len(cfg.Cores) {
+				cores = cfg.Cores[len(p.workers)]
+			}
+			w, err := newWorker(d, cfg.Threads, cores)
+			if err != nil {
+				return nil, errors.Join(err, p.Close())
+			}
+			index[d] = len(p.workers)
+			p.workers = append(p.workers, w)
+		}
+		first, _ := layers[0].Layer.(nn.InPlace)
+		s := &Stage{Device: d, Layers: layers[:n], worker: index[d], inPlace: first != nil && first.OverwritesInput(), inputGrad: trained}
+		trained = trained || len(s.Params()) > 0
+		p.stages = append(p.stages, s)
+		layers = layers[n:]
+	}
+	if err := p.OnStages(context.Background(), p.settle); err != nil {
+		return nil, errors.Join(fmt.Errorf("pipe: placing the model: %w", err), p.Close())
+	}
+	return p, nil
+}
+
+// settle brings a stage's parameters to its device.
+func (p *Pipe) settle(stage int, c *torch.Ctx) error {
+	state := p.stages[stage].State()
+	for _, s := range state {
+		if s.Exists() {
+			s.SetTensor(c.Keep(c.CopyHere(s.Tensor())))
+		}
+	}
+	nn.Materialise(c, state, p.cfg.Seed)
+	return nil
+}
+
+// Model is the model, whole.
+func (p *Pipe) Model() *nn.Sequential { return p.model }
+
+// Stages lists the stages. The caller must not change them.
+func (p *Pipe) Stages() []*Stage { return p.stages }
+
+// SetRecord switches the recording of timelines for runs that start from now on.
+func (p *Pipe) SetRecord(on bool) { p.record.Store(on) }
+
+// Config is the configuration with its defaults filled in.
+func (p *Pipe) Config() Config { return p.cfg }
+
+// Devices lists the distinct devices, in order of their first stage.
+func (p *Pipe) Devices() []torch.Device {
+	out := make([]torch.Device, len(p.workers))
+	for i, w := range p.workers {
+		out[i] = w.device
+	}
+	return out
+}
+
+// Close ends the workers after the runs that were started and waits for them. Closing twice is fine; any other use after Close is ErrClosed.
+func (p *Pipe) Close() error {
+	p.submit.Lock()
+	was := p.closed
+	p.closed = true
+	p.submit.Unlock()
+	if was {
+		return nil
+	}
+	for _, w := range p.workers {
+		w.stop()
+	}
+	return nil
+}
+
+// start gives every worker its job of one run; job is called with the worker's index on the worker's goroutine.
+func (p *Pipe) start(job func(worker int, c *torch.Ctx)) error {
+	p.submit.Lock()
+	defer p.submit.Unlock()
+	if p.closed {
+		return ErrClosed
+	}
+	for i, w := range p.workers {
+		w.jobs <- func(c *torch.Ctx) { job(i, c) }
+	}
+	return nil
+}
+
+// OnStages runs f once for each stage on the stage's worker: stages on different devices at the same time. c is on the stage's device, without gradients;
+// what it owns is freed when f returns. OnStages returns when all have returned, with the first error. It is how optimizers step.
+func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	errs := make([]error, len(p.stages))
+	var all sync.WaitGroup
+	all.Add(len(p.workers))
+	err := p.start(func(worker int, c *torch.Ctx) {
+		defer all.Done()
+		for i, s := range p.stages {
+			if s.worker == worker {
+				errs[i] = ErrGoexit // overwritten unless f ends the goroutine
+				errs[i] = onStage(i, c, f)
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func onStage(stage int, c *torch.Ctx, f func(stage int, c *torch.Ctx) error) (err error) {
+	defer c.Close()
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("pipe: stage %d: %w", stage, cause(r))
+		}
+	}()
+	return f(stage, c)
+}
+
+// graph is the program for a number of micro-batches, made and checked once.
+func (p *Pipe) graph(key programKey) (*schedule.Graph, error) {
+	p.submit.Lock()
+	defer p.submit.Unlock()
+	if g, ok := p.programs[key]; ok {
+		return g, nil
+	}
+	workers := make([]int, len(p.stages))
+	for i, s := range p.stages {
+		workers[i] = s.worker
+	}
+	program, err := schedule.GPipe(schedule.Config{
+		Stages: len(p.stages), MicroBatches: key.microBatches, Worker: workers, Phase: key.phase,
+		Recompute: func(_, microBatch int) bool { return key.checkpoint.recompute(microBatch) },
+	})
+	if err == nil {
+		err = schedule.Check(program, schedule.Limits{})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("pipe: %w", err)
+	}
+	p.programs[key] = program.Graph()
+	return p.programs[key], nil
+}

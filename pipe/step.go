@@ -1,0 +1,53 @@
+package pipe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"penstock/nn"
+	"penstock/schedule"
+)
+
+// Result is what a step gives.
+type Result struct {
+	Loss         float64 // of the whole batch
+	MicroBatches int     // the real number: at most Config.Chunks, at most the rows
+	Timeline     *schedule.Timeline
+}
+
+// Step runs forward, the loss on the last stage, and backward, and adds into the gradients of the parameters. It blocks until every worker is
+// done. The gradients are those of the loss of the whole batch, also when micro-batches differ in rows: a mean of micro-batch i counts rows(i)/rows.
+//
+// On failure, or when ctx ends first, no later work starts, everything the run held is freed, the Pipe can be used again, and the parameters' gradients
+// are unspecified: drop them with nn.ZeroGrads. The error is *Error where it has coordinates.
+func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) {
+	r, err := p.minibatch(b, true)
+	if err != nil {
+		return Result{}, err
+	}
+	switch {
+	case loss == nil:
+		return Result{}, errors.New("pipe: Step needs a loss; Forward and Backward do without")
+	case b.Target == nil:
+		return Result{}, errors.New("pipe: the batch has no target")
+	}
+	if s := b.Target.Shape(); len(s) == 0 || s[0] != r.total {
+		return Result{}, fmt.Errorf("pipe: the input has %d rows, the target is %v", r.total, b.Target)
+	}
+	r.loss = loss
+	g, err := p.graph(programKey{len(r.parts), schedule.Whole, r.policy})
+	if err != nil {
+		return Result{}, err
+	}
+	defer r.free()
+	timeline, err := p.execute(ctx, g, r)
+	if err != nil {
+		return Result{}, err
+	}
+	out := Result{MicroBatches: len(r.parts), Timeline: timeline}
+	for i := range r.parts {
+		out.Loss += r.cells[len(p.stages)-1][i].loss * r.weight(i)
+	}
+	return out, nil
+}

@@ -1,0 +1,67 @@
+package pipe
+
+import (
+	"runtime"
+	"sync"
+
+	"penstock/torch"
+)
+
+// worker serves one device: a goroutine locked to an OS thread, so that per-thread state of libtorch (thread counts, autograd's sequence numbers) and
+// the core set are its own. It takes whole lists of actions, never single operators: a hand-off between threads costs 9 us.
+type worker struct {
+	device  torch.Device
+	threads int
+	cores   []int
+
+	jobs   chan func(*torch.Ctx)
+	joined sync.WaitGroup
+}
+
+func newWorker(device torch.Device, threads int, cores []int) (*worker, error) {
+	w := &worker{device: device, threads: threads, cores: cores, jobs: make(chan func(*torch.Ctx), 16)}
+	ready := make(chan error)
+	w.joined.Add(1)
+	go w.serve(ready)
+	if err := <-ready; err != nil {
+		w.joined.Wait()
+		return nil, err
+	}
+	return w, nil
+}
+
+// serve never unlocks its thread: when the goroutine ends the thread ends too, and its core set with it.
+func (w *worker) serve(ready chan<- error) {
+	runtime.LockOSThread()
+	ended := false
+	defer func() {
+		if !ended {
+			go w.serve(nil) // a layer called Goexit; its job has already said so
+			return
+		}
+		w.joined.Done()
+	}()
+	if len(w.cores) > 0 {
+		if err := torch.PinThread(w.cores); err != nil && ready != nil {
+			ended = true
+			ready <- err
+			return
+		}
+	}
+	if ready != nil {
+		ready <- nil
+	}
+	c := torch.NewCtx(torch.Options{Device: w.device, Threads: w.threads})
+	defer c.Close()
+	for job := range w.jobs {
+		job(c)
+		c.Close()
+	}
+	ended = true
+}
+
+// stop ends the worker after the jobs that it was given and waits for it.
+func (w *worker) stop() {
+	close(w.jobs)
+	w.joined.Wait()
+}
