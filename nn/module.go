@@ -110,10 +110,14 @@ func State(m Module) []NamedParam {
 }
 
 // Params lists the trainable parameters of m, as State does.
-func Params(m Module) []NamedParam { return filter(State(m), func(p NamedParam) bool { return p.trainable }) }
+func Params(m Module) []NamedParam {
+	return filter(State(m), func(p NamedParam) bool { return p.trainable })
+}
 
 // Buffers lists the buffers of m, as State does.
-func Buffers(m Module) []NamedParam { return filter(State(m), func(p NamedParam) bool { return p.buffer }) }
+func Buffers(m Module) []NamedParam {
+	return filter(State(m), func(p NamedParam) bool { return p.buffer })
+}
 
 func filter(in []NamedParam, keep func(NamedParam) bool) []NamedParam {
 	var out []NamedParam

@@ -4,33 +4,41 @@ package torch
 // Names follow aten; a trailing underscore works in place on its first argument and returns it.
 
 var (
-	opAdd        = declare("aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor")
-	opAdd_       = declare("aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)")
-	opAddScalar  = declare("aten::add.Scalar(Tensor self, Scalar other) -> Tensor")
-	opAddScalar_ = declare("aten::add_.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)")
-	opSub        = declare("aten::sub.Tensor(Tensor self, Tensor other) -> Tensor")
-	opMul        = declare("aten::mul.Tensor(Tensor self, Tensor other) -> Tensor")
-	opMul_       = declare("aten::mul_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)")
-	opMulScalar  = declare("aten::mul.Scalar(Tensor self, Scalar other) -> Tensor")
-	opMulScalar_ = declare("aten::mul_.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)")
-	opDiv        = declare("aten::div.Tensor(Tensor self, Tensor other) -> Tensor")
-	opSqrt       = declare("aten::sqrt(Tensor self) -> Tensor")
-	opSqrt_      = declare("aten::sqrt_(Tensor(a!) self) -> Tensor(a!)")
-	opAddcmul_   = declare("aten::addcmul_(Tensor(a!) self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor(a!)")
-	opAddcdiv_   = declare("aten::addcdiv_(Tensor(a!) self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor(a!)")
-	opMatmul     = declare("aten::matmul(Tensor self, Tensor other) -> Tensor")
-	opMm         = declare("aten::mm(Tensor self, Tensor mat2) -> Tensor")
-	opSum        = declare("aten::sum(Tensor self) -> Tensor")
-	opSumDim     = declare("aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor")
-	opMean       = declare("aten::mean(Tensor self) -> Tensor")
-	opArgmax     = declare("aten::argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor")
-	opEq         = declare("aten::eq.Tensor(Tensor self, Tensor other) -> Tensor")
-	opMaskedFill = declare("aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor")
-	opDot        = declare("aten::dot(Tensor self, Tensor tensor) -> Tensor")
+	opAdd         = declare("aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor")
+	opAdd_        = declare("aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)")
+	opAddScalar   = declare("aten::add.Scalar(Tensor self, Scalar other) -> Tensor")
+	opAddScalar_  = declare("aten::add_.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)")
+	opSub         = declare("aten::sub.Tensor(Tensor self, Tensor other) -> Tensor")
+	opMul         = declare("aten::mul.Tensor(Tensor self, Tensor other) -> Tensor")
+	opMul_        = declare("aten::mul_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)")
+	opMulScalar   = declare("aten::mul.Scalar(Tensor self, Scalar other) -> Tensor")
+	opMulScalar_  = declare("aten::mul_.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)")
+	opDiv         = declare("aten::div.Tensor(Tensor self, Tensor other) -> Tensor")
+	opDivScalar_  = declare("aten::div_.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)")
+	opSqrt        = declare("aten::sqrt(Tensor self) -> Tensor")
+	opSqrt_       = declare("aten::sqrt_(Tensor(a!) self) -> Tensor(a!)")
+	opAddcmul     = declare("aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor")
+	opAddcmul_    = declare("aten::addcmul_(Tensor(a!) self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor(a!)")
+	opAddcdiv_    = declare("aten::addcdiv_(Tensor(a!) self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor(a!)")
+	opMatmul      = declare("aten::matmul(Tensor self, Tensor other) -> Tensor")
+	opMm          = declare("aten::mm(Tensor self, Tensor mat2) -> Tensor")
+	opSum         = declare("aten::sum(Tensor self) -> Tensor")
+	opSumDim      = declare("aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor")
+	opMean        = declare("aten::mean(Tensor self) -> Tensor")
+	opArgmax      = declare("aten::argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor")
+	opEq          = declare("aten::eq.Tensor(Tensor self, Tensor other) -> Tensor")
+	opMaskedFill  = declare("aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor")
+	opMaskedFill_ = declare("aten::masked_fill_.Scalar(Tensor(a!) self, Tensor mask, Scalar value) -> Tensor(a!)")
+	opDot         = declare("aten::dot(Tensor self, Tensor tensor) -> Tensor")
 )
 
 // Add is aten::add.Tensor: a + b.
 func (c *Ctx) Add(a, b *Tensor) *Tensor { return c.begin(opAdd).t(a).t(b).one() }
+
+// AddScaled is aten::add.Tensor with its factor: a + alpha * b.
+func (c *Ctx) AddScaled(a, b *Tensor, alpha float64) *Tensor {
+	return c.begin(opAdd).t(a).t(b).f(alpha).one()
+}
 
 // Add_ is aten::add_.Tensor: a += alpha * b.
 func (c *Ctx) Add_(a, b *Tensor, alpha float64) *Tensor {
@@ -68,11 +76,21 @@ func (c *Ctx) MulScalar_(a *Tensor, v float64) *Tensor {
 // Div is aten::div.Tensor: a / b.
 func (c *Ctx) Div(a, b *Tensor) *Tensor { return c.begin(opDiv).t(a).t(b).one() }
 
+// DivScalar_ is aten::div_.Scalar: a /= v.
+func (c *Ctx) DivScalar_(a *Tensor, v float64) *Tensor {
+	return c.begin(opDivScalar_).t(a).f(v).same(a)
+}
+
 // Sqrt is aten::sqrt.
 func (c *Ctx) Sqrt(a *Tensor) *Tensor { return c.begin(opSqrt).t(a).one() }
 
 // Sqrt_ is aten::sqrt_.
 func (c *Ctx) Sqrt_(a *Tensor) *Tensor { return c.begin(opSqrt_).t(a).same(a) }
+
+// Addcmul is aten::addcmul: a + value * x * y.
+func (c *Ctx) Addcmul(a, x, y *Tensor, value float64) *Tensor {
+	return c.begin(opAddcmul).t(a).t(x).t(y).f(value).one()
+}
 
 // Addcmul_ is aten::addcmul_: a += value * x * y.
 func (c *Ctx) Addcmul_(a, x, y *Tensor, value float64) *Tensor {
@@ -115,6 +133,11 @@ func (c *Ctx) Eq(a, b *Tensor) *Tensor { return c.begin(opEq).t(a).t(b).one() }
 // MaskedFill is aten::masked_fill.Scalar: value where mask (bool) is set.
 func (c *Ctx) MaskedFill(a, mask *Tensor, value float64) *Tensor {
 	return c.begin(opMaskedFill).t(a).t(mask).f(value).one()
+}
+
+// MaskedFill_ is aten::masked_fill_.Scalar: a becomes value where mask (bool) is set.
+func (c *Ctx) MaskedFill_(a, mask *Tensor, value float64) *Tensor {
+	return c.begin(opMaskedFill_).t(a).t(mask).f(value).same(a)
 }
 
 // Dot is aten::dot of two vectors.

@@ -1,0 +1,84 @@
+package nn
+
+import "penstock/torch"
+
+// ReLU is max(x, 0).
+type ReLU struct {
+	Base
+	inPlace bool
+}
+
+// NewReLU makes a ReLU that returns a new tensor.
+func NewReLU() *ReLU { return &ReLU{} }
+
+// NewReLUInPlace makes a ReLU that overwrites its input and returns it: one activation less is kept for the backward. What came before must not need its
+// own output to compute its gradient, or the backward fails; Linear, Conv2d and BatchNorm do not.
+func NewReLUInPlace() *ReLU { return &ReLU{inPlace: true} }
+
+// Forward is aten::relu or aten::relu_.
+func (l *ReLU) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	if l.inPlace {
+		return c.ReLU_(x)
+	}
+	return c.ReLU(x)
+}
+
+// OverwritesInput says that the layer is the one that works in place.
+func (l *ReLU) OverwritesInput() bool { return l.inPlace }
+
+// GELU is x times the normal distribution's cumulative function of x (Hendrycks and Gimpel 2016).
+type GELU struct {
+	Base
+	approximate string
+}
+
+// NewGELU makes the exact GELU.
+func NewGELU() *GELU { return &GELU{approximate: "none"} }
+
+// NewGELUTanh makes the approximation x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which GPT-2 uses.
+func NewGELUTanh() *GELU { return &GELU{approximate: "tanh"} }
+
+// Forward is aten::gelu.
+func (l *GELU) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.GELU(x, l.approximate) }
+
+// Tanh is the hyperbolic tangent.
+type Tanh struct{ Base }
+
+// NewTanh makes a Tanh.
+func NewTanh() *Tanh { return &Tanh{} }
+
+// Forward is aten::tanh.
+func (l *Tanh) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.Tanh(x) }
+
+// Sigmoid is 1 / (1 + exp(-x)).
+type Sigmoid struct{ Base }
+
+// NewSigmoid makes a Sigmoid.
+func NewSigmoid() *Sigmoid { return &Sigmoid{} }
+
+// Forward is aten::sigmoid.
+func (l *Sigmoid) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.Sigmoid(x) }
+
+// Softmax is exp(x) / sum(exp(x)) along a dimension.
+type Softmax struct {
+	Base
+	dim int64
+}
+
+// NewSoftmax makes a Softmax along dim; a negative one counts from the end.
+func NewSoftmax(dim int64) *Softmax { return &Softmax{dim: dim} }
+
+// Forward is aten::softmax.
+func (l *Softmax) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.Softmax(x, l.dim) }
+
+// LogSoftmax is the logarithm of Softmax, computed without overflow.
+type LogSoftmax struct {
+	Base
+	dim int64
+}
+
+// NewLogSoftmax makes a LogSoftmax along dim; a negative one counts from the end.
+func NewLogSoftmax(dim int64) *LogSoftmax { return &LogSoftmax{dim: dim} }
+
+// Forward is aten::log_softmax.
+func (l *LogSoftmax) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.LogSoftmax(x, l.dim) }

@@ -1,0 +1,105 @@
+package nn
+
+import (
+	"fmt"
+	"slices"
+
+	"penstock/torch"
+)
+
+// BatchNorm normalises each channel (dimension 1) to mean 0 and variance 1, then scales and shifts it (Ioffe and Szegedy 2015). In training the mean and
+// variance are the micro-batch's, and the running ones move towards them; in evaluation the running ones are used.
+//
+// Running statistics move once for each micro-batch: a recomputation normalises by the same batch again and moves nothing. They move in place, so two training
+// runs of one model at the same time would mix theirs.
+type BatchNorm struct {
+	Base
+	Weight, Bias            *Param // [channels]; nil with NoAffine
+	RunningMean, RunningVar *Param // [channels]; nil with NoRunningStats
+	NumBatchesTracked       *Param // int64 scalar: micro-batches seen in training; nil with NoRunningStats
+
+	dims []int // what the input may have
+	o    BatchNormConfig
+}
+
+// BatchNormConfig configures a BatchNorm. The zero value is eps 1e-5, momentum 0.1, with weight and bias, with running statistics.
+type BatchNormConfig struct {
+	Eps            float64 // added to the variance; 0 is 1e-5
+	Momentum       float64 // running = (1 - momentum) * running + momentum * batch; 0 is 0.1
+	Cumulative     bool    // running statistics are the plain average over all micro-batches (PyTorch's momentum=None); Momentum is not used
+	NoAffine       bool    // no weight and bias
+	NoRunningStats bool    // normalise by the batch in evaluation too
+}
+
+// NewBatchNorm1d makes a BatchNorm for input [N, channels] or [N, channels, L].
+func NewBatchNorm1d(channels int64, o BatchNormConfig) *BatchNorm {
+	return newBatchNorm("BatchNorm1d", []int{2, 3}, channels, o)
+}
+
+// NewBatchNorm2d makes a BatchNorm for input [N, channels, H, W].
+func NewBatchNorm2d(channels int64, o BatchNormConfig) *BatchNorm {
+	return newBatchNorm("BatchNorm2d", []int{4}, channels, o)
+}
+
+func newBatchNorm(layer string, dims []int, channels int64, o BatchNormConfig) *BatchNorm {
+	if o.Eps == 0 {
+		o.Eps = 1e-5
+	}
+	if o.Momentum == 0 {
+		o.Momentum = 0.1
+	}
+	requirePositive(layer, "channels", channels)
+	require(o.Eps > 0, "%s: Eps is %v; it must be positive, or 0 for 1e-5", layer, o.Eps)
+	requireProbability(layer, "Momentum", o.Momentum)
+	b := &BatchNorm{dims: dims, o: o}
+	if !o.NoAffine {
+		b.Weight = b.Param("weight", Ones, channels)
+		b.Bias = b.Param("bias", Zeros, channels)
+	}
+	if !o.NoRunningStats {
+		b.RunningMean = b.Buffer("running_mean", torch.Float32, Zeros, channels)
+		b.RunningVar = b.Buffer("running_var", torch.Float32, Ones, channels)
+		b.NumBatchesTracked = b.Buffer("num_batches_tracked", torch.Int64, Zeros)
+	}
+	return b
+}
+
+// Forward is aten::batch_norm.
+func (b *BatchNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	byBatch := c.Training || b.o.NoRunningStats
+	b.check(x, byBatch)
+	mean, variance := b.RunningMean.Tensor(), b.RunningVar.Tensor()
+	momentum := b.o.Momentum
+	switch {
+	case !c.Training || b.o.NoRunningStats:
+	case c.Recomputing:
+		mean, variance = nil, nil // the first forward has moved them
+	default:
+		momentum = b.track(c)
+	}
+	return c.BatchNorm(x, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance, byBatch, momentum, b.o.Eps)
+}
+
+// track counts the micro-batch and returns its share in the running statistics.
+func (b *BatchNorm) track(c *Ctx) float64 {
+	n := b.NumBatchesTracked.Tensor()
+	c.NoGrad(func() { c.AddInt_(n, 1) })
+	if !b.o.Cumulative {
+		return b.o.Momentum
+	}
+	return 1 / float64(torch.Item[int64](n))
+}
+
+// check refuses what libtorch would take and PyTorch does not. One value for each channel has no variance: the running one would become NaN, in silence.
+func (b *BatchNorm) check(x *torch.Tensor, byBatch bool) {
+	shape := x.Shape()
+	refuse := func(message string) {
+		panic(&torch.Error{Op: "aten::batch_norm", Args: []string{x.String()}, Message: message})
+	}
+	if !slices.Contains(b.dims, len(shape)) {
+		refuse(fmt.Sprintf("expected an input with a number of dimensions among %v, got %d", b.dims, len(shape)))
+	}
+	if byBatch && shape[1] > 0 && x.Numel() == shape[1] {
+		refuse("expected more than 1 value per channel when normalising by the batch; use fewer, larger micro-batches")
+	}
+}

@@ -1,0 +1,41 @@
+package nn
+
+import (
+	"slices"
+
+	"penstock/torch"
+)
+
+// MSELoss is (output - target)^2, for tensors of one shape.
+type MSELoss struct{ o MSEConfig }
+
+// MSEConfig configures an MSELoss. The zero value is the mean over all elements.
+type MSEConfig struct {
+	Sum bool // add up instead of averaging
+}
+
+// NewMSELoss makes an MSELoss.
+func NewMSELoss(o MSEConfig) *MSELoss { return &MSELoss{o} }
+
+// Forward is aten::mse_loss.
+func (l *MSELoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
+	requireOneShape("aten::mse_loss", output, target)
+	return c.MSE(output, target, l.Reduction())
+}
+
+// Reduction is the mean unless Sum was set.
+func (l *MSELoss) Reduction() torch.Reduction { return reduction(l.o.Sum) }
+
+// requireOneShape refuses what libtorch would broadcast: [N, 1] against [N] is N*N differences, a loss that falls and means nothing.
+func requireOneShape(op string, output, target *torch.Tensor) {
+	if !slices.Equal(output.Shape(), target.Shape()) {
+		panic(&torch.Error{Op: op, Args: []string{output.String(), target.String()}, Message: "output and target must have one shape; reshape the target"})
+	}
+}
+
+func reduction(sum bool) torch.Reduction {
+	if sum {
+		return torch.ReduceSum
+	}
+	return torch.ReduceMean
+}

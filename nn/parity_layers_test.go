@@ -1,0 +1,212 @@
+package nn_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"penstock/nn"
+)
+
+// Builders of the fixtures' layers from PyTorch's arguments.
+var layers = map[string]func(t *testing.T, args string) nn.Layer{
+	"Linear": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			In   int64 `json:"in_features"`
+			Out  int64 `json:"out_features"`
+			Bias bool
+		}
+		decodeStrictly(t, args, &a)
+		if a.Bias {
+			return nn.NewLinear(a.In, a.Out)
+		}
+		return nn.NewLinearNoBias(a.In, a.Out)
+	},
+	"Conv2d": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			In                        int64   `json:"in_channels"`
+			Out                       int64   `json:"out_channels"`
+			Kernel                    nn.Pair `json:"kernel_size"`
+			Stride, Padding, Dilation nn.Pair
+			Groups                    int64
+			Bias                      bool
+		}
+		decodeStrictly(t, args, &a)
+		return nn.NewConv2d(a.In, a.Out, a.Kernel, nn.Conv2dConfig{Stride: a.Stride, Padding: a.Padding, Dilation: a.Dilation, Groups: a.Groups, NoBias: !a.Bias})
+	},
+	"BatchNorm1d": func(t *testing.T, args string) nn.Layer { return nn.NewBatchNorm1d(batchNormArgs(t, args)) },
+	"BatchNorm2d": func(t *testing.T, args string) nn.Layer { return nn.NewBatchNorm2d(batchNormArgs(t, args)) },
+	"LayerNorm": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			Shape  []int64 `json:"normalized_shape"`
+			Eps    float64
+			Affine *bool `json:"elementwise_affine"`
+		}
+		decodeStrictly(t, args, &a)
+		return nn.NewLayerNorm(a.Shape, nn.LayerNormConfig{Eps: a.Eps, NoAffine: a.Affine != nil && !*a.Affine})
+	},
+	"Embedding": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			N       int64  `json:"num_embeddings"`
+			Dim     int64  `json:"embedding_dim"`
+			Padding *int64 `json:"padding_idx"`
+		}
+		decodeStrictly(t, args, &a)
+		return nn.NewEmbedding(a.N, a.Dim, nn.EmbeddingConfig{PaddingIdx: a.Padding})
+	},
+	"ReLU": func(t *testing.T, args string) nn.Layer {
+		var a struct{ InPlace bool }
+		decodeStrictly(t, args, &a)
+		if a.InPlace {
+			return nn.NewReLUInPlace()
+		}
+		return nn.NewReLU()
+	},
+	"GELU": func(t *testing.T, args string) nn.Layer {
+		var a struct{ Approximate string }
+		decodeStrictly(t, args, &a)
+		if a.Approximate == "tanh" {
+			return nn.NewGELUTanh()
+		}
+		return nn.NewGELU()
+	},
+	"Tanh":       func(t *testing.T, args string) nn.Layer { return nn.NewTanh() },
+	"Sigmoid":    func(t *testing.T, args string) nn.Layer { return nn.NewSigmoid() },
+	"Identity":   func(t *testing.T, args string) nn.Layer { return nn.NewIdentity() },
+	"Softmax":    func(t *testing.T, args string) nn.Layer { return nn.NewSoftmax(dimArg(t, args)) },
+	"LogSoftmax": func(t *testing.T, args string) nn.Layer { return nn.NewLogSoftmax(dimArg(t, args)) },
+	"MaxPool2d": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			Kernel                    nn.Pair `json:"kernel_size"`
+			Stride, Padding, Dilation nn.Pair
+			Ceil                      bool `json:"ceil_mode"`
+		}
+		decodeStrictly(t, args, &a)
+		return nn.NewMaxPool2d(a.Kernel, nn.MaxPool2dConfig{Stride: a.Stride, Padding: a.Padding, Dilation: a.Dilation, CeilMode: a.Ceil})
+	},
+	"AvgPool2d": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			Kernel          nn.Pair `json:"kernel_size"`
+			Stride, Padding nn.Pair
+			Ceil            bool `json:"ceil_mode"`
+			Include         bool `json:"count_include_pad"`
+		}
+		decodeStrictly(t, args, &a)
+		return nn.NewAvgPool2d(a.Kernel, nn.AvgPool2dConfig{Stride: a.Stride, Padding: a.Padding, CeilMode: a.Ceil, ExcludePadding: !a.Include})
+	},
+	"AdaptiveAvgPool2d": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			Size nn.Pair `json:"output_size"`
+		}
+		decodeStrictly(t, args, &a)
+		return nn.NewAdaptiveAvgPool2d(a.Size)
+	},
+	"Flatten": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			Start int64 `json:"start_dim"`
+			End   int64 `json:"end_dim"`
+		}
+		decodeStrictly(t, args, &a)
+		return nn.NewFlatten(a.Start, a.End)
+	},
+	"Upsample": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			Size  nn.Pair
+			Scale [2]float64 `json:"scale_factor"`
+			Mode  string
+			Align bool `json:"align_corners"`
+		}
+		decodeStrictly(t, args, &a)
+		return nn.NewUpsample(nn.UpsampleConfig{Size: a.Size, Scale: a.Scale, Bilinear: a.Mode == "bilinear", AlignCorners: a.Align})
+	},
+	"Dropout": func(t *testing.T, args string) nn.Layer {
+		var a struct{ P float64 }
+		decodeStrictly(t, args, &a)
+		return nn.NewDropout(a.P)
+	},
+	"CausalSelfAttention": func(t *testing.T, args string) nn.Layer {
+		var a struct{ Dim, Heads int64 }
+		decodeStrictly(t, args, &a)
+		return nn.NewCausalSelfAttention(a.Dim, a.Heads)
+	},
+	"GPTBlock": func(t *testing.T, args string) nn.Layer {
+		var a struct{ Dim, Heads int64 }
+		decodeStrictly(t, args, &a)
+		return nn.NewTransformerBlock(a.Dim, a.Heads, nn.TransformerConfig{})
+	},
+	"BasicBlock": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			In     int64 `json:"in_channels"`
+			Out    int64 `json:"out_channels"`
+			Stride int64
+		}
+		decodeStrictly(t, args, &a)
+		return nn.NewBasicBlock(a.In, a.Out, a.Stride)
+	},
+	"MLP": func(t *testing.T, args string) nn.Layer {
+		var a struct{ Sizes []int64 }
+		decodeStrictly(t, args, &a)
+		var l []nn.Layer
+		for i := 0; i+1 < len(a.Sizes); i++ {
+			if i > 0 {
+				l = append(l, nn.NewReLU())
+			}
+			l = append(l, nn.NewLinear(a.Sizes[i], a.Sizes[i+1]))
+		}
+		return nn.NewSequential(l...)
+	},
+}
+
+func buildLayer(t *testing.T, layer string, args json.RawMessage) nn.Layer {
+	build := layers[layer]
+	if build == nil {
+		t.Fatalf("layer %q is unknown to this test", layer)
+	}
+	return build(t, string(args))
+}
+
+func batchNormArgs(t *testing.T, args string) (int64, nn.BatchNormConfig) {
+	a := struct {
+		Features int64 `json:"num_features"`
+		Eps      float64
+		Momentum *float64
+		Affine   bool
+		Track    bool `json:"track_running_stats"`
+	}{Momentum: new(0.1), Affine: true, Track: true}
+	decodeStrictly(t, args, &a)
+	o := nn.BatchNormConfig{Eps: a.Eps, NoAffine: !a.Affine, NoRunningStats: !a.Track, Cumulative: a.Momentum == nil}
+	if a.Momentum != nil {
+		o.Momentum = *a.Momentum
+	}
+	return a.Features, o
+}
+
+func dimArg(t *testing.T, args string) int64 {
+	var a struct{ Dim int64 }
+	decodeStrictly(t, args, &a)
+	return a.Dim
+}
+
+// buildLoss is nil when the case is not a loss. Class weights are in the file.
+func buildLoss(t *testing.T, p parityCase, f *fixture) nn.Loss {
+	var a struct {
+		Reduction string
+		Smoothing float64 `json:"label_smoothing"`
+		Ignore    *int64  `json:"ignore_index"`
+		Weight    bool
+		PosWeight bool `json:"pos_weight"`
+	}
+	switch p.Layer {
+	case "CrossEntropyLoss", "MSELoss", "BCEWithLogitsLoss":
+		decodeStrictly(t, string(p.Args), &a)
+	}
+	sum := a.Reduction == "sum"
+	switch p.Layer {
+	case "CrossEntropyLoss":
+		return nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{Sum: sum, LabelSmoothing: a.Smoothing, IgnoreIndex: a.Ignore, Weight: f.vector(a.Weight, "buffer.weight")})
+	case "MSELoss":
+		return nn.NewMSELoss(nn.MSEConfig{Sum: sum})
+	case "BCEWithLogitsLoss":
+		return nn.NewBCEWithLogitsLoss(nn.BCEWithLogitsConfig{Sum: sum, PosWeight: f.vector(a.PosWeight, "buffer.pos_weight")})
+	}
+	return nil
+}

@@ -1,0 +1,43 @@
+package nn
+
+import "penstock/torch"
+
+// Upsample enlarges images: [N, C, H, W] to [N, C, H', W'].
+type Upsample struct {
+	Base
+	size  []int64   // nil when scale is given
+	scale []float64 // nil when size is given
+	o     UpsampleConfig
+}
+
+// UpsampleConfig configures an Upsample. Size or Scale must be given, and not both.
+type UpsampleConfig struct {
+	Size         Pair       // of the result
+	Scale        [2]float64 // of height and width
+	Bilinear     bool       // interpolate between the four nearest pixels; else take the nearest
+	AlignCorners bool       // corner pixels keep their values instead of their borders; with Bilinear only
+}
+
+// NewUpsample makes an Upsample.
+func NewUpsample(o UpsampleConfig) *Upsample {
+	hasSize, hasScale := o.Size != Pair{}, o.Scale != [2]float64{}
+	require(hasSize != hasScale, "Upsample: Size is %v and Scale is %v; give one of them", o.Size, o.Scale)
+	require(o.Bilinear || !o.AlignCorners, "Upsample: AlignCorners is for Bilinear only")
+	l := &Upsample{o: o}
+	if hasSize {
+		o.Size.require("Upsample", "Size", 1)
+		l.size = o.Size[:]
+		return l
+	}
+	require(o.Scale[0] > 0 && o.Scale[1] > 0, "Upsample: Scale is %v; both factors must be positive", o.Scale)
+	l.scale = o.Scale[:]
+	return l
+}
+
+// Forward is aten::upsample_nearest2d or aten::upsample_bilinear2d.
+func (l *Upsample) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	if l.o.Bilinear {
+		return c.UpsampleBilinear2d(x, l.size, l.scale, l.o.AlignCorners)
+	}
+	return c.UpsampleNearest2d(x, l.size, l.scale)
+}
