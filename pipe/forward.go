@@ -99,7 +99,9 @@ func (r *minibatch) run(ctx context.Context) (*torch.Tensor, error) {
 	err = p.onWorker(p.stages[last].worker, func(c *torch.Ctx) {
 		list := make([]*torch.Tensor, len(r.parts))
 		for i := range list {
-			list[i] = r.cells[last][i].out
+			if list[i] = r.cells[last][i].sent; list[i] == nil {
+				list[i] = r.cells[last][i].out
+			}
 		}
 		c.SetGrad(false)
 		out = c.Keep(c.Cat(list, 0))
@@ -108,10 +110,8 @@ func (r *minibatch) run(ctx context.Context) (*torch.Tensor, error) {
 		return nil, fmt.Errorf("pipe: gathering the output: %w", err)
 	}
 	for i := range r.parts {
-		if cell := &r.cells[last][i]; !cell.graph {
-			cell.out.Free()
-			cell.out = nil
-		}
+		r.cells[last][i].sent.Free()
+		r.cells[last][i].sent = nil
 	}
 	return out, nil
 }

@@ -34,12 +34,12 @@ type minibatch struct {
 // cell is what a stage holds of a micro-batch between actions. All tensors are kept (torch.Ctx.Keep).
 type cell struct {
 	in      *torch.Tensor // the stage's input, a leaf; nil on the first stage, which cuts it from the batch
-	out     *torch.Tensor // the stage's output, or the loss
+	sent    *torch.Tensor // the stage's output where forward kept no graph: it waits for the next stage, or to be gathered
+	out     *torch.Tensor // the stage's output, or the loss, with the graph that backward needs
 	outGrad *torch.Tensor
 	inGrad  *torch.Tensor
 	loss    float64
 	spans   []nn.Span // which layer recorded which part of out's graph
-	graph   bool      // out has the graph that backward needs
 }
 
 func (p *Pipe) minibatch(b Batch, training bool) (*minibatch, error) {
@@ -68,6 +68,7 @@ func (r *minibatch) free() {
 		for i := range r.cells[s] {
 			c := &r.cells[s][i]
 			c.in.Free()
+			c.sent.Free()
 			c.out.Free()
 			c.outGrad.Free()
 			c.inGrad.Free()
@@ -140,9 +141,16 @@ func (r *minibatch) forward(worker int, c *torch.Ctx, a schedule.Action, graph b
 		}
 	}
 	r.running[worker] = nil
-	cell.graph, cell.spans = graph, n.Spans()
-	if graph || a.Stage < len(r.p.stages)-1 || r.loss == nil {
+	cell.spans = n.Spans()
+	if x == cell.in {
+		x = c.Share(x) // layers that do nothing: the cell frees input and output one by one
+	}
+	// A recomputed cell has both: the next stage may take over what was sent after the recomputation has begun.
+	switch {
+	case graph:
 		cell.out = c.Keep(x)
+	case r.loss == nil || a.Stage < len(r.p.stages)-1:
+		cell.sent = c.Keep(x)
 	}
 }
 
@@ -151,16 +159,18 @@ func (r *minibatch) rowsOf(c *torch.Ctx, t *torch.Tensor, microBatch int) *torch
 	return c.Narrow(t, 0, r.parts[microBatch].start, r.parts[microBatch].length)
 }
 
-// receive takes over the activation of the stage before. A recomputed cell has no further use for what it sent.
+// receive takes over the activation of the stage before.
 func (r *minibatch) receive(c *torch.Ctx, a schedule.Action) {
 	from, to := &r.cells[a.Source][a.MicroBatch], &r.cells[a.Stage][a.MicroBatch]
-	to.in = c.Keep(r.moved(c, from.out, a))
+	if from.sent != nil {
+		to.in = c.Keep(r.moved(c, from.sent, a))
+		from.sent.Free()
+		from.sent = nil
+	} else {
+		to.in = c.Keep(r.moved(c, from.out, a))
+	}
 	if r.training && to.in.DType().IsFloat() && (r.p.stages[a.Stage].inputGrad || r.batch.Input.RequiresGrad()) {
 		to.in.SetRequiresGrad(true)
-	}
-	if !from.graph {
-		from.out.Free()
-		from.out = nil
 	}
 }
 

@@ -96,6 +96,12 @@ func (c *Ctx) Adopt(t *Tensor) *Tensor {
 	return t
 }
 
+// Share is a second handle on t, the same tensor in the same graph, that the context owns.
+func (c *Ctx) Share(t *Tensor) *Tensor {
+	shim.Retain(t.handle())
+	return c.own(t.h)
+}
+
 // Mark is a point in the context's history for Release.
 func (c *Ctx) Mark() int { return len(c.owned) }
 

@@ -75,9 +75,6 @@ func (c *Ctx) Clone(a *Tensor) *Tensor { return c.begin(opClone).t(a).one() }
 // Detach is aten::detach: the same memory, outside the graph.
 func (c *Ctx) Detach(a *Tensor) *Tensor { return c.begin(opDetach).t(a).one() }
 
-// Share is another handle on the same memory, outside the graph, that the context owns.
-func (c *Ctx) Share(a *Tensor) *Tensor { return c.Detach(a) }
-
 // To is aten::_to_copy to another element type: always new memory.
 func (c *Ctx) To(a *Tensor, dtype DType) *Tensor { return c.begin(opToCopy).t(a).i(int64(dtype)).one() }
 

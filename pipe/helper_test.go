@@ -1,0 +1,190 @@
+package pipe_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/torch"
+)
+
+// record is everything a training run leaves behind, as bytes: losses, parameters, gradients of the last step, buffers.
+type record struct {
+	losses []float64
+	names  []string
+	values map[string][]byte
+}
+
+func (r record) differs(other record) string {
+	for i := range r.losses {
+		if r.losses[i] != other.losses[i] {
+			return fmt.Sprintf("loss of step %d: %v and %v", i, r.losses[i], other.losses[i])
+		}
+	}
+	for _, n := range r.names {
+		if !bytes.Equal(r.values[n], other.values[n]) {
+			return n
+		}
+	}
+	return ""
+}
+
+func snapshot(model nn.Module, losses []float64, gradients func(p nn.NamedParam) []byte) record {
+	r := record{losses: losses, values: map[string][]byte{}}
+	for _, s := range nn.State(model) {
+		r.names = append(r.names, s.Name, "gradient of "+s.Name)
+		r.values[s.Name] = torch.Bytes(s.Tensor())
+		r.values["gradient of "+s.Name] = gradients(s)
+	}
+	return r
+}
+
+func gradient(p nn.NamedParam) []byte {
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	if g := c.GradOf(p.Tensor()); g != nil {
+		return torch.Bytes(g)
+	}
+	return nil
+}
+
+// descend is plain gradient descent.
+func descend(c *torch.Ctx, params []nn.NamedParam) {
+	c.SetGrad(false)
+	for _, p := range params {
+		if g := c.GradOf(p.Tensor()); g != nil {
+			c.Add_(p.Tensor(), g, -0.05)
+		}
+	}
+}
+
+// problem is a model with its data.
+type problem struct {
+	model  func() *nn.Sequential
+	loss   nn.Loss
+	input  func(c *torch.Ctx, step int) *torch.Tensor
+	target func(c *torch.Ctx, step int) *torch.Tensor
+	rows   int64
+	steps  int
+}
+
+// plain trains without a pipe: a loop over micro-batches, each forward and backward of the whole model.
+func (q problem) plain(chunks int64, seed uint64) record {
+	c := torch.NewCtx(torch.Options{Threads: 1})
+	defer c.Close()
+	model := q.model()
+	defer nn.Free(model)
+	nn.Materialise(c, nn.State(model), seed)
+	m := min(chunks, q.rows)
+	var losses []float64
+	var r record
+	for step := range q.steps {
+		nn.ZeroGrads(model)
+		x, y := q.input(c, step), q.target(c, step)
+		total, start := 0.0, int64(0)
+		for i := range m {
+			n := q.rows / m
+			if i < q.rows%m {
+				n++
+			}
+			weight := 1.0
+			if q.loss.Reduction() == torch.ReduceMean {
+				weight = float64(n) / float64(q.rows)
+			}
+			c.SetGrad(true)
+			ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: int(i), MicroBatches: int(m), Seed: torch.Mix(seed, uint64(step))})
+			loss := q.loss.Forward(ctx, model.Forward(ctx, c.Narrow(x, 0, start, n)), c.Narrow(y, 0, start, n))
+			total += float64(torch.Item[float32](loss)) * weight
+			c.SetGrad(false)
+			c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{c.Fill_(c.EmptyLike(loss), weight)}, false)
+			start += n
+		}
+		losses = append(losses, total)
+		if step == q.steps-1 {
+			r = snapshot(model, losses, gradient)
+		}
+		descend(c, nn.Params(model))
+		c.Close()
+	}
+	after := snapshot(model, losses, func(nn.NamedParam) []byte { return nil })
+	for _, s := range nn.State(model) {
+		r.values[s.Name] = after.values[s.Name]
+	}
+	return r
+}
+
+// test is what testing.T and rapid.T have in common.
+type test interface {
+	Helper()
+	Fatal(...any)
+	Fatalf(string, ...any)
+}
+
+// piped trains the same with a pipe.
+func (q problem) piped(t test, cfg pipe.Config) record {
+	t.Helper()
+	model := q.model()
+	p, err := pipe.New(model, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Free(model)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{Threads: 1})
+	defer c.Close()
+	var losses []float64
+	var r record
+	for step := range q.steps {
+		nn.ZeroGrads(model)
+		result, err := p.Step(context.Background(), pipe.Batch{Input: q.input(c, step), Target: q.target(c, step), Step: int64(step)}, q.loss)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := min(cfg.Chunks, int(q.rows)); result.MicroBatches != want {
+			t.Fatalf("%d micro-batches, want %d", result.MicroBatches, want)
+		}
+		losses = append(losses, result.Loss)
+		if step == q.steps-1 {
+			r = snapshot(model, losses, gradient)
+		}
+		if err := p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
+			descend(c, p.Stages()[stage].Params())
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+	}
+	after := snapshot(model, losses, func(nn.NamedParam) []byte { return nil })
+	for _, s := range nn.State(model) {
+		r.values[s.Name] = after.values[s.Name]
+	}
+	return r
+}
+
+func normal(shape ...int64) func(*torch.Ctx, int) *torch.Tensor {
+	return func(c *torch.Ctx, step int) *torch.Tensor {
+		c.SetSeed(uint64(step) + 100)
+		return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1)
+	}
+}
+
+func classes(rows, n int64) func(*torch.Ctx, int) *torch.Tensor {
+	return func(c *torch.Ctx, step int) *torch.Tensor {
+		out := make([]int64, rows)
+		for i := range out {
+			out[i] = int64(torch.Mix(uint64(step), uint64(i)) % uint64(n))
+		}
+		return torch.From(c, out)
+	}
+}
+
+func devices(n int) []torch.Device {
+	out := make([]torch.Device, n)
+	for i := range out {
+		out[i] = torch.CPU(i)
+	}
+	return out
+}
