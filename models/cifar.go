@@ -1,0 +1,62 @@
+package models
+
+import (
+	"fmt"
+	"strconv"
+
+	"penstock/nn"
+)
+
+// cifarResNets are the residual networks for small images (He et al. 2015, "Deep Residual Learning", section 4.2): a 3x3 stem, three groups of n blocks at 16, 32
+// and 64 channels, the last two starting with stride 2, an average and a fully connected layer; 6n + 2 layers with weights. Where the shape changes the shortcut
+// is a projection (the paper's option B). The paper used option A, zeros for the new channels: 2752 parameters less.
+var cifarResNets = []model{cifarResNet(3), cifarResNet(5), cifarResNet(7), cifarResNet(9)}
+
+func cifarResNet(n int) model {
+	return model{
+		Info: Info{
+			Name: fmt.Sprintf("resnet%d", 6*n+2), Summary: fmt.Sprintf("residual network for small images, 3 groups of %d blocks (He et al. 2015, section 4.2)", n),
+			Kind: Image, Input: []int64{3, 32, 32},
+			Defaults: Options{Classes: 10, Channels: 3, Size: 32, Width: 16},
+		},
+		build: func(o Options) (*nn.Sequential, error) { return buildCIFARResNet(n, o), nil },
+	}
+}
+
+// buildCIFARResNet makes 3n + 2 layers: stem, layer1.0 to layer3.(n-1), head. Stem and head are one layer each, so that a balance counts blocks.
+func buildCIFARResNet(n int, o Options) *nn.Sequential {
+	width := int64(o.Width)
+	stem := new(unit).
+		add("conv", nn.NewConv2d(int64(o.Channels), width, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1), NoBias: true})).
+		add("bn", nn.NewBatchNorm2d(width, nn.BatchNormConfig{})).
+		add("relu", nn.NewReLUInPlace())
+	s := nn.NewSequential().Add("stem", stem)
+	in := width
+	for g := range 3 {
+		out, group := width<<g, nn.NewSequential()
+		for i := range n {
+			stride := int64(1)
+			if g > 0 && i == 0 {
+				stride = 2
+			}
+			group.Add(strconv.Itoa(i), nn.NewBasicBlock(in, out, stride))
+			in = out
+		}
+		s.Add("layer"+strconv.Itoa(g+1), group)
+	}
+	head := new(unit).
+		add("pool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
+		add("flatten", nn.NewFlatten(1, -1)).
+		add("fc", nn.NewLinear(in, int64(o.Classes)))
+	return heInit(s.Add("head", head))
+}
+
+// heInit starts every convolution of a residual network as He et al. 2015 ("Delving Deep into Rectifiers", eq. 14, counted over outputs) and torchvision do.
+func heInit(s *nn.Sequential) *nn.Sequential {
+	for _, p := range nn.Params(s) {
+		if shape := p.Shape(); len(shape) == 4 {
+			p.SetInit(nn.KaimingNormalFanOut(shape[0] * shape[2] * shape[3]))
+		}
+	}
+	return s
+}

@@ -1,0 +1,97 @@
+package models
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"penstock/nn"
+	"penstock/torch"
+)
+
+var gpts = []model{{
+	Info: Info{
+		Name: "gpt", Summary: "GPT-2's decoder over bytes: 4 blocks of 4 heads, 128 wide, learned positions",
+		Kind: Text, Input: []int64{128},
+		Defaults: Options{Classes: 256, Width: 128, Depth: 4, Heads: 4, Context: 128},
+	},
+	dropout: true,
+	build:   gpt,
+}}
+
+// gpt is embed, blocks.0, blocks.1, ..., head (Radford et al. 2019, section 2.3). Weights start as in its code: normal with standard deviation 0.02, those that
+// end a residual path divided by the square root of the number of paths; biases start at zero.
+func gpt(o Options) (*nn.Sequential, error) {
+	if o.Width%o.Heads != 0 {
+		return nil, fmt.Errorf("models: gpt: Width is %d, which %d Heads do not divide; choose a multiple of Heads", o.Width, o.Heads)
+	}
+	width, classes := int64(o.Width), int64(o.Classes)
+	blocks := nn.NewSequential()
+	for i := range o.Depth {
+		blocks.Add(strconv.Itoa(i), nn.NewTransformerBlock(width, int64(o.Heads), nn.TransformerConfig{Dropout: o.Dropout}))
+	}
+	s := nn.NewSequential().
+		Add("embed", newEmbed(classes, int64(o.Context), width, o.Dropout)).
+		Add("blocks", blocks).
+		Add("head", newHead(width, classes))
+
+	const std = 0.02
+	for _, p := range nn.Params(s) {
+		switch {
+		case strings.HasSuffix(p.Name, ".attn.proj.weight") || strings.HasSuffix(p.Name, ".mlp.2.weight"):
+			p.SetInit(nn.Normal(std / math.Sqrt(float64(2*o.Depth))))
+		case len(p.Shape()) == 2:
+			p.SetInit(nn.Normal(std))
+		case strings.HasSuffix(p.Name, ".bias"):
+			p.SetInit(nn.Zeros)
+		}
+	}
+	return s, nil
+}
+
+// embed adds a vector for each token to one for its position: int64 [N, T] to [N, T, width].
+type embed struct {
+	nn.Base
+	token    *nn.Embedding
+	position *nn.Param // [context, width]
+	drop     *nn.Dropout
+}
+
+func newEmbed(tokens, context, width int64, dropout float64) *embed {
+	e := &embed{token: nn.NewEmbedding(tokens, width, nn.EmbeddingConfig{}), drop: nn.NewDropout(dropout)}
+	e.Child("token", e.token)
+	e.position = e.Param("position", nn.Normal(1), context, width)
+	e.Child("drop", e.drop)
+	return e
+}
+
+// Forward fails on sequences longer than the context.
+func (e *embed) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	mark := c.Mark()
+	position := c.Narrow(e.position.Tensor(), 0, 0, x.Size(1))
+	y := c.Add(c.Run(x, e.token), position)
+	c.Release(mark, y)
+	y = c.Run(y, e.drop)
+	c.Release(mark, y)
+	return y
+}
+
+// head is the last norm and a linear layer: [N, T, width] to logits [N, classes, T], with the classes where cross entropy wants them.
+type head struct {
+	nn.Base
+	norm   *nn.LayerNorm
+	linear *nn.Linear
+}
+
+func newHead(width, classes int64) *head {
+	h := &head{norm: nn.NewLayerNorm([]int64{width}, nn.LayerNormConfig{}), linear: nn.NewLinearNoBias(width, classes)}
+	h.Child("norm", h.norm)
+	h.Child("linear", h.linear)
+	return h
+}
+
+// Forward returns a view.
+func (h *head) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	return c.Transpose(c.Run(x, h.norm, h.linear), 1, 2)
+}

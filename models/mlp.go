@@ -1,0 +1,33 @@
+package models
+
+import (
+	"strconv"
+
+	"penstock/nn"
+)
+
+var mlps = []model{{
+	Info: Info{
+		Name: "mlp", Summary: "multi-layer perceptron: fully connected layers of 256 units with ReLU",
+		Kind: Image, Input: []int64{1, 28, 28},
+		Defaults: Options{Classes: 10, Channels: 1, Size: 28, Width: 256, Depth: 2},
+	},
+	dropout: true,
+	build:   func(o Options) (*nn.Sequential, error) { return mlp(o), nil },
+}}
+
+// mlp is flatten, then fc1, relu1, drop1, fc2, ... and at last fc.
+func mlp(o Options) *nn.Sequential {
+	s := nn.NewSequential().Add("flatten", nn.NewFlatten(1, -1))
+	in := int64(o.Channels) * int64(o.Size) * int64(o.Size)
+	for i := 1; i <= o.Depth; i++ {
+		n := strconv.Itoa(i)
+		s.Add("fc"+n, nn.NewLinear(in, int64(o.Width)))
+		s.Add("relu"+n, nn.NewReLU())
+		if o.Dropout > 0 {
+			s.Add("drop"+n, nn.NewDropout(o.Dropout))
+		}
+		in = int64(o.Width)
+	}
+	return s.Add("fc", nn.NewLinear(in, int64(o.Classes)))
+}

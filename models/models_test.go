@@ -1,0 +1,190 @@
+package models_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/models"
+	"penstock/nn"
+	"penstock/torch"
+)
+
+// The counts of resnet18 and up are torchvision's. Those of the networks for small images are the paper's 0.27, 0.46, 0.66 and 0.85 million with option A, plus 2752
+// for the two projections.
+func TestSizes(t *testing.T) {
+	for _, row := range []struct {
+		name         string
+		params       int64
+		state        int // parameters and buffers: the entries of torchvision's state_dict
+		layers       int
+		lastOfLayers string
+	}{
+		{"mlp", 784*256 + 256 + 256*256 + 256 + 256*10 + 10, 6, 6, "fc"},
+		{"resnet20", 269722 + 2752, 0, 11, "head"},
+		{"resnet32", 464154 + 2752, 0, 17, "head"},
+		{"resnet44", 658586 + 2752, 0, 23, "head"},
+		{"resnet56", 853018 + 2752, 0, 29, "head"},
+		{"resnet18", 11689512, 122, 15, "fc"},
+		{"resnet34", 21797672, 218, 23, "fc"},
+		{"resnet50", 25557032, 320, 23, "fc"},
+		{"resnet101", 44549160, 626, 40, "fc"},
+		{"resnet152", 60192808, 932, 57, "fc"},
+		// Blocks have 12 width^2 + 13 width.
+		{"gpt", 256*128 + 128*128 + 4*(12*128*128+13*128) + 2*128 + 128*256, 0, 6, "head"},
+	} {
+		s := build(t, row.name, models.Options{})
+		if n := nn.Count(s); n != row.params {
+			t.Errorf("%s has %d parameters, want %d", row.name, n, row.params)
+		}
+		if n := len(nn.State(s)); row.state != 0 && n != row.state {
+			t.Errorf("%s has %d tensors, want %d", row.name, n, row.state)
+		}
+		l := s.Layers()
+		if len(l) != row.layers || l[len(l)-1].Name != row.lastOfLayers {
+			t.Errorf("%s has %d layers up to %s, want %d up to %s", row.name, len(l), l[len(l)-1].Name, row.layers, row.lastOfLayers)
+		}
+	}
+}
+
+func TestCountingNeedsNoMemory(t *testing.T) {
+	torchtest.Check(t)
+	read := func() string {
+		s := fmt.Sprint(torch.UnattributedMemory())
+		for i := range 8 {
+			torch.CPU(i).ResetPeak()
+			s += fmt.Sprint(torch.CPU(i).Memory())
+		}
+		return s
+	}
+	before := read()
+	nn.Count(build(t, "resnet152", models.Options{}))
+	if after := read(); after != before {
+		t.Errorf("accounts were %s, are %s", before, after)
+	}
+}
+
+// A balance of resnet20 counts these, so a change here breaks what users have written down.
+func TestLayersOfResNet20(t *testing.T) {
+	var names []string
+	for _, l := range build(t, "resnet20", models.Options{}).Layers() {
+		names = append(names, l.Name)
+	}
+	want := "stem layer1.0 layer1.1 layer1.2 layer2.0 layer2.1 layer2.2 layer3.0 layer3.1 layer3.2 head"
+	if got := strings.Join(names, " "); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestNamesAreTorchvisions(t *testing.T) {
+	for _, row := range []struct{ model, names string }{
+		{"resnet18", `conv1.weight bn1.weight bn1.bias bn1.running_mean bn1.running_var bn1.num_batches_tracked
+			layer1.0.conv1.weight layer1.0.bn1.weight layer1.0.conv2.weight layer1.1.bn2.running_var
+			layer2.0.downsample.0.weight layer2.0.downsample.1.num_batches_tracked layer4.1.bn2.bias fc.weight fc.bias`},
+		{"resnet50", `layer1.0.conv1.weight layer1.0.conv3.weight layer1.0.bn3.running_mean layer1.0.downsample.0.weight layer1.0.downsample.1.bias
+			layer4.2.conv3.weight fc.weight fc.bias`},
+	} {
+		var have []string
+		for _, p := range nn.State(build(t, row.model, models.Options{})) {
+			have = append(have, p.Name)
+		}
+		for _, name := range strings.Fields(row.names) {
+			if !slices.Contains(have, name) {
+				t.Errorf("%s has no %s", row.model, name)
+			}
+		}
+	}
+}
+
+func TestNamesAreUniqueAndFollowTheLayers(t *testing.T) {
+	for _, name := range models.Names() {
+		s := build(t, name, models.Options{})
+		seen := map[string]bool{}
+		var ofModel, ofLayers []string
+		for _, p := range nn.State(s) {
+			if seen[p.Name] {
+				t.Errorf("%s: %s is there twice", name, p.Name)
+			}
+			seen[p.Name] = true
+			ofModel = append(ofModel, p.Name)
+		}
+		for _, l := range s.Layers() {
+			for _, p := range l.State() {
+				ofLayers = append(ofLayers, p.Name)
+			}
+		}
+		if !slices.Equal(ofModel, ofLayers) {
+			t.Errorf("%s: the model's parameters are not those of its layers in order", name)
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for _, row := range []struct {
+		reason, model string
+		o             models.Options
+		want          string // in the error; "" is none
+	}{
+		{"a name that is not there", "vgg", models.Options{}, `no model "vgg"; there are mlp, resnet20, resnet32, resnet44, resnet56, resnet18, `},
+		{"an option that the model does not have", "resnet18", models.Options{Width: 8}, "resnet18 has no option Width; it has Classes, Channels, Size"},
+		{"dropout where there is none", "resnet20", models.Options{Dropout: 0.1}, "resnet20 has no option Dropout; it has Classes, Channels, Size, Width"},
+		{"a negative number", "mlp", models.Options{Depth: -1}, "mlp: Depth is -1; it must be at least 1, or 0 for 2"},
+		{"everything dropped", "mlp", models.Options{Dropout: 1}, "mlp: Dropout is 1; it must be at least 0 and below 1"},
+		{"heads that do not divide", "gpt", models.Options{Width: 30}, "Width is 30, which 4 Heads do not divide"},
+		{"fashion-mnist", "resnet20", models.Options{Classes: 10, Channels: 1, Size: 28}, ""},
+		{"cifar-10", "mlp", models.Options{Channels: 3, Size: 32, Dropout: 0.1}, ""},
+	} {
+		s, err := models.New(row.model, row.o)
+		switch {
+		case row.want == "" && err != nil:
+			t.Errorf("%s: %v", row.reason, err)
+		case row.want != "" && (err == nil || s != nil || !strings.Contains(err.Error(), row.want)):
+			t.Errorf("%s: got %v, want %q in it", row.reason, err, row.want)
+		}
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	if _, err := models.Describe("vgg"); err == nil {
+		t.Error("vgg was described")
+	}
+	for _, name := range models.Names() {
+		info, err := models.Describe(name)
+		if err != nil || info.Name != name || info.Summary == "" || strings.Contains(info.Summary, "\n") {
+			t.Errorf("%s: got %+v, %v", name, info, err)
+		}
+		d := info.Defaults
+		want := []int64{int64(d.Channels), int64(d.Size), int64(d.Size)}
+		if info.Kind == models.Text {
+			want = []int64{int64(d.Context)}
+		}
+		if !slices.Equal(info.Input, want) {
+			t.Errorf("%s: input %v does not follow from the defaults %+v", name, info.Input, d)
+		}
+		info.Input[0] = 99
+		if again, _ := models.Describe(name); again.Input[0] == 99 {
+			t.Errorf("%s: the caller changed the registry", name)
+		}
+	}
+}
+
+func build(t *testing.T, name string, o models.Options) *nn.Sequential {
+	t.Helper()
+	s, err := models.New(name, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func ExampleNew() {
+	s, err := models.New("resnet20", models.Options{Channels: 1})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(len(s.Layers()), "layers,", nn.Count(s), "parameters")
+	// Output: 11 layers, 272186 parameters
+}

@@ -1,0 +1,228 @@
+package models_test
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/models"
+	"penstock/nn"
+	"penstock/torch"
+)
+
+// small are versions of the models that run in a blink.
+var small = []struct {
+	name string
+	o    models.Options
+}{
+	{"mlp", models.Options{Size: 4, Width: 8, Dropout: 0.3}},
+	{"resnet20", models.Options{Channels: 1, Width: 4}},
+	{"resnet56", models.Options{Classes: 7, Width: 4}},
+	{"resnet18", models.Options{Classes: 5}},
+	{"resnet50", models.Options{Classes: 5}},
+	{"gpt", models.Options{Width: 8, Heads: 2, Context: 6, Depth: 2, Dropout: 0.2}},
+}
+
+// input makes two samples and the shape that their logits must have.
+func input(t *testing.T, c *torch.Ctx, name string, o models.Options) (x *torch.Tensor, want []int64) {
+	info, err := models.Describe(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	or := func(n, other int) int64 {
+		if n == 0 {
+			n = other
+		}
+		return int64(n)
+	}
+	classes := or(o.Classes, info.Defaults.Classes)
+	c.SetSeed(1)
+	if info.Kind == models.Text {
+		return torch.From(c, []int64{0, 1, 255, 3, 7, 7, 9, 0, 65, 66}, 2, 5), []int64{2, classes, 5}
+	}
+	size := or(o.Size, 32)
+	return c.Normal_(c.Empty(torch.Float32, 2, or(o.Channels, info.Defaults.Channels), size, size), 0, 1), []int64{2, classes}
+}
+
+func materialise(t *testing.T, c *torch.Ctx, s *nn.Sequential) {
+	nn.Materialise(c, nn.State(s), 1)
+	t.Cleanup(func() { nn.Free(s) })
+}
+
+func TestForwardShapes(t *testing.T) {
+	for _, name := range models.Names() {
+		t.Run(name, func(t *testing.T) {
+			c := torchtest.New(t, torch.Options{})
+			s := build(t, name, models.Options{})
+			materialise(t, c, s)
+			o := models.Options{}
+			if name == "mlp" {
+				o.Size = 28
+			}
+			x, want := input(t, c, name, o)
+			y := s.Forward(nn.NewCtx(c, nn.Config{}), x)
+			if !slices.Equal(y.Shape(), want) {
+				t.Errorf("%v became %v, want %v", x, y, want)
+			}
+		})
+	}
+}
+
+// Whatever is cut, the gradients have the same bits: a pipe cuts the graph between layers.
+func TestLayersCutApartComputeTheSameBits(t *testing.T) {
+	for _, m := range small {
+		t.Run(m.name, func(t *testing.T) {
+			c := torchtest.New(t, torch.Options{Grad: true})
+			s := build(t, m.name, m.o)
+			materialise(t, c, s)
+			x, want := input(t, c, m.name, m.o)
+			start := buffers(s)
+
+			y := s.Forward(training(c), x)
+			if !slices.Equal(y.Shape(), want) {
+				t.Errorf("%v became %v, want %v", x, y, want)
+			}
+			c.SetSeed(2)
+			grad := c.Normal_(c.EmptyLike(y), 0, 1)
+			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{grad}, false)
+			whole := append([][]byte{torch.Bytes(c.Contiguous(y))}, gradients(t, c, s)...)
+			moved := buffers(s)
+
+			restore(t, s, start)
+			nn.ZeroGrads(s)
+			cut := append([][]byte{cutForwardBackward(c, s, x, grad)}, gradients(t, c, s)...)
+			if !slices.EqualFunc(whole, cut, bytes.Equal) {
+				t.Error("output or gradients differ")
+			}
+			if !slices.EqualFunc(moved, buffers(s), bytes.Equal) {
+				t.Error("running statistics differ")
+			}
+		})
+	}
+}
+
+func training(c *torch.Ctx) *nn.Ctx { return nn.NewCtx(c, nn.Config{Training: true, Seed: 5}) }
+
+// cutForwardBackward runs each layer on a leaf of its own, forward in one context and backward from the last to the first, and returns the output.
+func cutForwardBackward(c *torch.Ctx, s *nn.Sequential, x, grad *torch.Tensor) []byte {
+	n := training(c)
+	var ins, outs []*torch.Tensor
+	for _, l := range s.Layers() {
+		in := c.Detach(x)
+		if in.DType().IsFloat() {
+			in.SetRequiresGrad(true)
+		}
+		x = n.RunNamed(l, in)
+		ins, outs = append(ins, in), append(outs, x)
+	}
+	for i := len(ins) - 1; i >= 0; i-- {
+		c.Backward([]*torch.Tensor{outs[i]}, []*torch.Tensor{grad}, false)
+		grad = c.GradOf(ins[i])
+		ins[i].SetGradOf(nil)
+	}
+	return torch.Bytes(c.Contiguous(x))
+}
+
+// gradients lists the gradient of every parameter; each must have one that is not all zeros.
+func gradients(t *testing.T, c *torch.Ctx, s *nn.Sequential) [][]byte {
+	var out [][]byte
+	for _, p := range nn.Params(s) {
+		g := c.GradOf(p.Tensor())
+		if g == nil {
+			t.Errorf("%s has no gradient", p.Name)
+			continue
+		}
+		values := torch.Values[float32](g)
+		if !slices.ContainsFunc(values, func(v float32) bool { return v != 0 }) {
+			t.Errorf("the gradient of %s is zero", p.Name)
+		}
+		out = append(out, torch.Bytes(g))
+	}
+	return out
+}
+
+func buffers(s *nn.Sequential) [][]byte {
+	var out [][]byte
+	for _, b := range nn.Buffers(s) {
+		out = append(out, torch.Bytes(b.Tensor()))
+	}
+	return out
+}
+
+func restore(t *testing.T, s *nn.Sequential, values [][]byte) {
+	for i, b := range nn.Buffers(s) {
+		if err := torch.SetBytes(b.Tensor(), values[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestGPTLogitsFitCrossEntropyAndItsContextIsLimited(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	s := build(t, "gpt", models.Options{Context: 5})
+	materialise(t, c, s)
+	n := nn.NewCtx(c, nn.Config{})
+	x, _ := input(t, c, "gpt", models.Options{})
+	loss := torch.Item[float32](nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}).Forward(n, s.Forward(n, x), x))
+	if loss < 5 || loss > 6 { // ln 256 is 5.545, and nothing is learned yet
+		t.Errorf("the loss of a new model is %v, want about ln 256", loss)
+	}
+	if err := torch.Try(func() { s.Forward(n, c.Zeros(torch.Int64, 1, 6)) }); err == nil {
+		t.Error("a sequence longer than the context went through")
+	}
+}
+
+// A token's logits must not depend on the tokens after it.
+func TestGPTDoesNotSeeTheFuture(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	s := build(t, "gpt", models.Options{Width: 8, Heads: 2, Context: 4, Depth: 2, Classes: 10})
+	materialise(t, c, s)
+	logits := func(tokens ...int64) []float32 {
+		y := s.Forward(nn.NewCtx(c, nn.Config{}), torch.From(c, tokens, 1, 4))
+		return torch.Values[float32](c.Contiguous(c.Narrow(y, 2, 0, 3)))
+	}
+	if !slices.Equal(logits(1, 2, 3, 4), logits(1, 2, 3, 9)) {
+		t.Error("the last token changed the logits of the first three")
+	}
+	if slices.Equal(logits(1, 2, 3, 4), logits(9, 2, 3, 4)) {
+		t.Error("the first token changed nothing")
+	}
+}
+
+// Root mean squares of the initialisations that models choose in place of their layers' own.
+func TestInitialisation(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	check := func(s *nn.Sequential, name string, std float64) {
+		t.Helper()
+		for _, p := range nn.State(s) {
+			if p.Name != name {
+				continue
+			}
+			v := torch.Values[float32](p.Tensor())
+			sum := 0.0
+			for _, x := range v {
+				sum += float64(x) * float64(x)
+			}
+			if got := sum / float64(len(v)); got < 0.9*std*std || got > 1.1*std*std {
+				t.Errorf("%s: the mean square is %v, want %v", name, got, std*std)
+			}
+			return
+		}
+		t.Errorf("no %s", name)
+	}
+	resnet := build(t, "resnet20", models.Options{})
+	materialise(t, c, resnet)
+	check(resnet, "layer2.0.conv1.weight", 0.083333333) // sqrt(2 / (32 * 3 * 3))
+	check(resnet, "layer3.0.downsample.0.weight", 0.17677670)
+	gpt := build(t, "gpt", models.Options{})
+	materialise(t, c, gpt)
+	check(gpt, "embed.token.weight", 0.02)
+	check(gpt, "embed.position", 0.02)
+	check(gpt, "blocks.1.attn.qkv.weight", 0.02)
+	check(gpt, "blocks.1.attn.qkv.bias", 0)
+	check(gpt, "blocks.1.attn.proj.weight", 0.0070710678) // 0.02 / sqrt(2 * 4)
+	check(gpt, "blocks.3.mlp.2.weight", 0.0070710678)
+	check(gpt, "blocks.3.ln1.weight", 1)
+	check(gpt, "head.linear.weight", 0.02)
+}
