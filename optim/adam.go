@@ -1,0 +1,64 @@
+package optim
+
+import (
+	"math"
+
+	"penstock/torch"
+)
+
+// Adam is torch.optim.Adam (Kingma and Ba 2015, algorithm 1), t counting the parameter's own updates:
+//
+//	g = g + WeightDecay p
+//	m = Betas[0] m + (1 - Betas[0]) g
+//	v = Betas[1] v + (1 - Betas[1]) g²
+//	p = p - LR / (1 - Betas[0]^t)  m / (sqrt(v) / sqrt(1 - Betas[1]^t) + Eps)
+//
+// It keeps m as "exp_avg" and v as "exp_avg_sq".
+func Adam(o Config) (Optimizer, error) { return newAdam("adam", o, false) }
+
+// AdamW is torch.optim.AdamW (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"): Adam whose decay does not pass through the averages,
+//
+//	p = (1 - LR WeightDecay) p
+//
+// before the update, in place of the penalty in the gradient.
+func AdamW(o Config) (Optimizer, error) { return newAdam("adamw", o, true) }
+
+func newAdam(name string, o Config, decoupled bool) (Optimizer, error) {
+	if err := o.check(name, "Betas[0]", "Betas[1]", "Eps"); err != nil {
+		return nil, err
+	}
+	if o.Betas == [2]float64{} {
+		o.Betas = [2]float64{0.9, 0.999}
+	}
+	o.Eps = orElse(o.Eps, 1e-8)
+	return newOptimizer(&adam{o, decoupled}, orElse(o.LR, 1e-3)), nil
+}
+
+type adam struct {
+	Config
+	decoupled bool
+}
+
+func (r *adam) slots() []string { return []string{"exp_avg", "exp_avg_sq"} }
+
+func (r *adam) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, lr float64) {
+	beta1, beta2 := r.Betas[0], r.Betas[1]
+	mean, square := m.slots[0], m.slots[1]
+	mark := c.Mark()
+	switch {
+	case r.WeightDecay == 0:
+	case r.decoupled:
+		c.MulScalar_(p, 1-lr*r.WeightDecay)
+	default:
+		g = c.AddScaled(g, p, r.WeightDecay)
+	}
+	c.Add_(c.MulScalar_(mean, beta1), g, 1-beta1)
+	c.Addcmul_(c.MulScalar_(square, beta2), g, g, 1-beta2)
+	c.Release(mark) // the penalised gradient has done its work before the denominator needs its room
+
+	t := float64(m.steps)
+	denominator := c.Sqrt(square)
+	c.DivScalar_(denominator, math.Sqrt(1-math.Pow(beta2, t)))
+	c.AddScalar_(denominator, r.Eps)
+	c.Addcdiv_(p, mean, denominator, -lr/(1-math.Pow(beta1, t)))
+}

@@ -1,0 +1,183 @@
+package optim_test
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/optim"
+	"penstock/torch"
+)
+
+// The global norm decides over every weight, so one bit of it that depended on the partition would end the equality of all runs.
+func TestGlobalNormDoesNotDependOnThePartition(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	model := newModel(t, torch.CPU(0))
+	setGrads(c, model, 0)
+	want := optim.GlobalNorm(optim.SquaredNorms(c, model))
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 40 {
+		stages := 1 + random.IntN(4)
+		parts := make([][]nn.NamedParam, stages)
+		for _, i := range random.Perm(len(model)) {
+			k := random.IntN(stages)
+			parts[k] = append(parts[k], model[i])
+		}
+		var norms [][]optim.NamedNorm
+		for i, part := range parts {
+			stage := torch.NewCtx(torch.Options{Device: torch.CPU(i), Threads: 1 + random.IntN(4)})
+			norms = append(norms, optim.SquaredNorms(stage, part))
+			stage.Close()
+		}
+		if got := optim.GlobalNorm(norms...); got != want {
+			t.Fatalf("%d stages: the norm is %v, want %v", stages, got, want)
+		}
+	}
+}
+
+// Stages of different partitions have different numbers of threads, and libtorch's own sum of a large tensor depends on them.
+func TestSquaredNormsDoNotDependOnThreads(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	model := newModel(t, torch.CPU(0))[1:2]
+	moved := 0
+	for step := range 8 {
+		setGrads(c, model, step)
+		want := optim.SquaredNorms(c, model)
+		g := c.GradOf(model[0].Tensor())
+		sum := torch.Item[float64](c.SumAs(c.Mul(g, g), torch.Float64))
+		for _, threads := range []int{2, 3} {
+			other := torch.NewCtx(torch.Options{Threads: threads})
+			if got := optim.SquaredNorms(other, model); got[0] != want[0] {
+				t.Errorf("step %d on %d threads: got %v, want %v", step, threads, got, want)
+			}
+			if torch.Item[float64](other.SumAs(other.Mul(g, g), torch.Float64)) != sum {
+				moved++
+			}
+			other.Close()
+		}
+	}
+	if moved == 0 {
+		t.Error("libtorch's own sums did not depend on the threads either: this test shows nothing")
+	}
+}
+
+func TestSquaredNormsAreExact(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	model := newModel(t, torch.CPU(0))
+	setGrads(c, model, 0, "b.bias")
+	mark := c.Mark()
+	got := optim.SquaredNorms(c, model)
+	if c.Mark() != mark {
+		t.Error("temporaries are left in the context")
+	}
+	if len(got) != 4 {
+		t.Fatalf("got %v, want all but b.bias", got)
+	}
+	for _, n := range got {
+		for _, p := range model {
+			if p.Name != n.Name {
+				continue
+			}
+			var want float64
+			for _, v := range torch.Values[float32](c.GradOf(p.Tensor())) {
+				want += float64(v) * float64(v)
+			}
+			if math.Abs(n.Squared-want) > 1e-12*want {
+				t.Errorf("%s: got %v, want %v", n.Name, n.Squared, want)
+			}
+		}
+	}
+}
+
+// Large gradients do not overflow: a float32's square fits a float64.
+func TestSquaredNormsDoNotOverflow(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	model := newModel(t, torch.CPU(0))
+	setGrads(c, model, 0)
+	model[0].Tensor().SetGradOf(c.Fill_(c.Empty(torch.Float32, model[0].Shape()...), 1e38))
+	norm, err := optim.Clip(c, model[:1], 1)
+	if want := 1e38 * math.Sqrt(105); err != nil || math.Abs(norm-want) > 1e-6*want {
+		t.Errorf("got %v, %v, want %v", norm, err, want)
+	}
+	clipped := optim.GlobalNorm(optim.SquaredNorms(c, model[:1]))
+	if math.Abs(clipped-1) > 1e-6 {
+		t.Errorf("the clipped norm is %v", clipped)
+	}
+}
+
+// A gradient's memory layout is no part of its value: the transposed one has the same norm to the bit.
+func TestSquaredNormsOfTransposedGradients(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	model := newModel(t, torch.CPU(0))
+	setGrads(c, model, 0)
+	w := model[3]
+	want := optim.SquaredNorms(c, []nn.NamedParam{w})
+	g := c.GradOf(w.Tensor())
+	w.Tensor().SetGradOf(c.Transpose(c.Contiguous(c.Transpose(g, 0, 1)), 0, 1))
+	if got := optim.SquaredNorms(c, []nn.NamedParam{w}); got[0] != want[0] {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestClipFactor(t *testing.T) {
+	for _, row := range []struct {
+		norm, most, want float64
+		reason           string
+	}{
+		{2, 1, 0.49999975000012, "PyTorch's 1e-6 is in the denominator"},
+		{1, 2, 1, "gradients are never made larger"},
+		{0, 1, 1, "a norm of zero divides by 1e-6"},
+		{5, math.Inf(1), 1, "no limit"},
+		{1, 1, 0.999999000001, "just at the limit"},
+	} {
+		got, err := optim.ClipFactor(row.norm, row.most)
+		if err != nil || math.Abs(got-row.want) > 1e-12 {
+			t.Errorf("%v to %v: got %v, %v, want %v (%s)", row.norm, row.most, got, err, row.want, row.reason)
+		}
+	}
+	for _, most := range []float64{0, -1, math.NaN()} {
+		if _, err := optim.ClipFactor(1, most); err == nil || errors.Is(err, optim.ErrNotFinite) {
+			t.Errorf("to %v: got %v", most, err)
+		}
+	}
+}
+
+func TestClippingWhatIsNotFiniteTouchesNothing(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	model := newModel(t, torch.CPU(0))
+	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		setGrads(c, model, 0)
+		c.Fill_(c.GradOf(model[4].Tensor()), bad)
+		before := torch.Bytes(c.GradOf(model[0].Tensor()))
+		norm, err := optim.Clip(c, model, 1)
+		if !errors.Is(err, optim.ErrNotFinite) || !strings.HasPrefix(err.Error(), "optim: ") {
+			t.Errorf("%v: got %v", bad, err)
+		}
+		if !math.IsNaN(norm) && !math.IsInf(norm, 1) {
+			t.Errorf("%v: the norm is %v", bad, norm)
+		}
+		if string(torch.Bytes(c.GradOf(model[0].Tensor()))) != string(before) {
+			t.Errorf("%v: gradients were scaled", bad)
+		}
+	}
+}
+
+// The temporaries of a norm are of one block, however large the parameter.
+func TestSquaredNormsNeedLittleMemory(t *testing.T) {
+	torchtest.Check(t)
+	d := torch.CPU(6)
+	c := torch.NewCtx(torch.Options{Device: d, Threads: 1})
+	defer c.Close()
+	model := newModel(t, torch.CPU(0))
+	setGrads(c, model, 0)
+	d.ResetPeak()
+	before := d.Memory().Live
+	optim.SquaredNorms(c, model)
+	if extra := d.Memory().Peak - before; extra > 1<<17+64 {
+		t.Errorf("%d bytes at the peak", extra)
+	}
+}

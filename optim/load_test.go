@@ -1,0 +1,221 @@
+package optim_test
+
+import (
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/optim"
+	"penstock/torch"
+)
+
+// save writes the state down as a checkpoint would.
+func save(o optim.Optimizer) ([]optim.SavedTensor, map[string]int64) {
+	var out []optim.SavedTensor
+	for _, s := range o.State() {
+		data := torch.Bytes(s.Tensor)
+		out = append(out, optim.SavedTensor{Name: s.Name, DType: s.Tensor.DType(), Shape: s.Tensor.Shape(),
+			Read: func() ([]byte, error) { return data, nil }})
+	}
+	return out, o.Steps()
+}
+
+// Whoever stops after any step, and goes on in a new process on other devices, gets the bits of a run that never stopped. One parameter's first gradient
+// comes late, another has none at all.
+func TestResumedRunIsTheSameToTheBit(t *testing.T) {
+	const steps = 4
+	without := func(step int) []string {
+		if step < 2 {
+			return []string{"a.bias", "b.bias"}
+		}
+		return []string{"a.bias"}
+	}
+	for _, row := range rules {
+		t.Run(row.title, func(t *testing.T) {
+			c := torchtest.New(t, torch.Options{})
+			model := newModel(t, torch.CPU(0))
+			opt := newOptimizer(t, row.name, row.config)
+			for step := range steps {
+				resumed := newModel(t, torch.CPU(1), torch.CPU(2))
+				for i, p := range resumed {
+					if err := torch.SetBytes(p.Tensor(), torch.Bytes(model[i].Tensor())); err != nil {
+						t.Fatal(err)
+					}
+				}
+				other := newOptimizer(t, row.name, row.config)
+				before := torch.CPU(1).Memory().Live
+				tensors, counts := save(opt)
+				if err := other.Load(tensors, counts, []optim.Placement{{torch.CPU(1), resumed[:2]}, {torch.CPU(2), resumed[2:]}}); err != nil {
+					t.Fatal(err)
+				}
+				differ(t, "loaded state", state(other), state(opt))
+				if step > 0 {
+					want := row.slots * 4 * (resumed[0].Numel() + resumed[1].Numel())
+					if got := torch.CPU(1).Memory().Live - before; got != want {
+						t.Errorf("cpu:1 holds %d bytes of state, want %d", got, want)
+					}
+				}
+
+				setGrads(c, resumed, step, without(step)...)
+				other.Step(c, resumed)
+				setGrads(c, model, step, without(step)...)
+				opt.Step(c, model)
+				differ(t, "parameters", values(resumed), values(model))
+				differ(t, "state", state(other), state(opt))
+				other.Close()
+				for _, p := range resumed {
+					p.Param.Free()
+				}
+			}
+		})
+	}
+}
+
+func TestLoadRefusesWhatDoesNotFit(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	model := newModel(t, torch.CPU(0))
+	opt := newOptimizer(t, "adam", optim.Config{})
+	setGrads(c, model, 0, "b.bias")
+	opt.Step(c, model)
+	before := state(opt)
+	tensors, steps := save(opt)
+
+	// edit returns the tensors with one of them changed; f may return no tensor.
+	edit := func(name string, f func(s optim.SavedTensor) []optim.SavedTensor) []optim.SavedTensor {
+		var out []optim.SavedTensor
+		for _, s := range tensors {
+			if s.Name == name {
+				out = append(out, f(s)...)
+			} else {
+				out = append(out, s)
+			}
+		}
+		return out
+	}
+	count := func(name string, n int64) map[string]int64 {
+		out := maps.Clone(steps)
+		out[name] = n
+		return out
+	}
+	fewer := maps.Clone(steps)
+	delete(fewer, "a.bias")
+	whole := []optim.Placement{{Device: torch.CPU(5), Params: model}}
+
+	for _, row := range []struct {
+		reason  string
+		tensors []optim.SavedTensor
+		steps   map[string]int64
+		places  []optim.Placement
+		want    string
+	}{
+		{"a tensor is missing", edit("exp_avg.a.bias", func(s optim.SavedTensor) []optim.SavedTensor { return nil }), steps, whole,
+			`no tensor "exp_avg.a.bias"`},
+		{"a tensor is unknown", edit("exp_avg.a.bias", func(s optim.SavedTensor) []optim.SavedTensor {
+			other := s
+			other.Name = "momentum.a.bias"
+			return []optim.SavedTensor{s, other}
+		}), steps, whole, `belong to no parameter of the model under this optimizer: ["momentum.a.bias"]`},
+		{"a tensor is there twice", append(tensors[:len(tensors):len(tensors)], tensors[0]), steps, whole, `"exp_avg.a.bias" is there twice`},
+		{"a shape differs", edit("exp_avg_sq.b.weight", func(s optim.SavedTensor) []optim.SavedTensor {
+			s.Shape = []int64{3, 7, 5}
+			return []optim.SavedTensor{s}
+		}), steps, whole, `"exp_avg_sq.b.weight" is float32[3 7 5], the parameter is float32[3 5 7]`},
+		{"a type differs", edit("exp_avg_sq.b.weight", func(s optim.SavedTensor) []optim.SavedTensor {
+			s.DType = torch.Int32
+			return []optim.SavedTensor{s}
+		}), steps, whole, `is int32[3 5 7]`},
+		{"the bytes are too few", edit("exp_avg_sq.a.weight", func(s optim.SavedTensor) []optim.SavedTensor {
+			s.Read = func() ([]byte, error) { return make([]byte, 12), nil }
+			return []optim.SavedTensor{s}
+		}), steps, whole, `"exp_avg_sq.a.weight": from: shape [257 131] of float32 holds 134668 bytes, the data has 12`},
+		{"reading fails", edit("exp_avg_sq.a.weight", func(s optim.SavedTensor) []optim.SavedTensor {
+			s.Read = func() ([]byte, error) { return nil, errors.New("the disk is gone") }
+			return []optim.SavedTensor{s}
+		}), steps, whole, `"exp_avg_sq.a.weight": the disk is gone`},
+		{"a count is missing", tensors, fewer, whole, `no count of steps for parameter "a.bias"`},
+		{"a count is unknown", tensors, count("d.bias", 1), whole, `that the model does not have: ["d.bias"]`},
+		{"a count is negative", tensors, count("a.bias", -1), whole, `parameter "a.bias" has a count of -1 steps`},
+		{"a count without tensors", tensors, count("b.bias", 1), whole, `no tensor "exp_avg.b.bias"`},
+		{"tensors without a count", tensors, count("a.bias", 0), whole, `["exp_avg.a.bias" "exp_avg_sq.a.bias"]`},
+		{"tensors alone", tensors, nil, whole, `no count of steps`},
+		{"counts alone", nil, steps, whole, `no tensor`},
+		{"a parameter has no place", tensors, steps, []optim.Placement{{torch.CPU(5), model[1:]}}, `does not have: ["b.weight"]`},
+		{"a parameter has two places", tensors, steps, append(whole, optim.Placement{Params: model[:1]}), `"b.weight" is placed twice`},
+	} {
+		err := opt.Load(row.tensors, row.steps, row.places)
+		if err == nil || !strings.HasPrefix(err.Error(), "optim: load: ") || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: got %v, want %s", row.reason, err, row.want)
+		}
+		differ(t, row.reason, state(opt), before)
+	}
+	if live := torch.CPU(5).Memory().Live; live != 0 {
+		t.Errorf("failed loads left %d bytes", live)
+	}
+}
+
+func TestLoadOutOfMemory(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	model := newModel(t, torch.CPU(0))
+	opt := newOptimizer(t, "adam", optim.Config{})
+	setGrads(c, model, 0)
+	opt.Step(c, model)
+	tensors, steps := save(opt)
+	other := newOptimizer(t, "adam", optim.Config{})
+	d := torch.CPU(5)
+	d.SetLimit(500_000)
+	err := other.Load(tensors, steps, []optim.Placement{{d, model}})
+	d.SetLimit(0)
+	if !errors.Is(err, torch.ErrOutOfMemory) || !strings.Contains(err.Error(), `"exp_avg_sq.c.weight"`) {
+		t.Errorf("got %v", err)
+	}
+	if live := d.Memory().Live; live != 0 {
+		t.Errorf("%d bytes are left", live)
+	}
+}
+
+// A checkpoint from before the first step has no state; loading it starts anew.
+func TestLoadOfNothingStartsAnew(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	model := newModel(t, torch.CPU(0))
+	opt := newOptimizer(t, "sgd", optim.Config{Momentum: 0.9})
+	tensors, steps := save(opt)
+	setGrads(c, model, 0)
+	opt.Step(c, model)
+	if err := opt.Load(tensors, steps, []optim.Placement{{torch.CPU(0), model}}); err != nil {
+		t.Fatal(err)
+	}
+	if len(opt.State()) != 0 || len(opt.Steps()) != 0 {
+		t.Errorf("the state is %v, %v", opt.State(), opt.Steps())
+	}
+}
+
+// State can be put in place before the parameters exist: shapes are enough.
+func TestLoadNeedsNoParameters(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	m := &module{}
+	m.Param("w", nn.Ones, 3)
+	t.Cleanup(func() { nn.Free(m) })
+	opt := newOptimizer(t, "sgd", optim.Config{LR: 1, Momentum: 0.5})
+	saved := optim.SavedTensor{Name: "momentum.w", DType: torch.Float32, Shape: []int64{3}, Read: func() ([]byte, error) {
+		return torch.Bytes(torch.From(c, []float32{2, 4, 6})), nil
+	}}
+	if err := opt.Load([]optim.SavedTensor{saved}, map[string]int64{"w": 7}, []optim.Placement{{torch.CPU(0), nn.Params(m)}}); err != nil {
+		t.Fatal(err)
+	}
+	nn.Materialise(c, nn.Params(m), 0)
+	p := nn.Params(m)[0]
+	p.Tensor().SetGradOf(c.Ones(torch.Float32, 3))
+	opt.Step(c, nn.Params(m))
+	// b = 0.5 b + 1 and p = 1 - b.
+	for i, want := range []float32{-1, -2, -3} {
+		if got := torch.Values[float32](p.Tensor())[i]; got != want {
+			t.Errorf("element %d is %v, want %v", i, got, want)
+		}
+	}
+	if n := opt.Steps()["w"]; n != 8 {
+		t.Errorf("%d steps, want 8", n)
+	}
+}

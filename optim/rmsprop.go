@@ -1,0 +1,61 @@
+package optim
+
+import "penstock/torch"
+
+// RMSprop is torch.optim.RMSprop (Hinton's lecture 6e; centered: Graves 2013, "Generating sequences with recurrent neural networks", eq. 38-45):
+//
+//	g = g + WeightDecay p
+//	v = Alpha v + (1 - Alpha) g²
+//	a = Alpha a + (1 - Alpha) g               with Centered
+//	d = sqrt(v) + Eps,  sqrt(v - a²) + Eps with Centered
+//	b = Momentum b + g / d,  p = p - LR b     with momentum
+//	p = p - LR g / d                          without
+//
+// It keeps v as "square_avg", a as "grad_avg" and b as "momentum". With WeightDecay a step needs two temporaries of a parameter's size, all others
+// need one.
+func RMSprop(o Config) (Optimizer, error) {
+	if err := o.check("rmsprop", "Momentum", "Eps", "Alpha", "Centered"); err != nil {
+		return nil, err
+	}
+	o.Alpha, o.Eps = orElse(o.Alpha, 0.99), orElse(o.Eps, 1e-8)
+	return newOptimizer(&rmsprop{o}, orElse(o.LR, 1e-2)), nil
+}
+
+type rmsprop struct{ Config }
+
+func (r *rmsprop) slots() []string {
+	s := []string{"square_avg"}
+	if r.Centered {
+		s = append(s, "grad_avg")
+	}
+	if r.Momentum != 0 {
+		s = append(s, "momentum")
+	}
+	return s
+}
+
+func (r *rmsprop) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, lr float64) {
+	if r.WeightDecay != 0 {
+		g = c.AddScaled(g, p, r.WeightDecay)
+	}
+	square := m.slots[0]
+	c.Addcmul_(c.MulScalar_(square, r.Alpha), g, g, 1-r.Alpha)
+
+	var denominator *torch.Tensor
+	if r.Centered {
+		mean := m.slots[1]
+		c.Add_(c.MulScalar_(mean, r.Alpha), g, 1-r.Alpha)
+		denominator = c.Sqrt_(c.Addcmul(square, mean, mean, -1))
+	} else {
+		denominator = c.Sqrt(square)
+	}
+	c.AddScalar_(denominator, r.Eps)
+
+	if r.Momentum != 0 {
+		b := m.slots[len(m.slots)-1]
+		c.Addcdiv_(c.MulScalar_(b, r.Momentum), g, denominator, 1)
+		c.Add_(p, b, -lr)
+	} else {
+		c.Addcdiv_(p, g, denominator, -lr)
+	}
+}

@@ -1,0 +1,52 @@
+package optim
+
+import "penstock/torch"
+
+// SGD is stochastic gradient descent as torch.optim.SGD:
+//
+//	d = g + WeightDecay p
+//	b = Momentum b + (1 - Dampening) d        at the first update b = d
+//	d = d + Momentum b  with Nesterov,  b  without
+//	p = p - LR d
+//
+// With momentum it keeps "momentum", one tensor for each parameter; without, nothing. (Sutskever et al. 2013, "On the importance of initialization and
+// momentum in deep learning", with the rate outside of the momentum.)
+func SGD(o Config) (Optimizer, error) {
+	if err := o.check("sgd", "Momentum", "Dampening", "Nesterov"); err != nil {
+		return nil, err
+	}
+	return newOptimizer(&sgd{o}, orElse(o.LR, 1e-3)), nil
+}
+
+type sgd struct{ Config }
+
+func (r *sgd) slots() []string {
+	if r.Momentum == 0 {
+		return nil
+	}
+	return []string{"momentum"}
+}
+
+func (r *sgd) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, lr float64) {
+	d := g
+	if r.WeightDecay != 0 {
+		d = c.AddScaled(g, p, r.WeightDecay)
+	}
+	if r.Momentum != 0 {
+		b := m.slots[0]
+		if m.steps == 1 {
+			c.Copy_(b, d)
+		} else {
+			c.Add_(c.MulScalar_(b, r.Momentum), d, 1-r.Dampening)
+		}
+		switch {
+		case !r.Nesterov:
+			d = b
+		case d == g:
+			d = c.AddScaled(g, b, r.Momentum)
+		default:
+			c.Add_(d, b, r.Momentum)
+		}
+	}
+	c.Add_(p, d, -lr)
+}
