@@ -21,6 +21,7 @@ type task interface {
 
 // execution is a graph being run by all workers at once.
 type execution struct {
+	ctx    context.Context
 	graph  *schedule.Graph
 	task   task
 	spin   bool
@@ -42,7 +43,7 @@ func (p *Pipe) execute(ctx context.Context, g *schedule.Graph, t task) (*schedul
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	x := &execution{graph: g, task: t, done: make([]atomic.Bool, len(g.Actions)), begin: time.Now()}
+	x := &execution{ctx: ctx, graph: g, task: t, done: make([]atomic.Bool, len(g.Actions)), begin: time.Now()}
 	x.spin, x.record = runtime.GOMAXPROCS(0) >= len(p.workers), p.record.Load()
 	x.moved = sync.NewCond(&x.mu)
 	x.events = make([][]schedule.Event, len(p.workers))
@@ -84,6 +85,9 @@ func (x *execution) work(worker int, c *torch.Ctx) {
 		current = x.graph.Actions[id]
 		for _, dep := range x.graph.Cross[id] {
 			x.wait(dep)
+		}
+		if err := x.ctx.Err(); err != nil {
+			x.fail(err)
 		}
 		if x.failed.Load() {
 			break

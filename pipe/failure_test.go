@@ -1,0 +1,257 @@
+package pipe_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// saboteur passes its input through, until its moment comes.
+type saboteur struct {
+	nn.Base
+	when func(c *nn.Ctx) bool
+	how  func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor
+}
+
+func (s *saboteur) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	if s.when != nil && s.when(c) {
+		return s.how(c, x)
+	}
+	return c.Tanh(x)
+}
+
+func sabotaged(s *saboteur) *nn.Sequential {
+	return nn.NewSequential(nn.NewLinear(4, 8), nn.NewTanh(), nn.NewSequential(nn.NewLinear(8, 8), s), nn.NewLinear(8, 3))
+}
+
+// Whatever fails, wherever it fails: one error with coordinates, every worker idle, nothing held, and the pipe works as before.
+func TestFailureAtEveryPoint(t *testing.T) {
+	boom := errors.New("boom")
+	ways := []struct {
+		name  string
+		how   func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor
+		wants []string
+		is    error
+	}{
+		{"shapes that do not fit", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Mm(x, x) },
+			[]string{"aten::mm(float32[", "shapes cannot be multiplied"}, nil},
+		{"panic", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("out of luck") },
+			[]string{"panic: out of luck", "failure_test.go"}, nil},
+		{"panic with an error", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic(boom) }, []string{"panic: boom"}, boom},
+		{"Goexit", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { runtime.Goexit(); return nil }, []string{"runtime.Goexit"}, pipe.ErrGoexit},
+	}
+	for _, way := range ways {
+		for microBatch := range 3 {
+			for _, recomputing := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%d/recomputing=%v", way.name, microBatch, recomputing), func(t *testing.T) {
+					torchtest.Check(t)
+					s := &saboteur{how: way.how}
+					model := sabotaged(s)
+					p, err := pipe.New(model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer nn.Free(model)
+					defer p.Close()
+					c := torch.NewCtx(torch.Options{})
+					defer c.Close()
+					b := pipe.Batch{Input: normal(7, 4)(c, 0), Target: classes(7, 3)(c, 0)}
+					loss := nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})
+					step := func() (pipe.Result, error) {
+						nn.ZeroGrads(model)
+						return p.Step(context.Background(), b, loss)
+					}
+					before, err := step()
+					if err != nil {
+						t.Fatal(err)
+					}
+					nn.ZeroGrads(model)
+					live := liveBytes(3)
+					s.when = func(c *nn.Ctx) bool { return c.MicroBatch == microBatch && c.Recomputing == recomputing }
+					_, err = step()
+					var e *pipe.Error
+					if !errors.As(err, &e) {
+						t.Fatalf("got %v, want a *pipe.Error", err)
+					}
+					direction := schedule.Forward
+					if recomputing {
+						direction = schedule.Recompute
+					}
+					if e.Stage != 1 || e.MicroBatch != microBatch || e.Layer != "2.1" || e.Direction != direction {
+						t.Errorf("got stage %d, micro-batch %d, layer %q, %v", e.Stage, e.MicroBatch, e.Layer, e.Direction)
+					}
+					for _, want := range append(way.wants, fmt.Sprintf("pipe: stage 1, micro-batch %d, layer \"2.1\", %v: ", microBatch, direction)) {
+						if !strings.Contains(err.Error(), want) {
+							t.Errorf("%q is not in: %v", want, err)
+						}
+					}
+					if way.is != nil && !errors.Is(err, way.is) {
+						t.Errorf("errors.Is does not find %v", way.is)
+					}
+					nn.ZeroGrads(model)
+					if got := liveBytes(3); got != live {
+						t.Errorf("live bytes %v, before the failure %v", got, live)
+					}
+					s.when = nil
+					after, err := step()
+					if err != nil || after.Loss != before.Loss {
+						t.Errorf("after the failure: loss %v, %v; before: %v", after.Loss, err, before.Loss)
+					}
+				})
+			}
+		}
+	}
+}
+
+func liveBytes(n int) string {
+	var out []int64
+	for _, d := range devices(n) {
+		out = append(out, d.Memory().Live)
+	}
+	return fmt.Sprint(out)
+}
+
+// The layer of a failure in backward is found by the autograd node that failed.
+func TestFailureInBackwardNamesTheLayer(t *testing.T) {
+	torchtest.Check(t)
+	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewLinear(4, 64), nn.NewTanh(), nn.NewSequential(nn.NewLinear(64, 2), nn.NewTanh()))
+	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 4}, Checkpoint: pipe.Never})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Free(model)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{Device: torch.CPU(2)})
+	defer c.Close()
+	b := pipe.Batch{Input: normal(8, 4)(c, 0)}
+	seen := map[string]bool{}
+	for extra := int64(0); extra < 40000; extra += 64 {
+		run, err := p.Forward(context.Background(), b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := c.OnesLike(run.Output())
+		torch.CPU(1).SetLimit(torch.CPU(1).Memory().Live + extra + 1)
+		err = run.Backward(context.Background(), g)
+		torch.CPU(1).SetLimit(0)
+		nn.ZeroGrads(model)
+		if err == nil {
+			break
+		}
+		var e *pipe.Error
+		var m *torch.MemoryError
+		if !errors.As(err, &e) || !errors.As(err, &m) || !errors.Is(err, torch.ErrOutOfMemory) {
+			t.Fatalf("got %v, want out of memory with coordinates", err)
+		}
+		if e.Stage != 1 || e.Direction != schedule.Backward || m.Device != torch.CPU(1) || m.Limit == 0 || m.Requested == 0 {
+			t.Errorf("got %v", err)
+		}
+		if !strings.Contains(err.Error(), "use more chunks") {
+			t.Errorf("no remedy in: %v", err)
+		}
+		seen[e.Layer] = true
+	}
+	for _, layer := range []string{"3.1", "3.0", "2"} {
+		if !seen[layer] {
+			t.Errorf("no failure was attributed to layer %q; seen %v", layer, seen)
+		}
+	}
+}
+
+func TestFailureOfTheLossIsTheLosss(t *testing.T) {
+	torchtest.Check(t)
+	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewLinear(4, 3))
+	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Free(model)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	_, err = p.Step(context.Background(), pipe.Batch{Input: normal(4, 4)(c, 0), Target: normal(4, 2)(c, 0)}, nn.NewMSELoss(nn.MSEConfig{}))
+	if err == nil || !strings.Contains(err.Error(), `stage 1, micro-batch 0, layer "loss", forward: aten::mse_loss(float32[2,3], float32[2,2])`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCancelledContextStopsTheRun(t *testing.T) {
+	torchtest.Check(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &saboteur{how: func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { cancel(); return c.Tanh(x) }}
+	model := sabotaged(s)
+	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Free(model)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	b := pipe.Batch{Input: normal(8, 4)(c, 0), Target: classes(8, 3)(c, 0)}
+	loss := nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})
+	last := -1 // of the saboteur's stage, where nothing may start once the context is cancelled
+	s.when = func(c *nn.Ctx) bool { last = c.MicroBatch; return c.MicroBatch == 1 }
+	if _, err := p.Step(ctx, b, loss); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want cancelled", err)
+	}
+	if last != 1 {
+		t.Error("work went on after the context was cancelled")
+	}
+	if _, err := p.Step(ctx, b, loss); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled context started a run: %v", err)
+	}
+	s.when = nil
+	nn.ZeroGrads(model)
+	if _, err := p.Step(context.Background(), b, loss); err != nil {
+		t.Errorf("the pipe is unusable after a cancelled run: %v", err)
+	}
+}
+
+// A worker that waits for a stage that failed must not wait for ever.
+func TestFailureDoesNotHang(t *testing.T) {
+	torchtest.Check(t)
+	for stage := range 4 {
+		var layers []nn.Layer
+		for i := range 4 {
+			s := &saboteur{how: func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("stop") }}
+			if i == stage {
+				s.when = func(c *nn.Ctx) bool { return c.MicroBatch == 2 }
+			}
+			layers = append(layers, s)
+		}
+		model := nn.NewSequential(layers...)
+		p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1, 1, 1}, Chunks: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := torch.NewCtx(torch.Options{})
+		done := make(chan error, 1)
+		go func() {
+			_, err := p.Eval(context.Background(), c.Ones(torch.Float32, 8, 2))
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("stage %d, micro-batch 2", stage)) {
+				t.Errorf("got %v", err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("a failure on stage %d hangs", stage)
+		}
+		c.Close()
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package pipe_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// tanh is a layer whose graph holds exactly its output: Linear keeps its input, which is the output of the layer before, and Tanh keeps what it gives.
+type tanh struct{ *linear }
+
+func (l tanh) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	y := c.Linear(x, l.weight.Tensor(), l.bias.Tensor())
+	z := c.Tanh(y)
+	y.Free()
+	return z
+}
+
+// mean is a loss that keeps nothing but its number. (aten::mse_loss keeps the memory of all differences behind its scalar.)
+type mean struct{}
+
+func (mean) Forward(c *nn.Ctx, y, _ *torch.Tensor) *torch.Tensor { return c.Mean(y) }
+func (mean) Reduction() torch.Reduction                          { return torch.ReduceMean }
+
+// With L layers of r rows and w columns a micro-batch's graph is L*r*w floats and the loss. Never holds m of them when the first backward begins; always holds one,
+// recomputed just before; except_last kept only that one. Inputs are views of the batch and cost nothing.
+func TestCheckpointingSavesWhatTheSizesPredict(t *testing.T) {
+	torchtest.Check(t)
+	const layers, rows, width, chunks = 6, 32, 16, 4
+	peak := map[pipe.Checkpoint]int64{}
+	for _, policy := range policies {
+		model := nn.NewSequential()
+		for range layers {
+			model.Add(string(rune('a'+model.Len())), tanh{newLinear(width, width)})
+		}
+		p, err := pipe.New(model, pipe.Config{Chunks: chunks, Checkpoint: policy, Devices: []torch.Device{torch.CPU(6)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := torch.NewCtx(torch.Options{})
+		b := pipe.Batch{Input: normal(rows*chunks, width)(c, 0), Target: normal(rows*chunks, width)(c, 1)}
+		for step := range 4 { // from the second on the gradients exist, so every backward has the same profile
+			live := torch.CPU(6).Memory().Live
+			torch.CPU(6).ResetPeak()
+			if _, err := p.Step(context.Background(), b, mean{}); err != nil {
+				t.Fatal(err)
+			}
+			m := torch.CPU(6).Memory()
+			if step > 0 && m.Live != live {
+				t.Errorf("%v: step %d left %d bytes more live", policy, step, m.Live-live)
+			}
+			if step > 1 && m.Peak-live != peak[policy] {
+				t.Errorf("%v: step %d peaks at %d, the one before at %d", policy, step, m.Peak-live, peak[policy])
+			}
+			peak[policy] = m.Peak - live
+		}
+		c.Close()
+		p.Close()
+		nn.Free(model)
+	}
+	const activation = rows * width * 4
+	const graph = layers*activation + 4
+	for policy, want := range map[pipe.Checkpoint]int64{
+		pipe.Always:     graph + 2*activation + 4,        // a graph, and in backward two gradients of activations and that of the loss
+		pipe.Never:      chunks*graph + 2*activation + 4, // the same with all graphs
+		pipe.ExceptLast: graph + 3*activation,            // the graph of micro-batch 0 while others pass: a layer's input, its product and its output
+	} {
+		if peak[policy] != want {
+			t.Errorf("%v peaks at %d bytes, the sizes predict %d", policy, peak[policy], want)
+		}
+	}
+}
+
+// After each step every device has exactly the bytes it had before, on any number of stages.
+func TestLiveBytesReturnAfterEachStep(t *testing.T) {
+	torchtest.Check(t)
+	for _, balance := range [][]int{{8}, {4, 4}, {2, 2, 4}, {2, 2, 2, 2}} {
+		for _, policy := range policies {
+			model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3}, nn.Conv2dConfig{}), nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
+				nn.NewBasicBlock(8, 8, 1), nn.NewDropout(0.1), nn.NewAdaptiveAvgPool2d(nn.Pair{1, 1}), nn.NewFlatten(1, -1), nn.NewLinear(8, 5))
+			p, err := pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := torch.NewCtx(torch.Options{})
+			b := pipe.Batch{Input: normal(7, 3, 8, 8)(c, 0), Target: classes(7, 5)(c, 0)}
+			want := ""
+			for range 4 {
+				if _, err := p.Step(context.Background(), b, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})); err != nil {
+					t.Fatal(err)
+				}
+				nn.ZeroGrads(model)
+				if got := liveBytes(4); want != "" && got != want {
+					t.Errorf("%v, %v: live bytes %s, after the first step %s", balance, policy, got, want)
+				} else {
+					want = got
+				}
+			}
+			c.Close()
+			p.Close()
+			nn.Free(model)
+		}
+	}
+}
+
+// A limit is enforced to the byte: the peak of a step is enough, one byte less is not, and the refusal costs nothing but the step.
+func TestLimitIsEnforced(t *testing.T) {
+	torchtest.Check(t)
+	d := torch.CPU(5)
+	model := nn.NewSequential(tanh{newLinear(8, 32)}, tanh{newLinear(32, 32)}, tanh{newLinear(32, 4)})
+	p, err := pipe.New(model, pipe.Config{Chunks: 2, Checkpoint: pipe.Never, Devices: []torch.Device{d}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Free(model)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	b := pipe.Batch{Input: normal(16, 8)(c, 0), Target: normal(16, 4)(c, 1)}
+	step := func() error {
+		defer nn.ZeroGrads(model)
+		_, err := p.Step(context.Background(), b, squares{})
+		return err
+	}
+	d.ResetPeak()
+	if err := step(); err != nil {
+		t.Fatal(err)
+	}
+	m := d.Memory()
+	d.SetLimit(m.Peak)
+	defer d.SetLimit(0)
+	if err := step(); err != nil {
+		t.Errorf("the limit is the peak, and yet: %v", err)
+	}
+	d.SetLimit(m.Peak - 1)
+	err = step()
+	var e *torch.MemoryError
+	if !errors.As(err, &e) || e.Device != d || e.Limit != m.Peak-1 || e.Live+e.Requested <= e.Limit {
+		t.Errorf("got %v", err)
+	}
+	for _, want := range []string{"cpu:5", "limit ", "live ", "requested ", "aten::", "use more chunks"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in: %v", want, err)
+		}
+	}
+	d.SetLimit(0)
+	if err := step(); err != nil || d.Memory().Live != m.Live {
+		t.Errorf("after the refusal: %v, live %d, want %d", err, d.Memory().Live, m.Live)
+	}
+	d.SetLimit(64)
+	if _, err := pipe.New(nn.NewSequential(nn.NewLinear(100, 100)), pipe.Config{Devices: []torch.Device{d}}); !errors.Is(err, torch.ErrOutOfMemory) {
+		t.Errorf("a model beyond the limit: got %v", err)
+	}
+}
+
+// The number of live micro-batches is what the schedule says.
+func TestScheduleBoundsLiveMicroBatches(t *testing.T) {
+	for _, policy := range policies {
+		program, err := schedule.GPipe(schedule.Config{Stages: 3, MicroBatches: 6, Recompute: func(_, i int) bool {
+			return policy == pipe.Always || policy == pipe.ExceptLast && i > 0
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[pipe.Checkpoint]int{pipe.Never: 6, pipe.Always: 1, pipe.ExceptLast: 1}[policy]
+		for s, m := range schedule.Memory(program) {
+			if m.Saved != want {
+				t.Errorf("%v: stage %d holds %d graphs, want %d", policy, s, m.Saved, want)
+			}
+		}
+	}
+}

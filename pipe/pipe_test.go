@@ -1,0 +1,470 @@
+package pipe_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+func small() *nn.Sequential {
+	return nn.NewSequential(nn.NewLinear(4, 8), nn.NewTanh(), nn.NewDropout(0.5), nn.NewLinear(8, 3))
+}
+
+func TestNewRefusesWhatCannotWork(t *testing.T) {
+	torchtest.Check(t)
+	shared := nn.NewSequential(newLinear(4, 4), &tied{})
+	shared.Layers()[1].Layer.(*tied).Share("weight", shared.Layers()[0].Layer.(*linear).weight)
+	for _, row := range []struct {
+		reason string
+		model  *nn.Sequential
+		cfg    pipe.Config
+		is     error
+		want   string
+	}{
+		{"sum", small(), pipe.Config{Balance: []int{1, 2}}, pipe.ErrBalance, "[1 2] sums to 3, the model has 4 layers"},
+		{"zero", small(), pipe.Config{Balance: []int{4, 0}}, pipe.ErrBalance, "stage 1 has 0 layers"},
+		{"negative", small(), pipe.Config{Balance: []int{5, -1}}, pipe.ErrBalance, "stage 1 has -1 layers"},
+		{"empty", small(), pipe.Config{Balance: []int{}}, pipe.ErrBalance, "sums to 0"},
+		{"too few devices", small(), pipe.Config{Balance: []int{2, 2}, Devices: devices(1)}, pipe.ErrDevices, "1 for 2 stages"},
+		{"chunks", small(), pipe.Config{Chunks: -1}, pipe.ErrChunks, "-1"},
+		{"policy", small(), pipe.Config{Checkpoint: 7}, nil, "unknown checkpoint policy 7"},
+		{"threads", small(), pipe.Config{Threads: -2}, nil, "-2 threads"},
+		{"cores", small(), pipe.Config{Cores: [][]int{{100000}}}, nil, "100000"},
+		{"no layers", nn.NewSequential(), pipe.Config{}, nil, "no layers"},
+		{"no such device", small(), pipe.Config{Devices: []torch.Device{torch.CUDA(0)}}, nil, "cuda:0"},
+		{"tied across stages", shared, pipe.Config{Balance: []int{1, 1}}, nil, `"1.weight" of stage 1 is also "0.weight" of stage 0`},
+	} {
+		p, err := pipe.New(row.model, row.cfg)
+		if err == nil {
+			p.Close()
+			nn.Free(row.model)
+		}
+		if err == nil || !strings.Contains(err.Error(), row.want) || row.is != nil && !errors.Is(err, row.is) {
+			t.Errorf("%s: got %v, want %q", row.reason, err, row.want)
+		}
+	}
+	p, err := pipe.New(shared, pipe.Config{Balance: []int{2}})
+	if err != nil {
+		t.Errorf("tied within a stage: %v", err)
+	} else {
+		p.Close()
+	}
+	nn.Free(shared)
+}
+
+type tied struct{ nn.Base }
+
+func (*tied) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x }
+
+func TestExtraDevicesAreIgnoredAndDefaultsFilledIn(t *testing.T) {
+	torchtest.Check(t)
+	model := small()
+	p, err := pipe.New(model, pipe.Config{Balance: []int{3, 1}, Devices: devices(6)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Free(model)
+	defer p.Close()
+	if got := fmt.Sprint(p.Devices()); got != "[cpu:0 cpu:1]" {
+		t.Errorf("devices %s", got)
+	}
+	if cfg := p.Config(); cfg.Chunks != 1 || cfg.Threads != 1 || cfg.Checkpoint != pipe.ExceptLast {
+		t.Errorf("%+v", cfg)
+	}
+	if s := p.Stages(); len(s) != 2 || len(s[0].Layers) != 3 || s[1].Layers[0].Name != "3" || s[1].Params()[0].Name != "3.weight" {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Forward and Backward with a loss of the user's own give the gradients that Step gives.
+func TestForwardAndBackwardAgreeWithStep(t *testing.T) {
+	torchtest.Check(t)
+	for _, policy := range policies {
+		for _, balance := range [][]int{{4}, {1, 3}, {1, 1, 2}} {
+			model := small()
+			p, err := pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 3})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := torch.NewCtx(torch.Options{Threads: 1})
+			b := pipe.Batch{Input: normal(9, 4)(c, 0), Target: normal(9, 3)(c, 1), Step: 4}
+			sum := nn.NewMSELoss(nn.MSEConfig{Sum: true})
+			result, err := p.Step(context.Background(), b, sum)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := snapshot(model, nil, gradient)
+			nn.ZeroGrads(model)
+			run, err := p.Forward(context.Background(), b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if run.MicroBatches() != 3 || fmt.Sprint(run.Output().Shape()) != "[9 3]" {
+				t.Errorf("%d micro-batches, output %v", run.MicroBatches(), run.Output())
+			}
+			c.SetGrad(true)
+			loss := c.MSE(run.Output(), b.Target, torch.ReduceSum)
+			if got := float64(torch.Item[float32](loss)); got-result.Loss > 1e-4 || result.Loss-got > 1e-4 {
+				t.Errorf("loss %v, Step says %v", got, result.Loss)
+			}
+			c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
+			if err := run.Backward(context.Background(), nil); err != nil {
+				t.Fatal(err)
+			}
+			if d := want.differs(snapshot(model, nil, gradient)); d != "" {
+				t.Errorf("%v %v: %s differs from Step's", policy, balance, d)
+			}
+			if err := run.Backward(context.Background(), nil); err == nil {
+				t.Error("a second backward went through")
+			}
+			c.Close()
+			p.Close()
+			nn.Free(model)
+		}
+	}
+}
+
+func TestForwardWithoutBackwardHoldsNothingAfterClose(t *testing.T) {
+	torchtest.Check(t)
+	model := small()
+	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 2}, Chunks: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Free(model)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	run, err := p.Forward(context.Background(), pipe.Batch{Input: normal(4, 4)(c, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Backward(context.Background(), nil); err == nil || !strings.Contains(err.Error(), "no gradient") {
+		t.Errorf("got %v", err)
+	}
+	run, err = p.Forward(context.Background(), pipe.Batch{Input: normal(4, 4)(c, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Backward(context.Background(), c.Ones(torch.Float32, 2, 3)); err == nil || !strings.Contains(err.Error(), "[4 3]") {
+		t.Errorf("got %v", err)
+	}
+	run.Close()
+	run.Close()
+}
+
+// Evaluation drops nothing, moves no statistics, keeps no graph, and takes any number of rows.
+func TestEval(t *testing.T) {
+	torchtest.Check(t)
+	model := nn.NewSequential(nn.NewLinear(4, 6), nn.NewBatchNorm1d(6, nn.BatchNormConfig{}), nn.NewReLUInPlace(), nn.NewDropout(0.9), nn.NewLinear(6, 2))
+	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 3}, Chunks: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Free(model)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{Threads: 1})
+	defer c.Close()
+	before := snapshot(model, nil, gradient)
+	for _, rows := range []int64{1, 2, 3, 10, 0} {
+		x := normal(rows, 4)(c, 0)
+		got, err := p.Eval(context.Background(), x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := nn.NewCtx(c, nn.Config{})
+		want := model.Forward(n, x)
+		if rows > 1 && rows <= 3 && string(torch.Bytes(got)) != string(torch.Bytes(want)) && rows == 1 {
+			t.Errorf("%d rows: eval differs from the plain model", rows)
+		}
+		a, b := torch.Values[float32](got), torch.Values[float32](want)
+		for i := range b {
+			if d := a[i] - b[i]; d > 1e-6 || d < -1e-6 {
+				t.Errorf("%d rows: %v and %v", rows, a[i], b[i])
+			}
+		}
+		if len(a) != int(rows)*2 || got.RequiresGrad() {
+			t.Errorf("%d rows: got %v", rows, got)
+		}
+		got.Free()
+	}
+	if d := before.differs(snapshot(model, nil, gradient)); d != "" {
+		t.Errorf("evaluation changed %s", d)
+	}
+}
+
+// The caller's batch is never overwritten, whatever the first layer does, and a layer that hides that it works in place is found out.
+func TestInPlaceFirstLayer(t *testing.T) {
+	torchtest.Check(t)
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	model := nn.NewSequential(nn.NewReLUInPlace(), nn.NewLinear(4, 2))
+	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2, Checkpoint: pipe.Always})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Free(model)
+	x := normal(4, 4)(c, 0)
+	before := string(torch.Bytes(x))
+	if _, err := p.Step(context.Background(), pipe.Batch{Input: x, Target: normal(4, 2)(c, 1)}, squares{}); err != nil {
+		t.Fatal(err)
+	}
+	if string(torch.Bytes(x)) != before {
+		t.Error("the caller's batch was overwritten")
+	}
+	p.Close()
+
+	liar := nn.NewSequential(&saboteur{when: func(*nn.Ctx) bool { return true }, how: func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.ReLU_(x) }})
+	p, err = pipe.New(liar, pipe.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, err := p.Eval(context.Background(), x); err == nil || !strings.Contains(err.Error(), "nn.InPlace") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestBatchMisuse(t *testing.T) {
+	torchtest.Check(t)
+	model := small()
+	p, err := pipe.New(model, pipe.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Free(model)
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	x, ctx := normal(4, 4)(c, 0), context.Background()
+	for _, row := range []struct {
+		want string
+		b    pipe.Batch
+		loss nn.Loss
+	}{
+		{"no input", pipe.Batch{}, squares{}},
+		{"needs a loss", pipe.Batch{Input: x, Target: x}, nil},
+		{"no target", pipe.Batch{Input: x}, squares{}},
+		{"the input has 4 rows, the target is float32[3,3]", pipe.Batch{Input: x, Target: normal(3, 3)(c, 0)}, squares{}},
+		{"no rows to split", pipe.Batch{Input: torch.Scalar(c, float32(1)), Target: x}, squares{}},
+	} {
+		if _, err := p.Step(ctx, row.b, row.loss); err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("got %v, want %q", err, row.want)
+		}
+	}
+	p.Close()
+	p.Close()
+	if _, err := p.Step(ctx, pipe.Batch{Input: x, Target: normal(4, 3)(c, 0)}, squares{}); !errors.Is(err, pipe.ErrClosed) {
+		t.Errorf("Step after Close: %v", err)
+	}
+	if _, err := p.Eval(ctx, x); !errors.Is(err, pipe.ErrClosed) {
+		t.Errorf("Eval after Close: %v", err)
+	}
+	if err := p.OnStages(ctx, func(int, *torch.Ctx) error { return nil }); !errors.Is(err, pipe.ErrClosed) {
+		t.Errorf("OnStages after Close: %v", err)
+	}
+}
+
+// Runs of several goroutines on one pipe do not mix.
+func TestConcurrentRuns(t *testing.T) {
+	torchtest.Check(t)
+	model := nn.NewSequential(nn.NewLinear(4, 8), nn.NewTanh(), nn.NewLinear(8, 3))
+	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1, 1}, Chunks: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Free(model)
+	defer p.Close()
+	var wg sync.WaitGroup
+	for g := range 6 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			c := torch.NewCtx(torch.Options{Threads: 1})
+			defer c.Close()
+			x := normal(8, 4)(c, g)
+			var want string
+			for range 10 {
+				y, err := p.Eval(context.Background(), x)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				got := string(torch.Bytes(y))
+				y.Free()
+				if want == "" {
+					want = got
+				} else if got != want {
+					t.Errorf("goroutine %d got another answer", g)
+				}
+				run, err := p.Forward(context.Background(), pipe.Batch{Input: x})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if string(torch.Bytes(run.Output())) != want {
+					t.Errorf("goroutine %d: forward differs from eval", g)
+				}
+				run.Close()
+			}
+		}()
+	}
+	wg.Wait()
+}
+
+// No thread outlives its pipe.
+func TestThreadsEndWithThePipe(t *testing.T) {
+	torchtest.Check(t)
+	model := small()
+	defer nn.Free(model)
+	before := 0
+	for i := range 20 {
+		p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1, 1, 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Close()
+		if i == 3 {
+			before = threads(t)
+		}
+	}
+	for wait := 0; threads(t) > before+2; wait++ {
+		if wait == 100 {
+			t.Fatalf("%d threads, %d after the first pipes", threads(t), before)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func threads(t *testing.T) int {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Skip("no /proc to count threads with")
+	}
+	n, _ := strconv.Atoi(regexp.MustCompile(`Threads:\s+(\d+)`).FindStringSubmatch(string(status))[1])
+	return n
+}
+
+// A recorded timeline has every action of the program, once, on its worker and in an order that the program allows.
+func TestRecordedTimelineIsTheProgram(t *testing.T) {
+	torchtest.Check(t)
+	model := small()
+	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 2}, Chunks: 3, Checkpoint: pipe.Always, Record: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Free(model)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	result, err := p.Step(context.Background(), pipe.Batch{Input: normal(6, 4)(c, 0), Target: normal(6, 3)(c, 1)}, squares{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := result.Timeline.Validate(); err != nil {
+		t.Error(err)
+	}
+	program, _ := schedule.GPipe(schedule.Config{Stages: 2, MicroBatches: 3, Recompute: func(int, int) bool { return true }})
+	graph := program.Graph()
+	end := make([]time.Duration, len(graph.Actions))
+	for _, e := range result.Timeline.Events {
+		id, ok := graph.IndexOf(e.Action)
+		if !ok || end[id] != 0 || graph.Worker[id] != e.Worker {
+			t.Fatalf("event %v is not in the program, or twice", e)
+		}
+		end[id] = e.End
+	}
+	for _, e := range result.Timeline.Events {
+		id, _ := graph.IndexOf(e.Action)
+		for _, dep := range graph.Deps[id] {
+			if end[dep] == 0 || end[dep] > e.Start {
+				t.Errorf("%v started at %v, before %v ended at %v", e.Action, e.Start, graph.Actions[dep], end[dep])
+			}
+		}
+	}
+	p.SetRecord(false)
+	if result, err = p.Step(context.Background(), pipe.Batch{Input: normal(6, 4)(c, 0), Target: normal(6, 3)(c, 1)}, squares{}); err != nil || result.Timeline != nil {
+		t.Errorf("got %v, %v", result.Timeline, err)
+	}
+}
+
+// A model that exists is moved, not made anew, and can be cut again and again.
+func TestModelsMoveBetweenPipes(t *testing.T) {
+	torchtest.Check(t)
+	model := small()
+	defer nn.Free(model)
+	var want record
+	for i, balance := range [][]int{{4}, {2, 2}, {1, 1, 1, 1}, {3, 1}} {
+		p, err := pipe.New(model, pipe.Config{Balance: balance, Seed: uint64(i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Close()
+		got := snapshot(model, nil, gradient)
+		if i == 0 {
+			want = got
+		} else if d := want.differs(got); d != "" {
+			t.Errorf("balance %v changed %s", balance, d)
+		}
+	}
+}
+
+func TestMeasureLeavesTheModelAsItWas(t *testing.T) {
+	torchtest.Check(t)
+	c := torch.NewCtx(torch.Options{Threads: 1})
+	defer c.Close()
+	build := func() *nn.Sequential {
+		return nn.NewSequential(nn.NewLinear(64, 4), nn.NewBatchNorm1d(4, nn.BatchNormConfig{}), nn.NewReLUInPlace(), nn.NewLinear(4, 512), nn.NewLinear(512, 512))
+	}
+	x := normal(64, 64)(c, 0)
+	model := build()
+	seconds, err := pipe.Measure(context.Background(), model, x, pipe.MeasureOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(seconds) != 5 || seconds[4] <= seconds[2] {
+		t.Errorf("times %v: the 512 x 512 layer must take longest", seconds)
+	}
+	for _, s := range nn.State(model) {
+		if s.Exists() {
+			t.Errorf("%s was left behind", s.Name)
+		}
+	}
+	nn.Materialise(c, nn.State(model), 1)
+	defer nn.Free(model)
+	before := snapshot(model, nil, gradient)
+	if _, err := pipe.Measure(context.Background(), model, x, pipe.MeasureOptions{Repeats: 2}); err != nil {
+		t.Fatal(err)
+	}
+	if d := before.differs(snapshot(model, nil, gradient)); d != "" {
+		t.Errorf("measuring changed %s", d)
+	}
+	_, err = pipe.Measure(context.Background(), model, normal(4, 3)(c, 0), pipe.MeasureOptions{})
+	var m *pipe.MeasureError
+	if !errors.As(err, &m) || m.Layer != "0" || !strings.Contains(err.Error(), "aten::linear") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestParseCheckpoint(t *testing.T) {
+	for _, k := range policies {
+		if got, err := pipe.ParseCheckpoint(k.String()); err != nil || got != k {
+			t.Errorf("%v: got %v, %v", k, got, err)
+		}
+	}
+	if _, err := pipe.ParseCheckpoint("sometimes"); err == nil || !strings.Contains(err.Error(), `"sometimes"`) {
+		t.Errorf("got %v", err)
+	}
+}

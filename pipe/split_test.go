@@ -1,0 +1,48 @@
+package pipe
+
+import (
+	"reflect"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestSplit(t *testing.T) {
+	for _, row := range []struct {
+		n      int64
+		chunks int
+		want   []rows
+	}{
+		{8, 4, []rows{{0, 2}, {2, 2}, {4, 2}, {6, 2}}},
+		{5, 4, []rows{{0, 2}, {2, 1}, {3, 1}, {4, 1}}}, // torch.chunk gives 2, 2, 1: three where four were asked for
+		{9, 4, []rows{{0, 3}, {3, 2}, {5, 2}, {7, 2}}},
+		{2, 4, []rows{{0, 1}, {1, 1}}},
+		{1, 1, []rows{{0, 1}}},
+		{0, 4, []rows{{0, 0}}},
+	} {
+		if got := split(row.n, row.chunks); !reflect.DeepEqual(got, row.want) {
+			t.Errorf("%d rows in %d: got %v, want %v", row.n, row.chunks, got, row.want)
+		}
+	}
+}
+
+func TestSplitCoversAllRowsEvenly(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n, chunks := rapid.Int64Range(1, 1000).Draw(t, "rows"), rapid.IntRange(1, 100).Draw(t, "chunks")
+		parts := split(n, chunks)
+		if int64(len(parts)) != min(n, int64(chunks)) {
+			t.Fatalf("%d parts", len(parts))
+		}
+		at, shortest, longest := int64(0), n, int64(0)
+		for _, p := range parts {
+			if p.start != at {
+				t.Fatalf("gap at %d", at)
+			}
+			at += p.length
+			shortest, longest = min(shortest, p.length), max(longest, p.length)
+		}
+		if at != n || longest-shortest > 1 {
+			t.Fatalf("%v", parts)
+		}
+	})
+}
