@@ -42,8 +42,9 @@ func (a *CausalSelfAttention) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 
 	scores := c.Matmul(q, c.Transpose(k, -2, -1))
 	c.MulScalar_(scores, 1/math.Sqrt(float64(width)))
-	future := c.Triu(c.Ones(torch.Bool, tokens, tokens), 1)
-	c.MaskedFill_(scores, future, math.Inf(-1))
+	inner := c.Mark()
+	c.MaskedFill_(scores, c.Triu(c.Ones(torch.Bool, tokens, tokens), 1), math.Inf(-1))
+	c.Release(inner)
 	weights := c.Softmax(scores, -1)
 	c.Release(mark, weights, v)
 

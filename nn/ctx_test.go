@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"penstock/internal/torchtest"
@@ -164,4 +165,33 @@ func backwardWithin(s *nn.Sequential, device torch.Device, extra int64) (err err
 		layer = nn.LayerOf(c.Spans(), e.Sequence)
 	}
 	return err, layer
+}
+
+// Modules hold nothing of a run: several goroutines with contexts of their own compute what one does.
+func TestOneModelRunsInSeveralGoroutines(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	s := nn.NewSequential(nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.5}), nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.5}))
+	nn.Materialise(c, nn.State(s), 1)
+	defer nn.Free(s)
+	x := c.Keep(c.Normal_(c.Empty(torch.Float32, 2, 5, 8), 0, 1))
+	defer x.Free()
+	run := func(microBatch int) []float32 {
+		own := torch.NewCtx(torch.Options{Threads: 1})
+		defer own.Close()
+		return torch.Values[float32](s.Forward(nn.NewCtx(own, nn.Config{Training: true, Seed: 1, MicroBatch: microBatch}), x))
+	}
+	var want, got [8][]float32
+	for i := range want {
+		want[i] = run(i)
+	}
+	var wg sync.WaitGroup
+	for i := range got {
+		wg.Go(func() { got[i] = run(i) })
+	}
+	wg.Wait()
+	for i := range want {
+		if !slices.Equal(got[i], want[i]) {
+			t.Errorf("micro-batch %d differs", i)
+		}
+	}
 }

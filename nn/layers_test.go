@@ -1,0 +1,183 @@
+package nn_test
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/torch"
+)
+
+func TestConstructorsNameTheMistakeAndTheRemedy(t *testing.T) {
+	for _, row := range []struct {
+		want string
+		f    func()
+	}{
+		{"Linear: in is 0; it must be at least 1", func() { nn.NewLinear(0, 1) }},
+		{"Linear: out is -2; it must be at least 1", func() { nn.NewLinear(1, -2) }},
+		{"Conv2d: 3 groups do not divide 4 input and 6 output channels; choose a divisor of both", func() { nn.NewConv2d(4, 6, nn.Square(3), nn.Conv2dConfig{Groups: 3}) }},
+		{"Conv2d: Groups is -1; it must be at least 1", func() { nn.NewConv2d(4, 6, nn.Square(3), nn.Conv2dConfig{Groups: -1}) }},
+		{"Conv2d: the kernel is 0x3; both sides must be at least 1", func() { nn.NewConv2d(4, 6, nn.Pair{0, 3}, nn.Conv2dConfig{}) }},
+		{"Conv2d: Stride is 1x0; both sides must be at least 1", func() { nn.NewConv2d(4, 6, nn.Square(3), nn.Conv2dConfig{Stride: nn.Pair{1, 0}}) }},
+		{"Conv2d: Padding is -1x0; both sides must be at least 0", func() { nn.NewConv2d(4, 6, nn.Square(3), nn.Conv2dConfig{Padding: nn.Pair{-1, 0}}) }},
+		{"BatchNorm2d: channels is 0; it must be at least 1", func() { nn.NewBatchNorm2d(0, nn.BatchNormConfig{}) }},
+		{"BatchNorm1d: Momentum is 1.5; it must be from 0 to 1", func() { nn.NewBatchNorm1d(1, nn.BatchNormConfig{Momentum: 1.5}) }},
+		{"BatchNorm1d: Eps is -1; it must be positive, or 0 for 1e-5", func() { nn.NewBatchNorm1d(1, nn.BatchNormConfig{Eps: -1}) }},
+		{"LayerNorm: the shape is empty; give the sizes of the last dimensions", func() { nn.NewLayerNorm(nil, nn.LayerNormConfig{}) }},
+		{"LayerNorm: a size is 0; it must be at least 1", func() { nn.NewLayerNorm([]int64{4, 0}, nn.LayerNormConfig{}) }},
+		{"Embedding: PaddingIdx is 5; it must be one of the 5 rows, from 0 to 4", func() { nn.NewEmbedding(5, 2, nn.EmbeddingConfig{PaddingIdx: new(int64(5))}) }},
+		{"Dropout: p is 1.01; it must be from 0 to 1", func() { nn.NewDropout(1.01) }},
+		{"Dropout: p is NaN; it must be from 0 to 1", func() { nn.NewDropout(math.NaN()) }},
+		{"MaxPool2d: Padding is 2x0; it must be at most half the kernel, which is 3x3", func() { nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Padding: nn.Pair{2, 0}}) }},
+		{"AvgPool2d: the kernel is 0x0; both sides must be at least 1", func() { nn.NewAvgPool2d(nn.Pair{}, nn.AvgPool2dConfig{}) }},
+		{"AdaptiveAvgPool2d: the size is 0x1; both sides must be at least 1", func() { nn.NewAdaptiveAvgPool2d(nn.Pair{0, 1}) }},
+		{"Upsample: Size is [0 0] and Scale is [0 0]; give one of them", func() { nn.NewUpsample(nn.UpsampleConfig{}) }},
+		{"Upsample: Size is [2 2] and Scale is [2 2]; give one of them", func() { nn.NewUpsample(nn.UpsampleConfig{Size: nn.Square(2), Scale: [2]float64{2, 2}}) }},
+		{"Upsample: AlignCorners is for Bilinear only", func() { nn.NewUpsample(nn.UpsampleConfig{Size: nn.Square(2), AlignCorners: true}) }},
+		{"CausalSelfAttention: dim is 10, which 4 heads do not divide; choose a multiple of the heads", func() { nn.NewCausalSelfAttention(10, 4) }},
+		{"CausalSelfAttention: heads is 0; it must be at least 1", func() { nn.NewTransformerBlock(8, 0, nn.TransformerConfig{}) }},
+		{"Bottleneck: stride is 0; it must be at least 1", func() { nn.NewBottleneck(8, 2, 0) }},
+		{"CrossEntropyLoss: LabelSmoothing is -0.1; it must be from 0 to 1", func() { nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{LabelSmoothing: -0.1}) }},
+	} {
+		if got := recovered(row.f); got != "nn: "+row.want {
+			t.Errorf("got  %q\nwant %q", got, "nn: "+row.want)
+		}
+	}
+}
+
+func TestDropoutDropsInTrainingOnly(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	x := c.Ones(torch.Float32, 10000)
+	if l := nn.NewDropout(0.3); l.Forward(nn.NewCtx(c, nn.Config{}), x) != x {
+		t.Error("evaluation does not return the input itself")
+	}
+	if l := nn.NewDropout(0); l.Forward(nn.NewCtx(c, nn.Config{Training: true}), x) != x {
+		t.Error("with p = 0 training does not return the input itself")
+	}
+	kept := 0
+	for _, v := range torch.Values[float32](nn.NewDropout(0.3).Forward(nn.NewCtx(c, nn.Config{Training: true}), x)) {
+		switch {
+		case v == 0:
+		case math.Abs(float64(v)-1/0.7) < 1e-6:
+			kept++
+		default:
+			t.Fatalf("1 became %v, want 0 or 1/0.7", v)
+		}
+	}
+	if kept < 6770 || kept > 7230 { // five standard deviations of sqrt(10000 * 0.3 * 0.7)
+		t.Errorf("%d of 10000 are left, want about 7000", kept)
+	}
+	for _, v := range torch.Values[float32](nn.NewDropout(1).Forward(nn.NewCtx(c, nn.Config{Training: true}), x)) {
+		if v != 0 {
+			t.Fatalf("with p = 1 a %v is left", v)
+		}
+	}
+}
+
+func TestInPlaceLayersSaySo(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	n := nn.NewCtx(c, nn.Config{})
+	for _, row := range []struct {
+		reason string
+		layer  nn.Layer
+		want   bool
+	}{
+		{"ReLU", nn.NewReLU(), false},
+		{"ReLU in place", nn.NewReLUInPlace(), true},
+		{"a Sequential that begins with it", nn.NewSequential(nn.NewReLUInPlace(), nn.NewTanh()), true},
+		{"a Sequential that begins with something else", nn.NewSequential(nn.NewTanh(), nn.NewReLUInPlace()), false},
+		{"nothing", nn.NewSequential(), false},
+	} {
+		x := torch.From(c, []float32{-1, 1})
+		row.layer.Forward(n, x)
+		changed := !slices.Equal(torch.Values[float32](x), []float32{-1, 1})
+		if says := row.layer.(nn.InPlace).OverwritesInput(); says != row.want || changed != row.want {
+			t.Errorf("%s: says %v and does %v, want %v", row.reason, says, changed, row.want)
+		}
+	}
+}
+
+func TestCausalAttentionDoesNotSeeTheFuture(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	l := nn.NewCausalSelfAttention(4, 2)
+	nn.Materialise(c, nn.State(l), 1)
+	defer nn.Free(l)
+	run := func(last float32) []float32 {
+		y := l.Forward(nn.NewCtx(c, nn.Config{}), torch.From(c, []float32{1, 2, 3, 4, 5, 6, 7, 8, last, 1, 1, 1}, 1, 3, 4))
+		return torch.Values[float32](y)
+	}
+	a, b := run(0), run(9)
+	if !slices.Equal(a[:8], b[:8]) || slices.Equal(a[8:], b[8:]) {
+		t.Errorf("with another third token %v became %v", a, b)
+	}
+}
+
+func TestShapeErrorsAreLibtorchs(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	n := nn.NewCtx(c, nn.Config{})
+	attention := nn.NewCausalSelfAttention(4, 2)
+	linear := nn.NewLinear(3, 2)
+	for _, l := range []nn.Layer{attention, linear} {
+		nn.Materialise(c, nn.State(l), 1)
+		defer nn.Free(l)
+	}
+	for _, row := range []struct {
+		reason, want string
+		f            func()
+	}{
+		{"features", "mat1 and mat2 shapes cannot be multiplied (5x4 and 3x2)", func() { linear.Forward(n, c.Ones(torch.Float32, 5, 4)) }},
+		{"a sequence without a batch", "shape '[5, 4, 2, 2]' is invalid for input of size 20", func() { attention.Forward(n, c.Ones(torch.Float32, 5, 4)) }},
+		{"classes", "out of bounds", func() {
+			nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}).Forward(n, c.Ones(torch.Float32, 2, 3), torch.From(c, []int64{0, 3}))
+		}},
+		{"a target that would be broadcast", "output and target must have one shape", func() {
+			nn.NewMSELoss(nn.MSEConfig{}).Forward(n, c.Ones(torch.Float32, 4, 1), c.Ones(torch.Float32, 4))
+		}},
+		{"the same for binary targets", "float32[4,1], float32[4]", func() {
+			nn.NewBCEWithLogitsLoss(nn.BCEWithLogitsConfig{}).Forward(n, c.Ones(torch.Float32, 4, 1), c.Ones(torch.Float32, 4))
+		}},
+	} {
+		if err := torch.Try(row.f); err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: got %v, want %q in it", row.reason, err, row.want)
+		}
+	}
+}
+
+// A pipe relies on this: means of micro-batches weighed by their rows, and plain sums, are those of the whole batch.
+func TestLossesOfPartsAddUp(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	n := nn.NewCtx(c, nn.Config{})
+	logits := c.Normal_(c.Empty(torch.Float32, 6, 3), 0, 1)
+	class, number := torch.From(c, []int64{0, 2, 1, 1, 0, 2}), c.Uniform_(c.Empty(torch.Float32, 6, 3), 0, 1)
+	for _, row := range []struct {
+		name   string
+		loss   nn.Loss
+		target *torch.Tensor
+		want   torch.Reduction
+	}{
+		{"cross entropy", nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{LabelSmoothing: 0.1}), class, torch.ReduceMean},
+		{"cross entropy, sum", nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{Sum: true, Weight: []float32{1, 2, 3}, IgnoreIndex: new(int64(1))}), class, torch.ReduceSum},
+		{"mse", nn.NewMSELoss(nn.MSEConfig{}), number, torch.ReduceMean},
+		{"mse, sum", nn.NewMSELoss(nn.MSEConfig{Sum: true}), number, torch.ReduceSum},
+		{"bce", nn.NewBCEWithLogitsLoss(nn.BCEWithLogitsConfig{PosWeight: []float32{1, 2, 3}}), number, torch.ReduceMean},
+		{"bce, sum", nn.NewBCEWithLogitsLoss(nn.BCEWithLogitsConfig{Sum: true}), number, torch.ReduceSum},
+	} {
+		part := func(from, rows int64) float64 {
+			y := row.loss.Forward(n, c.Narrow(logits, 0, from, rows), c.Narrow(row.target, 0, from, rows))
+			weight := 1.0
+			if row.loss.Reduction() == torch.ReduceMean {
+				weight = float64(rows) / 6
+			}
+			return weight * float64(torch.Item[float32](y))
+		}
+		if row.loss.Reduction() != row.want {
+			t.Errorf("%s: reduction %v, want %v", row.name, row.loss.Reduction(), row.want)
+		}
+		if whole, parts := part(0, 6), part(0, 1)+part(1, 3)+part(4, 2); math.Abs(whole-parts) > 1e-5*math.Abs(whole) {
+			t.Errorf("%s: the whole is %v, its parts are %v", row.name, whole, parts)
+		}
+	}
+}
