@@ -11,8 +11,8 @@ type ReLU struct {
 // NewReLU makes a ReLU that returns a new tensor.
 func NewReLU() *ReLU { return &ReLU{} }
 
-// NewReLUInPlace makes a ReLU that overwrites its input and returns it: one activation less is kept for the backward. What came before must not need its
-// own output to compute its gradient, or the backward fails; Linear, Conv2d and BatchNorm do not.
+// NewReLUInPlace makes a ReLU that overwrites its input and returns it: it takes no memory. What came before must not need its own output to compute its
+// gradient, or the backward fails; Linear, Conv2d and BatchNorm do not. What the graph keeps is the same as with NewReLU.
 func NewReLUInPlace() *ReLU { return &ReLU{inPlace: true} }
 
 // Forward is aten::relu or aten::relu_.

@@ -115,7 +115,7 @@ func TestAttentionKeepsItsScoresOnce(t *testing.T) {
 	}
 }
 
-// conv, bn, relu, conv, bn, add, relu: the graph keeps what each convolution, BatchNorm and ReLU needs, and ReLU in place adds nothing to it.
+// conv, bn, relu, conv, bn, add, relu: the graph keeps the input of each BatchNorm and the output of each ReLU, of which the first is the second convolution's input.
 func TestResidualBlockKeepsFourActivations(t *testing.T) {
 	a := newAccount(t, true)
 	l := nn.NewBasicBlock(4, 4, 1)
@@ -128,5 +128,15 @@ func TestResidualBlockKeepsFourActivations(t *testing.T) {
 	const statistics = 2 * 2 * 4 * 4 // mean and deviation of each channel, for two BatchNorms
 	if want := int64(4*activation + statistics); a.used() != want {
 		t.Errorf("%d bytes are kept, want 4 activations and the statistics, %d", a.used(), want)
+	}
+}
+
+func TestReLUInPlaceTakesNoMemory(t *testing.T) {
+	a := newAccount(t, false)
+	x := a.Ones(torch.Float32, 100)
+	a.start()
+	nn.NewReLUInPlace().Forward(nn.NewCtx(a.Ctx, nn.Config{}), x)
+	if a.peak() != 0 {
+		t.Errorf("%d bytes were live", a.peak())
 	}
 }
