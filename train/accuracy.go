@@ -1,0 +1,59 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"penstock/data"
+	"penstock/pipe"
+	"penstock/torch"
+)
+
+// Accuracy is the share of a set's targets, from 0 to 1, that the pipe's model finds most likely: of labels for outputs [n, classes], of every position for
+// [n, classes, positions]. The model runs in evaluation mode on batches of so many samples; it does not change. If ctx ends first the error is ctx's.
+func Accuracy(ctx context.Context, p *pipe.Pipe, set data.Dataset, batch int) (float64, error) {
+	loader, err := data.NewLoader(set, data.LoaderConfig{BatchSize: batch, Prefetch: 1})
+	if err != nil {
+		return 0, err
+	}
+	defer loader.Close()
+	var right, all int64
+	for {
+		b, err := loader.Next(ctx)
+		if err == io.EOF {
+			return float64(right) / float64(all), nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		n, err := countRight(ctx, p, b)
+		if err != nil {
+			return 0, fmt.Errorf("train: evaluating: %w", err)
+		}
+		right += n
+		all += int64(len(b.Targets.Int64))
+	}
+}
+
+func countRight(ctx context.Context, p *pipe.Pipe, b data.Batch) (right int64, err error) {
+	stages := p.Stages()
+	first := torch.NewCtx(torch.Options{Device: stages[0].Device, Threads: p.Config().Threads})
+	defer first.Close()
+	last := torch.NewCtx(torch.Options{Device: stages[len(stages)-1].Device, Threads: p.Config().Threads})
+	defer last.Close()
+	var input *torch.Tensor
+	if err := torch.Try(func() { input = tensorOf(first, b.Inputs) }); err != nil {
+		return 0, err
+	}
+	output, err := p.Eval(ctx, input)
+	if err != nil {
+		return 0, err
+	}
+	last.Adopt(output)
+	err = torch.Try(func() {
+		target := tensorOf(last, b.Targets)
+		right = torch.Item[int64](last.Sum(last.Eq(last.Argmax(output, 1), target)))
+	})
+	return right, err
+}

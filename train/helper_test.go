@@ -1,0 +1,104 @@
+package train_test
+
+import (
+	"context"
+	"testing"
+
+	"penstock/data"
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/optim"
+	"penstock/pipe"
+	"penstock/torch"
+	"penstock/train"
+)
+
+// samples is the size of the training set and batch that of a batch: five batches make an epoch, the last one short but with two rows for each micro-batch.
+const samples, batch = 38, 8
+
+// network has what a resumed run could get wrong: running statistics, dropout, parameters on every stage of the cuts below.
+func network() *nn.Sequential {
+	return nn.NewSequential(
+		nn.NewFlatten(1, -1), nn.NewLinear(16, 12), nn.NewBatchNorm1d(12, nn.BatchNormConfig{}), nn.NewReLU(),
+		nn.NewDropout(0.2), nn.NewLinear(12, 10), nn.NewReLU(), nn.NewLinear(10, 3),
+	)
+}
+
+func dataset(t testing.TB) (training, testing data.Dataset) {
+	t.Helper()
+	training, testing, err := data.Synthetic{Seed: 5, Train: samples, Test: 20, Classes: 3, Height: 4, Width: 4}.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return training, testing
+}
+
+// setup says how a run differs from the usual one.
+type setup struct {
+	balance   []int // nil is one stage
+	optimizer string
+	config    optim.Config
+	start     train.Progress
+}
+
+// session is a run's machinery.
+type session struct {
+	*train.Loop
+	model *nn.Sequential
+}
+
+// newSession makes a loop over the network. All is freed when the test ends, or by close.
+func newSession(t testing.TB, s setup) (*session, func()) {
+	t.Helper()
+	model := network()
+	p, err := pipe.New(model, pipe.Config{Balance: s.balance, Chunks: 3, Seed: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.optimizer == "" {
+		s.optimizer, s.config = "sgd", optim.Config{LR: 0.05, Momentum: 0.9}
+	}
+	o, err := optim.New(s.optimizer, s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	training, _ := dataset(t)
+	loader, err := data.NewLoader(training, data.LoaderConfig{BatchSize: batch, Seed: 7, Shuffle: true, Prefetch: 2, Start: s.start.Position})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := false
+	closer := func() {
+		if closed {
+			return
+		}
+		closed = true
+		loader.Close()
+		o.Close()
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+		nn.Free(model)
+	}
+	t.Cleanup(closer)
+	return &session{&train.Loop{
+		Pipe: p, Optimizer: o, Loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), Loader: loader, Step: s.start.Step,
+	}, model}, closer
+}
+
+// run runs a loop to its end and fails the test on an error.
+func (s *session) run(t testing.TB) train.Result {
+	t.Helper()
+	r, err := s.Run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func live() [3]int64 {
+	return [3]int64{torch.CPU(0).Memory().Live, torch.CPU(1).Memory().Live, torch.CPU(2).Memory().Live}
+}
+
+// check is torchtest.Check with a name that says what for.
+func check(t testing.TB) { t.Helper(); torchtest.Check(t) }

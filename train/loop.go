@@ -1,0 +1,176 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"penstock/data"
+	"penstock/nn"
+	"penstock/optim"
+	"penstock/pipe"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// Loop trains a pipe's model. Pipe, Optimizer, Loss and Loader are needed and stay the caller's; zero values of the rest are defaults. A Loop is for one goroutine.
+type Loop struct {
+	Pipe      *pipe.Pipe
+	Optimizer optim.Optimizer
+	Loss      nn.Loss
+	Loader    *data.Loader
+
+	// Schedule gives the learning rate of each step, counted from 0. Nil leaves the optimizer's as it is.
+	Schedule optim.Schedule
+	// ClipNorm is the greatest norm that the gradients of all stages together may have; larger ones are scaled down to it. 0 is no limit.
+	ClipNorm float64
+
+	// Steps and Epochs end the run, whichever comes first, once Step steps and so many epochs are done in total, counting those before a resumed run
+	// began. 0 is no limit.
+	Steps  int64
+	Epochs int
+
+	// Step is the number of steps taken. It starts at that of the checkpoint in a resumed run, and Run counts it up.
+	Step int64
+
+	// OnStep is called in order after each step, OnEpoch after the last step of each epoch, before the first of the next. Their error ends the run.
+	// Between steps all is settled: a hook may save, evaluate, and read memory.
+	OnStep  []Hook
+	OnEpoch func(epoch int) error
+}
+
+// Hook is told of a step that was taken.
+type Hook func(StepInfo) error
+
+// Every calls f at every n-th step.
+func Every(n int64, f Hook) Hook {
+	return func(s StepInfo) error {
+		if s.Step%n != 0 {
+			return nil
+		}
+		return f(s)
+	}
+}
+
+// StepInfo describes a step that was taken.
+type StepInfo struct {
+	Step             int64 // counted from 1
+	Epoch            int   // counted from 0
+	Loss             float64
+	LR               float64
+	GradNorm         float64 // before clipping; 0 without ClipNorm
+	Samples          int
+	Duration         time.Duration // from asking for the batch to the end of the update
+	SamplesPerSecond float64
+	Peak             []int64            // most bytes live during the step, by device, in the order of Pipe.Devices
+	Timeline         *schedule.Timeline // when the pipe records
+}
+
+// Result says how a run ended.
+type Result struct {
+	Step        int64
+	Interrupted bool // by the context, before Steps and Epochs
+}
+
+// ErrDiverged is what a loss that is not a finite number ends a run with. The step that gave it changes no parameter.
+var ErrDiverged = errors.New("the loss is not a finite number; lower the learning rate or clip the gradients")
+
+// Progress is where the run stands, for Store.Save. Not to be called during a step.
+func (l *Loop) Progress() Progress { return Progress{Step: l.Step, Position: l.Loader.Position()} }
+
+// Run takes steps until Steps or Epochs are reached, a step or a hook fails, or ctx ends. In the last case the running step is finished, so that the run can be
+// saved and resumed, and Run returns a Result with Interrupted set and no error.
+//
+// Every step leaves exactly as many bytes live on each device as the one before; gradients exist only within a step. After an error in a step
+// the parameters are as before it, unless the error came from the update itself; running statistics may have moved.
+func (l *Loop) Run(ctx context.Context) (Result, error) {
+	for {
+		if l.Steps > 0 && l.Step >= l.Steps || l.Epochs > 0 && l.Loader.Position().Epoch >= l.Epochs {
+			return Result{Step: l.Step}, nil
+		}
+		epoch := l.Loader.Position().Epoch
+		start := time.Now()
+		batch, err := l.Loader.Next(ctx)
+		switch {
+		case err == io.EOF:
+			if l.OnEpoch != nil {
+				err = l.OnEpoch(epoch)
+			} else {
+				err = nil
+			}
+			if err != nil {
+				return Result{Step: l.Step}, err
+			}
+			continue
+		case err != nil && ctx.Err() != nil:
+			return Result{Step: l.Step, Interrupted: true}, nil
+		case err != nil:
+			return Result{Step: l.Step}, fmt.Errorf("train: step %d: %w", l.Step+1, err)
+		}
+
+		info, err := l.take(context.WithoutCancel(ctx), batch)
+		if err != nil {
+			return Result{Step: l.Step}, fmt.Errorf("train: step %d: %w", l.Step+1, err)
+		}
+		l.Step++
+		info.Step, info.Epoch = l.Step, epoch
+		info.Duration = time.Since(start)
+		info.SamplesPerSecond = float64(info.Samples) / info.Duration.Seconds()
+		for _, hook := range l.OnStep {
+			if err := hook(info); err != nil {
+				return Result{Step: l.Step}, err
+			}
+		}
+	}
+}
+
+// take takes one step.
+func (l *Loop) take(ctx context.Context, batch data.Batch) (StepInfo, error) {
+	devices := l.Pipe.Devices()
+	for _, d := range devices {
+		d.ResetPeak()
+	}
+	defer nn.ZeroGrads(l.Pipe.Model())
+	if l.Schedule != nil {
+		l.Optimizer.SetLR(l.Schedule.LR(int(l.Step)))
+	}
+	info := StepInfo{LR: l.Optimizer.LR(), Samples: batch.Rows}
+
+	result, err := l.gradients(ctx, batch)
+	if err != nil {
+		return info, err
+	}
+	info.Loss, info.Timeline = result.Loss, result.Timeline
+	if math.IsNaN(info.Loss) || math.IsInf(info.Loss, 0) {
+		return info, fmt.Errorf("loss %v: %w", info.Loss, ErrDiverged)
+	}
+	if info.GradNorm, err = l.update(ctx); err != nil {
+		return info, err
+	}
+	for _, d := range devices {
+		info.Peak = append(info.Peak, d.Memory().Peak)
+	}
+	return info, nil
+}
+
+// gradients runs a batch through the pipe. The batch's tensors live on the first and the last device, and are gone when it returns: the update finds their
+// memory free.
+func (l *Loop) gradients(ctx context.Context, batch data.Batch) (result pipe.Result, err error) {
+	stages := l.Pipe.Stages()
+	first := torch.NewCtx(torch.Options{Device: stages[0].Device})
+	defer first.Close()
+	last := torch.NewCtx(torch.Options{Device: stages[len(stages)-1].Device})
+	defer last.Close()
+	b := pipe.Batch{Step: l.Step}
+	err = torch.Try(func() {
+		b.Input = tensorOf(first, batch.Inputs)
+		b.Target = tensorOf(last, batch.Targets)
+	})
+	if err != nil {
+		return result, fmt.Errorf("placing the batch: %w", err)
+	}
+	return l.Pipe.Step(ctx, b, l.Loss)
+}

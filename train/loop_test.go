@@ -1,0 +1,352 @@
+package train_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"penstock/data"
+	"penstock/nn"
+	"penstock/optim"
+	"penstock/pipe"
+	"penstock/torch"
+	"penstock/train"
+)
+
+func TestRunEnds(t *testing.T) {
+	tests := []struct {
+		reason           string
+		steps            int64
+		epochs           int
+		start            train.Progress
+		wantStep         int64
+		wantEpochsClosed []int
+	}{
+		{reason: "by steps", steps: 3, wantStep: 3},
+		{reason: "by steps, in a later epoch", steps: 7, wantStep: 7, wantEpochsClosed: []int{0}},
+		{reason: "by epochs: five batches each, the last one short", epochs: 2, wantStep: 10, wantEpochsClosed: []int{0, 1}},
+		{reason: "whichever comes first: steps", steps: 3, epochs: 2, wantStep: 3},
+		{reason: "whichever comes first: epochs", steps: 30, epochs: 1, wantStep: 5, wantEpochsClosed: []int{0}},
+		{reason: "steps count from the start", steps: 7, start: train.Progress{Step: 6, Position: data.Position{Epoch: 1, Batch: 1}}, wantStep: 7},
+		{reason: "nothing is left to do", steps: 6, start: train.Progress{Step: 6, Position: data.Position{Epoch: 1, Batch: 1}}, wantStep: 6},
+		{reason: "an epoch of which only the end is left", epochs: 1, start: train.Progress{Step: 5, Position: data.Position{Epoch: 0, Batch: 5}},
+			wantStep: 5, wantEpochsClosed: []int{0}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.reason, func(t *testing.T) {
+			check(t)
+			s, _ := newSession(t, setup{start: tt.start})
+			s.Steps, s.Epochs = tt.steps, tt.epochs
+			var seen []int64
+			s.OnStep = []train.Hook{func(i train.StepInfo) error { seen = append(seen, i.Step); return nil }}
+			var closed []int
+			s.OnEpoch = func(epoch int) error { closed = append(closed, epoch); return nil }
+			r := s.run(t)
+			if r.Step != tt.wantStep || r.Interrupted {
+				t.Errorf("got %+v, want step %d", r, tt.wantStep)
+			}
+			for i, step := range seen {
+				if step != tt.start.Step+int64(i)+1 {
+					t.Errorf("hooks saw steps %v", seen)
+					break
+				}
+			}
+			if !reflect.DeepEqual(closed, tt.wantEpochsClosed) {
+				t.Errorf("epochs %v ended, want %v", closed, tt.wantEpochsClosed)
+			}
+		})
+	}
+}
+
+// TestStepLeavesNothing: after each step exactly as many bytes are live on each device, whatever the cut, the short last batch and the clipping.
+func TestStepLeavesNothing(t *testing.T) {
+	check(t)
+	s, _ := newSession(t, setup{balance: []int{3, 2, 3}})
+	s.Steps, s.ClipNorm = 11, 0.5
+	var after [][3]int64
+	s.OnStep = []train.Hook{func(i train.StepInfo) error {
+		after = append(after, live())
+		for d, peak := range i.Peak {
+			if peak <= after[len(after)-1][d] {
+				t.Errorf("step %d: device %d has a peak of %d bytes and %d live", i.Step, d, peak, after[len(after)-1][d])
+			}
+		}
+		return nil
+	}}
+	s.run(t)
+	for i, l := range after {
+		if l != after[0] {
+			t.Errorf("live bytes are %v after step %d, %v after step 1", l, i+1, after[0])
+		}
+	}
+}
+
+func TestStepInfo(t *testing.T) {
+	check(t)
+	s, _ := newSession(t, setup{balance: []int{4, 4}})
+	s.Steps = 6
+	s.Schedule = optim.Linear{From: 0.1, To: 0.2, Steps: 10}
+	var infos []train.StepInfo
+	s.OnStep = []train.Hook{func(i train.StepInfo) error { infos = append(infos, i); return nil }}
+	s.run(t)
+	for n, i := range infos {
+		wantSamples := batch
+		if n == 4 {
+			wantSamples = samples - 4*batch
+		}
+		if i.Epoch != n/5 || i.Samples != wantSamples || i.LR != s.Schedule.LR(n) || len(i.Peak) != 2 {
+			t.Errorf("step %d: %+v", n+1, i)
+		}
+		if i.Loss <= 0 || i.Duration <= 0 || math.Abs(i.SamplesPerSecond*i.Duration.Seconds()-float64(i.Samples)) > 1e-6 {
+			t.Errorf("step %d: %+v", n+1, i)
+		}
+	}
+}
+
+func TestEvery(t *testing.T) {
+	var got []int64
+	hook := train.Every(3, func(i train.StepInfo) error { got = append(got, i.Step); return nil })
+	for step := range int64(8) {
+		if err := hook(train.StepInfo{Step: step + 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []int64{3, 6}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestInterrupt: the step in which the context ends is finished and counted.
+func TestInterrupt(t *testing.T) {
+	check(t)
+	s, _ := newSession(t, setup{})
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	s.OnStep = []train.Hook{func(i train.StepInfo) error {
+		if i.Step == 3 {
+			cancel()
+		}
+		return nil
+	}}
+	r, err := s.Run(ctx)
+	if err != nil || !r.Interrupted || r.Step != 3 {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	if got, want := s.Progress(), (train.Progress{Step: 3, Position: data.Position{Epoch: 0, Batch: 3}}); got != want {
+		t.Errorf("progress is %+v, want %+v", got, want)
+	}
+	if r, err := s.Run(ctx); err != nil || !r.Interrupted || r.Step != 3 {
+		t.Errorf("a context that is over already: got %+v, %v", r, err)
+	}
+}
+
+func TestHookErrorEndsTheRun(t *testing.T) {
+	check(t)
+	s, _ := newSession(t, setup{})
+	boom := errors.New("boom")
+	var after bool
+	s.OnStep = []train.Hook{
+		func(i train.StepInfo) error {
+			if i.Step == 2 {
+				return boom
+			}
+			return nil
+		},
+		func(i train.StepInfo) error { after = i.Step == 2; return nil },
+	}
+	r, err := s.Run(context.Background())
+	if err != boom || r.Step != 2 || after {
+		t.Errorf("got %+v, %v; a later hook ran: %v", r, err, after)
+	}
+	s.OnStep = nil
+	s.OnEpoch = func(int) error { return boom }
+	if r, err = s.Run(context.Background()); err != boom || r.Step != 5 {
+		t.Errorf("got %+v, %v", r, err)
+	}
+}
+
+// spoiled is a loss that is not a number from some call on.
+type spoiled struct {
+	nn.Loss
+	value float64
+	calls *int
+	from  int
+}
+
+func (s spoiled) Forward(c *nn.Ctx, output, target *torch.Tensor) *torch.Tensor {
+	loss := s.Loss.Forward(c, output, target)
+	if *s.calls++; *s.calls > s.from {
+		return c.MulScalar(loss, s.value)
+	}
+	return loss
+}
+
+func TestDivergence(t *testing.T) {
+	for _, value := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		check(t)
+		s, closer := newSession(t, setup{})
+		calls := 0
+		// A step has 3 micro-batches, and a recomputed last stage computes the loss twice in 2 of them.
+		s.Loss = spoiled{s.Loss, value, &calls, 3 + 2}
+		var before string
+		s.OnStep = []train.Hook{func(train.StepInfo) error { before = train.ParamsSHA256(params(s.model)); return nil }}
+		r, err := s.Run(context.Background())
+		if !errors.Is(err, train.ErrDiverged) || !strings.Contains(err.Error(), "step 2") || r.Step != 1 {
+			t.Errorf("%v: got %+v, %v", value, r, err)
+		}
+		if after := train.ParamsSHA256(params(s.model)); after != before {
+			t.Errorf("%v: the step that diverged changed parameters", value)
+		}
+		closer()
+	}
+}
+
+// params is a module of a model's trainable parameters alone.
+func params(model *nn.Sequential) nn.Module {
+	m := &nn.Base{}
+	for _, p := range nn.Params(model) {
+		m.Share(p.Name, p.Param)
+	}
+	return m
+}
+
+// TestOutOfMemory: a step that does not fit says so, leaves nothing behind, and the run can go on under a higher limit.
+func TestOutOfMemory(t *testing.T) {
+	check(t)
+	s, _ := newSession(t, setup{balance: []int{4, 4}})
+	s.Steps = 2
+	s.run(t)
+	before := live()
+	device := torch.CPU(1)
+	device.SetLimit(before[1] + 64)
+	defer device.SetLimit(0)
+	s.Steps = 3
+	r, err := s.Run(context.Background())
+	var memory *torch.MemoryError
+	if !errors.As(err, &memory) || memory.Device != device || r.Step != 2 || !strings.Contains(err.Error(), "train: step 3: ") {
+		t.Fatalf("got %+v, %v", r, err)
+	}
+	if after := live(); after != before {
+		t.Errorf("live bytes are %v after the failure, %v before it", after, before)
+	}
+	device.SetLimit(0)
+	if r := s.run(t); r.Step != 3 {
+		t.Errorf("got %+v", r)
+	}
+}
+
+// TestTransparency: the weights after some steps are the same to the bit however the model is cut.
+func TestTransparency(t *testing.T) {
+	check(t)
+	var want string
+	for _, balance := range [][]int{nil, {4, 4}, {2, 3, 3}} {
+		s, closer := newSession(t, setup{balance: balance, optimizer: "adam", config: optim.Config{LR: 0.01, WeightDecay: 0.1}})
+		s.Steps, s.ClipNorm = 6, 0.3
+		s.run(t)
+		got := train.ParamsSHA256(s.model)
+		if want == "" {
+			want = got
+		}
+		if got != want {
+			t.Errorf("balance %v: other bits than in one stage", balance)
+		}
+		closer()
+	}
+}
+
+// TestClipNorm: with a rate of 1 and no momentum a step moves the parameters by the norm of the clipped gradients.
+func TestClipNorm(t *testing.T) {
+	for _, limit := range []float64{1e-3, 1e6} {
+		check(t)
+		s, closer := newSession(t, setup{balance: []int{4, 4}, optimizer: "sgd", config: optim.Config{LR: 1}})
+		s.Steps, s.ClipNorm = 1, limit
+		before := values(s.model)
+		var norm float64
+		s.OnStep = []train.Hook{func(i train.StepInfo) error { norm = i.GradNorm; return nil }}
+		s.run(t)
+		var moved float64
+		for i, v := range values(s.model) {
+			moved += (v - before[i]) * (v - before[i])
+		}
+		if want := min(norm, limit); math.Abs(math.Sqrt(moved)-want) > 1e-3*want {
+			t.Errorf("limit %v: gradients of norm %v moved the parameters by %v, want %v", limit, norm, math.Sqrt(moved), want)
+		}
+		closer()
+	}
+}
+
+func values(model *nn.Sequential) []float64 {
+	var out []float64
+	for _, p := range nn.Params(model) {
+		for _, v := range torch.Values[float32](p.Tensor()) {
+			out = append(out, float64(v))
+		}
+	}
+	return out
+}
+
+func TestLearns(t *testing.T) {
+	check(t)
+	s, _ := newSession(t, setup{balance: []int{4, 4}})
+	s.Epochs = 12
+	s.run(t)
+	training, _ := dataset(t)
+	accuracy, err := train.Accuracy(context.Background(), s.Pipe, training, 10)
+	if err != nil || accuracy < 0.9 {
+		t.Errorf("accuracy on the training set is %v, %v", accuracy, err)
+	}
+}
+
+// echo answers with its input, so that the right answers are known.
+type echo struct{ nn.Base }
+
+func (*echo) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar(x, 1) }
+
+func TestAccuracy(t *testing.T) {
+	check(t)
+	training, _, err := data.Synthetic{Train: 50, Classes: 4, Height: 2, Width: 2}.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	model := nn.NewSequential(nn.NewFlatten(1, -1), &echo{})
+	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	got, err := train.Accuracy(context.Background(), p, training, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all data.Batch
+	indices := make([]int, training.Len())
+	for i := range indices {
+		indices[i] = i
+	}
+	if err := training.Fill(&all, indices); err != nil {
+		t.Fatal(err)
+	}
+	right := 0
+	for row, label := range all.Targets.Int64 {
+		best := 0
+		for class, v := range all.Inputs.Float32[4*row : 4*row+4] {
+			if v > all.Inputs.Float32[4*row+best] {
+				best = class
+			}
+		}
+		if int64(best) == label {
+			right++
+		}
+	}
+	if want := float64(right) / 50; got != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := train.Accuracy(ctx, p, training, 7); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}

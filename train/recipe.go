@@ -1,0 +1,100 @@
+package train
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Recipe is what two runs must have in common for one to continue the other: were any of it different, the weights would not be those of an
+// uninterrupted run, or the position in the data would mean other samples. How the model is cut, on what it runs and what is recomputed are not part of it.
+type Recipe struct {
+	Model     Choice  `json:"model"`
+	Data      Choice  `json:"data"`
+	Batch     int     `json:"batch"`
+	Chunks    int     `json:"chunks"` // batch norm and dropout see micro-batches
+	Seed      uint64  `json:"seed"`
+	Optimizer Choice  `json:"optimizer"`
+	Schedule  Choice  `json:"schedule"`
+	ClipNorm  float64 `json:"clip_norm"`
+}
+
+// Choice is something picked by name, with its settings: anything that is written as JSON. Two choices are the same if their JSON is.
+type Choice struct {
+	Name     string `json:"name"`
+	Settings any    `json:"settings,omitempty"`
+}
+
+// MismatchError says that a checkpoint belongs to another run.
+type MismatchError struct {
+	Path         string // of the checkpoint
+	Field        string // "batch", "optimizer.settings.momentum", `tensor "fc.weight"`
+	Saved, Given string
+}
+
+func (e *MismatchError) Error() string {
+	return fmt.Sprintf("train: checkpoint %s is of another run: %s is %s there and %s here", e.Path, e.Field, e.Saved, e.Given)
+}
+
+// difference finds the first field, in the order of names, in which two values that are written as JSON differ.
+func difference(saved, given any) (field, was, is string, err error) {
+	a, err := generic(saved)
+	if err != nil {
+		return "", "", "", err
+	}
+	b, err := generic(given)
+	if err != nil {
+		return "", "", "", err
+	}
+	field, was, is = differing("", a, b)
+	return field, was, is, nil
+}
+
+// generic is what a value's JSON decodes to, with numbers as they are written.
+func generic(v any) (any, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	var out any
+	return out, decoder.Decode(&out)
+}
+
+func differing(path string, a, b any) (field, was, is string) {
+	left, leftOK := a.(map[string]any)
+	right, rightOK := b.(map[string]any)
+	if !leftOK || !rightOK {
+		if was, is := text(a), text(b); was != is {
+			return path, was, is
+		}
+		return "", "", ""
+	}
+	keys := maps.Clone(left)
+	maps.Copy(keys, right)
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		below := key
+		if path != "" {
+			below = path + "." + key
+		}
+		if field, was, is = differing(below, left[key], right[key]); field != "" {
+			return field, was, is
+		}
+	}
+	return "", "", ""
+}
+
+// text is a decoded value as JSON, or "absent".
+func text(v any) string {
+	if v == nil {
+		return "absent"
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	return string(b)
+}

@@ -1,0 +1,172 @@
+package train_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"penstock/nn"
+	"penstock/optim"
+	"penstock/train"
+)
+
+// recipe is that of the sessions of these tests.
+func recipe() train.Recipe {
+	return train.Recipe{
+		Model: train.Choice{Name: "network", Settings: map[string]any{"classes": 3}}, Data: train.Choice{Name: "synthetic"}, Batch: batch, Chunks: 3, Seed: 7,
+		Optimizer: train.Choice{Name: "sgd", Settings: optim.Config{LR: 0.05, Momentum: 0.9}}, Schedule: train.Choice{Name: "constant"},
+	}
+}
+
+func save(t testing.TB, store train.Store, s *session) string {
+	t.Helper()
+	path, err := store.Save(s.Progress(), recipe(), s.model, s.Optimizer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func latest(t testing.TB, store train.Store) *train.Checkpoint {
+	t.Helper()
+	c, err := store.Latest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Check(recipe(), network()); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// resume makes a session that goes on from the newest checkpoint.
+func resume(t testing.TB, store train.Store, s setup) (*session, func()) {
+	t.Helper()
+	c := latest(t, store)
+	s.start = c.Progress
+	next, closer := newSession(t, s)
+	if err := c.Restore(next.Pipe, next.Optimizer); err != nil {
+		t.Fatal(err)
+	}
+	return next, closer
+}
+
+// TestResumeIsBitEqual: a run that is interrupted, saved and resumed, under another cut of the model, ends with the bits of one that was not.
+func TestResumeIsBitEqual(t *testing.T) {
+	const steps = 9 // of 5 in an epoch
+	optimizers := []setup{
+		{optimizer: "sgd", config: optim.Config{LR: 0.05, Momentum: 0.9, Nesterov: true, WeightDecay: 1e-3}},
+		{optimizer: "sgd", config: optim.Config{LR: 0.05}}, // has no state
+		{optimizer: "adam", config: optim.Config{LR: 0.01}},
+		{optimizer: "adamw", config: optim.Config{LR: 0.01, WeightDecay: 0.1}},
+		{optimizer: "rmsprop", config: optim.Config{LR: 0.001, Momentum: 0.5, Centered: true}},
+	}
+	for _, o := range optimizers {
+		for _, at := range []int64{0, 2, 5, 7, steps} { // before the first step; within an epoch; at its end; within the next; at the end
+			t.Run(fmt.Sprintf("%s %v from step %d", o.optimizer, o.config, at), func(t *testing.T) {
+				check(t)
+				whole, closer := newSession(t, o)
+				whole.Steps, whole.ClipNorm, whole.Schedule = steps, 1, optim.Cosine{Base: o.config.LR, Steps: steps}
+				whole.run(t)
+				want := train.ParamsSHA256(whole.model)
+				closer()
+
+				store := train.Store{Dir: t.TempDir()}
+				o.balance = []int{3, 5}
+				first, closer := newSession(t, o)
+				first.Steps, first.ClipNorm, first.Schedule = steps, 1, whole.Schedule
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				if at == 0 {
+					cancel()
+				}
+				first.OnStep = []train.Hook{func(i train.StepInfo) error {
+					if i.Step == at {
+						cancel()
+					}
+					return nil
+				}}
+				if _, err := first.Run(ctx); err != nil {
+					t.Fatal(err)
+				}
+				save(t, store, first)
+				closer()
+
+				o.balance = []int{2, 4, 2}
+				second, _ := resume(t, store, o)
+				second.Steps, second.ClipNorm, second.Schedule = steps, 1, whole.Schedule
+				if second.Step != at {
+					t.Fatalf("resumed at step %d, saved at %d", second.Step, at)
+				}
+				second.run(t)
+				if got := train.ParamsSHA256(second.model); got != want {
+					t.Error("the resumed run has other bits than the uninterrupted one")
+				}
+			})
+		}
+	}
+}
+
+// TestRestoreRefusesStateOfAnotherOptimizer: what a checkpoint of another optimizer does to the one at hand is an error, not a mixture.
+func TestRestoreRefusesStateOfAnotherOptimizer(t *testing.T) {
+	check(t)
+	store := train.Store{Dir: t.TempDir()}
+	s, closer := newSession(t, setup{})
+	s.Steps = 1
+	s.run(t)
+	save(t, store, s)
+	closer()
+	other, _ := newSession(t, setup{optimizer: "adam"})
+	if err := latest(t, store).Restore(other.Pipe, other.Optimizer); err == nil {
+		t.Error("Adam took the state of SGD")
+	}
+}
+
+func TestCheckFindsWhatDiffers(t *testing.T) {
+	check(t)
+	store := train.Store{Dir: t.TempDir()}
+	s, _ := newSession(t, setup{})
+	path := save(t, store, s)
+	c, err := store.Latest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		change              func(r *train.Recipe)
+		model               *nn.Sequential // nil is the one saved
+		field, saved, given string
+	}{
+		{change: func(r *train.Recipe) { r.Batch = 9 }, field: "batch", saved: "8", given: "9"},
+		{change: func(r *train.Recipe) { r.Chunks = 4 }, field: "chunks", saved: "3", given: "4"},
+		{change: func(r *train.Recipe) { r.Seed = 1<<64 - 1 }, field: "seed", saved: "7", given: "18446744073709551615"},
+		{change: func(r *train.Recipe) { r.ClipNorm = 0.5 }, field: "clip_norm", saved: "0", given: "0.5"},
+		{change: func(r *train.Recipe) { r.Data.Name = "mnist" }, field: "data.name", saved: `"synthetic"`, given: `"mnist"`},
+		{change: func(r *train.Recipe) { r.Data.Settings = 3 }, field: "data.settings", saved: "absent", given: "3"},
+		{change: func(r *train.Recipe) { r.Model.Name = "vgg16" }, field: "model.name", saved: `"network"`, given: `"vgg16"`},
+		{change: func(r *train.Recipe) { r.Model.Settings = struct{ Classes int }{3} }, field: "model.settings.Classes", saved: "absent", given: "3"},
+		{change: func(r *train.Recipe) { r.Optimizer.Settings = optim.Config{LR: 0.05, Momentum: 0.8} },
+			field: "optimizer.settings.Momentum", saved: "0.9", given: "0.8"},
+		{change: func(r *train.Recipe) { r.Schedule.Name = "cosine" }, field: "schedule.name", saved: `"constant"`, given: `"cosine"`},
+		{model: nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 13)), field: `tensor "1.bias"`, saved: "F32[12]", given: "F32[13]"},
+		{model: network().Add("extra", nn.NewLinear(3, 3)), field: `tensor "extra.bias"`, saved: "absent", given: "F32[3]"},
+		{model: nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 12)), field: `tensor "2.bias"`, saved: "F32[12]", given: "absent"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.field, func(t *testing.T) {
+			r, model := recipe(), network()
+			if tt.change != nil {
+				tt.change(&r)
+			}
+			if tt.model != nil {
+				model = tt.model
+			}
+			got, ok := c.Check(r, model).(*train.MismatchError)
+			if want := (train.MismatchError{Path: path, Field: tt.field, Saved: tt.saved, Given: tt.given}); !ok || *got != want {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+		})
+	}
+	if err := c.Check(recipe(), network()); err != nil {
+		t.Errorf("the same run: %v", err)
+	}
+}

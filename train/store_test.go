@@ -1,0 +1,241 @@
+package train_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"penstock/data"
+	"penstock/train"
+)
+
+// names lists a directory.
+func names(t testing.TB, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o666); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSaveKeepsTheNewest(t *testing.T) {
+	check(t)
+	s, _ := newSession(t, setup{})
+	for _, tt := range []struct {
+		keep int
+		want []string
+	}{
+		{0, []string{"notes.txt", "step-000009", "step-1000000"}},
+		{1, []string{"notes.txt", "step-1000000"}},
+		{3, []string{"notes.txt", "step-000002", "step-000009", "step-1000000"}},
+	} {
+		store := train.Store{Dir: filepath.Join(t.TempDir(), "made", "here[*]"), Keep: tt.keep}
+		if err := store.Prepare(); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(store.Dir, "notes.txt"), "of someone else")
+		if err := os.Mkdir(filepath.Join(store.Dir, ".step-000001.tmp"), 0o777); err != nil { // of a run that died
+			t.Fatal(err)
+		}
+		for _, step := range []int64{1, 2, 9, 1000000} {
+			if _, err := store.Save(train.Progress{Step: step}, recipe(), s.model, s.Optimizer); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := names(t, store.Dir); !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("keep %d: got %q, want %q", tt.keep, got, tt.want)
+		}
+		if c := latest(t, store); c.Step != 1000000 {
+			t.Errorf("keep %d: the latest is %d", tt.keep, c.Step)
+		}
+	}
+}
+
+func TestSaveOfTheSameStepChangesNothing(t *testing.T) {
+	check(t)
+	s, _ := newSession(t, setup{})
+	s.Steps = 2
+	s.run(t)
+	store := train.Store{Dir: t.TempDir()}
+	path := save(t, store, s)
+	before, err := os.Stat(filepath.Join(path, "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again := save(t, store, s); again != path {
+		t.Errorf("saved again as %s", again)
+	}
+	after, err := os.Stat(filepath.Join(path, "model.safetensors"))
+	if err != nil || !os.SameFile(before, after) {
+		t.Errorf("the file was replaced: %v", err)
+	}
+}
+
+func TestSaveFailsWhole(t *testing.T) {
+	check(t)
+	s, _ := newSession(t, setup{})
+	store := train.Store{Dir: t.TempDir()}
+	save(t, store, s)
+	r := recipe()
+	r.Model.Settings = func() {} // cannot be written
+	if _, err := store.Save(train.Progress{Step: 5}, r, s.model, s.Optimizer); err == nil || !strings.Contains(err.Error(), "step-000005") {
+		t.Errorf("got %v", err)
+	}
+	if got, want := names(t, store.Dir), []string{"step-000000"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestPrepareRefuses(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	write(t, file, "")
+	for dir, want := range map[string]string{
+		file:                       "not a directory",
+		filepath.Join(file, "sub"): "not a directory",
+		"/proc/penstock":           "no such file", // nobody, not even root, makes directories there
+		"/proc":                    "cannot be kept in /proc",
+	} {
+		if err := (train.Store{Dir: dir}).Prepare(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v", dir, err)
+		}
+	}
+}
+
+func TestLatestWithoutCheckpoints(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "step-000001"), "a file")
+	for _, name := range []string{"step-1", "step-x", "step-000002x", ".step-000003.tmp"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, d := range []string{dir, filepath.Join(dir, "nowhere")} {
+		if _, err := (train.Store{Dir: d}).Latest(); !errors.Is(err, train.ErrNoCheckpoint) {
+			t.Errorf("%s: %v", d, err)
+		}
+	}
+	if _, err := (train.Store{Dir: filepath.Join(dir, "step-000001")}).Latest(); err == nil || errors.Is(err, train.ErrNoCheckpoint) {
+		t.Errorf("a file: %v", err)
+	}
+}
+
+// TestDamageIsFound changes a checkpoint in every way that a disk, a copy that was cut short or an editor might.
+func TestDamageIsFound(t *testing.T) {
+	check(t)
+	s, _ := newSession(t, setup{})
+	s.Steps = 2
+	s.run(t)
+	model, optimizer, state := "model.safetensors", "optimizer.safetensors", "state.json"
+	edit := func(f func([]byte) []byte) func(t *testing.T, path string) {
+		return func(t *testing.T, path string) {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, path, string(f(content)))
+		}
+	}
+	truncate := edit(func(b []byte) []byte { return b[:len(b)/2] })
+	empty := edit(func(b []byte) []byte { return nil })
+	extend := edit(func(b []byte) []byte { return append(b, 0) })
+	flip := edit(func(b []byte) []byte { b[len(b)*3/4] ^= 1; return b })
+	replace := func(from, to string) func(t *testing.T, path string) {
+		return edit(func(b []byte) []byte {
+			if !strings.Contains(string(b), from) {
+				t.Fatalf("%q is not in %s", from, b)
+			}
+			return []byte(strings.Replace(string(b), from, to, 1))
+		})
+	}
+	remove := func(t *testing.T, path string) {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tests := []struct {
+		what, file string
+		do         func(t *testing.T, path string)
+		want       string
+	}{
+		{"truncated", model, truncate, "model.safetensors is truncated"},
+		{"truncated", optimizer, truncate, "optimizer.safetensors is truncated"},
+		{"truncated", state, truncate, "state.json: unexpected end"},
+		{"empty", model, empty, "model.safetensors is truncated: it has 0 bytes"},
+		{"empty", state, empty, "state.json: unexpected end"},
+		{"longer", model, extend, "model.safetensors has"},
+		{"longer", state, extend, "state.json: invalid character"},
+		{"a bit flipped", model, flip, "model.safetensors: its content does not have the hash"},
+		{"a bit flipped", optimizer, flip, "optimizer.safetensors: its content does not have the hash"},
+		{"missing", model, remove, "model.safetensors is missing"},
+		{"missing", optimizer, remove, "optimizer.safetensors is missing"},
+		{"missing", state, remove, "state.json: no such file"},
+		{"another step", state, replace(`"step": 2`, `"step": 3`), "does not have the hash that it says"},
+		{"another position", state, replace(`"batch": 2`, `"batch": 3`), "does not have the hash that it says"},
+		{"a member more", state, replace(`"recipe"`, `"x": 1, "recipe"`), "does not have the hash that it says"},
+		{"another hash", state, replace(`"sha256": "`, `"sha256": "0`), "does not have the hash that it says"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.file+" "+tt.what, func(t *testing.T) {
+			store := train.Store{Dir: t.TempDir()}
+			path := save(t, store, s)
+			tt.do(t, filepath.Join(path, tt.file))
+			_, err := store.Latest()
+			var damaged *train.DamagedError
+			if !errors.As(err, &damaged) || damaged.Path != path || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+	t.Run("another version", func(t *testing.T) {
+		store := train.Store{Dir: t.TempDir()}
+		replace(`"version": 1`, `"version": 2`)(t, filepath.Join(save(t, store, s), state))
+		if _, err := store.Latest(); err == nil || !strings.Contains(err.Error(), "version 2") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("renamed", func(t *testing.T) {
+		store := train.Store{Dir: t.TempDir()}
+		if err := os.Rename(save(t, store, s), filepath.Join(store.Dir, "step-000077")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Latest(); err == nil || !strings.Contains(err.Error(), "is of step 2") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestFingerprint(t *testing.T) {
+	seen := map[string]int{}
+	for i, s := range []data.Synthetic{{}, {Seed: 1}, {Train: 1000}, {Classes: 9}, {Height: 27}, {Train: 3}} {
+		set, _, err := s.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := train.Fingerprint(set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other, ok := seen[f]; ok {
+			t.Errorf("sets %d and %d have the same fingerprint", other, i)
+		}
+		seen[f] = i
+		if again, err := train.Fingerprint(set); err != nil || again != f {
+			t.Errorf("set %d: %s and %s, %v", i, f, again, err)
+		}
+	}
+}
