@@ -1,7 +1,7 @@
 package torch
 
 var (
-	opLinear        = declare("aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
+	opLinear        = declare("penstock::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
 	opConv2d        = declare("aten::conv2d(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, int groups=1) -> Tensor")
 	opBatchNorm     = declare("aten::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps, bool cudnn_enabled) -> Tensor")
 	opLayerNorm     = declare("aten::layer_norm(Tensor input, int[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05) -> Tensor")
@@ -35,7 +35,7 @@ const (
 	ReduceSum  Reduction = 2
 )
 
-// Linear is aten::linear: input [*, in] times weight [out, in] transposed, plus bias [out] (may be nil).
+// Linear is penstock::linear, which is aten::linear with a backward that adds to the gradient of weight in place: input [*, in] times weight [out, in] transposed, plus bias [out] (may be nil).
 func (c *Ctx) Linear(input, weight, bias *Tensor) *Tensor {
 	return c.begin(opLinear).t(input).t(weight).t(bias).one()
 }
