@@ -453,7 +453,7 @@ func TestMeasureLeavesTheModelAsItWas(t *testing.T) {
 	}
 	_, err = pipe.Measure(context.Background(), model, normal(4, 3)(c, 0), pipe.MeasureOptions{})
 	var m *pipe.MeasureError
-	if !errors.As(err, &m) || m.Layer != "0" || !strings.Contains(err.Error(), "aten::linear") {
+	if !errors.As(err, &m) || m.Layer != "0" || !strings.Contains(err.Error(), "penstock::linear") {
 		t.Errorf("got %v", err)
 	}
 }

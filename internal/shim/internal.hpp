@@ -9,6 +9,12 @@
 
 namespace ps {
 
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 5)
+using OptionalTensor = std::optional<at::Tensor>;
+#else
+using OptionalTensor = c10::optional<at::Tensor>;
+#endif
+
 // Facts about the failure in progress, left by the allocator and the backward observer for the catch block of the same call.
 struct Failure {
   bool out_of_memory = false;

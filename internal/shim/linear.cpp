@@ -11,6 +11,9 @@
 namespace ps {
 namespace {
 
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
 // May the gradient be added to in place? Only on a leaf that nobody watches, whose gradient has plain memory of its own.
 bool accumulates(const at::Tensor& weight) {
   if (!weight.is_leaf() || !weight.requires_grad()) return false;
@@ -19,14 +22,14 @@ bool accumulates(const at::Tensor& weight) {
 }
 
 struct Linear : torch::autograd::Function<Linear> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias) {
     context->save_for_backward({input, weight});
-    context->saved_data["bias"] = bias.defined() && bias.requires_grad();
+    context->saved_data["bias"] = bias.has_value() && bias->requires_grad();
     at::AutoDispatchBelowADInplaceOrView guard;
     return at::linear(input, weight, bias);
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list grads) {
+  static variable_list backward(AutogradContext* context, variable_list grads) {
     const auto saved = context->get_saved_variables();
     const at::Tensor &input = saved[0], &weight = saved[1];
     const at::Tensor grad = grads[0].reshape({-1, weight.size(0)});
@@ -42,10 +45,9 @@ struct Linear : torch::autograd::Function<Linear> {
   }
 };
 
-at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const c10::optional<at::Tensor>& bias) {
-  const at::Tensor b = bias.value_or(at::Tensor());
-  if (!c10::GradMode::is_enabled()) return at::linear(input, weight, b);
-  return Linear::apply(input, weight, b);
+at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias) {
+  if (!c10::GradMode::is_enabled()) return at::linear(input, weight, bias);
+  return Linear::apply(input, weight, bias);
 }
 
 }  // namespace

@@ -14,11 +14,7 @@
 
 namespace {
 
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 5)
-using OptionalTensor = std::optional<at::Tensor>;
-#else
-using OptionalTensor = c10::optional<at::Tensor>;
-#endif
+using ps::OptionalTensor;
 
 enum class Kind { Tensor, Scalar, Int, Float, Bool, String, Device, Generator, Other };
 
