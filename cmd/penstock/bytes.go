@@ -1,0 +1,46 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// units are the suffixes of sizes.
+var units = map[string]float64{
+	"": 1, "B": 1,
+	"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
+	"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
+}
+
+// parseBytes reads a size such as 512MiB, 1.5GiB, 512MB or 1048576. Case does not matter.
+func parseBytes(s string) (int64, error) {
+	number := strings.TrimRight(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+	unit, known := units[strings.ToUpper(strings.TrimSpace(s[len(number):]))]
+	// Plain decimals only: what ParseFloat takes beyond them (hexadecimal, underscores, exponents, signs) is more likely a slip than a size.
+	if !known || number == "" || strings.Trim(number, "0123456789.") != "" {
+		return 0, fmt.Errorf("%q is no size; want a number of bytes such as 512MiB, 1.5GiB, 512MB or 1048576", s)
+	}
+	n, err := strconv.ParseFloat(number, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no size; want a number of bytes such as 512MiB, 1.5GiB, 512MB or 1048576", s)
+	}
+	if n *= unit; n >= math.MaxInt64 {
+		return 0, fmt.Errorf("%q is more than any device has", s)
+	}
+	return int64(n), nil
+}
+
+// formatBytes writes a size for reading.
+func formatBytes(n int64) string {
+	for _, u := range []struct {
+		size int64
+		name string
+	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if n >= u.size {
+			return fmt.Sprintf("%.1f %s", float64(n)/float64(u.size), u.name)
+		}
+	}
+	return fmt.Sprintf("%d B", n)
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"penstock/data"
+	"penstock/models"
+	"penstock/nn"
+	"penstock/optim"
+	"penstock/pipe"
+	"penstock/train"
+)
+
+// job is a plan with everything it needs: found, made, restored.
+type job struct {
+	plan
+	training, test data.Dataset
+	model          *nn.Sequential
+	recipe         train.Recipe
+	schedule       optim.Schedule
+	last           int64             // the step that ends the run
+	from           *train.Checkpoint // nil: from the beginning
+	pipe           *pipe.Pipe
+	loop           train.Loop
+	trace          stepTrace
+}
+
+// openJob makes a job. What can fail is tried in the order of its cost, so that a slip is not found after minutes: reading data, checkpoints and where results
+// are to be written come before what takes memory and time. The caller closes the job.
+func openJob(ctx context.Context, p plan, stderr io.Writer) (*job, error) {
+	j := &job{plan: p}
+	for _, open := range []func(ctx context.Context, stderr io.Writer) error{
+		j.openData, j.planSteps, j.openStore, j.openTrace, j.limitMemory, j.findBalance, j.openPipe, j.openLoop,
+	} {
+		if err := open(ctx, stderr); err != nil {
+			return nil, errors.Join(err, j.close())
+		}
+	}
+	return j, nil
+}
+
+// close frees what the job holds, as far as it was opened.
+func (j *job) close() error {
+	if j.loop.Loader != nil {
+		j.loop.Loader.Close()
+	}
+	if j.loop.Optimizer != nil {
+		j.loop.Optimizer.Close()
+	}
+	var err error
+	if j.pipe != nil {
+		err = j.pipe.Close()
+	}
+	if j.model != nil {
+		nn.Free(j.model)
+	}
+	for _, d := range j.devices {
+		d.SetLimit(0)
+	}
+	return err
+}
+
+// openData reads the data set, makes the model that fits it, and writes down what describes the two.
+func (j *job) openData(context.Context, io.Writer) (err error) {
+	if j.training, j.test, err = data.Open(j.dataName, j.dataDir, data.Options{Window: j.window, Synthetic: data.Synthetic{Seed: j.seed}}); err != nil {
+		return err
+	}
+	info := j.training.Info()
+	o := models.Options{Classes: info.Classes}
+	settings := map[string]any{"classes": o.Classes}
+	if j.info.Kind == models.Text {
+		o.Context = int(info.Input.Shape[0])
+		settings["context"] = o.Context
+	} else {
+		o.Channels = int(info.Input.Shape[0])
+		settings["channels"] = o.Channels
+		if j.info.Defaults.Size > 0 {
+			o.Size = int(info.Input.Shape[1])
+			settings["size"] = o.Size
+		}
+	}
+	if j.model, err = models.New(j.modelName, o); err != nil {
+		return err
+	}
+	fingerprint, err := train.Fingerprint(j.training)
+	if err != nil {
+		return err
+	}
+	j.recipe = train.Recipe{
+		Model: train.Choice{Name: j.modelName, Settings: settings},
+		Data:  train.Choice{Name: j.dataName, Settings: map[string]any{"fingerprint": fingerprint, "samples": j.training.Len()}},
+		Batch: j.batch, Chunks: j.chunks, Seed: j.seed, ClipNorm: j.clipNorm,
+		Optimizer: train.Choice{Name: j.optimizerName, Settings: map[string]any{
+			"lr": j.lr, "momentum": j.momentum, "nesterov": j.nesterov, "weight-decay": j.weightDecay,
+		}},
+	}
+	return nil
+}
+
+// planSteps finds the last step and the learning rate's schedule up to it.
+func (j *job) planSteps(context.Context, io.Writer) (err error) {
+	batches := int64((j.training.Len() + j.batch - 1) / j.batch) // an epoch's last batch may be short
+	j.last = j.steps
+	if all := int64(j.epochs) * batches; j.epochs > 0 && (j.steps == 0 || all < j.steps) {
+		j.last = all
+	}
+	j.schedule, j.recipe.Schedule, err = j.scheduled(j.last)
+	return err
+}
+
+// openStore looks at what is in --out, and whether more can be written there.
+func (j *job) openStore(context.Context, io.Writer) error {
+	if j.out == "" {
+		return nil
+	}
+	if j.resume {
+		from, err := j.store().Latest()
+		if err != nil {
+			return err
+		}
+		if err := from.Check(j.recipe, j.model); err != nil {
+			return err
+		}
+		j.from, j.loop.Step = from, from.Step
+		return j.store().Prepare()
+	}
+	if err := j.store().Prepare(); err != nil {
+		return err
+	}
+	switch steps, err := j.store().Steps(); {
+	case err != nil:
+		return err
+	case len(steps) > 0:
+		return fmt.Errorf("--out %s holds the checkpoint of a run, at step %d; go on from it with --resume, or choose another --out", j.out, steps[len(steps)-1])
+	}
+	return nil
+}
+
+func (j *job) store() train.Store { return train.Store{Dir: j.out} }
+
+// save saves where the run stands, if there is an --out, and returns the checkpoint's path.
+func (j *job) save() (path string, err error) {
+	if j.out == "" {
+		return "", nil
+	}
+	return j.store().Save(j.loop.Progress(), j.recipe, j.model, j.loop.Optimizer)
+}
+
+func (j *job) limitMemory(context.Context, io.Writer) error {
+	for _, d := range j.devices {
+		d.SetLimit(j.limit)
+	}
+	return nil
+}
+
+// findBalance cuts by time where the command line does not cut, and says how.
+func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
+	if j.balance != nil {
+		return nil
+	}
+	rows := (j.batch + j.chunks - 1) / j.chunks
+	balance, seconds, err := train.BalanceByTime(ctx, j.model, j.training, rows, j.stages, pipe.MeasureOptions{Device: j.devices[0], Threads: j.threads, Seed: j.seed})
+	if err != nil {
+		return err
+	}
+	j.balance = balance
+	var times []string
+	for _, s := range seconds {
+		times = append(times, fmt.Sprintf("%.3g", 1000*s))
+	}
+	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n", numbers(balance), strings.Join(times, ", "))
+	return nil
+}
+
+// numbers is a balance as the flag takes it.
+func numbers(balance []int) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(balance), " ", ","), "[]")
+}
+
+// openPipe puts model and optimizer on their devices, as they were if the run is resumed.
+func (j *job) openPipe(context.Context, io.Writer) (err error) {
+	j.pipe, err = pipe.New(j.model, pipe.Config{
+		Balance: j.balance, Devices: j.devices, Chunks: j.chunks, Checkpoint: j.policy, Threads: j.threads, Seed: j.seed,
+	})
+	if err != nil {
+		return err
+	}
+	if j.loop.Optimizer, err = optim.New(j.optimizerName, j.update); err != nil {
+		return err
+	}
+	if j.from != nil {
+		return j.from.Restore(j.pipe, j.loop.Optimizer)
+	}
+	return nil
+}
+
+// openLoop completes the loop.
+func (j *job) openLoop(_ context.Context, stderr io.Writer) (err error) {
+	config := data.LoaderConfig{BatchSize: j.batch, Seed: j.seed, Shuffle: true, Prefetch: 2}
+	if j.from != nil {
+		config.Start = j.from.Position
+		fmt.Fprintf(stderr, "going on from %s\n", j.from.Path)
+	}
+	l := &j.loop
+	if l.Loader, err = data.NewLoader(j.training, config); err != nil {
+		return err
+	}
+	l.Pipe, l.Loss, l.Schedule = j.pipe, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), j.schedule
+	l.ClipNorm, l.Steps, l.Epochs = j.clipNorm, j.steps, j.epochs
+	l.OnStep = []train.Hook{j.trace.hook(j.pipe, j.loop.Step)}
+	save := func() error { _, err := j.save(); return err }
+	if j.saveEvery > 0 {
+		l.OnStep = append(l.OnStep, train.Every(j.saveEvery, func(train.StepInfo) error { return save() }))
+	} else {
+		l.OnEpoch = func(int) error { return save() }
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestRefuses: bad input is refused with one line that names it and says what to give instead, before anything is computed or written.
+func TestRefuses(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("short"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "train-images-idx3-ubyte"), []byte("not an idx file"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	train := func(args ...string) []string { return with(with(small, "--steps", "2"), args...) }
+	tests := []struct {
+		args []string
+		code int
+		want []string // parts of the line
+	}{
+		{[]string{"train"}, exitUsage, []string{"--model", "resnet20"}},
+		{[]string{"train", "--model", "mlp"}, exitUsage, []string{"--data", "fashion-mnist"}},
+		{train("--model", "resnet21"), exitUsage, []string{`"resnet21"`, "resnet20"}},
+		{train("--model", "gpt"), exitUsage, []string{"gpt", "synthetic"}},
+		{train("--data", "text"), exitUsage, []string{"mlp", "text"}},
+		{train("--data", "mnits"), exitUsage, []string{`"mnits"`, "mnist"}},
+		{train("--optimizer", "sdg"), exitUsage, []string{`"sdg"`, "sgd"}},
+		{train("--schedule", "cos"), exitUsage, []string{`"cos"`, "cosine"}},
+		{train("--checkpoint", "sometimes"), exitUsage, []string{`"sometimes"`, "except_last"}},
+		{train("--format", "xml"), exitUsage, []string{`"xml"`, "json"}},
+
+		{train("--balance", "3,4"), exitUsage, []string{"3,4", "more than the 6 layers"}},
+		{train("--balance", "3,2"), exitUsage, []string{"3,2", "5", "6 layers"}},
+		{train("--balance", "6,0"), exitUsage, []string{"6,0", "at least 1"}},
+		{train("--balance", "7,-1"), exitUsage, []string{"7,-1", "at least 1"}},
+		{train("--balance", "3,x"), exitUsage, []string{`"x"`}},
+		{train("--balance", "3,,3"), exitUsage, []string{"3,,3"}},
+		{train("--balance", ""), exitUsage, []string{"--balance"}},
+		{train("--balance", "9223372036854775807,9223372036854775807,8"), exitUsage, []string{"6 layers"}},
+		{train("--stages", "3", "--balance", "3,3"), exitUsage, []string{"--stages 3", "3,3", "2"}},
+		{train("--stages", "0"), exitUsage, []string{"--stages 0", "at least 1"}},
+		{train("--stages", "-2"), exitUsage, []string{"--stages -2"}},
+		{train("--stages", "7"), exitUsage, []string{"--stages 7", "6 layers"}},
+		{train("--stages", "2", "--devices", "cpu:0"), exitUsage, []string{"cpu:0", "1 for 2 stages"}},
+		{train("--devices", "gpu:0"), exitUsage, []string{"gpu:0", "cpu:"}},
+		{train("--devices", "cpu:99999"), exitUsage, []string{"cpu:99999"}},
+		{train("--devices", "cpu:-1"), exitUsage, []string{"cpu:-1"}},
+		{train("--devices", ""), exitUsage, []string{"--devices"}},
+
+		{train("--chunks", "0"), exitUsage, []string{"--chunks 0", "at least 1"}},
+		{train("--batch", "0"), exitUsage, []string{"--batch 0", "at least 1"}},
+		{train("--batch", "-3"), exitUsage, []string{"--batch -3"}},
+		{train("--batch", "9999999999999"), exitUsage, []string{"--batch 9999999999999", "at most"}},
+		{train("--window", "0"), exitUsage, []string{"--window 0"}},
+		{train("--window", "64"), exitUsage, []string{"--window", "text"}},
+		{train("--threads", "0"), exitUsage, []string{"--threads 0"}},
+		{train("--steps", "-1"), exitUsage, []string{"--steps -1"}},
+		{train("--epochs", "-1"), exitUsage, []string{"--epochs -1"}},
+		{train("--save-every", "-1"), exitUsage, []string{"--save-every -1"}},
+		{train("--save-every", "1"), exitUsage, []string{"--save-every", "--out"}},
+		{train("--warmup", "-1"), exitUsage, []string{"--warmup -1"}},
+		{train("--schedule", "cosine", "--warmup", "2"), exitUsage, []string{"cosine", "2"}},
+		{train("--lr", "-0.1"), exitUsage, []string{"--lr -0.1"}},
+		{train("--lr", "0"), exitUsage, []string{"--lr 0"}},
+		{train("--lr", "NaN"), exitUsage, []string{"--lr NaN"}},
+		{train("--lr", "Inf"), exitUsage, []string{"--lr +Inf"}},
+		{train("--momentum", "-1"), exitUsage, []string{"--momentum -1"}},
+		{train("--weight-decay", "NaN"), exitUsage, []string{"--weight-decay NaN"}},
+		{train("--clip-norm", "-1"), exitUsage, []string{"--clip-norm -1"}},
+		{train("--optimizer", "adam", "--momentum", "0.9"), exitUsage, []string{"adam", "0.9"}},
+		{train("--momentum", "0", "--nesterov"), exitUsage, []string{"Nesterov"}},
+
+		{train("--memory-limit", "lots"), exitUsage, []string{`"lots"`, "512MiB"}},
+		{train("--memory-limit", "-5MiB"), exitUsage, []string{`"-5MiB"`}},
+		{train("--memory-limit", "0"), exitUsage, []string{"--memory-limit 0"}},
+		{train("--memory-limit", "100KiB"), exitFailed, []string{"cpu:0", "limit 102400", "live ", "requested ", "aten::", "--checkpoint always", "--memory-limit"}},
+		{train("--memory-limit", "100KiB", "--stages", "2"), exitFailed, []string{"cpu:0", "limit 102400", "--memory-limit"}},
+		{train("--memory-limit", "3MiB", "--chunks", "1"), exitFailed, []string{"cpu:0", "limit 3145728", "aten::", "chunks"}},
+
+		{train("--data", "mnist"), exitFailed, []string{"mnist", "data-dir"}},
+		{train("--data", "mnist", "--data-dir", filepath.Join(dir, "nowhere")), exitFailed, []string{"nowhere", "--data-dir"}},
+		{train("--data", "mnist", "--data-dir", dir), exitFailed, []string{"train-images-idx3-ubyte"}},
+		{train("--data", "cifar10", "--data-dir", dir), exitFailed, []string{"data_batch_1.bin"}},
+		{[]string{"train", "--model", "gpt", "--data", "text", "--data-dir", file}, exitFailed, []string{"5 bytes", "129"}},
+
+		{train("--resume"), exitUsage, []string{"--resume", "--out"}},
+		{train("--resume", "--out", filepath.Join(dir, "nothing")), exitFailed, []string{"no checkpoint", "nothing", "--resume"}},
+		{train("--resume", "--out", file), exitFailed, []string{"file", "not a directory"}},
+		{train("--out", file), exitFailed, []string{"file", "not a directory"}},
+		{train("--out", "/proc/penstock"), exitFailed, []string{"/proc/penstock"}},
+		{train("--out", ""), exitUsage, []string{"--out"}},
+		{train("--trace", dir), exitFailed, []string{"is a directory"}},
+		{train("--trace", filepath.Join(dir, "nowhere", "t.json")), exitFailed, []string{"--trace", "nowhere"}},
+		{train("--trace", ""), exitUsage, []string{"--trace"}},
+
+		{[]string{"models", "resnet21"}, exitUsage, []string{`"resnet21"`, "resnet20"}},
+		{[]string{"models", "--format", "xml"}, exitUsage, []string{`"xml"`}},
+	}
+	for _, tt := range tests {
+		t.Run(strings.Join(tt.args[1:], " "), func(t *testing.T) {
+			r := command(t, tt.args...)
+			line := strings.TrimSuffix(r.stderr, "\n")
+			if r.code != tt.code || r.stdout != "" || !strings.HasPrefix(line, "penstock: ") || strings.Contains(line, "\n") {
+				t.Errorf("exit code %d, want %d; stdout %q, stderr:\n%s", r.code, tt.code, r.stdout, r.stderr)
+			}
+			for _, part := range tt.want {
+				if !strings.Contains(line, part) {
+					t.Errorf("no %q in: %s", part, line)
+				}
+			}
+		})
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
+		t.Errorf("something was written: %v, %v", entries, err)
+	}
+}
+
+// TestRefusesSyntax: what is not a command line at all is answered with the usage.
+func TestRefusesSyntax(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"tain"}, `unknown command "tain"`},
+		{[]string{"train", "--stagse", "2"}, "--stagse"},
+		{[]string{"train", "--stages", "two"}, "two"},
+		{[]string{"train", "--stages"}, "--stages"},
+		{[]string{"train", "--seed", "-1"}, "-1"},
+		{[]string{"train", "--lr", "fast"}, "fast"},
+		{[]string{"train", "resnet20"}, `"resnet20"`},
+		{[]string{"models", "mlp", "gpt"}, `"gpt"`},
+		{[]string{"version", "2"}, `"2"`},
+		{[]string{"--frobnicate"}, "--frobnicate"},
+	} {
+		r := command(t, tt.args...)
+		first, rest, _ := strings.Cut(r.stderr, "\n")
+		if r.code != exitUsage || r.stdout != "" || !strings.Contains(first, tt.want) || !strings.Contains(rest, "Usage:") {
+			t.Errorf("%q: exit code %d, stdout %q, stderr:\n%s", tt.args, r.code, r.stdout, r.stderr)
+		}
+	}
+}
+
+func TestParseBytes(t *testing.T) {
+	for s, want := range map[string]int64{
+		"0": 0, "1048576": 1 << 20, "512MiB": 512 << 20, "1.5GiB": 3 << 29, "512MB": 512e6, "2 kib": 2048, "7B": 7, "1TB": 1e12, ".5KiB": 512, "1.9": 1,
+	} {
+		if got, err := parseBytes(s); err != nil || got != want {
+			t.Errorf("%q: got %d, %v, want %d", s, got, err, want)
+		}
+	}
+	for _, s := range []string{"", "MiB", "-1", "+1", "1e3", "0x10", "1_000", "1.2.3", "5 apples", "512M", "NaN", "Inf", "1MiB1", "9999999TiB", "."} {
+		if got, err := parseBytes(s); err == nil {
+			t.Errorf("%q: got %d", s, got)
+		}
+	}
+}
+
+func TestFormatBytes(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 512 << 20: "512.0 MiB", 3 << 29: "1.5 GiB"} {
+		if got := formatBytes(n); got != want {
+			t.Errorf("%d: got %s, want %s", n, got, want)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"slices"
+	"time"
+
+	"penstock/train"
+)
+
+// reporter tells whoever runs the command how it goes.
+type reporter interface {
+	// step is told of every step.
+	step(train.StepInfo) error
+	// endSteps is called once after the last, however the run ended.
+	endSteps()
+	// done is told of a run that is complete.
+	done(outcome) error
+}
+
+// outcome is what a complete run leaves.
+type outcome struct {
+	steps      int64
+	accuracy   float64
+	sha256     string
+	checkpoint string // "" without --out
+	trace      string // "" without --trace
+}
+
+// jsonReporter writes an object for each step and one for the outcome, each on a line of its own. It is what --format json prints; its fields stay.
+type jsonReporter struct {
+	out *json.Encoder
+	durations
+}
+
+func newJSONReporter(w io.Writer) *jsonReporter { return &jsonReporter{out: json.NewEncoder(w)} }
+
+type stepLine struct {
+	Step             int64   `json:"step"`
+	Loss             float64 `json:"loss"`
+	SamplesPerSecond float64 `json:"samples_per_s"`
+	PeakBytes        []int64 `json:"peak_bytes"`
+}
+
+type doneLine struct {
+	Done         bool     `json:"done"`
+	Steps        int64    `json:"steps"`
+	TestAccuracy float64  `json:"test_accuracy"`
+	ParamsSHA256 string   `json:"params_sha256"`
+	StepMedian   *float64 `json:"step_ms_median"` // null if a resumed run had no step left to take
+}
+
+func (r *jsonReporter) step(s train.StepInfo) error {
+	r.add(s.Duration)
+	return r.out.Encode(stepLine{s.Step, s.Loss, s.SamplesPerSecond, s.Peak})
+}
+
+func (r *jsonReporter) endSteps() {}
+
+func (r *jsonReporter) done(o outcome) error {
+	line := doneLine{Done: true, Steps: o.steps, TestAccuracy: o.accuracy, ParamsSHA256: o.sha256}
+	if m, ok := r.median(); ok {
+		line.StepMedian = &m
+	}
+	return r.out.Encode(line)
+}
+
+// durations collects how long steps took.
+type durations []time.Duration
+
+func (d *durations) add(t time.Duration) { *d = append(*d, t) }
+
+// median is in milliseconds, and false if there are none.
+func (d durations) median() (ms float64, ok bool) {
+	if len(d) == 0 {
+		return 0, false
+	}
+	sorted := slices.Sorted(slices.Values(d))
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]).Seconds() / 2 * 1000, true
+}

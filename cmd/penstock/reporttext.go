@@ -1,0 +1,140 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"penstock/torch"
+	"penstock/train"
+)
+
+// textReporter shows progress on stderr, as a bar on a terminal and as a line now and then elsewhere, and the outcome on stdout.
+type textReporter struct {
+	stdout, stderr io.Writer
+	title          string // "resnet20 on fashion-mnist"
+	devices        []torch.Device
+	last           int64 // the number of the last step
+
+	bar     *progressbar.ProgressBar // nil without a terminal
+	shown   time.Time                // when progress was shown last
+	samples int
+	peaks   []int64 // highest so far, by device
+	durations
+}
+
+// How often progress is shown: a bar as often as an eye can follow, a line often enough to see a run live and rarely enough for a log.
+const (
+	barEvery  = 100 * time.Millisecond
+	lineEvery = 5 * time.Second
+)
+
+func newTextReporter(stdout, stderr io.Writer, j *job) *textReporter {
+	r := &textReporter{stdout: stdout, stderr: stderr, title: j.modelName + " on " + j.dataName, devices: j.pipe.Devices(), last: j.last}
+	if isTerminal(stderr) {
+		r.bar = newBar(stderr, j.loop.Step, j.last)
+	}
+	return r
+}
+
+// newBar makes a bar for the steps that are left, so that its estimate of the time is of this run. Memory has a row of its own below: together they would be wider than
+// many a terminal.
+func newBar(w io.Writer, done, last int64) *progressbar.ProgressBar {
+	return progressbar.NewOptions64(last-done, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(20), progressbar.OptionSetPredictTime(true),
+		progressbar.OptionThrottle(barEvery), progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionSetMaxDetailRow(1))
+}
+
+// isTerminal says whether w is a character device, which is as much as the standard library can tell.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+func (r *textReporter) step(s train.StepInfo) error {
+	r.add(s.Duration)
+	r.samples += s.Samples
+	if r.peaks == nil {
+		r.peaks = make([]int64, len(s.Peak))
+	}
+	for i, peak := range s.Peak {
+		r.peaks[i] = max(r.peaks[i], peak)
+	}
+	every := lineEvery
+	if r.bar != nil {
+		every = barEvery
+	}
+	if now := time.Now(); s.Step == r.last || now.Sub(r.shown) >= every {
+		r.shown = now
+		if err := r.show(fmt.Sprintf("%d/%d  loss %.4f  %.0f samples/s", s.Step, r.last, s.Loss, s.SamplesPerSecond), r.memory(s.Peak)); err != nil {
+			return err
+		}
+	}
+	if r.bar != nil {
+		return r.bar.Add(1)
+	}
+	return nil
+}
+
+func (r *textReporter) show(status, memory string) error {
+	if r.bar == nil {
+		_, err := fmt.Fprintf(r.stderr, "step %s  %s\n", status, memory)
+		return err
+	}
+	r.bar.Describe(status)
+	return r.bar.AddDetail(memory)
+}
+
+// memory shows the bytes of each device, against its limit if it has one.
+func (r *textReporter) memory(bytes []int64) string {
+	var parts []string
+	for i, d := range r.devices {
+		part := fmt.Sprintf("%v %s", d, formatBytes(bytes[i]))
+		if limit := d.Memory().Limit; limit > 0 {
+			part += " of " + formatBytes(limit)
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, "  ")
+}
+
+// endSteps goes on below the bar and its row of memory, on whichever of the two the cursor stands.
+func (r *textReporter) endSteps() {
+	switch {
+	case r.bar == nil || !r.bar.IsStarted():
+	case r.bar.IsFinished():
+		fmt.Fprint(r.stderr, "\n")
+	default:
+		fmt.Fprint(r.stderr, "\n\n")
+	}
+}
+
+func (r *textReporter) done(o outcome) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %d steps done\n", r.title, o.steps)
+	fmt.Fprintf(&b, "test accuracy  %.2f %%\n", 100*o.accuracy)
+	if ms, ok := r.median(); ok {
+		var total time.Duration
+		for _, d := range r.durations {
+			total += d
+		}
+		fmt.Fprintf(&b, "speed          %.0f samples/s, %.4g ms a step (median)\n", float64(r.samples)/total.Seconds(), ms)
+		fmt.Fprintf(&b, "peak memory    %s\n", r.memory(r.peaks))
+	}
+	fmt.Fprintf(&b, "parameters     sha256 %s\n", o.sha256)
+	if o.checkpoint != "" {
+		fmt.Fprintf(&b, "checkpoint     %s\n", o.checkpoint)
+	}
+	if o.trace != "" {
+		fmt.Fprintf(&b, "trace          %s\n", o.trace)
+	}
+	_, err := io.WriteString(r.stdout, b.String())
+	return err
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"penstock/internal/torchtest"
+)
+
+// sha runs a training run and returns the hash of its weights.
+func sha(t testing.TB, args ...string) string {
+	t.Helper()
+	_, done := lines(t, must(t, with(args, "--format", "json")...).stdout)
+	return done.ParamsSHA256
+}
+
+// TestResume: runs that are cut short and resumed, under other cuts, end with the bits of those that are not. An epoch has 8 steps.
+func TestResume(t *testing.T) {
+	for _, training := range [][]string{
+		{"--nesterov", "--weight-decay", "0.001"},
+		{"--optimizer", "adam", "--schedule", "cosine", "--warmup", "2", "--schedule-steps", "11", "--clip-norm", "1"},
+	} {
+		args := with(small, training...)
+		want := sha(t, with(args, "--steps", "11")...)
+		out := filepath.Join(t.TempDir(), "deep", "out")
+		must(t, with(args, "--steps", "3", "--balance", "3,3", "--out", out)...)
+		must(t, with(args, "--steps", "9", "--stages", "3", "--out", out, "--resume")...)
+		r := must(t, with(args, "--steps", "11", "--balance", "1,5", "--checkpoint", "always", "--out", out, "--resume", "--format", "json")...)
+		steps, done := lines(t, r.stdout)
+		if done.ParamsSHA256 != want {
+			t.Errorf("%q: other weights than without interruption", training)
+		}
+		if done.Steps != 11 || len(steps) != 2 || steps[0].Step != 10 {
+			t.Errorf("%q: %+v after %+v", training, done, steps)
+		}
+	}
+}
+
+func TestResumeOfACompleteRun(t *testing.T) {
+	out := t.TempDir()
+	args := with(small, "--epochs", "1", "--out", out)
+	want := sha(t, args...)
+	r := must(t, with(args, "--resume", "--format", "json", "--trace", filepath.Join(out, "trace.json"))...)
+	if strings.Count(r.stdout, "\n") != 1 || !strings.Contains(r.stdout, want) || !strings.Contains(r.stdout, `"step_ms_median":null`) {
+		t.Errorf("stdout: %s", r.stdout)
+	}
+	if !strings.Contains(r.stderr, "no step was recorded") {
+		t.Errorf("stderr: %s", r.stderr)
+	}
+}
+
+func TestOutHolds(t *testing.T) {
+	out := t.TempDir()
+	foreign := filepath.Join(out, "steps.jsonl")
+	if err := os.WriteFile(foreign, []byte("{}\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	args := with(small, "--steps", "2", "--out", out)
+	must(t, args...) // files of others are no obstacle
+	before := tree(t, out)
+	tests := []struct {
+		args []string
+		want []string
+	}{
+		{args, []string{"--resume", "--out"}},
+		{with(args, "--resume", "--model", "resnet20"), []string{"model.name", `"mlp"`, `"resnet20"`, "--model"}},
+		{with(args, "--resume", "--batch", "64"), []string{"batch is 128 there and 64 here", "--batch"}},
+		{with(args, "--resume", "--chunks", "2"), []string{"chunks is 4 there and 2 here", "--chunks"}},
+		{with(args, "--resume", "--seed", "9"), []string{"there and", "here", "--"}}, // the seed makes the data too
+		{with(args, "--resume", "--optimizer", "adam"), []string{"optimizer", `"sgd"`, `"adam"`, "--optimizer"}},
+		{with(args, "--resume", "--lr", "0.2"), []string{"lr is 0.1 there and 0.2 here", "--lr"}},
+		{with(args, "--resume", "--schedule", "cosine"), []string{`"constant"`, `"cosine"`, "--schedule"}},
+		{with(args, "--resume", "--clip-norm", "2"), []string{"clip_norm is 0 there and 2 here", "--clip-norm"}},
+	}
+	for _, tt := range tests {
+		r := command(t, tt.args...)
+		if r.code != exitFailed || r.stdout != "" || strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("%q: exit code %d, stdout %q, stderr:\n%s", tt.args, r.code, r.stdout, r.stderr)
+		}
+		for _, part := range tt.want {
+			if !strings.Contains(r.stderr, part) {
+				t.Errorf("%q: no %q in %s", tt.args, part, r.stderr)
+			}
+		}
+	}
+	if after := tree(t, out); after != before {
+		t.Errorf("something changed:\n%s\n%s", before, after)
+	}
+
+	model := filepath.Join(out, "step-000002", "model.safetensors")
+	if err := os.Truncate(model, 1000); err != nil {
+		t.Fatal(err)
+	}
+	r := command(t, with(args, "--resume")...)
+	if r.code != exitFailed || !strings.Contains(r.stderr, "step-000002 is damaged: model.safetensors is truncated") || !strings.Contains(r.stderr, "remove") {
+		t.Errorf("exit code %d, stderr: %s", r.code, r.stderr)
+	}
+}
+
+// tree describes all files below a directory.
+func tree(t testing.TB, dir string) string {
+	t.Helper()
+	var b strings.Builder
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && !d.IsDir() {
+			fmt.Fprintln(&b, path, info.Size(), info.ModTime())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestSaveEvery(t *testing.T) {
+	out := t.TempDir()
+	must(t, with(small, "--steps", "7", "--save-every", "3", "--out", out)...)
+	entries, err := filepath.Glob(filepath.Join(out, "*"))
+	if err != nil || len(entries) != 2 || filepath.Base(entries[0]) != "step-000006" || filepath.Base(entries[1]) != "step-000007" {
+		t.Errorf("%q, %v", entries, err)
+	}
+}
+
+func TestInterruptedBeforeTheFirstStep(t *testing.T) {
+	torchtest.Check(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, args := range [][]string{small, with(small, "--stages", "2")} {
+		var stdout, stderr bytes.Buffer
+		if code := run(ctx, args, &stdout, &stderr); code != exitFailed || stdout.Len() > 0 || !strings.Contains(stderr.String(), "interrupted") {
+			t.Errorf("exit code %d, stdout %q, stderr %q", code, &stdout, &stderr)
+		}
+	}
+}
+
+// start runs a command line in a process of its own and returns when it has taken a step.
+func start(t *testing.T, args ...string) (cmd *exec.Cmd, stdout *bufio.Scanner, stderr *bytes.Buffer) {
+	t.Helper()
+	cmd = exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), asCommand+"=1")
+	stderr = &bytes.Buffer{}
+	cmd.Stderr = stderr
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill() })
+	stdout = bufio.NewScanner(pipe)
+	if !stdout.Scan() {
+		t.Fatalf("no step was taken: %v, stderr:\n%s", cmd.Wait(), stderr)
+	}
+	return cmd, stdout, stderr
+}
+
+// TestSignal: a signal lets the step finish, saves, and says how to go on; going on gives the bits of a run without it.
+func TestSignal(t *testing.T) {
+	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		out := filepath.Join(t.TempDir(), "it's out")
+		cmd, stdout, stderr := start(t, with(small, "--steps", "1000000", "--out", out, "--format", "json")...)
+		if err := cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		steps := 1
+		for stdout.Scan() {
+			steps++
+		}
+		var exit *exec.ExitError
+		if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitFailed {
+			t.Fatalf("%v: %v, stderr:\n%s", signal, err, stderr)
+		}
+		for _, want := range []string{fmt.Sprintf("interrupted after step %d; saved in %s", steps, out), `'` + strings.ReplaceAll(out, `'`, `'\''`) + `'`, " --resume\n"} {
+			if !strings.Contains(stderr.String(), want) {
+				t.Errorf("%v: no %q in stderr:\n%s", signal, want, stderr)
+			}
+		}
+		total := fmt.Sprint(steps + 3)
+		if got, want := sha(t, with(small, "--steps", total, "--out", out, "--resume")...), sha(t, with(small, "--steps", total)...); got != want {
+			t.Errorf("%v after step %d: the resumed run has other weights", signal, steps)
+		}
+	}
+}
+
+// TestSecondSignal: whoever does not want to wait for the step signals twice.
+func TestSecondSignal(t *testing.T) {
+	cmd, _, stderr := start(t, "train", "--model", "resnet20", "--data", "synthetic", "--batch", "1024", "--chunks", "1", "--format", "json", "--epochs", "100")
+	for range 2 {
+		time.Sleep(200 * time.Millisecond) // well within the second step: each takes more than a second
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || !exit.Sys().(syscall.WaitStatus).Signaled() {
+		t.Errorf("%v, stderr:\n%s", err, stderr)
+	}
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1 // something went wrong, or a signal ended the run early
+	exitUsage  = 2 // the command line is wrong, whatever is on the disk
+)
+
+// usageError is what is wrong with a command line.
+type usageError struct {
+	error
+	usage string // how it is used; "" when the message says all there is to say
+}
+
+func (e *usageError) Unwrap() error { return e.error }
+
+// badUsage makes a usage error of one line.
+func badUsage(format string, args ...any) error {
+	return &usageError{error: fmt.Errorf(format, args...)}
+}
+
+// run runs a command line and returns its exit code. Results go to stdout, everything else to stderr. When ctx ends, a training run finishes its step, saves and
+// returns.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot(args)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	fmt.Fprintln(stderr, "penstock:", message(err))
+	var usage *usageError
+	if !errors.As(err, &usage) {
+		return exitFailed
+	}
+	if usage.usage != "" {
+		fmt.Fprint(stderr, "\n", usage.usage)
+	}
+	return exitUsage
+}
+
+// newRoot makes the command for a command line.
+func newRoot(args []string) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "penstock",
+		Short: "Train neural networks as pipelines of micro-batches",
+		Long: `Penstock cuts a network into stages, puts each on a device with a core and a
+memory limit of its own, and trains it as a pipeline of micro-batches. The
+result does not depend on the cut, to the bit.
+
+Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line.`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		Args:              noArguments,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	// For all verbs. Cobra's own messages are of one line and name the flag or argument.
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{err, cmd.UsageString()} })
+	root.AddCommand(newTrain(args), newModels(), newVersion())
+	return root
+}
+
+// noArguments refuses arguments that are no flags, at the root an unknown verb.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	what := "unexpected argument"
+	if !cmd.HasParent() {
+		what = "unknown command"
+	}
+	return &usageError{fmt.Errorf("%s %q for %q", what, args[0], cmd.CommandPath()), cmd.UsageString()}
+}
+
+// message is an error without the names of the packages that it came through: whoever typed a command looks for the flag, not for the package.
+func message(err error) string {
+	text := err.Error()
+	for _, name := range []string{"train: ", "pipe: ", "data: ", "models: ", "optim: ", "torch: ", "trace: "} {
+		text = strings.TrimPrefix(text, name)
+	}
+	return text
+}
+
+// checkFormat refuses an unknown --format.
+func checkFormat(format string) error {
+	if format != "text" && format != "json" {
+		return badUsage("--format %q: want text or json", format)
+	}
+	return nil
+}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/trace"
+)
+
+// asCommand in the environment makes this test binary the command.
+const asCommand = "PENSTOCK_TEST_AS_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// small is a training run of a fraction of a second.
+var small = []string{"train", "--model", "mlp", "--data", "synthetic", "--batch", "128", "--chunks", "4"}
+
+// with is a command line and more of it.
+func with(args []string, more ...string) []string { return append(slices.Clone(args), more...) }
+
+type ran struct {
+	code           int
+	stdout, stderr string
+}
+
+// command runs a command line in this process and finds out what it left behind.
+func command(t testing.TB, args ...string) ran {
+	t.Helper()
+	torchtest.Check(t)
+	var stdout, stderr bytes.Buffer
+	code := run(context.Background(), args, &stdout, &stderr)
+	return ran{code, stdout.String(), stderr.String()}
+}
+
+// must runs a command line that is to succeed.
+func must(t testing.TB, args ...string) ran {
+	t.Helper()
+	r := command(t, args...)
+	if r.code != exitDone {
+		t.Fatalf("%q: exit code %d, stderr:\n%s", args, r.code, r.stderr)
+	}
+	return r
+}
+
+// lines decodes the output of --format json strictly: fields, types, nothing else.
+func lines(t testing.TB, stdout string) (steps []stepLine, done doneLine) {
+	t.Helper()
+	all := strings.Split(strings.TrimSuffix(stdout, "\n"), "\n")
+	for i, line := range all {
+		var into any = &done
+		if i < len(all)-1 {
+			steps = append(steps, stepLine{})
+			into = &steps[i]
+		}
+		d := json.NewDecoder(strings.NewReader(line))
+		d.DisallowUnknownFields()
+		if err := d.Decode(into); err != nil || d.More() {
+			t.Fatalf("line %d, %s: %v", i+1, line, err)
+		}
+		var fields map[string]any
+		if err := json.Unmarshal([]byte(line), &fields); err != nil {
+			t.Fatal(err)
+		}
+		if want := 4 + i/(len(all)-1); len(fields) != want {
+			t.Fatalf("line %d has %d fields, want %d: %s", i+1, len(fields), want, line)
+		}
+	}
+	return steps, done
+}
+
+func TestTrainJSON(t *testing.T) {
+	r := must(t, with(small, "--stages", "2", "--balance", "3,3", "--steps", "5", "--format", "json")...)
+	steps, done := lines(t, r.stdout)
+	if len(steps) != 5 {
+		t.Fatalf("%d steps in:\n%s", len(steps), r.stdout)
+	}
+	for i, s := range steps {
+		if s.Step != int64(i+1) || !(s.Loss > 0 && s.Loss < 10) || s.SamplesPerSecond <= 0 || len(s.PeakBytes) != 2 || min(s.PeakBytes[0], s.PeakBytes[1]) < 10_000 {
+			t.Errorf("step %d: %+v", i+1, s)
+		}
+	}
+	if !done.Done || done.Steps != 5 || !(done.TestAccuracy > 0.2 && done.TestAccuracy <= 1) || done.StepMedian == nil || *done.StepMedian <= 0 ||
+		!regexp.MustCompile("^[0-9a-f]{64}$").MatchString(done.ParamsSHA256) {
+		t.Errorf("%+v", done)
+	}
+	if r.stderr != "" {
+		t.Errorf("stderr: %s", r.stderr)
+	}
+}
+
+// TestTrainIsTransparent: cut, devices, policy and limit change nothing but the bytes and the time.
+func TestTrainIsTransparent(t *testing.T) {
+	var want string
+	for _, args := range [][]string{
+		{},
+		{"--stages", "2", "--balance", "1,5", "--checkpoint", "never"},
+		{"--balance", "2,2,2", "--checkpoint", "always", "--devices", "cpu:3,cpu:1,cpu:3"},
+		{"--stages", "3", "--memory-limit", "100MB"}, // measured
+	} {
+		_, done := lines(t, must(t, with(with(small, "--steps", "4", "--clip-norm", "0.5", "--warmup", "2", "--format", "json"), args...)...).stdout)
+		if want == "" {
+			want = done.ParamsSHA256
+		}
+		if done.ParamsSHA256 != want {
+			t.Errorf("%q: other weights than in one stage", args)
+		}
+	}
+}
+
+func TestTrainEnds(t *testing.T) {
+	tests := []struct {
+		args []string
+		want int64
+	}{
+		{[]string{"--epochs", "2", "--batch", "300"}, 8}, // 1024 samples: 3 batches of 300 and one of 124
+		{[]string{"--batch", "512"}, 2},
+		{[]string{"--steps", "3"}, 3},
+		{[]string{"--steps", "9", "--epochs", "1"}, 8},
+		{[]string{"--steps", "9"}, 9},
+	}
+	for _, tt := range tests {
+		if _, done := lines(t, must(t, with(with(small, "--format", "json"), tt.args...)...).stdout); done.Steps != tt.want {
+			t.Errorf("%q: %d steps, want %d", tt.args, done.Steps, tt.want)
+		}
+	}
+}
+
+func TestTrainText(t *testing.T) {
+	dir := t.TempDir()
+	text := dir + "/text.txt"
+	if err := os.WriteFile(text, bytes.Repeat([]byte("the quick brown fox jumps over the lazy dog. "), 100), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	r := must(t, "train", "--model", "gpt", "--data", "text", "--data-dir", text, "--stages", "2", "--batch", "4", "--chunks", "2", "--steps", "2",
+		"--optimizer", "adamw", "--out", dir+"/out", "--trace", dir+"/trace.json")
+	for _, want := range []string{"gpt on text: 2 steps done", "test accuracy ", " samples/s", "cpu:0 ", "sha256 ", dir + "/out/step-000002", dir + "/trace.json"} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("stdout lacks %q:\n%s", want, r.stdout)
+		}
+	}
+	for _, want := range []string{"by measured time", "step 1/2  loss ", "step 2/2  loss ", "worker 1  "} {
+		if !strings.Contains(r.stderr, want) {
+			t.Errorf("stderr lacks %q:\n%s", want, r.stderr)
+		}
+	}
+}
+
+// TestWithoutOutNothingIsWritten runs in an empty directory and looks at it.
+func TestWithoutOutNothingIsWritten(t *testing.T) {
+	t.Chdir(t.TempDir())
+	must(t, with(small, "--steps", "1")...)
+	if entries, err := os.ReadDir("."); err != nil || len(entries) != 0 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+func TestTrace(t *testing.T) {
+	for _, tt := range []struct {
+		steps string
+		want  int
+	}{{"1", 1}, {"2", 2}, {"5", 3}} {
+		file := t.TempDir() + "/trace.json"
+		r := must(t, with(small, "--balance", "3,3", "--steps", tt.steps, "--format", "json", "--trace", file)...)
+		if want := fmt.Sprintf("step %d, ", tt.want); !strings.HasPrefix(r.stderr, want) {
+			t.Errorf("%s steps: stderr does not begin with %q:\n%s", tt.steps, want, r.stderr)
+		}
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		timeline, err := trace.Read(f)
+		f.Close()
+		// 4 micro-batches: 4 F, 3 R, 4 B on each stage, and 8 transfers.
+		if err != nil || timeline.Workers != 2 || len(timeline.Events) != 2*11+8 {
+			t.Errorf("%s steps: %d events on %d workers, %v", tt.steps, len(timeline.Events), timeline.Workers, err)
+		}
+	}
+}
+
+func TestModels(t *testing.T) {
+	var list []modelLine
+	if err := json.Unmarshal([]byte(must(t, "models", "--format", "json").stdout), &list); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(list, func(l modelLine) bool { return l.Name == "resnet20" })
+	// He et al. 2015, table 6: 0.27 M parameters. The stem, nine blocks, and the head are 11 layers.
+	if i < 0 || list[i].Layers != 11 || list[i].Parameters < 270_000 || list[i].Parameters > 275_000 {
+		t.Errorf("resnet20 in %+v", list)
+	}
+	var layers []layerLine
+	if err := json.Unmarshal([]byte(must(t, "models", "resnet20", "--format", "json").stdout), &layers); err != nil {
+		t.Fatal(err)
+	}
+	var sum int64
+	for _, l := range layers {
+		sum += l.Parameters
+	}
+	if len(layers) != 11 || layers[1].Name != "layer1.0" || sum != list[i].Parameters {
+		t.Errorf("%+v: %d parameters", layers, sum)
+	}
+	for _, args := range [][]string{{"models"}, {"models", "resnet20"}} {
+		if out := must(t, args...).stdout; !strings.Contains(out, fmt.Sprint(list[i].Parameters)) || !strings.Contains(out, "11") {
+			t.Errorf("%q:\n%s", args, out)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	out := must(t, "version").stdout
+	for _, want := range []string{"penstock", "libtorch  ", "BLAS", "cores", runtime.Version()} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in:\n%s", want, out)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{{}, {"help"}, {"--help"}, {"train", "--help"}, {"models", "--help"}} {
+		if r := must(t, args...); !strings.Contains(r.stdout, "Usage:") || r.stderr != "" {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"penstock/pipe"
+	"penstock/schedule"
+	"penstock/trace"
+	"penstock/train"
+)
+
+// stepTrace is the recording of one step. Its zero value records nothing.
+type stepTrace struct {
+	file     string
+	step     int64 // the one to record
+	timeline *schedule.Timeline
+}
+
+// openTrace finds out whether the trace can be written, before any work is done for it, and chooses the step. The first ones are not typical: the first touches fresh memory
+// and the second is the first in which the optimizer has its state.
+func (j *job) openTrace(context.Context, io.Writer) error {
+	if j.traceFile == "" {
+		return nil
+	}
+	if info, err := os.Stat(j.traceFile); err == nil && info.IsDir() {
+		return fmt.Errorf("--trace %s is a directory; want a file", j.traceFile)
+	}
+	probe, err := os.CreateTemp(filepath.Dir(j.traceFile), "."+filepath.Base(j.traceFile)+".*")
+	if err != nil {
+		return fmt.Errorf("--trace %s cannot be written: %w", j.traceFile, err)
+	}
+	probe.Close()
+	if err := os.Remove(probe.Name()); err != nil {
+		return err
+	}
+	j.trace = stepTrace{file: j.traceFile, step: min(j.loop.Step+3, j.last)}
+	return nil
+}
+
+// hook makes the pipe record the chosen step and keeps what it recorded.
+func (t *stepTrace) hook(p *pipe.Pipe, done int64) train.Hook {
+	p.SetRecord(t.step == done+1)
+	return func(s train.StepInfo) error {
+		if s.Step == t.step {
+			t.timeline = s.Timeline
+		}
+		p.SetRecord(t.step == s.Step+1)
+		return nil
+	}
+}
+
+// finish draws the recorded step and writes the file. A run that was too short to record says so.
+func (t *stepTrace) finish(p *pipe.Pipe, stderr io.Writer) error {
+	if t.file == "" {
+		return nil
+	}
+	if t.timeline == nil {
+		fmt.Fprintf(stderr, "no step was recorded, %s is not written\n", t.file)
+		return nil
+	}
+	fmt.Fprintf(stderr, "step %d, F forward, R recomputation, B backward:\n%s", t.step, t.timeline.Grid())
+	var workers []string
+	for i, d := range p.Devices() {
+		workers = append(workers, fmt.Sprintf("worker %d · %v", i, d))
+	}
+	return trace.WriteFile(t.file, *t.timeline, trace.Options{Workers: workers})
+}
