@@ -23,7 +23,7 @@ import (
 // No step may run meanwhile.
 func (s Store) Save(at Progress, r Recipe, model nn.Module, o optim.Optimizer) (path string, err error) {
 	path = s.path(at.Step)
-	if _, err := os.Lstat(path); err == nil {
+	if info, err := os.Lstat(path); err == nil && info.IsDir() {
 		return path, nil
 	}
 	if err := s.save(path, at, r, model, o); err != nil {

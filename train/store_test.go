@@ -96,7 +96,11 @@ func TestSaveFailsWhole(t *testing.T) {
 	if _, err := store.Save(train.Progress{Step: 5}, r, s.model, s.Optimizer); err == nil || !strings.Contains(err.Error(), "step-000005") {
 		t.Errorf("got %v", err)
 	}
-	if got, want := names(t, store.Dir), []string{"step-000000"}; !reflect.DeepEqual(got, want) {
+	write(t, filepath.Join(store.Dir, "step-000006"), "a file of someone else, where the checkpoint would be")
+	if _, err := store.Save(train.Progress{Step: 6}, recipe(), s.model, s.Optimizer); err == nil {
+		t.Error("a file passed for a checkpoint")
+	}
+	if got, want := names(t, store.Dir), []string{"step-000000", "step-000006"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -66,7 +66,7 @@ func (j *job) close() error {
 
 // openData reads the data set, makes the model that fits it, and writes down what describes the two.
 func (j *job) openData(context.Context, io.Writer) (err error) {
-	if j.training, j.test, err = data.Open(j.dataName, j.dataDir, data.Options{Window: j.window, Synthetic: data.Synthetic{Seed: j.seed}}); err != nil {
+	if j.training, j.test, err = data.Open(j.dataName, j.dataDir, data.Options{Window: j.window}); err != nil {
 		return err
 	}
 	info := j.training.Info()

@@ -95,6 +95,9 @@ func (p *plan) checkNumbers() error {
 			return badUsage("--%s %v: want a finite number that is not negative", n.flag, n.value)
 		}
 	}
+	if p.scheduleName == "constant" && p.scheduleSteps > 0 {
+		return badUsage("--schedule-steps %d: a constant schedule has no end; want --schedule cosine or step with it", p.scheduleSteps)
+	}
 	if p.given("lr") && p.lr == 0 {
 		return badUsage("--lr 0: want a number above 0")
 	}
@@ -249,6 +252,10 @@ func (p *plan) scheduled(total int64) (optim.Schedule, train.Choice, error) {
 		config.TotalSteps = int(total)
 		if p.scheduleSteps > 0 {
 			config.TotalSteps = p.scheduleSteps
+		}
+		if config.TotalSteps <= p.warmup {
+			return nil, train.Choice{}, badUsage("--warmup %d: the %s schedule has only %d steps; want a shorter warm-up, or more --steps, --epochs or --schedule-steps",
+				p.warmup, p.scheduleName, config.TotalSteps)
 		}
 		settings["schedule-steps"] = config.TotalSteps
 	}

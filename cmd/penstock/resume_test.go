@@ -76,7 +76,7 @@ func TestOutHolds(t *testing.T) {
 		{with(args, "--resume", "--model", "resnet20"), []string{"model.name", `"mlp"`, `"resnet20"`, "--model"}},
 		{with(args, "--resume", "--batch", "64"), []string{"batch is 128 there and 64 here", "--batch"}},
 		{with(args, "--resume", "--chunks", "2"), []string{"chunks is 4 there and 2 here", "--chunks"}},
-		{with(args, "--resume", "--seed", "9"), []string{"there and", "here", "--"}}, // the seed makes the data too
+		{with(args, "--resume", "--seed", "9"), []string{"seed is 1 there and 9 here", "--seed"}},
 		{with(args, "--resume", "--optimizer", "adam"), []string{"optimizer", `"sgd"`, `"adam"`, "--optimizer"}},
 		{with(args, "--resume", "--lr", "0.2"), []string{"lr is 0.1 there and 0.2 here", "--lr"}},
 		{with(args, "--resume", "--schedule", "cosine"), []string{`"constant"`, `"cosine"`, "--schedule"}},

@@ -75,7 +75,11 @@ func lines(t testing.TB, stdout string) (steps []stepLine, done doneLine) {
 		if err := json.Unmarshal([]byte(line), &fields); err != nil {
 			t.Fatal(err)
 		}
-		if want := 4 + i/(len(all)-1); len(fields) != want {
+		want := 4
+		if into == any(&done) {
+			want = 5
+		}
+		if len(fields) != want {
 			t.Fatalf("line %d has %d fields, want %d: %s", i+1, len(fields), want, line)
 		}
 	}
@@ -135,6 +139,16 @@ func TestTrainEnds(t *testing.T) {
 	for _, tt := range tests {
 		if _, done := lines(t, must(t, with(with(small, "--format", "json"), tt.args...)...).stdout); done.Steps != tt.want {
 			t.Errorf("%q: %d steps, want %d", tt.args, done.Steps, tt.want)
+		}
+	}
+}
+
+// TestDivergence: a loss that is no number ends the run with its step and a remedy.
+func TestDivergence(t *testing.T) {
+	r := command(t, with(small, "--steps", "50", "--lr", "1e30")...)
+	for _, want := range []string{"step ", "not a finite number", "--lr", "--clip-norm"} {
+		if r.code != exitFailed || r.stdout != "" || !strings.Contains(r.stderr, want) {
+			t.Errorf("exit code %d, stdout %q, no %q in stderr:\n%s", r.code, r.stdout, want, r.stderr)
 		}
 	}
 }
