@@ -154,8 +154,8 @@ func TestLimitIsEnforced(t *testing.T) {
 	if err := step(); err != nil || d.Memory().Live != m.Live {
 		t.Errorf("after the refusal: %v, live %d, want %d", err, d.Memory().Live, m.Live)
 	}
-	d.SetLimit(64)
-	if _, err := pipe.New(nn.NewSequential(nn.NewLinear(100, 100)), pipe.Config{Devices: []torch.Device{d}}); !errors.Is(err, torch.ErrOutOfMemory) {
+	d.SetLimit(m.Live + 20000) // the first layer fits, the second does not
+	if _, err := pipe.New(nn.NewSequential(nn.NewLinear(10, 100), nn.NewLinear(100, 100)), pipe.Config{Devices: []torch.Device{d}}); !errors.Is(err, torch.ErrOutOfMemory) {
 		t.Errorf("a model beyond the limit: got %v", err)
 	}
 }

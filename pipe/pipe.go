@@ -100,7 +100,16 @@ func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 		p.stages = append(p.stages, s)
 		layers = layers[n:]
 	}
+	var made []nn.NamedParam
+	for _, s := range nn.State(model) {
+		if !s.Exists() {
+			made = append(made, s)
+		}
+	}
 	if err := p.OnStages(context.Background(), p.settle); err != nil {
+		for _, s := range made {
+			s.Param.Free()
+		}
 		return nil, errors.Join(fmt.Errorf("pipe: placing the model: %w", err), p.Close())
 	}
 	return p, nil
