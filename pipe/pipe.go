@@ -69,7 +69,7 @@ type programKey struct {
 }
 
 // New cuts a model's flattened layers over devices, materialises parameters that do not exist yet on the device of their stage and copies those
-// that exist there. It starts the workers; Close ends them.
+// that exist there. It starts the workers; Close ends them. On failure nothing is left running or allocated.
 func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	layers := model.Layers()
 	cfg, err := cfg.resolved(layers)
