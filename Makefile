@@ -40,9 +40,10 @@ test: ## format, vet, tests (races too), and a short training run
 	bin/penstock train $(SMOKE_FLAGS) > out/smoke/steps.jsonl
 	@tail -n 1 out/smoke/steps.jsonl | grep -q '"done": *true' || { echo "the training run did not end in \"done\":true:"; tail -n 3 out/smoke/steps.jsonl; exit 1; }
 
-bench: ## benchmarks; set TORCHGPIPE to a torchgpipe checkout to compare with it
+bench: ## benchmarks; TORCHGPIPE=a torchgpipe checkout compares with it, BENCH_FLAGS=--quick takes a minute
 	@scripts/setup
-	scripts/bench
+	$(if $(TORCHGPIPE),@scripts/setup python)
+	scripts/bench $(BENCH_FLAGS)
 
 fixtures: ## regenerate the parity fixtures with Debian's PyTorch
 	@scripts/setup python

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"penstock/nn"
 	"penstock/pipe"
@@ -78,57 +77,4 @@ func benchmarkStep(b *testing.B, model *nn.Sequential, width, rows int64, cfg pi
 	for b.Loop() {
 		step()
 	}
-}
-
-// BenchmarkCell is the overhead of one (stage, micro-batch) cell: forward, recomputation and backward of a Linear(8, 8) on two rows through the pipe, less the
-// same operators in a plain loop.
-func BenchmarkCell(b *testing.B) {
-	const stages, chunks = 2, 32
-	model := nn.NewSequential()
-	for i := range stages {
-		model.Add(fmt.Sprint(i), newLinear(8, 8))
-	}
-	var piped, plain time.Duration
-	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1}, Devices: []torch.Device{torch.CPU(0), torch.CPU(0)}, Chunks: chunks, Checkpoint: pipe.Always})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer nn.Free(model)
-	defer p.Close()
-	c := torch.NewCtx(torch.Options{Seed: 7})
-	defer c.Close()
-	batch := pipe.Batch{Input: c.Ones(torch.Float32, 2*chunks, 8), Target: c.Ones(torch.Float32, 2*chunks, 8)}
-	layers := model.Layers()
-	loop := torch.NewCtx(torch.Options{Threads: 1})
-	defer loop.Close()
-	cell := func(l nn.NamedLayer) {
-		weight, bias := l.Layer.(*linear).weight.Tensor(), l.Layer.(*linear).bias.Tensor()
-		x := loop.Ones(torch.Float32, 2, 8).SetRequiresGrad(true)
-		loop.SetGrad(false)
-		loop.ReLU(loop.Linear(x, weight, bias))
-		loop.SetGrad(true)
-		y := loop.ReLU(loop.Linear(x, weight, bias))
-		loop.Backward([]*torch.Tensor{y}, []*torch.Tensor{loop.OnesLike(y)}, false)
-		x.SetGradOf(nil)
-		loop.Close()
-	}
-	n := 0
-	for b.Loop() {
-		start := time.Now()
-		if _, err := p.Step(context.Background(), batch, squares{}); err != nil {
-			b.Fatal(err)
-		}
-		piped += time.Since(start)
-		start = time.Now()
-		for range chunks {
-			for _, l := range layers {
-				cell(l)
-			}
-		}
-		plain += time.Since(start)
-		n += stages * chunks
-	}
-	b.ReportMetric(float64(piped.Nanoseconds())/float64(n)/1e3, "us/cell")
-	b.ReportMetric(float64(plain.Nanoseconds())/float64(n)/1e3, "us/plain")
-	b.ReportMetric(float64((piped-plain).Nanoseconds())/float64(n)/1e3, "us/overhead")
 }

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"runtime"
+	"time"
+
+	"penstock/torch"
+)
+
+// product is a product of two 1024 x 1024 matrices of float32 on one thread.
+type product struct {
+	GFLOPS float64 `json:"gflops"`
+	Peak   float64 `json:"peak_gflops"` // the core's rate of fused multiply-adds
+	Share  float64 `json:"share"`       // median over products, each against the peak measured next to it
+}
+
+func measureProduct(repeats int) product {
+	const n = 1024
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	c := torch.NewCtx(torch.Options{Threads: 1})
+	defer c.Close()
+	x := c.Ones(torch.Float32, n, n)
+	mark := c.Mark()
+	multiply := func() float64 {
+		start := time.Now()
+		c.Mm(x, x)
+		rate := 2 * n * n * n / time.Since(start).Seconds()
+		c.Release(mark)
+		return rate
+	}
+	multiply()
+	var rates, peaks, shares []float64
+	for range repeats {
+		peak, rate := torch.FMAPeak(), multiply()
+		rates, peaks = append(rates, rate/1e9), append(peaks, peak/1e9)
+		if peak > 0 {
+			shares = append(shares, rate/peak)
+		}
+	}
+	return product{GFLOPS: median(rates), Peak: median(peaks), Share: median(shares)}
+}

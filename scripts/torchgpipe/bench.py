@@ -1,0 +1,133 @@
+"""Trains the benchmark's models on torchgpipe, as shipped, when asked to.
+
+    bench.py CHECKOUT
+
+First it writes a line about itself: {"blas": "the kernels' name"}. Then it reads requests, one JSON object a line, and answers each with one:
+
+    {"model": "mlp", "batch": 256, "chunks": 4, "checkpoint": "never", "balance": [16, 16], "seconds": 0.5}
+    {"ms": [...]}                           each step: forward, loss, backward, gradients dropped
+
+    {"cell": {"stages": 2, "chunks": 32, "width": 8, "rows": 2, "blocks": 20}}
+    {"pipe_us": [...], "plain_us": [...]}   for each stage and micro-batch, in alternating blocks
+
+or {"error": "..."}. It ends when its input does.
+"""
+
+import ctypes
+import json
+import sys
+import time
+
+sys.path.insert(0, sys.argv[1])
+
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+from torchgpipe import GPipe  # noqa: E402
+
+import networks  # noqa: E402
+
+
+def blas_core():
+    """The BLAS kernels in use, '' when the BLAS does not tell."""
+    with open('/proc/self/maps') as maps:
+        paths = {line.split()[-1] for line in maps if 'blas' in line}
+    for path in sorted(paths):
+        try:
+            f = ctypes.CDLL(path).openblas_get_corename
+        except (AttributeError, OSError):
+            continue
+        f.restype = ctypes.c_char_p
+        return f().decode()
+    return ''
+
+
+class Trainer:
+    def __init__(self, request):
+        torch.manual_seed(7)
+        balance = request['balance']
+        self.model = GPipe(networks.MODELS[request['model']](), balance, devices=['cpu'] * len(balance),
+                           chunks=request['chunks'], checkpoint=request['checkpoint'])
+        self.input, self.target = networks.data(request['model'], request['batch'])
+        self.step()
+
+    def step(self):
+        F.mse_loss(self.model(self.input), self.target).backward()
+        self.model.zero_grad(set_to_none=True)
+
+
+class Trainers:
+    """Keeps the trainers of the last workload."""
+
+    def __init__(self):
+        self.workload, self.trainers = None, {}
+
+    def answer(self, request):
+        workload = [request[k] for k in ('model', 'batch', 'chunks', 'checkpoint')]
+        if workload != self.workload:
+            self.workload, self.trainers = workload, {}
+        key = tuple(request['balance'])
+        if key not in self.trainers:
+            self.trainers[key] = Trainer(request)
+        trainer, ms = self.trainers[key], []
+        begin = time.perf_counter()
+        while not ms or time.perf_counter() - begin < request['seconds']:
+            start = time.perf_counter()
+            trainer.step()
+            ms.append((time.perf_counter() - start) * 1e3)
+        return {'ms': ms}
+
+
+def cell(stages, chunks, width, rows, blocks):
+    """Steps through GPipe, and the same operators in a plain loop. torchgpipe computes the loss once, on the whole output, so the loop does too."""
+    torch.manual_seed(7)
+    parts = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(stages)]
+    model = GPipe(nn.Sequential(*(layer for part in parts for layer in part)), [2] * stages, devices=['cpu'] * stages, chunks=chunks,
+                  checkpoint='always')
+    x, target = torch.randn(rows * chunks, width), torch.randn(rows * chunks, width)
+    first, hidden, gradient = torch.randn(rows, width), torch.randn(rows, width, requires_grad=True), torch.randn(rows, width)
+    output = torch.randn(rows * chunks, width, requires_grad=True)
+
+    def piped():
+        F.mse_loss(model(x), target).backward()
+
+    def plain():
+        for _ in range(chunks):
+            with torch.no_grad():
+                y = first
+                for part in parts:
+                    y = part(y)
+        F.mse_loss(output, target).backward()
+        output.grad = None
+        for _ in range(chunks):
+            for i, part in enumerate(parts):
+                part(hidden if i else first).backward(gradient)
+                hidden.grad = None
+
+    def timed(f):
+        start = time.perf_counter()
+        f()
+        return (time.perf_counter() - start) * 1e6 / (stages * chunks)
+
+    pairs = [(timed(piped), timed(plain)) for _ in range(blocks + 2)][2:]
+    return {'pipe_us': [p for p, _ in pairs], 'plain_us': [q for _, q in pairs]}
+
+
+def main():
+    trainers = Trainers()
+    out, sys.stdout = sys.stdout, sys.stderr  # nothing but answers
+
+    def write(answer):
+        print(json.dumps(answer), file=out, flush=True)
+
+    write({'blas': blas_core()})
+    for line in sys.stdin:
+        try:
+            request = json.loads(line)
+            write(cell(**request['cell']) if 'cell' in request else trainers.answer(request))
+        except Exception as e:  # whatever went wrong is the answer
+            write({'error': f'{type(e).__name__}: {e}'})
+
+
+if __name__ == '__main__':
+    main()
