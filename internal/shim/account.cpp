@@ -15,6 +15,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <sys/mman.h>
 #include <vector>
 
 namespace ps {
@@ -53,9 +54,16 @@ size_t rounded(size_t n) {
   return (n + step - 1) / step * step;
 }
 
+// Blocks of 4 MiB and more ask for huge pages: a matrix product walks through columns, and with small pages it misses the TLB at nearly every step.
+constexpr size_t kHugeFrom = size_t(4) << 20, kHugePage = size_t(2) << 20;
+
 void* system_block(size_t capacity) {
   void* p = nullptr;
-  if (posix_memalign(&p, kAlign, capacity + kAlign) != 0) return nullptr;
+  const bool huge = capacity >= kHugeFrom;
+  if (posix_memalign(&p, huge ? kHugePage : kAlign, capacity + kAlign) != 0) return nullptr;
+#ifdef MADV_HUGEPAGE
+  if (huge) madvise(p, capacity + kAlign, MADV_HUGEPAGE);
+#endif
   return p;
 }
 
