@@ -1,8 +1,10 @@
 # `make train` trains a network from a bare Debian 12 with Go; `make test` checks everything. Both install what is missing.
 
-# The run of `make train`.
-TRAIN_FLAGS = --model resnet20 --data fashion-mnist --stages 2 --chunks 8 --checkpoint except_last --batch 256 \
-	--epochs 3 --out out/fashion-mnist --trace out/fashion-mnist/step.trace.json
+# The run of `make train`: about 91 % in about five minutes on two cores. A run that was stopped goes on.
+TRAIN_OUT = out/fashion-mnist
+TRAIN_FLAGS = --model resnet20 --data fashion-mnist --stages 2 --chunks 8 --checkpoint except_last --batch 256 --epochs 2 \
+	--lr 0.2 --nesterov --weight-decay 5e-4 --schedule cosine --warmup 40 --memory-limit 256MiB --save-every 100 \
+	--out $(TRAIN_OUT) --trace $(TRAIN_OUT)/step.trace.json $(if $(wildcard $(TRAIN_OUT)/step-*),--resume)
 
 # The run that ends `make test`: the same path end to end, in seconds.
 SMOKE_FLAGS = --model resnet20 --data fashion-mnist --stages 2 --chunks 8 --checkpoint except_last --batch 64 \
@@ -23,7 +25,7 @@ build: ## bin/penstock
 	@scripts/setup
 	$(BUILD)
 
-train: ## train ResNet-20 on Fashion-MNIST in a pipeline of two stages, into out/fashion-mnist
+train: ## train ResNet-20 on Fashion-MNIST in a pipeline of two stages, into out/fashion-mnist; goes on if stopped
 	@scripts/setup data
 	$(BUILD)
 	bin/penstock train $(TRAIN_FLAGS)

@@ -125,13 +125,13 @@ func (r *minibatch) forward(worker int, c *torch.Ctx, a schedule.Action, graph b
 	if stage.inPlace {
 		x = c.Clone(in)
 	}
-	version := c.Version(in)
+	changes := in.Changes()
 	mark := c.Mark()
 	for _, l := range stage.Layers {
 		x = n.RunNamed(l, x)
 		c.Release(mark, x)
 	}
-	if c.Version(in) != version {
+	if in.Changes() != changes {
 		panic(errors.New("a layer overwrote the stage's input; let it declare nn.InPlace, or begin the stage with another layer"))
 	}
 	if r.loss != nil && a.Stage == len(r.p.stages)-1 {
@@ -174,19 +174,27 @@ func (r *minibatch) receive(c *torch.Ctx, a schedule.Action) {
 	}
 }
 
-// moved is t on the receiving stage's device: a copy, unless the sender is on the same device.
+// moved is an activation on the receiving stage's device: a copy, unless the sender is on the same device.
 func (r *minibatch) moved(c *torch.Ctx, t *torch.Tensor, a schedule.Action) *torch.Tensor {
-	if r.p.stages[a.Source].Device == r.p.stages[a.Stage].Device {
+	if r.sameDevice(a) {
 		return c.Detach(t)
 	}
 	return c.CopyHere(t)
 }
 
+func (r *minibatch) sameDevice(a schedule.Action) bool {
+	return r.p.stages[a.Source].Device == r.p.stages[a.Stage].Device
+}
+
 func (r *minibatch) receiveGradient(c *torch.Ctx, a schedule.Action) {
 	from, to := &r.cells[a.Source][a.MicroBatch], &r.cells[a.Stage][a.MicroBatch]
 	if from.inGrad != nil { // nil: the loss does not depend on this activation
-		to.outGrad = c.Keep(r.moved(c, from.inGrad, a))
-		from.inGrad.Free()
+		if r.sameDevice(a) {
+			to.outGrad = from.inGrad
+		} else {
+			to.outGrad = c.Keep(c.CopyHere(from.inGrad))
+			from.inGrad.Free()
+		}
 		from.inGrad = nil
 	}
 }
@@ -198,7 +206,7 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 	switch {
 	case a.Stage < len(r.p.stages)-1:
 	case r.loss != nil:
-		grad = c.Fill_(c.EmptyLike(cell.out), r.weight(a.MicroBatch))
+		grad = scalarLike(c, cell.out, r.weight(a.MicroBatch))
 	default:
 		grad = r.rowsOf(c, r.grad, a.MicroBatch)
 	}
@@ -236,10 +244,21 @@ func (l *lossLayer) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return l.loss.Forward(c, x, l.target)
 }
 
+// scalarLike is v as a loss's gradient.
+func scalarLike(c *torch.Ctx, loss *torch.Tensor, v float64) *torch.Tensor {
+	if loss.DType() == torch.Float32 && len(loss.Shape()) == 0 {
+		return torch.Scalar(c, float32(v)) // one call instead of two
+	}
+	return c.Fill_(c.EmptyLike(loss), v)
+}
+
 // number reads a loss.
 func number(t *torch.Tensor) float64 {
-	if t.DType() == torch.Float64 {
+	switch t.DType() {
+	case torch.Float64:
 		return torch.Item[float64](t)
+	case torch.BFloat16:
+		return float64(torch.Item[torch.BF16](t).Float32())
 	}
 	return float64(torch.Item[float32](t))
 }

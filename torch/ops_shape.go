@@ -24,7 +24,6 @@ var (
 	opCat        = declare("aten::cat(Tensor[] tensors, int dim=0) -> Tensor")
 	opTriu       = declare("aten::triu(Tensor self, int diagonal=0) -> Tensor")
 	opContiguous = declare("aten::contiguous(Tensor(a) self) -> Tensor(a)")
-	opVersion    = declare("aten::_version(Tensor self) -> int")
 	opBernoulli_ = declare("aten::bernoulli_.float(Tensor(a!) self, float p=0.5, *, Generator? generator=None) -> Tensor(a!)")
 	opUniform_   = declare("aten::uniform_(Tensor(a!) self, float from=0., float to=1., *, Generator? generator=None) -> Tensor(a!)")
 	opNormal_    = declare("aten::normal_(Tensor(a!) self, float mean=0., float std=1., *, Generator? generator=None) -> Tensor(a!)")
@@ -126,9 +125,6 @@ func (c *Ctx) Triu(a *Tensor, diagonal int64) *Tensor { return c.begin(opTriu).t
 
 // Contiguous is aten::contiguous: row-major, the same memory if it already is.
 func (c *Ctx) Contiguous(a *Tensor) *Tensor { return c.begin(opContiguous).t(a).one() }
-
-// Version is aten::_version: how often the memory behind a was changed in place.
-func (c *Ctx) Version(a *Tensor) int64 { return int64(c.begin(opVersion).t(a).run()[1]) }
 
 // Bernoulli_ is aten::bernoulli_.float with a generator of the next seed: one with probability p, else zero.
 func (c *Ctx) Bernoulli_(a *Tensor, p float64) *Tensor {

@@ -72,10 +72,13 @@ func product(shape []int64) int64 {
 }
 
 // DType is the type of the elements.
-func (t *Tensor) DType() DType { return DType(shim.Describe(t.handle()).DType) }
+func (t *Tensor) DType() DType { return DType(shim.DType(t.handle())) }
 
 // RequiresGrad says whether autograd follows the tensor.
-func (t *Tensor) RequiresGrad() bool { return shim.Describe(t.handle()).RequiresGrad }
+func (t *Tensor) RequiresGrad() bool { return shim.RequiresGrad(t.handle()) }
+
+// Changes is how often the memory behind the tensor, and behind all views of it, was changed in place.
+func (t *Tensor) Changes() int64 { return shim.Changes(t.handle()) }
 
 // Storage identifies the memory behind the tensor and gives its size in bytes. Views of one storage share the identity.
 func (t *Tensor) Storage() (id uintptr, bytes int64) {

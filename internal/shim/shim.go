@@ -136,6 +136,15 @@ func Describe(h Handle) Description {
 	}
 }
 
+// DType is a tensor's c10::ScalarType.
+func DType(h Handle) int { return int(C.ps_dtype(tensor(h))) }
+
+// RequiresGrad says whether autograd follows a tensor.
+func RequiresGrad(h Handle) bool { return C.ps_requires_grad(tensor(h)) != 0 }
+
+// Changes is how often the memory behind a tensor was changed in place.
+func Changes(h Handle) int64 { return int64(C.ps_changes(tensor(h))) }
+
 // FromBytes makes a tensor from row-major data, which is copied.
 func FromBytes(m *Mode, data []byte, dtype int, shape []int64) (Handle, *Error) {
 	var out C.ps_tensor

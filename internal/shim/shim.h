@@ -67,6 +67,10 @@ void ps_release(ps_tensor);
 // Describes t: out[0] dtype (c10::ScalarType), [1] device type, [2] device index, [3] requires grad, [4] is leaf, [5] contiguous,
 // [6] bytes of its storage, [7] address of its storage, [8] number of dimensions, then the sizes. At most 8 dimensions are written.
 void ps_describe(ps_tensor, int64_t* out);
+// The short questions, answered without describing the rest.
+int32_t ps_dtype(ps_tensor);
+int32_t ps_requires_grad(ps_tensor);
+int64_t ps_changes(ps_tensor);  // how often the memory behind it was changed in place (its version counter)
 ps_error* ps_from_bytes(const ps_mode*, const void* data, int64_t bytes, int32_t dtype, const int64_t* sizes, int32_t dims, ps_tensor* out);
 // Copies t's elements in row-major order into data, which holds exactly `bytes`.
 ps_error* ps_to_bytes(const ps_mode*, ps_tensor, void* data, int64_t bytes);

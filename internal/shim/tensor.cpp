@@ -25,6 +25,12 @@ void ps_describe(ps_tensor handle, int64_t* out) {
   for (int64_t i = 0; i < t.dim() && i < 8; i++) out[9 + i] = t.size(i);
 }
 
+int32_t ps_dtype(ps_tensor t) { return static_cast<int32_t>(ps::borrow(t).scalar_type()); }
+
+int32_t ps_requires_grad(ps_tensor t) { return ps::borrow(t).requires_grad() ? 1 : 0; }
+
+int64_t ps_changes(ps_tensor t) { return ps::borrow(t)._version(); }
+
 ps_error* ps_from_bytes(const ps_mode* mode, const void* data, int64_t bytes, int32_t dtype, const int64_t* sizes, int32_t dims, ps_tensor* out) {
   return ps::guarded([&] {
     ps::Enter enter(mode);
@@ -40,7 +46,8 @@ ps_error* ps_from_bytes(const ps_mode* mode, const void* data, int64_t bytes, in
 ps_error* ps_to_bytes(const ps_mode* mode, ps_tensor handle, void* data, int64_t bytes) {
   return ps::guarded([&] {
     ps::Enter enter(mode);
-    const at::Tensor t = ps::borrow(handle).detach().to(at::kCPU).contiguous();
+    at::Tensor t = ps::borrow(handle);
+    if (!t.is_cpu() || !t.is_contiguous()) t = t.detach().to(at::kCPU).contiguous();
     TORCH_CHECK(static_cast<int64_t>(t.nbytes()) == bytes, "the tensor holds ", t.nbytes(), " bytes, the destination ", bytes);
     if (bytes > 0) memcpy(data, t.data_ptr(), bytes);
   });

@@ -50,7 +50,11 @@ func measureCell(ctx context.Context, blocks int) (cell, error) {
 		if err != nil {
 			return cell{}, err
 		}
-		if q := b.plain(); i > 0 { // the first is a warm-up
+		q, err := b.plain(ctx)
+		if err != nil {
+			return cell{}, err
+		}
+		if i > 0 { // the first is a warm-up
 			piped, plain = append(piped, p), append(plain, q)
 		}
 	}
@@ -116,7 +120,18 @@ func (b *cellBench) piped(ctx context.Context) (float64, error) {
 	return perCell(start), nil
 }
 
-func (b *cellBench) plain() float64 {
+// plain runs the loop on the pipe's own worker: two cores of a shared machine are seldom equally fast.
+func (b *cellBench) plain(ctx context.Context) (us float64, err error) {
+	err = b.pipe.OnStages(ctx, func(stage int, _ *torch.Ctx) error {
+		if stage == 0 {
+			us = b.loopOnce()
+		}
+		return nil
+	})
+	return us, err
+}
+
+func (b *cellBench) loopOnce() float64 {
 	layers := b.model.Layers()
 	c := b.loop
 	stage := func(i int, x *torch.Tensor) *torch.Tensor {

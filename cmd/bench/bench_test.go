@@ -24,7 +24,11 @@ func BenchmarkCell(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		piped, plain = append(piped, p), append(plain, c.plain())
+		q, err := c.plain(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		piped, plain = append(piped, p), append(plain, q)
 	}
 	r := cellOf("", piped, plain)
 	b.ReportMetric(r.Pipe.Median, "us/cell")

@@ -1,7 +1,7 @@
 // Command bench measures what the pipeline costs and gains, and prints one table: the matrix product against the core's peak, the overhead of a cell, steps of
 // whole models over one and two stages, and, when TORCHGPIPE names a torchgpipe checkout, the same models there, in alternation. `make bench` runs it.
 //
-//	go run ./internal/bench [--quick] [--format text|json]
+//	go run ./cmd/bench [--quick] [--format text|json]
 //
 // docs/benchmarks.md says what each number means.
 package main

@@ -11,7 +11,7 @@ import (
 type product struct {
 	GFLOPS float64 `json:"gflops"`
 	Peak   float64 `json:"peak_gflops"` // the core's rate of fused multiply-adds
-	Share  float64 `json:"share"`       // median over products, each against the peak measured next to it
+	Share  float64 `json:"share"`       // median over rounds, each the best of eight products against the best of eight peaks measured next to it
 }
 
 func measureProduct(repeats int) product {
@@ -22,12 +22,16 @@ func measureProduct(repeats int) product {
 	defer c.Close()
 	x := c.Ones(torch.Float32, n, n)
 	mark := c.Mark()
+	// The best of eight, as the peak is: both are what the core can do when nobody else uses it.
 	multiply := func() float64 {
-		start := time.Now()
-		c.Mm(x, x)
-		rate := 2 * n * n * n / time.Since(start).Seconds()
-		c.Release(mark)
-		return rate
+		best := 0.0
+		for range 8 {
+			start := time.Now()
+			c.Mm(x, x)
+			best = max(best, 2*n*n*n/time.Since(start).Seconds())
+			c.Release(mark)
+		}
+		return best
 	}
 	multiply()
 	var rates, peaks, shares []float64
