@@ -66,6 +66,9 @@ type Config struct {
 	Record bool
 }
 
+// MaxThreads is the most intra-op threads that a worker may have. A process with very many more is not slow, it stops.
+const MaxThreads = 256
+
 // Sentinel errors of New and of a Pipe.
 var (
 	ErrClosed  = errors.New("pipe: closed")
@@ -115,8 +118,8 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	if cfg.Checkpoint < 0 || int(cfg.Checkpoint) >= len(checkpointNames) {
 		return cfg, fmt.Errorf("pipe: unknown checkpoint policy %d: want Never, Always or ExceptLast", int(cfg.Checkpoint))
 	}
-	if cfg.Threads < 0 {
-		return cfg, fmt.Errorf("pipe: %d threads; want at least 1", cfg.Threads)
+	if cfg.Threads < 0 || cfg.Threads > MaxThreads {
+		return cfg, fmt.Errorf("pipe: %d threads; want 1 to %d", cfg.Threads, MaxThreads)
 	}
 	cfg.Threads = max(cfg.Threads, 1)
 	return cfg, sharedAcross(cfg.Balance, layers)

@@ -75,6 +75,7 @@ func (p *Pipe) execute(ctx context.Context, g *schedule.Graph, t task) (*schedul
 func (x *execution) work(worker int, c *torch.Ctx) {
 	var current schedule.Action
 	finished := false
+	defer c.Close() // before the run is over for its caller, who may count on the memory
 	defer func() {
 		if !finished {
 			err := cause(recover())

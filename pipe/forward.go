@@ -127,6 +127,7 @@ func (p *Pipe) onWorker(worker int, f func(c *torch.Ctx)) (err error) {
 	}
 	p.workers[worker].jobs <- func(c *torch.Ctx) {
 		defer done.Done()
+		defer c.Close()
 		err = torch.Try(func() { f(c) })
 	}
 	p.submit.Unlock()
