@@ -96,6 +96,9 @@ func (c *Ctx) RunNamed(l NamedLayer, x *torch.Tensor) *torch.Tensor {
 		from = torch.Sequence()
 	}
 	y := l.Forward(c, x)
+	if y == nil || y.Freed() {
+		panic(&torch.Error{Op: "Forward", Args: []string{x.String()}, Device: c.Device(), Message: "the layer must return a tensor that exists; it returned " + y.String()})
+	}
 	if c.trace {
 		c.spans = append(c.spans, Span{string(c.path), from, torch.Sequence()})
 	}

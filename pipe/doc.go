@@ -18,6 +18,8 @@
 // that are derived from (seed, step, micro-batch, layer name) this makes results bit-equal whatever the balance, the policy and the number of stages, for
 // the same number of micro-batches and threads.
 //
+// A device's peak is exact, and the same on every run with one stage. With several it may differ by the activations and gradients that neighbours have not yet taken over.
+//
 // The tempting alternative, one autograd graph through all stages with nodes that impose an order, gives no overlap on CPU, where libtorch runs a
 // backward on the thread that asked for it.
 package pipe

@@ -48,6 +48,7 @@ func TestFailureAtEveryPoint(t *testing.T) {
 		{"panic", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("out of luck") },
 			[]string{"panic: out of luck", "failure_test.go"}, nil},
 		{"panic with an error", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic(boom) }, []string{"panic: boom"}, boom},
+		{"nothing returned", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { return nil }, []string{"must return a tensor", "none"}, nil},
 		{"Goexit", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { runtime.Goexit(); return nil }, []string{"runtime.Goexit"}, pipe.ErrGoexit},
 	}
 	for _, way := range ways {
@@ -215,6 +216,37 @@ func TestCancelledContextStopsTheRun(t *testing.T) {
 	nn.ZeroGrads(model)
 	if _, err := p.Step(context.Background(), b, loss); err != nil {
 		t.Errorf("the pipe is unusable after a cancelled run: %v", err)
+	}
+}
+
+// A run that failed holds nothing any more when its caller goes on, even if letting go takes its time.
+func TestFailedRunHasFreedItsMemoryWhenItReturns(t *testing.T) {
+	torchtest.Check(t)
+	s := &saboteur{when: func(c *nn.Ctx) bool { return c.Recomputing }, how: func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		for range 5000 {
+			c.AddScalar(x, 1)
+		}
+		panic("with much to free")
+	}}
+	model := sabotaged(s)
+	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Free(model)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	b := pipe.Batch{Input: normal(7, 4)(c, 0), Target: classes(7, 3)(c, 0)}
+	want := liveBytes(3)
+	for range 20 {
+		if _, err := p.Step(context.Background(), b, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})); err == nil {
+			t.Fatal("no failure")
+		}
+		nn.ZeroGrads(model)
+		if got := liveBytes(3); got != want {
+			t.Fatalf("live bytes %s, before the step %s", got, want)
+		}
 	}
 }
 

@@ -52,6 +52,9 @@ func (run *Run) Backward(ctx context.Context, grad *torch.Tensor) error {
 			return errors.New("pipe: the output has no gradient; run a backward of the loss first, or give one")
 		}
 	}
+	if grad.Freed() {
+		return errors.New("pipe: the gradient was freed; keep it until Backward returns")
+	}
 	if want, got := fmt.Sprint(run.output.Shape()), fmt.Sprint(grad.Shape()); want != got {
 		return fmt.Errorf("pipe: the output's shape is %s, the gradient's %s", want, got)
 	}

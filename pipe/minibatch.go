@@ -43,8 +43,11 @@ type cell struct {
 }
 
 func (p *Pipe) minibatch(b Batch, training bool) (*minibatch, error) {
-	if b.Input == nil {
+	switch {
+	case b.Input == nil:
 		return nil, errors.New("pipe: the batch has no input")
+	case b.Input.Freed() || b.Target != nil && b.Target.Freed():
+		return nil, errors.New("pipe: the batch's tensors were freed; keep them until the call returns")
 	}
 	shape := b.Input.Shape()
 	if len(shape) == 0 {

@@ -42,6 +42,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		{"chunks", small(), pipe.Config{Chunks: -1}, pipe.ErrChunks, "-1"},
 		{"policy", small(), pipe.Config{Checkpoint: 7}, nil, "unknown checkpoint policy 7"},
 		{"threads", small(), pipe.Config{Threads: -2}, nil, "-2 threads"},
+		{"too many threads", small(), pipe.Config{Threads: 100000}, nil, "want 1 to 256"},
 		{"cores", small(), pipe.Config{Cores: [][]int{{100000}}}, nil, "100000"},
 		{"no layers", nn.NewSequential(), pipe.Config{}, nil, "no layers"},
 		{"no such device", small(), pipe.Config{Devices: []torch.Device{torch.CUDA(0)}}, nil, "cuda:0"},
@@ -263,6 +264,16 @@ func TestBatchMisuse(t *testing.T) {
 		if _, err := p.Step(ctx, row.b, row.loss); err == nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("got %v, want %q", err, row.want)
 		}
+	}
+	freed := normal(4, 4)(c, 0)
+	freed.Free()
+	for _, b := range []pipe.Batch{{Input: freed, Target: x}, {Input: x, Target: freed}} {
+		if _, err := p.Step(ctx, b, squares{}); err == nil || !strings.Contains(err.Error(), "were freed") {
+			t.Errorf("got %v", err)
+		}
+	}
+	if _, err := p.Eval(ctx, freed); err == nil {
+		t.Error("Eval of a freed tensor went through")
 	}
 	p.Close()
 	p.Close()
