@@ -15,6 +15,7 @@ const (
 	Uint8
 )
 
+// String is the kind's name, such as "float32".
 func (k Kind) String() string {
 	switch k {
 	case Float32:

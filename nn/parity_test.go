@@ -18,8 +18,11 @@ import (
 // What PyTorch 1.13 computed is in testdata/parity; scripts/fixtures/README.md says what each file holds.
 const parity = "testdata/parity"
 
-// tolerance of a difference, relative to the larger of 1 and the largest magnitude in the tensor.
-const tolerance = 1e-5
+// tolerance of a difference, relative to the largest magnitude in the tensor. Tensors below floor are sums that cancel: their digits are rounding.
+const (
+	tolerance = 1e-5
+	floor     = 1e-2
+)
 
 // cases is how many cases.json has; a file cut short must not pass.
 const cases = 157
@@ -146,10 +149,8 @@ func (f *fixture) compare(c *nn.Ctx, name string, got *torch.Tensor) {
 		return
 	}
 	difference, largest := distance(values(c, got), values(c, want))
-	if difference > tolerance*max(1, largest) {
+	if difference > tolerance*max(floor, largest) {
 		f.t.Errorf("%s: differs by %.3g where the largest is %.3g", name, difference, largest)
-	} else if difference > tolerance*largest {
-		f.t.Logf("%s: differs by %.3g, within %g only of 1: the largest is %.3g", name, difference, tolerance, largest)
 	}
 }
 

@@ -24,6 +24,7 @@ const (
 
 var checkpointNames = []string{"except_last", "never", "always"}
 
+// String is the policy as ParseCheckpoint reads it.
 func (k Checkpoint) String() string {
 	if k < 0 || int(k) >= len(checkpointNames) {
 		return fmt.Sprintf("checkpoint(%d)", int(k))

@@ -17,6 +17,7 @@ type Error struct {
 	Err               error         // *torch.Error, *PanicError or ErrGoexit
 }
 
+// Error gives coordinates, cause and, where there is one, the remedy.
 func (e *Error) Error() string {
 	s := fmt.Sprintf("pipe: stage %d, micro-batch %d", e.Stage, e.MicroBatch)
 	if e.Layer != "" {
@@ -29,6 +30,7 @@ func (e *Error) Error() string {
 	return s
 }
 
+// Unwrap is the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 // PanicError is a panic of a user's layer or loss.
@@ -37,6 +39,7 @@ type PanicError struct {
 	Stack []byte
 }
 
+// Error is the panic's value and stack.
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.Value, e.Stack) }
 
 // Unwrap is the panic's value where that is an error.

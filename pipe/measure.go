@@ -66,10 +66,12 @@ type MeasureError struct {
 	Err   error
 }
 
+// Error names the layer and the cause.
 func (e *MeasureError) Error() string {
 	return "pipe: measuring layer " + e.Layer + ": " + e.Err.Error()
 }
 
+// Unwrap is the cause.
 func (e *MeasureError) Unwrap() error { return e.Err }
 
 func measure(c *torch.Ctx, l nn.NamedLayer, x *torch.Tensor, inputGrad bool, repeats int, seed uint64) (*torch.Tensor, float64) {

@@ -17,6 +17,7 @@ const (
 	KindCUDA Kind = 1
 )
 
+// String is "cpu" or "cuda".
 func (k Kind) String() string {
 	if k == KindCUDA {
 		return "cuda"
@@ -66,6 +67,7 @@ func ParseDevice(s string) (Device, error) {
 	return d, nil
 }
 
+// String is the device as ParseDevice reads it, such as "cpu:1".
 func (d Device) String() string { return fmt.Sprintf("%s:%d", d.Kind, d.Index) }
 
 // Available says whether the linked libtorch can use the device.

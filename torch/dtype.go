@@ -27,6 +27,7 @@ var dtypes = map[DType]struct {
 	Bool: {"bool", 1}, BFloat16: {"bfloat16", 2},
 }
 
+// String is PyTorch's name of the type, such as "float32".
 func (d DType) String() string {
 	if t, ok := dtypes[d]; ok {
 		return t.name

@@ -17,6 +17,7 @@ type MemoryError struct {
 	Limit, Live, Requested int64
 }
 
+// Error names device, limit, live and requested bytes.
 func (e *MemoryError) Error() string {
 	if e.Limit == 0 {
 		return fmt.Sprintf("out of memory on %v: the system has no more (live %d bytes, requested %d)", e.Device, e.Live, e.Requested)
@@ -39,6 +40,7 @@ type Error struct {
 	Sequence uint64
 }
 
+// Error is the operator with its tensors, then what went wrong.
 func (e *Error) Error() string {
 	s := e.Op
 	if len(e.Args) > 0 {
@@ -50,6 +52,7 @@ func (e *Error) Error() string {
 	return s + ": " + e.Message
 }
 
+// Unwrap is the *MemoryError behind a refused allocation.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Try runs f and returns the *Error that an operator in it panicked with. Any other panic goes on.
