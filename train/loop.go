@@ -78,11 +78,33 @@ type Result struct {
 // ErrDiverged is what a loss that is not a finite number ends a run with. The step that gave it changes no parameter.
 var ErrDiverged = errors.New("the loss is not a finite number; lower the learning rate or clip the gradients")
 
+// Part is a part of a step, in the order in which they follow each other.
+type Part int
+
+const (
+	Placing   Part = iota // the batch on its devices
+	Computing             // the gradients
+	Updating              // the parameters
+)
+
+// StepError is the failure of a step that was begun. Step, counted from 1, is not among those taken. Running statistics may be between two steps, and with Updating the
+// parameters as well: what is then in memory is no state to save.
+type StepError struct {
+	Step int64
+	Part Part
+	Err  error
+}
+
+func (e *StepError) Error() string { return fmt.Sprintf("train: step %d: %v", e.Step, e.Err) }
+
+func (e *StepError) Unwrap() error { return e.Err }
+
 // Progress is where the run stands, for Store.Save. Not to be called during a step.
 func (l *Loop) Progress() Progress { return Progress{Step: l.Step, Position: l.Loader.Position()} }
 
 // Run takes steps until Steps or Epochs are reached, a step or a hook fails, or ctx ends. In the last case the running step is finished, so that the run can be
-// saved and resumed, and Run returns a Result with Interrupted set and no error.
+// saved and resumed, and Run returns a Result with Interrupted set and no error. A step that fails is a *StepError; after any other error the run stands between two
+// steps and can be saved as well.
 //
 // Every step leaves exactly as many bytes live on each device as the one before; gradients exist only within a step. After an error in a step
 // the parameters are as before it, unless the error came from the update itself; running statistics may have moved.
@@ -111,9 +133,9 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 			return Result{Step: l.Step}, fmt.Errorf("train: step %d: %w", l.Step+1, err)
 		}
 
-		info, err := l.take(context.WithoutCancel(ctx), batch)
+		info, part, err := l.take(context.WithoutCancel(ctx), batch)
 		if err != nil {
-			return Result{Step: l.Step}, fmt.Errorf("train: step %d: %w", l.Step+1, err)
+			return Result{Step: l.Step}, &StepError{l.Step + 1, part, err}
 		}
 		l.Step++
 		info.Step, info.Epoch = l.Step, epoch
@@ -127,8 +149,8 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 	}
 }
 
-// take takes one step.
-func (l *Loop) take(ctx context.Context, batch data.Batch) (StepInfo, error) {
+// take takes one step. After an error part is the one that failed.
+func (l *Loop) take(ctx context.Context, batch data.Batch) (info StepInfo, part Part, err error) {
 	devices := l.Pipe.Devices()
 	for _, d := range devices {
 		d.ResetPeak()
@@ -137,28 +159,28 @@ func (l *Loop) take(ctx context.Context, batch data.Batch) (StepInfo, error) {
 	if l.Schedule != nil {
 		l.Optimizer.SetLR(l.Schedule.LR(int(l.Step)))
 	}
-	info := StepInfo{LR: l.Optimizer.LR(), Samples: batch.Rows}
+	info = StepInfo{LR: l.Optimizer.LR(), Samples: batch.Rows}
 
-	result, err := l.gradients(ctx, batch)
+	result, part, err := l.gradients(ctx, batch)
 	if err != nil {
-		return info, err
+		return info, part, err
 	}
 	info.Loss, info.Timeline = result.Loss, result.Timeline
 	if math.IsNaN(info.Loss) || math.IsInf(info.Loss, 0) {
-		return info, fmt.Errorf("loss %v: %w", info.Loss, ErrDiverged)
+		return info, Computing, fmt.Errorf("loss %v: %w", info.Loss, ErrDiverged)
 	}
 	if info.GradNorm, err = l.update(ctx); err != nil {
-		return info, err
+		return info, Updating, err
 	}
 	for _, d := range devices {
 		info.Peak = append(info.Peak, d.Memory().Peak)
 	}
-	return info, nil
+	return info, Updating, nil
 }
 
 // gradients runs a batch through the pipe. The batch's tensors live on the first and the last device, and are gone when it returns: the update finds their
 // memory free.
-func (l *Loop) gradients(ctx context.Context, batch data.Batch) (result pipe.Result, err error) {
+func (l *Loop) gradients(ctx context.Context, batch data.Batch) (result pipe.Result, part Part, err error) {
 	stages := l.Pipe.Stages()
 	first := torch.NewCtx(torch.Options{Device: stages[0].Device})
 	defer first.Close()
@@ -170,7 +192,8 @@ func (l *Loop) gradients(ctx context.Context, batch data.Batch) (result pipe.Res
 		b.Target = tensorOf(last, batch.Targets)
 	})
 	if err != nil {
-		return result, fmt.Errorf("placing the batch: %w", err)
+		return result, Placing, fmt.Errorf("placing the batch: %w", err)
 	}
-	return l.Pipe.Step(ctx, b, l.Loss)
+	result, err = l.Pipe.Step(ctx, b, l.Loss)
+	return result, Computing, err
 }

@@ -194,7 +194,8 @@ func TestDivergence(t *testing.T) {
 		var before string
 		s.OnStep = []train.Hook{func(train.StepInfo) error { before = train.ParamsSHA256(params(s.model)); return nil }}
 		r, err := s.Run(context.Background())
-		if !errors.Is(err, train.ErrDiverged) || !strings.Contains(err.Error(), "step 2") || r.Step != 1 {
+		var failed *train.StepError
+		if !errors.Is(err, train.ErrDiverged) || !errors.As(err, &failed) || failed.Step != 2 || failed.Part != train.Computing || r.Step != 1 {
 			t.Errorf("%v: got %+v, %v", value, r, err)
 		}
 		if after := train.ParamsSHA256(params(s.model)); after != before {
@@ -226,7 +227,8 @@ func TestOutOfMemory(t *testing.T) {
 	s.Steps = 3
 	r, err := s.Run(context.Background())
 	var memory *torch.MemoryError
-	if !errors.As(err, &memory) || memory.Device != device || r.Step != 2 || !strings.Contains(err.Error(), "train: step 3: ") {
+	var failed *train.StepError
+	if !errors.As(err, &failed) || failed.Part == train.Updating || !errors.As(err, &memory) || memory.Device != device || r.Step != 2 || !strings.Contains(err.Error(), "train: step 3: ") {
 		t.Fatalf("got %+v, %v", r, err)
 	}
 	if after := live(); after != before {

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -56,8 +57,18 @@ func (s Store) Latest() (*Checkpoint, error) {
 	return c, nil
 }
 
+// Threads is the recipe's number of threads when the checkpoint was saved, or 0 if it was not written down.
+func (c *Checkpoint) Threads() int {
+	var saved struct{ Threads int }
+	if json.Unmarshal(c.state.Recipe, &saved) != nil {
+		return 0 // a recipe of another shape, which Check tells of
+	}
+	return saved.Threads
+}
+
 // Check returns a *MismatchError unless a run of this recipe and model, which need not be materialised, can go on from the checkpoint.
 func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
+	r.Threads = c.Threads()
 	field, saved, given, err := difference(c.state.Recipe, r)
 	if err != nil {
 		return &DamagedError{c.Path, err}

@@ -170,3 +170,24 @@ func TestCheckFindsWhatDiffers(t *testing.T) {
 		t.Errorf("the same run: %v", err)
 	}
 }
+
+// TestThreadsAreNoMismatch: another number of threads is told of, not refused.
+func TestThreadsAreNoMismatch(t *testing.T) {
+	check(t)
+	s, _ := newSession(t, setup{})
+	for _, saved := range []int{0, 3} {
+		store := train.Store{Dir: t.TempDir()}
+		r := recipe()
+		r.Threads = saved
+		if _, err := store.Save(s.Progress(), r, s.model, s.Optimizer); err != nil {
+			t.Fatal(err)
+		}
+		c := latest(t, store) // checks with no number
+		for _, given := range []int{1, 3} {
+			r.Threads = given
+			if err := c.Check(r, network()); err != nil || c.Threads() != saved {
+				t.Errorf("saved with %d, given %d: %v, told %d", saved, given, err, c.Threads())
+			}
+		}
+	}
+}

@@ -55,7 +55,7 @@ func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim
 	}
 	st := state{Version: formatVersion, Progress: at, Recipe: recipe, Updates: o.Steps(), Files: map[string]fileMark{}}
 	for name, tensors := range map[string][]safetensors.Tensor{modelFile: modelTensors(model), optimizerFile: optimizerTensors(o)} {
-		st.Files[name], err = writeFile(filepath.Join(temporary, name), func(w io.Writer) error { return safetensors.Write(w, tensors, nil) })
+		st.Files[name], err = s.writeFile(filepath.Join(temporary, name), func(w io.Writer) error { return safetensors.Write(w, tensors, nil) })
 		if err != nil {
 			return err
 		}
@@ -64,20 +64,20 @@ func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim
 	if err != nil {
 		return err
 	}
-	if _, err := writeFile(filepath.Join(temporary, stateFile), func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+	if _, err := s.writeFile(filepath.Join(temporary, stateFile), func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
 		return err
 	}
-	if err := syncDirectory(temporary); err != nil {
+	if err := s.syncDirectory(temporary); err != nil {
 		return err
 	}
 	if err := os.Rename(temporary, path); err != nil {
 		return err
 	}
-	return syncDirectory(s.Dir)
+	return s.syncDirectory(s.Dir)
 }
 
 // writeFile writes a new file, forces it to disk and says what was written.
-func writeFile(path string, write func(io.Writer) error) (mark fileMark, err error) {
+func (s Store) writeFile(path string, write func(io.Writer) error) (mark fileMark, err error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return fileMark{}, err
@@ -94,7 +94,7 @@ func writeFile(path string, write func(io.Writer) error) (mark fileMark, err err
 	if err := tally.to.Flush(); err != nil {
 		return fileMark{}, err
 	}
-	return fileMark{tally.bytes, hex.EncodeToString(tally.hash.Sum(nil))}, f.Sync()
+	return fileMark{tally.bytes, hex.EncodeToString(tally.hash.Sum(nil))}, s.toDisk(f)
 }
 
 // tally passes on what is written, and counts and hashes it.
@@ -111,13 +111,21 @@ func (t *tally) Write(b []byte) (int, error) {
 	return n, err
 }
 
-func syncDirectory(path string) error {
+func (s Store) syncDirectory(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	return d.Sync()
+	return s.toDisk(d)
+}
+
+// toDisk returns when a file, or a directory's list of names, would survive a loss of power.
+func (s Store) toDisk(f *os.File) error {
+	if s.sync != nil {
+		return s.sync(f)
+	}
+	return f.Sync()
 }
 
 // modelTensors lists a model's state to be written.

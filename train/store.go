@@ -22,11 +22,13 @@ import (
 // moment in which it comes to be, so whenever a run dies, every step-N is complete and the newest is either the one being saved or the one before.
 // A pointer to the newest, as other formats have, would be a second thing that has to agree with the first. Other files in DIR are left alone.
 //
-// One run at a time may use a directory.
+// One run at a time may use a directory; Lock sees to it.
 type Store struct {
 	Dir string
 	// Keep is how many checkpoints remain after a Save. 0 is 2: if the disk damages the newest there is another.
 	Keep int
+
+	sync func(*os.File) error // nil is File.Sync; tests watch the order
 }
 
 // ErrNoCheckpoint is what Latest returns for a directory without checkpoints.
@@ -44,7 +46,10 @@ func (s Store) Prepare() error {
 	if err != nil {
 		return fmt.Errorf("train: checkpoints cannot be kept in %s: %w", s.Dir, err)
 	}
-	return os.Remove(probe)
+	if err := os.Remove(probe); err != nil && !errors.Is(err, fs.ErrNotExist) { // a run that saves here removes what it takes for leftovers
+		return fmt.Errorf("train: checkpoints cannot be kept in %s: %w", s.Dir, err)
+	}
+	return nil
 }
 
 // Names of directories. What is being written or removed begins with a dot and is no checkpoint.
