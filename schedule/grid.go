@@ -26,35 +26,91 @@ import (
 func (t Timeline) Grid() string {
 	start, end := t.bounds()
 	column := t.column(end - start)
+	rows, columns, width := t.spans(column, func(string) int { return 1 })
+	return t.lines(fmt.Sprintf("1 column = %v", column), rows, func(spans []span) string { return row(spans, columns, width) })
+}
+
+// GridWidth is Grid if that has no line of more than so many characters. Otherwise it is drawn more densely, a character for a column and no blanks:
+//
+//	1 character = 5ms
+//	worker 0  F0F1F2......B0--B1--B2--
+//	worker 1  ..F0F1F2B0--B1--B2--....
+//
+// Here a computation takes at least the characters of its text, and a transfer is drawn if it has room for its own. Rows of which the texts alone are too long end in "…".
+func (t Timeline) GridWidth(characters int) string {
+	if grid := t.Grid(); widest(grid) <= characters {
+		return grid
+	}
+	start, end := t.bounds()
+	room := max(1, characters-t.nameWidth()-len("  "))
+	column := max(1, (end-start)/time.Duration(room))
+	for {
+		rows, columns, _ := t.spans(column, func(text string) int { return len(text) })
+		if columns > room && column < end-start {
+			column += column/32 + 1
+			continue
+		}
+		return t.lines(fmt.Sprintf("1 character = %v", threeDigits(column)), rows, func(spans []span) string { return denseRow(spans, columns, room) })
+	}
+}
+
+// threeDigits is a duration with three digits that count.
+func threeDigits(d time.Duration) time.Duration {
+	unit := time.Duration(1)
+	for 1000*unit <= d {
+		unit *= 10
+	}
+	return d.Round(unit)
+}
+
+// widest is the number of characters in the longest line of a grid, all of them ASCII but for a µ in the first, which is short.
+func widest(grid string) int {
+	n := 0
+	for line := range strings.Lines(grid) {
+		n = max(n, len(line)-len("\n"))
+	}
+	return n
+}
+
+// spans places the actions of each worker on columns of a given duration, least(text) of them or more for each. It returns how many columns there are and the length of
+// the longest text.
+func (t Timeline) spans(column time.Duration, least func(text string) int) (rows [][]span, columns, width int) {
+	start, end := t.bounds()
 	round := func(at time.Duration) int { return int((at - start + column/2) / column) }
 	label := t.labels()
-
-	rows := make([][]span, t.Workers)
-	columns, width := round(end), 1
+	rows = make([][]span, t.Workers)
+	columns, width = round(end), 1
 	for w := range rows {
 		free := 0
 		for _, e := range t.worker(w) {
 			text := label(e.Action)
-			if e.Action.Kind.Transfer() && e.End-e.Start < (column+1)/2 {
+			least := least(text)
+			if e.Action.Kind.Transfer() && e.End-e.Start < (time.Duration(2*least-1)*column+1)/2 {
 				continue
 			}
 			from := max(free, round(e.Start))
-			free = max(from+1, round(e.End))
+			free = max(from+least, round(e.End))
 			rows[w] = append(rows[w], span{from, free, text})
 			columns = max(columns, free)
 			width = max(width, len(text))
 		}
 	}
+	return rows, columns, width
+}
 
+// lines draws each worker's row after its name.
+func (t Timeline) lines(first string, rows [][]span, draw func([]span) string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "1 column = %v\n", column)
-	name := len("worker ") + len(strconv.Itoa(max(t.Workers-1, 0)))
+	b.WriteString(first + "\n")
 	for w, spans := range rows {
-		line := fmt.Sprintf("%-*s ", name, fmt.Sprintf("worker %d", w)) + row(spans, columns, width)
+		line := fmt.Sprintf("%-*s ", t.nameWidth(), fmt.Sprintf("worker %d", w)) + draw(spans)
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	return b.String()
 }
+
+// nameWidth is the length of the longest worker's name.
+func (t Timeline) nameWidth() int { return len("worker ") + len(strconv.Itoa(max(t.Workers-1, 0))) }
 
 // span is a label that takes columns from up to, without, to.
 type span struct {
@@ -82,6 +138,20 @@ func row(spans []span, columns, width int) string {
 	}
 	idle(columns)
 	return b.String()
+}
+
+// denseRow draws every column as one character, after a blank, and as many of them as there is room for.
+func denseRow(spans []span, columns, room int) string {
+	var b strings.Builder
+	for _, s := range spans {
+		b.WriteString(strings.Repeat(".", s.from-b.Len()))
+		b.WriteString(s.text + strings.Repeat("-", s.to-s.from-len(s.text)))
+	}
+	b.WriteString(strings.Repeat(".", columns-b.Len()))
+	if columns > room {
+		return " " + b.String()[:room-1] + "…"
+	}
+	return " " + b.String()
 }
 
 // labels returns how the actions of this timeline are called.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"penstock/schedule"
 )
@@ -111,4 +112,49 @@ func TestGridAlignsWorkers(t *testing.T) {
 	if got, want := lines[10]+"|"+lines[11], "worker 9   F0 .|worker 10  .  F0"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
+}
+
+// TestGridWidth: two stages and eight micro-batches fit a terminal of 80 characters, with every computation in its row and in its order.
+func TestGridWidth(t *testing.T) {
+	p := gpipe(t, schedule.Config{Stages: 2, MicroBatches: 8, Recompute: exceptLast})
+	timeline := simulate(t, p, func(a schedule.Action) time.Duration {
+		switch a.Kind {
+		case schedule.Forward, schedule.Recompute:
+			return 10 * time.Millisecond
+		case schedule.Backward:
+			return 25 * time.Millisecond
+		}
+		return 100 * time.Microsecond
+	})
+	if wide, same := timeline.Grid(), timeline.GridWidth(1000); wide != same {
+		t.Errorf("there is room, and yet:\n%s", same)
+	}
+	for _, characters := range []int{80, 100, 120} {
+		grid := timeline.GridWidth(characters)
+		if n := widest(grid); n > characters || n < characters-20 {
+			t.Errorf("%d characters of %d:\n%s", n, characters, grid)
+		}
+		for line := range strings.Lines(grid) {
+			if n := strings.Count(line, "F") + strings.Count(line, "R") + strings.Count(line, "B"); strings.HasPrefix(line, "worker ") && n != 8+7+8 {
+				t.Errorf("%d characters: %d computations in %s", characters, n, line)
+			}
+		}
+	}
+	golden(t, "grid_80.txt", timeline.GridWidth(80))
+	// 23 computations of 2 characters each cannot fit.
+	if narrow := timeline.GridWidth(40); widest(narrow) != 40 || strings.Count(narrow, "…\n") != 2 {
+		t.Errorf("40 characters:\n%s", narrow)
+	}
+	if got := (schedule.Timeline{Workers: 1}).GridWidth(80); got != (schedule.Timeline{Workers: 1}).Grid() {
+		t.Errorf("nothing happened: %s", got)
+	}
+}
+
+// widest is the number of characters in the longest line.
+func widest(grid string) int {
+	n := 0
+	for line := range strings.Lines(grid) {
+		n = max(n, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")))
+	}
+	return n
 }
