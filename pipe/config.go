@@ -106,6 +106,9 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	}
 	cfg.Devices = cfg.Devices[:len(cfg.Balance)]
 	for _, d := range cfg.Devices {
+		if d.Index < 0 || d.Kind == torch.KindCPU && d.Index >= torch.MaxCPU {
+			return cfg, fmt.Errorf("pipe: device %v: the index must be from 0 to %d", d, torch.MaxCPU-1)
+		}
 		if !d.Available() {
 			return cfg, fmt.Errorf("pipe: device %v: this libtorch (%s) cannot use it", d, torch.Version())
 		}

@@ -38,7 +38,7 @@ type execution struct {
 	events [][]schedule.Event // by worker, when recording
 }
 
-// execute runs a graph. It returns when every worker is done with it, with the first failure, and with a timeline when recording.
+// execute runs a graph within a run that was entered. It returns when every worker is done with it, with the first failure, and with a timeline when recording.
 func (p *Pipe) execute(ctx context.Context, g *schedule.Graph, t task) (*schedule.Timeline, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -49,13 +49,10 @@ func (p *Pipe) execute(ctx context.Context, g *schedule.Graph, t task) (*schedul
 	x.events = make([][]schedule.Event, len(p.workers))
 	var all sync.WaitGroup
 	all.Add(len(p.workers))
-	err := p.start(func(worker int, c *torch.Ctx) {
+	p.start(func(worker int, c *torch.Ctx) {
 		defer all.Done()
 		x.work(worker, c)
 	})
-	if err != nil {
-		return nil, err
-	}
 	stop := context.AfterFunc(ctx, func() { x.fail(ctx.Err()) })
 	all.Wait()
 	stop()

@@ -63,6 +63,10 @@ func (run *Run) Backward(ctx context.Context, grad *torch.Tensor) error {
 	if err != nil {
 		return err
 	}
+	if err := r.p.enter(); err != nil {
+		return err
+	}
+	defer r.p.open.Done()
 	_, err = r.p.execute(ctx, g, r)
 	return err
 }
@@ -90,6 +94,10 @@ func (p *Pipe) Eval(ctx context.Context, x *torch.Tensor) (*torch.Tensor, error)
 // run does the forward half and gathers the outputs. Only what backward needs stays in the cells.
 func (r *minibatch) run(ctx context.Context) (*torch.Tensor, error) {
 	p := r.p
+	if err := p.enter(); err != nil {
+		return nil, err
+	}
+	defer p.open.Done()
 	g, err := p.graph(programKey{len(r.parts), schedule.ForwardOnly, r.policy})
 	if err != nil {
 		return nil, err
@@ -124,10 +132,6 @@ func (p *Pipe) onWorker(worker int, f func(c *torch.Ctx)) (err error) {
 	var done sync.WaitGroup
 	done.Add(1)
 	p.submit.Lock()
-	if p.closed {
-		p.submit.Unlock()
-		return ErrClosed
-	}
 	p.workers[worker].jobs <- func(c *torch.Ctx) {
 		defer done.Done()
 		defer c.Close()

@@ -11,7 +11,7 @@ import (
 
 // Batch is a mini-batch. Its tensors belong to the caller, who keeps them until the call returns; they are best made on the first and the last device.
 type Batch struct {
-	Input  *torch.Tensor // [rows, ...]
+	Input  *torch.Tensor // [rows, ...]; if it requires a gradient, a leaf, which gets it
 	Target *torch.Tensor // [rows, ...]; Step only
 	Step   int64         // seeds the step's randomness together with Config.Seed
 }
@@ -48,6 +48,9 @@ func (p *Pipe) minibatch(b Batch, training bool) (*minibatch, error) {
 		return nil, errors.New("pipe: the batch has no input")
 	case b.Input.Freed() || b.Target != nil && b.Target.Freed():
 		return nil, errors.New("pipe: the batch's tensors were freed; keep them until the call returns")
+	}
+	if !b.Input.IsLeaf() {
+		return nil, errors.New("pipe: the input hangs on a graph, which one backward for each micro-batch cannot go through; detach it, and go on from its gradient")
 	}
 	shape := b.Input.Shape()
 	if len(shape) == 0 {
@@ -125,12 +128,16 @@ func (r *minibatch) forward(worker int, c *torch.Ctx, a schedule.Action, graph b
 		in = r.rowsOf(c, r.batch.Input, a.MicroBatch)
 	}
 	x := in
-	if stage.inPlace {
-		x = c.Clone(in)
+	if graph && cell.in != nil && in.RequiresGrad() {
+		x = c.Gate(in)
 	}
 	changes := in.Changes()
 	mark := c.Mark()
 	for _, l := range stage.Layers {
+		if f, ok := l.Layer.(nn.InPlace); ok && f.OverwritesInput() && sameMemory(x, in) {
+			x = c.Clone(x)
+			c.Release(mark, x)
+		}
 		x = n.RunNamed(l, x)
 		c.Release(mark, x)
 	}
@@ -145,8 +152,8 @@ func (r *minibatch) forward(worker int, c *torch.Ctx, a schedule.Action, graph b
 	}
 	r.running[worker] = nil
 	cell.spans = n.Spans()
-	if x == cell.in {
-		x = c.Share(x) // layers that do nothing: the cell frees input and output one by one
+	if x == cell.in || !c.Owns(x) {
+		x = c.Share(x) // layers that do nothing, or give a parameter: the cell frees input and output one by one
 	}
 	// A recomputed cell has both: the next stage may take over what was sent after the recomputation has begun.
 	switch {
@@ -155,6 +162,15 @@ func (r *minibatch) forward(worker int, c *torch.Ctx, a schedule.Action, graph b
 	case r.loss == nil || a.Stage < len(r.p.stages)-1:
 		cell.sent = c.Keep(x)
 	}
+}
+
+func sameMemory(a, b *torch.Tensor) bool {
+	if a == nil {
+		return false
+	}
+	x, _ := a.Storage()
+	y, _ := b.Storage()
+	return x == y
 }
 
 // rowsOf is a micro-batch's part of a tensor of the whole batch, a view.

@@ -18,7 +18,6 @@ type Stage struct {
 	Layers []nn.NamedLayer
 
 	worker    int
-	inPlace   bool // the first layer overwrites its input
 	inputGrad bool // there is something to train before this stage
 }
 
@@ -57,6 +56,8 @@ type Pipe struct {
 	workers []*worker
 
 	record   atomic.Bool
+	open     sync.WaitGroup // runs that were started
+	stop     sync.Once
 	submit   sync.Mutex // jobs of one run reach all workers before those of the next, or runs would wait for each other
 	closed   bool
 	programs map[programKey]*schedule.Graph // guarded by submit
@@ -94,8 +95,7 @@ func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 			index[d] = len(p.workers)
 			p.workers = append(p.workers, w)
 		}
-		first, _ := layers[0].Layer.(nn.InPlace)
-		s := &Stage{Device: d, Layers: layers[:n], worker: index[d], inPlace: first != nil && first.OverwritesInput(), inputGrad: trained}
+		s := &Stage{Device: d, Layers: layers[:n], worker: index[d], inputGrad: trained}
 		trained = trained || len(s.Params()) > 0
 		p.stages = append(p.stages, s)
 		layers = layers[n:]
@@ -148,32 +148,38 @@ func (p *Pipe) Devices() []torch.Device {
 	return out
 }
 
-// Close ends the workers after the runs that were started and waits for them. Closing twice is fine; any other use after Close is ErrClosed.
+// Close waits for the runs that were started, then ends the workers and waits for them. Closing again waits too; any other use after Close is ErrClosed.
 func (p *Pipe) Close() error {
 	p.submit.Lock()
-	was := p.closed
 	p.closed = true
 	p.submit.Unlock()
-	if was {
-		return nil
-	}
-	for _, w := range p.workers {
-		w.stop()
-	}
+	p.stop.Do(func() {
+		p.open.Wait()
+		for _, w := range p.workers {
+			w.stop()
+		}
+	})
 	return nil
 }
 
-// start gives every worker its job of one run; job is called with the worker's index on the worker's goroutine.
-func (p *Pipe) start(job func(worker int, c *torch.Ctx)) error {
+// enter starts a run: until the caller's p.open.Done, Close waits for it and its jobs are taken.
+func (p *Pipe) enter() error {
 	p.submit.Lock()
 	defer p.submit.Unlock()
 	if p.closed {
 		return ErrClosed
 	}
+	p.open.Add(1)
+	return nil
+}
+
+// start gives every worker its job within a run that was entered; job is called with the worker's index on the worker's goroutine.
+func (p *Pipe) start(job func(worker int, c *torch.Ctx)) {
+	p.submit.Lock()
+	defer p.submit.Unlock()
 	for i, w := range p.workers {
 		w.jobs <- func(c *torch.Ctx) { job(i, c) }
 	}
-	return nil
 }
 
 // OnStages runs f once for each stage on the stage's worker: stages on different devices at the same time. c is on the stage's device, without gradients;
@@ -182,10 +188,14 @@ func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) err
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if err := p.enter(); err != nil {
+		return err
+	}
+	defer p.open.Done()
 	errs := make([]error, len(p.stages))
 	var all sync.WaitGroup
 	all.Add(len(p.workers))
-	err := p.start(func(worker int, c *torch.Ctx) {
+	p.start(func(worker int, c *torch.Ctx) {
 		defer all.Done()
 		for i, s := range p.stages {
 			if s.worker == worker {
@@ -194,9 +204,6 @@ func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) err
 			}
 		}
 	})
-	if err != nil {
-		return err
-	}
 	all.Wait()
 	return errors.Join(errs...)
 }

@@ -45,6 +45,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		{"too many threads", small(), pipe.Config{Threads: 100000}, nil, "want 1 to 256"},
 		{"cores", small(), pipe.Config{Cores: [][]int{{100000}}}, nil, "100000"},
 		{"no layers", nn.NewSequential(), pipe.Config{}, nil, "no layers"},
+		{"a device beyond the last", small(), pipe.Config{Devices: []torch.Device{torch.CPU(5000)}}, nil, "cpu:5000"},
 		{"no such device", small(), pipe.Config{Devices: []torch.Device{torch.CUDA(0)}}, nil, "cuda:0"},
 		{"tied across stages", shared, pipe.Config{Balance: []int{1, 1}}, nil, `"1.weight" of stage 1 is also "0.weight" of stage 0`},
 	} {

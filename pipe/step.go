@@ -40,6 +40,10 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) 
 	if err != nil {
 		return Result{}, err
 	}
+	if err := p.enter(); err != nil {
+		return Result{}, err
+	}
+	defer p.open.Done()
 	defer r.free()
 	timeline, err := p.execute(ctx, g, r)
 	if err != nil {

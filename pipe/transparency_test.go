@@ -9,6 +9,7 @@ import (
 	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/pipe"
+	"penstock/torch"
 )
 
 var policies = []pipe.Checkpoint{pipe.Never, pipe.Always, pipe.ExceptLast}
@@ -57,7 +58,7 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 	torchtest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {
 		rows := rapid.Int64Range(1, 9).Draw(t, "rows")
-		kinds := rapid.SliceOfN(rapid.IntRange(0, 11), 1, 9).Draw(t, "layers")
+		kinds := rapid.SliceOfN(rapid.IntRange(0, 17), 1, 9).Draw(t, "layers")
 		chunks := rapid.IntRange(1, 6).Draw(t, "chunks")
 		seed := rapid.Uint64().Draw(t, "seed")
 		q := problem{
@@ -119,6 +120,19 @@ func randomModel(kinds []int) *nn.Sequential {
 			add(nn.NewSigmoid())
 		case 11:
 			add(nn.NewLinear(6, 6))
+		case 12:
+			add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Transpose(x, 2, 3) }))
+		case 13:
+			add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.SumDim(x, []int64{1, 3}, true)) }))
+		case 14:
+			add(nn.NewSequential(nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}), nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{})))
+		case 15:
+			add(nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)}))
+		case 16:
+			add(nn.NewSoftmax(1))
+		case 17:
+			add(nn.NewSequential(nn.NewFlatten(2, -1), nn.NewTransformerBlock(36, 4, nn.TransformerConfig{Dropout: 0.1}),
+				layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Reshape(x, -1, 2, 6, 6) })))
 		}
 	}
 	add(nn.NewFlatten(1, -1))

@@ -54,6 +54,8 @@ func (w *worker) serve(ready chan<- error) {
 	c := torch.NewCtx(torch.Options{Device: w.device, Threads: w.threads})
 	defer c.Close()
 	for job := range w.jobs {
+		c.SetGrad(false)
+		c.SetSeed(0)
 		job(c)
 		c.Close()
 	}

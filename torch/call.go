@@ -91,6 +91,14 @@ func (e *encoder) b(v bool) *encoder {
 	return e.put(shim.Bool, 0)
 }
 
+// dtype passes an element type. libtorch looks it up in a table without looking at its bounds.
+func (e *encoder) dtype(d DType) *encoder {
+	if d < 0 {
+		panic(&Error{Op: e.op.fullName(), Device: e.c.device, Message: fmt.Sprintf("there is no %v", d)})
+	}
+	return e.i(int64(d))
+}
+
 // is passes a list of ints; nil is None.
 func (e *encoder) is(v []int64) *encoder {
 	if v == nil {
@@ -252,7 +260,7 @@ func (e *encoder) any(a any) bool {
 	case []float64:
 		e.fs(v)
 	case DType:
-		e.i(int64(v))
+		e.dtype(v)
 	case Device:
 		e.device(v)
 	case Rand:

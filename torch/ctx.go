@@ -13,7 +13,8 @@ type Options struct {
 }
 
 // Ctx is the context that operators run in: it owns every tensor made through it and carries grad mode, device, intra-op threads and seed. These
-// are applied inside each call, so nothing depends on which OS thread the goroutine is on.
+// are applied inside each call, so they do not depend on which OS thread the goroutine is on. One thing does: autograd numbers nodes per thread and runs them
+// by number, so a goroutine that wants a weight used several times in one graph to sum in the same order every time locks itself to its thread, as a pipe's workers do.
 //
 // A Ctx belongs to one goroutine at a time. Close frees everything it owns.
 type Ctx struct {
@@ -95,6 +96,9 @@ func (c *Ctx) Adopt(t *Tensor) *Tensor {
 	c.owned = append(c.owned, t)
 	return t
 }
+
+// Owns says whether the context will free t.
+func (c *Ctx) Owns(t *Tensor) bool { return t == nil || t.owner == c }
 
 // Share is a second handle on t, the same tensor in the same graph, that the context owns.
 func (c *Ctx) Share(t *Tensor) *Tensor {

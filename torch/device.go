@@ -96,15 +96,27 @@ func (d Device) Memory() Memory {
 	return Memory{Live: a.Live, Peak: a.Peak, Limit: a.Limit, Cached: a.Cached}
 }
 
-// SetLimit limits the live bytes; 0 removes the limit. An allocation beyond it fails with ErrOutOfMemory and changes nothing. A limit below
+// SetLimit limits the live bytes; 0 removes the limit. On a CUDA device it does nothing, as ResetPeak and Trim. An allocation beyond it fails with ErrOutOfMemory and changes nothing. A limit below
 // what is live is accepted: it refuses everything until enough is freed.
-func (d Device) SetLimit(bytes int64) { shim.SetLimit(d.account(), bytes) }
+func (d Device) SetLimit(bytes int64) {
+	if d.Kind == KindCPU {
+		shim.SetLimit(d.account(), bytes)
+	}
+}
 
 // ResetPeak lowers the peak to what is live now.
-func (d Device) ResetPeak() { shim.ResetPeak(d.account()) }
+func (d Device) ResetPeak() {
+	if d.Kind == KindCPU {
+		shim.ResetPeak(d.account())
+	}
+}
 
 // Trim gives cached blocks back to the system.
-func (d Device) Trim() { shim.Trim(d.account()) }
+func (d Device) Trim() {
+	if d.Kind == KindCPU {
+		shim.Trim(d.account())
+	}
+}
 
 // UnattributedMemory is the account of CPU allocations that no Ctx asked for, such as libtorch's own start-up.
 func UnattributedMemory() Memory {

@@ -39,7 +39,7 @@ func (d DType) String() string {
 func (d DType) Size() int64 { return dtypes[d].size }
 
 // IsFloat says whether the elements can carry gradients.
-func (d DType) IsFloat() bool { return d == Float32 || d == Float64 || d == BFloat16 }
+func (d DType) IsFloat() bool { return d >= 5 && d <= 10 || d == BFloat16 }
 
 // BF16 is a bfloat16 number: the upper half of a float32.
 type BF16 uint16

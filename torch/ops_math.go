@@ -118,7 +118,7 @@ func (c *Ctx) SumDim(a *Tensor, dims []int64, keep bool) *Tensor {
 
 // SumAs is aten::sum over all elements, accumulated in another element type.
 func (c *Ctx) SumAs(a *Tensor, dtype DType) *Tensor {
-	return c.begin(opSumDim).t(a).none().b(false).i(int64(dtype)).one()
+	return c.begin(opSumDim).t(a).none().b(false).dtype(dtype).one()
 }
 
 // Mean is aten::mean over all elements.

@@ -8,7 +8,7 @@ var (
 	opEmbedding     = declare("aten::embedding(Tensor weight, Tensor indices, int padding_idx=-1) -> Tensor")
 	opReLU          = declare("aten::relu(Tensor self) -> Tensor")
 	opReLU_         = declare("aten::relu_(Tensor(a!) self) -> Tensor(a!)")
-	opGELU          = declare(`aten::gelu(Tensor self, *, str approximate="none") -> Tensor`)
+	opGELU          = declare(`penstock::gelu(Tensor self, *, str approximate="none") -> Tensor`)
 	opTanh          = declare("aten::tanh(Tensor self) -> Tensor")
 	opSigmoid       = declare("aten::sigmoid(Tensor self) -> Tensor")
 	opSoftmax       = declare("aten::softmax.int(Tensor self, int dim) -> Tensor")
@@ -66,7 +66,7 @@ func (c *Ctx) ReLU(a *Tensor) *Tensor { return c.begin(opReLU).t(a).one() }
 // ReLU_ is aten::relu_.
 func (c *Ctx) ReLU_(a *Tensor) *Tensor { return c.begin(opReLU_).t(a).same(a) }
 
-// GELU is aten::gelu; approximate is "none" or "tanh".
+// GELU is penstock::gelu, which is aten::gelu with a backward that is right for every layout of the gradient; approximate is "none" or "tanh".
 func (c *Ctx) GELU(a *Tensor, approximate string) *Tensor {
 	return c.begin(opGELU).t(a).s(approximate).one()
 }

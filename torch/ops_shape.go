@@ -14,6 +14,8 @@ var (
 	opClone      = declare("aten::clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor")
 	opDetach     = declare("aten::detach(Tensor(a) self) -> Tensor(a)")
 	opToCopy     = declare("aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
+	opGate       = declare("penstock::gate(Tensor leaf) -> Tensor")
+	opTransfer   = declare("penstock::transfer(Tensor self, Device device) -> Tensor")
 	opReshape    = declare("aten::reshape(Tensor(a) self, int[] shape) -> Tensor(a)")
 	opFlatten    = declare("aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)")
 	opTranspose  = declare("aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)")
@@ -42,7 +44,7 @@ func (c *Ctx) factory(op *operator, dtype DType, shape []int64) *Tensor {
 	if shape == nil {
 		shape = []int64{}
 	}
-	return c.begin(op).is(shape).i(int64(dtype)).none().device(c.device).one()
+	return c.begin(op).is(shape).dtype(dtype).none().device(c.device).one()
 }
 
 // Arange is aten::arange: int64 numbers from 0 to end, exclusive.
@@ -75,14 +77,17 @@ func (c *Ctx) Clone(a *Tensor) *Tensor { return c.begin(opClone).t(a).one() }
 func (c *Ctx) Detach(a *Tensor) *Tensor { return c.begin(opDetach).t(a).one() }
 
 // To is aten::_to_copy to another element type: always new memory.
-func (c *Ctx) To(a *Tensor, dtype DType) *Tensor { return c.begin(opToCopy).t(a).i(int64(dtype)).one() }
+func (c *Ctx) To(a *Tensor, dtype DType) *Tensor { return c.begin(opToCopy).t(a).dtype(dtype).one() }
 
 // CopyHere copies a, outside the graph, to the context's device and account: what a transfer between devices is.
 func (c *Ctx) CopyHere(a *Tensor) *Tensor {
 	var out *Tensor
-	c.NoGrad(func() { out = c.begin(opToCopy).t(a).none().none().device(c.device).one() })
+	c.NoGrad(func() { out = c.begin(opTransfer).t(a).device(c.device).one() })
 	return out
 }
+
+// Gate is leaf itself; backward leaves the gradient in leaf with the layout it came in.
+func (c *Ctx) Gate(leaf *Tensor) *Tensor { return c.begin(opGate).t(leaf).one() }
 
 // Reshape is aten::reshape; one size may be -1.
 func (c *Ctx) Reshape(a *Tensor, shape ...int64) *Tensor {

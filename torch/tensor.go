@@ -77,6 +77,9 @@ func (t *Tensor) DType() DType { return DType(shim.DType(t.handle())) }
 // RequiresGrad says whether autograd follows the tensor.
 func (t *Tensor) RequiresGrad() bool { return shim.RequiresGrad(t.handle()) }
 
+// IsLeaf says whether no operator recorded how the tensor was made.
+func (t *Tensor) IsLeaf() bool { return shim.Describe(t.handle()).Leaf }
+
 // Changes is how often the memory behind the tensor, and behind all views of it, was changed in place.
 func (t *Tensor) Changes() int64 { return shim.Changes(t.handle()) }
 

@@ -216,6 +216,65 @@ func TestConvolutionBytesAreTheSameOnEveryRun(t *testing.T) {
 	}
 }
 
+// An allocation that the system refuses changes nothing, as one that the limit refuses.
+func TestRefusedAllocationLeavesThePeak(t *testing.T) {
+	torchtest.Check(t)
+	d := torch.CPU(7)
+	c := torch.NewCtx(torch.Options{Device: d})
+	defer c.Close()
+	before := d.Memory()
+	if err := torch.Try(func() { c.Empty(torch.Float32, 1<<50) }); !errors.Is(err, torch.ErrOutOfMemory) {
+		t.Errorf("got %v", err)
+	}
+	if after := d.Memory(); after != before {
+		t.Errorf("%+v, before %+v", after, before)
+	}
+}
+
+// A frozen linear layer keeps no activations, as aten::linear.
+func TestFrozenLinearKeepsNothing(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	x, w := c.Ones(torch.Float32, 100, 10).SetRequiresGrad(true), c.Ones(torch.Float32, 10, 10)
+	h := c.AddScalar(x, 1)
+	live := c.Device().Memory().Live
+	for range 5 {
+		next := c.Linear(h, w, nil)
+		h.Free()
+		h = next
+	}
+	if got := c.Device().Memory().Live - live; got != 0 {
+		t.Errorf("five frozen layers hold %d bytes", got)
+	}
+	c.Backward([]*torch.Tensor{h}, []*torch.Tensor{c.OnesLike(h)}, false)
+	if g := torch.Values[float32](c.GradOf(x)); g[0] != 1e5 {
+		t.Errorf("gradient %v", g[0])
+	}
+	x.SetGradOf(nil)
+}
+
+func TestManyDimensions(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	x := c.Ones(torch.Float32, 1, 1, 1, 1, 1, 1, 1, 2, 3)
+	if x.Numel() != 6 || x.Size(-1) != 3 || x.String() != "float32[1,1,1,1,1,1,1,2,3]" {
+		t.Errorf("%v: %d elements", x, x.Numel())
+	}
+}
+
+func TestNoSuchDType(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	x := c.Ones(torch.Float32, 1)
+	for name, f := range map[string]func(){
+		"To":   func() { c.To(x, torch.DType(-1)) },
+		"Ones": func() { c.Ones(torch.DType(-1), 1) },
+		"Call": func() { c.Call("aten::ones_like", "", x, torch.DType(-7)) },
+	} {
+		var e *torch.Error
+		if err := torch.Try(f); !errors.As(err, &e) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
 func TestCacheNeverHoldsMoreThanThePeak(t *testing.T) {
 	torchtest.Check(t)
 	d := torch.CPU(6)

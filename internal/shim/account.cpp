@@ -92,13 +92,12 @@ void* take(size_t n) {
   Account& a = accounts()[index];
   const size_t capacity = rounded(n);
   void* base = nullptr;
+  int64_t want;
   {
     std::lock_guard<std::mutex> lock(a.mutex);
-    const int64_t want = a.live + static_cast<int64_t>(n);
+    want = a.live + static_cast<int64_t>(n);
     if (a.limit > 0 && want > a.limit) refuse(index, a.limit, a.live, n);
     a.live = want;
-    a.peak = std::max(a.peak, want);
-    a.highest = std::max(a.highest, want);
     a.allocations++;
     if (capacity >= kCacheFrom) {
       auto it = a.free_blocks.find(capacity);
@@ -108,7 +107,7 @@ void* take(size_t n) {
         a.cached -= static_cast<int64_t>(capacity);
         if (it->second.empty()) a.free_blocks.erase(it);
       } else {
-        trim(a, a.highest);
+        trim(a, std::max(a.highest, want));
       }
     }
   }
@@ -121,6 +120,11 @@ void* take(size_t n) {
       a.live -= static_cast<int64_t>(n);
       refuse(index, a.limit, a.live, n);
     }
+  }
+  {
+    std::lock_guard<std::mutex> lock(a.mutex);
+    a.peak = std::max(a.peak, want);
+    a.highest = std::max(a.highest, want);
   }
   auto* h = static_cast<Header*>(base);
   h->account = static_cast<uint64_t>(index);

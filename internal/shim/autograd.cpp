@@ -42,6 +42,20 @@ class Observer {
   at::CallbackHandle handle_;
 };
 
+// A backward that fails leaves what was ready to run, with its gradients and saved tensors, in the engine's queue of this thread until the thread's next
+// backward. This is one. It allocates on account 0, which has no limit.
+void drain() {
+  const int32_t account = ps::current_account;
+  ps::current_account = 0;
+  try {
+    c10::AutoGradMode on(true);
+    at::Tensor leaf = at::zeros({}).set_requires_grad(true);
+    torch::autograd::backward({leaf}, {at::ones({})});
+  } catch (...) {
+  }
+  ps::current_account = account;
+}
+
 }  // namespace
 
 ps_error* ps_set_requires_grad(ps_tensor t, int32_t on) {
@@ -65,11 +79,13 @@ ps_error* ps_backward(const ps_mode* mode, const ps_tensor* outputs, const ps_te
     Observer observer;
     torch::autograd::backward(out, grad, keep_graph != 0, /*create_graph=*/false);
   });
-  if (e != nullptr && running.node[0] != 0) {
+  if (e == nullptr) return nullptr;
+  if (running.node[0] != 0) {
     e->node = strdup(running.node);
     if (running.op != nullptr) e->op = strdup(running.op);
     e->sequence = running.sequence;
   }
+  drain();
   return e;
 }
 

@@ -23,7 +23,11 @@ bool accumulates(const at::Tensor& weight) {
 
 struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias) {
-    context->save_for_backward({input, weight});
+    // As aten::linear: only what a gradient needs, so that a frozen layer keeps no activations.
+    context->saved_data["input"] = input.requires_grad();
+    context->saved_data["weight"] = weight.requires_grad();
+    context->saved_data["sizes"] = input.sizes();
+    context->save_for_backward({weight.requires_grad() ? input : at::Tensor(), input.requires_grad() || weight.requires_grad() ? weight : at::Tensor()});
     context->saved_data["bias"] = bias.has_value() && bias->requires_grad();
     at::AutoDispatchBelowADInplaceOrView guard;
     return at::linear(input, weight, bias);
@@ -32,10 +36,11 @@ struct Linear : torch::autograd::Function<Linear> {
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const auto saved = context->get_saved_variables();
     const at::Tensor &input = saved[0], &weight = saved[1];
-    const at::Tensor grad = grads[0].reshape({-1, weight.size(0)});
+    const int64_t out = weight.defined() ? weight.size(0) : grads[0].size(-1);
+    const at::Tensor grad = grads[0].reshape({-1, out});
     at::Tensor for_input, for_weight, for_bias;
-    if (input.requires_grad()) for_input = grad.mm(weight).reshape(input.sizes());
-    if (weight.requires_grad()) {
+    if (context->saved_data["input"].toBool()) for_input = grad.mm(weight).reshape(context->saved_data["sizes"].toIntVector());
+    if (context->saved_data["weight"].toBool()) {
       const at::Tensor rows = input.reshape({-1, weight.size(1)});
       if (accumulates(weight)) weight.grad().addmm_(grad.t(), rows);
       else for_weight = grad.t().mm(rows);

@@ -126,13 +126,13 @@ type Description struct {
 
 // Describe reads a tensor's description.
 func Describe(h Handle) Description {
-	var out [17]int64
+	var out [C.PS_DESCRIPTION]int64
 	C.ps_describe(tensor(h), (*C.int64_t)(unsafe.Pointer(&out[0])))
 	return Description{
 		DType: int(out[0]), DeviceType: int(out[1]), DeviceIndex: int(out[2]),
 		RequiresGrad: out[3] != 0, Leaf: out[4] != 0, Contiguous: out[5] != 0,
 		StorageBytes: out[6], Storage: uintptr(out[7]),
-		Shape: append([]int64(nil), out[9:9+min(out[8], 8)]...),
+		Shape: append([]int64(nil), out[9:9+out[8]]...),
 	}
 }
 

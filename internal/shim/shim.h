@@ -65,7 +65,8 @@ void ps_take_list(uint64_t list, int32_t n, ps_tensor* out);
 void ps_retain(ps_tensor);
 void ps_release(ps_tensor);
 // Describes t: out[0] dtype (c10::ScalarType), [1] device type, [2] device index, [3] requires grad, [4] is leaf, [5] contiguous,
-// [6] bytes of its storage, [7] address of its storage, [8] number of dimensions, then the sizes. At most 8 dimensions are written.
+// [6] bytes of its storage, [7] address of its storage, [8] number of dimensions, then the sizes. out has room for PS_DESCRIPTION numbers: libtorch's own limit of 64 dimensions.
+enum { PS_DESCRIPTION = 9 + 64 };
 void ps_describe(ps_tensor, int64_t* out);
 // The short questions, answered without describing the rest.
 int32_t ps_dtype(ps_tensor);

@@ -22,7 +22,7 @@ void ps_describe(ps_tensor handle, int64_t* out) {
   out[6] = t.has_storage() ? static_cast<int64_t>(t.storage().nbytes()) : 0;
   out[7] = t.has_storage() ? reinterpret_cast<int64_t>(t.storage().unsafeGetStorageImpl()) : 0;
   out[8] = t.dim();
-  for (int64_t i = 0; i < t.dim() && i < 8; i++) out[9 + i] = t.size(i);
+  for (int64_t i = 0; i < t.dim() && 9 + i < PS_DESCRIPTION; i++) out[9 + i] = t.size(i);
 }
 
 int32_t ps_dtype(ps_tensor t) { return static_cast<int32_t>(ps::borrow(t).scalar_type()); }
