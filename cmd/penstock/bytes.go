@@ -32,6 +32,12 @@ func parseBytes(s string) (int64, error) {
 	return int64(n), nil
 }
 
+// briefBytes writes a size for reading where there is little room: 8.7M.
+func briefBytes(n int64) string {
+	text := strings.TrimSuffix(strings.Replace(formatBytes(n), " ", "", 1), "iB")
+	return strings.Replace(text, ".0", "", 1)
+}
+
 // formatBytes writes a size for reading.
 func formatBytes(n int64) string {
 	for _, u := range []struct {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -8,6 +9,7 @@ import (
 	"penstock/data"
 	"penstock/models"
 	"penstock/optim"
+	"penstock/pipe"
 )
 
 // trainFlags is the command line of penstock train, as it was typed.
@@ -49,7 +51,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	s.SortFlags = false
 	s.StringVar(&f.modelName, "model", "", "`NAME` of the model: "+strings.Join(models.Names(), ", "))
 	s.StringVar(&f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", "))
-	s.StringVar(&f.dataDir, "data-dir", "", "`PATH` of its files; fashion-mnist has a usual place")
+	s.StringVar(&f.dataDir, "data-dir", "", "`PATH` of its files; fashion-mnist has a usual place, synthetic has none")
 	s.IntVar(&f.window, "window", 128, "`N` bytes in a sample of text")
 
 	s.IntVar(&f.stages, "stages", 1, "`N` stages to cut the model into")
@@ -57,7 +59,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	s.StringVar(&f.rawDevices, "devices", "", "`LIST` of devices, one for each stage (default cpu:0,cpu:1,...)")
 	s.IntVar(&f.chunks, "chunks", 8, "`N` micro-batches of each batch")
 	s.StringVar(&f.policyName, "checkpoint", "except_last", "`POLICY` of recomputing activations to save memory: never, except_last or always")
-	s.IntVar(&f.threads, "threads", 1, "`N` threads within an operator, on each stage")
+	s.IntVar(&f.threads, "threads", 1, fmt.Sprintf("`N` threads within an operator, on each stage, at most %d", pipe.MaxThreads))
 	s.StringVar(&f.rawLimit, "memory-limit", "", "most memory of each device, as a `SIZE` such as 512MiB (default none)")
 
 	s.IntVar(&f.batch, "batch", 256, "`N` samples in a batch")
@@ -65,7 +67,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	s.IntVar(&f.epochs, "epochs", 0, "`N` times through the data in all (default 1, or no limit with --steps)")
 	s.StringVar(&f.optimizerName, "optimizer", "sgd", "`NAME` of the optimizer: "+strings.Join(optim.Names(), ", "))
 	s.Float64Var(&f.lr, "lr", 0, "learning `RATE` (default 0.1 for sgd, 0.01 for rmsprop, 0.001 for others)")
-	s.Float64Var(&f.momentum, "momentum", 0, "`M` of sgd and rmsprop (default 0.9 for sgd)")
+	s.Float64Var(&f.momentum, "momentum", 0, "`M` of sgd and rmsprop, from 0 to below 1 (default 0.9 for sgd)")
 	s.BoolVar(&f.nesterov, "nesterov", false, "Nesterov momentum")
 	s.Float64Var(&f.weightDecay, "weight-decay", 0, "`W` that pulls weights to zero (default none)")
 	s.StringVar(&f.scheduleName, "schedule", "constant", "`NAME` of the learning rate's schedule: "+strings.Join(optim.ScheduleNames(), ", "))

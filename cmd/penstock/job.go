@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"penstock/data"
@@ -27,6 +28,8 @@ type job struct {
 	pipe           *pipe.Pipe
 	loop           train.Loop
 	trace          stepTrace
+	unsaved        bool         // saving failed
+	unlock         func() error // releases --out; nil without it
 }
 
 // openJob makes a job. What can fail is tried in the order of its cost, so that a slip is not found after minutes: reading data, checkpoints and where results
@@ -61,6 +64,9 @@ func (j *job) close() error {
 	for _, d := range j.devices {
 		d.SetLimit(0)
 	}
+	if j.unlock != nil {
+		err = errors.Join(err, j.unlock())
+	}
 	return err
 }
 
@@ -93,7 +99,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	j.recipe = train.Recipe{
 		Model: train.Choice{Name: j.modelName, Settings: settings},
 		Data:  train.Choice{Name: j.dataName, Settings: map[string]any{"fingerprint": fingerprint, "samples": j.training.Len()}},
-		Batch: j.batch, Chunks: j.chunks, Seed: j.seed, ClipNorm: j.clipNorm,
+		Batch: j.batch, Chunks: j.chunks, Seed: j.seed, ClipNorm: j.clipNorm, Threads: j.threads,
 		Optimizer: train.Choice{Name: j.optimizerName, Settings: map[string]any{
 			"lr": j.lr, "momentum": j.momentum, "nesterov": j.nesterov, "weight-decay": j.weightDecay,
 		}},
@@ -113,22 +119,17 @@ func (j *job) planSteps(context.Context, io.Writer) (err error) {
 }
 
 // openStore looks at what is in --out, and whether more can be written there.
-func (j *job) openStore(context.Context, io.Writer) error {
+func (j *job) openStore(_ context.Context, stderr io.Writer) error {
 	if j.out == "" {
 		return nil
 	}
 	if j.resume {
-		from, err := j.store().Latest()
-		if err != nil {
-			return err
-		}
-		if err := from.Check(j.recipe, j.model); err != nil {
-			return err
-		}
-		j.from, j.loop.Step = from, from.Step
-		return j.store().Prepare()
+		return j.openCheckpoint(stderr)
 	}
 	if err := j.store().Prepare(); err != nil {
+		return err
+	}
+	if err := j.lock(); err != nil {
 		return err
 	}
 	switch steps, err := j.store().Steps(); {
@@ -140,6 +141,43 @@ func (j *job) openStore(context.Context, io.Writer) error {
 	return nil
 }
 
+// openCheckpoint finds what to go on from and says what is unusual about it.
+func (j *job) openCheckpoint(stderr io.Writer) error {
+	// Locked before anything is read: another run may be about to remove what would be found. Where there is no directory, Latest says so.
+	if info, err := os.Stat(j.out); err == nil && info.IsDir() {
+		if err := j.lock(); err != nil {
+			return err
+		}
+	}
+	from, err := j.store().Latest()
+	if err != nil {
+		return err
+	}
+	if err := from.Check(j.recipe, j.model); err != nil {
+		return err
+	}
+	j.from, j.loop.Step = from, from.Step
+	if was := from.Threads(); was != 0 && was != j.threads {
+		fmt.Fprintf(stderr, "the checkpoint was trained with --threads %d, this run has --threads %d: the last bits of the weights may differ\n", was, j.threads)
+	}
+	switch {
+	case j.steps > 0 && from.Step > j.steps:
+		fmt.Fprintf(stderr, "the checkpoint is at step %d, beyond --steps %d: nothing to do\n", from.Step, j.steps)
+	case j.epochs > 0 && (from.Position.Epoch > j.epochs || from.Position.Epoch == j.epochs && from.Position.Batch > 0):
+		fmt.Fprintf(stderr, "the checkpoint is at step %d, beyond --epochs %d: nothing to do\n", from.Step, j.epochs)
+	}
+	return j.store().Prepare()
+}
+
+// lock keeps other runs out of --out until the job is closed.
+func (j *job) lock() (err error) {
+	j.unlock, err = j.store().Lock()
+	if errors.Is(err, train.ErrLocked) {
+		return fmt.Errorf("another run uses --out %s; wait for its end, or choose another --out", j.out)
+	}
+	return err
+}
+
 func (j *job) store() train.Store { return train.Store{Dir: j.out} }
 
 // save saves where the run stands, if there is an --out, and returns the checkpoint's path.
@@ -147,7 +185,9 @@ func (j *job) save() (path string, err error) {
 	if j.out == "" {
 		return "", nil
 	}
-	return j.store().Save(j.loop.Progress(), j.recipe, j.model, j.loop.Optimizer)
+	path, err = j.store().Save(j.loop.Progress(), j.recipe, j.model, j.loop.Optimizer)
+	j.unsaved = err != nil
+	return path, err
 }
 
 func (j *job) limitMemory(context.Context, io.Writer) error {
@@ -165,7 +205,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	rows := (j.batch + j.chunks - 1) / j.chunks
 	balance, seconds, err := train.BalanceByTime(ctx, j.model, j.training, rows, j.stages, pipe.MeasureOptions{Device: j.devices[0], Threads: j.threads, Seed: j.seed})
 	if err != nil {
-		return err
+		return withRoom(err, roomForTiming)
 	}
 	j.balance = balance
 	var times []string
@@ -187,13 +227,13 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 		Balance: j.balance, Devices: j.devices, Chunks: j.chunks, Checkpoint: j.policy, Threads: j.threads, Seed: j.seed,
 	})
 	if err != nil {
-		return err
+		return withRoom(err, roomForModel)
 	}
 	if j.loop.Optimizer, err = optim.New(j.optimizerName, j.update); err != nil {
 		return err
 	}
 	if j.from != nil {
-		return j.from.Restore(j.pipe, j.loop.Optimizer)
+		return withRoom(j.from.Restore(j.pipe, j.loop.Optimizer), roomForModel)
 	}
 	return nil
 }

@@ -12,5 +12,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal asks for an orderly end. From then on signals do what they do to any process: the second one ends it at once.
 	context.AfterFunc(ctx, stop)
+	// Whoever reads stdout may stop reading: that is an error to write, which ends a run in order, not a reason to be killed.
+	signal.Ignore(syscall.SIGPIPE)
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }

@@ -76,7 +76,7 @@ type layerLine struct {
 func listLayers(w io.Writer, name, format string) error {
 	model, err := models.New(name, models.Options{})
 	if err != nil {
-		return &usageError{error: err} // it lists the names
+		return &usageError{err} // it lists the names
 	}
 	var lines []layerLine
 	for _, l := range model.Layers() {

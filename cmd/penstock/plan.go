@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -72,12 +73,18 @@ func (p *plan) checkNames() (err error) {
 }
 
 func (p *plan) checkNumbers() error {
+	ifGiven := func(flag string) (least int64) { // 0 stands for a flag that was left out
+		if p.given(flag) {
+			return 1
+		}
+		return 0
+	}
 	for _, n := range []struct {
 		flag         string
 		value, least int64
 	}{
 		{"batch", int64(p.batch), 1}, {"chunks", int64(p.chunks), 1}, {"threads", int64(p.threads), 1}, {"window", int64(p.window), 1},
-		{"steps", p.steps, 0}, {"epochs", int64(p.epochs), 0}, {"save-every", p.saveEvery, 0},
+		{"steps", p.steps, ifGiven("steps")}, {"epochs", int64(p.epochs), ifGiven("epochs")}, {"save-every", p.saveEvery, 0},
 		{"warmup", int64(p.warmup), 0}, {"schedule-steps", int64(p.scheduleSteps), 0},
 	} {
 		if n.value < n.least {
@@ -94,6 +101,12 @@ func (p *plan) checkNumbers() error {
 		if !(n.value >= 0) || math.IsInf(n.value, 0) {
 			return badUsage("--%s %v: want a finite number that is not negative", n.flag, n.value)
 		}
+	}
+	if p.threads > pipe.MaxThreads {
+		return badUsage("--threads %d: want at most %d; with more a process stops rather than being slow", p.threads, pipe.MaxThreads)
+	}
+	if p.momentum >= 1 {
+		return badUsage("--momentum %v: want less than 1, or what was is never forgotten", p.momentum)
 	}
 	if p.scheduleName == "constant" && p.scheduleSteps > 0 {
 		return badUsage("--schedule-steps %d: a constant schedule has no end; want --schedule cosine or step with it", p.scheduleSteps)
@@ -114,7 +127,7 @@ func (p *plan) checkCut() error {
 	}
 	model, err := models.New(p.modelName, models.Options{})
 	if err != nil {
-		return &usageError{error: err}
+		return &usageError{err}
 	}
 	layers := len(model.Layers())
 	if p.given("balance") {
@@ -168,6 +181,9 @@ func parseBalance(s string, layers int) ([]int, error) {
 	sum := 0
 	for _, word := range strings.Split(s, ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(word))
+		if errors.Is(err, strconv.ErrRange) {
+			return nil, fmt.Errorf("%s is out of range; want numbers like 5,6 that add up to the %d layers", word, layers)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%q is no number; want numbers like 5,6 that add up to the %d layers", word, layers)
 		}
@@ -233,6 +249,20 @@ func (p *plan) checkFiles() error {
 	for flag, path := range map[string]string{"out": p.out, "trace": p.traceFile} {
 		if p.given(flag) && path == "" {
 			return badUsage("--%s is empty; want a path, or the flag left out", flag)
+		}
+	}
+	if p.given("data-dir") && p.dataDir == "" {
+		return badUsage("--data-dir is empty; want a path, or the flag left out")
+	}
+	switch p.dataName {
+	case "synthetic":
+		if p.dataDir != "" {
+			return badUsage("--data-dir %s: it is for data with files, and synthetic has none", p.dataDir)
+		}
+	case "fashion-mnist": // has a usual place
+	default:
+		if p.dataDir == "" {
+			return badUsage("--data %s needs --data-dir PATH, where its files are", p.dataName)
 		}
 	}
 	if p.resume && p.out == "" {

@@ -42,6 +42,7 @@ func TestRefuses(t *testing.T) {
 		{train("--balance", "3,,3"), exitUsage, []string{"3,,3"}},
 		{train("--balance", ""), exitUsage, []string{"--balance"}},
 		{train("--balance", "9223372036854775807,9223372036854775807,8"), exitUsage, []string{"6 layers"}},
+		{train("--balance", "99999999999999999999,1"), exitUsage, []string{"99999999999999999999 is out of range", "6 layers"}},
 		{train("--stages", "3", "--balance", "3,3"), exitUsage, []string{"--stages 3", "3,3", "2"}},
 		{train("--stages", "0"), exitUsage, []string{"--stages 0", "at least 1"}},
 		{train("--stages", "-2"), exitUsage, []string{"--stages -2"}},
@@ -59,7 +60,12 @@ func TestRefuses(t *testing.T) {
 		{train("--window", "0"), exitUsage, []string{"--window 0"}},
 		{train("--window", "64"), exitUsage, []string{"--window", "text"}},
 		{train("--threads", "0"), exitUsage, []string{"--threads 0"}},
+		{train("--threads", "257"), exitUsage, []string{"--threads 257", "at most 256"}},
+		{train("--threads", "100000"), exitUsage, []string{"--threads 100000", "at most 256"}},
 		{train("--steps", "-1"), exitUsage, []string{"--steps -1"}},
+		{train("--steps", "0"), exitUsage, []string{"--steps 0", "at least 1"}},
+		{train("--epochs", "0"), exitUsage, []string{"--epochs 0", "at least 1"}},
+		{train("--epochs", "0", "--steps", "3"), exitUsage, []string{"--epochs 0", "at least 1"}},
 		{train("--epochs", "-1"), exitUsage, []string{"--epochs -1"}},
 		{train("--save-every", "-1"), exitUsage, []string{"--save-every -1"}},
 		{train("--save-every", "1"), exitUsage, []string{"--save-every", "--out"}},
@@ -71,6 +77,8 @@ func TestRefuses(t *testing.T) {
 		{train("--lr", "NaN"), exitUsage, []string{"--lr NaN"}},
 		{train("--lr", "Inf"), exitUsage, []string{"--lr +Inf"}},
 		{train("--momentum", "-1"), exitUsage, []string{"--momentum -1"}},
+		{train("--momentum", "1"), exitUsage, []string{"--momentum 1", "less than 1"}},
+		{train("--momentum", "2"), exitUsage, []string{"--momentum 2", "less than 1"}},
 		{train("--weight-decay", "NaN"), exitUsage, []string{"--weight-decay NaN"}},
 		{train("--clip-norm", "-1"), exitUsage, []string{"--clip-norm -1"}},
 		{train("--optimizer", "adam", "--momentum", "0.9"), exitUsage, []string{"adam", "0.9"}},
@@ -79,11 +87,18 @@ func TestRefuses(t *testing.T) {
 		{train("--memory-limit", "lots"), exitUsage, []string{`"lots"`, "512MiB"}},
 		{train("--memory-limit", "-5MiB"), exitUsage, []string{`"-5MiB"`}},
 		{train("--memory-limit", "0"), exitUsage, []string{"--memory-limit 0"}},
-		{train("--memory-limit", "100KiB"), exitFailed, []string{"cpu:0", "limit 102400", "live ", "requested ", "aten::", "--checkpoint always", "--memory-limit"}},
-		{train("--memory-limit", "100KiB", "--stages", "2"), exitFailed, []string{"cpu:0", "limit 102400", "--memory-limit"}},
-		{train("--memory-limit", "3MiB", "--chunks", "1"), exitFailed, []string{"cpu:0", "limit 3145728", "aten::", "chunks"}},
+		{train("--memory-limit", "100KiB"), exitFailed, []string{"cpu:0", "limit 102400", "live ", "requested ", "aten::", "use more --stages, or a larger --memory-limit"}},
+		{train("--memory-limit", "100KiB", "--stages", "2"), exitFailed, []string{"cpu:0", "limit 102400", "use more --chunks, a --balance", "--memory-limit"}},
+		{train("--memory-limit", "3MiB", "--chunks", "1"), exitFailed, []string{"step 1: updating", "limit 3145728", "aten::", "use more --stages, or a larger --memory-limit"}},
+		{train("--memory-limit", "1500KiB", "--chunks", "1"), exitFailed, []string{"step 1: pipe: stage 0, micro-batch 0", "cpu:0", "use more --chunks, --checkpoint always, more --stages, or a larger --memory-limit"}},
+		{train("--memory-limit", "1500KiB", "--chunks", "1", "--checkpoint", "always"), exitFailed, []string{"step 1: ", "use more --chunks, more --stages, or a larger"}},
+		{train("--memory-limit", "3MiB", "--batch", "1024"), exitFailed, []string{"step 1: placing the batch: ", "use a smaller --batch, or a larger --memory-limit"}},
 
-		{train("--data", "mnist"), exitFailed, []string{"mnist", "data-dir"}},
+		{train("--data", "mnist"), exitUsage, []string{"--data mnist needs --data-dir PATH"}},
+		{train("--data", "cifar10"), exitUsage, []string{"--data cifar10 needs --data-dir PATH"}},
+		{[]string{"train", "--model", "gpt", "--data", "text"}, exitUsage, []string{"--data text needs --data-dir PATH"}},
+		{train("--data-dir", dir), exitUsage, []string{"--data-dir", "synthetic has none"}},
+		{train("--data", "fashion-mnist", "--data-dir", ""), exitUsage, []string{"--data-dir is empty"}},
 		{train("--data", "mnist", "--data-dir", filepath.Join(dir, "nowhere")), exitFailed, []string{"nowhere", "--data-dir"}},
 		{train("--data", "mnist", "--data-dir", dir), exitFailed, []string{"train-images-idx3-ubyte"}},
 		{train("--data", "cifar10", "--data-dir", dir), exitFailed, []string{"data_batch_1.bin"}},
@@ -114,6 +129,9 @@ func TestRefuses(t *testing.T) {
 					t.Errorf("no %q in: %s", part, line)
 				}
 			}
+			if strings.Count(line, "; use ") > 1 {
+				t.Errorf("two remedies: %s", line)
+			}
 		})
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
@@ -121,14 +139,23 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestRefusesSyntax: what is not a command line at all is answered with the usage.
+// TestExitCodes: scripts rely on the numbers.
+func TestExitCodes(t *testing.T) {
+	for code, args := range map[int][]string{0: {"models"}, 1: with(small, "--resume", "--out", t.TempDir()), 2: with(small, "--stages", "0")} {
+		if r := command(t, args...); r.code != code {
+			t.Errorf("%q: exit code %d, want %d", args, r.code, code)
+		}
+	}
+}
+
+// TestRefusesSyntax: what is not a command line at all is answered with one line, which names where to read on.
 func TestRefusesSyntax(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
 		want string
 	}{
-		{[]string{"tain"}, `unknown command "tain"`},
-		{[]string{"train", "--stagse", "2"}, "--stagse"},
+		{[]string{"tain"}, `unknown command "tain" for "penstock"; see penstock --help`},
+		{[]string{"train", "--stagse", "2"}, "unknown flag: --stagse; see penstock train --help"},
 		{[]string{"train", "--stages", "two"}, "two"},
 		{[]string{"train", "--stages"}, "--stages"},
 		{[]string{"train", "--seed", "-1"}, "-1"},
@@ -139,8 +166,8 @@ func TestRefusesSyntax(t *testing.T) {
 		{[]string{"--frobnicate"}, "--frobnicate"},
 	} {
 		r := command(t, tt.args...)
-		first, rest, _ := strings.Cut(r.stderr, "\n")
-		if r.code != exitUsage || r.stdout != "" || !strings.Contains(first, tt.want) || !strings.Contains(rest, "Usage:") {
+		line, rest, _ := strings.Cut(r.stderr, "\n")
+		if r.code != exitUsage || r.stdout != "" || !strings.Contains(line, tt.want) || !strings.HasSuffix(line, " --help") || rest != "" {
 			t.Errorf("%q: exit code %d, stdout %q, stderr:\n%s", tt.args, r.code, r.stdout, r.stderr)
 		}
 	}

@@ -2,10 +2,14 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"os"
+	"regexp"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"penstock/torch"
 	"penstock/train"
@@ -54,7 +58,7 @@ checkpoint     out/step-000009
 func TestBar(t *testing.T) {
 	var stderr bytes.Buffer
 	r := textReport(nil, &stderr)
-	r.bar = newBar(&stderr, 7, 9)
+	r.bar, r.width = newBar(&stderr, 80, 7, 9), func() int { return 80 }
 	r.endSteps() // a run without steps
 	if stderr.Len() > 0 {
 		t.Errorf("a bar without steps: %q", &stderr)
@@ -75,14 +79,91 @@ func TestBar(t *testing.T) {
 	}
 }
 
-func TestIsTerminal(t *testing.T) {
+// TestBarFits: no row of the bar is wider than the terminal, whatever the number of devices.
+func TestBarFits(t *testing.T) {
+	devices := []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(2), torch.CPU(3)}
+	for _, d := range devices {
+		d.SetLimit(512 << 20)
+		defer d.SetLimit(0)
+	}
+	for width, want := range map[int]string{
+		200: "cpu:0 8.7 MiB of 512.0 MiB  cpu:1 128.0 KiB of 512.0 MiB",
+		80:  "cpu:0 8.7M/512M cpu:1 128K/512M cpu:2 0B/512M cpu:3 142.6K/512M\n",
+		40:  "cpu:0 8.7M/512M cpu:1 128K/512M cpu:2 …\n",
+		10:  "cpu:0 8.…\n",
+	} {
+		var stderr bytes.Buffer
+		r := textReport(nil, &stderr)
+		r.devices = devices
+		r.bar, r.width = newBar(&stderr, width, 7, 300), func() int { return width }
+		for n := int64(8); n <= 300; n++ {
+			s := step(n)
+			s.Peak = []int64{87 << 20 / 10, 128 << 10, 0, 146_000}
+			r.shown = time.Time{}
+			if err := r.step(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.endSteps()
+		text := stderr.String()
+		if !strings.Contains(text, want) {
+			t.Errorf("width %d: no %q in %q", width, want, text[:min(len(text), 500)])
+		}
+		for row := range strings.FieldsFuncSeq(escapes.ReplaceAllString(text, "\n"), func(c rune) bool { return c == '\r' || c == '\n' }) {
+			if n := utf8.RuneCountInString(row); n > max(width, 17) { // a bar alone takes 17
+				t.Errorf("width %d: a row of %d: %q", width, n, row)
+			}
+		}
+	}
+}
+
+// escapes are the control sequences of terminals.
+var escapes = regexp.MustCompile("\x1b\\[[0-9]*[A-Z]")
+
+func TestTerminalWidth(t *testing.T) {
 	file, err := os.Create(t.TempDir() + "/file")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	if isTerminal(file) || isTerminal(&bytes.Buffer{}) {
-		t.Error("a file and a buffer are no terminals")
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for _, w := range []io.Writer{file, null, &bytes.Buffer{}} {
+		if width, ok := terminalWidth(w); ok || width != 80 {
+			t.Errorf("%v: %d, %t; it is no terminal", w, width, ok)
+		}
+	}
+}
+
+func TestBriefBytes(t *testing.T) {
+	for n, want := range map[int64]string{0: "0B", 1023: "1023B", 1536: "1.5K", 512 << 20: "512M", 3 << 29: "1.5G", 10 << 10: "10K"} {
+		if got := briefBytes(n); got != want {
+			t.Errorf("%d: got %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestVersionOf(t *testing.T) {
+	commit := []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}, {Key: "vcs.modified", Value: "false"}}
+	dirty := []debug.BuildSetting{commit[0], {Key: "vcs.modified", Value: "true"}}
+	for _, tt := range []struct {
+		version  string
+		settings []debug.BuildSetting
+		want     string
+	}{
+		{"(devel)", nil, "(devel)"},
+		{"(devel)", commit, "(devel) 0123456789ab"},
+		{"(devel)", dirty, "(devel) 0123456789ab+dirty"},
+		{"", commit, "unknown 0123456789ab"},
+		{"v1.2.3", commit, "v1.2.3 0123456789ab"},
+		{"v0.0.0-20260102030405-0123456789ab+dirty", dirty, "v0.0.0-20260102030405-0123456789ab+dirty"},
+	} {
+		if got := versionOf(&debug.BuildInfo{Main: debug.Module{Version: tt.version}, Settings: tt.settings}); got != tt.want {
+			t.Errorf("got %q, want %q", got, tt.want)
+		}
 	}
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -21,6 +20,7 @@ type textReporter struct {
 	last           int64 // the number of the last step
 
 	bar     *progressbar.ProgressBar // nil without a terminal
+	width   func() int               // of the terminal, which may change
 	shown   time.Time                // when progress was shown last
 	samples int
 	peaks   []int64 // highest so far, by device
@@ -35,27 +35,34 @@ const (
 
 func newTextReporter(stdout, stderr io.Writer, j *job) *textReporter {
 	r := &textReporter{stdout: stdout, stderr: stderr, title: j.modelName + " on " + j.dataName, devices: j.pipe.Devices(), last: j.last}
-	if isTerminal(stderr) {
-		r.bar = newBar(stderr, j.loop.Step, j.last)
+	if width, ok := terminalWidth(stderr); ok {
+		r.bar = newBar(stderr, width, j.loop.Step, j.last)
+		r.width = func() int { width, _ := terminalWidth(stderr); return width }
 	}
 	return r
 }
 
+// narrow is the width below which a bar is short and shows no times.
+const narrow = 72
+
 // newBar makes a bar for the steps that are left, so that its estimate of the time is of this run. Memory has a row of its own below: together they would be wider than
 // many a terminal.
-func newBar(w io.Writer, done, last int64) *progressbar.ProgressBar {
-	return progressbar.NewOptions64(last-done, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(20), progressbar.OptionSetPredictTime(true),
-		progressbar.OptionThrottle(barEvery), progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionSetMaxDetailRow(1))
+func newBar(w io.Writer, width int, done, last int64) *progressbar.ProgressBar {
+	cells := 20
+	if width < narrow {
+		cells = 5
+	}
+	return progressbar.NewOptions64(last-done, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(cells), progressbar.OptionSetPredictTime(width >= narrow),
+		progressbar.OptionSetElapsedTime(width >= narrow), progressbar.OptionThrottle(barEvery), progressbar.OptionShowDescriptionAtLineEnd(),
+		progressbar.OptionSetMaxDetailRow(1))
 }
 
-// isTerminal says whether w is a character device, which is as much as the standard library can tell.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
+// besideBar is how many characters the bar takes that newBar makes for a width: " 100% |", its cells, "| " and, with times, " [59m59s:59m59s]".
+func besideBar(width int) int {
+	if width < narrow {
+		return len(" 100% |") + 5 + len("|   ")
 	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return len(" 100% |") + 20 + len("|   [59s:59s] ") // the bar itself shrinks for longer times
 }
 
 func (r *textReporter) step(s train.StepInfo) error {
@@ -73,7 +80,7 @@ func (r *textReporter) step(s train.StepInfo) error {
 	}
 	if now := time.Now(); s.Step == r.last || now.Sub(r.shown) >= every {
 		r.shown = now
-		if err := r.show(fmt.Sprintf("%d/%d  loss %.4f  %.0f samples/s", s.Step, r.last, s.Loss, s.SamplesPerSecond), r.memory(s.Peak)); err != nil {
+		if err := r.show(s); err != nil {
 			return err
 		}
 	}
@@ -83,13 +90,29 @@ func (r *textReporter) step(s train.StepInfo) error {
 	return nil
 }
 
-func (r *textReporter) show(status, memory string) error {
+// show shows a step. A row that is wider than the terminal would go on in the next line, where the bar does not clear it: rows say less until they fit.
+func (r *textReporter) show(s train.StepInfo) error {
+	count, loss, speed := fmt.Sprintf("%d/%d", s.Step, r.last), fmt.Sprintf("  loss %.4f", s.Loss), fmt.Sprintf("  %.0f samples/s", s.SamplesPerSecond)
 	if r.bar == nil {
-		_, err := fmt.Fprintf(r.stderr, "step %s  %s\n", status, memory)
+		_, err := fmt.Fprintf(r.stderr, "step %s%s%s  %s\n", count, loss, speed, r.memory(s.Peak))
 		return err
 	}
-	r.bar.Describe(status)
-	return r.bar.AddDetail(memory)
+	width := r.width()
+	r.bar.Describe(fitting(width-besideBar(width), count+loss+speed, count+loss))
+	return r.bar.AddDetail(fitting(width-1, r.memory(s.Peak), r.memoryInBrief(s.Peak)))
+}
+
+// fitting is the first text of at most so many characters, or else as much of the last as fits. The texts are ASCII.
+func fitting(characters int, texts ...string) string {
+	for _, text := range texts {
+		if len(text) <= characters {
+			return text
+		}
+	}
+	if characters < 1 {
+		return ""
+	}
+	return texts[len(texts)-1][:characters-1] + "…"
 }
 
 // memory shows the bytes of each device, against its limit if it has one.
@@ -103,6 +126,19 @@ func (r *textReporter) memory(bytes []int64) string {
 		parts = append(parts, part)
 	}
 	return strings.Join(parts, "  ")
+}
+
+// memoryInBrief is memory in fewer characters: cpu:0 8.7M/512M.
+func (r *textReporter) memoryInBrief(bytes []int64) string {
+	var parts []string
+	for i, d := range r.devices {
+		part := fmt.Sprintf("%v %s", d, briefBytes(bytes[i]))
+		if limit := d.Memory().Limit; limit > 0 {
+			part += "/" + briefBytes(limit)
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, " ")
 }
 
 // endSteps goes on below the bar and its row of memory, on whichever of the two the cursor stands.

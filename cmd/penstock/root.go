@@ -17,17 +17,14 @@ const (
 	exitUsage  = 2 // the command line is wrong, whatever is on the disk
 )
 
-// usageError is what is wrong with a command line.
-type usageError struct {
-	error
-	usage string // how it is used; "" when the message says all there is to say
-}
+// usageError is what is wrong with a command line. It is told in one line: a page of help would push it out of sight.
+type usageError struct{ error }
 
 func (e *usageError) Unwrap() error { return e.error }
 
 // badUsage makes a usage error of one line.
 func badUsage(format string, args ...any) error {
-	return &usageError{error: fmt.Errorf(format, args...)}
+	return &usageError{fmt.Errorf(format, args...)}
 }
 
 // run runs a command line and returns its exit code. Results go to stdout, everything else to stderr. When ctx ends, a training run finishes its step, saves and
@@ -45,9 +42,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var usage *usageError
 	if !errors.As(err, &usage) {
 		return exitFailed
-	}
-	if usage.usage != "" {
-		fmt.Fprint(stderr, "\n", usage.usage)
 	}
 	return exitUsage
 }
@@ -69,7 +63,9 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line.`,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	// For all verbs. Cobra's own messages are of one line and name the flag or argument.
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{err, cmd.UsageString()} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return badUsage("%w; see %s --help", err, cmd.CommandPath())
+	})
 	root.AddCommand(newTrain(args), newModels(), newVersion())
 	return root
 }
@@ -83,7 +79,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	if !cmd.HasParent() {
 		what = "unknown command"
 	}
-	return &usageError{fmt.Errorf("%s %q for %q", what, args[0], cmd.CommandPath()), cmd.UsageString()}
+	return badUsage("%s %q for %q; see %s --help", what, args[0], cmd.CommandPath(), cmd.CommandPath())
 }
 
 // message is an error without the names of the packages that it came through: whoever typed a command looks for the flag, not for the package.

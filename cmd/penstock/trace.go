@@ -62,7 +62,8 @@ func (t *stepTrace) finish(p *pipe.Pipe, stderr io.Writer) error {
 		fmt.Fprintf(stderr, "no step was recorded, %s is not written\n", t.file)
 		return nil
 	}
-	fmt.Fprintf(stderr, "step %d, F forward, R recomputation, B backward:\n%s", t.step, t.timeline.Grid())
+	width, _ := terminalWidth(stderr)
+	fmt.Fprintf(stderr, "step %d, F forward, R recomputation, B backward:\n%s", t.step, t.timeline.GridWidth(width))
 	var workers []string
 	for i, d := range p.Devices() {
 		workers = append(workers, fmt.Sprintf("worker %d · %v", i, d))

@@ -8,8 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/pipe"
-	"penstock/torch"
 	"penstock/train"
 )
 
@@ -25,7 +23,9 @@ The weights that come out depend on the flags that describe the training, not on
 --stages, --balance, --devices, --checkpoint and --memory-limit.
 
 Ctrl-C or SIGTERM lets the running step finish, saves if there is --out, says how
-to go on, and exits with 1. A second one ends the process at once.`,
+to go on, and exits with 1. A second one ends the process at once. A run that an
+error ends between two steps, such as a closed stdout, saves as well; after an
+error in a step the last checkpoint is the one to go on from.`,
 		Example: `  penstock train --model resnet20 --data fashion-mnist --stages 2 --epochs 3 --out out/fashion
   penstock train --model gpt --data text --data-dir shakespeare.txt --optimizer adamw --steps 500
   penstock train --model resnet20 --data synthetic --stages 2 --memory-limit 64MiB --steps 20 --format json`,
@@ -40,7 +40,15 @@ to go on, and exits with 1. A second one ends the process at once.`,
 			if errors.As(err, &stopped) && stopped.saved != "" {
 				return fmt.Errorf("%w. To go on:\n  %s", err, resumption(args))
 			}
-			return withRemedy(err)
+			err = withRemedy(err)
+			var failed *failedError
+			switch {
+			case !errors.As(err, &failed) || failed.kept == "":
+				return err
+			case failed.more:
+				return fmt.Errorf("%w\n%s. To go on:\n  %s", err, failed.kept, resumption(args))
+			}
+			return fmt.Errorf("%w\n%s", err, failed.kept)
 		},
 	}
 	flags.register(cmd)
@@ -69,14 +77,14 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	result, err := j.loop.Run(ctx)
 	show.endSteps()
 	if err != nil {
-		return err
+		return j.keep(withRoom(err, j.roomInStep(err)))
 	}
 	saved, err := j.save()
 	if err != nil {
-		return err
+		return j.keep(err)
 	}
 	if err := j.trace.finish(j.pipe, stderr); err != nil {
-		return err
+		return j.keep(err)
 	}
 	if result.Interrupted {
 		return &interruptedError{result.Step, saved}
@@ -86,9 +94,12 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 		return &interruptedError{result.Step, saved}
 	}
 	if err != nil {
-		return err
+		return j.keep(withRoom(err, roomForTest))
 	}
-	return show.done(outcome{result.Step, accuracy, train.ParamsSHA256(j.model), saved, p.traceFile})
+	if err := show.done(outcome{result.Step, accuracy, train.ParamsSHA256(j.model), saved, p.traceFile}); err != nil {
+		return j.keep(err)
+	}
+	return nil
 }
 
 // interruptedError says that a signal ended a run early.
@@ -117,14 +128,11 @@ func resumption(args []string) string {
 func withRemedy(err error) error {
 	var mismatch *train.MismatchError
 	var damaged *train.DamagedError
-	var located *pipe.Error // says what helps against want of memory
 	switch {
 	case errors.As(err, &mismatch):
 		return fmt.Errorf("%w; resume with the %s of then, or start anew with another --out", err, flagOf(mismatch.Field))
 	case errors.As(err, &damaged):
 		return fmt.Errorf("%w; remove %s to go on from the checkpoint before it, if there is one, or start anew with another --out", err, damaged.Path)
-	case errors.Is(err, torch.ErrOutOfMemory) && !errors.As(err, &located):
-		return fmt.Errorf("%w; use more --chunks, --checkpoint always, more --stages, or a larger --memory-limit", err)
 	case errors.Is(err, train.ErrNoCheckpoint):
 		return fmt.Errorf("%w; leave --resume out to start anew", err)
 	case errors.Is(err, train.ErrDiverged):

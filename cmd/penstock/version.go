@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -28,26 +29,31 @@ func newVersion() *cobra.Command {
 	}
 }
 
-// ownVersion is the module's version, or the commit that it was built from.
+// ownVersion is that of the program that runs.
 func ownVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
 	}
-	version := cmp.Or(info.Main.Version, "unknown")
-	if version != "(devel)" {
-		return version
-	}
-	var revision, modified string
+	return versionOf(info)
+}
+
+// versionOf is the module's version and the commit that it was built from. With -buildvcs=false, go build does not say which.
+func versionOf(info *debug.BuildInfo) string {
+	const short = 12 // characters of a commit, as in Go's pseudo-versions
+	version, revision, modified := cmp.Or(info.Main.Version, "unknown"), "", ""
 	for _, s := range info.Settings {
 		switch s.Key {
 		case "vcs.revision":
-			revision = " " + s.Value
+			revision = s.Value[:min(len(s.Value), short)]
 		case "vcs.modified":
 			if s.Value == "true" {
-				modified = " with changes"
+				modified = "+dirty"
 			}
 		}
 	}
-	return version + revision + modified
+	if revision == "" || strings.Contains(version, revision) {
+		return version
+	}
+	return version + " " + revision + modified
 }
