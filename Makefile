@@ -35,7 +35,7 @@ test: ## format, vet, tests (races too), and a short training run
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not gofmt'ed (make fmt):"; echo "$$unformatted"; exit 1; }
 	go vet ./...
 	CGO_ENABLED=0 go build $(PURE)
-	go test -race $(PURE)
+	go test -race $(PURE) ./pipe
 	go test ./...
 	$(BUILD)
 	@rm -rf out/smoke && mkdir -p out/smoke
