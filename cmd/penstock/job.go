@@ -160,13 +160,18 @@ func (j *job) openCheckpoint(stderr io.Writer) error {
 	if was := from.Threads(); was != 0 && was != j.threads {
 		fmt.Fprintf(stderr, "the checkpoint was trained with --threads %d, this run has --threads %d: the last bits of the weights may differ\n", was, j.threads)
 	}
-	switch {
-	case j.steps > 0 && from.Step > j.steps:
-		fmt.Fprintf(stderr, "the checkpoint is at step %d, beyond --steps %d: nothing to do\n", from.Step, j.steps)
-	case j.epochs > 0 && (from.Position.Epoch > j.epochs || from.Position.Epoch == j.epochs && from.Position.Batch > 0):
-		fmt.Fprintf(stderr, "the checkpoint is at step %d, beyond --epochs %d: nothing to do\n", from.Step, j.epochs)
-	}
 	return j.store().Prepare()
+}
+
+// beyond names the flag that ends a run before the point at which the checkpoint is, or is "".
+func (j *job) beyond() string {
+	switch at := j.from.Position; {
+	case j.steps > 0 && j.from.Step > j.steps:
+		return fmt.Sprintf("--steps %d", j.steps)
+	case j.epochs > 0 && (at.Epoch > j.epochs || at.Epoch == j.epochs && at.Batch > 0):
+		return fmt.Sprintf("--epochs %d", j.epochs)
+	}
+	return ""
 }
 
 // lock keeps other runs out of --out until the job is closed.
@@ -243,7 +248,11 @@ func (j *job) openLoop(_ context.Context, stderr io.Writer) (err error) {
 	config := data.LoaderConfig{BatchSize: j.batch, Seed: j.seed, Shuffle: true, Prefetch: 2}
 	if j.from != nil {
 		config.Start = j.from.Position
-		fmt.Fprintf(stderr, "going on from %s\n", j.from.Path)
+		if end := j.beyond(); end != "" {
+			fmt.Fprintf(stderr, "the checkpoint is at step %d, beyond %s: nothing to do\n", j.from.Step, end)
+		} else {
+			fmt.Fprintf(stderr, "going on from %s\n", j.from.Path)
+		}
 	}
 	l := &j.loop
 	if l.Loader, err = data.NewLoader(j.training, config); err != nil {
