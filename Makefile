@@ -14,7 +14,7 @@ SMOKE_FLAGS = --model resnet20 --data fashion-mnist --stages 2 --chunks 8 --chec
 PURE = ./schedule ./balance ./safetensors ./data ./trace
 
 PYTHON = /usr/bin/python3
-BUILD = go build -o bin/penstock ./cmd/penstock
+BUILD = go build -buildvcs=auto -o bin/penstock ./cmd/penstock
 
 .PHONY: help build train test bench fixtures fmt clean
 
