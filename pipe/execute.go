@@ -22,7 +22,7 @@ type task interface {
 // execution is a graph being run by all workers at once.
 type execution struct {
 	ctx    context.Context
-	graph  *schedule.Graph
+	graph  *program
 	task   task
 	spin   bool
 	record bool
@@ -39,7 +39,7 @@ type execution struct {
 }
 
 // execute runs a graph within a run that was entered. It returns when every worker is done with it, with the first failure, and with a timeline when recording.
-func (p *Pipe) execute(ctx context.Context, g *schedule.Graph, t task) (*schedule.Timeline, error) {
+func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timeline, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -123,6 +123,9 @@ func (x *execution) wait(id int) {
 }
 
 func (x *execution) finish(id int) {
+	if !x.graph.awaited[id] {
+		return
+	}
 	x.mu.Lock()
 	x.done[id].Store(true)
 	x.mu.Unlock()

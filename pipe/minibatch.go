@@ -29,6 +29,11 @@ type minibatch struct {
 	total    int64
 	cells    [][]cell  // [stage][micro-batch]
 	running  []*nn.Ctx // by worker: the forward that runs, for errors
+
+	// Views of the batch, by micro-batch, made by the first forward that needs them; the last stage's worker owns the rest.
+	inputs, targets []*torch.Tensor
+	lossGrad        *torch.Tensor // the gradient of a micro-batch's loss: lossWeight
+	lossWeight      float64
 }
 
 // cell is what a stage holds of a micro-batch between actions. All tensors are kept (torch.Ctx.Keep).
@@ -65,11 +70,18 @@ func (p *Pipe) minibatch(b Batch, training bool) (*minibatch, error) {
 		r.cells[s] = make([]cell, len(r.parts))
 	}
 	r.running = make([]*nn.Ctx, len(p.workers))
+	r.inputs, r.targets = make([]*torch.Tensor, len(r.parts)), make([]*torch.Tensor, len(r.parts))
 	return r, nil
 }
 
-// free lets go of everything the cells still hold.
+// free lets go of everything the cells still hold, and of the views.
 func (r *minibatch) free() {
+	for i := range r.parts {
+		r.inputs[i].Free()
+		r.targets[i].Free()
+	}
+	r.lossGrad.Free()
+	r.lossGrad = nil
 	for s := range r.cells {
 		for i := range r.cells[s] {
 			c := &r.cells[s][i]
@@ -125,7 +137,12 @@ func (r *minibatch) forward(worker int, c *torch.Ctx, a schedule.Action, graph b
 	c.SetGrad(graph)
 	in := cell.in
 	if in == nil {
-		in = r.rowsOf(c, r.batch.Input, a.MicroBatch)
+		if in = r.inputs[a.MicroBatch]; in == nil {
+			in = r.rowsOf(c, r.batch.Input, a.MicroBatch)
+			if !r.batch.Input.RequiresGrad() { // else it belongs to the graph of this forward alone
+				r.inputs[a.MicroBatch] = c.Keep(in)
+			}
+		}
 	}
 	x := in
 	if graph && cell.in != nil && in.RequiresGrad() {
@@ -145,7 +162,10 @@ func (r *minibatch) forward(worker int, c *torch.Ctx, a schedule.Action, graph b
 		panic(errors.New("a layer overwrote the stage's input; let it declare nn.InPlace, or begin the stage with another layer"))
 	}
 	if r.loss != nil && a.Stage == len(r.p.stages)-1 {
-		x = n.RunNamed(nn.NamedLayer{Name: "loss", Layer: &lossLayer{loss: r.loss, target: r.rowsOf(c, r.batch.Target, a.MicroBatch)}}, x)
+		if r.targets[a.MicroBatch] == nil {
+			r.targets[a.MicroBatch] = c.Keep(r.rowsOf(c, r.batch.Target, a.MicroBatch))
+		}
+		x = n.RunNamed(nn.NamedLayer{Name: "loss", Layer: &lossLayer{loss: r.loss, target: r.targets[a.MicroBatch]}}, x)
 		if a.Kind == schedule.Forward {
 			cell.loss = number(x)
 		}
@@ -225,7 +245,7 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 	switch {
 	case a.Stage < len(r.p.stages)-1:
 	case r.loss != nil:
-		grad = scalarLike(c, cell.out, r.weight(a.MicroBatch))
+		grad = r.gradOfLoss(c, cell.out, r.weight(a.MicroBatch))
 	default:
 		grad = r.rowsOf(c, r.grad, a.MicroBatch)
 	}
@@ -263,12 +283,13 @@ func (l *lossLayer) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return l.loss.Forward(c, x, l.target)
 }
 
-// scalarLike is v as a loss's gradient.
-func scalarLike(c *torch.Ctx, loss *torch.Tensor, v float64) *torch.Tensor {
-	if loss.DType() == torch.Float32 && len(loss.Shape()) == 0 {
-		return torch.Scalar(c, float32(v)) // one call instead of two
+// gradOfLoss is a micro-batch's weight as the gradient of its loss. Micro-batches of a mini-batch have at most two weights, one after the other.
+func (r *minibatch) gradOfLoss(c *torch.Ctx, loss *torch.Tensor, weight float64) *torch.Tensor {
+	if r.lossGrad == nil || r.lossWeight != weight {
+		r.lossGrad.Free()
+		r.lossGrad, r.lossWeight = c.Keep(c.Fill_(c.EmptyLike(loss), weight)), weight
 	}
-	return c.Fill_(c.EmptyLike(loss), v)
+	return r.lossGrad
 }
 
 // number reads a loss.

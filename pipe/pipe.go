@@ -60,7 +60,13 @@ type Pipe struct {
 	stop     sync.Once
 	submit   sync.Mutex // jobs of one run reach all workers before those of the next, or runs would wait for each other
 	closed   bool
-	programs map[programKey]*schedule.Graph // guarded by submit
+	programs map[programKey]*program // guarded by submit
+}
+
+// program is a graph with what running it asks for.
+type program struct {
+	*schedule.Graph
+	awaited []bool // by id: another worker waits for the action
 }
 
 type programKey struct {
@@ -77,7 +83,7 @@ func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pipe{cfg: cfg, model: model, programs: map[programKey]*schedule.Graph{}}
+	p := &Pipe{cfg: cfg, model: model, programs: map[programKey]*program{}}
 	p.record.Store(cfg.Record)
 	trained := false
 	index := map[torch.Device]int{}
@@ -219,7 +225,7 @@ func onStage(stage int, c *torch.Ctx, f func(stage int, c *torch.Ctx) error) (er
 }
 
 // graph is the program for a number of micro-batches, made and checked once.
-func (p *Pipe) graph(key programKey) (*schedule.Graph, error) {
+func (p *Pipe) graph(key programKey) (*program, error) {
 	p.submit.Lock()
 	defer p.submit.Unlock()
 	if g, ok := p.programs[key]; ok {
@@ -229,16 +235,23 @@ func (p *Pipe) graph(key programKey) (*schedule.Graph, error) {
 	for i, s := range p.stages {
 		workers[i] = s.worker
 	}
-	program, err := schedule.GPipe(schedule.Config{
+	planned, err := schedule.GPipe(schedule.Config{
 		Stages: len(p.stages), MicroBatches: key.microBatches, Worker: workers, Phase: key.phase,
 		Recompute: func(_, microBatch int) bool { return key.checkpoint.recompute(microBatch) },
 	})
 	if err == nil {
-		err = schedule.Check(program, schedule.Limits{})
+		err = schedule.Check(planned, schedule.Limits{})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pipe: %w", err)
 	}
-	p.programs[key] = program.Graph()
-	return p.programs[key], nil
+	g := &program{Graph: planned.Graph()}
+	g.awaited = make([]bool, len(g.Actions))
+	for _, deps := range g.Cross {
+		for _, id := range deps {
+			g.awaited[id] = true
+		}
+	}
+	p.programs[key] = g
+	return g, nil
 }
