@@ -41,14 +41,14 @@ type setup struct {
 	start     train.Progress
 }
 
-// session is a run's machinery.
-type session struct {
+// rig is a run's machinery.
+type rig struct {
 	*train.Loop
 	model *nn.Sequential
 }
 
-// newSession makes a loop over the network. All is freed when the test ends, or by close.
-func newSession(t testing.TB, s setup) (*session, func()) {
+// newRig makes a loop over the network. All is freed when the test ends, or by close.
+func newRig(t testing.TB, s setup) (*rig, func()) {
 	t.Helper()
 	model := network()
 	p, err := pipe.New(model, pipe.Config{Balance: s.balance, Chunks: 3, Seed: 7})
@@ -81,13 +81,13 @@ func newSession(t testing.TB, s setup) (*session, func()) {
 		nn.Free(model)
 	}
 	t.Cleanup(closer)
-	return &session{&train.Loop{
+	return &rig{&train.Loop{
 		Pipe: p, Optimizer: o, Loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), Loader: loader, Step: s.start.Step,
 	}, model}, closer
 }
 
 // run runs a loop to its end and fails the test on an error.
-func (s *session) run(t testing.TB) train.Result {
+func (s *rig) run(t testing.TB) train.Result {
 	t.Helper()
 	r, err := s.Run(context.Background())
 	if err != nil {

@@ -38,7 +38,7 @@ func TestRunEnds(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.reason, func(t *testing.T) {
 			check(t)
-			s, _ := newSession(t, setup{start: tt.start})
+			s, _ := newRig(t, setup{start: tt.start})
 			s.Steps, s.Epochs = tt.steps, tt.epochs
 			var seen []int64
 			s.OnStep = []train.Hook{func(i train.StepInfo) error { seen = append(seen, i.Step); return nil }}
@@ -64,7 +64,7 @@ func TestRunEnds(t *testing.T) {
 // TestStepLeavesNothing: after each step exactly as many bytes are live on each device, whatever the cut, the short last batch and the clipping.
 func TestStepLeavesNothing(t *testing.T) {
 	check(t)
-	s, _ := newSession(t, setup{balance: []int{3, 2, 3}})
+	s, _ := newRig(t, setup{balance: []int{3, 2, 3}})
 	s.Steps, s.ClipNorm = 11, 0.5
 	var after [][3]int64
 	s.OnStep = []train.Hook{func(i train.StepInfo) error {
@@ -86,7 +86,7 @@ func TestStepLeavesNothing(t *testing.T) {
 
 func TestStepInfo(t *testing.T) {
 	check(t)
-	s, _ := newSession(t, setup{balance: []int{4, 4}})
+	s, _ := newRig(t, setup{balance: []int{4, 4}})
 	s.Steps = 6
 	s.Schedule = optim.Linear{From: 0.1, To: 0.2, Steps: 10}
 	var infos []train.StepInfo
@@ -122,7 +122,7 @@ func TestEvery(t *testing.T) {
 // TestInterrupt: the step in which the context ends is finished and counted.
 func TestInterrupt(t *testing.T) {
 	check(t)
-	s, _ := newSession(t, setup{})
+	s, _ := newRig(t, setup{})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	s.OnStep = []train.Hook{func(i train.StepInfo) error {
@@ -145,7 +145,7 @@ func TestInterrupt(t *testing.T) {
 
 func TestHookErrorEndsTheRun(t *testing.T) {
 	check(t)
-	s, _ := newSession(t, setup{})
+	s, _ := newRig(t, setup{})
 	boom := errors.New("boom")
 	var after bool
 	s.OnStep = []train.Hook{
@@ -187,7 +187,7 @@ func (s spoiled) Forward(c *nn.Ctx, output, target *torch.Tensor) *torch.Tensor 
 func TestDivergence(t *testing.T) {
 	for _, value := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 		check(t)
-		s, closer := newSession(t, setup{})
+		s, closer := newRig(t, setup{})
 		calls := 0
 		// A step has 3 micro-batches, and a recomputed last stage computes the loss twice in 2 of them.
 		s.Loss = spoiled{s.Loss, value, &calls, 3 + 2}
@@ -217,7 +217,7 @@ func params(model *nn.Sequential) nn.Module {
 // TestOutOfMemory: a step that does not fit says so, leaves nothing behind, and the run can go on under a higher limit.
 func TestOutOfMemory(t *testing.T) {
 	check(t)
-	s, _ := newSession(t, setup{balance: []int{4, 4}})
+	s, _ := newRig(t, setup{balance: []int{4, 4}})
 	s.Steps = 2
 	s.run(t)
 	before := live()
@@ -245,7 +245,7 @@ func TestTransparency(t *testing.T) {
 	check(t)
 	var want string
 	for _, balance := range [][]int{nil, {4, 4}, {2, 3, 3}} {
-		s, closer := newSession(t, setup{balance: balance, optimizer: "adam", config: optim.Config{LR: 0.01, WeightDecay: 0.1}})
+		s, closer := newRig(t, setup{balance: balance, optimizer: "adam", config: optim.Config{LR: 0.01, WeightDecay: 0.1}})
 		s.Steps, s.ClipNorm = 6, 0.3
 		s.run(t)
 		got := train.ParamsSHA256(s.model)
@@ -263,7 +263,7 @@ func TestTransparency(t *testing.T) {
 func TestClipNorm(t *testing.T) {
 	for _, limit := range []float64{1e-3, 1e6} {
 		check(t)
-		s, closer := newSession(t, setup{balance: []int{4, 4}, optimizer: "sgd", config: optim.Config{LR: 1}})
+		s, closer := newRig(t, setup{balance: []int{4, 4}, optimizer: "sgd", config: optim.Config{LR: 1}})
 		s.Steps, s.ClipNorm = 1, limit
 		before := values(s.model)
 		var norm float64
@@ -292,7 +292,7 @@ func values(model *nn.Sequential) []float64 {
 
 func TestLearns(t *testing.T) {
 	check(t)
-	s, _ := newSession(t, setup{balance: []int{4, 4}})
+	s, _ := newRig(t, setup{balance: []int{4, 4}})
 	s.Epochs = 12
 	s.run(t)
 	training, _ := dataset(t)

@@ -10,7 +10,7 @@ import (
 	"penstock/train"
 )
 
-// recipe is that of the sessions of these tests.
+// recipe is that of the rigs of these tests.
 func recipe() train.Recipe {
 	return train.Recipe{
 		Model: train.Choice{Name: "network", Settings: map[string]any{"classes": 3}}, Data: train.Choice{Name: "synthetic"}, Batch: batch, Chunks: 3, Seed: 7,
@@ -18,7 +18,7 @@ func recipe() train.Recipe {
 	}
 }
 
-func save(t testing.TB, store train.Store, s *session) string {
+func save(t testing.TB, store train.Store, s *rig) string {
 	t.Helper()
 	path, err := store.Save(s.Progress(), recipe(), s.model, s.Optimizer)
 	if err != nil {
@@ -39,12 +39,12 @@ func latest(t testing.TB, store train.Store) *train.Checkpoint {
 	return c
 }
 
-// resume makes a session that goes on from the newest checkpoint.
-func resume(t testing.TB, store train.Store, s setup) (*session, func()) {
+// resume makes a rig that goes on from the newest checkpoint.
+func resume(t testing.TB, store train.Store, s setup) (*rig, func()) {
 	t.Helper()
 	c := latest(t, store)
 	s.start = c.Progress
-	next, closer := newSession(t, s)
+	next, closer := newRig(t, s)
 	if err := c.Restore(next.Pipe, next.Optimizer); err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestResumeIsBitEqual(t *testing.T) {
 		for _, at := range []int64{0, 2, 5, 7, steps} { // before the first step; within an epoch; at its end; within the next; at the end
 			t.Run(fmt.Sprintf("%s %v from step %d", o.optimizer, o.config, at), func(t *testing.T) {
 				check(t)
-				whole, closer := newSession(t, o)
+				whole, closer := newRig(t, o)
 				whole.Steps, whole.ClipNorm, whole.Schedule = steps, 1, optim.Cosine{Base: o.config.LR, Steps: steps}
 				whole.run(t)
 				want := train.ParamsSHA256(whole.model)
@@ -73,7 +73,7 @@ func TestResumeIsBitEqual(t *testing.T) {
 
 				store := train.Store{Dir: t.TempDir()}
 				o.balance = []int{3, 5}
-				first, closer := newSession(t, o)
+				first, closer := newRig(t, o)
 				first.Steps, first.ClipNorm, first.Schedule = steps, 1, whole.Schedule
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
@@ -111,12 +111,12 @@ func TestResumeIsBitEqual(t *testing.T) {
 func TestRestoreRefusesStateOfAnotherOptimizer(t *testing.T) {
 	check(t)
 	store := train.Store{Dir: t.TempDir()}
-	s, closer := newSession(t, setup{})
+	s, closer := newRig(t, setup{})
 	s.Steps = 1
 	s.run(t)
 	save(t, store, s)
 	closer()
-	other, _ := newSession(t, setup{optimizer: "adam"})
+	other, _ := newRig(t, setup{optimizer: "adam"})
 	if err := latest(t, store).Restore(other.Pipe, other.Optimizer); err == nil {
 		t.Error("Adam took the state of SGD")
 	}
@@ -125,7 +125,7 @@ func TestRestoreRefusesStateOfAnotherOptimizer(t *testing.T) {
 func TestCheckFindsWhatDiffers(t *testing.T) {
 	check(t)
 	store := train.Store{Dir: t.TempDir()}
-	s, _ := newSession(t, setup{})
+	s, _ := newRig(t, setup{})
 	path := save(t, store, s)
 	c, err := store.Latest()
 	if err != nil {
@@ -174,7 +174,7 @@ func TestCheckFindsWhatDiffers(t *testing.T) {
 // TestThreadsAreNoMismatch: another number of threads is told of, not refused.
 func TestThreadsAreNoMismatch(t *testing.T) {
 	check(t)
-	s, _ := newSession(t, setup{})
+	s, _ := newRig(t, setup{})
 	for _, saved := range []int{0, 3} {
 		store := train.Store{Dir: t.TempDir()}
 		r := recipe()

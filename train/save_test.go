@@ -14,7 +14,7 @@ import (
 // them when it is, the checkpoint has its name only afterwards, and the name is forced last.
 func TestSaveForcesToDisk(t *testing.T) {
 	check(t)
-	s, _ := newSession(t, setup{})
+	s, _ := newRig(t, setup{})
 	dir := t.TempDir()
 	final, temporary := filepath.Join(dir, "step-000001"), filepath.Join(dir, ".step-000001.tmp")
 	exists := func(path string) bool { _, err := os.Lstat(path); return err == nil }
@@ -62,7 +62,7 @@ func TestSaveForcesToDisk(t *testing.T) {
 // TestSaveWithoutDisk: what cannot be forced to disk is not saved, whichever part it is.
 func TestSaveWithoutDisk(t *testing.T) {
 	check(t)
-	s, _ := newSession(t, setup{})
+	s, _ := newRig(t, setup{})
 	boom := errors.New("boom")
 	for fails := range 5 {
 		n := 0

@@ -35,7 +35,7 @@ func write(t testing.TB, path, content string) {
 
 func TestSaveKeepsTheNewest(t *testing.T) {
 	check(t)
-	s, _ := newSession(t, setup{})
+	s, _ := newRig(t, setup{})
 	for _, tt := range []struct {
 		keep int
 		want []string
@@ -68,7 +68,7 @@ func TestSaveKeepsTheNewest(t *testing.T) {
 
 func TestSaveOfTheSameStepChangesNothing(t *testing.T) {
 	check(t)
-	s, _ := newSession(t, setup{})
+	s, _ := newRig(t, setup{})
 	s.Steps = 2
 	s.run(t)
 	store := train.Store{Dir: t.TempDir()}
@@ -88,7 +88,7 @@ func TestSaveOfTheSameStepChangesNothing(t *testing.T) {
 
 func TestSaveFailsWhole(t *testing.T) {
 	check(t)
-	s, _ := newSession(t, setup{})
+	s, _ := newRig(t, setup{})
 	store := train.Store{Dir: t.TempDir()}
 	save(t, store, s)
 	r := recipe()
@@ -141,7 +141,7 @@ func TestLatestWithoutCheckpoints(t *testing.T) {
 // TestDamageIsFound changes a checkpoint in every way that a disk, a copy that was cut short or an editor might.
 func TestDamageIsFound(t *testing.T) {
 	check(t)
-	s, _ := newSession(t, setup{})
+	s, _ := newRig(t, setup{})
 	s.Steps = 2
 	s.run(t)
 	model, optimizer, state := "model.safetensors", "optimizer.safetensors", "state.json"
