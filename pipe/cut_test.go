@@ -80,12 +80,7 @@ func TestHalfPrecisionActivationsCarryGradients(t *testing.T) {
 		return layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.To(x, d) })
 	}
 	model := nn.NewSequential(nn.NewLinear(3, 3), to(float16), to(torch.Float32), nn.NewLinear(3, 3))
-	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 2}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Free(model)
-	defer p.Close()
+	p := started(t, model, pipe.Config{Balance: []int{2, 2}})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	if _, err := p.Step(context.Background(), pipe.Batch{Input: normal(2, 3)(c, 0), Target: normal(2, 3)(c, 1)}, squares{}); err != nil {
@@ -144,12 +139,7 @@ func TestLayerMayReturnAParameter(t *testing.T) {
 	l := &constant{}
 	l.w = l.Param("w", nn.Ones, 2, 3)
 	model := nn.NewSequential(nn.NewTanh(), l, nn.NewLinear(3, 3))
-	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Free(model)
-	defer p.Close()
+	p := started(t, model, pipe.Config{Balance: []int{2, 1}})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	for range 2 {
@@ -164,12 +154,7 @@ func TestFailedBackwardHoldsNothing(t *testing.T) {
 	torchtest.Check(t)
 	d := torch.CPU(5)
 	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.Conv2dConfig{}), nn.NewBasicBlock(8, 16, 2), nn.NewBasicBlock(16, 32, 2))
-	p, err := pipe.New(model, pipe.Config{Devices: []torch.Device{d}, Checkpoint: pipe.Never})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Free(model)
-	defer p.Close()
+	p := started(t, model, pipe.Config{Devices: []torch.Device{d}, Checkpoint: pipe.Never})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	x := normal(4, 3, 17, 17)(c, 0)
@@ -205,12 +190,7 @@ func TestFailedBackwardHoldsNothing(t *testing.T) {
 func TestOnStagesBeginsWithoutGradients(t *testing.T) {
 	torchtest.Check(t)
 	model := nn.NewSequential(nn.NewLinear(3, 3), layer(func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("stop") }))
-	p, err := pipe.New(model, pipe.Config{Checkpoint: pipe.Never})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Free(model)
-	defer p.Close()
+	p := started(t, model, pipe.Config{Checkpoint: pipe.Never})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	if _, err := p.Step(context.Background(), pipe.Batch{Input: normal(2, 3)(c, 0), Target: normal(2, 3)(c, 1)}, squares{}); err == nil {
@@ -258,12 +238,7 @@ func TestCloseWaitsForRuns(t *testing.T) {
 func TestInputMustBeALeaf(t *testing.T) {
 	torchtest.Check(t)
 	model := nn.NewSequential(nn.NewLinear(3, 2), nn.NewTanh())
-	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Free(model)
-	defer p.Close()
+	p := started(t, model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
 	c := torch.NewCtx(torch.Options{Grad: true, Threads: 1})
 	defer c.Close()
 	leaf := normal(4, 3)(c, 0).SetRequiresGrad(true)

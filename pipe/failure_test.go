@@ -58,12 +58,7 @@ func TestFailureAtEveryPoint(t *testing.T) {
 					torchtest.Check(t)
 					s := &saboteur{how: way.how}
 					model := sabotaged(s)
-					p, err := pipe.New(model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer nn.Free(model)
-					defer p.Close()
+					p := started(t, model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
 					c := torch.NewCtx(torch.Options{})
 					defer c.Close()
 					b := pipe.Batch{Input: normal(7, 4)(c, 0), Target: classes(7, 3)(c, 0)}
@@ -126,12 +121,7 @@ func liveBytes(n int) string {
 func TestFailureInBackwardNamesTheLayer(t *testing.T) {
 	torchtest.Check(t)
 	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewLinear(4, 64), nn.NewTanh(), nn.NewSequential(nn.NewLinear(64, 2), nn.NewTanh()))
-	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 4}, Checkpoint: pipe.Never})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Free(model)
-	defer p.Close()
+	p := started(t, model, pipe.Config{Balance: []int{1, 4}, Checkpoint: pipe.Never})
 	c := torch.NewCtx(torch.Options{Device: torch.CPU(2)})
 	defer c.Close()
 	b := pipe.Batch{Input: normal(8, 4)(c, 0)}
@@ -172,15 +162,10 @@ func TestFailureInBackwardNamesTheLayer(t *testing.T) {
 func TestFailureOfTheLossIsTheLosss(t *testing.T) {
 	torchtest.Check(t)
 	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewLinear(4, 3))
-	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Free(model)
-	defer p.Close()
+	p := started(t, model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	_, err = p.Step(context.Background(), pipe.Batch{Input: normal(4, 4)(c, 0), Target: normal(4, 2)(c, 0)}, nn.NewMSELoss(nn.MSEConfig{}))
+	_, err := p.Step(context.Background(), pipe.Batch{Input: normal(4, 4)(c, 0), Target: normal(4, 2)(c, 0)}, nn.NewMSELoss(nn.MSEConfig{}))
 	if err == nil || !strings.Contains(err.Error(), `stage 1, micro-batch 0, layer "loss", forward: aten::mse_loss(float32[2,3], float32[2,2])`) {
 		t.Errorf("got %v", err)
 	}
@@ -191,12 +176,7 @@ func TestCancelledContextStopsTheRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &saboteur{how: func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { cancel(); return c.Tanh(x) }}
 	model := sabotaged(s)
-	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Free(model)
-	defer p.Close()
+	p := started(t, model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 4})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	b := pipe.Batch{Input: normal(8, 4)(c, 0), Target: classes(8, 3)(c, 0)}
@@ -229,12 +209,7 @@ func TestFailedRunHasFreedItsMemoryWhenItReturns(t *testing.T) {
 		panic("with much to free")
 	}}
 	model := sabotaged(s)
-	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Free(model)
-	defer p.Close()
+	p := started(t, model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	b := pipe.Batch{Input: normal(7, 4)(c, 0), Target: classes(7, 3)(c, 0)}

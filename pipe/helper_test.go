@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"testing"
 
 	"penstock/nn"
 	"penstock/pipe"
@@ -187,4 +188,18 @@ func devices(n int) []torch.Device {
 		out[i] = torch.CPU(i)
 	}
 	return out
+}
+
+// started is a pipe that ends with the test, and its model's memory with it.
+func started(t *testing.T, model *nn.Sequential, cfg pipe.Config) *pipe.Pipe {
+	t.Helper()
+	p, err := pipe.New(model, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Close()
+		nn.Free(model)
+	})
+	return p
 }

@@ -115,12 +115,7 @@ func TestLimitIsEnforced(t *testing.T) {
 	torchtest.Check(t)
 	d := torch.CPU(5)
 	model := nn.NewSequential(tanh{newLinear(8, 32)}, tanh{newLinear(32, 32)}, tanh{newLinear(32, 4)})
-	p, err := pipe.New(model, pipe.Config{Chunks: 2, Checkpoint: pipe.Never, Devices: []torch.Device{d}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Free(model)
-	defer p.Close()
+	p := started(t, model, pipe.Config{Chunks: 2, Checkpoint: pipe.Never, Devices: []torch.Device{d}})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	b := pipe.Batch{Input: normal(16, 8)(c, 0), Target: normal(16, 4)(c, 1)}
@@ -140,7 +135,7 @@ func TestLimitIsEnforced(t *testing.T) {
 		t.Errorf("the limit is the peak, and yet: %v", err)
 	}
 	d.SetLimit(m.Peak - 1)
-	err = step()
+	err := step()
 	var e *torch.MemoryError
 	if !errors.As(err, &e) || e.Device != d || e.Limit != m.Peak-1 || e.Live+e.Requested <= e.Limit {
 		t.Errorf("got %v", err)

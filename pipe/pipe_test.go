@@ -74,12 +74,7 @@ func (*tied) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x }
 func TestExtraDevicesAreIgnoredAndDefaultsFilledIn(t *testing.T) {
 	torchtest.Check(t)
 	model := small()
-	p, err := pipe.New(model, pipe.Config{Balance: []int{3, 1}, Devices: devices(6)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Free(model)
-	defer p.Close()
+	p := started(t, model, pipe.Config{Balance: []int{3, 1}, Devices: devices(6)})
 	if got := fmt.Sprint(p.Devices()); got != "[cpu:0 cpu:1]" {
 		t.Errorf("devices %s", got)
 	}
@@ -142,12 +137,7 @@ func TestForwardAndBackwardAgreeWithStep(t *testing.T) {
 func TestForwardWithoutBackwardHoldsNothingAfterClose(t *testing.T) {
 	torchtest.Check(t)
 	model := small()
-	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 2}, Chunks: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Free(model)
-	defer p.Close()
+	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 2})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	run, err := p.Forward(context.Background(), pipe.Batch{Input: normal(4, 4)(c, 0)})
@@ -172,12 +162,7 @@ func TestForwardWithoutBackwardHoldsNothingAfterClose(t *testing.T) {
 func TestEval(t *testing.T) {
 	torchtest.Check(t)
 	model := nn.NewSequential(nn.NewLinear(4, 6), nn.NewBatchNorm1d(6, nn.BatchNormConfig{}), nn.NewReLUInPlace(), nn.NewDropout(0.9), nn.NewLinear(6, 2))
-	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 3}, Chunks: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Free(model)
-	defer p.Close()
+	p := started(t, model, pipe.Config{Balance: []int{2, 3}, Chunks: 3})
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()
 	before := snapshot(model, nil, gradient)
@@ -293,12 +278,7 @@ func TestBatchMisuse(t *testing.T) {
 func TestConcurrentRuns(t *testing.T) {
 	torchtest.Check(t)
 	model := nn.NewSequential(nn.NewLinear(4, 8), nn.NewTanh(), nn.NewLinear(8, 3))
-	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1, 1}, Chunks: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Free(model)
-	defer p.Close()
+	p := started(t, model, pipe.Config{Balance: []int{1, 1, 1}, Chunks: 4})
 	var wg sync.WaitGroup
 	for g := range 6 {
 		wg.Add(1)
@@ -373,12 +353,7 @@ func threads(t *testing.T) int {
 func TestRecordedTimelineIsTheProgram(t *testing.T) {
 	torchtest.Check(t)
 	model := small()
-	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 2}, Chunks: 3, Checkpoint: pipe.Always, Record: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Free(model)
-	defer p.Close()
+	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 3, Checkpoint: pipe.Always, Record: true})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	result, err := p.Step(context.Background(), pipe.Batch{Input: normal(6, 4)(c, 0), Target: normal(6, 3)(c, 1)}, squares{})
