@@ -173,9 +173,6 @@ func (e *encoder) same(self *Tensor) *Tensor {
 	return self
 }
 
-// none-result calls, such as the _foreach_ operators.
-func (e *encoder) void() { e.run() }
-
 // list calls an operator whose result is a list of tensors.
 func (e *encoder) list() []*Tensor {
 	w := e.run()

@@ -13,7 +13,6 @@ var (
 	opMul_        = declare("aten::mul_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)")
 	opMulScalar   = declare("aten::mul.Scalar(Tensor self, Scalar other) -> Tensor")
 	opMulScalar_  = declare("aten::mul_.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)")
-	opDiv         = declare("aten::div.Tensor(Tensor self, Tensor other) -> Tensor")
 	opDivScalar_  = declare("aten::div_.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)")
 	opSqrt        = declare("aten::sqrt(Tensor self) -> Tensor")
 	opSqrt_       = declare("aten::sqrt_(Tensor(a!) self) -> Tensor(a!)")
@@ -27,9 +26,7 @@ var (
 	opMean        = declare("aten::mean(Tensor self) -> Tensor")
 	opArgmax      = declare("aten::argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor")
 	opEq          = declare("aten::eq.Tensor(Tensor self, Tensor other) -> Tensor")
-	opMaskedFill  = declare("aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor")
 	opMaskedFill_ = declare("aten::masked_fill_.Scalar(Tensor(a!) self, Tensor mask, Scalar value) -> Tensor(a!)")
-	opDot         = declare("aten::dot(Tensor self, Tensor tensor) -> Tensor")
 )
 
 // Add is aten::add.Tensor: a + b.
@@ -72,9 +69,6 @@ func (c *Ctx) MulScalar(a *Tensor, v float64) *Tensor { return c.begin(opMulScal
 func (c *Ctx) MulScalar_(a *Tensor, v float64) *Tensor {
 	return c.begin(opMulScalar_).t(a).f(v).same(a)
 }
-
-// Div is aten::div.Tensor: a / b.
-func (c *Ctx) Div(a, b *Tensor) *Tensor { return c.begin(opDiv).t(a).t(b).one() }
 
 // DivScalar_ is aten::div_.Scalar: a /= v.
 func (c *Ctx) DivScalar_(a *Tensor, v float64) *Tensor {
@@ -130,15 +124,7 @@ func (c *Ctx) Argmax(a *Tensor, dim int64) *Tensor { return c.begin(opArgmax).t(
 // Eq is aten::eq.Tensor: bool.
 func (c *Ctx) Eq(a, b *Tensor) *Tensor { return c.begin(opEq).t(a).t(b).one() }
 
-// MaskedFill is aten::masked_fill.Scalar: value where mask (bool) is set.
-func (c *Ctx) MaskedFill(a, mask *Tensor, value float64) *Tensor {
-	return c.begin(opMaskedFill).t(a).t(mask).f(value).one()
-}
-
 // MaskedFill_ is aten::masked_fill_.Scalar: a becomes value where mask (bool) is set.
 func (c *Ctx) MaskedFill_(a, mask *Tensor, value float64) *Tensor {
 	return c.begin(opMaskedFill_).t(a).t(mask).f(value).same(a)
 }
-
-// Dot is aten::dot of two vectors.
-func (c *Ctx) Dot(a, b *Tensor) *Tensor { return c.begin(opDot).t(a).t(b).one() }

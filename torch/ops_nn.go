@@ -21,8 +21,6 @@ var (
 	opCrossEntropy  = declare("aten::cross_entropy_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, int ignore_index=-100, float label_smoothing=0.) -> Tensor")
 	opMSE           = declare("aten::mse_loss(Tensor self, Tensor target, int reduction=1) -> Tensor")
 	opBCEWithLogits = declare("aten::binary_cross_entropy_with_logits(Tensor self, Tensor target, Tensor? weight=None, Tensor? pos_weight=None, int reduction=1) -> Tensor")
-	opForeachAdd_   = declare("aten::_foreach_add_.List(Tensor(a!)[] self, Tensor[] other, *, Scalar alpha=1) -> ()")
-	opForeachMul_   = declare("aten::_foreach_mul_.Scalar(Tensor(a!)[] self, Scalar scalar) -> ()")
 )
 
 // Reduction says how a loss becomes a number. The values are libtorch's.
@@ -124,11 +122,3 @@ func (c *Ctx) MSE(a, target *Tensor, r Reduction) *Tensor {
 func (c *Ctx) BCEWithLogits(logits, target, weight, posWeight *Tensor, r Reduction) *Tensor {
 	return c.begin(opBCEWithLogits).t(logits).t(target).t(weight).t(posWeight).i(int64(r)).one()
 }
-
-// ForeachAdd_ is aten::_foreach_add_.List: each a += alpha * b.
-func (c *Ctx) ForeachAdd_(a, b []*Tensor, alpha float64) {
-	c.begin(opForeachAdd_).ts(a).ts(b).f(alpha).void()
-}
-
-// ForeachMul_ is aten::_foreach_mul_.Scalar: each a *= v.
-func (c *Ctx) ForeachMul_(a []*Tensor, v float64) { c.begin(opForeachMul_).ts(a).f(v).void() }

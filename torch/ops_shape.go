@@ -4,7 +4,6 @@ var (
 	opEmpty      = declare("aten::empty.memory_format(int[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
 	opZeros      = declare("aten::zeros(int[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
 	opOnes       = declare("aten::ones(int[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
-	opArange     = declare("aten::arange(Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
 	opEmptyLike  = declare("aten::empty_like(Tensor self) -> Tensor")
 	opZerosLike  = declare("aten::zeros_like(Tensor self) -> Tensor")
 	opOnesLike   = declare("aten::ones_like(Tensor self) -> Tensor")
@@ -19,8 +18,6 @@ var (
 	opReshape    = declare("aten::reshape(Tensor(a) self, int[] shape) -> Tensor(a)")
 	opFlatten    = declare("aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)")
 	opTranspose  = declare("aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)")
-	opPermute    = declare("aten::permute(Tensor(a) self, int[] dims) -> Tensor(a)")
-	opUnsqueeze  = declare("aten::unsqueeze(Tensor(a) self, int dim) -> Tensor(a)")
 	opNarrow     = declare("aten::narrow(Tensor(a) self, int dim, int start, int length) -> Tensor(a)")
 	opSplit      = declare("aten::split.Tensor(Tensor(a -> *) self, int split_size, int dim=0) -> Tensor(a)[]")
 	opCat        = declare("aten::cat(Tensor[] tensors, int dim=0) -> Tensor")
@@ -45,11 +42,6 @@ func (c *Ctx) factory(op *operator, dtype DType, shape []int64) *Tensor {
 		shape = []int64{}
 	}
 	return c.begin(op).is(shape).dtype(dtype).none().device(c.device).one()
-}
-
-// Arange is aten::arange: int64 numbers from 0 to end, exclusive.
-func (c *Ctx) Arange(end int64) *Tensor {
-	return c.begin(opArange).i(end).i(int64(Int64)).none().device(c.device).one()
 }
 
 // EmptyLike is aten::empty_like.
@@ -103,14 +95,6 @@ func (c *Ctx) Flatten(a *Tensor, start, end int64) *Tensor {
 func (c *Ctx) Transpose(a *Tensor, i, j int64) *Tensor {
 	return c.begin(opTranspose).t(a).i(i).i(j).one()
 }
-
-// Permute is aten::permute.
-func (c *Ctx) Permute(a *Tensor, dims ...int64) *Tensor {
-	return c.begin(opPermute).t(a).is(dims).one()
-}
-
-// Unsqueeze is aten::unsqueeze.
-func (c *Ctx) Unsqueeze(a *Tensor, dim int64) *Tensor { return c.begin(opUnsqueeze).t(a).i(dim).one() }
 
 // Narrow is aten::narrow: length entries of a dimension from start, a view.
 func (c *Ctx) Narrow(a *Tensor, dim, start, length int64) *Tensor {

@@ -117,28 +117,24 @@ func fitting(characters int, texts ...string) string {
 
 // memory shows the bytes of each device, against its limit if it has one.
 func (r *textReporter) memory(bytes []int64) string {
-	var parts []string
-	for i, d := range r.devices {
-		part := fmt.Sprintf("%v %s", d, formatBytes(bytes[i]))
-		if limit := d.Memory().Limit; limit > 0 {
-			part += " of " + formatBytes(limit)
-		}
-		parts = append(parts, part)
-	}
-	return strings.Join(parts, "  ")
+	return r.memoryRow(bytes, formatBytes, " of ", "  ")
 }
 
 // memoryInBrief is memory in fewer characters: cpu:0 8.7M/512M.
 func (r *textReporter) memoryInBrief(bytes []int64) string {
+	return r.memoryRow(bytes, briefBytes, "/", " ")
+}
+
+func (r *textReporter) memoryRow(bytes []int64, format func(int64) string, of, between string) string {
 	var parts []string
 	for i, d := range r.devices {
-		part := fmt.Sprintf("%v %s", d, briefBytes(bytes[i]))
+		part := fmt.Sprintf("%v %s", d, format(bytes[i]))
 		if limit := d.Memory().Limit; limit > 0 {
-			part += "/" + briefBytes(limit)
+			part += of + format(limit)
 		}
 		parts = append(parts, part)
 	}
-	return strings.Join(parts, " ")
+	return strings.Join(parts, between)
 }
 
 // endSteps goes on below the bar and its row of memory, on whichever of the two the cursor stands.

@@ -36,7 +36,7 @@ static_assert(sizeof(Header) <= kAlign, "the header lives in the alignment in fr
 
 struct Account {
   std::mutex mutex;
-  int64_t live = 0, peak = 0, limit = 0, cached = 0, highest = 0, allocations = 0;
+  int64_t live = 0, peak = 0, limit = 0, cached = 0, highest = 0;
   std::map<size_t, std::vector<void*>> free_blocks;  // by capacity
 };
 
@@ -98,7 +98,6 @@ void* take(size_t n) {
     want = a.live + static_cast<int64_t>(n);
     if (a.limit > 0 && want > a.limit) refuse(index, a.limit, a.live, n);
     a.live = want;
-    a.allocations++;
     if (capacity >= kCacheFrom) {
       auto it = a.free_blocks.find(capacity);
       if (it != a.free_blocks.end()) {
@@ -174,7 +173,7 @@ const bool installed = [] {
 void ps_account_get(int32_t i, ps_account* out) {
   auto& a = ps::accounts()[i];
   std::lock_guard<std::mutex> lock(a.mutex);
-  *out = {a.live, a.peak, a.limit, a.cached, a.allocations};
+  *out = {a.live, a.peak, a.limit, a.cached};
 }
 
 void ps_account_limit(int32_t i, int64_t limit) {

@@ -182,13 +182,13 @@ func Backward(m *Mode, outputs, grads []Handle, keepGraph bool) *Error {
 func Sequence() uint64 { return uint64(C.ps_sequence()) }
 
 // Account is the state of a memory account, in bytes.
-type Account struct{ Live, Peak, Limit, Cached, Allocations int64 }
+type Account struct{ Live, Peak, Limit, Cached int64 }
 
 // GetAccount reads an account.
 func GetAccount(i int) Account {
 	var a C.ps_account
 	C.ps_account_get(C.int32_t(i), &a)
-	return Account{int64(a.live), int64(a.peak), int64(a.limit), int64(a.cached), int64(a.allocations)}
+	return Account{int64(a.live), int64(a.peak), int64(a.limit), int64(a.cached)}
 }
 
 // SetLimit limits an account; 0 removes the limit.

@@ -87,7 +87,7 @@ uint64_t ps_sequence(void);  // the calling thread's next autograd sequence numb
 // --- accounts (account.cpp) ---
 enum { PS_ACCOUNTS = 1024 };
 typedef struct ps_account {
-  int64_t live, peak, limit, cached, allocations;
+  int64_t live, peak, limit, cached;
 } ps_account;
 void ps_account_get(int32_t, ps_account*);
 void ps_account_limit(int32_t, int64_t limit);  // 0 = none
