@@ -113,7 +113,7 @@ func cutForwardBackward(c *torch.Ctx, s *nn.Sequential, x, grad *torch.Tensor) [
 		if in.DType().IsFloat() {
 			in.SetRequiresGrad(true)
 		}
-		x = n.RunNamed(l, in)
+		x = n.RunNamed(l, []*torch.Tensor{in})[0]
 		ins, outs = append(ins, in), append(outs, x)
 	}
 	for i := len(ins) - 1; i >= 0; i-- {

@@ -10,8 +10,8 @@ import (
 // BatchNorm normalises each channel (dimension 1) to mean 0 and variance 1, then scales and shifts it (Ioffe and Szegedy 2015). In training the mean and
 // variance are the micro-batch's, and the running ones move towards them; in evaluation the running ones are used.
 //
-// Running statistics move once for each micro-batch: a recomputation normalises by the same batch again and moves nothing. They move in place, so two training
-// runs of one model at the same time would mix theirs.
+// Running statistics move once for each micro-batch, or once for each mini-batch where the run has a Deferred: a recomputation normalises by the same batch again and moves
+// nothing. They move in place, so two training runs of one model at the same time would mix theirs.
 type BatchNorm struct {
 	Base
 	Weight, Bias            *Param // [channels]; nil with NoAffine
@@ -74,13 +74,16 @@ func (b *BatchNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	case !c.Training || b.o.NoRunningStats:
 	case c.Recomputing:
 		mean, variance = nil, nil // the first forward has moved them
+	case c.deferred != nil:
+		mean, variance = nil, nil
+		c.deferred.observe(c, b, x)
 	default:
 		momentum = b.track(c)
 	}
 	return c.BatchNorm(x, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance, byBatch, momentum, b.o.Eps)
 }
 
-// track counts the micro-batch and returns its share in the running statistics.
+// track counts the micro-batch, or the mini-batch, and returns its share in the running statistics.
 func (b *BatchNorm) track(c *Ctx) float64 {
 	n := b.NumBatchesTracked.Tensor()
 	c.NoGrad(func() { c.AddInt_(n, 1) })

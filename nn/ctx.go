@@ -22,6 +22,12 @@ type Ctx struct {
 	path  []byte // full dotted name of the layer that runs
 	spans []Span
 	trace bool
+
+	module          *Base     // that runs
+	stashed, popped []SkipKey // by module
+	skips           *SkipStore
+	deferred        *Deferred
+	extras          []Extra
 }
 
 // Config configures a Ctx.
@@ -33,6 +39,10 @@ type Config struct {
 	Recomputing   bool
 	Seed          uint64 // of the run and step; mixed with the micro-batch and the layer's name
 	Spans         bool   // record which layer recorded which autograd nodes; see Spans
+
+	Skips    *SkipStore // for a forward of a part of a model; nil lets the outermost Sequential look after its own
+	Deferred *Deferred  // gathers the statistics of a mini-batch's BatchNorms; nil moves them with each micro-batch
+	Extras   []Extra    // what is no tensor
 }
 
 const (
@@ -46,6 +56,7 @@ func NewCtx(t *torch.Ctx, o Config) *Ctx {
 		Ctx: t, Training: o.Training, MicroBatch: o.MicroBatch, MicroBatches: max(o.MicroBatches, 1),
 		Checkpointing: o.Checkpointing, Recomputing: o.Recomputing,
 		seed: torch.Mix(o.Seed, uint64(o.MicroBatch)), hash: fnvOffset, trace: o.Spans,
+		skips: o.Skips, deferred: o.Deferred, extras: o.Extras,
 	}
 }
 
@@ -74,18 +85,29 @@ func LayerOf(spans []Span, sequence uint64) string {
 // Run feeds x through layers that are children of the running module, one after the other, and lets go of each intermediate as soon as the next one exists.
 // Each layer draws random numbers from a seed of its own: (run seed, micro-batch, full name).
 func (c *Ctx) Run(x *torch.Tensor, layers ...Layer) *torch.Tensor {
+	xs := c.RunTuple([]*torch.Tensor{x}, layers...)
+	if len(xs) != 1 {
+		return single(layers[len(layers)-1], xs)
+	}
+	return xs[0]
+}
+
+// RunTuple is Run for tuples.
+func (c *Ctx) RunTuple(xs []*torch.Tensor, layers ...Layer) []*torch.Tensor {
 	mark := c.Mark()
 	for _, l := range layers {
-		x = c.RunNamed(NamedLayer{l.node().name, l}, x)
-		c.Release(mark, x)
+		xs = c.RunNamed(NamedLayer{l.node().name, l}, xs)
+		c.Release(mark, xs...)
 	}
-	return x
+	return xs
 }
 
 // RunNamed runs one layer under a name that is appended to the running path. It frees nothing.
-func (c *Ctx) RunNamed(l NamedLayer, x *torch.Tensor) *torch.Tensor {
+func (c *Ctx) RunNamed(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	length, hash := len(c.path), c.hash
 	seed, draws := c.Draws()
+	module, stashed, popped := c.module, c.stashed, c.popped
+	c.module, c.stashed, c.popped = l.node(), nil, nil
 	if length > 0 {
 		c.write(".")
 	}
@@ -95,17 +117,21 @@ func (c *Ctx) RunNamed(l NamedLayer, x *torch.Tensor) *torch.Tensor {
 	if c.trace {
 		from = torch.Sequence()
 	}
-	y := l.Forward(c, x)
-	if y == nil || y.Freed() {
-		panic(&torch.Error{Op: "Forward", Args: []string{x.String()}, Device: c.Device(), Message: "the layer must return a tensor that exists; it returned " + y.String()})
+	in := xs
+	if c.skips != nil {
+		in = c.skips.apart(c, l.Layer, xs)
 	}
+	ys := c.apply(l.Layer, in)
+	c.exist(xs, ys)
+	c.kept()
 	if c.trace {
 		c.spans = append(c.spans, Span{string(c.path), from, torch.Sequence()})
 	}
 	// Not deferred: when a layer panics, the path stays where it failed, for the error.
 	c.path, c.hash = c.path[:length], hash
+	c.module, c.stashed, c.popped = module, stashed, popped
 	c.ResumeDraws(seed, draws)
-	return y
+	return ys
 }
 
 func (c *Ctx) write(s string) {

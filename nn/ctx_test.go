@@ -19,7 +19,7 @@ func TestRandomNumbersFollowSeedMicroBatchAndName(t *testing.T) {
 	x := c.Ones(torch.Float32, 256)
 	run := func(o nn.Config, l nn.NamedLayer) []float32 {
 		o.Training = true
-		return torch.Values[float32](nn.NewCtx(c, o).RunNamed(l, x))
+		return torch.Values[float32](nn.NewCtx(c, o).RunNamed(l, []*torch.Tensor{x})[0])
 	}
 	named := func(name string) nn.NamedLayer { return nn.NamedLayer{Name: name, Layer: nn.NewDropout(0.5)} }
 	want := run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4}, named("a.b.c"))
@@ -68,7 +68,7 @@ func TestChildrenDoNotDisturbTheirParentsDraws(t *testing.T) {
 	alone, parent := &noisy{}, &noisy{child: &noisy{}}
 	parent.Child("child", parent.child)
 	for _, l := range []*noisy{alone, parent} {
-		nn.NewCtx(c, nn.Config{Seed: 1}).RunNamed(nn.NamedLayer{Name: "l", Layer: l}, x)
+		nn.NewCtx(c, nn.Config{Seed: 1}).RunNamed(nn.NamedLayer{Name: "l", Layer: l}, []*torch.Tensor{x})
 	}
 	if !slices.Equal(alone.before, parent.before) || !slices.Equal(alone.after, parent.after) {
 		t.Error("a child changed what its parent drew")
@@ -81,12 +81,12 @@ func TestChildrenDoNotDisturbTheirParentsDraws(t *testing.T) {
 func TestPathIsWhereItPanicked(t *testing.T) {
 	c := nn.NewCtx(torchtest.New(t, torch.Options{}), nn.Config{})
 	s := nn.NewSequential().Add("a", nn.NewTanh()).Add("b", nn.NewSequential(nn.NewTanh(), nn.NewFlatten(0, 7)))
-	err := torch.Try(func() { c.RunNamed(nn.NamedLayer{Name: "net", Layer: s}, c.Ones(torch.Float32, 2)) })
+	err := torch.Try(func() { c.RunNamed(nn.NamedLayer{Name: "net", Layer: s}, []*torch.Tensor{c.Ones(torch.Float32, 2)}) })
 	if err == nil || c.Path() != "net.b.1" {
 		t.Errorf("got %v at %q, want a failure at net.b.1", err, c.Path())
 	}
 	fine := nn.NewCtx(c.Ctx, nn.Config{})
-	fine.RunNamed(nn.NamedLayer{Name: "a", Layer: nn.NewTanh()}, c.Ones(torch.Float32, 2))
+	fine.RunNamed(nn.NamedLayer{Name: "a", Layer: nn.NewTanh()}, []*torch.Tensor{c.Ones(torch.Float32, 2)})
 	if fine.Path() != "" {
 		t.Errorf("after a run that went well the path is %q", fine.Path())
 	}

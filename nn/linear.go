@@ -25,7 +25,21 @@ func NewLinearNoBias(in, out int64) *Linear {
 	return l
 }
 
+// NewLinearShared makes a Linear whose weight [out, in] is a parameter of another module, with a bias of its own or without.
+func NewLinearShared(weight *Param, bias bool) *Linear {
+	require(len(weight.Shape()) == 2, "Linear: the shared weight's shape is %v; it must be [out, in]", weight.Shape())
+	l := &Linear{}
+	l.Weight = l.Share("weight", weight)
+	if bias {
+		l.Bias = l.Param("bias", FanIn(weight.Shape()[1]), weight.Shape()[0])
+	}
+	return l
+}
+
 // Forward is aten::linear.
 func (l *Linear) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	if l.Weight.Shared() { // gradients of several uses are summed in the order of autograd, on one stage as on several
+		return c.PlainLinear(x, l.Weight.Tensor(), l.Bias.Tensor())
+	}
 	return c.Linear(x, l.Weight.Tensor(), l.Bias.Tensor())
 }

@@ -2,7 +2,6 @@ package nn
 
 import (
 	"fmt"
-	"strconv"
 
 	"penstock/torch"
 )
@@ -12,7 +11,7 @@ type Module interface {
 	node() *Base
 }
 
-// Layer is a module that turns one tensor into another.
+// Layer is a module that turns one tensor into another. See TupleLayer for more than one.
 //
 // Forward must depend on nothing but x, the parameters and c: it is called again, on the same input, when activations are recomputed. It must not keep x or what
 // it returns, nor start goroutines that use c. Operators that fail panic; the caller adds coordinates and makes it an error.
@@ -21,18 +20,14 @@ type Layer interface {
 	Forward(c *Ctx, x *torch.Tensor) *torch.Tensor
 }
 
-// InPlace is implemented by layers that overwrite their input. A pipe gives such a layer a copy where the input is still needed.
-type InPlace interface {
-	// OverwritesInput says that Forward changes x.
-	OverwritesInput() bool
-}
-
 // Base is embedded by every module. Its zero value is ready.
 type Base struct {
 	name     string // in the parent
 	owned    bool   // has a parent
 	params   []named
 	children []child
+	stashes  []SkipKey
+	pops     []SkipKey
 }
 
 type named struct {
@@ -49,18 +44,20 @@ func (b *Base) node() *Base { return b }
 
 // Param declares a trainable parameter of float32.
 func (b *Base) Param(name string, init Init, shape ...int64) *Param {
-	p := &Param{shape: shape, dtype: torch.Float32, init: init, trainable: true}
-	return b.Share(name, p)
+	return b.declare(name, &Param{shape: shape, dtype: torch.Float32, init: init, trainable: true})
 }
 
 // Buffer declares state that is saved with the model but not trained.
 func (b *Base) Buffer(name string, dtype torch.DType, init Init, shape ...int64) *Param {
-	p := &Param{shape: shape, dtype: dtype, init: init, buffer: true}
-	return b.Share(name, p)
+	return b.declare(name, &Param{shape: shape, dtype: dtype, init: init, buffer: true})
 }
 
-// Share declares a parameter that another module has declared too.
-func (b *Base) Share(name string, p *Param) *Param {
+// Share declares a parameter that another module has declared, such as an embedding that is the weight of a network's head as well, and returns the handle through which
+// this module is to use it. There is one parameter, which belongs to the module that declared it first: it is listed, counted, saved and stepped once. Where a pipe
+// puts the two modules on different stages, the handle is a copy on its own stage, and its gradients go to the owner's.
+func (b *Base) Share(name string, p *Param) *Param { return b.declare(name, p.tie()) }
+
+func (b *Base) declare(name string, p *Param) *Param {
 	b.mustBeFree(name)
 	b.params = append(b.params, named{name, p})
 	return p
@@ -101,8 +98,19 @@ func State(m Module) []NamedParam {
 	seen := map[*Param]bool{}
 	var out []NamedParam
 	walk(m, "", func(name string, p *Param) {
-		if !seen[p] {
-			seen[p] = true
+		if owner := p.Owner(); !seen[owner] {
+			seen[owner] = true
+			out = append(out, NamedParam{name, owner})
+		}
+	})
+	return out
+}
+
+// Ties lists the handles on parameters in m that were declared with Share, under their own names, as State does. Several may be of one parameter, and the owner need not be in m.
+func Ties(m Module) []NamedParam {
+	var out []NamedParam
+	walk(m, "", func(name string, p *Param) {
+		if p.owner != nil {
 			out = append(out, NamedParam{name, p})
 		}
 	})
@@ -111,7 +119,7 @@ func State(m Module) []NamedParam {
 
 // Params lists the trainable parameters of m, as State does.
 func Params(m Module) []NamedParam {
-	return filter(State(m), func(p NamedParam) bool { return p.trainable })
+	return filter(State(m), func(p NamedParam) bool { return p.Trainable() })
 }
 
 // Buffers lists the buffers of m, as State does.
@@ -146,73 +154,4 @@ func Count(m Module) int64 {
 		n += p.Numel()
 	}
 	return n
-}
-
-// Sequential runs layers one after the other. It is what a pipe partitions.
-type Sequential struct {
-	Base
-	layers []Layer
-}
-
-// NewSequential makes a Sequential whose children are named "0", "1", ...
-func NewSequential(layers ...Layer) *Sequential {
-	s := &Sequential{}
-	for i, l := range layers {
-		s.Add(strconv.Itoa(i), l)
-	}
-	return s
-}
-
-// Add appends a layer under a name and returns s.
-func (s *Sequential) Add(name string, l Layer) *Sequential {
-	s.Child(name, l)
-	s.layers = append(s.layers, l)
-	return s
-}
-
-// Len is the number of children.
-func (s *Sequential) Len() int { return len(s.layers) }
-
-// Forward runs the layers in order. Each activation is let go of as soon as the next one exists, unless autograd keeps it.
-func (s *Sequential) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.Run(x, s.layers...) }
-
-// OverwritesInput says whether the first layer does.
-func (s *Sequential) OverwritesInput() bool {
-	if len(s.layers) == 0 {
-		return false
-	}
-	first, ok := s.layers[0].(InPlace)
-	return ok && first.OverwritesInput()
-}
-
-// NamedLayer is a layer with its full dotted name in the model.
-type NamedLayer struct {
-	Name string
-	Layer
-}
-
-// Layers lists the layers of s with nested Sequentials flattened: what partitions count. Names do not depend on how the model is cut.
-func (s *Sequential) Layers() []NamedLayer {
-	var out []NamedLayer
-	for _, l := range s.layers {
-		name := l.node().name
-		nested, ok := l.(*Sequential)
-		if !ok {
-			out = append(out, NamedLayer{name, l})
-			continue
-		}
-		for _, n := range nested.Layers() {
-			out = append(out, NamedLayer{name + "." + n.Name, n.Layer})
-		}
-	}
-	return out
-}
-
-// State lists a layer's parameters and buffers with their full names in the model.
-func (l NamedLayer) State() []NamedParam {
-	out := State(l.Layer)
-	for i := range out {
-		out[i].Name = l.Name + "." + out[i].Name
-	}
-	return out
 }

@@ -14,14 +14,41 @@ type Param struct {
 	init      Init
 	trainable bool
 	buffer    bool
-	value     *torch.Tensor
+	value     *torch.Tensor // of a tie: its replica, if it has one
+	owner     *Param        // of a tie; nil for a parameter itself
+	ties      int
+}
+
+// tie makes a further handle on the parameter.
+func (p *Param) tie() *Param {
+	owner := p.Owner()
+	owner.ties++
+	return &Param{shape: owner.shape, dtype: owner.dtype, buffer: owner.buffer, owner: owner}
+}
+
+// Owner is the parameter that a handle made by Base.Share stands for, and p itself if it is none.
+func (p *Param) Owner() *Param {
+	if p.owner != nil {
+		return p.owner
+	}
+	return p
+}
+
+// Shared says that more than one module uses the parameter.
+func (p *Param) Shared() bool { return p.Owner().ties > 0 }
+
+// Replicate gives a handle made by Base.Share a tensor of its own to stand for the owner's, a leaf with a gradient of its own; nil takes it away. The tensor stays the caller's,
+// who keeps it equal to the owner's and adds its gradient to the owner's: it is how a pipe puts a parameter on two stages.
+func (p *Param) Replicate(t *torch.Tensor) {
+	require(p.owner != nil, "Replicate is for handles made by Base.Share")
+	p.value = t
 }
 
 // Shape is the declared shape. The caller must not change it.
 func (p *Param) Shape() []int64 { return p.shape }
 
 // DType is the element type.
-func (p *Param) DType() torch.DType { return p.dtype }
+func (p *Param) DType() torch.DType { return p.Owner().dtype }
 
 // Numel is the number of elements.
 func (p *Param) Numel() int64 {
@@ -36,30 +63,34 @@ func (p *Param) Numel() int64 {
 func (p *Param) IsBuffer() bool { return p.buffer }
 
 // Trainable says that the parameter has a gradient.
-func (p *Param) Trainable() bool { return p.trainable }
+func (p *Param) Trainable() bool { return p.Owner().trainable }
 
 // Freeze excludes the parameter from training. Call it before the parameter is materialised.
-func (p *Param) Freeze() { p.trainable = false }
+func (p *Param) Freeze() { p.Owner().trainable = false }
 
 // SetInit replaces the initialiser: how a network gives its layers other starting values than their defaults. Call it before the parameter is materialised.
-func (p *Param) SetInit(init Init) { p.init = init }
+func (p *Param) SetInit(init Init) { p.Owner().init = init }
 
 // Tensor is the value, owned by the model; nil for a nil Param, so that optional parameters pass straight to operators.
 func (p *Param) Tensor() *torch.Tensor {
 	if p == nil {
 		return nil
 	}
-	if p.value == nil {
-		panic("nn: a parameter is used before it exists; call nn.Materialise or pipe.New first")
+	switch {
+	case p.value != nil:
+		return p.value
+	case p.owner != nil:
+		return p.owner.Tensor()
 	}
-	return p.value
+	panic("nn: a parameter is used before it exists; call nn.Materialise or pipe.New first")
 }
 
 // Exists says whether the parameter is materialised.
-func (p *Param) Exists() bool { return p.value != nil }
+func (p *Param) Exists() bool { return p.Owner().value != nil }
 
 // SetTensor puts t in place of the value; the model owns t from now on and the old value is freed with its gradient.
 func (p *Param) SetTensor(t *torch.Tensor) {
+	p = p.Owner()
 	if got := t.Shape(); fmt.Sprint(got) != fmt.Sprint(p.shape) || t.DType() != p.dtype {
 		panic(fmt.Sprintf("nn: a parameter of %v%v cannot hold %v", p.dtype, p.shape, t))
 	}
@@ -69,7 +100,7 @@ func (p *Param) SetTensor(t *torch.Tensor) {
 
 // Free frees the value and its gradient. The parameter can be materialised again.
 func (p *Param) Free() {
-	if p.value == nil {
+	if p = p.Owner(); p.value == nil {
 		return
 	}
 	p.value.SetGradOf(nil)

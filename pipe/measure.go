@@ -113,7 +113,7 @@ func measure(c *torch.Ctx, l nn.NamedLayer, x *torch.Tensor, inputGrad bool, rep
 		}
 		n := nn.NewCtx(c, nn.Config{Training: true, Recomputing: true, Seed: seed})
 		start := time.Now()
-		y := n.RunNamed(l, in)
+		y := n.RunNamed(l, []*torch.Tensor{in})[0]
 		forward := time.Since(start)
 		var backward time.Duration
 		if y.RequiresGrad() {

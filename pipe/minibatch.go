@@ -155,7 +155,7 @@ func (r *minibatch) forward(worker int, c *torch.Ctx, a schedule.Action, graph b
 			x = c.Clone(x)
 			c.Release(mark, x)
 		}
-		x = n.RunNamed(l, x)
+		x = n.RunNamed(l, []*torch.Tensor{x})[0]
 		c.Release(mark, x)
 	}
 	if in.Changes() != changes {
@@ -165,7 +165,7 @@ func (r *minibatch) forward(worker int, c *torch.Ctx, a schedule.Action, graph b
 		if r.targets[a.MicroBatch] == nil {
 			r.targets[a.MicroBatch] = c.Keep(r.rowsOf(c, r.batch.Target, a.MicroBatch))
 		}
-		x = n.RunNamed(nn.NamedLayer{Name: "loss", Layer: &lossLayer{loss: r.loss, target: r.targets[a.MicroBatch]}}, x)
+		x = n.RunNamed(nn.NamedLayer{Name: "loss", Layer: &lossLayer{loss: r.loss, target: r.targets[a.MicroBatch]}}, []*torch.Tensor{x})[0]
 		if a.Kind == schedule.Forward {
 			cell.loss = number(x)
 		}

@@ -24,6 +24,7 @@ var (
 	opSum         = declare("aten::sum(Tensor self) -> Tensor")
 	opSumDim      = declare("aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor")
 	opMean        = declare("aten::mean(Tensor self) -> Tensor")
+	opVarMean     = declare("aten::var_mean.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> (Tensor, Tensor)")
 	opArgmax      = declare("aten::argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor")
 	opEq          = declare("aten::eq.Tensor(Tensor self, Tensor other) -> Tensor")
 	opMaskedFill_ = declare("aten::masked_fill_.Scalar(Tensor(a!) self, Tensor mask, Scalar value) -> Tensor(a!)")
@@ -117,6 +118,12 @@ func (c *Ctx) SumAs(a *Tensor, dtype DType) *Tensor {
 
 // Mean is aten::mean over all elements.
 func (c *Ctx) Mean(a *Tensor) *Tensor { return c.begin(opMean).t(a).one() }
+
+// VarMean is aten::var_mean.dim, biased: the variance, divided by the number of values, and the mean over one dimension.
+func (c *Ctx) VarMean(a *Tensor, dim int64) (variance, mean *Tensor) {
+	out := c.results(c.begin(opVarMean).t(a).is([]int64{dim}).b(false).run())
+	return out[0].(*Tensor), out[1].(*Tensor)
+}
 
 // Argmax is aten::argmax along a dimension: int64 indices.
 func (c *Ctx) Argmax(a *Tensor, dim int64) *Tensor { return c.begin(opArgmax).t(a).i(dim).one() }

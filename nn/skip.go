@@ -1,0 +1,135 @@
+package nn
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"penstock/torch"
+)
+
+// A skip connection takes a tensor from one layer past others to a later one. The layers declare it, so that a model is verified before it runs and a pipe sends the tensor
+// straight to the stage that needs it:
+//
+//	l.Stashes("skip")           in the constructor of the layer that it comes from; in its Forward  c.Stash("skip", x)
+//	l.Pops("skip")              in that of each layer that it goes to; in its Forward               skip := c.Pop("skip")
+//
+// Any module may declare skips, however deeply nested.
+
+// Namespace keeps equal names of skips apart. The zero Namespace is the one that names are in at first. Namespaces are copied and compared as values.
+type Namespace struct{ number uint64 }
+
+var namespaces atomic.Uint64
+
+// NewNamespace makes a namespace that differs from all others.
+func NewNamespace() Namespace { return Namespace{namespaces.Add(1)} }
+
+// SkipKey is what a skip is known by.
+type SkipKey struct {
+	Namespace Namespace
+	Name      string
+}
+
+// String is the quoted name, with the namespace where it is not the zero one.
+func (k SkipKey) String() string {
+	if k.Namespace.number == 0 {
+		return fmt.Sprintf("%q", k.Name)
+	}
+	return fmt.Sprintf("%q of namespace %d", k.Name, k.Namespace.number)
+}
+
+// Stashes declares that every forward of the module stashes tensors under these names.
+func (b *Base) Stashes(names ...string) { b.stashes = append(b.stashes, keys(names)...) }
+
+// Pops declares that every forward of the module pops the tensors of these names.
+func (b *Base) Pops(names ...string) { b.pops = append(b.pops, keys(names)...) }
+
+func keys(names []string) []SkipKey {
+	out := make([]SkipKey, len(names))
+	for i, n := range names {
+		require(n != "", "a skip needs a name")
+		out[i].Name = n
+	}
+	return out
+}
+
+// Isolate puts the skips that the module and its children have declared into a namespace: all, or only those of the names given.
+func (b *Base) Isolate(space Namespace, only ...string) {
+	found := map[string]bool{}
+	b.isolate(space, only, found)
+	for _, n := range only {
+		require(found[n], "Isolate: %q is not declared; Stashes and Pops declare names", n)
+	}
+}
+
+func (b *Base) isolate(space Namespace, only []string, found map[string]bool) {
+	for _, list := range [][]SkipKey{b.stashes, b.pops} {
+		for i := range list {
+			if len(only) == 0 || slices.Contains(only, list[i].Name) {
+				list[i].Namespace = space
+				found[list[i].Name] = true
+			}
+		}
+	}
+	for _, c := range b.children {
+		c.m.node().isolate(space, only, found)
+	}
+}
+
+// Stash hands t on to the layers that pop the name, which the running module must have declared. A nil t says that the skip is absent this time: Pop returns nil.
+func (c *Ctx) Stash(name string, t *torch.Tensor) {
+	key := c.declared(name, "stash", func(b *Base) []SkipKey { return b.stashes })
+	if slices.Contains(c.stashed, key) {
+		c.refuse("stash", key, "is stashed twice in one forward")
+	}
+	if c.skips == nil {
+		c.refuse("stash", key, "is stashed outside of a model; run the layer as part of an nn.Sequential")
+	}
+	c.stashed = append(c.stashed, key)
+	c.skips.stash(c, key, t)
+}
+
+// Pop is the tensor that an earlier layer stashed under the name, owned by the context, or nil if that is absent. The running module must have declared it.
+// Several layers may pop one stash, each once.
+func (c *Ctx) Pop(name string) *torch.Tensor {
+	key := c.declared(name, "pop", func(b *Base) []SkipKey { return b.pops })
+	if slices.Contains(c.popped, key) {
+		c.refuse("pop", key, "is popped twice in one forward")
+	}
+	if c.skips == nil {
+		c.refuse("pop", key, "has not been stashed; run the layer as part of an nn.Sequential")
+	}
+	c.popped = append(c.popped, key)
+	return c.skips.pop(c, key)
+}
+
+func (c *Ctx) declared(name, verb string, list func(*Base) []SkipKey) SkipKey {
+	if c.module != nil {
+		for _, k := range list(c.module) {
+			if k.Name == name {
+				return k
+			}
+		}
+	}
+	key := SkipKey{Name: name}
+	c.refuse(verb, key, fmt.Sprintf("is not declared; call %ss(%q) in the constructor of the module that is running", map[string]string{"stash": "Stashe", "pop": "Pop"}[verb], name))
+	return key
+}
+
+// kept says whether the running module did all that it declared.
+func (c *Ctx) kept() {
+	for _, k := range c.module.stashes {
+		if !slices.Contains(c.stashed, k) {
+			c.refuse("stash", k, "is declared and was not stashed; stash nil where there is nothing to hand on")
+		}
+	}
+	for _, k := range c.module.pops {
+		if !slices.Contains(c.popped, k) {
+			c.refuse("pop", k, "is declared and was not popped; pop it even where it is not used")
+		}
+	}
+}
+
+func (c *Ctx) refuse(verb string, key SkipKey, why string) {
+	panic(&torch.Error{Op: verb, Device: c.Device(), Message: "skip " + key.String() + " " + why})
+}

@@ -1,0 +1,109 @@
+package nn
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// SkipRoute is a skip of a model: from the flattened layer that stashes it to those that pop it.
+type SkipRoute struct {
+	Key   SkipKey
+	Stash int   // index in Layers
+	Pops  []int // in the order of the pops; a layer that pops it in several of its children is listed as often
+}
+
+// SkipError lists everything that is wrong with a model's skips.
+type SkipError struct{ Problems []string }
+
+// Error has a line for each problem.
+func (e *SkipError) Error() string {
+	return "nn: the model's skip connections do not match:\n  * " + strings.Join(e.Problems, "\n  * ")
+}
+
+// VerifySkips returns nil if every skip of the model is stashed by one module and popped by later ones, and else a *SkipError with all that is wrong.
+func VerifySkips(model *Sequential) error {
+	_, err := model.SkipRoutes()
+	return err
+}
+
+// SkipRoutes lists the skips in the order in which they are stashed, children of a layer in the order of declaration. Its error is that of VerifySkips.
+func (s *Sequential) SkipRoutes() ([]SkipRoute, error) {
+	v := verifier{stash: map[SkipKey]*declaration{}}
+	for i, l := range s.Layers() {
+		v.visit(i, l.Name, l.node())
+	}
+	popped := map[SkipKey]bool{}
+	for _, p := range v.pops {
+		popped[p.key] = true
+		switch from := v.stash[p.key]; {
+		case from == nil:
+			v.report("%q pops %v, which no layer stashes", p.path, p.key)
+		case from.order > p.order:
+			v.report("%q pops %v before %q stashes it", p.path, p.key, from.path)
+		case from.order < p.order:
+			from.route.Pops = append(from.route.Pops, p.layer)
+		}
+	}
+	var routes []SkipRoute
+	for _, d := range v.stashes {
+		if !popped[d.key] {
+			v.report("%q stashes %v, which no layer pops", d.path, d.key)
+		}
+		routes = append(routes, d.route)
+	}
+	if len(v.problems) > 0 {
+		return nil, &SkipError{v.problems}
+	}
+	return routes, nil
+}
+
+// declaration is a stash or a pop of a module.
+type declaration struct {
+	key   SkipKey
+	layer int    // flattened
+	path  string // of the module
+	order int    // of the module among all
+	route SkipRoute
+}
+
+type verifier struct {
+	modules  int
+	stash    map[SkipKey]*declaration
+	stashes  []*declaration
+	pops     []declaration
+	problems []string
+}
+
+func (v *verifier) report(format string, args ...any) {
+	v.problems = append(v.problems, fmt.Sprintf(format, args...))
+}
+
+func (v *verifier) visit(layer int, path string, b *Base) {
+	v.modules++
+	order := v.modules
+	for i, k := range b.pops {
+		switch {
+		case slices.Contains(b.pops[:i], k):
+			v.report("%q declares the pop of %v twice", path, k)
+		case slices.Contains(b.stashes, k):
+			v.report("%q declares both the stash and the pop of %v", path, k)
+		}
+		v.pops = append(v.pops, declaration{key: k, layer: layer, path: path, order: order})
+	}
+	for i, k := range b.stashes {
+		if first := v.stash[k]; slices.Contains(b.stashes[:i], k) {
+			v.report("%q declares the stash of %v twice", path, k)
+			continue
+		} else if first != nil {
+			v.report("%q and %q both stash %v; Isolate one in a namespace of its own, with the layers that pop it", first.path, path, k)
+			continue
+		}
+		d := &declaration{key: k, layer: layer, path: path, order: order, route: SkipRoute{Key: k, Stash: layer}}
+		v.stash[k] = d
+		v.stashes = append(v.stashes, d)
+	}
+	for _, c := range b.children {
+		v.visit(layer, path+"."+c.name, c.m.node())
+	}
+}

@@ -1,0 +1,140 @@
+package nn
+
+import (
+	"slices"
+
+	"penstock/torch"
+)
+
+// SkipStore holds the skips of one forward of a model, or of a part of it: what was stashed and is still to be popped. Each tensor is freed at its last pop. It belongs to
+// one goroutine. A plain Sequential has one without being told; whoever runs a model in parts, as a pipe does, gives each part its own and carries between them what
+// Take gives and Give takes.
+type SkipStore struct {
+	local  map[SkipKey]int  // by skip stashed inside: how many pops inside
+	leaves map[SkipKey]bool // stashed inside and popped outside
+	held   map[SkipKey]*heldSkip
+	given  map[SkipKey][]*torch.Tensor // by skip stashed outside: for the pops to come, in order
+}
+
+type heldSkip struct {
+	t       *torch.Tensor // kept; nil when absent
+	changes int64
+	pops    int // to come
+}
+
+// NewSkipStore makes the store for the flattened layers from <= i < to of a model with these routes.
+func NewSkipStore(routes []SkipRoute, from, to int) *SkipStore {
+	s := &SkipStore{}
+	for _, r := range routes {
+		if r.Stash < from || r.Stash >= to {
+			continue
+		}
+		if s.local == nil {
+			s.local, s.leaves, s.held = map[SkipKey]int{}, map[SkipKey]bool{}, map[SkipKey]*heldSkip{}
+		}
+		for _, p := range r.Pops {
+			if p < to {
+				s.local[r.Key]++
+			} else {
+				s.leaves[r.Key] = true
+			}
+		}
+	}
+	return s
+}
+
+// Give hands the store the tensors that the pops of a skip stashed outside will get, one for each pop in their order; nil where it is absent. The store owns them.
+func (s *SkipStore) Give(key SkipKey, tensors ...*torch.Tensor) {
+	if s.given == nil {
+		s.given = map[SkipKey][]*torch.Tensor{}
+	}
+	s.given[key] = append(s.given[key], tensors...)
+}
+
+// Take is the tensor of a skip that was stashed inside and is popped outside; nil when absent. It is the caller's to free. Taking it again gives nil.
+func (s *SkipStore) Take(c *Ctx, key SkipKey) *torch.Tensor {
+	h := s.held[key]
+	if h == nil {
+		return nil
+	}
+	delete(s.held, key)
+	h.unchanged(c, key)
+	return h.t
+}
+
+// Free frees what the store still holds.
+func (s *SkipStore) Free() {
+	for _, h := range s.held {
+		h.t.Free()
+	}
+	for _, list := range s.given {
+		for _, t := range list {
+			t.Free()
+		}
+	}
+	s.held, s.given = nil, nil
+}
+
+func (s *SkipStore) stash(c *Ctx, key SkipKey, t *torch.Tensor) {
+	if s.held == nil {
+		c.refuse("stash", key, "is not a skip of the model that is running")
+	}
+	h := &heldSkip{pops: s.local[key]}
+	if t != nil {
+		h.t = c.Keep(c.Branch(t))
+		h.changes = h.t.Changes()
+	}
+	s.held[key] = h
+}
+
+func (s *SkipStore) pop(c *Ctx, key SkipKey) *torch.Tensor {
+	if list, ok := s.given[key]; ok && len(list) > 0 {
+		s.given[key] = list[1:]
+		return c.Adopt(list[0])
+	}
+	h := s.held[key]
+	if h == nil {
+		c.refuse("pop", key, "has not been stashed")
+	}
+	h.unchanged(c, key)
+	h.pops--
+	var t *torch.Tensor
+	if h.t != nil {
+		t = c.Branch(h.t)
+	}
+	if h.pops == 0 && !s.leaves[key] {
+		h.t.Free()
+		delete(s.held, key)
+	}
+	return t
+}
+
+func (h *heldSkip) unchanged(c *Ctx, key SkipKey) {
+	if h.t != nil && h.t.Changes() != h.changes {
+		c.refuse("pop", key, "was overwritten in place after it was stashed; let the layer that did it declare nn.InPlace, or stash a Clone")
+	}
+}
+
+// apart gives a layer that overwrites its input copies of what is stashed.
+func (s *SkipStore) apart(c *Ctx, l Layer, xs []*torch.Tensor) []*torch.Tensor {
+	if len(s.held) == 0 || !overwrites(l) {
+		return xs
+	}
+	out := slices.Clone(xs)
+	for i, x := range xs {
+		for _, h := range s.held {
+			if h.t != nil && SameMemory(x, h.t) {
+				out[i] = c.Clone(x)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// SameMemory says whether two tensors are views of the same memory.
+func SameMemory(a, b *torch.Tensor) bool {
+	x, _ := a.Storage()
+	y, _ := b.Storage()
+	return x == y
+}

@@ -1,0 +1,15 @@
+package torch
+
+var opAlias = declare("aten::alias(Tensor(a) self) -> Tensor(a)")
+var opPlainLinear = declare("aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
+
+func (c *Ctx) Branch(t *Tensor) *Tensor {
+	if !c.Grad() || !t.RequiresGrad() {
+		return c.Share(t)
+	}
+	return c.begin(opAlias).t(t).one()
+}
+
+func (c *Ctx) PlainLinear(input, weight, bias *Tensor) *Tensor {
+	return c.begin(opPlainLinear).t(input).t(weight).t(bias).one()
+}
