@@ -48,7 +48,7 @@ func TestFailureAtEveryPoint(t *testing.T) {
 		{"panic", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("out of luck") },
 			[]string{"panic: out of luck", "failure_test.go"}, nil},
 		{"panic with an error", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic(boom) }, []string{"panic: boom"}, boom},
-		{"nothing returned", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { return nil }, []string{"must return a tensor", "none"}, nil},
+		{"nothing returned", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { return nil }, []string{"must return tensors", "none"}, nil},
 		{"Goexit", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { runtime.Goexit(); return nil }, []string{"runtime.Goexit"}, pipe.ErrGoexit},
 	}
 	for _, way := range ways {
