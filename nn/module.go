@@ -53,8 +53,8 @@ func (b *Base) Buffer(name string, dtype torch.DType, init Init, shape ...int64)
 }
 
 // Share declares a parameter that another module has declared, such as an embedding that is the weight of a network's head as well, and returns the handle through which
-// this module is to use it. There is one parameter, which belongs to the module that declared it first: it is listed, counted, saved and stepped once. Where a pipe
-// puts the two modules on different stages, the handle is a copy on its own stage, and its gradients go to the owner's.
+// this module is to use it. There is one parameter: it is listed, counted, saved and stepped once, under the name that comes first in the model. Where a pipe puts
+// the modules on different stages it lives on the first of them; the handles on the others are copies, whose gradients go there.
 func (b *Base) Share(name string, p *Param) *Param { return b.declare(name, p.tie()) }
 
 func (b *Base) declare(name string, p *Param) *Param {
@@ -100,17 +100,17 @@ func State(m Module) []NamedParam {
 	walk(m, "", func(name string, p *Param) {
 		if owner := p.Owner(); !seen[owner] {
 			seen[owner] = true
-			out = append(out, NamedParam{name, owner})
+			out = append(out, NamedParam{name, p})
 		}
 	})
 	return out
 }
 
-// Ties lists the handles on parameters in m that were declared with Share, under their own names, as State does. Several may be of one parameter, and the owner need not be in m.
-func Ties(m Module) []NamedParam {
+// Shared lists what is in m of parameters that several modules use, handle by handle, as State does. The other modules need not be in m.
+func Shared(m Module) []NamedParam {
 	var out []NamedParam
 	walk(m, "", func(name string, p *Param) {
-		if p.owner != nil {
+		if p.Shared() {
 			out = append(out, NamedParam{name, p})
 		}
 	})

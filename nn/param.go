@@ -14,9 +14,10 @@ type Param struct {
 	init      Init
 	trainable bool
 	buffer    bool
-	value     *torch.Tensor // of a tie: its replica, if it has one
-	owner     *Param        // of a tie; nil for a parameter itself
+	value     *torch.Tensor
+	owner     *Param // of a tie, which has nothing of its own but a replica; nil for a parameter itself
 	ties      int
+	replica   *torch.Tensor
 }
 
 // tie makes a further handle on the parameter.
@@ -37,11 +38,11 @@ func (p *Param) Owner() *Param {
 // Shared says that more than one module uses the parameter.
 func (p *Param) Shared() bool { return p.Owner().ties > 0 }
 
-// Replicate gives a handle made by Base.Share a tensor of its own to stand for the owner's, a leaf with a gradient of its own; nil takes it away. The tensor stays the caller's,
-// who keeps it equal to the owner's and adds its gradient to the owner's: it is how a pipe puts a parameter on two stages.
+// Replicate gives one of the handles on a shared parameter a tensor of its own to stand for the value, a leaf with a gradient of its own; nil takes it away. The tensor stays
+// the caller's, who keeps it equal to the value and adds its gradient to the value's: it is how a pipe puts a parameter on two stages.
 func (p *Param) Replicate(t *torch.Tensor) {
-	require(p.owner != nil, "Replicate is for handles made by Base.Share")
-	p.value = t
+	require(p.Shared(), "Replicate is for parameters that several modules Share")
+	p.replica = t
 }
 
 // Shape is the declared shape. The caller must not change it.
@@ -76,13 +77,13 @@ func (p *Param) Tensor() *torch.Tensor {
 	if p == nil {
 		return nil
 	}
-	switch {
-	case p.value != nil:
-		return p.value
-	case p.owner != nil:
-		return p.owner.Tensor()
+	if p.replica != nil {
+		return p.replica
 	}
-	panic("nn: a parameter is used before it exists; call nn.Materialise or pipe.New first")
+	if p = p.Owner(); p.value == nil {
+		panic("nn: a parameter is used before it exists; call nn.Materialise or pipe.New first")
+	}
+	return p.value
 }
 
 // Exists says whether the parameter is materialised.
