@@ -1,6 +1,10 @@
 package nn
 
-import "penstock/torch"
+import (
+	"fmt"
+
+	"penstock/torch"
+)
 
 // Loss compares an output with a target and gives a scalar. Like a layer it must depend on nothing but its arguments.
 type Loss interface {
@@ -8,4 +12,39 @@ type Loss interface {
 	Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor
 	// Reduction says how rows are combined, ReduceMean or ReduceSum; a pipe weights the means of micro-batches by their rows.
 	Reduction() torch.Reduction
+}
+
+// TupleLoss compares tuples: what the model gives with what the batch wants. LossOfTuples makes a Loss of it.
+type TupleLoss interface {
+	ForwardTuple(c *Ctx, outputs, targets []*torch.Tensor) *torch.Tensor
+	Reduction() torch.Reduction
+}
+
+// LossOfTuples is a TupleLoss as a Loss.
+func LossOfTuples(l TupleLoss) Loss { return tupleLoss{l} }
+
+type tupleLoss struct{ TupleLoss }
+
+func (l tupleLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
+	return l.ForwardTuple(c, []*torch.Tensor{output}, []*torch.Tensor{target})
+}
+
+// RunLoss computes the loss of a micro-batch by whichever forward it has. A result that is no single number fails as an operator does.
+func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
+	refuse := func(message string) {
+		panic(&torch.Error{Op: "loss", Args: append(describe(outputs), describe(targets)...), Device: c.Device(), Message: message})
+	}
+	var loss *torch.Tensor
+	if t, ok := l.(TupleLoss); ok {
+		loss = t.ForwardTuple(c, outputs, targets)
+	} else {
+		if len(outputs) != 1 || len(targets) != 1 {
+			refuse(fmt.Sprintf("the model gives a tuple of %d and the batch has a tuple of %d targets; the loss compares one tensor with one, let it be an nn.TupleLoss", len(outputs), len(targets)))
+		}
+		loss = l.Forward(c, outputs[0], targets[0])
+	}
+	if loss == nil || loss.Freed() || len(loss.Shape()) != 0 {
+		refuse(fmt.Sprintf("a loss must be a number, a tensor without dimensions; it is %v", loss))
+	}
+	return loss
 }

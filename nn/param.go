@@ -45,6 +45,9 @@ func (p *Param) Replicate(t *torch.Tensor) {
 	p.replica = t
 }
 
+// Replica is what Replicate set, or nil.
+func (p *Param) Replica() *torch.Tensor { return p.replica }
+
 // Shape is the declared shape. The caller must not change it.
 func (p *Param) Shape() []int64 { return p.shape }
 
@@ -128,6 +131,20 @@ func Materialise(c *torch.Ctx, params []NamedParam, seed uint64) {
 			p.SetTensor(t)
 		}
 	})
+}
+
+// Convert gives the floating-point ones of params another element type. Values that exist are converted on the context's device; their gradients are dropped.
+func Convert(c *torch.Ctx, params []NamedParam, dtype torch.DType) {
+	for _, n := range params {
+		p := n.Owner()
+		if !p.dtype.IsFloat() || p.dtype == dtype {
+			continue
+		}
+		p.dtype = dtype
+		if p.value != nil {
+			c.NoGrad(func() { p.SetTensor(c.Keep(c.To(p.value, dtype))) })
+		}
+	}
 }
 
 // Free frees every parameter and buffer of m.

@@ -13,7 +13,7 @@ type SkipStore struct {
 	local  map[SkipKey]int  // by skip stashed inside: how many pops inside
 	leaves map[SkipKey]bool // stashed inside and popped outside
 	held   map[SkipKey]*heldSkip
-	given  map[SkipKey][]*torch.Tensor // by skip stashed outside: for the pops to come, in order
+	given  map[SkipKey][]heldSkip // by skip stashed outside: for the pops to come, in order
 }
 
 type heldSkip struct {
@@ -46,9 +46,15 @@ func NewSkipStore(routes []SkipRoute, from, to int) *SkipStore {
 // Give hands the store the tensors that the pops of a skip stashed outside will get, one for each pop in their order; nil where it is absent. The store owns them.
 func (s *SkipStore) Give(key SkipKey, tensors ...*torch.Tensor) {
 	if s.given == nil {
-		s.given = map[SkipKey][]*torch.Tensor{}
+		s.given = map[SkipKey][]heldSkip{}
 	}
-	s.given[key] = append(s.given[key], tensors...)
+	for _, t := range tensors {
+		h := heldSkip{t: t}
+		if t != nil {
+			h.changes = t.Changes()
+		}
+		s.given[key] = append(s.given[key], h)
+	}
 }
 
 // Take is the tensor of a skip that was stashed inside and is popped outside; nil when absent. It is the caller's to free. Taking it again gives nil.
@@ -68,8 +74,8 @@ func (s *SkipStore) Free() {
 		h.t.Free()
 	}
 	for _, list := range s.given {
-		for _, t := range list {
-			t.Free()
+		for _, h := range list {
+			h.t.Free()
 		}
 	}
 	s.held, s.given = nil, nil
@@ -90,7 +96,8 @@ func (s *SkipStore) stash(c *Ctx, key SkipKey, t *torch.Tensor) {
 func (s *SkipStore) pop(c *Ctx, key SkipKey) *torch.Tensor {
 	if list, ok := s.given[key]; ok && len(list) > 0 {
 		s.given[key] = list[1:]
-		return c.Adopt(list[0])
+		list[0].unchanged(c, key)
+		return c.Adopt(list[0].t)
 	}
 	h := s.held[key]
 	if h == nil {

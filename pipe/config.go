@@ -3,7 +3,6 @@ package pipe
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"penstock/nn"
 	"penstock/torch"
@@ -57,14 +56,30 @@ type Config struct {
 	Chunks int
 	// Checkpoint is the policy; zero is ExceptLast.
 	Checkpoint Checkpoint
+	// Checkpoints gives each stage a policy of its own, in place of Checkpoint. Nil is the same for all.
+	Checkpoints []Checkpoint
+	// DeferredBatchNorm moves the running statistics of batch norms once for each mini-batch, by the mean and the unbiased variance of all its rows, instead of once for
+	// each micro-batch; see nn.Deferred. The model is not converted.
+	DeferredBatchNorm bool
+	// Autocast runs forwards and recomputations in bfloat16 where that is safe; see torch.Options. Parameters, their gradients and their optimizers stay as they are.
+	Autocast bool
 	// Threads is the number of intra-op threads of each worker. 0 is 1, whatever the number of cores: sums depend on the thread count.
 	Threads int
 	// Cores binds the worker of the i-th distinct device to a set of cores. Nil binds none.
 	Cores [][]int
 	// Seed is the root of initial weights and of all randomness.
 	Seed uint64
-	// Record makes every Step and Eval return a timeline.
+	// Record makes every Step and Infer return a timeline.
 	Record bool
+
+	// What follows is for measuring what the defaults are worth.
+
+	// RelaySkips sends skip connections through every stage between their ends instead of straight.
+	RelaySkips bool
+	// LateRecompute recomputes when the gradient has arrived instead of before.
+	LateRecompute bool
+	// CopyWorkers gives every device a second worker that does its transfers beside the computation. On an accelerator that costs nothing; on a CPU it takes a core from the others.
+	CopyWorkers bool
 }
 
 // MaxThreads is the most intra-op threads that a worker may have. A process with very many more is not slow, it stops.
@@ -119,36 +134,22 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	case cfg.Chunks < 0:
 		return cfg, fmt.Errorf("%w: %d; want at least 1", ErrChunks, cfg.Chunks)
 	}
-	if cfg.Checkpoint < 0 || int(cfg.Checkpoint) >= len(checkpointNames) {
-		return cfg, fmt.Errorf("pipe: unknown checkpoint policy %d: want Never, Always or ExceptLast", int(cfg.Checkpoint))
+	if cfg.Checkpoints == nil {
+		for range cfg.Balance {
+			cfg.Checkpoints = append(cfg.Checkpoints, cfg.Checkpoint)
+		}
+	}
+	if len(cfg.Checkpoints) != len(cfg.Balance) {
+		return cfg, fmt.Errorf("pipe: %d checkpoint policies for %d stages; give each stage one, or set Checkpoint for all", len(cfg.Checkpoints), len(cfg.Balance))
+	}
+	for _, k := range append([]Checkpoint{cfg.Checkpoint}, cfg.Checkpoints...) {
+		if k < 0 || int(k) >= len(checkpointNames) {
+			return cfg, fmt.Errorf("pipe: unknown checkpoint policy %d: want Never, Always or ExceptLast", int(k))
+		}
 	}
 	if cfg.Threads < 0 || cfg.Threads > MaxThreads {
 		return cfg, fmt.Errorf("pipe: %d threads; want 1 to %d", cfg.Threads, MaxThreads)
 	}
 	cfg.Threads = max(cfg.Threads, 1)
-	return cfg, sharedAcross(cfg.Balance, layers)
-}
-
-// sharedAcross refuses a parameter that lives on two stages: each stage would train a copy of its own.
-func sharedAcross(balance []int, layers []nn.NamedLayer) error {
-	type place struct {
-		stage int
-		name  string
-	}
-	first := map[*nn.Param]place{}
-	at := 0
-	for stage, n := range balance {
-		for _, l := range layers[at : at+n] {
-			for _, p := range l.State() {
-				if f, ok := first[p.Param]; ok && f.stage != stage {
-					return fmt.Errorf("pipe: parameter %q of stage %d is also %q of stage %d; choose a balance (%s) that keeps both on one stage",
-						p.Name, stage, f.name, f.stage, strings.Trim(fmt.Sprint(balance), "[]"))
-				} else if !ok {
-					first[p.Param] = place{stage, p.Name}
-				}
-			}
-		}
-		at += n
-	}
-	return nil
+	return cfg, nil
 }

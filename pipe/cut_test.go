@@ -18,6 +18,7 @@ import (
 // call is a layer made of a function.
 type call struct {
 	nn.Base
+	p *nn.Param // that f uses, or nil
 	f func(*nn.Ctx, *torch.Tensor) *torch.Tensor
 }
 

@@ -4,62 +4,96 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"penstock/schedule"
 	"penstock/torch"
 )
 
-// Run is a mini-batch between forward and backward, for losses of the user's own. It belongs to one goroutine. Close it if Backward is not called.
+// Run is a mini-batch between forward and backward, for losses of the user's own. It belongs to one goroutine. Close it when it is not wanted any more; a Backward closes it.
 type Run struct {
-	r      *minibatch
-	output *torch.Tensor
+	r       *minibatch
+	outputs []*torch.Tensor
 }
 
 // Forward runs the training forward over all stages and keeps what backward needs. On failure see Step.
 func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
-	r, err := p.minibatch(b, true)
+	r, err := p.minibatch(b, true, true)
 	if err != nil {
 		return nil, err
 	}
-	out, err := r.run(ctx)
+	out, _, err := r.run(ctx)
 	if err != nil {
 		r.free()
 		return nil, err
 	}
-	return &Run{r: r, output: out.SetRequiresGrad(out.DType().IsFloat())}, nil
+	for _, t := range out {
+		t.SetRequiresGrad(t.DType().IsFloat())
+	}
+	return &Run{r: r, outputs: out}, nil
 }
 
-// Output is the output of the whole batch on the last device, owned by the run. It is a leaf that requires a gradient, so a loss computed from it in
-// any Ctx, and that Ctx's Backward, leave the gradient that Backward wants in it.
-func (run *Run) Output() *torch.Tensor { return run.output }
+// Output is the output of the whole batch on the last device, owned by the run; the first, of a model that gives a tuple; nil after the run was closed. It is a leaf that requires a
+// gradient, so a loss computed from it in any Ctx, and that Ctx's Backward, leave the gradient that Backward wants in it.
+func (run *Run) Output() *torch.Tensor {
+	if run.outputs == nil {
+		return nil
+	}
+	return run.outputs[0]
+}
+
+// Outputs is the tuple that the model gives. Elements that are not floating-point have no gradient.
+func (run *Run) Outputs() []*torch.Tensor { return run.outputs }
 
 // MicroBatches is the real number of micro-batches.
 func (run *Run) MicroBatches() int { return len(run.r.parts) }
 
-// Backward runs the pipelined backward from the gradient of the whole output, which stays the caller's; nil is the gradient that lies in Output. It adds into the
-// gradients of the parameters and closes the run. On failure see Step.
-func (run *Run) Backward(ctx context.Context, grad *torch.Tensor) error {
+// Backward runs the pipelined backward from the gradients of the whole outputs, which stay the caller's, one for each output and nil where there is none; with no argument from
+// the gradients that lie in Outputs. It adds into the gradients of the parameters and closes the run. On failure see Step.
+func (run *Run) Backward(ctx context.Context, grads ...*torch.Tensor) error {
 	defer run.Close()
-	if run.output == nil {
-		return errors.New("pipe: this run is closed; a run has one backward")
+	return run.backward(ctx, false, grads)
+}
+
+// BackwardRetained is Backward, but keeps what a further backward of the run needs. Micro-batches that are recomputed are so again. On failure the run is closed.
+func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) error {
+	err := run.backward(ctx, true, grads)
+	if err != nil {
+		run.Close()
+	}
+	return err
+}
+
+func (run *Run) backward(ctx context.Context, retain bool, grads []*torch.Tensor) error {
+	if run.outputs == nil {
+		return errors.New("pipe: this run is closed; a run has one Backward, which frees it, and BackwardRetained before that")
 	}
 	r := run.r
 	c := torch.NewCtx(torch.Options{Device: r.p.stages[len(r.p.stages)-1].Device})
 	defer c.Close()
-	if grad == nil {
-		if grad = c.GradOf(run.output); grad == nil {
-			return errors.New("pipe: the output has no gradient; run a backward of the loss first, or give one")
+	if len(grads) == 0 {
+		for _, t := range run.outputs {
+			grads = append(grads, c.GradOf(t))
 		}
 	}
-	if grad.Freed() {
-		return errors.New("pipe: the gradient was freed; keep it until Backward returns")
+	if !slices.ContainsFunc(grads, func(g *torch.Tensor) bool { return g != nil }) {
+		return errors.New("pipe: the output has no gradient; run a backward of the loss first, or give one")
 	}
-	if want, got := fmt.Sprint(run.output.Shape()), fmt.Sprint(grad.Shape()); want != got {
-		return fmt.Errorf("pipe: the output's shape is %s, the gradient's %s", want, got)
+	if len(grads) != len(run.outputs) {
+		return fmt.Errorf("pipe: %d gradients for %d outputs; give one for each, nil where there is none", len(grads), len(run.outputs))
 	}
-	r.grad = grad
-	g, err := r.p.graph(programKey{len(r.parts), schedule.BackwardOnly, r.policy})
+	for i, g := range grads {
+		switch {
+		case g == nil:
+		case g.Freed():
+			return fmt.Errorf("pipe: gradient %d was freed; keep it until Backward returns", i)
+		case fmt.Sprint(g.Shape()) != fmt.Sprint(run.outputs[i].Shape()):
+			return fmt.Errorf("pipe: output %d has the shape %v, its gradient %v; they must be the same", i, run.outputs[i].Shape(), g.Shape())
+		}
+	}
+	r.grads, r.retain = grads, retain
+	g, err := r.p.graph(programKey{len(r.parts), schedule.BackwardOnly, true})
 	if err != nil {
 		return err
 	}
@@ -74,57 +108,67 @@ func (run *Run) Backward(ctx context.Context, grad *torch.Tensor) error {
 // Close frees what the run holds. Closing twice is fine.
 func (run *Run) Close() {
 	run.r.free()
-	if run.output != nil {
-		run.output.SetGradOf(nil)
-		run.output.Free()
-		run.output = nil
+	for _, t := range run.outputs {
+		t.SetGradOf(nil)
+		t.Free()
 	}
-}
-
-// Eval runs the model on x in evaluation mode, pipelined, keeping nothing. The result, on the last device, is the caller's to Free.
-func (p *Pipe) Eval(ctx context.Context, x *torch.Tensor) (*torch.Tensor, error) {
-	r, err := p.minibatch(Batch{Input: x}, false)
-	if err != nil {
-		return nil, err
-	}
-	defer r.free()
-	return r.run(ctx)
+	run.outputs = nil
 }
 
 // run does the forward half and gathers the outputs. Only what backward needs stays in the cells.
-func (r *minibatch) run(ctx context.Context) (*torch.Tensor, error) {
+func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timeline, error) {
 	p := r.p
 	if err := p.enter(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer p.open.Done()
-	g, err := p.graph(programKey{len(r.parts), schedule.ForwardOnly, r.policy})
+	g, err := p.graph(programKey{len(r.parts), schedule.ForwardOnly, r.graph})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if _, err := p.execute(ctx, g, r); err != nil {
-		return nil, err
+	timeline, err := p.execute(ctx, g, r)
+	if err != nil {
+		return nil, nil, err
 	}
-	last := len(p.stages) - 1
-	var out *torch.Tensor
-	err = p.onWorker(p.stages[last].worker, func(c *torch.Ctx) {
-		list := make([]*torch.Tensor, len(r.parts))
-		for i := range list {
-			if list[i] = r.cells[last][i].sent; list[i] == nil {
-				list[i] = r.cells[last][i].out
+	var out []*torch.Tensor
+	err = p.onWorker(p.stages[len(p.stages)-1].worker, func(c *torch.Ctx) { out = r.gather(c) })
+	if err != nil {
+		free(out)
+		return nil, nil, fmt.Errorf("pipe: gathering the output: %w", err)
+	}
+	return out, timeline, nil
+}
+
+// gather joins the micro-batches' outputs, which must have rows.
+func (r *minibatch) gather(c *torch.Ctx) (out []*torch.Tensor) {
+	c.SetGrad(false)
+	cells := r.cells[len(r.p.stages)-1]
+	lists := make([][]*torch.Tensor, len(cells))
+	for i := range cells {
+		if lists[i] = cells[i].sent; lists[i] == nil {
+			lists[i] = cells[i].out
+		}
+		if len(lists[i]) != len(lists[0]) {
+			panic(fmt.Errorf("micro-batch 0 gave a tuple of %d and micro-batch %d one of %d; a model gives the same number for every micro-batch", len(lists[0]), i, len(lists[i])))
+		}
+	}
+	for j := range lists[0] {
+		column := make([]*torch.Tensor, len(lists))
+		for i := range lists {
+			if column[i] = lists[i][j]; len(column[i].Shape()) == 0 {
+				panic(fmt.Errorf("output %d is a number, %v, which has no rows to join over micro-batches; let the last layer give each row its value", j, column[i]))
 			}
 		}
-		c.SetGrad(false)
-		out = c.Keep(c.Cat(list, 0))
-	})
-	if err != nil {
-		return nil, fmt.Errorf("pipe: gathering the output: %w", err)
+		out = append(out, c.Cat(column, 0))
 	}
-	for i := range r.parts {
-		r.cells[last][i].sent.Free()
-		r.cells[last][i].sent = nil
+	for i := range cells {
+		free(cells[i].sent)
+		cells[i].sent = nil
 	}
-	return out, nil
+	for _, t := range out {
+		c.Keep(t)
+	}
+	return out
 }
 
 // onWorker runs f on one worker and waits for it.
@@ -134,8 +178,7 @@ func (p *Pipe) onWorker(worker int, f func(c *torch.Ctx)) (err error) {
 	p.submit.Lock()
 	p.workers[worker].jobs <- func(c *torch.Ctx) {
 		defer done.Done()
-		defer c.Close()
-		err = torch.Try(func() { f(c) })
+		err = onStage(-1, c, func(_ int, c *torch.Ctx) error { f(c); return nil })
 	}
 	p.submit.Unlock()
 	done.Wait()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"penstock/nn"
@@ -69,10 +70,14 @@ type problem struct {
 	target func(c *torch.Ctx, step int) *torch.Tensor
 	rows   int64
 	steps  int
+
+	deferred bool // batch norms
 }
 
 // plain trains without a pipe: a loop over micro-batches, each forward and backward of the whole model.
 func (q problem) plain(chunks int64, seed uint64) record {
+	runtime.LockOSThread() // autograd orders what is used several times by numbers that it counts on each thread
+	defer runtime.UnlockOSThread()
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()
 	model := q.model()
@@ -85,6 +90,10 @@ func (q problem) plain(chunks int64, seed uint64) record {
 		nn.ZeroGrads(model)
 		x, y := q.input(c, step), q.target(c, step)
 		total, start := 0.0, int64(0)
+		var deferred *nn.Deferred
+		if q.deferred {
+			deferred = nn.NewDeferred()
+		}
 		for i := range m {
 			n := q.rows / m
 			if i < q.rows%m {
@@ -95,12 +104,15 @@ func (q problem) plain(chunks int64, seed uint64) record {
 				weight = float64(n) / float64(q.rows)
 			}
 			c.SetGrad(true)
-			ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: int(i), MicroBatches: int(m), Seed: torch.Mix(seed, uint64(step))})
+			ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: int(i), MicroBatches: int(m), Seed: torch.Mix(seed, uint64(step)), Deferred: deferred})
 			loss := q.loss.Forward(ctx, model.Forward(ctx, c.Narrow(x, 0, start, n)), c.Narrow(y, 0, start, n))
 			total += float64(torch.Item[float32](loss)) * weight
 			c.SetGrad(false)
 			c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{c.Fill_(c.EmptyLike(loss), weight)}, false)
 			start += n
+		}
+		if q.deferred {
+			deferred.Commit(nn.NewCtx(c, nn.Config{}))
 		}
 		losses = append(losses, total)
 		if step == q.steps-1 {

@@ -17,23 +17,39 @@ type Stage struct {
 	Device torch.Device
 	Layers []nn.NamedLayer
 
+	first     int // of the model's flattened layers
 	worker    int
-	inputGrad bool // there is something to train before this stage
+	inputGrad bool               // there is something to train before this stage
+	elsewhere map[*nn.Param]bool // used here, and living on an earlier stage
+
+	ports []port
+	lent  []lent
+	ties  []tie
 }
 
-// State lists the stage's parameters and buffers under their names in the model.
+// State lists the parameters and buffers that live on the stage, under their names in the model. One that several stages use lives on the first of them.
 func (s *Stage) State() []nn.NamedParam {
 	var out []nn.NamedParam
 	seen := map[*nn.Param]bool{}
 	for _, l := range s.Layers {
 		for _, p := range l.State() {
-			if !seen[p.Param] {
-				seen[p.Param] = true
+			if owner := p.Owner(); !seen[owner] && !s.elsewhere[owner] {
+				seen[owner] = true
 				out = append(out, p)
 			}
 		}
 	}
 	return out
+}
+
+// trains says whether anything on the stage has a gradient.
+func (s *Stage) trains() bool {
+	for _, l := range s.Layers {
+		if len(nn.Params(l.Layer)) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Params lists the stage's trainable parameters.
@@ -52,8 +68,9 @@ func (s *Stage) Params() []nn.NamedParam {
 type Pipe struct {
 	cfg     Config
 	model   *nn.Sequential
+	routes  []nn.SkipRoute
 	stages  []*Stage
-	workers []*worker
+	workers []*worker // with CopyWorkers, those that compute and then those that copy
 
 	record   atomic.Bool
 	open     sync.WaitGroup // runs that were started
@@ -72,39 +89,28 @@ type program struct {
 type programKey struct {
 	microBatches int
 	phase        schedule.Phase
-	checkpoint   Checkpoint
+	training     bool
 }
 
 // New cuts a model's flattened layers over devices, materialises parameters that do not exist yet on the device of their stage and copies those
 // that exist there. It starts the workers; Close ends them. On failure nothing is left running or allocated.
 func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
+	if model == nil {
+		return nil, errors.New("pipe: the model is nil; want an nn.Sequential")
+	}
 	layers := model.Layers()
 	cfg, err := cfg.resolved(layers)
 	if err != nil {
 		return nil, err
 	}
 	p := &Pipe{cfg: cfg, model: model, programs: map[programKey]*program{}}
+	if p.routes, err = model.SkipRoutes(); err != nil {
+		return nil, fmt.Errorf("pipe: %w", err)
+	}
 	p.record.Store(cfg.Record)
-	trained := false
-	index := map[torch.Device]int{}
-	for i, n := range cfg.Balance {
-		d := cfg.Devices[i]
-		if _, ok := index[d]; !ok {
-			var cores []int
-			if len(p.workers) < len(cfg.Cores) {
-				cores = cfg.Cores[len(p.workers)]
-			}
-			w, err := newWorker(d, cfg.Threads, cores)
-			if err != nil {
-				return nil, errors.Join(err, p.Close())
-			}
-			index[d] = len(p.workers)
-			p.workers = append(p.workers, w)
-		}
-		s := &Stage{Device: d, Layers: layers[:n], worker: index[d], inputGrad: trained}
-		trained = trained || len(s.Params()) > 0
-		p.stages = append(p.stages, s)
-		layers = layers[n:]
+	p.cut(layers)
+	if err := p.hire(); err != nil {
+		return nil, errors.Join(err, p.Close())
 	}
 	var made []nn.NamedParam
 	for _, s := range nn.State(model) {
@@ -112,13 +118,68 @@ func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 			made = append(made, s)
 		}
 	}
-	if err := p.OnStages(context.Background(), p.settle); err != nil {
+	err = p.OnStages(context.Background(), p.settle)
+	if err == nil {
+		err = p.OnStages(context.Background(), p.replicate)
+	}
+	if err != nil {
+		err = errors.Join(fmt.Errorf("pipe: placing the model: %w", err), p.Close())
 		for _, s := range made {
 			s.Param.Free()
 		}
-		return nil, errors.Join(fmt.Errorf("pipe: placing the model: %w", err), p.Close())
+		return nil, err
 	}
 	return p, nil
+}
+
+// cut makes the stages.
+func (p *Pipe) cut(layers []nn.NamedLayer) {
+	trained, first := false, 0
+	seen := map[*nn.Param]bool{}
+	for i, n := range p.cfg.Balance {
+		s := &Stage{Device: p.cfg.Devices[i], Layers: layers[first : first+n], first: first, inputGrad: trained, elsewhere: map[*nn.Param]bool{}}
+		for _, l := range s.Layers {
+			for _, q := range l.State() {
+				s.elsewhere[q.Owner()] = seen[q.Owner()]
+			}
+		}
+		for owner := range s.elsewhere {
+			seen[owner] = true
+		}
+		trained = trained || s.trains()
+		first += n
+		p.stages = append(p.stages, s)
+	}
+	connect(p.stages, p.routes, p.cfg.RelaySkips)
+}
+
+// hire starts a worker for each distinct device, and with CopyWorkers another.
+func (p *Pipe) hire() error {
+	index := map[torch.Device]int{}
+	var devices []torch.Device
+	for _, s := range p.stages {
+		if _, ok := index[s.Device]; !ok {
+			index[s.Device] = len(devices)
+			devices = append(devices, s.Device)
+		}
+		s.worker = index[s.Device]
+	}
+	count := len(devices)
+	if p.cfg.CopyWorkers {
+		devices = append(devices, devices...)
+	}
+	for i, d := range devices {
+		var cores []int
+		if i%count < len(p.cfg.Cores) {
+			cores = p.cfg.Cores[i%count]
+		}
+		w, err := newWorker(d, p.cfg.Threads, cores)
+		if err != nil {
+			return err
+		}
+		p.workers = append(p.workers, w)
+	}
+	return nil
 }
 
 // settle brings a stage's parameters to its device.
@@ -133,8 +194,79 @@ func (p *Pipe) settle(stage int, c *torch.Ctx) error {
 	return nil
 }
 
+// replicate gives the stage's handles on parameters that live on other stages tensors of their own.
+func (p *Pipe) replicate(stage int, c *torch.Ctx) error {
+	s := p.stages[stage]
+	for _, t := range s.ties {
+		value := p.stages[t.owner.stage].lent[t.owner.index].param.Tensor()
+		replica := c.CopyHere(value)
+		if p.stages[t.owner.stage].Device == s.Device {
+			replica = c.Detach(value)
+		}
+		t.handle.Replicate(c.Keep(replica).SetRequiresGrad(value.RequiresGrad()))
+	}
+	return nil
+}
+
+// refresh makes a tie's replica equal to the parameter, whose memory it shares on the same device. Optimizers have stepped since, or the parameter was replaced.
+func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie) {
+	value, replica := p.stages[t.owner.stage].lent[t.owner.index].param.Tensor(), t.handle.Tensor()
+	shared := p.stages[t.owner.stage].Device == s.Device
+	switch {
+	case shared && nn.SameMemory(value, replica):
+	case shared:
+		t.handle.Replicate(c.Keep(c.Detach(value)).SetRequiresGrad(value.RequiresGrad()))
+		replica.Free()
+	default:
+		c.NoGrad(func() { c.Copy_(replica, value) })
+	}
+}
+
 // Model is the model, whole.
 func (p *Pipe) Model() *nn.Sequential { return p.model }
+
+// Len is the number of the model's flattened layers, which Config.Balance counts.
+func (p *Pipe) Len() int { return len(p.model.Layers()) }
+
+// Layers lists the flattened layers in order, over all stages, with their names in the model.
+func (p *Pipe) Layers() []nn.NamedLayer { return p.model.Layers() }
+
+// Layer is a flattened layer by its index, from 0; negative ones count from the end.
+func (p *Pipe) Layer(i int) (nn.NamedLayer, error) {
+	layers := p.model.Layers()
+	if i < -len(layers) || i >= len(layers) {
+		return nn.NamedLayer{}, fmt.Errorf("pipe: there is no layer %d among %d; want %d to %d", i, len(layers), -len(layers), len(layers)-1)
+	}
+	return layers[(i+len(layers))%len(layers)], nil
+}
+
+// Convert gives every floating-point parameter and buffer another element type, each on its stage's device. Gradients are dropped. Call it while no run is going on.
+func (p *Pipe) Convert(ctx context.Context, dtype torch.DType) error {
+	if !dtype.IsFloat() {
+		return fmt.Errorf("pipe: a model cannot be converted to %v; want a floating-point type", dtype)
+	}
+	for _, s := range p.stages {
+		s.forget()
+	}
+	if err := p.OnStages(ctx, func(stage int, c *torch.Ctx) error {
+		nn.Convert(c, p.stages[stage].State(), dtype)
+		return nil
+	}); err != nil {
+		return err
+	}
+	return p.OnStages(ctx, p.replicate)
+}
+
+// forget frees the replicas of parameters that live on other stages.
+func (s *Stage) forget() {
+	for _, t := range s.ties {
+		if replica := t.handle.Replica(); replica != nil {
+			t.handle.Replicate(nil)
+			replica.SetGradOf(nil)
+			replica.Free()
+		}
+	}
+}
 
 // Stages lists the stages. The caller must not change them.
 func (p *Pipe) Stages() []*Stage { return p.stages }
@@ -147,9 +279,11 @@ func (p *Pipe) Config() Config { return p.cfg }
 
 // Devices lists the distinct devices, in order of their first stage.
 func (p *Pipe) Devices() []torch.Device {
-	out := make([]torch.Device, len(p.workers))
-	for i, w := range p.workers {
-		out[i] = w.device
+	var out []torch.Device
+	for _, s := range p.stages {
+		if s.worker == len(out) {
+			out = append(out, s.Device)
+		}
 	}
 	return out
 }
@@ -163,6 +297,9 @@ func (p *Pipe) Close() error {
 		p.open.Wait()
 		for _, w := range p.workers {
 			w.stop()
+		}
+		for _, s := range p.stages {
+			s.forget()
 		}
 	})
 	return nil
@@ -237,7 +374,12 @@ func (p *Pipe) graph(key programKey) (*program, error) {
 	}
 	planned, err := schedule.GPipe(schedule.Config{
 		Stages: len(p.stages), MicroBatches: key.microBatches, Worker: workers, Phase: key.phase,
-		Recompute: func(_, microBatch int) bool { return key.checkpoint.recompute(microBatch) },
+		Recompute: func(stage, microBatch int) bool {
+			return key.training && p.cfg.Checkpoints[stage].recompute(microBatch)
+		},
+		Skips:         edges(p.stages),
+		LateRecompute: p.cfg.LateRecompute,
+		CopyWorkers:   p.cfg.CopyWorkers,
 	})
 	if err == nil {
 		err = schedule.Check(planned, schedule.Limits{})

@@ -3,7 +3,6 @@ package pipe
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"penstock/nn"
 	"penstock/schedule"
@@ -22,21 +21,18 @@ type Result struct {
 // On failure, or when ctx ends first, no later work starts, everything the run held is freed, the Pipe can be used again, and the parameters' gradients
 // are unspecified: drop them with nn.ZeroGrads. The error is *Error where it has coordinates.
 func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) {
-	r, err := p.minibatch(b, true)
+	r, err := p.minibatch(b, true, true)
 	if err != nil {
 		return Result{}, err
 	}
-	switch {
-	case loss == nil:
-		return Result{}, errors.New("pipe: Step needs a loss; Forward and Backward do without")
-	case b.Target == nil:
-		return Result{}, errors.New("pipe: the batch has no target")
+	if loss == nil {
+		return Result{}, errNoLoss
 	}
-	if s := b.Target.Shape(); len(s) == 0 || s[0] != r.total {
-		return Result{}, fmt.Errorf("pipe: the input has %d rows, the target is %v", r.total, b.Target)
+	if err := r.setTargets(); err != nil {
+		return Result{}, err
 	}
 	r.loss = loss
-	g, err := p.graph(programKey{len(r.parts), schedule.Whole, r.policy})
+	g, err := p.graph(programKey{len(r.parts), schedule.Whole, true})
 	if err != nil {
 		return Result{}, err
 	}
@@ -55,3 +51,5 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) 
 	}
 	return out, nil
 }
+
+var errNoLoss = errors.New("pipe: Step needs a loss; Forward and Backward do without")

@@ -1,7 +1,6 @@
 package pipe_test
 
 import (
-	"fmt"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -9,7 +8,6 @@ import (
 	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/pipe"
-	"penstock/torch"
 )
 
 var policies = []pipe.Checkpoint{pipe.Never, pipe.Always, pipe.ExceptLast}
@@ -58,13 +56,14 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 	torchtest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {
 		rows := rapid.Int64Range(1, 9).Draw(t, "rows")
-		kinds := rapid.SliceOfN(rapid.IntRange(0, 17), 1, 9).Draw(t, "layers")
+		kinds := rapid.SliceOfN(rapid.IntRange(0, 22), 1, 10).Draw(t, "layers")
 		chunks := rapid.IntRange(1, 6).Draw(t, "chunks")
 		seed := rapid.Uint64().Draw(t, "seed")
 		q := problem{
 			model: func() *nn.Sequential { return randomModel(kinds) }, rows: rows, steps: 2,
 			loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), input: normal(rows, 2, 6, 6), target: classes(rows, 3),
 		}
+		q.deferred = rapid.Bool().Draw(t, "deferred")
 		if rapid.Bool().Draw(t, "sum") {
 			q.loss = nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{Sum: true})
 		}
@@ -77,7 +76,15 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 			}
 			balance, left = append(balance, n), left-n
 		}
-		cfg := pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: rapid.SampledFrom(policies).Draw(t, "policy"), Seed: seed}
+		cfg := pipe.Config{
+			Balance: balance, Chunks: chunks, Checkpoint: rapid.SampledFrom(policies).Draw(t, "policy"), DeferredBatchNorm: q.deferred, Seed: seed,
+			RelaySkips: rapid.Bool().Draw(t, "relay"), LateRecompute: rapid.Bool().Draw(t, "late"), CopyWorkers: rapid.Bool().Draw(t, "copy workers"),
+		}
+		if rapid.Bool().Draw(t, "policies") {
+			for range balance {
+				cfg.Checkpoints = append(cfg.Checkpoints, rapid.SampledFrom(policies).Draw(t, "policy of a stage"))
+			}
+		}
 		count := rapid.IntRange(1, len(balance)).Draw(t, "devices")
 		for range balance {
 			cfg.Devices = append(cfg.Devices, devices(count)[rapid.IntRange(0, count-1).Draw(t, "device")])
@@ -88,54 +95,4 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 			t.Fatalf("%s differs from the plain loop", d)
 		}
 	})
-}
-
-// randomModel makes a network of [rows, 2, 6, 6] to 3 classes out of numbers.
-func randomModel(kinds []int) *nn.Sequential {
-	s := nn.NewSequential()
-	add := func(l nn.Layer) { s.Add(fmt.Sprintf("l%d", s.Len()), l) }
-	for _, k := range kinds {
-		switch k {
-		case 0:
-			add(nn.NewConv2d(2, 2, nn.Pair{3, 3}, nn.Conv2dConfig{Padding: nn.Pair{1, 1}, Groups: 2}))
-		case 1:
-			add(nn.NewBatchNorm2d(2, nn.BatchNormConfig{}))
-		case 2:
-			add(nn.NewReLU())
-		case 3:
-			add(nn.NewSequential(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.Conv2dConfig{}), nn.NewReLUInPlace()))
-		case 4:
-			add(nn.NewDropout(0.4))
-		case 5:
-			add(nn.NewTanh())
-		case 6:
-			add(nn.NewSequential(nn.NewGELU(), nn.NewSequential(nn.NewDropout(0.2), nn.NewIdentity())))
-		case 7:
-			add(nn.NewBasicBlock(2, 2, 1))
-		case 8:
-			add(nn.NewLayerNorm([]int64{2, 6, 6}, nn.LayerNormConfig{}))
-		case 9:
-			add(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.Conv2dConfig{}))
-		case 10:
-			add(nn.NewSigmoid())
-		case 11:
-			add(nn.NewLinear(6, 6))
-		case 12:
-			add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Transpose(x, 2, 3) }))
-		case 13:
-			add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.SumDim(x, []int64{1, 3}, true)) }))
-		case 14:
-			add(nn.NewSequential(nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}), nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{})))
-		case 15:
-			add(nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)}))
-		case 16:
-			add(nn.NewSoftmax(1))
-		case 17:
-			add(nn.NewSequential(nn.NewFlatten(2, -1), nn.NewTransformerBlock(36, 4, nn.TransformerConfig{Dropout: 0.1}),
-				layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Reshape(x, -1, 2, 6, 6) })))
-		}
-	}
-	add(nn.NewFlatten(1, -1))
-	add(nn.NewLinear(72, 3))
-	return s
 }

@@ -13,7 +13,7 @@ var (
 	opClone      = declare("aten::clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor")
 	opDetach     = declare("aten::detach(Tensor(a) self) -> Tensor(a)")
 	opToCopy     = declare("aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
-	opGate       = declare("penstock::gate(Tensor leaf) -> Tensor")
+	opGate       = declare("penstock::gate(Tensor mailbox, Tensor value) -> Tensor")
 	opTransfer   = declare("penstock::transfer(Tensor self, Device device) -> Tensor")
 	opReshape    = declare("aten::reshape(Tensor(a) self, int[] shape) -> Tensor(a)")
 	opFlatten    = declare("aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)")
@@ -79,7 +79,7 @@ func (c *Ctx) CopyHere(a *Tensor) *Tensor {
 }
 
 // Gate is leaf itself; backward leaves the gradient in leaf with the layout it came in.
-func (c *Ctx) Gate(leaf *Tensor) *Tensor { return c.begin(opGate).t(leaf).one() }
+func (c *Ctx) Gate(mailbox, value *Tensor) *Tensor { return c.begin(opGate).t(mailbox).t(value).one() }
 
 // Reshape is aten::reshape; one size may be -1.
 func (c *Ctx) Reshape(a *Tensor, shape ...int64) *Tensor {

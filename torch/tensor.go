@@ -74,6 +74,9 @@ func product(shape []int64) int64 {
 // DType is the type of the elements.
 func (t *Tensor) DType() DType { return DType(shim.DType(t.handle())) }
 
+// Kind is the kind of device that the tensor lives on.
+func (t *Tensor) Kind() Kind { return Kind(shim.Describe(t.handle()).DeviceType) }
+
 // RequiresGrad says whether autograd follows the tensor.
 func (t *Tensor) RequiresGrad() bool { return shim.RequiresGrad(t.handle()) }
 

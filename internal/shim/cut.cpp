@@ -13,18 +13,18 @@ using torch::autograd::variable_list;
 
 // AccumulateGrad would copy the gradient into the layout of the leaf; this leaves it in the leaf as it came.
 struct Gate : torch::autograd::Function<Gate> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& leaf) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& leaf, const at::Tensor& value) {
     context->save_for_backward({leaf});
-    return leaf.detach();
+    return value.detach();
   }
   static variable_list backward(AutogradContext* context, variable_list grads) {
     at::Tensor leaf = context->get_saved_variables()[0];
     leaf.mutable_grad() = grads[0];
-    return {at::Tensor()};
+    return {at::Tensor(), at::Tensor()};
   }
 };
 
-at::Tensor gate(const at::Tensor& leaf) { return Gate::apply(leaf); }
+at::Tensor gate(const at::Tensor& leaf, const at::Tensor& value) { return Gate::apply(leaf, value); }
 
 // A copy that is expanded where self is.
 at::Tensor transfer(const at::Tensor& self, c10::Device device) {
@@ -38,7 +38,7 @@ at::Tensor transfer(const at::Tensor& self, c10::Device device) {
 }  // namespace ps
 
 TORCH_LIBRARY_FRAGMENT(penstock, m) {
-  m.def("gate(Tensor leaf) -> Tensor");
+  m.def("gate(Tensor mailbox, Tensor value) -> Tensor");
   m.impl("gate", c10::DispatchKey::CompositeImplicitAutograd, TORCH_FN(ps::gate));
   m.def("transfer(Tensor self, Device device) -> Tensor");
   m.impl("transfer", c10::DispatchKey::CompositeImplicitAutograd, TORCH_FN(ps::transfer));

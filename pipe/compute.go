@@ -1,0 +1,329 @@
+package pipe
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"penstock/nn"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// forward runs a stage's layers on a micro-batch. With graph set it records; the first forward of a cell that is recomputed later does not.
+func (r *minibatch) forward(worker int, c *torch.Ctx, a schedule.Action, graph bool) {
+	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
+	skips := nn.NewSkipStore(r.p.routes, stage.first, stage.first+len(stage.Layers))
+	defer skips.Free()
+	cfg := nn.Config{
+		Training: r.training, MicroBatch: a.MicroBatch, MicroBatches: len(r.parts),
+		Checkpointing: r.graph && !graph, Recomputing: a.Kind == schedule.Recompute,
+		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.batch.Step)), Spans: graph, Skips: skips, Extras: r.batch.Extras,
+	}
+	if r.deferred != nil {
+		cfg.Deferred = r.deferred[a.Stage]
+	}
+	n := nn.NewCtx(c, cfg)
+	r.running[worker] = n
+	c.SetGrad(graph)
+	defer c.SetAutocast(c.SetAutocast(r.p.cfg.Autocast))
+
+	in := cell.in
+	if a.Stage == 0 {
+		in = r.view(c, a.MicroBatch)
+	}
+	for i, p := range stage.ports {
+		r.give(c, skips, p, &cell.ports[i], graph)
+	}
+	mark := c.Mark()
+	xs := gated(c, in, cell.mail, graph)
+	if !r.graph && a.Stage > 0 { // nobody will need it again: it goes when the first layer has used it
+		for _, x := range in {
+			c.Adopt(x)
+		}
+		in, cell.in = nil, nil
+	}
+	unchanged := r.watch(in, stage, cell)
+	for _, l := range stage.Layers {
+		xs = n.RunNamed(l, apart(c, l, xs, in))
+		c.Release(mark, xs...)
+	}
+	unchanged()
+	if r.loss != nil && r.last(a.Stage) {
+		xs = n.RunNamed(nn.NamedLayer{Name: "loss", Layer: nn.Tuple(&lossLayer{loss: r.loss, targets: r.want(c, a.MicroBatch)})}, xs)
+		if a.Kind == schedule.Forward {
+			cell.loss = number(c, xs[0])
+		}
+	}
+	r.running[worker] = nil
+	cell.spans = n.Spans()
+	xs = distinct(c, xs, in)
+	// A recomputed cell has both: the next stage may take over what was sent after the recomputation has begun.
+	switch {
+	case graph:
+		cell.out = keep(c, xs)
+	case r.loss == nil || !r.last(a.Stage):
+		cell.sent = keep(c, xs)
+	}
+	for i, p := range stage.ports {
+		r.leave(n, skips, p, &cell.ports[i], graph, a.Kind == schedule.Recompute)
+	}
+	if !r.graph || graph && !r.retained(a) {
+		cell.drop() // the graph, if there is one, keeps what it needs
+	}
+	if cfg.Deferred != nil && a.Kind == schedule.Forward && a.MicroBatch == len(r.parts)-1 {
+		cfg.Deferred.Commit(n)
+	}
+}
+
+// retained says whether a recomputation will be repeated for a second backward.
+func (r *minibatch) retained(a schedule.Action) bool {
+	return r.retain && r.recomputes(a.Stage, a.MicroBatch)
+}
+
+// view is a micro-batch's part of the inputs.
+func (r *minibatch) view(c *torch.Ctx, microBatch int) []*torch.Tensor {
+	if list := r.views[microBatch]; list != nil {
+		return list
+	}
+	list := make([]*torch.Tensor, len(r.inputs))
+	for i, v := range r.inputs {
+		list[i] = r.parts[microBatch].part(c, v)
+	}
+	if !r.inputGrad { // else they belong to the graph of this forward alone
+		for _, t := range list {
+			c.Keep(t)
+		}
+		r.views[microBatch] = list
+	}
+	return list
+}
+
+// want is a micro-batch's part of the targets.
+func (r *minibatch) want(c *torch.Ctx, microBatch int) []*torch.Tensor {
+	if r.wanted[microBatch] == nil {
+		list := make([]*torch.Tensor, len(r.targets))
+		for i, v := range r.targets {
+			list[i] = c.Keep(r.parts[microBatch].part(c, v))
+		}
+		r.wanted[microBatch] = list
+	}
+	return r.wanted[microBatch]
+}
+
+// gated lets gradients of the inputs arrive in their mailboxes.
+func gated(c *torch.Ctx, in, mail []*torch.Tensor, graph bool) []*torch.Tensor {
+	xs := slices.Clone(in)
+	if !graph {
+		return xs
+	}
+	for i, box := range mail {
+		if k := slices.Index(in[:i], in[i]); k >= 0 {
+			xs[i] = xs[k]
+		} else if box != nil {
+			xs[i] = c.Gate(box, in[i])
+		}
+	}
+	return xs
+}
+
+// distinct shares those of xs that are the stage's inputs, because layers gave them back: inputs and outputs are freed one by one.
+func distinct(c *torch.Ctx, xs, in []*torch.Tensor) []*torch.Tensor {
+	out := slices.Clone(xs)
+	for i, x := range xs {
+		if k := slices.Index(xs[:i], x); k >= 0 {
+			out[i] = out[k]
+		} else if slices.Contains(in, x) {
+			out[i] = c.Share(x)
+		}
+	}
+	return out
+}
+
+// give hands a skip to the layers that pop it, each its own handle.
+func (r *minibatch) give(c *torch.Ctx, skips *nn.SkipStore, p port, s *passage, graph bool) {
+	if p.pops == 0 {
+		return
+	}
+	list := make([]*torch.Tensor, p.pops)
+	for k := range list {
+		switch {
+		case s.in == nil:
+		case graph && s.mail != nil:
+			list[k] = c.Keep(c.Gate(s.mail[k], s.in))
+		default:
+			list[k] = c.Keep(c.Share(s.in))
+		}
+	}
+	skips.Give(p.key, list...)
+	if !r.graph && len(p.to) == 0 { // it goes with its last pop
+		s.in.Free()
+		s.in = nil
+	}
+}
+
+// watch returns a function that panics if what the stage was sent, and is still to be used, has been overwritten in between.
+func (r *minibatch) watch(in []*torch.Tensor, stage *Stage, cell *cell) func() {
+	before := make([]int64, len(in)+len(stage.ports))
+	for i, x := range in {
+		before[i] = x.Changes()
+	}
+	for i := range stage.ports {
+		if x := cell.ports[i].in; x != nil {
+			before[len(in)+i] = x.Changes()
+		}
+	}
+	return func() {
+		for i, x := range in {
+			if x.Changes() != before[i] {
+				panic(errors.New("a layer overwrote the stage's input; let it declare nn.InPlace, or begin the stage with another layer"))
+			}
+		}
+		for i := range stage.ports {
+			if x := cell.ports[i].in; x != nil && x.Changes() != before[len(in)+i] {
+				panic(fmt.Errorf("a layer overwrote the skip %v, which is still to be used; let it work on a Clone", stage.ports[i].key))
+			}
+		}
+	}
+}
+
+// leave takes a skip that goes to other stages.
+func (r *minibatch) leave(n *nn.Ctx, skips *nn.SkipStore, p port, s *passage, graph, recomputing bool) {
+	if len(p.to) == 0 || recomputing && p.from.stage >= 0 {
+		return
+	}
+	t := s.in
+	if p.from.stage < 0 {
+		t = skips.Take(n, p.key)
+	}
+	switch {
+	case p.from.stage < 0 && graph:
+		s.out = t
+	case p.from.stage < 0:
+		s.sent = t
+	case t != nil:
+		s.sent = n.Keep(n.Share(t)) // relayed
+	}
+	if !recomputing {
+		s.pending = len(p.to)
+	}
+}
+
+// apart gives a layer that overwrites its input a copy of what the stage was sent.
+func apart(c *torch.Ctx, l nn.NamedLayer, xs, in []*torch.Tensor) []*torch.Tensor {
+	f, ok := l.Layer.(nn.InPlace)
+	if !ok || !f.OverwritesInput() {
+		return xs
+	}
+	out := slices.Clone(xs)
+	for i, x := range xs {
+		if slices.ContainsFunc(in, func(t *torch.Tensor) bool { return nn.SameMemory(x, t) }) {
+			out[i] = c.Clone(x)
+		}
+	}
+	return out
+}
+
+// backward adds the micro-batch's share to the gradients of the stage's parameters and leaves the gradients of what the stage was sent for those that sent it.
+func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
+	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
+	c.SetGrad(false)
+	if r.last(a.Stage) {
+		switch {
+		case r.loss != nil:
+			cell.outGrad = []*torch.Tensor{r.gradOfLoss(c, cell.out[0], r.weight(a.MicroBatch))}
+		default:
+			cell.outGrad = make([]*torch.Tensor, len(cell.out))
+			for j, g := range r.grads {
+				if g != nil {
+					cell.outGrad[j] = c.Keep(r.parts[a.MicroBatch].part(c, Rows(g)))
+				}
+			}
+		}
+	}
+	var roots, grads []*torch.Tensor
+	root := func(t, grad *torch.Tensor) {
+		if t != nil && grad != nil && t.RequiresGrad() {
+			roots, grads = append(roots, t), append(grads, grad)
+		}
+	}
+	for j, t := range cell.out {
+		if j < len(cell.outGrad) {
+			root(t, cell.outGrad[j])
+		}
+	}
+	for i := range cell.ports {
+		if p := &cell.ports[i]; p.out != nil {
+			root(p.out, fold(c, p.grads...))
+		}
+	}
+	for i, l := range stage.lent {
+		root(l.param.Tensor(), fold(c, cell.lent[i]))
+	}
+	if len(roots) > 0 {
+		c.Backward(roots, grads, r.retain)
+	}
+	r.settleGrads(c, stage, cell, a)
+}
+
+// settleGrads gathers what backward left in the mailboxes and lets go of what it used.
+func (r *minibatch) settleGrads(c *torch.Ctx, stage *Stage, cell *cell, a schedule.Action) {
+	if r.loss != nil && r.last(a.Stage) {
+		cell.outGrad = nil // r.lossGrad
+	}
+	free(cell.outGrad)
+	cell.outGrad = nil
+	cell.inGrad = make([]*torch.Tensor, len(cell.mail))
+	for i, box := range cell.mail {
+		cell.inGrad[i] = taken(c, box)
+	}
+	for i, p := range stage.ports {
+		s := &cell.ports[i]
+		for _, box := range s.mail {
+			s.back = append(s.back, taken(c, box))
+		}
+		for k, list := range s.grads {
+			if p.from.stage >= 0 {
+				s.back = append(s.back, list...)
+			} else {
+				free(list)
+			}
+			s.grads[k] = nil
+		}
+	}
+	for i, t := range stage.ties {
+		cell.ties[i] = taken(c, t.handle.Tensor())
+	}
+	for i := range cell.lent {
+		free(cell.lent[i])
+		clear(cell.lent[i])
+	}
+	recomputes := r.recomputes(a.Stage, a.MicroBatch)
+	if !r.retain || recomputes {
+		free(cell.out)
+		cell.out, cell.spans = nil, nil
+		for i := range cell.ports {
+			cell.ports[i].out.Free()
+			cell.ports[i].out = nil
+		}
+	}
+	if !r.retain {
+		cell.drop()
+		free(cell.mail)
+		cell.mail = nil
+		for i := range cell.ports {
+			free(cell.ports[i].mail)
+			cell.ports[i].mail = nil
+		}
+	}
+}
+
+// taken moves a gradient out of where backward left it.
+func taken(c *torch.Ctx, box *torch.Tensor) *torch.Tensor {
+	if box == nil {
+		return nil
+	}
+	g := c.GradOf(box)
+	box.SetGradOf(nil)
+	return c.Keep(g)
+}

@@ -1,0 +1,45 @@
+package pipe
+
+import (
+	"penstock/nn"
+	"penstock/torch"
+)
+
+// weight makes micro-batch losses add up to the loss of the whole batch: a mean counts by its rows, a sum fully.
+func (r *minibatch) weight(microBatch int) float64 {
+	if r.loss.Reduction() == torch.ReduceSum || r.total == 0 {
+		return 1
+	}
+	return float64(r.parts[microBatch].length) / float64(r.total)
+}
+
+// lossLayer lets the loss run under a name of its own, as the last layer of the last stage.
+type lossLayer struct {
+	nn.Base
+	loss    nn.Loss
+	targets []*torch.Tensor
+}
+
+func (l *lossLayer) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	return []*torch.Tensor{nn.RunLoss(c, l.loss, xs, l.targets)}
+}
+
+// gradOfLoss is a micro-batch's weight as the gradient of its loss. Micro-batches of a mini-batch have at most two weights, one after the other.
+func (r *minibatch) gradOfLoss(c *torch.Ctx, loss *torch.Tensor, weight float64) *torch.Tensor {
+	if r.lossGrad == nil || r.lossWeight != weight {
+		r.lossGrad.Free()
+		r.lossGrad, r.lossWeight = c.Keep(c.Fill_(c.EmptyLike(loss), weight)), weight
+	}
+	return r.lossGrad
+}
+
+// number reads a loss.
+func number(c *torch.Ctx, t *torch.Tensor) float64 {
+	switch t.DType() {
+	case torch.Float64:
+		return torch.Item[float64](t)
+	case torch.Float32:
+		return float64(torch.Item[float32](t))
+	}
+	return torch.Item[float64](c.To(c.Detach(t), torch.Float64))
+}

@@ -1,0 +1,151 @@
+package pipe_test
+
+import (
+	"fmt"
+	"slices"
+
+	"penstock/nn"
+	"penstock/torch"
+)
+
+// randomModel makes a network of [rows, 2, 6, 6] to 3 classes out of numbers.
+func randomModel(kinds []int) *nn.Sequential {
+	m := &randomNet{Sequential: nn.NewSequential()}
+	for i, k := range kinds {
+		m.grow(i, k)
+	}
+	for len(m.unpopped) > 0 {
+		m.pop(0)
+	}
+	m.add(nn.NewFlatten(1, -1))
+	m.add(nn.NewLinear(72, 3))
+	return m.Sequential
+}
+
+type randomNet struct {
+	*nn.Sequential
+	skips    []string
+	unpopped []string
+	weight   *nn.Param // to share
+}
+
+func (m *randomNet) add(l nn.Layer) { m.Add(fmt.Sprintf("l%d", m.Len()), l) }
+
+func (m *randomNet) grow(i, k int) {
+	switch k {
+	case 0:
+		m.add(nn.NewConv2d(2, 2, nn.Pair{3, 3}, nn.Conv2dConfig{Padding: nn.Pair{1, 1}, Groups: 2}))
+	case 1:
+		m.add(nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: i%2 == 0}))
+	case 2:
+		m.add(nn.NewReLU())
+	case 3:
+		m.add(nn.NewSequential(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.Conv2dConfig{}), nn.NewReLUInPlace()))
+	case 4:
+		m.add(nn.NewDropout(0.4))
+	case 5:
+		m.add(nn.NewTanh())
+	case 6:
+		m.add(nn.NewSequential(nn.NewGELU(), nn.NewSequential(nn.NewDropout(0.2), nn.NewIdentity())))
+	case 7:
+		m.add(nn.NewBasicBlock(2, 2, 1))
+	case 8:
+		m.add(nn.NewLayerNorm([]int64{2, 6, 6}, nn.LayerNormConfig{}))
+	case 9:
+		m.add(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.Conv2dConfig{}))
+	case 10:
+		m.add(nn.NewSigmoid())
+	case 11:
+		m.add(nn.NewLinear(6, 6))
+	case 12:
+		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Transpose(x, 2, 3) }))
+	case 13:
+		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.SumDim(x, []int64{1, 3}, true)) }))
+	case 14:
+		m.add(nn.NewSequential(nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}), nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{})))
+	case 15:
+		m.add(nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)}))
+	case 16:
+		m.add(nn.NewSoftmax(1))
+	case 17:
+		m.add(nn.NewSequential(nn.NewFlatten(2, -1), nn.NewTransformerBlock(36, 4, nn.TransformerConfig{Dropout: 0.1}),
+			layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Reshape(x, -1, 2, 6, 6) })))
+	case 18, 19:
+		m.stash(k == 19)
+	case 20:
+		if len(m.skips) > 0 {
+			m.pop(i % len(m.skips))
+		}
+	case 21:
+		m.tie()
+	case 22:
+		m.tuples()
+	}
+}
+
+// stash adds a layer that stashes its input, or something that it has made from it.
+func (m *randomNet) stash(made bool) {
+	name := fmt.Sprintf("skip%d", len(m.skips))
+	m.skips, m.unpopped = append(m.skips, name), append(m.unpopped, name)
+	l := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		if made {
+			y := c.Tanh(x)
+			c.Stash(name, y)
+			return c.Mul(y, x)
+		}
+		c.Stash(name, x)
+		return x
+	})
+	l.Stashes(name)
+	m.add(l)
+}
+
+// pop adds a layer that pops a skip, which others may pop too, and uses it more than once.
+func (m *randomNet) pop(i int) {
+	name := m.skips[i]
+	if i == 0 && len(m.unpopped) > 0 {
+		name = m.unpopped[0]
+	}
+	m.unpopped = slices.DeleteFunc(m.unpopped, func(s string) bool { return s == name })
+	l := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		skip := c.Pop(name)
+		return c.Tanh(c.Add(c.Mul(x, skip), c.Add(x, skip)))
+	})
+	l.Pops(name)
+	m.add(l)
+}
+
+// tie adds a layer whose weight is that of others.
+func (m *randomNet) tie() {
+	l := &call{}
+	if m.weight == nil {
+		l.p = l.Param("weight", nn.FanIn(6), 6, 6)
+		m.weight = l.p
+	} else {
+		l.p = l.Share("weight", m.weight)
+	}
+	l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.PlainLinear(x, l.p.Tensor(), nil) }
+	m.add(l)
+}
+
+// tuples adds layers between which a tuple goes: one without a gradient before those with one, integers, and one tensor twice.
+func (m *randomNet) tuples() {
+	m.add(nn.Tuple(&tupled{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		return []*torch.Tensor{c.Detach(xs[0]), xs[0], c.Argmax(xs[0], 1), xs[0], c.Tanh(xs[0])}
+	}}))
+	m.add(nn.Tuple(&tupled{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		return []*torch.Tensor{c.Mul(xs[0], xs[1]), xs[2], c.Add(c.Mul(xs[3], xs[4]), xs[3]), xs[4]}
+	}}))
+	m.add(nn.Tuple(&tupled{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		wide := c.Reshape(c.To(xs[1], torch.Float32), -1, 1, 6, 6)
+		return []*torch.Tensor{c.Tanh(c.Add(c.Add(c.Mul(xs[0], wide), xs[2]), xs[3]))}
+	}}))
+}
+
+// tupled makes a layer of tuples of a function.
+type tupled struct {
+	nn.Base
+	f func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor
+}
+
+func (l *tupled) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return l.f(c, xs) }
