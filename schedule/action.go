@@ -67,10 +67,13 @@ type Action struct {
 //	0>1F2  the activation of micro-batch 2 moves from stage 0 to stage 1
 //	1>0B2  the gradient of micro-batch 2 moves from stage 1 to stage 0
 //
-// A transfer is performed by the worker of the stage that receives.
+// A transfer is performed by the worker of the stage that receives, or by that worker's copy worker.
 func (a Action) String() string {
 	if a.Kind.Transfer() {
 		return fmt.Sprintf("%d>%d%c%d", a.Source, a.Stage, a.Kind.letter(), a.MicroBatch)
 	}
 	return fmt.Sprintf("%d%c%d", a.Stage, a.Kind.letter(), a.MicroBatch)
 }
+
+// distance is the number of stages that a transfer passes, its own included: 1 between neighbours.
+func (a Action) distance() int { return max(a.Source-a.Stage, a.Stage-a.Source) }

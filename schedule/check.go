@@ -44,11 +44,16 @@ func (c *checker) report(rule Rule, format string, args ...any) {
 }
 
 func (c *checker) header() {
-	if err := checkSize(c.Stages, c.MicroBatches); err != nil {
+	if err := checkSize(c.Stages, len(c.Skips), c.MicroBatches); err != nil {
 		c.report(RuleHeader, "%v", err)
 	}
 	if !c.Phase.forward() && !c.Phase.backward() {
 		c.report(RuleHeader, "unknown %v", c.Phase)
+	}
+	if len(c.found) == 0 { // without a number of stages no edge makes sense
+		for _, err := range c.checkSkips() {
+			c.report(RuleHeader, "%v", err)
+		}
 	}
 }
 
@@ -76,10 +81,10 @@ func (c *checker) foreign(a Action) string {
 		return fmt.Sprintf("there are %d stages", c.Stages)
 	case a.MicroBatch < 0 || a.MicroBatch >= c.MicroBatches:
 		return fmt.Sprintf("there are %d micro-batches", c.MicroBatches)
-	case a.Kind == Activation && a.Source != a.Stage-1:
-		return "activations move from a stage to the next"
-	case a.Kind == Gradient && a.Source != a.Stage+1:
-		return "gradients move from a stage to the one before"
+	case a.Kind == Activation && !c.declared(Edge{a.Source, a.Stage}):
+		return "activations move from a stage to the next or along a declared skip"
+	case a.Kind == Gradient && !c.declared(Edge{a.Stage, a.Source}):
+		return "gradients move from a stage to the one before or back along a declared skip"
 	case !a.Kind.Transfer() && a.Source != 0:
 		return fmt.Sprintf("source %d for what is not a transfer", a.Source)
 	case forward && !c.Phase.forward(), !forward && !c.Phase.backward():
@@ -90,6 +95,7 @@ func (c *checker) foreign(a Action) string {
 
 // missing finds what the program has to have and has not. Recomputations are optional.
 func (c *checker) missing() {
+	skips := fanOf(c.Skips)
 	want := func(a Action) {
 		if _, ok := c.graph.IndexOf(a); !ok {
 			c.report(RuleMissing, "%v is on no worker", a)
@@ -98,12 +104,18 @@ func (c *checker) missing() {
 	for s := range c.Stages {
 		for i := range c.MicroBatches {
 			if c.Phase.forward() {
+				for _, from := range skips.from[s] {
+					want(Action{Activation, s, i, from})
+				}
 				if s > 0 {
 					want(Action{Activation, s, i, s - 1})
 				}
 				want(Action{Forward, s, i, 0})
 			}
 			if c.Phase.backward() {
+				for _, to := range skips.to[s] {
+					want(Action{Gradient, s, i, to})
+				}
 				if s < c.Stages-1 {
 					want(Action{Gradient, s, i, s + 1})
 				}
@@ -113,21 +125,33 @@ func (c *checker) missing() {
 	}
 }
 
-// placement finds actions that are elsewhere than most of their stage.
+// placement finds computations that are elsewhere than most of their stage, and likewise transfers.
 func (c *checker) placement() {
-	type place struct{ stage, worker int }
+	type part struct {
+		stage    int
+		transfer bool
+	}
+	type place struct {
+		part
+		worker int
+	}
 	count := make(map[place]int)
-	home := make(map[int]int) // by stage; on a tie the worker that reached the count first
+	home := make(map[part]int) // on a tie the worker that reached the count first
 	for id, a := range c.graph.Actions {
-		here := place{a.Stage, c.graph.Worker[id]}
+		here := place{part{a.Stage, a.Kind.Transfer()}, c.graph.Worker[id]}
 		count[here]++
-		if h, ok := home[a.Stage]; !ok || count[here] > count[place{a.Stage, h}] {
-			home[a.Stage] = here.worker
+		if h, ok := home[here.part]; !ok || count[here] > count[place{here.part, h}] {
+			home[here.part] = here.worker
 		}
 	}
 	for id, a := range c.graph.Actions {
-		if w := c.graph.Worker[id]; w != home[a.Stage] {
-			c.report(RulePlacement, "worker %d: %v, but stage %d is on worker %d", w, a, a.Stage, home[a.Stage])
+		w, want := c.graph.Worker[id], home[part{a.Stage, a.Kind.Transfer()}]
+		switch {
+		case w == want:
+		case a.Kind.Transfer():
+			c.report(RulePlacement, "worker %d: %v, but the transfers to stage %d are on worker %d", w, a, a.Stage, want)
+		default:
+			c.report(RulePlacement, "worker %d: %v, but stage %d is on worker %d", w, a, a.Stage, want)
 		}
 	}
 }

@@ -20,6 +20,20 @@ type Config struct {
 	Worker []int
 
 	Phase Phase
+
+	// Skips are the pairs of stages between which something moves directly, each from an earlier to a later stage.
+	// Those of neighbours, which the ordinary transfers serve, and repetitions are ignored. The rest become
+	// [Program.Skips].
+	Skips []Edge
+
+	// LateRecompute puts a recomputation behind the transfers of the gradients, directly before its backward, instead
+	// of ahead of them: it serves to measure what running ahead gains. It becomes [Program.LateRecompute].
+	LateRecompute bool
+
+	// CopyWorkers gives every worker a second one for its transfers: with W workers, those to the stages of worker w
+	// are on worker W+w, in the order in which they would be on w, and w holds computations only. A copy then
+	// overlaps with computation, as copy streams let it on accelerators. A copy worker may have nothing to do.
+	CopyWorkers bool
 }
 
 // GPipe returns the program that runs all forwards, then all backwards, both in ascending order of micro-batches.
@@ -29,11 +43,22 @@ type Config struct {
 //	stage 1  .  F0 F1 F2 .  .  B0 B1 B2 .
 //	stage 2  .  .  F0 F1 F2 B0 B1 B2 .  .
 //
-// A transfer stands directly before the action that uses it. A recomputation stands before the transfer of the
-// gradient, which it has no need to wait for: stage 1 does 1R1 2>1B1 1B1, and its 1R1 runs while stage 2 is still
-// at 2B1. On the last stage it directly precedes its backward.
+// Transfers stand directly before the action that uses them, those from afar first, as they are the first that can
+// start: with a skip from stage 0, stage 3 does 0>3F1 2>3F1 3F1, and stage 0 does 3>0B1 1>0B1 0B1. A recomputation
+// stands before the transfers of the gradients, which it has no need to wait for: stage 1 does 1R1 2>1B1 1B1, and its
+// 1R1 runs while stage 2 is still at 2B1. On the last stage it directly precedes its backward. With 2 micro-batches,
+// the last two of 3 stages go backward like this, and like that with late recomputation:
 //
-// Transfers between consecutive stages are listed also where both stages are on one worker.
+//	ahead  stage 1  R0 .  B0 R1 B1    late  stage 1  .  .  R0 B0 R1 B1
+//	       stage 2  R0 B0 R1 B1 .           stage 2  R0 B0 R1 B1 .  .
+//
+// With copy workers each list becomes two that keep its order. Of 2 stages the second goes forward like this, and like
+// that with copy workers, where 0>1F1 need not wait for the end of 1F0:
+//
+//	worker 1  0>1F0 1F0 0>1F1 1F1        worker 1  1F0 1F1
+//	                                     worker 3  0>1F0 0>1F1
+//
+// Transfers are listed also where both stages are on one worker.
 //
 // The program passes [Check]. Workers cannot deadlock: the list of each is a part of one order of all actions, which
 // never puts an action before one that it depends on.
@@ -42,13 +67,30 @@ func GPipe(config Config) (*Program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("schedule: GPipe: %w", err)
 	}
-	timed := config.timed()
+	skips, err := config.skips()
+	if err == nil {
+		err = checkSize(config.Stages, len(skips), config.MicroBatches)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("schedule: GPipe: %w", err)
+	}
+	timed := config.timed(fanOf(skips))
 	slices.SortFunc(timed, compareTimed)
 
-	p := &Program{Stages: config.Stages, MicroBatches: config.MicroBatches, Phase: config.Phase}
-	p.Workers = make([][]Action, slices.Max(placement)+1)
+	p := &Program{
+		Stages: config.Stages, MicroBatches: config.MicroBatches, Phase: config.Phase,
+		Skips: skips, LateRecompute: config.LateRecompute,
+	}
+	workers, copies := slices.Max(placement)+1, 0
+	if config.CopyWorkers {
+		copies = workers
+	}
+	p.Workers = make([][]Action, workers+copies)
 	for _, t := range timed {
 		w := placement[t.action.Stage]
+		if t.action.Kind.Transfer() {
+			w += copies
+		}
 		p.Workers[w] = append(p.Workers[w], t.action)
 	}
 	return p, nil
@@ -56,7 +98,7 @@ func GPipe(config Config) (*Program, error) {
 
 // placement validates the config and returns the worker of each stage.
 func (c Config) placement() ([]int, error) {
-	if err := checkSize(c.Stages, c.MicroBatches); err != nil {
+	if err := checkSize(c.Stages, 0, c.MicroBatches); err != nil {
 		return nil, err
 	}
 	if !c.Phase.forward() && !c.Phase.backward() {
@@ -94,9 +136,10 @@ type timedAction struct {
 }
 
 // timed lists all actions with the time at which they would start if every stage had a worker of its own,
-// computations took one unit and transfers none. A recomputation starts as late as it can without delaying its
-// backward, so that a worker with several stages does not hold graphs longer than it has to.
-func (c Config) timed() []timedAction {
+// computations took one unit and transfers none. A recomputation ahead of the gradient starts as late as it can
+// without delaying its backward, so that a worker with several stages does not hold graphs longer than it has to. A
+// late one has the time of its backward, so that nothing comes between them.
+func (c Config) timed(skips fan) []timedAction {
 	var list []timedAction
 	n, m := c.Stages, c.MicroBatches
 	free := make([]int, n) // by stage: when its last computation so far has ended
@@ -104,6 +147,9 @@ func (c Config) timed() []timedAction {
 	if c.Phase.forward() {
 		for i := range m {
 			for s := range n {
+				for _, from := range skips.from[s] {
+					add(s+i, Action{Activation, s, i, from})
+				}
 				if s > 0 {
 					add(s+i, Action{Activation, s, i, s - 1})
 				}
@@ -117,34 +163,52 @@ func (c Config) timed() []timedAction {
 	}
 	for i := range m {
 		for s := n - 1; s >= 0; s-- {
-			start := free[s]
 			recompute := c.Recompute != nil && c.Recompute(s, i)
-			if recompute {
+			start := free[s] // of the backward and its transfers
+			if recompute && !c.LateRecompute {
 				start++
 			}
 			if s < n-1 {
 				start = max(start, free[s+1])
 				add(start, Action{Gradient, s, i, s + 1})
 			}
-			if recompute {
+			for _, to := range skips.to[s] {
+				add(start, Action{Gradient, s, i, to})
+			}
+			free[s] = start + 1
+			if recompute && c.LateRecompute {
+				add(start, Action{Recompute, s, i, 0})
+				free[s]++
+			} else if recompute {
 				add(start-1, Action{Recompute, s, i, 0})
 			}
 			add(start, Action{Backward, s, i, 0})
-			free[s] = start + 1
 		}
 	}
 	return list
 }
 
 // compareTimed orders actions by time; the order never puts an action before one that it depends on, since a
-// computation ends one unit after its start and a transfer goes before the computation that uses it. What is at the
-// same time goes oldest micro-batch first, then last stage first: that leaves a recomputation behind the backward
+// computation ends a unit or more after its start and a transfer goes before the computation that uses it. What is at
+// the same time goes oldest micro-batch first, then last stage first: that leaves a recomputation behind the backward
 // whose gradient it would have to wait for anyway.
 func compareTimed(a, b timedAction) int {
 	return cmp.Or(
 		cmp.Compare(a.clock, b.clock),
 		cmp.Compare(a.action.MicroBatch, b.action.MicroBatch),
 		cmp.Compare(b.action.Stage, a.action.Stage),
-		cmp.Compare(b.action.Kind, a.action.Kind), // transfers, the last kinds, go first
+		cmp.Compare(a.action.turn(), b.action.turn()),
 	)
+}
+
+// turn orders the actions of a stage and a micro-batch that are at the same time: transfers from afar, those from
+// the neighbour, a recomputation, what uses all of them.
+func (a Action) turn() int {
+	switch {
+	case a.Kind.Transfer():
+		return -a.distance()
+	case a.Kind == Recompute:
+		return 0
+	}
+	return 1
 }

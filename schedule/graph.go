@@ -1,15 +1,18 @@
 package schedule
 
+import "slices"
+
 // Graph is a program with its dependencies, by dense ids: an action's id is its position when the workers' lists are
 // laid end to end. It is computed once, so that the machine that runs the program looks nothing up by name. A Graph
 // is read-only after [Program.Graph] made it and safe for concurrent use.
 //
 // What an action needs:
 //
-//	sFi     the activation of i from the stage before; sF(i-1), because running statistics add up in order
-//	sRi     sFi
-//	sBi     sFi, or sRi as well if there is one; the gradient of i from the stage after; sB(i-1), because
-//	        gradients add up in order
+//	sFi     the activations of i from the stage before and along every skip that ends at s; sF(i-1), because
+//	        running statistics add up in order
+//	sRi     sFi; in a program with late recomputation, those gradients that sBi needs
+//	sBi     sFi, or sRi as well if there is one; the gradients of i from the stage after and back along every
+//	        skip that begins at s; sB(i-1), because gradients add up in order
 //	t>sFi   tFi
 //	t>sBi   tBi
 //
@@ -22,63 +25,93 @@ type Graph struct {
 	Deps    [][]int  // by id: the ids of the actions that must be done before it starts
 	Cross   [][]int  // by id: those of Deps on other workers; they are what a worker has to wait for
 
-	index map[Action]int
+	index *index
 }
 
 // Graph computes the program's dependencies. It takes any program, also one that [Check] would refuse; where an
 // action occurs twice, the first occurrence is the one that others depend on.
 func (p *Program) Graph() *Graph {
-	g := &Graph{First: []int{0}, index: make(map[Action]int)}
+	size := 0
+	for _, actions := range p.Workers {
+		size += len(actions)
+	}
+	g := &Graph{
+		Actions: make([]Action, 0, size),
+		Worker:  make([]int, 0, size),
+		First:   []int{0},
+		Deps:    make([][]int, size),
+		Cross:   make([][]int, size),
+		index:   newIndex(p),
+	}
 	for w, actions := range p.Workers {
 		for _, a := range actions {
-			if _, twice := g.index[a]; !twice {
-				g.index[a] = len(g.Actions)
-			}
+			g.index.add(a, len(g.Actions))
 			g.Actions = append(g.Actions, a)
 			g.Worker = append(g.Worker, w)
 		}
 		g.First = append(g.First, len(g.Actions))
 	}
-	g.Deps = make([][]int, len(g.Actions))
-	g.Cross = make([][]int, len(g.Actions))
+	skips := fanOf(p.Skips)
+	var need []Action
+	// Actions come in hundreds of thousands: their lists are parts of long ones rather than memory of their own.
+	deps, cross := make([]int, 0, 3*size), make([]int, 0, size)
 	for id, a := range g.Actions {
-		for _, need := range needs(a) {
-			dep, ok := g.index[need]
+		firstDep, firstCross := len(deps), len(cross)
+		need = p.needs(need[:0], skips, a)
+		for _, n := range need {
+			dep, ok := g.index.find(n)
 			if !ok {
 				continue
 			}
-			g.Deps[id] = append(g.Deps[id], dep)
+			deps = append(deps, dep)
 			if g.Worker[dep] != g.Worker[id] {
-				g.Cross[id] = append(g.Cross[id], dep)
+				cross = append(cross, dep)
 			}
 		}
+		g.Deps[id] = deps[firstDep:len(deps):len(deps)]
+		g.Cross[id] = cross[firstCross:len(cross):len(cross)]
 	}
 	return g
 }
 
 // IndexOf returns the id of an action, or false if the program has no such action.
 func (g *Graph) IndexOf(a Action) (int, bool) {
-	id, ok := g.index[a]
-	return id, ok
+	return g.index.find(a)
 }
 
-// needs lists what an action depends on in a program that has all of it. At the first stage, the last stage and the
-// first micro-batch some of these exist in no program.
-func needs(a Action) []Action {
+// needs appends to a list what an action depends on in the program, if that has all of it. At the first stage, the
+// last stage and the first micro-batch some of these exist in no program.
+func (p *Program) needs(list []Action, skips fan, a Action) []Action {
 	s, i := a.Stage, a.MicroBatch
 	switch a.Kind {
 	case Forward:
-		return []Action{{Activation, s, i, s - 1}, {Forward, s, i - 1, 0}}
+		for _, from := range skips.from[s] {
+			list = append(list, Action{Activation, s, i, from})
+		}
+		return append(list, Action{Activation, s, i, s - 1}, Action{Forward, s, i - 1, 0})
 	case Recompute:
-		return []Action{{Forward, s, i, 0}}
+		list = append(list, Action{Forward, s, i, 0})
+		if p.LateRecompute {
+			list = skips.gradients(list, s, i)
+		}
+		return list
 	case Backward:
-		return []Action{{Forward, s, i, 0}, {Recompute, s, i, 0}, {Gradient, s, i, s + 1}, {Backward, s, i - 1, 0}}
+		list = append(list, Action{Forward, s, i, 0}, Action{Recompute, s, i, 0})
+		return append(skips.gradients(list, s, i), Action{Backward, s, i - 1, 0})
 	case Activation:
-		return []Action{{Forward, a.Source, i, 0}}
+		return append(list, Action{Forward, a.Source, i, 0})
 	case Gradient:
-		return []Action{{Backward, a.Source, i, 0}}
+		return append(list, Action{Backward, a.Source, i, 0})
 	}
-	return nil
+	return list
+}
+
+// gradients appends to a list the transfers of gradients of a micro-batch to a stage, those from afar first.
+func (f fan) gradients(list []Action, stage, microBatch int) []Action {
+	for _, to := range slices.Backward(f.to[stage]) {
+		list = append(list, Action{Gradient, stage, microBatch, to})
+	}
+	return append(list, Action{Gradient, stage, microBatch, stage + 1})
 }
 
 // advance performs actions as workers would, each in its own order and waiting only for other workers, until all are

@@ -6,12 +6,15 @@ type StageMemory struct {
 	// Saved counts micro-batches whose graph is held, with every activation that backward needs: from forward to
 	// backward, or from recomputation to backward.
 	Saved int
-	// Inputs counts micro-batches of which only the stage's input is held: from forward to recomputation.
+	// Inputs counts micro-batches of which only the stage's input is held, with what came along skips: from forward
+	// to recomputation.
 	Inputs int
 }
 
-// Memory returns what each stage holds at most. It is exact, and needs no clock, because the actions of a stage are
-// in one order on one worker.
+// Memory returns what each stage holds at most. It is exact, and needs no clock, because the computations of a stage
+// are in one order on one worker. What has arrived and waits for its computation is not counted. Of GPipe's programs
+// that is what one micro-batch needs; but copy workers run ahead, and all of their transfers that are ready may have
+// arrived before the first of them is used.
 //
 // At the start of a [BackwardOnly] program every micro-batch is held already. A [ForwardOnly] program does not say
 // what will be recomputed; every micro-batch counts as saved.

@@ -57,10 +57,33 @@ func parseHeader(words []string) (*Program, int, error) {
 			return nil, i, fmt.Errorf("%q, want %s", words[i], field.want)
 		}
 	}
-	if len(words) > len(fields) {
-		return nil, len(fields), fmt.Errorf("%q after the header", words[len(fields)])
+	if at, err := p.parseOptions(words[len(fields):]); err != nil {
+		return nil, len(fields) + at, err
 	}
-	return p, 2, checkSize(p.Stages, p.MicroBatches)
+	return p, 2, checkSize(p.Stages, len(p.Skips), p.MicroBatches)
+}
+
+// parseOptions reads those words of the header that need not be there. With an error it returns the index of the word
+// at fault.
+func (p *Program) parseOptions(words []string) (int, error) {
+	at := 0
+	if at < len(words) {
+		if list, found := strings.CutPrefix(words[at], skipsPrefix); found {
+			var err error
+			if p.Skips, err = parseSkips(list); err != nil {
+				return at, err
+			}
+			at++
+		}
+	}
+	if at < len(words) && words[at] == lateWord {
+		p.LateRecompute = true
+		at++
+	}
+	if at < len(words) {
+		return at, fmt.Errorf("%q after the header", words[at])
+	}
+	return at, nil
 }
 
 // parse sets the phase that the word names, or reports false.

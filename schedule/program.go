@@ -35,7 +35,8 @@ func (p Phase) forward() bool  { return p == Whole || p == ForwardOnly }
 func (p Phase) backward() bool { return p == Whole || p == BackwardOnly }
 
 // Program is what every worker does in one training step. A worker performs its actions one after the other, in the
-// order listed, and waits before an action until those that it depends on are done (see [Graph]).
+// order listed, and waits before an action until those that it depends on are done (see [Graph]). A worker may have
+// nothing to do.
 //
 // A Program is plain data, and may be wrong: [Check] says whether it can run.
 type Program struct {
@@ -43,14 +44,25 @@ type Program struct {
 	MicroBatches int
 	Phase        Phase
 	Workers      [][]Action
+
+	// Skips are the pairs of stages, other than neighbours, between which there are transfers: for each of them and
+	// each micro-batch one of the activation and one of the gradient. They are sorted by From and To, each once.
+	Skips []Edge
+
+	// LateRecompute says that a recomputation waits for the gradients of its micro-batch, if the stage receives any,
+	// even where their transfers are on another worker. Otherwise nothing holds it back but its place in the list.
+	LateRecompute bool
 }
 
-// maxCells bounds stages times micro-batches. Pipelines have up to some hundred stages and some thousand
+// lateWord is the header's word for a program with late recomputation.
+const lateWord = "late-recompute"
+
+// maxCells bounds stages and skips times micro-batches. Pipelines have up to some hundred stages and some thousand
 // micro-batches at the very most; beyond that lies a slip in a header, which would ask for gigabytes.
 const maxCells = 1 << 20
 
-// checkSize says what is wrong with a number of stages and micro-batches.
-func checkSize(stages, microBatches int) error {
+// checkSize says what is wrong with a number of stages, skips between them, and micro-batches.
+func checkSize(stages, skips, microBatches int) error {
 	switch {
 	case stages < 1:
 		return fmt.Errorf("%d stages, want at least 1", stages)
@@ -58,6 +70,8 @@ func checkSize(stages, microBatches int) error {
 		return fmt.Errorf("%d micro-batches, want at least 1", microBatches)
 	case stages > maxCells/microBatches:
 		return fmt.Errorf("%d stages of %d micro-batches are more than %d cells", stages, microBatches, maxCells)
+	case skips > maxCells/microBatches-stages:
+		return fmt.Errorf("%d stages and %d skips of %d micro-batches are more than %d cells", stages, skips, microBatches, maxCells)
 	}
 	return nil
 }
@@ -67,9 +81,20 @@ func checkSize(stages, microBatches int) error {
 //	program whole stages=2 micro-batches=2
 //	worker 0: 0F0 0F1 1>0B0 0B0 1>0B1 0B1
 //	worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B1
+//
+// Skips and late recomputation are added to the header where there are any:
+//
+//	program whole stages=4 micro-batches=2 skips=0>2,0>3 late-recompute
 func (p *Program) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "program %v stages=%d micro-batches=%d\n", p.Phase, p.Stages, p.MicroBatches)
+	fmt.Fprintf(&b, "program %v stages=%d micro-batches=%d", p.Phase, p.Stages, p.MicroBatches)
+	if len(p.Skips) > 0 {
+		b.WriteString(" " + skipsWord(p.Skips))
+	}
+	if p.LateRecompute {
+		b.WriteString(" " + lateWord)
+	}
+	b.WriteByte('\n')
 	for w, actions := range p.Workers {
 		fmt.Fprintf(&b, "worker %d:", w)
 		for _, a := range actions {

@@ -6,15 +6,17 @@ import "strings"
 type Rule string
 
 const (
-	// RuleHeader: the numbers of stages and micro-batches are positive and sane, the phase is known.
+	// RuleHeader: the numbers of stages and micro-batches are positive and sane, the phase is known; skips are within
+	// the stages, run from an earlier to a later one that is not its neighbour, and are sorted, each once.
 	RuleHeader Rule = "header"
-	// RuleUnknown: every action is well formed and belongs to the program's stages, micro-batches and phase.
+	// RuleUnknown: every action is well formed and belongs to the program's stages, micro-batches, skips and phase.
 	RuleUnknown Rule = "unknown"
 	// RuleDuplicate: no action occurs twice.
 	RuleDuplicate Rule = "duplicate"
-	// RuleMissing: forward, backward and transfers are there for every stage and micro-batch.
+	// RuleMissing: forward, backward and transfers are there for every stage, skip and micro-batch.
 	RuleMissing Rule = "missing"
-	// RulePlacement: all actions of a stage are on one worker.
+	// RulePlacement: all computations of a stage are on one worker, all transfers to it on one worker, which may be
+	// another.
 	RulePlacement Rule = "placement"
 	// RuleOrder: a worker performs no action before one of its own that it needs. As forward and backward of a
 	// micro-batch need those of the one before, both ascend on every stage.

@@ -1,0 +1,126 @@
+package schedule
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Edge is a pair of stages between which something moves directly, past the stages in between: a skip connection, or
+// a parameter that both use. What runs forward along it goes from From to To, its gradient back.
+type Edge struct {
+	From, To int // From < To
+}
+
+// String returns the edge's text form, as in 0>3.
+func (e Edge) String() string { return fmt.Sprintf("%d>%d", e.From, e.To) }
+
+func compareEdges(a, b Edge) int {
+	return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
+}
+
+// neighbours reports whether the edge is one that every program has, so that it is no skip.
+func (e Edge) neighbours() bool { return e.To == e.From+1 }
+
+// check says what is wrong with an edge of a program of so many stages.
+func (e Edge) check(stages int) error {
+	switch {
+	case e.From < 0 || e.From >= stages || e.To < 0 || e.To >= stages:
+		return fmt.Errorf("skip %v: stages go from 0 to %d", e, stages-1)
+	case e.From >= e.To:
+		return fmt.Errorf("skip %v: want an earlier stage first, as in 0>2", e)
+	}
+	return nil
+}
+
+// skips validates the config's edges and returns those that are the program's: sorted, each once, none between
+// neighbours; nil if none are left.
+func (c Config) skips() ([]Edge, error) {
+	var skips []Edge
+	for _, e := range c.Skips {
+		if err := e.check(c.Stages); err != nil {
+			return nil, err
+		}
+		if !e.neighbours() {
+			skips = append(skips, e)
+		}
+	}
+	slices.SortFunc(skips, compareEdges)
+	return slices.Compact(skips), nil
+}
+
+// checkSkips lists what is wrong with the program's skips.
+func (p *Program) checkSkips() []error {
+	var faults []error
+	for i, e := range p.Skips {
+		switch err := e.check(p.Stages); {
+		case err != nil:
+			faults = append(faults, err)
+		case e.neighbours():
+			faults = append(faults, fmt.Errorf("skip %v: neighbours need none", e))
+		case i > 0 && p.Skips[i-1] == e:
+			faults = append(faults, fmt.Errorf("skip %v: declared twice", e))
+		case i > 0 && compareEdges(p.Skips[i-1], e) > 0:
+			faults = append(faults, fmt.Errorf("skip %v: comes after %v, want skips in ascending order", e, p.Skips[i-1]))
+		}
+	}
+	return faults
+}
+
+// declared reports whether the program has transfers along the edge. The program's skips must be sorted.
+func (p *Program) declared(e Edge) bool {
+	if e.neighbours() {
+		return true
+	}
+	_, found := slices.BinarySearchFunc(p.Skips, e, compareEdges)
+	return found
+}
+
+// fan lists, for each stage that has any, the other ends of its skips: into it, and out of it.
+type fan struct {
+	from map[int][]int // by To, ascending where the skips are
+	to   map[int][]int // by From, likewise
+}
+
+func fanOf(skips []Edge) fan {
+	f := fan{make(map[int][]int), make(map[int][]int)}
+	for _, e := range skips {
+		f.from[e.To] = append(f.from[e.To], e.From)
+		f.to[e.From] = append(f.to[e.From], e.To)
+	}
+	return f
+}
+
+// skipsPrefix begins the word of the header that declares the skips.
+const skipsPrefix = "skips="
+
+// skipsWord is the header's word for skips of which there is at least one.
+func skipsWord(skips []Edge) string {
+	words := make([]string, len(skips))
+	for i, e := range skips {
+		words[i] = e.String()
+	}
+	return skipsPrefix + strings.Join(words, ",")
+}
+
+// parseSkips reads what [skipsWord] writes, after its prefix, in whatever order the edges are.
+func parseSkips(list string) ([]Edge, error) {
+	var skips []Edge
+	for text := range strings.SplitSeq(list, ",") {
+		from, to, found := strings.Cut(text, ">")
+		if !found {
+			return nil, fmt.Errorf("%q is not a pair of stages, want skips such as %s0>2,0>3", text, skipsPrefix)
+		}
+		var e Edge
+		var err error
+		if e.From, err = parseNumber(from); err != nil {
+			return nil, fmt.Errorf("skip %q: %w", text, err)
+		}
+		if e.To, err = parseNumber(to); err != nil {
+			return nil, fmt.Errorf("skip %q: %w", text, err)
+		}
+		skips = append(skips, e)
+	}
+	return skips, nil
+}
