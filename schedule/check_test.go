@@ -45,13 +45,57 @@ func TestCheck(t *testing.T) {
 				"unknown: worker 1: 2F0: there are 2 stages",
 				"unknown: worker 1: 1F2: there are 2 micro-batches",
 			}},
-		{name: "skip",
+		{name: "undeclared skip",
 			text: "program forward-only stages=3 micro-batches=1\nworker 0: 0F0 0>1F0 1F0 1>2F0 0>2F0 2F0\n", want: []string{
-				"unknown: worker 0: 0>2F0: activations move from a stage to the next",
+				"unknown: worker 0: 0>2F0: activations move from a stage to the next or along a declared skip",
 			}},
-		{name: "skip back",
+		{name: "undeclared skip back",
 			text: "program backward-only stages=3 micro-batches=1\nworker 0: 2B0 2>1B0 1B0 2>0B0 1>0B0 0B0\n", want: []string{
-				"unknown: worker 0: 2>0B0: gradients move from a stage to the one before",
+				"unknown: worker 0: 2>0B0: gradients move from a stage to the one before or back along a declared skip",
+			}},
+		{name: "declared skip",
+			text: "program whole stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0>1F0 1F0 1>2F0 0>2F0 2F0 2B0 2>0B0 2>1B0 1B0 1>0B0 0B0\n"},
+		{name: "a skip is declared between two stages, not from one",
+			text: "program forward-only stages=4 micro-batches=1 skips=0>2\nworker 0: 0F0 0>1F0 1F0 0>2F0 1>2F0 2F0 0>3F0 2>3F0 3F0\n", want: []string{
+				"unknown: worker 0: 0>3F0: activations move from a stage to the next or along a declared skip",
+			}},
+		{name: "missing skip",
+			text: "program whole stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0>1F0 1F0 1>2F0 2F0 2B0 2>1B0 1B0 1>0B0 0B0\n", want: []string{
+				"missing: 2>0B0 is on no worker",
+				"missing: 0>2F0 is on no worker",
+			}},
+		{name: "skip after its use",
+			text: "program forward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0>1F0 1F0 1>2F0 2F0 0>2F0\n", want: []string{
+				"order: worker 0: 2F0 comes before 0>2F0, which it needs",
+			}},
+		{name: "skip between workers",
+			text: "program forward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 1>2F0 0>2F0 2F0\nworker 1: 0F0 0>1F0 1F0\n"},
+		{name: "deadlock along a skip",
+			text: "program whole stages=3 micro-batches=2 skips=0>2\n" +
+				"worker 0: 0F0 2>0B0 1>0B0 0B0 0F1 2>0B1 1>0B1 0B1\n" +
+				"worker 1: 0>1F0 1F0 0>1F1 1F1 2>1B0 1B0 2>1B1 1B1\n" +
+				"worker 2: 0>2F0 1>2F0 2F0 0>2F1 1>2F1 2F1 2B0 2B1\n", want: []string{
+				"deadlock: worker 0 is stuck at 2>0B0: it waits for 2B0 on worker 2, which is stuck at 0>2F1",
+				"deadlock: worker 1 is stuck at 0>1F1: it waits for 0F1 on worker 0, which is stuck at 2>0B0",
+				"deadlock: worker 2 is stuck at 0>2F1: it waits for 0F1 on worker 0, which is stuck at 2>0B0",
+			}},
+		{name: "late recomputation that is not",
+			text: "program backward-only stages=2 micro-batches=1 late-recompute\nworker 0: 0R0 1>0B0 0B0\nworker 1: 1R0 1B0\n", want: []string{
+				"order: worker 0: 0R0 comes before 1>0B0, which it needs",
+			}},
+		{name: "copy workers",
+			text: "program whole stages=2 micro-batches=1\nworker 0: 0F0 0B0\nworker 1: 1F0 1B0\nworker 2: 1>0B0\nworker 3: 0>1F0\n"},
+		{name: "one copy worker for all",
+			text: "program whole stages=2 micro-batches=1\nworker 0: 0F0 0B0\nworker 1: 1F0 1B0\nworker 2: 0>1F0 1>0B0\n"},
+		{name: "copies on two workers",
+			text: "program forward-only stages=2 micro-batches=2\nworker 0: 0F0 0F1\nworker 1: 1F0 1F1\nworker 2: 0>1F0\nworker 3: 0>1F1\n", want: []string{
+				"placement: worker 3: 0>1F1, but the transfers to stage 1 are on worker 2",
+			}},
+		{name: "copy worker that begins at the end",
+			text: "program whole stages=2 micro-batches=1\nworker 0: 0F0 0B0\nworker 1: 1F0 1B0\nworker 2: 1>0B0 0>1F0\n", want: []string{
+				"deadlock: worker 0 is stuck at 0B0: it waits for 1>0B0 on worker 2, which is stuck at 1>0B0",
+				"deadlock: worker 1 is stuck at 1F0: it waits for 0>1F0 on worker 2, which is stuck at 1>0B0",
+				"deadlock: worker 2 is stuck at 1>0B0: it waits for 1B0 on worker 1, which is stuck at 1F0",
 			}},
 		{name: "other phase",
 			text: "program forward-only stages=1 micro-batches=1\nworker 0: 0F0 0R0 0B0\n", want: []string{
@@ -148,6 +192,14 @@ func TestCheckHeader(t *testing.T) {
 		{schedule.Program{Stages: 1}, "header: 0 micro-batches, want at least 1"},
 		{schedule.Program{Stages: 1 << 62, MicroBatches: 1 << 62}, "more than 1048576 cells"},
 		{schedule.Program{Stages: 1, MicroBatches: 1, Phase: 9}, "header: unknown phase(9)"},
+		{schedule.Program{Stages: 4, MicroBatches: 1, Skips: edges(t, "0>4")}, "header: skip 0>4: stages go from 0 to 3"},
+		{schedule.Program{Stages: 4, MicroBatches: 1, Skips: []schedule.Edge{{From: -1, To: 2}}}, "header: skip -1>2: stages go from 0 to 3"},
+		{schedule.Program{Stages: 4, MicroBatches: 1, Skips: edges(t, "3>0")}, "header: skip 3>0: want an earlier stage first"},
+		{schedule.Program{Stages: 4, MicroBatches: 1, Skips: edges(t, "2>2")}, "header: skip 2>2: want an earlier stage first"},
+		{schedule.Program{Stages: 4, MicroBatches: 1, Skips: edges(t, "1>2")}, "header: skip 1>2: neighbours need none"},
+		{schedule.Program{Stages: 4, MicroBatches: 1, Skips: edges(t, "0>2,0>2")}, "header: skip 0>2: declared twice"},
+		{schedule.Program{Stages: 4, MicroBatches: 1, Skips: edges(t, "0>3,0>2,1>3")}, "header: skip 0>2: comes after 0>3, want skips in ascending order"},
+		{schedule.Program{Stages: 4, MicroBatches: 1 << 18, Skips: edges(t, "0>2")}, "header: 4 stages and 1 skips of 262144 micro-batches are more than 1048576 cells"},
 	}
 	for _, tt := range tests {
 		vs := violations(t, schedule.Check(&tt.program, schedule.Limits{}))
@@ -168,8 +220,8 @@ func TestCheckMalformedActions(t *testing.T) {
 		{schedule.Action{Kind: schedule.Forward, Stage: -1}, "there are 2 stages"},
 		{schedule.Action{Kind: schedule.Forward, MicroBatch: -1}, "there are 2 micro-batches"},
 		{schedule.Action{Kind: schedule.Activation, Stage: 0, Source: -1}, "there are 2 stages"},
-		{schedule.Action{Kind: schedule.Activation, Stage: 1, Source: 1}, "activations move from a stage to the next"},
-		{schedule.Action{Kind: schedule.Gradient, Stage: 1, Source: 0}, "gradients move from a stage to the one before"},
+		{schedule.Action{Kind: schedule.Activation, Stage: 1, Source: 1}, "activations move from a stage to the next or along a declared skip"},
+		{schedule.Action{Kind: schedule.Gradient, Stage: 1, Source: 0}, "gradients move from a stage to the one before or back along a declared skip"},
 		{schedule.Action{Kind: schedule.Backward, Stage: 1, Source: 1}, "source 1 for what is not a transfer"},
 	}
 	for _, tt := range tests {

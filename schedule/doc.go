@@ -13,6 +13,9 @@
 //	worker 1: 0>1F0 1F0 0>1F1 1F1 2>1B0 1B0 2>1B1 1B1
 //	worker 2: 1>2F0 2F0 1>2F1 2F1 2B0 2B1
 //
+// Skips are declared, and move things directly (0>2F0) beside the transfers between neighbours. Copy workers perform
+// transfers beside the computations of the others.
+//
 // The same value goes through [Check], which says everything that is wrong with it, [Memory], which counts what it
 // holds, and [Simulate], which gives the [Timeline] it would have; a recorded run has a Timeline as well, and both
 // are drawn by [Timeline.Grid].

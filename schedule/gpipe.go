@@ -46,12 +46,14 @@ type Config struct {
 // Transfers stand directly before the action that uses them, those from afar first, as they are the first that can
 // start: with a skip from stage 0, stage 3 does 0>3F1 2>3F1 3F1, and stage 0 does 3>0B1 1>0B1 0B1. A recomputation
 // stands before the transfers of the gradients, which it has no need to wait for: stage 1 does 1R1 2>1B1 1B1, and its
-// 1R1 runs while stage 2 is still at 2B1. On the last stage it directly precedes its backward.
+// 1R1 runs while stage 2 is still at 2B1. On the last stage it directly precedes its backward. With 2 micro-batches,
+// the last two of 3 stages go backward like this, and like that with late recomputation:
 //
 //	ahead  stage 1  R0 .  B0 R1 B1    late  stage 1  .  .  R0 B0 R1 B1
 //	       stage 2  R0 B0 R1 B1 .           stage 2  R0 B0 R1 B1 .  .
 //
-// With copy workers, each list is cut in two that keep their order, so that 0>1F1 need not wait for the end of 1F0:
+// With copy workers each list becomes two that keep its order. Of 2 stages the second goes forward like this, and like
+// that with copy workers, where 0>1F1 need not wait for the end of 1F0:
 //
 //	worker 1  0>1F0 1F0 0>1F1 1F1        worker 1  1F0 1F1
 //	                                     worker 3  0>1F0 0>1F1

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"penstock/schedule"
@@ -29,6 +30,14 @@ func TestGPipeGolden(t *testing.T) {
 		{"4x3_always_one_worker.txt", schedule.Config{Stages: 4, MicroBatches: 3, Recompute: always, Worker: []int{0, 0, 0, 0}}},
 		{"4x3_two_workers_halves.txt", schedule.Config{Stages: 4, MicroBatches: 3, Worker: []int{0, 0, 1, 1}}},
 		{"4x3_always_two_workers_in_turn.txt", schedule.Config{Stages: 4, MicroBatches: 3, Recompute: always, Worker: []int{0, 1, 0, 1}}},
+		{"4x2_skips.txt", schedule.Config{Stages: 4, MicroBatches: 2, Skips: []schedule.Edge{{From: 1, To: 3}, {From: 0, To: 2}, {From: 0, To: 3}}}},
+		{"4x3_always_late.txt", schedule.Config{Stages: 4, MicroBatches: 3, Recompute: always, LateRecompute: true}},
+		{"4x2_copy_workers.txt", schedule.Config{Stages: 4, MicroBatches: 2, CopyWorkers: true}},
+		{"1x2_copy_workers.txt", schedule.Config{Stages: 1, MicroBatches: 2, CopyWorkers: true}},
+		{"4x3_all_of_it.txt", schedule.Config{
+			Stages: 4, MicroBatches: 3, Recompute: exceptLast, Worker: []int{0, 1, 0, 1},
+			Skips: []schedule.Edge{{From: 0, To: 3}, {From: 0, To: 2}}, LateRecompute: true, CopyWorkers: true,
+		}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.file, func(t *testing.T) {
@@ -57,6 +66,11 @@ func TestGPipeErrors(t *testing.T) {
 		{schedule.Config{Stages: 2, MicroBatches: 2, Worker: []int{0, -1}}, "stage 1 is on worker -1, want 0 to 1"},
 		{schedule.Config{Stages: 2, MicroBatches: 2, Worker: []int{0, 2}}, "stage 1 is on worker 2, want 0 to 1"},
 		{schedule.Config{Stages: 3, MicroBatches: 2, Worker: []int{0, 2, 2}}, "worker 1 has no stage"},
+		{schedule.Config{Stages: 3, MicroBatches: 2, Skips: []schedule.Edge{{From: 0, To: 3}}}, "skip 0>3: stages go from 0 to 2"},
+		{schedule.Config{Stages: 3, MicroBatches: 2, Skips: []schedule.Edge{{From: 0, To: 2}, {From: -1, To: 2}}}, "skip -1>2: stages go from 0 to 2"},
+		{schedule.Config{Stages: 3, MicroBatches: 2, Skips: []schedule.Edge{{From: 2, To: 0}}}, "skip 2>0: want an earlier stage first, as in 0>2"},
+		{schedule.Config{Stages: 3, MicroBatches: 2, Skips: []schedule.Edge{{From: 1, To: 1}}}, "skip 1>1: want an earlier stage first"},
+		{schedule.Config{Stages: 4, MicroBatches: 1 << 18, Skips: []schedule.Edge{{From: 0, To: 3}}}, "4 stages and 1 skips of 262144 micro-batches are more than 1048576 cells"},
 	}
 	for _, tt := range tests {
 		p, err := schedule.GPipe(tt.config)
@@ -92,15 +106,21 @@ func TestGPipeOrder(t *testing.T) {
 					t.Fatalf("worker %d: %v comes after the start of backward\n%v", w, a, p)
 				}
 				backward = backward || !forward
-				if a.Kind.Transfer() {
-					if next := actions[at+1]; next.Kind.Transfer() || next.Stage != a.Stage || next.MicroBatch != a.MicroBatch {
-						t.Fatalf("worker %d: %v is not directly before what uses it\n%v", w, a, p)
+				if a.Kind.Transfer() && !config.CopyWorkers {
+					next := actions[at+1]
+					nearer := next.Kind == a.Kind && hops(next) < hops(a)
+					late := config.LateRecompute && next.Kind == schedule.Recompute
+					uses := next.Kind == schedule.Forward || next.Kind == schedule.Backward
+					if next.Stage != a.Stage || next.MicroBatch != a.MicroBatch || !nearer && !late && !uses {
+						t.Fatalf("worker %d: %v is followed by %v, not by what uses it\n%v", w, a, next, p)
 					}
 				}
-				last := a.Stage == p.Stages-1
-				if config.Worker == nil && a.Kind == schedule.Recompute {
-					next := actions[at+1]
-					if last != (next.Kind == schedule.Backward) || last == (next.Kind == schedule.Gradient) {
+				if a.Kind == schedule.Recompute && (config.Worker == nil || config.LateRecompute) {
+					next, want := actions[at+1], schedule.Gradient
+					if a.Stage == p.Stages-1 || config.LateRecompute || config.CopyWorkers {
+						want = schedule.Backward
+					}
+					if next.Kind != want || next.Stage != a.Stage || next.MicroBatch != a.MicroBatch {
 						t.Fatalf("worker %d: %v is followed by %v\n%v", w, a, next, p)
 					}
 				}
@@ -108,6 +128,9 @@ func TestGPipeOrder(t *testing.T) {
 		}
 	})
 }
+
+// hops is the number of stages that a transfer passes, its own included.
+func hops(a schedule.Action) int { return max(a.Source-a.Stage, a.Stage-a.Source) }
 
 func TestGPipeRecomputesWhatIsAsked(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -139,8 +162,8 @@ func TestGPipeHalvesMakeTheWhole(t *testing.T) {
 				of := func(actions []schedule.Action) []schedule.Action {
 					return slices.DeleteFunc(slices.Clone(actions), func(a schedule.Action) bool { return a.Stage != s })
 				}
-				joined := append(of(forward.Workers[w]), of(backward.Workers[w])...)
-				if diff := cmp.Diff(of(whole.Workers[w]), joined); diff != "" {
+				joined := slices.Concat(of(forward.Workers[w]), of(backward.Workers[w]))
+				if diff := cmp.Diff(of(whole.Workers[w]), joined, cmpopts.EquateEmpty()); diff != "" {
 					t.Fatalf("worker %d, stage %d (-whole +halves):\n%s", w, s, diff)
 				}
 			}
@@ -179,6 +202,36 @@ func ExampleGPipe() {
 	// worker 0: 0F0 0F1 1>0B0 0B0 0R1 1>0B1 0B1
 	// worker 1: 0>1F0 1F0 0>1F1 1F1 2>1B0 1B0 1R1 2>1B1 1B1
 	// worker 2: 1>2F0 2F0 1>2F1 2F1 2B0 2R1 2B1
+}
+
+func ExampleGPipe_skips() {
+	p, err := schedule.GPipe(schedule.Config{Stages: 4, MicroBatches: 2, Skips: []schedule.Edge{{From: 0, To: 3}}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Print(p)
+	// Output:
+	// program whole stages=4 micro-batches=2 skips=0>3
+	// worker 0: 0F0 0F1 3>0B0 1>0B0 0B0 3>0B1 1>0B1 0B1
+	// worker 1: 0>1F0 1F0 0>1F1 1F1 2>1B0 1B0 2>1B1 1B1
+	// worker 2: 1>2F0 2F0 1>2F1 2F1 3>2B0 2B0 3>2B1 2B1
+	// worker 3: 0>3F0 2>3F0 3F0 0>3F1 2>3F1 3F1 3B0 3B1
+}
+
+func ExampleGPipe_copyWorkers() {
+	p, err := schedule.GPipe(schedule.Config{Stages: 2, MicroBatches: 2, CopyWorkers: true})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Print(p)
+	// Output:
+	// program whole stages=2 micro-batches=2
+	// worker 0: 0F0 0F1 0B0 0B1
+	// worker 1: 1F0 1F1 1B0 1B1
+	// worker 2: 1>0B0 1>0B1
+	// worker 3: 0>1F0 0>1F1
 }
 
 func ExampleGPipe_sharedWorkers() {

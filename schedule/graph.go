@@ -25,7 +25,7 @@ type Graph struct {
 	Deps    [][]int  // by id: the ids of the actions that must be done before it starts
 	Cross   [][]int  // by id: those of Deps on other workers; they are what a worker has to wait for
 
-	index map[Action]int
+	index *index
 }
 
 // Graph computes the program's dependencies. It takes any program, also one that [Check] would refuse; where an
@@ -41,13 +41,11 @@ func (p *Program) Graph() *Graph {
 		First:   []int{0},
 		Deps:    make([][]int, size),
 		Cross:   make([][]int, size),
-		index:   make(map[Action]int, size),
+		index:   newIndex(p),
 	}
 	for w, actions := range p.Workers {
 		for _, a := range actions {
-			if _, twice := g.index[a]; !twice {
-				g.index[a] = len(g.Actions)
-			}
+			g.index.add(a, len(g.Actions))
 			g.Actions = append(g.Actions, a)
 			g.Worker = append(g.Worker, w)
 		}
@@ -61,7 +59,7 @@ func (p *Program) Graph() *Graph {
 		firstDep, firstCross := len(deps), len(cross)
 		need = p.needs(need[:0], skips, a)
 		for _, n := range need {
-			dep, ok := g.index[n]
+			dep, ok := g.index.find(n)
 			if !ok {
 				continue
 			}
@@ -78,8 +76,7 @@ func (p *Program) Graph() *Graph {
 
 // IndexOf returns the id of an action, or false if the program has no such action.
 func (g *Graph) IndexOf(a Action) (int, bool) {
-	id, ok := g.index[a]
-	return id, ok
+	return g.index.find(a)
 }
 
 // needs appends to a list what an action depends on in the program, if that has all of it. At the first stage, the

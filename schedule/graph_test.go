@@ -21,9 +21,14 @@ func texts(g *schedule.Graph, ids []int) string {
 
 func TestGraphDependencies(t *testing.T) {
 	two := schedule.Config{Stages: 3, MicroBatches: 3, Recompute: exceptLast}
-	shared, backward := two, two
+	shared, backward, late, copies := two, two, two, two
 	shared.Worker = []int{0, 0, 1}
 	backward.Phase = schedule.BackwardOnly
+	late.LateRecompute = true
+	copies.CopyWorkers = true
+	skips := schedule.Config{Stages: 5, MicroBatches: 2, Recompute: exceptLast, Skips: edges(t, "0>4,1>4,0>3")}
+	lateSkips := skips
+	lateSkips.LateRecompute, lateSkips.CopyWorkers = true, true
 	tests := []struct {
 		config      schedule.Config
 		action      string
@@ -43,6 +48,18 @@ func TestGraphDependencies(t *testing.T) {
 		{shared, "1>2F2", "1F2", "1F2", ""},
 		{backward, "1B2", "1R2 2>1B2 1B1", "", "forward is done"},
 		{backward, "1R2", "", "", "forward is done"},
+		{late, "1R2", "1F2 2>1B2", "", "it waits for the gradient"},
+		{late, "2R2", "2F2", "", "no gradient reaches the last stage"},
+		{copies, "1F2", "0>1F2 1F1", "0>1F2", "a transfer is on the copy worker of its receiver"},
+		{copies, "1R2", "1F2", "", "it waits for no gradient"},
+		{copies, "1B2", "1F2 1R2 2>1B2 1B1", "2>1B2", ""},
+		{skips, "4F1", "0>4F1 1>4F1 3>4F1 4F0", "", "two skips end here"},
+		{skips, "2F1", "1>2F1 2F0", "", "both skips pass"},
+		{skips, "0>4F1", "0F1", "0F1", ""},
+		{skips, "0B1", "0F1 0R1 4>0B1 3>0B1 1>0B1 0B0", "", "two skips begin here"},
+		{skips, "0R1", "0F1", "", "it waits for no gradient"},
+		{skips, "4>0B1", "4B1", "4B1", ""},
+		{lateSkips, "0R1", "0F1 4>0B1 3>0B1 1>0B1", "4>0B1 3>0B1 1>0B1", "it waits for every gradient"},
 	}
 	for _, tt := range tests {
 		g := gpipe(t, tt.config).Graph()
@@ -94,6 +111,10 @@ func TestGraphOfAnyProgram(t *testing.T) {
 	if got, want := fmt.Sprint(g.First), "[0 3 3 5]"; got != want {
 		t.Errorf("workers begin at %s, want %s", got, want)
 	}
+	g = parse(t, "program whole stages=2 micro-batches=1 skips=7>9,1>0,0>0,7>9\nworker 0: 0F0 1F0 7>9F0 9F0\n").Graph()
+	if got := texts(g, g.Deps[3]); !strings.HasPrefix(got, "7>9F0") {
+		t.Errorf("9F0 needs %q, want 7>9F0", got)
+	}
 }
 
 func ExampleProgram_Graph() {
@@ -118,4 +139,17 @@ func ExampleProgram_Graph() {
 	// 1F1
 	// 1B0
 	// 1B1
+}
+
+// The largest programs that are meant to be made at the start of a run without anyone noticing.
+func BenchmarkGraph(b *testing.B) {
+	var skips []schedule.Edge
+	for s := range 31 {
+		skips = append(skips, schedule.Edge{From: s, To: 63 - s})
+	}
+	p := gpipe(b, schedule.Config{Stages: 64, MicroBatches: 1000, Recompute: always, Skips: skips, CopyWorkers: true})
+	b.ReportAllocs()
+	for b.Loop() {
+		p.Graph()
+	}
 }

@@ -61,6 +61,17 @@ func TestGrid(t *testing.T) {
 			1 column = 1ms
 			worker 0  0F0   0>1F0 1F0   .     .     .     .
 			worker 1  .     .     .     2F0-------- 2F10-------`},
+		{"a transfer from afar says from where", schedule.Timeline{Workers: 2, Events: []schedule.Event{
+			event(t, 0, "12>10B0", 0, 1),
+			event(t, 0, "11>10B0", 1, 2),
+			event(t, 0, "10B0", 2, 3),
+			event(t, 1, "0>3F0", 0, 1),
+			event(t, 1, "2>3F0", 1, 2),
+			event(t, 1, "3F0", 2, 3),
+		}}, `
+			1 column = 1ms
+			worker 0  12>B0 >B0   B0
+			worker 1  0>F0  >F0   F0`},
 		{"unlike stages", schedule.Timeline{Workers: 2, Events: []schedule.Event{
 			event(t, 0, "0F0", 0, 1), event(t, 0, "0F1", 1, 2),
 			event(t, 1, "1F0", 1, 4), event(t, 1, "1F1", 4, 7),
@@ -112,6 +123,23 @@ func TestGridAlignsWorkers(t *testing.T) {
 	if got, want := lines[10]+"|"+lines[11], "worker 9   F0 .|worker 10  .  F0"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
+}
+
+// Skips and copy workers, with transfers that take half as long as a forward.
+func TestGridOfTransfers(t *testing.T) {
+	duration := func(a schedule.Action) time.Duration {
+		switch {
+		case a.Kind.Transfer():
+			return time.Millisecond
+		case a.Kind == schedule.Backward:
+			return 4 * time.Millisecond
+		}
+		return 2 * time.Millisecond
+	}
+	config := schedule.Config{Stages: 4, MicroBatches: 2, Skips: edges(t, "0>2,0>3")}
+	golden(t, "grid_skips.txt", simulate(t, gpipe(t, config), duration).Grid())
+	config.CopyWorkers = true
+	golden(t, "grid_copy_workers.txt", simulate(t, gpipe(t, config), duration).Grid())
 }
 
 // TestGridWidth: two stages and eight micro-batches fit a terminal of 80 characters, with every computation in its row and in its order.

@@ -74,7 +74,7 @@ func simulate(t rapid.TB, p *schedule.Program, duration func(schedule.Action) ti
 	return timeline
 }
 
-// drawConfig draws any valid config of up to 6 stages and 6 micro-batches: all policies, placements and phases.
+// drawConfig draws any valid config of up to 6 stages and 6 micro-batches: all policies, placements, phases and skips.
 func drawConfig(t *rapid.T) schedule.Config {
 	n := rapid.IntRange(1, 6).Draw(t, "stages")
 	m := rapid.IntRange(1, 6).Draw(t, "micro-batches")
@@ -84,9 +84,33 @@ func drawConfig(t *rapid.T) schedule.Config {
 		MicroBatches: m,
 		Recompute:    func(stage, microBatch int) bool { return recomputed[stage*m+microBatch] },
 		Phase:        rapid.SampledFrom([]schedule.Phase{schedule.Whole, schedule.ForwardOnly, schedule.BackwardOnly}).Draw(t, "phase"),
+
+		Skips:         drawSkips(t, n),
+		LateRecompute: rapid.Bool().Draw(t, "late"),
+		CopyWorkers:   rapid.Bool().Draw(t, "copy workers"),
 	}
 	if rapid.Bool().Draw(t, "share") {
 		config.Worker = drawPlacement(t, n)
+	}
+	return config
+}
+
+// drawSkips draws edges as a caller may declare them: in any order, some between neighbours, some twice.
+func drawSkips(t *rapid.T, stages int) []schedule.Edge {
+	if stages == 1 {
+		return nil
+	}
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) schedule.Edge {
+		from := rapid.IntRange(0, stages-2).Draw(t, "from")
+		return schedule.Edge{From: from, To: rapid.IntRange(from+1, stages-1).Draw(t, "to")}
+	}), 0, 5).Draw(t, "skips")
+}
+
+// drawSkipped draws a config of which the program has skips.
+func drawSkipped(t *rapid.T) schedule.Config {
+	config := drawConfig(t)
+	if len(gpipe(t, config).Skips) == 0 {
+		t.Skip("no skips")
 	}
 	return config
 }
@@ -120,7 +144,7 @@ func drawDurations(t *rapid.T, stages int) func(schedule.Action) time.Duration {
 
 func clone(p *schedule.Program) *schedule.Program {
 	c := *p
-	c.Workers = nil
+	c.Workers, c.Skips = nil, slices.Clone(p.Skips)
 	for _, actions := range p.Workers {
 		c.Workers = append(c.Workers, slices.Clone(actions))
 	}

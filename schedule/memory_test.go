@@ -29,6 +29,11 @@ func TestMemory(t *testing.T) {
 			[]schedule.StageMemory{{Saved: 2}, {Saved: 1}}},
 		{"what arrived is not held yet", "program forward-only stages=2 micro-batches=2\nworker 0: 0F0 0F1 0>1F0 0>1F1 1F0 1F1\n",
 			[]schedule.StageMemory{{Saved: 2}, {Saved: 2}}},
+		{"what came along a skip is part of the input, and of the graph", "program whole stages=3 micro-batches=1 skips=0>2\n" +
+			"worker 0: 0F0 0>1F0 1F0 0>2F0 1>2F0 2F0 2R0 2B0 2>1B0 1B0 2>0B0 1>0B0 0B0\n",
+			[]schedule.StageMemory{{Saved: 1}, {Saved: 1}, {Saved: 1, Inputs: 1}}},
+		{"copies run ahead", "program forward-only stages=2 micro-batches=2\nworker 0: 0F0 0F1\nworker 1: 1F0 1F1\nworker 2:\nworker 3: 0>1F0 0>1F1\n",
+			[]schedule.StageMemory{{Saved: 2}, {Saved: 2}}},
 		{"backward begins with all held", "program backward-only stages=1 micro-batches=3\nworker 0: 0B0 0R1 0B1 0R2 0B2\n",
 			[]schedule.StageMemory{{Saved: 1, Inputs: 2}}},
 		{"what does not belong is ignored", "program whole stages=1 micro-batches=1\nworker 0: 0F0 0B0 0F1 5F0 5R0\n",

@@ -90,18 +90,100 @@ func TestReplacedActionIsCaught(t *testing.T) {
 	})
 }
 
+// isSkip reports whether the action moves something past a stage.
+func isSkip(a schedule.Action) bool { return a.Kind.Transfer() && hops(a) > 1 }
+
+func TestDroppedSkipIsCaught(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := gpipe(t, drawSkipped(t))
+		s := drawSite(t, p, isSkip)
+		p.Workers[s.worker] = slices.Delete(p.Workers[s.worker], s.at, s.at+1)
+		mustBreak(t, p, schedule.RuleMissing)
+	})
+}
+
+// A skip transfer that comes from another stage is missing, and twice there or unknown.
+func TestRedirectedSkipIsCaught(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := gpipe(t, drawSkipped(t))
+		s := drawSite(t, p, isSkip)
+		a := &p.Workers[s.worker][s.at]
+		source := rapid.IntRange(0, p.Stages-1).Draw(t, "source")
+		if source == a.Source {
+			t.Skip("no change")
+		}
+		a.Source = source
+		mustBreak(t, p, schedule.RuleMissing)
+		mustBreak(t, p, schedule.RuleDuplicate, schedule.RuleUnknown)
+	})
+}
+
+func TestUndeclaredSkipIsCaught(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := gpipe(t, drawSkipped(t))
+		at := rapid.IntRange(0, len(p.Skips)-1).Draw(t, "skip")
+		p.Skips = slices.Delete(p.Skips, at, at+1)
+		mustBreak(t, p, schedule.RuleUnknown)
+	})
+}
+
+// An edge more is one without transfers, unless the list is no longer what it has to be.
+func TestDeclaredSkipIsCaught(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := gpipe(t, drawConfig(t))
+		edge := schedule.Edge{From: rapid.IntRange(-1, p.Stages).Draw(t, "from"), To: rapid.IntRange(-1, p.Stages).Draw(t, "to")}
+		p.Skips = slices.Insert(p.Skips, rapid.IntRange(0, len(p.Skips)).Draw(t, "at"), edge)
+		mustBreak(t, p, schedule.RuleMissing, schedule.RuleHeader)
+	})
+}
+
+// A skip transfer behind its use is caught, wherever its worker performs it. (A copy worker has no use of its own; what
+// it performs too late is a matter for the search for deadlocks.)
+func TestSkipBehindItsUseIsCaught(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		config := drawSkipped(t)
+		config.CopyWorkers = false
+		p := gpipe(t, config)
+		s := drawSite(t, p, isSkip)
+		list := p.Workers[s.worker]
+		a := list[s.at]
+		use := s.at + slices.IndexFunc(list[s.at:], func(b schedule.Action) bool {
+			return b.Stage == a.Stage && b.MicroBatch == a.MicroBatch && (b.Kind == schedule.Forward || b.Kind == schedule.Backward)
+		})
+		to := rapid.IntRange(use, len(list)-1).Draw(t, "to")
+		p.Workers[s.worker] = slices.Insert(slices.Delete(list, s.at, s.at+1), to, a)
+		mustBreak(t, p, schedule.RuleOrder)
+	})
+}
+
+// A program that recomputes ahead of a gradient is not late.
+func TestEarlyRecomputationIsCaught(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		config := drawConfig(t)
+		config.LateRecompute, config.CopyWorkers = false, false
+		p := gpipe(t, config)
+		drawSite(t, p, func(a schedule.Action) bool { return a.Kind == schedule.Recompute && a.Stage < p.Stages-1 })
+		p.LateRecompute = true
+		mustBreak(t, p, schedule.RuleOrder, schedule.RuleDeadlock)
+	})
+}
+
 func TestMovedActionIsCaught(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := gpipe(t, drawConfig(t))
 		if len(p.Workers) == 1 {
 			t.Skip("there is no other worker")
 		}
-		count := make(map[int]int)
-		for _, a := range slices.Concat(p.Workers...) {
-			count[a.Stage]++
+		type part struct {
+			stage    int
+			transfer bool
 		}
-		// The only action of a stage may go anywhere.
-		from := drawSite(t, p, func(a schedule.Action) bool { return count[a.Stage] > 1 })
+		count := make(map[part]int)
+		for _, a := range slices.Concat(p.Workers...) {
+			count[part{a.Stage, a.Kind.Transfer()}]++
+		}
+		// The only computation of a stage may go anywhere, and so may the only transfer.
+		from := drawSite(t, p, func(a schedule.Action) bool { return count[part{a.Stage, a.Kind.Transfer()}] > 1 })
 		a := p.Workers[from.worker][from.at]
 		to := (from.worker + rapid.IntRange(1, len(p.Workers)-1).Draw(t, "by")) % len(p.Workers)
 		at := rapid.IntRange(0, len(p.Workers[to])).Draw(t, "to")
@@ -163,7 +245,7 @@ func transitive(g *schedule.Graph) [][]bool {
 func TestShuffleIsCaughtOrHarmless(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := gpipe(t, drawConfig(t))
-		w := rapid.IntRange(0, len(p.Workers)-1).Draw(t, "worker")
+		w := drawSite(t, p, anyAction).worker
 		for range rapid.IntRange(1, 3).Draw(t, "swaps") {
 			i := rapid.IntRange(0, len(p.Workers[w])-1).Draw(t, "i")
 			j := rapid.IntRange(0, len(p.Workers[w])-1).Draw(t, "j")

@@ -98,6 +98,8 @@ func FuzzParse(f *testing.F) {
 	f.Add("program whole stages=2 micro-batches=2\nworker 0: 0F0 0F1 1>0B0 0B0 1>0B1 0B1\nworker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B1\n")
 	f.Add("# comment\n\nprogram backward-only stages=1 micro-batches=1\r\nworker 0: 0R0 0B0 # recomputed\n")
 	f.Add("program whole stages=1 micro-batches=1\nworker 0:\n")
+	f.Add("program whole stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0>1F0 1F0 0>2F0 1>2F0 2F0 2B0 2>1B0 1B0 2>0B0 1>0B0 0B0\n")
+	f.Add("program backward-only stages=4 micro-batches=1 skips=0>3,0>2,3>0,0>1 late-recompute\nworker 0: 0R0\nworker 1:\nworker 2: 3>0B0\n")
 	f.Add("program forward-only stages=9 micro-batches=9\nworker 0: 9F9 9F9\nworker 1: 0>3F2")
 	f.Fuzz(func(t *testing.T, text string) {
 		p, err := schedule.Parse(text)

@@ -111,12 +111,17 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// Every transfer of a program that ran has one arrow, through all three of its actions, even if no time passes.
+// Every transfer of a program that ran has one arrow, through all three of its actions, even if no time passes; be it
+// from afar or on a copy worker.
 func TestFlowsOfPrograms(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 4).Draw(t, "stages")
 		m := rapid.IntRange(1, 4).Draw(t, "micro-batches")
-		p, err := schedule.GPipe(schedule.Config{Stages: n, MicroBatches: m})
+		config := schedule.Config{Stages: n, MicroBatches: m, CopyWorkers: rapid.Bool().Draw(t, "copy workers")}
+		if n > 2 && rapid.Bool().Draw(t, "skip") {
+			config.Skips = []schedule.Edge{{From: 0, To: n - 1}}
+		}
+		p, err := schedule.GPipe(config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,8 +132,8 @@ func TestFlowsOfPrograms(t *testing.T) {
 		}
 		text := written(t, timeline, trace.Options{})
 		got := arrows(t, text)
-		if len(got) != 2*(n-1)*m {
-			t.Fatalf("%d arrows, want %d:\n%s", len(got), 2*(n-1)*m, text)
+		if want := 2 * (n - 1 + len(config.Skips)) * m; len(got) != want {
+			t.Fatalf("%d arrows, want %d:\n%s", len(got), want, text)
 		}
 		for _, arrow := range got {
 			if len(strings.Fields(arrow)) != 3 {
