@@ -15,3 +15,7 @@ func (c *Ctx) PlainLinear(input, weight, bias *Tensor) *Tensor {
 }
 func (c *Ctx) Mailbox() *Tensor { return c.Empty(Float32, 0).SetRequiresGrad(true) }
 func (c *Ctx) SetAutocast(on bool) bool { return false }
+
+func (c *Ctx) Checkpoint(f func(c *Ctx, in []*Tensor) []*Tensor, in []*Tensor, trained bool) []*Tensor {
+	return f(c, in)
+}
