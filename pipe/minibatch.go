@@ -146,7 +146,7 @@ func (r *minibatch) forward(worker int, c *torch.Ctx, a schedule.Action, graph b
 	}
 	x := in
 	if graph && cell.in != nil && in.RequiresGrad() {
-		x = c.Gate(in)
+		x = c.Gate(in, in)
 	}
 	changes := in.Changes()
 	mark := c.Mark()
