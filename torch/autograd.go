@@ -1,6 +1,10 @@
 package torch
 
-import "penstock/internal/shim"
+import (
+	"runtime"
+
+	"penstock/internal/shim"
+)
 
 // SetRequiresGrad marks t as a leaf whose gradient is wanted, and returns it.
 func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
@@ -35,6 +39,7 @@ func (t *Tensor) SetGradOf(grad *Tensor) {
 
 // Backward runs the graph behind outputs, starting from grads (one for each output; nil stands for one, and is for scalars only), and adds into the
 // gradients of the leaves. It frees the graph unless keepGraph is set. It runs on the calling goroutine and returns when all is done.
+// A function that Checkpoint runs again may panic: Backward then panics with the same value.
 func (c *Ctx) Backward(outputs, grads []*Tensor, keepGraph bool) {
 	if len(outputs) != len(grads) {
 		panic(&Error{Op: "backward", Device: c.device, Message: "outputs and gradients differ in number"})
@@ -44,6 +49,13 @@ func (c *Ctx) Backward(outputs, grads []*Tensor, keepGraph bool) {
 		o[i], g[i] = outputs[i].handle(), grads[i].handle()
 	}
 	if err := shim.Backward(&c.mode, o, g, keepGraph); err != nil {
+		switch err.Ended {
+		case nil:
+		case shim.Goexit:
+			runtime.Goexit()
+		default:
+			panic(err.Ended)
+		}
 		panic(c.failed("backward", nil, err))
 	}
 }

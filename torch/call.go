@@ -157,11 +157,10 @@ func (e *encoder) device(d Device) *encoder {
 // run calls the operator and returns the encoded results, valid until the context's next call.
 func (e *encoder) run() []uint64 {
 	c := e.c
-	n, err := shim.Call(e.op.find(c), &c.mode, e.words, c.out[:])
-	if err != nil {
+	if err := shim.Call(e.op.find(c), &c.mode, e.words, c.out[:]); err != nil {
 		panic(c.failed(e.op.fullName(), e.tensors, err))
 	}
-	return c.out[:n]
+	return c.out[1 : 1+c.out[0]]
 }
 
 // one calls an operator with one tensor result.

@@ -10,6 +10,10 @@ type Options struct {
 	Grad    bool   // record the graph
 	Threads int    // intra-op threads of every call; 0 leaves them alone
 	Seed    uint64 // root of the random numbers drawn through the context
+
+	// Autocast runs products and convolutions in bfloat16, and what needs the precision in float32, as torch.autocast does; which operator is of which kind is
+	// libtorch's choice. Parameters stay float32 and get float32 gradients. Casts are not cached: a weight is casted by each operator that uses it.
+	Autocast bool
 }
 
 // Ctx is the context that operators run in: it owns every tensor made through it and carries grad mode, device, intra-op threads and seed. These
@@ -36,6 +40,7 @@ func NewCtx(o Options) *Ctx {
 		c.mode.DeviceIndex = int32(o.Device.Index)
 	}
 	c.SetGrad(o.Grad)
+	c.SetAutocast(o.Autocast)
 	c.call.c = c
 	return c
 }
@@ -64,6 +69,19 @@ func (c *Ctx) NoGrad(f func()) {
 	was := c.SetGrad(false)
 	defer c.SetGrad(was)
 	f()
+}
+
+// Autocast says whether operators run under autocast; see Options.
+func (c *Ctx) Autocast() bool { return c.mode.Autocast != 0 }
+
+// SetAutocast switches autocast and returns what it was. Backward is not concerned: the casts that it goes back through are in the graph.
+func (c *Ctx) SetAutocast(on bool) (was bool) {
+	was = c.mode.Autocast != 0
+	c.mode.Autocast = 0
+	if on {
+		c.mode.Autocast = 1
+	}
+	return was
 }
 
 // own makes a tensor of a handle that the caller owns.

@@ -70,21 +70,11 @@ func Try(f func()) (err error) {
 	return nil
 }
 
-// nodeName makes of the C++ type of an autograd function of ours what autograd's own nodes are called: LinearBackward.
-func nodeName(node string) string {
-	inner, ok := strings.CutPrefix(node, "torch::autograd::CppNode<")
-	if !ok {
-		return node
-	}
-	inner = strings.TrimSuffix(inner, ">")
-	return inner[strings.LastIndex(inner, "::")+2:] + "Backward"
-}
-
 // failed builds the error of a call on this context.
 func (c *Ctx) failed(op string, tensors []*Tensor, e *shim.Error) *Error {
 	out := &Error{Op: op, Device: c.device, Message: e.Message, Sequence: e.Sequence}
 	if e.Node != "" {
-		out.Op = nodeName(e.Node)
+		out.Op = e.Node
 		if e.Op != "" {
 			out.Op = e.Op + " in " + out.Op
 		}

@@ -2,6 +2,7 @@ package torch
 
 var (
 	opLinear        = declare("penstock::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
+	opPlainLinear   = declare("aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
 	opConv2d        = declare("aten::conv2d(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, int groups=1) -> Tensor")
 	opBatchNorm     = declare("aten::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps, bool cudnn_enabled) -> Tensor")
 	opLayerNorm     = declare("aten::layer_norm(Tensor input, int[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05) -> Tensor")
@@ -36,6 +37,11 @@ const (
 // Linear is penstock::linear, which is aten::linear with a backward that adds to the gradient of weight in place: input [*, in] times weight [out, in] transposed, plus bias [out] (may be nil).
 func (c *Ctx) Linear(input, weight, bias *Tensor) *Tensor {
 	return c.begin(opLinear).t(input).t(weight).t(bias).one()
+}
+
+// PlainLinear is aten::linear: autograd sums the gradient of weight. It is for a weight with several uses in one graph, whose sum then has one order.
+func (c *Ctx) PlainLinear(input, weight, bias *Tensor) *Tensor {
+	return c.begin(opPlainLinear).t(input).t(weight).t(bias).one()
 }
 
 // Conv2d is aten::conv2d: input [N, in, H, W], weight [out, in/groups, kH, kW], bias [out] (may be nil).

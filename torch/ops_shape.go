@@ -14,6 +14,7 @@ var (
 	opDetach     = declare("aten::detach(Tensor(a) self) -> Tensor(a)")
 	opToCopy     = declare("aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
 	opGate       = declare("penstock::gate(Tensor mailbox, Tensor value) -> Tensor")
+	opBranch     = declare("penstock::branch(Tensor self) -> Tensor")
 	opTransfer   = declare("penstock::transfer(Tensor self, Device device) -> Tensor")
 	opReshape    = declare("aten::reshape(Tensor(a) self, int[] shape) -> Tensor(a)")
 	opFlatten    = declare("aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)")
@@ -78,8 +79,19 @@ func (c *Ctx) CopyHere(a *Tensor) *Tensor {
 	return out
 }
 
-// Gate is leaf itself; backward leaves the gradient in leaf with the layout it came in.
-func (c *Ctx) Gate(mailbox, value *Tensor) *Tensor { return c.begin(opGate).t(mailbox).t(value).one() }
+// Mailbox is where a Gate leaves its gradient: an empty tensor of no bytes that requires a gradient.
+func (c *Ctx) Mailbox() *Tensor { return c.Empty(Float32, 0).SetRequiresGrad(true) }
+
+// Gate is value's memory as the beginning of a graph: backward leaves the gradient that arrives in mailbox (GradOf), in the shape, type and layout it came in, and goes no
+// further. The graph holds mailbox, and of value only what its operators need; mailbox may be value itself, a leaf. Every backward through the gate replaces what is in
+// the mailbox: a second one through a graph that was kept does not add. Without a graph (grad off, or a mailbox that needs no gradient) it is value, detached.
+func (c *Ctx) Gate(mailbox, value *Tensor) *Tensor {
+	return c.begin(opGate).t(mailbox).t(value).one()
+}
+
+// Branch is t's memory under a node of its own: the gradients of what uses the branch are summed there, and the sum joins the gradients of t's other uses as it is. Changes in
+// place of one are changes of the other. Without a graph it is a second handle on t.
+func (c *Ctx) Branch(t *Tensor) *Tensor { return c.begin(opBranch).t(t).one() }
 
 // Reshape is aten::reshape; one size may be -1.
 func (c *Ctx) Reshape(a *Tensor, shape ...int64) *Tensor {

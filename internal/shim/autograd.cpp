@@ -7,6 +7,10 @@
 
 #include <cstring>
 
+namespace ps {
+thread_local int32_t recomputations = 0;
+}
+
 namespace {
 
 // The node and operator that backward is running, kept by an observer so that a failure can name them. On CPU the engine runs
@@ -29,17 +33,31 @@ std::unique_ptr<at::ObserverContext> observe(const at::RecordFunction& fn) {
   return nullptr;
 }
 
+// Watches a backward on this thread. One that is nested in another, inside of a recomputation, is watched already; after it the outer one's node goes on.
 class Observer {
  public:
-  Observer() {
+  explicit Observer(bool nested) : nested_(nested), outer_(running) {
     running = Running();
-    handle_ = at::addThreadLocalCallback(
-        at::RecordFunctionCallback(observe).scopes({at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::FUNCTION}));
+    if (!nested_)
+      handle_ = at::addThreadLocalCallback(
+          at::RecordFunctionCallback(observe).scopes({at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::FUNCTION}));
   }
-  ~Observer() { at::removeCallback(handle_); }
+  ~Observer() {
+    if (!nested_) at::removeCallback(handle_);
+    else running = outer_;
+  }
+
+  void name(ps_error* e) const {
+    if (running.node[0] == 0) return;
+    e->node = strdup(running.node);
+    if (running.op != nullptr) e->op = strdup(running.op);
+    e->sequence = running.sequence;
+  }
 
  private:
-  at::CallbackHandle handle_;
+  const bool nested_;
+  const Running outer_;
+  at::CallbackHandle handle_ = at::INVALID_CALLBACK_HANDLE;
 };
 
 // A backward that fails leaves what was ready to run, with its gradients and saved tensors, in the engine's queue of this thread until the thread's next
@@ -69,23 +87,22 @@ ps_error* ps_set_grad(ps_tensor t, ps_tensor grad) {
 }
 
 ps_error* ps_backward(const ps_mode* mode, const ps_tensor* outputs, const ps_tensor* grads, int32_t n, int32_t keep_graph) {
+  const bool nested = ps::recomputations > 0;
+  Observer observer(nested);
   auto* e = ps::guarded([&] {
-    ps::Enter enter(mode);
+    ps_mode plain = *mode;
+    plain.autocast = 0;
+    ps::Enter enter(&plain);
     std::vector<at::Tensor> out, grad;
     for (int32_t i = 0; i < n; i++) {
       out.push_back(ps::borrow(outputs[i]));
       grad.push_back(ps::borrow(grads[i]));
     }
-    Observer observer;
     torch::autograd::backward(out, grad, keep_graph != 0, /*create_graph=*/false);
   });
   if (e == nullptr) return nullptr;
-  if (running.node[0] != 0) {
-    e->node = strdup(running.node);
-    if (running.op != nullptr) e->op = strdup(running.op);
-    e->sequence = running.sequence;
-  }
-  drain();
+  observer.name(e);
+  if (!nested) drain();  // a nested one shares its queue with the outer one, which fails too
   return e;
 }
 

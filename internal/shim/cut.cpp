@@ -1,30 +1,27 @@
-// Where a model is cut into stages: tensors and gradients cross with the layout that they would have without the cut, because the order in which
-// later operators sum, and so the bits, depends on it.
-#include "internal.hpp"
-
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
+// Where a model is cut, into stages or at a checkpoint: tensors and gradients cross with the layout that they would have without the cut, because the
+// order in which later operators sum, and so the bits, depends on it.
+#include "node.hpp"
 
 namespace ps {
 namespace {
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
+// AccumulateGrad would copy the gradient into the layout of the leaf; this leaves it in the mailbox as it came. There is no edge on which it would go on.
+struct Gate final : Node {
+  explicit Gate(const char* name, const variable_list&) : Node(name, {}) {}
 
-// AccumulateGrad would copy the gradient into the layout of the leaf; this leaves it in the leaf as it came.
-struct Gate : torch::autograd::Function<Gate> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& leaf, const at::Tensor& value) {
-    context->save_for_backward({leaf});
-    return value.detach();
-  }
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    at::Tensor leaf = context->get_saved_variables()[0];
-    leaf.mutable_grad() = grads[0];
-    return {at::Tensor(), at::Tensor()};
+  variable_list apply(variable_list&& grads) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    saved(0).mutable_grad() = grads[0];
+    return {};
   }
 };
 
-at::Tensor gate(const at::Tensor& leaf, const at::Tensor& value) { return Gate::apply(leaf, value); }
+at::Tensor gate(const at::Tensor& mailbox, const at::Tensor& value) {
+  auto node = recorded<Gate>("GateBackward", {mailbox});
+  if (node == nullptr) return value.detach();
+  node->save(mailbox);
+  return under(node, value.detach());
+}
 
 // A copy that is expanded where self is.
 at::Tensor transfer(const at::Tensor& self, c10::Device device) {

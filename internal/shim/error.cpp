@@ -24,6 +24,12 @@ ps_error* caught(const char* message) {
   return e;
 }
 
+ps_error* caught(const RecomputationFailed& thrown) {
+  auto* e = make_error(PS_FAILED, thrown.what());
+  e->checkpoint = thrown.checkpoint;
+  return e;
+}
+
 }  // namespace ps
 
 void ps_error_free(ps_error* e) {

@@ -2,33 +2,29 @@
 //
 // libtorch 1.13 hands the exact GELU's backward to oneDNN. Where the gradient lies in memory in another order than the input (a transposed one, say),
 // the result is written somewhere else: the gradient that comes back is what the memory held before.
-#include "internal.hpp"
-
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
+#include "node.hpp"
 
 namespace ps {
 namespace {
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
+struct Gelu final : Node {
+  using Node::Node;
+  std::string approximate;
 
-struct Gelu : torch::autograd::Function<Gelu> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& self, std::string approximate) {
-    context->save_for_backward({self});
-    context->saved_data["approximate"] = approximate;
-    at::AutoDispatchBelowADInplaceOrView guard;
-    return at::gelu(self, approximate);
-  }
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const at::Tensor self = context->get_saved_variables()[0];
-    return {at::gelu_backward(grads[0].contiguous(), self.contiguous(), context->saved_data["approximate"].toStringRef()), at::Tensor()};
+  variable_list apply(variable_list&& grads) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!grads[0].defined()) return {at::Tensor()};
+    return {at::gelu_backward(grads[0].contiguous(), saved(0).contiguous(), approximate)};
   }
 };
 
 at::Tensor gelu(const at::Tensor& self, c10::string_view approximate) {
-  if (!c10::GradMode::is_enabled() || !self.requires_grad()) return at::gelu(self, approximate);
-  return Gelu::apply(self, std::string(approximate));
+  auto node = recorded<Gelu>("GeluBackward", {self});
+  if (node == nullptr) return at::gelu(self, approximate);
+  node->approximate = std::string(approximate);
+  node->save(self);
+  at::AutoDispatchBelowADInplaceOrView guard;
+  return under(node, at::gelu(self, approximate));
 }
 
 }  // namespace

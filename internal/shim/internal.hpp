@@ -7,6 +7,8 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/api/include/torch/version.h>
 
+#include <stdexcept>
+
 namespace ps {
 
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 5)
@@ -26,9 +28,40 @@ extern thread_local Failure failure;
 // The account that CPU allocations of this thread are charged to.
 extern thread_local int32_t current_account;
 
+// How many recomputations (checkpoint.cpp) this thread is inside of: what runs then is nested in a backward.
+extern thread_local int32_t recomputations;
+
+// The recomputation of a checkpoint ended in Go with something that is not ours to read: only the way out is.
+struct RecomputationFailed : std::runtime_error {
+  explicit RecomputationFailed(int64_t id) : std::runtime_error("a recomputation failed"), checkpoint(id) {}
+  int64_t checkpoint;
+};
+
 void apply_threads(int32_t n);
+int32_t applied_threads();  // what apply_threads was last given on this thread; 0 = never
 ps_error* make_error(int32_t kind, const char* message);
 ps_error* caught(const char* message);
+ps_error* caught(const RecomputationFailed& e);
+
+// bfloat16 autocast on a type of device, from begin to the end of the scope (autocast.cpp). The cache of casted weights is off: it is
+// the thread's, outlives the call, and would hold memory that no graph needs.
+class Autocast {
+ public:
+  ~Autocast() {
+    if (on_) end();
+  }
+  void begin(c10::DeviceType type);
+
+ private:
+  void end();
+
+  bool on_ = false, was_enabled_ = false, was_cached_ = false;
+  c10::DeviceType type_ = c10::DeviceType::CPU;
+  at::ScalarType was_dtype_ = at::kBFloat16;
+};
+
+// t as an operator that autocast lowers takes it: t itself without autocast.
+at::Tensor lowered(const at::Tensor& t);
 
 // Applies a mode for the length of a call.
 class Enter {
@@ -38,12 +71,14 @@ class Enter {
     failure.out_of_memory = false;
     if (m->threads > 0) apply_threads(m->threads);
     if (m->device_index >= 0) guard_.reset_device(c10::Device(static_cast<c10::DeviceType>(m->device_type), m->device_index));
+    if (m->autocast != 0) autocast_.begin(static_cast<c10::DeviceType>(m->device_type));
   }
   ~Enter() { current_account = account_; }
 
  private:
   c10::AutoGradMode grad_;
   c10::OptionalDeviceGuard guard_;
+  Autocast autocast_;
   int32_t account_;
 };
 
@@ -62,6 +97,8 @@ ps_error* guarded(F&& f) {
   try {
     f();
     return nullptr;
+  } catch (const RecomputationFailed& e) {
+    return caught(e);
   } catch (const c10::Error& e) {
     return caught(e.what_without_backtrace());
   } catch (const std::exception& e) {

@@ -3,16 +3,13 @@
 // Autograd would compute the product of a micro-batch's output gradient and input into new memory and then add that to the gradient: for a 1024 x 1024
 // weight and 32 rows that is 16 MiB of traffic around 67 million multiply-adds. A GEMM can add to its destination (beta = 1) for the half. Micro-batches after
 // the first take that way; the sums are the same on every schedule because every schedule takes it in the same order.
-#include "internal.hpp"
-
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
+//
+// Under autocast it gives what aten::linear gives: products of bfloat16, in backward too. aten::linear keeps the casted weight until backward; here it is casted
+// again, so that the micro-batches in flight do not hold a copy of the weights each.
+#include "node.hpp"
 
 namespace ps {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 // May the gradient be added to in place? Only on a leaf that nobody watches, whose gradient has plain memory of its own.
 bool accumulates(const at::Tensor& weight) {
@@ -21,38 +18,39 @@ bool accumulates(const at::Tensor& weight) {
   return grad.defined() && grad.is_contiguous() && !grad.requires_grad() && grad.sizes() == weight.sizes() && grad.dtype() == weight.dtype();
 }
 
-struct Linear : torch::autograd::Function<Linear> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias) {
-    // As aten::linear: only what a gradient needs, so that a frozen layer keeps no activations.
-    context->saved_data["input"] = input.requires_grad();
-    context->saved_data["weight"] = weight.requires_grad();
-    context->saved_data["sizes"] = input.sizes();
-    context->save_for_backward({weight.requires_grad() ? input : at::Tensor(), input.requires_grad() || weight.requires_grad() ? weight : at::Tensor()});
-    context->saved_data["bias"] = bias.has_value() && bias->requires_grad();
-    at::AutoDispatchBelowADInplaceOrView guard;
-    return at::linear(input, weight, bias);
-  }
+struct Linear final : Node {
+  using Node::Node;
+  std::vector<int64_t> sizes;  // of the input
 
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto saved = context->get_saved_variables();
-    const at::Tensor &input = saved[0], &weight = saved[1];
-    const int64_t out = weight.defined() ? weight.size(0) : grads[0].size(-1);
-    const at::Tensor grad = grads[0].reshape({-1, out});
+  // Gradients in bfloat16 become the arguments' type on their way: autograd casts them to what the arguments were.
+  variable_list apply(variable_list&& grads) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!grads[0].defined()) return variable_list(3);
+    const at::Tensor input = saved(0), weight = saved(1);
+    const at::Tensor grad = grads[0].reshape({-1, grads[0].size(-1)});
     at::Tensor for_input, for_weight, for_bias;
-    if (context->saved_data["input"].toBool()) for_input = grad.mm(weight).reshape(context->saved_data["sizes"].toIntVector());
-    if (context->saved_data["weight"].toBool()) {
-      const at::Tensor rows = input.reshape({-1, weight.size(1)});
-      if (accumulates(weight)) weight.grad().addmm_(grad.t(), rows);
-      else for_weight = grad.t().mm(rows);
+    if (task_should_compute_output(0)) for_input = grad.mm(weight.to(grad.scalar_type())).reshape(sizes);
+    if (task_should_compute_output(1)) {
+      const at::Tensor rows = input.reshape({-1, input.size(-1)});
+      if (!accumulates(weight)) for_weight = grad.t().mm(rows);
+      else if (grad.scalar_type() == weight.scalar_type()) weight.grad().addmm_(grad.t(), rows);
+      else weight.grad().add_(grad.t().mm(rows));
     }
-    if (context->saved_data["bias"].toBool()) for_bias = grad.sum(0);
+    if (task_should_compute_output(2)) for_bias = grad.sum(0);
     return {for_input, for_weight, for_bias};
   }
 };
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias) {
-  if (!c10::GradMode::is_enabled()) return at::linear(input, weight, bias);
-  return Linear::apply(input, weight, bias);
+  auto node = recorded<Linear>("LinearBackward", {input, weight, bias.has_value() ? *bias : at::Tensor()});
+  if (node == nullptr) return at::linear(input, weight, bias);
+  at::AutoDispatchBelowADInplaceOrView guard;
+  const at::Tensor x = lowered(input);
+  // As aten::linear: only what a gradient needs, so that a frozen layer keeps no activations.
+  node->sizes = input.sizes().vec();
+  node->save(weight.requires_grad() ? x : at::Tensor());
+  node->save(input.requires_grad() || weight.requires_grad() ? weight : at::Tensor());
+  return under(node, at::linear(x, lowered(weight), bias));
 }
 
 }  // namespace

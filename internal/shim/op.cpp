@@ -201,9 +201,9 @@ uint64_t bits(double d) {
 }
 
 // Encodes the results; on failure nothing that was encoded is lost, because encoding cannot fail after the size check.
-int32_t encode(std::vector<c10::IValue>& stack, uint64_t* out, int32_t capacity) {
-  TORCH_CHECK(static_cast<int32_t>(stack.size()) * 3 <= capacity, stack.size(), " results do not fit into ", capacity, " words");
-  uint64_t* w = out;
+void encode(std::vector<c10::IValue>& stack, uint64_t* out, int32_t capacity) {
+  TORCH_CHECK(static_cast<int32_t>(stack.size()) * 3 < capacity, stack.size(), " results do not fit into ", capacity, " words");
+  uint64_t* w = out + 1;
   for (auto& v : stack) {
     if (v.isTensor()) {
       *w++ = PS_TENSOR;
@@ -228,7 +228,7 @@ int32_t encode(std::vector<c10::IValue>& stack, uint64_t* out, int32_t capacity)
       *w++ = PS_NONE;
     }
   }
-  return static_cast<int32_t>(w - out);
+  out[0] = static_cast<uint64_t>(w - out - 1);
 }
 
 }  // namespace
@@ -249,7 +249,7 @@ ps_error* ps_op_find(const char* name, const char* overload, ps_op* out, int32_t
   });
 }
 
-ps_error* ps_call(ps_op handle, const ps_mode* mode, const uint64_t* words, int32_t n, uint64_t* out, int32_t capacity, int32_t* written) {
+ps_error* ps_call(ps_op handle, const ps_mode* mode, const uint64_t* words, int32_t n, uint64_t* out, int32_t capacity) {
   const Op& op = *static_cast<const Op*>(handle);
   return ps::guarded([&] {
     ps::Enter enter(mode);
@@ -259,7 +259,7 @@ ps_error* ps_call(ps_op handle, const ps_mode* mode, const uint64_t* words, int3
     for (size_t i = 0; i < op.arguments.size(); i++) stack.push_back(decoder.next(i));
     TORCH_CHECK(decoder.done(), "too many arguments for ", op.schema);
     op.handle.callBoxed(&stack);
-    *written = encode(stack, out, capacity);
+    encode(stack, out, capacity);
   });
 }
 

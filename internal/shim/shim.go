@@ -28,6 +28,7 @@ type Mode struct {
 	Threads     int32
 	DeviceType  int32
 	DeviceIndex int32
+	Autocast    int32
 }
 
 // Handle is one strong reference to a tensor, or 0 for an undefined one.
@@ -52,6 +53,7 @@ type Error struct {
 	Message                string
 	Node, Op               string // backward only: the autograd node and the operator that were running
 	Sequence               uint64 // backward only: the node's autograd sequence number
+	Ended                  any    // backward only: what a recomputation panicked with, or Goexit; nil if none failed
 	Account                int    // out of memory only, as the next three
 	Limit, Live, Requested int64
 }
@@ -65,6 +67,7 @@ func taken(e *C.ps_error) *Error {
 	defer C.ps_error_free(e)
 	return &Error{
 		Kind: int(e.kind), Message: C.GoString(e.message), Node: C.GoString(e.node), Op: C.GoString(e.op), Sequence: uint64(e.sequence),
+		Ended:   endedWith(int64(e.checkpoint)),
 		Account: int(e.account), Limit: int64(e.limit), Live: int64(e.live), Requested: int64(e.requested),
 	}
 }
@@ -95,11 +98,9 @@ func Find(name, overload string) (op Op, arguments, returns int, schema string, 
 	return Op(handle), int(na), int(nr), C.GoString(text), nil
 }
 
-// Call runs op on encoded arguments and writes encoded results into out; it returns the words written.
-func Call(op Op, m *Mode, args []uint64, out []uint64) (int, *Error) {
-	var written C.int32_t
-	e := C.ps_call(C.ps_op(op), mode(m), (*C.uint64_t)(words(args)), C.int32_t(len(args)), (*C.uint64_t)(words(out)), C.int32_t(len(out)), &written)
-	return int(written), taken(e)
+// Call runs op on encoded arguments and writes encoded results into out, after their number of words in out[0]. m, args and out lie on the heap: see ps_call.
+func Call(op Op, m *Mode, args []uint64, out []uint64) *Error {
+	return taken(C.ps_call(C.ps_op(op), mode(m), (*C.uint64_t)(words(args)), C.int32_t(len(args)), (*C.uint64_t)(words(out)), C.int32_t(len(out))))
 }
 
 // TakeList fetches the n handles of a tensor-list result and frees its array.

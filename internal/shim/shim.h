@@ -20,6 +20,7 @@ typedef struct ps_mode {
   int32_t threads;       // intra-op threads; 0 leaves them alone
   int32_t device_type;   // c10::DeviceType
   int32_t device_index;  // for accelerators; -1 none
+  int32_t autocast;      // 1: bfloat16 autocast on device_type. Backward ignores it: the graph has the casts
 } ps_mode;
 
 enum { PS_FAILED = 1, PS_OUT_OF_MEMORY = 2, PS_BAD_ARGUMENT = 3 };
@@ -31,6 +32,7 @@ typedef struct ps_error {
   char* node;
   char* op;
   uint64_t sequence;
+  int64_t checkpoint;  // backward only: the checkpoint whose recomputation failed, 0 = none
   // PS_OUT_OF_MEMORY only.
   int32_t account;
   int64_t limit, live, requested;
@@ -56,9 +58,10 @@ enum {
 
 // --- operators (op.cpp) ---
 ps_error* ps_op_find(const char* name, const char* overload, ps_op* out, int32_t* arguments, int32_t* returns, const char** schema);
-// Calls op with n encoded words. Results are encoded into out (capacity words): PS_TENSOR h, PS_INT v, PS_DOUBLE v, PS_BOOL v, PS_NONE,
-// and for lists of tensors PS_TENSORS n list (fetched, and its array freed, with ps_take_list; handles are owned).
-ps_error* ps_call(ps_op op, const ps_mode* mode, const uint64_t* words, int32_t n, uint64_t* out, int32_t capacity, int32_t* written);
+// Calls op with n encoded words. Results are encoded into out (capacity words), after their number of words in out[0]: PS_TENSOR h, PS_INT v, PS_DOUBLE v,
+// PS_BOOL v, PS_NONE, and for lists of tensors PS_TENSORS n list (fetched, and its array freed, with ps_take_list; handles are owned).
+// An operator may free the last use of a graph and with it a checkpoint, which tells Go: no argument may point into a goroutine's stack, which moves when it grows.
+ps_error* ps_call(ps_op op, const ps_mode* mode, const uint64_t* words, int32_t n, uint64_t* out, int32_t capacity);
 void ps_take_list(uint64_t list, int32_t n, ps_tensor* out);
 
 // --- tensors (tensor.cpp) ---
@@ -83,6 +86,25 @@ ps_tensor ps_grad(ps_tensor);  // a new reference, or 0
 ps_error* ps_set_grad(ps_tensor, ps_tensor grad_or_null);
 ps_error* ps_backward(const ps_mode*, const ps_tensor* outputs, const ps_tensor* grads, int32_t n, int32_t keep_graph);
 uint64_t ps_sequence(void);  // the calling thread's next autograd sequence number
+
+// --- checkpoints (checkpoint.cpp) ---
+// One recomputation, asked for by a backward.
+typedef struct ps_recomputation {
+  uint64_t sequence;       // of the checkpoint's node
+  int32_t inputs, outputs; // how many
+  int32_t nested;          // how many recomputations this thread is inside of already
+  ps_tensor* input;        // [inputs] borrowed: detached, requiring a gradient where one is wanted; 0 where the input was undefined
+  ps_tensor* grad;         // [outputs] borrowed: the gradients that came; 0 where none did
+  ps_tensor* input_grad;   // [inputs] out: references that the caller takes over, or 0
+} ps_recomputation;
+// Runs the function of checkpoint id again, and its backward; 0 is success. It is called on the thread that runs the node, which need not be one of Go's.
+typedef int32_t (*ps_recompute)(int64_t id, ps_recomputation*);
+// Says that checkpoint id will not be asked for again.
+typedef void (*ps_forget)(int64_t id);
+void ps_checkpoint_register(ps_recompute, ps_forget);  // once, before the first ps_checkpoint
+// Attaches outputs, computed from inputs without a graph, to one node: attached[i] is outputs[i]'s memory under it, or, where outputs[i] cannot have a
+// gradient, a second reference. 0 stands for an undefined tensor on both sides. The node calls forget when it cannot be asked again.
+ps_error* ps_checkpoint(int64_t id, const ps_tensor* inputs, int32_t n, const ps_tensor* outputs, int32_t m, ps_tensor* attached);
 
 // --- accounts (account.cpp) ---
 enum { PS_ACCOUNTS = 1024 };

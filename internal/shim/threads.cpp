@@ -39,6 +39,8 @@ void apply_threads(int32_t n) {
   }
 }
 
+int32_t applied_threads() { return thread_count; }
+
 }  // namespace ps
 
 ps_error* ps_pin_thread(const int32_t* cpus, int32_t n) {

@@ -1,0 +1,113 @@
+// Checkpoints (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016): one node in place of a graph. It holds the inputs of a function;
+// its backward has Go run the function again, and the backward of that, on the thread and inside of the call that runs the node.
+//
+// That inner backward is reentrant: libtorch's engine works through it on the same thread, and takes another thread of its own where a GPU's thread is 60 deep.
+#include "node.hpp"
+
+#include <torch/csrc/autograd/functions/utils.h>
+
+namespace ps {
+namespace {
+
+ps_recompute recompute = nullptr;
+ps_forget forget = nullptr;
+
+// The thread is inside of a recomputation, which leaves the thread as it was.
+class Inside {
+ public:
+  Inside() : threads_(applied_threads()) { recomputations++; }
+  ~Inside() {
+    recomputations--;
+    if (threads_ > 0) apply_threads(threads_);
+  }
+
+ private:
+  const int32_t threads_;
+};
+
+std::vector<ps_tensor> lent(const variable_list& tensors) {
+  std::vector<ps_tensor> out;
+  for (const auto& t : tensors) out.push_back(t.defined() ? reinterpret_cast<ps_tensor>(t.unsafeGetTensorImpl()) : 0);
+  return out;
+}
+
+class Checkpoint final : public Node {
+ public:
+  Checkpoint(int64_t id, const variable_list& inputs) : Node("CheckpointBackward", inputs), id_(id) {
+    for (const auto& t : inputs) save(t);
+  }
+  ~Checkpoint() override {
+    if (!released_) forget(id_);
+  }
+
+  void release_variables() override {
+    Node::release_variables();
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!released_) forget(id_);
+    released_ = true;
+  }
+
+  variable_list apply(variable_list&& grads) override {
+    variable_list inputs = leaves();
+    auto input = lent(inputs), grad = lent(grads);
+    std::vector<ps_tensor> input_grad(inputs.size(), 0);
+    ps_recomputation r = {sequence_nr(), static_cast<int32_t>(input.size()), static_cast<int32_t>(grad.size()), recomputations,
+                          input.data(), grad.data(), input_grad.data()};
+    {
+      Inside inside;
+      if (recompute(id_, &r) != 0) throw RecomputationFailed(id_);
+    }
+    variable_list out;
+    for (ps_tensor t : input_grad) {
+      out.push_back(borrow(t));
+      ps_release(t);
+    }
+    return out;
+  }
+
+ private:
+  // The inputs outside of the graph, requiring a gradient where it goes on.
+  variable_list leaves() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    TORCH_CHECK(!released_, torch::autograd::ERR_BACKWARD_TWICE);
+    variable_list out;
+    for (size_t i = 0; i < saved_count(); i++) {
+      at::Tensor t = saved(i);
+      if (t.defined()) {
+        t = t.detach();
+        if (task_should_compute_output(i)) t.set_requires_grad(true);
+      }
+      out.push_back(std::move(t));
+    }
+    return out;
+  }
+
+  const int64_t id_;
+  bool released_ = false;
+};
+
+}  // namespace
+}  // namespace ps
+
+void ps_checkpoint_register(ps_recompute recompute, ps_forget forget) {
+  ps::recompute = recompute;
+  ps::forget = forget;
+}
+
+ps_error* ps_checkpoint(int64_t id, const ps_tensor* inputs, int32_t n, const ps_tensor* outputs, int32_t m, ps_tensor* attached) {
+  return ps::guarded([&] {
+    ps::variable_list in, out;
+    for (int32_t i = 0; i < n; i++) in.push_back(ps::borrow(inputs[i]));
+    std::shared_ptr<ps::Checkpoint> node(new ps::Checkpoint(id, in), torch::autograd::deleteNode);
+    for (int32_t i = 0; i < m; i++) {
+      at::Tensor t = ps::borrow(outputs[i]);
+      if (t.defined() && torch::autograd::isDifferentiableType(t.scalar_type())) {
+        t = ps::under(node, t.detach());
+      } else {
+        node->add_input_metadata(torch::autograd::Node::undefined_input());  // the node counts outputs as Go does
+      }
+      out.push_back(std::move(t));
+    }
+    for (int32_t i = 0; i < m; i++) attached[i] = ps::give(std::move(out[i]));
+  });
+}

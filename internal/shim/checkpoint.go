@@ -1,0 +1,153 @@
+package shim
+
+/*
+#include "shim.h"
+
+int32_t penstockRecompute(int64_t, ps_recomputation*);
+void penstockForget(int64_t);
+*/
+import "C"
+
+import (
+	"iter"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Recomputation is what a backward asks of a checkpoint's function. Inputs and Grads are borrowed; InputGrads is filled with references that are given away.
+type Recomputation struct {
+	Sequence   uint64   // of the checkpoint's node
+	Inputs     []Handle // outside of the graph, requiring a gradient where one is wanted
+	Grads      []Handle // of the outputs; 0 where none came
+	InputGrads []Handle
+}
+
+// recorded is a checkpoint in the registry, from its first run until its node is gone or has let go of its inputs.
+type recorded struct {
+	run func(*Recomputation)
+	// A recomputation may wait for another thread: on the CPU, where the engine has no thread of its own that would be kept from its work.
+	mayHop bool
+	ended  atomic.Pointer[any] // what the last recomputation failed with
+}
+
+var (
+	checkpoints    sync.Map // int64 -> *recorded
+	lastCheckpoint atomic.Int64
+	register       = sync.OnceFunc(func() {
+		C.ps_checkpoint_register((C.ps_recompute)(C.penstockRecompute), (C.ps_forget)(C.penstockForget))
+	})
+)
+
+// Checkpoint attaches outputs, computed from inputs without a graph, to a node that calls run in backward, on any goroutine. The result is new references in the
+// order of outputs. A panic or Goexit of run fails the backward with Error.Ended.
+func Checkpoint(m *Mode, inputs, outputs []Handle, run func(*Recomputation)) ([]Handle, *Error) {
+	register()
+	id := lastCheckpoint.Add(1)
+	checkpoints.Store(id, &recorded{run: run, mayHop: m.DeviceIndex < 0})
+	attached := make([]Handle, len(outputs))
+	e := C.ps_checkpoint(C.int64_t(id), (*C.ps_tensor)(words(inputs)), C.int32_t(len(inputs)),
+		(*C.ps_tensor)(words(outputs)), C.int32_t(len(outputs)), (*C.ps_tensor)(words(attached)))
+	if e != nil {
+		checkpoints.Delete(id)
+	}
+	return attached, taken(e)
+}
+
+// Checkpoints is the number of checkpoints that a backward may still ask for.
+func Checkpoints() int {
+	n := 0
+	checkpoints.Range(func(any, any) bool {
+		n++
+		return true
+	})
+	return n
+}
+
+//export penstockForget
+func penstockForget(id C.int64_t) { checkpoints.Delete(int64(id)) }
+
+// hopEvery is how many recomputations nest on one thread. The engine would move on to a thread of its own after 60, where an allocation has no account and what was freed
+// is freed some time later; so we move first, to a thread whose backward is an outermost one.
+var hopEvery = 32
+
+//export penstockRecompute
+func penstockRecompute(id C.int64_t, r *C.ps_recomputation) C.int32_t {
+	v, ok := checkpoints.Load(int64(id))
+	if !ok {
+		return 1
+	}
+	k := v.(*recorded)
+	request := &Recomputation{
+		Sequence: uint64(r.sequence),
+		Inputs:   handles(r.input, r.inputs), Grads: handles(r.grad, r.outputs), InputGrads: handles(r.input_grad, r.inputs),
+	}
+	var ended any
+	run := func() { ended = contained(func() { k.run(request) }) }
+	if k.mayHop && int(r.nested) >= hopEvery {
+		onFreshThread(run)
+	} else {
+		run()
+	}
+	if ended == nil {
+		return 0
+	}
+	k.ended.Store(&ended)
+	return 1
+}
+
+// handles is an array of C's as a slice.
+func handles(p *C.ps_tensor, n C.int32_t) []Handle {
+	return unsafe.Slice((*Handle)(unsafe.Pointer(p)), int(n))
+}
+
+// endedWith is what the recomputation of a checkpoint failed with.
+func endedWith(checkpoint int64) any {
+	if checkpoint == 0 {
+		return nil
+	}
+	if v, ok := checkpoints.Load(checkpoint); ok {
+		if ended := v.(*recorded).ended.Swap(nil); ended != nil {
+			return *ended
+		}
+	}
+	return "penstock: the recomputation of a checkpoint was lost"
+}
+
+type goexit struct{}
+
+// Goexit is what a function that ended its goroutine (runtime.Goexit, testing.T.FailNow) has ended with.
+var Goexit any = goexit{}
+
+// contained runs f and returns what it panicked with, Goexit, or nil. Neither may pass through the frames of C++ below us. A panic can be recovered, but Goexit cannot: it
+// ends its goroutine. So f runs on one that may end, a coroutine: it has the calling thread, as f must, for its core set and autograd's numbers of nodes.
+func contained(f func()) (ended any) {
+	next, _ := iter.Pull(func(func(struct{}) bool) {
+		returned := false
+		defer func() {
+			if p := recover(); p != nil {
+				ended = p
+			} else if !returned {
+				ended = Goexit
+				panic(Goexit) // iter.Pull passes on a panic to us, and would pass on the Goexit as well
+			}
+		}()
+		f()
+		returned = true
+	})
+	defer func() { _ = recover() }() // Goexit, from above
+	next()
+	return ended
+}
+
+// onFreshThread runs f on a thread of its own, which ends with it, and waits.
+func onFreshThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		f()
+	}()
+	<-done
+}

@@ -1,0 +1,54 @@
+// What our own autograd functions share: a node that saves tensors, and tensors put under it. torch::autograd::Function does the same with more allocations, and
+// cannot leave a gradient untouched, or save less than its arguments.
+#pragma once
+#include "internal.hpp"
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/library.h>
+
+namespace ps {
+
+using torch::autograd::variable_list;
+
+// A node with one gradient to give for each argument it was made of. What it saves is checked as autograd's own nodes check it: a tensor
+// that was changed in place since, or let go of by an earlier backward, is an error.
+class Node : public torch::autograd::Node {
+ public:
+  // arguments are the forward's tensors, undefined where there was none; name is what autograd would call the node and lives for ever.
+  Node(const char* name, const variable_list& arguments) : torch::autograd::Node(torch::autograd::collect_next_edges(arguments)), name_(name) {}
+
+  std::string name() const override { return name_; }
+
+  void release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& s : saved_) s.reset_data();
+  }
+
+  void save(const at::Tensor& t) { saved_.emplace_back(t, /*is_output=*/false); }
+
+ protected:
+  // What was saved i-th. The caller holds mutex_: another thread's backward through the same graph may release it.
+  at::Tensor saved(size_t i) const { return saved_[i].unpack(); }
+  size_t saved_count() const { return saved_.size(); }
+
+ private:
+  const char* name_;
+  std::vector<torch::autograd::SavedVariable> saved_;
+};
+
+// A new node N, or null where nothing is recorded.
+template <class N>
+std::shared_ptr<N> recorded(const char* name, const variable_list& arguments) {
+  if (!c10::GradMode::is_enabled() || !torch::autograd::any_variable_requires_grad(arguments)) return nullptr;
+  return std::shared_ptr<N>(new N(name, arguments), torch::autograd::deleteNode);
+}
+
+// result, which no graph has yet, as the node's next output.
+inline at::Tensor under(const std::shared_ptr<torch::autograd::Node>& node, at::Tensor result) {
+  torch::autograd::create_gradient_edge(result, node);
+  return result;
+}
+
+}  // namespace ps

@@ -1,0 +1,442 @@
+package torch_test
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"penstock/internal/shim"
+	"penstock/internal/torchtest"
+	"penstock/torch"
+)
+
+// tensors abbreviates the type of a checkpoint's function.
+type tensors = []*torch.Tensor
+
+// checkpointed is a context for tests of checkpoints: when the test ends no node may hold a function any more.
+func checkpointed(t *testing.T, o torch.Options) *torch.Ctx {
+	before := shim.Checkpoints()
+	t.Cleanup(func() {
+		if n := shim.Checkpoints() - before; n != 0 {
+			t.Errorf("%d checkpoints were not forgotten", n)
+		}
+	})
+	o.Grad = true
+	return torchtest.New(t, o)
+}
+
+// leaf is a tensor that wants a gradient, which is freed with it when the test ends.
+func leaf(t *testing.T, c *torch.Ctx, shape ...int64) *torch.Tensor {
+	var x *torch.Tensor
+	c.NoGrad(func() { x = c.Keep(c.Normal_(c.Empty(torch.Float32, shape...), 0, 1).SetRequiresGrad(true)) })
+	t.Cleanup(func() {
+		x.SetGradOf(nil)
+		x.Free()
+	})
+	return x
+}
+
+func gradOf(c *torch.Ctx, x *torch.Tensor) []float32 {
+	g := c.GradOf(x)
+	if g == nil {
+		return nil
+	}
+	x.SetGradOf(nil)
+	return torch.Values[float32](g)
+}
+
+// A random chain of operators, some of them random, gives the same bits with any part of it behind a checkpoint, nested ones included.
+func TestCheckpointIsTransparent(t *testing.T) {
+	c := checkpointed(t, torch.Options{})
+	const rows, width, longest = 3, 4, 8
+	x := leaf(t, c, rows, width)
+	var weights, biases tensors // one for each place: a checkpoint adds its share to a gradient at once, which groups the sum of several uses in another way
+	for range longest {
+		weights, biases = append(weights, leaf(t, c, width, width)), append(biases, leaf(t, c, width))
+	}
+	operators := []func(c *torch.Ctx, i int, x *torch.Tensor) *torch.Tensor{
+		func(c *torch.Ctx, i int, x *torch.Tensor) *torch.Tensor { return c.Linear(x, weights[i], biases[i]) },
+		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.Tanh(x) },
+		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.GELU(x, "none") },
+		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.Dropout(x, 0.3) },
+		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.Softmax(c.Mul(x, x), -1) },
+		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { // its input's gradient comes in two layouts
+			return c.Add(x, c.Transpose(c.Contiguous(c.Transpose(x, 0, 1)), 0, 1))
+		},
+	}
+	rapid.Check(t, func(r *rapid.T) {
+		chain := rapid.SliceOfN(rapid.IntRange(0, len(operators)-1), 1, longest).Draw(r, "operators")
+		cut := rapid.SliceOfN(rapid.IntRange(0, 3), len(chain), len(chain)).Draw(r, "nested checkpoints begun before each operator")
+		autocast := rapid.Bool().Draw(r, "autocast")
+		seed := rapid.Uint64().Draw(r, "seed")
+
+		run := func(checkpoints bool) [][]float32 {
+			mark := c.Mark()
+			defer c.Release(mark)
+			c.SetSeed(seed)
+			c.SetAutocast(autocast)
+			defer c.SetAutocast(false)
+			var from func(c *torch.Ctx, i, depth int, x *torch.Tensor) *torch.Tensor
+			from = func(c *torch.Ctx, i, depth int, x *torch.Tensor) *torch.Tensor {
+				if i == len(chain) {
+					return x
+				}
+				if checkpoints && depth < cut[i] {
+					return c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{from(c, i, depth+1, in[0])} }, tensors{x}, true)[0]
+				}
+				return from(c, i+1, 0, operators[chain[i]](c, i, x))
+			}
+			y := c.To(from(c, 0, 0, x), torch.Float32)
+			c.Backward(tensors{y}, tensors{c.OnesLike(y)}, false)
+			_, draws := c.Draws()
+			out := [][]float32{torch.Values[float32](y), gradOf(c, x), {float32(draws)}}
+			for i := range chain {
+				out = append(out, gradOf(c, weights[i]), gradOf(c, biases[i]))
+			}
+			return out
+		}
+		if difference := cmp.Diff(run(false), run(true)); difference != "" {
+			r.Fatalf("without (-) and with (+) checkpoints:\n%s", difference)
+		}
+	})
+}
+
+// Between forward and backward a checkpoint holds its inputs and outputs, to the byte; after backward nothing but gradients.
+func TestCheckpointHoldsInputsAndOutputs(t *testing.T) {
+	c := checkpointed(t, torch.Options{Device: torch.CPU(2)})
+	live := func() int64 { return torch.CPU(2).Memory().Live }
+	const rows, width = 64, 256
+	x, w := leaf(t, c, rows, width), leaf(t, c, width, width)
+	start := live()
+	layers := func(c *torch.Ctx, in tensors) tensors {
+		h := in[0]
+		for range 4 {
+			h = c.Tanh(c.Linear(h, w, nil))
+		}
+		return tensors{h, c.Argmax(h, 1)}
+	}
+	out := c.Checkpoint(layers, tensors{x}, true)
+	if got, want := live()-start, int64(rows*width*4+rows*8); got != want {
+		t.Errorf("%d bytes are live after forward, want the outputs' %d", got, want)
+	}
+	c.Backward(tensors{out[0]}, tensors{c.OnesLike(out[0])}, false)
+	c.Close()
+	x.SetGradOf(nil)
+	w.SetGradOf(nil)
+	if got := live() - start; got != 0 {
+		t.Errorf("%d bytes are live after backward, without gradients", got)
+	}
+}
+
+// Outputs without a gradient may come anywhere: an output before the one that has it must not shift it (peers give zero).
+func TestCheckpointOutputsWithoutGradient(t *testing.T) {
+	c := checkpointed(t, torch.Options{})
+	x, y := leaf(t, c, 3), leaf(t, c, 3)
+	c.NoGrad(func() { c.Copy_(y, torch.From(c, []float32{2, 3, 5})) }) // sums without rounding
+	indices := torch.From(c, []int64{2, 0, 1})
+	f := func(c *torch.Ctx, in tensors) tensors {
+		if in[1] != nil || !same(torch.Values[int64](in[2]), []int64{2, 0, 1}) {
+			t.Errorf("inputs %v", in)
+		}
+		p := c.Mul(in[0], in[3])
+		return tensors{
+			c.MulScalar(in[0], 7),     // not used
+			c.Eq(in[0], in[0]),        // bool
+			nil,                       // nothing
+			p,                         // the one
+			c.Detach(c.Add(p, in[3])), // needs none
+			in[2],                     // an input of integers
+			in[0],                     // an input as it is
+		}
+	}
+	out := c.Checkpoint(f, tensors{x, nil, indices, y}, false)
+	if len(out) != 7 || out[2] != nil || !same(torch.Values[bool](out[1]), []bool{true, true, true}) || out[1].RequiresGrad() || out[5].DType() != torch.Int64 {
+		t.Fatalf("got %v", out)
+	}
+	for _, row := range []struct {
+		reason string
+		output int
+		wantX  func(x, y float32) float32
+		hasY   bool
+	}{
+		{"the output behind three without gradient", 3, func(_, y float32) float32 { return y }, true},
+		{"the first output", 0, func(x, y float32) float32 { return 7 }, false},
+		{"an input that is an output", 6, func(x, y float32) float32 { return 1 }, false},
+		{"an output that needs no gradient in the second run", 4, nil, false},
+	} {
+		c.Backward(tensors{out[row.output]}, tensors{c.OnesLike(out[row.output])}, true)
+		var want []float32
+		for i, v := range torch.Values[float32](x) {
+			if row.wantX != nil {
+				want = append(want, row.wantX(v, torch.Values[float32](y)[i]))
+			}
+		}
+		if difference := cmp.Diff(want, gradOf(c, x)); difference != "" {
+			t.Errorf("%s: gradient of x (-want +got):\n%s", row.reason, difference)
+		}
+		if got := gradOf(c, y); (got != nil) != row.hasY {
+			t.Errorf("%s: gradient of y: %v", row.reason, got)
+		}
+	}
+	all := tensors{out[0], out[3], out[6]}
+	c.Backward(all, tensors{c.OnesLike(x), c.OnesLike(x), c.OnesLike(x)}, false)
+	for i, got := range gradOf(c, x) {
+		if want := 7 + torch.Values[float32](y)[i] + 1; got != want {
+			t.Errorf("all outputs together: gradient %v, want %v", got, want)
+		}
+	}
+	y.SetGradOf(nil)
+}
+
+func TestCheckpointWithoutAGraph(t *testing.T) {
+	c := checkpointed(t, torch.Options{})
+	x, w := c.Ones(torch.Float32, 2, 2), leaf(t, c, 2, 2)
+	runs := 0
+	f := func(c *torch.Ctx, in tensors) tensors {
+		runs++
+		return tensors{c.Mm(in[0], w)}
+	}
+	if y := c.Checkpoint(f, tensors{x}, true)[0]; !y.RequiresGrad() {
+		t.Error("trained: the output needs no gradient")
+	} else {
+		c.Backward(tensors{y}, tensors{c.OnesLike(y)}, false)
+		if got := gradOf(c, w); runs != 2 || !same(got, []float32{2, 2, 2, 2}) {
+			t.Errorf("trained: %d runs, gradient %v", runs, got)
+		}
+	}
+	runs = 0
+	if y := c.Checkpoint(f, tensors{x}, false)[0]; runs != 1 || y.IsLeaf() {
+		t.Error("no input needs a gradient: f did not run in the caller's graph")
+	}
+	c.NoGrad(func() {
+		if y := c.Checkpoint(f, tensors{w}, true)[0]; y.RequiresGrad() {
+			t.Error("grad off: the output needs a gradient")
+		}
+	})
+	if out := c.Checkpoint(func(*torch.Ctx, tensors) tensors { return nil }, tensors{w}, true); len(out) != 0 {
+		t.Errorf("a function without outputs gave %v", out)
+	}
+}
+
+func TestCheckpointGoesBackTwice(t *testing.T) {
+	c := checkpointed(t, torch.Options{})
+	x := leaf(t, c, 2)
+	y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.MulScalar(in[0], 3)} }, tensors{x}, false)
+	back := func(keep bool) error {
+		return torch.Try(func() { c.Backward(y, tensors{c.OnesLike(y[0])}, keep) })
+	}
+	if err := errors.Join(back(true), back(false)); err != nil {
+		t.Fatal(err)
+	}
+	if got := gradOf(c, x); !same(got, []float32{6, 6}) {
+		t.Errorf("two backwards give %v", got)
+	}
+	if err := back(false); err == nil || !strings.Contains(err.Error(), "CheckpointBackward: Trying to backward through the graph a second time") {
+		t.Errorf("the third backward, without its graph: %v", err)
+	}
+}
+
+func TestCheckpointNoticesOverwrittenInputs(t *testing.T) {
+	c := checkpointed(t, torch.Options{})
+	x := leaf(t, c, 2)
+	h := c.MulScalar(x, 2)
+	err := torch.Try(func() {
+		c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.ReLU_(in[0])} }, tensors{h}, false)
+	})
+	if err == nil || !strings.Contains(err.Error(), "overwrote input 0") {
+		t.Errorf("by the function: %v", err)
+	}
+	h = c.MulScalar(x, 2)
+	y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.Tanh(in[0])} }, tensors{h}, false)
+	c.AddScalar_(h, 1)
+	err = torch.Try(func() { c.Backward(y, tensors{c.OnesLike(y[0])}, false) })
+	if err == nil || !strings.Contains(err.Error(), "modified by an inplace operation") {
+		t.Errorf("between forward and backward: %v", err)
+	}
+	if x.HasGrad() {
+		t.Error("x has a gradient")
+	}
+}
+
+func TestCheckpointThatComputesSomethingElse(t *testing.T) {
+	c := checkpointed(t, torch.Options{})
+	x := leaf(t, c, 2)
+	for reason, second := range map[string]struct {
+		f    func(c *torch.Ctx, x *torch.Tensor) tensors
+		want string
+	}{
+		"fewer outputs": {func(c *torch.Ctx, x *torch.Tensor) tensors { return nil }, "returned 0 tensors, but 1 when it first ran"},
+		"nil":           {func(c *torch.Ctx, x *torch.Tensor) tensors { return tensors{nil} }, "output 0 was float32[2] when the function first ran, and is none"},
+		"another shape": {func(c *torch.Ctx, x *torch.Tensor) tensors { return tensors{c.Sum(x)} }, "output 0 was float32[2] when the function first ran, and is float32[]"},
+	} {
+		y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors {
+			if c.Grad() {
+				return second.f(c, in[0])
+			}
+			return tensors{c.Tanh(in[0])}
+		}, tensors{x}, false)
+		err := torch.Try(func() { c.Backward(y, tensors{c.OnesLike(y[0])}, false) })
+		if err == nil || !strings.Contains(err.Error(), second.want) {
+			t.Errorf("%s: got %v, want %q in it", reason, err, second.want)
+		}
+	}
+}
+
+// deep nests f in checkpoints.
+func deep(depth int, f func(*torch.Ctx, tensors) tensors) func(*torch.Ctx, tensors) tensors {
+	if depth == 0 {
+		return f
+	}
+	inner := deep(depth-1, f)
+	return func(c *torch.Ctx, in tensors) tensors { return c.Checkpoint(inner, in, true) }
+}
+
+// Whatever ends the second run comes out of the Backward that was called, as it is, and leaves nothing behind; what comes after works.
+func TestCheckpointFailures(t *testing.T) {
+	boom := &torch.Error{Op: "boom"}
+	type key struct{ int }
+	for _, depth := range []int{1, 2, 70} {
+		for name, row := range map[string]struct {
+			fail func(c *torch.Ctx)
+			want func(ended any) bool
+		}{
+			"an *Error":    {func(*torch.Ctx) { panic(boom) }, func(p any) bool { return p == any(boom) }},
+			"another type": {func(*torch.Ctx) { panic(key{3}) }, func(p any) bool { return p == any(key{3}) }},
+			"an operator": {func(c *torch.Ctx) { c.Mm(c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32, 2, 3)) }, func(p any) bool {
+				e, ok := p.(*torch.Error)
+				return ok && e.Op == "aten::mm" && cmp.Equal(e.Args, []string{"float32[2,3]", "float32[2,3]"})
+			}},
+			"memory": {func(c *torch.Ctx) {
+				c.Device().SetLimit(c.Device().Memory().Live + 64)
+				c.Ones(torch.Float32, 17)
+			}, func(p any) bool {
+				e, ok := p.(*torch.Error)
+				return ok && errors.Is(e, torch.ErrOutOfMemory)
+			}},
+			"memory in the inner backward": {func(c *torch.Ctx) { c.Device().SetLimit(c.Device().Memory().Live + 64) }, func(p any) bool {
+				e, ok := p.(*torch.Error)
+				return ok && errors.Is(e, torch.ErrOutOfMemory) && strings.Contains(e.Op, "TanhBackward")
+			}},
+		} {
+			t.Run(fmt.Sprintf("%s, %d deep", name, depth), func(t *testing.T) {
+				c := checkpointed(t, torch.Options{Device: torch.CPU(3)})
+				defer torch.CPU(3).SetLimit(0)
+				x := leaf(t, c, 64)
+				f := func(c *torch.Ctx, in tensors) tensors {
+					y := c.Tanh(in[0])
+					if c.Grad() {
+						row.fail(c)
+					}
+					return tensors{y}
+				}
+				before := torch.Sequence()
+				y := c.Checkpoint(deep(depth-1, f), tensors{x}, false)
+				after := torch.Sequence()
+				grad := c.OnesLike(y[0])
+				ended := func() (p any) {
+					defer func() { p = recover() }()
+					c.Backward(y, tensors{grad}, false)
+					return nil
+				}()
+				if !row.want(ended) {
+					t.Errorf("backward ended with %v", ended)
+				}
+				if e, ok := ended.(*torch.Error); ok && (e.Sequence < before || e.Sequence >= after) {
+					t.Errorf("sequence %d, recorded in [%d,%d)", e.Sequence, before, after)
+				}
+				c.Device().SetLimit(0)
+				y = c.Checkpoint(deep(depth-1, func(c *torch.Ctx, in tensors) tensors { return tensors{c.MulScalar(in[0], 2)} }), tensors{x}, false)
+				c.Backward(y, tensors{grad}, false)
+				if got := gradOf(c, x); got == nil || got[0] != 2 {
+					t.Errorf("the next backward gives %v", got)
+				}
+			})
+		}
+	}
+}
+
+// Goexit (FailNow, in tests) ends the goroutine that called Backward, and passes through no frame of C++ on its way.
+func TestCheckpointGoexit(t *testing.T) {
+	c := checkpointed(t, torch.Options{})
+	x := leaf(t, c, 2)
+	for _, depth := range []int{1, 3} {
+		returned := true
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			y := c.Checkpoint(deep(depth-1, func(c *torch.Ctx, in tensors) tensors {
+				if c.Grad() {
+					runtime.Goexit()
+				}
+				return tensors{c.Tanh(in[0])}
+			}), tensors{x}, false)
+			returned = false
+			c.Backward(y, tensors{c.OnesLike(y[0])}, false)
+			returned = true
+		})
+		wg.Wait()
+		if returned {
+			t.Errorf("%d deep: Backward returned", depth)
+		}
+	}
+	y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.Tanh(in[0])} }, tensors{x}, false)
+	c.Backward(y, tensors{c.OnesLike(y[0])}, false)
+}
+
+// Seventy checkpoints in each other, several of which are in one graph, on several goroutines: every byte is charged to the device, and the gradients are right.
+func TestCheckpointsDeepAndSideBySide(t *testing.T) {
+	checkpointed(t, torch.Options{})
+	unattributed := torch.UnattributedMemory().Live
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			d := torch.CPU(4 + g)
+			c := torch.NewCtx(torch.Options{Device: d, Grad: true, Threads: 1})
+			defer c.Close()
+			x := c.Ones(torch.Float32, 1000).SetRequiresGrad(true)
+			defer x.SetGradOf(nil)
+			f := func(c *torch.Ctx, in tensors) tensors {
+				if c.Device() != d {
+					t.Errorf("a context on %v", c.Device())
+				}
+				return tensors{c.MulScalar(in[0], 2)}
+			}
+			h := tensors{x}
+			for range 3 {
+				h = c.Checkpoint(deep(70, f), h, false)
+			}
+			side := c.Checkpoint(f, tensors{x}, false)
+			y := c.Add(h[0], side[0])
+			c.Backward(tensors{y}, tensors{c.OnesLike(y)}, false)
+			if got := torch.Values[float32](c.GradOf(x)); got[0] != 10 || got[999] != 10 {
+				t.Errorf("gradient %v, want 2*2*2 + 2", got[0])
+			}
+		})
+	}
+	wg.Wait()
+	if got := torch.UnattributedMemory().Live; got != unattributed {
+		t.Errorf("%d bytes more belong to no device", got-unattributed)
+	}
+}
+
+// A graph that nobody goes back through lets go of its functions with its last tensor.
+func TestCheckpointIsForgottenWithItsGraph(t *testing.T) {
+	c := checkpointed(t, torch.Options{})
+	x := leaf(t, c, 2)
+	before := shim.Checkpoints()
+	y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.Tanh(in[0])} }, tensors{x}, false)
+	z := c.Tanh(y[0])
+	y[0].Free()
+	if got := shim.Checkpoints() - before; got != 1 {
+		t.Errorf("%d checkpoints, want 1", got)
+	}
+	z.Free()
+	if got := shim.Checkpoints() - before; got != 0 {
+		t.Errorf("%d checkpoints outlived their graph", got)
+	}
+}
