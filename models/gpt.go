@@ -20,7 +20,8 @@ var gpts = []model{{
 	build:   gpt,
 }}
 
-// gpt is embed, blocks.0, blocks.1, ..., head (Radford et al. 2019, section 2.3). Weights start as in its code: normal with standard deviation 0.02, those that
+// gpt is embed, blocks.0, blocks.1, ..., head (Radford et al. 2019, section 2.3). The head's weight is the tokens' embedding (Press and Wolf 2017, "Using the Output Embedding to Improve
+// Language Models"): one parameter, embed.token.weight. Weights start as in its code: normal with standard deviation 0.02, those that
 // end a residual path divided by the square root of the number of paths; biases start at zero.
 func gpt(o Options) (*nn.Sequential, error) {
 	if o.Width%o.Heads != 0 {
@@ -31,10 +32,11 @@ func gpt(o Options) (*nn.Sequential, error) {
 	for i := range o.Depth {
 		blocks.Add(strconv.Itoa(i), nn.NewTransformerBlock(width, int64(o.Heads), nn.TransformerConfig{Dropout: o.Dropout}))
 	}
+	embed := newEmbed(classes, int64(o.Context), width, o.Dropout)
 	s := nn.NewSequential().
-		Add("embed", newEmbed(classes, int64(o.Context), width, o.Dropout)).
+		Add("embed", embed).
 		Add("blocks", blocks).
-		Add("head", newHead(width, classes))
+		Add("head", newHead(width, embed.token.Weight))
 
 	const std = 0.02
 	for _, p := range nn.Params(s) {
@@ -77,15 +79,15 @@ func (e *embed) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return y
 }
 
-// head is the last norm and a linear layer: [N, T, width] to logits [N, classes, T], with the classes where cross entropy wants them.
+// head is the last norm and a linear layer of a shared weight [classes, width]: [N, T, width] to logits [N, classes, T], with the classes where cross entropy wants them.
 type head struct {
 	nn.Base
 	norm   *nn.LayerNorm
 	linear *nn.Linear
 }
 
-func newHead(width, classes int64) *head {
-	h := &head{norm: nn.NewLayerNorm([]int64{width}, nn.LayerNormConfig{}), linear: nn.NewLinearNoBias(width, classes)}
+func newHead(width int64, weight *nn.Param) *head {
+	h := &head{norm: nn.NewLayerNorm([]int64{width}, nn.LayerNormConfig{}), linear: nn.NewLinearShared(weight, false)}
 	h.Child("norm", h.norm)
 	h.Child("linear", h.linear)
 	return h

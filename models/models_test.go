@@ -27,13 +27,13 @@ func TestSizes(t *testing.T) {
 		{"resnet32", 464154 + 2752, 0, 17, "head"},
 		{"resnet44", 658586 + 2752, 0, 23, "head"},
 		{"resnet56", 853018 + 2752, 0, 29, "head"},
-		{"resnet18", 11689512, 122, 15, "fc"},
-		{"resnet34", 21797672, 218, 23, "fc"},
-		{"resnet50", 25557032, 320, 23, "fc"},
-		{"resnet101", 44549160, 626, 40, "fc"},
-		{"resnet152", 60192808, 932, 57, "fc"},
-		// Blocks have 12 width^2 + 13 width.
-		{"gpt", 256*128 + 128*128 + 4*(12*128*128+13*128) + 2*128 + 128*256, 0, 6, "head"},
+		{"resnet18", 11689512, 122, 71, "fc"},
+		{"resnet34", 21797672, 218, 135, "fc"},
+		{"resnet50", 25557032, 320, 183, "fc"},
+		{"resnet101", 44549160, 626, 370, "fc"}, // torchgpipe's benchmark divides as many layers
+		{"resnet152", 60192808, 932, 557, "fc"},
+		// Blocks have 12 width^2 + 13 width; the head's weight is the tokens' embedding.
+		{"gpt", 256*128 + 128*128 + 4*(12*128*128+13*128) + 2*128, 0, 6, "head"},
 	} {
 		s := build(t, row.name, models.Options{})
 		if n := nn.Count(s); n != row.params {
@@ -110,9 +110,13 @@ func TestNamesAreUniqueAndFollowTheLayers(t *testing.T) {
 			seen[p.Name] = true
 			ofModel = append(ofModel, p.Name)
 		}
+		tied := map[*nn.Param]bool{} // a parameter that layers share is the first one's
 		for _, l := range s.Layers() {
 			for _, p := range l.State() {
-				ofLayers = append(ofLayers, p.Name)
+				if !tied[p.Owner()] {
+					tied[p.Owner()] = true
+					ofLayers = append(ofLayers, p.Name)
+				}
 			}
 		}
 		if !slices.Equal(ofModel, ofLayers) {
@@ -130,7 +134,19 @@ func TestOptions(t *testing.T) {
 		{"a name that is not there", "vgg", models.Options{}, `no model "vgg"; there are mlp, resnet20, resnet32, resnet44, resnet56, resnet18, `},
 		{"an option that the model does not have", "resnet18", models.Options{Width: 8}, "resnet18 has no option Width; it has Classes, Channels, Size"},
 		{"dropout where there is none", "resnet20", models.Options{Dropout: 0.1}, "resnet20 has no option Dropout; it has Classes, Channels, Size, Width"},
-		{"a negative number", "mlp", models.Options{Depth: -1}, "mlp: Depth is -1; it must be at least 1, or 0 for 2"},
+		{"an option of another model, which has names of its own", "unet", models.Options{Heads: 2}, "unet has no option Heads; it has Classes, Channels, Size, C (Width), Depth, B (Convolutions), Dropout"},
+		{"a negative number", "mlp", models.Options{Depth: -1}, "mlp: Depth is -1; it must be from 1 to 4096, or 0 for 2"},
+		{"a slip of the finger", "unet", models.Options{Convolutions: 1025}, "unet: B (Convolutions) is 1025; it must be from 1 to 1024, or 0 for 6"},
+		{"no dropout where there is none", "resnet20", models.Options{NoDropout: true}, "resnet20 has no option Dropout"},
+		{"dropout and none", "unet", models.Options{Dropout: 0.2, NoDropout: true}, "unet: Dropout is 0.2 with NoDropout; want one of the two"},
+		{"half a channel", "unet", models.Options{Width: 1}, "unet: C is 1; it must be at least 2"},
+		{"a level too deep", "unet", models.Options{Depth: 11, Size: 16384}, "depth must be at most 10"},
+		{"more channels than can be counted", "unet", models.Options{Width: 65536}, "C times 2 to its power at most 1048576"},
+		{"a level of a pixel", "unet", models.Options{Size: 63}, "unet: size is 63; it must be at least 64, so that the lowest of 5 levels is more than a pixel"},
+		{"the smallest that goes", "unet", models.Options{Size: 64, NoDropout: true}, ""},
+		{"groups that are not equal", "amoebanetd", models.Options{Depth: 17}, "amoebanetd: L is 17; it must be a multiple of 3"},
+		{"an eighth of a channel", "amoebanetd", models.Options{Width: 100}, "amoebanetd: D is 100; it must be a multiple of 8"},
+		{"images that cannot be halved five times", "amoebanetd", models.Options{Size: 28}, "amoebanetd: size is 28; it must be a multiple of 32"},
 		{"everything dropped", "mlp", models.Options{Dropout: 1}, "mlp: Dropout is 1; it must be at least 0 and below 1"},
 		{"heads that do not divide", "gpt", models.Options{Width: 30}, "Width is 30, which 4 Heads do not divide"},
 		{"fashion-mnist", "resnet20", models.Options{Classes: 10, Channels: 1, Size: 28}, ""},

@@ -8,7 +8,7 @@ import (
 )
 
 // resNets are the residual networks for ImageNet (He et al. 2015, "Deep Residual Learning", table 1) with torchvision's names and parameters. They end in an
-// average, so images may be small: 32x32 is 1x1 in the last group.
+// average, so images may be small: 32x32 is 1x1 in the last group. Blocks are chains of layers, which a balance may cut anywhere: resnet101 has 370.
 var resNets = []model{
 	resNet(18, false, 2, 2, 2, 2),
 	resNet(34, false, 3, 4, 6, 3),
@@ -17,9 +17,9 @@ var resNets = []model{
 	resNet(152, true, 3, 8, 36, 3),
 }
 
-func resNet(layers int, bottleneck bool, blocks ...int) model {
+func resNet(layers int, deep bool, blocks ...int) model {
 	kind := "basic blocks"
-	if bottleneck {
+	if deep {
 		kind = "bottlenecks"
 	}
 	return model{
@@ -28,11 +28,11 @@ func resNet(layers int, bottleneck bool, blocks ...int) model {
 			Kind: Image, Input: []int64{3, 224, 224},
 			Defaults: Options{Classes: 1000, Channels: 3, Size: 224},
 		},
-		build: func(o Options) (*nn.Sequential, error) { return buildResNet(bottleneck, blocks, o), nil },
+		build: func(o Options) (*nn.Sequential, error) { return buildResNet(deep, blocks, o), nil },
 	}
 }
 
-func buildResNet(bottleneck bool, blocks []int, o Options) *nn.Sequential {
+func buildResNet(deep bool, blocks []int, o Options) *nn.Sequential {
 	s := nn.NewSequential().
 		Add("conv1", nn.NewConv2d(int64(o.Channels), 64, nn.Square(7), nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(3), NoBias: true})).
 		Add("bn1", nn.NewBatchNorm2d(64, nn.BatchNormConfig{})).
@@ -46,11 +46,11 @@ func buildResNet(bottleneck bool, blocks []int, o Options) *nn.Sequential {
 			if g > 0 && i == 0 {
 				stride = 2
 			}
-			if bottleneck {
-				group.Add(strconv.Itoa(i), nn.NewBottleneck(in, width, stride))
+			if deep {
+				group.Add(strconv.Itoa(i), bottleneck(in, width, stride))
 				in = nn.BottleneckExpansion * width
 			} else {
-				group.Add(strconv.Itoa(i), nn.NewBasicBlock(in, width, stride))
+				group.Add(strconv.Itoa(i), basicBlock(in, width, stride))
 				in = width
 			}
 		}

@@ -2,6 +2,7 @@ package models_test
 
 import (
 	"bytes"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -22,6 +23,8 @@ var small = []struct {
 	{"resnet18", models.Options{Classes: 5}},
 	{"resnet50", models.Options{Classes: 5}},
 	{"gpt", models.Options{Width: 8, Heads: 2, Context: 6, Depth: 2, Dropout: 0.2}},
+	{"unet", models.Options{Classes: 2, Convolutions: 2, Width: 4, Depth: 2, Size: 21}}, // 21, 10 and 5: the last level is filled up
+	{"amoebanetd", models.Options{Classes: 5, Width: 16, Depth: 3, Size: 64}},           // 8 filters are single channels, whose scale the next norm undoes
 }
 
 // input makes two samples and the shape that their logits must have.
@@ -39,10 +42,14 @@ func input(t *testing.T, c *torch.Ctx, name string, o models.Options) (x *torch.
 	classes := or(o.Classes, info.Defaults.Classes)
 	c.SetSeed(1)
 	if info.Kind == models.Text {
-		return torch.From(c, []int64{0, 1, 255, 3, 7, 7, 9, 0, 65, 66}, 2, 5), []int64{2, classes, 5}
+		return torch.From(c, []int64{0, 1, 155, 3, 7, 7, 9, 0, 65, 66}, 2, 5), []int64{2, classes, 5}
 	}
 	size := or(o.Size, 32)
-	return c.Normal_(c.Empty(torch.Float32, 2, or(o.Channels, info.Defaults.Channels), size, size), 0, 1), []int64{2, classes}
+	want = []int64{2, classes}
+	if info.Kind == models.Segmentation {
+		want = append(want, size, size)
+	}
+	return c.Normal_(c.Empty(torch.Float32, 2, or(o.Channels, info.Defaults.Channels), size, size), 0, 1), want
 }
 
 func materialise(t *testing.T, c *torch.Ctx, s *nn.Sequential) {
@@ -54,12 +61,13 @@ func TestForwardShapes(t *testing.T) {
 	for _, name := range models.Names() {
 		t.Run(name, func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{})
-			s := build(t, name, models.Options{})
+			o := map[string]models.Options{ // where the default wants large images, or is large
+				"mlp":        {Size: 28},
+				"amoebanetd": {Width: 16, Size: 64},
+				"unet":       {Width: 8, Size: 64},
+			}[name]
+			s := build(t, name, o)
 			materialise(t, c, s)
-			o := models.Options{}
-			if name == "mlp" {
-				o.Size = 28
-			}
 			x, want := input(t, c, name, o)
 			y := s.Forward(nn.NewCtx(c, nn.Config{}), x)
 			if !slices.Equal(y.Shape(), want) {
@@ -69,10 +77,13 @@ func TestForwardShapes(t *testing.T) {
 	}
 }
 
-// Whatever is cut, the gradients have the same bits: a pipe cuts the graph between layers.
+// Whatever is cut, the gradients have the same bits: a pipe cuts the graph between layers. As a pipe's workers, the test stays on its thread: autograd sums the gradients of what three
+// or more read in the order in which the thread recorded them.
 func TestLayersCutApartComputeTheSameBits(t *testing.T) {
 	for _, m := range small {
 		t.Run(m.name, func(t *testing.T) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
 			c := torchtest.New(t, torch.Options{Grad: true})
 			s := build(t, m.name, m.o)
 			materialise(t, c, s)
@@ -104,24 +115,90 @@ func TestLayersCutApartComputeTheSameBits(t *testing.T) {
 
 func training(c *torch.Ctx) *nn.Ctx { return nn.NewCtx(c, nn.Config{Training: true, Seed: 5}) }
 
-// cutForwardBackward runs each layer on a leaf of its own, forward in one context and backward from the last to the first, and returns the output.
+// part is a layer that was run on leaves of its own.
+type part struct {
+	outs, sources []*torch.Tensor // its results, skips included; for each leaf the result that it is a copy of
+	leaves        []*torch.Tensor
+}
+
+// leaf makes a leaf of a result, and remembers it where it takes a gradient.
+func (p *part) leaf(c *torch.Ctx, source *torch.Tensor) *torch.Tensor {
+	l := c.Detach(source)
+	if l.DType().IsFloat() {
+		l.SetRequiresGrad(true)
+		p.leaves, p.sources = append(p.leaves, l), append(p.sources, source)
+	}
+	return l
+}
+
+// cutForwardBackward runs each layer apart, as a pipe of one layer a stage does, forward in one context and backward from the last to the first, and returns the output.
 func cutForwardBackward(c *torch.Ctx, s *nn.Sequential, x, grad *torch.Tensor) []byte {
-	n := training(c)
-	var ins, outs []*torch.Tensor
-	for _, l := range s.Layers() {
-		in := c.Detach(x)
-		if in.DType().IsFloat() {
-			in.SetRequiresGrad(true)
+	routes, err := s.SkipRoutes()
+	if err != nil {
+		panic(err)
+	}
+	var parts []part
+	skips := map[nn.SkipKey]*torch.Tensor{}
+	xs := []*torch.Tensor{x}
+	for i, l := range s.Layers() {
+		var p part
+		store := nn.NewSkipStore(routes, i, i+1)
+		for _, r := range routes {
+			for range count(r.Pops, i) {
+				store.Give(r.Key, c.Keep(c.Share(p.leaf(c, skips[r.Key]))))
+			}
 		}
-		x = n.RunNamed(l, []*torch.Tensor{in})[0]
-		ins, outs = append(ins, in), append(outs, x)
+		ins := make([]*torch.Tensor, len(xs))
+		for k, x := range xs {
+			ins[k] = p.leaf(c, x)
+			if f, ok := l.Layer.(nn.InPlace); ok && f.OverwritesInput() {
+				ins[k] = c.Clone(ins[k]) // as a pipe does: a leaf cannot be overwritten
+			}
+		}
+		n := nn.NewCtx(c, nn.Config{Training: true, Seed: 5, Skips: store})
+		xs = n.RunNamed(l, ins)
+		p.outs = append(p.outs, xs...)
+		for _, r := range routes {
+			if r.Stash == i {
+				skips[r.Key] = c.Adopt(store.Take(n, r.Key))
+				p.outs = append(p.outs, skips[r.Key])
+			}
+		}
+		store.Free()
+		parts = append(parts, p)
 	}
-	for i := len(ins) - 1; i >= 0; i-- {
-		c.Backward([]*torch.Tensor{outs[i]}, []*torch.Tensor{grad}, false)
-		grad = c.GradOf(ins[i])
-		ins[i].SetGradOf(nil)
+	out := torch.Bytes(c.Contiguous(xs[0]))
+	grads := map[*torch.Tensor]*torch.Tensor{xs[0]: grad}
+	for i := len(parts) - 1; i >= 0; i-- {
+		p := parts[i]
+		var outs, of []*torch.Tensor
+		for _, y := range p.outs {
+			if g := grads[y]; g != nil && !slices.Contains(outs, y) {
+				outs, of = append(outs, y), append(of, g)
+			}
+		}
+		c.Backward(outs, of, false)
+		for k, l := range p.leaves {
+			switch g := c.GradOf(l); {
+			case grads[p.sources[k]] == nil:
+				grads[p.sources[k]] = g
+			case g != nil:
+				grads[p.sources[k]] = c.Add(grads[p.sources[k]], g)
+			}
+			l.SetGradOf(nil)
+		}
 	}
-	return torch.Bytes(c.Contiguous(x))
+	return out
+}
+
+func count(list []int, v int) int {
+	n := 0
+	for _, x := range list {
+		if x == v {
+			n++
+		}
+	}
+	return n
 }
 
 // gradients lists the gradient of every parameter; each must have one that is not all zeros.
@@ -164,7 +241,8 @@ func TestGPTLogitsFitCrossEntropyAndItsContextIsLimited(t *testing.T) {
 	materialise(t, c, s)
 	n := nn.NewCtx(c, nn.Config{})
 	x, _ := input(t, c, "gpt", models.Options{})
-	loss := torch.Item[float32](nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}).Forward(n, s.Forward(n, x), x))
+	other := c.AddInt_(c.Clone(x), 100) // a token predicts itself well: the head's weight is its embedding
+	loss := torch.Item[float32](nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}).Forward(n, s.Forward(n, x), other))
 	if loss < 5 || loss > 6 { // ln 256 is 5.545, and nothing is learned yet
 		t.Errorf("the loss of a new model is %v, want about ln 256", loss)
 	}
@@ -224,5 +302,4 @@ func TestInitialisation(t *testing.T) {
 	check(gpt, "blocks.1.attn.proj.weight", 0.0070710678) // 0.02 / sqrt(2 * 4)
 	check(gpt, "blocks.3.mlp.2.weight", 0.0070710678)
 	check(gpt, "blocks.3.ln1.weight", 1)
-	check(gpt, "head.linear.weight", 0.02)
 }

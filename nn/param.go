@@ -125,7 +125,7 @@ func Materialise(c *torch.Ctx, params []NamedParam, seed uint64) {
 			c.SetSeed(torch.Mix(seed, nameHash(p.Name)))
 			mark := c.Mark()
 			t := c.Empty(p.dtype, p.shape...)
-			p.init(c, t)
+			p.Owner().init(c, t) // a handle made by Share has none
 			c.Keep(t)
 			c.Release(mark)
 			p.SetTensor(t)

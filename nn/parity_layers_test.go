@@ -44,6 +44,15 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 		decodeStrictly(t, args, &a)
 		return nn.NewLayerNorm(a.Shape, nn.LayerNormConfig{Eps: a.Eps, NoAffine: a.Affine != nil && !*a.Affine})
 	},
+	"InstanceNorm2d": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			Features int64 `json:"num_features"`
+			Eps      float64
+			Affine   bool
+		}
+		decodeStrictly(t, args, &a)
+		return nn.NewInstanceNorm2d(a.Features, nn.InstanceNormConfig{Eps: a.Eps, Affine: a.Affine})
+	},
 	"Embedding": func(t *testing.T, args string) nn.Layer {
 		var a struct {
 			N       int64  `json:"num_embeddings"`
@@ -60,6 +69,14 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			return nn.NewReLUInPlace()
 		}
 		return nn.NewReLU()
+	},
+	"LeakyReLU": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			Slope   float64 `json:"negative_slope"`
+			InPlace bool
+		}
+		decodeStrictly(t, args, &a)
+		return nn.NewLeakyReLU(nn.LeakyReLUConfig{Slope: a.Slope, InPlace: a.InPlace})
 	},
 	"GELU": func(t *testing.T, args string) nn.Layer {
 		var a struct{ Approximate string }
@@ -123,6 +140,11 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 		decodeStrictly(t, args, &a)
 		return nn.NewDropout(a.P)
 	},
+	"Dropout2d": func(t *testing.T, args string) nn.Layer {
+		var a struct{ P float64 }
+		decodeStrictly(t, args, &a)
+		return nn.NewDropout2d(a.P)
+	},
 	"CausalSelfAttention": func(t *testing.T, args string) nn.Layer {
 		var a struct{ Dim, Heads int64 }
 		decodeStrictly(t, args, &a)
@@ -141,6 +163,14 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 		}
 		decodeStrictly(t, args, &a)
 		return nn.NewBasicBlock(a.In, a.Out, a.Stride)
+	},
+	"Bottleneck": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			In            int64 `json:"in_channels"`
+			Width, Stride int64
+		}
+		decodeStrictly(t, args, &a)
+		return nn.NewBottleneck(a.In, a.Width, a.Stride)
 	},
 	"MLP": func(t *testing.T, args string) nn.Layer {
 		var a struct{ Sizes []int64 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -14,47 +15,81 @@ import (
 
 func newModels() *cobra.Command {
 	var format string
+	var set []string
 	cmd := &cobra.Command{
-		Use:   "models [NAME]",
-		Short: "List the models, or the layers of one",
-		Long: `List the models with the number of layers that a balance divides and the number
-of parameters, or the layers of one model with theirs. Models are as they are by
-default; for a data set, penstock train adapts inputs and classes.`,
+		Use:   "models [NAME [--set OPTION=VALUE,...]]",
+		Short: "List the models, or describe one",
+		Long: `List the models with the number of layers that a balance divides, the number of
+parameters and the options, or describe one with its layers and theirs. Options
+are as they are by default, but for --set. Nothing is allocated: a model may be
+larger than the machine. For a data set, penstock train adapts inputs and classes.`,
+		Example: `  penstock models
+  penstock models unet --set B=11,C=128
+  penstock models amoebanetd --set L=72,D=512 --format json`,
 		Args: func(cmd *cobra.Command, args []string) error { return noArguments(cmd, args[min(len(args), 1):]) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkFormat(format); err != nil {
 				return err
 			}
-			if len(args) == 0 {
-				return listModels(cmd.OutOrStdout(), format)
+			if len(args) == 1 {
+				return describeModel(cmd.OutOrStdout(), args[0], set, format)
 			}
-			return listLayers(cmd.OutOrStdout(), args[0], format)
+			if len(set) > 0 {
+				return badUsage("--set %s: want the NAME of a model before it, one of %s", strings.Join(set, ","), strings.Join(models.Names(), ", "))
+			}
+			return listModels(cmd.OutOrStdout(), format)
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", "text", "`FORMAT` of the list: text or json")
+	cmd.Flags().StringArrayVar(&set, "set", nil, "`OPTION=VALUE,...` of the model, such as B=11,C=128; may be repeated")
+	cmd.Flags().StringVar(&format, "format", "text", "`FORMAT` of the output: text or json")
 	return cmd
 }
 
 // modelLine is a model in the list.
 type modelLine struct {
+	Name       string         `json:"name"`
+	Args       map[string]any `json:"args"` // every option, by the model's own names
+	Layers     int            `json:"layers"`
+	Parameters int64          `json:"parameters"`
+	info       models.Info
+	settings   []models.Setting
+}
+
+// layerLine is a layer of a model.
+type layerLine struct {
 	Name       string `json:"name"`
-	Layers     int    `json:"layers"`
 	Parameters int64  `json:"parameters"`
-	summary    string
+}
+
+// readModel makes a model without its weights.
+func readModel(name string, o models.Options) (modelLine, *nn.Sequential, error) {
+	info, err := models.Describe(name)
+	if err != nil {
+		return modelLine{}, nil, err
+	}
+	settings, err := models.Settings(name, o)
+	if err != nil {
+		return modelLine{}, nil, err
+	}
+	model, err := models.New(name, o)
+	if err != nil {
+		return modelLine{}, nil, err
+	}
+	line := modelLine{name, map[string]any{}, len(model.Layers()), nn.Count(model), info, settings}
+	for _, s := range settings {
+		line.Args[s.Name] = s.Value
+	}
+	return line, model, nil
 }
 
 func listModels(w io.Writer, format string) error {
 	var lines []modelLine
 	for _, name := range models.Names() {
-		info, err := models.Describe(name)
+		line, _, err := readModel(name, models.Options{})
 		if err != nil {
 			return err
 		}
-		model, err := models.New(name, models.Options{})
-		if err != nil {
-			return err
-		}
-		lines = append(lines, modelLine{name, len(model.Layers()), nn.Count(model), info.Summary})
+		lines = append(lines, line)
 	}
 	if format == "json" {
 		return json.NewEncoder(w).Encode(lines)
@@ -62,36 +97,66 @@ func listModels(w io.Writer, format string) error {
 	t := newTable(w)
 	fmt.Fprintln(t, "MODEL\tLAYERS\tPARAMETERS\t")
 	for _, l := range lines {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%s\n", l.Name, l.Layers, l.Parameters, l.summary)
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\n", l.Name, l.Layers, l.Parameters, l.info.Summary)
+		fmt.Fprintf(t, "\t\t\t%s\n", assignments(l.settings))
 	}
 	return t.Flush()
 }
 
-// layerLine is a layer in the list.
-type layerLine struct {
-	Name       string `json:"name"`
-	Parameters int64  `json:"parameters"`
-}
-
-func listLayers(w io.Writer, name, format string) error {
-	model, err := models.New(name, models.Options{})
+// describeModel tells of one model what the list does, and its layers. A parameter that layers share counts in the first.
+func describeModel(w io.Writer, name string, set []string, format string) error {
+	var o models.Options
+	if err := models.Set(name, &o, set); err != nil {
+		if _, unknown := models.Describe(name); unknown != nil {
+			return &usageError{err} // it lists the names
+		}
+		return badUsage("--set %s", message(err))
+	}
+	line, model, err := readModel(name, o)
 	if err != nil {
-		return &usageError{err} // it lists the names
+		have, _ := models.Settings(name, models.Options{})
+		return badUsage("--set %s: %s; by default it is %s", strings.Join(set, ","), message(err), assignments(have))
 	}
-	var lines []layerLine
-	for _, l := range model.Layers() {
-		lines = append(lines, layerLine{l.Name, nn.Count(l.Layer)})
-	}
+	layers := layerLines(model)
 	if format == "json" {
-		return json.NewEncoder(w).Encode(lines)
+		return json.NewEncoder(w).Encode(struct {
+			modelLine
+			Each []layerLine `json:"each"`
+		}{line, layers})
 	}
+	fmt.Fprintf(w, "%s: %s\n%s\n\n", name, line.info.Summary, assignments(line.settings))
 	t := newTable(w)
 	fmt.Fprintln(t, "\tLAYER\tPARAMETERS")
-	for i, l := range lines {
+	for i, l := range layers {
 		fmt.Fprintf(t, "%d\t%s\t%d\n", i, l.Name, l.Parameters)
 	}
-	fmt.Fprintf(t, "\tall %d\t%d\n", len(lines), nn.Count(model))
+	fmt.Fprintf(t, "\tall %d\t%d\n", len(layers), line.Parameters)
 	return t.Flush()
+}
+
+func layerLines(model *nn.Sequential) []layerLine {
+	var lines []layerLine
+	seen := map[*nn.Param]bool{}
+	for _, l := range model.Layers() {
+		line := layerLine{Name: l.Name}
+		for _, p := range nn.Params(l.Layer) {
+			if !seen[p.Owner()] {
+				seen[p.Owner()] = true
+				line.Parameters += p.Numel()
+			}
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// assignments is settings as --set takes them.
+func assignments(settings []models.Setting) string {
+	words := make([]string, len(settings))
+	for i, s := range settings {
+		words[i] = fmt.Sprintf("%s=%v", s.Name, s.Value)
+	}
+	return strings.Join(words, ",")
 }
 
 func newTable(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }

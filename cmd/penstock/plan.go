@@ -57,6 +57,9 @@ func (p *plan) checkNames() (err error) {
 	if (p.info.Kind == models.Text) != (p.dataName == "text") {
 		return badUsage("--model %s reads %ss, which --data %s does not have; want another of the two", p.modelName, p.info.Kind, p.dataName)
 	}
+	if p.info.Kind == models.Segmentation {
+		return badUsage("--model %s answers for each pixel, and no --data has such targets; want a model that answers for an image", p.modelName)
+	}
 	if p.given("window") && p.dataName != "text" {
 		return badUsage("--window %d: it is for --data text, and %s has samples of their own size", p.window, p.dataName)
 	}

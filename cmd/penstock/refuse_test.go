@@ -116,6 +116,15 @@ func TestRefuses(t *testing.T) {
 
 		{[]string{"models", "resnet21"}, exitUsage, []string{`"resnet21"`, "resnet20"}},
 		{[]string{"models", "--format", "xml"}, exitUsage, []string{`"xml"`}},
+		{[]string{"models", "--set", "B=6"}, exitUsage, []string{"--set B=6", "NAME", "unet"}},
+		{[]string{"models", "vgg", "--set", "B=6"}, exitUsage, []string{`"vgg"`, "unet"}},
+		{[]string{"models", "unet", "--set", "B=6,c=72"}, exitUsage, []string{"--set c=72", "C=72"}},
+		{[]string{"models", "unet", "--set", "B"}, exitUsage, []string{`--set "B"`, "NAME=VALUE", "B=6"}},
+		{[]string{"models", "unet", "--set", "B=many"}, exitUsage, []string{"--set B=many", "from 1 to 1024", "B=6"}},
+		{[]string{"models", "unet", "--set", "C=64", "--set", "B=0"}, exitUsage, []string{"--set B=0", "from 1 to 1024", "B=6"}},
+		{[]string{"models", "unet", "--set", ""}, exitUsage, []string{`--set ""`, "NAME=VALUE", "B=6"}},
+		{[]string{"models", "amoebanetd", "--set", "D=64", "--set", "L=17"}, exitUsage, []string{"--set D=64,L=17", "multiple of 3", "L=18"}},
+		{train("--model", "unet"), exitUsage, []string{"--model unet", "each pixel"}},
 	}
 	for _, tt := range tests {
 		t.Run(strings.Join(tt.args[1:], " "), func(t *testing.T) {

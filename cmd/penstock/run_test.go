@@ -205,34 +205,6 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-func TestModels(t *testing.T) {
-	var list []modelLine
-	if err := json.Unmarshal([]byte(must(t, "models", "--format", "json").stdout), &list); err != nil {
-		t.Fatal(err)
-	}
-	i := slices.IndexFunc(list, func(l modelLine) bool { return l.Name == "resnet20" })
-	// He et al. 2015, table 6: 0.27 M parameters. The stem, nine blocks, and the head are 11 layers.
-	if i < 0 || list[i].Layers != 11 || list[i].Parameters < 270_000 || list[i].Parameters > 275_000 {
-		t.Errorf("resnet20 in %+v", list)
-	}
-	var layers []layerLine
-	if err := json.Unmarshal([]byte(must(t, "models", "resnet20", "--format", "json").stdout), &layers); err != nil {
-		t.Fatal(err)
-	}
-	var sum int64
-	for _, l := range layers {
-		sum += l.Parameters
-	}
-	if len(layers) != 11 || layers[1].Name != "layer1.0" || sum != list[i].Parameters {
-		t.Errorf("%+v: %d parameters", layers, sum)
-	}
-	for _, args := range [][]string{{"models"}, {"models", "resnet20"}} {
-		if out := must(t, args...).stdout; !strings.Contains(out, fmt.Sprint(list[i].Parameters)) || !strings.Contains(out, "11") {
-			t.Errorf("%q:\n%s", args, out)
-		}
-	}
-}
-
 func TestVersion(t *testing.T) {
 	out := must(t, "version").stdout
 	for _, want := range []string{"penstock", "libtorch  ", "BLAS", "cores", runtime.Version()} {

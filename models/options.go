@@ -1,0 +1,91 @@
+package models
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Options configures a model. A zero is the model's default; an option that the model does not have must be left at zero. Brackets give the name that a model has of its own for
+// an option, from its paper or benchmark; Set and Settings use it.
+type Options struct {
+	Classes      int     // number of outputs
+	Channels     int     // of the input image
+	Size         int     // height and width of the input image; networks that end in an average take others too
+	Width        int     // mlp: hidden units; resnet20 to resnet56: channels of the first group; gpt: length of a token's vector; unet [C]: channels of the first level; amoebanetd [D]: filters
+	Depth        int     // mlp: hidden layers; gpt: blocks; unet: levels; amoebanetd [L]: normal cells, a multiple of 3
+	Convolutions int     // unet [B]: in each level
+	Heads        int     // of attention; they must divide Width
+	Context      int     // longest sequence
+	Dropout      float64 // probability
+	NoDropout    bool    // a probability of zero, where the default is another
+}
+
+// alias is a model's own name for an option.
+type alias struct{ name, field string }
+
+// number is a whole number among the options.
+type number struct {
+	field string
+	most  int // what is greater is a slip; the products of these fit an int64
+	value *int
+}
+
+func (o *Options) numbers() []number {
+	return []number{
+		{"Classes", 1 << 20, &o.Classes}, {"Channels", 1 << 12, &o.Channels}, {"Size", 1 << 14, &o.Size}, {"Width", 1 << 16, &o.Width},
+		{"Depth", 1 << 12, &o.Depth}, {"Convolutions", 1 << 10, &o.Convolutions}, {"Heads", 1 << 16, &o.Heads}, {"Context", 1 << 20, &o.Context},
+	}
+}
+
+// complete checks o and puts the defaults in place of zeros.
+func (m model) complete(o *Options) error {
+	defaults := m.Defaults
+	for i, d := range defaults.numbers() {
+		n := o.numbers()[i]
+		switch {
+		case *n.value == 0:
+			*n.value = *d.value
+		case *d.value == 0:
+			return m.lacks(n.field)
+		case *n.value < 0 || *n.value > n.most:
+			return fmt.Errorf("models: %s: %s is %d; it must be from 1 to %d, or 0 for %d", m.Name, m.label(n.field), *n.value, n.most, *d.value)
+		}
+	}
+	switch {
+	case (o.Dropout != 0 || o.NoDropout) && !m.dropout:
+		return m.lacks("Dropout")
+	case o.Dropout != 0 && o.NoDropout:
+		return fmt.Errorf("models: %s: Dropout is %v with NoDropout; want one of the two", m.Name, o.Dropout)
+	case !probable(o.Dropout):
+		return fmt.Errorf("models: %s: Dropout is %v; it must be at least 0 and below 1", m.Name, o.Dropout)
+	case o.Dropout == 0 && !o.NoDropout:
+		o.Dropout = defaults.Dropout
+	}
+	return nil
+}
+
+func probable(p float64) bool { return p >= 0 && p < 1 }
+
+func (m model) lacks(field string) error {
+	var labels []string
+	defaults := m.Defaults
+	for _, d := range defaults.numbers() {
+		if *d.value != 0 {
+			labels = append(labels, m.label(d.field))
+		}
+	}
+	if m.dropout {
+		labels = append(labels, "Dropout")
+	}
+	return fmt.Errorf("models: %s has no option %s; it has %s", m.Name, field, strings.Join(labels, ", "))
+}
+
+// label is a field of Options, after the model's own name if it has one.
+func (m model) label(field string) string {
+	for _, a := range m.own {
+		if a.field == field {
+			return fmt.Sprintf("%s (%s)", a.name, field)
+		}
+	}
+	return field
+}

@@ -1,0 +1,126 @@
+package models_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/models"
+	"penstock/nn"
+	"penstock/safetensors"
+	"penstock/torch"
+)
+
+// TestParityWithPyTorch: small models give the outputs, gradients and running statistics that the same ones written in PyTorch do; scripts/fixtures/README.md says what the files hold.
+func TestParityWithPyTorch(t *testing.T) {
+	const parity = "testdata/parity"
+	text, err := os.ReadFile(filepath.Join(parity, "cases.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []struct {
+		Name, Model, File string
+		Args              map[string]int
+	}
+	if err := json.Unmarshal(text, &list); err != nil || len(list) != 3 {
+		t.Fatalf("%d cases, want 3; %v", len(list), err)
+	}
+	for _, p := range list {
+		t.Run(p.Name, func(t *testing.T) {
+			c := torchtest.New(t, torch.Options{Grad: true})
+			f := openFixture(t, c, filepath.Join(parity, p.File))
+			// The norms of a small AmoebaNet divide by deviations of six values, one after the other: rounding grows.
+			f.tolerance = map[string]float64{"unet": 1e-5, "amoebanetd": 2e-4}[p.Model]
+			o := models.Options{NoDropout: p.Model == "unet"}
+			for name, value := range p.Args {
+				if err := models.Set(p.Model, &o, []string{fmt.Sprintf("%s=%d", name, value)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s := build(t, p.Model, o)
+			t.Cleanup(func() { nn.Free(s) })
+			for _, param := range nn.State(s) {
+				kind := "param."
+				if param.IsBuffer() {
+					kind = "buffer."
+				}
+				param.SetTensor(c.Keep(f.tensor(kind + param.Name)))
+			}
+			x := f.tensor("input").SetRequiresGrad(true)
+			y := s.Forward(training(c), x)
+			f.compare("output", y)
+			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{f.tensor("grad_output")}, false)
+			f.compare("grad.input", c.GradOf(x))
+			x.SetGradOf(nil)
+			for _, param := range nn.Params(s) {
+				f.compare("grad."+param.Name, c.GradOf(param.Tensor()))
+			}
+			for _, buffer := range nn.Buffers(s) {
+				f.compare("after."+buffer.Name, buffer.Tensor())
+			}
+			for name := range f.unused {
+				t.Errorf("%s was not compared", name)
+			}
+		})
+	}
+}
+
+// fixture is one case's tensors, and which were not looked at yet.
+type fixture struct {
+	t         *testing.T
+	c         *torch.Ctx
+	file      *safetensors.File
+	unused    map[string]bool
+	tolerance float64
+}
+
+func openFixture(t *testing.T, c *torch.Ctx, path string) *fixture {
+	file, err := safetensors.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() }) // it was only read
+	f := &fixture{t: t, c: c, file: file, unused: map[string]bool{}}
+	for _, s := range file.Tensors() {
+		f.unused[s.Name] = true
+	}
+	return f
+}
+
+func (f *fixture) tensor(name string) *torch.Tensor {
+	f.t.Helper()
+	delete(f.unused, name)
+	s, err := f.file.Read(name)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	dtype := map[safetensors.DType]torch.DType{safetensors.F32: torch.Float32, safetensors.I64: torch.Int64}[s.DType]
+	return torch.FromBytes(f.c, s.Data, dtype, s.Shape)
+}
+
+// compare takes differences relative to the largest magnitude of the tensor, or to floor where gradients cancel: of a weight in front of a norm over one channel nothing is left but rounding.
+func (f *fixture) compare(name string, got *torch.Tensor) {
+	f.t.Helper()
+	const floor = 0.25
+	want := f.tensor(name)
+	if got == nil || got.String() != want.String() {
+		f.t.Errorf("%s: got %v, want %v", name, got, want)
+		return
+	}
+	a, b := f.values(got), f.values(want)
+	var difference, largest float64
+	for i := range b {
+		difference, largest = max(difference, math.Abs(a[i]-b[i])), max(largest, math.Abs(b[i]))
+	}
+	if !(difference <= f.tolerance*max(floor, largest)) {
+		f.t.Errorf("%s: differs by %.3g where the largest is %.3g", name, difference, largest)
+	}
+}
+
+func (f *fixture) values(t *torch.Tensor) []float64 {
+	return torch.Values[float64](f.c.To(f.c.Detach(t), torch.Float64))
+}

@@ -1,0 +1,75 @@
+package models
+
+import (
+	"penstock/nn"
+	"penstock/torch"
+)
+
+// A residual block (He et al. 2015, "Deep Residual Learning", figure 5) as a chain of layers, so that a partition may cut inside it: what nn.NewBasicBlock and nn.NewBottleneck compute, to
+// the bit, under the same names of parameters. Its input goes around the convolutions as the skip connection "identity".
+
+const identity = "identity"
+
+// basicBlock is identity, conv1, bn1, relu1, conv2, bn2, then downsample or add, and relu2.
+func basicBlock(in, out, stride int64) *nn.Sequential {
+	s := nn.NewSequential().Add(identity, newStash(identity))
+	convolve(s, "1", in, out, 3, stride)
+	s.Add("relu1", nn.NewReLUInPlace())
+	convolve(s, "2", out, out, 3, 1)
+	return join(s, in, out, stride).Add("relu2", nn.NewReLUInPlace())
+}
+
+// bottleneck is identity, conv1, bn1, relu1, conv2, bn2, relu2, conv3, bn3, then downsample or add, and relu3.
+func bottleneck(in, width, stride int64) *nn.Sequential {
+	out := nn.BottleneckExpansion * width
+	s := nn.NewSequential().Add(identity, newStash(identity))
+	convolve(s, "1", in, width, 1, 1)
+	s.Add("relu1", nn.NewReLUInPlace())
+	convolve(s, "2", width, width, 3, stride)
+	s.Add("relu2", nn.NewReLUInPlace())
+	convolve(s, "3", width, out, 1, 1)
+	return join(s, in, out, stride).Add("relu3", nn.NewReLUInPlace())
+}
+
+func convolve(s *nn.Sequential, number string, in, out, kernel, stride int64) {
+	s.Add("conv"+number, nn.NewConv2d(in, out, nn.Square(kernel), nn.Conv2dConfig{Stride: nn.Square(stride), Padding: nn.Square(kernel / 2), NoBias: true})).
+		Add("bn"+number, nn.NewBatchNorm2d(out, nn.BatchNormConfig{}))
+}
+
+// join adds the layer where the two paths meet, and gives the block a namespace of its own. The layer is named downsample where it has parameters, so that they are torchvision's
+// downsample.0.weight and so on.
+func join(s *nn.Sequential, in, out, stride int64) *nn.Sequential {
+	a := &add{}
+	a.Pops(identity)
+	if in == out && stride == 1 {
+		s.Add("add", a)
+	} else {
+		a.project("0", nn.NewConv2d(in, out, nn.Square(1), nn.Conv2dConfig{Stride: nn.Square(stride), NoBias: true}))
+		a.project("1", nn.NewBatchNorm2d(out, nn.BatchNormConfig{}))
+		s.Add("downsample", a)
+	}
+	s.Isolate(nn.NewNamespace())
+	return s
+}
+
+// add adds the block's input, or a projection of it, to x in place: what comes before is a BatchNorm, which does not need its output.
+type add struct {
+	nn.Base
+	projection []nn.Layer
+}
+
+func (a *add) project(name string, l nn.Layer) {
+	a.Child(name, l)
+	a.projection = append(a.projection, l)
+}
+
+// Forward returns x.
+func (a *add) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	mark := c.Mark()
+	c.Add_(x, c.Run(c.Pop(identity), a.projection...), 1)
+	c.Release(mark)
+	return x
+}
+
+// OverwritesInput is true.
+func (a *add) OverwritesInput() bool { return true }

@@ -1,0 +1,94 @@
+package models
+
+import (
+	"fmt"
+	"strconv"
+
+	"penstock/nn"
+)
+
+// unets has the U-Net (Ronneberger et al. 2015) with which pipelines are compared: that of torchgpipe's benchmarks (Kim et al. 2020, "torchgpipe"), whose two numbers are called B and C.
+var unets = []model{{
+	Info: Info{
+		Name: "unet", Summary: "U-Net of 5 levels with B convolutions each, the first of C channels (Ronneberger et al. 2015; Kim et al. 2020)",
+		Kind: Segmentation, Input: []int64{3, 192, 192},
+		Defaults: Options{Classes: 1, Channels: 3, Size: 192, Width: 72, Depth: 5, Convolutions: 6, Dropout: 0.1},
+	},
+	own:     []alias{{"B", "Convolutions"}, {"C", "Width"}},
+	dropout: true,
+	build:   unet,
+}}
+
+const (
+	unetDepth = 10      // at most
+	unetWidth = 1 << 20 // channels of the bottleneck at most, so that counts fit an int64
+)
+
+// unet goes down from level to level, each of half the size and twice the channels, and up again, where the way up takes what the way down had at the same level:
+//
+//	encoder.0 ------------------------ skip ----------------------- decoder.4   segment
+//	    encoder.1 -------------------- skip ------------------- decoder.3
+//	        ...                                             ...
+//	            encoder.4 ------------ skip ----------- decoder.0
+//	                             bottleneck
+//
+// Every convolution, dropout, norm and activation is a layer: 4 B (2 depth + 1) + 4 depth + 1. Convolutions keep the size, where the paper's shrink it.
+func unet(o Options) (*nn.Sequential, error) {
+	if o.Width < 2 {
+		return nil, fmt.Errorf("models: unet: C is %d; it must be at least 2, as the last level has half as many channels", o.Width)
+	}
+	if o.Depth > unetDepth || o.Width<<o.Depth > unetWidth {
+		return nil, fmt.Errorf("models: unet: depth is %d with C %d; depth must be at most %d, and C times 2 to its power at most %d", o.Depth, o.Width, unetDepth, unetWidth)
+	}
+	if o.Size>>o.Depth < 2 {
+		return nil, fmt.Errorf("models: unet: size is %d; it must be at least %d, so that the lowest of %d levels is more than a pixel", o.Size, 2<<o.Depth, o.Depth)
+	}
+	stack := func(in, hidden, out int64) *nn.Sequential {
+		return convolutions(o.Convolutions, in, hidden, out, o.Dropout)
+	}
+	in, base := int64(o.Channels), int64(o.Width)
+	encoder, decoder := nn.NewSequential(), nn.NewSequential()
+	spaces := make([]nn.Namespace, o.Depth)
+	for i := range o.Depth {
+		spaces[i] = nn.NewNamespace()
+		skip, out := newStash(unetSkip), base<<i
+		skip.Isolate(spaces[i])
+		encoder.Add(strconv.Itoa(i), nn.NewSequential().
+			Add("encode", stack(in, out, out)).
+			Add("skip", skip).
+			Add("down", nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{})))
+		in = out
+	}
+	lowest := nn.NewSequential(stack(in, 2*in, in))
+	for i := o.Depth - 1; i >= 0; i-- {
+		skip, out := newConcat(), base<<i/2
+		skip.Isolate(spaces[i])
+		decoder.Add(strconv.Itoa(decoder.Len()), nn.NewSequential().
+			Add("up", nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}})).
+			Add("skip", skip).
+			Add("decode", stack(base<<(i+1), out, out)))
+	}
+	return nn.NewSequential().
+		Add("encoder", encoder).
+		Add("bottleneck", lowest).
+		Add("decoder", decoder).
+		Add("segment", nn.NewConv2d(base/2, int64(o.Classes), nn.Square(1), nn.Conv2dConfig{NoBias: true})), nil
+}
+
+// convolutions is n times conv, dropout, norm and relu. Only the last of several has out channels, the others have hidden.
+func convolutions(n int, in, hidden, out int64, dropout float64) *nn.Sequential {
+	s := nn.NewSequential()
+	for i := range n {
+		to := hidden
+		if i == n-1 {
+			to = out
+		}
+		s.Add(strconv.Itoa(i), nn.NewSequential().
+			Add("conv", nn.NewConv2d(in, to, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1), NoBias: true})).
+			Add("dropout", nn.NewDropout2d(dropout)).
+			Add("norm", nn.NewInstanceNorm2d(to, nn.InstanceNormConfig{})).
+			Add("relu", nn.NewLeakyReLU(nn.LeakyReLUConfig{InPlace: true}))) // a third of the activations less than with new tensors
+		in = to
+	}
+	return s
+}
