@@ -327,6 +327,8 @@ func TestCheckpointFailures(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, %d deep", name, depth), func(t *testing.T) {
 				c := checkpointed(t, torch.Options{Device: torch.CPU(3)})
 				defer torch.CPU(3).SetLimit(0)
+				runtime.LockOSThread() // sequence numbers are the thread's
+				defer runtime.UnlockOSThread()
 				x := leaf(t, c, 64)
 				f := func(c *torch.Ctx, in tensors) tensors {
 					y := c.Tanh(in[0])

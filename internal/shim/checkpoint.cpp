@@ -4,8 +4,6 @@
 // That inner backward is reentrant: libtorch's engine works through it on the same thread, and takes another thread of its own where a GPU's thread is 60 deep.
 #include "node.hpp"
 
-#include <torch/csrc/autograd/functions/utils.h>
-
 namespace ps {
 namespace {
 
@@ -101,7 +99,7 @@ ps_error* ps_checkpoint(int64_t id, const ps_tensor* inputs, int32_t n, const ps
     std::shared_ptr<ps::Checkpoint> node(new ps::Checkpoint(id, in), torch::autograd::deleteNode);
     for (int32_t i = 0; i < m; i++) {
       at::Tensor t = ps::borrow(outputs[i]);
-      if (t.defined() && torch::autograd::isDifferentiableType(t.scalar_type())) {
+      if (t.defined() && (t.is_floating_point() || t.is_complex())) {
         t = ps::under(node, t.detach());
       } else {
         node->add_input_metadata(torch::autograd::Node::undefined_input());  // the node counts outputs as Go does

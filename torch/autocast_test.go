@@ -1,0 +1,216 @@
+package torch_test
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"penstock/internal/torchtest"
+	"penstock/safetensors"
+	"penstock/torch"
+)
+
+// What PyTorch 1.13 computed under autocast is in testdata/autocast; scripts/fixtures/README.md says what each file holds.
+const autocastFixtures = "testdata/autocast"
+
+// autocastTolerance is a difference relative to the largest magnitude in the tensor: two units in the last of bfloat16's 8 bits. The fixtures come from the plainest kernels,
+// whose sums round elsewhere.
+const autocastTolerance = 1.0 / 64
+
+// autocastOperators are the operators of the cases, on the arguments' names.
+var autocastOperators = map[string]func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor{
+	"linear": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
+		return c.Linear(arg("x"), arg("weight"), arg("bias"))
+	},
+	"matmul": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor { return c.Matmul(arg("x"), arg("y")) },
+	"conv2d": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
+		return c.Conv2d(arg("x"), arg("weight"), arg("bias"), []int64{1, 1}, []int64{1, 1}, []int64{1, 1}, 1)
+	},
+	"batch_norm": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
+		return c.BatchNorm(arg("x"), arg("weight"), arg("bias"), nil, nil, true, 0.1, 1e-5)
+	},
+	"layer_norm": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
+		return c.LayerNorm(arg("x"), []int64{6}, arg("weight"), arg("bias"), 1e-5)
+	},
+	"embedding": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
+		return c.Embedding(arg("weight"), arg("indices"), -1)
+	},
+	"gelu":    func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor { return c.GELU(arg("x"), "none") },
+	"softmax": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor { return c.Softmax(arg("x"), -1) },
+	"cross_entropy": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
+		return c.CrossEntropy(arg("x"), arg("target"), nil, torch.ReduceMean, -100, 0)
+	},
+	"mse": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
+		return c.MSE(arg("x"), arg("target"), torch.ReduceMean)
+	},
+	"mlp": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
+		h := c.Linear(c.GELU(c.Linear(arg("x"), arg("weight1"), nil), "none"), arg("weight2"), nil)
+		return c.CrossEntropy(h, arg("target"), nil, torch.ReduceMean, -100, 0)
+	},
+}
+
+// Under autocast every operator gives PyTorch's types, and its numbers to bfloat16's accuracy, as do the gradients.
+func TestAutocastGivesWhatPyTorchGives(t *testing.T) {
+	if !strings.HasPrefix(torch.Version(), "1.13.") {
+		t.Skipf("which operators are lowered changed after 1.13, which the fixtures are of; this is %s", torch.Version())
+	}
+	text, err := os.ReadFile(filepath.Join(autocastFixtures, "cases.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct{ Name, Operator, File string }
+	if err := json.Unmarshal(text, &cases); err != nil || len(cases) != 16 {
+		t.Fatalf("%d cases, want 16 (%v)", len(cases), err)
+	}
+	for _, row := range cases {
+		t.Run(row.Name, func(t *testing.T) {
+			file, err := safetensors.Open(filepath.Join(autocastFixtures, row.File))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = file.Close() }() // it was only read
+			c := torchtest.New(t, torch.Options{Grad: true, Autocast: true})
+			recorded := map[string]*torch.Tensor{}
+			for _, s := range file.Tensors() {
+				stored, err := file.Read(s.Name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				dtype := map[safetensors.DType]torch.DType{safetensors.F32: torch.Float32, safetensors.BF16: torch.BFloat16, safetensors.I64: torch.Int64}[s.DType]
+				recorded[s.Name] = torch.FromBytes(c, stored.Data, dtype, stored.Shape)
+				if strings.HasPrefix(s.Name, "arg.") && dtype.IsFloat() {
+					recorded[s.Name].SetRequiresGrad(true)
+				}
+			}
+			compare := func(name string, got *torch.Tensor) {
+				t.Helper()
+				want := recorded[name]
+				if got.String() != want.String() {
+					t.Errorf("%s: got %v, want %v", name, got, want)
+					return
+				}
+				if difference, largest := differ(c, got, want); difference > autocastTolerance*largest {
+					t.Errorf("%s: differs by %.3g where the largest is %.3g", name, difference, largest)
+				}
+			}
+			y := autocastOperators[row.Operator](c, func(name string) *torch.Tensor { return recorded["arg."+name] })
+			compare("output", y)
+			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{recorded["grad_output"]}, false)
+			compared := 0
+			for name, arg := range recorded {
+				if name, ok := strings.CutPrefix(name, "arg."); ok && arg.DType().IsFloat() {
+					compare("grad."+name, c.GradOf(arg))
+					arg.SetGradOf(nil)
+					compared++
+				}
+			}
+			if compared == 0 {
+				t.Error("no gradient was compared")
+			}
+		})
+	}
+}
+
+// differ is the largest difference of two tensors, and the largest magnitude in the second.
+func differ(c *torch.Ctx, got, want *torch.Tensor) (difference, largest float64) {
+	a, b := torch.Values[float64](c.To(c.Detach(got), torch.Float64)), torch.Values[float64](c.To(c.Detach(want), torch.Float64))
+	for i := range b {
+		d := math.Abs(a[i] - b[i])
+		if d != d {
+			d = math.Inf(1)
+		}
+		difference, largest = max(difference, d), max(largest, math.Abs(b[i]))
+	}
+	return difference, largest
+}
+
+// penstock::linear adds to the weight's gradient where it lies, in float32, the bfloat16 product of each micro-batch, as autograd does for aten::linear.
+func TestAutocastLinearAccumulates(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true, Autocast: true})
+	w, bias := leaf(t, c, 5, 7), leaf(t, c, 5)
+	gradients := func(linear func(x, weight, bias *torch.Tensor) *torch.Tensor) (out []*torch.Tensor) {
+		c.SetSeed(11)
+		for range 3 {
+			x := c.Normal_(c.Empty(torch.Float32, 4, 7), 0, 1)
+			y := linear(x, w, bias)
+			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Normal_(c.EmptyLike(y), 0, 1)}, false)
+		}
+		for _, p := range []*torch.Tensor{w, bias} {
+			out = append(out, c.GradOf(p))
+			p.SetGradOf(nil)
+		}
+		return out
+	}
+	got, want := gradients(c.Linear), gradients(c.PlainLinear)
+	for i := range want {
+		if got[i].String() != want[i].String() {
+			t.Errorf("got %v, want %v", got[i], want[i])
+		}
+		if difference, largest := differ(c, got[i], want[i]); difference > autocastTolerance*largest {
+			t.Errorf("gradient %d differs by %.3g where the largest is %.3g", i, difference, largest)
+		}
+	}
+}
+
+// Between forward and backward the graph holds the input as it was multiplied, but no copy of the weights; without a graph nothing is held, in no cache either.
+func TestAutocastHoldsNoWeights(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Device: torch.CPU(2), Grad: true, Autocast: true})
+	live := func() int64 { return torch.CPU(2).Memory().Live }
+	x, w := leaf(t, c, 3, 64), leaf(t, c, 32, 64)
+	start := live()
+	y := c.Linear(x, w, nil)
+	if got, want := live()-start, int64(3*32*2+3*64*2); got != want {
+		t.Errorf("%d bytes are live after a linear, want %d: its output and its input, both bfloat16", got, want)
+	}
+	c.Close()
+	c.NoGrad(func() { y = c.PlainLinear(x, w, nil) })
+	if got, want := live()-start, int64(3*32*2); got != want || y.DType() != torch.BFloat16 {
+		t.Errorf("%v: %d bytes are live after a linear without a graph, want the output's %d", y, got, want)
+	}
+}
+
+func TestAutocastBelongsToTheContext(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	x, w := leaf(t, c, 4, 4), leaf(t, c, 4, 4)
+	dtype := func() torch.DType { return c.Linear(x, w, nil).DType() }
+	if c.Autocast() || dtype() != torch.Float32 {
+		t.Errorf("by default: %v, %v", c.Autocast(), dtype())
+	}
+	if was := c.SetAutocast(true); was || !c.Autocast() || dtype() != torch.BFloat16 {
+		t.Errorf("on: was %v, is %v, %v", was, c.Autocast(), dtype())
+	}
+	other := torch.NewCtx(torch.Options{})
+	if y := other.Mm(x, w); y.DType() != torch.Float32 {
+		t.Errorf("another context on the same thread gives %v", y)
+	}
+	other.Close()
+	if err := torch.Try(func() { c.Mm(x, leaf(t, c, 3, 3)) }); err == nil {
+		t.Error("shapes that do not fit went through")
+	}
+	if was := c.SetAutocast(false); !was || dtype() != torch.Float32 {
+		t.Errorf("off, after a failure under autocast: was %v, %v", was, dtype())
+	}
+}
+
+// The graph says what is lowered: a backward of a graph recorded without autocast is the same on a context with it.
+func TestAutocastLeavesBackwardAlone(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	x, w := leaf(t, c, 4, 4), leaf(t, c, 4, 4)
+	var gradients [2][]float32
+	for i, on := range []bool{false, true} {
+		y := c.Mm(x, w)
+		c.SetAutocast(on)
+		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+		c.SetAutocast(false)
+		gradients[i] = gradOf(c, x)
+		w.SetGradOf(nil)
+	}
+	if difference := cmp.Diff(gradients[0], gradients[1]); difference != "" {
+		t.Errorf("without (-) and with (+) autocast:\n%s", difference)
+	}
+}
