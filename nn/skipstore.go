@@ -51,7 +51,8 @@ func NewSkipStore(routes []SkipRoute, from, to int) *SkipStore {
 	return s
 }
 
-// Give hands the store the tensors that the pops of a skip stashed outside will get, one for each pop in their order; nil where it is absent. The store owns them.
+// Give hands the store the tensors that the pops of a skip stashed outside will get, one for each pop in their order; nil where it is absent. The store owns them. They may share
+// memory with each other and with the input of this part, but not with the input of one that runs before it: no layer there would know that they are still needed.
 func (s *SkipStore) Give(key SkipKey, tensors ...*torch.Tensor) {
 	if s.given == nil {
 		s.given = map[SkipKey][]*heldSkip{}
