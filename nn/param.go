@@ -124,11 +124,12 @@ func Materialise(c *torch.Ctx, params []NamedParam, seed uint64) {
 	keepSeed, keepDraws := c.Draws()
 	defer c.ResumeDraws(keepSeed, keepDraws)
 	c.NoGrad(func() {
-		for _, p := range params {
+		for _, n := range params {
+			p := n.Owner()
 			if p.Exists() {
 				continue
 			}
-			c.SetSeed(torch.Mix(seed, nameHash(p.Name)))
+			c.SetSeed(torch.Mix(seed, nameHash(n.Name)))
 			mark := c.Mark()
 			t := c.Empty(p.dtype, p.shape...)
 			p.init(c, t)
@@ -160,11 +161,11 @@ func Free(m Module) {
 	}
 }
 
-// ZeroGrads drops the gradients of m's parameters and frees their memory.
+// ZeroGrads drops the gradients of m's parameters and frees their memory. Those of replicas are their owners' to drop.
 func ZeroGrads(m Module) {
 	for _, p := range Params(m) {
-		if p.Exists() {
-			p.Tensor().SetGradOf(nil)
+		if value := p.Owner().value; value != nil {
+			value.SetGradOf(nil)
 		}
 	}
 }
