@@ -87,10 +87,15 @@ func (b *BatchNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 func (b *BatchNorm) track(c *Ctx) float64 {
 	n := b.NumBatchesTracked.Tensor()
 	c.NoGrad(func() { c.AddInt_(n, 1) })
+	return b.share(n)
+}
+
+// share is that of the last of so many.
+func (b *BatchNorm) share(tracked *torch.Tensor) float64 {
 	if !b.o.Cumulative {
 		return b.o.Momentum
 	}
-	return 1 / float64(torch.Item[int64](n))
+	return 1 / float64(torch.Item[int64](tracked))
 }
 
 // check refuses what libtorch would take and PyTorch does not. One value for each channel has no variance: the running one would become NaN, in silence.

@@ -1,12 +1,17 @@
 package nn
 
-import "penstock/torch"
+import (
+	"fmt"
+
+	"penstock/torch"
+)
 
 // Deferred gathers the statistics of a mini-batch over its micro-batches, so that the running statistics of every BatchNorm move once for each mini-batch, by the mean and the
 // unbiased variance of all its rows, as they would without micro-batches (deferred batch normalisation: Huang et al. 2019, "GPipe", section 2.3). What the layers compute does not
 // change: a micro-batch is still normalised by itself. It is a mode of the run: models are not converted, and nothing is added to their state.
 //
-// Give one to the nn.Config of every micro-batch of a mini-batch, in order, then Commit. It belongs to one goroutine at a time.
+// Give one to the nn.Config of every micro-batch of a mini-batch, in order, then Commit; or Free, where the mini-batch failed. It belongs to one goroutine at a time. The zero
+// value is ready.
 type Deferred struct {
 	layers []*BatchNorm
 	of     map[*BatchNorm]*moments
@@ -19,52 +24,72 @@ type moments struct {
 }
 
 // NewDeferred makes an empty one.
-func NewDeferred() *Deferred { return &Deferred{of: map[*BatchNorm]*moments{}} }
+func NewDeferred() *Deferred { return &Deferred{} }
 
 // observe adds a micro-batch [N, channels, ...]: the pairwise update of Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
+// The squared distances of a micro-batch are those from the mean of a row, and those of the rows' means from the mean of all. It takes a copy of x in float64 for as long.
 func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
+	channels := x.Size(1)
+	if want := b.RunningMean.Numel(); channels != want { // batch_norm is not given the running statistics, and would not look
+		panic(&torch.Error{Op: "aten::batch_norm", Args: []string{x.String()}, Device: c.Device(), Message: fmt.Sprintf("expected an input of %d channels, got %d", want, channels)})
+	}
+	if x.Numel() == 0 {
+		return
+	}
 	c.NoGrad(func() {
 		mark := c.Mark()
 		defer func() { c.Release(mark) }()
-		channels := x.Size(1)
-		count := float64(x.Numel() / channels)
-		rows := c.Reshape(c.Transpose(x, 0, 1), channels, -1)
-		variance, mean := c.VarMean(c.To(rows, torch.Float64), 1)
-		sum := c.MulScalar(variance, count)
+		rows := x.Size(0)
+		values := x.Numel() / (rows * channels)                                                  // in a channel of a row
+		within, means := c.VarMean(c.To(c.Reshape(x, rows, channels, values), torch.Float64), 2) // [rows, channels]
+		between, mean := c.VarMean(means, 0)                                                     // [channels]
+		count := float64(rows * values)
+		sum := c.Add_(c.MulScalar(between, count), c.SumDim(within, []int64{0}, false), float64(values))
 		m := d.of[b]
 		if m == nil {
+			if d.of == nil {
+				d.of = map[*BatchNorm]*moments{}
+			}
 			d.layers = append(d.layers, b)
 			d.of[b] = &moments{count, c.Keep(mean), c.Keep(sum)}
 			return
 		}
 		total := m.count + count
 		delta := c.Sub(mean, m.mean)
+		c.Add_(sum, c.Mul(delta, delta), m.count*count/total)
 		c.Add_(m.mean, delta, count/total)
 		c.Add_(m.sum, sum, 1)
-		c.Add_(m.sum, c.Mul(delta, delta), m.count*count/total)
 		m.count = total
 	})
 }
 
-// Commit moves the running statistics of all layers that were run, and forgets what was gathered.
+// Commit moves the running statistics of all layers that were run, and forgets what was gathered. If memory runs out it has moved none.
 func (d *Deferred) Commit(c *Ctx) {
 	c.NoGrad(func() {
 		mark := c.Mark()
+		defer func() { c.Release(mark) }()
+		var from, to []*torch.Tensor // copied when all are there: copying takes no memory
+		move := func(p *Param, t *torch.Tensor) {
+			from, to = append(from, t), append(to, p.Tensor())
+		}
 		for _, b := range d.layers {
 			m := d.of[b]
-			share := b.track(c)
-			b.RunningMean.move(c, m.mean, share)
-			b.RunningVar.move(c, c.MulScalar(m.sum, 1/(m.count-1)), share)
-			c.Release(mark)
+			tracked := c.AddInt_(c.Clone(b.NumBatchesTracked.Tensor()), 1)
+			share := b.share(tracked)
+			move(b.NumBatchesTracked, tracked)
+			move(b.RunningMean, b.RunningMean.towards(c, m.mean, share))
+			move(b.RunningVar, b.RunningVar.towards(c, c.MulScalar(m.sum, 1/(m.count-1)), share))
+		}
+		for i := range from {
+			c.Copy_(to[i], from[i])
 		}
 	})
 	d.Free()
 }
 
-// move makes p (1-share) p + share value.
-func (p *Param) move(c *Ctx, value *torch.Tensor, share float64) {
-	c.MulScalar_(p.Tensor(), 1-share)
-	c.Add_(p.Tensor(), c.To(value, p.DType()), share)
+// towards is (1-share) p + share value.
+func (p *Param) towards(c *Ctx, value *torch.Tensor, share float64) *torch.Tensor {
+	return c.Add_(c.MulScalar(p.Tensor(), 1-share), c.To(value, p.DType()), share)
 }
 
 // Free forgets what was gathered.

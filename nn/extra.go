@@ -33,7 +33,8 @@ func (k *ExtraKey[T]) With(v T) Extra { return Extra{k, v} }
 func (k *ExtraKey[T]) Lookup(c *Ctx) (T, bool) {
 	for _, e := range c.extras {
 		if e.key == any(k) {
-			return e.value.(T), true
+			v, _ := e.value.(T) // not a T is nil, of a T that is an interface
+			return v, true
 		}
 	}
 	var none T

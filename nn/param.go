@@ -1,8 +1,8 @@
 package nn
 
 import (
-	"fmt"
 	"hash/fnv"
+	"slices"
 
 	"penstock/torch"
 )
@@ -22,6 +22,7 @@ type Param struct {
 
 // tie makes a further handle on the parameter.
 func (p *Param) tie() *Param {
+	require(p != nil, "Share: the parameter is nil; a layer made without it has none to share")
 	owner := p.Owner()
 	owner.ties++
 	return &Param{shape: owner.shape, dtype: owner.dtype, buffer: owner.buffer, owner: owner}
@@ -42,6 +43,9 @@ func (p *Param) Shared() bool { return p.Owner().ties > 0 }
 // the caller's, who keeps it equal to the value and adds its gradient to the value's: it is how a pipe puts a parameter on two stages.
 func (p *Param) Replicate(t *torch.Tensor) {
 	require(p.Shared(), "Replicate is for parameters that several modules Share")
+	if t != nil {
+		p.mustHold(t)
+	}
 	p.replica = t
 }
 
@@ -95,11 +99,13 @@ func (p *Param) Exists() bool { return p.Owner().value != nil }
 // SetTensor puts t in place of the value; the model owns t from now on and the old value is freed with its gradient.
 func (p *Param) SetTensor(t *torch.Tensor) {
 	p = p.Owner()
-	if got := t.Shape(); fmt.Sprint(got) != fmt.Sprint(p.shape) || t.DType() != p.dtype {
-		panic(fmt.Sprintf("nn: a parameter of %v%v cannot hold %v", p.dtype, p.shape, t))
-	}
+	p.mustHold(t)
 	p.Free()
 	p.value = t.SetRequiresGrad(p.trainable)
+}
+
+func (p *Param) mustHold(t *torch.Tensor) {
+	require(slices.Equal(t.Shape(), p.shape) && t.DType() == p.DType(), "a parameter of %v%v cannot hold %v", p.DType(), p.shape, t)
 }
 
 // Free frees the value and its gradient. The parameter can be materialised again.
@@ -118,11 +124,12 @@ func Materialise(c *torch.Ctx, params []NamedParam, seed uint64) {
 	keepSeed, keepDraws := c.Draws()
 	defer c.ResumeDraws(keepSeed, keepDraws)
 	c.NoGrad(func() {
-		for _, p := range params {
+		for _, n := range params {
+			p := n.Owner()
 			if p.Exists() {
 				continue
 			}
-			c.SetSeed(torch.Mix(seed, nameHash(p.Name)))
+			c.SetSeed(torch.Mix(seed, nameHash(n.Name)))
 			mark := c.Mark()
 			t := c.Empty(p.dtype, p.shape...)
 			p.Owner().init(c, t) // a handle made by Share has none
@@ -154,11 +161,11 @@ func Free(m Module) {
 	}
 }
 
-// ZeroGrads drops the gradients of m's parameters and frees their memory.
+// ZeroGrads drops the gradients of m's parameters and frees their memory. Those of replicas are their owners' to drop.
 func ZeroGrads(m Module) {
 	for _, p := range Params(m) {
-		if p.Exists() {
-			p.Tensor().SetGradOf(nil)
+		if value := p.Owner().value; value != nil {
+			value.SetGradOf(nil)
 		}
 	}
 }

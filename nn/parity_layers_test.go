@@ -184,6 +184,23 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 		}
 		return nn.NewSequential(l...)
 	},
+	"TiedHead": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			N    int64 `json:"num_embeddings"`
+			Dim  int64 `json:"embedding_dim"`
+			Bias bool
+		}
+		decodeStrictly(t, args, &a)
+		return tiedHead(a.N, a.Dim, a.Bias)
+	},
+	"SharedLinear": func(t *testing.T, args string) nn.Layer {
+		var a struct{ Features int64 }
+		decodeStrictly(t, args, &a)
+		first := nn.NewLinear(a.Features, a.Features)
+		second, third := nn.NewLinearShared(first.Weight, false), nn.NewLinearNoBias(a.Features, a.Features)
+		second.Bias, third.Bias = second.Share("bias", first.Bias), third.Share("bias", first.Bias)
+		return nn.NewSequential().Add("first", first).Add("tanh1", nn.NewTanh()).Add("second", second).Add("tanh2", nn.NewTanh()).Add("third", third)
+	},
 }
 
 func buildLayer(t *testing.T, layer string, args json.RawMessage) nn.Layer {

@@ -21,7 +21,8 @@ func (e *SkipError) Error() string {
 	return "nn: the model's skip connections do not match:\n  * " + strings.Join(e.Problems, "\n  * ")
 }
 
-// VerifySkips returns nil if every skip of the model is stashed by one module and popped by later ones, and else a *SkipError with all that is wrong.
+// VerifySkips returns nil if every skip of the model is stashed by one module and popped by later ones, and else a *SkipError with all that is wrong. Where one module is
+// part of another, each counts as the later one: a layer may pop what its child has stashed, and stash what its child will pop.
 func VerifySkips(model *Sequential) error {
 	_, err := model.SkipRoutes()
 	return err
@@ -30,6 +31,7 @@ func VerifySkips(model *Sequential) error {
 // SkipRoutes lists the skips in the order in which they are stashed, children of a layer in the order of declaration. Its error is that of VerifySkips.
 func (s *Sequential) SkipRoutes() ([]SkipRoute, error) {
 	v := verifier{stash: map[SkipKey]*declaration{}}
+	v.containers("", s)
 	for i, l := range s.Layers() {
 		v.visit(i, l.Name, l.node())
 	}
@@ -39,9 +41,9 @@ func (s *Sequential) SkipRoutes() ([]SkipRoute, error) {
 		switch from := v.stash[p.key]; {
 		case from == nil:
 			v.report("%q pops %v, which no layer stashes", p.path, p.key)
-		case from.order > p.order:
+		case from.at > p.at:
 			v.report("%q pops %v before %q stashes it", p.path, p.key, from.path)
-		case from.order < p.order:
+		default:
 			from.route.Pops = append(from.route.Pops, p.layer)
 		}
 	}
@@ -63,12 +65,12 @@ type declaration struct {
 	key   SkipKey
 	layer int    // flattened
 	path  string // of the module
-	order int    // of the module among all
+	at    int    // the module's beginning for a stash, its end for a pop
 	route SkipRoute
 }
 
 type verifier struct {
-	modules  int
+	clock    int
 	stash    map[SkipKey]*declaration
 	stashes  []*declaration
 	pops     []declaration
@@ -79,31 +81,49 @@ func (v *verifier) report(format string, args ...any) {
 	v.problems = append(v.problems, fmt.Sprintf(format, args...))
 }
 
-func (v *verifier) visit(layer int, path string, b *Base) {
-	v.modules++
-	order := v.modules
-	for i, k := range b.pops {
-		switch {
-		case slices.Contains(b.pops[:i], k):
-			v.report("%q declares the pop of %v twice", path, k)
-		case slices.Contains(b.stashes, k):
-			v.report("%q declares both the stash and the pop of %v", path, k)
-		}
-		v.pops = append(v.pops, declaration{key: k, layer: layer, path: path, order: order})
+// containers refuses skips of the Sequentials that Layers flattens: nothing would stash or pop them.
+func (v *verifier) containers(path string, s *Sequential) {
+	if len(s.stashes)+len(s.pops) > 0 {
+		v.report("%q declares skips and is a Sequential, which runs layers and nothing else; declare them on one of its layers", path)
 	}
+	for _, l := range s.layers {
+		if nested, ok := l.(*Sequential); ok {
+			v.containers(strings.TrimPrefix(path+"."+nested.name, "."), nested)
+		}
+	}
+}
+
+func (v *verifier) visit(layer int, path string, b *Base) {
+	v.clock++
+	begin := v.clock
 	for i, k := range b.stashes {
-		if first := v.stash[k]; slices.Contains(b.stashes[:i], k) {
+		if first := v.stash[k]; declares(b.stashes[:i], k.Name) {
 			v.report("%q declares the stash of %v twice", path, k)
-			continue
 		} else if first != nil {
 			v.report("%q and %q both stash %v; Isolate one in a namespace of its own, with the layers that pop it", first.path, path, k)
-			continue
+		} else {
+			v.stash[k] = &declaration{key: k, layer: layer, path: path, at: begin, route: SkipRoute{Key: k, Stash: layer}}
+			v.stashes = append(v.stashes, v.stash[k])
 		}
-		d := &declaration{key: k, layer: layer, path: path, order: order, route: SkipRoute{Key: k, Stash: layer}}
-		v.stash[k] = d
-		v.stashes = append(v.stashes, d)
 	}
 	for _, c := range b.children {
 		v.visit(layer, path+"."+c.name, c.m.node())
 	}
+	v.clock++
+	for i, k := range b.pops {
+		switch {
+		case declares(b.pops[:i], k.Name):
+			v.report("%q declares the pop of %v twice", path, k)
+		case slices.Contains(b.stashes, k):
+			v.report("%q declares both the stash and the pop of %v", path, k)
+		}
+		if !slices.Contains(b.pops[:i], k) {
+			v.pops = append(v.pops, declaration{key: k, layer: layer, path: path, at: v.clock})
+		}
+	}
+}
+
+// declares says whether a module has declared a skip of this name, in whichever namespace: Stash and Pop go by the name.
+func declares(list []SkipKey, name string) bool {
+	return slices.ContainsFunc(list, func(k SkipKey) bool { return k.Name == name })
 }

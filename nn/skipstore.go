@@ -13,13 +13,21 @@ type SkipStore struct {
 	local  map[SkipKey]int  // by skip stashed inside: how many pops inside
 	leaves map[SkipKey]bool // stashed inside and popped outside
 	held   map[SkipKey]*heldSkip
-	given  map[SkipKey][]heldSkip // by skip stashed outside: for the pops to come, in order
+	given  map[SkipKey][]*heldSkip // by skip stashed outside: one for each pop to come, in order
 }
 
 type heldSkip struct {
 	t       *torch.Tensor // kept; nil when absent
-	changes int64
-	pops    int // to come
+	changes int64         // of t when it came
+	pops    int           // to come
+}
+
+func hold(t *torch.Tensor, pops int) *heldSkip {
+	h := &heldSkip{t: t, pops: pops}
+	if t != nil {
+		h.changes = t.Changes()
+	}
+	return h
 }
 
 // NewSkipStore makes the store for the flattened layers from <= i < to of a model with these routes.
@@ -43,17 +51,14 @@ func NewSkipStore(routes []SkipRoute, from, to int) *SkipStore {
 	return s
 }
 
-// Give hands the store the tensors that the pops of a skip stashed outside will get, one for each pop in their order; nil where it is absent. The store owns them.
+// Give hands the store the tensors that the pops of a skip stashed outside will get, one for each pop in their order; nil where it is absent. The store owns them. They may share
+// memory with each other and with the input of this part, but not with the input of one that runs before it: no layer there would know that they are still needed.
 func (s *SkipStore) Give(key SkipKey, tensors ...*torch.Tensor) {
 	if s.given == nil {
-		s.given = map[SkipKey][]heldSkip{}
+		s.given = map[SkipKey][]*heldSkip{}
 	}
 	for _, t := range tensors {
-		h := heldSkip{t: t}
-		if t != nil {
-			h.changes = t.Changes()
-		}
-		s.given[key] = append(s.given[key], h)
+		s.given[key] = append(s.given[key], hold(t, 1))
 	}
 }
 
@@ -63,8 +68,8 @@ func (s *SkipStore) Take(c *Ctx, key SkipKey) *torch.Tensor {
 	if h == nil {
 		return nil
 	}
-	delete(s.held, key)
 	h.unchanged(c, key)
+	delete(s.held, key)
 	return h.t
 }
 
@@ -78,25 +83,27 @@ func (s *SkipStore) Free() {
 			h.t.Free()
 		}
 	}
-	s.held, s.given = nil, nil
+	clear(s.held)
+	clear(s.given)
 }
 
 func (s *SkipStore) stash(c *Ctx, key SkipKey, t *torch.Tensor) {
-	if s.held == nil {
+	switch {
+	case s.local[key] == 0 && !s.leaves[key]:
 		c.refuse("stash", key, "is not a skip of the model that is running")
+	case s.held[key] != nil: // by an earlier forward of a module that runs several times
+		c.refuse("stash", key, "is stashed again before it was popped")
 	}
-	h := &heldSkip{pops: s.local[key]}
 	if t != nil {
-		h.t = c.Keep(c.Branch(t))
-		h.changes = h.t.Changes()
+		t = c.Keep(c.Branch(t))
 	}
-	s.held[key] = h
+	s.held[key] = hold(t, s.local[key])
 }
 
 func (s *SkipStore) pop(c *Ctx, key SkipKey) *torch.Tensor {
 	if list, ok := s.given[key]; ok && len(list) > 0 {
-		s.given[key] = list[1:]
 		list[0].unchanged(c, key)
+		s.given[key] = list[1:]
 		return c.Adopt(list[0].t)
 	}
 	h := s.held[key]
@@ -122,21 +129,34 @@ func (h *heldSkip) unchanged(c *Ctx, key SkipKey) {
 	}
 }
 
-// apart gives a layer that overwrites its input copies of what is stashed.
+// apart gives a layer that overwrites its input copies of what is still to be popped.
 func (s *SkipStore) apart(c *Ctx, l Layer, xs []*torch.Tensor) []*torch.Tensor {
-	if len(s.held) == 0 || !overwrites(l) {
+	if len(s.held)+len(s.given) == 0 || !overwrites(l) {
 		return xs
 	}
 	out := slices.Clone(xs)
 	for i, x := range xs {
-		for _, h := range s.held {
-			if h.t != nil && SameMemory(x, h.t) {
-				out[i] = c.Clone(x)
-				break
-			}
+		if s.awaits(x) {
+			out[i] = c.Clone(x)
 		}
 	}
 	return out
+}
+
+// awaits says whether a pop is to come that gives memory of x.
+func (s *SkipStore) awaits(x *torch.Tensor) bool {
+	in := func(h *heldSkip) bool { return h.t != nil && SameMemory(x, h.t) }
+	for _, h := range s.held {
+		if in(h) {
+			return true
+		}
+	}
+	for _, list := range s.given {
+		if slices.ContainsFunc(list, in) {
+			return true
+		}
+	}
+	return false
 }
 
 // SameMemory says whether two tensors are views of the same memory.

@@ -2,6 +2,7 @@ package nn
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"penstock/torch"
@@ -53,8 +54,12 @@ func (c *Ctx) apply(l Layer, xs []*torch.Tensor) []*torch.Tensor {
 // single is the only tensor of a tuple.
 func single(m Module, ys []*torch.Tensor) *torch.Tensor {
 	if len(ys) != 1 {
+		who := "the model"
+		if name := m.node().name; name != "" {
+			who = strconv.Quote(name)
+		}
 		panic(&torch.Error{Op: "Forward", Args: describe(ys),
-			Message: fmt.Sprintf("%q gives a tuple of %d where one tensor is wanted; run it with ForwardTuple or RunTuple", m.node().name, len(ys))})
+			Message: fmt.Sprintf("%s gives a tuple of %d where one tensor is wanted; run it with ForwardTuple or RunTuple", who, len(ys))})
 	}
 	return ys[0]
 }

@@ -1,0 +1,343 @@
+package nn_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/torch"
+)
+
+const channels = 3
+
+// batchNorm makes the layer for inputs of so many dimensions.
+func batchNorm(c *torch.Ctx, dims int, o nn.BatchNormConfig) *nn.BatchNorm {
+	b := nn.NewBatchNorm1d(channels, o)
+	if dims == 4 {
+		b = nn.NewBatchNorm2d(channels, o)
+	}
+	nn.Materialise(c, nn.State(b), 1)
+	return b
+}
+
+// inParts runs a mini-batch in micro-batches of so many rows each, and commits.
+func inParts(c *torch.Ctx, d *nn.Deferred, b *nn.BatchNorm, x *torch.Tensor, rows []int64) {
+	from := int64(0)
+	for i, n := range rows {
+		ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: i, MicroBatches: len(rows), Deferred: d})
+		b.Forward(ctx, c.Narrow(x, 0, from, n))
+		from += n
+	}
+	if from != x.Size(0) {
+		panic("the micro-batches are not the mini-batch")
+	}
+	d.Commit(nn.NewCtx(c, nn.Config{Training: true}))
+}
+
+// twoPass gives the mean and the unbiased variance of each channel, in float64.
+func twoPass(x *torch.Tensor) (mean, variance []float64) {
+	shape, v := x.Shape(), torch.Values[float32](x)
+	inner := 1
+	for _, n := range shape[2:] {
+		inner *= int(n)
+	}
+	mean, variance = make([]float64, shape[1]), make([]float64, shape[1])
+	each := func(f func(channel int, v float64)) {
+		for i := range v {
+			f(i/inner%int(shape[1]), float64(v[i]))
+		}
+	}
+	count := float64(len(v)) / float64(shape[1])
+	each(func(i int, v float64) { mean[i] += v / count })
+	each(func(i int, v float64) { variance[i] += (v - mean[i]) * (v - mean[i]) / (count - 1) })
+	return mean, variance
+}
+
+// near says whether running statistics are those wanted, each to 1e-6 of itself.
+func near(got []float32, want []float64) bool {
+	return slices.EqualFunc(got, want, func(g float32, w float64) bool { return math.Abs(float64(g)-w) <= 1e-6*math.Abs(w) })
+}
+
+// Several mini-batches in micro-batches leave the running statistics that plain BatchNorm gets from each mini-batch whole.
+func TestDeferredMovesAsPlainBatchNormDoesOnTheWholeBatch(t *testing.T) {
+	type o = nn.BatchNormConfig
+	for _, shape := range [][]int64{{12, channels}, {12, channels, 5}, {12, channels, 2, 3}} {
+		for _, rows := range [][]int64{{12}, {2, 2, 2, 2, 2, 2}, {6, 6}, {5, 2, 3, 2}, {2, 10}, {6, 0, 6}} {
+			for _, config := range []o{{}, {Momentum: 0.7}, {Momentum: 1}, {Cumulative: true}, {NoAffine: true}} {
+				t.Run(fmt.Sprintf("%v in %v with %+v", shape, rows, config), func(t *testing.T) {
+					c := torchtest.New(t, torch.Options{Grad: true})
+					deferred, plain := batchNorm(c, len(shape), config), batchNorm(c, len(shape), config)
+					defer nn.Free(deferred)
+					defer nn.Free(plain)
+					d := nn.NewDeferred()
+					defer d.Free()
+					for step := range 3 {
+						c.SetSeed(uint64(step))
+						x := c.Normal_(c.Empty(torch.Float32, shape...), float64(step), 2)
+						inParts(c, d, deferred, x, rows)
+						plain.Forward(nn.NewCtx(c, nn.Config{Training: true}), x)
+						var want []float64
+						for _, v := range running(plain) {
+							want = append(want, float64(v))
+						}
+						if !near(running(deferred), want) {
+							t.Errorf("after mini-batch %d: got %v, want %v", step, running(deferred), want)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// With a momentum of 1 the running statistics are the batch's. A mean far from 0 beside a small variance is where sums of squares cancel.
+func TestDeferredStatisticsAreExact(t *testing.T) {
+	torchtest.Check(t)
+	rapid.Check(t, func(t *rapid.T) {
+		c := torch.NewCtx(torch.Options{Threads: 1})
+		defer c.Close()
+		dims := rapid.IntRange(2, 4).Draw(t, "dimensions")
+		rows := rapid.SliceOfN(rapid.Int64Range(2, 5), 1, 6).Draw(t, "rows")
+		shape := []int64{0, channels}
+		for _, n := range rows {
+			shape[0] += n
+		}
+		for range dims - 2 {
+			shape = append(shape, rapid.Int64Range(1, 4).Draw(t, "size"))
+		}
+		mean, std := rapid.SampledFrom([]float64{1000, -3, 30, 1e5}).Draw(t, "mean"), rapid.SampledFrom([]float64{0.1, 1, 100}).Draw(t, "standard deviation")
+		c.SetSeed(rapid.Uint64().Draw(t, "seed"))
+		x := c.Normal_(c.Empty(torch.Float32, shape...), mean, std)
+		b := batchNorm(c, dims, nn.BatchNormConfig{Momentum: 1})
+		defer nn.Free(b)
+		inParts(c, nn.NewDeferred(), b, x, rows)
+		wantMean, wantVariance := twoPass(x)
+		if got := torch.Values[float32](b.RunningMean.Tensor()); !near(got, wantMean) {
+			t.Errorf("mean %v, want %v", got, wantMean)
+		}
+		if got := torch.Values[float32](b.RunningVar.Tensor()); !near(got, wantVariance) {
+			t.Errorf("variance %v, want %v", got, wantVariance)
+		}
+	})
+}
+
+// A micro-batch is normalised by itself, deferred or not, and so are its gradients.
+func TestDeferredChangesNoBitOfWhatIsComputed(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	plain, deferred := batchNorm(c, 4, nn.BatchNormConfig{}), batchNorm(c, 4, nn.BatchNormConfig{})
+	defer nn.Free(plain)
+	defer nn.Free(deferred)
+	d := nn.NewDeferred()
+	defer d.Free()
+	want := runBatchNorm(c, plain, nn.Config{Training: true})
+	for i := range 3 {
+		if got := runBatchNorm(c, deferred, nn.Config{Training: true, Deferred: d}); !got.equal(want) {
+			t.Errorf("micro-batch %d: got %v, want %v", i, got, want)
+		}
+	}
+	if got := running(deferred); !slices.Equal(got, []float32{0, 0, 0, 1, 1, 1, 0}) {
+		t.Errorf("before Commit the running statistics are %v", got)
+	}
+}
+
+func TestDeferredMovesOnceAndOnlyInTraining(t *testing.T) {
+	initial := []float32{0, 0, 0, 1, 1, 1, 0}
+	training := nn.Config{Training: true}
+	again := nn.Config{Training: true, Recomputing: true}
+	for _, row := range []struct {
+		reason string
+		passes []nn.Config // of one micro-batch, then Commit
+		moves  bool
+	}{
+		{"a forward", []nn.Config{training}, true},
+		{"a forward and its recomputation", []nn.Config{{Training: true, Checkpointing: true}, again, again}, true},
+		{"a recomputation alone", []nn.Config{again}, false},
+		{"evaluation", []nn.Config{{}, {}}, false},
+		{"nothing", nil, false},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			c := torchtest.New(t, torch.Options{Grad: true})
+			b, plain := batchNorm(c, 2, nn.BatchNormConfig{}), batchNorm(c, 2, nn.BatchNormConfig{})
+			defer nn.Free(b)
+			defer nn.Free(plain)
+			x := c.Normal_(c.Empty(torch.Float32, 8, channels), 1, 2)
+			plain.Forward(nn.NewCtx(c, training), x)
+			var d nn.Deferred // the zero value is ready
+			for _, o := range row.passes {
+				o.Deferred = &d
+				b.Forward(nn.NewCtx(c, o), x)
+			}
+			for range 2 { // the second has nothing to move
+				d.Commit(nn.NewCtx(c, training))
+			}
+			want := initial
+			if row.moves {
+				want = running(plain)
+			}
+			if got := running(b); !slices.EqualFunc(got, want, func(a, b float32) bool { return math.Abs(float64(a-b)) <= 1e-6*math.Abs(float64(b)) }) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+func TestDeferredLeavesLayersWithoutRunningStatisticsAlone(t *testing.T) {
+	a := newAccount(t, true)
+	b := batchNorm(a.Ctx, 2, nn.BatchNormConfig{NoRunningStats: true})
+	defer nn.Free(b)
+	x := a.Ones(torch.Float32, 4, channels)
+	d := nn.NewDeferred()
+	a.start()
+	mark := a.Mark()
+	b.Forward(nn.NewCtx(a.Ctx, nn.Config{Training: true, Deferred: d}), x)
+	a.Release(mark)
+	if a.used() != 0 {
+		t.Errorf("%d bytes were gathered", a.used())
+	}
+	d.Commit(nn.NewCtx(a.Ctx, nn.Config{Training: true}))
+}
+
+// A layer that a forward uses twice has seen all its inputs, and each layer only its own.
+func TestDeferredKeepsLayersApartAndUsesTogether(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	twice, once := batchNorm(c, 2, nn.BatchNormConfig{Momentum: 1}), batchNorm(c, 2, nn.BatchNormConfig{Momentum: 1})
+	defer nn.Free(twice)
+	defer nn.Free(once)
+	d := nn.NewDeferred()
+	x := c.Normal_(c.Empty(torch.Float32, 6, channels), 1, 2)
+	y := c.AddScalar(c.MulScalar(x, 3), 5)
+	ctx := nn.NewCtx(c, nn.Config{Training: true, Deferred: d})
+	twice.Forward(ctx, x)
+	once.Forward(ctx, x)
+	twice.Forward(ctx, y)
+	d.Commit(ctx)
+	for _, row := range []struct {
+		b    *nn.BatchNorm
+		rows *torch.Tensor
+	}{{twice, c.Cat([]*torch.Tensor{x, y}, 0)}, {once, x}} {
+		mean, variance := twoPass(row.rows)
+		if got, want := running(row.b), slices.Concat(mean, variance, []float64{1}); !near(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	}
+}
+
+// Gathering must not hold the input's graph: what is live is a mean and a sum of squares for each channel, in float64, and nothing after Commit or Free.
+func TestDeferredHoldsItsMomentsAndNothingElse(t *testing.T) {
+	const moments = 2 * 8 * channels
+	for _, commit := range []bool{true, false} {
+		a := newAccount(t, true)
+		model := nn.NewSequential(batchNorm(a.Ctx, 4, nn.BatchNormConfig{}), batchNorm(a.Ctx, 4, nn.BatchNormConfig{}))
+		before, d := names(nn.State(model)), nn.NewDeferred()
+		a.start()
+		for i := range 3 {
+			mark := a.Mark()
+			x := a.Normal_(a.Empty(torch.Float32, 4, channels, 2, 2), 1, 2).SetRequiresGrad(true)
+			model.Forward(nn.NewCtx(a.Ctx, nn.Config{Training: true, MicroBatch: i, MicroBatches: 3, Deferred: d}), x)
+			a.Release(mark)
+			if a.used() != 2*moments {
+				t.Errorf("after micro-batch %d %d bytes are live, want %d", i, a.used(), 2*moments)
+			}
+		}
+		if commit {
+			d.Commit(nn.NewCtx(a.Ctx, nn.Config{Training: true}))
+		} else {
+			d.Free()
+		}
+		if a.used() != 0 {
+			t.Errorf("%d bytes are left", a.used())
+		}
+		for _, p := range nn.Buffers(model) {
+			if p.Tensor().RequiresGrad() || !p.Tensor().IsLeaf() {
+				t.Errorf("%s is part of a graph", p.Name)
+			}
+		}
+		if got := names(nn.State(model)); got != before {
+			t.Errorf("the model's state is now %s", got)
+		}
+		nn.Free(model)
+	}
+}
+
+// A mini-batch that fails is as if it had not been.
+func TestDeferredForgetsAFailedMiniBatch(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	b, untouched := batchNorm(c, 2, nn.BatchNormConfig{}), batchNorm(c, 2, nn.BatchNormConfig{})
+	defer nn.Free(b)
+	defer nn.Free(untouched)
+	x := c.Normal_(c.Empty(torch.Float32, 8, channels), 1, 2)
+	d := nn.NewDeferred()
+	ctx := nn.NewCtx(c, nn.Config{Training: true, Deferred: d})
+	b.Forward(ctx, c.Narrow(x, 0, 0, 4))
+	if err := torch.Try(func() { b.Forward(ctx, c.Narrow(x, 0, 4, 1)) }); err == nil {
+		t.Fatal("one row has no variance")
+	}
+	d.Free()
+	if !slices.Equal(running(b), running(untouched)) {
+		t.Errorf("the running statistics moved to %v", running(b))
+	}
+	inParts(c, d, b, x, []int64{4, 4})
+	inParts(c, nn.NewDeferred(), untouched, x, []int64{4, 4})
+	if !slices.Equal(running(b), running(untouched)) {
+		t.Errorf("the next mini-batch gave %v, want %v", running(b), running(untouched))
+	}
+}
+
+func TestCommitWithoutMemoryMovesNothing(t *testing.T) {
+	a := newAccount(t, false)
+	first, second := batchNorm(a.Ctx, 2, nn.BatchNormConfig{}), batchNorm(a.Ctx, 2, nn.BatchNormConfig{})
+	defer nn.Free(first)
+	defer nn.Free(second)
+	d := nn.NewDeferred()
+	ctx := nn.NewCtx(a.Ctx, nn.Config{Training: true, Deferred: d})
+	x := a.Normal_(a.Empty(torch.Float32, 8, channels), 1, 2)
+	first.Forward(ctx, x)
+	second.Forward(ctx, x)
+	before := slices.Concat(running(first), running(second))
+	failures := 0
+	a.start()
+	for room := int64(4); ; room += 4 {
+		a.Device().SetLimit(a.Device().Memory().Live + room)
+		err := torch.Try(func() { d.Commit(ctx) })
+		a.Device().SetLimit(0)
+		if err == nil {
+			break
+		}
+		if failures++; !errors.Is(err, torch.ErrOutOfMemory) || !slices.Equal(slices.Concat(running(first), running(second)), before) {
+			t.Fatalf("with %d bytes to spare: %v, and the running statistics are %v", room, err, slices.Concat(running(first), running(second)))
+		}
+		if a.used() != 0 {
+			t.Fatalf("%d bytes are left", a.used())
+		}
+	}
+	if failures < 4 {
+		t.Errorf("Commit failed %d times only", failures)
+	}
+	if !slices.Equal(running(first), running(second)) || slices.Equal(running(first), before[:len(before)/2]) {
+		t.Errorf("in the end the running statistics are %v and %v", running(first), running(second))
+	}
+}
+
+// Without its running statistics libtorch would normalise any number of channels.
+func TestDeferredRefusesOtherChannels(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	b := batchNorm(c, 2, nn.BatchNormConfig{NoAffine: true})
+	defer nn.Free(b)
+	for _, n := range []int64{1, channels + 1} {
+		d := nn.NewDeferred()
+		err := torch.Try(func() {
+			b.Forward(nn.NewCtx(c, nn.Config{Training: true, Deferred: d}), c.Ones(torch.Float32, 4, n))
+		})
+		if want := fmt.Sprintf("aten::batch_norm(float32[4,%d]): expected an input of 3 channels, got %d", n, n); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+		d.Free()
+	}
+}
