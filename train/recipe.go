@@ -19,6 +19,9 @@ type Recipe struct {
 	Optimizer Choice  `json:"optimizer"`
 	Schedule  Choice  `json:"schedule"`
 	ClipNorm  float64 `json:"clip_norm"`
+	// False is not written down, so that checkpoints from before there was a choice go on.
+	DeferredBatchNorm bool `json:"deferred_batch_norm,omitempty"`
+	Autocast          bool `json:"autocast,omitempty"`
 	// Threads is how many an operator has on each stage. The last bits of sums depend on it, but a run may go on with another number: Check does not compare it,
 	// Checkpoint.Threads tells it. 0 is not written down.
 	Threads int `json:"threads,omitempty"`

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"penstock/pipe"
@@ -65,7 +66,7 @@ func (j *job) roomInStep(err error) string {
 		return roomForBatch
 	case errors.As(err, &step) && step.Part == train.Updating:
 		return roomForUpdate
-	case j.policy == pipe.Always:
+	case !slices.ContainsFunc(j.policy, func(k pipe.Checkpoint) bool { return k != pipe.Always }):
 		return roomForStepAlways
 	}
 	return roomForStep

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 // trainFlags is the command line of penstock train, as it was typed.
 type trainFlags struct {
 	modelName, dataName, dataDir string
+	settings                     []string
 	window                       int
 
 	stages     int
@@ -22,6 +24,8 @@ type trainFlags struct {
 	rawDevices string
 	chunks     int
 	policyName string
+	deferred   bool
+	autocast   bool
 	threads    int
 	rawLimit   string
 
@@ -50,6 +54,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
 	s.StringVar(&f.modelName, "model", "", "`NAME` of the model: "+strings.Join(models.Names(), ", "))
+	s.StringArrayVar(&f.settings, "set", nil, "`NAME=VALUE,...` options of the model, which penstock models NAME lists; what the data decides cannot be set")
 	s.StringVar(&f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", "))
 	s.StringVar(&f.dataDir, "data-dir", "", "`PATH` of its files; fashion-mnist has a usual place, synthetic has none")
 	s.IntVar(&f.window, "window", 128, "`N` bytes in a sample of text")
@@ -58,7 +63,9 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	s.StringVar(&f.rawBalance, "balance", "", "`N,N,...` layers of each stage; left out, layers are timed and cut evenly")
 	s.StringVar(&f.rawDevices, "devices", "", "`LIST` of devices, one for each stage (default cpu:0,cpu:1,...)")
 	s.IntVar(&f.chunks, "chunks", 8, "`N` micro-batches of each batch")
-	s.StringVar(&f.policyName, "checkpoint", "except_last", "`POLICY` of recomputing activations to save memory: never, except_last or always")
+	s.StringVar(&f.policyName, "checkpoint", "except_last", "`POLICY` of recomputing activations to save memory: never, except_last or always; or a list with one for each stage")
+	s.BoolVar(&f.deferred, "deferred-batch-norm", false, "move running statistics of batch norms once a batch, by all its rows, not once a micro-batch")
+	s.BoolVar(&f.autocast, "autocast", false, "run forwards in bfloat16 where that is safe; weights, gradients and optimizer stay float32")
 	s.IntVar(&f.threads, "threads", 1, fmt.Sprintf("`N` threads within an operator, on each stage, at most %d", pipe.MaxThreads))
 	s.StringVar(&f.rawLimit, "memory-limit", "", "most memory of each device, as a `SIZE` such as 512MiB (default none)")
 
@@ -88,10 +95,14 @@ func flagOf(field string) string {
 	switch top, _, _ := strings.Cut(field, "."); {
 	case field == "clip_norm":
 		return "--clip-norm"
+	case field == "deferred_batch_norm":
+		return "--deferred-batch-norm"
 	case strings.HasPrefix(field, "data.settings"):
 		return "--data-dir"
-	case strings.HasPrefix(field, "model.settings"):
+	case slices.Contains([]string{"model.settings.classes", "model.settings.channels", "model.settings.size", "model.settings.context"}, field):
 		return "--data"
+	case strings.HasPrefix(field, "model.settings"):
+		return "--set"
 	case strings.HasPrefix(field, "tensor "):
 		return "--model"
 	case strings.Contains(field, ".settings."):

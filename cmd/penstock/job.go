@@ -76,18 +76,9 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		return err
 	}
 	info := j.training.Info()
-	o := models.Options{Classes: info.Classes}
-	settings := map[string]any{"classes": o.Classes}
-	if j.info.Kind == models.Text {
-		o.Context = int(info.Input.Shape[0])
-		settings["context"] = o.Context
-	} else {
-		o.Channels = int(info.Input.Shape[0])
-		settings["channels"] = o.Channels
-		if j.info.Defaults.Size > 0 {
-			o.Size = int(info.Input.Shape[1])
-			settings["size"] = o.Size
-		}
+	o, settings, err := j.modelOf(info)
+	if err != nil {
+		return err
 	}
 	if j.model, err = models.New(j.modelName, o); err != nil {
 		return err
@@ -100,11 +91,48 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		Model: train.Choice{Name: j.modelName, Settings: settings},
 		Data:  train.Choice{Name: j.dataName, Settings: map[string]any{"fingerprint": fingerprint, "samples": j.training.Len()}},
 		Batch: j.batch, Chunks: j.chunks, Seed: j.seed, ClipNorm: j.clipNorm, Threads: j.threads,
+		DeferredBatchNorm: j.deferred, Autocast: j.autocast,
 		Optimizer: train.Choice{Name: j.optimizerName, Settings: map[string]any{
 			"lr": j.lr, "momentum": j.momentum, "nesterov": j.nesterov, "weight-decay": j.weightDecay,
 		}},
 	}
 	return nil
+}
+
+// modelOf is what the data and --set make of the model's options, and what the recipe says of them: those that differ from the model's own by choice.
+func (j *job) modelOf(info data.Info) (models.Options, map[string]any, error) {
+	o := j.options
+	settings := map[string]any{}
+	fit := func(name string, option *int, value int) error {
+		if *option != 0 && *option != value {
+			return badUsage("--set %s=%d: --data %s has %d; leave it out", name, *option, j.dataName, value)
+		}
+		*option, settings[name] = value, value
+		return nil
+	}
+	err := fit("classes", &o.Classes, info.Classes)
+	switch {
+	case err != nil:
+	case j.info.Kind == models.Text:
+		err = fit("context", &o.Context, int(info.Input.Shape[0]))
+	default:
+		err = fit("channels", &o.Channels, int(info.Input.Shape[0]))
+		if err == nil && j.info.Defaults.Size > 0 {
+			err = fit("size", &o.Size, int(info.Input.Shape[1]))
+		}
+	}
+	if err != nil {
+		return o, nil, err
+	}
+	for _, list := range j.settings {
+		for assignment := range strings.SplitSeq(list, ",") {
+			name, value, _ := strings.Cut(assignment, "=")
+			if _, fitted := settings[name]; !fitted {
+				settings[name] = value
+			}
+		}
+	}
+	return o, settings, nil
 }
 
 // planSteps finds the last step and the learning rate's schedule up to it.
@@ -229,7 +257,8 @@ func numbers(balance []int) string {
 // openPipe puts model and optimizer on their devices, as they were if the run is resumed.
 func (j *job) openPipe(context.Context, io.Writer) (err error) {
 	j.pipe, err = pipe.New(j.model, pipe.Config{
-		Balance: j.balance, Devices: j.devices, Chunks: j.chunks, Checkpoint: j.policy, Threads: j.threads, Seed: j.seed,
+		Balance: j.balance, Devices: j.devices, Chunks: j.chunks, Checkpoints: j.policy, Threads: j.threads, Seed: j.seed,
+		DeferredBatchNorm: j.deferred, Autocast: j.autocast,
 	})
 	if err != nil {
 		return withRoom(err, roomForModel)

@@ -24,8 +24,9 @@ type plan struct {
 	info    models.Info
 	balance []int // nil: to be found by timing the layers
 	devices []torch.Device
-	policy  pipe.Checkpoint
-	limit   int64 // bytes; 0 is none
+	options models.Options    // what --set asks for
+	policy  []pipe.Checkpoint // by stage
+	limit   int64             // bytes; 0 is none
 	update  optim.Config
 }
 
@@ -63,8 +64,15 @@ func (p *plan) checkNames() (err error) {
 	if p.given("window") && p.dataName != "text" {
 		return badUsage("--window %d: it is for --data text, and %s has samples of their own size", p.window, p.dataName)
 	}
-	if p.policy, err = pipe.ParseCheckpoint(p.policyName); err != nil {
-		return badUsage("--checkpoint %q: want never, except_last or always", p.policyName)
+	if err := models.Set(p.modelName, &p.options, p.settings); err != nil {
+		return badUsage("--set %s", message(err))
+	}
+	for _, word := range strings.Split(p.policyName, ",") {
+		policy, err := pipe.ParseCheckpoint(word)
+		if err != nil {
+			return badUsage("--checkpoint %q: want never, except_last or always, or a list with one for each stage", p.policyName)
+		}
+		p.policy = append(p.policy, policy)
 	}
 	if !slices.Contains(optim.Names(), p.optimizerName) {
 		return badUsage("--optimizer %q: want one of %s", p.optimizerName, strings.Join(optim.Names(), ", "))
@@ -128,9 +136,9 @@ func (p *plan) checkCut() error {
 	if p.stages < 1 {
 		return badUsage("--stages %d: want at least 1", p.stages)
 	}
-	model, err := models.New(p.modelName, models.Options{})
+	model, err := models.New(p.modelName, p.options)
 	if err != nil {
-		return &usageError{err}
+		return badUsage("--set %s", message(err))
 	}
 	layers := len(model.Layers())
 	if p.given("balance") {
@@ -147,6 +155,12 @@ func (p *plan) checkCut() error {
 	}
 	if p.stages == 1 {
 		p.balance = []int{layers}
+	}
+	if len(p.policy) == 1 {
+		p.policy = slices.Repeat(p.policy, p.stages)
+	}
+	if len(p.policy) != p.stages {
+		return badUsage("--checkpoint %s: %d policies for %d stages; want one for each, or one for all", p.policyName, len(p.policy), p.stages)
 	}
 	return nil
 }
