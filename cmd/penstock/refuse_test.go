@@ -32,6 +32,12 @@ func TestRefuses(t *testing.T) {
 		{train("--optimizer", "sdg"), exitUsage, []string{`"sdg"`, "sgd"}},
 		{train("--schedule", "cos"), exitUsage, []string{`"cos"`, "cosine"}},
 		{train("--checkpoint", "sometimes"), exitUsage, []string{`"sometimes"`, "except_last"}},
+		{train("--checkpoint", "never,sometimes"), exitUsage, []string{`"never,sometimes"`, "except_last"}},
+		{train("--stages", "2", "--checkpoint", "never,always,never"), exitUsage, []string{"never,always,never", "3 policies for 2 stages"}},
+		{train("--set", "depth"), exitUsage, []string{"--set", "depth", "NAME=VALUE"}},
+		{train("--set", "depht=2"), exitUsage, []string{"--set", "depht=2", "depth="}},
+		{train("--set", "depth=0"), exitUsage, []string{"--set", "depth=0"}},
+		{train("--set", "classes=7"), exitUsage, []string{"--set classes=7", "synthetic", "10"}},
 		{train("--format", "xml"), exitUsage, []string{`"xml"`, "json"}},
 
 		{train("--balance", "3,4"), exitUsage, []string{"3,4", "more than the 6 layers"}},

@@ -125,6 +125,28 @@ func TestTrainIsTransparent(t *testing.T) {
 	}
 }
 
+// TestModesOfARunAreTransparent: deferred batch norm and autocast change the weights, and how the model is cut changes them no more than without.
+func TestModesOfARunAreTransparent(t *testing.T) {
+	net := []string{"train", "--model", "resnet20", "--set", "width=8", "--data", "synthetic", "--batch", "6", "--chunks", "3", "--steps", "2", "--format", "json"}
+	seen := map[string]string{}
+	for _, modes := range [][]string{{}, {"--deferred-batch-norm"}, {"--autocast"}} {
+		var want string
+		for _, cut := range [][]string{{}, {"--balance", "4,3,4", "--checkpoint", "always,never,except_last"}} {
+			_, done := lines(t, must(t, with(with(net, modes...), cut...)...).stdout)
+			if want == "" {
+				want = done.ParamsSHA256
+			}
+			if done.ParamsSHA256 != want {
+				t.Errorf("%q %q: other weights than in one stage", modes, cut)
+			}
+		}
+		if other, ok := seen[want]; ok {
+			t.Errorf("%q: the weights are those of %q", modes, other)
+		}
+		seen[want] = strings.Join(modes, " ")
+	}
+}
+
 func TestTrainEnds(t *testing.T) {
 	tests := []struct {
 		args []string
