@@ -277,7 +277,7 @@ func (p *Pipe) SetRecord(on bool) { p.record.Store(on) }
 // Config is the configuration with its defaults filled in.
 func (p *Pipe) Config() Config { return p.cfg }
 
-// Devices lists the distinct devices, in order of their first stage.
+// Devices lists the distinct devices, in order of their first stage. Where stages share one, the last need not be the last stage's: that is in Stages.
 func (p *Pipe) Devices() []torch.Device {
 	var out []torch.Device
 	for _, s := range p.stages {

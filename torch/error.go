@@ -36,7 +36,7 @@ type Error struct {
 	Message string   // libtorch's message, without its backtrace
 	Err     error    // *MemoryError, or nil
 
-	// Sequence is the autograd sequence number of the node that failed in backward; see Ctx.Sequence.
+	// Sequence is the autograd sequence number of the node that failed in backward; see Sequence.
 	Sequence uint64
 }
 

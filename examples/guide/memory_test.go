@@ -1,0 +1,84 @@
+package guide_test
+
+import (
+	"errors"
+	"fmt"
+
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/torch"
+)
+
+func Example_account() {
+	c := torch.NewCtx(torch.Options{Device: torch.CPU(1)})
+	x := c.Zeros(torch.Float32, 256, 1024)
+	fmt.Println(torch.CPU(1).Memory().Live, "bytes live")
+	x.Free()
+	fmt.Println(torch.CPU(1).Memory().Live, "bytes live, at most", torch.CPU(1).Memory().Peak)
+	c.Close()
+	// Output:
+	// 1048576 bytes live
+	// 0 bytes live, at most 1048576
+}
+
+func Example_limit() {
+	model := classifier()
+	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 3}, Chunks: 4})
+	check(err)
+	defer nn.Free(model)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	x, y := batch(c, 512)
+	loss := nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})
+
+	second := p.Devices()[1]
+	second.SetLimit(second.Memory().Live + 1<<10) // parameters fit, activations do not
+	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: y}, loss)
+	var refused *torch.MemoryError
+	if errors.Is(err, torch.ErrOutOfMemory) && errors.As(err, &refused) {
+		fmt.Println("refused on", refused.Device, "which may have", refused.Limit-refused.Live, "bytes more;", refused.Requested, "were requested")
+	}
+	nn.ZeroGrads(model)
+	second.SetLimit(0)
+	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: y}, loss)
+	fmt.Println("without a limit:", err)
+	// Output:
+	// refused on cpu:1 which may have 1024 bytes more; 131072 were requested
+	// without a limit: <nil>
+}
+
+// mlp is eight times Linear and Tanh.
+func mlp() *nn.Sequential {
+	model := nn.NewSequential()
+	for i := range 8 {
+		model.Add(fmt.Sprint(i), nn.NewSequential(nn.NewLinear(256, 256), nn.NewTanh()))
+	}
+	return model
+}
+
+func Example_policyMemory() {
+	peak := map[pipe.Checkpoint]int64{}
+	for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.ExceptLast, pipe.Always} {
+		model := mlp()
+		p, err := pipe.New(model, pipe.Config{Chunks: 8, Checkpoint: policy})
+		check(err)
+		c := torch.NewCtx(torch.Options{Device: torch.CPU(1)}) // the batch does not count
+		x := c.Ones(torch.Float32, 1024, 256)
+		before := torch.CPU(0).Memory().Live
+		torch.CPU(0).ResetPeak()
+		_, err = p.Step(ctx, pipe.Batch{Input: x, Target: x}, nn.NewMSELoss(nn.MSEConfig{}))
+		check(err)
+		peak[policy] = torch.CPU(0).Memory().Peak - before
+		c.Close()
+		p.Close()
+		nn.Free(model)
+	}
+	for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.ExceptLast, pipe.Always} {
+		fmt.Printf("%-11v %2.0f MiB\n", policy, float64(peak[policy])/(1<<20))
+	}
+	// Output:
+	// never       10 MiB
+	// except_last  3 MiB
+	// always       3 MiB
+}
