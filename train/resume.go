@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"penstock/nn"
 	"penstock/optim"
@@ -86,7 +85,7 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 		there[t.Name] = fmt.Sprintf("%s%v", t.DType, t.Shape)
 	}
 	for _, p := range byName(nn.State(model)) {
-		here := fmt.Sprintf("%s%v", fileDType(p.DType()), p.Shape())
+		here := fmt.Sprintf("%s%v", torch.FileDType(p.DType()), p.Shape())
 		was, ok := there[p.Name]
 		if !ok {
 			was = "absent"
@@ -142,7 +141,7 @@ func (c *Checkpoint) restoreOptimizer(stages []*pipe.Stage, o optim.Optimizer) e
 	defer file.Close()
 	var saved []optim.SavedTensor
 	for _, t := range file.Tensors() {
-		dtype, err := tensorDType(t.DType)
+		dtype, err := torch.DTypeOfFile(t.DType)
 		if err != nil {
 			return fmt.Errorf("%q: %w", t.Name, err)
 		}
@@ -156,14 +155,4 @@ func (c *Checkpoint) restoreOptimizer(stages []*pipe.Stage, o optim.Optimizer) e
 		places = append(places, optim.Placement{Device: s.Device, Params: s.Params()})
 	}
 	return o.Load(saved, c.state.Updates, places)
-}
-
-// tensorDType is the element type that fileDType spells so.
-func tensorDType(d safetensors.DType) (torch.DType, error) {
-	all := []torch.DType{torch.Float32, torch.Float64, torch.BFloat16, torch.Int64, torch.Int32, torch.Uint8, torch.Bool}
-	i := slices.IndexFunc(all, func(t torch.DType) bool { return fileDType(t) == d })
-	if i < 0 {
-		return 0, fmt.Errorf("elements of %s, which penstock does not have", d)
-	}
-	return all[i], nil
 }

@@ -54,7 +54,7 @@ func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim
 		return err
 	}
 	st := state{Version: formatVersion, Progress: at, Recipe: recipe, Updates: o.Steps(), Files: map[string]fileMark{}}
-	for name, tensors := range map[string][]safetensors.Tensor{modelFile: modelTensors(model), optimizerFile: optimizerTensors(o)} {
+	for name, tensors := range map[string][]safetensors.Tensor{modelFile: nn.FileTensors(model), optimizerFile: optimizerTensors(o)} {
 		st.Files[name], err = s.writeFile(filepath.Join(temporary, name), func(w io.Writer) error { return safetensors.Write(w, tensors, nil) })
 		if err != nil {
 			return err
@@ -128,49 +128,11 @@ func (s Store) toDisk(f *os.File) error {
 	return f.Sync()
 }
 
-// modelTensors lists a model's state to be written.
-func modelTensors(model nn.Module) []safetensors.Tensor {
-	var out []safetensors.Tensor
-	for _, p := range nn.State(model) {
-		out = append(out, fileTensor(p.Name, p.Tensor()))
-	}
-	return out
-}
-
 // optimizerTensors lists an optimizer's state to be written.
 func optimizerTensors(o optim.Optimizer) []safetensors.Tensor {
 	var out []safetensors.Tensor
 	for _, s := range o.State() {
-		out = append(out, fileTensor(s.Name, s.Tensor))
+		out = append(out, torch.FileTensor(s.Name, s.Tensor))
 	}
 	return out
-}
-
-// fileTensor is a tensor that is copied out when its turn to be written comes.
-func fileTensor(name string, t *torch.Tensor) safetensors.Tensor {
-	return safetensors.Tensor{Name: name, DType: fileDType(t.DType()), Shape: t.Shape(), Load: func() (b []byte, err error) {
-		err = torch.Try(func() { b = torch.Bytes(t) })
-		return b, err
-	}}
-}
-
-// fileDType is how a file spells an element type; one that files do not have is refused by the writer.
-func fileDType(d torch.DType) safetensors.DType {
-	switch d {
-	case torch.Float64:
-		return safetensors.F64
-	case torch.Float32:
-		return safetensors.F32
-	case torch.BFloat16:
-		return safetensors.BF16
-	case torch.Int64:
-		return safetensors.I64
-	case torch.Int32:
-		return safetensors.I32
-	case torch.Uint8:
-		return safetensors.U8
-	case torch.Bool:
-		return safetensors.Bool
-	}
-	return safetensors.DType(d.String())
 }

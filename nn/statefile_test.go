@@ -1,0 +1,82 @@
+package nn_test
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/safetensors"
+	"penstock/torch"
+)
+
+func savable() *nn.Sequential {
+	s := nn.NewSequential().Add("in", nn.NewLinear(4, 4)).Add("norm", nn.NewBatchNorm1d(4, nn.BatchNormConfig{}))
+	return s.Add("out", nn.NewLinearShared(s.Layers()[0].Layer.(*nn.Linear).Weight, true))
+}
+
+func TestSavedModelsLoad(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	path := filepath.Join(t.TempDir(), "m.safetensors")
+	saved := savable()
+	defer nn.Free(saved)
+	nn.Materialise(c, nn.State(saved), 3)
+	if err := nn.Save(path, saved); err != nil {
+		t.Fatal(err)
+	}
+	fresh, there := savable(), savable()
+	defer nn.Free(fresh)
+	defer nn.Free(there)
+	nn.Materialise(c, nn.State(there), 4)
+	before := there.Layers()[0].Layer.(*nn.Linear).Weight.Tensor()
+	for _, m := range []*nn.Sequential{fresh, there} {
+		if err := nn.Load(c, path, m); err != nil {
+			t.Fatal(err)
+		}
+		for i, p := range nn.State(m) {
+			want := nn.State(saved)[i]
+			if p.Name != want.Name || !bytes.Equal(torch.Bytes(p.Tensor()), torch.Bytes(want.Tensor())) {
+				t.Errorf("%s is not what was saved", p.Name)
+			}
+		}
+	}
+	if there.Layers()[0].Layer.(*nn.Linear).Weight.Tensor() != before {
+		t.Error("a parameter that existed was replaced")
+	}
+	file, err := safetensors.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if n := len(file.Tensors()); n != 8 {
+		t.Errorf("%d tensors in the file, want 8: the shared weight once", n)
+	}
+}
+
+func TestLoadRefusesAnotherModel(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	path := filepath.Join(t.TempDir(), "m.safetensors")
+	saved := savable()
+	defer nn.Free(saved)
+	nn.Materialise(c, nn.State(saved), 3)
+	if err := nn.Save(path, saved); err != nil {
+		t.Fatal(err)
+	}
+	other := nn.NewSequential().Add("in", nn.NewLinear(4, 5)).Add("end", nn.NewLinear(5, 1))
+	err := nn.Load(c, path, other)
+	for _, want := range []string{`"in.weight" is F32 [4 4] in the file and F32 [5 4] in the model`, `"end.bias" is not in the file`, `"norm.running_var" is not in the model`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	for _, p := range nn.State(other) {
+		if p.Exists() {
+			t.Errorf("%s was made", p.Name)
+		}
+	}
+	if err := nn.Load(c, path+"x", other); err == nil || !strings.Contains(err.Error(), "nn: loading a model") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,39 @@
+package torch
+
+import (
+	"fmt"
+
+	"penstock/safetensors"
+)
+
+// fileDTypes is how files spell element types.
+var fileDTypes = map[DType]safetensors.DType{
+	Float64: safetensors.F64, Float32: safetensors.F32, BFloat16: safetensors.BF16,
+	Int64: safetensors.I64, Int32: safetensors.I32, Uint8: safetensors.U8, Bool: safetensors.Bool,
+}
+
+// FileTensor is a tensor to be written to a safetensors file. Its elements are copied out when its turn to be written comes.
+func FileTensor(name string, t *Tensor) safetensors.Tensor {
+	return safetensors.Tensor{Name: name, DType: FileDType(t.DType()), Shape: t.Shape(), Load: func() (b []byte, err error) {
+		err = Try(func() { b = Bytes(t) })
+		return b, err
+	}}
+}
+
+// FileDType is how a file spells an element type; one that files do not have is refused by the writer.
+func FileDType(d DType) safetensors.DType {
+	if spelt, ok := fileDTypes[d]; ok {
+		return spelt
+	}
+	return safetensors.DType(d.String())
+}
+
+// DTypeOfFile is the element type that FileDType spells so.
+func DTypeOfFile(spelt safetensors.DType) (DType, error) {
+	for d, s := range fileDTypes {
+		if s == spelt {
+			return d, nil
+		}
+	}
+	return 0, fmt.Errorf("elements of %s, which penstock does not have", spelt)
+}
