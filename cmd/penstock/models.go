@@ -51,6 +51,7 @@ type modelLine struct {
 	Args       map[string]any `json:"args"` // every option, by the model's own names
 	Layers     int            `json:"layers"`
 	Parameters int64          `json:"parameters"`
+	Each       []layerLine    `json:"each,omitempty"` // of a model that is described by itself
 	info       models.Info
 	settings   []models.Setting
 }
@@ -75,7 +76,7 @@ func readModel(name string, o models.Options) (modelLine, *nn.Sequential, error)
 	if err != nil {
 		return modelLine{}, nil, err
 	}
-	line := modelLine{name, map[string]any{}, len(model.Layers()), nn.Count(model), info, settings}
+	line := modelLine{Name: name, Args: map[string]any{}, Layers: len(model.Layers()), Parameters: nn.Count(model), info: info, settings: settings}
 	for _, s := range settings {
 		line.Args[s.Name] = s.Value
 	}
@@ -119,10 +120,8 @@ func describeModel(w io.Writer, name string, set []string, format string) error 
 	}
 	layers := layerLines(model)
 	if format == "json" {
-		return json.NewEncoder(w).Encode(struct {
-			modelLine
-			Each []layerLine `json:"each"`
-		}{line, layers})
+		line.Each = layers
+		return json.NewEncoder(w).Encode([]modelLine{line}) // a list as without NAME, so that one reader does for both
 	}
 	fmt.Fprintf(w, "%s: %s\n%s\n\n", name, line.info.Summary, assignments(line.settings))
 	t := newTable(w)

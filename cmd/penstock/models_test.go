@@ -67,13 +67,14 @@ func TestModelsDescribesOne(t *testing.T) {
 		{[]string{"amoebanetd", "--set", "L=72,D=512"}, 78, 1844858344, layerLine{"stem1", 3712}, layerLine{"classify", 8193000}, layerLine{"cell2_reduction", 7811584}, map[string]any{"L": 72.0}},
 		{[]string{"gpt"}, 6, 842496, layerLine{"embed", 49152}, layerLine{"head", 256}, layerLine{"blocks.0", 198272}, map[string]any{"dropout": 0.0}}, // the head's weight is embed's
 	} {
-		var got struct {
-			modelLine
-			Each []layerLine `json:"each"`
-		}
-		if err := json.Unmarshal([]byte(must(t, append([]string{"models", "--format", "json"}, tt.args...)...).stdout), &got); err != nil {
+		var list []modelLine
+		if err := json.Unmarshal([]byte(must(t, append([]string{"models", "--format", "json"}, tt.args...)...).stdout), &list); err != nil {
 			t.Fatal(err)
 		}
+		if len(list) != 1 {
+			t.Fatalf("%q: %d models", tt.args, len(list))
+		}
+		got := list[0]
 		var sum int64
 		for _, l := range got.Each {
 			sum += l.Parameters
