@@ -4,6 +4,9 @@
 //
 //	counts, err := balance.Partition([]float64{1, 1, 1, 3, 1, 1}, 3) // [3 1 2]: stages of cost 3, 3 and 2
 //
+// [ByTime] and [BySize] cut layers that were measured, where a stage costs more than the sum of its layers: what crosses its
+// borders takes time to receive and bytes to hold.
+//
 // A pipeline runs at the pace of its slowest stage, so the least bottleneck is what matters; among the
 // partitions that reach it the evenest leaves the most room in the other stages.
 package balance
@@ -29,12 +32,8 @@ import (
 // Partition returns an error if n is below one or above len(costs), or if a cost is negative, infinite or
 // not a number. It takes O(n·L·log L) time and O(n·L) memory for L layers.
 func Partition(costs []float64, n int) ([]int, error) {
-	if n < 1 {
-		return nil, fmt.Errorf("balance: %d stages: there must be at least one", n)
-	}
-	if n > len(costs) {
-		return nil, fmt.Errorf("balance: %d stages for %d layers: a stage needs at least one layer, ask for at most %d stages",
-			n, len(costs), len(costs))
+	if err := checkStages(n, len(costs)); err != nil {
+		return nil, err
 	}
 	if err := checkCosts(costs); err != nil {
 		return nil, err
@@ -44,28 +43,25 @@ func Partition(costs []float64, n int) ([]int, error) {
 }
 
 // Sums returns the cost of each stage under a balance, a list of layer counts such as Partition returns. It
-// returns an error if a count is below one, if the counts do not add up to len(costs), or if a cost is negative,
-// infinite or not a number.
+// returns an error if a count is below one, if the counts do not add up to len(costs), if a cost is negative,
+// infinite or not a number, or if a sum is infinite.
 func Sums(costs []float64, balance []int) ([]float64, error) {
 	if err := checkCosts(costs); err != nil {
+		return nil, err
+	}
+	if err := checkCounts(balance, len(costs)); err != nil {
 		return nil, err
 	}
 	sums := make([]float64, len(balance))
 	start := 0
 	for stage, count := range balance {
-		if count < 1 {
-			return nil, fmt.Errorf("balance: stage %d of %v has %d layers: a stage needs at least one", stage, balance, count)
-		}
-		if count > len(costs)-start {
-			return nil, fmt.Errorf("balance: the stages of %v want more than the %d layers there are", balance, len(costs))
-		}
 		for _, cost := range costs[start : start+count] {
 			sums[stage] += cost
 		}
+		if math.IsInf(sums[stage], 0) {
+			return nil, fmt.Errorf("balance: the costs of stage %d of %v add up to more than a float64 holds: give them in a larger unit", stage, balance)
+		}
 		start += count
-	}
-	if start != len(costs) {
-		return nil, fmt.Errorf("balance: the stages of %v hold %d layers, there are %d", balance, start, len(costs))
 	}
 	return sums, nil
 }

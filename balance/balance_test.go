@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"penstock/balance"
 )
@@ -42,6 +41,8 @@ func TestPartition(t *testing.T) {
 		{"a stage per layer", []float64{3, 1, 2}, 3, []int{1, 1, 1}},
 		{"one layer", []float64{7}, 1, []int{1}},
 		{"equal layers that do not divide: no stage of one but the last", equal(15, 1), 8, []int{2, 2, 2, 2, 2, 2, 2, 1}},
+		// torchgpipe's balancer gives 2 2 4, and above 1 1 1 1 1 1 1 8, four times the bottleneck.
+		{"the same for eight over three", equal(8, 1), 3, []int{3, 3, 2}},
 		{"least squares before earliest: not 6 6 4", equal(16, 1), 3, []int{6, 5, 5}},
 		{"a tenth is not a binary fraction, equal costs are equal all the same", equal(16, 0.1), 3, []int{6, 5, 5}},
 		{"equal costs stay equal when a whole number of units does not fit", equal(1000, 1.0/3), 7, []int{143, 143, 143, 143, 143, 143, 142}},
@@ -116,6 +117,7 @@ func TestBottleneck(t *testing.T) {
 		{equal(3, 1), []int{4, -1}, "want more than the 3 layers"},
 		{equal(3, 1), []int{-1, 4}, "stage 0 of [-1 4] has -1 layers"},
 		{[]float64{math.NaN()}, []int{1}, "cost of layer 0 is NaN"},
+		{equal(2, math.MaxFloat64), []int{2}, "costs of stage 0 of [2] add up to more than a float64 holds"},
 	}
 	for _, test := range refused {
 		_, err := balance.Bottleneck(test.costs, test.balance)
@@ -125,19 +127,7 @@ func TestBottleneck(t *testing.T) {
 	}
 }
 
-// A search over balances must not wait for the partitioner. The limit is far above the 15 ms that
-// the largest size in mind takes, so that a loaded machine under the race detector passes too.
-func TestPartitionIsFast(t *testing.T) {
-	costs := hashed(10_000)
-	start := time.Now()
-	if _, err := balance.Partition(costs, 64); err != nil {
-		t.Fatal(err)
-	}
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("10,000 layers over 64 stages took %v", took)
-	}
-}
-
+// A search over balances must not wait for the partitioner: the largest size in mind takes 15 ms.
 func BenchmarkPartition(b *testing.B) {
 	costs := hashed(10_000)
 	for b.Loop() {

@@ -14,15 +14,25 @@ func prefixSums(costs []float64) []uint64 {
 	for _, cost := range costs {
 		largest = max(largest, cost)
 	}
-	_, exponent := math.Frexp(largest) // largest < 2^exponent
-	shift := 62 - bits.Len(uint(len(costs))) - exponent
+	u := unitFor(largest, len(costs))
 
 	sums := make([]uint64, len(costs)+1)
 	for i, cost := range costs {
-		sums[i+1] = sums[i] + uint64(math.RoundToEven(math.Ldexp(cost, shift)))
+		sums[i+1] = sums[i] + u.round(cost)
 	}
 	return sums
 }
+
+// unit is an exponent: costs are counted in multiples of 2^-unit.
+type unit int
+
+// unitFor is the finest unit in which so many costs, none above largest, add up to at most 2^62.
+func unitFor(largest float64, costs int) unit {
+	_, exponent := math.Frexp(largest) // largest < 2^exponent
+	return unit(62 - bits.Len(uint(costs)) - exponent)
+}
+
+func (u unit) round(cost float64) uint64 { return uint64(math.RoundToEven(math.Ldexp(cost, int(u)))) }
 
 // leastBottleneck returns the least b such that at most n stages of cost at most b hold all layers. At most n is
 // as good as exactly n: while there are more layers than stages some stage can be split, and a split makes

@@ -394,43 +394,6 @@ func TestModelsMoveBetweenPipes(t *testing.T) {
 	}
 }
 
-func TestMeasureLeavesTheModelAsItWas(t *testing.T) {
-	torchtest.Check(t)
-	c := torch.NewCtx(torch.Options{Threads: 1})
-	defer c.Close()
-	build := func() *nn.Sequential {
-		return nn.NewSequential(nn.NewLinear(64, 4), nn.NewBatchNorm1d(4, nn.BatchNormConfig{}), nn.NewReLUInPlace(), nn.NewLinear(4, 512), nn.NewLinear(512, 512))
-	}
-	x := normal(64, 64)(c, 0)
-	model := build()
-	seconds, err := pipe.Measure(context.Background(), model, x, pipe.MeasureOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(seconds) != 5 || seconds[4] <= seconds[2] {
-		t.Errorf("times %v: the 512 x 512 layer must take longest", seconds)
-	}
-	for _, s := range nn.State(model) {
-		if s.Exists() {
-			t.Errorf("%s was left behind", s.Name)
-		}
-	}
-	nn.Materialise(c, nn.State(model), 1)
-	defer nn.Free(model)
-	before := snapshot(model, nil, gradient)
-	if _, err := pipe.Measure(context.Background(), model, x, pipe.MeasureOptions{Repeats: 2}); err != nil {
-		t.Fatal(err)
-	}
-	if d := before.differs(snapshot(model, nil, gradient)); d != "" {
-		t.Errorf("measuring changed %s", d)
-	}
-	_, err = pipe.Measure(context.Background(), model, normal(4, 3)(c, 0), pipe.MeasureOptions{})
-	var m *pipe.MeasureError
-	if !errors.As(err, &m) || m.Layer != "0" || !strings.Contains(err.Error(), "penstock::linear") {
-		t.Errorf("got %v", err)
-	}
-}
-
 func TestParseCheckpoint(t *testing.T) {
 	for _, k := range policies {
 		if got, err := pipe.ParseCheckpoint(k.String()); err != nil || got != k {

@@ -8,13 +8,28 @@ import (
 	"penstock/data"
 	"penstock/nn"
 	"penstock/pipe"
+	"penstock/profile"
 	"penstock/torch"
 )
 
-// BalanceByTime cuts a model, which need not be materialised, into stages that take about the same time, forward and backward, on a micro-batch of the first rows of set.
-// It returns the layers of each stage and what each is to take, in seconds. Measurements vary, and so may the cut; what is trained does not depend on it.
-func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, rows, stages int, o pipe.MeasureOptions) (counts []int, seconds []float64, err error) {
-	indices := make([]int, min(rows, set.Len()))
+// BalanceConfig says what is cut, and how it will be trained.
+type BalanceConfig struct {
+	Stages     int
+	Batch      int // rows
+	Chunks     int // micro-batches; 0 is 1
+	Checkpoint pipe.Checkpoint
+	Profile    profile.Config
+}
+
+// BalanceByTime cuts a model, which need not be materialised, into stages of which the slowest is as fast as can be, transfers and recomputation counted. Layers are measured on a micro-batch of the
+// first rows of set. It returns the layers of each stage and what each is to take for a micro-batch. Measurements vary, and so may the cut; what is trained does not depend on it.
+func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, config BalanceConfig) (counts []int, times []balance.StageTime, err error) {
+	if config.Batch < 1 || config.Chunks < 0 {
+		return nil, nil, fmt.Errorf("train: a batch of %d in %d micro-batches: want at least one row, and 0 or more micro-batches", config.Batch, config.Chunks)
+	}
+	batch := min(config.Batch, set.Len())
+	chunks := min(max(config.Chunks, 1), batch)
+	indices := make([]int, (batch+chunks-1)/chunks)
 	for i := range indices {
 		indices[i] = i
 	}
@@ -22,19 +37,17 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	if err := set.Fill(&sample, indices); err != nil {
 		return nil, nil, err
 	}
-	c := torch.NewCtx(torch.Options{Device: o.Device})
+	c := torch.NewCtx(torch.Options{Device: config.Profile.Device})
 	defer c.Close()
 	var input *torch.Tensor
 	if err := torch.Try(func() { input = tensorOf(c, sample.Inputs) }); err != nil {
 		return nil, nil, fmt.Errorf("train: timing layers: %w", err)
 	}
-	costs, err := pipe.Measure(ctx, model, input, o)
+	p, err := profile.Measure(ctx, model, config.Profile, input)
 	if err != nil {
 		return nil, nil, err
 	}
-	if counts, err = balance.Partition(costs, stages); err != nil {
-		return nil, nil, err
-	}
-	seconds, err = balance.Sums(costs, counts)
-	return counts, seconds, err
+	return balance.ByTime(p.Layers, config.Stages, balance.TimeConfig{
+		Recomputed: config.Checkpoint.Recomputed(chunks), SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties,
+	})
 }

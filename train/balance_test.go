@@ -7,6 +7,7 @@ import (
 
 	"penstock/nn"
 	"penstock/pipe"
+	"penstock/profile"
 	"penstock/torch"
 	"penstock/train"
 )
@@ -26,7 +27,8 @@ func TestBalanceByTime(t *testing.T) {
 	check(t)
 	set, _ := dataset(t)
 	model := nn.NewSequential(&slow{}, &slow{}, &slow{time: 20 * time.Millisecond}, &slow{}, &slow{time: 20 * time.Millisecond})
-	counts, seconds, err := train.BalanceByTime(context.Background(), model, set, 4, 2, pipe.MeasureOptions{Repeats: 1})
+	config := train.BalanceConfig{Stages: 2, Batch: 8, Chunks: 2, Checkpoint: pipe.Always, Profile: profile.Config{Repeats: 1}}
+	counts, times, err := train.BalanceByTime(context.Background(), model, set, config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,12 +36,36 @@ func TestBalanceByTime(t *testing.T) {
 	if counts[0]+counts[1] != 5 || counts[0] != 3 && counts[0] != 4 {
 		t.Errorf("got %v", counts)
 	}
-	for stage, s := range seconds {
-		if s < 0.02 || s > 0.2 {
-			t.Errorf("stage %d is to take %v s, its slow layer sleeps 0.02", stage, s)
+	for stage, s := range times {
+		if s.Forward < 0.02 || s.Recomputation != s.Forward || s.Total() < 0.04 {
+			t.Errorf("stage %d is to take %+v; its slow layer sleeps 0.02 s, twice", stage, s)
 		}
 	}
-	if _, _, err := train.BalanceByTime(context.Background(), model, set, 4, 6, pipe.MeasureOptions{Repeats: 1}); err == nil {
-		t.Error("5 layers were cut into 6 stages")
+	if times[1].Activations <= 0 {
+		t.Errorf("the second stage receives nothing: %+v", times[1])
+	}
+	for _, change := range []func(c *train.BalanceConfig){
+		func(c *train.BalanceConfig) { c.Stages = 6 }, func(c *train.BalanceConfig) { c.Batch = 0 }, func(c *train.BalanceConfig) { c.Chunks = -1 },
+	} {
+		wrong := config
+		change(&wrong)
+		if counts, _, err := train.BalanceByTime(context.Background(), model, set, wrong); err == nil {
+			t.Errorf("%+v gives %v", wrong, counts)
+		}
+	}
+}
+
+// TestBalanceOfSmallBatches: there are no more micro-batches than rows.
+func TestBalanceOfSmallBatches(t *testing.T) {
+	check(t)
+	set, _ := dataset(t)
+	model := nn.NewSequential(&slow{}, &slow{})
+	config := train.BalanceConfig{Stages: 2, Batch: 1, Chunks: 8, Checkpoint: pipe.ExceptLast, Profile: profile.Config{Repeats: 1}}
+	_, times, err := train.BalanceByTime(context.Background(), model, set, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if times[0].Recomputation != 0 { // one micro-batch, whose backward comes first
+		t.Errorf("%+v", times[0])
 	}
 }

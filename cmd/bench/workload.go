@@ -11,6 +11,7 @@ import (
 	"penstock/models"
 	"penstock/nn"
 	"penstock/pipe"
+	"penstock/profile"
 	"penstock/schedule"
 	"penstock/torch"
 )
@@ -114,11 +115,16 @@ func (w workload) partition(ctx context.Context) ([]int, error) {
 	}
 	c := torch.NewCtx(torch.Options{Device: torch.CPU(0), Threads: 1})
 	defer c.Close()
-	costs, err := pipe.Measure(ctx, model, w.input(c, w.Batch/int64(w.Chunks)), pipe.MeasureOptions{Repeats: 9})
+	p, err := profile.Measure(ctx, model, profile.Config{Repeats: 9, Peer: torch.CPU(1)}, w.input(c, w.Batch/int64(w.Chunks)))
 	if err != nil {
 		return nil, err
 	}
-	return balance.Partition(costs, 2)
+	policy, err := pipe.ParseCheckpoint(w.Checkpoint)
+	if err != nil {
+		return nil, err
+	}
+	counts, _, err := balance.ByTime(p.Layers, 2, balance.TimeConfig{Recomputed: policy.Recomputed(w.Chunks), SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties})
+	return counts, err
 }
 
 // measure alternates: a round is some steps over one stage, some over two, and the same on torchgpipe.

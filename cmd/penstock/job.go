@@ -13,6 +13,7 @@ import (
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/pipe"
+	"penstock/profile"
 	"penstock/train"
 )
 
@@ -235,17 +236,19 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	if j.balance != nil {
 		return nil
 	}
-	rows := (j.batch + j.chunks - 1) / j.chunks
-	balance, seconds, err := train.BalanceByTime(ctx, j.model, j.training, rows, j.stages, pipe.MeasureOptions{Device: j.devices[0], Threads: j.threads, Seed: j.seed})
+	balance, times, err := train.BalanceByTime(ctx, j.model, j.training, train.BalanceConfig{
+		Stages: j.stages, Batch: j.batch, Chunks: j.chunks, Checkpoint: j.policy,
+		Profile: profile.Config{Device: j.devices[0], Peer: j.devices[1], Threads: j.threads, Seed: j.seed},
+	})
 	if err != nil {
 		return withRoom(err, roomForTiming)
 	}
 	j.balance = balance
-	var times []string
-	for _, s := range seconds {
-		times = append(times, fmt.Sprintf("%.3g", 1000*s))
+	var each []string
+	for _, t := range times {
+		each = append(each, fmt.Sprintf("%.3g", 1000*t.Total()))
 	}
-	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n", numbers(balance), strings.Join(times, ", "))
+	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n", numbers(balance), strings.Join(each, ", "))
 	return nil
 }
 

@@ -1,0 +1,149 @@
+package balance
+
+import (
+	"math"
+	"slices"
+)
+
+// cut returns the best n counts.
+//
+// Neither filling stages greedily nor the quadrangle inequality, on which Partition rests, survives costs of borders: a longer stage may be cheaper, and the best last cut may
+// move back as layers are added. What remains true is that a stage costs no less than its layers. So a bound on the bottleneck bounds the length of every stage, and both how
+// few and how many stages can hold the layers behind a border. Within that, dynamic programming from the last layer back tries every stage, for the least bottleneck first and
+// then, with that as the bound, for the least sum of squares.
+func (c *chain) cut(n int) []int {
+	sums := make([]uint64, len(c.layer)+1)
+	low := uint64(0) // no bottleneck is less
+	for i, cost := range c.layer {
+		sums[i+1] = sums[i] + cost
+		low = max(low, cost)
+	}
+	low = max(low, ceil(sums[len(c.layer)], uint64(n)))
+	high := c.bottleneck(evenest(sums, n, leastBottleneck(sums, n))) // some partition's
+
+	// A bound that turns out too low costs less than one that is much too high.
+	for slack := max(low/8, high/64); ; slack *= 2 {
+		g := &graph{chain: c, sums: sums, n: n, bound: min(low+slack, high)}
+		if bottleneck, ok := g.leastBottleneck(); ok {
+			g.bound = bottleneck
+			return g.evenest()
+		}
+	}
+}
+
+// bottleneck is the cost of the dearest stage under a balance.
+func (c *chain) bottleneck(counts []int) uint64 {
+	dearest := uint64(0)
+	walk := graph{chain: c, n: len(counts), bound: math.MaxUint64}
+	walk.nodes = make([][]*node, len(c.layer)+1)
+	end := &node{border: len(c.layer)}
+	walk.nodes[end.border] = []*node{end}
+	start := end.border
+	for _, count := range slices.Backward(counts) {
+		start -= count
+		walk.stagesFrom(start, func(*node) {}, func(s edge) { dearest = max(dearest, s.cost) })
+		walk.nodes[start+count] = nil
+	}
+	return dearest
+}
+
+// row is what is known of a node for every number k of stages, low <= k <= high, that the layers behind it may be cut into.
+type row struct {
+	low, high int
+	least     []uint64  // by k-low: the least bottleneck, or unreachable
+	best      []uint128 // by k-low: the least sum of squares
+	next      []*node   // by k-low: where the stage ends that begins the best partition; nil if there is none
+}
+
+// unreachable is more than any bottleneck.
+const unreachable = math.MaxUint64
+
+// reach says into how many stages the layers behind a border may be cut so that those before it, too, are in stages that cost at most bound. low > high is in none.
+func (g *graph) reach(border int) (low, high int) {
+	layers := len(g.layer)
+	before, behind := g.sums[border], g.sums[layers]-g.sums[border]
+	low = max(g.n-border, min(1, layers-border), stagesFor(behind, g.bound, g.n))
+	high = min(layers-border, g.n-stagesFor(before, g.bound, g.n))
+	return low, high
+}
+
+// stagesFor is how many stages of at most bound a sum of costs needs; more than n if it is impossible.
+func stagesFor(sum, bound uint64, n int) int {
+	if sum == 0 {
+		return 0
+	}
+	if bound == 0 {
+		return n + 1
+	}
+	return int(min(ceil(sum, bound), uint64(n)+1))
+}
+
+func ceil(a, b uint64) uint64 {
+	q := a / b
+	if q*b < a {
+		q++
+	}
+	return q
+}
+
+// both returns the range of k for which a stage can begin a partition into k stages and leave k-1 to the node that it leads to.
+func (s edge) both() (low, high int) {
+	return max(s.from.low, s.to.low+1), min(s.from.high, s.to.high+1)
+}
+
+// leastBottleneck returns the least bottleneck of n stages, if it is at most bound.
+func (g *graph) leastBottleneck() (uint64, bool) {
+	g.walk(func(n *node) {
+		n.least = slices.Repeat([]uint64{unreachable}, n.high-n.low+1)
+		if n.border == len(g.layer) {
+			n.least[0] = 0
+		}
+	}, func(s edge) {
+		low, high := s.both()
+		for k := low; k <= high; k++ {
+			least := &s.from.least[k-s.from.low]
+			*least = min(*least, max(s.cost, s.to.least[k-1-s.to.low]))
+		}
+	})
+	if len(g.nodes[0]) == 0 || g.nodes[0][0].least[0] > g.bound {
+		return 0, false
+	}
+	return g.nodes[0][0].least[0], true
+}
+
+// evenest returns the counts of the n stages of cost at most bound, which exist, with the least sum of squares, and among equals the lexicographically greatest.
+func (g *graph) evenest() []int {
+	end := len(g.layer)
+	g.walk(func(n *node) {
+		n.best, n.next = make([]uint128, n.high-n.low+1), make([]*node, n.high-n.low+1)
+	}, func(s edge) {
+		low, high := s.both()
+		for k := low; k <= high; k++ {
+			if s.to.border != end && s.to.next[k-1-s.to.low] == nil {
+				continue
+			}
+			sum := square(s.cost).plus(s.to.best[k-1-s.to.low])
+			best, next := &s.from.best[k-s.from.low], &s.from.next[k-s.from.low]
+			if *next == nil || sum.less(*best) || !best.less(sum) && s.to.later(*next, k-1) {
+				*best, *next = sum, s.to
+			}
+		}
+	})
+	counts := make([]int, 0, g.n)
+	at := g.nodes[0][0]
+	for k := g.n; k > 0; k-- {
+		next := at.next[k-at.low]
+		counts = append(counts, next.border-at.border)
+		at = next
+	}
+	return counts
+}
+
+// later says whether cuts at n, and at its best k stages, are at later borders than those of another node: the first that differs counts.
+func (n *node) later(other *node, k int) bool {
+	for n.border == other.border && k > 0 {
+		n, other = n.next[k-n.low], other.next[k-other.low]
+		k--
+	}
+	return n.border > other.border
+}

@@ -1,0 +1,168 @@
+package balance
+
+import (
+	"fmt"
+	"math"
+)
+
+// SizeConfig says what a stage's bytes are made of. The zero value is one micro-batch, and an optimizer that remembers nothing.
+type SizeConfig struct {
+	// Graphs is how many micro-batches a stage holds with everything that backward needs, at most: all of a batch if none is recomputed, one if all are, or all but
+	// the one whose backward comes first. 0 is 1.
+	Graphs int
+	// Inputs is of how many micro-batches more a stage holds no more than the input at that time: in GPipe of all others.
+	Inputs int
+	// State is the optimizer's memory, in multiples of the trainable parameters: 0 for plain SGD, 1 with momentum, 2 for Adam.
+	State float64
+	// Input is how many bytes of input the model takes for one micro-batch; the first stage holds those of all Graphs and Inputs.
+	Input int64
+	// Skips are the model's skip connections, Ties its shared parameters.
+	Skips []Skip
+	Ties  []Tie
+}
+
+// StageSize is what a stage holds when it holds most, in bytes. Workspaces of operators, gradients of activations on their way through a backward, and activations that wait for the next
+// stage to take them come and go on top of it; they are not counted, nor is what the loss keeps beyond the model's output.
+type StageSize struct {
+	Parameters, Gradients, State, Buffers int64
+	Saved                                 int64 // activations that backward needs, of all graphs
+	Inputs                                int64 // activations and skips that entered and wait to be used, and the model's input
+}
+
+// Total is the stage's cost.
+func (s StageSize) Total() int64 {
+	return s.Parameters + s.Gradients + s.State + s.Buffers + s.Saved + s.Inputs
+}
+
+// BySize returns how many layers each of n stages takes so that the largest stage is smallest, and what each stage holds. It is exact, as [Partition] is, with the same order among
+// equals; errors and effort are those of [ByTime]. A stage holds
+//
+//   - its parameters, their gradients, the optimizer's state of them, and its buffers; of a parameter that an earlier stage has, a copy for each use,
+//   - Graphs times what its layers save for backward, and what comes and goes as far as the graph holds it: its input, or a copy if its first layer would overwrite that; its output;
+//     skips,
+//   - Inputs times the activation before it, and the skips from earlier stages that its layers pop; on the first stage the model's input instead, of all micro-batches.
+func BySize(layers []Layer, n int, config SizeConfig) ([]int, []StageSize, error) {
+	config = config.resolved()
+	if err := config.check(layers, n); err != nil {
+		return nil, nil, err
+	}
+	graphs, inputs := float64(config.Graphs), float64(config.Inputs)
+	p := problem{layer: make([]float64, len(layers)), enter: make([]float64, len(layers)), leave: make([]float64, len(layers))}
+	for i, l := range layers {
+		p.layer[i] = float64(l.Parameters+l.Trainable+config.state(l)+l.Buffers) + graphs*float64(l.Saved)
+		p.enter[i] = (graphs+inputs)*float64(config.Input) + graphs*float64(l.Enter)
+		if i > 0 {
+			p.enter[i] = inputs*float64(layers[i-1].Output) + graphs*float64(l.Enter)
+		}
+		p.leave[i] = graphs * float64(l.Leave)
+	}
+	for _, s := range config.Skips {
+		p.skips = append(p.skips, skipTerms{s.From, s.To, inputs*float64(s.Bytes) + graphs*float64(s.Enter), 0, graphs * float64(s.Leave)})
+	}
+	for _, t := range config.Ties {
+		p.skips = append(p.skips, skipTerms{t.From, []int{t.To}, float64(t.Bytes), 0, 0})
+	}
+	counts, err := p.solve(n)
+	if err != nil {
+		return nil, nil, err
+	}
+	sizes, err := Sizes(layers, counts, config)
+	return counts, sizes, err
+}
+
+// Sizes is what each stage of a balance holds; see [BySize]. It returns an error if counts do not cut the layers, or where BySize would.
+func Sizes(layers []Layer, counts []int, config SizeConfig) ([]StageSize, error) {
+	config = config.resolved()
+	if err := checkCounts(counts, len(layers)); err != nil {
+		return nil, err
+	}
+	if err := config.check(layers, len(counts)); err != nil {
+		return nil, err
+	}
+	graphs, inputs := int64(config.Graphs), int64(config.Inputs)
+	sizes := make([]StageSize, len(counts))
+	start := 0
+	for stage, count := range counts {
+		s, end := &sizes[stage], start+count
+		for _, l := range layers[start:end] {
+			s.Parameters += l.Parameters
+			s.Gradients += l.Trainable
+			s.State += config.state(l)
+			s.Buffers += l.Buffers
+			s.Saved += graphs * l.Saved
+		}
+		s.Saved += graphs * (layers[start].Enter + layers[end-1].Leave)
+		s.Inputs = (graphs + inputs) * config.Input
+		if start > 0 {
+			s.Inputs = inputs * layers[start-1].Output
+		}
+		for _, skip := range config.Skips {
+			enters, leaves := crosses(skip.From, skip.To, counts, start, end)
+			if enters {
+				s.Inputs += inputs * skip.Bytes
+				s.Saved += graphs * skip.Enter
+			}
+			if leaves > 0 {
+				s.Saved += graphs * skip.Leave
+			}
+		}
+		for _, t := range config.Ties {
+			if enters, _ := crosses(t.From, []int{t.To}, counts, start, end); enters {
+				s.Parameters += t.Bytes
+			}
+		}
+		start = end
+	}
+	return sizes, nil
+}
+
+// state is the optimizer's memory of a layer.
+func (c SizeConfig) state(l Layer) int64 { return int64(math.Round(c.State * float64(l.Trainable))) }
+
+func (c SizeConfig) resolved() SizeConfig {
+	if c.Graphs == 0 {
+		c.Graphs = 1
+	}
+	return c
+}
+
+func (c SizeConfig) check(layers []Layer, n int) error {
+	if c.Graphs < 0 || c.Inputs < 0 {
+		return fmt.Errorf("balance: %d graphs and %d inputs held: neither may be negative; 0 graphs stand for 1", c.Graphs, c.Inputs)
+	}
+	if !(c.State >= 0) || math.IsInf(c.State, 0) {
+		return fmt.Errorf("balance: an optimizer that keeps %v times the parameters: it must be finite and not negative", c.State)
+	}
+	if c.Input < 0 {
+		return fmt.Errorf("balance: an input of %d bytes: they must not be negative", c.Input)
+	}
+	if err := check(layers, n); err != nil {
+		return err
+	}
+	if err := checkSkips(c.Skips, len(layers)); err != nil {
+		return err
+	}
+	if err := checkTies(c.Ties, len(layers)); err != nil {
+		return err
+	}
+	return c.checkRange(layers)
+}
+
+// checkRange refuses sizes whose sum, of all stages together, is more than an int64 holds.
+func (c SizeConfig) checkRange(layers []Layer) error {
+	graphs, inputs := float64(c.Graphs), float64(c.Inputs)
+	all := (graphs + inputs) * float64(c.Input)
+	for _, l := range layers {
+		all += float64(l.Parameters) + (1+c.State)*float64(l.Trainable) + float64(l.Buffers) + graphs*(float64(l.Saved)+float64(l.Enter)+float64(l.Leave)) + inputs*float64(l.Output)
+	}
+	for _, s := range c.Skips {
+		all += graphs*float64(s.Leave) + float64(len(s.To))*(inputs*float64(s.Bytes)+graphs*float64(s.Enter))
+	}
+	for _, t := range c.Ties {
+		all += float64(t.Bytes)
+	}
+	if all >= math.MaxInt64/2 {
+		return fmt.Errorf("balance: the stages would hold %.3g bytes: there is no such device", all)
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+package balance
+
+import (
+	"fmt"
+	"math"
+)
+
+// TimeConfig says what a stage's time is made of. The zero value is no recomputation, and transfers that take no time.
+type TimeConfig struct {
+	// Recomputed is the share of micro-batches, 0 to 1, that run forward twice because their activations were not kept.
+	Recomputed float64
+	// SecondsPerByte is what a transfer between two stages takes.
+	SecondsPerByte float64
+	// Skips are the model's skip connections, Ties its shared parameters.
+	Skips []Skip
+	Ties  []Tie
+}
+
+// StageTime is what a stage's worker is busy with for one micro-batch, in seconds.
+type StageTime struct {
+	Forward, Backward float64
+	Recomputation     float64 // the share of micro-batches that are recomputed, times Forward
+	Activations       float64 // receiving what the stage takes in: the activation before it, and skips
+	Gradients         float64 // receiving the gradients of what it gives: of the activation behind it, and of skips
+}
+
+// Total is the stage's cost.
+func (t StageTime) Total() float64 {
+	return t.Forward + t.Backward + t.Recomputation + t.Activations + t.Gradients
+}
+
+// ByTime returns how many layers each of n stages takes so that the slowest stage is fastest, and what each stage takes for a micro-batch. It is exact, as [Partition] is, with the
+// same order among equals, and what crosses a border counts: a transfer is the receiving stage's work. A stage receives
+//
+//   - the activation of the border before it, and each skip from an earlier stage that one of its layers pops, once,
+//   - the gradient of the border behind it, the gradient of each of its skips from every later stage that pops it, and those of its parameters from every use on a later stage.
+//
+// Times are rounded as Partition's costs are, with the number of terms (layers, borders, skips) in place of the number of layers.
+//
+// It returns an error where Partition does, and where a skip does not run forward within the model. For L layers, and w layers in the longest stage that could be as cheap as the
+// answer, it takes O(n·L·w) time at worst, and O(n·L) memory. Skips that are popped more than once add to it: how often a gradient comes back depends on every
+// later cut, so partitions are told apart by that. The values of shared parameters cross once for each batch, not for each micro-batch, and do not count.
+func ByTime(layers []Layer, n int, config TimeConfig) ([]int, []StageTime, error) {
+	if err := config.check(layers, n); err != nil {
+		return nil, nil, err
+	}
+	p := problem{layer: make([]float64, len(layers)), enter: make([]float64, len(layers)), leave: make([]float64, len(layers))}
+	for i, l := range layers {
+		p.layer[i] = l.Forward + l.Backward + config.Recomputed*l.Forward
+		if i+1 < len(layers) {
+			p.enter[i+1] = config.SecondsPerByte * float64(l.Output)
+			p.leave[i] = config.SecondsPerByte * float64(l.Gradient)
+		}
+	}
+	for _, s := range config.Skips {
+		p.skips = append(p.skips, skipTerms{s.From, s.To, config.SecondsPerByte * float64(s.Bytes), config.SecondsPerByte * float64(s.Gradient), 0})
+	}
+	for _, t := range config.Ties {
+		p.skips = append(p.skips, skipTerms{t.From, []int{t.To}, 0, config.SecondsPerByte * float64(t.Gradient), 0})
+	}
+	counts, err := p.solve(n)
+	if err != nil {
+		return nil, nil, err
+	}
+	times, err := Times(layers, counts, config)
+	return counts, times, err
+}
+
+// Times is what each stage of a balance takes for a micro-batch; see [ByTime]. It returns an error if counts do not cut the layers, or where ByTime would.
+func Times(layers []Layer, counts []int, config TimeConfig) ([]StageTime, error) {
+	if err := checkCounts(counts, len(layers)); err != nil {
+		return nil, err
+	}
+	if err := config.check(layers, len(counts)); err != nil {
+		return nil, err
+	}
+	times := make([]StageTime, len(counts))
+	start := 0
+	for stage, count := range counts {
+		t, end := &times[stage], start+count
+		for _, l := range layers[start:end] {
+			t.Forward += l.Forward
+			t.Backward += l.Backward
+		}
+		t.Recomputation = config.Recomputed * t.Forward
+		var in, out float64 // bytes
+		if start > 0 {
+			in = float64(layers[start-1].Output)
+		}
+		if end < len(layers) {
+			out = float64(layers[end-1].Gradient)
+		}
+		for _, s := range config.Skips {
+			enters, leaves := crosses(s.From, s.To, counts, start, end)
+			if enters {
+				in += float64(s.Bytes)
+			}
+			out += float64(s.Gradient) * float64(leaves)
+		}
+		for _, t := range config.Ties {
+			_, leaves := crosses(t.From, []int{t.To}, counts, start, end)
+			out += float64(t.Gradient) * float64(leaves)
+		}
+		t.Activations, t.Gradients = config.SecondsPerByte*in, config.SecondsPerByte*out
+		start = end
+	}
+	return times, nil
+}
+
+func (c TimeConfig) check(layers []Layer, n int) error {
+	if !(c.Recomputed >= 0 && c.Recomputed <= 1) {
+		return fmt.Errorf("balance: a share of %v recomputed micro-batches: want 0 for none to 1 for all", c.Recomputed)
+	}
+	if !(c.SecondsPerByte >= 0) || math.IsInf(c.SecondsPerByte, 0) {
+		return fmt.Errorf("balance: a transfer of %v seconds per byte: it must be finite and not negative", c.SecondsPerByte)
+	}
+	if err := check(layers, n); err != nil {
+		return err
+	}
+	if err := checkSkips(c.Skips, len(layers)); err != nil {
+		return err
+	}
+	return checkTies(c.Ties, len(layers))
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"penstock/balance"
+	"penstock/models"
+	"penstock/optim"
+	"penstock/pipe"
+	"penstock/profile"
+	"penstock/torch"
+)
+
+// balanceFlags is the command line of penstock balance, as it was typed.
+type balanceFlags struct {
+	rawCosts  string
+	modelName string
+	set       []string
+	stages    int
+	by        string
+
+	batch         int
+	chunks        int
+	policyName    string
+	optimizerName string
+	momentum      float64
+	threads       int
+	repeats       int
+	seed          uint64
+	format        string
+}
+
+func (f *balanceFlags) register(cmd *cobra.Command) {
+	s := cmd.Flags()
+	s.SortFlags = false
+	s.StringVar(&f.rawCosts, "costs", "", "`N,N,...` costs of the layers, in any unit")
+	s.StringVar(&f.modelName, "model", "", "`NAME` of the model whose layers are measured: "+strings.Join(models.Names(), ", "))
+	s.StringArrayVar(&f.set, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
+	s.IntVar(&f.stages, "stages", 0, "`N` stages to cut into")
+	s.StringVar(&f.by, "by", "time", "what is to be even: `time` of a micro-batch, or size in memory")
+	s.IntVar(&f.batch, "batch", 256, "`N` samples in a batch")
+	s.IntVar(&f.chunks, "chunks", 8, "`N` micro-batches of each batch")
+	s.StringVar(&f.policyName, "checkpoint", "except_last", "`POLICY` of recomputing activations: never, except_last or always")
+	s.StringVar(&f.optimizerName, "optimizer", "sgd", "`NAME` of the optimizer, whose state counts by size: "+strings.Join(optim.Names(), ", "))
+	s.Float64Var(&f.momentum, "momentum", 0, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
+	s.IntVar(&f.threads, "threads", 1, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
+	s.IntVar(&f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the median counts")
+	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights and sample")
+	s.StringVar(&f.format, "format", "text", "`FORMAT` of the output: text or json")
+}
+
+func newBalance() *cobra.Command {
+	var flags balanceFlags
+	cmd := &cobra.Command{
+		Use:   "balance (--costs N,N,... | --model NAME) --stages N [flags]",
+		Short: "Cut layers into stages as evenly as can be",
+		Long: `Cut layers into stages so that the dearest stage is as cheap as can be: exactly,
+with the evenest of the best cuts. Costs are given, or the layers of a model are
+measured one by one on a made-up micro-batch; the model as a whole need not fit.
+
+By time a stage costs what its worker does for a micro-batch: forward, backward,
+recomputation, and receiving what crosses its borders. By size it costs the bytes
+that it holds at most: parameters, gradients, the optimizer's state, and
+activations of as many micro-batches as the policy keeps.`,
+		Example: `  penstock balance --costs 4,2,2,2,2,4,6 --stages 3
+  penstock balance --model resnet20 --stages 2
+  penstock balance --model gpt --set depth=12 --stages 4 --by size --optimizer adamw --format json`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := flags.plan(cmd.Flags().Changed)
+			if err != nil {
+				return err
+			}
+			if p.costs != nil {
+				return p.cutCosts(cmd.OutOrStdout())
+			}
+			err = p.cutModel(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			if stop := cmd.Context().Err(); stop != nil && errors.Is(err, stop) {
+				return errors.New("interrupted while layers were measured; there is no balance yet")
+			}
+			return err
+		},
+	}
+	flags.register(cmd)
+	return cmd
+}
+
+// cutCosts cuts layers whose costs were given.
+func (p balancePlan) cutCosts(stdout io.Writer) error {
+	counts, err := balance.Partition(p.costs, p.stages)
+	if err != nil {
+		return badUsage("--costs %s: %s", p.rawCosts, message(err))
+	}
+	sums, err := balance.Sums(p.costs, counts)
+	if err != nil {
+		return badUsage("--costs %s: %s", p.rawCosts, message(err))
+	}
+	return showCosts(stdout, p.format, counts, sums)
+}
+
+// cutModel measures a model and cuts it.
+func (p balancePlan) cutModel(ctx context.Context, stdout, stderr io.Writer) error {
+	c := torch.NewCtx(torch.Options{Seed: p.seed})
+	defer c.Close()
+	var sample *torch.Tensor
+	if err := torch.Try(func() { sample = p.sample(c) }); err != nil {
+		return fmt.Errorf("no room for a micro-batch of %d samples: %w; use more --chunks or a smaller --batch", p.rows, err)
+	}
+	show := newLayerProgress(stderr)
+	measured, err := profile.Measure(ctx, p.model, profile.Config{
+		Peer: torch.CPU(1), Threads: p.threads, Repeats: p.repeats, Seed: p.seed, BytesOnly: p.by == "size", Progress: show.layer,
+	}, sample)
+	show.end()
+	if err != nil {
+		return err
+	}
+	if p.by == "time" {
+		counts, times, err := balance.ByTime(measured.Layers, p.stages, balance.TimeConfig{
+			Recomputed: p.policy.Recomputed(p.microBatches), SecondsPerByte: measured.SecondsPerByte, Skips: measured.Skips, Ties: measured.Ties,
+		})
+		if err != nil {
+			return err
+		}
+		return showTimes(stdout, p.format, measured.Layers, counts, times)
+	}
+	graphs, inputs := p.policy.Held(p.microBatches)
+	counts, sizes, err := balance.BySize(measured.Layers, p.stages, balance.SizeConfig{
+		Graphs: graphs, Inputs: inputs, State: float64(p.slots), Input: measured.Input, Skips: measured.Skips, Ties: measured.Ties,
+	})
+	if err != nil {
+		return err
+	}
+	return showSizes(stdout, p.format, measured.Layers, counts, sizes)
+}
+
+// sample makes up a micro-batch of the model's input.
+func (p balancePlan) sample(c *torch.Ctx) *torch.Tensor {
+	shape := append([]int64{int64(p.rows)}, p.input...)
+	if p.info.Kind != models.Text {
+		return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1)
+	}
+	tokens := make([]int64, shape[0]*shape[1])
+	for i := range tokens {
+		tokens[i] = int64(i % p.classes)
+	}
+	return torch.From(c, tokens, shape...)
+}
+
+// layerProgress tells on stderr how far measuring is, as soon as it takes long: on a terminal in place, elsewhere in a line now and then.
+type layerProgress struct {
+	w     io.Writer
+	live  bool // on a terminal
+	next  time.Time
+	shown bool
+}
+
+func newLayerProgress(w io.Writer) *layerProgress {
+	_, live := terminalWidth(w)
+	p := &layerProgress{w: w, live: live}
+	p.next = time.Now().Add(p.every())
+	return p
+}
+
+func (p *layerProgress) every() time.Duration {
+	if p.live {
+		return barEvery
+	}
+	return lineEvery
+}
+
+func (p *layerProgress) layer(done, layers int) {
+	now := time.Now()
+	if now.Before(p.next) {
+		return
+	}
+	p.next = now.Add(p.every())
+	if p.live {
+		p.shown = true
+		fmt.Fprintf(p.w, "\r\x1b[Kmeasured %d of %d layers", done, layers)
+		return
+	}
+	fmt.Fprintf(p.w, "measured %d of %d layers\n", done, layers)
+}
+
+// end clears the line.
+func (p *layerProgress) end() {
+	if p.shown {
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+}

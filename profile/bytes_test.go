@@ -1,0 +1,254 @@
+package profile_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"penstock/balance"
+	"penstock/internal/torchtest"
+	"penstock/models"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/profile"
+	"penstock/torch"
+)
+
+// TestSavedBytesAddUp: what the layers hold one by one is what a forward of the whole model holds, to the byte.
+func TestSavedBytesAddUp(t *testing.T) {
+	for _, network := range networks {
+		t.Run(network.name, func(t *testing.T) {
+			c := newCtx(t)
+			x, model := network.input(c), network.build()
+			p := measured(t, model, profile.Config{BytesOnly: true}, x)
+			want := whole(c, model, x)
+			sizes, err := balance.Sizes(p.Layers, []int{len(p.Layers)}, balance.SizeConfig{Skips: p.Skips})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := sizes[0].Saved; got != want {
+				t.Errorf("layers hold %d bytes, the model %d: %+v", got, want, p)
+			}
+		})
+	}
+}
+
+// whole is how much more is live behind a forward of a model, but for its input.
+func whole(c *torch.Ctx, model *nn.Sequential, x *torch.Tensor) int64 {
+	nn.Materialise(c, nn.State(model), 1)
+	defer nn.Free(model)
+	defer c.SetGrad(c.SetGrad(true))
+	mark, before := c.Mark(), c.Device().Memory().Live
+	y := nn.NewCtx(c, nn.Config{Training: true, Recomputing: true}).Run(x, model)
+	c.Release(mark, y)
+	defer c.Release(mark)
+	return c.Device().Memory().Live - before
+}
+
+// known are the networks that people use, small.
+var known = []struct {
+	name    string
+	options models.Options
+}{
+	{"mlp", models.Options{}}, {"resnet20", models.Options{Width: 4}}, {"resnet18", models.Options{Classes: 5}}, {"resnet50", models.Options{Classes: 5}},
+	{"gpt", models.Options{Width: 16, Heads: 2, Context: 5, Depth: 2, Dropout: 0.2}},
+	{"unet", models.Options{Convolutions: 2, Width: 4, Depth: 2, Size: 32}}, {"amoebanetd", models.Options{Depth: 3, Width: 16, Size: 32}},
+}
+
+func build(t *testing.T, name string, o models.Options) *nn.Sequential {
+	t.Helper()
+	model, err := models.New(name, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return model
+}
+
+// inputOf makes four samples for a known network.
+func inputOf(t *testing.T, c *torch.Ctx, name string) *torch.Tensor {
+	t.Helper()
+	info, err := models.Describe(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Kind == models.Text {
+		return torch.From(c, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2, 1, 2, 3, 4}, 4, 5)
+	}
+	size := min(info.Input[1], 32)
+	return c.Normal_(c.Empty(torch.Float32, 4, info.Input[0], size, size), 0, 1)
+}
+
+// TestModels holds the same for known networks, and that a device of a pipe holds what is predicted, to the byte, behind the forward of two micro-batches.
+func TestModels(t *testing.T) {
+	for _, m := range known {
+		t.Run(m.name, func(t *testing.T) {
+			torchtest.Check(t)
+			c := torch.NewCtx(torch.Options{Device: torch.CPU(3), Seed: 1})
+			defer c.Close()
+			x, model := inputOf(t, c, m.name), build(t, m.name, m.options)
+			p := measured(t, model, profile.Config{BytesOnly: true}, c.Narrow(x, 0, 0, 2))
+			layers := len(p.Layers)
+			sizes, err := balance.Sizes(p.Layers, []int{layers}, balance.SizeConfig{Skips: p.Skips, Ties: p.Ties})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := whole(c, model, c.Narrow(x, 0, 0, 2)); sizes[0].Saved != want {
+				t.Errorf("layers hold %d bytes, the model %d", sizes[0].Saved, want)
+			}
+			if want := 4 * nn.Count(model); sizes[0].Parameters != want || sizes[0].Gradients != want {
+				t.Errorf("%d bytes of parameters and %d of gradients, want %d", sizes[0].Parameters, sizes[0].Gradients, want)
+			}
+			for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.ExceptLast} {
+				for _, cut := range []int{max(layers/5, 1), layers / 2, layers - 1} {
+					config := balance.SizeConfig{Skips: p.Skips, Ties: p.Ties}
+					config.Graphs, config.Inputs = policy.Held(2)
+					counts := []int{cut, layers - cut}
+					sizes, err := balance.Sizes(p.Layers, counts, config)
+					if err != nil {
+						t.Fatal(err)
+					}
+					got := held(t, build(t, m.name, m.options), counts, policy, 2, x)
+					for stage, s := range sizes {
+						if want := s.Parameters + s.Buffers + s.Saved + s.Inputs; got[stage] != want {
+							t.Errorf("%v, cut at %d: stage %d holds %d bytes, want %d: %+v", policy, cut, stage, got[stage], want, s)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestStagesHoldWhatIsPredicted: between forward and backward each device of a pipe holds what BySize counts, to the byte, wherever the model is cut and whatever is recomputed.
+func TestStagesHoldWhatIsPredicted(t *testing.T) {
+	const chunks = 3
+	for _, network := range networks {
+		for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.Always, pipe.ExceptLast} {
+			layers := len(network.build().Layers())
+			for cut := 1; cut < layers; cut++ {
+				t.Run(fmt.Sprint(network.name, " ", policy, " ", cut), func(t *testing.T) {
+					torchtest.Check(t)
+					c := torch.NewCtx(torch.Options{Device: torch.CPU(3)}) // the batch is not charged to a stage
+					defer c.Close()
+					x, model := network.input(c), network.build()
+					sample := c.Narrow(x, 0, 0, x.Size(0)/chunks)
+					p := measured(t, model, profile.Config{BytesOnly: true}, sample)
+					config := balance.SizeConfig{Skips: p.Skips, Ties: p.Ties}
+					switch policy {
+					case pipe.Never:
+						config.Graphs = chunks
+					case pipe.ExceptLast:
+						config.Graphs, config.Inputs = 1, chunks-1
+					case pipe.Always: // no graph yet
+						config.Inputs = chunks
+					}
+					counts := []int{cut, layers - cut}
+					sizes, err := balance.Sizes(p.Layers, counts, config)
+					if err != nil {
+						t.Fatal(err)
+					}
+					got := held(t, model, counts, policy, chunks, x)
+					for stage, s := range sizes {
+						want := s.Parameters + s.Buffers + s.Saved + s.Inputs
+						if policy == pipe.Always {
+							want -= s.Saved
+						}
+						if got[stage] != want {
+							t.Errorf("stage %d holds %d bytes, want %d: %+v", stage, got[stage], want, s)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// held is what the devices of a pipe hold behind its forward, without the output that was gathered from the micro-batches.
+func held(t *testing.T, model *nn.Sequential, counts []int, policy pipe.Checkpoint, chunks int, x *torch.Tensor) [2]int64 {
+	t.Helper()
+	before := [2]int64{torch.CPU(0).Memory().Live, torch.CPU(1).Memory().Live}
+	p, err := pipe.New(model, pipe.Config{Balance: counts, Chunks: chunks, Checkpoint: policy, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Free(model)
+	defer p.Close()
+	run, err := p.Forward(context.Background(), pipe.Batch{Input: x})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	_, gathered := run.Output().Storage()
+	return [2]int64{torch.CPU(0).Memory().Live - before[0], torch.CPU(1).Memory().Live - before[1] - gathered}
+}
+
+func TestBorders(t *testing.T) {
+	c := newCtx(t)
+	model := nn.NewSequential(
+		nn.NewEmbedding(11, 8, nn.EmbeddingConfig{}), stasher("a"), nn.NewLinear(8, 4), stasher("b"), popper("a", cat), popper("b", cat), nn.NewLinear(16, 2),
+		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Argmax(x, -1) }),
+	)
+	p := measured(t, model, profile.Config{BytesOnly: true}, tokens(c))
+	const rows = 6 * 5
+	if p.Input != rows*8 {
+		t.Errorf("an input of %d bytes, want %d", p.Input, rows*8)
+	}
+	for i, want := range []struct{ output, gradient, parameters int64 }{
+		{rows * 8 * 4, rows * 8 * 4, 11 * 8 * 4}, {rows * 8 * 4, rows * 8 * 4, 0}, {rows * 4 * 4, rows * 4 * 4, (8*4 + 4) * 4}, {rows * 4 * 4, rows * 4 * 4, 0},
+		{rows * 12 * 4, rows * 12 * 4, 0}, {rows * 16 * 4, rows * 16 * 4, 0}, {rows * 2 * 4, rows * 2 * 4, (16*2 + 2) * 4},
+		{rows * 8, 0, 0}, // indices have no gradient
+	} {
+		if l := p.Layers[i]; l.Output != want.output || l.Gradient != want.gradient || l.Parameters != want.parameters || l.Trainable != want.parameters {
+			t.Errorf("layer %d: %+v, want %+v", i, l, want)
+		}
+	}
+	if len(p.Skips) != 2 {
+		t.Fatalf("skips %+v", p.Skips)
+	}
+	for i, want := range []balance.Skip{{From: 1, To: []int{4}, Bytes: rows * 8 * 4}, {From: 3, To: []int{5}, Bytes: rows * 4 * 4}} {
+		if s := p.Skips[i]; s.From != want.From || !slices.Equal(s.To, want.To) || s.Bytes != want.Bytes || s.Gradient != want.Bytes {
+			t.Errorf("skip %d: %+v, want %+v", i, s, want)
+		}
+	}
+}
+
+// TestTies: a shared parameter is its first layer's.
+func TestTies(t *testing.T) {
+	c := newCtx(t)
+	build := func() (*nn.Sequential, *nn.Embedding) {
+		e := nn.NewEmbedding(11, 8, nn.EmbeddingConfig{})
+		return nn.NewSequential(e, nn.NewTanh(), nn.NewLinearShared(e.Weight, true), nn.NewLinear(11, 8), nn.NewLinearShared(e.Weight, false)), e
+	}
+	model, e := build()
+	p := measured(t, model, profile.Config{BytesOnly: true}, tokens(c))
+	if e.Weight.Exists() {
+		t.Error("the shared parameter was left behind")
+	}
+	const weight = 11 * 8 * 4
+	if want := []balance.Tie{{From: 0, To: 2, Bytes: weight, Gradient: weight}, {From: 0, To: 4, Bytes: weight, Gradient: weight}}; !slices.Equal(p.Ties, want) {
+		t.Errorf("ties %+v, want %+v", p.Ties, want)
+	}
+	var all int64
+	for _, l := range p.Layers {
+		all += l.Parameters
+	}
+	if all != 4*nn.Count(model) || p.Layers[0].Parameters != weight || p.Layers[2].Parameters != 11*4 || p.Layers[4].Parameters != 0 {
+		t.Errorf("parameters: %+v", p.Layers)
+	}
+}
+
+// TestFrozen: a frozen parameter has no gradient, and behind frozen layers there is none either.
+func TestFrozen(t *testing.T) {
+	c := newCtx(t)
+	first := nn.NewLinear(16, 4)
+	first.Weight.Freeze()
+	first.Bias.Freeze()
+	p := measured(t, nn.NewSequential(first, nn.NewBatchNorm1d(4, nn.BatchNormConfig{}), nn.NewTanh()), profile.Config{BytesOnly: true}, vectors(c))
+	if l := p.Layers[0]; l.Parameters != (16*4+4)*4 || l.Trainable != 0 || l.Gradient != 0 || l.Saved == 0 { // batch norm saves its output
+		t.Errorf("%+v", l)
+	}
+	if l := p.Layers[1]; l.Trainable != 2*4*4 || l.Buffers != 2*4*4+8 || l.Gradient != 6*4*4 {
+		t.Errorf("%+v", l)
+	}
+}

@@ -1,0 +1,54 @@
+package profile
+
+import (
+	"fmt"
+	"runtime"
+
+	"penstock/torch"
+)
+
+// Error is the failure of a layer while it was measured.
+type Error struct {
+	Layer string // full dotted name, or "the sample"
+	Err   error  // *torch.Error, or the value of a layer's panic
+	Stack []byte // of a layer's panic that was no operator's
+}
+
+// Error names the layer and the cause.
+func (e *Error) Error() string {
+	s := fmt.Sprintf("profile: measuring layer %q: %v", e.Layer, e.Err)
+	if e.Layer == theSample {
+		s = fmt.Sprintf("profile: copying %s: %v", theSample, e.Err)
+	}
+	if e.Stack != nil {
+		s += "\n" + string(e.Stack)
+	}
+	return s
+}
+
+// Unwrap is the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// theSample is what fails before any layer.
+const theSample = "the sample"
+
+// attempt runs f and makes its panic the error of a layer.
+func attempt(layer string, f func() error) (err error) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case *torch.Error:
+			err = &Error{Layer: layer, Err: r}
+		default:
+			stack := make([]byte, 16<<10)
+			e := &Error{Layer: layer, Stack: stack[:runtime.Stack(stack, false)]}
+			if cause, ok := r.(error); ok {
+				e.Err = fmt.Errorf("panic: %w", cause)
+			} else {
+				e.Err = fmt.Errorf("panic: %v", r)
+			}
+			err = e
+		}
+	}()
+	return f()
+}

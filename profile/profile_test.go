@@ -1,0 +1,250 @@
+package profile_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/nn"
+	"penstock/profile"
+	"penstock/torch"
+)
+
+func asleep(d time.Duration) nn.Layer {
+	return one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		time.Sleep(d)
+		return c.MulScalar(x, 2)
+	})
+}
+
+// TestSeconds: a sleep lasts at least as long as it says, and the clock of a layer is its own.
+func TestSeconds(t *testing.T) {
+	c := newCtx(t)
+	const long = 20 * time.Millisecond
+	model := nn.NewSequential(asleep(0), nn.NewLinear(16, 16), asleep(long), nn.NewLinear(16, 16))
+	p := measured(t, model, profile.Config{Repeats: 3, Peer: torch.CPU(1)}, vectors(c))
+	for i, l := range p.Layers {
+		if l.Forward <= 0 || (l.Backward > 0) != (i > 0) { // nothing before layer 1 is trained
+			t.Errorf("layer %d takes %v s forward and %v backward", i, l.Forward, l.Backward)
+		}
+	}
+	if p.Layers[2].Forward < long.Seconds() {
+		t.Errorf("a layer that sleeps %v takes %v s", long, p.Layers[2].Forward)
+	}
+	if p.SecondsPerByte <= 0 {
+		t.Errorf("transfers take %v s per byte", p.SecondsPerByte)
+	}
+	p = measured(t, model, profile.Config{BytesOnly: true}, vectors(c))
+	for i, l := range p.Layers {
+		if l.Forward != 0 || l.Backward != 0 || p.SecondsPerByte != 0 {
+			t.Errorf("layer %d was timed: %+v", i, l)
+		}
+	}
+}
+
+// TestRuns counts how often a layer runs: once for the bytes, to warm up, and timed.
+func TestRuns(t *testing.T) {
+	for _, test := range []struct {
+		config profile.Config
+		want   int
+	}{
+		{profile.Config{}, 1 + 1 + 5}, {profile.Config{Repeats: 1}, 1 + 1 + 1}, {profile.Config{Warmup: 3, Repeats: 2}, 1 + 3 + 2}, {profile.Config{BytesOnly: true, Repeats: 9}, 1},
+	} {
+		c := newCtx(t)
+		runs := 0
+		counting := one(func(n *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			runs++
+			if !n.Training || n.MicroBatches != 1 || n.Device() != torch.CPU(2) {
+				t.Errorf("%+v: run with training %v, %d micro-batches, on %v", test.config, n.Training, n.MicroBatches, n.Device())
+			}
+			return n.MulScalar(x, 2)
+		})
+		test.config.Device = torch.CPU(2)
+		measured(t, nn.NewSequential(counting), test.config, vectors(c))
+		if runs != test.want {
+			t.Errorf("%+v: %d runs, want %d", test.config, runs, test.want)
+		}
+	}
+}
+
+// TestLeavesNoTrace: neither values nor gradients nor running statistics change, nor does what is missing come into being; not even by a layer that counts its forwards whatever it is told.
+func TestLeavesNoTrace(t *testing.T) {
+	for _, network := range append(slices.Clone(networks), struct {
+		name  string
+		build func() *nn.Sequential
+		input func(c *torch.Ctx) *torch.Tensor
+	}{"counting", func() *nn.Sequential { return nn.NewSequential(nn.NewLinear(16, 4), newCounting(), nn.NewLinear(4, 4)) }, vectors}) {
+		t.Run(network.name, func(t *testing.T) {
+			c := newCtx(t)
+			x, model := network.input(c), network.build()
+			input := torch.Bytes(x)
+			measured(t, model, profile.Config{Repeats: 1}, x)
+			for _, s := range nn.State(model) {
+				if s.Exists() {
+					t.Errorf("%s was left behind", s.Name)
+				}
+			}
+			if t.Failed() {
+				return
+			}
+			nn.Materialise(c, nn.State(model), 1)
+			defer nn.Free(model)
+			c.SetGrad(true)
+			y := nn.NewCtx(c, nn.Config{Training: true}).Run(x, model)
+			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+			c.SetGrad(false)
+			before := state(model)
+			measured(t, model, profile.Config{Repeats: 2}, x)
+			compare(t, "measuring", before, state(model))
+			if string(torch.Bytes(x)) != string(input) {
+				t.Error("measuring changed the sample")
+			}
+			// And where a layer fails midway.
+			failing := nn.NewSequential(model, one(func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("enough") }))
+			if _, err := profile.Measure(context.Background(), failing, profile.Config{Repeats: 1}, x); err == nil {
+				t.Error("the failing layer did not fail")
+			}
+			compare(t, "a failed measurement", before, state(model))
+		})
+	}
+}
+
+// counting counts its forwards in a buffer.
+type counting struct {
+	nn.Base
+	count *nn.Param
+}
+
+func newCounting() *counting {
+	l := &counting{}
+	l.count = l.Buffer("count", torch.Int64, nn.Zeros)
+	return l
+}
+
+func (l *counting) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	c.NoGrad(func() { c.AddInt_(l.count.Tensor(), 1) })
+	return c.MulScalar(x, 2)
+}
+
+func TestProgress(t *testing.T) {
+	c := newCtx(t)
+	var seen []int
+	measured(t, nn.NewSequential(nn.NewReLU(), nn.NewReLU()), profile.Config{BytesOnly: true, Progress: func(done, layers int) { seen = append(seen, done, layers) }}, vectors(c))
+	if want := []int{0, 2, 1, 2, 2, 2}; !slices.Equal(seen, want) {
+		t.Errorf("progress %v, want %v", seen, want)
+	}
+}
+
+func TestExtras(t *testing.T) {
+	c := newCtx(t)
+	factor := nn.NewExtra[float64]("factor")
+	model := nn.NewSequential(one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar(x, factor.In(c)) }))
+	measured(t, model, profile.Config{Extras: []nn.Extra{factor.With(3)}}, vectors(c))
+	if _, err := profile.Measure(context.Background(), model, profile.Config{}, vectors(c)); err == nil || !strings.Contains(err.Error(), `no extra "factor"`) {
+		t.Errorf("without the extra: %v", err)
+	}
+}
+
+func TestFailures(t *testing.T) {
+	boom := errors.New("boom")
+	broken := func(f func()) *nn.Sequential {
+		return nn.NewSequential(nn.NewLinear(16, 4), nn.NewSequential(nn.NewReLU(), one(func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { f(); return x })))
+	}
+	tests := []struct {
+		reason string
+		model  *nn.Sequential
+		layer  string
+		want   []string
+		is     error
+	}{
+		{"shapes that do not fit", nn.NewSequential(nn.NewReLU(), nn.NewLinear(15, 4)), "1", []string{`profile: measuring layer "1": penstock::linear(float32[6,16]`}, nil},
+		{"a panic", broken(func() { panic("out of luck") }), "1.1", []string{`layer "1.1": panic: out of luck`, "profile_test.go"}, nil},
+		{"a panic with an error", broken(func() { panic(boom) }), "1.1", []string{"panic: boom"}, boom},
+		{"nothing returned", nn.NewSequential(do(func(*nn.Ctx, []*torch.Tensor) []*torch.Tensor { return nil })), "0", []string{"an empty tuple"}, nil},
+		{"no room for parameters", nn.NewSequential(nn.NewLinear(16, 1<<20)), "0", []string{`layer "0"`, "out of memory on cpu:1: limit 1048576 bytes"}, torch.ErrOutOfMemory},
+		{"no room for activations", nn.NewSequential(one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Zeros(torch.Float32, 1<<20) })), "0", []string{"aten::zeros", "cpu:1"}, torch.ErrOutOfMemory},
+		{"a failing backward", nn.NewSequential(nn.NewLinear(16, 4), one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			y := c.Mul(x, x)
+			c.NoGrad(func() { c.Zero_(x) }) // what backward needs
+			return y
+		})), "1", []string{`layer "1"`, "MulBackward0", "modified by an inplace operation"}, nil},
+		{"a stash that nothing pops", nn.NewSequential(stasher("lost")), "", []string{"profile: nn: the model's skip connections do not match", `"lost"`}, nil},
+		{"a panic behind a stash", nn.NewSequential(func() nn.Layer {
+			l := &layer{forward: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { c.Stash("s", xs[0]); panic("too late") }}
+			l.Stashes("s")
+			return nn.Tuple(l)
+		}(), popper("s", mul)), "0", []string{"too late"}, nil},
+		{"no layers", nn.NewSequential(), "", []string{"profile: the model has no layers"}, nil},
+	}
+	for _, test := range tests {
+		t.Run(test.reason, func(t *testing.T) {
+			c := newCtx(t)
+			torch.CPU(1).SetLimit(1 << 20)
+			defer torch.CPU(1).SetLimit(0)
+			p, err := profile.Measure(context.Background(), test.model, profile.Config{Device: torch.CPU(1)}, vectors(c))
+			if err == nil || p.Layers != nil {
+				t.Fatalf("got %+v, %v", p, err)
+			}
+			for _, part := range test.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("no %q in: %v", part, err)
+				}
+			}
+			var located *profile.Error
+			if errors.As(err, &located) != (test.layer != "") || located != nil && located.Layer != test.layer {
+				t.Errorf("the error is of layer %+v, want %q", located, test.layer)
+			}
+			if test.is != nil && !errors.Is(err, test.is) {
+				t.Errorf("%v is not %v", err, test.is)
+			}
+		})
+	}
+}
+
+func TestMisuse(t *testing.T) {
+	c := newCtx(t)
+	model, x := nn.NewSequential(nn.NewReLU()), vectors(c)
+	freed := c.Clone(x)
+	freed.Free()
+	for _, test := range []struct {
+		config profile.Config
+		sample []*torch.Tensor
+		want   string
+	}{
+		{profile.Config{}, nil, "no sample; give the model's input"},
+		{profile.Config{}, []*torch.Tensor{x, nil}, "tensor 1 of the sample does not exist"},
+		{profile.Config{}, []*torch.Tensor{freed}, "tensor 0 of the sample does not exist"},
+		{profile.Config{}, []*torch.Tensor{x, x}, "takes one tensor and was given a tuple of 2"},
+		{profile.Config{Repeats: -1}, []*torch.Tensor{x}, "-1 timed ones"},
+		{profile.Config{Warmup: -2}, []*torch.Tensor{x}, "-2 runs to warm up"},
+		{profile.Config{Threads: -3}, []*torch.Tensor{x}, "-3 threads"},
+		{profile.Config{Device: torch.CPU(-1)}, []*torch.Tensor{x}, "device cpu:-1"},
+		{profile.Config{Peer: torch.CPU(torch.MaxCPU)}, []*torch.Tensor{x}, "the index must be from 0 to"},
+	} {
+		if _, err := profile.Measure(context.Background(), model, test.config, test.sample...); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("got %v, want an error with %q", err, test.want)
+		}
+	}
+}
+
+// TestStops: between two runs of a layer, and with the context's own error.
+func TestStops(t *testing.T) {
+	c := newCtx(t)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	runs := 0
+	model := nn.NewSequential(nn.NewReLU(), one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		if runs++; runs == 3 {
+			cancel(nil)
+		}
+		return c.MulScalar(x, 2)
+	}))
+	if _, err := profile.Measure(ctx, model, profile.Config{Repeats: 100}, vectors(c)); !errors.Is(err, context.Canceled) || runs != 3 {
+		t.Errorf("after %d runs: %v", runs, err)
+	}
+	if _, err := profile.Measure(ctx, model, profile.Config{BytesOnly: true}, vectors(c)); !errors.Is(err, context.Canceled) || runs != 3 {
+		t.Errorf("after %d runs: %v", runs, err)
+	}
+}

@@ -1,0 +1,53 @@
+package profile
+
+import (
+	"penstock/nn"
+	"penstock/torch"
+)
+
+// prepare lends a layer what it needs to be run, and returns what takes that away again: parameters that do not exist are made, gradients that exist are put aside, and of buffers that exist
+// there is a copy, should the layer move them although it is told that it recomputes. If it panics, nothing has changed.
+func prepare(c *torch.Ctx, l nn.NamedLayer, seed uint64) (restore func()) {
+	var undo []func()
+	restore = func() {
+		for _, u := range undo {
+			u()
+		}
+	}
+	done := false
+	defer func() {
+		if !done {
+			restore()
+		}
+	}()
+	var missing []nn.NamedParam
+	for _, s := range l.State() {
+		p := s.Param.Owner()
+		if !p.Exists() {
+			missing = append(missing, nn.NamedParam{Name: s.Name, Param: p})
+			undo = append(undo, p.Free)
+			continue
+		}
+		t := s.Tensor()
+		if s.IsBuffer() {
+			was, changes := c.Clone(t), t.Changes()
+			undo = append(undo, func() {
+				if t.Changes() != changes {
+					c.NoGrad(func() { c.Copy_(t, was) })
+				}
+			})
+		}
+	}
+	nn.Materialise(c, missing, seed)
+	for _, p := range l.State() {
+		if !p.Trainable() {
+			continue
+		}
+		t := p.Tensor()
+		grad := c.GradOf(t)
+		t.SetGradOf(nil)
+		undo = append([]func(){func() { t.SetGradOf(grad) }}, undo...)
+	}
+	done = true
+	return restore
+}
