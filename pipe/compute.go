@@ -236,7 +236,7 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 			cell.outGrad = make([]*torch.Tensor, len(cell.out))
 			for j, g := range r.grads {
 				if g != nil {
-					cell.outGrad[j] = c.Keep(r.parts[a.MicroBatch].part(c, Rows(g)))
+					cell.outGrad[j] = c.Keep(r.joined[j][a.MicroBatch].part(c, Rows(g)))
 				}
 			}
 		}

@@ -159,6 +159,12 @@ func (r *minibatch) gather(c *torch.Ctx) (out []*torch.Tensor) {
 				panic(fmt.Errorf("output %d is a number, %v, which has no rows to join over micro-batches; let the last layer give each row its value", j, column[i]))
 			}
 		}
+		parts, start := make([]rows, len(column)), int64(0)
+		for i, t := range column {
+			parts[i] = rows{start, t.Size(0)}
+			start += parts[i].length
+		}
+		r.joined = append(r.joined, parts)
 		out = append(out, c.Cat(column, 0))
 	}
 	for i := range cells {
