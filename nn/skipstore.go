@@ -63,8 +63,8 @@ func (s *SkipStore) Take(c *Ctx, key SkipKey) *torch.Tensor {
 	if h == nil {
 		return nil
 	}
-	delete(s.held, key)
 	h.unchanged(c, key)
+	delete(s.held, key)
 	return h.t
 }
 
@@ -95,8 +95,8 @@ func (s *SkipStore) stash(c *Ctx, key SkipKey, t *torch.Tensor) {
 
 func (s *SkipStore) pop(c *Ctx, key SkipKey) *torch.Tensor {
 	if list, ok := s.given[key]; ok && len(list) > 0 {
-		s.given[key] = list[1:]
 		list[0].unchanged(c, key)
+		s.given[key] = list[1:]
 		return c.Adopt(list[0].t)
 	}
 	h := s.held[key]
