@@ -259,8 +259,8 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 			root(p.out, fold(c, p.grads...))
 		}
 	}
-	for i, l := range stage.lent {
-		root(l.param.Tensor(), fold(c, cell.lent[i]))
+	for i, t := range stage.ties {
+		root(t.tensor(), cell.ties[i].later)
 	}
 	if len(roots) > 0 {
 		c.Backward(roots, grads, r.retain)
@@ -294,11 +294,12 @@ func (r *minibatch) settleGrads(c *torch.Ctx, stage *Stage, cell *cell, a schedu
 		}
 	}
 	for i, t := range stage.ties {
-		cell.ties[i] = taken(c, t.handle.Tensor())
-	}
-	for i := range cell.lent {
-		free(cell.lent[i])
-		clear(cell.lent[i])
+		s := &cell.ties[i]
+		s.later.Free()
+		s.later = nil
+		if t.from.stage >= 0 {
+			s.back = taken(c, t.tensor())
+		}
 	}
 	recomputes := r.recomputes(a.Stage, a.MicroBatch)
 	if !r.retain || recomputes {
