@@ -9,15 +9,14 @@ import (
 
 // cell is what a stage holds of a micro-batch between actions. All tensors are kept (torch.Ctx.Keep). A tensor that stands in a tuple twice is the same pointer twice.
 type cell struct {
-	in      []*torch.Tensor   // what the stage before sent, until it is needed no more; on the first stage the batch's views are used
-	mail    []*torch.Tensor   // by input: where backward leaves its gradient; nil where none is wanted
-	sent    []*torch.Tensor   // the stage's output where forward kept no graph: it waits for the next stage, or to be gathered
-	out     []*torch.Tensor   // the stage's output, or the loss, with the graph that backward needs
-	outGrad []*torch.Tensor   // by output; nil where there is none
-	inGrad  []*torch.Tensor   // by input
-	ports   []passage         // by port of the stage
-	ties    []*torch.Tensor   // by tie of the stage: the replica's gradient, on its way to the owner
-	lent    [][]*torch.Tensor // by lent parameter, by tie: gradients that have come
+	in      []*torch.Tensor // what the stage before sent, until it is needed no more; on the first stage the batch's views are used
+	mail    []*torch.Tensor // by input: where backward leaves its gradient; nil where none is wanted
+	sent    []*torch.Tensor // the stage's output where forward kept no graph: it waits for the next stage, or to be gathered
+	out     []*torch.Tensor // the stage's output, or the loss, with the graph that backward needs
+	outGrad []*torch.Tensor // by output; nil where there is none
+	inGrad  []*torch.Tensor // by input
+	ports   []passage       // by port of the stage
+	ties    []carried       // by tie of the stage
 	loss    float64
 	spans   []nn.Span // which layer recorded which part of out's graph
 }
@@ -33,6 +32,12 @@ type passage struct {
 	back    []*torch.Tensor   // those of the pops here and beyond, on their way to where the skip came from
 }
 
+// carried is the gradient of a parameter that several stages use.
+type carried struct {
+	later *torch.Tensor // of the uses on later stages
+	back  *torch.Tensor // with those on this one, on its way to the stage before
+}
+
 func (c *cell) init(s *Stage) {
 	if n := len(s.ports); n > 0 {
 		c.ports = make([]passage, n)
@@ -41,19 +46,13 @@ func (c *cell) init(s *Stage) {
 		}
 	}
 	if n := len(s.ties); n > 0 {
-		c.ties = make([]*torch.Tensor, n)
-	}
-	if n := len(s.lent); n > 0 {
-		c.lent = make([][]*torch.Tensor, n)
-		for i, l := range s.lent {
-			c.lent[i] = make([]*torch.Tensor, len(l.to))
-		}
+		c.ties = make([]carried, n)
 	}
 }
 
 // free lets go of everything but the loss.
 func (c *cell) free() {
-	for _, list := range [][]*torch.Tensor{c.in, c.mail, c.sent, c.out, c.outGrad, c.inGrad, c.ties} {
+	for _, list := range [][]*torch.Tensor{c.in, c.mail, c.sent, c.out, c.outGrad, c.inGrad} {
 		free(list)
 	}
 	for i := range c.ports {
@@ -69,12 +68,12 @@ func (c *cell) free() {
 		}
 		*p = passage{grads: p.grads}
 	}
-	for i := range c.lent {
-		free(c.lent[i])
-		clear(c.lent[i])
+	for _, t := range c.ties {
+		t.later.Free()
+		t.back.Free()
 	}
 	clear(c.ties)
-	*c = cell{loss: c.loss, ports: c.ports, ties: c.ties, lent: c.lent}
+	*c = cell{loss: c.loss, ports: c.ports, ties: c.ties}
 }
 
 // drop frees what the stage was sent.

@@ -1,7 +1,6 @@
 package pipe
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -43,12 +42,12 @@ func (r *minibatch) forward(worker int, c *torch.Ctx, a schedule.Action, graph b
 		}
 		in, cell.in = nil, nil
 	}
-	unchanged := r.watch(in, stage, cell)
+	unchanged := r.watch(c, in, stage, cell)
 	for _, l := range stage.Layers {
 		xs = n.RunNamed(l, apart(c, l, xs, in))
 		c.Release(mark, xs...)
+		unchanged(l.Name)
 	}
-	unchanged()
 	if r.loss != nil && r.last(a.Stage) {
 		xs = n.RunNamed(nn.NamedLayer{Name: "loss", Layer: nn.Tuple(&lossLayer{loss: r.loss, targets: r.want(c, a.MicroBatch)})}, xs)
 		if a.Kind == schedule.Forward {
@@ -162,8 +161,8 @@ func (r *minibatch) give(c *torch.Ctx, skips *nn.SkipStore, p port, s *passage, 
 	}
 }
 
-// watch returns a function that panics if what the stage was sent, and is still to be used, has been overwritten in between.
-func (r *minibatch) watch(in []*torch.Tensor, stage *Stage, cell *cell) func() {
+// watch returns a function, to be called after each layer with its name, that panics if the layer has overwritten what the stage was sent and is still to be used.
+func (r *minibatch) watch(c *torch.Ctx, in []*torch.Tensor, stage *Stage, cell *cell) func(layer string) {
 	before := make([]int64, len(in)+len(stage.ports))
 	for i, x := range in {
 		before[i] = x.Changes()
@@ -173,15 +172,18 @@ func (r *minibatch) watch(in []*torch.Tensor, stage *Stage, cell *cell) func() {
 			before[len(in)+i] = x.Changes()
 		}
 	}
-	return func() {
+	refuse := func(x *torch.Tensor, format string, args ...any) {
+		panic(&torch.Error{Op: "Forward", Args: []string{x.String()}, Device: c.Device(), Message: fmt.Sprintf(format, args...)})
+	}
+	return func(layer string) {
 		for i, x := range in {
 			if x.Changes() != before[i] {
-				panic(errors.New("a layer overwrote the stage's input; let it declare nn.InPlace, or begin the stage with another layer"))
+				refuse(x, "the layer %q overwrote the stage's input, which is still to be used; let it declare nn.InPlace, or work on a Clone", layer)
 			}
 		}
 		for i := range stage.ports {
 			if x := cell.ports[i].in; x != nil && x.Changes() != before[len(in)+i] {
-				panic(fmt.Errorf("a layer overwrote the skip %v, which is still to be used; let it work on a Clone", stage.ports[i].key))
+				refuse(x, "the layer %q overwrote the skip %v, which is still to be used; let it work on a Clone", layer, stage.ports[i].key)
 			}
 		}
 	}
@@ -236,7 +238,7 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 			cell.outGrad = make([]*torch.Tensor, len(cell.out))
 			for j, g := range r.grads {
 				if g != nil {
-					cell.outGrad[j] = c.Keep(r.parts[a.MicroBatch].part(c, Rows(g)))
+					cell.outGrad[j] = c.Keep(r.joined[j][a.MicroBatch].part(c, Rows(g)))
 				}
 			}
 		}
@@ -257,8 +259,8 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 			root(p.out, fold(c, p.grads...))
 		}
 	}
-	for i, l := range stage.lent {
-		root(l.param.Tensor(), fold(c, cell.lent[i]))
+	for i, t := range stage.ties {
+		root(t.tensor(), cell.ties[i].later)
 	}
 	if len(roots) > 0 {
 		c.Backward(roots, grads, r.retain)
@@ -292,11 +294,12 @@ func (r *minibatch) settleGrads(c *torch.Ctx, stage *Stage, cell *cell, a schedu
 		}
 	}
 	for i, t := range stage.ties {
-		cell.ties[i] = taken(c, t.handle.Tensor())
-	}
-	for i := range cell.lent {
-		free(cell.lent[i])
-		clear(cell.lent[i])
+		s := &cell.ties[i]
+		s.later.Free()
+		s.later = nil
+		if t.from.stage >= 0 {
+			s.back = taken(c, t.tensor())
+		}
 	}
 	recomputes := r.recomputes(a.Stage, a.MicroBatch)
 	if !r.retain || recomputes {

@@ -144,21 +144,30 @@ func (r *minibatch) gather(c *torch.Ctx) (out []*torch.Tensor) {
 	c.SetGrad(false)
 	cells := r.cells[len(r.p.stages)-1]
 	lists := make([][]*torch.Tensor, len(cells))
+	refuse := func(format string, args ...any) {
+		panic(&torch.Error{Op: "gather", Device: c.Device(), Message: fmt.Sprintf(format, args...)})
+	}
 	for i := range cells {
 		if lists[i] = cells[i].sent; lists[i] == nil {
 			lists[i] = cells[i].out
 		}
 		if len(lists[i]) != len(lists[0]) {
-			panic(fmt.Errorf("micro-batch 0 gave a tuple of %d and micro-batch %d one of %d; a model gives the same number for every micro-batch", len(lists[0]), i, len(lists[i])))
+			refuse("micro-batch 0 gave a tuple of %d and micro-batch %d one of %d; a model gives the same number for every micro-batch", len(lists[0]), i, len(lists[i]))
 		}
 	}
 	for j := range lists[0] {
 		column := make([]*torch.Tensor, len(lists))
 		for i := range lists {
 			if column[i] = lists[i][j]; len(column[i].Shape()) == 0 {
-				panic(fmt.Errorf("output %d is a number, %v, which has no rows to join over micro-batches; let the last layer give each row its value", j, column[i]))
+				refuse("output %d is a number, %v, which has no rows to join over micro-batches; let the last layer give each row its value", j, column[i])
 			}
 		}
+		parts, start := make([]rows, len(column)), int64(0)
+		for i, t := range column {
+			parts[i] = rows{start, t.Size(0)}
+			start += parts[i].length
+		}
+		r.joined = append(r.joined, parts)
 		out = append(out, c.Cat(column, 0))
 	}
 	for i := range cells {

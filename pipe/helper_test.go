@@ -3,7 +3,9 @@ package pipe_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
+	"math"
 	"runtime"
 	"testing"
 
@@ -214,4 +216,13 @@ func started(t *testing.T, model *nn.Sequential, cfg pipe.Config) *pipe.Pipe {
 		nn.Free(model)
 	})
 	return p
+}
+
+// floats reads float32 numbers out of a tensor's bytes.
+func floats(b []byte) []float32 {
+	var out []float32
+	for ; len(b) >= 4; b = b[4:] {
+		out = append(out, math.Float32frombits(binary.LittleEndian.Uint32(b)))
+	}
+	return out
 }

@@ -8,11 +8,16 @@ import (
 )
 
 // Stages are joined by more than the activations that neighbours pass on. A skip that is stashed on one stage and popped on others has a port on each of them; a
-// parameter that is used on several stages has a tie on each but the first. Both are found before anything runs.
+// parameter that is used on several stages has a tie on each. Both are found before anything runs.
 //
 //	stage 0          stage 1          stage 2          stage 3
 //	stash s  ─────────────────────►  pop s, pop s ──── pop s        s has a port on 0, 2 and 3, and goes 0>2 and 0>3
 //	                                                                 (0>1, 1>2, 2>3 with Config.RelaySkips, and a port on 1 too)
+//
+//	uses w           .                uses w, w        uses w       w has a tie on 0, 2 and 3: its gradients go 3>2 and 2>0
+//
+// A tie hands its gradient to the one before, where backward starts from it. Sending all of them straight to where the parameter lives would sum as quickly, but in another
+// order than autograd on an uncut model, which adds use after use to one sum: what stage 2 uses twice would be summed by itself first.
 
 // port is where a skip enters a stage, or leaves it, or both when it is relayed.
 type port struct {
@@ -24,19 +29,6 @@ type port struct {
 
 // target is a port, or a tie, of a stage.
 type target struct{ stage, index int }
-
-// tie is a handle, on a later stage, of a parameter that lives on an earlier one.
-type tie struct {
-	handle *nn.Param
-	owner  target // index is into lent
-	index  int    // of this tie among those of the lent parameter
-}
-
-// lent is a parameter of a stage that later stages use too.
-type lent struct {
-	param *nn.Param
-	to    []target // in ascending order: the order of the handles in the model
-}
 
 // connect finds the stages' ports and ties. Stages have their layers.
 func connect(stages []*Stage, routes []nn.SkipRoute, relay bool) {
@@ -68,20 +60,24 @@ func connect(stages []*Stage, routes []nn.SkipRoute, relay bool) {
 			}
 		}
 	}
-	home := map[*nn.Param]target{}
+	last := map[*nn.Param]target{} // the tie on the last stage so far
 	for i, s := range stages {
 		for _, l := range s.Layers {
 			for _, p := range nn.Shared(l.Layer) {
-				owner, known := home[p.Owner()]
-				switch {
-				case !known:
-					home[p.Owner()] = target{i, len(s.lent)}
-					s.lent = append(s.lent, lent{param: p.Param})
-				case owner.stage < i:
-					from := &stages[owner.stage].lent[owner.index]
-					from.to = append(from.to, target{i, len(s.ties)})
-					s.ties = append(s.ties, tie{handle: p.Param, owner: owner, index: len(from.to) - 1})
+				before, known := last[p.Owner()]
+				if known && before.stage == i {
+					t := &s.ties[before.index]
+					t.handles = append(t.handles, p.Param)
+					continue
 				}
+				here := target{i, len(s.ties)}
+				if known {
+					stages[before.stage].ties[before.index].to = here
+				} else {
+					before = target{-1, 0}
+				}
+				s.ties = append(s.ties, tie{handles: []*nn.Param{p.Param}, from: before, to: target{-1, 0}})
+				last[p.Owner()] = here
 			}
 		}
 	}
@@ -101,9 +97,9 @@ func edges(stages []*Stage) []schedule.Edge {
 				out = append(out, schedule.Edge{From: i, To: t.stage})
 			}
 		}
-		for _, l := range s.lent {
-			for _, t := range l.to {
-				out = append(out, schedule.Edge{From: i, To: t.stage})
+		for _, t := range s.ties {
+			if t.to.stage >= 0 {
+				out = append(out, schedule.Edge{From: i, To: t.to.stage})
 			}
 		}
 	}

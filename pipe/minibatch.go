@@ -22,6 +22,7 @@ type minibatch struct {
 	inputGrad bool // an input wants its gradient
 	loss      nn.Loss
 	grads     []*torch.Tensor // of the whole outputs, nil where there is none; for a backward without a loss
+	joined    [][]rows        // by output, by micro-batch: its rows in the whole output, which need not be those of the input
 	parts     []rows
 	total     int64
 	cells     [][]cell       // [stage][micro-batch]

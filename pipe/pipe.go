@@ -23,7 +23,6 @@ type Stage struct {
 	elsewhere map[*nn.Param]bool // used here, and living on an earlier stage
 
 	ports []port
-	lent  []lent
 	ties  []tie
 }
 
@@ -194,34 +193,6 @@ func (p *Pipe) settle(stage int, c *torch.Ctx) error {
 	return nil
 }
 
-// replicate gives the stage's handles on parameters that live on other stages tensors of their own.
-func (p *Pipe) replicate(stage int, c *torch.Ctx) error {
-	s := p.stages[stage]
-	for _, t := range s.ties {
-		value := p.stages[t.owner.stage].lent[t.owner.index].param.Tensor()
-		replica := c.CopyHere(value)
-		if p.stages[t.owner.stage].Device == s.Device {
-			replica = c.Detach(value)
-		}
-		t.handle.Replicate(c.Keep(replica).SetRequiresGrad(value.RequiresGrad()))
-	}
-	return nil
-}
-
-// refresh makes a tie's replica equal to the parameter, whose memory it shares on the same device. Optimizers have stepped since, or the parameter was replaced.
-func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie) {
-	value, replica := p.stages[t.owner.stage].lent[t.owner.index].param.Tensor(), t.handle.Tensor()
-	shared := p.stages[t.owner.stage].Device == s.Device
-	switch {
-	case shared && nn.SameMemory(value, replica):
-	case shared:
-		t.handle.Replicate(c.Keep(c.Detach(value)).SetRequiresGrad(value.RequiresGrad()))
-		replica.Free()
-	default:
-		c.NoGrad(func() { c.Copy_(replica, value) })
-	}
-}
-
 // Model is the model, whole.
 func (p *Pipe) Model() *nn.Sequential { return p.model }
 
@@ -255,17 +226,6 @@ func (p *Pipe) Convert(ctx context.Context, dtype torch.DType) error {
 		return err
 	}
 	return p.OnStages(ctx, p.replicate)
-}
-
-// forget frees the replicas of parameters that live on other stages.
-func (s *Stage) forget() {
-	for _, t := range s.ties {
-		if replica := t.handle.Replica(); replica != nil {
-			t.handle.Replicate(nil)
-			replica.SetGradOf(nil)
-			replica.Free()
-		}
-	}
 }
 
 // Stages lists the stages. The caller must not change them.

@@ -124,7 +124,14 @@ func (m *randomNet) tie() {
 	} else {
 		l.p = l.Share("weight", m.weight)
 	}
-	l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.PlainLinear(x, l.p.Tensor(), nil) }
+	twice := m.Len()%2 == 1
+	l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		y := c.PlainLinear(x, l.p.Tensor(), nil)
+		if twice {
+			y = c.PlainLinear(c.Tanh(y), l.p.Tensor(), nil)
+		}
+		return y
+	}
 	m.add(l)
 }
 

@@ -8,13 +8,13 @@ import (
 )
 
 // receive takes over what another stage sends: from the one before its output, and from any the skips that are popped or relayed here. The first micro-batch brings the
-// values of parameters that live there.
+// values of parameters that the sender uses too.
 func (r *minibatch) receive(c *torch.Ctx, a schedule.Action) {
 	stage := r.p.stages[a.Stage]
 	from, to := &r.cells[a.Source][a.MicroBatch], &r.cells[a.Stage][a.MicroBatch]
 	if a.MicroBatch == 0 {
 		for _, t := range stage.ties {
-			if t.owner.stage == a.Source {
+			if t.from.stage == a.Source {
 				r.p.refresh(c, stage, t)
 			}
 		}
@@ -83,7 +83,7 @@ func (r *minibatch) sameDevice(a schedule.Action) bool {
 	return r.p.stages[a.Source].Device == r.p.stages[a.Stage].Device
 }
 
-// receiveGradient takes over the gradients of what was sent to another stage, and of the parameters lent to it. A nil gradient says that the loss does not depend on it.
+// receiveGradient takes over the gradients of what was sent to another stage, and of the parameters that both use. A nil gradient says that the loss does not depend on it.
 func (r *minibatch) receiveGradient(c *torch.Ctx, a schedule.Action) {
 	source := r.p.stages[a.Source]
 	from, to := &r.cells[a.Source][a.MicroBatch], &r.cells[a.Stage][a.MicroBatch]
@@ -97,9 +97,9 @@ func (r *minibatch) receiveGradient(c *torch.Ctx, a schedule.Action) {
 		}
 	}
 	for i, t := range source.ties {
-		if t.owner.stage == a.Stage {
-			to.lent[t.owner.index][t.index] = r.taken(c, from.ties[i:i+1], a)[0]
-			from.ties[i] = nil
+		if t.from.stage == a.Stage {
+			to.ties[t.from.index].later = r.taken(c, []*torch.Tensor{from.ties[i].back}, a)[0]
+			from.ties[i].back = nil
 		}
 	}
 }

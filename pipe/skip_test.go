@@ -1,0 +1,392 @@
+package pipe_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// What a skip may be, on every balance, with every policy: losses, gradients of each parameter and of the input are the plain loop's.
+func TestSkips(t *testing.T) {
+	torchtest.Check(t)
+	conv := func() *nn.Conv2d { return nn.NewConv2d(2, 2, nn.Square(1), nn.Conv2dConfig{}) }
+	images := trial{rows: 5, inputs: wanted(normal(5, 2, 3, 3)), targets: one(normal(5, 2, 3, 3)), loss: squares{}}
+	tokens := trial{rows: 5, inputs: one(classes(5, 7)), targets: one(normal(5, 4)), loss: squares{}}
+	add := func(names ...string) nn.Layer {
+		return popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			for _, n := range names {
+				x = c.Add(c.Tanh(x), c.Pop(n))
+			}
+			return x
+		}, names...)
+	}
+	stash := func(names ...string) nn.Layer {
+		return stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			for _, n := range names {
+				x = c.Tanh(x)
+				c.Stash(n, x)
+			}
+			return x
+		}, names...)
+	}
+	isolated := func(space nn.Namespace, layers ...*call) (out []nn.Layer) {
+		for _, l := range layers {
+			l.Isolate(space)
+			out = append(out, l)
+		}
+		return out
+	}
+	for _, row := range []struct {
+		name  string
+		data  trial
+		model func() *nn.Sequential
+	}{
+		{"from the first of three layers to the last", images, func() *nn.Sequential {
+			// Each has a convolution before what it does with the skip.
+			first := stashing(nil, "1to3")
+			in := conv()
+			first.Child("conv", in)
+			first.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("1to3", x); return c.Run(x, in) }
+			last := popping(nil, "1to3")
+			out := conv()
+			last.Child("conv", out)
+			last.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(c.Run(x, out), c.Pop("1to3")) }
+			return nn.NewSequential(first, conv(), last)
+		}},
+		{"to several layers and stages", images, func() *nn.Sequential {
+			return nn.NewSequential(conv(), stash("a"), add("a"), conv(), add("a"), add("a"))
+		}},
+		{"crossing each other", images, func() *nn.Sequential {
+			return nn.NewSequential(stash("a", "b"), stash("c"), conv(), add("b", "c"), add("a"))
+		}},
+		{"inside each other, in nested layers", images, func() *nn.Sequential {
+			return nn.NewSequential(nn.NewSequential(stash("a"), conv()), nn.NewSequential(stash("b"), nn.NewSequential(conv(), add("b"))), add("a"))
+		}},
+		{"of one name in two namespaces", images, func() *nn.Sequential {
+			one, two := nn.NewNamespace(), nn.NewNamespace()
+			block := func(space nn.Namespace) []nn.Layer {
+				return isolated(space, stash("skip").(*call), add("skip").(*call))
+			}
+			a, b := block(one), block(two)
+			return nn.NewSequential(a[0], b[0], conv(), a[1], b[1])
+		}},
+		{"absent for every other micro-batch", images, func() *nn.Sequential {
+			return nn.NewSequential(conv(), stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				if c.MicroBatch%2 == 0 {
+					c.Stash("a", x)
+				} else {
+					c.Stash("a", nil)
+				}
+				return c.Tanh(x)
+			}, "a"), conv(), popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				skip := c.Pop("a")
+				if (skip == nil) != (c.MicroBatch%2 == 1) {
+					panic("the skip of another micro-batch")
+				}
+				if skip == nil {
+					return x
+				}
+				return c.Mul(x, skip)
+			}, "a"))
+		}},
+		{"absent for all", images, func() *nn.Sequential {
+			return nn.NewSequential(conv(), stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("a", nil); return x }, "a"), conv(),
+				popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Pop("a"); return c.Tanh(x) }, "a"))
+		}},
+		{"popped and not used", images, func() *nn.Sequential {
+			return nn.NewSequential(conv(), stash("a"), conv(), popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Pop("a"); return c.Tanh(x) }, "a"))
+		}},
+		{"of integers", images, func() *nn.Sequential {
+			return nn.NewSequential(conv(), stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("largest", c.Argmax(x, 1)); return x }, "largest"), conv(),
+				popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+					return c.Mul(x, c.Reshape(c.To(c.Pop("largest"), torch.Float32), -1, 1, 3, 3))
+				}, "largest"))
+		}},
+		{"detached", images, func() *nn.Sequential {
+			return nn.NewSequential(conv(), stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("a", c.Detach(x)); return x }, "a"), conv(), add("a"))
+		}},
+		{"of the batch itself, past an embedding", tokens, func() *nn.Sequential {
+			again := popping(nil, "tokens")
+			second := nn.NewEmbedding(7, 4, nn.EmbeddingConfig{})
+			again.Child("embedding", second)
+			again.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				return c.Mul(c.Tanh(x), c.Run(c.Pop("tokens"), second))
+			}
+			return nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("tokens", x); return x }, "tokens"),
+				nn.NewEmbedding(7, 4, nn.EmbeddingConfig{}), nn.NewLinear(4, 4), again)
+		}},
+		{"around an embedding that is used twice", tokens, func() *nn.Sequential {
+			e := nn.NewEmbedding(7, 4, nn.EmbeddingConfig{})
+			out := popping(nil, "vectors")
+			w := out.Share("weight", e.Weight)
+			out.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				return c.Matmul(c.PlainLinear(c.Add(x, c.Pop("vectors")), w.Tensor(), nil), w.Tensor())
+			}
+			return nn.NewSequential(e, stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("vectors", x); return x }, "vectors"), nn.NewTanh(), out)
+		}},
+		{"beside layers that overwrite", images, func() *nn.Sequential {
+			return nn.NewSequential(conv(), stash("a"), nn.NewReLUInPlace(), conv(), add("a"), nn.NewReLUInPlace())
+		}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			torchtest.Check(t)
+			q := row.data
+			q.model = row.model
+			q.check(t, 3)
+		})
+	}
+}
+
+// A skip moves straight from the stage that stashes it to the one that pops it, in both directions; with RelaySkips it visits the stages in between.
+func TestSkipsMoveStraight(t *testing.T) {
+	torchtest.Check(t)
+	for _, row := range []struct {
+		relay       bool
+		want, never []string
+	}{
+		{false, []string{"0>3F2", "3>0B2"}, nil},
+		{true, nil, []string{"0>3F2", "3>0B2", "0>2F2", "1>3F2"}},
+	} {
+		model := fourStages()
+		p := started(t, model, pipe.Config{Balance: []int{1, 1, 1, 1}, Chunks: 3, RelaySkips: row.relay, Record: true})
+		c := torch.NewCtx(torch.Options{})
+		defer c.Close()
+		result, err := p.Step(context.Background(), pipe.Batch{Input: normal(6, 4)(c, 0), Target: normal(6, 4)(c, 1)}, squares{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var seen []string
+		for _, e := range result.Timeline.Events {
+			if e.Action.Kind.Transfer() {
+				seen = append(seen, e.Action.String())
+			}
+		}
+		for _, a := range row.want {
+			if n := count(seen, a); n != 1 {
+				t.Errorf("relay %v: %s happened %d times, want once; %v", row.relay, a, n, seen)
+			}
+		}
+		for _, a := range row.never {
+			if slices.Contains(seen, a) {
+				t.Errorf("relay %v: %s happened", row.relay, a)
+			}
+		}
+		// Between neighbours there is one transfer for each micro-batch and direction, and no other pair is joined.
+		if want := 3*2*3 + 2*3*len(row.want)/2; len(seen) != want {
+			t.Errorf("relay %v: %d transfers, want %d: %v", row.relay, len(seen), want, seen)
+		}
+	}
+}
+
+// fourStages has a skip from the first of its four layers to the last.
+func fourStages() *nn.Sequential {
+	return nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("a", c.Tanh(x)); return x }, "a"), nn.NewLinear(4, 4), nn.NewLinear(4, 4),
+		popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("a")) }, "a"))
+}
+
+func count(list []string, s string) (n int) {
+	for _, v := range list {
+		if v == s {
+			n++
+		}
+	}
+	return n
+}
+
+// A model whose skips do not match is refused before anything runs or exists, with all that is wrong with it at once.
+func TestSkipsThatDoNotMatch(t *testing.T) {
+	torchtest.Check(t)
+	pass := func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x }
+	both := stashing(pass, "loop")
+	both.Pops("loop")
+	model := nn.NewSequential(nn.NewLinear(3, 3), popping(pass, "early"), stashing(pass, "early"), stashing(pass, "lost"), popping(pass, "found"),
+		stashing(pass, "twice"), stashing(pass, "twice"), popping(pass, "twice"), both)
+	_, err := pipe.New(model, pipe.Config{Balance: []int{4, 5}})
+	var e *nn.SkipError
+	if !errors.As(err, &e) {
+		t.Fatalf("got %v, want a *nn.SkipError", err)
+	}
+	for _, want := range []string{
+		`"1" pops "early" before "2" stashes it`,
+		`"3" stashes "lost", which no layer pops`,
+		`"4" pops "found", which no layer stashes`,
+		`"5" and "6" both stash "twice"; Isolate one in a namespace of its own`,
+		`"8" declares both the stash and the pop of "loop"`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in: %v", want, err)
+		}
+	}
+	if len(e.Problems) != 5 || !strings.HasPrefix(err.Error(), "pipe: ") {
+		t.Errorf("%d problems, want 5: %v", len(e.Problems), err)
+	}
+	if nn.State(model)[0].Exists() {
+		t.Error("parameters were made")
+	}
+}
+
+// A layer that overwrites a skip behind everybody's back is found out, on whichever stage it does it; the error names layer or skip and says what to do.
+func TestSkipsThatAreOverwritten(t *testing.T) {
+	torchtest.Check(t)
+	overwrite := func(c *nn.Ctx, x *torch.Tensor) { c.NoGrad(func() { c.AddScalar_(c.Detach(x), 1) }) }
+	stash := func() nn.Layer {
+		return stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { y := c.Tanh(x); c.Stash("a", y); return y }, "a")
+	}
+	add := func() nn.Layer {
+		return popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("a")) }, "a")
+	}
+	for _, row := range []struct {
+		reason string
+		model  *nn.Sequential
+		want   []string
+	}{
+		{"while it waits to leave", nn.NewSequential(stash(), layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { overwrite(c, x); return x }), nn.NewTanh(), add()),
+			[]string{"stage 0", `skip "a"`, "Clone"}},
+		{"by the layer that pops it, though another needs it", nn.NewSequential(stash(), nn.NewTanh(),
+			popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				skip := c.Pop("a")
+				overwrite(c, skip)
+				return c.Add(x, skip)
+			}, "a"), add()),
+			[]string{"stage 1", `layer "2" overwrote the skip "a"`, "Clone"}},
+	} {
+		for _, policy := range policies {
+			p := started(t, row.model, pipe.Config{Balance: []int{2, 2}, Chunks: 2, Checkpoint: policy})
+			c := torch.NewCtx(torch.Options{})
+			_, err := p.Step(context.Background(), pipe.Batch{Input: normal(4, 3)(c, 0), Target: normal(4, 3)(c, 1)}, squares{})
+			for _, want := range row.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s, %v: got %v, want %q", row.reason, policy, err, want)
+				}
+			}
+			c.Close()
+		}
+	}
+}
+
+// One micro-batch after the other, a skip of S bytes is where it must be and nowhere else: on its own device until it has been sent, on that of the layer that pops it until it has been
+// popped, on the stages in between never. Layers look at the accounts while they run; the activations are 4 bytes for each row.
+func TestSkipIsFreedAfterItsLastUse(t *testing.T) {
+	torchtest.Check(t)
+	const rows, width = 8, 1000
+	const skip, activation = rows * width * 4, rows * 4
+	for _, relay := range []bool{false, true} {
+		var base [4]int64
+		seen := map[string][]int64{} // by point: live bytes by device, beyond the base
+		look := func(point string) {
+			var live []int64
+			for i := range base {
+				live = append(live, torch.CPU(i).Memory().Live-base[i])
+			}
+			seen[point] = live
+		}
+		pass := func(point string) nn.Layer {
+			return layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { look(point); return c.AddScalar(x, 1) })
+		}
+		model := nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			c.Stash("a", c.MulScalar(x, 2))
+			look("stashed")
+			return c.SumDim(x, []int64{1}, true)
+		}, "a"), pass("on stage 1"), popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			look("before the pop")
+			y := c.SumDim(c.Pop("a"), []int64{1}, true)
+			return c.Add(x, y)
+		}, "a"), pass("behind it"), pass("on stage 3"))
+		p := started(t, model, pipe.Config{Balance: []int{1, 1, 2, 1}, RelaySkips: relay})
+		c := torch.NewCtx(torch.Options{Device: torch.CPU(5)})
+		defer c.Close()
+		x := normal(rows, width)(c, 0)
+		for i := range base {
+			base[i] = torch.CPU(i).Memory().Live
+		}
+		result, err := p.Infer(context.Background(), pipe.Batch{Input: x}, pipe.InferConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		result.Outputs[0].Free()
+		// Without a relay the transfers stand directly before what needs them, those from afar first: 0>2F0 may come as soon as 0F0 is over, so that stage 1 may run before or after it.
+		// Device by device what a layer can count on is its own stage's share.
+		for _, row := range []struct {
+			point  string
+			device int
+			want   int64
+		}{
+			{"stashed", 0, skip},
+			{"before the pop", 2, skip + activation},
+			{"before the pop", 0, 0},
+			{"before the pop", 1, 0},
+			{"behind it", 2, activation}, // its input
+			{"on stage 3", 3, activation},
+			{"on stage 3", 2, 0},
+			{"on stage 3", 1, 0},
+			{"on stage 3", 0, 0},
+		} {
+			if got := seen[row.point][row.device]; got != row.want {
+				t.Errorf("relay %v: %s: %d bytes on cpu:%d, want %d", relay, row.point, got, row.device, row.want)
+			}
+		}
+		between := int64(activation)
+		if relay {
+			between += skip
+		}
+		if got := seen["on stage 1"][1]; got != between {
+			t.Errorf("relay %v: %d bytes on stage 1, want %d", relay, got, between)
+		}
+	}
+}
+
+// The same in training. Nobody's graph needs the skip but the multiplication that pops it, so with no recomputation it is held by the popping stage until its backward, and by the stashing
+// one not at all once it was sent, but for the handle that its gradient arrives at.
+func TestSkipInTraining(t *testing.T) {
+	torchtest.Check(t)
+	const rows, width = 8, 1000
+	const skip, activation = rows * width * 4, rows * 4
+	for _, row := range []struct {
+		policy pipe.Checkpoint
+		want   int64 // on device 2 while the layer behind the pop runs forward
+	}{
+		{pipe.Never, skip + 2*activation},  // the multiplication's: the skip, its input, and what it gave
+		{pipe.Always, skip + 2*activation}, // what the stage was sent, for the recomputation, and the input of the layer that runs
+	} {
+		var base, got int64
+		model := nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			c.Stash("a", c.MulScalar(x, 2))
+			return c.SumDim(x, []int64{1}, true)
+		}, "a"), nn.NewIdentity(), popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			return c.SumDim(c.Mul(x, c.Pop("a")), []int64{1}, true)
+		}, "a"), layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			if !c.Recomputing {
+				got = torch.CPU(2).Memory().Live - base
+			}
+			return c.AddScalar(x, 1)
+		}))
+		p := started(t, model, pipe.Config{Balance: []int{1, 1, 2}, Checkpoint: row.policy, Record: true})
+		c := torch.NewCtx(torch.Options{Device: torch.CPU(5)})
+		defer c.Close()
+		x := normal(rows, width)(c, 0).SetRequiresGrad(true)
+		base = torch.CPU(2).Memory().Live
+		result, err := p.Step(context.Background(), pipe.Batch{Input: x, Target: x}, mean{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != row.want {
+			t.Errorf("%v: %d bytes, want %d", row.policy, got, row.want)
+		}
+		if live := torch.CPU(2).Memory().Live; live != base {
+			t.Errorf("%v: %d bytes are left after the step", row.policy, live-base)
+		}
+		if n := len(result.Timeline.Events); n == 0 || !slices.ContainsFunc(result.Timeline.Events, func(e schedule.Event) bool { return fmt.Sprint(e.Action) == "2>0B0" }) {
+			t.Errorf("%v: no transfer of the skip's gradient", row.policy)
+		}
+		x.SetGradOf(nil)
+	}
+}

@@ -1,0 +1,86 @@
+package pipe
+
+import (
+	"penstock/nn"
+	"penstock/torch"
+)
+
+// tie is a parameter on one of the stages that use it. It lives on the first of them; the others have a replica.
+type tie struct {
+	handles  []*nn.Param // of the stage's layers, in the order of the model
+	from, to target      // the ties on the stage that uses it before, and after; stage -1 where there is none
+}
+
+// tensor is the parameter on the tie's stage: the value, or the replica.
+func (t tie) tensor() *torch.Tensor { return t.handles[0].Tensor() }
+
+// home is the first tie of a parameter, on the stage where it lives, and that stage.
+func (p *Pipe) home(t tie) (*Stage, tie) {
+	at := t.from
+	for stage := p.stages[at.stage]; ; stage = p.stages[at.stage] {
+		if t = stage.ties[at.index]; t.from.stage < 0 {
+			return stage, t
+		}
+		at = t.from
+	}
+}
+
+// replicate gives the stage's handles on parameters that live on other stages a tensor of their own.
+func (p *Pipe) replicate(stage int, c *torch.Ctx) error {
+	s := p.stages[stage]
+	for _, t := range s.ties {
+		if t.from.stage < 0 {
+			continue
+		}
+		home, owner := p.home(t)
+		value := owner.tensor()
+		replica := c.Detach(value)
+		if home.Device != s.Device {
+			replica = c.CopyHere(value)
+		}
+		t.become(c.Keep(replica).SetRequiresGrad(value.RequiresGrad()))
+	}
+	return nil
+}
+
+// become replaces the replica on the tie's stage; nil takes it away.
+func (t tie) become(replica *torch.Tensor) {
+	old := t.handles[0].Replica()
+	for _, h := range t.handles {
+		h.Replicate(replica)
+	}
+	if old != nil {
+		old.SetGradOf(nil)
+		old.Free()
+	}
+}
+
+// refresh makes a tie's replica equal to the parameter, whose memory it shares on the same device. Optimizers have stepped since, or the parameter was replaced. A replica
+// that is equal is left alone: the graphs of runs between forward and backward have saved it.
+func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie) {
+	home, owner := p.home(t)
+	value, replica := owner.tensor(), t.tensor()
+	if home.Device == s.Device {
+		if !nn.SameMemory(value, replica) {
+			t.become(c.Keep(c.Detach(value)).SetRequiresGrad(value.RequiresGrad()))
+		}
+		return
+	}
+	if home.Device.Kind != torch.KindCPU || s.Device.Kind != torch.KindCPU {
+		value = c.CopyHere(value)
+	}
+	c.NoGrad(func() {
+		if c.Call("aten::equal", "", replica, value)[0] != true {
+			c.Copy_(replica, value)
+		}
+	})
+}
+
+// forget frees the replicas of parameters that live on other stages.
+func (s *Stage) forget() {
+	for _, t := range s.ties {
+		if t.from.stage >= 0 {
+			t.become(nil)
+		}
+	}
+}

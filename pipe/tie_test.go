@@ -1,0 +1,299 @@
+package pipe_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/torch"
+)
+
+// tied is a language model in small: the embedding's weight is that of the head, and where there is a middle, of that as well.
+func tied(middle, frozen bool) *nn.Sequential {
+	e := nn.NewEmbedding(6, 4, nn.EmbeddingConfig{})
+	if frozen {
+		e.Weight.Freeze()
+	}
+	use := func(f func(c *nn.Ctx, x, w *torch.Tensor) *torch.Tensor) *call {
+		l := &call{}
+		l.p = l.Share("weight", e.Weight)
+		l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return f(c, x, l.p.Tensor()) }
+		return l
+	}
+	model := nn.NewSequential(e, nn.NewLinear(4, 4))
+	if middle {
+		model.Add("middle", use(func(c *nn.Ctx, x, w *torch.Tensor) *torch.Tensor {
+			return c.Tanh(c.Matmul(c.PlainLinear(x, w, nil), w))
+		}))
+	}
+	return model.Add("norm", nn.NewLayerNorm([]int64{4}, nn.LayerNormConfig{})).Add("head", use(func(c *nn.Ctx, x, w *torch.Tensor) *torch.Tensor { return c.PlainLinear(x, w, nil) }))
+}
+
+func tokens(rows int64) trial {
+	return trial{rows: rows, inputs: one(classes(rows, 6)), targets: one(classes(rows, 6)), loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), steps: 3}
+}
+
+// A parameter on two or three stages has the values and the gradients that it has on one, bit for bit, over steps of the optimizer in between, also where it is frozen.
+func TestTiedParameters(t *testing.T) {
+	torchtest.Check(t)
+	for _, row := range []struct{ middle, frozen bool }{{false, false}, {true, false}, {true, true}} {
+		q := tokens(7)
+		q.model = func() *nn.Sequential { return tied(row.middle, row.frozen) }
+		want := q.check(t, 3)
+		if got := want.values["gradient of 0.weight at step 2"]; (got == nil) != row.frozen {
+			t.Errorf("middle %v, frozen %v: gradient %v", row.middle, row.frozen, got)
+		}
+	}
+	// Two handles on a stage that is not the first.
+	q := tokens(5)
+	q.model = func() *nn.Sequential {
+		a := nn.NewEmbedding(6, 4, nn.EmbeddingConfig{})
+		twice := &call{}
+		x, y := twice.Share("down", a.Weight), twice.Share("up", a.Weight)
+		twice.f = func(c *nn.Ctx, v *torch.Tensor) *torch.Tensor {
+			return c.PlainLinear(c.Matmul(c.Tanh(c.PlainLinear(v, x.Tensor(), nil)), y.Tensor()), x.Tensor(), nil)
+		}
+		return nn.NewSequential(a, nn.NewTanh(), twice)
+	}
+	q.check(t, 2)
+}
+
+// The parameter lives on the first of its stages, where it is listed once; the others hold a copy of it on another device, and none on the same.
+func TestTiedParameterLivesOnItsFirstStage(t *testing.T) {
+	torchtest.Check(t)
+	const weight = 6 * 4 * 4
+	for _, row := range []struct {
+		devices []torch.Device
+		want    [3]int64 // bytes, of the weight alone, by device
+	}{
+		{devices(3), [3]int64{weight, weight, weight}},
+		{[]torch.Device{torch.CPU(1), torch.CPU(0), torch.CPU(1)}, [3]int64{weight, weight, 0}},
+		{[]torch.Device{torch.CPU(2), torch.CPU(2), torch.CPU(2)}, [3]int64{0, 0, weight}},
+	} {
+		var before [3]int64
+		for i := range before {
+			before[i] = torch.CPU(i).Memory().Live
+		}
+		model := tied(true, false)
+		p := started(t, model, pipe.Config{Balance: []int{1, 2, 2}, Devices: row.devices, Chunks: 2})
+		for i := range before {
+			got := torch.CPU(i).Memory().Live - before[i]
+			for s, d := range row.devices {
+				for _, q := range p.Stages()[s].State() {
+					if d == torch.CPU(i) && q.Name != "0.weight" {
+						got -= q.Numel() * 4
+					}
+				}
+			}
+			if got != row.want[i] {
+				t.Errorf("on %v: the weight takes %d bytes of cpu:%d, want %d", row.devices, got, i, row.want[i])
+			}
+		}
+		var names []string
+		for i, s := range p.Stages() {
+			for _, q := range s.Params() {
+				if q.Owner() == nn.State(model)[0].Owner() {
+					names = append(names, fmt.Sprint(i, " ", q.Name))
+				}
+			}
+		}
+		if want := []string{"0 0.weight"}; !reflect.DeepEqual(names, want) {
+			t.Errorf("the weight is listed as %v, want %v", names, want)
+		}
+		p.Close()
+		nn.Free(model)
+	}
+}
+
+// The copies follow the parameter from run to run, whatever changed it: an optimizer, new bytes, a new tensor.
+func TestTiedParameterIsFollowed(t *testing.T) {
+	torchtest.Check(t)
+	for _, shared := range []bool{false, true} {
+		model := tied(true, false)
+		cfg := pipe.Config{Balance: []int{1, 2, 2}, Chunks: 2}
+		if shared {
+			cfg.Devices = make([]torch.Device, 3)
+		}
+		p := started(t, model, cfg)
+		c := torch.NewCtx(torch.Options{Threads: 1})
+		defer c.Close()
+		x := classes(6, 6)(c, 0)
+		w := nn.State(model)[0].Param
+		same := func(when string) {
+			t.Helper()
+			got, err := p.Eval(context.Background(), x)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer got.Free()
+			fresh := tied(true, false)
+			defer nn.Free(fresh)
+			for i, s := range nn.State(fresh) {
+				s.SetTensor(c.Keep(c.Clone(c.Detach(nn.State(model)[i].Tensor()))))
+			}
+			if want := torch.Values[float32](fresh.Forward(nn.NewCtx(c, nn.Config{}), x)); !near(torch.Values[float32](got), want) {
+				t.Errorf("same device %v, %s: the output is not that of the changed weight", shared, when)
+			}
+		}
+		same("at first")
+		c.MulScalar_(c.Detach(w.Tensor()), 2)
+		same("scaled in place")
+		values := torch.Bytes(w.Tensor())
+		values[3] ^= 0x81 // sign and exponent of the first
+		if err := torch.SetBytes(w.Tensor(), values); err != nil {
+			t.Fatal(err)
+		}
+		same("with other bytes")
+		w.SetTensor(c.Keep(normal(6, 4)(c, 9)))
+		same("with another tensor")
+	}
+}
+
+func near(a, b []float32) bool {
+	for i := range b {
+		if len(a) != len(b) || a[i]-b[i] > 1e-5 || b[i]-a[i] > 1e-5 {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+// Other runs may come between a run's forward and its backward. Copying the parameter to its other stages anew for each of them once overwrote what the graph of the first had saved.
+func TestTiedParameterWithOtherRunsInBetween(t *testing.T) {
+	torchtest.Check(t)
+	for _, policy := range policies {
+		model := tied(true, false)
+		p := started(t, model, pipe.Config{Balance: []int{1, 2, 2}, Chunks: 2, Checkpoint: policy})
+		c := torch.NewCtx(torch.Options{Threads: 1})
+		defer c.Close()
+		b := pipe.Batch{Input: classes(6, 6)(c, 0)}
+		g := normal(6, 6)(c, 1)
+		backward := func(between func()) []byte {
+			t.Helper()
+			run, err := p.Forward(context.Background(), b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			between()
+			if err := run.Backward(context.Background(), g); err != nil {
+				t.Fatalf("%v: %v", policy, err)
+			}
+			defer nn.ZeroGrads(model)
+			return gradient(nn.Params(model)[0])
+		}
+		want := backward(func() {})
+		got := backward(func() {
+			y, err := p.Eval(context.Background(), b.Input)
+			if err != nil {
+				t.Fatal(err)
+			}
+			y.Free()
+			if _, err := p.Step(context.Background(), pipe.Batch{Input: b.Input, Target: classes(6, 6)(c, 1)}, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})); err != nil {
+				t.Fatal(err)
+			}
+			nn.ZeroGrads(model)
+		})
+		if !bytes.Equal(got, want) {
+			t.Errorf("%v: another gradient than without other runs", policy)
+		}
+	}
+}
+
+// Close takes the copies away: the model is whole, and goes into another pipe.
+func TestTiedModelMovesBetweenPipes(t *testing.T) {
+	torchtest.Check(t)
+	q := tokens(6)
+	model := tied(true, false)
+	defer nn.Free(model)
+	var want record
+	for i, balance := range [][]int{{1, 2, 2}, {5}, {2, 1, 1, 1}, {3, 2}} {
+		p, err := pipe.New(model, pipe.Config{Balance: balance, Chunks: 2, Seed: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := torch.NewCtx(torch.Options{Threads: 1})
+		if _, err := p.Step(context.Background(), batchOf(q.inputs(c), q.targets(c)), q.loss); err != nil {
+			t.Fatal(err)
+		}
+		got := snapshot(model, nil, gradient)
+		if i == 0 {
+			want = got
+		} else if d := want.differs(got); d != "" {
+			t.Errorf("balance %v: %s differs", balance, d)
+		}
+		p.Close()
+		for _, s := range nn.Shared(model) {
+			if s.Replica() != nil {
+				t.Errorf("balance %v: %s is still a copy", balance, s.Name)
+			}
+		}
+		nn.ZeroGrads(model)
+		c.Close()
+	}
+}
+
+// A New that fails while it copies a parameter leaves no copy, no parameter and no worker.
+func TestTiedModelThatDoesNotFit(t *testing.T) {
+	torchtest.Check(t)
+	model := tied(false, false)
+	d := torch.CPU(1)
+	d.SetLimit(d.Memory().Live + 4*4*4 + 4*4 + 2*4*4) // the second stage's own parameters, and not the head's
+	defer d.SetLimit(0)
+	_, err := pipe.New(model, pipe.Config{Balance: []int{1, 3}})
+	if !errors.Is(err, torch.ErrOutOfMemory) || !strings.Contains(err.Error(), "pipe: placing the model") || !strings.Contains(err.Error(), "stage 1") {
+		t.Errorf("got %v", err)
+	}
+	for _, s := range nn.State(model) {
+		if s.Exists() {
+			t.Errorf("%s exists", s.Name)
+		}
+	}
+	for _, s := range nn.Shared(model) {
+		if s.Replica() != nil {
+			t.Errorf("%s has a copy", s.Name)
+		}
+	}
+}
+
+// Convert changes the parameter and its copies, and the pipe goes on in the new type.
+func TestConvertOfATiedModel(t *testing.T) {
+	torchtest.Check(t)
+	var want []byte
+	for _, balance := range [][]int{{4}, {1, 3}, {1, 1, 2}} {
+		model := tied(false, false)
+		p := started(t, model, pipe.Config{Balance: balance, Chunks: 2})
+		if err := p.Convert(context.Background(), torch.Int64); err == nil || !strings.Contains(err.Error(), "int64") {
+			t.Errorf("got %v", err)
+		}
+		if err := p.Convert(context.Background(), torch.Float64); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range nn.Shared(model) {
+			if s.Tensor().DType() != torch.Float64 || s.DType() != torch.Float64 {
+				t.Errorf("%v: %s is %v", balance, s.Name, s.Tensor())
+			}
+		}
+		c := torch.NewCtx(torch.Options{Threads: 1})
+		if _, err := p.Step(context.Background(), pipe.Batch{Input: classes(6, 6)(c, 0), Target: classes(6, 6)(c, 1)}, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})); err != nil {
+			t.Fatal(err)
+		}
+		got := gradient(nn.Params(model)[0])
+		if len(got) != 6*4*8 {
+			t.Errorf("%v: a gradient of %d bytes, want float64", balance, len(got))
+		}
+		if want == nil {
+			want = got
+		} else if !bytes.Equal(got, want) {
+			t.Errorf("%v: the gradient differs from one stage", balance)
+		}
+		c.Close()
+		nn.ZeroGrads(model)
+	}
+}

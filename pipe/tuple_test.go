@@ -1,0 +1,220 @@
+package pipe_test
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/torch"
+)
+
+// Where a stage gives something without a gradient before something with one, a pipe that drops the first from its outputs but not from their gradients pairs them wrongly, and
+// the gradient becomes 0 in silence. Here y = w*w with w = 3 is passed on beside something else; the loss is the mean of y, so that the gradient of w is exactly 6.
+func TestTupleElementsWithoutGradient(t *testing.T) {
+	torchtest.Check(t)
+	for _, row := range []struct {
+		reason string
+		at     int // of y in the tuple
+		beside func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor
+	}{
+		{"floats before", 1, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.AddScalar(x, 1), y} }},
+		{"floats after", 0, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{y, c.AddScalar(x, 1)} }},
+		{"detached before", 1, func(c *nn.Ctx, _, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Detach(y), y} }},
+		{"the batch before", 1, func(_ *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{x, y} }},
+		{"integers before", 1, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Argmax(x, 1), y} }},
+		{"bools before", 1, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Eq(x, x), y} }},
+		{"on both sides", 2, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor {
+			return []*torch.Tensor{c.Detach(y), c.Argmax(x, 1), y, c.Eq(x, x)}
+		}},
+		{"what has one and is not used", 2, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor {
+			return []*torch.Tensor{c.Detach(y), c.MulScalar(y, 2), y, c.MulScalar(y, 3)}
+		}},
+		{"the same twice", 1, func(_ *nn.Ctx, _, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{y, y} }},
+	} {
+		build := func() *nn.Sequential {
+			l := &tupled{}
+			w := l.Param("w", constantly(3), 1)
+			l.f = func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+				return row.beside(c, xs[0], c.Mul(xs[0], c.Mul(w.Tensor(), w.Tensor())))
+			}
+			return nn.NewSequential(nn.NewIdentity(), nn.Tuple(l), tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs }),
+				tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[row.at : row.at+1] }))
+		}
+		q := trial{model: build, rows: 4, loss: mean{}, targets: one(normal(4, 1)), inputs: func(c *torch.Ctx) []part {
+			return []part{{t: c.Ones(torch.Float32, 4, 1).SetRequiresGrad(true)}}
+		}}
+		want := q.check(t, 2)
+		if got := floats(want.values["gradient of 1.w at step 0"]); !reflect.DeepEqual(got, []float32{6}) {
+			t.Errorf("%s: the gradient of w is %v, want 6", row.reason, got)
+		}
+		if got := floats(want.values["gradient of input 0 of step 0"]); !reflect.DeepEqual(got, []float32{2.25, 2.25, 2.25, 2.25}) {
+			t.Errorf("%s: the gradient of the input is %v, want 9/4 for each row", row.reason, got)
+		}
+	}
+}
+
+// Tuples of any types come in, cross every stage and go out; those of floats have gradients.
+func TestTuplesOfMixedTypes(t *testing.T) {
+	torchtest.Check(t)
+	types := []torch.DType{torch.Int64, torch.Float32, torch.Bool, torch.Float64, torch.BFloat16, torch.Uint8, torch.Int32}
+	build := func() *nn.Sequential {
+		next := func() nn.Layer { // turns the tuple by one place and changes what has gradients
+			return tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+				out := append([]*torch.Tensor{}, xs[1:]...)
+				out = append(out, xs[0])
+				for i, x := range out {
+					if x.DType().IsFloat() {
+						out[i] = c.Tanh(x)
+					}
+				}
+				return out
+			})
+		}
+		return nn.NewSequential(next(), next(), next(), tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			var sum *torch.Tensor
+			for _, x := range xs {
+				if y := c.To(x, torch.Float32); sum == nil {
+					sum = y
+				} else {
+					sum = c.Mul(c.AddScalar(sum, 1), c.AddScalar(y, 1))
+				}
+			}
+			return []*torch.Tensor{sum}
+		}))
+	}
+	q := trial{model: build, rows: 5, loss: squares{}, targets: one(normal(5, 3)), inputs: func(c *torch.Ctx) (out []part) {
+		for i, d := range types {
+			x := c.To(normal(5, 3)(c, i), d)
+			out = append(out, part{t: x.SetRequiresGrad(d.IsFloat())})
+		}
+		return out
+	}}
+	want := q.check(t, 3)
+	for _, i := range []int{1, 3, 4} {
+		if want.values[fmt.Sprintf("gradient of input %d of step 0", i)] == nil {
+			t.Errorf("the input of %v has no gradient", types[i])
+		}
+	}
+	// What goes out has the types that came in, and the rows of the whole batch.
+	p := started(t, nn.NewSequential(tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return append([]*torch.Tensor{}, xs...) }), tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[:] })),
+		pipe.Config{Balance: []int{1, 1}, Chunks: 2})
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	for _, n := range []int{1, len(types)} { // a tuple of one is one
+		in := q.inputs(c)[:n]
+		result, err := p.Infer(context.Background(), batchOf(in, nil), pipe.InferConfig{})
+		if err != nil || len(result.Outputs) != n {
+			t.Fatalf("%d outputs, want %d; %v", len(result.Outputs), n, err)
+		}
+		for i, y := range result.Outputs {
+			if y.DType() != types[i] || !reflect.DeepEqual(torch.Bytes(y), torch.Bytes(in[i].t)) || y.RequiresGrad() {
+				t.Errorf("output %d is %v, %v went in", i, y, in[i].t)
+			}
+			y.Free()
+		}
+	}
+}
+
+// Forward gives a tuple, of which any part may have a gradient; Backward takes them as they are, with holes.
+func TestBackwardOfATuple(t *testing.T) {
+	torchtest.Check(t)
+	build := func() *nn.Sequential {
+		l := &tupled{}
+		a, b := l.Param("a", constantly(3), 1), l.Param("b", constantly(5), 1)
+		l.f = func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			return []*torch.Tensor{c.Argmax(xs[0], 1), c.Mul(xs[0], a.Tensor()), c.Mul(xs[0], b.Tensor())}
+		}
+		return nn.NewSequential(nn.NewIdentity(), nn.Tuple(l))
+	}
+	for _, row := range []struct {
+		reason string
+		a, b   float64 // gradients given for the outputs; 0 is none
+		lie    bool    // they lie in Outputs, instead of being given
+	}{{"both", 1, 2, false}, {"the second alone", 0, 2, false}, {"both, left in the outputs", 1, 2, true}, {"the first, left there", 1, 0, true}} {
+		for _, policy := range policies {
+			model := build()
+			p := started(t, model, pipe.Config{Balance: []int{1, 1}, Chunks: 2, Checkpoint: policy})
+			c := torch.NewCtx(torch.Options{})
+			run, err := p.Forward(context.Background(), pipe.Batch{Input: c.Ones(torch.Float32, 4, 1)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			grads := make([]*torch.Tensor, 3)
+			for i, v := range []float64{0, row.a, row.b} {
+				if v != 0 {
+					grads[i] = c.Fill_(c.EmptyLike(run.Outputs()[i]), v)
+				}
+			}
+			if row.lie {
+				for i, g := range grads {
+					if g != nil {
+						run.Outputs()[i].SetGradOf(g)
+					}
+				}
+				grads = nil
+			}
+			if err := run.Backward(context.Background(), grads...); err != nil {
+				t.Fatalf("%s: %v", row.reason, err)
+			}
+			for i, want := range []float64{row.a * 4, row.b * 4} {
+				got := floats(gradient(nn.Params(model)[i]))
+				if want == 0 && got == nil {
+					continue
+				}
+				if !reflect.DeepEqual(got, []float32{float32(want)}) {
+					t.Errorf("%s, %v: the gradient of parameter %d is %v, want %v", row.reason, policy, i, got, want)
+				}
+			}
+			c.Close()
+			nn.ZeroGrads(model)
+		}
+	}
+}
+
+// Outputs need not have the rows of the input: a language model gives a row for each token. The gradient of the whole output is cut where the outputs were joined.
+func TestOutputsWithOtherRows(t *testing.T) {
+	torchtest.Check(t)
+	for name, f := range map[string]func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor{
+		"a row for each element": func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Reshape(x, -1, 1) },
+		"one row":                func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.SumDim(x, []int64{0}, true) },
+		"as many as came":        func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x },
+	} {
+		for _, cfg := range configs(2, 3) {
+			l := &call{}
+			l.p = l.Param("w", constantly(2), 3)
+			l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return f(c, c.Mul(x, l.p.Tensor())) }
+			model := nn.NewSequential(nn.NewIdentity(), l)
+			p := started(t, model, cfg)
+			c := torch.NewCtx(torch.Options{Threads: 1})
+			x := whole(c, 1, 7, 3)
+			run, err := p.Forward(context.Background(), pipe.Batch{Input: x})
+			if err != nil {
+				t.Fatal(err)
+			}
+			g := whole(c, 2, run.Output().Shape()...)
+			if err := run.Backward(context.Background(), g); err != nil {
+				t.Fatalf("%s, %s: %v", name, named(cfg), err)
+			}
+			// In Go: which output takes what from an element of the input.
+			want := make([]float32, 3)
+			xs, gs := torch.Values[float32](x), torch.Values[float32](g)
+			for i, v := range xs {
+				row, column := i/3, i%3
+				at := i
+				if name == "one row" {
+					at = []int{0, 0, 0, 1, 1, 2, 2}[row]*3 + column
+				}
+				want[column] += v * gs[at]
+			}
+			if got := floats(gradient(nn.Params(model)[0])); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s, %s: gradient %v, want %v", name, named(cfg), got, want)
+			}
+			c.Close()
+			nn.ZeroGrads(model)
+		}
+	}
+}
