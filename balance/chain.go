@@ -1,22 +1,36 @@
 package balance
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // chain is a problem in whole numbers, indexed for a walk over its stages.
 type chain struct {
-	layer, enter, leave []uint64
-	skips               []link
+	layers int
+	prices []prices
+	of     []int // by stage, as in problem
+	skips  []route
 
 	stashes [][]int // by layer: the skips that begin there
 	pops    [][]pop // by layer: the skips that are popped there
 	open    [][]int // by border: the skips whose destinations are not settled there, see node
 }
 
-// link is a skip in whole numbers; see skipTerms.
-type link struct {
-	from          int
-	to            []int
-	in, out, keep uint64
+// prices are terms in whole numbers.
+type prices struct {
+	layer, enter, leave []uint64
+	skips               []skipPrice
+}
+
+type skipPrice struct{ in, out, keep uint64 }
+
+// pricesOf are those of a stage, by their index.
+func (c *chain) pricesOf(stage int) int {
+	if c.of == nil {
+		return 0
+	}
+	return c.of[stage]
 }
 
 // pop is the k-th of the layers that a skip goes to.
@@ -25,7 +39,7 @@ type pop struct{ skip, k int }
 // index fills the tables. A skip is open at border i, before layer i, if it began before i and two or more of the layers from i on pop it: in how many stages they lie
 // is then up to the cuts from i on, and part of what its stage pays.
 func (c *chain) index() {
-	layers := len(c.layer)
+	layers := c.layers
 	c.stashes, c.pops, c.open = make([][]int, layers), make([][]pop, layers), make([][]int, layers+1)
 	for s, l := range c.skips {
 		c.stashes[l.from] = append(c.stashes[l.from], s)
@@ -41,7 +55,7 @@ func (c *chain) index() {
 }
 
 // popsFrom is how many layers from border on pop a skip.
-func (l link) popsFrom(border int) int {
+func (l route) popsFrom(border int) int {
 	i, _ := slices.BinarySearch(l.to, border)
 	return len(l.to) - i
 }
@@ -54,25 +68,25 @@ type node struct {
 	row
 }
 
-// edge leads from node to node: the layers between two borders, as one stage, and their cost.
+// edge leads from node to node: the layers between two borders, as one stage, and what that costs, by prices.
 type edge struct {
 	from, to *node
-	cost     uint64
+	costs    []uint64 // valid while it is visited
 }
 
 // graph is the nodes of a chain, by border. What can follow a border is known before what leads to it, so it is filled from the end.
 type graph struct {
 	*chain
-	sums  []uint64 // of layers, from the first
+	sums  []uint64 // of layers at their least, from the first
 	n     int
 	bound uint64
 	nodes [][]*node
 }
 
-// walk calls visit for every stage that costs at most bound and that can be part of n stages that all do. Stages come with the first layer descending, then with the end
+// walk calls visit for every stage that at some prices costs at most bound and that can be part of n stages that all do. Stages come with the first layer descending, then with the end
 // ascending. fill makes the row of a node that is reached for the first time, once its range is known.
 func (g *graph) walk(fill func(*node), visit func(edge)) {
-	layers := len(g.layer)
+	layers := g.layers
 	g.nodes = make([][]*node, layers+1)
 	for start := layers; start >= 0; start-- {
 		low, high := g.reach(start)
@@ -93,49 +107,69 @@ func (g *graph) walk(fill func(*node), visit func(edge)) {
 	}
 }
 
+// tally is what a stage costs at some prices so far.
+type tally struct {
+	*prices
+	inside  uint64 // its layers, and what enters: never falls as the stage grows
+	leaving uint64 // of settled skips
+}
+
 // stagesFrom visits the stages whose first layer is start. A stage that takes in one layer more may become cheaper, as less may cross its border; its layers, and what enters, only become more. So
 // that part of the cost says when to stop.
 func (g *graph) stagesFrom(start int, fill func(*node), visit func(edge)) {
-	inside := g.enter[start] // never falls as the stage grows
-	leaving := uint64(0)     // of settled skips
-	for end := start + 1; end <= len(g.layer); end++ {
-		last := end - 1
-		inside += g.layer[last]
-		for _, p := range g.pops[last] {
-			l := &g.skips[p.skip]
-			if l.from < start {
-				if p.k == 0 || l.to[p.k-1] < start {
-					inside += l.in
-				}
-				continue
-			}
-			switch len(l.to) - 1 - p.k {
-			case 0: // all inside
-				leaving -= l.out + l.keep
-			case 1: // settled: one stage
-				leaving += l.out
-			}
+	tallies, costs := make([]tally, len(g.prices)), make([]uint64, len(g.prices))
+	for i := range tallies {
+		tallies[i] = tally{prices: &g.prices[i], inside: g.prices[i].enter[start]}
+	}
+	for end := start + 1; end <= g.layers; end++ {
+		last, least := end-1, uint64(math.MaxUint64)
+		for i := range tallies {
+			g.grow(&tallies[i], start, last)
+			least = min(least, tallies[i].inside)
 		}
-		for _, s := range g.stashes[last] {
-			l := &g.skips[s]
-			leaving += l.keep
-			if len(l.to) == 1 {
-				leaving += l.out
-			}
-		}
-		if inside > g.bound {
+		if least > g.bound {
 			return
 		}
 		for _, to := range g.nodes[end] {
-			cost := inside + leaving + g.leave[last]
-			for i, s := range g.open[end] {
-				if l := &g.skips[s]; l.from >= start {
-					cost += l.out * uint64(to.stages[i])
+			least := uint64(math.MaxUint64)
+			for i, t := range tallies {
+				costs[i] = t.inside + t.leaving + t.leave[last]
+				for k, s := range g.open[end] {
+					if g.skips[s].from >= start {
+						costs[i] += t.skips[s].out * uint64(to.stages[k])
+					}
 				}
+				least = min(least, costs[i])
 			}
-			if cost <= g.bound {
-				visit(edge{g.before(start, to, fill), to, cost})
+			if least <= g.bound {
+				visit(edge{g.before(start, to, fill), to, costs})
 			}
+		}
+	}
+}
+
+// grow takes in the next layer.
+func (g *graph) grow(t *tally, start, last int) {
+	t.inside += t.layer[last]
+	for _, p := range g.pops[last] {
+		l, price := &g.skips[p.skip], &t.skips[p.skip]
+		if l.from < start {
+			if p.k == 0 || l.to[p.k-1] < start {
+				t.inside += price.in
+			}
+			continue
+		}
+		switch len(l.to) - 1 - p.k {
+		case 0: // all inside
+			t.leaving -= price.out + price.keep
+		case 1: // settled: one stage
+			t.leaving += price.out
+		}
+	}
+	for _, s := range g.stashes[last] {
+		t.leaving += t.skips[s].keep
+		if len(g.skips[s].to) == 1 {
+			t.leaving += t.skips[s].out
 		}
 	}
 }

@@ -12,13 +12,17 @@ import (
 // few and how many stages can hold the layers behind a border. Within that, dynamic programming from the last layer back tries every stage, for the least bottleneck first and
 // then, with that as the bound, for the least sum of squares.
 func (c *chain) cut(n int) []int {
-	sums := make([]uint64, len(c.layer)+1)
+	sums := make([]uint64, c.layers+1)
 	low := uint64(0) // no bottleneck is less
-	for i, cost := range c.layer {
+	for i := range c.layers {
+		cost := uint64(math.MaxUint64)
+		for _, p := range c.prices {
+			cost = min(cost, p.layer[i])
+		}
 		sums[i+1] = sums[i] + cost
 		low = max(low, cost)
 	}
-	low = max(low, ceil(sums[len(c.layer)], uint64(n)))
+	low = max(low, ceil(sums[c.layers], uint64(n)))
 	high := c.bottleneck(evenest(sums, n, leastBottleneck(sums, n))) // some partition's
 
 	// A bound that turns out too low costs less than one that is much too high.
@@ -35,13 +39,12 @@ func (c *chain) cut(n int) []int {
 func (c *chain) bottleneck(counts []int) uint64 {
 	dearest := uint64(0)
 	walk := graph{chain: c, n: len(counts), bound: math.MaxUint64}
-	walk.nodes = make([][]*node, len(c.layer)+1)
-	end := &node{border: len(c.layer)}
-	walk.nodes[end.border] = []*node{end}
-	start := end.border
-	for _, count := range slices.Backward(counts) {
+	walk.nodes = make([][]*node, c.layers+1)
+	start := c.layers
+	walk.nodes[start] = []*node{{border: start}}
+	for stage, count := range slices.Backward(counts) {
 		start -= count
-		walk.stagesFrom(start, func(*node) {}, func(s edge) { dearest = max(dearest, s.cost) })
+		walk.stagesFrom(start, func(*node) {}, func(s edge) { dearest = max(dearest, s.costs[c.pricesOf(stage)]) })
 		walk.nodes[start+count] = nil
 	}
 	return dearest
@@ -60,7 +63,7 @@ const unreachable = math.MaxUint64
 
 // reach says into how many stages the layers behind a border may be cut so that those before it, too, are in stages that cost at most bound. low > high is in none.
 func (g *graph) reach(border int) (low, high int) {
-	layers := len(g.layer)
+	layers := g.layers
 	before, behind := g.sums[border], g.sums[layers]-g.sums[border]
 	low = max(g.n-border, min(1, layers-border), stagesFor(behind, g.bound, g.n))
 	high = min(layers-border, g.n-stagesFor(before, g.bound, g.n))
@@ -91,18 +94,26 @@ func (s edge) both() (low, high int) {
 	return max(s.from.low, s.to.low+1), min(s.from.high, s.to.high+1)
 }
 
+// cost is what a stage costs that begins the last k.
+func (g *graph) cost(s edge, k int) uint64 {
+	if g.of == nil {
+		return s.costs[0]
+	}
+	return s.costs[g.of[g.n-k]]
+}
+
 // leastBottleneck returns the least bottleneck of n stages, if it is at most bound.
 func (g *graph) leastBottleneck() (uint64, bool) {
 	g.walk(func(n *node) {
 		n.least = slices.Repeat([]uint64{unreachable}, n.high-n.low+1)
-		if n.border == len(g.layer) {
+		if n.border == g.layers {
 			n.least[0] = 0
 		}
 	}, func(s edge) {
 		low, high := s.both()
 		for k := low; k <= high; k++ {
 			least := &s.from.least[k-s.from.low]
-			*least = min(*least, max(s.cost, s.to.least[k-1-s.to.low]))
+			*least = min(*least, max(g.cost(s, k), s.to.least[k-1-s.to.low]))
 		}
 	})
 	if len(g.nodes[0]) == 0 || g.nodes[0][0].least[0] > g.bound {
@@ -113,16 +124,17 @@ func (g *graph) leastBottleneck() (uint64, bool) {
 
 // evenest returns the counts of the n stages of cost at most bound, which exist, with the least sum of squares, and among equals the lexicographically greatest.
 func (g *graph) evenest() []int {
-	end := len(g.layer)
+	end := g.layers
 	g.walk(func(n *node) {
 		n.best, n.next = make([]uint128, n.high-n.low+1), make([]*node, n.high-n.low+1)
 	}, func(s edge) {
 		low, high := s.both()
 		for k := low; k <= high; k++ {
-			if s.to.border != end && s.to.next[k-1-s.to.low] == nil {
+			cost := g.cost(s, k)
+			if cost > g.bound || s.to.border != end && s.to.next[k-1-s.to.low] == nil {
 				continue
 			}
-			sum := square(s.cost).plus(s.to.best[k-1-s.to.low])
+			sum := square(cost).plus(s.to.best[k-1-s.to.low])
 			best, next := &s.from.best[k-s.from.low], &s.from.next[k-s.from.low]
 			if *next == nil || sum.less(*best) || !best.less(sum) && s.to.later(*next, k-1) {
 				*best, *next = sum, s.to

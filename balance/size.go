@@ -3,18 +3,24 @@ package balance
 import (
 	"fmt"
 	"math"
+	"slices"
 )
+
+// Held is how many micro-batches a stage holds when it holds most.
+type Held struct {
+	// Graphs is how many with everything that backward needs: all of a batch if none is recomputed, one if all are, or all but the one whose backward comes first. 0 is 1.
+	Graphs int
+	// Inputs is of how many more it holds no more than the input: in GPipe of all others.
+	Inputs int
+}
 
 // SizeConfig says what a stage's bytes are made of. The zero value is one micro-batch, and an optimizer that remembers nothing.
 type SizeConfig struct {
-	// Graphs is how many micro-batches a stage holds with everything that backward needs, at most: all of a batch if none is recomputed, one if all are, or all but
-	// the one whose backward comes first. 0 is 1.
-	Graphs int
-	// Inputs is of how many micro-batches more a stage holds no more than the input at that time: in GPipe of all others.
-	Inputs int
+	// Held is how many micro-batches a stage holds: by stage, or one for all. None is a single graph.
+	Held []Held
 	// State is the optimizer's memory, in multiples of the trainable parameters: 0 for plain SGD, 1 with momentum, 2 for Adam.
 	State float64
-	// Input is how many bytes of input the model takes for one micro-batch; the first stage holds those of all Graphs and Inputs.
+	// Input is how many bytes of input the model takes for one micro-batch; the first stage holds those of all that it Held.
 	Input int64
 	// Skips are the model's skip connections, Ties its shared parameters.
 	Skips []Skip
@@ -46,21 +52,10 @@ func BySize(layers []Layer, n int, config SizeConfig) ([]int, []StageSize, error
 	if err := config.check(layers, n); err != nil {
 		return nil, nil, err
 	}
-	graphs, inputs := float64(config.Graphs), float64(config.Inputs)
-	p := problem{layer: make([]float64, len(layers)), enter: make([]float64, len(layers)), leave: make([]float64, len(layers))}
-	for i, l := range layers {
-		p.layer[i] = float64(l.Parameters+l.Trainable+config.state(l)+l.Buffers) + graphs*float64(l.Saved)
-		p.enter[i] = (graphs+inputs)*float64(config.Input) + graphs*float64(l.Enter)
-		if i > 0 {
-			p.enter[i] = inputs*float64(layers[i-1].Output) + graphs*float64(l.Enter)
-		}
-		p.leave[i] = graphs * float64(l.Leave)
-	}
-	for _, s := range config.Skips {
-		p.skips = append(p.skips, skipTerms{s.From, s.To, inputs*float64(s.Bytes) + graphs*float64(s.Enter), 0, graphs * float64(s.Leave)})
-	}
-	for _, t := range config.Ties {
-		p.skips = append(p.skips, skipTerms{t.From, []int{t.To}, float64(t.Bytes), 0, 0})
+	helds, of := byStage(config.Held)
+	p := problem{of: of, skips: routes(config.Skips, config.Ties)}
+	for _, h := range helds {
+		p.prices = append(p.prices, config.terms(layers, h))
 	}
 	counts, err := p.solve(n)
 	if err != nil {
@@ -68,6 +63,27 @@ func BySize(layers []Layer, n int, config SizeConfig) ([]int, []StageSize, error
 	}
 	sizes, err := Sizes(layers, counts, config)
 	return counts, sizes, err
+}
+
+// terms are those of a stage that holds so many micro-batches.
+func (c SizeConfig) terms(layers []Layer, h Held) terms {
+	graphs, inputs := float64(h.Graphs), float64(h.Inputs)
+	t := newTerms(len(layers), len(c.Skips)+len(c.Ties))
+	for i, l := range layers {
+		t.layer[i] = float64(l.Parameters+l.Trainable+c.state(l)+l.Buffers) + graphs*float64(l.Saved)
+		t.enter[i] = (graphs+inputs)*float64(c.Input) + graphs*float64(l.Enter)
+		if i > 0 {
+			t.enter[i] = inputs*float64(layers[i-1].Output) + graphs*float64(l.Enter)
+		}
+		t.leave[i] = graphs * float64(l.Leave)
+	}
+	for i, s := range c.Skips {
+		t.skips[i] = skipTerms{in: inputs*float64(s.Bytes) + graphs*float64(s.Enter), keep: graphs * float64(s.Leave)}
+	}
+	for i, tie := range c.Ties {
+		t.skips[len(c.Skips)+i] = skipTerms{in: float64(tie.Bytes)}
+	}
+	return t
 }
 
 // Sizes is what each stage of a balance holds; see [BySize]. It returns an error if counts do not cut the layers, or where BySize would.
@@ -79,11 +95,11 @@ func Sizes(layers []Layer, counts []int, config SizeConfig) ([]StageSize, error)
 	if err := config.check(layers, len(counts)); err != nil {
 		return nil, err
 	}
-	graphs, inputs := int64(config.Graphs), int64(config.Inputs)
 	sizes := make([]StageSize, len(counts))
 	start := 0
 	for stage, count := range counts {
-		s, end := &sizes[stage], start+count
+		s, end, h := &sizes[stage], start+count, setting(config.Held, stage)
+		graphs, inputs := int64(h.Graphs), int64(h.Inputs)
 		for _, l := range layers[start:end] {
 			s.Parameters += l.Parameters
 			s.Gradients += l.Trainable
@@ -120,15 +136,23 @@ func Sizes(layers []Layer, counts []int, config SizeConfig) ([]StageSize, error)
 func (c SizeConfig) state(l Layer) int64 { return int64(math.Round(c.State * float64(l.Trainable))) }
 
 func (c SizeConfig) resolved() SizeConfig {
-	if c.Graphs == 0 {
-		c.Graphs = 1
+	if len(c.Held) == 0 {
+		c.Held = make([]Held, 1)
+	}
+	c.Held = slices.Clone(c.Held)
+	for i := range c.Held {
+		if c.Held[i].Graphs == 0 {
+			c.Held[i].Graphs = 1
+		}
 	}
 	return c
 }
 
 func (c SizeConfig) check(layers []Layer, n int) error {
-	if c.Graphs < 0 || c.Inputs < 0 {
-		return fmt.Errorf("balance: %d graphs and %d inputs held: neither may be negative; 0 graphs stand for 1", c.Graphs, c.Inputs)
+	for _, h := range c.Held {
+		if h.Graphs < 0 || h.Inputs < 0 {
+			return fmt.Errorf("balance: %d graphs and %d inputs held: neither may be negative; 0 graphs stand for 1", h.Graphs, h.Inputs)
+		}
 	}
 	if !(c.State >= 0) || math.IsInf(c.State, 0) {
 		return fmt.Errorf("balance: an optimizer that keeps %v times the parameters: it must be finite and not negative", c.State)
@@ -137,6 +161,9 @@ func (c SizeConfig) check(layers []Layer, n int) error {
 		return fmt.Errorf("balance: an input of %d bytes: they must not be negative", c.Input)
 	}
 	if err := check(layers, n); err != nil {
+		return err
+	}
+	if err := checkSettings("numbers of micro-batches held", len(c.Held), n); err != nil {
 		return err
 	}
 	if err := checkSkips(c.Skips, len(layers)); err != nil {
@@ -150,7 +177,10 @@ func (c SizeConfig) check(layers []Layer, n int) error {
 
 // checkRange refuses sizes whose sum, of all stages together, is more than an int64 holds.
 func (c SizeConfig) checkRange(layers []Layer) error {
-	graphs, inputs := float64(c.Graphs), float64(c.Inputs)
+	graphs, inputs := 0.0, 0.0
+	for _, h := range c.Held {
+		graphs, inputs = max(graphs, float64(h.Graphs)), max(inputs, float64(h.Inputs))
+	}
 	all := (graphs + inputs) * float64(c.Input)
 	for _, l := range layers {
 		all += float64(l.Parameters) + (1+c.State)*float64(l.Trainable) + float64(l.Buffers) + graphs*(float64(l.Saved)+float64(l.Enter)+float64(l.Leave)) + inputs*float64(l.Output)

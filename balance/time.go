@@ -7,8 +7,8 @@ import (
 
 // TimeConfig says what a stage's time is made of. The zero value is no recomputation, and transfers that take no time.
 type TimeConfig struct {
-	// Recomputed is the share of micro-batches, 0 to 1, that run forward twice because their activations were not kept.
-	Recomputed float64
+	// Recomputed is the share of micro-batches, 0 to 1, that run forward twice because their activations were not kept: by stage, or one for all. None is 0.
+	Recomputed []float64
 	// SecondsPerByte is what a transfer between two stages takes.
 	SecondsPerByte float64
 	// Skips are the model's skip connections, Ties its shared parameters.
@@ -44,19 +44,10 @@ func ByTime(layers []Layer, n int, config TimeConfig) ([]int, []StageTime, error
 	if err := config.check(layers, n); err != nil {
 		return nil, nil, err
 	}
-	p := problem{layer: make([]float64, len(layers)), enter: make([]float64, len(layers)), leave: make([]float64, len(layers))}
-	for i, l := range layers {
-		p.layer[i] = l.Forward + l.Backward + config.Recomputed*l.Forward
-		if i+1 < len(layers) {
-			p.enter[i+1] = config.SecondsPerByte * float64(l.Output)
-			p.leave[i] = config.SecondsPerByte * float64(l.Gradient)
-		}
-	}
-	for _, s := range config.Skips {
-		p.skips = append(p.skips, skipTerms{s.From, s.To, config.SecondsPerByte * float64(s.Bytes), config.SecondsPerByte * float64(s.Gradient), 0})
-	}
-	for _, t := range config.Ties {
-		p.skips = append(p.skips, skipTerms{t.From, []int{t.To}, 0, config.SecondsPerByte * float64(t.Gradient), 0})
+	shares, of := byStage(config.Recomputed)
+	p := problem{of: of, skips: routes(config.Skips, config.Ties)}
+	for _, share := range shares {
+		p.prices = append(p.prices, config.terms(layers, share))
 	}
 	counts, err := p.solve(n)
 	if err != nil {
@@ -64,6 +55,25 @@ func ByTime(layers []Layer, n int, config TimeConfig) ([]int, []StageTime, error
 	}
 	times, err := Times(layers, counts, config)
 	return counts, times, err
+}
+
+// terms are those of a stage that recomputes a share of its micro-batches.
+func (c TimeConfig) terms(layers []Layer, share float64) terms {
+	t := newTerms(len(layers), len(c.Skips)+len(c.Ties))
+	for i, l := range layers {
+		t.layer[i] = l.Forward + l.Backward + share*l.Forward
+		if i+1 < len(layers) {
+			t.enter[i+1] = c.SecondsPerByte * float64(l.Output)
+			t.leave[i] = c.SecondsPerByte * float64(l.Gradient)
+		}
+	}
+	for i, s := range c.Skips {
+		t.skips[i] = skipTerms{in: c.SecondsPerByte * float64(s.Bytes), out: c.SecondsPerByte * float64(s.Gradient)}
+	}
+	for i, tie := range c.Ties {
+		t.skips[len(c.Skips)+i] = skipTerms{out: c.SecondsPerByte * float64(tie.Gradient)}
+	}
+	return t
 }
 
 // Times is what each stage of a balance takes for a micro-batch; see [ByTime]. It returns an error if counts do not cut the layers, or where ByTime would.
@@ -82,7 +92,7 @@ func Times(layers []Layer, counts []int, config TimeConfig) ([]StageTime, error)
 			t.Forward += l.Forward
 			t.Backward += l.Backward
 		}
-		t.Recomputation = config.Recomputed * t.Forward
+		t.Recomputation = setting(config.Recomputed, stage) * t.Forward
 		var in, out float64 // bytes
 		if start > 0 {
 			in = float64(layers[start-1].Output)
@@ -108,13 +118,18 @@ func Times(layers []Layer, counts []int, config TimeConfig) ([]StageTime, error)
 }
 
 func (c TimeConfig) check(layers []Layer, n int) error {
-	if !(c.Recomputed >= 0 && c.Recomputed <= 1) {
-		return fmt.Errorf("balance: a share of %v recomputed micro-batches: want 0 for none to 1 for all", c.Recomputed)
+	for _, share := range c.Recomputed {
+		if !(share >= 0 && share <= 1) {
+			return fmt.Errorf("balance: a share of %v recomputed micro-batches: want 0 for none to 1 for all", share)
+		}
 	}
 	if !(c.SecondsPerByte >= 0) || math.IsInf(c.SecondsPerByte, 0) {
 		return fmt.Errorf("balance: a transfer of %v seconds per byte: it must be finite and not negative", c.SecondsPerByte)
 	}
 	if err := check(layers, n); err != nil {
+		return err
+	}
+	if err := checkSettings("shares of recomputed micro-batches", len(c.Recomputed), n); err != nil {
 		return err
 	}
 	if err := checkSkips(c.Skips, len(layers)); err != nil {

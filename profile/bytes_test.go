@@ -101,8 +101,8 @@ func TestModels(t *testing.T) {
 			}
 			for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.ExceptLast} {
 				for _, cut := range []int{max(layers/5, 1), layers / 2, layers - 1} {
-					config := balance.SizeConfig{Skips: p.Skips, Ties: p.Ties}
-					config.Graphs, config.Inputs = policy.Held(2)
+					graphs, inputs := policy.Held(2)
+					config := balance.SizeConfig{Held: []balance.Held{{Graphs: graphs, Inputs: inputs}}, Skips: p.Skips, Ties: p.Ties}
 					counts := []int{cut, layers - cut}
 					sizes, err := balance.Sizes(p.Layers, counts, config)
 					if err != nil {
@@ -134,15 +134,11 @@ func TestStagesHoldWhatIsPredicted(t *testing.T) {
 					x, model := network.input(c), network.build()
 					sample := c.Narrow(x, 0, 0, x.Size(0)/chunks)
 					p := measured(t, model, profile.Config{BytesOnly: true}, sample)
-					config := balance.SizeConfig{Skips: p.Skips, Ties: p.Ties}
-					switch policy {
-					case pipe.Never:
-						config.Graphs = chunks
-					case pipe.ExceptLast:
-						config.Graphs, config.Inputs = 1, chunks-1
-					case pipe.Always: // no graph yet
-						config.Inputs = chunks
+					graphs, inputs := policy.Held(chunks)
+					if policy == pipe.Always { // no graph yet
+						inputs = chunks
 					}
+					config := balance.SizeConfig{Held: []balance.Held{{Graphs: graphs, Inputs: inputs}}, Skips: p.Skips, Ties: p.Ties}
 					counts := []int{cut, layers - cut}
 					sizes, err := balance.Sizes(p.Layers, counts, config)
 					if err != nil {
@@ -235,6 +231,20 @@ func TestTies(t *testing.T) {
 	}
 	if all != 4*nn.Count(model) || p.Layers[0].Parameters != weight || p.Layers[2].Parameters != 11*4 || p.Layers[4].Parameters != 0 {
 		t.Errorf("parameters: %+v", p.Layers)
+	}
+}
+
+// TestAutocast: what crosses a border behind a product is half as wide.
+func TestAutocast(t *testing.T) {
+	c := newCtx(t)
+	for autocast, width := range map[bool]int64{false: 4, true: 2} {
+		p := measured(t, nn.NewSequential(nn.NewLinear(16, 4), nn.NewReLU()), profile.Config{Autocast: autocast, Repeats: 1}, vectors(c))
+		if l := p.Layers[1]; p.Input != 6*16*4 || l.Output != 6*4*width || l.Gradient != 6*4*width {
+			t.Errorf("autocast %v: %+v", autocast, p)
+		}
+	}
+	if c.Autocast() {
+		t.Error("autocast was left on")
 	}
 }
 

@@ -24,12 +24,13 @@ type Config struct {
 	// Device is where the layers run. Its account must be quiet meanwhile: bytes are read from it. On a CUDA device bytes are not counted, and are 0.
 	Device torch.Device
 	// Peer is the device that transfers are timed to. On CPU devices it makes no difference which.
-	Peer    torch.Device
-	Threads int // intra-op threads; 0 is 1
-	Warmup  int // runs of each layer before the timed ones; 0 is 1
-	Repeats int // timed runs of each layer, whose median counts; 0 is 5
-	Seed    uint64
-	Extras  []nn.Extra // what the layers expect of a batch that is no tensor
+	Peer     torch.Device
+	Threads  int // intra-op threads; 0 is 1
+	Warmup   int // runs of each layer before the timed ones; 0 is 1
+	Repeats  int // timed runs of each layer, whose median counts; 0 is 5
+	Seed     uint64
+	Extras   []nn.Extra // what the layers expect of a batch that is no tensor
+	Autocast bool       // run forwards in bfloat16 where that is safe, as a pipe with Autocast does
 	// BytesOnly leaves the seconds at 0 and runs each layer once.
 	BytesOnly bool
 	// Progress is called, if it is not nil, before each layer and once at the end, on the goroutine that measures.

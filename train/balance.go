@@ -18,7 +18,9 @@ type BalanceConfig struct {
 	Batch      int // rows
 	Chunks     int // micro-batches; 0 is 1
 	Checkpoint pipe.Checkpoint
-	Profile    profile.Config
+	// Checkpoints gives each stage a policy of its own, in place of Checkpoint. Nil is the same for all.
+	Checkpoints []pipe.Checkpoint
+	Profile     profile.Config
 }
 
 // BalanceByTime cuts a model, which need not be materialised, into stages of which the slowest is as fast as can be, transfers and recomputation counted. Layers are measured on a micro-batch of the
@@ -47,7 +49,15 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	if err != nil {
 		return nil, nil, err
 	}
+	policies := config.Checkpoints
+	if policies == nil {
+		policies = []pipe.Checkpoint{config.Checkpoint}
+	}
+	var recomputed []float64
+	for _, k := range policies {
+		recomputed = append(recomputed, k.Recomputed(chunks))
+	}
 	return balance.ByTime(p.Layers, config.Stages, balance.TimeConfig{
-		Recomputed: config.Checkpoint.Recomputed(chunks), SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties,
+		Recomputed: recomputed, SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties,
 	})
 }

@@ -44,6 +44,10 @@ func TestBalanceByTime(t *testing.T) {
 	if times[1].Activations <= 0 {
 		t.Errorf("the second stage receives nothing: %+v", times[1])
 	}
+	config.Checkpoints = []pipe.Checkpoint{pipe.Never, pipe.Always}
+	if _, times, err := train.BalanceByTime(context.Background(), model, set, config); err != nil || times[0].Recomputation != 0 || times[1].Recomputation != times[1].Forward {
+		t.Errorf("policies of their own: %+v, %v", times, err)
+	}
 	for _, change := range []func(c *train.BalanceConfig){
 		func(c *train.BalanceConfig) { c.Stages = 6 }, func(c *train.BalanceConfig) { c.Batch = 0 }, func(c *train.BalanceConfig) { c.Chunks = -1 },
 	} {

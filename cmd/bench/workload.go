@@ -123,7 +123,7 @@ func (w workload) partition(ctx context.Context) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	counts, _, err := balance.ByTime(p.Layers, 2, balance.TimeConfig{Recomputed: policy.Recomputed(w.Chunks), SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties})
+	counts, _, err := balance.ByTime(p.Layers, 2, balance.TimeConfig{Recomputed: []float64{policy.Recomputed(w.Chunks)}, SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties})
 	return counts, err
 }
 

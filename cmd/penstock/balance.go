@@ -29,6 +29,7 @@ type balanceFlags struct {
 	batch         int
 	chunks        int
 	policyName    string
+	autocast      bool
 	optimizerName string
 	momentum      float64
 	threads       int
@@ -47,7 +48,8 @@ func (f *balanceFlags) register(cmd *cobra.Command) {
 	s.StringVar(&f.by, "by", "time", "what is to be even: `time` of a micro-batch, or size in memory")
 	s.IntVar(&f.batch, "batch", 256, "`N` samples in a batch")
 	s.IntVar(&f.chunks, "chunks", 8, "`N` micro-batches of each batch")
-	s.StringVar(&f.policyName, "checkpoint", "except_last", "`POLICY` of recomputing activations: never, except_last or always")
+	s.StringVar(&f.policyName, "checkpoint", "except_last", "`POLICY` of recomputing activations: never, except_last or always; or a list with one for each stage")
+	s.BoolVar(&f.autocast, "autocast", false, "run forwards in bfloat16 where that is safe")
 	s.StringVar(&f.optimizerName, "optimizer", "sgd", "`NAME` of the optimizer, whose state counts by size: "+strings.Join(optim.Names(), ", "))
 	s.Float64Var(&f.momentum, "momentum", 0, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
 	s.IntVar(&f.threads, "threads", 1, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
@@ -115,24 +117,32 @@ func (p balancePlan) cutModel(ctx context.Context, stdout, stderr io.Writer) err
 	}
 	show := newLayerProgress(stderr)
 	measured, err := profile.Measure(ctx, p.model, profile.Config{
-		Peer: torch.CPU(1), Threads: p.threads, Repeats: p.repeats, Seed: p.seed, BytesOnly: p.by == "size", Progress: show.layer,
+		Peer: torch.CPU(1), Threads: p.threads, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast, BytesOnly: p.by == "size", Progress: show.layer,
 	}, sample)
 	show.end()
 	if err != nil {
 		return err
 	}
 	if p.by == "time" {
+		var recomputed []float64
+		for _, k := range p.policy {
+			recomputed = append(recomputed, k.Recomputed(p.microBatches))
+		}
 		counts, times, err := balance.ByTime(measured.Layers, p.stages, balance.TimeConfig{
-			Recomputed: p.policy.Recomputed(p.microBatches), SecondsPerByte: measured.SecondsPerByte, Skips: measured.Skips, Ties: measured.Ties,
+			Recomputed: recomputed, SecondsPerByte: measured.SecondsPerByte, Skips: measured.Skips, Ties: measured.Ties,
 		})
 		if err != nil {
 			return err
 		}
 		return showTimes(stdout, p.format, measured.Layers, counts, times)
 	}
-	graphs, inputs := p.policy.Held(p.microBatches)
+	var held []balance.Held
+	for _, k := range p.policy {
+		graphs, inputs := k.Held(p.microBatches)
+		held = append(held, balance.Held{Graphs: graphs, Inputs: inputs})
+	}
 	counts, sizes, err := balance.BySize(measured.Layers, p.stages, balance.SizeConfig{
-		Graphs: graphs, Inputs: inputs, State: float64(p.slots), Input: measured.Input, Skips: measured.Skips, Ties: measured.Ties,
+		Held: held, State: float64(p.slots), Input: measured.Input, Skips: measured.Skips, Ties: measured.Ties,
 	})
 	if err != nil {
 		return err

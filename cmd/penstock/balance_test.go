@@ -154,6 +154,10 @@ func TestBalanceBySize(t *testing.T) {
 	if never.Bottleneck <= always.Bottleneck {
 		t.Errorf("never takes %v bytes, always %v", never.Bottleneck, always.Bottleneck)
 	}
+	mixed := run("--checkpoint", "never,always,always")
+	if mixed.Bottleneck > never.Bottleneck || mixed.Bottleneck < always.Bottleneck {
+		t.Errorf("a policy for each stage takes %v bytes, never %v, always %v", mixed.Bottleneck, never.Bottleneck, always.Bottleneck)
+	}
 	r := must(t, "balance", "--model", "mlp", "--stages", "2", "--by", "size")
 	if lines := strings.Split(r.stdout, "\n"); len(lines) != 6 || !strings.HasPrefix(lines[0], "--balance ") || !strings.Contains(r.stdout, "KiB") {
 		t.Errorf("got:\n%s", r.stdout)
@@ -214,6 +218,7 @@ func TestBalanceRefuses(t *testing.T) {
 		{model("--set", "depth=x"), []string{"--set depth=x", "whole number"}},
 		{model("--set", "heads=3"), []string{"--set heads=3"}},
 		{model("--checkpoint", "sometimes"), []string{`"sometimes"`, "except_last"}},
+		{model("--checkpoint", "never,always,never"), []string{"--checkpoint never,always,never", "3 policies for 2 stages"}},
 		{model("--optimizer", "sdg"), []string{`"sdg"`, "sgd"}},
 		{model("--optimizer", "adam", "--momentum", "0.9"), []string{"adam", "0.9"}},
 		{model("--momentum", "NaN"), []string{"--momentum NaN"}},

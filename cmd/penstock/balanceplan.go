@@ -24,9 +24,9 @@ type balancePlan struct {
 	model        *nn.Sequential
 	input        []int64 // of one sample
 	classes      int
-	policy       pipe.Checkpoint
-	slots        int // of the optimizer
-	rows         int // of a micro-batch
+	policy       []pipe.Checkpoint // one, or one for each stage
+	slots        int               // of the optimizer
+	rows         int               // of a micro-batch
 	microBatches int
 }
 
@@ -61,7 +61,7 @@ func (f balanceFlags) plan(given func(flag string) bool) (balancePlan, error) {
 
 // checkCosts reads "3,1,2.5".
 func (p *balancePlan) checkCosts() error {
-	for _, flag := range []string{"set", "by", "batch", "chunks", "checkpoint", "optimizer", "momentum", "threads", "repeats", "seed"} {
+	for _, flag := range []string{"set", "by", "batch", "chunks", "checkpoint", "autocast", "optimizer", "momentum", "threads", "repeats", "seed"} {
 		if p.given(flag) {
 			return badUsage("--%s with --costs: it is for measuring a --model; want it left out", flag)
 		}
@@ -135,8 +135,15 @@ func (p *balancePlan) checkMeasurement() error {
 
 // checkTraining checks what the trained stages will hold and do.
 func (p *balancePlan) checkTraining() (err error) {
-	if p.policy, err = pipe.ParseCheckpoint(p.policyName); err != nil {
-		return badUsage("--checkpoint %q: want never, except_last or always", p.policyName)
+	for word := range strings.SplitSeq(p.policyName, ",") {
+		policy, err := pipe.ParseCheckpoint(word)
+		if err != nil {
+			return badUsage("--checkpoint %q: want never, except_last or always, or a list with one for each stage", p.policyName)
+		}
+		p.policy = append(p.policy, policy)
+	}
+	if len(p.policy) != 1 && len(p.policy) != p.stages {
+		return badUsage("--checkpoint %s: %d policies for %d stages; want one for each, or one for all", p.policyName, len(p.policy), p.stages)
 	}
 	if !slices.Contains(optim.Names(), p.optimizerName) {
 		return badUsage("--optimizer %q: want one of %s", p.optimizerName, strings.Join(optim.Names(), ", "))

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"penstock/data"
@@ -239,8 +237,8 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 		return nil
 	}
 	balance, times, err := train.BalanceByTime(ctx, j.model, j.training, train.BalanceConfig{
-		Stages: j.stages, Batch: j.batch, Chunks: j.chunks, Checkpoint: j.costliest(),
-		Profile: profile.Config{Device: j.devices[0], Peer: j.devices[1], Threads: j.threads, Seed: j.seed},
+		Stages: j.stages, Batch: j.batch, Chunks: j.chunks, Checkpoints: j.policy,
+		Profile: profile.Config{Device: j.devices[0], Peer: j.devices[1], Threads: j.threads, Seed: j.seed, Autocast: j.autocast},
 	})
 	if err != nil {
 		return withRoom(err, roomForTiming)
@@ -252,11 +250,6 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n", numbers(balance), strings.Join(each, ", "))
 	return nil
-}
-
-// costliest is the policy that recomputes most: where stages have policies of their own, layers are timed as if all had that one.
-func (j *job) costliest() pipe.Checkpoint {
-	return slices.MaxFunc(j.policy, func(a, b pipe.Checkpoint) int { return cmp.Compare(a.Recomputed(j.chunks), b.Recomputed(j.chunks)) })
 }
 
 // numbers is a balance as the flag takes it.

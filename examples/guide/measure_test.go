@@ -20,7 +20,7 @@ func Example_byTime() {
 	measured, err := profile.Measure(ctx, model, profile.Config{}, sample)
 	check(err)
 	counts, times, err := balance.ByTime(measured.Layers, 2, balance.TimeConfig{
-		Recomputed:     7. / 8, // except_last with 8 micro-batches
+		Recomputed:     []float64{pipe.ExceptLast.Recomputed(8)}, // of 8 micro-batches, on every stage
 		SecondsPerByte: measured.SecondsPerByte,
 		Skips:          measured.Skips,
 	})
@@ -42,8 +42,8 @@ func Example_bySize() {
 	measured, err := profile.Measure(ctx, model, profile.Config{BytesOnly: true}, sample)
 	check(err)
 	counts, sizes, err := balance.BySize(measured.Layers, 2, balance.SizeConfig{
-		Graphs: 1, Inputs: 7, // of 8 micro-batches; with the policy never 8 and 0
-		State: 2, // Adam
+		Held:  []balance.Held{{Graphs: 1, Inputs: 7}}, // of 8 micro-batches, on every stage; with the policy never {Graphs: 8}
+		State: 2,                                      // Adam
 		Input: measured.Input, Skips: measured.Skips, Ties: measured.Ties,
 	})
 	check(err)

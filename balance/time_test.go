@@ -1,0 +1,40 @@
+package balance_test
+
+import (
+	"slices"
+	"testing"
+
+	"penstock/balance"
+)
+
+func TestByTime(t *testing.T) {
+	layer := balance.Layer{Forward: 1, Backward: 1}
+	heavy := balance.Layer{Forward: 1, Backward: 1, Output: 8, Gradient: 8}
+	dear := balance.Layer{Forward: 5, Backward: 5}
+	tests := []struct {
+		reason string
+		layers []balance.Layer
+		n      int
+		config balance.TimeConfig
+		want   []int
+	}{
+		{"a cut behind a heavy output is avoided", []balance.Layer{layer, layer, heavy, layer}, 2, balance.TimeConfig{SecondsPerByte: 1}, []int{2, 2}},
+		{"where transfers are free it is not", []balance.Layer{layer, heavy, layer, layer}, 2, balance.TimeConfig{}, []int{2, 2}},
+		{"recomputation counts forward twice", []balance.Layer{{Forward: 4}, {Backward: 3}, {Backward: 3}}, 2, balance.TimeConfig{Recomputed: []float64{1}}, []int{1, 2}},
+		{"without it the two are cut elsewhere", []balance.Layer{{Forward: 4}, {Backward: 3}, {Backward: 4}}, 2, balance.TimeConfig{}, []int{2, 1}},
+		{"a stage that recomputes takes less", []balance.Layer{{Forward: 1}, {Forward: 1}, {Forward: 1}, {Forward: 1}, {Forward: 1}, {Forward: 1}}, 2,
+			balance.TimeConfig{Recomputed: []float64{0, 1}}, []int{4, 2}},
+		{"a skip from end to end is paid by whoever has its ends", []balance.Layer{layer, layer, layer, layer}, 3,
+			balance.TimeConfig{SecondsPerByte: 1, Skips: []balance.Skip{{From: 0, To: []int{3}, Bytes: 2, Gradient: 2}}}, []int{1, 2, 1}},
+		{"equals are ordered behind a skip that is popped twice", []balance.Layer{dear, layer, layer, layer}, 3,
+			balance.TimeConfig{SecondsPerByte: 1, Skips: []balance.Skip{{From: 0, To: []int{1, 2}}}}, []int{1, 2, 1}},
+	}
+	for _, test := range tests {
+		t.Run(test.reason, func(t *testing.T) {
+			got, costs, err := balance.ByTime(test.layers, test.n, test.config)
+			if err != nil || !slices.Equal(got, test.want) {
+				t.Errorf("got %v, %v, %v, want %v", got, costs, err, test.want)
+			}
+		})
+	}
+}
