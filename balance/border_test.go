@@ -40,8 +40,10 @@ func ties(t *rapid.T, layers int) []balance.Tie {
 	if layers > 1 {
 		for range rapid.IntRange(0, 3).Draw(t, "ties") {
 			from := rapid.IntRange(0, layers-2).Draw(t, "tie from")
+			to := rapid.SliceOfNDistinct(rapid.IntRange(from+1, layers-1), 1, 4, rapid.ID[int]).Draw(t, "tie to")
+			slices.Sort(to)
 			ties = append(ties, balance.Tie{
-				From: from, To: rapid.IntRange(from+1, layers-1).Draw(t, "tie to"),
+				From: from, To: to,
 				Bytes: int64(rapid.IntRange(0, 9).Draw(t, "tie bytes")), Gradient: int64(rapid.IntRange(0, 9).Draw(t, "tie gradient")),
 			})
 		}
@@ -128,8 +130,9 @@ func times(layers []balance.Layer, counts []int, c balance.TimeConfig) []float64
 		}
 	}
 	for _, t := range c.Ties {
-		if of[t.From] != of[t.To] {
-			costs[of[t.From]] += c.SecondsPerByte * float64(t.Gradient)
+		users := append([]int{of[t.From]}, destinations(balance.Skip{From: t.From, To: t.To}, of)...)
+		for _, stage := range users[:len(users)-1] { // each receives from the next
+			costs[stage] += c.SecondsPerByte * float64(t.Gradient)
 		}
 	}
 	return costs
@@ -154,8 +157,8 @@ func sizes(layers []balance.Layer, counts []int, c balance.SizeConfig) []float64
 		}
 	}
 	for _, t := range c.Ties {
-		if of[t.From] != of[t.To] {
-			costs[of[t.To]] += float64(t.Bytes)
+		for _, stage := range destinations(balance.Skip{From: t.From, To: t.To}, of) {
+			costs[stage] += float64(t.Bytes)
 		}
 	}
 	for _, s := range c.Skips {

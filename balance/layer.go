@@ -40,13 +40,20 @@ type Skip struct {
 	Leave    int64 // bytes that the graph of From's stage does not save, and that are held because a later stage pops them
 }
 
-// Tie is the use of a parameter that an earlier layer has too, such as the embedding that is also a network's head. It is part of its first layer's parameters and not of the others'.
-// On another stage than that each use has a copy of the value; its gradient goes back with every micro-batch.
+// Tie is a parameter that several layers use, such as the embedding that is also a network's head. It is part of its first layer's parameters and not of the others'. Every
+// other stage that uses it has a copy of the value. The gradient is summed from stage to stage: with every micro-batch, each stage that uses the parameter hands it to the one before that does.
 type Tie struct {
-	From, To int // the first layer that has it, and a later one
+	From int   // the first layer that has it
+	To   []int // the others, in ascending order
 
 	Bytes    int64
 	Gradient int64 // bytes; 0 if the parameter is frozen
+}
+
+// lastsBeyond says whether the stage [start, end) uses the parameter, and a later one does too.
+func (t Tie) lastsBeyond(start, end int) bool {
+	here := start <= t.From && t.From < end || slices.ContainsFunc(t.To, func(to int) bool { return start <= to && to < end })
+	return here && t.To[len(t.To)-1] >= end
 }
 
 // check refuses what no measurement gives.
@@ -96,7 +103,7 @@ func checkSkips(skips []Skip, layers int) error {
 
 func checkTies(ties []Tie, layers int) error {
 	for i, t := range ties {
-		if err := checkRoute("tie", i, t.From, []int{t.To}, layers); err != nil {
+		if err := checkRoute("tie", i, t.From, t.To, layers); err != nil {
 			return err
 		}
 		if min(t.Bytes, t.Gradient) < 0 {

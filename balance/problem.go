@@ -33,20 +33,8 @@ type skipTerms struct {
 	keep float64 // to the stage of from, once, if any later stage has a layer of to
 }
 
-func newTerms(layers, skips int) terms {
-	return terms{make([]float64, layers), make([]float64, layers), make([]float64, layers), make([]skipTerms, skips)}
-}
-
-// routes lists where skips and ties go.
-func routes(skips []Skip, ties []Tie) []route {
-	var all []route
-	for _, s := range skips {
-		all = append(all, route{s.From, s.To})
-	}
-	for _, t := range ties {
-		all = append(all, route{t.From, []int{t.To}})
-	}
-	return all
+func newTerms(layers int) terms {
+	return terms{layer: make([]float64, layers), enter: make([]float64, layers), leave: make([]float64, layers)}
 }
 
 // byStage finds what differs between stages: the distinct settings, and for each stage which is its own. A single setting is for all; without any, the zero one is.

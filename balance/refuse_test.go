@@ -65,8 +65,8 @@ func TestBordersRefuse(t *testing.T) {
 		{balance.SizeConfig{Input: -1}, "input of -1 bytes"},
 		{balance.SizeConfig{Input: math.MaxInt64}, "there is no such device"},
 		{balance.SizeConfig{Skips: skip(2, 0)}, "skip 0 goes from layer 2 to layers [0]"},
-		{balance.SizeConfig{Ties: []balance.Tie{{From: 2, To: 0}}}, "tie 0 goes from layer 2 to layers [0]"},
-		{balance.SizeConfig{Ties: []balance.Tie{{From: 1, To: 2, Gradient: -8}}}, "tie 0, from layer 1, has 0 bytes and -8 of gradient"},
+		{balance.SizeConfig{Ties: []balance.Tie{{From: 2, To: []int{0}}}}, "tie 0 goes from layer 2 to layers [0]"},
+		{balance.SizeConfig{Ties: []balance.Tie{{From: 1, To: []int{2}, Gradient: -8}}}, "tie 0, from layer 1, has 0 bytes and -8 of gradient"},
 	} {
 		if counts, sizes, err := balance.BySize(layers, 2, test.config); err == nil || !strings.Contains(err.Error(), test.want) || counts != nil || sizes != nil {
 			t.Errorf("%+v: got %v, %v, %v, want an error with %q", test.config, counts, sizes, err, test.want)

@@ -43,7 +43,7 @@ func (s StageSize) Total() int64 {
 // BySize returns how many layers each of n stages takes so that the largest stage is smallest, and what each stage holds. It is exact, as [Partition] is, with the same order among
 // equals; errors and effort are those of [ByTime]. A stage holds
 //
-//   - its parameters, their gradients, the optimizer's state of them, and its buffers; of a parameter that an earlier stage has, a copy for each use,
+//   - its parameters, their gradients, the optimizer's state of them, and its buffers; of a parameter that an earlier stage has, a copy,
 //   - Graphs times what its layers save for backward, and what comes and goes as far as the graph holds it: its input, or a copy if its first layer would overwrite that; its output;
 //     skips,
 //   - Inputs times the activation before it, and the skips from earlier stages that its layers pop; on the first stage the model's input instead, of all micro-batches.
@@ -53,7 +53,7 @@ func BySize(layers []Layer, n int, config SizeConfig) ([]int, []StageSize, error
 		return nil, nil, err
 	}
 	helds, of := byStage(config.Held)
-	p := problem{of: of, skips: routes(config.Skips, config.Ties)}
+	p := problem{of: of, skips: config.routes()}
 	for _, h := range helds {
 		p.prices = append(p.prices, config.terms(layers, h))
 	}
@@ -68,7 +68,7 @@ func BySize(layers []Layer, n int, config SizeConfig) ([]int, []StageSize, error
 // terms are those of a stage that holds so many micro-batches.
 func (c SizeConfig) terms(layers []Layer, h Held) terms {
 	graphs, inputs := float64(h.Graphs), float64(h.Inputs)
-	t := newTerms(len(layers), len(c.Skips)+len(c.Ties))
+	t := newTerms(len(layers))
 	for i, l := range layers {
 		t.layer[i] = float64(l.Parameters+l.Trainable+c.state(l)+l.Buffers) + graphs*float64(l.Saved)
 		t.enter[i] = (graphs+inputs)*float64(c.Input) + graphs*float64(l.Enter)
@@ -77,13 +77,25 @@ func (c SizeConfig) terms(layers []Layer, h Held) terms {
 		}
 		t.leave[i] = graphs * float64(l.Leave)
 	}
-	for i, s := range c.Skips {
-		t.skips[i] = skipTerms{in: inputs*float64(s.Bytes) + graphs*float64(s.Enter), keep: graphs * float64(s.Leave)}
+	for _, s := range c.Skips {
+		t.skips = append(t.skips, skipTerms{in: inputs*float64(s.Bytes) + graphs*float64(s.Enter), keep: graphs * float64(s.Leave)})
 	}
-	for i, tie := range c.Ties {
-		t.skips[len(c.Skips)+i] = skipTerms{in: float64(tie.Bytes)}
+	for _, tie := range c.Ties {
+		t.skips = append(t.skips, skipTerms{in: float64(tie.Bytes)})
 	}
 	return t
+}
+
+// routes are those of the terms.
+func (c SizeConfig) routes() []route {
+	var all []route
+	for _, s := range c.Skips {
+		all = append(all, route{s.From, s.To})
+	}
+	for _, t := range c.Ties {
+		all = append(all, route{t.From, t.To})
+	}
+	return all
 }
 
 // Sizes is what each stage of a balance holds; see [BySize]. It returns an error if counts do not cut the layers, or where BySize would.
@@ -123,7 +135,7 @@ func Sizes(layers []Layer, counts []int, config SizeConfig) ([]StageSize, error)
 			}
 		}
 		for _, t := range config.Ties {
-			if enters, _ := crosses(t.From, []int{t.To}, counts, start, end); enters {
+			if enters, _ := crosses(t.From, t.To, counts, start, end); enters {
 				s.Parameters += t.Bytes
 			}
 		}
@@ -189,7 +201,7 @@ func (c SizeConfig) checkRange(layers []Layer) error {
 		all += graphs*float64(s.Leave) + float64(len(s.To))*(inputs*float64(s.Bytes)+graphs*float64(s.Enter))
 	}
 	for _, t := range c.Ties {
-		all += float64(t.Bytes)
+		all += float64(len(t.To)) * float64(t.Bytes)
 	}
 	if all >= math.MaxInt64/2 {
 		return fmt.Errorf("balance: the stages would hold %.3g bytes: there is no such device", all)

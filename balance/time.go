@@ -33,7 +33,7 @@ func (t StageTime) Total() float64 {
 // same order among equals, and what crosses a border counts: a transfer is the receiving stage's work. A stage receives
 //
 //   - the activation of the border before it, and each skip from an earlier stage that one of its layers pops, once,
-//   - the gradient of the border behind it, the gradient of each of its skips from every later stage that pops it, and those of its parameters from every use on a later stage.
+//   - the gradient of the border behind it, the gradient of each of its skips from every later stage that pops it, and that of each parameter that it uses from the next stage that uses it too.
 //
 // Times are rounded as Partition's costs are, with the number of terms (layers, borders, skips) in place of the number of layers.
 //
@@ -45,7 +45,7 @@ func ByTime(layers []Layer, n int, config TimeConfig) ([]int, []StageTime, error
 		return nil, nil, err
 	}
 	shares, of := byStage(config.Recomputed)
-	p := problem{of: of, skips: routes(config.Skips, config.Ties)}
+	p := problem{of: of, skips: config.routes()}
 	for _, share := range shares {
 		p.prices = append(p.prices, config.terms(layers, share))
 	}
@@ -59,7 +59,7 @@ func ByTime(layers []Layer, n int, config TimeConfig) ([]int, []StageTime, error
 
 // terms are those of a stage that recomputes a share of its micro-batches.
 func (c TimeConfig) terms(layers []Layer, share float64) terms {
-	t := newTerms(len(layers), len(c.Skips)+len(c.Ties))
+	t := newTerms(len(layers))
 	for i, l := range layers {
 		t.layer[i] = l.Forward + l.Backward + share*l.Forward
 		if i+1 < len(layers) {
@@ -67,13 +67,31 @@ func (c TimeConfig) terms(layers []Layer, share float64) terms {
 			t.leave[i] = c.SecondsPerByte * float64(l.Gradient)
 		}
 	}
-	for i, s := range c.Skips {
-		t.skips[i] = skipTerms{in: c.SecondsPerByte * float64(s.Bytes), out: c.SecondsPerByte * float64(s.Gradient)}
+	for _, s := range c.Skips {
+		t.skips = append(t.skips, skipTerms{in: c.SecondsPerByte * float64(s.Bytes), out: c.SecondsPerByte * float64(s.Gradient)})
 	}
-	for i, tie := range c.Ties {
-		t.skips[len(c.Skips)+i] = skipTerms{out: c.SecondsPerByte * float64(tie.Gradient)}
+	for _, tie := range c.Ties {
+		for range tie.To {
+			t.skips = append(t.skips, skipTerms{out: c.SecondsPerByte * float64(tie.Gradient)})
+		}
 	}
 	return t
+}
+
+// routes are those of the terms. A tie's gradient goes from each use to the one before, and crosses a border where these two are on different stages.
+func (c TimeConfig) routes() []route {
+	var all []route
+	for _, s := range c.Skips {
+		all = append(all, route{s.From, s.To})
+	}
+	for _, t := range c.Ties {
+		from := t.From
+		for _, to := range t.To {
+			all = append(all, route{from, []int{to}})
+			from = to
+		}
+	}
+	return all
 }
 
 // Times is what each stage of a balance takes for a micro-batch; see [ByTime]. It returns an error if counts do not cut the layers, or where ByTime would.
@@ -108,8 +126,9 @@ func Times(layers []Layer, counts []int, config TimeConfig) ([]StageTime, error)
 			out += float64(s.Gradient) * float64(leaves)
 		}
 		for _, t := range config.Ties {
-			_, leaves := crosses(t.From, []int{t.To}, counts, start, end)
-			out += float64(t.Gradient) * float64(leaves)
+			if t.lastsBeyond(start, end) {
+				out += float64(t.Gradient)
+			}
 		}
 		t.Activations, t.Gradients = config.SecondsPerByte*in, config.SecondsPerByte*out
 		start = end

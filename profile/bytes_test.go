@@ -222,8 +222,8 @@ func TestTies(t *testing.T) {
 		t.Error("the shared parameter was left behind")
 	}
 	const weight = 11 * 8 * 4
-	if want := []balance.Tie{{From: 0, To: 2, Bytes: weight, Gradient: weight}, {From: 0, To: 4, Bytes: weight, Gradient: weight}}; !slices.Equal(p.Ties, want) {
-		t.Errorf("ties %+v, want %+v", p.Ties, want)
+	if len(p.Ties) != 1 || p.Ties[0].From != 0 || !slices.Equal(p.Ties[0].To, []int{2, 4}) || p.Ties[0].Bytes != weight || p.Ties[0].Gradient != weight {
+		t.Errorf("ties %+v", p.Ties)
 	}
 	var all int64
 	for _, l := range p.Layers {

@@ -106,9 +106,9 @@ func (b *block) loose() int64 {
 	return b.bytes
 }
 
-// parameters counts bytes by shape. A shared parameter is its first layer's; later handles on it are ties.
+// parameters counts bytes by shape. A shared parameter is its first layer's; layers behind that one have a tie.
 func (m *measurement) parameters(p *Profile) {
-	first := map[*nn.Param]int{}
+	first, tied := map[*nn.Param]int{}, map[*nn.Param]int{}
 	for i, l := range m.layers {
 		for _, s := range l.State() {
 			owner := s.Owner()
@@ -128,12 +128,20 @@ func (m *measurement) parameters(p *Profile) {
 		}
 		for _, s := range nn.Shared(l.Layer) {
 			owner := s.Owner()
-			if from := first[owner]; from < i {
-				tie := balance.Tie{From: from, To: i, Bytes: bytesOf(owner)}
+			from := first[owner]
+			if from == i {
+				continue
+			}
+			if _, known := tied[owner]; !known {
+				tied[owner] = len(p.Ties)
+				tie := balance.Tie{From: from, Bytes: bytesOf(owner)}
 				if s.Trainable() {
 					tie.Gradient = tie.Bytes
 				}
 				p.Ties = append(p.Ties, tie)
+			}
+			if tie := &p.Ties[tied[owner]]; !slices.Contains(tie.To, i) {
+				tie.To = append(tie.To, i)
 			}
 		}
 	}

@@ -41,7 +41,7 @@ type Config struct {
 type Profile struct {
 	Layers []balance.Layer // the model's flattened layers
 	Skips  []balance.Skip  // between different layers
-	Ties   []balance.Tie   // uses of parameters that earlier layers have
+	Ties   []balance.Tie   // parameters that different layers use
 	Input  int64           // bytes of the sample
 	// SecondsPerByte of a transfer: all copies of what crosses borders in this model, by size.
 	SecondsPerByte float64
