@@ -81,6 +81,7 @@ type Pipe struct {
 
 // program is a graph with what running it asks for.
 type program struct {
+	planned *schedule.Program
 	*schedule.Graph
 	awaited []bool // by id: another worker waits for the action
 }
@@ -231,6 +232,16 @@ func (p *Pipe) Convert(ctx context.Context, dtype torch.DType) error {
 // Stages lists the stages. The caller must not change them.
 func (p *Pipe) Stages() []*Stage { return p.stages }
 
+// Program is what the workers do in a Step of so many micro-batches: what schedule.Simulate predicts, and what a recorded timeline is of. Its workers are in the order of Devices; with
+// CopyWorkers those that copy follow. The caller must not change it. It returns an error if there are no such programs, as for less than one micro-batch.
+func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
+	g, err := p.graph(programKey{microBatches, schedule.Whole, true})
+	if err != nil {
+		return nil, err
+	}
+	return g.planned, nil
+}
+
 // SetRecord switches the recording of timelines for runs that start from now on.
 func (p *Pipe) SetRecord(on bool) { p.record.Store(on) }
 
@@ -347,7 +358,7 @@ func (p *Pipe) graph(key programKey) (*program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pipe: %w", err)
 	}
-	g := &program{Graph: planned.Graph()}
+	g := &program{planned: planned, Graph: planned.Graph()}
 	g.awaited = make([]bool, len(g.Actions))
 	for _, deps := range g.Cross {
 		for _, id := range deps {

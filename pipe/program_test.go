@@ -1,0 +1,60 @@
+package pipe_test
+
+import (
+	"context"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/pipe"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+func TestProgramIsWhatStepRuns(t *testing.T) {
+	torchtest.Check(t)
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	batch := pipe.Batch{Input: normal(5, 4)(c, 0), Target: normal(5, 3)(c, 1)}
+	for _, row := range []struct {
+		reason string
+		config pipe.Config
+	}{
+		{"the default", pipe.Config{Balance: []int{2, 2}, Chunks: 4}},
+		{"copies by workers of their own", pipe.Config{Balance: []int{2, 2}, Chunks: 4, CopyWorkers: true}},
+		{"late recomputation, stages that share a worker", pipe.Config{
+			Balance: []int{1, 2, 1}, Chunks: 4, Checkpoint: pipe.Always, LateRecompute: true, Devices: []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(0)},
+		}},
+	} {
+		row.config.Record = true
+		p := started(t, small(), row.config)
+		result, err := p.Step(context.Background(), batch, squares{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		program, err := p.Program(result.MicroBatches)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := schedule.Check(program, schedule.Limits{}); err != nil {
+			t.Errorf("%s: %v", row.reason, err)
+		}
+		got := schedule.Program{
+			Stages: program.Stages, MicroBatches: result.MicroBatches, Skips: program.Skips, LateRecompute: row.config.LateRecompute,
+			Workers: make([][]schedule.Action, result.Timeline.Workers),
+		}
+		for _, e := range result.Timeline.Events {
+			got.Workers[e.Worker] = append(got.Workers[e.Worker], e.Action)
+		}
+		if got.String() != program.String() {
+			t.Errorf("%s: the step ran\n%v, want\n%v", row.reason, &got, program)
+		}
+	}
+}
+
+func TestProgramOfNothing(t *testing.T) {
+	torchtest.Check(t)
+	p := started(t, small(), pipe.Config{Balance: []int{2, 2}})
+	if program, err := p.Program(0); err == nil {
+		t.Errorf("a program of 0 micro-batches is %v", program)
+	}
+}
