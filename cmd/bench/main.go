@@ -1,7 +1,8 @@
 // Command bench measures what the pipeline costs and gains, and prints one table: the matrix product against the core's peak, the overhead of a cell, steps of
-// whole models over one and two stages, and, when TORCHGPIPE names a torchgpipe checkout, the same models there, in alternation. `make bench` runs it.
+// whole models over one, two and four stages, beside the schedule's simulation, what parts of the machine are worth, and, when TORCHGPIPE names a torchgpipe
+// checkout, the same models there, in alternation. `make bench` runs it.
 //
-//	go run ./cmd/bench [--quick] [--format text|json]
+//	go run ./cmd/bench [--quick] [--only PART,...] [--format text|json]
 //
 // docs/benchmarks.md says what each number means.
 package main
@@ -14,21 +15,29 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
-
-	"penstock/torch"
 )
 
 func main() {
 	quick := flag.Bool("quick", false, "fewer and shorter rounds: seconds instead of minutes, and noisier")
+	only := flag.String("only", "", "measure only these parts, separated by commas: "+strings.Join(parts(), ", "))
 	format := flag.String("format", "text", "text or json")
 	flag.Parse()
-	if flag.NArg() > 0 || *format != "text" && *format != "json" {
-		flag.Usage()
+	chosen, err := choose(*only)
+	switch {
+	case err != nil:
+	case flag.NArg() > 0:
+		err = fmt.Errorf("unexpected argument %q; want flags only", flag.Arg(0))
+	case *format != "text" && *format != "json":
+		err = fmt.Errorf("--format %s: want text or json", *format)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, effortOf(*quick), *format, os.Getenv("TORCHGPIPE"), os.Stdout)
+	err = run(ctx, chosen, effortOf(*quick), *format, os.Getenv("TORCHGPIPE"), os.Stdout)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -40,24 +49,23 @@ func main() {
 type effort struct {
 	products int           // repetitions of the matrix product
 	blocks   int           // pairs of blocks of the cell's overhead
+	profile  int           // timed runs of each layer before it is cut
 	rounds   int           // of each workload
 	round    time.Duration // of one side of a round; at least one step
 }
 
 func effortOf(quick bool) effort {
 	if quick {
-		return effort{products: 10, blocks: 20, rounds: 3, round: 200 * time.Millisecond}
+		return effort{products: 10, blocks: 20, profile: 5, rounds: 3, round: 150 * time.Millisecond}
 	}
-	return effort{products: 50, blocks: 200, rounds: 9, round: 600 * time.Millisecond}
+	return effort{products: 50, blocks: 200, profile: 9, rounds: 7, round: 400 * time.Millisecond}
 }
 
-func run(ctx context.Context, e effort, format, torchgpipe string, w io.Writer) error {
+func run(ctx context.Context, chosen selection, e effort, format, torchgpipe string, w io.Writer) error {
 	usage := startUsage()
 	r := &report{Machine: describeMachine()}
 	var others []*child
-	if torchgpipe == "" {
-		r.Note = "torchgpipe: not compared; set TORCHGPIPE to the folder of a torchgpipe checkout"
-	} else {
+	if torchgpipe != "" {
 		var err error
 		if others, err = startChildren(ctx, torchgpipe); err != nil {
 			return err
@@ -68,51 +76,18 @@ func run(ctx context.Context, e effort, format, torchgpipe string, w io.Writer) 
 			}
 		}()
 	}
-	if err := measure(ctx, e, others, r); err != nil {
+	if err := measure(ctx, chosen, e, others, r); err != nil {
 		return err
 	}
 	for _, c := range others {
 		c.stop()
 	}
 	r.Machine.OtherCores = usage.others()
-	r.Targets = targets(r)
+	r.Targets, r.Notes = targets(r), r.notes(torchgpipe != "")
 	if format == "json" {
 		j := json.NewEncoder(w)
 		j.SetIndent("", "  ")
 		return j.Encode(r)
 	}
 	return r.write(w)
-}
-
-// measure fills the report. What fails in libtorch comes back as an error.
-func measure(ctx context.Context, e effort, others []*child, r *report) error {
-	var err error
-	if failed := torch.Try(func() { err = measureAll(ctx, e, others, r) }); failed != nil {
-		return failed
-	}
-	return err
-}
-
-func measureAll(ctx context.Context, e effort, others []*child, r *report) error {
-	r.Product = measureProduct(e.products)
-	ours, err := measureCell(ctx, e.blocks)
-	if err != nil {
-		return err
-	}
-	r.Cells = append(r.Cells, ours)
-	for _, c := range others {
-		theirs, err := c.cell(e.blocks)
-		if err != nil {
-			return err
-		}
-		r.Cells = append(r.Cells, theirs)
-	}
-	for _, w := range workloads {
-		result, err := w.measure(ctx, e, others)
-		if err != nil {
-			return fmt.Errorf("%s in %d micro-batches: %w", w.Model, w.Chunks, err)
-		}
-		r.Workloads = append(r.Workloads, result)
-	}
-	return nil
 }

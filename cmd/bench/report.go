@@ -8,11 +8,12 @@ import (
 // report is everything a run measured; --format json prints it as it is.
 type report struct {
 	Machine   machine          `json:"machine"`
-	Product   product          `json:"product"`
-	Cells     []cell           `json:"cells"` // ours first
-	Workloads []workloadResult `json:"workloads"`
+	Product   *product         `json:"product,omitempty"`
+	Cells     []cell           `json:"cells,omitempty"` // ours first
+	Workloads []workloadResult `json:"workloads,omitempty"`
+	Ablations []ablation       `json:"ablation,omitempty"` // by number of stages
 	Targets   []target         `json:"targets"`
-	Note      string           `json:"note,omitempty"`
+	Notes     []string         `json:"notes,omitempty"`
 }
 
 // spread is the middle of several measurements and how far they lie apart.
@@ -45,39 +46,15 @@ func paired(a, b []float64) spread {
 	return spreadOf(q)
 }
 
-// target is a number to reach.
-type target struct {
-	Name    string  `json:"name"`
-	Value   float64 `json:"value"`
-	Bound   float64 `json:"bound"`
-	AtLeast bool    `json:"at_least"` // otherwise at most
-	Met     bool    `json:"met"`
-}
-
-func atLeast(name string, value, bound float64) target {
-	return target{name, value, bound, true, value >= bound}
-}
-
-func atMost(name string, value, bound float64) target {
-	return target{name, value, bound, false, value <= bound}
-}
-
-func targets(r *report) []target {
-	list := []target{
-		atLeast("product: share of the core's peak", r.Product.Share, 0.85),
-		atMost("cell: overhead, us", r.Cells[0].Overhead.Median, 15),
+// notes says what a reader of the table has to know of this run.
+func (r *report) notes(compared bool) []string {
+	var list []string
+	if most := slices.Max(stageCounts); len(r.Workloads) > 0 && r.Machine.Cores < most {
+		list = append(list, fmt.Sprintf("%d stages on %d cores: the workers take turns on the cores, so only their memory tells something; the bubble bound is of as many cores as stages",
+			most, r.Machine.Cores))
 	}
-	for _, w := range r.Workloads {
-		if w.Model != "mlp" {
-			continue
-		}
-		name := fmt.Sprintf("mlp, %d micro-batches: ", w.Chunks)
-		if w.Chunks == 8 {
-			list = append(list, atMost(name+"2 stages / 1 stage", w.Ratio.Median, 0.65))
-		}
-		if w.Chunks > 1 && len(w.Others) > 0 && w.Others[0].Error == "" {
-			list = append(list, atMost(name+"2 stages, ours / torchgpipe", w.Others[0].Ours[1].Median, 0.45))
-		}
+	if !compared {
+		list = append(list, "torchgpipe: not compared; set TORCHGPIPE to the folder of a torchgpipe checkout")
 	}
 	return list
 }

@@ -7,53 +7,115 @@ import (
 	"text/tabwriter"
 )
 
+// table prints aligned columns, a block for each subject.
+type table struct {
+	*tabwriter.Writer
+	begun bool
+}
+
+// block starts a subject: columns of one have nothing to do with those of another.
+func (t *table) block(header ...string) {
+	if t.begun {
+		fmt.Fprintln(t)
+	}
+	t.begun = true
+	t.line(header...)
+}
+
+func (t *table) line(cells ...string) {
+	fmt.Fprintln(t, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+}
+
 // write prints the report as aligned text.
 func (r *report) write(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	line := func(cells ...string) { fmt.Fprintln(t, strings.TrimRight(strings.Join(cells, "\t"), "\t")) }
-
+	t := &table{Writer: tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)}
 	m := r.Machine
-	fmt.Fprintf(t, "%s, %d cores; libtorch %s; %s kernels; %s; other processes used %s cores\n", m.CPU, m.Cores, m.Libtorch, m.BLAS, m.Go, unknown(m.OtherCores))
-	fmt.Fprintln(t)
-	line("1024 x 1024 x 1024 float32, one thread", "GFLOP/s", "core's peak", "share")
-	line("product", fmt.Sprintf("%.0f", r.Product.GFLOPS), fmt.Sprintf("%.0f", r.Product.Peak), fmt.Sprintf("%.2f", r.Product.Share))
-	fmt.Fprintln(t)
-	line("us for each stage and micro-batch", "pipe", "plain loop", "overhead")
+	t.block(fmt.Sprintf("%s, %d cores; libtorch %s; %s kernels; %s; other processes used %s cores", m.CPU, m.Cores, m.Libtorch, m.BLAS, m.Go, unknown(m.OtherCores)))
+	r.writeParts(t)
+	r.writePipes(t)
+	r.writeIdle(t)
+	r.writeAblations(t)
+	r.writeOthers(t)
+	r.writeTargets(t)
+	for _, note := range r.Notes {
+		t.block(note)
+	}
+	return t.Flush()
+}
+
+// writeParts prints what is smaller than a workload.
+func (r *report) writeParts(t *table) {
+	if r.Product != nil {
+		t.block("1024 x 1024 x 1024 float32, one thread", "GFLOP/s", "core's peak", "share")
+		t.line("product", one(r.Product.GFLOPS, "%.0f"), one(r.Product.Peak, "%.0f"), one(r.Product.Share, "%.2f"))
+	}
+	if len(r.Cells) > 0 {
+		t.block("us for each stage and micro-batch", "pipe", "plain loop", "overhead")
+	}
 	for _, c := range r.Cells {
-		line(c.Name, fmt.Sprintf("%.1f", c.Pipe.Median), fmt.Sprintf("%.1f", c.Plain.Median), fmt.Sprintf("%.1f", c.Overhead.Median))
+		t.line(c.Name, one(c.Pipe.Median, "%.1f"), one(c.Plain.Median, "%.1f"), one(c.Overhead.Median, "%.1f"))
 	}
-	fmt.Fprintln(t)
-	line("workload", "batch", "micro-batches", "checkpoint", "balance", "step ms", "min-max", "2/1 stages", "min-max", "bubble bound", "idle", "peak MiB")
+}
+
+func (r *report) writePipes(t *table) {
+	if len(r.Workloads) == 0 {
+		return
+	}
+	t.block("workload", "batch", "micro-batches", "checkpoint", "stages", "balance", "samples/s", "step ms", "min-max", "time to 1 stage", "min-max", "bubble bound", "peak MiB")
 	for _, x := range r.Workloads {
-		for i, s := range x.Stages {
-			layers := x.Balance
-			ratio := []string{fmt.Sprintf("%.2f", x.Ratio.Median), span("%.2f", x.Ratio), fmt.Sprintf("%.2f", x.Bound)}
-			if i == 0 {
-				layers, ratio = []int{x.Balance[0] + x.Balance[1]}, []string{"", "", ""}
-			}
-			cells := []string{x.Model, fmt.Sprint(x.Batch), fmt.Sprint(x.Chunks), x.Checkpoint, join("%d", layers), fmt.Sprintf("%.1f", s.Step.Median), span("%.1f", s.Step)}
-			cells = append(cells, ratio...)
-			line(append(cells, join("%.2f", s.Idle), join("%.1f", mebibytes(s.Peak)))...)
+		for _, p := range x.Pipes {
+			t.line(x.Model, fmt.Sprint(x.Batch), fmt.Sprint(x.Chunks), x.Checkpoint, fmt.Sprint(p.Stages), join("%d", p.Balance), one(p.Throughput.Median, "%.1f"),
+				one(p.Step.Median, "%.1f"), span("%.1f", p.Step), one(p.Ratio.Median, "%.2f"), span("%.2f", p.Ratio), one(p.Bound, "%.2f"), join("%.1f", mebibytes(p.Peak)))
 		}
 	}
-	if r.compared() {
-		fmt.Fprintln(t)
-		line("against", "workload", "micro-batches", "stages", "ours ms", "theirs ms", "ours/theirs", "min-max", "BLAS kernels")
-		for _, x := range r.Workloads {
-			for _, o := range x.Others {
-				for i := range o.Step {
-					cells := []string{o.Name, x.Model, fmt.Sprint(x.Chunks), fmt.Sprint(i + 1), fmt.Sprintf("%.1f", x.Stages[i].Step.Median)}
-					if o.Error != "" {
-						line(append(cells, "failed: "+o.Error)...)
-						continue
-					}
-					line(append(cells, fmt.Sprintf("%.1f", o.Step[i].Median), fmt.Sprintf("%.2f", o.Ours[i].Median), span("%.2f", o.Ours[i]), o.BLAS)...)
-				}
+}
+
+func (r *report) writeIdle(t *table) {
+	if len(r.Workloads) == 0 {
+		return
+	}
+	t.block("idle share by stage", "micro-batches", "stages", "steps", "measured", "replayed", "simulated", "points apart", "step ms", "replayed", "simulated")
+	for _, x := range r.Workloads {
+		for _, p := range x.Pipes {
+			i := p.Idle
+			t.line(x.Model, fmt.Sprint(x.Chunks), fmt.Sprint(p.Stages), fmt.Sprint(i.Steps), join("%.2f", i.Measured), join("%.2f", i.Replayed), join("%.2f", i.Predicted),
+				join("%+.1f", i.Points), one(i.MeasuredMS, "%.1f"), one(i.ReplayedMS, "%.1f"), one(i.PredictedMS, "%.1f"))
+		}
+	}
+}
+
+func (r *report) writeAblations(t *table) {
+	for _, a := range r.Ablations {
+		t.block(fmt.Sprintf("%s over %d stages, balance %s", a.Model, a.Stages, join("%d", a.Balance)), "samples/s", "to the first", "min-max", "idle", "peak MiB")
+		for _, v := range a.Variants {
+			t.line(v.Name, one(v.Throughput.Median, "%.1f"), one(v.Faster.Median, "%.2f"), span("%.2f", v.Faster), join("%.2f", v.Idle.Measured), join("%.1f", mebibytes(v.Peak)))
+		}
+	}
+}
+
+func (r *report) writeOthers(t *table) {
+	if len(r.Workloads) == 0 || len(r.Workloads[0].Others) == 0 {
+		return
+	}
+	t.block("against", "workload", "micro-batches", "stages", "ours, samples/s", "theirs", "ours/theirs", "min-max", "BLAS kernels")
+	for _, x := range r.Workloads {
+		for _, o := range x.Others {
+			if o.Error != "" {
+				t.line(o.Name, x.Model, fmt.Sprint(x.Chunks), "failed: "+strings.ReplaceAll(o.Error, "\n", "; "))
+			}
+			for i, p := range o.Pipes {
+				t.line(o.Name, x.Model, fmt.Sprint(x.Chunks), fmt.Sprint(p.Stages), one(x.Pipes[i].Throughput.Median, "%.1f"), one(p.Throughput.Median, "%.1f"),
+					one(p.Faster.Median, "%.2f"), span("%.2f", p.Faster), o.BLAS)
 			}
 		}
 	}
-	fmt.Fprintln(t)
-	line("target", "measured", "bound", "")
+}
+
+func (r *report) writeTargets(t *table) {
+	if len(r.Targets) == 0 {
+		return
+	}
+	t.block("target", "measured", "bound", "")
 	for _, x := range r.Targets {
 		sign, verdict := "at most", "missed"
 		if x.AtLeast {
@@ -62,16 +124,11 @@ func (r *report) write(w io.Writer) error {
 		if x.Met {
 			verdict = "met"
 		}
-		line(x.Name, fmt.Sprintf("%.2f", x.Value), fmt.Sprintf("%s %.2f", sign, x.Bound), verdict)
+		t.line(x.Name, one(x.Value, "%.2f"), fmt.Sprintf("%s %.2f", sign, x.Bound), verdict)
 	}
-	if r.Note != "" {
-		fmt.Fprintln(t)
-		fmt.Fprintln(t, r.Note)
-	}
-	return t.Flush()
 }
 
-func (r *report) compared() bool { return len(r.Workloads) > 0 && len(r.Workloads[0].Others) > 0 }
+func one(v float64, format string) string { return fmt.Sprintf(format, v) }
 
 func span(format string, s spread) string {
 	return fmt.Sprintf(format+"-"+format, s.Min, s.Max)

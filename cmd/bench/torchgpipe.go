@@ -124,20 +124,6 @@ func (c *child) ask(request, answer any) error {
 	return json.Unmarshal(raw, answer)
 }
 
-// round is the median step in milliseconds.
-func (c *child) round(w workload, balance []int, length time.Duration) (float64, error) {
-	request := struct {
-		workload
-		Balance []int   `json:"balance"`
-		Seconds float64 `json:"seconds"`
-	}{w, balance, length.Seconds()}
-	var answer struct {
-		MS []float64 `json:"ms"`
-	}
-	err := c.ask(request, &answer)
-	return median(answer.MS), err
-}
-
 func (c *child) cell(blocks int) (cell, error) {
 	request := map[string]int{"stages": cellStages, "chunks": cellChunks, "width": cellWidth, "rows": cellRows, "blocks": max(blocks/5, 5)}
 	var answer struct {

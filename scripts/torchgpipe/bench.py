@@ -4,8 +4,10 @@
 
 First it writes a line about itself: {"blas": "the kernels' name"}. Then it reads requests, one JSON object a line, and answers each with one:
 
-    {"model": "mlp", "batch": 256, "chunks": 4, "checkpoint": "never", "balance": [16, 16], "seconds": 0.5}
-    {"ms": [...]}                           each step: forward, loss, backward, gradients dropped
+    {"model": "mlp", "options": {"width": 1024, "depth": 16}, "input": [256, 1024], "tokens": 0, "target": [256, 1024],
+     "chunks": 4, "checkpoint": "never", "balance": [16, 16], "seconds": 0.5}
+    {"ms": [...], "parameters": [...]}      each step: forward, loss, backward, gradients dropped; the trainable numbers of each layer. The input is of
+                                            whole numbers below tokens, or of floats
 
     {"cell": {"stages": 2, "chunks": 32, "width": 8, "rows": 2, "blocks": 20}}
     {"pipe_us": [...], "plain_us": [...]}   for each stage and micro-batch, in alternating blocks
@@ -46,9 +48,11 @@ class Trainer:
     def __init__(self, request):
         torch.manual_seed(7)
         balance = request['balance']
-        self.model = GPipe(networks.MODELS[request['model']](), balance, devices=['cpu'] * len(balance),
-                           chunks=request['chunks'], checkpoint=request['checkpoint'])
-        self.input, self.target = networks.data(request['model'], request['batch'])
+        model = networks.build(request['model'], request['options'])
+        self.parameters = networks.parameters(model)
+        self.model = GPipe(networks.cuttable(model, balance), balance, devices=['cpu'] * len(balance), chunks=request['chunks'],
+                           checkpoint=request['checkpoint'])
+        self.input, self.target = networks.data(request['input'], request['tokens']), networks.data(request['target'], 0)
         self.step()
 
     def step(self):
@@ -63,7 +67,7 @@ class Trainers:
         self.workload, self.trainers = None, {}
 
     def answer(self, request):
-        workload = [request[k] for k in ('model', 'batch', 'chunks', 'checkpoint')]
+        workload = [request[k] for k in ('model', 'options', 'input', 'chunks', 'checkpoint')]
         if workload != self.workload:
             self.workload, self.trainers = workload, {}
         key = tuple(request['balance'])
@@ -75,7 +79,7 @@ class Trainers:
             start = time.perf_counter()
             trainer.step()
             ms.append((time.perf_counter() - start) * 1e3)
-        return {'ms': ms}
+        return {'ms': ms, 'parameters': trainer.parameters}
 
 
 def cell(stages, chunks, width, rows, blocks):

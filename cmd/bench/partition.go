@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+
+	"penstock/balance"
+	"penstock/pipe"
+	"penstock/profile"
+	"penstock/torch"
+)
+
+// partitions gives a balance for each number of stages: even where all layers are, and else by the time that they are measured to take for a micro-batch.
+func (w workload) partitions(ctx context.Context, repeats int, stages ...int) ([][]int, error) {
+	var out [][]int
+	if w.Model == mlp {
+		for _, n := range stages {
+			var even []int
+			for range n {
+				even = append(even, 2*mlpDepth/n)
+			}
+			out = append(out, even)
+		}
+		return out, nil
+	}
+	model, err := w.build()
+	if err != nil {
+		return nil, err
+	}
+	s, err := w.shapes(w.Batch / int64(w.Chunks))
+	if err != nil {
+		return nil, err
+	}
+	c := torch.NewCtx(torch.Options{Seed: 7})
+	defer c.Close()
+	p, err := profile.Measure(ctx, model, profile.Config{Repeats: repeats}, s.input(c))
+	if err != nil {
+		return nil, err
+	}
+	policy, err := pipe.ParseCheckpoint(w.Checkpoint)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range stages {
+		counts, _, err := balance.ByTime(p.Layers, n, balance.TimeConfig{
+			Recomputed: []float64{policy.Recomputed(w.Chunks)}, SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties,
+		})
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, counts)
+	}
+	return out, nil
+}

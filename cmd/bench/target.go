@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"math"
+)
+
+// target is a number to reach.
+type target struct {
+	Name    string  `json:"name"`
+	Value   float64 `json:"value"`
+	Bound   float64 `json:"bound"`
+	AtLeast bool    `json:"at_least"` // otherwise at most
+	Met     bool    `json:"met"`
+}
+
+func atLeast(name string, value, bound float64) target {
+	return target{name, value, bound, true, value >= bound}
+}
+
+func atMost(name string, value, bound float64) target {
+	return target{name, value, bound, false, value <= bound}
+}
+
+// idlePoints is how far the simulation's idle shares may lie from the measured ones over two stages, which have a core each.
+const idlePoints = 5
+
+// targets are those of what was measured.
+func targets(r *report) []target {
+	var list []target
+	if r.Product != nil {
+		list = append(list, atLeast("product: share of the core's peak", r.Product.Share, 0.85))
+	}
+	if len(r.Cells) > 0 {
+		list = append(list, atMost("cell: overhead, us", r.Cells[0].Overhead.Median, 15))
+	}
+	for _, w := range r.Workloads {
+		name := fmt.Sprintf("%s, %d micro-batches, 2 stages: ", w.Model, w.Chunks)
+		for _, p := range w.Pipes {
+			if p.Stages != 2 {
+				continue
+			}
+			if w.Model == mlp && w.Chunks == 8 {
+				list = append(list, atMost(name+"time to that of 1 stage", p.Ratio.Median, 0.65))
+			}
+			list = append(list, atMost(name+"idle beside the simulation's, points", farthest(p.Idle.Points), idlePoints))
+		}
+		if w.Faster > 0 && len(w.Others) > 0 {
+			list = append(list, atLeast(name+"throughput to torchgpipe's", w.Others[0].over(2).Faster.Median, w.Faster))
+		}
+	}
+	return list
+}
+
+// over is what was measured over so many stages, or zero, which reaches no target, where torchgpipe failed.
+func (o otherResult) over(stages int) otherPipe {
+	for _, p := range o.Pipes {
+		if p.Stages == stages {
+			return p
+		}
+	}
+	return otherPipe{}
+}
+
+// farthest is the greatest distance from 0.
+func farthest(points []float64) float64 {
+	most := 0.0
+	for _, p := range points {
+		most = max(most, math.Abs(p))
+	}
+	return most
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// trainer is a workload in a pipe.
+type trainer struct {
+	model   *nn.Sequential
+	pipe    *pipe.Pipe
+	batch   pipe.Batch
+	loss    *nn.MSELoss
+	data    []*torch.Ctx // own the batch, on the first and the last device
+	actions actions      // of all steps of its rounds
+}
+
+// trainer makes a pipe with the workload's chunks and policy, on devices from first on, and warms it up. Devices of its own give a pipe accounts of its own.
+func (w workload) trainer(ctx context.Context, config pipe.Config, first int) (*trainer, error) {
+	var err error
+	if config.Checkpoint, err = pipe.ParseCheckpoint(w.Checkpoint); err != nil {
+		return nil, err
+	}
+	s, err := w.shapes(w.Batch)
+	if err != nil {
+		return nil, err
+	}
+	model, err := w.build()
+	if err != nil {
+		return nil, err
+	}
+	config.Chunks, config.Devices = w.Chunks, nil
+	for i := range config.Balance {
+		config.Devices = append(config.Devices, torch.CPU(first+i))
+	}
+	p, err := pipe.New(model, config)
+	if err != nil {
+		return nil, err
+	}
+	t := &trainer{model: model, pipe: p, loss: nn.NewMSELoss(nn.MSEConfig{})}
+	if t.actions.program, err = p.Program(w.Chunks); err != nil {
+		t.close()
+		return nil, err
+	}
+	for _, d := range []torch.Device{config.Devices[0], config.Devices[len(config.Devices)-1]} {
+		t.data = append(t.data, torch.NewCtx(torch.Options{Device: d, Seed: 7}))
+	}
+	t.batch = pipe.Batch{Input: s.input(t.data[0]), Target: normal(t.data[1], s.Target)}
+	for range 2 {
+		if _, err := t.step(ctx); err != nil {
+			t.close()
+			return nil, err
+		}
+	}
+	for _, d := range p.Devices() {
+		d.ResetPeak()
+	}
+	p.SetRecord(true)
+	return t, nil
+}
+
+func (t *trainer) close() {
+	for _, c := range t.data {
+		c.Close()
+	}
+	t.pipe.Close()
+	nn.Free(t.model)
+	for _, d := range t.pipe.Devices() {
+		d.Trim()
+	}
+}
+
+func (t *trainer) step(ctx context.Context) (*schedule.Timeline, error) {
+	r, err := t.pipe.Step(ctx, t.batch, t.loss)
+	nn.ZeroGrads(t.model)
+	t.batch.Step++
+	return r.Timeline, err
+}
+
+// round is the median of the steps, in milliseconds, that fit into some time. They are recorded, which takes a look at the clock for each action.
+func (t *trainer) round(ctx context.Context, length time.Duration) (float64, error) {
+	var ms []float64
+	for begin := time.Now(); len(ms) == 0 || time.Since(begin) < length; {
+		start := time.Now()
+		timeline, err := t.step(ctx)
+		if err != nil {
+			return 0, err
+		}
+		ms = append(ms, time.Since(start).Seconds()*1e3)
+		if err := t.actions.add(timeline); err != nil {
+			return 0, err
+		}
+	}
+	return median(ms), nil
+}
+
+// peaks is the most that each device has held since the warm-up: parameters, gradients, batch, activations, workspaces.
+func (t *trainer) peaks() []int64 {
+	var out []int64
+	for _, d := range t.pipe.Devices() {
+		out = append(out, d.Memory().Peak)
+	}
+	return out
+}
