@@ -174,7 +174,7 @@ func (p *Pipe) hire() error {
 		}
 		w, err := newWorker(d, p.cfg.Threads, cores)
 		if err != nil {
-			return err
+			return fmt.Errorf("pipe: the worker of %v: %w", d, err)
 		}
 		p.workers = append(p.workers, w)
 	}
