@@ -302,7 +302,7 @@ func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) err
 		defer all.Done()
 		for i, s := range p.stages {
 			if s.worker == worker {
-				errs[i] = ErrGoexit // overwritten unless f ends the goroutine
+				errs[i] = fmt.Errorf("pipe: stage %d: %w", i, ErrGoexit) // overwritten unless f ends the goroutine
 				errs[i] = onStage(i, c, f)
 			}
 		}

@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"regexp"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -208,81 +204,6 @@ func TestUseAfterClose(t *testing.T) {
 			t.Errorf("%s after Close: %v", name, err)
 		}
 	}
-}
-
-// Runs of several goroutines on one pipe do not mix.
-func TestConcurrentRuns(t *testing.T) {
-	torchtest.Check(t)
-	model := nn.NewSequential(nn.NewLinear(4, 8), nn.NewTanh(), nn.NewLinear(8, 3))
-	p := started(t, model, pipe.Config{Balance: []int{1, 1, 1}, Chunks: 4})
-	var wg sync.WaitGroup
-	for g := range 6 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			c := torch.NewCtx(torch.Options{Threads: 1})
-			defer c.Close()
-			x := normal(8, 4)(c, g)
-			var want string
-			for range 10 {
-				y, err := p.Eval(context.Background(), x)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				got := string(torch.Bytes(y))
-				y.Free()
-				if want == "" {
-					want = got
-				} else if got != want {
-					t.Errorf("goroutine %d got another answer", g)
-				}
-				run, err := p.Forward(context.Background(), pipe.Batch{Input: x})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if string(torch.Bytes(run.Output())) != want {
-					t.Errorf("goroutine %d: forward differs from eval", g)
-				}
-				run.Close()
-			}
-		}()
-	}
-	wg.Wait()
-}
-
-// No thread outlives its pipe.
-func TestThreadsEndWithThePipe(t *testing.T) {
-	torchtest.Check(t)
-	model := small()
-	defer nn.Free(model)
-	before := 0
-	for i := range 20 {
-		p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1, 1, 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.Close()
-		if i == 3 {
-			before = threads(t)
-		}
-	}
-	for wait := 0; threads(t) > before+2; wait++ {
-		if wait == 100 {
-			t.Fatalf("%d threads, %d after the first pipes", threads(t), before)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
-func threads(t *testing.T) int {
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Skip("no /proc to count threads with")
-	}
-	n, _ := strconv.Atoi(regexp.MustCompile(`Threads:\s+(\d+)`).FindStringSubmatch(string(status))[1])
-	return n
 }
 
 // A recorded timeline has every action of the program, once, on its worker and in an order that the program allows.
