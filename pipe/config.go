@@ -96,7 +96,7 @@ var (
 // resolved returns the configuration with its defaults filled in, or says what is wrong with it.
 func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	if len(layers) == 0 {
-		return cfg, fmt.Errorf("pipe: the model has no layers")
+		return cfg, errors.New("pipe: the model has no layers; Add some before it is cut")
 	}
 	if cfg.Balance == nil {
 		cfg.Balance = []int{len(layers)}

@@ -84,12 +84,17 @@ func (run *Run) backward(ctx context.Context, retain bool, grads []*torch.Tensor
 		return fmt.Errorf("pipe: %d gradients for %d outputs; give one for each, nil where there is none", len(grads), len(run.outputs))
 	}
 	for i, g := range grads {
+		y := run.outputs[i]
 		switch {
 		case g == nil:
 		case g.Freed():
 			return fmt.Errorf("pipe: gradient %d was freed; keep it until Backward returns", i)
-		case fmt.Sprint(g.Shape()) != fmt.Sprint(run.outputs[i].Shape()):
-			return fmt.Errorf("pipe: output %d has the shape %v, its gradient %v; they must be the same", i, run.outputs[i].Shape(), g.Shape())
+		case !y.DType().IsFloat() || !g.DType().IsFloat():
+			return fmt.Errorf("pipe: gradient %d is %v and output %d is %v; both must be floating-point, and what is not has nil for a gradient", i, g, i, y)
+		case fmt.Sprint(g.Shape()) != fmt.Sprint(y.Shape()):
+			return fmt.Errorf("pipe: output %d has the shape %v, its gradient %v; they must be the same", i, y.Shape(), g.Shape())
+		case g.Kind() != y.Kind():
+			return fmt.Errorf("pipe: gradient %d is on %v and the last stage on %v; make it there", i, g.Kind(), c.Device())
 		}
 	}
 	r.grads, r.retain = grads, retain

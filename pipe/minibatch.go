@@ -50,7 +50,7 @@ func (p *Pipe) minibatch(b Batch, training, graph bool) (*minibatch, error) {
 	}
 	for i, v := range inputs {
 		if d := v.tensor.Kind(); d != p.stages[0].Device.Kind {
-			return nil, fmt.Errorf("pipe: input %d is on a %v device and the first stage on %v; make it there", i, d, p.stages[0].Device)
+			return nil, fmt.Errorf("pipe: input %d is on %v and the first stage on %v; make it there", i, d, p.stages[0].Device)
 		}
 	}
 	r := &minibatch{p: p, training: training, graph: graph, batch: b, inputs: inputs, inputGrad: graph && requiresGrad(inputs), total: total, parts: split(total, p.cfg.Chunks)}
@@ -83,7 +83,15 @@ func (r *minibatch) setTargets() (err error) {
 	if err == nil && total != r.total {
 		err = fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total, total)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	for i, v := range r.targets {
+		if d, last := v.tensor.Kind(), r.p.stages[len(r.p.stages)-1].Device; d != last.Kind {
+			return fmt.Errorf("pipe: target %d is on %v and the last stage on %v; make it there", i, d, last)
+		}
+	}
+	return nil
 }
 
 // recomputes says whether the cell's graph is made before backward and not in forward.

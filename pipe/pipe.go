@@ -175,7 +175,7 @@ func (p *Pipe) hire() error {
 		}
 		w, err := newWorker(d, p.cfg.Threads, cores)
 		if err != nil {
-			return err
+			return fmt.Errorf("pipe: the worker of %v: %w", d, err)
 		}
 		p.workers = append(p.workers, w)
 	}
@@ -313,7 +313,7 @@ func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) err
 		defer all.Done()
 		for i, s := range p.stages {
 			if s.worker == worker {
-				errs[i] = ErrGoexit // overwritten unless f ends the goroutine
+				errs[i] = fmt.Errorf("pipe: stage %d: %w", i, ErrGoexit) // overwritten unless f ends the goroutine
 				errs[i] = onStage(i, c, f)
 			}
 		}

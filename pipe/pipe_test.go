@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"regexp"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,40 +17,6 @@ import (
 
 func small() *nn.Sequential {
 	return nn.NewSequential(nn.NewLinear(4, 8), nn.NewTanh(), nn.NewDropout(0.5), nn.NewLinear(8, 3))
-}
-
-func TestNewRefusesWhatCannotWork(t *testing.T) {
-	torchtest.Check(t)
-	for _, row := range []struct {
-		reason string
-		model  *nn.Sequential
-		cfg    pipe.Config
-		is     error
-		want   string
-	}{
-		{"sum", small(), pipe.Config{Balance: []int{1, 2}}, pipe.ErrBalance, "[1 2] sums to 3, the model has 4 layers"},
-		{"zero", small(), pipe.Config{Balance: []int{4, 0}}, pipe.ErrBalance, "stage 1 has 0 layers"},
-		{"negative", small(), pipe.Config{Balance: []int{5, -1}}, pipe.ErrBalance, "stage 1 has -1 layers"},
-		{"empty", small(), pipe.Config{Balance: []int{}}, pipe.ErrBalance, "sums to 0"},
-		{"too few devices", small(), pipe.Config{Balance: []int{2, 2}, Devices: devices(1)}, pipe.ErrDevices, "1 for 2 stages"},
-		{"chunks", small(), pipe.Config{Chunks: -1}, pipe.ErrChunks, "-1"},
-		{"policy", small(), pipe.Config{Checkpoint: 7}, nil, "unknown checkpoint policy 7"},
-		{"threads", small(), pipe.Config{Threads: -2}, nil, "-2 threads"},
-		{"too many threads", small(), pipe.Config{Threads: 100000}, nil, "want 1 to 256"},
-		{"cores", small(), pipe.Config{Cores: [][]int{{100000}}}, nil, "100000"},
-		{"no layers", nn.NewSequential(), pipe.Config{}, nil, "no layers"},
-		{"a device beyond the last", small(), pipe.Config{Devices: []torch.Device{torch.CPU(5000)}}, nil, "cpu:5000"},
-		{"no such device", small(), pipe.Config{Devices: []torch.Device{torch.CUDA(0)}}, nil, "cuda:0"},
-	} {
-		p, err := pipe.New(row.model, row.cfg)
-		if err == nil {
-			p.Close()
-			nn.Free(row.model)
-		}
-		if err == nil || !strings.Contains(err.Error(), row.want) || row.is != nil && !errors.Is(err, row.is) {
-			t.Errorf("%s: got %v, want %q", row.reason, err, row.want)
-		}
-	}
 }
 
 func TestExtraDevicesAreIgnoredAndDefaultsFilledIn(t *testing.T) {
@@ -211,7 +173,7 @@ func TestInPlaceFirstLayer(t *testing.T) {
 	}
 }
 
-func TestBatchMisuse(t *testing.T) {
+func TestUseAfterClose(t *testing.T) {
 	torchtest.Check(t)
 	model := small()
 	p, err := pipe.New(model, pipe.Config{})
@@ -222,117 +184,26 @@ func TestBatchMisuse(t *testing.T) {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	x, ctx := normal(4, 4)(c, 0), context.Background()
-	for _, row := range []struct {
-		want string
-		b    pipe.Batch
-		loss nn.Loss
-	}{
-		{"no input", pipe.Batch{}, squares{}},
-		{"needs a loss", pipe.Batch{Input: x, Target: x}, nil},
-		{"no target", pipe.Batch{Input: x}, squares{}},
-		{"the input has 4 rows, the target 3", pipe.Batch{Input: x, Target: normal(3, 3)(c, 0)}, squares{}},
-		{"has no rows to split", pipe.Batch{Input: torch.Scalar(c, float32(1)), Target: x}, squares{}},
-	} {
-		if _, err := p.Step(ctx, row.b, row.loss); err == nil || !strings.Contains(err.Error(), row.want) {
-			t.Errorf("got %v, want %q", err, row.want)
-		}
-	}
-	freed := normal(4, 4)(c, 0)
-	freed.Free()
-	for _, b := range []pipe.Batch{{Input: freed, Target: x}, {Input: x, Target: freed}} {
-		if _, err := p.Step(ctx, b, squares{}); err == nil || !strings.Contains(err.Error(), "was freed") {
-			t.Errorf("got %v", err)
-		}
-	}
-	if _, err := p.Eval(ctx, freed); err == nil {
-		t.Error("Eval of a freed tensor went through")
-	}
-	p.Close()
-	p.Close()
-	if _, err := p.Step(ctx, pipe.Batch{Input: x, Target: normal(4, 3)(c, 0)}, squares{}); !errors.Is(err, pipe.ErrClosed) {
-		t.Errorf("Step after Close: %v", err)
-	}
-	if _, err := p.Eval(ctx, x); !errors.Is(err, pipe.ErrClosed) {
-		t.Errorf("Eval after Close: %v", err)
-	}
-	if err := p.OnStages(ctx, func(int, *torch.Ctx) error { return nil }); !errors.Is(err, pipe.ErrClosed) {
-		t.Errorf("OnStages after Close: %v", err)
-	}
-}
-
-// Runs of several goroutines on one pipe do not mix.
-func TestConcurrentRuns(t *testing.T) {
-	torchtest.Check(t)
-	model := nn.NewSequential(nn.NewLinear(4, 8), nn.NewTanh(), nn.NewLinear(8, 3))
-	p := started(t, model, pipe.Config{Balance: []int{1, 1, 1}, Chunks: 4})
-	var wg sync.WaitGroup
-	for g := range 6 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			c := torch.NewCtx(torch.Options{Threads: 1})
-			defer c.Close()
-			x := normal(8, 4)(c, g)
-			var want string
-			for range 10 {
-				y, err := p.Eval(context.Background(), x)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				got := string(torch.Bytes(y))
-				y.Free()
-				if want == "" {
-					want = got
-				} else if got != want {
-					t.Errorf("goroutine %d got another answer", g)
-				}
-				run, err := p.Forward(context.Background(), pipe.Batch{Input: x})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if string(torch.Bytes(run.Output())) != want {
-					t.Errorf("goroutine %d: forward differs from eval", g)
-				}
-				run.Close()
-			}
-		}()
-	}
-	wg.Wait()
-}
-
-// No thread outlives its pipe.
-func TestThreadsEndWithThePipe(t *testing.T) {
-	torchtest.Check(t)
-	model := small()
-	defer nn.Free(model)
-	before := 0
-	for i := range 20 {
-		p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1, 1, 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.Close()
-		if i == 3 {
-			before = threads(t)
-		}
-	}
-	for wait := 0; threads(t) > before+2; wait++ {
-		if wait == 100 {
-			t.Fatalf("%d threads, %d after the first pipes", threads(t), before)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
-func threads(t *testing.T) int {
-	status, err := os.ReadFile("/proc/self/status")
+	b := pipe.Batch{Input: x, Target: normal(4, 3)(c, 0)}
+	run, err := p.Forward(ctx, b)
 	if err != nil {
-		t.Skip("no /proc to count threads with")
+		t.Fatal(err)
 	}
-	n, _ := strconv.Atoi(regexp.MustCompile(`Threads:\s+(\d+)`).FindStringSubmatch(string(status))[1])
-	return n
+	p.Close()
+	p.Close()
+	for name, use := range map[string]func() error{
+		"Step":     func() error { _, err := p.Step(ctx, b, squares{}); return err },
+		"Forward":  func() error { _, err := p.Forward(ctx, b); return err },
+		"Backward": func() error { return run.Backward(ctx, b.Target) },
+		"Infer":    func() error { _, err := p.Infer(ctx, b, pipe.InferConfig{}); return err },
+		"Eval":     func() error { _, err := p.Eval(ctx, x); return err },
+		"OnStages": func() error { return p.OnStages(ctx, func(int, *torch.Ctx) error { return nil }) },
+		"Convert":  func() error { return p.Convert(ctx, torch.Float64) },
+	} {
+		if err := use(); !errors.Is(err, pipe.ErrClosed) {
+			t.Errorf("%s after Close: %v", name, err)
+		}
+	}
 }
 
 // A recorded timeline has every action of the program, once, on its worker and in an order that the program allows.

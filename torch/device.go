@@ -17,12 +17,17 @@ const (
 	KindCUDA Kind = 1
 )
 
-// String is "cpu" or "cuda".
+// String is "cpu", "cuda", or what else libtorch may have put a tensor on.
 func (k Kind) String() string {
-	if k == KindCUDA {
+	switch k {
+	case KindCPU:
+		return "cpu"
+	case KindCUDA:
 		return "cuda"
+	case 14:
+		return "meta"
 	}
-	return "cpu"
+	return fmt.Sprintf("device type %d", int(k))
 }
 
 // Device is a place that tensors live on, with an account of its memory: bytes live, their peak, and an optional limit.

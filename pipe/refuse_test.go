@@ -1,0 +1,275 @@
+package pipe_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// What New refuses: every message says what was given, what was expected, and what to do.
+func TestNewSaysWhatToDo(t *testing.T) {
+	torchtest.Check(t)
+	pass := func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x }
+	for _, row := range []struct {
+		reason string
+		model  *nn.Sequential
+		cfg    pipe.Config
+		is     error
+		want   []string
+	}{
+		{"no model", nil, pipe.Config{}, nil, []string{"the model is nil", "want an nn.Sequential"}},
+		{"no layers", nn.NewSequential(nn.NewSequential()), pipe.Config{}, nil, []string{"the model has no layers", "Add"}},
+		{"a balance that is too short", small(), pipe.Config{Balance: []int{1, 2}}, pipe.ErrBalance, []string{"[1 2] sums to 3", "the model has 4 layers", "balance.Partition finds one"}},
+		{"one that is too long", small(), pipe.Config{Balance: []int{4, 4}}, pipe.ErrBalance, []string{"[4 4] sums to 8", "the model has 4 layers", "balance.Partition finds one"}},
+		{"an empty one", small(), pipe.Config{Balance: []int{}}, pipe.ErrBalance, []string{"[] sums to 0", "the model has 4 layers", "balance.Partition finds one"}},
+		{"a stage of nothing", small(), pipe.Config{Balance: []int{4, 0}}, pipe.ErrBalance, []string{"stage 1 has 0 layers", "every stage needs at least 1", "balance [4 0]"}},
+		{"a stage of less", small(), pipe.Config{Balance: []int{-1, 5}}, pipe.ErrBalance, []string{"stage 0 has -1 layers", "every stage needs at least 1", "balance [-1 5]"}},
+		{"too few devices", small(), pipe.Config{Balance: []int{1, 1, 2}, Devices: devices(2)}, pipe.ErrDevices, []string{"2 for 3 stages", "give each stage one, the same one may serve several"}},
+		{"no devices", small(), pipe.Config{Devices: []torch.Device{}}, pipe.ErrDevices, []string{"0 for 1 stages"}},
+		{"a device beyond the last", small(), pipe.Config{Devices: []torch.Device{torch.CPU(torch.MaxCPU)}}, nil, []string{fmt.Sprintf("device cpu:%d", torch.MaxCPU), fmt.Sprintf("from 0 to %d", torch.MaxCPU-1)}},
+		{"a device before the first", small(), pipe.Config{Devices: []torch.Device{torch.CPU(-1)}}, nil, []string{"device cpu:-1", "from 0 to"}},
+		{"a device that is not there", small(), pipe.Config{Devices: []torch.Device{torch.CUDA(0)}}, nil, []string{"device cuda:0", "this libtorch (", "cannot use it"}},
+		{"chunks", small(), pipe.Config{Chunks: -3}, pipe.ErrChunks, []string{"-3", "want at least 1"}},
+		{"a policy", small(), pipe.Config{Checkpoint: 7}, nil, []string{"unknown checkpoint policy 7", "want Never, Always or ExceptLast"}},
+		{"a policy of a stage", small(), pipe.Config{Balance: []int{2, 2}, Checkpoints: []pipe.Checkpoint{pipe.Never, -1}}, nil, []string{"unknown checkpoint policy -1", "want Never, Always or ExceptLast"}},
+		{"policies", small(), pipe.Config{Balance: []int{2, 2}, Checkpoints: []pipe.Checkpoint{pipe.Never}}, nil, []string{"1 checkpoint policies for 2 stages", "give each stage one, or set Checkpoint for all"}},
+		{"threads", small(), pipe.Config{Threads: -1}, nil, []string{"-1 threads", "want 1 to 256"}},
+		{"too many threads", small(), pipe.Config{Threads: 257}, nil, []string{"257 threads", "want 1 to 256"}},
+		{"a core that is not there", small(), pipe.Config{Cores: [][]int{{100000}}}, nil, []string{"the worker of cpu:0", "no such core: 100000"}},
+		{"skips", nn.NewSequential(stashing(pass, "a")), pipe.Config{}, nil, []string{"skip connections do not match", `"0" stashes "a", which no layer pops`}},
+	} {
+		p, err := pipe.New(row.model, row.cfg)
+		if err == nil {
+			p.Close()
+			nn.Free(row.model)
+			t.Errorf("%s: it was taken", row.reason)
+			continue
+		}
+		for _, want := range append(row.want, "pipe: ") {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q is not in: %v", row.reason, want, err)
+			}
+		}
+		if row.is != nil && !errors.Is(err, row.is) {
+			t.Errorf("%s: errors.Is does not find %v", row.reason, row.is)
+		}
+	}
+}
+
+// What the types and constructors refuse before there is a pipe.
+func TestModelsThatCannotBeBuilt(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		build  func()
+		want   []string
+	}{
+		{"a layer twice", func() { l := nn.NewTanh(); nn.NewSequential(l, l) }, []string{`module "0" is already part of another module`, "make a second one and Share its parameters"}},
+		{"two layers of one name", func() { nn.NewSequential().Add("a", nn.NewTanh()).Add("a", nn.NewTanh()) }, []string{`"a" is declared twice`}},
+		{"a skip without a name", func() { (&nn.Base{}).Stashes("") }, []string{"a skip needs a name"}},
+		{"a namespace for a skip that is not there", func() { (&nn.Base{}).Isolate(nn.NewNamespace(), "a") }, []string{`"a" is not declared`, "Stashes and Pops declare names"}},
+	} {
+		func() {
+			defer func() {
+				got := fmt.Sprint(recover())
+				for _, want := range row.want {
+					if !strings.Contains(got, want) {
+						t.Errorf("%s: %q is not in: %s", row.reason, want, got)
+					}
+				}
+			}()
+			row.build()
+		}()
+	}
+	if _, err := torch.ParseDevice("foo"); err == nil || !strings.Contains(err.Error(), `unknown device "foo": want cpu:N or cuda:N`) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := pipe.ParseCheckpoint("sometimes"); err == nil || !strings.Contains(err.Error(), `"sometimes": want never, always or except_last`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What Step, Forward and Infer refuse of a batch, before anything runs.
+func TestBatchSaysWhatToDo(t *testing.T) {
+	torchtest.Check(t)
+	p := started(t, small(), pipe.Config{Balance: []int{2, 2}, Chunks: 2})
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	x, y, ctx := normal(4, 4)(c, 0), normal(4, 3)(c, 1), context.Background()
+	freed := normal(4, 4)(c, 0)
+	freed.Free()
+	number := torch.Scalar(c, float32(1))
+	three := normal(3, 4)(c, 0)
+	for _, row := range []struct {
+		reason string
+		b      pipe.Batch
+		want   []string
+	}{
+		{"no input", pipe.Batch{}, []string{"no input", "set Input, or Inputs for a tuple"}},
+		{"an empty tuple", pipe.Batch{Inputs: []pipe.Value{}}, []string{"no input", "set Input, or Inputs for a tuple"}},
+		{"both", pipe.Batch{Input: x, Inputs: []pipe.Value{pipe.Rows(x)}}, []string{"both Input and Inputs", "set one of them"}},
+		{"nil in a tuple", pipe.Batch{Inputs: []pipe.Value{pipe.Rows(x), pipe.Rows(nil)}}, []string{"input 1 is nil", "want a tensor"}},
+		{"nil to be whole", pipe.Batch{Inputs: []pipe.Value{pipe.Rows(x), pipe.NoChunk(nil)}}, []string{"input 1 is nil", "want a tensor"}},
+		{"nothing in a tuple", pipe.Batch{Inputs: []pipe.Value{{}}}, []string{"input 0 is nil", "want a tensor"}},
+		{"a number", pipe.Batch{Input: number}, []string{"input 0 is float32[]", "no rows to split into micro-batches", "wrap it in pipe.NoChunk"}},
+		{"a number in a tuple", pipe.Batch{Inputs: []pipe.Value{pipe.Rows(x), pipe.Rows(number)}}, []string{"input 1 is float32[]", "no rows to split into micro-batches"}},
+		{"nothing to split", pipe.Batch{Inputs: []pipe.Value{pipe.NoChunk(x), pipe.NoChunk(y)}}, []string{"no input has rows", "at least one must not be wrapped in pipe.NoChunk"}},
+		{"different rows", pipe.Batch{Inputs: []pipe.Value{pipe.NoChunk(x), pipe.Rows(x), pipe.Rows(three)}}, []string{"input 1 has 4 rows and input 2 has 3", "except what is wrapped in pipe.NoChunk"}},
+		{"freed", pipe.Batch{Input: freed}, []string{"input 0 was freed", "until the call returns"}},
+		{"on another kind of device", pipe.Batch{Inputs: []pipe.Value{pipe.Rows(x), pipe.Rows(meta(c, 4, 4))}}, []string{"input 1 is on meta", "the first stage on cpu:0", "make it there"}},
+	} {
+		row.b.Target = y
+		check := func(what string, err error) {
+			t.Helper()
+			for _, want := range append(row.want, "pipe: ") {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s, %s: got %v, want %q", row.reason, what, err, want)
+				}
+			}
+		}
+		_, err := p.Step(ctx, row.b, squares{})
+		check("Step", err)
+		_, err = p.Forward(ctx, row.b)
+		check("Forward", err)
+		_, err = p.Infer(ctx, row.b, pipe.InferConfig{})
+		check("Infer", err)
+	}
+	for _, row := range []struct {
+		reason string
+		b      pipe.Batch
+		loss   nn.Loss
+		want   []string
+	}{
+		{"no loss", pipe.Batch{Input: x, Target: y}, nil, []string{"Step needs a loss", "Forward and Backward do without"}},
+		{"no target", pipe.Batch{Input: x}, squares{}, []string{"no target", "set Target, or Targets for a loss of tuples"}},
+		{"both", pipe.Batch{Input: x, Target: y, Targets: []pipe.Value{pipe.Rows(y)}}, squares{}, []string{"both Target and Targets", "set one of them"}},
+		{"nil", pipe.Batch{Input: x, Targets: []pipe.Value{pipe.Rows(y), pipe.Rows(nil)}}, squares{}, []string{"target 1 is nil", "want a tensor"}},
+		{"freed", pipe.Batch{Input: x, Target: freed}, squares{}, []string{"target 0 was freed", "until the call returns"}},
+		{"other rows", pipe.Batch{Input: x, Target: three}, squares{}, []string{"the input has 4 rows, the target 3", "both must have the same"}},
+		{"rows that differ", pipe.Batch{Input: x, Targets: []pipe.Value{pipe.Rows(y), pipe.Rows(three)}}, squares{}, []string{"target 0 has 4 rows and target 1 has 3"}},
+		{"on another kind of device", pipe.Batch{Input: x, Target: meta(c, 4, 3)}, squares{}, []string{"target 0 is on meta", "the last stage on cpu:1", "make it there"}},
+	} {
+		_, err := p.Step(ctx, row.b, row.loss)
+		for _, want := range append(row.want, "pipe: ") {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: got %v, want %q", row.reason, err, want)
+			}
+		}
+	}
+	if _, err := p.Step(ctx, pipe.Batch{Input: x, Target: y}, squares{}); err != nil {
+		t.Errorf("after all that: %v", err)
+	}
+	nn.ZeroGrads(p.Model())
+}
+
+// What goes wrong between layers: the error has the coordinates of the layer, what it was given, and what would do.
+func TestLayersSayWhatToDo(t *testing.T) {
+	torchtest.Check(t)
+	pair := func() nn.Layer {
+		return tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{xs[0], c.Tanh(xs[0])} })
+	}
+	gives := func(f func(c *nn.Ctx, x *torch.Tensor) []*torch.Tensor) nn.Layer {
+		return tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return f(c, xs[0]) })
+	}
+	tensors := func(xs ...*torch.Tensor) []*torch.Tensor { return xs }
+	for _, row := range []struct {
+		reason string
+		layers []nn.Layer // the second is on stage 1
+		loss   nn.Loss
+		layer  string
+		stage  int
+		want   []string
+	}{
+		{"the model is given another type", []nn.Layer{nn.NewEmbedding(3, 4, nn.EmbeddingConfig{}), nn.NewTanh()}, squares{}, "0", 0, []string{"aten::embedding(float32[3,4], float32[2,4])"}},
+		{"another shape", []nn.Layer{nn.NewTanh(), nn.NewLinear(3, 4)}, squares{}, "1", 1, []string{"float32[2,4], float32[4,3]", "cannot be multiplied"}},
+		{"a tuple for a layer of one", []nn.Layer{pair(), nn.NewLinear(4, 4)}, squares{}, "1", 1, []string{"Forward(float32[2,4], float32[2,4])", "takes one tensor and was given a tuple of 2", "nn.TupleLayer"}},
+		{"no tensor", []nn.Layer{nn.NewTanh(), gives(func(*nn.Ctx, *torch.Tensor) []*torch.Tensor { return nil })}, squares{}, "1", 1, []string{"must return tensors that exist", "it returned an empty tuple"}},
+		{"nil in a tuple", []nn.Layer{gives(func(_ *nn.Ctx, x *torch.Tensor) []*torch.Tensor { return tensors(x, nil) }), pair()}, squares{}, "0", 0, []string{"must return tensors that exist", "it returned float32[2,4], none"}},
+		{"freed", []nn.Layer{nn.NewTanh(), gives(func(c *nn.Ctx, x *torch.Tensor) []*torch.Tensor { y := c.Tanh(x); y.Free(); return tensors(y) })}, squares{}, "1", 1, []string{"must return tensors that exist", "it returned freed"}},
+		{"a tuple for a loss of one", []nn.Layer{nn.NewTanh(), pair()}, squares{}, "loss", 1, []string{"loss(float32[2,4], float32[2,4], float32[2,4])", "the model gives a tuple of 2", "a tuple of 1 targets", "nn.TupleLoss"}},
+		{"a loss that is no number", []nn.Layer{nn.NewTanh(), nn.NewTanh()}, rowLoss{}, "loss", 1, []string{"a loss must be a number", "it is float32[2]"}},
+		{"a loss that is nothing", []nn.Layer{nn.NewTanh(), nn.NewTanh()}, noLoss{}, "loss", 1, []string{"a loss must be a number", "it is none"}},
+	} {
+		p := started(t, nn.NewSequential(row.layers...), pipe.Config{Balance: []int{1, 1}, Chunks: 2})
+		c := torch.NewCtx(torch.Options{})
+		_, err := p.Step(context.Background(), pipe.Batch{Input: normal(4, 4)(c, 0), Target: normal(4, 4)(c, 1)}, row.loss)
+		var e *pipe.Error
+		var op *torch.Error
+		if !errors.As(err, &e) || e.Layer != row.layer || e.Stage != row.stage || e.MicroBatch != 0 || e.Direction != schedule.Forward || !errors.As(err, &op) {
+			t.Errorf("%s: got %v, want an operator's failure in layer %q on stage %d", row.reason, err, row.layer, row.stage)
+		}
+		for _, want := range row.want {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q is not in: %v", row.reason, want, err)
+			}
+		}
+		c.Close()
+	}
+}
+
+// rowLoss gives each row its loss, noLoss none.
+type rowLoss struct{ squares }
+
+func (rowLoss) Forward(c *nn.Ctx, y, _ *torch.Tensor) *torch.Tensor {
+	return c.SumDim(y, []int64{1}, false)
+}
+
+type noLoss struct{ squares }
+
+func (noLoss) Forward(*nn.Ctx, *torch.Tensor, *torch.Tensor) *torch.Tensor { return nil }
+
+// Outputs of a whole batch must have rows to join; a loss on the last stage has no such need.
+func TestOutputsThatCannotBeJoined(t *testing.T) {
+	torchtest.Check(t)
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	for _, row := range []struct {
+		reason string
+		last   nn.Layer
+		want   []string
+	}{
+		{"numbers", layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Mean(x) }), []string{"output 0 is a number, float32[]", "let the last layer give each row its value"}},
+		{"tuples of different lengths", tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			if c.MicroBatch == 0 {
+				return xs[:]
+			}
+			return []*torch.Tensor{xs[0], xs[0]}
+		}), []string{"micro-batch 0 gave a tuple of 1 and micro-batch 1 one of 2", "the same number for every micro-batch"}},
+		{"different columns", layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Narrow(x, 1, 0, int64(c.MicroBatch)+1) }), []string{"aten::cat", "float32[2,1]", "float32[2,2]"}},
+	} {
+		p := started(t, nn.NewSequential(nn.NewTanh(), row.last), pipe.Config{Balance: []int{1, 1}, Chunks: 2})
+		live := liveBytes(2)
+		b := pipe.Batch{Input: normal(4, 3)(c, 0)}
+		_, err := p.Infer(context.Background(), b, pipe.InferConfig{})
+		_, again := p.Forward(context.Background(), b)
+		for _, err := range []error{err, again} {
+			for _, want := range append(row.want, "pipe: gathering the output") {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s: got %v, want %q", row.reason, err, want)
+				}
+			}
+			if err != nil && strings.Contains(err.Error(), "goroutine") {
+				t.Errorf("%s: a stack that helps nobody: %v", row.reason, err)
+			}
+		}
+		b.Input.Free()
+		if got := liveBytes(2); got != live {
+			t.Errorf("%s: live bytes %s, before %s", row.reason, got, live)
+		}
+	}
+	two := started(t, nn.NewSequential(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{xs[0], c.Tanh(xs[0])} })), pipe.Config{})
+	if _, err := two.Eval(context.Background(), normal(4, 3)(c, 0)); err == nil || !strings.Contains(err.Error(), "the model gives a tuple of 2; use Infer") {
+		t.Errorf("got %v", err)
+	}
+	number := started(t, nn.NewSequential(nn.NewTanh(), layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Mean(x) })), pipe.Config{Balance: []int{1, 1}, Chunks: 2})
+	if _, err := number.Step(context.Background(), pipe.Batch{Input: normal(4, 3)(c, 0), Target: normal(4, 3)(c, 0)}, mean{}); err != nil {
+		t.Errorf("a loss of numbers: %v", err)
+	}
+}
