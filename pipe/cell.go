@@ -19,7 +19,7 @@ type cell struct {
 	ties    []*torch.Tensor   // by tie of the stage: the replica's gradient, on its way to the owner
 	lent    [][]*torch.Tensor // by lent parameter, by tie: gradients that have come
 	loss    float64
-	spans   []nn.Span // which layer recorded which part of out's graph
+	ran     *nn.Ctx // of the forward that made out's graph, for errors of backward
 }
 
 // passage is a skip on its way through a stage's port.
