@@ -6,12 +6,18 @@ import (
 	"penstock/torch"
 )
 
-// Checkpointed is l, run so that it keeps only its inputs in forward and computes the rest again in backward (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). It
-// needs no pipe; in a pipe it is a part of a stage that recomputes by itself, and one that a recomputing stage runs as it is. Names, parameters and results are those of l. To a pipe it
-// is one layer, also where l is a Sequential.
+// Checkpointed is l, run so that forward keeps only its inputs and backward computes the rest again (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Between the two
+// its part of the graph holds the inputs, with the skips that lead into l, and nothing else.
 //
-// In the first forward a layer sees Ctx.Checkpointing, in the second Ctx.Recomputing; both draw the same random bits, and running statistics move once. In evaluation, or without gradients,
-// nothing is recomputed. Skips may lead into l and out of it.
+// Names, parameters, skips and results are those of l, to the bit. What is grouped otherwise is the sum of a gradient that others contribute to as well, of a shared parameter, or of a
+// tensor that the layer around l uses elsewhere: the shares of l are summed first, and those of a parameter are added to what it has at once.
+//
+// In the first run l sees Ctx.Checkpointing, in the second, inside of Backward, Ctx.Recomputing. Both draw the same random bits, and running statistics move in the first. Where grad is off,
+// or neither an input nor a parameter of l wants a gradient, l runs once, as it is. To a pipe l is one layer, also where it is a Sequential. A stage that recomputes runs l three times: in
+// its recomputation l is checkpointed again, and sees both flags in the first of the two runs.
+//
+// A layer that declares that it works in place (InPlace), be it l, in l or after l, is given a copy of what is an input of l. Whoever else overwrites one before backward makes Backward fail.
+// If l panics or ends its goroutine in the second run, so does Backward, and Ctx.Path is where.
 func Checkpointed(l Layer) Layer { return checkpointed{l} }
 
 type checkpointed struct{ Layer }
@@ -22,142 +28,119 @@ func (l checkpointed) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 
 func (l checkpointed) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	b := borderOf(c, l.node())
-	inputs := b.enter(c, xs)
-	outputs := c.checkpoint(func(c *Ctx, in []*torch.Tensor) []*torch.Tensor {
-		b.give(c, in[len(xs):])
-		in = slices.Clone(in[:len(xs)])
-		if overwrites(l.Layer) {
-			for i := range in {
-				in[i] = c.Clone(in[i])
-			}
-		}
-		return b.take(c, c.apply(l.Layer, in))
-	}, b.store, inputs, len(Params(l)) > 0)
-	return b.leave(c, outputs)
+	ys := c.checkpoint(part{
+		run: func(c *Ctx, in []*torch.Tensor) []*torch.Tensor {
+			b.give(c, in[len(xs):])
+			return b.take(c, c.apply(l.Layer, c.skips.apart(c, l.Layer, in[:len(xs):len(xs)])))
+		},
+		store:   b.store,
+		trained: len(Params(l)) > 0,
+	}, b.enter(c, xs))
+	return b.leave(c, ys)
 }
 
-// OverwritesInput is false: what a recomputation needs must not be overwritten, so the wrapped layer works on a copy.
+// OverwritesInput is false, whatever l does.
 func (l checkpointed) OverwritesInput() bool { return false }
 
-// Checkpoint runs f on xs as Checkpointed does a layer: f is called again in backward, with tensors of the same values and a context of its own, and must depend on nothing else.
-// It may use parameters. Tensors of any type go in and come out, and f may give nil for what is absent. It must not stash or pop.
+// Checkpoint runs f on xs as Checkpointed runs a layer: at once without a graph, and inside of Backward again with one. f is given a context for each run, tensors of the same values,
+// and must depend on nothing else but parameters; it keeps neither. Elements of xs and of the result may be of any type, nil, or the same tensor twice. The result belongs to c.
+//
+// Neither f nor a layer that it runs may stash or pop. Where grad is on, f counts as using parameters.
 func (c *Ctx) Checkpoint(f func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor, xs ...*torch.Tensor) []*torch.Tensor {
-	return c.checkpoint(f, func() *SkipStore { return &SkipStore{} }, xs, true)
+	return c.checkpoint(part{run: f, store: func() *SkipStore { return &SkipStore{} }, trained: true}, xs)
 }
 
-// checkpoint runs f with a store of skips of its own in each of its runs.
-func (c *Ctx) checkpoint(f func(*Ctx, []*torch.Tensor) []*torch.Tensor, store func() *SkipStore, xs []*torch.Tensor, trained bool) []*torch.Tensor {
-	if !c.Grad() || !trained && !slices.ContainsFunc(xs, (*torch.Tensor).RequiresGrad) {
-		return c.within(store(), c.Checkpointing, func() []*torch.Tensor { return f(c, xs) })
+// part is what of a model is run once or twice.
+type part struct {
+	run     func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor
+	store   func() *SkipStore // of each run
+	trained bool              // run uses parameters that want gradients
+}
+
+func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
+	wantsGrad := func(x *torch.Tensor) bool { return x != nil && x.RequiresGrad() }
+	if !c.Grad() || !p.trained && !slices.ContainsFunc(xs, wantsGrad) {
+		return c.inside(p, xs)
 	}
-	// What the second run starts from.
-	again := *c
+	if c.failed == nil {
+		c.failed = new(string)
+	}
+	again := *c // what the second run starts from
 	again.path = slices.Clone(c.path)
-	again.stashed, again.popped = nil, nil
-	again.spans, again.trace, again.deferred = nil, false, nil
-	again.Recomputing, again.Checkpointing = true, false
-	first := true
-	return c.Ctx.Checkpoint(func(t *torch.Ctx, in []*torch.Tensor) []*torch.Tensor {
-		if first {
-			first = false
-			return c.within(store(), true, func() []*torch.Tensor { return f(c, in) })
+	again.spans, again.trace = nil, false
+	again.Checkpointing, again.Recomputing = false, true
+
+	// A tensor that comes twice goes in once: the gradients of its uses are summed in one order, whichever of the two they use. The same holds for what comes out.
+	inputs, at := distinct(xs)
+	var first []*torch.Tensor // what the first run gave
+	ran := false
+	ys := c.Ctx.Checkpoint(func(t *torch.Ctx, in []*torch.Tensor) []*torch.Tensor {
+		if !ran {
+			ran = true
+			first = c.checkpointing(p, spread(in, at))
+			return slices.Clone(first)
 		}
 		n := again
 		n.Ctx, n.path = t, slices.Clone(again.path)
-		return n.within(store(), false, func() []*torch.Tensor { return f(&n, in) })
-	}, xs, trained)
-}
-
-// within runs f with other skips. Also when f panics the context has its own again afterwards.
-func (c *Ctx) within(skips *SkipStore, checkpointing bool, f func() []*torch.Tensor) []*torch.Tensor {
-	outer, was, trace := c.skips, c.Checkpointing, c.trace
-	c.skips, c.Checkpointing, c.trace = skips, checkpointing, c.trace && !checkpointing
-	defer func() {
-		skips.Free()
-		c.skips, c.Checkpointing, c.trace = outer, was, trace
-	}()
-	return f()
-}
-
-// border is what of the skips of a model crosses the border of a module in it: the skips that enter are inputs of the checkpoint, those that leave are outputs.
-type border struct {
-	in     []SkipKey // by pop inside
-	out    []SkipKey
-	inside map[SkipKey]int  // stashed inside: how many pops inside
-	absent []bool           // by in
-	leaves map[SkipKey]bool // out as a set
-}
-
-func borderOf(c *Ctx, b *Base) *border {
-	v := verifier{stash: map[SkipKey]*declaration{}}
-	v.visit(0, "", b)
-	d := &border{inside: map[SkipKey]int{}, leaves: map[SkipKey]bool{}}
-	for _, s := range v.stashes {
-		d.inside[s.key] = 0
+		ended := false
+		defer func() {
+			if !ended {
+				*c.failed = n.Path()
+			}
+		}()
+		out := n.inside(p, spread(in, at))
+		ended = true
+		return out
+	}, inputs, p.trained)
+	if c.skips != nil {
+		c.skips.guard(inputs) // an output may be a view of one
 	}
-	for _, p := range v.pops {
-		if _, ok := d.inside[p.key]; ok {
-			d.inside[p.key]++
-		} else {
-			d.in = append(d.in, p.key)
+	for i, y := range first {
+		if k := slices.Index(first, y); k < i {
+			ys[i].Free()
+			ys[i] = ys[k]
 		}
-	}
-	for _, s := range v.stashes {
-		if c.skips != nil && (c.skips.local[s.key] > d.inside[s.key] || c.skips.leaves[s.key]) {
-			d.out = append(d.out, s.key)
-			d.leaves[s.key] = true
-		}
-	}
-	return d
-}
-
-// store is that of one run of the inside.
-func (d *border) store() *SkipStore {
-	return &SkipStore{local: d.inside, leaves: d.leaves, held: map[SkipKey]*heldSkip{}}
-}
-
-// enter appends the skips that enter to the inputs.
-func (d *border) enter(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
-	out := slices.Clone(xs)
-	for _, k := range d.in {
-		if c.skips == nil {
-			c.refuse("pop", k, "has not been stashed; run the layer as part of an nn.Sequential")
-		}
-		t := c.skips.pop(c, k)
-		d.absent = append(d.absent, t == nil)
-		if t != nil {
-			out = append(out, t)
-		}
-	}
-	return out
-}
-
-func (d *border) give(c *Ctx, in []*torch.Tensor) {
-	for i, k := range d.in {
-		if d.absent[i] {
-			c.skips.Give(k, nil)
-			continue
-		}
-		c.skips.Give(k, c.Keep(c.Share(in[0])))
-		in = in[1:]
-	}
-}
-
-// take appends the skips that leave to the outputs.
-func (d *border) take(c *Ctx, ys []*torch.Tensor) []*torch.Tensor {
-	out := slices.Clone(ys)
-	for _, k := range d.out {
-		out = append(out, c.Adopt(c.skips.Take(c, k)))
-	}
-	return out
-}
-
-// leave stashes the skips that leave.
-func (d *border) leave(c *Ctx, outputs []*torch.Tensor) []*torch.Tensor {
-	ys := outputs[:len(outputs)-len(d.out)]
-	for i, k := range d.out {
-		c.skips.stash(c, k, outputs[len(ys)+i])
-		c.skips.held[k].pops -= d.inside[k]
 	}
 	return ys
+}
+
+// checkpointing is the first of two runs.
+func (c *Ctx) checkpointing(p part, xs []*torch.Tensor) []*torch.Tensor {
+	was := c.Checkpointing
+	c.Checkpointing = true
+	defer func() { c.Checkpointing = was }()
+	return c.inside(p, xs)
+}
+
+// inside runs a part with its own skips. The context has those around it again afterwards, also when the part panics.
+func (c *Ctx) inside(p part, xs []*torch.Tensor) []*torch.Tensor {
+	around := c.skips
+	c.skips = p.store()
+	c.skips.guard(xs)
+	defer func() {
+		c.skips.Free()
+		c.skips = around
+	}()
+	return p.run(c, xs)
+}
+
+// distinct lists each of xs once, and where in that list each of xs is.
+func distinct(xs []*torch.Tensor) (list []*torch.Tensor, at []int) {
+	for _, x := range xs {
+		k := slices.Index(list, x)
+		if k < 0 {
+			k, list = len(list), append(list, x)
+		}
+		at = append(at, k)
+	}
+	return list, at
+}
+
+// spread is what distinct was made of.
+func spread(list []*torch.Tensor, at []int) []*torch.Tensor {
+	out := make([]*torch.Tensor, len(at))
+	for i, k := range at {
+		out[i] = list[k]
+	}
+	return out
 }

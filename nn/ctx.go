@@ -28,6 +28,7 @@ type Ctx struct {
 	skips           *SkipStore
 	deferred        *Deferred
 	extras          []Extra
+	failed          *string // path of the layer whose recomputation panicked; shared by the contexts of all runs of a checkpoint
 }
 
 // Config configures a Ctx.
@@ -60,8 +61,13 @@ func NewCtx(t *torch.Ctx, o Config) *Ctx {
 	}
 }
 
-// Path is the full dotted name of the layer that is running, or that panicked.
-func (c *Ctx) Path() string { return string(c.path) }
+// Path is the full dotted name of the layer that is running, or that panicked: in forward, or when Backward ran it again (Checkpointed).
+func (c *Ctx) Path() string {
+	if len(c.path) == 0 && c.failed != nil {
+		return *c.failed
+	}
+	return string(c.path)
+}
 
 // Span says that a layer recorded the autograd nodes with sequence numbers From <= n < To.
 type Span struct {

@@ -17,6 +17,7 @@ type plan struct {
 	absent, aside bool // stashes nil; stashes something else than its input
 	multiply      bool // by what it pops, instead of adding it
 	children      []*plan
+	checkpoints   int // around it, each in the next
 }
 
 type kind int
@@ -127,6 +128,14 @@ func (p *plan) valid() bool {
 }
 
 func (p *plan) build() nn.Layer {
+	l := p.bare()
+	for range p.checkpoints {
+		l = nn.Checkpointed(l)
+	}
+	return l
+}
+
+func (p *plan) bare() nn.Layer {
 	var children []nn.Layer
 	for _, child := range p.children {
 		children = append(children, child.build())

@@ -14,6 +14,8 @@ type SkipStore struct {
 	leaves map[SkipKey]bool // stashed inside and popped outside
 	held   map[SkipKey]*heldSkip
 	given  map[SkipKey][]*heldSkip // by skip stashed outside: one for each pop to come, in order
+
+	guarded []uintptr // memory of a checkpoint's inputs, which is not given to a layer that overwrites it
 }
 
 type heldSkip struct {
@@ -129,14 +131,14 @@ func (h *heldSkip) unchanged(c *Ctx, key SkipKey) {
 	}
 }
 
-// apart gives a layer that overwrites its input copies of what is still to be popped.
+// apart gives a layer that overwrites its input copies of what is still to be popped, or guarded.
 func (s *SkipStore) apart(c *Ctx, l Layer, xs []*torch.Tensor) []*torch.Tensor {
-	if len(s.held)+len(s.given) == 0 || !overwrites(l) {
+	if len(s.held)+len(s.given)+len(s.guarded) == 0 || !overwrites(l) {
 		return xs
 	}
 	out := slices.Clone(xs)
 	for i, x := range xs {
-		if s.awaits(x) {
+		if s.awaits(x) || s.guards(x) {
 			out[i] = c.Clone(x)
 		}
 	}
@@ -157,6 +159,21 @@ func (s *SkipStore) awaits(x *torch.Tensor) bool {
 		}
 	}
 	return false
+}
+
+// guard keeps the memory of xs as it is for the rest of the forward. Where it is freed before, what gets it next is guarded too, for nothing.
+func (s *SkipStore) guard(xs []*torch.Tensor) {
+	for _, x := range xs {
+		if x != nil {
+			memory, _ := x.Storage()
+			s.guarded = append(s.guarded, memory)
+		}
+	}
+}
+
+func (s *SkipStore) guards(x *torch.Tensor) bool {
+	memory, _ := x.Storage()
+	return slices.Contains(s.guarded, memory)
 }
 
 // SameMemory says whether two tensors are views of the same memory.

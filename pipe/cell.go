@@ -18,7 +18,7 @@ type cell struct {
 	ports   []passage       // by port of the stage
 	ties    []carried       // by tie of the stage
 	loss    float64
-	spans   []nn.Span // which layer recorded which part of out's graph
+	ran     *nn.Ctx // of the forward that made out's graph, for errors of backward
 }
 
 // passage is a skip on its way through a stage's port.

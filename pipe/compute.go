@@ -55,7 +55,7 @@ func (r *minibatch) forward(worker int, c *torch.Ctx, a schedule.Action, graph b
 		}
 	}
 	r.running[worker] = nil
-	cell.spans = n.Spans()
+	cell.ran = n
 	xs = distinct(c, xs, in)
 	// A recomputed cell has both: the next stage may take over what was sent after the recomputation has begun.
 	switch {
@@ -304,7 +304,7 @@ func (r *minibatch) settleGrads(c *torch.Ctx, stage *Stage, cell *cell, a schedu
 	recomputes := r.recomputes(a.Stage, a.MicroBatch)
 	if !r.retain || recomputes {
 		free(cell.out)
-		cell.out, cell.spans = nil, nil
+		cell.out, cell.ran = nil, nil
 		for i := range cell.ports {
 			cell.ports[i].out.Free()
 			cell.ports[i].out = nil

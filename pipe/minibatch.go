@@ -140,9 +140,14 @@ func (r *minibatch) layer(worker int, a schedule.Action, err error) string {
 			return r.running[worker].Path()
 		}
 	case schedule.Backward:
+		ran := r.cells[a.Stage][a.MicroBatch].ran
 		var e *torch.Error
-		if errors.As(err, &e) {
-			return nn.LayerOf(r.cells[a.Stage][a.MicroBatch].spans, e.Sequence)
+		switch {
+		case ran == nil:
+		case ran.Path() != "": // nn.Checkpointed ran it again
+			return ran.Path()
+		case errors.As(err, &e):
+			return nn.LayerOf(ran.Spans(), e.Sequence)
 		}
 	}
 	return ""
