@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"slices"
+	"strconv"
 	"testing"
 
 	"penstock/internal/torchtest"
@@ -36,6 +37,55 @@ func TestCheckpointsRunAgainOneByOne(t *testing.T) {
 	c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
 	if want := []string{"a forward", "b forward", "b again", "a again, b went back"}; !slices.Equal(timeline, want) {
 		t.Errorf("got  %q\nwant %q", timeline, want)
+	}
+}
+
+// A wrapped layer runs again where something is trained in it or before it, and nowhere else; nor does anything want a gradient that need not.
+func TestCheckpointsRunAgainWhereSomethingIsTrained(t *testing.T) {
+	for _, row := range []struct {
+		reason  string
+		trained [3]bool // of three wrapped layers
+		input   bool    // wants a gradient
+		want    [3]int
+	}{
+		{"the last", [3]bool{false, false, true}, false, [3]int{1, 1, 2}},
+		{"the first", [3]bool{true, false, false}, false, [3]int{2, 2, 2}},
+		{"the input", [3]bool{}, true, [3]int{2, 2, 2}},
+		{"nothing", [3]bool{}, false, [3]int{1, 1, 1}},
+	} {
+		c := torchtest.New(t, torch.Options{Grad: true})
+		var runs [3]int
+		model := nn.NewSequential()
+		for i, trained := range row.trained {
+			l := nn.NewLinear(3, 3)
+			if !trained {
+				l.Weight.Freeze()
+				l.Bias.Freeze()
+			}
+			count := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				runs[i]++
+				return c.Tanh(x)
+			})
+			model.Add(strconv.Itoa(i), nn.Checkpointed(nn.NewSequential(l, count)))
+		}
+		nn.Materialise(c, nn.State(model), 1)
+		x := c.Ones(torch.Float32, 2, 3).SetRequiresGrad(row.input)
+		y := model.Forward(nn.NewCtx(c, nn.Config{Training: true}), x)
+		if wants := row.want[2] == 2; y.RequiresGrad() != wants {
+			t.Errorf("%s: the output requires a gradient: %v, want %v", row.reason, !wants, wants)
+		} else if wants {
+			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+		}
+		if runs != row.want {
+			t.Errorf("%s: the layers ran %v times, want %v", row.reason, runs, row.want)
+		}
+		for i, p := range nn.State(model) {
+			if p.Tensor().HasGrad() != row.trained[i/2] {
+				t.Errorf("%s: %s has a gradient: %v", row.reason, p.Name, p.Tensor().HasGrad())
+			}
+		}
+		x.SetGradOf(nil)
+		nn.Free(model)
 	}
 }
 

@@ -3,10 +3,7 @@ package pipe_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
-	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -17,46 +14,6 @@ import (
 	"penstock/pipe"
 	"penstock/torch"
 )
-
-// A pipe is its model, however it is cut: layers in order, by index from either end, under the names of the model, and each parameter once, under its own name.
-func TestAPipeIsItsModel(t *testing.T) {
-	torchtest.Check(t)
-	for _, balance := range [][]int{{4}, {1, 3}, {2, 1, 1}, {1, 1, 1, 1}} {
-		a, b, inner := nn.NewLinear(2, 2), nn.NewTanh(), nn.NewSequential(nn.NewLinear(2, 3), nn.NewReLU())
-		model := nn.NewSequential().Add("a", a).Add("b", b).Add("c", inner)
-		p := started(t, model, pipe.Config{Balance: balance})
-		want := []nn.NamedLayer{{Name: "a", Layer: a}, {Name: "b", Layer: b}, {Name: "c.0", Layer: inner.Layers()[0].Layer}, {Name: "c.1", Layer: inner.Layers()[1].Layer}}
-		if p.Model() != model || p.Len() != 4 || !slices.Equal(p.Layers(), want) {
-			t.Errorf("balance %v: %d layers %v, want %v", balance, p.Len(), p.Layers(), want)
-		}
-		for i := range 4 {
-			forward, err := p.Layer(i)
-			backward, other := p.Layer(i - 4)
-			if err != nil || other != nil || forward != want[i] || backward != want[i] {
-				t.Errorf("balance %v: layer %d is %v, layer %d is %v; %v, %v", balance, i, forward, i-4, backward, err, other)
-			}
-		}
-		for _, i := range []int{4, -5} {
-			if _, err := p.Layer(i); err == nil || err.Error() != fmt.Sprintf("pipe: there is no layer %d among 4; want -4 to 3", i) {
-				t.Errorf("layer %d: got %v", i, err)
-			}
-		}
-		var layers []nn.NamedLayer
-		var names []string
-		for i, s := range p.Stages() {
-			layers = append(layers, s.Layers...)
-			if len(s.Layers) != balance[i] || s.Device != torch.CPU(i) {
-				t.Errorf("balance %v: stage %d has %d layers on %v", balance, i, len(s.Layers), s.Device)
-			}
-			for _, q := range s.Params() {
-				names = append(names, q.Name)
-			}
-		}
-		if !slices.Equal(layers, want) || strings.Join(names, " ") != "a.weight a.bias c.0.weight c.0.bias" {
-			t.Errorf("balance %v: the stages have the layers %v with the parameters %v", balance, layers, names)
-		}
-	}
-}
 
 // Once a stage has failed, those before it start nothing more. What the failing layer made is freed after the failure was recorded, so that is when the stage before goes on.
 func TestAFailureStopsTheStagesBefore(t *testing.T) {
