@@ -113,7 +113,7 @@ func TestConvert(t *testing.T) {
 			}
 		}
 		b := pipe.Batch{Input: c.To(normal(4, 4)(c, 0), d), Target: c.To(normal(4, 2)(c, 1), d)}
-		if _, err := p.Step(context.Background(), b, squares{}); err != nil {
+		if _, err := p.Step(context.Background(), b, mean{}); err != nil { // aten::mse_loss knows no bfloat16 on CPU
 			t.Errorf("%v: %v", d, err)
 		}
 		nn.ZeroGrads(model)

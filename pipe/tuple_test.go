@@ -20,20 +20,22 @@ func TestTupleElementsWithoutGradient(t *testing.T) {
 		reason string
 		at     int // of y in the tuple
 		beside func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor
+		used   bool // the first of the tuple, which is all ones, is multiplied with y at the end
 	}{
-		{"floats before", 1, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.AddScalar(x, 1), y} }},
-		{"floats after", 0, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{y, c.AddScalar(x, 1)} }},
-		{"detached before", 1, func(c *nn.Ctx, _, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Detach(y), y} }},
-		{"the batch before", 1, func(_ *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{x, y} }},
-		{"integers before", 1, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Argmax(x, 1), y} }},
-		{"bools before", 1, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Eq(x, x), y} }},
+		{"floats before", 1, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.AddScalar(x, 1), y} }, false},
+		{"floats after", 0, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{y, c.AddScalar(x, 1)} }, false},
+		{"detached before", 1, func(c *nn.Ctx, _, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Detach(y), y} }, false},
+		{"the batch before", 1, func(_ *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{x, y} }, false},
+		{"detached before, and used", 1, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Detach(x), y} }, true},
+		{"integers before", 1, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Argmax(x, 1), y} }, false},
+		{"bools before", 1, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Eq(x, x), y} }, false},
 		{"on both sides", 2, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor {
 			return []*torch.Tensor{c.Detach(y), c.Argmax(x, 1), y, c.Eq(x, x)}
-		}},
+		}, false},
 		{"what has one and is not used", 2, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor {
 			return []*torch.Tensor{c.Detach(y), c.MulScalar(y, 2), y, c.MulScalar(y, 3)}
-		}},
-		{"the same twice", 1, func(_ *nn.Ctx, _, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{y, y} }},
+		}, false},
+		{"the same twice", 1, func(_ *nn.Ctx, _, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{y, y} }, false},
 	} {
 		build := func() *nn.Sequential {
 			l := &tupled{}
@@ -42,7 +44,12 @@ func TestTupleElementsWithoutGradient(t *testing.T) {
 				return row.beside(c, xs[0], c.Mul(xs[0], c.Mul(w.Tensor(), w.Tensor())))
 			}
 			return nn.NewSequential(nn.NewIdentity(), nn.Tuple(l), tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs }),
-				tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[row.at : row.at+1] }))
+				tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+					if row.used {
+						return []*torch.Tensor{c.Mul(xs[row.at], xs[0])}
+					}
+					return xs[row.at : row.at+1]
+				}))
 		}
 		q := trial{model: build, rows: 4, loss: mean{}, targets: one(normal(4, 1)), inputs: func(c *torch.Ctx) []part {
 			return []part{{t: c.Ones(torch.Float32, 4, 1).SetRequiresGrad(true)}}
