@@ -2,6 +2,7 @@ package pipe
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"penstock/nn"
 	"penstock/torch"
@@ -26,7 +27,7 @@ type passage struct {
 	in      *torch.Tensor     // what was sent here, until it is needed no more
 	mail    []*torch.Tensor   // by pop
 	sent    *torch.Tensor     // without a graph: waits for the stages that it goes to
-	pending int               // how many of those have still to take it
+	pending atomic.Int32      // how many of those, which take it at the same time, have still to
 	out     *torch.Tensor     // stashed here, with its graph
 	grads   [][]*torch.Tensor // by target: the gradients of the pops there and beyond, in the order of the pops
 	back    []*torch.Tensor   // those of the pops here and beyond, on their way to where the skip came from

@@ -207,7 +207,7 @@ func (r *minibatch) leave(n *nn.Ctx, skips *nn.SkipStore, p port, s *passage, gr
 		s.sent = n.Keep(n.Share(t)) // relayed
 	}
 	if !recomputing {
-		s.pending = len(p.to)
+		s.pending.Store(int32(len(p.to)))
 	}
 }
 

@@ -39,7 +39,7 @@ func (r *minibatch) receive(c *torch.Ctx, a schedule.Action) {
 				}
 			}
 		}
-		if s.pending--; s.pending == 0 {
+		if s.pending.Add(-1) == 0 {
 			s.sent.Free()
 			s.sent = nil
 		}
