@@ -38,7 +38,7 @@ func NewInstanceNorm2d(channels int64, o InstanceNormConfig) *InstanceNorm2d {
 }
 
 // Forward is aten::group_norm with a group for each channel, which is the same function as aten::instance_norm. It takes half the time on CPU, and its result is no view: a layer
-// in place may follow without a copy in backward.
+// in place may follow without a copy in backward. Under autocast, with a weight, it normalises in the weight's type and gives that.
 func (l *InstanceNorm2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	shape := x.Shape()
 	refuse := func(message string) {
@@ -50,5 +50,7 @@ func (l *InstanceNorm2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	case shape[2]*shape[3] == 1: // has no variance: the result would be zero, whatever the input
 		refuse("expected more than 1 value per channel and sample; use larger images")
 	}
-	return c.Call("aten::group_norm", "", x, l.channels, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)[0].(*torch.Tensor)
+	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
+		return c.Call("aten::group_norm", "", x, l.channels, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)[0].(*torch.Tensor)
+	})
 }

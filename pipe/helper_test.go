@@ -74,13 +74,14 @@ type problem struct {
 	steps  int
 
 	deferred bool // batch norms
+	autocast bool // of the plain loop; a pipe's is in its Config
 }
 
 // plain trains without a pipe: a loop over micro-batches, each forward and backward of the whole model.
 func (q problem) plain(chunks int64, seed uint64) record {
 	runtime.LockOSThread() // autograd orders what is used several times by numbers that it counts on each thread
 	defer runtime.UnlockOSThread()
-	c := torch.NewCtx(torch.Options{Threads: 1})
+	c := torch.NewCtx(torch.Options{Threads: 1, Autocast: q.autocast})
 	defer c.Close()
 	model := q.model()
 	defer nn.Free(model)

@@ -8,9 +8,12 @@ import (
 	"penstock/torch"
 )
 
-// randomModel makes a network of [rows, 2, 6, 6] to 3 classes out of numbers.
-func randomModel(kinds []int) *nn.Sequential {
-	m := &randomNet{Sequential: nn.NewSequential()}
+// kindCount is how many numbers randomModel knows.
+const kindCount = 24
+
+// randomModel makes a network of [rows, 2, 6, 6] to 3 classes out of numbers. Some of its layers are wrapped by wrap.
+func randomModel(kinds []int, wrap func(nn.Layer) nn.Layer) *nn.Sequential {
+	m := &randomNet{Sequential: nn.NewSequential(), wrap: wrap}
 	for i, k := range kinds {
 		m.grow(i, k)
 	}
@@ -27,9 +30,18 @@ type randomNet struct {
 	skips    []string
 	unpopped []string
 	weight   *nn.Param // to share
+	wrap     func(nn.Layer) nn.Layer
+	wrapNext bool
 }
 
-func (m *randomNet) add(l nn.Layer) { m.Add(fmt.Sprintf("l%d", m.Len()), l) }
+func (m *randomNet) add(l nn.Layer) {
+	if m.wrapNext {
+		l, m.wrapNext = m.wrap(l), false
+	}
+	m.Add(fmt.Sprintf("l%d", m.Len()), l)
+}
+
+func unwrapped(l nn.Layer) nn.Layer { return l }
 
 func (m *randomNet) grow(i, k int) {
 	switch k {
@@ -80,6 +92,8 @@ func (m *randomNet) grow(i, k int) {
 		m.tie()
 	case 22:
 		m.tuples()
+	case 23:
+		m.wrapNext = true
 	}
 }
 
@@ -115,8 +129,9 @@ func (m *randomNet) pop(i int) {
 	m.add(l)
 }
 
-// tie adds a layer whose weight is that of others.
+// tie adds a layer whose weight is that of others. It is not wrapped: the sum of the weight's gradients would be grouped otherwise.
 func (m *randomNet) tie() {
+	m.wrapNext = false
 	l := &call{}
 	if m.weight == nil {
 		l.p = l.Param("weight", nn.FanIn(6), 6, 6)
