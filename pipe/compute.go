@@ -199,11 +199,12 @@ func (r *minibatch) leave(n *nn.Ctx, skips *nn.SkipStore, p port, s *passage, gr
 		t = skips.Take(n, p.key)
 	}
 	switch {
+	case t == nil: // absent, and the cell is left alone: a stage that has still to learn so may be reading it
 	case p.from.stage < 0 && graph:
 		s.out = t
 	case p.from.stage < 0:
 		s.sent = t
-	case t != nil:
+	default:
 		s.sent = n.Keep(n.Share(t)) // relayed
 	}
 	if !recomputing {
