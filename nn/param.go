@@ -147,10 +147,15 @@ func Convert(c *torch.Ctx, params []NamedParam, dtype torch.DType) {
 		if !p.dtype.IsFloat() || p.dtype == dtype {
 			continue
 		}
-		p.dtype = dtype
-		if p.value != nil {
-			c.NoGrad(func() { p.SetTensor(c.Keep(c.To(p.value, dtype))) })
+		if p.value == nil {
+			p.dtype = dtype
+			continue
 		}
+		c.NoGrad(func() {
+			t := c.Keep(c.To(p.value, dtype))
+			p.dtype = dtype // not before there is memory for it
+			p.SetTensor(t)
+		})
 	}
 }
 

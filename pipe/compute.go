@@ -264,6 +264,7 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 		root(t.tensor(), cell.ties[i].later)
 	}
 	if len(roots) > 0 {
+		defer stage.dropReplicaGrads() // of a backward that fails
 		c.Backward(roots, grads, r.retain)
 	}
 	r.settleGrads(c, stage, cell, a)

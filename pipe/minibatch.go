@@ -37,6 +37,9 @@ type minibatch struct {
 
 // minibatch checks a batch and splits it.
 func (p *Pipe) minibatch(b Batch, training, graph bool) (*minibatch, error) {
+	if err := p.undivided(); err != nil {
+		return nil, err
+	}
 	inputs, err := values("Input", b.Input, b.Inputs)
 	if err != nil {
 		return nil, err

@@ -104,6 +104,11 @@ func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 		return nil, err
 	}
 	p := &Pipe{cfg: cfg, model: model, programs: map[programKey]*program{}}
+	for _, s := range nn.Shared(model) {
+		if s.Replica() != nil {
+			return nil, fmt.Errorf("pipe: %q is shared by stages of another pipe, which has the model; Close that one first", s.Name)
+		}
+	}
 	if p.routes, err = model.SkipRoutes(); err != nil {
 		return nil, fmt.Errorf("pipe: %w", err)
 	}
@@ -217,16 +222,15 @@ func (p *Pipe) Convert(ctx context.Context, dtype torch.DType) error {
 	if !dtype.IsFloat() {
 		return fmt.Errorf("pipe: a model cannot be converted to %v; want a floating-point type", dtype)
 	}
-	for _, s := range p.stages {
-		s.forget()
-	}
-	if err := p.OnStages(ctx, func(stage int, c *torch.Ctx) error {
+	err := p.OnStages(ctx, func(stage int, c *torch.Ctx) error {
 		nn.Convert(c, p.stages[stage].State(), dtype)
 		return nil
-	}); err != nil {
-		return err
+	})
+	// Also when that failed, or ctx has ended by now: replicas are to be like their parameters, which are converted or not.
+	if replicas := p.OnStages(context.WithoutCancel(ctx), p.replicate); err == nil {
+		err = replicas
 	}
-	return p.OnStages(ctx, p.replicate)
+	return err
 }
 
 // Stages lists the stages. The caller must not change them.

@@ -1,6 +1,8 @@
 package pipe
 
 import (
+	"errors"
+
 	"penstock/nn"
 	"penstock/torch"
 )
@@ -23,6 +25,20 @@ func (p *Pipe) home(t tie) (*Stage, tie) {
 		}
 		at = t.from
 	}
+}
+
+// undivided says whether another pipe, made after this one, has put replicas where this one works on the parameters: their gradients would be lost.
+func (p *Pipe) undivided() error {
+	for _, s := range p.stages {
+		for _, t := range s.ties {
+			for _, h := range t.handles {
+				if t.from.stage < 0 && h.Replica() != nil {
+					return errors.New("pipe: another pipe has the model and has put a parameter that layers share on several stages; Close that one first")
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // replicate gives the stage's handles on parameters that live on other stages a tensor of their own.
@@ -74,6 +90,15 @@ func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie) {
 			c.Copy_(replica, value)
 		}
 	})
+}
+
+// dropReplicaGrads drops what a backward has left in the replicas and nobody has taken. No caller can: the model's gradients are those of the values.
+func (s *Stage) dropReplicaGrads() {
+	for _, t := range s.ties {
+		if t.from.stage >= 0 {
+			t.tensor().SetGradOf(nil)
+		}
+	}
 }
 
 // forget frees the replicas of parameters that live on other stages.
