@@ -47,8 +47,8 @@ func autocastProblems(t *testing.T) []lowered {
 	}
 }
 
-// cuts are balances of 1 to 3 stages.
-func cuts(layers int) [][]int {
+// evenCuts are balances of 1 to 3 stages.
+func evenCuts(layers int) [][]int {
 	return [][]int{{layers}, {layers / 2, layers - layers/2}, {1, layers - 2, 1}}
 }
 
@@ -68,7 +68,7 @@ func TestAutocastIsTransparent(t *testing.T) {
 					t.Errorf("the loss of step %d is %v, in float32 %v", i, loss, precise.losses[i])
 				}
 			}
-			for _, balance := range cuts(len(q.model().Layers())) {
+			for _, balance := range evenCuts(len(q.model().Layers())) {
 				for _, policy := range policies {
 					cfg := pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 5, Autocast: true, DeferredBatchNorm: q.deferred}
 					if d := want.differs(q.piped(t, cfg)); d != "" {

@@ -12,6 +12,7 @@ import (
 	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/pipe"
+	"penstock/profile"
 	"penstock/schedule"
 	"penstock/torch"
 )
@@ -233,8 +234,8 @@ func TestCheckpointedLayersAreInferredAndMeasured(t *testing.T) {
 		}
 		before := snapshot(model, nil, gradient)
 		flat := nn.NewSequential(nn.NewConv2d(2, 4, nn.Square(3), nn.Conv2dConfig{}), wrap(nn.NewSequential(nn.NewBatchNorm2d(4, nn.BatchNormConfig{}), nn.NewReLUInPlace())))
-		if seconds, err := pipe.Measure(context.Background(), flat, x, pipe.MeasureOptions{Repeats: 1}); err != nil || len(seconds) < 2 {
-			t.Errorf("measured: %v, %v", seconds, err)
+		if p, err := profile.Measure(context.Background(), flat, profile.Config{Device: torch.CPU(3), Repeats: 1}, x); err != nil || len(p.Layers) < 2 {
+			t.Errorf("measured: %v, %v", p, err)
 		}
 		if d := before.differs(snapshot(model, nil, gradient)); d != "" {
 			t.Errorf("measuring changed %s", d)
