@@ -174,3 +174,18 @@ func TestCheckpointedRunsInSeveralGoroutines(t *testing.T) {
 		}
 	}
 }
+
+// A parameter that is used inside of a wrapper and outside too has the same gradient but for rounding: its shares are grouped otherwise.
+func TestCheckpointedWithASharedParameter(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	run := func(wrap wrapper) map[string][]float32 {
+		first := nn.NewLinear(4, 4)
+		model := nn.NewSequential(first, nn.NewTanh(), wrap(chain(nn.NewLinearShared(first.Weight, true), nn.NewTanh())), nn.NewLinearShared(first.Weight, false))
+		nn.Materialise(c, nn.State(model), 1)
+		defer nn.Free(model)
+		return results(c, model, model.Forward)
+	}
+	if d := differs(run(nn.Checkpointed), run(bare), 1e-6); d != "" {
+		t.Error(d)
+	}
+}

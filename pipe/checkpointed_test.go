@@ -247,3 +247,33 @@ func TestCheckpointedLayersAreInferredAndMeasured(t *testing.T) {
 		}
 	}
 }
+
+// A tied parameter may be used in wrappers on both of its stages. Its gradient is the same but for rounding: its shares are grouped otherwise.
+func TestCheckpointedLayersOfATiedParameter(t *testing.T) {
+	torchtest.Check(t)
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	words := torch.From(c, []int64{3, 0, 6, 3, 1, 2, 5})
+	gradients := func(wrap func(nn.Layer) nn.Layer, cfg pipe.Config) []float32 {
+		embedding := nn.NewEmbedding(7, 4, nn.EmbeddingConfig{})
+		model := nn.NewSequential(wrap(embedding), nn.NewTanh(), wrap(group{nn.NewSequential(nn.NewTanh(), nn.NewLinearShared(embedding.Weight, true))}))
+		cfg.Chunks, cfg.Seed = 3, 3
+		p := started(t, model, cfg)
+		defer nn.ZeroGrads(model)
+		if _, err := p.Step(context.Background(), pipe.Batch{Input: words, Target: words}, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})); err != nil {
+			t.Fatal(err)
+		}
+		return torch.Values[float32](c.GradOf(embedding.Weight.Tensor()))
+	}
+	want := gradients(unwrapped, pipe.Config{})
+	for _, balance := range [][]int{{3}, {1, 2}, {1, 1, 1}} {
+		for _, policy := range policies {
+			got := gradients(nn.Checkpointed, pipe.Config{Balance: balance, Checkpoint: policy})
+			for i := range want {
+				if d := got[i] - want[i]; d > 1e-6 || d < -1e-6 {
+					t.Fatalf("balance %v, %v: element %d of the gradient is %v, want %v", balance, policy, i, got[i], want[i])
+				}
+			}
+		}
+	}
+}
