@@ -2,14 +2,12 @@ package pipe_test
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"reflect"
 	"regexp"
 	"runtime"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -175,38 +173,4 @@ func threads(t *testing.T) int {
 	}
 	n, _ := strconv.Atoi(regexp.MustCompile(`Threads:\s+(\d+)`).FindStringSubmatch(string(status))[1])
 	return n
-}
-
-// Each distinct device has one thread, for all its stages and all runs.
-func TestWorkerForEachDevice(t *testing.T) {
-	torchtest.Check(t)
-	var mu sync.Mutex
-	seen := map[string]bool{}
-	model := nn.NewSequential()
-	for i := range 4 {
-		model.Add(fmt.Sprint(i), layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			mu.Lock()
-			defer mu.Unlock()
-			seen[fmt.Sprint(c.Device(), " ", syscall.Gettid())] = true
-			return c.Tanh(x)
-		}))
-	}
-	for _, copies := range []bool{false, true} {
-		p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1, 1, 1}, Chunks: 3, Devices: []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(0), torch.CPU(2)}, CopyWorkers: copies})
-		if err != nil {
-			t.Fatal(err)
-		}
-		clear(seen)
-		c := torch.NewCtx(torch.Options{})
-		for range 3 {
-			if _, err := p.Step(context.Background(), pipe.Batch{Input: normal(6, 2)(c, 0), Target: normal(6, 2)(c, 0)}, squares{}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		c.Close()
-		p.Close()
-		if len(seen) != 3 {
-			t.Errorf("copy workers %v: layers ran on %v, want one thread for each of three devices", copies, seen)
-		}
-	}
 }

@@ -19,13 +19,13 @@ func normed() *nn.Sequential {
 		nn.NewReLUInPlace(), nn.NewBatchNorm2d(2, nn.BatchNormConfig{NoRunningStats: true}), nn.NewBatchNorm2d(2, nn.BatchNormConfig{NoAffine: true, Momentum: 0.5}))
 }
 
-// Statistics and gradients are the plain loop's, for every balance and policy, with even, ragged and fewer micro-batches than were asked for.
+// Statistics and gradients are the plain loop's, for every balance and policy, with ragged micro-batches and with fewer than were asked for.
 func TestDeferredBatchNorm(t *testing.T) {
 	torchtest.Check(t)
 	for _, row := range []struct {
 		rows   int64
 		chunks int
-	}{{6, 3}, {7, 3}, {3, 8}} {
+	}{{7, 3}, {3, 8}} {
 		q := trial{model: normed, rows: row.rows, steps: 2, deferred: true, inputs: one(normal(row.rows, 2, 3, 3)), targets: one(normal(row.rows, 2, 3, 3)), loss: squares{}}
 		q.check(t, row.chunks)
 	}

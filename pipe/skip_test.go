@@ -3,7 +3,6 @@ package pipe_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/pipe"
-	"penstock/schedule"
 	"penstock/torch"
 )
 
@@ -270,123 +268,5 @@ func TestSkipsThatAreOverwritten(t *testing.T) {
 			}
 			c.Close()
 		}
-	}
-}
-
-// One micro-batch after the other, a skip of S bytes is where it must be and nowhere else: on its own device until it has been sent, on that of the layer that pops it until it has been
-// popped, on the stages in between never. Layers look at the accounts while they run; the activations are 4 bytes for each row.
-func TestSkipIsFreedAfterItsLastUse(t *testing.T) {
-	torchtest.Check(t)
-	const rows, width = 8, 1000
-	const skip, activation = rows * width * 4, rows * 4
-	for _, relay := range []bool{false, true} {
-		var base [4]int64
-		seen := map[string][]int64{} // by point: live bytes by device, beyond the base
-		look := func(point string) {
-			var live []int64
-			for i := range base {
-				live = append(live, torch.CPU(i).Memory().Live-base[i])
-			}
-			seen[point] = live
-		}
-		pass := func(point string) nn.Layer {
-			return layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { look(point); return c.AddScalar(x, 1) })
-		}
-		model := nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			c.Stash("a", c.MulScalar(x, 2))
-			look("stashed")
-			return c.SumDim(x, []int64{1}, true)
-		}, "a"), pass("on stage 1"), popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			look("before the pop")
-			y := c.SumDim(c.Pop("a"), []int64{1}, true)
-			return c.Add(x, y)
-		}, "a"), pass("behind it"), pass("on stage 3"))
-		p := started(t, model, pipe.Config{Balance: []int{1, 1, 2, 1}, RelaySkips: relay})
-		c := torch.NewCtx(torch.Options{Device: torch.CPU(5)})
-		defer c.Close()
-		x := normal(rows, width)(c, 0)
-		for i := range base {
-			base[i] = torch.CPU(i).Memory().Live
-		}
-		result, err := p.Infer(context.Background(), pipe.Batch{Input: x}, pipe.InferConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		result.Outputs[0].Free()
-		// Without a relay the transfers stand directly before what needs them, those from afar first: 0>2F0 may come as soon as 0F0 is over, so that stage 1 may run before or after it.
-		// Device by device what a layer can count on is its own stage's share.
-		for _, row := range []struct {
-			point  string
-			device int
-			want   int64
-		}{
-			{"stashed", 0, skip},
-			{"before the pop", 2, skip + activation},
-			{"before the pop", 0, 0},
-			{"before the pop", 1, 0},
-			{"behind it", 2, activation}, // its input
-			{"on stage 3", 3, activation},
-			{"on stage 3", 2, 0},
-			{"on stage 3", 1, 0},
-			{"on stage 3", 0, 0},
-		} {
-			if got := seen[row.point][row.device]; got != row.want {
-				t.Errorf("relay %v: %s: %d bytes on cpu:%d, want %d", relay, row.point, got, row.device, row.want)
-			}
-		}
-		between := int64(activation)
-		if relay {
-			between += skip
-		}
-		if got := seen["on stage 1"][1]; got != between {
-			t.Errorf("relay %v: %d bytes on stage 1, want %d", relay, got, between)
-		}
-	}
-}
-
-// The same in training. Nobody's graph needs the skip but the multiplication that pops it, so with no recomputation it is held by the popping stage until its backward, and by the stashing
-// one not at all once it was sent, but for the handle that its gradient arrives at.
-func TestSkipInTraining(t *testing.T) {
-	torchtest.Check(t)
-	const rows, width = 8, 1000
-	const skip, activation = rows * width * 4, rows * 4
-	for _, row := range []struct {
-		policy pipe.Checkpoint
-		want   int64 // on device 2 while the layer behind the pop runs forward
-	}{
-		{pipe.Never, skip + 2*activation},  // the multiplication's: the skip, its input, and what it gave
-		{pipe.Always, skip + 2*activation}, // what the stage was sent, for the recomputation, and the input of the layer that runs
-	} {
-		var base, got int64
-		model := nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			c.Stash("a", c.MulScalar(x, 2))
-			return c.SumDim(x, []int64{1}, true)
-		}, "a"), nn.NewIdentity(), popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			return c.SumDim(c.Mul(x, c.Pop("a")), []int64{1}, true)
-		}, "a"), layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			if !c.Recomputing {
-				got = torch.CPU(2).Memory().Live - base
-			}
-			return c.AddScalar(x, 1)
-		}))
-		p := started(t, model, pipe.Config{Balance: []int{1, 1, 2}, Checkpoint: row.policy, Record: true})
-		c := torch.NewCtx(torch.Options{Device: torch.CPU(5)})
-		defer c.Close()
-		x := normal(rows, width)(c, 0).SetRequiresGrad(true)
-		base = torch.CPU(2).Memory().Live
-		result, err := p.Step(context.Background(), pipe.Batch{Input: x, Target: x}, mean{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got != row.want {
-			t.Errorf("%v: %d bytes, want %d", row.policy, got, row.want)
-		}
-		if live := torch.CPU(2).Memory().Live; live != base {
-			t.Errorf("%v: %d bytes are left after the step", row.policy, live-base)
-		}
-		if n := len(result.Timeline.Events); n == 0 || !slices.ContainsFunc(result.Timeline.Events, func(e schedule.Event) bool { return fmt.Sprint(e.Action) == "2>0B0" }) {
-			t.Errorf("%v: no transfer of the skip's gradient", row.policy)
-		}
-		x.SetGradOf(nil)
 	}
 }
