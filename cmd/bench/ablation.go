@@ -18,11 +18,22 @@ type variant struct {
 	change func(*pipe.Config)
 }
 
-var variants = []variant{
-	{"as it is", func(*pipe.Config) {}},
-	{"skips through every stage between", func(c *pipe.Config) { c.RelaySkips = true }},
-	{"recomputation behind the gradient", func(c *pipe.Config) { c.LateRecompute = true }},
-	{"transfers by workers of their own", func(c *pipe.Config) { c.CopyWorkers = true }},
+// variants are what a machine of these cores can run; without any there is no binding to them.
+func variants(cores []int) []variant {
+	list := []variant{
+		{"as it is", func(*pipe.Config) {}},
+		{"skips through every stage between", func(c *pipe.Config) { c.RelaySkips = true }},
+		{"recomputation behind the gradient", func(c *pipe.Config) { c.LateRecompute = true }},
+		{"transfers by workers of their own", func(c *pipe.Config) { c.CopyWorkers = true }},
+	}
+	if len(cores) == 0 {
+		return list
+	}
+	return append(list, variant{"workers bound to cores", func(c *pipe.Config) {
+		for i := range c.Balance {
+			c.Cores = append(c.Cores, []int{cores[i%len(cores)]})
+		}
+	}})
 }
 
 // ablation is what was measured over some number of stages.
@@ -61,7 +72,7 @@ func (w workload) ablate(ctx context.Context, e effort) ([]ablation, error) {
 }
 
 func (w workload) ablateOver(ctx context.Context, e effort, balance []int) (ablation, error) {
-	result := ablation{workload: w, Stages: len(balance), Balance: balance}
+	result, list := ablation{workload: w, Stages: len(balance), Balance: balance}, variants(allowedCores())
 	var trainers []*trainer
 	var contestants []contestant
 	defer func() {
@@ -69,7 +80,7 @@ func (w workload) ablateOver(ctx context.Context, e effort, balance []int) (abla
 			t.close()
 		}
 	}()
-	for i, v := range variants {
+	for i, v := range list {
 		config := pipe.Config{Balance: balance}
 		v.change(&config)
 		t, err := w.trainer(ctx, config, i*len(balance))
@@ -86,7 +97,7 @@ func (w workload) ablateOver(ctx context.Context, e effort, balance []int) (abla
 		if failures[i] != nil {
 			return result, failures[i]
 		}
-		v := variantResult{Name: variants[i].name, Step: spreadOf(ms[i]), Throughput: w.throughput(ms[i]), Faster: paired(ms[0], ms[i]), Peak: t.peaks()}
+		v := variantResult{Name: list[i].name, Step: spreadOf(ms[i]), Throughput: w.throughput(ms[i]), Faster: paired(ms[0], ms[i]), Peak: t.peaks()}
 		if v.Idle, err = t.actions.idle(); err != nil {
 			return result, err
 		}

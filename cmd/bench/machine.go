@@ -42,6 +42,40 @@ func cpuModel() string {
 	return runtime.GOARCH
 }
 
+// allowedCores lists the cores that this process may run on, nil where that is not known.
+func allowedCores() []int {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(text)) {
+		if list, ok := strings.CutPrefix(line, "Cpus_allowed_list:"); ok {
+			return parseCores(strings.TrimSpace(list))
+		}
+	}
+	return nil
+}
+
+// parseCores reads the kernel's list of numbers and ranges, such as 0-3,8; nil for what is none.
+func parseCores(list string) []int {
+	var cores []int
+	for part := range strings.SplitSeq(list, ",") {
+		from, to, ok := strings.Cut(part, "-")
+		if !ok {
+			to = from
+		}
+		first, err := strconv.Atoi(from)
+		last, err2 := strconv.Atoi(to)
+		if err != nil || err2 != nil {
+			return nil
+		}
+		for i := first; i <= last; i++ {
+			cores = append(cores, i)
+		}
+	}
+	return cores
+}
+
 // usage is a moment from which the use of the processor is counted.
 type usage struct {
 	at              time.Time
