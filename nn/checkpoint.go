@@ -91,7 +91,7 @@ func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
 		out := n.inside(p, spread(in, at))
 		ended = true
 		return out
-	}, inputs, p.trained)
+	}, inputs, p.trained, c.shared()...)
 	if c.skips != nil {
 		c.skips.guard(inputs) // an output may be a view of one
 	}
@@ -102,6 +102,19 @@ func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
 		}
 	}
 	return ys
+}
+
+// shared lists what the running module uses of parameters that others use too, and that train.
+func (c *Ctx) shared() (out []*torch.Tensor) {
+	if c.module == nil {
+		return nil
+	}
+	for _, p := range Shared(c.module) {
+		if t := p.Tensor(); t.RequiresGrad() && !slices.Contains(out, t) {
+			out = append(out, t)
+		}
+	}
+	return out
 }
 
 // checkpointing is the first of two runs.

@@ -16,19 +16,24 @@ import (
 //
 // f makes its tensors through the context it is given, keeps none of them, and does not overwrite its inputs: nor may anybody until backward. Both are errors. Tensors of in and of the
 // result may be nil, or of types without gradients. What f returns without needing a gradient in the second run gets none. The result belongs to c, which frees the rest. f may call
-// Checkpoint. A panic of f in backward, or Goexit, is one of the Backward that was called first; the sequence number of an *Error is that of the outermost checkpoint.
-func (c *Ctx) Checkpoint(f func(c *Ctx, in []*Tensor) []*Tensor, in []*Tensor, trained bool) []*Tensor {
+// Checkpoint.
+//
+// Gradients of parameters behind f are added to what they have while f's second run goes back, before those of other uses are summed. Parameters that are used outside of f too are to be
+// given as shared: then the graph sums all uses, latest first, as if there were no checkpoint. Nobody else may go back through them at the same time.
+//
+// A panic of f in backward, or Goexit, is one of the Backward that was called first; the sequence number of an *Error is that of the outermost checkpoint.
+func (c *Ctx) Checkpoint(f func(c *Ctx, in []*Tensor) []*Tensor, in []*Tensor, trained bool, shared ...*Tensor) []*Tensor {
 	if !c.Grad() || !trained && !slices.ContainsFunc(in, needsGrad) {
 		return f(c, in)
 	}
 	in = slices.Clone(in)
-	again := &checkpoint{f: f, options: Options{Device: c.device, Grad: true, Threads: int(c.mode.Threads), Autocast: c.Autocast()}}
+	again := &checkpoint{f: f, shared: shared, options: Options{Device: c.device, Grad: true, Threads: int(c.mode.Threads), Autocast: c.Autocast()}}
 	again.seed, again.draws = c.Draws()
 
 	mark := c.Mark()
 	defer func() { c.Release(mark) }() // also what a failing f leaves
 	out := again.first(c, in)
-	attached, err := shim.Checkpoint(&c.mode, handlesOf(in), handlesOf(out), again.recompute)
+	attached, err := shim.Checkpoint(&c.mode, handlesOf(slices.Concat(in, shared)), handlesOf(out), again.recompute)
 	if err != nil {
 		panic(c.failed("checkpoint", in, err))
 	}
@@ -51,6 +56,7 @@ func handlesOf(list []*Tensor) []shim.Handle {
 // checkpoint is what a node has to run again.
 type checkpoint struct {
 	f           func(*Ctx, []*Tensor) []*Tensor
+	shared      []*Tensor // the last inputs of the node, which f is not given
 	options     Options
 	seed, draws uint64
 }
@@ -88,8 +94,9 @@ func (k *checkpoint) recompute(r *shim.Recomputation) {
 	c.ResumeDraws(k.seed, k.draws)
 
 	// A gate, because a leaf would change the layout of its gradient, and with it the bits of what is summed from it.
-	in, mailboxes := make([]*Tensor, len(r.Inputs)), make([]*Tensor, len(r.Inputs))
-	for i, h := range r.Inputs {
+	n := len(r.Inputs) - len(k.shared)
+	in, mailboxes := make([]*Tensor, n), make([]*Tensor, n)
+	for i, h := range r.Inputs[:n] {
 		if h == 0 {
 			continue
 		}
@@ -104,11 +111,29 @@ func (k *checkpoint) recompute(r *shim.Recomputation) {
 	outputs, grads := k.roots(c, out, r.Grads)
 	c.Release(0, slices.Concat(mailboxes, outputs, grads)...) // the graph has what it needs
 	if len(outputs) > 0 {
+		defer k.setAside(c)()
 		c.Backward(outputs, grads, false)
+		for i, t := range k.shared {
+			r.InputGrads[n+i] = shim.Grad(t.handle())
+		}
 	}
 	for i, m := range mailboxes {
 		if m != nil {
 			r.InputGrads[i] = shim.Grad(m.handle())
+		}
+	}
+}
+
+// setAside takes the gradients of shared parameters away until the function that it returns is called, which drops what has come in the meantime.
+func (k *checkpoint) setAside(c *Ctx) (restore func()) {
+	before := make([]*Tensor, len(k.shared))
+	for i, t := range k.shared {
+		before[i] = c.GradOf(t)
+		t.SetGradOf(nil)
+	}
+	return func() {
+		for i, t := range k.shared {
+			t.SetGradOf(before[i])
 		}
 	}
 }
