@@ -108,20 +108,3 @@ func keep(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
 	}
 	return out
 }
-
-// fold sums gradients as one backward through all their stages would: what was recorded last comes first.
-func fold(c *torch.Ctx, lists ...[]*torch.Tensor) *torch.Tensor {
-	var sum *torch.Tensor
-	for k := len(lists) - 1; k >= 0; k-- {
-		for i := len(lists[k]) - 1; i >= 0; i-- {
-			switch g := lists[k][i]; {
-			case g == nil:
-			case sum == nil:
-				sum = g
-			default:
-				sum = c.Add(sum, g)
-			}
-		}
-	}
-	return sum
-}

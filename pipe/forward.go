@@ -1,200 +1,228 @@
 package pipe
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
+	"penstock/nn"
 	"penstock/schedule"
 	"penstock/torch"
 )
 
-// Run is a mini-batch between forward and backward, for losses of the user's own. It belongs to one goroutine. Close it when it is not wanted any more; a Backward closes it.
-type Run struct {
-	r       *minibatch
-	outputs []*torch.Tensor
-}
-
-// Forward runs the training forward over all stages and keeps what backward needs. On failure see Step.
-func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
-	r, err := p.minibatch(b, true, true)
-	if err != nil {
-		return nil, err
+// forward runs a stage's layers on a micro-batch. With graph set it records; the first forward of a cell that is recomputed later does not.
+func (r *minibatch) forward(worker int, c *torch.Ctx, a schedule.Action, graph bool) {
+	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
+	skips := nn.NewSkipStore(r.p.routes, stage.first, stage.first+len(stage.Layers))
+	defer skips.Free()
+	cfg := nn.Config{
+		Training: r.training, MicroBatch: a.MicroBatch, MicroBatches: len(r.parts),
+		Checkpointing: r.graph && !graph, Recomputing: a.Kind == schedule.Recompute,
+		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.batch.Step)), Spans: graph, Skips: skips, Extras: r.batch.Extras,
 	}
-	out, _, err := r.run(ctx)
-	if err != nil {
-		r.free()
-		return nil, err
+	if r.deferred != nil {
+		cfg.Deferred = r.deferred[a.Stage]
 	}
-	for _, t := range out {
-		t.SetRequiresGrad(t.DType().IsFloat())
+	n := nn.NewCtx(c, cfg)
+	r.running[worker] = n
+	c.SetGrad(graph)
+	defer c.SetAutocast(c.SetAutocast(r.p.cfg.Autocast))
+
+	in := cell.in
+	if a.Stage == 0 {
+		in = r.view(c, a.MicroBatch)
 	}
-	return &Run{r: r, outputs: out}, nil
-}
-
-// Output is the output of the whole batch on the last device, owned by the run; the first, of a model that gives a tuple; nil after the run was closed. It is a leaf that requires a
-// gradient, so a loss computed from it in any Ctx, and that Ctx's Backward, leave the gradient that Backward wants in it.
-func (run *Run) Output() *torch.Tensor {
-	if run.outputs == nil {
-		return nil
+	for i, p := range stage.ports {
+		r.give(c, skips, p, &cell.ports[i], graph)
 	}
-	return run.outputs[0]
-}
-
-// Outputs is the tuple that the model gives. Elements that are not floating-point have no gradient.
-func (run *Run) Outputs() []*torch.Tensor { return run.outputs }
-
-// MicroBatches is the real number of micro-batches.
-func (run *Run) MicroBatches() int { return len(run.r.parts) }
-
-// Backward runs the pipelined backward from the gradients of the whole outputs, which stay the caller's, one for each output and nil where there is none; with no argument from
-// the gradients that lie in Outputs. It adds into the gradients of the parameters and closes the run. On failure see Step.
-func (run *Run) Backward(ctx context.Context, grads ...*torch.Tensor) error {
-	defer run.Close()
-	return run.backward(ctx, false, grads)
-}
-
-// BackwardRetained is Backward, but keeps what a further backward of the run needs. Micro-batches that are recomputed are so again. On failure the run is closed.
-func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) error {
-	err := run.backward(ctx, true, grads)
-	if err != nil {
-		run.Close()
+	mark := c.Mark()
+	xs := gated(c, in, cell.mail, graph)
+	if !r.graph && a.Stage > 0 { // nobody will need it again: it goes when the first layer has used it
+		for _, x := range in {
+			c.Adopt(x)
+		}
+		in, cell.in = nil, nil
 	}
-	return err
-}
-
-func (run *Run) backward(ctx context.Context, retain bool, grads []*torch.Tensor) error {
-	if run.outputs == nil {
-		return errors.New("pipe: this run is closed; a run has one Backward, which frees it, and BackwardRetained before that")
+	unchanged := r.watch(c, in, stage, cell)
+	for _, l := range stage.Layers {
+		xs = n.RunNamed(l, apart(c, l, xs, in))
+		c.Release(mark, xs...)
+		unchanged(l.Name)
 	}
-	r := run.r
-	c := torch.NewCtx(torch.Options{Device: r.p.stages[len(r.p.stages)-1].Device})
-	defer c.Close()
-	if len(grads) == 0 {
-		for _, t := range run.outputs {
-			grads = append(grads, c.GradOf(t))
+	if r.loss != nil && r.last(a.Stage) {
+		xs = n.RunNamed(nn.NamedLayer{Name: "loss", Layer: nn.Tuple(&lossLayer{loss: r.loss, targets: r.want(c, a.MicroBatch)})}, xs)
+		if a.Kind == schedule.Forward {
+			cell.loss = number(c, xs[0])
 		}
 	}
-	if !slices.ContainsFunc(grads, func(g *torch.Tensor) bool { return g != nil }) {
-		return errors.New("pipe: the output has no gradient; run a backward of the loss first, or give one")
+	r.running[worker] = nil
+	cell.ran = n
+	xs = distinct(c, xs, in)
+	// A recomputed cell has both: the next stage may take over what was sent after the recomputation has begun.
+	switch {
+	case graph:
+		cell.out = keep(c, xs)
+	case r.loss == nil || !r.last(a.Stage):
+		cell.sent = keep(c, xs)
 	}
-	if len(grads) != len(run.outputs) {
-		return fmt.Errorf("pipe: %d gradients for %d outputs; give one for each, nil where there is none", len(grads), len(run.outputs))
+	for i, p := range stage.ports {
+		r.leave(n, skips, p, &cell.ports[i], graph, a.Kind == schedule.Recompute)
 	}
-	for i, g := range grads {
-		y := run.outputs[i]
-		switch {
-		case g == nil:
-		case g.Freed():
-			return fmt.Errorf("pipe: gradient %d was freed; keep it until Backward returns", i)
-		case !y.DType().IsFloat() || !g.DType().IsFloat():
-			return fmt.Errorf("pipe: gradient %d is %v and output %d is %v; both must be floating-point, and what is not has nil for a gradient", i, g, i, y)
-		case fmt.Sprint(g.Shape()) != fmt.Sprint(y.Shape()):
-			return fmt.Errorf("pipe: output %d has the shape %v, its gradient %v; they must be the same", i, y.Shape(), g.Shape())
-		case g.Kind() != y.Kind():
-			return fmt.Errorf("pipe: gradient %d is on %v and the last stage on %v; make it there", i, g.Kind(), c.Device())
-		}
+	if !r.graph || graph && !r.retained(a) {
+		cell.drop() // the graph, if there is one, keeps what it needs
 	}
-	r.grads, r.retain = grads, retain
-	g, err := r.p.graph(programKey{len(r.parts), schedule.BackwardOnly, true})
-	if err != nil {
-		return err
+	if cfg.Deferred != nil && a.Kind == schedule.Forward && a.MicroBatch == len(r.parts)-1 {
+		cfg.Deferred.Commit(n)
 	}
-	if err := r.p.enter(); err != nil {
-		return err
-	}
-	defer r.p.open.Done()
-	_, err = r.p.execute(ctx, g, r)
-	return err
 }
 
-// Close frees what the run holds. Closing twice is fine.
-func (run *Run) Close() {
-	run.r.free()
-	for _, t := range run.outputs {
-		t.SetGradOf(nil)
-		t.Free()
-	}
-	run.outputs = nil
+// retained says whether a recomputation will be repeated for a second backward.
+func (r *minibatch) retained(a schedule.Action) bool {
+	return r.retain && r.recomputes(a.Stage, a.MicroBatch)
 }
 
-// run does the forward half and gathers the outputs. Only what backward needs stays in the cells.
-func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timeline, error) {
-	p := r.p
-	if err := p.enter(); err != nil {
-		return nil, nil, err
+// view is a micro-batch's part of the inputs.
+func (r *minibatch) view(c *torch.Ctx, microBatch int) []*torch.Tensor {
+	if list := r.views[microBatch]; list != nil {
+		return list
 	}
-	defer p.open.Done()
-	g, err := p.graph(programKey{len(r.parts), schedule.ForwardOnly, r.graph})
-	if err != nil {
-		return nil, nil, err
+	list := make([]*torch.Tensor, len(r.inputs))
+	for i, v := range r.inputs {
+		list[i] = r.parts[microBatch].part(c, v)
 	}
-	timeline, err := p.execute(ctx, g, r)
-	if err != nil {
-		return nil, nil, err
+	if !r.inputGrad { // else they belong to the graph of this forward alone
+		for _, t := range list {
+			c.Keep(t)
+		}
+		r.views[microBatch] = list
 	}
-	var out []*torch.Tensor
-	err = p.onWorker(p.stages[len(p.stages)-1].worker, func(c *torch.Ctx) { out = r.gather(c) })
-	if err != nil {
-		free(out)
-		return nil, nil, fmt.Errorf("pipe: gathering the output: %w", err)
-	}
-	return out, timeline, nil
+	return list
 }
 
-// gather joins the micro-batches' outputs, which must have rows.
-func (r *minibatch) gather(c *torch.Ctx) (out []*torch.Tensor) {
-	c.SetGrad(false)
-	cells := r.cells[len(r.p.stages)-1]
-	lists := make([][]*torch.Tensor, len(cells))
-	refuse := func(format string, args ...any) {
-		panic(&torch.Error{Op: "gather", Device: c.Device(), Message: fmt.Sprintf(format, args...)})
-	}
-	for i := range cells {
-		if lists[i] = cells[i].sent; lists[i] == nil {
-			lists[i] = cells[i].out
+// want is a micro-batch's part of the targets.
+func (r *minibatch) want(c *torch.Ctx, microBatch int) []*torch.Tensor {
+	if r.wanted[microBatch] == nil {
+		list := make([]*torch.Tensor, len(r.targets))
+		for i, v := range r.targets {
+			list[i] = c.Keep(r.parts[microBatch].part(c, v))
 		}
-		if len(lists[i]) != len(lists[0]) {
-			refuse("micro-batch 0 gave a tuple of %d and micro-batch %d one of %d; a model gives the same number for every micro-batch", len(lists[0]), i, len(lists[i]))
+		r.wanted[microBatch] = list
+	}
+	return r.wanted[microBatch]
+}
+
+// gated lets gradients of the inputs arrive in their mailboxes.
+func gated(c *torch.Ctx, in, mail []*torch.Tensor, graph bool) []*torch.Tensor {
+	xs := slices.Clone(in)
+	if !graph {
+		return xs
+	}
+	for i, box := range mail {
+		if k := slices.Index(in[:i], in[i]); k >= 0 {
+			xs[i] = xs[k]
+		} else if box != nil {
+			xs[i] = c.Gate(box, in[i])
 		}
 	}
-	for j := range lists[0] {
-		column := make([]*torch.Tensor, len(lists))
-		for i := range lists {
-			if column[i] = lists[i][j]; len(column[i].Shape()) == 0 {
-				refuse("output %d is a number, %v, which has no rows to join over micro-batches; let the last layer give each row its value", j, column[i])
-			}
+	return xs
+}
+
+// distinct shares those of xs that are the stage's inputs, because layers gave them back: inputs and outputs are freed one by one.
+func distinct(c *torch.Ctx, xs, in []*torch.Tensor) []*torch.Tensor {
+	out := slices.Clone(xs)
+	for i, x := range xs {
+		if k := slices.Index(xs[:i], x); k >= 0 {
+			out[i] = out[k]
+		} else if slices.Contains(in, x) {
+			out[i] = c.Share(x)
 		}
-		parts, start := make([]rows, len(column)), int64(0)
-		for i, t := range column {
-			parts[i] = rows{start, t.Size(0)}
-			start += parts[i].length
-		}
-		r.joined = append(r.joined, parts)
-		out = append(out, c.Cat(column, 0))
-	}
-	for i := range cells {
-		free(cells[i].sent)
-		cells[i].sent = nil
-	}
-	for _, t := range out {
-		c.Keep(t)
 	}
 	return out
 }
 
-// onWorker runs f on one worker and waits for it.
-func (p *Pipe) onWorker(worker int, f func(c *torch.Ctx)) (err error) {
-	var done sync.WaitGroup
-	done.Add(1)
-	p.submit.Lock()
-	p.workers[worker].jobs <- func(c *torch.Ctx) {
-		defer done.Done()
-		err = onStage(-1, c, func(_ int, c *torch.Ctx) error { f(c); return nil })
+// give hands a skip to the layers that pop it, each its own handle.
+func (r *minibatch) give(c *torch.Ctx, skips *nn.SkipStore, p port, s *passage, graph bool) {
+	if p.pops == 0 {
+		return
 	}
-	p.submit.Unlock()
-	done.Wait()
-	return err
+	list := make([]*torch.Tensor, p.pops)
+	for k := range list {
+		switch {
+		case s.in == nil:
+		case graph && s.mail != nil:
+			list[k] = c.Keep(c.Gate(s.mail[k], s.in))
+		default:
+			list[k] = c.Keep(c.Share(s.in))
+		}
+	}
+	skips.Give(p.key, list...)
+	if !r.graph && len(p.to) == 0 { // it goes with its last pop
+		s.in.Free()
+		s.in = nil
+	}
+}
+
+// watch returns a function, to be called after each layer with its name, that panics if the layer has overwritten what the stage was sent and is still to be used.
+func (r *minibatch) watch(c *torch.Ctx, in []*torch.Tensor, stage *Stage, cell *cell) func(layer string) {
+	before := make([]int64, len(in)+len(stage.ports))
+	for i, x := range in {
+		before[i] = x.Changes()
+	}
+	for i := range stage.ports {
+		if x := cell.ports[i].in; x != nil {
+			before[len(in)+i] = x.Changes()
+		}
+	}
+	refuse := func(x *torch.Tensor, format string, args ...any) {
+		panic(&torch.Error{Op: "Forward", Args: []string{x.String()}, Device: c.Device(), Message: fmt.Sprintf(format, args...)})
+	}
+	return func(layer string) {
+		for i, x := range in {
+			if x.Changes() != before[i] {
+				refuse(x, "the layer %q overwrote the stage's input, which is still to be used; let it declare nn.InPlace, or work on a Clone", layer)
+			}
+		}
+		for i := range stage.ports {
+			if x := cell.ports[i].in; x != nil && x.Changes() != before[len(in)+i] {
+				refuse(x, "the layer %q overwrote the skip %v, which is still to be used; let it work on a Clone", layer, stage.ports[i].key)
+			}
+		}
+	}
+}
+
+// leave takes a skip that goes to other stages.
+func (r *minibatch) leave(n *nn.Ctx, skips *nn.SkipStore, p port, s *passage, graph, recomputing bool) {
+	if len(p.to) == 0 || recomputing && p.from.stage >= 0 {
+		return
+	}
+	t := s.in
+	if p.from.stage < 0 {
+		t = skips.Take(n, p.key)
+	}
+	switch {
+	case t == nil: // absent, and the cell is left alone: a stage that has still to learn so may be reading it
+	case p.from.stage < 0 && graph:
+		s.out = t
+	case p.from.stage < 0:
+		s.sent = t
+	default:
+		s.sent = n.Keep(n.Share(t)) // relayed
+	}
+	if !recomputing {
+		s.pending.Store(int32(len(p.to)))
+	}
+}
+
+// apart gives a layer that overwrites its input a copy of what the stage was sent.
+func apart(c *torch.Ctx, l nn.NamedLayer, xs, in []*torch.Tensor) []*torch.Tensor {
+	f, ok := l.Layer.(nn.InPlace)
+	if !ok || !f.OverwritesInput() {
+		return xs
+	}
+	out := slices.Clone(xs)
+	for i, x := range xs {
+		if slices.ContainsFunc(in, func(t *torch.Tensor) bool { return nn.SameMemory(x, t) }) {
+			out[i] = c.Clone(x)
+		}
+	}
+	return out
 }

@@ -8,59 +8,8 @@ import (
 	"sync/atomic"
 
 	"penstock/nn"
-	"penstock/schedule"
 	"penstock/torch"
 )
-
-// Stage is a part of the model on its device.
-type Stage struct {
-	Device torch.Device
-	Layers []nn.NamedLayer
-
-	first     int // of the model's flattened layers
-	worker    int
-	inputGrad bool               // there is something to train before this stage
-	elsewhere map[*nn.Param]bool // used here, and living on an earlier stage
-
-	ports []port
-	ties  []tie
-}
-
-// State lists the parameters and buffers that live on the stage, under their names in the model. One that several stages use lives on the first of them.
-func (s *Stage) State() []nn.NamedParam {
-	var out []nn.NamedParam
-	seen := map[*nn.Param]bool{}
-	for _, l := range s.Layers {
-		for _, p := range l.State() {
-			if owner := p.Owner(); !seen[owner] && !s.elsewhere[owner] {
-				seen[owner] = true
-				out = append(out, p)
-			}
-		}
-	}
-	return out
-}
-
-// trains says whether anything on the stage has a gradient.
-func (s *Stage) trains() bool {
-	for _, l := range s.Layers {
-		if len(nn.Params(l.Layer)) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// Params lists the stage's trainable parameters.
-func (s *Stage) Params() []nn.NamedParam {
-	var out []nn.NamedParam
-	for _, p := range s.State() {
-		if p.Trainable() {
-			out = append(out, p)
-		}
-	}
-	return out
-}
 
 // Pipe runs a model over stages. It is safe for concurrent use: runs take turns on the workers, in the order in which they were started. The model's
 // parameters belong to the model; free them with nn.Free after Close.
@@ -77,19 +26,6 @@ type Pipe struct {
 	submit   sync.Mutex // jobs of one run reach all workers before those of the next, or runs would wait for each other
 	closed   bool
 	programs map[programKey]*program // guarded by submit
-}
-
-// program is a graph with what running it asks for.
-type program struct {
-	planned *schedule.Program
-	*schedule.Graph
-	awaited []bool // by id: another worker waits for the action
-}
-
-type programKey struct {
-	microBatches int
-	phase        schedule.Phase
-	training     bool
 }
 
 // New cuts a model's flattened layers over devices, materialises parameters that do not exist yet on the device of their stage and copies those
@@ -113,7 +49,9 @@ func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 		return nil, fmt.Errorf("pipe: %w", err)
 	}
 	p.record.Store(cfg.Record)
-	p.cut(layers)
+	if err := p.cut(layers); err != nil {
+		return nil, err
+	}
 	if err := p.hire(); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -135,27 +73,6 @@ func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 		return nil, err
 	}
 	return p, nil
-}
-
-// cut makes the stages.
-func (p *Pipe) cut(layers []nn.NamedLayer) {
-	trained, first := false, 0
-	seen := map[*nn.Param]bool{}
-	for i, n := range p.cfg.Balance {
-		s := &Stage{Device: p.cfg.Devices[i], Layers: layers[first : first+n], first: first, inputGrad: trained, elsewhere: map[*nn.Param]bool{}}
-		for _, l := range s.Layers {
-			for _, q := range l.State() {
-				s.elsewhere[q.Owner()] = seen[q.Owner()]
-			}
-		}
-		for owner := range s.elsewhere {
-			seen[owner] = true
-		}
-		trained = trained || s.trains()
-		first += n
-		p.stages = append(p.stages, s)
-	}
-	connect(p.stages, p.routes, p.cfg.RelaySkips)
 }
 
 // hire starts a worker for each distinct device, and with CopyWorkers another.
@@ -199,52 +116,8 @@ func (p *Pipe) settle(stage int, c *torch.Ctx) error {
 	return nil
 }
 
-// Model is the model, whole.
-func (p *Pipe) Model() *nn.Sequential { return p.model }
-
-// Len is the number of the model's flattened layers, which Config.Balance counts.
-func (p *Pipe) Len() int { return len(p.model.Layers()) }
-
-// Layers lists the flattened layers in order, over all stages, with their names in the model.
-func (p *Pipe) Layers() []nn.NamedLayer { return p.model.Layers() }
-
-// Layer is a flattened layer by its index, from 0; negative ones count from the end.
-func (p *Pipe) Layer(i int) (nn.NamedLayer, error) {
-	layers := p.model.Layers()
-	if i < -len(layers) || i >= len(layers) {
-		return nn.NamedLayer{}, fmt.Errorf("pipe: there is no layer %d among %d; want %d to %d", i, len(layers), -len(layers), len(layers)-1)
-	}
-	return layers[(i+len(layers))%len(layers)], nil
-}
-
-// Convert gives every floating-point parameter and buffer another element type, each on its stage's device. Gradients are dropped. Call it while no run is going on.
-func (p *Pipe) Convert(ctx context.Context, dtype torch.DType) error {
-	if !dtype.IsFloat() {
-		return fmt.Errorf("pipe: a model cannot be converted to %v; want a floating-point type", dtype)
-	}
-	err := p.OnStages(ctx, func(stage int, c *torch.Ctx) error {
-		nn.Convert(c, p.stages[stage].State(), dtype)
-		return nil
-	})
-	// Also when that failed, or ctx has ended by now: replicas are to be like their parameters, which are converted or not.
-	if replicas := p.OnStages(context.WithoutCancel(ctx), p.replicate); err == nil {
-		err = replicas
-	}
-	return err
-}
-
 // Stages lists the stages. The caller must not change them.
 func (p *Pipe) Stages() []*Stage { return p.stages }
-
-// Program is what the workers do in a Step of so many micro-batches: what schedule.Simulate predicts, and what a recorded timeline is of. Its workers are in the order of Devices; with
-// CopyWorkers those that copy follow. The caller must not change it. It returns an error if there are no such programs, as for less than one micro-batch.
-func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
-	g, err := p.graph(programKey{microBatches, schedule.Whole, true})
-	if err != nil {
-		return nil, err
-	}
-	return g.planned, nil
-}
 
 // SetRecord switches the recording of timelines for runs that start from now on.
 func (p *Pipe) SetRecord(on bool) { p.record.Store(on) }
@@ -334,41 +207,4 @@ func onStage(stage int, c *torch.Ctx, f func(stage int, c *torch.Ctx) error) (er
 		}
 	}()
 	return f(stage, c)
-}
-
-// graph is the program for a number of micro-batches, made and checked once.
-func (p *Pipe) graph(key programKey) (*program, error) {
-	p.submit.Lock()
-	defer p.submit.Unlock()
-	if g, ok := p.programs[key]; ok {
-		return g, nil
-	}
-	workers := make([]int, len(p.stages))
-	for i, s := range p.stages {
-		workers[i] = s.worker
-	}
-	planned, err := schedule.GPipe(schedule.Config{
-		Stages: len(p.stages), MicroBatches: key.microBatches, Worker: workers, Phase: key.phase,
-		Recompute: func(stage, microBatch int) bool {
-			return key.training && p.cfg.Checkpoints[stage].recompute(microBatch)
-		},
-		Skips:         edges(p.stages),
-		LateRecompute: p.cfg.LateRecompute,
-		CopyWorkers:   p.cfg.CopyWorkers,
-	})
-	if err == nil {
-		err = schedule.Check(planned, schedule.Limits{})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("pipe: %w", err)
-	}
-	g := &program{planned: planned, Graph: planned.Graph()}
-	g.awaited = make([]bool, len(g.Actions))
-	for _, deps := range g.Cross {
-		for _, id := range deps {
-			g.awaited[id] = true
-		}
-	}
-	p.programs[key] = g
-	return g, nil
 }

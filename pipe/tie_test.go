@@ -297,3 +297,20 @@ func TestConvertOfATiedModel(t *testing.T) {
 		nn.ZeroGrads(model)
 	}
 }
+
+// A buffer that stages share would not be the same on both: batch norms whose running statistics are shared must stay together.
+func TestBuffersAreNotSharedAcrossStages(t *testing.T) {
+	torchtest.Check(t)
+	build := func() *nn.Sequential {
+		first, second := &call{}, &call{}
+		mean := first.Buffer("mean", torch.Float32, nn.Zeros, 4)
+		second.Share("mean", mean)
+		first.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, mean.Tensor()) }
+		second.f = first.f
+		return nn.NewSequential(first, second, nn.NewLinear(4, 4))
+	}
+	if _, err := pipe.New(build(), pipe.Config{Balance: []int{1, 2}}); !errors.Is(err, pipe.ErrBalance) || !strings.Contains(err.Error(), `buffer "1.mean" of stage 1 is also "0.mean"`) {
+		t.Errorf("got %v", err)
+	}
+	started(t, build(), pipe.Config{Balance: []int{2, 1}})
+}

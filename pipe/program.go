@@ -1,0 +1,67 @@
+package pipe
+
+import (
+	"fmt"
+
+	"penstock/schedule"
+)
+
+// program is a graph with what running it asks for.
+type program struct {
+	planned *schedule.Program
+	*schedule.Graph
+	awaited []bool // by id: another worker waits for the action
+}
+
+type programKey struct {
+	microBatches int
+	phase        schedule.Phase
+	training     bool
+}
+
+// Program is what the workers do in a Step of so many micro-batches: what schedule.Simulate predicts, and what a recorded timeline is of. Its workers are in the order of Devices; with
+// CopyWorkers those that copy follow. The caller must not change it. It returns an error if there are no such programs, as for less than one micro-batch.
+func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
+	g, err := p.graph(programKey{microBatches, schedule.Whole, true})
+	if err != nil {
+		return nil, err
+	}
+	return g.planned, nil
+}
+
+// graph is the program for a number of micro-batches, made and checked once.
+func (p *Pipe) graph(key programKey) (*program, error) {
+	p.submit.Lock()
+	defer p.submit.Unlock()
+	if g, ok := p.programs[key]; ok {
+		return g, nil
+	}
+	workers := make([]int, len(p.stages))
+	for i, s := range p.stages {
+		workers[i] = s.worker
+	}
+	planned, err := schedule.GPipe(schedule.Config{
+		Stages: len(p.stages), MicroBatches: key.microBatches, Worker: workers, Phase: key.phase,
+		Recompute: func(stage, microBatch int) bool {
+			return key.training && p.cfg.Checkpoints[stage].recompute(microBatch)
+		},
+		Skips:         edges(p.stages),
+		LateRecompute: p.cfg.LateRecompute,
+		CopyWorkers:   p.cfg.CopyWorkers,
+	})
+	if err == nil {
+		err = schedule.Check(planned, schedule.Limits{})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("pipe: %w", err)
+	}
+	g := &program{planned: planned, Graph: planned.Graph()}
+	g.awaited = make([]bool, len(g.Actions))
+	for _, deps := range g.Cross {
+		for _, id := range deps {
+			g.awaited[id] = true
+		}
+	}
+	p.programs[key] = g
+	return g, nil
+}

@@ -1,0 +1,200 @@
+package pipe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// Run is a mini-batch between forward and backward, for losses of the user's own. It belongs to one goroutine. Close it when it is not wanted any more; a Backward closes it.
+type Run struct {
+	r       *minibatch
+	outputs []*torch.Tensor
+}
+
+// Forward runs the training forward over all stages and keeps what backward needs. On failure see Step.
+func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
+	r, err := p.minibatch(b, true, true)
+	if err != nil {
+		return nil, err
+	}
+	out, _, err := r.run(ctx)
+	if err != nil {
+		r.free()
+		return nil, err
+	}
+	for _, t := range out {
+		t.SetRequiresGrad(t.DType().IsFloat())
+	}
+	return &Run{r: r, outputs: out}, nil
+}
+
+// Output is the output of the whole batch on the last device, owned by the run; the first, of a model that gives a tuple; nil after the run was closed. It is a leaf that requires a
+// gradient, so a loss computed from it in any Ctx, and that Ctx's Backward, leave the gradient that Backward wants in it.
+func (run *Run) Output() *torch.Tensor {
+	if run.outputs == nil {
+		return nil
+	}
+	return run.outputs[0]
+}
+
+// Outputs is the tuple that the model gives. Elements that are not floating-point have no gradient.
+func (run *Run) Outputs() []*torch.Tensor { return run.outputs }
+
+// MicroBatches is the real number of micro-batches.
+func (run *Run) MicroBatches() int { return len(run.r.parts) }
+
+// Backward runs the pipelined backward from the gradients of the whole outputs, which stay the caller's, one for each output and nil where there is none; with no argument from
+// the gradients that lie in Outputs. It adds into the gradients of the parameters and closes the run. On failure see Step.
+func (run *Run) Backward(ctx context.Context, grads ...*torch.Tensor) error {
+	defer run.Close()
+	return run.backward(ctx, false, grads)
+}
+
+// BackwardRetained is Backward, but keeps what a further backward of the run needs. Micro-batches that are recomputed are so again. On failure the run is closed.
+func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) error {
+	err := run.backward(ctx, true, grads)
+	if err != nil {
+		run.Close()
+	}
+	return err
+}
+
+func (run *Run) backward(ctx context.Context, retain bool, grads []*torch.Tensor) error {
+	if run.outputs == nil {
+		return errors.New("pipe: this run is closed; a run has one Backward, which frees it, and BackwardRetained before that")
+	}
+	r := run.r
+	c := torch.NewCtx(torch.Options{Device: r.p.stages[len(r.p.stages)-1].Device})
+	defer c.Close()
+	if len(grads) == 0 {
+		for _, t := range run.outputs {
+			grads = append(grads, c.GradOf(t))
+		}
+	}
+	if !slices.ContainsFunc(grads, func(g *torch.Tensor) bool { return g != nil }) {
+		return errors.New("pipe: the output has no gradient; run a backward of the loss first, or give one")
+	}
+	if len(grads) != len(run.outputs) {
+		return fmt.Errorf("pipe: %d gradients for %d outputs; give one for each, nil where there is none", len(grads), len(run.outputs))
+	}
+	for i, g := range grads {
+		y := run.outputs[i]
+		switch {
+		case g == nil:
+		case g.Freed():
+			return fmt.Errorf("pipe: gradient %d was freed; keep it until Backward returns", i)
+		case !y.DType().IsFloat() || !g.DType().IsFloat():
+			return fmt.Errorf("pipe: gradient %d is %v and output %d is %v; both must be floating-point, and what is not has nil for a gradient", i, g, i, y)
+		case fmt.Sprint(g.Shape()) != fmt.Sprint(y.Shape()):
+			return fmt.Errorf("pipe: output %d has the shape %v, its gradient %v; they must be the same", i, y.Shape(), g.Shape())
+		case g.Kind() != y.Kind():
+			return fmt.Errorf("pipe: gradient %d is on %v and the last stage on %v; make it there", i, g.Kind(), c.Device())
+		}
+	}
+	r.grads, r.retain = grads, retain
+	g, err := r.p.graph(programKey{len(r.parts), schedule.BackwardOnly, true})
+	if err != nil {
+		return err
+	}
+	if err := r.p.enter(); err != nil {
+		return err
+	}
+	defer r.p.open.Done()
+	_, err = r.p.execute(ctx, g, r)
+	return err
+}
+
+// Close frees what the run holds. Closing twice is fine.
+func (run *Run) Close() {
+	run.r.free()
+	for _, t := range run.outputs {
+		t.SetGradOf(nil)
+		t.Free()
+	}
+	run.outputs = nil
+}
+
+// run does the forward half and gathers the outputs. Only what backward needs stays in the cells.
+func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timeline, error) {
+	p := r.p
+	if err := p.enter(); err != nil {
+		return nil, nil, err
+	}
+	defer p.open.Done()
+	g, err := p.graph(programKey{len(r.parts), schedule.ForwardOnly, r.graph})
+	if err != nil {
+		return nil, nil, err
+	}
+	timeline, err := p.execute(ctx, g, r)
+	if err != nil {
+		return nil, nil, err
+	}
+	var out []*torch.Tensor
+	err = p.onWorker(p.stages[len(p.stages)-1].worker, func(c *torch.Ctx) { out = r.gather(c) })
+	if err != nil {
+		free(out)
+		return nil, nil, fmt.Errorf("pipe: gathering the output: %w", err)
+	}
+	return out, timeline, nil
+}
+
+// gather joins the micro-batches' outputs, which must have rows.
+func (r *minibatch) gather(c *torch.Ctx) (out []*torch.Tensor) {
+	c.SetGrad(false)
+	cells := r.cells[len(r.p.stages)-1]
+	lists := make([][]*torch.Tensor, len(cells))
+	refuse := func(format string, args ...any) {
+		panic(&torch.Error{Op: "gather", Device: c.Device(), Message: fmt.Sprintf(format, args...)})
+	}
+	for i := range cells {
+		if lists[i] = cells[i].sent; lists[i] == nil {
+			lists[i] = cells[i].out
+		}
+		if len(lists[i]) != len(lists[0]) {
+			refuse("micro-batch 0 gave a tuple of %d and micro-batch %d one of %d; a model gives the same number for every micro-batch", len(lists[0]), i, len(lists[i]))
+		}
+	}
+	for j := range lists[0] {
+		column := make([]*torch.Tensor, len(lists))
+		for i := range lists {
+			if column[i] = lists[i][j]; len(column[i].Shape()) == 0 {
+				refuse("output %d is a number, %v, which has no rows to join over micro-batches; let the last layer give each row its value", j, column[i])
+			}
+		}
+		parts, start := make([]rows, len(column)), int64(0)
+		for i, t := range column {
+			parts[i] = rows{start, t.Size(0)}
+			start += parts[i].length
+		}
+		r.joined = append(r.joined, parts)
+		out = append(out, c.Cat(column, 0))
+	}
+	for i := range cells {
+		free(cells[i].sent)
+		cells[i].sent = nil
+	}
+	for _, t := range out {
+		c.Keep(t)
+	}
+	return out
+}
+
+// onWorker runs f on one worker and waits for it.
+func (p *Pipe) onWorker(worker int, f func(c *torch.Ctx)) (err error) {
+	var done sync.WaitGroup
+	done.Add(1)
+	p.submit.Lock()
+	p.workers[worker].jobs <- func(c *torch.Ctx) {
+		defer done.Done()
+		err = onStage(-1, c, func(_ int, c *torch.Ctx) error { f(c); return nil })
+	}
+	p.submit.Unlock()
+	done.Wait()
+	return err
+}

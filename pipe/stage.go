@@ -1,0 +1,85 @@
+package pipe
+
+import (
+	"fmt"
+	"maps"
+
+	"penstock/nn"
+	"penstock/torch"
+)
+
+// Stage is a part of the model on its device.
+type Stage struct {
+	Device torch.Device
+	Layers []nn.NamedLayer
+
+	first     int // of the model's flattened layers
+	worker    int
+	inputGrad bool               // there is something to train before this stage
+	elsewhere map[*nn.Param]bool // used here, and living on an earlier stage
+
+	ports []port
+	ties  []tie
+}
+
+// State lists the parameters and buffers that live on the stage, under their names in the model. One that several stages use lives on the first of them.
+func (s *Stage) State() []nn.NamedParam {
+	var out []nn.NamedParam
+	seen := map[*nn.Param]bool{}
+	for _, l := range s.Layers {
+		for _, p := range l.State() {
+			if owner := p.Owner(); !seen[owner] && !s.elsewhere[owner] {
+				seen[owner] = true
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
+// trains says whether anything on the stage has a gradient.
+func (s *Stage) trains() bool {
+	for _, l := range s.Layers {
+		if len(nn.Params(l.Layer)) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Params lists the stage's trainable parameters.
+func (s *Stage) Params() []nn.NamedParam {
+	var out []nn.NamedParam
+	for _, p := range s.State() {
+		if p.Trainable() {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// cut makes the stages. It refuses a buffer that several of them use: what one changes in it the others would see late, or never.
+func (p *Pipe) cut(layers []nn.NamedLayer) error {
+	trained, first := false, 0
+	seen := map[*nn.Param]string{} // the name under which an earlier stage has it
+	for i, n := range p.cfg.Balance {
+		s := &Stage{Device: p.cfg.Devices[i], Layers: layers[first : first+n], first: first, inputGrad: trained, elsewhere: map[*nn.Param]bool{}}
+		here := map[*nn.Param]string{}
+		for _, l := range s.Layers {
+			for _, q := range l.State() {
+				before, known := seen[q.Owner()]
+				if known && q.IsBuffer() {
+					return fmt.Errorf("%w: the buffer %q of stage %d is also %q of an earlier stage; keep both on one stage, or give each its own", ErrBalance, q.Name, i, before)
+				}
+				s.elsewhere[q.Owner()] = known
+				here[q.Owner()] = q.Name
+			}
+		}
+		maps.Copy(seen, here)
+		trained = trained || s.trains()
+		first += n
+		p.stages = append(p.stages, s)
+	}
+	connect(p.stages, p.routes, p.cfg.RelaySkips)
+	return nil
+}
