@@ -8,11 +8,18 @@ import (
 	"penstock/torch"
 )
 
-// Save writes the parameters and buffers of m, which must exist, to a safetensors file under their names. The file is that of the model alone: it does not tell how the model was cut, and
+// Save writes the parameters and buffers of m, which must all exist, to a safetensors file under their names. The file is that of the model alone: it does not tell how the model was cut, and
 // fits any other cut, and the model without a pipe. What is at path is replaced when all is written.
-func Save(path string, m Module) error { return safetensors.WriteFile(path, FileTensors(m), nil) }
+func Save(path string, m Module) error {
+	for _, p := range State(m) {
+		if !p.Exists() {
+			return fmt.Errorf("nn: saving a model: %q does not exist yet; call nn.Materialise or pipe.New first", p.Name)
+		}
+	}
+	return safetensors.WriteFile(path, FileTensors(m), nil)
+}
 
-// FileTensors lists the parameters and buffers of m as they are to be written.
+// FileTensors lists the parameters and buffers of m, which must all exist, as they are to be written.
 func FileTensors(m Module) []safetensors.Tensor {
 	var out []safetensors.Tensor
 	for _, p := range State(m) {

@@ -76,6 +76,9 @@ func TestLoadRefusesAnotherModel(t *testing.T) {
 			t.Errorf("%s was made", p.Name)
 		}
 	}
+	if err := nn.Save(path, other); err == nil || !strings.Contains(err.Error(), `"in.weight" does not exist yet`) {
+		t.Errorf("got %v", err)
+	}
 	if err := nn.Load(c, path+"x", other); err == nil || !strings.Contains(err.Error(), "nn: loading a model") {
 		t.Errorf("got %v", err)
 	}

@@ -56,11 +56,16 @@ func (run *Run) Backward(ctx context.Context, grads ...*torch.Tensor) error {
 	return run.backward(ctx, false, grads)
 }
 
-// BackwardRetained is Backward, but keeps what a further backward of the run needs. Micro-batches that are recomputed are so again. On failure the run is closed.
+// BackwardRetained is Backward, but keeps what a further backward of the run needs. Micro-batches that are recomputed are so again. Gradients that lay in Outputs are dropped: the next
+// loss leaves its own there, and is not to count this one's again. On failure the run is closed.
 func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) error {
 	err := run.backward(ctx, true, grads)
 	if err != nil {
 		run.Close()
+	} else if len(grads) == 0 {
+		for _, t := range run.outputs {
+			t.SetGradOf(nil)
+		}
 	}
 	return err
 }

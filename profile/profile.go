@@ -53,6 +53,9 @@ type Profile struct {
 // measured. Until then neither the model nor the device may be used by others. Measure locks its goroutine to a thread while it runs. It stops between two runs of a layer when ctx ends, with
 // ctx's error. A failure in a layer is an *Error.
 func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ...*torch.Tensor) (Profile, error) {
+	if model == nil {
+		return Profile{}, errors.New("profile: the model is nil; want an nn.Sequential")
+	}
 	layers := model.Layers()
 	config, err := config.resolved(layers, sample)
 	if err != nil {
