@@ -82,7 +82,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		return err
 	}
 	if j.model, err = models.New(j.modelName, o); err != nil {
-		return err
+		return badUsage("--model %s with --data %s: %s", j.modelName, j.dataName, message(err))
 	}
 	fingerprint, err := train.Fingerprint(j.training)
 	if err != nil {

@@ -138,7 +138,7 @@ func (p *plan) checkCut() error {
 	}
 	model, err := models.New(p.modelName, p.options)
 	if err != nil {
-		return badUsage("--set %s", message(err))
+		return badUsage("--set %s: %s", strings.Join(p.settings, ","), message(err))
 	}
 	layers := len(model.Layers())
 	if p.given("balance") {
