@@ -3,6 +3,7 @@ package pipe
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"penstock/nn"
 	"penstock/torch"
@@ -93,8 +94,16 @@ var (
 	ErrChunks  = errors.New("pipe: bad number of chunks")
 )
 
+// copied has slices of its own: the caller's may change later, and what is being run must not.
+func (cfg Config) copied() Config {
+	cfg.Balance, cfg.Devices, cfg.Checkpoints = slices.Clone(cfg.Balance), slices.Clone(cfg.Devices), slices.Clone(cfg.Checkpoints)
+	cfg.Cores = slices.Clone(cfg.Cores)
+	return cfg
+}
+
 // resolved returns the configuration with its defaults filled in, or says what is wrong with it.
 func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
+	cfg = cfg.copied()
 	if len(layers) == 0 {
 		return cfg, errors.New("pipe: the model has no layers; Add some before it is cut")
 	}
@@ -104,7 +113,7 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	sum := 0
 	for i, n := range cfg.Balance {
 		if n < 1 {
-			return cfg, fmt.Errorf("%w: stage %d has %d layers; every stage needs at least 1 (balance %v)", ErrBalance, i, n, cfg.Balance)
+			return cfg, fmt.Errorf("%w: stage %d has %d layers; every stage needs at least 1 (balance %v); balance.Partition finds one that fits", ErrBalance, i, n, cfg.Balance)
 		}
 		sum += n
 	}

@@ -3,6 +3,7 @@ package pipe
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"penstock/nn"
 	"penstock/torch"
@@ -12,14 +13,14 @@ import (
 func (p *Pipe) Model() *nn.Sequential { return p.model }
 
 // Len is the number of the model's flattened layers, which Config.Balance counts.
-func (p *Pipe) Len() int { return len(p.model.Layers()) }
+func (p *Pipe) Len() int { return len(p.layers) }
 
-// Layers lists the flattened layers in order, over all stages, with their names in the model.
-func (p *Pipe) Layers() []nn.NamedLayer { return p.model.Layers() }
+// Layers lists the flattened layers in order, over all stages, with their names in the model. What is added to the model after New is not part of the pipe.
+func (p *Pipe) Layers() []nn.NamedLayer { return slices.Clone(p.layers) }
 
 // Layer is a flattened layer by its index, from 0; negative ones count from the end.
 func (p *Pipe) Layer(i int) (nn.NamedLayer, error) {
-	layers := p.model.Layers()
+	layers := p.layers
 	if i < -len(layers) || i >= len(layers) {
 		return nn.NamedLayer{}, fmt.Errorf("pipe: there is no layer %d among %d; want %d to %d", i, len(layers), -len(layers), len(layers)-1)
 	}

@@ -16,6 +16,7 @@ import (
 type Pipe struct {
 	cfg     Config
 	model   *nn.Sequential
+	layers  []nn.NamedLayer // of the model when it was cut
 	routes  []nn.SkipRoute
 	stages  []*Stage
 	workers []*worker // with CopyWorkers, those that compute and then those that copy
@@ -39,7 +40,7 @@ func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pipe{cfg: cfg, model: model, programs: map[programKey]*program{}}
+	p := &Pipe{cfg: cfg, model: model, layers: layers, programs: map[programKey]*program{}}
 	for _, s := range nn.Shared(model) {
 		if s.Replica() != nil {
 			return nil, fmt.Errorf("pipe: %q is shared by stages of another pipe, which has the model; Close that one first", s.Name)
@@ -123,7 +124,7 @@ func (p *Pipe) Stages() []*Stage { return p.stages }
 func (p *Pipe) SetRecord(on bool) { p.record.Store(on) }
 
 // Config is the configuration with its defaults filled in.
-func (p *Pipe) Config() Config { return p.cfg }
+func (p *Pipe) Config() Config { return p.cfg.copied() }
 
 // Devices lists the distinct devices, in order of their first stage. Where stages share one, the last need not be the last stage's: that is in Stages.
 func (p *Pipe) Devices() []torch.Device {
