@@ -50,7 +50,7 @@ func paired(a, b []float64) spread {
 func (r *report) notes(compared bool) []string {
 	var list []string
 	if most := slices.Max(stageCounts); len(r.Workloads) > 0 && r.Machine.Cores < most {
-		list = append(list, fmt.Sprintf("%d stages on %d cores: the workers take turns on the cores, so only their memory tells something; the bubble bound is of as many cores as stages",
+		list = append(list, fmt.Sprintf("%d stages on %d cores: the workers take turns, so time is hardly less than with a stage for each core; the bubble bound is of as many cores as stages",
 			most, r.Machine.Cores))
 	}
 	if !compared {
