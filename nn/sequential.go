@@ -36,15 +36,15 @@ func (s *Sequential) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return single(s, s.ForwardTuple(c, []*torch.Tensor{x}))
 }
 
-// ForwardTuple runs the layers in order. The outermost Sequential of a model looks after the model's skip connections; it panics with what VerifySkips returns
-// if they do not match.
+// ForwardTuple runs the layers in order. The outermost Sequential of a model looks after the model's skip connections; if they do not match it fails
+// as an operator does, with the error of VerifySkips.
 func (s *Sequential) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	if c.skips != nil {
 		return c.RunTuple(xs, s.layers...)
 	}
 	routes, err := s.SkipRoutes()
 	if err != nil {
-		panic(err)
+		panic(&torch.Error{Op: "Forward", Device: c.Device(), Err: err})
 	}
 	c.skips = NewSkipStore(routes, 0, len(s.Layers()))
 	defer func() {

@@ -34,7 +34,7 @@ type Error struct {
 	Args    []string // the tensors among the arguments, such as "float32[8,16]"
 	Device  Device   // the device of the Ctx
 	Message string   // libtorch's message, without its backtrace
-	Err     error    // *MemoryError, or nil
+	Err     error    // behind it, such as a *MemoryError; nil where there is only the message
 
 	// Sequence is the autograd sequence number of the node that failed in backward; see Sequence.
 	Sequence uint64
@@ -52,7 +52,7 @@ func (e *Error) Error() string {
 	return s + ": " + e.Message
 }
 
-// Unwrap is the *MemoryError behind a refused allocation.
+// Unwrap is the error behind it, if there is one, such as the *MemoryError of a refused allocation.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Try runs f and returns the *Error that an operator in it panicked with. Any other panic goes on.
