@@ -9,8 +9,8 @@ import (
 // Checkpointed is l, run so that forward keeps only its inputs and backward computes the rest again (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Between the two
 // its part of the graph holds the inputs, with the skips that lead into l, and nothing else.
 //
-// Names, parameters, skips and results are those of l, to the bit. What is grouped otherwise is the sum of a gradient that others contribute to as well, of a shared parameter, or of a
-// tensor that the layer around l uses elsewhere: the shares of l are summed first, and those of a parameter are added to what it has at once.
+// Names, parameters, skips and results are those of l, to the bit. What is grouped otherwise is the gradient of a tensor that the layer around l uses elsewhere as well: the shares of l are
+// summed first. Parameters that l shares with other modules (Base.Share) are summed as without a checkpoint; until a backward through them ends, no other may run.
 //
 // In the first run l sees Ctx.Checkpointing, in the second, inside of Backward, Ctx.Recomputing. Both draw the same random bits, and running statistics move in the first. Where grad is off,
 // or neither an input nor a parameter of l wants a gradient, l runs once, as it is. To a pipe l is one layer, also where it is a Sequential. A stage that recomputes runs l three times: in
@@ -93,7 +93,7 @@ func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
 		return out
 	}, inputs, p.trained, c.shared()...)
 	if c.skips != nil {
-		c.skips.guard(inputs) // an output may be a view of one
+		c.skips.Guard(inputs) // an output may be a view of one
 	}
 	for i, y := range first {
 		if k := slices.Index(first, y); k < i {
@@ -129,7 +129,7 @@ func (c *Ctx) checkpointing(p part, xs []*torch.Tensor) []*torch.Tensor {
 func (c *Ctx) inside(p part, xs []*torch.Tensor) []*torch.Tensor {
 	around := c.skips
 	c.skips = p.store()
-	c.skips.guard(xs)
+	c.skips.Guard(xs)
 	defer func() {
 		c.skips.Free()
 		c.skips = around

@@ -15,7 +15,7 @@ type SkipStore struct {
 	held   map[SkipKey]*heldSkip
 	given  map[SkipKey][]*heldSkip // by skip stashed outside: one for each pop to come, in order
 
-	guarded []uintptr // memory of a checkpoint's inputs, which is not given to a layer that overwrites it
+	guarded []uintptr // memory that is not given to a layer that overwrites it; see Guard
 }
 
 type heldSkip struct {
@@ -161,8 +161,9 @@ func (s *SkipStore) awaits(x *torch.Tensor) bool {
 	return false
 }
 
-// guard keeps the memory of xs as it is for the rest of the forward. Where it is freed before, what gets it next is guarded too, for nothing.
-func (s *SkipStore) guard(xs []*torch.Tensor) {
+// Guard keeps the memory of xs, which will be needed again, as it is for the rest of the forward: layers that declare InPlace are given copies of it. Where it is freed before, what gets it next
+// is guarded too, for nothing.
+func (s *SkipStore) Guard(xs []*torch.Tensor) {
 	for _, x := range xs {
 		if x != nil {
 			memory, _ := x.Storage()

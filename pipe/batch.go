@@ -79,6 +79,16 @@ func (v Value) check(name string) error {
 	return nil
 }
 
+// placed refuses values on another kind of device than the stage that reads them.
+func placed(what string, list []Value, which string, stage *Stage) error {
+	for i, v := range list {
+		if d := v.tensor.Kind(); d != stage.Device.Kind {
+			return fmt.Errorf("pipe: %s %d is on %v and the %s stage on %v; make it there", what, i, d, which, stage.Device)
+		}
+	}
+	return nil
+}
+
 // requiresGrad says whether any of the values wants a gradient.
 func requiresGrad(list []Value) bool {
 	for _, v := range list {

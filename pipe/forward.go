@@ -42,9 +42,10 @@ func (r *minibatch) forward(worker int, c *torch.Ctx, a schedule.Action, graph b
 		}
 		in, cell.in = nil, nil
 	}
+	skips.Guard(in)
 	unchanged := r.watch(c, in, stage, cell)
 	for _, l := range stage.Layers {
-		xs = n.RunNamed(l, apart(c, l, xs, in))
+		xs = n.RunNamed(l, xs)
 		c.Release(mark, xs...)
 		unchanged(l.Name)
 	}
@@ -56,7 +57,6 @@ func (r *minibatch) forward(worker int, c *torch.Ctx, a schedule.Action, graph b
 	}
 	r.running[worker] = nil
 	cell.ran = n
-	xs = distinct(c, xs, in)
 	// A recomputed cell has both: the next stage may take over what was sent after the recomputation has begun.
 	switch {
 	case graph:
@@ -124,19 +124,6 @@ func gated(c *torch.Ctx, in, mail []*torch.Tensor, graph bool) []*torch.Tensor {
 		}
 	}
 	return xs
-}
-
-// distinct shares those of xs that are the stage's inputs, because layers gave them back: inputs and outputs are freed one by one.
-func distinct(c *torch.Ctx, xs, in []*torch.Tensor) []*torch.Tensor {
-	out := slices.Clone(xs)
-	for i, x := range xs {
-		if k := slices.Index(xs[:i], x); k >= 0 {
-			out[i] = out[k]
-		} else if slices.Contains(in, x) {
-			out[i] = c.Share(x)
-		}
-	}
-	return out
 }
 
 // give hands a skip to the layers that pop it, each its own handle.
@@ -210,19 +197,4 @@ func (r *minibatch) leave(n *nn.Ctx, skips *nn.SkipStore, p port, s *passage, gr
 	if !recomputing {
 		s.pending.Store(int32(len(p.to)))
 	}
-}
-
-// apart gives a layer that overwrites its input a copy of what the stage was sent.
-func apart(c *torch.Ctx, l nn.NamedLayer, xs, in []*torch.Tensor) []*torch.Tensor {
-	f, ok := l.Layer.(nn.InPlace)
-	if !ok || !f.OverwritesInput() {
-		return xs
-	}
-	out := slices.Clone(xs)
-	for i, x := range xs {
-		if slices.ContainsFunc(in, func(t *torch.Tensor) bool { return nn.SameMemory(x, t) }) {
-			out[i] = c.Clone(x)
-		}
-	}
-	return out
 }

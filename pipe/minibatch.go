@@ -51,10 +51,8 @@ func (p *Pipe) minibatch(b Batch, training, graph bool) (*minibatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i, v := range inputs {
-		if d := v.tensor.Kind(); d != p.stages[0].Device.Kind {
-			return nil, fmt.Errorf("pipe: input %d is on %v and the first stage on %v; make it there", i, d, p.stages[0].Device)
-		}
+	if err := placed("input", inputs, "first", p.stages[0]); err != nil {
+		return nil, err
 	}
 	r := &minibatch{p: p, training: training, graph: graph, batch: b, inputs: inputs, inputGrad: graph && requiresGrad(inputs), total: total, parts: split(total, p.cfg.Chunks)}
 	r.cells = make([][]cell, len(p.stages))
@@ -89,12 +87,7 @@ func (r *minibatch) setTargets() (err error) {
 	if err != nil {
 		return err
 	}
-	for i, v := range r.targets {
-		if d, last := v.tensor.Kind(), r.p.stages[len(r.p.stages)-1].Device; d != last.Kind {
-			return fmt.Errorf("pipe: target %d is on %v and the last stage on %v; make it there", i, d, last)
-		}
-	}
-	return nil
+	return placed("target", r.targets, "last", r.p.stages[len(r.p.stages)-1])
 }
 
 // recomputes says whether the cell's graph is made before backward and not in forward.

@@ -16,13 +16,12 @@ type program struct {
 type programKey struct {
 	microBatches int
 	phase        schedule.Phase
-	training     bool
 }
 
 // Program is what the workers do in a Step of so many micro-batches: what schedule.Simulate predicts, and what a recorded timeline is of. Its workers are in the order of Devices; with
 // CopyWorkers those that copy follow. The caller must not change it. It returns an error if there are no such programs, as for less than one micro-batch.
 func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
-	g, err := p.graph(programKey{microBatches, schedule.Whole, true})
+	g, err := p.graph(programKey{microBatches, schedule.Whole})
 	if err != nil {
 		return nil, err
 	}
@@ -42,9 +41,7 @@ func (p *Pipe) graph(key programKey) (*program, error) {
 	}
 	planned, err := schedule.GPipe(schedule.Config{
 		Stages: len(p.stages), MicroBatches: key.microBatches, Worker: workers, Phase: key.phase,
-		Recompute: func(stage, microBatch int) bool {
-			return key.training && p.cfg.Checkpoints[stage].recompute(microBatch)
-		},
+		Recompute:     func(stage, microBatch int) bool { return p.cfg.Checkpoints[stage].recompute(microBatch) },
 		Skips:         edges(p.stages),
 		LateRecompute: p.cfg.LateRecompute,
 		CopyWorkers:   p.cfg.CopyWorkers,

@@ -103,7 +103,7 @@ func (run *Run) backward(ctx context.Context, retain bool, grads []*torch.Tensor
 		}
 	}
 	r.grads, r.retain = grads, retain
-	g, err := r.p.graph(programKey{len(r.parts), schedule.BackwardOnly, true})
+	g, err := r.p.graph(programKey{len(r.parts), schedule.BackwardOnly})
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timelin
 		return nil, nil, err
 	}
 	defer p.open.Done()
-	g, err := p.graph(programKey{len(r.parts), schedule.ForwardOnly, r.graph})
+	g, err := p.graph(programKey{len(r.parts), schedule.ForwardOnly})
 	if err != nil {
 		return nil, nil, err
 	}

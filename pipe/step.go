@@ -32,7 +32,7 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) 
 		return Result{}, err
 	}
 	r.loss = loss
-	g, err := p.graph(programKey{len(r.parts), schedule.Whole, true})
+	g, err := p.graph(programKey{len(r.parts), schedule.Whole})
 	if err != nil {
 		return Result{}, err
 	}
