@@ -9,8 +9,8 @@ import (
 // Checkpointed is l, run so that forward keeps only its inputs and backward computes the rest again (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Between the two
 // its part of the graph holds the inputs, with the skips that lead into l, and nothing else.
 //
-// Names, parameters, skips and results are those of l, to the bit. What is grouped otherwise is the gradient of a tensor that the layer around l uses elsewhere as well: the shares of l are
-// summed first. Parameters that l shares with other modules (Base.Share) are summed as without a checkpoint; until a backward through them ends, no other may run.
+// Names, parameters, skips and results are those of l, to the bit. What is grouped otherwise is the sum of a gradient to which l contributes several times and others do as well, of a parameter
+// that l shares with them (Base.Share) or of a tensor that the layer around l uses elsewhere: the shares of l are summed first. While a backward goes through shared parameters no other may.
 //
 // In the first run l sees Ctx.Checkpointing, in the second, inside of Backward, Ctx.Recomputing. Both draw the same random bits, and running statistics move in the first. Where grad is off,
 // or neither an input nor a parameter of l wants a gradient, l runs once, as it is. To a pipe l is one layer, also where it is a Sequential. A stage that recomputes runs l three times: in

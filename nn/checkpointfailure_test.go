@@ -134,46 +134,9 @@ func TestCheckpointsOutOfMemoryInBackward(t *testing.T) {
 	s := nn.NewSequential().Add("wrapped", nn.Checkpointed(nn.NewSequential().Add("up", nn.NewLinear(8, 60)).Add("mid", nn.NewTanh()).Add("down", nn.NewLinear(60, 8)))).Add("down", nn.NewLinear(8, 2))
 	nn.Materialise(owner, nn.State(s), 1)
 	defer nn.Free(s)
-	live := device.Memory().Live
-	var failed []string
-	for extra := int64(8); ; extra += 64 {
-		err, layer := wrappedBackwardWithin(s, device, extra)
-		if now := device.Memory().Live; now != live {
-			t.Fatalf("%d bytes are left", now-live)
-		}
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, torch.ErrOutOfMemory) {
-			t.Fatal(err)
-		}
-		if len(failed) == 0 || failed[len(failed)-1] != layer {
-			failed = append(failed, layer)
-		}
-	}
-	if got := strings.Join(failed, " "); got != "down wrapped.up wrapped.mid wrapped" {
+	if got := failuresInBackward(t, s, device, 8, 64); got != "down wrapped.up wrapped.mid wrapped" {
 		t.Errorf("as memory grew the failures were in %s", got)
 	}
-}
-
-func wrappedBackwardWithin(s *nn.Sequential, device torch.Device, extra int64) (err error, layer string) {
-	base := torch.NewCtx(torch.Options{Device: device, Grad: true, Threads: 1})
-	defer base.Close()
-	defer nn.ZeroGrads(s)
-	c := nn.NewCtx(base, nn.Config{Spans: true})
-	y := s.Forward(c, c.Ones(torch.Float32, 3, 8))
-	grad := c.OnesLike(y)
-	device.SetLimit(device.Memory().Live + extra)
-	defer device.SetLimit(0)
-	err = torch.Try(func() { c.Backward(list{y}, list{grad}, false) })
-	if layer = c.Path(); layer != "" {
-		return err, layer
-	}
-	var e *torch.Error
-	if errors.As(err, &e) {
-		layer = nn.LayerOf(c.Spans(), e.Sequence)
-	}
-	return err, layer
 }
 
 // What a layer in a wrapper does to memory that is not its own is an error that says so.

@@ -32,7 +32,7 @@ func (l tupleLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 // RunLoss computes the loss of a micro-batch by whichever forward it has. A result that is no single number fails as an operator does.
 func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 	refuse := func(message string) {
-		panic(&torch.Error{Op: "loss", Args: append(describe(outputs), describe(targets)...), Device: c.Device(), Message: message})
+		panic(&torch.Error{Op: "loss", Args: append(torch.Describe(outputs), torch.Describe(targets)...), Device: c.Device(), Message: message})
 	}
 	var loss *torch.Tensor
 	if t, ok := l.(TupleLoss); ok {

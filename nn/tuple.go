@@ -45,7 +45,7 @@ func (c *Ctx) apply(l Layer, xs []*torch.Tensor) []*torch.Tensor {
 		return t.ForwardTuple(c, xs)
 	}
 	if len(xs) != 1 {
-		panic(&torch.Error{Op: "Forward", Args: describe(xs), Device: c.Device(),
+		panic(&torch.Error{Op: "Forward", Args: torch.Describe(xs), Device: c.Device(),
 			Message: fmt.Sprintf("the layer takes one tensor and was given a tuple of %d; let it be an nn.TupleLayer", len(xs))})
 	}
 	return []*torch.Tensor{l.Forward(c, xs[0])}
@@ -58,18 +58,10 @@ func single(m Module, ys []*torch.Tensor) *torch.Tensor {
 		if name := m.node().name; name != "" {
 			who = strconv.Quote(name)
 		}
-		panic(&torch.Error{Op: "Forward", Args: describe(ys),
+		panic(&torch.Error{Op: "Forward", Args: torch.Describe(ys),
 			Message: fmt.Sprintf("%s gives a tuple of %d where one tensor is wanted; run it with ForwardTuple or RunTuple", who, len(ys))})
 	}
 	return ys[0]
-}
-
-func describe(xs []*torch.Tensor) []string {
-	out := make([]string, len(xs))
-	for i, x := range xs {
-		out[i] = x.String()
-	}
-	return out
 }
 
 // exist refuses a layer's output that has nothing, or something that is gone, in it.
@@ -80,10 +72,10 @@ func (c *Ctx) exist(xs, ys []*torch.Tensor) {
 	}
 	for _, y := range ys {
 		if y == nil || y.Freed() {
-			fault = strings.Join(describe(ys), ", ")
+			fault = strings.Join(torch.Describe(ys), ", ")
 		}
 	}
 	if fault != "" {
-		panic(&torch.Error{Op: "Forward", Args: describe(xs), Device: c.Device(), Message: "the layer must return tensors that exist; it returned " + fault})
+		panic(&torch.Error{Op: "Forward", Args: torch.Describe(xs), Device: c.Device(), Message: "the layer must return tensors that exist; it returned " + fault})
 	}
 }

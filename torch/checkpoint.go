@@ -72,7 +72,7 @@ func (k *checkpoint) first(c *Ctx, in []*Tensor) (out []*Tensor) {
 	c.NoGrad(func() { out = k.f(c, slices.Clone(in)) })
 	for i, t := range in {
 		if t != nil && t.Changes() != changes[i] {
-			panic(&Error{Op: "checkpoint", Args: describe(in), Device: c.device,
+			panic(&Error{Op: "checkpoint", Args: Describe(in), Device: c.device,
 				Message: fmt.Sprintf("the function overwrote input %d, which it needs again in backward; let it work on a clone", i)})
 		}
 	}
@@ -141,7 +141,7 @@ func (k *checkpoint) setAside(c *Ctx) (restore func()) {
 // roots are the outputs with a gradient, and the gradients.
 func (k *checkpoint) roots(c *Ctx, out []*Tensor, handles []shim.Handle) (outputs, grads []*Tensor) {
 	if len(out) != len(handles) {
-		panic(&Error{Op: "checkpoint", Args: describe(out), Device: c.device,
+		panic(&Error{Op: "checkpoint", Args: Describe(out), Device: c.device,
 			Message: fmt.Sprintf("the function returned %d tensors, but %d when it first ran; it must compute the same again", len(out), len(handles))})
 	}
 	for i, h := range handles {
@@ -151,18 +151,10 @@ func (k *checkpoint) roots(c *Ctx, out []*Tensor, handles []shim.Handle) (output
 		shim.Retain(h)
 		grad := c.own(h)
 		if was, is := grad.String(), out[i].String(); was != is {
-			panic(&Error{Op: "checkpoint", Args: describe(out), Device: c.device,
+			panic(&Error{Op: "checkpoint", Args: Describe(out), Device: c.device,
 				Message: fmt.Sprintf("output %d was %v when the function first ran, and is %v; it must compute the same again", i, was, is)})
 		}
 		outputs, grads = append(outputs, out[i]), append(grads, grad)
 	}
 	return outputs, grads
-}
-
-func describe(list []*Tensor) []string {
-	out := make([]string, len(list))
-	for i, t := range list {
-		out[i] = t.String()
-	}
-	return out
 }

@@ -86,8 +86,15 @@ func (c *Ctx) failed(op string, tensors []*Tensor, e *shim.Error) *Error {
 		}
 		out.Err = &MemoryError{Device: device, Limit: e.Limit, Live: e.Live, Requested: e.Requested}
 	}
-	for _, t := range tensors {
-		out.Args = append(out.Args, t.String())
+	out.Args = Describe(tensors)
+	return out
+}
+
+// Describe is the tensors as an Error's Args have them.
+func Describe(tensors []*Tensor) []string {
+	out := make([]string, len(tensors))
+	for i, t := range tensors {
+		out[i] = t.String()
 	}
 	return out
 }
