@@ -14,9 +14,9 @@ import (
 // task is what a graph is run for.
 type task interface {
 	// do performs an action on a worker. It may panic.
-	do(worker int, c *torch.Ctx, a schedule.Action)
-	// layer names the layer that was running on the worker when the action failed with err, or "".
-	layer(worker int, a schedule.Action, err error) string
+	do(c *torch.Ctx, a schedule.Action)
+	// layer names the layer that was running when the action failed with err, or "".
+	layer(a schedule.Action, err error) string
 }
 
 // execution is a graph being run by all workers at once.
@@ -76,7 +76,7 @@ func (x *execution) work(worker int, c *torch.Ctx) {
 	defer func() {
 		if !finished {
 			err := cause(recover())
-			x.fail(&Error{Stage: current.Stage, MicroBatch: current.MicroBatch, Direction: current.Kind, Layer: x.task.layer(worker, current, err), Err: err})
+			x.fail(&Error{Stage: current.Stage, MicroBatch: current.MicroBatch, Direction: current.Kind, Layer: x.task.layer(current, err), Err: err})
 		}
 	}()
 	for id := x.graph.First[worker]; id < x.graph.First[worker+1]; id++ {
@@ -94,7 +94,7 @@ func (x *execution) work(worker int, c *torch.Ctx) {
 		if x.record {
 			start = time.Since(x.begin)
 		}
-		x.task.do(worker, c, current)
+		x.task.do(c, current)
 		c.Close()
 		if x.record {
 			x.events[worker] = append(x.events[worker], schedule.Event{Worker: worker, Action: current, Start: start, End: time.Since(x.begin)})

@@ -21,10 +21,11 @@ import (
 
 // port is where a skip enters a stage, or leaves it, or both when it is relayed.
 type port struct {
-	key  nn.SkipKey
-	from target   // where it comes from; stage -1: it is stashed here
-	pops int      // how often this stage pops what it was sent
-	to   []target // where it goes, in ascending order
+	key   nn.SkipKey
+	from  target   // where it comes from; stage -1: it is stashed here
+	place int      // among the stage's ports that are stashed here
+	pops  int      // how often this stage pops what it was sent
+	to    []target // where it goes, in ascending order
 }
 
 // target is a port, or a tie, of a stage.
@@ -46,7 +47,8 @@ func connect(stages []*Stage, routes []nn.SkipRoute, relay bool) {
 		if last == home {
 			continue
 		}
-		at := stages[home].add(port{key: r.Key, from: target{-1, 0}})
+		at := stages[home].add(port{key: r.Key, from: target{-1, 0}, place: stages[home].leaving})
+		stages[home].leaving++
 		source := target{home, at}
 		for s := home + 1; s <= last; s++ {
 			if pops[s] == 0 && !relay {

@@ -26,7 +26,6 @@ type minibatch struct {
 	parts     []rows
 	total     int64
 	cells     [][]cell       // [stage][micro-batch]
-	running   []*nn.Ctx      // by worker: the forward that runs, for errors
 	deferred  []*nn.Deferred // by stage, or nil
 
 	// Views of the batch, by micro-batch, made by the first forward that needs them; the last stage's worker owns the rest.
@@ -59,10 +58,9 @@ func (p *Pipe) minibatch(b Batch, training, graph bool) (*minibatch, error) {
 	for s := range r.cells {
 		r.cells[s] = make([]cell, len(r.parts))
 		for i := range r.cells[s] {
-			r.cells[s][i].init(p.stages[s])
+			r.cells[s][i].init(p.stages[s], p.stages[s].whole)
 		}
 	}
-	r.running = make([]*nn.Ctx, len(p.workers))
 	r.views, r.wanted = make([][]*torch.Tensor, len(r.parts)), make([][]*torch.Tensor, len(r.parts))
 	if p.cfg.DeferredBatchNorm && training {
 		for range p.stages {
@@ -90,9 +88,12 @@ func (r *minibatch) setTargets() (err error) {
 	return placed("target", r.targets, "last", r.p.stages[len(r.p.stages)-1])
 }
 
-// recomputes says whether the cell's graph is made before backward and not in forward.
-func (r *minibatch) recomputes(stage, microBatch int) bool {
-	return r.graph && r.p.cfg.Checkpoints[stage].recompute(microBatch)
+// script is what a stage does with a micro-batch.
+func (r *minibatch) script(stage, microBatch int) script {
+	if !r.graph {
+		return passing
+	}
+	return r.p.cfg.Checkpoints[stage].script(microBatch)
 }
 
 // free lets go of everything the cells still hold, and of the views.
@@ -114,12 +115,12 @@ func (r *minibatch) free() {
 	}
 }
 
-func (r *minibatch) do(worker int, c *torch.Ctx, a schedule.Action) {
+func (r *minibatch) do(c *torch.Ctx, a schedule.Action) {
 	switch a.Kind {
 	case schedule.Forward:
-		r.forward(worker, c, a, r.graph && !r.recomputes(a.Stage, a.MicroBatch))
+		r.forward(c, a)
 	case schedule.Recompute:
-		r.forward(worker, c, a, true)
+		r.perform(c, a, r.script(a.Stage, a.MicroBatch).recompute)
 	case schedule.Backward:
 		r.backward(c, a)
 	case schedule.Activation:
@@ -129,22 +130,16 @@ func (r *minibatch) do(worker int, c *torch.Ctx, a schedule.Action) {
 	}
 }
 
-func (r *minibatch) layer(worker int, a schedule.Action, err error) string {
-	switch a.Kind {
-	case schedule.Forward, schedule.Recompute:
-		if r.running[worker] != nil {
-			return r.running[worker].Path()
-		}
-	case schedule.Backward:
-		ran := r.cells[a.Stage][a.MicroBatch].ran
-		var e *torch.Error
-		switch {
-		case ran == nil:
-		case ran.Path() != "": // nn.Checkpointed ran it again
-			return ran.Path()
-		case errors.As(err, &e):
-			return nn.LayerOf(ran.Spans(), e.Sequence)
-		}
+func (r *minibatch) layer(a schedule.Action, err error) string {
+	running := r.cells[a.Stage][a.MicroBatch].walk.Running()
+	var e *torch.Error
+	switch {
+	case running == nil || a.Kind == schedule.Activation || a.Kind == schedule.Gradient:
+		return ""
+	case running.Path() != "": // in a forward, or nn.Checkpointed ran it again
+		return running.Path()
+	case errors.As(err, &e):
+		return nn.LayerOf(running.Spans(), e.Sequence)
 	}
 	return ""
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 
 	"penstock/nn"
+	"penstock/segment"
 	"penstock/torch"
 )
 
@@ -18,8 +19,10 @@ type Stage struct {
 	inputGrad bool               // there is something to train before this stage
 	elsewhere map[*nn.Param]bool // used here, and living on an earlier stage
 
-	ports []port
-	ties  []tie
+	whole   *segment.Segment // of one unit
+	ports   []port
+	leaving int // ports whose skips are stashed here
+	ties    []tie
 }
 
 // State lists the parameters and buffers that live on the stage, under their names in the model. One that several stages use lives on the first of them.
@@ -81,5 +84,11 @@ func (p *Pipe) cut(layers []nn.NamedLayer) error {
 		p.stages = append(p.stages, s)
 	}
 	connect(p.stages, p.routes, p.cfg.RelaySkips)
+	for _, s := range p.stages {
+		var err error
+		if s.whole, err = segment.New(segment.Config{Layers: layers, Routes: p.routes, First: s.first, Last: s.first + len(s.Layers)}); err != nil {
+			return err
+		}
+	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"penstock/schedule"
+	"penstock/segment"
 	"penstock/torch"
 )
 
@@ -33,11 +34,7 @@ func (r *minibatch) receive(c *torch.Ctx, a schedule.Action) {
 		}
 		if t != nil {
 			d.in = c.Keep(r.moved(c, t, a))
-			if r.wantsGrad(a.Stage, t, s.sent == nil) {
-				for range p.pops {
-					d.mail = append(d.mail, c.Keep(c.Mailbox()))
-				}
-			}
+			d.wants = r.wantsGrad(a.Stage, t, s.sent == nil)
 		}
 		if s.pending.Add(-1) == 0 {
 			s.sent.Free()
@@ -51,16 +48,15 @@ func (r *minibatch) receiveOutput(c *torch.Ctx, a schedule.Action, from, to *cel
 	if source == nil {
 		source = from.out
 	}
-	to.in, to.mail = make([]*torch.Tensor, len(source)), make([]*torch.Tensor, len(source))
+	to.in = segment.Arrival{Tensors: make([]*torch.Tensor, len(source)), Wants: make([]bool, len(source))}
+	in := to.in.Tensors
 	for i, t := range source {
 		if k := slices.Index(source[:i], t); k >= 0 {
-			to.in[i] = to.in[k]
+			in[i] = in[k]
 			continue
 		}
-		to.in[i] = c.Keep(r.moved(c, t, a))
-		if r.wantsGrad(a.Stage, t, from.sent == nil) {
-			to.mail[i] = c.Keep(c.Mailbox())
-		}
+		in[i] = c.Keep(r.moved(c, t, a))
+		to.in.Wants[i] = r.wantsGrad(a.Stage, t, from.sent == nil)
 	}
 	free(from.sent)
 	from.sent = nil

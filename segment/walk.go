@@ -1,0 +1,200 @@
+package segment
+
+import (
+	"fmt"
+	"slices"
+
+	"penstock/nn"
+	"penstock/remat/plan"
+	"penstock/torch"
+)
+
+// Driver is what a walk asks of whoever runs it. Its methods are called on the goroutine that calls Do.
+type Driver interface {
+	// Context makes the context that a unit's layers run in.
+	Context(c *torch.Ctx, run Run) *nn.Ctx
+	// Input is what the segment's first unit is given, where the walk does not hold it: tensors that stay the driver's, or that it has made in c for this one forward.
+	Input(c *torch.Ctx) []*torch.Tensor
+	// Tail is run behind the last layer, such as the loss; without a Layer there is none. Its result is told to Result in the first run.
+	Tail(c *torch.Ctx) nn.NamedLayer
+	Result(c *torch.Ctx, ys []*torch.Tensor)
+}
+
+// Run describes one forward of a unit.
+type Run struct {
+	Graph bool // backward will follow this one
+	More  bool // without a graph, and another one will follow
+	Again bool // the unit has run before
+	Skips *nn.SkipStore
+}
+
+// Walk is one micro-batch on its way through a segment: what is held between operations. All tensors are kept (torch.Ctx.Keep). It belongs to whoever calls its methods, one at a time. The zero Walk with Begin
+// is ready.
+type Walk struct {
+	s      *Segment
+	states []state // by border
+	graphs []graph // by unit
+	grads  []grads // by border
+	ties   []*torch.Tensor
+	ran    []bool // by unit
+
+	// Retain says that the backward that runs is not the last: what the operations before the loss have left stays, and the others can be repeated.
+	Retain bool
+	// Final says that no backward will follow at all, and what a unit is given goes as soon as its first layer has used it.
+	Final bool
+
+	behind  bool    // the loss, or what stands for it
+	running *nn.Ctx // the forward that runs, for errors; or that of the graph that backward goes through
+}
+
+// state is an input of a unit.
+type state struct {
+	held       bool
+	early      bool // made before the loss
+	xs         []*torch.Tensor
+	skips      []*torch.Tensor // by crossing at the border; nil where one is absent
+	wants      []bool          // by element of xs: whether its gradient is wanted; nil where the walk has to find out
+	wantsSkips []bool          // by crossing
+}
+
+// graph is what a forward with gradients leaves.
+type graph struct {
+	made, early bool
+	mail        []*torch.Tensor   // by element of the input: where backward leaves its gradient; nil where none is wanted
+	skipMail    [][]*torch.Tensor // by popped skip, by pop
+	out         []*torch.Tensor
+	stashed     []*torch.Tensor // by stashed skip
+	ran         *nn.Ctx
+}
+
+// grads are the gradients of an input of a unit.
+type grads struct {
+	xs    []*torch.Tensor
+	skips [][]*torch.Tensor // by crossing, by pop from here on
+}
+
+// Begin makes a walk ready for a segment.
+func (w *Walk) Begin(s *Segment) {
+	n := len(s.units)
+	*w = Walk{s: s, states: make([]state, n+1), graphs: make([]graph, n), grads: make([]grads, n+1), ran: make([]bool, n)}
+	if len(s.ties) > 0 {
+		w.ties = make([]*torch.Tensor, len(s.ties))
+	}
+}
+
+// Do performs an operation; plan.Op numbers units. It panics as operators do; then the walk can only be freed.
+func (w *Walk) Do(c *torch.Ctx, d Driver, op plan.Op) {
+	if op.Kind != plan.LossStep && (op.Layer < 0 || op.Layer >= len(w.s.units)) {
+		panic(&torch.Error{Op: "plan", Device: c.Device(), Message: fmt.Sprintf("operation %v: there are %d units", op, len(w.s.units))})
+	}
+	switch op.Kind {
+	case plan.Forward, plan.ForwardKeep:
+		w.forward(c, d, op.Layer, false)
+		if s := &w.states[op.Layer]; op.Kind == plan.Forward && !(op.Layer > 0 && w.graphs[op.Layer-1].made) && !(w.Retain && s.early) {
+			s.free()
+		}
+	case plan.ForwardSave:
+		w.forward(c, d, op.Layer, true)
+	case plan.LossStep:
+		w.behind = true
+	case plan.Backward:
+		w.backward(c, op.Layer)
+	}
+}
+
+// Arrival is what a segment is sent: a tuple, and by skip that enters (Segment.Enters) one handle, nil where it is absent. Wants and WantsSkips say whose gradients are wanted.
+type Arrival struct {
+	Tensors, Skips    []*torch.Tensor
+	Wants, WantsSkips []bool
+}
+
+// Send gives the walk what the segment is sent. It owns the tensors from now on. Where nothing was sent the driver's Input is asked.
+func (w *Walk) Send(a Arrival) {
+	w.states[0] = state{held: true, early: true, xs: a.Tensors, skips: a.Skips, wants: a.Wants, wantsSkips: a.WantsSkips}
+}
+
+// Sent is what Send has given, as long as the walk holds it.
+func (w *Walk) Sent() []*torch.Tensor { return w.states[0].xs }
+
+// Output is what the segment gives, with its graph where backward will start from it (saved); the walk's. Skips are by Segment.Leaves.
+func (w *Walk) Output() (xs, skips []*torch.Tensor, saved bool) {
+	last := len(w.s.units)
+	if g := &w.graphs[last-1]; g.made {
+		skips := slices.Clone(w.states[last].skips)
+		for i, s := range w.s.units[last-1].stashed {
+			skips[s.out] = g.stashed[i]
+		}
+		return g.out, skips, true
+	}
+	return w.states[last].xs, w.states[last].skips, false
+}
+
+// Take moves what the segment gives, without a graph, out of the walk; nil where the graph's Output is all there is.
+func (w *Walk) Take() (xs, skips []*torch.Tensor) {
+	s := &w.states[len(w.s.units)]
+	xs, skips = s.xs, s.skips
+	*s = state{}
+	return xs, skips
+}
+
+// GiveGrads gives the walk the gradients of Output, nil where there is none, which it owns from now on, and by leaving skip those of its pops, in their order.
+func (w *Walk) GiveGrads(xs []*torch.Tensor, skips [][]*torch.Tensor) {
+	w.grads[len(w.s.units)] = grads{xs, skips}
+}
+
+// TakeGrads moves the gradients of what the segment was sent out of the walk, and by entering skip those of its pops here, in their order.
+func (w *Walk) TakeGrads() (xs []*torch.Tensor, skips [][]*torch.Tensor) {
+	g := w.grads[0]
+	w.grads[0] = grads{}
+	return g.xs, g.skips
+}
+
+// GiveTie gives the walk the gradient of a tie (by Segment.Ties) of the layers behind the segment. It owns it.
+func (w *Walk) GiveTie(i int, grad *torch.Tensor) { w.ties[i] = grad }
+
+// Running is the context of the forward that runs, or has panicked, or of the one whose graph a backward goes through; nil if none.
+func (w *Walk) Running() *nn.Ctx { return w.running }
+
+// Free lets go of everything.
+func (w *Walk) Free() {
+	for i := range w.states {
+		w.states[i].free()
+		w.grads[i].free()
+	}
+	for i := range w.graphs {
+		w.graphs[i].free()
+	}
+	free(w.ties)
+	clear(w.ties)
+	w.running = nil
+}
+
+func (s *state) free() {
+	free(s.xs)
+	free(s.skips)
+	*s = state{}
+}
+
+func (g *graph) free() {
+	free(g.mail)
+	for _, list := range g.skipMail {
+		free(list)
+	}
+	free(g.out)
+	free(g.stashed)
+	*g = graph{}
+}
+
+func (g *grads) free() {
+	free(g.xs)
+	for _, list := range g.skips {
+		free(list)
+	}
+	*g = grads{}
+}
+
+func free(list []*torch.Tensor) {
+	for _, t := range list {
+		t.Free()
+	}
+}
