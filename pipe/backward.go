@@ -22,7 +22,7 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 			cell.ports[i].grads[k] = nil
 		}
 	}
-	cell.walk.GiveGrads(cell.outGrad, skips)
+	cell.walk.GiveGrads(stage.whole.Units(), cell.outGrad, skips)
 	cell.outGrad = nil
 	for i := range stage.ties {
 		cell.walk.GiveTie(i, cell.ties[i].later)
@@ -50,7 +50,7 @@ func (r *minibatch) start(c *torch.Ctx, a schedule.Action, cell *cell) {
 
 // settleGrads takes the gradients of what the stage was sent out of the walk.
 func (r *minibatch) settleGrads(c *torch.Ctx, stage *Stage, cell *cell) {
-	xs, skips := cell.walk.TakeGrads()
+	xs, skips := cell.walk.TakeGrads(0)
 	cell.inGrad = xs
 	entering := 0
 	for i, p := range stage.ports {

@@ -22,7 +22,7 @@ func (r *minibatch) forward(c *torch.Ctx, a schedule.Action) {
 	if cell.out, skips, saved = cell.walk.Output(); !saved {
 		cell.out = nil
 	}
-	xs, sent := cell.walk.Take()
+	xs, sent := cell.walk.Take(stage.whole.Units())
 	switch {
 	case r.loss == nil || !r.last(a.Stage):
 		cell.sent = xs
@@ -64,7 +64,7 @@ func (c *cell) enter(t *torch.Ctx, stage *Stage) {
 		}
 		arrival.Skips, arrival.WantsSkips = append(arrival.Skips, x), append(arrival.WantsSkips, s.wants)
 	}
-	c.walk.Send(arrival)
+	c.walk.Send(0, arrival)
 }
 
 // leave takes a skip that goes to other stages: with its graph, where the last unit of the walk has stashed it, or without.

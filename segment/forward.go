@@ -68,7 +68,8 @@ func (w *Walk) forward(c *torch.Ctx, d Driver, at int, save bool) {
 	c.Release(begin)
 }
 
-// mailboxes makes those of a unit's input. Where it is not known whether the graph before will want a gradient, because that is still to be made, it is assumed to, if anything there is trained.
+// mailboxes makes those of a unit's input. The graph of the unit before, which knows whether it wants a gradient, may still have to be made: it is assumed to, if anything there is trained. What it does
+// not want after all goes no further.
 func (w *Walk) mailboxes(c *torch.Ctx, at int, in []*torch.Tensor, g *graph) {
 	s, u := &w.states[at], &w.s.units[at]
 	g.mail = make([]*torch.Tensor, len(in))
@@ -168,8 +169,7 @@ func (w *Walk) watch(c *torch.Ctx, at int, in []*torch.Tensor) func(layer string
 // leave keeps what a unit gave: with a graph as what backward starts from, and in any case as the input of what comes behind.
 func (w *Walk) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Tensor, g *graph) {
 	u, last := &w.s.units[at], at == len(w.s.units)-1
-	skips := make([]*torch.Tensor, len(u.passed)+len(u.popped)+len(u.stashed))
-	skips = skips[:w.s.crossings(at)]
+	skips := make([]*torch.Tensor, len(w.s.borders[at+1]))
 	from := w.states[at].skips
 	for _, p := range u.passed {
 		skips[p[1]] = n.Keep(shared(n.Ctx, from[p[0]]))
@@ -208,19 +208,8 @@ func (w *Walk) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Tensor,
 	case last:
 		*next = state{early: !w.behind, skips: skips}
 	default:
-		*next = state{held: true, early: !w.behind, xs: detached(n.Ctx, g.out), skips: skips, wants: requiring(g.out)}
+		*next = state{held: true, early: !w.behind, xs: detached(n.Ctx, g.out), skips: skips}
 	}
-}
-
-// crossings is the number of skips behind a unit.
-func (s *Segment) crossings(at int) int {
-	u, n := &s.units[at], len(s.units[at].passed)+len(s.units[at].stashed)
-	for _, p := range u.popped {
-		if p.out >= 0 {
-			n++
-		}
-	}
-	return n
 }
 
 func shared(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
@@ -239,14 +228,6 @@ func detached(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
 		} else {
 			out[i] = c.Keep(c.Detach(t))
 		}
-	}
-	return out
-}
-
-func requiring(list []*torch.Tensor) []bool {
-	out := make([]bool, len(list))
-	for i, t := range list {
-		out[i] = t.RequiresGrad()
 	}
 	return out
 }

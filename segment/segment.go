@@ -15,13 +15,12 @@ import (
 
 // Segment is a contiguous part of a model's flattened layers, cut into units. It does not change after New, and may be walked by many at the same time.
 type Segment struct {
-	layers []nn.NamedLayer // of the model
-	routes []nn.SkipRoute
-	first  int
-	units  []unit
-	enters []crossing // skips stashed before the segment and popped in it
-	leaves []crossing // skips stashed in it and popped behind it
-	ties   []tie
+	layers  []nn.NamedLayer // of the model
+	routes  []nn.SkipRoute
+	first   int
+	units   []unit
+	borders [][]crossing // skips at the border before each unit, and behind the last
+	ties    []tie
 }
 
 // Config says what a segment is.
@@ -143,7 +142,7 @@ func (s *Segment) route(routes []nn.SkipRoute) {
 	for i := range s.units {
 		s.units[i].cross(i, borders[i], borders[i+1])
 	}
-	s.enters, s.leaves = borders[0], borders[last]
+	s.borders = borders
 }
 
 // cross finds what a unit does to the skips at its borders.
@@ -172,11 +171,20 @@ func (u *unit) cross(at int, before, behind []crossing) {
 	}
 }
 
+// Crossing is how often each skip at the border before a unit is popped from there on, in the order of the border's skips. It has an entry for each.
+func (s *Segment) Crossing(unit int) []int {
+	out := make([]int, len(s.borders[unit]))
+	for i, c := range s.borders[unit] {
+		out[i] = len(c.pops)
+	}
+	return out
+}
+
 // Enters is the place of a skip among those that the segment is sent, for Walk.Give; -1 if the segment does not pop it. Leaves is its place among those that it sends.
-func (s *Segment) Enters(key nn.SkipKey) int { return place(s.enters, key) }
+func (s *Segment) Enters(key nn.SkipKey) int { return place(s.borders[0], key) }
 
 // Leaves is the place of a skip among those that the segment stashes for layers behind it; -1 if it does not.
-func (s *Segment) Leaves(key nn.SkipKey) int { return place(s.leaves, key) }
+func (s *Segment) Leaves(key nn.SkipKey) int { return place(s.borders[len(s.units)], key) }
 
 func place(list []crossing, key nn.SkipKey) int {
 	return slices.IndexFunc(list, func(c crossing) bool { return c.key == key })

@@ -10,8 +10,8 @@ import (
 // tie is a parameter that several layers of the model use, one of them here. Its uses in different units are summed as autograd sums them in one graph, latest first: what the later
 // units have is a gradient that the backward of the one before starts from. Only the first unit that uses it adds to what the parameter has from earlier micro-batches.
 type tie struct {
-	handle *nn.Param
-	first  int // the first unit that uses it
+	handle      *nn.Param
+	first, last int // of the units that use it
 }
 
 // tie finds the segment's ties, in the order of their first use.
@@ -25,8 +25,9 @@ func (s *Segment) tie() {
 				if !known {
 					k = len(s.ties)
 					index[p.Owner()] = k
-					s.ties = append(s.ties, tie{p.Param, i})
+					s.ties = append(s.ties, tie{handle: p.Param, first: i})
 				}
+				s.ties[k].last = i
 				if !slices.Contains(u.ties, k) {
 					u.ties = append(u.ties, k)
 				}
@@ -37,6 +38,16 @@ func (s *Segment) tie() {
 
 // Ties is the number of parameters that layers of the segment share, with each other or with layers outside: in the order in which the segment's layers list them (nn.Shared).
 func (s *Segment) Ties() int { return len(s.ties) }
+
+// Tied are the ties whose gradient waits at the border before a unit, between those units that use them.
+func (s *Segment) Tied(unit int) (ties []int) {
+	for k, t := range s.ties {
+		if t.first < unit && unit <= t.last {
+			ties = append(ties, k)
+		}
+	}
+	return ties
+}
 
 // aside takes the gradient of a tie that an earlier unit uses too away, for the time of a backward. The function that it returns moves what has come meanwhile into the walk, and puts the
 // gradient back; calling it again does nothing.

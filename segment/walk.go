@@ -102,19 +102,17 @@ func (w *Walk) Do(c *torch.Ctx, d Driver, op plan.Op) {
 	}
 }
 
-// Arrival is what a segment is sent: a tuple, and by skip that enters (Segment.Enters) one handle, nil where it is absent. Wants and WantsSkips say whose gradients are wanted.
+// Arrival is what a unit is given: a tuple, and by skip that crosses the border before it (of the first unit: Segment.Enters) one handle, nil where it is absent. Wants and WantsSkips say whose
+// gradients are wanted; of what crosses borders inside of the segment it is assumed wherever something before is trained.
 type Arrival struct {
 	Tensors, Skips    []*torch.Tensor
 	Wants, WantsSkips []bool
 }
 
-// Send gives the walk what the segment is sent. It owns the tensors from now on. Where nothing was sent the driver's Input is asked.
-func (w *Walk) Send(a Arrival) {
-	w.states[0] = state{held: true, early: true, xs: a.Tensors, skips: a.Skips, wants: a.Wants, wantsSkips: a.WantsSkips}
+// Send gives the walk what a unit is given: the first, by whoever sends it to the segment. It owns the tensors from now on. Where the first unit was sent nothing the driver's Input is asked.
+func (w *Walk) Send(unit int, a Arrival) {
+	w.states[unit] = state{held: true, early: true, xs: a.Tensors, skips: a.Skips, wants: a.Wants, wantsSkips: a.WantsSkips}
 }
-
-// Sent is what Send has given, as long as the walk holds it.
-func (w *Walk) Sent() []*torch.Tensor { return w.states[0].xs }
 
 // Output is what the segment gives, with its graph where backward will start from it (saved); the walk's. Skips are by Segment.Leaves.
 func (w *Walk) Output() (xs, skips []*torch.Tensor, saved bool) {
@@ -129,28 +127,36 @@ func (w *Walk) Output() (xs, skips []*torch.Tensor, saved bool) {
 	return w.states[last].xs, w.states[last].skips, false
 }
 
-// Take moves what the segment gives, without a graph, out of the walk; nil where the graph's Output is all there is.
-func (w *Walk) Take() (xs, skips []*torch.Tensor) {
-	s := &w.states[len(w.s.units)]
+// Take moves what a unit is given out of the walk; for the number of units what the segment gives without a graph, nil where the graph's Output is all there is.
+func (w *Walk) Take(unit int) (xs, skips []*torch.Tensor) {
+	s := &w.states[unit]
 	xs, skips = s.xs, s.skips
 	*s = state{}
 	return xs, skips
 }
 
-// GiveGrads gives the walk the gradients of Output, nil where there is none, which it owns from now on, and by leaving skip those of its pops, in their order.
-func (w *Walk) GiveGrads(xs []*torch.Tensor, skips [][]*torch.Tensor) {
-	w.grads[len(w.s.units)] = grads{xs, skips}
+// GiveGrads gives the walk the gradients of what a unit is given, nil where there is none, which it owns from now on, and by skip at the border those of the pops from there on, in their order.
+// For the number of units they are those of Output, by Segment.Leaves.
+func (w *Walk) GiveGrads(unit int, xs []*torch.Tensor, skips [][]*torch.Tensor) {
+	w.grads[unit] = grads{xs, skips}
 }
 
-// TakeGrads moves the gradients of what the segment was sent out of the walk, and by entering skip those of its pops here, in their order.
-func (w *Walk) TakeGrads() (xs []*torch.Tensor, skips [][]*torch.Tensor) {
-	g := w.grads[0]
-	w.grads[0] = grads{}
+// TakeGrads moves the gradients of what a unit is given out of the walk. For unit 0 they are those of what the segment was sent, by Segment.Enters.
+func (w *Walk) TakeGrads(unit int) (xs []*torch.Tensor, skips [][]*torch.Tensor) {
+	g := w.grads[unit]
+	w.grads[unit] = grads{}
 	return g.xs, g.skips
 }
 
-// GiveTie gives the walk the gradient of a tie (by Segment.Ties) of the layers behind the segment. It owns it.
+// GiveTie gives the walk the gradient of a tie (by Segment.Ties) of the units behind, or of the layers behind the segment. It owns it. TakeTie moves it out again.
 func (w *Walk) GiveTie(i int, grad *torch.Tensor) { w.ties[i] = grad }
+
+// TakeTie is the gradient of a tie so far, where earlier units use it too; nil if there is none.
+func (w *Walk) TakeTie(i int) *torch.Tensor {
+	t := w.ties[i]
+	w.ties[i] = nil
+	return t
+}
 
 // Running is the context of the forward that runs, or has panicked, or of the one whose graph a backward goes through; nil if none.
 func (w *Walk) Running() *nn.Ctx { return w.running }
