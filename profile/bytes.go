@@ -40,18 +40,23 @@ func (m *measurement) bytes(out *result) {
 		blocks[id] = &block{creator: nobody, saver: nobody} // a layer may return it
 	}
 	inputs := map[uintptr]*torch.Tensor{}
+	changed := func() bool { return false }
 	ys, stashed, _ := m.run(func(f flow) *torch.Tensor {
 		id, _ := f.t.Storage()
 		x := inputs[id]
 		if x == nil {
 			x = c.Clone(c.Detach(f.t).SetRequiresGrad(f.grad))
 			inputs[id] = x
+			given, changes, before := x, x.Changes(), changed
+			changed = func() bool { return before() || given.Changes() != changes }
 		} else {
 			x = c.Share(x)
 		}
 		add(x, f.block)
 		return x
 	})
+
+	m.overwrote = append(m.overwrote, changed())
 
 	around := int64(0) // allocated here and now, and not for the layer
 	note := func(t *torch.Tensor, into *[]flow) {

@@ -136,4 +136,6 @@ type measurement struct {
 	skips  map[nn.SkipKey]flow // stashed so far
 	copies copies
 	found  found
+
+	overwrote []bool // by layer: its input, as it is given
 }

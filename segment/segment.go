@@ -171,6 +171,22 @@ func (u *unit) cross(at int, before, behind []crossing) {
 	}
 }
 
+// Goes says of a skip at the border before a unit, by its place there, how often the unit pops it, and its place at the border behind the unit; -1 if it does not go on.
+func (s *Segment) Goes(unit, place int) (pops, behind int) {
+	u := &s.units[unit]
+	for _, p := range u.popped {
+		if p.in == place {
+			return p.pops, p.out
+		}
+	}
+	for _, p := range u.passed {
+		if p[0] == place {
+			return 0, p[1]
+		}
+	}
+	return 0, -1
+}
+
 // Crossing is how often each skip at the border before a unit is popped from there on, in the order of the border's skips. It has an entry for each.
 func (s *Segment) Crossing(unit int) []int {
 	out := make([]int, len(s.borders[unit]))

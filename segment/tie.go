@@ -39,6 +39,12 @@ func (s *Segment) tie() {
 // Ties is the number of parameters that layers of the segment share, with each other or with layers outside: in the order in which the segment's layers list them (nn.Shared).
 func (s *Segment) Ties() int { return len(s.ties) }
 
+// TieTensor is the parameter of a tie, on this segment's device.
+func (s *Segment) TieTensor(tie int) *torch.Tensor { return s.ties[tie].handle.Tensor() }
+
+// Uses says whether a unit uses the parameter of a tie.
+func (s *Segment) Uses(unit, tie int) bool { return slices.Contains(s.units[unit].ties, tie) }
+
 // Tied are the ties whose gradient waits at the border before a unit, between those units that use them.
 func (s *Segment) Tied(unit int) (ties []int) {
 	for k, t := range s.ties {

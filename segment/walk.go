@@ -2,7 +2,6 @@ package segment
 
 import (
 	"fmt"
-	"slices"
 
 	"penstock/nn"
 	"penstock/remat/plan"
@@ -114,17 +113,28 @@ func (w *Walk) Send(unit int, a Arrival) {
 	w.states[unit] = state{held: true, early: true, xs: a.Tensors, skips: a.Skips, wants: a.Wants, wantsSkips: a.WantsSkips}
 }
 
-// Output is what the segment gives, with its graph where backward will start from it (saved); the walk's. Skips are by Segment.Leaves.
+// Output is what the segment gives; the walk's. Where its last unit was run with gradients that is saved: the output with its graph, and the skips that this unit has stashed. Skips are by
+// Segment.Leaves.
 func (w *Walk) Output() (xs, skips []*torch.Tensor, saved bool) {
 	last := len(w.s.units)
-	if g := &w.graphs[last-1]; g.made {
-		skips := slices.Clone(w.states[last].skips)
-		for i, s := range w.s.units[last-1].stashed {
-			skips[s.out] = g.stashed[i]
-		}
-		return g.out, skips, true
+	if w.graphs[last-1].made {
+		xs, skips := w.Saved(last - 1)
+		return xs, skips, true
 	}
 	return w.states[last].xs, w.states[last].skips, false
+}
+
+// Again says that a unit has run before, elsewhere: its layers see a repetition.
+func (w *Walk) Again(unit int) { w.ran[unit] = true }
+
+// Saved is the output of a unit that was run with gradients, with its graph; the walk's. Skips are by the skips at the border behind it, where this unit has stashed them.
+func (w *Walk) Saved(unit int) (xs, skips []*torch.Tensor) {
+	g := &w.graphs[unit]
+	skips = make([]*torch.Tensor, len(w.s.borders[unit+1]))
+	for i, s := range w.s.units[unit].stashed {
+		skips[s.out] = g.stashed[i]
+	}
+	return g.out, skips
 }
 
 // Take moves what a unit is given out of the walk; for the number of units what the segment gives without a graph, nil where the graph's Output is all there is.

@@ -1,0 +1,54 @@
+package profile
+
+import (
+	"penstock/remat/plan"
+)
+
+// assemble makes a chain of what was measured of its units.
+func assemble(f *flows, units []figures) Chain {
+	out := Chain{}
+	for out.Prologue < len(units) && units[out.Prologue].passes {
+		out.Prologue++
+	}
+	skip := out.Prologue
+	made := make([]int64, len(units)+1)
+	for _, l := range f.lumps {
+		made[l.first] += l.bytes
+		if l.first < skip && l.last >= skip {
+			made[skip] += l.bytes // there when the prologue has run
+		}
+	}
+	gradients, gradMade := f.grads()
+	var c plan.Chain
+	c.Input, c.InputGradient = made[skip], gradMade[skip]
+	for i, u := range units[skip:] {
+		border := skip + i + 1
+		l := plan.Layer{
+			Name: u.name, ForwardNoGrad: 1e6 * u.seconds[0], Forward: 1e6 * u.seconds[1], Backward: 1e6 * u.seconds[2],
+			Output: made[border], Saved: u.saved, ForwardTmp: u.save.peak - u.saved, ForwardNoGradTmp: u.keep.peak - made[border],
+			Gradient: gradMade[border], WeightGradient: u.weights,
+		}
+		l.BackwardTmp = u.back.peak - gradMade[border-1] - u.weights
+		c.Layers = append(c.Layers, l)
+		out.Spread = append(out.Spread, u.spread)
+		out.Statistics += u.statistics
+	}
+	for _, l := range f.lumps {
+		if from, to := max(l.first, skip), l.last; to > from && l.bytes > 0 {
+			c.Carries = append(c.Carries, plan.Carry{From: from - skip - 1, To: to - skip, Bytes: l.bytes})
+		}
+	}
+	for _, l := range gradients {
+		if to, last := l.first, max(l.last, skip); to > last && l.bytes > 0 {
+			c.GradientCarries = append(c.GradientCarries, plan.Carry{From: last - skip - 1, To: to - skip, Bytes: l.bytes})
+		}
+	}
+	out.Chain, out.Later = c, c
+	out.Later.Layers = append([]plan.Layer(nil), c.Layers...)
+	for i := range out.Later.Layers {
+		l := &out.Later.Layers[i]
+		l.WeightGradient = 0
+		l.BackwardTmp = units[skip+i].again.peak - gradMade[skip+i]
+	}
+	return out
+}

@@ -1,0 +1,193 @@
+package profile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+
+	"penstock/nn"
+	"penstock/remat/plan"
+	"penstock/segment"
+	"penstock/torch"
+)
+
+// ChainConfig says how chains are measured. The zero value is that of Config, without a loss.
+type ChainConfig struct {
+	Config
+	// Balance cuts the model into stages, which get a chain each. Nil is one.
+	Balance []int
+	// Loss follows the last layer; Targets are its, with the rows of the sample.
+	Loss    nn.Loss
+	Targets []*torch.Tensor
+	// LossUnit makes the loss the last layer of the last chain, whose backward may come long after its forward, as in a pipe. Without it the loss is the chain's Loss, forward and backward at once.
+	LossUnit bool
+	// InputGrad says that the sample's own gradient is wanted.
+	InputGrad bool
+	// MostUnits is the most units that a model is cut into. Beyond it cuts inside of skip connections are given up first. 0 is 400.
+	MostUnits int
+	// DeferredBatchNorm measures forwards that gather the statistics of a mini-batch; see nn.Deferred.
+	DeferredBatchNorm bool
+}
+
+// Chain is a model, or a stage of one, as package plan knows it: a layer of it is a unit of one or more of the model's layers.
+type Chain struct {
+	plan.Chain            // of the first micro-batch of a step: gradients of parameters are made
+	Later      plan.Chain // of another one: they are there
+
+	// Statistics is the bytes that the first forward of all units gathers for a mini-batch's batch norms (DeferredBatchNorm), and that stay to its end.
+	Statistics int64
+	// Units is the number of layers in each unit, for segment.Config. The first Prologue of them have no backward: nothing in them is trained and nobody wants a gradient of what they are given. They
+	// are run once, and are not layers of the chain.
+	Units    []int
+	Prologue int
+	Tail     bool // the last unit is the loss
+	Merged   []Merge
+	Spread   []Spread // by layer of the chain
+}
+
+// Merge says why a layer is in one unit with the one before it.
+type Merge struct{ Layer, Reason string }
+
+// Spread is how far the timed runs of a unit lie apart: greatest less least, as a part of the median.
+type Spread struct{ ForwardNoGrad, Forward, Backward float64 }
+
+// MeasureChain measures a model, or its stages, for rematerialisation: it joins layers that a plan gains nothing from keeping apart, and then runs each unit by the operations of a plan, forward without and with
+// gradients and backward, reading every byte from the device's account.
+//
+// Layers are joined where one works in place on what the one before has made, where one returns a view of it, and where nobody saves what is between them for backward: to hold that at a
+// border would cost memory that plain training does not need.
+//
+// All that is said of Measure about the model, the sample, the device and errors holds. Only one unit has to fit at a time. Gradients are measured with ones for gradients of the output, in the layout that
+// the unit behind gives them.
+func MeasureChain(ctx context.Context, model *nn.Sequential, config ChainConfig, sample ...*torch.Tensor) (chains []Chain, err error) {
+	if model == nil {
+		return nil, errors.New("profile: the model is nil; want an nn.Sequential")
+	}
+	layers := model.Layers()
+	if config.Config, err = config.Config.resolved(layers, sample); err != nil {
+		return nil, err
+	}
+	if err := config.check(len(layers)); err != nil {
+		return nil, err
+	}
+	routes, err := model.SkipRoutes()
+	if err != nil {
+		return nil, fmt.Errorf("profile: %w", err)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	units, merged, err := config.scan(ctx, layers, routes, sample)
+	if err != nil {
+		return nil, err
+	}
+	p := &prober{ChainConfig: config, ctx: ctx, layers: layers, routes: routes, c: torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads})}
+	defer p.close()
+	err = attempt(theSample, func() error {
+		for _, x := range sample {
+			p.xs = append(p.xs, p.c.Keep(p.c.Detach(x)))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	first := 0
+	for stage, n := range config.Balance {
+		chain, err := p.stage(first, first+n, units[stage], stage == len(config.Balance)-1)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range merged {
+			if i := slices.IndexFunc(layers, func(l nn.NamedLayer) bool { return l.Name == m.Layer }); first <= i && i < first+n {
+				chain.Merged = append(chain.Merged, m)
+			}
+		}
+		chains = append(chains, chain)
+		first += n
+	}
+	if config.Progress != nil {
+		config.Progress(len(layers), len(layers))
+	}
+	return chains, nil
+}
+
+func (c *ChainConfig) check(layers int) error {
+	if c.Balance == nil {
+		c.Balance = []int{layers}
+	}
+	sum := 0
+	for _, n := range c.Balance {
+		if n < 1 {
+			return fmt.Errorf("profile: a stage of %d layers (balance %v); every stage needs at least 1", n, c.Balance)
+		}
+		sum += n
+	}
+	switch {
+	case sum != layers:
+		return fmt.Errorf("profile: balance %v sums to %d, the model has %d layers", c.Balance, sum, layers)
+	case c.Loss != nil && len(c.Targets) == 0:
+		return errors.New("profile: a loss without Targets; give those of the sample")
+	case c.MostUnits < 0:
+		return fmt.Errorf("profile: at most %d units; want at least 1, or 0 for 400", c.MostUnits)
+	case c.Device.Kind != torch.KindCPU:
+		return fmt.Errorf("profile: the memory of %v is not counted, and a chain is about bytes; measure on a CPU device", c.Device)
+	}
+	if c.MostUnits == 0 {
+		c.MostUnits = 400
+	}
+	return nil
+}
+
+// scan finds the units of each stage.
+func (c ChainConfig) scan(ctx context.Context, layers []nn.NamedLayer, routes []nn.SkipRoute, sample []*torch.Tensor) (units [][]int, merged []Merge, err error) {
+	quick := c.Config
+	quick.BytesOnly = true
+	m := &measurement{
+		Config: quick, ctx: ctx, layers: layers, routes: routes,
+		c: torch.NewCtx(torch.Options{Device: c.Device, Threads: c.Threads}), peer: torch.NewCtx(torch.Options{Device: c.Device, Threads: c.Threads}),
+		skips: map[nn.SkipKey]flow{}, found: found{saved: make([]int64, len(layers))},
+	}
+	defer m.close()
+	if err := m.begin(sample); err != nil {
+		return nil, nil, err
+	}
+	for i := range layers {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		if err := m.layer(i); err != nil {
+			return nil, nil, err
+		}
+	}
+	joined := m.joined()
+	first := 0
+	most := max(c.MostUnits-len(c.Balance), 1)
+	for _, n := range c.Balance {
+		joined[first] = "" // a stage begins
+		first += n
+	}
+	coarsen(joined, routes, most)
+	first = 0
+	for _, n := range c.Balance {
+		joined[first] = ""
+		var counts []int
+		for i := first; i < first+n; i++ {
+			if joined[i] == "" {
+				counts = append(counts, 0)
+			} else {
+				merged = append(merged, Merge{layers[i].Name, joined[i]})
+			}
+			counts[len(counts)-1]++
+		}
+		units = append(units, counts)
+		first += n
+	}
+	return units, merged, nil
+}
+
+// segment cuts a stage.
+func (p *prober) segment(first, last int, units []int, tail bool) (*segment.Segment, error) {
+	return segment.New(segment.Config{Layers: p.layers, Routes: p.routes, First: first, Last: last, Units: units, Tail: tail})
+}

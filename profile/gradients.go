@@ -1,0 +1,187 @@
+package profile
+
+import (
+	"slices"
+
+	"penstock/nn"
+	"penstock/segment"
+	"penstock/torch"
+)
+
+// origin is where a gradient comes from, when the backward of a unit has run.
+type origin struct {
+	from  int   // the element of the gradients behind that it is, or shares memory with; -1 if it lies in new memory
+	group int   // those of one group lie in the same new memory; -1 where there is no gradient
+	bytes int64 // of the new memory
+}
+
+var absent = origin{-1, -1, 0}
+
+// elements numbers the gradients at a border: those of the tuple, of each skip those of its pops from there on, and those of the ties that wait there.
+type elements struct {
+	tuple int
+	skips []int // by skip: pops
+	ties  []int
+}
+
+func elementsOf(s *segment.Segment, border, tuple int) elements {
+	return elements{tuple, s.Crossing(border), s.Tied(border)}
+}
+
+func (e elements) count() int {
+	n := e.tuple + len(e.ties)
+	for _, pops := range e.skips {
+		n += pops
+	}
+	return n
+}
+
+func (e elements) skip(place, pop int) int {
+	n := e.tuple + pop
+	for _, pops := range e.skips[:place] {
+		n += pops
+	}
+	return n
+}
+
+func (e elements) tie(k int) int { return e.count() - len(e.ties) + slices.Index(e.ties, k) }
+
+// give makes gradients of a unit's output, ones in the layout of what they are of, and gives them to the walk. It returns the memory of each by its number; nil if no gradient comes into the unit.
+func (p *prober) give(unit int, w *segment.Walk) (given []uintptr) {
+	xs, skips := w.Saved(unit)
+	e := elementsOf(p.s, unit+1, len(xs))
+	given, p.ended = make([]uintptr, e.count()), make([]int64, e.count())
+	any := false
+	ones := func(number int, t *torch.Tensor) *torch.Tensor {
+		if t == nil || !t.RequiresGrad() {
+			return nil
+		}
+		g := p.c.Keep(p.c.OnesLike(t))
+		given[number], p.ended[number] = g.Storage()
+		any = true
+		return g
+	}
+	gx, gs := make([]*torch.Tensor, len(xs)), make([][]*torch.Tensor, len(skips))
+	for i, t := range xs {
+		if !slices.Contains(xs[:i], t) {
+			gx[i] = ones(i, t)
+		}
+	}
+	for i, pops := range e.skips {
+		for k := range pops {
+			gs[i] = append(gs[i], ones(e.skip(i, k), skips[i]))
+		}
+	}
+	for _, k := range e.ties {
+		if p.s.Uses(unit, k) {
+			w.GiveTie(k, ones(e.tie(k), p.s.TieTensor(k)))
+		}
+	}
+	w.GiveGrads(unit+1, gx, gs)
+	if !any {
+		return nil
+	}
+	return given
+}
+
+// backward records where the gradients come from that a unit's backward has left, and frees them.
+func (f *flows) backward(unit int, w *segment.Walk, list []nn.NamedLayer, given []uintptr) {
+	e, behind := elementsOf(f.s, unit, f.tuple[unit]), elementsOf(f.s, unit+1, f.tuple[unit+1])
+	out := make([]origin, e.count())
+	groups := map[uintptr]int{}
+	for _, l := range list {
+		for _, s := range l.State() {
+			if s.Trainable() && s.Tensor().HasGrad() {
+				groups[gradStorage(s.Tensor())] = -1
+			}
+		}
+	}
+	of := func(t *torch.Tensor) origin {
+		if t == nil {
+			return absent
+		}
+		defer t.Free()
+		id, bytes := t.Storage()
+		if k := slices.Index(given, id); k >= 0 {
+			return origin{from: k, group: -1}
+		}
+		group, known := groups[id]
+		if !known {
+			group = len(groups)
+			groups[id] = group
+		}
+		if group < 0 { // it is counted as that of a parameter
+			return absent
+		}
+		return origin{-1, group, bytes}
+	}
+	xs, skips := w.TakeGrads(unit)
+	for i := range e.tuple {
+		out[i] = absent
+		if i < len(xs) {
+			out[i] = of(xs[i])
+		}
+	}
+	for place, n := range e.skips {
+		pops, on := f.s.Goes(unit, place)
+		for k := range n {
+			o := absent
+			switch {
+			case k >= pops:
+				o = origin{from: behind.skip(on, k-pops), group: -1}
+			case place < len(skips) && k < len(skips[place]):
+				o = of(skips[place][k])
+			}
+			out[e.skip(place, k)] = o
+		}
+	}
+	for _, k := range e.ties {
+		if f.s.Uses(unit, k) {
+			out[e.tie(k)] = of(w.TakeTie(k))
+		} else {
+			out[e.tie(k)] = origin{from: behind.tie(k), group: -1}
+		}
+	}
+	f.origins[unit] = out
+}
+
+func gradStorage(t *torch.Tensor) uintptr {
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	id, _ := c.GradOf(t).Storage()
+	return id
+}
+
+// grads follows the gradients down from the last border and returns their memory; made[b] is how many bytes of it come into being at border b.
+func (f *flows) grads() (lumps []*lump, made []int64) {
+	n := f.s.Units()
+	made = make([]int64, n+1)
+	var at []*lump
+	begin := func(border int, bytes int64) *lump {
+		l := &lump{bytes: bytes, first: border, last: border}
+		lumps, made[border] = append(lumps, l), made[border]+bytes
+		return l
+	}
+	for _, bytes := range f.end {
+		at = append(at, begin(n, bytes))
+	}
+	for unit := n - 1; unit >= 0; unit-- {
+		groups := map[int]*lump{}
+		next := make([]*lump, len(f.origins[unit]))
+		for i, o := range f.origins[unit] {
+			switch {
+			case o.from >= 0:
+				if next[i] = at[o.from]; next[i] != nil {
+					next[i].last = unit
+				}
+			case o.group >= 0:
+				if groups[o.group] == nil {
+					groups[o.group] = begin(unit, o.bytes)
+				}
+				next[i] = groups[o.group]
+			}
+		}
+		at = next
+	}
+	return lumps, made
+}

@@ -1,0 +1,134 @@
+package profile
+
+import (
+	"context"
+	"time"
+
+	"penstock/nn"
+	"penstock/remat/plan"
+	"penstock/segment"
+	"penstock/torch"
+)
+
+// prober runs units by single operations, as whoever interprets a plan will, and reads the account.
+type prober struct {
+	ChainConfig
+	ctx    context.Context
+	layers []nn.NamedLayer
+	routes []nn.SkipRoute
+	c      *torch.Ctx // nothing stays in it between operations
+
+	// Of the stage that is measured.
+	s         *segment.Segment
+	loss      bool // it ends in the loss
+	inputGrad bool // what it is sent wants a gradient
+	done      int  // layers before it
+
+	xs    []*torch.Tensor // what the next unit is given; kept
+	skips []*torch.Tensor // by the skips at the border before it; kept
+	sent  map[nn.SkipKey]*torch.Tensor
+
+	ended    []int64     // bytes of the gradients that were given last
+	deferred nn.Deferred // statistics that first forwards gather
+}
+
+// Context runs a layer as in training.
+func (p *prober) Context(c *torch.Ctx, run segment.Run) *nn.Ctx {
+	cfg := nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again, Seed: p.Seed, Spans: run.Graph, Skips: run.Skips, Extras: p.Extras}
+	if p.DeferredBatchNorm {
+		cfg.Deferred = &p.deferred
+	}
+	return nn.NewCtx(c, cfg)
+}
+
+// Input is never asked for: every unit is given its input.
+func (p *prober) Input(*torch.Ctx) []*torch.Tensor { return nil }
+
+// Tail is the loss as a unit.
+func (p *prober) Tail(c *torch.Ctx) nn.NamedLayer {
+	if !p.loss {
+		return nn.NamedLayer{}
+	}
+	return nn.NamedLayer{Name: "loss", Layer: nn.Tuple(&lossLayer{loss: p.Loss, targets: p.Targets})}
+}
+
+// Result is not wanted.
+func (p *prober) Result(*torch.Ctx, []*torch.Tensor) {}
+
+// lossLayer runs a loss as a layer.
+type lossLayer struct {
+	nn.Base
+	loss    nn.Loss
+	targets []*torch.Tensor
+}
+
+func (l *lossLayer) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	return []*torch.Tensor{nn.RunLoss(c, l.loss, xs, l.targets)}
+}
+
+// reading is what an operation does to the account.
+type reading struct {
+	peak  int64 // above what was live before
+	delta int64
+	took  time.Duration
+}
+
+// do performs an operation on a walk and reads the account around it.
+func (p *prober) do(w *segment.Walk, op plan.Op) (r reading) {
+	was := p.c.SetAutocast(p.Autocast)
+	before := p.Device.Memory().Live
+	p.Device.ResetPeak()
+	start := time.Now()
+	w.Do(p.c, p, op)
+	r.took = time.Since(start)
+	m := p.Device.Memory()
+	p.c.SetAutocast(was)
+	r.peak, r.delta = m.Peak-before, m.Live-before
+	return r
+}
+
+// walk is a new walk that has come to a unit; again says that the unit has run before.
+func (p *prober) walk(unit int, again bool) *segment.Walk {
+	w := &segment.Walk{}
+	w.Begin(p.s)
+	a := segment.Arrival{}
+	for _, x := range p.xs {
+		a.Tensors = append(a.Tensors, p.c.Keep(p.c.Share(x)))
+	}
+	for _, x := range p.skips {
+		if x != nil {
+			x = p.c.Keep(p.c.Share(x))
+		}
+		a.Skips = append(a.Skips, x)
+	}
+	if unit == 0 {
+		a.Wants, a.WantsSkips = p.wants(p.xs), p.wants(p.skips)
+	}
+	w.Send(unit, a)
+	if again {
+		w.Again(unit)
+	}
+	return w
+}
+
+// wants says which of what a stage is sent is to bring a gradient back.
+func (p *prober) wants(xs []*torch.Tensor) []bool {
+	out := make([]bool, len(xs))
+	for i, x := range xs {
+		out[i] = p.inputGrad && x != nil && x.DType().IsFloat()
+	}
+	return out
+}
+
+func (p *prober) close() {
+	for _, list := range [][]*torch.Tensor{p.xs, p.skips} {
+		for _, t := range list {
+			t.Free()
+		}
+	}
+	for _, t := range p.sent {
+		t.Free()
+	}
+	p.deferred.Free()
+	p.c.Close()
+}

@@ -1,0 +1,73 @@
+package profile
+
+import (
+	"slices"
+
+	"penstock/nn"
+)
+
+// Why a layer is joined with the one before.
+const (
+	inPlace   = "works in place on its input"
+	aView     = "returns a view of its input"
+	viewFirst = "follows a view of the model's input"
+	nobodys   = "nobody saves its input for backward"
+	skipped   = "lies under a skip connection, and there would be too many units"
+	tooMany   = "there would be too many units"
+)
+
+// joined says of each layer why it is in one unit with the one before it; "" if it begins one.
+func (m *measurement) joined() []string {
+	f := &m.found
+	out := make([]string, len(m.layers))
+	for i := 1; i < len(out); i++ {
+		before := f.out[i-1]
+		switch {
+		case m.overwrote[i] || overwrites(m.layers[i]):
+			out[i] = inPlace
+		case !slices.ContainsFunc(f.out[i], func(o flow) bool { return o.block.creator == i }):
+			out[i] = aView
+		case i == 1 && !slices.ContainsFunc(before, func(o flow) bool { return o.block.creator == 0 }):
+			out[i] = viewFirst
+		case !slices.ContainsFunc(before, func(o flow) bool { return o.block.creator == nobody || o.block.saver != nobody }):
+			out[i] = nobodys
+		}
+	}
+	return out
+}
+
+// coarsen joins more layers until there are at most so many units: first those under a skip connection, shortest skips first, then neighbours, evenly.
+func coarsen(joined []string, routes []nn.SkipRoute, most int) {
+	units := func() (n int) {
+		for _, reason := range joined {
+			if reason == "" {
+				n++
+			}
+		}
+		return n
+	}
+	routes = slices.Clone(routes)
+	slices.SortStableFunc(routes, func(a, b nn.SkipRoute) int { return (lastPop(a) - a.Stash) - (lastPop(b) - b.Stash) })
+	for _, r := range routes {
+		if units() <= most {
+			return
+		}
+		for i := r.Stash + 1; i <= lastPop(r); i++ {
+			if joined[i] == "" {
+				joined[i] = skipped
+			}
+		}
+	}
+	for n := units(); n > most; n = units() {
+		every, k := n/most+1, 0
+		for i := range joined {
+			if joined[i] != "" {
+				continue
+			}
+			if k%every != 0 {
+				joined[i] = tooMany
+			}
+			k++
+		}
+	}
+}
