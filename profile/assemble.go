@@ -4,6 +4,11 @@ import (
 	"penstock/remat/plan"
 )
 
+// beyond is how far a peak is above what is made, or below it.
+func beyond(peak, made int64) (tmp, early int64) {
+	return max(peak-made, 0), max(made-peak, 0)
+}
+
 // assemble makes a chain of what was measured of its units.
 func assemble(f *flows, units []figures) Chain {
 	out := Chain{}
@@ -28,7 +33,7 @@ func assemble(f *flows, units []figures) Chain {
 			Output: made[border], Saved: u.saved, ForwardTmp: u.save.peak - u.saved, ForwardNoGradTmp: u.keep.peak - made[border],
 			Gradient: gradMade[border], WeightGradient: u.weights,
 		}
-		l.BackwardTmp = u.back.peak - gradMade[border-1] - u.weights
+		l.BackwardTmp, l.BackwardEarly = beyond(u.back.peak, gradMade[border-1]+u.weights)
 		c.Layers = append(c.Layers, l)
 		out.Spread = append(out.Spread, u.spread)
 		out.Statistics += u.statistics
@@ -48,7 +53,7 @@ func assemble(f *flows, units []figures) Chain {
 	for i := range out.Later.Layers {
 		l := &out.Later.Layers[i]
 		l.WeightGradient = 0
-		l.BackwardTmp = units[skip+i].again.peak - gradMade[skip+i]
+		l.BackwardTmp, l.BackwardEarly = beyond(units[skip+i].again.peak, gradMade[skip+i])
 	}
 	return out
 }

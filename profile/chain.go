@@ -56,8 +56,8 @@ type Spread struct{ ForwardNoGrad, Forward, Backward float64 }
 // MeasureChain measures a model, or its stages, for rematerialisation: it joins layers that a plan gains nothing from keeping apart, and then runs each unit by the operations of a plan, forward without and with
 // gradients and backward, reading every byte from the device's account.
 //
-// Layers are joined where one works in place on what the one before has made, where one returns a view of it, and where nobody saves what is between them for backward: to hold that at a
-// border would cost memory that plain training does not need.
+// Layers are joined where one works in place on what the one before has made, where one returns a view of it, and where nobody saves what is between them for backward and it is more than what
+// the one before saves: to hold that at a border would cost memory that plain training does not need.
 //
 // All that is said of Measure about the model, the sample, the device and errors holds. Only one unit has to fit at a time. Gradients are measured with ones for gradients of the output, in the layout that
 // the unit behind gives them.

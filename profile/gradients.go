@@ -46,6 +46,72 @@ func (e elements) skip(place, pop int) int {
 
 func (e elements) tie(k int) int { return e.count() - len(e.ties) + slices.Index(e.ties, k) }
 
+// border is the gradients at a border: of the tuple, of each skip by pop, and by tie.
+type border struct {
+	xs    []*torch.Tensor
+	skips [][]*torch.Tensor
+	ties  map[int]*torch.Tensor
+}
+
+func (b *border) free() {
+	for _, list := range append(b.skips, b.xs) {
+		for _, t := range list {
+			t.Free()
+		}
+	}
+	for _, t := range b.ties {
+		t.Free()
+	}
+	*b = border{}
+}
+
+// odd says whether any of the gradients is not what ones would be: memory of its own, in plain order.
+func (b *border) odd() bool {
+	seen := map[uintptr]bool{}
+	for _, list := range append(b.skips, b.xs) {
+		for _, t := range list {
+			if t == nil { // where ones would be, perhaps
+				return true
+			}
+			id, bytes := t.Storage()
+			if seen[id] || bytes != t.Numel()*t.DType().Size() || !t.IsContiguous() {
+				return true
+			}
+			seen[id] = true
+		}
+	}
+	return false
+}
+
+// lend gives a walk handles on the gradients of a unit's output, as the unit behind has made them, and returns the memory of each by its number.
+func (b *border) lend(p *prober, unit int, w *segment.Walk) (given []uintptr) {
+	e := elementsOf(p.s, unit+1, len(b.xs))
+	given = make([]uintptr, e.count())
+	handle := func(number int, t *torch.Tensor) *torch.Tensor {
+		if t == nil {
+			return nil
+		}
+		given[number], _ = t.Storage()
+		return p.c.Keep(p.c.Share(t))
+	}
+	gx, gs := make([]*torch.Tensor, len(b.xs)), make([][]*torch.Tensor, len(b.skips))
+	for i, t := range b.xs {
+		gx[i] = handle(i, t)
+	}
+	for i, list := range b.skips {
+		for k, t := range list {
+			gs[i] = append(gs[i], handle(e.skip(i, k), t))
+		}
+	}
+	for _, k := range e.ties {
+		if p.s.Uses(unit, k) {
+			w.GiveTie(k, handle(e.tie(k), b.ties[k]))
+		}
+	}
+	w.GiveGrads(unit+1, gx, gs)
+	return given
+}
+
 // give makes gradients of a unit's output, ones in the layout of what they are of, and gives them to the walk. It returns the memory of each by its number; nil if no gradient comes into the unit.
 func (p *prober) give(unit int, w *segment.Walk) (given []uintptr) {
 	xs, skips := w.Saved(unit)
@@ -84,8 +150,8 @@ func (p *prober) give(unit int, w *segment.Walk) (given []uintptr) {
 	return given
 }
 
-// backward records where the gradients come from that a unit's backward has left, and frees them.
-func (f *flows) backward(unit int, w *segment.Walk, list []nn.NamedLayer, given []uintptr) {
+// backward records where the gradients come from that a unit's backward has left, and returns them.
+func (f *flows) backward(unit int, w *segment.Walk, list []nn.NamedLayer, given []uintptr) (left border) {
 	e, behind := elementsOf(f.s, unit, f.tuple[unit]), elementsOf(f.s, unit+1, f.tuple[unit+1])
 	out := make([]origin, e.count())
 	groups := map[uintptr]int{}
@@ -100,7 +166,6 @@ func (f *flows) backward(unit int, w *segment.Walk, list []nn.NamedLayer, given 
 		if t == nil {
 			return absent
 		}
-		defer t.Free()
 		id, bytes := t.Storage()
 		if k := slices.Index(given, id); k >= 0 {
 			return origin{from: k, group: -1}
@@ -116,6 +181,7 @@ func (f *flows) backward(unit int, w *segment.Walk, list []nn.NamedLayer, given 
 		return origin{-1, group, bytes}
 	}
 	xs, skips := w.TakeGrads(unit)
+	left = border{xs: xs, skips: skips, ties: map[int]*torch.Tensor{}}
 	for i := range e.tuple {
 		out[i] = absent
 		if i < len(xs) {
@@ -137,12 +203,14 @@ func (f *flows) backward(unit int, w *segment.Walk, list []nn.NamedLayer, given 
 	}
 	for _, k := range e.ties {
 		if f.s.Uses(unit, k) {
-			out[e.tie(k)] = of(w.TakeTie(k))
+			left.ties[k] = w.TakeTie(k)
+			out[e.tie(k)] = of(left.ties[k])
 		} else {
 			out[e.tie(k)] = origin{from: behind.tie(k), group: -1}
 		}
 	}
 	f.origins[unit] = out
+	return left
 }
 
 func gradStorage(t *torch.Tensor) uintptr {

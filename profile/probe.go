@@ -2,6 +2,7 @@ package profile
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"penstock/nn"
@@ -24,9 +25,11 @@ type prober struct {
 	inputGrad bool // what it is sent wants a gradient
 	done      int  // layers before it
 
-	xs    []*torch.Tensor // what the next unit is given; kept
-	skips []*torch.Tensor // by the skips at the border before it; kept
-	sent  map[nn.SkipKey]*torch.Tensor
+	xs     []*torch.Tensor // what the next unit is given; kept
+	skips  []*torch.Tensor // by the skips at the border before it; kept
+	before past            // what the one before was given
+	left   border          // the gradients of its input that the last unit has left
+	sent   map[nn.SkipKey]*torch.Tensor
 
 	ended    []int64     // bytes of the gradients that were given last
 	deferred nn.Deferred // statistics that first forwards gather
@@ -92,8 +95,12 @@ func (p *prober) walk(unit int, again bool) *segment.Walk {
 	w := &segment.Walk{}
 	w.Begin(p.s)
 	a := segment.Arrival{}
-	for _, x := range p.xs {
-		a.Tensors = append(a.Tensors, p.c.Keep(p.c.Share(x)))
+	for i, x := range p.xs {
+		if k := slices.Index(p.xs[:i], x); k >= 0 {
+			a.Tensors = append(a.Tensors, a.Tensors[k]) // what stands there twice is one
+		} else {
+			a.Tensors = append(a.Tensors, p.c.Keep(p.c.Share(x)))
+		}
 	}
 	for _, x := range p.skips {
 		if x != nil {

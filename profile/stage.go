@@ -19,8 +19,9 @@ func (p *prober) stage(first, last int, units []int, lastStage bool) (chain Chai
 	p.enter()
 	n := p.s.Units()
 	f := newFlows(p.s, p.xs, p.skips)
-	var figures []figures
+	var all []figures
 	layers := first
+	defer p.forget()
 	for i := range n {
 		if err := p.ctx.Err(); err != nil {
 			return chain, err
@@ -34,15 +35,13 @@ func (p *prober) stage(first, last int, units []int, lastStage bool) (chain Chai
 		if p.Progress != nil {
 			p.Progress(layers, len(p.layers))
 		}
-		one, err := p.unit(i, name, list, f)
-		if err != nil {
+		all = append(all, figures{name: name, list: list})
+		if err := p.unit(i, f, all); err != nil {
 			return chain, err
 		}
-		one.name = name
-		figures = append(figures, one)
 	}
 	p.leave()
-	chain = assemble(f, figures)
+	chain = assemble(f, all)
 	chain.Units, chain.Tail = units, p.loss
 	if lastStage && p.Loss != nil && !p.LossUnit {
 		if err := attempt("loss", func() error { return p.lossOp(&chain) }); err != nil {
@@ -86,6 +85,7 @@ func (p *prober) leave() {
 // figures are what was measured of a unit.
 type figures struct {
 	name                    string
+	list                    []nn.NamedLayer
 	keep, save, back, again reading // again: backward when the parameters have gradients already
 	weights                 int64   // bytes of gradients of parameters that a first backward makes
 	statistics              int64
@@ -95,11 +95,12 @@ type figures struct {
 	saved                   int64
 }
 
-// unit measures a unit and makes its output the input of the next.
-func (p *prober) unit(i int, name string, list []nn.NamedLayer, f *flows) (out figures, err error) {
-	err = attempt(name, func() error {
+// unit measures a unit, the last of those so far, and makes its output the input of the next.
+func (p *prober) unit(i int, f *flows, all []figures) error {
+	out := &all[i]
+	return attempt(out.name, func() error {
 		defer p.c.Close()
-		for _, l := range list {
+		for _, l := range out.list {
 			defer prepare(p.c, l, p.Seed)()
 		}
 		mark := p.c.Mark()
@@ -108,9 +109,12 @@ func (p *prober) unit(i int, name string, list []nn.NamedLayer, f *flows) (out f
 				p.once(i, true)
 			}
 		}
-		p.bytes(i, list, f, &out)
+		p.bytes(i, f, out)
+		if i > 0 && p.left.odd() {
+			p.asGiven(i-1, f, &all[i-1])
+		}
 		if !p.BytesOnly {
-			if err := p.times(i, &out); err != nil {
+			if err := p.times(i, out); err != nil {
 				return err
 			}
 		}
@@ -122,21 +126,57 @@ func (p *prober) unit(i int, name string, list []nn.NamedLayer, f *flows) (out f
 		p.c.Release(mark)
 		return nil
 	})
-	return out, err
 }
 
-// move makes tensors, which it owns from now on, what the next unit is given.
+// move makes tensors, which it owns from now on, what the next unit is given. What this one was given stays for asGiven.
 func (p *prober) move(xs, skips []*torch.Tensor) {
-	for _, list := range [][]*torch.Tensor{p.xs, p.skips} {
+	p.before.free()
+	p.before = past{xs: p.xs, skips: p.skips}
+	p.xs, p.skips = xs, skips
+}
+
+// past is what the unit before was given.
+type past struct{ xs, skips []*torch.Tensor }
+
+func (b *past) free() {
+	for _, list := range [][]*torch.Tensor{b.xs, b.skips} {
 		for _, t := range list {
 			t.Free()
 		}
 	}
-	p.xs, p.skips = xs, skips
+	*b = past{}
+}
+
+func (p *prober) forget() {
+	p.before.free()
+	p.left.free()
+}
+
+// asGiven measures the backward of the unit before once more, from the gradients that the unit behind it has left, whose layout or memory is not that of plain ones: what it then copies, and where it can
+// add in place, differs.
+func (p *prober) asGiven(i int, f *flows, out *figures) {
+	for _, l := range out.list {
+		defer prepare(p.c, l, p.Seed)()
+	}
+	now := past{p.xs, p.skips}
+	p.xs, p.skips = p.before.xs, p.before.skips
+	defer func() { p.xs, p.skips = now.xs, now.skips }()
+	for k, into := range []*reading{&out.back, &out.again} {
+		w := p.walk(i, true)
+		p.do(w, plan.Op{Kind: plan.ForwardSave, Layer: i})
+		given := p.left.lend(p, i, w)
+		*into = p.do(w, plan.Op{Kind: plan.Backward, Layer: i})
+		if k == 0 {
+			left := f.backward(i, w, out.list, given)
+			left.free()
+		}
+		w.Free()
+	}
 }
 
 // bytes runs a unit by each operation and reads the account.
-func (p *prober) bytes(i int, list []nn.NamedLayer, f *flows, out *figures) {
+func (p *prober) bytes(i int, f *flows, out *figures) {
+	list := out.list
 	// The first time running statistics move. Whatever that takes is counted in both.
 	w := p.walk(i, false)
 	once := p.do(w, plan.Op{Kind: plan.ForwardKeep, Layer: i})
@@ -166,7 +206,8 @@ func (p *prober) bytes(i int, list []nn.NamedLayer, f *flows, out *figures) {
 	out.passes = given == nil
 	out.back = p.do(w, plan.Op{Kind: plan.Backward, Layer: i})
 	out.weights = gradBytes(list)
-	f.backward(i, w, list, given)
+	p.left.free()
+	p.left = f.backward(i, w, list, given)
 
 	again := p.walk(i, true)
 	defer again.Free()

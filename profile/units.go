@@ -11,7 +11,7 @@ const (
 	inPlace   = "works in place on its input"
 	aView     = "returns a view of its input"
 	viewFirst = "follows a view of the model's input"
-	nobodys   = "nobody saves its input for backward"
+	nobodys   = "what lies between is more than the one before keeps, and nobody saves it for backward"
 	skipped   = "lies under a skip connection, and there would be too many units"
 	tooMany   = "there would be too many units"
 )
@@ -29,11 +29,33 @@ func (m *measurement) joined() []string {
 			out[i] = aView
 		case i == 1 && !slices.ContainsFunc(before, func(o flow) bool { return o.block.creator == 0 }):
 			out[i] = viewFirst
-		case !slices.ContainsFunc(before, func(o flow) bool { return o.block.creator == nobody || o.block.saver != nobody }):
+		case f.wasted(i-1) > f.kept(i-1):
 			out[i] = nobodys
 		}
 	}
 	return out
+}
+
+// wasted is what a border behind a layer would hold that nobody saves for backward.
+func (f *found) wasted(layer int) (bytes int64) {
+	var counted []*block
+	for _, o := range f.out[layer] {
+		if b := o.block; b.creator != nobody && b.saver == nobody && !slices.Contains(counted, b) {
+			counted, bytes = append(counted, b), bytes+b.bytes
+		}
+	}
+	return bytes
+}
+
+// kept is what a layer makes and keeps for backward in any case.
+func (f *found) kept(layer int) int64 {
+	bytes := f.saved[layer]
+	for _, b := range f.blocks {
+		if b.creator == layer && b.saver != nobody {
+			bytes += b.bytes
+		}
+	}
+	return bytes
 }
 
 // coarsen joins more layers until there are at most so many units: first those under a skip connection, shortest skips first, then neighbours, evenly.

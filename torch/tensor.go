@@ -83,6 +83,9 @@ func (t *Tensor) RequiresGrad() bool { return shim.RequiresGrad(t.handle()) }
 // IsLeaf says whether no operator recorded how the tensor was made.
 func (t *Tensor) IsLeaf() bool { return shim.Describe(t.handle()).Leaf }
 
+// IsContiguous says whether the elements lie in row-major order without gaps.
+func (t *Tensor) IsContiguous() bool { return shim.Describe(t.handle()).Contiguous }
+
 // Changes is how often the memory behind the tensor, and behind all views of it, was changed in place.
 func (t *Tensor) Changes() int64 { return shim.Changes(t.handle()) }
 

@@ -40,6 +40,11 @@ func (c Chain) Check() error {
 	}
 	s.time("loss.backward_us", c.Loss.Backward)
 	s.bytes("loss.tmp_bytes", c.Loss.Tmp)
+	for i, l := range c.Layers {
+		if s.err == nil && l.BackwardEarly > 0 && l.BackwardEarly > l.Saved+l.WeightGradient+l.BackwardTmp+c.madeGradient(i) {
+			s.fail(fmt.Sprintf("layers[%d].backward_early_bytes", i), "%d bytes, more than the layer saves and its backward makes", l.BackwardEarly)
+		}
+	}
 	if s.err != nil {
 		return s.err
 	}
@@ -98,6 +103,7 @@ func (s *chainSums) layer(path string, l Layer) {
 	s.bytes(path+".forward_tmp_bytes", l.ForwardTmp)
 	s.bytes(path+".forward_nograd_tmp_bytes", l.ForwardNoGradTmp)
 	s.bytes(path+".backward_tmp_bytes", l.BackwardTmp)
+	s.bytes(path+".backward_early_bytes", l.BackwardEarly)
 	s.bytes(path+".gradient_bytes", l.Gradient)
 	s.bytes(path+".weight_gradient_bytes", l.WeightGradient)
 	if l.Saved < l.Output {
@@ -155,7 +161,7 @@ func (c Chain) Fingerprint() string {
 	for _, l := range c.Layers {
 		put(h, int64(len(l.Name)))
 		h.Write([]byte(l.Name))
-		put(h, l.Output, l.Saved, l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp, l.Gradient, l.WeightGradient)
+		put(h, l.Output, l.Saved, l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp, l.BackwardEarly, l.Gradient, l.WeightGradient)
 	}
 	for _, list := range [][]Carry{c.Carries, c.GradientCarries} {
 		put(h, int64(len(list)))

@@ -9,7 +9,7 @@ package plan
 //	"loss":{"backward_us":F,"tmp_bytes":N}}
 //
 // Fields that may be left out, and what they are then: of a layer forward_nograd_us (forward_us), forward_nograd_tmp_bytes (forward_tmp_bytes), gradient_bytes (output_bytes),
-// weight_gradient_bytes (0); of the chain input_gradient_bytes (input_bytes), carries and gradient_carries, lists of {"from":-1,"to":3,"bytes":N} (none).
+// weight_gradient_bytes and backward_early_bytes (0); of the chain input_gradient_bytes (input_bytes), carries and gradient_carries, lists of {"from":-1,"to":3,"bytes":N} (none).
 
 // ParseChain reads a chain that [Chain.JSON] or a program of another make has written. The whole text is to be one chain as [Chain.Check] wants it, without fields that it does not have: what is
 // wrong is a [*SyntaxError], with the field's path, or a [*ChainError]. ParseChain is safe on text from anywhere.
@@ -54,6 +54,7 @@ func (c *Chain) readLayer(r *reader) error {
 		{"forward_tmp_bytes", false, into((*reader).bytes, &l.ForwardTmp)},
 		{"forward_nograd_tmp_bytes", true, into((*reader).bytes, &l.ForwardNoGradTmp)},
 		{"backward_tmp_bytes", false, into((*reader).bytes, &l.BackwardTmp)},
+		{"backward_early_bytes", true, into((*reader).bytes, &l.BackwardEarly)},
 		{"gradient_bytes", true, into((*reader).bytes, &l.Gradient)},
 		{"weight_gradient_bytes", true, into((*reader).bytes, &l.WeightGradient)},
 	})
@@ -100,6 +101,7 @@ type layerJSON struct {
 	ForwardTmp       int64    `json:"forward_tmp_bytes"`
 	ForwardNoGradTmp *int64   `json:"forward_nograd_tmp_bytes,omitempty"`
 	BackwardTmp      int64    `json:"backward_tmp_bytes"`
+	BackwardEarly    int64    `json:"backward_early_bytes,omitempty"`
 	Gradient         *int64   `json:"gradient_bytes,omitempty"`
 	WeightGradient   int64    `json:"weight_gradient_bytes,omitempty"`
 }
@@ -130,7 +132,7 @@ func (c Chain) JSON() ([]byte, error) {
 		l := c.Layers[i]
 		return layerJSON{
 			l.Name, l.Forward, unless(l.ForwardNoGrad, l.Forward), l.Backward, l.Output, l.Saved,
-			l.ForwardTmp, unless(l.ForwardNoGradTmp, l.ForwardTmp), l.BackwardTmp, unless(l.Gradient, l.Output), l.WeightGradient,
+			l.ForwardTmp, unless(l.ForwardNoGradTmp, l.ForwardTmp), l.BackwardTmp, l.BackwardEarly, unless(l.Gradient, l.Output), l.WeightGradient,
 		}
 	})
 	w.field("loss", lossJSON(c.Loss))

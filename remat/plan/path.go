@@ -40,7 +40,7 @@ func (p *path) backward(i int) {
 	}
 	layer := &p.t.chain.Layers[i]
 	p.ops = append(p.ops, Op{Backward, i})
-	p.reach(p.t.y[i+1] + p.t.made[i] + layer.WeightGradient + layer.BackwardTmp)
+	p.reach(p.t.y[i+1] + p.t.made[i] + layer.WeightGradient + layer.BackwardTmp - layer.BackwardEarly)
 	p.resident += layer.WeightGradient - layer.Saved
 }
 

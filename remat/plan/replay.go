@@ -130,7 +130,7 @@ func (r *replay) do(o Op) (took cost, reason string) {
 		r.hold(r.y[i])
 		r.hold(r.weights[i : i+1])
 		r.gradient[i] = true
-		took.tmp, took.time = r.Layers[i].BackwardTmp, r.Layers[i].Backward
+		took.tmp, took.time = r.Layers[i].BackwardTmp-r.Layers[i].BackwardEarly, r.Layers[i].Backward
 	}
 	took.made = r.live - took.before
 	switch o.Kind {

@@ -19,7 +19,7 @@ package plan
 //	sweep(i, j)   the most bytes beside x(i) in keep i, forward i+1, .., forward j-1. During forward k, x(k) (unless it is x(i)), what of x(k+1) is new beside it and temporaries are there:
 //	              a(i, k) + Layers[k].Output + ForwardNoGradTmp.
 //	saving(i, l)  the greater of two moments. The forward: |y(l+1)| + Saved + ForwardTmp. The backward, when the gradients of the parameters of i+1..l are there, and of i are made: |y(i+1)| + Saved
-//	              + made(i) + G(i, l) + BackwardTmp, with made(i) what of y(i) is no part of y(i+1). For the loss it is |y(L)| + Tmp.
+//	              + made(i) + G(i, l) + BackwardTmp - BackwardEarly, with made(i) what of y(i) is no part of y(i+1). For the loss it is |y(L)| + Tmp.
 //	|y(i)|        made(i), and what of it began after: GradientCarries with To > i > From. |y(L+1)| is 0.
 //	G(k, l)       WeightGradient of layers k..l; the loss has none.
 //
@@ -110,7 +110,7 @@ func (t *terms) saving(i, l int) int64 {
 	}
 	layer := &t.chain.Layers[i]
 	forward := t.y[l+1] + layer.Saved + layer.ForwardTmp
-	backward := t.y[i+1] + layer.Saved + t.made[i] + t.weights(i, l) + layer.BackwardTmp
+	backward := t.y[i+1] + layer.Saved + t.made[i] + t.weights(i, l) + layer.BackwardTmp - layer.BackwardEarly
 	return max(forward, backward)
 }
 

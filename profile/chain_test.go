@@ -1,0 +1,142 @@
+package profile_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/profile"
+	"penstock/remat/plan"
+	"penstock/segment"
+	"penstock/torch"
+)
+
+// driver runs a plan on the whole model as profile measures it.
+type driver struct{}
+
+func (driver) Context(c *torch.Ctx, run segment.Run) *nn.Ctx {
+	return nn.NewCtx(c, nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again, Spans: run.Graph, Skips: run.Skips})
+}
+func (driver) Input(*torch.Ctx) []*torch.Tensor   { return nil }
+func (driver) Tail(*torch.Ctx) nn.NamedLayer      { return nn.NamedLayer{} }
+func (driver) Result(*torch.Ctx, []*torch.Tensor) {}
+
+// chainOf measures a model in one stage.
+func chainOf(t *testing.T, model *nn.Sequential, sample ...*torch.Tensor) profile.Chain {
+	t.Helper()
+	chains, err := profile.MeasureChain(context.Background(), model, profile.ChainConfig{Config: profile.Config{BytesOnly: true}}, sample...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return chains[0]
+}
+
+// executed runs operations on a model from an input of its own, with ones for gradients of the output, and returns the most bytes beside what there was before the prologue's output.
+func executed(t *testing.T, model *nn.Sequential, chain profile.Chain, ops []plan.Op, sample *torch.Tensor) (peaks []int64) {
+	t.Helper()
+	routes, err := model.SkipRoutes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers := model.Layers()
+	s, err := segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: chain.Units})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	var w segment.Walk
+	w.Begin(s)
+	defer w.Free()
+	live := func() int64 { return c.Device().Memory().Live }
+	before := live()
+	w.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.CopyHere(sample))}, Wants: []bool{false}})
+	for i := range chain.Prologue {
+		w.Do(c, driver{}, plan.Op{Kind: plan.Forward, Layer: i})
+	}
+	for _, op := range ops {
+		op.Layer += chain.Prologue
+		c.Device().ResetPeak()
+		w.Do(c, driver{}, op)
+		if op.Kind == plan.LossStep {
+			var grads []*torch.Tensor
+			if xs, _, saved := w.Output(); saved {
+				for _, x := range xs {
+					grads = append(grads, c.Keep(c.OnesLike(x)))
+				}
+			} else {
+				xs, _ := w.Take(s.Units())
+				for _, x := range xs {
+					grads = append(grads, c.Keep(c.OnesLike(x)))
+				}
+				peaks = append(peaks, c.Device().Memory().Peak-before)
+				for _, x := range xs {
+					x.Free()
+				}
+			}
+			w.GiveGrads(s.Units(), grads, nil)
+		}
+		peaks = append(peaks, c.Device().Memory().Peak-before)
+		c.Release(0)
+	}
+	return peaks
+}
+
+// TestPeaksAreAsPredicted: the account sees what the chain says of each plan, to the byte.
+func TestPeaksAreAsPredicted(t *testing.T) {
+	for _, network := range networks {
+		t.Run(network.name, func(t *testing.T) {
+			c := newCtx(t)
+			predicted(t, network.build(), network.input(c))
+		})
+	}
+}
+
+func TestPeaksOfModels(t *testing.T) {
+	for _, m := range known {
+		t.Run(m.name, func(t *testing.T) {
+			torchtest.Check(t)
+			c := torch.NewCtx(torch.Options{Device: torch.CPU(3), Seed: 1})
+			defer c.Close()
+			predicted(t, build(t, m.name, m.options), inputOf(t, c, m.name))
+		})
+	}
+}
+
+func predicted(t *testing.T, model *nn.Sequential, sample *torch.Tensor) {
+	t.Helper()
+	chain := chainOf(t, model, sample)
+	n := len(chain.Layers)
+	plans := map[string][]plan.Op{"none": plan.None(n), "all": plan.All(n)}
+	for _, k := range []int{2, 3} {
+		if k <= n {
+			ops, err := plan.Sequential(n, k)
+			if err != nil {
+				t.Fatal(err)
+			}
+			plans[fmt.Sprint("sequential ", k)] = ops
+		}
+	}
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	nn.Materialise(c, nn.State(model), 1)
+	defer nn.Free(model)
+	for name, ops := range plans {
+		report, err := plan.Check(chain.Chain, ops)
+		if err != nil {
+			t.Fatal(err)
+		}
+		nn.ZeroGrads(model)
+		peaks := executed(t, model, chain, ops, sample)
+		if got := slices.Max(peaks); got != report.Peak {
+			t.Errorf("%s: %d bytes, predicted %d at operation %d %v (%+v); measured %d there, most at %d; units %v merged %v", name, got, report.Peak, report.PeakOp, ops[report.PeakOp], report.AtPeak,
+				peaks[report.PeakOp], slices.Index(peaks, got), chain.Units, chain.Merged)
+		}
+		nn.ZeroGrads(model)
+		nn.Free(model)
+		nn.Materialise(c, nn.State(model), 1)
+	}
+}
