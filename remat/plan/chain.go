@@ -25,12 +25,12 @@ type Layer struct {
 	ForwardNoGradTmp int64 // most bytes beside those before and Output, during one without
 	BackwardTmp      int64 // most bytes beside those before, the new gradients and WeightGradient, during backward
 
+	Gradient       int64 // y(i+1), as far as its maker makes it anew
+	WeightGradient int64 // of parameters, made by this layer's backward; 0 where they are there before
+
 	// BackwardEarly is for layers whose backward lets go of parts of X(i+1) as it goes: how many bytes less than all that was there before, the new gradients, WeightGradient and BackwardTmp
 	// are there when it needs most.
 	BackwardEarly int64
-
-	Gradient       int64 // y(i+1), as far as its maker makes it anew
-	WeightGradient int64 // of parameters, made by this layer's backward; 0 where they are there before
 }
 
 // Loss is the cost of the loss, forward and backward.

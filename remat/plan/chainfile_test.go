@@ -57,7 +57,7 @@ func TestChainFileDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := plan.Chain{Input: 9, InputGradient: 9, Loss: plan.Loss{Backward: 2, Tmp: 1}, Layers: []plan.Layer{{"a", 3, 3, 4, 5, 6, 7, 7, 8, 5, 0}}}
+	want := plan.Chain{Input: 9, InputGradient: 9, Loss: plan.Loss{Backward: 2, Tmp: 1}, Layers: []plan.Layer{{Name: "a", Forward: 3, ForwardNoGrad: 3, Backward: 4, Output: 5, Saved: 6, ForwardTmp: 7, ForwardNoGradTmp: 7, BackwardTmp: 8, Gradient: 5}}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

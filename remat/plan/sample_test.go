@@ -16,11 +16,11 @@ func sample() plan.Chain {
 	return plan.Chain{
 		Input: 8, InputGradient: 4,
 		Layers: []plan.Layer{
-			{"conv", 10, 9, 21, 16, 40, 5, 3, 7, 16, 9},
-			{"relu", 2, 2, 3, 12, 12, 0, 0, 0, 12, 0},
-			{"norm", 4, 3, 7, 14, 33, 2, 1, 4, 14, 2},
-			{"add", 1, 1, 1, 6, 6, 0, 0, 0, 6, 0},
-			{"fc", 8, 7, 17, 3, 5, 1, 1, 2, 3, 25},
+			{"conv", 10, 9, 21, 16, 40, 5, 3, 7, 16, 9, 0},
+			{"relu", 2, 2, 3, 12, 12, 0, 0, 0, 12, 0, 0},
+			{"norm", 4, 3, 7, 14, 33, 2, 1, 4, 14, 2, 0},
+			{"add", 1, 1, 1, 6, 6, 0, 0, 0, 6, 0, 0},
+			{"fc", 8, 7, 17, 3, 5, 1, 1, 2, 3, 25, 0},
 		},
 		Loss:            plan.Loss{Backward: 1.5, Tmp: 11},
 		Carries:         []plan.Carry{{From: 0, To: 3, Bytes: 10}, {From: -1, To: 1, Bytes: 3}},
