@@ -161,7 +161,7 @@ func (c Chain) Fingerprint() string {
 	for _, l := range c.Layers {
 		put(h, int64(len(l.Name)))
 		h.Write([]byte(l.Name))
-		put(h, l.Output, l.Saved, l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp, l.BackwardEarly, l.Gradient, l.WeightGradient)
+		put(h, l.Output, l.Saved, l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp-l.BackwardEarly, l.Gradient, l.WeightGradient)
 	}
 	for _, list := range [][]Carry{c.Carries, c.GradientCarries} {
 		put(h, int64(len(list)))
