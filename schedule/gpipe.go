@@ -29,6 +29,8 @@ type Config struct {
 	// LateRecompute puts a recomputation behind the transfers of the gradients, directly before its backward, instead
 	// of ahead of them: it serves to measure what running ahead gains. It becomes [Program.LateRecompute].
 	LateRecompute bool
+	// Unbuffered becomes [Program.Unbuffered]. Every stage needs a worker of its own then.
+	Unbuffered bool
 
 	// CopyWorkers gives every worker a second one for its transfers: with W workers, those to the stages of worker w
 	// are on worker W+w, in the order in which they would be on w, and w holds computations only. A copy then
@@ -77,9 +79,12 @@ func GPipe(config Config) (*Program, error) {
 	timed := config.timed(fanOf(skips))
 	slices.SortFunc(timed, compareTimed)
 
+	if config.Unbuffered && len(slices.Compact(slices.Sorted(slices.Values(placement)))) < config.Stages {
+		return nil, fmt.Errorf("schedule: GPipe: %d stages on fewer workers: without buffers a stage would wait for itself; give each its own worker", config.Stages)
+	}
 	p := &Program{
 		Stages: config.Stages, MicroBatches: config.MicroBatches, Phase: config.Phase,
-		Skips: skips, LateRecompute: config.LateRecompute,
+		Skips: skips, LateRecompute: config.LateRecompute, Unbuffered: config.Unbuffered,
 	}
 	workers, copies := slices.Max(placement)+1, 0
 	if config.CopyWorkers {

@@ -32,6 +32,7 @@ func TestGPipeGolden(t *testing.T) {
 		{"4x3_always_two_workers_in_turn.txt", schedule.Config{Stages: 4, MicroBatches: 3, Recompute: always, Worker: []int{0, 1, 0, 1}}},
 		{"4x2_skips.txt", schedule.Config{Stages: 4, MicroBatches: 2, Skips: []schedule.Edge{{From: 1, To: 3}, {From: 0, To: 2}, {From: 0, To: 3}}}},
 		{"4x3_always_late.txt", schedule.Config{Stages: 4, MicroBatches: 3, Recompute: always, LateRecompute: true}},
+		{"4x3_except_last_unbuffered.txt", schedule.Config{Stages: 4, MicroBatches: 3, Recompute: exceptLast, Unbuffered: true}},
 		{"4x2_copy_workers.txt", schedule.Config{Stages: 4, MicroBatches: 2, CopyWorkers: true}},
 		{"1x2_copy_workers.txt", schedule.Config{Stages: 1, MicroBatches: 2, CopyWorkers: true}},
 		{"4x3_all_of_it.txt", schedule.Config{

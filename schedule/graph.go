@@ -16,6 +16,8 @@ import "slices"
 //	t>sFi   tFi
 //	t>sBi   tBi
 //
+// In an unbuffered program sFi needs s>s+1F(i-1) as well, sRi the last s>s+1F, and sRi and sBi s>s-1B(i-1).
+//
 // A dependency that is not in the program is no dependency: in a [BackwardOnly] program forward is done before it
 // starts, and in any other its absence is a violation that [Check] reports.
 type Graph struct {
@@ -88,15 +90,24 @@ func (p *Program) needs(list []Action, skips fan, a Action) []Action {
 		for _, from := range skips.from[s] {
 			list = append(list, Action{Activation, s, i, from})
 		}
+		if p.Unbuffered {
+			list = append(list, Action{Activation, s + 1, i - 1, s})
+		}
 		return append(list, Action{Activation, s, i, s - 1}, Action{Forward, s, i - 1, 0})
 	case Recompute:
 		list = append(list, Action{Forward, s, i, 0})
+		if p.Unbuffered {
+			list = append(list, Action{Activation, s + 1, p.MicroBatches - 1, s}, Action{Gradient, s - 1, i - 1, s})
+		}
 		if p.LateRecompute {
 			list = skips.gradients(list, s, i)
 		}
 		return list
 	case Backward:
 		list = append(list, Action{Forward, s, i, 0}, Action{Recompute, s, i, 0})
+		if p.Unbuffered {
+			list = append(list, Action{Gradient, s - 1, i - 1, s})
+		}
 		return append(skips.gradients(list, s, i), Action{Backward, s, i - 1, 0})
 	case Activation:
 		return append(list, Action{Forward, a.Source, i, 0})

@@ -91,6 +91,8 @@ func drawConfig(t *rapid.T) schedule.Config {
 	}
 	if rapid.Bool().Draw(t, "share") {
 		config.Worker = drawPlacement(t, n)
+	} else {
+		config.Unbuffered = rapid.Bool().Draw(t, "unbuffered")
 	}
 	return config
 }

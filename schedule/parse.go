@@ -80,6 +80,10 @@ func (p *Program) parseOptions(words []string) (int, error) {
 		p.LateRecompute = true
 		at++
 	}
+	if at < len(words) && words[at] == unbufferedWord {
+		p.Unbuffered = true
+		at++
+	}
 	if at < len(words) {
 		return at, fmt.Errorf("%q after the header", words[at])
 	}

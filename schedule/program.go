@@ -52,7 +52,14 @@ type Program struct {
 	// LateRecompute says that a recomputation waits for the gradients of its micro-batch, if the stage receives any,
 	// even where their transfers are on another worker. Otherwise nothing holds it back but its place in the list.
 	LateRecompute bool
+
+	// Unbuffered says that a stage does not go on while the stage after has still to take over its last output, or the stage before its last gradient: nothing waits in its memory beside what it
+	// works on. What skips carry may wait.
+	Unbuffered bool
 }
+
+// unbufferedWord is the header's word for an unbuffered program.
+const unbufferedWord = "unbuffered"
 
 // lateWord is the header's word for a program with late recomputation.
 const lateWord = "late-recompute"
@@ -82,9 +89,9 @@ func checkSize(stages, skips, microBatches int) error {
 //	worker 0: 0F0 0F1 1>0B0 0B0 1>0B1 0B1
 //	worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B1
 //
-// Skips and late recomputation are added to the header where there are any:
+// Skips, late recomputation and the lack of buffers are added to the header where there are any:
 //
-//	program whole stages=4 micro-batches=2 skips=0>2,0>3 late-recompute
+//	program whole stages=4 micro-batches=2 skips=0>2,0>3 late-recompute unbuffered
 func (p *Program) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "program %v stages=%d micro-batches=%d", p.Phase, p.Stages, p.MicroBatches)
@@ -93,6 +100,9 @@ func (p *Program) String() string {
 	}
 	if p.LateRecompute {
 		b.WriteString(" " + lateWord)
+	}
+	if p.Unbuffered {
+		b.WriteString(" " + unbufferedWord)
 	}
 	b.WriteByte('\n')
 	for w, actions := range p.Workers {
