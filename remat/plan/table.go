@@ -1,13 +1,6 @@
 package plan
 
-import (
-	"context"
-	"math"
-	"runtime"
-	"sort"
-	"sync"
-	"sync/atomic"
-)
+import "math"
 
 // rounding says on which side of the optimum a grid's times lie.
 type rounding int
@@ -162,113 +155,6 @@ func (g *grid) price() {
 
 // nograd is the time of i..j-1 without gradients, in units of scale.
 func (g *grid) nograd(i, j int) float32 { return float32(g.cost[j] - g.cost[i]) }
-
-// fill computes all rows, those of equally many layers in parallel. It returns ctx.Err() when ctx ends first.
-func (g *grid) fill(ctx context.Context) error {
-	workers := runtime.GOMAXPROCS(0)
-	for d := range g.b.w {
-		var next atomic.Int64
-		var wait sync.WaitGroup
-		work := func() {
-			for {
-				i := int(next.Add(1)) - 1
-				if i+d >= g.b.w {
-					return
-				}
-				g.row(i, i+d)
-			}
-		}
-		for range min(workers, (g.b.w-d)*d/16) - 1 {
-			wait.Go(work)
-		}
-		work()
-		wait.Wait()
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// row computes (i, l).
-func (g *grid) row(i, l int) {
-	r := &g.rows[i*g.b.w+l]
-	if len(r.v) == 0 {
-		return
-	}
-	for k := range r.v {
-		r.v[k] = infinite
-	}
-	g.saveFirst(r, i, l)
-	start, swept := r.lo, int64(-1)
-	for j := i + 1; j <= l; j++ {
-		if need := g.t.sweeping(i, j, l); need != swept {
-			start, swept = max(start, g.slotAbove(need, i, l)), need
-			if start >= r.hi() {
-				break
-			}
-		}
-		g.keepUpTo(r, start, i, j, l)
-	}
-	if r.tail != 0 {
-		r.tail = r.v[len(r.v)-1]
-	}
-}
-
-// saveFirst puts into r what the forward with gradients of layer i first gives.
-func (g *grid) saveFirst(r *row, i, l int) {
-	next := &g.rows[(i+1)*g.b.w+l]
-	for s := max(r.lo, next.lo, g.slotAbove(g.t.saving(i, l), i, l)); s < r.hi(); s++ {
-		if s >= next.hi() {
-			r.v[s-r.lo] = next.tail
-		} else {
-			r.v[s-r.lo] = next.v[s-next.lo]
-		}
-	}
-}
-
-// keepUpTo improves r, from slot start on, by what keeping x(i) up to x(j) gives.
-func (g *grid) keepUpTo(r *row, start, i, j, l int) {
-	w := g.b.w
-	right, left := &g.rows[j*w+l], &g.rows[i*w+j-1]
-	move := int(g.moves[i*w+j])
-	cost := g.nograd(i, j)
-	start = max(start, left.lo, right.lo-move)
-	if start >= r.hi() {
-		return
-	}
-	// Times do not grow with m: from the first slot that is no dearer than cost alone there is nothing to win.
-	end := r.lo + sort.Search(len(r.v), func(k int) bool { return r.v[k] <= cost })
-	rightHi, leftHi := right.hi()-move, left.hi()
-	// Up to four stretches, by whether either look-up is in its row or in its tail.
-	for s := start; s < end; {
-		stop := end
-		a, b := right.tail, left.tail
-		var av, bv []float32
-		if s < rightHi {
-			stop = min(stop, rightHi)
-			av = right.v[s+move-right.lo:]
-		}
-		if s < leftHi {
-			stop = min(stop, leftHi)
-			bv = left.v[s-left.lo:]
-		}
-		out := r.v[s-r.lo : stop-r.lo]
-		switch {
-		case av != nil && bv != nil:
-			minPlusTwo(out, av[:len(out)], bv[:len(out)], cost)
-		case av != nil:
-			minPlusOne(out, av[:len(out)], cost+b)
-		case bv != nil:
-			minPlusOne(out, bv[:len(out)], cost+a)
-		default:
-			for k, c := range out {
-				out[k] = min(c, cost+a+b)
-			}
-		}
-		s = stop
-	}
-}
 
 // slack is the factor by which rounding in float32 may have made a time in rows too large or too small: half a unit in the last place for each of the at most two additions per layer on the way down, and for cost.
 func (g *grid) slack() float64 { return float64(2*g.t.n+4) * math.Pow(2, -24) }
