@@ -1,0 +1,50 @@
+package plan
+
+// adviser estimates what (i, l, m) costs, in one unit for all intervals. A grid is one.
+type adviser interface {
+	at(i, l int, m int64) float32
+	nograd(i, j int) float32
+}
+
+// write adds to p a plan of (i, l, m), m >= least(i, l), that chooses at every interval what the adviser finds cheapest for the bytes that are really left there, and that exact bounds say can be finished. So
+// the plan stays under m whatever the adviser says, what rounding has left at one interval serves the next, and with an achievable grid the plan costs at most what the grid says of (i, l, m).
+func (p *path) write(b *bounds, advice adviser, i, l int, m int64) {
+	if _, all := b.of(i, l); m >= all {
+		p.all(i, l)
+		return
+	}
+	t := p.t
+	j := choose(t, b, advice, i, l, m)
+	if j == i {
+		p.save(i, l)
+		p.write(b, advice, i+1, l, m-t.saved[i])
+		p.backward(i)
+		return
+	}
+	p.compute(i, j, l)
+	p.write(b, advice, j, l, m-t.kept(i, j))
+	p.release(i, j)
+	p.write(b, advice, i, j-1, m-t.weights(j, l))
+}
+
+// choose is the j up to which x(i) is kept, or i if its layer is run with gradients at once. Of what costs the same it prefers the latter, and then the fewest forwards.
+func choose(t *terms, b *bounds, advice adviser, i, l int, m int64) int {
+	best, cheapest := -1, infinite
+	consider := func(j int, cost float32) {
+		if best < 0 || cost < cheapest {
+			best, cheapest = j, cost
+		}
+	}
+	if least, _ := b.of(i+1, l); m >= t.saving(i, l) && m-t.saved[i] >= least {
+		consider(i, advice.at(i+1, l, m-t.saved[i]))
+	}
+	for j := i + 1; j <= l && m >= t.sweeping(i, j, l); j++ {
+		right, _ := b.of(j, l)
+		left, _ := b.of(i, j-1)
+		mRight, mLeft := m-t.kept(i, j), m-t.weights(j, l)
+		if mRight >= right && mLeft >= left {
+			consider(j, advice.nograd(i, j)+advice.at(j, l, mRight)+advice.at(i, j-1, mLeft))
+		}
+	}
+	return best
+}

@@ -1,0 +1,100 @@
+package plan
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+)
+
+// Options say how hard to look for a plan. The zero value takes the defaults.
+type Options struct {
+	// Slots is how many numbers of bytes the first table distinguishes below the limit; 0 is 500. Finer tables follow while the plan is farther from the bound than Gap.
+	Slots int
+	// Gap is how far above the lower bound, as a part of it, the time of a plan that is good enough may be; 0 is 0.001. A negative one takes the first table's plan.
+	Gap float64
+	// MaxTable is the most bytes that a table may take; 0 is 512 MiB. The first table is made in any case.
+	MaxTable int64
+}
+
+const (
+	defaultSlots    = 500 // as rotor
+	defaultGap      = 0.001
+	defaultMaxTable = 512 << 20
+	finer           = 4 // slots of a table to those of the one before
+)
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Slots < 0 || o.MaxTable < 0 {
+		return o, fmt.Errorf("plan: %d slots and a table of at most %d bytes; want 0 for the defaults, %d and %d, or more", o.Slots, o.MaxTable, defaultSlots, int64(defaultMaxTable))
+	}
+	o.Slots, o.Gap, o.MaxTable = cmp.Or(o.Slots, defaultSlots), cmp.Or(o.Gap, defaultGap), cmp.Or(o.MaxTable, defaultMaxTable)
+	return o, nil
+}
+
+// Solve finds the plan of least time whose peak is at most limit, in bytes, all of the chain counted, its input too; 0 is no limit. It is the fastest up to what Plan.LowerBound leaves open, and its
+// peak, in bytes, never exceeds the limit. If no plan stays under the limit, which is no error, the result is not feasible and its Peak is the least limit that has one.
+//
+// Among plans that keep what they kept until its backward (see the recurrence in terms.go). It returns an error for a chain that makes no sense, and ctx.Err() when ctx ends first.
+func Solve(ctx context.Context, c Chain, limit int64, o Options) (Plan, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return Plan{}, err
+	}
+	if limit < 0 {
+		return Plan{}, fmt.Errorf("plan: a limit of %d bytes; want 0 for none, or more", limit)
+	}
+	t := newTerms(c)
+	b := newBounds(t)
+	least, all := b.of(0, t.n)
+	m := limit - c.Input
+	switch {
+	case limit == 0 || m >= all:
+		p := newPath(t)
+		p.all(0, t.n)
+		result := p.plan(limit)
+		result.LowerBound = result.Time
+		return result, nil
+	case m < least:
+		return Plan{Limit: limit, Peak: c.Input + least}, nil
+	}
+	return refine(ctx, t, b, limit, o)
+}
+
+// refine makes finer and finer optimistic grids, whose times are bounds and whose advice gives plans, until the best of either are close, or the bytes' own unit or the greatest table is reached.
+func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (Plan, error) {
+	m := limit - t.chain.Input
+	var best *path
+	bound := t.once
+	for unit := max(ceilOf(m, o.Slots), 1); ; unit = max(unit/finer, 1) {
+		g := newGrid(t, b, m, unit, optimistic)
+		if err := g.fill(ctx); err != nil {
+			return Plan{}, err
+		}
+		bound = max(bound, g.bound(m))
+		p := newPath(t)
+		p.write(b, g, 0, t.n, m)
+		if best == nil || p.better(best) {
+			best = p
+		}
+		if time := t.once + best.extra; time <= bound*(1+o.Gap) || o.Gap < 0 || unit == 1 || finer*g.size() > o.MaxTable {
+			result := best.plan(limit)
+			result.LowerBound = min(bound, result.Time)
+			return result, nil
+		}
+	}
+}
+
+// better says that p is faster than q, or as fast with fewer recomputations, or with less memory.
+func (p *path) better(q *path) bool {
+	return cmp.Or(cmp.Compare(p.extra, q.extra), cmp.Compare(p.recomputed, q.recomputed), cmp.Compare(p.peak, q.peak)) < 0
+}
+
+// bound is a time that no plan of the whole chain with m bytes beside x(0) is below.
+func (g *grid) bound(m int64) float64 {
+	return g.t.once + float64(g.at(0, g.t.n, m))*g.scale*(1-g.slack())
+}
+
+// size is the bytes of the grid's cells.
+func (g *grid) size() int64 { return 4 * int64(len(g.cells)) }
+
+func ceilOf(a int64, b int) int64 { return int64(ceilDiv(a, int64(b))) }
