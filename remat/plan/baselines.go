@@ -52,12 +52,14 @@ func Sequential(layers, segments int) ([]Op, error) {
 
 // SequentialSqrt is [Sequential] with as many segments as layers in a segment, about the root of the number of layers (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
 func SequentialSqrt(layers int) []Op {
-	ops, err := Sequential(layers, max(1, int(math.Round(math.Sqrt(float64(layers))))))
+	ops, err := Sequential(layers, roundSqrt(layers))
 	if err != nil {
 		return nil // of no layers
 	}
 	return ops
 }
+
+func roundSqrt(n int) int { return int(math.Round(math.Sqrt(float64(n)))) }
 
 // sequence is operations as they are put together. Layers are those from first up to, without, end.
 type sequence struct{ ops []Op }

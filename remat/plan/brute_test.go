@@ -11,21 +11,21 @@ import (
 // How the tests know better than the solver: a replay that adds up, after every operation, what each byte's owner is; all plans that the recurrence can write, one by one; and a search for the shortest
 // of all allowed sequences of operations. None shares code or arithmetic with the solver.
 
-// scene is what is there: x[i] is 0 for absent, 1 for alone, 2 for a part of X(i), 3 for alone and once kept by forward_keep; y(next+1) is there once the loss is done.
-type scene struct {
+// world is what is there: x[i] is 0 for absent, 1 for alone, 2 for a part of X(i), 3 for alone and once kept by forward_keep; y(next+1) is there once the loss is done.
+type world struct {
 	x    [10]uint8
 	loss bool
 	next int
 }
 
-func start(c Chain) scene {
-	w := scene{next: len(c.Layers) - 1}
+func start(c Chain) world {
+	w := world{next: len(c.Layers) - 1}
 	w.x[0] = 1
 	return w
 }
 
 // bytes is what is there, plus what y(also) makes if also >= 0.
-func (w scene) bytes(c Chain, also int) int64 {
+func (w world) bytes(c Chain, also int) int64 {
 	n := len(c.Layers)
 	sum := c.Input
 	if w.x[0] == 0 {
@@ -78,7 +78,7 @@ func (w scene) bytes(c Chain, also int) int64 {
 }
 
 // step is what an operation leads to, its peak and time; ok is false where it is not allowed.
-func (w scene) step(c Chain, o Op) (after scene, peak int64, time float64, ok bool) {
+func (w world) step(c Chain, o Op) (after world, peak int64, time float64, ok bool) {
 	n, i := len(c.Layers), o.Layer
 	during := w
 	switch o.Kind {
@@ -202,17 +202,17 @@ func shortest(c Chain, limit int64, persistent bool) (time float64, recomputed i
 	if c.Input > limit {
 		return 0, 0, false
 	}
-	done := map[scene]bool{}
-	queue := &frontier{{scene: first}}
+	done := map[world]bool{}
+	queue := &worlds{{world: first}}
 	for queue.Len() > 0 {
 		at := heap.Pop(queue).(reached)
 		if at.next < 0 {
 			return at.time, at.recomputed, true
 		}
-		if done[at.scene] {
+		if done[at.world] {
 			continue
 		}
-		done[at.scene] = true
+		done[at.world] = true
 		for layer := range c.Layers {
 			for _, kind := range []Kind{Forward, ForwardKeep, ForwardSave, LossStep, Backward} {
 				if kind == LossStep && layer > 0 || persistent && kind == Forward && at.x[layer] == 3 {
@@ -241,20 +241,20 @@ func shortest(c Chain, limit int64, persistent bool) (time float64, recomputed i
 }
 
 type reached struct {
-	scene
+	world
 	time       float64
 	recomputed int
 }
 
-type frontier []reached
+type worlds []reached
 
-func (q frontier) Len() int { return len(q) }
-func (q frontier) Less(i, j int) bool {
+func (q worlds) Len() int { return len(q) }
+func (q worlds) Less(i, j int) bool {
 	return q[i].time < q[j].time || q[i].time == q[j].time && q[i].recomputed < q[j].recomputed
 }
-func (q frontier) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *frontier) Push(x any)   { *q = append(*q, x.(reached)) }
-func (q *frontier) Pop() any {
+func (q worlds) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *worlds) Push(x any)   { *q = append(*q, x.(reached)) }
+func (q *worlds) Pop() any {
 	last := (*q)[len(*q)-1]
 	*q = (*q)[:len(*q)-1]
 	return last

@@ -18,9 +18,10 @@ const maxTile = 8
 
 // fill computes all rows. It returns ctx.Err() when ctx ends first.
 func (g *grid) fill(ctx context.Context) error {
+	g.makeRows()
 	longest := 1
 	for k := range g.rows {
-		longest = max(longest, len(g.rows[k].v))
+		longest = max(longest, g.rows[k].n)
 	}
 	side := 2
 	for side < maxTile && 4*side*side*longest <= tileCells {
@@ -101,7 +102,7 @@ func (t *tile) fill(top, left int) {
 		c.extend(t.g, c.i+1, min(t.bottom-1, c.l))
 		c.extend(t.g, max(t.left, t.bottom-1)+1, c.l)
 		if c.tail != 0 {
-			c.tail = c.v[len(c.v)-1]
+			c.tail = c.v[c.n-1]
 		}
 	}
 }
@@ -112,7 +113,7 @@ func (t *tile) open() {
 	for l := t.left; l < t.right; l++ {
 		for i := min(l, t.bottom-1); i >= t.top; i-- {
 			r := &t.g.rows[i*t.g.b.w+l]
-			if len(r.v) == 0 {
+			if r.n == 0 {
 				continue
 			}
 			for k := range r.v {

@@ -13,22 +13,24 @@ import (
 	"penstock/remat/plan"
 )
 
-// world is the model of the package's doc written a second time, slowly: the set of things that are there by name ("x1", "X2", "y3", "w0"), and bytes by looking at each thing, part by part.
-type world struct {
+// simulator is the model of the package's doc written a second time, slowly: the set of things that are there by name ("x1", "X2", "y3", "w0"), and bytes by looking at each thing, part by part.
+type simulator struct {
 	c      plan.Chain
 	things map[string]bool
 	lossed bool
 }
 
-func newWorld(c plan.Chain) *world { return &world{c: c, things: map[string]bool{"x0": true}} }
+func newSimulator(c plan.Chain) *simulator {
+	return &simulator{c: c, things: map[string]bool{"x0": true}}
+}
 
-func (w *world) has(kind string, i int) bool { return w.things[fmt.Sprint(kind, i)] }
+func (w *simulator) has(kind string, i int) bool { return w.things[fmt.Sprint(kind, i)] }
 
 // sees says whether x(i) is there in any way.
-func (w *world) sees(i int) bool { return w.has("x", i) || w.has("X", i) }
+func (w *simulator) sees(i int) bool { return w.has("x", i) || w.has("X", i) }
 
 // bytes is the sum over memory that anything is in.
-func (w *world) bytes(things map[string]bool) int64 {
+func (w *simulator) bytes(things map[string]bool) int64 {
 	has := func(kind string, i int) bool { return things[fmt.Sprint(kind, i)] }
 	var sum int64
 	for i := 0; i <= len(w.c.Layers); i++ {
@@ -79,7 +81,7 @@ func (w *world) bytes(things map[string]bool) int64 {
 }
 
 // do carries out an operation if it is allowed, and returns the most bytes during it and its time.
-func (w *world) do(o plan.Op) (peak int64, time float64, ok bool) {
+func (w *simulator) do(o plan.Op) (peak int64, time float64, ok bool) {
 	n, i := len(w.c.Layers), o.Layer
 	if w.has("w", 0) { // backward 0 has run
 		return 0, 0, false
@@ -133,9 +135,9 @@ func (w *world) do(o plan.Op) (peak int64, time float64, ok bool) {
 	return peak, time, true
 }
 
-func (w *world) clone() *world { return &world{w.c, maps.Clone(w.things), w.lossed} }
+func (w *simulator) clone() *simulator { return &simulator{w.c, maps.Clone(w.things), w.lossed} }
 
-func (w *world) key() string {
+func (w *simulator) key() string {
 	return fmt.Sprint(w.lossed, slices.Sorted(maps.Keys(w.things)))
 }
 
@@ -150,7 +152,7 @@ func every(layers int) []plan.Op {
 	return list
 }
 
-// compare checks operations of which all but the last are allowed, against what the world says of them.
+// compare checks operations of which all but the last are allowed, against what the simulator says of them.
 func compare(t interface{ Fatalf(string, ...any) }, c plan.Chain, ops []plan.Op, allowed, complete bool, peak int64, time float64, live int64) {
 	report, err := plan.Check(c, ops)
 	var invalid *plan.InvalidError
@@ -182,13 +184,13 @@ func TestCheckAgreesEverywhere(t *testing.T) {
 			c.GradientCarries = []plan.Carry{{From: -1, To: layers, Bytes: 1}}
 		}
 		type visit struct {
-			w    *world
+			w    *simulator
 			ops  []plan.Op
 			peak int64
 			time float64
 		}
 		seen := map[string]bool{}
-		queue := []visit{{newWorld(c), nil, 0, 0}}
+		queue := []visit{{newSimulator(c), nil, 0, 0}}
 		allowed, complete := 0, 0
 		for len(queue) > 0 {
 			at := queue[0]
@@ -223,7 +225,7 @@ func TestCheckAgreesEverywhere(t *testing.T) {
 func TestCheckAgreesOnAnyChain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := chains(5).Draw(t, "chain")
-		w := newWorld(c)
+		w := newSimulator(c)
 		var ops []plan.Op
 		var peak int64
 		var time float64

@@ -1,6 +1,9 @@
 package plan
 
-import "math"
+import (
+	"math"
+	"sort"
+)
 
 // rounding says on which side of the optimum a grid's times lie.
 type rounding int
@@ -29,20 +32,19 @@ type grid struct {
 	unit     int64
 	origin   int64 // z of slot 0; most is a slot
 	rows     []row
-	cells    []float32 // of all rows
 	moves    []int32   // at i*w+j, see move
 	cost     []float64 // nograd of the layers before i, in units of scale: all layers' together, so that float32 holds them whatever they are
 	scale    float64   // microseconds
 }
 
-// row is the slots lo .. lo+len(v)-1 of an interval. From there on it is tail, below lo infinite.
+// row is the slots lo .. lo+n-1 of an interval. From there on it is tail, below lo infinite.
 type row struct {
-	lo   int
-	tail float32
-	v    []float32
+	lo, n int
+	tail  float32
+	v     []float32
 }
 
-func (r *row) hi() int { return r.lo + len(r.v) }
+func (r *row) hi() int { return r.lo + r.n }
 
 // slotAbove is the first slot of (i, l) with m bytes or more.
 func (g *grid) slotAbove(m int64, i, l int) int { return ceilDiv(m+g.shift(i, l)-g.origin, g.unit) }
@@ -88,33 +90,66 @@ func (g *grid) at(i, l int, m int64) float32 {
 	return r.v[s-r.lo]
 }
 
-// newGrid lays out the rows; fill computes them.
+// newGrid measures the rows; fill makes and computes them.
 func newGrid(t *terms, b *bounds, most, unit int64, side rounding) *grid {
 	g := &grid{t: t, b: b, rounding: side, most: most, unit: unit, origin: most % unit, rows: make([]row, b.w*b.w), moves: make([]int32, b.w*b.w)}
 	g.price()
 	for i := range b.w {
-		for j := i + 1; j < b.w; j++ {
-			g.moves[i*b.w+j] = int32(g.move(i, j))
-		}
-	}
-	total := 0
-	for i := range b.w {
 		for l := i; l < b.w; l++ {
-			lo, n, _ := g.band(i, l)
-			g.rows[i*b.w+l].lo = lo
-			total += n
-		}
-	}
-	g.cells = make([]float32, total)
-	rest := g.cells
-	for i := range b.w {
-		for l := i; l < b.w; l++ {
-			_, n, tail := g.band(i, l)
 			r := &g.rows[i*b.w+l]
-			r.v, r.tail, rest = rest[:n:n], tail, rest[n:]
+			r.lo, r.n, r.tail = g.band(i, l)
+			g.moves[i*b.w+l] = int32(g.move(i, l))
 		}
 	}
 	return g
+}
+
+// narrow leaves out of g, which is optimistic, what no plan of a time below cost, in units of scale, can pass: by another optimistic grid the interval alone costs more. What is left out counts as
+// infinite, so times of g above cost are not bounds then; cost is one in their place.
+func (g *grid) narrow(by *grid, cost float32) {
+	w := g.b.w
+	for i := range w {
+		for l := i; l < w; l++ {
+			r, coarse := &g.rows[i*w+l], &by.rows[i*w+l]
+			if r.n == 0 || len(coarse.v) == 0 {
+				continue
+			}
+			worth := cost
+			if l < g.t.n {
+				worth -= g.nograd(i, l+1) // to come back to x(i) there was a sweep from it, beyond l
+			}
+			k := sort.Search(len(coarse.v), func(k int) bool { return coarse.v[k] <= worth })
+			if k == 0 {
+				continue
+			}
+			// The coarse slot before k holds for all bytes up to its own.
+			lo := g.slotAbove(by.bytes(coarse.lo+k-1, i, l)+1, i, l)
+			if lo > r.lo {
+				r.n, r.lo = max(r.n-(lo-r.lo), 0), lo
+			}
+		}
+	}
+}
+
+// bytes is the m of a slot of (i, l).
+func (g *grid) bytes(slot, i, l int) int64 { return g.origin + int64(slot)*g.unit - g.shift(i, l) }
+
+// size is the bytes of the rows when they are made.
+func (g *grid) size() int64 {
+	cells := int64(0)
+	for k := range g.rows {
+		cells += int64(g.rows[k].n)
+	}
+	return 4 * cells
+}
+
+// makeRows allocates all rows at once.
+func (g *grid) makeRows() {
+	cells := make([]float32, g.size()/4)
+	for k := range g.rows {
+		r := &g.rows[k]
+		r.v, cells = cells[:r.n:r.n], cells[r.n:]
+	}
 }
 
 // band is the first of the slots of (i, l), their number, and what follows them: 0 where they end at all(i, l); infinite, until they are computed, where they end at most.

@@ -1,0 +1,170 @@
+package plan_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"penstock/remat/plan"
+)
+
+func solver(c plan.Chain) func(context.Context, int64) (plan.Plan, error) {
+	return func(ctx context.Context, limit int64) (plan.Plan, error) {
+		return plan.Solve(ctx, c, limit, plan.Options{Slots: 60})
+	}
+}
+
+// TestCompare: each baseline is a plan with the costs it says, none of a strategy beats another of the same, and the optimum is never slower nor larger.
+func TestCompare(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := chains(12).Draw(t, "chain")
+		baselines, err := plan.Baselines(context.Background(), c, plan.BaselineConfig{Slots: 50})
+		if err != nil {
+			t.Fatal(err)
+		}
+		compared, err := plan.Compare(context.Background(), baselines, solver(c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]int{}
+		for i, b := range compared {
+			found[b.Strategy]++
+			if i > 0 && b.Peak < compared[i-1].Peak {
+				t.Fatalf("a peak of %d after one of %d", b.Peak, compared[i-1].Peak)
+			}
+			for _, p := range []plan.Plan{b.Optimum, {Feasible: true, Peak: b.Peak, Time: b.Time, Ops: b.Ops}} {
+				if err := plan.CheckPlan(c, p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if b.Optimum.Peak > b.Peak || b.Optimum.LowerBound > b.Time*(1+1e-6) || b.Optimum.Time > 1.01*b.Time {
+				t.Fatalf("%s with peak %d and time %v; the best plan takes %d and %v, at least %v", b.Strategy, b.Peak, b.Time, b.Optimum.Peak, b.Optimum.Time, b.Optimum.LowerBound)
+			}
+			if want := b.Time - b.Optimum.Time; b.Optimum.Time > 0 && (b.Gain*b.Optimum.Time < want-1e-6 || b.Gain*b.Optimum.Time > want+1e-6) {
+				t.Fatalf("a gain of %v of %v to %v", b.Gain, b.Time, b.Optimum.Time)
+			}
+		}
+		if found["none"] != 1 || found["all"] != 1 || len(c.Layers) > 1 && found["sequential"] == 0 {
+			t.Fatalf("%d layers: %v", len(c.Layers), found)
+		}
+	})
+}
+
+// TestCompareGains: what is known of equal layers. Sequential with 3 of 9 computes 6 layers again.
+func TestCompareGains(t *testing.T) {
+	c := plain(9, 3)
+	baselines, err := plan.Baselines(context.Background(), c, plan.BaselineConfig{Limits: []int64{10}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	compared, err := plan.Compare(context.Background(), baselines, solver(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	times := map[string]float64{}
+	for _, b := range compared {
+		name := b.Strategy
+		if b.Segments == 3 {
+			name = "sqrt"
+		}
+		times[name] = b.Time
+		if b.Strategy == "none" && (b.Gain != 0 || b.Optimum.Time != b.Time) || b.Gain < 0 {
+			t.Errorf("%s: gain %v", b.Strategy, b.Gain)
+		}
+	}
+	if times["none"] != 27 || times["sqrt"] != 33 || times["all"] != 27+45 {
+		t.Errorf("%v", times)
+	}
+	if got := times["revolve"]; got <= 27 || got >= 72 {
+		t.Errorf("revolve under a limit takes %v, want it between none and all: %v", got, times)
+	}
+}
+
+func TestCompareFails(t *testing.T) {
+	c := plain(9, 3)
+	baselines := []plan.Baseline{{Strategy: "all", Ops: plan.All(9), Peak: 7, Time: 72}}
+	oops := errors.New("oops")
+	if _, err := plan.Compare(context.Background(), baselines, func(context.Context, int64) (plan.Plan, error) { return plan.Plan{}, oops }); !errors.Is(err, oops) {
+		t.Errorf("error %v", err)
+	}
+	_, err := plan.Compare(context.Background(), baselines, func(context.Context, int64) (plan.Plan, error) { return plan.Plan{Peak: 8}, nil })
+	if err == nil || !strings.Contains(err.Error(), "under 7 bytes") || !strings.Contains(err.Error(), "at least 8") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := plan.Baselines(context.Background(), plan.Chain{}, plan.BaselineConfig{}); err == nil {
+		t.Error("baselines of a chain without layers")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := plan.Baselines(ctx, c, plan.BaselineConfig{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	c := plain(4, 3)
+	list := parseOps(t, "K0 F1 S2 S3 L B3 B2 S0 S1 B1 B0")
+	report := mustCheck(t, c, list)
+	p := plan.Plan{Feasible: true, Limit: report.Peak, Peak: report.Peak, Time: report.Time, Ops: list}
+	got, err := plan.Explain(context.Background(), c, p, []int64{2, 3, 100}, solver(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []plan.LayerExplanation{
+		{Name: "l0", Keeps: plan.KeepsInput, Recomputed: 1, Held: 1, Time: 4, Extra: 1},
+		{Name: "l1", Keeps: plan.KeepsNothing, Recomputed: 1, Time: 4, Extra: 1},
+		{Name: "l2", Keeps: plan.KeepsEverything, Held: 1 + 3, Time: 3},
+		{Name: "l3", Keeps: plan.KeepsEverything, Held: 3, Time: 3},
+	}
+	if diff := cmp.Diff(want, got.Layers); diff != "" {
+		t.Error(diff)
+	}
+	// Plain training: x0, 4 X, y4 and y3. The least: a layer's X, y before and after, x(i) and x0; layer 0's x(i) is x0, and the last layer's y(4) is there with no X but its own all the same.
+	if got.Plain.Peak != 1+12+2 || got.Least.Bytes != 7 || got.Least.Parts.Total() != 7 || got.Least.Op.Kind != plan.Backward {
+		t.Errorf("greatest %d, least %+v", got.Plain.Peak, got.Least)
+	}
+	// To run only l0 again takes x0, x1, three X, and the last two y: 13 bytes.
+	if diff := cmp.Diff([]plan.Step{{Limit: p.Limit + 2, Time: 14}, {Limit: p.Limit + 3, Time: 13, Saved: 1}, {Limit: p.Limit + 100, Time: 12, Saved: 2}}, got.More); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestExplainAddsUp: what layers hold, and take, is what the plan does.
+func TestExplainAddsUp(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := chains(6).Draw(t, "chain")
+		n := len(c.Layers)
+		list := rapid.SampledFrom([][]plan.Op{plan.None(n), plan.All(n), plan.SequentialSqrt(n)}).Draw(t, "ops")
+		report := mustCheck(t, c, list)
+		e, err := plan.Explain(context.Background(), c, plan.Plan{Feasible: true, Peak: report.Peak, Time: report.Time, Ops: list}, []int64{0, 5}, solver(c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var held int64
+		time, extra, again := c.Loss.Backward, 0.0, 0
+		for _, l := range e.Layers {
+			held, time, extra, again = held+l.Held, time+l.Time, extra+l.Extra, again+l.Recomputed
+		}
+		near := func(a, b float64) bool { return a-b < 1e-6 && b-a < 1e-6 }
+		if held != report.Held || !near(time, report.Time) || !near(extra, report.Extra) || again != report.Recomputed {
+			t.Fatalf("%d bytes, %v and %v us, %d times again; the plan: %+v", held, time, extra, again, report)
+		}
+		if e.Least.Bytes > report.Peak || e.More[0].Saved < 0 || e.More[1].Saved < e.More[0].Saved-0.01*report.Time {
+			t.Fatalf("%+v", e)
+		}
+	})
+}
+
+func TestExplainRefuses(t *testing.T) {
+	c := plain(3, 2)
+	if _, err := plan.Explain(context.Background(), c, plan.Plan{Limit: 3, Peak: 6}, nil, solver(c)); err == nil || !strings.Contains(err.Error(), "at least 6") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := plan.Explain(context.Background(), c, plan.Plan{Feasible: true, Ops: plan.None(3)}, nil, solver(c)); err == nil || !strings.Contains(err.Error(), "the plan says 0") {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,151 @@
+package plan
+
+import (
+	"context"
+	"fmt"
+)
+
+// Keeping is what is there of a layer when the loss begins.
+type Keeping int
+
+// What can be kept.
+const (
+	KeepsNothing    Keeping = iota
+	KeepsInput              // x(i) by itself
+	KeepsEverything         // X(i+1)
+)
+
+// String is "nothing", "input" or "everything".
+func (k Keeping) String() string { return [...]string{"nothing", "input", "everything"}[k] }
+
+// LayerExplanation is what a plan does with a layer.
+type LayerExplanation struct {
+	Name       string
+	Keeps      Keeping
+	Recomputed int   // runs of the forward beyond the first
+	Held       int64 // bytes that are kept for this layer when the loss begins, and for none before it
+	// Microseconds of all runs, and of them those that plain training, each forward with gradients and backward once, does not take.
+	Time, Extra float64
+}
+
+// Explanation is a plan in terms of what a user can change.
+type Explanation struct {
+	Plan   Plan
+	Report Report
+	Layers []LayerExplanation
+	Plain  Report // of plain training, [None]. Its peak is the greatest limit that is of use.
+	Least  LeastLimit
+	More   []Step // what more memory would save, by ascending limit
+}
+
+// LeastLimit is the least that any plan needs.
+type LeastLimit struct {
+	Bytes int64
+	Op    Op // at which the plan that needs the least is at its peak; its layer sets the least
+	Parts Breakdown
+}
+
+// Step is what a larger limit buys.
+type Step struct {
+	Limit int64
+	Time  float64 // of the best plan
+	Saved float64 // microseconds against the plan explained
+}
+
+// Explain says what a plan does, why the least limit is what it is, and what each of these numbers of bytes more than the plan's limit, or its peak if it has none, would save. Solve is to find the
+// plans for that, such as [Solve] does.
+func Explain(ctx context.Context, c Chain, p Plan, more []int64, solve func(ctx context.Context, limit int64) (Plan, error)) (Explanation, error) {
+	if err := CheckPlan(c, p); err != nil {
+		return Explanation{}, err
+	}
+	if !p.Feasible {
+		return Explanation{}, fmt.Errorf("plan: there is no plan under %d bytes to explain; want at least %d", p.Limit, p.Peak)
+	}
+	e := Explanation{Plan: p, Layers: explainLayers(c, p.Ops)}
+	var err error
+	if e.Report, err = Check(c, p.Ops); err != nil {
+		return Explanation{}, err
+	}
+	if e.Plain, err = Check(c, None(len(c.Layers))); err != nil {
+		return Explanation{}, err
+	}
+	if e.Least, err = explainLeast(ctx, c, solve); err != nil {
+		return Explanation{}, err
+	}
+	from := p.Limit
+	if from == 0 {
+		from = p.Peak
+	}
+	for _, bytes := range more {
+		better, err := solve(ctx, from+bytes)
+		if err != nil {
+			return Explanation{}, err
+		}
+		e.More = append(e.More, Step{from + bytes, better.Time, max(0, p.Time-better.Time)})
+	}
+	return e, nil
+}
+
+// explainLeast looks at the plan at the least limit, which whoever finds no plan names.
+func explainLeast(ctx context.Context, c Chain, solve func(ctx context.Context, limit int64) (Plan, error)) (LeastLimit, error) {
+	least, err := solve(ctx, max(1, c.Input)) // the input alone: there is never a plan, unless all else has no bytes
+	if err == nil && !least.Feasible {
+		least, err = solve(ctx, least.Peak)
+	}
+	if err != nil {
+		return LeastLimit{}, err
+	}
+	report, err := Check(c, least.Ops)
+	if err != nil {
+		return LeastLimit{}, err
+	}
+	return LeastLimit{report.Peak, least.Ops[report.PeakOp], report.AtPeak}, nil
+}
+
+// explainLayers follows the operations, which are allowed.
+func explainLayers(c Chain, ops []Op) []LayerExplanation {
+	out := make([]LayerExplanation, len(c.Layers))
+	for i, l := range c.Layers {
+		out[i].Name = l.Name
+		out[i].Extra = -l.Forward - l.Backward
+		out[i].Recomputed = -1
+	}
+	r := newReplay(c)
+	for _, o := range ops {
+		if o.Kind == LossStep {
+			r.keeps(out)
+		}
+		took, _ := r.do(o)
+		if o.Kind == LossStep {
+			continue
+		}
+		out[o.Layer].Time += took.time
+		out[o.Layer].Extra += took.time
+		if o.Kind != Backward {
+			out[o.Layer].Recomputed++
+		}
+	}
+	return out
+}
+
+// keeps fills in what is there before the loss.
+func (r *replay) keeps(out []LayerExplanation) {
+	counted := make([]bool, len(r.size))
+	for i := range out {
+		hold := func(k Keeping, blocks []int) {
+			out[i].Keeps = k
+			for _, b := range blocks {
+				if !counted[b] {
+					out[i].Held += r.size[b]
+				}
+				counted[b] = true
+			}
+		}
+		if r.state[i] == alone {
+			hold(KeepsInput, r.x[i])
+		}
+		if r.state[i+1] == within {
+			hold(KeepsEverything, r.full[i+1])
+		}
+	}
+}
