@@ -9,7 +9,7 @@ import (
 func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
 	c.SetGrad(false)
-	if r.last(a.Stage) {
+	if r.last(a.Stage) && cell.outGrad == nil {
 		r.start(c, a, cell)
 	}
 	skips := make([][]*torch.Tensor, stage.leaving)
@@ -22,7 +22,7 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 			cell.ports[i].grads[k] = nil
 		}
 	}
-	cell.walk.GiveGrads(stage.whole.Units(), cell.outGrad, skips)
+	cell.walk.GiveGrads(cell.walk.Units(), cell.outGrad, skips)
 	cell.outGrad = nil
 	for i := range stage.ties {
 		cell.walk.GiveTie(i, cell.ties[i].later)
@@ -35,11 +35,11 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 
 // start gives the last stage the gradients of its output, or of the loss.
 func (r *minibatch) start(c *torch.Ctx, a schedule.Action, cell *cell) {
-	out, _, _ := cell.walk.Output()
 	if r.loss != nil {
-		cell.outGrad = []*torch.Tensor{c.Keep(c.Share(r.gradOfLoss(c, out[0], r.weight(a.MicroBatch))))}
+		cell.outGrad = []*torch.Tensor{c.Keep(r.gradOfLoss(c, r.weight(a.MicroBatch)))}
 		return
 	}
+	out, _, _ := cell.walk.Output()
 	cell.outGrad = make([]*torch.Tensor, len(out))
 	for j, g := range r.grads {
 		if g != nil {

@@ -20,9 +20,12 @@ const (
 	Never
 	// Always recomputes every micro-batch.
 	Always
+	// Optimal keeps and recomputes, layer by layer and micro-batch by micro-batch, what makes a step shortest under a number of bytes (Config.Budget). The first step of batches of a new size measures
+	// the layers and plans; see Pipe.Plans.
+	Optimal
 )
 
-var checkpointNames = []string{"except_last", "never", "always"}
+var checkpointNames = []string{"except_last", "never", "always", "optimal"}
 
 // String is the policy as ParseCheckpoint reads it.
 func (k Checkpoint) String() string {
@@ -32,14 +35,14 @@ func (k Checkpoint) String() string {
 	return checkpointNames[k]
 }
 
-// ParseCheckpoint reads "never", "always" or "except_last".
+// ParseCheckpoint reads "never", "always", "except_last" or "optimal".
 func ParseCheckpoint(s string) (Checkpoint, error) {
 	for i, name := range checkpointNames {
 		if s == name {
 			return Checkpoint(i), nil
 		}
 	}
-	return 0, fmt.Errorf("pipe: unknown checkpoint policy %q: want never, always or except_last", s)
+	return 0, fmt.Errorf("pipe: unknown checkpoint policy %q: want never, always, except_last or optimal", s)
 }
 
 // recompute says whether the policy recomputes a micro-batch.
@@ -59,6 +62,11 @@ type Config struct {
 	Checkpoint Checkpoint
 	// Checkpoints gives each stage a policy of its own, in place of Checkpoint. Nil is the same for all.
 	Checkpoints []Checkpoint
+	// Budget is for Optimal: the most bytes that the device of a stage may hold, everything counted, by stage, or one for all. Nil or 0 is the device's limit (torch.Device.SetLimit), and without
+	// one no bound: nothing is recomputed then. A stage with a budget needs a device of its own, and while a pipe with a budget is open, this is the limit of the device.
+	Budget []int64
+	// Reserve is how many of those bytes, by stage or one for all, are to stay free for what comes between steps and is not there at the first, such as the optimizer's state.
+	Reserve []int64
 	// DeferredBatchNorm moves the running statistics of batch norms once for each mini-batch, by the mean and the unbiased variance of all its rows, instead of once for
 	// each micro-batch; see nn.Deferred. The model is not converted.
 	DeferredBatchNorm bool
@@ -97,7 +105,7 @@ var (
 // copied has slices of its own: the caller's may change later, and what is being run must not.
 func (cfg Config) copied() Config {
 	cfg.Balance, cfg.Devices, cfg.Checkpoints = slices.Clone(cfg.Balance), slices.Clone(cfg.Devices), slices.Clone(cfg.Checkpoints)
-	cfg.Cores = slices.Clone(cfg.Cores)
+	cfg.Cores, cfg.Budget, cfg.Reserve = slices.Clone(cfg.Cores), slices.Clone(cfg.Budget), slices.Clone(cfg.Reserve)
 	return cfg
 }
 
@@ -153,8 +161,11 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	}
 	for _, k := range append([]Checkpoint{cfg.Checkpoint}, cfg.Checkpoints...) {
 		if k < 0 || int(k) >= len(checkpointNames) {
-			return cfg, fmt.Errorf("pipe: unknown checkpoint policy %d: want Never, Always or ExceptLast", int(k))
+			return cfg, fmt.Errorf("pipe: unknown checkpoint policy %d: want Never, Always, ExceptLast or Optimal", int(k))
 		}
+	}
+	if err := cfg.checkBudget(); err != nil {
+		return cfg, err
 	}
 	if cfg.Threads < 0 || cfg.Threads > MaxThreads {
 		return cfg, fmt.Errorf("pipe: %d threads; want 1 to %d", cfg.Threads, MaxThreads)

@@ -22,7 +22,7 @@ func (r *minibatch) forward(c *torch.Ctx, a schedule.Action) {
 	if cell.out, skips, saved = cell.walk.Output(); !saved {
 		cell.out = nil
 	}
-	xs, sent := cell.walk.Take(stage.whole.Units())
+	xs, sent := cell.walk.Take(cell.walk.Units())
 	switch {
 	case r.loss == nil || !r.last(a.Stage):
 		cell.sent = xs
@@ -35,6 +35,14 @@ func (r *minibatch) forward(c *torch.Ctx, a schedule.Action) {
 	if d := r.deferred; d != nil && a.MicroBatch == len(r.parts)-1 {
 		d[a.Stage].Commit(walker{r, a}.Context(c, segment.Run{}))
 	}
+}
+
+// recompute does what a script has between the loss and the gradient's arrival.
+func (r *minibatch) recompute(c *torch.Ctx, a schedule.Action) {
+	if r.planned != nil && r.loss != nil && r.last(a.Stage) { // the gradient of the loss is where the plan has it
+		r.start(c, a, &r.cells[a.Stage][a.MicroBatch])
+	}
+	r.perform(c, a, r.script(a.Stage, a.MicroBatch).recompute)
 }
 
 // perform does operations of a script.
@@ -132,7 +140,10 @@ func (w walker) Tail(c *torch.Ctx) nn.NamedLayer {
 
 // Result reads the loss.
 func (w walker) Result(c *torch.Ctx, ys []*torch.Tensor) {
-	w.r.cells[w.a.Stage][w.a.MicroBatch].loss = number(c, ys[0])
+	if w.r.loss != nil && w.r.last(w.a.Stage) {
+		w.r.lossType = ys[0].DType()
+		w.r.cells[w.a.Stage][w.a.MicroBatch].loss = number(c, ys[0])
+	}
 }
 
 // want is a micro-batch's part of the targets.

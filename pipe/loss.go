@@ -24,13 +24,16 @@ func (l *lossLayer) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor 
 	return []*torch.Tensor{nn.RunLoss(c, l.loss, xs, l.targets)}
 }
 
-// gradOfLoss is a micro-batch's weight as the gradient of its loss. Micro-batches of a mini-batch have at most two weights, one after the other.
-func (r *minibatch) gradOfLoss(c *torch.Ctx, loss *torch.Tensor, weight float64) *torch.Tensor {
+// gradOfLoss is a micro-batch's weight as the gradient of its loss. Micro-batches of a mini-batch have at most two weights, one after the other. A plan has it made afresh for each.
+func (r *minibatch) gradOfLoss(c *torch.Ctx, weight float64) *torch.Tensor {
+	if r.planned != nil {
+		return c.Fill_(c.Empty(r.lossType), weight)
+	}
 	if r.lossGrad == nil || r.lossWeight != weight {
 		r.lossGrad.Free()
-		r.lossGrad, r.lossWeight = c.Keep(c.Fill_(c.EmptyLike(loss), weight)), weight
+		r.lossGrad, r.lossWeight = c.Keep(c.Fill_(c.Empty(r.lossType), weight)), weight
 	}
-	return r.lossGrad
+	return c.Share(r.lossGrad)
 }
 
 // number reads a loss.

@@ -32,6 +32,9 @@ type minibatch struct {
 	views, wanted [][]*torch.Tensor
 	lossGrad      *torch.Tensor // the gradient of a micro-batch's loss: lossWeight
 	lossWeight    float64
+	lossType      torch.DType
+
+	planned *planned // what Optimal does; nil without it
 }
 
 // minibatch checks a batch and splits it.
@@ -93,7 +96,7 @@ func (r *minibatch) script(stage, microBatch int) script {
 	if !r.graph {
 		return passing
 	}
-	return r.p.cfg.Checkpoints[stage].script(microBatch)
+	return r.p.scriptOf(r.planned, stage, microBatch)
 }
 
 // free lets go of everything the cells still hold, and of the views.
@@ -120,7 +123,7 @@ func (r *minibatch) do(c *torch.Ctx, a schedule.Action) {
 	case schedule.Forward:
 		r.forward(c, a)
 	case schedule.Recompute:
-		r.perform(c, a, r.script(a.Stage, a.MicroBatch).recompute)
+		r.recompute(c, a)
 	case schedule.Backward:
 		r.backward(c, a)
 	case schedule.Activation:

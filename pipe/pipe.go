@@ -27,6 +27,8 @@ type Pipe struct {
 	submit   sync.Mutex // jobs of one run reach all workers before those of the next, or runs would wait for each other
 	closed   bool
 	programs map[programKey]*program // guarded by submit
+	plans    plans
+	unlimit  []func()
 }
 
 // New cuts a model's flattened layers over devices, materialises parameters that do not exist yet on the device of their stage and copies those
@@ -56,6 +58,7 @@ func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	if err := p.hire(); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
+	p.limit()
 	var made []nn.NamedParam
 	for _, s := range nn.State(model) {
 		if !s.Exists() {
@@ -149,6 +152,9 @@ func (p *Pipe) Close() error {
 		}
 		for _, s := range p.stages {
 			s.forget()
+		}
+		for _, undo := range p.unlimit {
+			undo()
 		}
 	})
 	return nil

@@ -16,12 +16,20 @@ type program struct {
 type programKey struct {
 	microBatches int
 	phase        schedule.Phase
+	planned      *planned
 }
 
 // Program is what the workers do in a Step of so many micro-batches: what schedule.Simulate predicts, and what a recorded timeline is of. Its workers are in the order of Devices; with
-// CopyWorkers those that copy follow. The caller must not change it. It returns an error if there are no such programs, as for less than one micro-batch.
+// CopyWorkers those that copy follow. The caller must not change it. It returns an error if there are no such programs, as for less than one micro-batch. Where a stage's policy is Optimal it is that
+// of the last batch, if it had so many; before it is planned nothing is known to be recomputed.
 func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
-	g, err := p.graph(programKey{microBatches, schedule.Whole})
+	p.plans.mu.Lock()
+	now := p.plans.now
+	p.plans.mu.Unlock()
+	if now != nil && !now.has(microBatches) {
+		now = nil
+	}
+	g, err := p.graph(programKey{microBatches, schedule.Whole, now})
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +49,8 @@ func (p *Pipe) graph(key programKey) (*program, error) {
 	}
 	planned, err := schedule.GPipe(schedule.Config{
 		Stages: len(p.stages), MicroBatches: key.microBatches, Worker: workers, Phase: key.phase,
-		Recompute:     func(stage, microBatch int) bool { return p.cfg.Checkpoints[stage].recompute(microBatch) },
+		Recompute:     func(stage, microBatch int) bool { return len(p.scriptOf(key.planned, stage, microBatch).recompute) > 0 },
+		Unbuffered:    p.optimal(),
 		Skips:         edges(p.stages),
 		LateRecompute: p.cfg.LateRecompute,
 		CopyWorkers:   p.cfg.CopyWorkers,

@@ -23,6 +23,9 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := r.plan(ctx); err != nil {
+		return nil, err
+	}
 	out, _, err := r.run(ctx)
 	if err != nil {
 		r.free()
@@ -103,7 +106,7 @@ func (run *Run) backward(ctx context.Context, retain bool, grads []*torch.Tensor
 		}
 	}
 	r.grads, r.retain = grads, retain
-	g, err := r.p.graph(programKey{len(r.parts), schedule.BackwardOnly})
+	g, err := r.p.graph(programKey{len(r.parts), schedule.BackwardOnly, r.planned})
 	if err != nil {
 		return err
 	}
@@ -132,7 +135,7 @@ func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timelin
 		return nil, nil, err
 	}
 	defer p.open.Done()
-	g, err := p.graph(programKey{len(r.parts), schedule.ForwardOnly})
+	g, err := p.graph(programKey{len(r.parts), schedule.ForwardOnly, r.planned})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -15,10 +15,38 @@ var (
 	passing   = script{forward: []plan.Op{{Kind: plan.Forward}}} // no backward follows
 )
 
+// scriptOf is what a stage does with a micro-batch: what was planned, or what its policy says.
+func (p *Pipe) scriptOf(planned *planned, stage, microBatch int) script {
+	if planned != nil && planned.scripts[stage] != nil {
+		return planned.scripts[stage][microBatch]
+	}
+	return p.cfg.Checkpoints[stage].script(microBatch)
+}
+
 // script is what a stage of one unit does by the policy.
 func (k Checkpoint) script(microBatch int) script {
 	if k.recompute(microBatch) {
 		return keepInput
 	}
 	return keepAll
+}
+
+// scriptOf parts the operations of a plan. Units of the prologue, which are not in the plan, run first.
+func scriptOf(ops []plan.Op, prologue int) (s script) {
+	for i := range prologue {
+		s.forward = append(s.forward, plan.Op{Kind: plan.Forward, Layer: i})
+	}
+	into := &s.forward
+	for _, op := range ops {
+		switch {
+		case op.Kind == plan.LossStep:
+			into = &s.recompute
+			continue
+		case op.Kind == plan.Backward:
+			into = &s.backward
+		}
+		op.Layer += prologue
+		*into = append(*into, op)
+	}
+	return s
 }

@@ -32,7 +32,10 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) 
 		return Result{}, err
 	}
 	r.loss = loss
-	g, err := p.graph(programKey{len(r.parts), schedule.Whole})
+	if err := r.plan(ctx); err != nil {
+		return Result{}, err
+	}
+	g, err := p.graph(programKey{len(r.parts), schedule.Whole, r.planned})
 	if err != nil {
 		return Result{}, err
 	}

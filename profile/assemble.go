@@ -4,6 +4,16 @@ import (
 	"penstock/remat/plan"
 )
 
+// at is the bytes at a border that did not come with the input.
+func (f *flows) at(border int) (bytes int64) {
+	for _, l := range f.lumps {
+		if l.first > 0 && l.first <= border && border <= l.last {
+			bytes += l.bytes
+		}
+	}
+	return bytes
+}
+
 // beyond is how far a peak is above what is made, or below it.
 func beyond(peak, made int64) (tmp, early int64) {
 	return max(peak-made, 0), max(made-peak, 0)
@@ -22,6 +32,9 @@ func assemble(f *flows, units []figures) Chain {
 		if l.first < skip && l.last >= skip {
 			made[skip] += l.bytes // there when the prologue has run
 		}
+	}
+	for i, u := range units[:skip] {
+		out.ProloguePeak = max(out.ProloguePeak, f.at(i)+u.keep.peak)
 	}
 	gradients, gradMade := f.grads()
 	var c plan.Chain

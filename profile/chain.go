@@ -43,8 +43,12 @@ type Chain struct {
 	Units    []int
 	Prologue int
 	Tail     bool // the last unit is the loss
-	Merged   []Merge
-	Spread   []Spread // by layer of the chain
+	// ProloguePeak is the most bytes beside what the stage is sent while the prologue runs.
+	ProloguePeak int64
+	// SkipsIn are the bytes of skips that the stage is sent, SkipsOut of those that it sends.
+	SkipsIn, SkipsOut int64
+	Merged            []Merge
+	Spread            []Spread // by layer of the chain
 }
 
 // Merge says why a layer is in one unit with the one before it.

@@ -17,7 +17,7 @@ func (p *prober) stage(first, last int, units []int, lastStage bool) (chain Chai
 	p.inputGrad = p.InputGrad || slices.ContainsFunc(p.layers[:first], func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 })
 	p.done = first
 	p.enter()
-	n := p.s.Units()
+	n, entered := p.s.Units(), sizeOf(p.skips)
 	f := newFlows(p.s, p.xs, p.skips)
 	var all []figures
 	layers := first
@@ -40,8 +40,10 @@ func (p *prober) stage(first, last int, units []int, lastStage bool) (chain Chai
 			return chain, err
 		}
 	}
+	sent := sizeOf(p.skips)
 	p.leave()
 	chain = assemble(f, all)
+	chain.SkipsIn, chain.SkipsOut = entered, sent
 	chain.Units, chain.Tail = units, p.loss
 	if lastStage && p.Loss != nil && !p.LossUnit {
 		if err := attempt("loss", func() error { return p.lossOp(&chain) }); err != nil {
@@ -49,6 +51,21 @@ func (p *prober) stage(first, last int, units []int, lastStage bool) (chain Chai
 		}
 	}
 	return chain, nil
+}
+
+// sizeOf is the bytes of the memory that tensors lie in.
+func sizeOf(list []*torch.Tensor) (sum int64) {
+	seen := map[uintptr]bool{}
+	for _, t := range list {
+		if t == nil {
+			continue
+		}
+		if id, bytes := t.Storage(); !seen[id] {
+			seen[id] = true
+			sum += bytes
+		}
+	}
+	return sum
 }
 
 // nameOf is that of a unit: of its only layer, or of the first and the last.

@@ -6,7 +6,7 @@ import (
 )
 
 // prepare lends a layer what it needs to be run, and returns what takes that away again: parameters that do not exist are made, gradients that exist are put aside, and of buffers that exist
-// there is a copy, should the layer move them although it is told that it recomputes. If it panics, nothing has changed.
+// there is a copy, as layers move them. If it panics, nothing has changed.
 func prepare(c *torch.Ctx, l nn.NamedLayer, seed uint64) (restore func()) {
 	var undo []func()
 	restore = func() {
@@ -30,12 +30,8 @@ func prepare(c *torch.Ctx, l nn.NamedLayer, seed uint64) (restore func()) {
 		}
 		t := s.Tensor()
 		if s.IsBuffer() {
-			was, changes := c.Clone(t), t.Changes()
-			undo = append(undo, func() {
-				if t.Changes() != changes {
-					c.NoGrad(func() { c.Copy_(t, was) })
-				}
-			})
+			was := c.Clone(t)
+			undo = append(undo, func() { c.NoGrad(func() { c.Copy_(t, was) }) }) // always: native_batch_norm does not count as a change
 		}
 	}
 	nn.Materialise(c, missing, seed)

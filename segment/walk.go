@@ -81,6 +81,9 @@ func (w *Walk) Begin(s *Segment) {
 	}
 }
 
+// Units is the number of units of the segment.
+func (w *Walk) Units() int { return len(w.s.units) }
+
 // Do performs an operation; plan.Op numbers units. It panics as operators do; then the walk can only be freed.
 func (w *Walk) Do(c *torch.Ctx, d Driver, op plan.Op) {
 	if op.Kind != plan.LossStep && (op.Layer < 0 || op.Layer >= len(w.s.units)) {

@@ -1,0 +1,59 @@
+package pipe
+
+import (
+	"fmt"
+	"slices"
+
+	"penstock/torch"
+)
+
+// checkBudget checks what Optimal needs.
+func (cfg *Config) checkBudget() error {
+	if !slices.Contains(cfg.Checkpoints, Optimal) {
+		if cfg.Budget != nil || cfg.Reserve != nil {
+			return fmt.Errorf("pipe: a budget of %v and a reserve of %v bytes without the checkpoint policy Optimal; set it, or limit the devices (torch.Device.SetLimit)", cfg.Budget, cfg.Reserve)
+		}
+		return nil
+	}
+	for _, list := range []struct {
+		name  string
+		bytes *[]int64
+	}{{"budget", &cfg.Budget}, {"reserve", &cfg.Reserve}} {
+		switch n := len(*list.bytes); {
+		case n == 0:
+			*list.bytes = make([]int64, len(cfg.Balance))
+		case n == 1:
+			*list.bytes = slices.Repeat(*list.bytes, len(cfg.Balance))
+		case n != len(cfg.Balance):
+			return fmt.Errorf("pipe: the %s has %d numbers of bytes for %d stages; give each stage one, or one for all", list.name, n, len(cfg.Balance))
+		}
+		for i, n := range *list.bytes {
+			if n < 0 {
+				return fmt.Errorf("pipe: a %s of %d bytes for stage %d; want at least 0, which stands for none", list.name, n, i)
+			}
+		}
+	}
+	for i, d := range cfg.Devices {
+		switch {
+		case d.Kind != torch.KindCPU && cfg.Checkpoints[i] == Optimal:
+			return fmt.Errorf("pipe: the checkpoint policy Optimal for stage %d on %v, whose memory is not counted; want a CPU device, or another policy", i, d)
+		case slices.Contains(cfg.Devices[:i], d):
+			return fmt.Errorf("pipe: stages %d and %d share %v, and the checkpoint policy Optimal plans the memory of a device for one stage; give each its own", slices.Index(cfg.Devices, d), i, d)
+		}
+	}
+	return nil
+}
+
+// limit makes budgets the limits of devices, for as long as the pipe is open. A device that has a lower limit keeps it.
+func (p *Pipe) limit() {
+	for i, s := range p.stages {
+		if p.cfg.Checkpoints[i] != Optimal {
+			continue
+		}
+		was := s.Device.Memory().Limit
+		if b := p.cfg.Budget[i]; b > 0 && (was == 0 || b < was) {
+			s.Device.SetLimit(b)
+			p.unlimit = append(p.unlimit, func() { s.Device.SetLimit(was) })
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package pipe_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/models"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/torch"
+)
+
+// planned are problems of every kind: convolutions with batch norm in place, chains with skips between layers, tokens with a tied weight, long skips, dropout, tuples.
+func planned(t *testing.T) map[string]problem {
+	build := func(name string, o models.Options) func() *nn.Sequential {
+		return func() *nn.Sequential {
+			m, err := models.New(name, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m
+		}
+	}
+	const rows = 6
+	entropy := nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})
+	tokens := func(from int) func(*torch.Ctx, int) *torch.Tensor {
+		return func(c *torch.Ctx, step int) *torch.Tensor {
+			out := make([]int64, rows*5)
+			for i := range out {
+				out[i] = int64(torch.Mix(uint64(step+from), uint64(i)) % 11)
+			}
+			return torch.From(c, out, rows, 5)
+		}
+	}
+	pixels := func(c *torch.Ctx, step int) *torch.Tensor {
+		return c.Reshape(classes(rows*16*16, 3)(c, step), rows, 16, 16)
+	}
+	image := func(size int64, q problem) problem {
+		q.input, q.rows, q.steps, q.loss = normal(rows, 3, size, size), rows, 2, entropy
+		if q.target == nil {
+			q.target = classes(rows, 10)
+		}
+		return q
+	}
+	return map[string]problem{
+		"resnet20":   image(16, problem{model: build("resnet20", models.Options{Width: 4, Channels: 3})}),
+		"resnet18":   image(32, problem{model: build("resnet18", models.Options{Classes: 10})}),
+		"unet":       image(16, problem{model: build("unet", models.Options{Convolutions: 2, Width: 4, Depth: 2, Size: 16, Classes: 3}), target: pixels}),
+		"amoebanetd": image(32, problem{model: build("amoebanetd", models.Options{Depth: 3, Width: 16, Size: 32, Classes: 10})}),
+		"mlp":        image(16, problem{model: build("mlp", models.Options{Channels: 3, Size: 16, Width: 32, Dropout: 0.2})}),
+		"gpt": {model: build("gpt", models.Options{Width: 16, Depth: 2, Heads: 2, Context: 5, Classes: 11, Dropout: 0.1}), loss: entropy,
+			input: tokens(0), target: tokens(1), rows: rows, steps: 2},
+	}
+}
+
+// trained is a training run with a pipe: what it leaves, the most bytes of each device in each step, and what was planned.
+type trained struct {
+	record
+	peaks [][]int64
+	plans []pipe.StagePlan
+}
+
+func (q problem) planned(cfg pipe.Config) (out trained, err error) {
+	model := q.model()
+	p, err := pipe.New(model, cfg)
+	if err != nil {
+		return out, err
+	}
+	defer nn.Free(model)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{Threads: 1})
+	defer c.Close()
+	var losses []float64
+	for step := range q.steps {
+		b := pipe.Batch{Input: q.input(c, step), Target: q.target(c, step), Step: int64(step)}
+		if err := p.Plan(context.Background(), b, q.loss); err != nil {
+			return out, err
+		}
+		for _, d := range p.Devices() {
+			d.ResetPeak()
+		}
+		result, err := p.Step(context.Background(), b, q.loss)
+		if err != nil {
+			return out, err
+		}
+		var most []int64
+		for _, d := range p.Devices() {
+			most = append(most, d.Memory().Peak)
+		}
+		out.peaks, losses = append(out.peaks, most), append(losses, result.Loss)
+		if step == q.steps-1 {
+			out.record = snapshot(model, losses, gradient)
+		}
+		err = p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
+			descend(c, p.Stages()[stage].Params())
+			return nil
+		})
+		if err != nil {
+			return out, err
+		}
+		nn.ZeroGrads(model)
+		c.Close()
+	}
+	after := snapshot(model, losses, func(nn.NamedParam) []byte { return nil })
+	for _, s := range nn.State(model) {
+		out.values[s.Name] = after.values[s.Name]
+	}
+	out.plans = p.Plans()
+	return out, nil
+}
+
+// TestOptimalPeakIsAsPlanned: on one stage the account sees what was planned, to the byte, in every step and with any number of micro-batches, from the least budget that works, which a pipe with less says
+// before it trains, to the one with which nothing is recomputed. Weights, gradients and statistics are those of the plain loop.
+func TestOptimalPeakIsAsPlanned(t *testing.T) {
+	problems := planned(t)
+	for _, name := range slices.Sorted(maps.Keys(problems)) {
+		for _, chunks := range []int{1, 3} {
+			t.Run(fmt.Sprint(name, " ", chunks), func(t *testing.T) {
+				torchtest.Check(t)
+				q := problems[name]
+				want := q.plain(int64(chunks), 1)
+				config := func(budget int64) pipe.Config {
+					return pipe.Config{Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: []int64{budget}}
+				}
+				unbound, err := q.planned(config(0))
+				if err != nil {
+					t.Fatal(err)
+				}
+				most := unbound.plans[0].Peak
+				_, err = q.planned(config(unbound.plans[0].Base + 1))
+				var short *pipe.BudgetError
+				if !errors.As(err, &short) {
+					t.Fatalf("with %d bytes: %v", unbound.plans[0].Base+1, err)
+				}
+				for _, budget := range []int64{0, most, most - 1, (short.Least + most) / 2, short.Least + (most-short.Least)/8, short.Least} {
+					got, err := q.planned(config(budget))
+					if err != nil {
+						t.Errorf("with %d bytes of %d to %d: %v", budget, short.Least, most, err)
+						continue
+					}
+					if d := want.differs(got.record); d != "" {
+						t.Errorf("with %d bytes of %d to %d: %s differs from the plain loop", budget, short.Least, most, d)
+					}
+					for step, peak := range got.peaks {
+						if plan := got.plans[0]; peak[0] != plan.Peak || budget > 0 && peak[0] > budget {
+							t.Errorf("with %d bytes of %d to %d, step %d: %d bytes, planned %d", budget, short.Least, most, step, peak[0], plan.Peak)
+						}
+					}
+				}
+			})
+		}
+	}
+}
