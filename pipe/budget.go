@@ -10,28 +10,26 @@ import (
 // checkBudget checks what Optimal needs.
 func (cfg *Config) checkBudget() error {
 	if !slices.Contains(cfg.Checkpoints, Optimal) {
-		if cfg.Budget != nil || cfg.Reserve != nil {
-			return fmt.Errorf("pipe: a budget of %v and a reserve of %v bytes without the checkpoint policy Optimal; set it, or limit the devices (torch.Device.SetLimit)", cfg.Budget, cfg.Reserve)
+		if cfg.Budget != nil {
+			return fmt.Errorf("pipe: a budget of %v bytes without the checkpoint policy Optimal; set it, or limit the devices (torch.Device.SetLimit)", cfg.Budget)
 		}
 		return nil
 	}
-	for _, list := range []struct {
-		name  string
-		bytes *[]int64
-	}{{"budget", &cfg.Budget}, {"reserve", &cfg.Reserve}} {
-		switch n := len(*list.bytes); {
-		case n == 0:
-			*list.bytes = make([]int64, len(cfg.Balance))
-		case n == 1:
-			*list.bytes = slices.Repeat(*list.bytes, len(cfg.Balance))
-		case n != len(cfg.Balance):
-			return fmt.Errorf("pipe: the %s has %d numbers of bytes for %d stages; give each stage one, or one for all", list.name, n, len(cfg.Balance))
+	switch n := len(cfg.Budget); {
+	case n == 0:
+		cfg.Budget = make([]int64, len(cfg.Balance))
+	case n == 1:
+		cfg.Budget = slices.Repeat(cfg.Budget, len(cfg.Balance))
+	case n != len(cfg.Balance):
+		return fmt.Errorf("pipe: a budget of %d numbers of bytes for %d stages; give each stage one, or one for all", n, len(cfg.Balance))
+	}
+	for i, n := range cfg.Budget {
+		if n < 0 {
+			return fmt.Errorf("pipe: a budget of %d bytes for stage %d; want at least 1, or 0 for none", n, i)
 		}
-		for i, n := range *list.bytes {
-			if n < 0 {
-				return fmt.Errorf("pipe: a %s of %d bytes for stage %d; want at least 0, which stands for none", list.name, n, i)
-			}
-		}
+	}
+	if cfg.Reserve == nil {
+		cfg.Reserve = func(int) int64 { return 0 }
 	}
 	for i, d := range cfg.Devices {
 		switch {

@@ -65,8 +65,8 @@ type Config struct {
 	// Budget is for Optimal: the most bytes that the device of a stage may hold, everything counted, by stage, or one for all. Nil or 0 is the device's limit (torch.Device.SetLimit), and without
 	// one no bound: nothing is recomputed then. A stage with a budget needs a device of its own, and while a pipe with a budget is open, this is the limit of the device.
 	Budget []int64
-	// Reserve is how many of those bytes, by stage or one for all, are to stay free for what comes between steps and is not there at the first, such as the optimizer's state.
-	Reserve []int64
+	// Reserve says, when a stage is planned, how many of those bytes are to stay free for what is not there yet and will be, such as the optimizer's state. Nil is none.
+	Reserve func(stage int) int64
 	// DeferredBatchNorm moves the running statistics of batch norms once for each mini-batch, by the mean and the unbiased variance of all its rows, instead of once for
 	// each micro-batch; see nn.Deferred. The model is not converted.
 	DeferredBatchNorm bool
@@ -105,7 +105,7 @@ var (
 // copied has slices of its own: the caller's may change later, and what is being run must not.
 func (cfg Config) copied() Config {
 	cfg.Balance, cfg.Devices, cfg.Checkpoints = slices.Clone(cfg.Balance), slices.Clone(cfg.Devices), slices.Clone(cfg.Checkpoints)
-	cfg.Cores, cfg.Budget, cfg.Reserve = slices.Clone(cfg.Cores), slices.Clone(cfg.Budget), slices.Clone(cfg.Reserve)
+	cfg.Cores, cfg.Budget = slices.Clone(cfg.Cores), slices.Clone(cfg.Budget)
 	return cfg
 }
 

@@ -17,6 +17,9 @@ func (k Checkpoint) Recomputed(microBatches int) float64 {
 // Held says of how many micro-batches a stage holds the graph, with every activation that backward needs, and of how many more no more than what the stage was sent, when it holds most. In
 // GPipe every forward comes before the first backward: what is not recomputed is held then. If all is, the most is held when the first recomputation has run.
 func (k Checkpoint) Held(microBatches int) (graphs, inputs int) {
+	if k == Optimal { // at the least
+		k = Always
+	}
 	for i := range microBatches {
 		if !k.recompute(i) {
 			graphs++

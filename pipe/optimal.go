@@ -214,7 +214,7 @@ func (r *minibatch) planStage(ctx context.Context, out *planned, at int, chain p
 		first = later
 	}
 	m := stage.Device.Memory()
-	sp := StagePlan{Chain: chain, Limit: p.cfg.Budget[at], Base: m.Live + p.cfg.Reserve[at] + chain.Statistics + r.waiting(chain)}
+	sp := StagePlan{Chain: chain, Limit: p.cfg.Budget[at], Base: m.Live + p.cfg.Reserve(at) + chain.Statistics + r.waiting(chain)}
 	if m.Limit > 0 && (sp.Limit == 0 || m.Limit < sp.Limit) {
 		sp.Limit = m.Limit
 	}
