@@ -45,6 +45,12 @@ type StateTensor struct {
 	Tensor *torch.Tensor
 }
 
+// Param is the full name of the parameter that the tensor belongs to.
+func (s StateTensor) Param() string {
+	_, name, _ := strings.Cut(s.Name, ".")
+	return name
+}
+
 // SavedTensor is a tensor of an optimizer's state that was written down.
 type SavedTensor struct {
 	Name  string
