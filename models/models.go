@@ -30,6 +30,7 @@ type Info struct {
 
 type model struct {
 	Info
+	also    []string // other names that are understood
 	own     []alias
 	dropout bool                                  // has the option
 	build   func(Options) (*nn.Sequential, error) // of complete options
@@ -38,7 +39,7 @@ type model struct {
 // registry lists the models in the order of Names.
 var registry = slices.Concat(mlps, cifarResNets, resNets, amoebaNets, unets, gpts)
 
-// Names lists the models.
+// Names lists the models, each by the one name that Describe gives.
 func Names() []string {
 	names := make([]string, len(registry))
 	for i, m := range registry {
@@ -71,7 +72,7 @@ func New(name string, o Options) (*nn.Sequential, error) {
 }
 
 func find(name string) (model, error) {
-	i := slices.IndexFunc(registry, func(m model) bool { return m.Name == name })
+	i := slices.IndexFunc(registry, func(m model) bool { return m.Name == name || slices.Contains(m.also, name) })
 	if i < 0 {
 		return model{}, fmt.Errorf("models: no model %q; there are %s", name, strings.Join(Names(), ", "))
 	}

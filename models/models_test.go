@@ -32,6 +32,11 @@ func TestSizes(t *testing.T) {
 		{"resnet50", 25557032, 320, 183, "fc"},
 		{"resnet101", 44549160, 626, 370, "fc"}, // torchgpipe's benchmark divides as many layers
 		{"resnet152", 60192808, 932, 557, "fc"},
+		{"resnet200", 64673832, 1220, 733, "fc"},
+		{"resnext50_32x4d", 25028904, 320, 183, "fc"},
+		{"resnext101_32x8d", 88791336, 626, 370, "fc"},
+		{"wide_resnet50_2", 68883240, 320, 183, "fc"},
+		{"wide_resnet101_2", 126886696, 626, 370, "fc"},
 		// Blocks have 12 width^2 + 13 width; the head's weight is the tokens' embedding.
 		{"gpt", 256*128 + 128*128 + 4*(12*128*128+13*128) + 2*128, 0, 6, "head"},
 	} {
@@ -182,6 +187,24 @@ func TestDescribe(t *testing.T) {
 		info.Input[0] = 99
 		if again, _ := models.Describe(name); again.Input[0] == 99 {
 			t.Errorf("%s: the caller changed the registry", name)
+		}
+	}
+}
+
+func TestOtherNames(t *testing.T) {
+	for other, name := range map[string]string{
+		"resnext50": "resnext50_32x4d", "resnext101": "resnext101_32x8d", "wide_resnet50": "wide_resnet50_2", "wide_resnet101": "wide_resnet101_2",
+	} {
+		info, err := models.Describe(other)
+		if err != nil || info.Name != name {
+			t.Errorf("%s is %q, %v, want %s", other, info.Name, err, name)
+			continue
+		}
+		if got, want := nn.Count(build(t, other, models.Options{})), nn.Count(build(t, name, models.Options{})); got != want {
+			t.Errorf("%s has %d parameters, %s has %d", other, got, name, want)
+		}
+		if slices.Contains(models.Names(), other) {
+			t.Errorf("%s is listed beside %s", other, name)
 		}
 	}
 }

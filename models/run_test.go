@@ -22,6 +22,7 @@ var small = []struct {
 	{"resnet56", models.Options{Classes: 7, Width: 4}},
 	{"resnet18", models.Options{Classes: 5}},
 	{"resnet50", models.Options{Classes: 5}},
+	{"resnext50_32x4d", models.Options{Classes: 5}},
 	{"gpt", models.Options{Width: 8, Heads: 2, Context: 6, Depth: 2, Dropout: 0.2}},
 	{"unet", models.Options{Classes: 2, Convolutions: 2, Width: 4, Depth: 2, Size: 21}}, // 21, 10 and 5: the last level is filled up
 	{"amoebanetd", models.Options{Classes: 5, Width: 16, Depth: 3, Size: 64}},           // 8 filters are single channels, whose scale the next norm undoes
