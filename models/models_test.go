@@ -33,6 +33,7 @@ func TestSizes(t *testing.T) {
 		{"resnet101", 44549160, 626, 370, "fc"}, // torchgpipe's benchmark divides as many layers
 		{"resnet152", 60192808, 932, 557, "fc"},
 		{"resnet200", 64673832, 1220, 733, "fc"},
+		{"resnet1001", 163401498, 0, 339, "fc"}, // 623 MiB and 339 layers in the measurements of rotor's authors
 		{"resnext50_32x4d", 25028904, 320, 183, "fc"},
 		{"resnext101_32x8d", 88791336, 626, 370, "fc"},
 		{"wide_resnet50_2", 68883240, 320, 183, "fc"},

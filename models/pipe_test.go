@@ -22,6 +22,7 @@ func TestStepInAPipe(t *testing.T) {
 		size int64
 	}{
 		{"resnext50_32x4d", models.Options{}, 32},
+		{"resnet1001", models.Options{Width: 4, Depth: 2}, 32},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{})

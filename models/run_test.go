@@ -23,6 +23,7 @@ var small = []struct {
 	{"resnet18", models.Options{Classes: 5}},
 	{"resnet50", models.Options{Classes: 5}},
 	{"resnext50_32x4d", models.Options{Classes: 5}},
+	{"resnet1001", models.Options{Width: 4, Depth: 2}},
 	{"gpt", models.Options{Width: 8, Heads: 2, Context: 6, Depth: 2, Dropout: 0.2}},
 	{"unet", models.Options{Classes: 2, Convolutions: 2, Width: 4, Depth: 2, Size: 21}}, // 21, 10 and 5: the last level is filled up
 	{"amoebanetd", models.Options{Classes: 5, Width: 16, Depth: 3, Size: 64}},           // 8 filters are single channels, whose scale the next norm undoes
@@ -64,6 +65,7 @@ func TestForwardShapes(t *testing.T) {
 			c := torchtest.New(t, torch.Options{})
 			o := map[string]models.Options{ // where the default wants large images, or is large
 				"mlp":        {Size: 28},
+				"resnet1001": {Depth: 1},
 				"amoebanetd": {Width: 16, Size: 64},
 				"unet":       {Width: 8, Size: 64},
 			}[name]
