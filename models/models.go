@@ -33,11 +33,12 @@ type model struct {
 	also    []string // other names that are understood
 	own     []alias
 	dropout bool                                  // has the option
+	least   int                                   // the smallest Size; 0 is any
 	build   func(Options) (*nn.Sequential, error) // of complete options
 }
 
 // registry lists the models in the order of Names.
-var registry = slices.Concat(mlps, cifarResNets, resNets, preActResNets, amoebaNets, unets, gpts)
+var registry = slices.Concat(mlps, cifarResNets, resNets, preActResNets, vggs, amoebaNets, unets, gpts)
 
 // Names lists the models, each by the one name that Describe gives.
 func Names() []string {
@@ -67,6 +68,9 @@ func New(name string, o Options) (*nn.Sequential, error) {
 	}
 	if err := m.complete(&o); err != nil {
 		return nil, err
+	}
+	if o.Size < m.least {
+		return nil, fmt.Errorf("models: %s: size is %d; it must be at least %d, or nothing is left of the image on the way", m.Name, o.Size, m.least)
 	}
 	return m.build(o)
 }

@@ -38,6 +38,14 @@ func TestSizes(t *testing.T) {
 		{"resnext101_32x8d", 88791336, 626, 370, "fc"},
 		{"wide_resnet50_2", 68883240, 320, 183, "fc"},
 		{"wide_resnet101_2", 126886696, 626, 370, "fc"},
+		{"vgg11", 132863336, 22, 30, "classifier.6"},
+		{"vgg11_bn", 132868840, 62, 38, "classifier.6"},
+		{"vgg13", 133047848, 26, 34, "classifier.6"},
+		{"vgg13_bn", 133053736, 76, 44, "classifier.6"},
+		{"vgg16", 138357544, 32, 40, "classifier.6"},
+		{"vgg16_bn", 138365992, 97, 53, "classifier.6"},
+		{"vgg19", 143667240, 38, 46, "classifier.6"},
+		{"vgg19_bn", 143678248, 118, 62, "classifier.6"},
 		// Blocks have 12 width^2 + 13 width; the head's weight is the tokens' embedding.
 		{"gpt", 256*128 + 128*128 + 4*(12*128*128+13*128) + 2*128, 0, 6, "head"},
 	} {
@@ -153,6 +161,8 @@ func TestOptions(t *testing.T) {
 		{"groups that are not equal", "amoebanetd", models.Options{Depth: 17}, "amoebanetd: L is 17; it must be a multiple of 3"},
 		{"an eighth of a channel", "amoebanetd", models.Options{Width: 100}, "amoebanetd: D is 100; it must be a multiple of 8"},
 		{"images that cannot be halved five times", "amoebanetd", models.Options{Size: 28}, "amoebanetd: size is 28; it must be a multiple of 32"},
+		{"an image that is halved too often", "vgg11", models.Options{Size: 31}, "vgg11: size is 31; it must be at least 32"},
+		{"the smallest image", "vgg16_bn", models.Options{Size: 32, NoDropout: true}, ""},
 		{"everything dropped", "mlp", models.Options{Dropout: 1}, "mlp: Dropout is 1; it must be at least 0 and below 1"},
 		{"heads that do not divide", "gpt", models.Options{Width: 30}, "Width is 30, which 4 Heads do not divide"},
 		{"fashion-mnist", "resnet20", models.Options{Classes: 10, Channels: 1, Size: 28}, ""},

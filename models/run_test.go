@@ -24,6 +24,7 @@ var small = []struct {
 	{"resnet50", models.Options{Classes: 5}},
 	{"resnext50_32x4d", models.Options{Classes: 5}},
 	{"resnet1001", models.Options{Width: 4, Depth: 2}},
+	{"vgg11_bn", models.Options{Classes: 5, Width: 16, Dropout: 0.3}},
 	{"gpt", models.Options{Width: 8, Heads: 2, Context: 6, Depth: 2, Dropout: 0.2}},
 	{"unet", models.Options{Classes: 2, Convolutions: 2, Width: 4, Depth: 2, Size: 21}}, // 21, 10 and 5: the last level is filled up
 	{"amoebanetd", models.Options{Classes: 5, Width: 16, Depth: 3, Size: 64}},           // 8 filters are single channels, whose scale the next norm undoes
@@ -70,6 +71,9 @@ func TestForwardShapes(t *testing.T) {
 				"unet":       {Width: 8, Size: 64},
 			}[name]
 			s := build(t, name, o)
+			for _, p := range nn.State(s) {
+				p.SetInit(nn.Zeros) // shapes do not depend on values, and drawing hundreds of millions takes its time
+			}
 			materialise(t, c, s)
 			x, want := input(t, c, name, o)
 			y := s.Forward(nn.NewCtx(c, nn.Config{}), x)
@@ -296,6 +300,13 @@ func TestInitialisation(t *testing.T) {
 	materialise(t, c, resnet)
 	check(resnet, "layer2.0.conv1.weight", 0.083333333) // sqrt(2 / (32 * 3 * 3))
 	check(resnet, "layer3.0.downsample.0.weight", 0.17677670)
+	vgg := build(t, "vgg11_bn", models.Options{Width: 64})
+	materialise(t, c, vgg)
+	check(vgg, "features.0.weight", 0.058925565) // sqrt(2 / (64 * 3 * 3))
+	check(vgg, "features.0.bias", 0)
+	check(vgg, "features.1.weight", 1)
+	check(vgg, "classifier.0.weight", 0.01)
+	check(vgg, "classifier.6.bias", 0)
 	gpt := build(t, "gpt", models.Options{})
 	materialise(t, c, gpt)
 	check(gpt, "embed.token.weight", 0.02)

@@ -101,7 +101,7 @@ func TestParityWithTorchvision(t *testing.T) {
 			c := torchtest.New(t, torch.Options{Grad: true, Threads: 2})
 			f := openFixture(t, c, filepath.Join(torchvision, p.File))
 			f.tolerance = 1e-6
-			o := models.Options{NoDropout: p.Args["dropout"] == 0 && hasDropout(t, p.Model)}
+			o := models.Options{NoDropout: hasDropout(t, p.Model)}
 			for name, value := range p.Args {
 				if err := models.Set(p.Model, &o, []string{fmt.Sprintf("%s=%d", name, value)}); err != nil {
 					t.Fatal(err)
