@@ -38,7 +38,7 @@ type model struct {
 }
 
 // registry lists the models in the order of Names.
-var registry = slices.Concat(mlps, cifarResNets, resNets, preActResNets, vggs, amoebaNets, unets, gpts)
+var registry = slices.Concat(mlps, cifarResNets, resNets, preActResNets, vggs, denseNets, amoebaNets, unets, gpts)
 
 // Names lists the models, each by the one name that Describe gives.
 func Names() []string {

@@ -46,6 +46,10 @@ func TestSizes(t *testing.T) {
 		{"vgg16_bn", 138365992, 97, 53, "classifier.6"},
 		{"vgg19", 143667240, 38, 46, "classifier.6"},
 		{"vgg19_bn", 143678248, 118, 62, "classifier.6"},
+		{"densenet121", 7978856, 727, 79, "classifier"}, // 58 dense layers
+		{"densenet161", 28681000, 967, 99, "classifier"},
+		{"densenet169", 14149480, 1015, 103, "classifier"},
+		{"densenet201", 20013928, 1207, 119, "classifier"},
 		// Blocks have 12 width^2 + 13 width; the head's weight is the tokens' embedding.
 		{"gpt", 256*128 + 128*128 + 4*(12*128*128+13*128) + 2*128, 0, 6, "head"},
 	} {
@@ -162,6 +166,7 @@ func TestOptions(t *testing.T) {
 		{"an eighth of a channel", "amoebanetd", models.Options{Width: 100}, "amoebanetd: D is 100; it must be a multiple of 8"},
 		{"images that cannot be halved five times", "amoebanetd", models.Options{Size: 28}, "amoebanetd: size is 28; it must be a multiple of 32"},
 		{"an image that is halved too often", "vgg11", models.Options{Size: 31}, "vgg11: size is 31; it must be at least 32"},
+		{"an image that the last transition would leave nothing of", "densenet121", models.Options{Size: 28}, "densenet121: size is 28; it must be at least 29"},
 		{"the smallest image", "vgg16_bn", models.Options{Size: 32, NoDropout: true}, ""},
 		{"everything dropped", "mlp", models.Options{Dropout: 1}, "mlp: Dropout is 1; it must be at least 0 and below 1"},
 		{"heads that do not divide", "gpt", models.Options{Width: 30}, "Width is 30, which 4 Heads do not divide"},

@@ -11,7 +11,7 @@ type Options struct {
 	Classes      int     // number of outputs
 	Channels     int     // of the input image
 	Size         int     // height and width of the input image; networks that average before they end take others too
-	Width        int     // mlp: hidden units; resnet20 to resnet56: channels of the first group; resnet1001: a quarter of those of the first group; vgg: hidden units of the classifier; gpt: length of a token's vector; unet [C]: channels of the first level; amoebanetd [D]: filters
+	Width        int     // mlp: hidden units; resnet20 to resnet56: channels of the first group; resnet1001: a quarter of those of the first group; vgg: hidden units of the classifier; densenet [growth]: channels that a layer adds; gpt: length of a token's vector; unet [C]: channels of the first level; amoebanetd [D]: filters
 	Depth        int     // mlp: hidden layers; resnet1001: blocks of each group; gpt: blocks; unet: levels; amoebanetd [L]: normal cells, a multiple of 3
 	Convolutions int     // unet [B]: in each level
 	Heads        int     // of attention; they must divide Width

@@ -24,6 +24,7 @@ func TestStepInAPipe(t *testing.T) {
 		{"resnext50_32x4d", models.Options{}, 32},
 		{"resnet1001", models.Options{Width: 4, Depth: 2}, 32},
 		{"vgg11", models.Options{Width: 16}, 32},
+		{"densenet121", models.Options{Width: 8}, 32},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{})

@@ -25,6 +25,7 @@ var small = []struct {
 	{"resnext50_32x4d", models.Options{Classes: 5}},
 	{"resnet1001", models.Options{Width: 4, Depth: 2}},
 	{"vgg11_bn", models.Options{Classes: 5, Width: 16, Dropout: 0.3}},
+	{"densenet121", models.Options{Classes: 5, Width: 8, Dropout: 0.2}},
 	{"gpt", models.Options{Width: 8, Heads: 2, Context: 6, Depth: 2, Dropout: 0.2}},
 	{"unet", models.Options{Classes: 2, Convolutions: 2, Width: 4, Depth: 2, Size: 21}}, // 21, 10 and 5: the last level is filled up
 	{"amoebanetd", models.Options{Classes: 5, Width: 16, Depth: 3, Size: 64}},           // 8 filters are single channels, whose scale the next norm undoes
@@ -307,6 +308,11 @@ func TestInitialisation(t *testing.T) {
 	check(vgg, "features.1.weight", 1)
 	check(vgg, "classifier.0.weight", 0.01)
 	check(vgg, "classifier.6.bias", 0)
+	dense := build(t, "densenet121", models.Options{})
+	materialise(t, c, dense)
+	check(dense, "features.conv0.weight", 0.11664237)                          // sqrt(2 / (3 * 7 * 7))
+	check(dense, "features.denseblock1.denselayer1.conv2.weight", 0.041666667) // sqrt(2 / (128 * 3 * 3))
+	check(dense, "classifier.bias", 0)
 	gpt := build(t, "gpt", models.Options{})
 	materialise(t, c, gpt)
 	check(gpt, "embed.token.weight", 0.02)
