@@ -20,7 +20,7 @@ func TestDenseLayerKeepsNoMore(t *testing.T) {
 	const first = 4 // behind features.pool0
 	for i, channels := range []int64{64, 96, 128} {
 		l := s.Layers()[first+i]
-		x := c.Ones(torch.Float32, rows, channels, size, size)
+		x := c.Ones(torch.Float32, rows, channels, size, size).SetRequiresGrad(true)
 		before := c.Device().Memory().Live
 		y := training(c).RunNamed(l, []*torch.Tensor{x})[0]
 		got := c.Device().Memory().Live - before

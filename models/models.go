@@ -33,12 +33,13 @@ type model struct {
 	also    []string // other names that are understood
 	own     []alias
 	dropout bool                                  // has the option
+	aux     bool                                  // likewise
 	least   int                                   // the smallest Size; 0 is any
 	build   func(Options) (*nn.Sequential, error) // of complete options
 }
 
 // registry lists the models in the order of Names.
-var registry = slices.Concat(mlps, cifarResNets, resNets, preActResNets, vggs, denseNets, amoebaNets, unets, gpts)
+var registry = slices.Concat(mlps, cifarResNets, resNets, preActResNets, vggs, denseNets, inceptions, googleNets, amoebaNets, unets, gpts)
 
 // Names lists the models, each by the one name that Describe gives.
 func Names() []string {

@@ -50,6 +50,8 @@ func TestSizes(t *testing.T) {
 		{"densenet161", 28681000, 967, 99, "classifier"},
 		{"densenet169", 14149480, 1015, 103, "classifier"},
 		{"densenet201", 20013928, 1207, 119, "classifier"},
+		{"inception_v3", 23834568, 566, 32, "fc"}, // three layers for each of five convolutions, two pools, eleven blocks, four at the end
+		{"googlenet", 6624904, 344, 26, "fc"},
 		// Blocks have 12 width^2 + 13 width; the head's weight is the tokens' embedding.
 		{"gpt", 256*128 + 128*128 + 4*(12*128*128+13*128) + 2*128, 0, 6, "head"},
 	} {
@@ -167,6 +169,11 @@ func TestOptions(t *testing.T) {
 		{"images that cannot be halved five times", "amoebanetd", models.Options{Size: 28}, "amoebanetd: size is 28; it must be a multiple of 32"},
 		{"an image that is halved too often", "vgg11", models.Options{Size: 31}, "vgg11: size is 31; it must be at least 32"},
 		{"an image that the last transition would leave nothing of", "densenet121", models.Options{Size: 28}, "densenet121: size is 28; it must be at least 29"},
+		{"auxiliary classifiers where there are none", "resnet18", models.Options{Aux: true}, "resnet18 has no option Aux; it has Classes, Channels, Size"},
+		{"an option that two models have", "googlenet", models.Options{Width: 8}, "googlenet has no option Width; it has Classes, Channels, Size, Dropout, Aux"},
+		{"an image that convolutions without padding use up", "inception_v3", models.Options{Size: 74}, "inception_v3: size is 74; it must be at least 75"},
+		{"an image too small for the auxiliary classifier", "inception_v3", models.Options{Size: 298, Aux: true}, "inception_v3: size is 298 with Aux; it must be at least 299"},
+		{"an image without a window for the third pool", "googlenet", models.Options{Size: 14, Aux: true}, "googlenet: size is 14; it must be at least 15"},
 		{"the smallest image", "vgg16_bn", models.Options{Size: 32, NoDropout: true}, ""},
 		{"everything dropped", "mlp", models.Options{Dropout: 1}, "mlp: Dropout is 1; it must be at least 0 and below 1"},
 		{"heads that do not divide", "gpt", models.Options{Width: 30}, "Width is 30, which 4 Heads do not divide"},

@@ -18,6 +18,7 @@ type Options struct {
 	Context      int     // longest sequence
 	Dropout      float64 // probability
 	NoDropout    bool    // a probability of zero, where the default is another
+	Aux          bool    // inception_v3, googlenet: with auxiliary classifiers; in training the model gives a tuple, its own logits first, for NewAuxiliaryLoss
 }
 
 // alias is a model's own name for an option.
@@ -52,6 +53,8 @@ func (m model) complete(o *Options) error {
 		}
 	}
 	switch {
+	case o.Aux && !m.aux:
+		return m.lacks("Aux")
 	case (o.Dropout != 0 || o.NoDropout) && !m.dropout:
 		return m.lacks("Dropout")
 	case o.Dropout != 0 && o.NoDropout:
@@ -76,6 +79,9 @@ func (m model) lacks(field string) error {
 	}
 	if m.dropout {
 		labels = append(labels, "Dropout")
+	}
+	if m.aux {
+		labels = append(labels, "Aux")
 	}
 	return fmt.Errorf("models: %s has no option %s; it has %s", m.Name, field, strings.Join(labels, ", "))
 }

@@ -26,8 +26,8 @@ const torchvision = "testdata/torchvision" // scripts/fixtures/README.md says wh
 // Every entry of torchvision's state_dicts is here, by the same name and of the same shape, and nothing else: files of weights fit.
 func TestStatesAreTorchvisions(t *testing.T) {
 	states := torchvisionStates(t)
-	if len(states) < 10 {
-		t.Fatalf("only %d models in the file", len(states))
+	if want := 26; len(states) != want { // ten residual networks, eight VGGs, four DenseNets, and Inception v3 and GoogLeNet twice
+		t.Fatalf("%d models in the file, want %d", len(states), want)
 	}
 	for title, want := range states {
 		name, settings, _ := strings.Cut(title, " ")
@@ -98,6 +98,9 @@ func TestParityWithTorchvision(t *testing.T) {
 	}
 	for _, p := range list {
 		t.Run(p.Name, func(t *testing.T) {
+			if testing.Short() && p.Size > 100 {
+				t.Skip("seconds in float64")
+			}
 			c := torchtest.New(t, torch.Options{Grad: true, Threads: 2})
 			f := openFixture(t, c, filepath.Join(torchvision, p.File))
 			f.tolerance = 1e-6
