@@ -5,8 +5,8 @@ import (
 	"penstock/torch"
 )
 
-// Auxiliary classifiers read an activation on the way and learn beside the network's own, in training (Szegedy et al. 2015, "Going Deeper with Convolutions", section 5). One hands its logits on
-// as a skip connection to the network's last layer, so that nothing between them is concerned, and a pipe sends them straight to its last stage.
+// Auxiliary classifiers read an activation on the way and learn beside the network's own, in training (Szegedy et al. 2015, "Going Deeper with Convolutions", section 5). One hands its
+// logits on as a skip connection to the network's last layer, so that nothing between them is concerned, and a pipe sends them straight to its last stage.
 
 // auxiliary is an auxiliary classifier: it gives its input.
 type auxiliary struct {
@@ -28,7 +28,7 @@ func (a *auxiliary) add(name string, l nn.Layer) *auxiliary {
 }
 
 func (a *auxiliary) filter(f filter, in int64) *auxiliary {
-	return a.add(f.name, new(unit).add("conv", f.conv(in)).add("bn", f.norm()).add("relu", nn.NewReLUInPlace()))
+	return a.add(f.name, f.unit(in, true))
 }
 
 // Forward returns x. In evaluation the classifier does nothing.
@@ -92,8 +92,8 @@ func (l *outputs) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return ys
 }
 
-// NewAuxiliaryLoss is a loss for networks with auxiliary classifiers (Options.Aux): that of the network's own logits, and weight times that of each classifier's, against one target. In evaluation
-// there are none. GoogLeNet's authors weigh by 0.3.
+// NewAuxiliaryLoss is a loss for networks with auxiliary classifiers (Options.Aux): that of the network's own logits, and weight times that of each classifier's, against one target. In
+// evaluation there are none. GoogLeNet's authors weigh by 0.3.
 func NewAuxiliaryLoss(loss nn.Loss, weight float64) nn.Loss {
 	return nn.LossOfTuples(&auxiliaryLoss{loss, weight})
 }

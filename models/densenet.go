@@ -10,8 +10,8 @@ import (
 	"penstock/torch"
 )
 
-// denseNets are the densely connected networks for ImageNet (Huang et al. 2017, "Densely Connected Convolutional Networks", table 1) with torchvision's names and parameters. growth is the paper's k. Images
-// are halved five times, the last three times rounded down, and averaged.
+// denseNets are the densely connected networks for ImageNet (Huang et al. 2017, "Densely Connected Convolutional Networks", table 1) with torchvision's names and parameters. growth is
+// the paper's k. Images are halved five times, the last three times rounded down, and averaged.
 var denseNets = []model{
 	denseNet("densenet121", 32, 6, 12, 24, 16),
 	denseNet("densenet161", 48, 6, 12, 36, 24),
@@ -81,8 +81,8 @@ func denseInit(s *nn.Sequential) *nn.Sequential {
 	return s
 }
 
-// denseLayer appends channels: [N, in, H, W] to [N, in + growth, H, W]. All that a block has made so far goes from layer to layer as one tensor, so that a partition may cut between any two: the
-// first norm of each layer needs it in one piece for its gradient anyway.
+// denseLayer appends channels: [N, in, H, W] to [N, in + growth, H, W]. All that a block has made so far goes from layer to layer as one tensor, so that a partition may cut between any
+// two: the first norm of each layer needs it in one piece for its gradient anyway.
 type denseLayer struct {
 	nn.Base
 	layers []nn.Layer

@@ -6,8 +6,9 @@ import (
 	"penstock/nn"
 )
 
-// inceptions has Inception v3 (Szegedy et al. 2016, "Rethinking the Inception Architecture for Computer Vision") with torchvision's names and parameters. Convolutions of the stem and blocks that reduce
-// the size are not padded, so images are at least 75x75; with the auxiliary classifier, which pools and convolves 17x17 at the default size, they are at least 299x299.
+// inceptions has Inception v3 (Szegedy et al. 2016, "Rethinking the Inception Architecture for Computer Vision") with torchvision's names and parameters. Convolutions of the stem and
+// blocks that reduce the size are not padded, so images are at least 75x75; with the auxiliary classifier, which pools and convolves 17x17 at the default size, they are at least
+// 299x299.
 var inceptions = []model{{
 	Info: Info{
 		Name: "inception_v3", Summary: "Inception v3 for ImageNet (Szegedy et al. 2016), images from 75x75",
@@ -25,7 +26,7 @@ func inceptionV3(o Options) (*nn.Sequential, error) {
 	if o.Aux && o.Size < least {
 		return nil, fmt.Errorf("models: inception_v3: size is %d with Aux; it must be at least %d, as the auxiliary classifier needs 17x17 pixels where it reads", o.Size, least)
 	}
-	s := &stem{nn.NewSequential(), int64(o.Channels)}
+	s := &inceptionNet{nn.NewSequential(), int64(o.Channels)}
 	pool := func(name string) {
 		s.Add(name, nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)}))
 	}
@@ -108,8 +109,8 @@ func surroundings() nn.Layer {
 	return nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
 }
 
-// inceptionInit draws all weights of convolutions and linear layers with one deviation, and those of the auxiliary classifier's last layer with a hundredth of Inception v3's. torchvision cuts the
-// distribution off at 2, twenty deviations away, which no weight reaches.
+// inceptionInit draws all weights of convolutions and linear layers with one deviation, and those of the auxiliary classifier's last layer with a hundredth of Inception v3's.
+// torchvision cuts the distribution off at 2, twenty deviations away, which no weight reaches.
 func inceptionInit(s *nn.Sequential, deviation float64) *nn.Sequential {
 	for _, p := range nn.Params(s) {
 		switch {

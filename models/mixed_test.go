@@ -8,8 +8,8 @@ import (
 	"penstock/torch"
 )
 
-// A block of an Inception network leaves for its backward what goes into each norm, what comes out of the ReLUs inside its branches, the pool's result with its indices, and its output: what the
-// branches end in is not kept beside that.
+// A block of an Inception network leaves for its backward what goes into each norm, what comes out of the ReLUs inside its branches, the pool's result with its indices, and its output:
+// what the branches end in is not kept beside that.
 func TestMixedBlockKeepsNoMore(t *testing.T) {
 	torchtest.Check(t)
 	c := torch.NewCtx(torch.Options{Device: torch.CPU(5), Grad: true, Threads: 1})

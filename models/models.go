@@ -1,4 +1,5 @@
-// Package models makes well-known networks by name, as nn.Sequential. It holds no weights: parameters are declared, and allocated by whoever runs the model.
+// Package models makes well-known networks by name, as nn.Sequential. It holds no weights: parameters are declared, and allocated by whoever runs the model. Networks that torchvision has
+// name their parameters and buffers as it does, so that its weights fit.
 package models
 
 import (

@@ -8,11 +8,14 @@ import (
 // Options configures a model. A zero is the model's default; an option that the model does not have must be left at zero. Brackets give the name that a model has of its own for
 // an option, from its paper or benchmark; Set and Settings use it.
 type Options struct {
-	Classes      int     // number of outputs
-	Channels     int     // of the input image
-	Size         int     // height and width of the input image; networks that average before they end take others too
-	Width        int     // mlp: hidden units; resnet20 to resnet56: channels of the first group; resnet1001: a quarter of those of the first group; vgg: hidden units of the classifier; densenet [growth]: channels that a layer adds; gpt: length of a token's vector; unet [C]: channels of the first level; amoebanetd [D]: filters
-	Depth        int     // mlp: hidden layers; resnet1001: blocks of each group; gpt: blocks; unet: levels; amoebanetd [L]: normal cells, a multiple of 3
+	Classes  int // number of outputs
+	Channels int // of the input image
+	Size     int // height and width of the input image; networks that average before they end take others too
+	// Width is the number of mlp's hidden units, and of those in a vgg's classifier; the length of a token's vector in gpt; the channels of the first group of resnet20 to resnet56, and of the 3x3
+	// convolutions of that of resnet1001, of the first level of unet [C], and those that a layer of a densenet adds [growth]; the filters of amoebanetd [D].
+	Width int
+	// Depth is the number of mlp's hidden layers, of gpt's blocks, of the blocks of each group of resnet1001, of unet's levels, and of amoebanetd's normal cells [L], a multiple of 3.
+	Depth        int
 	Convolutions int     // unet [B]: in each level
 	Heads        int     // of attention; they must divide Width
 	Context      int     // longest sequence

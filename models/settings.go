@@ -13,8 +13,8 @@ type Setting struct {
 	Value any    // an int, for aux 0 or 1; a float64 for dropout
 }
 
-// Settings lists every option of a model as New would take o, those that have a name of the model's own first. Its errors are those of New, except about options that do not go together and images
-// that are too small.
+// Settings lists every option of a model as New would take o, those that have a name of the model's own first. Its errors are those of New, except about options that do not go together
+// and images that are too small.
 func Settings(name string, o Options) ([]Setting, error) {
 	m, err := find(name)
 	if err != nil {

@@ -81,8 +81,8 @@ func torchvisionStates(t *testing.T) map[string][]string {
 	return states
 }
 
-// One of each family gives the outputs, gradients and running statistics that torchvision's does. Both compute in float64, where rounding does not hide a mistake: in float32 the gradients of a network
-// of 50 norms agree to two digits.
+// One of each family gives the outputs, gradients and running statistics that torchvision's does. Both compute in float64, where rounding does not hide a mistake: in float32 the
+// gradients of a network of 50 norms agree to two digits.
 func TestParityWithTorchvision(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(torchvision, "cases.json"))
 	if err != nil {
