@@ -1,4 +1,5 @@
-// Package models makes well-known networks by name, as nn.Sequential. It holds no weights: parameters are declared, and allocated by whoever runs the model.
+// Package models makes well-known networks by name, as nn.Sequential. It holds no weights: parameters are declared, and allocated by whoever runs the model. Networks that torchvision has
+// name their parameters and buffers as it does, so that its weights fit.
 package models
 
 import (
@@ -30,15 +31,18 @@ type Info struct {
 
 type model struct {
 	Info
+	also    []string // other names that are understood
 	own     []alias
 	dropout bool                                  // has the option
+	aux     bool                                  // likewise
+	least   int                                   // the smallest Size; 0 is any
 	build   func(Options) (*nn.Sequential, error) // of complete options
 }
 
 // registry lists the models in the order of Names.
-var registry = slices.Concat(mlps, cifarResNets, resNets, amoebaNets, unets, gpts)
+var registry = slices.Concat(mlps, cifarResNets, resNets, preActResNets, vggs, denseNets, inceptions, googleNets, amoebaNets, unets, gpts)
 
-// Names lists the models.
+// Names lists the models, each by the one name that Describe gives.
 func Names() []string {
 	names := make([]string, len(registry))
 	for i, m := range registry {
@@ -67,11 +71,14 @@ func New(name string, o Options) (*nn.Sequential, error) {
 	if err := m.complete(&o); err != nil {
 		return nil, err
 	}
+	if o.Size < m.least {
+		return nil, fmt.Errorf("models: %s: size is %d; it must be at least %d, or nothing is left of the image on the way", m.Name, o.Size, m.least)
+	}
 	return m.build(o)
 }
 
 func find(name string) (model, error) {
-	i := slices.IndexFunc(registry, func(m model) bool { return m.Name == name })
+	i := slices.IndexFunc(registry, func(m model) bool { return m.Name == name || slices.Contains(m.also, name) })
 	if i < 0 {
 		return model{}, fmt.Errorf("models: no model %q; there are %s", name, strings.Join(Names(), ", "))
 	}

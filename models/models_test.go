@@ -32,6 +32,26 @@ func TestSizes(t *testing.T) {
 		{"resnet50", 25557032, 320, 183, "fc"},
 		{"resnet101", 44549160, 626, 370, "fc"}, // torchgpipe's benchmark divides as many layers
 		{"resnet152", 60192808, 932, 557, "fc"},
+		{"resnet200", 64673832, 1220, 733, "fc"},
+		{"resnet1001", 163401498, 0, 339, "fc"}, // 623 MiB and 339 layers in the measurements of rotor's authors
+		{"resnext50_32x4d", 25028904, 320, 183, "fc"},
+		{"resnext101_32x8d", 88791336, 626, 370, "fc"},
+		{"wide_resnet50_2", 68883240, 320, 183, "fc"},
+		{"wide_resnet101_2", 126886696, 626, 370, "fc"},
+		{"vgg11", 132863336, 22, 30, "classifier.6"},
+		{"vgg11_bn", 132868840, 62, 38, "classifier.6"},
+		{"vgg13", 133047848, 26, 34, "classifier.6"},
+		{"vgg13_bn", 133053736, 76, 44, "classifier.6"},
+		{"vgg16", 138357544, 32, 40, "classifier.6"},
+		{"vgg16_bn", 138365992, 97, 53, "classifier.6"},
+		{"vgg19", 143667240, 38, 46, "classifier.6"},
+		{"vgg19_bn", 143678248, 118, 62, "classifier.6"},
+		{"densenet121", 7978856, 727, 79, "classifier"}, // 58 dense layers
+		{"densenet161", 28681000, 967, 99, "classifier"},
+		{"densenet169", 14149480, 1015, 103, "classifier"},
+		{"densenet201", 20013928, 1207, 119, "classifier"},
+		{"inception_v3", 23834568, 566, 32, "fc"}, // three layers for each of five convolutions, two pools, eleven blocks, four at the end
+		{"googlenet", 6624904, 344, 26, "fc"},
 		// Blocks have 12 width^2 + 13 width; the head's weight is the tokens' embedding.
 		{"gpt", 256*128 + 128*128 + 4*(12*128*128+13*128) + 2*128, 0, 6, "head"},
 	} {
@@ -147,6 +167,14 @@ func TestOptions(t *testing.T) {
 		{"groups that are not equal", "amoebanetd", models.Options{Depth: 17}, "amoebanetd: L is 17; it must be a multiple of 3"},
 		{"an eighth of a channel", "amoebanetd", models.Options{Width: 100}, "amoebanetd: D is 100; it must be a multiple of 8"},
 		{"images that cannot be halved five times", "amoebanetd", models.Options{Size: 28}, "amoebanetd: size is 28; it must be a multiple of 32"},
+		{"an image that is halved too often", "vgg11", models.Options{Size: 31}, "vgg11: size is 31; it must be at least 32"},
+		{"an image that the last transition would leave nothing of", "densenet121", models.Options{Size: 28}, "densenet121: size is 28; it must be at least 29"},
+		{"auxiliary classifiers where there are none", "resnet18", models.Options{Aux: true}, "resnet18 has no option Aux; it has Classes, Channels, Size"},
+		{"an option that two models have", "googlenet", models.Options{Width: 8}, "googlenet has no option Width; it has Classes, Channels, Size, Dropout, Aux"},
+		{"an image that convolutions without padding use up", "inception_v3", models.Options{Size: 74}, "inception_v3: size is 74; it must be at least 75"},
+		{"an image too small for the auxiliary classifier", "inception_v3", models.Options{Size: 298, Aux: true}, "inception_v3: size is 298 with Aux; it must be at least 299"},
+		{"an image without a window for the third pool", "googlenet", models.Options{Size: 14, Aux: true}, "googlenet: size is 14; it must be at least 15"},
+		{"the smallest image", "vgg16_bn", models.Options{Size: 32, NoDropout: true}, ""},
 		{"everything dropped", "mlp", models.Options{Dropout: 1}, "mlp: Dropout is 1; it must be at least 0 and below 1"},
 		{"heads that do not divide", "gpt", models.Options{Width: 30}, "Width is 30, which 4 Heads do not divide"},
 		{"fashion-mnist", "resnet20", models.Options{Classes: 10, Channels: 1, Size: 28}, ""},
@@ -182,6 +210,24 @@ func TestDescribe(t *testing.T) {
 		info.Input[0] = 99
 		if again, _ := models.Describe(name); again.Input[0] == 99 {
 			t.Errorf("%s: the caller changed the registry", name)
+		}
+	}
+}
+
+func TestOtherNames(t *testing.T) {
+	for other, name := range map[string]string{
+		"resnext50": "resnext50_32x4d", "resnext101": "resnext101_32x8d", "wide_resnet50": "wide_resnet50_2", "wide_resnet101": "wide_resnet101_2",
+	} {
+		info, err := models.Describe(other)
+		if err != nil || info.Name != name {
+			t.Errorf("%s is %q, %v, want %s", other, info.Name, err, name)
+			continue
+		}
+		if got, want := nn.Count(build(t, other, models.Options{})), nn.Count(build(t, name, models.Options{})); got != want {
+			t.Errorf("%s has %d parameters, %s has %d", other, got, name, want)
+		}
+		if slices.Contains(models.Names(), other) {
+			t.Errorf("%s is listed beside %s", other, name)
 		}
 	}
 }

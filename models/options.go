@@ -8,16 +8,20 @@ import (
 // Options configures a model. A zero is the model's default; an option that the model does not have must be left at zero. Brackets give the name that a model has of its own for
 // an option, from its paper or benchmark; Set and Settings use it.
 type Options struct {
-	Classes      int     // number of outputs
-	Channels     int     // of the input image
-	Size         int     // height and width of the input image; networks that end in an average take others too
-	Width        int     // mlp: hidden units; resnet20 to resnet56: channels of the first group; gpt: length of a token's vector; unet [C]: channels of the first level; amoebanetd [D]: filters
-	Depth        int     // mlp: hidden layers; gpt: blocks; unet: levels; amoebanetd [L]: normal cells, a multiple of 3
+	Classes  int // number of outputs
+	Channels int // of the input image
+	Size     int // height and width of the input image; networks that average before they end take others too
+	// Width is the number of mlp's hidden units, and of those in a vgg's classifier; the length of a token's vector in gpt; the channels of the first group of resnet20 to resnet56, and of the 3x3
+	// convolutions of that of resnet1001, of the first level of unet [C], and those that a layer of a densenet adds [growth]; the filters of amoebanetd [D].
+	Width int
+	// Depth is the number of mlp's hidden layers, of gpt's blocks, of the blocks of each group of resnet1001, of unet's levels, and of amoebanetd's normal cells [L], a multiple of 3.
+	Depth        int
 	Convolutions int     // unet [B]: in each level
 	Heads        int     // of attention; they must divide Width
 	Context      int     // longest sequence
 	Dropout      float64 // probability
 	NoDropout    bool    // a probability of zero, where the default is another
+	Aux          bool    // inception_v3, googlenet: with auxiliary classifiers; in training the model gives a tuple, its own logits first, for NewAuxiliaryLoss
 }
 
 // alias is a model's own name for an option.
@@ -52,6 +56,8 @@ func (m model) complete(o *Options) error {
 		}
 	}
 	switch {
+	case o.Aux && !m.aux:
+		return m.lacks("Aux")
 	case (o.Dropout != 0 || o.NoDropout) && !m.dropout:
 		return m.lacks("Dropout")
 	case o.Dropout != 0 && o.NoDropout:
@@ -76,6 +82,9 @@ func (m model) lacks(field string) error {
 	}
 	if m.dropout {
 		labels = append(labels, "Dropout")
+	}
+	if m.aux {
+		labels = append(labels, "Aux")
 	}
 	return fmt.Errorf("models: %s has no option %s; it has %s", m.Name, field, strings.Join(labels, ", "))
 }

@@ -6,33 +6,34 @@ import (
 )
 
 // A residual block (He et al. 2015, "Deep Residual Learning", figure 5) as a chain of layers, so that a partition may cut inside it: what nn.NewBasicBlock and nn.NewBottleneck compute, to
-// the bit, under the same names of parameters. Its input goes around the convolutions as the skip connection "identity".
+// the bit, under the same names of parameters; a bottleneck here may have groups and a middle of any width. Its input goes around the convolutions as the skip connection "identity".
 
 const identity = "identity"
 
 // basicBlock is identity, conv1, bn1, relu1, conv2, bn2, then downsample or add, and relu2.
 func basicBlock(in, out, stride int64) *nn.Sequential {
 	s := nn.NewSequential().Add(identity, newStash(identity))
-	convolve(s, "1", in, out, 3, stride)
+	convolve(s, "1", in, out, 3, nn.Conv2dConfig{Stride: nn.Square(stride)})
 	s.Add("relu1", nn.NewReLUInPlace())
-	convolve(s, "2", out, out, 3, 1)
+	convolve(s, "2", out, out, 3, nn.Conv2dConfig{})
 	return join(s, in, out, stride).Add("relu2", nn.NewReLUInPlace())
 }
 
-// bottleneck is identity, conv1, bn1, relu1, conv2, bn2, relu2, conv3, bn3, then downsample or add, and relu3.
-func bottleneck(in, width, stride int64) *nn.Sequential {
-	out := nn.BottleneckExpansion * width
+// bottleneck is identity, conv1, bn1, relu1, conv2, bn2, relu2, conv3, bn3, then downsample or add, and relu3; conv2, between middle channels, has the groups.
+func bottleneck(in, middle, out, groups, stride int64) *nn.Sequential {
 	s := nn.NewSequential().Add(identity, newStash(identity))
-	convolve(s, "1", in, width, 1, 1)
+	convolve(s, "1", in, middle, 1, nn.Conv2dConfig{})
 	s.Add("relu1", nn.NewReLUInPlace())
-	convolve(s, "2", width, width, 3, stride)
+	convolve(s, "2", middle, middle, 3, nn.Conv2dConfig{Stride: nn.Square(stride), Groups: groups})
 	s.Add("relu2", nn.NewReLUInPlace())
-	convolve(s, "3", width, out, 1, 1)
+	convolve(s, "3", middle, out, 1, nn.Conv2dConfig{})
 	return join(s, in, out, stride).Add("relu3", nn.NewReLUInPlace())
 }
 
-func convolve(s *nn.Sequential, number string, in, out, kernel, stride int64) {
-	s.Add("conv"+number, nn.NewConv2d(in, out, nn.Square(kernel), nn.Conv2dConfig{Stride: nn.Square(stride), Padding: nn.Square(kernel / 2), NoBias: true})).
+// convolve adds a convolution, padded so that stride 1 keeps the size, and its norm.
+func convolve(s *nn.Sequential, number string, in, out, kernel int64, o nn.Conv2dConfig) {
+	o.Padding, o.NoBias = nn.Square(kernel/2), true
+	s.Add("conv"+number, nn.NewConv2d(in, out, nn.Square(kernel), o)).
 		Add("bn"+number, nn.NewBatchNorm2d(out, nn.BatchNormConfig{}))
 }
 

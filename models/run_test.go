@@ -22,6 +22,12 @@ var small = []struct {
 	{"resnet56", models.Options{Classes: 7, Width: 4}},
 	{"resnet18", models.Options{Classes: 5}},
 	{"resnet50", models.Options{Classes: 5}},
+	{"resnext50_32x4d", models.Options{Classes: 5}},
+	{"resnet1001", models.Options{Width: 4, Depth: 2}},
+	{"vgg11_bn", models.Options{Classes: 5, Width: 16, Dropout: 0.3}},
+	{"densenet121", models.Options{Classes: 5, Width: 8, Dropout: 0.2}},
+	{"inception_v3", models.Options{Classes: 5, Size: 75}},
+	{"googlenet", models.Options{Classes: 5}},
 	{"gpt", models.Options{Width: 8, Heads: 2, Context: 6, Depth: 2, Dropout: 0.2}},
 	{"unet", models.Options{Classes: 2, Convolutions: 2, Width: 4, Depth: 2, Size: 21}}, // 21, 10 and 5: the last level is filled up
 	{"amoebanetd", models.Options{Classes: 5, Width: 16, Depth: 3, Size: 64}},           // 8 filters are single channels, whose scale the next norm undoes
@@ -62,11 +68,16 @@ func TestForwardShapes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{})
 			o := map[string]models.Options{ // where the default wants large images, or is large
-				"mlp":        {Size: 28},
-				"amoebanetd": {Width: 16, Size: 64},
-				"unet":       {Width: 8, Size: 64},
+				"mlp":          {Size: 28},
+				"resnet1001":   {Depth: 1},
+				"inception_v3": {Size: 75},
+				"amoebanetd":   {Width: 16, Size: 64},
+				"unet":         {Width: 8, Size: 64},
 			}[name]
 			s := build(t, name, o)
+			for _, p := range nn.State(s) {
+				p.SetInit(nn.Zeros) // shapes do not depend on values, and drawing hundreds of millions takes its time
+			}
 			materialise(t, c, s)
 			x, want := input(t, c, name, o)
 			y := s.Forward(nn.NewCtx(c, nn.Config{}), x)
@@ -293,6 +304,28 @@ func TestInitialisation(t *testing.T) {
 	materialise(t, c, resnet)
 	check(resnet, "layer2.0.conv1.weight", 0.083333333) // sqrt(2 / (32 * 3 * 3))
 	check(resnet, "layer3.0.downsample.0.weight", 0.17677670)
+	vgg := build(t, "vgg11_bn", models.Options{Width: 64})
+	materialise(t, c, vgg)
+	check(vgg, "features.0.weight", 0.058925565) // sqrt(2 / (64 * 3 * 3))
+	check(vgg, "features.0.bias", 0)
+	check(vgg, "features.1.weight", 1)
+	check(vgg, "classifier.0.weight", 0.01)
+	check(vgg, "classifier.6.bias", 0)
+	dense := build(t, "densenet121", models.Options{})
+	materialise(t, c, dense)
+	check(dense, "features.conv0.weight", 0.11664237)                          // sqrt(2 / (3 * 7 * 7))
+	check(dense, "features.denseblock1.denselayer1.conv2.weight", 0.041666667) // sqrt(2 / (128 * 3 * 3))
+	check(dense, "classifier.bias", 0)
+	inception := build(t, "inception_v3", models.Options{Aux: true})
+	materialise(t, c, inception)
+	check(inception, "Conv2d_1a_3x3.conv.weight", 0.1)
+	check(inception, "Mixed_7c.branch3x3_2a.conv.weight", 0.1)
+	check(inception, "AuxLogits.conv1.conv.weight", 0.1)
+	check(inception, "AuxLogits.fc.weight", 0.001)
+	google := build(t, "googlenet", models.Options{})
+	materialise(t, c, google)
+	check(google, "inception4a.branch2.1.conv.weight", 0.01)
+	check(google, "fc.weight", 0.01)
 	gpt := build(t, "gpt", models.Options{})
 	materialise(t, c, gpt)
 	check(gpt, "embed.token.weight", 0.02)

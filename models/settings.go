@@ -10,10 +10,11 @@ import (
 // Setting is an option of a model and its value.
 type Setting struct {
 	Name  string // the model's own, such as "B" of unet, or else that of the field in Options in small letters
-	Value any    // an int; a float64 for dropout
+	Value any    // an int, for aux 0 or 1; a float64 for dropout
 }
 
-// Settings lists every option of a model as New would take o, those that have a name of the model's own first. Its errors are those of New, except about options that do not go together.
+// Settings lists every option of a model as New would take o, those that have a name of the model's own first. Its errors are those of New, except about options that do not go together
+// and images that are too small.
 func Settings(name string, o Options) ([]Setting, error) {
 	m, err := find(name)
 	if err != nil {
@@ -38,6 +39,9 @@ func (m model) settings(o Options) []Setting {
 	}
 	if m.dropout {
 		all = append(all, Setting{"dropout", o.Dropout})
+	}
+	if m.aux {
+		all = append(all, Setting{"aux", map[bool]int{true: 1}[o.Aux]})
 	}
 	return all
 }
@@ -80,6 +84,13 @@ func (m model) set(o *Options, assignment string) error {
 			return refuse("a number that is at least 0 and below 1")
 		}
 		o.Dropout, o.NoDropout = p, p == 0
+		return nil
+	}
+	if name == "aux" && m.aux {
+		if text != "0" && text != "1" {
+			return refuse("0 or 1")
+		}
+		o.Aux = text == "1"
 		return nil
 	}
 	for _, n := range o.numbers() {

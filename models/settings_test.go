@@ -25,6 +25,8 @@ func TestSet(t *testing.T) {
 		{"others stay", "resnet18", []string{"classes=10"}, models.Options{Channels: 1}, models.Options{Classes: 10, Channels: 1}},
 		{"the last one holds", "unet", []string{"B=1,B=2", "B=3"}, models.Options{Convolutions: 9}, models.Options{Convolutions: 3}},
 		{"some dropout", "unet", []string{"dropout=0,dropout=0.25"}, models.Options{}, models.Options{Dropout: 0.25}},
+		{"auxiliary classifiers", "googlenet", []string{"aux=1"}, models.Options{}, models.Options{Aux: true}},
+		{"none after all", "inception_v3", []string{"aux=1,dropout=0", "aux=0"}, models.Options{}, models.Options{NoDropout: true}},
 		{"no dropout, where the default is some", "unet", []string{"dropout=0.25,dropout=0"}, models.Options{}, models.Options{NoDropout: true}},
 	} {
 		o := row.from
@@ -57,6 +59,10 @@ func TestSetRefuses(t *testing.T) {
 		{"unet", "dropout=1", "dropout=1: want a number that is at least 0 and below 1" + unet},
 		{"unet", "dropout=NaN", "dropout=NaN: want a number that is at least 0 and below 1" + unet},
 		{"unet", "dropout=some", "dropout=some: want a number that is at least 0 and below 1" + unet},
+		{"googlenet", "aux=2", "aux=2: want 0 or 1; googlenet has classes=1000, channels=3, size=224, dropout=0.2, aux=0"},
+		{"googlenet", "aux=true", "aux=true: want 0 or 1; googlenet has"},
+		{"vgg11", "aux=1", "aux=1: want one of the model's options; vgg11 has classes=1000, channels=3, size=224, width=4096, dropout=0.5"},
+		{"densenet121", "width=8", "width=8: want one of the model's options; densenet121 has growth=32, classes=1000, channels=3, size=224, dropout=0"},
 		{"resnet18", "dropout=0", "dropout=0: want one of the model's options; resnet18 has classes=1000, channels=3, size=224"},
 	} {
 		before := models.Options{Classes: 7}
@@ -71,6 +77,11 @@ func TestSetRefuses(t *testing.T) {
 func TestSettings(t *testing.T) {
 	got, err := models.Settings("unet", models.Options{Convolutions: 11, NoDropout: true})
 	want := []models.Setting{{"B", 11}, {"C", 72}, {"classes", 1}, {"channels", 3}, {"size", 192}, {"depth", 5}, {"dropout", 0.0}}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	got, err = models.Settings("inception_v3", models.Options{Aux: true})
+	want = []models.Setting{{"classes", 1000}, {"channels", 3}, {"size", 299}, {"dropout", 0.5}, {"aux", 1}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}
@@ -97,9 +108,12 @@ func TestSettingsAreAssignments(t *testing.T) {
 		var want []models.Setting
 		for _, s := range defaults {
 			if rapid.Bool().Draw(t, "given") {
-				if s.Name == "dropout" {
+				switch s.Name {
+				case "dropout":
 					s.Value = rapid.Float64Range(0, 0.999).Draw(t, s.Name)
-				} else {
+				case "aux":
+					s.Value = rapid.IntRange(0, 1).Draw(t, s.Name)
+				default:
 					s.Value = rapid.IntRange(1, 1024).Draw(t, s.Name)
 				}
 				assignments = append(assignments, fmt.Sprintf("%s=%v", s.Name, s.Value))

@@ -290,7 +290,8 @@ func (j *job) openLoop(_ context.Context, stderr io.Writer) (err error) {
 	if l.Loader, err = data.NewLoader(j.training, config); err != nil {
 		return err
 	}
-	l.Pipe, l.Loss, l.Schedule = j.pipe, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), j.schedule
+	const auxiliary = 0.3 // weight of auxiliary classifiers, where the model has some
+	l.Pipe, l.Loss, l.Schedule = j.pipe, models.NewAuxiliaryLoss(nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), auxiliary), j.schedule
 	l.ClipNorm, l.Steps, l.Epochs = j.clipNorm, j.steps, j.epochs
 	l.OnStep = []train.Hook{j.trace.hook(j.pipe, j.loop.Step)}
 	save := func() error { _, err := j.save(); return err }

@@ -243,3 +243,16 @@ func TestHelp(t *testing.T) {
 		}
 	}
 }
+
+// Auxiliary classifiers learn as well: their losses are in that of a step, and the network's own, whose weights and dropout they do not change, is in it as it is without them.
+func TestTrainsAuxiliaryClassifiers(t *testing.T) {
+	loss := func(aux string) float64 {
+		steps, _ := lines(t, must(t, "train", "--model", "googlenet", "--data", "synthetic", "--set", aux, "--batch", "8", "--stages", "2", "--chunks", "2", "--steps", "1", "--format", "json").stdout)
+		return steps[0].Loss
+	}
+	plain, aux := loss("aux=0"), loss("aux=1")
+	const ln10 = 2.302585 // what a classifier of ten that knows nothing loses, more or less
+	if got := (aux - plain) / 0.3; got < ln10 || got > 4*ln10 {
+		t.Errorf("a step's loss is %v without and %v with two auxiliary classifiers", plain, aux)
+	}
+}

@@ -1,0 +1,118 @@
+package models
+
+import (
+	"penstock/nn"
+	"penstock/torch"
+)
+
+// Auxiliary classifiers read an activation on the way and learn beside the network's own, in training (Szegedy et al. 2015, "Going Deeper with Convolutions", section 5). One hands its
+// logits on as a skip connection to the network's last layer, so that nothing between them is concerned, and a pipe sends them straight to its last stage.
+
+// auxiliary is an auxiliary classifier: it gives its input.
+type auxiliary struct {
+	nn.Base
+	skip   string
+	layers []nn.Layer
+}
+
+func newAuxiliary(skip string) *auxiliary {
+	a := &auxiliary{skip: skip}
+	a.Stashes(skip)
+	return a
+}
+
+func (a *auxiliary) add(name string, l nn.Layer) *auxiliary {
+	a.Child(name, l)
+	a.layers = append(a.layers, l)
+	return a
+}
+
+func (a *auxiliary) filter(f filter, in int64) *auxiliary {
+	return a.add(f.name, f.unit(in, true))
+}
+
+// Forward returns x. In evaluation the classifier does nothing.
+func (a *auxiliary) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	if !c.Training {
+		c.Stash(a.skip, nil)
+		return x
+	}
+	mark := c.Mark()
+	c.Stash(a.skip, c.Run(x, a.layers...))
+	c.Release(mark)
+	return x
+}
+
+// inceptionAuxiliary is that of Inception v3.
+func inceptionAuxiliary(in, classes int64) *auxiliary {
+	return newAuxiliary("AuxLogits").
+		add("pool", nn.NewAvgPool2d(nn.Square(5), nn.AvgPool2dConfig{Stride: nn.Square(3)})).
+		filter(conv("conv0", 128, 1, 1), in).
+		filter(filter{name: "conv1", out: 768, size: nn.Square(5), unpadded: true}, 128).
+		add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
+		add("flatten", nn.NewFlatten(1, -1)).
+		add("fc", nn.NewLinear(768, classes))
+}
+
+// googleAuxiliary is one of GoogLeNet's.
+func googleAuxiliary(in, classes int64, skip string, noDropout bool) *auxiliary {
+	const channels, side, hidden = 128, 4, 1024
+	a := newAuxiliary(skip).
+		add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(side))).
+		filter(conv("conv", channels, 1, 1), in).
+		add("flatten", nn.NewFlatten(1, -1)).
+		add("fc1", nn.NewLinear(channels*side*side, hidden)).
+		add("relu", nn.NewReLUInPlace())
+	if !noDropout {
+		a.add("dropout", nn.NewDropout(0.7))
+	}
+	return a.add("fc2", nn.NewLinear(hidden, classes))
+}
+
+// outputs makes the network's tuple: its own logits, and in training those of its auxiliary classifiers.
+type outputs struct {
+	nn.Base
+	auxiliaries []string
+}
+
+func newOutputs(auxiliaries ...string) *outputs {
+	l := &outputs{auxiliaries: auxiliaries}
+	l.Pops(auxiliaries...)
+	return l
+}
+
+// ForwardTuple appends the auxiliary classifiers' logits, [N, classes] each.
+func (l *outputs) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	ys := []*torch.Tensor{xs[0]}
+	for _, name := range l.auxiliaries {
+		if y := c.Pop(name); y != nil {
+			ys = append(ys, y)
+		}
+	}
+	return ys
+}
+
+// NewAuxiliaryLoss is a loss for networks with auxiliary classifiers (Options.Aux): that of the network's own logits, and weight times that of each classifier's, against one target. In
+// evaluation there are none. GoogLeNet's authors weigh by 0.3.
+func NewAuxiliaryLoss(loss nn.Loss, weight float64) nn.Loss {
+	return nn.LossOfTuples(&auxiliaryLoss{loss, weight})
+}
+
+type auxiliaryLoss struct {
+	loss   nn.Loss
+	weight float64
+}
+
+// ForwardTuple takes the logits, the network's own first.
+func (l *auxiliaryLoss) ForwardTuple(c *nn.Ctx, logits, targets []*torch.Tensor) *torch.Tensor {
+	mark := c.Mark()
+	sum := nn.RunLoss(c, l.loss, logits[:1], targets)
+	for i := 1; i < len(logits); i++ {
+		sum = c.AddScaled(sum, nn.RunLoss(c, l.loss, logits[i:i+1], targets), l.weight)
+		c.Release(mark, sum)
+	}
+	return sum
+}
+
+// Reduction is that of the loss.
+func (l *auxiliaryLoss) Reduction() torch.Reduction { return l.loss.Reduction() }

@@ -1,0 +1,97 @@
+package models_test
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"slices"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/models"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/torch"
+)
+
+// With auxiliary classifiers a network gives their logits as well, in training; in evaluation it computes what it does without them.
+func TestAuxiliaryClassifiersSpeakInTraining(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	o := models.Options{Classes: 5, NoDropout: true}
+	plain := build(t, "googlenet", o)
+	materialise(t, c, plain)
+	o.Aux = true
+	aux := build(t, "googlenet", o)
+	materialise(t, c, aux)
+	x, want := input(t, c, "googlenet", o)
+
+	ys := aux.ForwardTuple(nn.NewCtx(c, nn.Config{}), []*torch.Tensor{x})
+	if len(ys) != 1 {
+		t.Fatalf("%d tensors in evaluation, want 1", len(ys))
+	}
+	if y := plain.Forward(nn.NewCtx(c, nn.Config{}), x); !bytes.Equal(torch.Bytes(ys[0]), torch.Bytes(y)) {
+		t.Error("in evaluation the output is not that of the network without auxiliary classifiers")
+	}
+	ys = aux.ForwardTuple(training(c), []*torch.Tensor{x})
+	if len(ys) != 3 {
+		t.Fatalf("%d tensors in training, want 3", len(ys))
+	}
+	for _, y := range ys {
+		if !slices.Equal(y.Shape(), want) {
+			t.Errorf("got %v, want %v", y, want)
+		}
+	}
+}
+
+// A pipe hands the logits of the auxiliary classifiers past the stages between, and none in evaluation.
+func TestAuxiliaryClassifiersInAPipe(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	s := build(t, "googlenet", models.Options{Classes: 5, Aux: true})
+	defer nn.Free(s)
+	n := len(s.Layers())
+	p, err := pipe.New(s, pipe.Config{Balance: []int{n - 12, 6, 6}, Chunks: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	x := c.Ones(torch.Float32, 4, 3, 32, 32)
+	for _, row := range []struct {
+		training bool
+		want     int
+	}{{false, 1}, {true, 3}} {
+		result, err := p.Infer(context.Background(), pipe.Batch{Input: x}, pipe.InferConfig{Training: row.training})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(result.Outputs) != row.want {
+			t.Errorf("training %v: %d tensors, want %d", row.training, len(result.Outputs), row.want)
+		}
+		for _, y := range result.Outputs {
+			if !slices.Equal(y.Shape(), []int64{4, 5}) {
+				t.Errorf("training %v: got %v, want [4 5]", row.training, y)
+			}
+			y.Free()
+		}
+	}
+}
+
+func TestAuxiliaryLoss(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	n := nn.NewCtx(c, nn.Config{})
+	plain := nn.NewMSELoss(nn.MSEConfig{Sum: true})
+	loss := models.NewAuxiliaryLoss(plain, 0.3)
+	if loss.Reduction() != torch.ReduceSum {
+		t.Errorf("the reduction is %v, that of the loss is a sum", loss.Reduction())
+	}
+	target := torch.From(c, []float32{0, 0})
+	ys := []*torch.Tensor{torch.From(c, []float32{1, 2}), torch.From(c, []float32{3, 0}), torch.From(c, []float32{0, 1})}
+	for _, row := range []struct {
+		outputs int
+		want    float64
+	}{{1, 5}, {2, 5 + 0.3*9}, {3, 5 + 0.3*9 + 0.3*1}} {
+		got := float64(torch.Item[float32](nn.RunLoss(n, loss, ys[:row.outputs], []*torch.Tensor{target})))
+		if math.Abs(got-row.want) > 1e-5 {
+			t.Errorf("%d outputs: got %v, want %v", row.outputs, got, row.want)
+		}
+	}
+}

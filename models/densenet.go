@@ -1,0 +1,116 @@
+package models
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"penstock/nn"
+	"penstock/torch"
+)
+
+// denseNets are the densely connected networks for ImageNet (Huang et al. 2017, "Densely Connected Convolutional Networks", table 1) with torchvision's names and parameters. growth is
+// the paper's k. Images are halved five times, the last three times rounded down, and averaged.
+var denseNets = []model{
+	denseNet("densenet121", 32, 6, 12, 24, 16),
+	denseNet("densenet161", 48, 6, 12, 36, 24),
+	denseNet("densenet169", 32, 6, 12, 32, 32),
+	denseNet("densenet201", 32, 6, 12, 48, 32),
+}
+
+func denseNet(name string, growth int, blocks ...int) model {
+	return model{
+		Info: Info{
+			Name: name, Summary: fmt.Sprintf("densely connected network for ImageNet, blocks of %v layers (Huang et al. 2017, table 1)", blocks),
+			Kind: Image, Input: []int64{3, 224, 224},
+			Defaults: Options{Classes: 1000, Channels: 3, Size: 224, Width: growth},
+		},
+		own:     []alias{{"growth", "Width"}},
+		dropout: true,
+		least:   29,
+		build:   func(o Options) (*nn.Sequential, error) { return buildDenseNet(blocks, o), nil },
+	}
+}
+
+// buildDenseNet is features.conv0, norm0, relu0 and pool0, dense layers, between blocks of them norm, relu, conv and pool, at last features.norm5, relu, avgpool, flatten, classifier.
+func buildDenseNet(blocks []int, o Options) *nn.Sequential {
+	growth := int64(o.Width)
+	channels := 2 * growth
+	features := nn.NewSequential().
+		Add("conv0", nn.NewConv2d(int64(o.Channels), channels, nn.Square(7), nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(3), NoBias: true})).
+		Add("norm0", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{})).
+		Add("relu0", nn.NewReLUInPlace()).
+		Add("pool0", nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
+	for i, n := range blocks {
+		block := nn.NewSequential()
+		for k := range n {
+			block.Add("denselayer"+strconv.Itoa(k+1), newDenseLayer(channels, growth, o.Dropout))
+			channels += growth
+		}
+		features.Add("denseblock"+strconv.Itoa(i+1), block)
+		if i == len(blocks)-1 {
+			break
+		}
+		features.Add("transition"+strconv.Itoa(i+1), nn.NewSequential().
+			Add("norm", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{})).
+			Add("relu", nn.NewReLUInPlace()).
+			Add("conv", nn.NewConv2d(channels, channels/2, nn.Square(1), nn.Conv2dConfig{NoBias: true})).
+			Add("pool", nn.NewAvgPool2d(nn.Square(2), nn.AvgPool2dConfig{})))
+		channels /= 2
+	}
+	features.Add("norm5", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{}))
+	return denseInit(nn.NewSequential().
+		Add("features", features).
+		Add("relu", nn.NewReLUInPlace()).
+		Add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
+		Add("flatten", nn.NewFlatten(1, -1)).
+		Add("classifier", nn.NewLinear(channels, int64(o.Classes))))
+}
+
+// denseInit starts convolutions as He et al. 2015 ("Delving Deep into Rectifiers", eq. 10, counted over inputs), and the classifier's bias at zero, as torchvision does.
+func denseInit(s *nn.Sequential) *nn.Sequential {
+	for _, p := range nn.Params(s) {
+		switch shape := p.Shape(); {
+		case len(shape) == 4:
+			p.SetInit(nn.Normal(math.Sqrt(2 / float64(p.Numel()/shape[0]))))
+		case strings.HasSuffix(p.Name, "bias"):
+			p.SetInit(nn.Zeros)
+		}
+	}
+	return s
+}
+
+// denseLayer appends channels: [N, in, H, W] to [N, in + growth, H, W]. All that a block has made so far goes from layer to layer as one tensor, so that a partition may cut between any
+// two: the first norm of each layer needs it in one piece for its gradient anyway.
+type denseLayer struct {
+	nn.Base
+	layers []nn.Layer
+}
+
+// newDenseLayer is norm1, relu1, conv1 (1x1, to four times the growth), norm2, relu2, conv2 (3x3), and drop with a probability.
+func newDenseLayer(in, growth int64, dropout float64) *denseLayer {
+	l, middle := &denseLayer{}, 4*growth
+	add := func(name string, layer nn.Layer) {
+		l.Child(name, layer)
+		l.layers = append(l.layers, layer)
+	}
+	add("norm1", nn.NewBatchNorm2d(in, nn.BatchNormConfig{}))
+	add("relu1", nn.NewReLUInPlace())
+	add("conv1", nn.NewConv2d(in, middle, nn.Square(1), nn.Conv2dConfig{NoBias: true}))
+	add("norm2", nn.NewBatchNorm2d(middle, nn.BatchNormConfig{}))
+	add("relu2", nn.NewReLUInPlace())
+	add("conv2", nn.NewConv2d(middle, growth, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1), NoBias: true}))
+	if dropout > 0 {
+		add("drop", nn.NewDropout(dropout))
+	}
+	return l
+}
+
+// Forward is aten::cat of x and what the layers make of it.
+func (l *denseLayer) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	mark := c.Mark()
+	y := c.Cat([]*torch.Tensor{x, c.Run(x, l.layers...)}, 1)
+	c.Release(mark, y)
+	return y
+}

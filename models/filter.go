@@ -1,0 +1,65 @@
+package models
+
+import "penstock/nn"
+
+// filter is a convolution without a bias, a norm and a ReLU: torchvision's BasicConv2d.
+type filter struct {
+	name     string // a dot in it is for torchvision's names
+	out      int64
+	size     nn.Pair
+	stride   int64 // 0 is 1
+	unpadded bool  // else padded so that stride 1 keeps the size of the image
+}
+
+// conv is a filter of stride 1 that keeps the size.
+func conv(name string, out, height, width int64) filter {
+	return filter{name: name, out: out, size: nn.Pair{height, width}}
+}
+
+// halve is a filter of 3x3 that halves the size, and leaves off what does not fill a window.
+func halve(name string, out int64) filter {
+	return filter{name: name, out: out, size: nn.Square(3), stride: 2, unpadded: true}
+}
+
+func (f filter) conv(in int64) nn.Layer {
+	o := nn.Conv2dConfig{Stride: nn.Square(max(f.stride, 1)), NoBias: true}
+	if !f.unpadded {
+		o.Padding = nn.Pair{f.size[0] / 2, f.size[1] / 2}
+	}
+	return nn.NewConv2d(in, f.out, f.size, o)
+}
+
+func (f filter) norm() nn.Layer { return nn.NewBatchNorm2d(f.out, nn.BatchNormConfig{Eps: 0.001}) }
+
+// unit is the filter as one layer, with its ReLU or without.
+func (f filter) unit(in int64, relu bool) *unit {
+	u := new(unit).add("conv", f.conv(in)).add("bn", f.norm())
+	if relu {
+		u.add("relu", nn.NewReLUInPlace())
+	}
+	return u
+}
+
+// open is the filter as three layers, for a partition to cut between.
+func (f filter) open(in int64) *nn.Sequential {
+	return nn.NewSequential().Add("conv", f.conv(in)).Add("bn", f.norm()).Add("relu", nn.NewReLUInPlace())
+}
+
+// inceptionNet is a network that grows by filters, blocks and other layers.
+type inceptionNet struct {
+	*nn.Sequential
+	channels int64 // so far
+}
+
+func (s *inceptionNet) filters(filters ...filter) {
+	for _, f := range filters {
+		s.Add(f.name, f.open(s.channels))
+		s.channels = f.out
+	}
+}
+
+func (s *inceptionNet) mixed(name string, arms ...arm) {
+	l := newMixed(s.channels, arms...)
+	s.Add(name, l)
+	s.channels = l.out
+}

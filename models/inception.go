@@ -1,0 +1,124 @@
+package models
+
+import (
+	"fmt"
+
+	"penstock/nn"
+)
+
+// inceptions has Inception v3 (Szegedy et al. 2016, "Rethinking the Inception Architecture for Computer Vision") with torchvision's names and parameters. Convolutions of the stem and
+// blocks that reduce the size are not padded, so images are at least 75x75; with the auxiliary classifier, which pools and convolves 17x17 at the default size, they are at least
+// 299x299.
+var inceptions = []model{{
+	Info: Info{
+		Name: "inception_v3", Summary: "Inception v3 for ImageNet (Szegedy et al. 2016), images from 75x75",
+		Kind: Image, Input: []int64{3, 299, 299},
+		Defaults: Options{Classes: 1000, Channels: 3, Size: 299, Dropout: 0.5},
+	},
+	dropout: true,
+	aux:     true,
+	least:   75,
+	build:   inceptionV3,
+}}
+
+func inceptionV3(o Options) (*nn.Sequential, error) {
+	const least = 299
+	if o.Aux && o.Size < least {
+		return nil, fmt.Errorf("models: inception_v3: size is %d with Aux; it must be at least %d, as the auxiliary classifier needs 17x17 pixels where it reads", o.Size, least)
+	}
+	s := &inceptionNet{nn.NewSequential(), int64(o.Channels)}
+	pool := func(name string) {
+		s.Add(name, nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)}))
+	}
+	s.filters(halve("Conv2d_1a_3x3", 32), filter{name: "Conv2d_2a_3x3", out: 32, size: nn.Square(3), unpadded: true}, conv("Conv2d_2b_3x3", 64, 3, 3))
+	pool("maxpool1")
+	s.filters(conv("Conv2d_3b_1x1", 80, 1, 1), filter{name: "Conv2d_4a_3x3", out: 192, size: nn.Square(3), unpadded: true})
+	pool("maxpool2")
+	s.mixed("Mixed_5b", inceptionA(32)...)
+	s.mixed("Mixed_5c", inceptionA(64)...)
+	s.mixed("Mixed_5d", inceptionA(64)...)
+	s.mixed("Mixed_6a", inceptionB()...)
+	s.mixed("Mixed_6b", inceptionC(128)...)
+	s.mixed("Mixed_6c", inceptionC(160)...)
+	s.mixed("Mixed_6d", inceptionC(160)...)
+	s.mixed("Mixed_6e", inceptionC(192)...)
+	if o.Aux {
+		s.Add("AuxLogits", inceptionAuxiliary(s.channels, int64(o.Classes)))
+	}
+	s.mixed("Mixed_7a", inceptionD()...)
+	s.mixed("Mixed_7b", inceptionE()...)
+	s.mixed("Mixed_7c", inceptionE()...)
+	s.Add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
+		Add("dropout", nn.NewDropout(o.Dropout)).
+		Add("flatten", nn.NewFlatten(1, -1)).
+		Add("fc", nn.NewLinear(s.channels, int64(o.Classes)))
+	if o.Aux {
+		s.Add("outputs", nn.Tuple(newOutputs("AuxLogits")))
+	}
+	return inceptionInit(s.Sequential, 0.1), nil
+}
+
+// The blocks, as torchvision names them: A to 35x35 pixels at the default size, C to 17x17 and E to 8x8, each side by side with a pool; B and D lead from one size to the next.
+
+func inceptionA(pool int64) []arm {
+	return []arm{
+		path(conv("branch1x1", 64, 1, 1)),
+		path(conv("branch5x5_1", 48, 1, 1), conv("branch5x5_2", 64, 5, 5)),
+		path(conv("branch3x3dbl_1", 64, 1, 1), conv("branch3x3dbl_2", 96, 3, 3), conv("branch3x3dbl_3", 96, 3, 3)),
+		pooled(surroundings(), conv("branch_pool", pool, 1, 1)),
+	}
+}
+
+func inceptionB() []arm {
+	return []arm{
+		path(halve("branch3x3", 384)),
+		path(conv("branch3x3dbl_1", 64, 1, 1), conv("branch3x3dbl_2", 96, 3, 3), halve("branch3x3dbl_3", 96)),
+		pooled(nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)})),
+	}
+}
+
+func inceptionC(middle int64) []arm {
+	return []arm{
+		path(conv("branch1x1", 192, 1, 1)),
+		path(conv("branch7x7_1", middle, 1, 1), conv("branch7x7_2", middle, 1, 7), conv("branch7x7_3", 192, 7, 1)),
+		path(conv("branch7x7dbl_1", middle, 1, 1), conv("branch7x7dbl_2", middle, 7, 1), conv("branch7x7dbl_3", middle, 1, 7),
+			conv("branch7x7dbl_4", middle, 7, 1), conv("branch7x7dbl_5", 192, 1, 7)),
+		pooled(surroundings(), conv("branch_pool", 192, 1, 1)),
+	}
+}
+
+func inceptionD() []arm {
+	return []arm{
+		path(conv("branch3x3_1", 192, 1, 1), halve("branch3x3_2", 320)),
+		path(conv("branch7x7x3_1", 192, 1, 1), conv("branch7x7x3_2", 192, 1, 7), conv("branch7x7x3_3", 192, 7, 1), halve("branch7x7x3_4", 192)),
+		pooled(nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)})),
+	}
+}
+
+func inceptionE() []arm {
+	return []arm{
+		path(conv("branch1x1", 320, 1, 1)),
+		path(conv("branch3x3_1", 384, 1, 1)).fork(conv("branch3x3_2a", 384, 1, 3), conv("branch3x3_2b", 384, 3, 1)),
+		path(conv("branch3x3dbl_1", 448, 1, 1), conv("branch3x3dbl_2", 384, 3, 3)).fork(conv("branch3x3dbl_3a", 384, 1, 3), conv("branch3x3dbl_3b", 384, 3, 1)),
+		pooled(surroundings(), conv("branch_pool", 192, 1, 1)),
+	}
+}
+
+// surroundings averages the 3x3 pixels around each, zeros beyond the edge.
+func surroundings() nn.Layer {
+	return nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
+}
+
+// inceptionInit draws all weights of convolutions and linear layers with one deviation, and those of the auxiliary classifier's last layer with a hundredth of Inception v3's.
+// torchvision cuts the distribution off at 2, twenty deviations away, which no weight reaches.
+func inceptionInit(s *nn.Sequential, deviation float64) *nn.Sequential {
+	for _, p := range nn.Params(s) {
+		switch {
+		case p.Name == "AuxLogits.fc.weight":
+			p.SetInit(nn.Normal(0.001))
+		case len(p.Shape()) > 1:
+			p.SetInit(nn.Normal(deviation))
+		}
+	}
+	return s
+}

@@ -1,0 +1,101 @@
+package models
+
+import (
+	"strconv"
+
+	"penstock/nn"
+	"penstock/torch"
+)
+
+// preActResNets has the residual network of 1001 layers for small images (He et al. 2016, "Identity Mappings in Deep Residual Networks", table 4): three groups of 111 bottlenecks whose
+// norms and ReLUs come before the convolutions. It is the longest chain that papers on rematerialisation measure (Beaumont et al. 2019, "Optimal checkpointing for heterogeneous
+// chains"), and is here as they have it: groups are four times as wide as the first paper's, and a shortcut that changes the shape has a norm of its own and no ReLU. The stem keeps the
+// size of the image, so a sample of 224x224 leaves 28 GiB for its backward.
+//
+// Each block is one layer, and each norm with its ReLU: 339 layers. Cut open, the blocks would be more than 3,000, which serves nobody.
+var preActResNets = []model{{
+	Info: Info{
+		Name: "resnet1001", Summary: "residual network for small images, 3 groups of depth pre-activated bottlenecks (He et al. 2016), 4 times as wide",
+		Kind: Image, Input: []int64{3, 32, 32},
+		Defaults: Options{Classes: 10, Channels: 3, Size: 32, Width: 64, Depth: 111},
+	},
+	build: func(o Options) (*nn.Sequential, error) { return preActResNet(o), nil },
+}}
+
+// preActResNet is conv1, bn1, layer1.0 to layer3.(depth-1), bn2, avgpool, flatten, fc.
+func preActResNet(o Options) *nn.Sequential {
+	in := int64(16)
+	s := nn.NewSequential().
+		Add("conv1", nn.NewConv2d(int64(o.Channels), in, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1), NoBias: true})).
+		Add("bn1", newNormReLU(in))
+	for g := range 3 {
+		width, group := int64(o.Width)<<g, nn.NewSequential()
+		for i := range o.Depth {
+			stride := int64(1)
+			if g > 0 && i == 0 {
+				stride = 2
+			}
+			group.Add(strconv.Itoa(i), newPreActBottleneck(in, width, stride))
+			in = nn.BottleneckExpansion * width
+		}
+		s.Add("layer"+strconv.Itoa(g+1), group)
+	}
+	s.Add("bn2", newNormReLU(in)).
+		Add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
+		Add("flatten", nn.NewFlatten(1, -1)).
+		Add("fc", nn.NewLinear(in, int64(o.Classes)))
+	return heInit(s)
+}
+
+// normReLU is a BatchNorm and a ReLU in one layer, which takes the memory of one tensor: a norm does not need its output for its gradient. Its parameters have the names of the norm's.
+type normReLU struct{ *nn.BatchNorm }
+
+func newNormReLU(channels int64) *normReLU {
+	return &normReLU{nn.NewBatchNorm2d(channels, nn.BatchNormConfig{})}
+}
+
+// Forward is aten::batch_norm, then aten::relu_.
+func (l *normReLU) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	return c.ReLU_(l.BatchNorm.Forward(c, x))
+}
+
+// preActBottleneck is x, or a projection of it, and convolutions of the activated x: [N, in, H, W] to [N, 4 width, H/stride, W/stride] rounded up.
+type preActBottleneck struct {
+	nn.Base
+	main       []nn.Layer
+	downsample *nn.Sequential // nil where the shape does not change
+}
+
+// newPreActBottleneck is bn1, conv1, bn2, conv2 and bn3, conv3, where a ReLU follows each norm; the stride is conv2's.
+func newPreActBottleneck(in, width, stride int64) *preActBottleneck {
+	l, out := &preActBottleneck{}, nn.BottleneckExpansion*width
+	l.step("1", in, width, 1, 1)
+	l.step("2", width, width, 3, stride)
+	l.step("3", width, out, 1, 1)
+	if in != out || stride != 1 {
+		l.downsample = nn.NewSequential(nn.NewBatchNorm2d(in, nn.BatchNormConfig{}),
+			nn.NewConv2d(in, out, nn.Square(1), nn.Conv2dConfig{Stride: nn.Square(stride), NoBias: true}))
+		l.Child("downsample", l.downsample)
+	}
+	return l
+}
+
+func (l *preActBottleneck) step(number string, in, out, kernel, stride int64) {
+	norm := newNormReLU(in)
+	conv := nn.NewConv2d(in, out, nn.Square(kernel), nn.Conv2dConfig{Stride: nn.Square(stride), Padding: nn.Square(kernel / 2), NoBias: true})
+	l.Child("bn"+number, norm)
+	l.Child("conv"+number, conv)
+	l.main = append(l.main, norm, conv)
+}
+
+// Forward adds the shortcut in place: a convolution does not need its output.
+func (l *preActBottleneck) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	mark := c.Mark()
+	y := c.Run(x, l.main...)
+	if l.downsample != nil {
+		x = c.Run(x, l.downsample)
+	}
+	c.Add_(y, x, 1)
+	c.Release(mark, y)
+	return y
+}
