@@ -48,7 +48,7 @@ func (f *balanceFlags) register(cmd *cobra.Command) {
 	s.StringVar(&f.by, "by", "time", "what is to be even: `time` of a micro-batch, or size in memory")
 	s.IntVar(&f.batch, "batch", 256, "`N` samples in a batch")
 	s.IntVar(&f.chunks, "chunks", 8, "`N` micro-batches of each batch")
-	s.StringVar(&f.policyName, "checkpoint", "except_last", "`POLICY` of recomputing activations: never, except_last or always; or a list with one for each stage")
+	s.StringVar(&f.policyName, "checkpoint", "except_last", "`POLICY` of recomputing activations: never, except_last, always or optimal; or a list with one for each stage")
 	s.BoolVar(&f.autocast, "autocast", false, "run forwards in bfloat16 where that is safe")
 	s.StringVar(&f.optimizerName, "optimizer", "sgd", "`NAME` of the optimizer, whose state counts by size: "+strings.Join(optim.Names(), ", "))
 	s.Float64Var(&f.momentum, "momentum", 0, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")

@@ -138,7 +138,7 @@ func (p *balancePlan) checkTraining() (err error) {
 	for word := range strings.SplitSeq(p.policyName, ",") {
 		policy, err := pipe.ParseCheckpoint(word)
 		if err != nil {
-			return badUsage("--checkpoint %q: want never, except_last or always, or a list with one for each stage", p.policyName)
+			return badUsage("--checkpoint %q: want never, except_last, always or optimal, or a list with one for each stage", p.policyName)
 		}
 		p.policy = append(p.policy, policy)
 	}

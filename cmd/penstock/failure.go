@@ -55,6 +55,7 @@ const (
 	roomForStep       = "more --chunks, --checkpoint always, more --stages, or a larger --memory-limit"
 	roomForStepAlways = "more --chunks, more --stages, or a larger --memory-limit" // with --checkpoint always already
 	roomForUpdate     = roomForModel
+	roomForPlan       = roomForModel
 	roomForTest       = "more --chunks, more --stages, or a larger --memory-limit"
 )
 
@@ -70,6 +71,23 @@ func (j *job) roomInStep(err error) string {
 		return roomForStepAlways
 	}
 	return roomForStep
+}
+
+// withLimit says in flags that a memory limit is too low. Other errors, and nil, stay as they are.
+func withLimit(err error) error {
+	var budget *pipe.BudgetError
+	var memory *train.MemoryError
+	at := func(stage int, least int64) string {
+		return fmt.Sprintf("stage %d cannot be trained within --memory-limit; the least that will do is --memory-limit %d (%s)", stage, least, formatBytes(least))
+	}
+	const instead = "; or use more --chunks, or more --stages"
+	switch {
+	case errors.As(err, &budget):
+		return &roomError{err, fmt.Sprintf("%s, which layer %q sets%s", at(budget.Stage, budget.Least), budget.Layer, instead)}
+	case errors.As(err, &memory):
+		return &roomError{err, at(memory.Stage, memory.Least) + ", which parameters, gradients, the optimizer's state and an update take; or use more --stages, or an --optimizer with less state"}
+	}
+	return withRoom(err, roomForPlan)
 }
 
 // withRoom adds to want of memory what helps, in flags and not in the words that the library has for its callers. Other errors, and nil, stay as they are.

@@ -63,7 +63,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	s.StringVar(&f.rawBalance, "balance", "", "`N,N,...` layers of each stage; left out, layers are timed and cut evenly")
 	s.StringVar(&f.rawDevices, "devices", "", "`LIST` of devices, one for each stage (default cpu:0,cpu:1,...)")
 	s.IntVar(&f.chunks, "chunks", 8, "`N` micro-batches of each batch")
-	s.StringVar(&f.policyName, "checkpoint", "except_last", "`POLICY` of recomputing activations to save memory: never, except_last or always; or a list with one for each stage")
+	s.StringVar(&f.policyName, "checkpoint", "except_last", "`POLICY` of recomputing activations to save memory: never, except_last, always, or optimal, which plans what is fastest within --memory-limit; or a list with one for each stage")
 	s.BoolVar(&f.deferred, "deferred-batch-norm", false, "move running statistics of batch norms once a batch, by all its rows, not once a micro-batch")
 	s.BoolVar(&f.autocast, "autocast", false, "run forwards in bfloat16 where that is safe; weights, gradients and optimizer stay float32")
 	s.IntVar(&f.threads, "threads", 1, fmt.Sprintf("`N` threads within an operator, on each stage, at most %d", pipe.MaxThreads))

@@ -38,7 +38,7 @@ type job struct {
 func openJob(ctx context.Context, p plan, stderr io.Writer) (*job, error) {
 	j := &job{plan: p}
 	for _, open := range []func(ctx context.Context, stderr io.Writer) error{
-		j.openData, j.planSteps, j.openStore, j.openTrace, j.limitMemory, j.findBalance, j.openPipe, j.openLoop,
+		j.openData, j.planSteps, j.openStore, j.openTrace, j.limitMemory, j.findBalance, j.openPipe, j.openLoop, j.planMemory,
 	} {
 		if err := open(ctx, stderr); err != nil {
 			return nil, errors.Join(err, j.close())
@@ -261,7 +261,7 @@ func numbers(balance []int) string {
 func (j *job) openPipe(context.Context, io.Writer) (err error) {
 	j.pipe, err = pipe.New(j.model, pipe.Config{
 		Balance: j.balance, Devices: j.devices, Chunks: j.chunks, Checkpoints: j.policy, Threads: j.threads, Seed: j.seed,
-		DeferredBatchNorm: j.deferred, Autocast: j.autocast,
+		DeferredBatchNorm: j.deferred, Autocast: j.autocast, Reserve: j.reserve(),
 	})
 	if err != nil {
 		return withRoom(err, roomForModel)

@@ -70,7 +70,7 @@ func (p *plan) checkNames() (err error) {
 	for _, word := range strings.Split(p.policyName, ",") {
 		policy, err := pipe.ParseCheckpoint(word)
 		if err != nil {
-			return badUsage("--checkpoint %q: want never, except_last or always, or a list with one for each stage", p.policyName)
+			return badUsage("--checkpoint %q: want never, except_last, always or optimal, or a list with one for each stage", p.policyName)
 		}
 		p.policy = append(p.policy, policy)
 	}
@@ -189,6 +189,16 @@ func (p *plan) checkDevices() error {
 		return badUsage("--devices %s: %d for %d stages; want one for each stage, or fewer stages", p.rawDevices, len(p.devices), p.stages)
 	}
 	p.devices = p.devices[:p.stages]
+	if slices.Contains(p.policy, pipe.Optimal) {
+		for i, d := range p.devices {
+			if slices.Contains(p.devices[:i], d) {
+				return badUsage("--devices %s: --checkpoint optimal plans the memory of a device for one stage; want each stage on its own", p.rawDevices)
+			}
+			if d.Kind != torch.KindCPU {
+				return badUsage("--devices %s: the memory of %v is not counted, and --checkpoint optimal plans it; want CPU devices, or another policy", p.rawDevices, d)
+			}
+		}
+	}
 	return nil
 }
 

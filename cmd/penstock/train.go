@@ -28,7 +28,8 @@ error ends between two steps, such as a closed stdout, saves as well; after an
 error in a step the last checkpoint is the one to go on from.`,
 		Example: `  penstock train --model resnet20 --data fashion-mnist --stages 2 --epochs 3 --out out/fashion
   penstock train --model gpt --data text --data-dir shakespeare.txt --optimizer adamw --steps 500
-  penstock train --model resnet20 --data synthetic --stages 2 --memory-limit 64MiB --steps 20 --format json`,
+  penstock train --model resnet20 --data synthetic --stages 2 --memory-limit 64MiB --steps 20 --format json
+  penstock train --model resnet18 --data synthetic --chunks 1 --batch 32 --memory-limit 200MiB --checkpoint optimal --steps 5`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := flags.plan(cmd.Flags().Changed)

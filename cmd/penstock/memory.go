@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"penstock/pipe"
+	remat "penstock/remat/plan"
+	"penstock/train"
+)
+
+// reserve is what the optimizer's state will take on a stage's device; nil where nothing is planned.
+func (j *job) reserve() func(stage int) int64 {
+	if !slices.Contains(j.policy, pipe.Optimal) {
+		return nil
+	}
+	return func(stage int) int64 {
+		bytes, err := train.StateBytes(j.optimizerName, j.update, j.loop.Optimizer, j.pipe.Stages()[stage])
+		if err != nil {
+			return 0 // a name that optim.New has taken has slots
+		}
+		return bytes
+	}
+}
+
+// planMemory plans what is recomputed before anything is trained, and says so.
+func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
+	if !slices.Contains(j.policy, pipe.Optimal) {
+		return nil
+	}
+	if err := j.loop.PlanMemory(ctx, j.training, j.batch, j.optimizerName, j.update); err != nil {
+		return withLimit(err)
+	}
+	for i, s := range j.pipe.Plans() {
+		if s.Plans == nil {
+			continue
+		}
+		fmt.Fprintf(stderr, "stage %d: %s\n", i, planned(s))
+	}
+	if j.limit == 0 {
+		fmt.Fprintln(stderr, "there is no --memory-limit, so nothing is recomputed")
+	}
+	return nil
+}
+
+// planned is what a stage will hold and compute again.
+func planned(s pipe.StagePlan) string {
+	recomputed, runs := 0, 0
+	var extra, all float64
+	for i, p := range s.Plans {
+		c := s.Chain.Later
+		if i == 0 {
+			c = s.Chain.Chain
+		}
+		report, err := remat.Check(c, p.Ops)
+		if err != nil {
+			return err.Error()
+		}
+		recomputed, runs = recomputed+report.Recomputed, runs+len(c.Layers)
+		extra, all = extra+report.Extra, all+report.Time
+	}
+	text := fmt.Sprintf("at most %s", formatBytes(s.Peak))
+	if s.Limit > 0 {
+		text += " of " + formatBytes(s.Limit)
+	}
+	if recomputed == 0 {
+		return text + ", nothing recomputed"
+	}
+	return fmt.Sprintf("%s; %d of %d forwards of %d units are repeated, %.1f %% more time", text, recomputed, runs, len(s.Chain.Layers), 100*max(extra, 0)/(all-extra))
+}
