@@ -156,3 +156,66 @@ func TestOptimalPeakIsAsPlanned(t *testing.T) {
 		}
 	}
 }
+
+// TestOptimalStagesStayWithinTheirBudgets: over several stages what a device holds depends on who is first, but it never is more than was planned, which is not more than the budget; results are those of the plain loop. Stages
+// of other policies may stand beside.
+func TestOptimalStagesStayWithinTheirBudgets(t *testing.T) {
+	problems := planned(t)
+	for name, balances := range map[string][][]int{
+		"resnet20": {{5, 6}, {3, 4, 4}}, "unet": {{10, 15}, {6, 7, 12}}, "gpt": {{2, 2}}, "amoebanetd": {{4, 5}}, "mlp": {{3, 6}},
+	} {
+		q := problems[name]
+		layers := len(q.model().Layers())
+		for _, balance := range balances {
+			last, sum := len(balance)-1, 0
+			for _, n := range balance[:last] {
+				sum += n
+			}
+			balance[last] = layers - sum
+			t.Run(fmt.Sprint(name, balance), func(t *testing.T) {
+				torchtest.Check(t)
+				const chunks = 3
+				want := q.plain(chunks, 1)
+				config := func(budget ...int64) pipe.Config {
+					return pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget}
+				}
+				unbound, err := q.planned(config(0))
+				if err != nil {
+					t.Fatal(err)
+				}
+				var least []int64
+				for at, s := range unbound.plans {
+					budget := make([]int64, len(balance))
+					budget[at] = s.Base + 1
+					_, err = q.planned(config(budget...))
+					var short *pipe.BudgetError
+					if !errors.As(err, &short) || short.Stage != at {
+						t.Fatalf("stage %d with %d bytes: %v", at, s.Base+1, err)
+					}
+					least = append(least, short.Least)
+				}
+				for _, share := range []float64{1, 0.7, 0.3, 0} {
+					var budget []int64
+					for at, s := range unbound.plans {
+						budget = append(budget, least[at]+int64(share*float64(s.Peak-least[at])))
+					}
+					got, err := q.planned(config(budget...))
+					if err != nil {
+						t.Errorf("with %v bytes: %v", budget, err)
+						continue
+					}
+					if d := want.differs(got.record); d != "" {
+						t.Errorf("with %v bytes: %s differs from the plain loop", budget, d)
+					}
+					for step, peaks := range got.peaks {
+						for at, peak := range peaks {
+							if plan := got.plans[at].Peak; peak > plan || plan > budget[at] {
+								t.Errorf("stage %d with %d bytes, step %d: %d bytes, planned %d", at, budget[at], step, peak, plan)
+							}
+						}
+					}
+				}
+			})
+		}
+	}
+}
