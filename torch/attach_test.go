@@ -41,7 +41,9 @@ func (d *doubling) Forget() { d.forgotten++ }
 
 func (d *doubling) attach(c *torch.Ctx, inputs ...*torch.Tensor) []*torch.Tensor {
 	var outputs []*torch.Tensor
-	c.NoGrad(func() { outputs = []*torch.Tensor{c.MulScalar(inputs[0], 2), c.MulScalar(inputs[0], 3), nil, c.Argmax(inputs[0], 0)} })
+	c.NoGrad(func() {
+		outputs = []*torch.Tensor{c.MulScalar(inputs[0], 2), c.MulScalar(inputs[0], 3), nil, c.Argmax(inputs[0], 0)}
+	})
 	return c.Attach(inputs, outputs, d)
 }
 
