@@ -193,5 +193,5 @@ func (c ChainConfig) scan(ctx context.Context, layers []nn.NamedLayer, routes []
 
 // segment cuts a stage.
 func (p *prober) segment(first, last int, units []int, tail bool) (*segment.Segment, error) {
-	return segment.New(segment.Config{Layers: p.layers, Routes: p.routes, First: first, Last: last, Units: units, Tail: tail})
+	return segment.New(segment.Config{Layers: p.layers, Routes: p.routes, First: first, Last: last, Units: units, Tail: tail, InputGrad: p.inputGrad})
 }

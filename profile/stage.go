@@ -11,10 +11,10 @@ import (
 // stage measures a stage of the model, unit by unit.
 func (p *prober) stage(first, last int, units []int, lastStage bool) (chain Chain, err error) {
 	p.loss = lastStage && p.Loss != nil && p.LossUnit
+	p.inputGrad = p.InputGrad || slices.ContainsFunc(p.layers[:first], func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 })
 	if p.s, err = p.segment(first, last, units, p.loss); err != nil {
 		return chain, err
 	}
-	p.inputGrad = p.InputGrad || slices.ContainsFunc(p.layers[:first], func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 })
 	p.done = first
 	p.enter()
 	n, entered := p.s.Units(), sizeOf(p.skips)

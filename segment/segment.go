@@ -32,6 +32,8 @@ type Config struct {
 	Units []int
 	// Tail says that the last unit has no layer of its own, but what Driver.Tail gives. Without it the tail, if there is one, is run behind the last unit's layers.
 	Tail bool
+	// InputGrad says that a gradient of what the segment is sent is wanted, whatever comes before it: where the graph of the unit before is still to be made, it is the reason to assume that it wants one.
+	InputGrad bool
 }
 
 // unit is what an operation is about.
@@ -76,7 +78,7 @@ func New(cfg Config) (*Segment, error) {
 		counts = append(slices.Clone(counts), 0)
 	}
 	s := &Segment{layers: cfg.Layers, routes: cfg.Routes, first: cfg.First}
-	at, trained := cfg.First, false
+	at, trained := cfg.First, cfg.InputGrad
 	for i, n := range counts {
 		if n < 1 && !(cfg.Tail && i == len(counts)-1) {
 			return nil, fmt.Errorf("segment: unit %d has %d layers; every unit needs at least 1 (units %v)", i, n, cfg.Units)

@@ -27,16 +27,13 @@ func (c *Ctx) Checkpoint(f func(c *Ctx, in []*Tensor) []*Tensor, in []*Tensor, t
 		return f(c, in)
 	}
 	in = slices.Clone(in)
-	again := &checkpoint{f: f, shared: shared, options: Options{Device: c.device, Grad: true, Threads: int(c.mode.Threads), Autocast: c.Autocast()}}
+	again := &checkpoint{f: f, shared: shared}
 	again.seed, again.draws = c.Draws()
 
 	mark := c.Mark()
 	defer func() { c.Release(mark) }() // also what a failing f leaves
 	out := again.first(c, in)
-	attached, err := shim.Checkpoint(&c.mode, handlesOf(slices.Concat(in, shared)), handlesOf(out), again.recompute)
-	if err != nil {
-		panic(c.failed("checkpoint", in, err))
-	}
+	attached := c.attach("checkpoint", true, slices.Concat(in, shared), out, again.recompute, nil)
 	c.Release(mark)
 	result := c.ownAll(attached)
 	mark = c.Mark()
@@ -57,7 +54,6 @@ func handlesOf(list []*Tensor) []shim.Handle {
 type checkpoint struct {
 	f           func(*Ctx, []*Tensor) []*Tensor
 	shared      []*Tensor // the last inputs of the node, which f is not given
-	options     Options
 	seed, draws uint64
 }
 
@@ -80,17 +76,8 @@ func (k *checkpoint) first(c *Ctx, in []*Tensor) (out []*Tensor) {
 }
 
 // recompute runs f with a graph and goes back through it.
-func (k *checkpoint) recompute(r *shim.Recomputation) {
-	c := NewCtx(k.options)
-	defer c.Close()
-	defer func() {
-		if p := recover(); p != nil {
-			if e, ok := p.(*Error); ok {
-				e.Sequence = r.Sequence
-			}
-			panic(p)
-		}
-	}()
+func (k *checkpoint) recompute(c *Ctx, r *shim.Recomputation) {
+	c.SetGrad(true)
 	c.ResumeDraws(k.seed, k.draws)
 
 	// A gate, because a leaf would change the layout of its gradient, and with it the bits of what is summed from it.
@@ -148,8 +135,8 @@ func (k *checkpoint) roots(c *Ctx, out []*Tensor, handles []shim.Handle) (output
 		if h == 0 || out[i] != nil && !out[i].RequiresGrad() {
 			continue
 		}
-		shim.Retain(h)
 		grad := c.own(h)
+		handles[i] = 0
 		if was, is := grad.String(), out[i].String(); was != is {
 			panic(&Error{Op: "checkpoint", Args: Describe(out), Device: c.device,
 				Message: fmt.Sprintf("output %d was %v when the function first ran, and is %v; it must compute the same again", i, was, is)})

@@ -51,6 +51,9 @@ func (c *Ctx) Close() { c.Release(0) }
 // Device is where the context's tensors are made and charged.
 func (c *Ctx) Device() Device { return c.device }
 
+// Threads is the intra-op threads of every call; 0 is whatever the thread has.
+func (c *Ctx) Threads() int { return int(c.mode.Threads) }
+
 // Grad says whether operators record the graph.
 func (c *Ctx) Grad() bool { return c.mode.Grad != 0 }
 

@@ -188,6 +188,12 @@ void ps_account_reset_peak(int32_t i) {
   a.peak = a.live;
 }
 
+void ps_account_raise_peak(int32_t i, int64_t peak) {
+  auto& a = ps::accounts()[i];
+  std::lock_guard<std::mutex> lock(a.mutex);
+  a.peak = std::max(a.peak, peak);
+}
+
 void ps_account_trim(int32_t i) {
   auto& a = ps::accounts()[i];
   std::lock_guard<std::mutex> lock(a.mutex);

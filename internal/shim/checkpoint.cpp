@@ -1,5 +1,5 @@
-// Checkpoints (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016): one node in place of a graph. It holds the inputs of a function;
-// its backward has Go run the function again, and the backward of that, on the thread and inside of the call that runs the node.
+// Nodes whose backward is Go's: one node in place of a graph that Go makes again, or has kept in parts. A checkpoint (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016) holds the
+// inputs of a function; its backward has Go run the function again, and the backward of that, on the thread and inside of the call that runs the node. Others hold nothing here.
 //
 // That inner backward is reentrant: libtorch's engine works through it on the same thread, and takes another thread of its own where a GPU's thread is 60 deep.
 #include "node.hpp"
@@ -31,26 +31,38 @@ std::vector<ps_tensor> lent(const variable_list& tensors) {
 
 class Checkpoint final : public Node {
  public:
-  Checkpoint(int64_t id, const variable_list& inputs) : Node("CheckpointBackward", inputs), id_(id) {
+  Checkpoint(int64_t id, const variable_list& inputs, bool hold) : Node("CheckpointBackward", inputs), id_(id), inputs_(inputs.size()) {
+    if (!hold) return;
     for (const auto& t : inputs) save(t);
   }
   ~Checkpoint() override {
     if (!released_) forget(id_);
   }
 
+  // The engine says so before the backward that it will not run again.
+  void will_release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    last_ = true;
+  }
+
   void release_variables() override {
     Node::release_variables();
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!released_) forget(id_);
-    released_ = true;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (released_) return;
+      released_ = true;
+    }
+    forget(id_);
   }
 
   variable_list apply(variable_list&& grads) override {
-    variable_list inputs = leaves();
-    auto input = lent(inputs), grad = lent(grads);
-    std::vector<ps_tensor> input_grad(inputs.size(), 0);
-    ps_recomputation r = {sequence_nr(), static_cast<int32_t>(input.size()), static_cast<int32_t>(grad.size()), recomputations,
-                          input.data(), grad.data(), input_grad.data()};
+    const std::vector<int32_t> wanted = wants();
+    variable_list inputs = leaves(wanted);
+    auto input = lent(inputs);
+    std::vector<ps_tensor> grad, input_grad(inputs_, 0);
+    for (auto& g : grads) grad.push_back(give(std::move(g)));  // nobody but Go has them now, and they go when Go is done with them
+    ps_recomputation r = {sequence_nr(), static_cast<int32_t>(inputs_), static_cast<int32_t>(grad.size()), recomputations, last_ ? 1 : 0,
+                          wanted.data(), input.data(), grad.data(), input_grad.data()};
     {
       Inside inside;
       if (recompute(id_, &r) != 0) throw RecomputationFailed(id_);
@@ -64,24 +76,30 @@ class Checkpoint final : public Node {
   }
 
  private:
-  // The inputs outside of the graph, requiring a gradient where it goes on.
-  variable_list leaves() {
+  // By input: whether its gradient goes on.
+  std::vector<int32_t> wants() const {
+    std::vector<int32_t> out;
+    for (size_t i = 0; i < inputs_; i++) out.push_back(task_should_compute_output(i) ? 1 : 0);
+    return out;
+  }
+
+  // The inputs outside of the graph, requiring a gradient where it goes on; undefined where they are not held.
+  variable_list leaves(const std::vector<int32_t>& wanted) {
     std::lock_guard<std::mutex> lock(mutex_);
     TORCH_CHECK(!released_, torch::autograd::ERR_BACKWARD_TWICE);
-    variable_list out;
+    variable_list out(inputs_);
     for (size_t i = 0; i < saved_count(); i++) {
       at::Tensor t = saved(i);
-      if (t.defined()) {
-        t = t.detach();
-        if (task_should_compute_output(i)) t.set_requires_grad(true);
-      }
-      out.push_back(std::move(t));
+      if (!t.defined()) continue;
+      out[i] = t.detach();
+      if (wanted[i]) out[i].set_requires_grad(true);
     }
     return out;
   }
 
   const int64_t id_;
-  bool released_ = false;
+  const size_t inputs_;
+  bool last_ = false, released_ = false;
 };
 
 }  // namespace
@@ -92,11 +110,11 @@ void ps_checkpoint_register(ps_recompute recompute, ps_forget forget) {
   ps::forget = forget;
 }
 
-ps_error* ps_checkpoint(int64_t id, const ps_tensor* inputs, int32_t n, const ps_tensor* outputs, int32_t m, ps_tensor* attached) {
+ps_error* ps_checkpoint(int64_t id, int32_t hold, const ps_tensor* inputs, int32_t n, const ps_tensor* outputs, int32_t m, ps_tensor* attached) {
   return ps::guarded([&] {
     ps::variable_list in, out;
     for (int32_t i = 0; i < n; i++) in.push_back(ps::borrow(inputs[i]));
-    std::shared_ptr<ps::Checkpoint> node(new ps::Checkpoint(id, in), torch::autograd::deleteNode);
+    std::shared_ptr<ps::Checkpoint> node(new ps::Checkpoint(id, in, hold != 0), torch::autograd::deleteNode);
     for (int32_t i = 0; i < m; i++) {
       at::Tensor t = ps::borrow(outputs[i]);
       if (t.defined() && (t.is_floating_point() || t.is_complex())) {

@@ -16,17 +16,21 @@ import (
 	"unsafe"
 )
 
-// Recomputation is what a backward asks of a checkpoint's function. Inputs and Grads are borrowed; InputGrads is filled with references that are given away.
+// Recomputation is what a backward asks of a checkpoint's function. Inputs are borrowed. Grads are references that the function may take over, leaving 0; InputGrads is filled with references that
+// are given away.
 type Recomputation struct {
 	Sequence   uint64   // of the checkpoint's node
-	Inputs     []Handle // outside of the graph, requiring a gradient where one is wanted
+	Last       bool     // the graph is not kept: there will be no other
+	Wanted     []bool   // by input: a gradient is wanted
+	Inputs     []Handle // outside of the graph, requiring a gradient where one is wanted; 0 where they are not held
 	Grads      []Handle // of the outputs; 0 where none came
 	InputGrads []Handle
 }
 
 // recorded is a checkpoint in the registry, from its first run until its node is gone or has let go of its inputs.
 type recorded struct {
-	run func(*Recomputation)
+	run    func(*Recomputation)
+	forget func()
 	// A recomputation may wait for another thread: on the CPU, where the engine has no thread of its own that would be kept from its work.
 	mayHop bool
 	ended  atomic.Pointer[any] // what the last recomputation failed with
@@ -40,17 +44,21 @@ var (
 	})
 )
 
-// Checkpoint attaches outputs, computed from inputs without a graph, to a node that calls run in backward, on any goroutine. The result is new references in the
-// order of outputs. A panic or Goexit of run fails the backward with Error.Ended.
-func Checkpoint(m *Mode, inputs, outputs []Handle, run func(*Recomputation)) ([]Handle, *Error) {
+// Checkpoint attaches outputs, computed from inputs without a graph, to a node that calls run in backward, on any goroutine. With hold the node holds the inputs. forget, unless it is nil, is called
+// once, on any thread, when run will not be called again. The result is new references in the order of outputs. A panic or Goexit of run fails the backward with Error.Ended.
+func Checkpoint(m *Mode, hold bool, inputs, outputs []Handle, run func(*Recomputation), forget func()) ([]Handle, *Error) {
 	register()
 	id := lastCheckpoint.Add(1)
-	checkpoints.Store(id, &recorded{run: run, mayHop: m.DeviceIndex < 0})
+	checkpoints.Store(id, &recorded{run: run, forget: forget, mayHop: m.DeviceIndex < 0})
 	attached := make([]Handle, len(outputs))
-	e := C.ps_checkpoint(C.int64_t(id), (*C.ps_tensor)(words(inputs)), C.int32_t(len(inputs)),
+	held := C.int32_t(0)
+	if hold {
+		held = 1
+	}
+	e := C.ps_checkpoint(C.int64_t(id), held, (*C.ps_tensor)(words(inputs)), C.int32_t(len(inputs)),
 		(*C.ps_tensor)(words(outputs)), C.int32_t(len(outputs)), (*C.ps_tensor)(words(attached)))
 	if e != nil {
-		checkpoints.Delete(id)
+		forgotten(id)
 	}
 	return attached, taken(e)
 }
@@ -66,7 +74,15 @@ func Checkpoints() int {
 }
 
 //export penstockForget
-func penstockForget(id C.int64_t) { checkpoints.Delete(int64(id)) }
+func penstockForget(id C.int64_t) { forgotten(int64(id)) }
+
+func forgotten(id int64) {
+	if v, ok := checkpoints.LoadAndDelete(id); ok {
+		if k := v.(*recorded); k.forget != nil {
+			k.forget()
+		}
+	}
+}
 
 // hopEvery is how many recomputations nest on one thread. The engine would move on to a thread of its own after 60, where an allocation has no account and what was freed
 // is freed some time later; so we move first, to a thread whose backward is an outermost one.
@@ -76,13 +92,24 @@ var hopEvery = 32
 func penstockRecompute(id C.int64_t, r *C.ps_recomputation) C.int32_t {
 	v, ok := checkpoints.Load(int64(id))
 	if !ok {
+		for _, g := range handles(r.grad, r.outputs) {
+			Release(g)
+		}
 		return 1
 	}
 	k := v.(*recorded)
 	request := &Recomputation{
-		Sequence: uint64(r.sequence),
-		Inputs:   handles(r.input, r.inputs), Grads: handles(r.grad, r.outputs), InputGrads: handles(r.input_grad, r.inputs),
+		Sequence: uint64(r.sequence), Last: r.last != 0, Wanted: make([]bool, int(r.inputs)),
+		Inputs: handles(r.input, r.inputs), Grads: handles(r.grad, r.outputs), InputGrads: handles(r.input_grad, r.inputs),
 	}
+	for i, w := range unsafe.Slice(r.wanted, int(r.inputs)) {
+		request.Wanted[i] = w != 0
+	}
+	defer func() {
+		for _, g := range request.Grads {
+			Release(g)
+		}
+	}()
 	var ended any
 	run := func() { ended = contained(func() { k.run(request) }) }
 	if k.mayHop && int(r.nested) >= hopEvery {

@@ -198,6 +198,9 @@ func SetLimit(i int, bytes int64) { C.ps_account_limit(C.int32_t(i), C.int64_t(b
 // ResetPeak lowers an account's peak to what is live.
 func ResetPeak(i int) { C.ps_account_reset_peak(C.int32_t(i)) }
 
+// RaisePeak raises an account's peak to at least so many bytes.
+func RaisePeak(i int, bytes int64) { C.ps_account_raise_peak(C.int32_t(i), C.int64_t(bytes)) }
+
 // Trim gives an account's cached blocks back to the system.
 func Trim(i int) { C.ps_account_trim(C.int32_t(i)) }
 

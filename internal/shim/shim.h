@@ -87,14 +87,16 @@ ps_error* ps_set_grad(ps_tensor, ps_tensor grad_or_null);
 ps_error* ps_backward(const ps_mode*, const ps_tensor* outputs, const ps_tensor* grads, int32_t n, int32_t keep_graph);
 uint64_t ps_sequence(void);  // the calling thread's next autograd sequence number
 
-// --- checkpoints (checkpoint.cpp) ---
+// --- checkpoints: nodes whose backward is Go's (checkpoint.cpp) ---
 // One recomputation, asked for by a backward.
 typedef struct ps_recomputation {
   uint64_t sequence;       // of the checkpoint's node
   int32_t inputs, outputs; // how many
   int32_t nested;          // how many recomputations this thread is inside of already
-  ps_tensor* input;        // [inputs] borrowed: detached, requiring a gradient where one is wanted; 0 where the input was undefined
-  ps_tensor* grad;         // [outputs] borrowed: the gradients that came; 0 where none did
+  int32_t last;            // 1: the graph is not kept, there will be no other
+  const int32_t* wanted;   // [inputs] 1 where a gradient is wanted
+  ps_tensor* input;        // [inputs] borrowed: detached, requiring a gradient where one is wanted; 0 where the input was undefined, or is not held
+  ps_tensor* grad;         // [outputs] references that are given away: the gradients that came; 0 where none did
   ps_tensor* input_grad;   // [inputs] out: references that the caller takes over, or 0
 } ps_recomputation;
 // Runs the function of checkpoint id again, and its backward; 0 is success. It is called on the thread that runs the node, which need not be one of Go's.
@@ -103,8 +105,8 @@ typedef int32_t (*ps_recompute)(int64_t id, ps_recomputation*);
 typedef void (*ps_forget)(int64_t id);
 void ps_checkpoint_register(ps_recompute, ps_forget);  // once, before the first ps_checkpoint
 // Attaches outputs, computed from inputs without a graph, to one node: attached[i] is outputs[i]'s memory under it, or, where outputs[i] cannot have a
-// gradient, a second reference. 0 stands for an undefined tensor on both sides. The node calls forget when it cannot be asked again.
-ps_error* ps_checkpoint(int64_t id, const ps_tensor* inputs, int32_t n, const ps_tensor* outputs, int32_t m, ps_tensor* attached);
+// gradient, a second reference. 0 stands for an undefined tensor on both sides. With hold the node holds the inputs. It calls forget when it cannot be asked again.
+ps_error* ps_checkpoint(int64_t id, int32_t hold, const ps_tensor* inputs, int32_t n, const ps_tensor* outputs, int32_t m, ps_tensor* attached);
 
 // --- accounts (account.cpp) ---
 enum { PS_ACCOUNTS = 1024 };
@@ -114,6 +116,7 @@ typedef struct ps_account {
 void ps_account_get(int32_t, ps_account*);
 void ps_account_limit(int32_t, int64_t limit);  // 0 = none
 void ps_account_reset_peak(int32_t);
+void ps_account_raise_peak(int32_t, int64_t peak);  // to at least so much
 void ps_account_trim(int32_t);  // gives cached blocks back to the system
 
 // --- threads and BLAS (threads.cpp) ---

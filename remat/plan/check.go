@@ -30,7 +30,8 @@ type Report struct {
 	// Recomputed is how many forwards ran beyond the first of each layer, and Extra the microseconds that the plan takes beyond each layer forward with gradients and backward once.
 	Recomputed int
 	Extra      float64
-	Resident   []int64 // after each operation, bytes
+	Peaks      []int64 // during each operation, bytes
+	Resident   []int64 // after each operation
 	// Held is the bytes that wait for the backward: what is there before the loss, without x(L) unless that is a part of X(L). A stage of a pipeline holds so much of each micro-batch between its
 	// forward and its backward.
 	Held int64
@@ -67,7 +68,7 @@ func Check(c Chain, ops []Op) (Report, error) {
 		return Report{}, err
 	}
 	r := newReplay(c)
-	report := Report{Peak: -1, Layers: make([]Runs, len(c.Layers)), Resident: make([]int64, 0, len(ops))}
+	report := Report{Peak: -1, Layers: make([]Runs, len(c.Layers)), Peaks: make([]int64, 0, len(ops)), Resident: make([]int64, 0, len(ops))}
 	for at, o := range ops {
 		if o.Kind == LossStep {
 			report.Held = r.held()
@@ -76,9 +77,11 @@ func Check(c Chain, ops []Op) (Report, error) {
 		if reason != "" {
 			return Report{}, &InvalidError{Index: at, Op: o, Reason: reason}
 		}
-		if peak := took.before + took.made + took.tmp; peak > report.Peak {
+		peak := took.before + took.made + took.tmp
+		if peak > report.Peak {
 			report.Peak, report.PeakOp = peak, at
 		}
+		report.Peaks = append(report.Peaks, peak)
 		switch o.Kind {
 		case Forward, ForwardKeep:
 			report.Layers[o.Layer].NoGrad++

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -71,6 +72,10 @@ func TestCheckCounts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if slices.Max(got.Peaks) != got.Peak || slices.Index(got.Peaks, got.Peak) != got.PeakOp || len(got.Peaks) != len(got.Resident) {
+				t.Errorf("the peaks are %v, the greatest %d at operation %d", got.Peaks, got.Peak, got.PeakOp)
+			}
+			got.Peaks = nil
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Error(diff)
 			}
