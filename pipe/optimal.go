@@ -214,7 +214,7 @@ func (r *minibatch) planStage(ctx context.Context, out *planned, at int, chain p
 		first = later
 	}
 	m := stage.Device.Memory()
-	sp := StagePlan{Chain: chain, Limit: p.cfg.Budget[at], Base: m.Live + p.cfg.Reserve(at) + chain.Statistics + r.waiting(chain)}
+	sp := StagePlan{Chain: chain, Limit: p.cfg.Budget[at], Base: m.Live + p.cfg.Reserve(at) + chain.Statistics + r.waiting(chain) + stage.tied()}
 	if m.Limit > 0 && (sp.Limit == 0 || m.Limit < sp.Limit) {
 		sp.Limit = m.Limit
 	}
@@ -241,7 +241,8 @@ func (r *minibatch) planStage(ctx context.Context, out *planned, at int, chain p
 	for _, one := range solved.Plans {
 		out.scripts[at] = append(out.scripts[at], scriptOf(one.Ops, chain.Prologue))
 	}
-	out.segments[at], err = segment.New(segment.Config{Layers: p.layers, Routes: p.routes, First: stage.first, Last: stage.first + len(stage.Layers), Units: chain.Units, Tail: chain.Tail})
+	out.segments[at], err = segment.New(segment.Config{Layers: p.layers, Routes: p.routes, First: stage.first, Last: stage.first + len(stage.Layers), Units: chain.Units, Tail: chain.Tail,
+		InputGrad: stage.inputGrad || r.inputGrad})
 	return err
 }
 
@@ -257,6 +258,18 @@ func withoutInput(c plan.Chain) plan.Chain {
 // by which another stage can be behind.
 func (r *minibatch) waiting(c profile.Chain) int64 {
 	return int64(min(len(r.parts), len(r.p.stages))) * (c.SkipsOut + c.SkipsIn)
+}
+
+// tied is what gradients of parameters that other stages use too take beside the stage's own: one that has come from a later stage, and one that waits for an earlier.
+func (s *Stage) tied() (bytes int64) {
+	for _, t := range s.ties {
+		for _, other := range []target{t.from, t.to} {
+			if other.stage >= 0 {
+				bytes += t.tensor().Numel() * t.tensor().DType().Size()
+			}
+		}
+	}
+	return bytes
 }
 
 // hasGrads says whether all parameters of the stage have gradients already. Where only some have, theirs are counted twice.
