@@ -74,7 +74,11 @@ func (g *grid) at(i, l int, m int64) float32 {
 	case m >= all:
 		return 0
 	}
-	r := &g.rows[i*g.b.w+l]
+	return g.look(&g.rows[i*g.b.w+l], i, l, m)
+}
+
+// look is the time in a row of (i, l) for m bytes.
+func (g *grid) look(r *row, i, l int, m int64) float32 {
 	s := 0
 	if g.rounding == achievable {
 		s = g.slotBelow(m, i, l)
@@ -97,7 +101,8 @@ func newGrid(t *terms, b *bounds, most, unit int64, side rounding) *grid {
 	for i := range b.w {
 		for l := i; l < b.w; l++ {
 			r := &g.rows[i*b.w+l]
-			r.lo, r.n, r.tail = g.band(i, l)
+			least, all := b.of(i, l)
+			r.lo, r.n, r.tail = g.band(i, l, least, all)
 			g.moves[i*b.w+l] = int32(g.move(i, l))
 		}
 	}
@@ -152,9 +157,8 @@ func (g *grid) makeRows() {
 	}
 }
 
-// band is the first of the slots of (i, l), their number, and what follows them: 0 where they end at all(i, l); infinite, until they are computed, where they end at most.
-func (g *grid) band(i, l int) (lo, n int, tail float32) {
-	least, all := g.b.of(i, l)
+// band is the first of the slots of (i, l) between least and all, their number, and what follows them: 0 where they end at all; infinite, until they are computed, where they end at most.
+func (g *grid) band(i, l int, least, all int64) (lo, n int, tail float32) {
 	lo, hi := g.slotAbove(least, i, l), g.slotAbove(all, i, l)
 	last := g.slotBelow(g.most, i, l)
 	if g.rounding == optimistic {

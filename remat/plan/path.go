@@ -10,16 +10,29 @@ type path struct {
 	peakOp         int     // the first operation at the peak
 	extra          float64 // time beyond t.once
 	recomputed     int     // forwards without gradients
+	early, held    int64   // the peak before the loss, and what waits for it; see wait
+	late           int64   // the peak from the loss on
+	afterwards     bool    // the loss is written
 }
 
 func newPath(t *terms) *path { return &path{t: t, ops: make([]Op, 0, 4*t.n+1)} }
 
 // do writes an operation that takes so many bytes beside what is resident.
 func (p *path) do(o Op, bytes int64) {
-	if most := p.t.chain.Input + p.resident + bytes; most > p.peak {
+	most := p.t.chain.Input + p.resident + bytes
+	if most > p.peak {
 		p.peak, p.peakOp = most, len(p.ops)
 	}
+	p.afterwards = p.afterwards || o.Kind == LossStep
+	if p.afterwards {
+		p.late = max(p.late, most)
+	}
 	p.ops = append(p.ops, o)
+}
+
+// wait says that the loss comes next, and that so many bytes of what is resident, those of x(L) alone, are not held up to then.
+func (p *path) wait(leaves int64) {
+	p.early, p.held = p.peak, p.t.chain.Input+p.resident-leaves
 }
 
 // plan is the finished path, which no plan is below bound of.

@@ -61,16 +61,20 @@ func (h hopeful) at(i, l int, m int64) float32 {
 	if least, _ := h.b.of(i, l); v < infinite || m < least {
 		return v
 	}
-	r := &h.rows[i*h.b.w+l]
+	return h.rows[i*h.b.w+l].guess(h.grid.nograd(i, l))
+}
+
+// guess is what m bytes too few for the first time in r may cost, if all layers without gradients cost once.
+func (r *row) guess(once float32) float32 {
 	for _, v := range r.v {
 		if v < infinite {
 			return v * 1.25
 		}
 	}
 	if r.tail < infinite {
-		return r.tail + h.grid.nograd(i, l)/4
+		return r.tail + once/4
 	}
-	return h.grid.nograd(i, l) * float32(l-i)
+	return 4 * once
 }
 
 // halfway is the advice of two grids, the one achievable and the other optimistic: the middle, or if the first has nothing a bit more than the second.
