@@ -224,21 +224,20 @@ func (r *minibatch) planStage(ctx context.Context, out *planned, at int, chain p
 			room = 1
 		}
 	}
-	solved, err := plan.SolveStage(ctx, first, later, plan.StageConfig{MicroBatches: k, Limit: room})
+	solved, err := solve(ctx, plan.Stage{First: first, Later: later, MicroBatches: k, Limit: room}, chain.ProloguePeak)
 	if err != nil {
 		return fmt.Errorf("pipe: planning stage %d: %w", at, err)
 	}
-	if chain.Prologue > 0 {
-		if solved, err = withPrologue(ctx, chain.ProloguePeak, first, later, solved, k, room); err != nil {
-			return fmt.Errorf("pipe: planning stage %d: %w", at, err)
-		}
-	}
 	if !solved.Feasible {
-		return &BudgetError{Stage: at, Device: stage.Device, Limit: sp.Limit, Base: sp.Base, Least: sp.Base + solved.Peak, Layer: first.Layers[min(solved.Layer, len(first.Layers)-1)].Name}
+		e := &BudgetError{Stage: at, Device: stage.Device, Limit: sp.Limit, Base: sp.Base, Least: sp.Base + solved.Peak}
+		if least, peak, err := plan.Least(first); err == nil {
+			e.Layer = first.Layers[least.Ops[peak].Layer].Name
+		}
+		return e
 	}
-	sp.Plans, sp.Peak = solved.Plans, sp.Base+solved.Peak
+	sp.Plans, sp.Peak = solved.MicroBatches, sp.Base+solved.Peak
 	out.stages[at] = sp
-	for _, one := range solved.Plans {
+	for _, one := range solved.MicroBatches {
 		out.scripts[at] = append(out.scripts[at], scriptOf(one.Ops, chain.Prologue))
 	}
 	out.segments[at], err = segment.New(segment.Config{Layers: p.layers, Routes: p.routes, First: stage.first, Last: stage.first + len(stage.Layers), Units: chain.Units, Tail: chain.Tail,
@@ -319,29 +318,28 @@ func (r *minibatch) begin() {
 	}
 }
 
-// withPrologue counts the prologue, which runs before a micro-batch's plan begins while the others hold what they hold, and plans with less room where that is too much.
-func withPrologue(ctx context.Context, prologue int64, first, later plan.Chain, solved plan.Stage, k int, room int64) (plan.Stage, error) {
-	for limit := room; solved.Feasible; {
-		held := int64(0)
-		for _, one := range solved.Plans[:k-1] {
-			report, err := plan.Check(later, one.Ops)
+// solve plans a stage whose prologue, which runs before a micro-batch's plan begins and while the others hold what they hold, takes so many bytes.
+func solve(ctx context.Context, s plan.Stage, prologue int64) (plan.StagePlan, error) {
+	room := s.Limit
+	for {
+		solved, err := plan.SolveStage(ctx, s, plan.Options{})
+		if err != nil || !solved.Feasible {
+			return solved, err
+		}
+		peak := prologue
+		for _, one := range solved.MicroBatches[:s.MicroBatches-1] {
+			report, err := plan.Check(s.Later, one.Ops)
 			if err != nil {
 				return solved, err
 			}
-			held += report.Held
+			peak += report.Held
 		}
-		peak := held + prologue
 		if room == 0 || peak <= room {
 			solved.Peak = max(solved.Peak, peak)
 			return solved, nil
 		}
-		if limit -= peak - room; limit < 1 {
-			break
-		}
-		var err error
-		if solved, err = plan.SolveStage(ctx, first, later, plan.StageConfig{MicroBatches: k, Limit: limit}); err != nil {
-			return solved, err
+		if s.Limit -= peak - room; s.Limit < 1 { // not even the prologue fits
+			return plan.StagePlan{Limit: room, Peak: peak}, nil
 		}
 	}
-	return plan.Stage{Peak: max(solved.Peak, room+1), Layer: solved.Layer}, nil
 }

@@ -101,9 +101,7 @@ func (t *tile) fill(top, left int) {
 		c.start, c.swept, c.end = c.lo, -1, c.hi()
 		c.extend(t.g, c.i+1, min(t.bottom-1, c.l))
 		c.extend(t.g, max(t.left, t.bottom-1)+1, c.l)
-		if c.tail != 0 {
-			c.tail = c.v[c.n-1]
-		}
+		c.close()
 	}
 }
 
@@ -116,9 +114,7 @@ func (t *tile) open() {
 			if r.n == 0 {
 				continue
 			}
-			for k := range r.v {
-				r.v[k] = infinite
-			}
+			r.clear()
 			t.cells = append(t.cells, cell{row: r, i: i, l: l, start: r.lo, swept: -1, end: r.hi()})
 		}
 	}
@@ -129,15 +125,7 @@ func (c *cell) saveFirst(g *grid) {
 	if c.i == c.l {
 		return // least = all: there is no slot between
 	}
-	next := &g.rows[(c.i+1)*g.b.w+c.l]
-	s := max(c.lo, next.lo, g.slotAbove(g.t.saving(c.i, c.l), c.i, c.l))
-	if within := min(next.hi(), c.hi()); s < within {
-		minPlusOne(c.v[s-c.lo:within-c.lo], next.v[s-next.lo:], 0)
-		s = within
-	}
-	for ; s < c.hi(); s++ {
-		c.v[s-c.lo] = min(c.v[s-c.lo], next.tail)
-	}
+	c.follow(g.slotAbove(g.t.saving(c.i, c.l), c.i, c.l), &g.rows[(c.i+1)*g.b.w+c.l])
 }
 
 // extend improves the row by what keeping x(i) up to each of x(first) .. x(last) gives.
@@ -157,12 +145,16 @@ func (c *cell) extend(g *grid, first, last int) {
 // keepUpTo improves the slots start .. end-1 by what keeping x(i) up to x(j) gives.
 func (c *cell) keepUpTo(g *grid, j int, cost float32) {
 	w := g.b.w
-	right, left := &g.rows[j*w+c.l], &g.rows[c.i*w+j-1]
-	move := int(g.moves[c.i*w+j]) // the slot of (j, l, m - a(i, j)) is that of (i, l, m) and so many
+	// The slot of (j, l, m - a(i, j)) is that of (i, l, m) and so many.
+	c.row.split(c.start, c.end, &g.rows[j*w+c.l], int(g.moves[c.i*w+j]), &g.rows[c.i*w+j-1], cost)
+}
+
+// split improves the slots start .. end-1 of r by the sum of cost, of what right has move slots on, and of what left has.
+func (r *row) split(start, end int, right *row, move int, left *row, cost float32) {
 	rightHi, leftHi := right.hi()-move, left.hi()
 	// Up to three stretches: with both look-ups in their rows, with one, with both in their tails.
-	for s := max(c.start, left.lo, right.lo-move); s < c.end; {
-		stop := c.end
+	for s := max(start, left.lo, right.lo-move); s < end; {
+		stop := end
 		sum := cost
 		var one, two []float32
 		if s < rightHi {
@@ -177,7 +169,7 @@ func (c *cell) keepUpTo(g *grid, j int, cost float32) {
 		} else {
 			sum += left.tail
 		}
-		out := c.v[s-c.lo : stop-c.lo]
+		out := r.v[s-r.lo : stop-r.lo]
 		switch {
 		case one != nil && two != nil:
 			minPlusTwo(out, one, two, sum)
@@ -191,5 +183,31 @@ func (c *cell) keepUpTo(g *grid, j int, cost float32) {
 			}
 		}
 		s = stop
+	}
+}
+
+// follow improves the slots of r from s on by what next has there.
+func (r *row) follow(s int, next *row) {
+	s = max(s, r.lo, next.lo)
+	if within := min(next.hi(), r.hi()); s < within {
+		minPlusOne(r.v[s-r.lo:within-r.lo], next.v[s-next.lo:], 0)
+		s = within
+	}
+	for ; s < r.hi(); s++ {
+		r.v[s-r.lo] = min(r.v[s-r.lo], next.tail)
+	}
+}
+
+// clear makes all slots of r infinite.
+func (r *row) clear() {
+	for k := range r.v {
+		r.v[k] = infinite
+	}
+}
+
+// close gives a row that ends at the greatest number of bytes the tail that its last slot asks for.
+func (r *row) close() {
+	if r.tail != 0 && r.n > 0 {
+		r.tail = r.v[r.n-1]
 	}
 }

@@ -30,6 +30,7 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (P
 			return Plan{}, err
 		}
 		s.take(g)
+		s.take(halfway{advice, g})
 		// Where g leaves out what is no better than the best plan, that plan is the bound.
 		s.bound = max(s.bound, min(s.best.extra, float64(g.at(0, t.n, s.m))*g.scale*(1-g.slack())))
 		last = g
@@ -43,9 +44,7 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (P
 		}
 		unit = next
 	}
-	result := s.best.plan(limit)
-	result.LowerBound = min(t.once+s.bound, result.Time)
-	return result, nil
+	return s.best.plan(limit, t.once+s.bound), nil
 }
 
 // mostFiner is how many times finer than the last a grid is at most: the last one's errors tell only so much.

@@ -55,7 +55,7 @@ func (r *Revolve) saving(i, l int) way {
 	layer := r.chain.Layers[i]
 	w := way{at: i, save: true, time: layer.Forward + layer.Backward, inner: nothing, outer: nothing}
 	done := r.weights(i+1, l)
-	w.need = max(layer.Saved+layer.ForwardTmp+r.y[l+1], layer.Saved+r.y[i+1]+r.chain.madeGradient(i)+layer.WeightGradient+layer.BackwardTmp+done)
+	w.need = max(layer.Saved+layer.ForwardTmp+r.y[l+1], layer.Saved+r.y[i+1]+r.chain.madeGradient(i)+layer.WeightGradient+layer.BackwardTmp-layer.BackwardEarly+done)
 	if i < l {
 		w.inner, w.innerLess = part{i + 1, l}, layer.Saved
 	}

@@ -39,22 +39,22 @@ func Solve(ctx context.Context, c Chain, limit int64, o Options) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
+	if err := c.Check(); err != nil {
+		return Plan{}, err
+	}
 	if limit < 0 {
 		return Plan{}, fmt.Errorf("plan: a limit of %d bytes; want 0 for none, or more", limit)
 	}
 	t := newTerms(c)
 	b := newBounds(t)
 	least, all := b.of(0, t.n)
-	m := limit - c.Input
 	switch {
-	case limit == 0 || m >= all:
+	case limit == 0 || limit-c.Input >= all:
 		p := newPath(t)
 		p.all(0, t.n)
-		result := p.plan(limit)
-		result.LowerBound = result.Time
-		return result, nil
-	case m < least:
-		return Plan{Limit: limit, Peak: c.Input + least}, nil
+		return p.plan(limit, t.once), nil
+	case limit-c.Input < least:
+		return Plan{Limit: limit, Peak: c.Input + least, Chain: c.Fingerprint()}, nil
 	}
 	return refine(ctx, t, b, limit, o)
 }
