@@ -7,54 +7,70 @@ type path struct {
 	ops []Op
 	// resident is what is there beside x(0): what is kept, and the gradients of parameters. |y| of the interval at work is added where it counts.
 	resident, peak int64
+	peakOp         int     // the first operation at the peak
 	extra          float64 // time beyond t.once
 	recomputed     int     // forwards without gradients
+	early, held    int64   // the peak before the loss, and what waits for it; see wait
+	late           int64   // the peak from the loss on
+	afterwards     bool    // the loss is written
 }
 
-func newPath(t *terms) *path { return &path{t: t, ops: make([]Op, 0, 4*t.n+1), peak: t.chain.Input} }
+func newPath(t *terms) *path { return &path{t: t, ops: make([]Op, 0, 4*t.n+1)} }
 
-func (p *path) reach(bytes int64) { p.peak = max(p.peak, p.t.chain.Input+p.resident+bytes) }
+// do writes an operation that takes so many bytes beside what is resident.
+func (p *path) do(o Op, bytes int64) {
+	most := p.t.chain.Input + p.resident + bytes
+	if most > p.peak {
+		p.peak, p.peakOp = most, len(p.ops)
+	}
+	p.afterwards = p.afterwards || o.Kind == LossStep
+	if p.afterwards {
+		p.late = max(p.late, most)
+	}
+	p.ops = append(p.ops, o)
+}
 
-// plan is the finished path.
-func (p *path) plan(limit int64) Plan {
-	return Plan{Feasible: true, Limit: limit, Peak: p.peak, Time: p.t.once + p.extra, Ops: p.ops}
+// wait says that the loss comes next, and that so many bytes of what is resident, those of x(L) alone, are not held up to then.
+func (p *path) wait(leaves int64) {
+	p.early, p.held = p.peak, p.t.chain.Input+p.resident-leaves
+}
+
+// plan is the finished path, which no plan is below bound of.
+func (p *path) plan(limit int64, bound float64) Plan {
+	time := p.t.once + p.extra
+	return Plan{Feasible: true, Limit: limit, Peak: p.peak, Time: time, LowerBound: min(bound, time), Ops: p.ops, Chain: p.t.chain.Fingerprint()}
 }
 
 // save writes forward_save i of (i, l), or the loss.
 func (p *path) save(i, l int) {
 	if i == p.t.n {
-		p.ops = append(p.ops, Op{Kind: LossStep})
-		p.reach(p.t.y[i] + p.t.chain.Loss.Tmp)
+		p.do(Op{Kind: LossStep}, p.t.y[i]+p.t.chain.Loss.Tmp)
 		return
 	}
 	layer := &p.t.chain.Layers[i]
-	p.ops = append(p.ops, Op{ForwardSave, i})
-	p.reach(p.t.y[l+1] + layer.Saved + layer.ForwardTmp)
+	p.do(Op{ForwardSave, i}, p.t.y[l+1]+layer.Saved+layer.ForwardTmp)
 	p.resident += layer.Saved
 }
 
-// backward writes the backward that save(i, ·) asks for; nothing of the loss.
+// backward writes the backward that save(i, l) asks for; nothing of the loss.
 func (p *path) backward(i int) {
 	if i == p.t.n {
 		return
 	}
 	layer := &p.t.chain.Layers[i]
-	p.ops = append(p.ops, Op{Backward, i})
-	p.reach(p.t.y[i+1] + p.t.made[i] + layer.WeightGradient + layer.BackwardTmp)
+	p.do(Op{Backward, i}, p.t.y[i+1]+p.t.made[i]+layer.WeightGradient+layer.BackwardTmp)
 	p.resident += layer.WeightGradient - layer.Saved
 }
 
 // compute writes the forwards without gradients from x(i), which stays, to x(j), which is kept then; y(l+1) is there.
 func (p *path) compute(i, j, l int) {
+	kind, before := ForwardKeep, int64(0)
 	for k := i; k < j; k++ {
-		kind := Forward
-		if k == i {
-			kind = ForwardKeep
-		}
-		p.ops = append(p.ops, Op{kind, k})
+		layer := &p.t.chain.Layers[k]
+		p.do(Op{kind, k}, p.t.y[l+1]+before+layer.Output+layer.ForwardNoGradTmp)
+		kind, before = Forward, p.t.kept(i, k+1)
 	}
-	p.reach(p.t.sweeping(i, j, l))
-	p.resident += p.t.kept(i, j)
+	p.resident += before
 	p.extra += p.t.nograd[j] - p.t.nograd[i]
 	p.recomputed += j - i
 }

@@ -39,12 +39,53 @@ func choose(t *terms, b *bounds, advice adviser, i, l int, m int64) int {
 		consider(i, advice.at(i+1, l, m-t.saved[i]))
 	}
 	for j := i + 1; j <= l && m >= t.sweeping(i, j, l); j++ {
+		sweep := advice.nograd(i, j)
+		if best >= 0 && sweep > cheapest {
+			break
+		}
 		right, _ := b.of(j, l)
 		left, _ := b.of(i, j-1)
 		mRight, mLeft := m-t.kept(i, j), m-t.weights(j, l)
 		if mRight >= right && mLeft >= left {
-			consider(j, advice.nograd(i, j)+advice.at(j, l, mRight)+advice.at(i, j-1, mLeft))
+			consider(j, sweep+advice.at(j, l, mRight)+advice.at(i, j-1, mLeft))
 		}
 	}
 	return best
 }
+
+// hopeful is the advice of an achievable grid where it has a time, and beyond that a guess: where what is left is enough but falls below the first slot that has one, that slot's, and a bit.
+type hopeful struct{ *grid }
+
+func (h hopeful) at(i, l int, m int64) float32 {
+	v := h.grid.at(i, l, m)
+	if least, _ := h.b.of(i, l); v < infinite || m < least {
+		return v
+	}
+	return h.rows[i*h.b.w+l].guess(h.grid.nograd(i, l))
+}
+
+// guess is what m bytes too few for the first time in r may cost, if all layers without gradients cost once.
+func (r *row) guess(once float32) float32 {
+	for _, v := range r.v {
+		if v < infinite {
+			return v * 1.25
+		}
+	}
+	if r.tail < infinite {
+		return r.tail + once/4
+	}
+	return 4 * once
+}
+
+// halfway is the advice of two grids, the one achievable and the other optimistic: the middle, or if the first has nothing a bit more than the second.
+type halfway struct{ above, below *grid }
+
+func (b halfway) at(i, l int, m int64) float32 {
+	above, below := b.above.at(i, l, m), b.below.at(i, l, m)
+	if above == infinite {
+		return 1.2 * below
+	}
+	return (above + below) / 2
+}
+
+func (b halfway) nograd(i, j int) float32 { return b.above.nograd(i, j) }

@@ -20,7 +20,6 @@ const (
 	defaultSlots    = 500 // as rotor
 	defaultGap      = 0.001
 	defaultMaxTable = 512 << 20
-	finer           = 4 // slots of a table to those of the one before
 )
 
 func (o Options) withDefaults() (Options, error) {
@@ -40,61 +39,27 @@ func Solve(ctx context.Context, c Chain, limit int64, o Options) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
+	if err := c.Check(); err != nil {
+		return Plan{}, err
+	}
 	if limit < 0 {
 		return Plan{}, fmt.Errorf("plan: a limit of %d bytes; want 0 for none, or more", limit)
 	}
 	t := newTerms(c)
 	b := newBounds(t)
 	least, all := b.of(0, t.n)
-	m := limit - c.Input
 	switch {
-	case limit == 0 || m >= all:
+	case limit == 0 || limit-c.Input >= all:
 		p := newPath(t)
 		p.all(0, t.n)
-		result := p.plan(limit)
-		result.LowerBound = result.Time
-		return result, nil
-	case m < least:
-		return Plan{Limit: limit, Peak: c.Input + least}, nil
+		return p.plan(limit, t.once), nil
+	case limit-c.Input < least:
+		return Plan{Limit: limit, Peak: c.Input + least, Chain: c.Fingerprint()}, nil
 	}
 	return refine(ctx, t, b, limit, o)
-}
-
-// refine makes finer and finer optimistic grids, whose times are bounds and whose advice gives plans, until the best of either are close, or the bytes' own unit or the greatest table is reached.
-func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (Plan, error) {
-	m := limit - t.chain.Input
-	var best *path
-	bound := t.once
-	for unit := max(ceilOf(m, o.Slots), 1); ; unit = max(unit/finer, 1) {
-		g := newGrid(t, b, m, unit, optimistic)
-		if err := g.fill(ctx); err != nil {
-			return Plan{}, err
-		}
-		bound = max(bound, g.bound(m))
-		p := newPath(t)
-		p.write(b, g, 0, t.n, m)
-		if best == nil || p.better(best) {
-			best = p
-		}
-		if time := t.once + best.extra; time <= bound*(1+o.Gap) || o.Gap < 0 || unit == 1 || finer*g.size() > o.MaxTable {
-			result := best.plan(limit)
-			result.LowerBound = min(bound, result.Time)
-			return result, nil
-		}
-	}
 }
 
 // better says that p is faster than q, or as fast with fewer recomputations, or with less memory.
 func (p *path) better(q *path) bool {
 	return cmp.Or(cmp.Compare(p.extra, q.extra), cmp.Compare(p.recomputed, q.recomputed), cmp.Compare(p.peak, q.peak)) < 0
 }
-
-// bound is a time that no plan of the whole chain with m bytes beside x(0) is below.
-func (g *grid) bound(m int64) float64 {
-	return g.t.once + float64(g.at(0, g.t.n, m))*g.scale*(1-g.slack())
-}
-
-// size is the bytes of the grid's cells.
-func (g *grid) size() int64 { return 4 * int64(len(g.cells)) }
-
-func ceilOf(a int64, b int) int64 { return int64(ceilDiv(a, int64(b))) }

@@ -108,10 +108,15 @@ func (t *terms) saving(i, l int) int64 {
 	if i == t.n {
 		return t.y[t.n] + t.chain.Loss.Tmp
 	}
-	layer := &t.chain.Layers[i]
-	forward := t.y[l+1] + layer.Saved + layer.ForwardTmp
-	backward := t.y[i+1] + layer.Saved + t.made[i] + t.weights(i, l) + layer.BackwardTmp
-	return max(forward, backward)
+	return max(t.y[l+1]+t.savingEarly(i), t.savingLate(i, l))
+}
+
+// savingEarly is the forward's part of saving, without |y(l+1)|.
+func (t *terms) savingEarly(i int) int64 { return t.saved[i] + t.chain.Layers[i].ForwardTmp }
+
+// savingLate is the backward's.
+func (t *terms) savingLate(i, l int) int64 {
+	return t.y[i+1] + t.saved[i] + t.made[i] + t.weights(i, l) + t.chain.Layers[i].BackwardTmp
 }
 
 // sweeping is the bytes that computing x(j) from x(i) takes in (i, l).

@@ -1,0 +1,70 @@
+package plan
+
+import (
+	"cmp"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Point is a plan on a curve of time over memory: with the limit that it was found under, [Table.Plan] returns it.
+type Point struct {
+	Limit, Peak int64   // bytes
+	Time        float64 // microseconds
+}
+
+// Curve is the plans of the table that no other of them beats, by ascending peak and descending time: from the least limit that has a plan to that where nothing is computed again, or to Most. Every point is
+// a plan that exists, with its exact peak. It is empty if Most is below the least.
+func (t *Table) Curve() []Point {
+	limits := t.limits()
+	points := make([]Point, len(limits))
+	var next atomic.Int64
+	var wait sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(limits)) {
+		wait.Go(func() {
+			for {
+				k := int(next.Add(1)) - 1
+				if k >= len(limits) {
+					return
+				}
+				p := t.path(limits[k] - t.t.chain.Input)
+				points[k] = Point{limits[k], p.peak, t.t.once + p.extra}
+			}
+		})
+	}
+	wait.Wait()
+	slices.SortStableFunc(points, func(a, b Point) int {
+		return cmp.Or(cmp.Compare(a.Peak, b.Peak), cmp.Compare(a.Time, b.Time))
+	})
+	curve := points[:0]
+	for _, p := range points {
+		if len(curve) == 0 || p.Time < curve[len(curve)-1].Time {
+			curve = append(curve, p)
+		}
+	}
+	return curve
+}
+
+// limits are those where the table may have a new plan: the least and the greatest, and all slots between.
+func (t *Table) limits() []int64 {
+	least, all := t.b.of(0, t.t.n)
+	most := min(all, t.grids[0].most)
+	if most < least {
+		return nil
+	}
+	ms := []int64{least, most}
+	for k, g := range t.grids {
+		from := least
+		if k+1 < len(t.grids) {
+			from = max(least, t.grids[k+1].most+1)
+		}
+		for s := g.slotAbove(from, 0, t.t.n); g.bytes(s, 0, t.t.n) < min(g.most+1, most); s++ {
+			ms = append(ms, g.bytes(s, 0, t.t.n))
+		}
+	}
+	for k := range ms {
+		ms[k] += t.t.chain.Input
+	}
+	return ms
+}
