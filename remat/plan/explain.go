@@ -3,6 +3,7 @@ package plan
 import (
 	"context"
 	"fmt"
+	"math"
 )
 
 // Keeping is what is there of a layer when the loss begins.
@@ -69,7 +70,7 @@ func Explain(ctx context.Context, c Chain, p Plan, more []int64, solve func(ctx 
 	if e.Plain, err = Check(c, None(len(c.Layers))); err != nil {
 		return Explanation{}, err
 	}
-	if e.Least, err = explainLeast(ctx, c, solve); err != nil {
+	if e.Least, err = FindLeast(ctx, c, solve); err != nil {
 		return Explanation{}, err
 	}
 	from := p.Limit
@@ -77,18 +78,19 @@ func Explain(ctx context.Context, c Chain, p Plan, more []int64, solve func(ctx 
 		from = p.Peak
 	}
 	for _, bytes := range more {
-		better, err := solve(ctx, from+bytes)
+		limit := from + min(bytes, math.MaxInt64-from)
+		better, err := solve(ctx, limit)
 		if err != nil {
 			return Explanation{}, err
 		}
-		e.More = append(e.More, Step{from + bytes, better.Time, max(0, p.Time-better.Time)})
+		e.More = append(e.More, Step{limit, better.Time, max(0, p.Time-better.Time)})
 	}
 	return e, nil
 }
 
-// explainLeast looks at the plan at the least limit, which whoever finds no plan names.
-func explainLeast(ctx context.Context, c Chain, solve func(ctx context.Context, limit int64) (Plan, error)) (LeastLimit, error) {
-	least, err := solve(ctx, max(1, c.Input)) // the input alone: there is never a plan, unless all else has no bytes
+// FindLeast finds the least limit that has a plan, and the operation that sets it, with plans that solve finds, such as [Solve] does: whoever finds no plan names the least.
+func FindLeast(ctx context.Context, c Chain, solve func(ctx context.Context, limit int64) (Plan, error)) (LeastLimit, error) {
+	least, err := solve(ctx, max(1, c.Input)) // room for the input: there is never a plan, unless all else has no bytes
 	if err == nil && !least.Feasible {
 		least, err = solve(ctx, least.Peak)
 	}
