@@ -82,3 +82,42 @@ func Example_policyMemory() {
 	// except_last  3 MiB
 	// always       3 MiB
 }
+
+func Example_optimal() {
+	model := mlp()
+	p, err := pipe.New(model, pipe.Config{Chunks: 2, Checkpoint: pipe.Optimal, Budget: []int64{10 << 20}})
+	check(err)
+	defer nn.Free(model)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	batch := pipe.Batch{Input: c.Ones(torch.Float32, 1024, 256), Target: c.Ones(torch.Float32, 1024, 256)}
+	loss := nn.NewMSELoss(nn.MSEConfig{})
+
+	check(p.Plan(ctx, batch, loss)) // Step does so by itself
+	torch.CPU(0).ResetPeak()
+	_, err = p.Step(ctx, batch, loss)
+	check(err)
+	planned := p.Plans()[0]
+	fmt.Println("within the budget:", planned.Peak <= 10<<20, "as planned:", torch.CPU(0).Memory().Peak == planned.Peak)
+	// Output:
+	// within the budget: true as planned: true
+}
+
+func Example_budgetTooSmall() {
+	model := mlp()
+	p, err := pipe.New(model, pipe.Config{Chunks: 2, Checkpoint: pipe.Optimal, Budget: []int64{6 << 20}})
+	check(err)
+	defer nn.Free(model)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	x := c.Ones(torch.Float32, 1024, 256)
+	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: x}, nn.NewMSELoss(nn.MSEConfig{}))
+	var small *pipe.BudgetError
+	if errors.As(err, &small) {
+		fmt.Printf("%v needs %.1f MiB, because of layer %s\n", small.Device, float64(small.Least)/(1<<20), small.Layer)
+	}
+	// Output:
+	// cpu:0 needs 7.5 MiB, because of layer 1.0..1.1
+}
