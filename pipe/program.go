@@ -2,6 +2,7 @@ package pipe
 
 import (
 	"fmt"
+	"maps"
 
 	"penstock/schedule"
 )
@@ -29,11 +30,21 @@ func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
 	if now != nil && !now.has(microBatches) {
 		now = nil
 	}
-	g, err := p.graph(programKey{microBatches, schedule.Whole, now})
+	g, err := p.graph(programKey{microBatches, schedule.Whole, now.origin()})
 	if err != nil {
 		return nil, err
 	}
 	return g.planned, nil
+}
+
+// forgetPrograms forgets those of a plan that is made no more.
+func (p *Pipe) forgetPrograms(of *planned) {
+	if of == nil {
+		return
+	}
+	p.submit.Lock()
+	defer p.submit.Unlock()
+	maps.DeleteFunc(p.programs, func(key programKey, _ *program) bool { return key.planned == of.made })
 }
 
 // graph is the program for a number of micro-batches, made and checked once.

@@ -38,8 +38,8 @@ func TestNewSaysWhatToDo(t *testing.T) {
 		{"a device before the first", small(), pipe.Config{Devices: []torch.Device{torch.CPU(-1)}}, nil, []string{"device cpu:-1", "from 0 to"}},
 		{"a device that is not there", small(), pipe.Config{Devices: []torch.Device{torch.CUDA(0)}}, nil, []string{"device cuda:0", "this libtorch (", "cannot use it"}},
 		{"chunks", small(), pipe.Config{Chunks: -3}, pipe.ErrChunks, []string{"-3", "want at least 1"}},
-		{"a policy", small(), pipe.Config{Checkpoint: 7}, nil, []string{"unknown checkpoint policy 7", "want Never, Always or ExceptLast"}},
-		{"a policy of a stage", small(), pipe.Config{Balance: []int{2, 2}, Checkpoints: []pipe.Checkpoint{pipe.Never, -1}}, nil, []string{"unknown checkpoint policy -1", "want Never, Always or ExceptLast"}},
+		{"a policy", small(), pipe.Config{Checkpoint: 7}, nil, []string{"unknown checkpoint policy 7", "want Never, Always, ExceptLast or Optimal"}},
+		{"a policy of a stage", small(), pipe.Config{Balance: []int{2, 2}, Checkpoints: []pipe.Checkpoint{pipe.Never, -1}}, nil, []string{"unknown checkpoint policy -1", "want Never, Always, ExceptLast or Optimal"}},
 		{"policies", small(), pipe.Config{Balance: []int{2, 2}, Checkpoints: []pipe.Checkpoint{pipe.Never}}, nil, []string{"1 checkpoint policies for 2 stages", "give each stage one, or set Checkpoint for all"}},
 		{"threads", small(), pipe.Config{Threads: -1}, nil, []string{"-1 threads", "want 1 to 256"}},
 		{"too many threads", small(), pipe.Config{Threads: 257}, nil, []string{"257 threads", "want 1 to 256"}},
@@ -91,7 +91,7 @@ func TestModelsThatCannotBeBuilt(t *testing.T) {
 	if _, err := torch.ParseDevice("foo"); err == nil || !strings.Contains(err.Error(), `unknown device "foo": want cpu:N or cuda:N`) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := pipe.ParseCheckpoint("sometimes"); err == nil || !strings.Contains(err.Error(), `"sometimes": want never, always or except_last`) {
+	if _, err := pipe.ParseCheckpoint("sometimes"); err == nil || !strings.Contains(err.Error(), `"sometimes": want never, always, except_last or optimal`) {
 		t.Errorf("got %v", err)
 	}
 }

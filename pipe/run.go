@@ -106,7 +106,7 @@ func (run *Run) backward(ctx context.Context, retain bool, grads []*torch.Tensor
 		}
 	}
 	r.grads, r.retain = grads, retain
-	g, err := r.p.graph(programKey{len(r.parts), schedule.BackwardOnly, r.planned})
+	g, err := r.p.graph(programKey{len(r.parts), schedule.BackwardOnly, r.planned.origin()})
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timelin
 		return nil, nil, err
 	}
 	defer p.open.Done()
-	g, err := p.graph(programKey{len(r.parts), schedule.ForwardOnly, r.planned})
+	g, err := p.graph(programKey{len(r.parts), schedule.ForwardOnly, r.planned.origin()})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -35,7 +35,7 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) 
 	if err := r.plan(ctx); err != nil {
 		return Result{}, err
 	}
-	g, err := p.graph(programKey{len(r.parts), schedule.Whole, r.planned})
+	g, err := p.graph(programKey{len(r.parts), schedule.Whole, r.planned.origin()})
 	if err != nil {
 		return Result{}, err
 	}

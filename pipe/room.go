@@ -1,0 +1,77 @@
+package pipe
+
+import (
+	"fmt"
+
+	"penstock/profile"
+	"penstock/torch"
+)
+
+// room is what a stage's device has for activations.
+type room struct {
+	base, limit int64 // limit 0 is none
+	grads       bool  // all parameters have gradients
+}
+
+// rooms reads what is there between steps.
+func (r *minibatch) rooms(chains []profile.Chain) (out []room, err error) {
+	p := r.p
+	out = make([]room, len(p.stages))
+	err = p.quietly(func(*torch.Ctx) error {
+		for i, s := range p.stages {
+			if p.cfg.Checkpoints[i] != Optimal {
+				continue
+			}
+			m := s.Device.Memory()
+			out[i] = room{base: m.Live + p.cfg.Reserve(i) + chains[i].Statistics + r.waiting(chains[i]) + s.tied(), limit: m.Limit, grads: s.hasGrads()}
+			if b := p.cfg.Budget[i]; b > 0 && (m.Limit == 0 || b < m.Limit) {
+				out[i].limit = b
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// waiting is a bound on what skips leave waiting on the stage's device beside what it works on: of what it stashes for other stages, and of the gradients of what it pops, as much as there are micro-batches
+// by which another stage can be behind.
+func (r *minibatch) waiting(c profile.Chain) int64 {
+	return int64(min(len(r.parts), len(r.p.stages))) * (c.SkipsOut + c.SkipsIn)
+}
+
+// tied is what gradients of parameters that other stages use too take beside the stage's own: one that has come from a later stage, and one that waits for an earlier.
+func (s *Stage) tied() (bytes int64) {
+	for _, t := range s.ties {
+		for _, other := range []target{t.from, t.to} {
+			if other.stage >= 0 {
+				bytes += t.tensor().Numel() * t.tensor().DType().Size()
+			}
+		}
+	}
+	return bytes
+}
+
+// hasGrads says whether all parameters of the stage have gradients already. Where only some have, theirs are counted twice.
+func (s *Stage) hasGrads() bool {
+	for _, p := range s.Params() {
+		if !p.Tensor().HasGrad() {
+			return false
+		}
+	}
+	return true
+}
+
+// BudgetError says that no plan keeps a stage within its budget.
+type BudgetError struct {
+	Stage  int
+	Device torch.Device
+	Limit  int64  // bytes
+	Base   int64  // of them are taken whatever is recomputed
+	Least  int64  // that would do
+	Layer  string // that sets Least
+}
+
+func (e *BudgetError) Error() string {
+	return fmt.Sprintf("pipe: stage %d on %v cannot be run within %d bytes: %d of them are taken by parameters, their gradients to be kept, the batch and what is held anyway, and the least that will do is %d bytes, "+
+		"which layer %q sets; use a higher budget, more chunks, or more stages", e.Stage, e.Device, e.Limit, e.Base, e.Least, e.Layer)
+}
