@@ -49,3 +49,6 @@ func (k *ExtraKey[T]) In(c *Ctx) T {
 	}
 	return v
 }
+
+// Extras lists the run's extras. The caller must not change the list.
+func (c *Ctx) Extras() []Extra { return c.extras }

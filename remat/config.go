@@ -1,0 +1,50 @@
+package remat
+
+import (
+	"fmt"
+
+	"penstock/nn"
+	"penstock/optim"
+	"penstock/remat/plan"
+)
+
+// Config configures a module. Its zero value is all the memory that is free when the module first runs, and no optimizer.
+type Config struct {
+	// Limit is for all bytes on the device. 0 is the limit that the device's account has when the module first trains or measures, or if it has none what is live plus what the machine has available
+	// (MemAvailable in /proc/meminfo).
+	Limit int64
+
+	// Optimizer is the one that will update the model. What it will keep and has not yet made is set aside, and its update is part of the prediction. It stays the caller's.
+	Optimizer optim.Optimizer
+	// Slots is for an optimizer that is not given: how many tensors of each trained parameter's size it will keep (optim.Slots). They are set aside until a step is over, with two of the largest
+	// parameter's size for the update; the prediction ends with backward.
+	Slots int
+
+	// Loss is what follows the model. Given the targets Measure runs it, and the prediction is exact from the first batch on. Without it, or them, the first batch is run with caution, and what the loss
+	// takes is learnt from it.
+	Loss nn.Loss
+
+	// Solve says how hard to look for a plan.
+	Solve plan.Options
+	// Warmup and Repeats are the runs of each unit while measuring, before those that are timed and timed; 0 is 1 and 5.
+	Warmup, Repeats int
+	// MostUnits is the most units that the model is cut into; 0 is 400.
+	MostUnits int
+
+	// Report is told of each plan that is chosen, on the goroutine that trains.
+	Report func(Report)
+}
+
+func (c Config) check() error {
+	switch {
+	case c.Limit < 0:
+		return fmt.Errorf("remat: a limit of %d bytes; want more, or 0 for what is free", c.Limit)
+	case c.Slots < 0:
+		return fmt.Errorf("remat: %d slots; want 0 or more", c.Slots)
+	case c.Slots > 0 && c.Optimizer != nil:
+		return fmt.Errorf("remat: %d slots beside an Optimizer, which tells them itself; want one or the other", c.Slots)
+	case c.Warmup < 0 || c.Repeats < 0 || c.MostUnits < 0:
+		return fmt.Errorf("remat: %d runs to warm up, %d timed ones, %d units at most: none may be negative, 0 is the default", c.Warmup, c.Repeats, c.MostUnits)
+	}
+	return nil
+}

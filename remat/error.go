@@ -1,0 +1,98 @@
+package remat
+
+import (
+	"fmt"
+	"runtime"
+
+	"penstock/nn"
+	"penstock/torch"
+)
+
+// LimitError says that no plan stays under the limit. errors.Is(err, torch.ErrOutOfMemory) holds.
+type LimitError struct {
+	Inputs string // the batch
+	Limit  int64  // in force
+	// Least is the lowest limit with which training works, SetBy what takes so much, and Layer the layer, if it is one.
+	Least int64
+	SetBy string
+	Layer string
+	// Others is what of Least is there before: parameters, the batch, and all else that is live, with the optimizer's state.
+	Others int64
+	// LossKnown says that the loss is part of Least as it was measured; else it is estimated.
+	LossKnown bool
+}
+
+// Error says what the limit should be.
+func (e *LimitError) Error() string {
+	about := ""
+	if !e.LossKnown {
+		about = ", with a loss that is not known yet,"
+	}
+	return fmt.Sprintf("remat: a limit of %d bytes is too low for a batch of %s: %d are needed%s at least, by %s; %d of them are there before (parameters, optimizer state, the batch, and what else is live); set the limit to %d or more, or take smaller batches",
+		e.Limit, e.Inputs, e.Least, about, e.SetBy, e.Others, e.Least)
+}
+
+// Is makes errors.Is(err, torch.ErrOutOfMemory) hold.
+func (e *LimitError) Is(target error) bool { return target == torch.ErrOutOfMemory }
+
+// Error is the failure of a layer, or of the loss, in Run or Backward.
+type Error struct {
+	Layer string // full dotted name; "" if none was running
+	Err   error  // *torch.Error, or the value of a panic
+	Stack []byte // of a panic that was no operator's
+}
+
+// Error names the layer and the cause.
+func (e *Error) Error() string {
+	s := "remat: "
+	if e.Layer != "" {
+		s += fmt.Sprintf("layer %q: ", e.Layer)
+	}
+	s += e.Err.Error()
+	if e.Stack != nil {
+		s += "\n" + string(e.Stack)
+	}
+	return s
+}
+
+// Unwrap is the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// attempt runs f and makes its panic an error with the path of c.
+func attempt(c *nn.Ctx, f func()) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case *torch.Error:
+			err = &Error{Layer: c.Path(), Err: p}
+			if p.Op == "remat" && p.Err != nil {
+				err = p.Err
+			}
+		default:
+			stack := make([]byte, 16<<10)
+			e := &Error{Layer: c.Path(), Stack: stack[:runtime.Stack(stack, false)]}
+			if cause, ok := p.(error); ok {
+				e.Err = fmt.Errorf("panic: %w", cause)
+			} else {
+				e.Err = fmt.Errorf("panic: %v", p)
+			}
+			err = e
+		}
+	}()
+	f()
+	return nil
+}
+
+// Run is ForwardTuple whose failures are errors: a *LimitError, or an *Error with the layer.
+func (m *Module) Run(c *nn.Ctx, xs ...*torch.Tensor) (ys []*torch.Tensor, err error) {
+	err = attempt(c, func() { ys = m.ForwardTuple(c, xs) })
+	return ys, err
+}
+
+// Backward goes back from outputs, such as the loss, as torch.Ctx.Backward does; a failure is an *Error with the layer. nil for grads is ones, for numbers.
+func (m *Module) Backward(c *nn.Ctx, outputs, grads []*torch.Tensor) error {
+	if grads == nil {
+		grads = make([]*torch.Tensor, len(outputs))
+	}
+	return attempt(c, func() { c.Ctx.Backward(outputs, grads, false) })
+}

@@ -1,0 +1,245 @@
+package remat
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"penstock/nn"
+	"penstock/remat/plan"
+	"penstock/segment"
+	"penstock/torch"
+)
+
+// job is one forward of the module and the backwards through it. It drives the walk, and is the node of the graph that stands for the model:
+//
+//	Forward    prologue, operations before the loss; what is kept waits in the walk
+//	           the output, under the node
+//	backward   operations behind the loss, from the gradients that arrive, inside of the node
+//
+// The graph holds it; when the graph goes, so does what is kept.
+type job struct {
+	m     *Module
+	s     *instance
+	ops   []plan.Op // on layers of the chain
+	chain int       // layers of the chain
+
+	terms  plan.Chain // what the operations cost, with the gradients that were there when forward began
+	user   *nn.Ctx    // who runs the model, told where it failed
+	base   *nn.Ctx    // its state in forward
+	lesson *lesson    // nil where there is nothing to learn
+
+	mu      sync.Mutex // guards the walk against Forget, which comes from wherever the graph is dropped
+	walk    segment.Walk
+	over    bool // the walk was freed
+	changes []int64
+	inputs  []*torch.Tensor // distinct, detached; the walk's
+	places  []int           // by element of the input: which of those it is
+	outputs int             // distinct ones
+	shared  []*torch.Tensor // values of the parameters that others use as well
+}
+
+// forward runs the operations before the loss. The result belongs to c.
+func (j *job) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	j.user, j.base = c, c.Fork(c.Ctx, nn.Fork{})
+	defer c.SetGrad(c.SetGrad(false))
+	done := false
+	defer func() {
+		if !done {
+			if n := j.walk.Running(); n != nil {
+				c.FailedAt(n.Path())
+			}
+			j.walk.Free()
+			j.lesson.drop()
+		}
+	}()
+	inputs := j.send(c.Ctx, xs)
+	j.walk.Final = true // no backward comes to the prologue
+	for i := range j.s.chain.Prologue {
+		j.walk.Do(c.Ctx, j, plan.Op{Kind: plan.Forward, Layer: i})
+	}
+	j.walk.Final = false
+	j.perform(c.Ctx, j.ops[:j.atLoss()+1])
+	ys, _, saved := j.walk.Output()
+	if !saved {
+		ys, _ = j.walk.Take(j.s.segment.Units())
+	}
+	for _, p := range j.m.shared {
+		j.shared = append(j.shared, p.Tensor())
+	}
+	list, at := distinct(ys)
+	j.outputs = len(list)
+	attached := c.Attach(slices.Concat(inputs, j.shared), list, j)
+	if !saved {
+		free(ys)
+	}
+	done = true
+	j.lesson.begin()
+	out := make([]*torch.Tensor, len(at))
+	for i, k := range at {
+		out[i] = attached[k]
+	}
+	return out
+}
+
+// send gives the walk the input, and returns what of it is distinct.
+func (j *job) send(c *torch.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	list, at := distinct(xs)
+	wants := make([]bool, len(xs))
+	for _, x := range list {
+		j.inputs = append(j.inputs, c.Keep(c.Detach(x)))
+		j.changes = append(j.changes, x.Changes())
+	}
+	given := make([]*torch.Tensor, len(xs))
+	for i, k := range at {
+		given[i], wants[i] = j.inputs[k], xs[i].RequiresGrad()
+	}
+	j.places = at
+	j.walk.Begin(j.s.segment)
+	j.walk.Send(0, segment.Arrival{Tensors: given, Wants: wants})
+	return list
+}
+
+// atLoss is the number of the loss among the operations.
+func (j *job) atLoss() int {
+	return slices.IndexFunc(j.ops, func(op plan.Op) bool { return op.Kind == plan.LossStep })
+}
+
+func (j *job) perform(c *torch.Ctx, ops []plan.Op) {
+	for _, op := range ops {
+		op.Layer += j.s.chain.Prologue
+		j.walk.Do(c, j, op)
+		if op.Kind == plan.Backward && op.Layer == j.s.segment.Units()-1 {
+			j.lesson.after()
+		}
+	}
+}
+
+// Context makes that of a unit's layers.
+func (j *job) Context(c *torch.Ctx, run segment.Run) *nn.Ctx {
+	return j.base.Fork(c, nn.Fork{Checkpointing: run.More, Recomputing: run.Again, Spans: run.Graph, Skips: run.Skips})
+}
+
+// Input is not asked for: the walk was sent the input.
+func (j *job) Input(c *torch.Ctx) []*torch.Tensor {
+	panic(&torch.Error{Op: "remat", Device: c.Device(), Message: "the plan runs the first unit, whose input was let go of"})
+}
+
+// Tail is nothing: the loss is the caller's.
+func (j *job) Tail(*torch.Ctx) nn.NamedLayer { return nn.NamedLayer{} }
+
+// Result is of the tail.
+func (j *job) Result(*torch.Ctx, []*torch.Tensor) {}
+
+// Backward performs the operations behind the loss.
+func (j *job) Backward(c *torch.Ctx, a *torch.Arrival) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.over {
+		panic(&torch.Error{Op: "remat", Device: c.Device(), Message: "a backward through the module has failed, and let go of what it had kept; run Forward again"})
+	}
+	done := false
+	defer func() {
+		if done {
+			return
+		}
+		p := recover() // nil of a Goexit
+		if path := j.where(p); path != "" {
+			j.user.FailedAt(path)
+		}
+		j.walk.Free()
+		j.over = true
+		j.lesson.drop()
+		if p != nil {
+			panic(p)
+		}
+	}()
+	j.lesson.arrive(a.Grads)
+	j.walk.Retain = !a.Last
+	ops := j.ops[j.atLoss()+1:]
+	j.unchanged(c, ops)
+	defer j.setAside(c)(a)
+	j.walk.GiveGrads(j.s.segment.Units(), slices.Clone(a.Grads), nil)
+	clear(a.Grads)
+	j.perform(c, ops)
+	j.lesson.end(j)
+	grads, _ := j.walk.TakeGrads(0)
+	for i, g := range grads {
+		if k := j.places[i]; c.Adopt(g) != nil && a.Wanted[k] {
+			a.InputGrads[k] = g // of one that comes twice only the first has it
+		}
+	}
+	j.m.stepped()
+	done = true
+}
+
+// unchanged panics if the caller has overwritten an input that is to be used again.
+func (j *job) unchanged(c *torch.Ctx, ops []plan.Op) {
+	if j.s.chain.Prologue > 0 || !slices.ContainsFunc(ops, func(op plan.Op) bool {
+		return op.Layer == 0 && (op.Kind == plan.ForwardKeep || op.Kind == plan.ForwardSave)
+	}) {
+		return
+	}
+	for i, x := range j.inputs {
+		if !x.Freed() && x.Changes() != j.changes[i] {
+			panic(&torch.Error{Op: "remat", Args: []string{x.String()}, Device: c.Device(),
+				Message: fmt.Sprintf("input %d was overwritten between forward and backward, which computes from it again; let it be until then, or give the module a Clone", i)})
+		}
+	}
+}
+
+// setAside takes the gradients of parameters that others use as well away. The function that it returns makes what has come meanwhile the node's, for the graph to sum, and puts them back.
+func (j *job) setAside(c *torch.Ctx) func(a *torch.Arrival) {
+	before := make([]*torch.Tensor, len(j.shared))
+	for i, t := range j.shared {
+		before[i] = c.GradOf(t)
+		t.SetGradOf(nil)
+	}
+	return func(a *torch.Arrival) {
+		for i, t := range j.shared {
+			a.InputGrads[len(a.InputGrads)-len(j.shared)+i] = c.GradOf(t)
+			t.SetGradOf(before[i])
+		}
+	}
+}
+
+// where is the full name of the layer that a backward has failed in, with p.
+func (j *job) where(p any) string {
+	n := j.walk.Running()
+	if n == nil {
+		return ""
+	}
+	if e, ok := p.(*torch.Error); ok && e.Sequence != 0 {
+		if layer := nn.LayerOf(n.Spans(), e.Sequence); layer != "" {
+			return layer
+		}
+	}
+	return n.Path()
+}
+
+// Forget lets go of what is kept.
+func (j *job) Forget() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.walk.Free()
+	j.over = true
+	j.lesson.drop()
+}
+
+// distinct lists each tensor once, and where in that list each is.
+func distinct(xs []*torch.Tensor) (list []*torch.Tensor, at []int) {
+	for _, x := range xs {
+		k := slices.Index(list, x)
+		if k < 0 {
+			k, list = len(list), append(list, x)
+		}
+		at = append(at, k)
+	}
+	return list, at
+}
+
+func free(list []*torch.Tensor) {
+	for _, t := range list {
+		t.Free()
+	}
+}

@@ -1,0 +1,195 @@
+package remat
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"penstock/nn"
+	"penstock/profile"
+	"penstock/remat/plan"
+	"penstock/segment"
+	"penstock/torch"
+)
+
+// Sample is a batch to measure with. Its tensors stay the caller's.
+type Sample struct {
+	Inputs  []*torch.Tensor // the model's input
+	Targets []*torch.Tensor // of Config.Loss; without them the loss is learnt from the first step
+}
+
+// instance is the model for batches of one kind.
+type instance struct {
+	key      string
+	segment  *segment.Segment
+	chain    profile.Chain
+	prologue prologue
+	loss     *loss // nil if it is not known
+
+	ops   []plan.Op // nil before there is a plan
+	plan  plan.Plan
+	given bool // the plan is the user's
+	stale bool // there may be a better plan
+
+	// Of the latest forward.
+	present []presence
+	lacks   []int64
+	base    int64 // live when it began
+}
+
+// prologue is what the units before the chain take, in bytes beside those before it: most, and afterwards.
+type prologue struct{ peak, held int64 }
+
+// keyOf tells kinds of batches apart: by types, shapes and wanted gradients of the input, and autocast.
+func keyOf(c *nn.Ctx, xs []*torch.Tensor) string {
+	words := torch.Describe(xs)
+	for i, x := range xs {
+		if x != nil && x.RequiresGrad() {
+			words[i] += " with gradient"
+		}
+	}
+	if c.Autocast() {
+		words = append(words, "autocast")
+	}
+	return strings.Join(words, ", ")
+}
+
+// Measure measures the model for batches like the sample: seconds and bytes of its units (profile.MeasureChain), what the optimizer's update takes, and, given targets, the loss. Forward does it by itself
+// where it has not been done. c says where and how the model runs; no Forward may run meanwhile. It returns ctx's error when ctx ends, and a *profile.Error for a layer that fails.
+func (m *Module) Measure(ctx context.Context, c *nn.Ctx, s Sample) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.forgetLesson()
+	delete(m.cases, keyOf(c, s.Inputs))
+	_, err := m.measured(ctx, c, s)
+	return err
+}
+
+// measured is the instance for a batch, which it measures if it is new.
+func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, error) {
+	if m.closed {
+		return nil, fmt.Errorf("remat: %w", ErrClosed)
+	}
+	for i, x := range s.Inputs {
+		if x == nil || x.Freed() {
+			return nil, fmt.Errorf("remat: input %d does not exist", i)
+		}
+	}
+	if err := m.bounds.bind(c.Device(), m.config.Limit); err != nil {
+		return nil, err
+	}
+	key := keyOf(c, s.Inputs)
+	if known := m.cases[key]; known != nil {
+		m.latest = known
+		return known, nil
+	}
+	for _, p := range nn.State(m.model) {
+		if !p.Exists() {
+			return nil, fmt.Errorf("remat: the parameter %q does not exist; call nn.Materialise before", p.Name)
+		}
+	}
+	m.shared = nn.SharedBeyond(m.model)
+
+	// Not under the limit, and not part of what the user measures.
+	device, account := c.Device(), c.Device().Memory()
+	device.SetLimit(m.bounds.was)
+	defer func() {
+		device.ResetPeak()
+		device.RaisePeak(account.Peak)
+		m.bounds.enforce()
+	}()
+	n := &instance{key: key}
+	if err := m.measureChain(ctx, c, s, n); err != nil {
+		return nil, err
+	}
+	err := torch.Try(func() {
+		t := torch.NewCtx(torch.Options{Device: device, Threads: c.Threads(), Autocast: c.Autocast()})
+		defer t.Close()
+		if m.update == nil {
+			m.update = m.measureUpdate(t)
+			t.Close()
+		}
+		m.rehearse(c.Fork(t, nn.Fork{Recomputing: true}), t, s, n)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("remat: trying a step: %w", err)
+	}
+	m.cases[key], m.latest = n, n
+	return n, nil
+}
+
+func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, n *instance) error {
+	inputGrad := false
+	for _, x := range s.Inputs {
+		inputGrad = inputGrad || x.RequiresGrad()
+	}
+	cfg := profile.ChainConfig{
+		Config:    profile.Config{Device: c.Device(), Threads: c.Threads(), Warmup: m.config.Warmup, Repeats: m.config.Repeats, Extras: c.Extras(), Autocast: c.Autocast()},
+		InputGrad: inputGrad, MostUnits: m.config.MostUnits,
+	}
+	if len(s.Targets) > 0 {
+		cfg.Loss, cfg.Targets = m.config.Loss, s.Targets
+	}
+	chains, err := profile.MeasureChain(ctx, m.model, cfg, s.Inputs...)
+	if err != nil {
+		return fmt.Errorf("remat: %w", err)
+	}
+	n.chain = chains[0]
+	if len(n.chain.Layers) == 0 {
+		return fmt.Errorf("remat: no layer of the model has a backward; run it without gradients")
+	}
+	n.segment, err = segment.New(segment.Config{Layers: m.layers, Routes: m.routes, Last: len(m.layers), Units: n.chain.Units, InputGrad: inputGrad})
+	if err != nil {
+		return fmt.Errorf("remat: %w", err)
+	}
+	return nil
+}
+
+// rehearse runs the prologue, and with targets the rest of the model without gradients and the loss, forward and backward, to see what they take.
+func (m *Module) rehearse(n *nn.Ctx, t *torch.Ctx, s Sample, into *instance) {
+	withLoss := m.config.Loss != nil && len(s.Targets) > 0
+	if into.chain.Prologue == 0 && !withLoss {
+		return
+	}
+	j := &job{m: m, s: into, user: n, base: n, chain: len(into.chain.Layers)}
+	defer j.Forget()
+	device := t.Device()
+	j.send(t, s.Inputs)
+	before := device.Memory().Live
+	device.ResetPeak()
+	j.walk.Final = true
+	for i := range into.chain.Prologue {
+		j.walk.Do(t, j, plan.Op{Kind: plan.Forward, Layer: i})
+	}
+	account := device.Memory()
+	into.prologue = prologue{account.Peak - before, account.Live - before}
+	if !withLoss {
+		return
+	}
+	for i := into.chain.Prologue; i < into.segment.Units(); i++ {
+		j.walk.Do(t, j, plan.Op{Kind: plan.Forward, Layer: i})
+	}
+	ys, _ := j.walk.Take(into.segment.Units())
+	list, at := distinct(ys)
+	r := &rehearsal{lesson: &lesson{device: device}}
+	attached := t.Attach(nil, list, r)
+	free(ys)
+	for i, k := range at {
+		ys[i] = attached[k]
+	}
+	r.lesson.begin()
+	defer r.lesson.drop()
+	t.SetGrad(true)
+	l := nn.RunLoss(n, m.config.Loss, ys, s.Targets)
+	t.Backward([]*torch.Tensor{l}, []*torch.Tensor{nil}, false)
+	into.loss = &r.lesson.loss
+}
+
+// rehearsal stands for a model in the graph of a loss.
+type rehearsal struct{ lesson *lesson }
+
+// Backward sees what the loss takes.
+func (r *rehearsal) Backward(_ *torch.Ctx, a *torch.Arrival) { r.lesson.arrive(a.Grads) }
+
+// Forget does nothing: nothing is held.
+func (r *rehearsal) Forget() {}

@@ -1,0 +1,170 @@
+package remat
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"penstock/profile"
+	"penstock/remat/plan"
+)
+
+// Report says what plan was chosen, and for what.
+type Report struct {
+	Inputs    string // the batch: types and shapes
+	Limit     int64  // in force, bytes
+	Source    string // where the limit is from
+	Others    int64  // live when the step began
+	Units     int    // of the model, in the plan
+	Plan      plan.Plan
+	Predicted int64 // most bytes of the step
+	LossKnown bool  // else it is estimated, and the next step has another plan
+	Solving   time.Duration
+}
+
+var errNothing = errors.New("remat: nothing was measured; call Measure, or train a batch")
+
+// Chain is what was measured for the batches that came last.
+func (m *Module) Chain() (profile.Chain, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.latest == nil {
+		return profile.Chain{}, errNothing
+	}
+	return m.latest.chain, nil
+}
+
+// Solve finds a plan for batches like those that were measured last, beside what is live now, and makes it theirs. A limit above 0 is the module's from now on; 0 leaves it as it is. The error is a
+// *LimitError if there is no plan under it; then the plan is as it was.
+func (m *Module) Solve(ctx context.Context, limit int64) (plan.Plan, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.latest
+	switch {
+	case m.closed:
+		return plan.Plan{}, fmt.Errorf("remat: %w", ErrClosed)
+	case s == nil:
+		return plan.Plan{}, errNothing
+	case limit < 0:
+		return plan.Plan{}, fmt.Errorf("remat: a limit of %d bytes; want more, or 0 to leave it", limit)
+	}
+	before := m.bounds
+	if limit > 0 {
+		m.bounds.limit, m.bounds.source = limit, "Solve"
+	}
+	was := *s
+	s.stale, s.given = true, false
+	f, err := m.choose(ctx, s)
+	if err != nil {
+		m.bounds, *s = before, was
+		return plan.Plan{}, err
+	}
+	m.last = f.most()
+	m.bounds.enforce()
+	for _, other := range m.cases {
+		other.stale = other != s && !other.given
+	}
+	return s.plan, nil
+}
+
+// Plan is the plan of the batches that came last: its peak and time are by the chain as it was measured (Chain), which counts the input and knows nothing of who else is there; so it has no limit.
+func (m *Module) Plan() (plan.Plan, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch s := m.latest; {
+	case s == nil:
+		return plan.Plan{}, errNothing
+	case s.ops == nil:
+		return plan.Plan{}, errors.New("remat: there is no plan yet; call Solve, or train a batch")
+	default:
+		return s.plan, nil
+	}
+}
+
+// SetPlan makes operations those for batches of the kind that came last, or that the plan was made for: one of plan.None, plan.All, plan.Sequential on the chain's layers, or any other that is
+// complete. It stays until Solve; a step that it would take beyond the limit is refused. A plan that was made for another chain, of another model or for other batches, is an error.
+func (m *Module) SetPlan(p plan.Plan) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.latest
+	if s == nil {
+		return errNothing
+	}
+	if p.Chain != "" {
+		var found *instance
+		for _, other := range m.cases {
+			if other.chain.Fingerprint() == p.Chain {
+				found = other
+			}
+		}
+		if found == nil {
+			return fmt.Errorf("remat: the plan was made for a chain %s, of another model or for other batches; this model's, for a batch of %s, is %s", p.Chain, s.key, s.chain.Fingerprint())
+		}
+		s = found
+	}
+	if len(p.Ops) == 0 {
+		return errors.New("remat: the plan has no operations; a plan that is not feasible cannot be run")
+	}
+	described, err := s.described(p)
+	if err != nil {
+		return err
+	}
+	s.plan, s.ops, s.given, s.stale = described, p.Ops, true, false
+	return nil
+}
+
+// described is a plan with its costs by the measured chain.
+func (s *instance) described(p plan.Plan) (plan.Plan, error) {
+	report, err := plan.Check(s.chain.Chain, p.Ops)
+	if err != nil {
+		return plan.Plan{}, fmt.Errorf("remat: %w", err)
+	}
+	return plan.Plan{Feasible: true, Peak: report.Peak, Time: report.Time, LowerBound: min(p.LowerBound, report.Time), Ops: p.Ops, Chain: s.chain.Fingerprint()}, nil
+}
+
+// SavePlan writes the plan of the batches that came last to a file that LoadPlan, and penstock remat, read. A file that is there is replaced when the new one is complete.
+func (m *Module) SavePlan(path string) error {
+	p, err := m.Plan()
+	if err != nil {
+		return err
+	}
+	data, err := p.JSON()
+	if err != nil {
+		return fmt.Errorf("remat: %w", err)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("remat: saving a plan: %w", err)
+	}
+	defer os.Remove(f.Name()) // if it is still there
+	_, err = f.Write(data)
+	if err := errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+		return fmt.Errorf("remat: saving a plan: %w", err)
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return fmt.Errorf("remat: saving a plan: %w", err)
+	}
+	return nil
+}
+
+// LoadPlan is SetPlan of a file. A plan that does not say what it was made for is refused, as one for something else is.
+func (m *Module) LoadPlan(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("remat: loading a plan: %w", err)
+	}
+	p, err := plan.ParsePlan(data)
+	if err != nil {
+		return fmt.Errorf("remat: loading %s: %w", path, err)
+	}
+	if p.Chain == "" {
+		return fmt.Errorf("remat: loading %s: the plan does not say what chain it was made for; want one that SavePlan wrote", path)
+	}
+	if err := m.SetPlan(p); err != nil {
+		return fmt.Errorf("remat: loading %s: %w", path, err)
+	}
+	return nil
+}
