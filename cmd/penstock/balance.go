@@ -112,11 +112,11 @@ func (p balancePlan) cutModel(ctx context.Context, stdout, stderr io.Writer) err
 	c := torch.NewCtx(torch.Options{Seed: p.seed})
 	defer c.Close()
 	var sample *torch.Tensor
-	if err := torch.Try(func() { sample = p.sample(c) }); err != nil {
+	if err := torch.Try(func() { sample = p.measured.sample(c, p.rows) }); err != nil {
 		return fmt.Errorf("no room for a micro-batch of %d samples: %w; use more --chunks or a smaller --batch", p.rows, err)
 	}
 	show := newLayerProgress(stderr)
-	measured, err := profile.Measure(ctx, p.model, profile.Config{
+	measured, err := profile.Measure(ctx, p.measured.model, profile.Config{
 		Peer: torch.CPU(1), Threads: p.threads, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast, BytesOnly: p.by == "size", Progress: show.layer,
 	}, sample)
 	show.end()
@@ -148,19 +148,6 @@ func (p balancePlan) cutModel(ctx context.Context, stdout, stderr io.Writer) err
 		return err
 	}
 	return showSizes(stdout, p.format, measured.Layers, counts, sizes)
-}
-
-// sample makes up a micro-batch of the model's input.
-func (p balancePlan) sample(c *torch.Ctx) *torch.Tensor {
-	shape := append([]int64{int64(p.rows)}, p.input...)
-	if p.info.Kind != models.Text {
-		return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1)
-	}
-	tokens := make([]int64, shape[0]*shape[1])
-	for i := range tokens {
-		tokens[i] = int64(i % p.classes)
-	}
-	return torch.From(c, tokens, shape...)
 }
 
 // layerProgress tells on stderr how far measuring is, as soon as it takes long: on a terminal in place, elsewhere in a line now and then.

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"penstock/models"
-	"penstock/nn"
 	"penstock/optim"
 	"penstock/pipe"
 )
@@ -20,10 +19,7 @@ type balancePlan struct {
 
 	costs []float64 // nil: those of a model
 
-	info         models.Info
-	model        *nn.Sequential
-	input        []int64 // of one sample
-	classes      int
+	measured     measuredModel
 	policy       []pipe.Checkpoint // one, or one for each stage
 	slots        int               // of the optimizer
 	rows         int               // of a micro-batch
@@ -87,26 +83,10 @@ func (p *balancePlan) checkCosts() error {
 
 // checkModel makes the model, without weights.
 func (p *balancePlan) checkModel() (err error) {
-	if p.info, err = models.Describe(p.modelName); err != nil {
-		return badUsage("--model %q: want one of %s", p.modelName, strings.Join(models.Names(), ", "))
+	if p.measured, err = newMeasuredModel(p.modelName, p.set); err != nil {
+		return err
 	}
-	var o models.Options
-	if err := models.Set(p.modelName, &o, p.set); err != nil {
-		return badUsage("--set %s", message(err))
-	}
-	if p.model, err = models.New(p.modelName, o); err != nil {
-		return badUsage("--set %s: %s", strings.Join(p.set, ","), message(err))
-	}
-	p.input, p.classes = p.info.Input, p.info.Defaults.Classes
-	for at, size := range map[int]int{0: o.Context + o.Channels, 1: o.Size, 2: o.Size} { // a model reads text, or images
-		if size != 0 && at < len(p.input) {
-			p.input[at] = int64(size)
-		}
-	}
-	if o.Classes != 0 {
-		p.classes = o.Classes
-	}
-	if layers := len(p.model.Layers()); p.stages > layers {
+	if layers := len(p.measured.model.Layers()); p.stages > layers {
 		return badUsage("--stages %d: %s has %d layers; want at most as many stages", p.stages, p.modelName, layers)
 	}
 	return nil

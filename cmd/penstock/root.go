@@ -66,7 +66,7 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return badUsage("%w; see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newTrain(args), newBalance(), newRemat(), newModels(), newVersion())
+	root.AddCommand(newTrain(args), newBalance(), newProfile(), newRemat(), newModels(), newVersion())
 	return root
 }
 

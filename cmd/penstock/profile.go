@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"penstock/models"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/profile"
+	remat "penstock/remat/plan"
+	"penstock/torch"
+)
+
+// profileFlags is the command line of penstock profile, as it was typed.
+type profileFlags struct {
+	modelName string
+	set       []string
+	size      int
+	batch     int
+	lossName  string
+	autocast  bool
+	maxUnits  int
+	threads   int
+	repeats   int
+	seed      uint64
+	out       string
+	format    string
+}
+
+func (f *profileFlags) register(cmd *cobra.Command) {
+	s := cmd.Flags()
+	s.SortFlags = false
+	s.StringVar(&f.modelName, "model", "", "`NAME` of the model: "+strings.Join(models.Names(), ", "))
+	s.StringArrayVar(&f.set, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
+	s.IntVar(&f.size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N (default: the model's)")
+	s.IntVar(&f.batch, "batch", 32, "`N` samples in a batch")
+	s.StringVar(&f.lossName, "loss", "cross-entropy", "`LOSS` behind the last layer: cross-entropy or none")
+	s.BoolVar(&f.autocast, "autocast", false, "run forwards in bfloat16 where that is safe")
+	s.IntVar(&f.maxUnits, "max-units", 400, "`N` layers of the chain at most; beyond that layers of the model are joined")
+	s.IntVar(&f.threads, "threads", 1, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
+	s.IntVar(&f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the median counts")
+	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights, sample and targets")
+	s.StringVar(&f.out, "out", "", "`FILE` to write the chain to, as JSON; - is standard output, instead of the table")
+	s.StringVar(&f.format, "format", "table", "`FORMAT` of standard output: table, or json for the chain as --out has it")
+}
+
+func newProfile() *cobra.Command {
+	var flags profileFlags
+	cmd := &cobra.Command{
+		Use:   "profile --model NAME [flags]",
+		Short: "Measure a model's layers for plans of what to recompute",
+		Long: `Measure what each layer of a model costs in training, on a made-up batch: the time
+of its forward, with and without gradients, and of its backward, and the bytes of its
+output, of what it saves, and of temporaries and gradients, to the byte. The result is
+a chain, which penstock remat plans for. Layers of which a plan would gain nothing by
+keeping them apart are joined, and count as one. Only one layer at a time has to fit.
+
+Bytes are the same on every run. Times are those of this machine, with so many threads:
+the median of the timed runs, and how far the least and the greatest lie apart.`,
+		Example: `  penstock profile --model resnet18 --batch 32 --size 224 --out chain.json
+  penstock profile --model gpt --set depth=12 --batch 8
+  penstock profile --model vgg16_bn --batch 4 --out - | penstock remat explain - --limit 700MiB`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := flags.plan(cmd.Flags().Changed)
+			if err != nil {
+				return err
+			}
+			err = p.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			if stop := cmd.Context().Err(); stop != nil && errors.Is(err, stop) {
+				return errors.New("interrupted while layers were measured; nothing is written")
+			}
+			return err
+		},
+	}
+	flags.register(cmd)
+	return cmd
+}
+
+// run measures, and writes what was found.
+func (p profilePlan) run(ctx context.Context, stdout, stderr io.Writer) error {
+	if err := p.probeOut(); err != nil {
+		return err
+	}
+	chain, err := p.measure(ctx, stderr)
+	if err != nil {
+		return err
+	}
+	text, err := chain.JSON()
+	if err != nil {
+		return err
+	}
+	report := profileReport{profilePlan: p, chain: chain}
+	if p.format == "table" { // before the file is there: finding the limits may still be interrupted
+		if err := report.findLimits(ctx); err != nil {
+			return err
+		}
+	}
+	if p.out != "" && p.out != "-" {
+		if err := writeFile(p.out, text); err != nil {
+			return err
+		}
+	}
+	if p.format == "json" {
+		_, err = stdout.Write(text)
+		return err
+	}
+	return report.show(stdout)
+}
+
+// probeOut finds out whether --out can be written, before minutes are spent on what is to be written.
+func (p profilePlan) probeOut() error {
+	if p.out == "" || p.out == "-" {
+		return nil
+	}
+	if info, err := os.Stat(p.out); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("--out %s is no plain file; want a file", p.out)
+	}
+	f, err := os.CreateTemp(filepath.Dir(p.out), "."+filepath.Base(p.out)+".*")
+	if err != nil {
+		return fmt.Errorf("--out %s cannot be written: %w", p.out, err)
+	}
+	f.Close()
+	return os.Remove(f.Name())
+}
+
+// auxiliaryWeight is that of the losses of auxiliary classifiers, where a model has some; what is measured does not depend on it.
+const auxiliaryWeight = 0.3
+
+// measure measures the model in one stage.
+func (p profilePlan) measure(ctx context.Context, stderr io.Writer) (profile.Chain, error) {
+	c := torch.NewCtx(torch.Options{Seed: p.seed})
+	defer c.Close()
+	config := profile.ChainConfig{Config: profile.Config{Threads: p.threads, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast}, MostUnits: p.maxUnits}
+	var sample *torch.Tensor
+	err := torch.Try(func() {
+		sample = p.sample(c, p.batch)
+		if p.lossName != "none" {
+			config.Loss = models.NewAuxiliaryLoss(nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), auxiliaryWeight)
+			config.Targets = []*torch.Tensor{p.target(c, p.batch, p.seed)}
+		}
+	})
+	if err != nil {
+		return profile.Chain{}, fmt.Errorf("no room for a batch of %d samples: %w; use a smaller --batch", p.batch, err)
+	}
+	show := newLayerProgress(stderr)
+	config.Progress = show.layer
+	chains, err := profile.MeasureChain(ctx, p.model, config, sample)
+	show.end()
+	if err != nil {
+		return profile.Chain{}, err
+	}
+	chain := chains[0]
+	if len(chain.Layers) == 0 {
+		return chain, fmt.Errorf("--model %s: nothing in it is trained, so there is nothing to keep for a backward", p.name)
+	}
+	return chain, nil
+}
+
+// solve finds the best plan of the chain under a limit.
+func (r profileReport) solve(ctx context.Context, limit int64) (remat.Plan, error) {
+	return remat.Solve(ctx, r.chain.Chain, limit, remat.Options{})
+}
