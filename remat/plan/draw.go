@@ -15,12 +15,16 @@ type DrawConfig struct {
 
 // Draw draws what is computed and what is kept when, as text, one row per layer, time from left to right:
 //
-//	0 conv1   Koooooooo S##B
-//	1 relu1    F       Koo.
+//	0 l0    Koooooos##B
+//	1 l1    oF      sB
+//	2 l2     oS###B
+//	3 l3       S#B
+//	loss        L
+//	memory  23589X75896
 //
 // A letter is an operation: F forward, K forward_keep, S forward_save, L loss, B backward; f, k and s are those that a layer has run before. Between them # is where the layer's X is there, o where
-// its input is there by itself, and blank where neither is. The last row is the memory during the operation in tenths of the peak. Where there are more operations than columns, a column is several, and shows the last
-// letter of a row. Operations that are not allowed are an error as in [Check].
+// its input is there by itself, and blank where neither is. The last row is the memory during the operation in tenths of the peak. Where there are more operations than columns, a column is several,
+// and shows the last letter of a row. Operations that are not allowed are an error as in [Check].
 func Draw(c Chain, ops []Op, d DrawConfig) (string, error) {
 	report, err := Check(c, ops)
 	if err != nil {
