@@ -147,8 +147,8 @@ func noPlanError(limit int64, least remat.LeastLimit, c remat.Chain) error {
 	if least.Op.Kind != remat.LossStep {
 		of = fmt.Sprintf("layer %d, %s, in %v", least.Op.Layer, c.Layers[least.Op.Layer].Name, least.Op.Kind)
 	}
-	return fmt.Errorf("no plan stays under %s; the least is %s (%d bytes), which %s sets: it needs %s",
-		formatBytes(limit), formatBytes(least.Bytes), least.Bytes, of, partsOf(least.Parts))
+	return fmt.Errorf("no plan stays under %s (%d bytes); the least is %s (%d bytes), which %s sets: it needs %s",
+		formatBytes(limit), limit, formatBytes(least.Bytes), least.Bytes, of, partsOf(least.Parts))
 }
 
 // interrupted puts words to what a signal ended.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/xml"
 	"errors"
 	"io"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"penstock/internal/torchtest"
 	remat "penstock/remat/plan"
 )
 
@@ -313,5 +315,49 @@ func TestRematIsHelpful(t *testing.T) {
 	}
 	if help := must(t, "remat").stdout; !strings.Contains(help, "solve") || !strings.Contains(help, `"forward_us"`) {
 		t.Errorf("help:\n%s", help)
+	}
+}
+
+// TestRematIsInterrupted: a signal ends each verb that takes time, and nothing is written.
+func TestRematIsInterrupted(t *testing.T) {
+	torchtest.Check(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	dir, chain := t.TempDir(), chainFile(t)
+	for _, args := range [][]string{
+		{"solve", chain, "--limit", "30MiB", "--out", filepath.Join(dir, "plan.json")},
+		{"explain", chain, "--limit", "30MiB"},
+		{"compare", chain},
+		{"curve", chain, "--out", filepath.Join(dir, "curve.svg")},
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := run(ctx, with([]string{"remat"}, args...), &stdout, &stderr); code != exitFailed || stdout.Len() > 0 || !strings.Contains(stderr.String(), "interrupted while") {
+			t.Errorf("%q: exit code %d, stdout %q, stderr %q", args, code, &stdout, &stderr)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestRematOfLongChains: those for which one table answers all limits.
+func TestRematOfLongChains(t *testing.T) {
+	c := rematChain()
+	for len(c.Layers) <= longChain {
+		c.Layers = append(c.Layers, c.Layers[:6]...)
+	}
+	text, err := c.JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []comparedLine
+	decode(t, must(t, "remat", "compare", textFile(t, "chain.json", string(text)), "--format", "json").stdout, &list)
+	for _, l := range list {
+		if l.Gain < -0.01 || l.OptimumPeak > l.Peak {
+			t.Errorf("%+v", l)
+		}
+	}
+	if len(list) < 10 {
+		t.Errorf("%d strategies", len(list))
 	}
 }

@@ -61,33 +61,14 @@ CHAIN is a file, or - for standard input.`,
 	return cmd
 }
 
-// curvePoint is a plan of the curve.
-type curvePoint struct {
-	Peak int64
-	Time float64
-}
-
-// rematCurve is the best plans, by ascending peak.
-func rematCurve(ctx context.Context, c remat.Chain) ([]curvePoint, error) {
-	solve := solver(c, remat.Options{})
-	least, err := remat.FindLeast(ctx, c, solve)
+// rematCurve is the best plans, by ascending peak: at least one, of plain training.
+func rematCurve(ctx context.Context, c remat.Chain) ([]remat.Point, error) {
+	// The more layers, the fewer slots, for the same few seconds; the table grows with slots*layers^2, the time by another layers.
+	n := float64(len(c.Layers))
+	slots := min(max(2e10/(n*n*n), 500), 4000)
+	table, err := remat.NewTable(ctx, c, 0, remat.Options{Slots: int(slots)})
 	if err != nil {
 		return nil, err
 	}
-	plain, err := remat.Check(c, remat.None(len(c.Layers)))
-	if err != nil {
-		return nil, err
-	}
-	const limits = 100
-	var points []curvePoint
-	for i := range int64(limits + 1) {
-		p, err := solve(ctx, max(1, least.Bytes+(plain.Peak-least.Bytes)/limits*i+(plain.Peak-least.Bytes)%limits*i/limits))
-		if err != nil {
-			return nil, err
-		}
-		if n := len(points); n == 0 || p.Time < points[n-1].Time {
-			points = append(points, curvePoint{p.Peak, p.Time})
-		}
-	}
-	return points, nil
+	return table.Curve(), nil
 }

@@ -34,7 +34,7 @@ var strategyMarks = []struct {
 var curveColour = color.NRGBA{0, 114, 178, 255}
 
 // drawCurve draws the time of plans over their memory as an SVG: a step down at the peak of each, since a plan is the best under every limit from its peak to the next one's.
-func drawCurve(title string, c remat.Chain, points []curvePoint, baselines []remat.Baseline) ([]byte, error) {
+func drawCurve(title string, c remat.Chain, points []remat.Point, baselines []remat.Baseline) ([]byte, error) {
 	p := plot.New()
 	p.Title.Text = title
 	unit, name := memoryUnit(points[len(points)-1].Peak)

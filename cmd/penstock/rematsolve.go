@@ -82,13 +82,12 @@ func solveUnder(ctx context.Context, c remat.Chain, limit int64, o remat.Options
 		return p, err
 	}
 	if !p.Feasible {
-		least, err := remat.FindLeast(ctx, c, solver(c, o))
+		least, err := remat.ExplainLeast(c)
 		if err != nil {
 			return p, err
 		}
 		return p, noPlanError(limit, least, c)
 	}
-	p.Chain = c.Fingerprint()
 	if err := remat.CheckPlan(c, p); err != nil {
 		return p, fmt.Errorf("the plan found does not hold, which is a fault of penstock: %s", message(err))
 	}
@@ -98,6 +97,21 @@ func solveUnder(ctx context.Context, c remat.Chain, limit int64, o remat.Options
 // solver is Solve for those who ask for plans of a chain under several limits.
 func solver(c remat.Chain, o remat.Options) func(context.Context, int64) (remat.Plan, error) {
 	return func(ctx context.Context, limit int64) (remat.Plan, error) { return remat.Solve(ctx, c, limit, o) }
+}
+
+// longChain is the number of layers up to which many searches, each for one limit and as good as any, take less than a minute.
+const longChain = 120
+
+// bestPlans is for those who ask for plans under many limits: by a search for each, or for long chains by one table for all, whose plans are slower by a few thousandths.
+func bestPlans(ctx context.Context, c remat.Chain) (func(context.Context, int64) (remat.Plan, error), error) {
+	if len(c.Layers) <= longChain {
+		return solver(c, remat.Options{}), nil
+	}
+	table, err := remat.NewTable(ctx, c, 0, remat.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, limit int64) (remat.Plan, error) { return table.Plan(limit), ctx.Err() }, nil
 }
 
 // showPlan shows a plan that has been checked.
@@ -116,8 +130,11 @@ func showPlan(w io.Writer, c remat.Chain, p remat.Plan) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	width, _ := terminalWidth(w)
-	drawing, err := remat.Draw(c, p.Ops, remat.DrawConfig{Width: max(width, 100)})
+	var size remat.DrawConfig // its own width, where there is no terminal
+	if width, live := terminalWidth(w); live {
+		size.Width = width
+	}
+	drawing, err := remat.Draw(c, p.Ops, size)
 	if err != nil {
 		return err
 	}

@@ -70,7 +70,7 @@ func Explain(ctx context.Context, c Chain, p Plan, more []int64, solve func(ctx 
 	if e.Plain, err = Check(c, None(len(c.Layers))); err != nil {
 		return Explanation{}, err
 	}
-	if e.Least, err = FindLeast(ctx, c, solve); err != nil {
+	if e.Least, err = ExplainLeast(c); err != nil {
 		return Explanation{}, err
 	}
 	from := p.Limit
@@ -88,20 +88,17 @@ func Explain(ctx context.Context, c Chain, p Plan, more []int64, solve func(ctx 
 	return e, nil
 }
 
-// FindLeast finds the least limit that has a plan, and the operation that sets it, with plans that solve finds, such as [Solve] does: whoever finds no plan names the least.
-func FindLeast(ctx context.Context, c Chain, solve func(ctx context.Context, limit int64) (Plan, error)) (LeastLimit, error) {
-	least, err := solve(ctx, max(1, c.Input)) // room for the input: there is never a plan, unless all else has no bytes
-	if err == nil && !least.Feasible {
-		least, err = solve(ctx, least.Peak)
-	}
+// ExplainLeast says what the least limit of a chain is, exactly, and what sets it. The error is a [*ChainError].
+func ExplainLeast(c Chain) (LeastLimit, error) {
+	p, _, err := Least(c)
 	if err != nil {
 		return LeastLimit{}, err
 	}
-	report, err := Check(c, least.Ops)
+	report, err := Check(c, p.Ops)
 	if err != nil {
 		return LeastLimit{}, err
 	}
-	return LeastLimit{report.Peak, least.Ops[report.PeakOp], report.AtPeak}, nil
+	return LeastLimit{report.Peak, p.Ops[report.PeakOp], report.AtPeak}, nil
 }
 
 // explainLayers follows the operations, which are allowed.
