@@ -15,7 +15,7 @@ import (
 	"penstock/nn"
 	"penstock/pipe"
 	"penstock/profile"
-	remat "penstock/remat/plan"
+
 	"penstock/torch"
 )
 
@@ -100,7 +100,7 @@ func (p profilePlan) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	report := profileReport{profilePlan: p, chain: chain}
 	if p.format == "table" { // before the file is there: finding the limits may still be interrupted
-		if err := report.findLimits(ctx); err != nil {
+		if err := report.findLimits(); err != nil {
 			return err
 		}
 	}
@@ -163,9 +163,4 @@ func (p profilePlan) measure(ctx context.Context, stderr io.Writer) (profile.Cha
 		return chain, fmt.Errorf("--model %s: nothing in it is trained, so there is nothing to keep for a backward", p.name)
 	}
 	return chain, nil
-}
-
-// solve finds the best plan of the chain under a limit.
-func (r profileReport) solve(ctx context.Context, limit int64) (remat.Plan, error) {
-	return remat.Solve(ctx, r.chain.Chain, limit, remat.Options{})
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -20,13 +19,13 @@ type profileReport struct {
 }
 
 // findLimits finds the least limit that has a plan, and the greatest that is of use.
-func (r *profileReport) findLimits(ctx context.Context) error {
+func (r *profileReport) findLimits() error {
 	plain, err := remat.Check(r.chain.Chain, remat.None(len(r.chain.Layers)))
 	if err != nil {
 		return err
 	}
 	r.greatest = plain.Peak
-	r.least, err = remat.FindLeast(ctx, r.chain.Chain, r.solve)
+	r.least, err = remat.ExplainLeast(r.chain.Chain)
 	return err
 }
 
