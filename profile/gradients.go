@@ -46,6 +46,21 @@ func (e elements) skip(place, pop int) int {
 
 func (e elements) tie(k int) int { return e.count() - len(e.ties) + slices.Index(e.ties, k) }
 
+// hold is the identity of the memory of a gradient, which no other gets before the unit is measured: the walk frees it when the backward is past it, and what comes next could lie where it lay.
+func (p *prober) hold(t *torch.Tensor) uintptr {
+	id, _, drop := t.HoldStorage()
+	p.drops = append(p.drops, drop)
+	return id
+}
+
+// dropHeld gives identities back.
+func (p *prober) dropHeld() {
+	for _, drop := range p.drops {
+		drop()
+	}
+	p.drops = nil
+}
+
 // border is the gradients at a border: of the tuple, of each skip by pop, and by tie.
 type border struct {
 	xs    []*torch.Tensor
@@ -83,16 +98,16 @@ func (b *border) odd() bool {
 	return false
 }
 
-// lend gives a walk handles on the gradients of a unit's output, as the unit behind has made them, and returns the memory of each by its number.
-func (b *border) lend(p *prober, unit int, w *segment.Walk) (given []uintptr) {
+// give gives a walk the gradients of a unit's output, as the unit behind has made them, and returns the memory of each by its number. They are the walk's, which lets go of each in time.
+func (b *border) give(p *prober, unit int, w *segment.Walk) (given []uintptr) {
 	e := elementsOf(p.s, unit+1, len(b.xs))
 	given = make([]uintptr, e.count())
 	handle := func(number int, t *torch.Tensor) *torch.Tensor {
 		if t == nil {
 			return nil
 		}
-		given[number], _ = t.Storage()
-		return p.c.Keep(p.c.Share(t))
+		given[number] = p.hold(t)
+		return t
 	}
 	gx, gs := make([]*torch.Tensor, len(b.xs)), make([][]*torch.Tensor, len(b.skips))
 	for i, t := range b.xs {
@@ -106,9 +121,11 @@ func (b *border) lend(p *prober, unit int, w *segment.Walk) (given []uintptr) {
 	for _, k := range e.ties {
 		if p.s.Uses(unit, k) {
 			w.GiveTie(k, handle(e.tie(k), b.ties[k]))
+			delete(b.ties, k)
 		}
 	}
 	w.GiveGrads(unit+1, gx, gs)
+	b.xs, b.skips = nil, nil
 	return given
 }
 
@@ -123,7 +140,8 @@ func (p *prober) give(unit int, w *segment.Walk) (given []uintptr) {
 			return nil
 		}
 		g := p.c.Keep(p.c.OnesLike(t))
-		given[number], p.ended[number] = g.Storage()
+		given[number] = p.hold(g)
+		_, p.ended[number] = g.Storage()
 		any = true
 		return g
 	}

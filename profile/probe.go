@@ -28,10 +28,11 @@ type prober struct {
 	xs     []*torch.Tensor // what the next unit is given; kept
 	skips  []*torch.Tensor // by the skips at the border before it; kept
 	before past            // what the one before was given
-	left   border          // the gradients of its input that the last unit has left
+	left   [2]border       // the gradients of its input that the last unit has left, in two runs: each can be given on once
 	sent   map[nn.SkipKey]*torch.Tensor
 
 	ended    []int64     // bytes of the gradients that were given last
+	drops    []func()    // of identities that are held
 	deferred nn.Deferred // statistics that first forwards gather
 }
 

@@ -117,6 +117,7 @@ func (p *prober) unit(i int, f *flows, all []figures) error {
 	out := &all[i]
 	return attempt(out.name, func() error {
 		defer p.c.Close()
+		defer p.dropHeld()
 		for _, l := range out.list {
 			defer prepare(p.c, l, p.Seed)()
 		}
@@ -127,7 +128,7 @@ func (p *prober) unit(i int, f *flows, all []figures) error {
 			}
 		}
 		p.bytes(i, f, out)
-		if i > 0 && p.left.odd() {
+		if i > 0 && p.left[0].odd() {
 			p.asGiven(i-1, f, &all[i-1])
 		}
 		if !p.BytesOnly {
@@ -166,7 +167,13 @@ func (b *past) free() {
 
 func (p *prober) forget() {
 	p.before.free()
-	p.left.free()
+	p.forgetLeft()
+}
+
+func (p *prober) forgetLeft() {
+	for k := range p.left {
+		p.left[k].free()
+	}
 }
 
 // asGiven measures the backward of the unit before once more, from the gradients that the unit behind it has left, whose layout or memory is not that of plain ones: what it then copies, and where it can
@@ -181,7 +188,7 @@ func (p *prober) asGiven(i int, f *flows, out *figures) {
 	for k, into := range []*reading{&out.back, &out.again} {
 		w := p.walk(i, true)
 		p.do(w, plan.Op{Kind: plan.ForwardSave, Layer: i})
-		given := p.left.lend(p, i, w)
+		given := p.left[k].give(p, i, w)
 		*into = p.do(w, plan.Op{Kind: plan.Backward, Layer: i})
 		if k == 0 {
 			left := f.backward(i, w, out.list, given)
@@ -223,14 +230,15 @@ func (p *prober) bytes(i int, f *flows, out *figures) {
 	out.passes = given == nil
 	out.back = p.do(w, plan.Op{Kind: plan.Backward, Layer: i})
 	out.weights = gradBytes(list)
-	p.left.free()
-	p.left = f.backward(i, w, list, given)
+	left := f.backward(i, w, list, given)
 
 	again := p.walk(i, true)
 	defer again.Free()
 	p.do(again, plan.Op{Kind: plan.ForwardSave, Layer: i})
-	p.give(i, again)
+	given = p.give(i, again)
 	out.again = p.do(again, plan.Op{Kind: plan.Backward, Layer: i})
+	p.forgetLeft()
+	p.left = [2]border{left, f.backward(i, again, list, given)}
 }
 
 // zeroGrads drops the gradients that a layer's parameters have got.

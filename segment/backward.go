@@ -37,12 +37,40 @@ func (w *Walk) backward(c *torch.Ctx, at int) {
 	if len(roots) > 0 {
 		restore := w.aside(c, at)
 		defer restore() // of a backward that fails, too
-		c.Backward(roots, starts, w.Retain && g.early)
+		if w.Retain && g.early {
+			c.Backward(roots, starts, true)
+		} else {
+			w.consume(c, at, roots, starts)
+		}
 		restore()
 	}
 	w.settle(c, at)
 	w.running = nil
 	c.Release(begin)
+}
+
+// consume goes back through a unit's graph and lets go of the output, its gradients and the graph as it goes: for a unit of several layers that is the difference of what lies between the last two of them.
+func (w *Walk) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor) {
+	g, y := &w.graphs[at], &w.grads[at+1]
+	prepared := c.PrepareBackward(roots, starts)
+	defer prepared.Free()
+	free(g.out)
+	free(g.stashed)
+	free(y.xs)
+	for _, s := range w.s.units[at].stashed {
+		if s.out < len(y.skips) {
+			free(y.skips[s.out])
+		}
+	}
+	for _, t := range starts { // sums of skips' gradients, too
+		if c.Owns(t) {
+			t.Free()
+		}
+	}
+	if s := &w.states[at+1]; at+1 < len(w.s.units) && !(w.Retain && s.early) {
+		s.free()
+	}
+	prepared.Run()
 }
 
 // settle gathers what backward left in the mailboxes and lets go of what it used.

@@ -48,14 +48,57 @@ func (c *Ctx) Backward(outputs, grads []*Tensor, keepGraph bool) {
 	for i := range outputs {
 		o[i], g[i] = outputs[i].handle(), grads[i].handle()
 	}
-	if err := shim.Backward(&c.mode, o, g, keepGraph); err != nil {
-		switch err.Ended {
-		case nil:
-		case shim.Goexit:
-			runtime.Goexit()
-		default:
-			panic(err.Ended)
-		}
-		panic(c.failed("backward", nil, err))
+	c.backwardFailed(shim.Backward(&c.mode, o, g, keepGraph))
+}
+
+// backwardFailed panics, or ends the goroutine, if there is an error.
+func (c *Ctx) backwardFailed(err *shim.Error) {
+	if err == nil {
+		return
+	}
+	switch err.Ended {
+	case nil:
+	case shim.Goexit:
+		runtime.Goexit()
+	default:
+		panic(err.Ended)
+	}
+	panic(c.failed("backward", nil, err))
+}
+
+// Prepared is a backward that is still to be run. It holds the gradients that it starts from, and the graph, but not the outputs: who frees the handles on all of them lets go of each as soon as the
+// backward is past it, where Backward, and whoever calls it, hold them to its end.
+type Prepared struct {
+	c      *Ctx
+	handle uint64
+}
+
+// PrepareBackward makes a backward from outputs, with a gradient for each. Run it once, or Free it.
+func (c *Ctx) PrepareBackward(outputs, grads []*Tensor) *Prepared {
+	if len(outputs) != len(grads) {
+		panic(&Error{Op: "backward", Device: c.device, Message: "outputs and gradients differ in number"})
+	}
+	handle, err := shim.PrepareBackward(handlesOf(outputs), handlesOf(grads))
+	if err != nil {
+		panic(c.failed("backward", outputs, err))
+	}
+	return &Prepared{c, handle}
+}
+
+// Run is Backward, on the context that made it. It frees the graph.
+func (p *Prepared) Run() {
+	handle := p.handle
+	p.handle = 0
+	if handle == 0 {
+		panic("torch: a prepared backward is run twice, or after it was freed")
+	}
+	p.c.backwardFailed(shim.RunBackward(&p.c.mode, handle))
+}
+
+// Free drops a backward that is not run. It is idempotent.
+func (p *Prepared) Free() {
+	if p.handle != 0 {
+		shim.DropBackward(p.handle)
+		p.handle = 0
 	}
 }

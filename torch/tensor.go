@@ -3,6 +3,7 @@ package torch
 import (
 	"fmt"
 	"strings"
+	"sync"
 
 	"penstock/internal/shim"
 )
@@ -93,6 +94,12 @@ func (t *Tensor) Changes() int64 { return shim.Changes(t.handle()) }
 func (t *Tensor) Storage() (id uintptr, bytes int64) {
 	d := shim.Describe(t.handle())
 	return d.Storage, d.StorageBytes
+}
+
+// HoldStorage is Storage, with an identity that no other storage gets until drop is called, even if this one's memory is freed before. It does not keep the memory.
+func (t *Tensor) HoldStorage() (id uintptr, bytes int64, drop func()) {
+	id = shim.HoldStorage(t.handle())
+	return id, shim.Describe(t.handle()).StorageBytes, sync.OnceFunc(func() { shim.DropStorage(id) })
 }
 
 // String is the tensor's type and shape, such as "float32[8,16]".

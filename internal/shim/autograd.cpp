@@ -4,6 +4,9 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <cstring>
 
@@ -86,13 +89,40 @@ ps_error* ps_set_grad(ps_tensor t, ps_tensor grad) {
   return ps::guarded([&] { ps::borrow(t).mutable_grad() = ps::borrow(grad); });
 }
 
-ps_error* ps_backward(const ps_mode* mode, const ps_tensor* outputs, const ps_tensor* grads, int32_t n, int32_t keep_graph) {
+namespace {
+
+// Runs a backward on this thread and names what failed in it.
+template <class Run>
+ps_error* backward(const ps_mode* mode, Run&& run) {
   const bool nested = ps::recomputations > 0;
   Observer observer(nested);
   auto* e = ps::guarded([&] {
     ps_mode plain = *mode;
     plain.autocast = 0;
     ps::Enter enter(&plain);
+    run();
+  });
+  if (e == nullptr) return nullptr;
+  observer.name(e);
+  if (!nested) drain();  // a nested one shares its queue with the outer one, which fails too
+  return e;
+}
+
+// The root of a backward that owns its gradients: each goes with the node that uses it, where the engine's own root, and whoever called it, would hold them all to the end.
+struct Start final : torch::autograd::Node {
+  explicit Start(torch::autograd::edge_list&& next) : Node(std::move(next)) { add_input_metadata(at::empty({0})); }
+  torch::autograd::variable_list grads;
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&&) override { return std::move(grads); }
+  std::string name() const override { return "StartBackward"; }
+};
+
+using Prepared = std::shared_ptr<Start>;
+
+}  // namespace
+
+ps_error* ps_backward(const ps_mode* mode, const ps_tensor* outputs, const ps_tensor* grads, int32_t n, int32_t keep_graph) {
+  return backward(mode, [&] {
     std::vector<at::Tensor> out, grad;
     for (int32_t i = 0; i < n; i++) {
       out.push_back(ps::borrow(outputs[i]));
@@ -100,10 +130,35 @@ ps_error* ps_backward(const ps_mode* mode, const ps_tensor* outputs, const ps_te
     }
     torch::autograd::backward(out, grad, keep_graph != 0, /*create_graph=*/false);
   });
-  if (e == nullptr) return nullptr;
-  observer.name(e);
-  if (!nested) drain();  // a nested one shares its queue with the outer one, which fails too
-  return e;
 }
+
+ps_error* ps_backward_prepare(const ps_tensor* outputs, const ps_tensor* grads, int32_t n, uint64_t* prepared) {
+  return ps::guarded([&] {
+    torch::autograd::edge_list next;
+    torch::autograd::variable_list grad;
+    for (int32_t i = 0; i < n; i++) {
+      const at::Tensor t = ps::borrow(outputs[i]);
+      auto edge = torch::autograd::impl::gradient_edge(t);
+      TORCH_CHECK(edge.function != nullptr, "element ", i, " of tensors does not require grad and does not have a grad_fn");
+      next.push_back(std::move(edge));
+      grad.push_back(ps::borrow(grads[i]));
+      TORCH_CHECK(grad.back().defined(), "element ", i, " has no gradient");
+    }
+    auto start = std::make_shared<Start>(std::move(next));
+    start->grads = std::move(grad);
+    *prepared = reinterpret_cast<uint64_t>(new Prepared(std::move(start)));
+  });
+}
+
+ps_error* ps_backward_run(const ps_mode* mode, uint64_t prepared) {
+  auto* held = reinterpret_cast<Prepared*>(prepared);
+  torch::autograd::edge_list roots{torch::autograd::Edge(std::move(*held), 0)};
+  delete held;
+  return backward(mode, [&] {
+    torch::autograd::Engine::get_default_engine().execute(roots, {at::empty({0})}, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
+  });
+}
+
+void ps_backward_drop(uint64_t prepared) { delete reinterpret_cast<Prepared*>(prepared); }
 
 uint64_t ps_sequence(void) { return at::sequence_number::peek(); }

@@ -33,11 +33,11 @@ type recorded struct {
 	forget func()
 	// A recomputation may wait for another thread: on the CPU, where the engine has no thread of its own that would be kept from its work.
 	mayHop bool
-	ended  atomic.Pointer[any] // what the last recomputation failed with
 }
 
 var (
 	checkpoints    sync.Map // int64 -> *recorded
+	failures       sync.Map // int64 -> any: what a recomputation has failed with, until the backward's error is read
 	lastCheckpoint atomic.Int64
 	register       = sync.OnceFunc(func() {
 		C.ps_checkpoint_register((C.ps_recompute)(C.penstockRecompute), (C.ps_forget)(C.penstockForget))
@@ -120,7 +120,7 @@ func penstockRecompute(id C.int64_t, r *C.ps_recomputation) C.int32_t {
 	if ended == nil {
 		return 0
 	}
-	k.ended.Store(&ended)
+	failures.Store(int64(id), ended) // by then the node may be gone, and its checkpoint forgotten
 	return 1
 }
 
@@ -134,10 +134,8 @@ func endedWith(checkpoint int64) any {
 	if checkpoint == 0 {
 		return nil
 	}
-	if v, ok := checkpoints.Load(checkpoint); ok {
-		if ended := v.(*recorded).ended.Swap(nil); ended != nil {
-			return *ended
-		}
+	if ended, ok := failures.LoadAndDelete(checkpoint); ok {
+		return ended
 	}
 	return "penstock: the recomputation of a checkpoint was lost"
 }

@@ -146,6 +146,12 @@ func RequiresGrad(h Handle) bool { return C.ps_requires_grad(tensor(h)) != 0 }
 // Changes is how often the memory behind a tensor was changed in place.
 func Changes(h Handle) int64 { return int64(C.ps_changes(tensor(h))) }
 
+// HoldStorage is the identity of a tensor's storage, which no other gets until DropStorage.
+func HoldStorage(h Handle) uintptr { return uintptr(C.ps_storage_hold(tensor(h))) }
+
+// DropStorage gives an identity back.
+func DropStorage(id uintptr) { C.ps_storage_drop(C.uint64_t(id)) }
+
 // FromBytes makes a tensor from row-major data, which is copied.
 func FromBytes(m *Mode, data []byte, dtype int, shape []int64) (Handle, *Error) {
 	var out C.ps_tensor
@@ -178,6 +184,21 @@ func SetGrad(h, grad Handle) *Error { return taken(C.ps_set_grad(tensor(h), tens
 func Backward(m *Mode, outputs, grads []Handle, keepGraph bool) *Error {
 	return taken(C.ps_backward(mode(m), (*C.ps_tensor)(words(outputs)), (*C.ps_tensor)(words(grads)), C.int32_t(len(outputs)), boolean(keepGraph)))
 }
+
+// PrepareBackward makes a backward that holds the gradients, none 0, and the graph, and not the outputs.
+func PrepareBackward(outputs, grads []Handle) (prepared uint64, err *Error) {
+	var out C.uint64_t
+	err = taken(C.ps_backward_prepare((*C.ps_tensor)(words(outputs)), (*C.ps_tensor)(words(grads)), C.int32_t(len(outputs)), &out))
+	return uint64(out), err
+}
+
+// RunBackward runs a prepared backward, once. It frees it, also when it fails.
+func RunBackward(m *Mode, prepared uint64) *Error {
+	return taken(C.ps_backward_run(mode(m), C.uint64_t(prepared)))
+}
+
+// DropBackward frees a prepared backward that is not run.
+func DropBackward(prepared uint64) { C.ps_backward_drop(C.uint64_t(prepared)) }
 
 // Sequence is the calling thread's next autograd sequence number.
 func Sequence() uint64 { return uint64(C.ps_sequence()) }

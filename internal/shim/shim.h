@@ -74,6 +74,9 @@ void ps_describe(ps_tensor, int64_t* out);
 // The short questions, answered without describing the rest.
 int32_t ps_dtype(ps_tensor);
 int32_t ps_requires_grad(ps_tensor);
+// The identity of a tensor's storage, which no other storage gets until it is dropped, although the memory is freed in its time.
+uint64_t ps_storage_hold(ps_tensor);
+void ps_storage_drop(uint64_t);
 int64_t ps_changes(ps_tensor);  // how often the memory behind it was changed in place (its version counter)
 ps_error* ps_from_bytes(const ps_mode*, const void* data, int64_t bytes, int32_t dtype, const int64_t* sizes, int32_t dims, ps_tensor* out);
 // Copies t's elements in row-major order into data, which holds exactly `bytes`.
@@ -85,6 +88,10 @@ ps_error* ps_set_requires_grad(ps_tensor, int32_t);
 ps_tensor ps_grad(ps_tensor);  // a new reference, or 0
 ps_error* ps_set_grad(ps_tensor, ps_tensor grad_or_null);
 ps_error* ps_backward(const ps_mode*, const ps_tensor* outputs, const ps_tensor* grads, int32_t n, int32_t keep_graph);
+// A backward that is prepared holds the gradients and the graph, and not the outputs. It is run once, which frees it and the graph as it goes, or dropped.
+ps_error* ps_backward_prepare(const ps_tensor* outputs, const ps_tensor* grads, int32_t n, uint64_t* prepared);
+ps_error* ps_backward_run(const ps_mode*, uint64_t prepared);
+void ps_backward_drop(uint64_t prepared);
 uint64_t ps_sequence(void);  // the calling thread's next autograd sequence number
 
 // --- checkpoints: nodes whose backward is Go's (checkpoint.cpp) ---

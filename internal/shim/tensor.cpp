@@ -29,6 +29,12 @@ int32_t ps_dtype(ps_tensor t) { return static_cast<int32_t>(ps::borrow(t).scalar
 
 int32_t ps_requires_grad(ps_tensor t) { return ps::borrow(t).requires_grad() ? 1 : 0; }
 
+uint64_t ps_storage_hold(ps_tensor t) {
+  return reinterpret_cast<uint64_t>(c10::raw::intrusive_ptr::make_weak(ps::borrow(t).storage().unsafeGetStorageImpl()));
+}
+
+void ps_storage_drop(uint64_t id) { c10::raw::weak_intrusive_ptr::decref(reinterpret_cast<c10::StorageImpl*>(id)); }
+
 int64_t ps_changes(ps_tensor t) { return ps::borrow(t)._version(); }
 
 ps_error* ps_from_bytes(const ps_mode* mode, const void* data, int64_t bytes, int32_t dtype, const int64_t* sizes, int32_t dims, ps_tensor* out) {
