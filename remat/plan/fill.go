@@ -135,6 +135,9 @@ func (c *cell) extend(g *grid, first, last int) {
 			c.start, c.swept = max(c.start, g.slotAbove(need, c.i, c.l)), need
 		}
 		cost := g.nograd(c.i, j)
+		if cost > g.worth {
+			return
+		}
 		for c.end > c.start && c.v[c.end-1-c.lo] <= cost {
 			c.end--
 		}
@@ -151,6 +154,9 @@ func (c *cell) keepUpTo(g *grid, j int, cost float32) {
 
 // split improves the slots start .. end-1 of r by the sum of cost, of what right has move slots on, and of what left has.
 func (r *row) split(start, end int, right *row, move int, left *row, cost float32) {
+	if right.empty() || left.empty() {
+		return
+	}
 	rightHi, leftHi := right.hi()-move, left.hi()
 	// Up to three stretches: with both look-ups in their rows, with one, with both in their tails.
 	for s := max(start, left.lo, right.lo-move); s < end; {

@@ -46,7 +46,7 @@ func (f *flight) exactly(ctx context.Context) []*path {
 }
 
 const (
-	mostWork   = 1 << 26 // of looking for the plans of one chain, in slots times pairs of layers, about
+	mostWork   = 1 << 25 // of looking for the plans of one chain, in slots times pairs of layers, about
 	mostRooms  = 20000   // looked at for them
 	mostLabels = 2000    // of one micro-batch
 )

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"math"
 	"sort"
 )
@@ -32,9 +33,10 @@ type grid struct {
 	unit     int64
 	origin   int64 // z of slot 0; most is a slot
 	rows     []row
-	moves    []int32   // at i*w+j, see move
+	moves    []int     // at i*w+j, see move
 	cost     []float64 // nograd of the layers before i, in units of scale: all layers' together, so that float32 holds them whatever they are
 	scale    float64   // microseconds
+	worth    float32   // times above it are not looked for; see narrow
 }
 
 // row is the slots lo .. lo+n-1 of an interval. From there on it is tail, below lo infinite.
@@ -45,6 +47,9 @@ type row struct {
 }
 
 func (r *row) hi() int { return r.lo + r.n }
+
+// empty says that there is nothing in the row but infinite times.
+func (r *row) empty() bool { return r.n == 0 && r.tail == infinite }
 
 // slotAbove is the first slot of (i, l) with m bytes or more.
 func (g *grid) slotAbove(m int64, i, l int) int { return ceilDiv(m+g.shift(i, l)-g.origin, g.unit) }
@@ -96,43 +101,46 @@ func (g *grid) look(r *row, i, l int, m int64) float32 {
 
 // newGrid measures the rows; fill makes and computes them.
 func newGrid(t *terms, b *bounds, most, unit int64, side rounding) *grid {
-	g := &grid{t: t, b: b, rounding: side, most: most, unit: unit, origin: most % unit, rows: make([]row, b.w*b.w), moves: make([]int32, b.w*b.w)}
+	g := &grid{t: t, b: b, rounding: side, most: most, unit: unit, origin: most % unit, rows: make([]row, b.w*b.w), moves: make([]int, b.w*b.w), worth: infinite}
 	g.price()
 	for i := range b.w {
 		for l := i; l < b.w; l++ {
 			r := &g.rows[i*b.w+l]
 			least, all := b.of(i, l)
 			r.lo, r.n, r.tail = g.band(i, l, least, all)
-			g.moves[i*b.w+l] = int32(g.move(i, l))
+			g.moves[i*b.w+l] = g.move(i, l)
 		}
 	}
 	return g
 }
 
-// narrow leaves out of g, which is optimistic, what no plan of a time below cost, in units of scale, can pass: by another optimistic grid the interval alone costs more. What is left out counts as
-// infinite, so times of g above cost are not bounds then; cost is one in their place.
+// narrow leaves out of g, which is new, what no plan of a time below cost, in units of scale, can pass: by another, optimistic grid the interval alone costs more. What is left out counts as infinite, so
+// times of g above cost are not bounds then; cost is one in their place.
 func (g *grid) narrow(by *grid, cost float32) {
 	w := g.b.w
+	g.worth = cost
 	for i := range w {
 		for l := i; l < w; l++ {
-			r, coarse := &g.rows[i*w+l], &by.rows[i*w+l]
-			if r.n == 0 || len(coarse.v) == 0 {
-				continue
-			}
 			worth := cost
 			if l < g.t.n {
 				worth -= g.nograd(i, l+1) // to come back to x(i) there was a sweep from it, beyond l
 			}
-			k := sort.Search(len(coarse.v), func(k int) bool { return coarse.v[k] <= worth })
-			if k == 0 {
-				continue
-			}
-			// The coarse slot before k holds for all bytes up to its own.
-			lo := g.slotAbove(by.bytes(coarse.lo+k-1, i, l)+1, i, l)
-			if lo > r.lo {
-				r.n, r.lo = max(r.n-(lo-r.lo), 0), lo
-			}
+			g.rows[i*w+l].narrow(g, &by.rows[i*w+l], by, i, l, worth)
 		}
+	}
+}
+
+// narrow leaves out of the row of (i, l) in g what costs more than worth by another grid.
+func (r *row) narrow(g *grid, coarse *row, by *grid, i, l int, worth float32) {
+	k := sort.Search(len(coarse.v), func(k int) bool { return coarse.v[k] <= worth })
+	if k == coarse.n && coarse.tail > worth {
+		r.lo, r.n, r.tail = r.hi(), 0, infinite
+		return
+	}
+	// The slot before this one says that it is not worth it, or holds less than least, for all bytes up to its own.
+	lo := g.slotAbove(by.bytes(coarse.lo+k-1, i, l)+1, i, l)
+	if lo > r.lo {
+		r.n, r.lo = max(r.n-(lo-r.lo), 0), lo
 	}
 }
 
@@ -179,18 +187,28 @@ func (g *grid) move(i, j int) int {
 	return ceilDiv(up, g.unit)
 }
 
-// price fills cost.
+// price fills cost. In an achievable grid, which advises plans, a layer that takes no time has a price nevertheless, a ten-millionth of what others take, so that it is not computed again for nothing.
 func (g *grid) price() {
 	n := g.t.n
 	g.cost = make([]float64, n+1)
 	g.scale = g.t.nograd[n]
-	if g.scale == 0 {
-		g.scale = 1
+	total := cmp.Or(g.scale, 1)
+	least := 0.0
+	if g.rounding == achievable {
+		least = 1e-7 / float64(n)
 	}
-	for i := range g.cost {
-		g.cost[i] = g.t.nograd[i] / g.scale
+	for i := range n {
+		g.cost[i+1] = g.cost[i] + max((g.t.nograd[i+1]-g.t.nograd[i])/total, least)
 	}
 }
+
+// unitFor is a unit that divides bytes into about so many slots, a multiple of what all sizes are multiples of: then more of them fall on slots, and with as many slots as that takes all do.
+func (t *terms) unitFor(bytes int64, slots int) int64 {
+	return t.multiple(int64(ceilDiv(bytes, int64(slots))))
+}
+
+// multiple is the first multiple of the grain from unit on, 1 at least.
+func (t *terms) multiple(unit int64) int64 { return max(int64(ceilDiv(unit, t.grain)), 1) * t.grain }
 
 // nograd is the time of i..j-1 without gradients, in units of scale.
 func (g *grid) nograd(i, j int) float32 { return float32(g.cost[j] - g.cost[i]) }

@@ -41,12 +41,12 @@ func newTable(ctx context.Context, t *terms, b *bounds, most int64, o Options) (
 	}
 	table := &Table{t: t, b: b}
 	for ; ; m /= 4 {
-		g := newGrid(t, b, m, max(int64(ceilDiv(m, int64(o.Slots))), 1), achievable)
+		g := newGrid(t, b, m, t.unitFor(m, o.Slots), achievable)
 		if err := g.fill(ctx); err != nil {
 			return nil, err
 		}
 		table.grids = append(table.grids, g)
-		if g.unit == 1 || m/4 <= least {
+		if g.unit == t.grain || m/4 <= least {
 			return table, nil
 		}
 	}

@@ -37,6 +37,7 @@ type terms struct {
 	gradSum  []int64   // WeightGradient of layers before i, i = 0 .. n+1
 	nograd   []float64 // ForwardNoGrad of layers before i
 	once     float64   // time of a plan that recomputes nothing
+	grain    int64     // all bytes that a grid rounds are multiples of it
 }
 
 func newTerms(c Chain) *terms {
@@ -65,7 +66,26 @@ func newTerms(c Chain) *terms {
 		}
 	}
 	t.pairs()
+	t.grain = c.grain()
 	return t
+}
+
+// grain is the greatest number that all sizes of inputs, and of what is saved, are multiples of; 1 if all are 0.
+func (c Chain) grain() int64 {
+	g := int64(0)
+	add := func(bytes int64) {
+		for bytes != 0 {
+			g, bytes = bytes, g%bytes
+		}
+	}
+	for _, l := range c.Layers {
+		add(l.Output)
+		add(l.Saved)
+	}
+	for _, k := range c.Carries {
+		add(k.Bytes)
+	}
+	return max(g, 1)
 }
 
 // pairs fills a and sweep.
