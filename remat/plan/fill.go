@@ -56,6 +56,7 @@ func (g *grid) fill(ctx context.Context) error {
 // tile is the intervals (i, l) with top <= i < bottom and left <= l < right that a worker is computing.
 type tile struct {
 	g                        *grid
+	side                     int
 	top, bottom, left, right int
 	cells                    []cell // of one column after the other
 }
@@ -71,15 +72,13 @@ type cell struct {
 	end int
 }
 
-func newTile(g *grid, side int) *tile { return &tile{g: g, cells: make([]cell, 0, side*side)} }
+func newTile(g *grid, side int) *tile {
+	return &tile{g: g, side: side, cells: make([]cell, 0, side*side)}
+}
 
 // fill computes the tile at (top, left).
 func (t *tile) fill(top, left int) {
-	side := 1
-	for side*side < cap(t.cells) {
-		side++
-	}
-	t.top, t.bottom, t.left, t.right = top, min(top+side, t.g.b.w), left, min(left+side, t.g.b.w)
+	t.top, t.bottom, t.left, t.right = top, min(top+t.side, t.g.b.w), left, min(left+t.side, t.g.b.w)
 	t.open()
 	if top < left {
 		// What is between the tile's rows and its columns is final; what lies in the tile is not, so what needs that is done twice. The first time gives times that are possible, if not the best, which

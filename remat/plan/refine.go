@@ -18,6 +18,9 @@ type search struct {
 func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (Plan, error) {
 	s := &search{t: t, b: b, m: limit - t.chain.Input}
 	unit := t.unitFor(s.m, o.Slots)
+	if o.Gap >= 0 {
+		unit = t.unitFor(s.m, max(o.Slots/firstCoarser, 1))
+	}
 	var last *grid
 	for {
 		advice := s.grid(achievable, unit*coarser(last, unit == t.grain), last)
@@ -46,6 +49,9 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (P
 	}
 	return s.best.plan(limit, t.once+s.bound), nil
 }
+
+// firstCoarser is how many slots of Options are one of the first grids. They take a small part of the time, and say of half and more of the others' cells that they are not worth a look.
+const firstCoarser = 8
 
 // mostFiner is how many times finer than the last a grid is at most: the last one's errors tell only so much.
 const mostFiner = 16
