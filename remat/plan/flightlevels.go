@@ -77,7 +77,7 @@ func (l *levels) times(out []float64, g *grid, b, sum int, factor float64) {
 	s.fill()
 	for r := range sum + 1 {
 		m := top - int64(r)*l.unit - g.t.chain.Input
-		out[r*(l.levels+1)+sum-r] = float64(s.at(0, m)) * g.scale * factor
+		out[r*(l.levels+1)+sum-r] = g.microseconds(s.at(0, m)) * factor
 	}
 }
 

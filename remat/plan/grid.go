@@ -3,7 +3,6 @@ package plan
 import (
 	"cmp"
 	"math"
-	"sort"
 )
 
 // rounding says on which side of the optimum a grid's times lie.
@@ -114,36 +113,6 @@ func newGrid(t *terms, b *bounds, most, unit int64, side rounding) *grid {
 	return g
 }
 
-// narrow leaves out of g, which is new, what no plan of a time below cost, in units of scale, can pass: by another, optimistic grid the interval alone costs more. What is left out counts as infinite, so
-// times of g above cost are not bounds then; cost is one in their place.
-func (g *grid) narrow(by *grid, cost float32) {
-	w := g.b.w
-	g.worth = cost
-	for i := range w {
-		for l := i; l < w; l++ {
-			worth := cost
-			if l < g.t.n {
-				worth -= g.nograd(i, l+1) // to come back to x(i) there was a sweep from it, beyond l
-			}
-			g.rows[i*w+l].narrow(g, &by.rows[i*w+l], by, i, l, worth)
-		}
-	}
-}
-
-// narrow leaves out of the row of (i, l) in g what costs more than worth by another grid.
-func (r *row) narrow(g *grid, coarse *row, by *grid, i, l int, worth float32) {
-	k := sort.Search(len(coarse.v), func(k int) bool { return coarse.v[k] <= worth })
-	if k == coarse.n && coarse.tail > worth {
-		r.lo, r.n, r.tail = r.hi(), 0, infinite
-		return
-	}
-	// The slot before this one says that it is not worth it, or holds less than least, for all bytes up to its own.
-	lo := g.slotAbove(by.bytes(coarse.lo+k-1, i, l)+1, i, l)
-	if lo > r.lo {
-		r.n, r.lo = max(r.n-(lo-r.lo), 0), lo
-	}
-}
-
 // bytes is the m of a slot of (i, l).
 func (g *grid) bytes(slot, i, l int) int64 { return g.origin + int64(slot)*g.unit - g.shift(i, l) }
 
@@ -210,8 +179,17 @@ func (t *terms) unitFor(bytes int64, slots int) int64 {
 // multiple is the first multiple of the grain from unit on, 1 at least.
 func (t *terms) multiple(unit int64) int64 { return max(int64(ceilDiv(unit, t.grain)), 1) * t.grain }
 
+// microseconds is a time in rows as such, possible or not.
+func (g *grid) microseconds(v float32) float64 {
+	if v == infinite {
+		return math.Inf(1)
+	}
+	return float64(v) * g.scale
+}
+
 // nograd is the time of i..j-1 without gradients, in units of scale.
 func (g *grid) nograd(i, j int) float32 { return float32(g.cost[j] - g.cost[i]) }
 
-// slack is the factor by which rounding in float32 may have made a time in rows too large or too small: half a unit in the last place for each of the at most two additions per layer on the way down, and for cost.
+// slack is the factor by which rounding in float32 may have made a time in rows too large or too small: half a unit in the last place for each of the at most two additions per layer on the way down, and
+// for cost.
 func (g *grid) slack() float64 { return float64(2*g.t.n+4) * math.Pow(2, -24) }

@@ -35,7 +35,7 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (P
 		s.take(g)
 		s.take(halfway{advice, g})
 		// Where g leaves out what is no better than the best plan, that plan is the bound.
-		s.bound = max(s.bound, min(s.best.extra, float64(g.at(0, t.n, s.m))*g.scale*(1-g.slack())))
+		s.bound = max(s.bound, min(s.best.extra, g.microseconds(g.at(0, t.n, s.m))*(1-g.slack())))
 		last = g
 		gap := (s.best.extra - s.bound) / (t.once + s.bound)
 		if s.best.extra <= s.bound || gap <= o.Gap || o.Gap < 0 || unit == t.grain {

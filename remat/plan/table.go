@@ -84,7 +84,7 @@ func (t *Table) Cost(first, last int, bytes int64) (extra float64, ok bool) {
 	}
 	g := t.grid(bytes)
 	if v := g.at(first, last, bytes); v < infinite {
-		return float64(v) * g.scale, true
+		return g.microseconds(v), true
 	}
 	p := newPath(t.t)
 	p.write(t.b, hopeful{g}, first, last, bytes)
