@@ -66,7 +66,7 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return badUsage("%w; see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newTrain(args), newBalance(), newModels(), newVersion())
+	root.AddCommand(newTrain(args), newBalance(), newRemat(), newModels(), newVersion())
 	return root
 }
 
@@ -85,7 +85,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 // message is an error without the names of the packages that it came through: whoever typed a command looks for the flag, not for the package.
 func message(err error) string {
 	text := err.Error()
-	for _, name := range []string{"train: ", "pipe: ", "data: ", "models: ", "optim: ", "torch: ", "trace: ", "balance: ", "profile: "} {
+	for _, name := range []string{"train: ", "pipe: ", "data: ", "models: ", "optim: ", "torch: ", "trace: ", "balance: ", "profile: ", "plan: "} {
 		text = strings.TrimPrefix(text, name)
 	}
 	return text

@@ -9,6 +9,8 @@ import (
 	"hash"
 	"math"
 	"slices"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -27,7 +29,8 @@ type ChainError struct {
 func (e *ChainError) Error() string { return fmt.Sprintf("plan: chain, %s: %s", e.Path, e.Reason) }
 
 // Check returns a [*ChainError] unless the chain makes sense: it has layers; sizes and times are not negative, finite, and all together at most 2^60 bytes and 1e18 microseconds; what a layer saves
-// includes its output; and carries lie within the chain and within what makes them.
+// includes its output; and carries lie within the chain and within what makes them;
+// and names can be shown.
 func (c Chain) Check() error {
 	if len(c.Layers) == 0 {
 		return &ChainError{"layers", "there are none; want at least one"}
@@ -87,8 +90,8 @@ func (s *chainSums) time(path string, t float64) {
 }
 
 func (s *chainSums) layer(path string, l Layer) {
-	if !utf8.ValidString(l.Name) {
-		s.fail(path+".name", "%q; want UTF-8", l.Name)
+	if !utf8.ValidString(l.Name) || strings.ContainsFunc(l.Name, unicode.IsControl) {
+		s.fail(path+".name", "%q; want UTF-8 without control characters, so that it can be shown", l.Name)
 	}
 	s.time(path+".forward_us", l.Forward)
 	s.time(path+".forward_nograd_us", l.ForwardNoGrad)

@@ -209,6 +209,8 @@ func TestChainCheck(t *testing.T) {
 		{"infinite", "layers[2].backward_us", func(c *plan.Chain) { c.Layers[2].Backward = math.Inf(1) }},
 		{"minus infinite", "loss.backward_us", func(c *plan.Chain) { c.Loss.Backward = math.Inf(-1) }},
 		{"name", "layers[0].name", func(c *plan.Chain) { c.Layers[0].Name = "\xff" }},
+		{"name that a terminal would obey", "layers[0].name", func(c *plan.Chain) { c.Layers[0].Name = "\x1b[2J" }},
+		{"name of two lines", "layers[0].name", func(c *plan.Chain) { c.Layers[0].Name = "a\nb" }},
 		{"sum that would be negative", "layers[0].weight_gradient_bytes", func(c *plan.Chain) { c.Layers[0].WeightGradient = math.MaxInt64 }},
 		{"negative temporary", "layers[3].forward_nograd_tmp_bytes", func(c *plan.Chain) { c.Layers[3].ForwardNoGradTmp = -1 }},
 		{"negative temporary of the loss", "loss.tmp_bytes", func(c *plan.Chain) { c.Loss.Tmp = math.MinInt64 }},

@@ -94,13 +94,13 @@ func Check(c Chain, ops []Op) (Report, error) {
 	for _, runs := range report.Layers {
 		report.Recomputed += runs.Recomputed()
 	}
-	report.Extra = report.Time - c.once()
+	report.Extra = report.Time - c.Once()
 	report.AtPeak = breakdown(c, ops[:report.PeakOp+1])
 	return report, nil
 }
 
-// once is the time of each layer's forward with gradients and backward, and the loss.
-func (c Chain) once() float64 {
+// Once is the time of each layer's forward with gradients and backward, and the loss.
+func (c Chain) Once() float64 {
 	t := c.Loss.Backward
 	for _, l := range c.Layers {
 		t += l.Forward + l.Backward

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -14,84 +15,130 @@ type DrawConfig struct {
 
 // Draw draws what is computed and what is kept when, as text, one row per layer, time from left to right:
 //
-//	0 conv1   Koooooooo S##B
-//	1 relu1    F       Koo.
+//	0 l0    Koooooos##B
+//	1 l1    oF      sB
+//	2 l2     oS###B
+//	3 l3       S#B
+//	loss        L
+//	memory  23589X75896
 //
 // A letter is an operation: F forward, K forward_keep, S forward_save, L loss, B backward; f, k and s are those that a layer has run before. Between them # is where the layer's X is there, o where
-// its input is there by itself, and blank where neither is. The last row is the memory during the operation in tenths of the peak. Where there are more operations than columns, a column is several, and shows the last
-// letter of a row. Operations that are not allowed are an error as in [Check].
+// its input is there by itself, and blank where neither is. The last row is the memory during the operation in tenths of the peak. Where there are more operations than columns, a column is several,
+// and shows the last letter of a row. Operations that are not allowed are an error as in [Check].
 func Draw(c Chain, ops []Op, d DrawConfig) (string, error) {
 	report, err := Check(c, ops)
 	if err != nil {
 		return "", err
 	}
+	g := newDrawing(c, len(ops), d)
+	r := newReplay(c)
+	for at, o := range ops {
+		took, _ := r.do(o)
+		g.turn(at * g.columns / len(ops))
+		g.keeps(r)
+		g.runs(o)
+		g.holds(took, report.Peak)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d operations, %d recomputed; 1 column = %.3g; X of the memory row = %d bytes\n", len(ops), report.Recomputed, float64(len(ops))/float64(g.columns), report.Peak)
+	for i, name := range g.names {
+		line := fmt.Sprintf("%s%s  %s", name, strings.Repeat(" ", g.nameWidth-utf8.RuneCountInString(name)), g.cells[i])
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	return b.String(), nil
+}
+
+// drawing is a drawing as far as it is drawn.
+type drawing struct {
+	names     []string // of rows: of layers, of the loss, of the memory
+	nameWidth int
+	perRow    int // layers
+	columns   int
+	cells     [][]byte // by row and column
+
+	at     int    // column
+	fresh  bool   // nothing is drawn in it
+	letter []bool // by row: it has a letter in this column
+	ran    []bool // by layer
+}
+
+func newDrawing(c Chain, ops int, d DrawConfig) *drawing {
 	if d.Width == 0 {
 		d.Width = 100
 	}
 	if d.Rows == 0 {
 		d.Rows = 60
 	}
-	n := len(c.Layers)
-	perRow := (n + max(1, d.Rows) - 1) / max(1, d.Rows)
-	var names []string
-	nameWidth := 0
-	for first := 0; first < n; first += perRow {
-		name := fmt.Sprintf("%d %s", first, c.Layers[first].Name)
-		if last := min(first+perRow, n) - 1; last > first {
-			name = fmt.Sprintf("%d-%d %s", first, last, c.Layers[first].Name)
+	n, rows := len(c.Layers), max(1, d.Rows)
+	g := &drawing{perRow: (n + rows - 1) / rows, nameWidth: len("memory"), ran: make([]bool, n), at: -1}
+	for first := 0; first < n; first += g.perRow {
+		number := strconv.Itoa(first)
+		if last := min(first+g.perRow, n) - 1; last > first {
+			number += fmt.Sprint("-", last)
 		}
-		name = cut(name, maxName)
-		names = append(names, name)
-		nameWidth = max(nameWidth, utf8.RuneCountInString(name))
+		name := cut(number+" "+c.Layers[first].Name, maxName)
+		g.names = append(g.names, name)
+		g.nameWidth = max(g.nameWidth, utf8.RuneCountInString(name))
 	}
-	names = append(names, "loss", "memory")
-	nameWidth = max(nameWidth, len("memory"))
-	perColumn := max(1, ceil(len(ops), max(1, max(40, d.Width)-nameWidth-2)))
-	columns := ceil(len(ops), perColumn)
+	g.names = append(g.names, "loss", "memory")
+	g.columns = min(ops, max(40, d.Width)-g.nameWidth-len("  "))
+	g.letter = make([]bool, len(g.names))
+	for range g.names {
+		g.cells = append(g.cells, []byte(strings.Repeat(" ", g.columns)))
+	}
+	return g
+}
 
-	grid := make([][]byte, len(names))
-	for i := range grid {
-		grid[i] = []byte(strings.Repeat(" ", columns))
+// turn turns to a column.
+func (g *drawing) turn(column int) {
+	if g.fresh = column != g.at; g.fresh {
+		g.at = column
+		clear(g.letter)
 	}
-	r := newReplay(c)
-	ran := make([]bool, n)
-	letters := make([]bool, len(names)) // rows that have one in this column
-	for at, o := range ops {
-		column := at / perColumn
-		if at%perColumn == 0 {
-			clear(letters)
+}
+
+// keeps draws what is there; of several layers in a row that which says the most.
+func (g *drawing) keeps(r *replay) {
+	for row := range g.names[:len(g.names)-2] {
+		if g.letter[row] {
+			continue
 		}
-		took, _ := r.do(o)
-		for i := n - 1; i >= 0; i-- {
-			if row := i / perRow; !letters[row] {
-				// Of several layers in a row the one that holds the most is shown.
-				grid[row][column] = denser(grid[row][column], r.mark(i), i%perRow == perRow-1 || i == n-1)
+		most := 0
+		for i := row * g.perRow; i < min((row+1)*g.perRow, len(g.ran)); i++ {
+			switch {
+			case r.state[i+1] == within:
+				most = 2
+			case r.state[i] == alone:
+				most = max(most, 1)
 			}
 		}
-		row, letter := n/perRow, byte('L')
-		if row = len(names) - 2; o.Kind != LossStep {
-			row, letter = o.Layer/perRow, kinds[o.Kind].short[0]
-			if o.Kind != Backward && ran[o.Layer] {
-				letter += 'a' - 'A'
-			}
-			ran[o.Layer] = true
-		}
-		grid[row][column], letters[row] = letter, true
-		tenths := byte('0')
-		if report.Peak > 0 {
-			tenths = "0123456789X"[int(10*float64(took.before+took.made+took.tmp)/float64(report.Peak))]
-		}
-		if memory := grid[len(names)-1]; memory[column] < tenths || at%perColumn == 0 {
-			memory[column] = tenths
-		}
+		g.cells[row][g.at] = " o#"[most]
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d operations, %d recomputed; 1 column = %d; X of the memory row = %d bytes\n", len(ops), report.Recomputed, perColumn, report.Peak)
-	for i, name := range names {
-		line := fmt.Sprintf("%s%s  %s", name, strings.Repeat(" ", nameWidth-utf8.RuneCountInString(name)), grid[i])
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
+}
+
+// runs draws the operation.
+func (g *drawing) runs(o Op) {
+	row, letter := len(g.names)-2, kinds[o.Kind].short[0]
+	if o.Kind != LossStep {
+		row = o.Layer / g.perRow
+		if o.Kind != Backward && g.ran[o.Layer] {
+			letter += 'a' - 'A'
+		}
+		g.ran[o.Layer] = true
 	}
-	return b.String(), nil
+	g.cells[row][g.at], g.letter[row] = letter, true
+}
+
+// holds draws the memory.
+func (g *drawing) holds(took cost, peak int64) {
+	tenths := 0
+	if peak > 0 {
+		tenths = int(10 * float64(took.before+took.made+took.tmp) / float64(peak))
+	}
+	row := g.cells[len(g.names)-1]
+	if digit := "0123456789X"[tenths]; g.fresh || digit > row[g.at] {
+		row[g.at] = digit
+	}
 }
 
 // maxName is how much of a layer's name is drawn.
@@ -103,26 +150,4 @@ func cut(s string, characters int) string {
 		return s
 	}
 	return string([]rune(s)[:characters-1]) + "…"
-}
-
-func ceil(a, b int) int { return (a + b - 1) / b }
-
-// mark is how a layer is drawn between operations.
-func (r *replay) mark(layer int) byte {
-	switch {
-	case r.state[layer+1] == within:
-		return '#'
-	case r.state[layer] == alone:
-		return 'o'
-	}
-	return ' '
-}
-
-// denser is the mark that says more, or the second where it begins a new count.
-func denser(have, mark byte, anew bool) byte {
-	order := func(b byte) int { return strings.IndexByte(" o#", b) }
-	if anew || order(mark) > order(have) {
-		return mark
-	}
-	return have
 }

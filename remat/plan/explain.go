@@ -3,6 +3,7 @@ package plan
 import (
 	"context"
 	"fmt"
+	"math"
 )
 
 // Keeping is what is there of a layer when the loss begins.
@@ -69,7 +70,7 @@ func Explain(ctx context.Context, c Chain, p Plan, more []int64, solve func(ctx 
 	if e.Plain, err = Check(c, None(len(c.Layers))); err != nil {
 		return Explanation{}, err
 	}
-	if e.Least, err = explainLeast(ctx, c, solve); err != nil {
+	if e.Least, err = ExplainLeast(c); err != nil {
 		return Explanation{}, err
 	}
 	from := p.Limit
@@ -77,29 +78,27 @@ func Explain(ctx context.Context, c Chain, p Plan, more []int64, solve func(ctx 
 		from = p.Peak
 	}
 	for _, bytes := range more {
-		better, err := solve(ctx, from+bytes)
+		limit := from + min(bytes, math.MaxInt64-from)
+		better, err := solve(ctx, limit)
 		if err != nil {
 			return Explanation{}, err
 		}
-		e.More = append(e.More, Step{from + bytes, better.Time, max(0, p.Time-better.Time)})
+		e.More = append(e.More, Step{limit, better.Time, max(0, p.Time-better.Time)})
 	}
 	return e, nil
 }
 
-// explainLeast looks at the plan at the least limit, which whoever finds no plan names.
-func explainLeast(ctx context.Context, c Chain, solve func(ctx context.Context, limit int64) (Plan, error)) (LeastLimit, error) {
-	least, err := solve(ctx, max(1, c.Input)) // the input alone: there is never a plan, unless all else has no bytes
-	if err == nil && !least.Feasible {
-		least, err = solve(ctx, least.Peak)
-	}
+// ExplainLeast says what the least limit of a chain is, exactly, and what sets it. The error is a [*ChainError].
+func ExplainLeast(c Chain) (LeastLimit, error) {
+	p, _, err := Least(c)
 	if err != nil {
 		return LeastLimit{}, err
 	}
-	report, err := Check(c, least.Ops)
+	report, err := Check(c, p.Ops)
 	if err != nil {
 		return LeastLimit{}, err
 	}
-	return LeastLimit{report.Peak, least.Ops[report.PeakOp], report.AtPeak}, nil
+	return LeastLimit{report.Peak, p.Ops[report.PeakOp], report.AtPeak}, nil
 }
 
 // explainLayers follows the operations, which are allowed.

@@ -9,7 +9,8 @@ import (
 // RevolveConfig says how finely and how Revolve counts.
 type RevolveConfig struct {
 	Slots int // that the memory is counted in; 0: 300. Time grows with it, and by the cube of the layers
-	// Saved stores X(i+1), where Revolve stores x(i): what is stored is not computed again. x(0), and what lies in a stored X, can be computed from as before.
+	// Saved stores X(i+1) with each x(i) that is stored, so that what is stored is not computed again; layers can be computed from x(0), and from what lies in an X, as well. It finds better plans than rotor's
+	// variant, which places its checkpoints as if the forward of layer i were still to be run again.
 	Saved bool
 }
 

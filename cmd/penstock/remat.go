@@ -1,0 +1,160 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	remat "penstock/remat/plan"
+)
+
+func newRemat() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "remat",
+		Short: "Plan what to keep and what to compute again under a memory limit",
+		Long: `Plan what to keep and what to compute again, so that a step of training stays
+under a number of bytes at the least time.
+
+A chain is a file that says what each layer costs: times of forward and backward,
+bytes of the output, of what is saved for the backward, of gradients and
+temporaries. A plan is a list of operations on the layers. The limit is for all
+that the chain counts: the input, activations, gradients and temporaries.
+
+  {"version":1,
+  "input_bytes":602112,
+  "layers":[
+  {"name":"conv1","forward_us":812.5,"backward_us":1650,"output_bytes":3211264,
+   "saved_bytes":3211264,"forward_tmp_bytes":0,"backward_tmp_bytes":0}
+  ],
+  "loss":{"backward_us":3.5,"tmp_bytes":0}}`,
+		Example: `  penstock remat solve chain.json --limit 700MiB --out plan.json
+  penstock remat explain chain.json --limit 700MiB
+  penstock remat curve chain.json --out curve.svg`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newRematSolve(), newRematExplain(), newRematCompare(), newRematCurve(), newRematCheck())
+	return cmd
+}
+
+// filesNamed refuses anything but one argument for each of these.
+func filesNamed(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(names):
+			return badUsage("%s is missing for %q; see %s --help", names[len(args)], cmd.CommandPath(), cmd.CommandPath())
+		case len(args) > len(names):
+			return badUsage("unexpected argument %q for %q; see %s --help", args[len(names)], cmd.CommandPath(), cmd.CommandPath())
+		}
+		for i, arg := range args {
+			if arg == "" {
+				return badUsage("%s is an empty name; want a file, or - for standard input", names[i])
+			}
+		}
+		return nil
+	}
+}
+
+// readChain reads a chain from a file, or standard input for "-".
+func readChain(cmd *cobra.Command, path string) (remat.Chain, error) {
+	return readRemat(cmd, path, remat.ParseChain)
+}
+
+func readRemat[T any](cmd *cobra.Command, path string, parse func([]byte) (T, error)) (T, error) {
+	var zero T
+	text, name := []byte(nil), path
+	var err error
+	if path == "-" {
+		name = "standard input"
+		text, err = io.ReadAll(cmd.InOrStdin())
+	} else {
+		text, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return zero, err // it names the file
+	}
+	value, err := parse(text)
+	if err != nil {
+		return zero, fmt.Errorf("%s: %s", name, message(err))
+	}
+	return value, nil
+}
+
+// writeFile writes a file as a whole or not at all.
+func writeFile(path string, text []byte) (err error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("--out %s is no plain file; want a file", path)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("--out %s cannot be written: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+			err = fmt.Errorf("--out %s: %w", path, err)
+		}
+	}()
+	if _, err := f.Write(text); err != nil {
+		return err
+	}
+	if err := f.Chmod(0o644); err != nil { // CreateTemp makes a file for its owner alone
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// checkTable refuses an unknown --format.
+func checkTable(format string) error {
+	if format != "table" && format != "json" {
+		return badUsage("--format %q: want table or json", format)
+	}
+	return nil
+}
+
+// limitFlag is --limit as it was typed.
+type limitFlag struct{ raw string }
+
+func (f *limitFlag) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.raw, "limit", "", "most memory, as a `SIZE` such as 700MiB")
+}
+
+func (f limitFlag) bytes(cmd *cobra.Command) (int64, error) {
+	if !cmd.Flags().Changed("limit") {
+		return 0, badUsage("--limit is needed: the most memory, such as 700MiB")
+	}
+	n, err := parseBytes(f.raw)
+	if err != nil {
+		return 0, badUsage("--limit %w", err)
+	}
+	if n < 1 {
+		return 0, badUsage("--limit %s: want more than 0 bytes, such as 700MiB", f.raw)
+	}
+	return n, nil
+}
+
+// noPlanError is that no plan stays under a limit.
+func noPlanError(limit int64, least remat.LeastLimit, c remat.Chain) error {
+	of := "the loss"
+	if least.Op.Kind != remat.LossStep {
+		of = fmt.Sprintf("layer %d, %s, in %v", least.Op.Layer, c.Layers[least.Op.Layer].Name, least.Op.Kind)
+	}
+	return fmt.Errorf("no plan stays under %s (%d bytes); the least is %s (%d bytes), which %s sets: it needs %s",
+		formatBytes(limit), limit, formatBytes(least.Bytes), least.Bytes, of, partsOf(least.Parts))
+}
+
+// interrupted puts words to what a signal ended.
+func interrupted(cmd *cobra.Command, err error, what string) error {
+	if stop := cmd.Context().Err(); stop != nil && errors.Is(err, stop) {
+		return fmt.Errorf("interrupted while %s; nothing is written", what)
+	}
+	return err
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	remat "penstock/remat/plan"
+)
+
+func newRematCompare() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "compare CHAIN [flags]",
+		Short: "Compare the usual strategies with the best plans at the same memory",
+		Long: `Compare the usual strategies with the fastest plans at the same peak:
+
+  none           nothing is computed again
+  sequential     PyTorch's checkpoint_sequential, with 2 to 2*sqrt(layers) segments
+  revolve        Revolve, for layers of different costs, under ten limits
+  revolve_saved  Revolve that stores all that a backward needs, not inputs
+  all            only the input is kept
+
+What another of the same strategy beats in memory and time is left out. GAIN is how
+many more steps the best plan does in the same time. For chains of more than 120
+layers the best plans are those of one table for all, a few thousandths slower than
+what penstock remat solve finds.
+
+CHAIN is a file, or - for standard input.`,
+		Example: `  penstock remat compare chain.json
+  penstock remat compare chain.json --format json`,
+		Args: filesNamed("CHAIN"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkTable(format); err != nil {
+				return err
+			}
+			c, err := readChain(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			baselines, err := remat.Baselines(cmd.Context(), c, remat.BaselineConfig{})
+			if err != nil {
+				return interrupted(cmd, err, "comparing")
+			}
+			solve, err := bestPlans(cmd.Context(), c)
+			if err != nil {
+				return interrupted(cmd, err, "comparing")
+			}
+			compared, err := remat.Compare(cmd.Context(), baselines, solve)
+			if err != nil {
+				return interrupted(cmd, err, "comparing")
+			}
+			if format == "json" {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(comparedLines(c, compared))
+			}
+			return showCompared(cmd.OutOrStdout(), c, compared)
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", "table", "`FORMAT` of the output: table or json")
+	return cmd
+}
+
+// comparedLine is what --format json prints of a strategy; its fields stay. Overheads are parts of the time of computing everything once.
+type comparedLine struct {
+	Strategy        string  `json:"strategy"`
+	Segments        int     `json:"segments,omitempty"`
+	Peak            int64   `json:"peak_bytes"`
+	Time            float64 `json:"time_us"`
+	Overhead        float64 `json:"overhead"`
+	OptimumPeak     int64   `json:"optimum_peak_bytes"`
+	OptimumTime     float64 `json:"optimum_time_us"`
+	OptimumOverhead float64 `json:"optimum_overhead"`
+	Gain            float64 `json:"gain"`
+}
+
+func comparedLines(c remat.Chain, compared []remat.Compared) []comparedLine {
+	once := c.Once()
+	over := func(us float64) float64 {
+		if once == 0 {
+			return 0
+		}
+		return us/once - 1
+	}
+	lines := []comparedLine{}
+	for _, b := range compared {
+		lines = append(lines, comparedLine{b.Strategy, b.Segments, b.Peak, b.Time, over(b.Time), b.Optimum.Peak, b.Optimum.Time, over(b.Optimum.Time), b.Gain})
+	}
+	return lines
+}
+
+func showCompared(w io.Writer, c remat.Chain, compared []remat.Compared) error {
+	var full int64 // peak of none
+	for _, b := range compared {
+		if b.Strategy == "none" {
+			full = b.Peak
+		}
+	}
+	t := newTable(w)
+	fmt.Fprintln(t, "STRATEGY\tPEAK\tOF NONE\tTIME\tOVERHEAD\tBEST PLAN\tOVERHEAD\tGAIN")
+	for _, line := range comparedLines(c, compared) {
+		name := line.Strategy
+		if line.Segments > 0 {
+			name = fmt.Sprintf("%s %d", name, line.Segments)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%.0f %%\t%s\t%s\t%s\t%s\t%s\n", name, formatBytes(line.Peak), part(float64(line.Peak), float64(full)), micros(line.Time), signedPercent(100*line.Overhead),
+			micros(line.OptimumTime), signedPercent(100*line.OptimumOverhead), signedPercent(100*line.Gain))
+	}
+	return t.Flush()
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	remat "penstock/remat/plan"
+)
+
+func newRematCurve() *cobra.Command {
+	var out string
+	cmd := &cobra.Command{
+		Use:   "curve CHAIN --out FILE.svg",
+		Short: "Draw the time of the best plans over memory",
+		Long: `Draw how much longer a step takes the less memory it may use, from the least that has
+a plan to where nothing is computed again, and beside it what the usual strategies
+take (see penstock remat compare). The picture is an SVG.
+
+CHAIN is a file, or - for standard input.`,
+		Example: `  penstock remat curve chain.json --out curve.svg`,
+		Args:    filesNamed("CHAIN"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case !cmd.Flags().Changed("out"):
+				return badUsage("--out is needed: the file to draw to, such as curve.svg")
+			case filepath.Ext(out) != ".svg":
+				return badUsage("--out %q: want a name that ends in .svg", out)
+			}
+			c, err := readChain(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			points, err := rematCurve(cmd.Context(), c)
+			if err != nil {
+				return interrupted(cmd, err, "solving")
+			}
+			baselines, err := remat.Baselines(cmd.Context(), c, remat.BaselineConfig{})
+			if err != nil {
+				return interrupted(cmd, err, "comparing")
+			}
+			title := fmt.Sprintf("%s, %d layers", filepath.Base(args[0]), len(c.Layers))
+			if args[0] == "-" {
+				title = fmt.Sprintf("%d layers", len(c.Layers))
+			}
+			svg, err := drawCurve(title, c, points, baselines)
+			if err != nil {
+				return err
+			}
+			if err := writeFile(out, svg); err != nil {
+				return err
+			}
+			least, greatest := points[0], points[len(points)-1]
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d plans from %s (%s) to %s, drawn in %s\n", len(points), formatBytes(least.Peak), percent(least.Time-c.Once(), c.Once()), formatBytes(greatest.Peak), out)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&out, "out", "", "`FILE` to draw to, an SVG")
+	return cmd
+}
+
+// rematCurve is the best plans, by ascending peak: at least one, of plain training.
+func rematCurve(ctx context.Context, c remat.Chain) ([]remat.Point, error) {
+	// The more layers, the fewer slots, for the same few seconds; the table grows with slots*layers^2, the time by another layers.
+	n := float64(len(c.Layers))
+	slots := min(max(2e10/(n*n*n), 500), 4000)
+	table, err := remat.NewTable(ctx, c, 0, remat.Options{Slots: int(slots)})
+	if err != nil {
+		return nil, err
+	}
+	return table.Curve(), nil
+}
