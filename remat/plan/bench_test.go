@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// measured is a chain as rotor's solver has been timed with: forwards of 1 to 10 ms and backwards of twice that; outputs of 1 to 10 MB, of which once to four times as much is saved; temporaries up to an
-// output's size.
+// measured is a chain as rotor's solver has been timed with: forwards of 1 to 10 ms and backwards of twice that; outputs of 1 to 10 MB, of which once to four times as much is saved;
+// temporaries up to an output's size.
 func measured(layers int, seed uint64) Chain {
 	r := rand.New(rand.NewPCG(seed, 339))
 	between := func(a, b float64) float64 { return a + (b-a)*r.Float64() }

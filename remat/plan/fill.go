@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// Rows are computed in tiles of consecutive i and consecutive l, so that a row that has come from memory serves all of a tile: (i, l) needs the rows (i, j-1) and (j, l) of all j between, which is all that
-// there is in its row and column of the table. The tiles of one diagonal need nothing of each other and are shared out among the processors.
+// Rows are computed in tiles of consecutive i and consecutive l, so that a row that has come from memory serves all of a tile: (i, l) needs the rows (i, j-1) and (j, l) of all j between,
+// which is all that there is in its row and column of the table. The tiles of one diagonal need nothing of each other and are shared out among the processors.
 
 // tileCells is how many float32 of results a tile has at most, to stay in a core's own cache (half of 1 MiB) with what it reads.
 const tileCells = 128 << 10
@@ -81,8 +81,8 @@ func (t *tile) fill(top, left int) {
 	t.top, t.bottom, t.left, t.right = top, min(top+t.side, t.g.b.w), left, min(left+t.side, t.g.b.w)
 	t.open()
 	if top < left {
-		// What is between the tile's rows and its columns is final; what lies in the tile is not, so what needs that is done twice. The first time gives times that are possible, if not the best, which
-		// tells cells early which sweeps can no longer win.
+		// What is between the tile's rows and its columns is final; what lies in the tile is not, so what needs that is done twice. The first time gives times that are possible, if not the
+		// best, which tells cells early which sweeps can no longer win.
 		for k := range t.cells {
 			c := &t.cells[k]
 			c.saveFirst(t.g)

@@ -2,8 +2,8 @@ package plan
 
 import "sort"
 
-// narrow leaves out of g, which is new, what no plan of a time below cost, in units of scale, can pass: by another, optimistic grid the interval alone costs more. What is left out counts as infinite, so
-// times of g above cost are not bounds then; cost is one in their place.
+// narrow leaves out of g, which is new, what no plan of a time below cost, in units of scale, can pass: by another, optimistic grid the interval alone costs more. What is left out counts as
+// infinite, so times of g above cost are not bounds then; cost is one in their place.
 func (g *grid) narrow(by *grid, cost float32) {
 	w := g.b.w
 	g.worth = cost

@@ -224,8 +224,8 @@ func (r *recursion) extra(i, l int, m int64) float64 {
 	return best
 }
 
-// TestNoSequenceOfOperationsIsMuchBetter searches all sequences of operations. Those that keep what they have kept, in whatever order they compute again, have never been found faster than the recurrence's;
-// all others very seldom, and then by a little.
+// TestNoSequenceOfOperationsIsMuchBetter searches all sequences of operations. Those that keep what they have kept, in whatever order they compute again, have never been found faster than
+// the recurrence's; all others very seldom, and then by a little.
 func TestNoSequenceOfOperationsIsMuchBetter(t *testing.T) {
 	r := rand.New(rand.NewPCG(12, 13))
 	cases, beaten := 0, 0

@@ -13,8 +13,8 @@ type search struct {
 
 // refine searches under limit, which is feasible and asks for recomputation.
 //
-// The error of either grid is about in proportion to its unit, so the first pair tells how fine the next must be. The optimistic one errs several times as much (the other's advice is followed on the bytes
-// that are really left, and what rounding took is found again), so the other is made coarser.
+// The error of either grid is about in proportion to its unit, so the first pair tells how fine the next must be. The optimistic one errs several times as much (the other's advice is
+// followed on the bytes that are really left, and what rounding took is found again), so the other is made coarser.
 func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (Plan, error) {
 	s := &search{t: t, b: b, m: limit - t.chain.Input}
 	unit := t.unitFor(s.m, o.Slots)

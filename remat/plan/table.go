@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Table answers for every interval of a chain's layers and every limit up to one: what recomputation costs, and a plan. Its times are those of plans that exist, and as good as [Options].Slots permits.
-// Methods may be called concurrently.
+// Table answers for every interval of a chain's layers and every limit up to one: what recomputation costs, and a plan. Its times are those of plans that exist, and as good as
+// [Options].Slots permits. Methods may be called concurrently.
 type Table struct {
 	t *terms
 	b *bounds
@@ -15,8 +15,8 @@ type Table struct {
 	grids []*grid
 }
 
-// NewTable makes the table of a chain for limits up to most bytes, or all if most is 0 or above the peak of a plan that recomputes nothing. Of the options, Slots counts. The error is a [*ChainError], or
-// ctx.Err() when ctx ends first.
+// NewTable makes the table of a chain for limits up to most bytes, or all if most is 0 or above the peak of a plan that recomputes nothing. Of the options, Slots counts. The error is a
+// [*ChainError], or ctx.Err() when ctx ends first.
 func NewTable(ctx context.Context, c Chain, most int64, o Options) (*Table, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -72,9 +72,9 @@ func (t *Table) Bytes() (sum int64) {
 	return sum
 }
 
-// Cost is the time, in microseconds, that layers first to last need beyond running each forward with gradients and backward once, if x(first) is there and, while they run, bytes are left for all else:
-// what they make and keep, temporaries, and the gradient of x(last+1). The loss is the layer after the last. ok is false if so many bytes are not enough, or there are no such layers. A plan of that
-// time exists, if maybe a better one too; more bytes may cost more where that is so, by no more than what is lost.
+// Cost is the time, in microseconds, that layers first to last need beyond running each forward with gradients and backward once, if x(first) is there and, while they run, bytes are left for
+// all else: what they make and keep, temporaries, and the gradient of x(last+1). The loss is the layer after the last. ok is false if so many bytes are not enough, or there are no such
+// layers. A plan of that time exists, if maybe a better one too; more bytes may cost more where that is so, by no more than what is lost.
 func (t *Table) Cost(first, last int, bytes int64) (extra float64, ok bool) {
 	if first < 0 || last < first || last > t.t.n {
 		return 0, false

@@ -93,7 +93,8 @@ func weightsAfter(c Chain, i int) (sum int64) {
 	return sum
 }
 
-// TestCurveIsOfPlansThatExist looks that the points are what the plans of their limits are, that no point beats another, and that the curve begins at the least limit and ends without recomputation.
+// TestCurveIsOfPlansThatExist looks that the points are what the plans of their limits are, that no point beats another, and that the curve begins at the least limit and ends without
+// recomputation.
 func TestCurveIsOfPlansThatExist(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for _, d := range append(kindsOfChains, dice{layers: 30, bytes: 1 << 30, weights: true, carries: 20, zeros: 0.1}) {
