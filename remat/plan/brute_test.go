@@ -121,7 +121,7 @@ func (w world) step(c Chain, o Op) (after world, peak int64, time float64, ok bo
 		after.x[i] = 0
 	}
 	after.next--
-	return after, w.bytes(c, i) + l.WeightGradient + l.BackwardTmp, l.Backward, true
+	return after, w.bytes(c, i) + l.WeightGradient + l.BackwardTmp - l.BackwardEarly, l.Backward, true
 }
 
 // tally is what a replay finds.
@@ -288,6 +288,9 @@ func (d dice) chain(r *rand.Rand) Chain {
 	for range d.layers {
 		l := Layer{Forward: time(), ForwardNoGrad: time(), Backward: time(), Output: size(), ForwardTmp: size(), ForwardNoGradTmp: size(), BackwardTmp: size(), Gradient: size()}
 		l.Saved = l.Output + size()
+		if r.IntN(4) == 0 { // some of what it saves goes before it needs most
+			l.BackwardTmp, l.BackwardEarly = 0, r.Int64N(l.Saved+1)
+		}
 		if d.weights {
 			l.WeightGradient = size()
 		}

@@ -201,7 +201,7 @@ func (r *recursion) extra(i, l int, m int64) float64 {
 		return best
 	}
 	layer := r.c.Layers[i]
-	if m >= r.gradient(l+1)+layer.Saved+layer.ForwardTmp && m >= r.gradient(i+1)+layer.Saved+r.made(i)+r.weights(i, l)+layer.BackwardTmp {
+	if m >= r.gradient(l+1)+layer.Saved+layer.ForwardTmp && m >= r.gradient(i+1)+layer.Saved+r.made(i)+r.weights(i, l)+layer.BackwardTmp-layer.BackwardEarly {
 		best = 0
 		if i < l {
 			best = r.extra(i+1, l, m-layer.Saved)
