@@ -8,12 +8,12 @@ import (
 	. "penstock/remat/plan"
 )
 
-// How the tests know better than the solver: a replay that adds up, after every operation, what each byte's owner is; all plans that the recurrence can write, one by one; and a search for the shortest
-// of all allowed sequences of operations. None shares code or arithmetic with the solver.
+// How the tests know better than the solver: a replay that adds up, after every operation, what each byte's owner is; all plans that the recurrence can write, one by one; and a search for
+// the shortest of all allowed sequences of operations. None shares code or arithmetic with the solver.
 
 // world is what is there: x[i] is 0 for absent, 1 for alone, 2 for a part of X(i), 3 for alone and once kept by forward_keep; y(next+1) is there once the loss is done.
 type world struct {
-	x    [10]uint8
+	x    [24]uint8
 	loss bool
 	next int
 }
@@ -121,7 +121,7 @@ func (w world) step(c Chain, o Op) (after world, peak int64, time float64, ok bo
 		after.x[i] = 0
 	}
 	after.next--
-	return after, w.bytes(c, i) + l.WeightGradient + l.BackwardTmp, l.Backward, true
+	return after, w.bytes(c, i) + l.WeightGradient + l.BackwardTmp - l.BackwardEarly, l.Backward, true
 }
 
 // tally is what a replay finds.
@@ -195,8 +195,8 @@ func everyPlan(n, i, l int) [][]Op {
 	return plans
 }
 
-// shortest is the least time, and of that the fewest recomputations, of all sequences of operations with a peak of at most limit; ok is false if there is none. With persistent, an input that was kept is never
-// dropped by a forward.
+// shortest is the least time, and of that the fewest recomputations, of all sequences of operations with a peak of at most limit; ok is false if there is none. With persistent, an input that
+// was kept is never dropped by a forward.
 func shortest(c Chain, limit int64, persistent bool) (time float64, recomputed int, ok bool) {
 	first := start(c)
 	if c.Input > limit {
@@ -288,6 +288,9 @@ func (d dice) chain(r *rand.Rand) Chain {
 	for range d.layers {
 		l := Layer{Forward: time(), ForwardNoGrad: time(), Backward: time(), Output: size(), ForwardTmp: size(), ForwardNoGradTmp: size(), BackwardTmp: size(), Gradient: size()}
 		l.Saved = l.Output + size()
+		if r.IntN(4) == 0 { // some of what it saves goes before it needs most
+			l.BackwardTmp, l.BackwardEarly = 0, r.Int64N(l.Saved+1)
+		}
 		if d.weights {
 			l.WeightGradient = size()
 		}

@@ -28,7 +28,7 @@ type Layer struct {
 	Gradient       int64 // y(i+1), as far as its maker makes it anew
 	WeightGradient int64 // of parameters, made by this layer's backward; 0 where they are there before
 
-	// BackwardEarly is for layers whose backward lets go of parts of X(i+1) as it goes: how many bytes less than all that was there before, the new gradients, WeightGradient and BackwardTmp
+	// BackwardEarly is for layers whose backward lets go of X(i+1) and y(i+1) part by part as it goes: how many bytes less than all that was there before, the new gradients, WeightGradient and BackwardTmp
 	// are there when it needs most.
 	BackwardEarly int64
 }

@@ -44,8 +44,8 @@ func (c Chain) Check() error {
 	s.time("loss.backward_us", c.Loss.Backward)
 	s.bytes("loss.tmp_bytes", c.Loss.Tmp)
 	for i, l := range c.Layers {
-		if s.err == nil && l.BackwardEarly > 0 && l.BackwardEarly > l.Saved+l.WeightGradient+l.BackwardTmp+c.madeGradient(i) {
-			s.fail(fmt.Sprintf("layers[%d].backward_early_bytes", i), "%d bytes, more than the layer saves and its backward makes", l.BackwardEarly)
+		if s.err == nil && l.BackwardEarly > 0 && l.BackwardEarly > l.Saved+l.WeightGradient+l.BackwardTmp+c.madeGradient(i)+c.gradientAt(i+1) {
+			s.fail(fmt.Sprintf("layers[%d].backward_early_bytes", i), "%d bytes, more than the layer saves, is given and makes", l.BackwardEarly)
 		}
 	}
 	if s.err != nil {
@@ -55,6 +55,17 @@ func (c Chain) Check() error {
 		return err
 	}
 	return c.checkCarries("gradient_carries", c.GradientCarries, c.madeGradient)
+}
+
+// gradientAt is the bytes of y(i). They are known not to overflow.
+func (c Chain) gradientAt(i int) int64 {
+	bytes := c.madeGradient(i)
+	for _, k := range c.GradientCarries {
+		if k.From < i && i < k.To {
+			bytes += k.Bytes
+		}
+	}
+	return bytes
 }
 
 // chainSums adds up a chain up to the first error. Its sums cannot overflow, since it stops at the first that is too large.

@@ -14,8 +14,8 @@ type Point struct {
 	Time        float64 // microseconds
 }
 
-// Curve is the plans of the table that no other of them beats, by ascending peak and descending time: from the least limit that has a plan to that where nothing is computed again, or to Most. Every point is
-// a plan that exists, with its exact peak. It is empty if Most is below the least.
+// Curve is the plans of the table that no other of them beats, by ascending peak and descending time: from the least limit that has a plan to that where nothing is computed again, or to
+// Most. Every point is a plan that exists, with its exact peak. It is empty if Most is below the least.
 func (t *Table) Curve() []Point {
 	limits := t.limits()
 	points := make([]Point, len(limits))

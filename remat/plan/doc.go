@@ -19,7 +19,7 @@
 //
 // In the simplest chain all of these are blocks of their own: x(i+1) has Layers[i].Output bytes, X(i+1) Layers[i].Saved, which count x(i+1) too, and y(i+1) has Layers[i].Gradient. While an operation
 // runs everything is there that was there before, what it makes, and its temporaries; what it drops is dropped afterwards. A backward also makes the gradients of the layer's parameters, WeightGradient
-// bytes, which stay to the end, and may let go of some of X(i+1) before it needs most. The peak is the greatest sum over all operations.
+// bytes, which stay to the end, and may let go of some of X(i+1) and y(i+1) before it needs most. The peak is the greatest sum over all operations.
 //
 // Skip connections, and views, make inputs of several layers lie in the same memory. Carry{From, To, Bytes} in Carries says that so many bytes of what layer From makes (of Layers[From].Output; of
 // Input for From = -1), which are a part of x(From+1), are a part of x(i) for all From+1 <= i <= To. They are counted once, however many of those are there, and stay until the last of them goes. In

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// Rows are computed in tiles of consecutive i and consecutive l, so that a row that has come from memory serves all of a tile: (i, l) needs the rows (i, j-1) and (j, l) of all j between, which is all that
-// there is in its row and column of the table. The tiles of one diagonal need nothing of each other and are shared out among the processors.
+// Rows are computed in tiles of consecutive i and consecutive l, so that a row that has come from memory serves all of a tile: (i, l) needs the rows (i, j-1) and (j, l) of all j between,
+// which is all that there is in its row and column of the table. The tiles of one diagonal need nothing of each other and are shared out among the processors.
 
 // tileCells is how many float32 of results a tile has at most, to stay in a core's own cache (half of 1 MiB) with what it reads.
 const tileCells = 128 << 10
@@ -56,6 +56,7 @@ func (g *grid) fill(ctx context.Context) error {
 // tile is the intervals (i, l) with top <= i < bottom and left <= l < right that a worker is computing.
 type tile struct {
 	g                        *grid
+	side                     int
 	top, bottom, left, right int
 	cells                    []cell // of one column after the other
 }
@@ -71,19 +72,17 @@ type cell struct {
 	end int
 }
 
-func newTile(g *grid, side int) *tile { return &tile{g: g, cells: make([]cell, 0, side*side)} }
+func newTile(g *grid, side int) *tile {
+	return &tile{g: g, side: side, cells: make([]cell, 0, side*side)}
+}
 
 // fill computes the tile at (top, left).
 func (t *tile) fill(top, left int) {
-	side := 1
-	for side*side < cap(t.cells) {
-		side++
-	}
-	t.top, t.bottom, t.left, t.right = top, min(top+side, t.g.b.w), left, min(left+side, t.g.b.w)
+	t.top, t.bottom, t.left, t.right = top, min(top+t.side, t.g.b.w), left, min(left+t.side, t.g.b.w)
 	t.open()
 	if top < left {
-		// What is between the tile's rows and its columns is final; what lies in the tile is not, so what needs that is done twice. The first time gives times that are possible, if not the best, which
-		// tells cells early which sweeps can no longer win.
+		// What is between the tile's rows and its columns is final; what lies in the tile is not, so what needs that is done twice. The first time gives times that are possible, if not the
+		// best, which tells cells early which sweeps can no longer win.
 		for k := range t.cells {
 			c := &t.cells[k]
 			c.saveFirst(t.g)
@@ -135,6 +134,9 @@ func (c *cell) extend(g *grid, first, last int) {
 			c.start, c.swept = max(c.start, g.slotAbove(need, c.i, c.l)), need
 		}
 		cost := g.nograd(c.i, j)
+		if cost > g.worth {
+			return
+		}
 		for c.end > c.start && c.v[c.end-1-c.lo] <= cost {
 			c.end--
 		}
@@ -151,6 +153,9 @@ func (c *cell) keepUpTo(g *grid, j int, cost float32) {
 
 // split improves the slots start .. end-1 of r by the sum of cost, of what right has move slots on, and of what left has.
 func (r *row) split(start, end int, right *row, move int, left *row, cost float32) {
+	if right.empty() || left.empty() {
+		return
+	}
 	rightHi, leftHi := right.hi()-move, left.hi()
 	// Up to three stretches: with both look-ups in their rows, with one, with both in their tails.
 	for s := max(start, left.lo, right.lo-move); s < end; {

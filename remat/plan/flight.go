@@ -127,7 +127,7 @@ func (f *flight) result(paths []*path, bound float64) StagePlan {
 		limit := int64(0)
 		if f.limit > 0 {
 			room := f.rooms(paths, b)
-			limit = min(room.forward, room.backward)
+			limit = max(room.forward, room.backward)
 		}
 		r.MicroBatches = append(r.MicroBatches, p.plan(limit, p.t.once))
 	}

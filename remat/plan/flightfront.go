@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// exactly finds the best plans of a small stage: of every chain all plans that no other beats in the bytes before, between and after and in time, and of those the best combination. It gives up, with nil, where
-// that takes too long; for so few plans it is quick.
+// exactly finds the best plans of a small stage: of every chain all plans that no other beats in the bytes before, between and after and in time, and of those the best combination. It gives
+// up, with nil, where that takes too long; for so few plans it is quick.
 func (f *flight) exactly(ctx context.Context) []*path {
 	later := f.front(ctx, 1)
 	if later == nil {
@@ -46,7 +46,7 @@ func (f *flight) exactly(ctx context.Context) []*path {
 }
 
 const (
-	mostWork   = 1 << 26 // of looking for the plans of one chain, in slots times pairs of layers, about
+	mostWork   = 1 << 25 // of looking for the plans of one chain, in slots times pairs of layers, about
 	mostRooms  = 20000   // looked at for them
 	mostLabels = 2000    // of one micro-batch
 )
@@ -57,8 +57,8 @@ type answer struct {
 	path *path
 }
 
-// front is the plans of micro-batch b that no other beats; nil if there are too many. It asks for the fastest in some room, and then in the three rooms that are one byte smaller than it needs: whatever
-// is not beaten is the fastest in a room that none of the plans found before fits in.
+// front is the plans of micro-batch b that no other beats; nil if there are too many. It asks for the fastest in some room, and then in the three rooms that are one byte smaller than it
+// needs: whatever is not beaten is the fastest in a room that none of the plans found before fits in.
 func (f *flight) front(ctx context.Context, b int) []*path {
 	rooms := []room{{forward: f.limit, held: f.limit, backward: f.limit - f.there(b)}}
 	seen := map[room]bool{}

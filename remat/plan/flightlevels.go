@@ -8,11 +8,11 @@ import (
 	"sync/atomic"
 )
 
-// levels decide how much each micro-batch may hold, in multiples of unit: the least sum of times over all shares, by dynamic programming from the last micro-batch to the first. The state is what the
-// micro-batches after this one hold; it and the share of this one say what room its backward has and what it may hold.
+// levels decide how much each micro-batch may hold, in multiples of unit: the least sum of times over all shares, by dynamic programming from the last micro-batch to the first. The state is
+// what the micro-batches after this one hold; it and the share of this one say what room its backward has and what it may hold.
 //
-// time(b, r, s) is the least time of a micro-batch that holds up to s units while those after it hold r: that of a spine with room.backward = limit - there - r units, room.held = s units. A spine's
-// times depend on room only by the difference of these two, so one spine, filled once, serves all r and s of one sum.
+// time(b, r, s) is the least time of a micro-batch that holds up to s units while those after it hold r: that of a spine with room.backward = limit - there - r units, room.held = s units. A
+// spine's times depend on room only by the difference of these two, so one spine, filled once, serves all r and s of one sum.
 //
 // The room of the forwards, which takes what the micro-batches before hold, is not looked at here but when plans are made.
 type levels struct {
@@ -77,7 +77,7 @@ func (l *levels) times(out []float64, g *grid, b, sum int, factor float64) {
 	s.fill()
 	for r := range sum + 1 {
 		m := top - int64(r)*l.unit - g.t.chain.Input
-		out[r*(l.levels+1)+sum-r] = float64(s.at(0, m)) * g.scale * factor
+		out[r*(l.levels+1)+sum-r] = g.microseconds(s.at(0, m)) * factor
 	}
 }
 
@@ -138,7 +138,8 @@ func (l *levels) sum(caps []int64) (levels int) {
 	return levels
 }
 
-// bound is a time beyond running everything once that no plans can be below: a micro-batch that holds more than s-1 units and at most s has the time of s, and leaves the others the room of s-1.
+// bound is a time beyond running everything once that no plans can be below: a micro-batch that holds more than s-1 units and at most s has the time of s, and leaves the others the room of
+// s-1.
 func (l *levels) bound() float64 {
 	w := l.levels + 1
 	after := make([]float64, w)

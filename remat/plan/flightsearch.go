@@ -7,22 +7,20 @@ import (
 
 // solve finds plans under a limit that asks for recomputation.
 func (f *flight) solve(ctx context.Context, o Options) (StagePlan, error) {
-	reach, cap := f.reach()
-	if reach > f.limit {
-		return StagePlan{Limit: f.limit, Peak: reach}, nil
-	}
 	for _, s := range []*side{f.first, f.later} {
 		if err := s.grids(ctx, f.limit, o); err != nil {
 			return StagePlan{}, err
 		}
 	}
-	best := f.better(nil, f.realise(f.uniform(cap, cap)))
-	if ctx.Err() != nil {
-		return StagePlan{}, ctx.Err()
-	}
-	// Micro-batch 0 as much as it likes, all others nothing but their inputs: what is known as except_last.
-	for _, first := range []int64{f.first.t.chain.Input, f.first.everything()} {
-		best = f.better(best, f.realise(f.uniform(first, f.later.t.chain.Input)))
+	reach, first, later := f.reach()
+	var best []*path
+	for _, caps := range [][]int64{
+		f.uniform(first, later),
+		f.uniform(f.first.t.chain.Input, f.later.t.chain.Input),
+		// Micro-batch 0 as much as it likes, all others nothing but their inputs: what is known as except_last.
+		f.uniform(f.first.everything(), f.later.t.chain.Input),
+	} {
+		best = f.better(best, f.realise(caps))
 	}
 	levels := newLevels(f)
 	if err := levels.fill(ctx); err != nil {
@@ -46,6 +44,9 @@ func (f *flight) solve(ctx context.Context, o Options) (StagePlan, error) {
 	if err := ctx.Err(); err != nil {
 		return StagePlan{}, err
 	}
+	if best == nil {
+		return StagePlan{Limit: f.limit, Peak: reach}, nil
+	}
 	return f.result(best, min(levels.bound(), extra(best))), nil
 }
 
@@ -56,7 +57,7 @@ const realisations = 6
 func (s *side) grids(ctx context.Context, most int64, o Options) error {
 	_, all := s.b.of(0, s.t.n)
 	m := max(most-s.t.chain.Input, 1)
-	unit := max(int64(ceilDiv(min(m, all), int64(o.Slots))), 1)
+	unit := s.t.unitFor(min(m, all), o.Slots)
 	s.above, s.below = newGrid(s.t, s.b, m, unit, achievable), newGrid(s.t, s.b, m, unit, optimistic)
 	if err := s.above.fill(ctx); err != nil {
 		return err
@@ -77,36 +78,54 @@ func (f *flight) uniform(first, later int64) []int64 {
 	return caps
 }
 
-// reach is the least limit for which there are plans that hold at most the same cap each, of some caps, and the cap.
-func (f *flight) reach() (least, cap int64) {
-	const caps = 8
-	lowest := max(f.first.t.chain.Input, f.later.t.chain.Input)
-	highest := max(f.first.everything(), f.later.everything())
+// reach is the least limit for which there are plans that hold at most some cap, the same for all but micro-batch 0, and the caps.
+func (f *flight) reach() (least, first, later int64) {
 	least = math.MaxInt64
-	for c := range int64(caps + 1) {
-		// More of them where little is held.
-		at := lowest + (highest-lowest)/caps*c/caps*c
-		if need := f.need(at); need < least {
-			least, cap = need, at
+	for c := range reachCaps + 1 {
+		for _, d := range []int{0, c, reachCaps} {
+			atFirst, atLater := f.first.share(d), f.later.share(c)
+			if need := f.need(atFirst, atLater, least); need < least {
+				least, first, later = need, atFirst, atLater
+			}
 		}
 	}
-	return least, cap
+	return least, first, later
 }
 
-// need is the least limit for which every micro-batch has a plan that holds at most cap, where all others are given that.
-func (f *flight) need(cap int64) int64 {
+// reachCaps is how many caps, less one, reach tries.
+const reachCaps = 8
+
+// share is one of the caps that reach tries: from the input alone to everything, more of them where little is held.
+func (s *side) share(c int) int64 {
+	lowest, highest := s.t.chain.Input, s.everything()
+	if c == reachCaps {
+		return highest
+	}
+	return lowest + (highest-lowest)/(reachCaps*reachCaps)*int64(c*c)
+}
+
+// need is the least limit for which every micro-batch has a plan that holds at most its cap, where all others are given theirs; or most, if that is less.
+func (f *flight) need(first, later, most int64) int64 {
 	need := int64(0)
 	for b := range f.k {
 		s := f.side(b)
 		fits := func(limit int64) bool {
-			r := room{forward: limit - int64(b)*cap, held: cap, backward: limit - f.there(b) - int64(f.k-1-b)*cap}
-			return newSpine(&grid{t: s.t, b: s.b}, r).feasible()
+			r := room{forward: limit, held: later, backward: limit - f.there(b) - int64(f.k-1-b)*later}
+			if b == 0 {
+				r.held = first
+			} else {
+				r.forward -= first + int64(b-1)*later
+			}
+			return newSpine(s.above, r).feasible()
 		}
 		if fits(need) {
 			continue
 		}
 		low, high := need, need+1 // low does not fit
 		for !fits(high) {
+			if high >= most {
+				return most
+			}
 			low, high = high, high+2*(high-need)
 		}
 		for high-low > 1 {

@@ -1,8 +1,8 @@
 package plan
 
 import (
+	"cmp"
 	"math"
-	"sort"
 )
 
 // rounding says on which side of the optimum a grid's times lie.
@@ -19,9 +19,9 @@ const (
 //
 //	z = m + (Saved of layers before i) + (WeightGradient of layers after l)
 //
-// is a multiple of unit away from most. In z, a forward with gradients and the return to x(i) do not move: (i+1, l, m - Saved(i)) and (i, j-1, m - G(j, l)) have the z of (i, l, m). So only the third
-// look-up, (j, l, m - a(i, j)), falls between two slots, and that one is rounded: down if the grid is achievable, up if it is optimistic. Errors add up once per kept input on the way, and not once
-// per layer as they do where sizes are rounded. What decides on feasibility (saving, sweep, least, all) is compared in bytes, exactly.
+// is a multiple of unit away from most. In z, a forward with gradients and the return to x(i) do not move: (i+1, l, m - Saved(i)) and (i, j-1, m - G(j, l)) have the z of (i, l, m). So only
+// the third look-up, (j, l, m - a(i, j)), falls between two slots, and that one is rounded: down if the grid is achievable, up if it is optimistic. Errors add up once per kept input on the
+// way, and not once per layer as they do where sizes are rounded. What decides on feasibility (saving, sweep, least, all) is compared in bytes, exactly.
 //
 // A row holds only the slots between least(i, l), below which it is infinite, and all(i, l), from which it is 0, or most.
 type grid struct {
@@ -32,9 +32,10 @@ type grid struct {
 	unit     int64
 	origin   int64 // z of slot 0; most is a slot
 	rows     []row
-	moves    []int32   // at i*w+j, see move
+	moves    []int     // at i*w+j, see move
 	cost     []float64 // nograd of the layers before i, in units of scale: all layers' together, so that float32 holds them whatever they are
 	scale    float64   // microseconds
+	worth    float32   // times above it are not looked for; see narrow
 }
 
 // row is the slots lo .. lo+n-1 of an interval. From there on it is tail, below lo infinite.
@@ -45,6 +46,9 @@ type row struct {
 }
 
 func (r *row) hi() int { return r.lo + r.n }
+
+// empty says that there is nothing in the row but infinite times.
+func (r *row) empty() bool { return r.n == 0 && r.tail == infinite }
 
 // slotAbove is the first slot of (i, l) with m bytes or more.
 func (g *grid) slotAbove(m int64, i, l int) int { return ceilDiv(m+g.shift(i, l)-g.origin, g.unit) }
@@ -96,44 +100,17 @@ func (g *grid) look(r *row, i, l int, m int64) float32 {
 
 // newGrid measures the rows; fill makes and computes them.
 func newGrid(t *terms, b *bounds, most, unit int64, side rounding) *grid {
-	g := &grid{t: t, b: b, rounding: side, most: most, unit: unit, origin: most % unit, rows: make([]row, b.w*b.w), moves: make([]int32, b.w*b.w)}
+	g := &grid{t: t, b: b, rounding: side, most: most, unit: unit, origin: most % unit, rows: make([]row, b.w*b.w), moves: make([]int, b.w*b.w), worth: infinite}
 	g.price()
 	for i := range b.w {
 		for l := i; l < b.w; l++ {
 			r := &g.rows[i*b.w+l]
 			least, all := b.of(i, l)
 			r.lo, r.n, r.tail = g.band(i, l, least, all)
-			g.moves[i*b.w+l] = int32(g.move(i, l))
+			g.moves[i*b.w+l] = g.move(i, l)
 		}
 	}
 	return g
-}
-
-// narrow leaves out of g, which is optimistic, what no plan of a time below cost, in units of scale, can pass: by another optimistic grid the interval alone costs more. What is left out counts as
-// infinite, so times of g above cost are not bounds then; cost is one in their place.
-func (g *grid) narrow(by *grid, cost float32) {
-	w := g.b.w
-	for i := range w {
-		for l := i; l < w; l++ {
-			r, coarse := &g.rows[i*w+l], &by.rows[i*w+l]
-			if r.n == 0 || len(coarse.v) == 0 {
-				continue
-			}
-			worth := cost
-			if l < g.t.n {
-				worth -= g.nograd(i, l+1) // to come back to x(i) there was a sweep from it, beyond l
-			}
-			k := sort.Search(len(coarse.v), func(k int) bool { return coarse.v[k] <= worth })
-			if k == 0 {
-				continue
-			}
-			// The coarse slot before k holds for all bytes up to its own.
-			lo := g.slotAbove(by.bytes(coarse.lo+k-1, i, l)+1, i, l)
-			if lo > r.lo {
-				r.n, r.lo = max(r.n-(lo-r.lo), 0), lo
-			}
-		}
-	}
 }
 
 // bytes is the m of a slot of (i, l).
@@ -179,21 +156,41 @@ func (g *grid) move(i, j int) int {
 	return ceilDiv(up, g.unit)
 }
 
-// price fills cost.
+// price fills cost. In an achievable grid, which advises plans, a layer that takes no time has a price nevertheless, a ten-millionth of what others take, so that it is not computed again for
+// nothing.
 func (g *grid) price() {
 	n := g.t.n
 	g.cost = make([]float64, n+1)
 	g.scale = g.t.nograd[n]
-	if g.scale == 0 {
-		g.scale = 1
+	total := cmp.Or(g.scale, 1)
+	least := 0.0
+	if g.rounding == achievable {
+		least = 1e-7 / float64(n)
 	}
-	for i := range g.cost {
-		g.cost[i] = g.t.nograd[i] / g.scale
+	for i := range n {
+		g.cost[i+1] = g.cost[i] + max((g.t.nograd[i+1]-g.t.nograd[i])/total, least)
 	}
+}
+
+// unitFor is a unit that divides bytes into about so many slots, a multiple of what all sizes are multiples of: then more of them fall on slots, and with as many slots as that takes all do.
+func (t *terms) unitFor(bytes int64, slots int) int64 {
+	return t.multiple(int64(ceilDiv(bytes, int64(slots))))
+}
+
+// multiple is the first multiple of the grain from unit on, 1 at least.
+func (t *terms) multiple(unit int64) int64 { return max(int64(ceilDiv(unit, t.grain)), 1) * t.grain }
+
+// microseconds is a time in rows as such, possible or not.
+func (g *grid) microseconds(v float32) float64 {
+	if v == infinite {
+		return math.Inf(1)
+	}
+	return float64(v) * g.scale
 }
 
 // nograd is the time of i..j-1 without gradients, in units of scale.
 func (g *grid) nograd(i, j int) float32 { return float32(g.cost[j] - g.cost[i]) }
 
-// slack is the factor by which rounding in float32 may have made a time in rows too large or too small: half a unit in the last place for each of the at most two additions per layer on the way down, and for cost.
+// slack is the factor by which rounding in float32 may have made a time in rows too large or too small: half a unit in the last place for each of the at most two additions per layer on the
+// way down, and for cost.
 func (g *grid) slack() float64 { return float64(2*g.t.n+4) * math.Pow(2, -24) }

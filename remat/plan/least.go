@@ -1,7 +1,7 @@
 package plan
 
-// Least is a plan of the least peak that there is, exactly, and the first operation at that peak, as an index into its Ops: what must shrink for less to be enough. Its limit is its peak; it does not
-// try to be fast, as [Solve] does at that limit. The error is a [*ChainError].
+// Least is a plan of the least peak that there is, exactly, and the first operation at that peak, as an index into its Ops: what must shrink for less to be enough. Its limit is its peak; it
+// does not try to be fast, as [Solve] does at that limit. The error is a [*ChainError].
 func Least(c Chain) (p Plan, peakOp int, err error) {
 	if err := c.Check(); err != nil {
 		return Plan{}, 0, err

@@ -1,7 +1,7 @@
 package plan
 
-// The inner loops of the grid. Rows are functions of memory; the best way to split an interval in two is a sum of two rows, each at its own offset, and the least of all such sums. The loops are written in plain Go
-// here, and in the vector instructions of amd64 beside; all give the same bits, since all add in the same order.
+// The inner loops of the grid. Rows are functions of memory; the best way to split an interval in two is a sum of two rows, each at its own offset, and the least of all such sums. The loops
+// are written in plain Go here, and in the vector instructions of amd64 beside; all give the same bits, since all add in the same order.
 
 // minPlusTwo sets out[k] to the least of out[k] and a[k] + b[k] + c. a and b are as long as out, or longer.
 func minPlusTwo(out, a, b []float32, c float32) {

@@ -1,7 +1,7 @@
 package plan
 
-// path is a plan being written: operations in order with what they cost, by the same arithmetic as the recurrence but on the bytes themselves. It adds up what is resident, so the peak is exact whatever
-// table has advised the choices.
+// path is a plan being written: operations in order with what they cost, by the same arithmetic as the recurrence but on the bytes themselves. It adds up what is resident, so the peak is
+// exact whatever table has advised the choices.
 type path struct {
 	t   *terms
 	ops []Op

@@ -13,14 +13,17 @@ type search struct {
 
 // refine searches under limit, which is feasible and asks for recomputation.
 //
-// The error of either grid is about in proportion to its unit, so the first pair tells how fine the next must be. The optimistic one errs several times as much (the other's advice is followed on the bytes
-// that are really left, and what rounding took is found again), so the other is made coarser.
+// The error of either grid is about in proportion to its unit, so the first pair tells how fine the next must be. The optimistic one errs several times as much (the other's advice is
+// followed on the bytes that are really left, and what rounding took is found again), so the other is made coarser.
 func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (Plan, error) {
 	s := &search{t: t, b: b, m: limit - t.chain.Input}
-	unit := max(int64(ceilDiv(s.m, int64(o.Slots))), 1)
+	unit := t.unitFor(s.m, o.Slots)
+	if o.Gap >= 0 {
+		unit = t.unitFor(s.m, max(o.Slots/firstCoarser, 1))
+	}
 	var last *grid
 	for {
-		advice := s.grid(achievable, min(unit*coarser(last), s.m), last)
+		advice := s.grid(achievable, unit*coarser(last, unit == t.grain), last)
 		if err := advice.fill(ctx); err != nil {
 			return Plan{}, err
 		}
@@ -32,13 +35,13 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (P
 		s.take(g)
 		s.take(halfway{advice, g})
 		// Where g leaves out what is no better than the best plan, that plan is the bound.
-		s.bound = max(s.bound, min(s.best.extra, float64(g.at(0, t.n, s.m))*g.scale*(1-g.slack())))
+		s.bound = max(s.bound, min(s.best.extra, g.microseconds(g.at(0, t.n, s.m))*(1-g.slack())))
 		last = g
 		gap := (s.best.extra - s.bound) / (t.once + s.bound)
-		if s.best.extra <= s.bound || gap <= o.Gap || o.Gap < 0 || unit == 1 {
+		if s.best.extra <= s.bound || gap <= o.Gap || o.Gap < 0 || unit == t.grain {
 			break
 		}
-		next := s.affordable(max(int64(float64(unit)*min(0.8*o.Gap/gap, 0.5)), unit/mostFiner, 1), last, o.MaxTable)
+		next := s.affordable(t.multiple(max(int64(float64(unit)*min(0.7*o.Gap/gap, 0.5)), unit/mostFiner)), last, o.MaxTable)
 		if float64(next) > 0.8*float64(unit) {
 			break
 		}
@@ -47,12 +50,15 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (P
 	return s.best.plan(limit, t.once+s.bound), nil
 }
 
+// firstCoarser is how many slots of Options are one of the first grids. They take a small part of the time, and say of half and more of the others' cells that they are not worth a look.
+const firstCoarser = 8
+
 // mostFiner is how many times finer than the last a grid is at most: the last one's errors tell only so much.
 const mostFiner = 16
 
-// coarser is how many slots of the optimistic grid make one of the achievable one.
-func coarser(last *grid) int64 {
-	if last == nil {
+// coarser is how many slots of the optimistic grid make one of the achievable one; one where nothing is rounded.
+func coarser(last *grid, exact bool) int64 {
+	if last == nil || exact {
 		return 1
 	}
 	return 4
@@ -74,7 +80,7 @@ func (s *search) affordable(unit int64, last *grid, most int64) int64 {
 		if size <= most {
 			return unit
 		}
-		unit = max(unit+1, int64(float64(unit)*1.02*float64(size)/float64(most)))
+		unit = s.t.multiple(max(unit+1, int64(float64(unit)*1.02*float64(size)/float64(most))))
 	}
 }
 

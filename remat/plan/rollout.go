@@ -6,8 +6,9 @@ type adviser interface {
 	nograd(i, j int) float32
 }
 
-// write adds to p a plan of (i, l, m), m >= least(i, l), that chooses at every interval what the adviser finds cheapest for the bytes that are really left there, and that exact bounds say can be finished. So
-// the plan stays under m whatever the adviser says, what rounding has left at one interval serves the next, and with an achievable grid the plan costs at most what the grid says of (i, l, m).
+// write adds to p a plan of (i, l, m), m >= least(i, l), that chooses at every interval what the adviser finds cheapest for the bytes that are really left there, and that exact bounds say
+// can be finished. So the plan stays under m whatever the adviser says, what rounding has left at one interval serves the next, and with an achievable grid the plan costs at most what the
+// grid says of (i, l, m).
 func (p *path) write(b *bounds, advice adviser, i, l int, m int64) {
 	if _, all := b.of(i, l); m >= all {
 		p.all(i, l)

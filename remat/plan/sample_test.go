@@ -55,6 +55,9 @@ func chains(most int) *rapid.Generator[plan.Chain] {
 				Gradient: bytes.Draw(t, "gradient"), WeightGradient: bytes.Draw(t, "weights"),
 			}
 			l.Saved = l.Output + bytes.Draw(t, "saved")
+			if rapid.Bool().Draw(t, "early") {
+				l.BackwardEarly = rapid.Int64Range(0, l.Saved).Draw(t, "goes early")
+			}
 			c.Layers = append(c.Layers, l)
 		}
 		carry := func(list []plan.Carry) []plan.Carry {

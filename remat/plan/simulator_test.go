@@ -117,7 +117,7 @@ func (w *simulator) do(o plan.Op) (peak int64, time float64, ok bool) {
 			return 0, 0, false
 		}
 		need = []string{name("X", i+1), name("y", i+1)}
-		makes, tmp, time = []string{name("y", i), name("w", i)}, l.BackwardTmp, l.Backward
+		makes, tmp, time = []string{name("y", i), name("w", i)}, l.BackwardTmp-l.BackwardEarly, l.Backward
 		drops = []string{name("X", i+1), name("y", i+1), name("x", i)}
 	}
 	for _, thing := range need {

@@ -8,11 +8,12 @@ import (
 
 // Options say how hard to look for a plan. The zero value takes the defaults.
 type Options struct {
-	// Slots is how many numbers of bytes the first table distinguishes below the limit; 0 is 500. Finer tables follow while the plan is farther from the bound than Gap.
+	// Slots is how many numbers of bytes below the limit a table tells apart; 0 is 500. Solve begins with an eighth of them and goes on to finer tables, finer than this too, until Gap is
+	// reached.
 	Slots int
-	// Gap is how far above the lower bound, as a part of it, the time of a plan that is good enough may be; 0 is 0.001. A negative one takes the first table's plan.
+	// Gap is how far above the lower bound, as a part of it, the time of a plan that is good enough for Solve may be; 0 is 0.001. A negative one asks for one pair of tables with Slots.
 	Gap float64
-	// MaxTable is the most bytes that a table may take; 0 is 512 MiB. The first table is made in any case.
+	// MaxTable is the most bytes that a table of Solve may take; 0 is 512 MiB. The first is made in any case. Where this stops Solve, Plan.LowerBound says how far it has come.
 	MaxTable int64
 }
 
@@ -30,8 +31,8 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Solve finds the plan of least time whose peak is at most limit, in bytes, all of the chain counted, its input too; 0 is no limit. It is the fastest up to what Plan.LowerBound leaves open, and its
-// peak, in bytes, never exceeds the limit. If no plan stays under the limit, which is no error, the result is not feasible and its Peak is the least limit that has one.
+// Solve finds the plan of least time whose peak is at most limit, in bytes, all of the chain counted, its input too; 0 is no limit. It is the fastest up to what Plan.LowerBound leaves open,
+// and its peak, in bytes, never exceeds the limit. If no plan stays under the limit, which is no error, the result is not feasible and its Peak is the least limit that has one.
 //
 // Among plans that keep what they kept until its backward (see the recurrence in terms.go). It returns an error for a chain that makes no sense, and ctx.Err() when ctx ends first.
 func Solve(ctx context.Context, c Chain, limit int64, o Options) (Plan, error) {

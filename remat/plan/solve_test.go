@@ -71,7 +71,7 @@ func TestSolveFindsTheBestOfAllPlans(t *testing.T) {
 						t.Fatalf("limit %d of %+v: time %v, bound %v; want %v", limit, c, got.time, p.LowerBound, best)
 					}
 					if got.recomputed != recomputed {
-						t.Logf("limit %d: %d recomputations; %d do", limit, got.recomputed, recomputed)
+						t.Logf("%v limit %d: %d recomputations; %d do", d.zeroTimes, limit, got.recomputed, recomputed)
 					}
 				}
 			}

@@ -1,12 +1,13 @@
 package plan
 
-// room is the bytes, x(0) counted, that one micro-batch has on a stage of a pipeline: while its forwards run, which are the operations before the loss; between them and the loss, when it waits for
-// the micro-batches around it; and from the loss on.
+// room is the bytes, x(0) counted, that one micro-batch has on a stage of a pipeline: while its forwards run, which are the operations before the loss; between them and the loss, when it
+// waits for the micro-batches around it; and from the loss on.
 type room struct {
 	forward, held, backward int64
 }
 
-// spine is Opt(i, L, m) where the forwards before the loss and the operations from it on have rooms of their own, and what is held between the two is limited as well. m is what is left of room.backward.
+// spine is Opt(i, L, m) where the forwards before the loss and the operations from it on have rooms of their own, and what is held between the two is limited as well. m is what is left of
+// room.backward.
 //
 // Of the recurrence only the intervals that end with the loss, which are those begun before it, are affected:
 //

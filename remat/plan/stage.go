@@ -5,9 +5,10 @@ import (
 	"fmt"
 )
 
-// Stage is a stage of a pipeline that has several micro-batches in flight. First come all forwards, which are the operations before the loss, of micro-batches 0, 1, .. one after the other; then, in the
-// same order, the operations of each from the loss on. In between, a micro-batch holds what is there before the loss, without x(L) unless that is a part of X(L): x(L) is what leaves the stage. What the
-// stage has of a micro-batch is gone when its backward is through, save for the gradients of parameters, which the backward of micro-batch 0 makes and the others add to.
+// Stage is a stage of a pipeline that has several micro-batches in flight. First come all forwards, which are the operations before the loss, of micro-batches 0, 1, .. one after the other;
+// then, in the same order, the operations of each from the loss on. In between, a micro-batch holds what is there before the loss, without x(L) unless that is a part of X(L): x(L) is what
+// leaves the stage. What the stage has of a micro-batch is gone when its backward is through, save for the gradients of parameters, which the backward of micro-batch 0 makes and the others
+// add to.
 type Stage struct {
 	// First is the chain of micro-batch 0, Later of all others. Later's WeightGradient are 0: what First says is there by then, and part of every moment after micro-batch 0.
 	First, Later Chain
@@ -26,7 +27,7 @@ type StagePlan struct {
 	Time     float64 // microseconds, the sum of all micro-batches'
 	// LowerBound is a time that no plans under the limit can be below.
 	LowerBound float64
-	// MicroBatches are the plans. Their peaks are their own, without what the others hold, and their limits what those leave them: of the two, before the loss and from it on, the smaller.
+	// MicroBatches are the plans. Their peaks are their own, without what the others hold, and their limits what those leave them, before the loss or from it on, whichever is more.
 	MicroBatches []Plan
 }
 
@@ -57,17 +58,23 @@ func (s Stage) Check() error {
 	return nil
 }
 
-// SolveStage finds a plan for every micro-batch of a stage, so that no moment exceeds the limit and the time of all is short. With one micro-batch it is [Solve]. Otherwise, what a micro-batch holds while it waits is
-// what others lack: how much each may hold is found by dynamic programming over levels of bytes, each micro-batch's plan in the room that this leaves by the recurrence (see spine.go), and in the end the
-// bytes that are left over, one micro-batch after the other. Small stages are solved exactly.
+// Stages of so few layers get more slots by default: their tables take milliseconds, and what is gained with one micro-batch's is gained with all.
+const smallStage, smallStageSlots = 128, 2000
+
+// SolveStage finds a plan for every micro-batch of a stage, so that no moment exceeds the limit and the time of all is short. With one micro-batch it is [Solve]. Otherwise, what a
+// micro-batch holds while it waits is what others lack: how much each may hold is found by dynamic programming over levels of bytes, each micro-batch's plan in the room that this leaves by
+// the recurrence (see spine.go), and in the end the bytes that are left over, one micro-batch after the other. Small stages are solved exactly.
 //
 // It returns an error for a stage that makes no sense, and ctx.Err() when ctx ends first.
 func SolveStage(ctx context.Context, s Stage, o Options) (StagePlan, error) {
-	o, err := o.withDefaults()
-	if err != nil {
+	if err := s.Check(); err != nil {
 		return StagePlan{}, err
 	}
-	if err := s.Check(); err != nil {
+	if o.Slots == 0 && s.MicroBatches > 1 && len(s.First.Layers) <= smallStage {
+		o.Slots = smallStageSlots
+	}
+	o, err := o.withDefaults()
+	if err != nil {
 		return StagePlan{}, err
 	}
 	if s.MicroBatches == 1 {

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	. "penstock/remat/plan"
 )
 
@@ -62,7 +64,6 @@ func stageOf(c Chain, k int) Stage {
 // TestSolveStageFindsTheBestOfAll compares with every combination of plans of small stages, at limits between the least and the greatest.
 func TestSolveStageFindsTheBestOfAll(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 9))
-	worse, cases := 0, 0
 	for range 120 {
 		d := dice{layers: 1 + r.IntN(3), bytes: 40, carries: 2, zeros: 0.1, weights: true}
 		s := stageOf(d.chain(r), 2+r.IntN(2))
@@ -102,13 +103,12 @@ func TestSolveStageFindsTheBestOfAll(t *testing.T) {
 					best = min(best, o.time)
 				}
 			}
-			cases++
 			if !got.Feasible {
 				if got.Peak <= s.Limit || got.Peak < least {
 					t.Fatalf("limit %d, least %d: not feasible below %d", s.Limit, least, got.Peak)
 				}
 				if !math.IsInf(best, 1) {
-					worse++
+					t.Fatalf("limit %d of %+v: not feasible below %d; %v is possible", s.Limit, s, got.Peak, best)
 				}
 				continue
 			}
@@ -119,13 +119,126 @@ func TestSolveStageFindsTheBestOfAll(t *testing.T) {
 			if got.LowerBound > best*(1+1e-12) {
 				t.Fatalf("limit %d of %+v: bound %v; the best is %v", s.Limit, s, got.LowerBound, best)
 			}
-			if time > best {
-				worse++
-				t.Logf("limit %d (%d..%d), %d micro-batches of %d layers: %v; %v is possible", s.Limit, least, most, s.MicroBatches, d.layers, time, best)
+			if time != best {
+				t.Fatalf("limit %d of %+v: time %v; %v is possible", s.Limit, s, time, best)
 			}
 		}
 	}
-	t.Logf("%d of %d worse", worse, cases)
+}
+
+// TestSolveStageBeatsPolicies compares with what pipelines do as a rule, wherever that fits, and counts every byte by Check's replay.
+func TestSolveStageBeatsPolicies(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+		longest := 20
+		if racing {
+			longest = 6
+		}
+		d := dice{layers: 1 + r.IntN(longest), bytes: []int64{100, 1 << 30}[r.IntN(2)], carries: r.IntN(6), zeros: 0.1, weights: r.IntN(2) == 0, zeroTimes: r.IntN(2) == 0, gradientLikeOutputs: r.IntN(2) == 0}
+		s := stageOf(d.chain(r), 1+r.IntN(6))
+		never, always := never(d.layers), always(d.layers)
+		policies := map[string][][]Op{"never": repeat(never, never, s.MicroBatches), "always": repeat(always, always, s.MicroBatches), "except the first": repeat(never, always, s.MicroBatches)}
+		least, most := int64(math.MaxInt64), int64(0)
+		for _, plans := range policies {
+			peak, _ := stageReport(t, s, plans)
+			least, most = min(least, peak), max(most, peak)
+		}
+		s.Limit = max(1, rapid.SampledFrom([]int64{least, most, least + (most-least)/2, least + (most-least)/10, least - least/5}).Draw(t, "limit"))
+		got, err := SolveStage(context.Background(), s, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !got.Feasible {
+			if s.Limit >= least || got.Peak <= s.Limit {
+				t.Fatalf("limit %d of %+v: not feasible below %d; a policy needs %d", s.Limit, s, got.Peak, least)
+			}
+			again := s
+			again.Limit = got.Peak
+			if second, err := SolveStage(context.Background(), again, Options{}); err != nil || !second.Feasible {
+				t.Fatalf("limit %d of %+v: not feasible, though said to be the least: %v", again.Limit, s, err)
+			}
+			return
+		}
+		peak, time := stageReport(t, s, opsOf(got.MicroBatches))
+		if peak > s.Limit || peak != got.Peak || math.Abs(time-got.Time) > 1e-9*time || !(got.LowerBound <= got.Time) {
+			t.Fatalf("limit %d of %+v: peak %d, time %v; the plan says %d, %v, bound %v", s.Limit, s, peak, time, got.Peak, got.Time, got.LowerBound)
+		}
+		for b, p := range got.MicroBatches {
+			c := s.Later
+			if b == 0 {
+				c = s.First
+			}
+			if err := CheckPlan(c, p); err != nil {
+				t.Fatalf("micro-batch %d: %v", b, err)
+			}
+		}
+		for name, plans := range policies {
+			if peak, other := stageReport(t, s, plans); peak <= s.Limit && (time > other*(1+1e-9) || got.LowerBound > other*(1+1e-9)) {
+				t.Fatalf("limit %d of %+v: time %v, bound %v; the policy %s takes %v", s.Limit, s, time, got.LowerBound, name, other)
+			}
+		}
+		if s.MicroBatches == 1 {
+			p, err := Solve(context.Background(), s.First, s.Limit, Options{})
+			if err != nil || p.Time != got.Time || p.Peak != got.Peak {
+				t.Fatalf("limit %d of %+v: one micro-batch takes %v, a chain alone %v, %v", s.Limit, s, got.Time, p.Time, err)
+			}
+		}
+	})
+}
+
+// never recomputes nothing, always everything but the input.
+func never(layers int) (ops []Op) {
+	for i := range layers {
+		ops = append(ops, Op{ForwardSave, i})
+	}
+	ops = append(ops, Op{Kind: LossStep})
+	for i := layers - 1; i >= 0; i-- {
+		ops = append(ops, Op{Backward, i})
+	}
+	return ops
+}
+
+func always(layers int) (ops []Op) {
+	for i := range layers {
+		kind := Forward
+		if i == 0 {
+			kind = ForwardKeep
+		}
+		ops = append(ops, Op{kind, i})
+	}
+	plain := never(layers)
+	ops = append(append(ops, Op{Kind: LossStep}), plain[:layers]...)
+	return append(ops, plain[layers+1:]...)
+}
+
+func repeat(first, later []Op, k int) [][]Op {
+	plans := [][]Op{first}
+	for range k - 1 {
+		plans = append(plans, later)
+	}
+	return plans
+}
+
+// stageReport adds up a stage from Check's reports: own bytes moment by moment, and what the others hold.
+func stageReport(t *rapid.T, s Stage, plans [][]Op) (peak int64, time float64) {
+	tallies := make([]tally, len(plans))
+	for b, ops := range plans {
+		c := s.Later
+		if b == 0 {
+			c = s.First
+		}
+		report, err := Check(c, ops)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own, err := run(c, ops)
+		if err != nil || own.peak != report.Peak || own.held != report.Held {
+			t.Fatalf("peak %d, held %d; the replay says %d, %d: %v", own.peak, own.held, report.Peak, report.Held, err)
+		}
+		tallies[b] = own
+		time += report.Time
+	}
+	return peakOfStage(s, tallies), time
 }
 
 func opsOf(plans []Plan) (ops [][]Op) {

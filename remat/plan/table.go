@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Table answers for every interval of a chain's layers and every limit up to one: what recomputation costs, and a plan. Its times are those of plans that exist, and as good as [Options].Slots permits.
-// Methods may be called concurrently.
+// Table answers for every interval of a chain's layers and every limit up to one: what recomputation costs, and a plan. Its times are those of plans that exist, and as good as
+// [Options].Slots permits. Methods may be called concurrently.
 type Table struct {
 	t *terms
 	b *bounds
@@ -15,8 +15,8 @@ type Table struct {
 	grids []*grid
 }
 
-// NewTable makes the table of a chain for limits up to most bytes, or all if most is 0 or above the peak of a plan that recomputes nothing. Of the options, Slots counts. The error is a [*ChainError], or
-// ctx.Err() when ctx ends first.
+// NewTable makes the table of a chain for limits up to most bytes, or all if most is 0 or above the peak of a plan that recomputes nothing. Of the options, Slots counts. The error is a
+// [*ChainError], or ctx.Err() when ctx ends first.
 func NewTable(ctx context.Context, c Chain, most int64, o Options) (*Table, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -41,12 +41,12 @@ func newTable(ctx context.Context, t *terms, b *bounds, most int64, o Options) (
 	}
 	table := &Table{t: t, b: b}
 	for ; ; m /= 4 {
-		g := newGrid(t, b, m, max(int64(ceilDiv(m, int64(o.Slots))), 1), achievable)
+		g := newGrid(t, b, m, t.unitFor(m, o.Slots), achievable)
 		if err := g.fill(ctx); err != nil {
 			return nil, err
 		}
 		table.grids = append(table.grids, g)
-		if g.unit == 1 || m/4 <= least {
+		if g.unit == t.grain || m/4 <= least {
 			return table, nil
 		}
 	}
@@ -72,9 +72,9 @@ func (t *Table) Bytes() (sum int64) {
 	return sum
 }
 
-// Cost is the time, in microseconds, that layers first to last need beyond running each forward with gradients and backward once, if x(first) is there and, while they run, bytes are left for all else:
-// what they make and keep, temporaries, and the gradient of x(last+1). The loss is the layer after the last. ok is false if so many bytes are not enough, or there are no such layers. A plan of that
-// time exists, if maybe a better one too; more bytes may cost more where that is so, by no more than what is lost.
+// Cost is the time, in microseconds, that layers first to last need beyond running each forward with gradients and backward once, if x(first) is there and, while they run, bytes are left for
+// all else: what they make and keep, temporaries, and the gradient of x(last+1). The loss is the layer after the last. ok is false if so many bytes are not enough, or there are no such
+// layers. A plan of that time exists, if maybe a better one too; more bytes may cost more where that is so, by no more than what is lost.
 func (t *Table) Cost(first, last int, bytes int64) (extra float64, ok bool) {
 	if first < 0 || last < first || last > t.t.n {
 		return 0, false
@@ -84,7 +84,7 @@ func (t *Table) Cost(first, last int, bytes int64) (extra float64, ok bool) {
 	}
 	g := t.grid(bytes)
 	if v := g.at(first, last, bytes); v < infinite {
-		return float64(v) * g.scale, true
+		return g.microseconds(v), true
 	}
 	p := newPath(t.t)
 	p.write(t.b, hopeful{g}, first, last, bytes)

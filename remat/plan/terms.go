@@ -4,15 +4,15 @@ package plan
 //
 // # The recurrence
 //
-// Opt(i, l, m) is the least time to compute again on the way through layers i..l, from x(i), which is there and is not counted in m, and y(l+1), which is counted, to y(i). The loss is layer L, the last.
-// m is what x(0), everything else that is kept of x(0)..x(i), and the parameters' gradients of the layers after l leave of the limit. There are two ways to begin:
+// Opt(i, l, m) is the least time to compute again on the way through layers i..l, from x(i), which is there and is not counted in m, and y(l+1), which is counted, to y(i). The loss is layer
+// L, the last. m is what x(0), everything else that is kept of x(0)..x(i), and the parameters' gradients of the layers after l leave of the limit. There are two ways to begin:
 //
-//	save i       Opt(i+1, l, m - Saved(i))                                  if  m >= saving(i, l)
-//	keep up to j  nograd(i, j) + Opt(j, l, m - a(i, j)) + Opt(i, j-1, m - G(j, l))   if  m >= |y(l+1)| + sweep(i, j),  i < j <= l
+//	save i         Opt(i+1, l, m - Saved(i))                                          if  m >= saving(i, l)
+//	keep up to j   nograd(i, j) + Opt(j, l, m - a(i, j)) + Opt(i, j-1, m - G(j, l))   if  m >= |y(l+1)| + sweep(i, j),  i < j <= l
 //
-// The first runs the layer once, with gradients; its backward follows when all after it are through. The second runs i..j-1 without gradients (keep i, then forward i+1 .. j-1), goes on from x(j) alone,
-// and comes back to x(i) when x(j) is done with. What a plan computes once in any case, a forward with gradients and a backward of every layer and the loss, is left out of Opt, so a plan that recomputes
-// nothing costs 0, exactly. With one layer, and for the loss, only the first is left, and ends there: Opt(l, l, m) = 0 if m >= saving(l, l).
+// The first runs the layer once, with gradients; its backward follows when all after it are through. The second runs i..j-1 without gradients (keep i, then forward i+1 .. j-1), goes on from
+// x(j) alone, and comes back to x(i) when x(j) is done with. What a plan computes once in any case, a forward with gradients and a backward of every layer and the loss, is left out of Opt,
+// so a plan that recomputes nothing costs 0, exactly. With one layer, and for the loss, only the first is left, and ends there: Opt(l, l, m) = 0 if m >= saving(l, l).
 //
 //	a(i, j)       bytes of x(j) that are no part of x(i): Layers[j-1].Output, and of what x(j) shares with earlier inputs (Carries) that which began after x(i): From >= i, From < j-1, To >= j.
 //	              What is kept has x(i) as its last before x(j), and a carry is a part of consecutive inputs: what of x(j) is there already lies in x(i).
@@ -23,8 +23,8 @@ package plan
 //	|y(i)|        made(i), and what of it began after: GradientCarries with To > i > From. |y(L+1)| is 0.
 //	G(k, l)       WeightGradient of layers k..l; the loss has none.
 //
-// The recurrence is rotor's (Beaumont et al., cited in the package's doc), with sizes of pairs in the place of sizes, gradients of their own size and of parameters, and time and temporaries of a forward
-// without gradients. It finds the best plan of those that keep what they have kept until its backward, and compute again as late as they can (persistent plans).
+// The recurrence is rotor's (Beaumont et al., cited in the package's doc), with sizes of pairs in the place of sizes, gradients of their own size and of parameters, and time and temporaries
+// of a forward without gradients. It finds the best plan of those that keep what they have kept until its backward, and compute again as late as they can (persistent plans).
 type terms struct {
 	n     int // layers, without the loss
 	chain Chain
@@ -37,6 +37,7 @@ type terms struct {
 	gradSum  []int64   // WeightGradient of layers before i, i = 0 .. n+1
 	nograd   []float64 // ForwardNoGrad of layers before i
 	once     float64   // time of a plan that recomputes nothing
+	grain    int64     // all bytes that a grid rounds are multiples of it
 }
 
 func newTerms(c Chain) *terms {
@@ -65,7 +66,26 @@ func newTerms(c Chain) *terms {
 		}
 	}
 	t.pairs()
+	t.grain = c.grain()
 	return t
+}
+
+// grain is the greatest number that all sizes of inputs, and of what is saved, are multiples of; 1 if all are 0.
+func (c Chain) grain() int64 {
+	g := int64(0)
+	add := func(bytes int64) {
+		for bytes != 0 {
+			g, bytes = bytes, g%bytes
+		}
+	}
+	for _, l := range c.Layers {
+		add(l.Output)
+		add(l.Saved)
+	}
+	for _, k := range c.Carries {
+		add(k.Bytes)
+	}
+	return max(g, 1)
 }
 
 // pairs fills a and sweep.
