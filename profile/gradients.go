@@ -53,8 +53,12 @@ func (p *prober) hold(t *torch.Tensor) uintptr {
 	return id
 }
 
-// dropHeld gives identities back.
+// dropHeld gives identities back, and frees what a failure has left.
 func (p *prober) dropHeld() {
+	for _, w := range p.walks {
+		w.Free()
+	}
+	p.walks = nil
 	for _, drop := range p.drops {
 		drop()
 	}

@@ -31,9 +31,10 @@ type prober struct {
 	left   [2]border       // the gradients of its input that the last unit has left, in two runs: each can be given on once
 	sent   map[nn.SkipKey]*torch.Tensor
 
-	ended    []int64     // bytes of the gradients that were given last
-	drops    []func()    // of identities that are held
-	deferred nn.Deferred // statistics that first forwards gather
+	ended    []int64         // bytes of the gradients that were given last
+	drops    []func()        // of identities that are held
+	walks    []*segment.Walk // that the unit has begun: an operation that fails leaves things in them
+	deferred nn.Deferred     // statistics that first forwards gather
 }
 
 // Context runs a layer as in training.
@@ -91,10 +92,11 @@ func (p *prober) do(w *segment.Walk, op plan.Op) (r reading) {
 	return r
 }
 
-// walk is a new walk that has come to a unit; again says that the unit has run before.
+// walk is a new walk that has come to a unit; again says that the unit has run before. It is freed when the unit is measured, if not before.
 func (p *prober) walk(unit int, again bool) *segment.Walk {
 	w := &segment.Walk{}
 	w.Begin(p.s)
+	p.walks = append(p.walks, w)
 	a := segment.Arrival{}
 	for i, x := range p.xs {
 		if k := slices.Index(p.xs[:i], x); k >= 0 {

@@ -230,15 +230,15 @@ func (p *prober) bytes(i int, f *flows, out *figures) {
 	out.passes = given == nil
 	out.back = p.do(w, plan.Op{Kind: plan.Backward, Layer: i})
 	out.weights = gradBytes(list)
-	left := f.backward(i, w, list, given)
+	p.forgetLeft()
+	p.left[0] = f.backward(i, w, list, given)
 
 	again := p.walk(i, true)
 	defer again.Free()
 	p.do(again, plan.Op{Kind: plan.ForwardSave, Layer: i})
 	given = p.give(i, again)
 	out.again = p.do(again, plan.Op{Kind: plan.Backward, Layer: i})
-	p.forgetLeft()
-	p.left = [2]border{left, f.backward(i, again, list, given)}
+	p.left[1] = f.backward(i, again, list, given)
 }
 
 // zeroGrads drops the gradients that a layer's parameters have got.
