@@ -14,7 +14,7 @@ func (m *Module) choose(ctx context.Context, s *instance) (forecast, error) {
 	s.base = m.bounds.device.Memory().Live
 	s.present, s.lacks = m.presences(s.chain)
 	if s.ops != nil && !s.stale {
-		f, err := m.forecast(s, s.ops, s.present, s.base)
+		f, err := m.forecast(s, s.ops, s.present, s.lacks, s.base)
 		if err != nil {
 			return f, err
 		}
@@ -50,9 +50,9 @@ func (s *instance) known() loss {
 }
 
 // forecast is that of operations beside what is live.
-func (m *Module) forecast(s *instance, ops []plan.Op, present []presence, base int64) (forecast, error) {
+func (m *Module) forecast(s *instance, ops []plan.Op, present []presence, lacks []int64, base int64) (forecast, error) {
 	l := s.known()
-	f, err := forecastOf(withLoss(chainOf(s.chain, present, s.lacks), l), ops, l)
+	f, err := forecastOf(withLoss(s.chainFor(present, lacks), l), ops, l)
 	if err != nil {
 		return f, fmt.Errorf("remat: %w", err)
 	}
@@ -104,7 +104,7 @@ func (m *Module) need(f forecast) int64 {
 // solve finds a plan. Its error is a *LimitError if there is none.
 func (m *Module) solve(ctx context.Context, s *instance) (plan.Plan, forecast, error) {
 	l := s.known()
-	c := toSolve(chainOf(s.chain, s.present, s.lacks), l)
+	c := toSolve(s.chainFor(s.present, s.lacks), l)
 	limit, outside := m.bounds.most(), s.base+s.prologue.held+m.unmade()
 	p, f, ok, err := m.under(ctx, s, c, limit-outside)
 	if err != nil || ok {
@@ -112,16 +112,16 @@ func (m *Module) solve(ctx context.Context, s *instance) (plan.Plan, forecast, e
 	}
 	if s.loss == nil {
 		// The guess may be too high: the plan that needs least leaves the loss all the room there is.
-		least, err := plan.Solve(ctx, toSolve(chainOf(s.chain, s.present, s.lacks), loss{}), 1, m.config.Solve)
+		least, err := plan.Solve(ctx, toSolve(s.chainFor(s.present, s.lacks), loss{}), 1, m.config.Solve)
 		if err != nil {
 			return p, f, fmt.Errorf("remat: %w", err)
 		}
-		p, err := plan.Solve(ctx, toSolve(chainOf(s.chain, s.present, s.lacks), loss{}), max(least.Peak, 1), m.config.Solve)
+		p, err := plan.Solve(ctx, toSolve(s.chainFor(s.present, s.lacks), loss{}), max(least.Peak, 1), m.config.Solve)
 		if err != nil {
 			return p, f, fmt.Errorf("remat: %w", err)
 		}
 		if p.Feasible && least.Peak+outside <= limit {
-			f, err := m.forecast(s, p.Ops, s.present, s.base)
+			f, err := m.forecast(s, p.Ops, s.present, s.lacks, s.base)
 			return p, f, err
 		}
 	}
@@ -142,7 +142,7 @@ func (m *Module) under(ctx context.Context, s *instance, c plan.Chain, room int6
 		if !p.Feasible {
 			return p, f, false, nil
 		}
-		if f, err = m.forecast(s, p.Ops, s.present, s.base); err != nil {
+		if f, err = m.forecast(s, p.Ops, s.present, s.lacks, s.base); err != nil {
 			return p, f, false, err
 		}
 		beyond := m.need(f) - m.bounds.most()
@@ -163,7 +163,7 @@ func (m *Module) least(ctx context.Context, s *instance, c plan.Chain, outside i
 	if err != nil {
 		return nil, fmt.Errorf("remat: %w", err)
 	}
-	f, err := m.forecast(s, p.Ops, s.present, s.base)
+	f, err := m.forecast(s, p.Ops, s.present, s.lacks, s.base)
 	if err != nil {
 		return nil, err
 	}

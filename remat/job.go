@@ -24,6 +24,10 @@ type job struct {
 	ops   []plan.Op // on layers of the chain
 	chain int       // layers of the chain
 
+	present []presence // of gradients, when forward began
+	lacks   []int64
+	from    int64 // live then
+
 	terms  plan.Chain // what the operations cost, with the gradients that were there when forward began
 	user   *nn.Ctx    // who runs the model, told where it failed
 	base   *nn.Ctx    // its state in forward
@@ -108,7 +112,7 @@ func (j *job) atLoss() int {
 func (j *job) perform(c *torch.Ctx, ops []plan.Op) {
 	for _, op := range ops {
 		op.Layer += j.s.chain.Prologue
-		j.walk.Do(c, j, op)
+		j.lesson.watch(func() { j.walk.Do(c, j, op) })
 		if op.Kind == plan.Backward && op.Layer == j.s.segment.Units()-1 {
 			j.lesson.after()
 		}
@@ -163,11 +167,17 @@ func (j *job) Backward(c *torch.Ctx, a *torch.Arrival) {
 	clear(a.Grads)
 	j.perform(c, ops)
 	j.lesson.end(j)
-	grads, _ := j.walk.TakeGrads(0)
+	grads, skips := j.walk.TakeGrads(j.s.chain.Prologue)
 	for i, g := range grads {
-		if k := j.places[i]; c.Adopt(g) != nil && a.Wanted[k] {
+		if c.Adopt(g); g == nil || j.s.chain.Prologue > 0 {
+			continue
+		}
+		if k := j.places[i]; a.Wanted[k] {
 			a.InputGrads[k] = g // of one that comes twice only the first has it
 		}
+	}
+	for _, list := range skips { // of what the prologue has stashed
+		free(list)
 	}
 	j.m.stepped()
 	done = true

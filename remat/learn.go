@@ -20,17 +20,19 @@ type loss struct {
 // guess is for a loss that is not known: what cross-entropy would take, and as much again.
 func guess(output int64) loss { return loss{peak: 4 * output, gradient: output, held: 2 * output} }
 
-// lesson learns a loss from a step. A nil lesson learns nothing.
+// lesson learns from a step: the loss, and what operations take that took something else when they were measured, because gradients came in another layout. A nil lesson learns nothing.
 type lesson struct {
 	device torch.Device
 
 	mu       sync.Mutex
-	waiting  bool  // between Forward and backward
-	taught   bool  // backward has come
-	was      int64 // peak of the account before
-	returned int64 // live at Forward's return
-	arrived  int64 // live when backward came
-	behind   int64 // live when the last layer's backward was over
+	over     bool
+	ops      []int64 // most during each operation so far, beside what was live before
+	waiting  bool    // between Forward and backward
+	taught   bool    // backward has come
+	was      int64   // peak of the account before
+	returned int64   // live at Forward's return
+	arrived  int64   // live when backward came
+	behind   int64   // live when the last layer's backward was over
 	loss     loss
 }
 
@@ -44,6 +46,19 @@ func (l *lesson) begin() {
 	account := l.device.Memory()
 	l.waiting, l.was, l.returned = true, account.Peak, account.Live
 	l.device.ResetPeak()
+}
+
+// watch performs an operation.
+func (l *lesson) watch(do func()) {
+	if l == nil || l.over {
+		do()
+		return
+	}
+	account := l.device.Memory()
+	l.device.ResetPeak()
+	defer l.device.RaisePeak(account.Peak)
+	do()
+	l.ops = append(l.ops, l.device.Memory().Peak-account.Live)
 }
 
 // arrive is when backward comes, with the gradients of the output.
@@ -94,14 +109,14 @@ func (l *lesson) end(j *job) {
 	if !l.taught {
 		return
 	}
-	l.taught = false
+	l.taught, l.over = false, true
 	f, err := forecastOf(withLoss(j.terms, l.loss), j.ops, l.loss)
 	if err != nil {
 		return
 	}
 	at := slices.Index(j.ops, plan.Op{Kind: plan.Backward, Layer: j.chain - 1})
 	l.loss.lent = max(0, l.behind-l.arrived-(f.live[at]-f.live[j.atLoss()]))
-	j.m.learnt(j.s, l.loss)
+	j.m.learnt(j, l.loss, l.ops)
 }
 
 // drop ends the lesson. The account gets back the peak that it had.
@@ -114,7 +129,7 @@ func (l *lesson) drop() {
 	if l.waiting {
 		l.device.RaisePeak(l.was)
 	}
-	l.waiting, l.taught = false, false
+	l.waiting, l.taught, l.over = false, false, true
 }
 
 // forgetLesson ends a lesson that another forward would disturb.
@@ -123,14 +138,61 @@ func (m *Module) forgetLesson() {
 	m.lesson = nil
 }
 
-// learnt makes a loss known. The next forward of these shapes looks for a plan again.
-func (m *Module) learnt(s *instance, l loss) {
+// learnt makes known what a step has shown. If it is news the next forward of these shapes looks for a plan again.
+func (m *Module) learnt(j *job, l loss, peaks []int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s.loss, s.stale = &l, !s.given
-	if f, err := m.forecast(s, s.ops, s.present, s.base); err == nil {
+	s := j.s
+	news := s.loss == nil || *s.loss != l
+	s.loss = &l
+	f, err := forecastOf(withLoss(j.terms, l), j.ops, l)
+	if err != nil || len(peaks) != len(j.ops) {
+		return
+	}
+	live := int64(0)
+	for k, op := range j.ops {
+		if more := peaks[k] - (f.peaks[k] - live); more != 0 && op.Kind != plan.LossStep && s.corrections[op.Layer].add(op.Kind, j.present[op.Layer], more) {
+			news = true
+		}
+		live = f.live[k]
+	}
+	s.taught[summary(j.present)] = true
+	s.stale = s.stale || news && !s.given
+	if f, err := m.forecast(s, j.ops, j.present, j.lacks, j.from); err == nil && s.latest == j {
 		m.last = f.most()
 	}
+}
+
+// correction is what a unit's operations take beyond what was measured, in bytes.
+type correction struct {
+	plain, save, first, later int64 // forward without gradients and with, backward that makes gradients of parameters and that finds them
+}
+
+// add corrects an operation, if it is known which of the cases it was.
+func (c *correction) add(kind plan.Kind, p presence, bytes int64) bool {
+	switch {
+	case kind == plan.ForwardSave:
+		c.save += bytes
+	case kind != plan.Backward:
+		c.plain += bytes
+	case p == missing:
+		c.first += bytes
+	case p == there:
+		c.later += bytes
+	default:
+		return false
+	}
+	return true
+}
+
+// summary is one presence for all units.
+func summary(present []presence) presence {
+	for _, p := range present {
+		if p != present[0] {
+			return partial
+		}
+	}
+	return present[0]
 }
 
 // stepped counts backwards that are over.

@@ -112,9 +112,10 @@ func (m *Module) begin(c *nn.Ctx, xs []*torch.Tensor) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &job{m: m, s: s, ops: s.ops, chain: len(s.chain.Layers), terms: chainOf(s.chain, s.present, s.lacks)}
+	j := &job{m: m, s: s, ops: s.ops, chain: len(s.chain.Layers), terms: s.chainFor(s.present, s.lacks), present: s.present, lacks: s.lacks, from: s.base}
+	s.latest = j
 	m.last = forecast.most()
-	if s.loss == nil {
+	if !s.taught[summary(s.present)] {
 		j.lesson = &lesson{device: c.Device()}
 		m.lesson = j.lesson
 	}
