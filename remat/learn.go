@@ -15,10 +15,16 @@ type loss struct {
 	// held is what the caller holds in backward, beside what there was when Forward began and the output: the loss, and what it has left in the caller's context. lent is gradient that the caller still
 	// holds when the last layer has used it.
 	held, lent int64
+	kept       int64 // of held, when Backward has returned
 }
 
+// seed is the gradient that a backward from a number begins with, a float32. It is part of what is held, until Backward returns.
+const seed = 4
+
 // guess is for a loss that is not known: what cross-entropy would take, and as much again.
-func guess(output int64) loss { return loss{peak: 4 * output, gradient: output, held: 2 * output} }
+func guess(output int64) loss {
+	return loss{peak: 4 * output, gradient: output, held: 2 * output, kept: 2 * output}
+}
 
 // lesson learns from a step: the loss, and what operations take that took something else when they were measured, because gradients came in another layout. A nil lesson learns nothing.
 type lesson struct {
@@ -76,6 +82,7 @@ func (l *lesson) arrive(grads []*torch.Tensor) {
 	l.waiting, l.taught, l.arrived = false, true, account.Live
 	l.loss.peak, l.loss.gradient = account.Peak-l.returned, bytesOf(grads)
 	l.loss.held = account.Live - l.returned - l.loss.gradient
+	l.loss.kept = max(0, l.loss.held-seed)
 }
 
 // bytesOf is that of the memory that tensors lie in.

@@ -187,6 +187,7 @@ func (m *Module) rehearse(n *nn.Ctx, t *torch.Ctx, s Sample, into *instance) {
 	t.SetGrad(true)
 	l := nn.RunLoss(n, m.config.Loss, ys, s.Targets)
 	t.Backward([]*torch.Tensor{l}, []*torch.Tensor{nil}, false)
+	r.lesson.loss.kept = device.Memory().Live - r.lesson.returned
 	into.loss = &r.lesson.loss
 }
 
