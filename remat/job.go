@@ -3,6 +3,7 @@ package remat
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"penstock/nn"
@@ -36,6 +37,7 @@ type job struct {
 	mu      sync.Mutex // guards the walk against Forget, which comes from wherever the graph is dropped
 	walk    segment.Walk
 	over    bool // the walk was freed
+	unit    int  // of the chain, that an operation is about
 	changes []int64
 	inputs  []*torch.Tensor // distinct, detached; the walk's
 	places  []int           // by element of the input: which of those it is
@@ -111,6 +113,7 @@ func (j *job) atLoss() int {
 
 func (j *job) perform(c *torch.Ctx, ops []plan.Op) {
 	for _, op := range ops {
+		j.unit = op.Layer
 		op.Layer += j.s.chain.Prologue
 		j.lesson.watch(func() { j.walk.Do(c, j, op) })
 		if op.Kind == plan.Backward && op.Layer == j.s.segment.Units()-1 {
@@ -213,18 +216,22 @@ func (j *job) setAside(c *torch.Ctx) func(a *torch.Arrival) {
 	}
 }
 
-// where is the full name of the layer that a backward has failed in, with p.
+// where is the full name of the layer that a backward has failed in, with p; or of the unit, if no more is known.
 func (j *job) where(p any) string {
 	n := j.walk.Running()
 	if n == nil {
 		return ""
 	}
+	around := j.base.Path()
 	if e, ok := p.(*torch.Error); ok && e.Sequence != 0 {
 		if layer := nn.LayerOf(n.Spans(), e.Sequence); layer != "" {
 			return layer
 		}
 	}
-	return n.Path()
+	if path := n.Path(); path != around {
+		return path
+	}
+	return strings.TrimPrefix(around+"."+j.s.chain.Layers[j.unit].Name, ".")
 }
 
 // Forget lets go of what is kept.
