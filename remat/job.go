@@ -41,7 +41,7 @@ type job struct {
 	changes []int64
 	inputs  []*torch.Tensor // distinct, detached; the walk's
 	places  []int           // by element of the input: which of those it is
-	outputs int             // distinct ones
+	results []int           // by element of the output: which of the distinct ones it is
 	shared  []*torch.Tensor // values of the parameters that others use as well
 }
 
@@ -74,7 +74,7 @@ func (j *job) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		j.shared = append(j.shared, p.Tensor())
 	}
 	list, at := distinct(ys)
-	j.outputs = len(list)
+	j.results = at
 	attached := c.Attach(slices.Concat(inputs, j.shared), list, j)
 	if !saved {
 		free(ys)
@@ -166,12 +166,15 @@ func (j *job) Backward(c *torch.Ctx, a *torch.Arrival) {
 	ops := j.ops[j.atLoss()+1:]
 	j.unchanged(c, ops)
 	defer j.setAside(c)(a)
-	j.walk.GiveGrads(j.s.segment.Units(), slices.Clone(a.Grads), nil)
-	clear(a.Grads)
+	grads := make([]*torch.Tensor, len(j.results))
+	for i, k := range j.results {
+		grads[i], a.Grads[k] = a.Grads[k], nil // of one that stands there twice the first has it
+	}
+	j.walk.GiveGrads(j.s.segment.Units(), grads, nil)
 	j.perform(c, ops)
 	j.lesson.end(j)
-	grads, skips := j.walk.TakeGrads(j.s.chain.Prologue)
-	for i, g := range grads {
+	given, skips := j.walk.TakeGrads(j.s.chain.Prologue)
+	for i, g := range given {
 		if c.Adopt(g); g == nil || j.s.chain.Prologue > 0 {
 			continue
 		}
