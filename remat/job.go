@@ -42,7 +42,8 @@ type job struct {
 	inputs  []*torch.Tensor // distinct, detached; the walk's
 	places  []int           // by element of the input: which of those it is
 	results []int           // by element of the output: which of the distinct ones it is
-	shared  []*torch.Tensor // values of the parameters that others use as well
+	beyond  []*nn.Param     // parameters that others use as well
+	shared  []*torch.Tensor // their values
 }
 
 // forward runs the operations before the loss. The result belongs to c.
@@ -70,7 +71,7 @@ func (j *job) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	if !saved {
 		ys, _ = j.walk.Take(j.s.segment.Units())
 	}
-	for _, p := range j.m.shared {
+	for _, p := range j.beyond {
 		j.shared = append(j.shared, p.Tensor())
 	}
 	list, at := distinct(ys)
@@ -161,6 +162,9 @@ func (j *job) Backward(c *torch.Ctx, a *torch.Arrival) {
 			panic(p)
 		}
 	}()
+	if !a.Last {
+		j.lesson.drop() // a graph that is kept is let go of otherwise
+	}
 	j.lesson.arrive(a.Grads)
 	j.walk.Retain = !a.Last
 	ops := j.ops[j.atLoss()+1:]

@@ -56,7 +56,7 @@ func (l *lesson) begin() {
 
 // watch performs an operation.
 func (l *lesson) watch(do func()) {
-	if l == nil || l.over {
+	if !l.learns() {
 		do()
 		return
 	}
@@ -64,7 +64,18 @@ func (l *lesson) watch(do func()) {
 	l.device.ResetPeak()
 	defer l.device.RaisePeak(account.Peak)
 	do()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.ops = append(l.ops, l.device.Memory().Peak-account.Live)
+}
+
+func (l *lesson) learns() bool {
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.over
 }
 
 // arrive is when backward comes, with the gradients of the output.
@@ -101,9 +112,12 @@ func bytesOf(list []*torch.Tensor) (sum int64) {
 
 // after is when the last layer's backward is over.
 func (l *lesson) after() {
-	if l != nil {
-		l.behind = l.device.Memory().Live
+	if l == nil {
+		return
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.behind = l.device.Memory().Live
 }
 
 // end is when backward is over. What the caller lent is what is live beyond what the operations say.
@@ -112,18 +126,19 @@ func (l *lesson) end(j *job) {
 		return
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.taught {
+	taught, loss, peaks, freed := l.taught, l.loss, l.ops, l.arrived-l.behind
+	l.taught, l.over = false, true
+	l.mu.Unlock()
+	if !taught {
 		return
 	}
-	l.taught, l.over = false, true
-	f, err := forecastOf(withLoss(j.terms, l.loss), j.ops, l.loss)
+	f, err := forecastOf(withLoss(j.terms, loss), j.ops, loss)
 	if err != nil {
 		return
 	}
 	at := slices.Index(j.ops, plan.Op{Kind: plan.Backward, Layer: j.chain - 1})
-	l.loss.lent = max(0, l.behind-l.arrived-(f.live[at]-f.live[j.atLoss()]))
-	j.m.learnt(j, l.loss, l.ops)
+	loss.lent = max(0, f.live[j.atLoss()]-f.live[at]-freed)
+	j.m.learnt(j, loss, peaks) // which takes the module's lock: a forward that begins holds that and ends lessons
 }
 
 // drop ends the lesson. The account gets back the peak that it had.
