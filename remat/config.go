@@ -20,8 +20,8 @@ type Config struct {
 	// parameter's size for the update; the prediction ends with backward.
 	Slots int
 
-	// Loss is what follows the model. Given the targets Measure runs it, and the prediction is exact from the first batch on. Without it, or them, the first batch is run with caution, and what the loss
-	// takes is learnt from it.
+	// Loss is what follows the model. Measure runs it where it is given targets, and the prediction is good for the first batch already. Else the first batch is planned with an estimate, or if that is too
+	// much with as little as can be, and what the loss takes is learnt from it.
 	Loss nn.Loss
 
 	// Solve says how hard to look for a plan.

@@ -10,7 +10,7 @@ import (
 type forecast struct {
 	forward, loss, backward int64 // most in each
 	update                  int64 // most in the update; 0 if it is not known
-	end                     int64 // live when backward is over
+	end                     int64 // live when Backward has returned
 	peaks, live             []int64
 }
 
@@ -46,6 +46,6 @@ func forecastOf(c plan.Chain, ops []plan.Op, l loss) (forecast, error) {
 	}
 	f.loss = f.peaks[at]
 	f.backward = slices.Max(f.peaks[at+1:])
-	f.end = f.live[len(f.live)-1]
+	f.end = f.live[len(f.live)-1] - l.held + l.kept
 	return f, nil
 }

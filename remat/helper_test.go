@@ -56,6 +56,10 @@ type problem struct {
 	optimizer func() optim.Optimizer // nil is plain descent without one
 	retain    bool                   // go back twice
 	batches   int                    // whose gradients are added up before an update; 0 is 1
+
+	rigid bool // whatever is kept, a step takes as much: its peak is where nothing can be computed again, when all gradients of parameters are there
+
+	each func(step, batch int, w wrapped) // is told of each backward that is over; nil is not
 }
 
 func (q problem) x(c *torch.Ctx, step int) *torch.Tensor {
@@ -163,6 +167,9 @@ func (q problem) train(t test, c *torch.Ctx, w wrapped, o optim.Optimizer, steps
 				c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, true)
 			}
 			c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
+			if q.each != nil {
+				q.each(step, batch, w)
+			}
 			r.put(fmt.Sprintf("output %d.%d", step, batch), out)
 			r.put(fmt.Sprintf("loss %d.%d", step, batch), loss)
 		}

@@ -3,6 +3,7 @@ package remat
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"penstock/nn"
@@ -24,6 +25,10 @@ type job struct {
 	ops   []plan.Op // on layers of the chain
 	chain int       // layers of the chain
 
+	present []presence // of gradients, when forward began
+	lacks   []int64
+	from    int64 // live then
+
 	terms  plan.Chain // what the operations cost, with the gradients that were there when forward began
 	user   *nn.Ctx    // who runs the model, told where it failed
 	base   *nn.Ctx    // its state in forward
@@ -32,11 +37,13 @@ type job struct {
 	mu      sync.Mutex // guards the walk against Forget, which comes from wherever the graph is dropped
 	walk    segment.Walk
 	over    bool // the walk was freed
+	unit    int  // of the chain, that an operation is about
 	changes []int64
 	inputs  []*torch.Tensor // distinct, detached; the walk's
 	places  []int           // by element of the input: which of those it is
-	outputs int             // distinct ones
-	shared  []*torch.Tensor // values of the parameters that others use as well
+	results []int           // by element of the output: which of the distinct ones it is
+	beyond  []*nn.Param     // parameters that others use as well
+	shared  []*torch.Tensor // their values
 }
 
 // forward runs the operations before the loss. The result belongs to c.
@@ -64,11 +71,11 @@ func (j *job) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	if !saved {
 		ys, _ = j.walk.Take(j.s.segment.Units())
 	}
-	for _, p := range j.m.shared {
+	for _, p := range j.beyond {
 		j.shared = append(j.shared, p.Tensor())
 	}
 	list, at := distinct(ys)
-	j.outputs = len(list)
+	j.results = at
 	attached := c.Attach(slices.Concat(inputs, j.shared), list, j)
 	if !saved {
 		free(ys)
@@ -107,8 +114,9 @@ func (j *job) atLoss() int {
 
 func (j *job) perform(c *torch.Ctx, ops []plan.Op) {
 	for _, op := range ops {
+		j.unit = op.Layer
 		op.Layer += j.s.chain.Prologue
-		j.walk.Do(c, j, op)
+		j.lesson.watch(func() { j.walk.Do(c, j, op) })
 		if op.Kind == plan.Backward && op.Layer == j.s.segment.Units()-1 {
 			j.lesson.after()
 		}
@@ -154,20 +162,32 @@ func (j *job) Backward(c *torch.Ctx, a *torch.Arrival) {
 			panic(p)
 		}
 	}()
+	if !a.Last {
+		j.lesson.drop() // a graph that is kept is let go of otherwise
+	}
 	j.lesson.arrive(a.Grads)
 	j.walk.Retain = !a.Last
 	ops := j.ops[j.atLoss()+1:]
 	j.unchanged(c, ops)
 	defer j.setAside(c)(a)
-	j.walk.GiveGrads(j.s.segment.Units(), slices.Clone(a.Grads), nil)
-	clear(a.Grads)
+	grads := make([]*torch.Tensor, len(j.results))
+	for i, k := range j.results {
+		grads[i], a.Grads[k] = a.Grads[k], nil // of one that stands there twice the first has it
+	}
+	j.walk.GiveGrads(j.s.segment.Units(), grads, nil)
 	j.perform(c, ops)
 	j.lesson.end(j)
-	grads, _ := j.walk.TakeGrads(0)
-	for i, g := range grads {
-		if k := j.places[i]; c.Adopt(g) != nil && a.Wanted[k] {
+	given, skips := j.walk.TakeGrads(j.s.chain.Prologue)
+	for i, g := range given {
+		if c.Adopt(g); g == nil || j.s.chain.Prologue > 0 {
+			continue
+		}
+		if k := j.places[i]; a.Wanted[k] {
 			a.InputGrads[k] = g // of one that comes twice only the first has it
 		}
+	}
+	for _, list := range skips { // of what the prologue has stashed
+		free(list)
 	}
 	j.m.stepped()
 	done = true
@@ -203,18 +223,22 @@ func (j *job) setAside(c *torch.Ctx) func(a *torch.Arrival) {
 	}
 }
 
-// where is the full name of the layer that a backward has failed in, with p.
+// where is the full name of the layer that a backward has failed in, with p; or of the unit, if no more is known.
 func (j *job) where(p any) string {
 	n := j.walk.Running()
 	if n == nil {
 		return ""
 	}
+	around := j.base.Path()
 	if e, ok := p.(*torch.Error); ok && e.Sequence != 0 {
 		if layer := nn.LayerOf(n.Spans(), e.Sequence); layer != "" {
 			return layer
 		}
 	}
-	return n.Path()
+	if path := n.Path(); path != around {
+		return path
+	}
+	return strings.TrimPrefix(around+"."+j.s.chain.Layers[j.unit].Name, ".")
 }
 
 // Forget lets go of what is kept.

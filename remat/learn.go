@@ -15,22 +15,30 @@ type loss struct {
 	// held is what the caller holds in backward, beside what there was when Forward began and the output: the loss, and what it has left in the caller's context. lent is gradient that the caller still
 	// holds when the last layer has used it.
 	held, lent int64
+	kept       int64 // of held, when Backward has returned
 }
 
-// guess is for a loss that is not known: what cross-entropy would take, and as much again.
-func guess(output int64) loss { return loss{peak: 4 * output, gradient: output, held: 2 * output} }
+// seed is the gradient that a backward from a number begins with, a float32. It is part of what is held, until Backward returns.
+const seed = 4
 
-// lesson learns a loss from a step. A nil lesson learns nothing.
+// guess is for a loss that is not known: what cross-entropy would take, and as much again.
+func guess(output int64) loss {
+	return loss{peak: 4 * output, gradient: output, held: 2 * output, kept: 2 * output}
+}
+
+// lesson learns from a step: the loss, and what operations take that took something else when they were measured, because gradients came in another layout. A nil lesson learns nothing.
 type lesson struct {
 	device torch.Device
 
 	mu       sync.Mutex
-	waiting  bool  // between Forward and backward
-	taught   bool  // backward has come
-	was      int64 // peak of the account before
-	returned int64 // live at Forward's return
-	arrived  int64 // live when backward came
-	behind   int64 // live when the last layer's backward was over
+	over     bool
+	ops      []int64 // most during each operation so far, beside what was live before
+	waiting  bool    // between Forward and backward
+	taught   bool    // backward has come
+	was      int64   // peak of the account before
+	returned int64   // live at Forward's return
+	arrived  int64   // live when backward came
+	behind   int64   // live when the last layer's backward was over
 	loss     loss
 }
 
@@ -44,6 +52,30 @@ func (l *lesson) begin() {
 	account := l.device.Memory()
 	l.waiting, l.was, l.returned = true, account.Peak, account.Live
 	l.device.ResetPeak()
+}
+
+// watch performs an operation.
+func (l *lesson) watch(do func()) {
+	if !l.learns() {
+		do()
+		return
+	}
+	account := l.device.Memory()
+	l.device.ResetPeak()
+	defer l.device.RaisePeak(account.Peak)
+	do()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ops = append(l.ops, l.device.Memory().Peak-account.Live)
+}
+
+func (l *lesson) learns() bool {
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.over
 }
 
 // arrive is when backward comes, with the gradients of the output.
@@ -61,6 +93,7 @@ func (l *lesson) arrive(grads []*torch.Tensor) {
 	l.waiting, l.taught, l.arrived = false, true, account.Live
 	l.loss.peak, l.loss.gradient = account.Peak-l.returned, bytesOf(grads)
 	l.loss.held = account.Live - l.returned - l.loss.gradient
+	l.loss.kept = max(0, l.loss.held-seed)
 }
 
 // bytesOf is that of the memory that tensors lie in.
@@ -79,9 +112,12 @@ func bytesOf(list []*torch.Tensor) (sum int64) {
 
 // after is when the last layer's backward is over.
 func (l *lesson) after() {
-	if l != nil {
-		l.behind = l.device.Memory().Live
+	if l == nil {
+		return
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.behind = l.device.Memory().Live
 }
 
 // end is when backward is over. What the caller lent is what is live beyond what the operations say.
@@ -90,18 +126,19 @@ func (l *lesson) end(j *job) {
 		return
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.taught {
+	taught, loss, peaks, freed := l.taught, l.loss, l.ops, l.arrived-l.behind
+	l.taught, l.over = false, true
+	l.mu.Unlock()
+	if !taught {
 		return
 	}
-	l.taught = false
-	f, err := forecastOf(withLoss(j.terms, l.loss), j.ops, l.loss)
+	f, err := forecastOf(withLoss(j.terms, loss), j.ops, loss)
 	if err != nil {
 		return
 	}
 	at := slices.Index(j.ops, plan.Op{Kind: plan.Backward, Layer: j.chain - 1})
-	l.loss.lent = max(0, l.behind-l.arrived-(f.live[at]-f.live[j.atLoss()]))
-	j.m.learnt(j.s, l.loss)
+	loss.lent = max(0, f.live[j.atLoss()]-f.live[at]-freed)
+	j.m.learnt(j, loss, peaks) // which takes the module's lock: a forward that begins holds that and ends lessons
 }
 
 // drop ends the lesson. The account gets back the peak that it had.
@@ -114,7 +151,7 @@ func (l *lesson) drop() {
 	if l.waiting {
 		l.device.RaisePeak(l.was)
 	}
-	l.waiting, l.taught = false, false
+	l.waiting, l.taught, l.over = false, false, true
 }
 
 // forgetLesson ends a lesson that another forward would disturb.
@@ -123,14 +160,61 @@ func (m *Module) forgetLesson() {
 	m.lesson = nil
 }
 
-// learnt makes a loss known. The next forward of these shapes looks for a plan again.
-func (m *Module) learnt(s *instance, l loss) {
+// learnt makes known what a step has shown. If it is news the next forward of these shapes looks for a plan again.
+func (m *Module) learnt(j *job, l loss, peaks []int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s.loss, s.stale = &l, !s.given
-	if f, err := m.forecast(s, s.ops, s.present, s.base); err == nil {
+	s := j.s
+	news := s.loss == nil || *s.loss != l
+	s.loss = &l
+	f, err := forecastOf(withLoss(j.terms, l), j.ops, l)
+	if err != nil || len(peaks) != len(j.ops) {
+		return
+	}
+	live := int64(0)
+	for k, op := range j.ops {
+		if more := peaks[k] - (f.peaks[k] - live); more != 0 && op.Kind != plan.LossStep && s.corrections[op.Layer].add(op.Kind, j.present[op.Layer], more) {
+			news = true
+		}
+		live = f.live[k]
+	}
+	s.taught[summary(j.present)] = true
+	s.stale = s.stale || news && !s.given
+	if f, err := m.forecast(s, j.ops, j.present, j.lacks, j.from); err == nil && s.latest == j {
 		m.last = f.most()
 	}
+}
+
+// correction is what a unit's operations take beyond what was measured, in bytes.
+type correction struct {
+	plain, save, first, later int64 // forward without gradients and with, backward that makes gradients of parameters and that finds them
+}
+
+// add corrects an operation, if it is known which of the cases it was.
+func (c *correction) add(kind plan.Kind, p presence, bytes int64) bool {
+	switch {
+	case kind == plan.ForwardSave:
+		c.save += bytes
+	case kind != plan.Backward:
+		c.plain += bytes
+	case p == missing:
+		c.first += bytes
+	case p == there:
+		c.later += bytes
+	default:
+		return false
+	}
+	return true
+}
+
+// summary is one presence for all units.
+func summary(present []presence) presence {
+	for _, p := range present {
+		if p != present[0] {
+			return partial
+		}
+	}
+	return present[0]
 }
 
 // stepped counts backwards that are over.

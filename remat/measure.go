@@ -26,6 +26,9 @@ type instance struct {
 	prologue prologue
 	loss     *loss // nil if it is not known
 
+	corrections []correction      // by layer of the chain
+	taught      map[presence]bool // a step has been watched
+
 	ops   []plan.Op // nil before there is a plan
 	plan  plan.Plan
 	given bool // the plan is the user's
@@ -35,6 +38,7 @@ type instance struct {
 	present []presence
 	lacks   []int64
 	base    int64 // live when it began
+	latest  *job
 }
 
 // prologue is what the units before the chain take, in bytes beside those before it: most, and afterwards.
@@ -135,6 +139,7 @@ func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, n *insta
 		return fmt.Errorf("remat: %w", err)
 	}
 	n.chain = chains[0]
+	n.corrections, n.taught = make([]correction, len(n.chain.Layers)), map[presence]bool{}
 	if len(n.chain.Layers) == 0 {
 		return fmt.Errorf("remat: no layer of the model has a backward; run it without gradients")
 	}
@@ -182,6 +187,7 @@ func (m *Module) rehearse(n *nn.Ctx, t *torch.Ctx, s Sample, into *instance) {
 	t.SetGrad(true)
 	l := nn.RunLoss(n, m.config.Loss, ys, s.Targets)
 	t.Backward([]*torch.Tensor{l}, []*torch.Tensor{nil}, false)
+	r.lesson.loss.kept = device.Memory().Live - r.lesson.returned
 	into.loss = &r.lesson.loss
 }
 

@@ -17,8 +17,8 @@ var ErrClosed = errors.New("the module is closed")
 // Module is a model that trains under a limit. It is an nn.Layer of one tensor and an nn.TupleLayer, with the names and parameters of the model, and may be a layer of another one. Where gradients are not
 // recorded, in evaluation, and where nothing wants a gradient it is the model and no more.
 //
-// Forwards may overlap, each with its own nn.Ctx, as the model's own could; the prediction is then of each by itself. A backward is run on the goroutine that calls it. All other methods may be called
-// at any time.
+// Forwards may overlap, each with its own nn.Ctx, as the model's own could; the prediction is then of each by itself. While a backward adds to the model's gradients no forward may begin elsewhere: it looks
+// which gradients are there. All other methods but Measure may be called at any time.
 //
 // The model is an nn.Sequential, nested ones are flattened. Its parameters must exist before it trains. A layer that works in place on the module's input is given a copy. Where others use a parameter
 // of the model as well the sum of its gradients groups the module's uses first, as with nn.Checkpointed.
@@ -112,9 +112,10 @@ func (m *Module) begin(c *nn.Ctx, xs []*torch.Tensor) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &job{m: m, s: s, ops: s.ops, chain: len(s.chain.Layers), terms: chainOf(s.chain, s.present, s.lacks)}
+	j := &job{m: m, s: s, ops: s.ops, chain: len(s.chain.Layers), terms: s.chainFor(s.present, s.lacks), present: s.present, lacks: s.lacks, from: s.base, beyond: m.shared}
+	s.latest = j
 	m.last = forecast.most()
-	if s.loss == nil {
+	if !s.taught[summary(s.present)] {
 		j.lesson = &lesson{device: c.Device()}
 		m.lesson = j.lesson
 	}

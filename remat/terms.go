@@ -53,14 +53,19 @@ func (m *Module) presences(chain profile.Chain) (out []presence, bytes []int64) 
 	return out, bytes
 }
 
-// chainOf is the chain for a batch that comes while these gradients are there. The caller holds the input, or what the prologue made of it is held apart from the chain: it has none. Where a unit has
+// chainFor is the chain for a batch that comes while these gradients are there. The caller holds the input, or what the prologue made of it is held apart from the chain: it has none. Where a unit has
 // gradients of some parameters only, the backward takes as much as in the worse of the two cases that were measured.
-func chainOf(measured profile.Chain, present []presence, lacks []int64) plan.Chain {
-	c := measured.Chain
+func (s *instance) chainFor(present []presence, lacks []int64) plan.Chain {
+	c := s.chain.Chain
 	c.Layers, c.Input = slices.Clone(c.Layers), 0
 	c.Carries = slices.DeleteFunc(slices.Clone(c.Carries), func(k plan.Carry) bool { return k.From < 0 })
 	for i := range c.Layers {
-		l, later := &c.Layers[i], measured.Later.Layers[i]
+		l, later, more := &c.Layers[i], s.chain.Later.Layers[i], s.corrections[i]
+		setBackward(l, l.BackwardTmp-l.BackwardEarly+more.first)
+		setBackward(&later, later.BackwardTmp-later.BackwardEarly+more.later)
+		for _, l := range []*plan.Layer{l, &later} {
+			l.ForwardTmp, l.ForwardNoGradTmp = max(0, l.ForwardTmp+more.save), max(0, l.ForwardNoGradTmp+more.plain)
+		}
 		switch present[i] {
 		case there:
 			*l = later
