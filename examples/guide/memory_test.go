@@ -119,5 +119,5 @@ func Example_budgetTooSmall() {
 		fmt.Printf("%v needs %.1f MiB, because of layer %s\n", small.Device, float64(small.Least)/(1<<20), small.Layer)
 	}
 	// Output:
-	// cpu:0 needs 7.5 MiB, because of layer 1.0..1.1
+	// cpu:0 needs 7.0 MiB, because of layer 1.0..1.1
 }
