@@ -102,6 +102,11 @@ func (b *border) odd() bool {
 	return false
 }
 
+// strided says whether any tensor is not in plain order: ones like it would not be, either.
+func strided(list []*torch.Tensor) bool {
+	return slices.ContainsFunc(list, func(t *torch.Tensor) bool { return t != nil && !t.IsContiguous() })
+}
+
 // give gives a walk the gradients of a unit's output, as the unit behind has made them, and returns the memory of each by its number. They are the walk's, which lets go of each in time.
 func (b *border) give(p *prober, unit int, w *segment.Walk) (given []uintptr) {
 	e := elementsOf(p.s, unit+1, len(b.xs))
@@ -117,8 +122,13 @@ func (b *border) give(p *prober, unit int, w *segment.Walk) (given []uintptr) {
 	for i, t := range b.xs {
 		gx[i] = handle(i, t)
 	}
+	_, stashed := w.Saved(unit)
 	for i, list := range b.skips {
+		pops, _ := p.s.Goes(unit+1, i)
 		for k, t := range list {
+			if t == nil && k >= pops && stashed[i] != nil && stashed[i].RequiresGrad() { // it comes from farther behind, where only one unit was measured
+				t = p.c.Keep(p.c.OnesLike(stashed[i]))
+			}
 			gs[i] = append(gs[i], handle(e.skip(i, k), t))
 		}
 	}

@@ -128,7 +128,7 @@ func (p *prober) unit(i int, f *flows, all []figures) error {
 			}
 		}
 		p.bytes(i, f, out)
-		if i > 0 && p.left[0].odd() {
+		if i > 0 && (p.left[0].odd() || strided(p.xs) || strided(p.skips)) {
 			p.asGiven(i-1, f, &all[i-1])
 		}
 		if !p.BytesOnly {

@@ -57,8 +57,6 @@ type problem struct {
 	retain    bool                   // go back twice
 	batches   int                    // whose gradients are added up before an update; 0 is 1
 
-	rigid bool // whatever is kept, a step takes as much: its peak is where nothing can be computed again, when all gradients of parameters are there
-
 	each func(step, batch int, w wrapped) // is told of each backward that is over; nil is not
 }
 

@@ -140,6 +140,9 @@ func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, n *insta
 	}
 	n.chain = chains[0]
 	n.corrections, n.taught = make([]correction, len(n.chain.Layers)), map[presence]bool{}
+	// What was measured may have let go of the output while the last layer went back. The caller holds it; how much of that counts the first step shows.
+	last := len(n.chain.Layers) - 1
+	n.corrections[last].first, n.corrections[last].later = n.chain.Layers[last].Output, n.chain.Layers[last].Output
 	if len(n.chain.Layers) == 0 {
 		return fmt.Errorf("remat: no layer of the model has a backward; run it without gradients")
 	}
