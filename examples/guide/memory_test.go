@@ -5,7 +5,9 @@ import (
 	"fmt"
 
 	"penstock/nn"
+	"penstock/optim"
 	"penstock/pipe"
+	"penstock/remat"
 	"penstock/torch"
 )
 
@@ -120,4 +122,36 @@ func Example_budgetTooSmall() {
 	}
 	// Output:
 	// cpu:0 needs 7.0 MiB, because of layer 1.0..1.1
+}
+
+func Example_module() {
+	model := mlp()
+	c := torch.NewCtx(torch.Options{Threads: 1, Grad: true})
+	defer c.Close()
+	nn.Materialise(c, nn.State(model), 1)
+	defer nn.Free(model)
+	adam, err := optim.Adam(optim.Config{})
+	check(err)
+	defer adam.Close()
+
+	m, err := remat.New(model, remat.Config{Limit: 16 << 20, Optimizer: adam})
+	check(err)
+	defer m.Close()
+	loss := nn.NewMSELoss(nn.MSEConfig{})
+	for step := range 3 {
+		mark := c.Mark()
+		torch.CPU(0).ResetPeak()
+		x := c.Ones(torch.Float32, 1024, 256)
+		n := nn.NewCtx(c, nn.Config{Training: true, Seed: uint64(step)})
+		c.Backward([]*torch.Tensor{loss.Forward(n, m.Forward(n, x), x)}, []*torch.Tensor{nil}, false)
+		adam.Step(c, nn.Params(model))
+		if step > 0 {
+			fmt.Println("within the limit:", m.Predicted() <= 16<<20, "as predicted:", torch.CPU(0).Memory().Peak == m.Predicted())
+		}
+		nn.ZeroGrads(model)
+		c.Release(mark)
+	}
+	// Output:
+	// within the limit: true as predicted: true
+	// within the limit: true as predicted: true
 }
