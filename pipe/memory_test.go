@@ -70,7 +70,7 @@ func TestCheckpointingSavesWhatTheSizesPredict(t *testing.T) {
 	for policy, want := range map[pipe.Checkpoint]int64{
 		pipe.Always:     graph + 2*activation,        // a graph, of which the loss is gone, and in backward two gradients of activations and that of the loss
 		pipe.Never:      chunks*graph + 2*activation, // the same with all graphs
-		pipe.ExceptLast: graph + 3*activation,            // the graph of micro-batch 0 while others pass: a layer's input, its product and its output
+		pipe.ExceptLast: graph + 3*activation,        // the graph of micro-batch 0 while others pass: a layer's input, its product and its output
 	} {
 		if peak[policy] != want {
 			t.Errorf("%v peaks at %d bytes, the sizes predict %d", policy, peak[policy], want)

@@ -19,7 +19,8 @@ type StagePlan struct {
 	Plans []plan.Plan   // by micro-batch
 	// Base is the bytes that the device holds whatever is recomputed: parameters, buffers, the batch, gradients and optimizer state that were there, and what is to stay free (Config.Reserve).
 	Base int64
-	// Peak is the most bytes that the device will hold in a step, Base counted. On the only stage of a pipe it is exact; where skips go to or come from other stages it is a bound.
+	// Peak is the most bytes that the device will hold in a step, Base counted. On the only stage of a pipe it is exact; where skips go to or come from other stages it is a bound. Where there is room
+	// for it, outputs and gradients that neighbours have still to take over come on top, up to the limit.
 	Peak  int64
 	Limit int64 // 0 is none
 }
@@ -29,6 +30,7 @@ type planned struct {
 	stages   []StagePlan        // by stage; zero where another policy holds
 	segments []*segment.Segment // by stage; nil where another policy holds
 	scripts  [][]script         // by stage, by micro-batch
+	buffered bool               // there is room for all that may wait for a neighbour
 	made     *planned           // that it is a copy of, with other rooms; itself if it is none
 }
 
@@ -132,7 +134,6 @@ func (r *minibatch) makePlan(ctx context.Context, chains []profile.Chain, rooms 
 		stages: make([]StagePlan, len(p.stages)), segments: make([]*segment.Segment, len(p.stages)),
 		scripts: make([][]script, len(p.stages)),
 	}
-	out.made = out
 	for i := range p.stages {
 		if p.cfg.Checkpoints[i] != Optimal {
 			continue
@@ -141,7 +142,21 @@ func (r *minibatch) makePlan(ctx context.Context, chains []profile.Chain, rooms 
 			return nil, err
 		}
 	}
+	out.made, out.buffered = out, out.roomy(len(r.parts))
 	return out, nil
+}
+
+// roomy says whether every stage has room for the outputs and the gradients of all micro-batches, waiting for a neighbour to take them over. Then stages may run ahead of each other.
+func (p *planned) roomy(microBatches int) bool {
+	for _, s := range p.stages {
+		if n := len(s.Chain.Later.Layers); n > 0 && s.Limit > 0 {
+			waiting := int64(microBatches) * (s.Chain.Later.Layers[n-1].Output + s.Chain.Later.InputGradient)
+			if s.Peak+waiting > s.Limit {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // spare is the part of a limit that is worth another plan, when so much more has become free.
@@ -166,6 +181,9 @@ func (p *planned) fitted(rooms []room) *planned {
 		}
 		s.Base, s.Peak = r.base, s.Peak+more
 	}
+	if out.roomy(out.microBatches()) != p.buffered {
+		return nil
+	}
 	return &out
 }
 
@@ -177,14 +195,14 @@ func (p *planned) origin() *planned {
 	return p.made
 }
 
-// has says whether the plan is for so many micro-batches.
-func (p *planned) has(microBatches int) bool {
+// microBatches is how many the plan is for.
+func (p *planned) microBatches() int {
 	for _, list := range p.scripts {
-		if list != nil && len(list) != microBatches {
-			return false
+		if list != nil {
+			return len(list)
 		}
 	}
-	return true
+	return 0
 }
 
 // begin gives the cells of planned stages their segments.

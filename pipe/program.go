@@ -27,7 +27,7 @@ func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
 	p.plans.mu.Lock()
 	now := p.plans.now
 	p.plans.mu.Unlock()
-	if now != nil && !now.has(microBatches) {
+	if now != nil && now.microBatches() != microBatches {
 		now = nil
 	}
 	g, err := p.graph(programKey{microBatches, schedule.Whole, now.origin()})
@@ -61,7 +61,7 @@ func (p *Pipe) graph(key programKey) (*program, error) {
 	planned, err := schedule.GPipe(schedule.Config{
 		Stages: len(p.stages), MicroBatches: key.microBatches, Worker: workers, Phase: key.phase,
 		Recompute:     func(stage, microBatch int) bool { return len(p.scriptOf(key.planned, stage, microBatch).recompute) > 0 },
-		Unbuffered:    p.optimal(),
+		Unbuffered:    key.planned != nil && !key.planned.buffered,
 		Skips:         edges(p.stages),
 		LateRecompute: p.cfg.LateRecompute,
 		CopyWorkers:   p.cfg.CopyWorkers,

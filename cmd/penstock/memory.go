@@ -47,7 +47,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 
 // planned is what a stage will hold and compute again.
 func planned(s pipe.StagePlan) string {
-	recomputed, runs := 0, 0
+	recomputed := 0
 	var extra, all float64
 	for i, p := range s.Plans {
 		c := s.Chain.Later
@@ -58,7 +58,7 @@ func planned(s pipe.StagePlan) string {
 		if err != nil {
 			return err.Error()
 		}
-		recomputed, runs = recomputed+report.Recomputed, runs+len(c.Layers)
+		recomputed += report.Recomputed
 		extra, all = extra+report.Extra, all+report.Time
 	}
 	text := fmt.Sprintf("at most %s", formatBytes(s.Peak))
@@ -68,5 +68,5 @@ func planned(s pipe.StagePlan) string {
 	if recomputed == 0 {
 		return text + ", nothing recomputed"
 	}
-	return fmt.Sprintf("%s; %d of %d forwards of %d units are repeated, %.1f %% more time", text, recomputed, runs, len(s.Chain.Layers), 100*max(extra, 0)/(all-extra))
+	return fmt.Sprintf("%s; of %d micro-batches in %d units, %d forwards are run again: %.1f %% more time", text, len(s.Plans), len(s.Chain.Layers), recomputed, 100*max(extra, 0)/(all-extra))
 }
