@@ -20,12 +20,22 @@ func (r *minibatch) measure(ctx context.Context) ([]profile.Chain, error) {
 	return chains, err
 }
 
+// benches is held by the pipe that measures its stages elsewhere than on their devices: pipes have that device in common, and bytes are read from its account.
+var benches sync.Mutex
+
 // measured measures all stages. Unless beyond is set it stays within the limit.
 func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile.Chain, err error) {
 	p := r.p
+	if len(p.stages) > 1 {
+		benches.Lock()
+		defer benches.Unlock()
+	}
 	device, restore := p.bench(beyond)
 	defer restore()
 	err = p.quietly(func(c *torch.Ctx) (err error) {
+		if err := ctx.Err(); err != nil { // others may have measured for long
+			return err
+		}
 		chains, err = profile.MeasureChain(ctx, p.model, profile.ChainConfig{
 			Config:  profile.Config{Device: device, Threads: p.cfg.Threads, Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast},
 			Balance: p.cfg.Balance, Loss: r.loss, Targets: r.partsOf(c, r.targets), LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,

@@ -68,10 +68,14 @@ type BudgetError struct {
 	Limit  int64  // bytes
 	Base   int64  // of them are taken whatever is recomputed
 	Least  int64  // that would do
-	Layer  string // that sets Least
+	Layer  string // that sets Least; "" where it is no layer's backward or forward in a plan, as in a stage that is not trained
 }
 
 func (e *BudgetError) Error() string {
-	return fmt.Sprintf("pipe: stage %d on %v cannot be run within %d bytes: %d of them are taken by parameters, their gradients to be kept, the batch and what is held anyway, and the least that will do is %d bytes, "+
-		"which layer %q sets; use a higher budget, more chunks, or more stages", e.Stage, e.Device, e.Limit, e.Base, e.Least, e.Layer)
+	set := ""
+	if e.Layer != "" {
+		set = fmt.Sprintf(", which layer %q sets", e.Layer)
+	}
+	return fmt.Sprintf("pipe: stage %d on %v cannot be run within %d bytes: %d of them are taken by parameters, their gradients to be kept, the batch and what is held anyway, and the least that will do is %d bytes"+
+		"%s; use a higher budget, more chunks, or more stages", e.Stage, e.Device, e.Limit, e.Base, e.Least, set)
 }

@@ -26,13 +26,23 @@ func (r *minibatch) planStage(ctx context.Context, out *planned, at int, chain p
 	if sp.Limit > 0 {
 		left = max(sp.Limit-sp.Base, 1)
 	}
-	solved, err := solve(ctx, plan.Stage{First: first, Later: later, MicroBatches: k, Limit: left}, chain.ProloguePeak)
+	prologue := chain.ProloguePeak
+	if at > 0 && chain.Prologue > 0 { // what it is sent is no part of the chain then
+		prologue += chain.Given
+	}
+	var solved plan.StagePlan
+	var err error
+	if len(chain.Layers) == 0 {
+		solved = untrained(k, left, prologue)
+	} else {
+		solved, err = solve(ctx, plan.Stage{First: first, Later: later, MicroBatches: k, Limit: left}, prologue)
+	}
 	if err != nil {
 		return fmt.Errorf("pipe: planning stage %d: %w", at, err)
 	}
 	if !solved.Feasible {
 		e := &BudgetError{Stage: at, Device: stage.Device, Limit: sp.Limit, Base: sp.Base, Least: sp.Base + solved.Peak}
-		if least, peak, err := plan.Least(first); err == nil {
+		if least, peak, err := plan.Least(first); err == nil && least.Ops[peak].Kind != plan.LossStep {
 			e.Layer = first.Layers[least.Ops[peak].Layer].Name
 		}
 		return e
@@ -45,6 +55,15 @@ func (r *minibatch) planStage(ctx context.Context, out *planned, at int, chain p
 	out.segments[at], err = segment.New(segment.Config{Layers: p.layers, Routes: p.routes, First: stage.first, Last: stage.first + len(stage.Layers), Units: chain.Units, Tail: chain.Tail,
 		InputGrad: stage.inputGrad || r.inputGrad})
 	return err
+}
+
+// untrained is what a stage does in which nothing has a backward: its units run once, and nothing is held.
+func untrained(microBatches int, limit, peak int64) plan.StagePlan {
+	out := plan.StagePlan{Feasible: limit == 0 || peak <= limit, Limit: limit, Peak: peak}
+	if out.Feasible {
+		out.MicroBatches = make([]plan.Plan, microBatches)
+	}
+	return out
 }
 
 // withoutInput is a chain whose input belongs to somebody else.

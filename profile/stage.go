@@ -17,7 +17,7 @@ func (p *prober) stage(first, last int, units []int, lastStage bool) (chain Chai
 	}
 	p.done = first
 	p.enter()
-	n, entered := p.s.Units(), sizeOf(p.skips)
+	n, entered, given := p.s.Units(), sizeOf(p.skips), sizeOf(p.xs)
 	f := newFlows(p.s, p.xs, p.skips)
 	var all []figures
 	layers := first
@@ -43,7 +43,7 @@ func (p *prober) stage(first, last int, units []int, lastStage bool) (chain Chai
 	sent := sizeOf(p.skips)
 	p.leave()
 	chain = assemble(f, all)
-	chain.SkipsIn, chain.SkipsOut = entered, sent
+	chain.Given, chain.SkipsIn, chain.SkipsOut = given, entered, sent
 	chain.Units, chain.Tail = units, p.loss
 	if lastStage && p.Loss != nil && !p.LossUnit {
 		if err := attempt("loss", func() error { return p.lossOp(&chain) }); err != nil {

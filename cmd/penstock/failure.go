@@ -83,7 +83,11 @@ func withLimit(err error) error {
 	const instead = "; or use more --chunks, or more --stages"
 	switch {
 	case errors.As(err, &budget):
-		return &roomError{err, fmt.Sprintf("%s, which layer %q sets%s", at(budget.Stage, budget.Least), budget.Layer, instead)}
+		set := ""
+		if budget.Layer != "" {
+			set = fmt.Sprintf(", which layer %q sets", budget.Layer)
+		}
+		return &roomError{err, at(budget.Stage, budget.Least) + set + instead}
 	case errors.As(err, &memory):
 		return &roomError{err, at(memory.Stage, memory.Least) + ", which parameters, gradients, the optimizer's state and an update take; or use more --stages, or an --optimizer with less state"}
 	}

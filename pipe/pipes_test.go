@@ -1,0 +1,59 @@
+package pipe_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/torch"
+)
+
+// Pipes that plan at the same time measured on one device, and each took what the others had there for its own: plans failed ("saved_bytes: -15880 bytes; want 0 or more"), or were made for sizes that no layer
+// has. What they measure is what each measures by itself.
+func TestPipesMeasureAtOnce(t *testing.T) {
+	torchtest.Check(t)
+	q := planned(t)["resnet20"]
+	const pipes = 4
+	var got [pipes][]int64
+	measure := func(i int) {
+		model := q.model()
+		p, err := pipe.New(model, pipe.Config{
+			Balance: []int{6, len(model.Layers()) - 6}, Chunks: 2, Checkpoint: pipe.Optimal, Devices: []torch.Device{torch.CPU(2 * i), torch.CPU(2*i + 1)}, Seed: 1,
+		})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer nn.Free(model)
+		defer p.Close()
+		c := torch.NewCtx(torch.Options{Device: torch.CPU(2 * i)})
+		defer c.Close()
+		if err := p.Plan(context.Background(), pipe.Batch{Input: q.input(c, 0), Target: q.target(c, 0)}, q.loss); err != nil {
+			t.Error(err)
+			return
+		}
+		for _, s := range p.Plans() {
+			got[i] = append(got[i], s.Chain.ProloguePeak)
+			for _, l := range s.Chain.Chain.Layers {
+				got[i] = append(got[i], l.Output, l.Saved, l.ForwardTmp, l.BackwardTmp)
+			}
+		}
+	}
+	measure(0)
+	want := got[0]
+	got[0] = nil
+	var all sync.WaitGroup
+	for i := range pipes {
+		all.Go(func() { measure(i) })
+	}
+	all.Wait()
+	for i := range got {
+		if !slices.Equal(got[i], want) {
+			t.Errorf("pipe %d measured %v, alone %v", i, got[i], want)
+		}
+	}
+}
