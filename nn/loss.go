@@ -48,3 +48,18 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 	}
 	return loss
 }
+
+// LossLayer is a loss, with the targets of a micro-batch, as the layer "loss" behind a model: it turns what the model gives into the loss.
+func LossLayer(l Loss, targets []*torch.Tensor) NamedLayer {
+	return NamedLayer{Name: "loss", Layer: Tuple(&lossLayer{loss: l, targets: targets})}
+}
+
+type lossLayer struct {
+	Base
+	loss    Loss
+	targets []*torch.Tensor
+}
+
+func (l *lossLayer) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	return []*torch.Tensor{RunLoss(c, l.loss, xs, l.targets)}
+}

@@ -135,7 +135,7 @@ func (w walker) Tail(c *torch.Ctx) nn.NamedLayer {
 	if r.loss == nil || !r.last(w.a.Stage) {
 		return nn.NamedLayer{}
 	}
-	return nn.NamedLayer{Name: "loss", Layer: nn.Tuple(&lossLayer{loss: r.loss, targets: r.want(c, w.a.MicroBatch)})}
+	return nn.LossLayer(r.loss, r.want(c, w.a.MicroBatch))
 }
 
 // Result reads the loss.

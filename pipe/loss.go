@@ -1,9 +1,6 @@
 package pipe
 
-import (
-	"penstock/nn"
-	"penstock/torch"
-)
+import "penstock/torch"
 
 // weight makes micro-batch losses add up to the loss of the whole batch: a mean counts by its rows, a sum fully.
 func (r *minibatch) weight(microBatch int) float64 {
@@ -11,17 +8,6 @@ func (r *minibatch) weight(microBatch int) float64 {
 		return 1
 	}
 	return float64(r.parts[microBatch].length) / float64(r.total)
-}
-
-// lossLayer lets the loss run under a name of its own, as the last layer of the last stage.
-type lossLayer struct {
-	nn.Base
-	loss    nn.Loss
-	targets []*torch.Tensor
-}
-
-func (l *lossLayer) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-	return []*torch.Tensor{nn.RunLoss(c, l.loss, xs, l.targets)}
 }
 
 // gradOfLoss is a micro-batch's weight as the gradient of its loss. Micro-batches of a mini-batch have at most two weights, one after the other. A plan has it made afresh for each.

@@ -47,7 +47,7 @@ func (p *prober) lossOnce() (tmp int64, seconds float64) {
 		}
 	}
 	n := nn.NewCtx(c, nn.Config{Training: true, Seed: p.Seed, Extras: p.Extras})
-	ys := n.RunNamed(nn.NamedLayer{Name: "loss", Layer: nn.Tuple(&lossLayer{loss: p.Loss, targets: p.Targets})}, xs)
+	ys := n.RunNamed(nn.LossLayer(p.Loss, p.Targets), xs)
 	if ys[0].RequiresGrad() {
 		c.Backward(ys, []*torch.Tensor{nil}, false)
 	}

@@ -54,22 +54,11 @@ func (p *prober) Tail(c *torch.Ctx) nn.NamedLayer {
 	if !p.loss {
 		return nn.NamedLayer{}
 	}
-	return nn.NamedLayer{Name: "loss", Layer: nn.Tuple(&lossLayer{loss: p.Loss, targets: p.Targets})}
+	return nn.LossLayer(p.Loss, p.Targets)
 }
 
 // Result is not wanted.
 func (p *prober) Result(*torch.Ctx, []*torch.Tensor) {}
-
-// lossLayer runs a loss as a layer.
-type lossLayer struct {
-	nn.Base
-	loss    nn.Loss
-	targets []*torch.Tensor
-}
-
-func (l *lossLayer) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-	return []*torch.Tensor{nn.RunLoss(c, l.loss, xs, l.targets)}
-}
 
 // reading is what an operation does to the account.
 type reading struct {
