@@ -1,5 +1,5 @@
 // Command bench measures what the pipeline costs and gains, and prints one table: the matrix product against the core's peak, the overhead of a cell, steps of
-// whole models over one, two and four stages, beside the schedule's simulation, what parts of the machine are worth, and, when TORCHGPIPE names a torchgpipe
+// whole models over one, two and four stages, beside the schedule's simulation, what parts of the machine are worth, plans of what to recompute, and, when TORCHGPIPE names a torchgpipe
 // checkout, the same models there, in alternation. `make bench` runs it.
 //
 //	go run ./cmd/bench [--quick] [--only PART,...] [--format text|json]
@@ -52,13 +52,17 @@ type effort struct {
 	profile  int           // timed runs of each layer before it is cut
 	rounds   int           // of each workload
 	round    time.Duration // of one side of a round; at least one step
+	// Of plans of what to recompute:
+	seeds       int  // of random chains
+	steps       int  // of each plan that is run, one a round
+	fewNetworks bool // run only the quick ones
 }
 
 func effortOf(quick bool) effort {
 	if quick {
-		return effort{products: 10, blocks: 20, profile: 5, rounds: 3, round: 150 * time.Millisecond}
+		return effort{products: 10, blocks: 20, profile: 5, rounds: 3, round: 150 * time.Millisecond, seeds: 1, steps: 2, fewNetworks: true}
 	}
-	return effort{products: 50, blocks: 200, profile: 9, rounds: 7, round: 400 * time.Millisecond}
+	return effort{products: 50, blocks: 200, profile: 9, rounds: 7, round: 400 * time.Millisecond, seeds: 3, steps: 5}
 }
 
 func run(ctx context.Context, chosen selection, e effort, format, torchgpipe string, w io.Writer) error {

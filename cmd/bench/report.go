@@ -12,6 +12,7 @@ type report struct {
 	Cells     []cell           `json:"cells,omitempty"` // ours first
 	Workloads []workloadResult `json:"workloads,omitempty"`
 	Ablations []ablation       `json:"ablation,omitempty"` // by number of stages
+	Remat     *rematResult     `json:"remat,omitempty"`
 	Targets   []target         `json:"targets"`
 	Notes     []string         `json:"notes,omitempty"`
 }

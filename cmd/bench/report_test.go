@@ -54,6 +54,17 @@ func sample() *report {
 			{Name: "as it is", Throughput: spread{40, 39, 41}, Faster: spread{1, 1, 1}, Peak: []int64{3 << 20, 4 << 20}, Idle: idle{Measured: []float64{0.25, 0.5}}},
 		}}},
 	}
+	step := func(peak int64, ms float64) planResult {
+		return planResult{Peak: peak << 20, PredictedPeak: peak << 20, Step: spread{ms, ms, ms}, PredictedStep: ms - 4}
+	}
+	r.Remat = &rematResult{
+		Solver: []solverResult{{Layers: 100, Limit: 0.3, Table: spread{30, 29, 31}, TableBytes: spread{11e6, 10e6, 12e6}, First: spread{35, 34, 36}, FirstGap: spread{0.002, 0.001, 0.003},
+			Solve: spread{60, 50, 70}, Gap: spread{0.0005, 0.0004, 0.0006}, Overhead: spread{0.17, 0.16, 0.18}, Rotor: rotor[1]}},
+		Networks: []networkResult{{network: network{Model: "googlenet", Batch: 8}, Size: 96, Layers: 21, Base: 27 << 20, None: step(200, 200), Gain: 0.2, Skipped: []int{3, 6},
+			Points: []rematPoint{{Strategy: "sequential", Segments: 4, Theirs: step(150, 264), Best: step(149, 220), Gain: spread{0.2, 0.1, 0.3}}, {Strategy: "all", Theirs: step(90, 800), Best: step(90, 240)}}}},
+		Gain: 0.2,
+	}
+	r.Remat.Networks[0].Points[1].Best.PredictedPeak = 89 << 20
 	r.Targets, r.Notes = targets(r), r.notes(true)
 	return r
 }
@@ -81,6 +92,14 @@ func TestTable(t *testing.T) {
 		"2 stages: idle beside the simulation's, points 6.00 at most 5.00 missed",
 		"2 stages: throughput to torchgpipe's 2.86 at least 2.00 met",
 		"4 stages on 2 cores",
+		"100 layers 30 % 30.0 11.0 35.0 0.20 60.0 0.050 17.0 850-910 523",
+		"googlenet 8 96 21 27.0 3 6 +20.0",
+		"mean of networks +20.0",
+		"googlenet none 200.0 100 % 200.0 196.0 +0.0 +0.0",
+		"googlenet sequential 4 150.0 75 % 264.0 260.0 +32.0 +32.7 149.0 220.0 216.0 +10.0 +10.2 +20.0 +10.0 to +30.0",
+		"googlenet all 90.0 45 % 800.0 796.0 +300.0 +306.1 90.0 (predicted 89.0) 240.0",
+		"a table, ms 30.00 at most 40.00 met",
+		"peaks that are not as predicted, to the byte 1.00 at most 0.00 missed",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, b.String())
@@ -127,7 +146,7 @@ func TestJSON(t *testing.T) {
 	}
 	for _, want := range []string{
 		`"model":"mlp"`, `"options":{"width":1024}`, `"bubble_bound":0.5625`, `"peak_bytes":[1048576,1048576]`, `"step_ms":{"median":140,`, `"samples_per_s":{"median":1830,`,
-		`"points":[2,-6]`, `"throughput_ratio":`, `"ours":{"median":2.86,`, `"met":false`,
+		`"points":[2,-6]`, `"throughput_ratio":`, `"ours":{"median":2.86,`, `"segments":4`, `"predicted_peak_bytes":93323264`, `"rotor":{"layers":100,`, `"met":false`,
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %s in %s", want, text)

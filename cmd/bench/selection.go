@@ -14,6 +14,7 @@ const (
 	productPart  = "product"
 	cellPart     = "cell"
 	ablationPart = "ablation"
+	rematPart    = "remat"
 )
 
 // parts lists what --only may name.
@@ -24,7 +25,7 @@ func parts() []string {
 			list = append(list, w.Model)
 		}
 	}
-	return append(list, ablationPart)
+	return append(list, ablationPart, rematPart)
 }
 
 // selection is what a run measures.
@@ -89,6 +90,12 @@ func (s selection) measure(ctx context.Context, e effort, others []*child, r *re
 		var err error
 		if r.Ablations, err = ablated.ablate(ctx, e); err != nil {
 			return fmt.Errorf("ablation: %w", err)
+		}
+	}
+	if s.has(rematPart) {
+		var err error
+		if r.Remat, err = measureRemat(ctx, e); err != nil {
+			return fmt.Errorf("remat: %w", err)
 		}
 	}
 	return nil

@@ -49,6 +49,9 @@ func targets(r *report) []target {
 			list = append(list, atLeast(name+"throughput to torchgpipe's", w.Others[0].over(2).Faster.Median, w.Faster))
 		}
 	}
+	if r.Remat != nil {
+		list = append(list, r.Remat.targets()...)
+	}
 	return list
 }
 

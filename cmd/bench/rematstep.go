@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"time"
+
+	"penstock/models"
+	"penstock/nn"
+	"penstock/profile"
+	"penstock/remat/plan"
+	"penstock/segment"
+	"penstock/torch"
+)
+
+// stepper takes training steps with a network, by the operations of plans: forward, cross entropy, backward; no optimizer. Everything is on one device, whose account is read, with one thread. It
+// belongs to the goroutine that made it, which is locked to its thread until close.
+type stepper struct {
+	network
+	model  *nn.Sequential
+	device torch.Device
+	c      *torch.Ctx // nothing stays in it between operations
+	data   *torch.Ctx // owns input and target
+	loss   nn.Loss
+
+	input, target *torch.Tensor
+
+	chain   profile.Chain // what the device holds between steps, such as the input, is not counted in it
+	segment *segment.Segment
+	base    int64 // bytes that the device holds between steps: parameters, buffers, the batch
+}
+
+// stepSeed is of weights, batch and dropout.
+const stepSeed = 7
+
+// newStepper makes the network and measures it.
+func newStepper(ctx context.Context, n network, device torch.Device, repeats int) (s *stepper, err error) {
+	runtime.LockOSThread()
+	s = &stepper{network: n, device: device, loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if s.model, err = models.New(n.Model, n.Options); err != nil {
+		return s, err
+	}
+	s.c, s.data = torch.NewCtx(torch.Options{Device: device, Threads: 1}), torch.NewCtx(torch.Options{Device: device, Seed: stepSeed})
+	if err = torch.Try(func() {
+		nn.Materialise(s.c, nn.State(s.model), stepSeed)
+		s.input, s.target, err = n.batch(s.data)
+	}); err != nil {
+		return s, err
+	}
+	chains, err := profile.MeasureChain(ctx, s.model, profile.ChainConfig{
+		Config: profile.Config{Device: device, Threads: 1, Repeats: repeats, Seed: stepSeed}, Loss: s.loss, Targets: []*torch.Tensor{s.target},
+	}, s.input)
+	if err != nil {
+		return s, err
+	}
+	s.chain = chains[0]
+	if s.chain.Prologue == 0 { // otherwise the chain begins with something that is made in the step
+		s.chain.Chain = withoutInput(s.chain.Chain)
+	}
+	routes, err := s.model.SkipRoutes()
+	if err != nil {
+		return s, err
+	}
+	layers := s.model.Layers()
+	s.segment, err = segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: s.chain.Units})
+	s.base = device.Memory().Live
+	return s, err
+}
+
+// withoutInput is a chain whose input is counted elsewhere.
+func withoutInput(c plan.Chain) plan.Chain {
+	c.Carries = slices.DeleteFunc(slices.Clone(c.Carries), func(k plan.Carry) bool { return k.From < 0 })
+	c.Input = 0
+	return c
+}
+
+func (s *stepper) close() {
+	if s.c != nil {
+		nn.ZeroGrads(s.model)
+		nn.Free(s.model)
+		s.c.Close()
+		s.data.Close()
+		s.device.SetLimit(0)
+		s.device.Trim()
+	}
+	runtime.UnlockOSThread()
+}
+
+// predicted is what a plan holds at most, and how many milliseconds it takes, by the chain.
+func (s *stepper) predicted(ops []plan.Op) (peak int64, ms float64, err error) {
+	report, err := plan.Check(s.chain.Chain, ops)
+	if err != nil {
+		return 0, 0, err
+	}
+	return s.base + max(report.Peak, s.chain.ProloguePeak), report.Time / 1e3, nil
+}
+
+// solve finds the best plan that holds at most so many bytes, all of the device counted.
+func (s *stepper) solve(ctx context.Context, limit int64) (plan.Plan, error) {
+	p, err := plan.Solve(ctx, s.chain.Chain, limit-s.base, plan.Options{})
+	if err == nil && !p.Feasible {
+		err = fmt.Errorf("there is no plan under %d bytes, it says, beside %d that are taken; at least %d are needed", limit-s.base, s.base, p.Peak)
+	}
+	return p, err
+}
+
+// taken is a step that was taken.
+type taken struct {
+	ms   float64
+	peak int64
+	loss float32
+}
+
+// step takes a step. The gradients of the parameters, which it begins without, are there when it returns.
+func (s *stepper) step(ops []plan.Op) (t taken, err error) {
+	nn.ZeroGrads(s.model)
+	s.device.ResetPeak()
+	err = torch.Try(func() {
+		start := time.Now()
+		var w segment.Walk
+		w.Begin(s.segment)
+		defer w.Free()
+		w.Send(0, segment.Arrival{Tensors: []*torch.Tensor{s.c.Keep(s.c.Share(s.input))}, Wants: []bool{false}})
+		for i := range s.chain.Prologue {
+			w.Do(s.c, s, plan.Op{Kind: plan.Forward, Layer: i})
+		}
+		for _, op := range ops {
+			w.Do(s.c, s, plan.Op{Kind: op.Kind, Layer: op.Layer + s.chain.Prologue})
+			if op.Kind == plan.LossStep {
+				t.loss = s.lossStep(&w)
+			}
+			s.c.Release(0)
+		}
+		t.ms = time.Since(start).Seconds() * 1e3
+	})
+	s.c.Close()
+	t.peak = s.device.Memory().Peak
+	return t, err
+}
+
+// lossStep computes the loss and the gradient of the network's output.
+func (s *stepper) lossStep(w *segment.Walk) float32 {
+	c := s.c
+	xs, _, saved := w.Output()
+	if !saved {
+		xs, _ = w.Take(s.segment.Units())
+		for _, x := range xs {
+			c.Adopt(x)
+		}
+	}
+	defer c.SetGrad(c.SetGrad(true))
+	box := c.Mailbox()
+	loss := nn.RunLoss(nn.NewCtx(c, nn.Config{Training: true, Seed: stepSeed}), s.loss, []*torch.Tensor{c.Gate(box, c.Detach(xs[0]))}, []*torch.Tensor{s.target})
+	c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
+	w.GiveGrads(s.segment.Units(), []*torch.Tensor{c.Keep(c.GradOf(box))}, nil)
+	return torch.Item[float32](loss)
+}
+
+// digest is of the loss and of all gradients of the last step, to the bit.
+func (s *stepper) digest(t taken) (sum [sha256.Size]byte) {
+	h := sha256.New()
+	fmt.Fprintln(h, math.Float32bits(t.loss))
+	for _, p := range nn.Params(s.model) {
+		if g := s.c.GradOf(p.Tensor()); g != nil {
+			h.Write(torch.Bytes(g))
+		}
+	}
+	s.c.Close()
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// Context is that of training, as the chain was measured.
+func (s *stepper) Context(c *torch.Ctx, run segment.Run) *nn.Ctx {
+	return nn.NewCtx(c, nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again, Seed: stepSeed, Spans: run.Graph, Skips: run.Skips})
+}
+
+// Input is never asked for: the walk is sent the input.
+func (s *stepper) Input(*torch.Ctx) []*torch.Tensor { return nil }
+
+// Tail is nothing: the loss is an operation of its own.
+func (s *stepper) Tail(*torch.Ctx) nn.NamedLayer { return nn.NamedLayer{} }
+
+// Result is never called, as there is no tail.
+func (s *stepper) Result(*torch.Ctx, []*torch.Tensor) {}
