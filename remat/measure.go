@@ -96,7 +96,7 @@ func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, 
 
 	// Not under the limit, and not part of what the user measures.
 	device, account := c.Device(), c.Device().Memory()
-	device.SetLimit(m.bounds.was)
+	m.bounds.lift()
 	defer func() {
 		device.ResetPeak()
 		device.RaisePeak(account.Peak)

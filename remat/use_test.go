@@ -166,6 +166,26 @@ func TestClose(t *testing.T) {
 	}
 }
 
+// Modules of one device may be closed in any order. The limit of one that was closed before another used to come back with the other's Close, for good.
+func TestCloseInAnyOrder(t *testing.T) {
+	b := newBench(t, mlp().model(), remat.Config{Limit: 1 << 30})
+	if err := b.step(b.normal(16, 20)); err != nil {
+		t.Fatal(err)
+	}
+	other := newBench(t, mlp().model(), remat.Config{Limit: 1 << 29})
+	if err := other.step(other.normal(16, 20)); err != nil {
+		t.Fatal(err)
+	}
+	b.m.Close()
+	if got := device.Memory().Limit; got != 1<<29 {
+		t.Errorf("the limit is %d while one module is open", got)
+	}
+	other.m.Close()
+	if got := device.Memory().Limit; got != 0 {
+		t.Errorf("the limit is %d afterwards", got)
+	}
+}
+
 // Without a limit it is what there is, and the report says where that is from.
 func TestWithoutALimit(t *testing.T) {
 	for _, account := range []int64{0, 1 << 31} {
