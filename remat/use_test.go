@@ -209,3 +209,32 @@ func TestWithoutALimit(t *testing.T) {
 		})
 	}
 }
+
+// Where the limit is the account's own, measuring may take more than it leaves, and more than the plan that is looked for. That failed as a layer that was out of memory, which did not say what limit would do; now it is
+// measured beyond the limit then, and the limit is what it was afterwards.
+func TestMeasuringTakesMoreThanTheLimit(t *testing.T) {
+	b := newBench(t, tower().model(), remat.Config{})
+	defer device.SetLimit(0)
+	x := b.normal(256, 32)
+	own := device.Memory().Live + 100
+	device.SetLimit(own)
+	err := b.step(x)
+	var short *remat.LimitError
+	if !errors.As(err, &short) || short.Limit != own || short.Least <= own {
+		t.Fatalf("with %d bytes: %v", own, err)
+	}
+	if got := device.Memory().Limit; got != own {
+		t.Errorf("the limit is %d afterwards, was %d", got, own)
+	}
+	b.m.Close()
+	device.SetLimit(short.Least)
+	m, err := remat.New(b.model, remat.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	b.m = m
+	if err := b.step(x); err != nil {
+		t.Errorf("with the %d bytes that would do: %v", short.Least, err)
+	}
+}
