@@ -48,10 +48,8 @@ func (p *Pipe) limit() {
 		if p.cfg.Checkpoints[i] != Optimal {
 			continue
 		}
-		was := s.Device.Memory().Limit
-		if b := p.cfg.Budget[i]; b > 0 && (was == 0 || b < was) {
-			s.Device.SetLimit(b)
-			p.unlimit = append(p.unlimit, func() { s.Device.SetLimit(was) })
+		if b := p.cfg.Budget[i]; b > 0 {
+			p.unlimit = append(p.unlimit, s.Device.Restrict(b))
 		}
 	}
 }

@@ -19,8 +19,8 @@ type StagePlan struct {
 	Plans []plan.Plan   // by micro-batch
 	// Base is the bytes that the device holds whatever is recomputed: parameters, buffers, the batch, gradients and optimizer state that were there, and what is to stay free (Config.Reserve).
 	Base int64
-	// Peak is the most bytes that the device will hold in a step, Base counted. On the only stage of a pipe it is exact; where skips go to or come from other stages it is a bound. Where there is room
-	// for it, outputs and gradients that neighbours have still to take over come on top, up to the limit.
+	// Peak is the most bytes that the device will hold in a step, Base counted. On the only stage of a pipe it is exact; it is a bound where skips go to or come from other stages, and where micro-batches differ in
+	// rows, as all are planned like the first, which is the largest. Where there is room for it, outputs and gradients that neighbours have still to take over come on top, up to the limit.
 	Peak  int64
 	Limit int64 // 0 is none
 }

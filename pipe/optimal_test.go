@@ -218,3 +218,77 @@ func TestOptimalStagesStayWithinTheirBudgets(t *testing.T) {
 		}
 	}
 }
+
+// TestOptimalBetweenForwardAndBackward: a loss of the user's own comes between, and the output of the whole batch and its gradient are on the last device meanwhile. They were not planned for, and backward ran out of memory
+// under every budget, from the least that was said to do on.
+func TestOptimalBetweenForwardAndBackward(t *testing.T) {
+	const rows, chunks = 6, 3
+	for _, balance := range [][]int{{7}, {4, 3}} {
+		t.Run(fmt.Sprint(balance), func(t *testing.T) {
+			torchtest.Check(t)
+			last := torch.CPU(len(balance) - 1)
+			run := func(budget []int64) (plans []pipe.StagePlan, peaks []int64, err error) {
+				model := nn.NewSequential(nn.NewLinear(12, 20), nn.NewTanh(), nn.NewLinear(20, 20), nn.NewTanh(), nn.NewLinear(20, 20), nn.NewTanh(), nn.NewLinear(20, 16))
+				p, err := pipe.New(model, pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget})
+				if err != nil {
+					return nil, nil, err
+				}
+				defer nn.Free(model)
+				defer p.Close()
+				first, behind := torch.NewCtx(torch.Options{}), torch.NewCtx(torch.Options{Device: last})
+				defer first.Close()
+				defer behind.Close()
+				b := pipe.Batch{Input: normal(rows, 12)(first, 0)}
+				if err := p.Plan(context.Background(), b, nil); err != nil {
+					return nil, nil, err
+				}
+				for _, d := range p.Devices() {
+					d.ResetPeak()
+				}
+				r, err := p.Forward(context.Background(), b)
+				if err != nil {
+					return nil, nil, err
+				}
+				defer r.Close()
+				if err := r.Backward(context.Background(), behind.Fill_(behind.EmptyLike(r.Output()), 0.1)); err != nil {
+					return nil, nil, err
+				}
+				for _, d := range p.Devices() {
+					peaks = append(peaks, d.Memory().Peak)
+				}
+				return p.Plans(), peaks, nil
+			}
+			unbound, _, err := run(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var least []int64
+			for at, s := range unbound {
+				budget := make([]int64, len(balance))
+				budget[at] = s.Base + 1
+				_, _, err := run(budget)
+				var short *pipe.BudgetError
+				if !errors.As(err, &short) || short.Stage != at {
+					t.Fatalf("stage %d with %d bytes: %v", at, budget[at], err)
+				}
+				least = append(least, short.Least)
+			}
+			for _, share := range []float64{0, 0.5, 1} {
+				var budget []int64
+				for at, s := range unbound {
+					budget = append(budget, least[at]+int64(share*float64(s.Peak-least[at])))
+				}
+				plans, peaks, err := run(budget)
+				if err != nil {
+					t.Errorf("with %v bytes: %v", budget, err)
+					continue
+				}
+				for at, peak := range peaks {
+					if peak > plans[at].Peak || plans[at].Peak > budget[at] {
+						t.Errorf("stage %d with %d bytes: %d bytes, planned %d", at, budget[at], peak, plans[at].Peak)
+					}
+				}
+			}
+		})
+	}
+}

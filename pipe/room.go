@@ -23,7 +23,7 @@ func (r *minibatch) rooms(chains []profile.Chain) (out []room, err error) {
 				continue
 			}
 			m := s.Device.Memory()
-			out[i] = room{base: m.Live + p.cfg.Reserve(i) + chains[i].Statistics + r.waiting(chains[i]) + s.tied(), limit: m.Limit, grads: s.hasGrads()}
+			out[i] = room{base: m.Live + p.cfg.Reserve(i) + chains[i].Statistics + r.waiting(chains[i]) + r.handed(i, chains[i]) + s.tied(), limit: m.Limit, grads: s.hasGrads()}
 			if b := p.cfg.Budget[i]; b > 0 && (m.Limit == 0 || b < m.Limit) {
 				out[i].limit = b
 			}
@@ -37,6 +37,15 @@ func (r *minibatch) rooms(chains []profile.Chain) (out []room, err error) {
 // by which another stage can be behind.
 func (r *minibatch) waiting(c profile.Chain) int64 {
 	return int64(min(len(r.parts), len(r.p.stages))) * (c.SkipsOut + c.SkipsIn)
+}
+
+// handed is what a Run that is between forward and backward, for a loss of the user's own, takes on the last stage's device: the output of the whole batch, and with it while it is put together the micro-batches',
+// and later its gradient.
+func (r *minibatch) handed(stage int, c profile.Chain) int64 {
+	if r.loss != nil || !r.last(stage) {
+		return 0
+	}
+	return 2 * int64(len(r.parts)) * c.Gives
 }
 
 // tied is what gradients of parameters that other stages use too take beside the stage's own: one that has come from a later stage, and one that waits for an earlier.

@@ -45,8 +45,8 @@ type Chain struct {
 	Tail     bool // the last unit is the loss
 	// ProloguePeak is the most bytes beside what the stage is sent while the prologue runs.
 	ProloguePeak int64
-	// Given is the bytes of the tuple that the stage is sent.
-	Given int64
+	// Given is the bytes of the tuple that the stage is sent, Gives of the one that it gives.
+	Given, Gives int64
 	// SkipsIn are the bytes of skips that the stage is sent, SkipsOut of those that it sends.
 	SkipsIn, SkipsOut int64
 	Merged            []Merge

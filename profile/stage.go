@@ -40,10 +40,10 @@ func (p *prober) stage(first, last int, units []int, lastStage bool) (chain Chai
 			return chain, err
 		}
 	}
-	sent := sizeOf(p.skips)
+	gives, sent := sizeOf(p.xs), sizeOf(p.skips)
 	p.leave()
 	chain = assemble(f, all)
-	chain.Given, chain.SkipsIn, chain.SkipsOut = given, entered, sent
+	chain.Given, chain.Gives, chain.SkipsIn, chain.SkipsOut = given, gives, entered, sent
 	chain.Units, chain.Tail = units, p.loss
 	if lastStage && p.Loss != nil && !p.LossUnit {
 		if err := attempt("loss", func() error { return p.lossOp(&chain) }); err != nil {

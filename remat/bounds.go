@@ -17,6 +17,8 @@ type bounds struct {
 	limit  int64
 	source string
 	was    int64 // the account's limit before
+
+	release func() // of the account's limit; nil where it is not enforced
 }
 
 // bind binds the module to a device, or checks that it is the one.
@@ -51,9 +53,16 @@ func (b *bounds) bind(device torch.Device, limit int64) error {
 
 // enforce makes the limit the account's, unless that has a lower one.
 func (b *bounds) enforce() {
-	if b.was == 0 || b.was > b.limit {
-		b.device.SetLimit(b.limit)
+	b.lift()
+	b.release = b.device.Restrict(b.limit)
+}
+
+// lift gives the account the limit that it has without the module.
+func (b *bounds) lift() {
+	if b.release != nil {
+		b.release()
 	}
+	b.release = nil
 }
 
 // most is the limit in force.
@@ -65,10 +74,8 @@ func (b *bounds) most() int64 {
 }
 
 func (b *bounds) restore() {
-	if b.bound {
-		b.device.SetLimit(b.was)
-		b.bound = false
-	}
+	b.lift()
+	b.bound = false
 }
 
 // available is what the machine has free for programs, in bytes.

@@ -2,6 +2,7 @@ package remat
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -96,18 +97,33 @@ func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, 
 
 	// Not under the limit, and not part of what the user measures.
 	device, account := c.Device(), c.Device().Memory()
-	device.SetLimit(m.bounds.was)
+	m.bounds.lift()
 	defer func() {
 		device.ResetPeak()
 		device.RaisePeak(account.Peak)
 		m.bounds.enforce()
 	}()
-	n := &instance{key: key}
+	n, err := m.measure(ctx, c, s)
+	if own := device.Memory().Limit; own > 0 && errors.Is(err, torch.ErrOutOfMemory) { // measuring takes more than some plans do, and what would do can only be said when it is known
+		device.SetLimit(0)
+		defer device.SetLimit(own)
+		n, err = m.measure(ctx, c, s)
+	}
+	if err != nil {
+		return nil, err
+	}
+	n.key = key
+	m.cases[key], m.latest = n, n
+	return n, nil
+}
+
+func (m *Module) measure(ctx context.Context, c *nn.Ctx, s Sample) (*instance, error) {
+	n := &instance{}
 	if err := m.measureChain(ctx, c, s, n); err != nil {
 		return nil, err
 	}
 	err := torch.Try(func() {
-		t := torch.NewCtx(torch.Options{Device: device, Threads: c.Threads(), Autocast: c.Autocast()})
+		t := torch.NewCtx(torch.Options{Device: c.Device(), Threads: c.Threads(), Autocast: c.Autocast()})
 		defer t.Close()
 		if m.update == nil {
 			m.update = m.measureUpdate(t)
@@ -118,7 +134,6 @@ func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, 
 	if err != nil {
 		return nil, fmt.Errorf("remat: trying a step: %w", err)
 	}
-	m.cases[key], m.latest = n, n
 	return n, nil
 }
 

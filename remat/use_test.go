@@ -166,6 +166,26 @@ func TestClose(t *testing.T) {
 	}
 }
 
+// Modules of one device may be closed in any order. The limit of one that was closed before another used to come back with the other's Close, for good.
+func TestCloseInAnyOrder(t *testing.T) {
+	b := newBench(t, mlp().model(), remat.Config{Limit: 1 << 30})
+	if err := b.step(b.normal(16, 20)); err != nil {
+		t.Fatal(err)
+	}
+	other := newBench(t, mlp().model(), remat.Config{Limit: 1 << 29})
+	if err := other.step(other.normal(16, 20)); err != nil {
+		t.Fatal(err)
+	}
+	b.m.Close()
+	if got := device.Memory().Limit; got != 1<<29 {
+		t.Errorf("the limit is %d while one module is open", got)
+	}
+	other.m.Close()
+	if got := device.Memory().Limit; got != 0 {
+		t.Errorf("the limit is %d afterwards", got)
+	}
+}
+
 // Without a limit it is what there is, and the report says where that is from.
 func TestWithoutALimit(t *testing.T) {
 	for _, account := range []int64{0, 1 << 31} {
@@ -187,5 +207,34 @@ func TestWithoutALimit(t *testing.T) {
 			}
 			b.m.Close()
 		})
+	}
+}
+
+// Where the limit is the account's own, measuring may take more than it leaves, and more than the plan that is looked for. That failed as a layer that was out of memory, which did not say what limit would do; now it is
+// measured beyond the limit then, and the limit is what it was afterwards.
+func TestMeasuringTakesMoreThanTheLimit(t *testing.T) {
+	b := newBench(t, tower().model(), remat.Config{})
+	defer device.SetLimit(0)
+	x := b.normal(256, 32)
+	own := device.Memory().Live + 100
+	device.SetLimit(own)
+	err := b.step(x)
+	var short *remat.LimitError
+	if !errors.As(err, &short) || short.Limit != own || short.Least <= own {
+		t.Fatalf("with %d bytes: %v", own, err)
+	}
+	if got := device.Memory().Limit; got != own {
+		t.Errorf("the limit is %d afterwards, was %d", got, own)
+	}
+	b.m.Close()
+	device.SetLimit(short.Least)
+	m, err := remat.New(b.model, remat.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	b.m = m
+	if err := b.step(x); err != nil {
+		t.Errorf("with the %d bytes that would do: %v", short.Least, err)
 	}
 }

@@ -1,0 +1,46 @@
+package torch_test
+
+import (
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/torch"
+)
+
+// Who restricts a device first need not go last. When each put back the limit that it had found, two pipes or modules that were closed in the order in which they were made left the first one's limit for good, and the
+// second had none from the first Close on.
+func TestRestrict(t *testing.T) {
+	torchtest.Check(t)
+	d := torch.CPU(3)
+	limit := func(reason string, want int64) {
+		t.Helper()
+		if got := d.Memory().Limit; got != want {
+			t.Errorf("%s: the limit is %d, want %d", reason, got, want)
+		}
+	}
+	first := d.Restrict(1000)
+	limit("one", 1000)
+	second := d.Restrict(500)
+	limit("a lower one", 500)
+	third := d.Restrict(2000)
+	limit("a higher one", 500)
+	first()
+	limit("the first has gone", 500)
+	second()
+	limit("the lowest has gone", 2000)
+	second()
+	limit("again", 2000)
+	third()
+	limit("none is left", 0)
+
+	d.SetLimit(700)
+	defer d.SetLimit(0)
+	release := d.Restrict(900)
+	limit("above the device's own", 700)
+	lower := d.Restrict(600)
+	release()
+	limit("below it", 600)
+	lower()
+	limit("the device's own", 700)
+	torch.CUDA(0).Restrict(1)() // not counted: nothing happens
+}
