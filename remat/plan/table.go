@@ -11,7 +11,8 @@ import (
 type Table struct {
 	t *terms
 	b *bounds
-	// grids are achievable, each for a quarter of the bytes of the one before, so that small limits, and small intervals, are not left with a few slots.
+	// grids are achievable, each for a quarter of the bytes of the one before, so that small limits, and small intervals, are not left with a few slots. All but the first have half the slots, which still
+	// are twice as fine.
 	grids []*grid
 }
 
@@ -40,8 +41,9 @@ func newTable(ctx context.Context, t *terms, b *bounds, most int64, o Options) (
 		m = max(slices.Max(b.all), 1) // of all intervals: with the gradient of its end there, one can need more than the whole chain does
 	}
 	table := &Table{t: t, b: b}
-	for ; ; m /= 4 {
-		g := newGrid(t, b, m, t.unitFor(m, o.Slots), achievable)
+	slots := o.Slots
+	for ; ; m, slots = m/4, max(o.Slots/2, 1) {
+		g := newGrid(t, b, m, t.unitFor(m, slots), achievable)
 		if err := g.fill(ctx); err != nil {
 			return nil, err
 		}
