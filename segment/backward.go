@@ -37,8 +37,8 @@ func (w *Walk) backward(c *torch.Ctx, at int) {
 	if len(roots) > 0 {
 		restore := w.aside(c, at)
 		defer restore() // of a backward that fails, too
-		if w.Retain && g.early {
-			c.Backward(roots, starts, true)
+		if keep := w.Retain && g.early; keep || w.s.hold {
+			c.Backward(roots, starts, keep)
 		} else {
 			w.consume(c, at, roots, starts)
 		}

@@ -18,6 +18,7 @@ type Segment struct {
 	layers  []nn.NamedLayer // of the model
 	routes  []nn.SkipRoute
 	first   int
+	hold    bool
 	units   []unit
 	borders [][]crossing // skips at the border before each unit, and behind the last
 	ties    []tie
@@ -34,6 +35,8 @@ type Config struct {
 	Tail bool
 	// InputGrad says that a gradient of what the segment is sent is wanted, whatever comes before it: where the graph of the unit before is still to be made, it is the reason to assume that it wants one.
 	InputGrad bool
+	// Hold lets a backward hold its unit's output, and the gradients of it, to its end. That saves some microseconds of each, and takes what lies between the unit's last layers.
+	Hold bool
 }
 
 // unit is what an operation is about.
@@ -77,7 +80,7 @@ func New(cfg Config) (*Segment, error) {
 	if cfg.Tail {
 		counts = append(slices.Clone(counts), 0)
 	}
-	s := &Segment{layers: cfg.Layers, routes: cfg.Routes, first: cfg.First}
+	s := &Segment{layers: cfg.Layers, routes: cfg.Routes, first: cfg.First, hold: cfg.Hold}
 	at, trained := cfg.First, cfg.InputGrad
 	for i, n := range counts {
 		if n < 1 && !(cfg.Tail && i == len(counts)-1) {
