@@ -149,11 +149,8 @@ func (r *minibatch) makePlan(ctx context.Context, chains []profile.Chain, rooms 
 // roomy says whether every stage has room for the outputs and the gradients of all micro-batches, waiting for a neighbour to take them over. Then stages may run ahead of each other.
 func (p *planned) roomy(microBatches int) bool {
 	for _, s := range p.stages {
-		if n := len(s.Chain.Later.Layers); n > 0 && s.Limit > 0 {
-			waiting := int64(microBatches) * (s.Chain.Later.Layers[n-1].Output + s.Chain.Later.InputGradient)
-			if s.Peak+waiting > s.Limit {
-				return false
-			}
+		if waiting := int64(microBatches) * (s.Chain.Gives + s.Chain.Later.InputGradient); s.Limit > 0 && s.Peak+waiting > s.Limit {
+			return false
 		}
 	}
 	return true

@@ -159,6 +159,25 @@ func TestExplainAddsUp(t *testing.T) {
 	})
 }
 
+// TestExplainOfMeasuredTimes: with times that are no whole numbers a layer that runs once took "-1.71e-13 us" more than it does in plain training.
+func TestExplainOfMeasuredTimes(t *testing.T) {
+	c := plain(4, 2)
+	for i := range c.Layers {
+		c.Layers[i].Forward, c.Layers[i].Backward = 946.737+0.1*float64(i), 1554.53/float64(i+3)
+	}
+	list := plan.None(4)
+	report := mustCheck(t, c, list)
+	e, err := plan.Explain(context.Background(), c, plan.Plan{Feasible: true, Peak: report.Peak, Time: report.Time, Ops: list}, nil, solver(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, l := range e.Layers {
+		if l.Extra != 0 {
+			t.Errorf("layer %d runs once, in %v us, %v more than plain training takes", i, l.Time, l.Extra)
+		}
+	}
+}
+
 func TestExplainRefuses(t *testing.T) {
 	c := plain(3, 2)
 	if _, err := plan.Explain(context.Background(), c, plan.Plan{Limit: 3, Peak: 6}, nil, solver(c)); err == nil || !strings.Contains(err.Error(), "at least 6") {

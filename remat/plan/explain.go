@@ -103,10 +103,10 @@ func ExplainLeast(c Chain) (LeastLimit, error) {
 
 // explainLayers follows the operations, which are allowed.
 func explainLayers(c Chain, ops []Op) []LayerExplanation {
-	out := make([]LayerExplanation, len(c.Layers))
+	out, plain := make([]LayerExplanation, len(c.Layers)), make([]float64, len(c.Layers))
 	for i, l := range c.Layers {
 		out[i].Name = l.Name
-		out[i].Extra = -l.Forward - l.Backward
+		plain[i] = l.Forward + l.Backward
 		out[i].Recomputed = -1
 	}
 	r := newReplay(c)
@@ -119,10 +119,12 @@ func explainLayers(c Chain, ops []Op) []LayerExplanation {
 			continue
 		}
 		out[o.Layer].Time += took.time
-		out[o.Layer].Extra += took.time
 		if o.Kind != Backward {
 			out[o.Layer].Recomputed++
 		}
+	}
+	for i := range out { // subtracted last: in another order nothing becomes a little, by rounding
+		out[i].Extra = out[i].Time - plain[i]
 	}
 	return out
 }
