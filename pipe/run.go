@@ -60,7 +60,7 @@ func (run *Run) Backward(ctx context.Context, grads ...*torch.Tensor) error {
 }
 
 // BackwardRetained is Backward, but keeps what a further backward of the run needs. Micro-batches that are recomputed are so again. Gradients that lay in Outputs are dropped: the next
-// loss leaves its own there, and is not to count this one's again. On failure the run is closed.
+// loss leaves its own there, and is not to count this one's again. What it keeps is not part of what the policy Optimal plans, and may be more than a budget has room for. On failure the run is closed.
 func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) error {
 	err := run.backward(ctx, true, grads)
 	if err != nil {
