@@ -31,12 +31,8 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	}
 	batch := min(config.Batch, set.Len())
 	chunks := min(max(config.Chunks, 1), batch)
-	indices := make([]int, (batch+chunks-1)/chunks)
-	for i := range indices {
-		indices[i] = i
-	}
-	var sample data.Batch
-	if err := set.Fill(&sample, indices); err != nil {
+	sample, err := firstRows(set, (batch+chunks-1)/chunks)
+	if err != nil {
 		return nil, nil, err
 	}
 	c := torch.NewCtx(torch.Options{Device: config.Profile.Device})

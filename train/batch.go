@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"penstock/data"
+	"penstock/pipe"
 	"penstock/torch"
 )
 
@@ -18,4 +19,28 @@ func tensorOf(c *torch.Ctx, a data.Array) *torch.Tensor {
 		return torch.From(c, a.Uint8, a.Shape...)
 	}
 	panic(fmt.Sprintf("train: a batch of %v", a.Kind))
+}
+
+// firstRows are those of a data set.
+func firstRows(set data.Dataset, n int) (out data.Batch, err error) {
+	indices := make([]int, n)
+	for i := range indices {
+		indices[i] = i
+	}
+	return out, set.Fill(&out, indices)
+}
+
+// place makes a batch's tensors on the first and the last device. free, which is to be called in any case, lets go of them.
+func (l *Loop) place(batch data.Batch) (b pipe.Batch, free func(), err error) {
+	stages := l.Pipe.Stages()
+	first := torch.NewCtx(torch.Options{Device: stages[0].Device})
+	last := torch.NewCtx(torch.Options{Device: stages[len(stages)-1].Device})
+	err = torch.Try(func() {
+		b.Input = tensorOf(first, batch.Inputs)
+		b.Target = tensorOf(last, batch.Targets)
+	})
+	return b, func() {
+		first.Close()
+		last.Close()
+	}, err
 }

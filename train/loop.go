@@ -13,7 +13,6 @@ import (
 	"penstock/optim"
 	"penstock/pipe"
 	"penstock/schedule"
-	"penstock/torch"
 )
 
 // Loop trains a pipe's model. Pipe, Optimizer, Loss and Loader are needed and stay the caller's; zero values of the rest are defaults. A Loop is for one goroutine.
@@ -181,19 +180,12 @@ func (l *Loop) take(ctx context.Context, batch data.Batch) (info StepInfo, part 
 // gradients runs a batch through the pipe. The batch's tensors live on the first and the last device, and are gone when it returns: the update finds their
 // memory free.
 func (l *Loop) gradients(ctx context.Context, batch data.Batch) (result pipe.Result, part Part, err error) {
-	stages := l.Pipe.Stages()
-	first := torch.NewCtx(torch.Options{Device: stages[0].Device})
-	defer first.Close()
-	last := torch.NewCtx(torch.Options{Device: stages[len(stages)-1].Device})
-	defer last.Close()
-	b := pipe.Batch{Step: l.Step}
-	err = torch.Try(func() {
-		b.Input = tensorOf(first, batch.Inputs)
-		b.Target = tensorOf(last, batch.Targets)
-	})
+	b, free, err := l.place(batch)
+	defer free()
 	if err != nil {
 		return result, Placing, fmt.Errorf("placing the batch: %w", err)
 	}
+	b.Step = l.Step
 	result, err = l.Pipe.Step(ctx, b, l.Loss)
 	return result, Computing, err
 }

@@ -6,9 +6,9 @@ import (
 	"io"
 	"slices"
 
+	"penstock/optim"
 	"penstock/pipe"
 	remat "penstock/remat/plan"
-	"penstock/train"
 )
 
 // reserve is what the optimizer's state will take on a stage's device; nil where nothing is planned.
@@ -17,10 +17,7 @@ func (j *job) reserve() func(stage int) int64 {
 		return nil
 	}
 	return func(stage int) int64 {
-		bytes, err := train.StateBytes(j.optimizerName, j.update, j.loop.Optimizer, j.pipe.Stages()[stage])
-		if err != nil {
-			return 0 // a name that optim.New has taken has slots
-		}
+		bytes, _ := optim.Unmade(j.loop.Optimizer, j.pipe.Stages()[stage].Params())
 		return bytes
 	}
 }
@@ -30,7 +27,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	if !slices.Contains(j.policy, pipe.Optimal) {
 		return nil
 	}
-	if err := j.loop.PlanMemory(ctx, j.training, j.batch, j.optimizerName, j.update); err != nil {
+	if err := j.loop.PlanMemory(ctx, j.training, j.batch); err != nil {
 		return withLimit(err)
 	}
 	for i, s := range j.pipe.Plans() {
