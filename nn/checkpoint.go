@@ -71,7 +71,7 @@ func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
 	again.Checkpointing, again.Recomputing = false, true
 
 	// A tensor that comes twice goes in once: the gradients of its uses are summed in one order, whichever of the two they use. The same holds for what comes out.
-	inputs, at := distinct(xs)
+	inputs, at := torch.Distinct(xs)
 	var first []*torch.Tensor // what the first run gave
 	ran := false
 	ys := c.Ctx.Checkpoint(func(t *torch.Ctx, in []*torch.Tensor) []*torch.Tensor {
@@ -135,18 +135,6 @@ func (c *Ctx) inside(p part, xs []*torch.Tensor) []*torch.Tensor {
 		c.skips = around
 	}()
 	return p.run(c, xs)
-}
-
-// distinct lists each of xs once, and where in that list each of xs is.
-func distinct(xs []*torch.Tensor) (list []*torch.Tensor, at []int) {
-	for _, x := range xs {
-		k := slices.Index(list, x)
-		if k < 0 {
-			k, list = len(list), append(list, x)
-		}
-		at = append(at, k)
-	}
-	return list, at
 }
 
 // spread is what distinct was made of.

@@ -54,15 +54,15 @@ func (c *cell) init(s *Stage, part *segment.Segment) {
 func (c *cell) free() {
 	c.walk.Free()
 	for _, list := range [][]*torch.Tensor{c.in.Tensors, c.sent, c.outGrad, c.inGrad} {
-		free(list)
+		torch.FreeAll(list)
 	}
 	for i := range c.ports {
 		p := &c.ports[i]
 		p.in.Free()
 		p.sent.Free()
-		free(p.back)
+		torch.FreeAll(p.back)
 		for k := range p.grads {
-			free(p.grads[k])
+			torch.FreeAll(p.grads[k])
 			p.grads[k] = nil
 		}
 		*p = passage{grads: p.grads}
@@ -73,10 +73,4 @@ func (c *cell) free() {
 	}
 	clear(c.ties)
 	c.in, c.sent, c.out, c.outGrad, c.inGrad = segment.Arrival{}, nil, nil, nil, nil
-}
-
-func free(list []*torch.Tensor) {
-	for _, t := range list {
-		t.Free()
-	}
 }

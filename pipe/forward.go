@@ -27,7 +27,7 @@ func (r *minibatch) forward(c *torch.Ctx, a schedule.Action) {
 	case r.loss == nil || !r.last(a.Stage):
 		cell.sent = xs
 	default:
-		free(xs)
+		torch.FreeAll(xs)
 	}
 	for i, p := range stage.ports {
 		r.leave(c, p, &cell.ports[i], skips, sent)

@@ -43,7 +43,7 @@ func (p *Pipe) Eval(ctx context.Context, x *torch.Tensor) (*torch.Tensor, error)
 	case err != nil:
 		return nil, err
 	case len(result.Outputs) != 1:
-		free(result.Outputs)
+		torch.FreeAll(result.Outputs)
 		return nil, fmt.Errorf("pipe: the model gives a tuple of %d; use Infer", len(result.Outputs))
 	}
 	return result.Outputs[0], nil

@@ -102,8 +102,8 @@ func (r *minibatch) script(stage, microBatch int) script {
 // free lets go of everything the cells still hold, and of the views.
 func (r *minibatch) free() {
 	for i := range r.parts {
-		free(r.views[i])
-		free(r.wanted[i])
+		torch.FreeAll(r.views[i])
+		torch.FreeAll(r.wanted[i])
 		r.views[i], r.wanted[i] = nil, nil
 	}
 	r.lossGrad.Free()

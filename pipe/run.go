@@ -146,7 +146,7 @@ func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timelin
 	var out []*torch.Tensor
 	err = p.onWorker(p.stages[len(p.stages)-1].worker, func(c *torch.Ctx) { out = r.gather(c) })
 	if err != nil {
-		free(out)
+		torch.FreeAll(out)
 		return nil, nil, fmt.Errorf("pipe: gathering the output: %w", err)
 	}
 	return out, timeline, nil
@@ -184,7 +184,7 @@ func (r *minibatch) gather(c *torch.Ctx) (out []*torch.Tensor) {
 		out = append(out, c.Cat(column, 0))
 	}
 	for i := range cells {
-		free(cells[i].sent)
+		torch.FreeAll(cells[i].sent)
 		cells[i].sent = nil
 	}
 	for _, t := range out {

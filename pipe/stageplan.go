@@ -3,7 +3,6 @@ package pipe
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"penstock/profile"
 	"penstock/remat/plan"
@@ -16,7 +15,7 @@ func (r *minibatch) planStage(ctx context.Context, out *planned, at int, chain p
 	stage := p.stages[at]
 	first, later := chain.Chain, chain.Later
 	if at == 0 && !r.inputGrad && chain.Prologue == 0 { // views of the batch
-		first, later = withoutInput(first), withoutInput(later)
+		first, later = first.WithoutInput(), later.WithoutInput()
 	}
 	if room.grads {
 		first = later
@@ -64,14 +63,6 @@ func untrained(microBatches int, limit, peak int64) plan.StagePlan {
 		out.MicroBatches = make([]plan.Plan, microBatches)
 	}
 	return out
-}
-
-// withoutInput is a chain whose input belongs to somebody else.
-func withoutInput(c plan.Chain) plan.Chain {
-	c.Carries = slices.Clone(c.Carries)
-	c.Carries = slices.DeleteFunc(c.Carries, func(k plan.Carry) bool { return k.From < 0 })
-	c.Input = 0
-	return c
 }
 
 // solve plans a stage whose prologue, which runs before a micro-batch's plan begins and while the others hold what they hold, takes so many bytes.

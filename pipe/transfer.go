@@ -58,7 +58,7 @@ func (r *minibatch) receiveOutput(c *torch.Ctx, a schedule.Action, from, to *cel
 		in[i] = c.Keep(r.moved(c, t, a))
 		to.in.Wants[i] = r.wantsGrad(a.Stage, t, from.sent == nil)
 	}
-	free(from.sent)
+	torch.FreeAll(from.sent)
 	from.sent = nil
 }
 

@@ -43,7 +43,7 @@ func assemble(f *flows, units []figures) Chain {
 		border := skip + i + 1
 		l := plan.Layer{
 			Name: u.name, ForwardNoGrad: 1e6 * u.seconds[0], Forward: 1e6 * u.seconds[1], Backward: 1e6 * u.seconds[2],
-			Output: made[border], Saved: u.saved, ForwardTmp: u.save.peak - u.saved, ForwardNoGradTmp: u.keep.peak - made[border],
+			Output: made[border], Saved: u.save.delta, ForwardTmp: u.save.peak - u.save.delta, ForwardNoGradTmp: u.keep.peak - made[border],
 			Gradient: gradMade[border], WeightGradient: u.weights,
 		}
 		l.BackwardTmp, l.BackwardEarly = beyond(u.back.peak, gradMade[border-1]+u.weights)

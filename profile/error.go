@@ -2,7 +2,6 @@ package profile
 
 import (
 	"fmt"
-	"runtime"
 
 	"penstock/torch"
 )
@@ -35,18 +34,9 @@ const theSample = "the sample"
 // attempt runs f and makes its panic the error of a layer.
 func attempt(layer string, f func() error) (err error) {
 	defer func() {
-		switch r := recover().(type) {
-		case nil:
-		case *torch.Error:
-			err = &Error{Layer: layer, Err: r}
-		default:
-			stack := make([]byte, 16<<10)
-			e := &Error{Layer: layer, Stack: stack[:runtime.Stack(stack, false)]}
-			if cause, ok := r.(error); ok {
-				e.Err = fmt.Errorf("panic: %w", cause)
-			} else {
-				e.Err = fmt.Errorf("panic: %v", r)
-			}
+		if r := recover(); r != nil {
+			e := &Error{Layer: layer}
+			e.Err, e.Stack = torch.Caught(r)
 			err = e
 		}
 	}()

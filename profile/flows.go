@@ -78,7 +78,6 @@ func (f *flows) forward(unit int, w *segment.Walk, p *prober, list []nn.NamedLay
 	xs, skips := w.Take(unit + 1)
 	f.enter(unit+1, before, slices.Concat(xs, skips))
 	f.tuple[unit+1] = len(xs)
-	for _, t := range slices.Concat(xs, skips) {
-		t.Free()
-	}
+	torch.FreeAll(xs)
+	torch.FreeAll(skips)
 }

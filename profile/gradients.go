@@ -74,9 +74,7 @@ type border struct {
 
 func (b *border) free() {
 	for _, list := range append(b.skips, b.xs) {
-		for _, t := range list {
-			t.Free()
-		}
+		torch.FreeAll(list)
 	}
 	for _, t := range b.ties {
 		t.Free()

@@ -11,27 +11,26 @@ import (
 // lossOp measures the loss behind the last layer, forward and backward at once.
 func (p *prober) lossOp(chain *Chain) error {
 	defer p.c.Close()
-	var took []float64
+	var times []time.Duration
 	for k := range p.Warmup + max(p.Repeats, 1) {
 		if err := p.ctx.Err(); err != nil {
 			return err
 		}
-		tmp, seconds := p.lossOnce()
+		tmp, took := p.lossOnce()
 		chain.Loss.Tmp = tmp
 		if k >= p.Warmup && !p.BytesOnly {
-			took = append(took, seconds)
+			times = append(times, took)
 		}
 	}
-	if len(took) > 0 {
-		slices.Sort(took)
-		chain.Loss.Backward = 1e6 * took[len(took)/2]
+	if len(times) > 0 {
+		chain.Loss.Backward = 1e6 * median(times).Seconds()
 	}
 	chain.Later.Loss = chain.Loss
 	return nil
 }
 
 // lossOnce runs the loss and its backward. tmp is the most bytes beside those before and the gradients of the output.
-func (p *prober) lossOnce() (tmp int64, seconds float64) {
+func (p *prober) lossOnce() (tmp int64, took time.Duration) {
 	c := p.c
 	mark := c.Mark()
 	defer c.Release(mark)
@@ -51,17 +50,12 @@ func (p *prober) lossOnce() (tmp int64, seconds float64) {
 	if ys[0].RequiresGrad() {
 		c.Backward(ys, []*torch.Tensor{nil}, false)
 	}
-	seconds = time.Since(start).Seconds()
-	made, seen := int64(0), []uintptr(nil)
+	took = time.Since(start)
+	var grads []*torch.Tensor
 	for _, box := range boxes {
-		if box == nil {
-			continue
-		}
-		if g := c.GradOf(box); g != nil {
-			if id, bytes := g.Storage(); !slices.Contains(seen, id) {
-				seen, made = append(seen, id), made+bytes
-			}
+		if box != nil {
+			grads = append(grads, c.GradOf(box))
 		}
 	}
-	return p.Device.Memory().Peak - before - made, seconds
+	return p.Device.Memory().Peak - before - sizeOf(grads), took
 }

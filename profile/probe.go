@@ -23,7 +23,6 @@ type prober struct {
 	s         *segment.Segment
 	loss      bool // it ends in the loss
 	inputGrad bool // what it is sent wants a gradient
-	done      int  // layers before it
 
 	xs     []*torch.Tensor // what the next unit is given; kept
 	skips  []*torch.Tensor // by the skips at the border before it; kept
@@ -120,11 +119,8 @@ func (p *prober) wants(xs []*torch.Tensor) []bool {
 }
 
 func (p *prober) close() {
-	for _, list := range [][]*torch.Tensor{p.xs, p.skips} {
-		for _, t := range list {
-			t.Free()
-		}
-	}
+	torch.FreeAll(p.xs)
+	torch.FreeAll(p.skips)
 	for _, t := range p.sent {
 		t.Free()
 	}

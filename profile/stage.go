@@ -15,7 +15,6 @@ func (p *prober) stage(first, last int, units []int, lastStage bool) (chain Chai
 	if p.s, err = p.segment(first, last, units, p.loss); err != nil {
 		return chain, err
 	}
-	p.done = first
 	p.enter()
 	n, entered, given := p.s.Units(), sizeOf(p.skips), sizeOf(p.xs)
 	f := newFlows(p.s, p.xs, p.skips)
@@ -109,7 +108,6 @@ type figures struct {
 	passes                  bool // has no backward
 	seconds                 [3]float64
 	spread                  Spread
-	saved                   int64
 }
 
 // unit measures a unit, the last of those so far, and makes its output the input of the next.
@@ -124,7 +122,7 @@ func (p *prober) unit(i int, f *flows, all []figures) error {
 		mark := p.c.Mark()
 		if !p.BytesOnly {
 			for range p.Warmup {
-				p.once(i, true)
+				p.once(i)
 			}
 		}
 		p.bytes(i, f, out)
@@ -157,11 +155,8 @@ func (p *prober) move(xs, skips []*torch.Tensor) {
 type past struct{ xs, skips []*torch.Tensor }
 
 func (b *past) free() {
-	for _, list := range [][]*torch.Tensor{b.xs, b.skips} {
-		for _, t := range list {
-			t.Free()
-		}
-	}
+	torch.FreeAll(b.xs)
+	torch.FreeAll(b.skips)
 	*b = past{}
 }
 
@@ -222,7 +217,6 @@ func (p *prober) bytes(i int, f *flows, out *figures) {
 	defer w.Free()
 	out.save = p.do(w, plan.Op{Kind: plan.ForwardSave, Layer: i})
 	out.save.peak = max(out.save.peak, first.peak)
-	out.saved = out.save.delta
 	given := p.give(i, w)
 	if i == p.s.Units()-1 {
 		f.end = p.ended
@@ -265,15 +259,13 @@ func gradBytes(list []nn.NamedLayer) (sum int64) {
 }
 
 // once is a forward without gradients, one with, and a backward, and how long each took.
-func (p *prober) once(i int, withKeep bool) (times [3]float64) {
+func (p *prober) once(i int) (times [3]float64) {
 	mark := p.c.Mark()
 	defer p.c.Release(mark)
-	if withKeep {
-		w := p.walk(i, true)
-		times[0] = p.do(w, plan.Op{Kind: plan.ForwardKeep, Layer: i}).took.Seconds()
-		w.Free()
-	}
 	w := p.walk(i, true)
+	times[0] = p.do(w, plan.Op{Kind: plan.ForwardKeep, Layer: i}).took.Seconds()
+	w.Free()
+	w = p.walk(i, true)
 	defer w.Free()
 	times[1] = p.do(w, plan.Op{Kind: plan.ForwardSave, Layer: i}).took.Seconds()
 	p.give(i, w)
@@ -288,7 +280,7 @@ func (p *prober) times(i int, out *figures) error {
 		if err := p.ctx.Err(); err != nil {
 			return err
 		}
-		for k, t := range p.once(i, true) {
+		for k, t := range p.once(i) {
 			runs[k] = append(runs[k], t)
 		}
 	}

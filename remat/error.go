@@ -2,7 +2,6 @@ package remat
 
 import (
 	"fmt"
-	"runtime"
 
 	"penstock/nn"
 	"penstock/torch"
@@ -61,22 +60,15 @@ func (e *Error) Unwrap() error { return e.Err }
 // attempt runs f and makes its panic an error with the path of c.
 func attempt(c *nn.Ctx, f func()) (err error) {
 	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case *torch.Error:
-			err = &Error{Layer: c.Path(), Err: p}
-			if p.Op == "remat" && p.Err != nil {
-				err = p.Err
-			}
-		default:
-			stack := make([]byte, 16<<10)
-			e := &Error{Layer: c.Path(), Stack: stack[:runtime.Stack(stack, false)]}
-			if cause, ok := p.(error); ok {
-				e.Err = fmt.Errorf("panic: %w", cause)
-			} else {
-				e.Err = fmt.Errorf("panic: %v", p)
-			}
-			err = e
+		p := recover()
+		if p == nil {
+			return
+		}
+		e := &Error{Layer: c.Path()}
+		e.Err, e.Stack = torch.Caught(p)
+		err = e
+		if own, ok := p.(*torch.Error); ok && own.Op == "remat" && own.Err != nil {
+			err = own.Err
 		}
 	}()
 	f()

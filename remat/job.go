@@ -74,11 +74,11 @@ func (j *job) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	for _, p := range j.beyond {
 		j.shared = append(j.shared, p.Tensor())
 	}
-	list, at := distinct(ys)
+	list, at := torch.Distinct(ys)
 	j.results = at
 	attached := c.Attach(slices.Concat(inputs, j.shared), list, j)
 	if !saved {
-		free(ys)
+		torch.FreeAll(ys)
 	}
 	done = true
 	j.lesson.begin()
@@ -91,7 +91,7 @@ func (j *job) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 
 // send gives the walk the input, and returns what of it is distinct.
 func (j *job) send(c *torch.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-	list, at := distinct(xs)
+	list, at := torch.Distinct(xs)
 	wants := make([]bool, len(xs))
 	for _, x := range list {
 		j.inputs = append(j.inputs, c.Keep(c.Detach(x)))
@@ -187,7 +187,7 @@ func (j *job) Backward(c *torch.Ctx, a *torch.Arrival) {
 		}
 	}
 	for _, list := range skips { // of what the prologue has stashed
-		free(list)
+		torch.FreeAll(list)
 	}
 	j.m.stepped()
 	done = true
@@ -248,22 +248,4 @@ func (j *job) Forget() {
 	j.walk.Free()
 	j.over = true
 	j.lesson.drop()
-}
-
-// distinct lists each tensor once, and where in that list each is.
-func distinct(xs []*torch.Tensor) (list []*torch.Tensor, at []int) {
-	for _, x := range xs {
-		k := slices.Index(list, x)
-		if k < 0 {
-			k, list = len(list), append(list, x)
-		}
-		at = append(at, k)
-	}
-	return list, at
-}
-
-func free(list []*torch.Tensor) {
-	for _, t := range list {
-		t.Free()
-	}
 }

@@ -154,13 +154,13 @@ func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, n *insta
 		return fmt.Errorf("remat: %w", err)
 	}
 	n.chain = chains[0]
+	if len(n.chain.Layers) == 0 {
+		return fmt.Errorf("remat: no layer of the model has a backward; run it without gradients")
+	}
 	n.corrections, n.taught = make([]correction, len(n.chain.Layers)), map[presence]bool{}
 	// What was measured may have let go of the output while the last layer went back. The caller holds it; how much of that counts the first step shows.
 	last := len(n.chain.Layers) - 1
 	n.corrections[last].first, n.corrections[last].later = n.chain.Layers[last].Output, n.chain.Layers[last].Output
-	if len(n.chain.Layers) == 0 {
-		return fmt.Errorf("remat: no layer of the model has a backward; run it without gradients")
-	}
 	n.segment, err = segment.New(segment.Config{Layers: m.layers, Routes: m.routes, Last: len(m.layers), Units: n.chain.Units, InputGrad: inputGrad})
 	if err != nil {
 		return fmt.Errorf("remat: %w", err)
@@ -193,10 +193,10 @@ func (m *Module) rehearse(n *nn.Ctx, t *torch.Ctx, s Sample, into *instance) {
 		j.walk.Do(t, j, plan.Op{Kind: plan.Forward, Layer: i})
 	}
 	ys, _ := j.walk.Take(into.segment.Units())
-	list, at := distinct(ys)
+	list, at := torch.Distinct(ys)
 	r := &rehearsal{lesson: &lesson{device: device}}
 	attached := t.Attach(nil, list, r)
-	free(ys)
+	torch.FreeAll(ys)
 	for i, k := range at {
 		ys[i] = attached[k]
 	}

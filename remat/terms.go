@@ -56,9 +56,8 @@ func (m *Module) presences(chain profile.Chain) (out []presence, bytes []int64) 
 // chainFor is the chain for a batch that comes while these gradients are there. The caller holds the input, or what the prologue made of it is held apart from the chain: it has none. Where a unit has
 // gradients of some parameters only, the backward takes as much as in the worse of the two cases that were measured.
 func (s *instance) chainFor(present []presence, lacks []int64) plan.Chain {
-	c := s.chain.Chain
-	c.Layers, c.Input = slices.Clone(c.Layers), 0
-	c.Carries = slices.DeleteFunc(slices.Clone(c.Carries), func(k plan.Carry) bool { return k.From < 0 })
+	c := s.chain.Chain.WithoutInput()
+	c.Layers = slices.Clone(c.Layers)
 	for i := range c.Layers {
 		l, later, more := &c.Layers[i], s.chain.Later.Layers[i], s.corrections[i]
 		setBackward(l, l.BackwardTmp-l.BackwardEarly+more.first)

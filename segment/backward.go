@@ -37,7 +37,7 @@ func (w *Walk) backward(c *torch.Ctx, at int) {
 	if len(roots) > 0 {
 		restore := w.aside(c, at)
 		defer restore() // of a backward that fails, too
-		if keep := w.Retain && g.early; keep || w.s.hold {
+		if keep := w.stays(g.early); keep || w.s.hold {
 			c.Backward(roots, starts, keep)
 		} else {
 			w.consume(c, at, roots, starts)
@@ -54,12 +54,12 @@ func (w *Walk) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor) {
 	g, y := &w.graphs[at], &w.grads[at+1]
 	prepared := c.PrepareBackward(roots, starts)
 	defer prepared.Free()
-	free(g.out)
-	free(g.stashed)
-	free(y.xs)
+	torch.FreeAll(g.out)
+	torch.FreeAll(g.stashed)
+	torch.FreeAll(y.xs)
 	for _, s := range w.s.units[at].stashed {
 		if s.out < len(y.skips) {
-			free(y.skips[s.out])
+			torch.FreeAll(y.skips[s.out])
 		}
 	}
 	for _, t := range starts { // sums of skips' gradients, too
@@ -67,7 +67,7 @@ func (w *Walk) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor) {
 			t.Free()
 		}
 	}
-	if s := &w.states[at+1]; at+1 < len(w.s.units) && !(w.Retain && s.early) {
+	if s := &w.states[at+1]; at+1 < len(w.s.units) && !w.stays(s.early) {
 		s.free()
 	}
 	prepared.Run()
@@ -104,14 +104,13 @@ func (w *Walk) settle(c *torch.Ctx, at int) {
 			w.ties[k] = nil
 		}
 	}
-	stays := func(early bool) bool { return w.Retain && early }
-	if s := &w.states[at+1]; at+1 < len(w.s.units) && !stays(s.early) {
+	if s := &w.states[at+1]; at+1 < len(w.s.units) && !w.stays(s.early) {
 		s.free()
 	}
-	if !stays(g.early) {
+	if !w.stays(g.early) {
 		g.free()
 	}
-	if s := &w.states[at]; (at == 0 || !w.graphs[at-1].made) && !stays(s.early) {
+	if s := &w.states[at]; w.alone(at) && !w.stays(s.early) {
 		s.free()
 	}
 }

@@ -193,7 +193,7 @@ func (w *Walk) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Tensor,
 	}
 	next := &w.states[at+1]
 	if g.made && w.graphs[at].made || next.held && !w.Retain {
-		free(skips)
+		torch.FreeAll(skips)
 		panic(&torch.Error{Op: "plan", Device: n.Device(), Message: fmt.Sprintf("unit %d computes what is still there", at)})
 	}
 	if g.made {
@@ -202,7 +202,7 @@ func (w *Walk) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Tensor,
 	}
 	switch {
 	case last && w.behind, next.held: // who was sent it has it, or has still to take it; or it is the same as at first
-		free(skips)
+		torch.FreeAll(skips)
 	case !g.made:
 		*next = state{held: true, early: !w.behind, xs: keep(n.Ctx, xs), skips: skips}
 	case last:

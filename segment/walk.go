@@ -92,7 +92,7 @@ func (w *Walk) Do(c *torch.Ctx, d Driver, op plan.Op) {
 	switch op.Kind {
 	case plan.Forward, plan.ForwardKeep:
 		w.forward(c, d, op.Layer, false)
-		if s := &w.states[op.Layer]; op.Kind == plan.Forward && !(op.Layer > 0 && w.graphs[op.Layer-1].made) && !(w.Retain && s.early) {
+		if s := &w.states[op.Layer]; op.Kind == plan.Forward && w.alone(op.Layer) && !w.stays(s.early) {
 			s.free()
 		}
 	case plan.ForwardSave:
@@ -103,6 +103,12 @@ func (w *Walk) Do(c *torch.Ctx, d Driver, op plan.Op) {
 		w.backward(c, op.Layer)
 	}
 }
+
+// alone says whether the input of a unit is by itself, and no part of what a unit with a graph has given.
+func (w *Walk) alone(unit int) bool { return unit == 0 || !w.graphs[unit-1].made }
+
+// stays says whether what was made before the loss, or behind it, is for further backwards to use.
+func (w *Walk) stays(early bool) bool { return w.Retain && early }
 
 // Arrival is what a unit is given: a tuple, and by skip that crosses the border before it (of the first unit: Segment.Enters) one handle, nil where it is absent. Wants and WantsSkips say whose
 // gradients are wanted; of what crosses borders inside of the segment it is assumed wherever something before is trained.
@@ -183,37 +189,31 @@ func (w *Walk) Free() {
 	for i := range w.graphs {
 		w.graphs[i].free()
 	}
-	free(w.ties)
+	torch.FreeAll(w.ties)
 	clear(w.ties)
 	w.running = nil
 }
 
 func (s *state) free() {
-	free(s.xs)
-	free(s.skips)
+	torch.FreeAll(s.xs)
+	torch.FreeAll(s.skips)
 	*s = state{}
 }
 
 func (g *graph) free() {
-	free(g.mail)
+	torch.FreeAll(g.mail)
 	for _, list := range g.skipMail {
-		free(list)
+		torch.FreeAll(list)
 	}
-	free(g.out)
-	free(g.stashed)
+	torch.FreeAll(g.out)
+	torch.FreeAll(g.stashed)
 	*g = graph{}
 }
 
 func (g *grads) free() {
-	free(g.xs)
+	torch.FreeAll(g.xs)
 	for _, list := range g.skips {
-		free(list)
+		torch.FreeAll(list)
 	}
 	*g = grads{}
-}
-
-func free(list []*torch.Tensor) {
-	for _, t := range list {
-		t.Free()
-	}
 }

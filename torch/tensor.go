@@ -2,6 +2,7 @@ package torch
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -41,6 +42,25 @@ func (t *Tensor) Free() {
 	forget(t)
 	shim.Release(t.h)
 	t.h = 0
+}
+
+// FreeAll frees each tensor of a list; nil, and one that stands there twice, will do.
+func FreeAll(list []*Tensor) {
+	for _, t := range list {
+		t.Free()
+	}
+}
+
+// Distinct lists each tensor once, and where in that list each is.
+func Distinct(list []*Tensor) (once []*Tensor, at []int) {
+	for _, t := range list {
+		k := slices.Index(once, t)
+		if k < 0 {
+			k, once = len(once), append(once, t)
+		}
+		at = append(at, k)
+	}
+	return once, at
 }
 
 // Freed says whether the handle was released.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"slices"
 	"time"
 
 	"penstock/models"
@@ -64,7 +63,7 @@ func newStepper(ctx context.Context, n network, device torch.Device, repeats int
 	}
 	s.chain = chains[0]
 	if s.chain.Prologue == 0 { // otherwise the chain begins with something that is made in the step
-		s.chain.Chain = withoutInput(s.chain.Chain)
+		s.chain.Chain = s.chain.Chain.WithoutInput()
 	}
 	routes, err := s.model.SkipRoutes()
 	if err != nil {
@@ -74,13 +73,6 @@ func newStepper(ctx context.Context, n network, device torch.Device, repeats int
 	s.segment, err = segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: s.chain.Units})
 	s.base = device.Memory().Live
 	return s, err
-}
-
-// withoutInput is a chain whose input is counted elsewhere.
-func withoutInput(c plan.Chain) plan.Chain {
-	c.Carries = slices.DeleteFunc(slices.Clone(c.Carries), func(k plan.Carry) bool { return k.From < 0 })
-	c.Input = 0
-	return c
 }
 
 func (s *stepper) close() {

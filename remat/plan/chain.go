@@ -1,5 +1,7 @@
 package plan
 
+import "slices"
+
 // Chain is what the layers of a model cost, for one batch. Package profile measures one; times are in microseconds.
 type Chain struct {
 	// Input is the bytes of x(0), InputGradient those of y(0), which are 0 where nobody wants it.
@@ -8,6 +10,13 @@ type Chain struct {
 	Loss                 Loss
 	// Carries are inputs that share memory, GradientCarries gradients that do; see the package's doc.
 	Carries, GradientCarries []Carry
+}
+
+// WithoutInput is the chain of somebody who does not count x(0), because it is there in any case.
+func (c Chain) WithoutInput() Chain {
+	c.Carries = slices.DeleteFunc(slices.Clone(c.Carries), func(k Carry) bool { return k.From < 0 })
+	c.Input = 0
+	return c
 }
 
 // Layer is the cost of one layer.
