@@ -51,13 +51,11 @@ type Chain struct {
 	SkipsIn, SkipsOut int64
 	Merged            []Merge
 	Spread            []Spread // by layer of the chain
+	Timing            Timing   // of all of them
 }
 
 // Merge says why a layer is in one unit with the one before it.
 type Merge struct{ Layer, Reason string }
-
-// Spread is how far the timed runs of a unit lie apart: greatest less least, as a part of the median.
-type Spread struct{ ForwardNoGrad, Forward, Backward float64 }
 
 // MeasureChain measures a model, or its stages, for rematerialisation: it joins layers that a plan gains nothing from keeping apart, and then runs each unit by the operations of a plan, forward without and with
 // gradients and backward, reading every byte from the device's account.
@@ -88,7 +86,7 @@ func MeasureChain(ctx context.Context, model *nn.Sequential, config ChainConfig,
 	if err != nil {
 		return nil, err
 	}
-	p := &prober{ChainConfig: config, ctx: ctx, layers: layers, routes: routes, c: torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads})}
+	p := &prober{ChainConfig: config, ctx: ctx, now: config.clock(), layers: layers, routes: routes, c: torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads})}
 	defer p.close()
 	err = attempt(theSample, func() error {
 		for _, x := range sample {
@@ -151,7 +149,7 @@ func (c ChainConfig) scan(ctx context.Context, layers []nn.NamedLayer, routes []
 	quick := c.Config
 	quick.BytesOnly = true
 	m := &measurement{
-		Config: quick, ctx: ctx, layers: layers, routes: routes,
+		Config: quick, ctx: ctx, now: c.clock(), layers: layers, routes: routes,
 		c: torch.NewCtx(torch.Options{Device: c.Device, Threads: c.Threads}), peer: torch.NewCtx(torch.Options{Device: c.Device, Threads: c.Threads}),
 		skips: map[nn.SkipKey]flow{}, found: found{saved: make([]int64, len(layers))},
 	}

@@ -140,3 +140,34 @@ func predicted(t *testing.T, model *nn.Sequential, sample *torch.Tensor) {
 		nn.Materialise(c, nn.State(model), 1)
 	}
 }
+
+// TestGradientsOfGivenTuples: of what a model is given, elements that are no floating-point numbers have no gradient, wanted or not, and those that are have one if it is wanted. In later stages
+// the same holds of what they are sent.
+func TestGradientsOfGivenTuples(t *testing.T) {
+	const rows, width = 30, 8
+	keep := func() nn.Layer { // the numbers, transformed, and the indices beside them
+		l := nn.NewLinear(width, width)
+		w := &layer{forward: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			return []*torch.Tensor{c.Run(xs[0], l), xs[1]}
+		}}
+		w.Child("linear", l)
+		return nn.Tuple(w)
+	}
+	for _, wanted := range []bool{false, true} {
+		c := newCtx(t)
+		numbers, indices := c.Normal_(c.Empty(torch.Float32, rows, width), 0, 1), c.Reshape(tokens(c), rows, 1)
+		model := nn.NewSequential(keep(), keep(), keep())
+		chains, err := profile.MeasureChain(context.Background(), model, profile.ChainConfig{Config: profile.Config{BytesOnly: true}, Balance: []int{1, 2}, InputGrad: wanted}, numbers, indices)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for stage, want := range []int64{0, 4 * rows * width} {
+			if stage == 0 && wanted {
+				want = 4 * rows * width
+			}
+			if got := chains[stage]; got.InputGradient != want || got.Given != (4*width+8)*rows {
+				t.Errorf("wanted %v: stage %d is given %d bytes, whose gradients take %d, want %d", wanted, stage, got.Given, got.InputGradient, want)
+			}
+		}
+	}
+}

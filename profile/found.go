@@ -53,7 +53,7 @@ func (f *found) skip(r nn.SkipRoute, stashed flow) {
 // profile adds up what is known only at the end: a block belongs to the layer that allocated it, whoever saves it.
 func (m *measurement) profile() Profile {
 	f := &m.found
-	p := Profile{Layers: f.layers, Input: f.input, SecondsPerByte: m.copies.perByte()}
+	p := Profile{Layers: f.layers, Input: f.input, SecondsPerByte: m.copies.perByte(), Timing: m.timing(m.times)}
 	for i := range p.Layers {
 		l := &p.Layers[i]
 		l.Saved = f.saved[i]

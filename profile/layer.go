@@ -147,9 +147,9 @@ func (m *measurement) run(take func(f flow) *torch.Tensor) (out, stashed []*torc
 	n := nn.NewCtx(m.c, nn.Config{Training: true, Recomputing: true, Seed: m.Seed, Skips: store, Extras: m.Extras})
 	mark := m.c.Mark()
 	was := m.c.SetAutocast(m.Autocast)
-	start := time.Now()
+	start := m.now()
 	ys := n.RunNamed(m.layers[m.at], xs)
-	took = time.Since(start)
+	took = m.now() - start
 	m.c.SetAutocast(was)
 	for _, y := range ys {
 		if !m.c.Owns(y) {

@@ -11,7 +11,7 @@ import (
 // lossOp measures the loss behind the last layer, forward and backward at once.
 func (p *prober) lossOp(chain *Chain) error {
 	defer p.c.Close()
-	var times []time.Duration
+	var times timed
 	for k := range p.Warmup + max(p.Repeats, 1) {
 		if err := p.ctx.Err(); err != nil {
 			return err
@@ -22,9 +22,7 @@ func (p *prober) lossOp(chain *Chain) error {
 			times = append(times, took)
 		}
 	}
-	if len(times) > 0 {
-		chain.Loss.Backward = 1e6 * median(times).Seconds()
-	}
+	chain.Loss.Backward = 1e6 * times.least().Seconds()
 	chain.Later.Loss = chain.Loss
 	return nil
 }
@@ -37,7 +35,7 @@ func (p *prober) lossOnce() (tmp int64, took time.Duration) {
 	defer c.SetGrad(c.SetGrad(true))
 	before := p.Device.Memory().Live
 	p.Device.ResetPeak()
-	start := time.Now()
+	start := p.now()
 	boxes, xs := make([]*torch.Tensor, len(p.xs)), slices.Clone(p.xs)
 	for i, x := range p.xs {
 		if x.DType().IsFloat() {
@@ -50,7 +48,7 @@ func (p *prober) lossOnce() (tmp int64, took time.Duration) {
 	if ys[0].RequiresGrad() {
 		c.Backward(ys, []*torch.Tensor{nil}, false)
 	}
-	took = time.Since(start)
+	took = p.now() - start
 	var grads []*torch.Tensor
 	for _, box := range boxes {
 		if box != nil {

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"time"
 
 	"penstock/balance"
 	"penstock/nn"
@@ -27,10 +28,13 @@ type Config struct {
 	Peer     torch.Device
 	Threads  int // intra-op threads; 0 is 1
 	Warmup   int // runs of each layer before the timed ones; 0 is 1
-	Repeats  int // timed runs of each layer, whose median counts; 0 is 5
+	Repeats  int // timed runs of each layer, of which the least counts; 0 is 5
 	Seed     uint64
 	Extras   []nn.Extra // what the layers expect of a batch that is no tensor
 	Autocast bool       // run forwards in bfloat16 where that is safe, as a pipe with Autocast does
+	// Clock is what runs are timed by: the difference of two readings, on the goroutine that measures. Nil is the processor time of its thread (torch.ThreadTime) where Threads is 1 and Device a CPU, so
+	// that others who use the processor do not count, and else the time of day.
+	Clock func() time.Duration
 	// BytesOnly leaves the seconds at 0 and runs each layer once.
 	BytesOnly bool
 	// Progress is called, if it is not nil, before each layer and once at the end, on the goroutine that measures.
@@ -45,6 +49,7 @@ type Profile struct {
 	Input  int64           // bytes of the sample
 	// SecondsPerByte of a transfer: all copies of what crosses borders in this model, by size.
 	SecondsPerByte float64
+	Timing         Timing // of all layers
 }
 
 // Measure measures each of the model's flattened layers in turn. The sample is the model's input, a tensor or a tuple, with the rows of a micro-batch; it stays the caller's.
@@ -68,7 +73,7 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	m := &measurement{
-		Config: config, ctx: ctx, layers: layers, routes: routes,
+		Config: config, ctx: ctx, now: config.clock(), layers: layers, routes: routes,
 		c: torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads}), peer: torch.NewCtx(torch.Options{Device: config.Peer, Threads: config.Threads}),
 		skips: map[nn.SkipKey]flow{}, found: found{saved: make([]int64, len(layers))},
 	}
@@ -136,6 +141,8 @@ type measurement struct {
 	skips  map[nn.SkipKey]flow // stashed so far
 	copies copies
 	found  found
+	now    func() time.Duration
+	times  []timed // of all layers, forward and backward
 
 	overwrote []bool // by layer: its input, as it is given
 }

@@ -1,16 +1,15 @@
 package profile
 
 import (
-	"slices"
 	"time"
 
 	"penstock/torch"
 )
 
-// seconds times the layer, forward and backward: the medians of the timed runs. Gradients of parameters are added up from run to run, as from micro-batch to micro-batch.
+// seconds times the layer, forward and backward: the least of the timed runs. Gradients of parameters are added up from run to run, as from micro-batch to micro-batch.
 func (m *measurement) seconds() (forward, backward float64, err error) {
 	defer m.c.SetGrad(m.c.SetGrad(true))
-	var there, back []time.Duration
+	var there, back timed
 	for k := range m.Warmup + m.Repeats {
 		if err := m.ctx.Err(); err != nil {
 			return 0, 0, err
@@ -20,7 +19,8 @@ func (m *measurement) seconds() (forward, backward float64, err error) {
 			there, back = append(there, f), append(back, b)
 		}
 	}
-	return median(there).Seconds(), median(back).Seconds(), nil
+	m.times = append(m.times, there, back)
+	return there.least().Seconds(), back.least().Seconds(), nil
 }
 
 // once is one run forward and backward.
@@ -47,14 +47,9 @@ func (m *measurement) once(copied bool) (forward, backward time.Duration) {
 	if len(roots) == 0 {
 		return forward, 0
 	}
-	start := time.Now()
+	start := m.now()
 	c.Backward(roots, grads, false)
-	return forward, time.Since(start)
-}
-
-func median(times []time.Duration) time.Duration {
-	slices.Sort(times)
-	return times[len(times)/2]
+	return forward, m.now() - start
 }
 
 // copies are the transfers timed so far.
@@ -69,17 +64,17 @@ func (m *measurement) transfers(flows []flow) {
 		if f.bytes == 0 {
 			continue
 		}
-		var times []time.Duration
+		var times timed
 		for k := range m.Warmup + m.Repeats {
-			start := time.Now()
+			start := m.now()
 			m.peer.CopyHere(f.t)
-			if took := time.Since(start); k >= m.Warmup {
+			if took := m.now() - start; k >= m.Warmup {
 				times = append(times, took)
 			}
 			m.peer.Close()
 		}
 		m.copies.bytes += f.bytes
-		m.copies.seconds += median(times).Seconds()
+		m.copies.seconds += times.least().Seconds()
 	}
 }
 

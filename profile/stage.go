@@ -2,6 +2,7 @@ package profile
 
 import (
 	"slices"
+	"time"
 
 	"penstock/nn"
 	"penstock/remat/plan"
@@ -42,6 +43,11 @@ func (p *prober) stage(first, last int, units []int, lastStage bool) (chain Chai
 	gives, sent := sizeOf(p.xs), sizeOf(p.skips)
 	p.leave()
 	chain = assemble(f, all)
+	var times []timed
+	for _, u := range all {
+		times = append(times, u.times[:]...)
+	}
+	chain.Timing = p.timing(times)
 	chain.Given, chain.Gives, chain.SkipsIn, chain.SkipsOut = given, gives, entered, sent
 	chain.Units, chain.Tail = units, p.loss
 	if lastStage && p.Loss != nil && !p.LossUnit {
@@ -105,9 +111,8 @@ type figures struct {
 	keep, save, back, again reading // again: backward when the parameters have gradients already
 	weights                 int64   // bytes of gradients of parameters that a first backward makes
 	statistics              int64
-	passes                  bool // has no backward
-	seconds                 [3]float64
-	spread                  Spread
+	passes                  bool     // has no backward
+	times                   [3]timed // forward without and with gradients, backward
 }
 
 // unit measures a unit, the last of those so far, and makes its output the input of the next.
@@ -259,37 +264,28 @@ func gradBytes(list []nn.NamedLayer) (sum int64) {
 }
 
 // once is a forward without gradients, one with, and a backward, and how long each took.
-func (p *prober) once(i int) (times [3]float64) {
+func (p *prober) once(i int) (times [3]time.Duration) {
 	mark := p.c.Mark()
 	defer p.c.Release(mark)
 	w := p.walk(i, true)
-	times[0] = p.do(w, plan.Op{Kind: plan.ForwardKeep, Layer: i}).took.Seconds()
+	times[0] = p.do(w, plan.Op{Kind: plan.ForwardKeep, Layer: i}).took
 	w.Free()
 	w = p.walk(i, true)
 	defer w.Free()
-	times[1] = p.do(w, plan.Op{Kind: plan.ForwardSave, Layer: i}).took.Seconds()
+	times[1] = p.do(w, plan.Op{Kind: plan.ForwardSave, Layer: i}).took
 	p.give(i, w)
-	times[2] = p.do(w, plan.Op{Kind: plan.Backward, Layer: i}).took.Seconds()
+	times[2] = p.do(w, plan.Op{Kind: plan.Backward, Layer: i}).took
 	return times
 }
 
-// times takes the medians of the timed runs.
+// times takes the timed runs.
 func (p *prober) times(i int, out *figures) error {
-	var runs [3][]float64
 	for range p.Repeats {
 		if err := p.ctx.Err(); err != nil {
 			return err
 		}
 		for k, t := range p.once(i) {
-			runs[k] = append(runs[k], t)
-		}
-	}
-	spread := [3]*float64{&out.spread.ForwardNoGrad, &out.spread.Forward, &out.spread.Backward}
-	for k, list := range runs {
-		slices.Sort(list)
-		out.seconds[k] = list[len(list)/2]
-		if out.seconds[k] > 0 {
-			*spread[k] = (list[len(list)-1] - list[0]) / out.seconds[k]
+			out.times[k] = append(out.times[k], t)
 		}
 	}
 	return nil

@@ -297,6 +297,28 @@ func TestCacheNeverHoldsMoreThanThePeak(t *testing.T) {
 	}
 }
 
+// TestPeakCountsCachedBlocks: a temporary counts in the peak wherever its block comes from, the system or the cache.
+func TestPeakCountsCachedBlocks(t *testing.T) {
+	torchtest.Check(t)
+	d := torch.CPU(6)
+	d.Trim()
+	defer d.Trim()
+	const size = 1 << 20
+	for run, cached := range []int64{0, size} {
+		live := d.Memory().Live
+		d.ResetPeak()
+		if m := d.Memory(); m.Cached != cached || m.Peak != live {
+			t.Fatalf("run %d begins with %+v, %d bytes cached wanted", run, m, cached)
+		}
+		c := torch.NewCtx(torch.Options{Device: d})
+		c.Empty(torch.Uint8, size).Free()
+		c.Close()
+		if got := d.Memory().Peak - live; got != size {
+			t.Errorf("run %d: a temporary of %d bytes raised the peak by %d", run, size, got)
+		}
+	}
+}
+
 // In a thread-local design goroutines that change their OS thread see each other's grad mode: half of the checks were wrong.
 func TestModesBelongToTheContextNotTheThread(t *testing.T) {
 	torchtest.Check(t)

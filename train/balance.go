@@ -23,27 +23,34 @@ type BalanceConfig struct {
 	Profile     profile.Config
 }
 
+// Balance is a model cut by measured times.
+type Balance struct {
+	Counts []int               // layers of each stage
+	Times  []balance.StageTime // what each stage is to take for a micro-batch
+	Timing profile.Timing      // how far the times can be trusted
+}
+
 // BalanceByTime cuts a model, which need not be materialised, into stages of which the slowest is as fast as can be, transfers and recomputation counted. Layers are measured on a micro-batch of the
-// first rows of set. It returns the layers of each stage and what each is to take for a micro-batch. Measurements vary, and so may the cut; what is trained does not depend on it.
-func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, config BalanceConfig) (counts []int, times []balance.StageTime, err error) {
+// first rows of set. Measurements vary, and so may the cut; what is trained does not depend on it.
+func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, config BalanceConfig) (Balance, error) {
 	if config.Batch < 1 || config.Chunks < 0 {
-		return nil, nil, fmt.Errorf("train: a batch of %d in %d micro-batches: want at least one row, and 0 or more micro-batches", config.Batch, config.Chunks)
+		return Balance{}, fmt.Errorf("train: a batch of %d in %d micro-batches: want at least one row, and 0 or more micro-batches", config.Batch, config.Chunks)
 	}
 	batch := min(config.Batch, set.Len())
 	chunks := min(max(config.Chunks, 1), batch)
 	sample, err := firstRows(set, (batch+chunks-1)/chunks)
 	if err != nil {
-		return nil, nil, err
+		return Balance{}, err
 	}
 	c := torch.NewCtx(torch.Options{Device: config.Profile.Device})
 	defer c.Close()
 	var input *torch.Tensor
 	if err := torch.Try(func() { input = tensorOf(c, sample.Inputs) }); err != nil {
-		return nil, nil, fmt.Errorf("train: timing layers: %w", err)
+		return Balance{}, fmt.Errorf("train: timing layers: %w", err)
 	}
 	p, err := profile.Measure(ctx, model, config.Profile, input)
 	if err != nil {
-		return nil, nil, err
+		return Balance{}, err
 	}
 	policies := config.Checkpoints
 	if policies == nil {
@@ -53,7 +60,8 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	for _, k := range policies {
 		recomputed = append(recomputed, k.Recomputed(chunks))
 	}
-	return balance.ByTime(p.Layers, config.Stages, balance.TimeConfig{
+	counts, times, err := balance.ByTime(p.Layers, config.Stages, balance.TimeConfig{
 		Recomputed: recomputed, SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties,
 	})
+	return Balance{Counts: counts, Times: times, Timing: p.Timing}, err
 }

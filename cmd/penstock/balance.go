@@ -53,7 +53,7 @@ func (f *balanceFlags) register(cmd *cobra.Command) {
 	s.StringVar(&f.optimizerName, "optimizer", "sgd", "`NAME` of the optimizer, whose state counts by size: "+strings.Join(optim.Names(), ", "))
 	s.Float64Var(&f.momentum, "momentum", 0, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
 	s.IntVar(&f.threads, "threads", 1, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
-	s.IntVar(&f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the median counts")
+	s.IntVar(&f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the least counts")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights and sample")
 	s.StringVar(&f.format, "format", "text", "`FORMAT` of the output: text or json")
 }
@@ -117,12 +117,13 @@ func (p balancePlan) cutModel(ctx context.Context, stdout, stderr io.Writer) err
 	}
 	show := newLayerProgress(stderr)
 	measured, err := profile.Measure(ctx, p.measured.model, profile.Config{
-		Peer: torch.CPU(1), Threads: p.threads, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast, BytesOnly: p.by == "size", Progress: show.layer,
+		Peer: torch.CPU(1), Threads: p.threads, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast, Clock: clock, BytesOnly: p.by == "size", Progress: show.layer,
 	}, sample)
 	show.end()
 	if err != nil {
 		return err
 	}
+	warnOfTiming(stderr, measured.Timing, measureAgain)
 	if p.by == "time" {
 		var recomputed []float64
 		for _, k := range p.policy {

@@ -236,19 +236,20 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	if j.balance != nil {
 		return nil
 	}
-	balance, times, err := train.BalanceByTime(ctx, j.model, j.training, train.BalanceConfig{
+	cut, err := train.BalanceByTime(ctx, j.model, j.training, train.BalanceConfig{
 		Stages: j.stages, Batch: j.batch, Chunks: j.chunks, Checkpoints: j.policy,
-		Profile: profile.Config{Device: j.devices[0], Peer: j.devices[1], Threads: j.threads, Seed: j.seed, Autocast: j.autocast},
+		Profile: profile.Config{Device: j.devices[0], Peer: j.devices[1], Threads: j.threads, Seed: j.seed, Autocast: j.autocast, Clock: clock},
 	})
 	if err != nil {
 		return withRoom(err, roomForTiming)
 	}
-	j.balance = balance
+	j.balance = cut.Counts
+	warnOfTiming(stderr, cut.Timing, cutAgain)
 	var each []string
-	for _, t := range times {
+	for _, t := range cut.Times {
 		each = append(each, fmt.Sprintf("%.3g", 1000*t.Total()))
 	}
-	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n", numbers(balance), strings.Join(each, ", "))
+	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n", numbers(cut.Counts), strings.Join(each, ", "))
 	return nil
 }
 

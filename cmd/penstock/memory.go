@@ -8,6 +8,7 @@ import (
 
 	"penstock/optim"
 	"penstock/pipe"
+	"penstock/profile"
 	remat "penstock/remat/plan"
 )
 
@@ -30,6 +31,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	if err := j.loop.PlanMemory(ctx, j.training, j.batch); err != nil {
 		return withLimit(err)
 	}
+	warnOfPlans(stderr, j.pipe.Plans())
 	for i, s := range j.pipe.Plans() {
 		if s.Plans == nil {
 			continue
@@ -40,6 +42,17 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 		fmt.Fprintln(stderr, "there is no --memory-limit, so nothing is recomputed")
 	}
 	return nil
+}
+
+// warnOfPlans says that the times that plans were made by are uncertain, if they are.
+func warnOfPlans(w io.Writer, stages []pipe.StagePlan) {
+	var worst profile.Timing
+	for _, s := range stages {
+		if s.Chain.Timing.Spread > worst.Spread {
+			worst = s.Chain.Timing
+		}
+	}
+	warnOfTiming(w, worst, planAgain)
 }
 
 // planned is what a stage will hold and compute again.

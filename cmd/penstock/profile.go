@@ -46,7 +46,7 @@ func (f *profileFlags) register(cmd *cobra.Command) {
 	s.BoolVar(&f.autocast, "autocast", false, "run forwards in bfloat16 where that is safe")
 	s.IntVar(&f.maxUnits, "max-units", 400, "`N` layers of the chain at most; beyond that layers of the model are joined")
 	s.IntVar(&f.threads, "threads", 1, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
-	s.IntVar(&f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the median counts")
+	s.IntVar(&f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the least counts")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights, sample and targets")
 	s.StringVar(&f.out, "out", "", "`FILE` to write the chain to, as JSON; - is standard output, instead of the table")
 	s.StringVar(&f.format, "format", "table", "`FORMAT` of standard output: table, or json for the chain as --out has it")
@@ -64,7 +64,8 @@ a chain, which penstock remat plans for. Layers of which a plan would gain nothi
 keeping them apart are joined, and count as one. Only one layer at a time has to fit.
 
 Bytes are the same on every run. Times are those of this machine, with so many threads:
-the median of the timed runs, and how far the least and the greatest lie apart.`,
+the least of the timed runs, and how much longer the median took. With one thread they
+are its processor time, to which other programs add little.`,
 		Example: `  penstock profile --model resnet18 --batch 32 --size 224 --out chain.json
   penstock profile --model gpt --set depth=12 --batch 8
   penstock profile --model vgg16_bn --batch 4 --out - | penstock remat explain - --limit 700MiB`,
@@ -139,7 +140,7 @@ const auxiliaryWeight = 0.3
 func (p profilePlan) measure(ctx context.Context, stderr io.Writer) (profile.Chain, error) {
 	c := torch.NewCtx(torch.Options{Seed: p.seed})
 	defer c.Close()
-	config := profile.ChainConfig{Config: profile.Config{Threads: p.threads, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast}, MostUnits: p.maxUnits}
+	config := profile.ChainConfig{Config: profile.Config{Threads: p.threads, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast, Clock: clock}, MostUnits: p.maxUnits}
 	var sample *torch.Tensor
 	err := torch.Try(func() {
 		sample = p.sample(c, p.batch)
@@ -159,6 +160,7 @@ func (p profilePlan) measure(ctx context.Context, stderr io.Writer) (profile.Cha
 		return profile.Chain{}, err
 	}
 	chain := chains[0]
+	warnOfTiming(stderr, chain.Timing, measureAgain)
 	if len(chain.Layers) == 0 {
 		return chain, fmt.Errorf("--model %s: nothing in it is trained, so there is nothing to keep for a backward", p.name)
 	}

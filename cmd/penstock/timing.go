@@ -1,0 +1,26 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"penstock/profile"
+)
+
+// clock is what layers are timed by; nil is the profile's own. Tests have one that does not depend on the machine.
+var clock func() time.Duration
+
+// warnOfTiming says that measured times are uncertain, if they are, and what to do about it.
+func warnOfTiming(w io.Writer, t profile.Timing, remedy string) {
+	if text := t.Warning(); text != "" {
+		fmt.Fprintf(w, "measured times are uncertain: %s; %s\n", text, remedy)
+	}
+}
+
+// What to do about uncertain times.
+const (
+	measureAgain = "measure again when nothing else runs, or with more --repeats"
+	cutAgain     = "the balance may not be the best; train when nothing else runs, or give a --balance that penstock balance finds with more --repeats"
+	planAgain    = "limits hold, but more than needed may be recomputed; train when nothing else runs"
+)

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/pipe"
+	"penstock/profile"
+)
+
+// setClock has layers timed by a clock that goes on by the steps, in turn, whenever it is read.
+func setClock(t *testing.T, steps ...time.Duration) {
+	t.Helper()
+	now, reads := time.Duration(0), 0
+	clock = func() time.Duration {
+		now += steps[reads%len(steps)]
+		reads++
+		return now
+	}
+	t.Cleanup(func() { clock = nil })
+}
+
+// Readings come in pairs, around what is timed: only every other step is seen. Five runs take 1, 2, 2, 2 and 2 ms, in some order.
+var (
+	steady   = []time.Duration{time.Millisecond}
+	unsteady = []time.Duration{0, time.Millisecond, 0, 2 * time.Millisecond, 0, 2 * time.Millisecond, 0, 2 * time.Millisecond, 0, 2 * time.Millisecond}
+)
+
+// TestUncertainTimesAreTold: every verb that measures times says so where they vary, with the number and a remedy, and nothing where they do not.
+func TestUncertainTimesAreTold(t *testing.T) {
+	const number = "measured times are uncertain: the median run took 100 % longer than the least; "
+	for _, test := range []struct{ args, remedy string }{
+		{"profile --model mlp --batch 4 --out -", measureAgain},
+		{"profile --model mlp --batch 4", measureAgain},
+		{"balance --model mlp --stages 2 --batch 8", measureAgain},
+		{"balance --model mlp --stages 2 --batch 8 --format json", measureAgain},
+		{"train --model mlp --data synthetic --batch 8 --stages 2 --steps 1 --format json", cutAgain},
+	} {
+		for _, noisy := range []bool{false, true} {
+			if setClock(t, steady...); noisy {
+				setClock(t, unsteady...)
+			}
+			r := must(t, strings.Fields(test.args)...)
+			if strings.Contains(r.stderr, number+test.remedy+"\n") != noisy || strings.Contains(r.stderr, "uncertain") != noisy || strings.Contains(r.stdout, "uncertain") {
+				t.Errorf("%s, noisy %v: stdout %q, stderr %q", test.args, noisy, r.stdout, r.stderr)
+			}
+		}
+	}
+	setClock(t, unsteady...)
+	if r := must(t, "balance", "--model", "mlp", "--stages", "2", "--by", "size"); r.stderr != "" { // nothing was timed
+		t.Errorf("stderr %q", r.stderr)
+	}
+}
+
+// TestUncertainPlansAreTold: the worst of the stages is told, once.
+func TestUncertainPlansAreTold(t *testing.T) {
+	stage := func(spread float64) pipe.StagePlan {
+		return pipe.StagePlan{Chain: profile.Chain{Timing: profile.Timing{Spread: spread}}}
+	}
+	var told strings.Builder
+	warnOfPlans(&told, []pipe.StagePlan{{}, stage(0.3), stage(0.8), stage(0.1)})
+	if want := "measured times are uncertain: the median run took 80 % longer than the least; " + planAgain + "\n"; told.String() != want {
+		t.Errorf("got %q, want %q", &told, want)
+	}
+	told.Reset()
+	warnOfPlans(&told, []pipe.StagePlan{{}, stage(0.1)})
+	if told.String() != "" {
+		t.Errorf("got %q", &told)
+	}
+}
+
+// TestTrainCountsRecomputation: where the layers of a run are cut by time, a stage is to take as long as its policy has it work. By the clock each of six layers takes a millisecond
+// forward and, but for the first, which has nothing to train, one back. What crosses the border, and its gradient, takes 0.84 ms: transfers are timed as one.
+func TestTrainCountsRecomputation(t *testing.T) {
+	setClock(t, steady...)
+	cut := regexp.MustCompile(`--balance ([0-9,]+), by measured time: a micro-batch takes the stages ([0-9.]+), ([0-9.]+) ms\n`)
+	for _, test := range []struct{ policy, want string }{
+		{"never", "3,3 5.84 6.84"}, {"always", "3,3 8.84 9.84"}, {"except_last", "3,3 8.09 9.09"}, // of four micro-batches three
+		{"always,never", "2,4 5.84 8.84"},
+	} {
+		r := must(t, with(small, "--stages", "2", "--steps", "1", "--format", "json", "--checkpoint", test.policy)...)
+		found := cut.FindStringSubmatch(r.stderr)
+		if found == nil {
+			t.Fatalf("--checkpoint %s: no balance in %q", test.policy, r.stderr)
+		}
+		if got := strings.Join(found[1:], " "); got != test.want {
+			t.Errorf("--checkpoint %s: %s, want %s", test.policy, got, test.want)
+		}
+	}
+}
