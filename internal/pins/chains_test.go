@@ -1,0 +1,97 @@
+package pins_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"penstock/remat/plan"
+)
+
+// chain draws the chain of a seed: even or ragged sizes, repeated blocks, memory that inputs share.
+func chain(seed uint64) plan.Chain {
+	r := rand.New(rand.NewPCG(seed, 1))
+	layers := 2 + r.IntN(60)
+	unit := []int64{1, 1000, 1 << 20}[r.IntN(3)]
+	size := func(most int) int64 { return unit * int64(1+r.IntN(most)) }
+	period := 1 + r.IntN(layers)
+	c := plan.Chain{Input: size(20)}
+	if r.IntN(2) == 0 {
+		c.InputGradient = c.Input
+	}
+	for i := range layers {
+		if i >= period && seed%2 == 0 {
+			c.Layers = append(c.Layers, c.Layers[i-period])
+			continue
+		}
+		forward := float64(1 + r.IntN(1000))
+		l := plan.Layer{
+			Forward: forward, ForwardNoGrad: forward * (0.8 + 0.2*r.Float64()), Backward: forward * (1 + 2*r.Float64()),
+			Output: size(20), ForwardTmp: size(10), ForwardNoGradTmp: size(10), BackwardTmp: size(20),
+		}
+		l.Saved, l.Gradient = l.Output+size(60), l.Output
+		if r.IntN(3) == 0 {
+			l.WeightGradient = size(10)
+		}
+		c.Layers = append(c.Layers, l)
+	}
+	for i := range c.Layers {
+		c.Layers[i].Name = fmt.Sprint(i)
+	}
+	if layers > 4 {
+		for _, from := range r.Perm(layers - 3)[:r.IntN(min(4, layers-3))] {
+			c.Carries = append(c.Carries, plan.Carry{From: from, To: from + 2 + r.IntN(layers-from-2), Bytes: unit})
+		}
+	}
+	c.Loss = plan.Loss{Backward: 1, Tmp: size(4)}
+	return c
+}
+
+// TestChains solves chains under limits and compares with the table: never slower than there, never above the limit.
+//
+// A line of testdata/chains.txt is a seed, the least limit and the peak without recomputation, in bytes, the limit, and
+// the peak in bytes and the time in microseconds of the plan under it. With -update a plan that got slower is refused.
+func TestChains(t *testing.T) {
+	const table = "testdata/chains.txt"
+	var out []string
+	for _, line := range read(t, table) {
+		var seed uint64
+		var least, greatest, limit, peak int64
+		var time float64
+		if _, err := fmt.Sscan(line, &seed, &least, &greatest, &limit, &peak, &time); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		c := chain(seed)
+		lowest, _, err := plan.Least(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := plan.Greatest(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if *update && limit == 0 {
+			limit = lowest.Peak + (all-lowest.Peak)*int64(seed%10)/10
+		}
+		p, err := plan.Solve(context.Background(), c, limit, plan.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !p.Feasible || p.Peak > limit {
+			t.Errorf("chain %d: a peak of %d bytes (feasible: %v) under the limit %d", seed, p.Peak, p.Feasible, limit)
+		}
+		if err := plan.CheckPlan(c, p); err != nil {
+			t.Errorf("chain %d: %v", seed, err)
+		}
+		const rounding = 1e-9 // times are sums in floating point
+		if time > 0 && p.Time > time*(1+rounding) {
+			t.Errorf("chain %d: %v us under the limit %d, was %v", seed, p.Time, limit, time)
+		}
+		if !*update && (lowest.Peak != least || all != greatest) {
+			t.Errorf("chain %d: takes %d to %d bytes, want %d to %d", seed, lowest.Peak, all, least, greatest)
+		}
+		out = append(out, fmt.Sprintf("%d %d %d %d %d %.17g", seed, lowest.Peak, all, limit, p.Peak, p.Time))
+	}
+	write(t, table, out)
+}

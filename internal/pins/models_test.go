@@ -1,0 +1,95 @@
+package pins_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"penstock/remat/plan"
+)
+
+// shares are the limits that the chains of models are solved under, as parts of what lies between the least limit and
+// the peak without recomputation.
+var shares = []float64{0.1, 0.3, 0.6}
+
+// TestModels measures networks and compares bytes with the table; then it solves the chains that were measured once,
+// whose times are those of testdata/models, under three limits.
+//
+// A line of testdata/models.txt is a model, its least limit and its peak without recomputation, in bytes, what the plans
+// under the three limits take, in microseconds, and the flags of penstock profile. Bytes and times may only fall.
+func TestModels(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures networks")
+	}
+	const table = "testdata/models.txt"
+	binary := build(t)
+	var out []string
+	for _, line := range read(t, table) {
+		name, rest, _ := strings.Cut(line, " ")
+		var least, greatest int64
+		var times [3]float64
+		if _, err := fmt.Sscan(rest, &least, &greatest, &times[0], &times[1], &times[2]); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		flags := strings.Fields(rest)[5:]
+		t.Run(name, func(t *testing.T) {
+			command := exec.Command(binary, append([]string{"profile", "--repeats", "1", "--format", "json", "--model", name}, flags...)...)
+			measured, err := command.Output()
+			if err != nil {
+				t.Fatalf("%v: %v", command, err)
+			}
+			lowest, all := bounds(t, measured)
+			if !*update && (lowest > least || all > greatest) {
+				t.Errorf("takes %d to %d bytes, was %d to %d", lowest, all, least, greatest)
+			}
+			saved, err := os.ReadFile(filepath.Join("testdata/models", name+".json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := plan.ParseChain(saved)
+			if err != nil {
+				t.Fatal(err)
+			}
+			low, high := bounds(t, saved)
+			for i, share := range shares {
+				limit := low + int64(share*float64(high-low))
+				p, err := plan.Solve(context.Background(), c, limit, plan.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !p.Feasible || p.Peak > limit {
+					t.Errorf("a peak of %d bytes (feasible: %v) under the limit %d", p.Peak, p.Feasible, limit)
+				}
+				const rounding = 1e-9 // times are sums in floating point
+				if times[i] > 0 && p.Time > times[i]*(1+rounding) {
+					t.Errorf("%v us under the limit %d, was %v", p.Time, limit, times[i])
+				}
+				times[i] = p.Time
+			}
+			out = append(out, fmt.Sprintf("%s %d %d %.17g %.17g %.17g %s", name, lowest, all, times[0], times[1], times[2], strings.Join(flags, " ")))
+		})
+	}
+	write(t, table, out)
+}
+
+// bounds returns the least limit of a chain and its peak without recomputation, in bytes.
+func bounds(t *testing.T, file []byte) (least, greatest int64) {
+	t.Helper()
+	c, err := plan.ParseChain(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, _, err := plan.Least(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	greatest, err = plan.Greatest(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.Peak, greatest
+}

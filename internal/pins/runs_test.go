@@ -1,0 +1,205 @@
+// Package pins_test holds what a change of structure must not change: the weights that training runs end with, the
+// plans of random and of measured chains, and the bytes that networks take. scripts/pin writes the tables anew.
+package pins_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock/torch"
+)
+
+var update = flag.Bool("update", false, "write the tables of testdata anew")
+
+// kernels fixes what libraries would choose by the processor, so that weights have the same bits on every x86-64
+// processor with AVX2: OpenBLAS's kernels and block sizes, libtorch's vector width, oneDNN's instruction set.
+var kernels = []string{
+	"OPENBLAS_CORETYPE=Haswell", "OPENBLAS_L2_SIZE=512", "ATEN_CPU_CAPABILITY=avx2", "ONEDNN_MAX_CPU_ISA=AVX2", "DNNL_MAX_CPU_ISA=AVX2",
+}
+
+// asFingerprint in the environment makes this test binary print the fingerprint of its kernels.
+const asFingerprint = "PENSTOCK_PINS_FINGERPRINT"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asFingerprint) != "" {
+		fmt.Print(fingerprint())
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// fingerprint hashes operators of libtorch's own on fixed numbers, with nothing of Penstock above package torch: where
+// it differs, other kernels are at work, and the bits of weights differ too.
+func fingerprint() string {
+	c := torch.NewCtx(torch.Options{Threads: 1})
+	defer c.Close()
+	wave := func(shape ...int64) *torch.Tensor {
+		n := int64(1)
+		for _, s := range shape {
+			n *= s
+		}
+		data := make([]float32, n)
+		for i := range data {
+			data[i] = float32(math.Sin(float64(i)))
+		}
+		return torch.From(c, data, shape...)
+	}
+	h := sha256.New()
+	hash := func(t *torch.Tensor) { h.Write(torch.Bytes(t)) }
+	for _, size := range []int64{7, 16, 28} {
+		x := wave(8, 16, size, size)
+		hash(c.Conv2d(x, wave(32, 16, 3, 3), nil, []int64{1, 1}, []int64{1, 1}, []int64{1, 1}, 1))
+		hash(c.BatchNorm(x, wave(16), wave(16), nil, nil, true, 0.1, 1e-5))
+		hash(c.PlainLinear(wave(37, size*size), wave(129, size*size), wave(129)))
+		hash(c.Softmax(c.GELU(x, "none"), -1))
+	}
+	return fmt.Sprintf("%x", h.Sum(nil))[:16]
+}
+
+// TestRuns trains by the command and compares the SHA-256 of the weights with the table's, and within a group.
+//
+// A line of testdata/runs.txt is a group, the SHA-256, and one or more command lines joined by " then ", of which the last
+// one's weights count. Lines of one group end with the same weights: they differ in nothing that counts. TEXT stands
+// for a text file, OUT for a folder of the line's own. The first line
+// is the fingerprint of the kernels that the table was made with; where it differs, only groups are compared. So are
+// runs with --autocast: kernels in bfloat16 cannot be fixed, as oneDNN has none for AVX2.
+func TestRuns(t *testing.T) {
+	if testing.Short() {
+		t.Skip("trains")
+	}
+	const table = "testdata/runs.txt"
+	lines := read(t, table)
+	dir, binary := t.TempDir(), build(t)
+	text := filepath.Join(dir, "text.txt")
+	if err := os.WriteFile(text, []byte(strings.Repeat("The water drives the turbine; a penstock leads it there. ", 400)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	self := exec.Command(os.Args[0])
+	self.Env = append(os.Environ(), append(kernels, asFingerprint+"=1")...)
+	mark, err := self.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, made, _ := strings.Cut(lines[0], " ")
+	known := made == string(mark)
+	if !known && !*update {
+		t.Logf("kernels %s differ from those of the table, %s: only weights within groups are compared", mark, made)
+	}
+	groups := map[string]string{}
+	out := []string{"kernels " + string(mark)}
+	for i, line := range lines[1:] {
+		fields := strings.SplitN(line, " ", 3)
+		group, want, flags := fields[0], fields[1], fields[2]
+		name := fmt.Sprintf("%s/%d", group, i+2)
+		t.Run(name, func(t *testing.T) {
+			var got string
+			folder := filepath.Join(dir, fmt.Sprint("out", i))
+			for _, part := range strings.Split(flags, " then ") {
+				part = strings.NewReplacer("TEXT", text, "OUT", folder).Replace(part)
+				got = weights(t, binary, strings.Fields(part))
+			}
+			out = append(out, fmt.Sprintf("%s %s %s", group, got, flags))
+			if other, ok := groups[group]; ok && other != got {
+				t.Errorf("%s\nends with weights %s, another run of its group with %s", flags, got, other)
+			}
+			groups[group] = got
+			if known && !*update && !autocast(flags) && got != want {
+				t.Errorf("%s\nends with weights %s, want %s", flags, got, want)
+			}
+		})
+	}
+	write(t, table, out)
+}
+
+// build makes the command. It looks at every source file, so that "go test" knows that a cached result depends on them.
+func build(t *testing.T) (binary string) {
+	t.Helper()
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && slices.Contains([]string{".go", ".cpp", ".h", ".hpp"}, filepath.Ext(path)) {
+			_, err = os.Stat(path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary = filepath.Join(t.TempDir(), "penstock")
+	if out, err := exec.Command("go", "build", "-o", binary, "penstock/cmd/penstock").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return binary
+}
+
+func autocast(flags string) bool { return strings.Contains(flags, "--autocast") }
+
+// weights runs "penstock train" and returns the SHA-256 of the weights that it ends with.
+func weights(t *testing.T, binary string, flags []string) string {
+	t.Helper()
+	command := exec.Command(binary, append([]string{"train", "--format", "json"}, flags...)...)
+	command.Env = append(os.Environ(), kernels...)
+	if autocast(strings.Join(flags, " ")) {
+		command.Env = os.Environ()
+	}
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	stdout, err := command.Output()
+	if err != nil {
+		t.Fatalf("penstock train %s: %v\n%s", strings.Join(flags, " "), err, stderr.Bytes())
+	}
+	lines := bytes.Split(bytes.TrimSpace(stdout), []byte("\n"))
+	var done struct {
+		SHA256 string `json:"params_sha256"`
+	}
+	if err := json.Unmarshal(lines[len(lines)-1], &done); err != nil || done.SHA256 == "" {
+		t.Fatalf("penstock train %s: no weights in %s (%v)", strings.Join(flags, " "), lines[len(lines)-1], err)
+	}
+	return done.SHA256
+}
+
+// read returns the lines of a table without comments and empty lines.
+func read(t *testing.T, table string) (lines []string) {
+	t.Helper()
+	data, err := os.ReadFile(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// write replaces the lines of a table below its comments, with -update.
+func write(t *testing.T, table string, lines []string) {
+	t.Helper()
+	if !*update || t.Failed() {
+		return
+	}
+	old, err := os.ReadFile(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var head strings.Builder
+	for line := range strings.Lines(string(old)) {
+		if line[0] != '#' {
+			break
+		}
+		head.WriteString(line)
+	}
+	if err := os.WriteFile(table, []byte(head.String()+strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
