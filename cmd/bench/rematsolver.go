@@ -92,7 +92,7 @@ func (s *solverRuns) add(ctx context.Context, c plan.Chain, part float64, slots 
 	limit := int64(part * float64(all))
 	var table *plan.Table
 	took, err := quickest(func() (err error) {
-		table, err = plan.NewTable(ctx, c, limit, plan.Options{Slots: slots})
+		table, err = plan.NewTable(ctx, c, limit, plan.Options{Steps: -1, Slots: slots})
 		return err
 	})
 	if err != nil {
@@ -102,7 +102,7 @@ func (s *solverRuns) add(ctx context.Context, c plan.Chain, part float64, slots 
 	for _, run := range []struct {
 		options plan.Options
 		ms, gap *[]float64
-	}{{plan.Options{Slots: slots, Gap: -1}, &s.first, &s.firstGap}, {plan.Options{Slots: slots}, &s.solve, &s.gap}} {
+	}{{plan.Options{Steps: -1, Slots: slots, Gap: -1}, &s.first, &s.firstGap}, {plan.Options{Slots: slots}, &s.solve, &s.gap}} {
 		var p plan.Plan
 		took, err := quickest(func() (err error) {
 			p, err = plan.Solve(ctx, c, limit, run.options)

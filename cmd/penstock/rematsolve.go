@@ -20,8 +20,9 @@ func newRematSolve() *cobra.Command {
 		Use:   "solve CHAIN --limit SIZE [flags]",
 		Short: "Find the fastest plan under a limit",
 		Long: `Find the fastest plan that stays under a limit. The bytes are exact: if there is a
-plan, one is found, and its peak is never above the limit. How far from the
-fastest of all it may be is told, and as a rule below a thousandth.
+plan, one is found, and its peak is never above the limit. Chains of some dozens of
+layers are solved exactly; for longer ones, how far from the fastest of all the plan
+may be is told, and as a rule below a thousandth.
 
 CHAIN is a file, or - for standard input. If no plan stays under the limit the exit
 code is 1, the least limit is told, and nothing is written.`,
@@ -69,7 +70,7 @@ code is 1, the least limit is told, and nothing is written.`,
 	}
 	cmd.Flags().SortFlags = false
 	limit.register(cmd)
-	cmd.Flags().IntVar(&options.Slots, "slots", 0, "`N` numbers of bytes that the first table tells apart (default 500); finer ones follow where that is too coarse")
+	cmd.Flags().IntVar(&options.Slots, "slots", 0, "`N` numbers of bytes that the first table of a chain that is not solved exactly tells apart (default 500); finer ones follow where that is too coarse")
 	cmd.Flags().StringVar(&out, "out", "", "`FILE` to write the plan to, as JSON")
 	cmd.Flags().StringVar(&format, "format", "table", "`FORMAT` of the output: table, or json for the plan as --out has it")
 	return cmd
@@ -102,14 +103,15 @@ func solver(c remat.Chain, o remat.Options) func(context.Context, int64) (remat.
 // longChain is the number of layers up to which many searches, each for one limit and as good as any, take less than a minute.
 const longChain = 120
 
-// bestPlans is for those who ask for plans under many limits: by a search for each, or for long chains by one table for all, whose plans are slower by a few thousandths.
+// bestPlans is for those who ask for plans under many limits: by one table if that is exact, else by a search for each, or for long chains by the table all the same, whose plans are slower by a few
+// thousandths.
 func bestPlans(ctx context.Context, c remat.Chain) (func(context.Context, int64) (remat.Plan, error), error) {
-	if len(c.Layers) <= longChain {
-		return solver(c, remat.Options{}), nil
-	}
 	table, err := remat.NewTable(ctx, c, 0, remat.Options{})
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case !table.Exact() && len(c.Layers) <= longChain:
+		return solver(c, remat.Options{Steps: -1}), nil // which the table has not sufficed for
 	}
 	return func(ctx context.Context, limit int64) (remat.Plan, error) { return table.Plan(limit), ctx.Err() }, nil
 }

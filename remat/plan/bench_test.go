@@ -53,6 +53,37 @@ func processor(b *testing.B) (report func()) {
 	return func() { b.ReportMetric(float64((used()-before).Microseconds())/1000/float64(b.N), "cpu-ms/op") }
 }
 
+// alikes is a chain of layers that are all the same.
+func alikes(layers int) Chain {
+	c := Chain{Input: 4e6, InputGradient: 4e6}
+	for range layers {
+		c.Layers = append(c.Layers, Layer{Forward: 10, ForwardNoGrad: 10, Backward: 20, Output: 4e6, Saved: 12e6, Gradient: 4e6})
+	}
+	return c
+}
+
+// BenchmarkSteps solves a chain exactly, for all limits.
+func BenchmarkSteps(b *testing.B) {
+	for name, chain := range map[string]func(int) Chain{"ragged": func(layers int) Chain { return measured(layers, 1) }, "even": alikes} {
+		for _, layers := range []int{10, 20, 30, 40, 60} {
+			b.Run(fmt.Sprintf("%s/%d", name, layers), func(b *testing.B) {
+				t := newTerms(chain(layers))
+				var s *steps
+				report := processor(b)
+				for b.Loop() {
+					var err error
+					if s, err = newSteps(context.Background(), t, newBounds(t), defaultSteps); err != nil || s == nil {
+						b.Fatal(s, err)
+					}
+				}
+				report()
+				b.ReportMetric(float64(s.size())/1e6, "MB")
+				b.ReportMetric(float64(len(s.whole())), "plans")
+			})
+		}
+	}
+}
+
 // BenchmarkTable makes one table of 500 slots, as a plan under a limit needs, and takes the plan from it.
 func BenchmarkTable(b *testing.B) {
 	for _, layers := range []int{50, 100, 200, 339} {
@@ -68,7 +99,7 @@ func BenchmarkTable(b *testing.B) {
 					if err := g.fill(context.Background()); err != nil {
 						b.Fatal(err)
 					}
-					newPath(t).write(g.b, g, 0, t.n, m)
+					newPath(t).write(g.b, hopeful{g}, 0, t.n, m)
 				}
 				report()
 				b.ReportMetric(float64(g.size())/1e6, "MB")

@@ -15,7 +15,7 @@ type Point struct {
 }
 
 // Curve is the plans of the table that no other of them beats, by ascending peak and descending time: from the least limit that has a plan to that where nothing is computed again, or to
-// Most. Every point is a plan that exists, with its exact peak. It is empty if Most is below the least.
+// Most. Every point is a plan that exists, with its exact peak; if the table is exact, every plan that no other beats is a point. It is empty if Most is below the least.
 func (t *Table) Curve() []Point {
 	limits := t.limits()
 	points := make([]Point, len(limits))
@@ -46,14 +46,20 @@ func (t *Table) Curve() []Point {
 	return curve
 }
 
-// limits are those where the table may have a new plan: the least and the greatest, and all slots between.
-func (t *Table) limits() []int64 {
+// limits are those where the table may have a new plan: the breakpoints; or the least and the greatest, and all slots between.
+func (t *Table) limits() (ms []int64) {
+	if t.steps != nil {
+		for _, s := range t.steps.whole() {
+			ms = append(ms, s.bytes+t.t.chain.Input)
+		}
+		return ms
+	}
 	least, all := t.b.of(0, t.t.n)
 	most := min(all, t.grids[0].most)
 	if most < least {
 		return nil
 	}
-	ms := []int64{least, most}
+	ms = []int64{least, most}
 	for k, g := range t.grids {
 		from := least
 		if k+1 < len(t.grids) {

@@ -13,8 +13,9 @@ type flight struct {
 type side struct {
 	t     *terms
 	b     *bounds
-	above *grid // achievable
-	below *grid // optimistic
+	steps *steps // nil where there would be too many
+	above *grid  // achievable
+	below *grid  // optimistic
 }
 
 func newFlight(s Stage) *flight {
@@ -26,6 +27,19 @@ func newFlight(s Stage) *flight {
 func newSide(c Chain) *side {
 	t := newTerms(c)
 	return &side{t: t, b: newBounds(t)}
+}
+
+// path is a plan in the room of a micro-batch, the fastest if there are steps; nil if there is none.
+func (s *side) path(r room) *path {
+	on := newSpine(s.t, s.b, r)
+	switch {
+	case !on.feasible():
+		return nil
+	case s.steps != nil:
+		advice := newSpineFronts(s.steps, on)
+		return on.path(advice, advice.fronts[0].fewest(on.most()))
+	}
+	return on.path(newSpineRows(s.above, on), on.most())
 }
 
 func (f *flight) side(b int) *side {

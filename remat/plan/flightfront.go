@@ -6,9 +6,12 @@ import (
 	"slices"
 )
 
-// exactly finds the best plans of a small stage: of every chain all plans that no other beats in the bytes before, between and after and in time, and of those the best combination. It gives
-// up, with nil, where that takes too long; for so few plans it is quick.
+// exactly finds the best plans of a small stage whose chains have steps: of every chain all plans that no other beats in the bytes before, between and after and in time, and of those the best
+// combination. It gives up, with nil, where that takes too long; for so few plans it is quick.
 func (f *flight) exactly(ctx context.Context) []*path {
+	if f.first.steps == nil || f.later.steps == nil {
+		return nil
+	}
 	later := f.front(ctx, 1)
 	if later == nil {
 		return nil
@@ -46,7 +49,7 @@ func (f *flight) exactly(ctx context.Context) []*path {
 }
 
 const (
-	mostWork   = 1 << 25 // of looking for the plans of one chain, in slots times pairs of layers, about
+	mostWork   = 1 << 22 // of looking for the plans of one chain, in breakpoints times pairs of layers, about
 	mostRooms  = 20000   // looked at for them
 	mostLabels = 2000    // of one micro-batch
 )
@@ -64,7 +67,7 @@ func (f *flight) front(ctx context.Context, b int) []*path {
 	seen := map[room]bool{}
 	var answers []answer
 	var front []*path
-	g := f.side(b).above
+	s := f.side(b)
 	work := 0
 	for len(rooms) > 0 {
 		r := rooms[len(rooms)-1]
@@ -75,14 +78,14 @@ func (f *flight) front(ctx context.Context, b int) []*path {
 		seen[r] = true
 		known := slices.IndexFunc(answers, func(a answer) bool { return a.path.fits(r) && a.contains(r) })
 		if known < 0 {
-			p := newSpine(g, r).path()
+			p := s.path(r)
 			if p == nil {
 				continue
 			}
 			known = len(answers)
 			answers = append(answers, answer{r, p})
 			front = append(front, p)
-			work += g.t.n * g.t.n * (20 + int(min(g.most, g.b.all[g.t.n])/g.unit))
+			work += s.t.n * s.t.n * (20 + len(s.steps.whole()))
 		}
 		if work > mostWork || len(seen) > mostRooms || ctx.Err() != nil {
 			return nil
@@ -127,18 +130,31 @@ func (l *label) with(p *path, limit, there int64) *label {
 	return &label{path: p, after: l, held: held, total: total, extra: l.extra + p.extra}
 }
 
-// undominatedLabels leaves out what is beaten by another.
+// undominatedLabels leaves out what is beaten by another: one that holds no more, lets those before hold no less, and takes no longer.
 func undominatedLabels(labels []*label) []*label {
 	slices.SortFunc(labels, func(a, b *label) int {
 		return cmp.Or(cmp.Compare(a.held, b.held), cmp.Compare(b.total, a.total), cmp.Compare(a.extra, b.extra))
 	})
 	var kept []*label
+	var stairs []*label // of those kept the ones that hold as little as any: total descends, and extra with it
 	for _, l := range labels {
-		beaten := slices.ContainsFunc(kept, func(k *label) bool { return k.total >= l.total && k.extra <= l.extra })
-		if !beaten {
-			if kept = append(kept, l); len(kept) > mostLabels {
-				break
-			}
+		k, _ := slices.BinarySearchFunc(stairs, l, func(s, l *label) int { return cmp.Compare(l.total, s.total) })
+		if k < len(stairs) && stairs[k].total == l.total {
+			k++
+		}
+		if k > 0 && stairs[k-1].extra <= l.extra {
+			continue
+		}
+		beaten := k
+		for beaten < len(stairs) && stairs[beaten].extra >= l.extra {
+			beaten++
+		}
+		if k > 0 && stairs[k-1].total == l.total {
+			k--
+		}
+		stairs = slices.Replace(stairs, k, beaten, l)
+		if kept = append(kept, l); len(kept) > mostLabels {
+			break
 		}
 	}
 	return kept

@@ -73,11 +73,10 @@ func (l *levels) fill(ctx context.Context) error {
 func (l *levels) times(out []float64, g *grid, b, sum int, factor float64) {
 	f := l.f
 	top := f.limit - f.there(b)
-	s := newSpine(g, room{forward: 1 << 61, held: int64(sum) * l.unit, backward: top})
-	s.fill()
+	rows := newSpineRows(g, newSpine(g.t, g.b, room{forward: 1 << 61, held: int64(sum) * l.unit, backward: top}))
 	for r := range sum + 1 {
 		m := top - int64(r)*l.unit - g.t.chain.Input
-		out[r*(l.levels+1)+sum-r] = g.microseconds(s.at(0, m)) * factor
+		out[r*(l.levels+1)+sum-r] = g.microseconds(rows.time(0, m)) * factor
 	}
 }
 

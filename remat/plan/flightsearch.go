@@ -8,11 +8,20 @@ import (
 // solve finds plans under a limit that asks for recomputation.
 func (f *flight) solve(ctx context.Context, o Options) (StagePlan, error) {
 	for _, s := range []*side{f.first, f.later} {
+		var err error
+		if s.steps, err = newSteps(ctx, s.t, s.b, o.Steps); err != nil {
+			return StagePlan{}, err
+		}
+	}
+	if best := f.exactly(ctx); best != nil {
+		return f.result(best, extra(best)), nil
+	}
+	reach, first, later := f.reach()
+	for _, s := range []*side{f.first, f.later} {
 		if err := s.grids(ctx, f.limit, o); err != nil {
 			return StagePlan{}, err
 		}
 	}
-	reach, first, later := f.reach()
 	var best []*path
 	for _, caps := range [][]int64{
 		f.uniform(first, later),
@@ -40,7 +49,6 @@ func (f *flight) solve(ctx context.Context, o Options) (StagePlan, error) {
 		// The forwards' own moments do not fit where everything may be held.
 		total = levels.sum(caps) - 1 - total/16
 	}
-	best = f.better(best, f.exactly(ctx))
 	if err := ctx.Err(); err != nil {
 		return StagePlan{}, err
 	}
@@ -116,7 +124,7 @@ func (f *flight) need(first, later, most int64) int64 {
 			} else {
 				r.forward -= first + int64(b-1)*later
 			}
-			return newSpine(s.above, r).feasible()
+			return newSpine(s.t, s.b, r).feasible()
 		}
 		if fits(need) {
 			continue
@@ -153,7 +161,7 @@ func (f *flight) realise(caps []int64) []*path {
 		if b < f.k-1 && b > 0 && paths[b+1].extra == 0 && paths[b+1].fits(r) {
 			paths[b] = paths[b+1]
 		} else {
-			paths[b] = newSpine(f.side(b).above, r).path()
+			paths[b] = f.side(b).path(r)
 		}
 		if paths[b] == nil {
 			return nil
@@ -180,7 +188,7 @@ func (f *flight) improve(paths []*path) {
 	for range improvements {
 		before := extra(paths)
 		for b := range paths {
-			p := newSpine(f.side(b).above, f.rooms(paths, b)).path()
+			p := f.side(b).path(f.rooms(paths, b))
 			if p != nil && p.better(paths[b]) {
 				paths[b] = p
 			}

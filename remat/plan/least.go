@@ -17,9 +17,9 @@ func Least(c Chain) (p Plan, peakOp int, err error) {
 // hasty is an adviser that looks no farther than the next sweep.
 type hasty struct{ t *terms }
 
-func (h hasty) at(i, l int, m int64) float32 { return 0 }
+func (h hasty) at(i, l int, m int64) float64 { return 0 }
 
-func (h hasty) nograd(i, j int) float32 { return float32(j - i) }
+func (h hasty) nograd(i, j int) float64 { return float64(j - i) }
 
 // Greatest is the peak of the plan that recomputes nothing, in bytes: the limit from which on there is nothing to win. The error is a [*ChainError].
 func Greatest(c Chain) (int64, error) {

@@ -17,7 +17,7 @@ import (
 
 var chainCount = flag.Int("chains", 200_000, "random chains whose plans TestPlansKeepTheirLimits checks")
 
-// TestPlansKeepTheirLimits solves chains of all kinds, with few slots and many, at one limit each, and replays the plans.
+// TestPlansKeepTheirLimits solves chains of all kinds, exactly and with few slots and many, at one limit each, and replays the plans.
 func TestPlansKeepTheirLimits(t *testing.T) {
 	count := *chainCount
 	if testing.Short() || racing {
@@ -37,7 +37,7 @@ func TestPlansKeepTheirLimits(t *testing.T) {
 					layers: 1 + r.IntN(9), bytes: []int64{2, 10, 100, 1e4, 1e9, 1 << 50}[r.IntN(6)], carries: r.IntN(8), zeros: []float64{0, 0.1, 0.5}[r.IntN(3)],
 					weights: r.IntN(2) == 0, zeroTimes: r.IntN(2) == 0, gradientLikeOutputs: r.IntN(3) == 0,
 				}
-				checkOne(t, d.chain(r), Options{Slots: []int{1, 2, 10, 50, 500}[r.IntN(5)], Gap: []float64{-1, 0, 0.1}[r.IntN(3)], MaxTable: 1 << 20}, r)
+				checkOne(t, d.chain(r), Options{Steps: []int64{0, 100, -1, -1}[r.IntN(4)], Slots: []int{1, 2, 10, 50, 500}[r.IntN(5)], Gap: []float64{-1, 0, 0.1}[r.IntN(3)], MaxTable: 1 << 20}, r)
 			}
 		})
 	}
@@ -118,7 +118,7 @@ func TestSolveAgreesWithTheRecurrence(t *testing.T) {
 			t.Fatal(err)
 		}
 		limit := rapid.Int64Range(max(least.Peak, 1), max(greatest, 1)).Draw(t, "limit")
-		p, err := Solve(context.Background(), c, limit, Options{Gap: 1e-12, Slots: rapid.SampledFrom([]int{3, 20, 500}).Draw(t, "slots")})
+		p, err := Solve(context.Background(), c, limit, Options{Gap: 1e-12, Steps: rapid.SampledFrom([]int64{0, -1}).Draw(t, "steps"), Slots: rapid.SampledFrom([]int{3, 20, 500}).Draw(t, "slots")})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,12 +27,12 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (P
 		if err := advice.fill(ctx); err != nil {
 			return Plan{}, err
 		}
-		s.take(advice)
+		s.take(hopeful{advice})
 		g := s.grid(optimistic, unit, last)
 		if err := g.fill(ctx); err != nil {
 			return Plan{}, err
 		}
-		s.take(g)
+		s.take(hopeful{g})
 		s.take(halfway{advice, g})
 		// Where g leaves out what is no better than the best plan, that plan is the bound.
 		s.bound = max(s.bound, min(s.best.extra, g.microseconds(g.at(0, t.n, s.m))*(1-g.slack())))

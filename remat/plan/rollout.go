@@ -1,9 +1,11 @@
 package plan
 
-// adviser estimates what (i, l, m) costs, in one unit for all intervals. A grid is one.
+import "math"
+
+// adviser estimates what (i, l, m) costs, in one unit for all intervals. [steps] know it.
 type adviser interface {
-	at(i, l int, m int64) float32
-	nograd(i, j int) float32
+	at(i, l int, m int64) float64
+	nograd(i, j int) float64
 }
 
 // write adds to p a plan of (i, l, m), m >= least(i, l), that chooses at every interval what the adviser finds cheapest for the bytes that are really left there, and that exact bounds say
@@ -30,8 +32,8 @@ func (p *path) write(b *bounds, advice adviser, i, l int, m int64) {
 
 // choose is the j up to which x(i) is kept, or i if its layer is run with gradients at once. Of what costs the same it prefers the latter, and then the fewest forwards.
 func choose(t *terms, b *bounds, advice adviser, i, l int, m int64) int {
-	best, cheapest := -1, infinite
-	consider := func(j int, cost float32) {
+	best, cheapest := -1, math.Inf(1)
+	consider := func(j int, cost float64) {
 		if best < 0 || cost < cheapest {
 			best, cheapest = j, cost
 		}
@@ -57,13 +59,15 @@ func choose(t *terms, b *bounds, advice adviser, i, l int, m int64) int {
 // hopeful is the advice of an achievable grid where it has a time, and beyond that a guess: where what is left is enough but falls below the first slot that has one, that slot's, and a bit.
 type hopeful struct{ *grid }
 
-func (h hopeful) at(i, l int, m int64) float32 {
+func (h hopeful) at(i, l int, m int64) float64 {
 	v := h.grid.at(i, l, m)
 	if least, _ := h.b.of(i, l); v < infinite || m < least {
-		return v
+		return float64(v)
 	}
-	return h.rows[i*h.b.w+l].guess(h.grid.nograd(i, l))
+	return float64(h.rows[i*h.b.w+l].guess(h.grid.nograd(i, l)))
 }
+
+func (h hopeful) nograd(i, j int) float64 { return float64(h.grid.nograd(i, j)) }
 
 // guess is what m bytes too few for the first time in r may cost, if all layers without gradients cost once.
 func (r *row) guess(once float32) float32 {
@@ -81,12 +85,12 @@ func (r *row) guess(once float32) float32 {
 // halfway is the advice of two grids, the one achievable and the other optimistic: the middle, or if the first has nothing a bit more than the second.
 type halfway struct{ above, below *grid }
 
-func (b halfway) at(i, l int, m int64) float32 {
-	above, below := b.above.at(i, l, m), b.below.at(i, l, m)
-	if above == infinite {
+func (b halfway) at(i, l int, m int64) float64 {
+	above, below := float64(b.above.at(i, l, m)), float64(b.below.at(i, l, m))
+	if math.IsInf(above, 1) {
 		return 1.2 * below
 	}
 	return (above + below) / 2
 }
 
-func (b halfway) nograd(i, j int) float32 { return b.above.nograd(i, j) }
+func (b halfway) nograd(i, j int) float64 { return float64(b.above.nograd(i, j)) }

@@ -116,7 +116,7 @@ func TestSolveStageFindsTheBestOfAll(t *testing.T) {
 			if peak > s.Limit || peak != got.Peak || time != got.Time {
 				t.Fatalf("limit %d of %+v: peak %d, time %v; the plan says %d, %v", s.Limit, s, peak, time, got.Peak, got.Time)
 			}
-			if got.LowerBound > best*(1+1e-12) {
+			if got.LowerBound != best {
 				t.Fatalf("limit %d of %+v: bound %v; the best is %v", s.Limit, s, got.LowerBound, best)
 			}
 			if time != best {
@@ -144,7 +144,8 @@ func TestSolveStageBeatsPolicies(t *testing.T) {
 			least, most = min(least, peak), max(most, peak)
 		}
 		s.Limit = max(1, rapid.SampledFrom([]int64{least, most, least + (most-least)/2, least + (most-least)/10, least - least/5}).Draw(t, "limit"))
-		got, err := SolveStage(context.Background(), s, Options{})
+		o := Options{Steps: rapid.SampledFrom([]int64{0, -1}).Draw(t, "steps")}
+		got, err := SolveStage(context.Background(), s, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,7 +155,7 @@ func TestSolveStageBeatsPolicies(t *testing.T) {
 			}
 			again := s
 			again.Limit = got.Peak
-			if second, err := SolveStage(context.Background(), again, Options{}); err != nil || !second.Feasible {
+			if second, err := SolveStage(context.Background(), again, o); err != nil || !second.Feasible {
 				t.Fatalf("limit %d of %+v: not feasible, though said to be the least: %v", again.Limit, s, err)
 			}
 			return
@@ -178,7 +179,7 @@ func TestSolveStageBeatsPolicies(t *testing.T) {
 			}
 		}
 		if s.MicroBatches == 1 {
-			p, err := Solve(context.Background(), s.First, s.Limit, Options{})
+			p, err := Solve(context.Background(), s.First, s.Limit, o)
 			if err != nil || p.Time != got.Time || p.Peak != got.Peak {
 				t.Fatalf("limit %d of %+v: one micro-batch takes %v, a chain alone %v, %v", s.Limit, s, got.Time, p.Time, err)
 			}

@@ -3,21 +3,23 @@ package plan
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 )
 
-// Table answers for every interval of a chain's layers and every limit up to one: what recomputation costs, and a plan. Its times are those of plans that exist, and as good as
-// [Options].Slots permits. Methods may be called concurrently.
+// Table answers for every interval of a chain's layers and every limit up to one: what recomputation costs, and a plan. Its times are those of plans that exist: the best plans if the table is exact,
+// and else as good as [Options].Slots permits. Methods may be called concurrently.
 type Table struct {
-	t *terms
-	b *bounds
+	t     *terms
+	b     *bounds
+	steps *steps // nil if the table is not exact
 	// grids are achievable, each for a quarter of the bytes of the one before, so that small limits, and small intervals, are not left with a few slots. All but the first have half the slots, which still
 	// are twice as fine.
 	grids []*grid
 }
 
-// NewTable makes the table of a chain for limits up to most bytes, or all if most is 0 or above the peak of a plan that recomputes nothing. Of the options, Slots counts. The error is a
-// [*ChainError], or ctx.Err() when ctx ends first.
+// NewTable makes the table of a chain for limits up to most bytes, or all if most is 0 or above the peak of a plan that recomputes nothing. Of the options, Steps and Slots count. A table that Steps
+// suffice for is exact, and for all limits. The error is a [*ChainError], or ctx.Err() when ctx ends first.
 func NewTable(ctx context.Context, c Chain, most int64, o Options) (*Table, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -41,6 +43,10 @@ func newTable(ctx context.Context, t *terms, b *bounds, most int64, o Options) (
 		m = max(slices.Max(b.all), 1) // of all intervals: with the gradient of its end there, one can need more than the whole chain does
 	}
 	table := &Table{t: t, b: b}
+	var err error
+	if table.steps, err = newSteps(ctx, t, b, o.Steps); err != nil || table.steps != nil {
+		return table, err
+	}
 	slots := o.Slots
 	for ; ; m, slots = m/4, max(o.Slots/2, 1) {
 		g := newGrid(t, b, m, t.unitFor(m, slots), achievable)
@@ -63,11 +69,25 @@ func (t *Table) grid(m int64) *grid {
 	return t.grids[k]
 }
 
+// Exact says that no plan is faster than what the table says.
+func (t *Table) Exact() bool { return t.steps != nil }
+
 // Most is the greatest limit that the table is for, in bytes; what it says of greater ones is possible, but not good.
-func (t *Table) Most() int64 { return t.grids[0].most + t.t.chain.Input }
+func (t *Table) Most() int64 { return t.most() + t.t.chain.Input }
+
+// most is the greatest m.
+func (t *Table) most() int64 {
+	if t.steps != nil {
+		return slices.Max(t.b.all)
+	}
+	return t.grids[0].most
+}
 
 // Bytes is the size of the table.
 func (t *Table) Bytes() (sum int64) {
+	if t.steps != nil {
+		return t.steps.size()
+	}
 	for _, g := range t.grids {
 		sum += g.size()
 	}
@@ -84,6 +104,9 @@ func (t *Table) Cost(first, last int, bytes int64) (extra float64, ok bool) {
 	if least, _ := t.b.of(first, last); bytes < least {
 		return 0, false
 	}
+	if t.steps != nil {
+		return t.steps.microseconds(int64(t.steps.at(first, last, bytes))), true
+	}
 	g := t.grid(bytes)
 	if v := g.at(first, last, bytes); v < infinite {
 		return g.microseconds(v), true
@@ -93,7 +116,7 @@ func (t *Table) Cost(first, last int, bytes int64) (extra float64, ok bool) {
 	return p.extra, true
 }
 
-// Plan is what [Solve] returns, from the table alone: its LowerBound says no more than that everything must be run once.
+// Plan is what [Solve] returns, from the table alone: if that is not exact, its LowerBound says no more than that everything must be run once.
 func (t *Table) Plan(limit int64) Plan {
 	m := limit - t.t.chain.Input
 	least, all := t.b.of(0, t.t.n)
@@ -103,11 +126,18 @@ func (t *Table) Plan(limit int64) Plan {
 	case m < least:
 		return Plan{Limit: limit, Peak: t.t.chain.Input + least, Chain: t.t.chain.Fingerprint()}
 	}
-	return t.path(m).plan(limit, t.t.once)
+	bound := t.t.once
+	if t.steps != nil {
+		bound = math.Inf(1)
+	}
+	return t.path(m).plan(limit, bound)
 }
 
 // path is a plan of the whole chain with m bytes beside x(0), least or more.
 func (t *Table) path(m int64) *path {
+	if t.steps != nil {
+		return t.steps.path(m)
+	}
 	p := newPath(t.t)
 	p.write(t.b, hopeful{t.grid(m)}, 0, t.t.n, m)
 	return p

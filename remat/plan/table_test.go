@@ -15,13 +15,15 @@ func TestTableAnswersForEveryIntervalAndLimit(t *testing.T) {
 	for _, d := range kindsOfChains {
 		for range 10 {
 			c := d.chain(r)
-			table, err := NewTable(context.Background(), c, 0, Options{Slots: 5000})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for last := range d.layers + 1 {
-				for first := range last + 1 {
-					compareInterval(t, c, table, first, last)
+			for _, o := range []Options{{}, {Steps: -1, Slots: 5000}} {
+				table, err := NewTable(context.Background(), c, 0, o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for last := range d.layers + 1 {
+					for first := range last + 1 {
+						compareInterval(t, c, table, first, last)
+					}
 				}
 			}
 		}
@@ -98,9 +100,9 @@ func weightsAfter(c Chain, i int) (sum int64) {
 func TestCurveIsOfPlansThatExist(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for _, d := range append(kindsOfChains, dice{layers: 30, bytes: 1 << 30, weights: true, carries: 20, zeros: 0.1}) {
-		for _, slots := range []int{1, 7, 500} {
+		for _, o := range []Options{{}, {Steps: -1, Slots: 1}, {Steps: -1, Slots: 7}, {Steps: -1}} {
 			c := d.chain(r)
-			table, err := NewTable(context.Background(), c, 0, Options{Slots: slots})
+			table, err := NewTable(context.Background(), c, 0, o)
 			if err != nil {
 				t.Fatal(err)
 			}
