@@ -76,6 +76,30 @@ func TestCrop(t *testing.T) {
 	}
 }
 
+// An image is mirrored after it was cropped: one that is both is the mirror image of what the crop alone, of the same seed, makes of it.
+func TestFlipComesAfterCrop(t *testing.T) {
+	set := numbered(t, 200)
+	cropped := epochOf(t, set, data.LoaderConfig{BatchSize: 50, Seed: 3, Augment: data.Augment{Crop: 1}})
+	both := epochOf(t, set, data.LoaderConfig{BatchSize: 50, Seed: 3, Augment: data.Augment{Crop: 1, Flip: true}})
+	flipped := 0
+	for i, image := range both {
+		mirrored := slices.Clone(cropped[i])
+		for row := range slices.Chunk(mirrored, 4) {
+			slices.Reverse(row)
+		}
+		switch rounded(image) {
+		case rounded(cropped[i]):
+		case rounded(mirrored):
+			flipped++
+		default:
+			t.Fatalf("image %d: cropped %s, cropped and flipped %s", i, rounded(cropped[i]), rounded(image))
+		}
+	}
+	if flipped < 60 { // 100, with a deviation of 7
+		t.Errorf("%d of 200 images are mirrored", flipped)
+	}
+}
+
 // A crop wider than the image leaves black, and nothing is read outside the image.
 func TestCropWiderThanTheImage(t *testing.T) {
 	for _, image := range epochOf(t, numbered(t, 200), data.LoaderConfig{BatchSize: 7, Augment: data.Augment{Crop: 9, Flip: true}}) {
