@@ -4,8 +4,9 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
+
+	"penstock/internal/disk"
 )
 
 // CIFAR-10's binary version (https://www.cs.toronto.edu/~kriz/cifar.html) is files of records: a byte for the label and
@@ -54,38 +55,46 @@ func DecodeCIFAR10(r io.Reader, records int) (images, labels Array, err error) {
 	return images, labels, nil
 }
 
-// openCIFAR10 reads the set from files of so many records each.
-func openCIFAR10(directory string, o Options, records int) (train, test Dataset, err error) {
+// cifarFiles lists the five files to train with, and the one to test with.
+func cifarFiles(directory string) ([]string, error) {
 	if directory == "" {
-		return nil, nil, fmt.Errorf("data: cifar10 has no usual place: name the directory of its files with --data-dir; they are in %s",
+		return nil, fmt.Errorf("data: cifar10 has no usual place: name the directory of its files with --data-dir; they are in %s",
 			cifarFetch)
 	}
-	batches := make([]string, 5)
-	for i := range batches {
-		batches[i] = fmt.Sprintf("data_batch_%d.bin", i+1)
+	var paths []string
+	for _, name := range []string{"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"} {
+		// The archive unpacks into a directory of its own.
+		path, err := locate([]string{directory, filepath.Join(directory, "cifar-10-batches-bin")}, name)
+		if err != nil {
+			return nil, fmt.Errorf("data: cifar10: %w: unpack %s there, or name its directory with --data-dir", err, cifarFetch)
+		}
+		paths = append(paths, path)
 	}
-	train, err = cifarPart(directory, batches, o, records)
+	return paths, nil
+}
+
+// openCIFAR10 reads the set from files of so many records each.
+func openCIFAR10(directory string, o Options, records int) (train, test Dataset, err error) {
+	paths, err := cifarFiles(directory)
 	if err != nil {
 		return nil, nil, err
 	}
-	test, err = cifarPart(directory, []string{"test_batch.bin"}, o, records)
-	if err != nil {
+	last := len(paths) - 1
+	if train, err = cifarPart(paths[:last], o, records); err != nil {
+		return nil, nil, err
+	}
+	if test, err = cifarPart(paths[last:], o, records); err != nil {
 		return nil, nil, err
 	}
 	return train, test, nil
 }
 
 // cifarPart joins files into a set.
-func cifarPart(directory string, names []string, o Options, records int) (*Images, error) {
+func cifarPart(paths []string, o Options, records int) (*Images, error) {
 	var images, labels Array
-	images.Reset(len(names)*records, Spec{Uint8, []int64{3, 32, 32}})
-	labels.Reset(len(names)*records, Spec{Kind: Uint8})
-	for i, name := range names {
-		// The archive unpacks into a directory of its own.
-		path, err := locate([]string{directory, filepath.Join(directory, "cifar-10-batches-bin")}, name)
-		if err != nil {
-			return nil, fmt.Errorf("data: cifar10: %w: unpack %s there, or name its directory with --data-dir", err, cifarFetch)
-		}
+	images.Reset(len(paths)*records, Spec{Uint8, []int64{3, 32, 32}})
+	labels.Reset(len(paths)*records, Spec{Kind: Uint8})
+	for i, path := range paths {
 		pixels, classes, err := decodeCIFARFile(path, records)
 		if err != nil {
 			return nil, fmt.Errorf("data: cifar10: %s: %w: get it again from %s", path, err, cifarFetch)
@@ -98,7 +107,7 @@ func cifarPart(directory string, names []string, o Options, records int) (*Image
 }
 
 func decodeCIFARFile(path string, records int) (images, labels Array, err error) {
-	file, err := os.Open(path)
+	file, err := disk.Open(path)
 	if err != nil {
 		return Array{}, Array{}, err
 	}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"penstock/internal/disk"
 )
 
 // mnistLike is a data set in MNIST's four files of 28 x 28 grey images in ten classes.
@@ -34,13 +36,40 @@ var (
 	}
 )
 
-func (m mnistLike) open(directory string, o Options) (train, test Dataset, err error) {
+// place is the directory to read, the usual one for "".
+func (m mnistLike) place(directory string) (string, error) {
 	if directory == "" {
 		directory = m.directory
 	}
 	if directory == "" {
-		return nil, nil, fmt.Errorf("data: %s has no usual place: name the directory of its files with --data-dir; they are at %s",
+		return "", fmt.Errorf("data: %s has no usual place: name the directory of its files with --data-dir; they are at %s",
 			m.name, m.fetch)
+	}
+	return directory, nil
+}
+
+// files lists the images and labels of both parts.
+func (m mnistLike) files(directory string) ([]string, error) {
+	directory, err := m.place(directory)
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, part := range []string{"train", "t10k"} {
+		for _, kind := range []string{"-images-idx3-ubyte", "-labels-idx1-ubyte"} {
+			path, err := m.locate(directory, part+kind)
+			if err != nil {
+				return nil, err
+			}
+			paths = append(paths, path)
+		}
+	}
+	return paths, nil
+}
+
+func (m mnistLike) open(directory string, o Options) (train, test Dataset, err error) {
+	if directory, err = m.place(directory); err != nil {
+		return nil, nil, err
 	}
 	train, err = m.part(directory, "train", o)
 	if err != nil {
@@ -77,10 +106,19 @@ func (m mnistLike) part(directory, part string, o Options) (*Images, error) {
 	return set, nil
 }
 
-func (m mnistLike) file(directory, name string, dimensions int) (Array, error) {
+// locate returns the path of a file, plain or with .gz.
+func (m mnistLike) locate(directory, name string) (string, error) {
 	path, err := locate([]string{directory}, name, name+".gz")
 	if err != nil {
-		return Array{}, fmt.Errorf("data: %s: %w: get it from %s, or name its directory with --data-dir", m.name, err, m.fetch)
+		return "", fmt.Errorf("data: %s: %w: get it from %s, or name its directory with --data-dir", m.name, err, m.fetch)
+	}
+	return path, nil
+}
+
+func (m mnistLike) file(directory, name string, dimensions int) (Array, error) {
+	path, err := m.locate(directory, name)
+	if err != nil {
+		return Array{}, err
 	}
 	array, err := decodeFile(path)
 	if err != nil {
@@ -94,7 +132,7 @@ func (m mnistLike) file(directory, name string, dimensions int) (Array, error) {
 }
 
 func decodeFile(path string) (Array, error) {
-	file, err := os.Open(path)
+	file, err := disk.Open(path)
 	if err != nil {
 		return Array{}, err
 	}

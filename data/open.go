@@ -34,17 +34,22 @@ func (o Options) normalisation(mean, std []float32) ([]float32, []float32) {
 	return mean, std
 }
 
-// sets are the data sets that Open knows.
-var sets = map[string]func(directory string, o Options) (train, test Dataset, err error){
-	"mnist":         mnist.open,
-	"fashion-mnist": fashionMNIST.open,
-	"cifar10": func(directory string, o Options) (train, test Dataset, err error) {
+// set is a data set that Open knows.
+type set struct {
+	files func(directory string) ([]string, error) // those that open reads
+	open  func(directory string, o Options) (train, test Dataset, err error)
+}
+
+var sets = map[string]set{
+	"mnist":         {mnist.files, mnist.open},
+	"fashion-mnist": {fashionMNIST.files, fashionMNIST.open},
+	"cifar10": {cifarFiles, func(directory string, o Options) (train, test Dataset, err error) {
 		return openCIFAR10(directory, o, cifarRecords)
-	},
-	"text": openText,
-	"synthetic": func(_ string, o Options) (train, test Dataset, err error) {
+	}},
+	"text": {textFiles, openText},
+	"synthetic": {func(string) ([]string, error) { return nil, nil }, func(_ string, o Options) (train, test Dataset, err error) {
 		return o.Synthetic.Open()
-	},
+	}},
 }
 
 // Names returns the names that Open knows, sorted.
@@ -59,12 +64,29 @@ func Names() []string { return slices.Sorted(maps.Keys(sets)) }
 //	text           a file, or a directory whose .txt files are taken in the order of their names
 //	synthetic      no file: directory is ignored
 //
-// Nothing is downloaded. The whole set is read and checked before Open returns; an error names the file, what was found,
+// Nothing is downloaded. Only regular files are read, and of text at most MaxText bytes. The whole set is read and checked before Open returns; an error names the file, what was found,
 // what was expected and where to get it, and is fs.ErrNotExist if a file is missing.
 func Open(name, directory string, o Options) (train, test Dataset, err error) {
-	open, ok := sets[name]
-	if !ok {
-		return nil, nil, fmt.Errorf("data: unknown data set %q, expected one of %s", name, strings.Join(Names(), ", "))
+	s, err := find(name)
+	if err != nil {
+		return nil, nil, err
 	}
-	return open(directory, o)
+	return s.open(directory, o)
+}
+
+// Files lists the files that Open reads, so that none of them is written to. It returns an error if one is missing.
+func Files(name, directory string) ([]string, error) {
+	s, err := find(name)
+	if err != nil {
+		return nil, err
+	}
+	return s.files(directory)
+}
+
+func find(name string) (set, error) {
+	s, ok := sets[name]
+	if !ok {
+		return set{}, fmt.Errorf("data: unknown data set %q, expected one of %s", name, strings.Join(Names(), ", "))
+	}
+	return s, nil
 }

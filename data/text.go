@@ -8,7 +8,12 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+
+	"penstock/internal/disk"
 )
+
+// MaxText is the most bytes of text that Open reads, of all files together: they are held in memory.
+const MaxText = 4 << 30
 
 // What Open takes for Options that are zero.
 const (
@@ -73,12 +78,13 @@ func openText(path string, o Options) (train, test Dataset, err error) {
 	if !(holdout > 0 && holdout < 1) {
 		return nil, nil, fmt.Errorf("data: text: holdout of %v, expected a share between 0 and 1", o.Holdout)
 	}
-	if path == "" {
-		return nil, nil, errors.New("data: text has no usual place: name a file, or a directory of .txt files, with --data-dir")
-	}
-	content, err := readText(path)
+	paths, err := textFiles(path)
 	if err != nil {
-		return nil, nil, fmt.Errorf("data: text: %w", err)
+		return nil, nil, err
+	}
+	content, err := readText(paths)
+	if err != nil {
+		return nil, nil, err
 	}
 	whole, err := NewText(content, window)
 	if err != nil {
@@ -95,35 +101,50 @@ func openText(path string, o Options) (train, test Dataset, err error) {
 	return &training, &testing, nil
 }
 
-// readText reads a file, or the .txt files of a directory one after the other in the order of their names.
-func readText(path string) ([]byte, error) {
+// textFiles lists a file, or the .txt files of a directory in the order of their names.
+func textFiles(path string) ([]string, error) {
+	if path == "" {
+		return nil, errors.New("data: text has no usual place: name a file, or a directory of .txt files, with --data-dir")
+	}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: name a file, or a directory of .txt files, with --data-dir", err)
+		return nil, fmt.Errorf("data: text: %w: name a file, or a directory of .txt files, with --data-dir", err)
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("data: text: %w", err)
 	}
 	if !info.IsDir() {
-		return os.ReadFile(path)
+		return []string{path}, nil
 	}
 	entries, err := os.ReadDir(path) // sorted
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("data: text: %w", err)
 	}
-	var texts [][]byte
+	var paths []string
 	for _, entry := range entries {
-		if entry.IsDir() || filepath.Ext(entry.Name()) != ".txt" {
-			continue
+		if !entry.IsDir() && filepath.Ext(entry.Name()) == ".txt" {
+			paths = append(paths, filepath.Join(path, entry.Name()))
 		}
-		text, err := os.ReadFile(filepath.Join(path, entry.Name()))
-		if err != nil {
-			return nil, err
-		}
-		texts = append(texts, text)
 	}
-	if len(texts) == 0 {
-		return nil, fmt.Errorf("no .txt file in %s: name a file, or a directory of .txt files, with --data-dir", path)
+	if len(paths) == 0 {
+		return nil, fmt.Errorf("data: text: no .txt file in %s: name a file, or a directory of .txt files, with --data-dir", path)
+	}
+	return paths, nil
+}
+
+// readText reads files one after the other.
+func readText(paths []string) ([]byte, error) {
+	var texts [][]byte
+	left := int64(MaxText)
+	for _, path := range paths {
+		text, err := disk.Read(path, left)
+		if err != nil {
+			return nil, fmt.Errorf("data: text: %w", err)
+		}
+		texts, left = append(texts, text), left-int64(len(text))
+	}
+	if len(texts) == 1 {
+		return texts[0], nil
 	}
 	return bytes.Join(texts, nil), nil
 }

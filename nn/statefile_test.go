@@ -2,10 +2,14 @@ package nn_test
 
 import (
 	"bytes"
+	"errors"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
+	"penstock/internal/disk"
 	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/safetensors"
@@ -81,5 +85,19 @@ func TestLoadRefusesAnotherModel(t *testing.T) {
 	}
 	if err := nn.Load(c, path+"x", other); err == nil || !strings.Contains(err.Error(), "nn: loading a model") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A named pipe or a device in place of the file is refused, not waited for or read without end.
+func TestLoadTakesRegularFilesAlone(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, "/dev/zero", os.TempDir()} {
+		if err := nn.Load(c, path, savable()); !errors.Is(err, disk.ErrNotRegular) {
+			t.Errorf("%s: error %v", path, err)
+		}
 	}
 }

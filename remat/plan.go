@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"io"
 	"time"
 
+	"penstock/internal/disk"
 	"penstock/profile"
 	"penstock/remat/plan"
 )
@@ -135,16 +135,7 @@ func (m *Module) SavePlan(path string) error {
 	if err != nil {
 		return fmt.Errorf("remat: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("remat: saving a plan: %w", err)
-	}
-	defer os.Remove(f.Name()) // if it is still there
-	_, err = f.Write(data)
-	if err := errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
-		return fmt.Errorf("remat: saving a plan: %w", err)
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
+	if err := disk.Write(path, func(w io.Writer) error { _, err := w.Write(data); return err }); err != nil {
 		return fmt.Errorf("remat: saving a plan: %w", err)
 	}
 	return nil
@@ -152,7 +143,7 @@ func (m *Module) SavePlan(path string) error {
 
 // LoadPlan is SetPlan of a file. A plan that does not say what it was made for is refused, as one for something else is.
 func (m *Module) LoadPlan(path string) error {
-	data, err := os.ReadFile(path)
+	data, err := disk.Read(path, disk.MaxJSON)
 	if err != nil {
 		return fmt.Errorf("remat: loading a plan: %w", err)
 	}

@@ -6,8 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
+	"penstock/internal/disk"
 	"penstock/nn"
 	"penstock/remat"
 	"penstock/remat/plan"
@@ -80,6 +82,15 @@ func TestPlanFiles(t *testing.T) {
 		}
 		if err := other.m.LoadPlan(path); err == nil {
 			t.Errorf("%s: loaded", name)
+		}
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, "/dev/zero"} {
+		if err := other.m.LoadPlan(path); !errors.Is(err, disk.ErrNotRegular) {
+			t.Errorf("%s: error %v", path, err)
 		}
 	}
 	if err := other.m.SetPlan(plan.Plan{Ops: plan.None(2)}); err == nil {

@@ -10,6 +10,8 @@ import (
 	"os"
 	"slices"
 	"sort"
+
+	"penstock/internal/disk"
 )
 
 // File is an open file: an index in memory and tensors read when asked for. Its methods may be called concurrently.
@@ -22,10 +24,10 @@ type File struct {
 	metadata map[string]string
 }
 
-// Open reads the header of the file at path and checks that the tensors it names fill the file exactly. The caller
-// closes the File.
+// Open reads the header of the regular file at path and checks that the tensors it names fill the file exactly. The
+// caller closes the File.
 func Open(path string) (*File, error) {
-	source, err := os.Open(path)
+	source, err := disk.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %w", err)
 	}
@@ -42,9 +44,6 @@ func open(source *os.File) (*File, error) {
 	info, err := source.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("safetensors: %s is not a regular file", source.Name())
 	}
 	return NewFile(source, info.Size())
 }

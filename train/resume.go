@@ -56,6 +56,15 @@ func (s Store) Latest() (*Checkpoint, error) {
 	return c, nil
 }
 
+// Files lists the checkpoint's files, so that none of them is written to.
+func (c *Checkpoint) Files() []string {
+	var paths []string
+	for _, name := range []string{modelFile, optimizerFile, stateFile} {
+		paths = append(paths, filepath.Join(c.Path, name))
+	}
+	return paths
+}
+
 // Threads is the recipe's number of threads when the checkpoint was saved, or 0 if it was not written down.
 func (c *Checkpoint) Threads() int {
 	var saved struct{ Threads int }

@@ -91,8 +91,8 @@ func (s Store) Steps() ([]int64, error) {
 	return steps, nil
 }
 
-// clean removes what a run that died has left half written or half removed, and all checkpoints but the newest.
-func (s Store) clean() error {
+// removeLeftovers removes what a run that died has left half written or half removed.
+func (s Store) removeLeftovers() error {
 	leftovers, err := filepath.Glob(filepath.Join(globQuoted(s.Dir), temporaryPrefix+"*"+temporarySuffix))
 	if err != nil {
 		return err
@@ -101,6 +101,14 @@ func (s Store) clean() error {
 		if err := os.RemoveAll(path); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// clean removes leftovers, and all checkpoints but the newest.
+func (s Store) clean() error {
+	if err := s.removeLeftovers(); err != nil {
+		return err
 	}
 	keep := s.Keep
 	if keep <= 0 {

@@ -1,0 +1,120 @@
+package disk
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+)
+
+// Write writes the file at path as a whole or not at all: whoever opens path, after a failure or a loss of power too, finds either the new file complete or what was there before. It writes a
+// temporary file in the same directory, forces it to disk, renames it to path, and forces the directory to disk. After an error the temporary file is removed; a crash may leave it, as path
+// followed by a number and ".tmp". The directory must exist, and the file's mode follows the umask.
+//
+// A character device, such as /dev/null, is written to as it is. Anything else that is no regular file is refused.
+func Write(path string, content func(io.Writer) error) error {
+	device, err := writable(path)
+	if err != nil {
+		return err
+	}
+	if device {
+		return writeDevice(path, content)
+	}
+	temporary, err := createBeside(path)
+	if err != nil {
+		return err
+	}
+	if err := fillAndRename(temporary, path, content); err != nil {
+		return errors.Join(err, os.Remove(temporary.Name()))
+	}
+	if err := syncDirectory(filepath.Dir(path)); err != nil {
+		return fmt.Errorf("it is written but may not survive a loss of power: %w", err)
+	}
+	return nil
+}
+
+// Probe finds out whether Write can write a file at path, before there is anything to write.
+func Probe(path string) error {
+	if device, err := writable(path); device || err != nil {
+		return err
+	}
+	f, err := createBeside(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// writable returns an error unless there is a regular file at path, or a character device, or nothing.
+func writable(path string) (device bool, err error) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, err
+	case info.Mode()&fs.ModeCharDevice != 0:
+		return true, nil
+	}
+	return false, regular(path, info)
+}
+
+func writeDevice(path string, content func(io.Writer) error) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	err = buffered(f, content)
+	return errors.Join(err, f.Close())
+}
+
+// createBeside creates a new file next to path. os.CreateTemp would do but for the mode: it makes files that only their owner can read.
+func createBeside(path string) (*os.File, error) {
+	for {
+		file, err := os.OpenFile(fmt.Sprintf("%s.%d.tmp", path, rand.Uint64()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		if !errors.Is(err, fs.ErrExist) {
+			return file, err
+		}
+	}
+}
+
+// fillAndRename closes the file whatever happens.
+func fillAndRename(file *os.File, path string, content func(io.Writer) error) error {
+	err := buffered(file, content)
+	if err == nil {
+		err = file.Sync()
+	}
+	if err != nil {
+		file.Close() // the first error is the one to report
+		return err
+	}
+	if err := file.Close(); err != nil {
+		return err
+	}
+	return os.Rename(file.Name(), path)
+}
+
+// buffered writes through a buffer: many a model has thousands of tensors of a few hundred bytes.
+func buffered(file *os.File, content func(io.Writer) error) error {
+	w := bufio.NewWriterSize(file, 1<<20)
+	if err := content(w); err != nil {
+		return err
+	}
+	return w.Flush()
+}
+
+func syncDirectory(directory string) error {
+	d, err := os.Open(directory)
+	if err != nil {
+		return err
+	}
+	if err := d.Sync(); err != nil {
+		d.Close()
+		return err
+	}
+	return d.Close()
+}
