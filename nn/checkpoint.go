@@ -106,10 +106,10 @@ func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
 
 // shared lists what the running module uses of parameters that others use too, and that train.
 func (c *Ctx) shared() (out []*torch.Tensor) {
-	if c.module == nil {
+	if c.running == nil {
 		return nil
 	}
-	for _, p := range Shared(c.module) {
+	for _, p := range Shared(c.running) {
 		if t := p.Tensor(); t.RequiresGrad() && !slices.Contains(out, t) {
 			out = append(out, t)
 		}

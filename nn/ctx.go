@@ -23,8 +23,9 @@ type Ctx struct {
 	spans []Span
 	trace bool
 
-	module          *Base     // that runs
-	stashed, popped []SkipKey // by module
+	running         Module    // whose Forward was called by Run or RunNamed; nil outside of all
+	model           *Base     // whose layers were run outside of all modules; nil before the first
+	stashed, popped []SkipKey // by running
 	skips           *SkipStore
 	deferred        *Deferred
 	extras          []Extra
@@ -89,7 +90,8 @@ func LayerOf(spans []Span, sequence uint64) string {
 }
 
 // Run feeds x through layers that are children of the running module, one after the other, and lets go of each intermediate as soon as the next one exists.
-// Each layer draws random numbers from a seed of its own: (run seed, micro-batch, full name).
+// Each layer draws random numbers from a seed of its own: (run seed, micro-batch, full name). A layer that the running module has not declared with Child fails as an
+// operator does. Outside of all modules, in a loop of one's own, a layer without a parent is a model, and a Ctx runs one of those; others are run under a name, by RunNamed.
 func (c *Ctx) Run(x *torch.Tensor, layers ...Layer) *torch.Tensor {
 	xs := c.RunTuple([]*torch.Tensor{x}, layers...)
 	if len(xs) != 1 {
@@ -102,18 +104,24 @@ func (c *Ctx) Run(x *torch.Tensor, layers ...Layer) *torch.Tensor {
 func (c *Ctx) RunTuple(xs []*torch.Tensor, layers ...Layer) []*torch.Tensor {
 	mark := c.Mark()
 	for _, l := range layers {
-		xs = c.RunNamed(NamedLayer{l.node().name, l}, xs)
+		c.mustRun(l, false)
+		xs = c.run(NamedLayer{l.node().name, l}, xs)
 		c.Release(mark, xs...)
 	}
 	return xs
 }
 
-// RunNamed runs one layer under a name that is appended to the running path. It frees nothing.
+// RunNamed runs one layer under a name that is appended to the running path: a child of the running module, or a descendant; outside of all modules any layer. It frees nothing.
 func (c *Ctx) RunNamed(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
+	c.mustRun(l.Layer, true)
+	return c.run(l, xs)
+}
+
+func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	length, hash := len(c.path), c.hash
 	seed, draws := c.Draws()
-	module, stashed, popped := c.module, c.stashed, c.popped
-	c.module, c.stashed, c.popped = l.node(), nil, nil
+	running, stashed, popped := c.running, c.stashed, c.popped
+	c.running, c.stashed, c.popped = l.Layer, nil, nil
 	if length > 0 {
 		c.write(".")
 	}
@@ -135,7 +143,7 @@ func (c *Ctx) RunNamed(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	}
 	// Not deferred: when a layer panics, the path stays where it failed, for the error.
 	c.path, c.hash = c.path[:length], hash
-	c.module, c.stashed, c.popped = module, stashed, popped
+	c.running, c.stashed, c.popped = running, stashed, popped
 	c.ResumeDraws(seed, draws)
 	return ys
 }

@@ -16,7 +16,7 @@ func TestForkIsAtTheSamePlace(t *testing.T) {
 	var later func() []float32
 	var n *nn.Ctx
 	var path string
-	model := nn.NewSequential().Add("outer", nn.NewSequential().Add("inner", doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	inner := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 		fork := c.Fork(c.Ctx, nn.Fork{})
 		x = c.Keep(c.Share(x))
 		again := c.Fork(c.Ctx, nn.Fork{Recomputing: true, Spans: true})
@@ -32,7 +32,9 @@ func TestForkIsAtTheSamePlace(t *testing.T) {
 			return torch.Values[float32](ys[0])
 		}
 		return fork.RunNamed(nn.NamedLayer{Name: "drop", Layer: drop}, []*torch.Tensor{x})[0]
-	})))
+	})
+	inner.Child("drop", drop)
+	model := nn.NewSequential().Add("outer", nn.NewSequential().Add("inner", inner))
 	n = nn.NewCtx(c, nn.Config{Training: true, Seed: 7})
 	first := torch.Values[float32](model.Forward(n, c.Ones(torch.Float32, 64)))
 	if second := later(); !slices.Equal(first, second) {

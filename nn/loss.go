@@ -6,7 +6,8 @@ import (
 	"penstock/torch"
 )
 
-// Loss compares an output with a target and gives a scalar. Like a layer it must depend on nothing but its arguments.
+// Loss compares an output with a target and gives a scalar. Like a layer it must depend on nothing but its arguments. A loss that runs layers embeds Base and declares
+// them with Child; their parameters are not the model's, and the caller's to Materialise.
 type Loss interface {
 	// Forward computes the loss of a micro-batch: output [rows, ...], target [rows, ...].
 	Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor
@@ -34,6 +35,8 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 	refuse := func(message string) {
 		panic(&torch.Error{Op: "loss", Args: append(torch.Describe(outputs), torch.Describe(targets)...), Device: c.Device(), Message: message})
 	}
+	running := c.running
+	c.running = c.moduleOf(l)
 	var loss *torch.Tensor
 	if t, ok := l.(TupleLoss); ok {
 		loss = t.ForwardTuple(c, outputs, targets)
@@ -43,10 +46,26 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 		}
 		loss = l.Forward(c, outputs[0], targets[0])
 	}
+	c.running = running
 	if loss == nil || loss.Freed() || len(loss.Shape()) != 0 {
 		refuse(fmt.Sprintf("a loss must be a number, a tensor without dimensions; it is %v", loss))
 	}
 	return loss
+}
+
+// moduleOf is what runs while a loss is computed: the loss itself where it embeds Base, and a module without children where it does not.
+func (c *Ctx) moduleOf(l Loss) Module {
+	inner := any(l)
+	if t, ok := l.(tupleLoss); ok {
+		inner = t.TupleLoss
+	}
+	if m, ok := inner.(Module); ok {
+		return m
+	}
+	if _, ok := c.running.(*lossLayer); ok {
+		return c.running
+	}
+	return &lossLayer{loss: l}
 }
 
 // LossLayer is a loss, with the targets of a micro-batch, as the layer "loss" behind a model: it turns what the model gives into the loss.

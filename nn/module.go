@@ -1,10 +1,6 @@
 package nn
 
-import (
-	"fmt"
-
-	"penstock/torch"
-)
+import "penstock/torch"
 
 // Module is anything that owns parameters, buffers and other modules. A type becomes one by embedding Base.
 type Module interface {
@@ -23,7 +19,7 @@ type Layer interface {
 // Base is embedded by every module. Its zero value is ready.
 type Base struct {
 	name     string // in the parent
-	owned    bool   // has a parent
+	parent   *Base  // nil of a model, which has none
 	params   []named
 	children []child
 	stashes  []SkipKey
@@ -33,11 +29,6 @@ type Base struct {
 type named struct {
 	name string
 	p    *Param
-}
-
-type child struct {
-	name string
-	m    Module
 }
 
 func (b *Base) node() *Base { return b }
@@ -61,30 +52,6 @@ func (b *Base) declare(name string, p *Param) *Param {
 	b.mustBeFree(name)
 	b.params = append(b.params, named{name, p})
 	return p
-}
-
-// Child declares a module inside this one. A module has one parent.
-func (b *Base) Child(name string, m Module) {
-	b.mustBeFree(name)
-	n := m.node()
-	if n.owned {
-		panic(fmt.Sprintf("nn: module %q is already part of another module; make a second one and Share its parameters", n.name))
-	}
-	n.name, n.owned = name, true
-	b.children = append(b.children, child{name, m})
-}
-
-func (b *Base) mustBeFree(name string) {
-	for _, p := range b.params {
-		if p.name == name {
-			panic(fmt.Sprintf("nn: %q is declared twice in one module", name))
-		}
-	}
-	for _, c := range b.children {
-		if c.name == name {
-			panic(fmt.Sprintf("nn: %q is declared twice in one module", name))
-		}
-	}
 }
 
 // NamedParam is a parameter or buffer with its full dotted name, such as "layer1.0.conv1.weight".

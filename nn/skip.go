@@ -104,8 +104,8 @@ func (c *Ctx) Pop(name string) *torch.Tensor {
 }
 
 func (c *Ctx) declared(name, verb string, list func(*Base) []SkipKey) SkipKey {
-	if c.module != nil {
-		for _, k := range list(c.module) {
+	if c.running != nil {
+		for _, k := range list(c.running.node()) {
 			if k.Name == name {
 				return k
 			}
@@ -118,12 +118,13 @@ func (c *Ctx) declared(name, verb string, list func(*Base) []SkipKey) SkipKey {
 
 // kept says whether the running module did all that it declared.
 func (c *Ctx) kept() {
-	for _, k := range c.module.stashes {
+	b := c.running.node()
+	for _, k := range b.stashes {
 		if !slices.Contains(c.stashed, k) {
 			c.refuse("stash", k, "is declared and was not stashed; stash nil where there is nothing to hand on")
 		}
 	}
-	for _, k := range c.module.pops {
+	for _, k := range b.pops {
 		if !slices.Contains(c.popped, k) {
 			c.refuse("pop", k, "is declared and was not popped; pop it even where it is not used")
 		}

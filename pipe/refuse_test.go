@@ -198,6 +198,10 @@ func TestLayersSayWhatToDo(t *testing.T) {
 		{"no tensor", []nn.Layer{nn.NewTanh(), gives(func(*nn.Ctx, *torch.Tensor) []*torch.Tensor { return nil })}, squares{}, "1", 1, []string{"must return tensors that exist", "it returned an empty tuple"}},
 		{"nil in a tuple", []nn.Layer{gives(func(_ *nn.Ctx, x *torch.Tensor) []*torch.Tensor { return tensors(x, nil) }), pair()}, squares{}, "0", 0, []string{"must return tensors that exist", "it returned float32[2,4], none"}},
 		{"freed", []nn.Layer{nn.NewTanh(), gives(func(c *nn.Ctx, x *torch.Tensor) []*torch.Tensor { y := c.Tanh(x); y.Free(); return tensors(y) })}, squares{}, "1", 1, []string{"must return tensors that exist", "it returned freed"}},
+		{"a child that is not declared", []nn.Layer{nn.NewTanh(), layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Run(x, nn.NewDropout(0.5)) })}, squares{}, "1", 1,
+			[]string{`*nn.Dropout is no declared child of *pipe_test.call, layer "1", which runs it`, `call Child("dropout", the *nn.Dropout) of the *pipe_test.call where it is made`}},
+		{"a loss with layers that is no module", []nn.Layer{nn.NewTanh(), nn.NewTanh()}, layerLoss{}, "loss", 1,
+			[]string{"*nn.Linear is run by the loss pipe_test.layerLoss, which is no module", "embed nn.Base in the loss", `call Child("linear", the *nn.Linear) of the loss`}},
 		{"a tuple for a loss of one", []nn.Layer{nn.NewTanh(), pair()}, squares{}, "loss", 1, []string{"loss(float32[2,4], float32[2,4], float32[2,4])", "the model gives a tuple of 2", "a tuple of 1 targets", "nn.TupleLoss"}},
 		{"a loss that is no number", []nn.Layer{nn.NewTanh(), nn.NewTanh()}, rowLoss{}, "loss", 1, []string{"a loss must be a number", "it is float32[2]"}},
 		{"a loss that is nothing", []nn.Layer{nn.NewTanh(), nn.NewTanh()}, noLoss{}, "loss", 1, []string{"a loss must be a number", "it is none"}},
@@ -224,6 +228,13 @@ type rowLoss struct{ squares }
 
 func (rowLoss) Forward(c *nn.Ctx, y, _ *torch.Tensor) *torch.Tensor {
 	return c.SumDim(y, []int64{1}, false)
+}
+
+// layerLoss compares what a layer makes of the output.
+type layerLoss struct{ squares }
+
+func (l layerLoss) Forward(c *nn.Ctx, y, t *torch.Tensor) *torch.Tensor {
+	return l.squares.Forward(c, c.Run(y, nn.NewLinear(4, 4)), t)
 }
 
 type noLoss struct{ squares }

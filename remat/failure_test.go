@@ -196,3 +196,18 @@ func TestOthersTakeTheRoom(t *testing.T) {
 		t.Errorf("with room again: %v, predicted %d, before %d", err, b.m.Predicted(), most)
 	}
 }
+
+// A module with a child that it has not declared is refused by name, with the call that is missing, when it is measured and when it runs as it is.
+func TestUndeclaredChildren(t *testing.T) {
+	inner := layer(nil)
+	inner.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Run(x, nn.NewLinear(4, 4)) }
+	b := newBench(t, nn.NewSequential(nn.NewLinear(4, 4)).Add("block", nn.NewSequential(nn.NewTanh(), inner)), remat.Config{Limit: 1 << 30})
+	x := b.normal(3, 4)
+	_, evaluating := b.m.Run(nn.NewCtx(b.Ctx, nn.Config{}), x)
+	for when, err := range map[string]error{"training": b.step(x), "evaluating": evaluating} {
+		want := `*nn.Linear is no declared child of *remat_test.lambda, layer "block.1", which runs it; call Child("linear", the *nn.Linear) of the *remat_test.lambda where it is made`
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %s", when, err, want)
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package nn
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"penstock/torch"
+)
+
+// child is a module that another one has declared.
+type child struct {
+	name string
+	m    Module
+}
+
+// Child declares a module inside this one: its parameters are listed under the name, and Ctx.Run may run it. A module has one parent.
+func (b *Base) Child(name string, m Module) {
+	require(!missing(m), "Child: the module %q is nil", name)
+	b.mustBeFree(name)
+	n := m.node()
+	if n.parent != nil {
+		panic(fmt.Sprintf("nn: module %q is already part of another module; make a second one and Share its parameters", n.name))
+	}
+	n.name, n.parent = name, b
+	b.children = append(b.children, child{name, m})
+}
+
+func (b *Base) mustBeFree(name string) {
+	for _, p := range b.params {
+		if p.name == name {
+			panic(fmt.Sprintf("nn: %q is declared twice in one module", name))
+		}
+	}
+	for _, c := range b.children {
+		if c.name == name {
+			panic(fmt.Sprintf("nn: %q is declared twice in one module", name))
+		}
+	}
+}
+
+// declares reports whether n is a child of b, or with deep a descendant. Both look at the parents of n first; the children of b are searched where b is the copy of a
+// Base, whose children have the original as their parent.
+func (b *Base) declares(n *Base, deep bool) bool {
+	for p := n.parent; p != nil; p = p.parent {
+		if p == b {
+			return true
+		}
+		if !deep {
+			break
+		}
+	}
+	return slices.ContainsFunc(b.children, func(c child) bool {
+		m := c.m.node()
+		return m == n || deep && m.declares(n, true)
+	})
+}
+
+// mustRun refuses to run a layer that the running module has not declared: its parameters would be in no list of the model's, and its random numbers those of
+// any other layer without a name. With deep a descendant may be run as well.
+//
+// Outside of all modules, as in a training loop that calls a model's Forward, there is no running module. There a layer without a parent is taken for a model, and a Ctx
+// runs one of those: a second one has no name of its own either.
+func (c *Ctx) mustRun(l Layer, deep bool) {
+	if missing(l) {
+		c.refuseRun("a layer is nil (%T); make it before it is run", l)
+	}
+	n := l.node()
+	if c.running == nil {
+		if !deep {
+			c.mustBeModel(l, n)
+		}
+		return
+	}
+	if b := c.running.node(); n.parent == b || b.declares(n, deep) {
+		return
+	}
+	who := typeOf(c.running)
+	if loss, ok := c.running.(*lossLayer); ok {
+		c.refuseRun("%s is run by the loss %T, which is no module; embed nn.Base in the loss and %s", typeOf(l), loss.loss, callChild(l, "loss"))
+	}
+	by := fmt.Sprintf("of %s, layer %q, which runs it", who, c.Path())
+	if n.parent == nil {
+		c.refuseRun("%s is no declared child %s; %s", typeOf(l), by, callChild(l, who))
+	}
+	c.refuseRun("%s is no child %s, but %q of the module %q; run that one with Run instead of calling its Forward, and declare it with Child if it is not",
+		typeOf(l), by, n.name, n.parent.name)
+}
+
+// mustBeModel refuses a layer without a parent, run outside of all modules, that is not the model that c has run before.
+func (c *Ctx) mustBeModel(l Layer, n *Base) {
+	root := n
+	for root.parent != nil {
+		root = root.parent
+	}
+	if c.model == nil {
+		c.model = root
+	}
+	if n == root && root != c.model {
+		c.refuseRun("%s is no declared child of the model that this Ctx has run; %s; if it is a model of its own, run it under a name with RunNamed, or on another Ctx",
+			typeOf(l), callChild(l, "model"))
+	}
+}
+
+// callChild is the call that is missing in a module.
+func callChild(l Layer, who string) string {
+	t := typeOf(l)
+	name := strings.ToLower(t[strings.LastIndexAny(t, "*.")+1:])
+	return fmt.Sprintf("call Child(%q, the %s) of the %s where it is made", name, t, who)
+}
+
+func (c *Ctx) refuseRun(format string, args ...any) {
+	panic(&torch.Error{Op: "Run", Device: c.Device(), Message: fmt.Sprintf(format, args...)})
+}
+
+// typeOf is the type of a module without the wrappers of this package.
+func typeOf(m Module) string {
+	switch w := m.(type) {
+	case NamedLayer:
+		return typeOf(w.Layer)
+	case tuple:
+		return typeOf(w.TupleLayer)
+	case checkpointed:
+		return typeOf(w.Layer)
+	}
+	return fmt.Sprintf("%T", m)
+}
