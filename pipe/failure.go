@@ -3,7 +3,6 @@ package pipe
 import (
 	"errors"
 	"fmt"
-	"runtime"
 
 	"penstock/schedule"
 	"penstock/torch"
@@ -33,33 +32,16 @@ func (e *Error) Error() string {
 // Unwrap is the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// PanicError is a panic of a user's layer or loss.
-type PanicError struct {
-	Value any
-	Stack []byte
-}
-
-// Error is the panic's value and stack.
-func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.Value, e.Stack) }
-
-// Unwrap is the panic's value where that is an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
+// PanicError is a panic of a user's layer or loss, with its stack.
+type PanicError = torch.PanicError
 
 // ErrGoexit says that a layer ended the worker's goroutine with runtime.Goexit. The worker is replaced.
 var ErrGoexit = errors.New("a layer called runtime.Goexit")
 
 // cause makes an error of what recover returned; nil is a Goexit.
 func cause(recovered any) error {
-	switch r := recovered.(type) {
-	case nil:
+	if recovered == nil {
 		return ErrGoexit
-	case *torch.Error:
-		return r
-	default:
-		stack := make([]byte, 16<<10)
-		return &PanicError{Value: r, Stack: stack[:runtime.Stack(stack, false)]}
 	}
+	return torch.Caught(recovered)
 }

@@ -109,6 +109,7 @@ func TestPanics(t *testing.T) {
 						if err == nil || !strings.Contains(err.Error(), way.want) || way.is != nil && !way.is(err) {
 							t.Errorf("run %d: got %v, want %q", i, err, way.want)
 						}
+						stackApart(t, err, way.name == "Goexit")
 						nn.ZeroGrads(model)
 					}
 					s.when, loss.when = nil, nil
@@ -124,6 +125,18 @@ func TestPanics(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// stackApart checks that an error is one line, and that the stack of a panic is in a field.
+func stackApart(t *testing.T, err error, goexit bool) {
+	t.Helper()
+	var p *pipe.PanicError
+	if found := errors.As(err, &p); found == goexit || found && !strings.Contains(string(p.Stack), "pipe/panic_test.go") {
+		t.Errorf("the stack of %v does not show the panic: %v", err, p)
+	}
+	if err != nil && strings.Contains(err.Error(), "\n") {
+		t.Errorf("an error of several lines: %v", err)
 	}
 }
 
@@ -146,6 +159,7 @@ func TestPanicsOnStages(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), way.want) || way.is != nil && !way.is(err) {
 				t.Errorf("got %v, want %q", err, way.want)
 			}
+			stackApart(t, err, way.name == "Goexit")
 			if err != nil && !strings.Contains(err.Error(), "pipe: stage 1: ") {
 				t.Errorf("the stage is not in: %v", err)
 			}

@@ -9,8 +9,7 @@ import (
 // Error is the failure of a layer while it was measured.
 type Error struct {
 	Layer string // full dotted name, or "the sample"
-	Err   error  // *torch.Error, or the value of a layer's panic
-	Stack []byte // of a layer's panic that was no operator's
+	Err   error  // *torch.Error or *torch.PanicError
 }
 
 // Error names the layer and the cause.
@@ -18,9 +17,6 @@ func (e *Error) Error() string {
 	s := fmt.Sprintf("profile: measuring layer %q: %v", e.Layer, e.Err)
 	if e.Layer == theSample {
 		s = fmt.Sprintf("profile: copying %s: %v", theSample, e.Err)
-	}
-	if e.Stack != nil {
-		s += "\n" + string(e.Stack)
 	}
 	return s
 }
@@ -35,9 +31,7 @@ const theSample = "the sample"
 func attempt(layer string, f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			e := &Error{Layer: layer}
-			e.Err, e.Stack = torch.Caught(r)
-			err = e
+			err = &Error{Layer: layer, Err: torch.Caught(r)}
 		}
 	}()
 	return f()

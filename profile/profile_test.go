@@ -157,7 +157,7 @@ func TestFailures(t *testing.T) {
 		is     error
 	}{
 		{"shapes that do not fit", nn.NewSequential(nn.NewReLU(), nn.NewLinear(15, 4)), "1", []string{`profile: measuring layer "1": penstock::linear(float32[6,16]`}, nil},
-		{"a panic", broken(func() { panic("out of luck") }), "1.1", []string{`layer "1.1": panic: out of luck`, "profile_test.go"}, nil},
+		{"a panic", broken(func() { panic("out of luck") }), "1.1", []string{`layer "1.1": panic: out of luck`}, nil},
 		{"a panic with an error", broken(func() { panic(boom) }), "1.1", []string{"panic: boom"}, boom},
 		{"nothing returned", nn.NewSequential(do(func(*nn.Ctx, []*torch.Tensor) []*torch.Tensor { return nil })), "0", []string{"an empty tuple"}, nil},
 		{"no room for parameters", nn.NewSequential(nn.NewLinear(16, 1<<20)), "0", []string{`layer "0"`, "out of memory on cpu:1: limit 1048576 bytes"}, torch.ErrOutOfMemory},
@@ -192,6 +192,13 @@ func TestFailures(t *testing.T) {
 			var located *profile.Error
 			if errors.As(err, &located) != (test.layer != "") || located != nil && located.Layer != test.layer {
 				t.Errorf("the error is of layer %+v, want %q", located, test.layer)
+			}
+			var panicked *torch.PanicError
+			if found := errors.As(err, &panicked); found != strings.HasPrefix(test.reason, "a panic") || found && !strings.Contains(string(panicked.Stack), "profile_test.go") {
+				t.Errorf("the stack of the panic is not in %+v", panicked)
+			}
+			if strings.Contains(err.Error(), "goroutine") {
+				t.Errorf("a stack in the message: %v", err)
 			}
 			if test.is != nil && !errors.Is(err, test.is) {
 				t.Errorf("%v is not %v", err, test.is)

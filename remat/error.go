@@ -37,8 +37,7 @@ func (e *LimitError) Is(target error) bool { return target == torch.ErrOutOfMemo
 // Error is the failure of a layer, or of the loss, in Run or Backward.
 type Error struct {
 	Layer string // full dotted name; "" if none was running
-	Err   error  // *torch.Error, or the value of a panic
-	Stack []byte // of a panic that was no operator's
+	Err   error  // *torch.Error or *torch.PanicError
 }
 
 // Error names the layer and the cause.
@@ -47,11 +46,7 @@ func (e *Error) Error() string {
 	if e.Layer != "" {
 		s += fmt.Sprintf("layer %q: ", e.Layer)
 	}
-	s += e.Err.Error()
-	if e.Stack != nil {
-		s += "\n" + string(e.Stack)
-	}
-	return s
+	return s + e.Err.Error()
 }
 
 // Unwrap is the cause.
@@ -64,9 +59,7 @@ func attempt(c *nn.Ctx, f func()) (err error) {
 		if p == nil {
 			return
 		}
-		e := &Error{Layer: c.Path()}
-		e.Err, e.Stack = torch.Caught(p)
-		err = e
+		err = &Error{Layer: c.Path(), Err: torch.Caught(p)}
 		if own, ok := p.(*torch.Error); ok && own.Op == "remat" && own.Err != nil {
 			err = own.Err
 		}

@@ -116,6 +116,10 @@ func TestFailures(t *testing.T) {
 				if want := fmt.Sprint("deep.l", layer); kind != "Goexit" && (!errors.As(err, &e) || !named(e.Layer, want, when, kind) || !strings.Contains(err.Error(), "broken") || (kind == "panic") != errors.Is(err, plain)) {
 					t.Errorf("layer %d, %s, %s: got %v, want an error of %s", layer, when, kind, err, want)
 				}
+				var panicked *torch.PanicError
+				if found := errors.As(err, &panicked); found != (kind == "panic") || found && !strings.Contains(string(panicked.Stack), "remat_test.") || err != nil && strings.Contains(err.Error(), "\n") {
+					t.Errorf("layer %d, %s, %s: the error is %v, its panic %+v; want one line, and the stack apart", layer, when, kind, err, panicked)
+				}
 				x = b.normal(3, 4)
 				if err := b.step(x); err != nil {
 					t.Fatalf("after layer %d, %s, %s: %v", layer, when, kind, err)

@@ -3,7 +3,6 @@ package torch
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 
 	"penstock/internal/shim"
@@ -69,19 +68,6 @@ func Try(f func()) (err error) {
 	}()
 	f()
 	return nil
-}
-
-// Caught makes an error of what recover has returned: an *Error as it is, and anything else as a panic's value, with the stack of the goroutine that called recover.
-func Caught(p any) (err error, stack []byte) {
-	if e, ok := p.(*Error); ok {
-		return e, nil
-	}
-	stack = make([]byte, 16<<10)
-	stack = stack[:runtime.Stack(stack, false)]
-	if cause, ok := p.(error); ok {
-		return fmt.Errorf("panic: %w", cause), stack
-	}
-	return fmt.Errorf("panic: %v", p), stack
 }
 
 // failed builds the error of a call on this context.

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/pipe"
+	"penstock/schedule"
+	"penstock/torch"
 	"penstock/train"
 )
 
@@ -147,5 +150,33 @@ func TestResumeWithOtherThreads(t *testing.T) {
 	}
 	if r := must(t, with(args, "--steps", "3", "--resume", "--threads", "2")...); !strings.Contains(r.stderr, "trained with --threads 1, this run has --threads 2") {
 		t.Errorf("another number: %s", r.stderr)
+	}
+}
+
+// A failure is one line. The stack of a panic follows it, for whoever mends the code that panicked.
+func TestFailuresAreOneLineAndPanicsHaveTheirStackAfterIt(t *testing.T) {
+	panicked := func() (err error) {
+		defer func() {
+			err = &pipe.Error{Stage: 1, Layer: "2", Direction: schedule.Forward, Err: torch.Caught(recover())}
+		}()
+		panic("out of luck")
+	}()
+	for _, row := range []struct {
+		err   error
+		line  string
+		stack bool
+	}{
+		{fmt.Errorf("train: step 3: %w", os.ErrClosed), "penstock: step 3: file already closed", false},
+		{fmt.Errorf("train: step 3: %w", panicked), `penstock: step 3: pipe: stage 1, micro-batch 0, layer "2", forward: panic: out of luck`, true},
+	} {
+		var stderr strings.Builder
+		tell(&stderr, row.err)
+		line, rest, _ := strings.Cut(stderr.String(), "\n")
+		if line != row.line {
+			t.Errorf("got  %s\nwant %s", line, row.line)
+		}
+		if got := strings.Contains(rest, "failure_test.go"); got != row.stack || !row.stack && rest != "" {
+			t.Errorf("after the message: %q", rest)
+		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"penstock/torch"
 )
 
 // Exit codes.
@@ -38,12 +40,21 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitDone
 	}
-	fmt.Fprintln(stderr, "penstock:", message(err))
+	tell(stderr, err)
 	var usage *usageError
 	if !errors.As(err, &usage) {
 		return exitFailed
 	}
 	return exitUsage
+}
+
+// tell writes what went wrong in one line. A panic was no user's mistake: its stack follows, for whoever mends it.
+func tell(stderr io.Writer, err error) {
+	fmt.Fprintln(stderr, "penstock:", message(err))
+	var p *torch.PanicError
+	if errors.As(err, &p) {
+		fmt.Fprintf(stderr, "\n%s", p.Stack)
+	}
 }
 
 // newRoot makes the command for a command line.
