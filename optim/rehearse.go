@@ -26,8 +26,8 @@ func Unmade(o Optimizer, params []nn.NamedParam) (bytes int64, ok bool) {
 	return max(bytes, 0), true
 }
 
-// Update is what updates of a parameter take, in bytes: First is most in the first one, beside what was there, State stays; Later is most in one that comes after it.
-type Update struct{ First, State, Later int64 }
+// Update is what updates of a parameter take, in bytes: First is most in the first one, beside what was there, State stays; Later is most in one that comes after it. Norm is what SquaredNorms of its gradient takes.
+type Update struct{ First, State, Later, Norm int64 }
 
 // Rehearse runs the first two updates of a copy of a parameter, by an optimizer like o that has never stepped, and reads the account of the context's device, which nobody else may use meanwhile. It is false
 // for optimizers that are not of this package. Operators that fail panic.
@@ -48,15 +48,16 @@ func Rehearse(c *torch.Ctx, o Optimizer, p nn.NamedParam) (out Update, ok bool) 
 	defer func() { c.Release(mark) }()
 	c.NoGrad(func() { t.SetGradOf(c.ZerosLike(t)) })
 	device := c.Device()
-	step := func() (peak, left int64) {
+	measure := func(f func(*torch.Ctx, []nn.NamedParam)) (peak, left int64) {
 		before := device.Memory().Live
 		device.ResetPeak()
-		twin.Step(c, list)
+		f(c, list)
 		account := device.Memory()
 		return account.Peak - before, account.Live - before
 	}
-	out.First, out.State = step()
-	out.Later, _ = step()
+	out.Norm, _ = measure(func(c *torch.Ctx, list []nn.NamedParam) { SquaredNorms(c, list) })
+	out.First, out.State = measure(twin.Step)
+	out.Later, _ = measure(twin.Step)
 	return out, true
 }
 

@@ -33,7 +33,7 @@ func (cfg *Config) checkBudget() error {
 		}
 	}
 	if cfg.Reserve == nil {
-		cfg.Reserve = func(int) int64 { return 0 }
+		cfg.Reserve = func(*Stage) int64 { return 0 }
 	}
 	for i, d := range cfg.Devices {
 		switch {

@@ -66,7 +66,7 @@ type Config struct {
 	// one no bound: nothing is recomputed then. A stage with a budget needs a device of its own, and while a pipe with a budget is open, this is the limit of the device.
 	Budget []int64
 	// Reserve says, when a stage is planned, how many of those bytes are to stay free for what is not there yet and will be, such as the optimizer's state. Nil is none.
-	Reserve func(stage int) int64
+	Reserve func(s *Stage) int64
 	// DeferredBatchNorm moves the running statistics of batch norms once for each mini-batch, by the mean and the unbiased variance of all its rows, instead of once for
 	// each micro-batch; see nn.Deferred. The model is not converted.
 	DeferredBatchNorm bool
@@ -96,10 +96,11 @@ const MaxThreads = 256
 
 // Sentinel errors of New and of a Pipe.
 var (
-	ErrClosed  = errors.New("pipe: closed")
-	ErrBalance = errors.New("pipe: bad balance")
-	ErrDevices = errors.New("pipe: too few devices")
-	ErrChunks  = errors.New("pipe: bad number of chunks")
+	ErrClosed    = errors.New("pipe: closed")
+	ErrNotPlaced = errors.New("pipe: the model was not placed yet; call Place first")
+	ErrBalance   = errors.New("pipe: bad balance")
+	ErrDevices   = errors.New("pipe: too few devices")
+	ErrChunks    = errors.New("pipe: bad number of chunks")
 )
 
 // copied has slices of its own: the caller's may change later, and what is being run must not.

@@ -43,6 +43,9 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if !p.placed.Load() {
+		return nil, ErrNotPlaced
+	}
 	x := &execution{ctx: ctx, graph: g, task: t, done: make([]atomic.Bool, len(g.Actions)), begin: time.Now()}
 	x.spin, x.record = runtime.GOMAXPROCS(0) >= len(p.workers), p.record.Load()
 	x.moved = sync.NewCond(&x.mu)

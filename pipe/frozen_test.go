@@ -61,10 +61,10 @@ func TestOptimalStageThatIsNotTrained(t *testing.T) {
 				budget[at] = s.Base + 1
 				_, err := q.planned(config(pipe.Optimal, budget...))
 				var short *pipe.BudgetError
-				if !errors.As(err, &short) || short.Stage != at || short.Least <= budget[at] {
+				if !errors.As(err, &short) || short.Stages[0].Stage != at || short.Least() <= budget[at] {
 					t.Fatalf("stage %d with %d bytes: %v", at, budget[at], err)
 				}
-				least = append(least, short.Least)
+				least = append(least, short.Least())
 			}
 			got, err := q.planned(config(pipe.Optimal, least...))
 			if err != nil {
@@ -81,5 +81,41 @@ func TestOptimalStageThatIsNotTrained(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestLeastWithAPrologue: a frozen front that needs more than what is trained after it is part of the least that will do, which was said without it, and then failed again with more.
+func TestLeastWithAPrologue(t *testing.T) {
+	torchtest.Check(t)
+	for _, balance := range [][]int{{7}, {1, 6}} {
+		q := deepProblem()
+		q.model = func() *nn.Sequential {
+			m := nn.NewSequential(nn.NewLinear(12, 16), nn.NewLinear(16, 300), nn.NewTanh(), nn.NewLinear(300, 8), nn.NewLinear(8, 8), nn.NewTanh(), nn.NewLinear(8, 3))
+			for _, l := range m.Layers()[:4] {
+				for _, p := range nn.Params(l.Layer) {
+					p.Freeze()
+				}
+			}
+			return m
+		}
+		last := len(balance) - 1
+		config := func(bytes int64) pipe.Config {
+			budget := make([]int64, len(balance))
+			budget[last] = bytes
+			return pipe.Config{Balance: balance, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget}
+		}
+		unbound, err := q.planned(config(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = q.planned(config(unbound.plans[last].Base + 1))
+		least := shortages(t, err).Least()
+		if _, err := q.planned(config(least)); err != nil {
+			t.Errorf("%v: with %d bytes: %v", balance, least, err)
+		}
+		_, err = q.planned(config(least - 1))
+		if n := shortages(t, err).Least(); n != least {
+			t.Errorf("%v: the least is %d bytes and then %d", balance, least, n)
+		}
 	}
 }

@@ -53,7 +53,7 @@ func (p *Pipe) Plans() []StagePlan {
 }
 
 // Plan measures and plans what a Step with such a batch and loss will do, if that is not known yet and a stage's policy is Optimal. Step does so by itself; Plan does it before anything is trained. A nil loss plans
-// for Forward. A *BudgetError says that a budget is too small, and what would do.
+// for Forward. A *BudgetError lists all stages whose budgets are too small, and says what would do. Parameters of a pipe that was not placed yet (see Open) are counted as if they were there.
 func (p *Pipe) Plan(ctx context.Context, b Batch, loss nn.Loss) error {
 	r, err := p.minibatch(b, true, true)
 	if err != nil {
@@ -134,13 +134,21 @@ func (r *minibatch) makePlan(ctx context.Context, chains []profile.Chain, rooms 
 		stages: make([]StagePlan, len(p.stages)), segments: make([]*segment.Segment, len(p.stages)),
 		scripts: make([][]script, len(p.stages)),
 	}
+	var short []Shortage
 	for i := range p.stages {
 		if p.cfg.Checkpoints[i] != Optimal {
 			continue
 		}
-		if err := r.planStage(ctx, out, i, chains[i], rooms[i]); err != nil {
+		s, err := r.planStage(ctx, out, i, chains[i], rooms[i])
+		if err != nil {
 			return nil, err
 		}
+		if s != nil {
+			short = append(short, *s)
+		}
+	}
+	if short != nil {
+		return nil, &BudgetError{short}
 	}
 	out.made, out.buffered = out, out.roomy(len(r.parts))
 	return out, nil

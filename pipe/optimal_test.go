@@ -136,18 +136,18 @@ func TestOptimalPeakIsAsPlanned(t *testing.T) {
 				if !errors.As(err, &short) {
 					t.Fatalf("with %d bytes: %v", unbound.plans[0].Base+1, err)
 				}
-				for _, budget := range []int64{0, most, max(most-1, short.Least), (short.Least + most) / 2, short.Least + (most-short.Least)/8, short.Least} {
+				for _, budget := range []int64{0, most, max(most-1, short.Least()), (short.Least() + most) / 2, short.Least() + (most-short.Least())/8, short.Least()} {
 					got, err := q.planned(config(budget))
 					if err != nil {
-						t.Errorf("with %d bytes of %d to %d: %v", budget, short.Least, most, err)
+						t.Errorf("with %d bytes of %d to %d: %v", budget, short.Least(), most, err)
 						continue
 					}
 					if d := want.differs(got.record); d != "" {
-						t.Errorf("with %d bytes of %d to %d: %s differs from the plain loop", budget, short.Least, most, d)
+						t.Errorf("with %d bytes of %d to %d: %s differs from the plain loop", budget, short.Least(), most, d)
 					}
 					for step, peak := range got.peaks {
 						if plan := got.plans[0]; peak[0] != plan.Peak || budget > 0 && peak[0] > budget {
-							t.Errorf("with %d bytes of %d to %d, step %d: %d bytes, planned %d", budget, short.Least, most, step, peak[0], plan.Peak)
+							t.Errorf("with %d bytes of %d to %d, step %d: %d bytes, planned %d", budget, short.Least(), most, step, peak[0], plan.Peak)
 						}
 					}
 				}
@@ -188,10 +188,10 @@ func TestOptimalStagesStayWithinTheirBudgets(t *testing.T) {
 					budget[at] = s.Base + 1
 					_, err = q.planned(config(budget...))
 					var short *pipe.BudgetError
-					if !errors.As(err, &short) || short.Stage != at {
+					if !errors.As(err, &short) || short.Stages[0].Stage != at {
 						t.Fatalf("stage %d with %d bytes: %v", at, s.Base+1, err)
 					}
-					least = append(least, short.Least)
+					least = append(least, short.Least())
 				}
 				for _, share := range []float64{1, 0.7, 0.3, 0} {
 					var budget []int64
@@ -268,10 +268,10 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 				budget[at] = s.Base + 1
 				_, _, err := run(budget)
 				var short *pipe.BudgetError
-				if !errors.As(err, &short) || short.Stage != at {
+				if !errors.As(err, &short) || short.Stages[0].Stage != at {
 					t.Fatalf("stage %d with %d bytes: %v", at, budget[at], err)
 				}
-				least = append(least, short.Least)
+				least = append(least, short.Least())
 			}
 			for _, share := range []float64{0, 0.5, 1} {
 				var budget []int64

@@ -29,54 +29,7 @@ type Pipe struct {
 	programs map[programKey]*program // guarded by submit
 	plans    plans
 	unlimit  []func()
-}
-
-// New cuts a model's flattened layers over devices, materialises parameters that do not exist yet on the device of their stage and copies those
-// that exist there. It starts the workers; Close ends them. On failure nothing is left running or allocated.
-func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
-	if model == nil {
-		return nil, errors.New("pipe: the model is nil; want an nn.Sequential")
-	}
-	layers := model.Layers()
-	cfg, err := cfg.resolved(layers)
-	if err != nil {
-		return nil, err
-	}
-	p := &Pipe{cfg: cfg, model: model, layers: layers, programs: map[programKey]*program{}}
-	for _, s := range nn.Shared(model) {
-		if s.Replica() != nil {
-			return nil, fmt.Errorf("pipe: %q is shared by stages of another pipe, which has the model; Close that one first", s.Name)
-		}
-	}
-	if p.routes, err = model.SkipRoutes(); err != nil {
-		return nil, fmt.Errorf("pipe: %w", err)
-	}
-	p.record.Store(cfg.Record)
-	if err := p.cut(layers); err != nil {
-		return nil, err
-	}
-	if err := p.hire(); err != nil {
-		return nil, errors.Join(err, p.Close())
-	}
-	p.limit()
-	var made []nn.NamedParam
-	for _, s := range nn.State(model) {
-		if !s.Exists() {
-			made = append(made, s)
-		}
-	}
-	err = p.OnStages(context.Background(), p.settle)
-	if err == nil {
-		err = p.OnStages(context.Background(), p.replicate)
-	}
-	if err != nil {
-		err = errors.Join(fmt.Errorf("pipe: placing the model: %w", err), p.Close())
-		for _, s := range made {
-			s.Param.Free()
-		}
-		return nil, err
-	}
-	return p, nil
+	placed   atomic.Bool
 }
 
 // hire starts a worker for each distinct device, and with CopyWorkers another.
@@ -105,18 +58,6 @@ func (p *Pipe) hire() error {
 		}
 		p.workers = append(p.workers, w)
 	}
-	return nil
-}
-
-// settle brings a stage's parameters to its device.
-func (p *Pipe) settle(stage int, c *torch.Ctx) error {
-	state := p.stages[stage].State()
-	for _, s := range state {
-		if s.Exists() {
-			s.SetTensor(c.Keep(c.CopyHere(s.Tensor())))
-		}
-	}
-	nn.Materialise(c, state, p.cfg.Seed)
 	return nil
 }
 
@@ -186,6 +127,13 @@ func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) err
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if !p.placed.Load() {
+		return ErrNotPlaced
+	}
+	return p.onStages(f)
+}
+
+func (p *Pipe) onStages(f func(stage int, c *torch.Ctx) error) error {
 	if err := p.enter(); err != nil {
 		return err
 	}

@@ -1,8 +1,6 @@
 package pipe
 
 import (
-	"fmt"
-
 	"penstock/profile"
 	"penstock/torch"
 )
@@ -23,7 +21,7 @@ func (r *minibatch) rooms(chains []profile.Chain) (out []room, err error) {
 				continue
 			}
 			m := s.Device.Memory()
-			out[i] = room{base: m.Live + p.cfg.Reserve(i) + chains[i].Statistics + r.waiting(chains[i]) + r.handed(i, chains[i]) + s.tied(), limit: m.Limit, grads: s.hasGrads()}
+			out[i] = room{base: m.Live + p.Unplaced(i) + p.cfg.Reserve(s) + chains[i].Statistics + r.waiting(chains[i]) + r.handed(i, chains[i]) + s.tied(), limit: m.Limit, grads: s.hasGrads()}
 			if b := p.cfg.Budget[i]; b > 0 && (m.Limit == 0 || b < m.Limit) {
 				out[i].limit = b
 			}
@@ -53,7 +51,7 @@ func (s *Stage) tied() (bytes int64) {
 	for _, t := range s.ties {
 		for _, other := range []target{t.from, t.to} {
 			if other.stage >= 0 {
-				bytes += t.tensor().Numel() * t.tensor().DType().Size()
+				bytes += sizeOf(t.handles[0])
 			}
 		}
 	}
@@ -63,28 +61,9 @@ func (s *Stage) tied() (bytes int64) {
 // hasGrads says whether all parameters of the stage have gradients already. Where only some have, theirs are counted twice.
 func (s *Stage) hasGrads() bool {
 	for _, p := range s.Params() {
-		if !p.Tensor().HasGrad() {
+		if !p.Exists() || !p.Tensor().HasGrad() {
 			return false
 		}
 	}
 	return true
-}
-
-// BudgetError says that no plan keeps a stage within its budget.
-type BudgetError struct {
-	Stage  int
-	Device torch.Device
-	Limit  int64  // bytes
-	Base   int64  // of them are taken whatever is recomputed
-	Least  int64  // that would do
-	Layer  string // that sets Least; "" where it is no layer's backward or forward in a plan, as in a stage that is not trained
-}
-
-func (e *BudgetError) Error() string {
-	set := ""
-	if e.Layer != "" {
-		set = fmt.Sprintf(", which layer %q sets", e.Layer)
-	}
-	return fmt.Sprintf("pipe: stage %d on %v cannot be run within %d bytes: %d of them are taken by parameters, their gradients to be kept, the batch and what is held anyway, and the least that will do is %d bytes"+
-		"%s; use a higher budget, more chunks, or more stages", e.Stage, e.Device, e.Limit, e.Base, e.Least, set)
 }

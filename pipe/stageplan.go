@@ -3,14 +3,15 @@ package pipe
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"penstock/profile"
 	"penstock/remat/plan"
 	"penstock/segment"
 )
 
-// planStage plans a stage.
-func (r *minibatch) planStage(ctx context.Context, out *planned, at int, chain profile.Chain, room room) error {
+// planStage plans a stage. It returns what the stage is short of if no plan keeps its limit.
+func (r *minibatch) planStage(ctx context.Context, out *planned, at int, chain profile.Chain, room room) (*Shortage, error) {
 	p, k := r.p, len(r.parts)
 	stage := p.stages[at]
 	first, later := chain.Chain, chain.Later
@@ -37,14 +38,14 @@ func (r *minibatch) planStage(ctx context.Context, out *planned, at int, chain p
 		solved, err = solve(ctx, plan.Stage{First: first, Later: later, MicroBatches: k, Limit: left}, prologue)
 	}
 	if err != nil {
-		return fmt.Errorf("pipe: planning stage %d: %w", at, err)
+		return nil, fmt.Errorf("pipe: planning stage %d: %w", at, err)
 	}
 	if !solved.Feasible {
-		e := &BudgetError{Stage: at, Device: stage.Device, Limit: sp.Limit, Base: sp.Base, Least: sp.Base + solved.Peak}
-		if least, peak, err := plan.Least(first); err == nil && least.Ops[peak].Kind != plan.LossStep {
-			e.Layer = first.Layers[least.Ops[peak].Layer].Name
+		short := &Shortage{Stage: at, Device: stage.Device, Limit: sp.Limit, Least: sp.Base + solved.Peak}
+		if least, peak, err := plan.Least(first); err == nil && chain.Prologue == 0 && least.Ops[peak].Kind != plan.LossStep {
+			short.SetBy = fmt.Sprintf("layer %q", first.Layers[least.Ops[peak].Layer].Name)
 		}
-		return e
+		return short, nil
 	}
 	sp.Plans, sp.Peak = solved.MicroBatches, sp.Base+solved.Peak
 	out.stages[at] = sp
@@ -53,7 +54,7 @@ func (r *minibatch) planStage(ctx context.Context, out *planned, at int, chain p
 	}
 	out.segments[at], err = segment.New(segment.Config{Layers: p.layers, Routes: p.routes, First: stage.first, Last: stage.first + len(stage.Layers), Units: chain.Units, Tail: chain.Tail,
 		InputGrad: stage.inputGrad || r.inputGrad})
-	return err
+	return nil, err
 }
 
 // untrained is what a stage does in which nothing has a backward: its units run once, and nothing is held.
@@ -67,11 +68,18 @@ func untrained(microBatches int, limit, peak int64) plan.StagePlan {
 
 // solve plans a stage whose prologue, which runs before a micro-batch's plan begins and while the others hold what they hold, takes so many bytes.
 func solve(ctx context.Context, s plan.Stage, prologue int64) (plan.StagePlan, error) {
-	room := s.Limit
+	available := s.Limit
 	for {
 		solved, err := plan.SolveStage(ctx, s, plan.Options{})
-		if err != nil || !solved.Feasible {
+		if err != nil {
 			return solved, err
+		}
+		tightest := !solved.Feasible
+		if tightest { // what the tightest plans leave the prologue is the most that it can have
+			s.Limit, s.First, s.Later = solved.Peak, untimed(s.First), untimed(s.Later)
+			if solved, err = plan.SolveStage(ctx, s, plan.Options{}); err != nil || !solved.Feasible {
+				return solved, err
+			}
 		}
 		peak := prologue
 		for _, one := range solved.MicroBatches[:s.MicroBatches-1] {
@@ -81,12 +89,23 @@ func solve(ctx context.Context, s plan.Stage, prologue int64) (plan.StagePlan, e
 			}
 			peak += report.Held
 		}
-		if room == 0 || peak <= room {
-			solved.Peak = max(solved.Peak, peak)
+		solved.Peak = max(solved.Peak, peak)
+		switch {
+		case available == 0 || solved.Peak <= available:
 			return solved, nil
+		case tightest:
+			return plan.StagePlan{Limit: available, Peak: solved.Peak}, nil
 		}
-		if s.Limit -= peak - room; s.Limit < 1 { // not even the prologue fits
-			return plan.StagePlan{Limit: room, Peak: peak}, nil
-		}
+		s.Limit = max(s.Limit-(solved.Peak-available), 1)
 	}
+}
+
+// untimed is a chain whose layers all take the same time: its plans, and with them the least that is said to do, are the same whenever it was measured.
+func untimed(c plan.Chain) plan.Chain {
+	c.Layers = slices.Clone(c.Layers)
+	for i := range c.Layers {
+		l := &c.Layers[i]
+		l.Forward, l.ForwardNoGrad, l.Backward = 1, 1, 1
+	}
+	return c
 }

@@ -33,6 +33,22 @@ func dataset(t testing.TB) (training, testing data.Dataset) {
 	return training, testing
 }
 
+// loader reads the training set in batches, from a position or from the beginning. It is closed when the test ends.
+func loader(t testing.TB, start ...data.Position) *data.Loader {
+	t.Helper()
+	training, _ := dataset(t)
+	config := data.LoaderConfig{BatchSize: batch, Seed: 7, Shuffle: true, Prefetch: 2}
+	if len(start) > 0 {
+		config.Start = start[0]
+	}
+	l, err := data.NewLoader(training, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
 // setup says how a run differs from the usual one.
 type setup struct {
 	balance   []int // nil is one stage
@@ -62,11 +78,7 @@ func newRig(t testing.TB, s setup) (*rig, func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	training, _ := dataset(t)
-	loader, err := data.NewLoader(training, data.LoaderConfig{BatchSize: batch, Seed: 7, Shuffle: true, Prefetch: 2, Start: s.start.Position})
-	if err != nil {
-		t.Fatal(err)
-	}
+	loader := loader(t, s.start.Position)
 	closed := false
 	closer := func() {
 		if closed {

@@ -3,6 +3,7 @@ package train
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -13,65 +14,91 @@ import (
 	"penstock/torch"
 )
 
-// MemoryError says that a stage cannot be trained within its device's limit, whatever is recomputed: its parameters, their gradients, the optimizer's state and what an update takes are more.
-type MemoryError struct {
-	Stage        int
-	Device       torch.Device
-	Limit, Least int64 // bytes
-}
-
-func (e *MemoryError) Error() string {
-	return fmt.Sprintf("train: stage %d on %v cannot be updated within %d bytes: parameters, gradients, the optimizer's state and its temporaries take %d", e.Stage, e.Device, e.Limit, e.Least)
-}
-
 // PlanMemory plans what is recomputed (pipe.Optimal) for batches of so many rows of a data set, before anything is trained, and checks that updates fit in the limits of the devices, if the optimizer is of package
-// optim. It returns a *pipe.BudgetError or a *MemoryError where a limit is too low. The loop's Pipe, Loss and Optimizer must be set.
+// optim. It returns a *pipe.BudgetError with all stages whose limit is too low, each with what its steps and updates take together. The loop's Pipe, Loss and Optimizer must be set; the pipe need not be placed yet
+// (see pipe.Open), so that a model that does not fit is found before it is made. What is measured may exceed the limits: the batch, and a layer at a time.
 func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error {
 	sample, err := firstRows(set, min(rows, set.Len()))
 	if err != nil {
 		return err
 	}
-	b, free, err := l.place(sample)
+	b, free, err := l.placeBeyond(sample)
 	if err == nil {
 		err = l.Pipe.Plan(ctx, b, l.Loss)
 	}
 	free()
-	if err != nil {
+	var short *pipe.BudgetError
+	if err != nil && !errors.As(err, &short) {
 		return fmt.Errorf("train: planning the memory: %w", err)
 	}
-	for i, s := range l.Pipe.Stages() {
-		if err := l.checkUpdate(i, s); err != nil {
-			return err
-		}
+	all, err := l.withUpdates(short)
+	if err == nil && len(all) > 0 {
+		err = &pipe.BudgetError{Stages: all}
 	}
-	return nil
+	return err
 }
 
-// checkUpdate checks that the update of a stage fits: the batch and the activations are gone by then. What it takes beside the parameters is, as they are updated one after the other, what the largest takes.
-func (l *Loop) checkUpdate(i int, s *pipe.Stage) error {
-	m, params := s.Device.Memory(), s.Params()
-	least, ok := optim.Unmade(l.Optimizer, params)
-	if m.Limit == 0 || !ok || len(params) == 0 {
-		return nil
+// placeBeyond is place, whatever the limits are.
+func (l *Loop) placeBeyond(batch data.Batch) (b pipe.Batch, free func(), err error) {
+	for _, d := range l.Pipe.Devices() {
+		defer d.SetLimit(d.Memory().Limit)
+		d.SetLimit(0)
 	}
-	bytes := func(p nn.NamedParam) int64 { return p.Numel() * p.DType().Size() }
-	largest := slices.MaxFunc(params, func(a, b nn.NamedParam) int { return cmp.Compare(bytes(a), bytes(b)) })
-	c := torch.NewCtx(torch.Options{Device: torch.CPU(torch.MaxCPU - 1), Threads: 1}) // nobody uses it meanwhile
-	defer c.Close()
-	err := torch.Try(func() {
-		update, _ := optim.Rehearse(c, l.Optimizer, largest)
-		least += m.Live + update.Later
-	})
-	if err != nil {
-		return fmt.Errorf("train: what an update takes: %w", err)
+	return l.place(batch)
+}
+
+// withUpdates lists the stages whose steps, of which short says what they lack, or whose updates do not fit.
+func (l *Loop) withUpdates(short *pipe.BudgetError) (all []pipe.Shortage, err error) {
+	if short != nil {
+		all = slices.Clone(short.Stages)
 	}
-	for _, p := range params {
-		if !p.Tensor().HasGrad() {
-			least += bytes(p)
+	for i, s := range l.Pipe.Stages() {
+		update, err := l.updating(i)
+		if err != nil {
+			return nil, fmt.Errorf("train: what an update takes: %w", err)
+		}
+		m := s.Device.Memory()
+		if m.Limit == 0 || update <= m.Limit {
+			continue
+		}
+		at := slices.IndexFunc(all, func(s pipe.Shortage) bool { return s.Stage == i })
+		if at < 0 {
+			at = len(all)
+			all = append(all, pipe.Shortage{Stage: i, Device: s.Device, Limit: m.Limit})
+		}
+		if update > all[at].Least {
+			all[at].Least, all[at].SetBy = update, "the optimizer's update"
 		}
 	}
-	if least > m.Limit {
-		return &MemoryError{i, s.Device, m.Limit, least}
+	slices.SortFunc(all, func(a, b pipe.Shortage) int { return cmp.Compare(a.Stage, b.Stage) })
+	return all, nil
+}
+
+// updating is the bytes on a stage's device while its parameters are updated: the batch and the activations are gone by then, gradients and the optimizer's state are there. What it takes beside them is what the largest
+// parameter takes, as they are updated one after the other. It is 0 for optimizers that are not of package optim.
+func (l *Loop) updating(stage int) (bytes int64, err error) {
+	s := l.Pipe.Stages()[stage]
+	params := s.Params()
+	unmade, ok := optim.Unmade(l.Optimizer, params)
+	if !ok || len(params) == 0 {
+		return 0, nil
 	}
-	return nil
+	size := func(p nn.NamedParam) int64 { return p.Numel() * p.DType().Size() }
+	largest := slices.MaxFunc(params, func(a, b nn.NamedParam) int { return cmp.Compare(size(a), size(b)) })
+	c := torch.NewCtx(torch.Options{Device: torch.CPU(torch.MaxCPU - 1), Threads: 1}) // nobody uses it meanwhile
+	defer c.Close()
+	bytes = s.Device.Memory().Live + l.Pipe.Unplaced(stage) + unmade
+	err = torch.Try(func() {
+		update, _ := optim.Rehearse(c, l.Optimizer, largest)
+		if l.ClipNorm == 0 {
+			update.Norm = 0
+		}
+		bytes += max(update.Later, update.Norm)
+	})
+	for _, p := range params {
+		if !p.Exists() || !p.Tensor().HasGrad() {
+			bytes += size(p)
+		}
+	}
+	return bytes, err
 }

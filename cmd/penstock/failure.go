@@ -73,25 +73,14 @@ func (j *job) roomInStep(err error) string {
 	return roomForStep
 }
 
-// withLimit says in flags that a memory limit is too low. Other errors, and nil, stay as they are.
-func withLimit(err error) error {
-	var budget *pipe.BudgetError
-	var memory *train.MemoryError
-	at := func(stage int, least int64) string {
-		return fmt.Sprintf("stage %d cannot be trained within --memory-limit; the least that will do is --memory-limit %d (%s)", stage, least, formatBytes(least))
+// withLimit names the limit that will do, where the error says which stages need how much. Any other want of memory is what withRoom makes of it.
+func withLimit(err error, remedy string) error {
+	var short *pipe.BudgetError
+	if !errors.As(err, &short) {
+		return withRoom(err, remedy)
 	}
-	const instead = "; or use more --chunks, or more --stages"
-	switch {
-	case errors.As(err, &budget):
-		set := ""
-		if budget.Layer != "" {
-			set = fmt.Sprintf(", which layer %q sets", budget.Layer)
-		}
-		return &roomError{err, at(budget.Stage, budget.Least) + set + instead}
-	case errors.As(err, &memory):
-		return &roomError{err, at(memory.Stage, memory.Least) + ", which parameters, gradients, the optimizer's state and an update take; or use more --stages, or an --optimizer with less state"}
-	}
-	return withRoom(err, roomForPlan)
+	least := short.Least()
+	return &roomError{err, fmt.Sprintf("%s; the least that will do is --memory-limit %d (%s), or use more --chunks, more --stages, or an --optimizer with less state", short.Shortages(), least, formatBytes(least))}
 }
 
 // withRoom adds to want of memory what helps, in flags and not in the words that the library has for its callers. Other errors, and nil, stay as they are.
@@ -100,8 +89,12 @@ func withRoom(err error, remedy string) error {
 		return err
 	}
 	text := err.Error()
+	var short *pipe.BudgetError
 	var located *pipe.Error
-	if errors.As(err, &located) {
+	switch {
+	case errors.As(err, &short):
+		text = short.Shortages()
+	case errors.As(err, &located):
 		plain := *located
 		plain.Err = errors.New(located.Err.Error()) // the same in words, and nothing to have a remedy for
 		text = strings.Replace(text, located.Error(), plain.Error(), 1)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"penstock/data"
@@ -14,6 +15,7 @@ import (
 	"penstock/optim"
 	"penstock/pipe"
 	"penstock/profile"
+	"penstock/torch"
 	"penstock/train"
 )
 
@@ -38,7 +40,7 @@ type job struct {
 func openJob(ctx context.Context, p plan, stderr io.Writer) (*job, error) {
 	j := &job{plan: p}
 	for _, open := range []func(ctx context.Context, stderr io.Writer) error{
-		j.openData, j.planSteps, j.openStore, j.openTrace, j.limitMemory, j.findBalance, j.openPipe, j.openLoop, j.planMemory,
+		j.openData, j.planSteps, j.openStore, j.openTrace, j.limitMemory, j.findBalance, j.openPipe, j.openLoop, j.planMemory, j.placePipe,
 	} {
 		if err := open(ctx, stderr); err != nil {
 			return nil, errors.Join(err, j.close())
@@ -62,9 +64,7 @@ func (j *job) close() error {
 	if j.model != nil {
 		nn.Free(j.model)
 	}
-	for _, d := range j.devices {
-		d.SetLimit(0)
-	}
+	j.setLimits(0)
 	if j.unlock != nil {
 		err = errors.Join(err, j.unlock())
 	}
@@ -225,10 +225,14 @@ func (j *job) save() (path string, err error) {
 }
 
 func (j *job) limitMemory(context.Context, io.Writer) error {
-	for _, d := range j.devices {
-		d.SetLimit(j.limit)
-	}
+	j.setLimits(j.limit)
 	return nil
+}
+
+func (j *job) setLimits(bytes int64) {
+	for _, d := range j.devices {
+		d.SetLimit(bytes)
+	}
 }
 
 // findBalance cuts by time where the command line does not cut, and says how.
@@ -236,10 +240,16 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	if j.balance != nil {
 		return nil
 	}
-	cut, err := train.BalanceByTime(ctx, j.model, j.training, train.BalanceConfig{
+	config := train.BalanceConfig{
 		Stages: j.stages, Batch: j.batch, Chunks: j.chunks, Checkpoints: j.policy,
 		Profile: profile.Config{Device: j.devices[0], Peer: j.devices[1], Threads: j.threads, Seed: j.seed, Autocast: j.autocast, Clock: clock},
-	})
+	}
+	cut, err := train.BalanceByTime(ctx, j.model, j.training, config)
+	if errors.Is(err, torch.ErrOutOfMemory) && slices.Contains(j.policy, pipe.Optimal) { // what limit would do can only be said when the cut is known
+		j.setLimits(0)
+		cut, err = train.BalanceByTime(ctx, j.model, j.training, config)
+		j.setLimits(j.limit)
+	}
 	if err != nil {
 		return withRoom(err, roomForTiming)
 	}
@@ -258,17 +268,22 @@ func numbers(balance []int) string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(balance), " ", ","), "[]")
 }
 
-// openPipe puts model and optimizer on their devices, as they were if the run is resumed.
+// openPipe cuts the model and makes the optimizer. Nothing is on a device yet.
 func (j *job) openPipe(context.Context, io.Writer) (err error) {
-	j.pipe, err = pipe.New(j.model, pipe.Config{
+	if j.loop.Optimizer, err = optim.New(j.optimizerName, j.update); err != nil {
+		return err
+	}
+	j.pipe, err = pipe.Open(j.model, pipe.Config{
 		Balance: j.balance, Devices: j.devices, Chunks: j.chunks, Checkpoints: j.policy, Threads: j.threads, Seed: j.seed,
 		DeferredBatchNorm: j.deferred, Autocast: j.autocast, Reserve: j.reserve(),
 	})
-	if err != nil {
+	return err
+}
+
+// placePipe puts model and optimizer on their devices, as they were if the run is resumed.
+func (j *job) placePipe(context.Context, io.Writer) error {
+	if err := j.pipe.Place(); err != nil {
 		return withRoom(err, roomForModel)
-	}
-	if j.loop.Optimizer, err = optim.New(j.optimizerName, j.update); err != nil {
-		return err
 	}
 	if j.from != nil {
 		return withRoom(j.from.Restore(j.pipe, j.loop.Optimizer), roomForModel)

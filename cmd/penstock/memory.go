@@ -13,12 +13,12 @@ import (
 )
 
 // reserve is what the optimizer's state will take on a stage's device; nil where nothing is planned.
-func (j *job) reserve() func(stage int) int64 {
+func (j *job) reserve() func(*pipe.Stage) int64 {
 	if !slices.Contains(j.policy, pipe.Optimal) {
 		return nil
 	}
-	return func(stage int) int64 {
-		bytes, _ := optim.Unmade(j.loop.Optimizer, j.pipe.Stages()[stage].Params())
+	return func(s *pipe.Stage) int64 {
+		bytes, _ := optim.Unmade(j.loop.Optimizer, s.Params())
 		return bytes
 	}
 }
@@ -29,7 +29,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 		return nil
 	}
 	if err := j.loop.PlanMemory(ctx, j.training, j.batch); err != nil {
-		return withLimit(err)
+		return withLimit(err, roomForPlan)
 	}
 	warnOfPlans(stderr, j.pipe.Plans())
 	for i, s := range j.pipe.Plans() {

@@ -78,7 +78,7 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	result, err := j.loop.Run(ctx)
 	show.endSteps()
 	if err != nil {
-		return j.keep(withRoom(err, j.roomInStep(err)))
+		return j.keep(withLimit(err, j.roomInStep(err)))
 	}
 	saved, err := j.save()
 	if err != nil {

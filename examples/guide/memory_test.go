@@ -118,10 +118,12 @@ func Example_budgetTooSmall() {
 	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: x}, nn.NewMSELoss(nn.MSEConfig{}))
 	var small *pipe.BudgetError
 	if errors.As(err, &small) {
-		fmt.Printf("%v needs %.1f MiB, because of layer %s\n", small.Device, float64(small.Least)/(1<<20), small.Layer)
+		for _, s := range small.Stages {
+			fmt.Printf("%v needs %.1f MiB, because of %s\n", s.Device, float64(s.Least)/(1<<20), s.SetBy)
+		}
 	}
 	// Output:
-	// cpu:0 needs 7.0 MiB, because of layer 1.0..1.1
+	// cpu:0 needs 7.0 MiB, because of layer "1.0..1.1"
 }
 
 func Example_module() {

@@ -1,0 +1,113 @@
+package train_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"penstock/nn"
+	"penstock/optim"
+	"penstock/pipe"
+	"penstock/torch"
+	"penstock/train"
+)
+
+// budgeted makes a loop over a network under a limit for each device, by the policy optimal, with Adam. The pipe is not placed.
+func budgeted(t *testing.T, model *nn.Sequential, balance []int, limits []int64, clip float64) *train.Loop {
+	t.Helper()
+	o, err := optim.Adam(optim.Config{LR: 0.01})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(o.Close)
+	p, err := pipe.Open(model, pipe.Config{Balance: balance, Chunks: 3, Seed: 7, Checkpoint: pipe.Optimal, Budget: limits,
+		Reserve: func(s *pipe.Stage) int64 { bytes, _ := optim.Unmade(o, s.Params()); return bytes }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Close()
+		nn.Free(model)
+	})
+	return &train.Loop{Pipe: p, Optimizer: o, Loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), ClipNorm: clip}
+}
+
+// TestPlanMemory: what PlanMemory says is the least that will do trains, the second update with all of Adam's state included, and no device holds more; with one byte less for a stage it names that stage. Stages whose
+// step needs the most and stages whose update does are in one error. Nothing is placed meanwhile.
+func TestPlanMemory(t *testing.T) {
+	training, _ := dataset(t)
+	for _, row := range []struct {
+		reason  string
+		model   func() *nn.Sequential
+		balance []int
+		clip    float64
+		set     []string // what sets the least of each stage; "" is a layer
+	}{
+		{"one stage", network, []int{8}, 0, []string{""}},
+		{"the step of one stage, the update of the other", func() *nn.Sequential {
+			return nn.NewSequential(nn.NewFlatten(1, -1), nn.NewDropout(0.5), nn.NewLinear(16, 40), nn.NewTanh(), nn.NewTanh(), nn.NewTanh(), nn.NewLinear(40, 300), nn.NewReLU(), nn.NewLinear(300, 3))
+		}, []int{6, 3}, 0, []string{"", "the optimizer's update"}},
+		{"clipping", network, []int{4, 4}, 0.1, []string{"the optimizer's update", "the optimizer's update"}},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			check(t)
+			stages := len(row.balance)
+			plan := func(limits ...int64) (*train.Loop, []pipe.Shortage) {
+				l := budgeted(t, row.model(), row.balance, limits, row.clip)
+				err := l.PlanMemory(context.Background(), training, batch)
+				var short *pipe.BudgetError
+				if err != nil && !errors.As(err, &short) {
+					t.Fatal(err)
+				}
+				for i := range stages {
+					if live := torch.CPU(i).Memory().Live; live != 0 {
+						t.Errorf("planning with %v bytes left %d on %v", limits, live, torch.CPU(i))
+					}
+				}
+				if err == nil {
+					return l, nil
+				}
+				l.Pipe.Close()
+				return l, short.Stages
+			}
+			_, short := plan(slices.Repeat([]int64{1}, stages)...)
+			var least []int64
+			for i, s := range short {
+				if s.Stage != i || s.Limit != 1 || (row.set[i] == "") != (s.SetBy != "the optimizer's update") {
+					t.Errorf("shortage %d is %+v", i, s)
+				}
+				least = append(least, s.Least)
+			}
+			if len(least) != stages {
+				t.Fatalf("short are %v, want all of %d stages", short, stages)
+			}
+			for i := range least {
+				less := slices.Clone(least)
+				less[i]--
+				if _, short := plan(less...); len(short) != 1 || short[0].Stage != i || short[0].Least != least[i] {
+					t.Errorf("with %v bytes: short are %v", less, short)
+				}
+			}
+			l, short := plan(least...)
+			if short != nil {
+				t.Fatalf("with %v bytes: short are %v", least, short)
+			}
+			if err := l.Pipe.Place(); err != nil {
+				t.Fatal(err)
+			}
+			l.Loader, l.Steps = loader(t), 3
+			l.OnStep = []train.Hook{func(s train.StepInfo) error {
+				for i, peak := range s.Peak {
+					if peak > least[i] || s.Step > 1 && row.set[i] != "" && peak != least[i] {
+						t.Errorf("step %d: %d bytes on %v, planned at most %d", s.Step, peak, torch.CPU(i), least[i])
+					}
+				}
+				return nil
+			}}
+			if _, err := l.Run(context.Background()); err != nil {
+				t.Errorf("with %v bytes: %v", least, err)
+			}
+		})
+	}
+}
