@@ -39,6 +39,15 @@ func (l *CrossEntropyLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.
 	return c.CrossEntropy(output, target, weights(c, l.o.Weight), l.Reduction(), l.ignore, l.o.LabelSmoothing)
 }
 
+// Targets is the first class, everywhere.
+func (l *CrossEntropyLoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor {
+	shape := outputs[0].Shape()
+	if len(shape) < 2 {
+		return []*torch.Tensor{c.Zeros(torch.Int64)}
+	}
+	return []*torch.Tensor{c.Zeros(torch.Int64, slices.Delete(slices.Clone(shape), 1, 2)...)}
+}
+
 // Reduction is the mean unless Sum was set.
 func (l *CrossEntropyLoss) Reduction() torch.Reduction { return reduction(l.o.Sum) }
 
@@ -61,6 +70,11 @@ func NewBCEWithLogitsLoss(o BCEWithLogitsConfig) *BCEWithLogitsLoss {
 func (l *BCEWithLogitsLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	requireOneShape("aten::binary_cross_entropy_with_logits", output, target)
 	return c.BCEWithLogits(output, target, nil, weights(c, l.o.PosWeight), l.Reduction())
+}
+
+// Targets is 0 everywhere.
+func (l *BCEWithLogitsLoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor {
+	return zerosLike(c, outputs[0])
 }
 
 // Reduction is the mean unless Sum was set.

@@ -15,6 +15,11 @@ type Loss interface {
 	Reduction() torch.Reduction
 }
 
+// Targeted is a Loss that can make targets to measure it with where there are none yet: of the types and shapes that go with such outputs, with values that it takes. The losses of this package are.
+type Targeted interface {
+	Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor
+}
+
 // TupleLoss compares tuples: what the model gives with what the batch wants. LossOfTuples makes a Loss of it.
 type TupleLoss interface {
 	ForwardTuple(c *Ctx, outputs, targets []*torch.Tensor) *torch.Tensor

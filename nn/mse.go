@@ -23,6 +23,16 @@ func (l *MSELoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	return c.MSE(output, target, l.Reduction())
 }
 
+// Targets is 0 everywhere.
+func (l *MSELoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor {
+	return zerosLike(c, outputs[0])
+}
+
+// zerosLike is a target of an output's type and shape.
+func zerosLike(c *torch.Ctx, output *torch.Tensor) []*torch.Tensor {
+	return []*torch.Tensor{c.Zeros(output.DType(), output.Shape()...)}
+}
+
 // Reduction is the mean unless Sum was set.
 func (l *MSELoss) Reduction() torch.Reduction { return reduction(l.o.Sum) }
 

@@ -11,8 +11,7 @@ import (
 
 // choose makes sure that an instance has a plan under the limit, given what is live now, and says what the step will take.
 func (m *Module) choose(ctx context.Context, s *instance) (forecast, error) {
-	s.base = m.bounds.device.Memory().Live
-	s.present, s.lacks = m.presences(s.chain)
+	m.look(s)
 	if s.ops != nil && !s.stale {
 		f, err := m.forecast(s, s.ops, s.present, s.lacks, s.base)
 		if err != nil {
@@ -39,6 +38,12 @@ func (m *Module) choose(ctx context.Context, s *instance) (forecast, error) {
 		})
 	}
 	return f, nil
+}
+
+// look notes what is live now, and which gradients are there.
+func (m *Module) look(s *instance) {
+	s.base = m.bounds.device.Memory().Live
+	s.present, s.lacks = m.presences(s.chain)
 }
 
 // known is the loss, or a guess.

@@ -20,8 +20,8 @@ type Config struct {
 	// parameter's size for the update; the prediction ends with backward.
 	Slots int
 
-	// Loss is what follows the model. Measure runs it where it is given targets, and the prediction is good for the first batch already. Else the first batch is planned with an estimate, or if that is too
-	// much with as little as can be, and what the loss takes is learnt from it.
+	// Loss is what follows the model. Measure runs it with the targets that it is given, or where there are none with those that the loss makes (nn.Targeted), and the prediction is good for the first batch
+	// already. Without it, or if it makes none, the first batch is planned with an estimate, or if that is too much with as little as can be, and what the loss takes is learnt from it.
 	Loss nn.Loss
 
 	// Solve says how hard to look for a plan.

@@ -55,7 +55,9 @@ type problem struct {
 	inputGrad bool
 	optimizer func() optim.Optimizer // nil is plain descent without one
 	retain    bool                   // go back twice
-	batches   int                    // whose gradients are added up before an update; 0 is 1
+	// unmeasured leaves measuring to the first Forward.
+	unmeasured bool
+	batches    int // whose gradients are added up before an update; 0 is 1
 
 	each func(step, batch int, w wrapped) // is told of each backward that is over; nil is not
 }
@@ -224,6 +226,9 @@ func (q problem) planned(t test, config remat.Config, ops func(n int) []plan.Op)
 		m, err := remat.New(model, config)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if q.unmeasured {
+			return wrapped{m, m}
 		}
 		x := q.x(c, 0)
 		if q.inputGrad {

@@ -16,7 +16,7 @@ import (
 // Sample is a batch to measure with. Its tensors stay the caller's.
 type Sample struct {
 	Inputs  []*torch.Tensor // the model's input
-	Targets []*torch.Tensor // of Config.Loss; without them the loss is learnt from the first step
+	Targets []*torch.Tensor // of Config.Loss; without them the loss makes its own (nn.Targeted), or is learnt from the first step
 }
 
 // instance is the model for batches of one kind.
@@ -119,6 +119,13 @@ func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, 
 
 func (m *Module) measure(ctx context.Context, c *nn.Ctx, s Sample) (*instance, error) {
 	n := &instance{}
+	loss := torch.NewCtx(torch.Options{Device: c.Device(), Threads: c.Threads(), Autocast: c.Autocast()})
+	defer loss.Close()
+	if len(s.Targets) == 0 {
+		if err := torch.Try(func() { s.Targets = m.standIns(c.Fork(loss, nn.Fork{Recomputing: true}), s.Inputs) }); err != nil {
+			return nil, fmt.Errorf("remat: targets for Config.Loss, from what the model gives: %w; call Measure with targets, or leave Config.Loss out", err)
+		}
+	}
 	if err := m.measureChain(ctx, c, s, n); err != nil {
 		return nil, err
 	}
@@ -166,6 +173,23 @@ func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, n *insta
 		return fmt.Errorf("remat: %w", err)
 	}
 	return nil
+}
+
+// standIns are targets that the loss makes for itself; nil if it cannot.
+func (m *Module) standIns(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	loss, ok := m.config.Loss.(nn.Targeted)
+	if !ok {
+		return nil
+	}
+	given := make([]*torch.Tensor, len(xs))
+	for i, x := range xs {
+		if given[i] = c.Detach(x); m.model.OverwritesInput() {
+			given[i] = c.Clone(x)
+		}
+	}
+	targets := loss.Targets(c.Ctx, m.model.ForwardTuple(c, given))
+	c.Release(0, targets...)
+	return targets
 }
 
 // rehearse runs the prologue, and with targets the rest of the model without gradients and the loss, forward and backward, to see what they take.

@@ -37,25 +37,41 @@ func (m *Module) Chain() (profile.Chain, error) {
 	return m.latest.chain, nil
 }
 
-// Solve finds a plan for batches like those that were measured last, beside what is live now, and makes it theirs. A limit above 0 is the module's from now on; 0 leaves it as it is. The error is a
-// *LimitError if there is no plan under it; then the plan is as it was.
+// Solve says what plan there is for batches like those that were measured last, beside what is live now, under a limit; 0 is the one in force. Neither the limit nor the plan of the module changes:
+// SetLimit sets a limit, and SetPlan a plan. The error is a *LimitError if there is no plan.
 func (m *Module) Solve(ctx context.Context, limit int64) (plan.Plan, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := m.latest
-	switch {
-	case m.closed:
-		return plan.Plan{}, fmt.Errorf("remat: %w", ErrClosed)
-	case s == nil:
-		return plan.Plan{}, errNothing
-	case limit < 0:
-		return plan.Plan{}, fmt.Errorf("remat: a limit of %d bytes; want more, or 0 to leave it", limit)
+	s, err := m.solvable(limit)
+	if err != nil {
+		return plan.Plan{}, err
 	}
-	before := m.bounds
+	defer func(own bounds) { m.bounds = own }(m.bounds)
 	if limit > 0 {
 		m.bounds.limit, m.bounds.source = limit, "Solve"
 	}
-	was := *s
+	trial := *s
+	m.look(&trial)
+	p, _, err := m.solve(ctx, &trial)
+	if err != nil {
+		return plan.Plan{}, err
+	}
+	return trial.described(p)
+}
+
+// SetLimit makes a limit the module's from now on, 0 leaves it as it is, and solves for the plan of batches like those that were measured last, beside what is live now. Other batches get another plan when
+// they come. The error is a *LimitError if there is no plan; then limit and plan are as they were.
+func (m *Module) SetLimit(ctx context.Context, limit int64) (plan.Plan, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, err := m.solvable(limit)
+	if err != nil {
+		return plan.Plan{}, err
+	}
+	before, was := m.bounds, *s
+	if limit > 0 {
+		m.bounds.limit, m.bounds.source = limit, "SetLimit"
+	}
 	s.stale, s.given = true, false
 	f, err := m.choose(ctx, s)
 	if err != nil {
@@ -70,6 +86,19 @@ func (m *Module) Solve(ctx context.Context, limit int64) (plan.Plan, error) {
 	return s.plan, nil
 }
 
+// solvable is the instance of the batches that were measured last, if there is one and a limit that plans can be asked for.
+func (m *Module) solvable(limit int64) (*instance, error) {
+	switch {
+	case m.closed:
+		return nil, fmt.Errorf("remat: %w", ErrClosed)
+	case m.latest == nil:
+		return nil, errNothing
+	case limit < 0:
+		return nil, fmt.Errorf("remat: a limit of %d bytes; want more, or 0 for the one in force", limit)
+	}
+	return m.latest, nil
+}
+
 // Plan is the plan of the batches that came last: its peak and time are by the chain as it was measured (Chain), which counts the input and knows nothing of who else is there; so it has no limit.
 func (m *Module) Plan() (plan.Plan, error) {
 	m.mu.Lock()
@@ -78,14 +107,14 @@ func (m *Module) Plan() (plan.Plan, error) {
 	case s == nil:
 		return plan.Plan{}, errNothing
 	case s.ops == nil:
-		return plan.Plan{}, errors.New("remat: there is no plan yet; call Solve, or train a batch")
+		return plan.Plan{}, errors.New("remat: there is no plan yet; call SetLimit, or train a batch")
 	default:
 		return s.plan, nil
 	}
 }
 
 // SetPlan makes operations those for batches of the kind that came last, or that the plan was made for: one of plan.None, plan.All, plan.Sequential on the chain's layers, or any other that is
-// complete. It stays until Solve; a step that it would take beyond the limit is refused. A plan that was made for another chain, of another model or for other batches, is an error.
+// complete. It stays until SetLimit; a step that it would take beyond the limit is refused. A plan that was made for another chain, of another model or for other batches, is an error.
 func (m *Module) SetPlan(p plan.Plan) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

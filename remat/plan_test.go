@@ -38,7 +38,7 @@ func TestPlanFiles(t *testing.T) {
 		t.Fatalf("a limit of one byte: %v", err)
 	}
 	limit := least.Least + least.Least/3
-	p, err := b.m.Solve(context.Background(), limit)
+	p, err := b.m.SetLimit(context.Background(), limit)
 	if err != nil || len(p.Ops) == 0 || device.Memory().Limit != limit {
 		t.Fatalf("%v, %v; the limit is %d", p, err, device.Memory().Limit)
 	}
@@ -109,7 +109,7 @@ func TestPlansThatAreTooLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	most := b.m.Predicted()
-	if _, err := b.m.Solve(context.Background(), most/2); err != nil {
+	if _, err := b.m.SetLimit(context.Background(), most/2); err != nil {
 		t.Fatal(err)
 	}
 	chain, err := b.m.Chain()

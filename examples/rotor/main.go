@@ -240,7 +240,7 @@ func (s *school) byHand() error {
 		if _, err := m.Solve(context.Background(), 1); !errors.As(err, &refused) {
 			return fmt.Errorf("a limit of one byte: %w", err)
 		}
-		if _, err := m.Solve(context.Background(), refused.Least); err != nil {
+		if _, err := m.SetLimit(context.Background(), refused.Least); err != nil {
 			return err
 		}
 		l.c.SetGrad(false)
