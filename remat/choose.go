@@ -57,7 +57,7 @@ func (s *instance) known() loss {
 // forecast is that of operations beside what is live.
 func (m *Module) forecast(s *instance, ops []plan.Op, present []presence, lacks []int64, base int64) (forecast, error) {
 	l := s.known()
-	f, err := forecastOf(withLoss(s.chainFor(present, lacks), l), ops, l)
+	f, err := forecastOf(withLoss(s.chainFor(present, lacks, outputOf(ops, len(s.chain.Layers))), l), ops, l)
 	if err != nil {
 		return f, fmt.Errorf("remat: %w", err)
 	}

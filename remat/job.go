@@ -25,6 +25,8 @@ type job struct {
 	ops   []plan.Op // on layers of the chain
 	chain int       // layers of the chain
 
+	output output // that the last layer's backward uses
+
 	present []presence // of gradients, when forward began
 	lacks   []int64
 	from    int64 // live then

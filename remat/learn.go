@@ -173,12 +173,12 @@ func (m *Module) learnt(j *job, l loss, peaks []int64) {
 	}
 	live := int64(0)
 	for k, op := range j.ops {
-		if more := peaks[k] - (f.peaks[k] - live); more != 0 && op.Kind != plan.LossStep && s.corrections[op.Layer].add(op.Kind, j.present[op.Layer], more) {
+		if more := peaks[k] - (f.peaks[k] - live); more != 0 && op.Kind != plan.LossStep && s.correction(op.Layer, j.output).add(op.Kind, j.present[op.Layer], more) {
 			news = true
 		}
 		live = f.live[k]
 	}
-	s.taught[summary(j.present)] = true
+	s.taught[j.about()] = true
 	s.stale = s.stale || news && !s.given
 	if f, err := m.forecast(s, j.ops, j.present, j.lacks, j.from); err == nil && s.latest == j {
 		m.last = f.most()
@@ -206,6 +206,14 @@ func (c *correction) add(kind plan.Kind, p presence, bytes int64) bool {
 	}
 	return true
 }
+
+// about is what steps have in common that teach the same.
+type about struct {
+	present presence
+	output  output
+}
+
+func (j *job) about() about { return about{summary(j.present), j.output} }
 
 // summary is one presence for all units.
 func summary(present []presence) presence {

@@ -27,8 +27,9 @@ type instance struct {
 	prologue prologue
 	loss     *loss // nil if it is not known
 
-	corrections []correction      // by layer of the chain
-	taught      map[presence]bool // a step has been watched
+	corrections []correction   // by layer of the chain
+	madeAgain   correction     // of the last layer in plans that compute it again after the loss
+	taught      map[about]bool // a step has been watched
 
 	ops   []plan.Op // nil before there is a plan
 	plan  plan.Plan
@@ -164,8 +165,9 @@ func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, n *insta
 	if len(n.chain.Layers) == 0 {
 		return fmt.Errorf("remat: no layer of the model has a backward; run it without gradients")
 	}
-	n.corrections, n.taught = make([]correction, len(n.chain.Layers)), map[presence]bool{}
-	// What was measured may have let go of the output while the last layer went back. The caller holds it; how much of that counts the first step shows.
+	n.corrections, n.taught = make([]correction, len(n.chain.Layers)), map[about]bool{}
+	// What was measured may have let go of the output while the last layer went back. The caller holds the one that was given out; how much of that counts the first step shows. One that is made again
+	// after the loss nobody else holds.
 	last := len(n.chain.Layers) - 1
 	n.corrections[last].first, n.corrections[last].later = n.chain.Layers[last].Output, n.chain.Layers[last].Output
 	n.segment, err = segment.New(segment.Config{Layers: m.layers, Routes: m.routes, Last: len(m.layers), Units: n.chain.Units, InputGrad: inputGrad})

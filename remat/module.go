@@ -112,10 +112,11 @@ func (m *Module) begin(c *nn.Ctx, xs []*torch.Tensor) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &job{m: m, s: s, ops: s.ops, chain: len(s.chain.Layers), terms: s.chainFor(s.present, s.lacks), present: s.present, lacks: s.lacks, from: s.base, beyond: m.shared}
+	j := &job{m: m, s: s, ops: s.ops, chain: len(s.chain.Layers), output: outputOf(s.ops, len(s.chain.Layers)), present: s.present, lacks: s.lacks, from: s.base, beyond: m.shared}
+	j.terms = s.chainFor(s.present, s.lacks, j.output)
 	s.latest = j
 	m.last = forecast.most()
-	if !s.taught[summary(s.present)] {
+	if !s.taught[j.about()] {
 		j.lesson = &lesson{device: c.Device()}
 		m.lesson = j.lesson
 	}

@@ -14,14 +14,15 @@ type search struct {
 	m       *Module
 	s       *instance
 	close   plan.Chain // right for plans that have saved the last layer when the loss comes; others need more
-	wary    plan.Chain // no plan needs more than with this one, beside held
+	wary    plan.Chain // right, beside held, for plans that compute the last layer again after the loss
 	held    int64
 	outside int64 // live before, and to come whatever the plan
 }
 
 func (m *Module) search(ctx context.Context, s *instance) *search {
-	l, c := s.known(), s.chainFor(s.present, s.lacks)
-	n := &search{ctx: ctx, m: m, s: s, close: toSolve(c, l), wary: withLoss(c, l), outside: s.base + s.prologue.held + m.unmade()}
+	l, c := s.known(), s.chainFor(s.present, s.lacks, givenOut)
+	wary := s.chainFor(s.present, s.lacks, madeAgain)
+	n := &search{ctx: ctx, m: m, s: s, close: toSolve(c, l), wary: withLoss(wary, l), outside: s.base + s.prologue.held + m.unmade()}
 	n.held = max(0, l.held+l.lent+c.Layers[len(c.Layers)-1].Output)
 	return n
 }

@@ -53,13 +53,38 @@ func (m *Module) presences(chain profile.Chain) (out []presence, bytes []int64) 
 	return out, bytes
 }
 
-// chainFor is the chain for a batch that comes while these gradients are there. The caller holds the input, or what the prologue made of it is held apart from the chain: it has none. Where a unit has
+// output says which output the last layer's backward uses.
+type output int
+
+const (
+	givenOut  output = iota // the last layer was saved before the loss: the caller holds its output
+	madeAgain               // it is computed again after the loss: nobody else holds that output
+)
+
+// outputOf is that of operations, which are complete, on so many layers.
+func outputOf(ops []plan.Op, layers int) output {
+	loss := slices.Index(ops, plan.Op{Kind: plan.LossStep})
+	if slices.Contains(ops[:loss], plan.Op{Kind: plan.ForwardSave, Layer: layers - 1}) {
+		return givenOut
+	}
+	return madeAgain
+}
+
+// correction is that of a layer.
+func (s *instance) correction(layer int, o output) *correction {
+	if layer == len(s.corrections)-1 && o == madeAgain {
+		return &s.madeAgain
+	}
+	return &s.corrections[layer]
+}
+
+// chainFor is the chain for a batch that comes while these gradients are there, and plans that use this output. The caller holds the input, or what the prologue made of it is held apart from the chain: it has none. Where a unit has
 // gradients of some parameters only, the backward takes as much as in the worse of the two cases that were measured.
-func (s *instance) chainFor(present []presence, lacks []int64) plan.Chain {
+func (s *instance) chainFor(present []presence, lacks []int64, o output) plan.Chain {
 	c := s.chain.Chain.WithoutInput()
 	c.Layers = slices.Clone(c.Layers)
 	for i := range c.Layers {
-		l, later, more := &c.Layers[i], s.chain.Later.Layers[i], s.corrections[i]
+		l, later, more := &c.Layers[i], s.chain.Later.Layers[i], s.correction(i, o)
 		setBackward(l, l.BackwardTmp-l.BackwardEarly+more.first)
 		setBackward(&later, later.BackwardTmp-later.BackwardEarly+more.later)
 		for _, l := range []*plan.Layer{l, &later} {
