@@ -41,23 +41,24 @@ type adam struct {
 
 func (r *adam) slots() []string { return []string{"exp_avg", "exp_avg_sq"} }
 
-func (r *adam) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, lr float64) {
+// temporaries is one, for the penalised gradient and then for the denominator.
+func (r *adam) temporaries() int { return 1 }
+
+func (r *adam) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*torch.Tensor, lr float64) {
 	beta1, beta2 := r.Betas[0], r.Betas[1]
 	mean, square := m.slots[0], m.slots[1]
-	mark := c.Mark()
 	switch {
 	case r.WeightDecay == 0:
 	case r.decoupled:
 		c.MulScalar_(p, 1-lr*r.WeightDecay)
 	default:
-		g = c.AddScaled(g, p, r.WeightDecay)
+		g = c.AddOut(scratch[0], g, p, r.WeightDecay)
 	}
 	c.Add_(c.MulScalar_(mean, beta1), g, 1-beta1)
 	c.Addcmul_(c.MulScalar_(square, beta2), g, g, 1-beta2)
-	c.Release(mark) // the penalised gradient has done its work before the denominator needs its room
 
 	t := float64(m.steps)
-	denominator := c.Sqrt(square)
+	denominator := c.SqrtOut(scratch[0], square)
 	c.DivScalar_(denominator, math.Sqrt(1-math.Pow(beta2, t)))
 	c.AddScalar_(denominator, r.Eps)
 	c.Addcdiv_(p, mean, denominator, -lr/(1-math.Pow(beta1, t)))

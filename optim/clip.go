@@ -47,6 +47,15 @@ func SquaredNorms(c *torch.Ctx, params []nn.NamedParam) []NamedNorm {
 	return out
 }
 
+// NormNeed is the bytes that SquaredNorms of params allocates at most, and frees again, where gradients lie in the order of their elements.
+func NormNeed(params []nn.NamedParam) (bytes int64) {
+	const number = 8 // float64
+	for _, p := range params {
+		bytes = max(bytes, number*(min(block, p.Numel())+2)) // the elements, their sum, and the sum so far
+	}
+	return bytes
+}
+
 func squared(c *torch.Ctx, g *torch.Tensor) float64 {
 	flat := c.Reshape(g, -1)
 	total := c.Zeros(torch.Float64)

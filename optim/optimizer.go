@@ -12,14 +12,20 @@ import (
 
 // Optimizer is an update rule, its learning rate, and what it remembers of each parameter.
 //
-// Step may be called concurrently for different parameters; all other methods are for the time between steps.
+// Step and Prepare may be called concurrently for different parameters; all other methods are for the time between steps.
 type Optimizer interface {
 	// Step updates params in place from their gradients, which it leaves as they are. params may be a part of the model, listed as nn.Params does,
 	// and their full names tell them apart; one without a gradient is skipped. State is allocated on c's device at a parameter's first update and
-	// stays; temporaries are gone when Step returns, and are never more than two of the largest parameter's size, mostly one.
+	// stays; temporaries are gone when Step returns.
 	//
-	// An operator that fails (out of memory) panics with *torch.Error. Parameters before that one are updated then, later ones are not.
+	// All is allocated before anything changes. Where that fails (out of memory) Step panics with *torch.Error, parameters, state and counts are as they were, and nothing more is allocated: the step
+	// can be repeated under a higher limit. Step is Prepare, Apply and Drop.
 	Step(c *torch.Ctx, params []nn.NamedParam)
+	// Prepare allocates what a Step would, and changes nothing yet: for updates that are to happen everywhere or nowhere. If that fails it panics with *torch.Error and has left nothing. The caller must Drop
+	// the update. Where several lists of parameters are on one device they are prepared as one, whose temporaries are shared.
+	Prepare(c *torch.Ctx, params []nn.NamedParam) Update
+	// Need is what the next Step of params allocates if all of them have gradients. They need not exist yet.
+	Need(params []nn.NamedParam) Need
 
 	// SetLR sets the rate of the steps to come. A rate that is negative or not finite panics.
 	SetLR(lr float64)

@@ -34,20 +34,28 @@ func (r *rmsprop) slots() []string {
 	return s
 }
 
-func (r *rmsprop) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, lr float64) {
+// temporaries is one for the denominator, and with WeightDecay one for the penalised gradient.
+func (r *rmsprop) temporaries() int {
 	if r.WeightDecay != 0 {
-		g = c.AddScaled(g, p, r.WeightDecay)
+		return 2
+	}
+	return 1
+}
+
+func (r *rmsprop) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*torch.Tensor, lr float64) {
+	if r.WeightDecay != 0 {
+		g = c.AddOut(scratch[1], g, p, r.WeightDecay)
 	}
 	square := m.slots[0]
 	c.Addcmul_(c.MulScalar_(square, r.Alpha), g, g, 1-r.Alpha)
 
-	var denominator *torch.Tensor
+	denominator := scratch[0]
 	if r.Centered {
 		mean := m.slots[1]
 		c.Add_(c.MulScalar_(mean, r.Alpha), g, 1-r.Alpha)
-		denominator = c.Sqrt_(c.Addcmul(square, mean, mean, -1))
+		c.Sqrt_(c.AddcmulOut(denominator, square, mean, mean, -1))
 	} else {
-		denominator = c.Sqrt(square)
+		c.SqrtOut(denominator, square)
 	}
 	c.AddScalar_(denominator, r.Eps)
 

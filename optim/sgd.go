@@ -27,10 +27,18 @@ func (r *sgd) slots() []string {
 	return []string{"momentum"}
 }
 
-func (r *sgd) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, lr float64) {
+// temporaries is one for a direction that is neither the gradient nor the momentum.
+func (r *sgd) temporaries() int {
+	if r.WeightDecay == 0 && !r.Nesterov {
+		return 0
+	}
+	return 1
+}
+
+func (r *sgd) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*torch.Tensor, lr float64) {
 	d := g
 	if r.WeightDecay != 0 {
-		d = c.AddScaled(g, p, r.WeightDecay)
+		d = c.AddOut(scratch[0], g, p, r.WeightDecay)
 	}
 	if r.Momentum != 0 {
 		b := m.slots[0]
@@ -39,13 +47,10 @@ func (r *sgd) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, lr float64) {
 		} else {
 			c.Add_(c.MulScalar_(b, r.Momentum), d, 1-r.Dampening)
 		}
-		switch {
-		case !r.Nesterov:
+		if r.Nesterov {
+			d = c.AddOut(scratch[0], d, b, r.Momentum)
+		} else {
 			d = b
-		case d == g:
-			d = c.AddScaled(g, b, r.Momentum)
-		default:
-			c.Add_(d, b, r.Momentum)
 		}
 	}
 	c.Add_(p, d, -lr)

@@ -14,8 +14,10 @@ import (
 type rule interface {
 	// slots names the tensors that the rule keeps for each parameter, each of the parameter's shape and zero at first.
 	slots() []string
-	// update changes p by its gradient g, which stays as it is, and what is remembered of p. It runs without recording; whoever calls it releases what it makes.
-	update(c *torch.Ctx, p, g *torch.Tensor, m *memory, lr float64)
+	// temporaries is how many tensors of the parameter's shape an update needs beside those.
+	temporaries() int
+	// update changes p by its gradient g, which stays as it is, what is remembered of p, and scratch, the temporaries. It runs without recording and makes no other tensors.
+	update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*torch.Tensor, lr float64)
 }
 
 // memory is what is remembered of one parameter. It belongs to whoever steps that parameter.
@@ -44,49 +46,35 @@ func newOptimizer(r rule, lr float64) *optimizer {
 }
 
 func (o *optimizer) Step(c *torch.Ctx, params []nn.NamedParam) {
-	lr := o.LR()
-	c.NoGrad(func() {
-		for _, p := range params {
-			m := o.memory(p.Name)
-			mark := c.Mark()
-			if g := c.GradOf(p.Tensor()); g != nil {
-				o.allocate(c, p.Tensor(), m)
-				m.steps++
-				o.rule.update(c, p.Tensor(), g, m, lr)
-			}
-			c.Release(mark)
-		}
-	})
+	u := o.Prepare(c, params)
+	defer u.Drop()
+	u.Apply()
 }
 
-func (o *optimizer) memory(name string) *memory {
+// known is what is remembered of a parameter, or nil.
+func (o *optimizer) known(name string) *memory {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.of == nil {
 		panic("optim: Step after Close")
 	}
-	m := o.of[name]
-	if m == nil {
-		m = &memory{}
-		o.of[name] = m
-	}
-	return m
+	return o.of[name]
 }
 
-// allocate makes all slots or, if it panics, none.
-func (o *optimizer) allocate(c *torch.Ctx, p *torch.Tensor, m *memory) {
-	if m.slots != nil {
-		return
+// remember makes m what is remembered of a parameter; nil only lists the parameter.
+func (o *optimizer) remember(name string, m *memory) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case m != nil:
+		o.of[name] = m
+	case o.of[name] == nil:
+		o.of[name] = &memory{}
 	}
-	made := make([]*torch.Tensor, len(o.rule.slots()))
-	for i := range made {
-		made[i] = c.ZerosLike(p)
-	}
-	for _, t := range made {
-		c.Keep(t)
-	}
-	m.slots = made
 }
+
+// fresh says that a parameter was never updated.
+func (m *memory) fresh() bool { return m == nil || m.slots == nil }
 
 func (o *optimizer) SetLR(lr float64) {
 	if !isSize(lr) {

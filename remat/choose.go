@@ -63,18 +63,16 @@ func (m *Module) forecast(s *instance, ops []plan.Op, present []presence, lacks 
 	}
 	from := base + s.prologue.held
 	f.forward, f.loss, f.backward, f.end = max(base+s.prologue.peak, from+f.forward), from+f.loss, from+f.backward, from+f.end
-	if m.update != nil {
-		peak, _ := m.update.need()
-		f.update = f.end + peak
+	if need, ok := m.updateNeed(); ok {
+		f.update = f.end + need.State + need.Scratch
 	}
 	return f, nil
 }
 
 // unmade is the bytes of the optimizer's state that are still to be made.
 func (m *Module) unmade() int64 {
-	if m.update != nil {
-		_, bytes := m.update.need()
-		return bytes
+	if need, ok := m.updateNeed(); ok {
+		return need.State
 	}
 	if m.steps > 0 {
 		return 0
@@ -88,9 +86,8 @@ func (m *Module) unmade() int64 {
 
 // updating is what updates take beside what there is at the end of backward and the state, from now on.
 func (m *Module) updating() (peak int64) {
-	if m.update != nil {
-		first, _ := m.update.need()
-		return max(first, m.unmade()+m.update.most())
+	if need, ok := m.updateNeed(); ok {
+		return need.State + need.Scratch
 	}
 	if m.config.Slots == 0 {
 		return 0

@@ -133,10 +133,6 @@ func (m *Module) measure(ctx context.Context, c *nn.Ctx, s Sample) (*instance, e
 	err := torch.Try(func() {
 		t := torch.NewCtx(torch.Options{Device: c.Device(), Threads: c.Threads(), Autocast: c.Autocast()})
 		defer t.Close()
-		if m.update == nil {
-			m.update = m.measureUpdate(t)
-			t.Close()
-		}
 		m.rehearse(c.Fork(t, nn.Fork{Recomputing: true}), t, s, n)
 	})
 	if err != nil {

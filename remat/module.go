@@ -34,7 +34,6 @@ type Module struct {
 	mu     sync.Mutex
 	closed bool
 	bounds bounds
-	update *update // nil until it is measured
 	cases  map[string]*instance
 	latest *instance
 	steps  int     // backwards so far

@@ -74,6 +74,15 @@ func (c *Ctx) NoGrad(f func()) {
 	f()
 }
 
+// Unlimited runs f with what its operators allocate charged to no device, and so refused by no limit. It is for work whose memory was allocated before, and must not fail half done for the few bytes of
+// the numbers that libtorch makes tensors of.
+func (c *Ctx) Unlimited(f func()) {
+	was := c.mode.Account
+	c.mode.Account = 0
+	defer func() { c.mode.Account = was }()
+	f()
+}
+
 // Autocast says whether operators run under autocast; see Options.
 func (c *Ctx) Autocast() bool { return c.mode.Autocast != 0 }
 

@@ -6,6 +6,7 @@ package torch
 var (
 	opAdd         = declare("aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor")
 	opAdd_        = declare("aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)")
+	opAddOut      = declare("aten::add.out(Tensor self, Tensor other, *, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)")
 	opAddScalar   = declare("aten::add.Scalar(Tensor self, Scalar other) -> Tensor")
 	opAddScalar_  = declare("aten::add_.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)")
 	opSub         = declare("aten::sub.Tensor(Tensor self, Tensor other) -> Tensor")
@@ -16,7 +17,8 @@ var (
 	opDivScalar_  = declare("aten::div_.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)")
 	opSqrt        = declare("aten::sqrt(Tensor self) -> Tensor")
 	opSqrt_       = declare("aten::sqrt_(Tensor(a!) self) -> Tensor(a!)")
-	opAddcmul     = declare("aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor")
+	opSqrtOut     = declare("aten::sqrt.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)")
+	opAddcmulOut  = declare("aten::addcmul.out(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1, Tensor(a!) out) -> Tensor(a!)")
 	opAddcmul_    = declare("aten::addcmul_(Tensor(a!) self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor(a!)")
 	opAddcdiv_    = declare("aten::addcdiv_(Tensor(a!) self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor(a!)")
 	opMatmul      = declare("aten::matmul(Tensor self, Tensor other) -> Tensor")
@@ -41,6 +43,11 @@ func (c *Ctx) AddScaled(a, b *Tensor, alpha float64) *Tensor {
 // Add_ is aten::add_.Tensor: a += alpha * b.
 func (c *Ctx) Add_(a, b *Tensor, alpha float64) *Tensor {
 	return c.begin(opAdd_).t(a).t(b).f(alpha).same(a)
+}
+
+// AddOut is aten::add.out: out = a + alpha * b. It allocates nothing where all three have one shape and element type, as the other operators with out.
+func (c *Ctx) AddOut(out, a, b *Tensor, alpha float64) *Tensor {
+	return c.begin(opAddOut).t(a).t(b).f(alpha).t(out).same(out)
 }
 
 // AddScalar is aten::add.Scalar: a + v.
@@ -82,9 +89,12 @@ func (c *Ctx) Sqrt(a *Tensor) *Tensor { return c.begin(opSqrt).t(a).one() }
 // Sqrt_ is aten::sqrt_.
 func (c *Ctx) Sqrt_(a *Tensor) *Tensor { return c.begin(opSqrt_).t(a).same(a) }
 
-// Addcmul is aten::addcmul: a + value * x * y.
-func (c *Ctx) Addcmul(a, x, y *Tensor, value float64) *Tensor {
-	return c.begin(opAddcmul).t(a).t(x).t(y).f(value).one()
+// SqrtOut is aten::sqrt.out: out = sqrt(a).
+func (c *Ctx) SqrtOut(out, a *Tensor) *Tensor { return c.begin(opSqrtOut).t(a).t(out).same(out) }
+
+// AddcmulOut is aten::addcmul.out: out = a + value * x * y.
+func (c *Ctx) AddcmulOut(out, a, x, y *Tensor, value float64) *Tensor {
+	return c.begin(opAddcmulOut).t(a).t(x).t(y).f(value).t(out).same(out)
 }
 
 // Addcmul_ is aten::addcmul_: a += value * x * y.

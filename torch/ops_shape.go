@@ -93,8 +93,11 @@ func (c *Ctx) Gate(mailbox, value *Tensor) *Tensor {
 // place of one are changes of the other. Without a graph it is a second handle on t.
 func (c *Ctx) Branch(t *Tensor) *Tensor { return c.begin(opBranch).t(t).one() }
 
-// Reshape is aten::reshape; one size may be -1.
+// Reshape is aten::reshape; one size may be -1. No sizes make a number of a tensor of one element.
 func (c *Ctx) Reshape(a *Tensor, shape ...int64) *Tensor {
+	if shape == nil {
+		shape = []int64{} // nil is None
+	}
 	return c.begin(opReshape).t(a).is(shape).one()
 }
 

@@ -8,14 +8,12 @@ import (
 	"slices"
 
 	"penstock/data"
-	"penstock/nn"
 	"penstock/optim"
 	"penstock/pipe"
-	"penstock/torch"
 )
 
-// PlanMemory plans what is recomputed (pipe.Optimal) for batches of so many rows of a data set, before anything is trained, and checks that updates fit in the limits of the devices, if the optimizer is of package
-// optim. It returns a *pipe.BudgetError with all stages whose limit is too low, each with what its steps and updates take together. The loop's Pipe, Loss and Optimizer must be set; the pipe need not be placed yet
+// PlanMemory plans what is recomputed (pipe.Optimal) for batches of so many rows of a data set, before anything is trained, and checks that updates fit in the limits of the devices. It
+// returns a *pipe.BudgetError with all stages whose limit is too low, each with what its steps and updates take together. The loop's Pipe, Loss and Optimizer must be set; the pipe need not be placed yet
 // (see pipe.Open), so that a model that does not fit is found before it is made. What is measured may exceed the limits: the batch, and a layer at a time.
 func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error {
 	sample, err := firstRows(set, min(rows, set.Len()))
@@ -31,11 +29,10 @@ func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error
 	if err != nil && !errors.As(err, &short) {
 		return fmt.Errorf("train: planning the memory: %w", err)
 	}
-	all, err := l.withUpdates(short)
-	if err == nil && len(all) > 0 {
-		err = &pipe.BudgetError{Stages: all}
+	if all := l.withUpdates(short); len(all) > 0 {
+		return &pipe.BudgetError{Stages: all}
 	}
-	return err
+	return nil
 }
 
 // placeBeyond is place, whatever the limits are.
@@ -48,16 +45,12 @@ func (l *Loop) placeBeyond(batch data.Batch) (b pipe.Batch, free func(), err err
 }
 
 // withUpdates lists the stages whose steps, of which short says what they lack, or whose updates do not fit.
-func (l *Loop) withUpdates(short *pipe.BudgetError) (all []pipe.Shortage, err error) {
+func (l *Loop) withUpdates(short *pipe.BudgetError) (all []pipe.Shortage) {
 	if short != nil {
 		all = slices.Clone(short.Stages)
 	}
 	for i, s := range l.Pipe.Stages() {
-		update, err := l.updating(i)
-		if err != nil {
-			return nil, fmt.Errorf("train: what an update takes: %w", err)
-		}
-		m := s.Device.Memory()
+		update, m := l.updating(i), s.Device.Memory()
 		if m.Limit == 0 || update <= m.Limit {
 			continue
 		}
@@ -71,34 +64,22 @@ func (l *Loop) withUpdates(short *pipe.BudgetError) (all []pipe.Shortage, err er
 		}
 	}
 	slices.SortFunc(all, func(a, b pipe.Shortage) int { return cmp.Compare(a.Stage, b.Stage) })
-	return all, nil
+	return all
 }
 
-// updating is the bytes on a stage's device while its parameters are updated: the batch and the activations are gone by then, gradients and the optimizer's state are there. What it takes beside them is what the largest
-// parameter takes, as they are updated one after the other. It is 0 for optimizers that are not of package optim.
-func (l *Loop) updating(stage int) (bytes int64, err error) {
+// updating is the bytes on a stage's device while its parameters are updated: the batch and the activations are gone by then, gradients and the optimizer's state are there.
+func (l *Loop) updating(stage int) int64 {
 	s := l.Pipe.Stages()[stage]
 	params := s.Params()
-	unmade, ok := optim.Unmade(l.Optimizer, params)
-	if !ok || len(params) == 0 {
-		return 0, nil
+	need := l.Optimizer.Need(params)
+	if l.ClipNorm > 0 {
+		need.Scratch = max(need.Scratch, optim.NormNeed(params))
 	}
-	size := func(p nn.NamedParam) int64 { return p.Numel() * p.DType().Size() }
-	largest := slices.MaxFunc(params, func(a, b nn.NamedParam) int { return cmp.Compare(size(a), size(b)) })
-	c := torch.NewCtx(torch.Options{Device: torch.CPU(torch.MaxCPU - 1), Threads: 1}) // nobody uses it meanwhile
-	defer c.Close()
-	bytes = s.Device.Memory().Live + l.Pipe.Unplaced(stage) + unmade
-	err = torch.Try(func() {
-		update, _ := optim.Rehearse(c, l.Optimizer, largest)
-		if l.ClipNorm == 0 {
-			update.Norm = 0
-		}
-		bytes += max(update.Later, update.Norm)
-	})
+	bytes := s.Device.Memory().Live + l.Pipe.Unplaced(stage) + need.State + need.Scratch
 	for _, p := range params {
 		if !p.Exists() || !p.Tensor().HasGrad() {
-			bytes += size(p)
+			bytes += p.Numel() * p.DType().Size()
 		}
 	}
-	return bytes, err
+	return bytes
 }

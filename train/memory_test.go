@@ -22,7 +22,7 @@ func budgeted(t *testing.T, model *nn.Sequential, balance []int, limits []int64,
 	}
 	t.Cleanup(o.Close)
 	p, err := pipe.Open(model, pipe.Config{Balance: balance, Chunks: 3, Seed: 7, Checkpoint: pipe.Optimal, Budget: limits,
-		Reserve: func(s *pipe.Stage) int64 { bytes, _ := optim.Unmade(o, s.Params()); return bytes }})
+		Reserve: func(s *pipe.Stage) int64 { return o.Need(s.Params()).State }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"slices"
 
-	"penstock/optim"
 	"penstock/pipe"
 	"penstock/profile"
 	remat "penstock/remat/plan"
@@ -17,10 +16,7 @@ func (j *job) reserve() func(*pipe.Stage) int64 {
 	if !slices.Contains(j.policy, pipe.Optimal) {
 		return nil
 	}
-	return func(s *pipe.Stage) int64 {
-		bytes, _ := optim.Unmade(j.loop.Optimizer, s.Params())
-		return bytes
-	}
+	return func(s *pipe.Stage) int64 { return j.loop.Optimizer.Need(s.Params()).State }
 }
 
 // planMemory plans what is recomputed before anything is trained, and says so.

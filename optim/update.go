@@ -1,0 +1,171 @@
+package optim
+
+import (
+	"fmt"
+
+	"penstock/nn"
+	"penstock/torch"
+)
+
+// Update is an update that Optimizer.Prepare has found the memory for.
+//
+//	Prepare   new state and temporaries are allocated, or it panics and nothing has changed
+//	Apply     parameters, state and counts change; nothing is allocated that a limit could refuse
+//	Drop      frees the temporaries, and new state that was not applied
+//
+// It belongs to the goroutine of the context that it was prepared on. Until it is dropped the context stays open, and nobody else updates its parameters or drops their gradients.
+type Update interface {
+	// Apply updates the parameters that had a gradient in Prepare, by the gradients and the rate that there are now. It is called once.
+	//
+	// It panics before anything has changed if the optimizer was closed, or state or gradients were replaced since Prepare. Should an operator fail for another reason, which no want of memory is,
+	// the parameters before that one are updated and counted, and later ones are as they were; the one itself is not counted and may be half updated.
+	Apply()
+	// Drop frees what Prepare has allocated and Apply has not made state. It is idempotent, and the last call of every update.
+	Drop()
+}
+
+// Need is the bytes that an update allocates: State stays, Scratch is freed when the update is over.
+type Need struct{ State, Scratch int64 }
+
+// prepared is an Update of an optimizer.
+type prepared struct {
+	o       *optimizer
+	c       *torch.Ctx
+	parts   []part
+	idle    []string // parameters that have no gradient
+	scratch map[torch.DType]*torch.Tensor
+}
+
+// part is a parameter that has a gradient.
+type part struct {
+	nn.NamedParam
+	known  *memory // what the optimizer remembers of it; nil before its first update
+	memory *memory // with all slots
+}
+
+func (p part) fresh() bool { return p.memory != p.known }
+
+func (o *optimizer) Need(params []nn.NamedParam) (n Need) {
+	slots, largest := int64(len(o.rule.slots())), map[torch.DType]int64{}
+	for _, p := range params {
+		if o.known(p.Name).fresh() {
+			n.State += slots * bytesOf(p)
+		}
+		largest[p.DType()] = max(largest[p.DType()], p.Numel())
+	}
+	for dtype, elements := range largest {
+		n.Scratch += int64(o.rule.temporaries()) * elements * dtype.Size()
+	}
+	return n
+}
+
+func bytesOf(p nn.NamedParam) int64 { return p.Numel() * p.DType().Size() }
+
+func (o *optimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) Update {
+	u := &prepared{o: o, c: c, scratch: map[torch.DType]*torch.Tensor{}}
+	done := false
+	defer func() {
+		if !done {
+			u.Drop()
+		}
+	}()
+	largest := map[torch.DType]int64{}
+	mark := c.Mark()
+	defer func() { c.Release(mark) }()
+	c.NoGrad(func() {
+		for _, p := range params {
+			t, known := p.Tensor(), o.known(p.Name)
+			if !t.HasGrad() {
+				u.idle = append(u.idle, p.Name)
+				continue
+			}
+			u.parts = append(u.parts, part{p, known, known})
+			if known.fresh() {
+				u.parts[len(u.parts)-1].memory = &memory{}
+				u.parts[len(u.parts)-1].memory.allocate(c, t, len(o.rule.slots()))
+			}
+			largest[t.DType()] = max(largest[t.DType()], t.Numel())
+		}
+		for dtype, elements := range largest {
+			if n := int64(o.rule.temporaries()); n > 0 {
+				u.scratch[dtype] = c.Keep(c.Empty(dtype, n*elements))
+			}
+		}
+	})
+	done = true
+	return u
+}
+
+// allocate makes the slots of a parameter.
+func (m *memory) allocate(c *torch.Ctx, p *torch.Tensor, slots int) {
+	m.slots = make([]*torch.Tensor, 0, slots)
+	for range slots {
+		m.slots = append(m.slots, c.Keep(c.ZerosLike(p)))
+	}
+}
+
+func (u *prepared) Apply() {
+	u.check()
+	lr := u.o.LR()
+	u.c.NoGrad(func() {
+		u.c.Unlimited(func() {
+			for i := range u.parts {
+				u.apply(&u.parts[i], lr)
+			}
+		})
+	})
+	for _, name := range u.idle {
+		u.o.remember(name, nil)
+	}
+}
+
+// check panics if the update is no longer what was prepared.
+func (u *prepared) check() {
+	for _, p := range u.parts {
+		switch now := u.o.known(p.Name); {
+		case now != p.known:
+			panic(fmt.Sprintf("optim: Apply: the state of %q was replaced since Prepare, by Load or another update; prepare the update again", p.Name))
+		case !p.Tensor().HasGrad():
+			panic(fmt.Sprintf("optim: Apply: the gradient of %q was dropped since Prepare; drop gradients after the update", p.Name))
+		}
+	}
+}
+
+// apply updates one parameter. What is remembered of it for the first time is the optimizer's from then on.
+func (u *prepared) apply(p *part, lr float64) {
+	mark := u.c.Mark()
+	defer func() { u.c.Release(mark) }()
+	t, done := p.Tensor(), false
+	p.memory.steps++
+	defer func() {
+		if !done {
+			p.memory.steps--
+		}
+	}()
+	u.o.rule.update(u.c, t, u.c.GradOf(t), p.memory, u.temporaries(t), lr)
+	done = true
+	u.o.remember(p.Name, p.memory)
+	p.known = p.memory
+}
+
+// temporaries are views of the scratch, of a parameter's shape.
+func (u *prepared) temporaries(p *torch.Tensor) []*torch.Tensor {
+	out := make([]*torch.Tensor, u.o.rule.temporaries())
+	n := p.Numel()
+	for i := range out {
+		out[i] = u.c.Reshape(u.c.Narrow(u.scratch[p.DType()], 0, int64(i)*n, n), p.Shape()...)
+	}
+	return out
+}
+
+func (u *prepared) Drop() {
+	for _, p := range u.parts {
+		if p.fresh() {
+			p.memory.free()
+		}
+	}
+	for _, t := range u.scratch {
+		t.Free()
+	}
+	u.parts, u.idle, u.scratch = nil, nil, nil
+}
