@@ -17,7 +17,7 @@ import (
 // its recomputation l is checkpointed again, and sees both flags in the first of the two runs.
 //
 // A layer that declares that it works in place (InPlace), be it l, in l or after l, is given a copy of what is an input of l. Whoever else overwrites one before backward makes Backward fail.
-// If l panics or ends its goroutine in the second run, so does Backward, and Ctx.Path is where.
+// If l panics or ends its goroutine in the second run, so does Backward, and Ctx.Path is where. The buffers of l are then as before that run, as they are after a failure in the first.
 func Checkpointed(l Layer) Layer { return checkpointed{l} }
 
 type checkpointed struct{ Layer }
@@ -31,7 +31,9 @@ func (l checkpointed) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	ys := c.checkpoint(part{
 		run: func(c *Ctx, in []*torch.Tensor) []*torch.Tensor {
 			b.give(c, in[len(xs):])
-			return b.take(c, c.apply(l.Layer, c.skips.apart(c, l.Layer, in[:len(xs):len(xs)])))
+			var ys []*torch.Tensor
+			OrRestore(l, func() { ys = c.apply(l.Layer, c.skips.apart(c, l.Layer, in[:len(xs):len(xs)])) })
+			return b.take(c, ys)
 		},
 		store:   b.store,
 		trained: len(Params(l)) > 0,

@@ -2,6 +2,7 @@ package pipe
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,12 @@ import (
 
 // task is what a graph is run for.
 type task interface {
+	// begin prepares a worker for the run, and end does what is left after its last action. They may panic.
+	begin(worker int)
+	end(c *torch.Ctx, worker int)
+	// undoes says whether a failed run is to be undone, and undo does so on a worker. The workers wait for each other meanwhile, so that no later run has begun anywhere.
+	undoes() bool
+	undo(worker int)
 	// do performs an action on a worker. It may panic.
 	do(c *torch.Ctx, a schedule.Action)
 	// layer names the layer that was running when the action failed with err, or "".
@@ -32,13 +39,19 @@ type execution struct {
 	failed atomic.Bool
 	mu     sync.Mutex
 	moved  *sync.Cond
-	err    error // the first failure; guarded by mu
+	err    error // the first failure; guarded by mu, and settled when the run is over
+
+	running int           // workers; guarded by mu
+	over    chan struct{} // closed when none is running any more
 
 	begin  time.Time
 	events [][]schedule.Event // by worker, when recording
 }
 
-// execute runs a graph within a run that was entered. It returns when every worker is done with it, with the first failure, and with a timeline when recording.
+// execute runs a graph within a run that was entered. It returns when every worker is done with it, with the first failure, and with a timeline when recording. A task that undoes is undone when it returns an error.
+//
+//	worker 0   begin, actions, end ──┐ over ── undo, if one has failed
+//	worker 1   begin, actions, end ──┘
 func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timeline, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -46,7 +59,7 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 	if !p.placed.Load() {
 		return nil, ErrNotPlaced
 	}
-	x := &execution{ctx: ctx, graph: g, task: t, done: make([]atomic.Bool, len(g.Actions)), begin: time.Now()}
+	x := &execution{ctx: ctx, graph: g, task: t, done: make([]atomic.Bool, len(g.Actions)), begin: time.Now(), running: len(p.workers), over: make(chan struct{})}
 	x.spin, x.record = runtime.GOMAXPROCS(0) >= len(p.workers), p.record.Load()
 	x.moved = sync.NewCond(&x.mu)
 	x.events = make([][]schedule.Event, len(p.workers))
@@ -54,15 +67,18 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 	all.Add(len(p.workers))
 	p.start(func(worker int, c *torch.Ctx) {
 		defer all.Done()
+		defer x.leave(worker)
 		x.work(worker, c)
 	})
 	stop := context.AfterFunc(ctx, func() { x.fail(ctx.Err()) })
-	all.Wait()
+	<-x.over
 	stop()
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.err != nil || !x.record {
+	if x.err != nil {
+		all.Wait()
 		return nil, x.err
+	}
+	if !x.record {
+		return nil, nil
 	}
 	timeline := &schedule.Timeline{Workers: len(p.workers)}
 	for _, e := range x.events {
@@ -74,14 +90,19 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 // work runs a worker's list. After the first failure anywhere no action starts.
 func (x *execution) work(worker int, c *torch.Ctx) {
 	var current schedule.Action
-	finished := false
+	finished, ending := false, false
 	defer c.Close() // before the run is over for its caller, who may count on the memory
 	defer func() {
-		if !finished {
+		switch {
+		case finished:
+		case ending:
+			x.fail(fmt.Errorf("pipe: gathering the output: %w", cause(recover())))
+		default:
 			err := cause(recover())
 			x.fail(&Error{Stage: current.Stage, MicroBatch: current.MicroBatch, Direction: current.Kind, Layer: x.task.layer(current, err), Err: err})
 		}
 	}()
+	x.task.begin(worker)
 	for id := x.graph.First[worker]; id < x.graph.First[worker+1]; id++ {
 		current = x.graph.Actions[id]
 		for _, dep := range x.graph.Cross[id] {
@@ -104,7 +125,25 @@ func (x *execution) work(worker int, c *torch.Ctx) {
 		}
 		x.finish(id)
 	}
+	if ending = true; !x.failed.Load() {
+		x.task.end(c, worker)
+	}
 	finished = true
+}
+
+// leave is the end of a worker's part. The last to leave settles how the run has ended: a context that ends later is too late.
+func (x *execution) leave(worker int) {
+	x.mu.Lock()
+	if x.running--; x.running == 0 {
+		close(x.over)
+	}
+	x.mu.Unlock()
+	if !x.task.undoes() {
+		return
+	}
+	if <-x.over; x.err != nil {
+		x.task.undo(worker)
+	}
 }
 
 // spins is how often a waiter looks before it sleeps. Waking a thread takes longer than most waits in a balanced pipeline last.
@@ -138,10 +177,10 @@ func (x *execution) finish(id int) {
 // fail records the first failure and wakes everyone.
 func (x *execution) fail(err error) {
 	x.mu.Lock()
-	if x.err == nil {
+	if x.err == nil && x.running > 0 {
 		x.err = err
+		x.failed.Store(true)
 	}
-	x.failed.Store(true)
 	x.mu.Unlock()
 	x.moved.Broadcast()
 }

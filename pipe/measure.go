@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"penstock/nn"
 	"penstock/profile"
 	"penstock/torch"
 )
@@ -36,6 +37,9 @@ func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile
 		if err := ctx.Err(); err != nil { // others may have measured for long
 			return err
 		}
+		var buffers nn.BufferCopy // of layers that change some also where running statistics are not to move
+		buffers.Take(nn.Buffers(p.model))
+		defer buffers.Restore()
 		chains, err = profile.MeasureChain(ctx, p.model, profile.ChainConfig{
 			Config:  profile.Config{Device: device, Threads: p.cfg.Threads, Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast},
 			Balance: p.cfg.Balance, Loss: r.loss, Targets: r.partsOf(c, r.targets), LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,

@@ -35,6 +35,10 @@ type minibatch struct {
 	lossType      torch.DType
 
 	planned *planned // what Optimal does; nil without it
+
+	gathers    bool            // the run ends with gathering the outputs
+	outputs    []*torch.Tensor // gathered, kept
+	ungradient []Value         // inputs that want a gradient and had none when the run began
 }
 
 // minibatch checks a batch and splits it.
@@ -130,6 +134,50 @@ func (r *minibatch) do(c *torch.Ctx, a schedule.Action) {
 		r.receive(c, a)
 	case schedule.Gradient:
 		r.receiveGradient(c, a)
+	}
+}
+
+// begin takes down what a training run may change on a worker's stages, before its first action there.
+func (r *minibatch) begin(worker int) {
+	if !r.training {
+		return
+	}
+	for _, s := range r.p.stages {
+		if s.worker == worker {
+			s.remember()
+		}
+	}
+	if worker == r.p.stages[0].worker && r.inputGrad {
+		r.ungradient = nil
+		for _, v := range r.inputs {
+			if v.tensor.RequiresGrad() && !v.tensor.HasGrad() {
+				r.ungradient = append(r.ungradient, v)
+			}
+		}
+	}
+}
+
+// end gathers the outputs, after the last action on the last stage's worker.
+func (r *minibatch) end(c *torch.Ctx, worker int) {
+	if r.gathers && worker == r.p.stages[len(r.p.stages)-1].worker {
+		r.outputs = r.gather(c)
+	}
+}
+
+// undoes says that a failed run is to be undone: the workers stay with it until it is known how it has ended everywhere.
+func (r *minibatch) undoes() bool { return r.training }
+
+// undo puts back on a worker's stages what a failed run has changed.
+func (r *minibatch) undo(worker int) {
+	for _, s := range r.p.stages {
+		if s.worker == worker {
+			s.restore()
+		}
+	}
+	if worker == r.p.stages[0].worker {
+		for _, v := range r.ungradient {
+			v.tensor.SetGradOf(nil)
+		}
 	}
 }
 

@@ -107,7 +107,7 @@ func (r *minibatch) plan(ctx context.Context) error {
 		p.forgetPrograms(old)
 	}
 	p.plans.all[key], p.plans.now, r.planned = found, found, found
-	r.begin()
+	r.divide()
 	return nil
 }
 
@@ -210,8 +210,8 @@ func (p *planned) microBatches() int {
 	return 0
 }
 
-// begin gives the cells of planned stages their segments.
-func (r *minibatch) begin() {
+// divide gives the cells of planned stages their segments.
+func (r *minibatch) divide() {
 	for at, s := range r.planned.segments {
 		if s == nil {
 			continue

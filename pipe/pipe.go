@@ -122,7 +122,7 @@ func (p *Pipe) start(job func(worker int, c *torch.Ctx)) {
 }
 
 // OnStages runs f once for each stage on the stage's worker: stages on different devices at the same time. c is on the stage's device, without gradients;
-// what it owns is freed when f returns. OnStages returns when all have returned, with the first error. It is how optimizers step.
+// what it owns is freed when f returns. OnStages returns when all have returned, with the first error. Update is how optimizers step.
 func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"penstock/schedule"
 	"penstock/torch"
@@ -17,7 +16,7 @@ type Run struct {
 	outputs []*torch.Tensor
 }
 
-// Forward runs the training forward over all stages and keeps what backward needs. On failure see Step.
+// Forward runs the training forward over all stages and keeps what backward needs. On failure see Step. A forward that has returned has moved running statistics, whatever becomes of its Backward.
 func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
 	r, err := p.minibatch(b, true, true)
 	if err != nil {
@@ -28,7 +27,6 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
 	}
 	out, _, err := r.run(ctx)
 	if err != nil {
-		r.free()
 		return nil, err
 	}
 	for _, t := range out {
@@ -53,7 +51,7 @@ func (run *Run) Outputs() []*torch.Tensor { return run.outputs }
 func (run *Run) MicroBatches() int { return len(run.r.parts) }
 
 // Backward runs the pipelined backward from the gradients of the whole outputs, which stay the caller's, one for each output and nil where there is none; with no argument from
-// the gradients that lie in Outputs. It adds into the gradients of the parameters and closes the run. On failure see Step.
+// the gradients that lie in Outputs. It adds into the gradients of the parameters and closes the run. On failure see Step: the model is then as it was before Backward, which is as Forward has left it.
 func (run *Run) Backward(ctx context.Context, grads ...*torch.Tensor) error {
 	defer run.Close()
 	return run.backward(ctx, false, grads)
@@ -139,17 +137,15 @@ func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timelin
 	if err != nil {
 		return nil, nil, err
 	}
+	r.gathers = true
 	timeline, err := p.execute(ctx, g, r)
+	r.gathers = false
 	if err != nil {
+		torch.FreeAll(r.outputs)
+		r.free()
 		return nil, nil, err
 	}
-	var out []*torch.Tensor
-	err = p.onWorker(p.stages[len(p.stages)-1].worker, func(c *torch.Ctx) { out = r.gather(c) })
-	if err != nil {
-		torch.FreeAll(out)
-		return nil, nil, fmt.Errorf("pipe: gathering the output: %w", err)
-	}
-	return out, timeline, nil
+	return r.outputs, timeline, nil
 }
 
 // gather joins the micro-batches' outputs, which must have rows.
@@ -191,18 +187,4 @@ func (r *minibatch) gather(c *torch.Ctx) (out []*torch.Tensor) {
 		c.Keep(t)
 	}
 	return out
-}
-
-// onWorker runs f on one worker and waits for it.
-func (p *Pipe) onWorker(worker int, f func(c *torch.Ctx)) (err error) {
-	var done sync.WaitGroup
-	done.Add(1)
-	p.submit.Lock()
-	p.workers[worker].jobs <- func(c *torch.Ctx) {
-		defer done.Done()
-		err = onStage(-1, c, func(_ int, c *torch.Ctx) error { f(c); return nil })
-	}
-	p.submit.Unlock()
-	done.Wait()
-	return err
 }

@@ -23,6 +23,34 @@ type Stage struct {
 	ports   []port
 	leaving int // ports whose skips are stashed here
 	ties    []tie
+
+	buffers, trained []nn.NamedParam // that live here
+	before           before          // the latest training run
+}
+
+// before is what a training run that fails puts back on a stage. It belongs to the stage's worker.
+type before struct {
+	buffers   nn.BufferCopy
+	gradients []nn.NamedParam // parameters that had none
+}
+
+// remember takes down what a training run may change. Gradients that are there are not copied.
+func (s *Stage) remember() {
+	s.before.buffers.Take(s.buffers)
+	s.before.gradients = s.before.gradients[:0]
+	for _, p := range s.trained {
+		if p.Exists() && !p.Owner().Tensor().HasGrad() {
+			s.before.gradients = append(s.before.gradients, p)
+		}
+	}
+}
+
+// restore puts back what was taken down.
+func (s *Stage) restore() {
+	s.before.buffers.Restore()
+	for _, p := range s.before.gradients {
+		p.Owner().Tensor().SetGradOf(nil)
+	}
 }
 
 // State lists the parameters and buffers that live on the stage, under their names in the model. One that several stages use lives on the first of them.
@@ -82,6 +110,15 @@ func (p *Pipe) cut(layers []nn.NamedLayer) error {
 		trained = trained || s.trains()
 		first += n
 		p.stages = append(p.stages, s)
+	}
+	for _, s := range p.stages {
+		for _, q := range s.State() {
+			if q.IsBuffer() {
+				s.buffers = append(s.buffers, q)
+			} else if q.Trainable() {
+				s.trained = append(s.trained, q)
+			}
+		}
 	}
 	connect(p.stages, p.routes, p.cfg.RelaySkips)
 	for _, s := range p.stages {

@@ -63,6 +63,9 @@ func Bytes(t *Tensor) []byte {
 	return out
 }
 
+// BytesInto copies a tensor's elements into a slice of their size, raw, little-endian and row-major.
+func BytesInto(into []byte, t *Tensor) { read(t, into) }
+
 // SetBytes overwrites a tensor's elements with raw little-endian bytes, row-major. Autograd does not see it.
 func SetBytes(t *Tensor, data []byte) error {
 	mode := shim.Mode{DeviceIndex: -1}

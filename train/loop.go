@@ -39,6 +39,15 @@ type Loop struct {
 	// Between steps all is settled: a hook may save, evaluate, and read memory.
 	OnStep  []Hook
 	OnEpoch func(epoch int) error
+
+	failed *failed       // the step that failed, to be taken again
+	before nn.BufferCopy // the step that runs
+}
+
+// failed is a batch whose step has failed, and its position.
+type failed struct {
+	batch data.Batch
+	at    data.Position
 }
 
 // Hook is told of a step that was taken.
@@ -86,39 +95,58 @@ const (
 	Updating              // the parameters
 )
 
-// StepError is the failure of a step that was begun. Step, counted from 1, is not among those taken. Running statistics may be between two steps, and with Updating the
-// parameters as well: what is then in memory is no state to save.
+// StepError is the failure of a step that was begun. Step, counted from 1, is not among those taken: model and optimizer are as before it, to the bit, and can be saved.
 type StepError struct {
 	Step int64
 	Part Part
 	Err  error
 }
 
+// Half says that the update broke off when some parameters had changed already (pipe.UpdateError.Half). What is in memory is then no state to save or to go on from.
+func (e *StepError) Half() bool {
+	var update *pipe.UpdateError
+	return errors.As(e.Err, &update) && update.Half
+}
+
 func (e *StepError) Error() string { return fmt.Sprintf("train: step %d: %v", e.Step, e.Err) }
 
 func (e *StepError) Unwrap() error { return e.Err }
 
-// Progress is where the run stands, for Store.Save. Not to be called during a step.
-func (l *Loop) Progress() Progress { return Progress{Step: l.Step, Position: l.Loader.Position()} }
+// Progress is where the run stands, for Store.Save: before the batch of a step that has failed. Not to be called during a step.
+func (l *Loop) Progress() Progress { return Progress{Step: l.Step, Position: l.position()} }
+
+func (l *Loop) position() data.Position {
+	if l.failed != nil {
+		return l.failed.at
+	}
+	return l.Loader.Position()
+}
+
+// next is the batch of the next step: that of the step that failed, or the loader's.
+func (l *Loop) next(ctx context.Context) (data.Batch, error) {
+	if l.failed == nil {
+		return l.Loader.Next(ctx)
+	}
+	return l.failed.batch, ctx.Err()
+}
 
 // Run takes steps until Steps or Epochs are reached, a step or a hook fails, or ctx ends. In the last case the running step is finished, so that the run can be
-// saved and resumed, and Run returns a Result with Interrupted set and no error. A step that fails is a *StepError; after any other error the run stands between two
-// steps and can be saved as well.
+// saved and resumed, and Run returns a Result with Interrupted set and no error. A step that fails is a *StepError. It leaves the run as it was before that step, running statistics too, unless StepError.Half
+// says otherwise; Run called again takes it again, with the same batch, and ends with the bits of a run without failures. After any other error the run stands between two steps as well.
 //
-// Every step leaves exactly as many bytes live on each device as the one before; gradients exist only within a step. After an error in a step
-// the parameters are as before it, unless the error came from the update itself; running statistics may have moved.
+// Every step leaves exactly as many bytes live on each device as the one before; gradients exist only within a step.
 func (l *Loop) Run(ctx context.Context) (Result, error) {
 	for {
-		if l.Steps > 0 && l.Step >= l.Steps || l.Epochs > 0 && l.Loader.Position().Epoch >= l.Epochs {
+		if l.Steps > 0 && l.Step >= l.Steps || l.Epochs > 0 && l.position().Epoch >= l.Epochs {
 			return Result{Step: l.Step}, nil
 		}
-		epoch := l.Loader.Position().Epoch
+		at := l.position()
 		start := time.Now()
-		batch, err := l.Loader.Next(ctx)
+		batch, err := l.next(ctx)
 		switch {
 		case err == io.EOF:
 			if l.OnEpoch != nil {
-				err = l.OnEpoch(epoch)
+				err = l.OnEpoch(at.Epoch)
 			} else {
 				err = nil
 			}
@@ -134,10 +162,12 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 
 		info, part, err := l.take(context.WithoutCancel(ctx), batch)
 		if err != nil {
+			l.failed = &failed{batch, at}
 			return Result{Step: l.Step}, &StepError{l.Step + 1, part, err}
 		}
+		l.failed = nil
 		l.Step++
-		info.Step, info.Epoch = l.Step, epoch
+		info.Step, info.Epoch = l.Step, at.Epoch
 		info.Duration = time.Since(start)
 		info.SamplesPerSecond = float64(info.Samples) / info.Duration.Seconds()
 		for _, hook := range l.OnStep {
@@ -148,13 +178,19 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 	}
 }
 
-// take takes one step. After an error part is the one that failed.
+// take takes one step. After an error part is the one that failed, and running statistics are as before.
 func (l *Loop) take(ctx context.Context, batch data.Batch) (info StepInfo, part Part, err error) {
 	devices := l.Pipe.Devices()
 	for _, d := range devices {
 		d.ResetPeak()
 	}
-	defer nn.ZeroGrads(l.Pipe.Model())
+	l.before.Take(nn.Buffers(l.Pipe.Model()))
+	defer func() {
+		if err != nil {
+			l.before.Restore()
+			nn.ZeroGrads(l.Pipe.Model())
+		}
+	}()
 	if l.Schedule != nil {
 		l.Optimizer.SetLR(l.Schedule.LR(int(l.Step)))
 	}
@@ -169,12 +205,20 @@ func (l *Loop) take(ctx context.Context, batch data.Batch) (info StepInfo, part 
 		return info, Computing, fmt.Errorf("loss %v: %w", info.Loss, ErrDiverged)
 	}
 	if info.GradNorm, err = l.update(ctx); err != nil {
-		return info, Updating, err
+		return info, Updating, fmt.Errorf("updating the parameters: %w", err)
 	}
 	for _, d := range devices {
 		info.Peak = append(info.Peak, d.Memory().Peak)
 	}
 	return info, Updating, nil
+}
+
+// update steps the optimizer on all stages. It returns the gradients' norm before clipping, or 0 if they are not clipped.
+func (l *Loop) update(ctx context.Context) (norm float64, err error) {
+	if l.ClipNorm > 0 {
+		return l.Pipe.UpdateClipped(ctx, l.Optimizer, l.ClipNorm)
+	}
+	return 0, l.Pipe.Update(ctx, l.Optimizer)
 }
 
 // gradients runs a batch through the pipe. The batch's tensors live on the first and the last device, and are gone when it returns: the update finds their

@@ -22,15 +22,16 @@ func (e *failedError) Error() string { return e.err.Error() }
 
 func (e *failedError) Unwrap() error { return e.err }
 
-// keep saves where a run that failed stands if it stands between two steps. A step that failed may have moved running statistics, and is not saved: then, and if saving is what
-// failed, the last checkpoint is the one to go on from.
+// keep saves where a run that failed stands, which a step that fails leaves as it was before. What has diverged is not saved, nor what a step has left half done: then, and if saving is what failed, the last
+// checkpoint is the one to go on from.
 func (j *job) keep(failure error) error {
 	f := &failedError{err: failure, more: !errors.Is(failure, train.ErrDiverged)} // the same flags diverge again
 	if j.out == "" {
 		return f
 	}
 	var within *train.StepError
-	if !errors.As(failure, &within) && !j.unsaved && j.loop.Step > 0 {
+	lost := errors.Is(failure, train.ErrDiverged) || errors.As(failure, &within) && within.Half()
+	if !lost && !j.unsaved && j.loop.Step > 0 {
 		path, err := j.save()
 		if err == nil {
 			f.kept = fmt.Sprintf("step %d is saved in %s", j.loop.Step, path)
@@ -91,13 +92,18 @@ func withRoom(err error, remedy string) error {
 	text := err.Error()
 	var short *pipe.BudgetError
 	var located *pipe.Error
-	switch {
+	var update *pipe.UpdateError
+	switch { // the same in words, and nothing to have a remedy for
 	case errors.As(err, &short):
 		text = short.Shortages()
 	case errors.As(err, &located):
 		plain := *located
-		plain.Err = errors.New(located.Err.Error()) // the same in words, and nothing to have a remedy for
+		plain.Err = errors.New(located.Err.Error())
 		text = strings.Replace(text, located.Error(), plain.Error(), 1)
+	case errors.As(err, &update):
+		plain := *update
+		plain.Err = errors.New(update.Err.Error())
+		text = strings.Replace(text, update.Error(), plain.Error(), 1)
 	}
 	return &roomError{err, text + "; use " + remedy}
 }

@@ -71,7 +71,7 @@ func TestFullStdout(t *testing.T) {
 	}
 }
 
-// TestFailureInAStep: after it nothing is saved, and the last checkpoint is named. The flags that diverged are not recommended again.
+// TestFailureInAStep: after one that diverged nothing is saved, and the last checkpoint is named. The flags that diverged are not recommended again.
 func TestFailureInAStep(t *testing.T) {
 	out := t.TempDir()
 	args := with(small, "--steps", "50", "--lr", "1e30", "--out", out)
@@ -86,6 +86,16 @@ func TestFailureInAStep(t *testing.T) {
 	}
 	last := steps[len(steps)-1]
 	if r.code != 1 || !strings.Contains(r.stderr, fmt.Sprintf("penstock: step %d: ", last+1)) || !strings.HasSuffix(r.stderr, fmt.Sprintf("\nthe last checkpoint in %s is step %d\n", out, last)) {
+		t.Errorf("exit code %d, stderr:\n%s", r.code, r.stderr)
+	}
+}
+
+// TestRefusedStepIsSaved: a step that finds no memory leaves the run before it, which is saved.
+func TestRefusedStepIsSaved(t *testing.T) {
+	out := t.TempDir()
+	must(t, with(small, "--steps", "2", "--out", out)...)
+	r := command(t, with(small, "--steps", "4", "--out", out, "--resume", "--memory-limit", "3000000")...) // the model and the optimizer's state fit
+	if r.code != 1 || !strings.Contains(r.stderr, "out of memory") || !strings.Contains(r.stderr, "step 2 is saved in ") {
 		t.Errorf("exit code %d, stderr:\n%s", r.code, r.stderr)
 	}
 }

@@ -55,10 +55,6 @@ func Example_train() {
 	sgd, err := optim.SGD(optim.Config{LR: 0.1, Momentum: 0.9})
 	check(err)
 	defer sgd.Close()
-	update := func(stage int, c *torch.Ctx) error {
-		sgd.Step(c, p.Stages()[stage].Params())
-		return nil
-	}
 
 	c := torch.NewCtx(torch.Options{Seed: 2})
 	defer c.Close()
@@ -68,8 +64,7 @@ func Example_train() {
 	for step := range int64(30) {
 		last, err = p.Step(ctx, pipe.Batch{Input: x, Target: y, Step: step}, loss)
 		check(err)
-		check(p.OnStages(ctx, update))
-		nn.ZeroGrads(model)
+		check(p.Update(ctx, sgd))
 		if step == 0 {
 			first = last
 		}

@@ -74,10 +74,27 @@ func Example_cancel() {
 	stopped, cancel := context.WithCancel(ctx)
 	cancel() // or a deadline, or Ctrl-C by signal.NotifyContext
 	_, err = p.Step(stopped, pipe.Batch{Input: x, Target: y}, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}))
-	nn.ZeroGrads(model) // what a step that did not end has added to them is unspecified
 	fmt.Println(errors.Is(err, context.Canceled))
 	// Output:
 	// true
+}
+
+func Example_orRestore() {
+	c := torch.NewCtx(torch.Options{Grad: true})
+	defer c.Close()
+	norm := nn.NewBatchNorm1d(3, nn.BatchNormConfig{})
+	model := nn.NewSequential(norm, nn.NewLinear(4, 2)) // which wants 4 features and gets 3
+	nn.Materialise(c, nn.State(model), 1)
+	defer nn.Free(model)
+	x := c.Ones(torch.Float32, 8, 3)
+
+	n := nn.NewCtx(c, nn.Config{Training: true})
+	err := torch.Try(func() {
+		nn.OrRestore(model, func() { model.Forward(n, x) })
+	})
+	fmt.Println(err != nil, torch.Item[int64](norm.NumBatchesTracked.Tensor()), "batches tracked")
+	// Output:
+	// true 0 batches tracked
 }
 
 func Example_tryAnOperator() {

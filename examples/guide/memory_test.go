@@ -41,7 +41,6 @@ func Example_limit() {
 	if errors.Is(err, torch.ErrOutOfMemory) && errors.As(err, &refused) {
 		fmt.Println("refused on", refused.Device, "which may have", refused.Limit-refused.Live, "bytes more;", refused.Requested, "were requested")
 	}
-	nn.ZeroGrads(model)
 	second.SetLimit(0)
 	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: y}, loss)
 	fmt.Println("without a limit:", err)

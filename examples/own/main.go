@@ -19,8 +19,10 @@ func main() {
 		log.Fatal(err)
 	}
 	defer p.Close()
-	sgd, _ := optim.SGD(optim.Config{LR: 0.05, Momentum: 0.9})
-	update := func(stage int, c *torch.Ctx) error { sgd.Step(c, p.Stages()[stage].Params()); return nil }
+	sgd, err := optim.SGD(optim.Config{LR: 0.05, Momentum: 0.9})
+	if err != nil {
+		log.Fatal(err)
+	}
 	c := torch.NewCtx(torch.Options{Seed: 1}) // owns the batch
 	defer c.Close()
 	x, y := c.Normal_(c.Empty(torch.Float32, 128, 64), 0, 1), c.Normal_(c.Empty(torch.Float32, 128, 1), 0, 1)
@@ -29,8 +31,9 @@ func main() {
 		if err != nil {
 			log.Fatal(err) // such as: pipe: stage 1, micro-batch 2, layer "4", backward: ...
 		}
-		p.OnStages(context.Background(), update) // every stage on its own worker
-		nn.ZeroGrads(model)
+		if err := p.Update(context.Background(), sgd); err != nil { // all stages or none
+			log.Fatal(err)
+		}
 		fmt.Printf("step %2d  loss %.4f  most bytes on cpu:1 %d\n", step, result.Loss, torch.CPU(1).Memory().Peak)
 	}
 }

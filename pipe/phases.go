@@ -1,0 +1,74 @@
+package pipe
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"penstock/torch"
+)
+
+// phase is a part of what all workers do together. It may panic.
+type phase func(ctx context.Context, worker int, c *torch.Ctx) error
+
+// inPhases runs phases on all workers at once, without gradients. A phase begins when the one before has ended everywhere, and not at all if that has failed anywhere. Nothing else runs on the workers in between. end
+// is called last on each worker, also after a failure. With an error, failed is the phase and worker the first worker that it comes from; failed is -1 if nothing was begun.
+//
+//	worker 0   prepare ───────┐ apply ──┐ drop
+//	worker 1   prepare ──┐    │ apply   │ drop
+//	                     └────┴─────────┴── all wait for all
+func (p *Pipe) inPhases(ctx context.Context, phases []phase, end func(worker int)) (failed, worker int, err error) {
+	if err := ctx.Err(); err != nil {
+		return -1, 0, err
+	}
+	if err := p.enter(); err != nil {
+		return -1, 0, err
+	}
+	defer p.open.Done()
+	errs, ended := make([][]error, len(phases)), make([]sync.WaitGroup, len(phases))
+	for i := range phases {
+		errs[i] = make([]error, len(p.workers))
+		ended[i].Add(len(p.workers))
+	}
+	var all sync.WaitGroup
+	all.Add(len(p.workers))
+	p.start(func(worker int, c *torch.Ctx) {
+		defer all.Done()
+		at := 0
+		defer func() { // nobody is to wait for a worker that does not go on
+			for ; at < len(phases); at++ {
+				ended[at].Done()
+			}
+		}()
+		defer end(worker)
+		for at < len(phases) {
+			errs[at][worker] = ErrGoexit // overwritten unless the phase ends the goroutine
+			errs[at][worker] = inPhase(ctx, phases[at], worker, c)
+			ended[at].Done()
+			ended[at].Wait()
+			at++
+			if errors.Join(errs[at-1]...) != nil {
+				return
+			}
+		}
+	})
+	all.Wait()
+	for i, list := range errs {
+		for worker, err := range list {
+			if err != nil {
+				return i, worker, err
+			}
+		}
+	}
+	return 0, 0, nil
+}
+
+func inPhase(ctx context.Context, f phase, worker int, c *torch.Ctx) (err error) {
+	defer c.Close()
+	defer func() {
+		if r := recover(); r != nil {
+			err = cause(r)
+		}
+	}()
+	return f(ctx, worker, c)
+}

@@ -1,0 +1,130 @@
+package pipe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"penstock/nn"
+	"penstock/optim"
+	"penstock/torch"
+)
+
+// UpdateError is the failure of an update.
+type UpdateError struct {
+	Device torch.Device // of the stages that failed
+	// Half says that it broke off after parameters had begun to change: the model and the optimizer are between two steps, and no state to go on from. Want of memory is never the reason. Else nothing has
+	// changed.
+	Half bool
+	Err  error
+}
+
+// Error gives the device, the cause and what can be done.
+func (e *UpdateError) Error() string {
+	s := fmt.Sprintf("pipe: update on %v: %v", e.Device, e.Err)
+	switch {
+	case e.Half:
+		s += "; it broke off half done: go on from a saved state"
+	case errors.Is(e.Err, torch.ErrOutOfMemory):
+		s += "; nothing has changed: use a higher limit, more stages, or an optimizer with less state"
+	}
+	return s
+}
+
+// Unwrap is the cause.
+func (e *UpdateError) Unwrap() error { return e.Err }
+
+// Update steps an optimizer on all stages, each on its own worker, and drops the gradients of all. It blocks until that is done, and takes its turn among the runs.
+//
+// All stages are updated or none: they change when each of them has allocated all that its update takes. On failure, or when ctx ends before that, parameters, gradients, the optimizer's state and its counts are
+// as they were, to the bit, and no more is allocated: the update can be repeated, under a higher limit for instance. The error is an *UpdateError unless nothing was begun, and says if that could not be kept.
+func (p *Pipe) Update(ctx context.Context, o optim.Optimizer) error {
+	return p.update(ctx, &update{p: p, o: o, factor: func() (float64, error) { return 1, nil }})
+}
+
+// UpdateClipped is Update by gradients that are scaled down so that their norm, over all stages together, is at most maxNorm, more than 0. It returns the norm before. A norm that is infinite or NaN is
+// optim.ErrNotFinite, and nothing has changed. What a failed update leaves are the gradients before scaling.
+func (p *Pipe) UpdateClipped(ctx context.Context, o optim.Optimizer, maxNorm float64) (norm float64, err error) {
+	if _, err := optim.ClipFactor(0, maxNorm); err != nil {
+		return 0, err
+	}
+	u := &update{p: p, o: o, norms: make([][]optim.NamedNorm, len(p.workers))}
+	u.factor = sync.OnceValues(func() (float64, error) {
+		norm = optim.GlobalNorm(u.norms...)
+		return optim.ClipFactor(norm, maxNorm)
+	})
+	err = p.update(ctx, u)
+	return norm, err
+}
+
+// update is an optimizer's update of all stages. Stages that share a device are updated as one.
+type update struct {
+	p        *Pipe
+	o        optim.Optimizer
+	norms    [][]optim.NamedNorm     // by worker; nil where gradients are not clipped
+	factor   func() (float64, error) // of the gradients, when all norms are there
+	prepared []optim.Update          // by worker
+}
+
+func (p *Pipe) update(ctx context.Context, u *update) error {
+	if u.o == nil {
+		return errors.New("pipe: Update needs an optimizer, such as one of optim.SGD")
+	}
+	if !p.placed.Load() {
+		return ErrNotPlaced
+	}
+	u.prepared = make([]optim.Update, len(p.workers))
+	phases := []phase{u.measure, u.prepare, u.apply, u.drop}
+	failed, worker, err := p.inPhases(ctx, phases, u.end)
+	if err != nil && failed >= 0 {
+		return &UpdateError{Device: p.workers[worker].device, Half: failed == 2, Err: err}
+	}
+	return err
+}
+
+// params lists the parameters of a worker's stages.
+func (u *update) params(worker int) (out []nn.NamedParam) {
+	for _, s := range u.p.stages {
+		if s.worker == worker {
+			out = append(out, s.Params()...)
+		}
+	}
+	return out
+}
+
+func (u *update) measure(_ context.Context, worker int, c *torch.Ctx) error {
+	if u.norms != nil {
+		u.norms[worker] = optim.SquaredNorms(c, u.params(worker))
+	}
+	return nil
+}
+
+func (u *update) prepare(ctx context.Context, worker int, c *torch.Ctx) error {
+	if _, err := u.factor(); err != nil {
+		return err
+	}
+	u.prepared[worker] = u.o.Prepare(c, u.params(worker))
+	return ctx.Err()
+}
+
+func (u *update) apply(_ context.Context, worker int, c *torch.Ctx) error {
+	factor, err := u.factor()
+	c.Unlimited(func() { optim.Scale(c, u.params(worker), factor) })
+	u.prepared[worker].Apply()
+	return err
+}
+
+func (u *update) drop(_ context.Context, worker int, _ *torch.Ctx) error {
+	for _, q := range u.params(worker) {
+		q.Tensor().SetGradOf(nil)
+	}
+	return nil
+}
+
+// end frees what was prepared.
+func (u *update) end(worker int) {
+	if prepared := u.prepared[worker]; prepared != nil {
+		prepared.Drop()
+	}
+}
