@@ -19,9 +19,6 @@ func beyond(peak, made int64) (tmp, early int64) {
 	return max(peak-made, 0), max(made-peak, 0)
 }
 
-// micros is what the least of the runs took, in microseconds.
-func micros(t timed) float64 { return 1e6 * t.least().Seconds() }
-
 // assemble makes a chain of what was measured of its units.
 func assemble(f *flows, units []figures) Chain {
 	out := Chain{}
@@ -45,13 +42,13 @@ func assemble(f *flows, units []figures) Chain {
 	for i, u := range units[skip:] {
 		border := skip + i + 1
 		l := plan.Layer{
-			Name: u.name, ForwardNoGrad: micros(u.times[0]), Forward: micros(u.times[1]), Backward: micros(u.times[2]),
+			Name: u.name, ForwardNoGrad: u.times.forwardNoGrad.micros(), Forward: u.times.forward.micros(), Backward: u.times.backward[0].micros(),
 			Output: made[border], Saved: u.save.delta, ForwardTmp: u.save.peak - u.save.delta, ForwardNoGradTmp: u.keep.peak - made[border],
 			Gradient: gradMade[border], WeightGradient: u.weights,
 		}
 		l.BackwardTmp, l.BackwardEarly = beyond(u.back.peak, gradMade[border-1]+u.weights)
 		c.Layers = append(c.Layers, l)
-		out.Spread = append(out.Spread, Spread{spread(u.times[0]), spread(u.times[1]), spread(u.times[2])})
+		out.Spread = append(out.Spread, u.times.spread())
 		out.Statistics += u.statistics
 	}
 	for _, l := range f.lumps {
@@ -68,7 +65,7 @@ func assemble(f *flows, units []figures) Chain {
 	out.Later.Layers = append([]plan.Layer(nil), c.Layers...)
 	for i := range out.Later.Layers {
 		l := &out.Later.Layers[i]
-		l.WeightGradient = 0
+		l.WeightGradient, l.Backward = 0, units[skip+i].times.backward[1].micros()
 		l.BackwardTmp, l.BackwardEarly = beyond(units[skip+i].again.peak, gradMade[skip+i])
 	}
 	return out

@@ -63,7 +63,10 @@ type Merge struct{ Layer, Reason string }
 // Layers are joined where one works in place on what the one before has made, where one returns a view of it, and where nobody saves what is between them for backward and it is more than what
 // the one before saves: to hold that at a border would cost memory that plain training does not need.
 //
-// All that is said of Measure about the model, the sample, the device and errors holds. Only one unit has to fit at a time. Gradients are measured with ones for gradients of the output, in the layout that
+// Then the units are timed, in passes over all of them that are like training steps; see passes.go.
+//
+// All that is said of Measure about the model, the sample, the device and errors holds. Only one unit has to fit at a time: passes over several hold at most 256 MiB beside temporaries, and under a limit of
+// the device at most half of what is free. Gradients are measured with ones for gradients of the output, in the layout that
 // the unit behind gives them.
 func MeasureChain(ctx context.Context, model *nn.Sequential, config ChainConfig, sample ...*torch.Tensor) (chains []Chain, err error) {
 	if model == nil {

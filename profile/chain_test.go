@@ -3,6 +3,7 @@ package profile_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -108,6 +109,8 @@ func TestPeaksOfModels(t *testing.T) {
 
 func predicted(t *testing.T, model *nn.Sequential, sample *torch.Tensor) {
 	t.Helper()
+	runtime.LockOSThread() // libtorch allocates what each thread that convolves keeps
+	defer runtime.UnlockOSThread()
 	chain := chainOf(t, model, sample)
 	n := len(chain.Layers)
 	plans := map[string][]plan.Op{"none": plan.None(n), "all": plan.All(n)}

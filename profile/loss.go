@@ -22,7 +22,7 @@ func (p *prober) lossOp(chain *Chain) error {
 			times = append(times, took)
 		}
 	}
-	chain.Loss.Backward = 1e6 * times.least().Seconds()
+	chain.Loss.Backward = 1e6 * times.typical().Seconds()
 	chain.Later.Loss = chain.Loss
 	return nil
 }

@@ -81,33 +81,39 @@ func (p *prober) do(w *segment.Walk, op plan.Op) (r reading) {
 	return r
 }
 
-// walk is a new walk that has come to a unit; again says that the unit has run before. It is freed when the unit is measured, if not before.
+// walk is a new walk that has come to a unit; again says that the unit has run before.
 func (p *prober) walk(unit int, again bool) *segment.Walk {
-	w := &segment.Walk{}
-	w.Begin(p.s)
-	p.walks = append(p.walks, w)
-	a := segment.Arrival{}
-	for i, x := range p.xs {
-		if k := slices.Index(p.xs[:i], x); k >= 0 {
-			a.Tensors = append(a.Tensors, a.Tensors[k]) // what stands there twice is one
-		} else {
-			a.Tensors = append(a.Tensors, p.c.Keep(p.c.Share(x)))
-		}
-	}
-	for _, x := range p.skips {
-		if x != nil {
-			x = p.c.Keep(p.c.Share(x))
-		}
-		a.Skips = append(a.Skips, x)
-	}
-	if unit == 0 {
-		a.Wants, a.WantsSkips = p.wants(p.xs), p.wants(p.skips)
-	}
-	w.Send(unit, a)
+	w := p.walkFrom(past{p.xs, p.skips}, unit)
 	if again {
 		w.Again(unit)
 	}
 	return w
+}
+
+// walkFrom is a new walk that has come to a unit, which is given in. It is freed by dropHeld, if not before.
+func (p *prober) walkFrom(in past, unit int) *segment.Walk {
+	w := &segment.Walk{}
+	w.Begin(p.s)
+	p.walks = append(p.walks, w)
+	a := segment.Arrival{Tensors: p.shared(in.xs), Skips: p.shared(in.skips)}
+	if unit == 0 {
+		a.Wants, a.WantsSkips = p.wants(in.xs), p.wants(in.skips)
+	}
+	w.Send(unit, a)
+	return w
+}
+
+// shared are further handles on tensors, kept. What stands there twice is one.
+func (p *prober) shared(list []*torch.Tensor) []*torch.Tensor {
+	out := make([]*torch.Tensor, len(list))
+	for i, x := range list {
+		if k := slices.Index(list[:i], x); k >= 0 {
+			out[i] = out[k]
+		} else if x != nil {
+			out[i] = p.c.Keep(p.c.Share(x))
+		}
+	}
+	return out
 }
 
 // wants says which of what a stage is sent is to bring a gradient back.

@@ -28,7 +28,7 @@ type Config struct {
 	Peer     torch.Device
 	Threads  int // intra-op threads; 0 is 1
 	Warmup   int // runs of each layer before the timed ones; 0 is 1
-	Repeats  int // timed runs of each layer, of which the least counts; 0 is 5
+	Repeats  int // timed runs of each layer, of which the lower quartile counts; 0 is 5
 	Seed     uint64
 	Extras   []nn.Extra // what the layers expect of a batch that is no tensor
 	Autocast bool       // run forwards in bfloat16 where that is safe, as a pipe with Autocast does

@@ -6,7 +6,7 @@ import (
 	"penstock/torch"
 )
 
-// seconds times the layer, forward and backward: the least of the timed runs. Gradients of parameters are added up from run to run, as from micro-batch to micro-batch.
+// seconds times the layer, forward and backward: the lower quartile of the timed runs. Gradients of parameters are added up from run to run, as from micro-batch to micro-batch.
 func (m *measurement) seconds() (forward, backward float64, err error) {
 	defer m.c.SetGrad(m.c.SetGrad(true))
 	var there, back timed
@@ -20,7 +20,7 @@ func (m *measurement) seconds() (forward, backward float64, err error) {
 		}
 	}
 	m.times = append(m.times, there, back)
-	return there.least().Seconds(), back.least().Seconds(), nil
+	return there.typical().Seconds(), back.typical().Seconds(), nil
 }
 
 // once is one run forward and backward.
@@ -74,7 +74,7 @@ func (m *measurement) transfers(flows []flow) {
 			m.peer.Close()
 		}
 		m.copies.bytes += f.bytes
-		m.copies.seconds += times.least().Seconds()
+		m.copies.seconds += times.typical().Seconds()
 	}
 }
 

@@ -2,7 +2,6 @@ package profile
 
 import (
 	"slices"
-	"time"
 
 	"penstock/nn"
 	"penstock/remat/plan"
@@ -19,6 +18,8 @@ func (p *prober) stage(first, last int, units []int, lastStage bool) (chain Chai
 	p.enter()
 	n, entered, given := p.s.Units(), sizeOf(p.skips), sizeOf(p.xs)
 	f := newFlows(p.s, p.xs, p.skips)
+	start := past{p.shared(p.xs), p.shared(p.skips)}
+	defer func() { start.free() }()
 	var all []figures
 	layers := first
 	defer p.forget()
@@ -40,12 +41,19 @@ func (p *prober) stage(first, last int, units []int, lastStage bool) (chain Chai
 			return chain, err
 		}
 	}
+	if !p.BytesOnly {
+		in := start
+		start = past{}
+		if err := p.passes(in, all); err != nil {
+			return chain, err
+		}
+	}
 	gives, sent := sizeOf(p.xs), sizeOf(p.skips)
 	p.leave()
 	chain = assemble(f, all)
 	var times []timed
 	for _, u := range all {
-		times = append(times, u.times[:]...)
+		times = append(times, u.times.all()...)
 	}
 	chain.Timing = p.timing(times)
 	chain.Given, chain.Gives, chain.SkipsIn, chain.SkipsOut = given, gives, entered, sent
@@ -111,8 +119,8 @@ type figures struct {
 	keep, save, back, again reading // again: backward when the parameters have gradients already
 	weights                 int64   // bytes of gradients of parameters that a first backward makes
 	statistics              int64
-	passes                  bool     // has no backward
-	times                   [3]timed // forward without and with gradients, backward
+	passes                  bool // has no backward
+	times                   unitTimes
 }
 
 // unit measures a unit, the last of those so far, and makes its output the input of the next.
@@ -125,19 +133,9 @@ func (p *prober) unit(i int, f *flows, all []figures) error {
 			defer prepare(p.c, l, p.Seed)()
 		}
 		mark := p.c.Mark()
-		if !p.BytesOnly {
-			for range p.Warmup {
-				p.once(i)
-			}
-		}
 		p.bytes(i, f, out)
 		if i > 0 && (p.left[0].odd() || strided(p.xs) || strided(p.skips)) {
 			p.asGiven(i-1, f, &all[i-1])
-		}
-		if !p.BytesOnly {
-			if err := p.times(i, out); err != nil {
-				return err
-			}
 		}
 		w := p.walk(i, true)
 		defer w.Free()
@@ -261,32 +259,4 @@ func gradBytes(list []nn.NamedLayer) (sum int64) {
 		}
 	}
 	return sum
-}
-
-// once is a forward without gradients, one with, and a backward, and how long each took.
-func (p *prober) once(i int) (times [3]time.Duration) {
-	mark := p.c.Mark()
-	defer p.c.Release(mark)
-	w := p.walk(i, true)
-	times[0] = p.do(w, plan.Op{Kind: plan.ForwardKeep, Layer: i}).took
-	w.Free()
-	w = p.walk(i, true)
-	defer w.Free()
-	times[1] = p.do(w, plan.Op{Kind: plan.ForwardSave, Layer: i}).took
-	p.give(i, w)
-	times[2] = p.do(w, plan.Op{Kind: plan.Backward, Layer: i}).took
-	return times
-}
-
-// times takes the timed runs.
-func (p *prober) times(i int, out *figures) error {
-	for range p.Repeats {
-		if err := p.ctx.Err(); err != nil {
-			return err
-		}
-		for k, t := range p.once(i) {
-			out.times[k] = append(out.times[k], t)
-		}
-	}
-	return nil
 }

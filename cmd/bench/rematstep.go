@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"time"
 
 	"penstock/models"
 	"penstock/nn"
@@ -16,7 +15,7 @@ import (
 	"penstock/torch"
 )
 
-// stepper takes training steps with a network, by the operations of plans: forward, cross entropy, backward; no optimizer. Everything is on one device, whose account is read, with one thread. It
+// stepper takes training steps with a network, by the operations of plans: forward, cross entropy, backward; no optimizer. Everything is on one device, whose account is read, with one thread, whose processor time counts. It
 // belongs to the goroutine that made it, which is locked to its thread until close.
 type stepper struct {
 	network
@@ -107,7 +106,7 @@ func (s *stepper) solve(ctx context.Context, limit int64) (plan.Plan, error) {
 
 // taken is a step that was taken.
 type taken struct {
-	ms   float64
+	ms   float64 // of the processor
 	peak int64
 	loss float32
 }
@@ -117,7 +116,7 @@ func (s *stepper) step(ops []plan.Op) (t taken, err error) {
 	nn.ZeroGrads(s.model)
 	s.device.ResetPeak()
 	err = torch.Try(func() {
-		start := time.Now()
+		start := torch.ThreadTime()
 		var w segment.Walk
 		w.Begin(s.segment)
 		defer w.Free()
@@ -132,7 +131,7 @@ func (s *stepper) step(ops []plan.Op) (t taken, err error) {
 			}
 			s.c.Release(0)
 		}
-		t.ms = time.Since(start).Seconds() * 1e3
+		t.ms = (torch.ThreadTime() - start).Seconds() * 1e3
 	})
 	s.c.Close()
 	t.peak = s.device.Memory().Peak

@@ -53,7 +53,7 @@ func (f *balanceFlags) register(cmd *cobra.Command) {
 	s.StringVar(&f.optimizerName, "optimizer", "sgd", "`NAME` of the optimizer, whose state counts by size: "+strings.Join(optim.Names(), ", "))
 	s.Float64Var(&f.momentum, "momentum", 0, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
 	s.IntVar(&f.threads, "threads", 1, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
-	s.IntVar(&f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the least counts")
+	s.IntVar(&f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the lower quartile counts")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights and sample")
 	s.StringVar(&f.format, "format", "text", "`FORMAT` of the output: text or json")
 }

@@ -46,7 +46,7 @@ func (f *profileFlags) register(cmd *cobra.Command) {
 	s.BoolVar(&f.autocast, "autocast", false, "run forwards in bfloat16 where that is safe")
 	s.IntVar(&f.maxUnits, "max-units", 400, "`N` layers of the chain at most; beyond that layers of the model are joined")
 	s.IntVar(&f.threads, "threads", 1, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
-	s.IntVar(&f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the least counts")
+	s.IntVar(&f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the lower quartile counts")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights, sample and targets")
 	s.StringVar(&f.out, "out", "", "`FILE` to write the chain to, as JSON; - is standard output, instead of the table")
 	s.StringVar(&f.format, "format", "table", "`FORMAT` of standard output: table, or json for the chain as --out has it")
@@ -61,11 +61,12 @@ func newProfile() *cobra.Command {
 of its forward, with and without gradients, and of its backward, and the bytes of its
 output, of what it saves, and of temporaries and gradients, to the byte. The result is
 a chain, which penstock remat plans for. Layers of which a plan would gain nothing by
-keeping them apart are joined, and count as one. Only one layer at a time has to fit.
+keeping them apart are joined, and count as one. They are timed in the order of a
+step, as many together as fit in 256 MiB; beyond that only one at a time has to fit.
 
 Bytes are the same on every run. Times are those of this machine, with so many threads:
-the least of the timed runs, and how much longer the median took. With one thread they
-are its processor time, to which other programs add little.`,
+the lower quartile of the timed runs, and how much longer the median took. With one
+thread they are its processor time, to which other programs add little.`,
 		Example: `  penstock profile --model resnet18 --batch 32 --size 224 --out chain.json
   penstock profile --model gpt --set depth=12 --batch 8
   penstock profile --model vgg16_bn --batch 4 --out - | penstock remat explain - --limit 700MiB`,

@@ -65,7 +65,7 @@ func (r profileReport) show(w io.Writer) error {
 	return t.Flush()
 }
 
-// apart is how much longer the median run took than the least, of the three kinds the worst.
+// apart is how much longer the median run took than the one that counts, of the three kinds the worst.
 func apart(s profile.Spread) string {
 	return fmt.Sprintf("%.0f %%", 100*max(s.Forward, s.ForwardNoGrad, s.Backward))
 }

@@ -1,0 +1,88 @@
+package profile_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/nn"
+	"penstock/profile"
+	"penstock/torch"
+)
+
+// witness hands its input on and tells what it is run for. Its backward takes twice as long where the weight has a gradient already.
+type witness struct {
+	nn.Base
+	name   int
+	weight *nn.Param
+	clock  *fakeClock
+	told   *[]string
+}
+
+func (w *witness) tell(what string) { *w.told = append(*w.told, fmt.Sprint(what, w.name)) }
+
+func (w *witness) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	if !x.RequiresGrad() {
+		w.tell("F")
+		return c.MulScalar(x, 1)
+	}
+	w.tell("S")
+	var y *torch.Tensor
+	c.NoGrad(func() { y = c.MulScalar(x, 1) })
+	return c.Attach([]*torch.Tensor{x}, []*torch.Tensor{y}, w)[0]
+}
+
+func (w *witness) Backward(c *torch.Ctx, a *torch.Arrival) {
+	w.tell("B")
+	w.clock.now += 10 * time.Millisecond
+	if w.weight.Tensor().HasGrad() {
+		w.clock.now += 10 * time.Millisecond
+	}
+	a.InputGrads[0] = c.MulScalar(a.Grads[0], 1)
+}
+
+func (w *witness) Forget() {}
+
+// TestPasses: units are timed in passes over all of them, as in steps; where a limit does not hold so much, in passes over fewer. A first micro-batch makes the gradients of parameters, a later one
+// adds to them, and both are timed.
+func TestPasses(t *testing.T) {
+	const step = "S0 S1 S2 B2 B1 B0"
+	whole := strings.Join([]string{"F0 F1 F2", step, step}, " ")
+	for _, test := range []struct {
+		limit int64
+		want  string
+	}{
+		{0, strings.Join([]string{whole, whole, whole, "F0 F1 F2"}, " ")}, // one to warm up, two that count
+		{6 << 10, "F0 S0 B0 S0 B0 F0 S0 B0 S0 B0 F0 S0 B0 S0 B0 F0 F1 S1 B1 S1 B1 F1 S1 B1 S1 B1 F1 S1 B1 S1 B1 F1 F2 S2 B2 S2 B2 F2 S2 B2 S2 B2 F2 S2 B2 S2 B2 F2"},
+	} {
+		c := newCtx(t)
+		var told []string
+		clock := &fakeClock{}
+		var layers []nn.Layer
+		for i := range 3 {
+			l := nn.NewLinear(16, 16)
+			layers = append(layers, l, &witness{name: i, weight: l.Weight, clock: clock, told: &told}, nn.NewTanh())
+		}
+		device := torch.CPU(1)
+		device.SetLimit(test.limit)
+		defer device.SetLimit(0)
+		chains, err := profile.MeasureChain(context.Background(), nn.NewSequential(layers...), profile.ChainConfig{Config: profile.Config{Device: device, Repeats: 2, Clock: clock.read}}, vectors(c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain := chains[0]
+		if len(chain.Layers) != 3 {
+			t.Fatalf("%d units: %v", len(chain.Layers), chain.Units)
+		}
+		if got := strings.Join(told, " "); !strings.HasSuffix(got, " "+test.want) {
+			t.Errorf("limit %d: ran\n%s\nwant it to end with\n%s", test.limit, got, test.want)
+		}
+		for i := range chain.Layers {
+			if first, later := chain.Layers[i].Backward, chain.Later.Layers[i].Backward; !near(first, 10e3) || !near(later, 20e3) {
+				t.Errorf("limit %d: backward of unit %d takes %v us, and %v us later; want 10 ms and 20 ms", test.limit, i, first, later)
+			}
+		}
+	}
+}
