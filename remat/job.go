@@ -177,7 +177,7 @@ func (j *job) Backward(c *torch.Ctx, a *torch.Arrival) {
 		grads[i], a.Grads[k] = a.Grads[k], nil // of one that stands there twice the first has it
 	}
 	j.walk.GiveGrads(j.s.segment.Units(), grads, nil)
-	j.perform(c, ops)
+	j.m.orRestore(j.user, func() { j.perform(c, ops) })
 	j.lesson.end(j)
 	given, skips := j.walk.TakeGrads(j.s.chain.Prologue)
 	for i, g := range given {

@@ -120,6 +120,9 @@ func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, 
 
 func (m *Module) measure(ctx context.Context, c *nn.Ctx, s Sample) (*instance, error) {
 	n := &instance{}
+	var buffers nn.BufferCopy // of layers that change some also where running statistics are not to move
+	buffers.Take(nn.Buffers(m.model))
+	defer buffers.Restore()
 	loss := torch.NewCtx(torch.Options{Device: c.Device(), Threads: c.Threads(), Autocast: c.Autocast()})
 	defer loss.Close()
 	if len(s.Targets) == 0 {

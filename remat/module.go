@@ -22,6 +22,9 @@ var ErrClosed = errors.New("the module is closed")
 //
 // The model is an nn.Sequential, nested ones are flattened. Its parameters must exist before it trains. A layer that works in place on the module's input is given a copy. Where others use a parameter
 // of the model as well the sum of its gradients groups the module's uses first, as with nn.Checkpointed.
+//
+// A forward that fails, and a backward, leaves the model's buffers as they were when it began, running statistics and others; a forward that has returned has moved them, whatever becomes of its backward. Where
+// forwards overlap, one that fails takes back what the others have moved meanwhile.
 type Module struct {
 	nn.Layer // the model
 
@@ -60,25 +63,39 @@ func New(model *nn.Sequential, config Config) (*Module, error) {
 	return m, nil
 }
 
-// Forward runs the model on one tensor, as a layer does.
-func (m *Module) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-	if !m.trains(c, []*torch.Tensor{x}) {
-		return m.model.Forward(c, x)
-	}
-	ys := m.train(c, []*torch.Tensor{x})
-	if len(ys) != 1 {
-		panic(&torch.Error{Op: "Forward", Args: torch.Describe(ys), Device: c.Device(),
-			Message: fmt.Sprintf("the model gives a tuple of %d where one tensor is wanted; run it with ForwardTuple", len(ys))})
-	}
-	return ys[0]
+// Forward runs the model on one tensor, as a layer does. It fails as ForwardTuple does.
+func (m *Module) Forward(c *nn.Ctx, x *torch.Tensor) (y *torch.Tensor) {
+	m.orRestore(c, func() {
+		ys := m.forward(c, []*torch.Tensor{x})
+		if len(ys) != 1 {
+			panic(&torch.Error{Op: "Forward", Args: torch.Describe(ys), Device: c.Device(),
+				Message: fmt.Sprintf("the model gives a tuple of %d where one tensor is wanted; run it with ForwardTuple", len(ys))})
+		}
+		y = ys[0]
+	})
+	return y
 }
 
-// ForwardTuple runs the model on a tuple. What cannot be planned panics with a *torch.Error: its Err is a *LimitError, a *profile.Error or says what else is wrong.
-func (m *Module) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-	if !m.trains(c, xs) {
-		return m.model.ForwardTuple(c, xs)
+// ForwardTuple runs the model on a tuple. What cannot be planned panics with a *torch.Error: its Err is a *LimitError, a *profile.Error or says what else is wrong. If it panics the model's buffers are as before.
+func (m *Module) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) (ys []*torch.Tensor) {
+	m.orRestore(c, func() { ys = m.forward(c, xs) })
+	return ys
+}
+
+func (m *Module) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	if m.trains(c, xs) {
+		return m.train(c, xs)
 	}
-	return m.train(c, xs)
+	return m.model.ForwardTuple(c, xs)
+}
+
+// orRestore runs a part of a forward or of a backward, and if that fails puts back what it has moved.
+func (m *Module) orRestore(c *nn.Ctx, f func()) {
+	if !c.Training {
+		f()
+		return
+	}
+	nn.OrRestore(m.model, f)
 }
 
 // OverwritesInput is false, whatever the model does.
