@@ -8,7 +8,7 @@ import (
 
 // SetRequiresGrad marks t as a leaf whose gradient is wanted, and returns it.
 func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
-	if err := shim.SetRequiresGrad(t.handle(), on); err != nil {
+	if err := shim.SetRequiresGrad(t.given("requires_grad"), on); err != nil {
 		panic(&Error{Op: "requires_grad", Args: []string{t.String()}, Message: err.Message})
 	}
 	return t
@@ -16,7 +16,7 @@ func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
 
 // GradOf is a handle on t's gradient, owned by the context, or nil when it has none.
 func (c *Ctx) GradOf(t *Tensor) *Tensor {
-	h := shim.Grad(t.handle())
+	h := shim.Grad(t.given("grad"))
 	if h == 0 {
 		return nil
 	}
@@ -25,14 +25,14 @@ func (c *Ctx) GradOf(t *Tensor) *Tensor {
 
 // HasGrad says whether t has a gradient.
 func (t *Tensor) HasGrad() bool {
-	h := shim.Grad(t.handle())
+	h := shim.Grad(t.given("grad"))
 	shim.Release(h)
 	return h != 0
 }
 
 // SetGradOf replaces t's gradient; nil drops it and frees its memory.
 func (t *Tensor) SetGradOf(grad *Tensor) {
-	if err := shim.SetGrad(t.handle(), grad.handle()); err != nil {
+	if err := shim.SetGrad(t.given("set grad"), grad.handle()); err != nil {
 		panic(&Error{Op: "set grad", Args: []string{t.String(), grad.String()}, Message: err.Message})
 	}
 }
@@ -46,7 +46,7 @@ func (c *Ctx) Backward(outputs, grads []*Tensor, keepGraph bool) {
 	}
 	o, g := make([]shim.Handle, len(outputs)), make([]shim.Handle, len(outputs))
 	for i := range outputs {
-		o[i], g[i] = outputs[i].handle(), grads[i].handle()
+		o[i], g[i] = outputs[i].given("backward"), grads[i].handle()
 	}
 	c.backwardFailed(shim.Backward(&c.mode, o, g, keepGraph))
 }

@@ -132,7 +132,7 @@ func (c *Ctx) Owns(t *Tensor) bool { return t == nil || t.owner == c }
 
 // Share is a second handle on t, the same tensor in the same graph, that the context owns.
 func (c *Ctx) Share(t *Tensor) *Tensor {
-	shim.Retain(t.handle())
+	shim.Retain(t.given("share"))
 	return c.own(t.h)
 }
 

@@ -1,6 +1,7 @@
 package torch
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -68,6 +69,9 @@ func BytesInto(into []byte, t *Tensor) { read(t, into) }
 
 // SetBytes overwrites a tensor's elements with raw little-endian bytes, row-major. Autograd does not see it.
 func SetBytes(t *Tensor, data []byte) error {
+	if t == nil {
+		return errors.New("torch: set: the tensor is nil")
+	}
 	mode := shim.Mode{DeviceIndex: -1}
 	if err := shim.CopyFromBytes(&mode, t.handle(), data); err != nil {
 		return fmt.Errorf("torch: set %v: %s", t, err.Message)
@@ -77,7 +81,7 @@ func SetBytes(t *Tensor, data []byte) error {
 
 func read(t *Tensor, into []byte) {
 	mode := shim.Mode{DeviceIndex: -1}
-	if err := shim.ToBytes(&mode, t.handle(), into); err != nil {
+	if err := shim.ToBytes(&mode, t.given("read"), into); err != nil {
 		panic(&Error{Op: "read", Args: []string{t.String()}, Message: err.Message})
 	}
 }

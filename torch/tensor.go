@@ -30,6 +30,14 @@ func (t *Tensor) handle() shim.Handle {
 	return t.h
 }
 
+// given is t's handle for what needs a tensor: nil panics with an *Error.
+func (t *Tensor) given(what string) shim.Handle {
+	if t == nil {
+		panic(&Error{Op: what, Args: Describe([]*Tensor{t}), Message: "the tensor is nil: a gradient or a skip connection that is absent, or a tensor that was never made"})
+	}
+	return t.handle()
+}
+
 // Free releases the handle now. It is idempotent and safe on nil.
 func (t *Tensor) Free() {
 	if t == nil || t.h == 0 {
@@ -63,11 +71,11 @@ func Distinct(list []*Tensor) (once []*Tensor, at []int) {
 	return once, at
 }
 
-// Freed says whether the handle was released.
-func (t *Tensor) Freed() bool { return t.h == 0 }
+// Freed says whether the handle was released. Nil was not.
+func (t *Tensor) Freed() bool { return t != nil && t.h == 0 }
 
 // Shape is the tensor's sizes. The caller owns the slice.
-func (t *Tensor) Shape() []int64 { return shim.Describe(t.handle()).Shape }
+func (t *Tensor) Shape() []int64 { return shim.Describe(t.given("shape")).Shape }
 
 // Size is the length of one dimension; negative ones count from the end.
 func (t *Tensor) Size(dim int) int64 {
@@ -93,32 +101,32 @@ func product(shape []int64) int64 {
 }
 
 // DType is the type of the elements.
-func (t *Tensor) DType() DType { return DType(shim.DType(t.handle())) }
+func (t *Tensor) DType() DType { return DType(shim.DType(t.given("dtype"))) }
 
 // Kind is the kind of device that the tensor lives on.
-func (t *Tensor) Kind() Kind { return Kind(shim.Describe(t.handle()).DeviceType) }
+func (t *Tensor) Kind() Kind { return Kind(shim.Describe(t.given("kind")).DeviceType) }
 
 // RequiresGrad says whether autograd follows the tensor.
-func (t *Tensor) RequiresGrad() bool { return shim.RequiresGrad(t.handle()) }
+func (t *Tensor) RequiresGrad() bool { return shim.RequiresGrad(t.given("requires_grad")) }
 
 // IsLeaf says whether no operator recorded how the tensor was made.
-func (t *Tensor) IsLeaf() bool { return shim.Describe(t.handle()).Leaf }
+func (t *Tensor) IsLeaf() bool { return shim.Describe(t.given("is_leaf")).Leaf }
 
 // IsContiguous says whether the elements lie in row-major order without gaps.
-func (t *Tensor) IsContiguous() bool { return shim.Describe(t.handle()).Contiguous }
+func (t *Tensor) IsContiguous() bool { return shim.Describe(t.given("is_contiguous")).Contiguous }
 
 // Changes is how often the memory behind the tensor, and behind all views of it, was changed in place.
-func (t *Tensor) Changes() int64 { return shim.Changes(t.handle()) }
+func (t *Tensor) Changes() int64 { return shim.Changes(t.given("changes")) }
 
 // Storage identifies the memory behind the tensor and gives its size in bytes. Views of one storage share the identity.
 func (t *Tensor) Storage() (id uintptr, bytes int64) {
-	d := shim.Describe(t.handle())
+	d := shim.Describe(t.given("storage"))
 	return d.Storage, d.StorageBytes
 }
 
 // HoldStorage is Storage, with an identity that no other storage gets until drop is called, even if this one's memory is freed before. It does not keep the memory.
 func (t *Tensor) HoldStorage() (id uintptr, bytes int64, drop func()) {
-	id = shim.HoldStorage(t.handle())
+	id = shim.HoldStorage(t.given("storage"))
 	return id, shim.Describe(t.handle()).StorageBytes, sync.OnceFunc(func() { shim.DropStorage(id) })
 }
 
