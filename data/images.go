@@ -3,6 +3,8 @@ package data
 import (
 	"fmt"
 	"math"
+
+	"penstock/internal/arg"
 )
 
 // Images is a Dataset of labelled byte images in memory. Inputs are Float32 [channels, height, width], normalised per
@@ -68,6 +70,9 @@ func (s *Images) Info() Info { return s.info }
 
 // Fill implements Dataset.
 func (s *Images) Fill(batch *Batch, indices []int) error {
+	if err := arg.Given(batch, "data: Fill: the batch", "what is to be filled"); err != nil {
+		return err
+	}
 	if err := checkIndices(s.info.Name, s.Len(), indices); err != nil {
 		return err
 	}

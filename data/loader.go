@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"sync"
+
+	"penstock/internal/arg"
 )
 
 // ErrClosed is returned by Next after Close.
@@ -52,6 +54,9 @@ type Loader struct {
 // NewLoader returns a Loader, which the caller closes. It returns an error if the configuration is not valid or leaves no
 // batch in an epoch.
 func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
+	if err := arg.Given(set, "data: NewLoader: the data set", "a Dataset"); err != nil {
+		return nil, err
+	}
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("data: %s: %w", set.Info().Name, fmt.Errorf(format, args...))
 	}
@@ -92,6 +97,9 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 // returns the batch. An error of the data set is final; Position then stays at the batch that failed. After Close, and
 // when Close is called meanwhile, Next returns ErrClosed.
 func (l *Loader) Next(ctx context.Context) (Batch, error) {
+	if err := arg.Context(ctx, "data"); err != nil {
+		return Batch{}, err
+	}
 	select {
 	case <-l.done:
 		return Batch{}, ErrClosed

@@ -1,6 +1,10 @@
 package data
 
-import "fmt"
+import (
+	"fmt"
+
+	"penstock/internal/arg"
+)
 
 // Synthetic describes images made from a seed, for tests and benchmarks. A sample is its class's pattern plus as much noise,
 // each uniform in [-1, 1), so that a network can learn the set. The samples are made when they are asked for and take no
@@ -55,6 +59,9 @@ func (s *synthetic) Len() int   { return s.length }
 func (s *synthetic) Info() Info { return s.info }
 
 func (s *synthetic) Fill(batch *Batch, indices []int) error {
+	if err := arg.Given(batch, "data: Fill: the batch", "what is to be filled"); err != nil {
+		return err
+	}
 	if err := checkIndices(s.info.Name, s.length, indices); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"penstock/internal/arg"
 	"penstock/internal/disk"
 )
 
@@ -52,6 +53,9 @@ func (t *Text) Info() Info { return t.info }
 
 // Fill implements Dataset.
 func (t *Text) Fill(batch *Batch, indices []int) error {
+	if err := arg.Given(batch, "data: Fill: the batch", "what is to be filled"); err != nil {
+		return err
+	}
 	if err := checkIndices(t.info.Name, t.Len(), indices); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package models
 
 import (
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/torch"
 )
@@ -95,6 +96,7 @@ func (l *outputs) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 // NewAuxiliaryLoss is a loss for networks with auxiliary classifiers (Options.Aux): that of the network's own logits, and weight times that of each classifier's, against one target. In
 // evaluation there are none. GoogLeNet's authors weigh by 0.3.
 func NewAuxiliaryLoss(loss nn.Loss, weight float64) nn.Loss {
+	arg.Must(loss, "models: NewAuxiliaryLoss: the loss", "an nn.Loss")
 	return nn.LossOfTuples(&auxiliaryLoss{loss, weight})
 }
 

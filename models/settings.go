@@ -1,10 +1,13 @@
 package models
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+
+	"penstock/internal/arg"
 )
 
 // Setting is an option of a model and its value.
@@ -50,7 +53,7 @@ func (m model) settings(o Options) []Setting {
 // there is, and leaves o as it was, where an assignment is none, its name is unknown, or its value is no number or out of range. What goes together is for New to check.
 func Set(name string, o *Options, assignments []string) error {
 	m, err := find(name)
-	if err != nil {
+	if err := cmp.Or(err, arg.Given(o, "models: Set: the options", "those that are to be changed")); err != nil {
 		return err
 	}
 	changed := *o

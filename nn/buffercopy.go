@@ -1,6 +1,9 @@
 package nn
 
-import "penstock/torch"
+import (
+	"penstock/internal/arg"
+	"penstock/torch"
+)
 
 // BufferCopy is a copy of buffers, such as running statistics, so that a run that fails can put them back. It lies in Go's memory and not on a device: no account counts it, and no limit refuses it. The zero value
 // is empty; a copy that is taken again uses the memory of the one before. It belongs to one goroutine at a time.
@@ -42,6 +45,7 @@ func (b *BufferCopy) Restore() {
 //
 //	err := torch.Try(func() { nn.OrRestore(model, func() { step(model) }) })
 func OrRestore(m Module, f func()) {
+	arg.Must(f, "nn: OrRestore: the function", "a forward or a step")
 	var before BufferCopy
 	before.Take(Buffers(m))
 	done := false

@@ -3,6 +3,7 @@ package nn
 import (
 	"slices"
 
+	"penstock/internal/arg"
 	"penstock/torch"
 )
 
@@ -18,7 +19,10 @@ import (
 //
 // A layer that declares that it works in place (InPlace), be it l, in l or after l, is given a copy of what is an input of l. Whoever else overwrites one before backward makes Backward fail.
 // If l panics or ends its goroutine in the second run, so does Backward, and Ctx.Path is where. The buffers of l are then as before that run, as they are after a failure in the first.
-func Checkpointed(l Layer) Layer { return checkpointed{l} }
+func Checkpointed(l Layer) Layer {
+	arg.Must(l, "nn: Checkpointed: the layer", "an nn.Layer")
+	return checkpointed{l}
+}
 
 type checkpointed struct{ Layer }
 
@@ -49,6 +53,7 @@ func (l checkpointed) OverwritesInput() bool { return false }
 //
 // Neither f nor a layer that it runs may stash or pop. Where grad is on, f counts as using parameters.
 func (c *Ctx) Checkpoint(f func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor, xs ...*torch.Tensor) []*torch.Tensor {
+	arg.Must(f, "nn: Checkpoint: the function", "what computes the result")
 	return c.checkpoint(part{run: f, store: func() *SkipStore { return &SkipStore{} }, trained: true}, xs)
 }
 

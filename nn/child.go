@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"penstock/internal/arg"
 	"penstock/torch"
 )
 
@@ -16,7 +17,7 @@ type child struct {
 
 // Child declares a module inside this one: its parameters are listed under the name, and Ctx.Run may run it. A module has one parent.
 func (b *Base) Child(name string, m Module) {
-	require(!missing(m), "Child: the module %q is nil", name)
+	require(!arg.Missing(m), "Child: the module %q is nil; make it before it is declared", name)
 	b.mustBeFree(name)
 	n := m.node()
 	if n.parent != nil {
@@ -62,7 +63,7 @@ func (b *Base) declares(n *Base, deep bool) bool {
 // Outside of all modules, as in a training loop that calls a model's Forward, there is no running module. There a layer without a parent is taken for a model, and a Ctx
 // runs one of those: a second one has no name of its own either.
 func (c *Ctx) mustRun(l Layer, deep bool) {
-	if missing(l) {
+	if arg.Missing(l) {
 		c.refuseRun("a layer is nil (%T); make it before it is run", l)
 	}
 	n := l.node()

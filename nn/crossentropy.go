@@ -36,6 +36,7 @@ func NewCrossEntropyLoss(o CrossEntropyConfig) *CrossEntropyLoss {
 
 // Forward is aten::cross_entropy_loss.
 func (l *CrossEntropyLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
+	requireRows("aten::cross_entropy_loss", l, output, target)
 	return c.CrossEntropy(output, target, weights(c, l.o.Weight), l.Reduction(), l.ignore, l.o.LabelSmoothing)
 }
 
@@ -69,6 +70,7 @@ func NewBCEWithLogitsLoss(o BCEWithLogitsConfig) *BCEWithLogitsLoss {
 // Forward is aten::binary_cross_entropy_with_logits.
 func (l *BCEWithLogitsLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	requireOneShape("aten::binary_cross_entropy_with_logits", output, target)
+	requireRows("aten::binary_cross_entropy_with_logits", l, output, target)
 	return c.BCEWithLogits(output, target, nil, weights(c, l.o.PosWeight), l.Reduction())
 }
 

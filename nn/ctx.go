@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"penstock/internal/arg"
 	"penstock/torch"
 )
 
@@ -54,6 +55,7 @@ const (
 
 // NewCtx wraps a torch.Ctx, which the caller still owns.
 func NewCtx(t *torch.Ctx, o Config) *Ctx {
+	arg.Must(t, "nn: NewCtx: the torch.Ctx", "one of torch.NewCtx")
 	return &Ctx{
 		Ctx: t, Training: o.Training, MicroBatch: o.MicroBatch, MicroBatches: max(o.MicroBatches, 1),
 		Checkpointing: o.Checkpointing, Recomputing: o.Recomputing,

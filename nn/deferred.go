@@ -3,6 +3,7 @@ package nn
 import (
 	"fmt"
 
+	"penstock/internal/arg"
 	"penstock/torch"
 )
 
@@ -65,6 +66,7 @@ func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 
 // Commit moves the running statistics of all layers that were run, and forgets what was gathered. If memory runs out it has moved none.
 func (d *Deferred) Commit(c *Ctx) {
+	arg.Must(c, "nn: Commit: the nn.Ctx", "one of nn.NewCtx")
 	c.NoGrad(func() {
 		mark := c.Mark()
 		defer func() { c.Release(mark) }()

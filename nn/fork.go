@@ -3,6 +3,7 @@ package nn
 import (
 	"slices"
 
+	"penstock/internal/arg"
 	"penstock/torch"
 )
 
@@ -16,6 +17,7 @@ type Fork struct {
 // Fork is a context for running the layers of the module that runs, at once or inside of Backward: on t, with c's place in the model, seed, extras and statistics. It does not change with c afterwards.
 // Wrappers that run layers when they choose use it to be transparent; see FailedAt.
 func (c *Ctx) Fork(t *torch.Ctx, f Fork) *Ctx {
+	arg.Must(t, "nn: Fork: the torch.Ctx", "the one of a forward, or of torch.NewCtx")
 	if c.failed == nil {
 		c.failed = new(string)
 	}

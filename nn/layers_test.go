@@ -233,3 +233,26 @@ func TestLossesMakeTargets(t *testing.T) {
 		nn.RunLoss(nn.NewCtx(c, nn.Config{}), k.loss, outputs, targets)
 	}
 }
+
+// The mean of the losses of no rows is not a number: it is refused, as an operator's failure. Their sum is 0.
+func TestLossesOfNoRows(t *testing.T) {
+	c := nn.NewCtx(torchtest.New(t, torch.Options{}), nn.Config{Training: true})
+	same := func() (y, target *torch.Tensor) { return c.Zeros(torch.Float32, 0, 3), c.Zeros(torch.Float32, 0, 3) }
+	classes := func() (y, target *torch.Tensor) { return c.Zeros(torch.Float32, 0, 3), c.Zeros(torch.Int64, 0) }
+	for name, row := range map[string]struct {
+		mean, sum nn.Loss
+		of        func() (y, target *torch.Tensor)
+	}{
+		"mse":           {nn.NewMSELoss(nn.MSEConfig{}), nn.NewMSELoss(nn.MSEConfig{Sum: true}), same},
+		"cross entropy": {nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{Sum: true}), classes},
+		"bce":           {nn.NewBCEWithLogitsLoss(nn.BCEWithLogitsConfig{}), nn.NewBCEWithLogitsLoss(nn.BCEWithLogitsConfig{Sum: true}), same},
+	} {
+		y, target := row.of()
+		if err := torch.Try(func() { row.mean.Forward(c, y, target) }); err == nil || !strings.Contains(err.Error(), "(float32[0,3], ") || !strings.Contains(err.Error(), "the mean over no rows is no number; a step needs at least one row") {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if got := torch.Item[float32](row.sum.Forward(c, y, target)); got != 0 {
+			t.Errorf("%s: the sum is %v", name, got)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package nn
 import (
 	"fmt"
 
+	"penstock/internal/arg"
 	"penstock/torch"
 )
 
@@ -27,7 +28,10 @@ type TupleLoss interface {
 }
 
 // LossOfTuples is a TupleLoss as a Loss.
-func LossOfTuples(l TupleLoss) Loss { return tupleLoss{l} }
+func LossOfTuples(l TupleLoss) Loss {
+	arg.Must(l, "nn: LossOfTuples: the loss", "an nn.TupleLoss")
+	return tupleLoss{l}
+}
 
 type tupleLoss struct{ TupleLoss }
 
@@ -35,8 +39,17 @@ func (l tupleLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	return l.ForwardTuple(c, []*torch.Tensor{output}, []*torch.Tensor{target})
 }
 
+// requireRows refuses to average over nothing, which gives NaN.
+func requireRows(op string, l Loss, output, target *torch.Tensor) {
+	if l.Reduction() == torch.ReduceMean && output.Numel() == 0 {
+		panic(&torch.Error{Op: op, Args: torch.Describe([]*torch.Tensor{output, target}), Message: "the mean over no rows is no number; a step needs at least one row"})
+	}
+}
+
 // RunLoss computes the loss of a micro-batch by whichever forward it has. A result that is no single number fails as an operator does.
 func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
+	arg.Must(c, "nn: RunLoss: the nn.Ctx", "one of nn.NewCtx")
+	arg.Must(l, "nn: RunLoss: the loss", "an nn.Loss")
 	refuse := func(message string) {
 		panic(&torch.Error{Op: "loss", Args: append(torch.Describe(outputs), torch.Describe(targets)...), Device: c.Device(), Message: message})
 	}
@@ -75,6 +88,7 @@ func (c *Ctx) moduleOf(l Loss) Module {
 
 // LossLayer is a loss, with the targets of a micro-batch, as the layer "loss" behind a model: it turns what the model gives into the loss.
 func LossLayer(l Loss, targets []*torch.Tensor) NamedLayer {
+	arg.Must(l, "nn: LossLayer: the loss", "an nn.Loss")
 	return NamedLayer{Name: "loss", Layer: Tuple(&lossLayer{loss: l, targets: targets})}
 }
 

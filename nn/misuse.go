@@ -1,9 +1,6 @@
 package nn
 
-import (
-	"fmt"
-	"reflect"
-)
+import "fmt"
 
 // A constructor that is called with values no layer can have panics: it is a mistake in the program, and the stack shows where. The message names the value
 // and says what would do.
@@ -20,13 +17,4 @@ func requirePositive(layer, what string, n int64) {
 
 func requireProbability(layer, what string, p float64) {
 	require(p >= 0 && p <= 1, "%s: %s is %v; it must be from 0 to 1", layer, what, p)
-}
-
-// missing reports whether m is nil, or an interface around a nil pointer.
-func missing(m Module) bool {
-	if m == nil {
-		return true
-	}
-	v := reflect.ValueOf(m)
-	return v.Kind() == reflect.Pointer && v.IsNil()
 }

@@ -1,6 +1,9 @@
 package nn
 
-import "penstock/torch"
+import (
+	"penstock/internal/arg"
+	"penstock/torch"
+)
 
 // Module is anything that owns parameters, buffers and other modules. A type becomes one by embedding Base.
 type Module interface {
@@ -49,6 +52,7 @@ func (b *Base) Buffer(name string, dtype torch.DType, init Init, shape ...int64)
 func (b *Base) Share(name string, p *Param) *Param { return b.declare(name, p.tie()) }
 
 func (b *Base) declare(name string, p *Param) *Param {
+	require(p.Owner().init != nil, "the initialiser of the parameter %q is nil; nn.Zeros is one", name)
 	b.mustBeFree(name)
 	b.params = append(b.params, named{name, p})
 	return p
@@ -105,6 +109,7 @@ func filter(in []NamedParam, keep func(NamedParam) bool) []NamedParam {
 }
 
 func walk(m Module, prefix string, visit func(name string, p *Param)) {
+	arg.Must(m, "nn: the module whose parameters are asked for", "a model")
 	n := m.node()
 	for _, p := range n.params {
 		visit(prefix+p.name, p.p)

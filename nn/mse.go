@@ -20,6 +20,7 @@ func NewMSELoss(o MSEConfig) *MSELoss { return &MSELoss{o} }
 // Forward is aten::mse_loss.
 func (l *MSELoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	requireOneShape("aten::mse_loss", output, target)
+	requireRows("aten::mse_loss", l, output, target)
 	return c.MSE(output, target, l.Reduction())
 }
 

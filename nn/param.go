@@ -4,6 +4,7 @@ import (
 	"hash/fnv"
 	"slices"
 
+	"penstock/internal/arg"
 	"penstock/torch"
 )
 
@@ -77,7 +78,10 @@ func (p *Param) Trainable() bool { return p.Owner().trainable }
 func (p *Param) Freeze() { p.Owner().trainable = false }
 
 // SetInit replaces the initialiser: how a network gives its layers other starting values than their defaults. Call it before the parameter is materialised.
-func (p *Param) SetInit(init Init) { p.Owner().init = init }
+func (p *Param) SetInit(init Init) {
+	arg.Must(init, "nn: SetInit: the initialiser", "one such as nn.Zeros")
+	p.Owner().init = init
+}
 
 // Tensor is the value, owned by the model; nil for a nil Param, so that optional parameters pass straight to operators.
 func (p *Param) Tensor() *torch.Tensor {
@@ -88,7 +92,7 @@ func (p *Param) Tensor() *torch.Tensor {
 		return p.replica
 	}
 	if p = p.Owner(); p.value == nil {
-		panic("nn: a parameter is used before it exists; call nn.Materialise or pipe.New first")
+		panic("nn: a parameter is used before it exists; call nn.Materialise or pipe.New first, and declare the layer that has it with Child, or it is no part of the model")
 	}
 	return p.value
 }
@@ -98,6 +102,7 @@ func (p *Param) Exists() bool { return p.Owner().value != nil }
 
 // SetTensor puts t in place of the value; the model owns t from now on and the old value is freed with its gradient.
 func (p *Param) SetTensor(t *torch.Tensor) {
+	arg.Must(t, "nn: SetTensor: the tensor", "the parameter's value; Free takes it away")
 	p = p.Owner()
 	p.mustHold(t)
 	p.Free()
@@ -121,6 +126,7 @@ func (p *Param) Free() {
 // Materialise allocates those of params that do not exist yet, on the context's device, and initialises them. Each is drawn from a seed that is derived from
 // its full name, so its values do not depend on order, partition or device.
 func Materialise(c *torch.Ctx, params []NamedParam, seed uint64) {
+	arg.Must(c, "nn: Materialise: the torch.Ctx", "one of torch.NewCtx")
 	keepSeed, keepDraws := c.Draws()
 	defer c.ResumeDraws(keepSeed, keepDraws)
 	c.NoGrad(func() {
@@ -142,6 +148,7 @@ func Materialise(c *torch.Ctx, params []NamedParam, seed uint64) {
 
 // Convert gives the floating-point ones of params another element type. Values that exist are converted on the context's device; their gradients are dropped.
 func Convert(c *torch.Ctx, params []NamedParam, dtype torch.DType) {
+	arg.Must(c, "nn: Convert: the torch.Ctx", "one of torch.NewCtx")
 	for _, n := range params {
 		p := n.Owner()
 		if !p.dtype.IsFloat() || p.dtype == dtype {

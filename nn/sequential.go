@@ -3,6 +3,7 @@ package nn
 import (
 	"strconv"
 
+	"penstock/internal/arg"
 	"penstock/torch"
 )
 
@@ -39,6 +40,7 @@ func (s *Sequential) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 // ForwardTuple runs the layers in order. The outermost Sequential of a model looks after the model's skip connections; if they do not match it fails
 // as an operator does, with the error of VerifySkips.
 func (s *Sequential) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	arg.Must(c, "nn: Forward: the nn.Ctx", "one of nn.NewCtx")
 	if c.skips != nil {
 		return c.RunTuple(xs, s.layers...)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"penstock/internal/arg"
 )
 
 // SkipRoute is a skip of a model: from the flattened layer that stashes it to those that pop it.
@@ -24,6 +26,9 @@ func (e *SkipError) Error() string {
 // VerifySkips returns nil if every skip of the model is stashed by one module and popped by later ones, and else a *SkipError with all that is wrong. Where one module is
 // part of another, each counts as the later one: a layer may pop what its child has stashed, and stash what its child will pop.
 func VerifySkips(model *Sequential) error {
+	if err := arg.Given(model, "nn: VerifySkips: the model", "an nn.Sequential"); err != nil {
+		return err
+	}
 	_, err := model.SkipRoutes()
 	return err
 }

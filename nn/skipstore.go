@@ -3,6 +3,7 @@ package nn
 import (
 	"slices"
 
+	"penstock/internal/arg"
 	"penstock/torch"
 )
 
@@ -66,6 +67,7 @@ func (s *SkipStore) Give(key SkipKey, tensors ...*torch.Tensor) {
 
 // Take is the tensor of a skip that was stashed inside and is popped outside; nil when absent. It is the caller's to free. Taking it again gives nil.
 func (s *SkipStore) Take(c *Ctx, key SkipKey) *torch.Tensor {
+	arg.Must(c, "nn: Take: the nn.Ctx", "that of the forward")
 	h := s.held[key]
 	if h == nil {
 		return nil

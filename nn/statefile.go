@@ -1,9 +1,11 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
+	"penstock/internal/arg"
 	"penstock/safetensors"
 	"penstock/torch"
 )
@@ -11,6 +13,9 @@ import (
 // Save writes the parameters and buffers of m, which must all exist, to a safetensors file under their names. The file is that of the model alone: it does not tell how the model was cut, and
 // fits any other cut, and the model without a pipe. What is at path is replaced when all is written.
 func Save(path string, m Module) error {
+	if err := arg.Given(m, "nn: Save: the model", "one that exists"); err != nil {
+		return err
+	}
 	for _, p := range State(m) {
 		if !p.Exists() {
 			return fmt.Errorf("nn: saving a model: %q does not exist yet; call nn.Materialise or pipe.New first", p.Name)
@@ -32,6 +37,9 @@ func FileTensors(m Module) []safetensors.Tensor {
 // where they are, one that a pipe has placed too; the others are made on the context's device and belong to the model. Names, shapes and element types must be the model's, all of them;
 // if not, the error lists what differs and nothing has changed.
 func Load(c *torch.Ctx, path string, m Module) error {
+	if err := cmp.Or(arg.Given(c, "nn: Load: the torch.Ctx", "one of torch.NewCtx"), arg.Given(m, "nn: Load: the model", "one of the file's names and shapes")); err != nil {
+		return err
+	}
 	file, err := safetensors.Open(path)
 	if err != nil {
 		return fmt.Errorf("nn: loading a model: %w", err)

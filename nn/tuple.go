@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"penstock/internal/arg"
 	"penstock/torch"
 )
 
@@ -16,7 +17,10 @@ type TupleLayer interface {
 }
 
 // Tuple is a TupleLayer as a Layer, to be added to a Sequential. Names and parameters are those of l.
-func Tuple(l TupleLayer) Layer { return tuple{l} }
+func Tuple(l TupleLayer) Layer {
+	arg.Must(l, "nn: Tuple: the layer", "an nn.TupleLayer")
+	return tuple{l}
+}
 
 type tuple struct{ TupleLayer }
 

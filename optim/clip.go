@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/torch"
 )
@@ -34,6 +35,7 @@ const block = 1 << 14
 
 // SquaredNorms lists, for each of params that has a gradient, the sum of its squares, computed in float64 in an order that depends on the shape alone.
 func SquaredNorms(c *torch.Ctx, params []nn.NamedParam) []NamedNorm {
+	arg.Must(c, "optim: SquaredNorms: the torch.Ctx", "one of torch.NewCtx")
 	var out []NamedNorm
 	c.NoGrad(func() {
 		for _, p := range params {
@@ -94,6 +96,7 @@ func ClipFactor(norm, maxNorm float64) (float64, error) {
 
 // Scale multiplies the gradients of params in place. A factor of 1 touches nothing.
 func Scale(c *torch.Ctx, params []nn.NamedParam, factor float64) {
+	arg.Must(c, "optim: Scale: the torch.Ctx", "one of torch.NewCtx")
 	if factor == 1 {
 		return
 	}
@@ -110,6 +113,9 @@ func Scale(c *torch.Ctx, params []nn.NamedParam, factor float64) {
 
 // Clip does it all for a model in one piece, and returns the norm before clipping.
 func Clip(c *torch.Ctx, params []nn.NamedParam, maxNorm float64) (norm float64, err error) {
+	if err := arg.Given(c, "optim: Clip: the torch.Ctx", "one of torch.NewCtx"); err != nil {
+		return 0, err
+	}
 	norm = GlobalNorm(SquaredNorms(c, params))
 	factor, err := ClipFactor(norm, maxNorm)
 	if err != nil {

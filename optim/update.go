@@ -3,6 +3,7 @@ package optim
 import (
 	"fmt"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/torch"
 )
@@ -62,6 +63,7 @@ func (o *optimizer) Need(params []nn.NamedParam) (n Need) {
 func bytesOf(p nn.NamedParam) int64 { return p.Numel() * p.DType().Size() }
 
 func (o *optimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) Update {
+	arg.Must(c, "optim: Step or Prepare: the torch.Ctx", "that of the stage, or of torch.NewCtx")
 	u := &prepared{o: o, c: c, scratch: map[torch.DType]*torch.Tensor{}}
 	done := false
 	defer func() {

@@ -10,7 +10,7 @@ import (
 
 // Batch is a mini-batch. Its tensors belong to the caller, who keeps them until the call returns; inputs are best made on the first device and targets on the last.
 type Batch struct {
-	Input   *torch.Tensor // [rows, ...]; if it requires a gradient, a leaf, which gets it
+	Input   *torch.Tensor // [rows, ...], at least one row to train on; if it requires a gradient, a leaf, which gets it
 	Inputs  []Value       // in place of Input: a tuple, of any types
 	Target  *torch.Tensor // [rows, ...]; Step only
 	Targets []Value       // in place of Target: a tuple, for a loss of tuples

@@ -133,25 +133,43 @@ func TestExtras(t *testing.T) {
 	}
 }
 
-// Batches of no rows, one row and rows that do not divide go through every kind of pipe.
+// Batches of one row and of rows that do not divide go through every kind of pipe.
 func TestRowsOfAnyNumber(t *testing.T) {
 	torchtest.Check(t)
-	for _, rows := range []int64{0, 1, 2, 5, 8} {
-		q := trial{rows: max(rows, 1), loss: nn.NewMSELoss(nn.MSEConfig{Sum: true}), inputs: wanted(normal(rows, 4)), targets: one(normal(rows, 4)), model: func() *nn.Sequential {
-			return nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("a", x); return c.Tanh(x) }, "a"), nn.NewLinear(4, 4),
-				popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("a")) }, "a"))
-		}}
-		if rows == 0 { // a micro-batch of nothing, which the plain loop's narrow takes one row of
-			for _, cfg := range configs(3, 4) {
-				r := q.piped(t, cfg)
-				if r.losses[0] != 0 || !zero(r.values["gradient of 1.weight at step 0"]) {
-					t.Errorf("%s: no rows have the loss %v and a gradient", named(cfg), r.losses[0])
-				}
-			}
-			continue
-		}
-		q.check(t, 4)
+	for _, rows := range []int64{1, 2, 5, 8} {
+		ofRows(rows).check(t, 4)
 	}
 }
 
-func zero(b []byte) bool { return !slices.ContainsFunc(b, func(v byte) bool { return v != 0 }) }
+func ofRows(rows int64) trial {
+	return trial{rows: rows, loss: nn.NewMSELoss(nn.MSEConfig{Sum: true}), inputs: wanted(normal(rows, 4)), targets: one(normal(rows, 4)), model: func() *nn.Sequential {
+		return nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("a", x); return c.Tanh(x) }, "a"), nn.NewLinear(4, 4),
+			popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("a")) }, "a"))
+	}}
+}
+
+// There is no step on no rows: the mean of no losses is no number. Inference gives no rows.
+func TestNoRows(t *testing.T) {
+	torchtest.Check(t)
+	ctx := context.Background()
+	for _, cfg := range configs(3, 4) {
+		p := started(t, ofRows(0).model(), cfg)
+		c := torch.NewCtx(torch.Options{})
+		b := pipe.Batch{Input: normal(0, 4)(c, 0), Target: normal(0, 4)(c, 1)}
+		_, step := p.Step(ctx, b, nn.NewMSELoss(nn.MSEConfig{}))
+		_, forward := p.Forward(ctx, b)
+		_, training := p.Infer(ctx, b, pipe.InferConfig{Training: true})
+		for what, err := range map[string]error{"Step": step, "Forward": forward, "Plan": p.Plan(ctx, b, nn.NewMSELoss(nn.MSEConfig{})), "Infer in training": training} {
+			if err == nil || !strings.Contains(err.Error(), "pipe: the batch has no rows (input 0 is float32[0,4]); a training step needs at least one") {
+				t.Errorf("%s, %s: got %v", named(cfg), what, err)
+			}
+		}
+		y, err := p.Eval(ctx, b.Input)
+		if err != nil || y.String() != "float32[0,4]" {
+			t.Errorf("%s: inference gives %v, %v", named(cfg), y, err)
+		}
+		y.Free()
+		c.Close()
+		p.Close()
+	}
+}

@@ -91,6 +91,10 @@ func TestFailureAtEveryPoint(t *testing.T) {
 							t.Errorf("%q is not in: %v", want, err)
 						}
 					}
+					var panicked *pipe.PanicError
+					if found := errors.As(err, &panicked); found != strings.HasPrefix(way.name, "panic") || found && !strings.Contains(string(panicked.Stack), "pipe/failure_test.go") {
+						t.Errorf("the stack of the panic is not in %+v", panicked)
+					}
 					if way.is != nil && !errors.Is(err, way.is) {
 						t.Errorf("errors.Is does not find %v", way.is)
 					}

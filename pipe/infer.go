@@ -21,10 +21,10 @@ type Inference struct {
 	Timeline     *schedule.Timeline // if Config.Record is set
 }
 
-// Infer runs the model forward, pipelined, without gradients and without keeping anything: each activation is freed at its last use. Any number of rows will do. A micro-batch is not
+// Infer runs the model forward, pipelined, without gradients and without keeping anything: each activation is freed at its last use. Any number of rows will do, none included unless InferConfig.Training is set. A micro-batch is not
 // checkpointed. On failure see Step.
 func (p *Pipe) Infer(ctx context.Context, b Batch, o InferConfig) (Inference, error) {
-	r, err := p.minibatch(b, o.Training, false)
+	r, err := p.minibatch(ctx, b, o.Training, false)
 	if err != nil {
 		return Inference{}, err
 	}

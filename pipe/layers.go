@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/torch"
 )
@@ -29,6 +30,9 @@ func (p *Pipe) Layer(i int) (nn.NamedLayer, error) {
 
 // Convert gives every floating-point parameter and buffer another element type, each on its stage's device. Gradients are dropped. Call it while no run is going on.
 func (p *Pipe) Convert(ctx context.Context, dtype torch.DType) error {
+	if err := arg.Context(ctx, "pipe"); err != nil {
+		return err
+	}
 	if !dtype.IsFloat() {
 		return fmt.Errorf("pipe: a model cannot be converted to %v; want a floating-point type", dtype)
 	}

@@ -1,9 +1,11 @@
 package pipe
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/schedule"
 	"penstock/torch"
@@ -42,7 +44,10 @@ type minibatch struct {
 }
 
 // minibatch checks a batch and splits it.
-func (p *Pipe) minibatch(b Batch, training, graph bool) (*minibatch, error) {
+func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*minibatch, error) {
+	if err := arg.Context(ctx, "pipe"); err != nil {
+		return nil, err
+	}
 	if err := p.undivided(); err != nil {
 		return nil, err
 	}
@@ -56,6 +61,9 @@ func (p *Pipe) minibatch(b Batch, training, graph bool) (*minibatch, error) {
 	total, err := countRows("input", inputs)
 	if err != nil {
 		return nil, err
+	}
+	if total == 0 && training {
+		return nil, fmt.Errorf("pipe: the batch has no rows (input 0 is %v); a training step needs at least one", inputs[0].tensor)
 	}
 	if err := placed("input", inputs, "first", p.stages[0]); err != nil {
 		return nil, err

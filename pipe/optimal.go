@@ -55,7 +55,7 @@ func (p *Pipe) Plans() []StagePlan {
 // Plan measures and plans what a Step with such a batch and loss will do, if that is not known yet and a stage's policy is Optimal. Step does so by itself; Plan does it before anything is trained. A nil loss plans
 // for Forward. A *BudgetError lists all stages whose budgets are too small, and says what would do. Parameters of a pipe that was not placed yet (see Open) are counted as if they were there.
 func (p *Pipe) Plan(ctx context.Context, b Batch, loss nn.Loss) error {
-	r, err := p.minibatch(b, true, true)
+	r, err := p.minibatch(ctx, b, true, true)
 	if err != nil {
 		return err
 	}

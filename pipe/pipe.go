@@ -1,12 +1,14 @@
 package pipe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/torch"
 )
@@ -124,7 +126,11 @@ func (p *Pipe) start(job func(worker int, c *torch.Ctx)) {
 // OnStages runs f once for each stage on the stage's worker: stages on different devices at the same time. c is on the stage's device, without gradients;
 // what it owns is freed when f returns. OnStages returns when all have returned, with the first error. Update is how optimizers step.
 func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) error) error {
-	if err := ctx.Err(); err != nil {
+	err := cmp.Or(arg.Context(ctx, "pipe"), arg.Given(f, "pipe: OnStages: the function", "what is to run for each stage"))
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
 		return err
 	}
 	if !p.placed.Load() {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock/internal/arg"
 	"penstock/schedule"
 	"penstock/torch"
 )
@@ -18,7 +19,7 @@ type Run struct {
 
 // Forward runs the training forward over all stages and keeps what backward needs. On failure see Step. A forward that has returned has moved running statistics, whatever becomes of its Backward.
 func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
-	r, err := p.minibatch(b, true, true)
+	r, err := p.minibatch(ctx, b, true, true)
 	if err != nil {
 		return nil, err
 	}
@@ -72,6 +73,9 @@ func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) er
 }
 
 func (run *Run) backward(ctx context.Context, retain bool, grads []*torch.Tensor) error {
+	if err := arg.Context(ctx, "pipe"); err != nil {
+		return err
+	}
 	if run.outputs == nil {
 		return errors.New("pipe: this run is closed; a run has one Backward, which frees it, and BackwardRetained before that")
 	}

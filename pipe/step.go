@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/schedule"
 )
@@ -25,11 +26,11 @@ type Result struct {
 // Where runs overlap each of them is undone by itself. So that this is possible a training run has the workers to itself until it has ended on all of them, and copies the buffers before it begins, into memory that
 // no account counts.
 func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) {
-	r, err := p.minibatch(b, true, true)
+	r, err := p.minibatch(ctx, b, true, true)
 	if err != nil {
 		return Result{}, err
 	}
-	if loss == nil {
+	if arg.Missing(loss) {
 		return Result{}, errNoLoss
 	}
 	if err := r.setTargets(); err != nil {

@@ -1,11 +1,13 @@
 package pipe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/torch"
@@ -68,8 +70,8 @@ type update struct {
 }
 
 func (p *Pipe) update(ctx context.Context, u *update) error {
-	if u.o == nil {
-		return errors.New("pipe: Update needs an optimizer, such as one of optim.SGD")
+	if err := cmp.Or(arg.Context(ctx, "pipe"), arg.Given(u.o, "pipe: Update: the optimizer", "one such as optim.SGD makes")); err != nil {
+		return err
 	}
 	if !p.placed.Load() {
 		return ErrNotPlaced

@@ -247,7 +247,7 @@ func TestUpdateRefusals(t *testing.T) {
 			t.Errorf("clipped to %v: %v", norm, err)
 		}
 	}
-	if err := u.p.Update(context.Background(), nil); err == nil || !strings.Contains(err.Error(), "needs an optimizer") {
+	if err := u.p.Update(context.Background(), nil); err == nil || !strings.Contains(err.Error(), "pipe: Update: the optimizer is nil") {
 		t.Errorf("no optimizer: %v", err)
 	}
 	check("misuse")

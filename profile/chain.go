@@ -1,12 +1,14 @@
 package profile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime"
 	"slices"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/remat/plan"
 	"penstock/segment"
@@ -69,8 +71,8 @@ type Merge struct{ Layer, Reason string }
 // the device at most half of what is free. Gradients are measured with ones for gradients of the output, in the layout that
 // the unit behind gives them.
 func MeasureChain(ctx context.Context, model *nn.Sequential, config ChainConfig, sample ...*torch.Tensor) (chains []Chain, err error) {
-	if model == nil {
-		return nil, errors.New("profile: the model is nil; want an nn.Sequential")
+	if err := cmp.Or(arg.Context(ctx, "profile"), arg.Given(model, "profile: the model", "an nn.Sequential")); err != nil {
+		return nil, err
 	}
 	layers := model.Layers()
 	if config.Config, err = config.Config.resolved(layers, sample); err != nil {

@@ -9,13 +9,17 @@
 package profile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
+	"strings"
 	"time"
 
 	"penstock/balance"
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/torch"
 )
@@ -58,8 +62,8 @@ type Profile struct {
 // measured. Until then neither the model nor the device may be used by others. Measure locks its goroutine to a thread while it runs. It stops between two runs of a layer when ctx ends, with
 // ctx's error. A failure in a layer is an *Error.
 func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ...*torch.Tensor) (Profile, error) {
-	if model == nil {
-		return Profile{}, errors.New("profile: the model is nil; want an nn.Sequential")
+	if err := cmp.Or(arg.Context(ctx, "profile"), arg.Given(model, "profile: the model", "an nn.Sequential")); err != nil {
+		return Profile{}, err
 	}
 	layers := model.Layers()
 	config, err := config.resolved(layers, sample)
@@ -111,6 +115,9 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 		if x == nil || x.Freed() {
 			return c, fmt.Errorf("profile: tensor %d of the sample does not exist; keep it until Measure returns", i)
 		}
+	}
+	if !slices.ContainsFunc(sample, func(x *torch.Tensor) bool { return x.Numel() > 0 }) {
+		return c, fmt.Errorf("profile: the sample has no rows (%s); a step needs at least one", strings.Join(torch.Describe(sample), ", "))
 	}
 	for _, d := range []torch.Device{c.Device, c.Peer} {
 		if d.Index < 0 || d.Kind == torch.KindCPU && d.Index >= torch.MaxCPU {

@@ -3,6 +3,7 @@ package remat
 import (
 	"fmt"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/torch"
 )
@@ -70,12 +71,18 @@ func attempt(c *nn.Ctx, f func()) (err error) {
 
 // Run is ForwardTuple whose failures are errors: a *LimitError, or an *Error with the layer.
 func (m *Module) Run(c *nn.Ctx, xs ...*torch.Tensor) (ys []*torch.Tensor, err error) {
+	if err := arg.Given(c, "remat: Run: the nn.Ctx", "one of nn.NewCtx"); err != nil {
+		return nil, err
+	}
 	err = attempt(c, func() { ys = m.ForwardTuple(c, xs) })
 	return ys, err
 }
 
 // Backward goes back from outputs, such as the loss, as torch.Ctx.Backward does; a failure is an *Error with the layer. nil for grads is ones, for numbers.
 func (m *Module) Backward(c *nn.Ctx, outputs, grads []*torch.Tensor) error {
+	if err := arg.Given(c, "remat: Backward: the nn.Ctx", "the one of the forward"); err != nil {
+		return err
+	}
 	if grads == nil {
 		grads = make([]*torch.Tensor, len(outputs))
 	}

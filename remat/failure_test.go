@@ -215,3 +215,15 @@ func TestUndeclaredChildren(t *testing.T) {
 		}
 	}
 }
+
+// There is no step on no rows. In evaluation there may be none.
+func TestNoRows(t *testing.T) {
+	b := newBench(t, nn.NewSequential(nn.NewLinear(4, 4), nn.NewTanh()), remat.Config{Limit: 1 << 30})
+	x := b.normal(0, 4)
+	if err := b.step(x); err == nil || !strings.Contains(err.Error(), "has no rows (float32[0,4]); a step needs at least one") {
+		t.Errorf("got %v", err)
+	}
+	if ys, err := b.m.Run(nn.NewCtx(b.Ctx, nn.Config{}), x); err != nil || ys[0].String() != "float32[0,4]" {
+		t.Errorf("in evaluation: %v, %v", ys, err)
+	}
+}

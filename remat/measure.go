@@ -1,11 +1,13 @@
 package remat
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/profile"
 	"penstock/remat/plan"
@@ -63,6 +65,9 @@ func keyOf(c *nn.Ctx, xs []*torch.Tensor) string {
 // Measure measures the model for batches like the sample: seconds and bytes of its units (profile.MeasureChain), what the optimizer's update takes, and, given targets, the loss. Forward does it by itself
 // where it has not been done. c says where and how the model runs; no Forward may run meanwhile. It returns ctx's error when ctx ends, and a *profile.Error for a layer that fails.
 func (m *Module) Measure(ctx context.Context, c *nn.Ctx, s Sample) error {
+	if err := cmp.Or(arg.Context(ctx, "remat"), arg.Given(c, "remat: Measure: the nn.Ctx", "one of nn.NewCtx")); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.forgetLesson()

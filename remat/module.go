@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/torch"
 )
@@ -46,8 +47,8 @@ type Module struct {
 
 // New makes a module of a model. The caller must Close it; the model stays the caller's.
 func New(model *nn.Sequential, config Config) (*Module, error) {
-	if model == nil {
-		return nil, errors.New("remat: the model is nil; want an nn.Sequential")
+	if err := arg.Given(model, "remat: the model", "an nn.Sequential"); err != nil {
+		return nil, err
 	}
 	if err := config.check(); err != nil {
 		return nil, err
@@ -103,6 +104,7 @@ func (m *Module) OverwritesInput() bool { return false }
 
 // trains says whether a backward may follow.
 func (m *Module) trains(c *nn.Ctx, xs []*torch.Tensor) bool {
+	arg.Must(c, "remat: Forward: the nn.Ctx", "one of nn.NewCtx")
 	wants := func(x *torch.Tensor) bool { return x != nil && x.RequiresGrad() }
 	return c.Training && c.Grad() && (len(nn.Params(m.model)) > 0 || slices.ContainsFunc(xs, wants))
 }

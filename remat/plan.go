@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"penstock/internal/arg"
 	"penstock/internal/disk"
 	"penstock/profile"
 	"penstock/remat/plan"
@@ -40,6 +41,9 @@ func (m *Module) Chain() (profile.Chain, error) {
 // Solve says what plan there is for batches like those that were measured last, beside what is live now, under a limit; 0 is the one in force. Neither the limit nor the plan of the module changes:
 // SetLimit sets a limit, and SetPlan a plan. The error is a *LimitError if there is no plan.
 func (m *Module) Solve(ctx context.Context, limit int64) (plan.Plan, error) {
+	if err := arg.Context(ctx, "remat"); err != nil {
+		return plan.Plan{}, err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, err := m.solvable(limit)
@@ -62,6 +66,9 @@ func (m *Module) Solve(ctx context.Context, limit int64) (plan.Plan, error) {
 // SetLimit makes a limit the module's from now on, 0 leaves it as it is, and solves for the plan of batches like those that were measured last, beside what is live now. Other batches get another plan when
 // they come. The error is a *LimitError if there is no plan; then limit and plan are as they were.
 func (m *Module) SetLimit(ctx context.Context, limit int64) (plan.Plan, error) {
+	if err := arg.Context(ctx, "remat"); err != nil {
+		return plan.Plan{}, err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, err := m.solvable(limit)

@@ -11,6 +11,8 @@ import (
 	"maps"
 	"slices"
 	"unicode/utf8"
+
+	"penstock/internal/arg"
 )
 
 // Write writes a file of the tensors and the metadata to w. The bytes do not depend on the order of either:
@@ -23,6 +25,9 @@ import (
 // Names, dtypes, shapes and the sizes of Data are checked before anything is written; what a Load returns is checked
 // when its turn comes, and an error then, or one from w, leaves w with a part of a file. WriteFile does not.
 func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
+	if err := arg.Given(w, "safetensors: Write: the writer", "what is to take the file"); err != nil {
+		return err
+	}
 	if err := write(w, tensors, metadata); err != nil {
 		return fmt.Errorf("safetensors: %w", err)
 	}

@@ -1,6 +1,10 @@
 package schedule
 
-import "fmt"
+import (
+	"fmt"
+
+	"penstock/internal/arg"
+)
 
 // Limits bounds what each stage may hold at a time, in micro-batches; see [StageMemory]. Zero is no limit.
 type Limits struct {
@@ -14,6 +18,9 @@ type Limits struct {
 //
 // Check takes any program, from wherever it came, and does not change it.
 func Check(p *Program, limits Limits) error {
+	if err := arg.Given(p, "schedule: Check: the program", "one such as GPipe or Parse makes"); err != nil {
+		return err
+	}
 	c := &checker{Program: p}
 	c.header()
 	if len(c.found) > 0 {

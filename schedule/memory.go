@@ -1,5 +1,7 @@
 package schedule
 
+import "penstock/internal/arg"
+
 // StageMemory is the most that a stage holds at a time, in micro-batches. The two maxima need not be at the same
 // time.
 type StageMemory struct {
@@ -21,6 +23,7 @@ type StageMemory struct {
 //
 // Actions of stages and micro-batches that the program does not have are ignored.
 func Memory(p *Program) []StageMemory {
+	arg.Must(p, "schedule: Memory: the program", "one such as GPipe or Parse makes")
 	const (
 		none = iota
 		input

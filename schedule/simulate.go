@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"penstock/internal/arg"
 )
 
 // Unit is the duration of an action when all computations take as long as each other and transfers take no time.
@@ -21,7 +23,7 @@ func Unit(a Action) time.Duration {
 //
 // A program that [Check] refuses is refused with the same error.
 func Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error) {
-	if err := Check(p, Limits{}); err != nil {
+	if err := cmp.Or(arg.Given(duration, "schedule: Simulate: the function of durations", "one such as Unit"), Check(p, Limits{})); err != nil {
 		return Timeline{}, err
 	}
 	g := p.Graph()

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/torch"
 )
 
 // forward runs a unit; with save it records the graph and keeps it.
 func (w *Walk) forward(c *torch.Ctx, d Driver, at int, save bool) {
+	arg.Must(d, "segment: Do: the driver", "whoever runs the walk")
 	u, s := &w.s.units[at], &w.states[at]
 	begin := c.Mark()
 	store := nn.NewSkipStore(w.s.routes, u.from, u.to)

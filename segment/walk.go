@@ -3,6 +3,7 @@ package segment
 import (
 	"fmt"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/remat/plan"
 	"penstock/torch"
@@ -74,6 +75,7 @@ type grads struct {
 
 // Begin makes a walk ready for a segment.
 func (w *Walk) Begin(s *Segment) {
+	arg.Must(s, "segment: Begin: the segment", "one of segment.New")
 	n := len(s.units)
 	*w = Walk{s: s, states: make([]state, n+1), graphs: make([]graph, n), grads: make([]grads, n+1), ran: make([]bool, n)}
 	if len(s.ties) > 0 {
@@ -86,6 +88,7 @@ func (w *Walk) Units() int { return len(w.s.units) }
 
 // Do performs an operation; plan.Op numbers units. It panics as operators do; then the walk can only be freed.
 func (w *Walk) Do(c *torch.Ctx, d Driver, op plan.Op) {
+	arg.Must(c, "segment: Do: the torch.Ctx", "that of whoever runs the walk")
 	if op.Kind != plan.LossStep && (op.Layer < 0 || op.Layer >= len(w.s.units)) {
 		panic(&torch.Error{Op: "plan", Device: c.Device(), Message: fmt.Sprintf("operation %v: there are %d units", op, len(w.s.units))})
 	}

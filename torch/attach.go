@@ -1,6 +1,7 @@
 package torch
 
 import (
+	"penstock/internal/arg"
 	"penstock/internal/shim"
 )
 
@@ -28,6 +29,7 @@ type Arrival struct {
 // Attach puts outputs, which were computed without a graph, under one node of the graph, as if it had computed them from inputs: backward through them is n's. The result has the memory of outputs and
 // belongs to c; the node holds neither inputs nor outputs. Elements may be nil, and of outputs also of types without gradients, which stay outside of the graph.
 func (c *Ctx) Attach(inputs, outputs []*Tensor, n Node) []*Tensor {
+	arg.Must(n, "torch: Attach: the node", "what is to stand behind the outputs")
 	return c.ownAll(c.attach("attach", false, inputs, outputs, func(c *Ctx, r *shim.Recomputation) { arrive(c, r, n) }, n.Forget))
 }
 

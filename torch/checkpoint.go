@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock/internal/arg"
 	"penstock/internal/shim"
 )
 
@@ -23,6 +24,7 @@ import (
 //
 // A panic of f in backward, or Goexit, is one of the Backward that was called first; the sequence number of an *Error is that of the outermost checkpoint.
 func (c *Ctx) Checkpoint(f func(c *Ctx, in []*Tensor) []*Tensor, in []*Tensor, trained bool, shared ...*Tensor) []*Tensor {
+	arg.Must(f, "torch: Checkpoint: the function", "what computes the result")
 	if !c.Grad() || !trained && !slices.ContainsFunc(in, needsGrad) {
 		return f(c, in)
 	}

@@ -69,6 +69,9 @@ func (c *Ctx) SetGrad(on bool) (was bool) {
 
 // NoGrad runs f without recording.
 func (c *Ctx) NoGrad(f func()) {
+	if f == nil { // not arg.Must, which would move every f to the heap
+		panic("torch: NoGrad: the function is nil; want what is to run without gradients")
+	}
 	was := c.SetGrad(false)
 	defer c.SetGrad(was)
 	f()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"penstock/internal/arg"
 	"penstock/internal/shim"
 )
 
@@ -23,6 +24,7 @@ func Scalar[T Element](c *Ctx, v T) *Tensor {
 
 // FromBytes copies raw little-endian elements into a new tensor.
 func FromBytes(c *Ctx, data []byte, dtype DType, shape []int64) *Tensor {
+	arg.Must(c, "torch: the Ctx that is to own the new tensor", "one of torch.NewCtx")
 	for _, s := range shape {
 		if s < 0 {
 			panic(&Error{Op: "from", Device: c.device, Message: fmt.Sprintf("negative size in shape %v", shape)})

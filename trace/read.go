@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"penstock/internal/arg"
 	"penstock/schedule"
 )
 
@@ -17,6 +18,9 @@ func Read(r io.Reader) (schedule.Timeline, error) {
 	var file struct {
 		DisplayTimeUnit string   `json:"displayTimeUnit"`
 		TraceEvents     []record `json:"traceEvents"`
+	}
+	if err := arg.Given(r, "trace: Read: the reader", "a trace to read"); err != nil {
+		return schedule.Timeline{}, err
 	}
 	dec := json.NewDecoder(r)
 	dec.DisallowUnknownFields()

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/internal/arg"
 	"penstock/schedule"
 )
 
@@ -43,6 +44,9 @@ type Sample struct {
 // Write writes the timeline as JSON, one trace event per line. It returns an error for a timeline that is not
 // valid, for a time before zero, for names that are not one per worker, and the first error of w.
 func Write(w io.Writer, t schedule.Timeline, opts Options) error {
+	if err := arg.Given(w, "trace: Write: the writer", "what is to take the trace"); err != nil {
+		return err
+	}
 	if err := t.Validate(); err != nil {
 		return fmt.Errorf("trace: %w", err)
 	}

@@ -1,11 +1,14 @@
 package train
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"penstock/balance"
 	"penstock/data"
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/pipe"
 	"penstock/profile"
@@ -33,6 +36,12 @@ type Balance struct {
 // BalanceByTime cuts a model, which need not be materialised, into stages of which the slowest is as fast as can be, transfers and recomputation counted. Layers are measured on a micro-batch of the
 // first rows of set. Measurements vary, and so may the cut; what is trained does not depend on it.
 func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, config BalanceConfig) (Balance, error) {
+	if err := cmp.Or(arg.Context(ctx, "train"), arg.Given(model, "train: BalanceByTime: the model", "an nn.Sequential"), arg.Given(set, "train: BalanceByTime: the data set", "a data.Dataset")); err != nil {
+		return Balance{}, err
+	}
+	if set.Len() == 0 {
+		return Balance{}, errors.New("train: BalanceByTime: the data set is empty; want a sample to measure with")
+	}
 	if config.Batch < 1 || config.Chunks < 0 {
 		return Balance{}, fmt.Errorf("train: a batch of %d in %d micro-batches: want at least one row, and 0 or more micro-batches", config.Batch, config.Chunks)
 	}

@@ -2,9 +2,11 @@ package train_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
+	"penstock/data"
 	"penstock/nn"
 	"penstock/pipe"
 	"penstock/profile"
@@ -86,3 +88,29 @@ func TestBalanceOfSmallBatches(t *testing.T) {
 		t.Errorf("%+v", cut.Times[0])
 	}
 }
+
+// An empty data set and batches without rows are refused before anything is measured.
+func TestNothingToMeasure(t *testing.T) {
+	r, _ := newRig(t, setup{})
+	set, _ := dataset(t)
+	_, err := train.BalanceByTime(context.Background(), network(), emptied{set}, train.BalanceConfig{Stages: 2, Batch: 4})
+	if err == nil || !strings.Contains(err.Error(), "train: BalanceByTime: the data set is empty") {
+		t.Errorf("got %v", err)
+	}
+	for rows, want := range map[int]string{0: "train: PlanMemory: batches of 0 rows; want at least 1", -1: "batches of -1 rows"} {
+		if err := r.PlanMemory(context.Background(), set, rows); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d rows: got %v", rows, err)
+		}
+	}
+	if err := r.PlanMemory(context.Background(), emptied{set}, 4); err == nil || !strings.Contains(err.Error(), "the data set is empty") {
+		t.Errorf("an empty set: got %v", err)
+	}
+	if _, err := train.Accuracy(context.Background(), r.Pipe, emptied{set}, 4); err == nil || !strings.Contains(err.Error(), "there are no samples") {
+		t.Errorf("accuracy: got %v", err)
+	}
+}
+
+// emptied is a data set without its samples.
+type emptied struct{ data.Dataset }
+
+func (emptied) Len() int { return 0 }

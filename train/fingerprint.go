@@ -7,11 +7,15 @@ import (
 	"fmt"
 
 	"penstock/data"
+	"penstock/internal/arg"
 )
 
 // Fingerprint tells data sets apart, for the settings of Recipe.Data: a hash of the set's description, its length, and sixteen samples spread over it. Two sets with equal
 // fingerprints are not proven equal, but another file, another window or another order is found out.
 func Fingerprint(set data.Dataset) (string, error) {
+	if err := arg.Given(set, "train: Fingerprint: the data set", "a data.Dataset"); err != nil {
+		return "", err
+	}
 	const samples = 16
 	var indices []int
 	for i := range min(samples, set.Len()) {

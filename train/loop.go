@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"penstock/data"
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/pipe"
@@ -55,6 +57,10 @@ type Hook func(StepInfo) error
 
 // Every calls f at every n-th step.
 func Every(n int64, f Hook) Hook {
+	arg.Must(f, "train: Every: the hook", "what is to be told")
+	if n < 1 {
+		panic(fmt.Sprintf("train: Every: at every %d-th step; want 1 or more", n))
+	}
 	return func(s StepInfo) error {
 		if s.Step%n != 0 {
 			return nil
@@ -112,8 +118,17 @@ func (e *StepError) Error() string { return fmt.Sprintf("train: step %d: %v", e.
 
 func (e *StepError) Unwrap() error { return e.Err }
 
+// complete returns an error if what every step needs is not set.
+func (l *Loop) complete() error {
+	return cmp.Or(arg.Given(l.Pipe, "train: Loop.Pipe", "one of pipe.New"), arg.Given(l.Optimizer, "train: Loop.Optimizer", "one of package optim, or of your own"),
+		arg.Given(l.Loss, "train: Loop.Loss", "an nn.Loss"))
+}
+
 // Progress is where the run stands, for Store.Save: before the batch of a step that has failed. Not to be called during a step.
-func (l *Loop) Progress() Progress { return Progress{Step: l.Step, Position: l.position()} }
+func (l *Loop) Progress() Progress {
+	arg.Must(l.Loader, "train: Loop.Loader", "one of data.NewLoader")
+	return Progress{Step: l.Step, Position: l.position()}
+}
 
 func (l *Loop) position() data.Position {
 	if l.failed != nil {
@@ -136,6 +151,9 @@ func (l *Loop) next(ctx context.Context) (data.Batch, error) {
 //
 // Every step leaves exactly as many bytes live on each device as the one before; gradients exist only within a step.
 func (l *Loop) Run(ctx context.Context) (Result, error) {
+	if err := cmp.Or(arg.Context(ctx, "train"), l.complete(), arg.Given(l.Loader, "train: Loop.Loader", "one of data.NewLoader")); err != nil {
+		return Result{Step: l.Step}, err
+	}
 	for {
 		if l.Steps > 0 && l.Step >= l.Steps || l.Epochs > 0 && l.position().Epoch >= l.Epochs {
 			return Result{Step: l.Step}, nil

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"penstock/data"
+	"penstock/internal/arg"
 	"penstock/optim"
 	"penstock/pipe"
 )
@@ -16,6 +17,15 @@ import (
 // returns a *pipe.BudgetError with all stages whose limit is too low, each with what its steps and updates take together. The loop's Pipe, Loss and Optimizer must be set; the pipe need not be placed yet
 // (see pipe.Open), so that a model that does not fit is found before it is made. What is measured may exceed the limits: the batch, and a layer at a time.
 func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error {
+	if err := cmp.Or(arg.Context(ctx, "train"), l.complete(), arg.Given(set, "train: PlanMemory: the data set", "a data.Dataset")); err != nil {
+		return err
+	}
+	if set.Len() == 0 {
+		return errors.New("train: PlanMemory: the data set is empty; want a sample to plan with")
+	}
+	if rows < 1 {
+		return fmt.Errorf("train: PlanMemory: batches of %d rows; want at least 1", rows)
+	}
 	sample, err := firstRows(set, min(rows, set.Len()))
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/pipe"
@@ -76,6 +78,9 @@ func (c *Checkpoint) Threads() int {
 
 // Check returns a *MismatchError unless a run of this recipe and model, which need not be materialised, can go on from the checkpoint.
 func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
+	if err := arg.Given(model, "train: Check: the model", "the run's"); err != nil {
+		return err
+	}
 	r.Threads = c.Threads()
 	field, saved, given, err := difference(c.state.Recipe, r)
 	if err != nil {
@@ -115,6 +120,9 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 // Restore puts the checkpoint's weights and the optimizer's state where the pipe has its stages, one tensor at a time. The model must have passed Check. The loop's Step
 // and the loader's Start are Progress. After an error neither model nor optimizer is of use.
 func (c *Checkpoint) Restore(p *pipe.Pipe, o optim.Optimizer) error {
+	if err := cmp.Or(arg.Given(p, "train: Restore: the pipe", "the run's"), arg.Given(o, "train: Restore: the optimizer", "the run's")); err != nil {
+		return err
+	}
 	if err := c.restoreModel(p.Model()); err != nil {
 		return fmt.Errorf("train: restoring the model from %s: %w", c.Path, err)
 	}

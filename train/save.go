@@ -2,6 +2,7 @@ package train
 
 import (
 	"bufio"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/safetensors"
@@ -22,6 +24,9 @@ import (
 //
 // No step may run meanwhile.
 func (s Store) Save(at Progress, r Recipe, model nn.Module, o optim.Optimizer) (path string, err error) {
+	if err := cmp.Or(arg.Given(model, "train: Save: the model", "the run's"), arg.Given(o, "train: Save: the optimizer", "the run's")); err != nil {
+		return "", err
+	}
 	path = s.path(at.Step)
 	if info, err := os.Lstat(path); err == nil && info.IsDir() {
 		return path, nil

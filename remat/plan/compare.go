@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"penstock/internal/arg"
 )
 
 // Baseline is a plan of a strategy that others use.
@@ -27,6 +29,9 @@ type BaselineConfig struct {
 // Baselines is the plans of the usual strategies, by ascending peak: None and All; Sequential with 2 to twice the root of the number of layers segments, as rotor's authors compare; and
 // Revolve in both variants under the limits. Of plans of one strategy those are left out that another of the same beats in time and peak, save for sequential with the root of the layers.
 func Baselines(ctx context.Context, c Chain, config BaselineConfig) ([]Baseline, error) {
+	if err := arg.Context(ctx, "plan"); err != nil {
+		return nil, err
+	}
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
@@ -125,6 +130,9 @@ type Compared struct {
 
 // Compare sets baselines beside the plans that solve finds at their peaks, such as those of [Solve] or of a table. Where solve finds none, there is an error: the baseline is one.
 func Compare(ctx context.Context, baselines []Baseline, solve func(ctx context.Context, limit int64) (Plan, error)) ([]Compared, error) {
+	if err := cmp.Or(arg.Context(ctx, "plan"), arg.Given(solve, "plan: Compare: the function that solves", "one like Table.Solve")); err != nil {
+		return nil, err
+	}
 	var out []Compared
 	for _, b := range baselines {
 		p, err := solve(ctx, b.Peak)

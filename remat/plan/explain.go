@@ -1,9 +1,12 @@
 package plan
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
+
+	"penstock/internal/arg"
 )
 
 // Keeping is what is there of a layer when the loss begins.
@@ -56,6 +59,9 @@ type Step struct {
 // Explain says what a plan does, why the least limit is what it is, and what each of these numbers of bytes more than the plan's limit, or its peak if it has none, would save. Solve is to find the
 // plans for that, such as [Solve] does.
 func Explain(ctx context.Context, c Chain, p Plan, more []int64, solve func(ctx context.Context, limit int64) (Plan, error)) (Explanation, error) {
+	if err := cmp.Or(arg.Context(ctx, "plan"), arg.Given(solve, "plan: Explain: the function that solves", "one like Table.Solve")); err != nil {
+		return Explanation{}, err
+	}
 	if err := CheckPlan(c, p); err != nil {
 		return Explanation{}, err
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math"
+
+	"penstock/internal/arg"
 )
 
 // RevolveConfig says how finely and how Revolve counts.
@@ -32,6 +34,9 @@ type Revolve struct {
 
 // NewRevolve computes the table. It takes about 2*slots*layers^2 bytes. The error is that of ctx or of the chain.
 func NewRevolve(ctx context.Context, c Chain, most int64, config RevolveConfig) (*Revolve, error) {
+	if err := arg.Context(ctx, "plan"); err != nil {
+		return nil, err
+	}
 	if err := c.Check(); err != nil {
 		return nil, err
 	}

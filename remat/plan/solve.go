@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"math"
+
+	"penstock/internal/arg"
 )
 
 // Options say how hard to look for a plan. The zero value takes the defaults.
@@ -41,6 +43,9 @@ func (o Options) withDefaults() (Options, error) {
 //
 // Among plans that keep what they kept until its backward (see the recurrence in terms.go). It returns an error for a chain that makes no sense, and ctx.Err() when ctx ends first.
 func Solve(ctx context.Context, c Chain, limit int64, o Options) (Plan, error) {
+	if err := arg.Context(ctx, "plan"); err != nil {
+		return Plan{}, err
+	}
 	o, err := o.withDefaults()
 	if err != nil {
 		return Plan{}, err

@@ -3,6 +3,8 @@ package plan
 import (
 	"context"
 	"fmt"
+
+	"penstock/internal/arg"
 )
 
 // Stage is a stage of a pipeline that has several micro-batches in flight. First come all forwards, which are the operations before the loss, of micro-batches 0, 1, .. one after the other;
@@ -67,6 +69,9 @@ const smallStage, smallStageSlots = 128, 2000
 //
 // It returns an error for a stage that makes no sense, and ctx.Err() when ctx ends first.
 func SolveStage(ctx context.Context, s Stage, o Options) (StagePlan, error) {
+	if err := arg.Context(ctx, "plan"); err != nil {
+		return StagePlan{}, err
+	}
 	if err := s.Check(); err != nil {
 		return StagePlan{}, err
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"penstock/internal/arg"
 )
 
 // Table answers for every interval of a chain's layers and every limit up to one: what recomputation costs, and a plan. Its times are those of plans that exist: the best plans if the table is exact,
@@ -21,6 +23,9 @@ type Table struct {
 // NewTable makes the table of a chain for limits up to most bytes, or all if most is 0 or above the peak of a plan that recomputes nothing. Of the options, Steps and Slots count. A table that Steps
 // suffice for is exact, and for all limits. The error is a [*ChainError], or ctx.Err() when ctx ends first.
 func NewTable(ctx context.Context, c Chain, most int64, o Options) (*Table, error) {
+	if err := arg.Context(ctx, "plan"); err != nil {
+		return nil, err
+	}
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
