@@ -91,8 +91,8 @@ type Config struct {
 	CopyWorkers bool
 }
 
-// MaxThreads is the most intra-op threads that a worker may have. A process with very many more is not slow, it stops.
-const MaxThreads = 256
+// MaxThreads is the most intra-op threads that a worker may have.
+const MaxThreads = torch.MaxThreads
 
 // Sentinel errors of New and of a Pipe.
 var (
@@ -101,6 +101,7 @@ var (
 	ErrBalance   = errors.New("pipe: bad balance")
 	ErrDevices   = errors.New("pipe: too few devices")
 	ErrChunks    = errors.New("pipe: bad number of chunks")
+	ErrNested    = errors.New("pipe: used from within itself") // by a layer, a loss or an update; see Pipe
 )
 
 // copied has slices of its own: the caller's may change later, and what is being run must not.

@@ -24,6 +24,15 @@ type Inference struct {
 // Infer runs the model forward, pipelined, without gradients and without keeping anything: each activation is freed at its last use. Any number of rows will do, none included unless InferConfig.Training is set. A micro-batch is not
 // checkpointed. On failure see Step.
 func (p *Pipe) Infer(ctx context.Context, b Batch, o InferConfig) (Inference, error) {
+	return p.infer(ctx, "Infer", b, o)
+}
+
+func (p *Pipe) infer(ctx context.Context, call string, b Batch, o InferConfig) (Inference, error) {
+	leave, err := p.enter(call)
+	if err != nil {
+		return Inference{}, err
+	}
+	defer leave()
 	r, err := p.minibatch(ctx, b, o.Training, false)
 	if err != nil {
 		return Inference{}, err
@@ -38,7 +47,7 @@ func (p *Pipe) Eval(ctx context.Context, x *torch.Tensor) (*torch.Tensor, error)
 	if x == nil {
 		return nil, errNoInput
 	}
-	result, err := p.Infer(ctx, Batch{Input: x}, InferConfig{})
+	result, err := p.infer(ctx, "Eval", Batch{Input: x}, InferConfig{})
 	switch {
 	case err != nil:
 		return nil, err

@@ -36,7 +36,12 @@ func (p *Pipe) Convert(ctx context.Context, dtype torch.DType) error {
 	if !dtype.IsFloat() {
 		return fmt.Errorf("pipe: a model cannot be converted to %v; want a floating-point type", dtype)
 	}
-	err := p.OnStages(ctx, func(stage int, c *torch.Ctx) error {
+	leave, err := p.enter("Convert")
+	if err != nil {
+		return err
+	}
+	defer leave()
+	err = p.OnStages(ctx, func(stage int, c *torch.Ctx) error {
 		nn.Convert(c, p.stages[stage].State(), dtype)
 		return nil
 	})

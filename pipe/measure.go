@@ -21,17 +21,20 @@ func (r *minibatch) measure(ctx context.Context) ([]profile.Chain, error) {
 	return chains, err
 }
 
-// benches is held by the pipe that measures its stages elsewhere than on their devices: pipes have that device in common, and bytes are read from its account.
-var benches sync.Mutex
+// benches are the devices that stages are being measured on elsewhere than on their own: bytes are read from a device's account, so each is one pipe's at a time. That one waits for the other is tempting, but a layer
+// that is being measured may run a pipe that measures its own.
+var benches struct {
+	mu    sync.Mutex
+	taken map[torch.Device]bool
+}
 
 // measured measures all stages. Unless beyond is set it stays within the limit.
 func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile.Chain, err error) {
 	p := r.p
-	if len(p.stages) > 1 {
-		benches.Lock()
-		defer benches.Unlock()
+	device, restore, err := p.bench(beyond)
+	if err != nil {
+		return nil, err
 	}
-	device, restore := p.bench(beyond)
 	defer restore()
 	err = p.quietly(func(c *torch.Ctx) (err error) {
 		if err := ctx.Err(); err != nil { // others may have measured for long
@@ -49,12 +52,8 @@ func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile
 	return chains, err
 }
 
-// quietly runs f on the first worker while all stand still: bytes are read from the devices' accounts.
+// quietly runs f on the first worker, within a run that was entered, while all stand still: bytes are read from the devices' accounts.
 func (p *Pipe) quietly(f func(c *torch.Ctx) error) (err error) {
-	if err := p.enter(); err != nil {
-		return err
-	}
-	defer p.open.Done()
 	var arrived, all sync.WaitGroup
 	done := make(chan struct{})
 	arrived.Add(len(p.workers))
@@ -75,31 +74,61 @@ func (p *Pipe) quietly(f func(c *torch.Ctx) error) (err error) {
 	return err
 }
 
-// bench is the device that layers are measured on: that of the only stage, within its limit, or one that no stage is on, with the highest limit of any.
-func (p *Pipe) bench(beyond bool) (d torch.Device, restore func()) {
+// bench is the device that layers are measured on until restore is called: that of the only stage, within its limit, or one that no stage is on and no other pipe measures on, with the highest limit of any.
+func (p *Pipe) bench(beyond bool) (d torch.Device, restore func(), err error) {
+	limit, done := int64(0), func() {}
 	if len(p.stages) == 1 {
 		d = p.stages[0].Device
-		was := d.Memory().Limit
-		if beyond {
-			d.SetLimit(0)
+		limit = d.Memory().Limit
+	} else {
+		if d, done, err = p.takeBench(); err != nil {
+			return d, nil, err
 		}
-		return d, func() { d.SetLimit(was) }
+		limit = p.highestLimit()
 	}
-	d = torch.CPU(torch.MaxCPU - 1)
-	for slices.ContainsFunc(p.stages, func(s *Stage) bool { return s.Device == d }) && d.Index > 0 {
-		d.Index--
-	}
-	highest := int64(0)
-	for _, s := range p.stages {
-		m := s.Device.Memory()
-		if m.Limit == 0 || beyond {
-			return d, func() {}
-		}
-		highest = max(highest, m.Limit)
+	if beyond {
+		limit = 0
 	}
 	was := d.Memory().Limit
-	d.SetLimit(highest)
-	return d, func() { d.SetLimit(was) }
+	d.SetLimit(limit)
+	return d, func() {
+		d.SetLimit(was)
+		done()
+	}, nil
+}
+
+// takeBench takes a device that no stage is on, from the last one down, until done is called.
+func (p *Pipe) takeBench() (d torch.Device, done func(), err error) {
+	benches.mu.Lock()
+	defer benches.mu.Unlock()
+	for i := torch.MaxCPU - 1; i >= 0; i-- {
+		d := torch.CPU(i)
+		if benches.taken[d] || slices.ContainsFunc(p.stages, func(s *Stage) bool { return s.Device == d }) {
+			continue
+		}
+		if benches.taken == nil {
+			benches.taken = map[torch.Device]bool{}
+		}
+		benches.taken[d] = true
+		return d, func() {
+			benches.mu.Lock()
+			defer benches.mu.Unlock()
+			delete(benches.taken, d)
+		}, nil
+	}
+	return d, nil, fmt.Errorf("all %d CPU devices are stages of the pipe or being measured on by others; use fewer stages, or plan one pipe after the other", torch.MaxCPU)
+}
+
+// highestLimit is the highest of the stages' devices' limits; 0 is none.
+func (p *Pipe) highestLimit() (highest int64) {
+	for _, s := range p.stages {
+		limit := s.Device.Memory().Limit
+		if limit == 0 {
+			return 0
+		}
+		highest = max(highest, limit)
+	}
+	return highest
 }
 
 // partsOf are the first micro-batch's parts of values.

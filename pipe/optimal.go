@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"penstock/nn"
 	"penstock/profile"
@@ -36,25 +37,29 @@ type planned struct {
 
 // plans caches what was measured and planned, by what it depends on.
 type plans struct {
-	mu     sync.Mutex // a plan is made while no other is
+	now atomic.Pointer[planned] // of the last step
+
+	mu     sync.Mutex // a plan is made while no other is; layers run meanwhile, so what they may call takes no part in it
 	chains map[string][]profile.Chain
 	all    map[string]*planned
-	now    *planned // of the last step
 }
 
 // Plans is what Optimal has planned for the batch of the last Step, Forward: by stage, with empty entries for stages of other policies. Nil before the first. The caller must not change it.
 func (p *Pipe) Plans() []StagePlan {
-	p.plans.mu.Lock()
-	defer p.plans.mu.Unlock()
-	if p.plans.now == nil {
-		return nil
+	if now := p.plans.now.Load(); now != nil {
+		return now.stages
 	}
-	return p.plans.now.stages
+	return nil
 }
 
 // Plan measures and plans what a Step with such a batch and loss will do, if that is not known yet and a stage's policy is Optimal. Step does so by itself; Plan does it before anything is trained. A nil loss plans
 // for Forward. A *BudgetError lists all stages whose budgets are too small, and says what would do. Parameters of a pipe that was not placed yet (see Open) are counted as if they were there.
 func (p *Pipe) Plan(ctx context.Context, b Batch, loss nn.Loss) error {
+	leave, err := p.enter("Plan")
+	if err != nil {
+		return err
+	}
+	defer leave()
 	r, err := p.minibatch(ctx, b, true, true)
 	if err != nil {
 		return err
@@ -106,7 +111,8 @@ func (r *minibatch) plan(ctx context.Context) error {
 		}
 		p.forgetPrograms(old)
 	}
-	p.plans.all[key], p.plans.now, r.planned = found, found, found
+	p.plans.all[key], r.planned = found, found
+	p.plans.now.Store(found)
 	r.divide()
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 // phase is a part of what all workers do together. It may panic.
 type phase func(ctx context.Context, worker int, c *torch.Ctx) error
 
-// inPhases runs phases on all workers at once, without gradients. A phase begins when the one before has ended everywhere, and not at all if that has failed anywhere. Nothing else runs on the workers in between. end
+// inPhases runs phases on all workers at once, within a run that was entered, without gradients. A phase begins when the one before has ended everywhere, and not at all if that has failed anywhere. Nothing else runs on the workers in between. end
 // is called last on each worker, also after a failure. With an error, failed is the phase and worker the first worker that it comes from; failed is -1 if nothing was begun.
 //
 //	worker 0   prepare ───────┐ apply ──┐ drop
@@ -21,10 +21,6 @@ func (p *Pipe) inPhases(ctx context.Context, phases []phase, end func(worker int
 	if err := ctx.Err(); err != nil {
 		return -1, 0, err
 	}
-	if err := p.enter(); err != nil {
-		return -1, 0, err
-	}
-	defer p.open.Done()
 	errs, ended := make([][]error, len(phases)), make([]sync.WaitGroup, len(phases))
 	for i := range phases {
 		errs[i] = make([]error, len(p.workers))

@@ -15,11 +15,15 @@ import (
 
 // Pipe runs a model over stages. It is safe for concurrent use: runs take turns on the workers, in the order in which they were started. The model's
 // parameters belong to the model; free them with nn.Free after Close.
+//
+// What runs on a worker, which is a layer, a loss or the function of OnStages, may call other pipes, but none that waits for it: calls on its own pipe that need the workers, Close among them, fail with ErrNested,
+// also when they come by way of other pipes. Calls from a goroutine that it starts and waits for are not recognised, and wait for ever.
 type Pipe struct {
 	cfg     Config
 	model   *nn.Sequential
 	layers  []nn.NamedLayer // of the model when it was cut
 	routes  []nn.SkipRoute
+	tag     int64 // of the workers' threads
 	stages  []*Stage
 	workers []*worker // with CopyWorkers, those that compute and then those that copy
 
@@ -27,8 +31,8 @@ type Pipe struct {
 	open     sync.WaitGroup // runs that were started
 	stop     sync.Once
 	submit   sync.Mutex // jobs of one run reach all workers before those of the next, or runs would wait for each other
-	closed   bool
-	programs map[programKey]*program // guarded by submit
+	closed   bool       // guarded by submit
+	programs programs
 	plans    plans
 	unlimit  []func()
 	placed   atomic.Bool
@@ -54,7 +58,7 @@ func (p *Pipe) hire() error {
 		if i%count < len(p.cfg.Cores) {
 			cores = p.cfg.Cores[i%count]
 		}
-		w, err := newWorker(d, p.cfg.Threads, cores)
+		w, err := newWorker(d, p.cfg.Threads, cores, p.tag)
 		if err != nil {
 			return fmt.Errorf("pipe: the worker of %v: %w", d, err)
 		}
@@ -83,8 +87,14 @@ func (p *Pipe) Devices() []torch.Device {
 	return out
 }
 
-// Close waits for the runs that were started, then ends the workers and waits for them. Closing again waits too; any other use after Close is ErrClosed.
+// Close waits for the runs that were started, then ends the workers and waits for them. Closing again waits too; any other use after Close is ErrClosed. On a worker of the pipe it fails with ErrNested, and
+// the pipe stays open.
 func (p *Pipe) Close() error {
+	leave, err := p.outside("Close")
+	if err != nil {
+		return err
+	}
+	defer leave()
 	p.submit.Lock()
 	p.closed = true
 	p.submit.Unlock()
@@ -100,17 +110,6 @@ func (p *Pipe) Close() error {
 			undo()
 		}
 	})
-	return nil
-}
-
-// enter starts a run: until the caller's p.open.Done, Close waits for it and its jobs are taken.
-func (p *Pipe) enter() error {
-	p.submit.Lock()
-	defer p.submit.Unlock()
-	if p.closed {
-		return ErrClosed
-	}
-	p.open.Add(1)
 	return nil
 }
 
@@ -136,14 +135,16 @@ func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) err
 	if !p.placed.Load() {
 		return ErrNotPlaced
 	}
+	leave, err := p.enter("OnStages")
+	if err != nil {
+		return err
+	}
+	defer leave()
 	return p.onStages(f)
 }
 
+// onStages is OnStages within a run that was entered. The model need not be placed.
 func (p *Pipe) onStages(f func(stage int, c *torch.Ctx) error) error {
-	if err := p.enter(); err != nil {
-		return err
-	}
-	defer p.open.Done()
 	errs := make([]error, len(p.stages))
 	var all sync.WaitGroup
 	all.Add(len(p.workers))

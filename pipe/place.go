@@ -32,7 +32,7 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pipe{cfg: cfg, model: model, layers: layers, programs: map[programKey]*program{}}
+	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1)}
 	for _, s := range nn.Shared(model) {
 		if s.Replica() != nil {
 			return nil, fmt.Errorf("pipe: %q is shared by stages of another pipe, which has the model; Close that one first", s.Name)
@@ -55,6 +55,11 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 // Place brings parameters and buffers to their devices: those that do not exist are made and those that exist are copied. A *BudgetError says that they are more than a device may hold; after any error
 // those that were made are freed. Once placed, nothing is done.
 func (p *Pipe) Place() error {
+	leave, err := p.enter("Place")
+	if err != nil {
+		return err
+	}
+	defer leave()
 	if p.placed.Load() {
 		return nil
 	}
@@ -67,7 +72,7 @@ func (p *Pipe) Place() error {
 			made = append(made, s)
 		}
 	}
-	err := p.onStages(p.settle)
+	err = p.onStages(p.settle)
 	if err == nil {
 		err = p.onStages(p.replicate)
 	}

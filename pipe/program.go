@@ -3,6 +3,7 @@ package pipe
 import (
 	"fmt"
 	"maps"
+	"sync"
 
 	"penstock/schedule"
 )
@@ -20,13 +21,17 @@ type programKey struct {
 	planned      *planned
 }
 
+// programs are those that were made. Layers may ask for them while runs are being started, so the lock is not that of submitting.
+type programs struct {
+	mu   sync.Mutex
+	made map[programKey]*program
+}
+
 // Program is what the workers do in a Step of so many micro-batches: what schedule.Simulate predicts, and what a recorded timeline is of. Its workers are in the order of Devices; with
 // CopyWorkers those that copy follow. The caller must not change it. It returns an error if there are no such programs, as for less than one micro-batch. Where a stage's policy is Optimal it is that
 // of the last batch, if it had so many; before it is planned nothing is known to be recomputed.
 func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
-	p.plans.mu.Lock()
-	now := p.plans.now
-	p.plans.mu.Unlock()
+	now := p.plans.now.Load()
 	if now != nil && now.microBatches() != microBatches {
 		now = nil
 	}
@@ -42,16 +47,16 @@ func (p *Pipe) forgetPrograms(of *planned) {
 	if of == nil {
 		return
 	}
-	p.submit.Lock()
-	defer p.submit.Unlock()
-	maps.DeleteFunc(p.programs, func(key programKey, _ *program) bool { return key.planned == of.made })
+	p.programs.mu.Lock()
+	defer p.programs.mu.Unlock()
+	maps.DeleteFunc(p.programs.made, func(key programKey, _ *program) bool { return key.planned == of.made })
 }
 
 // graph is the program for a number of micro-batches, made and checked once.
 func (p *Pipe) graph(key programKey) (*program, error) {
-	p.submit.Lock()
-	defer p.submit.Unlock()
-	if g, ok := p.programs[key]; ok {
+	p.programs.mu.Lock()
+	defer p.programs.mu.Unlock()
+	if g, ok := p.programs.made[key]; ok {
 		return g, nil
 	}
 	workers := make([]int, len(p.stages))
@@ -79,6 +84,9 @@ func (p *Pipe) graph(key programKey) (*program, error) {
 			g.awaited[id] = true
 		}
 	}
-	p.programs[key] = g
+	if p.programs.made == nil {
+		p.programs.made = map[programKey]*program{}
+	}
+	p.programs.made[key] = g
 	return g, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"penstock/internal/arg"
 	"penstock/schedule"
@@ -15,10 +16,17 @@ import (
 type Run struct {
 	r       *minibatch
 	outputs []*torch.Tensor
+
+	running, closing atomic.Bool // a backward runs; it was closed meanwhile
 }
 
 // Forward runs the training forward over all stages and keeps what backward needs. On failure see Step. A forward that has returned has moved running statistics, whatever becomes of its Backward.
 func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
+	leave, err := p.enter("Forward")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	r, err := p.minibatch(ctx, b, true, true)
 	if err != nil {
 		return nil, err
@@ -54,17 +62,14 @@ func (run *Run) MicroBatches() int { return len(run.r.parts) }
 // Backward runs the pipelined backward from the gradients of the whole outputs, which stay the caller's, one for each output and nil where there is none; with no argument from
 // the gradients that lie in Outputs. It adds into the gradients of the parameters and closes the run. On failure see Step: the model is then as it was before Backward, which is as Forward has left it.
 func (run *Run) Backward(ctx context.Context, grads ...*torch.Tensor) error {
-	defer run.Close()
-	return run.backward(ctx, false, grads)
+	return run.backward(ctx, "Backward", false, grads)
 }
 
 // BackwardRetained is Backward, but keeps what a further backward of the run needs. Micro-batches that are recomputed are so again. Gradients that lay in Outputs are dropped: the next
 // loss leaves its own there, and is not to count this one's again. What it keeps is not part of what the policy Optimal plans, and may be more than a budget has room for. On failure the run is closed.
 func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) error {
-	err := run.backward(ctx, true, grads)
-	if err != nil {
-		run.Close()
-	} else if len(grads) == 0 {
+	err := run.backward(ctx, "BackwardRetained", true, grads)
+	if err == nil && len(grads) == 0 {
 		for _, t := range run.outputs {
 			t.SetGradOf(nil)
 		}
@@ -72,7 +77,21 @@ func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) er
 	return err
 }
 
-func (run *Run) backward(ctx context.Context, retain bool, grads []*torch.Tensor) error {
+// backward closes the run unless it is to be retained, and on failure, but not when the call is refused with ErrNested.
+func (run *Run) backward(ctx context.Context, call string, retain bool, grads []*torch.Tensor) (err error) {
+	leave, err := run.r.p.enter(call)
+	if errors.Is(err, ErrNested) {
+		return err
+	}
+	defer func() {
+		if err != nil || !retain || run.closing.Load() {
+			run.Close()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	defer leave()
 	if err := arg.Context(ctx, "pipe"); err != nil {
 		return err
 	}
@@ -112,16 +131,18 @@ func (run *Run) backward(ctx context.Context, retain bool, grads []*torch.Tensor
 	if err != nil {
 		return err
 	}
-	if err := r.p.enter(); err != nil {
-		return err
-	}
-	defer r.p.open.Done()
+	run.running.Store(true)
 	_, err = r.p.execute(ctx, g, r)
+	run.running.Store(false)
 	return err
 }
 
-// Close frees what the run holds. Closing twice is fine.
+// Close frees what the run holds. Closing twice is fine. Within the run's own backward, as a layer may call it, it is done when that is over.
 func (run *Run) Close() {
+	if run.running.Load() {
+		run.closing.Store(true)
+		return
+	}
 	run.r.free()
 	for _, t := range run.outputs {
 		t.SetGradOf(nil)
@@ -133,10 +154,6 @@ func (run *Run) Close() {
 // run does the forward half and gathers the outputs. Only what backward needs stays in the cells.
 func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timeline, error) {
 	p := r.p
-	if err := p.enter(); err != nil {
-		return nil, nil, err
-	}
-	defer p.open.Done()
 	g, err := p.graph(programKey{len(r.parts), schedule.ForwardOnly, r.planned.origin()})
 	if err != nil {
 		return nil, nil, err

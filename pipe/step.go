@@ -26,6 +26,11 @@ type Result struct {
 // Where runs overlap each of them is undone by itself. So that this is possible a training run has the workers to itself until it has ended on all of them, and copies the buffers before it begins, into memory that
 // no account counts.
 func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) {
+	leave, err := p.enter("Step")
+	if err != nil {
+		return Result{}, err
+	}
+	defer leave()
 	r, err := p.minibatch(ctx, b, true, true)
 	if err != nil {
 		return Result{}, err
@@ -44,10 +49,6 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) 
 	if err != nil {
 		return Result{}, err
 	}
-	if err := p.enter(); err != nil {
-		return Result{}, err
-	}
-	defer p.open.Done()
 	defer r.free()
 	timeline, err := p.execute(ctx, g, r)
 	if err != nil {

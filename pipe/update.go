@@ -42,7 +42,7 @@ func (e *UpdateError) Unwrap() error { return e.Err }
 // All stages are updated or none: they change when each of them has allocated all that its update takes. On failure, or when ctx ends before that, parameters, gradients, the optimizer's state and its counts are
 // as they were, to the bit, and no more is allocated: the update can be repeated, under a higher limit for instance. The error is an *UpdateError unless nothing was begun, and says if that could not be kept.
 func (p *Pipe) Update(ctx context.Context, o optim.Optimizer) error {
-	return p.update(ctx, &update{p: p, o: o, factor: func() (float64, error) { return 1, nil }})
+	return p.update(ctx, "Update", &update{p: p, o: o, factor: func() (float64, error) { return 1, nil }})
 }
 
 // UpdateClipped is Update by gradients that are scaled down so that their norm, over all stages together, is at most maxNorm, more than 0. It returns the norm before. A norm that is infinite or NaN is
@@ -56,7 +56,7 @@ func (p *Pipe) UpdateClipped(ctx context.Context, o optim.Optimizer, maxNorm flo
 		norm = optim.GlobalNorm(u.norms...)
 		return optim.ClipFactor(norm, maxNorm)
 	})
-	err = p.update(ctx, u)
+	err = p.update(ctx, "UpdateClipped", u)
 	return norm, err
 }
 
@@ -69,7 +69,12 @@ type update struct {
 	prepared []optim.Update          // by worker
 }
 
-func (p *Pipe) update(ctx context.Context, u *update) error {
+func (p *Pipe) update(ctx context.Context, call string, u *update) error {
+	leave, err := p.enter(call)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	if err := cmp.Or(arg.Context(ctx, "pipe"), arg.Given(u.o, "pipe: Update: the optimizer", "one such as optim.SGD makes")); err != nil {
 		return err
 	}

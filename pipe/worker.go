@@ -13,13 +13,14 @@ type worker struct {
 	device  torch.Device
 	threads int
 	cores   []int
+	tag     int64 // of its thread
 
 	jobs   chan func(*torch.Ctx)
 	joined sync.WaitGroup
 }
 
-func newWorker(device torch.Device, threads int, cores []int) (*worker, error) {
-	w := &worker{device: device, threads: threads, cores: cores, jobs: make(chan func(*torch.Ctx), 16)}
+func newWorker(device torch.Device, threads int, cores []int, tag int64) (*worker, error) {
+	w := &worker{device: device, threads: threads, cores: cores, tag: tag, jobs: make(chan func(*torch.Ctx), 16)}
 	ready := make(chan error)
 	w.joined.Add(1)
 	go w.serve(ready)
@@ -33,6 +34,7 @@ func newWorker(device torch.Device, threads int, cores []int) (*worker, error) {
 // serve never unlocks its thread: when the goroutine ends the thread ends too, and its core set with it.
 func (w *worker) serve(ready chan<- error) {
 	runtime.LockOSThread()
+	torch.TagThread(w.tag)
 	ended := false
 	defer func() {
 		if !ended {

@@ -30,7 +30,7 @@ type Config struct {
 	Device torch.Device
 	// Peer is the device that transfers are timed to. On CPU devices it makes no difference which.
 	Peer     torch.Device
-	Threads  int // intra-op threads; 0 is 1
+	Threads  int // intra-op threads, at most torch.MaxThreads; 0 is 1
 	Warmup   int // runs of each layer before the timed ones; 0 is 1
 	Repeats  int // timed runs of each layer, of which the lower quartile counts; 0 is 5
 	Seed     uint64
@@ -108,6 +108,8 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 		return c, errors.New("profile: the model has no layers")
 	case len(sample) == 0:
 		return c, errors.New("profile: no sample; give the model's input with the rows of a micro-batch")
+	case c.Threads > torch.MaxThreads:
+		return c, fmt.Errorf("profile: %d threads; want at most %d", c.Threads, torch.MaxThreads)
 	case c.Threads < 0 || c.Warmup < 0 || c.Repeats < 0:
 		return c, fmt.Errorf("profile: %d threads, %d runs to warm up, %d timed ones: none may be negative, 0 is the default", c.Threads, c.Warmup, c.Repeats)
 	}

@@ -224,6 +224,7 @@ func TestMisuse(t *testing.T) {
 		{profile.Config{Repeats: -1}, []*torch.Tensor{x}, "-1 timed ones"},
 		{profile.Config{Warmup: -2}, []*torch.Tensor{x}, "-2 runs to warm up"},
 		{profile.Config{Threads: -3}, []*torch.Tensor{x}, "-3 threads"},
+		{profile.Config{Threads: 100_000}, []*torch.Tensor{x}, "100000 threads; want at most 256"},
 		{profile.Config{Device: torch.CPU(-1)}, []*torch.Tensor{x}, "device cpu:-1"},
 		{profile.Config{Peer: torch.CPU(torch.MaxCPU)}, []*torch.Tensor{x}, "the index must be from 0 to"},
 	} {

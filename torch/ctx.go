@@ -1,6 +1,8 @@
 package torch
 
 import (
+	"fmt"
+
 	"penstock/internal/shim"
 )
 
@@ -8,7 +10,7 @@ import (
 type Options struct {
 	Device  Device
 	Grad    bool   // record the graph
-	Threads int    // intra-op threads of every call; 0 leaves them alone
+	Threads int    // intra-op threads of every call, at most MaxThreads; 0 leaves them alone
 	Seed    uint64 // root of the random numbers drawn through the context
 
 	// Autocast runs products and convolutions in bfloat16, and what needs the precision in float32, as torch.autocast does; which operator is of which kind is
@@ -32,8 +34,11 @@ type Ctx struct {
 	out  [24]uint64
 }
 
-// NewCtx returns an open context. The caller must Close it.
+// NewCtx returns an open context. The caller must Close it. It panics with an *Error if Options.Threads is not from 0 to MaxThreads.
 func NewCtx(o Options) *Ctx {
+	if o.Threads < 0 || o.Threads > MaxThreads {
+		panic(&Error{Op: "NewCtx", Device: o.Device, Message: fmt.Sprintf("Options.Threads is %d; want 1 to %d, or 0 for libtorch's own number", o.Threads, MaxThreads)})
+	}
 	c := &Ctx{device: o.Device, seed: o.Seed}
 	c.mode = shim.Mode{Account: int32(o.Device.account()), Threads: int32(o.Threads), DeviceType: int32(o.Device.Kind), DeviceIndex: -1}
 	if o.Device.Kind != KindCPU {

@@ -14,6 +14,9 @@ func init() {
 	}
 }
 
+// MaxThreads is the most intra-op threads that a context may have. A process with very many more is not slow, it stops.
+const MaxThreads = 256
+
 // PinThread binds the calling OS thread to cores; the caller has locked its goroutine to the thread.
 func PinThread(cores []int) error {
 	list := make([]int32, len(cores))
@@ -25,6 +28,13 @@ func PinThread(cores []int) error {
 	}
 	return nil
 }
+
+// TagThread marks the calling OS thread with a number; the caller has locked its goroutine to the thread. Whatever a backward runs again in Go (Checkpoint, Attach) finds the tag of
+// the thread that called Backward, whichever thread it runs on.
+func TagThread(tag int64) { shim.TagThread(tag) }
+
+// ThreadTag is the number that the calling OS thread is marked with; 0 is none.
+func ThreadTag() int64 { return shim.ThreadTag() }
 
 // BLASCore names the BLAS kernels in use, "" when the BLAS does not tell.
 func BLASCore() string { return shim.BLASCore() }

@@ -166,12 +166,13 @@ func contained(f func()) (ended any) {
 	return ended
 }
 
-// onFreshThread runs f on a thread of its own, which ends with it, and waits.
+// onFreshThread runs f on a thread of its own, which ends with it, and waits. The thread has the caller's tag.
 func onFreshThread(f func()) {
-	done := make(chan struct{})
+	done, tag := make(chan struct{}), ThreadTag()
 	go func() {
 		defer close(done)
 		runtime.LockOSThread()
+		TagThread(tag)
 		f()
 	}()
 	<-done

@@ -230,6 +230,12 @@ func PinThread(cpus []int32) *Error {
 	return taken(C.ps_pin_thread((*C.int32_t)(words(cpus)), C.int32_t(len(cpus))))
 }
 
+// TagThread marks the calling OS thread with a number. A thread that a recomputation moves to takes over the number.
+func TagThread(tag int64) { C.ps_tag_thread(C.int64_t(tag)) }
+
+// ThreadTag is the number that the calling OS thread is marked with; 0 is none.
+func ThreadTag() int64 { return int64(C.ps_thread_tag()) }
+
 // BLASCore names the BLAS kernels in use, or "".
 func BLASCore() string { return C.GoString(C.ps_blas_core()) }
 

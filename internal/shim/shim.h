@@ -128,6 +128,8 @@ void ps_account_trim(int32_t);  // gives cached blocks back to the system
 
 // --- threads and BLAS (threads.cpp) ---
 ps_error* ps_pin_thread(const int32_t* cpus, int32_t n);
+void ps_tag_thread(int64_t tag);               // marks the calling OS thread with a number; 0 = none
+int64_t ps_thread_tag(void);
 const char* ps_blas_core(void);                // the BLAS kernel set in use, or ""
 const char* ps_blas_better_core(void);         // the set that this processor should use instead, or NULL: the one in use is right, or the user chose it
 ps_error* ps_blas_use_core(const char* core);  // call before the first BLAS call of any thread

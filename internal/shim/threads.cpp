@@ -22,6 +22,7 @@ F blas_symbol(const char* name) {
 }
 
 thread_local int32_t thread_count = 0;
+thread_local int64_t thread_tag = 0;
 std::atomic<int32_t> blas_count{0};
 
 }  // namespace
@@ -54,6 +55,9 @@ ps_error* ps_pin_thread(const int32_t* cpus, int32_t n) {
   if (rc != 0) return ps::make_error(PS_BAD_ARGUMENT, (std::string("cannot use this core set: ") + strerror(rc)).c_str());
   return nullptr;
 }
+
+void ps_tag_thread(int64_t tag) { ps::thread_tag = tag; }
+int64_t ps_thread_tag(void) { return ps::thread_tag; }
 
 const char* ps_blas_core(void) {
   auto name = ps::blas_symbol<char* (*)(void)>("openblas_get_corename");

@@ -1,0 +1,104 @@
+package pipe
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"penstock/torch"
+)
+
+// A call that waits for the workers of a pipe must not be made on one of them: the worker would wait for itself. Nor may it be made where that worker waits for the caller by way of other
+// pipes: a layer of pipe P runs Q, and a layer of Q runs P.
+//
+//	P's worker ──waits for──► Q's worker ──waits for──► P's worker
+//
+// So every worker's thread is tagged with its pipe, and every call that is made on a tagged thread is an edge from the caller's pipe to the called one for as long as it lasts. An edge that would
+// close a cycle is refused. Every run needs all workers of its pipe, so a cycle is always a deadlock, and there is no other one between pipes.
+//
+// What threads do not tell is a goroutine that a layer starts and waits for. To know it by what the goroutine inherits is tempting (pprof's labels are inherited), but a layer may start one that it does
+// not wait for, whose calls are right.
+
+// tags gives every pipe a number of its own.
+var tags atomic.Int64
+
+// waits are the calls that are being made on pipes' workers: how many from the first pipe's to the second.
+var waits = waiting{calls: map[int64]map[int64]int{}}
+
+type waiting struct {
+	mu    sync.Mutex
+	calls map[int64]map[int64]int
+}
+
+// begin adds a call, unless to waits for from already.
+func (w *waiting) begin(from, to int64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.reaches(to, from) {
+		return false
+	}
+	if w.calls[from] == nil {
+		w.calls[from] = map[int64]int{}
+	}
+	w.calls[from][to]++
+	return true
+}
+
+func (w *waiting) end(from, to int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.calls[from][to]--; w.calls[from][to] == 0 {
+		delete(w.calls[from], to)
+	}
+	if len(w.calls[from]) == 0 {
+		delete(w.calls, from)
+	}
+}
+
+// reaches says whether from is to or waits for it, directly or not. There are no cycles.
+func (w *waiting) reaches(from, to int64) bool {
+	if from == to {
+		return true
+	}
+	for next := range w.calls[from] {
+		if w.reaches(next, to) {
+			return true
+		}
+	}
+	return false
+}
+
+// outside begins a call that waits for the pipe's workers, until leave is called. It refuses it on a worker that they wait for.
+func (p *Pipe) outside(call string) (leave func(), err error) {
+	from := torch.ThreadTag()
+	if from == 0 {
+		return func() {}, nil
+	}
+	if !waits.begin(from, p.tag) {
+		where := "a worker of this pipe"
+		if from != p.tag {
+			where = "a worker of another pipe, which this pipe waits for"
+		}
+		return nil, fmt.Errorf("%w: %s was called by a layer, a loss or an update on %s, and would wait for ever; call it when the run or OnStages has returned", ErrNested, call, where)
+	}
+	return func() { waits.end(from, p.tag) }, nil
+}
+
+// enter begins a run, which Close waits for until leave is called.
+func (p *Pipe) enter(call string) (leave func(), err error) {
+	out, err := p.outside(call)
+	if err != nil {
+		return nil, err
+	}
+	p.submit.Lock()
+	defer p.submit.Unlock()
+	if p.closed {
+		out()
+		return nil, ErrClosed
+	}
+	p.open.Add(1)
+	return func() {
+		p.open.Done()
+		out()
+	}, nil
+}
