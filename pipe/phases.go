@@ -12,7 +12,8 @@ import (
 type phase func(ctx context.Context, worker int, c *torch.Ctx) error
 
 // inPhases runs phases on all workers at once, within a run that was entered, without gradients. A phase begins when the one before has ended everywhere, and not at all if that has failed anywhere. Nothing else runs on the workers in between. end
-// is called last on each worker, also after a failure. With an error, failed is the phase and worker the first worker that it comes from; failed is -1 if nothing was begun.
+// is called last on each worker, also after a failure; it may panic as well, and is the phase after the last. With an error, failed is the phase and worker the first worker that it comes from; failed is -1 if nothing
+// was begun.
 //
 //	worker 0   prepare ───────┐ apply ──┐ drop
 //	worker 1   prepare ──┐    │ apply   │ drop
@@ -21,9 +22,11 @@ func (p *Pipe) inPhases(ctx context.Context, phases []phase, end func(worker int
 	if err := ctx.Err(); err != nil {
 		return -1, 0, err
 	}
-	errs, ended := make([][]error, len(phases)), make([]sync.WaitGroup, len(phases))
-	for i := range phases {
+	errs, ended := make([][]error, len(phases)+1), make([]sync.WaitGroup, len(phases))
+	for i := range errs {
 		errs[i] = make([]error, len(p.workers))
+	}
+	for i := range ended {
 		ended[i].Add(len(p.workers))
 	}
 	var all sync.WaitGroup
@@ -36,7 +39,11 @@ func (p *Pipe) inPhases(ctx context.Context, phases []phase, end func(worker int
 				ended[at].Done()
 			}
 		}()
-		defer end(worker)
+		defer func() {
+			err := &errs[len(phases)][worker]
+			*err = ErrGoexit // overwritten unless end ends the goroutine
+			*err = inPhase(ctx, func(context.Context, int, *torch.Ctx) error { end(worker); return nil }, worker, c)
+		}()
 		for at < len(phases) {
 			errs[at][worker] = ErrGoexit // overwritten unless the phase ends the goroutine
 			errs[at][worker] = inPhase(ctx, phases[at], worker, c)

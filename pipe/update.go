@@ -85,7 +85,7 @@ func (p *Pipe) update(ctx context.Context, call string, u *update) error {
 	phases := []phase{u.measure, u.prepare, u.apply, u.drop}
 	failed, worker, err := p.inPhases(ctx, phases, u.end)
 	if err != nil && failed >= 0 {
-		return &UpdateError{Device: p.workers[worker].device, Half: failed == 2, Err: err}
+		return &UpdateError{Device: p.workers[worker].device, Half: failed >= 2, Err: err}
 	}
 	return err
 }
