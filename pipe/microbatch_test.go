@@ -31,7 +31,6 @@ func TestRealNumberOfMicroBatches(t *testing.T) {
 		{2, 4, 2, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 2, pipe.ExceptLast: 1}},
 		{1, 4, 1, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 1, pipe.ExceptLast: 0}},
 		{1, 1, 1, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 1, pipe.ExceptLast: 0}},
-		{0, 4, 1, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 1, pipe.ExceptLast: 0}},
 	} {
 		for _, policy := range policies {
 			p, err := pipe.New(model, pipe.Config{Balance: []int{2, 1}, Chunks: row.chunks, Checkpoint: policy, Record: true})
