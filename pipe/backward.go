@@ -58,10 +58,6 @@ func (r *minibatch) settleGrads(c *torch.Ctx, stage *Stage, cell *cell) {
 		if p.pops > 0 {
 			s.back, entering = skips[entering], entering+1
 		}
-		for k, list := range s.grads {
-			s.back = append(s.back, list...)
-			s.grads[k] = nil
-		}
 	}
 	for i, t := range stage.ties {
 		if t.from.stage >= 0 {

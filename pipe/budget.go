@@ -1,7 +1,6 @@
 package pipe
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -15,9 +14,6 @@ func (cfg *Config) checkBudget() error {
 			return fmt.Errorf("pipe: a budget of %v bytes without the checkpoint policy Optimal; set it, or limit the devices (torch.Device.SetLimit)", cfg.Budget)
 		}
 		return nil
-	}
-	if cfg.CopyWorkers {
-		return errors.New("pipe: CopyWorkers with the checkpoint policy Optimal: they take over what comes next while a stage works, and its plan has no room for that; leave them out, or take another policy")
 	}
 	switch n := len(cfg.Budget); {
 	case n == 0:

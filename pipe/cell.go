@@ -1,17 +1,15 @@
 package pipe
 
 import (
-	"sync/atomic"
-
 	"penstock/segment"
 	"penstock/torch"
 )
 
-// cell is what a stage holds of a micro-batch between actions. All tensors are kept (torch.Ctx.Keep). A tensor that stands in a tuple twice is the same pointer twice.
+// cell is what a stage holds of a micro-batch between actions; nobody else touches it. All tensors are kept (torch.Ctx.Keep). A tensor that stands in a tuple twice is the same pointer twice.
 type cell struct {
 	walk    segment.Walk
-	in      segment.Arrival // what the stage before sent, until the walk has it; on the first stage the batch's views are used
-	sent    []*torch.Tensor // the stage's output where forward kept no graph: it waits for the next stage, or to be gathered
+	in      segment.Arrival // what was received from the stage before, until the walk has it; on the first stage the batch's views are used
+	sent    []*torch.Tensor // the stage's output where forward kept no graph: it is to be sent to the next stage, or gathered
 	out     []*torch.Tensor // the walk's: the stage's output, or the loss, with the graph that backward needs
 	outGrad []*torch.Tensor // by output; nil where there is none
 	inGrad  []*torch.Tensor // by input
@@ -22,13 +20,13 @@ type cell struct {
 
 // passage is a skip on its way through a stage's port.
 type passage struct {
-	in      *torch.Tensor     // what was sent here, until the walk has it, or it goes on
-	wants   bool              // a gradient is wanted of it
-	sent    *torch.Tensor     // without a graph: waits for the stages that it goes to
-	pending atomic.Int32      // how many of those, which take it at the same time, have still to
-	out     *torch.Tensor     // the walk's: stashed here, with its graph
-	grads   [][]*torch.Tensor // by target: the gradients of the pops there and beyond, in the order of the pops
-	back    []*torch.Tensor   // those of the pops here and beyond, on their way to where the skip came from
+	in    *torch.Tensor     // what was received, until the walk has it
+	wants bool              // a gradient is wanted of it
+	sent  *torch.Tensor     // stashed here, without a graph: is to be sent to the stages that it goes to
+	left  int               // how many of those it has still to be sent to
+	out   *torch.Tensor     // the walk's: stashed here, with its graph
+	grads [][]*torch.Tensor // by target: the gradients of the pops there, in the order of the pops
+	back  []*torch.Tensor   // those of the pops here, which are to be sent to where the skip came from
 }
 
 // carried is the gradient of a parameter that several stages use.

@@ -22,7 +22,7 @@ import (
 func TestConcurrentRuns(t *testing.T) {
 	torchtest.Check(t)
 	const goroutines, calls, rows = 4, 20, 8
-	for _, cfg := range []pipe.Config{{Checkpoint: pipe.Never}, {Checkpoint: pipe.Always}, {CopyWorkers: true}, {Devices: make([]torch.Device, 3)}} {
+	for _, cfg := range []pipe.Config{{Checkpoint: pipe.Never}, {Checkpoint: pipe.Always}, {Schedule: oneAtATime}, {Devices: make([]torch.Device, 3)}} {
 		cfg.Balance, cfg.Chunks = []int{1, 1, 3}, 4
 		// With a skip and a tied parameter, which runs could mix up as well.
 		first, last := stashing(nil, "skip"), popping(nil, "skip")
@@ -137,7 +137,7 @@ func TestPipesLeaveNothingBehind(t *testing.T) {
 	b := pipe.Batch{Input: normal(6, 4)(c, 0), Target: normal(6, 4)(c, 1)}
 	before, goroutines, tensors := 0, 0, int64(0)
 	for i := range 20 {
-		p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1, 2, 1}, Chunks: 2, CopyWorkers: i%2 == 0})
+		p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1, 2, 1}, Chunks: 2})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"penstock/nn"
+	"penstock/schedule"
 	"penstock/torch"
 )
 
@@ -67,6 +68,8 @@ type Config struct {
 	Budget []int64
 	// Reserve says, when a stage is planned, how many of those bytes are to stay free for what is not there yet and will be, such as the optimizer's state. Nil is none.
 	Reserve func(s *Stage) int64
+	// Schedule makes the programs that the workers run. Nil is schedule.GPipe. A program runs if schedule.Check passes it.
+	Schedule schedule.Generator
 	// DeferredBatchNorm moves the running statistics of batch norms once for each mini-batch, by the mean and the unbiased variance of all its rows, instead of once for
 	// each micro-batch; see nn.Deferred. The model is not converted.
 	DeferredBatchNorm bool
@@ -80,15 +83,6 @@ type Config struct {
 	Seed uint64
 	// Record makes every Step and Infer return a timeline.
 	Record bool
-
-	// What follows is for measuring what the defaults are worth.
-
-	// RelaySkips sends skip connections through every stage between their ends instead of straight.
-	RelaySkips bool
-	// LateRecompute recomputes when the gradient has arrived instead of before.
-	LateRecompute bool
-	// CopyWorkers gives every device a second worker that does its transfers beside the computation. On an accelerator that costs nothing; on a CPU it takes a core from the others.
-	CopyWorkers bool
 }
 
 // MaxThreads is the most intra-op threads that a worker may have.
@@ -146,6 +140,9 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 		if !d.Available() {
 			return cfg, fmt.Errorf("pipe: device %v: this libtorch (%s) cannot use it", d, torch.Version())
 		}
+	}
+	if cfg.Schedule == nil {
+		cfg.Schedule = schedule.GPipe
 	}
 	switch {
 	case cfg.Chunks == 0:

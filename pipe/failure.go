@@ -12,7 +12,7 @@ import (
 type Error struct {
 	Stage, MicroBatch int
 	Layer             string        // full dotted name; "loss" for the loss; "" when no layer was running
-	Direction         schedule.Kind // Forward, Recompute, Backward, Activation or Gradient
+	Direction         schedule.Kind // of the action
 	Err               error         // *torch.Error, *PanicError or ErrGoexit
 }
 

@@ -13,7 +13,7 @@ func (r *minibatch) forward(c *torch.Ctx, a schedule.Action) {
 	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
 	cell.walk.Final = !r.graph
 	if a.Stage > 0 {
-		cell.enter(c, stage)
+		cell.enter(stage)
 	}
 	r.perform(c, a, r.script(a.Stage, a.MicroBatch).forward)
 	cell.walk.Do(c, nil, plan.Op{Kind: plan.LossStep})
@@ -30,7 +30,7 @@ func (r *minibatch) forward(c *torch.Ctx, a schedule.Action) {
 		torch.FreeAll(xs)
 	}
 	for i, p := range stage.ports {
-		r.leave(c, p, &cell.ports[i], skips, sent)
+		cell.ports[i].leave(p, skips, sent)
 	}
 	if d := r.deferred; d != nil && a.MicroBatch == len(r.parts)-1 {
 		d[a.Stage].Commit(walker{r, a}.Context(c, segment.Run{}))
@@ -56,7 +56,7 @@ func (r *minibatch) perform(c *torch.Ctx, a schedule.Action, ops []plan.Op) {
 }
 
 // enter gives the walk what other stages have sent.
-func (c *cell) enter(t *torch.Ctx, stage *Stage) {
+func (c *cell) enter(stage *Stage) {
 	arrival := c.in
 	c.in = segment.Arrival{}
 	for i, p := range stage.ports {
@@ -64,30 +64,21 @@ func (c *cell) enter(t *torch.Ctx, stage *Stage) {
 			continue
 		}
 		s := &c.ports[i]
-		x := s.in
-		if len(p.to) > 0 && x != nil { // relayed
-			x = t.Keep(t.Share(x))
-		} else {
-			s.in = nil
-		}
-		arrival.Skips, arrival.WantsSkips = append(arrival.Skips, x), append(arrival.WantsSkips, s.wants)
+		arrival.Skips, arrival.WantsSkips = append(arrival.Skips, s.in), append(arrival.WantsSkips, s.wants)
+		s.in = nil
 	}
 	c.walk.Send(0, arrival)
 }
 
 // leave takes a skip that goes to other stages: with its graph, where the last unit of the walk has stashed it, or without.
-func (r *minibatch) leave(c *torch.Ctx, p port, s *passage, skips, sent []*torch.Tensor) {
+func (s *passage) leave(p port, skips, sent []*torch.Tensor) {
 	if len(p.to) == 0 {
 		return
 	}
-	if p.from.stage >= 0 { // relayed
-		s.sent, s.in = s.in, nil
-	} else {
-		if s.sent = sent[p.place]; s.sent == nil {
-			s.out = skips[p.place]
-		}
+	if s.sent = sent[p.place]; s.sent == nil {
+		s.out = skips[p.place]
 	}
-	s.pending.Store(int32(len(p.to)))
+	s.left = len(p.to)
 }
 
 // walker drives the walk of a cell.

@@ -12,14 +12,13 @@ import (
 //
 //	stage 0          stage 1          stage 2          stage 3
 //	stash s  ─────────────────────►  pop s, pop s ──── pop s        s has a port on 0, 2 and 3, and goes 0>2 and 0>3
-//	                                                                 (0>1, 1>2, 2>3 with Config.RelaySkips, and a port on 1 too)
 //
 //	uses w           .                uses w, w        uses w       w has a tie on 0, 2 and 3: its gradients go 3>2 and 2>0
 //
 // A tie hands its gradient to the one before, where backward starts from it. Sending all of them straight to where the parameter lives would sum as quickly, but in another
 // order than autograd on an uncut model, which adds use after use to one sum: what stage 2 uses twice would be summed by itself first.
 
-// port is where a skip enters a stage, or leaves it, or both when it is relayed.
+// port is where a skip leaves the stage that stashes it, or enters one that pops it.
 type port struct {
 	key   nn.SkipKey
 	from  target   // where it comes from; stage -1: it is stashed here
@@ -32,7 +31,7 @@ type port struct {
 type target struct{ stage, index int }
 
 // connect finds the stages' ports and ties. Stages have their layers.
-func connect(stages []*Stage, routes []nn.SkipRoute, relay bool) {
+func connect(stages []*Stage, routes []nn.SkipRoute) {
 	of := func(layer int) int {
 		return slices.IndexFunc(stages, func(s *Stage) bool { return layer >= s.first && layer < s.first+len(s.Layers) })
 	}
@@ -51,15 +50,12 @@ func connect(stages []*Stage, routes []nn.SkipRoute, relay bool) {
 		stages[home].leaving++
 		source := target{home, at}
 		for s := home + 1; s <= last; s++ {
-			if pops[s] == 0 && !relay {
+			if pops[s] == 0 {
 				continue
 			}
 			here := target{s, stages[s].add(port{key: r.Key, from: source, pops: pops[s]})}
-			from := &stages[source.stage].ports[source.index]
+			from := &stages[home].ports[at]
 			from.to = append(from.to, here)
-			if relay {
-				source = here
-			}
 		}
 	}
 	last := map[*nn.Param]target{} // the tie on the last stage so far

@@ -13,7 +13,7 @@ import (
 	"penstock/torch"
 )
 
-// Which stages of a step exchange something is known by its transfers: neighbours always, and beyond them the ends of a skip. One within a stage adds none, and one to the next
+// Which stages of a step exchange something is known by what is received: neighbours always, and beyond them the ends of a skip. One within a stage adds none, and one to the next
 // stage goes with the activation.
 func TestWhichTransfersSkipsMake(t *testing.T) {
 	torchtest.Check(t)
@@ -59,14 +59,14 @@ func TestWhichTransfersSkipsMake(t *testing.T) {
 			}
 		}
 		for _, e := range result.Timeline.Events {
-			if e.Action.Kind.Transfer() {
+			if e.Action.Kind.Receive() {
 				got = append(got, e.Action.String())
 			}
 		}
 		slices.Sort(want)
 		slices.Sort(got)
 		if !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: the transfers are %v, want %v", row.reason, got, want)
+			t.Errorf("%s: it received %v, want %v", row.reason, got, want)
 		}
 		x.SetGradOf(nil)
 		c.Close()

@@ -68,7 +68,7 @@ func TestRealNumberOfMicroBatches(t *testing.T) {
 				}
 			}
 			for _, e := range infer.Timeline.Events {
-				if e.Action.Kind != schedule.Forward && e.Action.Kind != schedule.Activation {
+				if k := e.Action.Kind; k != schedule.Forward && k != schedule.SendActivation && k != schedule.ReceiveActivation {
 					t.Errorf("inference did %v", e.Action)
 				}
 			}

@@ -11,8 +11,7 @@ import (
 	"penstock/torch"
 )
 
-// minibatch is the state of a mini-batch on its way through the stages. Each cell is touched by its stage's workers, and by those of another stage while they
-// take over a tensor or a gradient; the program's dependencies keep them apart.
+// minibatch is the state of a mini-batch on its way through the stages. A cell is touched by its stage's worker only; what moves between stages is sent and received over the link.
 type minibatch struct {
 	p         *Pipe
 	training  bool
@@ -27,7 +26,8 @@ type minibatch struct {
 	joined    [][]rows        // by output, by micro-batch: its rows in the whole output, which need not be those of the input
 	parts     []rows
 	total     int64
-	cells     [][]cell       // [stage][micro-batch]
+	cells     [][]cell // [stage][micro-batch]
+	link      memoryLink
 	deferred  []*nn.Deferred // by stage, or nil
 
 	// Views of the batch, by micro-batch, made by the first forward that needs them; the last stage's worker owns the rest.
@@ -125,6 +125,7 @@ func (r *minibatch) free() {
 			r.cells[s][i].free()
 		}
 	}
+	r.link.free()
 	for _, d := range r.deferred {
 		d.Free()
 	}
@@ -138,9 +139,13 @@ func (r *minibatch) do(c *torch.Ctx, a schedule.Action) {
 		r.recompute(c, a)
 	case schedule.Backward:
 		r.backward(c, a)
-	case schedule.Activation:
-		r.receive(c, a)
-	case schedule.Gradient:
+	case schedule.SendActivation:
+		r.sendActivation(c, a)
+	case schedule.ReceiveActivation:
+		r.receiveActivation(c, a)
+	case schedule.SendGradient:
+		r.sendGradient(c, a)
+	case schedule.ReceiveGradient:
 		r.receiveGradient(c, a)
 	}
 }
@@ -193,7 +198,7 @@ func (r *minibatch) layer(a schedule.Action, err error) string {
 	running := r.cells[a.Stage][a.MicroBatch].walk.Running()
 	var e *torch.Error
 	switch {
-	case running == nil || a.Kind == schedule.Activation || a.Kind == schedule.Gradient:
+	case running == nil || a.Kind.Transfer():
 		return ""
 	case running.Path() != "": // in a forward, or nn.Checkpointed ran it again
 		return running.Path()

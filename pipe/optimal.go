@@ -11,6 +11,7 @@ import (
 	"penstock/nn"
 	"penstock/profile"
 	"penstock/remat/plan"
+	"penstock/schedule"
 	"penstock/segment"
 )
 
@@ -168,6 +169,14 @@ func (p *planned) roomy(microBatches int) bool {
 		}
 	}
 	return true
+}
+
+// capacity is how many outputs, and gradients, may wait on a link between neighbours while the plan is run: any number, or none where there is no room for them.
+func (p *planned) capacity() int {
+	if p == nil || p.buffered {
+		return 0
+	}
+	return schedule.Meet
 }
 
 // spare is the part of a limit that is worth another plan, when so much more has become free.

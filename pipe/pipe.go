@@ -25,7 +25,7 @@ type Pipe struct {
 	routes  []nn.SkipRoute
 	tag     int64 // of the workers' threads
 	stages  []*Stage
-	workers []*worker // with CopyWorkers, those that compute and then those that copy
+	workers []*worker
 
 	record   atomic.Bool
 	open     sync.WaitGroup // runs that were started
@@ -38,7 +38,7 @@ type Pipe struct {
 	placed   atomic.Bool
 }
 
-// hire starts a worker for each distinct device, and with CopyWorkers another.
+// hire starts a worker for each distinct device.
 func (p *Pipe) hire() error {
 	index := map[torch.Device]int{}
 	var devices []torch.Device
@@ -49,14 +49,10 @@ func (p *Pipe) hire() error {
 		}
 		s.worker = index[s.Device]
 	}
-	count := len(devices)
-	if p.cfg.CopyWorkers {
-		devices = append(devices, devices...)
-	}
 	for i, d := range devices {
 		var cores []int
-		if i%count < len(p.cfg.Cores) {
-			cores = p.cfg.Cores[i%count]
+		if i < len(p.cfg.Cores) {
+			cores = p.cfg.Cores[i]
 		}
 		w, err := newWorker(d, p.cfg.Threads, cores, p.tag)
 		if err != nil {

@@ -27,8 +27,8 @@ type programs struct {
 	made map[programKey]*program
 }
 
-// Program is what the workers do in a Step of so many micro-batches: what schedule.Simulate predicts, and what a recorded timeline is of. Its workers are in the order of Devices; with
-// CopyWorkers those that copy follow. The caller must not change it. It returns an error if there are no such programs, as for less than one micro-batch. Where a stage's policy is Optimal it is that
+// Program is what the workers do in a Step of so many micro-batches: what schedule.Simulate predicts, and what a recorded timeline is of. Its workers are in the order of Devices.
+// The caller must not change it. It returns an error if there are no such programs, as for less than one micro-batch. Where a stage's policy is Optimal it is that
 // of the last batch, if it had so many; before it is planned nothing is known to be recomputed.
 func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
 	now := p.plans.now.Load()
@@ -63,13 +63,11 @@ func (p *Pipe) graph(key programKey) (*program, error) {
 	for i, s := range p.stages {
 		workers[i] = s.worker
 	}
-	planned, err := schedule.GPipe(schedule.Config{
+	planned, err := p.cfg.Schedule(schedule.Config{
 		Stages: len(p.stages), MicroBatches: key.microBatches, Worker: workers, Phase: key.phase,
-		Recompute:     func(stage, microBatch int) bool { return len(p.scriptOf(key.planned, stage, microBatch).recompute) > 0 },
-		Unbuffered:    key.planned != nil && !key.planned.buffered,
-		Skips:         edges(p.stages),
-		LateRecompute: p.cfg.LateRecompute,
-		CopyWorkers:   p.cfg.CopyWorkers,
+		Recompute: func(stage, microBatch int) bool { return len(p.scriptOf(key.planned, stage, microBatch).recompute) > 0 },
+		Capacity:  key.planned.capacity(),
+		Skips:     edges(p.stages),
 	})
 	if err == nil {
 		err = schedule.Check(planned, schedule.Limits{})

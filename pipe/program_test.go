@@ -2,6 +2,8 @@ package pipe_test
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 
 	"penstock/internal/torchtest"
@@ -20,10 +22,10 @@ func TestProgramIsWhatStepRuns(t *testing.T) {
 		config pipe.Config
 	}{
 		{"the default", pipe.Config{Balance: []int{2, 2}, Chunks: 4}},
-		{"copies by workers of their own", pipe.Config{Balance: []int{2, 2}, Chunks: 4, CopyWorkers: true}},
-		{"late recomputation, stages that share a worker", pipe.Config{
-			Balance: []int{1, 2, 1}, Chunks: 4, Checkpoint: pipe.Always, LateRecompute: true, Devices: []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(0)},
+		{"stages that share a worker", pipe.Config{
+			Balance: []int{1, 2, 1}, Chunks: 4, Checkpoint: pipe.Always, Devices: []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(0)},
 		}},
+		{"a schedule of the user's", pipe.Config{Balance: []int{2, 2}, Chunks: 4, Checkpoint: pipe.Always, Schedule: oneAtATime}},
 	} {
 		row.config.Record = true
 		p := started(t, small(), row.config)
@@ -39,7 +41,7 @@ func TestProgramIsWhatStepRuns(t *testing.T) {
 			t.Errorf("%s: %v", row.reason, err)
 		}
 		got := schedule.Program{
-			Stages: program.Stages, MicroBatches: result.MicroBatches, Skips: program.Skips, LateRecompute: row.config.LateRecompute,
+			Stages: program.Stages, MicroBatches: result.MicroBatches, Skips: program.Skips, Capacity: program.Capacity,
 			Workers: make([][]schedule.Action, result.Timeline.Workers),
 		}
 		for _, e := range result.Timeline.Events {
@@ -48,6 +50,32 @@ func TestProgramIsWhatStepRuns(t *testing.T) {
 		if got.String() != program.String() {
 			t.Errorf("%s: the step ran\n%v, want\n%v", row.reason, &got, program)
 		}
+	}
+}
+
+// oneAtATime is GPipe with links on which one value may wait.
+func oneAtATime(c schedule.Config) (*schedule.Program, error) {
+	c.Capacity = 1
+	return schedule.GPipe(c)
+}
+
+// A schedule whose program cannot run is refused before anything runs, with what is wrong with it.
+func TestScheduleThatCannotRun(t *testing.T) {
+	torchtest.Check(t)
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	batch := pipe.Batch{Input: normal(4, 4)(c, 0), Target: normal(4, 3)(c, 1)}
+	p := started(t, small(), pipe.Config{Balance: []int{2, 2}, Chunks: 2, Schedule: func(c schedule.Config) (*schedule.Program, error) {
+		program, err := schedule.GPipe(c)
+		if err == nil {
+			program.Workers[0] = program.Workers[0][1:]
+		}
+		return program, err
+	}})
+	_, err := p.Step(context.Background(), batch, squares{})
+	var found schedule.Violations
+	if !errors.As(err, &found) || !strings.Contains(err.Error(), "missing: 0F0 is on no worker") {
+		t.Errorf("got %v", err)
 	}
 }
 

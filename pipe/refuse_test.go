@@ -45,7 +45,6 @@ func TestNewSaysWhatToDo(t *testing.T) {
 		{"budgets", small(), pipe.Config{Balance: []int{2, 2}, Checkpoint: pipe.Optimal, Budget: []int64{1, 2, 3}}, nil, []string{"a budget of 3 numbers of bytes for 2 stages", "one for all"}},
 		{"a budget of less than nothing", small(), pipe.Config{Checkpoint: pipe.Optimal, Budget: []int64{-1}}, nil, []string{"a budget of -1 bytes for stage 0"}},
 		{"plans for stages that share", small(), pipe.Config{Balance: []int{2, 2}, Devices: make([]torch.Device, 2), Checkpoint: pipe.Optimal}, nil, []string{"stages 0 and 1 share cpu:0", "give each its own"}},
-		{"plans and copy workers", small(), pipe.Config{Checkpoint: pipe.Optimal, CopyWorkers: true}, nil, []string{"CopyWorkers with the checkpoint policy Optimal", "leave them out"}},
 		{"threads", small(), pipe.Config{Threads: -1}, nil, []string{"-1 threads", "want 1 to 256"}},
 		{"too many threads", small(), pipe.Config{Threads: 257}, nil, []string{"257 threads", "want 1 to 256"}},
 		{"a core that is not there", small(), pipe.Config{Cores: [][]int{{100000}}}, nil, []string{"the worker of cpu:0", "no such core: 100000"}},

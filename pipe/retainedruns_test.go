@@ -8,16 +8,17 @@ import (
 	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/pipe"
+	"penstock/schedule"
 	"penstock/torch"
 )
 
 // Runs that are open at the same time go back in any order and as often as is wanted, each to its own gradients.
 func TestBackwardRetainedOfSeveralRuns(t *testing.T) {
 	torchtest.Check(t)
-	for _, copies := range []bool{false, true} {
+	for _, generate := range []schedule.Generator{schedule.GPipe, oneAtATime} {
 		for _, policy := range policies {
 			model := tied(true, false)
-			p := started(t, model, pipe.Config{Balance: []int{1, 2, 2}, Chunks: 3, Checkpoint: policy, CopyWorkers: copies})
+			p := started(t, model, pipe.Config{Balance: []int{1, 2, 2}, Chunks: 3, Checkpoint: policy, Schedule: generate})
 			c := torch.NewCtx(torch.Options{Threads: 1})
 			defer c.Close()
 			g := normal(6, 6)(c, 1)
@@ -47,12 +48,12 @@ func TestBackwardRetainedOfSeveralRuns(t *testing.T) {
 			for _, i := range []int{2, 0, 1} {
 				for range 2 {
 					if !bytes.Equal(gradients(runs[i].BackwardRetained(context.Background(), g)), want[i]) {
-						t.Errorf("%v, copy workers %v, run %d: another gradient than by itself", policy, copies, i)
+						t.Errorf("%v, run %d: another gradient than by itself", policy, i)
 					}
 				}
 			}
 			if !bytes.Equal(gradients(runs[1].Backward(context.Background(), g)), want[1]) {
-				t.Errorf("%v, copy workers %v: another gradient in the last backward", policy, copies)
+				t.Errorf("%v: another gradient in the last backward", policy)
 			}
 			for _, run := range runs { // one of them a second time
 				run.Close()

@@ -3,7 +3,6 @@ package pipe_test
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
@@ -144,44 +143,30 @@ func TestSkips(t *testing.T) {
 	}
 }
 
-// A skip moves straight from the stage that stashes it to the one that pops it, in both directions; with RelaySkips it visits the stages in between.
+// A skip moves straight from the stage that stashes it to the one that pops it, in both directions: it is sent once and received once.
 func TestSkipsMoveStraight(t *testing.T) {
 	torchtest.Check(t)
-	for _, row := range []struct {
-		relay       bool
-		want, never []string
-	}{
-		{false, []string{"0>3F2", "3>0B2"}, nil},
-		{true, nil, []string{"0>3F2", "3>0B2", "0>2F2", "1>3F2"}},
-	} {
-		model := fourStages()
-		p := started(t, model, pipe.Config{Balance: []int{1, 1, 1, 1}, Chunks: 3, RelaySkips: row.relay, Record: true})
-		c := torch.NewCtx(torch.Options{})
-		defer c.Close()
-		result, err := p.Step(context.Background(), pipe.Batch{Input: normal(6, 4)(c, 0), Target: normal(6, 4)(c, 1)}, squares{})
-		if err != nil {
-			t.Fatal(err)
+	p := started(t, fourStages(), pipe.Config{Balance: []int{1, 1, 1, 1}, Chunks: 3, Record: true})
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	result, err := p.Step(context.Background(), pipe.Batch{Input: normal(6, 4)(c, 0), Target: normal(6, 4)(c, 1)}, squares{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seen []string
+	for _, e := range result.Timeline.Events {
+		if e.Action.Kind.Transfer() {
+			seen = append(seen, e.Action.String())
 		}
-		var seen []string
-		for _, e := range result.Timeline.Events {
-			if e.Action.Kind.Transfer() {
-				seen = append(seen, e.Action.String())
-			}
+	}
+	for _, a := range []string{"0F2>3", "0>3F2", "3B2>0", "3>0B2"} {
+		if n := count(seen, a); n != 1 {
+			t.Errorf("%s happened %d times, want once; %v", a, n, seen)
 		}
-		for _, a := range row.want {
-			if n := count(seen, a); n != 1 {
-				t.Errorf("relay %v: %s happened %d times, want once; %v", row.relay, a, n, seen)
-			}
-		}
-		for _, a := range row.never {
-			if slices.Contains(seen, a) {
-				t.Errorf("relay %v: %s happened", row.relay, a)
-			}
-		}
-		// Between neighbours there is one transfer for each micro-batch and direction, and no other pair is joined.
-		if want := 3*2*3 + 2*3*len(row.want)/2; len(seen) != want {
-			t.Errorf("relay %v: %d transfers, want %d: %v", row.relay, len(seen), want, seen)
-		}
+	}
+	// Three pairs of neighbours and the skip, both ways, sent and received.
+	if want := 3 * 4 * 2 * 2; len(seen) != want {
+		t.Errorf("%d sends and receives, want %d: %v", len(seen), want, seen)
 	}
 }
 

@@ -19,68 +19,62 @@ func TestSkipIsFreedAfterItsLastUse(t *testing.T) {
 	torchtest.Check(t)
 	const rows, width = 8, 1000
 	const skip, activation = rows * width * 4, rows * 4
-	for _, relay := range []bool{false, true} {
-		var base [4]int64
-		seen := map[string][]int64{} // by point: live bytes by device, beyond the base
-		look := func(point string) {
-			var live []int64
-			for i := range base {
-				live = append(live, torch.CPU(i).Memory().Live-base[i])
-			}
-			seen[point] = live
-		}
-		pass := func(point string) nn.Layer {
-			return layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { look(point); return c.AddScalar(x, 1) })
-		}
-		model := nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			c.Stash("a", c.MulScalar(x, 2))
-			look("stashed")
-			return c.SumDim(x, []int64{1}, true)
-		}, "a"), pass("on stage 1"), popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			look("before the pop")
-			y := c.SumDim(c.Pop("a"), []int64{1}, true)
-			return c.Add(x, y)
-		}, "a"), pass("behind it"), pass("on stage 3"))
-		p := started(t, model, pipe.Config{Balance: []int{1, 1, 2, 1}, RelaySkips: relay})
-		c := torch.NewCtx(torch.Options{Device: torch.CPU(5)})
-		defer c.Close()
-		x := normal(rows, width)(c, 0)
+	var base [4]int64
+	seen := map[string][]int64{} // by point: live bytes by device, beyond the base
+	look := func(point string) {
+		var live []int64
 		for i := range base {
-			base[i] = torch.CPU(i).Memory().Live
+			live = append(live, torch.CPU(i).Memory().Live-base[i])
 		}
-		result, err := p.Infer(context.Background(), pipe.Batch{Input: x}, pipe.InferConfig{})
-		if err != nil {
-			t.Fatal(err)
+		seen[point] = live
+	}
+	pass := func(point string) nn.Layer {
+		return layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { look(point); return c.AddScalar(x, 1) })
+	}
+	model := nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		c.Stash("a", c.MulScalar(x, 2))
+		look("stashed")
+		return c.SumDim(x, []int64{1}, true)
+	}, "a"), pass("on stage 1"), popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		look("before the pop")
+		y := c.SumDim(c.Pop("a"), []int64{1}, true)
+		return c.Add(x, y)
+	}, "a"), pass("behind it"), pass("on stage 3"))
+	p := started(t, model, pipe.Config{Balance: []int{1, 1, 2, 1}})
+	c := torch.NewCtx(torch.Options{Device: torch.CPU(5)})
+	defer c.Close()
+	x := normal(rows, width)(c, 0)
+	for i := range base {
+		base[i] = torch.CPU(i).Memory().Live
+	}
+	result, err := p.Infer(context.Background(), pipe.Batch{Input: x}, pipe.InferConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	result.Outputs[0].Free()
+	// Receives stand directly before what needs them, those from afar first: 0>2F0 may come as soon as 0F0 is over, so that stage 1 may run before or after it.
+	// Device by device what a layer can count on is its own stage's share.
+	for _, row := range []struct {
+		point  string
+		device int
+		want   int64
+	}{
+		{"stashed", 0, skip},
+		{"before the pop", 2, skip + activation},
+		{"before the pop", 0, 0},
+		{"before the pop", 1, 0},
+		{"behind it", 2, activation}, // its input
+		{"on stage 3", 3, activation},
+		{"on stage 3", 2, 0},
+		{"on stage 3", 1, 0},
+		{"on stage 3", 0, 0},
+	} {
+		if got := seen[row.point][row.device]; got != row.want {
+			t.Errorf("%s: %d bytes on cpu:%d, want %d", row.point, got, row.device, row.want)
 		}
-		result.Outputs[0].Free()
-		// Without a relay the transfers stand directly before what needs them, those from afar first: 0>2F0 may come as soon as 0F0 is over, so that stage 1 may run before or after it.
-		// Device by device what a layer can count on is its own stage's share.
-		for _, row := range []struct {
-			point  string
-			device int
-			want   int64
-		}{
-			{"stashed", 0, skip},
-			{"before the pop", 2, skip + activation},
-			{"before the pop", 0, 0},
-			{"before the pop", 1, 0},
-			{"behind it", 2, activation}, // its input
-			{"on stage 3", 3, activation},
-			{"on stage 3", 2, 0},
-			{"on stage 3", 1, 0},
-			{"on stage 3", 0, 0},
-		} {
-			if got := seen[row.point][row.device]; got != row.want {
-				t.Errorf("relay %v: %s: %d bytes on cpu:%d, want %d", relay, row.point, got, row.device, row.want)
-			}
-		}
-		between := int64(activation)
-		if relay {
-			between += skip
-		}
-		if got := seen["on stage 1"][1]; got != between {
-			t.Errorf("relay %v: %d bytes on stage 1, want %d", relay, got, between)
-		}
+	}
+	if got := seen["on stage 1"][1]; got != activation {
+		t.Errorf("%d bytes on stage 1, want %d", got, activation)
 	}
 }
 

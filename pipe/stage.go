@@ -120,7 +120,7 @@ func (p *Pipe) cut(layers []nn.NamedLayer) error {
 			}
 		}
 	}
-	connect(p.stages, p.routes, p.cfg.RelaySkips)
+	connect(p.stages, p.routes)
 	for _, s := range p.stages {
 		var err error
 		if s.whole, err = segment.New(segment.Config{Layers: layers, Routes: p.routes, First: s.first, Last: s.first + len(s.Layers), Hold: true}); err != nil {

@@ -10,7 +10,6 @@ import (
 	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/pipe"
-	"penstock/schedule"
 	"penstock/torch"
 )
 
@@ -123,77 +122,6 @@ func TestConvert(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-}
-
-// With copy workers a timeline has the workers that compute, one for each of Devices in their order, and then as many that copy. Every action is on the worker that the program says.
-func TestTimelineOfCopyWorkers(t *testing.T) {
-	torchtest.Check(t)
-	for _, on := range [][]torch.Device{devices(4), {torch.CPU(0), torch.CPU(1), torch.CPU(0), torch.CPU(1)}, make([]torch.Device, 4)} {
-		p := started(t, fourStages(), pipe.Config{Balance: []int{1, 1, 1, 1}, Devices: on, Chunks: 3, CopyWorkers: true, Record: true})
-		c := torch.NewCtx(torch.Options{})
-		result, err := p.Step(context.Background(), pipe.Batch{Input: normal(6, 4)(c, 0), Target: normal(6, 4)(c, 1)}, squares{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := len(p.Devices())
-		line := result.Timeline
-		if line.Workers != 2*n {
-			t.Errorf("%v: %d workers, want %d", on, line.Workers, 2*n)
-		}
-		if err := line.Validate(); err != nil {
-			t.Error(err)
-		}
-		at := map[torch.Device]int{}
-		for i, d := range p.Devices() {
-			at[d] = i
-		}
-		transfers := 0
-		for _, e := range line.Events {
-			want := at[on[e.Action.Stage]]
-			if e.Action.Kind.Transfer() {
-				want += n
-				transfers++
-			}
-			if e.Worker != want {
-				t.Errorf("%v: %v is on worker %d, want %d", on, e.Action, e.Worker, want)
-			}
-		}
-		if want := 3 * 2 * 4; transfers != want { // three pairs of neighbours and the skip, both ways
-			t.Errorf("%v: %d transfers, want %d", on, transfers, want)
-		}
-		for w := range line.Workers {
-			if idle := line.Idle(w); idle < 0 || idle > 1 {
-				t.Errorf("worker %d is idle for %v of the time", w, idle)
-			}
-		}
-		program, err := schedule.GPipe(schedule.Config{Stages: 4, MicroBatches: 3, Worker: workersOf(on), Skips: []schedule.Edge{{From: 0, To: 3}}, CopyWorkers: true,
-			Recompute: func(_, i int) bool { return i > 0 }})
-		if err != nil {
-			t.Fatal(err)
-		}
-		graph := program.Graph()
-		if len(graph.Actions) != len(line.Events) {
-			t.Errorf("%v: %d events, the program has %d actions", on, len(line.Events), len(graph.Actions))
-		}
-		for _, e := range line.Events {
-			if id, ok := graph.IndexOf(e.Action); !ok || graph.Worker[id] != e.Worker {
-				t.Errorf("%v: %v on worker %d is not in the program", on, e.Action, e.Worker)
-			}
-		}
-		c.Close()
-		p.Close()
-	}
-}
-
-func workersOf(on []torch.Device) []int {
-	out, index := make([]int, len(on)), map[torch.Device]int{}
-	for i, d := range on {
-		if _, ok := index[d]; !ok {
-			index[d] = len(index)
-		}
-		out[i] = index[d]
-	}
-	return out
 }
 
 // What a caller does later to the slices of a Config, to those that Config returns, or to the model, does not reach the pipe.

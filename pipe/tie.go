@@ -71,18 +71,17 @@ func (t tie) become(replica *torch.Tensor) {
 	}
 }
 
-// refresh makes a tie's replica equal to the parameter, whose memory it shares on the same device. Optimizers have stepped since, or the parameter was replaced. A replica
-// that is equal is left alone: the graphs of runs between forward and backward have saved it.
-func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie) {
-	home, owner := p.home(t)
-	value, replica := owner.tensor(), t.tensor()
-	if home.Device == s.Device {
+// refresh makes a tie's replica equal to the value that the stage before it has sent, whose memory it shares on the same device. Optimizers have stepped since, or the parameter was replaced. A replica that is
+// equal is left alone: the graphs of runs between forward and backward have saved it.
+func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor) {
+	from, replica := p.stages[t.from.stage].Device, t.tensor()
+	if from == s.Device {
 		if !nn.SameMemory(value, replica) {
-			t.become(c.Keep(c.Detach(value)).SetRequiresGrad(value.RequiresGrad()))
+			t.become(c.Keep(c.Detach(value)).SetRequiresGrad(replica.RequiresGrad()))
 		}
 		return
 	}
-	if home.Device.Kind != torch.KindCPU || s.Device.Kind != torch.KindCPU {
+	if from.Kind != torch.KindCPU || s.Device.Kind != torch.KindCPU {
 		value = c.CopyHere(value)
 	}
 	c.NoGrad(func() {

@@ -26,7 +26,7 @@ func tiedGradient(t *testing.T, p *pipe.Pipe) ([]byte, error) {
 // A backward that fails behind a use of a replica once left the gradient of that use in the replica, where no ZeroGrads finds it: the next step counted it as its own.
 func TestTiedParameterAfterAFailedBackward(t *testing.T) {
 	torchtest.Check(t)
-	for _, cfg := range []pipe.Config{{}, {Devices: make([]torch.Device, 2)}, {CopyWorkers: true}} {
+	for _, cfg := range []pipe.Config{{}, {Devices: make([]torch.Device, 2)}} {
 		fail := false
 		e := nn.NewEmbedding(6, 4, nn.EmbeddingConfig{})
 		head := &call{}

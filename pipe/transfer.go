@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"slices"
 
 	"penstock/schedule"
@@ -8,109 +9,161 @@ import (
 	"penstock/torch"
 )
 
-// receive takes over what another stage sends: from the one before its output, and from any the skips that are popped or relayed here. The first micro-batch brings the
-// values of parameters that the sender uses too.
-func (r *minibatch) receive(c *torch.Ctx, a schedule.Action) {
-	stage := r.p.stages[a.Stage]
-	from, to := &r.cells[a.Source][a.MicroBatch], &r.cells[a.Stage][a.MicroBatch]
+// sendActivation sends what a forward has left for a later stage: to the next its output, to any the skips that are popped there and, with the first micro-batch, the values of parameters that both use.
+func (r *minibatch) sendActivation(c *torch.Ctx, a schedule.Action) {
+	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
+	var p parcel
+	if a.Peer == a.Stage+1 {
+		p.values, p.wants = cell.output(c)
+	}
+	for _, port := range r.p.stages[a.Peer].ports {
+		if port.from.stage != a.Stage {
+			continue
+		}
+		t, wants := cell.ports[port.from.index].stashed(c)
+		p.skips, p.wantsSkips = append(p.skips, []*torch.Tensor{t}), append(p.wantsSkips, wants)
+	}
 	if a.MicroBatch == 0 {
 		for _, t := range stage.ties {
-			if t.from.stage == a.Source {
-				r.p.refresh(c, stage, t)
+			if t.to.stage == a.Peer {
+				p.ties = append(p.ties, c.Keep(c.Detach(t.tensor())))
 			}
 		}
 	}
-	if a.Source == a.Stage-1 {
-		r.receiveOutput(c, a, from, to)
+	r.link.send(a, p)
+}
+
+// output is what a stage sends to the next, outside of any graph, and whether each of it can want a gradient: whether it requires one or, where its graph is still to be made, in any case.
+func (c *cell) output(t *torch.Ctx) (values []*torch.Tensor, wants []bool) {
+	from := c.sent
+	if from == nil {
+		from = c.out
 	}
-	for i, p := range stage.ports {
-		if p.from.stage != a.Source {
+	values, wants = make([]*torch.Tensor, len(from)), make([]bool, len(from))
+	for i, x := range from {
+		if k := slices.Index(from[:i], x); k >= 0 {
+			values[i] = values[k]
 			continue
 		}
-		s, d := &from.ports[p.from.index], &to.ports[i]
-		t := s.sent
-		if t == nil {
-			t = s.out
-		}
-		if t != nil {
-			d.in = c.Keep(r.moved(c, t, a))
-			d.wants = r.wantsGrad(a.Stage, t, s.sent == nil)
-		}
-		if s.pending.Add(-1) == 0 {
-			s.sent.Free()
-			s.sent = nil
-		}
+		values[i], wants[i] = t.Keep(t.Detach(x)), c.sent != nil || x.RequiresGrad()
 	}
+	torch.FreeAll(c.sent)
+	c.sent = nil
+	return values, wants
 }
 
-func (r *minibatch) receiveOutput(c *torch.Ctx, a schedule.Action, from, to *cell) {
-	source := from.sent
-	if source == nil {
-		source = from.out
+// stashed is what a skip's port sends to the next of the stages that it goes to, outside of any graph, nil if the skip is absent, and whether it can want a gradient.
+func (s *passage) stashed(c *torch.Ctx) (t *torch.Tensor, wants bool) {
+	if from := cmp.Or(s.sent, s.out); from != nil {
+		t, wants = c.Keep(c.Detach(from)), s.sent != nil || from.RequiresGrad()
 	}
-	to.in = segment.Arrival{Tensors: make([]*torch.Tensor, len(source)), Wants: make([]bool, len(source))}
-	in := to.in.Tensors
-	for i, t := range source {
-		if k := slices.Index(source[:i], t); k >= 0 {
-			in[i] = in[k]
+	if s.left--; s.left == 0 {
+		s.sent.Free()
+		s.sent = nil
+	}
+	return t, wants
+}
+
+// receiveActivation takes over what an earlier stage has sent.
+func (r *minibatch) receiveActivation(c *torch.Ctx, a schedule.Action) {
+	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
+	p := r.link.receive(a.Matching())
+	defer func() { p.free() }()
+	for _, t := range stage.ties {
+		if t.from.stage == a.Peer && a.MicroBatch == 0 {
+			r.p.refresh(c, stage, t, p.ties[0])
+			p.ties[0].Free()
+			p.ties = p.ties[1:]
+		}
+	}
+	if a.Peer == a.Stage-1 {
+		cell.in = segment.Arrival{Tensors: r.moved(c, a, p.values), Wants: make([]bool, len(p.values))}
+		for i, t := range cell.in.Tensors {
+			cell.in.Wants[i] = p.wants[i] && r.wantsGrad(a.Stage, t)
+		}
+		p.values = nil
+	}
+	at := 0
+	for i, port := range stage.ports {
+		if port.from.stage != a.Peer {
 			continue
 		}
-		in[i] = c.Keep(r.moved(c, t, a))
-		to.in.Wants[i] = r.wantsGrad(a.Stage, t, from.sent == nil)
+		if t := r.moved(c, a, p.skips[at])[0]; t != nil {
+			cell.ports[i].in, cell.ports[i].wants = t, p.wantsSkips[at] && r.wantsGrad(a.Stage, t)
+		}
+		p.skips[at] = nil
+		at++
 	}
-	torch.FreeAll(from.sent)
-	from.sent = nil
 }
 
-// wantsGrad says whether a tensor that is sent to a stage is to bring a gradient back. Where its graph is still to be made, it is assumed to want one.
-func (r *minibatch) wantsGrad(stage int, t *torch.Tensor, graph bool) bool {
-	return r.graph && t.DType().IsFloat() && (t.RequiresGrad() || !graph) && (r.p.stages[stage].inputGrad || r.inputGrad)
+// wantsGrad says whether there is anything to train before a stage, so that a tensor which is sent there brings a gradient back.
+func (r *minibatch) wantsGrad(stage int, t *torch.Tensor) bool {
+	return r.graph && t.DType().IsFloat() && (r.p.stages[stage].inputGrad || r.inputGrad)
 }
 
-// moved is a tensor on the receiving stage's device: a copy, unless the sender is on the same device.
-func (r *minibatch) moved(c *torch.Ctx, t *torch.Tensor, a schedule.Action) *torch.Tensor {
-	if r.sameDevice(a) {
-		return c.Detach(t)
+// sendGradient sends the gradients of what an earlier stage has sent here, and of the parameters that both use. A nil gradient says that the loss does not depend on it.
+func (r *minibatch) sendGradient(_ *torch.Ctx, a schedule.Action) {
+	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
+	var p parcel
+	if a.Peer == a.Stage-1 {
+		p.values, cell.inGrad = cell.inGrad, nil
 	}
-	return c.CopyHere(t)
+	for i, port := range stage.ports {
+		if port.from.stage == a.Peer {
+			p.skips = append(p.skips, cell.ports[i].back)
+			cell.ports[i].back = nil
+		}
+	}
+	for i, t := range stage.ties {
+		if t.from.stage == a.Peer {
+			p.ties = append(p.ties, cell.ties[i].back)
+			cell.ties[i].back = nil
+		}
+	}
+	r.link.send(a, p)
 }
 
-func (r *minibatch) sameDevice(a schedule.Action) bool {
-	return r.p.stages[a.Source].Device == r.p.stages[a.Stage].Device
-}
-
-// receiveGradient takes over the gradients of what was sent to another stage, and of the parameters that both use. A nil gradient says that the loss does not depend on it.
+// receiveGradient takes over the gradients that a later stage has sent.
 func (r *minibatch) receiveGradient(c *torch.Ctx, a schedule.Action) {
-	source := r.p.stages[a.Source]
-	from, to := &r.cells[a.Source][a.MicroBatch], &r.cells[a.Stage][a.MicroBatch]
-	if a.Source == a.Stage+1 {
-		to.outGrad, from.inGrad = r.taken(c, from.inGrad, a), nil
+	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
+	p := r.link.receive(a.Matching())
+	defer func() { p.free() }()
+	if a.Peer == a.Stage+1 {
+		cell.outGrad, p.values = r.moved(c, a, p.values), nil
 	}
-	for i, p := range source.ports {
-		if p.from.stage == a.Stage {
-			at := slices.Index(r.p.stages[a.Stage].ports[p.from.index].to, target{a.Source, i})
-			to.ports[p.from.index].grads[at], from.ports[i].back = r.taken(c, from.ports[i].back, a), nil
+	at := 0
+	for i, port := range r.p.stages[a.Peer].ports {
+		if port.from.stage != a.Stage {
+			continue
 		}
+		here := port.from.index
+		target := slices.Index(stage.ports[here].to, target{a.Peer, i})
+		cell.ports[here].grads[target] = r.moved(c, a, p.skips[at])
+		p.skips[at] = nil
+		at++
 	}
-	for i, t := range source.ties {
-		if t.from.stage == a.Stage {
-			to.ties[t.from.index].later = r.taken(c, []*torch.Tensor{from.ties[i].back}, a)[0]
-			from.ties[i].back = nil
+	for i, t := range stage.ties {
+		if t.to.stage == a.Peer {
+			cell.ties[i].later, p.ties = r.moved(c, a, p.ties[:1])[0], p.ties[1:]
 		}
 	}
 }
 
-// taken moves gradients to the receiving stage's device.
-func (r *minibatch) taken(c *torch.Ctx, grads []*torch.Tensor, a schedule.Action) []*torch.Tensor {
-	if r.sameDevice(a) {
-		return slices.Clone(grads)
+// moved brings tensors to the receiving stage's device and frees what they were there for: they are copied, unless the sender is on the same device. The tensors are the receiver's then, kept.
+func (r *minibatch) moved(c *torch.Ctx, a schedule.Action, list []*torch.Tensor) []*torch.Tensor {
+	if r.p.stages[a.Peer].Device == r.p.stages[a.Stage].Device {
+		return list
 	}
-	out := make([]*torch.Tensor, len(grads))
-	for i, g := range grads {
-		if g != nil {
-			out[i] = c.Keep(c.CopyHere(g))
-			g.Free()
+	out := make([]*torch.Tensor, len(list))
+	for i, t := range list {
+		switch k := slices.Index(list[:i], t); {
+		case t == nil:
+		case k >= 0:
+			out[i] = out[k]
+		default:
+			out[i] = c.Keep(c.CopyHere(t))
 		}
 	}
+	torch.FreeAll(list)
 	return out
 }

@@ -1,6 +1,7 @@
 package pipe_test
 
 import (
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -8,6 +9,7 @@ import (
 	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/pipe"
+	"penstock/schedule"
 )
 
 var policies = []pipe.Checkpoint{pipe.Never, pipe.Always, pipe.ExceptLast}
@@ -78,7 +80,13 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 		}
 		cfg := pipe.Config{
 			Balance: balance, Chunks: chunks, Checkpoint: rapid.SampledFrom(policies).Draw(t, "policy"), DeferredBatchNorm: q.deferred, Seed: seed,
-			RelaySkips: rapid.Bool().Draw(t, "relay"), LateRecompute: rapid.Bool().Draw(t, "late"), CopyWorkers: rapid.Bool().Draw(t, "copy workers"),
+		}
+		capacity := rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity")
+		cfg.Schedule = func(c schedule.Config) (*schedule.Program, error) {
+			if len(slices.Compact(slices.Sorted(slices.Values(c.Worker)))) == c.Stages {
+				c.Capacity = capacity
+			}
+			return schedule.GPipe(c)
 		}
 		if rapid.Bool().Draw(t, "policies") {
 			for range balance {

@@ -201,10 +201,10 @@ func configs(layers, chunks int) []pipe.Config {
 		for i := range b {
 			mixed.Checkpoints = append(mixed.Checkpoints, policies[i%len(policies)])
 		}
-		relayed, late, copied, shared := mixed, mixed, mixed, mixed
-		relayed.RelaySkips, late.LateRecompute, copied.CopyWorkers = true, true, true
+		one, shared := mixed, mixed
+		one.Schedule = oneAtATime
 		shared.Devices = make([]torch.Device, len(b))
-		out = append(out, relayed, late, copied, shared)
+		out = append(out, one, shared)
 	}
 	return out
 }
@@ -229,7 +229,7 @@ func named(cfg pipe.Config) string {
 	for _, f := range []struct {
 		on   bool
 		name string
-	}{{cfg.RelaySkips, "relayed skips"}, {cfg.LateRecompute, "late recomputation"}, {cfg.CopyWorkers, "copy workers"}, {cfg.Devices != nil, fmt.Sprint("on ", cfg.Devices)}} {
+	}{{cfg.Schedule != nil, "links that hold one value"}, {cfg.Devices != nil, fmt.Sprint("on ", cfg.Devices)}} {
 		if f.on {
 			s += ", " + f.name
 		}

@@ -105,7 +105,7 @@ type tried struct {
 }
 
 func newTried(t *testing.T, cfg pipe.Config) *tried {
-	r := &tried{t: t, fault: &fault{}, name: fmt.Sprintf("balance %v, %v, deferred %v, copy workers %v", cfg.Balance, cfg.Checkpoint, cfg.DeferredBatchNorm, cfg.CopyWorkers)}
+	r := &tried{t: t, fault: &fault{}, name: fmt.Sprintf("balance %v, %v, deferred %v", cfg.Balance, cfg.Checkpoint, cfg.DeferredBatchNorm)}
 	cfg.Seed = 3
 	r.p, r.plain = started(t, movable(r.fault), cfg), started(t, movable(&fault{}), cfg)
 	r.o, r.plainOpt = momentum(t), momentum(t)
@@ -225,7 +225,7 @@ var movableConfigs = []pipe.Config{
 	{Balance: []int{3, 2, 1, 2}, Chunks: 3, Checkpoint: pipe.Always},
 	{Balance: []int{4, 4}, Chunks: 3, Checkpoint: pipe.ExceptLast, DeferredBatchNorm: true},
 	{Balance: []int{8}, Chunks: 3, Checkpoint: pipe.Never},
-	{Balance: []int{3, 3, 2}, Chunks: 3, Checkpoint: pipe.Always, CopyWorkers: true},
+	{Balance: []int{3, 3, 2}, Chunks: 3, Checkpoint: pipe.Always, Schedule: oneAtATime},
 	{Balance: []int{3, 3, 2}, Chunks: 3, Checkpoint: pipe.Never, DeferredBatchNorm: true, Devices: make([]torch.Device, 3)},
 	{Balance: []int{5, 3}, Chunks: 3, Checkpoint: pipe.Optimal},
 }

@@ -12,13 +12,17 @@ const (
 	Recompute
 	// Backward runs a stage's backward and adds to its gradients.
 	Backward
-	// Activation moves a stage's output to a later stage.
-	Activation
-	// Gradient moves the gradient of a stage's input back to the stage that the input came from.
-	Gradient
+	// SendActivation puts a stage's output on the link to a later stage.
+	SendActivation
+	// ReceiveActivation takes the output of an earlier stage from its link.
+	ReceiveActivation
+	// SendGradient puts the gradient of what an earlier stage sent on the link back to that stage.
+	SendGradient
+	// ReceiveGradient takes the gradient of what the stage sent to a later one from its link.
+	ReceiveGradient
 )
 
-// String returns the kind as one lower-case word.
+// String returns the kind in lower-case words.
 func (k Kind) String() string {
 	switch k {
 	case Forward:
@@ -27,25 +31,38 @@ func (k Kind) String() string {
 		return "recompute"
 	case Backward:
 		return "backward"
-	case Activation:
-		return "activation"
-	case Gradient:
-		return "gradient"
+	case SendActivation:
+		return "send activation"
+	case ReceiveActivation:
+		return "receive activation"
+	case SendGradient:
+		return "send gradient"
+	case ReceiveGradient:
+		return "receive gradient"
 	}
 	return fmt.Sprintf("kind(%d)", uint8(k))
 }
 
 // Transfer reports whether actions of the kind move data between stages rather than compute.
-func (k Kind) Transfer() bool { return k == Activation || k == Gradient }
+func (k Kind) Transfer() bool { return k >= SendActivation && k <= ReceiveGradient }
+
+// Send reports whether actions of the kind put something on a link.
+func (k Kind) Send() bool { return k == SendActivation || k == SendGradient }
+
+// Receive reports whether actions of the kind take something from a link.
+func (k Kind) Receive() bool { return k == ReceiveActivation || k == ReceiveGradient }
+
+// forward reports whether actions of the kind belong to the forward half of a step.
+func (k Kind) forward() bool { return k == Forward || k == SendActivation || k == ReceiveActivation }
 
 // letter is the kind's letter in the text form; a transfer has the letter of the direction it belongs to.
 func (k Kind) letter() byte {
 	switch k {
-	case Forward, Activation:
+	case Forward, SendActivation, ReceiveActivation:
 		return 'F'
 	case Recompute:
 		return 'R'
-	case Backward, Gradient:
+	case Backward, SendGradient, ReceiveGradient:
 		return 'B'
 	}
 	return '?'
@@ -54,9 +71,9 @@ func (k Kind) letter() byte {
 // Action is one step of one worker. Actions are comparable: within a program, equal means the same step.
 type Action struct {
 	Kind       Kind
-	Stage      int // the stage that acts; for a transfer, the stage that receives
+	Stage      int // the stage that acts
 	MicroBatch int
-	Source     int // the stage that sends; zero for what is not a transfer
+	Peer       int // the stage at the other end of a transfer; zero for what is none
 }
 
 // String returns the action's text form, which [ParseAction] reads back:
@@ -64,16 +81,29 @@ type Action struct {
 //	0F2    stage 0, forward of micro-batch 2
 //	0R2    stage 0, recomputation of micro-batch 2
 //	0B2    stage 0, backward of micro-batch 2
-//	0>1F2  the activation of micro-batch 2 moves from stage 0 to stage 1
-//	1>0B2  the gradient of micro-batch 2 moves from stage 1 to stage 0
-//
-// A transfer is performed by the worker of the stage that receives, or by that worker's copy worker.
+//	0F2>1  stage 0 sends its activation of micro-batch 2 to stage 1
+//	0>1F2  stage 1 receives the activation of micro-batch 2 from stage 0
+//	1B2>0  stage 1 sends the gradient of micro-batch 2 to stage 0
+//	1>0B2  stage 0 receives the gradient of micro-batch 2 from stage 1
 func (a Action) String() string {
-	if a.Kind.Transfer() {
-		return fmt.Sprintf("%d>%d%c%d", a.Source, a.Stage, a.Kind.letter(), a.MicroBatch)
+	switch {
+	case a.Kind.Send():
+		return fmt.Sprintf("%d%c%d>%d", a.Stage, a.Kind.letter(), a.MicroBatch, a.Peer)
+	case a.Kind.Receive():
+		return fmt.Sprintf("%d>%d%c%d", a.Peer, a.Stage, a.Kind.letter(), a.MicroBatch)
 	}
 	return fmt.Sprintf("%d%c%d", a.Stage, a.Kind.letter(), a.MicroBatch)
 }
 
+// Matching returns the receive that takes what a send puts on its link, or the send that puts there what a receive
+// takes. It is for transfers only.
+func (a Action) Matching() Action {
+	kind := a.Kind + 1
+	if a.Kind.Receive() {
+		kind = a.Kind - 1
+	}
+	return Action{kind, a.Peer, a.MicroBatch, a.Stage}
+}
+
 // distance is the number of stages that a transfer passes, its own included: 1 between neighbours.
-func (a Action) distance() int { return max(a.Source-a.Stage, a.Stage-a.Source) }
+func (a Action) distance() int { return max(a.Peer-a.Stage, a.Stage-a.Peer) }

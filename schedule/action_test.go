@@ -18,10 +18,13 @@ func TestActionText(t *testing.T) {
 		{"0F2", schedule.Action{Kind: schedule.Forward, MicroBatch: 2}},
 		{"0R2", schedule.Action{Kind: schedule.Recompute, MicroBatch: 2}},
 		{"0B2", schedule.Action{Kind: schedule.Backward, MicroBatch: 2}},
-		{"0>1F2", schedule.Action{Kind: schedule.Activation, Stage: 1, MicroBatch: 2, Source: 0}},
-		{"1>0B2", schedule.Action{Kind: schedule.Gradient, Stage: 0, MicroBatch: 2, Source: 1}},
-		{"0>3F2", schedule.Action{Kind: schedule.Activation, Stage: 3, MicroBatch: 2, Source: 0}},
-		{"12>4B100", schedule.Action{Kind: schedule.Gradient, Stage: 4, MicroBatch: 100, Source: 12}},
+		{"0F2>1", schedule.Action{Kind: schedule.SendActivation, Stage: 0, MicroBatch: 2, Peer: 1}},
+		{"0>1F2", schedule.Action{Kind: schedule.ReceiveActivation, Stage: 1, MicroBatch: 2, Peer: 0}},
+		{"1B2>0", schedule.Action{Kind: schedule.SendGradient, Stage: 1, MicroBatch: 2, Peer: 0}},
+		{"1>0B2", schedule.Action{Kind: schedule.ReceiveGradient, Stage: 0, MicroBatch: 2, Peer: 1}},
+		{"0>3F2", schedule.Action{Kind: schedule.ReceiveActivation, Stage: 3, MicroBatch: 2, Peer: 0}},
+		{"12B100>4", schedule.Action{Kind: schedule.SendGradient, Stage: 12, MicroBatch: 100, Peer: 4}},
+		{"12>4B100", schedule.Action{Kind: schedule.ReceiveGradient, Stage: 4, MicroBatch: 100, Peer: 12}},
 		{"2147483647B0", schedule.Action{Kind: schedule.Backward, Stage: 1<<31 - 1}},
 	}
 	for _, tt := range tests {
@@ -56,10 +59,18 @@ func TestParseActionErrors(t *testing.T) {
 		{"٣F2", `stage: "٣"`},
 		{" 0F2", `stage: " 0"`},
 		{"0F2 ", `micro-batch: "2 "`},
-		{">1F2", `source stage: ""`},
+		{">1F2", `other stage: ""`},
+		{"1F2>", `other stage: ""`},
+		{"0F2>1>2", `other stage: "1>2"`},
+		{"0>1F2>2", "want either a stage that is sent to"},
 		{"0>F2", `stage: ""`},
 		{"0>1>2F2", `stage: "1>2"`},
 		{"1>0F2", "later stage"},
+		{"1F2>0", "later stage"},
+		{"1F2>1", "later stage"},
+		{"0B2>1", "earlier stage"},
+		{"1B2>1", "earlier stage"},
+		{"1R2>0", "not a transfer"},
 		{"1>1F2", "later stage"},
 		{"0>1B2", "earlier stage"},
 		{"1>1B2", "earlier stage"},
@@ -86,10 +97,12 @@ func TestKind(t *testing.T) {
 		{schedule.Forward, "forward", false},
 		{schedule.Recompute, "recompute", false},
 		{schedule.Backward, "backward", false},
-		{schedule.Activation, "activation", true},
-		{schedule.Gradient, "gradient", true},
+		{schedule.SendActivation, "send activation", true},
+		{schedule.ReceiveActivation, "receive activation", true},
+		{schedule.SendGradient, "send gradient", true},
+		{schedule.ReceiveGradient, "receive gradient", true},
 		{0, "kind(0)", false},
-		{6, "kind(6)", false},
+		{8, "kind(8)", false},
 	}
 	for _, tt := range tests {
 		if got := tt.kind.String(); got != tt.want || tt.kind.Transfer() != tt.transfer {
@@ -109,16 +122,16 @@ func TestActionWithoutKind(t *testing.T) {
 func drawAction(t *rapid.T) schedule.Action {
 	number := rapid.OneOf(rapid.IntRange(0, 12), rapid.IntRange(0, 1<<31-2))
 	a := schedule.Action{
-		Kind:       schedule.Kind(rapid.IntRange(int(schedule.Forward), int(schedule.Gradient)).Draw(t, "kind")),
+		Kind:       schedule.Kind(rapid.IntRange(int(schedule.Forward), int(schedule.ReceiveGradient)).Draw(t, "kind")),
 		Stage:      number.Draw(t, "stage"),
 		MicroBatch: number.Draw(t, "micro-batch"),
 	}
 	switch a.Kind {
-	case schedule.Activation:
-		a.Source = a.Stage
+	case schedule.SendActivation, schedule.ReceiveGradient: // the other stage is a later one
+		a.Peer = a.Stage + rapid.IntRange(1, 1<<31-1-a.Stage).Draw(t, "hop")
+	case schedule.ReceiveActivation, schedule.SendGradient:
+		a.Peer = a.Stage
 		a.Stage += rapid.IntRange(1, 1<<31-1-a.Stage).Draw(t, "hop")
-	case schedule.Gradient:
-		a.Source = a.Stage + rapid.IntRange(1, 1<<31-1-a.Stage).Draw(t, "hop")
 	}
 	return a
 }
@@ -133,7 +146,7 @@ func TestActionRoundTrip(t *testing.T) {
 }
 
 func FuzzParseAction(f *testing.F) {
-	for _, seed := range []string{"0F2", "0R2", "0B2", "0>1F2", "1>0B2", "0>3F2", "00F1", "F", ">", ""} {
+	for _, seed := range []string{"0F2", "0R2", "0B2", "0F2>1", "1B2>0", "0F2>", "0>1F2", "1>0B2", "0>3F2", "00F1", "F", ">", ""} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -153,11 +166,11 @@ func ExampleParseAction() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Printf("%v: %v of micro-batch %d, from stage %d to stage %d\n", a, a.Kind, a.MicroBatch, a.Source, a.Stage)
+	fmt.Printf("%v: %v of micro-batch %d, by stage %d from stage %d; the send is %v\n", a, a.Kind, a.MicroBatch, a.Stage, a.Peer, a.Matching())
 
 	_, err = schedule.ParseAction("0>1B2")
 	fmt.Println(err)
 	// Output:
-	// 1>0B2: gradient of micro-batch 2, from stage 1 to stage 0
+	// 1>0B2: receive gradient of micro-batch 2, by stage 0 from stage 1; the send is 1B2>0
 	// schedule: action "0>1B2": a gradient moves to an earlier stage
 }

@@ -2,14 +2,18 @@ package schedule
 
 import (
 	"fmt"
+	"slices"
 
 	"penstock/internal/arg"
 )
 
-// Limits bounds what each stage may hold at a time, in micro-batches; see [StageMemory]. Zero is no limit.
+// Limits are what a program is checked against beside itself. The zero value limits nothing.
 type Limits struct {
-	Saved  int
-	Inputs int
+	// Saved and Inputs bound what each stage may hold at a time, in micro-batches; see [StageMemory]. Zero is no limit.
+	Saved, Inputs int
+	// Meet asks that workers get to the end also where nothing waits on any link between them, whatever the program's
+	// capacity: a worker that has sent goes on when the value was received. Gloo's links are like that.
+	Meet bool
 }
 
 // Check returns nil if the program can run to its end, gives bit-equal results and keeps to the limits. Otherwise
@@ -31,7 +35,7 @@ func Check(p *Program, limits Limits) error {
 	c.missing()
 	c.placement()
 	c.order()
-	c.progress()
+	c.progress(limits.Meet)
 	c.memory(limits)
 	if len(c.found) > 0 {
 		return c.found
@@ -57,6 +61,9 @@ func (c *checker) header() {
 	if !c.Phase.forward() && !c.Phase.backward() {
 		c.report(RuleHeader, "unknown %v", c.Phase)
 	}
+	if c.Capacity < Meet {
+		c.report(RuleHeader, "a capacity of %d values on a link", c.Capacity)
+	}
 	if len(c.found) == 0 { // without a number of stages no edge makes sense
 		for _, err := range c.checkSkips() {
 			c.report(RuleHeader, "%v", err)
@@ -80,20 +87,22 @@ func (c *checker) known() {
 // foreign says why the action cannot be part of the program, or nothing if it can.
 func (c *checker) foreign(a Action) string {
 	outside := func(stage int) bool { return stage < 0 || stage >= c.Stages }
-	forward := a.Kind == Forward || a.Kind == Activation
+	forward := a.Kind.forward()
+	edge := Edge{min(a.Stage, a.Peer), max(a.Stage, a.Peer)}
+	upward := a.Stage == edge.From // to, or from, a later stage
 	switch {
-	case a.Kind < Forward || a.Kind > Gradient:
+	case a.Kind < Forward || a.Kind > ReceiveGradient:
 		return "no such kind of action"
-	case outside(a.Stage) || outside(a.Source):
+	case outside(a.Stage) || outside(a.Peer):
 		return fmt.Sprintf("there are %d stages", c.Stages)
 	case a.MicroBatch < 0 || a.MicroBatch >= c.MicroBatches:
 		return fmt.Sprintf("there are %d micro-batches", c.MicroBatches)
-	case a.Kind == Activation && !c.declared(Edge{a.Source, a.Stage}):
+	case a.Kind.Transfer() && forward && (upward != a.Kind.Send() || !c.declared(edge)):
 		return "activations move from a stage to the next or along a declared skip"
-	case a.Kind == Gradient && !c.declared(Edge{a.Stage, a.Source}):
+	case a.Kind.Transfer() && !forward && (upward != a.Kind.Receive() || !c.declared(edge)):
 		return "gradients move from a stage to the one before or back along a declared skip"
-	case !a.Kind.Transfer() && a.Source != 0:
-		return fmt.Sprintf("source %d for what is not a transfer", a.Source)
+	case !a.Kind.Transfer() && a.Peer != 0:
+		return fmt.Sprintf("other stage %d for what is not a transfer", a.Peer)
 	case forward && !c.Phase.forward(), !forward && !c.Phase.backward():
 		return "not part of a " + c.Phase.String() + " program"
 	}
@@ -109,55 +118,47 @@ func (c *checker) missing() {
 		}
 	}
 	for s := range c.Stages {
+		before, after := slices.Clone(skips.from[s]), slices.Clone(skips.to[s]) // the stages that s has links with
+		if s > 0 {
+			before = append(before, s-1)
+		}
+		if s < c.Stages-1 {
+			after = append(after, s+1)
+		}
+		half := func(i int, computation, receive, send Kind, from, to []int) {
+			for _, peer := range from {
+				want(Action{receive, s, i, peer})
+			}
+			want(Action{computation, s, i, 0})
+			for _, peer := range to {
+				want(Action{send, s, i, peer})
+			}
+		}
 		for i := range c.MicroBatches {
 			if c.Phase.forward() {
-				for _, from := range skips.from[s] {
-					want(Action{Activation, s, i, from})
-				}
-				if s > 0 {
-					want(Action{Activation, s, i, s - 1})
-				}
-				want(Action{Forward, s, i, 0})
+				half(i, Forward, ReceiveActivation, SendActivation, before, after)
 			}
 			if c.Phase.backward() {
-				for _, to := range skips.to[s] {
-					want(Action{Gradient, s, i, to})
-				}
-				if s < c.Stages-1 {
-					want(Action{Gradient, s, i, s + 1})
-				}
-				want(Action{Backward, s, i, 0})
+				half(i, Backward, ReceiveGradient, SendGradient, after, before)
 			}
 		}
 	}
 }
 
-// placement finds computations that are elsewhere than most of their stage, and likewise transfers.
+// placement finds actions that are elsewhere than most of their stage.
 func (c *checker) placement() {
-	type part struct {
-		stage    int
-		transfer bool
-	}
-	type place struct {
-		part
-		worker int
-	}
+	type place struct{ stage, worker int }
 	count := make(map[place]int)
-	home := make(map[part]int) // on a tie the worker that reached the count first
+	home := make(map[int]int) // by stage; on a tie the worker that reached the count first
 	for id, a := range c.graph.Actions {
-		here := place{part{a.Stage, a.Kind.Transfer()}, c.graph.Worker[id]}
+		here := place{a.Stage, c.graph.Worker[id]}
 		count[here]++
-		if h, ok := home[here.part]; !ok || count[here] > count[place{here.part, h}] {
-			home[here.part] = here.worker
+		if h, ok := home[a.Stage]; !ok || count[here] > count[place{a.Stage, h}] {
+			home[a.Stage] = here.worker
 		}
 	}
 	for id, a := range c.graph.Actions {
-		w, want := c.graph.Worker[id], home[part{a.Stage, a.Kind.Transfer()}]
-		switch {
-		case w == want:
-		case a.Kind.Transfer():
-			c.report(RulePlacement, "worker %d: %v, but the transfers to stage %d are on worker %d", w, a, a.Stage, want)
-		default:
+		if w, want := c.graph.Worker[id], home[a.Stage]; w != want {
 			c.report(RulePlacement, "worker %d: %v, but stage %d is on worker %d", w, a, a.Stage, want)
 		}
 	}
@@ -174,9 +175,12 @@ func (c *checker) order() {
 	}
 }
 
-// progress runs the program without a clock and finds the workers that get stuck.
-func (c *checker) progress() {
+// progress runs the program without a clock and finds the workers that get stuck. With meet, nothing waits on links.
+func (c *checker) progress(meet bool) {
 	g := c.graph
+	if meet {
+		g.needs(c.Program, true)
+	}
 	stuck := g.advance(func(int) {})
 	for w, id := range stuck {
 		if id == g.First[w+1] {

@@ -14,8 +14,8 @@ import (
 func TestCheck(t *testing.T) {
 	const (
 		whole = "program whole stages=2 micro-batches=2\n"
-		w0    = "worker 0: 0F0 0F1 1>0B0 0B0 1>0B1 0B1\n"
-		w1    = "worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B1\n"
+		w0    = "worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1\n"
+		w1    = "worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0\n"
 	)
 	tests := []struct {
 		name   string
@@ -27,76 +27,96 @@ func TestCheck(t *testing.T) {
 		{name: "an idle worker does no harm", text: whole + w0 + w1 + "worker 2:\n"},
 		{name: "one forward one backward",
 			text: "program whole stages=2 micro-batches=3\n" +
-				"worker 0: 0F0 0F1 1>0B0 0B0 0F2 1>0B1 0B1 1>0B2 0B2\n" +
-				"worker 1: 0>1F0 1F0 1B0 0>1F1 1F1 1B1 0>1F2 1F2 1B2\n",
+				"worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 0F2 0F2>1 1>0B1 0B1 1>0B2 0B2\n" +
+				"worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0 0>1F2 1F2 1B2 1B2>0\n",
 			limits: schedule.Limits{Saved: 2}},
 		{name: "no workers", text: "program forward-only stages=1 micro-batches=2\n", want: []string{
 			"missing: 0F0 is on no worker",
 			"missing: 0F1 is on no worker",
 		}},
-		{name: "missing", text: whole + w0 + "worker 1: 0>1F0 1F0 1F1 1B0 1B1\n", want: []string{
+		{name: "missing", text: whole + w0 + "worker 1: 0>1F0 1F0 1F1 1B0 1B0>0 1B1 1B1>0\n", want: []string{
 			"missing: 0>1F1 is on no worker",
 		}},
-		{name: "duplicate", text: whole + w0 + "worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B1 1B1\n", want: []string{
+		{name: "duplicate", text: whole + w0 + "worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0 1B1\n", want: []string{
 			"duplicate: worker 1: 1B1 is already on worker 1",
 		}},
 		{name: "unknown",
-			text: whole + w0 + "worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B1 2F0 1F2\n", want: []string{
+			text: whole + w0 + "worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0 2F0 1F2\n", want: []string{
 				"unknown: worker 1: 2F0: there are 2 stages",
 				"unknown: worker 1: 1F2: there are 2 micro-batches",
 			}},
 		{name: "undeclared skip",
-			text: "program forward-only stages=3 micro-batches=1\nworker 0: 0F0 0>1F0 1F0 1>2F0 0>2F0 2F0\n", want: []string{
+			text: "program forward-only stages=3 micro-batches=1\nworker 0: 0F0 0F0>1 0>1F0 1F0 1F0>2 1>2F0 0>2F0 2F0\n", want: []string{
 				"unknown: worker 0: 0>2F0: activations move from a stage to the next or along a declared skip",
 			}},
 		{name: "undeclared skip back",
-			text: "program backward-only stages=3 micro-batches=1\nworker 0: 2B0 2>1B0 1B0 2>0B0 1>0B0 0B0\n", want: []string{
+			text: "program backward-only stages=3 micro-batches=1\nworker 0: 2B0 2B0>1 2>1B0 1B0 1B0>0 2>0B0 1>0B0 0B0\n", want: []string{
 				"unknown: worker 0: 2>0B0: gradients move from a stage to the one before or back along a declared skip",
 			}},
 		{name: "declared skip",
-			text: "program whole stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0>1F0 1F0 1>2F0 0>2F0 2F0 2B0 2>0B0 2>1B0 1B0 1>0B0 0B0\n"},
+			text: "program whole stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 1>2F0 0>2F0 2F0 2B0 2B0>1 2B0>0 2>0B0 2>1B0 1B0 1B0>0 1>0B0 0B0\n"},
 		{name: "a skip is declared between two stages, not from one",
-			text: "program forward-only stages=4 micro-batches=1 skips=0>2\nworker 0: 0F0 0>1F0 1F0 0>2F0 1>2F0 2F0 0>3F0 2>3F0 3F0\n", want: []string{
+			text: "program forward-only stages=4 micro-batches=1 skips=0>2\nworker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 0>2F0 1>2F0 2F0 2F0>3 0>3F0 2>3F0 3F0\n", want: []string{
 				"unknown: worker 0: 0>3F0: activations move from a stage to the next or along a declared skip",
 			}},
 		{name: "missing skip",
-			text: "program whole stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0>1F0 1F0 1>2F0 2F0 2B0 2>1B0 1B0 1>0B0 0B0\n", want: []string{
+			text: "program whole stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 1>2F0 2F0 2B0 2B0>1 2B0>0 2>1B0 1B0 1B0>0 1>0B0 0B0\n", want: []string{
 				"missing: 2>0B0 is on no worker",
 				"missing: 0>2F0 is on no worker",
 			}},
 		{name: "skip after its use",
-			text: "program forward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0>1F0 1F0 1>2F0 2F0 0>2F0\n", want: []string{
+			text: "program forward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 1>2F0 2F0 0>2F0\n", want: []string{
 				"order: worker 0: 2F0 comes before 0>2F0, which it needs",
 			}},
 		{name: "skip between workers",
-			text: "program forward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 1>2F0 0>2F0 2F0\nworker 1: 0F0 0>1F0 1F0\n"},
+			text: "program forward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 1>2F0 0>2F0 2F0\nworker 1: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2\n"},
 		{name: "deadlock along a skip",
 			text: "program whole stages=3 micro-batches=2 skips=0>2\n" +
-				"worker 0: 0F0 2>0B0 1>0B0 0B0 0F1 2>0B1 1>0B1 0B1\n" +
-				"worker 1: 0>1F0 1F0 0>1F1 1F1 2>1B0 1B0 2>1B1 1B1\n" +
-				"worker 2: 0>2F0 1>2F0 2F0 0>2F1 1>2F1 2F1 2B0 2B1\n", want: []string{
-				"deadlock: worker 0 is stuck at 2>0B0: it waits for 2B0 on worker 2, which is stuck at 0>2F1",
-				"deadlock: worker 1 is stuck at 0>1F1: it waits for 0F1 on worker 0, which is stuck at 2>0B0",
-				"deadlock: worker 2 is stuck at 0>2F1: it waits for 0F1 on worker 0, which is stuck at 2>0B0",
+				"worker 0: 0F0 0F0>1 0F0>2 2>0B0 1>0B0 0B0 0F1 0F1>1 0F1>2 2>0B1 1>0B1 0B1\n" +
+				"worker 1: 0>1F0 1F0 1F0>2 0>1F1 1F1 1F1>2 2>1B0 1B0 1B0>0 2>1B1 1B1 1B1>0\n" +
+				"worker 2: 0>2F0 1>2F0 2F0 0>2F1 1>2F1 2F1 2B0 2B0>1 2B0>0 2B1 2B1>1 2B1>0\n", want: []string{
+				"deadlock: worker 0 is stuck at 2>0B0: it waits for 2B0>0 on worker 2, which is stuck at 0>2F1",
+				"deadlock: worker 1 is stuck at 0>1F1: it waits for 0F1>1 on worker 0, which is stuck at 2>0B0",
+				"deadlock: worker 2 is stuck at 0>2F1: it waits for 0F1>2 on worker 0, which is stuck at 2>0B0",
 			}},
-		{name: "late recomputation that is not",
-			text: "program backward-only stages=2 micro-batches=1 late-recompute\nworker 0: 0R0 1>0B0 0B0\nworker 1: 1R0 1B0\n", want: []string{
-				"order: worker 0: 0R0 comes before 1>0B0, which it needs",
+		{name: "receive of what nobody sends",
+			text: "program forward-only stages=2 micro-batches=1\nworker 0: 0F0\nworker 1: 0>1F0 1F0\n", want: []string{
+				"missing: 0F0>1 is on no worker",
 			}},
-		{name: "copy workers",
-			text: "program whole stages=2 micro-batches=1\nworker 0: 0F0 0B0\nworker 1: 1F0 1B0\nworker 2: 1>0B0\nworker 3: 0>1F0\n"},
-		{name: "one copy worker for all",
-			text: "program whole stages=2 micro-batches=1\nworker 0: 0F0 0B0\nworker 1: 1F0 1B0\nworker 2: 0>1F0 1>0B0\n"},
-		{name: "copies on two workers",
-			text: "program forward-only stages=2 micro-batches=2\nworker 0: 0F0 0F1\nworker 1: 1F0 1F1\nworker 2: 0>1F0\nworker 3: 0>1F1\n", want: []string{
-				"placement: worker 3: 0>1F1, but the transfers to stage 1 are on worker 2",
+		{name: "send before it is made",
+			text: "program forward-only stages=2 micro-batches=1\nworker 0: 0F0>1 0F0\nworker 1: 0>1F0 1F0\n", want: []string{
+				"order: worker 0: 0F0>1 comes before 0F0, which it needs",
 			}},
-		{name: "copy worker that begins at the end",
-			text: "program whole stages=2 micro-batches=1\nworker 0: 0F0 0B0\nworker 1: 1F0 1B0\nworker 2: 1>0B0 0>1F0\n", want: []string{
-				"deadlock: worker 0 is stuck at 0B0: it waits for 1>0B0 on worker 2, which is stuck at 1>0B0",
-				"deadlock: worker 1 is stuck at 1F0: it waits for 0>1F0 on worker 2, which is stuck at 1>0B0",
-				"deadlock: worker 2 is stuck at 1>0B0: it waits for 1B0 on worker 1, which is stuck at 1F0",
+		{name: "sends the wrong way",
+			text: "program forward-only stages=2 micro-batches=1\nworker 0: 0F0 0F0>1 1>0B0\nworker 1: 0>1F0 1F0 1B0>0\n", want: []string{
+				"unknown: worker 0: 1>0B0: not part of a forward-only program",
+				"unknown: worker 1: 1B0>0: not part of a forward-only program",
 			}},
+		{name: "three outputs wait, two may",
+			text: "program whole stages=2 micro-batches=3 capacity=2\n" +
+				"worker 0: 0F0 0F0>1 0F1 0F1>1 0F2 0F2>1 1>0B0 0B0 1>0B1 0B1 1>0B2 0B2\n" +
+				"worker 1: 0>1F0 1F0 0>1F1 1F1 0>1F2 1F2 1B0 1B0>0 1B1 1B1>0 1B2 1B2>0\n"},
+		{name: "deadlock on a link that holds one output",
+			text: "program whole stages=2 micro-batches=4 capacity=1\n" +
+				"worker 0: 0F0 0F0>1 0F1 0F1>1 0F2 0F2>1 0F3 0F3>1 1>0B0 0B0 1>0B1 0B1 1>0B2 0B2 1>0B3 0B3\n" +
+				"worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0 0>1F2 1F2 1B2 1B2>0 0>1F3 1F3 1B3 1B3>0\n", want: []string{
+				"deadlock: worker 0 is stuck at 0F3>1: it waits for 0>1F2 on worker 1, which is stuck at 1B1>0",
+				"deadlock: worker 1 is stuck at 1B1>0: it waits for 1>0B0 on worker 0, which is stuck at 0F3>1",
+			}},
+		{name: "deadlock where sends meet",
+			text: "program whole stages=2 micro-batches=2\n" +
+				"worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1\n" +
+				"worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0\n",
+			limits: schedule.Limits{Meet: true}, want: []string{
+				"deadlock: worker 0 is stuck at 1>0B0: it waits for 0>1F1 on worker 1, which is stuck at 0>1F1",
+				"deadlock: worker 1 is stuck at 0>1F1: it waits for 1>0B0 on worker 0, which is stuck at 1>0B0",
+			}},
+		{name: "the same where they buffer",
+			text: "program whole stages=2 micro-batches=2\n" +
+				"worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1\n" +
+				"worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0\n"},
+		{name: "links within a worker hold what they are given",
+			text: "program whole stages=2 micro-batches=2 capacity=meet\nworker 0: 0F0 0F0>1 0F1 0F1>1 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0 1>0B0 0B0 1>0B1 0B1\n"},
 		{name: "other phase",
 			text: "program forward-only stages=1 micro-batches=1\nworker 0: 0F0 0R0 0B0\n", want: []string{
 				"unknown: worker 0: 0R0: not part of a forward-only program",
@@ -107,11 +127,11 @@ func TestCheck(t *testing.T) {
 				"unknown: worker 0: 0F0: not part of a backward-only program",
 			}},
 		{name: "placement",
-			text: whole + "worker 0: 0F0 0F1 1>0B0 0B0 1>0B1\n" + "worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B1 0B1\n", want: []string{
+			text: whole + "worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1\n" + "worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0 0B1\n", want: []string{
 				"placement: worker 1: 0B1, but stage 0 is on worker 0",
 			}},
 		{name: "descending backward",
-			text: whole + "worker 0: 0F0 0F1 1>0B0 1>0B1 0B1 0B0\n" + w1, want: []string{
+			text: whole + "worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 1>0B1 0B1 0B0\n" + w1, want: []string{
 				"order: worker 0: 0B1 comes before 0B0, which it needs",
 			}},
 		{name: "descending forward",
@@ -124,14 +144,14 @@ func TestCheck(t *testing.T) {
 			}},
 		{name: "deadlock",
 			text: "program whole stages=2 micro-batches=2\n" +
-				"worker 0: 0F0 1>0B0 0B0 0F1 1>0B1 0B1\n" + w1, want: []string{
-				"deadlock: worker 0 is stuck at 1>0B0: it waits for 1B0 on worker 1, which is stuck at 0>1F1",
-				"deadlock: worker 1 is stuck at 0>1F1: it waits for 0F1 on worker 0, which is stuck at 1>0B0",
+				"worker 0: 0F0 0F0>1 1>0B0 0B0 0F1 0F1>1 1>0B1 0B1\n" + w1, want: []string{
+				"deadlock: worker 0 is stuck at 1>0B0: it waits for 1B0>0 on worker 1, which is stuck at 0>1F1",
+				"deadlock: worker 1 is stuck at 0>1F1: it waits for 0F1>1 on worker 0, which is stuck at 1>0B0",
 			}},
 		{name: "a worker that waits for itself by way of another",
-			text: "program forward-only stages=3 micro-batches=1\nworker 0: 1>2F0 2F0 0F0\nworker 1: 0>1F0 1F0\n", want: []string{
-				"deadlock: worker 0 is stuck at 1>2F0: it waits for 1F0 on worker 1, which is stuck at 0>1F0",
-				"deadlock: worker 1 is stuck at 0>1F0: it waits for 0F0 on worker 0, which is stuck at 1>2F0",
+			text: "program forward-only stages=3 micro-batches=1\nworker 0: 1>2F0 2F0 0F0 0F0>1\nworker 1: 0>1F0 1F0 1F0>2\n", want: []string{
+				"deadlock: worker 0 is stuck at 1>2F0: it waits for 1F0>2 on worker 1, which is stuck at 0>1F0",
+				"deadlock: worker 1 is stuck at 0>1F0: it waits for 0F0>1 on worker 0, which is stuck at 1>2F0",
 			}},
 		{name: "limits kept", text: whole + w0 + w1, limits: schedule.Limits{Saved: 2, Inputs: 1}},
 		{name: "limits exceeded",
@@ -142,12 +162,13 @@ func TestCheck(t *testing.T) {
 				"memory: stage 0 holds the inputs of 2 micro-batches, limit 1",
 			}},
 		{name: "everything at once",
-			text:   "program whole stages=2 micro-batches=2\nworker 0: 0F1 0F0 1>0B0 0B0 1>0B1 0B1\nworker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0 9F9\n",
+			text:   "program whole stages=2 micro-batches=2\nworker 0: 0F1 0F1>1 0F0 0F0>1 1>0B0 0B0 1>0B1 0B1\nworker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B0 9F9\n",
 			limits: schedule.Limits{Saved: 1},
 			want: []string{
 				"duplicate: worker 1: 1B0 is already on worker 1",
 				"unknown: worker 1: 9F9: there are 2 stages",
 				"missing: 1B1 is on no worker",
+				"missing: 1B1>0 is on no worker",
 				"order: worker 0: 0F1 comes before 0F0, which it needs",
 				"memory: stage 0 saves the graphs of 2 micro-batches, limit 1",
 				"memory: stage 1 saves the graphs of 2 micro-batches, limit 1",
@@ -192,6 +213,7 @@ func TestCheckHeader(t *testing.T) {
 		{schedule.Program{Stages: 1}, "header: 0 micro-batches, want at least 1"},
 		{schedule.Program{Stages: 1 << 62, MicroBatches: 1 << 62}, "more than 1048576 cells"},
 		{schedule.Program{Stages: 1, MicroBatches: 1, Phase: 9}, "header: unknown phase(9)"},
+		{schedule.Program{Stages: 1, MicroBatches: 1, Capacity: -2}, "header: a capacity of -2 values on a link"},
 		{schedule.Program{Stages: 4, MicroBatches: 1, Skips: edges(t, "0>4")}, "header: skip 0>4: stages go from 0 to 3"},
 		{schedule.Program{Stages: 4, MicroBatches: 1, Skips: []schedule.Edge{{From: -1, To: 2}}}, "header: skip -1>2: stages go from 0 to 3"},
 		{schedule.Program{Stages: 4, MicroBatches: 1, Skips: edges(t, "3>0")}, "header: skip 3>0: want an earlier stage first"},
@@ -216,13 +238,16 @@ func TestCheckMalformedActions(t *testing.T) {
 		want   string
 	}{
 		{schedule.Action{}, "no such kind of action"},
-		{schedule.Action{Kind: 6}, "no such kind of action"},
+		{schedule.Action{Kind: 8}, "no such kind of action"},
 		{schedule.Action{Kind: schedule.Forward, Stage: -1}, "there are 2 stages"},
 		{schedule.Action{Kind: schedule.Forward, MicroBatch: -1}, "there are 2 micro-batches"},
-		{schedule.Action{Kind: schedule.Activation, Stage: 0, Source: -1}, "there are 2 stages"},
-		{schedule.Action{Kind: schedule.Activation, Stage: 1, Source: 1}, "activations move from a stage to the next or along a declared skip"},
-		{schedule.Action{Kind: schedule.Gradient, Stage: 1, Source: 0}, "gradients move from a stage to the one before or back along a declared skip"},
-		{schedule.Action{Kind: schedule.Backward, Stage: 1, Source: 1}, "source 1 for what is not a transfer"},
+		{schedule.Action{Kind: schedule.ReceiveActivation, Stage: 0, Peer: -1}, "there are 2 stages"},
+		{schedule.Action{Kind: schedule.ReceiveActivation, Stage: 1, Peer: 1}, "activations move from a stage to the next or along a declared skip"},
+		{schedule.Action{Kind: schedule.ReceiveActivation, Stage: 0, Peer: 1}, "activations move from a stage to the next or along a declared skip"},
+		{schedule.Action{Kind: schedule.SendActivation, Stage: 1, Peer: 0}, "activations move from a stage to the next or along a declared skip"},
+		{schedule.Action{Kind: schedule.ReceiveGradient, Stage: 1, Peer: 0}, "gradients move from a stage to the one before or back along a declared skip"},
+		{schedule.Action{Kind: schedule.SendGradient, Stage: 0, Peer: 1}, "gradients move from a stage to the one before or back along a declared skip"},
+		{schedule.Action{Kind: schedule.Backward, Stage: 1, Peer: 1}, "other stage 1 for what is not a transfer"},
 	}
 	for _, tt := range tests {
 		p := gpipe(t, schedule.Config{Stages: 2, MicroBatches: 2})
@@ -240,8 +265,8 @@ func TestCheckMalformedActions(t *testing.T) {
 func ExampleCheck() {
 	p, err := schedule.Parse(`
 		program whole stages=2 micro-batches=2
-		worker 0: 0F0 1>0B0 0B0 0F1 1>0B1 0B1
-		worker 1: 0>1F0 1F0 0>1F1 1F1 1B0
+		worker 0: 0F0 0F0>1 1>0B0 0B0 0F1 0F1>1 1>0B1 0B1
+		worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0
 	`)
 	if err != nil {
 		fmt.Println(err)
@@ -251,6 +276,7 @@ func ExampleCheck() {
 	// Output:
 	// schedule: the program cannot run:
 	// 	missing: 1B1 is on no worker
-	// 	deadlock: worker 0 is stuck at 1>0B0: it waits for 1B0 on worker 1, which is stuck at 0>1F1
-	// 	deadlock: worker 1 is stuck at 0>1F1: it waits for 0F1 on worker 0, which is stuck at 1>0B0
+	// 	missing: 1B1>0 is on no worker
+	// 	deadlock: worker 0 is stuck at 1>0B0: it waits for 1B0>0 on worker 1, which is stuck at 0>1F1
+	// 	deadlock: worker 1 is stuck at 0>1F1: it waits for 0F1>1 on worker 0, which is stuck at 1>0B0
 }

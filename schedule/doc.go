@@ -9,12 +9,13 @@
 //	fmt.Print(program)
 //
 //	program whole stages=3 micro-batches=2
-//	worker 0: 0F0 0F1 1>0B0 0B0 1>0B1 0B1
-//	worker 1: 0>1F0 1F0 0>1F1 1F1 2>1B0 1B0 2>1B1 1B1
-//	worker 2: 1>2F0 2F0 1>2F1 2F1 2B0 2B1
+//	worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1
+//	worker 1: 0>1F0 1F0 1F0>2 0>1F1 1F1 1F1>2 2>1B0 1B0 1B0>0 2>1B1 1B1 1B1>0
+//	worker 2: 1>2F0 2F0 1>2F1 2F1 2B0 2B0>1 2B1 2B1>1
 //
-// Skips are declared, and move things directly (0>2F0) beside the transfers between neighbours. Copy workers perform
-// transfers beside the computations of the others.
+// Stages share nothing: what one makes for another is sent (0F0>1) and received (0>1F0) over a link, which holds as many
+// values as the program says. Skips are declared, and have links of their own (0F0>2, 0>2F0) beside those between
+// neighbours.
 //
 // The same value goes through [Check], which says everything that is wrong with it, [Memory], which counts what it
 // holds, and [Simulate], which gives the [Timeline] it would have; a recorded run has a Timeline as well, and both

@@ -6,7 +6,10 @@ import (
 	"slices"
 )
 
-// Config describes a GPipe program. Stages and MicroBatches must be positive; the rest may be zero.
+// Generator makes the program of a schedule. It is deterministic, and what it returns passes [Check].
+type Generator func(Config) (*Program, error)
+
+// Config describes the program that a [Generator] is to make. Stages and MicroBatches must be positive; the rest may be zero.
 type Config struct {
 	Stages       int
 	MicroBatches int
@@ -22,20 +25,12 @@ type Config struct {
 	Phase Phase
 
 	// Skips are the pairs of stages between which something moves directly, each from an earlier to a later stage.
-	// Those of neighbours, which the ordinary transfers serve, and repetitions are ignored. The rest become
-	// [Program.Skips].
+	// Those of neighbours, which have a link anyway, and repetitions are ignored. The rest become [Program.Skips].
 	Skips []Edge
 
-	// LateRecompute puts a recomputation behind the transfers of the gradients, directly before its backward, instead
-	// of ahead of them: it serves to measure what running ahead gains. It becomes [Program.LateRecompute].
-	LateRecompute bool
-	// Unbuffered becomes [Program.Unbuffered]. Every stage needs a worker of its own then.
-	Unbuffered bool
-
-	// CopyWorkers gives every worker a second one for its transfers: with W workers, those to the stages of worker w
-	// are on worker W+w, in the order in which they would be on w, and w holds computations only. A copy then
-	// overlaps with computation, as copy streams let it on accelerators. A copy worker may have nothing to do.
-	CopyWorkers bool
+	// Capacity becomes [Program.Capacity]. Stages that share a worker with others need 0: with less, a worker could wait
+	// for itself.
+	Capacity int
 }
 
 // GPipe returns the program that runs all forwards, then all backwards, both in ascending order of micro-batches.
@@ -45,25 +40,21 @@ type Config struct {
 //	stage 1  .  F0 F1 F2 .  .  B0 B1 B2 .
 //	stage 2  .  .  F0 F1 F2 B0 B1 B2 .  .
 //
-// Transfers stand directly before the action that uses them, those from afar first, as they are the first that can
-// start: with a skip from stage 0, stage 3 does 0>3F1 2>3F1 3F1, and stage 0 does 3>0B1 1>0B1 0B1. A recomputation
-// stands before the transfers of the gradients, which it has no need to wait for: stage 1 does 1R1 2>1B1 1B1, and its
-// 1R1 runs while stage 2 is still at 2B1. On the last stage it directly precedes its backward. With 2 micro-batches,
-// the last two of 3 stages go backward like this, and like that with late recomputation:
+// A send directly follows the action that made what is sent, to the neighbour first, which is the first to want it. A
+// receive stands directly before the action that uses what is received, those from afar first, as they are the first
+// that can start: with a skip from stage 0, stage 3 does 0>3F1 2>3F1 3F1, and stage 0 does 3>0B1 1>0B1 0B1. A
+// recomputation stands before the receives of the gradients, which it has no need to wait for: stage 1 does 1R1 2>1B1
+// 1B1, and its 1R1 runs while stage 2 is still at 2B1. On the last stage it directly precedes its backward. With 2
+// micro-batches, the last two of 3 stages go backward like this:
 //
-//	ahead  stage 1  R0 .  B0 R1 B1    late  stage 1  .  .  R0 B0 R1 B1
-//	       stage 2  R0 B0 R1 B1 .           stage 2  R0 B0 R1 B1 .  .
+//	stage 1  R0 .  B0 R1 B1
+//	stage 2  R0 B0 R1 B1 .
 //
-// With copy workers each list becomes two that keep its order. Of 2 stages the second goes forward like this, and like
-// that with copy workers, where 0>1F1 need not wait for the end of 1F0:
+// Sends and receives are listed also where both stages are on one worker.
 //
-//	worker 1  0>1F0 1F0 0>1F1 1F1        worker 1  1F0 1F1
-//	                                     worker 3  0>1F0 0>1F1
-//
-// Transfers are listed also where both stages are on one worker.
-//
-// The program passes [Check]. Workers cannot deadlock: the list of each is a part of one order of all actions, which
-// never puts an action before one that it depends on.
+// The program passes [Check]. Workers cannot deadlock while links hold any number of values: the list of each is a part
+// of one order of all actions, which never puts an action before one that it depends on. With stages on workers of
+// their own they cannot deadlock on links that hold fewer either, nor where all links meet ([Limits]).
 func GPipe(config Config) (*Program, error) {
 	placement, err := config.placement()
 	if err != nil {
@@ -76,26 +67,21 @@ func GPipe(config Config) (*Program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("schedule: GPipe: %w", err)
 	}
+	workers := slices.Max(placement) + 1
+	switch {
+	case config.Capacity < Meet:
+		return nil, fmt.Errorf("schedule: GPipe: a capacity of %d values on a link, want 0 for any number, %d for none, or 1 and more", config.Capacity, Meet)
+	case config.Capacity != 0 && workers < config.Stages:
+		return nil, fmt.Errorf("schedule: GPipe: %d stages on %d workers with links of limited capacity: a worker could wait for itself; give each stage its own", config.Stages, workers)
+	}
 	timed := config.timed(fanOf(skips))
 	slices.SortFunc(timed, compareTimed)
-
-	if config.Unbuffered && len(slices.Compact(slices.Sorted(slices.Values(placement)))) < config.Stages {
-		return nil, fmt.Errorf("schedule: GPipe: %d stages on fewer workers: without buffers a stage would wait for itself; give each its own worker", config.Stages)
-	}
 	p := &Program{
 		Stages: config.Stages, MicroBatches: config.MicroBatches, Phase: config.Phase,
-		Skips: skips, LateRecompute: config.LateRecompute, Unbuffered: config.Unbuffered,
+		Skips: skips, Capacity: config.Capacity, Workers: make([][]Action, workers),
 	}
-	workers, copies := slices.Max(placement)+1, 0
-	if config.CopyWorkers {
-		copies = workers
-	}
-	p.Workers = make([][]Action, workers+copies)
 	for _, t := range timed {
 		w := placement[t.action.Stage]
-		if t.action.Kind.Transfer() {
-			w += copies
-		}
 		p.Workers[w] = append(p.Workers[w], t.action)
 	}
 	return p, nil
@@ -141,23 +127,33 @@ type timedAction struct {
 }
 
 // timed lists all actions with the time at which they would start if every stage had a worker of its own,
-// computations took one unit and transfers none. A recomputation ahead of the gradient starts as late as it can
-// without delaying its backward, so that a worker with several stages does not hold graphs longer than it has to. A
-// late one has the time of its backward, so that nothing comes between them.
+// computations took one unit and transfers none. A send has the time of the computation before it, a receive that of
+// the one after it. A recomputation starts as late as it can without delaying its backward, so that a worker with
+// several stages does not hold graphs longer than it has to.
 func (c Config) timed(skips fan) []timedAction {
 	var list []timedAction
 	n, m := c.Stages, c.MicroBatches
 	free := make([]int, n) // by stage: when its last computation so far has ended
 	add := func(clock int, a Action) { list = append(list, timedAction{clock, a}) }
+	// transfers adds those of a computation: what it needs received, what it makes sent.
+	transfers := func(clock, stage, microBatch int, receive, send Kind, before, after int, from, to []int) {
+		for _, peer := range from {
+			add(clock, Action{receive, stage, microBatch, peer})
+		}
+		if before >= 0 && before < n {
+			add(clock, Action{receive, stage, microBatch, before})
+		}
+		if after >= 0 && after < n {
+			add(clock, Action{send, stage, microBatch, after})
+		}
+		for _, peer := range to {
+			add(clock, Action{send, stage, microBatch, peer})
+		}
+	}
 	if c.Phase.forward() {
 		for i := range m {
 			for s := range n {
-				for _, from := range skips.from[s] {
-					add(s+i, Action{Activation, s, i, from})
-				}
-				if s > 0 {
-					add(s+i, Action{Activation, s, i, s - 1})
-				}
+				transfers(s+i, s, i, ReceiveActivation, SendActivation, s-1, s+1, skips.from[s], skips.to[s])
 				add(s+i, Action{Forward, s, i, 0})
 				free[s] = s + i + 1
 			}
@@ -170,21 +166,15 @@ func (c Config) timed(skips fan) []timedAction {
 		for s := n - 1; s >= 0; s-- {
 			recompute := c.Recompute != nil && c.Recompute(s, i)
 			start := free[s] // of the backward and its transfers
-			if recompute && !c.LateRecompute {
+			if recompute {
 				start++
 			}
 			if s < n-1 {
 				start = max(start, free[s+1])
-				add(start, Action{Gradient, s, i, s + 1})
 			}
-			for _, to := range skips.to[s] {
-				add(start, Action{Gradient, s, i, to})
-			}
+			transfers(start, s, i, ReceiveGradient, SendGradient, s+1, s-1, skips.to[s], skips.from[s])
 			free[s] = start + 1
-			if recompute && c.LateRecompute {
-				add(start, Action{Recompute, s, i, 0})
-				free[s]++
-			} else if recompute {
+			if recompute {
 				add(start-1, Action{Recompute, s, i, 0})
 			}
 			add(start, Action{Backward, s, i, 0})
@@ -194,9 +184,9 @@ func (c Config) timed(skips fan) []timedAction {
 }
 
 // compareTimed orders actions by time; the order never puts an action before one that it depends on, since a
-// computation ends a unit or more after its start and a transfer goes before the computation that uses it. What is at
-// the same time goes oldest micro-batch first, then last stage first: that leaves a recomputation behind the backward
-// whose gradient it would have to wait for anyway.
+// computation ends a unit or more after its start, receives go before the computation that uses them and sends after
+// the one before them. What is at the same time goes oldest micro-batch first, then last stage first: that leaves a
+// recomputation after the backward whose gradient it would have to wait for anyway.
 func compareTimed(a, b timedAction) int {
 	return cmp.Or(
 		cmp.Compare(a.clock, b.clock),
@@ -206,14 +196,14 @@ func compareTimed(a, b timedAction) int {
 	)
 }
 
-// turn orders the actions of a stage and a micro-batch that are at the same time: transfers from afar, those from
-// the neighbour, a recomputation, what uses all of them.
+// turn orders the actions of a stage and a micro-batch that are at the same time: receives from afar, that from the
+// neighbour, the computation, the send to the neighbour, those to afar.
 func (a Action) turn() int {
 	switch {
-	case a.Kind.Transfer():
+	case a.Kind.Receive():
 		return -a.distance()
-	case a.Kind == Recompute:
-		return 0
+	case a.Kind.Send():
+		return a.distance()
 	}
-	return 1
+	return 0
 }

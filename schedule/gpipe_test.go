@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -31,13 +32,11 @@ func TestGPipeGolden(t *testing.T) {
 		{"4x3_two_workers_halves.txt", schedule.Config{Stages: 4, MicroBatches: 3, Worker: []int{0, 0, 1, 1}}},
 		{"4x3_always_two_workers_in_turn.txt", schedule.Config{Stages: 4, MicroBatches: 3, Recompute: always, Worker: []int{0, 1, 0, 1}}},
 		{"4x2_skips.txt", schedule.Config{Stages: 4, MicroBatches: 2, Skips: []schedule.Edge{{From: 1, To: 3}, {From: 0, To: 2}, {From: 0, To: 3}}}},
-		{"4x3_always_late.txt", schedule.Config{Stages: 4, MicroBatches: 3, Recompute: always, LateRecompute: true}},
-		{"4x3_except_last_unbuffered.txt", schedule.Config{Stages: 4, MicroBatches: 3, Recompute: exceptLast, Unbuffered: true}},
-		{"4x2_copy_workers.txt", schedule.Config{Stages: 4, MicroBatches: 2, CopyWorkers: true}},
-		{"1x2_copy_workers.txt", schedule.Config{Stages: 1, MicroBatches: 2, CopyWorkers: true}},
-		{"4x3_all_of_it.txt", schedule.Config{
+		{"4x3_except_last_meet.txt", schedule.Config{Stages: 4, MicroBatches: 3, Recompute: exceptLast, Capacity: schedule.Meet}},
+		{"4x3_capacity_1_skips.txt", schedule.Config{Stages: 4, MicroBatches: 3, Capacity: 1, Skips: []schedule.Edge{{From: 0, To: 3}}}},
+		{"4x3_except_last_skips_two_workers.txt", schedule.Config{
 			Stages: 4, MicroBatches: 3, Recompute: exceptLast, Worker: []int{0, 1, 0, 1},
-			Skips: []schedule.Edge{{From: 0, To: 3}, {From: 0, To: 2}}, LateRecompute: true, CopyWorkers: true,
+			Skips: []schedule.Edge{{From: 0, To: 3}, {From: 0, To: 2}},
 		}},
 	}
 	for _, tt := range tests {
@@ -67,6 +66,8 @@ func TestGPipeErrors(t *testing.T) {
 		{schedule.Config{Stages: 2, MicroBatches: 2, Worker: []int{0, -1}}, "stage 1 is on worker -1, want 0 to 1"},
 		{schedule.Config{Stages: 2, MicroBatches: 2, Worker: []int{0, 2}}, "stage 1 is on worker 2, want 0 to 1"},
 		{schedule.Config{Stages: 3, MicroBatches: 2, Worker: []int{0, 2, 2}}, "worker 1 has no stage"},
+		{schedule.Config{Stages: 3, MicroBatches: 2, Capacity: -2}, "a capacity of -2 values on a link, want 0 for any number, -1 for none, or 1 and more"},
+		{schedule.Config{Stages: 3, MicroBatches: 2, Capacity: 1, Worker: []int{0, 1, 0}}, "3 stages on 2 workers with links of limited capacity"},
 		{schedule.Config{Stages: 3, MicroBatches: 2, Skips: []schedule.Edge{{From: 0, To: 3}}}, "skip 0>3: stages go from 0 to 2"},
 		{schedule.Config{Stages: 3, MicroBatches: 2, Skips: []schedule.Edge{{From: 0, To: 2}, {From: -1, To: 2}}}, "skip -1>2: stages go from 0 to 2"},
 		{schedule.Config{Stages: 3, MicroBatches: 2, Skips: []schedule.Edge{{From: 2, To: 0}}}, "skip 2>0: want an earlier stage first, as in 0>2"},
@@ -87,7 +88,7 @@ func TestGPipePassesCheck(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := drawConfig(t)
 		p := gpipe(t, config)
-		limits := schedule.Limits{Saved: config.MicroBatches, Inputs: config.MicroBatches}
+		limits := schedule.Limits{Saved: config.MicroBatches, Inputs: config.MicroBatches, Meet: config.Worker == nil}
 		if err := schedule.Check(p, limits); err != nil {
 			t.Fatalf("%v\n%v", err, p)
 		}
@@ -102,23 +103,26 @@ func TestGPipeOrder(t *testing.T) {
 		for w, actions := range p.Workers {
 			backward := false
 			for at, a := range actions {
-				forward := a.Kind == schedule.Forward || a.Kind == schedule.Activation
+				forward := a.Kind == schedule.Forward || a.Kind == schedule.SendActivation || a.Kind == schedule.ReceiveActivation
 				if backward && forward {
 					t.Fatalf("worker %d: %v comes after the start of backward\n%v", w, a, p)
 				}
 				backward = backward || !forward
-				if a.Kind.Transfer() && !config.CopyWorkers {
-					next := actions[at+1]
+				if a.Kind.Transfer() {
+					step := 1 // to what uses it, or to what made it
+					if a.Kind.Send() {
+						step = -1
+					}
+					next := actions[at+step]
 					nearer := next.Kind == a.Kind && hops(next) < hops(a)
-					late := config.LateRecompute && next.Kind == schedule.Recompute
-					uses := next.Kind == schedule.Forward || next.Kind == schedule.Backward
-					if next.Stage != a.Stage || next.MicroBatch != a.MicroBatch || !nearer && !late && !uses {
-						t.Fatalf("worker %d: %v is followed by %v, not by what uses it\n%v", w, a, next, p)
+					ends := next.Kind == schedule.Forward || next.Kind == schedule.Backward
+					if next.Stage != a.Stage || next.MicroBatch != a.MicroBatch || !nearer && !ends {
+						t.Fatalf("worker %d: %v is beside %v, not beside what uses or makes it\n%v", w, a, next, p)
 					}
 				}
-				if a.Kind == schedule.Recompute && (config.Worker == nil || config.LateRecompute) {
-					next, want := actions[at+1], schedule.Gradient
-					if a.Stage == p.Stages-1 || config.LateRecompute || config.CopyWorkers {
+				if a.Kind == schedule.Recompute && config.Worker == nil {
+					next, want := actions[at+1], schedule.ReceiveGradient
+					if a.Stage == p.Stages-1 {
 						want = schedule.Backward
 					}
 					if next.Kind != want || next.Stage != a.Stage || next.MicroBatch != a.MicroBatch {
@@ -131,7 +135,7 @@ func TestGPipeOrder(t *testing.T) {
 }
 
 // hops is the number of stages that a transfer passes, its own included.
-func hops(a schedule.Action) int { return max(a.Source-a.Stage, a.Stage-a.Source) }
+func hops(a schedule.Action) int { return max(a.Peer-a.Stage, a.Stage-a.Peer) }
 
 func TestGPipeRecomputesWhatIsAsked(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -200,9 +204,9 @@ func ExampleGPipe() {
 	fmt.Print(p)
 	// Output:
 	// program whole stages=3 micro-batches=2
-	// worker 0: 0F0 0F1 1>0B0 0B0 0R1 1>0B1 0B1
-	// worker 1: 0>1F0 1F0 0>1F1 1F1 2>1B0 1B0 1R1 2>1B1 1B1
-	// worker 2: 1>2F0 2F0 1>2F1 2F1 2B0 2R1 2B1
+	// worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 0R1 1>0B1 0B1
+	// worker 1: 0>1F0 1F0 1F0>2 0>1F1 1F1 1F1>2 2>1B0 1B0 1B0>0 1R1 2>1B1 1B1 1B1>0
+	// worker 2: 1>2F0 2F0 1>2F1 2F1 2B0 2B0>1 2R1 2B1 2B1>1
 }
 
 func ExampleGPipe_skips() {
@@ -214,25 +218,37 @@ func ExampleGPipe_skips() {
 	fmt.Print(p)
 	// Output:
 	// program whole stages=4 micro-batches=2 skips=0>3
-	// worker 0: 0F0 0F1 3>0B0 1>0B0 0B0 3>0B1 1>0B1 0B1
-	// worker 1: 0>1F0 1F0 0>1F1 1F1 2>1B0 1B0 2>1B1 1B1
-	// worker 2: 1>2F0 2F0 1>2F1 2F1 3>2B0 2B0 3>2B1 2B1
-	// worker 3: 0>3F0 2>3F0 3F0 0>3F1 2>3F1 3F1 3B0 3B1
+	// worker 0: 0F0 0F0>1 0F0>3 0F1 0F1>1 0F1>3 3>0B0 1>0B0 0B0 3>0B1 1>0B1 0B1
+	// worker 1: 0>1F0 1F0 1F0>2 0>1F1 1F1 1F1>2 2>1B0 1B0 1B0>0 2>1B1 1B1 1B1>0
+	// worker 2: 1>2F0 2F0 2F0>3 1>2F1 2F1 2F1>3 3>2B0 2B0 2B0>1 3>2B1 2B1 2B1>1
+	// worker 3: 0>3F0 2>3F0 3F0 0>3F1 2>3F1 3F1 3B0 3B0>2 3B0>0 3B1 3B1>2 3B1>0
 }
 
-func ExampleGPipe_copyWorkers() {
-	p, err := schedule.GPipe(schedule.Config{Stages: 2, MicroBatches: 2, CopyWorkers: true})
+func ExampleGPipe_capacity() {
+	p, err := schedule.GPipe(schedule.Config{Stages: 2, MicroBatches: 4, Capacity: 1})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	fmt.Print(p)
+	// The second stage takes its time: the first sends when no more than one output waits.
+	timeline, err := schedule.Simulate(p, func(a schedule.Action) time.Duration {
+		switch {
+		case a.Kind.Transfer():
+			return 0
+		case a.Stage == 1:
+			return 3 * time.Millisecond
+		}
+		return time.Millisecond
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Print(timeline.Grid())
 	// Output:
-	// program whole stages=2 micro-batches=2
-	// worker 0: 0F0 0F1 0B0 0B1
-	// worker 1: 1F0 1F1 1B0 1B1
-	// worker 2: 1>0B0 1>0B1
-	// worker 3: 0>1F0 0>1F1
+	// 1 column = 1ms
+	// worker 0  F0 F1 F2 .  F3 .  .  .  .  .  .  .  .  .  .  .  B0 .  .  B1 .  .  B2 .  .  B3
+	// worker 1  .  F0------ F1------ F2------ F3------ B0------ B1------ B2------ B3------ .
 }
 
 func ExampleGPipe_sharedWorkers() {
@@ -244,6 +260,6 @@ func ExampleGPipe_sharedWorkers() {
 	fmt.Print(p)
 	// Output:
 	// program whole stages=4 micro-batches=2
-	// worker 0: 0F0 0>1F0 1F0 0F1 0>1F1 1F1 2>1B0 1B0 1>0B0 0B0 2>1B1 1B1 1>0B1 0B1
-	// worker 1: 1>2F0 2F0 2>3F0 3F0 1>2F1 2F1 2>3F1 3F1 3B0 3>2B0 2B0 3B1 3>2B1 2B1
+	// worker 0: 0F0 0F0>1 0>1F0 1F0 1F0>2 0F1 0F1>1 0>1F1 1F1 1F1>2 2>1B0 1B0 1B0>0 1>0B0 0B0 2>1B1 1B1 1B1>0 1>0B1 0B1
+	// worker 1: 1>2F0 2F0 2F0>3 2>3F0 3F0 1>2F1 2F1 2F1>3 2>3F1 3F1 3B0 3B0>2 3>2B0 2B0 2B0>1 3B1 3B1>2 3>2B1 2B1 2B1>1
 }

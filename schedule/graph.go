@@ -8,15 +8,17 @@ import "slices"
 //
 // What an action needs:
 //
-//	sFi     the activations of i from the stage before and along every skip that ends at s; sF(i-1), because
-//	        running statistics add up in order
-//	sRi     sFi; in a program with late recomputation, those gradients that sBi needs
-//	sBi     sFi, or sRi as well if there is one; the gradients of i from the stage after and back along every
-//	        skip that begins at s; sB(i-1), because gradients add up in order
-//	t>sFi   tFi
-//	t>sBi   tBi
+//	sFi     the activations of i received from the stage before and along every skip that ends at s; sF(i-1),
+//	        because running statistics add up in order
+//	sRi     sFi
+//	sBi     sFi, or sRi as well if there is one; the gradients of i received from the stage after and back along
+//	        every skip that begins at s; sB(i-1), because gradients add up in order
+//	sFi>t   sFi; on a link of capacity c between neighbours on two workers also s>tF(i-c)
+//	sBi>t   sBi; likewise s>tB(i-c)
+//	s>tFi   sFi>t
+//	s>tBi   sBi>t
 //
-// In an unbuffered program sFi needs s>s+1F(i-1) as well, sRi the last s>s+1F, and sRi and sBi s>s-1B(i-1).
+// On a link on which nothing waits, the action after a send on its worker also needs the receive of what was sent.
 //
 // A dependency that is not in the program is no dependency: in a [BackwardOnly] program forward is done before it
 // starts, and in any other its absence is a violation that [Check] reports.
@@ -53,6 +55,13 @@ func (p *Program) Graph() *Graph {
 		}
 		g.First = append(g.First, len(g.Actions))
 	}
+	g.needs(p, false)
+	return g
+}
+
+// needs fills in the dependencies. With meet, nothing waits on any link between two workers.
+func (g *Graph) needs(p *Program, meet bool) {
+	size := len(g.Actions)
 	skips := fanOf(p.Skips)
 	var need []Action
 	// Actions come in hundreds of thousands: their lists are parts of long ones rather than memory of their own.
@@ -60,9 +69,20 @@ func (p *Program) Graph() *Graph {
 	for id, a := range g.Actions {
 		firstDep, firstCross := len(deps), len(cross)
 		need = p.needs(need[:0], skips, a)
-		for _, n := range need {
+		own := len(need) // those after it count only on other workers
+		if c := p.Capacity; a.Kind.Send() && c > 0 && a.distance() == 1 {
+			earlier := a.Matching()
+			earlier.MicroBatch -= c
+			need = append(need, earlier)
+		}
+		if id > g.First[g.Worker[id]] {
+			if sent := g.Actions[id-1]; sent.Kind.Send() && (meet || p.Capacity == Meet && sent.distance() == 1) {
+				need = append(need, sent.Matching())
+			}
+		}
+		for at, n := range need {
 			dep, ok := g.index.find(n)
-			if !ok {
+			if !ok || at >= own && g.Worker[dep] == g.Worker[id] {
 				continue
 			}
 			deps = append(deps, dep)
@@ -73,7 +93,6 @@ func (p *Program) Graph() *Graph {
 		g.Deps[id] = deps[firstDep:len(deps):len(deps)]
 		g.Cross[id] = cross[firstCross:len(cross):len(cross)]
 	}
-	return g
 }
 
 // IndexOf returns the id of an action, or false if the program has no such action.
@@ -88,41 +107,25 @@ func (p *Program) needs(list []Action, skips fan, a Action) []Action {
 	switch a.Kind {
 	case Forward:
 		for _, from := range skips.from[s] {
-			list = append(list, Action{Activation, s, i, from})
+			list = append(list, Action{ReceiveActivation, s, i, from})
 		}
-		if p.Unbuffered {
-			list = append(list, Action{Activation, s + 1, i - 1, s})
-		}
-		return append(list, Action{Activation, s, i, s - 1}, Action{Forward, s, i - 1, 0})
+		return append(list, Action{ReceiveActivation, s, i, s - 1}, Action{Forward, s, i - 1, 0})
 	case Recompute:
-		list = append(list, Action{Forward, s, i, 0})
-		if p.Unbuffered {
-			list = append(list, Action{Activation, s + 1, p.MicroBatches - 1, s}, Action{Gradient, s - 1, i - 1, s})
-		}
-		if p.LateRecompute {
-			list = skips.gradients(list, s, i)
-		}
-		return list
+		return append(list, Action{Forward, s, i, 0})
 	case Backward:
 		list = append(list, Action{Forward, s, i, 0}, Action{Recompute, s, i, 0})
-		if p.Unbuffered {
-			list = append(list, Action{Gradient, s - 1, i - 1, s})
+		for _, to := range slices.Backward(skips.to[s]) {
+			list = append(list, Action{ReceiveGradient, s, i, to})
 		}
-		return append(skips.gradients(list, s, i), Action{Backward, s, i - 1, 0})
-	case Activation:
-		return append(list, Action{Forward, a.Source, i, 0})
-	case Gradient:
-		return append(list, Action{Backward, a.Source, i, 0})
+		return append(list, Action{ReceiveGradient, s, i, s + 1}, Action{Backward, s, i - 1, 0})
+	case SendActivation:
+		return append(list, Action{Forward, s, i, 0})
+	case SendGradient:
+		return append(list, Action{Backward, s, i, 0})
+	case ReceiveActivation, ReceiveGradient:
+		return append(list, a.Matching())
 	}
 	return list
-}
-
-// gradients appends to a list the transfers of gradients of a micro-batch to a stage, those from afar first.
-func (f fan) gradients(list []Action, stage, microBatch int) []Action {
-	for _, to := range slices.Backward(f.to[stage]) {
-		list = append(list, Action{Gradient, stage, microBatch, to})
-	}
-	return append(list, Action{Gradient, stage, microBatch, stage + 1})
 }
 
 // advance performs actions as workers would, each in its own order and waiting only for other workers, until all are

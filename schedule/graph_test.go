@@ -21,14 +21,13 @@ func texts(g *schedule.Graph, ids []int) string {
 
 func TestGraphDependencies(t *testing.T) {
 	two := schedule.Config{Stages: 3, MicroBatches: 3, Recompute: exceptLast}
-	shared, backward, late, copies := two, two, two, two
+	shared, backward, one, meet := two, two, two, two
 	shared.Worker = []int{0, 0, 1}
 	backward.Phase = schedule.BackwardOnly
-	late.LateRecompute = true
-	copies.CopyWorkers = true
+	one.Capacity, meet.Capacity = 1, schedule.Meet
 	skips := schedule.Config{Stages: 5, MicroBatches: 2, Recompute: exceptLast, Skips: edges(t, "0>4,1>4,0>3")}
-	lateSkips := skips
-	lateSkips.LateRecompute, lateSkips.CopyWorkers = true, true
+	meetSkips := skips
+	meetSkips.Capacity = schedule.Meet
 	tests := []struct {
 		config      schedule.Config
 		action      string
@@ -37,29 +36,34 @@ func TestGraphDependencies(t *testing.T) {
 	}{
 		{two, "0F0", "", "", "nothing comes before"},
 		{two, "0F2", "0F1", "", "statistics add up in order"},
-		{two, "1F2", "0>1F2 1F1", "", "a transfer is on the worker of its receiver"},
-		{two, "0>1F2", "0F2", "0F2", "what is sent was made elsewhere"},
+		{two, "1F2", "0>1F2 1F1", "", "a receive is on the worker of its stage"},
+		{two, "0>1F2", "0F2>1", "0F2>1", "what is received was sent elsewhere"},
+		{two, "0F2>1", "0F2", "", "any number may wait on the link"},
 		{two, "0R1", "0F1", "", "it waits for no gradient"},
 		{two, "0B0", "0F0 1>0B0", "", "not recomputed"},
 		{two, "1B2", "1F2 1R2 2>1B2 1B1", "", "recomputed"},
 		{two, "2B2", "2F2 2R2 2B1", "", "no gradient reaches the last stage"},
-		{two, "2>1B2", "2B2", "2B2", ""},
-		{shared, "0>1F2", "0F2", "", "both stages are on worker 0"},
-		{shared, "1>2F2", "1F2", "1F2", ""},
+		{two, "2>1B2", "2B2>1", "2B2>1", ""},
+		{two, "2B2>1", "2B2", "", ""},
+		{shared, "0>1F2", "0F2>1", "", "both stages are on worker 0"},
+		{shared, "1>2F2", "1F2>2", "1F2>2", ""},
 		{backward, "1B2", "1R2 2>1B2 1B1", "", "forward is done"},
 		{backward, "1R2", "", "", "forward is done"},
-		{late, "1R2", "1F2 2>1B2", "", "it waits for the gradient"},
-		{late, "2R2", "2F2", "", "no gradient reaches the last stage"},
-		{copies, "1F2", "0>1F2 1F1", "0>1F2", "a transfer is on the copy worker of its receiver"},
-		{copies, "1R2", "1F2", "", "it waits for no gradient"},
-		{copies, "1B2", "1F2 1R2 2>1B2 1B1", "2>1B2", ""},
+		{one, "0F0>1", "0F0", "", "nothing waits before it"},
+		{one, "0F2>1", "0F2 0>1F1", "0>1F1", "one value may wait"},
+		{one, "2B1>1", "2B1 2>1B0", "2>1B0", "gradients wait like activations"},
+		{meet, "0F1", "0F0 0>1F0", "0>1F0", "the stage goes on when its output was received"},
+		{meet, "0F1>1", "0F1", "", "it need not wait before it sends"},
+		{meet, "1>0B0", "1B0>0 0>1F2", "1B0>0 0>1F2", "as after any send"},
 		{skips, "4F1", "0>4F1 1>4F1 3>4F1 4F0", "", "two skips end here"},
 		{skips, "2F1", "1>2F1 2F0", "", "both skips pass"},
-		{skips, "0>4F1", "0F1", "0F1", ""},
+		{skips, "0>4F1", "0F1>4", "0F1>4", ""},
+		{skips, "0F1>4", "0F1", "", ""},
 		{skips, "0B1", "0F1 0R1 4>0B1 3>0B1 1>0B1 0B0", "", "two skips begin here"},
 		{skips, "0R1", "0F1", "", "it waits for no gradient"},
-		{skips, "4>0B1", "4B1", "4B1", ""},
-		{lateSkips, "0R1", "0F1 4>0B1 3>0B1 1>0B1", "4>0B1 3>0B1 1>0B1", "it waits for every gradient"},
+		{skips, "4>0B1", "4B1>0", "4B1>0", ""},
+		{meetSkips, "0F1>3", "0F1 0>1F1", "0>1F1", "the link to the neighbour meets"},
+		{meetSkips, "0F1>4", "0F1", "", "that of a skip holds any number"},
 	}
 	for _, tt := range tests {
 		g := gpipe(t, tt.config).Graph()
@@ -133,12 +137,14 @@ func ExampleProgram_Graph() {
 		fmt.Println()
 	}
 	// Output:
-	// 0>1F0 waits for 0F0 on worker 0
+	// 0>1F0 waits for 0F0>1 on worker 0
 	// 1F0
-	// 0>1F1 waits for 0F1 on worker 0
+	// 0>1F1 waits for 0F1>1 on worker 0
 	// 1F1
 	// 1B0
+	// 1B0>0
 	// 1B1
+	// 1B1>0
 }
 
 // The largest programs that are meant to be made at the start of a run without anyone noticing.
@@ -147,7 +153,7 @@ func BenchmarkGraph(b *testing.B) {
 	for s := range 31 {
 		skips = append(skips, schedule.Edge{From: s, To: 63 - s})
 	}
-	p := gpipe(b, schedule.Config{Stages: 64, MicroBatches: 1000, Recompute: always, Skips: skips, CopyWorkers: true})
+	p := gpipe(b, schedule.Config{Stages: 64, MicroBatches: 1000, Recompute: always, Skips: skips})
 	b.ReportAllocs()
 	for b.Loop() {
 		p.Graph()

@@ -15,8 +15,8 @@ import (
 //	worker 1  .  F0 F1 F2 B0--- B1--- B2--- .  .
 //
 // An action is drawn as its text without the stage, for as many columns as it takes; where a worker has several
-// stages, all actions show theirs. A transfer (>F2, or 0>F2 from stage 0 if that is no neighbour) is drawn if it
-// takes half a column or more. Copy workers have rows of their own.
+// stages, all actions show theirs. A transfer is drawn if it takes half a column or more: F2> is a send and >F2 a
+// receive, F2>3 and 0>F2 those of a stage that is no neighbour.
 //
 // A column is as long as the shortest computation, so that unit times give one column per action and the jitter of
 // a recorded run does little. Where that would give a very wide grid the column is longer, and a computation that
@@ -166,16 +166,18 @@ func (t Timeline) labels() func(Action) string {
 		stages[e.Worker] = e.Action.Stage
 	}
 	return func(a Action) string {
-		text := a.String()
-		if !several {
-			// The stage's number is what stands before the first letter or, in a transfer, between the sign and that.
-			text = strings.TrimLeft(text, "0123456789>")
-			if a.Kind.Transfer() {
-				text = ">" + text
-				if a.distance() > 1 {
-					text = strconv.Itoa(a.Source) + text
-				}
-			}
+		if several {
+			return a.String()
+		}
+		text, peer := fmt.Sprintf("%c%d", a.Kind.letter(), a.MicroBatch), ""
+		if a.distance() > 1 {
+			peer = strconv.Itoa(a.Peer)
+		}
+		switch {
+		case a.Kind.Send():
+			return text + ">" + peer
+		case a.Kind.Receive():
+			return peer + ">" + text
 		}
 		return text
 	}

@@ -125,7 +125,7 @@ func TestGridAlignsWorkers(t *testing.T) {
 	}
 }
 
-// Skips and copy workers, with transfers that take half as long as a forward.
+// Skips, with sends and receives that take half as long as a forward each.
 func TestGridOfTransfers(t *testing.T) {
 	duration := func(a schedule.Action) time.Duration {
 		switch {
@@ -138,8 +138,6 @@ func TestGridOfTransfers(t *testing.T) {
 	}
 	config := schedule.Config{Stages: 4, MicroBatches: 2, Skips: edges(t, "0>2,0>3")}
 	golden(t, "grid_skips.txt", simulate(t, gpipe(t, config), duration).Grid())
-	config.CopyWorkers = true
-	golden(t, "grid_copy_workers.txt", simulate(t, gpipe(t, config), duration).Grid())
 }
 
 // TestGridWidth: two stages and eight micro-batches fit a terminal of 80 characters, with every computation in its row and in its order.

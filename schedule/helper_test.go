@@ -85,14 +85,12 @@ func drawConfig(t *rapid.T) schedule.Config {
 		Recompute:    func(stage, microBatch int) bool { return recomputed[stage*m+microBatch] },
 		Phase:        rapid.SampledFrom([]schedule.Phase{schedule.Whole, schedule.ForwardOnly, schedule.BackwardOnly}).Draw(t, "phase"),
 
-		Skips:         drawSkips(t, n),
-		LateRecompute: rapid.Bool().Draw(t, "late"),
-		CopyWorkers:   rapid.Bool().Draw(t, "copy workers"),
+		Skips: drawSkips(t, n),
 	}
 	if rapid.Bool().Draw(t, "share") {
 		config.Worker = drawPlacement(t, n)
 	} else {
-		config.Unbuffered = rapid.Bool().Draw(t, "unbuffered")
+		config.Capacity = rapid.IntRange(schedule.Meet, 3).Draw(t, "capacity")
 	}
 	return config
 }
@@ -133,7 +131,7 @@ func drawPlacement(t *rapid.T, stages int) []int {
 
 // drawDurations draws a duration for every kind of action on every stage, transfers being allowed to take none.
 func drawDurations(t *rapid.T, stages int) func(schedule.Action) time.Duration {
-	const kinds = int(schedule.Gradient) + 1
+	const kinds = int(schedule.ReceiveGradient) + 1
 	ms := rapid.SliceOfN(rapid.IntRange(1, 20), stages*kinds, stages*kinds).Draw(t, "durations")
 	return func(a schedule.Action) time.Duration {
 		d := time.Duration(ms[a.Stage*kinds+int(a.Kind)]) * time.Millisecond

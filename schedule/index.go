@@ -10,7 +10,7 @@ type index struct {
 }
 
 // kinds is the number of kinds. A cell has a slot for one action of each.
-const kinds = int(Gradient)
+const kinds = int(ReceiveGradient)
 
 func newIndex(p *Program) *index {
 	x := &index{rest: make(map[Action]int)}
@@ -23,18 +23,18 @@ func newIndex(p *Program) *index {
 
 // slot is the action's place in the table, or false if it is a skip or does not belong to the program.
 func (x *index) slot(a Action) (int, bool) {
-	var source int
+	var peer int
 	switch a.Kind {
 	case Forward, Recompute, Backward:
-		source = 0
-	case Activation:
-		source = a.Stage - 1
-	case Gradient:
-		source = a.Stage + 1
+		peer = 0
+	case SendActivation, ReceiveGradient:
+		peer = a.Stage + 1
+	case SendGradient, ReceiveActivation:
+		peer = a.Stage - 1
 	default:
 		return 0, false
 	}
-	if a.Source != source || a.Stage < 0 || a.Stage >= x.stages || a.MicroBatch < 0 || a.MicroBatch >= x.microBatches {
+	if a.Peer != peer || a.Stage < 0 || a.Stage >= x.stages || a.MicroBatch < 0 || a.MicroBatch >= x.microBatches {
 		return 0, false
 	}
 	return (a.Stage*x.microBatches+a.MicroBatch)*kinds + int(a.Kind-Forward), true

@@ -14,9 +14,8 @@ type StageMemory struct {
 }
 
 // Memory returns what each stage holds at most. It is exact, and needs no clock, because the computations of a stage
-// are in one order on one worker. What has arrived and waits for its computation is not counted. Of GPipe's programs
-// that is what one micro-batch needs; but copy workers run ahead, and all of their transfers that are ready may have
-// arrived before the first of them is used.
+// are in one order on one worker. What was received and waits for its computation is not counted, nor what waits on
+// links ([Program.Capacity]).
 //
 // At the start of a [BackwardOnly] program every micro-batch is held already. A [ForwardOnly] program does not say
 // what will be recomputed; every micro-batch counts as saved.

@@ -24,15 +24,15 @@ func TestMemory(t *testing.T) {
 		{"recomputed far ahead", "program whole stages=1 micro-batches=3\nworker 0: 0F0 0F1 0F2 0R0 0R1 0R2 0B0 0B1 0B2\n",
 			[]schedule.StageMemory{{Saved: 3, Inputs: 3}}},
 		{"one forward one backward", "program whole stages=2 micro-batches=3\n" +
-			"worker 0: 0F0 0F1 1>0B0 0B0 0F2 1>0B1 0B1 1>0B2 0B2\n" +
-			"worker 1: 0>1F0 1F0 1B0 0>1F1 1F1 1B1 0>1F2 1F2 1B2\n",
+			"worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 0F2 0F2>1 1>0B1 0B1 1>0B2 0B2\n" +
+			"worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0 0>1F2 1F2 1B2 1B2>0\n",
 			[]schedule.StageMemory{{Saved: 2}, {Saved: 1}}},
-		{"what arrived is not held yet", "program forward-only stages=2 micro-batches=2\nworker 0: 0F0 0F1 0>1F0 0>1F1 1F0 1F1\n",
+		{"what arrived is not held yet", "program forward-only stages=2 micro-batches=2\nworker 0: 0F0 0F0>1 0F1 0F1>1 0>1F0 0>1F1 1F0 1F1\n",
 			[]schedule.StageMemory{{Saved: 2}, {Saved: 2}}},
 		{"what came along a skip is part of the input, and of the graph", "program whole stages=3 micro-batches=1 skips=0>2\n" +
-			"worker 0: 0F0 0>1F0 1F0 0>2F0 1>2F0 2F0 2R0 2B0 2>1B0 1B0 2>0B0 1>0B0 0B0\n",
+			"worker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 0>2F0 1>2F0 2F0 2R0 2B0 2B0>1 2B0>0 2>1B0 1B0 1B0>0 2>0B0 1>0B0 0B0\n",
 			[]schedule.StageMemory{{Saved: 1}, {Saved: 1}, {Saved: 1, Inputs: 1}}},
-		{"copies run ahead", "program forward-only stages=2 micro-batches=2\nworker 0: 0F0 0F1\nworker 1: 1F0 1F1\nworker 2:\nworker 3: 0>1F0 0>1F1\n",
+		{"copies run ahead", "program forward-only stages=2 micro-batches=2\nworker 0: 0F0 0F0>1 0F1 0F1>1\nworker 1: 1F0 1F1\nworker 2:\nworker 3: 0>1F0 0>1F1\n",
 			[]schedule.StageMemory{{Saved: 2}, {Saved: 2}}},
 		{"backward begins with all held", "program backward-only stages=1 micro-batches=3\nworker 0: 0B0 0R1 0B1 0R2 0B2\n",
 			[]schedule.StageMemory{{Saved: 1, Inputs: 2}}},

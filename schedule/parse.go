@@ -76,13 +76,14 @@ func (p *Program) parseOptions(words []string) (int, error) {
 			at++
 		}
 	}
-	if at < len(words) && words[at] == lateWord {
-		p.LateRecompute = true
-		at++
-	}
-	if at < len(words) && words[at] == unbufferedWord {
-		p.Unbuffered = true
-		at++
+	if at < len(words) {
+		if text, found := strings.CutPrefix(words[at], capacityPrefix); found {
+			var err error
+			if p.Capacity, err = parseCapacity(text); err != nil {
+				return at, err
+			}
+			at++
+		}
 	}
 	if at < len(words) {
 		return at, fmt.Errorf("%q after the header", words[at])

@@ -14,17 +14,17 @@ func TestParse(t *testing.T) {
 	want := &schedule.Program{
 		Stages: 2, MicroBatches: 1, Phase: schedule.ForwardOnly,
 		Workers: [][]schedule.Action{
-			{action(t, "0F0")},
+			{action(t, "0F0"), action(t, "0F0>1")},
 			{action(t, "0>1F0"), action(t, "1F0")},
 		},
 	}
 	tests := []struct {
 		name, text string
 	}{
-		{"as printed", "program forward-only stages=2 micro-batches=1\nworker 0: 0F0\nworker 1: 0>1F0 1F0\n"},
-		{"no newline at the end", "program forward-only stages=2 micro-batches=1\nworker 0: 0F0\nworker 1: 0>1F0 1F0"},
-		{"comments and empty lines", "# a\n\nprogram forward-only stages=2 micro-batches=1 # b\n  # c\nworker 0: 0F0 #0F1\n\nworker 1: 0>1F0 1F0\n#"},
-		{"blanks", "  program\tforward-only   stages=2 micro-batches=1\r\nworker 0:  0F0\r\n\tworker 1: 0>1F0\t1F0  \r\n"},
+		{"as printed", "program forward-only stages=2 micro-batches=1\nworker 0: 0F0 0F0>1\nworker 1: 0>1F0 1F0\n"},
+		{"no newline at the end", "program forward-only stages=2 micro-batches=1\nworker 0: 0F0 0F0>1\nworker 1: 0>1F0 1F0"},
+		{"comments and empty lines", "# a\n\nprogram forward-only stages=2 micro-batches=1 # b\n  # c\nworker 0: 0F0 0F0>1 #0F1\n\nworker 1: 0>1F0 1F0\n#"},
+		{"blanks", "  program\tforward-only   stages=2 micro-batches=1\r\nworker 0:  0F0\t0F0>1\r\n\tworker 1: 0>1F0\t1F0  \r\n"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestParseDoesNotJudge(t *testing.T) {
 	for _, text := range []string{
 		"program whole stages=1 micro-batches=1\n",
 		"program whole stages=1 micro-batches=1\nworker 0:\nworker 1:\n",
-		"program backward-only stages=1 micro-batches=1\nworker 0: 0B0 0B0 7F9 0>3F2\n",
+		"program backward-only stages=1 micro-batches=1\nworker 0: 0B0 0B0 7F9 0>3F2 0F2>3\n",
 	} {
 		if got := parse(t, text).String(); got != text {
 			t.Errorf("%q became %q", text, got)
@@ -95,7 +95,7 @@ func TestProgramRoundTrip(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add("program whole stages=2 micro-batches=2\nworker 0: 0F0 0F1 1>0B0 0B0 1>0B1 0B1\nworker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B1\n")
+	f.Add("program whole stages=2 micro-batches=2\nworker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1\nworker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0\n")
 	f.Add("# comment\n\nprogram backward-only stages=1 micro-batches=1\r\nworker 0: 0R0 0B0 # recomputed\n")
 	f.Add("program whole stages=1 micro-batches=1\nworker 0:\n")
 	f.Add("program whole stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0>1F0 1F0 0>2F0 1>2F0 2F0 2B0 2>1B0 1B0 2>0B0 1>0B0 0B0\n")

@@ -7,7 +7,7 @@ import (
 )
 
 // ParseAction reads the text form of an action, strictly: what it accepts is what [Action.String] writes. Numbers are
-// decimal, without sign or leading zeros, and below 2^31. A transfer may skip stages (0>3F2), but an activation
+// decimal, without sign or leading zeros, and below 2^31. A transfer may skip stages (0F2>3, 0>3F2), but an activation
 // only moves to a later stage and a gradient only to an earlier one. The error quotes the text.
 func ParseAction(text string) (Action, error) {
 	bad := func(reason string) (Action, error) {
@@ -15,20 +15,27 @@ func ParseAction(text string) (Action, error) {
 	}
 	at := strings.IndexAny(text, "FRB")
 	if at < 0 {
-		return bad("want a letter F, R or B between stage and micro-batch, as in 0F2 or 0>1F2")
-	}
-	source, stage, transfer := strings.Cut(text[:at], ">")
-	if !transfer {
-		source, stage = "0", source
+		return bad("want a letter F, R or B between stage and micro-batch, as in 0F2, 0F2>1 or 0>1F2")
 	}
 	var a Action
+	peer, stage, receive := strings.Cut(text[:at], ">")
+	if !receive {
+		stage, peer = peer, "0"
+	}
+	microBatch, target, send := strings.Cut(text[at+1:], ">")
+	if send {
+		peer = target
+	}
+	if send && receive {
+		return bad("want either a stage that is sent to, as in 0F2>1, or one that is received from, as in 0>1F2")
+	}
 	for _, part := range []struct {
 		name, digits string
 		into         *int
 	}{
-		{"source stage", source, &a.Source},
+		{"other stage", peer, &a.Peer},
 		{"stage", stage, &a.Stage},
-		{"micro-batch", text[at+1:], &a.MicroBatch},
+		{"micro-batch", microBatch, &a.MicroBatch},
 	} {
 		n, err := parseNumber(part.digits)
 		if err != nil {
@@ -36,23 +43,25 @@ func ParseAction(text string) (Action, error) {
 		}
 		*part.into = n
 	}
-	switch letter := text[at]; {
-	case !transfer && letter == 'F':
-		a.Kind = Forward
-	case !transfer && letter == 'R':
-		a.Kind = Recompute
-	case !transfer && letter == 'B':
-		a.Kind = Backward
-	case letter == 'F' && a.Source < a.Stage:
-		a.Kind = Activation
-	case letter == 'B' && a.Source > a.Stage:
-		a.Kind = Gradient
-	case letter == 'F':
-		return bad("an activation moves to a later stage")
-	case letter == 'B':
-		return bad("a gradient moves to an earlier stage")
-	default:
+	letter := text[at]
+	switch {
+	case !send && !receive:
+		a.Kind = map[byte]Kind{'F': Forward, 'R': Recompute, 'B': Backward}[letter]
+		return a, nil
+	case letter == 'R':
 		return bad("a recomputation is not a transfer")
+	}
+	from, to := a.Stage, a.Peer
+	a.Kind = map[byte]Kind{'F': SendActivation, 'B': SendGradient}[letter]
+	if receive {
+		from, to = to, from
+		a.Kind++
+	}
+	switch {
+	case letter == 'F' && from >= to:
+		return bad("an activation moves to a later stage")
+	case letter == 'B' && from <= to:
+		return bad("a gradient moves to an earlier stage")
 	}
 	return a, nil
 }

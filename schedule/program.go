@@ -45,24 +45,42 @@ type Program struct {
 	Phase        Phase
 	Workers      [][]Action
 
-	// Skips are the pairs of stages, other than neighbours, between which there are transfers: for each of them and
-	// each micro-batch one of the activation and one of the gradient. They are sorted by From and To, each once.
+	// Skips are the pairs of stages, other than neighbours, that a link joins: for each of them and each micro-batch the
+	// activation is sent and received, and the gradient back. They are sorted by From and To, each once.
 	Skips []Edge
 
-	// LateRecompute says that a recomputation waits for the gradients of its micro-batch, if the stage receives any,
-	// even where their transfers are on another worker. Otherwise nothing holds it back but its place in the list.
-	LateRecompute bool
-
-	// Unbuffered says that a stage does not go on while the stage after has still to take over its last output, or the stage before its last gradient: nothing waits in its memory beside what it
-	// works on. What skips carry may wait.
-	Unbuffered bool
+	// Capacity is how many values may wait on a link between neighbours, sent and not yet received: with capacity c a
+	// stage starts a send when the one c sends before on the same link has been received. What waits takes memory of
+	// the stage that sent it. Zero is any number; Meet is none. Links of skips, and links within a worker, hold any
+	// number in any case.
+	Capacity int
 }
 
-// unbufferedWord is the header's word for an unbuffered program.
-const unbufferedWord = "unbuffered"
+// Meet is the capacity of a link on which nothing waits: a stage that has sent goes on when the value was received.
+const Meet = -1
 
-// lateWord is the header's word for a program with late recomputation.
-const lateWord = "late-recompute"
+// capacityPrefix begins the word of the header that says how many values may wait on a link.
+const capacityPrefix = "capacity="
+
+// capacityWord is the header's word for a capacity other than zero.
+func capacityWord(capacity int) string {
+	if capacity == Meet {
+		return capacityPrefix + "meet"
+	}
+	return fmt.Sprint(capacityPrefix, capacity)
+}
+
+// parseCapacity reads what [capacityWord] writes, after its prefix.
+func parseCapacity(text string) (int, error) {
+	if text == "meet" {
+		return Meet, nil
+	}
+	n, err := parseNumber(text)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("%q, want meet or the number of values that may wait, from 1", text)
+	}
+	return n, nil
+}
 
 // maxCells bounds stages and skips times micro-batches. Pipelines have up to some hundred stages and some thousand
 // micro-batches at the very most; beyond that lies a slip in a header, which would ask for gigabytes.
@@ -86,23 +104,20 @@ func checkSize(stages, skips, microBatches int) error {
 // String returns the program's text form, which [Parse] reads back: a header, then one line per worker.
 //
 //	program whole stages=2 micro-batches=2
-//	worker 0: 0F0 0F1 1>0B0 0B0 1>0B1 0B1
-//	worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B1
+//	worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1
+//	worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0
 //
-// Skips, late recomputation and the lack of buffers are added to the header where there are any:
+// Skips, and a capacity of the links, are added to the header where there are any:
 //
-//	program whole stages=4 micro-batches=2 skips=0>2,0>3 late-recompute unbuffered
+//	program whole stages=4 micro-batches=2 skips=0>2,0>3 capacity=1
 func (p *Program) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "program %v stages=%d micro-batches=%d", p.Phase, p.Stages, p.MicroBatches)
 	if len(p.Skips) > 0 {
 		b.WriteString(" " + skipsWord(p.Skips))
 	}
-	if p.LateRecompute {
-		b.WriteString(" " + lateWord)
-	}
-	if p.Unbuffered {
-		b.WriteString(" " + unbufferedWord)
+	if p.Capacity != 0 {
+		b.WriteString(" " + capacityWord(p.Capacity))
 	}
 	b.WriteByte('\n')
 	for w, actions := range p.Workers {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -24,7 +25,7 @@ func TestGPipeNormalisesSkips(t *testing.T) {
 		{"in order", "0>2,0>3,1>3", "0>2,0>3,1>3"},
 		{"out of order", "1>3,0>3,0>2", "0>2,0>3,1>3"},
 		{"repeated", "0>3,0>2,0>3,0>3", "0>2,0>3"},
-		{"neighbours have a transfer already", "2>3,0>2,0>1", "0>2"},
+		{"neighbours have a link already", "2>3,0>2,0>1", "0>2"},
 		{"only neighbours", "0>1,1>2,0>1", ""},
 	}
 	for _, tt := range tests {
@@ -46,8 +47,8 @@ func TestGPipeNormalisesSkips(t *testing.T) {
 	}
 }
 
-// Every pair of stages that is declared or neighbouring has a transfer each way for every micro-batch, no other has
-// any, and what a computation needs of other stages is exactly what arrives along its edges.
+// Every pair of stages that is declared or neighbouring has a send and a receive each way for every micro-batch, no
+// other has any, and what a computation needs of other stages is what it receives along its edges.
 func TestGPipeTransfersAlongEdges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := drawConfig(t)
@@ -58,32 +59,36 @@ func TestGPipeTransfersAlongEdges(t *testing.T) {
 				edge := to == from+1 || slices.Contains(config.Skips, schedule.Edge{From: from, To: to})
 				for i := range p.MicroBatches {
 					for _, way := range []struct {
-						part               schedule.Phase
-						move, source, user schedule.Action
+						part                  schedule.Phase
+						receive, source, user schedule.Action
 					}{
 						{schedule.ForwardOnly,
-							schedule.Action{Kind: schedule.Activation, Stage: to, MicroBatch: i, Source: from},
+							schedule.Action{Kind: schedule.ReceiveActivation, Stage: to, MicroBatch: i, Peer: from},
 							schedule.Action{Kind: schedule.Forward, Stage: from, MicroBatch: i},
 							schedule.Action{Kind: schedule.Forward, Stage: to, MicroBatch: i}},
 						{schedule.BackwardOnly,
-							schedule.Action{Kind: schedule.Gradient, Stage: from, MicroBatch: i, Source: to},
+							schedule.Action{Kind: schedule.ReceiveGradient, Stage: from, MicroBatch: i, Peer: to},
 							schedule.Action{Kind: schedule.Backward, Stage: to, MicroBatch: i},
 							schedule.Action{Kind: schedule.Backward, Stage: from, MicroBatch: i}},
 					} {
 						want := edge && (p.Phase == schedule.Whole || p.Phase == way.part)
-						id, got := g.IndexOf(way.move)
-						if got != want {
-							t.Fatalf("%v is there: %v, want %v\n%v", way.move, got, want, p)
+						id, got := g.IndexOf(way.receive)
+						sent, sends := g.IndexOf(way.receive.Matching())
+						if got != want || sends != want {
+							t.Fatalf("%v is there: %v, its send: %v, want %v\n%v", way.receive, got, sends, want, p)
 						}
 						if !got {
 							continue
 						}
-						if source := texts(g, g.Deps[id]); source != way.source.String() {
-							t.Fatalf("%v needs %s, want %v", way.move, source, way.source)
+						if !slices.Contains(g.Deps[id], sent) {
+							t.Fatalf("%v does not need its send, only %s", way.receive, texts(g, g.Deps[id]))
+						}
+						if source, _ := g.IndexOf(way.source); !slices.Contains(g.Deps[sent], source) {
+							t.Fatalf("%v does not need %v, only %s", g.Actions[sent], way.source, texts(g, g.Deps[sent]))
 						}
 						user, _ := g.IndexOf(way.user)
 						if !slices.Contains(g.Deps[user], id) {
-							t.Fatalf("%v does not need %v", way.user, way.move)
+							t.Fatalf("%v does not need %v", way.user, way.receive)
 						}
 					}
 				}
@@ -107,7 +112,7 @@ func TestFreeSkipsCostNothing(t *testing.T) {
 
 func TestParseSkips(t *testing.T) {
 	const header = "program whole stages=4 micro-batches=2 "
-	for _, options := range []string{"skips=0>2", "skips=0>2,0>3,1>3", "skips=0>3,0>2,3>0,0>1,0>1", "late-recompute", "skips=0>2 late-recompute"} {
+	for _, options := range []string{"skips=0>2", "skips=0>2,0>3,1>3", "skips=0>3,0>2,3>0,0>1,0>1", "capacity=1", "capacity=meet", "skips=0>2 capacity=12"} {
 		if got := parse(t, header+options).String(); got != header+options+"\n" {
 			t.Errorf("%q became %q", header+options, got)
 		}
@@ -122,8 +127,10 @@ func TestParseSkips(t *testing.T) {
 		{"skips=0>2;0>3", `word 5: skip "0>2;0>3": "2;0>3" is not`},
 		{"skips=0>2 0>3", `word 6: "0>3" after the header`},
 		{"skips=0>2 skips=0>3", `word 6: "skips=0>3" after the header`},
-		{"late-recompute skips=0>2", `word 6: "skips=0>2" after the header`},
-		{"late-recompute=true", `word 5: "late-recompute=true" after the header`},
+		{"capacity=1 skips=0>2", `word 6: "skips=0>2" after the header`},
+		{"capacity=0", `word 5: "0", want meet or the number of values that may wait, from 1`},
+		{"capacity=-1", `word 5: "-1", want meet`},
+		{"capacity", `word 5: "capacity" after the header`},
 		{"Skips=0>2", `word 5: "Skips=0>2" after the header`},
 	} {
 		p, err := schedule.Parse(header + tt.options)
@@ -135,5 +142,15 @@ func TestParseSkips(t *testing.T) {
 	}
 	if _, err := schedule.Parse("program whole stages=4 micro-batches=262144 skips=0>2"); err == nil || !strings.Contains(err.Error(), "4 stages and 1 skips of 262144") {
 		t.Errorf("an absurd size: %v", err)
+	}
+}
+
+// freeTransfers are durations of which sends and receives take none.
+func freeTransfers(duration func(schedule.Action) time.Duration) func(schedule.Action) time.Duration {
+	return func(a schedule.Action) time.Duration {
+		if a.Kind.Transfer() {
+			return 0
+		}
+		return duration(a)
 	}
 }

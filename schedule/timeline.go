@@ -53,7 +53,7 @@ func (t Timeline) bounds() (start, end time.Duration) {
 }
 
 // Idle returns the share of the makespan, from 0 to 1, in which the worker does nothing. Transfers are work. Time
-// that events share, as copies that run beside computations do, counts once.
+// that events share counts once.
 func (t Timeline) Idle(worker int) float64 {
 	start, end := t.bounds()
 	if start == end {

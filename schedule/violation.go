@@ -13,10 +13,9 @@ const (
 	RuleUnknown Rule = "unknown"
 	// RuleDuplicate: no action occurs twice.
 	RuleDuplicate Rule = "duplicate"
-	// RuleMissing: forward, backward and transfers are there for every stage, skip and micro-batch.
+	// RuleMissing: forward, backward, sends and receives are there for every stage, skip and micro-batch.
 	RuleMissing Rule = "missing"
-	// RulePlacement: all computations of a stage are on one worker, all transfers to it on one worker, which may be
-	// another.
+	// RulePlacement: all actions of a stage are on one worker.
 	RulePlacement Rule = "placement"
 	// RuleOrder: a worker performs no action before one of its own that it needs. As forward and backward of a
 	// micro-batch need those of the one before, both ascend on every stage.

@@ -2,50 +2,53 @@ package trace
 
 import "penstock/schedule"
 
-// flows returns the ends of arrows at each event, given the events by start. What a transfer moves is drawn as an
-// arrow from the action that made it, through the transfer, to the action that uses it:
+// flows returns the ends of arrows at each event, given the events by start. What moves between stages is drawn as an
+// arrow from the action that made it, through its send and its receive, to the action that uses it:
 //
-//	[ 0F2 ]──►[ 0>1F2 ]──►[ 1F2 ]
-//	   s          t          f
+//	[ 0F2 ]──►[ 0F2>1 ]──►[ 0>1F2 ]──►[ 1F2 ]
+//	   s          t           t          f
 //
-// Where the timeline lacks one of the three the arrow joins the other two; where it lacks two there is none. In a
-// timeline of several steps a transfer belongs to the last maker before it and to the first user after it.
+// An arrow belongs to a receive. Where the timeline lacks one of the others the arrow joins the rest; where it lacks all
+// three there is none. In a timeline of several steps a receive belongs to the last send before it and to the first
+// user after it.
 //
 // Every end carries the start of its event as its time, since a viewer takes the end of a slice for outside of it.
 // The arrow is drawn from the slice's end all the same.
 func flows(events []schedule.Event) [][]record {
 	ends := make([][]record, len(events))
-	made := make(map[schedule.Action]int)      // by what makes: its last event
-	waiting := make(map[schedule.Action][]int) // by what uses: transfers that have not been used
-	via := make(map[int][]int)                 // by transfer: the events of its arrow
-	var order []int                            // transfers
+	last := make(map[schedule.Action]int)      // by action: its last event
+	waiting := make(map[schedule.Action][]int) // by what uses: receives that have not been used
+	via := make(map[int][]int)                 // by receive: the events of its arrow
+	var order []int                            // receives
 	for at, e := range events {
 		a := e.Action
-		for _, transfer := range waiting[a] {
-			via[transfer] = append(via[transfer], at)
+		for _, receive := range waiting[a] {
+			via[receive] = append(via[receive], at)
 		}
 		delete(waiting, a)
-		made[a] = at
-		if !a.Kind.Transfer() {
+		last[a] = at
+		if !a.Kind.Receive() {
 			continue
 		}
 		maker, user := joined(a)
-		if from, ok := made[maker]; ok {
-			via[at] = append(via[at], from)
+		for _, before := range []schedule.Action{maker, a.Matching()} {
+			if from, ok := last[before]; ok {
+				via[at] = append(via[at], from)
+			}
 		}
 		via[at] = append(via[at], at)
 		waiting[user] = append(waiting[user], at)
 		order = append(order, at)
 	}
 	id := 0
-	for _, transfer := range order {
-		arrow := via[transfer]
+	for _, receive := range order {
+		arrow := via[receive]
 		if len(arrow) < 2 {
 			continue
 		}
 		id++
 		for i, at := range arrow {
-			end := flowEnd(events[at], id, events[transfer].Action.String())
+			end := flowEnd(events[at], id, events[receive].Action.String())
 			switch i {
 			case 0:
 				end.Phase = phaseFlowFrom
@@ -60,14 +63,14 @@ func flows(events []schedule.Event) [][]record {
 	return ends
 }
 
-// joined returns the actions that make and use what a transfer moves.
-func joined(transfer schedule.Action) (maker, user schedule.Action) {
+// joined returns the actions that make and use what is received.
+func joined(receive schedule.Action) (maker, user schedule.Action) {
 	kind := schedule.Forward
-	if transfer.Kind == schedule.Gradient {
+	if receive.Kind == schedule.ReceiveGradient {
 		kind = schedule.Backward
 	}
-	maker = schedule.Action{Kind: kind, Stage: transfer.Source, MicroBatch: transfer.MicroBatch}
-	user = schedule.Action{Kind: kind, Stage: transfer.Stage, MicroBatch: transfer.MicroBatch}
+	maker = schedule.Action{Kind: kind, Stage: receive.Peer, MicroBatch: receive.MicroBatch}
+	user = schedule.Action{Kind: kind, Stage: receive.Stage, MicroBatch: receive.MicroBatch}
 	return maker, user
 }
 

@@ -83,12 +83,14 @@ func TestFlows(t *testing.T) {
 		events string // one after the other, each on the worker of its stage
 		want   []string
 	}{
-		{"activation and gradient", "0F0 0>1F0 1F0 1B0 1>0B0 0B0", []string{"0F0 0>1F0 1F0", "1B0 1>0B0 0B0"}},
+		{"activation and gradient", "0F0 0F0>1 0>1F0 1F0 1B0 1B0>0 1>0B0 0B0", []string{"0F0 0F0>1 0>1F0 1F0", "1B0 1B0>0 1>0B0 0B0"}},
+		{"sends left out", "0F0 0>1F0 1F0 1B0 1>0B0 0B0", []string{"0F0 0>1F0 1F0", "1B0 1>0B0 0B0"}},
 		{"recomputation in between", "0F0 0>1F0 1F0 1R0 1B0 0R0 1>0B0 0B0", []string{"0F0 0>1F0 1F0", "1B0 1>0B0 0B0"}},
-		{"skip", "0F0 0>1F0 0>2F0 1F0 1>2F0 2F0", []string{"0F0 0>1F0 1F0", "0F0 0>2F0 2F0", "1F0 1>2F0 2F0"}},
+		{"skip", "0F0 0F0>1 0F0>2 0>1F0 0>2F0 1F0 1F0>2 1>2F0 2F0", []string{"0F0 0F0>1 0>1F0 1F0", "0F0 0F0>2 0>2F0 2F0", "1F0 1F0>2 1>2F0 2F0"}},
 		{"made before recording began", "0>1F0 1F0", []string{"0>1F0 1F0"}},
 		{"failed before use", "0F0 0>1F0", []string{"0F0 0>1F0"}},
-		{"only the transfer", "0>1F0", nil},
+		{"only the receive", "0>1F0", nil},
+		{"sent, not received", "0F0 0F0>1", nil},
 		{"two steps", "0F0 0>1F0 1F0 0F0 0>1F0 1F0", []string{"0F0 0>1F0 1F0", "0F0 0>1F0 1F0"}},
 		{"two steps, the first one cut short", "0F0 0>1F0 0F0 0>1F0 1F0", []string{"0F0 0>1F0 1F0", "0F0 0>1F0 1F0"}},
 	}
@@ -111,13 +113,13 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// Every transfer of a program that ran has one arrow, through all three of its actions, even if no time passes; be it
-// from afar or on a copy worker.
+// Everything that is received in a program that ran has one arrow, through all four of its actions, even if no time
+// passes; be it from afar or not.
 func TestFlowsOfPrograms(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 4).Draw(t, "stages")
 		m := rapid.IntRange(1, 4).Draw(t, "micro-batches")
-		config := schedule.Config{Stages: n, MicroBatches: m, CopyWorkers: rapid.Bool().Draw(t, "copy workers")}
+		config := schedule.Config{Stages: n, MicroBatches: m}
 		if n > 2 && rapid.Bool().Draw(t, "skip") {
 			config.Skips = []schedule.Edge{{From: 0, To: n - 1}}
 		}
@@ -136,7 +138,7 @@ func TestFlowsOfPrograms(t *testing.T) {
 			t.Fatalf("%d arrows, want %d:\n%s", len(got), want, text)
 		}
 		for _, arrow := range got {
-			if len(strings.Fields(arrow)) != 3 {
+			if len(strings.Fields(arrow)) != 4 {
 				t.Fatalf("an arrow joins %s", arrow)
 			}
 		}

@@ -95,7 +95,6 @@ func drawTimeline(t *rapid.T) schedule.Timeline {
 	timeline := simulated(t, schedule.Config{
 		Stages:       rapid.IntRange(1, 4).Draw(t, "stages"),
 		MicroBatches: rapid.IntRange(1, 4).Draw(t, "micro-batches"),
-		CopyWorkers:  rapid.Bool().Draw(t, "copy workers"),
 	})
 	at := timeline.Makespan()
 	for range rapid.IntRange(0, 5).Draw(t, "more") {

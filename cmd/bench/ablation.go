@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"penstock/pipe"
+	"penstock/schedule"
 )
 
 // The ablation is of torchgpipe's benchmark page: a network with skip connections, with a part of the machine taken away or added at a time.
@@ -22,9 +23,7 @@ type variant struct {
 func variants(cores []int) []variant {
 	list := []variant{
 		{"as it is", func(*pipe.Config) {}},
-		{"skips through every stage between", func(c *pipe.Config) { c.RelaySkips = true }},
-		{"recomputation behind the gradient", func(c *pipe.Config) { c.LateRecompute = true }},
-		{"transfers by workers of their own", func(c *pipe.Config) { c.CopyWorkers = true }},
+		{"one value on a link", func(c *pipe.Config) { c.Schedule = oneOnALink }},
 	}
 	if len(cores) == 0 {
 		return list
@@ -34,6 +33,12 @@ func variants(cores []int) []variant {
 			c.Cores = append(c.Cores, []int{cores[i%len(cores)]})
 		}
 	}})
+}
+
+// oneOnALink is GPipe with links between neighbours on which one value may wait.
+func oneOnALink(c schedule.Config) (*schedule.Program, error) {
+	c.Capacity = 1
+	return schedule.GPipe(c)
 }
 
 // ablation is what was measured over some number of stages.

@@ -53,7 +53,7 @@ type idle struct {
 	PredictedMS float64 `json:"predicted_ms"`
 }
 
-// idle is of the program's first workers, those that compute, as many as it has stages.
+// idle is of the program's workers, one for each stage.
 func (a *actions) idle() (idle, error) {
 	if a.steps == 0 {
 		return idle{}, fmt.Errorf("no step was recorded")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"math"
 	"testing"
 	"time"
 
@@ -109,28 +108,5 @@ func TestIdleOfStepsThatAreNotAlike(t *testing.T) {
 func TestIdleOfNothing(t *testing.T) {
 	if got, err := new(actions).idle(); err == nil {
 		t.Errorf("no steps have %+v", got)
-	}
-}
-
-// Workers that only copy are no stages: their work neither fills the stages' idle time nor counts as stages of its own.
-func TestIdleLeavesCopyWorkersOut(t *testing.T) {
-	program, err := schedule.GPipe(schedule.Config{Stages: 2, MicroBatches: 2, CopyWorkers: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	timeline, err := schedule.Simulate(program, schedule.Unit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := actions{program: program}
-	if err := a.add(&timeline); err != nil {
-		t.Fatal(err)
-	}
-	got, err := a.idle()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(got.Measured) != 2 || math.Abs(got.Measured[1]-1./3) > 1e-9 {
-		t.Errorf("got %+v", got)
 	}
 }

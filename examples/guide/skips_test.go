@@ -95,7 +95,7 @@ func Example_longSkip() {
 	result, err := p.Step(ctx, pipe.Batch{Input: x, Target: y}, nn.NewMSELoss(nn.MSEConfig{}))
 	check(err)
 	for _, e := range result.Timeline.Events {
-		if a := e.Action; a.Kind == schedule.Activation && a.Source != a.Stage-1 {
+		if a := e.Action; a.Kind == schedule.ReceiveActivation && a.Peer != a.Stage-1 {
 			fmt.Println(a)
 		}
 	}
