@@ -88,13 +88,12 @@ func TestTroubleAtAnyTurn(t *testing.T) {
 				model.Add(fmt.Sprint("trouble", model.Len()), l)
 			}
 			stages := 1 + random.IntN(4)
-			cfg := pipe.Config{Chunks: 1 + random.IntN(4), Checkpoint: pipe.Checkpoint(random.IntN(4)), Threads: 1 + random.IntN(2), Record: random.IntN(2) == 0, LateRecompute: random.IntN(2) == 0}
+			cfg := pipe.Config{Chunks: 1 + random.IntN(4), Checkpoint: pipe.Checkpoint(random.IntN(4)), Threads: 1 + random.IntN(2), Record: random.IntN(2) == 0}
 			for range stages {
 				cfg.Balance = append(cfg.Balance, 2*layers/stages)
 			}
 			cfg.Balance[0] += 2*layers - stages*(2*layers/stages)
 			if cfg.Checkpoint != pipe.Optimal {
-				cfg.CopyWorkers = random.IntN(3) == 0
 				for i := range stages {
 					cfg.Devices = append(cfg.Devices, torch.CPU(i%(1+random.IntN(stages))))
 				}

@@ -92,6 +92,7 @@ func (m *Module) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 
 // orRestore runs a part of a forward or of a backward, and if that fails puts back what it has moved.
 func (m *Module) orRestore(c *nn.Ctx, f func()) {
+	arg.Must(c, "remat: Forward: the nn.Ctx", "one of nn.NewCtx")
 	if !c.Training {
 		f()
 		return
