@@ -16,7 +16,7 @@ import (
 type Optimizer interface {
 	// Step updates params in place from their gradients, which it leaves as they are. params may be a part of the model, listed as nn.Params does,
 	// and their full names tell them apart; one without a gradient is skipped. State is allocated on c's device at a parameter's first update and
-	// stays; temporaries are gone when Step returns.
+	// stays; temporaries are gone when Step returns, and are never more than two of the largest parameter's size, mostly one.
 	//
 	// All is allocated before anything changes. Where that fails (out of memory) Step panics with *torch.Error, parameters, state and counts are as they were, and nothing more is allocated: the step
 	// can be repeated under a higher limit. Step is Prepare, Apply and Drop.

@@ -33,8 +33,8 @@ type prepared struct {
 	o       *optimizer
 	c       *torch.Ctx
 	parts   []part
-	idle    []string // parameters that have no gradient
-	scratch map[torch.DType]*torch.Tensor
+	idle    []string      // parameters that have no gradient
+	scratch *torch.Tensor // bytes, of the temporaries of any one parameter; nil for none
 }
 
 // part is a parameter that has a gradient.
@@ -47,15 +47,12 @@ type part struct {
 func (p part) fresh() bool { return p.memory != p.known }
 
 func (o *optimizer) Need(params []nn.NamedParam) (n Need) {
-	slots, largest := int64(len(o.rule.slots())), map[torch.DType]int64{}
+	slots, temporaries := int64(len(o.rule.slots())), int64(o.rule.temporaries())
 	for _, p := range params {
 		if o.known(p.Name).fresh() {
 			n.State += slots * bytesOf(p)
 		}
-		largest[p.DType()] = max(largest[p.DType()], p.Numel())
-	}
-	for dtype, elements := range largest {
-		n.Scratch += int64(o.rule.temporaries()) * elements * dtype.Size()
+		n.Scratch = max(n.Scratch, temporaries*bytesOf(p))
 	}
 	return n
 }
@@ -64,14 +61,14 @@ func bytesOf(p nn.NamedParam) int64 { return p.Numel() * p.DType().Size() }
 
 func (o *optimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) Update {
 	arg.Must(c, "optim: Step or Prepare: the torch.Ctx", "that of the stage, or of torch.NewCtx")
-	u := &prepared{o: o, c: c, scratch: map[torch.DType]*torch.Tensor{}}
+	u := &prepared{o: o, c: c}
 	done := false
 	defer func() {
 		if !done {
 			u.Drop()
 		}
 	}()
-	largest := map[torch.DType]int64{}
+	scratch := int64(0)
 	mark := c.Mark()
 	defer func() { c.Release(mark) }()
 	c.NoGrad(func() {
@@ -86,12 +83,10 @@ func (o *optimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) Update {
 				u.parts[len(u.parts)-1].memory = &memory{}
 				u.parts[len(u.parts)-1].memory.allocate(c, t, len(o.rule.slots()))
 			}
-			largest[t.DType()] = max(largest[t.DType()], t.Numel())
+			scratch = max(scratch, int64(o.rule.temporaries())*bytesOf(p))
 		}
-		for dtype, elements := range largest {
-			if n := int64(o.rule.temporaries()); n > 0 {
-				u.scratch[dtype] = c.Keep(c.Empty(dtype, n*elements))
-			}
+		if scratch > 0 {
+			u.scratch = c.Keep(c.Empty(torch.Uint8, scratch))
 		}
 	})
 	done = true
@@ -153,9 +148,14 @@ func (u *prepared) apply(p *part, lr float64) {
 // temporaries are views of the scratch, of a parameter's shape.
 func (u *prepared) temporaries(p *torch.Tensor) []*torch.Tensor {
 	out := make([]*torch.Tensor, u.o.rule.temporaries())
-	n := p.Numel()
+	n := p.Numel() * p.DType().Size()
 	for i := range out {
-		out[i] = u.c.Reshape(u.c.Narrow(u.scratch[p.DType()], 0, int64(i)*n, n), p.Shape()...)
+		if u.scratch == nil { // of parameters without elements alone
+			out[i] = u.c.ZerosLike(p)
+			continue
+		}
+		bytes := u.c.Narrow(u.scratch, 0, int64(i)*n, n)
+		out[i] = u.c.Reshape(u.c.View(bytes, p.DType()), p.Shape()...)
 	}
 	return out
 }
@@ -166,8 +166,6 @@ func (u *prepared) Drop() {
 			p.memory.free()
 		}
 	}
-	for _, t := range u.scratch {
-		t.Free()
-	}
+	u.scratch.Free()
 	u.parts, u.idle, u.scratch = nil, nil, nil
 }

@@ -16,6 +16,7 @@ var (
 	opGate       = declare("penstock::gate(Tensor mailbox, Tensor value) -> Tensor")
 	opBranch     = declare("penstock::branch(Tensor self) -> Tensor")
 	opTransfer   = declare("penstock::transfer(Tensor self, Device device) -> Tensor")
+	opViewType   = declare("aten::view.dtype(Tensor(a) self, ScalarType dtype) -> Tensor(a)")
 	opReshape    = declare("aten::reshape(Tensor(a) self, int[] shape) -> Tensor(a)")
 	opFlatten    = declare("aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)")
 	opTranspose  = declare("aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)")
@@ -71,6 +72,11 @@ func (c *Ctx) Detach(a *Tensor) *Tensor { return c.begin(opDetach).t(a).one() }
 
 // To is aten::_to_copy to another element type: always new memory.
 func (c *Ctx) To(a *Tensor, dtype DType) *Tensor { return c.begin(opToCopy).t(a).dtype(dtype).one() }
+
+// View is aten::view.dtype: the memory of a vector, taken for elements of another type.
+func (c *Ctx) View(a *Tensor, dtype DType) *Tensor {
+	return c.begin(opViewType).t(a).dtype(dtype).one()
+}
 
 // CopyHere copies a, outside the graph, to the context's device and account: what a transfer between devices is.
 func (c *Ctx) CopyHere(a *Tensor) *Tensor {

@@ -24,8 +24,9 @@ The weights that come out depend on the flags that describe the training, not on
 
 Ctrl-C or SIGTERM lets the running step finish, saves if there is --out, says how
 to go on, and exits with 1. A second one ends the process at once. A run that an
-error ends between two steps, such as a closed stdout, saves as well; after an
-error in a step the last checkpoint is the one to go on from.`,
+error ends saves as well, also where a step failed, which then counts as not
+taken. A loss that is not a number is the exception: after that the last
+checkpoint is the one to go on from.`,
 		Example: `  penstock train --model resnet20 --data fashion-mnist --stages 2 --epochs 3 --out out/fashion
   penstock train --model gpt --data text --data-dir shakespeare.txt --optimizer adamw --steps 500
   penstock train --model resnet20 --data synthetic --stages 2 --memory-limit 64MiB --steps 20 --format json
