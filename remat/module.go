@@ -105,7 +105,6 @@ func (m *Module) OverwritesInput() bool { return false }
 
 // trains says whether a backward may follow.
 func (m *Module) trains(c *nn.Ctx, xs []*torch.Tensor) bool {
-	arg.Must(c, "remat: Forward: the nn.Ctx", "one of nn.NewCtx")
 	wants := func(x *torch.Tensor) bool { return x != nil && x.RequiresGrad() }
 	return c.Training && c.Grad() && (len(nn.Params(m.model)) > 0 || slices.ContainsFunc(xs, wants))
 }
