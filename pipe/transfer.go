@@ -161,8 +161,11 @@ func (r *minibatch) moved(c *torch.Ctx, a schedule.Action, list []*torch.Tensor)
 		case k >= 0:
 			out[i] = out[k]
 		default:
-			out[i] = c.Keep(c.CopyHere(t))
+			out[i] = c.CopyHere(t)
 		}
+	}
+	for _, t := range out { // not before: a copy that fails would leave those before it
+		c.Keep(t)
 	}
 	torch.FreeAll(list)
 	return out

@@ -1,0 +1,50 @@
+package pipe_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/torch"
+)
+
+// A tuple of which the second tensor does not fit on the receiving stage's device, in either direction, leaves nothing behind: not the first tensor, nor what still waited on the link.
+func TestReceiveThatDoesNotFit(t *testing.T) {
+	torchtest.Check(t)
+	const rows, width = 4, 1 << 14
+	for _, full := range []int{0, 1} {
+		var limit func()
+		pair := tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			return []*torch.Tensor{c.MulScalar(xs[0], 2), c.Mul(c.SumDim(xs[0], []int64{1}, true), c.Ones(torch.Float32, 1, width))}
+		})
+		join := tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			limit()
+			return []*torch.Tensor{c.Add(c.SumDim(xs[0], []int64{1}, true), c.SumDim(xs[1], []int64{1}, true))}
+		})
+		model := nn.NewSequential(nn.NewLinear(8, 8), pair, join)
+		p := started(t, model, pipe.Config{Balance: []int{2, 1}, Chunks: 2, Checkpoint: pipe.Never})
+		c := torch.NewCtx(torch.Options{Device: torch.CPU(5)})
+		batch := pipe.Batch{Input: normal(rows, 8)(c, 0), Target: normal(rows, 1)(c, 1)}
+		room := func() { torch.CPU(full).SetLimit(torch.CPU(full).Memory().Live + width/2) }
+		limit = func() {}
+		if full == 1 {
+			room()
+		} else {
+			limit = room // when forward is over on the first stage, and the gradients are still to come
+		}
+		_, err := p.Step(context.Background(), batch, mean{})
+		torch.CPU(full).SetLimit(0)
+		if !errors.Is(err, torch.ErrOutOfMemory) {
+			t.Errorf("cpu:%d: got %v, want an error that is torch.ErrOutOfMemory", full, err)
+		}
+		limit = func() {}
+		if _, err := p.Step(context.Background(), batch, mean{}); err != nil {
+			t.Errorf("cpu:%d: with room enough: %v", full, err)
+		}
+		nn.ZeroGrads(model)
+		c.Close()
+	}
+}
