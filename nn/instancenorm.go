@@ -51,6 +51,6 @@ func (l *InstanceNorm2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 		refuse("expected more than 1 value per channel and sample; use larger images")
 	}
 	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
-		return c.Call("aten::group_norm", "", x, l.channels, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)[0].(*torch.Tensor)
+		return c.GroupNorm(x, l.channels, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
 	})
 }

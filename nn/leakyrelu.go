@@ -27,10 +27,9 @@ func NewLeakyReLU(o LeakyReLUConfig) *LeakyReLU {
 // Forward is aten::leaky_relu or aten::leaky_relu_.
 func (l *LeakyReLU) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	if !l.inPlace {
-		return c.Call("aten::leaky_relu", "", x, l.slope)[0].(*torch.Tensor)
+		return c.LeakyReLU(x, l.slope)
 	}
-	c.Call("aten::leaky_relu_", "", x, l.slope)[0].(*torch.Tensor).Free() // a second handle on x
-	return x
+	return c.LeakyReLU_(x, l.slope)
 }
 
 // OverwritesInput says that the layer is one that works in place.

@@ -85,7 +85,7 @@ func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor) {
 		value = c.CopyHere(value)
 	}
 	c.NoGrad(func() {
-		if c.Call("aten::equal", "", replica, value)[0] != true {
+		if !c.Equal(replica, value) {
 			c.Copy_(replica, value)
 		}
 	})

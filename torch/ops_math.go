@@ -29,6 +29,7 @@ var (
 	opVarMean     = declare("aten::var_mean.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> (Tensor, Tensor)")
 	opArgmax      = declare("aten::argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor")
 	opEq          = declare("aten::eq.Tensor(Tensor self, Tensor other) -> Tensor")
+	opEqual       = declare("aten::equal(Tensor self, Tensor other) -> bool")
 	opMaskedFill_ = declare("aten::masked_fill_.Scalar(Tensor(a!) self, Tensor mask, Scalar value) -> Tensor(a!)")
 )
 
@@ -140,6 +141,9 @@ func (c *Ctx) Argmax(a *Tensor, dim int64) *Tensor { return c.begin(opArgmax).t(
 
 // Eq is aten::eq.Tensor: bool.
 func (c *Ctx) Eq(a, b *Tensor) *Tensor { return c.begin(opEq).t(a).t(b).one() }
+
+// Equal is aten::equal: whether two tensors have the same shape and the same elements.
+func (c *Ctx) Equal(a, b *Tensor) bool { return c.begin(opEqual).t(a).t(b).run()[1] != 0 }
 
 // MaskedFill_ is aten::masked_fill_.Scalar: a becomes value where mask (bool) is set.
 func (c *Ctx) MaskedFill_(a, mask *Tensor, value float64) *Tensor {

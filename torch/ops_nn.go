@@ -6,9 +6,12 @@ var (
 	opConv2d        = declare("aten::conv2d(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, int groups=1) -> Tensor")
 	opBatchNorm     = declare("aten::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps, bool cudnn_enabled) -> Tensor")
 	opLayerNorm     = declare("aten::layer_norm(Tensor input, int[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05) -> Tensor")
+	opGroupNorm     = declare("aten::group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05) -> Tensor")
 	opEmbedding     = declare("aten::embedding(Tensor weight, Tensor indices, int padding_idx=-1) -> Tensor")
 	opReLU          = declare("aten::relu(Tensor self) -> Tensor")
 	opReLU_         = declare("aten::relu_(Tensor(a!) self) -> Tensor(a!)")
+	opLeakyReLU     = declare("aten::leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor")
+	opLeakyReLU_    = declare("aten::leaky_relu_(Tensor(a!) self, Scalar negative_slope=0.01) -> Tensor(a!)")
 	opGELU          = declare(`penstock::gelu(Tensor self, *, str approximate="none") -> Tensor`)
 	opTanh          = declare("aten::tanh(Tensor self) -> Tensor")
 	opSigmoid       = declare("aten::sigmoid(Tensor self) -> Tensor")
@@ -59,6 +62,11 @@ func (c *Ctx) LayerNorm(input *Tensor, shape []int64, weight, bias *Tensor, eps 
 	return c.begin(opLayerNorm).t(input).is(shape).t(weight).t(bias).f(eps).one()
 }
 
+// GroupNorm is aten::group_norm of input [N, C, ...] in so many groups of channels; weight and bias [C] may be nil.
+func (c *Ctx) GroupNorm(input *Tensor, groups int64, weight, bias *Tensor, eps float64) *Tensor {
+	return c.begin(opGroupNorm).t(input).i(groups).t(weight).t(bias).f(eps).one()
+}
+
 // Embedding is aten::embedding: rows of weight [n, dim] by int64 indices; paddingIndex -1 is none.
 func (c *Ctx) Embedding(weight, indices *Tensor, paddingIndex int64) *Tensor {
 	return c.begin(opEmbedding).t(weight).t(indices).i(paddingIndex).one()
@@ -69,6 +77,16 @@ func (c *Ctx) ReLU(a *Tensor) *Tensor { return c.begin(opReLU).t(a).one() }
 
 // ReLU_ is aten::relu_.
 func (c *Ctx) ReLU_(a *Tensor) *Tensor { return c.begin(opReLU_).t(a).same(a) }
+
+// LeakyReLU is aten::leaky_relu.
+func (c *Ctx) LeakyReLU(a *Tensor, slope float64) *Tensor {
+	return c.begin(opLeakyReLU).t(a).f(slope).one()
+}
+
+// LeakyReLU_ is aten::leaky_relu_.
+func (c *Ctx) LeakyReLU_(a *Tensor, slope float64) *Tensor {
+	return c.begin(opLeakyReLU_).t(a).f(slope).same(a)
+}
 
 // GELU is penstock::gelu, which is aten::gelu with a backward that is right for every layout of the gradient; approximate is "none" or "tanh".
 func (c *Ctx) GELU(a *Tensor, approximate string) *Tensor {

@@ -23,6 +23,7 @@ var (
 	opNarrow     = declare("aten::narrow(Tensor(a) self, int dim, int start, int length) -> Tensor(a)")
 	opSplit      = declare("aten::split.Tensor(Tensor(a -> *) self, int split_size, int dim=0) -> Tensor(a)[]")
 	opCat        = declare("aten::cat(Tensor[] tensors, int dim=0) -> Tensor")
+	opPad        = declare("aten::constant_pad_nd(Tensor self, int[] pad, Scalar value=0) -> Tensor")
 	opTriu       = declare("aten::triu(Tensor self, int diagonal=0) -> Tensor")
 	opContiguous = declare("aten::contiguous(Tensor(a) self) -> Tensor(a)")
 	opBernoulli_ = declare("aten::bernoulli_.float(Tensor(a!) self, float p=0.5, *, Generator? generator=None) -> Tensor(a!)")
@@ -129,6 +130,11 @@ func (c *Ctx) Split(a *Tensor, size, dim int64) []*Tensor {
 
 // Cat is aten::cat along a dimension.
 func (c *Ctx) Cat(list []*Tensor, dim int64) *Tensor { return c.begin(opCat).ts(list).i(dim).one() }
+
+// Pad is aten::constant_pad_nd: value around a, in pairs of before and after from the last dimension on.
+func (c *Ctx) Pad(a *Tensor, pad []int64, value float64) *Tensor {
+	return c.begin(opPad).t(a).is(pad).f(value).one()
+}
 
 // Triu is aten::triu: what lies on and above a diagonal.
 func (c *Ctx) Triu(a *Tensor, diagonal int64) *Tensor { return c.begin(opTriu).t(a).i(diagonal).one() }

@@ -1,6 +1,11 @@
 package torch
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -36,6 +41,48 @@ func TestDeclaredSchemasMatchTheLinkedLibtorch(t *testing.T) {
 			t.Errorf("%s: returns %q, libtorch %q", o.fullName(), result(o.declared), result(linked))
 		}
 	}
+}
+
+// No operator of Penstock's own is called by its name alone, past the declarations that are checked above: Call is for operators of users' layers.
+func TestOperatorsAreDeclared(t *testing.T) {
+	files := 0
+	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+		switch name := entry.Name(); {
+		case err != nil:
+			return err
+		case entry.IsDir() && name != ".." && (strings.HasPrefix(name, ".") || name == "testdata" || name == "out"):
+			return filepath.SkipDir
+		case entry.IsDir() || filepath.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go"):
+			return nil
+		}
+		source := token.NewFileSet()
+		file, err := parser.ParseFile(source, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		files++
+		ast.Inspect(file, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok {
+				if f, ok := call.Fun.(*ast.SelectorExpr); ok && f.Sel.Name == "Call" && !isPackage(f.X, "shim") {
+					t.Errorf("%v calls an operator by its name; want a method of Ctx, with a declaration", source.Position(call.Pos()))
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files < 100 {
+		t.Errorf("only %d files were read", files)
+	}
+}
+
+// isPackage reports whether an expression is the name of a package.
+func isPackage(x ast.Expr, name string) bool {
+	id, ok := x.(*ast.Ident)
+	return ok && id.Name == name
 }
 
 // arguments splits the argument list of a schema at its top-level commas.
