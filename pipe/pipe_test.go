@@ -1,9 +1,11 @@
 package pipe_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,18 +122,17 @@ func TestEval(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n := nn.NewCtx(c, nn.Config{})
-		want := model.Forward(n, x)
-		if rows > 1 && rows <= 3 && string(torch.Bytes(got)) != string(torch.Bytes(want)) && rows == 1 {
+		// To the bit what the plain model makes of the micro-batches: products of other numbers of rows round otherwise.
+		var want []byte
+		for start, part := int64(0), int64(3); start < rows; part-- {
+			length := (rows - start + part - 1) / part
+			want = append(want, torch.Bytes(model.Forward(nn.NewCtx(c, nn.Config{}), c.Narrow(x, 0, start, length)))...)
+			start += length
+		}
+		if !bytes.Equal(torch.Bytes(got), want) {
 			t.Errorf("%d rows: eval differs from the plain model", rows)
 		}
-		a, b := torch.Values[float32](got), torch.Values[float32](want)
-		for i := range b {
-			if d := a[i] - b[i]; d > 1e-6 || d < -1e-6 {
-				t.Errorf("%d rows: %v and %v", rows, a[i], b[i])
-			}
-		}
-		if len(a) != int(rows)*2 || got.RequiresGrad() {
+		if !slices.Equal(got.Shape(), []int64{rows, 2}) || got.RequiresGrad() {
 			t.Errorf("%d rows: got %v", rows, got)
 		}
 		got.Free()
