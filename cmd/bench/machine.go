@@ -1,7 +1,8 @@
 package main
 
 import (
-	"bufio"
+	"cmp"
+	"fmt"
 	"os"
 	"runtime"
 	"strconv"
@@ -29,17 +30,27 @@ func describeMachine() machine {
 }
 
 func cpuModel() string {
-	f, err := os.Open("/proc/cpuinfo")
+	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
 		return runtime.GOARCH
 	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if name, value, ok := strings.Cut(s.Text(), ":"); ok && strings.TrimSpace(name) == "model name" {
-			return strings.TrimSpace(value)
+	return parseCPU(string(text))
+}
+
+// parseCPU names the first processor of /proc/cpuinfo as the kernel does: a virtual one often hides its maker's name for it, but not its family, model and stepping.
+func parseCPU(text string) string {
+	first, _, _ := strings.Cut(text, "\n\n")
+	fields := map[string]string{}
+	for line := range strings.Lines(first) {
+		if name, value, ok := strings.Cut(line, ":"); ok {
+			fields[strings.TrimSpace(name)] = strings.TrimSpace(value)
 		}
 	}
-	return runtime.GOARCH
+	name := cmp.Or(fields["model name"], runtime.GOARCH)
+	if fields["cpu family"] == "" {
+		return name
+	}
+	return fmt.Sprintf("%s (family %s, model %s, stepping %s)", name, fields["cpu family"], fields["model"], cmp.Or(fields["stepping"], "unknown"))
 }
 
 // allowedCores lists the cores that this process may run on, nil where that is not known.

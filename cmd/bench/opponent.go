@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"penstock/nn"
 )
 
-// comparedStages is how many of stageCounts torchgpipe runs too: its CPU stages share the cores that they have, and more of them gain nothing.
+// comparedStages is how many of stageCounts torchgpipe runs too: it has one worker for all stages on CPU, which take turns, and more of them gain nothing.
 const comparedStages = 2
 
 // otherResult is a workload on torchgpipe.
@@ -66,6 +67,7 @@ func newOpponent(c *child, w workload, t *trainer) (*opponent, error) {
 	if err != nil {
 		return nil, err
 	}
+	maps.Copy(settings, w.Theirs)
 	o := &opponent{child: c, request: trainRequest{workload: w, shapes: s, Options: settings, Balance: t.pipe.Config().Balance}}
 	for _, l := range t.model.Layers() {
 		o.parameters = append(o.parameters, nn.Count(l.Layer))

@@ -9,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"penstock/internal/torchtest"
+	"penstock/nn"
 	"penstock/pipe"
 )
 
@@ -34,6 +37,73 @@ func answering(t *testing.T, answer string) (*child, <-chan map[string]any) {
 		<-done
 	})
 	return &child{name: "torchgpipe", in: ask, out: bufio.NewReader(answers)}, requests
+}
+
+// The ratio of a round is our throughput to theirs over as many stages: twice their time is twice our throughput.
+func TestOtherResultPairsRounds(t *testing.T) {
+	ours := [][]float64{{10, 10}, {5, 4}, {1, 1}}
+	theirs := [][]float64{{20, 30}, {20, 12}}
+	got := workload{Batch: 40}.otherResult(&child{name: "torchgpipe"}, theirs, nil, ours)
+	want := []otherPipe{
+		{Stages: 1, Step: spread{25, 20, 30}, Throughput: spreadOf([]float64{2000, 40e3 / 30}), Faster: spread{2.5, 2, 3}},
+		{Stages: 2, Step: spread{16, 12, 20}, Throughput: spreadOf([]float64{2000, 40e3 / 12}), Faster: spread{3.5, 3, 4}},
+	}
+	if diff := cmp.Diff(want, got.Pipes); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// In a whole run, too, the rounds there are beside ours over as many stages.
+func TestRoundsAreOfAsManyStages(t *testing.T) {
+	torchtest.Check(t)
+	c, _ := answering(t, `{"ms": [7], "parameters": [2080, 872, 872, 2064]}`)
+	r, err := tinyText.measure(context.Background(), effort{profile: 1, rounds: 1, round: time.Nanosecond}, []*child{c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Others) != 1 || len(r.Others[0].Pipes) != comparedStages {
+		t.Fatalf("got %+v", r.Others)
+	}
+	for i, p := range r.Others[0].Pipes {
+		if ours := r.Pipes[i]; p.Stages != ours.Stages || p.Step.Median != 7 || p.Faster.Median != 7/ours.Step.Median {
+			t.Errorf("%d stages: %+v beside ours of %v ms over %d", p.Stages, p, ours.Step.Median, ours.Stages)
+		}
+	}
+}
+
+// Options for the network there alone reach it, and the table tells the rows apart.
+func TestOptionsOfTheirs(t *testing.T) {
+	torchtest.Check(t)
+	c, requests := answering(t, `{"error": "enough"}`)
+	w := tinySkips
+	w.Theirs, w.Variant = sameNorms.Theirs, sameNorms.Variant
+	trained, err := w.trainer(context.Background(), pipe.Config{Balance: []int{1, len(mustBuild(t, w).Layers()) - 1}}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer trained.close()
+	o, err := newOpponent(c, w, trained)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.round(context.Background(), time.Second); err == nil || err.Error() != "enough" {
+		t.Fatal(err)
+	}
+	if options := (<-requests)["options"].(map[string]any); options["norm"] != "group_norm" || options["B"] != 1.0 {
+		t.Errorf("the options are %v", options)
+	}
+	if w.name() != "unet, group_norm in both" || tinySkips.name() != "unet" {
+		t.Errorf("%q and %q", w.name(), tinySkips.name())
+	}
+}
+
+func mustBuild(t *testing.T, w workload) *nn.Sequential {
+	t.Helper()
+	s, err := w.build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 func TestOpponent(t *testing.T) {

@@ -81,7 +81,7 @@ func (r *report) writeRemat(t *table) {
 	if r.Remat == nil {
 		return
 	}
-	t.block("plans of random chains, 500 slots", "limit", "table ms", "MB", "first plan ms", "gap %", "plan ms", "gap %", "overhead %", "rotor ms", "MB")
+	t.block("plans of random chains, 500 slots", "limit", "table ms", "MB", "first plan ms", "gap %", "plan ms", "gap %", "overhead %", "rotor ms, quoted", "MB, quoted")
 	for _, s := range r.Remat.Solver {
 		t.line(fmt.Sprintf("%d layers", s.Layers), fmt.Sprintf("%.0f %%", 100*s.Limit), one(s.Table.Median, "%.1f"), one(s.TableBytes.Median/1e6, "%.1f"), one(s.First.Median, "%.1f"),
 			one(100*s.FirstGap.Median, "%.2f"), one(s.Solve.Median, "%.1f"), one(100*s.Gap.Median, "%.3f"), one(100*s.Overhead.Median, "%.1f"),

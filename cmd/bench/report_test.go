@@ -146,7 +146,7 @@ func TestJSON(t *testing.T) {
 	}
 	for _, want := range []string{
 		`"model":"mlp"`, `"options":{"width":1024}`, `"bubble_bound":0.5625`, `"peak_bytes":[1048576,1048576]`, `"step_ms":{"median":140,`, `"samples_per_s":{"median":1830,`,
-		`"points":[2,-6]`, `"throughput_ratio":`, `"ours":{"median":2.86,`, `"segments":4`, `"predicted_peak_bytes":93323264`, `"rotor":{"layers":100,`, `"met":false`,
+		`"points":[2,-6]`, `"throughput_ratio":`, `"ours":{"median":2.86,`, `"segments":4`, `"predicted_peak_bytes":93323264`, `"rotor_quoted":{"layers":100,`, `"met":false`,
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %s in %s", want, text)

@@ -82,7 +82,7 @@ func (s selection) measure(ctx context.Context, e effort, others []*child, r *re
 		}
 		result, err := w.measure(ctx, e, others)
 		if err != nil {
-			return fmt.Errorf("%s in %d micro-batches: %w", w.Model, w.Chunks, err)
+			return fmt.Errorf("%s in %d micro-batches: %w", w.name(), w.Chunks, err)
 		}
 		r.Workloads = append(r.Workloads, result)
 	}

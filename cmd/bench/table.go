@@ -65,7 +65,7 @@ func (r *report) writePipes(t *table) {
 	t.block("workload", "batch", "micro-batches", "checkpoint", "stages", "balance", "samples/s", "step ms", "min-max", "time to 1 stage", "min-max", "bubble bound", "peak MiB")
 	for _, x := range r.Workloads {
 		for _, p := range x.Pipes {
-			t.line(x.Model, fmt.Sprint(x.Batch), fmt.Sprint(x.Chunks), x.Checkpoint, fmt.Sprint(p.Stages), join("%d", p.Balance), one(p.Throughput.Median, "%.1f"),
+			t.line(x.name(), fmt.Sprint(x.Batch), fmt.Sprint(x.Chunks), x.Checkpoint, fmt.Sprint(p.Stages), join("%d", p.Balance), one(p.Throughput.Median, "%.1f"),
 				one(p.Step.Median, "%.1f"), span("%.1f", p.Step), one(p.Ratio.Median, "%.2f"), span("%.2f", p.Ratio), one(p.Bound, "%.2f"), join("%.1f", mebibytes(p.Peak)))
 		}
 	}
@@ -79,7 +79,7 @@ func (r *report) writeIdle(t *table) {
 	for _, x := range r.Workloads {
 		for _, p := range x.Pipes {
 			i := p.Idle
-			t.line(x.Model, fmt.Sprint(x.Chunks), fmt.Sprint(p.Stages), fmt.Sprint(i.Steps), join("%.2f", i.Measured), join("%.2f", i.Replayed), join("%.2f", i.Predicted),
+			t.line(x.name(), fmt.Sprint(x.Chunks), fmt.Sprint(p.Stages), fmt.Sprint(i.Steps), join("%.2f", i.Measured), join("%.2f", i.Replayed), join("%.2f", i.Predicted),
 				join("%+.1f", i.Points), one(i.MeasuredMS, "%.1f"), one(i.ReplayedMS, "%.1f"), one(i.PredictedMS, "%.1f"))
 		}
 	}
@@ -102,10 +102,10 @@ func (r *report) writeOthers(t *table) {
 	for _, x := range r.Workloads {
 		for _, o := range x.Others {
 			if o.Error != "" {
-				t.line(o.Name, x.Model, fmt.Sprint(x.Chunks), "failed: "+strings.ReplaceAll(o.Error, "\n", "; "))
+				t.line(o.Name, x.name(), fmt.Sprint(x.Chunks), "failed: "+strings.ReplaceAll(o.Error, "\n", "; "))
 			}
 			for i, p := range o.Pipes {
-				t.line(o.Name, x.Model, fmt.Sprint(x.Chunks), fmt.Sprint(p.Stages), one(x.Pipes[i].Throughput.Median, "%.1f"), one(p.Throughput.Median, "%.1f"),
+				t.line(o.Name, x.name(), fmt.Sprint(x.Chunks), fmt.Sprint(p.Stages), one(x.Pipes[i].Throughput.Median, "%.1f"), one(p.Throughput.Median, "%.1f"),
 					one(p.Faster.Median, "%.2f"), span("%.2f", p.Faster), o.BLAS)
 			}
 		}

@@ -35,7 +35,7 @@ func targets(r *report) []target {
 		list = append(list, atMost("cell: overhead, us", r.Cells[0].Overhead.Median, 15))
 	}
 	for _, w := range r.Workloads {
-		name := fmt.Sprintf("%s, %d micro-batches, 2 stages: ", w.Model, w.Chunks)
+		name := fmt.Sprintf("%s, %d micro-batches, 2 stages: ", w.name(), w.Chunks)
 		for _, p := range w.Pipes {
 			if p.Stages != 2 {
 				continue

@@ -19,26 +19,36 @@ class Concat(nn.Module):
         return torch.cat((x, skip), 1)
 
 
-def convolutions(count, channels, hidden, out, dropout):
-    """Of several, only the last has out channels. The activation makes a new tensor: in place on an instance norm, whose result is a view, it would take longer."""
+def normed(norm, channels):
+    """A norm of each channel and sample, and its activation. The activation of an instance norm makes a new tensor: in place on its result, which is a view, it would take longer. A group norm with a
+    group for each channel is the same function by another operator, the one that Penstock runs, with the activation in place as there."""
+    if norm == 'instance_norm':
+        return [nn.InstanceNorm2d(channels), nn.LeakyReLU()]
+    if norm == 'group_norm':
+        return [nn.GroupNorm(channels, channels, affine=False), nn.LeakyReLU(inplace=True)]
+    raise ValueError(f'norm {norm!r}: want instance_norm or group_norm')
+
+
+def convolutions(count, channels, hidden, out, dropout, norm):
+    """Of several, only the last has out channels."""
     layers = []
     for i in range(count):
         to = out if i == count - 1 else hidden
-        layers += [nn.Conv2d(channels, to, 3, padding=1, bias=False), nn.Dropout2d(dropout), nn.InstanceNorm2d(to), nn.LeakyReLU()]
+        layers += [nn.Conv2d(channels, to, 3, padding=1, bias=False), nn.Dropout2d(dropout)] + normed(norm, to)
         channels = to
     return layers
 
 
-def unet(B, C, depth, channels, classes, dropout):
+def unet(B, C, depth, channels, classes, dropout, norm='instance_norm'):
     """B convolutions a level, C channels in the first. Images are multiples of 2^depth pixels."""
     spaces = [Namespace() for _ in range(depth)]
     layers = []
     for level in range(depth):
         out = C << level
-        layers += convolutions(B, channels, out, out, dropout) + [Stash().isolate(spaces[level]), nn.MaxPool2d(2)]
+        layers += convolutions(B, channels, out, out, dropout, norm) + [Stash().isolate(spaces[level]), nn.MaxPool2d(2)]
         channels = out
-    layers += convolutions(B, channels, 2 * channels, channels, dropout)
+    layers += convolutions(B, channels, 2 * channels, channels, dropout, norm)
     for level in reversed(range(depth)):
         out = (C << level) // 2
-        layers += [nn.Upsample(scale_factor=2), Concat().isolate(spaces[level])] + convolutions(B, 2 * C << level, out, out, dropout)
+        layers += [nn.Upsample(scale_factor=2), Concat().isolate(spaces[level])] + convolutions(B, 2 * C << level, out, out, dropout, norm)
     return nn.Sequential(*layers, nn.Conv2d(C // 2, classes, 1, bias=False))
