@@ -109,6 +109,12 @@ func (p balancePlan) cutCosts(stdout io.Writer) error {
 
 // cutModel measures a model and cuts it.
 func (p balancePlan) cutModel(ctx context.Context, stdout, stderr io.Writer) error {
+	if err := checkOutput(stdout); err != nil {
+		return err
+	}
+	if p.chunks > p.batch {
+		fmt.Fprintln(stderr, fewerChunks(p.chunks, p.batch))
+	}
 	c := torch.NewCtx(torch.Options{Seed: p.seed})
 	defer c.Close()
 	var sample *torch.Tensor

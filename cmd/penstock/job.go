@@ -40,7 +40,7 @@ type job struct {
 func openJob(ctx context.Context, p plan, stderr io.Writer) (*job, error) {
 	j := &job{plan: p}
 	for _, open := range []func(ctx context.Context, stderr io.Writer) error{
-		j.openData, j.planSteps, j.openStore, j.openTrace, j.limitMemory, j.findBalance, j.openPipe, j.openLoop, j.planMemory, j.placePipe,
+		j.openData, j.planSteps, j.tellChanges, j.openStore, j.openTrace, j.limitMemory, j.findBalance, j.openPipe, j.openLoop, j.planMemory, j.placePipe,
 	} {
 		if err := open(ctx, stderr); err != nil {
 			return nil, errors.Join(err, j.close())

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -14,5 +15,15 @@ func main() {
 	context.AfterFunc(ctx, stop)
 	// Whoever reads stdout may stop reading: that is an error to write, which ends a run in order, not a reason to be killed.
 	signal.Ignore(syscall.SIGPIPE)
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	if err := keepClosed(); err != nil {
+		fmt.Fprintln(os.Stderr, "penstock:", err)
+		os.Exit(exitFailed)
+	}
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	// Some file systems tell only now that what was written has no place.
+	if err := os.Stdout.Close(); err != nil && code == exitDone {
+		fmt.Fprintln(os.Stderr, "penstock:", err)
+		code = exitFailed
+	}
+	os.Exit(code)
 }

@@ -95,8 +95,8 @@ func (p *plan) checkNumbers() error {
 		value, least int64
 	}{
 		{"batch", int64(p.batch), 1}, {"chunks", int64(p.chunks), 1}, {"threads", int64(p.threads), 1}, {"window", int64(p.window), 1},
-		{"steps", p.steps, ifGiven("steps")}, {"epochs", int64(p.epochs), ifGiven("epochs")}, {"save-every", p.saveEvery, 0},
-		{"warmup", int64(p.warmup), 0}, {"schedule-steps", int64(p.scheduleSteps), 0},
+		{"steps", p.steps, ifGiven("steps")}, {"epochs", int64(p.epochs), ifGiven("epochs")}, {"save-every", p.saveEvery, ifGiven("save-every")},
+		{"warmup", int64(p.warmup), 0}, {"schedule-steps", int64(p.scheduleSteps), ifGiven("schedule-steps")},
 	} {
 		if n.value < n.least {
 			return badUsage("--%s %d: want at least %d", n.flag, n.value, n.least)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -76,7 +74,7 @@ thread they are its processor time, to which other programs add little.`,
 			if err != nil {
 				return err
 			}
-			err = p.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			err = p.run(cmd)
 			if stop := cmd.Context().Err(); stop != nil && errors.Is(err, stop) {
 				return errors.New("interrupted while layers were measured; nothing is written")
 			}
@@ -88,11 +86,17 @@ thread they are its processor time, to which other programs add little.`,
 }
 
 // run measures, and writes what was found.
-func (p profilePlan) run(ctx context.Context, stdout, stderr io.Writer) error {
-	if err := p.probeOut(); err != nil {
+func (p profilePlan) run(cmd *cobra.Command) error {
+	stdout, toFile := cmd.OutOrStdout(), p.out != "" && p.out != "-"
+	if err := checkOutput(stdout); err != nil {
 		return err
 	}
-	chain, err := p.measure(ctx, stderr)
+	if toFile {
+		if err := probeOut(cmd, p.out); err != nil {
+			return err
+		}
+	}
+	chain, err := p.measure(cmd.Context(), cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -106,8 +110,8 @@ func (p profilePlan) run(ctx context.Context, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
-	if p.out != "" && p.out != "-" {
-		if err := writeFile(p.out, text); err != nil {
+	if toFile {
+		if err := writeOut(cmd, p.out, text); err != nil {
 			return err
 		}
 	}
@@ -116,22 +120,6 @@ func (p profilePlan) run(ctx context.Context, stdout, stderr io.Writer) error {
 		return err
 	}
 	return report.show(stdout)
-}
-
-// probeOut finds out whether --out can be written, before minutes are spent on what is to be written.
-func (p profilePlan) probeOut() error {
-	if p.out == "" || p.out == "-" {
-		return nil
-	}
-	if info, err := os.Stat(p.out); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("--out %s is no plain file; want a file", p.out)
-	}
-	f, err := os.CreateTemp(filepath.Dir(p.out), "."+filepath.Base(p.out)+".*")
-	if err != nil {
-		return fmt.Errorf("--out %s cannot be written: %w", p.out, err)
-	}
-	f.Close()
-	return os.Remove(f.Name())
 }
 
 // auxiliaryWeight is that of the losses of auxiliary classifiers, where a model has some; what is measured does not depend on it.

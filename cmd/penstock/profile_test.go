@@ -172,7 +172,7 @@ func TestProfileRefuses(t *testing.T) {
 		{profiled("--format", "text"), exitUsage, []string{`"text"`, "table or json"}},
 		{profiled("--out", ""), exitUsage, []string{"--out is an empty name"}},
 		{profiled("--out", "-", "--format", "table"), exitUsage, []string{"--out - and --format table"}},
-		{profiled("--out", dir), exitFailed, []string{"--out", "no plain file"}},
+		{profiled("--out", dir), exitFailed, []string{"--out", "cannot be written: not a regular file but a directory"}},
 		{profiled("--out", filepath.Join(dir, "no", "chain.json")), exitFailed, []string{"--out", "cannot be written"}},
 	} {
 		t.Run(strings.Join(test.args[1:], " "), func(t *testing.T) {

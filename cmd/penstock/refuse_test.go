@@ -76,6 +76,8 @@ func TestRefuses(t *testing.T) {
 		{train("--epochs", "0", "--steps", "3"), exitUsage, []string{"--epochs 0", "at least 1"}},
 		{train("--epochs", "-1"), exitUsage, []string{"--epochs -1"}},
 		{train("--save-every", "-1"), exitUsage, []string{"--save-every -1"}},
+		{train("--save-every", "0", "--out", filepath.Join(dir, "never")), exitUsage, []string{"--save-every 0", "at least 1"}},
+		{train("--schedule", "cosine", "--schedule-steps", "0"), exitUsage, []string{"--schedule-steps 0", "at least 1"}},
 		{train("--save-every", "1"), exitUsage, []string{"--save-every", "--out"}},
 		{train("--warmup", "-1"), exitUsage, []string{"--warmup -1"}},
 		{train("--schedule", "cosine", "--warmup", "2"), exitUsage, []string{"--warmup 2", "cosine", "only 2 steps"}},
@@ -118,7 +120,7 @@ func TestRefuses(t *testing.T) {
 		{train("--out", file), exitFailed, []string{"file", "not a directory"}},
 		{train("--out", "/proc/penstock"), exitFailed, []string{"/proc/penstock"}},
 		{train("--out", ""), exitUsage, []string{"--out"}},
-		{train("--trace", dir), exitFailed, []string{"is a directory"}},
+		{train("--trace", dir), exitFailed, []string{"cannot be written: not a regular file but a directory"}},
 		{train("--trace", filepath.Join(dir, "nowhere", "t.json")), exitFailed, []string{"--trace", "nowhere"}},
 		{train("--trace", ""), exitUsage, []string{"--trace"}},
 

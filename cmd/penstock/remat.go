@@ -3,9 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
+	"io/fs"
 
 	"github.com/spf13/cobra"
 
@@ -66,50 +64,23 @@ func readChain(cmd *cobra.Command, path string) (remat.Chain, error) {
 
 func readRemat[T any](cmd *cobra.Command, path string, parse func([]byte) (T, error)) (T, error) {
 	var zero T
-	text, name := []byte(nil), path
-	var err error
-	if path == "-" {
+	name := path
+	if isStdin(path) {
 		name = "standard input"
-		text, err = io.ReadAll(cmd.InOrStdin())
-	} else {
-		text, err = os.ReadFile(path)
 	}
-	if err != nil {
+	text, err := readInput(cmd, path)
+	var at *fs.PathError
+	switch {
+	case errors.As(err, &at):
 		return zero, err // it names the file
+	case err != nil:
+		return zero, fmt.Errorf("%s: %w", name, err)
 	}
 	value, err := parse(text)
 	if err != nil {
 		return zero, fmt.Errorf("%s: %s", name, message(err))
 	}
 	return value, nil
-}
-
-// writeFile writes a file as a whole or not at all.
-func writeFile(path string, text []byte) (err error) {
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("--out %s is no plain file; want a file", path)
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("--out %s cannot be written: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-			err = fmt.Errorf("--out %s: %w", path, err)
-		}
-	}()
-	if _, err := f.Write(text); err != nil {
-		return err
-	}
-	if err := f.Chmod(0o644); err != nil { // CreateTemp makes a file for its owner alone
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 // checkTable refuses an unknown --format.

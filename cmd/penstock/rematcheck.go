@@ -22,7 +22,7 @@ CHAIN and PLAN are files; one of them may be - for standard input.`,
   penstock remat solve chain.json --limit 700MiB --format json | penstock remat check chain.json -`,
 		Args: filesNamed("CHAIN", "PLAN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if args[0] == "-" && args[1] == "-" {
+			if isStdin(args[0]) && isStdin(args[1]) {
 				return badUsage("CHAIN and PLAN are both -; want at least one of them in a file")
 			}
 			c, err := readChain(cmd, args[0])

@@ -29,6 +29,9 @@ CHAIN is a file, or - for standard input.`,
 			case filepath.Ext(out) != ".svg":
 				return badUsage("--out %q: want a name that ends in .svg", out)
 			}
+			if err := keepInputs(cmd.InOrStdin(), "out", out, args[0]); err != nil {
+				return err
+			}
 			c, err := readChain(cmd, args[0])
 			if err != nil {
 				return err
@@ -49,7 +52,7 @@ CHAIN is a file, or - for standard input.`,
 			if err != nil {
 				return err
 			}
-			if err := writeFile(out, svg); err != nil {
+			if err := writeOut(cmd, out, svg); err != nil {
 				return err
 			}
 			least, greatest := points[0], points[len(points)-1]

@@ -44,6 +44,9 @@ code is 1, the least limit is told, and nothing is written.`,
 			if cmd.Flags().Changed("out") && out == "" {
 				return badUsage("--out is an empty name; want a file")
 			}
+			if err := keepInputs(cmd.InOrStdin(), "out", out, args[0]); err != nil {
+				return err
+			}
 			c, err := readChain(cmd, args[0])
 			if err != nil {
 				return err
@@ -57,7 +60,7 @@ code is 1, the least limit is told, and nothing is written.`,
 				return err
 			}
 			if out != "" {
-				if err := writeFile(out, text); err != nil {
+				if err := writeOut(cmd, out, text); err != nil {
 					return err
 				}
 			}

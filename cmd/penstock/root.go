@@ -32,11 +32,18 @@ func badUsage(format string, args ...any) error {
 // run runs a command line and returns its exit code. Results go to stdout, everything else to stderr. When ctx ends, a training run finishes its step, saves and
 // returns.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	out := &output{to: stdout}
 	root := newRoot(args)
 	root.SetArgs(args)
-	root.SetOut(stdout)
+	root.SetOut(out)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	err := addCompletion(root)
+	if err == nil {
+		err = root.ExecuteContext(ctx)
+	}
+	if err == nil {
+		err = out.err
+	}
 	if err == nil {
 		return exitDone
 	}
@@ -77,6 +84,7 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return badUsage("%w; see %s --help", err, cmd.CommandPath())
 	})
+	root.SetHelpCommand(newHelp())
 	root.AddCommand(newTrain(args), newBalance(), newProfile(), newRemat(), newModels(), newVersion())
 	return root
 }

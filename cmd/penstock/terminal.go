@@ -12,6 +12,9 @@ const usualWidth = 80
 
 // terminalWidth is how many characters a line of w has, and whether w is a terminal at all. Other character devices, such as /dev/null, are none.
 func terminalWidth(w io.Writer) (columns int, ok bool) {
+	if o, ok := w.(*output); ok {
+		w = o.to
+	}
 	f, ok := w.(*os.File)
 	if !ok {
 		return usualWidth, false

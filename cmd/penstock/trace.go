@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 
+	"penstock/data"
+	"penstock/internal/disk"
 	"penstock/pipe"
 	"penstock/schedule"
 	"penstock/trace"
@@ -26,16 +26,18 @@ func (j *job) openTrace(context.Context, io.Writer) error {
 	if j.traceFile == "" {
 		return nil
 	}
-	if info, err := os.Stat(j.traceFile); err == nil && info.IsDir() {
-		return fmt.Errorf("--trace %s is a directory; want a file", j.traceFile)
-	}
-	probe, err := os.CreateTemp(filepath.Dir(j.traceFile), "."+filepath.Base(j.traceFile)+".*")
+	inputs, err := data.Files(j.dataName, j.dataDir)
 	if err != nil {
-		return fmt.Errorf("--trace %s cannot be written: %w", j.traceFile, err)
-	}
-	probe.Close()
-	if err := os.Remove(probe.Name()); err != nil {
 		return err
+	}
+	if j.from != nil {
+		inputs = append(inputs, j.from.Files()...)
+	}
+	if err := keepInputs(nil, "trace", j.traceFile, inputs...); err != nil {
+		return err
+	}
+	if err := disk.Probe(j.traceFile); err != nil {
+		return unwritable("trace", j.traceFile, err)
 	}
 	j.trace = stepTrace{file: j.traceFile, step: min(j.loop.Step+3, j.last)}
 	return nil

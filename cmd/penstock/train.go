@@ -30,7 +30,7 @@ checkpoint is the one to go on from.`,
 		Example: `  penstock train --model resnet20 --data fashion-mnist --stages 2 --epochs 3 --out out/fashion
   penstock train --model gpt --data text --data-dir shakespeare.txt --optimizer adamw --steps 500
   penstock train --model resnet20 --data synthetic --stages 2 --memory-limit 64MiB --steps 20 --format json
-  penstock train --model resnet18 --data synthetic --chunks 1 --batch 32 --memory-limit 200MiB --checkpoint optimal --steps 5`,
+  penstock train --model resnet20 --data synthetic --chunks 1 --batch 128 --memory-limit 100MiB --checkpoint optimal --steps 5`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := flags.plan(cmd.Flags().Changed)
@@ -60,6 +60,9 @@ checkpoint is the one to go on from.`,
 // runTraining does what a plan asks for.
 func runTraining(cmd *cobra.Command, p plan) (err error) {
 	ctx, stderr := cmd.Context(), cmd.ErrOrStderr()
+	if err := checkOutput(cmd.OutOrStdout()); err != nil {
+		return err
+	}
 	j, err := openJob(ctx, p, stderr)
 	if ctx.Err() != nil && err != nil {
 		return errors.New("interrupted before the first step; nothing is lost")

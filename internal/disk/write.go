@@ -15,7 +15,8 @@ import (
 // temporary file in the same directory, forces it to disk, renames it to path, and forces the directory to disk. After an error the temporary file is removed; a crash may leave it, as path
 // followed by a number and ".tmp". The directory must exist, and the file's mode follows the umask.
 //
-// A character device, such as /dev/null, is written to as it is. Anything else that is no regular file is refused.
+// A character device, such as /dev/null, is written to as it is. Anything else that is no regular file is refused, and so is a file in /dev: a new one would be a slip, and /dev/stdout is a
+// link that must not be replaced by a file.
 func Write(path string, content func(io.Writer) error) error {
 	device, err := writable(path)
 	if err != nil {
@@ -52,13 +53,17 @@ func Probe(path string) error {
 // writable returns an error unless there is a regular file at path, or a character device, or nothing.
 func writable(path string) (device bool, err error) {
 	info, err := os.Stat(path)
+	if err == nil && info.Mode()&fs.ModeCharDevice != 0 {
+		return true, nil
+	}
+	if directory, err := filepath.Abs(filepath.Dir(path)); err != nil || directory == "/dev" || directory == "/dev/fd" {
+		return false, errors.Join(&fs.PathError{Op: "create", Path: path, Err: errors.New("a file in /dev; want one in another directory")}, err)
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
 	case err != nil:
 		return false, err
-	case info.Mode()&fs.ModeCharDevice != 0:
-		return true, nil
 	}
 	return false, regular(path, info)
 }

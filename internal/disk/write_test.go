@@ -76,6 +76,11 @@ func TestWriteTakesFilesAndDevices(t *testing.T) {
 	if err := disk.Write("/dev/full", text("x")); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("a full device: error %v", err)
 	}
+	for _, path := range []string{"/dev/nul", "/dev/stdout", "/dev/fd/1"} {
+		if err := disk.Probe(path); err == nil {
+			t.Errorf("%s: no error", path) // under go test stdout is no terminal
+		}
+	}
 	if err := disk.Probe(filepath.Join(t.TempDir(), "none", "file")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no such directory: error %v", err)
 	}

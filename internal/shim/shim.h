@@ -135,6 +135,9 @@ const char* ps_blas_better_core(void);         // the set that this processor sh
 ps_error* ps_blas_use_core(const char* core);  // call before the first BLAS call of any thread
 double ps_fma_peak(void);                      // multiply-adds of one core in float operations per second, best of several trials; 0 = unknown
 
+// --- standard streams (streams.cpp) ---
+int32_t ps_closed_at_start(int32_t fd);  // whether fd 0, 1 or 2 was closed when the process began
+
 const char* ps_version(void);
 int32_t ps_has_device(int32_t device_type);
 

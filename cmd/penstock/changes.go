@@ -1,0 +1,28 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+)
+
+// tellChanges says on stderr where a run will not be as its flags say, because the data or the other flags do not allow it.
+func (j *job) tellChanges(_ context.Context, stderr io.Writer) error {
+	rows := j.batch
+	if n := j.training.Len(); rows > n {
+		fmt.Fprintf(stderr, "--batch %d: there are %d samples to train with, so each step takes all of them\n", rows, n)
+		rows = n
+	}
+	if j.chunks > rows {
+		fmt.Fprintln(stderr, fewerChunks(j.chunks, rows))
+	}
+	if j.warmup > 0 && int64(j.warmup) >= j.last { // the step after the warm-up is the first at the rate that was asked for
+		fmt.Fprintf(stderr, "--warmup %d: the run ends at step %d, so the learning rate never reaches %g\n", j.warmup, j.last, j.lr)
+	}
+	return nil
+}
+
+// fewerChunks says that a batch has too few samples for the micro-batches that were asked for.
+func fewerChunks(chunks, rows int) string {
+	return fmt.Sprintf("--chunks %d: a batch has %d samples, so it is cut into %d micro-batches", chunks, rows, rows)
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"penstock/internal/disk"
+)
+
+// isStdin reports whether an argument names standard input.
+func isStdin(path string) bool { return path == "-" || path == "/dev/stdin" }
+
+// readInput reads a chain or a plan: a regular file, standard input, or a descriptor that a shell has opened, as for <(command).
+func readInput(cmd *cobra.Command, path string) ([]byte, error) {
+	if isStdin(path) {
+		return disk.ReadStream(cmd.InOrStdin(), disk.MaxJSON)
+	}
+	if number, ok := strings.CutPrefix(path, "/dev/fd/"); ok {
+		if n, err := strconv.ParseUint(number, 10, 31); err == nil {
+			return disk.ReadStream(os.NewFile(uintptr(n), path), disk.MaxJSON)
+		}
+	}
+	return disk.Read(path, disk.MaxJSON)
+}
+
+// standardOutput is the stream that a path names, or nil. It is written to as it is, wherever a shell has led it.
+func standardOutput(cmd *cobra.Command, path string) io.Writer {
+	switch path {
+	case "/dev/stdout":
+		return cmd.OutOrStdout()
+	case "/dev/stderr":
+		return cmd.ErrOrStderr()
+	}
+	return nil
+}
+
+// writeOut writes what --out names: a file as a whole or not at all, or a stream or a device as it is.
+func writeOut(cmd *cobra.Command, path string, text []byte) error {
+	write := func(w io.Writer) error { _, err := w.Write(text); return err }
+	if stream := standardOutput(cmd, path); stream != nil {
+		return write(stream)
+	}
+	return unwritable("out", path, disk.Write(path, write))
+}
+
+// probeOut finds out whether --out can be written, before minutes are spent on what is to be written.
+func probeOut(cmd *cobra.Command, path string) error {
+	if standardOutput(cmd, path) != nil {
+		return nil
+	}
+	return unwritable("out", path, disk.Probe(path))
+}
+
+// unwritable puts a flag to an error of writing to the path that it names.
+func unwritable(flag, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var at *fs.PathError
+	if errors.As(err, &at) && at.Path == path {
+		err = at.Err // without the path again
+	}
+	return fmt.Errorf("--%s %s cannot be written: %w", flag, path, err)
+}
+
+// keepInputs refuses an output that is one of the inputs, under whatever name: it would be overwritten.
+// Standard output is not: wherever a shell has led it, it is written to and not replaced.
+func keepInputs(stdin io.Reader, flag, path string, inputs ...string) error {
+	out, err := os.Stat(path)
+	if err != nil || !out.Mode().IsRegular() || path == "/dev/stdout" {
+		return nil
+	}
+	for _, input := range inputs {
+		in, err := statInput(stdin, input)
+		if err == nil && os.SameFile(out, in) {
+			return badUsage("--%s %s is the file that is read as %s and would be overwritten; want another file", flag, path, input)
+		}
+	}
+	return nil
+}
+
+func statInput(stdin io.Reader, path string) (fs.FileInfo, error) {
+	if !isStdin(path) {
+		return os.Stat(path)
+	}
+	if f, ok := stdin.(*os.File); ok {
+		return f.Stat()
+	}
+	return nil, fs.ErrNotExist
+}

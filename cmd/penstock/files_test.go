@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"penstock/internal/disk"
+)
+
+// Whatever it is called, an input is not overwritten.
+func TestInputsAreKept(t *testing.T) {
+	chain := chainFile(t)
+	before, err := os.ReadFile(chain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(chain)
+	link, hard, drawn := filepath.Join(dir, "link.json"), filepath.Join(dir, "hard.json"), filepath.Join(dir, "chain.svg")
+	for _, make := range []error{os.Symlink(chain, link), os.Link(chain, hard), os.Link(chain, drawn)} {
+		if make != nil {
+			t.Fatal(make)
+		}
+	}
+	for _, args := range [][]string{
+		{"remat", "solve", chain, "--limit", "30MiB", "--out", chain},
+		{"remat", "solve", chain, "--limit", "30MiB", "--out", filepath.Join(dir, "..", filepath.Base(dir), "chain.json")},
+		{"remat", "solve", chain, "--limit", "30MiB", "--out", link},
+		{"remat", "solve", link, "--limit", "30MiB", "--out", chain},
+		{"remat", "solve", chain, "--limit", "30MiB", "--out", hard},
+		{"remat", "curve", chain, "--out", drawn},
+		{"remat", "curve", drawn, "--out", drawn},
+	} {
+		r := command(t, args...)
+		if r.code != exitUsage || !strings.Contains(r.stderr, "would be overwritten") || r.stdout != "" {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+	// Standard input may be the file, too.
+	for _, name := range []string{"-", "/dev/stdin"} {
+		cmd := exec.Command("sh", "-c", `exec "$0" remat solve `+name+` --limit 30MiB --out "$1" < "$1"`, os.Args[0], chain)
+		cmd.Env = append(os.Environ(), asCommand+"=1")
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "would be overwritten") {
+			t.Errorf("%s: %v, %s", name, err, out)
+		}
+	}
+	for _, path := range []string{chain, link, hard, drawn} {
+		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, before) {
+			t.Errorf("%s has %q, %v", path, after, err)
+		}
+	}
+	must(t, "remat", "solve", chain, "--limit", "30MiB", "--out", filepath.Join(dir, "plan.json"))
+}
+
+// A trace does not overwrite the data that is trained on, nor the checkpoint that is gone on from.
+func TestTraceKeepsInputs(t *testing.T) {
+	dir := t.TempDir()
+	text, link, out := filepath.Join(dir, "a.txt"), filepath.Join(dir, "link"), filepath.Join(dir, "out")
+	if err := os.WriteFile(text, bytes.Repeat([]byte("some text "), 200), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(text, link); err != nil {
+		t.Fatal(err)
+	}
+	r := must(t, with(small, "--steps", "1", "--out", out)...)
+	_, rest, _ := strings.Cut(r.stdout, "checkpoint     ")
+	checkpoint, _, _ := strings.Cut(rest, "\n")
+	gpt := []string{"train", "--model", "gpt", "--set", "depth=1,width=8,heads=1", "--data", "text", "--window", "8", "--steps", "1", "--batch", "2", "--chunks", "1"}
+	for _, args := range [][]string{
+		with(gpt, "--data-dir", text, "--trace", link),
+		with(gpt, "--data-dir", dir, "--trace", text),
+		with(small, "--steps", "2", "--out", out, "--resume", "--trace", filepath.Join(checkpoint, "model.safetensors")),
+	} {
+		r := command(t, args...)
+		if r.code != exitUsage || !strings.Contains(r.stderr, "would be overwritten") {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+}
+
+// Chains and plans are regular files of bounded size, or standard input up to the same bound.
+func TestInputsAreRegularFiles(t *testing.T) {
+	chain, dir := chainFile(t), t.TempDir()
+	pipe, socket, dangling, hole := filepath.Join(dir, "pipe"), filepath.Join(dir, "s"), filepath.Join(dir, "dangling"), filepath.Join(dir, "hole.json")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for _, make := range []error{
+		syscall.Mkfifo(pipe, 0o666), os.Symlink(filepath.Join(dir, "nowhere"), dangling), os.WriteFile(hole, nil, 0o666), os.Truncate(hole, disk.MaxJSON+1),
+	} {
+		if make != nil {
+			t.Fatal(make)
+		}
+	}
+	for path, want := range map[string]string{
+		pipe: "named pipe", "/dev/zero": "device", socket: "socket", dir: "directory", dangling: "no such file", hole: "want at most 67108864",
+	} {
+		for _, args := range [][]string{{"remat", "solve", path, "--limit", "30MiB"}, {"remat", "check", chain, path}} {
+			r := command(t, args...)
+			if r.code != exitFailed || !strings.Contains(r.stderr, path) || !strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
+				t.Errorf("%q: %+v", args, r)
+			}
+		}
+	}
+	shell := func(line string) (string, error) {
+		cmd := exec.Command("bash", "-c", line, os.Args[0], chain)
+		cmd.Env = append(os.Environ(), asCommand+"=1")
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	if out, err := shell(`exec "$0" remat solve - --limit 30MiB < /dev/zero`); err == nil || !strings.Contains(out, "standard input: it has more than 67108864 bytes") {
+		t.Errorf("an endless standard input: %v, %s", err, out)
+	}
+	for _, line := range []string{`exec "$0" remat compare /dev/stdin < "$1"`, `cat "$1" | "$0" remat compare /dev/stdin`, `exec "$0" remat compare <(cat "$1")`} {
+		if out, err := shell(line); err != nil || !strings.Contains(out, "sequential") {
+			t.Errorf("%s: %v, %s", line, err, out)
+		}
+	}
+}
+
+// Outputs are files, or what takes bytes as they come: /dev/null stays what it is, and /dev/stdout is standard output wherever it leads.
+func TestOutputsToDevices(t *testing.T) {
+	chain, dir := chainFile(t), t.TempDir()
+	null, pipe := filepath.Join(dir, "null"), filepath.Join(dir, "pipe")
+	if err := os.Symlink("/dev/null", null); err != nil { // a link, so that a fault does not cost the machine its /dev/null
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(pipe, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		profiled("--out", null), {"remat", "solve", chain, "--limit", "30MiB", "--out", null}, with(small, "--steps", "3", "--trace", null),
+	} {
+		must(t, args...)
+		if target, err := os.Readlink(null); err != nil || target != "/dev/null" {
+			t.Fatalf("%q: the device was replaced: %q, %v", args, target, err)
+		}
+	}
+	for _, args := range [][]string{
+		profiled("--out", pipe), {"remat", "solve", chain, "--limit", "30MiB", "--out", pipe}, with(small, "--steps", "1", "--trace", pipe),
+	} {
+		if r := command(t, args...); r.code != exitFailed || !strings.Contains(r.stderr, "cannot be written: not a regular file but a named pipe") {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+	r := must(t, "remat", "solve", chain, "--limit", "30MiB", "--out", "/dev/stdout")
+	if !strings.HasPrefix(r.stdout, "{") || !strings.Contains(r.stdout, "\npeak ") {
+		t.Errorf("the plan is not followed by the table: %s", r.stdout)
+	}
+	if r := command(t, "remat", "solve", chain, "--limit", "30MiB", "--out", "/dev/full"); r.code != exitFailed || !strings.Contains(r.stderr, "no space left") {
+		t.Errorf("a full device: %+v", r)
+	}
+}
+
+// What flags cannot have is said, once, before the first step.
+func TestChangesAreTold(t *testing.T) {
+	for _, row := range []struct {
+		args []string
+		want []string
+	}{
+		{with(small, "--steps", "1", "--warmup", "1"), []string{"--warmup 1: the run ends at step 1, so the learning rate never reaches 0.1\n"}},
+		{with(small, "--steps", "2", "--warmup", "1"), nil},
+		{with(small, "--steps", "1", "--batch", "100000"), []string{"--batch 100000: there are 1024 samples to train with, so each step takes all of them\n"}},
+		{with(small, "--steps", "1", "--batch", "3"), []string{"--chunks 4: a batch has 3 samples, so it is cut into 3 micro-batches\n"}},
+		{with(small, "--steps", "1", "--batch", "4"), nil},
+		{[]string{"balance", "--model", "mlp", "--stages", "2", "--by", "size", "--batch", "3", "--chunks", "4"}, []string{"--chunks 4: a batch has 3 samples"}},
+	} {
+		r := must(t, with(row.args, "--format", "json")...)
+		if row.want == nil && r.stderr != "" {
+			t.Errorf("%q: stderr %q", row.args, r.stderr)
+		}
+		for _, want := range row.want {
+			if strings.Count(r.stderr, want) != 1 {
+				t.Errorf("%q: stderr %q, want %q once", row.args, r.stderr, want)
+			}
+		}
+	}
+}

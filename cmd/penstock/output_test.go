@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"penstock/internal/torchtest"
+)
+
+// verbLines is a command line for each verb, by its path.
+func verbLines(t *testing.T) map[string][]string {
+	t.Helper()
+	chain, plan := chainFile(t), filepath.Join(t.TempDir(), "plan.json")
+	must(t, "remat", "solve", chain, "--limit", "30MiB", "--out", plan)
+	return map[string][]string{
+		"penstock":                       {},
+		"penstock help":                  {"help", "train"},
+		"penstock version":               {"version"},
+		"penstock models":                {"models"},
+		"penstock balance":               {"balance", "--costs", "1,2,3", "--stages", "2"},
+		"penstock profile":               profiled(),
+		"penstock train":                 with(small, "--steps", "1"),
+		"penstock remat":                 {"remat"},
+		"penstock remat check":           {"remat", "check", chain, plan},
+		"penstock remat compare":         {"remat", "compare", chain},
+		"penstock remat curve":           {"remat", "curve", chain, "--out", filepath.Join(t.TempDir(), "curve.svg")},
+		"penstock remat explain":         {"remat", "explain", chain, "--limit", "30MiB"},
+		"penstock remat solve":           {"remat", "solve", chain, "--limit", "30MiB"},
+		"penstock completion":            {"completion"},
+		"penstock completion bash":       {"completion", "bash"},
+		"penstock completion fish":       {"completion", "fish"},
+		"penstock completion powershell": {"completion", "powershell"},
+		"penstock completion zsh":        {"completion", "zsh"},
+	}
+}
+
+// verbs lists the paths of all commands.
+func verbs(t *testing.T) (paths []string) {
+	t.Helper()
+	root := newRoot(nil)
+	if err := addCompletion(root); err != nil {
+		t.Fatal(err)
+	}
+	root.InitDefaultHelpCmd()
+	var walk func(*cobra.Command)
+	walk = func(c *cobra.Command) {
+		paths = append(paths, c.CommandPath())
+		for _, child := range c.Commands() {
+			walk(child)
+		}
+	}
+	walk(root)
+	return paths
+}
+
+// brokenOutputs are standard outputs that take nothing.
+func brokenOutputs(t *testing.T) map[string]*os.File {
+	t.Helper()
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed, err := os.Open(os.DevNull) // what keepClosed makes of a closed one
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader, pipe, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader.Close()
+	t.Cleanup(func() { errors.Join(full.Close(), closed.Close(), pipe.Close()) })
+	return map[string]*os.File{"no space left on device": full, "bad file descriptor": closed, "broken pipe": pipe}
+}
+
+// Every verb, help of every verb, and --format json where there is one: if its output cannot be written the exit code is 1, and stderr says why.
+func TestOutputIsChecked(t *testing.T) {
+	lines := verbLines(t)
+	var all [][]string
+	for _, path := range verbs(t) {
+		args, ok := lines[path]
+		if !ok {
+			t.Fatalf("no command line for %s", path)
+		}
+		all = append(all, args, append(strings.Fields(path)[1:], "--help"))
+	}
+	for _, path := range []string{"penstock models", "penstock balance", "penstock profile", "penstock train", "penstock remat compare", "penstock remat explain", "penstock remat solve"} {
+		all = append(all, with(lines[path], "--format", "json"))
+	}
+	outputs := brokenOutputs(t)
+	torchtest.Check(t)
+	for _, args := range all {
+		for why, stdout := range outputs {
+			var stderr bytes.Buffer
+			if code := run(context.Background(), args, stdout, &stderr); code != exitFailed || !strings.Contains(stderr.String(), why) {
+				t.Errorf("%q, %s: exit code %d, stderr %q", args, why, code, &stderr)
+			}
+		}
+	}
+}
+
+// A verb that measures or trains for minutes finds out first that there is nowhere to write to.
+func TestClosedOutputIsFoundFirst(t *testing.T) {
+	closed := brokenOutputs(t)["bad file descriptor"]
+	out := filepath.Join(t.TempDir(), "out")
+	for _, args := range [][]string{with(small, "--steps", "1", "--out", out), profiled("--out", out), {"balance", "--model", "mlp", "--stages", "2"}} {
+		torchtest.Check(t)
+		var stderr bytes.Buffer
+		code := run(context.Background(), args, closed, &stderr)
+		if code != exitFailed || strings.Count(stderr.String(), "\n") != 1 {
+			t.Errorf("%q: exit code %d, stderr %q", args, code, &stderr)
+		}
+		if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%q: something is in --out: %v", args, err)
+		}
+	}
+}
+
+// TestClosedAtStart: a standard output that was closed before the process began is one that cannot be written to, not /dev/null, which Go opens in its place. Where the shell
+// opens /dev/null, all is well; a wrong command line needs no output to be told.
+func TestClosedAtStart(t *testing.T) {
+	for _, row := range []struct {
+		shell string
+		args  []string
+		code  int
+		want  string
+	}{
+		{`exec "$0" "$@" >&-`, []string{"version"}, exitFailed, "bad file descriptor"},
+		{`exec "$0" "$@" >&-`, with(small, "--steps", "1"), exitFailed, "bad file descriptor"},
+		{`exec "$0" "$@" >&-`, with(small, "--steps", "0"), exitUsage, "--steps 0"},
+		{`exec "$0" "$@" >&- 2>&-`, []string{"version"}, exitFailed, ""},
+		{`exec "$0" "$@" <&-`, []string{"version"}, exitDone, ""},
+		{`exec "$0" "$@" >/dev/null`, []string{"version"}, exitDone, ""},
+		{`exec "$0" "$@" 1<>/dev/null`, []string{"version"}, exitDone, ""},
+	} {
+		cmd := exec.Command("sh", append([]string{"-c", row.shell, os.Args[0]}, row.args...)...)
+		cmd.Env = append(os.Environ(), asCommand+"=1")
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		err := cmd.Run()
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		if code := cmd.ProcessState.ExitCode(); code != row.code || !strings.Contains(stderr.String(), row.want) {
+			t.Errorf("%s %q: exit code %d, want %d; stderr %q", row.shell, row.args, code, row.code, stderr.String())
+		}
+	}
+}
+
+// What is asked of help and completion has to be there.
+func TestHelpRefuses(t *testing.T) {
+	for _, row := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"help", "nope"}, `unknown command "nope"`},
+		{[]string{"help", "remat", "nope"}, `unknown command "remat nope"`},
+		{[]string{"help", "train", "extra"}, `unknown command "train extra"`},
+		{[]string{"completion", "tcsh"}, `unknown shell "tcsh"`},
+		{[]string{"completion", "bash", "extra"}, `unexpected argument "extra"`},
+	} {
+		r := command(t, row.args...)
+		if r.code != exitUsage || r.stdout != "" || !strings.Contains(r.stderr, row.want) || strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("%q: %+v", row.args, r)
+		}
+	}
+	for _, args := range [][]string{{"help"}, {"help", "remat", "solve"}, {"completion"}, {"completion", "zsh"}} {
+		if r := command(t, args...); r.code != exitDone || r.stdout == "" || r.stderr != "" {
+			t.Errorf("%q: exit code %d, %d bytes, stderr %q", args, r.code, len(r.stdout), r.stderr)
+		}
+	}
+	if r := must(t, "help", "remat", "solve"); !slices.Contains(strings.Fields(r.stdout), "--limit") || r.stdout != must(t, "remat", "solve", "--help").stdout {
+		t.Errorf("help remat solve is not what --help says: %s", r.stdout)
+	}
+}
