@@ -72,7 +72,7 @@ type nest struct {
 	batch               pipe.Batch
 	open                *pipe.Run
 	reserve             atomic.Pointer[func()]
-	ones                func(*pipe.Run) *torch.Tensor
+	ones                *torch.Tensor
 	sgd                 optim.Optimizer
 	model               *nn.Sequential
 }
@@ -104,7 +104,7 @@ func newNest(t *testing.T, cfg pipe.Config) *nest {
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	last := torch.NewCtx(torch.Options{Threads: 1, Device: p.Stages()[1].Device})
 	n.batch = pipe.Batch{Input: normal(4, 4)(c, 0), Target: normal(4, 4)(last, 1)}
-	n.ones = func(run *pipe.Run) *torch.Tensor { return last.OnesLike(run.Output()) }
+	n.ones = last.Ones(torch.Float32, 4, 4)
 	t.Cleanup(func() {
 		p.Close()
 		n.open.Close()
@@ -131,7 +131,7 @@ func (n *nest) calls() map[string]func() error {
 			}
 			return err
 		},
-		"BackwardRetained": func() error { return n.open.BackwardRetained(ctx, n.ones(n.open)) },
+		"BackwardRetained": func() error { return n.open.BackwardRetained(ctx, n.ones) },
 		"Infer": func() error {
 			result, err := n.p.Infer(ctx, n.batch, pipe.InferConfig{})
 			torch.FreeAll(result.Outputs)
@@ -185,7 +185,7 @@ func (n *nest) places(t *testing.T) map[string]func(f func()) error {
 		"a layer that is recomputed":  inLayer(n.plain, recomputing, step),
 		"a layer of Eval":             inLayer(n.plain, always, func() error { y, err := n.p.Eval(ctx, n.batch.Input); y.Free(); return err }),
 		"a layer of Forward":          inLayer(n.plain, always, func() error { run, err := n.p.Forward(ctx, n.batch); run.Close(); return err }),
-		"a layer of BackwardRetained": inLayer(n.plain, recomputing, func() error { return n.open.BackwardRetained(ctx, n.ones(n.open)) }),
+		"a layer of BackwardRetained": inLayer(n.plain, recomputing, func() error { return n.open.BackwardRetained(ctx, n.ones) }),
 		"a checkpointed layer":        inLayer(n.behind, func(c *nn.Ctx) bool { return c.Grad() }, step),
 		"a layer checkpointed deep":   inLayer(n.deep, func(c *nn.Ctx) bool { return c.Grad() }, step),
 		"a loss": func(f func()) error {
