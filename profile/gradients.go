@@ -132,7 +132,11 @@ func (b *border) give(p *prober, unit int, w *segment.Walk) (given []uintptr) {
 	}
 	for _, k := range e.ties {
 		if p.s.Uses(unit, k) {
-			w.GiveTie(k, handle(e.tie(k), b.ties[k]))
+			t := b.ties[k]
+			if of := p.s.TieTensor(k); t == nil && of.RequiresGrad() { // it comes from farther behind, too
+				t = p.c.Keep(p.c.OnesLike(of))
+			}
+			w.GiveTie(k, handle(e.tie(k), t))
 			delete(b.ties, k)
 		}
 	}
