@@ -53,7 +53,7 @@ func TestSizes(t *testing.T) {
 		{"inception_v3", 23834568, 566, 32, "fc"}, // three layers for each of five convolutions, two pools, eleven blocks, four at the end
 		{"googlenet", 6624904, 344, 26, "fc"},
 		// Blocks have 12 width^2 + 13 width; the head's weight is the tokens' embedding.
-		{"gpt", 256*128 + 128*128 + 4*(12*128*128+13*128) + 2*128, 0, 6, "head"},
+		{"gpt", 256*128 + 128*128 + 4*(12*128*128+13*128) + 2*128, 52, 58, "head"},
 	} {
 		s := build(t, row.name, models.Options{})
 		if n := nn.Count(s); n != row.params {
@@ -95,6 +95,27 @@ func TestLayersOfResNet20(t *testing.T) {
 	want := "stem layer1.0 layer1.1 layer1.2 layer2.0 layer2.1 layer2.2 layer3.0 layer3.1 layer3.2 head"
 	if got := strings.Join(names, " "); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// Parameters lie in files under their names, dropout draws by its own, and a balance counts layers.
+func TestLayersOfAGPTBlock(t *testing.T) {
+	var names, state []string
+	for _, l := range build(t, "gpt", models.Options{Depth: 1, Dropout: 0.1}).Layers() {
+		names = append(names, l.Name)
+		for _, p := range l.State() {
+			state = append(state, p.Name)
+		}
+	}
+	want := `embed blocks.0.skip1 blocks.0.ln1 blocks.0.attn.qkv blocks.0.attn.heads blocks.0.attn.weights blocks.0.attn.values blocks.0.attn.proj blocks.0.drop1 blocks.0.add1
+		blocks.0.skip2 blocks.0.ln2 blocks.0.mlp.0 blocks.0.mlp.1 blocks.0.mlp.2 blocks.0.drop2 blocks.0.add2 head`
+	if !slices.Equal(names, strings.Fields(want)) {
+		t.Errorf("layers are %s", names)
+	}
+	want = `embed.position embed.token.weight blocks.0.ln1.weight blocks.0.ln1.bias blocks.0.attn.qkv.weight blocks.0.attn.qkv.bias blocks.0.attn.proj.weight blocks.0.attn.proj.bias
+		blocks.0.ln2.weight blocks.0.ln2.bias blocks.0.mlp.0.weight blocks.0.mlp.0.bias blocks.0.mlp.2.weight blocks.0.mlp.2.bias head.norm.weight head.norm.bias head.linear.weight`
+	if !slices.Equal(state, strings.Fields(want)) {
+		t.Errorf("parameters are %s", state)
 	}
 }
 

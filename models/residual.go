@@ -12,7 +12,7 @@ const identity = "identity"
 
 // basicBlock is identity, conv1, bn1, relu1, conv2, bn2, then downsample or add, and relu2.
 func basicBlock(in, out, stride int64) *nn.Sequential {
-	s := nn.NewSequential().Add(identity, newStash(identity))
+	s := nn.NewSequential().Add(identity, nn.NewStash(identity))
 	convolve(s, "1", in, out, 3, nn.Conv2dConfig{Stride: nn.Square(stride)})
 	s.Add("relu1", nn.NewReLUInPlace())
 	convolve(s, "2", out, out, 3, nn.Conv2dConfig{})
@@ -21,7 +21,7 @@ func basicBlock(in, out, stride int64) *nn.Sequential {
 
 // bottleneck is identity, conv1, bn1, relu1, conv2, bn2, relu2, conv3, bn3, then downsample or add, and relu3; conv2, between middle channels, has the groups.
 func bottleneck(in, middle, out, groups, stride int64) *nn.Sequential {
-	s := nn.NewSequential().Add(identity, newStash(identity))
+	s := nn.NewSequential().Add(identity, nn.NewStash(identity))
 	convolve(s, "1", in, middle, 1, nn.Conv2dConfig{})
 	s.Add("relu1", nn.NewReLUInPlace())
 	convolve(s, "2", middle, middle, 3, nn.Conv2dConfig{Stride: nn.Square(stride), Groups: groups})

@@ -51,7 +51,7 @@ func unet(o Options) (*nn.Sequential, error) {
 	spaces := make([]nn.Namespace, o.Depth)
 	for i := range o.Depth {
 		spaces[i] = nn.NewNamespace()
-		skip, out := newStash(unetSkip), base<<i
+		skip, out := nn.NewStash(unetSkip), base<<i
 		skip.Isolate(spaces[i])
 		encoder.Add(strconv.Itoa(i), nn.NewSequential().
 			Add("encode", stack(in, out, out)).

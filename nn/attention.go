@@ -6,51 +6,85 @@ import (
 	"penstock/torch"
 )
 
-// CausalSelfAttention lets each token of a sequence look at itself and the tokens before it (Vaswani et al. 2017, section 3.2, masked): [N, T, dim] to the same.
+// NewCausalSelfAttention makes the layers by which each token of a sequence looks at itself and the tokens before it
+// (Vaswani et al. 2017, section 3.2, masked): [N, T, dim] to the same.
 //
-//	q, k, v = split(x Wqkv + b)                      a head is a contiguous chunk of dim/heads
-//	y = softmax(mask(q k^T / sqrt(dim/heads))) v     for each head
-//	out = concat(y) Wproj + b
+//	qkv      x Wqkv + b                              [N, T, 3 dim]
+//	heads    q, k, v of each head                    a head is a contiguous chunk of width = dim/heads
+//	weights  softmax(mask(q k^T / sqrt(width))), v   [N heads, T, T]
+//	values   concat(weights v)                       [N, T, dim]
+//	proj     y Wproj + b
 //
-// The scores take N * heads * T * T elements; the backward keeps them once, after the softmax.
-type CausalSelfAttention struct {
-	Base
-	qkv, proj  *Linear
-	dim, heads int64
-}
-
-// NewCausalSelfAttention makes a CausalSelfAttention with parameters qkv.weight [3 dim, dim], qkv.bias, proj.weight [dim, dim] and proj.bias.
-func NewCausalSelfAttention(dim, heads int64) *CausalSelfAttention {
+// Parameters are qkv.weight [3 dim, dim], qkv.bias, proj.weight [dim, dim] and proj.bias. The weights take
+// N * heads * T * T elements; the backward keeps them once, after the softmax.
+func NewCausalSelfAttention(dim, heads int64) *Sequential {
 	requirePositive("CausalSelfAttention", "dim", dim)
 	requirePositive("CausalSelfAttention", "heads", heads)
 	require(dim%heads == 0, "CausalSelfAttention: dim is %d, which %d heads do not divide; choose a multiple of the heads", dim, heads)
-	a := &CausalSelfAttention{dim: dim, heads: heads, qkv: NewLinear(dim, 3*dim), proj: NewLinear(dim, dim)}
-	a.Child("qkv", a.qkv)
-	a.Child("proj", a.proj)
-	return a
+	return NewSequential().
+		Add("qkv", NewLinear(dim, 3*dim)).
+		Add("heads", Tuple(&attentionHeads{dim: dim, heads: heads})).
+		Add("weights", Tuple(&attentionWeights{})).
+		Add("values", Tuple(&attentionValues{heads: heads})).
+		Add("proj", NewLinear(dim, dim))
 }
 
-// Forward works in place on the scores, which nothing needs before the softmax, and lets go of them right after it.
-func (a *CausalSelfAttention) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	mark := c.Mark()
-	n, tokens, width := x.Size(0), x.Size(1), a.dim/a.heads
-	head := func(t *torch.Tensor) *torch.Tensor { // [N, heads, T, width], a view
-		return c.Transpose(c.Reshape(t, n, tokens, a.heads, width), 1, 2)
-	}
-	qkv := c.Split(c.Run(x, a.qkv), a.dim, -1)
-	q, k, v := head(qkv[0]), head(qkv[1]), head(qkv[2])
+// attentionHeads turns queries, keys and values of all heads, [N, T, 3 dim], into those of each: q [N heads, T, width],
+// k [N heads, width, T] and v [N heads, T, width]. This is the layout in which products of matrices keep them for
+// backward, so that the input need not be kept beside.
+type attentionHeads struct {
+	Base
+	dim, heads int64
+}
 
-	scores := c.Matmul(q, c.Transpose(k, -2, -1))
+// ForwardTuple copies, but for the single sequence whose heads can be viewed.
+func (l *attentionHeads) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	mark := c.Mark()
+	parts := c.Split(xs[0], l.dim, -1)
+	n, tokens, width := parts[0].Size(0), parts[0].Size(1), l.dim/l.heads
+	for i, part := range parts {
+		head := c.Transpose(c.Reshape(part, n, tokens, l.heads, width), 1, 2)
+		if i == 1 {
+			parts[i] = c.Reshape(c.Transpose(head, -2, -1), n*l.heads, width, tokens)
+		} else {
+			parts[i] = c.Reshape(head, n*l.heads, tokens, width)
+		}
+	}
+	c.Release(mark, parts...)
+	return parts
+}
+
+// attentionWeights turns q, k and v into the weights of the values, [N heads, T, T], and v itself.
+type attentionWeights struct{ Base }
+
+// ForwardTuple works in place on the scores, which nothing needs before the softmax, and lets go of them right after it.
+func (l *attentionWeights) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	mark := c.Mark()
+	q, k, v := xs[0], xs[1], xs[2]
+	tokens, width := q.Size(1), q.Size(2)
+	scores := c.Matmul(q, k)
 	c.MulScalar_(scores, 1/math.Sqrt(float64(width)))
 	inner := c.Mark()
 	c.MaskedFill_(scores, c.Triu(c.Ones(torch.Bool, tokens, tokens), 1), math.Inf(-1))
 	c.Release(inner)
 	weights := c.Softmax(scores, -1)
-	c.Release(mark, weights, v)
+	c.Release(mark, weights)
+	return []*torch.Tensor{weights, v}
+}
 
-	y := c.Matmul(weights, v)
+// attentionValues turns weights and v into the weighted sums of values, heads side by side: [N, T, dim].
+type attentionValues struct {
+	Base
+	heads int64
+}
+
+// ForwardTuple returns one tensor.
+func (l *attentionValues) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	mark := c.Mark()
+	weights, v := xs[0], xs[1]
+	n, tokens, width := v.Size(0)/l.heads, v.Size(1), v.Size(2)
+	y := c.Transpose(c.Reshape(c.Matmul(weights, v), n, l.heads, tokens, width), 1, 2)
+	y = c.Reshape(y, n, tokens, l.heads*width)
 	c.Release(mark, y)
-	y = c.Run(c.Reshape(c.Transpose(y, 1, 2), n, tokens, a.dim), a.proj)
-	c.Release(mark, y)
-	return y
+	return []*torch.Tensor{y}
 }

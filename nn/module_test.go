@@ -49,7 +49,7 @@ func TestStateListsByDeclaration(t *testing.T) {
 }
 
 func TestLayersFlattensSequentialsOnly(t *testing.T) {
-	s := network().Add("block", nn.NewTransformerBlock(8, 2, nn.TransformerConfig{})) // holds a Sequential, and stays whole
+	s := network().Add("block", nn.NewBasicBlock(4, 8, 2)) // holds a Sequential, and stays whole
 	var got []string
 	for _, l := range s.Layers() {
 		got = append(got, l.Name)

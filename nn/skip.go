@@ -14,7 +14,7 @@ import (
 //	l.Stashes("skip")           in the constructor of the layer that it comes from; in its Forward  c.Stash("skip", x)
 //	l.Pops("skip")              in that of each layer that it goes to; in its Forward               skip := c.Pop("skip")
 //
-// Any module may declare skips, however deeply nested.
+// Any module may declare skips, however deeply nested. Stash is a layer that does nothing else.
 
 // Namespace keeps equal names of skips apart. The zero Namespace is the one that names are in at first. Namespaces are copied and compared as values.
 type Namespace struct{ number uint64 }

@@ -2,44 +2,62 @@ package nn
 
 import "penstock/torch"
 
-// TransformerBlock is GPT-2's block, normalised before each part (Radford et al. 2019, section 2.3): [N, T, dim] to the same.
-//
-//	x = x + dropout(attn(ln1(x)))
-//	x = x + dropout(mlp(ln2(x)))      mlp is Linear(dim, 4 dim), GELU (tanh), Linear(4 dim, dim)
-type TransformerBlock struct {
-	Base
-	attention, perceptron []Layer // what is added to x, in order
-}
-
-// TransformerConfig configures a TransformerBlock. The zero value is without dropout.
+// TransformerConfig configures a transformer block. The zero value is without dropout.
 type TransformerConfig struct {
 	Dropout float64 // of what each part adds
 }
 
-// NewTransformerBlock makes a TransformerBlock with children ln1, attn, ln2 and mlp (0, 1, 2), and drop1 and drop2 if there is dropout.
-func NewTransformerBlock(dim, heads int64, o TransformerConfig) *TransformerBlock {
-	b := &TransformerBlock{}
-	part := func(list *[]Layer, name string, l Layer) {
-		b.Child(name, l)
-		*list = append(*list, l)
+// NewTransformerBlock makes the layers of GPT-2's block, normalised before each part (Radford et al. 2019, section
+// 2.3): [N, T, dim] to the same.
+//
+//	x = x + drop1(attn(ln1(x)))      attn is NewCausalSelfAttention
+//	x = x + drop2(mlp(ln2(x)))       mlp is Linear(dim, 4 dim), GELU (tanh), Linear(4 dim, dim)
+//
+// x goes around each part as a skip connection, in a namespace of the block's own. Children are those named above,
+// drop1 and drop2 only if there is dropout, with skip1, add1, skip2 and add2 around the parts. A partition may cut
+// between any two layers, and a plan of what to recompute may keep what lies there.
+func NewTransformerBlock(dim, heads int64, o TransformerConfig) *Sequential {
+	s := NewSequential()
+	part := func(number, name string, l *Sequential) {
+		s.Add("skip"+number, NewStash("skip"+number)).
+			Add("ln"+number, NewLayerNorm([]int64{dim}, LayerNormConfig{})).
+			Add(name, l)
+		if o.Dropout != 0 {
+			s.Add("drop"+number, NewDropout(o.Dropout))
+		}
+		s.Add("add"+number, newAddSkip("skip"+number))
 	}
-	part(&b.attention, "ln1", NewLayerNorm([]int64{dim}, LayerNormConfig{}))
-	part(&b.attention, "attn", NewCausalSelfAttention(dim, heads))
-	part(&b.perceptron, "ln2", NewLayerNorm([]int64{dim}, LayerNormConfig{}))
-	part(&b.perceptron, "mlp", NewSequential(NewLinear(dim, 4*dim), NewGELUTanh(), NewLinear(4*dim, dim)))
-	if o.Dropout != 0 {
-		part(&b.attention, "drop1", NewDropout(o.Dropout))
-		part(&b.perceptron, "drop2", NewDropout(o.Dropout))
-	}
-	return b
+	part("1", "attn", NewCausalSelfAttention(dim, heads))
+	part("2", "mlp", NewSequential(NewLinear(dim, 4*dim), NewGELUTanh(), NewLinear(4*dim, dim)))
+	s.Isolate(NewNamespace())
+	return s
 }
 
-// Forward adds the two parts to x.
-func (b *TransformerBlock) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+// addSkip adds a skip connection to its input, in place: what comes before, a Linear or a Dropout, does not need its
+// output.
+type addSkip struct {
+	Base
+	skip string
+}
+
+func newAddSkip(skip string) *addSkip {
+	a := &addSkip{skip: skip}
+	a.Pops(skip)
+	return a
+}
+
+// Forward returns x. Under autocast x is bfloat16 and the skip is not, and the sum, which is of the skip's type, is new.
+func (a *addSkip) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
-	for _, part := range [][]Layer{b.attention, b.perceptron} {
-		x = c.Add(x, c.Run(x, part...))
-		c.Release(mark, x)
+	skip := c.Pop(a.skip)
+	if x.DType() == skip.DType() {
+		c.Add_(x, skip, 1)
+	} else {
+		x = c.Add(skip, x)
 	}
+	c.Release(mark, x)
 	return x
 }
+
+// OverwritesInput is true.
+func (a *addSkip) OverwritesInput() bool { return true }

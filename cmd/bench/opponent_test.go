@@ -108,14 +108,16 @@ func mustBuild(t *testing.T, w workload) *nn.Sequential {
 
 func TestOpponent(t *testing.T) {
 	torchtest.Check(t)
-	// An embedding of 256 tokens and 4 positions, blocks of 872, and a norm and the embedding's weight: each layer counts what it uses.
+	// An embedding of 256 tokens and 4 positions, two blocks, and a norm and the embedding's weight: each layer counts what it uses.
+	const block = "0, 16, 216, 0, 0, 0, 72, 0, 0, 16, 288, 0, 264, 0"
+	const layers = "[2080, " + block + ", " + block
 	for _, row := range []struct{ reason, answer, want string }{
-		{"the same network", `{"ms": [3, 1, 2], "parameters": [2080, 872, 872, 2064]}`, ""},
-		{"another network", `{"ms": [1], "parameters": [2080, 872, 872, 16]}`, "another network"},
+		{"the same network", `{"ms": [3, 1, 2], "parameters": ` + layers + `, 2064]}`, ""},
+		{"another network", `{"ms": [1], "parameters": ` + layers + `, 16]}`, "another network"},
 		{"a failure there", `{"error": "RuntimeError: no"}`, "RuntimeError: no"},
 	} {
 		c, requests := answering(t, row.answer)
-		trained, err := tinyText.trainer(context.Background(), pipe.Config{Balance: []int{1, 3}}, 0)
+		trained, err := tinyText.trainer(context.Background(), pipe.Config{Balance: []int{1, 29}}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +136,7 @@ func TestOpponent(t *testing.T) {
 			t.Errorf("%s: got %v, %v, want the median", row.reason, ms, err)
 		}
 		got, _ := json.Marshal(<-requests)
-		for _, want := range []string{`"model":"gpt"`, `"balance":[1,3]`, `"chunks":2`, `"checkpoint":"never"`, `"context":4`, `"input":[2,4]`, `"target":[2,256,4]`, `"tokens":256`, `"seconds":0.5`} {
+		for _, want := range []string{`"model":"gpt"`, `"balance":[1,29]`, `"chunks":2`, `"checkpoint":"never"`, `"context":4`, `"input":[2,4]`, `"target":[2,256,4]`, `"tokens":256`, `"seconds":0.5`} {
 			if !strings.Contains(string(got), want) {
 				t.Errorf("%s: no %s in the request %s", row.reason, want, got)
 			}

@@ -66,7 +66,7 @@ func TestModelsDescribesOne(t *testing.T) {
 		{[]string{"unet", "--set", "B=48", "--set", "C=160,dropout=0"}, 2133, 15822206000,
 			layerLine{"encoder.0.encode.0.conv", 4320}, layerLine{"segment", 80}, layerLine{"decoder.4.skip", 0}, map[string]any{"B": 48.0, "C": 160.0, "dropout": 0.0}},
 		{[]string{"amoebanetd", "--set", "L=72,D=512"}, 78, 1844858344, layerLine{"stem1", 3712}, layerLine{"classify", 8193000}, layerLine{"cell2_reduction", 7811584}, map[string]any{"L": 72.0}},
-		{[]string{"gpt"}, 6, 842496, layerLine{"embed", 49152}, layerLine{"head", 256}, layerLine{"blocks.0", 198272}, map[string]any{"dropout": 0.0}}, // the head's weight is embed's
+		{[]string{"gpt"}, 58, 842496, layerLine{"embed", 49152}, layerLine{"head", 256}, layerLine{"blocks.0.attn.qkv", 49536}, map[string]any{"dropout": 0.0}}, // the head's weight is embed's
 	} {
 		var list []modelLine
 		if err := json.Unmarshal([]byte(must(t, append([]string{"models", "--format", "json"}, tt.args...)...).stdout), &list); err != nil {

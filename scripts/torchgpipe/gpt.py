@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import nn
+from torchgpipe.skip import Namespace, pop, skippable, stash
 
 
 class Embed(nn.Module):
@@ -16,32 +17,63 @@ class Embed(nn.Module):
         return self.token(x) + self.position[:x.shape[1]]
 
 
-class Attention(nn.Module):
-    def __init__(self, width, heads):
+class Heads(nn.Module):
+    """Queries, keys and values of each head."""
+
+    def __init__(self, heads):
         super().__init__()
         self.heads = heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.proj = nn.Linear(width, width)
 
+    def forward(self, qkv):
+        n, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
+        q, k, v = (t.view(n, tokens, self.heads, width // self.heads).transpose(1, 2) for t in qkv.split(width, dim=-1))
+        return q, k.transpose(-2, -1), v
+
+
+class Weights(nn.Module):
+    def forward(self, qkv):
+        q, k, v = qkv
+        scores = q @ k
+        scores *= 1 / math.sqrt(q.shape[-1])
+        scores.masked_fill_(torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1), float('-inf'))
+        return scores.softmax(-1), v
+
+
+class Values(nn.Module):
+    def forward(self, both):
+        weights, v = both
+        return (weights @ v).transpose(1, 2).flatten(2)
+
+
+@skippable(stash=['residual'])
+class Stash(nn.Module):
     def forward(self, x):
-        n, tokens, width = x.shape
-        q, k, v = (t.view(n, tokens, self.heads, width // self.heads).transpose(1, 2) for t in self.qkv(x).split(width, dim=-1))
-        scores = q @ k.transpose(-2, -1)
-        scores *= 1 / math.sqrt(width // self.heads)
-        scores.masked_fill_(torch.ones(tokens, tokens, dtype=torch.bool).triu(1), float('-inf'))
-        return self.proj((scores.softmax(-1) @ v).transpose(1, 2).reshape(n, tokens, width))
+        yield stash('residual', x)
+        return x
 
 
-class Block(nn.Module):
-    def __init__(self, width, heads):
+@skippable(pop=['residual'])
+class Add(nn.Module):
+    """Adds in place, unless a partition begins here."""
+
+    def __init__(self):
         super().__init__()
-        self.attention = nn.Sequential(nn.LayerNorm(width), Attention(width, heads))
-        self.perceptron = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(approximate='tanh'), nn.Linear(4 * width, width))
+        self.inplace = True
 
     def forward(self, x):
-        x = x + self.attention(x)
-        return x + self.perceptron(x)
+        residual = yield pop('residual')
+        return x.add_(residual) if self.inplace else x + residual
+
+
+def block(width, heads):
+    """The layers of a block, which a partition may cut anywhere."""
+    attention = [nn.Linear(width, 3 * width), Heads(heads), Weights(), Values(), nn.Linear(width, width)]
+    perceptron = [nn.Linear(width, 4 * width), nn.GELU(approximate='tanh'), nn.Linear(4 * width, width)]
+    layers = []
+    for part in attention, perceptron:
+        space = Namespace()
+        layers += [Stash().isolate(space), nn.LayerNorm(width), *part, Add().isolate(space)]
+    return layers
 
 
 class Head(nn.Module):
@@ -59,4 +91,7 @@ class Head(nn.Module):
 def gpt(classes, context, width, depth, heads, dropout):
     if dropout:
         raise ValueError(f'dropout is {dropout}; this network has none')
-    return nn.Sequential(Embed(classes, context, width), *(Block(width, heads) for _ in range(depth)), Head(width, classes))
+    layers = [Embed(classes, context, width)]
+    for _ in range(depth):
+        layers += block(width, heads)
+    return nn.Sequential(*layers, Head(width, classes))

@@ -1,0 +1,22 @@
+package nn
+
+import "penstock/torch"
+
+// Stash hands its input on as a skip connection, and gives it as its output.
+type Stash struct {
+	Base
+	skip string
+}
+
+// NewStash makes a Stash under the skip's name.
+func NewStash(skip string) *Stash {
+	s := &Stash{skip: skip}
+	s.Stashes(skip)
+	return s
+}
+
+// Forward returns x.
+func (s *Stash) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	c.Stash(s.skip, x)
+	return x
+}
