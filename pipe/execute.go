@@ -24,6 +24,8 @@ type task interface {
 	do(c *torch.Ctx, a schedule.Action)
 	// layer names the layer that was running when the action failed with err, or "".
 	layer(a schedule.Action, err error) string
+	// waits lists what an action that was done has left for other stages to take over.
+	waits(a schedule.Action) []outgoing
 }
 
 // execution is a graph being run by all workers at once.
@@ -33,6 +35,8 @@ type execution struct {
 	task   task
 	spin   bool
 	record bool
+	ledger *ledger
+	hold   func(worker, action int) // nil but in tests, which delay workers with it: called before each action, and with the id after the last one when a worker is through
 
 	// done tells other workers which actions are over. It is set under mu, so that a waiter that checks under mu misses nothing, and read without.
 	done   []atomic.Bool
@@ -62,6 +66,7 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 	x := &execution{ctx: ctx, graph: g, task: t, done: make([]atomic.Bool, len(g.Actions)), begin: time.Now(), running: len(p.workers), over: make(chan struct{})}
 	x.spin, x.record = runtime.GOMAXPROCS(0) >= len(p.workers), p.record.Load()
 	x.moved = sync.NewCond(&x.mu)
+	x.hold, x.ledger = p.hold, newLedger(g, len(p.workers))
 	x.events = make([][]schedule.Event, len(p.workers))
 	var all sync.WaitGroup
 	all.Add(len(p.workers))
@@ -75,7 +80,11 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 	stop()
 	if x.err != nil {
 		all.Wait()
+		x.ledger.close()
 		return nil, x.err
+	}
+	for w := range p.workers {
+		p.safe.raise(w, x.ledger.most(w))
 	}
 	if !x.record {
 		return nil, nil
@@ -93,6 +102,9 @@ func (x *execution) work(worker int, c *torch.Ctx) {
 	finished, ending := false, false
 	defer c.Close() // before the run is over for its caller, who may count on the memory
 	defer func() {
+		if x.hold != nil {
+			defer x.hold(worker, x.graph.First[worker+1])
+		}
 		switch {
 		case finished:
 		case ending:
@@ -102,9 +114,13 @@ func (x *execution) work(worker int, c *torch.Ctx) {
 			x.fail(&Error{Stage: current.Stage, MicroBatch: current.MicroBatch, Direction: current.Kind, Layer: x.task.layer(current, err), Err: err})
 		}
 	}()
+	c.Device().OwnPeak() // from here on
 	x.task.begin(worker)
 	for id := x.graph.First[worker]; id < x.graph.First[worker+1]; id++ {
 		current = x.graph.Actions[id]
+		if x.hold != nil {
+			x.hold(worker, id)
+		}
 		for _, dep := range x.graph.Cross[id] {
 			x.wait(dep)
 		}
@@ -120,6 +136,7 @@ func (x *execution) work(worker int, c *torch.Ctx) {
 		}
 		x.task.do(c, current)
 		c.Close()
+		x.ledger.enter(id, c.Device(), x.task.waits(current))
 		if x.record {
 			x.events[worker] = append(x.events[worker], schedule.Event{Worker: worker, Action: current, Start: start, End: time.Since(x.begin)})
 		}
@@ -127,6 +144,7 @@ func (x *execution) work(worker int, c *torch.Ctx) {
 	}
 	if ending = true; !x.failed.Load() {
 		x.task.end(c, worker)
+		x.ledger.ended[worker] = c.Device().OwnPeak()
 	}
 	finished = true
 }

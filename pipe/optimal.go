@@ -11,7 +11,6 @@ import (
 	"penstock/nn"
 	"penstock/profile"
 	"penstock/remat/plan"
-	"penstock/schedule"
 	"penstock/segment"
 )
 
@@ -114,6 +113,9 @@ func (r *minibatch) plan(ctx context.Context) error {
 	}
 	p.plans.all[key], r.planned = found, found
 	p.plans.now.Store(found)
+	for i, s := range found.stages {
+		p.safe.raise(p.stages[i].worker, s.Peak) // with less there is no plan
+	}
 	r.divide()
 	return nil
 }
@@ -169,14 +171,6 @@ func (p *planned) roomy(microBatches int) bool {
 		}
 	}
 	return true
-}
-
-// capacity is how many outputs, and gradients, may wait on a link between neighbours while the plan is run: any number, or none where there is no room for them.
-func (p *planned) capacity() int {
-	if p == nil || p.buffered {
-		return 0
-	}
-	return schedule.Meet
 }
 
 // spare is the part of a limit that is worth another plan, when so much more has become free.

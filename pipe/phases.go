@@ -33,6 +33,7 @@ func (p *Pipe) inPhases(ctx context.Context, phases []phase, end func(worker int
 	all.Add(len(p.workers))
 	p.start(func(worker int, c *torch.Ctx) {
 		defer all.Done()
+		defer p.count(worker)()
 		at := 0
 		defer func() { // nobody is to wait for a worker that does not go on
 			for ; at < len(phases); at++ {

@@ -36,6 +36,8 @@ type Pipe struct {
 	plans    plans
 	unlimit  []func()
 	placed   atomic.Bool
+	safe     safe
+	hold     func(worker, action int) // see execution
 }
 
 // hire starts a worker for each distinct device.
@@ -146,6 +148,7 @@ func (p *Pipe) onStages(f func(stage int, c *torch.Ctx) error) error {
 	all.Add(len(p.workers))
 	p.start(func(worker int, c *torch.Ctx) {
 		defer all.Done()
+		defer p.count(worker)()
 		for i, s := range p.stages {
 			if s.worker == worker {
 				errs[i] = fmt.Errorf("pipe: stage %d: %w", i, ErrGoexit) // overwritten unless f ends the goroutine

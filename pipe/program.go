@@ -13,6 +13,7 @@ type program struct {
 	planned *schedule.Program
 	*schedule.Graph
 	awaited []bool // by id: another worker waits for the action
+	latest  []int  // by id: schedule.Graph.LatestReceives
 }
 
 type programKey struct {
@@ -66,7 +67,7 @@ func (p *Pipe) graph(key programKey) (*program, error) {
 	planned, err := p.cfg.Schedule(schedule.Config{
 		Stages: len(p.stages), MicroBatches: key.microBatches, Worker: workers, Phase: key.phase,
 		Recompute: func(stage, microBatch int) bool { return len(p.scriptOf(key.planned, stage, microBatch).recompute) > 0 },
-		Capacity:  key.planned.capacity(),
+		Capacity:  p.capacity(key),
 		Skips:     edges(p.stages),
 	})
 	if err == nil {
@@ -76,6 +77,7 @@ func (p *Pipe) graph(key programKey) (*program, error) {
 		return nil, fmt.Errorf("pipe: %w", err)
 	}
 	g := &program{planned: planned, Graph: planned.Graph()}
+	g.latest = g.LatestReceives()
 	g.awaited = make([]bool, len(g.Actions))
 	for _, deps := range g.Cross {
 		for _, id := range deps {
@@ -87,4 +89,12 @@ func (p *Pipe) graph(key programKey) (*program, error) {
 	}
 	p.programs.made[key] = g
 	return g, nil
+}
+
+// capacity is how many outputs, and gradients, may wait on a link between neighbours: any number, or none where memory is planned and there is none for them. What is inferred is not planned.
+func (p *Pipe) capacity(key programKey) int {
+	if key.planned == nil && key.phase == schedule.ForwardOnly && p.optimal() || key.planned != nil && !key.planned.buffered {
+		return schedule.Meet
+	}
+	return 0
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -110,6 +111,33 @@ func TestPlanIsTold(t *testing.T) {
 	if _, a := lines(t, free.stdout); true {
 		if _, b := lines(t, tight.stdout); a.ParamsSHA256 != b.ParamsSHA256 {
 			t.Error("other weights under the least limit than without one")
+		}
+	}
+}
+
+// TestSafeLimitIsTold: the limit that a run ends with is enough for the same run, for any policy, and at least what its steps have taken.
+func TestSafeLimitIsTold(t *testing.T) {
+	for _, row := range []string{
+		"--model resnet20 --set width=8 --balance 2,3,6 --chunks 4 --batch 16 --checkpoint always",
+		"--model resnet20 --set width=8 --balance 5,6 --chunks 4 --batch 16 --checkpoint never,except_last",
+		"--model resnet20 --set width=8 --balance 5,6 --chunks 4 --batch 16 --checkpoint optimal",
+		"--model mlp --set width=64 --balance 1,5 --chunks 16 --batch 256 --checkpoint except_last --optimizer adam --clip-norm 0.1",
+	} {
+		args := with(strings.Fields("train --data synthetic --steps 2"), strings.Fields(row)...)
+		steps, done := lines(t, must(t, with(args, "--format", "json")...).stdout)
+		if len(done.SafeLimitBytes) != len(steps[0].PeakBytes) {
+			t.Fatalf("%s: %+v", row, done)
+		}
+		for _, s := range steps {
+			for i, peak := range s.PeakBytes {
+				if peak > done.SafeLimitBytes[i] {
+					t.Errorf("%s: step %d takes %v bytes, and %v are safe", row, s.Step, s.PeakBytes, done.SafeLimitBytes)
+				}
+			}
+		}
+		text := must(t, with(args, "--memory-limit", fmt.Sprint(slices.Max(done.SafeLimitBytes)))...)
+		if !regexp.MustCompile(`\nsafe limit     --memory-limit \d+ is enough, whichever stage runs ahead\n`).MatchString(text.stdout) {
+			t.Errorf("%s: stdout:\n%s", row, text.stdout)
 		}
 	}
 }

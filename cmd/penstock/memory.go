@@ -9,6 +9,7 @@ import (
 	"penstock/pipe"
 	"penstock/profile"
 	remat "penstock/remat/plan"
+	"penstock/train"
 )
 
 // reserve is what the optimizer's state will take on a stage's device; nil where nothing is planned.
@@ -17,6 +18,30 @@ func (j *job) reserve() func(*pipe.Stage) int64 {
 		return nil
 	}
 	return func(s *pipe.Stage) int64 { return j.loop.Optimizer.Need(s.Params()).State }
+}
+
+// highest is the most bytes of each device in any step.
+type highest []int64
+
+func (h *highest) add(s train.StepInfo) {
+	if *h == nil {
+		*h = make(highest, len(s.Peak))
+	}
+	for i, peak := range s.Peak {
+		(*h)[i] = max((*h)[i], peak)
+	}
+}
+
+// safeLimit is, by device, the lowest limit under which the run could not fail: what its steps, the updates and, since peaks were reset, the test have taken, and what of it may wait on devices in other runs.
+func (h highest) safeLimit(p *pipe.Pipe) []int64 {
+	if h == nil {
+		return nil
+	}
+	out := p.SafeLimit()
+	for i, d := range p.Devices() {
+		out[i] = max(out[i], h[i], d.Memory().Peak)
+	}
+	return out
 }
 
 // planMemory plans what is recomputed before anything is trained, and says so.

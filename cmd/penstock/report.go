@@ -23,6 +23,7 @@ type reporter interface {
 type outcome struct {
 	steps      int64
 	accuracy   float64
+	safeLimit  []int64 // bytes, by device; nil if none is known, as when no step was left to take
 	sha256     string
 	checkpoint string // "" without --out
 	trace      string // "" without --trace
@@ -49,6 +50,8 @@ type doneLine struct {
 	TestAccuracy float64  `json:"test_accuracy"`
 	ParamsSHA256 string   `json:"params_sha256"`
 	StepMedian   *float64 `json:"step_ms_median"` // null if a resumed run had no step left to take
+	// SafeLimitBytes is, by device, the lowest --memory-limit under which the run cannot fail, however far stages run ahead. Null if a resumed run had no step left to take.
+	SafeLimitBytes []int64 `json:"safe_limit_bytes"`
 }
 
 func (r *jsonReporter) step(s train.StepInfo) error {
@@ -59,7 +62,7 @@ func (r *jsonReporter) step(s train.StepInfo) error {
 func (r *jsonReporter) endSteps() {}
 
 func (r *jsonReporter) done(o outcome) error {
-	line := doneLine{Done: true, Steps: o.steps, TestAccuracy: o.accuracy, ParamsSHA256: o.sha256}
+	line := doneLine{Done: true, Steps: o.steps, TestAccuracy: o.accuracy, ParamsSHA256: o.sha256, SafeLimitBytes: o.safeLimit}
 	if m, ok := r.median(); ok {
 		line.StepMedian = &m
 	}

@@ -40,13 +40,14 @@ func TestTextReport(t *testing.T) {
 	if stderr.String() != want {
 		t.Errorf("got\n%swant\n%s", &stderr, want)
 	}
-	if err := r.done(outcome{9, 0.875, "abc", "out/step-000009", ""}); err != nil {
+	if err := r.done(outcome{steps: 9, accuracy: 0.875, safeLimit: []int64{1 << 20, 3 << 20}, sha256: "abc", checkpoint: "out/step-000009"}); err != nil {
 		t.Fatal(err)
 	}
 	want = `a on b: 9 steps done
 test accuracy  87.50 %
 speed          500 samples/s, 20 ms a step (median)
 peak memory    cpu:4 1.0 MiB  cpu:5 3.0 MiB of 4.0 MiB
+safe limit     --memory-limit 3145728 is enough, whichever stage runs ahead
 parameters     sha256 abc
 checkpoint     out/step-000009
 `

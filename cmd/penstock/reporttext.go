@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,7 +24,7 @@ type textReporter struct {
 	width   func() int               // of the terminal, which may change
 	shown   time.Time                // when progress was shown last
 	samples int
-	peaks   []int64 // highest so far, by device
+	peaks   highest
 	durations
 }
 
@@ -68,12 +69,7 @@ func besideBar(width int) int {
 func (r *textReporter) step(s train.StepInfo) error {
 	r.add(s.Duration)
 	r.samples += s.Samples
-	if r.peaks == nil {
-		r.peaks = make([]int64, len(s.Peak))
-	}
-	for i, peak := range s.Peak {
-		r.peaks[i] = max(r.peaks[i], peak)
-	}
+	r.peaks.add(s)
 	every := lineEvery
 	if r.bar != nil {
 		every = barEvery
@@ -159,6 +155,9 @@ func (r *textReporter) done(o outcome) error {
 		}
 		fmt.Fprintf(&b, "speed          %.0f samples/s, %.4g ms a step (median)\n", float64(r.samples)/total.Seconds(), ms)
 		fmt.Fprintf(&b, "peak memory    %s\n", r.memory(r.peaks))
+	}
+	if o.safeLimit != nil {
+		fmt.Fprintf(&b, "safe limit     --memory-limit %d is enough, whichever stage runs ahead\n", slices.Max(o.safeLimit))
 	}
 	fmt.Fprintf(&b, "parameters     sha256 %s\n", o.sha256)
 	if o.checkpoint != "" {

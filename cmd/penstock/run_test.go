@@ -77,7 +77,7 @@ func lines(t testing.TB, stdout string) (steps []stepLine, done doneLine) {
 		}
 		want := 4
 		if into == any(&done) {
-			want = 5
+			want = 6
 		}
 		if len(fields) != want {
 			t.Fatalf("line %d has %d fields, want %d: %s", i+1, len(fields), want, line)

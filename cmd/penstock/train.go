@@ -78,7 +78,8 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	} else {
 		show = newTextReporter(cmd.OutOrStdout(), stderr, j)
 	}
-	j.loop.OnStep = append([]train.Hook{show.step}, j.loop.OnStep...)
+	var peaks highest
+	j.loop.OnStep = append([]train.Hook{show.step, func(s train.StepInfo) error { peaks.add(s); return nil }}, j.loop.OnStep...)
 	result, err := j.loop.Run(ctx)
 	show.endSteps()
 	if err != nil {
@@ -94,6 +95,9 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	if result.Interrupted {
 		return &interruptedError{result.Step, saved}
 	}
+	for _, d := range j.pipe.Devices() {
+		d.ResetPeak()
+	}
 	accuracy, err := train.Accuracy(ctx, j.pipe, j.test, p.batch)
 	if ctx.Err() != nil {
 		return &interruptedError{result.Step, saved}
@@ -101,7 +105,7 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	if err != nil {
 		return j.keep(withRoom(err, roomForTest))
 	}
-	if err := show.done(outcome{result.Step, accuracy, train.ParamsSHA256(j.model), saved, p.traceFile}); err != nil {
+	if err := show.done(outcome{result.Step, accuracy, peaks.safeLimit(j.pipe), train.ParamsSHA256(j.model), saved, p.traceFile}); err != nil {
 		return j.keep(err)
 	}
 	return nil

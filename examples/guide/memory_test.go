@@ -49,6 +49,37 @@ func Example_limit() {
 	// without a limit: <nil>
 }
 
+func Example_safeLimit() {
+	model := classifier()
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	x, y := batch(c, 512)
+	loss := nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})
+	for i := range 2 {
+		torch.CPU(i).ResetPeak()
+	}
+	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 3}, Chunks: 4, Checkpoint: pipe.Always})
+	check(err)
+	defer nn.Free(model)
+	defer p.Close()
+
+	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: y}, loss)
+	check(err)
+	nn.ZeroGrads(model)
+	for i, limit := range p.SafeLimit() {
+		d := p.Devices()[i]
+		fmt.Println(d, "measured is at most what is safe:", d.Memory().Peak <= limit)
+		d.SetLimit(limit)
+		defer d.SetLimit(0)
+	}
+	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: y}, loss)
+	fmt.Println("under the safe limits:", err)
+	// Output:
+	// cpu:0 measured is at most what is safe: true
+	// cpu:1 measured is at most what is safe: true
+	// under the safe limits: <nil>
+}
+
 // mlp is eight times Linear and Tanh.
 func mlp() *nn.Sequential {
 	model := nn.NewSequential()

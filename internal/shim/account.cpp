@@ -7,6 +7,7 @@
 // are faulted in one by one (a step that does so took 1.5 times longer). The cache never makes the account hold more
 // than its own highest live count, so it costs no memory that the program did not need before.
 #include "internal.hpp"
+#include "loans.hpp"
 
 #include <c10/core/CPUAllocator.h>
 
@@ -38,6 +39,7 @@ struct Account {
   std::mutex mutex;
   int64_t live = 0, peak = 0, limit = 0, cached = 0, highest = 0;
   std::map<size_t, std::vector<void*>> free_blocks;  // by capacity
+  Loans loans;
 };
 
 // Never destroyed: tensors in static storage are freed after our destructors would have run.
@@ -98,6 +100,7 @@ void* take(size_t n) {
     want = a.live + static_cast<int64_t>(n);
     if (a.limit > 0 && want > a.limit) refuse(index, a.limit, a.live, n);
     a.live = want;
+    a.loans.took(want);
     if (capacity >= kCacheFrom) {
       auto it = a.free_blocks.find(capacity);
       if (it != a.free_blocks.end()) {
@@ -140,6 +143,7 @@ void put(void* data) {
   {
     std::lock_guard<std::mutex> lock(a.mutex);
     a.live -= static_cast<int64_t>(h.size);
+    a.loans.freed(data);
     if (h.capacity >= kCacheFrom && a.live + a.cached + static_cast<int64_t>(h.capacity) <= a.highest) {
       a.free_blocks[h.capacity].push_back(base);
       a.cached += static_cast<int64_t>(h.capacity);
@@ -198,4 +202,30 @@ void ps_account_trim(int32_t i) {
   auto& a = ps::accounts()[i];
   std::lock_guard<std::mutex> lock(a.mutex);
   ps::trim(a, 0);
+}
+
+uint64_t ps_account_lend(int32_t i, ps_tensor t, int64_t* bytes) {
+  *bytes = 0;
+  const at::Tensor& x = ps::borrow(t);
+  if (!x.has_storage()) return 0;
+  const auto& data = x.storage().data_ptr();
+  if (data.get() == nullptr || data.get_deleter() != &ps::put) return 0;
+  const auto& h = *reinterpret_cast<ps::Header*>(static_cast<char*>(data.get_context()) - ps::kAlign);
+  if (static_cast<int32_t>(h.account) != i) return 0;
+  *bytes = static_cast<int64_t>(h.size);
+  auto& a = ps::accounts()[i];
+  std::lock_guard<std::mutex> lock(a.mutex);
+  return a.loans.lend(data.get_context(), *bytes);
+}
+
+void ps_account_end_loan(int32_t i, uint64_t loan) {
+  auto& a = ps::accounts()[i];
+  std::lock_guard<std::mutex> lock(a.mutex);
+  a.loans.end(loan);
+}
+
+int64_t ps_account_own(int32_t i) {
+  auto& a = ps::accounts()[i];
+  std::lock_guard<std::mutex> lock(a.mutex);
+  return a.loans.own(a.live);
 }

@@ -222,6 +222,19 @@ func ResetPeak(i int) { C.ps_account_reset_peak(C.int32_t(i)) }
 // RaisePeak raises an account's peak to at least so many bytes.
 func RaisePeak(i int, bytes int64) { C.ps_account_raise_peak(C.int32_t(i), C.int64_t(bytes)) }
 
+// Lend says that a tensor's block waits for another device's worker. It returns the loan and its bytes, or 0 if the block is not the account's.
+func Lend(account int, h Handle) (loan uint64, bytes int64) {
+	var n C.int64_t
+	loan = uint64(C.ps_account_lend(C.int32_t(account), C.ps_tensor(h), &n))
+	return loan, int64(n)
+}
+
+// EndLoan says that a block waits no more, if it was not freed.
+func EndLoan(account int, loan uint64) { C.ps_account_end_loan(C.int32_t(account), C.uint64_t(loan)) }
+
+// OwnPeak is the most bytes that were live at a time, lent ones aside, since it was asked last.
+func OwnPeak(account int) int64 { return int64(C.ps_account_own(C.int32_t(account))) }
+
 // Trim gives an account's cached blocks back to the system.
 func Trim(i int) { C.ps_account_trim(C.int32_t(i)) }
 

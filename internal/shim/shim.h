@@ -124,6 +124,11 @@ void ps_account_get(int32_t, ps_account*);
 void ps_account_limit(int32_t, int64_t limit);  // 0 = none
 void ps_account_reset_peak(int32_t);
 void ps_account_raise_peak(int32_t, int64_t peak);  // to at least so much
+// What waits for another device's worker (loans.hpp). lend says that t's block does, and gives its bytes; it returns the loan, or 0 if the block is not the account's. A loan ends when its block is freed, or with
+// end_loan. own is the most bytes that were live at a time, lent ones aside, since it was asked last.
+uint64_t ps_account_lend(int32_t, ps_tensor t, int64_t* bytes);
+void ps_account_end_loan(int32_t, uint64_t loan);
+int64_t ps_account_own(int32_t);
 void ps_account_trim(int32_t);  // gives cached blocks back to the system
 
 // --- threads and BLAS (threads.cpp) ---

@@ -1,0 +1,196 @@
+package pipe
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"penstock/nn"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// What a device holds depends on who is ahead: what a stage has made for another, an output, a gradient or a skip, waits on the stage's device until the other's worker has taken it over. All else is the same in every
+// run, as a worker performs its actions in one order. So the most that a device can hold is found from any run:
+//
+//	stage 0   F0 ─┬─ F1 ─┬─ F2 ─┬─ ...      own     the most of each action without what waits, which was lent (torch.Device.Lend)
+//	              │      │      │
+//	waits         x0 ────x0─────x0 ...      waits   from the action that made it to the first that cannot start before it was taken over (schedule.Graph.LatestReceives)
+//	                     x1 ────x1 ...
+//
+// and the most of own and waits together over all actions is reached when the others are as late as the program lets them.
+
+// SafeLimit is, by device in the order of Devices, the lowest limit in bytes (torch.Device.SetLimit) under which nothing that the pipe has done so far can fail for want of memory, however far stages run ahead of each other:
+// Steps, Forwards and Backwards, Infers, Updates and what OnStages ran, one call after the other, with the same batches. A measured peak (torch.Device.Memory) can be lower: next time a neighbour may be later to take over what waits for it.
+//
+// It is exact where nothing else happens on the devices meanwhile, stages do not pass on memory that they were given, and their policy is not Optimal, for which it is at least what was planned; else it may be too high. 0 is
+// a device whose memory is not counted. It may be called at any time.
+func (p *Pipe) SafeLimit() []int64 {
+	p.safe.mu.Lock()
+	defer p.safe.mu.Unlock()
+	return slices.Clone(p.safe.most)
+}
+
+// safe is the highest of the most bytes that devices can have held in each run, by worker.
+type safe struct {
+	mu   sync.Mutex
+	most []int64
+}
+
+func (s *safe) raise(worker int, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.most) <= worker {
+		s.most = append(s.most, 0)
+	}
+	s.most[worker] = max(s.most[worker], bytes)
+}
+
+// count begins a part of a run in which nothing waits for other devices: all that a worker's device holds, until done is called, is its own.
+func (p *Pipe) count(worker int) (done func()) {
+	d := p.workers[worker].device
+	d.OwnPeak()
+	return func() { p.safe.raise(worker, d.OwnPeak()) }
+}
+
+// outgoing is what an action has made for other stages: it is there until all of the receives are done.
+type outgoing struct {
+	tensors  []*torch.Tensor
+	receives []schedule.Action
+}
+
+// loan is memory that waits to be received.
+type loan struct {
+	device  torch.Device
+	number  uint64
+	bytes   int64
+	made    int          // the action that made it
+	from    []int        // the receives
+	pending atomic.Int32 // how many of them are still to be done
+}
+
+// ledger is what is found about the memory of a run.
+type ledger struct {
+	graph *program
+	own   []int64   // by action: the most bytes without what waits
+	made  [][]*loan // by worker
+	due   [][]*loan // by receive: what it takes over
+	ended []int64   // by worker: the most bytes after the last action
+}
+
+func newLedger(g *program, workers int) *ledger {
+	return &ledger{graph: g, own: make([]int64, len(g.Actions)), made: make([][]*loan, workers), due: make([][]*loan, len(g.Actions)), ended: make([]int64, workers)}
+}
+
+// enter notes that an action is done, on its worker, whose device it is, before others are told.
+func (l *ledger) enter(id int, d torch.Device, list []outgoing) {
+	for _, taken := range l.due[id] {
+		if taken.pending.Add(-1) == 0 {
+			taken.device.EndLoan(taken.number) // where something else holds the memory as well
+		}
+	}
+	var fresh []*loan
+	for _, w := range list {
+		for _, t := range w.tensors {
+			number, bytes := d.Lend(t)
+			if bytes == 0 {
+				continue
+			}
+			at := slices.IndexFunc(fresh, func(o *loan) bool { return o.number == number })
+			if at < 0 {
+				at, fresh = len(fresh), append(fresh, &loan{device: d, number: number, bytes: bytes, made: id})
+			}
+			for _, a := range w.receives {
+				if by, ok := l.graph.IndexOf(a); ok && !slices.Contains(fresh[at].from, by) {
+					fresh[at].from = append(fresh[at].from, by)
+				}
+			}
+		}
+	}
+	for _, o := range fresh {
+		o.pending.Store(int32(len(o.from)))
+		for _, by := range o.from {
+			l.due[by] = append(l.due[by], o)
+		}
+	}
+	worker := l.graph.Worker[id]
+	l.made[worker] = append(l.made[worker], fresh...)
+	l.own[id] = d.OwnPeak()
+}
+
+// close ends the loans of a run that failed: memory that others hold as well would stay lent.
+func (l *ledger) close() {
+	for _, list := range l.made {
+		for _, o := range list {
+			o.device.EndLoan(o.number)
+		}
+	}
+}
+
+// most is the most bytes that a worker's device can hold.
+func (l *ledger) most(worker int) (most int64) {
+	first, end := l.graph.First[worker], l.graph.First[worker+1]
+	change := make([]int64, end-first+1) // of what waits, before each action
+	for _, o := range l.made[worker] {
+		until := o.made + 1
+		for _, by := range o.from {
+			until = max(until, l.graph.latest[by])
+		}
+		change[o.made+1-first] += o.bytes
+		change[until-first] -= o.bytes
+	}
+	waits := int64(0)
+	for id := first; id < end; id++ {
+		waits += change[id-first]
+		most = max(most, l.own[id]+waits)
+	}
+	return max(most, l.ended[worker]) // outputs are gathered when all that went to the last stage was taken over
+}
+
+// waits lists what an action has left for other stages.
+func (r *minibatch) waits(a schedule.Action) (out []outgoing) {
+	stage := r.p.stages[a.Stage]
+	cell := &r.cells[a.Stage][a.MicroBatch]
+	leave := func(list []*torch.Tensor, receives ...schedule.Action) {
+		list = slices.DeleteFunc(slices.Clone(list), r.ofBatch)
+		if len(list) > 0 && len(receives) > 0 {
+			out = append(out, outgoing{list, receives})
+		}
+	}
+	to := func(kind schedule.Kind, stage int) schedule.Action {
+		return schedule.Action{Kind: kind, Stage: stage, MicroBatch: a.MicroBatch, Peer: a.Stage}
+	}
+	switch a.Kind {
+	case schedule.Forward:
+		if !r.last(a.Stage) {
+			leave(cell.sent, to(schedule.ReceiveActivation, a.Stage+1))
+		}
+		for i, p := range stage.ports {
+			var receives []schedule.Action
+			for _, t := range p.to {
+				receives = append(receives, to(schedule.ReceiveActivation, t.stage))
+			}
+			leave([]*torch.Tensor{cell.ports[i].sent}, receives...)
+		}
+	case schedule.Backward:
+		if a.Stage > 0 {
+			leave(cell.inGrad, to(schedule.ReceiveGradient, a.Stage-1))
+		}
+		for i, p := range stage.ports {
+			if p.from.stage >= 0 {
+				leave(cell.ports[i].back, to(schedule.ReceiveGradient, p.from.stage))
+			}
+		}
+		for i, t := range stage.ties {
+			if t.from.stage >= 0 {
+				leave([]*torch.Tensor{cell.ties[i].back}, to(schedule.ReceiveGradient, t.from.stage))
+			}
+		}
+	}
+	return out
+}
+
+// ofBatch says whether a tensor is none, or lies in the memory of the batch, which waits for nobody.
+func (r *minibatch) ofBatch(t *torch.Tensor) bool {
+	return t == nil || slices.ContainsFunc(r.inputs, func(v Value) bool { return nn.SameMemory(v.tensor, t) })
+}
