@@ -220,8 +220,8 @@ func TestTrace(t *testing.T) {
 		}
 		timeline, err := trace.Read(f)
 		f.Close()
-		// 4 micro-batches: 4 F, 3 R, 4 B on each stage, and 8 transfers.
-		if err != nil || timeline.Workers != 2 || len(timeline.Events) != 2*11+8 {
+		// 4 micro-batches: 4 F, 3 R, 4 B on each stage, and 8 transfers, each sent and received.
+		if err != nil || timeline.Workers != 2 || len(timeline.Events) != 2*11+2*8 {
 			t.Errorf("%s steps: %d events on %d workers, %v", tt.steps, len(timeline.Events), timeline.Workers, err)
 		}
 	}
