@@ -251,6 +251,7 @@ func nils(g given) map[string]struct {
 		"torch.Bytes.t":          {panics(func() { torch.Bytes(nil) }), "the tensor is nil"},
 		"torch.BytesInto.t":      {panics(func() { torch.BytesInto(nil, nil) }), "the tensor is nil"},
 		"torch.SetBytes.t":       {func() error { return torch.SetBytes(nil, nil) }, "the tensor is nil"},
+		"torch.Device.Lend.t":    {panics(func() { torch.CPU(0).Lend(nil) }), "the tensor is nil"},
 		"torch.FileTensor.t":     {panics(func() { torch.FileTensor("a", nil) }), "the tensor is nil"},
 	}
 }

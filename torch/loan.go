@@ -10,7 +10,7 @@ func (d Device) Lend(t *Tensor) (loan uint64, bytes int64) {
 	if d.Kind != KindCPU {
 		return 0, 0
 	}
-	return shim.Lend(d.account(), t.handle())
+	return shim.Lend(d.account(), t.given("Lend"))
 }
 
 // EndLoan says that what was lent waits no more, though it need not be freed.

@@ -56,7 +56,7 @@ func TestOtherResultPairsRounds(t *testing.T) {
 // In a whole run, too, the rounds there are beside ours over as many stages.
 func TestRoundsAreOfAsManyStages(t *testing.T) {
 	torchtest.Check(t)
-	c, _ := answering(t, `{"ms": [7], "parameters": [2080, 872, 872, 2064]}`)
+	c, _ := answering(t, `{"ms": [7], "parameters": `+tinyLayers+`, 2064]}`)
 	r, err := tinyText.measure(context.Background(), effort{profile: 1, rounds: 1, round: time.Nanosecond}, []*child{c})
 	if err != nil {
 		t.Fatal(err)
@@ -106,14 +106,17 @@ func mustBuild(t *testing.T, w workload) *nn.Sequential {
 	return s
 }
 
+// tinyLayers are the parameters of tinyText by layer, but for the last layer's: an embedding of 256 tokens and 4 positions and two blocks. Each layer counts what it uses; the last is a norm and the embedding's weight.
+const (
+	tinyBlock  = "0, 16, 216, 0, 0, 0, 72, 0, 0, 16, 288, 0, 264, 0"
+	tinyLayers = "[2080, " + tinyBlock + ", " + tinyBlock
+)
+
 func TestOpponent(t *testing.T) {
 	torchtest.Check(t)
-	// An embedding of 256 tokens and 4 positions, two blocks, and a norm and the embedding's weight: each layer counts what it uses.
-	const block = "0, 16, 216, 0, 0, 0, 72, 0, 0, 16, 288, 0, 264, 0"
-	const layers = "[2080, " + block + ", " + block
 	for _, row := range []struct{ reason, answer, want string }{
-		{"the same network", `{"ms": [3, 1, 2], "parameters": ` + layers + `, 2064]}`, ""},
-		{"another network", `{"ms": [1], "parameters": ` + layers + `, 16]}`, "another network"},
+		{"the same network", `{"ms": [3, 1, 2], "parameters": ` + tinyLayers + `, 2064]}`, ""},
+		{"another network", `{"ms": [1], "parameters": ` + tinyLayers + `, 16]}`, "another network"},
 		{"a failure there", `{"error": "RuntimeError: no"}`, "RuntimeError: no"},
 	} {
 		c, requests := answering(t, row.answer)
