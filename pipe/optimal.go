@@ -12,6 +12,7 @@ import (
 	"penstock/profile"
 	"penstock/remat/plan"
 	"penstock/segment"
+	"penstock/torch"
 )
 
 // StagePlan is what Optimal has planned for a stage.
@@ -110,6 +111,7 @@ func (r *minibatch) plan(ctx context.Context) error {
 			return err
 		}
 		p.forgetPrograms(old)
+		torch.TrimProcess() // measuring and solving took memory that training does not need
 	}
 	p.plans.all[key], r.planned = found, found
 	p.plans.now.Store(found)

@@ -87,6 +87,7 @@ func MeasureChain(ctx context.Context, model *nn.Sequential, config ChainConfig,
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	defer config.trim()
 	units, merged, err := config.scan(ctx, layers, routes, sample)
 	if err != nil {
 		return nil, err

@@ -76,6 +76,7 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	defer config.trim()
 	m := &measurement{
 		Config: config, ctx: ctx, now: config.clock(), layers: layers, routes: routes,
 		c: torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads}), peer: torch.NewCtx(torch.Options{Device: config.Peer, Threads: config.Threads}),
@@ -100,6 +101,12 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 		config.Progress(len(layers), len(layers))
 	}
 	return m.profile(), nil
+}
+
+// trim returns to the system what the devices have cached while layers were measured: training asks for other sizes.
+func (c Config) trim() {
+	c.Device.Trim()
+	c.Peer.Trim()
 }
 
 func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config, error) {

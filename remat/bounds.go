@@ -43,13 +43,17 @@ func (b *bounds) bind(device torch.Device, limit int64) error {
 		if err != nil {
 			return fmt.Errorf("remat: there is no limit, and what is free is unknown: %w; set Config.Limit", err)
 		}
-		n.limit, n.source = account.Live+account.Cached+free, "what is live, and MemAvailable in /proc/meminfo"
+		n.limit, n.source = account.Live+account.Cached+free-reserveOf(free), "what is live, and MemAvailable in /proc/meminfo less a reserve"
 	}
 	n.bound = true
 	*b = n
 	b.enforce()
 	return nil
 }
+
+// reserveOf is the part of free memory that a limit leaves free. The account is not the process: pages that are not full, free ones that are kept for reuse, graphs and Go's heap take up to a tenth more, and
+// other programs run as well. A tenth, but at least 64 MiB, or half of what there is if that is less.
+func reserveOf(free int64) int64 { return max(free/10, min(64<<20, free/2)) }
 
 // enforce makes the limit the account's, unless that has a lower one.
 func (b *bounds) enforce() {

@@ -7,6 +7,7 @@ import (
 
 	"penstock/nn"
 	"penstock/remat/plan"
+	"penstock/torch"
 )
 
 // choose makes sure that an instance has a plan under the limit, given what is live now, and says what the step will take.
@@ -25,6 +26,7 @@ func (m *Module) choose(ctx context.Context, s *instance) (forecast, error) {
 	}
 	started := time.Now()
 	p, f, err := m.solve(ctx, s)
+	torch.TrimProcess() // measuring and solving took memory that training does not need
 	if err != nil {
 		return f, err
 	}

@@ -11,7 +11,7 @@ import (
 // Config configures a module. Its zero value is all the memory that is free when the module first runs, and no optimizer.
 type Config struct {
 	// Limit is for all bytes on the device. 0 is the limit that the device's account has when the module first trains or measures, or if it has none what is live plus what the machine has available
-	// (MemAvailable in /proc/meminfo).
+	// (MemAvailable in /proc/meminfo), less a reserve of a tenth, or of 64 MiB if that is more, for what the account does not count and for other programs.
 	Limit int64
 
 	// Optimizer is the one that will update the model. What it will keep and has not yet made is set aside, and its update is part of the prediction. It stays the caller's.

@@ -107,6 +107,7 @@ func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, 
 	defer func() {
 		device.ResetPeak()
 		device.RaisePeak(account.Peak)
+		device.Trim()
 		m.bounds.enforce()
 	}()
 	n, err := m.measure(ctx, c, s)

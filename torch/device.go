@@ -89,8 +89,10 @@ func (d Device) account() int {
 	return d.Index + 1
 }
 
-// Memory is the state of a device's account, in bytes. Cached bytes are freed blocks kept for reuse; they are not live.
-type Memory struct{ Live, Peak, Limit, Cached int64 }
+// Memory is the state of a device's account, in bytes. Cached bytes are freed blocks kept for reuse; they are not live. Taken is what the account's blocks take of
+// the system: the live ones, with headers and pages that are not full, and the cached ones. It is at most one part in 64 more than the live ones alone have taken at most since the last Trim, which
+// is their bytes, and less than a page for each block of 32 KiB and more.
+type Memory struct{ Live, Peak, Limit, Cached, Taken int64 }
 
 // Memory reads the account.
 func (d Device) Memory() Memory {
@@ -98,11 +100,11 @@ func (d Device) Memory() Memory {
 		return Memory{}
 	}
 	a := shim.GetAccount(d.account())
-	return Memory{Live: a.Live, Peak: a.Peak, Limit: a.Limit, Cached: a.Cached}
+	return Memory{Live: a.Live, Peak: a.Peak, Limit: a.Limit, Cached: a.Cached, Taken: a.Taken}
 }
 
 // SetLimit limits the live bytes; 0 removes the limit. On a CUDA device it does nothing, as ResetPeak and Trim. An allocation beyond it fails with ErrOutOfMemory and changes nothing. A limit below
-// what is live is accepted: it refuses everything until enough is freed.
+// what is live is accepted: it refuses everything until enough is freed. Cached blocks beyond it go back to the system.
 func (d Device) SetLimit(bytes int64) {
 	if d.Kind == KindCPU {
 		shim.SetLimit(d.account(), bytes)
@@ -133,5 +135,5 @@ func (d Device) Trim() {
 // UnattributedMemory is the account of CPU allocations that no Ctx asked for, such as libtorch's own start-up.
 func UnattributedMemory() Memory {
 	a := shim.GetAccount(0)
-	return Memory{Live: a.Live, Peak: a.Peak, Cached: a.Cached}
+	return Memory{Live: a.Live, Peak: a.Peak, Cached: a.Cached, Taken: a.Taken}
 }

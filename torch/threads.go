@@ -6,14 +6,6 @@ import (
 	"penstock/internal/shim"
 )
 
-// init corrects OpenBLAS's choice of kernels where it does not know the processor: 119 instead of 228 GFLOP/s on an AVX-512 AMD core, 33 instead of 159 on a newer
-// Intel one. It does nothing when the user set OPENBLAS_CORETYPE, and must come before the first BLAS call of the process.
-func init() {
-	if core := shim.BetterBLASCore(); core != "" {
-		_ = shim.UseBLASCore(core) // a BLAS that cannot change stays as it is
-	}
-}
-
 // MaxThreads is the most intra-op threads that a context may have. A process with very many more is not slow, it stops.
 const MaxThreads = 256
 
@@ -35,9 +27,6 @@ func TagThread(tag int64) { shim.TagThread(tag) }
 
 // ThreadTag is the number that the calling OS thread is marked with; 0 is none.
 func ThreadTag() int64 { return shim.ThreadTag() }
-
-// BLASCore names the BLAS kernels in use, "" when the BLAS does not tell.
-func BLASCore() string { return shim.BLASCore() }
 
 // Version is libtorch's version.
 func Version() string { return shim.Version() }

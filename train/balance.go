@@ -58,6 +58,7 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 		return Balance{}, fmt.Errorf("train: timing layers: %w", err)
 	}
 	p, err := profile.Measure(ctx, model, config.Profile, input)
+	torch.TrimProcess()
 	if err != nil {
 		return Balance{}, err
 	}

@@ -25,6 +25,9 @@ type Recipe struct {
 	// Threads is how many an operator has on each stage. The last bits of sums depend on it, but a run may go on with another number: Check does not compare it,
 	// Checkpoint.Threads tells it. 0 is not written down.
 	Threads int `json:"threads,omitempty"`
+	// Kernels are those that computed, by library, as torch.KernelNames tells. The last bits of results depend on them too. Save writes them down, Check does not compare them, and
+	// Checkpoint.Kernels tells them.
+	Kernels map[string]string `json:"kernels,omitempty"`
 }
 
 // Choice is something picked by name, with its settings: anything that is written as JSON. Two choices are the same if their JSON is.

@@ -68,12 +68,21 @@ func (c *Checkpoint) Files() []string {
 }
 
 // Threads is the recipe's number of threads when the checkpoint was saved, or 0 if it was not written down.
-func (c *Checkpoint) Threads() int {
-	var saved struct{ Threads int }
-	if json.Unmarshal(c.state.Recipe, &saved) != nil {
-		return 0 // a recipe of another shape, which Check tells of
+func (c *Checkpoint) Threads() int { return c.machine().Threads }
+
+// Kernels are those that computed when the checkpoint was saved, by library, as torch.KernelNames tells; nil if they were not written down.
+func (c *Checkpoint) Kernels() map[string]string { return c.machine().Kernels }
+
+// machine is the part of the saved recipe in which a run that goes on may differ.
+func (c *Checkpoint) machine() (saved Recipe) {
+	var m struct {
+		Threads int
+		Kernels map[string]string
 	}
-	return saved.Threads
+	if json.Unmarshal(c.state.Recipe, &m) != nil {
+		return Recipe{} // a recipe of another shape, which Check tells of
+	}
+	return Recipe{Threads: m.Threads, Kernels: m.Kernels}
 }
 
 // Check returns a *MismatchError unless a run of this recipe and model, which need not be materialised, can go on from the checkpoint.
@@ -81,7 +90,7 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 	if err := arg.Given(model, "train: Check: the model", "the run's"); err != nil {
 		return err
 	}
-	r.Threads = c.Threads()
+	r.Threads, r.Kernels = c.Threads(), c.Kernels()
 	field, saved, given, err := difference(c.state.Recipe, r)
 	if err != nil {
 		return &DamagedError{c.Path, err}

@@ -1,12 +1,19 @@
 package train_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
 	"testing"
 
 	"penstock/nn"
 	"penstock/optim"
+	"penstock/torch"
 	"penstock/train"
 )
 
@@ -189,5 +196,39 @@ func TestThreadsAreNoMismatch(t *testing.T) {
 				t.Errorf("saved with %d, given %d: %v, told %d", saved, given, err, c.Threads())
 			}
 		}
+	}
+}
+
+// TestKernelsAreNoMismatch: the kernels that computed are written down and told, not compared, and a checkpoint of before they were written down goes on.
+func TestKernelsAreNoMismatch(t *testing.T) {
+	check(t)
+	s, _ := newRig(t, setup{})
+	store := train.Store{Dir: t.TempDir()}
+	path, err := store.Save(s.Progress(), recipe(), s.model, s.Optimizer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := recipe()
+	other.Kernels = map[string]string{"BLAS": "others"}
+	if c := latest(t, store); !maps.Equal(c.Kernels(), torch.KernelNames()) || c.Check(other, network()) != nil {
+		t.Errorf("kernels %v, want %v; with others: %v", c.Kernels(), torch.KernelNames(), c.Check(other, network()))
+	}
+	file := filepath.Join(path, "state.json")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := regexp.MustCompile(`,\s*"kernels": \{[^}]*\}`).ReplaceAll(text, nil)
+	hash := regexp.MustCompile(`("sha256": ")[0-9a-f]*("\n\})`)
+	plain := bytes.TrimSuffix(hash.ReplaceAll(old, []byte("$1$2")), []byte("\n"))
+	old = hash.ReplaceAll(old, fmt.Appendf(nil, "${1}%x$2", sha256.Sum256(plain)))
+	if bytes.Contains(old, []byte("kernels")) || !bytes.Contains(text, []byte("kernels")) {
+		t.Fatalf("no kernels to remove in %s", text)
+	}
+	if err := os.WriteFile(file, old, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if c := latest(t, store); c.Kernels() != nil || c.Check(recipe(), network()) != nil {
+		t.Errorf("without: kernels %v, %v", c.Kernels(), c.Check(recipe(), network()))
 	}
 }

@@ -54,6 +54,7 @@ func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim
 		}
 	}()
 
+	r.Kernels = torch.KernelNames()
 	recipe, err := json.Marshal(r)
 	if err != nil {
 		return err

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"slices"
+
+	"penstock/torch"
 )
 
 // report is everything a run measured; --format json prints it as it is.
@@ -53,6 +55,11 @@ func (r *report) notes(compared bool) []string {
 	if most := slices.Max(stageCounts); len(r.Workloads) > 0 && r.Machine.Cores < most {
 		list = append(list, fmt.Sprintf("%d stages on %d cores: the workers take turns, so time is hardly less than with a stage for each core; the bubble bound is of as many cores as stages",
 			most, r.Machine.Cores))
+	}
+	for _, k := range torch.KernelsInUse() {
+		if slow := k.Slow(); slow != "" {
+			list = append(list, slow)
+		}
 	}
 	if !compared {
 		list = append(list, "torchgpipe: not compared; set TORCHGPIPE to the folder of a torchgpipe checkout")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -76,6 +77,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	if j.training, j.test, err = data.Open(j.dataName, j.dataDir, data.Options{Window: j.window}); err != nil {
 		return err
 	}
+	torch.TrimProcess() // reading took more than what was read
 	info := j.training.Info()
 	o, settings, err := j.modelOf(info)
 	if err != nil {
@@ -188,6 +190,12 @@ func (j *job) openCheckpoint(stderr io.Writer) error {
 	j.from, j.loop.Step = from, from.Step
 	if was := from.Threads(); was != 0 && was != j.threads {
 		fmt.Fprintf(stderr, "the checkpoint was trained with --threads %d, this run has --threads %d: the last bits of the weights may differ\n", was, j.threads)
+	}
+	now := torch.KernelNames()
+	for _, library := range slices.Sorted(maps.Keys(now)) {
+		if was := from.Kernels()[library]; was != "" && was != now[library] {
+			fmt.Fprintf(stderr, "the checkpoint was trained with %s kernels of %s, this run has %s: the last bits of the weights may differ\n", was, library, now[library])
+		}
 	}
 	return j.store().Prepare()
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/torch"
 	"penstock/train"
 )
 
@@ -24,6 +25,7 @@ type outcome struct {
 	steps      int64
 	accuracy   float64
 	safeLimit  []int64 // bytes, by device; nil if none is known, as when no step was left to take
+	memory     torch.ProcessMemory
 	sha256     string
 	checkpoint string // "" without --out
 	trace      string // "" without --trace
@@ -52,6 +54,9 @@ type doneLine struct {
 	StepMedian   *float64 `json:"step_ms_median"` // null if a resumed run had no step left to take
 	// SafeLimitBytes is, by device, the lowest --memory-limit under which the run cannot fail, however far stages run ahead. Null if a resumed run had no step left to take.
 	SafeLimitBytes []int64 `json:"safe_limit_bytes"`
+	// Of the whole process, as the system counts: now, and at most. 0 is unknown.
+	ResidentBytes     int64 `json:"resident_bytes"`
+	PeakResidentBytes int64 `json:"peak_resident_bytes"`
 }
 
 func (r *jsonReporter) step(s train.StepInfo) error {
@@ -62,7 +67,10 @@ func (r *jsonReporter) step(s train.StepInfo) error {
 func (r *jsonReporter) endSteps() {}
 
 func (r *jsonReporter) done(o outcome) error {
-	line := doneLine{Done: true, Steps: o.steps, TestAccuracy: o.accuracy, ParamsSHA256: o.sha256, SafeLimitBytes: o.safeLimit}
+	line := doneLine{
+		Done: true, Steps: o.steps, TestAccuracy: o.accuracy, ParamsSHA256: o.sha256, SafeLimitBytes: o.safeLimit,
+		ResidentBytes: o.memory.Resident, PeakResidentBytes: o.memory.Peak,
+	}
 	if m, ok := r.median(); ok {
 		line.StepMedian = &m
 	}

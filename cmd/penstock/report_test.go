@@ -40,7 +40,11 @@ func TestTextReport(t *testing.T) {
 	if stderr.String() != want {
 		t.Errorf("got\n%swant\n%s", &stderr, want)
 	}
-	if err := r.done(outcome{steps: 9, accuracy: 0.875, safeLimit: []int64{1 << 20, 3 << 20}, sha256: "abc", checkpoint: "out/step-000009"}); err != nil {
+	o := outcome{
+		steps: 9, accuracy: 0.875, safeLimit: []int64{1 << 20, 3 << 20},
+		memory: torch.ProcessMemory{Resident: 300 << 20, Peak: 400 << 20}, sha256: "abc", checkpoint: "out/step-000009",
+	}
+	if err := r.done(o); err != nil {
 		t.Fatal(err)
 	}
 	want = `a on b: 9 steps done
@@ -48,6 +52,7 @@ test accuracy  87.50 %
 speed          500 samples/s, 20 ms a step (median)
 peak memory    cpu:4 1.0 MiB  cpu:5 3.0 MiB of 4.0 MiB
 safe limit     --memory-limit 3145728 is enough, whichever stage runs ahead
+process        300.0 MiB resident, at most 400.0 MiB
 parameters     sha256 abc
 checkpoint     out/step-000009
 `

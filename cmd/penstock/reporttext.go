@@ -159,6 +159,9 @@ func (r *textReporter) done(o outcome) error {
 	if o.safeLimit != nil {
 		fmt.Fprintf(&b, "safe limit     --memory-limit %d is enough, whichever stage runs ahead\n", slices.Max(o.safeLimit))
 	}
+	if o.memory.Peak > 0 {
+		fmt.Fprintf(&b, "process        %s resident, at most %s\n", formatBytes(o.memory.Resident), formatBytes(o.memory.Peak))
+	}
 	fmt.Fprintf(&b, "parameters     sha256 %s\n", o.sha256)
 	if o.checkpoint != "" {
 		fmt.Fprintf(&b, "checkpoint     %s\n", o.checkpoint)

@@ -77,7 +77,7 @@ func lines(t testing.TB, stdout string) (steps []stepLine, done doneLine) {
 		}
 		want := 4
 		if into == any(&done) {
-			want = 6
+			want = 8
 		}
 		if len(fields) != want {
 			t.Fatalf("line %d has %d fields, want %d: %s", i+1, len(fields), want, line)
@@ -98,6 +98,7 @@ func TestTrainJSON(t *testing.T) {
 		}
 	}
 	if !done.Done || done.Steps != 5 || !(done.TestAccuracy > 0.2 && done.TestAccuracy <= 1) || done.StepMedian == nil || *done.StepMedian <= 0 ||
+		done.ResidentBytes < 50<<20 || done.PeakResidentBytes < done.ResidentBytes ||
 		!regexp.MustCompile("^[0-9a-f]{64}$").MatchString(done.ParamsSHA256) {
 		t.Errorf("%+v", done)
 	}

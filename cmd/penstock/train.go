@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock/torch"
 	"penstock/train"
 )
 
@@ -63,6 +64,11 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	if err := checkOutput(cmd.OutOrStdout()); err != nil {
 		return err
 	}
+	for _, k := range torch.KernelsInUse() {
+		if slow := k.Slow(); slow != "" {
+			fmt.Fprintln(stderr, slow)
+		}
+	}
 	j, err := openJob(ctx, p, stderr)
 	if ctx.Err() != nil && err != nil {
 		return errors.New("interrupted before the first step; nothing is lost")
@@ -80,6 +86,7 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	}
 	var peaks highest
 	j.loop.OnStep = append([]train.Hook{show.step, func(s train.StepInfo) error { peaks.add(s); return nil }}, j.loop.OnStep...)
+	defer sparingly()()
 	result, err := j.loop.Run(ctx)
 	show.endSteps()
 	if err != nil {
@@ -105,7 +112,8 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	if err != nil {
 		return j.keep(withRoom(err, roomForTest))
 	}
-	if err := show.done(outcome{result.Step, accuracy, peaks.safeLimit(j.pipe), train.ParamsSHA256(j.model), saved, p.traceFile}); err != nil {
+	o := outcome{result.Step, accuracy, peaks.safeLimit(j.pipe), torch.ReadProcessMemory(), train.ParamsSHA256(j.model), saved, p.traceFile}
+	if err := show.done(o); err != nil {
 		return j.keep(err)
 	}
 	return nil

@@ -22,11 +22,26 @@ func newVersion() *cobra.Command {
 			if torch.CUDA(0).Available() {
 				devices += ", cuda"
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "penstock  %s\nlibtorch  %s\nBLAS      %s\ndevices   %s\nGo        %s\n",
-				ownVersion(), torch.Version(), cmp.Or(torch.BLASCore(), "does not name its kernels"), devices, runtime.Version())
+			var kernels strings.Builder
+			for _, k := range torch.KernelsInUse() {
+				fmt.Fprintf(&kernels, "%-8s  %s\n", k.Library, describeKernels(k))
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "penstock  %s\nlibtorch  %s\n%sdevices   %s\nGo        %s\n",
+				ownVersion(), torch.Version(), &kernels, devices, runtime.Version())
 			return err
 		},
 	}
+}
+
+// describeKernels names kernels and who chose them, and says when others would be better.
+func describeKernels(k torch.Kernels) string {
+	switch {
+	case k.Name == "":
+		return "does not name its kernels"
+	case k.Best != "":
+		return fmt.Sprintf("%s kernels, chosen by %s; the best for this processor are %s", k.Name, k.By, k.Best)
+	}
+	return fmt.Sprintf("%s kernels, chosen by %s", k.Name, k.By)
 }
 
 // ownVersion is that of the program that runs.

@@ -204,13 +204,13 @@ func DropBackward(prepared uint64) { C.ps_backward_drop(C.uint64_t(prepared)) }
 func Sequence() uint64 { return uint64(C.ps_sequence()) }
 
 // Account is the state of a memory account, in bytes.
-type Account struct{ Live, Peak, Limit, Cached int64 }
+type Account struct{ Live, Peak, Limit, Cached, Taken int64 }
 
 // GetAccount reads an account.
 func GetAccount(i int) Account {
 	var a C.ps_account
 	C.ps_account_get(C.int32_t(i), &a)
-	return Account{int64(a.live), int64(a.peak), int64(a.limit), int64(a.cached)}
+	return Account{int64(a.live), int64(a.peak), int64(a.limit), int64(a.cached), int64(a.taken)}
 }
 
 // SetLimit limits an account; 0 removes the limit.
@@ -238,6 +238,9 @@ func OwnPeak(account int) int64 { return int64(C.ps_account_own(C.int32_t(accoun
 // Trim gives an account's cached blocks back to the system.
 func Trim(i int) { C.ps_account_trim(C.int32_t(i)) }
 
+// TrimHeap gives back to the system what malloc keeps free.
+func TrimHeap() { C.ps_heap_trim() }
+
 // PinThread binds the calling OS thread to a set of cores.
 func PinThread(cpus []int32) *Error {
 	return taken(C.ps_pin_thread((*C.int32_t)(words(cpus)), C.int32_t(len(cpus))))
@@ -254,6 +257,15 @@ func BLASCore() string { return C.GoString(C.ps_blas_core()) }
 
 // BetterBLASCore names the kernels that this processor should use instead, or "".
 func BetterBLASCore() string { return C.GoString(C.ps_blas_better_core()) }
+
+// ATenKernels names the instruction set that ATen's own kernels use, or "".
+func ATenKernels() string { return C.GoString(C.ps_aten_kernels()) }
+
+// BetterATenKernels names the instruction set that they should use on this processor, or "".
+func BetterATenKernels() string { return C.GoString(C.ps_aten_better_kernels()) }
+
+// OneDNNISA is the dnnl_cpu_isa_t that oneDNN's kernels use at most, or -1.
+func OneDNNISA() int { return int(C.ps_onednn_isa()) }
 
 // FMAPeak is one core's rate of multiply-adds in float operations per second; 0 is unknown. It takes a fraction of a second.
 func FMAPeak() float64 { return float64(C.ps_fma_peak()) }

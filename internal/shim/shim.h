@@ -118,10 +118,12 @@ ps_error* ps_checkpoint(int64_t id, int32_t hold, const ps_tensor* inputs, int32
 // --- accounts (account.cpp) ---
 enum { PS_ACCOUNTS = 1024 };
 typedef struct ps_account {
-  int64_t live, peak, limit, cached;
+  int64_t live, peak, limit;
+  int64_t cached;  // free blocks kept for reuse
+  int64_t taken;   // of the system: blocks of live data, with headers and rounding, and free ones
 } ps_account;
 void ps_account_get(int32_t, ps_account*);
-void ps_account_limit(int32_t, int64_t limit);  // 0 = none
+void ps_account_limit(int32_t, int64_t limit);  // 0 = none; free blocks beyond it go back to the system
 void ps_account_reset_peak(int32_t);
 void ps_account_raise_peak(int32_t, int64_t peak);  // to at least so much
 // What waits for another device's worker (loans.hpp). lend says that t's block does, and gives its bytes; it returns the loan, or 0 if the block is not the account's. A loan ends when its block is freed, or with
@@ -130,14 +132,19 @@ uint64_t ps_account_lend(int32_t, ps_tensor t, int64_t* bytes);
 void ps_account_end_loan(int32_t, uint64_t loan);
 int64_t ps_account_own(int32_t);
 void ps_account_trim(int32_t);  // gives cached blocks back to the system
+void ps_heap_trim(void);        // gives back what malloc keeps free, of any thread
 
 // --- threads and BLAS (threads.cpp) ---
 ps_error* ps_pin_thread(const int32_t* cpus, int32_t n);
 void ps_tag_thread(int64_t tag);               // marks the calling OS thread with a number; 0 = none
 int64_t ps_thread_tag(void);
+// The kernels that compute, as names that live for ever. They decide the speed, and the last bits of results.
 const char* ps_blas_core(void);                // the BLAS kernel set in use, or ""
-const char* ps_blas_better_core(void);         // the set that this processor should use instead, or NULL: the one in use is right, or the user chose it
+const char* ps_blas_better_core(void);         // the set that this processor should use instead, or NULL: the one in use is right, or unknown
 ps_error* ps_blas_use_core(const char* core);  // call before the first BLAS call of any thread
+const char* ps_aten_kernels(void);             // the instruction set that ATen's own kernels use, such as "AVX512", or ""
+const char* ps_aten_better_kernels(void);      // the one that they should use on this processor, or NULL
+int32_t ps_onednn_isa(void);                   // dnnl_cpu_isa_t that oneDNN's kernels use at most, or -1
 double ps_fma_peak(void);                      // multiply-adds of one core in float operations per second, best of several trials; 0 = unknown
 
 // --- standard streams (streams.cpp) ---

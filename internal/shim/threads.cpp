@@ -5,25 +5,40 @@
 #include "internal.hpp"
 
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
+#include <initializer_list>
 #include <pthread.h>
 #include <sched.h>
+#include <string>
 
 namespace ps {
 namespace {
 
 template <class F>
-F blas_symbol(const char* name) {
+F symbol(const char* name) {
   return reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name));
 }
 
 thread_local int32_t thread_count = 0;
 thread_local int64_t thread_tag = 0;
 std::atomic<int32_t> blas_count{0};
+
+// Bits of the vectors that the processor's multiply-adds work on: 512, 256, or 0 for less than that.
+int vector_bits() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"))
+    return 512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 256;
+#endif
+  return 0;
+}
 
 }  // namespace
 
@@ -34,7 +49,7 @@ void apply_threads(int32_t n) {
     thread_count = n;
   }
   if (blas_count.load(std::memory_order_relaxed) != n) {
-    static auto set = blas_symbol<void (*)(int)>("openblas_set_num_threads");
+    static auto set = symbol<void (*)(int)>("openblas_set_num_threads");
     if (set != nullptr) set(n);
     blas_count.store(n, std::memory_order_relaxed);
   }
@@ -60,7 +75,7 @@ void ps_tag_thread(int64_t tag) { ps::thread_tag = tag; }
 int64_t ps_thread_tag(void) { return ps::thread_tag; }
 
 const char* ps_blas_core(void) {
-  auto name = ps::blas_symbol<char* (*)(void)>("openblas_get_corename");
+  auto name = ps::symbol<char* (*)(void)>("openblas_get_corename");
   return name != nullptr ? name() : "";
 }
 
@@ -68,27 +83,44 @@ const char* ps_blas_core(void) {
 // AVX-512 AMD cores and SSE3 ones (Prescott) on newer Intel cores. What counts is the instruction sets that are there.
 const char* ps_blas_better_core(void) {
   const std::string core = ps_blas_core();
-  if (core.empty() || getenv("OPENBLAS_CORETYPE") != nullptr) return nullptr;
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd")) {
-    for (const char* good : {"SkylakeX", "Cooperlake", "SapphireRapids", "Zen4"})
-      if (core == good) return nullptr;
-    return "SkylakeX";
+  if (core.empty()) return nullptr;
+  const auto best = [&core](std::initializer_list<const char*> good) -> const char* {
+    for (const char* name : good)
+      if (core == name) return nullptr;
+    return *good.begin();
+  };
+  switch (ps::vector_bits()) {
+    case 512: return best({"SkylakeX", "Cooperlake", "SapphireRapids", "Zen4"});
+    case 256: return best({"Haswell", "Zen", "Excavator"});
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    for (const char* good : {"Haswell", "Zen", "Excavator"})
-      if (core == good) return nullptr;
-    return "Haswell";
-  }
-#endif
   return nullptr;
 }
 
+const char* ps_aten_kernels(void) {
+  static const std::string name = [] {
+    const std::string config = at::show_config(), key = "CPU capability usage: ";
+    const size_t at = config.find(key);
+    return at == std::string::npos ? std::string() : config.substr(at + key.size(), config.find('\n', at) - at - key.size());
+  }();
+  return name.c_str();
+}
+
+const char* ps_aten_better_kernels(void) {
+  const std::string name = ps_aten_kernels();
+  const int width = ps::vector_bits();
+  if (width == 512 && (name == "AVX2" || name == "NO AVX" || name == "DEFAULT")) return "AVX512";
+  if (width == 256 && (name == "NO AVX" || name == "DEFAULT")) return "AVX2";
+  return nullptr;
+}
+
+int32_t ps_onednn_isa(void) {
+  auto isa = ps::symbol<int (*)(void)>("dnnl_get_effective_cpu_isa");
+  return isa != nullptr ? isa() : -1;
+}
+
 ps_error* ps_blas_use_core(const char* core) {
-  auto quit = ps::blas_symbol<void (*)(void)>("gotoblas_dynamic_quit");
-  auto init = ps::blas_symbol<void (*)(void)>("gotoblas_dynamic_init");
+  auto quit = ps::symbol<void (*)(void)>("gotoblas_dynamic_quit");
+  auto init = ps::symbol<void (*)(void)>("gotoblas_dynamic_init");
   if (quit == nullptr || init == nullptr) return ps::make_error(PS_BAD_ARGUMENT, "this BLAS cannot change its kernels");
   setenv("OPENBLAS_CORETYPE", core, 1);
   quit();

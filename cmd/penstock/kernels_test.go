@@ -1,0 +1,61 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"penstock/torch"
+)
+
+// spawned runs a command line in a process of its own, with more variables in its environment.
+func spawned(t *testing.T, variables []string, args ...string) ran {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(append(os.Environ(), asCommand+"=1"), variables...)
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v %q: %v, stderr:\n%s", variables, args, err, &stderr)
+	}
+	return ran{exitDone, stdout.String(), stderr.String()}
+}
+
+// Kernels that a variable of the environment chose were slow, and changed the last bits, without a word.
+func TestSlowKernelsAreTold(t *testing.T) {
+	slow := []string{"OPENBLAS_CORETYPE=Prescott"} // of 2004: in every OpenBLAS for x86, and the best of no processor that has AVX2
+	version := spawned(t, slow, "version").stdout
+	if !strings.Contains(version, "BLAS      Prescott") {
+		t.Skip("the BLAS has no such kernels")
+	}
+	blas := torch.KernelsInUse()[0]
+	if blas.Name == "Prescott" || blas.Best != "" {
+		t.Skipf("the BLAS has %s kernels here anyway, of which %q are the best", blas.Name, blas.Best)
+	}
+	told := "because of OPENBLAS_CORETYPE=Prescott; the best for this processor are "
+	if want := "chosen by OPENBLAS_CORETYPE=Prescott; the best for this processor are "; !strings.Contains(version, want) {
+		t.Errorf("version does not say %q:\n%s", want, version)
+	}
+	out := filepath.Join(t.TempDir(), "out")
+	args := with(small, "--out", out, "--steps")
+	first, _, _ := strings.Cut(spawned(t, slow, with(args, "2")...).stderr, "\n")
+	if !strings.Contains(first, told) {
+		t.Errorf("the first line of train does not say %q: %s", told, first)
+	}
+	was := "trained with Prescott kernels of BLAS, this run has " + blas.Name
+	for _, tt := range []struct {
+		steps     string
+		variables []string
+		want      int // times that other kernels are told of
+	}{{"3", slow, 0}, {"4", nil, 1}, {"5", nil, 0}} {
+		r := spawned(t, tt.variables, with(args, tt.steps, "--resume")...)
+		if got := strings.Count(r.stderr, was); got != tt.want {
+			t.Errorf("%v, to step %s: %d times %q, want %d:\n%s", tt.variables, tt.steps, got, was, tt.want, r.stderr)
+		}
+		if got := strings.Contains(r.stderr, told); got != (tt.variables != nil) {
+			t.Errorf("%v, to step %s: slow kernels told of: %v", tt.variables, tt.steps, got)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package torch
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"penstock/internal/shim"
+)
+
+// Kernels are the variants of a library's inner loops that compute in this process. They decide the speed, and the last bits of results: two processes compute the same only with the same kernels.
+type Kernels struct {
+	Library string // "BLAS", "ATen" or "oneDNN"
+	Name    string // such as "SkylakeX" or "AVX512"; "" if the library does not tell
+	By      string // who chose them: a variable of the environment as "NAME=value", "penstock", or the library itself
+	Best    string // those that this processor should use; "" if Name are, or if that is not known
+}
+
+// Variables of the environment that choose kernels. OPENBLAS_L2_SIZE is none of them: it changes how OpenBLAS cuts matrices, and no bit of a product.
+const (
+	coreVariable = "OPENBLAS_CORETYPE"
+	atenVariable = "ATEN_CPU_CAPABILITY"
+)
+
+// oneDNNVariables are one variable's names, the newer first.
+var oneDNNVariables = []string{"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}
+
+// corrected says that init has chosen the BLAS's kernels.
+var corrected bool
+
+// init corrects OpenBLAS's choice of kernels where it does not know the processor: 119 instead of 228 GFLOP/s on an AVX-512 AMD core, 33 instead of 159 on a newer
+// Intel one. It does nothing when the user set OPENBLAS_CORETYPE, and must come before the first BLAS call of the process.
+func init() {
+	if _, chosen := os.LookupEnv(coreVariable); chosen {
+		return
+	}
+	if core := shim.BetterBLASCore(); core != "" {
+		corrected = shim.UseBLASCore(core) == nil // a BLAS that cannot change stays as it is
+	}
+}
+
+// KernelsInUse lists the kernels of BLAS, ATen and oneDNN, in this order.
+func KernelsInUse() []Kernels {
+	blas := Kernels{Library: "BLAS", Name: shim.BLASCore(), By: chosenBy("OpenBLAS", coreVariable), Best: shim.BetterBLASCore()}
+	if corrected {
+		blas.By = "penstock"
+	}
+	aten := Kernels{Library: "ATen", Name: shim.ATenKernels(), By: chosenBy("ATen", atenVariable)}
+	if aten.By != "ATen" { // what it takes by itself are the best of those that it was built with, of which it does not tell
+		aten.Best = shim.BetterATenKernels()
+	}
+	dnn := Kernels{Library: "oneDNN", Name: oneDNNName(shim.OneDNNISA()), By: chosenBy("oneDNN", oneDNNVariables...)}
+	if dnn.By != "oneDNN" && !slices.Contains([]string{"ALL", "DEFAULT"}, strings.ToUpper(dnn.By[strings.Index(dnn.By, "=")+1:])) {
+		dnn.Best = "those that oneDNN chooses itself"
+	}
+	return []Kernels{blas, aten, dnn}
+}
+
+// chosenBy is the first of the variables that is set, with its value, or the library.
+func chosenBy(library string, variables ...string) string {
+	for _, v := range variables {
+		if value := os.Getenv(v); value != "" {
+			return v + "=" + value
+		}
+	}
+	return library
+}
+
+// oneDNNNames are the names that ONEDNN_MAX_CPU_ISA takes, by dnnl_cpu_isa_t.
+var oneDNNNames = map[int]string{
+	0x1: "SSE41", 0x3: "AVX", 0x7: "AVX2", 0x27: "AVX512_CORE", 0x67: "AVX512_CORE_VNNI", 0xe7: "AVX512_CORE_BF16",
+	0x3e7: "AVX512_CORE_AMX",                                                            // of oneDNN 2
+	0x1ef: "AVX512_CORE_FP16", 0xfef: "AVX512_CORE_AMX", 0x1fef: "AVX512_CORE_AMX_FP16", // of oneDNN 3
+}
+
+// oneDNNName names a dnnl_cpu_isa_t; -1 is unknown, and "".
+func oneDNNName(isa int) string {
+	if isa == -1 {
+		return ""
+	}
+	return cmp.Or(oneDNNNames[isa], fmt.Sprintf("isa %#x", isa))
+}
+
+// Slow says in a sentence that the kernels are not the best of this processor, who chose them and what to do; it is "" if they are.
+func (k Kernels) Slow() string {
+	if k.Best == "" {
+		return ""
+	}
+	variable, _, fromOutside := strings.Cut(k.By, "=")
+	if fromOutside {
+		return fmt.Sprintf("%s computes with %s kernels because of %s; the best for this processor are %s, and a step may take several times as long. Unset %s to have them, with other last bits",
+			k.Library, k.Name, k.By, k.Best, variable)
+	}
+	return fmt.Sprintf("%s computes with %s kernels, which %s chose; the best for this processor are %s, and a step may take several times as long", k.Library, k.Name, k.By, k.Best)
+}
+
+// BLASCore names the BLAS kernels in use, "" when the BLAS does not tell.
+func BLASCore() string { return shim.BLASCore() }
+
+// KernelNames are the names of the kernels in use by library, without those that are not known.
+func KernelNames() map[string]string {
+	names := map[string]string{}
+	for _, k := range KernelsInUse() {
+		if k.Name != "" {
+			names[k.Library] = k.Name
+		}
+	}
+	return names
+}
