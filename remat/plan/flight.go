@@ -42,6 +42,11 @@ func (s *side) path(r room) *path {
 	return on.path(newSpineRows(s.above, on), on.most())
 }
 
+// fits reports whether the plan, which has been written for a stage, stays within r.
+func (p *path) fits(r room) bool {
+	return p.early <= r.forward && p.held <= r.held && p.late <= r.backward
+}
+
 func (f *flight) side(b int) *side {
 	if b == 0 {
 		return f.first

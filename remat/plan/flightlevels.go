@@ -29,11 +29,17 @@ type levels struct {
 const (
 	levelsPerShare           = 16
 	fewestLevels, mostLevels = 64, 256
+	// A stage of few layers has few shares, which coarse levels cannot tell apart, and its tables are small.
+	fewLayers, levelsOfFewLayers = 8, 1024
 )
 
 func newLevels(f *flight) *levels {
 	l := &levels{f: f}
-	l.unit = max(1, int64(ceilDiv(f.limit, int64(min(max(levelsPerShare*f.k, fewestLevels), mostLevels)))))
+	levels := min(max(levelsPerShare*f.k, fewestLevels), mostLevels)
+	if f.first.t.n <= fewLayers {
+		levels = levelsOfFewLayers
+	}
+	l.unit = max(1, int64(ceilDiv(f.limit, int64(levels))))
 	l.levels = ceilDiv(f.limit, l.unit) // the last may be a part of one
 	return l
 }

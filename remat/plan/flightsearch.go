@@ -13,9 +13,6 @@ func (f *flight) solve(ctx context.Context, o Options) (StagePlan, error) {
 			return StagePlan{}, err
 		}
 	}
-	if best := f.exactly(ctx); best != nil {
-		return f.result(best, extra(best)), nil
-	}
 	reach, first, later := f.reach()
 	for _, s := range []*side{f.first, f.later} {
 		if err := s.grids(ctx, f.limit, o); err != nil {

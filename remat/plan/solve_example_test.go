@@ -70,7 +70,7 @@ func ExampleSolveStage() {
 	fmt.Printf("%d MB, %v µs\n", p.Peak/1e6, p.Time)
 	// Output:
 	// S0 S1 S2 S3 S4 S5 L B5 B4 B3 B2 B1 B0
-	// S0 S1 S2 K3 F4 F5 L S3 S4 S5 B5 B4 B3 B2 B1 B0
-	// S0 K1 F2 F3 F4 F5 L S1 S2 S3 S4 S5 B5 B4 B3 B2 B1 B0
+	// S0 S1 S2 S3 K4 F5 L S4 S5 B5 B4 B3 B2 B1 B0
+	// K0 F1 F2 F3 F4 F5 L S0 S1 S2 S3 S4 S5 B5 B4 B3 B2 B1 B0
 	// 140 MB, 620 µs
 }

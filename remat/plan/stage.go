@@ -65,7 +65,7 @@ const smallStage, smallStageSlots = 128, 2000
 
 // SolveStage finds a plan for every micro-batch of a stage, so that no moment exceeds the limit and the time of all is short. With one micro-batch it is [Solve]. Otherwise, what a
 // micro-batch holds while it waits is what others lack: how much each may hold is found by dynamic programming over levels of bytes, each micro-batch's plan in the room that this leaves by
-// the recurrence (see spine.go), and in the end the bytes that are left over, one micro-batch after the other. Small stages are solved exactly.
+// the recurrence (see spine.go), and in the end the bytes that are left over, one micro-batch after the other.
 //
 // It returns an error for a stage that makes no sense, and ctx.Err() when ctx ends first.
 func SolveStage(ctx context.Context, s Stage, o Options) (StagePlan, error) {
