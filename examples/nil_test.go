@@ -148,14 +148,12 @@ func nils(g given) map[string]struct {
 		"remat.Module.Forward.x":      {panics(func() { g.remat.Forward(training(g.c), nil) }), "input 0 does not exist"},
 		"remat.Module.ForwardTuple.c": {panics(func() { g.remat.ForwardTuple(nil, nil) }), "remat: Forward: the nn.Ctx is nil"},
 
-		"plan.Solve.ctx":      {func() error { return discard(plan.Solve(ctx, g.chain, 0, plan.Options{})) }, "plan: " + background},
-		"plan.Baselines.ctx":  {func() error { return discard(plan.Baselines(ctx, g.chain, plan.BaselineConfig{})) }, "plan: " + background},
-		"plan.Compare.ctx":    {func() error { return discard(plan.Compare(ctx, nil, g.solve)) }, "plan: " + background},
-		"plan.Compare.solve":  {func() error { return discard(plan.Compare(g.ctx, nil, nil)) }, "plan: Compare: the function that solves is nil"},
-		"plan.Explain.ctx":    {func() error { return discard(plan.Explain(ctx, g.chain, g.plan, nil, g.solve)) }, "plan: " + background},
-		"plan.Explain.solve":  {func() error { return discard(plan.Explain(g.ctx, g.chain, g.plan, []int64{1}, nil)) }, "plan: Explain: the function that solves is nil"},
-		"plan.NewTable.ctx":   {func() error { return discard(plan.NewTable(ctx, g.chain, 0, plan.Options{})) }, "plan: " + background},
-		"plan.NewRevolve.ctx": {func() error { return discard(plan.NewRevolve(ctx, g.chain, 1<<20, plan.RevolveConfig{})) }, "plan: " + background},
+		"plan.Solve.ctx":     {func() error { return discard(plan.Solve(ctx, g.chain, 0, plan.Options{})) }, "plan: " + background},
+		"plan.Compare.ctx":   {func() error { return discard(plan.Compare(ctx, nil, g.solve)) }, "plan: " + background},
+		"plan.Compare.solve": {func() error { return discard(plan.Compare(g.ctx, nil, nil)) }, "plan: Compare: the function that solves is nil"},
+		"plan.Explain.ctx":   {func() error { return discard(plan.Explain(ctx, g.chain, g.plan, nil, g.solve)) }, "plan: " + background},
+		"plan.Explain.solve": {func() error { return discard(plan.Explain(g.ctx, g.chain, g.plan, []int64{1}, nil)) }, "plan: Explain: the function that solves is nil"},
+		"plan.NewTable.ctx":  {func() error { return discard(plan.NewTable(ctx, g.chain, 0, plan.Options{})) }, "plan: " + background},
 		"plan.SolveStage.ctx": {func() error {
 			return discard(plan.SolveStage(ctx, plan.Stage{First: g.chain, MicroBatches: 1}, plan.Options{}))
 		}, "plan: " + background},

@@ -232,12 +232,12 @@ func TestRematCompare(t *testing.T) {
 	var strategies []string
 	for _, l := range list {
 		strategies = append(strategies, l.Strategy)
-		if l.Gain < -0.001 || l.OptimumPeak > l.Peak || l.OptimumOverhead > l.Overhead+0.001 || (l.Segments > 0) != (l.Strategy == "sequential") {
+		if l.Gain < -0.001 || l.OptimumPeak > l.Peak || l.OptimumOverhead > l.Overhead+0.001 || (l.Segments > 0) != (l.Strategy == "sequential") || (l.Checkpoints > 0) != (l.Strategy == "revolve") {
 			t.Errorf("%+v", l)
 		}
 	}
 	slices.Sort(strategies)
-	if diff := cmp.Diff([]string{"all", "none", "revolve", "revolve_saved", "sequential"}, slices.Compact(strategies)); diff != "" {
+	if diff := cmp.Diff([]string{"all", "none", "revolve", "sequential"}, slices.Compact(strategies)); diff != "" {
 		t.Error(diff)
 	}
 	table := must(t, "remat", "compare", chain).stdout
@@ -269,7 +269,7 @@ func TestRematCurve(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, want := range []string{"memory, MiB", "time on top", "chain.json, 6 layers", "best plan", "least that has a plan", "sequential", "revolve", "revolve_saved", "none", "all", "Arial"} {
+	for _, want := range []string{"memory, MiB", "time on top", "chain.json, 6 layers", "best plan", "least that has a plan", "sequential", "revolve", "none", "all", "Arial"} {
 		if !strings.Contains(string(svg), want) {
 			t.Errorf("no %q in the picture", want)
 		}

@@ -19,8 +19,7 @@ func newRematCompare() *cobra.Command {
 
   none           nothing is computed again
   sequential     PyTorch's checkpoint_sequential, with 2 to 2*sqrt(layers) segments
-  revolve        Revolve, for layers of different costs, under ten limits
-  revolve_saved  Revolve that stores all that a backward needs, not inputs
+  revolve        Revolve, with 2 to 2*sqrt(layers) inputs kept at a time
   all            only the input is kept
 
 What another of the same strategy beats in memory and time is left out. GAIN is how
@@ -40,7 +39,7 @@ CHAIN is a file, or - for standard input.`,
 			if err != nil {
 				return err
 			}
-			baselines, err := remat.Baselines(cmd.Context(), c, remat.BaselineConfig{})
+			baselines, err := remat.Baselines(c)
 			if err != nil {
 				return interrupted(cmd, err, "comparing")
 			}
@@ -66,6 +65,7 @@ CHAIN is a file, or - for standard input.`,
 type comparedLine struct {
 	Strategy        string  `json:"strategy"`
 	Segments        int     `json:"segments,omitempty"`
+	Checkpoints     int     `json:"checkpoints,omitempty"`
 	Peak            int64   `json:"peak_bytes"`
 	Time            float64 `json:"time_us"`
 	Overhead        float64 `json:"overhead"`
@@ -85,7 +85,7 @@ func comparedLines(c remat.Chain, compared []remat.Compared) []comparedLine {
 	}
 	lines := []comparedLine{}
 	for _, b := range compared {
-		lines = append(lines, comparedLine{b.Strategy, b.Segments, b.Peak, b.Time, over(b.Time), b.Optimum.Peak, b.Optimum.Time, over(b.Optimum.Time), b.Gain})
+		lines = append(lines, comparedLine{b.Strategy, b.Segments, b.Checkpoints, b.Peak, b.Time, over(b.Time), b.Optimum.Peak, b.Optimum.Time, over(b.Optimum.Time), b.Gain})
 	}
 	return lines
 }
@@ -101,8 +101,8 @@ func showCompared(w io.Writer, c remat.Chain, compared []remat.Compared) error {
 	fmt.Fprintln(t, "STRATEGY\tPEAK\tOF NONE\tTIME\tOVERHEAD\tBEST PLAN\tOVERHEAD\tGAIN")
 	for _, line := range comparedLines(c, compared) {
 		name := line.Strategy
-		if line.Segments > 0 {
-			name = fmt.Sprintf("%s %d", name, line.Segments)
+		if n := line.Segments + line.Checkpoints; n > 0 {
+			name = fmt.Sprintf("%s %d", name, n)
 		}
 		fmt.Fprintf(t, "%s\t%s\t%.0f %%\t%s\t%s\t%s\t%s\t%s\n", name, formatBytes(line.Peak), part(float64(line.Peak), float64(full)), micros(line.Time), signedPercent(100*line.Overhead),
 			micros(line.OptimumTime), signedPercent(100*line.OptimumOverhead), signedPercent(100*line.Gain))

@@ -40,7 +40,7 @@ CHAIN is a file, or - for standard input.`,
 			if err != nil {
 				return interrupted(cmd, err, "solving")
 			}
-			baselines, err := remat.Baselines(cmd.Context(), c, remat.BaselineConfig{})
+			baselines, err := remat.Baselines(c)
 			if err != nil {
 				return interrupted(cmd, err, "comparing")
 			}

@@ -27,7 +27,6 @@ var strategyMarks = []struct {
 	{"none", color.NRGBA{0, 0, 0, 255}, draw.BoxGlyph{}},
 	{"sequential", color.NRGBA{213, 94, 0, 255}, draw.CircleGlyph{}},
 	{"revolve", color.NRGBA{0, 158, 115, 255}, draw.TriangleGlyph{}},
-	{"revolve_saved", color.NRGBA{204, 121, 167, 255}, draw.PyramidGlyph{}},
 	{"all", color.NRGBA{90, 90, 90, 255}, draw.CrossGlyph{}},
 }
 

@@ -1,16 +1,10 @@
 package plan_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
-
-	"pgregory.net/rapid"
 
 	"penstock/remat/plan"
 )
@@ -106,127 +100,43 @@ func mustCheck(t interface{ Fatal(...any) }, c plan.Chain, list []plan.Op) plan.
 	return report
 }
 
-// revolveOps is every plan of Revolve's kind for layers i to l, up to the loss where l is their number.
-func revolveOps(i, l, n int, saved bool) [][]plan.Op {
-	op := func(k plan.Kind, layer int) plan.Op { return plan.Op{Kind: k, Layer: layer} }
-	if i == n {
-		return [][]plan.Op{{op(plan.LossStep, 0)}}
-	}
-	var out [][]plan.Op
-	wrap := func(before []plan.Op, inner [][]plan.Op, after []plan.Op, outer [][]plan.Op) {
-		for _, a := range inner {
-			for _, b := range outer {
-				out = append(out, slices.Concat(before, a, after, b))
+// TestRevolveComputesLeastAgain compares with the recurrence over all places of the next checkpoint, and counts the inputs that are there at a time.
+func TestRevolveComputesLeastAgain(t *testing.T) {
+	const most = 40
+	var fewest [most + 1][most + 1]int // by layers and checkpoints
+	for layers := 1; layers <= most; layers++ {
+		for checkpoints := 1; checkpoints <= layers; checkpoints++ {
+			best := layers * (layers - 1) / 2
+			for j := 1; j < layers && checkpoints > 1; j++ {
+				best = min(best, j+fewest[layers-j][min(checkpoints-1, layers-j)]+fewest[j][min(checkpoints, j)])
 			}
-		}
-	}
-	none := [][]plan.Op{nil}
-	if i == l {
-		wrap([]plan.Op{op(plan.ForwardSave, i)}, none, []plan.Op{op(plan.Backward, i)}, none)
-	} else if saved {
-		wrap([]plan.Op{op(plan.ForwardSave, i)}, revolveOps(i+1, l, n, saved), []plan.Op{op(plan.Backward, i)}, none)
-	}
-	before := []plan.Op{op(plan.ForwardKeep, i)}
-	for j := i + 1; j <= l; j++ {
-		outer := revolveOps(i, j-1, n, saved)
-		switch {
-		case !saved || j == n:
-			wrap(before, revolveOps(j, l, n, saved), nil, outer)
-		case j == l:
-			wrap(append(slices.Clone(before), op(plan.ForwardSave, j)), none, []plan.Op{op(plan.Backward, j)}, outer)
-		default:
-			wrap(append(slices.Clone(before), op(plan.ForwardSave, j)), revolveOps(j+1, l, n, saved), []plan.Op{op(plan.Backward, j)}, outer)
-		}
-		before = append(before, op(plan.Forward, j))
-	}
-	return out
-}
-
-// TestRevolveIsTheFastestOfItsKind: with a slot for each byte it is as fast as the fastest of all plans of its kind, and finds one wherever there is one.
-func TestRevolveIsTheFastestOfItsKind(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		c := chains(4).Draw(t, "chain")
-		saved := rapid.Bool().Draw(t, "saved")
-		n := len(c.Layers)
-		type point struct {
-			peak int64
-			time float64
-		}
-		var points []point
-		most := int64(0)
-		for _, list := range revolveOps(0, n, n, saved) {
-			report := mustCheck(t, c, list)
-			points = append(points, point{report.Peak, report.Time})
-			most = max(most, report.Peak)
-		}
-		slots := int(max(1, most-c.Input))
-		r, err := plan.NewRevolve(context.Background(), c, most, plan.RevolveConfig{Slots: slots, Saved: saved})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for limit := c.Input; limit <= most; limit++ {
-			want := math.Inf(1)
-			for _, p := range points {
-				if p.peak <= limit {
-					want = min(want, p.time)
+			fewest[layers][checkpoints] = best
+			ops, err := plan.Revolve(layers, checkpoints)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if report := mustCheck(t, plain(layers, 2), ops); report.Recomputed != best {
+				t.Fatalf("%d layers, %d checkpoints: %d forwards again, want %d: %s", layers, checkpoints, report.Recomputed, best, plan.FormatOps(ops))
+			}
+			kept, atOnce := map[int]bool{}, 0
+			for _, o := range ops {
+				switch o.Kind {
+				case plan.ForwardKeep:
+					kept[o.Layer] = true
+				case plan.Backward:
+					delete(kept, o.Layer)
 				}
+				atOnce = max(atOnce, len(kept))
 			}
-			list, ok := r.Ops(limit)
-			if ok == math.IsInf(want, 1) {
-				t.Fatalf("limit %d: a plan %t, want time %v", limit, ok, want)
-			}
-			if !ok {
-				continue
-			}
-			if report := mustCheck(t, c, list); report.Peak > limit || report.Time > want*(1+1e-6) {
-				t.Fatalf("limit %d: peak %d, time %v, want %v: %v", limit, report.Peak, report.Time, want, list)
+			if atOnce > checkpoints {
+				t.Fatalf("%d layers, %d checkpoints: %d at once: %s", layers, checkpoints, atOnce, plan.FormatOps(ops))
 			}
 		}
-	})
-}
-
-// TestRevolveKeepsLimits: with few slots too, whatever the chain.
-func TestRevolveKeepsLimits(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		c := chains(9).Draw(t, "chain")
-		most := mustCheck(t, c, plan.None(len(c.Layers))).Peak
-		config := plan.RevolveConfig{Slots: rapid.IntRange(1, 40).Draw(t, "slots"), Saved: rapid.Bool().Draw(t, "saved")}
-		r, err := plan.NewRevolve(context.Background(), c, most, config)
-		if err != nil {
-			t.Fatal(err)
+	}
+	for _, checkpoints := range []int{-1, 0, 4} {
+		if _, err := plan.Revolve(3, checkpoints); err == nil || !strings.Contains(err.Error(), "want 1 to 3") {
+			t.Errorf("%d checkpoints: error %v", checkpoints, err)
 		}
-		for limit := int64(0); limit <= most+3; limit++ {
-			if list, ok := r.Ops(limit); ok {
-				if report := mustCheck(t, c, list); report.Peak > limit {
-					t.Fatalf("limit %d: peak %d", limit, report.Peak)
-				}
-			}
-		}
-	})
-}
-
-func TestRevolveRefuses(t *testing.T) {
-	c := plain(3, 2)
-	if _, err := plan.NewRevolve(context.Background(), c, 0, plan.RevolveConfig{}); err == nil || !strings.Contains(err.Error(), "room for the input") {
-		t.Errorf("error %v", err)
-	}
-	if _, err := plan.NewRevolve(context.Background(), c, 9, plan.RevolveConfig{Slots: -1}); err == nil || !strings.Contains(err.Error(), "-1 slots") {
-		t.Errorf("error %v", err)
-	}
-	if _, err := plan.NewRevolve(context.Background(), plan.Chain{}, 9, plan.RevolveConfig{}); err == nil {
-		t.Error("a chain without layers")
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := plan.NewRevolve(ctx, c, 9, plan.RevolveConfig{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v", err)
-	}
-	r, err := plan.NewRevolve(context.Background(), c, 9, plan.RevolveConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if list, ok := r.Ops(2); ok {
-		t.Errorf("a plan in 2 bytes: %v", list)
 	}
 }
 
@@ -244,22 +154,6 @@ func random(layers int, seed uint64) plan.Chain {
 		c.Layers = append(c.Layers, l)
 	}
 	return c
-}
-
-func BenchmarkRevolve(b *testing.B) {
-	for _, layers := range []int{100, 339} {
-		c := random(layers, 1)
-		most := mustCheck(b, c, plan.None(layers)).Peak
-		for _, saved := range []bool{false, true} {
-			b.Run(fmt.Sprintf("%d/saved=%t", layers, saved), func(b *testing.B) {
-				for b.Loop() {
-					if _, err := plan.NewRevolve(context.Background(), c, most, plan.RevolveConfig{Saved: saved}); err != nil {
-						b.Fatal(err)
-					}
-				}
-			})
-		}
-	}
 }
 
 func BenchmarkCheck(b *testing.B) {

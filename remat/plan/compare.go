@@ -12,98 +12,47 @@ import (
 
 // Baseline is a plan of a strategy that others use.
 type Baseline struct {
-	Strategy string // "none", "all", "sequential", "revolve" or "revolve_saved"
-	Segments int    // of sequential, else 0
-	Ops      []Op
-	Peak     int64   // bytes
-	Time     float64 // microseconds
+	Strategy    string // "none", "all", "sequential" or "revolve"
+	Segments    int    // of sequential, else 0
+	Checkpoints int    // of revolve, else 0
+	Ops         []Op
+	Peak        int64   // bytes
+	Time        float64 // microseconds
 }
 
-// BaselineConfig says which baselines there are.
-type BaselineConfig struct {
-	// Limits are those that Revolve's plans are made for, in bytes; nil: ten, evenly between the peaks of the strategies all and none.
-	Limits []int64
-	Slots  int // of Revolve, see RevolveConfig
-}
-
-// Baselines is the plans of the usual strategies, by ascending peak: None and All; Sequential with 2 to twice the root of the number of layers segments, as rotor's authors compare; and
-// Revolve in both variants under the limits. Of plans of one strategy those are left out that another of the same beats in time and peak, save for sequential with the root of the layers.
-func Baselines(ctx context.Context, c Chain, config BaselineConfig) ([]Baseline, error) {
-	if err := arg.Context(ctx, "plan"); err != nil {
-		return nil, err
-	}
+// Baselines is the plans of the usual strategies, by ascending peak: None and All, Sequential and Revolve with 2 to twice the root of the number of layers segments or checkpoints, as rotor's authors
+// compare. Of plans of one strategy those are left out that another of the same beats in time and peak, save for sequential with the root of the layers. The error is a [*ChainError].
+func Baselines(c Chain) ([]Baseline, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
 	n := len(c.Layers)
+	plans := [][]Baseline{{{Strategy: "none", Ops: None(n)}}, {{Strategy: "all", Ops: All(n)}}, nil, nil}
+	for k := 2; k <= min(n, int(2*math.Sqrt(float64(n)))); k++ {
+		segments, err := Sequential(n, k)
+		if err != nil {
+			return nil, err
+		}
+		checkpoints, err := Revolve(n, k)
+		if err != nil {
+			return nil, err
+		}
+		plans[2] = append(plans[2], Baseline{Strategy: "sequential", Segments: k, Ops: segments})
+		plans[3] = append(plans[3], Baseline{Strategy: "revolve", Checkpoints: k, Ops: checkpoints})
+	}
 	var out []Baseline
-	family := func(strategy string, plans []Baseline) error {
-		for i := range plans {
-			report, err := Check(c, plans[i].Ops)
+	for _, family := range plans {
+		for i := range family {
+			report, err := Check(c, family[i].Ops)
 			if err != nil {
-				return fmt.Errorf("%w (of the strategy %s)", err, strategy)
+				return nil, fmt.Errorf("%w (of the strategy %s)", err, family[i].Strategy)
 			}
-			plans[i].Strategy, plans[i].Peak, plans[i].Time = strategy, report.Peak, report.Time
+			family[i].Peak, family[i].Time = report.Peak, report.Time
 		}
-		out = append(out, undominated(plans, n)...)
-		return nil
-	}
-	if err := family("none", []Baseline{{Ops: None(n)}}); err != nil {
-		return nil, err
-	}
-	if err := family("all", []Baseline{{Ops: All(n)}}); err != nil {
-		return nil, err
-	}
-	limits, most := config.Limits, int64(0)
-	if limits == nil {
-		limits = between(out[1].Peak, out[0].Peak)
-	}
-	var sequential []Baseline
-	for segments := 2; segments <= min(n, int(2*math.Sqrt(float64(n)))); segments++ {
-		ops, err := Sequential(n, segments)
-		if err != nil {
-			return nil, err
-		}
-		sequential = append(sequential, Baseline{Segments: segments, Ops: ops})
-	}
-	if err := family("sequential", sequential); err != nil {
-		return nil, err
-	}
-	for _, limit := range limits {
-		most = max(most, limit)
-	}
-	for _, saved := range []bool{false, true} {
-		if most < c.Input {
-			break
-		}
-		r, err := NewRevolve(ctx, c, most, RevolveConfig{Slots: config.Slots, Saved: saved})
-		if err != nil {
-			return nil, err
-		}
-		var plans []Baseline
-		for _, limit := range limits {
-			if ops, ok := r.Ops(limit); ok {
-				plans = append(plans, Baseline{Ops: ops})
-			}
-		}
-		if err := family(map[bool]string{false: "revolve", true: "revolve_saved"}[saved], plans); err != nil {
-			return nil, err
-		}
+		out = append(out, undominated(family, n)...)
 	}
 	slices.SortStableFunc(out, func(a, b Baseline) int { return cmp.Or(cmp.Compare(a.Peak, b.Peak), cmp.Compare(a.Time, b.Time)) })
 	return out, nil
-}
-
-// between is ten limits from the least to the greatest.
-func between(least, greatest int64) []int64 {
-	const limits = 10
-	least = min(least, greatest)
-	var out []int64
-	for i := range int64(limits) {
-		out = append(out, least+(greatest-least)/(limits-1)*i)
-	}
-	out[limits-1] = greatest
-	return out
 }
 
 // undominated leaves out the plans than which another takes no more of either, and less of one; of equals the first stays.
