@@ -112,7 +112,6 @@ func nils(g given) map[string]struct {
 		"nn.LossOfTuples.l":            {panics(func() { nn.LossOfTuples(nil) }), "nn: LossOfTuples: the loss is nil"},
 		"nn.RunLoss.c":                 {panics(func() { nn.RunLoss(nil, g.loss, nil, nil) }), "nn: RunLoss: the nn.Ctx is nil"},
 		"nn.RunLoss.l":                 {panics(func() { nn.RunLoss(g.n, none, nil, nil) }), "nn: RunLoss: the loss is nil"},
-		"nn.LossLayer.l":               {panics(func() { nn.LossLayer(nil, nil) }), "nn: LossLayer: the loss is nil"},
 		"nn.ExtraKey.Lookup.c":         {panics(func() { nn.NewExtra[int]("a").Lookup(nil) }), "the nn.Ctx that an extra is looked up in is nil"},
 		"nn.ExtraKey.In.c":             {panics(func() { nn.NewExtra[int]("a").In(nil) }), "the nn.Ctx that an extra is looked up in is nil"},
 		"nn.SkipStore.Take.c":          {panics(func() { nn.NewSkipStore(nil, 0, 1).Take(nil, nn.SkipKey{}) }), "nn: Take: the nn.Ctx is nil"},
@@ -124,9 +123,9 @@ func nils(g given) map[string]struct {
 		"nn.Sequential.Forward.x":      {panics(func() { g.model.Forward(nn.NewCtx(g.c, nn.Config{}), nil) }), "argument 0 (input) wants Tensor, got None"},
 		"nn.Sequential.ForwardTuple.c": {panics(func() { g.model.ForwardTuple(nil, nil) }), "nn: Forward: the nn.Ctx is nil"},
 
-		"segment.Walk.Begin.s": {panics(func() { new(segment.Walk).Begin(nil) }), "segment: Begin: the segment is nil"},
-		"segment.Walk.Do.c":    {panics(func() { walk(g).Do(nil, nil, plan.Op{}) }), "segment: Do: the torch.Ctx is nil"},
-		"segment.Walk.Do.d":    {panics(func() { walk(g).Do(g.c, nil, plan.Op{Kind: plan.Forward}) }), "segment: Do: the driver is nil"},
+		"segment.Walk.Begin.s":       {panics(func() { new(segment.Walk).Begin(nil, contexts) }), "segment: Begin: the segment is nil"},
+		"segment.Walk.Begin.context": {panics(func() { new(segment.Walk).Begin(cut(g), nil) }), "segment: Begin: the function that makes contexts is nil"},
+		"segment.Walk.Do.c":          {panics(func() { walk(g).Do(nil, plan.Op{}) }), "segment: Do: the torch.Ctx is nil"},
 
 		"profile.Measure.ctx":         {func() error { return discard(profile.Measure(ctx, g.model, profile.Config{}, g.x)) }, "profile: " + background},
 		"profile.Measure.model":       {func() error { return discard(profile.Measure(g.ctx, nil, profile.Config{}, g.x)) }, "profile: the model is nil; want an nn.Sequential"},
@@ -343,14 +342,20 @@ func training(c *torch.Ctx) *nn.Ctx {
 }
 
 func walk(g given) *segment.Walk {
+	w := &segment.Walk{}
+	w.Begin(cut(g), contexts)
+	return w
+}
+
+func cut(g given) *segment.Segment {
 	s, err := segment.New(segment.Config{Layers: g.model.Layers(), Last: g.model.Len()})
 	if err != nil {
 		panic(err)
 	}
-	w := &segment.Walk{}
-	w.Begin(s)
-	return w
+	return s
 }
+
+func contexts(c *torch.Ctx, _ segment.Run) *nn.Ctx { return nn.NewCtx(c, nn.Config{}) }
 
 // prepared makes what is not nil.
 func prepared(t *testing.T) given {

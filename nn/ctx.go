@@ -30,6 +30,8 @@ type Ctx struct {
 	skips           *SkipStore
 	deferred        *Deferred
 	extras          []Extra
+	loss            Loss // computed by the layer of LossLayer, against targets
+	targets         []*torch.Tensor
 	failed          *string // path of the layer whose recomputation panicked; shared by the contexts of all runs of a checkpoint
 }
 
@@ -43,9 +45,11 @@ type Config struct {
 	Seed          uint64 // of the run and step; mixed with the micro-batch and the layer's name
 	Spans         bool   // record which layer recorded which autograd nodes; see Spans
 
-	Skips    *SkipStore // for a forward of a part of a model; nil lets the outermost Sequential look after its own
-	Deferred *Deferred  // gathers the statistics of a mini-batch's BatchNorms; nil moves them with each micro-batch
-	Extras   []Extra    // what is no tensor
+	Skips    *SkipStore      // for a forward of a part of a model; nil lets the outermost Sequential look after its own
+	Deferred *Deferred       // gathers the statistics of a mini-batch's BatchNorms; nil moves them with each micro-batch
+	Extras   []Extra         // what is no tensor
+	Loss     Loss            // what LossLayer computes; nil where no loss is run
+	Targets  []*torch.Tensor // of the micro-batch, for Loss
 }
 
 const (
@@ -60,7 +64,7 @@ func NewCtx(t *torch.Ctx, o Config) *Ctx {
 		Ctx: t, Training: o.Training, MicroBatch: o.MicroBatch, MicroBatches: max(o.MicroBatches, 1),
 		Checkpointing: o.Checkpointing, Recomputing: o.Recomputing,
 		seed: torch.Mix(o.Seed, uint64(o.MicroBatch)), hash: fnvOffset, trace: o.Spans,
-		skips: o.Skips, deferred: o.Deferred, extras: o.Extras,
+		skips: o.Skips, deferred: o.Deferred, extras: o.Extras, loss: o.Loss, targets: o.Targets,
 	}
 }
 

@@ -86,18 +86,16 @@ func (c *Ctx) moduleOf(l Loss) Module {
 	return &lossLayer{loss: l}
 }
 
-// LossLayer is a loss, with the targets of a micro-batch, as the layer "loss" behind a model: it turns what the model gives into the loss.
-func LossLayer(l Loss, targets []*torch.Tensor) NamedLayer {
-	arg.Must(l, "nn: LossLayer: the loss", "an nn.Loss")
-	return NamedLayer{Name: "loss", Layer: Tuple(&lossLayer{loss: l, targets: targets})}
-}
+// LossLayer returns the layer "loss", which computes the loss of a context (Config.Loss) from what a model gives and from the context's targets.
+// Behind the layers of a model it is a layer like any other. It has no parameters.
+func LossLayer() NamedLayer { return NamedLayer{Name: "loss", Layer: Tuple(&lossLayer{})} }
 
+// lossLayer is the layer of LossLayer. With loss set it stands for a loss that is no module.
 type lossLayer struct {
 	Base
-	loss    Loss
-	targets []*torch.Tensor
+	loss Loss
 }
 
 func (l *lossLayer) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
-	return []*torch.Tensor{RunLoss(c, l.loss, xs, l.targets)}
+	return []*torch.Tensor{RunLoss(c, c.loss, xs, c.targets)}
 }

@@ -30,7 +30,7 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 	}
 	defer stage.dropReplicaGrads() // of a backward that fails
 	r.perform(c, a, r.script(a.Stage, a.MicroBatch).backward)
-	r.settleGrads(c, stage, cell)
+	r.settleGrads(c, a, stage, cell)
 }
 
 // start gives the last stage the gradients of its output, or of the loss.
@@ -49,9 +49,11 @@ func (r *minibatch) start(c *torch.Ctx, a schedule.Action, cell *cell) {
 }
 
 // settleGrads takes the gradients of what the stage was sent out of the walk.
-func (r *minibatch) settleGrads(c *torch.Ctx, stage *Stage, cell *cell) {
+func (r *minibatch) settleGrads(c *torch.Ctx, a schedule.Action, stage *Stage, cell *cell) {
 	xs, skips := cell.walk.TakeGrads(0)
-	cell.inGrad = xs
+	if cell.inGrad = xs; a.Stage == 0 {
+		r.giveInputs(c, a.MicroBatch, cell)
+	}
 	entering := 0
 	for i, p := range stage.ports {
 		s := &cell.ports[i]
@@ -67,6 +69,22 @@ func (r *minibatch) settleGrads(c *torch.Ctx, stage *Stage, cell *cell) {
 	if !r.retain {
 		cell.out = nil
 	}
+}
+
+// giveInputs sends the gradients that have come to the first stage on to the batch's inputs.
+func (r *minibatch) giveInputs(c *torch.Ctx, microBatch int, cell *cell) {
+	var parts, grads []*torch.Tensor
+	c.SetGrad(true)
+	for i, g := range cell.inGrad {
+		if g != nil {
+			parts, grads = append(parts, r.parts[microBatch].part(c, r.inputs[i])), append(grads, c.Adopt(g))
+		}
+	}
+	cell.inGrad = nil
+	if len(parts) > 0 {
+		c.Backward(parts, grads, false)
+	}
+	c.SetGrad(false)
 }
 
 // taken moves a gradient out of where backward left it.

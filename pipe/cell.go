@@ -8,7 +8,7 @@ import (
 // cell is what a stage holds of a micro-batch between actions; nobody else touches it. All tensors are kept (torch.Ctx.Keep). A tensor that stands in a tuple twice is the same pointer twice.
 type cell struct {
 	walk    segment.Walk
-	in      segment.Arrival // what was received from the stage before, until the walk has it; on the first stage the batch's views are used
+	in      segment.Arrival // what the stage was sent, until the walk has it: by the stage before, or on the first stage views of the batch
 	sent    []*torch.Tensor // the stage's output where forward kept no graph: it is to be sent to the next stage, or gathered
 	out     []*torch.Tensor // the walk's: the stage's output, or the loss, with the graph that backward needs
 	outGrad []*torch.Tensor // by output; nil where there is none
@@ -35,8 +35,7 @@ type carried struct {
 	back  *torch.Tensor // with those on this one, on its way to the stage before
 }
 
-func (c *cell) init(s *Stage, part *segment.Segment) {
-	c.walk.Begin(part)
+func (c *cell) init(s *Stage) {
 	if n := len(s.ports); n > 0 {
 		c.ports = make([]passage, n)
 		for i, p := range s.ports {

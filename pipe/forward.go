@@ -12,28 +12,28 @@ import (
 func (r *minibatch) forward(c *torch.Ctx, a schedule.Action) {
 	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
 	cell.walk.Final = !r.graph
-	if a.Stage > 0 {
-		cell.enter(stage)
+	if a.Stage == 0 {
+		r.viewBatch(c, a.MicroBatch)
 	}
+	cell.enter(stage)
 	r.perform(c, a, r.script(a.Stage, a.MicroBatch).forward)
-	cell.walk.Do(c, nil, plan.Op{Kind: plan.LossStep})
 	var skips []*torch.Tensor
 	var saved bool
 	if cell.out, skips, saved = cell.walk.Output(); !saved {
 		cell.out = nil
 	}
 	xs, sent := cell.walk.Take(cell.walk.Units())
-	switch {
-	case r.loss == nil || !r.last(a.Stage):
+	if r.loss == nil || !r.last(a.Stage) {
 		cell.sent = xs
-	default:
+	} else {
+		r.readLoss(c, cell, xs)
 		torch.FreeAll(xs)
 	}
 	for i, p := range stage.ports {
 		cell.ports[i].leave(p, skips, sent)
 	}
 	if d := r.deferred; d != nil && a.MicroBatch == len(r.parts)-1 {
-		d[a.Stage].Commit(walker{r, a}.Context(c, segment.Run{}))
+		d[a.Stage].Commit(r.context(c, a.Stage, a.MicroBatch, segment.Run{}))
 	}
 }
 
@@ -51,7 +51,7 @@ func (r *minibatch) perform(c *torch.Ctx, a schedule.Action, ops []plan.Op) {
 	walk := &r.cells[a.Stage][a.MicroBatch].walk
 	walk.Retain = r.retain
 	for _, op := range ops {
-		walk.Do(c, walker{r, a}, op)
+		walk.Do(c, op)
 	}
 }
 
@@ -81,60 +81,31 @@ func (s *passage) leave(p port, skips, sent []*torch.Tensor) {
 	s.left = len(p.to)
 }
 
-// walker drives the walk of a cell.
-type walker struct {
-	r *minibatch
-	a schedule.Action
-}
-
-// Context makes that of a forward.
-func (w walker) Context(c *torch.Ctx, run segment.Run) *nn.Ctx {
-	r := w.r
+// context makes the context of a forward of a micro-batch on a stage.
+func (r *minibatch) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.Ctx {
 	cfg := nn.Config{
-		Training: r.training, MicroBatch: w.a.MicroBatch, MicroBatches: len(r.parts),
+		Training: r.training, MicroBatch: microBatch, MicroBatches: len(r.parts),
 		Checkpointing: run.More, Recomputing: run.Again,
 		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.batch.Step)), Spans: run.Graph, Skips: run.Skips, Extras: r.batch.Extras,
 	}
 	if r.deferred != nil {
-		cfg.Deferred = r.deferred[w.a.Stage]
+		cfg.Deferred = r.deferred[stage]
+	}
+	if r.loss != nil && r.last(stage) {
+		cfg.Loss, cfg.Targets = r.loss, r.want(c, microBatch)
 	}
 	return nn.NewCtx(c, cfg)
 }
 
-// Input is the micro-batch's part of the inputs.
-func (w walker) Input(c *torch.Ctx) []*torch.Tensor {
-	r, microBatch := w.r, w.a.MicroBatch
-	if list := r.views[microBatch]; list != nil {
-		return list
-	}
-	list := make([]*torch.Tensor, len(r.inputs))
+// viewBatch gives the first stage a micro-batch's part of the inputs.
+func (r *minibatch) viewBatch(c *torch.Ctx, microBatch int) {
+	c.SetGrad(false)
+	in := segment.Arrival{Tensors: make([]*torch.Tensor, len(r.inputs)), Wants: make([]bool, len(r.inputs)), Lent: true}
 	for i, v := range r.inputs {
-		list[i] = r.parts[microBatch].part(c, v)
+		in.Tensors[i] = c.Keep(r.parts[microBatch].part(c, v))
+		in.Wants[i] = r.inputGrad && v.tensor.RequiresGrad()
 	}
-	if !r.inputGrad { // else they belong to the graph of this forward alone
-		for _, t := range list {
-			c.Keep(t)
-		}
-		r.views[microBatch] = list
-	}
-	return list
-}
-
-// Tail is the loss, behind the last stage.
-func (w walker) Tail(c *torch.Ctx) nn.NamedLayer {
-	r := w.r
-	if r.loss == nil || !r.last(w.a.Stage) {
-		return nn.NamedLayer{}
-	}
-	return nn.LossLayer(r.loss, r.want(c, w.a.MicroBatch))
-}
-
-// Result reads the loss.
-func (w walker) Result(c *torch.Ctx, ys []*torch.Tensor) {
-	if w.r.loss != nil && w.r.last(w.a.Stage) {
-		w.r.lossType = ys[0].DType()
-		w.r.cells[w.a.Stage][w.a.MicroBatch].loss = number(c, ys[0])
-	}
+	r.cells[0][microBatch].in = in
 }
 
 // want is a micro-batch's part of the targets.

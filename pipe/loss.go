@@ -1,6 +1,10 @@
 package pipe
 
-import "penstock/torch"
+import (
+	"slices"
+
+	"penstock/torch"
+)
 
 // weight makes micro-batch losses add up to the loss of the whole batch: a mean counts by its rows, a sum fully.
 func (r *minibatch) weight(microBatch int) float64 {
@@ -20,6 +24,12 @@ func (r *minibatch) gradOfLoss(c *torch.Ctx, weight float64) *torch.Tensor {
 		r.lossGrad, r.lossWeight = c.Keep(c.Fill_(c.Empty(r.lossType), weight)), weight
 	}
 	return c.Share(r.lossGrad)
+}
+
+// readLoss reads a micro-batch's loss, which lies in the cell with its graph, or was given without one.
+func (r *minibatch) readLoss(c *torch.Ctx, cell *cell, given []*torch.Tensor) {
+	loss := slices.Concat(cell.out, given)[0]
+	r.lossType, cell.loss = loss.DType(), number(c, loss)
 }
 
 // number reads a loss.

@@ -8,6 +8,7 @@ import (
 	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/schedule"
+	"penstock/segment"
 	"penstock/torch"
 )
 
@@ -30,11 +31,11 @@ type minibatch struct {
 	link      memoryLink
 	deferred  []*nn.Deferred // by stage, or nil
 
-	// Views of the batch, by micro-batch, made by the first forward that needs them; the last stage's worker owns the rest.
-	views, wanted [][]*torch.Tensor
-	lossGrad      *torch.Tensor // the gradient of a micro-batch's loss: lossWeight
-	lossWeight    float64
-	lossType      torch.DType
+	// The last stage's worker owns these.
+	wanted     [][]*torch.Tensor // targets by micro-batch, views that the first forward makes
+	lossGrad   *torch.Tensor     // the gradient of a micro-batch's loss: lossWeight
+	lossWeight float64
+	lossType   torch.DType
 
 	planned *planned // what Optimal does; nil without it
 
@@ -73,16 +74,35 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 	for s := range r.cells {
 		r.cells[s] = make([]cell, len(r.parts))
 		for i := range r.cells[s] {
-			r.cells[s][i].init(p.stages[s], p.stages[s].whole)
+			r.cells[s][i].init(p.stages[s])
 		}
+		r.begins(s, p.stages[s].whole)
 	}
-	r.views, r.wanted = make([][]*torch.Tensor, len(r.parts)), make([][]*torch.Tensor, len(r.parts))
+	r.wanted = make([][]*torch.Tensor, len(r.parts))
 	if p.cfg.DeferredBatchNorm && training {
 		for range p.stages {
 			r.deferred = append(r.deferred, nn.NewDeferred())
 		}
 	}
 	return r, nil
+}
+
+// begins makes the walks of a stage's cells ready for a segment.
+func (r *minibatch) begins(stage int, s *segment.Segment) {
+	for i := range r.cells[stage] {
+		r.cells[stage][i].walk.Begin(s, func(c *torch.Ctx, run segment.Run) *nn.Ctx { return r.context(c, stage, i, run) })
+	}
+}
+
+// setLoss makes a loss the last layer of the last stage, if the batch has targets for it.
+func (r *minibatch) setLoss(loss nn.Loss) error {
+	if err := r.setTargets(); err != nil {
+		return err
+	}
+	last := len(r.p.stages) - 1
+	r.loss = loss
+	r.begins(last, r.p.stages[last].scored)
+	return nil
 }
 
 // setTargets checks the targets of a loss.
@@ -114,9 +134,8 @@ func (r *minibatch) script(stage, microBatch int) script {
 // free lets go of everything the cells still hold, and of the views.
 func (r *minibatch) free() {
 	for i := range r.parts {
-		torch.FreeAll(r.views[i])
 		torch.FreeAll(r.wanted[i])
-		r.views[i], r.wanted[i] = nil, nil
+		r.wanted[i] = nil
 	}
 	r.lossGrad.Free()
 	r.lossGrad = nil

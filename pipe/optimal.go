@@ -67,10 +67,9 @@ func (p *Pipe) Plan(ctx context.Context, b Batch, loss nn.Loss) error {
 	}
 	defer r.free()
 	if loss != nil {
-		if err := r.setTargets(); err != nil {
+		if err := r.setLoss(loss); err != nil {
 			return err
 		}
-		r.loss = loss
 	}
 	return r.plan(ctx)
 }
@@ -227,8 +226,6 @@ func (r *minibatch) divide() {
 		if s == nil {
 			continue
 		}
-		for i := range r.cells[at] {
-			r.cells[at][i].walk.Begin(s)
-		}
+		r.begins(at, s)
 	}
 }

@@ -4,14 +4,14 @@ import "penstock/remat/plan"
 
 // script is what a stage does with a micro-batch: the operations of a rematerialisation plan, parted where the schedule parts them. Operations are about units of a segment.
 type script struct {
-	forward   []plan.Op // before the stage's output goes on
+	forward   []plan.Op // up to the loss step, at which the stage's output goes on
 	recompute []plan.Op // before the gradient of the output is needed
 	backward  []plan.Op
 }
 
 var (
-	keepAll   = script{forward: []plan.Op{{Kind: plan.ForwardSave}}, backward: []plan.Op{{Kind: plan.Backward}}}
-	keepInput = script{forward: []plan.Op{{Kind: plan.ForwardKeep}}, recompute: []plan.Op{{Kind: plan.ForwardSave}}, backward: []plan.Op{{Kind: plan.Backward}}}
+	keepAll   = script{forward: []plan.Op{{Kind: plan.ForwardSave}, {Kind: plan.LossStep}}, backward: []plan.Op{{Kind: plan.Backward}}}
+	keepInput = script{forward: []plan.Op{{Kind: plan.ForwardKeep}, {Kind: plan.LossStep}}, recompute: []plan.Op{{Kind: plan.ForwardSave}}, backward: []plan.Op{{Kind: plan.Backward}}}
 	passing   = script{forward: []plan.Op{{Kind: plan.Forward}}} // no backward follows
 )
 
@@ -40,6 +40,7 @@ func scriptOf(ops []plan.Op, prologue int) (s script) {
 	for _, op := range ops {
 		switch {
 		case op.Kind == plan.LossStep:
+			s.forward = append(s.forward, op)
 			into = &s.recompute
 			continue
 		case op.Kind == plan.Backward:

@@ -3,6 +3,7 @@ package pipe
 import (
 	"fmt"
 	"maps"
+	"slices"
 
 	"penstock/nn"
 	"penstock/segment"
@@ -20,6 +21,7 @@ type Stage struct {
 	elsewhere map[*nn.Param]bool // used here, and living on an earlier stage
 
 	whole   *segment.Segment // of one unit
+	scored  *segment.Segment // of one unit that ends with the loss, on the last stage
 	ports   []port
 	leaving int // ports whose skips are stashed here
 	ties    []tie
@@ -123,9 +125,21 @@ func (p *Pipe) cut(layers []nn.NamedLayer) error {
 	connect(p.stages, p.routes)
 	for _, s := range p.stages {
 		var err error
-		if s.whole, err = segment.New(segment.Config{Layers: layers, Routes: p.routes, First: s.first, Last: s.first + len(s.Layers), Hold: true}); err != nil {
+		if s.whole, err = p.segment(s, false, segment.Config{Hold: true}); err != nil {
 			return err
 		}
 	}
-	return nil
+	last := p.stages[len(p.stages)-1]
+	var err error
+	last.scored, err = p.segment(last, true, segment.Config{Hold: true})
+	return err
+}
+
+// segment cuts a stage into the units of a configuration, of which the last ends with the loss, or is the loss, if there is one.
+func (p *Pipe) segment(s *Stage, loss bool, cfg segment.Config) (*segment.Segment, error) {
+	cfg.Layers, cfg.Routes, cfg.First, cfg.Last = p.layers, p.routes, s.first, s.first+len(s.Layers)
+	if loss {
+		cfg.Layers, cfg.Last = append(slices.Clone(p.layers), nn.LossLayer()), cfg.Last+1
+	}
+	return segment.New(cfg)
 }

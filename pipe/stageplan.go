@@ -52,8 +52,7 @@ func (r *minibatch) planStage(ctx context.Context, out *planned, at int, chain p
 	for _, one := range solved.MicroBatches {
 		out.scripts[at] = append(out.scripts[at], scriptOf(one.Ops, chain.Prologue))
 	}
-	out.segments[at], err = segment.New(segment.Config{Layers: p.layers, Routes: p.routes, First: stage.first, Last: stage.first + len(stage.Layers), Units: chain.Units, Tail: chain.Tail,
-		InputGrad: stage.inputGrad || r.inputGrad})
+	out.segments[at], err = p.segment(stage, r.loss != nil && r.last(at), segment.Config{Units: chain.Units, InputGrad: stage.inputGrad || r.inputGrad})
 	return nil, err
 }
 

@@ -38,10 +38,9 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) 
 	if arg.Missing(loss) {
 		return Result{}, errNoLoss
 	}
-	if err := r.setTargets(); err != nil {
+	if err := r.setLoss(loss); err != nil {
 		return Result{}, err
 	}
-	r.loss = loss
 	if err := r.plan(ctx); err != nil {
 		return Result{}, err
 	}

@@ -40,11 +40,10 @@ type Chain struct {
 
 	// Statistics is the bytes that the first forward of all units gathers for a mini-batch's batch norms (DeferredBatchNorm), and that stay to its end.
 	Statistics int64
-	// Units is the number of layers in each unit, for segment.Config. The first Prologue of them have no backward: nothing in them is trained and nobody wants a gradient of what they are given. They
+	// Units is the number of layers in each unit, for segment.Config; with ChainConfig.LossUnit the last unit of the last chain is the layer nn.LossLayer. The first Prologue of them have no backward: nothing in them is trained and nobody wants a gradient of what they are given. They
 	// are run once, and are not layers of the chain.
 	Units    []int
 	Prologue int
-	Tail     bool // the last unit is the loss
 	// ProloguePeak is the most bytes beside what the stage is sent while the prologue runs.
 	ProloguePeak int64
 	// Given is the bytes of the tuple that the stage is sent, Gives of the one that it gives.
@@ -104,6 +103,12 @@ func MeasureChain(ctx context.Context, model *nn.Sequential, config ChainConfig,
 		return nil, err
 	}
 	first := 0
+	if config.Loss != nil && config.LossUnit {
+		last := len(config.Balance) - 1
+		config.Balance, units[last] = slices.Clone(config.Balance), append(units[last], 1)
+		config.Balance[last]++
+		p.layers = append(slices.Clone(layers), nn.LossLayer())
+	}
 	for stage, n := range config.Balance {
 		chain, err := p.stage(first, first+n, units[stage], stage == len(config.Balance)-1)
 		if err != nil {
@@ -198,6 +203,6 @@ func (c ChainConfig) scan(ctx context.Context, layers []nn.NamedLayer, routes []
 }
 
 // segment cuts a stage.
-func (p *prober) segment(first, last int, units []int, tail bool) (*segment.Segment, error) {
-	return segment.New(segment.Config{Layers: p.layers, Routes: p.routes, First: first, Last: last, Units: units, Tail: tail, InputGrad: p.inputGrad})
+func (p *prober) segment(first, last int, units []int) (*segment.Segment, error) {
+	return segment.New(segment.Config{Layers: p.layers, Routes: p.routes, First: first, Last: last, Units: units, InputGrad: p.inputGrad})
 }

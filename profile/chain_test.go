@@ -15,15 +15,10 @@ import (
 	"penstock/torch"
 )
 
-// driver runs a plan on the whole model as profile measures it.
-type driver struct{}
-
-func (driver) Context(c *torch.Ctx, run segment.Run) *nn.Ctx {
+// training makes contexts as profile does.
+func training(c *torch.Ctx, run segment.Run) *nn.Ctx {
 	return nn.NewCtx(c, nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again, Spans: run.Graph, Skips: run.Skips})
 }
-func (driver) Input(*torch.Ctx) []*torch.Tensor   { return nil }
-func (driver) Tail(*torch.Ctx) nn.NamedLayer      { return nn.NamedLayer{} }
-func (driver) Result(*torch.Ctx, []*torch.Tensor) {}
 
 // chainOf measures a model in one stage.
 func chainOf(t *testing.T, model *nn.Sequential, sample ...*torch.Tensor) profile.Chain {
@@ -50,18 +45,18 @@ func executed(t *testing.T, model *nn.Sequential, chain profile.Chain, ops []pla
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	var w segment.Walk
-	w.Begin(s)
+	w.Begin(s, training)
 	defer w.Free()
 	live := func() int64 { return c.Device().Memory().Live }
 	before := live()
 	w.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.CopyHere(sample))}, Wants: []bool{false}})
 	for i := range chain.Prologue {
-		w.Do(c, driver{}, plan.Op{Kind: plan.Forward, Layer: i})
+		w.Do(c, plan.Op{Kind: plan.Forward, Layer: i})
 	}
 	for _, op := range ops {
 		op.Layer += chain.Prologue
 		c.Device().ResetPeak()
-		w.Do(c, driver{}, op)
+		w.Do(c, op)
 		if op.Kind == plan.LossStep {
 			var grads []*torch.Tensor
 			if xs, _, saved := w.Output(); saved {

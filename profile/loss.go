@@ -43,8 +43,8 @@ func (p *prober) lossOnce() (tmp int64, took time.Duration) {
 			xs[i] = c.Gate(boxes[i], x)
 		}
 	}
-	n := nn.NewCtx(c, nn.Config{Training: true, Seed: p.Seed, Extras: p.Extras})
-	ys := n.RunNamed(nn.LossLayer(p.Loss, p.Targets), xs)
+	n := nn.NewCtx(c, nn.Config{Training: true, Seed: p.Seed, Extras: p.Extras, Loss: p.Loss, Targets: p.Targets})
+	ys := n.RunNamed(nn.LossLayer(), xs)
 	if ys[0].RequiresGrad() {
 		c.Backward(ys, []*torch.Tensor{nil}, false)
 	}

@@ -22,7 +22,6 @@ type prober struct {
 
 	// Of the stage that is measured.
 	s         *segment.Segment
-	loss      bool // it ends in the loss
 	inputGrad bool // what it is sent wants a gradient
 
 	xs     []*torch.Tensor // what the next unit is given; kept
@@ -37,28 +36,14 @@ type prober struct {
 	deferred nn.Deferred     // statistics that first forwards gather
 }
 
-// Context runs a layer as in training.
-func (p *prober) Context(c *torch.Ctx, run segment.Run) *nn.Ctx {
-	cfg := nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again, Seed: p.Seed, Spans: run.Graph, Skips: run.Skips, Extras: p.Extras}
+// context runs a layer as in training.
+func (p *prober) context(c *torch.Ctx, run segment.Run) *nn.Ctx {
+	cfg := nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again, Seed: p.Seed, Spans: run.Graph, Skips: run.Skips, Extras: p.Extras, Loss: p.Loss, Targets: p.Targets}
 	if p.DeferredBatchNorm {
 		cfg.Deferred = &p.deferred
 	}
 	return nn.NewCtx(c, cfg)
 }
-
-// Input is never asked for: every unit is given its input.
-func (p *prober) Input(*torch.Ctx) []*torch.Tensor { return nil }
-
-// Tail is the loss as a unit.
-func (p *prober) Tail(c *torch.Ctx) nn.NamedLayer {
-	if !p.loss {
-		return nn.NamedLayer{}
-	}
-	return nn.LossLayer(p.Loss, p.Targets)
-}
-
-// Result is not wanted.
-func (p *prober) Result(*torch.Ctx, []*torch.Tensor) {}
 
 // reading is what an operation does to the account.
 type reading struct {
@@ -73,7 +58,7 @@ func (p *prober) do(w *segment.Walk, op plan.Op) (r reading) {
 	before := p.Device.Memory().Live
 	p.Device.ResetPeak()
 	start := p.now()
-	w.Do(p.c, p, op)
+	w.Do(p.c, op)
 	r.took = p.now() - start
 	m := p.Device.Memory()
 	p.c.SetAutocast(was)
@@ -93,7 +78,7 @@ func (p *prober) walk(unit int, again bool) *segment.Walk {
 // walkFrom is a new walk that has come to a unit, which is given in. It is freed by dropHeld, if not before.
 func (p *prober) walkFrom(in past, unit int) *segment.Walk {
 	w := &segment.Walk{}
-	w.Begin(p.s)
+	w.Begin(p.s, p.context)
 	p.walks = append(p.walks, w)
 	a := segment.Arrival{Tensors: p.shared(in.xs), Skips: p.shared(in.skips)}
 	if unit == 0 {

@@ -10,9 +10,8 @@ import (
 
 // stage measures a stage of the model, unit by unit.
 func (p *prober) stage(first, last int, units []int, lastStage bool) (chain Chain, err error) {
-	p.loss = lastStage && p.Loss != nil && p.LossUnit
 	p.inputGrad = p.InputGrad || slices.ContainsFunc(p.layers[:first], func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 })
-	if p.s, err = p.segment(first, last, units, p.loss); err != nil {
+	if p.s, err = p.segment(first, last, units); err != nil {
 		return chain, err
 	}
 	p.enter()
@@ -27,16 +26,12 @@ func (p *prober) stage(first, last int, units []int, lastStage bool) (chain Chai
 		if err := p.ctx.Err(); err != nil {
 			return chain, err
 		}
-		name, list := "loss", []nn.NamedLayer(nil)
-		if i < len(units) {
-			list = p.layers[layers : layers+units[i]]
-			name = nameOf(list)
-			layers += units[i]
-		}
+		list := p.layers[layers : layers+units[i]]
+		layers += units[i]
 		if p.Progress != nil {
 			p.Progress(layers, len(p.layers))
 		}
-		all = append(all, figures{name: name, list: list})
+		all = append(all, figures{name: nameOf(list), list: list})
 		if err := p.unit(i, f, all); err != nil {
 			return chain, err
 		}
@@ -57,7 +52,7 @@ func (p *prober) stage(first, last int, units []int, lastStage bool) (chain Chai
 	}
 	chain.Timing = p.timing(times)
 	chain.Given, chain.Gives, chain.SkipsIn, chain.SkipsOut = given, gives, entered, sent
-	chain.Units, chain.Tail = units, p.loss
+	chain.Units = units
 	if lastStage && p.Loss != nil && !p.LossUnit {
 		if err := attempt("loss", func() error { return p.lossOp(&chain) }); err != nil {
 			return chain, err

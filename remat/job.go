@@ -12,7 +12,7 @@ import (
 	"penstock/torch"
 )
 
-// job is one forward of the module and the backwards through it. It drives the walk, and is the node of the graph that stands for the model:
+// job is one forward of the module and the backwards through it. It runs the walk, and is the node of the graph that stands for the model:
 //
 //	Forward    prologue, operations before the loss; what is kept waits in the walk
 //	           the output, under the node
@@ -65,7 +65,7 @@ func (j *job) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	inputs := j.send(c.Ctx, xs)
 	j.walk.Final = true // no backward comes to the prologue
 	for i := range j.s.chain.Prologue {
-		j.walk.Do(c.Ctx, j, plan.Op{Kind: plan.Forward, Layer: i})
+		j.walk.Do(c.Ctx, plan.Op{Kind: plan.Forward, Layer: i})
 	}
 	j.walk.Final = false
 	j.perform(c.Ctx, j.ops[:j.atLoss()+1])
@@ -104,8 +104,8 @@ func (j *job) send(c *torch.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		given[i], wants[i] = j.inputs[k], xs[i].RequiresGrad()
 	}
 	j.places = at
-	j.walk.Begin(j.s.segment)
-	j.walk.Send(0, segment.Arrival{Tensors: given, Wants: wants})
+	j.walk.Begin(j.s.segment, j.context)
+	j.walk.Send(0, segment.Arrival{Tensors: given, Wants: wants, Lent: true})
 	return list
 }
 
@@ -118,28 +118,17 @@ func (j *job) perform(c *torch.Ctx, ops []plan.Op) {
 	for _, op := range ops {
 		j.unit = op.Layer
 		op.Layer += j.s.chain.Prologue
-		j.lesson.watch(func() { j.walk.Do(c, j, op) })
+		j.lesson.watch(func() { j.walk.Do(c, op) })
 		if op.Kind == plan.Backward && op.Layer == j.s.segment.Units()-1 {
 			j.lesson.after()
 		}
 	}
 }
 
-// Context makes that of a unit's layers.
-func (j *job) Context(c *torch.Ctx, run segment.Run) *nn.Ctx {
+// context makes that of a unit's layers.
+func (j *job) context(c *torch.Ctx, run segment.Run) *nn.Ctx {
 	return j.base.Fork(c, nn.Fork{Checkpointing: run.More, Recomputing: run.Again, Spans: run.Graph, Skips: run.Skips})
 }
-
-// Input is not asked for: the walk was sent the input.
-func (j *job) Input(c *torch.Ctx) []*torch.Tensor {
-	panic(&torch.Error{Op: "remat", Device: c.Device(), Message: "the plan runs the first unit, whose input was let go of"})
-}
-
-// Tail is nothing: the loss is the caller's.
-func (j *job) Tail(*torch.Ctx) nn.NamedLayer { return nn.NamedLayer{} }
-
-// Result is of the tail.
-func (j *job) Result(*torch.Ctx, []*torch.Tensor) {}
 
 // Backward performs the operations behind the loss.
 func (j *job) Backward(c *torch.Ctx, a *torch.Arrival) {

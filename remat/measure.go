@@ -213,7 +213,7 @@ func (m *Module) rehearse(n *nn.Ctx, t *torch.Ctx, s Sample, into *instance) {
 	device.ResetPeak()
 	j.walk.Final = true
 	for i := range into.chain.Prologue {
-		j.walk.Do(t, j, plan.Op{Kind: plan.Forward, Layer: i})
+		j.walk.Do(t, plan.Op{Kind: plan.Forward, Layer: i})
 	}
 	account := device.Memory()
 	into.prologue = prologue{account.Peak - before, account.Live - before}
@@ -221,7 +221,7 @@ func (m *Module) rehearse(n *nn.Ctx, t *torch.Ctx, s Sample, into *instance) {
 		return
 	}
 	for i := into.chain.Prologue; i < into.segment.Units(); i++ {
-		j.walk.Do(t, j, plan.Op{Kind: plan.Forward, Layer: i})
+		j.walk.Do(t, plan.Op{Kind: plan.Forward, Layer: i})
 	}
 	ys, _ := j.walk.Take(into.segment.Units())
 	list, at := torch.Distinct(ys)

@@ -238,3 +238,18 @@ func TestMeasuringTakesMoreThanTheLimit(t *testing.T) {
 		t.Errorf("with the %d bytes that would do: %v", short.Least, err)
 	}
 }
+
+// TestInPlacePrologue: layers in front that are not trained leave the caller's input as it is, whatever they declare to overwrite.
+func TestInPlacePrologue(t *testing.T) {
+	b := newBench(t, nn.NewSequential(nn.NewReLUInPlace(), nn.NewTanh(), nn.NewLinear(20, 5)), remat.Config{Limit: 1 << 30})
+	x := b.normal(16, 20)
+	before := string(torch.Bytes(x))
+	for range 2 {
+		if err := b.step(x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if string(torch.Bytes(x)) != before {
+		t.Error("the input was overwritten")
+	}
+}

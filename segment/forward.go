@@ -4,26 +4,22 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/torch"
 )
 
 // forward runs a unit; with save it records the graph and keeps it.
-func (w *Walk) forward(c *torch.Ctx, d Driver, at int, save bool) {
-	arg.Must(d, "segment: Do: the driver", "whoever runs the walk")
+func (w *Walk) forward(c *torch.Ctx, at int, save bool) {
 	u, s := &w.s.units[at], &w.states[at]
 	begin := c.Mark()
 	store := nn.NewSkipStore(w.s.routes, u.from, u.to)
 	defer store.Free()
-	n := d.Context(c, Run{Graph: save, More: !save && !w.Final, Again: w.ran[at], Skips: store})
-	w.running = n
 	c.SetGrad(save)
+	n := w.context(c, Run{Graph: save, More: !save && !w.Final, Again: w.ran[at], Skips: store})
+	w.running = n
 
 	in := s.xs
-	if at == 0 && !s.held {
-		in = d.Input(c)
-	} else if !s.held {
+	if !s.held {
 		panic(&torch.Error{Op: "plan", Device: c.Device(), Message: fmt.Sprintf("unit %d is run and has no input: it was dropped, or not yet made", at)})
 	}
 	g := graph{made: save, early: !w.behind, ran: n}
@@ -39,7 +35,7 @@ func (w *Walk) forward(c *torch.Ctx, d Driver, at int, save bool) {
 	w.giveSkips(c, store, at, &g)
 	mark := c.Mark()
 	xs := gated(c, in, g.mail)
-	if w.Final && s.held { // it goes when the first layer has used it
+	if w.Final && !s.lent { // it goes when the first layer has used it
 		for _, x := range in {
 			c.Adopt(x)
 		}
@@ -51,14 +47,6 @@ func (w *Walk) forward(c *torch.Ctx, d Driver, at int, save bool) {
 		xs = n.RunNamed(l, xs)
 		c.Release(mark, xs...)
 		unchanged(l.Name)
-	}
-	if at == len(w.s.units)-1 {
-		if tail := d.Tail(c); tail.Layer != nil {
-			xs = n.RunNamed(tail, xs)
-			if !w.ran[at] {
-				d.Result(c, xs)
-			}
-		}
 	}
 	w.running = nil
 	w.leave(n, store, at, xs, &g)

@@ -43,15 +43,18 @@ func network() *nn.Sequential {
 	)
 }
 
-// driver runs a segment that is a whole model, on an input of the test's.
-type driver struct{ input *torch.Tensor }
-
-func (d driver) Context(c *torch.Ctx, run segment.Run) *nn.Ctx {
+// training makes the contexts of a training step.
+func training(c *torch.Ctx, run segment.Run) *nn.Ctx {
 	return nn.NewCtx(c, nn.Config{Training: true, Seed: 5, Checkpointing: run.More, Recomputing: run.Again, Spans: run.Graph, Skips: run.Skips})
 }
-func (d driver) Input(*torch.Ctx) []*torch.Tensor   { return []*torch.Tensor{d.input} }
-func (d driver) Tail(*torch.Ctx) nn.NamedLayer      { return nn.NamedLayer{} }
-func (d driver) Result(*torch.Ctx, []*torch.Tensor) {}
+
+// begin is a walk through a segment that is a whole model, on an input.
+func begin(s *segment.Segment, context segment.NewContext, x *torch.Tensor) *segment.Walk {
+	w := &segment.Walk{}
+	w.Begin(s, context)
+	w.Send(0, segment.Arrival{Tensors: []*torch.Tensor{x}})
+	return w
+}
 
 // test is what testing.T and rapid.T have in common.
 type test interface {
@@ -116,13 +119,11 @@ func walked(t test, model *nn.Sequential, s *segment.Segment, ops []plan.Op, bac
 	defer c.Close()
 	nn.Materialise(c, nn.State(model), 1)
 	defer nn.Free(model)
-	d := driver{c.Normal_(c.Empty(torch.Float32, 6, 8), 0, 1)}
-	var w segment.Walk
-	w.Begin(s)
+	w := begin(s, training, c.Keep(c.Normal_(c.Empty(torch.Float32, 6, 8), 0, 1)))
 	defer w.Free()
 	loss := 0
 	for ops[loss].Kind != plan.LossStep {
-		w.Do(c, d, ops[loss])
+		w.Do(c, ops[loss])
 		loss++
 	}
 	out, _, saved := w.Output()
@@ -133,10 +134,10 @@ func walked(t test, model *nn.Sequential, s *segment.Segment, ops []plan.Op, bac
 	y := c.Clone(c.Detach(out[0]))
 	for k := range backwards {
 		w.Retain = k < backwards-1
-		w.Do(c, d, ops[loss])
+		w.Do(c, ops[loss])
 		w.GiveGrads(s.Units(), []*torch.Tensor{c.Keep(c.OnesLike(y))}, nil)
 		for _, op := range ops[loss+1:] {
-			w.Do(c, d, op)
+			w.Do(c, op)
 		}
 		xs, _ := w.TakeGrads(0)
 		for _, g := range xs {

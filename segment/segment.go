@@ -31,8 +31,6 @@ type Config struct {
 	First, Last int             // the segment has the layers First <= i < Last
 	// Units is the number of layers of each unit. Nil is one unit of all.
 	Units []int
-	// Tail says that the last unit has no layer of its own, but what Driver.Tail gives. Without it the tail, if there is one, is run behind the last unit's layers.
-	Tail bool
 	// InputGrad says that a gradient of what the segment is sent is wanted, whatever comes before it: where the graph of the unit before is still to be made, it is the reason to assume that it wants one.
 	InputGrad bool
 	// Hold lets a backward hold its unit's output, and the gradients of it, to its end. That saves some microseconds of each, and takes what lies between the unit's last layers.
@@ -77,13 +75,10 @@ func New(cfg Config) (*Segment, error) {
 	if counts == nil {
 		counts = []int{cfg.Last - cfg.First}
 	}
-	if cfg.Tail {
-		counts = append(slices.Clone(counts), 0)
-	}
 	s := &Segment{layers: cfg.Layers, routes: cfg.Routes, first: cfg.First, hold: cfg.Hold}
 	at, trained := cfg.First, cfg.InputGrad
 	for i, n := range counts {
-		if n < 1 && !(cfg.Tail && i == len(counts)-1) {
+		if n < 1 {
 			return nil, fmt.Errorf("segment: unit %d has %d layers; every unit needs at least 1 (units %v)", i, n, cfg.Units)
 		}
 		s.units = append(s.units, unit{from: at, to: min(at+n, cfg.Last), trained: trained})

@@ -9,16 +9,8 @@ import (
 	"penstock/torch"
 )
 
-// Driver is what a walk asks of whoever runs it. Its methods are called on the goroutine that calls Do.
-type Driver interface {
-	// Context makes the context that a unit's layers run in.
-	Context(c *torch.Ctx, run Run) *nn.Ctx
-	// Input is what the segment's first unit is given, where the walk does not hold it: tensors that stay the driver's, or that it has made in c for this one forward.
-	Input(c *torch.Ctx) []*torch.Tensor
-	// Tail is run behind the last layer, such as the loss; without a Layer there is none. Its result is told to Result in the first run.
-	Tail(c *torch.Ctx) nn.NamedLayer
-	Result(c *torch.Ctx, ys []*torch.Tensor)
-}
+// NewContext makes the context that the layers of a unit run in. It is called on the goroutine that calls Do.
+type NewContext func(c *torch.Ctx, run Run) *nn.Ctx
 
 // Run describes one forward of a unit.
 type Run struct {
@@ -31,12 +23,13 @@ type Run struct {
 // Walk is one micro-batch on its way through a segment: what is held between operations. All tensors are kept (torch.Ctx.Keep). It belongs to whoever calls its methods, one at a time. The zero Walk with Begin
 // is ready.
 type Walk struct {
-	s      *Segment
-	states []state // by border
-	graphs []graph // by unit
-	grads  []grads // by border
-	ties   []*torch.Tensor
-	ran    []bool // by unit
+	s       *Segment
+	context NewContext
+	states  []state // by border
+	graphs  []graph // by unit
+	grads   []grads // by border
+	ties    []*torch.Tensor
+	ran     []bool // by unit
 
 	// Retain says that the backward that runs is not the last: what the operations before the loss have left stays, and the others can be repeated.
 	Retain bool
@@ -51,6 +44,7 @@ type Walk struct {
 type state struct {
 	held       bool
 	early      bool // made before the loss
+	lent       bool // as Arrival.Lent
 	xs         []*torch.Tensor
 	skips      []*torch.Tensor // by crossing at the border; nil where one is absent
 	wants      []bool          // by element of xs: whether its gradient is wanted; nil where the walk has to find out
@@ -73,11 +67,12 @@ type grads struct {
 	skips [][]*torch.Tensor // by crossing, by pop from here on
 }
 
-// Begin makes a walk ready for a segment.
-func (w *Walk) Begin(s *Segment) {
+// Begin makes a walk ready for a segment, whose units run in the contexts that context makes.
+func (w *Walk) Begin(s *Segment, context NewContext) {
 	arg.Must(s, "segment: Begin: the segment", "one of segment.New")
+	arg.Must(context, "segment: Begin: the function that makes contexts", "one that returns an nn.Ctx")
 	n := len(s.units)
-	*w = Walk{s: s, states: make([]state, n+1), graphs: make([]graph, n), grads: make([]grads, n+1), ran: make([]bool, n)}
+	*w = Walk{s: s, context: context, states: make([]state, n+1), graphs: make([]graph, n), grads: make([]grads, n+1), ran: make([]bool, n)}
 	if len(s.ties) > 0 {
 		w.ties = make([]*torch.Tensor, len(s.ties))
 	}
@@ -87,19 +82,19 @@ func (w *Walk) Begin(s *Segment) {
 func (w *Walk) Units() int { return len(w.s.units) }
 
 // Do performs an operation; plan.Op numbers units. It panics as operators do; then the walk can only be freed.
-func (w *Walk) Do(c *torch.Ctx, d Driver, op plan.Op) {
+func (w *Walk) Do(c *torch.Ctx, op plan.Op) {
 	arg.Must(c, "segment: Do: the torch.Ctx", "that of whoever runs the walk")
 	if op.Kind != plan.LossStep && (op.Layer < 0 || op.Layer >= len(w.s.units)) {
 		panic(&torch.Error{Op: "plan", Device: c.Device(), Message: fmt.Sprintf("operation %v: there are %d units", op, len(w.s.units))})
 	}
 	switch op.Kind {
 	case plan.Forward, plan.ForwardKeep:
-		w.forward(c, d, op.Layer, false)
+		w.forward(c, op.Layer, false)
 		if s := &w.states[op.Layer]; op.Kind == plan.Forward && w.alone(op.Layer) && !w.stays(s.early) {
 			s.free()
 		}
 	case plan.ForwardSave:
-		w.forward(c, d, op.Layer, true)
+		w.forward(c, op.Layer, true)
 	case plan.LossStep:
 		w.behind = true
 	case plan.Backward:
@@ -118,11 +113,13 @@ func (w *Walk) stays(early bool) bool { return w.Retain && early }
 type Arrival struct {
 	Tensors, Skips    []*torch.Tensor
 	Wants, WantsSkips []bool
+	// Lent says that the memory of Tensors is somebody else's, who is to find it as it was: it is not overwritten even where nobody in the walk needs it again.
+	Lent bool
 }
 
-// Send gives the walk what a unit is given: the first, by whoever sends it to the segment. It owns the tensors from now on. Where the first unit was sent nothing the driver's Input is asked.
+// Send gives the walk what a unit is given: the first, by whoever sends it to the segment. It owns the tensors from now on.
 func (w *Walk) Send(unit int, a Arrival) {
-	w.states[unit] = state{held: true, early: true, xs: a.Tensors, skips: a.Skips, wants: a.Wants, wantsSkips: a.WantsSkips}
+	w.states[unit] = state{held: true, early: true, lent: a.Lent, xs: a.Tensors, skips: a.Skips, wants: a.Wants, wantsSkips: a.WantsSkips}
 }
 
 // Output is what the segment gives; the walk's. Where its last unit was run with gradients that is saved: the output with its graph, and the skips that this unit has stashed. Skips are by

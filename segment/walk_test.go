@@ -2,6 +2,7 @@ package segment_test
 
 import (
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -78,17 +79,15 @@ func TestOperationsThatCannotBe(t *testing.T) {
 			m := network()
 			nn.Materialise(c, nn.State(m), 1)
 			defer nn.Free(m)
-			var w segment.Walk
-			w.Begin(whole(t, m, 4, 6, 4))
+			w := begin(whole(t, m, 4, 6, 4), training, c.Keep(c.Ones(torch.Float32, 6, 8)))
 			defer w.Free()
 			ops, err := plan.ParseOps(tt.ops)
 			if err != nil {
 				t.Fatal(err)
 			}
-			d := driver{c.Ones(torch.Float32, 6, 8)}
 			err = torch.Try(func() {
 				for _, op := range ops {
-					w.Do(c, d, op)
+					w.Do(c, op)
 				}
 			})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -112,16 +111,14 @@ func TestFailuresLeaveNothing(t *testing.T) {
 			m := network()
 			nn.Materialise(c, nn.State(m), 1)
 			defer nn.Free(m)
-			d := driver{c.Ones(torch.Float32, 6, 8)}
 			ones := c.Keep(c.Ones(torch.Float32, 6, 8))
-			var w segment.Walk
-			w.Begin(whole(t, m, 4, 6, 4))
+			w := begin(whole(t, m, 4, 6, 4), training, c.Keep(c.Ones(torch.Float32, 6, 8)))
 			defer w.Free()
 			torch.CPU(1).SetLimit(torch.CPU(1).Memory().Live + room + 1)
 			defer torch.CPU(1).SetLimit(0)
 			err := torch.Try(func() {
 				for _, op := range ops {
-					w.Do(c, d, op)
+					w.Do(c, op)
 					if op.Kind == plan.LossStep {
 						w.GiveGrads(3, []*torch.Tensor{ones}, nil)
 					}
@@ -143,5 +140,73 @@ func TestFailuresLeaveNothing(t *testing.T) {
 	}
 	if failed < 5 {
 		t.Errorf("memory ran out %d times, want it to at many points", failed)
+	}
+}
+
+// TestLossIsAUnit: the loss, as a layer of its own or at the end of a unit, is kept and repeated like any other, and gives the bits of a loss that is computed behind the model.
+func TestLossIsAUnit(t *testing.T) {
+	torchtest.Check(t)
+	run := func(units []int, text string) map[string]string {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		c := torch.NewCtx(torch.Options{Threads: 1, Seed: 3})
+		defer c.Close()
+		m := network()
+		nn.Materialise(c, nn.State(m), 1)
+		defer nn.Free(m)
+		x := c.Normal_(c.Empty(torch.Float32, 6, 8), 0, 1)
+		cfg := nn.Config{Training: true, Seed: 5, Loss: nn.NewMSELoss(nn.MSEConfig{}), Targets: []*torch.Tensor{c.Ones(torch.Float32, 6, 8)}}
+		if units == nil {
+			c.SetGrad(true)
+			n := nn.NewCtx(c, cfg)
+			y := nn.RunLoss(n, cfg.Loss, []*torch.Tensor{m.Forward(n, x)}, cfg.Targets)
+			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{nil}, false)
+			return trained(m, y)
+		}
+		routes, err := m.SkipRoutes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		layers := append(m.Layers(), nn.LossLayer())
+		s, err := segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: units})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := begin(s, func(c *torch.Ctx, run segment.Run) *nn.Ctx {
+			cfg := cfg
+			cfg.Checkpointing, cfg.Recomputing, cfg.Spans, cfg.Skips = run.More, run.Again, run.Graph, run.Skips
+			return nn.NewCtx(c, cfg)
+		}, c.Keep(x))
+		defer w.Free()
+		ops, err := plan.ParseOps(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var loss *torch.Tensor
+		for _, op := range ops {
+			w.Do(c, op)
+			if op.Kind == plan.LossStep {
+				ys, _, saved := w.Output()
+				if !saved {
+					ys, _ = w.Take(s.Units())
+					defer ys[0].Free()
+				}
+				loss = c.Clone(c.Detach(ys[0]))
+				w.GiveGrads(s.Units(), []*torch.Tensor{c.Keep(c.OnesLike(loss))}, nil)
+			}
+		}
+		return trained(m, loss)
+	}
+	want := run(nil, "")
+	for _, tt := range []struct {
+		units []int
+		ops   string
+	}{
+		{[]int{15}, "S0 L B0"}, {[]int{15}, "K0 L S0 B0"},
+		{[]int{4, 10, 1}, "S0 S1 S2 L B2 B1 B0"}, {[]int{4, 10, 1}, "K0 F1 F2 L S0 S1 S2 B2 B1 B0"}, {[]int{4, 10, 1}, "K0 F1 K2 L S2 B2 K0 S1 B1 S0 B0"},
+	} {
+		if diff := cmp.Diff(want, run(tt.units, tt.ops)); diff != "" {
+			t.Errorf("units %v, %s: %s", tt.units, tt.ops, diff)
+		}
 	}
 }

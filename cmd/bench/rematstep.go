@@ -118,14 +118,14 @@ func (s *stepper) step(ops []plan.Op) (t taken, err error) {
 	err = torch.Try(func() {
 		start := torch.ThreadTime()
 		var w segment.Walk
-		w.Begin(s.segment)
+		w.Begin(s.segment, s.context)
 		defer w.Free()
 		w.Send(0, segment.Arrival{Tensors: []*torch.Tensor{s.c.Keep(s.c.Share(s.input))}, Wants: []bool{false}})
 		for i := range s.chain.Prologue {
-			w.Do(s.c, s, plan.Op{Kind: plan.Forward, Layer: i})
+			w.Do(s.c, plan.Op{Kind: plan.Forward, Layer: i})
 		}
 		for _, op := range ops {
-			w.Do(s.c, s, plan.Op{Kind: op.Kind, Layer: op.Layer + s.chain.Prologue})
+			w.Do(s.c, plan.Op{Kind: op.Kind, Layer: op.Layer + s.chain.Prologue})
 			if op.Kind == plan.LossStep {
 				t.loss = s.lossStep(&w)
 			}
@@ -169,16 +169,7 @@ func (s *stepper) digest(t taken) (sum [sha256.Size]byte) {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// Context is that of training, as the chain was measured.
-func (s *stepper) Context(c *torch.Ctx, run segment.Run) *nn.Ctx {
+// context is that of training, as the chain was measured.
+func (s *stepper) context(c *torch.Ctx, run segment.Run) *nn.Ctx {
 	return nn.NewCtx(c, nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again, Seed: stepSeed, Spans: run.Graph, Skips: run.Skips})
 }
-
-// Input is never asked for: the walk is sent the input.
-func (s *stepper) Input(*torch.Ctx) []*torch.Tensor { return nil }
-
-// Tail is nothing: the loss is an operation of its own.
-func (s *stepper) Tail(*torch.Ctx) nn.NamedLayer { return nn.NamedLayer{} }
-
-// Result is never called, as there is no tail.
-func (s *stepper) Result(*torch.Ctx, []*torch.Tensor) {}
