@@ -44,7 +44,7 @@ func (a Augment) apply(batch *Batch, info Info, seed uint64, epoch int, indices 
 			right = int(s.below(uint64(2*a.Crop+1))) - a.Crop
 		}
 		flip := a.Flip && s.below(2) == 1
-		image := batch.Inputs.Float32[row*size:][:size]
+		image := batch.Input.Float32[row*size:][:size]
 		copy(original, image)
 		move(image, original, info, down, right, flip)
 	}

@@ -31,7 +31,7 @@ func epochOf(t *testing.T, set data.Dataset, c data.LoaderConfig) [][]float32 {
 	size := set.Info().Input.Size()
 	var images [][]float32
 	for _, batch := range deliver(t, set, c, -1) {
-		images = slices.AppendSeq(images, slices.Chunk(batch.Inputs.Float32, size))
+		images = slices.AppendSeq(images, slices.Chunk(batch.Input.Float32, size))
 	}
 	return images
 }

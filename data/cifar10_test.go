@@ -83,11 +83,11 @@ func TestOpenCIFAR10(t *testing.T) {
 			t.Errorf("Info() = %+v", info)
 		}
 		batch := fill(t, train, 7, 2)
-		if !slices.Equal(batch.Targets.Int64, []int64{7, 2}) {
-			t.Errorf("targets %v, want [7 2]", batch.Targets.Int64)
+		if !slices.Equal(batch.Target.Int64, []int64{7, 2}) {
+			t.Errorf("targets %v, want [7 2]", batch.Target.Int64)
 		}
 		// Blue of sample 7 is 72: (72/255 - 0.4465) / 0.2616.
-		if got, want := batch.Inputs.Float32[2*1024], float32((72.0/255-0.4465)/0.2616); got < want-1e-6 || got > want+1e-6 {
+		if got, want := batch.Input.Float32[2*1024], float32((72.0/255-0.4465)/0.2616); got < want-1e-6 || got > want+1e-6 {
 			t.Errorf("blue of sample 7 is %v, want %v", got, want)
 		}
 	}

@@ -28,16 +28,16 @@ type Info struct {
 	Pad []float32
 }
 
-// Batch is some samples: row i of Inputs and row i of Targets are one. The Shapes begin with Rows.
+// Batch is some samples: row i of Input and row i of Target are one. The Shapes begin with Rows.
 type Batch struct {
-	Inputs, Targets Array
-	Rows            int
+	Input, Target Array
+	Rows          int
 }
 
 // reset makes room for rows of what info describes.
 func (b *Batch) reset(rows int, info Info) {
-	b.Inputs.Reset(rows, info.Input)
-	b.Targets.Reset(rows, info.Target)
+	b.Input.Reset(rows, info.Input)
+	b.Target.Reset(rows, info.Target)
 	b.Rows = rows
 }
 

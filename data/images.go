@@ -80,8 +80,8 @@ func (s *Images) Fill(batch *Batch, indices []int) error {
 	size := s.info.Input.Size()
 	plane := size / len(s.tables)
 	for row, index := range indices {
-		batch.Targets.Int64[row] = int64(s.labels[index])
-		from, to := s.pixels[index*size:][:size], batch.Inputs.Float32[row*size:][:size]
+		batch.Target.Int64[row] = int64(s.labels[index])
+		from, to := s.pixels[index*size:][:size], batch.Input.Float32[row*size:][:size]
 		for c := range s.tables {
 			table, from, to := &s.tables[c], from[c*plane:][:plane], to[c*plane:][:plane]
 			for i, pixel := range from {

@@ -27,18 +27,18 @@ func TestImages(t *testing.T) {
 	}
 
 	batch := fill(t, set, 1, 0, 0)
-	if batch.Rows != 3 || !slices.Equal(batch.Inputs.Shape, []int64{3, 2, 1, 2}) || !slices.Equal(batch.Targets.Shape, []int64{3}) {
-		t.Errorf("%d rows of inputs %v and targets %v", batch.Rows, batch.Inputs.Shape, batch.Targets.Shape)
+	if batch.Rows != 3 || !slices.Equal(batch.Input.Shape, []int64{3, 2, 1, 2}) || !slices.Equal(batch.Target.Shape, []int64{3}) {
+		t.Errorf("%d rows of inputs %v and targets %v", batch.Rows, batch.Input.Shape, batch.Target.Shape)
 	}
-	if !slices.Equal(batch.Targets.Int64, []int64{0, 6, 6}) {
-		t.Errorf("targets %v, want [0 6 6]", batch.Targets.Int64)
+	if !slices.Equal(batch.Target.Int64, []int64{0, 6, 6}) {
+		t.Errorf("targets %v, want [0 6 6]", batch.Target.Int64)
 	}
 	normal := func(pixel, mean, std float32) float32 { return (pixel/255 - mean) / std }
 	want := []float32{normal(0, 0, 1), 1, normal(51, 0.5, 0.25), normal(102, 0.5, 0.25)}
-	if got := batch.Inputs.Float32[4:8]; !slices.Equal(got, want) {
+	if got := batch.Input.Float32[4:8]; !slices.Equal(got, want) {
 		t.Errorf("sample 0 is %v, want %v", got, want)
 	}
-	if !slices.Equal(batch.Inputs.Float32[4:8], batch.Inputs.Float32[8:]) {
+	if !slices.Equal(batch.Input.Float32[4:8], batch.Input.Float32[8:]) {
 		t.Error("sample 0 asked for twice differs")
 	}
 }
@@ -50,11 +50,11 @@ func TestFillReuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	batch := fill(t, set, 0, 1, 2)
-	first := &batch.Inputs.Int64[0]
+	first := &batch.Input.Int64[0]
 	if err := set.Fill(&batch, []int{2}); err != nil {
 		t.Fatal(err)
 	}
-	if batch.Rows != 1 || &batch.Inputs.Int64[0] != first || !slices.Equal(batch.Inputs.Int64, []int64{'g', 'h'}) {
+	if batch.Rows != 1 || &batch.Input.Int64[0] != first || !slices.Equal(batch.Input.Int64, []int64{'g', 'h'}) {
 		t.Errorf("refilled with one row: %+v", batch)
 	}
 	images, _, err := data.Synthetic{}.Open()
@@ -64,8 +64,8 @@ func TestFillReuses(t *testing.T) {
 	if err := images.Fill(&batch, []int{0}); err != nil {
 		t.Fatal(err)
 	}
-	if batch.Inputs.Int64 != nil || len(batch.Inputs.Float32) != 784 || len(batch.Targets.Int64) != 1 {
-		t.Errorf("refilled with an image: %d int64 and %d float32 inputs", len(batch.Inputs.Int64), len(batch.Inputs.Float32))
+	if batch.Input.Int64 != nil || len(batch.Input.Float32) != 784 || len(batch.Target.Int64) != 1 {
+		t.Errorf("refilled with an image: %d int64 and %d float32 inputs", len(batch.Input.Int64), len(batch.Input.Float32))
 	}
 }
 

@@ -34,13 +34,13 @@ func (c *counting) Fill(batch *data.Batch, indices []int) error {
 	time.Sleep(c.slow)
 	c.fills.Add(1)
 	batch.Rows = len(indices)
-	batch.Inputs.Reset(len(indices), c.Info().Input)
-	batch.Targets.Reset(len(indices), c.Info().Target)
+	batch.Input.Reset(len(indices), c.Info().Input)
+	batch.Target.Reset(len(indices), c.Info().Target)
 	for row, index := range indices {
 		if c.fails != nil && index >= c.from {
 			return fmt.Errorf("sample %d: %w", index, c.fails)
 		}
-		batch.Inputs.Int64[row], batch.Targets.Int64[row] = int64(index), int64(index)
+		batch.Input.Int64[row], batch.Target.Int64[row] = int64(index), int64(index)
 	}
 	return nil
 }
@@ -139,8 +139,8 @@ func TestEpochs(t *testing.T) {
 						if err != nil {
 							t.Fatal(err)
 						}
-						if !slices.Equal(batch.Inputs.Int64, want) || batch.Rows != len(want) {
-							t.Errorf("epoch %d, batch %d is %v, want %v", epoch, i, batch.Inputs.Int64, want)
+						if !slices.Equal(batch.Input.Int64, want) || batch.Rows != len(want) {
+							t.Errorf("epoch %d, batch %d is %v, want %v", epoch, i, batch.Input.Int64, want)
 						}
 					}
 					if _, err := loader.Next(t.Context()); err != io.EOF {
@@ -202,7 +202,7 @@ func TestShuffle(t *testing.T) {
 	order := func(seed uint64, epoch int) []int {
 		var indices []int
 		for _, batch := range deliver(t, set, data.LoaderConfig{BatchSize: 8, Seed: seed, Shuffle: true, Start: data.Position{Epoch: epoch}, Prefetch: 2}, -1) {
-			for _, index := range batch.Inputs.Int64 {
+			for _, index := range batch.Input.Int64 {
 				indices = append(indices, int(index))
 			}
 		}
@@ -224,7 +224,7 @@ func TestBatchIsTheCallers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kept := slices.Clone(first.Inputs.Int64)
+	kept := slices.Clone(first.Input.Int64)
 	for range 6 {
 		batch, err := loader.Next(t.Context())
 		if err == io.EOF {
@@ -233,15 +233,15 @@ func TestBatchIsTheCallers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if batch.Inputs.Int64[0] >= 100 {
+		if batch.Input.Int64[0] >= 100 {
 			t.Fatal("a batch holds what was written into another")
 		}
-		for i := range batch.Inputs.Int64 {
-			batch.Inputs.Int64[i] = 100
+		for i := range batch.Input.Int64 {
+			batch.Input.Int64[i] = 100
 		}
 	}
-	if !slices.Equal(first.Inputs.Int64, kept) {
-		t.Errorf("the first batch became %v", first.Inputs.Int64)
+	if !slices.Equal(first.Input.Int64, kept) {
+		t.Errorf("the first batch became %v", first.Input.Int64)
 	}
 }
 

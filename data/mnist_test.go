@@ -38,8 +38,8 @@ func TestOpenMNIST(t *testing.T) {
 		if train.Len() != 5 || test.Len() != 3 || train.Info().Name != "mnist" || train.Info().Classes != 10 {
 			t.Errorf("%s: %d and %d samples of %+v", reason, train.Len(), test.Len(), train.Info())
 		}
-		if batch := fill(t, test, 1, 0); !slices.Equal(batch.Targets.Int64, []int64{8, 9}) || batch.Inputs.Float32[0] != -float32(0.1307)/float32(0.3081) {
-			t.Errorf("%s: targets %v, black %v", reason, batch.Targets.Int64, batch.Inputs.Float32[0])
+		if batch := fill(t, test, 1, 0); !slices.Equal(batch.Target.Int64, []int64{8, 9}) || batch.Input.Float32[0] != -float32(0.1307)/float32(0.3081) {
+			t.Errorf("%s: targets %v, black %v", reason, batch.Target.Int64, batch.Input.Float32[0])
 		}
 	}
 
@@ -47,7 +47,7 @@ func TestOpenMNIST(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if black := fill(t, train, 0).Inputs.Float32[0]; black != -1 {
+	if black := fill(t, train, 0).Input.Float32[0]; black != -1 {
 		t.Errorf("with mean and std of a half, black is %v, want -1", black)
 	}
 }
@@ -115,11 +115,11 @@ func TestFashionMNIST(t *testing.T) {
 		if err := train.Fill(&batch, indices); err != nil {
 			t.Fatal(err)
 		}
-		for _, x := range batch.Inputs.Float32 {
+		for _, x := range batch.Input.Float32 {
 			sum += float64(x)
 			squares += float64(x) * float64(x)
 		}
-		for _, label := range batch.Targets.Int64 {
+		for _, label := range batch.Target.Int64 {
 			counts[label]++
 		}
 	}
@@ -134,7 +134,7 @@ func TestFashionMNIST(t *testing.T) {
 		}
 	}
 	// The first labels of the training file: ankle boot, T-shirt, T-shirt, dress.
-	if got := fill(t, train, 0, 1, 2, 3).Targets.Int64; !slices.Equal(got, []int64{9, 0, 0, 3}) {
+	if got := fill(t, train, 0, 1, 2, 3).Target.Int64; !slices.Equal(got, []int64{9, 0, 0, 3}) {
 		t.Errorf("the first labels are %v, want [9 0 0 3]", got)
 	}
 }

@@ -27,10 +27,10 @@ func TestSynthetic(t *testing.T) {
 		t.Errorf("%d and %d samples of %+v", train.Len(), test.Len(), train.Info())
 	}
 	one, many := fill(t, train, 7), fill(t, train, 3, 7, 7)
-	if !slices.Equal(one.Inputs.Float32, many.Inputs.Float32[90:180]) || one.Targets.Int64[0] != many.Targets.Int64[1] {
+	if !slices.Equal(one.Input.Float32, many.Input.Float32[90:180]) || one.Target.Int64[0] != many.Target.Int64[1] {
 		t.Error("sample 7 depends on those next to it")
 	}
-	if slices.Equal(fill(t, train, 0).Inputs.Float32, fill(t, test, 0).Inputs.Float32) {
+	if slices.Equal(fill(t, train, 0).Input.Float32, fill(t, test, 0).Input.Float32) {
 		t.Error("the first sample to train and to test with are the same")
 	}
 
@@ -38,7 +38,7 @@ func TestSynthetic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if slices.Equal(one.Inputs.Float32, fill(t, other, 7).Inputs.Float32) {
+	if slices.Equal(one.Input.Float32, fill(t, other, 7).Input.Float32) {
 		t.Error("another seed makes the same sample")
 	}
 	_, _, err = data.Synthetic{Classes: -1}.Open()
@@ -58,9 +58,9 @@ func TestSyntheticCanBeLearnt(t *testing.T) {
 	}
 	for i := range train.Len() {
 		batch := fill(t, train, i)
-		class := batch.Targets.Int64[0]
+		class := batch.Target.Int64[0]
 		counts[class]++
-		for j, x := range batch.Inputs.Float32 {
+		for j, x := range batch.Input.Float32 {
 			sums[class][j] += float64(x)
 		}
 	}
@@ -70,7 +70,7 @@ func TestSyntheticCanBeLearnt(t *testing.T) {
 		nearest, least := 0, 0.0
 		for class := range sums {
 			distance := 0.0
-			for j, x := range batch.Inputs.Float32 {
+			for j, x := range batch.Input.Float32 {
 				d := float64(x) - sums[class][j]/counts[class]
 				distance += d * d
 			}
@@ -78,7 +78,7 @@ func TestSyntheticCanBeLearnt(t *testing.T) {
 				nearest, least = class, distance
 			}
 		}
-		if int64(nearest) == batch.Targets.Int64[0] {
+		if int64(nearest) == batch.Target.Int64[0] {
 			right++
 		}
 	}

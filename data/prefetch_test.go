@@ -64,8 +64,8 @@ func TestCancelledNextLosesNothing(t *testing.T) {
 				t.Errorf("prefetch %d: at %v after a call that delivered nothing", prefetch, position)
 			}
 			batch, err := loader.Next(t.Context())
-			if err != nil || !slices.Equal(batch.Inputs.Int64, []int64{0, 1}) {
-				t.Errorf("prefetch %d: then %v, %v, want the first batch", prefetch, batch.Inputs.Int64, err)
+			if err != nil || !slices.Equal(batch.Input.Int64, []int64{0, 1}) {
+				t.Errorf("prefetch %d: then %v, %v, want the first batch", prefetch, batch.Input.Int64, err)
 			}
 		})
 	}

@@ -71,8 +71,8 @@ func (s *synthetic) Fill(batch *Batch, indices []int) error {
 		noise := newStream(forSample, s.seed, uint64(s.first+index))
 		label := noise.below(uint64(s.info.Classes))
 		pattern := newStream(forClass, s.seed, label)
-		batch.Targets.Int64[row] = int64(label)
-		image := batch.Inputs.Float32[row*size:][:size]
+		batch.Target.Int64[row] = int64(label)
+		image := batch.Input.Float32[row*size:][:size]
 		for i := range image {
 			image[i] = pattern.centred() + noise.centred()
 		}

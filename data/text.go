@@ -62,7 +62,7 @@ func (t *Text) Fill(batch *Batch, indices []int) error {
 	batch.reset(len(indices), t.info)
 	for row, index := range indices {
 		sample := t.content[index*(t.window+1):][:t.window+1]
-		input, target := batch.Inputs.Int64[row*t.window:][:t.window], batch.Targets.Int64[row*t.window:][:t.window]
+		input, target := batch.Input.Int64[row*t.window:][:t.window], batch.Target.Int64[row*t.window:][:t.window]
 		for i := range t.window {
 			input[i], target[i] = int64(sample[i]), int64(sample[i+1])
 		}

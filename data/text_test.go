@@ -23,14 +23,14 @@ func TestText(t *testing.T) {
 		t.Errorf("%d samples of %+v", set.Len(), set.Info())
 	}
 	batch := fill(t, set, 1, 0)
-	if want := []int64{'e', 'f', 'g', 'a', 'b', 'c'}; !slices.Equal(batch.Inputs.Int64, want) {
-		t.Errorf("inputs %v, want %v", batch.Inputs.Int64, want)
+	if want := []int64{'e', 'f', 'g', 'a', 'b', 'c'}; !slices.Equal(batch.Input.Int64, want) {
+		t.Errorf("inputs %v, want %v", batch.Input.Int64, want)
 	}
-	if want := []int64{'f', 'g', 'h', 'b', 'c', 'd'}; !slices.Equal(batch.Targets.Int64, want) {
-		t.Errorf("targets %v, want %v", batch.Targets.Int64, want)
+	if want := []int64{'f', 'g', 'h', 'b', 'c', 'd'}; !slices.Equal(batch.Target.Int64, want) {
+		t.Errorf("targets %v, want %v", batch.Target.Int64, want)
 	}
-	if want := []int64{2, 3}; !slices.Equal(batch.Inputs.Shape, want) || !slices.Equal(batch.Targets.Shape, want) {
-		t.Errorf("shapes %v and %v, want %v", batch.Inputs.Shape, batch.Targets.Shape, want)
+	if want := []int64{2, 3}; !slices.Equal(batch.Input.Shape, want) || !slices.Equal(batch.Target.Shape, want) {
+		t.Errorf("shapes %v and %v, want %v", batch.Input.Shape, batch.Target.Shape, want)
 	}
 }
 
@@ -55,8 +55,8 @@ func TestTextSplit(t *testing.T) {
 			}
 			for i := range set.Len() {
 				batch := fill(t, set, i)
-				all = append(all, byte(batch.Inputs.Int64[0]))
-				for _, target := range batch.Targets.Int64 {
+				all = append(all, byte(batch.Input.Int64[0]))
+				for _, target := range batch.Target.Int64 {
 					all = append(all, byte(target))
 				}
 			}
@@ -83,7 +83,7 @@ func TestOpenText(t *testing.T) {
 	if train.Len() != 1 || test.Len() != 1 { // 300 bytes are two samples of 129
 		t.Errorf("%d samples to train and %d to test, want 1 each", train.Len(), test.Len())
 	}
-	if input := fill(t, train, 0).Inputs.Int64; len(input) != 128 || input[99] != 'a' || input[100] != 'b' {
+	if input := fill(t, train, 0).Input.Int64; len(input) != 128 || input[99] != 'a' || input[100] != 'b' {
 		t.Errorf("the files are not joined in the order of their names: %v", input)
 	}
 

@@ -50,7 +50,7 @@ type given struct {
 
 func (g given) solve(context.Context, int64) (plan.Plan, error) { return g.plan, nil }
 
-func (g given) batch() pipe.Batch { return pipe.Batch{Input: g.x, Target: g.x} }
+func (g given) batch() pipe.Batch { return pipe.Batch{Input: pipe.Rows(g.x), Target: pipe.Rows(g.x)} }
 
 func (g given) loop(change func(l *train.Loop)) *train.Loop {
 	l := &train.Loop{Pipe: g.pipe, Optimizer: g.sgd, Loss: g.loss, Loader: g.loader, Steps: 1}
@@ -83,7 +83,8 @@ func nils(g given) map[string]struct {
 		"nn.Ctx.RunTuple.layers":       {panics(func() { g.n.RunTuple([]*torch.Tensor{g.x}, (*nn.Linear)(nil)) }), "Run: a layer is nil (*nn.Linear)"},
 		"nn.Ctx.RunNamed.l":            {panics(func() { g.n.RunNamed(nn.NamedLayer{Name: "a"}, []*torch.Tensor{g.x}) }), "Run: a layer is nil"},
 		"nn.Checkpointed.l":            {panics(func() { nn.Checkpointed(nil) }), "nn: Checkpointed: the layer is nil; want an nn.Layer"},
-		"nn.Tuple.l":                   {panics(func() { nn.Tuple(nil) }), "nn: Tuple: the layer is nil"},
+		"nn.Tuple.m":                   {panics(func() { nn.Tuple(nil, g.model.ForwardTuple) }), "nn: Tuple: the module is nil"},
+		"nn.Tuple.forward":             {panics(func() { nn.Tuple(g.model, nil) }), "nn: Tuple: the function is nil"},
 		"nn.NewSequential.layers":      {panics(func() { nn.NewSequential(nn.NewTanh(), nil) }), `nn: Child: the module "1" is nil`},
 		"nn.Sequential.Add.l":          {panics(func() { nn.NewSequential().Add("a", (*nn.Linear)(nil)) }), `nn: Child: the module "a" is nil`},
 		"nn.Base.Child.m":              {panics(func() { (&nn.Base{}).Child("a", nil) }), `nn: Child: the module "a" is nil`},
@@ -135,9 +136,9 @@ func nils(g given) map[string]struct {
 		"profile.MeasureChain.sample": {func() error { return discard(profile.MeasureChain(g.ctx, g.model, profile.ChainConfig{}, nil)) }, "profile: tensor 0 of the sample does not exist"},
 
 		"remat.New.model":             {func() error { return discard(remat.New(nil, remat.Config{})) }, "remat: the model is nil; want an nn.Sequential"},
-		"remat.Atomic.l":              {panics(func() { remat.Atomic(nil) }), "the layer is nil"},
-		"remat.Module.Measure.ctx":    {func() error { return g.remat.Measure(ctx, g.n, remat.Sample{Inputs: []*torch.Tensor{g.x}}) }, "remat: " + background},
-		"remat.Module.Measure.c":      {func() error { return g.remat.Measure(g.ctx, nil, remat.Sample{Inputs: []*torch.Tensor{g.x}}) }, "remat: Measure: the nn.Ctx is nil"},
+		"remat.Atomic.s":              {panics(func() { remat.Atomic(nil) }), "the module is nil"},
+		"remat.Module.Measure.ctx":    {func() error { return g.remat.Measure(ctx, g.n, remat.Sample{Input: []*torch.Tensor{g.x}}) }, "remat: " + background},
+		"remat.Module.Measure.c":      {func() error { return g.remat.Measure(g.ctx, nil, remat.Sample{Input: []*torch.Tensor{g.x}}) }, "remat: Measure: the nn.Ctx is nil"},
 		"remat.Module.Solve.ctx":      {func() error { return discard(g.remat.Solve(ctx, 0)) }, "remat: " + background},
 		"remat.Module.SetLimit.ctx":   {func() error { return discard(g.remat.SetLimit(ctx, 1)) }, "remat: " + background},
 		"remat.Module.Run.c":          {func() error { return discard(g.remat.Run(nil, g.x)) }, "remat: Run: the nn.Ctx is nil"},
@@ -163,9 +164,7 @@ func nils(g given) map[string]struct {
 		"pipe.Pipe.Step.loss":           {func() error { return discard(g.pipe.Step(g.ctx, g.batch(), none)) }, "pipe: Step needs a loss"},
 		"pipe.Pipe.Plan.ctx":            {func() error { return g.pipe.Plan(ctx, g.batch(), g.loss) }, "pipe: " + background},
 		"pipe.Pipe.Forward.ctx":         {func() error { return discard(g.pipe.Forward(ctx, g.batch())) }, "pipe: " + background},
-		"pipe.Pipe.Infer.ctx":           {func() error { return discard(g.pipe.Infer(ctx, g.batch(), pipe.InferConfig{})) }, "pipe: " + background},
-		"pipe.Pipe.Eval.ctx":            {func() error { return discard(g.pipe.Eval(ctx, g.x)) }, "pipe: " + background},
-		"pipe.Pipe.Eval.x":              {func() error { return discard(g.pipe.Eval(g.ctx, nil)) }, "pipe: the batch has no input"},
+		"pipe.Pipe.Infer.ctx":           {func() error { return discard(g.pipe.Infer(ctx, g.batch())) }, "pipe: " + background},
 		"pipe.Pipe.Convert.ctx":         {func() error { return g.pipe.Convert(ctx, torch.Float64) }, "pipe: " + background},
 		"pipe.Pipe.Update.ctx":          {func() error { return g.pipe.Update(ctx, g.sgd) }, "pipe: " + background},
 		"pipe.Pipe.Update.o":            {func() error { return g.pipe.Update(g.ctx, nil) }, "pipe: Update: the optimizer is nil"},
@@ -176,11 +175,11 @@ func nils(g given) map[string]struct {
 		"pipe.Run.Backward.ctx":         {func() error { return g.run.Backward(ctx, g.x) }, "pipe: " + background},
 		"pipe.Run.BackwardRetained.ctx": {func() error { return g.run.BackwardRetained(ctx, g.x) }, "pipe: " + background},
 		"pipe.Run.Backward.grads":       {func() error { return g.run.Backward(g.ctx, nil) }, "pipe: "},
-		"pipe.Rows.t": {func() error {
-			return discard(g.pipe.Infer(g.ctx, pipe.Batch{Inputs: []pipe.Value{pipe.Rows(nil)}}, pipe.InferConfig{}))
+		"pipe.Rows.ts": {func() error {
+			return discard(g.pipe.Infer(g.ctx, pipe.Batch{Input: pipe.Rows(nil)}))
 		}, "pipe: input 0 is nil; want a tensor"},
-		"pipe.NoChunk.t": {func() error {
-			return discard(g.pipe.Infer(g.ctx, pipe.Batch{Inputs: []pipe.Value{pipe.NoChunk(nil)}}, pipe.InferConfig{}))
+		"pipe.NoChunk.ts": {func() error {
+			return discard(g.pipe.Infer(g.ctx, pipe.Batch{Input: pipe.NoChunk(nil)}))
 		}, "pipe: input 0 is nil; want a tensor"},
 
 		"train.Loop.Run.ctx":           {func() error { return discard(g.loop(func(*train.Loop) {}).Run(ctx)) }, "train: " + background},
@@ -360,7 +359,7 @@ func contexts(c *torch.Ctx, _ segment.Run) *nn.Ctx { return nn.NewCtx(c, nn.Conf
 // prepared makes what is not nil.
 func prepared(t *testing.T) given {
 	t.Helper()
-	g := given{ctx: context.Background(), loss: nn.NewMSELoss(nn.MSEConfig{}), c: torchtest.New(t, torch.Options{})}
+	g := given{ctx: context.Background(), loss: nn.MSE(), c: torchtest.New(t, torch.Options{})}
 	g.n = nn.NewCtx(g.c, nn.Config{})
 	g.x = g.c.Ones(torch.Float32, 2, 4)
 	g.model = nn.NewSequential(nn.NewLinear(4, 4))
@@ -373,7 +372,7 @@ func prepared(t *testing.T) given {
 	var err error
 	g.pipe, err = pipe.New(g.model, pipe.Config{})
 	fatal(err)
-	g.run, err = g.pipe.Forward(g.ctx, pipe.Batch{Input: g.x})
+	g.run, err = g.pipe.Forward(g.ctx, pipe.Batch{Input: pipe.Rows(g.x)})
 	fatal(err)
 	g.remat, err = remat.New(g.model, remat.Config{})
 	fatal(err)

@@ -78,8 +78,8 @@ func newCell(design genotype, before, last, channels int64, halved bool) *cell {
 	return l
 }
 
-// ForwardTuple gives the next state and, as it is, the last.
-func (l *cell) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+// forward gives the next state and, as it is, the last.
+func (l *cell) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	last, before := xs[0], xs[len(xs)-1]
 	mark := c.Mark()
 	states := []*torch.Tensor{c.Run(last, l.last), c.Run(before, l.before)}

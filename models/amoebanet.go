@@ -43,17 +43,17 @@ func amoebaNetD(o Options) (*nn.Sequential, error) {
 	g := growth{before: channels, last: channels, channels: channels}
 	normal := func(group string) {
 		for i := range o.Depth / 3 {
-			s.Add(group+"_normal"+strconv.Itoa(i+1), nn.Tuple(g.cell(normalCell)))
+			s.Add(group+"_normal"+strconv.Itoa(i+1), g.cell(normalCell))
 		}
 	}
-	s.Add("stem2", nn.Tuple(g.cell(reductionCell)))
-	s.Add("stem3", nn.Tuple(g.cell(reductionCell)))
+	s.Add("stem2", g.cell(reductionCell))
+	s.Add("stem3", g.cell(reductionCell))
 	normal("cell1")
-	s.Add("cell2_reduction", nn.Tuple(g.cell(reductionCell)))
+	s.Add("cell2_reduction", g.cell(reductionCell))
 	normal("cell3")
-	s.Add("cell4_reduction", nn.Tuple(g.cell(reductionCell)))
+	s.Add("cell4_reduction", g.cell(reductionCell))
 	normal("cell5")
-	return s.Add("classify", nn.Tuple(newClassify(g.last, int64(o.Classes)))), nil
+	return s.Add("classify", newClassify(g.last, int64(o.Classes))), nil
 }
 
 // growth follows the channels of a network that grows by cells.
@@ -64,13 +64,13 @@ type growth struct {
 }
 
 // cell makes the next one. A reduction doubles the channels as it halves the size.
-func (g *growth) cell(design genotype) *cell {
+func (g *growth) cell(design genotype) nn.Layer {
 	if design.reduces {
 		g.channels *= 2
 	}
 	c := newCell(design, g.before, g.last, g.channels, g.halved)
 	g.before, g.last, g.halved = g.last, g.channels*int64(len(design.output)), design.reduces
-	return c
+	return nn.Tuple(c, c.forward)
 }
 
 // classify averages the newest state over the image and ends in a linear layer: states [N, in, H, W] and another to [N, classes].
@@ -79,15 +79,15 @@ type classify struct {
 	layers []nn.Layer
 }
 
-func newClassify(in, classes int64) *classify {
+func newClassify(in, classes int64) nn.Layer {
 	l := &classify{layers: []nn.Layer{nn.NewAdaptiveAvgPool2d(nn.Square(1)), nn.NewFlatten(1, -1), nn.NewLinear(in, classes)}}
 	for i, name := range []string{"pool", "flatten", "fc"} {
 		l.Child(name, l.layers[i])
 	}
-	return l
+	return nn.Tuple(l, l.forward)
 }
 
-// ForwardTuple gives a tuple of one.
-func (l *classify) ForwardTuple(c *nn.Ctx, states []*torch.Tensor) []*torch.Tensor {
+// forward gives a tuple of one.
+func (l *classify) forward(c *nn.Ctx, states []*torch.Tensor) []*torch.Tensor {
 	return c.RunTuple(states[:1], l.layers...)
 }

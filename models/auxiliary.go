@@ -76,14 +76,14 @@ type outputs struct {
 	auxiliaries []string
 }
 
-func newOutputs(auxiliaries ...string) *outputs {
+func newOutputs(auxiliaries ...string) nn.Layer {
 	l := &outputs{auxiliaries: auxiliaries}
 	l.Pops(auxiliaries...)
-	return l
+	return nn.Tuple(l, l.forward)
 }
 
-// ForwardTuple appends the auxiliary classifiers' logits, [N, classes] each.
-func (l *outputs) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+// forward appends the auxiliary classifiers' logits, [N, classes] each.
+func (l *outputs) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	ys := []*torch.Tensor{xs[0]}
 	for _, name := range l.auxiliaries {
 		if y := c.Pop(name); y != nil {

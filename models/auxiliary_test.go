@@ -109,14 +109,14 @@ func TestAuxiliaryClassifiersInAPipe(t *testing.T) {
 		training bool
 		want     int
 	}{{false, 1}, {true, 3}} {
-		result, err := p.Infer(context.Background(), pipe.Batch{Input: x}, pipe.InferConfig{Training: row.training})
+		result, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x), Training: row.training})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(result.Outputs) != row.want {
-			t.Errorf("training %v: %d tensors, want %d", row.training, len(result.Outputs), row.want)
+		if len(result.Output) != row.want {
+			t.Errorf("training %v: %d tensors, want %d", row.training, len(result.Output), row.want)
 		}
-		for _, y := range result.Outputs {
+		for _, y := range result.Output {
 			if !slices.Equal(y.Shape(), []int64{4, 5}) {
 				t.Errorf("training %v: got %v, want [4 5]", row.training, y)
 			}
@@ -128,7 +128,7 @@ func TestAuxiliaryClassifiersInAPipe(t *testing.T) {
 func TestAuxiliaryLoss(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	n := nn.NewCtx(c, nn.Config{})
-	plain := nn.NewMSELoss(nn.MSEConfig{Sum: true})
+	plain := nn.MSE().Sum()
 	loss := models.NewAuxiliaryLoss(plain, 0.3)
 	if loss.Reduction() != torch.ReduceSum {
 		t.Errorf("the reduction is %v, that of the loss is a sum", loss.Reduction())

@@ -48,7 +48,7 @@ func googleNet(o Options) *nn.Sequential {
 		Add("dropout", nn.NewDropout(o.Dropout)).
 		Add("fc", nn.NewLinear(s.channels, int64(o.Classes)))
 	if o.Aux {
-		s.Add("outputs", nn.Tuple(newOutputs("aux1", "aux2")))
+		s.Add("outputs", newOutputs("aux1", "aux2"))
 	}
 	return inceptionInit(s.Sequential, 0.01)
 }

@@ -53,7 +53,7 @@ func inceptionV3(o Options) (*nn.Sequential, error) {
 		Add("flatten", nn.NewFlatten(1, -1)).
 		Add("fc", nn.NewLinear(s.channels, int64(o.Classes)))
 	if o.Aux {
-		s.Add("outputs", nn.Tuple(newOutputs("AuxLogits")))
+		s.Add("outputs", newOutputs("AuxLogits"))
 	}
 	return inceptionInit(s.Sequential, 0.1), nil
 }

@@ -16,7 +16,7 @@ import (
 // A training step of one of each family leaves the same gradients and running statistics, bit for bit, in a pipe of two stages as in one of one.
 func TestStepInAPipe(t *testing.T) {
 	const rows, chunks, classes = 6, 2, 5
-	loss := models.NewAuxiliaryLoss(nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), 0.3)
+	loss := models.NewAuxiliaryLoss(nn.CrossEntropy(), 0.3)
 	for _, row := range []struct {
 		name string
 		o    models.Options
@@ -33,7 +33,7 @@ func TestStepInAPipe(t *testing.T) {
 			c := torchtest.New(t, torch.Options{})
 			row.o.Classes, row.o.Size = classes, int(row.size)
 			x := c.Normal_(c.Empty(torch.Float32, rows, 3, row.size, row.size), 0, 1)
-			batch := pipe.Batch{Input: x, Target: torch.From(c, []int64{0, 1, 2, 3, 4, 0})}
+			batch := pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(torch.From(c, []int64{0, 1, 2, 3, 4, 0}))}
 			step := func(stages int) (float64, [][]byte) {
 				s := build(t, row.name, row.o)
 				defer nn.Free(s)

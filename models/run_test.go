@@ -253,7 +253,7 @@ func TestGPTLogitsFitCrossEntropyAndItsContextIsLimited(t *testing.T) {
 	n := nn.NewCtx(c, nn.Config{})
 	x, _ := input(t, c, "gpt", models.Options{})
 	other := c.AddInt_(c.Clone(x), 100) // a token predicts itself well: the head's weight is its embedding
-	loss := torch.Item[float32](nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}).Forward(n, s.Forward(n, x), other))
+	loss := torch.Item[float32](nn.CrossEntropy().Forward(n, s.Forward(n, x), other))
 	if loss < 5 || loss > 6 { // ln 256 is 5.545, and nothing is learned yet
 		t.Errorf("the loss of a new model is %v, want about ln 256", loss)
 	}

@@ -21,11 +21,12 @@ func NewCausalSelfAttention(dim, heads int64) *Sequential {
 	requirePositive("CausalSelfAttention", "dim", dim)
 	requirePositive("CausalSelfAttention", "heads", heads)
 	require(dim%heads == 0, "CausalSelfAttention: dim is %d, which %d heads do not divide; choose a multiple of the heads", dim, heads)
+	split, weigh, join := &attentionHeads{dim: dim, heads: heads}, &attentionWeights{}, &attentionValues{heads: heads}
 	return NewSequential().
 		Add("qkv", NewLinear(dim, 3*dim)).
-		Add("heads", Tuple(&attentionHeads{dim: dim, heads: heads})).
-		Add("weights", Tuple(&attentionWeights{})).
-		Add("values", Tuple(&attentionValues{heads: heads})).
+		Add("heads", Tuple(split, split.forward)).
+		Add("weights", Tuple(weigh, weigh.forward)).
+		Add("values", Tuple(join, join.forward)).
 		Add("proj", NewLinear(dim, dim))
 }
 
@@ -37,8 +38,8 @@ type attentionHeads struct {
 	dim, heads int64
 }
 
-// ForwardTuple copies, but for the single sequence whose heads can be viewed.
-func (l *attentionHeads) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
+// forward copies, but for the single sequence whose heads can be viewed.
+func (l *attentionHeads) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	parts := c.Split(xs[0], l.dim, -1)
 	n, tokens, width := parts[0].Size(0), parts[0].Size(1), l.dim/l.heads
@@ -57,8 +58,8 @@ func (l *attentionHeads) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tenso
 // attentionWeights turns q, k and v into the weights of the values, [N heads, T, T], and v itself.
 type attentionWeights struct{ Base }
 
-// ForwardTuple works in place on the scores, which nothing needs before the softmax, and lets go of them right after it.
-func (l *attentionWeights) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
+// forward works in place on the scores, which nothing needs before the softmax, and lets go of them right after it.
+func (l *attentionWeights) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	q, k, v := xs[0], xs[1], xs[2]
 	tokens, width := q.Size(1), q.Size(2)
@@ -78,8 +79,8 @@ type attentionValues struct {
 	heads int64
 }
 
-// ForwardTuple returns one tensor.
-func (l *attentionValues) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
+// forward returns one tensor.
+func (l *attentionValues) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	weights, v := xs[0], xs[1]
 	n, tokens, width := v.Size(0)/l.heads, v.Size(1), v.Size(2)

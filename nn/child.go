@@ -119,8 +119,8 @@ func typeOf(m Module) string {
 	switch w := m.(type) {
 	case NamedLayer:
 		return typeOf(w.Layer)
-	case tuple:
-		return typeOf(w.TupleLayer)
+	case *tuple:
+		return typeOf(w.Module)
 	case checkpointed:
 		return typeOf(w.Layer)
 	}

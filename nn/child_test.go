@@ -71,7 +71,7 @@ func TestModulesRunOnlyTheirChildren(t *testing.T) {
 		{"in a checkpoint", inside(checkpoint), missing},
 		{"in a checkpointed module", inside(nn.Checkpointed(undeclared())), missing},
 		{"wrapped", inside(newPair(nn.Checkpointed(nn.NewDropout(0.5)), nn.NewIdentity(), false)), missing},
-		{"wrapped and declared", inside(newPair(nn.Checkpointed(nn.NewDropout(0.5)), nn.Tuple(nn.NewSequential(nn.NewDropout(0.5))), true)), ""},
+		{"wrapped and declared", inside(newPair(nn.Checkpointed(nn.NewDropout(0.5)), tupleOf(nn.NewSequential(nn.NewDropout(0.5))), true)), ""},
 		{"a child's Forward called", inside(direct),
 			`*nn.Dropout is no child of *nn_test.pair, layer "block.1", which runs it, but "0" of the module "a"; run that one with Run instead of calling its Forward`},
 		{"a child of a child", inside(grand), `*nn.Identity is no child of *nn_test.pair, layer "block.1", which runs it, but "0" of the module "c"; run that one with Run`},
@@ -102,11 +102,11 @@ func TestModulesRunOnlyTheirChildren(t *testing.T) {
 type featureLoss struct {
 	nn.Base
 	features nn.Layer
-	squares  *nn.MSELoss
+	squares  nn.MSELoss
 }
 
 func newFeatureLoss(declare bool) *featureLoss {
-	l := &featureLoss{features: nn.NewLinear(4, 3), squares: nn.NewMSELoss(nn.MSEConfig{})}
+	l := &featureLoss{features: nn.NewLinear(4, 3), squares: nn.MSE()}
 	if declare {
 		l.Child("features", l.features)
 	}

@@ -8,40 +8,45 @@ import (
 
 // CrossEntropyLoss is -log softmax(output)[target]: logits [N, C] or [N, C, ...] and int64 classes [N] or [N, ...].
 //
-// The mean is over the targets that are not ignored, each weighed by its class. With IgnoreIndex or Weight the means of parts of a batch, weighed by rows, are
-// therefore not the mean of the whole; Sum is the same however a batch is split.
+// The mean is over the targets that are not ignored, each weighed by its class. With IgnoreIndex or Weight the means of micro-batches, weighed by rows, are
+// therefore not the mean of the whole batch. The sum is the same however a batch is split.
 type CrossEntropyLoss struct {
-	o      CrossEntropyConfig
-	ignore int64
+	reduction
+	smoothing float64
+	ignored   int64
+	weight    []float32
 }
 
-// CrossEntropyConfig configures a CrossEntropyLoss. The zero value is the mean, without smoothing and weights.
-type CrossEntropyConfig struct {
-	Sum            bool      // add up instead of averaging
-	LabelSmoothing float64   // so much of the target is spread over all classes (Szegedy et al. 2016, section 7)
-	IgnoreIndex    *int64    // targets that count for nothing; nil is -100
-	Weight         []float32 // one for each class; nil is all ones
+// CrossEntropy is the mean, without smoothing and weights, over the targets that are not -100. Methods give changed copies.
+func CrossEntropy() CrossEntropyLoss { return CrossEntropyLoss{ignored: -100} }
+
+// Sum adds up instead of averaging.
+func (l CrossEntropyLoss) Sum() CrossEntropyLoss { l.reduction = summed; return l }
+
+// LabelSmoothing spreads so much of the target, from 0 to 1, over all classes (Szegedy et al. 2016, section 7).
+func (l CrossEntropyLoss) LabelSmoothing(share float64) CrossEntropyLoss {
+	requireProbability("CrossEntropy", "LabelSmoothing", share)
+	l.smoothing = share
+	return l
 }
 
-// NewCrossEntropyLoss makes a CrossEntropyLoss.
-func NewCrossEntropyLoss(o CrossEntropyConfig) *CrossEntropyLoss {
-	requireProbability("CrossEntropyLoss", "LabelSmoothing", o.LabelSmoothing)
-	o.Weight = slices.Clone(o.Weight)
-	l := &CrossEntropyLoss{o: o, ignore: -100}
-	if o.IgnoreIndex != nil {
-		l.ignore = *o.IgnoreIndex
-	}
+// IgnoreIndex leaves out targets of this class.
+func (l CrossEntropyLoss) IgnoreIndex(class int64) CrossEntropyLoss { l.ignored = class; return l }
+
+// Weight weighs the targets by their class: one number for each class.
+func (l CrossEntropyLoss) Weight(classes []float32) CrossEntropyLoss {
+	l.weight = slices.Clone(classes)
 	return l
 }
 
 // Forward is aten::cross_entropy_loss.
-func (l *CrossEntropyLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
+func (l CrossEntropyLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	requireRows("aten::cross_entropy_loss", l, output, target)
-	return c.CrossEntropy(output, target, weights(c, l.o.Weight), l.Reduction(), l.ignore, l.o.LabelSmoothing)
+	return c.CrossEntropy(output, target, weights(c, l.weight), l.Reduction(), l.ignored, l.smoothing)
 }
 
 // Targets is the first class, everywhere.
-func (l *CrossEntropyLoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor {
+func (l CrossEntropyLoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor {
 	shape := outputs[0].Shape()
 	if len(shape) < 2 {
 		return []*torch.Tensor{c.Zeros(torch.Int64)}
@@ -49,38 +54,35 @@ func (l *CrossEntropyLoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*tor
 	return []*torch.Tensor{c.Zeros(torch.Int64, slices.Delete(slices.Clone(shape), 1, 2)...)}
 }
 
-// Reduction is the mean unless Sum was set.
-func (l *CrossEntropyLoss) Reduction() torch.Reduction { return reduction(l.o.Sum) }
-
 // BCEWithLogitsLoss is the binary cross-entropy of sigmoid(output) and a target from 0 to 1, computed without overflow, for tensors of one shape.
-type BCEWithLogitsLoss struct{ o BCEWithLogitsConfig }
-
-// BCEWithLogitsConfig configures a BCEWithLogitsLoss. The zero value is the mean over all elements.
-type BCEWithLogitsConfig struct {
-	Sum       bool      // add up instead of averaging
-	PosWeight []float32 // weight of the positive answer, along the last dimension; nil is all ones
+type BCEWithLogitsLoss struct {
+	reduction
+	posWeight []float32
 }
 
-// NewBCEWithLogitsLoss makes a BCEWithLogitsLoss.
-func NewBCEWithLogitsLoss(o BCEWithLogitsConfig) *BCEWithLogitsLoss {
-	o.PosWeight = slices.Clone(o.PosWeight)
-	return &BCEWithLogitsLoss{o}
+// BCEWithLogits is the mean over all elements. Methods give changed copies.
+func BCEWithLogits() BCEWithLogitsLoss { return BCEWithLogitsLoss{} }
+
+// Sum adds up instead of averaging.
+func (l BCEWithLogitsLoss) Sum() BCEWithLogitsLoss { l.reduction = summed; return l }
+
+// PosWeight weighs the positive answer: one number for each place of the last dimension.
+func (l BCEWithLogitsLoss) PosWeight(weights []float32) BCEWithLogitsLoss {
+	l.posWeight = slices.Clone(weights)
+	return l
 }
 
 // Forward is aten::binary_cross_entropy_with_logits.
-func (l *BCEWithLogitsLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
+func (l BCEWithLogitsLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	requireOneShape("aten::binary_cross_entropy_with_logits", output, target)
 	requireRows("aten::binary_cross_entropy_with_logits", l, output, target)
-	return c.BCEWithLogits(output, target, nil, weights(c, l.o.PosWeight), l.Reduction())
+	return c.BCEWithLogits(output, target, nil, weights(c, l.posWeight), l.Reduction())
 }
 
 // Targets is 0 everywhere.
-func (l *BCEWithLogitsLoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor {
+func (l BCEWithLogitsLoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor {
 	return zerosLike(c, outputs[0])
 }
-
-// Reduction is the mean unless Sum was set.
-func (l *BCEWithLogitsLoss) Reduction() torch.Reduction { return reduction(l.o.Sum) }
 
 // weights copies v to where the loss is computed, so that a loss belongs to no device; nil stays nil.
 func weights(c *Ctx, v []float32) *torch.Tensor {

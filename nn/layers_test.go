@@ -40,7 +40,7 @@ func TestConstructorsNameTheMistakeAndTheRemedy(t *testing.T) {
 		{"CausalSelfAttention: dim is 10, which 4 heads do not divide; choose a multiple of the heads", func() { nn.NewCausalSelfAttention(10, 4) }},
 		{"CausalSelfAttention: heads is 0; it must be at least 1", func() { nn.NewTransformerBlock(8, 0, nn.TransformerConfig{}) }},
 		{"Bottleneck: stride is 0; it must be at least 1", func() { nn.NewBottleneck(8, 2, 0) }},
-		{"CrossEntropyLoss: LabelSmoothing is -0.1; it must be from 0 to 1", func() { nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{LabelSmoothing: -0.1}) }},
+		{"CrossEntropy: LabelSmoothing is -0.1; it must be from 0 to 1", func() { nn.CrossEntropy().LabelSmoothing(-0.1) }},
 	} {
 		if got := recovered(row.f); got != "nn: "+row.want {
 			t.Errorf("got  %q\nwant %q", got, "nn: "+row.want)
@@ -131,13 +131,13 @@ func TestShapeErrorsAreLibtorchs(t *testing.T) {
 		{"features", "mat1 and mat2 shapes cannot be multiplied (5x4 and 3x2)", func() { linear.Forward(n, c.Ones(torch.Float32, 5, 4)) }},
 		{"a sequence without a batch", "shape '[5, 4, 2, 2]' is invalid for input of size 20", func() { attention.Forward(n, c.Ones(torch.Float32, 5, 4)) }},
 		{"classes", "out of bounds", func() {
-			nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}).Forward(n, c.Ones(torch.Float32, 2, 3), torch.From(c, []int64{0, 3}))
+			nn.CrossEntropy().Forward(n, c.Ones(torch.Float32, 2, 3), torch.From(c, []int64{0, 3}))
 		}},
 		{"a target that would be broadcast", "output and target must have one shape", func() {
-			nn.NewMSELoss(nn.MSEConfig{}).Forward(n, c.Ones(torch.Float32, 4, 1), c.Ones(torch.Float32, 4))
+			nn.MSE().Forward(n, c.Ones(torch.Float32, 4, 1), c.Ones(torch.Float32, 4))
 		}},
 		{"the same for binary targets", "float32[4,1], float32[4]", func() {
-			nn.NewBCEWithLogitsLoss(nn.BCEWithLogitsConfig{}).Forward(n, c.Ones(torch.Float32, 4, 1), c.Ones(torch.Float32, 4))
+			nn.BCEWithLogits().Forward(n, c.Ones(torch.Float32, 4, 1), c.Ones(torch.Float32, 4))
 		}},
 	} {
 		if err := torch.Try(row.f); err == nil || !strings.Contains(err.Error(), row.want) {
@@ -158,12 +158,12 @@ func TestLossesOfPartsAddUp(t *testing.T) {
 		target *torch.Tensor
 		want   torch.Reduction
 	}{
-		{"cross entropy", nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{LabelSmoothing: 0.1}), class, torch.ReduceMean},
-		{"cross entropy, sum", nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{Sum: true, Weight: []float32{1, 2, 3}, IgnoreIndex: new(int64(1))}), class, torch.ReduceSum},
-		{"mse", nn.NewMSELoss(nn.MSEConfig{}), number, torch.ReduceMean},
-		{"mse, sum", nn.NewMSELoss(nn.MSEConfig{Sum: true}), number, torch.ReduceSum},
-		{"bce", nn.NewBCEWithLogitsLoss(nn.BCEWithLogitsConfig{PosWeight: []float32{1, 2, 3}}), number, torch.ReduceMean},
-		{"bce, sum", nn.NewBCEWithLogitsLoss(nn.BCEWithLogitsConfig{Sum: true}), number, torch.ReduceSum},
+		{"cross entropy", nn.CrossEntropy().LabelSmoothing(0.1), class, torch.ReduceMean},
+		{"cross entropy, sum", nn.CrossEntropy().Sum().Weight([]float32{1, 2, 3}).IgnoreIndex(1), class, torch.ReduceSum},
+		{"mse", nn.MSE(), number, torch.ReduceMean},
+		{"mse, sum", nn.MSE().Sum(), number, torch.ReduceSum},
+		{"bce", nn.BCEWithLogits().PosWeight([]float32{1, 2, 3}), number, torch.ReduceMean},
+		{"bce, sum", nn.BCEWithLogits().Sum(), number, torch.ReduceSum},
 	} {
 		part := func(from, rows int64) float64 {
 			y := row.loss.Forward(n, c.Narrow(logits, 0, from, rows), c.Narrow(row.target, 0, from, rows))
@@ -219,11 +219,11 @@ func TestLossesMakeTargets(t *testing.T) {
 		shape []int64
 		want  string
 	}{
-		{nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), []int64{4, 10}, "int64[4]"},
-		{nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), []int64{4, 10, 3, 2}, "int64[4,3,2]"},
-		{nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), []int64{10}, "int64[]"},
-		{nn.NewMSELoss(nn.MSEConfig{}), []int64{4, 1}, "float32[4,1]"},
-		{nn.NewBCEWithLogitsLoss(nn.BCEWithLogitsConfig{}), []int64{4, 2}, "float32[4,2]"},
+		{nn.CrossEntropy(), []int64{4, 10}, "int64[4]"},
+		{nn.CrossEntropy(), []int64{4, 10, 3, 2}, "int64[4,3,2]"},
+		{nn.CrossEntropy(), []int64{10}, "int64[]"},
+		{nn.MSE(), []int64{4, 1}, "float32[4,1]"},
+		{nn.BCEWithLogits(), []int64{4, 2}, "float32[4,2]"},
 	} {
 		outputs := []*torch.Tensor{c.Ones(torch.Float32, k.shape...)}
 		targets := k.loss.(nn.Targeted).Targets(c, outputs)
@@ -243,9 +243,9 @@ func TestLossesOfNoRows(t *testing.T) {
 		mean, sum nn.Loss
 		of        func() (y, target *torch.Tensor)
 	}{
-		"mse":           {nn.NewMSELoss(nn.MSEConfig{}), nn.NewMSELoss(nn.MSEConfig{Sum: true}), same},
-		"cross entropy": {nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{Sum: true}), classes},
-		"bce":           {nn.NewBCEWithLogitsLoss(nn.BCEWithLogitsConfig{}), nn.NewBCEWithLogitsLoss(nn.BCEWithLogitsConfig{Sum: true}), same},
+		"mse":           {nn.MSE(), nn.MSE().Sum(), same},
+		"cross entropy": {nn.CrossEntropy(), nn.CrossEntropy().Sum(), classes},
+		"bce":           {nn.BCEWithLogits(), nn.BCEWithLogits().Sum(), same},
 	} {
 		y, target := row.of()
 		if err := torch.Try(func() { row.mean.Forward(c, y, target) }); err == nil || !strings.Contains(err.Error(), "(float32[0,3], ") || !strings.Contains(err.Error(), "the mean over no rows is no number; a step needs at least one row") {

@@ -16,6 +16,19 @@ type Loss interface {
 	Reduction() torch.Reduction
 }
 
+// reduction is how a loss of this package combines rows: by the mean unless it is the sum.
+type reduction bool
+
+const summed reduction = true
+
+// Reduction is torch.ReduceMean, and torch.ReduceSum after Sum.
+func (sum reduction) Reduction() torch.Reduction {
+	if sum {
+		return torch.ReduceSum
+	}
+	return torch.ReduceMean
+}
+
 // Targeted is a Loss that can make targets to measure it with where there are none yet: of the types and shapes that go with such outputs, with values that it takes. The losses of this package are.
 type Targeted interface {
 	Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor
@@ -87,8 +100,11 @@ func (c *Ctx) moduleOf(l Loss) Module {
 }
 
 // LossLayer returns the layer "loss", which computes the loss of a context (Config.Loss) from what a model gives and from the context's targets.
-// Behind the layers of a model it is a layer like any other. It has no parameters.
-func LossLayer() NamedLayer { return NamedLayer{Name: "loss", Layer: Tuple(&lossLayer{})} }
+// After the layers of a model it is a layer like any other. It has no parameters.
+func LossLayer() NamedLayer {
+	l := &lossLayer{}
+	return NamedLayer{Name: "loss", Layer: Tuple(l, l.forward)}
+}
 
 // lossLayer is the layer of LossLayer. With loss set it stands for a loss that is no module.
 type lossLayer struct {
@@ -96,6 +112,6 @@ type lossLayer struct {
 	loss Loss
 }
 
-func (l *lossLayer) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
+func (l *lossLayer) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return []*torch.Tensor{RunLoss(c, c.loss, xs, c.targets)}
 }

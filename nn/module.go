@@ -10,7 +10,7 @@ type Module interface {
 	node() *Base
 }
 
-// Layer is a module that turns one tensor into another. See TupleLayer for more than one.
+// Layer is a module that turns one tensor into another. Tuple makes one of several tensors.
 //
 // Forward must depend on nothing but x, the parameters and c: it is called again, on the same input, when activations are recomputed. It must not keep x or what
 // it returns, nor start goroutines that use c. Operators that fail panic; the caller adds coordinates and makes it an error.

@@ -7,25 +7,23 @@ import (
 )
 
 // MSELoss is (output - target)^2, for tensors of one shape.
-type MSELoss struct{ o MSEConfig }
+type MSELoss struct{ reduction }
 
-// MSEConfig configures an MSELoss. The zero value is the mean over all elements.
-type MSEConfig struct {
-	Sum bool // add up instead of averaging
-}
+// MSE is the mean over all elements.
+func MSE() MSELoss { return MSELoss{} }
 
-// NewMSELoss makes an MSELoss.
-func NewMSELoss(o MSEConfig) *MSELoss { return &MSELoss{o} }
+// Sum adds up instead of averaging.
+func (l MSELoss) Sum() MSELoss { return MSELoss{summed} }
 
 // Forward is aten::mse_loss.
-func (l *MSELoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
+func (l MSELoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	requireOneShape("aten::mse_loss", output, target)
 	requireRows("aten::mse_loss", l, output, target)
 	return c.MSE(output, target, l.Reduction())
 }
 
 // Targets is 0 everywhere.
-func (l *MSELoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor {
+func (l MSELoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor {
 	return zerosLike(c, outputs[0])
 }
 
@@ -34,19 +32,9 @@ func zerosLike(c *torch.Ctx, output *torch.Tensor) []*torch.Tensor {
 	return []*torch.Tensor{c.Zeros(output.DType(), output.Shape()...)}
 }
 
-// Reduction is the mean unless Sum was set.
-func (l *MSELoss) Reduction() torch.Reduction { return reduction(l.o.Sum) }
-
 // requireOneShape refuses what libtorch would broadcast: [N, 1] against [N] is N*N differences, a loss that falls and means nothing.
 func requireOneShape(op string, output, target *torch.Tensor) {
 	if !slices.Equal(output.Shape(), target.Shape()) {
 		panic(&torch.Error{Op: op, Args: []string{output.String(), target.String()}, Message: "output and target must have one shape; reshape the target"})
 	}
-}
-
-func reduction(sum bool) torch.Reduction {
-	if sum {
-		return torch.ReduceSum
-	}
-	return torch.ReduceMean
 }

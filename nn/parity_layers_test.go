@@ -249,11 +249,25 @@ func buildLoss(t *testing.T, p parityCase, f *fixture) nn.Loss {
 	sum := a.Reduction == "sum"
 	switch p.Layer {
 	case "CrossEntropyLoss":
-		return nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{Sum: sum, LabelSmoothing: a.Smoothing, IgnoreIndex: a.Ignore, Weight: f.vector(a.Weight, "buffer.weight")})
+		l := nn.CrossEntropy().LabelSmoothing(a.Smoothing).Weight(f.vector(a.Weight, "buffer.weight"))
+		if a.Ignore != nil {
+			l = l.IgnoreIndex(*a.Ignore)
+		}
+		if sum {
+			return l.Sum()
+		}
+		return l
 	case "MSELoss":
-		return nn.NewMSELoss(nn.MSEConfig{Sum: sum})
+		if sum {
+			return nn.MSE().Sum()
+		}
+		return nn.MSE()
 	case "BCEWithLogitsLoss":
-		return nn.NewBCEWithLogitsLoss(nn.BCEWithLogitsConfig{Sum: sum, PosWeight: f.vector(a.PosWeight, "buffer.pos_weight")})
+		l := nn.BCEWithLogits().PosWeight(f.vector(a.PosWeight, "buffer.pos_weight"))
+		if sum {
+			return l.Sum()
+		}
+		return l
 	}
 	return nil
 }

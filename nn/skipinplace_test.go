@@ -10,7 +10,7 @@ import (
 	"penstock/torch"
 )
 
-// inPlace is a TupleLayer that overwrites its first tensor.
+// inPlace is a layer of tuples that overwrites its first tensor.
 type inPlace struct{ nn.Base }
 
 func (*inPlace) OverwritesInput() bool { return true }
@@ -45,7 +45,7 @@ func TestInPlaceAfterAStashGivesTheBitsOfACopy(t *testing.T) {
 		{"as a child", func() nn.Layer { return nn.NewReLUInPlace() }, func(relu nn.Layer) []nn.Layer {
 			return []nn.Layer{nn.NewLinear(4, 4), composite(stashing("a"), relu, nn.NewLinear(4, 4)), popping("a")}
 		}},
-		{"a TupleLayer", func() nn.Layer { return nn.Tuple(&inPlace{}) }, func(relu nn.Layer) []nn.Layer {
+		{"a layer of tuples", func() nn.Layer { return tupleOf(&inPlace{}) }, func(relu nn.Layer) []nn.Layer {
 			return []nn.Layer{nn.NewLinear(4, 4), stashing("a"), relu, nn.NewLinear(4, 4), popping("a")}
 		}},
 		{"between two pops", func() nn.Layer { return nn.NewReLUInPlace() }, func(relu nn.Layer) []nn.Layer {

@@ -9,28 +9,39 @@ import (
 	"penstock/torch"
 )
 
-// TupleLayer is a layer that turns tensors into tensors, of any types. All that is said of Layer holds for it. A Sequential runs a module by ForwardTuple where it has one.
-type TupleLayer interface {
-	Module
-	// ForwardTuple takes what the layer before gave. It may return an element of xs, but not xs itself.
+// Tuple makes a Layer of a function that turns tensors into tensors, of any types. All that is said of Layer.Forward holds for it: it takes what the layer before gives, and may return an element of
+// xs, but not xs itself. Names, parameters, children and skips are those of m, whose method it usually is:
+//
+//	func NewFork(n int64) nn.Layer {
+//		l := &fork{linear: nn.NewLinear(n, n)}
+//		l.Child("linear", l.linear)
+//		return nn.Tuple(l, l.forward)
+//	}
+func Tuple(m Module, forward func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor) Layer {
+	arg.Must(m, "nn: Tuple: the module", "one that embeds nn.Base")
+	arg.Must(forward, "nn: Tuple: the function", "what computes the layer's output")
+	return &tuple{m, forward}
+}
+
+// ofTuples is a module that runs on tuples: what Tuple makes, a Sequential, and wrappers of such layers.
+type ofTuples interface {
 	ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor
 }
 
-// Tuple is a TupleLayer as a Layer, to be added to a Sequential. Names and parameters are those of l.
-func Tuple(l TupleLayer) Layer {
-	arg.Must(l, "nn: Tuple: the layer", "an nn.TupleLayer")
-	return tuple{l}
+type tuple struct {
+	Module
+	forward func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor
 }
 
-type tuple struct{ TupleLayer }
+func (t *tuple) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor { return t.forward(c, xs) }
 
 // Forward is for a layer of one tensor to one tensor.
-func (t tuple) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	return single(t, t.ForwardTuple(c, []*torch.Tensor{x}))
+func (t *tuple) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	return single(t, t.forward(c, []*torch.Tensor{x}))
 }
 
-// OverwritesInput says whether the wrapped layer does.
-func (t tuple) OverwritesInput() bool { return overwrites(t.TupleLayer) }
+// OverwritesInput says whether the module does.
+func (t *tuple) OverwritesInput() bool { return overwrites(t.Module) }
 
 // InPlace is implemented by layers that overwrite their input. Such a layer is given a copy where the input is still needed: by a pipe, or as a skip connection.
 type InPlace interface {
@@ -45,12 +56,12 @@ func overwrites(m Module) bool {
 
 // apply runs a layer by whichever forward it has.
 func (c *Ctx) apply(l Layer, xs []*torch.Tensor) []*torch.Tensor {
-	if t, ok := l.(TupleLayer); ok {
+	if t, ok := l.(ofTuples); ok {
 		return t.ForwardTuple(c, xs)
 	}
 	if len(xs) != 1 {
 		panic(&torch.Error{Op: "Forward", Args: torch.Describe(xs), Device: c.Device(),
-			Message: fmt.Sprintf("the layer takes one tensor and was given a tuple of %d; let it be an nn.TupleLayer", len(xs))})
+			Message: fmt.Sprintf("the layer takes one tensor and was given a tuple of %d; make it with nn.Tuple", len(xs))})
 	}
 	return []*torch.Tensor{l.Forward(c, xs[0])}
 }

@@ -10,7 +10,7 @@ import (
 	"penstock/torch"
 )
 
-// tuples is a TupleLayer that a test writes where it needs it.
+// tuples is a layer of tuples that a test writes where it needs it.
 type tuples struct {
 	nn.Base
 	f         func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor
@@ -21,7 +21,14 @@ func (l *tuples) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { r
 func (l *tuples) OverwritesInput() bool                                      { return l.overwrite }
 
 func mapping(f func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor) nn.Layer {
-	return nn.Tuple(&tuples{f: f})
+	return tupleOf(&tuples{f: f})
+}
+
+func tupleOf(m interface {
+	nn.Module
+	ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor
+}) nn.Layer {
+	return nn.Tuple(m, m.ForwardTuple)
 }
 
 // fork gives its input and the index of its largest element; join takes both.
@@ -37,7 +44,7 @@ func join(children ...nn.Layer) nn.Layer {
 	l.f = func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		return []*torch.Tensor{c.Add(xs[0], c.Run(xs[1], children...))}
 	}
-	return nn.Tuple(l)
+	return nn.Tuple(l, l.ForwardTuple)
 }
 
 // each applies layers of one tensor to the elements of a tuple.
@@ -53,7 +60,7 @@ func each(layers ...nn.Layer) nn.Layer {
 		}
 		return out
 	}
-	return nn.Tuple(l)
+	return nn.Tuple(l, l.ForwardTuple)
 }
 
 func TestTuplesComputeWhatTheNetworkWrittenOutComputes(t *testing.T) {
@@ -95,7 +102,7 @@ func TestModelsOfTuples(t *testing.T) {
 	stash.Stashes("second")
 	pop := &tuples{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return append(slices.Clone(xs), c.Pop("second")) }}
 	pop.Pops("second")
-	model := nn.NewSequential(swap, nn.NewSequential(nn.Tuple(stash), each(nn.NewReLU())), nn.Tuple(pop))
+	model := nn.NewSequential(swap, nn.NewSequential(nn.Tuple(stash, stash.ForwardTuple), each(nn.NewReLU())), nn.Tuple(pop, pop.ForwardTuple))
 	xs := []*torch.Tensor{torch.From(c, []int64{3}), torch.From(c, []float32{-1})}
 	ys := model.ForwardTuple(nn.NewCtx(c, nn.Config{}), xs)
 	if len(ys) != 3 || torch.Item[float32](ys[0]) != 0 || torch.Item[float32](ys[1]) != -1 || torch.Item[int64](ys[2]) != 3 {
@@ -150,7 +157,7 @@ func TestTuplesMustFit(t *testing.T) {
 		want   string
 	}{
 		{"a tuple into a layer of one tensor", nn.NewSequential(pair, nn.NewSequential().Add("tanh", nn.NewTanh())), "1.tanh",
-			"Forward(float32[2,3], int64[2]): the layer takes one tensor and was given a tuple of 2; let it be an nn.TupleLayer"},
+			"Forward(float32[2,3], int64[2]): the layer takes one tensor and was given a tuple of 2; make it with nn.Tuple"},
 		{"an empty tuple", nn.NewSequential().Add("none", none), "none", "Forward(float32[2,3]): the layer must return tensors that exist; it returned an empty tuple"},
 		{"a tensor that is nil", nn.NewSequential(null), "0", "Forward(float32[2,3]): the layer must return tensors that exist; it returned float32[2,3], none"},
 		{"a tensor that is freed", nn.NewSequential(freed), "0", "Forward(float32[2,3]): the layer must return tensors that exist; it returned freed, float32[2,3]"},
@@ -173,7 +180,7 @@ func TestTuplesMustFit(t *testing.T) {
 func TestTupleIsTheLayerItWraps(t *testing.T) {
 	c := nn.NewCtx(torchtest.New(t, torch.Options{}), nn.Config{})
 	for _, overwrite := range []bool{true, false} {
-		l := nn.Tuple(&tuples{overwrite: overwrite, f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.ReLU(xs[0])} }})
+		l := tupleOf(&tuples{overwrite: overwrite, f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.ReLU(xs[0])} }})
 		for _, m := range []nn.Layer{l, nn.NewSequential(nn.NewSequential(l))} {
 			if f, ok := m.(nn.InPlace); !ok || f.OverwritesInput() != overwrite {
 				t.Errorf("%T overwrites its input: %v, want %v", m, f.OverwritesInput(), overwrite)
@@ -186,7 +193,7 @@ func TestTupleIsTheLayerItWraps(t *testing.T) {
 	if nn.NewSequential().OverwritesInput() || nn.NewSequential(nn.NewTanh(), nn.NewReLUInPlace()).OverwritesInput() {
 		t.Error("a Sequential overwrites its input by another layer than the first")
 	}
-	shared := nn.Tuple(&tuples{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs }})
+	shared := tupleOf(&tuples{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs }})
 	nn.NewSequential().Add("taken", shared)
 	if got := recovered(func() { nn.NewSequential(shared) }); !strings.Contains(got, `module "taken" is already part of another module`) {
 		t.Errorf("in two places: %q", got)

@@ -39,7 +39,7 @@ func autocastProblems(t *testing.T) []lowered {
 			return c.Reshape(classes(rows*tokens, words)(c, step+shift), rows, tokens)
 		}
 	}
-	entropy := nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})
+	entropy := nn.CrossEntropy()
 	return []lowered{
 		{"resnet20", problem{model: build("resnet20", models.Options{Channels: 1, Width: 4}), loss: entropy, input: normal(rows, 1, 12, 12), target: classes(rows, 10), rows: rows, steps: 2, deferred: true}},
 		{"gpt", problem{model: build("gpt", models.Options{Width: 16, Depth: 2, Heads: 2, Context: tokens, Classes: words, Dropout: 0.1}), loss: entropy, input: text(0), target: text(1), rows: rows, steps: 2}},
@@ -122,8 +122,8 @@ func TestAutocastLowersWhatCrossesStages(t *testing.T) {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	defer nn.ZeroGrads(model)
-	b := pipe.Batch{Input: normal(7, 4)(c, 0), Target: classes(7, 3)(c, 0)}
-	if _, err := p.Step(context.Background(), b, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})); err != nil {
+	b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
+	if _, err := p.Step(context.Background(), b, nn.CrossEntropy()); err != nil {
 		t.Fatal(err)
 	}
 	for name, dtype := range map[string]torch.DType{"input": torch.Float32, "second": torch.BFloat16, "third": torch.BFloat16} {
@@ -147,9 +147,9 @@ func TestAutocastLowersWhatCrossesStages(t *testing.T) {
 // A loss takes bfloat16 and gives a number that is exact enough: that of the plain loop.
 func TestLossesUnderAutocast(t *testing.T) {
 	for name, loss := range map[string]nn.Loss{
-		"squares":        nn.NewMSELoss(nn.MSEConfig{}),
-		"sum of squares": nn.NewMSELoss(nn.MSEConfig{Sum: true}),
-		"logits":         nn.NewBCEWithLogitsLoss(nn.BCEWithLogitsConfig{}),
+		"squares":        nn.MSE(),
+		"sum of squares": nn.MSE().Sum(),
+		"logits":         nn.BCEWithLogits(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			torchtest.Check(t)
@@ -183,11 +183,11 @@ func TestAutocastOfInference(t *testing.T) {
 	defer c.Close()
 	x := normal(7, 4)(c, 0)
 	for _, training := range []bool{true, false} {
-		result, err := p.Infer(context.Background(), pipe.Batch{Input: x}, pipe.InferConfig{Training: training})
+		result, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x), Training: training})
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, start := result.Outputs[0], int64(0)
+		got, start := result.Output[0], int64(0)
 		var want []*torch.Tensor
 		for i, n := range []int64{3, 2, 2} {
 			ctx := nn.NewCtx(c, nn.Config{Training: training, MicroBatch: i, MicroBatches: 3, Seed: torch.Mix(1, 0)})
@@ -199,18 +199,18 @@ func TestAutocastOfInference(t *testing.T) {
 		}
 		got.Free()
 	}
-	y, err := p.Eval(context.Background(), x)
+	y, err := eval(p, context.Background(), x)
 	if err != nil || y.DType() != torch.BFloat16 {
 		t.Errorf("Eval: %v, %v", y, err)
 	}
 	y.Free()
-	run, err := p.Forward(context.Background(), pipe.Batch{Input: x})
+	run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer run.Close()
 	defer nn.ZeroGrads(model)
-	g := c.To(normal(7, 3)(c, 1), run.Output().DType())
+	g := c.To(normal(7, 3)(c, 1), run.Output()[0].DType())
 	if err := run.Backward(context.Background(), g); err != nil || !model.Layers()[0].State()[0].Tensor().HasGrad() {
 		t.Errorf("Backward of a run: %v", err)
 	}
@@ -228,10 +228,10 @@ func TestAutocastStaysWhereItIs(t *testing.T) {
 	with := started(t, model, cfg)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	b := pipe.Batch{Input: normal(7, 4)(c, 0), Target: classes(7, 3)(c, 0)}
+	b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
 	step := func(p *pipe.Pipe, m nn.Module) ([]byte, error) {
 		defer nn.ZeroGrads(m)
-		_, err := p.Step(context.Background(), b, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}))
+		_, err := p.Step(context.Background(), b, nn.CrossEntropy())
 		return gradient(nn.Params(m)[0]), err
 	}
 	clean := func(when string) {

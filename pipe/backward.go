@@ -43,7 +43,7 @@ func (r *minibatch) start(c *torch.Ctx, a schedule.Action, cell *cell) {
 	cell.outGrad = make([]*torch.Tensor, len(out))
 	for j, g := range r.grads {
 		if g != nil {
-			cell.outGrad[j] = c.Keep(r.joined[j][a.MicroBatch].part(c, Rows(g)))
+			cell.outGrad[j] = c.Keep(r.joined[j][a.MicroBatch].part(c, Value{Tensor: g}))
 		}
 	}
 }

@@ -46,14 +46,14 @@ func TestNoChunk(t *testing.T) {
 	p := started(t, nn.NewSequential(tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[:] })), pipe.Config{Chunks: 3})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	result, err := p.Infer(context.Background(), pipe.Batch{Inputs: []pipe.Value{pipe.Rows(whole(c, 0, 5, 1)), pipe.NoChunk(torch.From(c, []float32{7, 8}))}}, pipe.InferConfig{})
+	result, err := p.Infer(context.Background(), pipe.Batch{Input: append(pipe.Rows(whole(c, 0, 5, 1)), pipe.NoChunk(torch.From(c, []float32{7, 8}))...)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := torch.Values[float32](result.Outputs[1]), []float32{7, 8, 7, 8, 7, 8}; !reflect.DeepEqual(got, want) {
+	if got, want := torch.Values[float32](result.Output[1]), []float32{7, 8, 7, 8, 7, 8}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	for _, y := range result.Outputs {
+	for _, y := range result.Output {
 		y.Free()
 	}
 }
@@ -106,12 +106,12 @@ func TestExtras(t *testing.T) {
 	defer c.Close()
 	x := normal(4, 3)(c, 0)
 	infer := func(extras ...nn.Extra) ([]byte, error) {
-		result, err := p.Infer(context.Background(), pipe.Batch{Input: x, Extras: extras}, pipe.InferConfig{})
+		result, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x), Extras: extras})
 		if err != nil {
 			return nil, err
 		}
-		defer result.Outputs[0].Free()
-		return torch.Bytes(result.Outputs[0]), nil
+		defer result.Output[0].Free()
+		return torch.Bytes(result.Output[0]), nil
 	}
 	one, err := infer(extras...)
 	if err != nil {
@@ -142,7 +142,7 @@ func TestRowsOfAnyNumber(t *testing.T) {
 }
 
 func ofRows(rows int64) trial {
-	return trial{rows: rows, loss: nn.NewMSELoss(nn.MSEConfig{Sum: true}), inputs: wanted(normal(rows, 4)), targets: one(normal(rows, 4)), model: func() *nn.Sequential {
+	return trial{rows: rows, loss: nn.MSE().Sum(), inputs: wanted(normal(rows, 4)), targets: one(normal(rows, 4)), model: func() *nn.Sequential {
 		return nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("a", x); return c.Tanh(x) }, "a"), nn.NewLinear(4, 4),
 			popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("a")) }, "a"))
 	}}
@@ -155,16 +155,16 @@ func TestNoRows(t *testing.T) {
 	for _, cfg := range configs(3, 4) {
 		p := started(t, ofRows(0).model(), cfg)
 		c := torch.NewCtx(torch.Options{})
-		b := pipe.Batch{Input: normal(0, 4)(c, 0), Target: normal(0, 4)(c, 1)}
-		_, step := p.Step(ctx, b, nn.NewMSELoss(nn.MSEConfig{}))
+		b := pipe.Batch{Input: pipe.Rows(normal(0, 4)(c, 0)), Target: pipe.Rows(normal(0, 4)(c, 1))}
+		_, step := p.Step(ctx, b, nn.MSE())
 		_, forward := p.Forward(ctx, b)
-		_, training := p.Infer(ctx, b, pipe.InferConfig{Training: true})
-		for what, err := range map[string]error{"Step": step, "Forward": forward, "Plan": p.Plan(ctx, b, nn.NewMSELoss(nn.MSEConfig{})), "Infer in training": training} {
+		_, training := p.Infer(ctx, inMode(b, true))
+		for what, err := range map[string]error{"Step": step, "Forward": forward, "Plan": p.Plan(ctx, b, nn.MSE()), "Infer in training": training} {
 			if err == nil || !strings.Contains(err.Error(), "pipe: the batch has no rows (input 0 is float32[0,4]); a training step needs at least one") {
 				t.Errorf("%s, %s: got %v", named(cfg), what, err)
 			}
 		}
-		y, err := p.Eval(ctx, b.Input)
+		y, err := eval(p, ctx, b.Input[0].Tensor)
 		if err != nil || y.String() != "float32[0,4]" {
 			t.Errorf("%s: inference gives %v, %v", named(cfg), y, err)
 		}

@@ -65,7 +65,7 @@ func benchmarkStep(b *testing.B, model *nn.Sequential, width, rows int64, cfg pi
 	defer p.Close()
 	c := torch.NewCtx(torch.Options{Seed: 7})
 	defer c.Close()
-	batch := pipe.Batch{Input: c.Normal_(c.Empty(torch.Float32, rows, width), 0, 1), Target: c.Normal_(c.Empty(torch.Float32, rows, width), 0, 1)}
+	batch := pipe.Batch{Input: pipe.Rows(c.Normal_(c.Empty(torch.Float32, rows, width), 0, 1)), Target: pipe.Rows(c.Normal_(c.Empty(torch.Float32, rows, width), 0, 1))}
 	step := func() {
 		if _, err := p.Step(context.Background(), batch, squares{}); err != nil {
 			b.Fatal(err)

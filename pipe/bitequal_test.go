@@ -40,7 +40,7 @@ func TestTwentyStepsAreBitEqual(t *testing.T) {
 			if row.balances == nil {
 				row.balances = balances(len(build().Layers()))
 			}
-			q := problem{input: normal(row.shape...), target: classes(rows, 10), rows: rows, loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})}
+			q := problem{input: normal(row.shape...), target: classes(rows, 10), rows: rows, loss: nn.CrossEntropy()}
 			want := plainHash(t, q, build(), steps, chunks, seed)
 			for _, balance := range row.balances {
 				for _, policy := range policies {
@@ -98,7 +98,7 @@ func pipedHash(t *testing.T, q problem, model *nn.Sequential, steps int, cfg pip
 	o := sgd(t)
 	defer o.Close()
 	for step := range steps {
-		if _, err := p.Step(context.Background(), pipe.Batch{Input: q.input(c, step), Target: q.target(c, step), Step: int64(step)}, q.loss); err != nil {
+		if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step)), Step: int64(step)}, q.loss); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {

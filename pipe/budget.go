@@ -9,7 +9,7 @@ import (
 
 // checkBudget checks what Optimal needs.
 func (cfg *Config) checkBudget() error {
-	if !slices.Contains(cfg.Checkpoints, Optimal) {
+	if !slices.Contains(cfg.policies, Optimal) {
 		if cfg.Budget != nil {
 			return fmt.Errorf("pipe: a budget of %v bytes without the checkpoint policy Optimal; set it, or limit the devices (torch.Device.SetLimit)", cfg.Budget)
 		}
@@ -33,7 +33,7 @@ func (cfg *Config) checkBudget() error {
 	}
 	for i, d := range cfg.Devices {
 		switch {
-		case d.Kind != torch.KindCPU && cfg.Checkpoints[i] == Optimal:
+		case d.Kind != torch.KindCPU && cfg.policies[i] == Optimal:
 			return fmt.Errorf("pipe: the checkpoint policy Optimal for stage %d on %v, whose memory is not counted; want a CPU device, or another policy", i, d)
 		case slices.Contains(cfg.Devices[:i], d):
 			return fmt.Errorf("pipe: stages %d and %d share %v, and the checkpoint policy Optimal plans the memory of a device for one stage; give each its own", slices.Index(cfg.Devices, d), i, d)
@@ -45,7 +45,7 @@ func (cfg *Config) checkBudget() error {
 // limit makes budgets the limits of devices, for as long as the pipe is open. A device that has a lower limit keeps it.
 func (p *Pipe) limit() {
 	for i, s := range p.stages {
-		if p.cfg.Checkpoints[i] != Optimal {
+		if p.cfg.policies[i] != Optimal {
 			continue
 		}
 		if b := p.cfg.Budget[i]; b > 0 {

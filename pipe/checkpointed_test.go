@@ -42,7 +42,7 @@ func (l group) OverwritesInput() bool {
 func wrappedProblem(wrap func(nn.Layer) nn.Layer) problem {
 	return problem{
 		model: func() *nn.Sequential { return wrappedNet(wrap) }, rows: 7, steps: 2,
-		loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), input: normal(7, 2, 6, 6), target: classes(7, 3),
+		loss: nn.CrossEntropy(), input: normal(7, 2, 6, 6), target: classes(7, 3),
 	}
 }
 
@@ -86,7 +86,7 @@ func TestCheckpointedLowersThePeakOfAStageThatRecomputesNothing(t *testing.T) {
 		defer nn.ZeroGrads(model)
 		live := device.Memory().Live
 		device.ResetPeak()
-		if _, err := p.Step(context.Background(), pipe.Batch{Input: in, Target: in}, mean{}); err != nil {
+		if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(in), Target: pipe.Rows(in)}, mean{}); err != nil {
 			t.Fatal(err)
 		}
 		return device.Memory().Peak - live
@@ -148,10 +148,10 @@ func TestFailuresOfCheckpointedLayersHaveCoordinates(t *testing.T) {
 				p := started(t, model, pipe.Config{Balance: []int{1, 2, 1}, Chunks: 3, Checkpoint: run.policy})
 				c := torch.NewCtx(torch.Options{})
 				defer c.Close()
-				b := pipe.Batch{Input: normal(7, 4)(c, 0), Target: classes(7, 3)(c, 0)}
+				b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
 				step := func() (pipe.Result, error) {
 					defer nn.ZeroGrads(model)
-					return p.Step(context.Background(), b, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}))
+					return p.Step(context.Background(), b, nn.CrossEntropy())
 				}
 				before, err := step()
 				if err != nil {
@@ -188,7 +188,7 @@ func TestCheckpointedLayersGoBackTwiceInAPipe(t *testing.T) {
 		c := torch.NewCtx(torch.Options{Device: torch.CPU(1)})
 		defer c.Close()
 		defer nn.ZeroGrads(model)
-		run, err := p.Forward(context.Background(), pipe.Batch{Input: normal(7, 2, 6, 6)(c, 0)})
+		run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(normal(7, 2, 6, 6)(c, 0))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -225,12 +225,12 @@ func TestCheckpointedLayersAreInferredAndMeasured(t *testing.T) {
 		p := started(t, model, pipe.Config{Balance: []int{2, 4}, Chunks: 3, Seed: 2})
 		var got [][]byte
 		for _, training := range []bool{true, false} {
-			result, err := p.Infer(context.Background(), pipe.Batch{Input: x}, pipe.InferConfig{Training: training})
+			result, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x), Training: training})
 			if err != nil {
 				t.Fatal(err)
 			}
-			got = append(got, torch.Bytes(result.Outputs[0]))
-			result.Outputs[0].Free()
+			got = append(got, torch.Bytes(result.Output[0]))
+			result.Output[0].Free()
 		}
 		before := snapshot(model, nil, gradient)
 		flat := nn.NewSequential(nn.NewConv2d(2, 4, nn.Square(3), nn.Conv2dConfig{}), wrap(nn.NewSequential(nn.NewBatchNorm2d(4, nn.BatchNormConfig{}), nn.NewReLUInPlace())))
@@ -260,7 +260,7 @@ func TestCheckpointedLayersOfATiedParameter(t *testing.T) {
 		cfg.Chunks, cfg.Seed = 3, 3
 		p := started(t, model, cfg)
 		defer nn.ZeroGrads(model)
-		if _, err := p.Step(context.Background(), pipe.Batch{Input: words, Target: words}, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})); err != nil {
+		if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(words), Target: pipe.Rows(words)}, nn.CrossEntropy()); err != nil {
 			t.Fatal(err)
 		}
 		return torch.Values[float32](c.GradOf(embedding.Weight.Tensor()))

@@ -50,24 +50,24 @@ func TestConcurrentRuns(t *testing.T) {
 			target := whole(c, g+100, rows, 3)
 			switch kind {
 			case 0:
-				result, err := p.Infer(context.Background(), pipe.Batch{Input: x}, pipe.InferConfig{})
+				result, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x)})
 				if err != nil {
 					return a, err
 				}
-				a.output = torch.Bytes(result.Outputs[0])
-				result.Outputs[0].Free()
+				a.output = torch.Bytes(result.Output[0])
+				result.Output[0].Free()
 				return a, nil
 			case 1:
-				run, err := p.Forward(context.Background(), pipe.Batch{Input: x})
+				run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)})
 				if err != nil {
 					return a, err
 				}
-				a.output = torch.Bytes(run.Output())
+				a.output = torch.Bytes(run.Output()[0])
 				if err := run.Backward(context.Background(), target); err != nil {
 					return a, err
 				}
 			case 2:
-				result, err := p.Step(context.Background(), pipe.Batch{Input: x, Target: target}, product{})
+				result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(target)}, product{})
 				if err != nil {
 					return a, err
 				}
@@ -134,7 +134,7 @@ func TestPipesLeaveNothingBehind(t *testing.T) {
 	defer nn.Free(model)
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()
-	b := pipe.Batch{Input: normal(6, 4)(c, 0), Target: normal(6, 4)(c, 1)}
+	b := pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 4)(c, 1))}
 	before, goroutines, tensors := 0, 0, int64(0)
 	for i := range 20 {
 		p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1, 2, 1}, Chunks: 2})

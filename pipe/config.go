@@ -10,47 +10,6 @@ import (
 	"penstock/torch"
 )
 
-// Checkpoint is a policy: for which micro-batches a stage keeps only its input in forward and recomputes the rest before backward.
-type Checkpoint int
-
-const (
-	// ExceptLast recomputes every micro-batch but the one whose backward comes first, which would be recomputed at once. In ascending order that is
-	// micro-batch 0. It is counted on the real number of micro-batches: with one, nothing is recomputed.
-	ExceptLast Checkpoint = iota
-	// Never keeps everything.
-	Never
-	// Always recomputes every micro-batch.
-	Always
-	// Optimal keeps and recomputes, layer by layer and micro-batch by micro-batch, what makes a step shortest under a number of bytes (Config.Budget). The first step of batches of a new size measures
-	// the layers and plans; see Pipe.Plans.
-	Optimal
-)
-
-var checkpointNames = []string{"except_last", "never", "always", "optimal"}
-
-// String is the policy as ParseCheckpoint reads it.
-func (k Checkpoint) String() string {
-	if k < 0 || int(k) >= len(checkpointNames) {
-		return fmt.Sprintf("checkpoint(%d)", int(k))
-	}
-	return checkpointNames[k]
-}
-
-// ParseCheckpoint reads "never", "always", "except_last" or "optimal".
-func ParseCheckpoint(s string) (Checkpoint, error) {
-	for i, name := range checkpointNames {
-		if s == name {
-			return Checkpoint(i), nil
-		}
-	}
-	return 0, fmt.Errorf("pipe: unknown checkpoint policy %q: want never, always, except_last or optimal", s)
-}
-
-// recompute says whether the policy recomputes a micro-batch.
-func (k Checkpoint) recompute(microBatch int) bool {
-	return k == Always || k == ExceptLast && microBatch > 0
-}
-
 // Config says how a model is cut and run. Only Balance is needed, and only for more than one stage.
 type Config struct {
 	// Balance is the number of layers of each stage, counted on the model's flattened layers. Nil is one stage.
@@ -59,10 +18,8 @@ type Config struct {
 	Devices []torch.Device
 	// Chunks is the number of micro-batches asked for; a batch with fewer rows has fewer. 0 is 1.
 	Chunks int
-	// Checkpoint is the policy; zero is ExceptLast.
+	// Checkpoint is the policy of all stages, or a list with one for each. The zero value is ExceptLast.
 	Checkpoint Checkpoint
-	// Checkpoints gives each stage a policy of its own, in place of Checkpoint. Nil is the same for all.
-	Checkpoints []Checkpoint
 	// Budget is for Optimal: the most bytes that the device of a stage may hold, everything counted, by stage, or one for all. Nil or 0 is the device's limit (torch.Device.SetLimit), and without
 	// one no bound: nothing is recomputed then. A stage with a budget needs a device of its own, and while a pipe with a budget is open, this is the limit of the device.
 	Budget []int64
@@ -83,6 +40,8 @@ type Config struct {
 	Seed uint64
 	// Record makes every Step and Infer return a timeline.
 	Record bool
+
+	policies []Checkpoint // by stage
 }
 
 // MaxThreads is the most intra-op threads that a worker may have.
@@ -100,7 +59,7 @@ var (
 
 // copied has slices of its own: the caller's may change later, and what is being run must not.
 func (cfg Config) copied() Config {
-	cfg.Balance, cfg.Devices, cfg.Checkpoints = slices.Clone(cfg.Balance), slices.Clone(cfg.Devices), slices.Clone(cfg.Checkpoints)
+	cfg.Balance, cfg.Devices, cfg.policies = slices.Clone(cfg.Balance), slices.Clone(cfg.Devices), slices.Clone(cfg.policies)
 	cfg.Cores, cfg.Budget = slices.Clone(cfg.Cores), slices.Clone(cfg.Budget)
 	return cfg
 }
@@ -150,18 +109,10 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	case cfg.Chunks < 0:
 		return cfg, fmt.Errorf("%w: %d; want at least 1", ErrChunks, cfg.Chunks)
 	}
-	if cfg.Checkpoints == nil {
-		for range cfg.Balance {
-			cfg.Checkpoints = append(cfg.Checkpoints, cfg.Checkpoint)
-		}
-	}
-	if len(cfg.Checkpoints) != len(cfg.Balance) {
-		return cfg, fmt.Errorf("pipe: %d checkpoint policies for %d stages; give each stage one, or set Checkpoint for all", len(cfg.Checkpoints), len(cfg.Balance))
-	}
-	for _, k := range append([]Checkpoint{cfg.Checkpoint}, cfg.Checkpoints...) {
-		if k < 0 || int(k) >= len(checkpointNames) {
-			return cfg, fmt.Errorf("pipe: unknown checkpoint policy %d: want Never, Always, ExceptLast or Optimal", int(k))
-		}
+	cfg.Checkpoint = Checkpoint(cfg.Checkpoint.String())
+	var err error
+	if cfg.policies, err = cfg.Checkpoint.Stages(len(cfg.Balance)); err != nil {
+		return cfg, err
 	}
 	if err := cfg.checkBudget(); err != nil {
 		return cfg, err

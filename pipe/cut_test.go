@@ -56,7 +56,7 @@ func TestGradientsCrossACutWithTheirLayout(t *testing.T) {
 					t.Fatal(err)
 				}
 				c := torch.NewCtx(torch.Options{Threads: 1})
-				if _, err := p.Step(context.Background(), pipe.Batch{Input: normal(7, 2, 6, 6)(c, int(seed)), Target: normal(7, 3)(c, 1)}, squares{}); err != nil {
+				if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(7, 2, 6, 6)(c, int(seed))), Target: pipe.Rows(normal(7, 3)(c, 1))}, squares{}); err != nil {
 					t.Fatal(err)
 				}
 				got := gradient(nn.Params(model)[0])
@@ -84,7 +84,7 @@ func TestHalfPrecisionActivationsCarryGradients(t *testing.T) {
 	p := started(t, model, pipe.Config{Balance: []int{2, 2}})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	if _, err := p.Step(context.Background(), pipe.Batch{Input: normal(2, 3)(c, 0), Target: normal(2, 3)(c, 1)}, squares{}); err != nil {
+	if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(2, 3)(c, 0)), Target: pipe.Rows(normal(2, 3)(c, 1))}, squares{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, q := range nn.Params(model) {
@@ -109,10 +109,10 @@ func TestInPlaceBehindPassThrough(t *testing.T) {
 			c := torch.NewCtx(torch.Options{})
 			x := normal(2, 3)(c, 0)
 			before := torch.Bytes(x)
-			if _, err := p.Step(context.Background(), pipe.Batch{Input: x, Target: x}, squares{}); err != nil {
+			if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, squares{}); err != nil {
 				t.Errorf("%v: %v", balance, err)
 			}
-			y, err := p.Eval(context.Background(), x)
+			y, err := eval(p, context.Background(), x)
 			if err != nil {
 				t.Errorf("%v: %v", balance, err)
 			}
@@ -144,7 +144,7 @@ func TestLayerMayReturnAParameter(t *testing.T) {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	for range 2 {
-		if _, err := p.Step(context.Background(), pipe.Batch{Input: normal(2, 3)(c, 0), Target: normal(2, 3)(c, 1)}, squares{}); err != nil {
+		if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(2, 3)(c, 0)), Target: pipe.Rows(normal(2, 3)(c, 1))}, squares{}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -160,7 +160,7 @@ func TestFailedBackwardHoldsNothing(t *testing.T) {
 	defer c.Close()
 	x := normal(4, 3, 17, 17)(c, 0)
 	step := func() error {
-		_, err := p.Step(context.Background(), pipe.Batch{Input: x, Target: x}, mean{})
+		_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, mean{})
 		nn.ZeroGrads(model)
 		return err
 	}
@@ -194,7 +194,7 @@ func TestOnStagesBeginsWithoutGradients(t *testing.T) {
 	p := started(t, model, pipe.Config{Checkpoint: pipe.Never})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	if _, err := p.Step(context.Background(), pipe.Batch{Input: normal(2, 3)(c, 0), Target: normal(2, 3)(c, 1)}, squares{}); err == nil {
+	if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(2, 3)(c, 0)), Target: pipe.Rows(normal(2, 3)(c, 1))}, squares{}); err == nil {
 		t.Fatal("no failure")
 	}
 	if err := p.OnStages(context.Background(), func(_ int, c *torch.Ctx) error {
@@ -225,7 +225,7 @@ func TestCloseWaitsForRuns(t *testing.T) {
 	x := normal(2, 3)(c, 0)
 	done := make(chan error)
 	go func() {
-		y, err := p.Eval(context.Background(), x)
+		y, err := eval(p, context.Background(), x)
 		y.Free()
 		done <- err
 	}()
@@ -244,10 +244,10 @@ func TestInputMustBeALeaf(t *testing.T) {
 	defer c.Close()
 	leaf := normal(4, 3)(c, 0).SetRequiresGrad(true)
 	defer leaf.SetGradOf(nil)
-	if _, err := p.Step(context.Background(), pipe.Batch{Input: c.Tanh(leaf), Target: normal(4, 2)(c, 1)}, squares{}); err == nil || !strings.Contains(err.Error(), "detach it") {
+	if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(c.Tanh(leaf)), Target: pipe.Rows(normal(4, 2)(c, 1))}, squares{}); err == nil || !strings.Contains(err.Error(), "detach it") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := p.Step(context.Background(), pipe.Batch{Input: leaf, Target: normal(4, 2)(c, 1)}, squares{}); err != nil {
+	if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(leaf), Target: pipe.Rows(normal(4, 2)(c, 1))}, squares{}); err != nil {
 		t.Fatal(err)
 	}
 	c.SetGrad(false)

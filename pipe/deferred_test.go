@@ -53,7 +53,7 @@ func TestDeferredBatchNormStatistics(t *testing.T) {
 				mean, variance := 0.0, 1.0
 				for step := range 3 {
 					x := normal(row.rows, 1, row.length)(c, step)
-					result, err := p.Step(context.Background(), pipe.Batch{Input: x, Target: x, Step: int64(step)}, squares{})
+					result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x), Step: int64(step)}, squares{})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -106,7 +106,7 @@ func TestBatchNormCountsMicroBatches(t *testing.T) {
 		c := torch.NewCtx(torch.Options{})
 		defer c.Close()
 		for step := range int64(2) {
-			if _, err := p.Step(context.Background(), pipe.Batch{Input: normal(10, 2)(c, 0), Target: normal(10, 2)(c, 1)}, squares{}); err != nil {
+			if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(10, 2)(c, 0)), Target: pipe.Rows(normal(10, 2)(c, 1))}, squares{}); err != nil {
 				t.Fatal(err)
 			}
 			if got := torch.Item[int64](b.NumBatchesTracked.Tensor()); got != 4*(step+1) {
@@ -125,7 +125,7 @@ func TestDeferredBatchNormOfAFailedStep(t *testing.T) {
 	p := started(t, model, pipe.Config{Balance: []int{1, 2}, Chunks: 3, DeferredBatchNorm: true})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	batch := pipe.Batch{Input: normal(9, 3)(c, 0), Target: normal(9, 3)(c, 1)}
+	batch := pipe.Batch{Input: pipe.Rows(normal(9, 3)(c, 0)), Target: pipe.Rows(normal(9, 3)(c, 1))}
 	before := snapshot(b, nil, gradient)
 	for microBatch := range 3 {
 		s.when = func(c *nn.Ctx) bool { return c.MicroBatch == microBatch }
@@ -133,7 +133,7 @@ func TestDeferredBatchNormOfAFailedStep(t *testing.T) {
 			func() error { _, err := p.Step(context.Background(), batch, squares{}); return err },
 			func() error { _, err := p.Forward(context.Background(), batch); return err },
 			func() error {
-				_, err := p.Infer(context.Background(), batch, pipe.InferConfig{Training: true})
+				_, err := p.Infer(context.Background(), inMode(batch, true))
 				return err
 			},
 		} {
@@ -163,7 +163,7 @@ func TestDeferredBatchNormInInference(t *testing.T) {
 		p := started(t, model, pipe.Config{Balance: []int{2, 3, 2}, Chunks: 3, DeferredBatchNorm: true, Seed: 4})
 		c := torch.NewCtx(torch.Options{Threads: 1})
 		defer c.Close()
-		if err := run(p, pipe.Batch{Input: normal(7, 2, 3, 3)(c, 0), Target: normal(7, 2, 3, 3)(c, 1)}); err != nil {
+		if err := run(p, pipe.Batch{Input: pipe.Rows(normal(7, 2, 3, 3)(c, 0)), Target: pipe.Rows(normal(7, 2, 3, 3)(c, 1))}); err != nil {
 			t.Fatal(err)
 		}
 		nn.ZeroGrads(model)
@@ -171,14 +171,14 @@ func TestDeferredBatchNormInInference(t *testing.T) {
 	}
 	infer := func(training bool) map[string][]byte {
 		return statistics(func(p *pipe.Pipe, b pipe.Batch) error {
-			result, err := p.Infer(context.Background(), b, pipe.InferConfig{Training: training})
+			result, err := p.Infer(context.Background(), inMode(b, training))
 			if err != nil {
 				return err
 			}
-			if result.Outputs[0].RequiresGrad() || result.MicroBatches != 3 {
-				t.Errorf("%v of %d micro-batches requires a gradient: %v", result.Outputs[0], result.MicroBatches, result.Outputs[0].RequiresGrad())
+			if result.Output[0].RequiresGrad() || result.MicroBatches != 3 {
+				t.Errorf("%v of %d micro-batches requires a gradient: %v", result.Output[0], result.MicroBatches, result.Output[0].RequiresGrad())
 			}
-			result.Outputs[0].Free()
+			result.Output[0].Free()
 			return nil
 		})
 	}

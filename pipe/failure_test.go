@@ -61,8 +61,8 @@ func TestFailureAtEveryPoint(t *testing.T) {
 					p := started(t, model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
 					c := torch.NewCtx(torch.Options{})
 					defer c.Close()
-					b := pipe.Batch{Input: normal(7, 4)(c, 0), Target: classes(7, 3)(c, 0)}
-					loss := nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})
+					b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
+					loss := nn.CrossEntropy()
 					step := func() (pipe.Result, error) {
 						nn.ZeroGrads(model)
 						return p.Step(context.Background(), b, loss)
@@ -128,14 +128,14 @@ func TestFailureInBackwardNamesTheLayer(t *testing.T) {
 	p := started(t, model, pipe.Config{Balance: []int{1, 4}, Checkpoint: pipe.Never})
 	c := torch.NewCtx(torch.Options{Device: torch.CPU(2)})
 	defer c.Close()
-	b := pipe.Batch{Input: normal(8, 4)(c, 0)}
+	b := pipe.Batch{Input: pipe.Rows(normal(8, 4)(c, 0))}
 	seen := map[string]bool{}
 	for extra := int64(0); extra < 40000; extra += 64 {
 		run, err := p.Forward(context.Background(), b)
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := c.OnesLike(run.Output())
+		g := c.OnesLike(run.Output()[0])
 		torch.CPU(1).SetLimit(torch.CPU(1).Memory().Live + extra + 1)
 		err = run.Backward(context.Background(), g)
 		torch.CPU(1).SetLimit(0)
@@ -169,7 +169,7 @@ func TestFailureOfTheLossIsTheLosss(t *testing.T) {
 	p := started(t, model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	_, err := p.Step(context.Background(), pipe.Batch{Input: normal(4, 4)(c, 0), Target: normal(4, 2)(c, 0)}, nn.NewMSELoss(nn.MSEConfig{}))
+	_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 2)(c, 0))}, nn.MSE())
 	if err == nil || !strings.Contains(err.Error(), `stage 1, micro-batch 0, layer "loss", forward: aten::mse_loss(float32[2,3], float32[2,2])`) {
 		t.Errorf("got %v", err)
 	}
@@ -183,8 +183,8 @@ func TestCancelledContextStopsTheRun(t *testing.T) {
 	p := started(t, model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 4})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	b := pipe.Batch{Input: normal(8, 4)(c, 0), Target: classes(8, 3)(c, 0)}
-	loss := nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})
+	b := pipe.Batch{Input: pipe.Rows(normal(8, 4)(c, 0)), Target: pipe.Rows(classes(8, 3)(c, 0))}
+	loss := nn.CrossEntropy()
 	last := -1 // of the saboteur's stage, where nothing may start once the context is cancelled
 	s.when = func(c *nn.Ctx) bool { last = c.MicroBatch; return c.MicroBatch == 1 }
 	if _, err := p.Step(ctx, b, loss); !errors.Is(err, context.Canceled) {
@@ -216,10 +216,10 @@ func TestFailedRunHasFreedItsMemoryWhenItReturns(t *testing.T) {
 	p := started(t, model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	b := pipe.Batch{Input: normal(7, 4)(c, 0), Target: classes(7, 3)(c, 0)}
+	b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
 	want := liveBytes(3)
 	for range 20 {
-		if _, err := p.Step(context.Background(), b, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})); err == nil {
+		if _, err := p.Step(context.Background(), b, nn.CrossEntropy()); err == nil {
 			t.Fatal("no failure")
 		}
 		nn.ZeroGrads(model)
@@ -249,7 +249,7 @@ func TestFailureDoesNotHang(t *testing.T) {
 		c := torch.NewCtx(torch.Options{})
 		done := make(chan error, 1)
 		go func() {
-			_, err := p.Eval(context.Background(), c.Ones(torch.Float32, 8, 2))
+			_, err := eval(p, context.Background(), c.Ones(torch.Float32, 8, 2))
 			done <- err
 		}()
 		select {

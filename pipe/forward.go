@@ -103,7 +103,7 @@ func (r *minibatch) viewBatch(c *torch.Ctx, microBatch int) {
 	in := segment.Arrival{Tensors: make([]*torch.Tensor, len(r.inputs)), Wants: make([]bool, len(r.inputs)), Lent: true}
 	for i, v := range r.inputs {
 		in.Tensors[i] = c.Keep(r.parts[microBatch].part(c, v))
-		in.Wants[i] = r.inputGrad && v.tensor.RequiresGrad()
+		in.Wants[i] = r.inputGrad && v.Tensor.RequiresGrad()
 	}
 	r.cells[0][microBatch].in = in
 }

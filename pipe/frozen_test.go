@@ -39,7 +39,7 @@ func TestOptimalStageThatIsNotTrained(t *testing.T) {
 					}
 					return m
 				},
-				loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), input: normal(rows, 12), target: classes(rows, 3), rows: rows, steps: 2,
+				loss: nn.CrossEntropy(), input: normal(rows, 12), target: classes(rows, 3), rows: rows, steps: 2,
 			}
 			config := func(policy pipe.Checkpoint, budget ...int64) pipe.Config {
 				return pipe.Config{Balance: row.balance, Chunks: chunks, Checkpoint: policy, Seed: 1, Budget: budget}

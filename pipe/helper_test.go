@@ -154,7 +154,7 @@ func (q problem) piped(t test, cfg pipe.Config) record {
 	var r record
 	for step := range q.steps {
 		nn.ZeroGrads(model)
-		result, err := p.Step(context.Background(), pipe.Batch{Input: q.input(c, step), Target: q.target(c, step), Step: int64(step)}, q.loss)
+		result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step)), Step: int64(step)}, q.loss)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -226,4 +226,19 @@ func floats(b []byte) []float32 {
 		out = append(out, math.Float32frombits(binary.LittleEndian.Uint32(b)))
 	}
 	return out
+}
+
+// eval is Infer of a model of one tensor to one tensor. The result is the caller's to Free.
+func eval(p *pipe.Pipe, ctx context.Context, x *torch.Tensor) (*torch.Tensor, error) {
+	result, err := p.Infer(ctx, pipe.Batch{Input: pipe.Rows(x)})
+	if err != nil {
+		return nil, err
+	}
+	return result.Output[0], nil
+}
+
+// inMode is the batch for Infer in training or in evaluation mode.
+func inMode(b pipe.Batch, training bool) pipe.Batch {
+	b.Training = training
+	return b
 }

@@ -48,7 +48,7 @@ func TestWhichTransfersSkipsMake(t *testing.T) {
 		p := started(t, nn.NewSequential(row.layers...), pipe.Config{Balance: row.balance, Chunks: 2, Record: true})
 		c := torch.NewCtx(torch.Options{})
 		x := normal(2, 3)(c, 0).SetRequiresGrad(true)
-		result, err := p.Step(context.Background(), pipe.Batch{Input: x, Target: x}, mean{})
+		result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, mean{})
 		if err != nil {
 			t.Fatalf("%s: %v", row.reason, err)
 		}

@@ -27,7 +27,7 @@ func TestReceiveThatDoesNotFit(t *testing.T) {
 		model := nn.NewSequential(nn.NewLinear(8, 8), pair, join)
 		p := started(t, model, pipe.Config{Balance: []int{2, 1}, Chunks: 2, Checkpoint: pipe.Never})
 		c := torch.NewCtx(torch.Options{Device: torch.CPU(5)})
-		batch := pipe.Batch{Input: normal(rows, 8)(c, 0), Target: normal(rows, 1)(c, 1)}
+		batch := pipe.Batch{Input: pipe.Rows(normal(rows, 8)(c, 0)), Target: pipe.Rows(normal(rows, 1)(c, 1))}
 		room := func() { torch.CPU(full).SetLimit(torch.CPU(full).Memory().Live + width/2) }
 		limit = func() {}
 		if full == 1 {

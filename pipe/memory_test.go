@@ -45,7 +45,7 @@ func TestCheckpointingSavesWhatTheSizesPredict(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := torch.NewCtx(torch.Options{})
-		b := pipe.Batch{Input: normal(rows*chunks, width)(c, 0), Target: normal(rows*chunks, width)(c, 1)}
+		b := pipe.Batch{Input: pipe.Rows(normal(rows*chunks, width)(c, 0)), Target: pipe.Rows(normal(rows*chunks, width)(c, 1))}
 		for step := range 4 { // from the second on the gradients exist, so every backward has the same profile
 			live := torch.CPU(6).Memory().Live
 			torch.CPU(6).ResetPeak()
@@ -90,10 +90,10 @@ func TestLiveBytesReturnAfterEachStep(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := torch.NewCtx(torch.Options{})
-			b := pipe.Batch{Input: normal(7, 3, 8, 8)(c, 0), Target: classes(7, 5)(c, 0)}
+			b := pipe.Batch{Input: pipe.Rows(normal(7, 3, 8, 8)(c, 0)), Target: pipe.Rows(classes(7, 5)(c, 0))}
 			want := ""
 			for range 4 {
-				if _, err := p.Step(context.Background(), b, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})); err != nil {
+				if _, err := p.Step(context.Background(), b, nn.CrossEntropy()); err != nil {
 					t.Fatal(err)
 				}
 				nn.ZeroGrads(model)
@@ -118,7 +118,7 @@ func TestLimitIsEnforced(t *testing.T) {
 	p := started(t, model, pipe.Config{Chunks: 2, Checkpoint: pipe.Never, Devices: []torch.Device{d}})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	b := pipe.Batch{Input: normal(16, 8)(c, 0), Target: normal(16, 4)(c, 1)}
+	b := pipe.Batch{Input: pipe.Rows(normal(16, 8)(c, 0)), Target: pipe.Rows(normal(16, 4)(c, 1))}
 	step := func() error {
 		defer nn.ZeroGrads(model)
 		_, err := p.Step(context.Background(), b, squares{})

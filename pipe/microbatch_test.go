@@ -38,8 +38,8 @@ func TestRealNumberOfMicroBatches(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := torch.NewCtx(torch.Options{})
-			b := pipe.Batch{Input: normal(row.rows, 3)(c, 0), Target: normal(row.rows, 2)(c, 1)}
-			result, err := p.Step(context.Background(), b, nn.NewMSELoss(nn.MSEConfig{Sum: true}))
+			b := pipe.Batch{Input: pipe.Rows(normal(row.rows, 3)(c, 0)), Target: pipe.Rows(normal(row.rows, 2)(c, 1))}
+			result, err := p.Step(context.Background(), b, nn.MSE().Sum())
 			if err != nil {
 				t.Fatalf("%d rows: %v", row.rows, err)
 			}
@@ -54,7 +54,7 @@ func TestRealNumberOfMicroBatches(t *testing.T) {
 					}
 				}
 			}
-			infer, err := p.Infer(context.Background(), b, pipe.InferConfig{})
+			infer, err := p.Infer(context.Background(), b)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,12 +72,12 @@ func TestRealNumberOfMicroBatches(t *testing.T) {
 					t.Errorf("inference did %v", e.Action)
 				}
 			}
-			for _, y := range []*torch.Tensor{infer.Outputs[0], run.Output()} {
+			for _, y := range []*torch.Tensor{infer.Output[0], run.Output()[0]} {
 				if want := []int64{row.rows, 2}; !reflect.DeepEqual(y.Shape(), want) {
 					t.Errorf("output %v, want %v", y, want)
 				}
 			}
-			infer.Outputs[0].Free()
+			infer.Output[0].Free()
 			run.Close()
 			c.Close()
 			p.Close()
@@ -122,7 +122,7 @@ func TestLayersSeeTheRun(t *testing.T) {
 		}
 		c := torch.NewCtx(torch.Options{})
 		notes = nil
-		b := pipe.Batch{Input: normal(3, 2)(c, 0), Target: normal(3, 2)(c, 1)}
+		b := pipe.Batch{Input: pipe.Rows(normal(3, 2)(c, 0)), Target: pipe.Rows(normal(3, 2)(c, 1))}
 		if _, err := p.Step(context.Background(), b, squares{}); err != nil {
 			t.Fatal(err)
 		}
@@ -131,11 +131,11 @@ func TestLayersSeeTheRun(t *testing.T) {
 		}
 		for _, training := range []bool{false, true} {
 			notes = nil
-			result, err := p.Infer(context.Background(), b, pipe.InferConfig{Training: training})
+			result, err := p.Infer(context.Background(), inMode(b, training))
 			if err != nil {
 				t.Fatal(err)
 			}
-			result.Outputs[0].Free()
+			result.Output[0].Free()
 			if want := []note{{0, 2, training, false, false, false}, {1, 2, training, false, false, false}}; !reflect.DeepEqual(notes, want) {
 				t.Errorf("inference, training %v: got %+v, want %+v", training, notes, want)
 			}
@@ -158,11 +158,11 @@ func TestRecomputationDropsTheSame(t *testing.T) {
 		c := torch.NewCtx(torch.Options{})
 		defer c.Close()
 		x := c.Ones(torch.Float32, 10, 20).SetRequiresGrad(true)
-		run, err := p.Forward(context.Background(), pipe.Batch{Input: x, Step: 3})
+		run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x), Step: 3})
 		if err != nil {
 			t.Fatal(err)
 		}
-		y := torch.Values[float32](run.Output())
+		y := torch.Values[float32](run.Output()[0])
 		if err := run.Backward(context.Background(), c.Ones(torch.Float32, 10, 20)); err != nil {
 			t.Fatal(err)
 		}

@@ -52,10 +52,7 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 	if err := p.undivided(); err != nil {
 		return nil, err
 	}
-	inputs, err := values("Input", b.Input, b.Inputs)
-	if err != nil {
-		return nil, err
-	}
+	inputs := b.Input
 	if len(inputs) == 0 {
 		return nil, errNoInput
 	}
@@ -64,7 +61,7 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 		return nil, err
 	}
 	if total == 0 && training {
-		return nil, fmt.Errorf("pipe: the batch has no rows (input 0 is %v); a training step needs at least one", inputs[0].tensor)
+		return nil, fmt.Errorf("pipe: the batch has no rows (input 0 is %v); a training step needs at least one", inputs[0].Tensor)
 	}
 	if err := placed("input", inputs, "first", p.stages[0]); err != nil {
 		return nil, err
@@ -106,12 +103,9 @@ func (r *minibatch) setLoss(loss nn.Loss) error {
 }
 
 // setTargets checks the targets of a loss.
-func (r *minibatch) setTargets() (err error) {
-	if r.targets, err = values("Target", r.batch.Target, r.batch.Targets); err != nil {
-		return err
-	}
-	if len(r.targets) == 0 {
-		return errors.New("pipe: the batch has no target; set Target, or Targets for a loss of tuples")
+func (r *minibatch) setTargets() error {
+	if r.targets = r.batch.Target; len(r.targets) == 0 {
+		return errors.New("pipe: the batch has no target; set Target to pipe.Rows(y)")
 	}
 	total, err := countRows("target", r.targets)
 	if err == nil && total != r.total {
@@ -182,7 +176,7 @@ func (r *minibatch) begin(worker int) {
 	if worker == r.p.stages[0].worker && r.inputGrad {
 		r.ungradient = nil
 		for _, v := range r.inputs {
-			if v.tensor.RequiresGrad() && !v.tensor.HasGrad() {
+			if v.Tensor.RequiresGrad() && !v.Tensor.HasGrad() {
 				r.ungradient = append(r.ungradient, v)
 			}
 		}
@@ -208,7 +202,7 @@ func (r *minibatch) undo(worker int) {
 	}
 	if worker == r.p.stages[0].worker {
 		for _, v := range r.ungradient {
-			v.tensor.SetGradOf(nil)
+			v.Tensor.SetGradOf(nil)
 		}
 	}
 }

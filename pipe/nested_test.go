@@ -103,7 +103,7 @@ func newNest(t *testing.T, cfg pipe.Config) *nest {
 	}
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	last := torch.NewCtx(torch.Options{Threads: 1, Device: p.Stages()[1].Device})
-	n.batch = pipe.Batch{Input: normal(4, 4)(c, 0), Target: normal(4, 4)(last, 1)}
+	n.batch = pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 4)(last, 1))}
 	n.ones = last.Ones(torch.Float32, 4, 4)
 	t.Cleanup(func() {
 		p.Close()
@@ -133,13 +133,8 @@ func (n *nest) calls() map[string]func() error {
 		},
 		"BackwardRetained": func() error { return n.open.BackwardRetained(ctx, n.ones) },
 		"Infer": func() error {
-			result, err := n.p.Infer(ctx, n.batch, pipe.InferConfig{})
-			torch.FreeAll(result.Outputs)
-			return err
-		},
-		"Eval": func() error {
-			y, err := n.p.Eval(ctx, n.batch.Input)
-			y.Free()
+			result, err := n.p.Infer(ctx, n.batch)
+			torch.FreeAll(result.Output)
 			return err
 		},
 		"OnStages":      func() error { return n.p.OnStages(ctx, func(int, *torch.Ctx) error { return nil }) },
@@ -183,7 +178,7 @@ func (n *nest) places(t *testing.T) map[string]func(f func()) error {
 	return map[string]func(f func()) error{
 		"a layer of Step":             inLayer(n.plain, always, step),
 		"a layer that is recomputed":  inLayer(n.plain, recomputing, step),
-		"a layer of Eval":             inLayer(n.plain, always, func() error { y, err := n.p.Eval(ctx, n.batch.Input); y.Free(); return err }),
+		"a layer of Infer":            inLayer(n.plain, always, func() error { y, err := eval(n.p, ctx, n.batch.Input[0].Tensor); y.Free(); return err }),
 		"a layer of Forward":          inLayer(n.plain, always, func() error { run, err := n.p.Forward(ctx, n.batch); run.Close(); return err }),
 		"a layer of BackwardRetained": inLayer(n.plain, recomputing, func() error { return n.open.BackwardRetained(ctx, n.ones) }),
 		"a checkpointed layer":        inLayer(n.behind, func(c *nn.Ctx) bool { return c.Grad() }, step),
@@ -212,7 +207,7 @@ func (n *nest) places(t *testing.T) map[string]func(f func()) error {
 			x := c.Ones(torch.Float32, 1, 1)
 			inner.on(func(*nn.Ctx) { f() })
 			return inLayer(n.plain, always, step)(func() {
-				y, err := q.Eval(ctx, x)
+				y, err := eval(q, ctx, x)
 				if err != nil {
 					t.Errorf("a layer cannot run another pipe: %v", err)
 				}

@@ -25,7 +25,7 @@ func TestLayersRunAnotherPipe(t *testing.T) {
 	defer c.Close()
 	last := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(5)})
 	defer last.Close()
-	b := pipe.Batch{Input: normal(4, 4)(c, 0), Target: normal(4, 4)(last, 1)}
+	b := pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 4)(last, 1))}
 	ctx := context.Background()
 	want, err := inner.Step(ctx, b, squares{})
 	if err != nil {
@@ -42,7 +42,7 @@ func TestLayersRunAnotherPipe(t *testing.T) {
 				}
 				return err
 			},
-			func() error { y, err := inner.Eval(ctx, b.Input); y.Free(); return err },
+			func() error { y, err := eval(inner, ctx, b.Input[0].Tensor); y.Free(); return err },
 			func() error { return inner.OnStages(ctx, func(int, *torch.Ctx) error { return nil }) },
 			func() error {
 				p, err := pipe.New(nn.NewSequential(nn.NewTanh()), pipe.Config{Devices: []torch.Device{torch.CPU(6)}})
@@ -88,7 +88,7 @@ func TestPipesThatRunEachOther(t *testing.T) {
 			c := torch.NewCtx(torch.Options{})
 			defer c.Close()
 			x := c.Ones(torch.Float32, 1, 1)
-			eval := func(p *pipe.Pipe) error { y, err := p.Eval(context.Background(), x); y.Free(); return err }
+			eval := func(p *pipe.Pipe) error { y, err := eval(p, context.Background(), x); y.Free(); return err }
 
 			pipes := make([]*pipe.Pipe, n)
 			var inside, finished sync.WaitGroup
@@ -136,7 +136,7 @@ func TestProgramWhileRunsAreStarted(t *testing.T) {
 	x := c.Ones(torch.Float32, 1, 1)
 	var others sync.WaitGroup
 	var once sync.Once
-	eval := func() error { y, err := p.Eval(context.Background(), x); y.Free(); return err }
+	eval := func() error { y, err := eval(p, context.Background(), x); y.Free(); return err }
 	l.on(func(*nn.Ctx) {
 		once.Do(func() {
 			for range 40 {
@@ -182,7 +182,7 @@ func TestMeasuringWhileMeasured(t *testing.T) {
 	}
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	b := pipe.Batch{Input: normal(4, 4)(c, 0), Target: normal(4, 4)(c, 1)}
+	b := pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 4)(c, 1))}
 	ctx := context.Background()
 
 	alone := started(t, linear(nn.NewTanh()), cfg(0))
@@ -222,11 +222,11 @@ func TestRunClosedInItsBackward(t *testing.T) {
 			p := started(t, model, pipe.Config{Chunks: 3, Checkpoint: pipe.Always})
 			c := torch.NewCtx(torch.Options{})
 			defer c.Close()
-			run, err := p.Forward(context.Background(), pipe.Batch{Input: normal(6, 4)(c, 0)})
+			run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0))})
 			if err != nil {
 				t.Fatal(err)
 			}
-			g := c.OnesLike(run.Output())
+			g := c.OnesLike(run.Output()[0])
 			l.on(func(*nn.Ctx) { run.Close() })
 			err = within(func() error {
 				if retained {

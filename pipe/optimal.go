@@ -74,7 +74,7 @@ func (p *Pipe) Plan(ctx context.Context, b Batch, loss nn.Loss) error {
 	return r.plan(ctx)
 }
 
-func (p *Pipe) optimal() bool { return slices.Contains(p.cfg.Checkpoints, Optimal) }
+func (p *Pipe) optimal() bool { return slices.Contains(p.cfg.policies, Optimal) }
 
 // plan finds or makes the plan for a mini-batch. Another batch has to wait meanwhile.
 func (r *minibatch) plan(ctx context.Context) error {
@@ -131,7 +131,7 @@ func (r *minibatch) planKey() string {
 	for _, list := range [][]Value{r.inputs, r.targets} {
 		b.WriteByte(';')
 		for _, v := range list {
-			fmt.Fprintf(&b, " %v %v %v", v.tensor, v.whole, v.tensor.RequiresGrad())
+			fmt.Fprintf(&b, " %v %v %v", v.Tensor, v.Whole, v.Tensor.RequiresGrad())
 		}
 	}
 	return b.String()
@@ -146,7 +146,7 @@ func (r *minibatch) makePlan(ctx context.Context, chains []profile.Chain, rooms 
 	}
 	var short []Shortage
 	for i := range p.stages {
-		if p.cfg.Checkpoints[i] != Optimal {
+		if p.cfg.policies[i] != Optimal {
 			continue
 		}
 		s, err := r.planStage(ctx, out, i, chains[i], rooms[i])

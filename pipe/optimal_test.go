@@ -27,7 +27,7 @@ func planned(t *testing.T) map[string]problem {
 		}
 	}
 	const rows = 6
-	entropy := nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})
+	entropy := nn.CrossEntropy()
 	tokens := func(from int) func(*torch.Ctx, int) *torch.Tensor {
 		return func(c *torch.Ctx, step int) *torch.Tensor {
 			out := make([]int64, rows*5)
@@ -76,7 +76,7 @@ func (q problem) planned(cfg pipe.Config) (out trained, err error) {
 	defer c.Close()
 	var losses []float64
 	for step := range q.steps {
-		b := pipe.Batch{Input: q.input(c, step), Target: q.target(c, step), Step: int64(step)}
+		b := pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step)), Step: int64(step)}
 		if err := p.Plan(context.Background(), b, q.loss); err != nil {
 			return out, err
 		}
@@ -238,7 +238,7 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 				first, behind := torch.NewCtx(torch.Options{}), torch.NewCtx(torch.Options{Device: last})
 				defer first.Close()
 				defer behind.Close()
-				b := pipe.Batch{Input: normal(rows, 12)(first, 0)}
+				b := pipe.Batch{Input: pipe.Rows(normal(rows, 12)(first, 0))}
 				if err := p.Plan(context.Background(), b, nil); err != nil {
 					return nil, nil, err
 				}
@@ -250,7 +250,7 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 					return nil, nil, err
 				}
 				defer r.Close()
-				if err := r.Backward(context.Background(), behind.Fill_(behind.EmptyLike(r.Output()), 0.1)); err != nil {
+				if err := r.Backward(context.Background(), behind.Fill_(behind.EmptyLike(r.Output()[0]), 0.1)); err != nil {
 					return nil, nil, err
 				}
 				for _, d := range p.Devices() {

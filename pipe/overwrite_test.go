@@ -18,8 +18,13 @@ type adding struct {
 	declared bool
 }
 
+func newAdding(declared bool) nn.Layer {
+	l := &adding{declared: declared}
+	return nn.Tuple(l, l.forward)
+}
+
 func (l *adding) OverwritesInput() bool { return l.declared }
-func (l *adding) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+func (l *adding) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return []*torch.Tensor{c.Mul(xs[0], c.AddScalar_(xs[1], 1))}
 }
 
@@ -31,10 +36,10 @@ func TestAnOverwrittenInputIsNoWrongGradient(t *testing.T) {
 		for _, balance := range [][]int{{2}, {1, 1}} {
 			for _, declared := range []bool{false, true} {
 				before := pairwise(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{xs[0], xs[1]} })
-				p := started(t, nn.NewSequential(before, nn.Tuple(&adding{declared: declared})), pipe.Config{Balance: balance, Checkpoint: policy})
+				p := started(t, nn.NewSequential(before, newAdding(declared)), pipe.Config{Balance: balance, Checkpoint: policy})
 				c := torch.NewCtx(torch.Options{})
 				foo, bar := c.Ones(torch.Float32, 1).SetRequiresGrad(true), c.Ones(torch.Float32, 1)
-				_, err := p.Step(context.Background(), pipe.Batch{Inputs: []pipe.Value{pipe.Rows(foo), pipe.Rows(bar)}, Target: foo}, mean{})
+				_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(foo, bar), Target: pipe.Rows(foo)}, mean{})
 				switch {
 				case !declared:
 					if err == nil || !strings.Contains(err.Error(), `layer "1" overwrote the stage's input`) || !strings.Contains(err.Error(), "let it declare nn.InPlace") {
@@ -58,5 +63,5 @@ func TestAnOverwrittenInputIsNoWrongGradient(t *testing.T) {
 }
 
 func pairwise(f func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor) nn.Layer {
-	return nn.Tuple(&tupled{f: f})
+	return tuples(f)
 }

@@ -68,7 +68,7 @@ func TestPanics(t *testing.T) {
 					p := started(t, model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
 					c := torch.NewCtx(torch.Options{})
 					defer c.Close()
-					b := pipe.Batch{Input: normal(7, 4)(c, 0), Target: classes(7, 3)(c, 0)}
+					b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
 					before, err := p.Step(context.Background(), b, loss)
 					if err != nil {
 						t.Fatal(err)
@@ -88,8 +88,8 @@ func TestPanics(t *testing.T) {
 					if !ofLoss && !recomputing {
 						runs = append(runs,
 							func() error { _, err := p.Forward(context.Background(), b); return err },
-							func() error { _, err := p.Infer(context.Background(), b, pipe.InferConfig{}); return err },
-							func() error { _, err := p.Eval(context.Background(), b.Input); return err })
+							func() error { _, err := p.Infer(context.Background(), b); return err },
+							func() error { _, err := eval(p, context.Background(), b.Input[0].Tensor); return err })
 					}
 					if !ofLoss && recomputing {
 						runs = append(runs, func() error {
@@ -97,7 +97,7 @@ func TestPanics(t *testing.T) {
 							if err != nil {
 								return err
 							}
-							return run.BackwardRetained(context.Background(), c.OnesLike(run.Output()))
+							return run.BackwardRetained(context.Background(), c.OnesLike(run.Output()[0]))
 						})
 					}
 					for i, run := range runs {
@@ -114,7 +114,7 @@ func TestPanics(t *testing.T) {
 					}
 					s.when, loss.when = nil, nil
 					c.Close()
-					b = pipe.Batch{Input: normal(7, 4)(c, 0), Target: classes(7, 3)(c, 0)}
+					b = pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
 					if got := liveBytes(3); got != live {
 						t.Errorf("live bytes %v, before the failure %v", got, live)
 					}
@@ -187,7 +187,7 @@ func TestFailureOfAnOperatorInBackward(t *testing.T) {
 	for _, policy := range policies {
 		p := started(t, model, pipe.Config{Balance: []int{1, 2, 1}, Chunks: 3, Checkpoint: policy})
 		c := torch.NewCtx(torch.Options{})
-		b := pipe.Batch{Input: normal(6, 3)(c, 0), Target: normal(6, 3)(c, 1)}
+		b := pipe.Batch{Input: pipe.Rows(normal(6, 3)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}
 		on = true
 		live := liveBytes(3)
 		_, err := p.Step(context.Background(), b, squares{})
@@ -223,7 +223,7 @@ func TestNothingStartsAfterAFailure(t *testing.T) {
 	p := started(t, model, pipe.Config{Balance: []int{1, 1, 1}, Chunks: 4, Devices: make([]torch.Device, 3)})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	if _, err := p.Eval(context.Background(), normal(4, 2)(c, 0)); err == nil {
+	if _, err := eval(p, context.Background(), normal(4, 2)(c, 0)); err == nil {
 		t.Fatal("no failure")
 	}
 	if got, want := fmt.Sprint(ran), "[0F0 1F0 0F1 2F0 1F1]"; got != want {

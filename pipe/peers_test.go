@@ -41,7 +41,7 @@ func TestAFailureStopsTheStagesBefore(t *testing.T) {
 	p := started(t, nn.NewSequential(count, fail), pipe.Config{Balance: []int{1, 1}, Chunks: 3})
 	c := torch.NewCtx(torch.Options{Device: torch.CPU(2)})
 	defer c.Close()
-	_, err := p.Eval(context.Background(), normal(3, 2)(c, 0))
+	_, err := eval(p, context.Background(), normal(3, 2)(c, 0))
 	var e *pipe.Error
 	if !errors.As(err, &e) || !errors.Is(err, boom) || e.Stage != 1 || e.MicroBatch != 0 {
 		t.Errorf("got %v", err)
@@ -75,7 +75,7 @@ func TestADeviceHasAThread(t *testing.T) {
 	x := normal(8, 2)(c, 0).SetRequiresGrad(true)
 	defer x.SetGradOf(nil)
 	for range 3 {
-		if _, err := p.Step(context.Background(), pipe.Batch{Input: x, Target: x}, mean{}); err != nil {
+		if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, mean{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -47,8 +47,8 @@ func TestForwardAndBackwardAgreeWithStep(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := torch.NewCtx(torch.Options{Threads: 1})
-			b := pipe.Batch{Input: normal(9, 4)(c, 0), Target: normal(9, 3)(c, 1), Step: 4}
-			sum := nn.NewMSELoss(nn.MSEConfig{Sum: true})
+			b := pipe.Batch{Input: pipe.Rows(normal(9, 4)(c, 0)), Target: pipe.Rows(normal(9, 3)(c, 1)), Step: 4}
+			sum := nn.MSE().Sum()
 			result, err := p.Step(context.Background(), b, sum)
 			if err != nil {
 				t.Fatal(err)
@@ -59,11 +59,11 @@ func TestForwardAndBackwardAgreeWithStep(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if run.MicroBatches() != 3 || fmt.Sprint(run.Output().Shape()) != "[9 3]" {
-				t.Errorf("%d micro-batches, output %v", run.MicroBatches(), run.Output())
+			if run.MicroBatches() != 3 || fmt.Sprint(run.Output()[0].Shape()) != "[9 3]" {
+				t.Errorf("%d micro-batches, output %v", run.MicroBatches(), run.Output()[0])
 			}
 			c.SetGrad(true)
-			loss := c.MSE(run.Output(), b.Target, torch.ReduceSum)
+			loss := c.MSE(run.Output()[0], b.Target[0].Tensor, torch.ReduceSum)
 			if got := float64(torch.Item[float32](loss)); got-result.Loss > 1e-4 || result.Loss-got > 1e-4 {
 				t.Errorf("loss %v, Step says %v", got, result.Loss)
 			}
@@ -90,14 +90,14 @@ func TestForwardWithoutBackwardHoldsNothingAfterClose(t *testing.T) {
 	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 2})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	run, err := p.Forward(context.Background(), pipe.Batch{Input: normal(4, 4)(c, 0)})
+	run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := run.Backward(context.Background()); err == nil || !strings.Contains(err.Error(), "no gradient") {
 		t.Errorf("got %v", err)
 	}
-	run, err = p.Forward(context.Background(), pipe.Batch{Input: normal(4, 4)(c, 0)})
+	run, err = p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestEval(t *testing.T) {
 	before := snapshot(model, nil, gradient)
 	for _, rows := range []int64{1, 2, 3, 10, 0} {
 		x := normal(rows, 4)(c, 0)
-		got, err := p.Eval(context.Background(), x)
+		got, err := eval(p, context.Background(), x)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,7 +155,7 @@ func TestInPlaceFirstLayer(t *testing.T) {
 	defer nn.Free(model)
 	x := normal(4, 4)(c, 0)
 	before := string(torch.Bytes(x))
-	if _, err := p.Step(context.Background(), pipe.Batch{Input: x, Target: normal(4, 2)(c, 1)}, squares{}); err != nil {
+	if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(normal(4, 2)(c, 1))}, squares{}); err != nil {
 		t.Fatal(err)
 	}
 	if string(torch.Bytes(x)) != before {
@@ -169,7 +169,7 @@ func TestInPlaceFirstLayer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	if _, err := p.Eval(context.Background(), x); err == nil || !strings.Contains(err.Error(), "nn.InPlace") {
+	if _, err := eval(p, context.Background(), x); err == nil || !strings.Contains(err.Error(), "nn.InPlace") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -185,7 +185,7 @@ func TestUseAfterClose(t *testing.T) {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	x, ctx := normal(4, 4)(c, 0), context.Background()
-	b := pipe.Batch{Input: x, Target: normal(4, 3)(c, 0)}
+	b := pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(normal(4, 3)(c, 0))}
 	run, err := p.Forward(ctx, b)
 	if err != nil {
 		t.Fatal(err)
@@ -195,9 +195,9 @@ func TestUseAfterClose(t *testing.T) {
 	for name, use := range map[string]func() error{
 		"Step":     func() error { _, err := p.Step(ctx, b, squares{}); return err },
 		"Forward":  func() error { _, err := p.Forward(ctx, b); return err },
-		"Backward": func() error { return run.Backward(ctx, b.Target) },
-		"Infer":    func() error { _, err := p.Infer(ctx, b, pipe.InferConfig{}); return err },
-		"Eval":     func() error { _, err := p.Eval(ctx, x); return err },
+		"Backward": func() error { return run.Backward(ctx, b.Target[0].Tensor) },
+		"Infer":    func() error { _, err := p.Infer(ctx, b); return err },
+		"Eval":     func() error { _, err := eval(p, ctx, x); return err },
 		"OnStages": func() error { return p.OnStages(ctx, func(int, *torch.Ctx) error { return nil }) },
 		"Convert":  func() error { return p.Convert(ctx, torch.Float64) },
 	} {
@@ -214,7 +214,7 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 3, Checkpoint: pipe.Always, Record: true})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	result, err := p.Step(context.Background(), pipe.Batch{Input: normal(6, 4)(c, 0), Target: normal(6, 3)(c, 1)}, squares{})
+	result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 		}
 	}
 	p.SetRecord(false)
-	if result, err = p.Step(context.Background(), pipe.Batch{Input: normal(6, 4)(c, 0), Target: normal(6, 3)(c, 1)}, squares{}); err != nil || result.Timeline != nil {
+	if result, err = p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{}); err != nil || result.Timeline != nil {
 		t.Errorf("got %v, %v", result.Timeline, err)
 	}
 }
@@ -266,13 +266,26 @@ func TestModelsMoveBetweenPipes(t *testing.T) {
 	}
 }
 
-func TestParseCheckpoint(t *testing.T) {
-	for _, k := range policies {
-		if got, err := pipe.ParseCheckpoint(k.String()); err != nil || got != k {
-			t.Errorf("%v: got %v, %v", k, got, err)
+func TestCheckpointOfEachStage(t *testing.T) {
+	for _, row := range []struct {
+		policy pipe.Checkpoint
+		stages int
+		want   []pipe.Checkpoint
+		fault  string
+	}{
+		{"", 2, []pipe.Checkpoint{pipe.ExceptLast, pipe.ExceptLast}, ""},
+		{pipe.Never, 1, []pipe.Checkpoint{pipe.Never}, ""},
+		{pipe.PerStage(pipe.Always, "", pipe.Optimal), 3, []pipe.Checkpoint{pipe.Always, pipe.ExceptLast, pipe.Optimal}, ""},
+		{"always,sometimes", 2, nil, `unknown checkpoint policy "sometimes": want never, always, except_last or optimal`},
+		{"always, never", 2, nil, `unknown checkpoint policy " never"`},
+		{"always,never", 3, nil, `"always,never": 2 policies for 3 stages; give each stage one, or one for all`},
+	} {
+		got, err := row.policy.Stages(row.stages)
+		if fmt.Sprint(got) != fmt.Sprint(row.want) || (err == nil) != (row.fault == "") || err != nil && !strings.Contains(err.Error(), row.fault) {
+			t.Errorf("%q for %d stages: got %v, %v", row.policy, row.stages, got, err)
 		}
 	}
-	if _, err := pipe.ParseCheckpoint("sometimes"); err == nil || !strings.Contains(err.Error(), `"sometimes"`) {
-		t.Errorf("got %v", err)
+	if got := fmt.Sprint(pipe.Checkpoint("")); got != "except_last" {
+		t.Errorf("the zero value prints as %q", got)
 	}
 }

@@ -32,7 +32,7 @@ func TestPipesMeasureAtOnce(t *testing.T) {
 		defer p.Close()
 		c := torch.NewCtx(torch.Options{Device: torch.CPU(2 * i)})
 		defer c.Close()
-		if err := p.Plan(context.Background(), pipe.Batch{Input: q.input(c, 0), Target: q.target(c, 0)}, q.loss); err != nil {
+		if err := p.Plan(context.Background(), pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}, q.loss); err != nil {
 			t.Error(err)
 			return
 		}

@@ -16,7 +16,7 @@ func TestProgramIsWhatStepRuns(t *testing.T) {
 	torchtest.Check(t)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	batch := pipe.Batch{Input: normal(5, 4)(c, 0), Target: normal(5, 3)(c, 1)}
+	batch := pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, 0)), Target: pipe.Rows(normal(5, 3)(c, 1))}
 	for _, row := range []struct {
 		reason string
 		config pipe.Config
@@ -64,7 +64,7 @@ func TestScheduleThatCannotRun(t *testing.T) {
 	torchtest.Check(t)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	batch := pipe.Batch{Input: normal(4, 4)(c, 0), Target: normal(4, 3)(c, 1)}
+	batch := pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 3)(c, 1))}
 	p := started(t, small(), pipe.Config{Balance: []int{2, 2}, Chunks: 2, Schedule: func(c schedule.Config) (*schedule.Program, error) {
 		program, err := schedule.GPipe(c)
 		if err == nil {

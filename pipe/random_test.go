@@ -152,16 +152,16 @@ func (m *randomNet) tie() {
 
 // tuples adds layers between which a tuple goes: one without a gradient before those with one, integers, and one tensor twice.
 func (m *randomNet) tuples() {
-	m.add(nn.Tuple(&tupled{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		return []*torch.Tensor{c.Detach(xs[0]), xs[0], c.Argmax(xs[0], 1), xs[0], c.Tanh(xs[0])}
-	}}))
-	m.add(nn.Tuple(&tupled{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	}))
+	m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		return []*torch.Tensor{c.Mul(xs[0], xs[1]), xs[2], c.Add(c.Mul(xs[3], xs[4]), xs[3]), xs[4]}
-	}}))
-	m.add(nn.Tuple(&tupled{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	}))
+	m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		wide := c.Reshape(c.To(xs[1], torch.Float32), -1, 1, 6, 6)
 		return []*torch.Tensor{c.Tanh(c.Add(c.Add(c.Mul(xs[0], wide), xs[2]), xs[3]))}
-	}}))
+	}))
 }
 
 // tupled makes a layer of tuples of a function.

@@ -30,7 +30,7 @@ func everything() *nn.Sequential {
 	w2.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 		return c.PlainLinear(c.Mul(x, c.Pop("skip")), w2.p.Tensor(), nil)
 	}
-	return nn.NewSequential(nn.Tuple(first), tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[1:] }),
+	return nn.NewSequential(nn.Tuple(first, first.ForwardTuple), tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[1:] }),
 		nn.NewSequential(nn.NewDropout(0.3), nn.NewBatchNorm1d(4, nn.BatchNormConfig{})), w2)
 }
 
@@ -47,7 +47,7 @@ func TestBackwardRetained(t *testing.T) {
 		x := normal(7, 4)(c, 0).SetRequiresGrad(true)
 		g, h := normal(7, 4)(c, 1), normal(7, 4)(c, 2)
 		forward := func() *pipe.Run {
-			run, err := p.Forward(context.Background(), pipe.Batch{Input: x, Step: 3})
+			run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x), Step: 3})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -112,7 +112,7 @@ func TestBackwardRetainedDoublesTheGradient(t *testing.T) {
 		x, g := whole(c, 1, 7, 3), whole(c, 2, 7, 3)
 		var once [][]float32
 		for times := 1; times <= 3; times++ {
-			run, err := p.Forward(context.Background(), pipe.Batch{Input: x})
+			run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -162,7 +162,7 @@ func TestBackwardThatCannotBe(t *testing.T) {
 	defer c.Close()
 	x, g, ctx := whole(c, 1, 4, 3), whole(c, 2, 4, 3), context.Background()
 	forward := func() *pipe.Run {
-		run, err := p.Forward(ctx, pipe.Batch{Input: x})
+		run, err := p.Forward(ctx, pipe.Batch{Input: pipe.Rows(x)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,7 +23,7 @@ func TestBackwardRetainedOfSeveralRuns(t *testing.T) {
 			defer c.Close()
 			g := normal(6, 6)(c, 1)
 			forward := func(i int) *pipe.Run {
-				run, err := p.Forward(context.Background(), pipe.Batch{Input: classes(6, 6)(c, i), Step: int64(i)})
+				run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(classes(6, 6)(c, i)), Step: int64(i)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -69,7 +69,7 @@ func TestBackwardRetainedTakesTheGradientOfTheOutput(t *testing.T) {
 	p := started(t, model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()
-	run, err := p.Forward(context.Background(), pipe.Batch{Input: whole(c, 1, 4, 4)})
+	run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(whole(c, 1, 4, 4))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestBackwardRetainedTakesTheGradientOfTheOutput(t *testing.T) {
 	backward := func(of func(context.Context, ...*torch.Tensor) error) []float32 {
 		t.Helper()
 		c.SetGrad(true)
-		loss := c.Sum(run.Output())
+		loss := c.Sum(run.Output()[0])
 		c.SetGrad(false)
 		c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
 		if err := of(context.Background()); err != nil {
@@ -90,7 +90,7 @@ func TestBackwardRetainedTakesTheGradientOfTheOutput(t *testing.T) {
 		t.Error("a backward without a gradient went through")
 	}
 	run.Close()
-	if run, err = p.Forward(context.Background(), pipe.Batch{Input: whole(c, 1, 4, 4)}); err != nil {
+	if run, err = p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(whole(c, 1, 4, 4))}); err != nil {
 		t.Fatal(err)
 	}
 	nn.ZeroGrads(model)

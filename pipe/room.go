@@ -17,7 +17,7 @@ func (r *minibatch) rooms(chains []profile.Chain) (out []room, err error) {
 	out = make([]room, len(p.stages))
 	err = p.quietly(func(*torch.Ctx) error {
 		for i, s := range p.stages {
-			if p.cfg.Checkpoints[i] != Optimal {
+			if p.cfg.policies[i] != Optimal {
 				continue
 			}
 			m := s.Device.Memory()

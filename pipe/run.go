@@ -44,28 +44,20 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
 	return &Run{r: r, outputs: out}, nil
 }
 
-// Output is the output of the whole batch on the last device, owned by the run; the first, of a model that gives a tuple; nil after the run was closed. It is a leaf that requires a
-// gradient, so a loss computed from it in any Ctx, and that Ctx's Backward, leave the gradient that Backward wants in it.
-func (run *Run) Output() *torch.Tensor {
-	if run.outputs == nil {
-		return nil
-	}
-	return run.outputs[0]
-}
-
-// Outputs is the tuple that the model gives. Elements that are not floating-point have no gradient.
-func (run *Run) Outputs() []*torch.Tensor { return run.outputs }
+// Output is what the model gives for the whole batch, on the last device; nil after the run was closed. The run owns it. Its floating-point tensors are leaves that require a gradient, so a loss
+// computed from them in any Ctx, and that Ctx's Backward, leave the gradients that Backward wants in them.
+func (run *Run) Output() []*torch.Tensor { return run.outputs }
 
 // MicroBatches is the real number of micro-batches.
 func (run *Run) MicroBatches() int { return len(run.r.parts) }
 
-// Backward runs the pipelined backward from the gradients of the whole outputs, which stay the caller's, one for each output and nil where there is none; with no argument from
-// the gradients that lie in Outputs. It adds into the gradients of the parameters and closes the run. On failure see Step: the model is then as it was before Backward, which is as Forward has left it.
+// Backward runs the pipelined backward from the gradients of the whole outputs, which stay the caller's, one for each tensor of Output and nil where there is none; with no argument from
+// the gradients that lie in Output. It adds into the gradients of the parameters and closes the run. On failure see Step: the model is then as it was before Backward, which is as Forward has left it.
 func (run *Run) Backward(ctx context.Context, grads ...*torch.Tensor) error {
 	return run.backward(ctx, "Backward", false, grads)
 }
 
-// BackwardRetained is Backward, but keeps what a further backward of the run needs. Micro-batches that are recomputed are so again. Gradients that lay in Outputs are dropped: the next
+// BackwardRetained is Backward, but keeps what a further backward of the run needs. Micro-batches that are recomputed are so again. Gradients that lay in Output are dropped: the next
 // loss leaves its own there, and is not to count this one's again. What it keeps is not part of what the policy Optimal plans, and may be more than a budget has room for. On failure the run is closed.
 func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) error {
 	err := run.backward(ctx, "BackwardRetained", true, grads)

@@ -192,5 +192,5 @@ func (r *minibatch) waits(a schedule.Action) (out []outgoing) {
 
 // ofBatch says whether a tensor is none, or lies in the memory of the batch, which waits for nobody.
 func (r *minibatch) ofBatch(t *torch.Tensor) bool {
-	return t == nil || slices.ContainsFunc(r.inputs, func(v Value) bool { return nn.SameMemory(v.tensor, t) })
+	return t == nil || slices.ContainsFunc(r.inputs, func(v Value) bool { return nn.SameMemory(v.Tensor, t) })
 }

@@ -129,7 +129,7 @@ func (q problem) passes(cfg pipe.Config, limits []int64, hold func(g *schedule.G
 	}
 	for step := range 2 {
 		delay()
-		if _, err := p.Step(context.Background(), pipe.Batch{Input: x, Target: y, Step: int64(step)}, q.loss); err != nil {
+		if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y), Step: int64(step)}, q.loss); err != nil {
 			return nil, nil, err
 		}
 		err := p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error { descend(c, p.Stages()[stage].Params()); return nil })
@@ -154,9 +154,11 @@ func randomCut(t *rapid.T, layers int) pipe.Config {
 		left -= n
 	}
 	cfg.Balance = append(cfg.Balance, left)
+	var mixed []pipe.Checkpoint
 	for range cfg.Balance {
-		cfg.Checkpoints = append(cfg.Checkpoints, rapid.SampledFrom([]pipe.Checkpoint{pipe.Never, pipe.Always, pipe.ExceptLast}).Draw(t, "policy"))
+		mixed = append(mixed, rapid.SampledFrom(policies).Draw(t, "policy"))
 	}
+	cfg.Checkpoint = pipe.PerStage(mixed...)
 	return cfg
 }
 
@@ -166,7 +168,7 @@ func TestSafeLimitHolds(t *testing.T) {
 	torchtest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {
 		kinds := rapid.SliceOfN(rapid.IntRange(0, kindCount-1), 1, 8).Draw(t, "kinds")
-		q := problem{model: func() *nn.Sequential { return randomModel(kinds, unwrapped) }, rows: 5, loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), input: normal(5, 2, 6, 6), target: classes(5, 3)}
+		q := problem{model: func() *nn.Sequential { return randomModel(kinds, unwrapped) }, rows: 5, loss: nn.CrossEntropy(), input: normal(5, 2, 6, 6), target: classes(5, 3)}
 		cfg := randomCut(t, len(q.model().Layers()))
 		for one := range cfg.Balance {
 			safe, peaks, err := q.passes(cfg, nil, func(g *schedule.Graph) func(int, int) { return prompt(g, one) })
@@ -191,7 +193,7 @@ func TestSafeLimitIsExact(t *testing.T) {
 		widths := rapid.SliceOfN(rapid.Int64Range(1, 60), 2, 8).Draw(t, "widths")
 		kinds := rapid.SliceOfN(rapid.IntRange(0, 2), len(widths), -1).Draw(t, "kinds")
 		far := rapid.Bool().Draw(t, "far")
-		q := problem{rows: 7, loss: nn.NewMSELoss(nn.MSEConfig{}), input: normal(7, 8), target: normal(7, 8)}
+		q := problem{rows: 7, loss: nn.MSE(), input: normal(7, 8), target: normal(7, 8)}
 		q.model = func() *nn.Sequential {
 			model := nn.NewSequential()
 			add := func(l nn.Layer) { model.Add(fmt.Sprint(model.Len()), l) }
@@ -232,7 +234,7 @@ func TestSafeLimitIsExact(t *testing.T) {
 // wide is a problem of few parameters and many rows, whose first stage of two layers gives more than it is given.
 func wide() problem {
 	const rows = 600
-	return problem{rows: rows, loss: nn.NewMSELoss(nn.MSEConfig{}), input: normal(rows, 4), target: normal(rows, 4), steps: 1,
+	return problem{rows: rows, loss: nn.MSE(), input: normal(rows, 4), target: normal(rows, 4), steps: 1,
 		model: func() *nn.Sequential { return nn.NewSequential(nn.NewLinear(4, 32), nn.NewTanh(), nn.NewLinear(32, 4)) }}
 }
 
@@ -282,7 +284,7 @@ func TestInferStaysWithinABudget(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, s := range shortages(t, p.Plan(context.Background(), pipe.Batch{Input: x, Target: y}, q.loss)).Stages {
+				for _, s := range shortages(t, p.Plan(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, q.loss)).Stages {
 					cfg.Budget[s.Stage] = s.Least
 				}
 				p.Close()
@@ -299,15 +301,15 @@ func TestInferStaysWithinABudget(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.Hold(late(g, one))
-			out, err := p.Infer(context.Background(), pipe.Batch{Input: x}, pipe.InferConfig{})
+			out, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x)})
 			if err != nil {
 				t.Errorf("%v, late neighbours of %v, with %v bytes: %v", policy, torch.CPU(one), cfg.Budget, err)
 			}
-			torch.FreeAll(out.Outputs)
+			torch.FreeAll(out.Output)
 			if safe, peak := p.SafeLimit()[one], torch.CPU(one).Memory().Peak; peak != safe {
 				t.Errorf("%v, late neighbours of %v: it takes %d bytes, and %d are safe", policy, torch.CPU(one), peak, safe)
 			}
-			b := pipe.Batch{Input: x, Target: y}
+			b := pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}
 			if err := p.Plan(context.Background(), b, q.loss); err != nil {
 				t.Fatal(err)
 			}

@@ -20,7 +20,7 @@ func (p *Pipe) scriptOf(planned *planned, stage, microBatch int) script {
 	if planned != nil && planned.scripts[stage] != nil {
 		return planned.scripts[stage][microBatch]
 	}
-	return p.cfg.Checkpoints[stage].script(microBatch)
+	return p.cfg.policies[stage].script(microBatch)
 }
 
 // script is what a stage of one unit does by the policy.

@@ -19,7 +19,7 @@ func deep() *nn.Sequential {
 }
 
 func deepProblem() problem {
-	return problem{model: deep, loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), input: normal(12, 12), target: classes(12, 3), rows: 12, steps: 2}
+	return problem{model: deep, loss: nn.CrossEntropy(), input: normal(12, 12), target: classes(12, 3), rows: 12, steps: 2}
 }
 
 // shortages are the stages that an error says are short of memory.
@@ -122,7 +122,7 @@ func TestOpenThenPlace(t *testing.T) {
 	q := deepProblem()
 	c := torch.NewCtx(torch.Options{Device: torch.CPU(7)})
 	defer c.Close()
-	b := pipe.Batch{Input: q.input(c, 0), Target: q.target(c, 0)}
+	b := pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}
 	model := deep()
 	p, err := pipe.Open(model, pipe.Config{Balance: []int{4, 5}, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1})
 	if err != nil {
@@ -135,7 +135,7 @@ func TestOpenThenPlace(t *testing.T) {
 	if _, err := p.Step(ctx, b, q.loss); !errors.Is(err, pipe.ErrNotPlaced) {
 		t.Errorf("Step: %v", err)
 	}
-	if _, err := p.Eval(ctx, b.Input); !errors.Is(err, pipe.ErrNotPlaced) {
+	if _, err := eval(p, ctx, b.Input[0].Tensor); !errors.Is(err, pipe.ErrNotPlaced) {
 		t.Errorf("Eval: %v", err)
 	}
 	if err := p.OnStages(ctx, update); !errors.Is(err, pipe.ErrNotPlaced) {

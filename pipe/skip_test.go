@@ -149,7 +149,7 @@ func TestSkipsMoveStraight(t *testing.T) {
 	p := started(t, fourStages(), pipe.Config{Balance: []int{1, 1, 1, 1}, Chunks: 3, Record: true})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	result, err := p.Step(context.Background(), pipe.Batch{Input: normal(6, 4)(c, 0), Target: normal(6, 4)(c, 1)}, squares{})
+	result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 4)(c, 1))}, squares{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestSkipsThatAreOverwritten(t *testing.T) {
 		for _, policy := range policies {
 			p := started(t, row.model, pipe.Config{Balance: []int{2, 2}, Chunks: 2, Checkpoint: policy})
 			c := torch.NewCtx(torch.Options{})
-			_, err := p.Step(context.Background(), pipe.Batch{Input: normal(4, 3)(c, 0), Target: normal(4, 3)(c, 1)}, squares{})
+			_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(4, 3)(c, 0)), Target: pipe.Rows(normal(4, 3)(c, 1))}, squares{})
 			for _, want := range row.want {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("%s, %v: got %v, want %q", row.reason, policy, err, want)

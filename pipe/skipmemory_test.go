@@ -47,11 +47,11 @@ func TestSkipIsFreedAfterItsLastUse(t *testing.T) {
 	for i := range base {
 		base[i] = torch.CPU(i).Memory().Live
 	}
-	result, err := p.Infer(context.Background(), pipe.Batch{Input: x}, pipe.InferConfig{})
+	result, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	result.Outputs[0].Free()
+	result.Output[0].Free()
 	// Receives stand directly before what needs them, those from afar first: 0>2F0 may come as soon as 0F0 is over, so that stage 1 may run before or after it.
 	// Device by device what a layer can count on is its own stage's share.
 	for _, row := range []struct {
@@ -108,7 +108,7 @@ func TestSkipInTraining(t *testing.T) {
 		defer c.Close()
 		x := normal(rows, width)(c, 0).SetRequiresGrad(true)
 		base = torch.CPU(2).Memory().Live
-		result, err := p.Step(context.Background(), pipe.Batch{Input: x, Target: x}, mean{})
+		result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, mean{})
 		if err != nil {
 			t.Fatal(err)
 		}

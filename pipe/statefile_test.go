@@ -21,7 +21,7 @@ func TestStateFilesDoNotDependOnTheBalance(t *testing.T) {
 	dir := t.TempDir()
 	loss := squares{}
 	batch := func(c *torch.Ctx, step int) pipe.Batch {
-		return pipe.Batch{Input: normal(7, 4)(c, step), Target: normal(7, 4)(c, step+50), Step: int64(step)}
+		return pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, step)), Target: pipe.Rows(normal(7, 4)(c, step+50)), Step: int64(step)}
 	}
 	train := func(model *nn.Sequential, balance []int, from, to int) {
 		t.Helper()
@@ -91,7 +91,7 @@ func TestStateFilesDoNotDependOnTheBalance(t *testing.T) {
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()
 	x := normal(6, 4)(c, 0)
-	y, err := p.Eval(context.Background(), x)
+	y, err := eval(p, context.Background(), x)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -111,7 +111,7 @@ func TestConvert(t *testing.T) {
 				t.Errorf("converted to %v: %s is %v", d, s.Name, s.Tensor())
 			}
 		}
-		b := pipe.Batch{Input: c.To(normal(4, 4)(c, 0), d), Target: c.To(normal(4, 2)(c, 1), d)}
+		b := pipe.Batch{Input: pipe.Rows(c.To(normal(4, 4)(c, 0), d)), Target: pipe.Rows(c.To(normal(4, 2)(c, 1), d))}
 		if _, err := p.Step(context.Background(), b, mean{}); err != nil { // aten::mse_loss knows no bfloat16 on CPU
 			t.Errorf("%v: %v", d, err)
 		}
@@ -128,19 +128,19 @@ func TestConvert(t *testing.T) {
 func TestPipeIsNotChangedFromOutside(t *testing.T) {
 	torchtest.Check(t)
 	model := small()
-	cfg := pipe.Config{Balance: []int{2, 2}, Devices: devices(2), Checkpoints: []pipe.Checkpoint{pipe.Never, pipe.Never}, Chunks: 2}
+	cfg := pipe.Config{Balance: []int{2, 2}, Devices: devices(2), Checkpoint: "never,never", Chunks: 2}
 	p := started(t, model, cfg)
 	before, err := p.Program(2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Checkpoints[0], cfg.Balance[0], cfg.Devices[0] = pipe.Always, 9, torch.CPU(5)
+	cfg.Balance[0], cfg.Devices[0] = 9, torch.CPU(5)
 	got := p.Config()
-	got.Checkpoints[1], got.Balance[1] = pipe.Always, 7
+	got.Balance[1] = 7
 	p.Layers()[0].Name = "other"
 	model.Add("later", nn.NewTanh())
-	if now := p.Config(); fmt.Sprint(now.Balance, now.Devices, now.Checkpoints) != "[2 2] [cpu:0 cpu:1] [never never]" {
-		t.Errorf("the configuration is %v %v %v", now.Balance, now.Devices, now.Checkpoints)
+	if now := p.Config(); fmt.Sprintf("%v %v %v", now.Balance, now.Devices, now.Checkpoint) != "[2 2] [cpu:0 cpu:1] never,never" {
+		t.Errorf("the configuration is %v %v %v", now.Balance, now.Devices, now.Checkpoint)
 	}
 	after, err := p.Program(3)
 	if err != nil || strings.Contains(after.String(), "R") || before.String() == after.String() {

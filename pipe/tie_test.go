@@ -37,7 +37,7 @@ func tied(middle, frozen bool) *nn.Sequential {
 }
 
 func tokens(rows int64) trial {
-	return trial{rows: rows, inputs: one(classes(rows, 6)), targets: one(classes(rows, 6)), loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), steps: 3}
+	return trial{rows: rows, inputs: one(classes(rows, 6)), targets: one(classes(rows, 6)), loss: nn.CrossEntropy(), steps: 3}
 }
 
 // A parameter on two or three stages has the values and the gradients that it has on one, bit for bit, over steps of the optimizer in between, also where it is frozen.
@@ -128,7 +128,7 @@ func TestTiedParameterIsFollowed(t *testing.T) {
 		w := nn.State(model)[0].Param
 		same := func(when string) {
 			t.Helper()
-			got, err := p.Eval(context.Background(), x)
+			got, err := eval(p, context.Background(), x)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -173,7 +173,7 @@ func TestTiedParameterWithOtherRunsInBetween(t *testing.T) {
 		p := started(t, model, pipe.Config{Balance: []int{1, 2, 2}, Chunks: 2, Checkpoint: policy})
 		c := torch.NewCtx(torch.Options{Threads: 1})
 		defer c.Close()
-		b := pipe.Batch{Input: classes(6, 6)(c, 0)}
+		b := pipe.Batch{Input: pipe.Rows(classes(6, 6)(c, 0))}
 		g := normal(6, 6)(c, 1)
 		backward := func(between func()) []byte {
 			t.Helper()
@@ -190,12 +190,12 @@ func TestTiedParameterWithOtherRunsInBetween(t *testing.T) {
 		}
 		want := backward(func() {})
 		got := backward(func() {
-			y, err := p.Eval(context.Background(), b.Input)
+			y, err := eval(p, context.Background(), b.Input[0].Tensor)
 			if err != nil {
 				t.Fatal(err)
 			}
 			y.Free()
-			if _, err := p.Step(context.Background(), pipe.Batch{Input: b.Input, Target: classes(6, 6)(c, 1)}, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})); err != nil {
+			if _, err := p.Step(context.Background(), pipe.Batch{Input: b.Input, Target: pipe.Rows(classes(6, 6)(c, 1))}, nn.CrossEntropy()); err != nil {
 				t.Fatal(err)
 			}
 			nn.ZeroGrads(model)
@@ -281,7 +281,7 @@ func TestConvertOfATiedModel(t *testing.T) {
 			}
 		}
 		c := torch.NewCtx(torch.Options{Threads: 1})
-		if _, err := p.Step(context.Background(), pipe.Batch{Input: classes(6, 6)(c, 0), Target: classes(6, 6)(c, 1)}, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})); err != nil {
+		if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(classes(6, 6)(c, 0)), Target: pipe.Rows(classes(6, 6)(c, 1))}, nn.CrossEntropy()); err != nil {
 			t.Fatal(err)
 		}
 		got := gradient(nn.Params(model)[0])

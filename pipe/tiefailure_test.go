@@ -18,7 +18,7 @@ func tiedGradient(t *testing.T, p *pipe.Pipe) ([]byte, error) {
 	t.Helper()
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()
-	_, err := p.Step(context.Background(), pipe.Batch{Input: classes(6, 6)(c, 0), Target: classes(6, 6)(c, 1)}, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}))
+	_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(classes(6, 6)(c, 0)), Target: pipe.Rows(classes(6, 6)(c, 1))}, nn.CrossEntropy())
 	defer nn.ZeroGrads(p.Model())
 	return gradient(nn.Params(p.Model())[0]), err
 }

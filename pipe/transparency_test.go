@@ -27,14 +27,14 @@ func TestTransparency(t *testing.T) {
 				return nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(12, 32), nn.NewReLUInPlace(), nn.NewDropout(0.3),
 					nn.NewSequential(nn.NewLinear(32, 32), nn.NewTanh(), nn.NewDropout(0.5)), nn.NewLinear(32, 4))
 			},
-			loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), input: normal(10, 3, 4), target: classes(10, 4), rows: 10, steps: 3,
+			loss: nn.CrossEntropy(), input: normal(10, 3, 4), target: classes(10, 4), rows: 10, steps: 3,
 		},
 		"convolutions with batch norm": {
 			model: func() *nn.Sequential {
 				return nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3}, nn.Conv2dConfig{Padding: nn.Pair{1, 1}}), nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
 					nn.NewBasicBlock(8, 16, 2), nn.NewBasicBlock(16, 16, 1), nn.NewAdaptiveAvgPool2d(nn.Pair{1, 1}), nn.NewFlatten(1, -1), nn.NewLinear(16, 5))
 			},
-			loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), input: normal(11, 3, 9, 9), target: classes(11, 5), rows: 11, steps: 3,
+			loss: nn.CrossEntropy(), input: normal(11, 3, 9, 9), target: classes(11, 5), rows: 11, steps: 3,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -63,11 +63,11 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 		seed := rapid.Uint64().Draw(t, "seed")
 		q := problem{
 			model: func() *nn.Sequential { return randomModel(kinds, nn.Checkpointed) }, rows: rows, steps: 2,
-			loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), input: normal(rows, 2, 6, 6), target: classes(rows, 3),
+			loss: nn.CrossEntropy(), input: normal(rows, 2, 6, 6), target: classes(rows, 3),
 		}
 		q.deferred = rapid.Bool().Draw(t, "deferred")
 		if rapid.Bool().Draw(t, "sum") {
-			q.loss = nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{Sum: true})
+			q.loss = nn.CrossEntropy().Sum()
 		}
 		layers := len(q.model().Layers())
 		var balance []int
@@ -89,9 +89,11 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 			return schedule.GPipe(c)
 		}
 		if rapid.Bool().Draw(t, "policies") {
+			var mixed []pipe.Checkpoint
 			for range balance {
-				cfg.Checkpoints = append(cfg.Checkpoints, rapid.SampledFrom(policies).Draw(t, "policy of a stage"))
+				mixed = append(mixed, rapid.SampledFrom(policies).Draw(t, "policy of a stage"))
 			}
+			cfg.Checkpoint = pipe.PerStage(mixed...)
 		}
 		count := rapid.IntRange(1, len(balance)).Draw(t, "devices")
 		for range balance {

@@ -30,19 +30,14 @@ type part struct {
 	whole bool
 }
 
-func value(p part) pipe.Value {
-	if p.whole {
-		return pipe.NoChunk(p.t)
-	}
-	return pipe.Rows(p.t)
-}
+func value(p part) pipe.Value { return pipe.Value{Tensor: p.t, Whole: p.whole} }
 
 func batchOf(in, targets []part) (b pipe.Batch) {
 	for _, p := range in {
-		b.Inputs = append(b.Inputs, value(p))
+		b.Input = append(b.Input, value(p))
 	}
 	for _, p := range targets {
-		b.Targets = append(b.Targets, value(p))
+		b.Target = append(b.Target, value(p))
 	}
 	return b
 }
@@ -197,10 +192,11 @@ func configs(layers, chunks int) []pipe.Config {
 		for _, k := range policies {
 			out = append(out, pipe.Config{Balance: b, Chunks: chunks, Checkpoint: k, Seed: 5})
 		}
-		mixed := pipe.Config{Balance: b, Chunks: chunks, Seed: 5}
+		var each []pipe.Checkpoint
 		for i := range b {
-			mixed.Checkpoints = append(mixed.Checkpoints, policies[i%len(policies)])
+			each = append(each, policies[i%len(policies)])
 		}
+		mixed := pipe.Config{Balance: b, Chunks: chunks, Checkpoint: pipe.PerStage(each...), Seed: 5}
 		one, shared := mixed, mixed
 		one.Schedule = oneAtATime
 		shared.Devices = make([]torch.Device, len(b))
@@ -223,9 +219,6 @@ func cuts(layers, stages int) [][]int {
 // named says which configuration it is.
 func named(cfg pipe.Config) string {
 	s := fmt.Sprintf("balance %v, %d chunks, %v", cfg.Balance, cfg.Chunks, cfg.Checkpoint)
-	if cfg.Checkpoints != nil {
-		s = fmt.Sprintf("balance %v, %d chunks, %v", cfg.Balance, cfg.Chunks, cfg.Checkpoints)
-	}
 	for _, f := range []struct {
 		on   bool
 		name string
@@ -239,7 +232,8 @@ func named(cfg pipe.Config) string {
 
 // tuples makes a layer of tuples of a function.
 func tuples(f func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor) nn.Layer {
-	return nn.Tuple(&tupled{f: f})
+	l := &tupled{f: f}
+	return nn.Tuple(l, l.ForwardTuple)
 }
 
 // stashing and popping make layers of functions that stash and pop.

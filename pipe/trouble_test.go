@@ -88,7 +88,7 @@ func TestTroubleAtAnyTurn(t *testing.T) {
 				model.Add(fmt.Sprint("trouble", model.Len()), l)
 			}
 			stages := 1 + random.IntN(4)
-			cfg := pipe.Config{Chunks: 1 + random.IntN(4), Checkpoint: pipe.Checkpoint(random.IntN(4)), Threads: 1 + random.IntN(2), Record: random.IntN(2) == 0}
+			cfg := pipe.Config{Chunks: 1 + random.IntN(4), Checkpoint: []pipe.Checkpoint{pipe.ExceptLast, pipe.Never, pipe.Always, pipe.Optimal}[random.IntN(4)], Threads: 1 + random.IntN(2), Record: random.IntN(2) == 0}
 			for range stages {
 				cfg.Balance = append(cfg.Balance, 2*layers/stages)
 			}
@@ -102,7 +102,7 @@ func TestTroubleAtAnyTurn(t *testing.T) {
 			first, last := torch.NewCtx(torch.Options{Threads: 1, Device: p.Stages()[0].Device}), torch.NewCtx(torch.Options{Threads: 1, Device: p.Stages()[stages-1].Device})
 			defer first.Close()
 			defer last.Close()
-			batch := pipe.Batch{Input: normal(5, 4)(first, 0), Target: normal(5, 4)(last, 1)}
+			batch := pipe.Batch{Input: pipe.Rows(normal(5, 4)(first, 0)), Target: pipe.Rows(normal(5, 4)(last, 1))}
 			ones := last.Ones(torch.Float32, 5, 4)
 			sgd, err := optim.SGD(optim.Config{LR: 0})
 			if err != nil {
@@ -125,7 +125,7 @@ func TestTroubleAtAnyTurn(t *testing.T) {
 					return r.Loss, err
 				},
 				func(ctx context.Context) (any, error) {
-					y, err := p.Eval(ctx, batch.Input)
+					y, err := eval(p, ctx, batch.Input[0].Tensor)
 					if err != nil {
 						return nil, err
 					}

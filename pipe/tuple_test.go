@@ -43,7 +43,7 @@ func TestTupleElementsWithoutGradient(t *testing.T) {
 			l.f = func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 				return row.beside(c, xs[0], c.Mul(xs[0], c.Mul(w.Tensor(), w.Tensor())))
 			}
-			return nn.NewSequential(nn.NewIdentity(), nn.Tuple(l), tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs }),
+			return nn.NewSequential(nn.NewIdentity(), nn.Tuple(l, l.ForwardTuple), tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs }),
 				tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 					if row.used {
 						return []*torch.Tensor{c.Mul(xs[row.at], xs[0])}
@@ -113,11 +113,11 @@ func TestTuplesOfMixedTypes(t *testing.T) {
 	defer c.Close()
 	for _, n := range []int{1, len(types)} { // a tuple of one is one
 		in := q.inputs(c)[:n]
-		result, err := p.Infer(context.Background(), batchOf(in, nil), pipe.InferConfig{})
-		if err != nil || len(result.Outputs) != n {
-			t.Fatalf("%d outputs, want %d; %v", len(result.Outputs), n, err)
+		result, err := p.Infer(context.Background(), batchOf(in, nil))
+		if err != nil || len(result.Output) != n {
+			t.Fatalf("%d outputs, want %d; %v", len(result.Output), n, err)
 		}
-		for i, y := range result.Outputs {
+		for i, y := range result.Output {
 			if y.DType() != types[i] || !reflect.DeepEqual(torch.Bytes(y), torch.Bytes(in[i].t)) || y.RequiresGrad() {
 				t.Errorf("output %d is %v, %v went in", i, y, in[i].t)
 			}
@@ -135,7 +135,7 @@ func TestBackwardOfATuple(t *testing.T) {
 		l.f = func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			return []*torch.Tensor{c.Argmax(xs[0], 1), c.Mul(xs[0], a.Tensor()), c.Mul(xs[0], b.Tensor())}
 		}
-		return nn.NewSequential(nn.NewIdentity(), nn.Tuple(l))
+		return nn.NewSequential(nn.NewIdentity(), nn.Tuple(l, l.ForwardTuple))
 	}
 	for _, row := range []struct {
 		reason string
@@ -146,20 +146,20 @@ func TestBackwardOfATuple(t *testing.T) {
 			model := build()
 			p := started(t, model, pipe.Config{Balance: []int{1, 1}, Chunks: 2, Checkpoint: policy})
 			c := torch.NewCtx(torch.Options{})
-			run, err := p.Forward(context.Background(), pipe.Batch{Input: c.Ones(torch.Float32, 4, 1)})
+			run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(c.Ones(torch.Float32, 4, 1))})
 			if err != nil {
 				t.Fatal(err)
 			}
 			grads := make([]*torch.Tensor, 3)
 			for i, v := range []float64{0, row.a, row.b} {
 				if v != 0 {
-					grads[i] = c.Fill_(c.EmptyLike(run.Outputs()[i]), v)
+					grads[i] = c.Fill_(c.EmptyLike(run.Output()[i]), v)
 				}
 			}
 			if row.lie {
 				for i, g := range grads {
 					if g != nil {
-						run.Outputs()[i].SetGradOf(g)
+						run.Output()[i].SetGradOf(g)
 					}
 				}
 				grads = nil
@@ -198,11 +198,11 @@ func TestOutputsWithOtherRows(t *testing.T) {
 			p := started(t, model, cfg)
 			c := torch.NewCtx(torch.Options{Threads: 1})
 			x := whole(c, 1, 7, 3)
-			run, err := p.Forward(context.Background(), pipe.Batch{Input: x})
+			run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)})
 			if err != nil {
 				t.Fatal(err)
 			}
-			g := whole(c, 2, run.Output().Shape()...)
+			g := whole(c, 2, run.Output()[0].Shape()...)
 			if err := run.Backward(context.Background(), g); err != nil {
 				t.Fatalf("%s, %s: %v", name, named(cfg), err)
 			}

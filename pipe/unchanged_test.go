@@ -124,7 +124,7 @@ func momentum(t *testing.T) optim.Optimizer {
 }
 
 func (r *tried) batch() pipe.Batch {
-	return pipe.Batch{Input: normal(8, 3)(r.c, int(r.steps)), Target: normal(8, 3)(r.c, int(r.steps)+50), Step: r.steps}
+	return pipe.Batch{Input: pipe.Rows(normal(8, 3)(r.c, int(r.steps))), Target: pipe.Rows(normal(8, 3)(r.c, int(r.steps)+50)), Step: r.steps}
 }
 
 // traces is the model's state and which gradients there are, and what an optimizer keeps.
@@ -159,8 +159,8 @@ var kinds = map[string]func(ctx context.Context, p *pipe.Pipe, b pipe.Batch) err
 	},
 	"inference": func(ctx context.Context, p *pipe.Pipe, b pipe.Batch) error {
 		b.Target = nil
-		result, err := p.Infer(ctx, b, pipe.InferConfig{Training: true})
-		torch.FreeAll(result.Outputs)
+		result, err := p.Infer(ctx, inMode(b, true))
+		torch.FreeAll(result.Output)
 		return err
 	},
 }
@@ -386,11 +386,11 @@ func TestFailedRunDropsItsGradients(t *testing.T) {
 	torchtest.Check(t)
 	r := newTried(t, movableConfigs[0])
 	b := r.batch()
-	b.Input.SetRequiresGrad(true)
+	b.Input[0].Tensor.SetRequiresGrad(true)
 	if _, err := r.p.Step(context.Background(), b, squares{}); err != nil {
 		t.Fatal(err)
 	}
-	b.Input.SetGradOf(nil)
+	b.Input[0].Tensor.SetGradOf(nil)
 	params := nn.Params(r.p.Model())
 	for i, q := range params {
 		if i%2 == 0 {
@@ -406,7 +406,7 @@ func TestFailedRunDropsItsGradients(t *testing.T) {
 			t.Errorf("%s has a gradient: %v, before the failed run %v", q.Name, got, want)
 		}
 	}
-	if b.Input.HasGrad() {
+	if b.Input[0].Tensor.HasGrad() {
 		t.Error("the input has a gradient")
 	}
 	nn.ZeroGrads(r.p.Model())
@@ -434,7 +434,7 @@ func TestFailedBackwardOfARun(t *testing.T) {
 					if retained {
 						backward = run.BackwardRetained
 					}
-					err = backward(ctx, r.c.OnesLike(run.Output()))
+					err = backward(ctx, r.c.OnesLike(run.Output()[0]))
 					r.fault.when = ""
 					if r.fault.met.Load() != (err != nil) {
 						t.Fatalf("%s: met %v, %v", r.name, r.fault.met.Load(), err)
@@ -478,7 +478,7 @@ func TestFailedRunsBesideOthers(t *testing.T) {
 			all.Go(func() {
 				c := torch.NewCtx(torch.Options{Device: torch.CPU(9), Threads: 1})
 				defer c.Close()
-				b := pipe.Batch{Input: normal(8, 3)(c, g), Target: normal(8, 3)(c, g)}
+				b := pipe.Batch{Input: pipe.Rows(normal(8, 3)(c, g)), Target: pipe.Rows(normal(8, 3)(c, g))}
 				for round := range rounds {
 					for _, kind := range []string{"step", "forward", "inference"} {
 						bad := b

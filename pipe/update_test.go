@@ -97,7 +97,7 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 		defer c.Close()
 		for step := range 2 {
 			for _, u := range []updated{plain, refused} {
-				if _, err := u.p.Step(context.Background(), pipe.Batch{Input: normal(5, 4)(c, step), Target: normal(5, 4)(c, step+9), Step: int64(step)}, squares{}); err != nil {
+				if _, err := u.p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, step)), Target: pipe.Rows(normal(5, 4)(c, step+9)), Step: int64(step)}, squares{}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -187,7 +187,7 @@ func TestFailuresOfAnUpdate(t *testing.T) {
 			c := torch.NewCtx(torch.Options{})
 			step := func() {
 				t.Helper()
-				if _, err := u.p.Step(context.Background(), pipe.Batch{Input: normal(5, 4)(c, 0), Target: normal(5, 4)(c, 1)}, squares{}); err != nil {
+				if _, err := u.p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, 0)), Target: pipe.Rows(normal(5, 4)(c, 1))}, squares{}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -224,7 +224,7 @@ func TestUpdateRefusals(t *testing.T) {
 	u := updated{started(t, tiedTower([]int64{3, 5}), pipe.Config{Balance: []int{1, 2, 2}}), momentum(t)}
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	if _, err := u.p.Step(context.Background(), pipe.Batch{Input: normal(5, 4)(c, 0), Target: normal(5, 4)(c, 1)}, squares{}); err != nil {
+	if _, err := u.p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, 0)), Target: pipe.Rows(normal(5, 4)(c, 1))}, squares{}); err != nil {
 		t.Fatal(err)
 	}
 	before, live := u.all(), liveBytes(3)
@@ -271,7 +271,7 @@ func TestUpdatesBesideRuns(t *testing.T) {
 			c := torch.NewCtx(torch.Options{Device: torch.CPU(9), Threads: 1})
 			defer c.Close()
 			for range 10 {
-				if _, err := u.p.Step(context.Background(), pipe.Batch{Input: normal(5, 4)(c, g), Target: normal(5, 4)(c, 1)}, squares{}); err != nil {
+				if _, err := u.p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, g)), Target: pipe.Rows(normal(5, 4)(c, 1))}, squares{}); err != nil {
 					t.Error(err)
 				}
 				if err := u.p.Update(context.Background(), u.o); err != nil {

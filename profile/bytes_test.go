@@ -171,12 +171,12 @@ func held(t *testing.T, model *nn.Sequential, counts []int, policy pipe.Checkpoi
 	}
 	defer nn.Free(model)
 	defer p.Close()
-	run, err := p.Forward(context.Background(), pipe.Batch{Input: x})
+	run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer run.Close()
-	_, gathered := run.Output().Storage()
+	_, gathered := run.Output()[0].Storage()
 	return [2]int64{torch.CPU(0).Memory().Live - before[0], torch.CPU(1).Memory().Live - before[1] - gathered}
 }
 

@@ -149,7 +149,7 @@ func TestGradientsOfGivenTuples(t *testing.T) {
 			return []*torch.Tensor{c.Run(xs[0], l), xs[1]}
 		}}
 		w.Child("linear", l)
-		return nn.Tuple(w)
+		return nn.Tuple(w, w.ForwardTuple)
 	}
 	for _, wanted := range []bool{false, true} {
 		c := newCtx(t)

@@ -20,7 +20,8 @@ type layer struct {
 func (l *layer) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return l.forward(c, xs) }
 
 func do(forward func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor) nn.Layer {
-	return nn.Tuple(&layer{forward: forward})
+	l := &layer{forward: forward}
+	return nn.Tuple(l, l.ForwardTuple)
 }
 
 func one(forward func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor) nn.Layer {
@@ -34,7 +35,7 @@ func stasher(name string) nn.Layer {
 		return xs
 	}}
 	l.Stashes(name)
-	return nn.Tuple(l)
+	return nn.Tuple(l, l.ForwardTuple)
 }
 
 // popper joins its input with what was stashed.
@@ -43,7 +44,7 @@ func popper(name string, join func(c *nn.Ctx, x, skip *torch.Tensor) *torch.Tens
 		return []*torch.Tensor{join(c, xs[0], c.Pop(name))}
 	}}
 	l.Pops(name)
-	return nn.Tuple(l)
+	return nn.Tuple(l, l.ForwardTuple)
 }
 
 func cat(c *nn.Ctx, x, skip *torch.Tensor) *torch.Tensor { return c.Cat([]*torch.Tensor{x, skip}, -1) }

@@ -171,7 +171,7 @@ func TestFailures(t *testing.T) {
 		{"a panic behind a stash", nn.NewSequential(func() nn.Layer {
 			l := &layer{forward: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { c.Stash("s", xs[0]); panic("too late") }}
 			l.Stashes("s")
-			return nn.Tuple(l)
+			return nn.Tuple(l, l.ForwardTuple)
 		}(), popper("s", mul)), "0", []string{"too late"}, nil},
 		{"no layers", nn.NewSequential(), "", []string{"profile: the model has no layers"}, nil},
 	}

@@ -2,5 +2,5 @@ package remat
 
 import "penstock/nn"
 
-// Atomic is a Sequential, or another layer of tuples, as one layer: it is kept or computed again as a whole. Names and parameters are those of l.
-func Atomic(l nn.TupleLayer) nn.Layer { return nn.Tuple(l) }
+// Atomic is a Sequential as one layer: it is kept or computed again as a whole. Names and parameters are those of s.
+func Atomic(s *nn.Sequential) nn.Layer { return nn.Tuple(s, s.ForwardTuple) }

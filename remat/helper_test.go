@@ -40,6 +40,11 @@ type tupled struct {
 
 func (l *tupled) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return l.f(c, xs) }
 
+func tuples(f func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor) nn.Layer {
+	l := &tupled{f: f}
+	return nn.Tuple(l, l.ForwardTuple)
+}
+
 // device is one that no other test of the package leaves anything on.
 var device = torch.CPU(5)
 
@@ -237,9 +242,9 @@ func (q problem) planned(t test, config remat.Config, ops func(n int) []plan.Op)
 		y := q.target(c, 0)
 		n := nn.NewCtx(c, nn.Config{Training: true})
 		c.SetGrad(true)
-		sample := remat.Sample{Inputs: []*torch.Tensor{x}}
+		sample := remat.Sample{Input: []*torch.Tensor{x}}
 		if config.Loss != nil {
-			sample.Targets = []*torch.Tensor{y}
+			sample.Target = []*torch.Tensor{y}
 		}
 		if err := m.Measure(context.Background(), n, sample); err != nil {
 			t.Fatal(err)

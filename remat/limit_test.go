@@ -46,7 +46,7 @@ func tower() problem {
 			}
 			return m.Add("head", nn.NewLinear(32, 4))
 		},
-		input: []int64{256, 32}, target: classes(256, 4), loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}),
+		input: []int64{256, 32}, target: classes(256, 4), loss: nn.CrossEntropy(),
 	}
 }
 
@@ -61,7 +61,7 @@ func zoo(t testing.TB) []problem {
 			return m
 		}
 	}
-	cross := nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})
+	cross := nn.CrossEntropy()
 	dense := func() *nn.Sequential {
 		m := nn.NewSequential(nn.NewConv2d(1, 4, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}))
 		for i := range int64(4) {
@@ -72,7 +72,7 @@ func zoo(t testing.TB) []problem {
 			grow.f = func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 				return []*torch.Tensor{c.Cat([]*torch.Tensor{xs[0], c.Run(xs[0], norm, conv)}, 1)}
 			}
-			m.Add(fmt.Sprint("grow", i), nn.Tuple(grow))
+			m.Add(fmt.Sprint("grow", i), nn.Tuple(grow, grow.ForwardTuple))
 		}
 		return m.Add("flat", nn.NewFlatten(1, -1)).Add("head", nn.NewLinear(12*36, 3))
 	}
@@ -86,7 +86,7 @@ func zoo(t testing.TB) []problem {
 		{name: "unet", model: built("unet", models.Options{Convolutions: 2, Width: 4, Depth: 2, Size: 32}), input: []int64{4, 3, 32, 32}, target: func(c *torch.Ctx, step int) *torch.Tensor {
 			c.SetSeed(uint64(step))
 			return c.Normal_(c.Empty(torch.Float32, 4, 1, 32, 32), 0, 1)
-		}, loss: nn.NewMSELoss(nn.MSEConfig{})},
+		}, loss: nn.MSE()},
 		{name: "dense", model: dense, input: []int64{4, 1, 6, 6}, target: classes(4, 3), loss: cross},
 	}
 }
@@ -183,7 +183,7 @@ func (q problem) refusal(t *testing.T, limit int64) *remat.LimitError {
 	x, y := q.x(c, 0), q.target(c, 0)
 	c.SetGrad(true)
 	n := nn.NewCtx(c, nn.Config{Training: true})
-	if err := m.Measure(context.Background(), n, remat.Sample{Inputs: []*torch.Tensor{x}, Targets: []*torch.Tensor{y}}); err != nil {
+	if err := m.Measure(context.Background(), n, remat.Sample{Input: []*torch.Tensor{x}, Target: []*torch.Tensor{y}}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = m.Run(n, x)

@@ -17,8 +17,8 @@ import (
 
 // Sample is a batch to measure with. Its tensors stay the caller's.
 type Sample struct {
-	Inputs  []*torch.Tensor // the model's input
-	Targets []*torch.Tensor // of Config.Loss; without them the loss makes its own (nn.Targeted), or is learnt from the first step
+	Input  []*torch.Tensor // the model's input
+	Target []*torch.Tensor // of Config.Loss; without them the loss makes its own (nn.Targeted), or is learnt from the first step
 }
 
 // instance is the model for batches of one kind.
@@ -71,7 +71,7 @@ func (m *Module) Measure(ctx context.Context, c *nn.Ctx, s Sample) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.forgetLesson()
-	delete(m.cases, keyOf(c, s.Inputs))
+	delete(m.cases, keyOf(c, s.Input))
 	_, err := m.measured(ctx, c, s)
 	return err
 }
@@ -81,7 +81,7 @@ func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, 
 	if m.closed {
 		return nil, fmt.Errorf("remat: %w", ErrClosed)
 	}
-	for i, x := range s.Inputs {
+	for i, x := range s.Input {
 		if x == nil || x.Freed() {
 			return nil, fmt.Errorf("remat: input %d does not exist", i)
 		}
@@ -89,7 +89,7 @@ func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, 
 	if err := m.bounds.bind(c.Device(), m.config.Limit); err != nil {
 		return nil, err
 	}
-	key := keyOf(c, s.Inputs)
+	key := keyOf(c, s.Input)
 	if known := m.cases[key]; known != nil {
 		m.latest = known
 		return known, nil
@@ -131,8 +131,8 @@ func (m *Module) measure(ctx context.Context, c *nn.Ctx, s Sample) (*instance, e
 	defer buffers.Restore()
 	loss := torch.NewCtx(torch.Options{Device: c.Device(), Threads: c.Threads(), Autocast: c.Autocast()})
 	defer loss.Close()
-	if len(s.Targets) == 0 {
-		if err := torch.Try(func() { s.Targets = m.standIns(c.Fork(loss, nn.Fork{Recomputing: true}), s.Inputs) }); err != nil {
+	if len(s.Target) == 0 {
+		if err := torch.Try(func() { s.Target = m.standIns(c.Fork(loss, nn.Fork{Recomputing: true}), s.Input) }); err != nil {
 			return nil, fmt.Errorf("remat: targets for Config.Loss, from what the model gives: %w; call Measure with targets, or leave Config.Loss out", err)
 		}
 	}
@@ -152,17 +152,17 @@ func (m *Module) measure(ctx context.Context, c *nn.Ctx, s Sample) (*instance, e
 
 func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, n *instance) error {
 	inputGrad := false
-	for _, x := range s.Inputs {
+	for _, x := range s.Input {
 		inputGrad = inputGrad || x.RequiresGrad()
 	}
 	cfg := profile.ChainConfig{
 		Config:    profile.Config{Device: c.Device(), Threads: c.Threads(), Warmup: m.config.Warmup, Repeats: m.config.Repeats, Extras: c.Extras(), Autocast: c.Autocast()},
 		InputGrad: inputGrad, MostUnits: m.config.MostUnits,
 	}
-	if len(s.Targets) > 0 {
-		cfg.Loss, cfg.Targets = m.config.Loss, s.Targets
+	if len(s.Target) > 0 {
+		cfg.Loss, cfg.Targets = m.config.Loss, s.Target
 	}
-	chains, err := profile.MeasureChain(ctx, m.model, cfg, s.Inputs...)
+	chains, err := profile.MeasureChain(ctx, m.model, cfg, s.Input...)
 	if err != nil {
 		return fmt.Errorf("remat: %w", err)
 	}
@@ -201,14 +201,14 @@ func (m *Module) standIns(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 
 // rehearse runs the prologue, and with targets the rest of the model without gradients and the loss, forward and backward, to see what they take.
 func (m *Module) rehearse(n *nn.Ctx, t *torch.Ctx, s Sample, into *instance) {
-	withLoss := m.config.Loss != nil && len(s.Targets) > 0
+	withLoss := m.config.Loss != nil && len(s.Target) > 0
 	if into.chain.Prologue == 0 && !withLoss {
 		return
 	}
 	j := &job{m: m, s: into, user: n, base: n, chain: len(into.chain.Layers)}
 	defer j.Forget()
 	device := t.Device()
-	j.send(t, s.Inputs)
+	j.send(t, s.Input)
 	before := device.Memory().Live
 	device.ResetPeak()
 	j.walk.Final = true
@@ -234,7 +234,7 @@ func (m *Module) rehearse(n *nn.Ctx, t *torch.Ctx, s Sample, into *instance) {
 	r.lesson.begin()
 	defer r.lesson.drop()
 	t.SetGrad(true)
-	l := nn.RunLoss(n, m.config.Loss, ys, s.Targets)
+	l := nn.RunLoss(n, m.config.Loss, ys, s.Target)
 	t.Backward([]*torch.Tensor{l}, []*torch.Tensor{nil}, false)
 	r.lesson.loss.kept = device.Memory().Live - r.lesson.returned
 	into.loss = &r.lesson.loss

@@ -15,7 +15,7 @@ import (
 // ErrClosed is what training with a closed module fails with.
 var ErrClosed = errors.New("the module is closed")
 
-// Module is a model that trains under a limit. It is an nn.Layer of one tensor and an nn.TupleLayer, with the names and parameters of the model, and may be a layer of another one. Where gradients are not
+// Module is a model that trains under a limit. It is an nn.Layer of one tensor or of a tuple, with the names and parameters of the model, and may be a layer of another one. Where gradients are not
 // recorded, in evaluation, and where nothing wants a gradient it is the model and no more.
 //
 // Forwards may overlap, each with its own nn.Ctx, as the model's own could; the prediction is then of each by itself. While a backward adds to the model's gradients no forward may begin elsewhere: it looks
@@ -122,7 +122,7 @@ func (m *Module) begin(c *nn.Ctx, xs []*torch.Tensor) (*job, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.forgetLesson()
-	s, err := m.measured(context.Background(), c, Sample{Inputs: xs})
+	s, err := m.measured(context.Background(), c, Sample{Input: xs})
 	if err != nil {
 		return nil, err
 	}

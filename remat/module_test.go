@@ -17,7 +17,7 @@ func mlp() problem {
 			return nn.NewSequential(nn.NewLinear(20, 40), nn.NewReLUInPlace(), nn.NewSequential(nn.NewLinear(40, 40), nn.NewBatchNorm1d(40, nn.BatchNormConfig{}), nn.NewReLU(), nn.NewDropout(0.3)),
 				nn.NewLinear(40, 40), nn.NewTanh(), nn.NewDropout(0.1), nn.NewLinear(40, 5))
 		},
-		input: []int64{16, 20}, target: classes(16, 5), loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}),
+		input: []int64{16, 20}, target: classes(16, 5), loss: nn.CrossEntropy(),
 	}
 }
 

@@ -85,12 +85,12 @@ func TestModulesInModels(t *testing.T) {
 			return nn.NewSequential(first, nn.NewTanh(), wrap(nn.NewSequential(nn.NewLinear(8, 8), tie(), nn.NewTanh())), nn.NewTanh(), tie())
 		},
 		"tuples at the end": func(wrap func(*nn.Sequential) nn.Layer) *nn.Sequential {
-			return nn.NewSequential(wrap(nn.NewSequential(nn.NewLinear(8, 8), nn.NewTanh(), nn.Tuple(&tupled{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			return nn.NewSequential(wrap(nn.NewSequential(nn.NewLinear(8, 8), nn.NewTanh(), tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 				y := c.Tanh(xs[0])
 				return []*torch.Tensor{y, c.Argmax(xs[0], 1), y, c.Mul(xs[0], xs[0])}
-			}}))), nn.Tuple(&tupled{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			}))), tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 				return []*torch.Tensor{c.Add(c.Mul(xs[0], xs[2]), xs[3]), xs[1]}
-			}}))
+			}))
 		},
 	} {
 		for planned, ops := range map[string]func(n int) []plan.Op{"all": plan.All, "solved": nil} {
@@ -226,7 +226,7 @@ func TestSlots(t *testing.T) {
 	least := func(config remat.Config) int64 {
 		b := newBench(t, q.model(), config)
 		defer b.m.Close()
-		err := b.m.Measure(context.Background(), b.ctx(), remat.Sample{Inputs: []*torch.Tensor{b.normal(256, 32)}})
+		err := b.m.Measure(context.Background(), b.ctx(), remat.Sample{Input: []*torch.Tensor{b.normal(256, 32)}})
 		if err != nil {
 			t.Fatal(err)
 		}

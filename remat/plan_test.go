@@ -23,7 +23,7 @@ func TestPlanFiles(t *testing.T) {
 	x := b.normal(64, 32)
 	measure := func() {
 		t.Helper()
-		if err := b.m.Measure(context.Background(), b.ctx(), remat.Sample{Inputs: []*torch.Tensor{x}}); err != nil {
+		if err := b.m.Measure(context.Background(), b.ctx(), remat.Sample{Input: []*torch.Tensor{x}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -168,12 +168,12 @@ func TestRefusals(t *testing.T) {
 	if _, err := unmade.Run(nn.NewCtx(c, nn.Config{Training: true}), c.Ones(torch.Float32, 16, 20)); err == nil || !strings.Contains(err.Error(), "nn.Materialise") {
 		t.Errorf("parameters that do not exist: %v", err)
 	}
-	if err := b.m.Measure(context.Background(), b.ctx(), remat.Sample{Inputs: []*torch.Tensor{nil}}); err == nil {
+	if err := b.m.Measure(context.Background(), b.ctx(), remat.Sample{Input: []*torch.Tensor{nil}}); err == nil {
 		t.Error("an input that is nil was measured")
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := b.m.Measure(ctx, b.ctx(), remat.Sample{Inputs: []*torch.Tensor{b.normal(8, 20)}}); !errors.Is(err, context.Canceled) {
+	if err := b.m.Measure(ctx, b.ctx(), remat.Sample{Input: []*torch.Tensor{b.normal(8, 20)}}); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the context's end: %v", err)
 	}
 }

@@ -123,13 +123,13 @@ func (m *network) tie() {
 
 // tuples adds layers between which goes a tuple: with a gradient and without, of integers, and one tensor twice.
 func (m *network) tuples() {
-	m.add(nn.Tuple(&tupled{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		return []*torch.Tensor{c.Detach(xs[0]), xs[0], c.Argmax(xs[0], 1), xs[0], c.Tanh(xs[0])}
-	}}))
-	m.add(nn.Tuple(&tupled{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	}))
+	m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		wide := c.Reshape(c.To(xs[2], torch.Float32), -1, 1, 6, 6)
 		return []*torch.Tensor{c.Tanh(c.Add(c.Mul(c.Mul(xs[0], xs[1]), wide), c.Mul(xs[3], xs[4])))}
-	}}))
+	}))
 }
 
 // randomOps is a complete plan of a chain: what is kept, and when, is chosen at random.
@@ -168,7 +168,7 @@ func TestAnyPlanIsTransparent(t *testing.T) {
 		numbers := rapid.SliceOfN(rapid.IntRange(0, kinds-1), 1, 9).Draw(t, "model")
 		seed := rapid.Uint64().Draw(t, "plan")
 		q := problem{
-			model: func() *nn.Sequential { return grown(numbers) }, input: []int64{3, 2, 6, 6}, target: classes(3, 3), loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}),
+			model: func() *nn.Sequential { return grown(numbers) }, input: []int64{3, 2, 6, 6}, target: classes(3, 3), loss: nn.CrossEntropy(),
 			inputGrad: rapid.Bool().Draw(t, "inputGrad"), retain: rapid.Bool().Draw(t, "retain"), batches: rapid.IntRange(1, 2).Draw(t, "batches"),
 		}
 		live := torch.LiveTensors()
@@ -215,7 +215,7 @@ func TestAnyPeakIsAsPredicted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		numbers := rapid.SliceOfN(rapid.IntRange(0, kinds-1), 1, 9).Draw(t, "model")
 		seed := rapid.Uint64().Draw(t, "plan")
-		loss := nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})
+		loss := nn.CrossEntropy()
 		q := problem{
 			model: func() *nn.Sequential { return grown(numbers) }, input: []int64{3, 2, 6, 6}, target: classes(3, 3), loss: loss,
 			inputGrad: rapid.Bool().Draw(t, "inputGrad"), batches: rapid.IntRange(1, 2).Draw(t, "batches"),

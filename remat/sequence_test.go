@@ -23,7 +23,7 @@ func TestPeaksOfPlansThatFollowOthers(t *testing.T) {
 		return m
 	}, input: []int64{4, 16}, tokens: 10, target: func(c *torch.Ctx, step int) *torch.Tensor {
 		return c.Reshape(classes(64, 10)(c, step), 4, 16)
-	}, loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})}
+	}, loss: nn.CrossEntropy()}
 	for _, q := range append(zoo(t), gpt) {
 		if q.name == "resnet18" {
 			continue // as resnet20, and slower

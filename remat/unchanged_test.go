@@ -196,7 +196,7 @@ func TestRefusedCallChangesNothing(t *testing.T) {
 func TestMeasuringMovesNothing(t *testing.T) {
 	b := newBench(t, moving(func(int, string) {}), remat.Config{Limit: 1 << 30})
 	before := stateOf(b.model)
-	if err := b.m.Measure(t.Context(), b.ctx(), remat.Sample{Inputs: []*torch.Tensor{b.normal(3, 4)}}); err != nil {
+	if err := b.m.Measure(t.Context(), b.ctx(), remat.Sample{Input: []*torch.Tensor{b.normal(3, 4)}}); err != nil {
 		t.Fatal(err)
 	}
 	for name, value := range stateOf(b.model) {

@@ -155,7 +155,7 @@ func TestLossIsAUnit(t *testing.T) {
 		nn.Materialise(c, nn.State(m), 1)
 		defer nn.Free(m)
 		x := c.Normal_(c.Empty(torch.Float32, 6, 8), 0, 1)
-		cfg := nn.Config{Training: true, Seed: 5, Loss: nn.NewMSELoss(nn.MSEConfig{}), Targets: []*torch.Tensor{c.Ones(torch.Float32, 6, 8)}}
+		cfg := nn.Config{Training: true, Seed: 5, Loss: nn.MSE(), Targets: []*torch.Tensor{c.Ones(torch.Float32, 6, 8)}}
 		if units == nil {
 			c.SetGrad(true)
 			n := nn.NewCtx(c, cfg)

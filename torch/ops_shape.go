@@ -40,6 +40,10 @@ func (c *Ctx) Zeros(dtype DType, shape ...int64) *Tensor { return c.factory(opZe
 // Ones is aten::ones.
 func (c *Ctx) Ones(dtype DType, shape ...int64) *Tensor { return c.factory(opOnes, dtype, shape) }
 
+// Randn is a tensor of float32 from the normal distribution of mean 0 and deviation 1: Normal_ of Empty. Its numbers follow from Options.Seed and from how many tensors the context has drawn before,
+// so the same program gives the same ones.
+func (c *Ctx) Randn(shape ...int64) *Tensor { return c.Normal_(c.Empty(Float32, shape...), 0, 1) }
+
 func (c *Ctx) factory(op *operator, dtype DType, shape []int64) *Tensor {
 	if shape == nil {
 		shape = []int64{}

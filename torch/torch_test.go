@@ -429,3 +429,22 @@ func ExampleTry() {
 	// [7 10 15 22]
 	// aten::mm(float32[2,2], float32[3,2]): mat1 and mat2 shapes cannot be multiplied (2x2 and 3x2)
 }
+
+// Randn is Normal_ of Empty: its numbers follow from the context's seed and the draws before.
+func TestRandnFollowsFromTheSeed(t *testing.T) {
+	draw := func(seed uint64) (first, second []float32) {
+		c := torch.NewCtx(torch.Options{Seed: seed})
+		defer c.Close()
+		return torch.Values[float32](c.Randn(3, 2)), torch.Values[float32](c.Randn(3, 2))
+	}
+	first, second := draw(1)
+	again, _ := draw(1)
+	other, _ := draw(2)
+	c := torchtest.New(t, torch.Options{Seed: 1})
+	if !same(first, again) || !same(first, torch.Values[float32](c.Normal_(c.Empty(torch.Float32, 3, 2), 0, 1))) {
+		t.Errorf("one seed drew %v and %v", first, again)
+	}
+	if same(first, second) || same(first, other) {
+		t.Errorf("%v was drawn again: %v, with another seed %v", first, second, other)
+	}
+}

@@ -37,7 +37,7 @@ func Accuracy(ctx context.Context, p *pipe.Pipe, set data.Dataset, batch int) (f
 			return 0, fmt.Errorf("train: evaluating: %w", err)
 		}
 		right += n
-		all += int64(len(b.Targets.Int64))
+		all += int64(len(b.Target.Int64))
 	}
 }
 
@@ -48,17 +48,22 @@ func countRight(ctx context.Context, p *pipe.Pipe, b data.Batch) (right int64, e
 	last := torch.NewCtx(torch.Options{Device: stages[len(stages)-1].Device, Threads: p.Config().Threads})
 	defer last.Close()
 	var input *torch.Tensor
-	if err := torch.Try(func() { input = tensorOf(first, b.Inputs) }); err != nil {
+	if err := torch.Try(func() { input = tensorOf(first, b.Input) }); err != nil {
 		return 0, err
 	}
-	output, err := p.Eval(ctx, input)
+	result, err := p.Infer(ctx, pipe.Batch{Input: pipe.Rows(input)})
 	if err != nil {
 		return 0, err
 	}
-	last.Adopt(output)
+	for _, y := range result.Output {
+		last.Adopt(y)
+	}
+	if n := len(result.Output); n != 1 {
+		return 0, fmt.Errorf("the model gives a tuple of %d; accuracy is of one tensor of logits", n)
+	}
 	err = torch.Try(func() {
-		target := tensorOf(last, b.Targets)
-		right = torch.Item[int64](last.Sum(last.Eq(last.Argmax(output, 1), target)))
+		target := tensorOf(last, b.Target)
+		right = torch.Item[int64](last.Sum(last.Eq(last.Argmax(result.Output[0], 1), target)))
 	})
 	return right, err
 }

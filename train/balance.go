@@ -21,9 +21,7 @@ type BalanceConfig struct {
 	Batch      int // rows
 	Chunks     int // micro-batches; 0 is 1
 	Checkpoint pipe.Checkpoint
-	// Checkpoints gives each stage a policy of its own, in place of Checkpoint. Nil is the same for all.
-	Checkpoints []pipe.Checkpoint
-	Profile     profile.Config
+	Profile    profile.Config
 }
 
 // Balance is a model cut by measured times.
@@ -45,6 +43,10 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	if config.Batch < 1 || config.Chunks < 0 {
 		return Balance{}, fmt.Errorf("train: a batch of %d in %d micro-batches: want at least one row, and 0 or more micro-batches", config.Batch, config.Chunks)
 	}
+	policies, err := config.Checkpoint.Stages(config.Stages)
+	if err != nil {
+		return Balance{}, err
+	}
 	batch := min(config.Batch, set.Len())
 	chunks := min(max(config.Chunks, 1), batch)
 	sample, err := firstRows(set, (batch+chunks-1)/chunks)
@@ -54,17 +56,13 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	c := torch.NewCtx(torch.Options{Device: config.Profile.Device})
 	defer c.Close()
 	var input *torch.Tensor
-	if err := torch.Try(func() { input = tensorOf(c, sample.Inputs) }); err != nil {
+	if err := torch.Try(func() { input = tensorOf(c, sample.Input) }); err != nil {
 		return Balance{}, fmt.Errorf("train: timing layers: %w", err)
 	}
 	p, err := profile.Measure(ctx, model, config.Profile, input)
 	torch.TrimProcess()
 	if err != nil {
 		return Balance{}, err
-	}
-	policies := config.Checkpoints
-	if policies == nil {
-		policies = []pipe.Checkpoint{config.Checkpoint}
 	}
 	var recomputed []float64
 	for _, k := range policies {

@@ -58,7 +58,7 @@ func TestBalanceByTime(t *testing.T) {
 	if times[1].Activations <= 0 {
 		t.Errorf("the second stage receives nothing: %+v", times[1])
 	}
-	config.Checkpoints = []pipe.Checkpoint{pipe.Never, pipe.Always}
+	config.Checkpoint = "never,always"
 	if cut, err := train.BalanceByTime(context.Background(), model, set, config); err != nil || cut.Times[0].Recomputation != 0 || cut.Times[1].Recomputation != cut.Times[1].Forward {
 		t.Errorf("policies of their own: %+v, %v", cut, err)
 	}

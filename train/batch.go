@@ -36,8 +36,8 @@ func (l *Loop) place(batch data.Batch) (b pipe.Batch, free func(), err error) {
 	first := torch.NewCtx(torch.Options{Device: stages[0].Device})
 	last := torch.NewCtx(torch.Options{Device: stages[len(stages)-1].Device})
 	err = torch.Try(func() {
-		b.Input = tensorOf(first, batch.Inputs)
-		b.Target = tensorOf(last, batch.Targets)
+		b.Input = pipe.Rows(tensorOf(first, batch.Input))
+		b.Target = pipe.Rows(tensorOf(last, batch.Target))
 	})
 	return b, func() {
 		first.Close()

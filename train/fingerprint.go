@@ -28,7 +28,7 @@ func Fingerprint(set data.Dataset) (string, error) {
 	h := sha256.New()
 	info := set.Info()
 	fmt.Fprintln(h, info.Name, info.Classes, info.Input.Kind, info.Input.Shape, info.Target.Kind, info.Target.Shape, set.Len())
-	for _, a := range []data.Array{batch.Inputs, batch.Targets} {
+	for _, a := range []data.Array{batch.Input, batch.Target} {
 		for _, numbers := range []any{a.Float32, a.Int64, a.Uint8} {
 			if err := binary.Write(h, binary.LittleEndian, numbers); err != nil {
 				return "", err

@@ -94,7 +94,7 @@ func newRig(t testing.TB, s setup) (*rig, func()) {
 	}
 	t.Cleanup(closer)
 	return &rig{&train.Loop{
-		Pipe: p, Optimizer: o, Loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), Loader: loader, Step: s.start.Step,
+		Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), Loader: loader, Step: s.start.Step,
 	}, model}, closer
 }
 

@@ -323,10 +323,10 @@ func TestAccuracy(t *testing.T) {
 		t.Fatal(err)
 	}
 	right := 0
-	for row, label := range all.Targets.Int64 {
+	for row, label := range all.Target.Int64 {
 		best := 0
-		for class, v := range all.Inputs.Float32[4*row : 4*row+4] {
-			if v > all.Inputs.Float32[4*row+best] {
+		for class, v := range all.Input.Float32[4*row : 4*row+4] {
+			if v > all.Input.Float32[4*row+best] {
 				best = class
 			}
 		}

@@ -30,7 +30,7 @@ func budgeted(t *testing.T, model *nn.Sequential, balance []int, limits []int64,
 		p.Close()
 		nn.Free(model)
 	})
-	return &train.Loop{Pipe: p, Optimizer: o, Loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), ClipNorm: clip}
+	return &train.Loop{Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), ClipNorm: clip}
 }
 
 // TestPlanMemory: what PlanMemory says is the least that will do trains, the second update with all of Adam's state included, and no device holds more; with one byte less for a stage it names that stage. Stages whose

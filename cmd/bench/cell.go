@@ -66,7 +66,7 @@ type cellBench struct {
 	model *nn.Sequential
 	pipe  *pipe.Pipe
 	batch pipe.Batch
-	loss  *nn.MSELoss
+	loss  nn.MSELoss
 
 	data *torch.Ctx // owns what follows
 	loop *torch.Ctx // of the plain loop
@@ -76,7 +76,7 @@ type cellBench struct {
 }
 
 func newCellBench() (*cellBench, error) {
-	b := &cellBench{model: nn.NewSequential(), loss: nn.NewMSELoss(nn.MSEConfig{})}
+	b := &cellBench{model: nn.NewSequential(), loss: nn.MSE()}
 	var balance []int
 	var devices []torch.Device
 	for i := range cellStages {
@@ -92,7 +92,7 @@ func newCellBench() (*cellBench, error) {
 	normal := func(rows int64) *torch.Tensor {
 		return b.data.Normal_(b.data.Empty(torch.Float32, rows, cellWidth), 0, 1)
 	}
-	b.batch = pipe.Batch{Input: normal(cellRows * cellChunks), Target: normal(cellRows * cellChunks)}
+	b.batch = pipe.Batch{Input: pipe.Rows(normal(cellRows * cellChunks)), Target: pipe.Rows(normal(cellRows * cellChunks))}
 	b.input, b.target, b.hidden = normal(cellRows), normal(cellRows), normal(cellRows).SetRequiresGrad(true)
 	b.lossGradient, b.outGradient = b.data.Ones(torch.Float32), normal(cellRows)
 	return b, nil

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"penstock/balance"
-	"penstock/pipe"
 	"penstock/profile"
 	"penstock/torch"
 )
@@ -36,13 +35,9 @@ func (w workload) partitions(ctx context.Context, repeats int, stages ...int) ([
 	if err != nil {
 		return nil, err
 	}
-	policy, err := pipe.ParseCheckpoint(w.Checkpoint)
-	if err != nil {
-		return nil, err
-	}
 	for _, n := range stages {
 		counts, _, err := balance.ByTime(p.Layers, n, balance.TimeConfig{
-			Recomputed: []float64{policy.Recomputed(w.Chunks)}, SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties,
+			Recomputed: []float64{w.Checkpoint.Recomputed(w.Chunks)}, SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties,
 		})
 		if err != nil {
 			return nil, err

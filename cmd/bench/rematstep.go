@@ -38,7 +38,7 @@ const stepSeed = 7
 // newStepper makes the network and measures it.
 func newStepper(ctx context.Context, n network, device torch.Device, repeats int) (s *stepper, err error) {
 	runtime.LockOSThread()
-	s = &stepper{network: n, device: device, loss: nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})}
+	s = &stepper{network: n, device: device, loss: nn.CrossEntropy()}
 	defer func() {
 		if err != nil {
 			s.close()

@@ -65,7 +65,7 @@ func (r *report) writePipes(t *table) {
 	t.block("workload", "batch", "micro-batches", "checkpoint", "stages", "balance", "samples/s", "step ms", "min-max", "time to 1 stage", "min-max", "bubble bound", "peak MiB")
 	for _, x := range r.Workloads {
 		for _, p := range x.Pipes {
-			t.line(x.name(), fmt.Sprint(x.Batch), fmt.Sprint(x.Chunks), x.Checkpoint, fmt.Sprint(p.Stages), join("%d", p.Balance), one(p.Throughput.Median, "%.1f"),
+			t.line(x.name(), fmt.Sprint(x.Batch), fmt.Sprint(x.Chunks), x.Checkpoint.String(), fmt.Sprint(p.Stages), join("%d", p.Balance), one(p.Throughput.Median, "%.1f"),
 				one(p.Step.Median, "%.1f"), span("%.1f", p.Step), one(p.Ratio.Median, "%.2f"), span("%.2f", p.Ratio), one(p.Bound, "%.2f"), join("%.1f", mebibytes(p.Peak)))
 		}
 	}

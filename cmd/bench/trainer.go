@@ -15,17 +15,13 @@ type trainer struct {
 	model   *nn.Sequential
 	pipe    *pipe.Pipe
 	batch   pipe.Batch
-	loss    *nn.MSELoss
+	loss    nn.MSELoss
 	data    []*torch.Ctx // own the batch, on the first and the last device
 	actions actions      // of all steps of its rounds
 }
 
 // trainer makes a pipe with the workload's chunks and policy, on devices from first on, and warms it up. Devices of its own give a pipe accounts of its own.
 func (w workload) trainer(ctx context.Context, config pipe.Config, first int) (*trainer, error) {
-	var err error
-	if config.Checkpoint, err = pipe.ParseCheckpoint(w.Checkpoint); err != nil {
-		return nil, err
-	}
 	s, err := w.shapes(w.Batch)
 	if err != nil {
 		return nil, err
@@ -34,7 +30,7 @@ func (w workload) trainer(ctx context.Context, config pipe.Config, first int) (*
 	if err != nil {
 		return nil, err
 	}
-	config.Chunks, config.Devices = w.Chunks, nil
+	config.Chunks, config.Checkpoint, config.Devices = w.Chunks, w.Checkpoint, nil
 	for i := range config.Balance {
 		config.Devices = append(config.Devices, torch.CPU(first+i))
 	}
@@ -42,7 +38,7 @@ func (w workload) trainer(ctx context.Context, config pipe.Config, first int) (*
 	if err != nil {
 		return nil, err
 	}
-	t := &trainer{model: model, pipe: p, loss: nn.NewMSELoss(nn.MSEConfig{})}
+	t := &trainer{model: model, pipe: p, loss: nn.MSE()}
 	if t.actions.program, err = p.Program(w.Chunks); err != nil {
 		t.close()
 		return nil, err
@@ -50,7 +46,7 @@ func (w workload) trainer(ctx context.Context, config pipe.Config, first int) (*
 	for _, d := range []torch.Device{config.Devices[0], config.Devices[len(config.Devices)-1]} {
 		t.data = append(t.data, torch.NewCtx(torch.Options{Device: d, Seed: 7}))
 	}
-	t.batch = pipe.Batch{Input: s.input(t.data[0]), Target: normal(t.data[1], s.Target)}
+	t.batch = pipe.Batch{Input: pipe.Rows(s.input(t.data[0])), Target: pipe.Rows(normal(t.data[1], s.Target))}
 	for range 2 {
 		if _, err := t.step(ctx); err != nil {
 			t.close()

@@ -6,17 +6,18 @@ import (
 
 	"penstock/models"
 	"penstock/nn"
+	"penstock/pipe"
 	"penstock/torch"
 )
 
 // workload is a model and how it is trained. Its loss is the mean squared error to a random target; gradients are dropped after each step and no optimizer runs.
 type workload struct {
-	Model      string         `json:"model"`
-	About      string         `json:"about"`
-	Options    models.Options `json:"-"` // of a model of package models
-	Batch      int64          `json:"batch"`
-	Chunks     int            `json:"chunks"`
-	Checkpoint string         `json:"checkpoint"`
+	Model      string          `json:"model"`
+	About      string          `json:"about"`
+	Options    models.Options  `json:"-"` // of a model of package models
+	Batch      int64           `json:"batch"`
+	Chunks     int             `json:"chunks"`
+	Checkpoint pipe.Checkpoint `json:"checkpoint"`
 	// Theirs are options of the network on torchgpipe that ours has not, for another operator there. Variant says which, in the table.
 	Theirs  map[string]any `json:"theirs,omitempty"`
 	Variant string         `json:"variant,omitempty"`
@@ -39,23 +40,23 @@ const (
 
 // workloads take a tenth to half a second a step on one stage. Convolutional networks are trained as their users would, with checkpoints; the others have the memory not to.
 var workloads = []workload{
-	{Model: mlp, About: "16 x (Linear 1024, ReLU)", Batch: 256, Chunks: 1, Checkpoint: "never"},
-	{Model: mlp, About: "16 x (Linear 1024, ReLU)", Batch: 256, Chunks: 4, Checkpoint: "never", Faster: fasterProducts},
-	{Model: mlp, About: "16 x (Linear 1024, ReLU)", Batch: 256, Chunks: 8, Checkpoint: "never", Faster: fasterProducts},
+	{Model: mlp, About: "16 x (Linear 1024, ReLU)", Batch: 256, Chunks: 1, Checkpoint: pipe.Never},
+	{Model: mlp, About: "16 x (Linear 1024, ReLU)", Batch: 256, Chunks: 4, Checkpoint: pipe.Never, Faster: fasterProducts},
+	{Model: mlp, About: "16 x (Linear 1024, ReLU)", Batch: 256, Chunks: 8, Checkpoint: pipe.Never, Faster: fasterProducts},
 	{
-		Model: "gpt", About: "4 blocks, 4 heads, 128 wide, 128 tokens, tied embedding", Batch: 16, Chunks: 8, Checkpoint: "never",
+		Model: "gpt", About: "4 blocks, 4 heads, 128 wide, 128 tokens, tied embedding", Batch: 16, Chunks: 8, Checkpoint: pipe.Never,
 		Faster: fasterProducts,
 	},
 	{
-		Model: "resnet20", About: "images of 1 x 28 x 28", Options: models.Options{Channels: 1, Size: 28}, Batch: 64, Chunks: 8, Checkpoint: "except_last",
+		Model: "resnet20", About: "images of 1 x 28 x 28", Options: models.Options{Channels: 1, Size: 28}, Batch: 64, Chunks: 8, Checkpoint: pipe.ExceptLast,
 		Faster: fasterConvolutions,
 	},
 	{
-		Model: "resnet50", About: "images of 3 x 64 x 64", Options: models.Options{Size: 64}, Batch: 8, Chunks: 4, Checkpoint: "except_last",
+		Model: "resnet50", About: "images of 3 x 64 x 64", Options: models.Options{Size: 64}, Batch: 8, Chunks: 4, Checkpoint: pipe.ExceptLast,
 		Faster: fasterConvolutions,
 	},
 	{
-		Model: "amoebanetd", About: "L=3, D=64, images of 3 x 64 x 64", Options: models.Options{Depth: 3, Width: 64, Size: 64}, Batch: 16, Chunks: 8, Checkpoint: "except_last",
+		Model: "amoebanetd", About: "L=3, D=64, images of 3 x 64 x 64", Options: models.Options{Depth: 3, Width: 64, Size: 64}, Batch: 16, Chunks: 8, Checkpoint: pipe.ExceptLast,
 		Faster: fasterConvolutions,
 	},
 	skipped,
@@ -64,7 +65,7 @@ var workloads = []workload{
 
 // skipped has skip connections, and so is what the ablation is of too.
 var skipped = workload{
-	Model: "unet", About: "B=2, C=16, images of 3 x 64 x 64", Options: models.Options{Convolutions: 2, Width: 16, Size: 64}, Batch: 16, Chunks: 8, Checkpoint: "except_last",
+	Model: "unet", About: "B=2, C=16, images of 3 x 64 x 64", Options: models.Options{Convolutions: 2, Width: 16, Size: 64}, Batch: 16, Chunks: 8, Checkpoint: pipe.ExceptLast,
 	Faster: fasterConvolutions,
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"penstock/internal/torchtest"
 	"penstock/models"
-	"penstock/pipe"
 )
 
 var brief = effort{profile: 1, rounds: 2, round: time.Nanosecond}
@@ -53,7 +52,7 @@ func TestWorkloadsAreSound(t *testing.T) {
 		if w.Batch%int64(w.Chunks) != 0 {
 			t.Errorf("%s: %d samples in %d micro-batches", w.Model, w.Batch, w.Chunks)
 		}
-		if _, err := pipe.ParseCheckpoint(w.Checkpoint); err != nil {
+		if _, err := w.Checkpoint.Stages(1); err != nil {
 			t.Error(err)
 		}
 	}

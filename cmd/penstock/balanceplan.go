@@ -115,15 +115,8 @@ func (p *balancePlan) checkMeasurement() error {
 
 // checkTraining checks what the trained stages will hold and do.
 func (p *balancePlan) checkTraining() (err error) {
-	for word := range strings.SplitSeq(p.policyName, ",") {
-		policy, err := pipe.ParseCheckpoint(word)
-		if err != nil {
-			return badUsage("--checkpoint %q: want never, except_last, always or optimal, or a list with one for each stage", p.policyName)
-		}
-		p.policy = append(p.policy, policy)
-	}
-	if len(p.policy) != 1 && len(p.policy) != p.stages {
-		return badUsage("--checkpoint %s: %d policies for %d stages; want one for each, or one for all", p.policyName, len(p.policy), p.stages)
+	if p.policy, err = pipe.Checkpoint(p.policyName).Stages(p.stages); err != nil {
+		return badUsage("--checkpoint %s: %s", p.policyName, message(err))
 	}
 	if !slices.Contains(optim.Names(), p.optimizerName) {
 		return badUsage("--optimizer %q: want one of %s", p.optimizerName, strings.Join(optim.Names(), ", "))

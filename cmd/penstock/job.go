@@ -249,7 +249,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 		return nil
 	}
 	config := train.BalanceConfig{
-		Stages: j.stages, Batch: j.batch, Chunks: j.chunks, Checkpoints: j.policy,
+		Stages: j.stages, Batch: j.batch, Chunks: j.chunks, Checkpoint: pipe.PerStage(j.policy...),
 		Profile: profile.Config{Device: j.devices[0], Peer: j.devices[1], Threads: j.threads, Seed: j.seed, Autocast: j.autocast, Clock: clock},
 	}
 	cut, err := train.BalanceByTime(ctx, j.model, j.training, config)
@@ -282,7 +282,7 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 		return err
 	}
 	j.pipe, err = pipe.Open(j.model, pipe.Config{
-		Balance: j.balance, Devices: j.devices, Chunks: j.chunks, Checkpoints: j.policy, Threads: j.threads, Seed: j.seed,
+		Balance: j.balance, Devices: j.devices, Chunks: j.chunks, Checkpoint: pipe.PerStage(j.policy...), Threads: j.threads, Seed: j.seed,
 		DeferredBatchNorm: j.deferred, Autocast: j.autocast, Reserve: j.reserve(),
 	})
 	return err
@@ -315,7 +315,7 @@ func (j *job) openLoop(_ context.Context, stderr io.Writer) (err error) {
 		return err
 	}
 	const auxiliary = 0.3 // weight of auxiliary classifiers, where the model has some
-	l.Pipe, l.Loss, l.Schedule = j.pipe, models.NewAuxiliaryLoss(nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), auxiliary), j.schedule
+	l.Pipe, l.Loss, l.Schedule = j.pipe, models.NewAuxiliaryLoss(nn.CrossEntropy(), auxiliary), j.schedule
 	l.ClipNorm, l.Steps, l.Epochs = j.clipNorm, j.steps, j.epochs
 	l.OnStep = []train.Hook{j.trace.hook(j.pipe, j.loop.Step)}
 	save := func() error { _, err := j.save(); return err }

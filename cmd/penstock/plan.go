@@ -67,13 +67,6 @@ func (p *plan) checkNames() (err error) {
 	if err := models.Set(p.modelName, &p.options, p.settings); err != nil {
 		return badUsage("--set %s", message(err))
 	}
-	for _, word := range strings.Split(p.policyName, ",") {
-		policy, err := pipe.ParseCheckpoint(word)
-		if err != nil {
-			return badUsage("--checkpoint %q: want never, except_last, always or optimal, or a list with one for each stage", p.policyName)
-		}
-		p.policy = append(p.policy, policy)
-	}
 	if !slices.Contains(optim.Names(), p.optimizerName) {
 		return badUsage("--optimizer %q: want one of %s", p.optimizerName, strings.Join(optim.Names(), ", "))
 	}
@@ -156,11 +149,8 @@ func (p *plan) checkCut() error {
 	if p.stages == 1 {
 		p.balance = []int{layers}
 	}
-	if len(p.policy) == 1 {
-		p.policy = slices.Repeat(p.policy, p.stages)
-	}
-	if len(p.policy) != p.stages {
-		return badUsage("--checkpoint %s: %d policies for %d stages; want one for each, or one for all", p.policyName, len(p.policy), p.stages)
+	if p.policy, err = pipe.Checkpoint(p.policyName).Stages(p.stages); err != nil {
+		return badUsage("--checkpoint %s: %s", p.policyName, message(err))
 	}
 	return nil
 }

@@ -134,7 +134,7 @@ func (p profilePlan) measure(ctx context.Context, stderr io.Writer) (profile.Cha
 	err := torch.Try(func() {
 		sample = p.sample(c, p.batch)
 		if p.lossName != "none" {
-			config.Loss = models.NewAuxiliaryLoss(nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}), auxiliaryWeight)
+			config.Loss = models.NewAuxiliaryLoss(nn.CrossEntropy(), auxiliaryWeight)
 			config.Targets = []*torch.Tensor{p.target(c, p.batch, p.seed)}
 		}
 	})

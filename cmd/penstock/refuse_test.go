@@ -32,7 +32,7 @@ func TestRefuses(t *testing.T) {
 		{train("--optimizer", "sdg"), exitUsage, []string{`"sdg"`, "sgd"}},
 		{train("--schedule", "cos"), exitUsage, []string{`"cos"`, "cosine"}},
 		{train("--checkpoint", "sometimes"), exitUsage, []string{`"sometimes"`, "except_last"}},
-		{train("--checkpoint", "never,sometimes"), exitUsage, []string{`"never,sometimes"`, "except_last"}},
+		{train("--checkpoint", "never,sometimes"), exitUsage, []string{`"sometimes"`, "except_last"}},
 		{train("--stages", "2", "--checkpoint", "never,always,never"), exitUsage, []string{"never,always,never", "3 policies for 2 stages"}},
 		{train("--model", "gpt", "--data", "text", "--set", "heads=3"), exitUsage, []string{"--set heads=3: ", "128"}},
 		{train("--model", "amoebanetd"), exitUsage, []string{"--model amoebanetd with --data synthetic", "28", "32"}},

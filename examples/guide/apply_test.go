@@ -23,7 +23,7 @@ func batch(c *torch.Ctx, rows int64) (x, y *torch.Tensor) {
 	for i := range labels {
 		labels[i] = int64(i % 10)
 	}
-	return c.Normal_(c.Empty(torch.Float32, rows, 64), 0, 1), torch.From(c, labels)
+	return c.Randn(rows, 64), torch.From(c, labels)
 }
 
 func Example_apply() {
@@ -59,10 +59,10 @@ func Example_train() {
 	c := torch.NewCtx(torch.Options{Seed: 2})
 	defer c.Close()
 	x, y := batch(c, 100)
-	loss := nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})
+	loss := nn.CrossEntropy()
 	var first, last pipe.Result
 	for step := range int64(30) {
-		last, err = p.Step(ctx, pipe.Batch{Input: x, Target: y, Step: step}, loss)
+		last, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y), Step: step}, loss)
 		check(err)
 		check(p.Update(ctx, sgd))
 		if step == 0 {
@@ -92,7 +92,7 @@ func Example_devices() {
 	x := in.Zeros(torch.Float32, 16, 64)
 	y := out.Zeros(torch.Int64, 16)
 
-	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: y}, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}))
+	_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, nn.CrossEntropy())
 	check(err)
 	fmt.Println("input on", in.Device(), "and target on", out.Device())
 	// Output:

@@ -29,7 +29,7 @@ func Example_failure() {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 
-	_, err = p.Eval(ctx, c.Ones(torch.Float32, 6, 4))
+	_, err = p.Infer(ctx, pipe.Batch{Input: pipe.Rows(c.Ones(torch.Float32, 6, 4))})
 	fmt.Println(err)
 	var at *pipe.Error
 	if errors.As(err, &at) {
@@ -47,15 +47,15 @@ func Example_panic() {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 
-	_, err = p.Eval(ctx, c.Ones(torch.Float32, 8, 1))
+	_, err = p.Infer(ctx, pipe.Batch{Input: pipe.Rows(c.Ones(torch.Float32, 8, 1))})
 	var at *pipe.Error
 	var panicked *pipe.PanicError
 	if errors.As(err, &at) && errors.As(err, &panicked) {
 		fmt.Printf("micro-batch %d, layer %q: %v\n", at.MicroBatch, at.Layer, panicked.Value) // and panicked.Stack
 	}
-	y, err := p.Eval(ctx, c.Ones(torch.Float32, 2, 1)) // two rows are two micro-batches
+	result, err := p.Infer(ctx, pipe.Batch{Input: pipe.Rows(c.Ones(torch.Float32, 2, 1))}) // two rows are two micro-batches
 	check(err)
-	fmt.Println("the pipe works on:", c.Adopt(y))
+	fmt.Println("the pipe works on:", c.Adopt(result.Output[0]))
 	// Output:
 	// micro-batch 2, layer "0": no third micro-batch, please
 	// the pipe works on: float32[2,1]
@@ -73,7 +73,7 @@ func Example_cancel() {
 
 	stopped, cancel := context.WithCancel(ctx)
 	cancel() // or a deadline, or Ctrl-C by signal.NotifyContext
-	_, err = p.Step(stopped, pipe.Batch{Input: x, Target: y}, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}))
+	_, err = p.Step(stopped, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, nn.CrossEntropy())
 	fmt.Println(errors.Is(err, context.Canceled))
 	// Output:
 	// true

@@ -36,7 +36,7 @@ func Example_recomputation() {
 	defer p.Close()
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	_, err = p.Step(ctx, pipe.Batch{Input: c.Ones(torch.Float32, 8, 4), Target: c.Ones(torch.Float32, 8, 1)}, nn.NewMSELoss(nn.MSEConfig{}))
+	_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(c.Ones(torch.Float32, 8, 4)), Target: pipe.Rows(c.Ones(torch.Float32, 8, 1))}, nn.MSE())
 	check(err)
 	fmt.Println("seen", torch.Item[int64](layer.seen.Tensor()))
 	// Output:
@@ -50,7 +50,7 @@ func Example_deferredBatchNorm() {
 		check(err)
 		c := torch.NewCtx(torch.Options{})
 		x := torch.From(c, []float32{0, 2, 4, 6}, 4, 1) // micro-batches 0 2 and 4 6
-		_, err = p.Step(ctx, pipe.Batch{Input: x, Target: x}, nn.NewMSELoss(nn.MSEConfig{}))
+		_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, nn.MSE())
 		check(err)
 		fmt.Printf("deferred %-5v  mean %.3f  variance %.3f  batches %d\n", deferred, torch.Values[float32](norm.RunningMean.Tensor())[0],
 			torch.Values[float32](norm.RunningVar.Tensor())[0], torch.Item[int64](norm.NumBatchesTracked.Tensor()))
@@ -77,7 +77,7 @@ func Example_tied() {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	x, y := torch.From(c, []int64{1, 2, 3, 4}), torch.From(c, []int64{2, 3, 4, 5})
-	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: y}, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}))
+	_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, nn.CrossEntropy())
 	check(err)
 	for i, s := range p.Stages() {
 		for _, param := range s.Params() {
@@ -95,16 +95,16 @@ func Example_tied() {
 func Example_policies() {
 	model := classifier()
 	p, err := pipe.New(model, pipe.Config{
-		Balance:     []int{2, 3},
-		Chunks:      8,
-		Checkpoints: []pipe.Checkpoint{pipe.Always, pipe.Never},
+		Balance:    []int{2, 3},
+		Chunks:     8,
+		Checkpoint: pipe.PerStage(pipe.Always, pipe.Never),
 	})
 	check(err)
 	defer nn.Free(model)
 	defer p.Close()
-	fmt.Println(p.Config().Checkpoints)
+	fmt.Println(p.Config().Checkpoint)
 	// Output:
-	// [always never]
+	// always,never
 }
 
 // block checkpoints a part of its own forward.

@@ -26,7 +26,7 @@ func Example_loss() {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	x := torch.From(c, []float32{1, 2, 3}, 3, 1) // micro-batches of 2 rows and of 1
-	result, err := p.Step(ctx, pipe.Batch{Input: x, Target: c.Zeros(torch.Float32, 3, 1)}, absolute{})
+	result, err := p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(c.Zeros(torch.Float32, 3, 1))}, absolute{})
 	check(err)
 	fmt.Printf("%.4f\n", result.Loss)
 	// Output:
@@ -43,10 +43,10 @@ func Example_forwardBackward() {
 	defer c.Close()
 	x, _ := batch(c, 32)
 
-	run, err := p.Forward(ctx, pipe.Batch{Input: x})
+	run, err := p.Forward(ctx, pipe.Batch{Input: pipe.Rows(x)})
 	check(err)
 	defer run.Close()
-	y := run.Output() // [32, 10], of the whole batch
+	y := run.Output()[0] // [32, 10], of the whole batch
 	similarity := c.Matmul(y, c.Transpose(y, 0, 1))
 	loss := c.Mean(c.Mul(similarity, similarity)) // every row with every other
 	c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
@@ -65,7 +65,7 @@ func Example_retained() {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 
-	run, err := p.Forward(ctx, pipe.Batch{Input: c.Ones(torch.Float32, 6, 4)})
+	run, err := p.Forward(ctx, pipe.Batch{Input: pipe.Rows(c.Ones(torch.Float32, 6, 4))})
 	check(err)
 	defer run.Close()
 	for class := range int64(2) {
@@ -87,7 +87,7 @@ func Example_inputGradient() {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	x := torch.From(c, []float32{-1, 2}, 2, 1).SetRequiresGrad(true)
-	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: c.Zeros(torch.Float32, 2, 1)}, nn.NewMSELoss(nn.MSEConfig{Sum: true}))
+	_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(c.Zeros(torch.Float32, 2, 1))}, nn.MSE().Sum())
 	check(err)
 	fmt.Println(torch.Values[float32](c.GradOf(x)))
 	// Output:
@@ -103,8 +103,9 @@ func Example_inference() {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 
-	y, err := p.Eval(ctx, c.Ones(torch.Float32, 10, 4))
+	result, err := p.Infer(ctx, pipe.Batch{Input: pipe.Rows(c.Ones(torch.Float32, 10, 4))})
 	check(err)
+	y := result.Output[0]
 	fmt.Println(y, "requires a gradient:", y.RequiresGrad())
 	y.Free() // or c.Adopt(y)
 	// Output:

@@ -32,17 +32,17 @@ func Example_limit() {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	x, y := batch(c, 512)
-	loss := nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})
+	loss := nn.CrossEntropy()
 
 	second := p.Devices()[1]
 	second.SetLimit(second.Memory().Live + 1<<10) // parameters fit, activations do not
-	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: y}, loss)
+	_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, loss)
 	var refused *torch.MemoryError
 	if errors.Is(err, torch.ErrOutOfMemory) && errors.As(err, &refused) {
 		fmt.Println("refused on", refused.Device, "which may have", refused.Limit-refused.Live, "bytes more;", refused.Requested, "were requested")
 	}
 	second.SetLimit(0)
-	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: y}, loss)
+	_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, loss)
 	fmt.Println("without a limit:", err)
 	// Output:
 	// refused on cpu:1 which may have 1024 bytes more; 131072 were requested
@@ -54,7 +54,7 @@ func Example_safeLimit() {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	x, y := batch(c, 512)
-	loss := nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})
+	loss := nn.CrossEntropy()
 	for i := range 2 {
 		torch.CPU(i).ResetPeak()
 	}
@@ -63,7 +63,7 @@ func Example_safeLimit() {
 	defer nn.Free(model)
 	defer p.Close()
 
-	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: y}, loss)
+	_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, loss)
 	check(err)
 	nn.ZeroGrads(model)
 	for i, limit := range p.SafeLimit() {
@@ -72,7 +72,7 @@ func Example_safeLimit() {
 		d.SetLimit(limit)
 		defer d.SetLimit(0)
 	}
-	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: y}, loss)
+	_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, loss)
 	fmt.Println("under the safe limits:", err)
 	// Output:
 	// cpu:0 measured is at most what is safe: true
@@ -99,7 +99,7 @@ func Example_policyMemory() {
 		x := c.Ones(torch.Float32, 1024, 256)
 		before := torch.CPU(0).Memory().Live
 		torch.CPU(0).ResetPeak()
-		_, err = p.Step(ctx, pipe.Batch{Input: x, Target: x}, nn.NewMSELoss(nn.MSEConfig{}))
+		_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, nn.MSE())
 		check(err)
 		peak[policy] = torch.CPU(0).Memory().Peak - before
 		c.Close()
@@ -123,8 +123,8 @@ func Example_optimal() {
 	defer p.Close()
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	batch := pipe.Batch{Input: c.Ones(torch.Float32, 1024, 256), Target: c.Ones(torch.Float32, 1024, 256)}
-	loss := nn.NewMSELoss(nn.MSEConfig{})
+	batch := pipe.Batch{Input: pipe.Rows(c.Ones(torch.Float32, 1024, 256)), Target: pipe.Rows(c.Ones(torch.Float32, 1024, 256))}
+	loss := nn.MSE()
 
 	check(p.Plan(ctx, batch, loss)) // Step does so by itself
 	torch.CPU(0).ResetPeak()
@@ -145,7 +145,7 @@ func Example_budgetTooSmall() {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	x := c.Ones(torch.Float32, 1024, 256)
-	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: x}, nn.NewMSELoss(nn.MSEConfig{}))
+	_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, nn.MSE())
 	var small *pipe.BudgetError
 	if errors.As(err, &small) {
 		for _, s := range small.Stages {
@@ -169,7 +169,7 @@ func Example_module() {
 	m, err := remat.New(model, remat.Config{Limit: 16 << 20, Optimizer: adam})
 	check(err)
 	defer m.Close()
-	loss := nn.NewMSELoss(nn.MSEConfig{})
+	loss := nn.MSE()
 	for step := range 3 {
 		mark := c.Mark()
 		torch.CPU(0).ResetPeak()

@@ -18,10 +18,10 @@ func Example_autocast() {
 	defer c.Close()
 	x, y := batch(c, 16)
 
-	logits, err := p.Eval(ctx, x)
+	result, err := p.Infer(ctx, pipe.Batch{Input: pipe.Rows(x)})
 	check(err)
-	fmt.Println("logits", c.Adopt(logits).DType())
-	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: y}, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}))
+	fmt.Println("logits", c.Adopt(result.Output[0]).DType())
+	_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, nn.CrossEntropy())
 	check(err)
 	weight := nn.Params(model)[0].Tensor()
 	fmt.Println("weight", weight.DType(), "gradient", c.GradOf(weight).DType())

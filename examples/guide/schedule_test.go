@@ -86,7 +86,7 @@ func Example_timeline() {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	x, y := batch(c, 64)
-	result, err := p.Step(ctx, pipe.Batch{Input: x, Target: y}, nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{}))
+	result, err := p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, nn.CrossEntropy())
 	check(err)
 
 	for _, e := range result.Timeline.Events { // and e.Start, e.End; result.Timeline.GridWidth(100) draws them

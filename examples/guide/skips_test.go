@@ -18,22 +18,27 @@ type fork struct {
 func newFork(n int64) nn.Layer {
 	l := &fork{linear: nn.NewLinear(n, n)}
 	l.Child("linear", l.linear)
-	return nn.Tuple(l)
+	return nn.Tuple(l, l.forward)
 }
 
-func (l *fork) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+func (l *fork) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return []*torch.Tensor{c.Run(xs[0], l.linear), xs[0]}
 }
 
 // sum adds what fork kept.
 type sum struct{ nn.Base }
 
-func (l *sum) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+func newSum() nn.Layer {
+	l := &sum{}
+	return nn.Tuple(l, l.forward)
+}
+
+func (l *sum) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return []*torch.Tensor{c.Add(xs[0], xs[1])}
 }
 
 func Example_shortSkip() {
-	model := nn.NewSequential(newFork(4), nn.Tuple(&sum{}))
+	model := nn.NewSequential(newFork(4), newSum())
 	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
 	check(err)
 	defer nn.Free(model)
@@ -92,7 +97,7 @@ func Example_longSkip() {
 	c := torch.NewCtx(torch.Options{Seed: 1})
 	defer c.Close()
 	x, y := c.Ones(torch.Float32, 6, 4), c.Ones(torch.Float32, 6, 8)
-	result, err := p.Step(ctx, pipe.Batch{Input: x, Target: y}, nn.NewMSELoss(nn.MSEConfig{}))
+	result, err := p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, nn.MSE())
 	check(err)
 	for _, e := range result.Timeline.Events {
 		if a := e.Action; a.Kind == schedule.ReceiveActivation && a.Peer != a.Stage-1 {
@@ -169,9 +174,9 @@ func Example_absentSkip() {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	for _, x := range []*torch.Tensor{torch.From(c, []float32{1, 2}, 1, 2), torch.From(c, []float32{1, 2, 3}, 1, 3)} {
-		y, err := p.Eval(ctx, x)
+		result, err := p.Infer(ctx, pipe.Batch{Input: pipe.Rows(x)})
 		check(err)
-		fmt.Println(torch.Values[float32](c.Adopt(y)))
+		fmt.Println(torch.Values[float32](c.Adopt(result.Output[0])))
 	}
 	// Output:
 	// [1 2]

@@ -11,7 +11,12 @@ import (
 // mix takes three tensors and gives two.
 type mix struct{ nn.Base }
 
-func (l *mix) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+func newMix() nn.Layer {
+	l := &mix{}
+	return nn.Tuple(l, l.forward)
+}
+
+func (l *mix) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	a, b, table := xs[0], xs[1], xs[2]
 	return []*torch.Tensor{c.Add(a, table), c.Mul(a, b)}
 }
@@ -19,12 +24,17 @@ func (l *mix) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 // difference takes two tensors and gives one.
 type difference struct{ nn.Base }
 
-func (l *difference) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+func newDifference() nn.Layer {
+	l := &difference{}
+	return nn.Tuple(l, l.forward)
+}
+
+func (l *difference) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return []*torch.Tensor{c.Sub(xs[0], xs[1])}
 }
 
 func Example_tuples() {
-	model := nn.NewSequential(nn.Tuple(&mix{}), nn.Tuple(&difference{}))
+	model := nn.NewSequential(newMix(), newDifference())
 	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
 	check(err)
 	defer p.Close()
@@ -34,9 +44,9 @@ func Example_tuples() {
 	a := torch.From(c, []float32{1, 2, 3, 4}, 4, 1)
 	b := torch.From(c, []float32{5, 6, 7, 8}, 4, 1)
 	table := torch.From(c, []float32{10, 20, 30}, 1, 3) // every micro-batch gets all of it
-	result, err := p.Infer(ctx, pipe.Batch{Inputs: []pipe.Value{pipe.Rows(a), pipe.Rows(b), pipe.NoChunk(table)}}, pipe.InferConfig{})
+	result, err := p.Infer(ctx, pipe.Batch{Input: append(pipe.Rows(a, b), pipe.NoChunk(table)...)})
 	check(err)
-	y := c.Adopt(result.Outputs[0])
+	y := c.Adopt(result.Output[0])
 	fmt.Println(y, torch.Values[float32](y))
 	// Output:
 	// float32[4,3] [6 16 26 0 10 20 -8 2 12 -18 -8 2]
@@ -58,10 +68,10 @@ func Example_extras() {
 	defer p.Close()
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	b := pipe.Batch{Input: torch.From(c, []float32{1, 2}, 2, 1), Extras: []nn.Extra{temperature.With(0.5)}}
-	result, err := p.Infer(ctx, b, pipe.InferConfig{})
+	b := pipe.Batch{Input: pipe.Rows(torch.From(c, []float32{1, 2}, 2, 1)), Extras: []nn.Extra{temperature.With(0.5)}}
+	result, err := p.Infer(ctx, b)
 	check(err)
-	fmt.Println(torch.Values[float32](c.Adopt(result.Outputs[0])))
+	fmt.Println(torch.Values[float32](c.Adopt(result.Output[0])))
 	// Output:
 	// [2 4]
 }

@@ -1,4 +1,4 @@
-// Command own pipelines a model of one's own over two stages and trains it on random numbers.
+// Command own trains a model of one's own on random numbers, in a pipeline of two stages.
 package main
 
 import (
@@ -14,26 +14,26 @@ import (
 
 func main() {
 	model := nn.NewSequential(nn.NewLinear(64, 512), nn.NewReLU(), nn.NewLinear(512, 512), nn.NewReLU(), nn.NewLinear(512, 1))
+	defer nn.Free(model)
 	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 3}, Chunks: 4}) // 2 layers on cpu:0, 3 on cpu:1
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer p.Close()
+	check(err)
+	defer func() { check(p.Close()) }()
 	sgd, err := optim.SGD(optim.Config{LR: 0.05, Momentum: 0.9})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
+	defer sgd.Close()
 	c := torch.NewCtx(torch.Options{Seed: 1}) // owns the batch
 	defer c.Close()
-	x, y := c.Normal_(c.Empty(torch.Float32, 128, 64), 0, 1), c.Normal_(c.Empty(torch.Float32, 128, 1), 0, 1)
-	for step := range int64(20) {
-		result, err := p.Step(context.Background(), pipe.Batch{Input: x, Target: y, Step: step}, nn.NewMSELoss(nn.MSEConfig{}))
-		if err != nil {
-			log.Fatal(err) // such as: pipe: stage 1, micro-batch 2, layer "4", backward: ...
-		}
-		if err := p.Update(context.Background(), sgd); err != nil { // all stages or none
-			log.Fatal(err)
-		}
-		fmt.Printf("step %2d  loss %.4f  most bytes on cpu:1 %d\n", step, result.Loss, torch.CPU(1).Memory().Peak)
+	x, y := c.Randn(128, 64), c.Randn(128, 1)
+	for step := range int64(5) {
+		result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y), Step: step}, nn.MSE())
+		check(err)                                 // such as: pipe: stage 1, micro-batch 2, layer "4", backward: ...
+		check(p.Update(context.Background(), sgd)) // all stages or none
+		fmt.Printf("step %d  loss %.3f\n", step, result.Loss)
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
 	}
 }

@@ -65,7 +65,7 @@ func network() *nn.Sequential {
 }
 
 // likelihood is the negative log-likelihood: cross-entropy takes the logarithm of the softmax of what it is given, which of such logarithms are themselves.
-var likelihood = nn.NewCrossEntropyLoss(nn.CrossEntropyConfig{})
+var likelihood = nn.CrossEntropy()
 
 // school is what all parts train with.
 type school struct {
@@ -114,7 +114,7 @@ func (l *lesson) next(loader *data.Loader) (x, y *torch.Tensor, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return torch.From(l.c, b.Inputs.Float32, b.Inputs.Shape...), torch.From(l.c, b.Targets.Int64, b.Targets.Shape...), nil
+	return torch.From(l.c, b.Input.Float32, b.Input.Shape...), torch.From(l.c, b.Target.Int64, b.Target.Shape...), nil
 }
 
 // train is the training loop: it does not care whether net is a model or a module. It returns the last loss and the most bytes of a step, the first one left out.
@@ -210,7 +210,7 @@ func (s *school) byHand() error {
 		}
 		l.c.SetGrad(true)
 		n := nn.NewCtx(l.c, nn.Config{Training: true})
-		if err := m.Measure(context.Background(), n, remat.Sample{Inputs: []*torch.Tensor{x}, Targets: []*torch.Tensor{y}}); err != nil {
+		if err := m.Measure(context.Background(), n, remat.Sample{Input: []*torch.Tensor{x}, Target: []*torch.Tensor{y}}); err != nil {
 			return err
 		}
 		chain, err := m.Chain()
