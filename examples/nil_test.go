@@ -98,6 +98,7 @@ func nils(g given) map[string]struct {
 		"nn.Convert.c":                 {panics(func() { nn.Convert(nil, nil, torch.Float64) }), "nn: Convert: the torch.Ctx is nil"},
 		"nn.Free.m":                    {panics(func() { nn.Free(nil) }), "is nil; want a model"},
 		"nn.ZeroGrads.m":               {panics(func() { nn.ZeroGrads((*nn.Sequential)(nil)) }), "is nil; want a model"},
+		"nn.Summary.m":                 {panics(func() { nn.Summary(nil) }), "nn: Summary: the module is nil; want a model"},
 		"nn.State.m":                   {panics(func() { nn.State(nil) }), "is nil; want a model"},
 		"nn.Shared.m":                  {panics(func() { nn.Shared(nil) }), "is nil; want a model"},
 		"nn.SharedBeyond.m":            {panics(func() { nn.SharedBeyond(nil) }), "is nil; want a model"},

@@ -126,7 +126,7 @@ func (r *minibatch) planKey() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %T", len(r.parts), r.loss)
 	if r.loss != nil {
-		fmt.Fprintf(&b, "%+v", r.loss)
+		fmt.Fprintf(&b, "%#v", r.loss)
 	}
 	for _, list := range [][]Value{r.inputs, r.targets} {
 		b.WriteByte(';')

@@ -118,35 +118,14 @@ func describeModel(w io.Writer, name string, set []string, format string) error 
 		have, _ := models.Settings(name, models.Options{})
 		return badUsage("--set %s: %s; by default it is %s", strings.Join(set, ","), message(err), assignments(have))
 	}
-	layers := layerLines(model)
 	if format == "json" {
-		line.Each = layers
+		for _, l := range nn.Summary(model) {
+			line.Each = append(line.Each, layerLine{l.Name, l.Parameters})
+		}
 		return json.NewEncoder(w).Encode([]modelLine{line}) // a list as without NAME, so that one reader does for both
 	}
-	fmt.Fprintf(w, "%s: %s\n%s\n\n", name, line.info.Summary, assignments(line.settings))
-	t := newTable(w)
-	fmt.Fprintln(t, "\tLAYER\tPARAMETERS")
-	for i, l := range layers {
-		fmt.Fprintf(t, "%d\t%s\t%d\n", i, l.Name, l.Parameters)
-	}
-	fmt.Fprintf(t, "\tall %d\t%d\n", len(layers), line.Parameters)
-	return t.Flush()
-}
-
-func layerLines(model *nn.Sequential) []layerLine {
-	var lines []layerLine
-	seen := map[*nn.Param]bool{}
-	for _, l := range model.Layers() {
-		line := layerLine{Name: l.Name}
-		for _, p := range nn.Params(l.Layer) {
-			if !seen[p.Owner()] {
-				seen[p.Owner()] = true
-				line.Parameters += p.Numel()
-			}
-		}
-		lines = append(lines, line)
-	}
-	return lines
+	_, err = fmt.Fprintf(w, "%s: %s\n%s\n\n%v\n", name, line.info.Summary, assignments(line.settings), model)
+	return err
 }
 
 // assignments is settings as --set takes them.

@@ -98,25 +98,25 @@ func TestModelsDescribesOneInText(t *testing.T) {
 	want := `unet: U-Net of 5 levels with B convolutions each, the first of C channels (Ronneberger et al. 2015; Kim et al. 2020)
 B=1,C=4,classes=1,channels=3,size=192,depth=1,dropout=0.1
 
-    LAYER                       PARAMETERS
-0   encoder.0.encode.0.conv     108
-1   encoder.0.encode.0.dropout  0
-2   encoder.0.encode.0.norm     0
-3   encoder.0.encode.0.relu     0
-4   encoder.0.skip              0
-5   encoder.0.down              0
-6   bottleneck.0.0.conv         144
-7   bottleneck.0.0.dropout      0
-8   bottleneck.0.0.norm         0
-9   bottleneck.0.0.relu         0
-10  decoder.0.up                0
-11  decoder.0.skip              0
-12  decoder.0.decode.0.conv     144
-13  decoder.0.decode.0.dropout  0
-14  decoder.0.decode.0.norm     0
-15  decoder.0.decode.0.relu     0
-16  segment                     2
-    all 17                      398
+layer                       type            shapes            parameters  bytes
+encoder.0.encode.0.conv     Conv2d          weight [4 3 3 3]         108    432
+encoder.0.encode.0.dropout  Dropout2d                                  0      0
+encoder.0.encode.0.norm     InstanceNorm2d                             0      0
+encoder.0.encode.0.relu     LeakyReLU                                  0      0
+encoder.0.skip              Stash                                      0      0
+encoder.0.down              MaxPool2d                                  0      0
+bottleneck.0.0.conv         Conv2d          weight [4 4 3 3]         144    576
+bottleneck.0.0.dropout      Dropout2d                                  0      0
+bottleneck.0.0.norm         InstanceNorm2d                             0      0
+bottleneck.0.0.relu         LeakyReLU                                  0      0
+decoder.0.up                Upsample                                   0      0
+decoder.0.skip              concat                                     0      0
+decoder.0.decode.0.conv     Conv2d          weight [2 8 3 3]         144    576
+decoder.0.decode.0.dropout  Dropout2d                                  0      0
+decoder.0.decode.0.norm     InstanceNorm2d                             0      0
+decoder.0.decode.0.relu     LeakyReLU                                  0      0
+segment                     Conv2d          weight [1 2 1 1]           2      8
+                            17 layers                                398   1592
 `
 	if diff := cmp.Diff(want, must(t, "models", "unet", "--set", "B=1,C=4,depth=1").stdout); diff != "" {
 		t.Error(diff)
