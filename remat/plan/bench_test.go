@@ -32,7 +32,7 @@ func measured(layers int, seed uint64) Chain {
 }
 
 // shareOf is a share of the peak of the plan without recomputation.
-func shareOf(b *testing.B, c Chain, share float64) int64 {
+func shareOf(b testing.TB, c Chain, share float64) int64 {
 	greatest, err := Greatest(c)
 	if err != nil {
 		b.Fatal(err)

@@ -46,7 +46,10 @@ func (t *Table) Curve() []Point {
 	return curve
 }
 
-// limits are those where the table may have a new plan: the breakpoints; or the least and the greatest, and all slots between.
+// pointsOfLongChain is how many limits a curve of a long chain has: each takes some tenths of a second.
+const pointsOfLongChain = 40
+
+// limits are those where the table may have a new plan: the breakpoints; the least and the greatest and all slots between; or, of a long chain, some at even distances.
 func (t *Table) limits() (ms []int64) {
 	if t.steps != nil {
 		for _, s := range t.steps.whole() {
@@ -54,7 +57,13 @@ func (t *Table) limits() (ms []int64) {
 		}
 		return ms
 	}
-	least, all := t.b.of(0, t.t.n)
+	least, all := t.of()
+	if t.beam != nil {
+		for k := range int64(pointsOfLongChain) {
+			ms = append(ms, t.t.chain.Input+least+(all-least)/(pointsOfLongChain-1)*k)
+		}
+		return append(ms, t.t.chain.Input+all)
+	}
 	most := min(all, t.grids[0].most)
 	if most < least {
 		return nil

@@ -57,15 +57,30 @@ func Solve(ctx context.Context, c Chain, limit int64, o Options) (Plan, error) {
 		return Plan{}, fmt.Errorf("plan: a limit of %d bytes; want 0 for none, or more", limit)
 	}
 	t := newTerms(c)
-	b := newBounds(t)
-	least, all := b.of(0, t.n)
-	switch {
-	case limit == 0 || limit-c.Input >= all:
-		p := newPath(t)
-		p.all(0, t.n)
+	p := newPath(t)
+	if p.all(0, t.n); limit == 0 || limit >= p.peak {
 		return p.plan(limit, t.once), nil
-	case limit-c.Input < least:
+	}
+	if t.n >= longChain {
+		b, err := newBeam(ctx, t)
+		if err != nil {
+			return Plan{}, err
+		}
+		if m := limit - c.Input; m >= b.least(0, t.n) {
+			p := newPath(t)
+			b.write(p, 0, t.n, m)
+			return p.plan(limit, t.once+b.bound(m)), ctx.Err()
+		}
+	}
+	b := newBounds(t)
+	least, _ := b.of(0, t.n)
+	if limit-c.Input < least {
 		return Plan{Limit: limit, Peak: c.Input + least, Chain: c.Fingerprint()}, nil
+	}
+	if t.n >= longChain { // and the limit so close to the least that cells cannot tell
+		w := newPath(t)
+		w.write(b, hasty{t}, 0, t.n, limit-c.Input)
+		return w.plan(limit, t.once), nil
 	}
 	s, err := newSteps(ctx, t, b, o.Steps)
 	switch {

@@ -9,8 +9,7 @@ import (
 	"penstock/internal/arg"
 )
 
-// Table answers for every interval of a chain's layers and every limit up to one: what recomputation costs, and a plan. Its times are those of plans that exist: the best plans if the table is exact,
-// and else as good as [Options].Slots permits. Methods may be called concurrently.
+// Table answers for every limit up to one with a plan: the best plan if the table is exact, and else as good as [Options].Slots permits. Methods may be called concurrently.
 type Table struct {
 	t     *terms
 	b     *bounds
@@ -18,6 +17,8 @@ type Table struct {
 	// grids are achievable, each for a quarter of the bytes of the one before, so that small limits, and small intervals, are not left with a few slots. All but the first have half the slots, which still
 	// are twice as fine.
 	grids []*grid
+	// beam is what long chains have instead.
+	beam *beam
 }
 
 // NewTable makes the table of a chain for limits up to most bytes, or all if most is 0 or above the peak of a plan that recomputes nothing. Of the options, Steps and Slots count. A table that Steps
@@ -37,18 +38,17 @@ func NewTable(ctx context.Context, c Chain, most int64, o Options) (*Table, erro
 		return nil, fmt.Errorf("plan: a table for limits up to %d bytes; want 0 for all, or more", most)
 	}
 	t := newTerms(c)
+	if t.n >= longChain {
+		b, err := newBeam(ctx, t)
+		return &Table{t: t, beam: b}, err
+	}
 	b := newBounds(t)
-	return newTable(ctx, t, b, most, o)
-}
-
-func newTable(ctx context.Context, t *terms, b *bounds, most int64, o Options) (*Table, error) {
 	least, all := b.of(0, t.n)
 	m := max(most-t.chain.Input, 1)
 	if most == 0 || m > all {
 		m = max(slices.Max(b.all), 1) // of all intervals: with the gradient of its end there, one can need more than the whole chain does
 	}
 	table := &Table{t: t, b: b}
-	var err error
 	if table.steps, err = newSteps(ctx, t, b, o.Steps); err != nil || table.steps != nil {
 		return table, err
 	}
@@ -82,15 +82,30 @@ func (t *Table) Most() int64 { return t.most() + t.t.chain.Input }
 
 // most is the greatest m.
 func (t *Table) most() int64 {
-	if t.steps != nil {
+	switch {
+	case t.beam != nil:
+		_, all := t.beam.of(0, t.t.n)
+		return all
+	case t.steps != nil:
 		return slices.Max(t.b.all)
 	}
 	return t.grids[0].most
 }
 
+// of is the least m that has a plan, and the m from which on nothing need be computed again.
+func (t *Table) of() (least, all int64) {
+	if t.beam != nil {
+		return t.beam.of(0, t.t.n)
+	}
+	return t.b.of(0, t.t.n)
+}
+
 // Bytes is the size of the table.
 func (t *Table) Bytes() (sum int64) {
-	if t.steps != nil {
+	switch {
+	case t.beam != nil:
+		return t.beam.size()
+	case t.steps != nil:
 		return t.steps.size()
 	}
 	for _, g := range t.grids {
@@ -99,32 +114,10 @@ func (t *Table) Bytes() (sum int64) {
 	return sum
 }
 
-// Cost is the time, in microseconds, that layers first to last need beyond running each forward with gradients and backward once, if x(first) is there and, while they run, bytes are left for
-// all else: what they make and keep, temporaries, and the gradient of x(last+1). The loss is the layer after the last. ok is false if so many bytes are not enough, or there are no such
-// layers. A plan of that time exists, if maybe a better one too; more bytes may cost more where that is so, by no more than what is lost.
-func (t *Table) Cost(first, last int, bytes int64) (extra float64, ok bool) {
-	if first < 0 || last < first || last > t.t.n {
-		return 0, false
-	}
-	if least, _ := t.b.of(first, last); bytes < least {
-		return 0, false
-	}
-	if t.steps != nil {
-		return t.steps.microseconds(int64(t.steps.at(first, last, bytes))), true
-	}
-	g := t.grid(bytes)
-	if v := g.at(first, last, bytes); v < infinite {
-		return g.microseconds(v), true
-	}
-	p := newPath(t.t)
-	p.write(t.b, hopeful{g}, first, last, bytes)
-	return p.extra, true
-}
-
-// Plan is what [Solve] returns, from the table alone: if that is not exact, its LowerBound says no more than that everything must be run once.
+// Plan is what [Solve] returns, from the table alone. If that is one of slots, its LowerBound says no more than that everything must be run once; if it is one of a long chain, the least limit it says may be a little too large.
 func (t *Table) Plan(limit int64) Plan {
 	m := limit - t.t.chain.Input
-	least, all := t.b.of(0, t.t.n)
+	least, all := t.of()
 	switch {
 	case limit == 0:
 		m = all
@@ -132,7 +125,10 @@ func (t *Table) Plan(limit int64) Plan {
 		return Plan{Limit: limit, Peak: t.t.chain.Input + least, Chain: t.t.chain.Fingerprint()}
 	}
 	bound := t.t.once
-	if t.steps != nil {
+	switch {
+	case t.beam != nil:
+		bound += t.beam.bound(m)
+	case t.steps != nil:
 		bound = math.Inf(1)
 	}
 	return t.path(m).plan(limit, bound)
@@ -144,6 +140,10 @@ func (t *Table) path(m int64) *path {
 		return t.steps.path(m)
 	}
 	p := newPath(t.t)
-	p.write(t.b, hopeful{t.grid(m)}, 0, t.t.n, m)
+	if t.beam != nil {
+		t.beam.write(p, 0, t.t.n, m)
+	} else {
+		p.write(t.b, hopeful{t.grid(m)}, 0, t.t.n, m)
+	}
 	return p
 }
