@@ -160,6 +160,7 @@ func nils(g given) map[string]struct {
 		}, "plan: " + background},
 
 		"pipe.New.model":                {func() error { return discard(pipe.New(nil, pipe.Config{})) }, "pipe: the model is nil; want an nn.Sequential"},
+		"pipe.Config.Check.model":       {func() error { return pipe.Config{}.Check(nil) }, "pipe: the model is nil; want an nn.Sequential"},
 		"pipe.Open.model":               {func() error { return discard(pipe.Open(nil, pipe.Config{})) }, "pipe: the model is nil; want an nn.Sequential"},
 		"pipe.Pipe.Step.ctx":            {func() error { return discard(g.pipe.Step(ctx, g.batch(), g.loss)) }, "pipe: " + background},
 		"pipe.Pipe.Step.loss":           {func() error { return discard(g.pipe.Step(g.ctx, g.batch(), none)) }, "pipe: Step needs a loss"},

@@ -1,7 +1,6 @@
 package models
 
 import (
-	"fmt"
 	"strconv"
 
 	"penstock/nn"
@@ -26,13 +25,13 @@ var amoebaNets = []model{{
 // first give tuples: the new state and the one before. Images must be multiples of 32 pixels high and wide: each reduction halves them.
 func amoebaNetD(o Options) (*nn.Sequential, error) {
 	if o.Depth%3 != 0 {
-		return nil, fmt.Errorf("models: amoebanetd: L is %d; it must be a multiple of 3, as there are three groups of normal cells", o.Depth)
+		return nil, refuse("amoebanetd", "Depth", o.Depth, "want L a multiple of 3, as there are three groups of normal cells")
 	}
 	if o.Width%8 != 0 {
-		return nil, fmt.Errorf("models: amoebanetd: D is %d; it must be a multiple of 8, as the first cells have D/2 channels and convolutions of a quarter of them", o.Width)
+		return nil, refuse("amoebanetd", "Width", o.Width, "want D a multiple of 8, as the first cells have D/2 channels and convolutions of a quarter of them")
 	}
 	if o.Size%32 != 0 {
-		return nil, fmt.Errorf("models: amoebanetd: size is %d; it must be a multiple of 32, as images are halved five times", o.Size)
+		return nil, refuse("amoebanetd", "Size", o.Size, "want a multiple of 32, as images are halved five times")
 	}
 	channels := int64(o.Width / 4)
 	stem := new(unit).

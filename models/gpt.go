@@ -1,7 +1,6 @@
 package models
 
 import (
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -27,7 +26,7 @@ var gpts = []model{{
 // number of paths; biases start at zero.
 func gpt(o Options) (*nn.Sequential, error) {
 	if o.Width%o.Heads != 0 {
-		return nil, fmt.Errorf("models: gpt: Width is %d, which %d Heads do not divide; choose a multiple of Heads", o.Width, o.Heads)
+		return nil, refuse("gpt", "Width", o.Width, "want a multiple of the %d Heads", o.Heads)
 	}
 	width, classes := int64(o.Width), int64(o.Classes)
 	blocks := nn.NewSequential()

@@ -1,8 +1,6 @@
 package models
 
 import (
-	"fmt"
-
 	"penstock/nn"
 )
 
@@ -24,7 +22,7 @@ var inceptions = []model{{
 func inceptionV3(o Options) (*nn.Sequential, error) {
 	const least = 299
 	if o.Aux && o.Size < least {
-		return nil, fmt.Errorf("models: inception_v3: size is %d with Aux; it must be at least %d, as the auxiliary classifier needs 17x17 pixels where it reads", o.Size, least)
+		return nil, refuse("inception_v3", "Size", o.Size, "want at least %d with Aux, as the auxiliary classifier needs 17x17 pixels where it reads", least)
 	}
 	s := &inceptionNet{nn.NewSequential(), int64(o.Channels)}
 	pool := func(name string) {

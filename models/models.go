@@ -3,7 +3,6 @@
 package models
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -72,7 +71,7 @@ func New(name string, o Options) (*nn.Sequential, error) {
 		return nil, err
 	}
 	if o.Size < m.least {
-		return nil, fmt.Errorf("models: %s: size is %d; it must be at least %d, or nothing is left of the image on the way", m.Name, o.Size, m.least)
+		return nil, refuse(m.Name, "Size", o.Size, "want at least %d, or nothing is left of the image on the way", m.least)
 	}
 	return m.build(o)
 }
@@ -80,7 +79,7 @@ func New(name string, o Options) (*nn.Sequential, error) {
 func find(name string) (model, error) {
 	i := slices.IndexFunc(registry, func(m model) bool { return m.Name == name || slices.Contains(m.also, name) })
 	if i < 0 {
-		return model{}, fmt.Errorf("models: no model %q; there are %s", name, strings.Join(Names(), ", "))
+		return model{}, &ConfigError{Of: "models", Field: "Model", Value: name, Remedy: "want one of " + strings.Join(Names(), ", ")}
 	}
 	return registry[i], nil
 }

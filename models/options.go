@@ -3,6 +3,8 @@ package models
 import (
 	"fmt"
 	"strings"
+
+	"penstock/internal/arg"
 )
 
 // Options configures a model. A zero is the model's default; an option that the model does not have must be left at zero. Brackets give the name that a model has of its own for
@@ -50,20 +52,22 @@ func (m model) complete(o *Options) error {
 		case *n.value == 0:
 			*n.value = *d.value
 		case *d.value == 0:
-			return m.lacks(n.field)
+			return m.lacks(n.field, *n.value)
 		case *n.value < 0 || *n.value > n.most:
-			return fmt.Errorf("models: %s: %s is %d; it must be from 1 to %d, or 0 for %d", m.Name, m.label(n.field), *n.value, n.most, *d.value)
+			return refuse(m.Name, n.field, *n.value, "want %s from 1 to %d, or 0 for %d", m.label(n.field), n.most, *d.value)
 		}
 	}
 	switch {
 	case o.Aux && !m.aux:
-		return m.lacks("Aux")
-	case (o.Dropout != 0 || o.NoDropout) && !m.dropout:
-		return m.lacks("Dropout")
+		return m.lacks("Aux", o.Aux)
+	case o.Dropout != 0 && !m.dropout:
+		return m.lacks("Dropout", o.Dropout)
+	case o.NoDropout && !m.dropout:
+		return m.lacks("NoDropout", o.NoDropout)
 	case o.Dropout != 0 && o.NoDropout:
-		return fmt.Errorf("models: %s: Dropout is %v with NoDropout; want one of the two", m.Name, o.Dropout)
+		return refuse(m.Name, "Dropout", o.Dropout, "want it, or NoDropout, and not both")
 	case !probable(o.Dropout):
-		return fmt.Errorf("models: %s: Dropout is %v; it must be at least 0 and below 1", m.Name, o.Dropout)
+		return refuse(m.Name, "Dropout", o.Dropout, "want at least 0 and below 1")
 	case o.Dropout == 0 && !o.NoDropout:
 		o.Dropout = defaults.Dropout
 	}
@@ -72,7 +76,7 @@ func (m model) complete(o *Options) error {
 
 func probable(p float64) bool { return p >= 0 && p < 1 }
 
-func (m model) lacks(field string) error {
+func (m model) lacks(field string, value any) error {
 	var labels []string
 	defaults := m.Defaults
 	for _, d := range defaults.numbers() {
@@ -86,7 +90,15 @@ func (m model) lacks(field string) error {
 	if m.aux {
 		labels = append(labels, "Aux")
 	}
-	return fmt.Errorf("models: %s has no option %s; it has %s", m.Name, field, strings.Join(labels, ", "))
+	return refuse(m.Name, field, value, "want it left out; the model has %s", strings.Join(labels, ", "))
+}
+
+// ConfigError is an option that is refused.
+type ConfigError = arg.ConfigError
+
+// refuse refuses an option of a model.
+func refuse(name, field string, value any, remedy string, args ...any) error {
+	return &ConfigError{Of: "models: " + name, Field: field, Value: value, Remedy: fmt.Sprintf(remedy, args...)}
 }
 
 // label is a field of Options, after the model's own name if it has one.

@@ -39,7 +39,7 @@ func TestSet(t *testing.T) {
 func TestSetRefuses(t *testing.T) {
 	const unet = "; unet has B=6, C=72, classes=1, channels=3, size=192, depth=5, dropout=0.1"
 	for _, row := range []struct{ model, assignments, want string }{
-		{"vgg", "B=6", `no model "vgg"; there are mlp, `},
+		{"vgg", "B=6", `Model is "vgg"; want one of mlp, `},
 		{"unet", "B", `"B": want NAME=VALUE` + unet},
 		{"unet", "", `"": want NAME=VALUE` + unet},
 		{"unet", "C=2,,B=1", `"": want NAME=VALUE` + unet},

@@ -1,7 +1,6 @@
 package models
 
 import (
-	"fmt"
 	"strconv"
 
 	"penstock/nn"
@@ -35,13 +34,13 @@ const (
 // Every convolution, dropout, norm and activation is a layer: 4 B (2 depth + 1) + 4 depth + 1. Convolutions keep the size, where the paper's shrink it.
 func unet(o Options) (*nn.Sequential, error) {
 	if o.Width < 2 {
-		return nil, fmt.Errorf("models: unet: C is %d; it must be at least 2, as the last level has half as many channels", o.Width)
+		return nil, refuse("unet", "Width", o.Width, "want C at least 2, as the last level has half as many channels")
 	}
 	if o.Depth > unetDepth || o.Width<<o.Depth > unetWidth {
-		return nil, fmt.Errorf("models: unet: depth is %d with C %d; depth must be at most %d, and C times 2 to its power at most %d", o.Depth, o.Width, unetDepth, unetWidth)
+		return nil, refuse("unet", "Depth", o.Depth, "want at most %d, and C, which is %d, times 2 to its power at most %d", unetDepth, o.Width, unetWidth)
 	}
 	if o.Size>>o.Depth < 2 {
-		return nil, fmt.Errorf("models: unet: size is %d; it must be at least %d, so that the lowest of %d levels is more than a pixel", o.Size, 2<<o.Depth, o.Depth)
+		return nil, refuse("unet", "Size", o.Size, "want at least %d, so that the lowest of %d levels is more than a pixel", 2<<o.Depth, o.Depth)
 	}
 	stack := func(in, hidden, out int64) *nn.Sequential {
 		return convolutions(o.Convolutions, in, hidden, out, o.Dropout)

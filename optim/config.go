@@ -4,7 +4,12 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"penstock/internal/arg"
 )
+
+// ConfigError is a setting that is refused.
+type ConfigError = arg.ConfigError
 
 // Config holds the hyperparameters of all optimizers, by PyTorch's names. Setting one that the optimizer does not have is an error, as is a
 // value that makes no sense.
@@ -53,10 +58,10 @@ func (o Config) check(optimizer string, takes ...string) error {
 		{"Centered", o.Centered, o.Centered, true, ""},
 	} {
 		if s.set && !slices.Contains(takes, s.name) {
-			return fmt.Errorf("optim: %s has no %s (%v is given)", optimizer, s.name, s.value)
+			return &ConfigError{Of: "optim: " + optimizer, Field: s.name, Value: s.value, Problem: "it is no setting of " + optimizer, Remedy: "want it left out"}
 		}
 		if !s.valid {
-			return fmt.Errorf("optim: %s: %s is %v: want %s", optimizer, s.name, s.value, s.want)
+			return &ConfigError{Of: "optim: " + optimizer, Field: s.name, Value: s.value, Remedy: "want " + s.want}
 		}
 	}
 	return nil

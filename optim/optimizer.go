@@ -1,7 +1,6 @@
 package optim
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -82,7 +81,7 @@ func Names() []string { return slices.Sorted(maps.Keys(constructors)) }
 func New(name string, o Config) (Optimizer, error) {
 	construct, ok := constructors[name]
 	if !ok {
-		return nil, fmt.Errorf("optim: unknown optimizer %q: want one of %s", name, strings.Join(Names(), ", "))
+		return nil, &ConfigError{Of: "optim", Field: "Optimizer", Value: name, Remedy: "want one of " + strings.Join(Names(), ", ")}
 	}
 	return construct(o)
 }

@@ -1,9 +1,12 @@
 package optim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
+
+	"penstock/internal/arg"
 )
 
 // ScheduleConfig describes a schedule as a command's flags do.
@@ -28,10 +31,10 @@ func ScheduleNames() []string { return []string{"constant", "cosine", "step"} }
 // NewSchedule makes a schedule by its name.
 func NewSchedule(name string, o ScheduleConfig) (Schedule, error) {
 	if !slices.Contains(ScheduleNames(), name) {
-		return nil, fmt.Errorf("optim: unknown schedule %q: want one of %s", name, strings.Join(ScheduleNames(), ", "))
+		return nil, &ConfigError{Of: "optim", Field: "Schedule", Value: name, Remedy: "want one of " + strings.Join(ScheduleNames(), ", ")}
 	}
 	if err := o.check(name); err != nil {
-		return nil, fmt.Errorf("optim: %s schedule: %w", name, err)
+		return nil, err
 	}
 	var s Schedule
 	after := o.TotalSteps - o.WarmupSteps
@@ -54,29 +57,30 @@ func NewSchedule(name string, o ScheduleConfig) (Schedule, error) {
 }
 
 func (o ScheduleConfig) check(name string) error {
+	of := "optim: " + name + " schedule"
+	refuse := func(field string, value any, remedy string, args ...any) error {
+		return &ConfigError{Of: of, Field: field, Value: value, Remedy: fmt.Sprintf(remedy, args...)}
+	}
 	switch {
 	case !(o.LR > 0) || !isSize(o.LR):
-		return fmt.Errorf("LR is %v: want a finite number above 0", o.LR)
-	case o.WarmupSteps < 0:
-		return fmt.Errorf("WarmupSteps is %d: want 0 or more", o.WarmupSteps)
-	case o.TotalSteps < 0:
-		return fmt.Errorf("TotalSteps is %d: want 0 or more", o.TotalSteps)
+		return refuse("LR", o.LR, "want a finite number above 0")
 	case name != "step" && o.StepSize != 0:
-		return fmt.Errorf("it has no StepSize (%d is given)", o.StepSize)
+		return refuse("StepSize", o.StepSize, "want it left out; it is for the step schedule")
 	case name != "step" && o.Gamma != 0:
-		return fmt.Errorf("it has no Gamma (%v is given)", o.Gamma)
+		return refuse("Gamma", o.Gamma, "want it left out; it is for the step schedule")
 	case name != "cosine" && o.MinLR != 0:
-		return fmt.Errorf("it has no MinLR (%v is given)", o.MinLR)
-	case o.StepSize < 0:
-		return fmt.Errorf("StepSize is %d: want 0 or more", o.StepSize)
-	case !isSize(o.Gamma):
-		return fmt.Errorf("Gamma is %v: want a finite number above 0", o.Gamma)
+		return refuse("MinLR", o.MinLR, "want it left out; it is for the cosine schedule")
 	case !isSize(o.MinLR) || o.MinLR > o.LR:
-		return fmt.Errorf("MinLR is %v: want a number from 0 to LR, %v", o.MinLR, o.LR)
+		return refuse("MinLR", o.MinLR, "want a number from 0 to LR, %v", o.LR)
+	}
+	err := cmp.Or(arg.AtLeast(of, "WarmupSteps", o.WarmupSteps, 0), arg.AtLeast(of, "TotalSteps", o.TotalSteps, 0), arg.AtLeast(of, "StepSize", o.StepSize, 0), arg.Finite(of, "Gamma", o.Gamma))
+	switch {
+	case err != nil:
+		return err
 	case name == "cosine" && o.TotalSteps <= o.WarmupSteps:
-		return fmt.Errorf("TotalSteps is %d: want more than the %d of the warm-up", o.TotalSteps, o.WarmupSteps)
+		return refuse("TotalSteps", o.TotalSteps, "want more than the %d of the warm-up", o.WarmupSteps)
 	case name == "step" && o.StepSize == 0 && o.TotalSteps <= o.WarmupSteps:
-		return fmt.Errorf("StepSize is 0 and TotalSteps %d: want one of them, the total above the %d of the warm-up", o.TotalSteps, o.WarmupSteps)
+		return refuse("TotalSteps", o.TotalSteps, "want more than the %d of the warm-up, or a StepSize", o.WarmupSteps)
 	}
 	return nil
 }

@@ -40,15 +40,18 @@ func (k Checkpoint) String() string {
 	return string(k)
 }
 
-// Stages is the policy of each of so many stages. It fails on a word that is no policy, and on a list of another length.
+// Stages is the policy of each of so many stages. A word that is no policy, and a list of another length, are a *ConfigError.
 func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
+	refuse := func(problem, remedy string) error {
+		return &ConfigError{Of: "pipe", Field: "Checkpoint", Value: k.String(), Problem: problem, Remedy: remedy}
+	}
 	var out []Checkpoint
 	for _, word := range strings.Split(k.String(), ",") {
 		switch one := Checkpoint(word); one {
 		case ExceptLast, Never, Always, Optimal:
 			out = append(out, one)
 		default:
-			return nil, fmt.Errorf("pipe: unknown checkpoint policy %q: want never, always, except_last or optimal, or a list with one for each stage", word)
+			return nil, refuse(fmt.Sprintf("%q is no policy", word), "want never, except_last, always or optimal, or a list with one for each stage")
 		}
 	}
 	switch len(out) {
@@ -57,7 +60,7 @@ func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 	case stages:
 		return out, nil
 	}
-	return nil, fmt.Errorf("pipe: checkpoint policy %q: %d policies for %d stages; give each stage one, or one for all", k, len(out), stages)
+	return nil, refuse(fmt.Sprintf("%d policies for %d stages", len(out), stages), "want one for each stage, or one for all")
 }
 
 // recompute says whether the policy of a stage recomputes a micro-batch.

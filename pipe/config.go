@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/schedule"
 	"penstock/torch"
@@ -47,13 +48,13 @@ type Config struct {
 // MaxThreads is the most intra-op threads that a worker may have.
 const MaxThreads = torch.MaxThreads
 
-// Sentinel errors of New and of a Pipe.
+// ConfigError is a setting of a Config that New and Open refuse.
+type ConfigError = arg.ConfigError
+
+// Sentinel errors of a Pipe.
 var (
 	ErrClosed    = errors.New("pipe: closed")
 	ErrNotPlaced = errors.New("pipe: the model was not placed yet; call Place first")
-	ErrBalance   = errors.New("pipe: bad balance")
-	ErrDevices   = errors.New("pipe: too few devices")
-	ErrChunks    = errors.New("pipe: bad number of chunks")
 	ErrNested    = errors.New("pipe: used from within itself") // by a layer, a loss or an update; see Pipe
 )
 
@@ -62,6 +63,15 @@ func (cfg Config) copied() Config {
 	cfg.Balance, cfg.Devices, cfg.policies = slices.Clone(cfg.Balance), slices.Clone(cfg.Devices), slices.Clone(cfg.policies)
 	cfg.Cores, cfg.Budget = slices.Clone(cfg.Cores), slices.Clone(cfg.Budget)
 	return cfg
+}
+
+// Check says what is wrong with the configuration for a model, as a *ConfigError. Nothing is allocated.
+func (cfg Config) Check(model *nn.Sequential) error {
+	if err := arg.Given(model, "pipe: the model", "an nn.Sequential"); err != nil {
+		return err
+	}
+	_, err := cfg.resolved(model.Layers())
+	return err
 }
 
 // resolved returns the configuration with its defaults filled in, or says what is wrong with it.
@@ -73,15 +83,30 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	if cfg.Balance == nil {
 		cfg.Balance = []int{len(layers)}
 	}
-	sum := 0
-	for i, n := range cfg.Balance {
-		if n < 1 {
-			return cfg, fmt.Errorf("%w: stage %d has %d layers; every stage needs at least 1 (balance %v); balance.Partition finds one that fits", ErrBalance, i, n, cfg.Balance)
-		}
-		sum += n
+	if cfg.Schedule == nil {
+		cfg.Schedule = schedule.GPipe
 	}
-	if sum != len(layers) || len(cfg.Balance) == 0 {
-		return cfg, fmt.Errorf("%w: %v sums to %d, the model has %d layers; balance.Partition finds one", ErrBalance, cfg.Balance, sum, len(layers))
+	cfg.Checkpoint = Checkpoint(cfg.Checkpoint.String())
+	for _, check := range []func() error{
+		func() error { return arg.Balance("pipe", cfg.Balance, len(layers)) },
+		cfg.checkDevices,
+		func() error { return arg.AtLeast("pipe", "Chunks", cfg.Chunks, 0) },
+		func() (err error) { cfg.policies, err = cfg.Checkpoint.Stages(len(cfg.Balance)); return err },
+		cfg.checkBudget,
+		func() error { return arg.Between("pipe", "Threads", cfg.Threads, 0, MaxThreads) },
+	} {
+		if err := check(); err != nil {
+			return cfg, err
+		}
+	}
+	cfg.Chunks, cfg.Threads = max(cfg.Chunks, 1), max(cfg.Threads, 1)
+	return cfg, nil
+}
+
+// checkDevices gives each stage its device.
+func (cfg *Config) checkDevices() error {
+	refuse := func(problem, remedy string, args ...any) error {
+		return &ConfigError{Of: "pipe", Field: "Devices", Value: cfg.Devices, Problem: problem, Remedy: fmt.Sprintf(remedy, args...)}
 	}
 	if cfg.Devices == nil {
 		for i := range cfg.Balance {
@@ -89,37 +114,16 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 		}
 	}
 	if len(cfg.Devices) < len(cfg.Balance) {
-		return cfg, fmt.Errorf("%w: %d for %d stages; give each stage one, the same one may serve several", ErrDevices, len(cfg.Devices), len(cfg.Balance))
+		return refuse(fmt.Sprintf("%d for %d stages", len(cfg.Devices), len(cfg.Balance)), "want one for each stage; the same one may serve several")
 	}
 	cfg.Devices = cfg.Devices[:len(cfg.Balance)]
 	for _, d := range cfg.Devices {
 		if d.Index < 0 || d.Kind == torch.KindCPU && d.Index >= torch.MaxCPU {
-			return cfg, fmt.Errorf("pipe: device %v: the index must be from 0 to %d", d, torch.MaxCPU-1)
+			return refuse(fmt.Sprintf("there is no %v", d), "want an index from 0 to %d", torch.MaxCPU-1)
 		}
 		if !d.Available() {
-			return cfg, fmt.Errorf("pipe: device %v: this libtorch (%s) cannot use it", d, torch.Version())
+			return refuse(fmt.Sprintf("libtorch %s here cannot use %v", torch.Version(), d), "want cpu:0, cpu:1, ...")
 		}
 	}
-	if cfg.Schedule == nil {
-		cfg.Schedule = schedule.GPipe
-	}
-	switch {
-	case cfg.Chunks == 0:
-		cfg.Chunks = 1
-	case cfg.Chunks < 0:
-		return cfg, fmt.Errorf("%w: %d; want at least 1", ErrChunks, cfg.Chunks)
-	}
-	cfg.Checkpoint = Checkpoint(cfg.Checkpoint.String())
-	var err error
-	if cfg.policies, err = cfg.Checkpoint.Stages(len(cfg.Balance)); err != nil {
-		return cfg, err
-	}
-	if err := cfg.checkBudget(); err != nil {
-		return cfg, err
-	}
-	if cfg.Threads < 0 || cfg.Threads > MaxThreads {
-		return cfg, fmt.Errorf("pipe: %d threads; want 1 to %d", cfg.Threads, MaxThreads)
-	}
-	cfg.Threads = max(cfg.Threads, 1)
-	return cfg, nil
+	return nil
 }

@@ -57,6 +57,9 @@ func (p *Pipe) hire() error {
 			cores = p.cfg.Cores[i]
 		}
 		w, err := newWorker(d, p.cfg.Threads, cores, p.tag)
+		if err != nil && cores != nil {
+			return &ConfigError{Of: "pipe", Field: "Cores", Value: p.cfg.Cores, Problem: fmt.Sprintf("the worker of %v: %v", d, err), Remedy: "want cores that the process may run on, or nil"}
+		}
 		if err != nil {
 			return fmt.Errorf("pipe: the worker of %v: %w", d, err)
 		}

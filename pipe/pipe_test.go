@@ -276,9 +276,9 @@ func TestCheckpointOfEachStage(t *testing.T) {
 		{"", 2, []pipe.Checkpoint{pipe.ExceptLast, pipe.ExceptLast}, ""},
 		{pipe.Never, 1, []pipe.Checkpoint{pipe.Never}, ""},
 		{pipe.PerStage(pipe.Always, "", pipe.Optimal), 3, []pipe.Checkpoint{pipe.Always, pipe.ExceptLast, pipe.Optimal}, ""},
-		{"always,sometimes", 2, nil, `unknown checkpoint policy "sometimes": want never, always, except_last or optimal`},
-		{"always, never", 2, nil, `unknown checkpoint policy " never"`},
-		{"always,never", 3, nil, `"always,never": 2 policies for 3 stages; give each stage one, or one for all`},
+		{"always,sometimes", 2, nil, `"sometimes" is no policy; want never, except_last, always or optimal`},
+		{"always, never", 2, nil, `" never" is no policy`},
+		{"always,never", 3, nil, `Checkpoint is "always,never": 2 policies for 3 stages; want one for each stage, or one for all`},
 	} {
 		got, err := row.policy.Stages(row.stages)
 		if fmt.Sprint(got) != fmt.Sprint(row.want) || (err == nil) != (row.fault == "") || err != nil && !strings.Contains(err.Error(), row.fault) {

@@ -102,7 +102,7 @@ func (p *Pipe) cut(layers []nn.NamedLayer) error {
 			for _, q := range l.State() {
 				before, known := seen[q.Owner()]
 				if known && q.IsBuffer() {
-					return fmt.Errorf("%w: the buffer %q of stage %d is also %q of an earlier stage; keep both on one stage, or give each its own", ErrBalance, q.Name, i, before)
+					return &ConfigError{Of: "pipe", Field: "Balance", Value: p.cfg.Balance, Problem: fmt.Sprintf("the buffer %q of stage %d is also %q of an earlier stage", q.Name, i, before), Remedy: "want both on one stage, or a buffer for each"}
 				}
 				s.elsewhere[q.Owner()] = known
 				here[q.Owner()] = q.Name

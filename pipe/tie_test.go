@@ -309,7 +309,8 @@ func TestBuffersAreNotSharedAcrossStages(t *testing.T) {
 		second.f = first.f
 		return nn.NewSequential(first, second, nn.NewLinear(4, 4))
 	}
-	if _, err := pipe.New(build(), pipe.Config{Balance: []int{1, 2}}); !errors.Is(err, pipe.ErrBalance) || !strings.Contains(err.Error(), `buffer "1.mean" of stage 1 is also "0.mean"`) {
+	var refused *pipe.ConfigError
+	if _, err := pipe.New(build(), pipe.Config{Balance: []int{1, 2}}); !errors.As(err, &refused) || refused.Field != "Balance" || !strings.Contains(err.Error(), `buffer "1.mean" of stage 1 is also "0.mean"`) {
 		t.Errorf("got %v", err)
 	}
 	started(t, build(), pipe.Config{Balance: []int{2, 1}})

@@ -3,7 +3,6 @@ package profile
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -132,22 +131,14 @@ func (c *ChainConfig) check(layers int) error {
 	if c.Balance == nil {
 		c.Balance = []int{layers}
 	}
-	sum := 0
-	for _, n := range c.Balance {
-		if n < 1 {
-			return fmt.Errorf("profile: a stage of %d layers (balance %v); every stage needs at least 1", n, c.Balance)
-		}
-		sum += n
+	if err := cmp.Or(arg.Balance("profile", c.Balance, layers), arg.AtLeast("profile", "MostUnits", c.MostUnits, 0)); err != nil {
+		return err
 	}
 	switch {
-	case sum != layers:
-		return fmt.Errorf("profile: balance %v sums to %d, the model has %d layers", c.Balance, sum, layers)
 	case c.Loss != nil && len(c.Targets) == 0:
-		return errors.New("profile: a loss without Targets; give those of the sample")
-	case c.MostUnits < 0:
-		return fmt.Errorf("profile: at most %d units; want at least 1, or 0 for 400", c.MostUnits)
+		return &ConfigError{Of: "profile", Field: "Targets", Value: c.Targets, Problem: "there are none for the loss", Remedy: "want those of the sample"}
 	case c.Device.Kind != torch.KindCPU:
-		return fmt.Errorf("profile: the memory of %v is not counted, and a chain is about bytes; measure on a CPU device", c.Device)
+		return &ConfigError{Of: "profile", Field: "Device", Value: c.Device, Problem: "its memory is not counted, and a chain is about bytes", Remedy: "want a CPU device"}
 	}
 	if c.MostUnits == 0 {
 		c.MostUnits = 400

@@ -45,6 +45,9 @@ type Config struct {
 	Progress func(done, layers int)
 }
 
+// ConfigError is a setting that is refused.
+type ConfigError = arg.ConfigError
+
 // Profile is what was measured, for one micro-batch of the sample's rows.
 type Profile struct {
 	Layers []balance.Layer // the model's flattened layers
@@ -115,10 +118,9 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 		return c, errors.New("profile: the model has no layers")
 	case len(sample) == 0:
 		return c, errors.New("profile: no sample; give the model's input with the rows of a micro-batch")
-	case c.Threads > torch.MaxThreads:
-		return c, fmt.Errorf("profile: %d threads; want at most %d", c.Threads, torch.MaxThreads)
-	case c.Threads < 0 || c.Warmup < 0 || c.Repeats < 0:
-		return c, fmt.Errorf("profile: %d threads, %d runs to warm up, %d timed ones: none may be negative, 0 is the default", c.Threads, c.Warmup, c.Repeats)
+	}
+	if err := cmp.Or(arg.Between("profile", "Threads", c.Threads, 0, torch.MaxThreads), arg.AtLeast("profile", "Warmup", c.Warmup, 0), arg.AtLeast("profile", "Repeats", c.Repeats, 0)); err != nil {
+		return c, err
 	}
 	for i, x := range sample {
 		if x == nil || x.Freed() {
@@ -128,12 +130,15 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 	if !slices.ContainsFunc(sample, func(x *torch.Tensor) bool { return x.Numel() > 0 }) {
 		return c, fmt.Errorf("profile: the sample has no rows (%s); a step needs at least one", strings.Join(torch.Describe(sample), ", "))
 	}
-	for _, d := range []torch.Device{c.Device, c.Peer} {
-		if d.Index < 0 || d.Kind == torch.KindCPU && d.Index >= torch.MaxCPU {
-			return c, fmt.Errorf("profile: device %v: the index must be from 0 to %d", d, torch.MaxCPU-1)
+	for _, f := range []struct {
+		field string
+		d     torch.Device
+	}{{"Device", c.Device}, {"Peer", c.Peer}} {
+		if f.d.Index < 0 || f.d.Kind == torch.KindCPU && f.d.Index >= torch.MaxCPU {
+			return c, &ConfigError{Of: "profile", Field: f.field, Value: f.d, Problem: "there is no such device", Remedy: fmt.Sprintf("want an index from 0 to %d", torch.MaxCPU-1)}
 		}
-		if !d.Available() {
-			return c, fmt.Errorf("profile: device %v: this libtorch (%s) cannot use it", d, torch.Version())
+		if !f.d.Available() {
+			return c, &ConfigError{Of: "profile", Field: f.field, Value: f.d, Problem: fmt.Sprintf("libtorch %s here cannot use it", torch.Version()), Remedy: "want cpu:0, cpu:1, ..."}
 		}
 	}
 	c.Threads, c.Warmup = max(c.Threads, 1), max(c.Warmup, 1)

@@ -221,12 +221,12 @@ func TestMisuse(t *testing.T) {
 		{profile.Config{}, []*torch.Tensor{x, nil}, "tensor 1 of the sample does not exist"},
 		{profile.Config{}, []*torch.Tensor{freed}, "tensor 0 of the sample does not exist"},
 		{profile.Config{}, []*torch.Tensor{x, x}, "takes one tensor and was given a tuple of 2"},
-		{profile.Config{Repeats: -1}, []*torch.Tensor{x}, "-1 timed ones"},
-		{profile.Config{Warmup: -2}, []*torch.Tensor{x}, "-2 runs to warm up"},
-		{profile.Config{Threads: -3}, []*torch.Tensor{x}, "-3 threads"},
-		{profile.Config{Threads: 100_000}, []*torch.Tensor{x}, "100000 threads; want at most 256"},
-		{profile.Config{Device: torch.CPU(-1)}, []*torch.Tensor{x}, "device cpu:-1"},
-		{profile.Config{Peer: torch.CPU(torch.MaxCPU)}, []*torch.Tensor{x}, "the index must be from 0 to"},
+		{profile.Config{Repeats: -1}, []*torch.Tensor{x}, "Repeats is -1; want at least 0"},
+		{profile.Config{Warmup: -2}, []*torch.Tensor{x}, "Warmup is -2; want at least 0"},
+		{profile.Config{Threads: -3}, []*torch.Tensor{x}, "Threads is -3; want 0 to 256"},
+		{profile.Config{Threads: 100_000}, []*torch.Tensor{x}, "Threads is 100000; want 0 to 256"},
+		{profile.Config{Device: torch.CPU(-1)}, []*torch.Tensor{x}, "Device is cpu:-1"},
+		{profile.Config{Peer: torch.CPU(torch.MaxCPU)}, []*torch.Tensor{x}, "want an index from 0 to"},
 	} {
 		if _, err := profile.Measure(context.Background(), model, test.config, test.sample...); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("got %v, want an error with %q", err, test.want)

@@ -1,8 +1,9 @@
 package remat
 
 import (
-	"fmt"
+	"cmp"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/remat/plan"
@@ -35,16 +36,15 @@ type Config struct {
 	Report func(Report)
 }
 
+// ConfigError is a setting of a Config that New refuses.
+type ConfigError = arg.ConfigError
+
 func (c Config) check() error {
 	switch {
 	case c.Limit < 0:
-		return fmt.Errorf("remat: a limit of %d bytes; want more, or 0 for what is free", c.Limit)
-	case c.Slots < 0:
-		return fmt.Errorf("remat: %d slots; want 0 or more", c.Slots)
+		return &ConfigError{Of: "remat", Field: "Limit", Value: c.Limit, Remedy: "want a number of bytes, or 0 for what is free"}
 	case c.Slots > 0 && c.Optimizer != nil:
-		return fmt.Errorf("remat: %d slots beside an Optimizer, which tells them itself; want one or the other", c.Slots)
-	case c.Warmup < 0 || c.Repeats < 0 || c.MostUnits < 0:
-		return fmt.Errorf("remat: %d runs to warm up, %d timed ones, %d units at most: none may be negative, 0 is the default", c.Warmup, c.Repeats, c.MostUnits)
+		return &ConfigError{Of: "remat", Field: "Slots", Value: c.Slots, Problem: "an Optimizer tells them itself", Remedy: "want one of the two"}
 	}
-	return nil
+	return cmp.Or(arg.AtLeast("remat", "Slots", c.Slots, 0), arg.AtLeast("remat", "Warmup", c.Warmup, 0), arg.AtLeast("remat", "Repeats", c.Repeats, 0), arg.AtLeast("remat", "MostUnits", c.MostUnits, 0))
 }

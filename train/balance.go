@@ -15,6 +15,9 @@ import (
 	"penstock/torch"
 )
 
+// ConfigError is a setting that is refused.
+type ConfigError = arg.ConfigError
+
 // BalanceConfig says what is cut, and how it will be trained.
 type BalanceConfig struct {
 	Stages     int
@@ -40,8 +43,8 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	if set.Len() == 0 {
 		return Balance{}, errors.New("train: BalanceByTime: the data set is empty; want a sample to measure with")
 	}
-	if config.Batch < 1 || config.Chunks < 0 {
-		return Balance{}, fmt.Errorf("train: a batch of %d in %d micro-batches: want at least one row, and 0 or more micro-batches", config.Batch, config.Chunks)
+	if err := cmp.Or(arg.AtLeast("train", "Batch", config.Batch, 1), arg.AtLeast("train", "Chunks", config.Chunks, 0), arg.Between("train", "Stages", config.Stages, 1, len(model.Layers()))); err != nil {
+		return Balance{}, err
 	}
 	policies, err := config.Checkpoint.Stages(config.Stages)
 	if err != nil {

@@ -118,10 +118,11 @@ func (e *StepError) Error() string { return fmt.Sprintf("train: step %d: %v", e.
 
 func (e *StepError) Unwrap() error { return e.Err }
 
-// complete returns an error if what every step needs is not set.
+// complete returns an error if what every step needs is not set, or a setting is wrong.
 func (l *Loop) complete() error {
 	return cmp.Or(arg.Given(l.Pipe, "train: Loop.Pipe", "one of pipe.New"), arg.Given(l.Optimizer, "train: Loop.Optimizer", "one of package optim, or of your own"),
-		arg.Given(l.Loss, "train: Loop.Loss", "an nn.Loss"))
+		arg.Given(l.Loss, "train: Loop.Loss", "an nn.Loss"), arg.Finite("train", "ClipNorm", l.ClipNorm), arg.AtLeast("train", "Steps", l.Steps, 0),
+		arg.AtLeast("train", "Epochs", l.Epochs, 0), arg.AtLeast("train", "Step", l.Step, 0))
 }
 
 // Progress is where the run stands, for Store.Save: before the batch of a step that has failed. Not to be called during a step.

@@ -1,0 +1,248 @@
+package examples
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"penstock/data"
+	"penstock/models"
+	"penstock/nn"
+	"penstock/optim"
+	"penstock/pipe"
+	"penstock/profile"
+	"penstock/remat"
+	"penstock/torch"
+	"penstock/train"
+)
+
+// wrong is a configuration that is refused because of one field.
+type wrong struct {
+	config any
+	value  string // as the error says it
+	remedy string
+}
+
+// wrongs has for each field of a configuration what is refused; unwrong says why there is nothing wrong that the field can be.
+var (
+	nan    = math.NaN()
+	wrongs = map[string][]wrong{
+		"pipe.Config.Balance": {
+			{pipe.Config{Balance: []int{1, 0, 2}}, "[1 0 2]: stage 1 has 0 layers", "want at least 1 layer in each stage and 3 in all; balance.Partition finds a balance"},
+			{pipe.Config{Balance: []int{2}}, "[2]: it adds up to 2", "3 in all"},
+			{pipe.Config{Balance: []int{2, math.MaxInt, 2}}, "it adds up to more than the 3 layers", "3 in all"},
+			{pipe.Config{Balance: []int{}}, "[]: it adds up to 0", "3 in all"},
+		},
+		"pipe.Config.Devices": {
+			{pipe.Config{Balance: []int{1, 2}, Devices: []torch.Device{torch.CPU(0)}}, "[cpu:0]: 1 for 2 stages", "want one for each stage"},
+			{pipe.Config{Devices: []torch.Device{torch.CPU(-1)}}, "there is no cpu:-1", "from 0 to 1022"},
+			{pipe.Config{Devices: []torch.Device{torch.CUDA(0)}}, "cannot use cuda:0", "want cpu:0, cpu:1, ..."},
+			{pipe.Config{Balance: []int{1, 2}, Devices: make([]torch.Device, 2), Checkpoint: pipe.Optimal}, "stages 0 and 1 share cpu:0", "want each stage on a device of its own"},
+		},
+		"pipe.Config.Chunks": {{pipe.Config{Chunks: -3}, "-3", "want at least 0"}},
+		"pipe.Config.Checkpoint": {
+			{pipe.Config{Checkpoint: "sometimes"}, `"sometimes" is no policy`, "want never, except_last, always or optimal"},
+			{pipe.Config{Balance: []int{1, 2}, Checkpoint: "never,always,never"}, "3 policies for 2 stages", "want one for each stage, or one for all"},
+		},
+		"pipe.Config.Budget": {
+			{pipe.Config{Budget: []int64{1}}, "[1]: the policy optimal alone has a budget", "want Checkpoint Optimal with it"},
+			{pipe.Config{Checkpoint: pipe.Optimal, Budget: []int64{1, 2}}, "2 numbers of bytes for 1 stages", "want one for each stage"},
+			{pipe.Config{Checkpoint: pipe.Optimal, Budget: []int64{-1}}, "stage 0 has -1 bytes", "want at least 1, or 0 for none"},
+		},
+		"pipe.Config.Threads": {{pipe.Config{Threads: 257}, "257", "want 0 to 256"}, {pipe.Config{Threads: -1}, "-1", "want 0 to 256"}},
+		"pipe.Config.Cores":   {{pipe.Config{Cores: [][]int{{100000}}}, "no such core: 100000", "want cores that the process may run on, or nil"}},
+
+		"train.BalanceConfig.Stages":     {{train.BalanceConfig{Batch: 4}, "0", "want 1 to 3"}, {train.BalanceConfig{Batch: 4, Stages: 4}, "4", "want 1 to 3"}},
+		"train.BalanceConfig.Batch":      {{train.BalanceConfig{Stages: 1}, "0", "want at least 1"}},
+		"train.BalanceConfig.Chunks":     {{train.BalanceConfig{Stages: 1, Batch: 4, Chunks: -1}, "-1", "want at least 0"}},
+		"train.BalanceConfig.Checkpoint": {{train.BalanceConfig{Stages: 1, Batch: 4, Checkpoint: "often"}, `"often" is no policy`, "want never"}},
+		"train.Loop.ClipNorm":            {{train.Loop{ClipNorm: nan}, "NaN", "want a finite number that is not negative"}, {train.Loop{ClipNorm: -1}, "-1", "not negative"}},
+		"train.Loop.Steps":               {{train.Loop{Steps: -1}, "-1", "want at least 0"}},
+		"train.Loop.Epochs":              {{train.Loop{Epochs: -1}, "-1", "want at least 0"}},
+		"train.Loop.Step":                {{train.Loop{Step: -1}, "-1", "want at least 0"}},
+
+		"profile.Config.Device":         {{profile.Config{Device: torch.CPU(torch.MaxCPU)}, "cpu:1023: there is no such device", "from 0 to 1022"}, {profile.Config{Device: torch.CUDA(0)}, "cannot use it", "want cpu:0"}},
+		"profile.Config.Peer":           {{profile.Config{Peer: torch.CPU(-1)}, "cpu:-1: there is no such device", "from 0 to 1022"}},
+		"profile.Config.Threads":        {{profile.Config{Threads: 257}, "257", "want 0 to 256"}},
+		"profile.Config.Warmup":         {{profile.Config{Warmup: -1}, "-1", "want at least 0"}},
+		"profile.Config.Repeats":        {{profile.Config{Repeats: -1}, "-1", "want at least 0"}},
+		"profile.ChainConfig.Balance":   {{profile.ChainConfig{Balance: []int{3, 0}}, "stage 1 has 0 layers", "3 in all"}},
+		"profile.ChainConfig.Targets":   {{profile.ChainConfig{Loss: nn.MSE()}, "[]: there are none for the loss", "want those of the sample"}},
+		"profile.ChainConfig.MostUnits": {{profile.ChainConfig{MostUnits: -1}, "-1", "want at least 0"}},
+
+		"remat.Config.Limit":     {{remat.Config{Limit: -1}, "-1", "want a number of bytes, or 0 for what is free"}},
+		"remat.Config.Slots":     {{remat.Config{Slots: -1}, "-1", "want at least 0"}, {remat.Config{Slots: 1, Optimizer: sgd()}, "1: an Optimizer tells them itself", "want one of the two"}},
+		"remat.Config.Warmup":    {{remat.Config{Warmup: -1}, "-1", "want at least 0"}},
+		"remat.Config.Repeats":   {{remat.Config{Repeats: -1}, "-1", "want at least 0"}},
+		"remat.Config.MostUnits": {{remat.Config{MostUnits: -1}, "-1", "want at least 0"}},
+
+		"optim.Config.LR":          {{named("sgd", optim.Config{LR: nan}), "NaN", "want a finite number that is not negative"}, {named("adam", optim.Config{LR: -1}), "-1", "want a finite number"}},
+		"optim.Config.WeightDecay": {{named("sgd", optim.Config{WeightDecay: math.Inf(1)}), "+Inf", "want a finite number"}},
+		"optim.Config.Momentum":    {{named("sgd", optim.Config{Momentum: -1}), "-1", "want a finite number"}, {named("adam", optim.Config{Momentum: 0.9}), "0.9: it is no setting of adam", "want it left out"}},
+		"optim.Config.Dampening":   {{named("sgd", optim.Config{Dampening: nan}), "NaN", "want a finite number"}},
+		"optim.Config.Nesterov":    {{named("sgd", optim.Config{Nesterov: true}), "true", "want Momentum above 0 and Dampening 0 with it"}},
+		"optim.Config.Betas[0]":    {{named("adam", optim.Config{Betas: [2]float64{1, 0}}), "1", "want a number from 0 to 1, 1 excluded"}},
+		"optim.Config.Betas[1]":    {{named("adam", optim.Config{Betas: [2]float64{0, -1}}), "-1", "want a number from 0 to 1, 1 excluded"}},
+		"optim.Config.Eps":         {{named("adam", optim.Config{Eps: -1}), "-1", "want a finite number"}},
+		"optim.Config.Alpha":       {{named("rmsprop", optim.Config{Alpha: 1}), "1", "want a number from 0 to 1, 1 excluded"}},
+		"optim.Config.Centered":    {{named("sgd", optim.Config{Centered: true}), "true: it is no setting of sgd", "want it left out"}},
+
+		"optim.ScheduleConfig.LR":          {{named("constant", optim.ScheduleConfig{}), "0", "want a finite number above 0"}},
+		"optim.ScheduleConfig.WarmupSteps": {{named("constant", optim.ScheduleConfig{LR: 1, WarmupSteps: -1}), "-1", "want at least 0"}},
+		"optim.ScheduleConfig.TotalSteps": {{named("cosine", optim.ScheduleConfig{LR: 1, WarmupSteps: 3, TotalSteps: 3}), "3", "want more than the 3 of the warm-up"},
+			{named("step", optim.ScheduleConfig{LR: 1}), "0", "want more than the 0 of the warm-up, or a StepSize"}, {named("constant", optim.ScheduleConfig{LR: 1, TotalSteps: -1}), "-1", "want at least 0"}},
+		"optim.ScheduleConfig.StepSize": {{named("step", optim.ScheduleConfig{LR: 1, StepSize: -1}), "-1", "want at least 0"}, {named("cosine", optim.ScheduleConfig{LR: 1, StepSize: 2}), "2", "for the step schedule"}},
+		"optim.ScheduleConfig.Gamma":    {{named("step", optim.ScheduleConfig{LR: 1, StepSize: 1, Gamma: nan}), "NaN", "want a finite number"}, {named("cosine", optim.ScheduleConfig{LR: 1, Gamma: 2}), "2", "for the step schedule"}},
+		"optim.ScheduleConfig.MinLR":    {{named("cosine", optim.ScheduleConfig{LR: 1, MinLR: 2}), "2", "want a number from 0 to LR, 1"}, {named("step", optim.ScheduleConfig{LR: 1, MinLR: 1}), "1", "for the cosine schedule"}},
+
+		"models.Options.Classes":      {{named("mlp", models.Options{Classes: -1}), "-1", "want Classes from 1 to 1048576, or 0 for 10"}},
+		"models.Options.Channels":     {{named("mlp", models.Options{Channels: 5000}), "5000", "want Channels from 1 to 4096"}, {named("gpt", models.Options{Channels: 3}), "3", "want it left out; the model has"}},
+		"models.Options.Size":         {{named("amoebanetd", models.Options{Size: 33}), "33", "want a multiple of 32"}, {named("inception_v3", models.Options{Size: 10}), "10", "want at least"}, {named("unet", models.Options{Size: 16}), "16", "want at least"}},
+		"models.Options.Width":        {{named("amoebanetd", models.Options{Width: 9}), "9", "want D a multiple of 8"}, {named("gpt", models.Options{Width: 9}), "9", "want a multiple of the 4 Heads"}, {named("unet", models.Options{Width: 1}), "1", "want C at least 2"}},
+		"models.Options.Depth":        {{named("amoebanetd", models.Options{Depth: 17}), "17", "want L a multiple of 3"}, {named("unet", models.Options{Depth: 30}), "30", "want at most"}},
+		"models.Options.Convolutions": {{named("unet", models.Options{Convolutions: -1}), "-1", "want B (Convolutions) from 1 to 1024, or 0 for 6"}},
+		"models.Options.Heads":        {{named("gpt", models.Options{Heads: -1}), "-1", "want Heads from 1 to"}},
+		"models.Options.Context":      {{named("mlp", models.Options{Context: 5}), "5", "want it left out; the model has"}},
+		"models.Options.Dropout":      {{named("unet", models.Options{Dropout: 1}), "1", "want at least 0 and below 1"}, {named("unet", models.Options{Dropout: 0.5, NoDropout: true}), "0.5", "not both"}, {named("resnet20", models.Options{Dropout: 0.5}), "0.5", "want it left out"}},
+		"models.Options.NoDropout":    {{named("resnet20", models.Options{NoDropout: true}), "true", "want it left out"}},
+		"models.Options.Aux":          {{named("mlp", models.Options{Aux: true}), "true", "want it left out; the model has"}},
+	}
+	unwrong = map[string]string{
+		"pipe.Config.Reserve": "any function", "pipe.Config.Schedule": "any function: its programs are checked", "pipe.Config.DeferredBatchNorm": "a switch", "pipe.Config.Autocast": "a switch",
+		"pipe.Config.Seed": "any number", "pipe.Config.Record": "a switch",
+		"train.BalanceConfig.Profile": "a profile.Config",
+		"train.Loop.Pipe":             "nil is refused by name", "train.Loop.Optimizer": "nil is refused by name", "train.Loop.Loss": "nil is refused by name", "train.Loop.Loader": "nil is refused by name",
+		"train.Loop.Schedule": "any", "train.Loop.OnStep": "any functions", "train.Loop.OnEpoch": "any function",
+		"profile.Config.Seed": "any number", "profile.Config.Extras": "any values", "profile.Config.Autocast": "a switch", "profile.Config.Clock": "any function", "profile.Config.BytesOnly": "a switch",
+		"profile.Config.Progress": "any function", "profile.ChainConfig.Config": "a profile.Config", "profile.ChainConfig.Loss": "any", "profile.ChainConfig.LossUnit": "a switch", "profile.ChainConfig.InputGrad": "a switch",
+		"profile.ChainConfig.DeferredBatchNorm": "a switch",
+		"remat.Config.Optimizer":                "any", "remat.Config.Loss": "any", "remat.Config.Solve": "options of the solver", "remat.Config.Report": "any function",
+	}
+)
+
+// choice is a configuration of what has a name.
+type choice struct {
+	name   string
+	config any
+}
+
+func named(name string, config any) choice { return choice{name, config} }
+
+func sgd() optim.Optimizer {
+	o, err := optim.SGD(optim.Config{})
+	if err != nil {
+		panic(err)
+	}
+	return o
+}
+
+// refused uses a configuration, which must fail.
+func refused(t *testing.T, config any) error {
+	ctx := context.Background()
+	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewReLU(), nn.NewLinear(4, 2))
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	x := c.Ones(torch.Float32, 2, 4)
+	var name string
+	if named, ok := config.(choice); ok {
+		name, config = named.name, named.config
+	}
+	switch config := config.(type) {
+	case pipe.Config:
+		if err := config.Check(model); err != nil {
+			return err
+		}
+		_, err := pipe.Open(model, config)
+		return err
+	case train.BalanceConfig:
+		set, _, err := data.Open("synthetic", "", data.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = train.BalanceByTime(ctx, model, set, config)
+		return err
+	case train.Loop:
+		p, err := pipe.Open(model, pipe.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		config.Pipe, config.Optimizer, config.Loss = p, sgd(), nn.MSE()
+		_, err = config.Run(ctx)
+		return err
+	case profile.Config:
+		_, err := profile.Measure(ctx, model, config, x)
+		return err
+	case profile.ChainConfig:
+		_, err := profile.MeasureChain(ctx, model, config, x)
+		return err
+	case remat.Config:
+		_, err := remat.New(model, config)
+		return err
+	case optim.Config:
+		_, err := optim.New(name, config)
+		return err
+	case optim.ScheduleConfig:
+		_, err := optim.NewSchedule(name, config)
+		return err
+	case models.Options:
+		_, err := models.New(name, config)
+		return err
+	}
+	t.Fatalf("no use for a %T", config)
+	return nil
+}
+
+// Whatever is refused of a configuration is a *ConfigError that has the field, the value and the remedy, also in its text.
+func TestConfigurationErrorsNameFieldValueAndRemedy(t *testing.T) {
+	for field, rows := range wrongs {
+		for _, row := range rows {
+			err := refused(t, row.config)
+			var e *pipe.ConfigError
+			if !errors.As(err, &e) {
+				t.Errorf("%s: %v is no *ConfigError", field, err)
+				continue
+			}
+			pkg, rest, _ := strings.Cut(field, ".")
+			_, name, _ := strings.Cut(rest, ".")
+			if text := e.Error(); e.Field != name || e.Remedy == "" || !strings.HasPrefix(text, pkgOf(pkg, e.Of)+": ") || !strings.Contains(text, ": "+name+" is ") ||
+				!strings.Contains(text, row.value) || !strings.Contains(text, row.remedy) {
+				t.Errorf("%s: got  %v\nwant %q and %q", field, err, row.value, row.remedy)
+			}
+		}
+	}
+}
+
+// pkgOf is how the message begins: policies are pipe's wherever they are.
+func pkgOf(pkg, of string) string {
+	if strings.HasPrefix(of, pkg) || of == "pipe" {
+		return of
+	}
+	return pkg
+}
+
+// Every field of a configuration is in one of the two lists.
+func TestConfigurationsAreAllListed(t *testing.T) {
+	for _, config := range []any{pipe.Config{}, train.BalanceConfig{}, train.Loop{}, profile.Config{}, profile.ChainConfig{}, remat.Config{}, optim.Config{}, optim.ScheduleConfig{}, models.Options{}} {
+		kind := reflect.TypeOf(config)
+		for i := range kind.NumField() {
+			f := kind.Field(i)
+			if !f.IsExported() {
+				continue
+			}
+			names := []string{fmt.Sprintf("%v.%s", kind, f.Name)}
+			if f.Type.Kind() == reflect.Array {
+				names = []string{names[0] + "[0]", names[0] + "[1]"}
+			}
+			for _, name := range names {
+				if _, fine := unwrong[name]; fine == (len(wrongs[name]) > 0) {
+					t.Errorf("%s: refused is %v, and never refused is %v; want one of them", name, len(wrongs[name]) > 0, fine)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package arg
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+)
+
+// ConfigError is a setting that is refused. Packages whose settings it is about have it under their own name, such as pipe.ConfigError.
+type ConfigError struct {
+	Of      string // what is configured: a package, or something in it, such as "optim: sgd"
+	Field   string // of the configuration
+	Value   any
+	Problem string // what is wrong with the value, where the remedy does not say it
+	Remedy  string // what to give instead
+}
+
+// Error names the field, the value and the remedy.
+func (e *ConfigError) Error() string {
+	format := "%s: %s is %v"
+	if _, ok := e.Value.(string); ok {
+		format = "%s: %s is %q"
+	}
+	return fmt.Sprintf(format, e.Of, e.Field, e.Value) + e.Advice()
+}
+
+// Advice is what Error says after the value.
+func (e *ConfigError) Advice() string {
+	if e.Problem == "" {
+		return "; " + e.Remedy
+	}
+	return ": " + e.Problem + "; " + e.Remedy
+}
+
+// Between refuses a value that is below least or above most.
+func Between[T cmp.Ordered](of, field string, value, least, most T) error {
+	if value >= least && value <= most {
+		return nil
+	}
+	return &ConfigError{Of: of, Field: field, Value: value, Remedy: fmt.Sprintf("want %v to %v", least, most)}
+}
+
+// AtLeast refuses a value that is below least.
+func AtLeast[T cmp.Ordered](of, field string, value, least T) error {
+	if value >= least {
+		return nil
+	}
+	return &ConfigError{Of: of, Field: field, Value: value, Remedy: fmt.Sprintf("want at least %v", least)}
+}
+
+// Finite refuses a number that is negative, infinite or NaN.
+func Finite(of, field string, value float64) error {
+	if value >= 0 && !math.IsInf(value, 0) {
+		return nil
+	}
+	return &ConfigError{Of: of, Field: field, Value: value, Remedy: "want a finite number that is not negative"}
+}
+
+// Balance checks that every stage has layers and that they are all of the model's.
+func Balance(of string, counts []int, layers int) error {
+	refuse := func(problem string) error {
+		return &ConfigError{Of: of, Field: "Balance", Value: counts, Problem: problem, Remedy: fmt.Sprintf("want at least 1 layer in each stage and %d in all; balance.Partition finds a balance", layers)}
+	}
+	left := layers
+	for i, n := range counts {
+		if n < 1 {
+			return refuse(fmt.Sprintf("stage %d has %d layers", i, n))
+		}
+		if n > left {
+			return refuse(fmt.Sprintf("it adds up to more than the %d layers", layers))
+		}
+		left -= n
+	}
+	if left > 0 {
+		return refuse(fmt.Sprintf("it adds up to %d", layers-left))
+	}
+	return nil
+}
