@@ -132,9 +132,6 @@ func nils(g given) map[string]struct {
 		"profile.Measure.ctx":         {func() error { return discard(profile.Measure(ctx, g.model, profile.Config{}, g.x)) }, "profile: " + background},
 		"profile.Measure.model":       {func() error { return discard(profile.Measure(g.ctx, nil, profile.Config{}, g.x)) }, "profile: the model is nil; want an nn.Sequential"},
 		"profile.Measure.sample":      {func() error { return discard(profile.Measure(g.ctx, g.model, profile.Config{}, nil)) }, "profile: tensor 0 of the sample does not exist"},
-		"profile.MeasureChain.ctx":    {func() error { return discard(profile.MeasureChain(ctx, g.model, profile.ChainConfig{}, g.x)) }, "profile: " + background},
-		"profile.MeasureChain.model":  {func() error { return discard(profile.MeasureChain(g.ctx, nil, profile.ChainConfig{}, g.x)) }, "profile: the model is nil; want an nn.Sequential"},
-		"profile.MeasureChain.sample": {func() error { return discard(profile.MeasureChain(g.ctx, g.model, profile.ChainConfig{}, nil)) }, "profile: tensor 0 of the sample does not exist"},
 
 		"remat.New.model":             {func() error { return discard(remat.New(nil, remat.Config{})) }, "remat: the model is nil; want an nn.Sequential"},
 		"remat.Atomic.s":              {panics(func() { remat.Atomic(nil) }), "the module is nil"},

@@ -7,6 +7,7 @@ import (
 
 	"penstock/internal/arg"
 	"penstock/nn"
+	"penstock/profile"
 	"penstock/schedule"
 	"penstock/torch"
 )
@@ -26,6 +27,8 @@ type Config struct {
 	Budget []int64
 	// Reserve says, when a stage is planned, how many of those bytes are to stay free for what is not there yet and will be, such as the optimizer's state. Nil is none.
 	Reserve func(s *Stage) int64
+	// Profile is for Optimal: what was measured of the model before, with the loss and the rows of a micro-batch, such as a balance was found by. Its layers and times are not measured again. Nil is none.
+	Profile *profile.Profile
 	// Schedule makes the programs that the workers run. Nil is schedule.GPipe. A program runs if schedule.Check passes it.
 	Schedule schedule.Generator
 	// DeferredBatchNorm moves the running statistics of batch norms once for each mini-batch, by the mean and the unbiased variance of all its rows, instead of once for

@@ -43,10 +43,11 @@ func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile
 		var buffers nn.BufferCopy // of layers that change some also where running statistics are not to move
 		buffers.Take(nn.Buffers(p.model))
 		defer buffers.Restore()
-		chains, err = profile.MeasureChain(ctx, p.model, profile.ChainConfig{
-			Config:  profile.Config{Device: device, Threads: p.cfg.Threads, Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast},
-			Balance: p.cfg.Balance, Loss: r.loss, Targets: r.partsOf(c, r.targets), LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
+		measured, err := profile.Measure(ctx, p.model, profile.Config{
+			Device: device, Peer: device, Threads: p.cfg.Threads, Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
+			Known: p.cfg.Profile, Balance: p.cfg.Balance, Loss: r.loss, Targets: r.partsOf(c, r.targets), LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
 		}, r.partsOf(c, r.inputs)...)
+		chains = measured.Chains
 		return err
 	})
 	return chains, err

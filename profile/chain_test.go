@@ -1,7 +1,6 @@
 package profile_test
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 	"slices"
@@ -23,11 +22,7 @@ func training(c *torch.Ctx, run segment.Run) *nn.Ctx {
 // chainOf measures a model in one stage.
 func chainOf(t *testing.T, model *nn.Sequential, sample ...*torch.Tensor) profile.Chain {
 	t.Helper()
-	chains, err := profile.MeasureChain(context.Background(), model, profile.ChainConfig{Config: profile.Config{BytesOnly: true}}, sample...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return chains[0]
+	return measured(t, model, profile.Config{BytesOnly: true, Balance: []int{len(model.Layers())}}, sample...).Chains[0]
 }
 
 // executed runs operations on a model from an input of its own, with ones for gradients of the output, and returns the most bytes beside what there was before the prologue's output.
@@ -155,10 +150,7 @@ func TestGradientsOfGivenTuples(t *testing.T) {
 		c := newCtx(t)
 		numbers, indices := c.Normal_(c.Empty(torch.Float32, rows, width), 0, 1), c.Reshape(tokens(c), rows, 1)
 		model := nn.NewSequential(keep(), keep(), keep())
-		chains, err := profile.MeasureChain(context.Background(), model, profile.ChainConfig{Config: profile.Config{BytesOnly: true}, Balance: []int{1, 2}, InputGrad: wanted}, numbers, indices)
-		if err != nil {
-			t.Fatal(err)
-		}
+		chains := measured(t, model, profile.Config{BytesOnly: true, Balance: []int{1, 2}, InputGrad: wanted}, numbers, indices).Chains
 		for stage, want := range []int64{0, 4 * rows * width} {
 			if stage == 0 && wanted {
 				want = 4 * rows * width

@@ -29,9 +29,14 @@ const theSample = "the sample"
 
 // attempt runs f and makes its panic the error of a layer.
 func attempt(layer string, f func() error) (err error) {
+	return attemptAt(func() string { return layer }, f)
+}
+
+// attemptAt is attempt of a layer that is known when f has panicked.
+func attemptAt(layer func() string, f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = &Error{Layer: layer, Err: torch.Caught(r)}
+			err = &Error{Layer: layer(), Err: torch.Caught(r)}
 		}
 	}()
 	return f()

@@ -1,13 +1,25 @@
 package profile
 
 import (
+	"cmp"
 	"slices"
 
 	"penstock/balance"
 	"penstock/nn"
+	"penstock/torch"
 )
 
-// found is what has been measured so far. Of flows only what they say is used here; the tensors are gone.
+// block is memory that a layer's output lies in. Outputs of several layers may lie in one: views, and layers that work in place.
+type block struct {
+	creator int   // the layer that allocated it, or nobody
+	saver   int   // the last layer that saves it for backward, or nobody
+	bytes   int64 // of the block
+}
+
+// nobody saves what no layer saves, and has created what is held anyway: the model's input, and parameters.
+const nobody = -1
+
+// found is what one run of each layer has shown. Of flows only what they say is used here; the tensors are gone.
 type found struct {
 	input  int64
 	layers []balance.Layer
@@ -16,6 +28,10 @@ type found struct {
 	saved  []int64  // by layer: what it allocates and saves itself
 	blocks []*block
 	skips  []foundSkip
+	copies copies
+
+	held      []int64 // by layer, the loss too: what a forward with gradients leaves, the output included
+	overwrote []bool  // by layer, the loss too: its input, as it is given
 }
 
 type foundSkip struct {
@@ -23,9 +39,9 @@ type foundSkip struct {
 	block *block
 }
 
-// layer adds a layer with what it was given and what it gave. Bytes that are held wait for profile.
-func (f *found) layer(l nn.NamedLayer, forward, backward float64, in, out []flow) {
-	layer := balance.Layer{Name: l.Name, Forward: forward, Backward: backward}
+// layer adds a layer with what it saves for itself, what it was given and what it gave.
+func (f *found) layer(l nn.NamedLayer, saved int64, in, out []flow) {
+	layer := balance.Layer{Name: l.Name}
 	in, out = distinct(in), distinct(out)
 	for _, o := range out {
 		layer.Output += o.bytes
@@ -33,10 +49,10 @@ func (f *found) layer(l nn.NamedLayer, forward, backward float64, in, out []flow
 			layer.Gradient += o.bytes
 		}
 	}
-	f.layers, f.in, f.out = append(f.layers, layer), append(f.in, in), append(f.out, out)
+	f.layers, f.saved, f.in, f.out = append(f.layers, layer), append(f.saved, saved), append(f.in, in), append(f.out, out)
 }
 
-// skip adds a skip that all layers have popped.
+// skip adds a skip.
 func (f *found) skip(r nn.SkipRoute, stashed flow) {
 	s := foundSkip{balance.Skip{From: r.Stash, Bytes: stashed.bytes}, stashed.block}
 	if stashed.grad {
@@ -50,15 +66,17 @@ func (f *found) skip(r nn.SkipRoute, stashed flow) {
 	f.skips = append(f.skips, s)
 }
 
-// profile adds up what is known only at the end: a block belongs to the layer that allocated it, whoever saves it.
-func (m *measurement) profile() Profile {
-	f := &m.found
-	p := Profile{Layers: f.layers, Input: f.input, SecondsPerByte: m.copies.perByte(), Timing: m.timing(m.times)}
+// view makes the layers for package balance of what was found. A block belongs to the layer that allocated it, whoever saves it.
+func (p *Profile) view(layers []nn.NamedLayer, config *Config) {
+	f := &p.sweep.found
+	p.Layers, p.Input, p.SecondsPerByte = slices.Clone(f.layers), f.input, f.copies.perByte()
 	for i := range p.Layers {
 		l := &p.Layers[i]
-		l.Saved = f.saved[i]
+		if config.Device.Kind == torch.KindCPU { // else nothing was counted
+			l.Saved = f.saved[i]
+		}
 		for _, in := range f.in[i] {
-			if in.block.saver >= i && (i > 0 || overwrites(m.layers[i])) {
+			if in.block.saver >= i && (i > 0 || overwrites(layers[i])) {
 				l.Enter += in.bytes
 			}
 		}
@@ -82,9 +100,26 @@ func (m *measurement) profile() Profile {
 		}
 		p.Skips = append(p.Skips, s.Skip)
 	}
-	slices.SortStableFunc(p.Skips, func(a, b balance.Skip) int { return a.From - b.From })
-	m.parameters(&p)
-	return p
+	slices.SortStableFunc(p.Skips, func(a, b balance.Skip) int {
+		return cmp.Or(a.From-b.From, a.To[len(a.To)-1]-b.To[len(b.To)-1])
+	})
+	p.seconds(config)
+	p.parameters(layers)
+}
+
+// seconds sets what layers take. A backward is that of a later micro-batch, which finds gradients of parameters and adds to them.
+func (p *Profile) seconds(config *Config) {
+	p.Timing = config.timing(nil)
+	if p.sweep.times == nil {
+		return
+	}
+	var all []timed
+	for i := range p.Layers {
+		t := p.sweep.times[i]
+		p.Layers[i].Forward, p.Layers[i].Backward = t.forward.typical().Seconds(), t.backward[1].typical().Seconds()
+		all = append(all, t.forward, t.backward[1])
+	}
+	p.Timing = config.timing(all)
 }
 
 // skipped says whether a block is also that of a skip past the border behind a layer, whose own it then is to count.
@@ -107,9 +142,9 @@ func (b *block) loose() int64 {
 }
 
 // parameters counts bytes by shape. A shared parameter is its first layer's; layers behind that one have a tie.
-func (m *measurement) parameters(p *Profile) {
+func (p *Profile) parameters(layers []nn.NamedLayer) {
 	first, tied := map[*nn.Param]int{}, map[*nn.Param]int{}
-	for i, l := range m.layers {
+	for i, l := range layers {
 		for _, s := range l.State() {
 			owner := s.Owner()
 			if _, known := first[owner]; known {

@@ -117,6 +117,7 @@ func (b *border) give(p *prober, unit int, w *segment.Walk) (given []uintptr) {
 		return t
 	}
 	gx, gs := make([]*torch.Tensor, len(b.xs)), make([][]*torch.Tensor, len(b.skips))
+	w.GiveGrads(unit+1, gx, gs) // before they are there: the walk frees what a failure has left
 	for i, t := range b.xs {
 		gx[i] = handle(i, t)
 	}
@@ -140,7 +141,6 @@ func (b *border) give(p *prober, unit int, w *segment.Walk) (given []uintptr) {
 			delete(b.ties, k)
 		}
 	}
-	w.GiveGrads(unit+1, gx, gs)
 	b.xs, b.skips = nil, nil
 	return given
 }
@@ -162,6 +162,7 @@ func (p *prober) give(unit int, w *segment.Walk) (given []uintptr) {
 		return g
 	}
 	gx, gs := make([]*torch.Tensor, len(xs)), make([][]*torch.Tensor, len(skips))
+	w.GiveGrads(unit+1, gx, gs) // before they are made: the walk frees what a failure has left
 	for i, t := range xs {
 		if !slices.Contains(xs[:i], t) {
 			gx[i] = ones(i, t)
@@ -177,7 +178,6 @@ func (p *prober) give(unit int, w *segment.Walk) (given []uintptr) {
 			w.GiveTie(k, ones(e.tie(k), p.s.TieTensor(k)))
 		}
 	}
-	w.GiveGrads(unit+1, gx, gs)
 	if !any {
 		return nil
 	}

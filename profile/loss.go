@@ -1,59 +1,36 @@
 package profile
 
 import (
-	"slices"
-	"time"
-
-	"penstock/nn"
+	"penstock/remat/plan"
 	"penstock/torch"
 )
 
-// lossOp measures the loss behind the last layer, forward and backward at once.
-func (p *prober) lossOp(chain *Chain) error {
-	defer p.c.Close()
-	var times timed
-	for k := range p.Warmup + max(p.Repeats, 1) {
-		if err := p.ctx.Err(); err != nil {
+// lossOp measures the loss behind the last layer of a chain, forward and backward at once.
+func (p *prober) lossOp(chain *Chain, times []unitTimes) error {
+	return attempt("loss", func() (err error) {
+		defer p.c.Close()
+		defer p.dropHeld()
+		p.inputGrad = true
+		if p.s, err = p.segment(p.model, len(p.layers), nil); err != nil {
 			return err
 		}
-		tmp, took := p.lossOnce()
-		chain.Loss.Tmp = tmp
-		if k >= p.Warmup && !p.BytesOnly {
-			times = append(times, took)
+		w := p.walk(0, false)
+		forward := p.do(w, plan.Op{Kind: plan.ForwardSave})
+		ys, _ := w.Saved(0)
+		loss := p.owned(p.c.Keep(p.c.Share(ys[0]))) // held through backward, and the gradient that it begins with too
+		seed := p.owned(p.c.Keep(p.c.OnesLike(loss)))
+		w.GiveGrads(1, p.shared([]*torch.Tensor{seed}), nil)
+		backward := p.do(w, plan.Op{Kind: plan.Backward})
+		xs, _ := w.TakeGrads(0)
+		for _, g := range xs {
+			p.owned(g)
 		}
-	}
-	chain.Loss.Backward = 1e6 * times.typical().Seconds()
-	chain.Later.Loss = chain.Loss
-	return nil
-}
-
-// lossOnce runs the loss and its backward. tmp is the most bytes beside those before and the gradients of the output.
-func (p *prober) lossOnce() (tmp int64, took time.Duration) {
-	c := p.c
-	mark := c.Mark()
-	defer c.Release(mark)
-	defer c.SetGrad(c.SetGrad(true))
-	before := p.Device.Memory().Live
-	p.Device.ResetPeak()
-	start := p.now()
-	boxes, xs := make([]*torch.Tensor, len(p.xs)), slices.Clone(p.xs)
-	for i, x := range p.xs {
-		if x.DType().IsFloat() {
-			boxes[i] = c.Mailbox()
-			xs[i] = c.Gate(boxes[i], x)
+		chain.Loss.Tmp = max(forward.peak, forward.delta+sizeOf([]*torch.Tensor{seed})+backward.peak) - sizeOf(xs)
+		if times != nil {
+			t := times[p.model]
+			chain.Loss.Backward = t.forward.micros() + t.backward[0].micros()
 		}
-	}
-	n := nn.NewCtx(c, nn.Config{Training: true, Seed: p.Seed, Extras: p.Extras, Loss: p.Loss, Targets: p.Targets})
-	ys := n.RunNamed(nn.LossLayer(), xs)
-	if ys[0].RequiresGrad() {
-		c.Backward(ys, []*torch.Tensor{nil}, false)
-	}
-	took = p.now() - start
-	var grads []*torch.Tensor
-	for _, box := range boxes {
-		if box != nil {
-			grads = append(grads, c.GradOf(box))
-		}
-	}
-	return p.Device.Memory().Peak - before - sizeOf(grads), took
+		chain.Later.Loss = chain.Loss
+		return nil
+	})
 }

@@ -4,41 +4,41 @@ import (
 	"slices"
 	"time"
 
+	"penstock/nn"
 	"penstock/remat/plan"
 	"penstock/segment"
 	"penstock/torch"
 )
 
-// Units are timed in passes. A pass runs the units once each in the order of a training step, so that each finds the caches and the allocator as it does there: what it reads was made by the unit
-// before, and everything else has been used since it last ran. For three units a pass is
+// Layers are timed in passes. A pass runs each layer once, as a unit of its own, in the order of a training step. So each finds the caches and the allocator as it does there: what it reads was made by
+// the layer before, and everything else has been used since it last ran. For three layers a pass is
 //
 //	F0 F1 F2                    forward without gradients
 //	S0 S1 S2 L B2 B1 B0         a first micro-batch: the gradients of parameters are made
 //	S0 S1 S2 L B2 B1 B0         a later one: they are added to
 //
-// A pass holds what a step without recomputation holds, and that may be the memory that there is not. A long chain is therefore timed in windows of units, one after the other, each of which holds more
-// than caches do.
+// A pass holds what a step without recomputation holds, and that may be more than there is. A long model is therefore timed in windows of layers, one after the other, each of which holds more than
+// caches do.
 
-// windowBytes is how many bytes the units of a window may save and make, beyond which another window begins.
+// windowBytes is how many bytes the layers of a window may save and make, beyond which another window begins.
 const windowBytes = 256 << 20
 
-// window is the units from <= i < to that are timed in the same passes.
+// window is the layers from <= i < to that are timed in the same passes.
 type window struct{ from, to int }
 
-// windows cuts units into as few windows as greedily hold at most so many bytes each. A unit that takes more is a window of its own.
-func windows(units []figures, most int64) (list []window) {
+// windows cuts layers, which take so many bytes each, into as few windows as greedily hold at most so many bytes. A layer that takes more is a window of its own.
+func windows(bytes []int64, most int64) (list []window) {
 	var held int64
-	for i, u := range units {
-		bytes := u.save.delta + u.weights
-		if i == 0 || held+bytes > most {
+	for i, n := range bytes {
+		if i == 0 || held+n > most {
 			list, held = append(list, window{i, i}), 0
 		}
-		list[len(list)-1].to, held = i+1, held+bytes
+		list[len(list)-1].to, held = i+1, held+n
 	}
 	return list
 }
 
-// available is how many bytes the units of a window may hold.
+// available is how many bytes the layers of a window may hold.
 func (p *prober) available() int64 {
 	m := p.Device.Memory()
 	if m.Limit == 0 {
@@ -47,43 +47,68 @@ func (p *prober) available() int64 {
 	return min(windowBytes, max(m.Limit-m.Live, 0)/2) // temporaries take the other half
 }
 
-// passes times the units of a stage that was given in, which it frees.
-func (p *prober) passes(in past, units []figures) error {
-	defer func() { in.free() }()
-	for _, w := range windows(units, p.available()) {
-		next, err := p.window(in, w, units)
-		if err != nil {
-			return err
+// passes times the layers. A forward with gradients leaves so many bytes of each.
+func (p *prober) passes(sample []*torch.Tensor, held []int64) ([]unitTimes, error) {
+	bytes := slices.Clone(held)
+	for i, l := range p.layers {
+		for _, q := range nn.Params(l.Layer) {
+			bytes[i] += bytesOf(q.Owner())
 		}
+	}
+	var in past
+	err := attempt(theSample, func() error {
+		for _, x := range sample {
+			in.xs = append(in.xs, p.c.Keep(p.c.Detach(x)))
+		}
+		return nil
+	})
+	defer func() { in.free() }()
+	times := make([]unitTimes, len(p.layers))
+	list := windows(bytes, p.available())
+	for i := 0; i < len(list) && err == nil; i++ {
+		var next past
+		next, err = p.window(in, list[i], times)
 		in.free()
 		in = next
 	}
-	return nil
+	return times, err
 }
 
-// window times the units of a window, and returns what the next one is given.
-func (p *prober) window(in past, w window, units []figures) (next past, err error) {
-	name := units[w.from].name
-	if w.to > w.from+1 {
-		name += ".." + units[w.to-1].name
+// window times the layers of a window, and returns what the next one is given.
+func (p *prober) window(in past, w window, times []unitTimes) (next past, err error) {
+	at := w.from
+	run := func(walk *segment.Walk, kind plan.Kind, i int) (time.Duration, error) {
+		at = i
+		if err := p.ctx.Err(); err != nil {
+			return 0, err
+		}
+		mark := p.c.Mark()
+		took := p.do(walk, plan.Op{Kind: kind, Layer: i}).took
+		p.c.Release(mark)
+		return took, nil
 	}
-	err = attempt(name, func() error {
+	err = attemptAt(func() string { return p.layers[at].Name }, func() error {
 		defer p.c.Close()
 		defer p.dropHeld()
-		for _, u := range units[w.from:w.to] {
-			for _, l := range u.list {
-				defer prepare(p.c, l, p.Seed)()
-			}
+		for ; at < w.to; at++ {
+			defer prepare(p.c, p.layers[at], p.Seed)()
 		}
-		for k := range p.Warmup + p.Repeats {
-			if err := p.ctx.Err(); err != nil {
+		passes := p.Warmup + p.Repeats
+		for k := range passes {
+			p.progress(w.from*passes+(w.to-w.from)*k, len(p.layers)*passes)
+			into := times
+			if k < p.Warmup {
+				into = make([]unitTimes, len(times))
+			}
+			if err := p.pass(in, w, into, run); err != nil {
 				return err
 			}
-			p.pass(in, w, units, k >= p.Warmup)
 		}
 		last := p.begin(in, w)
 		for i := w.from; i < w.to; i++ {
-			p.do(last, plan.Op{Kind: plan.Forward, Layer: i})
+			if _, err := run(last, plan.Forward, i); err != nil {
+				return err
+			}
 		}
 		next.xs, next.skips = last.Take(w.to)
 		return nil
@@ -91,49 +116,68 @@ func (p *prober) window(in past, w window, units []figures) (next past, err erro
 	return next, err
 }
 
-// pass runs the units of a window once, and records what each operation takes if it is to count.
-func (p *prober) pass(in past, w window, units []figures, counts bool) {
-	run := func(walk *segment.Walk, kind plan.Kind, i int, into *timed) {
-		mark := p.c.Mark()
-		took := p.do(walk, plan.Op{Kind: kind, Layer: i}).took
-		p.c.Release(mark)
-		if counts {
-			*into = append(*into, took)
-		}
-	}
+// pass runs the layers of a window once, and records what each operation takes.
+func (p *prober) pass(in past, w window, times []unitTimes, run func(walk *segment.Walk, kind plan.Kind, i int) (time.Duration, error)) error {
 	walk := p.begin(in, w)
 	for i := w.from; i < w.to; i++ {
-		run(walk, plan.Forward, i, &units[i].times.forwardNoGrad)
+		took, err := run(walk, plan.Forward, i)
+		if err != nil {
+			return err
+		}
+		times[i].forwardNoGrad = append(times[i].forwardNoGrad, took)
 	}
 	walk.Free()
-	for _, u := range units[w.from:w.to] {
-		for _, l := range u.list {
-			zeroGrads(l)
-		}
+	for _, l := range p.layers[w.from:w.to] {
+		zeroGrads(l)
 	}
 	for later := range 2 {
 		walk := p.begin(in, w)
+		goes := make([]bool, len(times)) // back
 		for i := w.from; i < w.to; i++ {
-			run(walk, plan.ForwardSave, i, &units[i].times.forward)
+			took, err := run(walk, plan.ForwardSave, i)
+			if err != nil {
+				return err
+			}
+			times[i].forward = append(times[i].forward, took)
+			xs, skips := walk.Saved(i)
+			goes[i] = slices.ContainsFunc(slices.Concat(xs, skips), func(t *torch.Tensor) bool { return t != nil && t.RequiresGrad() })
 		}
 		p.giveOnes(walk, w)
 		for i := w.to - 1; i >= w.from; i-- {
-			run(walk, plan.Backward, i, &units[i].times.backward[later])
+			took, err := run(walk, plan.Backward, i)
+			if err != nil {
+				return err
+			}
+			if !goes[i] {
+				took = 0
+			}
+			times[i].backward[later] = append(times[i].backward[later], took)
 		}
 		walk.Free()
 	}
+	return nil
 }
 
-// begin is a walk that has come to a window's first unit. Its units have run before.
+// begin is a walk that has come to a window's first layer. Its layers have run before.
 func (p *prober) begin(in past, w window) *segment.Walk {
-	walk := p.walkFrom(in, w.from)
+	mark := p.c.Mark()
+	defer func() { p.c.Release(mark) }()
+	copied := past{skips: in.skips} // layers may overwrite it
+	for i, x := range in.xs {
+		if k := slices.Index(in.xs[:i], x); k >= 0 {
+			copied.xs = append(copied.xs, copied.xs[k])
+		} else {
+			copied.xs = append(copied.xs, p.c.Clone(x))
+		}
+	}
+	walk := p.walkFrom(copied, w.from)
 	for i := w.from; i < w.to; i++ {
 		walk.Again(i)
 	}
 	return walk
 }
 
-// giveOnes gives a walk ones as the gradients of what a window's units have given to those behind it: the tuple, skips by pop, and parameters that units behind the window use too.
+// giveOnes gives a walk ones as the gradients of what a window's layers have given to later ones: the tuple, skips by pop, and parameters that later layers use too.
 func (p *prober) giveOnes(walk *segment.Walk, w window) {
 	given, stashed := walk.Saved(w.to - 1)
 	detached, passing := walk.Take(w.to)
@@ -146,6 +190,7 @@ func (p *prober) giveOnes(walk *segment.Walk, w window) {
 		return p.c.Keep(p.c.OnesLike(t))
 	}
 	xs, skips := make([]*torch.Tensor, len(given)), make([][]*torch.Tensor, len(stashed))
+	walk.GiveGrads(w.to, xs, skips) // before they are made: the walk frees what a failure has left
 	for i, t := range given {
 		if t.RequiresGrad() && !slices.Contains(given[:i], t) {
 			xs[i] = ones(t)
@@ -168,13 +213,31 @@ func (p *prober) giveOnes(walk *segment.Walk, w window) {
 			}
 		}
 	}
-	walk.GiveGrads(w.to, xs, skips)
 }
 
-// unitTimes is what the operations on a unit took, run by run.
+// unitTimes is what the operations on a layer or a unit took, pass by pass. Forwards with gradients are two in a pass.
 type unitTimes struct {
 	forwardNoGrad, forward timed
 	backward               [2]timed // of a first micro-batch, and of a later one
+}
+
+// together is what layers of a unit took, added up pass by pass.
+func together(layers []unitTimes) (t unitTimes) {
+	for _, l := range layers {
+		t.forwardNoGrad, t.forward = t.forwardNoGrad.plus(l.forwardNoGrad), t.forward.plus(l.forward)
+		for i := range t.backward {
+			t.backward[i] = t.backward[i].plus(l.backward[i])
+		}
+	}
+	return t
+}
+
+func (t timed) plus(other timed) timed {
+	out := slices.Clone(other)
+	for i := range t {
+		out[i] += t[i]
+	}
+	return out
 }
 
 // all are the times that a step without recomputation has, and those of recomputing.

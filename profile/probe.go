@@ -13,15 +13,18 @@ import (
 
 // prober runs units by single operations, as whoever interprets a plan will, and reads the account.
 type prober struct {
-	ChainConfig
+	Config
 	ctx    context.Context
-	layers []nn.NamedLayer
+	layers []nn.NamedLayer // the model's, and the loss if there is one
+	model  int             // number of the model's
 	routes []nn.SkipRoute
 	c      *torch.Ctx // nothing stays in it between operations
+	peer   *torch.Ctx // to which transfers are timed
 	now    func() time.Duration
 
-	// Of the stage that is measured.
+	// Of what is measured: layers one by one, or a stage.
 	s         *segment.Segment
+	overwrite bool // layers may overwrite what they are given, as they may within a unit
 	inputGrad bool // what it is sent wants a gradient
 
 	xs     []*torch.Tensor // what the next unit is given; kept
@@ -31,10 +34,30 @@ type prober struct {
 	sent   map[nn.SkipKey]*torch.Tensor
 
 	ended    []int64         // bytes of the gradients that were given last
-	drops    []func()        // of identities that are held
+	drops    []func()        // of identities that are held, and of tensors
 	walks    []*segment.Walk // that the unit has begun: an operation that fails leaves things in them
 	deferred nn.Deferred     // statistics that first forwards gather
 }
+
+func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) *prober {
+	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes, now: config.clock()}
+	p.c = torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads})
+	p.peer = torch.NewCtx(torch.Options{Device: config.Peer, Threads: config.Threads})
+	if config.Loss != nil {
+		p.layers = append(slices.Clone(layers), nn.LossLayer())
+	}
+	return p
+}
+
+// progress tells how much is done.
+func (p *prober) progress(done, of int) {
+	if p.Progress != nil {
+		p.Progress(p.model*done/of, p.model)
+	}
+}
+
+// live is the bytes on the device.
+func (p *prober) live() int64 { return p.Device.Memory().Live }
 
 // context runs a layer as in training.
 func (p *prober) context(c *torch.Ctx, run segment.Run) *nn.Ctx {
@@ -77,13 +100,18 @@ func (p *prober) walk(unit int, again bool) *segment.Walk {
 
 // walkFrom is a new walk that has come to a unit, which is given in. It is freed by dropHeld, if not before.
 func (p *prober) walkFrom(in past, unit int) *segment.Walk {
-	w := &segment.Walk{}
-	w.Begin(p.s, p.context)
-	p.walks = append(p.walks, w)
 	a := segment.Arrival{Tensors: p.shared(in.xs), Skips: p.shared(in.skips)}
 	if unit == 0 {
 		a.Wants, a.WantsSkips = p.wants(in.xs), p.wants(in.skips)
 	}
+	return p.walkWith(unit, a)
+}
+
+// walkWith is a new walk that has come to a unit, which has arrived at it.
+func (p *prober) walkWith(unit int, a segment.Arrival) *segment.Walk {
+	w := &segment.Walk{}
+	w.Begin(p.s, p.context)
+	p.walks = append(p.walks, w)
 	w.Send(unit, a)
 	return w
 }
@@ -118,4 +146,5 @@ func (p *prober) close() {
 	}
 	p.deferred.Free()
 	p.c.Close()
+	p.peer.Close()
 }

@@ -1,11 +1,17 @@
-// Package profile measures the layers of a model one by one: seconds forward and backward, and bytes, exactly, from the device's account. What it finds are the layers that
-// package balance cuts and the figures of a cost model; it decides nothing itself.
+// Package profile measures a model: seconds and bytes of its layers, and of the units that a rematerialisation plan is about. Bytes are exact, from the device's account. It decides nothing itself:
+// package balance cuts a model by what is measured here, and package remat plans what to keep and what to compute again.
 //
 //	p, err := profile.Measure(ctx, model, profile.Config{}, sample) // the rows of a micro-batch
 //	counts, times, err := balance.ByTime(p.Layers, 2, balance.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips})
 //
-// A layer is run as a pipe runs it: on its true input, in training mode, one micro-batch at a time. Only the layer that is being measured has to fit. What is not measured: kernels that two
-// stages slow down for each other by sharing a cache or a memory bus, and the loss.
+// Layers run as a pipe runs them (package segment): on their true inputs, in training mode, one micro-batch at a time. A model is measured in one sweep, whatever is asked for:
+//
+//	layers    every layer as a unit of its own: what it saves for backward, and whether others save that too    layers.go, sight.go
+//	times     every layer in passes that are like training steps                                                passes.go
+//	units     layers that a plan gains nothing from keeping apart are joined; their times are sums              units.go
+//	bytes     every unit by the operations of a plan                                                            stage.go
+//
+// What is not measured: kernels that two stages slow down for each other by sharing a cache or a memory bus.
 package profile
 
 import (
@@ -24,25 +30,41 @@ import (
 	"penstock/torch"
 )
 
-// Config says how layers are measured. The zero value is cpu:0, one thread, one warm-up and five timed runs.
+// Config says what is measured, and how. The zero value measures layers, without chains, on cpu:0, with one thread, one warm-up and five timed runs.
 type Config struct {
-	// Device is where the layers run. Its account must be quiet meanwhile: bytes are read from it. On a CUDA device bytes are not counted, and are 0.
+	// Device is where the layers run. Its account must be quiet meanwhile: bytes are read from it. On a CUDA device bytes are not counted: they are 0, and there are no chains.
 	Device torch.Device
 	// Peer is the device that transfers are timed to. On CPU devices it makes no difference which.
 	Peer     torch.Device
 	Threads  int // intra-op threads, at most torch.MaxThreads; 0 is 1
-	Warmup   int // runs of each layer before the timed ones; 0 is 1
-	Repeats  int // timed runs of each layer, of which the lower quartile counts; 0 is 5
+	Warmup   int // passes over the layers before the timed ones; 0 is 1
+	Repeats  int // timed passes, of which the lower quartile counts; 0 is 5
 	Seed     uint64
 	Extras   []nn.Extra // what the layers expect of a batch that is no tensor
 	Autocast bool       // run forwards in bfloat16 where that is safe, as a pipe with Autocast does
 	// Clock is what runs are timed by: the difference of two readings, on the goroutine that measures. Nil is the processor time of its thread (torch.ThreadTime) where Threads is 1 and Device a CPU, so
 	// that others who use the processor do not count, and else the time of day.
 	Clock func() time.Duration
-	// BytesOnly leaves the seconds at 0 and runs each layer once.
+	// BytesOnly leaves the seconds at 0.
 	BytesOnly bool
-	// Progress is called, if it is not nil, before each layer and once at the end, on the goroutine that measures.
+	// Progress is called, if it is not nil, now and then with how many of so many layers are done, and at the end, on the goroutine that measures.
 	Progress func(done, layers int)
+
+	// Balance cuts the model into stages of so many layers, each of which gets a chain. Nil is no chains.
+	Balance []int
+	// Loss follows the last layer. Targets are its, with the rows of the sample.
+	Loss    nn.Loss
+	Targets []*torch.Tensor
+	// LossUnit makes the loss the last layer of the last chain, whose backward may come long after its forward, as in a pipe. Without it the loss is the chain's Loss, forward and backward at once.
+	LossUnit bool
+	// InputGrad says that the sample's own gradient is wanted. It is if an element of the sample requires one.
+	InputGrad bool
+	// MostUnits is the most units that a model is cut into. Beyond it cuts inside of skip connections are given up first. 0 is 400.
+	MostUnits int
+	// DeferredBatchNorm measures forwards that gather the statistics of a mini-batch; see nn.Deferred.
+	DeferredBatchNorm bool
+	// Known is an earlier profile of the model, for micro-batches of the same shapes and with the same loss. Its layers and times are not measured again. A profile of something else is not used. Nil is none.
+	Known *Profile
 }
 
 // ConfigError is a setting that is refused.
@@ -50,20 +72,33 @@ type ConfigError = arg.ConfigError
 
 // Profile is what was measured, for one micro-batch of the sample's rows.
 type Profile struct {
-	Layers []balance.Layer // the model's flattened layers
+	Layers []balance.Layer // the model's flattened layers; the loss is not among them
 	Skips  []balance.Skip  // between different layers
 	Ties   []balance.Tie   // parameters that different layers use
 	Input  int64           // bytes of the sample
 	// SecondsPerByte of a transfer: all copies of what crosses borders in this model, by size.
 	SecondsPerByte float64
-	Timing         Timing // of all layers
+	Timing         Timing  // of all layers
+	Chains         []Chain // by stage of Config.Balance
+
+	sweep sweep
 }
 
-// Measure measures each of the model's flattened layers in turn. The sample is the model's input, a tensor or a tuple, with the rows of a micro-batch; it stays the caller's.
+// sweep is what is known of a model before it is cut.
+type sweep struct {
+	of    string // what was measured, and how
+	found found
+	times []unitTimes // by layer; the loss, if there is one, is the last
+}
+
+// Measure measures each of the model's flattened layers, and the stages of Config.Balance for rematerialisation. The sample is the model's input, a tensor or a tuple, with the rows of a micro-batch; it
+// stays the caller's.
 //
 // The model is as it was when Measure returns, after errors too: gradients are put back, running statistics do not move, and parameters that do not exist yet are made for the time their layer is
 // measured. Until then neither the model nor the device may be used by others. Measure locks its goroutine to a thread while it runs. It stops between two runs of a layer when ctx ends, with
 // ctx's error. A failure in a layer is an *Error.
+//
+// Only one unit has to fit at a time. Passes over several layers hold at most 256 MiB beside temporaries, and under a limit of the device at most half of what is free.
 func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ...*torch.Tensor) (Profile, error) {
 	if err := cmp.Or(arg.Context(ctx, "profile"), arg.Given(model, "profile: the model", "an nn.Sequential")); err != nil {
 		return Profile{}, err
@@ -80,36 +115,38 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer config.trim()
-	m := &measurement{
-		Config: config, ctx: ctx, now: config.clock(), layers: layers, routes: routes,
-		c: torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads}), peer: torch.NewCtx(torch.Options{Device: config.Peer, Threads: config.Threads}),
-		skips: map[nn.SkipKey]flow{}, found: found{saved: make([]int64, len(layers))},
-	}
-	defer m.close()
-	if err := m.begin(sample); err != nil {
+	p := newProber(ctx, config, layers, routes)
+	defer p.close()
+	of := config.describe(layers, sample)
+	out := Profile{}
+	if known := config.Known; known != nil && known.sweep.of == of {
+		out.sweep = known.sweep
+	} else if out.sweep, err = p.sweep(of, sample); err != nil {
 		return Profile{}, err
 	}
-	for i := range layers {
-		if err := ctx.Err(); err != nil {
-			return Profile{}, err
-		}
-		if config.Progress != nil {
-			config.Progress(i, len(layers))
-		}
-		if err := m.layer(i); err != nil {
+	out.view(layers, &config)
+	if config.Balance != nil {
+		if out.Chains, err = p.chains(&out.sweep, sample); err != nil {
 			return Profile{}, err
 		}
 	}
-	if config.Progress != nil {
-		config.Progress(len(layers), len(layers))
-	}
-	return m.profile(), nil
+	p.progress(1, 1)
+	return out, nil
 }
 
 // trim returns to the system what the devices have cached while layers were measured: training asks for other sizes.
-func (c Config) trim() {
+func (c *Config) trim() {
 	c.Device.Trim()
 	c.Peer.Trim()
+}
+
+// describe is what a sweep depends on. Values of the loss's fields are not told apart: its times do not depend on them.
+func (c *Config) describe(layers []nn.NamedLayer, sample []*torch.Tensor) string {
+	words := torch.Describe(sample)
+	for _, l := range layers {
+		words = append(words, l.Name)
+	}
+	return fmt.Sprint(words, c.Threads, c.Autocast, c.InputGrad, c.BytesOnly, fmt.Sprintf("%T", c.Loss))
 }
 
 func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config, error) {
@@ -119,13 +156,16 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 	case len(sample) == 0:
 		return c, errors.New("profile: no sample; give the model's input with the rows of a micro-batch")
 	}
-	if err := cmp.Or(arg.Between("profile", "Threads", c.Threads, 0, torch.MaxThreads), arg.AtLeast("profile", "Warmup", c.Warmup, 0), arg.AtLeast("profile", "Repeats", c.Repeats, 0)); err != nil {
+	err := cmp.Or(arg.Between("profile", "Threads", c.Threads, 0, torch.MaxThreads), arg.AtLeast("profile", "Warmup", c.Warmup, 0), arg.AtLeast("profile", "Repeats", c.Repeats, 0),
+		arg.AtLeast("profile", "MostUnits", c.MostUnits, 0))
+	if err != nil {
 		return c, err
 	}
 	for i, x := range sample {
 		if x == nil || x.Freed() {
 			return c, fmt.Errorf("profile: tensor %d of the sample does not exist; keep it until Measure returns", i)
 		}
+		c.InputGrad = c.InputGrad || x.RequiresGrad()
 	}
 	if !slices.ContainsFunc(sample, func(x *torch.Tensor) bool { return x.Numel() > 0 }) {
 		return c, fmt.Errorf("profile: the sample has no rows (%s); a step needs at least one", strings.Join(torch.Describe(sample), ", "))
@@ -141,29 +181,22 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 			return c, &ConfigError{Of: "profile", Field: f.field, Value: f.d, Problem: fmt.Sprintf("libtorch %s here cannot use it", torch.Version()), Remedy: "want cpu:0, cpu:1, ..."}
 		}
 	}
+	switch {
+	case c.Loss != nil && len(c.Targets) == 0:
+		return c, &ConfigError{Of: "profile", Field: "Targets", Value: c.Targets, Problem: "there are none for the loss", Remedy: "want those of the sample"}
+	case c.Balance != nil && c.Device.Kind != torch.KindCPU:
+		return c, &ConfigError{Of: "profile", Field: "Device", Value: c.Device, Problem: "its memory is not counted, and a chain is about bytes", Remedy: "want a CPU device"}
+	case c.Balance != nil:
+		if err := arg.Balance("profile", c.Balance, len(layers)); err != nil {
+			return c, err
+		}
+	}
 	c.Threads, c.Warmup = max(c.Threads, 1), max(c.Warmup, 1)
 	if c.Repeats == 0 {
 		c.Repeats = 5
 	}
+	if c.MostUnits == 0 {
+		c.MostUnits = 400
+	}
 	return c, nil
-}
-
-// measurement is a Measure that is running.
-type measurement struct {
-	Config
-	ctx    context.Context
-	layers []nn.NamedLayer
-	routes []nn.SkipRoute
-	c      *torch.Ctx // nothing stays in it between layers
-	peer   *torch.Ctx
-
-	at     int                 // the layer that is measured
-	in     []flow              // its input
-	skips  map[nn.SkipKey]flow // stashed so far
-	copies copies
-	found  found
-	now    func() time.Duration
-	times  []timed // of all layers, forward and backward
-
-	overwrote []bool // by layer: its input, as it is given
 }

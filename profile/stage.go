@@ -8,56 +8,41 @@ import (
 	"penstock/torch"
 )
 
-// stage measures a stage of the model, unit by unit.
-func (p *prober) stage(first, last int, units []int, lastStage bool) (chain Chain, err error) {
+// stage measures a stage of the model, unit by unit. times are those of the model's layers.
+func (p *prober) stage(first, last int, units []int, times []unitTimes) (chain Chain, err error) {
 	p.inputGrad = p.InputGrad || slices.ContainsFunc(p.layers[:first], func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 })
 	if p.s, err = p.segment(first, last, units); err != nil {
 		return chain, err
 	}
 	p.enter()
-	n, entered, given := p.s.Units(), sizeOf(p.skips), sizeOf(p.xs)
+	entered, given := sizeOf(p.skips), sizeOf(p.xs)
 	f := newFlows(p.s, p.xs, p.skips)
-	start := past{p.shared(p.xs), p.shared(p.skips)}
-	defer func() { start.free() }()
 	var all []figures
-	layers := first
 	defer p.forget()
-	for i := range n {
+	for i, n := range units {
 		if err := p.ctx.Err(); err != nil {
 			return chain, err
 		}
-		list := p.layers[layers : layers+units[i]]
-		layers += units[i]
-		if p.Progress != nil {
-			p.Progress(layers, len(p.layers))
-		}
+		list := p.layers[first : first+n]
 		all = append(all, figures{name: nameOf(list), list: list})
+		if times != nil {
+			all[i].times = together(times[first : first+n])
+		}
 		if err := p.unit(i, f, all); err != nil {
 			return chain, err
 		}
-	}
-	if !p.BytesOnly {
-		in := start
-		start = past{}
-		if err := p.passes(in, all); err != nil {
-			return chain, err
-		}
+		first += n
 	}
 	gives, sent := sizeOf(p.xs), sizeOf(p.skips)
 	p.leave()
 	chain = assemble(f, all)
-	var times []timed
+	var timing []timed
 	for _, u := range all {
-		times = append(times, u.times.all()...)
+		timing = append(timing, u.times.all()...)
 	}
-	chain.Timing = p.timing(times)
+	chain.Timing = p.timing(timing)
 	chain.Given, chain.Gives, chain.SkipsIn, chain.SkipsOut = given, gives, entered, sent
 	chain.Units = units
-	if lastStage && p.Loss != nil && !p.LossUnit {
-		if err := attempt("loss", func() error { return p.lossOp(&chain) }); err != nil {
-			return chain, err
-		}
-	}
 	return chain, nil
 }
 

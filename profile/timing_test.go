@@ -1,7 +1,6 @@
 package profile_test
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"testing"
@@ -74,15 +73,13 @@ func TestTimes(t *testing.T) {
 		t.Errorf("transfers take %v s per byte, want %v", p.SecondsPerByte, want)
 	}
 
-	chains, err := profile.MeasureChain(context.Background(), model, profile.ChainConfig{Config: config}, vectors(c))
-	if err != nil {
-		t.Fatal(err)
-	}
+	config.Balance = []int{3}
+	chains := measured(t, model, config, vectors(c)).Chains
 	var all plan.Layer // in microseconds
 	for _, l := range chains[0].Layers {
 		all.ForwardNoGrad, all.Forward, all.Backward = all.ForwardNoGrad+l.ForwardNoGrad, all.Forward+l.Forward, all.Backward+l.Backward
 	}
-	ticks := 1e3 * float64(len(chains[0].Layers))
+	ticks := 1e3 * float64(len(p.Layers))
 	if !near(all.ForwardNoGrad, 40e3+ticks) || !near(all.Forward, 40e3+ticks) || !near(all.Backward, 70e3+ticks) {
 		t.Errorf("%d units take %v us without gradients, %v forward and %v backward", len(chains[0].Layers), all.ForwardNoGrad, all.Forward, all.Backward)
 	}
@@ -105,11 +102,9 @@ func TestSpread(t *testing.T) {
 		slow := &busy{clock: clock, forward: test.times, backward: test.times}
 		model := nn.NewSequential(nn.NewLinear(16, 16), slow)
 		config := profile.Config{Repeats: 15, Clock: clock.read}
+		config.Balance = []int{2}
 		p := measured(t, model, config, vectors(c))
-		chains, err := profile.MeasureChain(context.Background(), model, profile.ChainConfig{Config: config}, vectors(c))
-		if err != nil {
-			t.Fatal(err)
-		}
+		chains := p.Chains
 		for _, timing := range []profile.Timing{p.Timing, chains[0].Timing} {
 			if !near(timing.Spread, test.want) && timing.Spread != test.want {
 				t.Errorf("%v: a spread of %v, want %v", test.times, timing.Spread, test.want)

@@ -16,14 +16,13 @@ const (
 	tooMany   = "there would be too many units"
 )
 
-// joined says of each layer why it is in one unit with the one before it; "" if it begins one.
-func (m *measurement) joined() []string {
-	f := &m.found
-	out := make([]string, len(m.layers))
+// joined returns of each layer why it is in one unit with the one before it; "" if it begins one.
+func (f *found) joined(layers []nn.NamedLayer) []string {
+	out := make([]string, len(layers))
 	for i := 1; i < len(out); i++ {
 		before := f.out[i-1]
 		switch {
-		case m.overwrote[i] || overwrites(m.layers[i]):
+		case f.overwrote[i] || overwrites(layers[i]):
 			out[i] = inPlace
 		case !slices.ContainsFunc(f.out[i], func(o flow) bool { return o.block.creator == i }):
 			out[i] = aView

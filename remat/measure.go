@@ -62,7 +62,7 @@ func keyOf(c *nn.Ctx, xs []*torch.Tensor) string {
 	return strings.Join(words, ", ")
 }
 
-// Measure measures the model for batches like the sample: seconds and bytes of its units (profile.MeasureChain), what the optimizer's update takes, and, given targets, the loss. Forward does it by itself
+// Measure measures the model for batches like the sample: seconds and bytes of its units (profile.Measure), what the optimizer's update takes, and, given targets, the loss. Forward does it by itself
 // where it has not been done. c says where and how the model runs; no Forward may run meanwhile. It returns ctx's error when ctx ends, and a *profile.Error for a layer that fails.
 func (m *Module) Measure(ctx context.Context, c *nn.Ctx, s Sample) error {
 	if err := cmp.Or(arg.Context(ctx, "remat"), arg.Given(c, "remat: Measure: the nn.Ctx", "one of nn.NewCtx")); err != nil {
@@ -155,18 +155,18 @@ func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, n *insta
 	for _, x := range s.Input {
 		inputGrad = inputGrad || x.RequiresGrad()
 	}
-	cfg := profile.ChainConfig{
-		Config:    profile.Config{Device: c.Device(), Threads: c.Threads(), Warmup: m.config.Warmup, Repeats: m.config.Repeats, Extras: c.Extras(), Autocast: c.Autocast()},
-		InputGrad: inputGrad, MostUnits: m.config.MostUnits,
+	cfg := profile.Config{
+		Device: c.Device(), Peer: c.Device(), Threads: c.Threads(), Warmup: m.config.Warmup, Repeats: m.config.Repeats, Extras: c.Extras(), Autocast: c.Autocast(),
+		Balance: []int{len(m.layers)}, InputGrad: inputGrad, MostUnits: m.config.MostUnits,
 	}
 	if len(s.Target) > 0 {
 		cfg.Loss, cfg.Targets = m.config.Loss, s.Target
 	}
-	chains, err := profile.MeasureChain(ctx, m.model, cfg, s.Input...)
+	measured, err := profile.Measure(ctx, m.model, cfg, s.Input...)
 	if err != nil {
 		return fmt.Errorf("remat: %w", err)
 	}
-	n.chain = chains[0]
+	n.chain = measured.Chains[0]
 	if len(n.chain.Layers) == 0 {
 		return fmt.Errorf("remat: no layer of the model has a backward; run it without gradients")
 	}

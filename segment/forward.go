@@ -41,8 +41,13 @@ func (w *Walk) forward(c *torch.Ctx, at int, save bool) {
 		}
 		in, s.xs = nil, nil
 	}
-	store.Guard(in)
-	unchanged := w.watch(c, at, in)
+	guarded := in
+	if w.s.overwrite {
+		guarded = nil
+		store.Guard(s.skips)
+	}
+	store.Guard(guarded)
+	unchanged := w.watch(c, at, guarded)
 	for _, l := range w.s.layers[u.from:u.to] {
 		xs = n.RunNamed(l, xs)
 		c.Release(mark, xs...)

@@ -15,13 +15,14 @@ import (
 
 // Segment is a contiguous part of a model's flattened layers, cut into units. It does not change after New, and may be walked by many at the same time.
 type Segment struct {
-	layers  []nn.NamedLayer // of the model
-	routes  []nn.SkipRoute
-	first   int
-	hold    bool
-	units   []unit
-	borders [][]crossing // skips at the border before each unit, and behind the last
-	ties    []tie
+	layers    []nn.NamedLayer // of the model
+	routes    []nn.SkipRoute
+	first     int
+	hold      bool
+	overwrite bool
+	units     []unit
+	borders   [][]crossing // skips at the border before each unit, and behind the last
+	ties      []tie
 }
 
 // Config says what a segment is.
@@ -35,6 +36,8 @@ type Config struct {
 	InputGrad bool
 	// Hold lets a backward hold its unit's output, and the gradients of it, to its end. That saves some microseconds of each, and takes what lies between the unit's last layers.
 	Hold bool
+	// Overwrite lets layers overwrite what their unit is given, as they may within a unit: nothing is to be computed from it again. Skips are kept.
+	Overwrite bool
 }
 
 // unit is what an operation is about.
@@ -75,7 +78,7 @@ func New(cfg Config) (*Segment, error) {
 	if counts == nil {
 		counts = []int{cfg.Last - cfg.First}
 	}
-	s := &Segment{layers: cfg.Layers, routes: cfg.Routes, first: cfg.First, hold: cfg.Hold}
+	s := &Segment{layers: cfg.Layers, routes: cfg.Routes, first: cfg.First, hold: cfg.Hold, overwrite: cfg.Overwrite}
 	at, trained := cfg.First, cfg.InputGrad
 	for i, n := range counts {
 		if n < 1 {

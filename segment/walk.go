@@ -146,6 +146,14 @@ func (w *Walk) Saved(unit int) (xs, skips []*torch.Tensor) {
 	return g.out, skips
 }
 
+// TakeSaved moves what Saved returns out of the walk, which keeps the graph.
+func (w *Walk) TakeSaved(unit int) (xs, skips []*torch.Tensor) {
+	xs, skips = w.Saved(unit)
+	g := &w.graphs[unit]
+	g.out, g.stashed = nil, nil
+	return xs, skips
+}
+
 // Take moves what a unit is given out of the walk; for the number of units what the segment gives without a graph, nil where the graph's Output is all there is.
 func (w *Walk) Take(unit int) (xs, skips []*torch.Tensor) {
 	s := &w.states[unit]

@@ -25,6 +25,8 @@ type BalanceConfig struct {
 	Chunks     int // micro-batches; 0 is 1
 	Checkpoint pipe.Checkpoint
 	Profile    profile.Config
+	// Loss is measured with the layers, for plans by the profile (pipe.Config.Profile). It does not count in the cut. Nil is none.
+	Loss nn.Loss
 }
 
 // Balance is a model cut by measured times.
@@ -32,6 +34,8 @@ type Balance struct {
 	Counts []int               // layers of each stage
 	Times  []balance.StageTime // what each stage is to take for a micro-batch
 	Timing profile.Timing      // how far the times can be trusted
+	// Profile is what the cut was found by.
+	Profile profile.Profile
 }
 
 // BalanceByTime cuts a model, which need not be materialised, into stages of which the slowest is as fast as can be, transfers and recomputation counted. Layers are measured on a micro-batch of the
@@ -59,10 +63,15 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	c := torch.NewCtx(torch.Options{Device: config.Profile.Device})
 	defer c.Close()
 	var input *torch.Tensor
-	if err := torch.Try(func() { input = tensorOf(c, sample.Input) }); err != nil {
+	measure := config.Profile
+	if err := torch.Try(func() {
+		if input = tensorOf(c, sample.Input); config.Loss != nil {
+			measure.Loss, measure.Targets = config.Loss, []*torch.Tensor{tensorOf(c, sample.Target)}
+		}
+	}); err != nil {
 		return Balance{}, fmt.Errorf("train: timing layers: %w", err)
 	}
-	p, err := profile.Measure(ctx, model, config.Profile, input)
+	p, err := profile.Measure(ctx, model, measure, input)
 	torch.TrimProcess()
 	if err != nil {
 		return Balance{}, err
@@ -74,5 +83,5 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	counts, times, err := balance.ByTime(p.Layers, config.Stages, balance.TimeConfig{
 		Recomputed: recomputed, SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties,
 	})
-	return Balance{Counts: counts, Times: times, Timing: p.Timing}, err
+	return Balance{Counts: counts, Times: times, Timing: p.Timing, Profile: p}, err
 }

@@ -8,6 +8,7 @@ import (
 
 	"penstock/data"
 	"penstock/nn"
+	"penstock/optim"
 	"penstock/pipe"
 	"penstock/profile"
 	"penstock/torch"
@@ -114,3 +115,57 @@ func TestNothingToMeasure(t *testing.T) {
 type emptied struct{ data.Dataset }
 
 func (emptied) Len() int { return 0 }
+
+// counted is a layer that counts its forwards.
+type counted struct {
+	nn.Base
+	runs *int
+}
+
+func (l *counted) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	*l.runs++
+	return c.MulScalar(x, 1)
+}
+
+// TestMeasuredOnce: what a balance was found by is not measured again for a plan: layers are not timed, and only their units' bytes are read.
+func TestMeasuredOnce(t *testing.T) {
+	check(t)
+	set, _ := dataset(t)
+	planning := func(known bool, batch int) (runs int) {
+		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 8), &counted{runs: &runs}, nn.NewTanh(), nn.NewLinear(8, 3))
+		defer nn.Free(model)
+		loss := nn.CrossEntropy()
+		cut, err := train.BalanceByTime(context.Background(), model, set, train.BalanceConfig{Stages: 2, Batch: 6, Chunks: 3, Checkpoint: pipe.Optimal, Loss: loss, Profile: profile.Config{Repeats: 3}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := pipe.Config{Balance: cut.Counts, Chunks: 3, Checkpoint: pipe.Optimal}
+		if known {
+			config.Profile = &cut.Profile
+		}
+		p, err := pipe.New(model, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		runs = 0
+		optimizer, err := optim.New("sgd", optim.Config{LR: 0.1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := train.Loop{Pipe: p, Loss: loss, Optimizer: optimizer}
+		if err := l.PlanMemory(context.Background(), set, batch); err != nil {
+			t.Fatal(err)
+		}
+		return runs
+	}
+	// A sweep runs a layer once for what it saves, three times in each of six passes, and once to give its output on.
+	const sweep = 1 + 3*(1+5) + 1
+	alone := planning(false, 6)
+	if got, want := planning(true, 6), alone-sweep; got != want || got <= 0 {
+		t.Errorf("with what is known a layer runs %d times, without %d times; want %d", got, alone, want)
+	}
+	if got := planning(true, 9); got != alone {
+		t.Errorf("for other micro-batches a layer runs %d times, want %d", got, alone)
+	}
+}

@@ -54,13 +54,14 @@ func newStepper(ctx context.Context, n network, device torch.Device, repeats int
 	}); err != nil {
 		return s, err
 	}
-	chains, err := profile.MeasureChain(ctx, s.model, profile.ChainConfig{
-		Config: profile.Config{Device: device, Threads: 1, Repeats: repeats, Seed: stepSeed}, Loss: s.loss, Targets: []*torch.Tensor{s.target},
+	layers := s.model.Layers()
+	measured, err := profile.Measure(ctx, s.model, profile.Config{
+		Device: device, Threads: 1, Repeats: repeats, Seed: stepSeed, Balance: []int{len(layers)}, Loss: s.loss, Targets: []*torch.Tensor{s.target},
 	}, s.input)
 	if err != nil {
 		return s, err
 	}
-	s.chain = chains[0]
+	s.chain = measured.Chains[0]
 	if s.chain.Prologue == 0 { // otherwise the chain begins with something that is made in the step
 		s.chain.Chain = s.chain.Chain.WithoutInput()
 	}
@@ -68,7 +69,6 @@ func newStepper(ctx context.Context, n network, device torch.Device, repeats int
 	if err != nil {
 		return s, err
 	}
-	layers := s.model.Layers()
 	s.segment, err = segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: s.chain.Units})
 	s.base = device.Memory().Live
 	return s, err

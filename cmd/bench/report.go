@@ -14,6 +14,7 @@ type report struct {
 	Cells     []cell           `json:"cells,omitempty"` // ours first
 	Workloads []workloadResult `json:"workloads,omitempty"`
 	Ablations []ablation       `json:"ablation,omitempty"` // by number of stages
+	StepTimes []stepTime       `json:"step_times,omitempty"`
 	Remat     *rematResult     `json:"remat,omitempty"`
 	Targets   []target         `json:"targets"`
 	Notes     []string         `json:"notes,omitempty"`

@@ -15,6 +15,7 @@ const (
 	cellPart     = "cell"
 	ablationPart = "ablation"
 	rematPart    = "remat"
+	timesPart    = "times"
 )
 
 // parts lists what --only may name.
@@ -25,7 +26,7 @@ func parts() []string {
 			list = append(list, w.Model)
 		}
 	}
-	return append(list, ablationPart, rematPart)
+	return append(list, ablationPart, timesPart, rematPart)
 }
 
 // selection is what a run measures.
@@ -90,6 +91,12 @@ func (s selection) measure(ctx context.Context, e effort, others []*child, r *re
 		var err error
 		if r.Ablations, err = ablated.ablate(ctx, e); err != nil {
 			return fmt.Errorf("ablation: %w", err)
+		}
+	}
+	if s.has(timesPart) {
+		var err error
+		if r.StepTimes, err = measureStepTimes(ctx, e); err != nil {
+			return fmt.Errorf("times: %w", err)
 		}
 	}
 	if s.has(rematPart) {

@@ -36,6 +36,7 @@ func (r *report) write(w io.Writer) error {
 	r.writeIdle(t)
 	r.writeAblations(t)
 	r.writeOthers(t)
+	r.writeStepTimes(t)
 	r.writeRemat(t)
 	r.writeTargets(t)
 	for _, note := range r.Notes {

@@ -27,6 +27,7 @@ type job struct {
 	model          *nn.Sequential
 	recipe         train.Recipe
 	schedule       optim.Schedule
+	measured       *profile.Profile  // what the balance was found by; nil if the command line has it
 	last           int64             // the step that ends the run
 	from           *train.Checkpoint // nil: from the beginning
 	pipe           *pipe.Pipe
@@ -250,7 +251,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	config := train.BalanceConfig{
 		Stages: j.stages, Batch: j.batch, Chunks: j.chunks, Checkpoint: pipe.PerStage(j.policy...),
-		Profile: profile.Config{Device: j.devices[0], Peer: j.devices[1], Threads: j.threads, Seed: j.seed, Autocast: j.autocast, Clock: clock},
+		Loss: trainingLoss(), Profile: profile.Config{Device: j.devices[0], Peer: j.devices[1], Threads: j.threads, Seed: j.seed, Autocast: j.autocast, Clock: clock},
 	}
 	cut, err := train.BalanceByTime(ctx, j.model, j.training, config)
 	if errors.Is(err, torch.ErrOutOfMemory) && slices.Contains(j.policy, pipe.Optimal) { // what limit would do can only be said when the cut is known
@@ -261,7 +262,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	if err != nil {
 		return withRoom(err, roomForTiming)
 	}
-	j.balance = cut.Counts
+	j.balance, j.measured = cut.Counts, &cut.Profile
 	warnOfTiming(stderr, cut.Timing, cutAgain)
 	var each []string
 	for _, t := range cut.Times {
@@ -269,6 +270,11 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n", numbers(cut.Counts), strings.Join(each, ", "))
 	return nil
+}
+
+// trainingLoss is what is trained: cross entropy, and that of auxiliary classifiers where the model has some.
+func trainingLoss() nn.Loss {
+	return models.NewAuxiliaryLoss(nn.CrossEntropy(), auxiliaryWeight)
 }
 
 // numbers is a balance as the flag takes it.
@@ -283,7 +289,7 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 	}
 	j.pipe, err = pipe.Open(j.model, pipe.Config{
 		Balance: j.balance, Devices: j.devices, Chunks: j.chunks, Checkpoint: pipe.PerStage(j.policy...), Threads: j.threads, Seed: j.seed,
-		DeferredBatchNorm: j.deferred, Autocast: j.autocast, Reserve: j.reserve(),
+		DeferredBatchNorm: j.deferred, Autocast: j.autocast, Reserve: j.reserve(), Profile: j.measured,
 	})
 	return err
 }
@@ -314,8 +320,7 @@ func (j *job) openLoop(_ context.Context, stderr io.Writer) (err error) {
 	if l.Loader, err = data.NewLoader(j.training, config); err != nil {
 		return err
 	}
-	const auxiliary = 0.3 // weight of auxiliary classifiers, where the model has some
-	l.Pipe, l.Loss, l.Schedule = j.pipe, models.NewAuxiliaryLoss(nn.CrossEntropy(), auxiliary), j.schedule
+	l.Pipe, l.Loss, l.Schedule = j.pipe, trainingLoss(), j.schedule
 	l.ClipNorm, l.Steps, l.Epochs = j.clipNorm, j.steps, j.epochs
 	l.OnStep = []train.Hook{j.trace.hook(j.pipe, j.loop.Step)}
 	save := func() error { _, err := j.save(); return err }

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/models"
-	"penstock/nn"
 	"penstock/pipe"
 	"penstock/profile"
 
@@ -129,12 +128,14 @@ const auxiliaryWeight = 0.3
 func (p profilePlan) measure(ctx context.Context, stderr io.Writer) (profile.Chain, error) {
 	c := torch.NewCtx(torch.Options{Seed: p.seed})
 	defer c.Close()
-	config := profile.ChainConfig{Config: profile.Config{Threads: p.threads, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast, Clock: clock}, MostUnits: p.maxUnits}
+	config := profile.Config{
+		Threads: p.threads, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast, Clock: clock, Balance: []int{len(p.model.Layers())}, MostUnits: p.maxUnits,
+	}
 	var sample *torch.Tensor
 	err := torch.Try(func() {
 		sample = p.sample(c, p.batch)
 		if p.lossName != "none" {
-			config.Loss = models.NewAuxiliaryLoss(nn.CrossEntropy(), auxiliaryWeight)
+			config.Loss = trainingLoss()
 			config.Targets = []*torch.Tensor{p.target(c, p.batch, p.seed)}
 		}
 	})
@@ -143,12 +144,12 @@ func (p profilePlan) measure(ctx context.Context, stderr io.Writer) (profile.Cha
 	}
 	show := newLayerProgress(stderr)
 	config.Progress = show.layer
-	chains, err := profile.MeasureChain(ctx, p.model, config, sample)
+	measured, err := profile.Measure(ctx, p.model, config, sample)
 	show.end()
 	if err != nil {
 		return profile.Chain{}, err
 	}
-	chain := chains[0]
+	chain := measured.Chains[0]
 	warnOfTiming(stderr, chain.Timing, measureAgain)
 	if len(chain.Layers) == 0 {
 		return chain, fmt.Errorf("--model %s: nothing in it is trained, so there is nothing to keep for a backward", p.name)

@@ -1,0 +1,292 @@
+package profile
+
+import (
+	"slices"
+
+	"penstock/nn"
+	"penstock/remat/plan"
+	"penstock/segment"
+	"penstock/torch"
+)
+
+// sweep measures every layer as a unit of its own.
+func (p *prober) sweep(of string, sample []*torch.Tensor) (s sweep, err error) {
+	s.of, p.overwrite, p.inputGrad = of, true, p.InputGrad
+	defer func() { p.overwrite = false }()
+	if p.s, err = p.segment(0, len(p.layers), slices.Repeat([]int{1}, len(p.layers))); err != nil {
+		return s, err
+	}
+	if err := p.look(&s.found, sample); err != nil || p.BytesOnly {
+		return s, err
+	}
+	s.times, err = p.passes(sample, s.found.held)
+	return s, err
+}
+
+// flow is a tensor that goes from layer to layer: a copy of what the layer before gave. An element of a tuple that stands there twice is the same flow twice.
+type flow struct {
+	t     *torch.Tensor // kept; nil for a skip that is absent
+	grad  bool          // its gradient goes back
+	bytes int64         // of a transfer
+	block *block        // that the original lies in
+}
+
+// look runs each layer once with gradients, and finds what is held of it until backward.
+func (p *prober) look(f *found, sample []*torch.Tensor) error {
+	l := &looker{prober: p, f: f}
+	defer l.free()
+	err := attempt(theSample, func() error {
+		defer p.c.Close()
+		owned := &block{creator: nobody, saver: nobody} // a pipe's first stage holds the sample in any case
+		for i, x := range sample {
+			l.xs = append(l.xs, l.copied(x, sample[:i], l.xs, owned))
+			l.xs[i].grad = p.InputGrad && x.DType().IsFloat()
+		}
+		for _, x := range distinct(l.xs) {
+			f.input += x.bytes
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for i, layer := range p.layers {
+		if err := p.ctx.Err(); err != nil {
+			return err
+		}
+		if p.BytesOnly {
+			p.progress(i, p.model)
+		}
+		err := attempt(layer.Name, func() error {
+			defer p.c.Close()
+			defer p.peer.Close()
+			defer p.dropHeld()
+			defer prepare(p.c, layer, p.Seed)()
+			l.run(i)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// looker goes from layer to layer.
+type looker struct {
+	*prober
+	f         *found
+	xs, skips []flow // what the next layer is given: the tuple, and by skip at the border before it
+	next      result // what it gives, so far
+}
+
+func (l *looker) free() {
+	for _, f := range slices.Concat(l.xs, l.skips, l.next.xs, l.next.skips) {
+		f.t.Free()
+	}
+}
+
+// owned frees a kept tensor when the layer has been looked at, if it is still there.
+func (p *prober) owned(t *torch.Tensor) *torch.Tensor {
+	p.drops = append(p.drops, t.Free)
+	return t
+}
+
+// copied copies a tensor, as a transfer would. One that is an earlier element again shares its copy.
+func (p *prober) copied(t *torch.Tensor, earlier []*torch.Tensor, copies []flow, b *block) flow {
+	if i := slices.Index(earlier, t); i >= 0 {
+		return copies[i]
+	}
+	f := flow{t: p.c.Keep(p.c.CopyHere(t)), grad: t.RequiresGrad(), block: b}
+	_, f.bytes = f.t.Storage()
+	return f
+}
+
+// distinct leaves out elements that are an earlier one again: they cross a border as one.
+func distinct(flows []flow) (out []flow) {
+	for _, f := range flows {
+		if !slices.ContainsFunc(out, func(e flow) bool { return e.t == f.t }) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// run looks at layer i, and makes what it gives the input of the next. The layer works on copies that nothing but this forward knows.
+func (l *looker) run(i int) {
+	before := l.live()
+	h := newHandles(l.prober, l.layers[i])
+	a := segment.Arrival{}
+	for _, f := range l.xs {
+		a.Tensors, a.Wants = append(a.Tensors, h.given(f)), append(a.Wants, f.grad)
+	}
+	for place, f := range l.skips {
+		var x *torch.Tensor
+		if pops, _ := l.s.Goes(i, place); pops > 0 {
+			x = h.given(f)
+		}
+		a.Skips, a.WantsSkips = append(a.Skips, x), append(a.WantsSkips, f.grad)
+	}
+	changed := h.watch()
+	w := l.walkWith(i, segment.Arrival{Tensors: l.shared(a.Tensors), Skips: l.shared(a.Skips), Wants: a.Wants, WantsSkips: a.WantsSkips})
+	w.Again(i)
+	held := l.do(w, plan.Op{Kind: plan.ForwardSave, Layer: i}).delta
+	l.f.held, l.f.overwrote = append(l.f.held, held), append(l.f.overwrote, changed())
+	if i == l.model {
+		return // nobody is given what the loss gives
+	}
+	for _, border := range []int{i, i + 1} {
+		xs, skips := w.Take(border)
+		torch.FreeAll(xs)
+		torch.FreeAll(skips)
+	}
+	ys, given := w.TakeSaved(i)
+	for k, y := range ys {
+		l.next.xs = append(l.next.xs, h.output(i, y, ys[:k], l.next.xs, l.f))
+	}
+	for _, t := range given {
+		l.next.skips = append(l.next.skips, h.output(i, t, nil, nil, l.f))
+	}
+	l.f.layer(l.layers[i], h.release(i)-before, l.xs, l.next.xs)
+	if !l.BytesOnly {
+		l.transfers(distinct(l.next.xs))
+		l.transfers(l.next.skips)
+	}
+	l.pass(i)
+}
+
+// result is what a layer gives: the tuple, and by skip at the border after it what it stashes.
+type result struct{ xs, skips []flow }
+
+// pass moves on to the next layer.
+func (l *looker) pass(i int) {
+	stashed := make([]bool, len(l.next.skips))
+	for place := range stashed {
+		stashed[place] = true
+	}
+	for place, f := range l.skips {
+		_, after := l.s.Goes(i, place)
+		if after < 0 {
+			f.t.Free()
+			continue
+		}
+		l.next.skips[after], stashed[after] = f, false
+	}
+	place := 0
+	for _, r := range l.routes {
+		if r.Stash != i || !leaves(r) {
+			continue
+		}
+		for !stashed[place] {
+			place++
+		}
+		l.f.skip(r, l.next.skips[place])
+		place++
+	}
+	for _, f := range l.xs {
+		f.t.Free()
+	}
+	l.xs, l.skips, l.next = l.next.xs, l.next.skips, result{}
+}
+
+// leaves says whether a skip goes to another layer.
+func leaves(r nn.SkipRoute) bool { return lastPop(r) > r.Stash }
+
+func lastPop(r nn.SkipRoute) int { return r.Pops[len(r.Pops)-1] }
+
+// handles are all that is known to hold memory behind a layer, but for its graph.
+type handles struct {
+	p      *prober
+	blocks map[uintptr]*block
+	of     map[uintptr][]*torch.Tensor // by storage
+	order  []uintptr
+	copies map[*torch.Tensor]*torch.Tensor // of flows
+	beside int64                           // bytes that were allocated here, and not by the layer
+}
+
+func newHandles(p *prober, l nn.NamedLayer) *handles {
+	h := &handles{p: p, blocks: map[uintptr]*block{}, of: map[uintptr][]*torch.Tensor{}, copies: map[*torch.Tensor]*torch.Tensor{}}
+	for _, s := range l.State() {
+		id, _ := s.Tensor().Storage()
+		h.blocks[id] = &block{creator: nobody, saver: nobody} // a layer may return it
+	}
+	return h
+}
+
+func (h *handles) add(t *torch.Tensor, b *block) {
+	id, _ := t.Storage()
+	if h.blocks[id] == nil {
+		h.blocks[id] = b
+		h.order = append(h.order, id)
+	}
+	h.of[id] = append(h.of[id], t)
+}
+
+// given is a copy of what a layer is given.
+func (h *handles) given(f flow) *torch.Tensor {
+	if f.t == nil {
+		return nil
+	}
+	x := h.copies[f.t]
+	if x == nil {
+		x = h.p.owned(h.p.c.Keep(h.p.c.Clone(f.t)))
+		h.copies[f.t] = x
+		h.add(x, f.block)
+	}
+	return x
+}
+
+// watch returns a function that says whether a copy was overwritten meanwhile.
+func (h *handles) watch() func() bool {
+	before := map[*torch.Tensor]int64{}
+	for _, x := range h.copies {
+		before[x] = x.Changes()
+	}
+	return func() bool {
+		for x, n := range before {
+			if x.Changes() != n {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// output makes a flow of what layer i gives, and takes the handle. earlier are the elements before it, with their flows.
+func (h *handles) output(i int, t *torch.Tensor, earlier []*torch.Tensor, flows []flow, f *found) (out flow) {
+	if t == nil {
+		return flow{}
+	}
+	c := h.p.c
+	h.p.owned(t)
+	id, bytes := t.Storage()
+	b := h.blocks[id]
+	if b == nil {
+		b = &block{creator: i, saver: nobody, bytes: bytes}
+		f.blocks = append(f.blocks, b)
+	}
+	h.add(t, b)
+	was := h.p.live()
+	out = h.p.copied(t, earlier, flows, b)
+	if t.RequiresGrad() {
+		defer c.SetGrad(c.SetGrad(true))
+		c.Sum(t) // keeps the graph alive, and not t
+	}
+	h.beside += h.p.live() - was
+	return out
+}
+
+// release lets go of all handles on each block, after which the account tells whether the graph still holds it. It returns the bytes that are live without those blocks, and without what was made here.
+func (h *handles) release(layer int) int64 {
+	live := h.p.live() - h.beside
+	for _, id := range h.order {
+		was := h.p.live()
+		_, bytes := h.of[id][0].Storage()
+		torch.FreeAll(h.of[id])
+		if h.p.live() == was {
+			h.blocks[id].saver = layer
+		}
+		live -= bytes
+	}
+	return live
+}

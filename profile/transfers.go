@@ -1,0 +1,35 @@
+package profile
+
+// copies are the transfers timed so far.
+type copies struct {
+	bytes   int64
+	seconds float64
+}
+
+// transfers times copies of what crosses a border to the other device.
+func (l *looker) transfers(flows []flow) {
+	for _, f := range flows {
+		if f.bytes == 0 {
+			continue
+		}
+		var times timed
+		for k := range l.Warmup + l.Repeats {
+			start := l.now()
+			l.peer.CopyHere(f.t)
+			if took := l.now() - start; k >= l.Warmup {
+				times = append(times, took)
+			}
+			l.peer.Close()
+		}
+		l.f.copies.bytes += f.bytes
+		l.f.copies.seconds += times.typical().Seconds()
+	}
+}
+
+// perByte is the mean over all bytes, so that large transfers, which are the ones that matter, count as they should.
+func (c copies) perByte() float64 {
+	if c.bytes == 0 {
+		return 0
+	}
+	return c.seconds / float64(c.bytes)
+}
