@@ -125,9 +125,9 @@ func nils(g given) map[string]struct {
 		"nn.Sequential.Forward.x":      {panics(func() { g.model.Forward(nn.NewCtx(g.c, nn.Config{}), nil) }), "argument 0 (input) wants Tensor, got None"},
 		"nn.Sequential.ForwardTuple.c": {panics(func() { g.model.ForwardTuple(nil, nil) }), "nn: Forward: the nn.Ctx is nil"},
 
-		"segment.Walk.Begin.s":       {panics(func() { new(segment.Walk).Begin(nil, contexts) }), "segment: Begin: the segment is nil"},
-		"segment.Walk.Begin.context": {panics(func() { new(segment.Walk).Begin(cut(g), nil) }), "segment: Begin: the function that makes contexts is nil"},
-		"segment.Walk.Do.c":          {panics(func() { walk(g).Do(nil, plan.Op{}) }), "segment: Do: the torch.Ctx is nil"},
+		"segment.Execution.Begin.s":       {panics(func() { new(segment.Execution).Begin(nil, contexts) }), "segment: Begin: the segment is nil"},
+		"segment.Execution.Begin.context": {panics(func() { new(segment.Execution).Begin(cut(g), nil) }), "segment: Begin: the function that makes contexts is nil"},
+		"segment.Execution.Do.c":          {panics(func() { walk(g).Do(nil, plan.Op{}) }), "segment: Do: the torch.Ctx is nil"},
 
 		"profile.Measure.ctx":         {func() error { return discard(profile.Measure(ctx, g.model, profile.Config{}, g.x)) }, "profile: " + background},
 		"profile.Measure.model":       {func() error { return discard(profile.Measure(g.ctx, nil, profile.Config{}, g.x)) }, "profile: the model is nil; want an nn.Sequential"},
@@ -255,7 +255,7 @@ func nils(g given) map[string]struct {
 var fine = map[string]string{
 	"nn.Ctx.Stash.t": "the skip is absent", "nn.Param.Replicate.t": "takes the replica away", "nn.SkipStore.Give.tensors": "the skip is absent",
 	"nn.ExtraKey.With.v": "a value of the caller's", "nn.Ctx.Checkpoint.xs": "an input may be absent",
-	"segment.Walk.GiveTie.grad": "there is no gradient", "pipe.Pipe.Plan.loss": "the loss is not known",
+	"segment.Execution.GiveTie.grad": "there is no gradient", "pipe.Pipe.Plan.loss": "the loss is not known",
 	"pipe.Run.BackwardRetained.grads": "as Backward",
 	"torch.Caught.p":                  "what recover returned", "torch.Ctx.Call.args": "None", "torch.Tensor.SetGradOf.grad": "drops the gradient",
 	"torch.Ctx.Checkpoint.shared": "none", "torch.Ctx.Owns.t": "nobody's", "torch.Ctx.Release.keep": "nothing to keep", "torch.Ctx.Keep.t": "nothing to keep", "torch.Ctx.Adopt.t": "nothing to own",
@@ -339,8 +339,8 @@ func training(c *torch.Ctx) *nn.Ctx {
 	return nn.NewCtx(c, nn.Config{Training: true})
 }
 
-func walk(g given) *segment.Walk {
-	w := &segment.Walk{}
+func walk(g given) *segment.Execution {
+	w := &segment.Execution{}
 	w.Begin(cut(g), contexts)
 	return w
 }

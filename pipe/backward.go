@@ -22,10 +22,10 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 			cell.ports[i].grads[k] = nil
 		}
 	}
-	cell.walk.GiveGrads(cell.walk.Units(), cell.outGrad, skips)
+	cell.execution.GiveGrads(cell.execution.Units(), cell.outGrad, skips)
 	cell.outGrad = nil
 	for i := range stage.ties {
-		cell.walk.GiveTie(i, cell.ties[i].later)
+		cell.execution.GiveTie(i, cell.ties[i].later)
 		cell.ties[i].later = nil
 	}
 	defer stage.dropReplicaGrads() // of a backward that fails
@@ -39,7 +39,7 @@ func (r *minibatch) start(c *torch.Ctx, a schedule.Action, cell *cell) {
 		cell.outGrad = []*torch.Tensor{c.Keep(r.gradOfLoss(c, r.weight(a.MicroBatch)))}
 		return
 	}
-	out, _, _ := cell.walk.Output()
+	out, _, _ := cell.execution.Output()
 	cell.outGrad = make([]*torch.Tensor, len(out))
 	for j, g := range r.grads {
 		if g != nil {
@@ -48,9 +48,9 @@ func (r *minibatch) start(c *torch.Ctx, a schedule.Action, cell *cell) {
 	}
 }
 
-// settleGrads takes the gradients of what the stage was sent out of the walk.
+// settleGrads takes the gradients of what the stage was sent out of the execution.
 func (r *minibatch) settleGrads(c *torch.Ctx, a schedule.Action, stage *Stage, cell *cell) {
-	xs, skips := cell.walk.TakeGrads(0)
+	xs, skips := cell.execution.TakeGrads(0)
 	if cell.inGrad = xs; a.Stage == 0 {
 		r.giveInputs(c, a.MicroBatch, cell)
 	}

@@ -7,24 +7,24 @@ import (
 
 // cell is what a stage holds of a micro-batch between actions; nobody else touches it. All tensors are kept (torch.Ctx.Keep). A tensor that stands in a tuple twice is the same pointer twice.
 type cell struct {
-	walk    segment.Walk
-	in      segment.Arrival // what the stage was sent, until the walk has it: by the stage before, or on the first stage views of the batch
-	sent    []*torch.Tensor // the stage's output where forward kept no graph: it is to be sent to the next stage, or gathered
-	out     []*torch.Tensor // the walk's: the stage's output, or the loss, with the graph that backward needs
-	outGrad []*torch.Tensor // by output; nil where there is none
-	inGrad  []*torch.Tensor // by input
-	ports   []passage       // by port of the stage
-	ties    []carried       // by tie of the stage
-	loss    float64
+	execution segment.Execution
+	in        segment.Arrival // what the stage was sent, until the execution has it: by the stage before, or on the first stage views of the batch
+	sent      []*torch.Tensor // the stage's output where forward kept no graph: it is to be sent to the next stage, or gathered
+	out       []*torch.Tensor // the execution's: the stage's output, or the loss, with the graph that backward needs
+	outGrad   []*torch.Tensor // by output; nil where there is none
+	inGrad    []*torch.Tensor // by input
+	ports     []passage       // by port of the stage
+	ties      []carried       // by tie of the stage
+	loss      float64
 }
 
 // passage is a skip on its way through a stage's port.
 type passage struct {
-	in    *torch.Tensor     // what was received, until the walk has it
+	in    *torch.Tensor     // what was received, until the execution has it
 	wants bool              // a gradient is wanted of it
 	sent  *torch.Tensor     // stashed here, without a graph: is to be sent to the stages that it goes to
 	left  int               // how many of those it has still to be sent to
-	out   *torch.Tensor     // the walk's: stashed here, with its graph
+	out   *torch.Tensor     // the execution's: stashed here, with its graph
 	grads [][]*torch.Tensor // by target: the gradients of the pops there, in the order of the pops
 	back  []*torch.Tensor   // those of the pops here, which are to be sent to where the skip came from
 }
@@ -49,7 +49,7 @@ func (c *cell) init(s *Stage) {
 
 // free lets go of everything but the loss.
 func (c *cell) free() {
-	c.walk.Free()
+	c.execution.Free()
 	for _, list := range [][]*torch.Tensor{c.in.Tensors, c.sent, c.outGrad, c.inGrad} {
 		torch.FreeAll(list)
 	}

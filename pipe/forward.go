@@ -11,7 +11,7 @@ import (
 // forward does what a micro-batch's script has for a stage before the loss, and leaves what goes to other stages.
 func (r *minibatch) forward(c *torch.Ctx, a schedule.Action) {
 	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
-	cell.walk.Final = !r.graph
+	cell.execution.Final = !r.graph
 	if a.Stage == 0 {
 		r.viewBatch(c, a.MicroBatch)
 	}
@@ -19,10 +19,10 @@ func (r *minibatch) forward(c *torch.Ctx, a schedule.Action) {
 	r.perform(c, a, r.script(a.Stage, a.MicroBatch).forward)
 	var skips []*torch.Tensor
 	var saved bool
-	if cell.out, skips, saved = cell.walk.Output(); !saved {
+	if cell.out, skips, saved = cell.execution.Output(); !saved {
 		cell.out = nil
 	}
-	xs, sent := cell.walk.Take(cell.walk.Units())
+	xs, sent := cell.execution.Take(cell.execution.Units())
 	if r.loss == nil || !r.last(a.Stage) {
 		cell.sent = xs
 	} else {
@@ -48,14 +48,14 @@ func (r *minibatch) recompute(c *torch.Ctx, a schedule.Action) {
 // perform does operations of a script.
 func (r *minibatch) perform(c *torch.Ctx, a schedule.Action, ops []plan.Op) {
 	defer c.SetAutocast(c.SetAutocast(r.p.cfg.Autocast))
-	walk := &r.cells[a.Stage][a.MicroBatch].walk
-	walk.Retain = r.retain
+	execution := &r.cells[a.Stage][a.MicroBatch].execution
+	execution.Retain = r.retain
 	for _, op := range ops {
-		walk.Do(c, op)
+		execution.Do(c, op)
 	}
 }
 
-// enter gives the walk what other stages have sent.
+// enter gives the execution what other stages have sent.
 func (c *cell) enter(stage *Stage) {
 	arrival := c.in
 	c.in = segment.Arrival{}
@@ -67,10 +67,10 @@ func (c *cell) enter(stage *Stage) {
 		arrival.Skips, arrival.WantsSkips = append(arrival.Skips, s.in), append(arrival.WantsSkips, s.wants)
 		s.in = nil
 	}
-	c.walk.Send(0, arrival)
+	c.execution.Send(0, arrival)
 }
 
-// leave takes a skip that goes to other stages: with its graph, where the last unit of the walk has stashed it, or without.
+// leave takes a skip that goes to other stages: with its graph, where the last unit of the execution has stashed it, or without.
 func (s *passage) leave(p port, skips, sent []*torch.Tensor) {
 	if len(p.to) == 0 {
 		return

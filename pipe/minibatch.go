@@ -84,10 +84,10 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 	return r, nil
 }
 
-// begins makes the walks of a stage's cells ready for a segment.
+// begins makes the executions of a stage's cells ready for a segment.
 func (r *minibatch) begins(stage int, s *segment.Segment) {
 	for i := range r.cells[stage] {
-		r.cells[stage][i].walk.Begin(s, func(c *torch.Ctx, run segment.Run) *nn.Ctx { return r.context(c, stage, i, run) })
+		r.cells[stage][i].execution.Begin(s, func(c *torch.Ctx, run segment.Run) *nn.Ctx { return r.context(c, stage, i, run) })
 	}
 }
 
@@ -208,7 +208,7 @@ func (r *minibatch) undo(worker int) {
 }
 
 func (r *minibatch) layer(a schedule.Action, err error) string {
-	running := r.cells[a.Stage][a.MicroBatch].walk.Running()
+	running := r.cells[a.Stage][a.MicroBatch].execution.Running()
 	var e *torch.Error
 	switch {
 	case running == nil || a.Kind.Transfer():

@@ -6,7 +6,7 @@ import (
 
 // at is the bytes at a border that did not come with the input.
 func (f *flows) at(border int) (bytes int64) {
-	for _, l := range f.lumps {
+	for _, l := range f.storages {
 		if l.first > 0 && l.first <= border && border <= l.last {
 			bytes += l.bytes
 		}
@@ -27,7 +27,7 @@ func assemble(f *flows, units []figures) Chain {
 	}
 	skip := out.Prologue
 	made := make([]int64, len(units)+1)
-	for _, l := range f.lumps {
+	for _, l := range f.storages {
 		made[l.first] += l.bytes
 		if l.first < skip && l.last >= skip {
 			made[skip] += l.bytes // there when the prologue has run
@@ -51,7 +51,7 @@ func assemble(f *flows, units []figures) Chain {
 		out.Spread = append(out.Spread, u.times.spread())
 		out.Statistics += u.statistics
 	}
-	for _, l := range f.lumps {
+	for _, l := range f.storages {
 		if from, to := max(l.first, skip), l.last; to > from && l.bytes > 0 {
 			c.Carries = append(c.Carries, plan.Carry{From: from - skip - 1, To: to - skip, Bytes: l.bytes})
 		}

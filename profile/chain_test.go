@@ -39,27 +39,27 @@ func executed(t *testing.T, model *nn.Sequential, chain profile.Chain, ops []pla
 	}
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	var w segment.Walk
-	w.Begin(s, training)
-	defer w.Free()
+	var e segment.Execution
+	e.Begin(s, training)
+	defer e.Free()
 	live := func() int64 { return c.Device().Memory().Live }
 	before := live()
-	w.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.CopyHere(sample))}, Wants: []bool{false}})
+	e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.CopyHere(sample))}, Wants: []bool{false}})
 	for i := range chain.Prologue {
-		w.Do(c, plan.Op{Kind: plan.Forward, Layer: i})
+		e.Do(c, plan.Op{Kind: plan.Forward, Layer: i})
 	}
 	for _, op := range ops {
 		op.Layer += chain.Prologue
 		c.Device().ResetPeak()
-		w.Do(c, op)
+		e.Do(c, op)
 		if op.Kind == plan.LossStep {
 			var grads []*torch.Tensor
-			if xs, _, saved := w.Output(); saved {
+			if xs, _, saved := e.Output(); saved {
 				for _, x := range xs {
 					grads = append(grads, c.Keep(c.OnesLike(x)))
 				}
 			} else {
-				xs, _ := w.Take(s.Units())
+				xs, _ := e.Take(s.Units())
 				for _, x := range xs {
 					grads = append(grads, c.Keep(c.OnesLike(x)))
 				}
@@ -68,7 +68,7 @@ func executed(t *testing.T, model *nn.Sequential, chain profile.Chain, ops []pla
 					x.Free()
 				}
 			}
-			w.GiveGrads(s.Units(), grads, nil)
+			e.GiveGrads(s.Units(), grads, nil)
 		}
 		peaks = append(peaks, c.Device().Memory().Peak-before)
 		c.Release(0)

@@ -122,7 +122,7 @@ func (p *Profile) seconds(config *Config) {
 	p.Timing = config.timing(all)
 }
 
-// skipped says whether a block is also that of a skip past the border behind a layer, whose own it then is to count.
+// skipped says whether a block is also that of a skip input the border behind a layer, whose own it then is to count.
 func (f *found) skipped(b *block, layer int) bool {
 	return slices.ContainsFunc(f.skips, func(s foundSkip) bool { return s.block == b && s.From <= layer && layer < s.To[len(s.To)-1] })
 }

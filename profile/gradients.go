@@ -46,7 +46,7 @@ func (e elements) skip(place, pop int) int {
 
 func (e elements) tie(k int) int { return e.count() - len(e.ties) + slices.Index(e.ties, k) }
 
-// hold is the identity of the memory of a gradient, which no other gets before the unit is measured: the walk frees it when the backward is past it, and what comes next could lie where it lay.
+// hold is the identity of the memory of a gradient, which no other gets before the unit is measured: the walk frees it when the backward is input it, and what comes next could lie where it lay.
 func (p *prober) hold(t *torch.Tensor) uintptr {
 	id, _, drop := t.HoldStorage()
 	p.drops = append(p.drops, drop)
@@ -55,10 +55,10 @@ func (p *prober) hold(t *torch.Tensor) uintptr {
 
 // dropHeld gives identities back, and frees what a failure has left.
 func (p *prober) dropHeld() {
-	for _, w := range p.walks {
-		w.Free()
+	for _, e := range p.executions {
+		e.Free()
 	}
-	p.walks = nil
+	p.executions = nil
 	for _, drop := range p.drops {
 		drop()
 	}
@@ -66,24 +66,24 @@ func (p *prober) dropHeld() {
 }
 
 // border is the gradients at a border: of the tuple, of each skip by pop, and by tie.
-type border struct {
+type gradients struct {
 	xs    []*torch.Tensor
 	skips [][]*torch.Tensor
 	ties  map[int]*torch.Tensor
 }
 
-func (b *border) free() {
+func (b *gradients) free() {
 	for _, list := range append(b.skips, b.xs) {
 		torch.FreeAll(list)
 	}
 	for _, t := range b.ties {
 		t.Free()
 	}
-	*b = border{}
+	*b = gradients{}
 }
 
 // odd says whether any of the gradients is not what ones would be: memory of its own, in plain order.
-func (b *border) odd() bool {
+func (b *gradients) odd() bool {
 	seen := map[uintptr]bool{}
 	for _, list := range append(b.skips, b.xs) {
 		for _, t := range list {
@@ -106,9 +106,9 @@ func strided(list []*torch.Tensor) bool {
 }
 
 // give gives a walk the gradients of a unit's output, as the unit behind has made them, and returns the memory of each by its number. They are the walk's, which lets go of each in time.
-func (b *border) give(p *prober, unit int, w *segment.Walk) (given []uintptr) {
-	e := elementsOf(p.s, unit+1, len(b.xs))
-	given = make([]uintptr, e.count())
+func (b *gradients) give(p *prober, unit int, e *segment.Execution) (given []uintptr) {
+	n := elementsOf(p.s, unit+1, len(b.xs))
+	given = make([]uintptr, n.count())
 	handle := func(number int, t *torch.Tensor) *torch.Tensor {
 		if t == nil {
 			return nil
@@ -117,27 +117,27 @@ func (b *border) give(p *prober, unit int, w *segment.Walk) (given []uintptr) {
 		return t
 	}
 	gx, gs := make([]*torch.Tensor, len(b.xs)), make([][]*torch.Tensor, len(b.skips))
-	w.GiveGrads(unit+1, gx, gs) // before they are there: the walk frees what a failure has left
+	e.GiveGrads(unit+1, gx, gs) // before they are there: the walk frees what a failure has left
 	for i, t := range b.xs {
 		gx[i] = handle(i, t)
 	}
-	_, stashed := w.Saved(unit)
+	_, stashed := e.Saved(unit)
 	for i, list := range b.skips {
 		pops, _ := p.s.Goes(unit+1, i)
 		for k, t := range list {
 			if t == nil && k >= pops && stashed[i] != nil && stashed[i].RequiresGrad() { // it comes from farther behind, where only one unit was measured
 				t = p.c.Keep(p.c.OnesLike(stashed[i]))
 			}
-			gs[i] = append(gs[i], handle(e.skip(i, k), t))
+			gs[i] = append(gs[i], handle(n.skip(i, k), t))
 		}
 	}
-	for _, k := range e.ties {
+	for _, k := range n.ties {
 		if p.s.Uses(unit, k) {
 			t := b.ties[k]
 			if of := p.s.TieTensor(k); t == nil && of.RequiresGrad() { // it comes from farther behind, too
 				t = p.c.Keep(p.c.OnesLike(of))
 			}
-			w.GiveTie(k, handle(e.tie(k), t))
+			e.GiveTie(k, handle(n.tie(k), t))
 			delete(b.ties, k)
 		}
 	}
@@ -146,10 +146,10 @@ func (b *border) give(p *prober, unit int, w *segment.Walk) (given []uintptr) {
 }
 
 // give makes gradients of a unit's output, ones in the layout of what they are of, and gives them to the walk. It returns the memory of each by its number; nil if no gradient comes into the unit.
-func (p *prober) give(unit int, w *segment.Walk) (given []uintptr) {
-	xs, skips := w.Saved(unit)
-	e := elementsOf(p.s, unit+1, len(xs))
-	given, p.ended = make([]uintptr, e.count()), make([]int64, e.count())
+func (p *prober) give(unit int, e *segment.Execution) (given []uintptr) {
+	xs, skips := e.Saved(unit)
+	n := elementsOf(p.s, unit+1, len(xs))
+	given, p.ended = make([]uintptr, n.count()), make([]int64, n.count())
 	any := false
 	ones := func(number int, t *torch.Tensor) *torch.Tensor {
 		if t == nil || !t.RequiresGrad() {
@@ -162,20 +162,20 @@ func (p *prober) give(unit int, w *segment.Walk) (given []uintptr) {
 		return g
 	}
 	gx, gs := make([]*torch.Tensor, len(xs)), make([][]*torch.Tensor, len(skips))
-	w.GiveGrads(unit+1, gx, gs) // before they are made: the walk frees what a failure has left
+	e.GiveGrads(unit+1, gx, gs) // before they are made: the walk frees what a failure has left
 	for i, t := range xs {
 		if !slices.Contains(xs[:i], t) {
 			gx[i] = ones(i, t)
 		}
 	}
-	for i, pops := range e.skips {
+	for i, pops := range n.skips {
 		for k := range pops {
-			gs[i] = append(gs[i], ones(e.skip(i, k), skips[i]))
+			gs[i] = append(gs[i], ones(n.skip(i, k), skips[i]))
 		}
 	}
-	for _, k := range e.ties {
+	for _, k := range n.ties {
 		if p.s.Uses(unit, k) {
-			w.GiveTie(k, ones(e.tie(k), p.s.TieTensor(k)))
+			e.GiveTie(k, ones(n.tie(k), p.s.TieTensor(k)))
 		}
 	}
 	if !any {
@@ -185,9 +185,9 @@ func (p *prober) give(unit int, w *segment.Walk) (given []uintptr) {
 }
 
 // backward records where the gradients come from that a unit's backward has left, and returns them.
-func (f *flows) backward(unit int, w *segment.Walk, list []nn.NamedLayer, given []uintptr) (left border) {
-	e, behind := elementsOf(f.s, unit, f.tuple[unit]), elementsOf(f.s, unit+1, f.tuple[unit+1])
-	out := make([]origin, e.count())
+func (f *flows) backward(unit int, e *segment.Execution, list []nn.NamedLayer, given []uintptr) (left gradients) {
+	here, after := elementsOf(f.s, unit, f.tuple[unit]), elementsOf(f.s, unit+1, f.tuple[unit+1])
+	out := make([]origin, here.count())
 	groups := map[uintptr]int{}
 	for _, l := range list {
 		for _, s := range l.State() {
@@ -214,33 +214,33 @@ func (f *flows) backward(unit int, w *segment.Walk, list []nn.NamedLayer, given 
 		}
 		return origin{-1, group, bytes}
 	}
-	xs, skips := w.TakeGrads(unit)
-	left = border{xs: xs, skips: skips, ties: map[int]*torch.Tensor{}}
-	for i := range e.tuple {
+	xs, skips := e.TakeGrads(unit)
+	left = gradients{xs: xs, skips: skips, ties: map[int]*torch.Tensor{}}
+	for i := range here.tuple {
 		out[i] = absent
 		if i < len(xs) {
 			out[i] = of(xs[i])
 		}
 	}
-	for place, n := range e.skips {
+	for place, n := range here.skips {
 		pops, on := f.s.Goes(unit, place)
 		for k := range n {
 			o := absent
 			switch {
 			case k >= pops:
-				o = origin{from: behind.skip(on, k-pops), group: -1}
+				o = origin{from: after.skip(on, k-pops), group: -1}
 			case place < len(skips) && k < len(skips[place]):
 				o = of(skips[place][k])
 			}
-			out[e.skip(place, k)] = o
+			out[here.skip(place, k)] = o
 		}
 	}
-	for _, k := range e.ties {
+	for _, k := range here.ties {
 		if f.s.Uses(unit, k) {
-			left.ties[k] = w.TakeTie(k)
-			out[e.tie(k)] = of(left.ties[k])
+			left.ties[k] = e.TakeTie(k)
+			out[here.tie(k)] = of(left.ties[k])
 		} else {
-			out[e.tie(k)] = origin{from: behind.tie(k), group: -1}
+			out[here.tie(k)] = origin{from: after.tie(k), group: -1}
 		}
 	}
 	f.origins[unit] = out
@@ -255,21 +255,21 @@ func gradStorage(t *torch.Tensor) uintptr {
 }
 
 // grads follows the gradients down from the last border and returns their memory; made[b] is how many bytes of it come into being at border b.
-func (f *flows) grads() (lumps []*lump, made []int64) {
+func (f *flows) grads() (storages []*storage, made []int64) {
 	n := f.s.Units()
 	made = make([]int64, n+1)
-	var at []*lump
-	begin := func(border int, bytes int64) *lump {
-		l := &lump{bytes: bytes, first: border, last: border}
-		lumps, made[border] = append(lumps, l), made[border]+bytes
+	var at []*storage
+	begin := func(border int, bytes int64) *storage {
+		l := &storage{bytes: bytes, first: border, last: border}
+		storages, made[border] = append(storages, l), made[border]+bytes
 		return l
 	}
 	for _, bytes := range f.end {
 		at = append(at, begin(n, bytes))
 	}
 	for unit := n - 1; unit >= 0; unit-- {
-		groups := map[int]*lump{}
-		next := make([]*lump, len(f.origins[unit]))
+		groups := map[int]*storage{}
+		next := make([]*storage, len(f.origins[unit]))
 		for i, o := range f.origins[unit] {
 			switch {
 			case o.from >= 0:
@@ -285,5 +285,5 @@ func (f *flows) grads() (lumps []*lump, made []int64) {
 		}
 		at = next
 	}
-	return lumps, made
+	return storages, made
 }

@@ -33,7 +33,7 @@ type flow struct {
 
 // look runs each layer once with gradients, and finds what is held of it until backward.
 func (p *prober) look(f *found, sample []*torch.Tensor) error {
-	l := &looker{prober: p, f: f}
+	l := &scan{prober: p, f: f}
 	defer l.free()
 	err := attempt(theSample, func() error {
 		defer p.c.Close()
@@ -72,15 +72,15 @@ func (p *prober) look(f *found, sample []*torch.Tensor) error {
 	return nil
 }
 
-// looker goes from layer to layer.
-type looker struct {
+// scan goes from layer to layer.
+type scan struct {
 	*prober
 	f         *found
 	xs, skips []flow // what the next layer is given: the tuple, and by skip at the border before it
 	next      result // what it gives, so far
 }
 
-func (l *looker) free() {
+func (l *scan) free() {
 	for _, f := range slices.Concat(l.xs, l.skips, l.next.xs, l.next.skips) {
 		f.t.Free()
 	}
@@ -113,7 +113,7 @@ func distinct(flows []flow) (out []flow) {
 }
 
 // run looks at layer i, and makes what it gives the input of the next. The layer works on copies that nothing but this forward knows.
-func (l *looker) run(i int) {
+func (l *scan) run(i int) {
 	before := l.live()
 	h := newHandles(l.prober, l.layers[i])
 	a := segment.Arrival{}
@@ -128,19 +128,19 @@ func (l *looker) run(i int) {
 		a.Skips, a.WantsSkips = append(a.Skips, x), append(a.WantsSkips, f.grad)
 	}
 	changed := h.watch()
-	w := l.walkWith(i, segment.Arrival{Tensors: l.shared(a.Tensors), Skips: l.shared(a.Skips), Wants: a.Wants, WantsSkips: a.WantsSkips})
-	w.Again(i)
-	held := l.do(w, plan.Op{Kind: plan.ForwardSave, Layer: i}).delta
+	e := l.executeWith(i, segment.Arrival{Tensors: l.shared(a.Tensors), Skips: l.shared(a.Skips), Wants: a.Wants, WantsSkips: a.WantsSkips})
+	e.Again(i)
+	held := l.do(e, plan.Op{Kind: plan.ForwardSave, Layer: i}).delta
 	l.f.held, l.f.overwrote = append(l.f.held, held), append(l.f.overwrote, changed())
 	if i == l.model {
 		return // nobody is given what the loss gives
 	}
 	for _, border := range []int{i, i + 1} {
-		xs, skips := w.Take(border)
+		xs, skips := e.Take(border)
 		torch.FreeAll(xs)
 		torch.FreeAll(skips)
 	}
-	ys, given := w.TakeSaved(i)
+	ys, given := e.TakeSaved(i)
 	for k, y := range ys {
 		l.next.xs = append(l.next.xs, h.output(i, y, ys[:k], l.next.xs, l.f))
 	}
@@ -159,7 +159,7 @@ func (l *looker) run(i int) {
 type result struct{ xs, skips []flow }
 
 // pass moves on to the next layer.
-func (l *looker) pass(i int) {
+func (l *scan) pass(i int) {
 	stashed := make([]bool, len(l.next.skips))
 	for place := range stashed {
 		stashed[place] = true

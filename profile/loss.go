@@ -14,14 +14,14 @@ func (p *prober) lossOp(chain *Chain, times []unitTimes) error {
 		if p.s, err = p.segment(p.model, len(p.layers), nil); err != nil {
 			return err
 		}
-		w := p.walk(0, false)
-		forward := p.do(w, plan.Op{Kind: plan.ForwardSave})
-		ys, _ := w.Saved(0)
+		e := p.execute(0, false)
+		forward := p.do(e, plan.Op{Kind: plan.ForwardSave})
+		ys, _ := e.Saved(0)
 		loss := p.owned(p.c.Keep(p.c.Share(ys[0]))) // held through backward, and the gradient that it begins with too
 		seed := p.owned(p.c.Keep(p.c.OnesLike(loss)))
-		w.GiveGrads(1, p.shared([]*torch.Tensor{seed}), nil)
-		backward := p.do(w, plan.Op{Kind: plan.Backward})
-		xs, _ := w.TakeGrads(0)
+		e.GiveGrads(1, p.shared([]*torch.Tensor{seed}), nil)
+		backward := p.do(e, plan.Op{Kind: plan.Backward})
+		xs, _ := e.TakeGrads(0)
 		for _, g := range xs {
 			p.owned(g)
 		}

@@ -55,7 +55,7 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) ([]unitTimes, erro
 			bytes[i] += bytesOf(q.Owner())
 		}
 	}
-	var in past
+	var in input
 	err := attempt(theSample, func() error {
 		for _, x := range sample {
 			in.xs = append(in.xs, p.c.Keep(p.c.Detach(x)))
@@ -66,7 +66,7 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) ([]unitTimes, erro
 	times := make([]unitTimes, len(p.layers))
 	list := windows(bytes, p.available())
 	for i := 0; i < len(list) && err == nil; i++ {
-		var next past
+		var next input
 		next, err = p.window(in, list[i], times)
 		in.free()
 		in = next
@@ -75,15 +75,15 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) ([]unitTimes, erro
 }
 
 // window times the layers of a window, and returns what the next one is given.
-func (p *prober) window(in past, w window, times []unitTimes) (next past, err error) {
+func (p *prober) window(in input, w window, times []unitTimes) (next input, err error) {
 	at := w.from
-	run := func(walk *segment.Walk, kind plan.Kind, i int) (time.Duration, error) {
+	run := func(e *segment.Execution, kind plan.Kind, i int) (time.Duration, error) {
 		at = i
 		if err := p.ctx.Err(); err != nil {
 			return 0, err
 		}
 		mark := p.c.Mark()
-		took := p.do(walk, plan.Op{Kind: kind, Layer: i}).took
+		took := p.do(e, plan.Op{Kind: kind, Layer: i}).took
 		p.c.Release(mark)
 		return took, nil
 	}
@@ -117,34 +117,34 @@ func (p *prober) window(in past, w window, times []unitTimes) (next past, err er
 }
 
 // pass runs the layers of a window once, and records what each operation takes.
-func (p *prober) pass(in past, w window, times []unitTimes, run func(walk *segment.Walk, kind plan.Kind, i int) (time.Duration, error)) error {
-	walk := p.begin(in, w)
+func (p *prober) pass(in input, w window, times []unitTimes, run func(e *segment.Execution, kind plan.Kind, i int) (time.Duration, error)) error {
+	e := p.begin(in, w)
 	for i := w.from; i < w.to; i++ {
-		took, err := run(walk, plan.Forward, i)
+		took, err := run(e, plan.Forward, i)
 		if err != nil {
 			return err
 		}
 		times[i].forwardNoGrad = append(times[i].forwardNoGrad, took)
 	}
-	walk.Free()
+	e.Free()
 	for _, l := range p.layers[w.from:w.to] {
 		zeroGrads(l)
 	}
 	for later := range 2 {
-		walk := p.begin(in, w)
+		e := p.begin(in, w)
 		goes := make([]bool, len(times)) // back
 		for i := w.from; i < w.to; i++ {
-			took, err := run(walk, plan.ForwardSave, i)
+			took, err := run(e, plan.ForwardSave, i)
 			if err != nil {
 				return err
 			}
 			times[i].forward = append(times[i].forward, took)
-			xs, skips := walk.Saved(i)
+			xs, skips := e.Saved(i)
 			goes[i] = slices.ContainsFunc(slices.Concat(xs, skips), func(t *torch.Tensor) bool { return t != nil && t.RequiresGrad() })
 		}
-		p.giveOnes(walk, w)
+		p.giveOnes(e, w)
 		for i := w.to - 1; i >= w.from; i-- {
-			took, err := run(walk, plan.Backward, i)
+			took, err := run(e, plan.Backward, i)
 			if err != nil {
 				return err
 			}
@@ -153,16 +153,16 @@ func (p *prober) pass(in past, w window, times []unitTimes, run func(walk *segme
 			}
 			times[i].backward[later] = append(times[i].backward[later], took)
 		}
-		walk.Free()
+		e.Free()
 	}
 	return nil
 }
 
 // begin is a walk that has come to a window's first layer. Its layers have run before.
-func (p *prober) begin(in past, w window) *segment.Walk {
+func (p *prober) begin(in input, w window) *segment.Execution {
 	mark := p.c.Mark()
 	defer func() { p.c.Release(mark) }()
-	copied := past{skips: in.skips} // layers may overwrite it
+	copied := input{skips: in.skips} // layers may overwrite it
 	for i, x := range in.xs {
 		if k := slices.Index(in.xs[:i], x); k >= 0 {
 			copied.xs = append(copied.xs, copied.xs[k])
@@ -170,17 +170,17 @@ func (p *prober) begin(in past, w window) *segment.Walk {
 			copied.xs = append(copied.xs, p.c.Clone(x))
 		}
 	}
-	walk := p.walkFrom(copied, w.from)
+	e := p.executeFrom(copied, w.from)
 	for i := w.from; i < w.to; i++ {
-		walk.Again(i)
+		e.Again(i)
 	}
-	return walk
+	return e
 }
 
 // giveOnes gives a walk ones as the gradients of what a window's layers have given to later ones: the tuple, skips by pop, and parameters that later layers use too.
-func (p *prober) giveOnes(walk *segment.Walk, w window) {
-	given, stashed := walk.Saved(w.to - 1)
-	detached, passing := walk.Take(w.to)
+func (p *prober) giveOnes(e *segment.Execution, w window) {
+	given, stashed := e.Saved(w.to - 1)
+	detached, passing := e.Take(w.to)
 	defer torch.FreeAll(detached)
 	defer torch.FreeAll(passing)
 	ones := func(t *torch.Tensor) *torch.Tensor {
@@ -190,7 +190,7 @@ func (p *prober) giveOnes(walk *segment.Walk, w window) {
 		return p.c.Keep(p.c.OnesLike(t))
 	}
 	xs, skips := make([]*torch.Tensor, len(given)), make([][]*torch.Tensor, len(stashed))
-	walk.GiveGrads(w.to, xs, skips) // before they are made: the walk frees what a failure has left
+	e.GiveGrads(w.to, xs, skips) // before they are made: the walk frees what a failure has left
 	for i, t := range given {
 		if t.RequiresGrad() && !slices.Contains(given[:i], t) {
 			xs[i] = ones(t)
@@ -208,7 +208,7 @@ func (p *prober) giveOnes(walk *segment.Walk, w window) {
 	for _, k := range p.s.Tied(w.to) {
 		for i := w.from; i < w.to; i++ {
 			if p.s.Uses(i, k) {
-				walk.GiveTie(k, ones(p.s.TieTensor(k)))
+				e.GiveTie(k, ones(p.s.TieTensor(k)))
 				break
 			}
 		}

@@ -29,14 +29,14 @@ type prober struct {
 
 	xs     []*torch.Tensor // what the next unit is given; kept
 	skips  []*torch.Tensor // by the skips at the border before it; kept
-	before past            // what the one before was given
-	left   [2]border       // the gradients of its input that the last unit has left, in two runs: each can be given on once
+	before input           // what the one before was given
+	left   [2]gradients    // the gradients of its input that the last unit has left, in two runs: each can be given on once
 	sent   map[nn.SkipKey]*torch.Tensor
 
-	ended    []int64         // bytes of the gradients that were given last
-	drops    []func()        // of identities that are held, and of tensors
-	walks    []*segment.Walk // that the unit has begun: an operation that fails leaves things in them
-	deferred nn.Deferred     // statistics that first forwards gather
+	ended      []int64              // bytes of the gradients that were given last
+	drops      []func()             // of identities that are held, and of tensors
+	executions []*segment.Execution // that the unit has begun: an operation that fails leaves things in them
+	deferred   nn.Deferred          // statistics that first forwards gather
 }
 
 func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) *prober {
@@ -76,12 +76,12 @@ type reading struct {
 }
 
 // do performs an operation on a walk and reads the account around it.
-func (p *prober) do(w *segment.Walk, op plan.Op) (r reading) {
+func (p *prober) do(e *segment.Execution, op plan.Op) (r reading) {
 	was := p.c.SetAutocast(p.Autocast)
 	before := p.Device.Memory().Live
 	p.Device.ResetPeak()
 	start := p.now()
-	w.Do(p.c, op)
+	e.Do(p.c, op)
 	r.took = p.now() - start
 	m := p.Device.Memory()
 	p.c.SetAutocast(was)
@@ -90,30 +90,30 @@ func (p *prober) do(w *segment.Walk, op plan.Op) (r reading) {
 }
 
 // walk is a new walk that has come to a unit; again says that the unit has run before.
-func (p *prober) walk(unit int, again bool) *segment.Walk {
-	w := p.walkFrom(past{p.xs, p.skips}, unit)
+func (p *prober) execute(unit int, again bool) *segment.Execution {
+	e := p.executeFrom(input{p.xs, p.skips}, unit)
 	if again {
-		w.Again(unit)
+		e.Again(unit)
 	}
-	return w
+	return e
 }
 
-// walkFrom is a new walk that has come to a unit, which is given in. It is freed by dropHeld, if not before.
-func (p *prober) walkFrom(in past, unit int) *segment.Walk {
+// executeFrom is a new walk that has come to a unit, which is given in. It is freed by dropHeld, if not before.
+func (p *prober) executeFrom(in input, unit int) *segment.Execution {
 	a := segment.Arrival{Tensors: p.shared(in.xs), Skips: p.shared(in.skips)}
 	if unit == 0 {
 		a.Wants, a.WantsSkips = p.wants(in.xs), p.wants(in.skips)
 	}
-	return p.walkWith(unit, a)
+	return p.executeWith(unit, a)
 }
 
-// walkWith is a new walk that has come to a unit, which has arrived at it.
-func (p *prober) walkWith(unit int, a segment.Arrival) *segment.Walk {
-	w := &segment.Walk{}
-	w.Begin(p.s, p.context)
-	p.walks = append(p.walks, w)
-	w.Send(unit, a)
-	return w
+// executeWith is a new walk that has come to a unit, which has arrived at it.
+func (p *prober) executeWith(unit int, a segment.Arrival) *segment.Execution {
+	e := &segment.Execution{}
+	e.Begin(p.s, p.context)
+	p.executions = append(p.executions, e)
+	e.Send(unit, a)
+	return e
 }
 
 // shared are further handles on tensors, kept. What stands there twice is one.

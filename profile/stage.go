@@ -117,10 +117,10 @@ func (p *prober) unit(i int, f *flows, all []figures) error {
 		if i > 0 && (p.left[0].odd() || strided(p.xs) || strided(p.skips)) {
 			p.asGiven(i-1, f, &all[i-1])
 		}
-		w := p.walk(i, true)
-		defer w.Free()
-		p.do(w, plan.Op{Kind: plan.ForwardKeep, Layer: i})
-		xs, skips := w.Take(i + 1)
+		e := p.execute(i, true)
+		defer e.Free()
+		p.do(e, plan.Op{Kind: plan.ForwardKeep, Layer: i})
+		xs, skips := e.Take(i + 1)
 		p.move(xs, skips)
 		p.c.Release(mark)
 		return nil
@@ -130,17 +130,17 @@ func (p *prober) unit(i int, f *flows, all []figures) error {
 // move makes tensors, which it owns from now on, what the next unit is given. What this one was given stays for asGiven.
 func (p *prober) move(xs, skips []*torch.Tensor) {
 	p.before.free()
-	p.before = past{xs: p.xs, skips: p.skips}
+	p.before = input{xs: p.xs, skips: p.skips}
 	p.xs, p.skips = xs, skips
 }
 
-// past is what the unit before was given.
-type past struct{ xs, skips []*torch.Tensor }
+// input is what the unit before was given.
+type input struct{ xs, skips []*torch.Tensor }
 
-func (b *past) free() {
+func (b *input) free() {
 	torch.FreeAll(b.xs)
 	torch.FreeAll(b.skips)
-	*b = past{}
+	*b = input{}
 }
 
 func (p *prober) forget() {
@@ -160,19 +160,19 @@ func (p *prober) asGiven(i int, f *flows, out *figures) {
 	for _, l := range out.list {
 		defer prepare(p.c, l, p.Seed)()
 	}
-	now := past{p.xs, p.skips}
+	now := input{p.xs, p.skips}
 	p.xs, p.skips = p.before.xs, p.before.skips
 	defer func() { p.xs, p.skips = now.xs, now.skips }()
 	for k, into := range []*reading{&out.back, &out.again} {
-		w := p.walk(i, true)
-		p.do(w, plan.Op{Kind: plan.ForwardSave, Layer: i})
-		given := p.left[k].give(p, i, w)
-		*into = p.do(w, plan.Op{Kind: plan.Backward, Layer: i})
+		e := p.execute(i, true)
+		p.do(e, plan.Op{Kind: plan.ForwardSave, Layer: i})
+		given := p.left[k].give(p, i, e)
+		*into = p.do(e, plan.Op{Kind: plan.Backward, Layer: i})
 		if k == 0 {
-			left := f.backward(i, w, out.list, given)
+			left := f.backward(i, e, out.list, given)
 			left.free()
 		}
-		w.Free()
+		e.Free()
 	}
 }
 
@@ -180,37 +180,37 @@ func (p *prober) asGiven(i int, f *flows, out *figures) {
 func (p *prober) bytes(i int, f *flows, out *figures) {
 	list := out.list
 	// The first time running statistics move. Whatever that takes is counted in both.
-	w := p.walk(i, false)
-	once := p.do(w, plan.Op{Kind: plan.ForwardKeep, Layer: i})
-	w.Free()
-	w = p.walk(i, true)
-	out.keep = p.do(w, plan.Op{Kind: plan.ForwardKeep, Layer: i})
-	f.forward(i, w, p, list)
-	w.Free()
+	e := p.execute(i, false)
+	once := p.do(e, plan.Op{Kind: plan.ForwardKeep, Layer: i})
+	e.Free()
+	e = p.execute(i, true)
+	out.keep = p.do(e, plan.Op{Kind: plan.ForwardKeep, Layer: i})
+	f.forward(i, e, p, list)
+	e.Free()
 	out.statistics = max(once.delta-out.keep.delta, 0)
 	out.keep.peak = max(out.keep.peak, once.peak)
 
-	w = p.walk(i, false)
-	first := p.do(w, plan.Op{Kind: plan.ForwardSave, Layer: i})
-	w.Free()
+	e = p.execute(i, false)
+	first := p.do(e, plan.Op{Kind: plan.ForwardSave, Layer: i})
+	e.Free()
 	for _, l := range list {
 		zeroGrads(l)
 	}
-	w = p.walk(i, true)
-	defer w.Free()
-	out.save = p.do(w, plan.Op{Kind: plan.ForwardSave, Layer: i})
+	e = p.execute(i, true)
+	defer e.Free()
+	out.save = p.do(e, plan.Op{Kind: plan.ForwardSave, Layer: i})
 	out.save.peak = max(out.save.peak, first.peak)
-	given := p.give(i, w)
+	given := p.give(i, e)
 	if i == p.s.Units()-1 {
 		f.end = p.ended
 	}
 	out.passes = given == nil
-	out.back = p.do(w, plan.Op{Kind: plan.Backward, Layer: i})
+	out.back = p.do(e, plan.Op{Kind: plan.Backward, Layer: i})
 	out.weights = gradBytes(list)
 	p.forgetLeft()
-	p.left[0] = f.backward(i, w, list, given)
+	p.left[0] = f.backward(i, e, list, given)
 
-	again := p.walk(i, true)
+	again := p.execute(i, true)
 	defer again.Free()
 	p.do(again, plan.Op{Kind: plan.ForwardSave, Layer: i})
 	given = p.give(i, again)

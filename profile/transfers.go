@@ -7,7 +7,7 @@ type copies struct {
 }
 
 // transfers times copies of what crosses a border to the other device.
-func (l *looker) transfers(flows []flow) {
+func (l *scan) transfers(flows []flow) {
 	for _, f := range flows {
 		if f.bytes == 0 {
 			continue

@@ -12,9 +12,9 @@ import (
 	"penstock/torch"
 )
 
-// job is one forward of the module and the backwards through it. It runs the walk, and is the node of the graph that stands for the model:
+// job is one forward of the module and the backwards through it. It runs the execution, and is the node of the graph that stands for the model:
 //
-//	Forward    prologue, operations before the loss; what is kept waits in the walk
+//	Forward    prologue, operations before the loss; what is kept waits in the execution
 //	           the output, under the node
 //	backward   operations behind the loss, from the gradients that arrive, inside of the node
 //
@@ -36,16 +36,16 @@ type job struct {
 	base   *nn.Ctx    // its state in forward
 	lesson *lesson    // nil where there is nothing to learn
 
-	mu      sync.Mutex // guards the walk against Forget, which comes from wherever the graph is dropped
-	walk    segment.Walk
-	over    bool // the walk was freed
-	unit    int  // of the chain, that an operation is about
-	changes []int64
-	inputs  []*torch.Tensor // distinct, detached; the walk's
-	places  []int           // by element of the input: which of those it is
-	results []int           // by element of the output: which of the distinct ones it is
-	beyond  []*nn.Param     // parameters that others use as well
-	shared  []*torch.Tensor // their values
+	mu        sync.Mutex // guards the execution against Forget, which comes from wherever the graph is dropped
+	execution segment.Execution
+	over      bool // the execution was freed
+	unit      int  // of the chain, that an operation is about
+	changes   []int64
+	inputs    []*torch.Tensor // distinct, detached; the execution's
+	places    []int           // by element of the input: which of those it is
+	results   []int           // by element of the output: which of the distinct ones it is
+	beyond    []*nn.Param     // parameters that others use as well
+	shared    []*torch.Tensor // their values
 }
 
 // forward runs the operations before the loss. The result belongs to c.
@@ -55,23 +55,23 @@ func (j *job) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	done := false
 	defer func() {
 		if !done {
-			if n := j.walk.Running(); n != nil {
+			if n := j.execution.Running(); n != nil {
 				c.FailedAt(n.Path())
 			}
-			j.walk.Free()
+			j.execution.Free()
 			j.lesson.drop()
 		}
 	}()
 	inputs := j.send(c.Ctx, xs)
-	j.walk.Final = true // no backward comes to the prologue
+	j.execution.Final = true // no backward comes to the prologue
 	for i := range j.s.chain.Prologue {
-		j.walk.Do(c.Ctx, plan.Op{Kind: plan.Forward, Layer: i})
+		j.execution.Do(c.Ctx, plan.Op{Kind: plan.Forward, Layer: i})
 	}
-	j.walk.Final = false
+	j.execution.Final = false
 	j.perform(c.Ctx, j.ops[:j.atLoss()+1])
-	ys, _, saved := j.walk.Output()
+	ys, _, saved := j.execution.Output()
 	if !saved {
-		ys, _ = j.walk.Take(j.s.segment.Units())
+		ys, _ = j.execution.Take(j.s.segment.Units())
 	}
 	for _, p := range j.beyond {
 		j.shared = append(j.shared, p.Tensor())
@@ -91,7 +91,7 @@ func (j *job) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return out
 }
 
-// send gives the walk the input, and returns what of it is distinct.
+// send gives the execution the input, and returns what of it is distinct.
 func (j *job) send(c *torch.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	list, at := torch.Distinct(xs)
 	wants := make([]bool, len(xs))
@@ -104,8 +104,8 @@ func (j *job) send(c *torch.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		given[i], wants[i] = j.inputs[k], xs[i].RequiresGrad()
 	}
 	j.places = at
-	j.walk.Begin(j.s.segment, j.context)
-	j.walk.Send(0, segment.Arrival{Tensors: given, Wants: wants, Lent: true})
+	j.execution.Begin(j.s.segment, j.context)
+	j.execution.Send(0, segment.Arrival{Tensors: given, Wants: wants, Lent: true})
 	return list
 }
 
@@ -118,7 +118,7 @@ func (j *job) perform(c *torch.Ctx, ops []plan.Op) {
 	for _, op := range ops {
 		j.unit = op.Layer
 		op.Layer += j.s.chain.Prologue
-		j.lesson.watch(func() { j.walk.Do(c, op) })
+		j.lesson.watch(func() { j.execution.Do(c, op) })
 		if op.Kind == plan.Backward && op.Layer == j.s.segment.Units()-1 {
 			j.lesson.after()
 		}
@@ -146,7 +146,7 @@ func (j *job) Backward(c *torch.Ctx, a *torch.Arrival) {
 		if path := j.where(p); path != "" {
 			j.user.FailedAt(path)
 		}
-		j.walk.Free()
+		j.execution.Free()
 		j.over = true
 		j.lesson.drop()
 		if p != nil {
@@ -157,7 +157,7 @@ func (j *job) Backward(c *torch.Ctx, a *torch.Arrival) {
 		j.lesson.drop() // a graph that is kept is let go of otherwise
 	}
 	j.lesson.arrive(a.Grads)
-	j.walk.Retain = !a.Last
+	j.execution.Retain = !a.Last
 	ops := j.ops[j.atLoss()+1:]
 	j.unchanged(c, ops)
 	defer j.setAside(c)(a)
@@ -165,10 +165,10 @@ func (j *job) Backward(c *torch.Ctx, a *torch.Arrival) {
 	for i, k := range j.results {
 		grads[i], a.Grads[k] = a.Grads[k], nil // of one that stands there twice the first has it
 	}
-	j.walk.GiveGrads(j.s.segment.Units(), grads, nil)
+	j.execution.GiveGrads(j.s.segment.Units(), grads, nil)
 	j.m.orRestore(j.user, func() { j.perform(c, ops) })
 	j.lesson.end(j)
-	given, skips := j.walk.TakeGrads(j.s.chain.Prologue)
+	given, skips := j.execution.TakeGrads(j.s.chain.Prologue)
 	for i, g := range given {
 		if c.Adopt(g); g == nil || j.s.chain.Prologue > 0 {
 			continue
@@ -216,7 +216,7 @@ func (j *job) setAside(c *torch.Ctx) func(a *torch.Arrival) {
 
 // where is the full name of the layer that a backward has failed in, with p; or of the unit, if no more is known.
 func (j *job) where(p any) string {
-	n := j.walk.Running()
+	n := j.execution.Running()
 	if n == nil {
 		return ""
 	}
@@ -236,7 +236,7 @@ func (j *job) where(p any) string {
 func (j *job) Forget() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.walk.Free()
+	j.execution.Free()
 	j.over = true
 	j.lesson.drop()
 }

@@ -211,9 +211,9 @@ func (m *Module) rehearse(n *nn.Ctx, t *torch.Ctx, s Sample, into *instance) {
 	j.send(t, s.Input)
 	before := device.Memory().Live
 	device.ResetPeak()
-	j.walk.Final = true
+	j.execution.Final = true
 	for i := range into.chain.Prologue {
-		j.walk.Do(t, plan.Op{Kind: plan.Forward, Layer: i})
+		j.execution.Do(t, plan.Op{Kind: plan.Forward, Layer: i})
 	}
 	account := device.Memory()
 	into.prologue = prologue{account.Peak - before, account.Live - before}
@@ -221,9 +221,9 @@ func (m *Module) rehearse(n *nn.Ctx, t *torch.Ctx, s Sample, into *instance) {
 		return
 	}
 	for i := into.chain.Prologue; i < into.segment.Units(); i++ {
-		j.walk.Do(t, plan.Op{Kind: plan.Forward, Layer: i})
+		j.execution.Do(t, plan.Op{Kind: plan.Forward, Layer: i})
 	}
-	ys, _ := j.walk.Take(into.segment.Units())
+	ys, _ := j.execution.Take(into.segment.Units())
 	list, at := torch.Distinct(ys)
 	r := &rehearsal{lesson: &lesson{device: device}}
 	attached := t.Attach(nil, list, r)

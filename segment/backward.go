@@ -6,14 +6,14 @@ import (
 	"penstock/torch"
 )
 
-// backward adds a unit's share to the gradients of its parameters, and makes those of its input from those of its output.
-func (w *Walk) backward(c *torch.Ctx, at int) {
-	u, g, y := &w.s.units[at], &w.graphs[at], &w.grads[at+1]
+// backward computes the gradients of a unit's input from those of its output, and adds to the gradients of its parameters.
+func (e *Execution) backward(c *torch.Ctx, at int) {
+	u, g, y := &e.s.units[at], &e.graphs[at], &e.grads[at+1]
 	if !g.made {
 		panic(&torch.Error{Op: "plan", Device: c.Device(), Message: fmt.Sprintf("unit %d goes back and has no graph", at)})
 	}
 	begin := c.Mark()
-	w.running = g.ran
+	e.running = g.ran
 	c.SetGrad(false)
 	var roots, starts []*torch.Tensor
 	root := func(t, grad *torch.Tensor) {
@@ -32,50 +32,51 @@ func (w *Walk) backward(c *torch.Ctx, at int) {
 		}
 	}
 	for _, k := range u.ties {
-		root(w.s.ties[k].handle.Tensor(), w.ties[k])
+		root(e.s.ties[k].handle.Tensor(), e.ties[k])
 	}
 	if len(roots) > 0 {
-		restore := w.aside(c, at)
-		defer restore() // of a backward that fails, too
-		if keep := w.stays(g.early); keep || w.s.hold {
+		restore := e.aside(c, at)
+		defer restore() // also of a backward that fails
+		if keep := e.stays(g.early); keep || e.s.hold {
 			c.Backward(roots, starts, keep)
 		} else {
-			w.consume(c, at, roots, starts)
+			e.consume(c, at, roots, starts)
 		}
 		restore()
 	}
-	w.settle(c, at)
-	w.running = nil
+	e.settle(c, at)
+	e.running = nil
 	c.Release(begin)
 }
 
-// consume goes back through a unit's graph and lets go of the output, its gradients and the graph as it goes: for a unit of several layers that is the difference of what lies between the last two of them.
-func (w *Walk) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor) {
-	g, y := &w.graphs[at], &w.grads[at+1]
+// consume goes backward through a unit's graph and frees the output, its gradients and the graph as it goes. In a unit of
+// several layers that saves the memory of what lies between the last two.
+func (e *Execution) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor) {
+	g, y := &e.graphs[at], &e.grads[at+1]
 	prepared := c.PrepareBackward(roots, starts)
 	defer prepared.Free()
 	torch.FreeAll(g.out)
 	torch.FreeAll(g.stashed)
 	torch.FreeAll(y.xs)
-	for _, s := range w.s.units[at].stashed {
+	for _, s := range e.s.units[at].stashed {
 		if s.out < len(y.skips) {
 			torch.FreeAll(y.skips[s.out])
 		}
 	}
-	for _, t := range starts { // sums of skips' gradients, too
+	for _, t := range starts { // also sums of skips' gradients
 		if c.Owns(t) {
 			t.Free()
 		}
 	}
-	if s := &w.states[at+1]; at+1 < len(w.s.units) && !w.stays(s.early) {
+	if s := &e.states[at+1]; at+1 < len(e.s.units) && !e.stays(s.early) {
 		s.free()
 	}
 	prepared.Run()
 }
 
-// settle gathers what backward left in the mailboxes and lets go of what it used.
-func (w *Walk) settle(c *torch.Ctx, at int) {
-	u, g, y := &w.s.units[at], &w.graphs[at], &w.grads[at+1]
+// settle gathers the gradients that backward left in the mailboxes, and frees what backward has used.
+func (e *Execution) settle(c *torch.Ctx, at int) {
+	u, g, y := &e.s.units[at], &e.graphs[at], &e.grads[at+1]
 	x := grads{xs: make([]*torch.Tensor, len(g.mail)), skips: make([][]*torch.Tensor, len(u.popped)+len(u.passed))}
 	for i, box := range g.mail {
 		x.xs[i] = taken(c, box)
@@ -97,20 +98,20 @@ func (w *Walk) settle(c *torch.Ctx, at int) {
 		x.skips[p[0]] = later(p[1])
 	}
 	y.free()
-	w.grads[at] = x
+	e.grads[at] = x
 	for _, k := range u.ties {
-		if w.s.ties[k].first == at {
-			w.ties[k].Free()
-			w.ties[k] = nil
+		if e.s.ties[k].first == at {
+			e.ties[k].Free()
+			e.ties[k] = nil
 		}
 	}
-	if s := &w.states[at+1]; at+1 < len(w.s.units) && !w.stays(s.early) {
+	if s := &e.states[at+1]; at+1 < len(e.s.units) && !e.stays(s.early) {
 		s.free()
 	}
-	if !w.stays(g.early) {
+	if !e.stays(g.early) {
 		g.free()
 	}
-	if s := &w.states[at]; w.alone(at) && !w.stays(s.early) {
+	if s := &e.states[at]; e.alone(at) && !e.stays(s.early) {
 		s.free()
 	}
 }
@@ -125,7 +126,7 @@ func taken(c *torch.Ctx, box *torch.Tensor) *torch.Tensor {
 	return c.Keep(g)
 }
 
-// fold sums gradients as one backward through all of a skip's pops would: what was recorded last comes first.
+// fold sums the gradients of a skip's pops as one backward through all of them would: latest pop first.
 func fold(c *torch.Ctx, list []*torch.Tensor) *torch.Tensor {
 	var sum *torch.Tensor
 	for i := len(list) - 1; i >= 0; i-- {

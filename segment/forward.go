@@ -8,21 +8,21 @@ import (
 	"penstock/torch"
 )
 
-// forward runs a unit; with save it records the graph and keeps it.
-func (w *Walk) forward(c *torch.Ctx, at int, save bool) {
-	u, s := &w.s.units[at], &w.states[at]
+// forward runs a unit. With save it records the graph and keeps it.
+func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
+	u, s := &e.s.units[at], &e.states[at]
 	begin := c.Mark()
-	store := nn.NewSkipStore(w.s.routes, u.from, u.to)
+	store := nn.NewSkipStore(e.s.routes, u.from, u.to)
 	defer store.Free()
 	c.SetGrad(save)
-	n := w.context(c, Run{Graph: save, More: !save && !w.Final, Again: w.ran[at], Skips: store})
-	w.running = n
+	n := e.context(c, Run{Graph: save, More: !save && !e.Final, Again: e.ran[at], Skips: store})
+	e.running = n
 
 	in := s.xs
 	if !s.held {
 		panic(&torch.Error{Op: "plan", Device: c.Device(), Message: fmt.Sprintf("unit %d is run and has no input: it was dropped, or not yet made", at)})
 	}
-	g := graph{made: save, early: !w.behind, ran: n}
+	g := graph{made: save, early: !e.after, ran: n}
 	done := false
 	defer func() {
 		if !done {
@@ -30,52 +30,53 @@ func (w *Walk) forward(c *torch.Ctx, at int, save bool) {
 		}
 	}()
 	if save {
-		w.mailboxes(c, at, in, &g)
+		e.mailboxes(c, at, in, &g)
 	}
-	w.giveSkips(c, store, at, &g)
+	e.giveSkips(c, store, at, &g)
 	mark := c.Mark()
 	xs := gated(c, in, g.mail)
-	if w.Final && !s.lent { // it goes when the first layer has used it
+	if e.Final && !s.lent { // the input is freed when the first layer has used it
 		for _, x := range in {
 			c.Adopt(x)
 		}
 		in, s.xs = nil, nil
 	}
 	guarded := in
-	if w.s.overwrite {
+	if e.s.overwrite {
 		guarded = nil
 		store.Guard(s.skips)
 	}
 	store.Guard(guarded)
-	unchanged := w.watch(c, at, guarded)
-	for _, l := range w.s.layers[u.from:u.to] {
+	unchanged := e.watch(c, at, guarded)
+	for _, l := range e.s.layers[u.from:u.to] {
 		xs = n.RunNamed(l, xs)
 		c.Release(mark, xs...)
 		unchanged(l.Name)
 	}
-	w.running = nil
-	w.leave(n, store, at, xs, &g)
+	e.running = nil
+	e.leave(n, store, at, xs, &g)
 	done = true
-	w.ran[at] = true
-	if save && len(w.s.units) == 1 && !(w.Retain && w.behind) {
-		s.free() // the graph keeps what it needs, and nothing can need the rest
+	e.ran[at] = true
+	if save && len(e.s.units) == 1 && !(e.Retain && e.after) {
+		s.free() // the graph keeps what it needs, and no operation can need the rest
 	}
 	c.Release(begin)
 }
 
-// mailboxes makes those of a unit's input. The graph of the unit before, which knows whether it wants a gradient, may still have to be made: it is assumed to, if anything there is trained. What it does
-// not want after all goes no further.
-func (w *Walk) mailboxes(c *torch.Ctx, at int, in []*torch.Tensor, g *graph) {
-	s, u := &w.states[at], &w.s.units[at]
+// mailboxes makes the mailboxes of a unit's input. Whether a gradient is wanted is known for certain only when the graph of
+// the unit before is made, which may come later: it is assumed if anything there is trained. A gradient that is not wanted
+// after all goes no further.
+func (e *Execution) mailboxes(c *torch.Ctx, at int, in []*torch.Tensor, g *graph) {
+	s, u := &e.states[at], &e.s.units[at]
 	g.mail = make([]*torch.Tensor, len(in))
 	for i, x := range in {
-		if w.wants(s.wants, at, i, x) {
+		if e.wants(s.wants, at, i, x) {
 			g.mail[i] = c.Keep(c.Mailbox())
 		}
 	}
 	for _, p := range u.popped {
 		var list []*torch.Tensor
-		if x := s.skips[p.in]; x != nil && w.wants(s.wantsSkips, at, p.in, x) {
+		if x := s.skips[p.in]; x != nil && e.wants(s.wantsSkips, at, p.in, x) {
 			for range p.pops {
 				list = append(list, c.Keep(c.Mailbox()))
 			}
@@ -84,17 +85,18 @@ func (w *Walk) mailboxes(c *torch.Ctx, at int, in []*torch.Tensor, g *graph) {
 	}
 }
 
-func (w *Walk) wants(told []bool, at, i int, x *torch.Tensor) bool {
+// wants reports whether the gradient of element i of a unit's input is wanted. told is what the sender said, if anything.
+func (e *Execution) wants(told []bool, at, i int, x *torch.Tensor) bool {
 	switch {
 	case told != nil:
 		return told[i]
 	case at == 0:
 		return false
 	}
-	return w.s.units[at].trained && x.DType().IsFloat()
+	return e.s.units[at].trained && x.DType().IsFloat()
 }
 
-// gated lets gradients of the inputs arrive in their mailboxes. A tensor that comes twice comes as one.
+// gated hangs inputs on gates, which leave their gradients in the mailboxes. A tensor that stands there twice stays one.
 func gated(c *torch.Ctx, in, mail []*torch.Tensor) []*torch.Tensor {
 	xs := slices.Clone(in)
 	for i, box := range mail {
@@ -107,10 +109,10 @@ func gated(c *torch.Ctx, in, mail []*torch.Tensor) []*torch.Tensor {
 	return xs
 }
 
-// giveSkips hands the unit's layers the skips that they pop, each pop its own handle.
-func (w *Walk) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *graph) {
-	s := &w.states[at]
-	for i, p := range w.s.units[at].popped {
+// giveSkips gives the unit's layers the skips that they pop. Each pop has a handle of its own.
+func (e *Execution) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *graph) {
+	s := &e.states[at]
+	for i, p := range e.s.units[at].popped {
 		list := make([]*torch.Tensor, p.pops)
 		x := s.skips[p.in]
 		for k := range list {
@@ -123,16 +125,17 @@ func (w *Walk) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *graph) {
 			}
 		}
 		store.Give(p.key, list...)
-		if w.Final && p.out < 0 { // it goes with its last pop
+		if e.Final && p.out < 0 { // the skip is freed with its last pop
 			x.Free()
 			s.skips[p.in] = nil
 		}
 	}
 }
 
-// watch returns a function, to be called after each layer with its name, that panics if the layer has overwritten what the unit was given and is still to be used.
-func (w *Walk) watch(c *torch.Ctx, at int, in []*torch.Tensor) func(layer string) {
-	s, u := &w.states[at], &w.s.units[at]
+// watch returns a function to call after each layer, with its name. It panics if the layer has overwritten something that is
+// still to be used: an element of in, or a skip.
+func (e *Execution) watch(c *torch.Ctx, at int, in []*torch.Tensor) func(layer string) {
+	s, u := &e.states[at], &e.s.units[at]
 	list := slices.Clone(in)
 	for _, p := range u.popped {
 		list = append(list, s.skips[p.in])
@@ -153,7 +156,7 @@ func (w *Walk) watch(c *torch.Ctx, at int, in []*torch.Tensor) func(layer string
 			case i >= len(in):
 				what, remedy = fmt.Sprintf("the skip %v", u.popped[i-len(in)].key), "let it work on a Clone"
 			case at > 0:
-				what = fmt.Sprintf("the output of %q", w.s.layers[u.from-1].Name)
+				what = fmt.Sprintf("the output of %q", e.s.layers[u.from-1].Name)
 			}
 			panic(&torch.Error{Op: "Forward", Args: []string{x.String()}, Device: c.Device(),
 				Message: fmt.Sprintf("the layer %q overwrote %s, which is still to be used; %s", layer, what, remedy)})
@@ -161,11 +164,12 @@ func (w *Walk) watch(c *torch.Ctx, at int, in []*torch.Tensor) func(layer string
 	}
 }
 
-// leave keeps what a unit gave: with a graph as what backward starts from, and in any case as the input of what comes behind.
-func (w *Walk) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Tensor, g *graph) {
-	u, last := &w.s.units[at], at == len(w.s.units)-1
-	skips := make([]*torch.Tensor, len(w.s.borders[at+1]))
-	from := w.states[at].skips
+// leave keeps the output of a unit: as the roots of a backward if there is a graph, and in any case as the input of the next
+// unit.
+func (e *Execution) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Tensor, g *graph) {
+	u, last := &e.s.units[at], at == len(e.s.units)-1
+	skips := make([]*torch.Tensor, len(e.s.boundaries[at+1]))
+	from := e.states[at].skips
 	for _, p := range u.passed {
 		skips[p[1]] = n.Keep(shared(n.Ctx, from[p[0]]))
 	}
@@ -186,24 +190,24 @@ func (w *Walk) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Tensor,
 			skips[s.out] = t
 		}
 	}
-	next := &w.states[at+1]
-	if g.made && w.graphs[at].made || next.held && !w.Retain {
+	next := &e.states[at+1]
+	if g.made && e.graphs[at].made || next.held && !e.Retain {
 		torch.FreeAll(skips)
 		panic(&torch.Error{Op: "plan", Device: n.Device(), Message: fmt.Sprintf("unit %d computes what is still there", at)})
 	}
 	if g.made {
 		g.out = keep(n.Ctx, xs)
-		w.graphs[at] = *g
+		e.graphs[at] = *g
 	}
 	switch {
-	case last && w.behind, next.held: // who was sent it has it, or has still to take it; or it is the same as at first
+	case last && e.after, next.held: // the output was sent on before, or is the same as at first
 		torch.FreeAll(skips)
 	case !g.made:
-		*next = state{held: true, early: !w.behind, xs: keep(n.Ctx, xs), skips: skips}
+		*next = state{held: true, early: !e.after, xs: keep(n.Ctx, xs), skips: skips}
 	case last:
-		*next = state{early: !w.behind, skips: skips}
+		*next = state{early: !e.after, skips: skips}
 	default:
-		*next = state{held: true, early: !w.behind, xs: detached(n.Ctx, g.out), skips: skips}
+		*next = state{held: true, early: !e.after, xs: detached(n.Ctx, g.out), skips: skips}
 	}
 }
 
@@ -214,7 +218,7 @@ func shared(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
 	return c.Share(t)
 }
 
-// detached are the same tensors without their graph, kept. One that stands there twice is one.
+// detached returns the same tensors without their graph, kept. A tensor that stands there twice stays one.
 func detached(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
 	out := slices.Clone(list)
 	for i, t := range list {
@@ -227,7 +231,8 @@ func detached(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
 	return out
 }
 
-// keep moves tensors out of the context. One that is not the context's, because a layer gave back what it was given or a parameter, is shared, so that every list is freed by itself.
+// keep moves tensors out of the context. A tensor that the context does not own, because a layer returned its input or a
+// parameter, is shared, so that every list is freed by itself.
 func keep(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
 	out := slices.Clone(list)
 	for i, t := range list {

@@ -34,7 +34,7 @@ func pop(name string) nn.Layer {
 	return l
 }
 
-// network has all that crosses borders: a skip that is popped twice, one that overlaps it, a weight that three layers use, dropout, batch norm, a layer that works in place.
+// network has all that crosses boundaries: a skip that is popped twice, one that overlaps it, a weight that three layers use, dropout, batch norm, a layer that works in place.
 func network() *nn.Sequential {
 	first := nn.NewLinear(8, 8)
 	return nn.NewSequential(
@@ -48,12 +48,12 @@ func training(c *torch.Ctx, run segment.Run) *nn.Ctx {
 	return nn.NewCtx(c, nn.Config{Training: true, Seed: 5, Checkpointing: run.More, Recomputing: run.Again, Spans: run.Graph, Skips: run.Skips})
 }
 
-// begin is a walk through a segment that is a whole model, on an input.
-func begin(s *segment.Segment, context segment.NewContext, x *torch.Tensor) *segment.Walk {
-	w := &segment.Walk{}
-	w.Begin(s, context)
-	w.Send(0, segment.Arrival{Tensors: []*torch.Tensor{x}})
-	return w
+// begin is an execution of a segment that is a whole model, on an input.
+func begin(s *segment.Segment, context segment.NewContext, x *torch.Tensor) *segment.Execution {
+	e := &segment.Execution{}
+	e.Begin(s, context)
+	e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{x}})
+	return e
 }
 
 // test is what testing.T and rapid.T have in common.
@@ -110,8 +110,8 @@ func plain(model *nn.Sequential, backwards int) map[string]string {
 	return trained(model, y)
 }
 
-// walked runs a model by operations. With two backwards those from the loss on are repeated.
-func walked(t test, model *nn.Sequential, s *segment.Segment, ops []plan.Op, backwards int) map[string]string {
+// executed runs a model by operations. With two backwards those from the loss on are repeated.
+func executed(t test, model *nn.Sequential, s *segment.Segment, ops []plan.Op, backwards int) map[string]string {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -119,27 +119,27 @@ func walked(t test, model *nn.Sequential, s *segment.Segment, ops []plan.Op, bac
 	defer c.Close()
 	nn.Materialise(c, nn.State(model), 1)
 	defer nn.Free(model)
-	w := begin(s, training, c.Keep(c.Normal_(c.Empty(torch.Float32, 6, 8), 0, 1)))
-	defer w.Free()
+	e := begin(s, training, c.Keep(c.Normal_(c.Empty(torch.Float32, 6, 8), 0, 1)))
+	defer e.Free()
 	loss := 0
 	for ops[loss].Kind != plan.LossStep {
-		w.Do(c, ops[loss])
+		e.Do(c, ops[loss])
 		loss++
 	}
-	out, _, saved := w.Output()
+	out, _, saved := e.Output()
 	if !saved {
-		out, _ = w.Take(s.Units())
+		out, _ = e.Take(s.Units())
 		defer out[0].Free()
 	}
 	y := c.Clone(c.Detach(out[0]))
 	for k := range backwards {
-		w.Retain = k < backwards-1
-		w.Do(c, ops[loss])
-		w.GiveGrads(s.Units(), []*torch.Tensor{c.Keep(c.OnesLike(y))}, nil)
+		e.Retain = k < backwards-1
+		e.Do(c, ops[loss])
+		e.GiveGrads(s.Units(), []*torch.Tensor{c.Keep(c.OnesLike(y))}, nil)
 		for _, op := range ops[loss+1:] {
-			w.Do(c, op)
+			e.Do(c, op)
 		}
-		xs, _ := w.TakeGrads(0)
+		xs, _ := e.TakeGrads(0)
 		for _, g := range xs {
 			g.Free()
 		}

@@ -1,9 +1,14 @@
-// Package segment runs a part of a model by the operations of a rematerialisation plan (package remat/plan): forward without gradients, forward with, backward, one [Unit] of layers at a time, in
-// whatever order the plan has them. It is the one interpreter of all checkpoint policies: a pipe's stage that keeps everything, or nothing but its input, is a segment of one unit.
+// Package segment runs a part of a model by the operations of a rematerialisation plan (package remat/plan): forward
+// without gradients, forward with gradients, backward, one unit of layers at a time, in the order of the plan. It is the
+// one interpreter of all checkpoint policies: a pipe's stage that keeps everything, or nothing but its input, is a segment
+// of one unit.
 //
-// The autograd graph is cut around every unit: inputs hang on gates, whose mailboxes get the gradients. What a unit needs and gives, tensors, skip connections and gradients, belongs to the walk
-// between operations, so that its bytes come and go exactly when the plan says. Results do not depend on the cuts, to the bit: gates keep layouts, skips are summed pop by pop, latest first, and
-// the gradient of a parameter that several units use goes from the last of them to the first.
+// The autograd graph is cut around every unit. The inputs of a unit hang on gates, whose mailboxes get the gradients. What
+// a unit needs and gives (tensors, skip connections, gradients) belongs to the [Execution] between operations, so its bytes
+// come and go exactly when the plan says.
+//
+// Results do not depend on the cuts, to the bit. Gates keep layouts. The gradients of a skip connection are summed pop by
+// pop, latest first. The gradient of a parameter that several units use goes from the last of them to the first.
 package segment
 
 import (
@@ -13,63 +18,67 @@ import (
 	"penstock/nn"
 )
 
-// Segment is a contiguous part of a model's flattened layers, cut into units. It does not change after New, and may be walked by many at the same time.
+// Segment is a contiguous part of a model's flattened layers, cut into units. It does not change after New, and any number
+// of executions may use it at the same time.
 type Segment struct {
-	layers    []nn.NamedLayer // of the model
-	routes    []nn.SkipRoute
-	first     int
-	hold      bool
-	overwrite bool
-	units     []unit
-	borders   [][]crossing // skips at the border before each unit, and behind the last
-	ties      []tie
+	layers     []nn.NamedLayer // of the model
+	first      int
+	hold       bool
+	overwrite  bool
+	units      []unit
+	boundaries [][]crossing // skips at the boundary before each unit, and after the last
+	routes     []nn.SkipRoute
+	ties       []tie
 }
 
-// Config says what a segment is.
+// Config describes a segment.
 type Config struct {
-	Layers      []nn.NamedLayer // the model's flattened layers
+	Layers      []nn.NamedLayer // the model's flattened layers; nn.LossLayer after them makes the loss a part of a unit, or a unit
 	Routes      []nn.SkipRoute  // of the model
 	First, Last int             // the segment has the layers First <= i < Last
 	// Units is the number of layers of each unit. Nil is one unit of all.
 	Units []int
-	// InputGrad says that a gradient of what the segment is sent is wanted, whatever comes before it: where the graph of the unit before is still to be made, it is the reason to assume that it wants one.
+	// InputGrad says that a gradient of the segment's input is wanted. A unit whose input's graph is still to be made
+	// assumes that its gradient is wanted if anything before it is trained; this is one more reason to assume it.
 	InputGrad bool
-	// Hold lets a backward hold its unit's output, and the gradients of it, to its end. That saves some microseconds of each, and takes what lies between the unit's last layers.
+	// Hold lets a backward hold its unit's output, and the output's gradients, to its end. That saves some microseconds in
+	// each backward, and takes the memory of what lies between the unit's last layers.
 	Hold bool
-	// Overwrite lets layers overwrite what their unit is given, as they may within a unit: nothing is to be computed from it again. Skips are kept.
+	// Overwrite lets layers overwrite the input of their unit, as they may within a unit: nothing is to be computed from it
+	// again. Skips are kept.
 	Overwrite bool
 }
 
-// unit is what an operation is about.
+// unit is a run of layers that operations treat as one.
 type unit struct {
-	from, to int // of the model's layers
-	popped   []passing
+	from, to int // layers of the model
+	popped   []popped
 	stashed  []stashed
-	passed   [][2]int // skips that go by: index at the border before, and behind
-	ties     []int    // of the segment, that its layers use
+	passed   [][2]int // skips that the unit neither pops nor stashes: place at the boundary before, and after
+	ties     []int    // ties of the segment that the unit's layers use
 	trained  bool     // something before the unit, in the segment, has a gradient
 }
 
-// crossing is a skip at a border between units.
+// crossing is a skip at a boundary between units.
 type crossing struct {
 	key  nn.SkipKey
-	pops []int // units that pop it from here on, as often as they do; len(units) for those behind the segment, once
+	pops []int // units that pop it from here on, once for each pop; len(units), once, for all layers after the segment
 }
 
-// passing is a skip that a unit pops: it comes in as one of those at the border, and goes on if it is popped later as well.
-type passing struct {
+// popped is a skip that a unit pops. It goes on to the next boundary if a later unit pops it as well.
+type popped struct {
 	key     nn.SkipKey
-	in, out int // index at the border before and behind; out is -1 if this unit pops it last
+	in, out int // place at the boundary before, and after; out is -1 after the last pop
 	pops    int
 }
 
-// stashed is a skip that a unit stashes and a later one, or a later segment, pops.
+// stashed is a skip that a unit stashes and a later unit, or a later segment, pops.
 type stashed struct {
 	key nn.SkipKey
-	out int // index at the border behind
+	out int // place at the boundary after
 }
 
-// New cuts a segment.
+// New cuts a segment. It returns an error if units and layers do not fit together.
 func New(cfg Config) (*Segment, error) {
 	if cfg.First < 0 || cfg.Last > len(cfg.Layers) || cfg.First >= cfg.Last {
 		return nil, fmt.Errorf("segment: layers %d to %d of %d; a segment has at least one", cfg.First, cfg.Last, len(cfg.Layers))
@@ -101,7 +110,7 @@ func New(cfg Config) (*Segment, error) {
 // Units is the number of units.
 func (s *Segment) Units() int { return len(s.units) }
 
-// unitOf is the unit of a layer of the model; len(units) behind the segment.
+// unitOf is the unit of a layer of the model; len(units) for layers after the segment.
 func (s *Segment) unitOf(layer int) int {
 	for i, u := range s.units {
 		if layer < u.to {
@@ -111,9 +120,9 @@ func (s *Segment) unitOf(layer int) int {
 	return len(s.units)
 }
 
-// route finds where skips cross borders.
+// route finds where skips cross boundaries.
 func (s *Segment) route(routes []nn.SkipRoute) {
-	borders := make([][]crossing, len(s.units)+1)
+	boundaries := make([][]crossing, len(s.units)+1)
 	last := len(s.units)
 	for _, r := range routes {
 		from := -1
@@ -128,28 +137,28 @@ func (s *Segment) route(routes []nn.SkipRoute) {
 			case p < s.first:
 			case s.unitOf(p) < last:
 				pops = append(pops, s.unitOf(p))
-			case from >= 0 && !slices.Contains(pops, last): // one that comes from before the segment does not go on through it
+			case from >= 0 && !slices.Contains(pops, last): // a skip from before the segment does not go on through it
 				pops = append(pops, last)
 			}
 		}
-		pops = slices.DeleteFunc(pops, func(u int) bool { return u <= from }) // those in the unit that stashes are its own affair
+		pops = slices.DeleteFunc(pops, func(u int) bool { return u <= from }) // pops in the stashing unit cross no boundary
 		if len(pops) == 0 {
 			continue
 		}
 		end := pops[len(pops)-1]
 		for b := from + 1; b <= end; b++ {
 			rest := slices.DeleteFunc(slices.Clone(pops), func(u int) bool { return u < b })
-			borders[b] = append(borders[b], crossing{r.Key, rest})
+			boundaries[b] = append(boundaries[b], crossing{r.Key, rest})
 		}
 	}
 	for i := range s.units {
-		s.units[i].cross(i, borders[i], borders[i+1])
+		s.units[i].cross(i, boundaries[i], boundaries[i+1])
 	}
-	s.borders = borders
+	s.boundaries = boundaries
 }
 
-// cross finds what a unit does to the skips at its borders.
-func (u *unit) cross(at int, before, behind []crossing) {
+// cross finds what a unit does to the skips at its boundaries.
+func (u *unit) cross(at int, before, after []crossing) {
 	index := func(list []crossing, key nn.SkipKey) int {
 		return slices.IndexFunc(list, func(c crossing) bool { return c.key == key })
 	}
@@ -160,22 +169,23 @@ func (u *unit) cross(at int, before, behind []crossing) {
 				n++
 			}
 		}
-		out := index(behind, c.key)
+		out := index(after, c.key)
 		if n > 0 {
-			u.popped = append(u.popped, passing{c.key, i, out, n})
+			u.popped = append(u.popped, popped{c.key, i, out, n})
 		} else {
 			u.passed = append(u.passed, [2]int{i, out})
 		}
 	}
-	for i, c := range behind {
+	for i, c := range after {
 		if index(before, c.key) < 0 {
 			u.stashed = append(u.stashed, stashed{c.key, i})
 		}
 	}
 }
 
-// Goes says of a skip at the border before a unit, by its place there, how often the unit pops it, and its place at the border behind the unit; -1 if it does not go on.
-func (s *Segment) Goes(unit, place int) (pops, behind int) {
+// Goes follows the skip at a place of the boundary before a unit. It returns how often the unit pops it, and its place at
+// the boundary after the unit, -1 if it does not go on.
+func (s *Segment) Goes(unit, place int) (pops, after int) {
 	u := &s.units[unit]
 	for _, p := range u.popped {
 		if p.in == place {
@@ -190,20 +200,20 @@ func (s *Segment) Goes(unit, place int) (pops, behind int) {
 	return 0, -1
 }
 
-// Crossing is how often each skip at the border before a unit is popped from there on, in the order of the border's skips. It has an entry for each.
+// Crossing has an entry for each skip at the boundary before a unit: how often it is popped from there on.
 func (s *Segment) Crossing(unit int) []int {
-	out := make([]int, len(s.borders[unit]))
-	for i, c := range s.borders[unit] {
+	out := make([]int, len(s.boundaries[unit]))
+	for i, c := range s.boundaries[unit] {
 		out[i] = len(c.pops)
 	}
 	return out
 }
 
-// Enters is the place of a skip among those that the segment is sent, for Walk.Give; -1 if the segment does not pop it. Leaves is its place among those that it sends.
-func (s *Segment) Enters(key nn.SkipKey) int { return place(s.borders[0], key) }
+// Enters is the place of a skip at the boundary before the first unit; -1 if the segment does not pop it.
+func (s *Segment) Enters(key nn.SkipKey) int { return place(s.boundaries[0], key) }
 
-// Leaves is the place of a skip among those that the segment stashes for layers behind it; -1 if it does not.
-func (s *Segment) Leaves(key nn.SkipKey) int { return place(s.borders[len(s.units)], key) }
+// Leaves is the place of a skip at the boundary after the last unit; -1 if the segment does not stash it for later layers.
+func (s *Segment) Leaves(key nn.SkipKey) int { return place(s.boundaries[len(s.units)], key) }
 
 func place(list []crossing, key nn.SkipKey) int {
 	return slices.IndexFunc(list, func(c crossing) bool { return c.key == key })

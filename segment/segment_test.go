@@ -9,30 +9,30 @@ import (
 	"penstock/segment"
 )
 
-// TestBorders: which skips and ties lie at each border, and what a unit does to them.
-func TestBorders(t *testing.T) {
+// TestBoundaries: which skips and ties lie at each boundary, and what a unit does to them.
+func TestBoundaries(t *testing.T) {
 	m := network() // stash a is layer 1 and its pops 8 and 11; stash b is 4, its pop 9; the weight is that of layers 0, 3 and 12
 	s := whole(t, m, 2, 2, 4, 2, 4)
 	for i, want := range [][]int{nil, {2}, {2}, {2, 1}, {1}, nil} {
 		if got := s.Crossing(i); !slices.Equal(got, want) {
-			t.Errorf("border %d: pops to come %v, want %v", i, got, want)
+			t.Errorf("boundary %d: pops to come %v, want %v", i, got, want)
 		}
 	}
-	if pops, behind := s.Goes(2, 0); pops != 0 || behind != 0 {
-		t.Errorf("a goes by unit 2 with %d pops, to %d", pops, behind)
+	if pops, after := s.Goes(2, 0); pops != 0 || after != 0 {
+		t.Errorf("a goes by unit 2 with %d pops, to %d", pops, after)
 	}
-	if pops, behind := s.Goes(3, 0); pops != 1 || behind != 0 {
-		t.Errorf("a is popped %d times by unit 3 and goes to %d", pops, behind)
+	if pops, after := s.Goes(3, 0); pops != 1 || after != 0 {
+		t.Errorf("a is popped %d times by unit 3 and goes to %d", pops, after)
 	}
-	if pops, behind := s.Goes(3, 1); pops != 1 || behind != -1 {
-		t.Errorf("b is popped %d times by unit 3 and goes to %d", pops, behind)
+	if pops, after := s.Goes(3, 1); pops != 1 || after != -1 {
+		t.Errorf("b is popped %d times by unit 3 and goes to %d", pops, after)
 	}
 	if s.Ties() != 1 || !s.Uses(1, 0) || s.Uses(2, 0) {
 		t.Errorf("%d ties", s.Ties())
 	}
-	for border, want := range []int{0, 1, 1, 1, 1, 0} {
-		if got := len(s.Tied(border)); got != want {
-			t.Errorf("border %d: %d ties wait, want %d", border, got, want)
+	for boundary, want := range []int{0, 1, 1, 1, 1, 0} {
+		if got := len(s.Tied(boundary)); got != want {
+			t.Errorf("boundary %d: %d ties wait, want %d", boundary, got, want)
 		}
 	}
 }

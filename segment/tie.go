@@ -7,8 +7,9 @@ import (
 	"penstock/torch"
 )
 
-// tie is a parameter that several layers of the model use, one of them here. Its uses in different units are summed as autograd sums them in one graph, latest first: what the later
-// units have is a gradient that the backward of the one before starts from. Only the first unit that uses it adds to what the parameter has from earlier micro-batches.
+// tie is a parameter that several layers of the model use, at least one of them in the segment. The gradients of its uses
+// are summed as autograd sums them in one graph, latest use first: the backward of a unit starts from the sum of the units
+// after it. Only the first unit that uses the parameter adds to the gradient of earlier micro-batches.
 type tie struct {
 	handle      *nn.Param
 	first, last int // of the units that use it
@@ -36,16 +37,17 @@ func (s *Segment) tie() {
 	}
 }
 
-// Ties is the number of parameters that layers of the segment share, with each other or with layers outside: in the order in which the segment's layers list them (nn.Shared).
+// Ties is the number of parameters that layers of the segment share with each other or with layers outside. Ties are
+// numbered in the order in which the segment's layers list them (nn.Shared).
 func (s *Segment) Ties() int { return len(s.ties) }
 
 // TieTensor is the parameter of a tie, on this segment's device.
 func (s *Segment) TieTensor(tie int) *torch.Tensor { return s.ties[tie].handle.Tensor() }
 
-// Uses says whether a unit uses the parameter of a tie.
+// Uses reports whether a unit uses the parameter of a tie.
 func (s *Segment) Uses(unit, tie int) bool { return slices.Contains(s.units[unit].ties, tie) }
 
-// Tied are the ties whose gradient waits at the border before a unit, between those units that use them.
+// Tied lists the ties whose gradient waits at the boundary before a unit: units before it and after it use them.
 func (s *Segment) Tied(unit int) (ties []int) {
 	for k, t := range s.ties {
 		if t.first < unit && unit <= t.last {
@@ -55,12 +57,13 @@ func (s *Segment) Tied(unit int) (ties []int) {
 	return ties
 }
 
-// aside takes the gradient of a tie that an earlier unit uses too away, for the time of a backward. The function that it returns moves what has come meanwhile into the walk, and puts the
-// gradient back; calling it again does nothing.
-func (w *Walk) aside(c *torch.Ctx, at int) (restore func()) {
+// aside takes the gradient of earlier micro-batches away from the ties that an earlier unit uses too, for the time of a
+// backward. restore moves the gradient that has come meanwhile into the execution, and puts the earlier one back; calling
+// it again does nothing.
+func (e *Execution) aside(c *torch.Ctx, at int) (restore func()) {
 	var undo []func()
-	for _, k := range w.s.units[at].ties {
-		t := w.s.ties[k]
+	for _, k := range e.s.units[at].ties {
+		t := e.s.ties[k]
 		if t.first == at {
 			continue
 		}
@@ -68,8 +71,8 @@ func (w *Walk) aside(c *torch.Ctx, at int) (restore func()) {
 		before := c.GradOf(p)
 		p.SetGradOf(nil)
 		undo = append(undo, func() {
-			w.ties[k].Free()
-			w.ties[k] = taken(c, p)
+			e.ties[k].Free()
+			e.ties[k] = taken(c, p)
 			p.SetGradOf(before)
 		})
 	}

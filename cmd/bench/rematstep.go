@@ -117,17 +117,17 @@ func (s *stepper) step(ops []plan.Op) (t taken, err error) {
 	s.device.ResetPeak()
 	err = torch.Try(func() {
 		start := torch.ThreadTime()
-		var w segment.Walk
-		w.Begin(s.segment, s.context)
-		defer w.Free()
-		w.Send(0, segment.Arrival{Tensors: []*torch.Tensor{s.c.Keep(s.c.Share(s.input))}, Wants: []bool{false}})
+		var e segment.Execution
+		e.Begin(s.segment, s.context)
+		defer e.Free()
+		e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{s.c.Keep(s.c.Share(s.input))}, Wants: []bool{false}})
 		for i := range s.chain.Prologue {
-			w.Do(s.c, plan.Op{Kind: plan.Forward, Layer: i})
+			e.Do(s.c, plan.Op{Kind: plan.Forward, Layer: i})
 		}
 		for _, op := range ops {
-			w.Do(s.c, plan.Op{Kind: op.Kind, Layer: op.Layer + s.chain.Prologue})
+			e.Do(s.c, plan.Op{Kind: op.Kind, Layer: op.Layer + s.chain.Prologue})
 			if op.Kind == plan.LossStep {
-				t.loss = s.lossStep(&w)
+				t.loss = s.lossStep(&e)
 			}
 			s.c.Release(0)
 		}
@@ -139,11 +139,11 @@ func (s *stepper) step(ops []plan.Op) (t taken, err error) {
 }
 
 // lossStep computes the loss and the gradient of the network's output.
-func (s *stepper) lossStep(w *segment.Walk) float32 {
+func (s *stepper) lossStep(e *segment.Execution) float32 {
 	c := s.c
-	xs, _, saved := w.Output()
+	xs, _, saved := e.Output()
 	if !saved {
-		xs, _ = w.Take(s.segment.Units())
+		xs, _ = e.Take(s.segment.Units())
 		for _, x := range xs {
 			c.Adopt(x)
 		}
@@ -152,7 +152,7 @@ func (s *stepper) lossStep(w *segment.Walk) float32 {
 	box := c.Mailbox()
 	loss := nn.RunLoss(nn.NewCtx(c, nn.Config{Training: true, Seed: stepSeed}), s.loss, []*torch.Tensor{c.Gate(box, c.Detach(xs[0]))}, []*torch.Tensor{s.target})
 	c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
-	w.GiveGrads(s.segment.Units(), []*torch.Tensor{c.Keep(c.GradOf(box))}, nil)
+	e.GiveGrads(s.segment.Units(), []*torch.Tensor{c.Keep(c.GradOf(box))}, nil)
 	return torch.Item[float32](loss)
 }
 

@@ -58,13 +58,13 @@ func TestAnyPlanGivesTheSameBits(t *testing.T) {
 		s := whole(t, m, units...)
 		ops := persistent(t, 0, len(units), len(units))
 		backwards := rapid.IntRange(1, 2).Draw(t, "backwards")
-		if diff := cmp.Diff(want[backwards], walked(t, m, s, ops, backwards)); diff != "" {
+		if diff := cmp.Diff(want[backwards], executed(t, m, s, ops, backwards)); diff != "" {
 			t.Errorf("units %v, %s, %d backwards: %s", units, plan.FormatOps(ops), backwards, diff)
 		}
 	})
 }
 
-// TestOperationsThatCannotBe: what a plan must not ask for fails as an operator does, says why, and leaves a walk that can be freed.
+// TestOperationsThatCannotBe: what a plan must not ask for fails as an operator does, says why, and leaves an execution that can be freed.
 func TestOperationsThatCannotBe(t *testing.T) {
 	for _, tt := range []struct{ ops, want string }{
 		{"B0", "unit 0 goes back and has no graph"},
@@ -79,15 +79,15 @@ func TestOperationsThatCannotBe(t *testing.T) {
 			m := network()
 			nn.Materialise(c, nn.State(m), 1)
 			defer nn.Free(m)
-			w := begin(whole(t, m, 4, 6, 4), training, c.Keep(c.Ones(torch.Float32, 6, 8)))
-			defer w.Free()
+			e := begin(whole(t, m, 4, 6, 4), training, c.Keep(c.Ones(torch.Float32, 6, 8)))
+			defer e.Free()
 			ops, err := plan.ParseOps(tt.ops)
 			if err != nil {
 				t.Fatal(err)
 			}
 			err = torch.Try(func() {
 				for _, op := range ops {
-					w.Do(c, op)
+					e.Do(c, op)
 				}
 			})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -97,7 +97,7 @@ func TestOperationsThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestFailuresLeaveNothing: wherever memory runs out, in forward, in a repetition or in backward, a walk lets go of everything.
+// TestFailuresLeaveNothing: wherever memory runs out, in forward, in a repetition or in backward, an execution frees everything.
 func TestFailuresLeaveNothing(t *testing.T) {
 	ops, err := plan.ParseOps("K0 F1 S2 L B2 K0 S1 B1 S0 B0")
 	if err != nil {
@@ -112,15 +112,15 @@ func TestFailuresLeaveNothing(t *testing.T) {
 			nn.Materialise(c, nn.State(m), 1)
 			defer nn.Free(m)
 			ones := c.Keep(c.Ones(torch.Float32, 6, 8))
-			w := begin(whole(t, m, 4, 6, 4), training, c.Keep(c.Ones(torch.Float32, 6, 8)))
-			defer w.Free()
+			e := begin(whole(t, m, 4, 6, 4), training, c.Keep(c.Ones(torch.Float32, 6, 8)))
+			defer e.Free()
 			torch.CPU(1).SetLimit(torch.CPU(1).Memory().Live + room + 1)
 			defer torch.CPU(1).SetLimit(0)
 			err := torch.Try(func() {
 				for _, op := range ops {
-					w.Do(c, op)
+					e.Do(c, op)
 					if op.Kind == plan.LossStep {
-						w.GiveGrads(3, []*torch.Tensor{ones}, nil)
+						e.GiveGrads(3, []*torch.Tensor{ones}, nil)
 					}
 				}
 			})
@@ -143,7 +143,7 @@ func TestFailuresLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestLossIsAUnit: the loss, as a layer of its own or at the end of a unit, is kept and repeated like any other, and gives the bits of a loss that is computed behind the model.
+// TestLossIsAUnit: the loss, as a layer of its own or at the end of a unit, is kept and repeated like any other, and gives the bits of a loss that is computed after the model.
 func TestLossIsAUnit(t *testing.T) {
 	torchtest.Check(t)
 	run := func(units []int, text string) map[string]string {
@@ -172,27 +172,27 @@ func TestLossIsAUnit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := begin(s, func(c *torch.Ctx, run segment.Run) *nn.Ctx {
+		e := begin(s, func(c *torch.Ctx, run segment.Run) *nn.Ctx {
 			cfg := cfg
 			cfg.Checkpointing, cfg.Recomputing, cfg.Spans, cfg.Skips = run.More, run.Again, run.Graph, run.Skips
 			return nn.NewCtx(c, cfg)
 		}, c.Keep(x))
-		defer w.Free()
+		defer e.Free()
 		ops, err := plan.ParseOps(text)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var loss *torch.Tensor
 		for _, op := range ops {
-			w.Do(c, op)
+			e.Do(c, op)
 			if op.Kind == plan.LossStep {
-				ys, _, saved := w.Output()
+				ys, _, saved := e.Output()
 				if !saved {
-					ys, _ = w.Take(s.Units())
+					ys, _ = e.Take(s.Units())
 					defer ys[0].Free()
 				}
 				loss = c.Clone(c.Detach(ys[0]))
-				w.GiveGrads(s.Units(), []*torch.Tensor{c.Keep(c.OnesLike(loss))}, nil)
+				e.GiveGrads(s.Units(), []*torch.Tensor{c.Keep(c.OnesLike(loss))}, nil)
 			}
 		}
 		return trained(m, loss)

@@ -1,0 +1,241 @@
+package segment
+
+import (
+	"fmt"
+
+	"penstock/internal/arg"
+	"penstock/nn"
+	"penstock/remat/plan"
+	"penstock/torch"
+)
+
+// NewContext makes the context that the layers of a unit run in. It is called on the goroutine that calls Do.
+type NewContext func(c *torch.Ctx, run Run) *nn.Ctx
+
+// Run describes one forward of a unit.
+type Run struct {
+	Graph bool // backward will follow this forward
+	More  bool // this forward has no graph, and another one will follow
+	Again bool // the unit has run before
+	Skips *nn.SkipStore
+}
+
+// Execution is the state of one micro-batch in a segment: what is held between operations. It owns its tensors, which are
+// kept (torch.Ctx.Keep). It belongs to the goroutine that calls its methods. The zero Execution is ready after Begin.
+type Execution struct {
+	s       *Segment
+	context NewContext
+	states  []state // by boundary
+	graphs  []graph // by unit
+	grads   []grads // by boundary
+	ties    []*torch.Tensor
+	ran     []bool // by unit
+
+	// Retain says that another backward will follow the one that runs. What was made before the loss step stays, and the
+	// operations after it can be repeated.
+	Retain bool
+	// Final says that no backward will follow at all. The input of a unit is freed as soon as its first layer has used it.
+	Final bool
+
+	after   bool    // the loss step is over
+	running *nn.Ctx // the forward that runs, or the one whose graph a backward goes through; for errors
+}
+
+// state is the input of a unit.
+type state struct {
+	held       bool
+	early      bool // made before the loss step
+	lent       bool // as Arrival.Lent
+	xs         []*torch.Tensor
+	skips      []*torch.Tensor // by place at the boundary; nil where one is absent
+	wants      []bool          // by element of xs: whether its gradient is wanted; nil where the execution has to find out
+	wantsSkips []bool          // by place
+}
+
+// graph is what a forward with gradients leaves.
+type graph struct {
+	made, early bool
+	mail        []*torch.Tensor   // by element of the input: where backward leaves its gradient; nil where none is wanted
+	skipMail    [][]*torch.Tensor // by popped skip, by pop
+	out         []*torch.Tensor
+	stashed     []*torch.Tensor // by stashed skip
+	ran         *nn.Ctx
+}
+
+// grads are the gradients of the input of a unit.
+type grads struct {
+	xs    []*torch.Tensor
+	skips [][]*torch.Tensor // by place at the boundary, by pop from there on
+}
+
+// Begin makes an execution ready for a segment, whose units run in the contexts that context makes.
+func (e *Execution) Begin(s *Segment, context NewContext) {
+	arg.Must(s, "segment: Begin: the segment", "one of segment.New")
+	arg.Must(context, "segment: Begin: the function that makes contexts", "one that returns an nn.Ctx")
+	n := len(s.units)
+	*e = Execution{s: s, context: context, states: make([]state, n+1), graphs: make([]graph, n), grads: make([]grads, n+1), ran: make([]bool, n)}
+	if len(s.ties) > 0 {
+		e.ties = make([]*torch.Tensor, len(s.ties))
+	}
+}
+
+// Units is the number of units of the segment.
+func (e *Execution) Units() int { return len(e.s.units) }
+
+// Do performs an operation; plan.Op numbers units. It panics as operators do; after that the execution can only be freed.
+//
+// The loss step computes nothing. It separates the operations before the gradient of the output is known from those after
+// it. The loss itself is a layer of the last unit (nn.LossLayer), or whoever calls Do computes it.
+func (e *Execution) Do(c *torch.Ctx, op plan.Op) {
+	arg.Must(c, "segment: Do: the torch.Ctx", "that of the caller")
+	if op.Kind != plan.LossStep && (op.Layer < 0 || op.Layer >= len(e.s.units)) {
+		panic(&torch.Error{Op: "plan", Device: c.Device(), Message: fmt.Sprintf("operation %v: there are %d units", op, len(e.s.units))})
+	}
+	switch op.Kind {
+	case plan.Forward, plan.ForwardKeep:
+		e.forward(c, op.Layer, false)
+		if s := &e.states[op.Layer]; op.Kind == plan.Forward && e.alone(op.Layer) && !e.stays(s.early) {
+			s.free()
+		}
+	case plan.ForwardSave:
+		e.forward(c, op.Layer, true)
+	case plan.LossStep:
+		e.after = true
+	case plan.Backward:
+		e.backward(c, op.Layer)
+	}
+}
+
+// alone reports whether the input of a unit is by itself, and no part of what the graph of the unit before has given.
+func (e *Execution) alone(unit int) bool { return unit == 0 || !e.graphs[unit-1].made }
+
+// stays reports whether something is kept for further backwards; early says that it was made before the loss step.
+func (e *Execution) stays(early bool) bool { return e.Retain && early }
+
+// Arrival is the input of a unit: a tuple, and by place at the boundary before the unit (of the first: Segment.Enters) one
+// handle of each skip, nil where it is absent. Wants and WantsSkips say whose gradients are wanted.
+type Arrival struct {
+	Tensors, Skips    []*torch.Tensor
+	Wants, WantsSkips []bool
+	// Lent says that somebody else uses the memory of Tensors and must find it as it was. It is not overwritten, even where
+	// the execution does not need it again.
+	Lent bool
+}
+
+// Send gives the execution the input of a unit, usually of the first. The execution owns the tensors from now on.
+func (e *Execution) Send(unit int, a Arrival) {
+	e.states[unit] = state{held: true, early: true, lent: a.Lent, xs: a.Tensors, skips: a.Skips, wants: a.Wants, wantsSkips: a.WantsSkips}
+}
+
+// Output is the output of the segment, and the skips that it stashes for later layers, by Segment.Leaves. The execution
+// owns them. saved says that the last unit was run with gradients: the tensors then have their graph, and of the skips those
+// are there that this unit has stashed.
+func (e *Execution) Output() (xs, skips []*torch.Tensor, saved bool) {
+	last := len(e.s.units)
+	if e.graphs[last-1].made {
+		xs, skips := e.Saved(last - 1)
+		return xs, skips, true
+	}
+	return e.states[last].xs, e.states[last].skips, false
+}
+
+// Again says that a unit has run before, in another execution: its layers are told that this is a repetition.
+func (e *Execution) Again(unit int) { e.ran[unit] = true }
+
+// Saved is the output of a unit that was run with gradients, with its graph, and the skips that the unit has stashed, by
+// place at the boundary after it. The execution owns them.
+func (e *Execution) Saved(unit int) (xs, skips []*torch.Tensor) {
+	g := &e.graphs[unit]
+	skips = make([]*torch.Tensor, len(e.s.boundaries[unit+1]))
+	for i, s := range e.s.units[unit].stashed {
+		skips[s.out] = g.stashed[i]
+	}
+	return g.out, skips
+}
+
+// TakeSaved moves what Saved returns out of the execution, which keeps the rest of the graph. The unit cannot go backward
+// any more.
+func (e *Execution) TakeSaved(unit int) (xs, skips []*torch.Tensor) {
+	xs, skips = e.Saved(unit)
+	g := &e.graphs[unit]
+	g.out, g.stashed = nil, nil
+	return xs, skips
+}
+
+// Take moves the input of a unit out of the execution. For the number of units it is the output of the segment without its
+// graph, nil where Output has it with its graph only.
+func (e *Execution) Take(unit int) (xs, skips []*torch.Tensor) {
+	s := &e.states[unit]
+	xs, skips = s.xs, s.skips
+	*s = state{}
+	return xs, skips
+}
+
+// GiveGrads gives the execution the gradients of the input of a unit, nil where there is none, and by place at the boundary
+// the gradients of a skip's pops from there on, in the order of the pops. The execution owns them from now on. For the
+// number of units they are the gradients of Output, by Segment.Leaves.
+func (e *Execution) GiveGrads(unit int, xs []*torch.Tensor, skips [][]*torch.Tensor) {
+	e.grads[unit] = grads{xs, skips}
+}
+
+// TakeGrads moves the gradients of the input of a unit out of the execution. For unit 0 they are those of the segment's
+// input, by Segment.Enters.
+func (e *Execution) TakeGrads(unit int) (xs []*torch.Tensor, skips [][]*torch.Tensor) {
+	g := e.grads[unit]
+	e.grads[unit] = grads{}
+	return g.xs, g.skips
+}
+
+// GiveTie gives the execution the gradient of a tie (by Segment.Ties) from the units after the one that goes backward next,
+// or from layers after the segment. The execution owns it.
+func (e *Execution) GiveTie(i int, grad *torch.Tensor) { e.ties[i] = grad }
+
+// TakeTie moves the gradient of a tie so far, where earlier units use the parameter too, out of the execution; nil if there
+// is none.
+func (e *Execution) TakeTie(i int) *torch.Tensor {
+	t := e.ties[i]
+	e.ties[i] = nil
+	return t
+}
+
+// Running is the context of the forward that runs, or has panicked, or of the one whose graph a backward goes through; nil
+// if none.
+func (e *Execution) Running() *nn.Ctx { return e.running }
+
+// Free frees everything that the execution holds.
+func (e *Execution) Free() {
+	for i := range e.states {
+		e.states[i].free()
+		e.grads[i].free()
+	}
+	for i := range e.graphs {
+		e.graphs[i].free()
+	}
+	torch.FreeAll(e.ties)
+	clear(e.ties)
+	e.running = nil
+}
+
+func (s *state) free() {
+	torch.FreeAll(s.xs)
+	torch.FreeAll(s.skips)
+	*s = state{}
+}
+
+func (g *graph) free() {
+	torch.FreeAll(g.mail)
+	for _, list := range g.skipMail {
+		torch.FreeAll(list)
+	}
+	torch.FreeAll(g.out)
+	torch.FreeAll(g.stashed)
+	*g = graph{}
+}
+
+func (g *grads) free() {
+	torch.FreeAll(g.xs)
+	for _, list := range g.skips {
+		torch.FreeAll(list)
+	}
+	*g = grads{}
+}
