@@ -65,14 +65,14 @@ var (
 		"train.Loop.Epochs":              {{train.Loop{Epochs: -1}, "-1", "want at least 0"}},
 		"train.Loop.Step":                {{train.Loop{Step: -1}, "-1", "want at least 0"}},
 
-		"profile.Config.Device":         {{profile.Config{Device: torch.CPU(torch.MaxCPU)}, "cpu:1023: there is no such device", "from 0 to 1022"}, {profile.Config{Device: torch.CUDA(0)}, "cannot use it", "want cpu:0"}},
-		"profile.Config.Peer":           {{profile.Config{Peer: torch.CPU(-1)}, "cpu:-1: there is no such device", "from 0 to 1022"}},
-		"profile.Config.Threads":        {{profile.Config{Threads: 257}, "257", "want 0 to 256"}},
-		"profile.Config.Warmup":         {{profile.Config{Warmup: -1}, "-1", "want at least 0"}},
-		"profile.Config.Repeats":        {{profile.Config{Repeats: -1}, "-1", "want at least 0"}},
-		"profile.ChainConfig.Balance":   {{profile.ChainConfig{Balance: []int{3, 0}}, "stage 1 has 0 layers", "3 in all"}},
-		"profile.ChainConfig.Targets":   {{profile.ChainConfig{Loss: nn.MSE()}, "[]: there are none for the loss", "want those of the sample"}},
-		"profile.ChainConfig.MostUnits": {{profile.ChainConfig{MostUnits: -1}, "-1", "want at least 0"}},
+		"profile.Config.Device":    {{profile.Config{Device: torch.CPU(torch.MaxCPU)}, "cpu:1023: there is no such device", "from 0 to 1022"}, {profile.Config{Device: torch.CUDA(0)}, "cannot use it", "want cpu:0"}},
+		"profile.Config.Peer":      {{profile.Config{Peer: torch.CPU(-1)}, "cpu:-1: there is no such device", "from 0 to 1022"}},
+		"profile.Config.Threads":   {{profile.Config{Threads: 257}, "257", "want 0 to 256"}},
+		"profile.Config.Warmup":    {{profile.Config{Warmup: -1}, "-1", "want at least 0"}},
+		"profile.Config.Repeats":   {{profile.Config{Repeats: -1}, "-1", "want at least 0"}},
+		"profile.Config.Balance":   {{profile.Config{Balance: []int{3, 0}}, "stage 1 has 0 layers", "3 in all"}},
+		"profile.Config.Targets":   {{profile.Config{Loss: nn.MSE()}, "[]: there are none for the loss", "want those of the sample"}},
+		"profile.Config.MostUnits": {{profile.Config{MostUnits: -1}, "-1", "want at least 0"}},
 
 		"remat.Config.Limit":     {{remat.Config{Limit: -1}, "-1", "want a number of bytes, or 0 for what is free"}},
 		"remat.Config.Slots":     {{remat.Config{Slots: -1}, "-1", "want at least 0"}, {remat.Config{Slots: 1, Optimizer: sgd()}, "1: an Optimizer tells them itself", "want one of the two"}},
@@ -114,13 +114,13 @@ var (
 	unwrong = map[string]string{
 		"pipe.Config.Reserve": "any function", "pipe.Config.Schedule": "any function: its programs are checked", "pipe.Config.DeferredBatchNorm": "a switch", "pipe.Config.Autocast": "a switch",
 		"pipe.Config.Seed": "any number", "pipe.Config.Record": "a switch",
-		"train.BalanceConfig.Profile": "a profile.Config",
-		"train.Loop.Pipe":             "nil is refused by name", "train.Loop.Optimizer": "nil is refused by name", "train.Loop.Loss": "nil is refused by name", "train.Loop.Loader": "nil is refused by name",
+		"train.BalanceConfig.Profile": "a profile.Config", "train.BalanceConfig.Loss": "any", "pipe.Config.Profile": "one of something else is not used",
+		"train.Loop.Pipe": "nil is refused by name", "train.Loop.Optimizer": "nil is refused by name", "train.Loop.Loss": "nil is refused by name", "train.Loop.Loader": "nil is refused by name",
 		"train.Loop.Schedule": "any", "train.Loop.OnStep": "any functions", "train.Loop.OnEpoch": "any function",
 		"profile.Config.Seed": "any number", "profile.Config.Extras": "any values", "profile.Config.Autocast": "a switch", "profile.Config.Clock": "any function", "profile.Config.BytesOnly": "a switch",
-		"profile.Config.Progress": "any function", "profile.ChainConfig.Config": "a profile.Config", "profile.ChainConfig.Loss": "any", "profile.ChainConfig.LossUnit": "a switch", "profile.ChainConfig.InputGrad": "a switch",
-		"profile.ChainConfig.DeferredBatchNorm": "a switch",
-		"remat.Config.Optimizer":                "any", "remat.Config.Loss": "any", "remat.Config.Solve": "options of the solver", "remat.Config.Report": "any function",
+		"profile.Config.Progress": "any function", "profile.Config.Loss": "any", "profile.Config.LossUnit": "a switch", "profile.Config.InputGrad": "a switch",
+		"profile.Config.DeferredBatchNorm": "a switch", "profile.Config.Known": "one of something else is not used",
+		"remat.Config.Optimizer": "any", "remat.Config.Loss": "any", "remat.Config.Solve": "options of the solver", "remat.Config.Report": "any function",
 	}
 )
 
@@ -177,9 +177,6 @@ func refused(t *testing.T, config any) error {
 	case profile.Config:
 		_, err := profile.Measure(ctx, model, config, x)
 		return err
-	case profile.ChainConfig:
-		_, err := profile.MeasureChain(ctx, model, config, x)
-		return err
 	case remat.Config:
 		_, err := remat.New(model, config)
 		return err
@@ -227,7 +224,7 @@ func pkgOf(pkg, of string) string {
 
 // Every field of a configuration is in one of the two lists.
 func TestConfigurationsAreAllListed(t *testing.T) {
-	for _, config := range []any{pipe.Config{}, train.BalanceConfig{}, train.Loop{}, profile.Config{}, profile.ChainConfig{}, remat.Config{}, optim.Config{}, optim.ScheduleConfig{}, models.Options{}} {
+	for _, config := range []any{pipe.Config{}, train.BalanceConfig{}, train.Loop{}, profile.Config{}, remat.Config{}, optim.Config{}, optim.ScheduleConfig{}, models.Options{}} {
 		kind := reflect.TypeOf(config)
 		for i := range kind.NumField() {
 			f := kind.Field(i)

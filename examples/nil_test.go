@@ -129,9 +129,9 @@ func nils(g given) map[string]struct {
 		"segment.Execution.Begin.context": {panics(func() { new(segment.Execution).Begin(cut(g), nil) }), "segment: Begin: the function that makes contexts is nil"},
 		"segment.Execution.Do.c":          {panics(func() { walk(g).Do(nil, plan.Op{}) }), "segment: Do: the torch.Ctx is nil"},
 
-		"profile.Measure.ctx":         {func() error { return discard(profile.Measure(ctx, g.model, profile.Config{}, g.x)) }, "profile: " + background},
-		"profile.Measure.model":       {func() error { return discard(profile.Measure(g.ctx, nil, profile.Config{}, g.x)) }, "profile: the model is nil; want an nn.Sequential"},
-		"profile.Measure.sample":      {func() error { return discard(profile.Measure(g.ctx, g.model, profile.Config{}, nil)) }, "profile: tensor 0 of the sample does not exist"},
+		"profile.Measure.ctx":    {func() error { return discard(profile.Measure(ctx, g.model, profile.Config{}, g.x)) }, "profile: " + background},
+		"profile.Measure.model":  {func() error { return discard(profile.Measure(g.ctx, nil, profile.Config{}, g.x)) }, "profile: the model is nil; want an nn.Sequential"},
+		"profile.Measure.sample": {func() error { return discard(profile.Measure(g.ctx, g.model, profile.Config{}, nil)) }, "profile: tensor 0 of the sample does not exist"},
 
 		"remat.New.model":             {func() error { return discard(remat.New(nil, remat.Config{})) }, "remat: the model is nil; want an nn.Sequential"},
 		"remat.Atomic.s":              {panics(func() { remat.Atomic(nil) }), "the module is nil"},
