@@ -167,7 +167,7 @@ func (m *Module) SavePlan(path string) error {
 	if err != nil {
 		return err
 	}
-	data, err := p.JSON()
+	data, err := plan.FormatPlan(p)
 	if err != nil {
 		return fmt.Errorf("remat: %w", err)
 	}

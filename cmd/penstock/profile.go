@@ -12,6 +12,7 @@ import (
 	"penstock/models"
 	"penstock/pipe"
 	"penstock/profile"
+	remat "penstock/remat/plan"
 
 	"penstock/torch"
 )
@@ -99,7 +100,7 @@ func (p profilePlan) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	text, err := chain.JSON()
+	text, err := remat.FormatChain(chain.Chain)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func rematChain() remat.Chain {
 // chainFile writes the chain to a file.
 func chainFile(t *testing.T) string {
 	t.Helper()
-	text, err := rematChain().JSON()
+	text, err := remat.FormatChain(rematChain())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +292,7 @@ func TestRematCurveOfOnePoint(t *testing.T) {
 		"nothing":  {Layers: make([]remat.Layer, 2)},
 		"one byte": {Input: 1, Layers: []remat.Layer{{Output: 1, Saved: 1, Forward: 1}}},
 	} {
-		text, err := c.JSON()
+		text, err := remat.FormatChain(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -346,7 +346,7 @@ func TestRematOfLongChains(t *testing.T) {
 	for len(c.Layers) <= longChain {
 		c.Layers = append(c.Layers, c.Layers[:6]...)
 	}
-	text, err := c.JSON()
+	text, err := remat.FormatChain(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ code is 1, the least limit is told, and nothing is written.`,
 			if err != nil {
 				return interrupted(cmd, err, "solving")
 			}
-			text, err := p.JSON()
+			text, err := remat.FormatPlan(p)
 			if err != nil {
 				return err
 			}

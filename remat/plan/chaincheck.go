@@ -14,10 +14,10 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of a chain. Under them no sum that a plan needs, however often its layers run, leaves int64 or loses the meaning of a float64.
+// MaxBytes and MaxTime are bounds of a chain. Under them no sum that a plan needs, however often its layers run, leaves int64 or loses the meaning of a float64.
 const (
-	maxBytes = 1 << 60 // of all sizes together
-	maxTime  = 1e18    // microseconds of all times together: 30,000 years
+	MaxBytes = 1 << 60 // of all sizes together
+	MaxTime  = 1e18    // microseconds of all times together: 30,000 years
 )
 
 // ChainError is what is wrong with a chain.
@@ -86,8 +86,8 @@ func (s *chainSums) bytes(path string, n int64) {
 	case s.err != nil:
 	case n < 0:
 		s.fail(path, "%d bytes; want 0 or more", n)
-	case n > maxBytes-s.size:
-		s.fail(path, "%d bytes, after %d before it; want at most %d in the whole chain", n, s.size, int64(maxBytes))
+	case n > MaxBytes-s.size:
+		s.fail(path, "%d bytes, after %d before it; want at most %d in the whole chain", n, s.size, int64(MaxBytes))
 	default:
 		s.size += n
 	}
@@ -98,8 +98,8 @@ func (s *chainSums) time(path string, t float64) {
 	case s.err != nil:
 	case math.IsNaN(t), math.IsInf(t, 0), t < 0:
 		s.fail(path, "%v microseconds; want a finite number, 0 or more", t)
-	case t > maxTime-s.us:
-		s.fail(path, "%v microseconds, after %v before it; want at most %v in the whole chain", t, s.us, float64(maxTime))
+	case t > MaxTime-s.us:
+		s.fail(path, "%v microseconds, after %v before it; want at most %v in the whole chain", t, s.us, float64(MaxTime))
 	default:
 		s.us += t
 	}
@@ -183,11 +183,16 @@ func (c Chain) Fingerprint() string {
 			put(h, int64(k.From), int64(k.To), k.Bytes)
 		}
 	}
-	return hex.EncodeToString(h.Sum(nil)[:fingerprintDigits/2])
+	return hex.EncodeToString(h.Sum(nil)[:FingerprintDigits/2])
 }
 
-// fingerprintDigits are enough that no two chains of a project meet by chance.
-const fingerprintDigits = 32
+// FingerprintDigits are enough that no two chains of a project meet by chance.
+const FingerprintDigits = 32
+
+// IsFingerprint reports whether s can be one of a chain.
+func IsFingerprint(s string) bool {
+	return len(s) == FingerprintDigits && strings.Trim(s, "0123456789abcdef") == ""
+}
 
 func put(h hash.Hash, numbers ...int64) {
 	for _, n := range numbers {

@@ -11,7 +11,7 @@ package plan
 // Fields that may be left out, and what they are then: of a layer forward_nograd_us (forward_us), forward_nograd_tmp_bytes (forward_tmp_bytes), gradient_bytes (output_bytes),
 // weight_gradient_bytes and backward_early_bytes (0); of the chain input_gradient_bytes (input_bytes), carries and gradient_carries, lists of {"from":-1,"to":3,"bytes":N} (none).
 
-// ParseChain reads a chain that [Chain.JSON] or a program of another make has written. The whole text is to be one chain as [Chain.Check] wants it, without fields that it does not have: what is
+// ParseChain reads a chain that [FormatChain] or a program of another make has written. The whole text is to be one chain as [Chain.Check] wants it, without fields that it does not have: what is
 // wrong is a [*SyntaxError], with the field's path, or a [*ChainError]. ParseChain is safe on text from anywhere.
 func ParseChain(data []byte) (Chain, error) {
 	var c Chain
@@ -20,7 +20,7 @@ func ParseChain(data []byte) (Chain, error) {
 			{"version", false, (*reader).version},
 			{"input_bytes", false, into((*reader).bytes, &c.Input)},
 			{"input_gradient_bytes", true, into((*reader).bytes, &c.InputGradient)},
-			{"layers", false, func(r *reader) error { return r.array(func(r *reader) error { return c.readLayer(r) }) }},
+			{"layers", false, func(r *reader) error { return r.array(func(r *reader) error { return readLayer(r, &c.Layers) }) }},
 			{"loss", false, func(r *reader) error {
 				_, err := r.object([]field{{"backward_us", false, into((*reader).time, &c.Loss.Backward)}, {"tmp_bytes", false, into((*reader).bytes, &c.Loss.Tmp)}})
 				return err
@@ -42,7 +42,7 @@ func ParseChain(data []byte) (Chain, error) {
 	return c, nil
 }
 
-func (c *Chain) readLayer(r *reader) error {
+func readLayer(r *reader, layers *[]Layer) error {
 	var l Layer
 	seen, err := r.object([]field{
 		{"name", false, into(func(r *reader) (string, error) { return r.text("the layer's name") }, &l.Name)},
@@ -70,7 +70,7 @@ func (c *Chain) readLayer(r *reader) error {
 	if !seen["gradient_bytes"] {
 		l.Gradient = l.Output
 	}
-	c.Layers = append(c.Layers, l)
+	*layers = append(*layers, l)
 	return nil
 }
 
@@ -117,8 +117,8 @@ type carryJSON struct {
 	Bytes int64 `json:"bytes"`
 }
 
-// JSON writes the chain as [ParseChain] reads it: a layer a line, and what may be left out only where it differs from what it is then. It refuses what [Chain.Check] does.
-func (c Chain) JSON() ([]byte, error) {
+// FormatChain writes a chain as [ParseChain] reads it: a layer a line, and what may be left out only where it differs from what it is then. It refuses what [Chain.Check] does.
+func FormatChain(c Chain) ([]byte, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}

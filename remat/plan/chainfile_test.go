@@ -15,7 +15,7 @@ import (
 
 func TestChainFileIsGolden(t *testing.T) {
 	for name, c := range map[string]plan.Chain{"sample.json": sample(), "plain.json": plain(3, 2)} {
-		text, err := c.JSON()
+		text, err := plan.FormatChain(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -30,7 +30,7 @@ func TestChainFileIsGolden(t *testing.T) {
 func TestChainFileRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := chains(6).Draw(t, "chain")
-		text, err := c.JSON()
+		text, err := plan.FormatChain(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +41,7 @@ func TestChainFileRoundTrip(t *testing.T) {
 		if diff := cmp.Diff(c, got); diff != "" {
 			t.Fatal(diff)
 		}
-		if again, err := got.JSON(); err != nil || !bytes.Equal(again, text) {
+		if again, err := plan.FormatChain(got); err != nil || !bytes.Equal(again, text) {
 			t.Fatalf("%v: written again:\n%s\nbefore:\n%s", err, again, text)
 		}
 		if got.Fingerprint() != c.Fingerprint() {
@@ -187,7 +187,7 @@ func where(t *testing.T, err error) (path, reason string) {
 
 // TestChainFileTruncated: no beginning of a file is a file.
 func TestChainFileTruncated(t *testing.T) {
-	whole, err := sample().JSON()
+	whole, err := plan.FormatChain(sample())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +224,7 @@ func TestChainCheck(t *testing.T) {
 		if path, _ := where(t, c.Check()); path != test.path {
 			t.Errorf("%s: path %q, want %q", test.reason, path, test.path)
 		}
-		if _, err := c.JSON(); err == nil {
+		if _, err := plan.FormatChain(c); err == nil {
 			t.Errorf("%s: it is written", test.reason)
 		}
 		if _, err := plan.Check(c, nil); err == nil {

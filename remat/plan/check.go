@@ -67,17 +67,17 @@ func Check(c Chain, ops []Op) (Report, error) {
 	if err := c.Check(); err != nil {
 		return Report{}, err
 	}
-	r := newReplay(c)
+	r := NewReplay(c)
 	report := Report{Peak: -1, Layers: make([]Runs, len(c.Layers)), Peaks: make([]int64, 0, len(ops)), Resident: make([]int64, 0, len(ops))}
 	for at, o := range ops {
 		if o.Kind == LossStep {
 			report.Held = r.held()
 		}
-		took, reason := r.do(o)
+		took, reason := r.Do(o)
 		if reason != "" {
 			return Report{}, &InvalidError{Index: at, Op: o, Reason: reason}
 		}
-		peak := took.before + took.made + took.tmp
+		peak := took.Peak()
 		if peak > report.Peak {
 			report.Peak, report.PeakOp = peak, at
 		}
@@ -88,7 +88,7 @@ func Check(c Chain, ops []Op) (Report, error) {
 		case ForwardSave:
 			report.Layers[o.Layer].Grad++
 		}
-		report.Time += took.time
+		report.Time += took.Time
 		report.Resident = append(report.Resident, r.live)
 	}
 	if lack := r.lack(); lack != "" {
@@ -113,20 +113,20 @@ func (c Chain) Once() float64 {
 
 // breakdown is what is there during the last of these operations.
 func breakdown(c Chain, ops []Op) Breakdown {
-	r := newReplay(c)
+	r := NewReplay(c)
 	last := len(ops) - 1
 	for _, o := range ops[:last] {
-		r.do(o)
+		r.Do(o)
 	}
 	parts := r.parts()
-	took, _ := r.do(ops[last])
-	parts.Made, parts.Tmp = took.made, took.tmp
+	took, _ := r.Do(ops[last])
+	parts.Made, parts.Tmp = took.Made, took.Tmp
 	return parts
 }
 
 // held is what would be there if x(L) were dropped unless it is a part of X(L).
-func (r *replay) held() int64 {
-	last := len(r.Layers)
+func (r *Replay) held() int64 {
+	last := len(r.chain.Layers)
 	if r.state[last] != alone {
 		return r.live
 	}
@@ -136,7 +136,7 @@ func (r *replay) held() int64 {
 }
 
 // parts is what is there.
-func (r *replay) parts() Breakdown {
+func (r *Replay) parts() Breakdown {
 	var b Breakdown
 	counted := make([]bool, len(r.size))
 	sum := func(blocks []int) (bytes int64) {
@@ -162,10 +162,10 @@ func (r *replay) parts() Breakdown {
 }
 
 // lack says what a plan that ends here lacks, or nothing.
-func (r *replay) lack() string {
+func (r *Replay) lack() string {
 	switch {
 	case !r.lossDone:
-		return fmt.Sprintf("the loss has not run; want it, and the backward of layers %d to 0", len(r.Layers)-1)
+		return fmt.Sprintf("the loss has not run; want it, and the backward of layers %d to 0", len(r.chain.Layers)-1)
 	case r.next >= 0:
 		return fmt.Sprintf("the backward of layer %d has not run; want the backward of layers %d to 0", r.next, r.next)
 	}

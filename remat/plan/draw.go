@@ -31,9 +31,9 @@ func Draw(c Chain, ops []Op, d DrawConfig) (string, error) {
 		return "", err
 	}
 	g := newDrawing(c, len(ops), d)
-	r := newReplay(c)
+	r := NewReplay(c)
 	for at, o := range ops {
-		took, _ := r.do(o)
+		took, _ := r.Do(o)
 		g.turn(at * g.columns / len(ops))
 		g.keeps(r)
 		g.runs(o)
@@ -98,19 +98,14 @@ func (g *drawing) turn(column int) {
 }
 
 // keeps draws what is there; of several layers in a row that which says the most.
-func (g *drawing) keeps(r *replay) {
+func (g *drawing) keeps(r *Replay) {
 	for row := range g.names[:len(g.names)-2] {
 		if g.letter[row] {
 			continue
 		}
-		most := 0
+		most := KeepsNothing
 		for i := row * g.perRow; i < min((row+1)*g.perRow, len(g.ran)); i++ {
-			switch {
-			case r.state[i+1] == within:
-				most = 2
-			case r.state[i] == alone:
-				most = max(most, 1)
-			}
+			most = max(most, r.Keeps(i))
 		}
 		g.cells[row][g.at] = " o#"[most]
 	}
@@ -118,7 +113,7 @@ func (g *drawing) keeps(r *replay) {
 
 // runs draws the operation.
 func (g *drawing) runs(o Op) {
-	row, letter := len(g.names)-2, kinds[o.Kind].short[0]
+	row, letter := len(g.names)-2, o.String()[0]
 	if o.Kind != LossStep {
 		row = o.Layer / g.perRow
 		if o.Kind != Backward && g.ran[o.Layer] {
@@ -130,10 +125,10 @@ func (g *drawing) runs(o Op) {
 }
 
 // holds draws the memory.
-func (g *drawing) holds(took cost, peak int64) {
+func (g *drawing) holds(took Cost, peak int64) {
 	tenths := 0
 	if peak > 0 {
-		tenths = int(10 * float64(took.before+took.made+took.tmp) / float64(peak))
+		tenths = int(10 * float64(took.Peak()) / float64(peak))
 	}
 	row := g.cells[len(g.names)-1]
 	if digit := "0123456789X"[tenths]; g.fresh || digit > row[g.at] {

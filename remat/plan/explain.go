@@ -9,19 +9,6 @@ import (
 	"penstock/internal/arg"
 )
 
-// Keeping is what is there of a layer when the loss begins.
-type Keeping int
-
-// What can be kept.
-const (
-	KeepsNothing    Keeping = iota
-	KeepsInput              // x(i) by itself
-	KeepsEverything         // X(i+1)
-)
-
-// String is "nothing", "input" or "everything".
-func (k Keeping) String() string { return [...]string{"nothing", "input", "everything"}[k] }
-
 // LayerExplanation is what a plan does with a layer.
 type LayerExplanation struct {
 	Name       string
@@ -115,16 +102,18 @@ func explainLayers(c Chain, ops []Op) []LayerExplanation {
 		plain[i] = l.Forward + l.Backward
 		out[i].Recomputed = -1
 	}
-	r := newReplay(c)
+	r := NewReplay(c)
 	for _, o := range ops {
 		if o.Kind == LossStep {
-			r.keeps(out)
+			for i, bytes := range r.KeptBytes() {
+				out[i].Keeps, out[i].Held = r.Keeps(i), bytes
+			}
 		}
-		took, _ := r.do(o)
+		took, _ := r.Do(o)
 		if o.Kind == LossStep {
 			continue
 		}
-		out[o.Layer].Time += took.time
+		out[o.Layer].Time += took.Time
 		if o.Kind != Backward {
 			out[o.Layer].Recomputed++
 		}
@@ -133,26 +122,4 @@ func explainLayers(c Chain, ops []Op) []LayerExplanation {
 		out[i].Extra = out[i].Time - plain[i]
 	}
 	return out
-}
-
-// keeps fills in what is there before the loss.
-func (r *replay) keeps(out []LayerExplanation) {
-	counted := make([]bool, len(r.size))
-	for i := range out {
-		hold := func(k Keeping, blocks []int) {
-			out[i].Keeps = k
-			for _, b := range blocks {
-				if !counted[b] {
-					out[i].Held += r.size[b]
-				}
-				counted[b] = true
-			}
-		}
-		if r.state[i] == alone {
-			hold(KeepsInput, r.x[i])
-		}
-		if r.state[i+1] == within {
-			hold(KeepsEverything, r.full[i+1])
-		}
-	}
 }

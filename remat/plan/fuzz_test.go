@@ -23,7 +23,7 @@ func FuzzParseChain(f *testing.F) {
 		if !json.Valid(data) {
 			t.Fatal("it is no JSON")
 		}
-		text, err := c.JSON()
+		text, err := plan.FormatChain(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +56,7 @@ func FuzzParsePlan(f *testing.F) {
 		if !json.Valid(data) {
 			t.Fatal("it is no JSON")
 		}
-		text, err := p.JSON()
+		text, err := plan.FormatPlan(p)
 		if err != nil {
 			t.Fatal(err)
 		}

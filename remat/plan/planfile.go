@@ -16,7 +16,7 @@ import (
 //
 // The fingerprint of the chain may be left out.
 
-// ParsePlan reads a plan that [Plan.JSON] has written. The whole text is to be one plan, without fields that it does not have; what is wrong is a [*SyntaxError], with the field's path. Whether the
+// ParsePlan reads a plan that [FormatPlan] has written. The whole text is to be one plan, without fields that it does not have; what is wrong is a [*SyntaxError], with the field's path. Whether the
 // operations make sense, and cost what the plan says, only [CheckPlan] can tell. ParsePlan is safe on text from anywhere.
 func ParsePlan(data []byte) (Plan, error) {
 	var p Plan
@@ -49,16 +49,12 @@ func ParsePlan(data []byte) (Plan, error) {
 }
 
 func (r *reader) fingerprint() (string, error) {
-	want := fmt.Sprintf("the fingerprint of a chain, %d hexadecimal digits", fingerprintDigits)
+	want := fmt.Sprintf("the fingerprint of a chain, %d hexadecimal digits", FingerprintDigits)
 	text, err := r.text(want)
-	if err == nil && !isFingerprint(text) {
+	if err == nil && !IsFingerprint(text) {
 		return "", r.fail("%s; want %s", describe(text), want)
 	}
 	return text, err
-}
-
-func isFingerprint(s string) bool {
-	return len(s) == fingerprintDigits && strings.Trim(s, "0123456789abcdef") == ""
 }
 
 func (r *reader) op() (Op, error) {
@@ -90,11 +86,11 @@ func (r *reader) kind() (Kind, error) {
 		return 0, err
 	}
 	var names []string
-	for k, known := range kinds {
-		if known.name == text {
-			return Kind(k), nil
+	for k := Forward; k <= Backward; k++ {
+		if k.String() == text {
+			return k, nil
 		}
-		names = append(names, known.name)
+		names = append(names, k.String())
 	}
 	return 0, r.fail("%s; want %s", describe(text), strings.Join(names, ", "))
 }
@@ -104,8 +100,8 @@ type opJSON struct {
 	Layer *int   `json:"layer,omitempty"`
 }
 
-// JSON writes the plan as [ParsePlan] reads it, an operation a line. It refuses what ParsePlan would.
-func (p Plan) JSON() ([]byte, error) {
+// FormatPlan writes a plan as [ParsePlan] reads it, an operation a line. It refuses what ParsePlan would.
+func FormatPlan(p Plan) ([]byte, error) {
 	for _, t := range []float64{p.Time, p.LowerBound} {
 		if math.IsNaN(t) || math.IsInf(t, 0) || t < 0 {
 			return nil, fmt.Errorf("plan: a plan of %v microseconds, of which %v are the lower bound; want finite numbers, 0 or more", p.Time, p.LowerBound)
@@ -116,11 +112,11 @@ func (p Plan) JSON() ([]byte, error) {
 		return nil, fmt.Errorf("plan: a plan with the limit %d and the peak %d; want 0 or more", p.Limit, p.Peak)
 	case p.Feasible != (len(p.Ops) > 0):
 		return nil, fmt.Errorf("plan: feasible is %t with %d operations; want operations in a feasible plan, and none in another", p.Feasible, len(p.Ops))
-	case p.Chain != "" && !isFingerprint(p.Chain):
-		return nil, fmt.Errorf("plan: the chain %q; want a fingerprint, %d hexadecimal digits, or nothing", p.Chain, fingerprintDigits)
+	case p.Chain != "" && !IsFingerprint(p.Chain):
+		return nil, fmt.Errorf("plan: the chain %q; want a fingerprint, %d hexadecimal digits, or nothing", p.Chain, FingerprintDigits)
 	}
 	for i, o := range p.Ops {
-		if o.Kind < 0 || int(o.Kind) >= len(kinds) || o.Layer < 0 || o.Layer > math.MaxInt32 {
+		if o.Kind < Forward || o.Kind > Backward || o.Layer < 0 || o.Layer > math.MaxInt32 {
 			return nil, fmt.Errorf("plan: operation %d is %v; want a known kind and the number of a layer", i, o)
 		}
 	}

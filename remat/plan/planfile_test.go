@@ -39,7 +39,7 @@ func plans() *rapid.Generator[plan.Plan] {
 func TestPlanFileRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := plans().Draw(t, "plan")
-		text, err := p.JSON()
+		text, err := plan.FormatPlan(p)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +50,7 @@ func TestPlanFileRoundTrip(t *testing.T) {
 		if diff := cmp.Diff(p, got); diff != "" {
 			t.Fatal(diff)
 		}
-		if again, err := got.JSON(); err != nil || !bytes.Equal(again, text) {
+		if again, err := plan.FormatPlan(got); err != nil || !bytes.Equal(again, text) {
 			t.Fatalf("%v: written again:\n%s\nbefore:\n%s", err, again, text)
 		}
 	})
@@ -62,7 +62,7 @@ func TestPlanFileIsGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := plan.Plan{Feasible: true, Limit: 9, Peak: 8, Time: 11.5, LowerBound: 11, Ops: list, Chain: plain(3, 2).Fingerprint()}
-	text, err := p.JSON()
+	text, err := plan.FormatPlan(p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestPlanFileIsNotWritten(t *testing.T) {
 		"no fingerprint":      {Chain: "x"},
 		"a long layer number": {Feasible: true, Ops: []plan.Op{{Layer: math.MaxInt}}},
 	} {
-		if text, err := p.JSON(); err == nil || !strings.HasPrefix(err.Error(), "plan: ") {
+		if text, err := plan.FormatPlan(p); err == nil || !strings.HasPrefix(err.Error(), "plan: ") {
 			t.Errorf("%s: %s, %v", reason, text, err)
 		}
 	}

@@ -2,12 +2,12 @@ package plan
 
 import "fmt"
 
-// replay carries out operations on what they are said to hold, by the model in the package's doc and nothing else.
+// Replay carries out operations, one at a time, on what they are said to hold, by the model in the package's doc and nothing else.
 //
 // Memory is a set of blocks that are there or not. x(i), X(i), y(i) and the gradients of a layer's parameters are lists of blocks; those on several lists are what carries and "includes" mean. A
 // block is there as long as something is that has it on its list, and however many such things there are it counts once.
-type replay struct {
-	Chain
+type Replay struct {
+	chain   Chain
 	size    []int64 // of each block
 	holders []int   // of each block: how many things that are there have it
 	live    int64   // sum of the sizes of blocks that are held
@@ -31,10 +31,10 @@ const (
 	within            // as a part of X(i)
 )
 
-// newReplay begins with x(0) alone. The chain is to be a checked one.
-func newReplay(c Chain) *replay {
+// NewReplay begins with x(0) alone. The chain is to be a checked one.
+func NewReplay(c Chain) *Replay {
 	n := len(c.Layers)
-	r := &replay{Chain: c, x: make([][]int, n+1), full: make([][]int, n+1), y: make([][]int, n+1), state: make([]inputState, n+1), gradient: make([]bool, n+1), next: n - 1}
+	r := &Replay{chain: c, x: make([][]int, n+1), full: make([][]int, n+1), y: make([][]int, n+1), state: make([]inputState, n+1), gradient: make([]bool, n+1), next: n - 1}
 	// What layers make, less what carries take of it for blocks of their own.
 	makes, gradients := make([]int64, n+1), make([]int64, n+1) // for x(i) and y(i)
 	for i := range n + 1 {
@@ -68,13 +68,13 @@ func newReplay(c Chain) *replay {
 	return r
 }
 
-func (r *replay) block(bytes int64) int {
+func (r *Replay) block(bytes int64) int {
 	r.size = append(r.size, bytes)
 	r.holders = append(r.holders, 0)
 	return len(r.size) - 1
 }
 
-func (r *replay) hold(blocks []int) {
+func (r *Replay) hold(blocks []int) {
 	for _, b := range blocks {
 		if r.holders[b] == 0 {
 			r.live += r.size[b]
@@ -83,7 +83,7 @@ func (r *replay) hold(blocks []int) {
 	}
 }
 
-func (r *replay) drop(blocks []int) {
+func (r *Replay) drop(blocks []int) {
 	for _, b := range blocks {
 		r.holders[b]--
 		if r.holders[b] == 0 {
@@ -93,46 +93,49 @@ func (r *replay) drop(blocks []int) {
 }
 
 // dropInput drops x(i) unless it is a part of X(i).
-func (r *replay) dropInput(i int) {
+func (r *Replay) dropInput(i int) {
 	if r.state[i] == alone {
 		r.drop(r.x[i])
 		r.state[i] = absent
 	}
 }
 
-// cost is what an operation took.
-type cost struct {
-	before, made, tmp int64 // bytes; together they are there while it runs
-	time              float64
+// Cost is what an operation took.
+type Cost struct {
+	Before, Made, Tmp int64 // bytes; together they are there while it runs
+	Time              float64
 }
 
-// do carries out an operation. A reason is why it cannot be done; then nothing has happened.
-func (r *replay) do(o Op) (took cost, reason string) {
+// Peak is the bytes that are there while it runs.
+func (c Cost) Peak() int64 { return c.Before + c.Made + c.Tmp }
+
+// Do carries out an operation. A reason is why it cannot be done; then nothing has happened.
+func (r *Replay) Do(o Op) (took Cost, reason string) {
 	if reason := r.refuse(o); reason != "" {
-		return cost{}, reason
+		return Cost{}, reason
 	}
-	took.before = r.live
-	n, i := len(r.Layers), o.Layer
+	took.Before = r.live
+	n, i := len(r.chain.Layers), o.Layer
 	switch o.Kind {
 	case Forward, ForwardKeep:
 		r.hold(r.x[i+1])
 		r.state[i+1] = alone
-		took.tmp, took.time = r.Layers[i].ForwardNoGradTmp, r.Layers[i].ForwardNoGrad
+		took.Tmp, took.Time = r.chain.Layers[i].ForwardNoGradTmp, r.chain.Layers[i].ForwardNoGrad
 	case ForwardSave:
 		r.hold(r.full[i+1])
 		r.state[i+1] = within
-		took.tmp, took.time = r.Layers[i].ForwardTmp, r.Layers[i].Forward
+		took.Tmp, took.Time = r.chain.Layers[i].ForwardTmp, r.chain.Layers[i].Forward
 	case LossStep:
 		r.hold(r.y[n])
 		r.gradient[n] = true
-		took.tmp, took.time = r.Loss.Tmp, r.Loss.Backward
+		took.Tmp, took.Time = r.chain.Loss.Tmp, r.chain.Loss.Backward
 	case Backward:
 		r.hold(r.y[i])
 		r.hold(r.weights[i : i+1])
 		r.gradient[i] = true
-		took.tmp, took.time = r.Layers[i].BackwardTmp-r.Layers[i].BackwardEarly, r.Layers[i].Backward
+		took.Tmp, took.Time = r.chain.Layers[i].BackwardTmp-r.chain.Layers[i].BackwardEarly, r.chain.Layers[i].Backward
 	}
-	took.made = r.live - took.before
+	took.Made = r.live - took.Before
 	switch o.Kind {
 	case Forward:
 		r.dropInput(i)
@@ -151,8 +154,8 @@ func (r *replay) do(o Op) (took cost, reason string) {
 }
 
 // refuse says why an operation is not allowed now, or nothing.
-func (r *replay) refuse(o Op) string {
-	n, i := len(r.Layers), o.Layer
+func (r *Replay) refuse(o Op) string {
+	n, i := len(r.chain.Layers), o.Layer
 	switch {
 	case o.Kind < Forward || o.Kind > Backward:
 		return "there is no such operation"
@@ -178,4 +181,51 @@ func (r *replay) refuse(o Op) string {
 		return fmt.Sprintf("it needs X(%d), which is not there", i+1)
 	}
 	return ""
+}
+
+// Keeping is what is there of a layer.
+type Keeping int
+
+// What can be kept.
+const (
+	KeepsNothing    Keeping = iota
+	KeepsInput              // x(i) by itself
+	KeepsEverything         // X(i+1)
+)
+
+// String is "nothing", "input" or "everything".
+func (k Keeping) String() string { return [...]string{"nothing", "input", "everything"}[k] }
+
+// Keeps is what is there now of layer i.
+func (r *Replay) Keeps(i int) Keeping {
+	switch {
+	case r.state[i+1] == within:
+		return KeepsEverything
+	case r.state[i] == alone:
+		return KeepsInput
+	}
+	return KeepsNothing
+}
+
+// KeptBytes is, by layer, the bytes that are there now for it and for none before it.
+func (r *Replay) KeptBytes() []int64 {
+	bytes := make([]int64, len(r.chain.Layers))
+	counted := make([]bool, len(r.size))
+	for i := range bytes {
+		hold := func(blocks []int) {
+			for _, b := range blocks {
+				if !counted[b] {
+					bytes[i] += r.size[b]
+				}
+				counted[b] = true
+			}
+		}
+		if r.state[i] == alone {
+			hold(r.x[i])
+		}
+		if r.state[i+1] == within {
+			hold(r.full[i+1])
+		}
+	}
+	return bytes
 }

@@ -53,8 +53,8 @@ func (s Stage) Check() error {
 		return fmt.Errorf("plan: a stage with a limit of %d bytes; want 0 for none, or more", s.Limit)
 	}
 	for _, c := range []Chain{s.First, s.Later} {
-		if all := newSide(c).everything(); all > maxBytes/int64(s.MicroBatches) {
-			return fmt.Errorf("plan: a stage with %d micro-batches of %d bytes; want at most %d together", s.MicroBatches, all, int64(maxBytes))
+		if all := newSide(c).everything(); all > MaxBytes/int64(s.MicroBatches) {
+			return fmt.Errorf("plan: a stage with %d micro-batches of %d bytes; want at most %d together", s.MicroBatches, all, int64(MaxBytes))
 		}
 	}
 	return nil

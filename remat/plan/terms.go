@@ -66,12 +66,12 @@ func newTerms(c Chain) *terms {
 		}
 	}
 	t.pairs()
-	t.grain = c.grain()
+	t.grain = grain(c)
 	return t
 }
 
 // grain is the greatest number that all sizes of inputs, and of what is saved, are multiples of; 1 if all are 0.
-func (c Chain) grain() int64 {
+func grain(c Chain) int64 {
 	g := int64(0)
 	add := func(bytes int64) {
 		for bytes != 0 {
