@@ -45,7 +45,7 @@ CHAIN is a file, or - for standard input.`,
 			if err != nil {
 				return interrupted(cmd, err, "solving")
 			}
-			e, err := remat.Explain(cmd.Context(), c, p, explainedBytes, solver(c, remat.Options{}))
+			e, err := remat.Explain(cmd.Context(), c, p, explainedBytes, solveEach(c, remat.Options{}))
 			if err != nil {
 				return interrupted(cmd, err, "solving")
 			}

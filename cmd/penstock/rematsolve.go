@@ -98,8 +98,8 @@ func solveUnder(ctx context.Context, c remat.Chain, limit int64, o remat.Options
 	return p, nil
 }
 
-// solver is Solve for those who ask for plans of a chain under several limits.
-func solver(c remat.Chain, o remat.Options) func(context.Context, int64) (remat.Plan, error) {
+// solveEach is Solve for those who ask for plans of a chain under several limits.
+func solveEach(c remat.Chain, o remat.Options) func(context.Context, int64) (remat.Plan, error) {
 	return func(ctx context.Context, limit int64) (remat.Plan, error) { return remat.Solve(ctx, c, limit, o) }
 }
 
@@ -114,7 +114,7 @@ func bestPlans(ctx context.Context, c remat.Chain) (func(context.Context, int64)
 	case err != nil:
 		return nil, err
 	case !table.Exact() && len(c.Layers) <= longChain:
-		return solver(c, remat.Options{Steps: -1}), nil // which the table has not sufficed for
+		return solveEach(c, remat.Options{Steps: -1}), nil // which the table has not sufficed for
 	}
 	return func(ctx context.Context, limit int64) (remat.Plan, error) { return table.Plan(limit), ctx.Err() }, nil
 }

@@ -12,7 +12,7 @@ import (
 	"penstock/remat/plan"
 )
 
-func solver(c plan.Chain) func(context.Context, int64) (plan.Plan, error) {
+func solveEach(c plan.Chain) func(context.Context, int64) (plan.Plan, error) {
 	return func(ctx context.Context, limit int64) (plan.Plan, error) {
 		return plan.Solve(ctx, c, limit, plan.Options{Slots: 60})
 	}
@@ -26,7 +26,7 @@ func TestCompare(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		compared, err := plan.Compare(context.Background(), baselines, solver(c))
+		compared, err := plan.Compare(context.Background(), baselines, solveEach(c))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +61,7 @@ func TestCompareGains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	compared, err := plan.Compare(context.Background(), baselines, solver(c))
+	compared, err := plan.Compare(context.Background(), baselines, solveEach(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestExplain(t *testing.T) {
 	list := parseOps(t, "K0 F1 S2 S3 L B3 B2 S0 S1 B1 B0")
 	report := mustCheck(t, c, list)
 	p := plan.Plan{Feasible: true, Limit: report.Peak, Peak: report.Peak, Time: report.Time, Ops: list}
-	got, err := plan.Explain(context.Background(), c, p, []int64{2, 3, 100}, solver(c))
+	got, err := plan.Explain(context.Background(), c, p, []int64{2, 3, 100}, solveEach(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestExplainAddsUp(t *testing.T) {
 		n := len(c.Layers)
 		list := rapid.SampledFrom([][]plan.Op{plan.None(n), plan.All(n), plan.SequentialSqrt(n)}).Draw(t, "ops")
 		report := mustCheck(t, c, list)
-		e, err := plan.Explain(context.Background(), c, plan.Plan{Feasible: true, Peak: report.Peak, Time: report.Time, Ops: list}, []int64{0, 5}, solver(c))
+		e, err := plan.Explain(context.Background(), c, plan.Plan{Feasible: true, Peak: report.Peak, Time: report.Time, Ops: list}, []int64{0, 5}, solveEach(c))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -164,7 +164,7 @@ func TestExplainOfMeasuredTimes(t *testing.T) {
 	}
 	list := plan.None(4)
 	report := mustCheck(t, c, list)
-	e, err := plan.Explain(context.Background(), c, plan.Plan{Feasible: true, Peak: report.Peak, Time: report.Time, Ops: list}, nil, solver(c))
+	e, err := plan.Explain(context.Background(), c, plan.Plan{Feasible: true, Peak: report.Peak, Time: report.Time, Ops: list}, nil, solveEach(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,10 +177,10 @@ func TestExplainOfMeasuredTimes(t *testing.T) {
 
 func TestExplainRefuses(t *testing.T) {
 	c := plain(3, 2)
-	if _, err := plan.Explain(context.Background(), c, plan.Plan{Limit: 3, Peak: 6}, nil, solver(c)); err == nil || !strings.Contains(err.Error(), "at least 6") {
+	if _, err := plan.Explain(context.Background(), c, plan.Plan{Limit: 3, Peak: 6}, nil, solveEach(c)); err == nil || !strings.Contains(err.Error(), "at least 6") {
 		t.Errorf("error %v", err)
 	}
-	if _, err := plan.Explain(context.Background(), c, plan.Plan{Feasible: true, Ops: plan.None(3)}, nil, solver(c)); err == nil || !strings.Contains(err.Error(), "the plan says 0") {
+	if _, err := plan.Explain(context.Background(), c, plan.Plan{Feasible: true, Ops: plan.None(3)}, nil, solveEach(c)); err == nil || !strings.Contains(err.Error(), "the plan says 0") {
 		t.Errorf("error %v", err)
 	}
 }
