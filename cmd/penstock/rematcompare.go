@@ -39,7 +39,7 @@ CHAIN is a file, or - for standard input.`,
 			if err != nil {
 				return err
 			}
-			baselines, err := remat.Baselines(c)
+			usual, err := remat.Baselines(c)
 			if err != nil {
 				return interrupted(cmd, err, "comparing")
 			}
@@ -47,7 +47,7 @@ CHAIN is a file, or - for standard input.`,
 			if err != nil {
 				return interrupted(cmd, err, "comparing")
 			}
-			compared, err := remat.Compare(cmd.Context(), baselines, solve)
+			compared, err := remat.Compare(cmd.Context(), usual, solve)
 			if err != nil {
 				return interrupted(cmd, err, "comparing")
 			}

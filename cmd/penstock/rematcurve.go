@@ -40,7 +40,7 @@ CHAIN is a file, or - for standard input.`,
 			if err != nil {
 				return interrupted(cmd, err, "solving")
 			}
-			baselines, err := remat.Baselines(c)
+			usual, err := remat.Baselines(c)
 			if err != nil {
 				return interrupted(cmd, err, "comparing")
 			}
@@ -48,7 +48,7 @@ CHAIN is a file, or - for standard input.`,
 			if args[0] == "-" {
 				title = fmt.Sprintf("%d layers", len(c.Layers))
 			}
-			svg, err := drawCurve(title, c, points, baselines)
+			svg, err := drawCurve(title, c, points, usual)
 			if err != nil {
 				return err
 			}

@@ -64,7 +64,7 @@ func roundSqrt(n int) int { return int(math.Round(math.Sqrt(float64(n)))) }
 // sequence is operations as they are put together. Layers are those from first up to, without, end.
 type sequence struct{ ops []Op }
 
-func (w *sequence) add(k Kind, layer int) { w.ops = append(w.ops, Op{k, layer}) }
+func (w *sequence) add(k Kind, layer int) { w.ops = append(w.ops, Op{Kind: k, Layer: layer}) }
 
 func (w *sequence) loss() { w.add(LossStep, 0) }
 

@@ -177,12 +177,12 @@ func everyPlan(n, i, l int) [][]Op {
 	var plans [][]Op
 	for _, inner := range everyPlan(n, i+1, l) {
 		plan := append([]Op{{ForwardSave, i}}, inner...)
-		plans = append(plans, append(plan, Op{Backward, i}))
+		plans = append(plans, append(plan, Op{Kind: Backward, Layer: i}))
 	}
 	for j := i + 1; j <= l; j++ {
 		sweep := []Op{{ForwardKeep, i}}
 		for k := i + 1; k < j; k++ {
-			sweep = append(sweep, Op{Forward, k})
+			sweep = append(sweep, Op{Kind: Forward, Layer: k})
 		}
 		rights, lefts := everyPlan(n, j, l), everyPlan(n, i, j-1)
 		for _, right := range rights {
@@ -218,7 +218,7 @@ func shortest(c Chain, limit int64, persistent bool) (time float64, recomputed i
 				if kind == LossStep && layer > 0 || persistent && kind == Forward && at.x[layer] == 3 {
 					continue
 				}
-				after, peak, time, allowed := at.step(c, Op{kind, layer})
+				after, peak, time, allowed := at.step(c, Op{Kind: kind, Layer: layer})
 				if !allowed || peak > limit {
 					continue
 				}
@@ -312,11 +312,11 @@ func (d dice) chain(r *rand.Rand) Chain {
 		from := r.IntN(n+1) - 1
 		to := from + 1 + r.IntN(n-from)
 		if bytes := r.Int64N(left[from+1] + 1); r.IntN(2) == 0 {
-			c.Carries = append(c.Carries, Carry{from, to, bytes})
+			c.Carries = append(c.Carries, Carry{From: from, To: to, Bytes: bytes})
 			left[from+1] -= bytes
 		}
 		if bytes := r.Int64N(leftGradient[to] + 1); r.IntN(2) == 0 {
-			c.GradientCarries = append(c.GradientCarries, Carry{from, to, bytes})
+			c.GradientCarries = append(c.GradientCarries, Carry{From: from, To: to, Bytes: bytes})
 			leftGradient[to] -= bytes
 		}
 	}

@@ -22,11 +22,11 @@ func solveEach(c plan.Chain) func(context.Context, int64) (plan.Plan, error) {
 func TestCompare(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := chains(12).Draw(t, "chain")
-		baselines, err := plan.Baselines(c)
+		usual, err := plan.Baselines(c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		compared, err := plan.Compare(context.Background(), baselines, solveEach(c))
+		compared, err := plan.Compare(context.Background(), usual, solveEach(c))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,11 +57,11 @@ func TestCompare(t *testing.T) {
 // TestCompareGains: what is known of equal layers. Sequential with 3 of 9 computes 6 layers again.
 func TestCompareGains(t *testing.T) {
 	c := plain(9, 3)
-	baselines, err := plan.Baselines(c)
+	usual, err := plan.Baselines(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	compared, err := plan.Compare(context.Background(), baselines, solveEach(c))
+	compared, err := plan.Compare(context.Background(), usual, solveEach(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,12 +88,12 @@ func TestCompareGains(t *testing.T) {
 }
 
 func TestCompareFails(t *testing.T) {
-	baselines := []plan.Baseline{{Strategy: "all", Ops: plan.All(9), Peak: 7, Time: 72}}
+	usual := []plan.Baseline{{Strategy: "all", Ops: plan.All(9), Peak: 7, Time: 72}}
 	oops := errors.New("oops")
-	if _, err := plan.Compare(context.Background(), baselines, func(context.Context, int64) (plan.Plan, error) { return plan.Plan{}, oops }); !errors.Is(err, oops) {
+	if _, err := plan.Compare(context.Background(), usual, func(context.Context, int64) (plan.Plan, error) { return plan.Plan{}, oops }); !errors.Is(err, oops) {
 		t.Errorf("error %v", err)
 	}
-	_, err := plan.Compare(context.Background(), baselines, func(context.Context, int64) (plan.Plan, error) { return plan.Plan{Peak: 8}, nil })
+	_, err := plan.Compare(context.Background(), usual, func(context.Context, int64) (plan.Plan, error) { return plan.Plan{Peak: 8}, nil })
 	if err == nil || !strings.Contains(err.Error(), "under 7 bytes") || !strings.Contains(err.Error(), "at least 8") {
 		t.Errorf("error %v", err)
 	}

@@ -94,8 +94,8 @@ func small(r *rand.Rand) Chain {
 	}
 	for from := range layers {
 		if to := from + 1 + r.IntN(layers-from); r.IntN(3) == 0 {
-			c.Carries = append(c.Carries, Carry{from, to, c.Layers[from].Output / 2})
-			c.GradientCarries = append(c.GradientCarries, Carry{from, to, c.Layers[to-1].Gradient / 4})
+			c.Carries = append(c.Carries, Carry{From: from, To: to, Bytes: c.Layers[from].Output / 2})
+			c.GradientCarries = append(c.GradientCarries, Carry{From: from, To: to, Bytes: c.Layers[to-1].Gradient / 4})
 		}
 	}
 	return c

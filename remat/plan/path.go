@@ -48,7 +48,7 @@ func (p *path) save(i, l int) {
 		return
 	}
 	layer := &p.t.chain.Layers[i]
-	p.do(Op{ForwardSave, i}, p.t.y[l+1]+layer.Saved+layer.ForwardTmp)
+	p.do(Op{Kind: ForwardSave, Layer: i}, p.t.y[l+1]+layer.Saved+layer.ForwardTmp)
 	p.resident += layer.Saved
 }
 
@@ -58,7 +58,7 @@ func (p *path) backward(i int) {
 		return
 	}
 	layer := &p.t.chain.Layers[i]
-	p.do(Op{Backward, i}, p.t.y[i+1]+p.t.made[i]+layer.WeightGradient+layer.BackwardTmp-layer.BackwardEarly)
+	p.do(Op{Kind: Backward, Layer: i}, p.t.y[i+1]+p.t.made[i]+layer.WeightGradient+layer.BackwardTmp-layer.BackwardEarly)
 	p.resident += layer.WeightGradient - layer.Saved
 }
 
@@ -67,7 +67,7 @@ func (p *path) compute(i, j, l int) {
 	kind, before := ForwardKeep, int64(0)
 	for k := i; k < j; k++ {
 		layer := &p.t.chain.Layers[k]
-		p.do(Op{kind, k}, p.t.y[l+1]+before+layer.Output+layer.ForwardNoGradTmp)
+		p.do(Op{Kind: kind, Layer: k}, p.t.y[l+1]+before+layer.Output+layer.ForwardNoGradTmp)
 		kind, before = Forward, p.t.kept(i, k+1)
 	}
 	p.resident += before

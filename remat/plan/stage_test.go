@@ -199,11 +199,11 @@ func TestSolveStageBeatsPolicies(t *testing.T) {
 // never recomputes nothing, always everything but the input.
 func never(layers int) (ops []Op) {
 	for i := range layers {
-		ops = append(ops, Op{ForwardSave, i})
+		ops = append(ops, Op{Kind: ForwardSave, Layer: i})
 	}
 	ops = append(ops, Op{Kind: LossStep})
 	for i := layers - 1; i >= 0; i-- {
-		ops = append(ops, Op{Backward, i})
+		ops = append(ops, Op{Kind: Backward, Layer: i})
 	}
 	return ops
 }
@@ -214,7 +214,7 @@ func always(layers int) (ops []Op) {
 		if i == 0 {
 			kind = ForwardKeep
 		}
-		ops = append(ops, Op{kind, i})
+		ops = append(ops, Op{Kind: kind, Layer: i})
 	}
 	plain := never(layers)
 	ops = append(append(ops, Op{Kind: LossStep}), plain[:layers]...)
