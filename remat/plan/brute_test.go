@@ -172,15 +172,15 @@ func everyPlan(n, i, l int) [][]Op {
 		if i == n {
 			return [][]Op{{{Kind: LossStep}}}
 		}
-		return [][]Op{{{ForwardSave, i}, {Backward, i}}}
+		return [][]Op{{{Kind: ForwardSave, Layer: i}, {Kind: Backward, Layer: i}}}
 	}
 	var plans [][]Op
 	for _, inner := range everyPlan(n, i+1, l) {
-		plan := append([]Op{{ForwardSave, i}}, inner...)
+		plan := append([]Op{{Kind: ForwardSave, Layer: i}}, inner...)
 		plans = append(plans, append(plan, Op{Kind: Backward, Layer: i}))
 	}
 	for j := i + 1; j <= l; j++ {
-		sweep := []Op{{ForwardKeep, i}}
+		sweep := []Op{{Kind: ForwardKeep, Layer: i}}
 		for k := i + 1; k < j; k++ {
 			sweep = append(sweep, Op{Kind: Forward, Layer: k})
 		}
