@@ -9,13 +9,13 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/autoremat"
 	"penstock/data"
 	"penstock/models"
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/pipe"
 	"penstock/profile"
-	"penstock/remat"
 	"penstock/torch"
 	"penstock/train"
 )
@@ -74,11 +74,11 @@ var (
 		"profile.Config.Targets":   {{profile.Config{Loss: nn.MSE()}, "[]: there are none for the loss", "want those of the sample"}},
 		"profile.Config.MostUnits": {{profile.Config{MostUnits: -1}, "-1", "want at least 0"}},
 
-		"remat.Config.Limit":     {{remat.Config{Limit: -1}, "-1", "want a number of bytes, or 0 for what is free"}},
-		"remat.Config.Slots":     {{remat.Config{Slots: -1}, "-1", "want at least 0"}, {remat.Config{Slots: 1, Optimizer: sgd()}, "1: an Optimizer tells them itself", "want one of the two"}},
-		"remat.Config.Warmup":    {{remat.Config{Warmup: -1}, "-1", "want at least 0"}},
-		"remat.Config.Repeats":   {{remat.Config{Repeats: -1}, "-1", "want at least 0"}},
-		"remat.Config.MostUnits": {{remat.Config{MostUnits: -1}, "-1", "want at least 0"}},
+		"remat.Config.Limit":     {{autoremat.Config{Limit: -1}, "-1", "want a number of bytes, or 0 for what is free"}},
+		"remat.Config.Slots":     {{autoremat.Config{Slots: -1}, "-1", "want at least 0"}, {autoremat.Config{Slots: 1, Optimizer: sgd()}, "1: an Optimizer tells them itself", "want one of the two"}},
+		"remat.Config.Warmup":    {{autoremat.Config{Warmup: -1}, "-1", "want at least 0"}},
+		"remat.Config.Repeats":   {{autoremat.Config{Repeats: -1}, "-1", "want at least 0"}},
+		"remat.Config.MostUnits": {{autoremat.Config{MostUnits: -1}, "-1", "want at least 0"}},
 
 		"optim.Config.LR":          {{named("sgd", optim.Config{LR: nan}), "NaN", "want a finite number that is not negative"}, {named("adam", optim.Config{LR: -1}), "-1", "want a finite number"}},
 		"optim.Config.WeightDecay": {{named("sgd", optim.Config{WeightDecay: math.Inf(1)}), "+Inf", "want a finite number"}},
@@ -177,8 +177,8 @@ func refused(t *testing.T, config any) error {
 	case profile.Config:
 		_, err := profile.Measure(ctx, model, config, x)
 		return err
-	case remat.Config:
-		_, err := remat.New(model, config)
+	case autoremat.Config:
+		_, err := autoremat.New(model, config)
 		return err
 	case optim.Config:
 		_, err := optim.New(name, config)
@@ -224,7 +224,7 @@ func pkgOf(pkg, of string) string {
 
 // Every field of a configuration is in one of the two lists.
 func TestConfigurationsAreAllListed(t *testing.T) {
-	for _, config := range []any{pipe.Config{}, train.BalanceConfig{}, train.Loop{}, profile.Config{}, remat.Config{}, optim.Config{}, optim.ScheduleConfig{}, models.Options{}} {
+	for _, config := range []any{pipe.Config{}, train.BalanceConfig{}, train.Loop{}, profile.Config{}, autoremat.Config{}, optim.Config{}, optim.ScheduleConfig{}, models.Options{}} {
 		kind := reflect.TypeOf(config)
 		for i := range kind.NumField() {
 			f := kind.Field(i)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/autoremat"
 	"penstock/data"
 	"penstock/internal/torchtest"
 	"penstock/models"
@@ -21,7 +22,9 @@ import (
 	"penstock/pipe"
 	"penstock/profile"
 	"penstock/remat"
-	"penstock/remat/plan"
+	"penstock/remat/baselines"
+	"penstock/remat/explain"
+	"penstock/remat/solver"
 	"penstock/safetensors"
 	"penstock/schedule"
 	"penstock/segment"
@@ -40,15 +43,15 @@ type given struct {
 	loss   nn.Loss
 	pipe   *pipe.Pipe
 	run    *pipe.Run
-	remat  *remat.Module
+	remat  *autoremat.Module
 	sgd    optim.Optimizer
 	set    data.Dataset
 	loader *data.Loader
-	chain  plan.Chain
-	plan   plan.Plan
+	chain  remat.Chain
+	plan   remat.Plan
 }
 
-func (g given) solve(context.Context, int64) (plan.Plan, error) { return g.plan, nil }
+func (g given) solve(context.Context, int64) (remat.Plan, error) { return g.plan, nil }
 
 func (g given) batch() pipe.Batch { return pipe.Batch{Input: pipe.Rows(g.x), Target: pipe.Rows(g.x)} }
 
@@ -127,16 +130,16 @@ func nils(g given) map[string]struct {
 
 		"segment.Execution.Begin.s":       {panics(func() { new(segment.Execution).Begin(nil, contexts) }), "segment: Begin: the segment is nil"},
 		"segment.Execution.Begin.context": {panics(func() { new(segment.Execution).Begin(cut(g), nil) }), "segment: Begin: the function that makes contexts is nil"},
-		"segment.Execution.Do.c":          {panics(func() { walk(g).Do(nil, plan.Op{}) }), "segment: Do: the torch.Ctx is nil"},
+		"segment.Execution.Do.c":          {panics(func() { walk(g).Do(nil, remat.Op{}) }), "segment: Do: the torch.Ctx is nil"},
 
 		"profile.Measure.ctx":    {func() error { return discard(profile.Measure(ctx, g.model, profile.Config{}, g.x)) }, "profile: " + background},
 		"profile.Measure.model":  {func() error { return discard(profile.Measure(g.ctx, nil, profile.Config{}, g.x)) }, "profile: the model is nil; want an nn.Sequential"},
 		"profile.Measure.sample": {func() error { return discard(profile.Measure(g.ctx, g.model, profile.Config{}, nil)) }, "profile: tensor 0 of the sample does not exist"},
 
-		"remat.New.model":             {func() error { return discard(remat.New(nil, remat.Config{})) }, "remat: the model is nil; want an nn.Sequential"},
-		"remat.Atomic.s":              {panics(func() { remat.Atomic(nil) }), "the module is nil"},
-		"remat.Module.Measure.ctx":    {func() error { return g.remat.Measure(ctx, g.n, remat.Sample{Input: []*torch.Tensor{g.x}}) }, "remat: " + background},
-		"remat.Module.Measure.c":      {func() error { return g.remat.Measure(g.ctx, nil, remat.Sample{Input: []*torch.Tensor{g.x}}) }, "remat: Measure: the nn.Ctx is nil"},
+		"remat.New.model":             {func() error { return discard(autoremat.New(nil, autoremat.Config{})) }, "remat: the model is nil; want an nn.Sequential"},
+		"remat.Atomic.s":              {panics(func() { autoremat.Atomic(nil) }), "the module is nil"},
+		"remat.Module.Measure.ctx":    {func() error { return g.remat.Measure(ctx, g.n, autoremat.Sample{Input: []*torch.Tensor{g.x}}) }, "remat: " + background},
+		"remat.Module.Measure.c":      {func() error { return g.remat.Measure(g.ctx, nil, autoremat.Sample{Input: []*torch.Tensor{g.x}}) }, "remat: Measure: the nn.Ctx is nil"},
 		"remat.Module.Solve.ctx":      {func() error { return discard(g.remat.Solve(ctx, 0)) }, "remat: " + background},
 		"remat.Module.SetLimit.ctx":   {func() error { return discard(g.remat.SetLimit(ctx, 1)) }, "remat: " + background},
 		"remat.Module.Run.c":          {func() error { return discard(g.remat.Run(nil, g.x)) }, "remat: Run: the nn.Ctx is nil"},
@@ -146,14 +149,14 @@ func nils(g given) map[string]struct {
 		"remat.Module.Forward.x":      {panics(func() { g.remat.Forward(training(g.c), nil) }), "input 0 does not exist"},
 		"remat.Module.ForwardTuple.c": {panics(func() { g.remat.ForwardTuple(nil, nil) }), "remat: Forward: the nn.Ctx is nil"},
 
-		"plan.Solve.ctx":     {func() error { return discard(plan.Solve(ctx, g.chain, 0, plan.Options{})) }, "plan: " + background},
-		"plan.Compare.ctx":   {func() error { return discard(plan.Compare(ctx, nil, g.solve)) }, "plan: " + background},
-		"plan.Compare.solve": {func() error { return discard(plan.Compare(g.ctx, nil, nil)) }, "plan: Compare: the function that solves is nil"},
-		"plan.Explain.ctx":   {func() error { return discard(plan.Explain(ctx, g.chain, g.plan, nil, g.solve)) }, "plan: " + background},
-		"plan.Explain.solve": {func() error { return discard(plan.Explain(g.ctx, g.chain, g.plan, []int64{1}, nil)) }, "plan: Explain: the function that solves is nil"},
-		"plan.NewTable.ctx":  {func() error { return discard(plan.NewTable(ctx, g.chain, 0, plan.Options{})) }, "plan: " + background},
-		"plan.SolveStage.ctx": {func() error {
-			return discard(plan.SolveStage(ctx, plan.Stage{First: g.chain, MicroBatches: 1}, plan.Options{}))
+		"solver.Solve.ctx":        {func() error { return discard(solver.Solve(ctx, g.chain, 0, solver.Options{})) }, "plan: " + background},
+		"baselines.Compare.ctx":   {func() error { return discard(baselines.Compare(ctx, nil, g.solve)) }, "plan: " + background},
+		"baselines.Compare.solve": {func() error { return discard(baselines.Compare(g.ctx, nil, nil)) }, "plan: Compare: the function that solves is nil"},
+		"explain.Explain.ctx":     {func() error { return discard(explain.Explain(ctx, g.chain, g.plan, nil, g.solve)) }, "plan: " + background},
+		"explain.Explain.solve":   {func() error { return discard(explain.Explain(g.ctx, g.chain, g.plan, []int64{1}, nil)) }, "plan: Explain: the function that solves is nil"},
+		"solver.NewTable.ctx":     {func() error { return discard(solver.NewTable(ctx, g.chain, 0, solver.Options{})) }, "plan: " + background},
+		"solver.SolveStage.ctx": {func() error {
+			return discard(solver.SolveStage(ctx, solver.Stage{First: g.chain, MicroBatches: 1}, solver.Options{}))
 		}, "plan: " + background},
 
 		"pipe.New.model":                {func() error { return discard(pipe.New(nil, pipe.Config{})) }, "pipe: the model is nil; want an nn.Sequential"},
@@ -373,7 +376,7 @@ func prepared(t *testing.T) given {
 	fatal(err)
 	g.run, err = g.pipe.Forward(g.ctx, pipe.Batch{Input: pipe.Rows(g.x)})
 	fatal(err)
-	g.remat, err = remat.New(g.model, remat.Config{})
+	g.remat, err = autoremat.New(g.model, autoremat.Config{})
 	fatal(err)
 	g.sgd, err = optim.SGD(optim.Config{LR: 1})
 	fatal(err)
@@ -381,8 +384,8 @@ func prepared(t *testing.T) given {
 	fatal(err)
 	g.loader, err = data.NewLoader(g.set, data.LoaderConfig{BatchSize: 2})
 	fatal(err)
-	g.chain = plan.Chain{Layers: []plan.Layer{{Name: "a", Forward: 1, Backward: 1, Output: 1, Saved: 1}}}
-	g.plan, err = plan.Solve(g.ctx, g.chain, 0, plan.Options{})
+	g.chain = remat.Chain{Layers: []remat.Layer{{Name: "a", Forward: 1, Backward: 1, Output: 1, Saved: 1}}}
+	g.plan, err = solver.Solve(g.ctx, g.chain, 0, solver.Options{})
 	fatal(err)
 	t.Cleanup(func() {
 		g.loader.Close()

@@ -2,7 +2,7 @@ package pipe
 
 import (
 	"penstock/nn"
-	"penstock/remat/plan"
+	"penstock/remat"
 	"penstock/schedule"
 	"penstock/segment"
 	"penstock/torch"
@@ -46,7 +46,7 @@ func (r *minibatch) recompute(c *torch.Ctx, a schedule.Action) {
 }
 
 // perform does operations of a script.
-func (r *minibatch) perform(c *torch.Ctx, a schedule.Action, ops []plan.Op) {
+func (r *minibatch) perform(c *torch.Ctx, a schedule.Action, ops []remat.Op) {
 	defer c.SetAutocast(c.SetAutocast(r.p.cfg.Autocast))
 	execution := &r.cells[a.Stage][a.MicroBatch].execution
 	execution.Retain = r.retain

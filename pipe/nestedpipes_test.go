@@ -13,7 +13,7 @@ import (
 	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/pipe"
-	"penstock/remat/plan"
+	"penstock/remat"
 	"penstock/torch"
 )
 
@@ -202,7 +202,7 @@ func TestMeasuringWhileMeasured(t *testing.T) {
 	for _, p := range []*pipe.Pipe{inner, outer} {
 		for i, s := range p.Plans() {
 			for j, layer := range s.Chain.Chain.Layers {
-				sizes := func(l plan.Layer) [4]int64 { return [4]int64{l.Output, l.Saved, l.ForwardTmp, l.BackwardTmp} }
+				sizes := func(l remat.Layer) [4]int64 { return [4]int64{l.Output, l.Saved, l.ForwardTmp, l.BackwardTmp} }
 				got, want := sizes(layer), sizes(alone.Plans()[i].Chain.Chain.Layers[j])
 				if got != want {
 					t.Errorf("stage %d, unit %d: measured %v, alone %v", i, j, got, want)

@@ -10,7 +10,7 @@ import (
 
 	"penstock/nn"
 	"penstock/profile"
-	"penstock/remat/plan"
+	"penstock/remat"
 	"penstock/segment"
 	"penstock/torch"
 )
@@ -18,7 +18,7 @@ import (
 // StagePlan is what Optimal has planned for a stage.
 type StagePlan struct {
 	Chain profile.Chain // of the stage, for one micro-batch; on the first stage without the input, which belongs to the batch
-	Plans []plan.Plan   // by micro-batch
+	Plans []remat.Plan  // by micro-batch
 	// Base is the bytes that the device holds whatever is recomputed: parameters, buffers, the batch, gradients and optimizer state that were there, and what is to stay free (Config.Reserve).
 	Base int64
 	// Peak is the most bytes that the device will hold in a step, Base counted. On the only stage of a pipe it is exact; it is a bound where skips go to or come from other stages, and where micro-batches differ in

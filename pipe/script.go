@@ -1,18 +1,18 @@
 package pipe
 
-import "penstock/remat/plan"
+import "penstock/remat"
 
 // script is what a stage does with a micro-batch: the operations of a rematerialisation plan, parted where the schedule parts them. Operations are about units of a segment.
 type script struct {
-	forward   []plan.Op // up to the loss step, at which the stage's output goes on
-	recompute []plan.Op // before the gradient of the output is needed
-	backward  []plan.Op
+	forward   []remat.Op // up to the loss step, at which the stage's output goes on
+	recompute []remat.Op // before the gradient of the output is needed
+	backward  []remat.Op
 }
 
 var (
-	keepAll   = script{forward: []plan.Op{{Kind: plan.ForwardSave}, {Kind: plan.LossStep}}, backward: []plan.Op{{Kind: plan.Backward}}}
-	keepInput = script{forward: []plan.Op{{Kind: plan.ForwardKeep}, {Kind: plan.LossStep}}, recompute: []plan.Op{{Kind: plan.ForwardSave}}, backward: []plan.Op{{Kind: plan.Backward}}}
-	passing   = script{forward: []plan.Op{{Kind: plan.Forward}}} // no backward follows
+	keepAll   = script{forward: []remat.Op{{Kind: remat.ForwardSave}, {Kind: remat.LossStep}}, backward: []remat.Op{{Kind: remat.Backward}}}
+	keepInput = script{forward: []remat.Op{{Kind: remat.ForwardKeep}, {Kind: remat.LossStep}}, recompute: []remat.Op{{Kind: remat.ForwardSave}}, backward: []remat.Op{{Kind: remat.Backward}}}
+	passing   = script{forward: []remat.Op{{Kind: remat.Forward}}} // no backward follows
 )
 
 // scriptOf is what a stage does with a micro-batch: what was planned, or what its policy says.
@@ -32,18 +32,18 @@ func (k Checkpoint) script(microBatch int) script {
 }
 
 // scriptOf parts the operations of a plan. Units of the prologue, which are not in the plan, run first.
-func scriptOf(ops []plan.Op, prologue int) (s script) {
+func scriptOf(ops []remat.Op, prologue int) (s script) {
 	for i := range prologue {
-		s.forward = append(s.forward, plan.Op{Kind: plan.Forward, Layer: i})
+		s.forward = append(s.forward, remat.Op{Kind: remat.Forward, Layer: i})
 	}
 	into := &s.forward
 	for _, op := range ops {
 		switch {
-		case op.Kind == plan.LossStep:
+		case op.Kind == remat.LossStep:
 			s.forward = append(s.forward, op)
 			into = &s.recompute
 			continue
-		case op.Kind == plan.Backward:
+		case op.Kind == remat.Backward:
 			into = &s.backward
 		}
 		op.Layer += prologue

@@ -6,7 +6,8 @@ import (
 	"slices"
 
 	"penstock/profile"
-	"penstock/remat/plan"
+	"penstock/remat"
+	"penstock/remat/solver"
 	"penstock/segment"
 )
 
@@ -30,19 +31,19 @@ func (r *minibatch) planStage(ctx context.Context, out *planned, at int, chain p
 	if at > 0 && chain.Prologue > 0 { // what it is sent is no part of the chain then
 		prologue += chain.Given
 	}
-	var solved plan.StagePlan
+	var solved solver.StagePlan
 	var err error
 	if len(chain.Layers) == 0 {
 		solved = untrained(k, left, prologue)
 	} else {
-		solved, err = solve(ctx, plan.Stage{First: first, Later: later, MicroBatches: k, Limit: left}, prologue)
+		solved, err = solve(ctx, solver.Stage{First: first, Later: later, MicroBatches: k, Limit: left}, prologue)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pipe: planning stage %d: %w", at, err)
 	}
 	if !solved.Feasible {
 		short := &Shortage{Stage: at, Device: stage.Device, Limit: sp.Limit, Least: sp.Base + solved.Peak}
-		if least, peak, err := plan.Least(first); err == nil && chain.Prologue == 0 && least.Ops[peak].Kind != plan.LossStep {
+		if least, peak, err := solver.Least(first); err == nil && chain.Prologue == 0 && least.Ops[peak].Kind != remat.LossStep {
 			short.SetBy = fmt.Sprintf("layer %q", first.Layers[least.Ops[peak].Layer].Name)
 		}
 		return short, nil
@@ -57,32 +58,32 @@ func (r *minibatch) planStage(ctx context.Context, out *planned, at int, chain p
 }
 
 // untrained is what a stage does in which nothing has a backward: its units run once, and nothing is held.
-func untrained(microBatches int, limit, peak int64) plan.StagePlan {
-	out := plan.StagePlan{Feasible: limit == 0 || peak <= limit, Limit: limit, Peak: peak}
+func untrained(microBatches int, limit, peak int64) solver.StagePlan {
+	out := solver.StagePlan{Feasible: limit == 0 || peak <= limit, Limit: limit, Peak: peak}
 	if out.Feasible {
-		out.MicroBatches = make([]plan.Plan, microBatches)
+		out.MicroBatches = make([]remat.Plan, microBatches)
 	}
 	return out
 }
 
 // solve plans a stage whose prologue, which runs before a micro-batch's plan begins and while the others hold what they hold, takes so many bytes.
-func solve(ctx context.Context, s plan.Stage, prologue int64) (plan.StagePlan, error) {
+func solve(ctx context.Context, s solver.Stage, prologue int64) (solver.StagePlan, error) {
 	available := s.Limit
 	for {
-		solved, err := plan.SolveStage(ctx, s, plan.Options{})
+		solved, err := solver.SolveStage(ctx, s, solver.Options{})
 		if err != nil {
 			return solved, err
 		}
 		tightest := !solved.Feasible
 		if tightest { // what the tightest plans leave the prologue is the most that it can have
 			s.Limit, s.First, s.Later = solved.Peak, untimed(s.First), untimed(s.Later)
-			if solved, err = plan.SolveStage(ctx, s, plan.Options{}); err != nil || !solved.Feasible {
+			if solved, err = solver.SolveStage(ctx, s, solver.Options{}); err != nil || !solved.Feasible {
 				return solved, err
 			}
 		}
 		peak := prologue
 		for _, one := range solved.MicroBatches[:s.MicroBatches-1] {
-			report, err := plan.Check(s.Later, one.Ops)
+			report, err := remat.Check(s.Later, one.Ops)
 			if err != nil {
 				return solved, err
 			}
@@ -93,14 +94,14 @@ func solve(ctx context.Context, s plan.Stage, prologue int64) (plan.StagePlan, e
 		case available == 0 || solved.Peak <= available:
 			return solved, nil
 		case tightest:
-			return plan.StagePlan{Limit: available, Peak: solved.Peak}, nil
+			return solver.StagePlan{Limit: available, Peak: solved.Peak}, nil
 		}
 		s.Limit = max(s.Limit-(solved.Peak-available), 1)
 	}
 }
 
 // untimed is a chain whose layers all take the same time: its plans, and with them the least that is said to do, are the same whenever it was measured.
-func untimed(c plan.Chain) plan.Chain {
+func untimed(c remat.Chain) remat.Chain {
 	c.Layers = slices.Clone(c.Layers)
 	for i := range c.Layers {
 		l := &c.Layers[i]

@@ -1,7 +1,7 @@
 package profile
 
 import (
-	"penstock/remat/plan"
+	"penstock/remat"
 )
 
 // at is the bytes at a border that did not come with the input.
@@ -37,11 +37,11 @@ func assemble(f *flows, units []figures) Chain {
 		out.ProloguePeak = max(out.ProloguePeak, f.at(i)+u.keep.peak)
 	}
 	gradients, gradMade := f.grads()
-	var c plan.Chain
+	var c remat.Chain
 	c.Input, c.InputGradient = made[skip], gradMade[skip]
 	for i, u := range units[skip:] {
 		border := skip + i + 1
-		l := plan.Layer{
+		l := remat.Layer{
 			Name: u.name, ForwardNoGrad: u.times.forwardNoGrad.micros(), Forward: u.times.forward.micros(), Backward: u.times.backward[0].micros(),
 			Output: made[border], Saved: u.save.delta, ForwardTmp: u.save.peak - u.save.delta, ForwardNoGradTmp: u.keep.peak - made[border],
 			Gradient: gradMade[border], WeightGradient: u.weights,
@@ -53,16 +53,16 @@ func assemble(f *flows, units []figures) Chain {
 	}
 	for _, l := range f.storages {
 		if from, to := max(l.first, skip), l.last; to > from && l.bytes > 0 {
-			c.Carries = append(c.Carries, plan.Carry{From: from - skip - 1, To: to - skip, Bytes: l.bytes})
+			c.Carries = append(c.Carries, remat.Carry{From: from - skip - 1, To: to - skip, Bytes: l.bytes})
 		}
 	}
 	for _, l := range gradients {
 		if to, last := l.first, max(l.last, skip); to > last && l.bytes > 0 {
-			c.GradientCarries = append(c.GradientCarries, plan.Carry{From: last - skip - 1, To: to - skip, Bytes: l.bytes})
+			c.GradientCarries = append(c.GradientCarries, remat.Carry{From: last - skip - 1, To: to - skip, Bytes: l.bytes})
 		}
 	}
 	out.Chain, out.Later = c, c
-	out.Later.Layers = append([]plan.Layer(nil), c.Layers...)
+	out.Later.Layers = append([]remat.Layer(nil), c.Layers...)
 	for i := range out.Later.Layers {
 		l := &out.Later.Layers[i]
 		l.WeightGradient, l.Backward = 0, units[skip+i].times.backward[1].micros()

@@ -1,15 +1,15 @@
 package profile
 
 import (
-	"penstock/remat/plan"
+	"penstock/remat"
 	"penstock/segment"
 	"penstock/torch"
 )
 
 // Chain is a model, or a stage of one, as package plan knows it: a layer of it is a unit of one or more of the model's layers.
 type Chain struct {
-	plan.Chain            // of the first micro-batch of a step: gradients of parameters are made
-	Later      plan.Chain // of another one: they are there
+	remat.Chain             // of the first micro-batch of a step: gradients of parameters are made
+	Later       remat.Chain // of another one: they are there
 
 	// Statistics is the bytes that the first forward of all units gathers for a mini-batch's batch norms (DeferredBatchNorm), and that stay to its end.
 	Statistics int64

@@ -9,7 +9,8 @@ import (
 	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/profile"
-	"penstock/remat/plan"
+	"penstock/remat"
+	"penstock/remat/baselines"
 	"penstock/segment"
 	"penstock/torch"
 )
@@ -26,7 +27,7 @@ func chainOf(t *testing.T, model *nn.Sequential, sample ...*torch.Tensor) profil
 }
 
 // executed runs operations on a model from an input of its own, with ones for gradients of the output, and returns the most bytes beside what there was before the prologue's output.
-func executed(t *testing.T, model *nn.Sequential, chain profile.Chain, ops []plan.Op, sample *torch.Tensor) (peaks []int64) {
+func executed(t *testing.T, model *nn.Sequential, chain profile.Chain, ops []remat.Op, sample *torch.Tensor) (peaks []int64) {
 	t.Helper()
 	routes, err := model.SkipRoutes()
 	if err != nil {
@@ -46,13 +47,13 @@ func executed(t *testing.T, model *nn.Sequential, chain profile.Chain, ops []pla
 	before := live()
 	e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.CopyHere(sample))}, Wants: []bool{false}})
 	for i := range chain.Prologue {
-		e.Do(c, plan.Op{Kind: plan.Forward, Layer: i})
+		e.Do(c, remat.Op{Kind: remat.Forward, Layer: i})
 	}
 	for _, op := range ops {
 		op.Layer += chain.Prologue
 		c.Device().ResetPeak()
 		e.Do(c, op)
-		if op.Kind == plan.LossStep {
+		if op.Kind == remat.LossStep {
 			var grads []*torch.Tensor
 			if xs, _, saved := e.Output(); saved {
 				for _, x := range xs {
@@ -103,10 +104,10 @@ func predicted(t *testing.T, model *nn.Sequential, sample *torch.Tensor) {
 	defer runtime.UnlockOSThread()
 	chain := chainOf(t, model, sample)
 	n := len(chain.Layers)
-	plans := map[string][]plan.Op{"none": plan.None(n), "all": plan.All(n)}
+	plans := map[string][]remat.Op{"none": baselines.None(n), "all": baselines.All(n)}
 	for _, k := range []int{2, 3} {
 		if k <= n {
-			ops, err := plan.Sequential(n, k)
+			ops, err := baselines.Sequential(n, k)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -118,7 +119,7 @@ func predicted(t *testing.T, model *nn.Sequential, sample *torch.Tensor) {
 	nn.Materialise(c, nn.State(model), 1)
 	defer nn.Free(model)
 	for name, ops := range plans {
-		report, err := plan.Check(chain.Chain, ops)
+		report, err := remat.Check(chain.Chain, ops)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"penstock/nn"
-	"penstock/remat/plan"
+	"penstock/remat"
 	"penstock/segment"
 	"penstock/torch"
 )
@@ -130,7 +130,7 @@ func (l *scan) run(i int) {
 	changed := h.watch()
 	e := l.executeWith(i, segment.Arrival{Tensors: l.shared(a.Tensors), Skips: l.shared(a.Skips), Wants: a.Wants, WantsSkips: a.WantsSkips})
 	e.Again(i)
-	held := l.do(e, plan.Op{Kind: plan.ForwardSave, Layer: i}).delta
+	held := l.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i}).delta
 	l.f.held, l.f.overwrote = append(l.f.held, held), append(l.f.overwrote, changed())
 	if i == l.model {
 		return // nobody is given what the loss gives

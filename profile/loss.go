@@ -1,7 +1,7 @@
 package profile
 
 import (
-	"penstock/remat/plan"
+	"penstock/remat"
 	"penstock/torch"
 )
 
@@ -15,12 +15,12 @@ func (p *prober) lossOp(chain *Chain, times []unitTimes) error {
 			return err
 		}
 		e := p.execute(0, false)
-		forward := p.do(e, plan.Op{Kind: plan.ForwardSave})
+		forward := p.do(e, remat.Op{Kind: remat.ForwardSave})
 		ys, _ := e.Saved(0)
 		loss := p.owned(p.c.Keep(p.c.Share(ys[0]))) // held through backward, and the gradient that it begins with too
 		seed := p.owned(p.c.Keep(p.c.OnesLike(loss)))
 		e.GiveGrads(1, p.shared([]*torch.Tensor{seed}), nil)
-		backward := p.do(e, plan.Op{Kind: plan.Backward})
+		backward := p.do(e, remat.Op{Kind: remat.Backward})
 		xs, _ := e.TakeGrads(0)
 		for _, g := range xs {
 			p.owned(g)

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"penstock/nn"
-	"penstock/remat/plan"
+	"penstock/remat"
 	"penstock/segment"
 	"penstock/torch"
 )
@@ -77,13 +77,13 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) ([]unitTimes, erro
 // window times the layers of a window, and returns what the next one is given.
 func (p *prober) window(in input, w window, times []unitTimes) (next input, err error) {
 	at := w.from
-	run := func(e *segment.Execution, kind plan.Kind, i int) (time.Duration, error) {
+	run := func(e *segment.Execution, kind remat.Kind, i int) (time.Duration, error) {
 		at = i
 		if err := p.ctx.Err(); err != nil {
 			return 0, err
 		}
 		mark := p.c.Mark()
-		took := p.do(e, plan.Op{Kind: kind, Layer: i}).took
+		took := p.do(e, remat.Op{Kind: kind, Layer: i}).took
 		p.c.Release(mark)
 		return took, nil
 	}
@@ -106,7 +106,7 @@ func (p *prober) window(in input, w window, times []unitTimes) (next input, err 
 		}
 		last := p.begin(in, w)
 		for i := w.from; i < w.to; i++ {
-			if _, err := run(last, plan.Forward, i); err != nil {
+			if _, err := run(last, remat.Forward, i); err != nil {
 				return err
 			}
 		}
@@ -117,10 +117,10 @@ func (p *prober) window(in input, w window, times []unitTimes) (next input, err 
 }
 
 // pass runs the layers of a window once, and records what each operation takes.
-func (p *prober) pass(in input, w window, times []unitTimes, run func(e *segment.Execution, kind plan.Kind, i int) (time.Duration, error)) error {
+func (p *prober) pass(in input, w window, times []unitTimes, run func(e *segment.Execution, kind remat.Kind, i int) (time.Duration, error)) error {
 	e := p.begin(in, w)
 	for i := w.from; i < w.to; i++ {
-		took, err := run(e, plan.Forward, i)
+		took, err := run(e, remat.Forward, i)
 		if err != nil {
 			return err
 		}
@@ -134,7 +134,7 @@ func (p *prober) pass(in input, w window, times []unitTimes, run func(e *segment
 		e := p.begin(in, w)
 		goes := make([]bool, len(times)) // back
 		for i := w.from; i < w.to; i++ {
-			took, err := run(e, plan.ForwardSave, i)
+			took, err := run(e, remat.ForwardSave, i)
 			if err != nil {
 				return err
 			}
@@ -144,7 +144,7 @@ func (p *prober) pass(in input, w window, times []unitTimes, run func(e *segment
 		}
 		p.giveOnes(e, w)
 		for i := w.to - 1; i >= w.from; i-- {
-			took, err := run(e, plan.Backward, i)
+			took, err := run(e, remat.Backward, i)
 			if err != nil {
 				return err
 			}

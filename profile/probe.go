@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"penstock/nn"
-	"penstock/remat/plan"
+	"penstock/remat"
 	"penstock/segment"
 	"penstock/torch"
 )
@@ -76,7 +76,7 @@ type reading struct {
 }
 
 // do performs an operation on a walk and reads the account around it.
-func (p *prober) do(e *segment.Execution, op plan.Op) (r reading) {
+func (p *prober) do(e *segment.Execution, op remat.Op) (r reading) {
 	was := p.c.SetAutocast(p.Autocast)
 	before := p.Device.Memory().Live
 	p.Device.ResetPeak()

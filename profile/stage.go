@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"penstock/nn"
-	"penstock/remat/plan"
+	"penstock/remat"
 	"penstock/torch"
 )
 
@@ -119,7 +119,7 @@ func (p *prober) unit(i int, f *flows, all []figures) error {
 		}
 		e := p.execute(i, true)
 		defer e.Free()
-		p.do(e, plan.Op{Kind: plan.ForwardKeep, Layer: i})
+		p.do(e, remat.Op{Kind: remat.ForwardKeep, Layer: i})
 		xs, skips := e.Take(i + 1)
 		p.move(xs, skips)
 		p.c.Release(mark)
@@ -165,9 +165,9 @@ func (p *prober) asGiven(i int, f *flows, out *figures) {
 	defer func() { p.xs, p.skips = now.xs, now.skips }()
 	for k, into := range []*reading{&out.back, &out.again} {
 		e := p.execute(i, true)
-		p.do(e, plan.Op{Kind: plan.ForwardSave, Layer: i})
+		p.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
 		given := p.left[k].give(p, i, e)
-		*into = p.do(e, plan.Op{Kind: plan.Backward, Layer: i})
+		*into = p.do(e, remat.Op{Kind: remat.Backward, Layer: i})
 		if k == 0 {
 			left := f.backward(i, e, out.list, given)
 			left.free()
@@ -181,40 +181,40 @@ func (p *prober) bytes(i int, f *flows, out *figures) {
 	list := out.list
 	// The first time running statistics move. Whatever that takes is counted in both.
 	e := p.execute(i, false)
-	once := p.do(e, plan.Op{Kind: plan.ForwardKeep, Layer: i})
+	once := p.do(e, remat.Op{Kind: remat.ForwardKeep, Layer: i})
 	e.Free()
 	e = p.execute(i, true)
-	out.keep = p.do(e, plan.Op{Kind: plan.ForwardKeep, Layer: i})
+	out.keep = p.do(e, remat.Op{Kind: remat.ForwardKeep, Layer: i})
 	f.forward(i, e, p, list)
 	e.Free()
 	out.statistics = max(once.delta-out.keep.delta, 0)
 	out.keep.peak = max(out.keep.peak, once.peak)
 
 	e = p.execute(i, false)
-	first := p.do(e, plan.Op{Kind: plan.ForwardSave, Layer: i})
+	first := p.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
 	e.Free()
 	for _, l := range list {
 		zeroGrads(l)
 	}
 	e = p.execute(i, true)
 	defer e.Free()
-	out.save = p.do(e, plan.Op{Kind: plan.ForwardSave, Layer: i})
+	out.save = p.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
 	out.save.peak = max(out.save.peak, first.peak)
 	given := p.give(i, e)
 	if i == p.s.Units()-1 {
 		f.end = p.ended
 	}
 	out.passes = given == nil
-	out.back = p.do(e, plan.Op{Kind: plan.Backward, Layer: i})
+	out.back = p.do(e, remat.Op{Kind: remat.Backward, Layer: i})
 	out.weights = gradBytes(list)
 	p.forgetLeft()
 	p.left[0] = f.backward(i, e, list, given)
 
 	again := p.execute(i, true)
 	defer again.Free()
-	p.do(again, plan.Op{Kind: plan.ForwardSave, Layer: i})
+	p.do(again, remat.Op{Kind: remat.ForwardSave, Layer: i})
 	given = p.give(i, again)
-	out.again = p.do(again, plan.Op{Kind: plan.Backward, Layer: i})
+	out.again = p.do(again, remat.Op{Kind: remat.Backward, Layer: i})
 	p.left[1] = f.backward(i, again, list, given)
 }
 

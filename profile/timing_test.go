@@ -8,7 +8,7 @@ import (
 
 	"penstock/nn"
 	"penstock/profile"
-	"penstock/remat/plan"
+	"penstock/remat"
 	"penstock/torch"
 )
 
@@ -75,7 +75,7 @@ func TestTimes(t *testing.T) {
 
 	config.Balance = []int{3}
 	chains := measured(t, model, config, vectors(c)).Chains
-	var all plan.Layer // in microseconds
+	var all remat.Layer // in microseconds
 	for _, l := range chains[0].Layers {
 		all.ForwardNoGrad, all.Forward, all.Backward = all.ForwardNoGrad+l.ForwardNoGrad, all.Forward+l.Forward, all.Backward+l.Backward
 	}

@@ -1,28 +1,30 @@
-// Package remat trains a sequential model under a limit of bytes: it keeps what fits of what backward needs and computes the rest again, at the least time (package remat/plan).
+// Package remat is the model of rematerialisation: what to keep and what to compute again, so that training a chain of layers stays under a number of bytes. It knows no tensors: a [Chain] says what each
+// layer costs, a [Plan] is a list of operations, and [Check] replays one, to the byte.
 //
-//	m, err := remat.New(model, remat.Config{Limit: 700 << 20, Optimizer: adam})
-//	defer m.Close()
-//	for ... {
-//		c.SetGrad(true)
-//		loss := criterion.Forward(n, m.Forward(n, x), y)
-//		c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
-//		c.SetGrad(false)
-//		adam.Step(c, nn.Params(m))
-//		...
-//	}
+// Package solver finds plans, planfile reads and writes chains and plans, baselines has the plans of the usual strategies and compares, explain explains and draws.
 //
-// The module is a layer, to be used wherever the model could be, with any loss and any loop. The first batch measures the model's layers and solves for a plan; later ones of the same shapes follow it.
-// Outputs, gradients, running statistics and dropped elements are those of the model alone, to the bit.
+// # The model
 //
-// # The limit
+// A chain has L layers. Layer i computes x(i+1) from x(i); x(0) is the input. The loss computes y(L), the gradient of x(L); the backward of layer i computes y(i), the gradient of x(i), from
+// y(i+1). That backward needs what a forward with gradients has kept, which is called X(i+1) here and includes x(i+1), and it needs x(i). x(i) is there when it was kept by itself or as a part of X(i).
+// The operations (Beaumont et al., "Optimal Re-materialization Strategies for Heterogeneous Chains", ACM TOMS 50(2), 2024: F∅, Fck, Fall, B):
 //
-// The limit is for every byte that the device's account counts: parameters, gradients, the optimizer's state, buffers, activations, workspaces, the batch, and whatever else is there. What others
-// hold when Forward begins is read from the account; what is known to come, gradients, the optimizer's state and what its update needs, is set aside; what is alive between Forward and backward, the
-// loss and what the caller keeps, is measured. So [Module.Predicted] is the peak of a step, to the byte, and a step that cannot stay under the limit fails before it begins, with a [LimitError] that
-// says what limit would do. While the module is open the limit is the account's: nothing can exceed it, whoever asks.
+//	forward i        x(i) -> x(i+1) without gradients; afterwards x(i) is dropped, unless it is a part of X(i)
+//	forward_keep i   x(i) -> x(i+1) without gradients; x(i) stays
+//	forward_save i   x(i) -> X(i+1)
+//	loss             x(L) -> y(L); afterwards x(L) is dropped, unless it is a part of X(L)
+//	backward i       x(i), X(i+1), y(i+1) -> y(i); afterwards X(i+1) and y(i+1) are dropped, and x(i), unless it is a part of X(i)
 //
-// The prediction is for one thing at a time on the device, in which the caller holds the input and the output until backward is over, and what is there at backward until the update is over.
-// Measuring is not part of a step: it runs unit after unit without the limit, and leaves the account's peak as it was.
+// An operation may not make what is already there. A plan is complete when backward 0 has run, which every other backward precedes in descending order, each once, and the loss them all.
 //
-// It is for models that are an nn.Sequential on a CPU device. It does not offload, does not cut layers into parts ([Atomic] does the opposite), and does not look into the loss.
+// # Bytes
+//
+// In the simplest chain all of these are blocks of their own: x(i+1) has Layers[i].Output bytes, X(i+1) Layers[i].Saved, which count x(i+1) too, and y(i+1) has Layers[i].Gradient. While an operation
+// runs everything is there that was there before, what it makes, and its temporaries; what it drops is dropped afterwards. A backward also makes the gradients of the layer's parameters, WeightGradient
+// bytes, which stay to the end, and may let go of some of X(i+1) and y(i+1) before it needs most. The peak is the greatest sum over all operations.
+//
+// Skip connections, and views, make inputs of several layers lie in the same memory. Carry{From, To, Bytes} in Carries says that so many bytes of what layer From makes (of Layers[From].Output; of
+// Input for From = -1), which are a part of x(From+1), are a part of x(i) for all From+1 <= i <= To. They are counted once, however many of those are there, and stay until the last of them goes. In
+// GradientCarries it says that so many bytes of what the backward of layer To makes as y(To), of Layers[To-1].Gradient, are a part of y(i) for all To >= i >= From+1: a gradient that is made at To and
+// used by the backward of From. To = L is made by the loss.
 package remat

@@ -5,7 +5,7 @@ import (
 
 	"penstock/internal/arg"
 	"penstock/nn"
-	"penstock/remat/plan"
+	"penstock/remat"
 	"penstock/torch"
 )
 
@@ -82,26 +82,26 @@ func (e *Execution) Begin(s *Segment, context NewContext) {
 // Units is the number of units of the segment.
 func (e *Execution) Units() int { return len(e.s.units) }
 
-// Do performs an operation; plan.Op numbers units. It panics as operators do; after that the execution can only be freed.
+// Do performs an operation; remat.Op numbers units. It panics as operators do; after that the execution can only be freed.
 //
 // The loss step computes nothing. It separates the operations before the gradient of the output is known from those after
 // it. The loss itself is a layer of the last unit (nn.LossLayer), or whoever calls Do computes it.
-func (e *Execution) Do(c *torch.Ctx, op plan.Op) {
+func (e *Execution) Do(c *torch.Ctx, op remat.Op) {
 	arg.Must(c, "segment: Do: the torch.Ctx", "that of the caller")
-	if op.Kind != plan.LossStep && (op.Layer < 0 || op.Layer >= len(e.s.units)) {
+	if op.Kind != remat.LossStep && (op.Layer < 0 || op.Layer >= len(e.s.units)) {
 		panic(&torch.Error{Op: "plan", Device: c.Device(), Message: fmt.Sprintf("operation %v: there are %d units", op, len(e.s.units))})
 	}
 	switch op.Kind {
-	case plan.Forward, plan.ForwardKeep:
+	case remat.Forward, remat.ForwardKeep:
 		e.forward(c, op.Layer, false)
-		if s := &e.states[op.Layer]; op.Kind == plan.Forward && e.alone(op.Layer) && !e.stays(s.early) {
+		if s := &e.states[op.Layer]; op.Kind == remat.Forward && e.alone(op.Layer) && !e.stays(s.early) {
 			s.free()
 		}
-	case plan.ForwardSave:
+	case remat.ForwardSave:
 		e.forward(c, op.Layer, true)
-	case plan.LossStep:
+	case remat.LossStep:
 		e.after = true
-	case plan.Backward:
+	case remat.Backward:
 		e.backward(c, op.Layer)
 	}
 }

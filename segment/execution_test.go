@@ -11,27 +11,27 @@ import (
 
 	"penstock/internal/torchtest"
 	"penstock/nn"
-	"penstock/remat/plan"
+	"penstock/remat"
 	"penstock/segment"
 	"penstock/torch"
 )
 
 // persistent draws a plan of units i..l, of which the last, if it is loss, is the loss: either the first is saved, or some are run without a graph and run again.
-func persistent(t *rapid.T, i, l, loss int) []plan.Op {
+func persistent(t *rapid.T, i, l, loss int) []remat.Op {
 	if i == loss {
-		return []plan.Op{{Kind: plan.LossStep}}
+		return []remat.Op{{Kind: remat.LossStep}}
 	}
 	if i == l || rapid.Bool().Draw(t, "save") {
-		ops := []plan.Op{{Kind: plan.ForwardSave, Layer: i}}
+		ops := []remat.Op{{Kind: remat.ForwardSave, Layer: i}}
 		if i < l {
 			ops = append(ops, persistent(t, i+1, l, loss)...)
 		}
-		return append(ops, plan.Op{Kind: plan.Backward, Layer: i})
+		return append(ops, remat.Op{Kind: remat.Backward, Layer: i})
 	}
 	j := rapid.IntRange(i+1, l).Draw(t, "up to")
-	ops := []plan.Op{{Kind: plan.ForwardKeep, Layer: i}}
+	ops := []remat.Op{{Kind: remat.ForwardKeep, Layer: i}}
 	for k := i + 1; k < j; k++ {
-		ops = append(ops, plan.Op{Kind: plan.Forward, Layer: k})
+		ops = append(ops, remat.Op{Kind: remat.Forward, Layer: k})
 	}
 	return append(append(ops, persistent(t, j, l, loss)...), persistent(t, i, j-1, loss)...)
 }
@@ -59,7 +59,7 @@ func TestAnyPlanGivesTheSameBits(t *testing.T) {
 		ops := persistent(t, 0, len(units), len(units))
 		backwards := rapid.IntRange(1, 2).Draw(t, "backwards")
 		if diff := cmp.Diff(want[backwards], executed(t, m, s, ops, backwards)); diff != "" {
-			t.Errorf("units %v, %s, %d backwards: %s", units, plan.FormatOps(ops), backwards, diff)
+			t.Errorf("units %v, %s, %d backwards: %s", units, remat.FormatOps(ops), backwards, diff)
 		}
 	})
 }
@@ -81,7 +81,7 @@ func TestOperationsThatCannotBe(t *testing.T) {
 			defer nn.Free(m)
 			e := begin(whole(t, m, 4, 6, 4), training, c.Keep(c.Ones(torch.Float32, 6, 8)))
 			defer e.Free()
-			ops, err := plan.ParseOps(tt.ops)
+			ops, err := remat.ParseOps(tt.ops)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +99,7 @@ func TestOperationsThatCannotBe(t *testing.T) {
 
 // TestFailuresLeaveNothing: wherever memory runs out, in forward, in a repetition or in backward, an execution frees everything.
 func TestFailuresLeaveNothing(t *testing.T) {
-	ops, err := plan.ParseOps("K0 F1 S2 L B2 K0 S1 B1 S0 B0")
+	ops, err := remat.ParseOps("K0 F1 S2 L B2 K0 S1 B1 S0 B0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestFailuresLeaveNothing(t *testing.T) {
 			err := torch.Try(func() {
 				for _, op := range ops {
 					e.Do(c, op)
-					if op.Kind == plan.LossStep {
+					if op.Kind == remat.LossStep {
 						e.GiveGrads(3, []*torch.Tensor{ones}, nil)
 					}
 				}
@@ -178,14 +178,14 @@ func TestLossIsAUnit(t *testing.T) {
 			return nn.NewCtx(c, cfg)
 		}, c.Keep(x))
 		defer e.Free()
-		ops, err := plan.ParseOps(text)
+		ops, err := remat.ParseOps(text)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var loss *torch.Tensor
 		for _, op := range ops {
 			e.Do(c, op)
-			if op.Kind == plan.LossStep {
+			if op.Kind == remat.LossStep {
 				ys, _, saved := e.Output()
 				if !saved {
 					ys, _ = e.Take(s.Units())

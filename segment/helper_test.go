@@ -4,7 +4,7 @@ import (
 	"runtime"
 
 	"penstock/nn"
-	"penstock/remat/plan"
+	"penstock/remat"
 	"penstock/segment"
 	"penstock/torch"
 )
@@ -111,7 +111,7 @@ func plain(model *nn.Sequential, backwards int) map[string]string {
 }
 
 // executed runs a model by operations. With two backwards those from the loss on are repeated.
-func executed(t test, model *nn.Sequential, s *segment.Segment, ops []plan.Op, backwards int) map[string]string {
+func executed(t test, model *nn.Sequential, s *segment.Segment, ops []remat.Op, backwards int) map[string]string {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -122,7 +122,7 @@ func executed(t test, model *nn.Sequential, s *segment.Segment, ops []plan.Op, b
 	e := begin(s, training, c.Keep(c.Normal_(c.Empty(torch.Float32, 6, 8), 0, 1)))
 	defer e.Free()
 	loss := 0
-	for ops[loss].Kind != plan.LossStep {
+	for ops[loss].Kind != remat.LossStep {
 		e.Do(c, ops[loss])
 		loss++
 	}

@@ -8,7 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"penstock/remat/plan"
+	"penstock/remat"
+
+	"penstock/remat/baselines"
 	"penstock/torch"
 )
 
@@ -45,7 +47,7 @@ type rematPoint struct {
 // contender is a plan whose steps are timed in turns with those of others.
 type contender struct {
 	s      *stepper
-	ops    []plan.Op
+	ops    []remat.Op
 	result planResult
 	first  float64 // milliseconds of the quickest step before the rounds
 }
@@ -83,7 +85,7 @@ func (n network) compare(ctx context.Context, e effort) (r networkResult, err er
 	c := comparison{stepper: s}
 	layers := len(s.chain.Layers)
 	r = networkResult{network: n, Size: n.Options.Size, Layers: layers, Base: s.base}
-	none, err := c.contender(ctx, plan.None(layers), 0, warmUps+1)
+	none, err := c.contender(ctx, baselines.None(layers), 0, warmUps+1)
 	if err != nil {
 		return r, fmt.Errorf("without recomputation: %w", err)
 	}
@@ -124,7 +126,7 @@ func (n network) compare(ctx context.Context, e effort) (r networkResult, err er
 const warmUps = 2
 
 // contender runs a plan so many times. The device's limit, if there is one, holds meanwhile.
-func (c *comparison) contender(ctx context.Context, ops []plan.Op, limit int64, steps int) (*contender, error) {
+func (c *comparison) contender(ctx context.Context, ops []remat.Op, limit int64, steps int) (*contender, error) {
 	out := &contender{s: c.stepper, ops: ops, first: math.Inf(1)}
 	var err error
 	if out.result.PredictedPeak, out.result.PredictedStep, err = c.predicted(ops); err != nil {
@@ -159,7 +161,7 @@ func (c *comparison) contender(ctx context.Context, ops []plan.Op, limit int64, 
 func (c *comparison) sweep(ctx context.Context, r *networkResult) ([]*contender, error) {
 	var all []*contender
 	for k := 2; k <= min(r.Layers, int(2*math.Sqrt(float64(r.Layers)))); k++ {
-		ops, err := plan.Sequential(r.Layers, k)
+		ops, err := baselines.Sequential(r.Layers, k)
 		if err != nil {
 			return nil, err
 		}
@@ -198,7 +200,7 @@ func (c *comparison) against(ctx context.Context, r *rematPoint, theirs *contend
 // all runs the plan that keeps the input alone, once: it takes as many forwards as there are pairs of layers.
 func (c *comparison) all(ctx context.Context) (rematPoint, error) {
 	r := rematPoint{Strategy: "all"}
-	theirs, err := c.contender(ctx, plan.All(len(c.chain.Layers)), 0, 1)
+	theirs, err := c.contender(ctx, baselines.All(len(c.chain.Layers)), 0, 1)
 	if err != nil {
 		return r, fmt.Errorf("recomputing all: %w", err)
 	}

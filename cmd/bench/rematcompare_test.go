@@ -11,7 +11,8 @@ import (
 	"penstock/internal/torchtest"
 	"penstock/models"
 	"penstock/nn"
-	"penstock/remat/plan"
+	"penstock/remat"
+	"penstock/remat/baselines"
 	"penstock/torch"
 )
 
@@ -96,11 +97,11 @@ func TestStepperIsPlainTraining(t *testing.T) {
 			want := s.digest(taken{loss: torch.Item[float32](loss)})
 			c.Close()
 			layers := len(s.chain.Layers)
-			half, err := plan.Sequential(layers, 2)
+			half, err := baselines.Sequential(layers, 2)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for name, ops := range map[string][]plan.Op{"none": plan.None(layers), "all": plan.All(layers), "halves": half} {
+			for name, ops := range map[string][]remat.Op{"none": baselines.None(layers), "all": baselines.All(layers), "halves": half} {
 				got, err := s.step(ops)
 				if err != nil {
 					t.Fatal(err)
@@ -122,7 +123,7 @@ func TestContenders(t *testing.T) {
 	}
 	defer s.close()
 	c := comparison{stepper: s}
-	ops := plan.All(len(s.chain.Layers))
+	ops := baselines.All(len(s.chain.Layers))
 	first, err := c.contender(context.Background(), ops, 0, 1)
 	if err != nil {
 		t.Fatal(err)

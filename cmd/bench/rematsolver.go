@@ -6,7 +6,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"penstock/remat/plan"
+	"penstock/remat"
+
+	"penstock/remat/solver"
 )
 
 // Limits that random chains are planned under, as parts of the peak without recomputation.
@@ -45,13 +47,13 @@ type solverResult struct {
 }
 
 // randomChain is one of rotor's experiments: forwards of 1 to 10 ms, backwards of about twice that, outputs of 1 to 10 MB, one to four times as much saved, temporaries up to the size of the output.
-func randomChain(layers int, seed uint64) plan.Chain {
+func randomChain(layers int, seed uint64) remat.Chain {
 	r := rand.New(rand.NewPCG(seed, 1))
 	between := func(least, most float64) float64 { return least + (most-least)*r.Float64() }
-	c := plan.Chain{Input: int64(between(1e6, 10e6))}
+	c := remat.Chain{Input: int64(between(1e6, 10e6))}
 	for i := range layers {
 		f, a := between(1e3, 10e3), int64(between(1e6, 10e6))
-		l := plan.Layer{
+		l := remat.Layer{
 			Name: fmt.Sprint("layer", i), Forward: f, ForwardNoGrad: f, Backward: f * between(1.8, 2.2), Output: a, Gradient: a, Saved: int64(float64(a) * between(1, 4)),
 			ForwardTmp: r.Int64N(a + 1), BackwardTmp: r.Int64N(a + 1),
 		}
@@ -84,15 +86,15 @@ func measureSolver(ctx context.Context, e effort) ([]solverResult, error) {
 // solverRuns are by seed.
 type solverRuns struct{ table, bytes, first, firstGap, solve, gap, overhead []float64 }
 
-func (s *solverRuns) add(ctx context.Context, c plan.Chain, part float64, slots int) error {
-	all, err := plan.Greatest(c)
+func (s *solverRuns) add(ctx context.Context, c remat.Chain, part float64, slots int) error {
+	all, err := solver.Greatest(c)
 	if err != nil {
 		return err
 	}
 	limit := int64(part * float64(all))
-	var table *plan.Table
+	var table *solver.Table
 	took, err := quickest(func() (err error) {
-		table, err = plan.NewTable(ctx, c, limit, plan.Options{Steps: -1, Slots: slots})
+		table, err = solver.NewTable(ctx, c, limit, solver.Options{Steps: -1, Slots: slots})
 		return err
 	})
 	if err != nil {
@@ -100,18 +102,18 @@ func (s *solverRuns) add(ctx context.Context, c plan.Chain, part float64, slots 
 	}
 	s.table, s.bytes = append(s.table, took), append(s.bytes, float64(table.Bytes()))
 	for _, run := range []struct {
-		options plan.Options
+		options solver.Options
 		ms, gap *[]float64
-	}{{plan.Options{Steps: -1, Slots: slots, Gap: -1}, &s.first, &s.firstGap}, {plan.Options{Slots: slots}, &s.solve, &s.gap}} {
-		var p plan.Plan
+	}{{solver.Options{Steps: -1, Slots: slots, Gap: -1}, &s.first, &s.firstGap}, {solver.Options{Slots: slots}, &s.solve, &s.gap}} {
+		var p remat.Plan
 		took, err := quickest(func() (err error) {
-			p, err = plan.Solve(ctx, c, limit, run.options)
+			p, err = solver.Solve(ctx, c, limit, run.options)
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		if err := plan.CheckPlan(c, p); err != nil {
+		if err := remat.CheckPlan(c, p); err != nil {
 			return err
 		}
 		if !p.Feasible {

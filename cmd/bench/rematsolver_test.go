@@ -5,7 +5,9 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/remat/plan"
+	"penstock/remat"
+
+	"penstock/remat/solver"
 )
 
 // TestRandomChains: they are what rotor's experiments are of, and the same in every run.
@@ -64,7 +66,7 @@ func TestSolverRunsRefuse(t *testing.T) {
 	if _, err := measureSolver(ctx, effort{seeds: 1}); err == nil {
 		t.Error("it does not stop with the context")
 	}
-	if _, err := plan.Greatest(plan.Chain{}); err == nil {
+	if _, err := solver.Greatest(remat.Chain{}); err == nil {
 		t.Error("an empty chain has a peak")
 	}
 }

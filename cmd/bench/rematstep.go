@@ -10,7 +10,8 @@ import (
 	"penstock/models"
 	"penstock/nn"
 	"penstock/profile"
-	"penstock/remat/plan"
+	"penstock/remat"
+	"penstock/remat/solver"
 	"penstock/segment"
 	"penstock/torch"
 )
@@ -87,8 +88,8 @@ func (s *stepper) close() {
 }
 
 // predicted is what a plan holds at most, and how many milliseconds it takes, by the chain.
-func (s *stepper) predicted(ops []plan.Op) (peak int64, ms float64, err error) {
-	report, err := plan.Check(s.chain.Chain, ops)
+func (s *stepper) predicted(ops []remat.Op) (peak int64, ms float64, err error) {
+	report, err := remat.Check(s.chain.Chain, ops)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -96,8 +97,8 @@ func (s *stepper) predicted(ops []plan.Op) (peak int64, ms float64, err error) {
 }
 
 // solve finds the best plan that holds at most so many bytes, all of the device counted.
-func (s *stepper) solve(ctx context.Context, limit int64) (plan.Plan, error) {
-	p, err := plan.Solve(ctx, s.chain.Chain, limit-s.base, plan.Options{})
+func (s *stepper) solve(ctx context.Context, limit int64) (remat.Plan, error) {
+	p, err := solver.Solve(ctx, s.chain.Chain, limit-s.base, solver.Options{})
 	if err == nil && !p.Feasible {
 		err = fmt.Errorf("there is no plan under %d bytes, it says, beside %d that are taken; at least %d are needed", limit-s.base, s.base, p.Peak)
 	}
@@ -112,7 +113,7 @@ type taken struct {
 }
 
 // step takes a step. The gradients of the parameters, which it begins without, are there when it returns.
-func (s *stepper) step(ops []plan.Op) (t taken, err error) {
+func (s *stepper) step(ops []remat.Op) (t taken, err error) {
 	nn.ZeroGrads(s.model)
 	s.device.ResetPeak()
 	err = torch.Try(func() {
@@ -122,11 +123,11 @@ func (s *stepper) step(ops []plan.Op) (t taken, err error) {
 		defer e.Free()
 		e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{s.c.Keep(s.c.Share(s.input))}, Wants: []bool{false}})
 		for i := range s.chain.Prologue {
-			e.Do(s.c, plan.Op{Kind: plan.Forward, Layer: i})
+			e.Do(s.c, remat.Op{Kind: remat.Forward, Layer: i})
 		}
 		for _, op := range ops {
-			e.Do(s.c, plan.Op{Kind: op.Kind, Layer: op.Layer + s.chain.Prologue})
-			if op.Kind == plan.LossStep {
+			e.Do(s.c, remat.Op{Kind: op.Kind, Layer: op.Layer + s.chain.Prologue})
+			if op.Kind == remat.LossStep {
 				t.loss = s.lossStep(&e)
 			}
 			s.c.Release(0)

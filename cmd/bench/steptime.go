@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"penstock/models"
-	"penstock/remat/plan"
+	"penstock/remat/baselines"
 	"penstock/torch"
 )
 
@@ -49,7 +49,7 @@ func (n network) stepTime(ctx context.Context, e effort) (out stepTime, err erro
 		return out, err
 	}
 	defer s.close()
-	ops := plan.None(len(s.chain.Layers))
+	ops := baselines.None(len(s.chain.Layers))
 	out = stepTime{network: n, Layers: len(s.chain.Layers), Spread: s.chain.Timing.Spread}
 	if _, out.Predicted, err = s.predicted(ops); err != nil {
 		return out, err

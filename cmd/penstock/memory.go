@@ -8,7 +8,7 @@ import (
 
 	"penstock/pipe"
 	"penstock/profile"
-	remat "penstock/remat/plan"
+	"penstock/remat"
 	"penstock/train"
 )
 

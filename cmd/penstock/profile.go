@@ -12,7 +12,7 @@ import (
 	"penstock/models"
 	"penstock/pipe"
 	"penstock/profile"
-	remat "penstock/remat/plan"
+	"penstock/remat/planfile"
 
 	"penstock/torch"
 )
@@ -100,7 +100,7 @@ func (p profilePlan) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	text, err := remat.FormatChain(chain.Chain)
+	text, err := planfile.FormatChain(chain.Chain)
 	if err != nil {
 		return err
 	}

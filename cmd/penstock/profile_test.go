@@ -12,7 +12,9 @@ import (
 	"testing"
 
 	"penstock/internal/torchtest"
-	remat "penstock/remat/plan"
+	"penstock/remat"
+	"penstock/remat/baselines"
+	"penstock/remat/planfile"
 )
 
 // profiled is a command line that measures a network of a fraction of a second once.
@@ -23,7 +25,7 @@ func profiled(args ...string) []string {
 // chainOf reads what a command line of penstock profile prints as JSON.
 func chainOf(t *testing.T, args ...string) remat.Chain {
 	t.Helper()
-	c, err := remat.ParseChain([]byte(must(t, args...).stdout))
+	c, err := planfile.ParseChain([]byte(must(t, args...).stdout))
 	if err != nil {
 		t.Fatalf("%q: %v", args, err)
 	}
@@ -40,7 +42,7 @@ func TestProfileWritesTheChain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	written, err := remat.ParseChain(text)
+	written, err := planfile.ParseChain(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +142,7 @@ func TestProfileOfEveryModel(t *testing.T) {
 		{"googlenet", "--size", "64", "--set", "aux=1,classes=5"},
 	} {
 		c := chainOf(t, with([]string{"profile", "--batch", "2", "--repeats", "1", "--out", "-", "--model"}, args...)...)
-		if _, err := remat.Check(c, remat.All(len(c.Layers))); err != nil {
+		if _, err := remat.Check(c, baselines.All(len(c.Layers))); err != nil {
 			t.Errorf("%v: %v", args, err)
 		}
 	}

@@ -7,25 +7,27 @@ import (
 
 	"penstock/nn"
 	"penstock/profile"
-	remat "penstock/remat/plan"
+	"penstock/remat"
+	"penstock/remat/baselines"
+	"penstock/remat/explain"
 )
 
 // profileReport is a measured model as a table.
 type profileReport struct {
 	profilePlan
 	chain    profile.Chain
-	least    remat.LeastLimit
+	least    explain.LeastLimit
 	greatest int64 // the peak of plain training
 }
 
 // findLimits finds the least limit that has a plan, and the greatest that is of use.
 func (r *profileReport) findLimits() error {
-	plain, err := remat.Check(r.chain.Chain, remat.None(len(r.chain.Layers)))
+	plain, err := remat.Check(r.chain.Chain, baselines.None(len(r.chain.Layers)))
 	if err != nil {
 		return err
 	}
 	r.greatest = plain.Peak
-	r.least, err = remat.ExplainLeast(r.chain.Chain)
+	r.least, err = explain.ExplainLeast(r.chain.Chain)
 	return err
 }
 

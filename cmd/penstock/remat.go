@@ -7,7 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	remat "penstock/remat/plan"
+	"penstock/remat"
+
+	"penstock/remat/explain"
+
+	"penstock/remat/planfile"
 )
 
 func newRemat() *cobra.Command {
@@ -59,7 +63,7 @@ func filesNamed(names ...string) cobra.PositionalArgs {
 
 // readChain reads a chain from a file, or standard input for "-".
 func readChain(cmd *cobra.Command, path string) (remat.Chain, error) {
-	return readRemat(cmd, path, remat.ParseChain)
+	return readRemat(cmd, path, planfile.ParseChain)
 }
 
 func readRemat[T any](cmd *cobra.Command, path string, parse func([]byte) (T, error)) (T, error) {
@@ -113,7 +117,7 @@ func (f limitFlag) bytes(cmd *cobra.Command) (int64, error) {
 }
 
 // noPlanError is that no plan stays under a limit.
-func noPlanError(limit int64, least remat.LeastLimit, c remat.Chain) error {
+func noPlanError(limit int64, least explain.LeastLimit, c remat.Chain) error {
 	of := "the loss"
 	if least.Op.Kind != remat.LossStep {
 		of = fmt.Sprintf("layer %d, %s, in %v", least.Op.Layer, c.Layers[least.Op.Layer].Name, least.Op.Kind)

@@ -16,7 +16,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"penstock/internal/torchtest"
-	remat "penstock/remat/plan"
+	"penstock/remat"
+	"penstock/remat/baselines"
+	"penstock/remat/planfile"
+	"penstock/remat/solver"
 )
 
 // rematChain is the chain of the tests: six layers of 1, 2 .. 6 MiB that save twice as much, without temporaries.
@@ -32,7 +35,7 @@ func rematChain() remat.Chain {
 // chainFile writes the chain to a file.
 func chainFile(t *testing.T) string {
 	t.Helper()
-	text, err := remat.FormatChain(rematChain())
+	text, err := planfile.FormatChain(rematChain())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +133,7 @@ func TestRematSolve(t *testing.T) {
 	chain, c := chainFile(t), rematChain()
 	out := filepath.Join(t.TempDir(), "plan.json")
 	r := must(t, "remat", "solve", chain, "--limit", "30MiB", "--format", "json", "--out", out)
-	p, err := remat.ParsePlan([]byte(r.stdout))
+	p, err := planfile.ParsePlan([]byte(r.stdout))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,12 +156,12 @@ func TestRematSolve(t *testing.T) {
 		}
 	}
 	// At the peak of plain training, to the byte, nothing is computed again; one byte less, something is.
-	plain, err := remat.Check(c, remat.None(6))
+	plain, err := remat.Check(c, baselines.None(6))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for limit, again := range map[int64]bool{plain.Peak: false, plain.Peak - 1: true} {
-		p, err := solveUnder(t.Context(), c, limit, remat.Options{})
+		p, err := solveUnder(t.Context(), c, limit, solver.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -292,7 +295,7 @@ func TestRematCurveOfOnePoint(t *testing.T) {
 		"nothing":  {Layers: make([]remat.Layer, 2)},
 		"one byte": {Input: 1, Layers: []remat.Layer{{Output: 1, Saved: 1, Forward: 1}}},
 	} {
-		text, err := remat.FormatChain(c)
+		text, err := planfile.FormatChain(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -346,7 +349,7 @@ func TestRematOfLongChains(t *testing.T) {
 	for len(c.Layers) <= longChain {
 		c.Layers = append(c.Layers, c.Layers[:6]...)
 	}
-	text, err := remat.FormatChain(c)
+	text, err := planfile.FormatChain(c)
 	if err != nil {
 		t.Fatal(err)
 	}

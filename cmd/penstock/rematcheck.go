@@ -5,7 +5,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	remat "penstock/remat/plan"
+	"penstock/remat"
+
+	"penstock/remat/planfile"
 )
 
 func newRematCheck() *cobra.Command {
@@ -29,7 +31,7 @@ CHAIN and PLAN are files; one of them may be - for standard input.`,
 			if err != nil {
 				return err
 			}
-			p, err := readRemat(cmd, args[1], remat.ParsePlan)
+			p, err := readRemat(cmd, args[1], planfile.ParsePlan)
 			if err != nil {
 				return err
 			}

@@ -7,7 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	remat "penstock/remat/plan"
+	"penstock/remat"
+
+	"penstock/remat/baselines"
 )
 
 func newRematCompare() *cobra.Command {
@@ -39,7 +41,7 @@ CHAIN is a file, or - for standard input.`,
 			if err != nil {
 				return err
 			}
-			usual, err := remat.Baselines(c)
+			usual, err := baselines.Baselines(c)
 			if err != nil {
 				return interrupted(cmd, err, "comparing")
 			}
@@ -47,7 +49,7 @@ CHAIN is a file, or - for standard input.`,
 			if err != nil {
 				return interrupted(cmd, err, "comparing")
 			}
-			compared, err := remat.Compare(cmd.Context(), usual, solve)
+			compared, err := baselines.Compare(cmd.Context(), usual, solve)
 			if err != nil {
 				return interrupted(cmd, err, "comparing")
 			}
@@ -75,7 +77,7 @@ type comparedLine struct {
 	Gain            float64 `json:"gain"`
 }
 
-func comparedLines(c remat.Chain, compared []remat.Compared) []comparedLine {
+func comparedLines(c remat.Chain, compared []baselines.Compared) []comparedLine {
 	once := c.Once()
 	over := func(us float64) float64 {
 		if once == 0 {
@@ -90,7 +92,7 @@ func comparedLines(c remat.Chain, compared []remat.Compared) []comparedLine {
 	return lines
 }
 
-func showCompared(w io.Writer, c remat.Chain, compared []remat.Compared) error {
+func showCompared(w io.Writer, c remat.Chain, compared []baselines.Compared) error {
 	var full int64 // peak of none
 	for _, b := range compared {
 		if b.Strategy == "none" {

@@ -7,7 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	remat "penstock/remat/plan"
+	"penstock/remat"
+
+	"penstock/remat/baselines"
+
+	"penstock/remat/solver"
 )
 
 func newRematCurve() *cobra.Command {
@@ -40,7 +44,7 @@ CHAIN is a file, or - for standard input.`,
 			if err != nil {
 				return interrupted(cmd, err, "solving")
 			}
-			usual, err := remat.Baselines(c)
+			usual, err := baselines.Baselines(c)
 			if err != nil {
 				return interrupted(cmd, err, "comparing")
 			}
@@ -65,11 +69,11 @@ CHAIN is a file, or - for standard input.`,
 }
 
 // rematCurve is the best plans, by ascending peak: at least one, of plain training.
-func rematCurve(ctx context.Context, c remat.Chain) ([]remat.Point, error) {
+func rematCurve(ctx context.Context, c remat.Chain) ([]solver.Point, error) {
 	// The more layers, the fewer slots, for the same few seconds; the table grows with slots*layers^2, the time by another layers.
 	n := float64(len(c.Layers))
 	slots := min(max(2e10/(n*n*n), 500), 4000)
-	table, err := remat.NewTable(ctx, c, 0, remat.Options{Slots: int(slots)})
+	table, err := solver.NewTable(ctx, c, 0, solver.Options{Slots: int(slots)})
 	if err != nil {
 		return nil, err
 	}

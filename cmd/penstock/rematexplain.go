@@ -7,7 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	remat "penstock/remat/plan"
+	"penstock/remat"
+
+	"penstock/remat/explain"
+
+	"penstock/remat/solver"
 )
 
 // explainedBytes are how much more memory explain looks at.
@@ -41,11 +45,11 @@ CHAIN is a file, or - for standard input.`,
 			if err != nil {
 				return err
 			}
-			p, err := solveUnder(cmd.Context(), c, bytes, remat.Options{})
+			p, err := solveUnder(cmd.Context(), c, bytes, solver.Options{})
 			if err != nil {
 				return interrupted(cmd, err, "solving")
 			}
-			e, err := remat.Explain(cmd.Context(), c, p, explainedBytes, solveEach(c, remat.Options{}))
+			e, err := explain.Explain(cmd.Context(), c, p, explainedBytes, solveEach(c, solver.Options{}))
 			if err != nil {
 				return interrupted(cmd, err, "solving")
 			}
@@ -91,7 +95,7 @@ type moreLine struct {
 	Saved float64 `json:"saved_us"`
 }
 
-func explainLine(c remat.Chain, e remat.Explanation) explanationLine {
+func explainLine(c remat.Chain, e explain.Explanation) explanationLine {
 	line := explanationLine{
 		Limit: e.Plan.Limit, Peak: e.Plan.Peak, Time: e.Plan.Time, Once: e.Report.Time - e.Report.Extra, Recomputed: e.Report.Recomputed,
 		Least: e.Least.Bytes, LeastLayer: e.Least.Op.Layer, LeastOp: e.Least.Op.Kind.String(), Greatest: e.Plain.Peak, Layers: []explainedLayerLine{}, More: []moreLine{},
@@ -108,7 +112,7 @@ func explainLine(c remat.Chain, e remat.Explanation) explanationLine {
 	return line
 }
 
-func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation) error {
+func showExplanation(w io.Writer, c remat.Chain, e explain.Explanation) error {
 	t := newTable(w)
 	fmt.Fprintln(t, "\tLAYER\tKEEPS\tHELD\tAGAIN\tTIME\tEXTRA")
 	for i, l := range e.Layers {

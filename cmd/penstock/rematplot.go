@@ -15,7 +15,11 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgsvg"
 
-	remat "penstock/remat/plan"
+	"penstock/remat"
+
+	"penstock/remat/baselines"
+
+	"penstock/remat/solver"
 )
 
 // strategyMarks is how strategies are drawn. The colours can be told apart by those who do not see all of them (Okabe and Ito, "Color Universal Design", 2008), and no two marks have one shape.
@@ -33,7 +37,7 @@ var strategyMarks = []struct {
 var curveColour = color.NRGBA{0, 114, 178, 255}
 
 // drawCurve draws the time of plans over their memory as an SVG: a step down at the peak of each, since a plan is the best under every limit from its peak to the next one's.
-func drawCurve(title string, c remat.Chain, points []remat.Point, baselines []remat.Baseline) ([]byte, error) {
+func drawCurve(title string, c remat.Chain, points []solver.Point, baselines []baselines.Baseline) ([]byte, error) {
 	p := plot.New()
 	p.Title.Text = title
 	unit, name := memoryUnit(points[len(points)-1].Peak)

@@ -9,12 +9,18 @@ import (
 
 	"github.com/spf13/cobra"
 
-	remat "penstock/remat/plan"
+	"penstock/remat"
+
+	"penstock/remat/explain"
+
+	"penstock/remat/planfile"
+
+	"penstock/remat/solver"
 )
 
 func newRematSolve() *cobra.Command {
 	var limit limitFlag
-	var options remat.Options
+	var options solver.Options
 	var format, out string
 	cmd := &cobra.Command{
 		Use:   "solve CHAIN --limit SIZE [flags]",
@@ -55,7 +61,7 @@ code is 1, the least limit is told, and nothing is written.`,
 			if err != nil {
 				return interrupted(cmd, err, "solving")
 			}
-			text, err := remat.FormatPlan(p)
+			text, err := planfile.FormatPlan(p)
 			if err != nil {
 				return err
 			}
@@ -80,13 +86,13 @@ code is 1, the least limit is told, and nothing is written.`,
 }
 
 // solveUnder finds a plan, or says why there is none.
-func solveUnder(ctx context.Context, c remat.Chain, limit int64, o remat.Options) (remat.Plan, error) {
-	p, err := remat.Solve(ctx, c, limit, o)
+func solveUnder(ctx context.Context, c remat.Chain, limit int64, o solver.Options) (remat.Plan, error) {
+	p, err := solver.Solve(ctx, c, limit, o)
 	if err != nil {
 		return p, err
 	}
 	if !p.Feasible {
-		least, err := remat.ExplainLeast(c)
+		least, err := explain.ExplainLeast(c)
 		if err != nil {
 			return p, err
 		}
@@ -99,8 +105,8 @@ func solveUnder(ctx context.Context, c remat.Chain, limit int64, o remat.Options
 }
 
 // solveEach is Solve for those who ask for plans of a chain under several limits.
-func solveEach(c remat.Chain, o remat.Options) func(context.Context, int64) (remat.Plan, error) {
-	return func(ctx context.Context, limit int64) (remat.Plan, error) { return remat.Solve(ctx, c, limit, o) }
+func solveEach(c remat.Chain, o solver.Options) func(context.Context, int64) (remat.Plan, error) {
+	return func(ctx context.Context, limit int64) (remat.Plan, error) { return solver.Solve(ctx, c, limit, o) }
 }
 
 // longChain is the number of layers up to which many searches, each for one limit and as good as any, take less than a minute.
@@ -109,12 +115,12 @@ const longChain = 120
 // bestPlans is for those who ask for plans under many limits: by one table if that is exact, else by a search for each, or for long chains by the table all the same, whose plans are slower by a few
 // thousandths.
 func bestPlans(ctx context.Context, c remat.Chain) (func(context.Context, int64) (remat.Plan, error), error) {
-	table, err := remat.NewTable(ctx, c, 0, remat.Options{})
+	table, err := solver.NewTable(ctx, c, 0, solver.Options{})
 	switch {
 	case err != nil:
 		return nil, err
 	case !table.Exact() && len(c.Layers) <= longChain:
-		return solveEach(c, remat.Options{Steps: -1}), nil // which the table has not sufficed for
+		return solveEach(c, solver.Options{Steps: -1}), nil // which the table has not sufficed for
 	}
 	return func(ctx context.Context, limit int64) (remat.Plan, error) { return table.Plan(limit), ctx.Err() }, nil
 }
@@ -135,11 +141,11 @@ func showPlan(w io.Writer, c remat.Chain, p remat.Plan) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	var size remat.DrawConfig // its own width, where there is no terminal
+	var size explain.DrawConfig // its own width, where there is no terminal
 	if width, live := terminalWidth(w); live {
 		size.Width = width
 	}
-	drawing, err := remat.Draw(c, p.Ops, size)
+	drawing, err := explain.Draw(c, p.Ops, size)
 	if err != nil {
 		return err
 	}

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 
+	"penstock/autoremat"
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/pipe"
-	"penstock/remat"
 	"penstock/torch"
 )
 
@@ -166,7 +166,7 @@ func Example_module() {
 	check(err)
 	defer adam.Close()
 
-	m, err := remat.New(model, remat.Config{Limit: 16 << 20, Optimizer: adam})
+	m, err := autoremat.New(model, autoremat.Config{Limit: 16 << 20, Optimizer: adam})
 	check(err)
 	defer m.Close()
 	loss := nn.MSE()

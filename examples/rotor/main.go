@@ -11,11 +11,12 @@ import (
 	"log"
 	"os"
 
+	"penstock/autoremat"
 	"penstock/data"
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/remat"
-	"penstock/remat/plan"
+	"penstock/remat/baselines"
 	"penstock/torch"
 )
 
@@ -167,20 +168,20 @@ func (s *school) plainly() error {
 func (s *school) limited() error {
 	return s.with(network(), func(l *lesson) error {
 		// A limit that is too low says which one would do.
-		greedy, err := remat.New(l.model, remat.Config{Limit: 1 << 20, Optimizer: l.adam})
+		greedy, err := autoremat.New(l.model, autoremat.Config{Limit: 1 << 20, Optimizer: l.adam})
 		if err != nil {
 			return err
 		}
 		_, _, err = l.train(greedy)
 		greedy.Close()
-		var refused *remat.LimitError
+		var refused *autoremat.LimitError
 		if !errors.As(err, &refused) {
 			return fmt.Errorf("a limit of 1 MiB: %w", err)
 		}
 		s.say("2. %v", refused)
 
 		limit := refused.Least + max(0, s.plainPeak-refused.Least)/4
-		m, err := remat.New(l.model, remat.Config{Limit: limit, Optimizer: l.adam, Report: func(r remat.Report) { s.say("   %v", r) }})
+		m, err := autoremat.New(l.model, autoremat.Config{Limit: limit, Optimizer: l.adam, Report: func(r autoremat.Report) { s.say("   %v", r) }})
 		if err != nil {
 			return err
 		}
@@ -194,7 +195,7 @@ func (s *school) limited() error {
 // byHand measures, solves and runs in three calls, and tries plans that nobody would have found by solving.
 func (s *school) byHand() error {
 	return s.with(network(), func(l *lesson) error {
-		m, err := remat.New(l.model, remat.Config{Limit: 1 << 40, Optimizer: l.adam, Loss: likelihood})
+		m, err := autoremat.New(l.model, autoremat.Config{Limit: 1 << 40, Optimizer: l.adam, Loss: likelihood})
 		if err != nil {
 			return err
 		}
@@ -210,7 +211,7 @@ func (s *school) byHand() error {
 		}
 		l.c.SetGrad(true)
 		n := nn.NewCtx(l.c, nn.Config{Training: true})
-		if err := m.Measure(context.Background(), n, remat.Sample{Input: []*torch.Tensor{x}, Target: []*torch.Tensor{y}}); err != nil {
+		if err := m.Measure(context.Background(), n, autoremat.Sample{Input: []*torch.Tensor{x}, Target: []*torch.Tensor{y}}); err != nil {
 			return err
 		}
 		chain, err := m.Chain()
@@ -218,25 +219,25 @@ func (s *school) byHand() error {
 			return err
 		}
 		s.say("3. measured: %d units of %d layers", len(chain.Layers), len(l.model.Layers()))
-		sequential, err := plan.Sequential(len(chain.Layers), 2)
+		sequential, err := baselines.Sequential(len(chain.Layers), 2)
 		if err != nil {
 			return err
 		}
 		for _, known := range []struct {
 			name string
-			ops  []plan.Op
-		}{{"saving everything", plan.None(len(chain.Layers))}, {"computing everything again", plan.All(len(chain.Layers))}, {"checkpoints of two segments", sequential}} {
-			if err := m.SetPlan(plan.Plan{Ops: known.ops}); err != nil {
+			ops  []remat.Op
+		}{{"saving everything", baselines.None(len(chain.Layers))}, {"computing everything again", baselines.All(len(chain.Layers))}, {"checkpoints of two segments", sequential}} {
+			if err := m.SetPlan(remat.Plan{Ops: known.ops}); err != nil {
 				return err
 			}
 			p, err := m.Plan()
 			if err != nil {
 				return err
 			}
-			s.say("   %s: %s", known.name, plan.FormatOps(p.Ops))
+			s.say("   %s: %s", known.name, remat.FormatOps(p.Ops))
 		}
 		// The least limit is in the error of one that is too low.
-		var refused *remat.LimitError
+		var refused *autoremat.LimitError
 		if _, err := m.Solve(context.Background(), 1); !errors.As(err, &refused) {
 			return fmt.Errorf("a limit of one byte: %w", err)
 		}
@@ -257,11 +258,11 @@ func (s *school) structured() error {
 	model := nn.NewSequential(
 		nn.NewFlatten(1, -1),
 		nn.NewSequential(nn.NewLinear(28*28, 256), nn.NewReLUInPlace()),
-		remat.Atomic(nn.NewSequential(nn.NewLinear(256, 256), nn.NewReLU(), nn.NewLinear(256, 256), nn.NewReLU())),
+		autoremat.Atomic(nn.NewSequential(nn.NewLinear(256, 256), nn.NewReLU(), nn.NewLinear(256, 256), nn.NewReLU())),
 		nn.NewSequential(nn.NewLinear(256, 10), nn.NewLogSoftmax(1)),
 	)
 	return s.with(model, func(l *lesson) error {
-		m, err := remat.New(model, remat.Config{Limit: 1 << 40, Optimizer: l.adam})
+		m, err := autoremat.New(model, autoremat.Config{Limit: 1 << 40, Optimizer: l.adam})
 		if err != nil {
 			return err
 		}

@@ -6,17 +6,19 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"penstock/remat/plan"
+	"penstock/remat"
+
+	"penstock/remat/solver"
 )
 
 // chain draws the chain of a seed: even or ragged sizes, repeated blocks, memory that inputs share.
-func chain(seed uint64) plan.Chain {
+func chain(seed uint64) remat.Chain {
 	r := rand.New(rand.NewPCG(seed, 1))
 	layers := 2 + r.IntN(60)
 	unit := []int64{1, 1000, 1 << 20}[r.IntN(3)]
 	size := func(most int) int64 { return unit * int64(1+r.IntN(most)) }
 	period := 1 + r.IntN(layers)
-	c := plan.Chain{Input: size(20)}
+	c := remat.Chain{Input: size(20)}
 	if r.IntN(2) == 0 {
 		c.InputGradient = c.Input
 	}
@@ -26,7 +28,7 @@ func chain(seed uint64) plan.Chain {
 			continue
 		}
 		forward := float64(1 + r.IntN(1000))
-		l := plan.Layer{
+		l := remat.Layer{
 			Forward: forward, ForwardNoGrad: forward * (0.8 + 0.2*r.Float64()), Backward: forward * (1 + 2*r.Float64()),
 			Output: size(20), ForwardTmp: size(10), ForwardNoGradTmp: size(10), BackwardTmp: size(20),
 		}
@@ -41,10 +43,10 @@ func chain(seed uint64) plan.Chain {
 	}
 	if layers > 4 {
 		for _, from := range r.Perm(layers - 3)[:r.IntN(min(4, layers-3))] {
-			c.Carries = append(c.Carries, plan.Carry{From: from, To: from + 2 + r.IntN(layers-from-2), Bytes: unit})
+			c.Carries = append(c.Carries, remat.Carry{From: from, To: from + 2 + r.IntN(layers-from-2), Bytes: unit})
 		}
 	}
-	c.Loss = plan.Loss{Backward: 1, Tmp: size(4)}
+	c.Loss = remat.Loss{Backward: 1, Tmp: size(4)}
 	return c
 }
 
@@ -63,25 +65,25 @@ func TestChains(t *testing.T) {
 			t.Fatalf("%q: %v", line, err)
 		}
 		c := chain(seed)
-		lowest, _, err := plan.Least(c)
+		lowest, _, err := solver.Least(c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all, err := plan.Greatest(c)
+		all, err := solver.Greatest(c)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if *update && limit == 0 {
 			limit = lowest.Peak + (all-lowest.Peak)*int64(seed%10)/10
 		}
-		p, err := plan.Solve(context.Background(), c, limit, plan.Options{})
+		p, err := solver.Solve(context.Background(), c, limit, solver.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !p.Feasible || p.Peak > limit {
 			t.Errorf("chain %d: a peak of %d bytes (feasible: %v) under the limit %d", seed, p.Peak, p.Feasible, limit)
 		}
-		if err := plan.CheckPlan(c, p); err != nil {
+		if err := remat.CheckPlan(c, p); err != nil {
 			t.Errorf("chain %d: %v", seed, err)
 		}
 		const rounding = 1e-9 // times are sums in floating point

@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/remat/plan"
+	"penstock/remat/planfile"
+
+	"penstock/remat/solver"
 )
 
 // shares are the limits that the chains of models are solved under, as parts of what lies between the least limit and
@@ -50,14 +52,14 @@ func TestModels(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c, err := plan.ParseChain(saved)
+			c, err := planfile.ParseChain(saved)
 			if err != nil {
 				t.Fatal(err)
 			}
 			low, high := bounds(t, saved)
 			for i, share := range shares {
 				limit := low + int64(share*float64(high-low))
-				p, err := plan.Solve(context.Background(), c, limit, plan.Options{})
+				p, err := solver.Solve(context.Background(), c, limit, solver.Options{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -79,15 +81,15 @@ func TestModels(t *testing.T) {
 // bounds returns the least limit of a chain and its peak without recomputation, in bytes.
 func bounds(t *testing.T, file []byte) (least, greatest int64) {
 	t.Helper()
-	c, err := plan.ParseChain(file)
+	c, err := planfile.ParseChain(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, _, err := plan.Least(c)
+	p, _, err := solver.Least(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	greatest, err = plan.Greatest(c)
+	greatest, err = solver.Greatest(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,198 @@
+package autoremat
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"penstock/internal/arg"
+	"penstock/internal/disk"
+	"penstock/profile"
+	"penstock/remat"
+	"penstock/remat/planfile"
+)
+
+// Report says what plan was chosen, and for what.
+type Report struct {
+	Inputs    string // the batch: types and shapes
+	Limit     int64  // in force, bytes
+	Source    string // where the limit is from
+	Others    int64  // live when the step began
+	Units     int    // of the model, in the plan
+	Plan      remat.Plan
+	Predicted int64 // most bytes of the step
+	LossKnown bool  // else it is estimated, and the next step has another plan
+	Solving   time.Duration
+}
+
+var errNothing = errors.New("remat: nothing was measured; call Measure, or train a batch")
+
+// Chain is what was measured for the batches that came last.
+func (m *Module) Chain() (profile.Chain, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.latest == nil {
+		return profile.Chain{}, errNothing
+	}
+	return m.latest.chain, nil
+}
+
+// Solve says what plan there is for batches like those that were measured last, beside what is live now, under a limit; 0 is the one in force. Neither the limit nor the plan of the module changes:
+// SetLimit sets a limit, and SetPlan a plan. The error is a *LimitError if there is no plan.
+func (m *Module) Solve(ctx context.Context, limit int64) (remat.Plan, error) {
+	if err := arg.Context(ctx, "remat"); err != nil {
+		return remat.Plan{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, err := m.solvable(limit)
+	if err != nil {
+		return remat.Plan{}, err
+	}
+	defer func(own bounds) { m.bounds = own }(m.bounds)
+	if limit > 0 {
+		m.bounds.limit, m.bounds.source = limit, "Solve"
+	}
+	trial := *s
+	m.look(&trial)
+	p, _, err := m.solve(ctx, &trial)
+	if err != nil {
+		return remat.Plan{}, err
+	}
+	return trial.described(p)
+}
+
+// SetLimit makes a limit the module's from now on, 0 leaves it as it is, and solves for the plan of batches like those that were measured last, beside what is live now. Other batches get another plan when
+// they come. The error is a *LimitError if there is no plan; then limit and plan are as they were.
+func (m *Module) SetLimit(ctx context.Context, limit int64) (remat.Plan, error) {
+	if err := arg.Context(ctx, "remat"); err != nil {
+		return remat.Plan{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, err := m.solvable(limit)
+	if err != nil {
+		return remat.Plan{}, err
+	}
+	before, was := m.bounds, *s
+	if limit > 0 {
+		m.bounds.limit, m.bounds.source = limit, "SetLimit"
+	}
+	s.stale, s.given = true, false
+	f, err := m.choose(ctx, s)
+	if err != nil {
+		m.bounds, *s = before, was
+		return remat.Plan{}, err
+	}
+	m.last = f.most()
+	m.bounds.enforce()
+	for _, other := range m.cases {
+		other.stale = other != s && !other.given
+	}
+	return s.plan, nil
+}
+
+// solvable is the instance of the batches that were measured last, if there is one and a limit that plans can be asked for.
+func (m *Module) solvable(limit int64) (*instance, error) {
+	switch {
+	case m.closed:
+		return nil, fmt.Errorf("remat: %w", ErrClosed)
+	case m.latest == nil:
+		return nil, errNothing
+	case limit < 0:
+		return nil, fmt.Errorf("remat: a limit of %d bytes; want more, or 0 for the one in force", limit)
+	}
+	return m.latest, nil
+}
+
+// Plan is the plan of the batches that came last: its peak and time are by the chain as it was measured (Chain), which counts the input and knows nothing of who else is there; so it has no limit.
+func (m *Module) Plan() (remat.Plan, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch s := m.latest; {
+	case s == nil:
+		return remat.Plan{}, errNothing
+	case s.ops == nil:
+		return remat.Plan{}, errors.New("remat: there is no plan yet; call SetLimit, or train a batch")
+	default:
+		return s.plan, nil
+	}
+}
+
+// SetPlan makes operations those for batches of the kind that came last, or that the plan was made for: one of baselines.None, baselines.All, baselines.Sequential on the chain's layers, or any other that is
+// complete. It stays until SetLimit; a step that it would take beyond the limit is refused. A plan that was made for another chain, of another model or for other batches, is an error.
+func (m *Module) SetPlan(p remat.Plan) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.latest
+	if s == nil {
+		return errNothing
+	}
+	if p.Chain != "" {
+		var found *instance
+		for _, other := range m.cases {
+			if other.chain.Fingerprint() == p.Chain {
+				found = other
+			}
+		}
+		if found == nil {
+			return fmt.Errorf("remat: the plan was made for a chain %s, of another model or for other batches; this model's, for a batch of %s, is %s", p.Chain, s.key, s.chain.Fingerprint())
+		}
+		s = found
+	}
+	if len(p.Ops) == 0 {
+		return errors.New("remat: the plan has no operations; a plan that is not feasible cannot be run")
+	}
+	described, err := s.described(p)
+	if err != nil {
+		return err
+	}
+	s.plan, s.ops, s.given, s.stale = described, p.Ops, true, false
+	return nil
+}
+
+// described is a plan with its costs by the measured chain.
+func (s *instance) described(p remat.Plan) (remat.Plan, error) {
+	report, err := remat.Check(s.chain.Chain, p.Ops)
+	if err != nil {
+		return remat.Plan{}, fmt.Errorf("remat: %w", err)
+	}
+	return remat.Plan{Feasible: true, Peak: report.Peak, Time: report.Time, LowerBound: min(p.LowerBound, report.Time), Ops: p.Ops, Chain: s.chain.Fingerprint()}, nil
+}
+
+// SavePlan writes the plan of the batches that came last to a file that LoadPlan, and penstock remat, read. A file that is there is replaced when the new one is complete.
+func (m *Module) SavePlan(path string) error {
+	p, err := m.Plan()
+	if err != nil {
+		return err
+	}
+	data, err := planfile.FormatPlan(p)
+	if err != nil {
+		return fmt.Errorf("remat: %w", err)
+	}
+	if err := disk.Write(path, func(w io.Writer) error { _, err := w.Write(data); return err }); err != nil {
+		return fmt.Errorf("remat: saving a plan: %w", err)
+	}
+	return nil
+}
+
+// LoadPlan is SetPlan of a file. A plan that does not say what it was made for is refused, as one for something else is.
+func (m *Module) LoadPlan(path string) error {
+	data, err := disk.Read(path, disk.MaxJSON)
+	if err != nil {
+		return fmt.Errorf("remat: loading a plan: %w", err)
+	}
+	p, err := planfile.ParsePlan(data)
+	if err != nil {
+		return fmt.Errorf("remat: loading %s: %w", path, err)
+	}
+	if p.Chain == "" {
+		return fmt.Errorf("remat: loading %s: the plan does not say what chain it was made for; want one that SavePlan wrote", path)
+	}
+	if err := m.SetPlan(p); err != nil {
+		return fmt.Errorf("remat: loading %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,55 @@
+package remat
+
+import "slices"
+
+// Chain is what the layers of a model cost, for one batch. Package profile measures one; times are in microseconds.
+type Chain struct {
+	// Input is the bytes of x(0), InputGradient those of y(0), which are 0 where nobody wants it.
+	Input, InputGradient int64
+	Layers               []Layer
+	Loss                 Loss
+	// Carries are inputs that share memory, GradientCarries gradients that do; see the package's doc.
+	Carries, GradientCarries []Carry
+}
+
+// WithoutInput is the chain of somebody who does not count x(0), because it is there in any case.
+func (c Chain) WithoutInput() Chain {
+	c.Carries = slices.DeleteFunc(slices.Clone(c.Carries), func(k Carry) bool { return k.From < 0 })
+	c.Input = 0
+	return c
+}
+
+// Layer is the cost of one layer.
+type Layer struct {
+	Name string
+
+	Forward       float64 // with gradients
+	ForwardNoGrad float64
+	Backward      float64
+
+	Output int64 // x(i+1), as far as it is not a part of x(i)
+	Saved  int64 // X(i+1), as far as it is not a part of x(i): what a forward with gradients keeps, the output included
+
+	ForwardTmp       int64 // most bytes beside those before and Saved, during a forward with gradients
+	ForwardNoGradTmp int64 // most bytes beside those before and Output, during one without
+	BackwardTmp      int64 // most bytes beside those before, the new gradients and WeightGradient, during backward
+
+	Gradient       int64 // y(i+1), as far as its maker makes it anew
+	WeightGradient int64 // of parameters, made by this layer's backward; 0 where they are there before
+
+	// BackwardEarly is for layers whose backward lets go of X(i+1) and y(i+1) part by part as it goes: how many bytes less than all that was there before, the new gradients, WeightGradient and BackwardTmp
+	// are there when it needs most.
+	BackwardEarly int64
+}
+
+// Loss is the cost of the loss, forward and backward.
+type Loss struct {
+	Backward float64
+	Tmp      int64 // most bytes beside those before and y(L)
+}
+
+// Carry is memory that inputs, or gradients, of several layers share.
+type Carry struct {
+	From, To int
+	Bytes    int64
+}

@@ -1,0 +1,205 @@
+package remat
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"math"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// MaxBytes and MaxTime are bounds of a chain. Under them no sum that a plan needs, however often its layers run, leaves int64 or loses the meaning of a float64.
+const (
+	MaxBytes = 1 << 60 // of all sizes together
+	MaxTime  = 1e18    // microseconds of all times together: 30,000 years
+)
+
+// ChainError is what is wrong with a chain.
+type ChainError struct {
+	Path   string // as in a file of the chain, such as layers[3].output_bytes
+	Reason string // what it is, and what is wanted
+}
+
+func (e *ChainError) Error() string { return fmt.Sprintf("plan: chain, %s: %s", e.Path, e.Reason) }
+
+// Check returns a [*ChainError] unless the chain makes sense: it has layers; sizes and times are not negative, finite, and all together at most 2^60 bytes and 1e18 microseconds; what a layer saves
+// includes its output; and carries lie within the chain and within what makes them;
+// and names can be shown.
+func (c Chain) Check() error {
+	if len(c.Layers) == 0 {
+		return &ChainError{"layers", "there are none; want at least one"}
+	}
+	s := chainSums{}
+	s.bytes("input_bytes", c.Input)
+	s.bytes("input_gradient_bytes", c.InputGradient)
+	for i, l := range c.Layers {
+		s.layer(fmt.Sprintf("layers[%d]", i), l)
+	}
+	s.time("loss.backward_us", c.Loss.Backward)
+	s.bytes("loss.tmp_bytes", c.Loss.Tmp)
+	for i, l := range c.Layers {
+		if s.err == nil && l.BackwardEarly > 0 && l.BackwardEarly > l.Saved+l.WeightGradient+l.BackwardTmp+c.madeGradient(i)+c.gradientAt(i+1) {
+			s.fail(fmt.Sprintf("layers[%d].backward_early_bytes", i), "%d bytes, more than the layer saves, is given and makes", l.BackwardEarly)
+		}
+	}
+	if s.err != nil {
+		return s.err
+	}
+	if err := c.checkCarries("carries", c.Carries, c.made); err != nil {
+		return err
+	}
+	return c.checkCarries("gradient_carries", c.GradientCarries, c.madeGradient)
+}
+
+// gradientAt is the bytes of y(i). They are known not to overflow.
+func (c Chain) gradientAt(i int) int64 {
+	bytes := c.madeGradient(i)
+	for _, k := range c.GradientCarries {
+		if k.From < i && i < k.To {
+			bytes += k.Bytes
+		}
+	}
+	return bytes
+}
+
+// chainSums adds up a chain up to the first error. Its sums cannot overflow, since it stops at the first that is too large.
+type chainSums struct {
+	size int64
+	us   float64
+	err  error
+}
+
+func (s *chainSums) fail(path, format string, args ...any) {
+	if s.err == nil {
+		s.err = &ChainError{path, fmt.Sprintf(format, args...)}
+	}
+}
+
+func (s *chainSums) bytes(path string, n int64) {
+	switch {
+	case s.err != nil:
+	case n < 0:
+		s.fail(path, "%d bytes; want 0 or more", n)
+	case n > MaxBytes-s.size:
+		s.fail(path, "%d bytes, after %d before it; want at most %d in the whole chain", n, s.size, int64(MaxBytes))
+	default:
+		s.size += n
+	}
+}
+
+func (s *chainSums) time(path string, t float64) {
+	switch {
+	case s.err != nil:
+	case math.IsNaN(t), math.IsInf(t, 0), t < 0:
+		s.fail(path, "%v microseconds; want a finite number, 0 or more", t)
+	case t > MaxTime-s.us:
+		s.fail(path, "%v microseconds, after %v before it; want at most %v in the whole chain", t, s.us, float64(MaxTime))
+	default:
+		s.us += t
+	}
+}
+
+func (s *chainSums) layer(path string, l Layer) {
+	if !utf8.ValidString(l.Name) || strings.ContainsFunc(l.Name, unicode.IsControl) {
+		s.fail(path+".name", "%q; want UTF-8 without control characters, so that it can be shown", l.Name)
+	}
+	s.time(path+".forward_us", l.Forward)
+	s.time(path+".forward_nograd_us", l.ForwardNoGrad)
+	s.time(path+".backward_us", l.Backward)
+	s.bytes(path+".output_bytes", l.Output)
+	s.bytes(path+".saved_bytes", l.Saved)
+	s.bytes(path+".forward_tmp_bytes", l.ForwardTmp)
+	s.bytes(path+".forward_nograd_tmp_bytes", l.ForwardNoGradTmp)
+	s.bytes(path+".backward_tmp_bytes", l.BackwardTmp)
+	s.bytes(path+".backward_early_bytes", l.BackwardEarly)
+	s.bytes(path+".gradient_bytes", l.Gradient)
+	s.bytes(path+".weight_gradient_bytes", l.WeightGradient)
+	if l.Saved < l.Output {
+		s.fail(path+".saved_bytes", "%d bytes, less than the output's %d; want them included", l.Saved, l.Output)
+	}
+}
+
+// made is the bytes that layer i makes for x(i+1); layer -1 makes the input.
+func (c Chain) made(i int) int64 {
+	if i < 0 {
+		return c.Input
+	}
+	return c.Layers[i].Output
+}
+
+// madeGradient is the bytes that are made for y(i).
+func (c Chain) madeGradient(i int) int64 {
+	if i == 0 {
+		return c.InputGradient
+	}
+	return c.Layers[i-1].Gradient
+}
+
+// checkCarries checks one of the lists of carries. Inputs are made by layer From, gradients are those of x(To).
+func (c Chain) checkCarries(list string, carries []Carry, made func(int) int64) error {
+	sums := map[int]int64{}
+	for i, k := range carries {
+		path := fmt.Sprintf("%s[%d]", list, i)
+		switch {
+		case k.From < -1 || k.From >= len(c.Layers):
+			return &ChainError{path + ".from", fmt.Sprintf("layer %d; want -1, for the input, to %d", k.From, len(c.Layers)-1)}
+		case k.To <= k.From || k.To > len(c.Layers):
+			return &ChainError{path + ".to", fmt.Sprintf("%d, from %d; want %d to %d", k.To, k.From, k.From+1, len(c.Layers))}
+		case k.Bytes < 0:
+			return &ChainError{path + ".bytes", fmt.Sprintf("%d bytes; want 0 or more", k.Bytes)}
+		}
+		maker, what := k.From, fmt.Sprintf("layer %d makes", k.From)
+		if list == "gradient_carries" {
+			maker, what = k.To, fmt.Sprintf("are made of the gradient of x(%d)", k.To)
+		}
+		if k.Bytes > made(maker)-sums[maker] {
+			return &ChainError{path + ".bytes", fmt.Sprintf("%d bytes, after %d of the same before it, of the %d that %s; want no more than those", k.Bytes, sums[maker], made(maker), what)}
+		}
+		sums[maker] += k.Bytes
+	}
+	return nil
+}
+
+// Fingerprint tells chains apart: 32 hexadecimal digits of a hash of all sizes, of the carries, in whatever order they are, and of the names of the layers. Whether a plan can run, and its
+// peak, are the same for all chains of one fingerprint. Times do not count: they differ from one measurement to the next, and a plan for the one is good for the other, if maybe not the fastest.
+func (c Chain) Fingerprint() string {
+	h := sha256.New()
+	h.Write([]byte("penstock chain 1\n"))
+	put(h, c.Input, c.InputGradient, c.Loss.Tmp, int64(len(c.Layers)))
+	for _, l := range c.Layers {
+		put(h, int64(len(l.Name)))
+		h.Write([]byte(l.Name))
+		put(h, l.Output, l.Saved, l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp-l.BackwardEarly, l.Gradient, l.WeightGradient)
+	}
+	for _, list := range [][]Carry{c.Carries, c.GradientCarries} {
+		put(h, int64(len(list)))
+		for _, k := range slices.SortedFunc(slices.Values(list), compareCarries) {
+			put(h, int64(k.From), int64(k.To), k.Bytes)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:FingerprintDigits/2])
+}
+
+// FingerprintDigits are enough that no two chains of a project meet by chance.
+const FingerprintDigits = 32
+
+// IsFingerprint reports whether s can be one of a chain.
+func IsFingerprint(s string) bool {
+	return len(s) == FingerprintDigits && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+func put(h hash.Hash, numbers ...int64) {
+	for _, n := range numbers {
+		h.Write(binary.LittleEndian.AppendUint64(nil, uint64(n)))
+	}
+}
+
+func compareCarries(a, b Carry) int {
+	return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To), cmp.Compare(a.Bytes, b.Bytes))
+}

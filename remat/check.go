@@ -1,0 +1,211 @@
+package remat
+
+import (
+	"fmt"
+	"math"
+)
+
+// InvalidError is the first operation of a plan that is not allowed.
+type InvalidError struct {
+	Index  int // of the operation; the number of operations where a plan ends too early
+	Op     Op  // the zero Op where a plan ends too early
+	Early  bool
+	Reason string
+}
+
+func (e *InvalidError) Error() string {
+	if e.Early {
+		return fmt.Sprintf("plan: the plan ends after %d operations: %s", e.Index, e.Reason)
+	}
+	return fmt.Sprintf("plan: operation %d, %v: %s", e.Index, e.Op, e.Reason)
+}
+
+// Report is what a plan does and costs.
+type Report struct {
+	Peak   int64 // bytes
+	PeakOp int   // the first operation that is there at the peak
+	AtPeak Breakdown
+	Time   float64 // microseconds
+	Layers []Runs  // by layer
+	// Recomputed is how many forwards ran beyond the first of each layer, and Extra the microseconds that the plan takes beyond each layer forward with gradients and backward once.
+	Recomputed int
+	Extra      float64
+	Peaks      []int64 // during each operation, bytes
+	Resident   []int64 // after each operation
+	// Held is the bytes that wait for the backward: what is there before the loss, without x(L) unless that is a part of X(L). A stage of a pipeline holds so much of each micro-batch between its
+	// forward and its backward.
+	Held int64
+}
+
+// Breakdown is what the bytes at an instant are. What it makes and the temporaries aside, it is what was there before the operation.
+type Breakdown struct {
+	Inputs          int64 // x that are there by themselves, as far as nothing saved has the same memory
+	Saved           int64 // X
+	Gradients       int64 // y
+	WeightGradients int64
+	Made, Tmp       int64 // by and during the operation
+}
+
+// Total is the sum of all parts.
+func (b Breakdown) Total() int64 {
+	return b.Inputs + b.Saved + b.Gradients + b.WeightGradients + b.Made + b.Tmp
+}
+
+// Runs is how often a layer's forward ran.
+type Runs struct {
+	NoGrad, Grad int
+}
+
+// Recomputed is the runs beyond the first.
+func (r Runs) Recomputed() int { return max(0, r.NoGrad+r.Grad-1) }
+
+// Check carries out operations by the model in the package's doc, to the byte. The error is a [*ChainError], or an [*InvalidError] for the first operation that is not allowed or a plan that is not
+// complete. It shares no code with [Solve]. It takes any operations, from wherever they come.
+//
+// Memory that inputs share counts once even where a plan computes an input again while another that shares with it is still there, as the model has it; the plans of [Solve] never do that.
+func Check(c Chain, ops []Op) (Report, error) {
+	if err := c.Check(); err != nil {
+		return Report{}, err
+	}
+	r := NewReplay(c)
+	report := Report{Peak: -1, Layers: make([]Runs, len(c.Layers)), Peaks: make([]int64, 0, len(ops)), Resident: make([]int64, 0, len(ops))}
+	for at, o := range ops {
+		if o.Kind == LossStep {
+			report.Held = r.held()
+		}
+		took, reason := r.Do(o)
+		if reason != "" {
+			return Report{}, &InvalidError{Index: at, Op: o, Reason: reason}
+		}
+		peak := took.Peak()
+		if peak > report.Peak {
+			report.Peak, report.PeakOp = peak, at
+		}
+		report.Peaks = append(report.Peaks, peak)
+		switch o.Kind {
+		case Forward, ForwardKeep:
+			report.Layers[o.Layer].NoGrad++
+		case ForwardSave:
+			report.Layers[o.Layer].Grad++
+		}
+		report.Time += took.Time
+		report.Resident = append(report.Resident, r.live)
+	}
+	if lack := r.lack(); lack != "" {
+		return Report{}, &InvalidError{Index: len(ops), Early: true, Reason: lack}
+	}
+	for _, runs := range report.Layers {
+		report.Recomputed += runs.Recomputed()
+	}
+	report.Extra = report.Time - c.Once()
+	report.AtPeak = breakdown(c, ops[:report.PeakOp+1])
+	return report, nil
+}
+
+// Once is the time of each layer's forward with gradients and backward, and the loss.
+func (c Chain) Once() float64 {
+	t := c.Loss.Backward
+	for _, l := range c.Layers {
+		t += l.Forward + l.Backward
+	}
+	return t
+}
+
+// breakdown is what is there during the last of these operations.
+func breakdown(c Chain, ops []Op) Breakdown {
+	r := NewReplay(c)
+	last := len(ops) - 1
+	for _, o := range ops[:last] {
+		r.Do(o)
+	}
+	parts := r.parts()
+	took, _ := r.Do(ops[last])
+	parts.Made, parts.Tmp = took.Made, took.Tmp
+	return parts
+}
+
+// held is what would be there if x(L) were dropped unless it is a part of X(L).
+func (r *Replay) held() int64 {
+	last := len(r.chain.Layers)
+	if r.state[last] != alone {
+		return r.live
+	}
+	r.drop(r.x[last])
+	defer r.hold(r.x[last])
+	return r.live
+}
+
+// parts is what is there.
+func (r *Replay) parts() Breakdown {
+	var b Breakdown
+	counted := make([]bool, len(r.size))
+	sum := func(blocks []int) (bytes int64) {
+		for _, k := range blocks {
+			if !counted[k] && r.holders[k] > 0 {
+				bytes += r.size[k]
+			}
+			counted[k] = true
+		}
+		return bytes
+	}
+	for i, state := range r.state {
+		if state == within {
+			b.Saved += sum(r.full[i])
+		}
+	}
+	for i := range r.state {
+		b.Gradients += sum(r.y[i])
+	}
+	b.WeightGradients = sum(r.weights)
+	b.Inputs = r.live - b.Total()
+	return b
+}
+
+// lack says what a plan that ends here lacks, or nothing.
+func (r *Replay) lack() string {
+	switch {
+	case !r.lossDone:
+		return fmt.Sprintf("the loss has not run; want it, and the backward of layers %d to 0", len(r.chain.Layers)-1)
+	case r.next >= 0:
+		return fmt.Sprintf("the backward of layer %d has not run; want the backward of layers %d to 0", r.next, r.next)
+	}
+	return ""
+}
+
+// CheckPlan returns an error unless what a plan says holds for the chain: its operations are allowed and complete, its peak and its time are as it says, the time to a part in 10^9, the
+// peak is not above the limit, the lower bound not above the time, and it was made for a chain of the same fingerprint, if it says for which. Of a plan that says that it is not
+// feasible only the fingerprint is checked, and that the limit is below the least: what the least is, a replay cannot tell.
+func CheckPlan(c Chain, p Plan) error {
+	if err := c.Check(); err != nil {
+		return err
+	}
+	if have := c.Fingerprint(); p.Chain != "" && p.Chain != have {
+		return fmt.Errorf("plan: the plan is for the chain %s, this one is %s; want the chain that it was made for, or a new plan", p.Chain, have)
+	}
+	if !p.Feasible {
+		switch {
+		case len(p.Ops) > 0:
+			return fmt.Errorf("plan: the plan says that it is not feasible, and has %d operations; want none", len(p.Ops))
+		case p.Limit == 0 || p.Peak <= p.Limit:
+			return fmt.Errorf("plan: the plan says that it is not feasible, with %d bytes at least and a limit of %d; want a limit below them", p.Peak, p.Limit)
+		}
+		return nil
+	}
+	report, err := Check(c, p.Ops)
+	switch {
+	case err != nil:
+		return err
+	case report.Peak != p.Peak:
+		return fmt.Errorf("plan: the peak is %d bytes, at operation %d, %v; the plan says %d", report.Peak, report.PeakOp, p.Ops[report.PeakOp], p.Peak)
+	case p.Limit > 0 && report.Peak > p.Limit:
+		return fmt.Errorf("plan: the peak is %d bytes, at operation %d, %v; that is above the plan's limit of %d", report.Peak, report.PeakOp, p.Ops[report.PeakOp], p.Limit)
+	case !(math.Abs(report.Time-p.Time) <= timeTolerance*math.Max(report.Time, p.Time)): // also for NaN
+		return fmt.Errorf("plan: the operations take %v microseconds; the plan says %v", report.Time, p.Time)
+	case !(p.LowerBound <= p.Time*(1+timeTolerance)):
+		return fmt.Errorf("plan: the lower bound is %v microseconds, above the plan's time of %v", p.LowerBound, p.Time)
+	}
+	return nil
+}
+
+// timeTolerance is how far, relatively, a sum of times may differ for the order in which it is taken.
+const timeTolerance = 1e-9

@@ -1,0 +1,70 @@
+package remat_test
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+
+	"penstock/remat"
+
+	"penstock/remat/baselines"
+
+	"penstock/remat/explain"
+)
+
+func TestDrawIsGolden(t *testing.T) {
+	long := plain(70, 4)
+	segments, err := baselines.Sequential(70, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		chain  remat.Chain
+		ops    []remat.Op
+		config explain.DrawConfig
+	}{
+		"draw_sample.txt":   {sample(), parseOps(t, "K0 F1 F2 F3 F4 L S0 K1 F2 F3 S4 B4 K1 F2 S3 B3 K1 S2 B2 S1 B1 B0"), explain.DrawConfig{}},
+		"draw_segments.txt": {long, segments, explain.DrawConfig{Width: 80, Rows: 20}},
+		"draw_all.txt":      {long, baselines.All(70), explain.DrawConfig{Width: 120}},
+	} {
+		text, err := explain.Draw(test.chain, test.ops, test.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name, text)
+	}
+}
+
+// TestDrawFits: whatever the chain, no line is too long and no row too many.
+func TestDrawFits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := chains(9).Draw(t, "chain")
+		d := explain.DrawConfig{Width: rapid.IntRange(40, 120).Draw(t, "width"), Rows: rapid.IntRange(1, 10).Draw(t, "rows")}
+		n := len(c.Layers)
+		ops := rapid.SampledFrom([][]remat.Op{baselines.None(n), baselines.All(n), baselines.SequentialSqrt(n)}).Draw(t, "ops")
+		text, err := explain.Draw(c, ops, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+		if len(lines) > 3+d.Rows {
+			t.Fatalf("%d lines for %d rows", len(lines), d.Rows)
+		}
+		for _, line := range lines[1:] {
+			if utf8.RuneCountInString(line) > d.Width {
+				t.Fatalf("%d characters for %d: %q", utf8.RuneCountInString(line), d.Width, line)
+			}
+		}
+		if memory := lines[len(lines)-1]; !strings.Contains(memory, "X") && !strings.Contains(memory, "0") {
+			t.Fatalf("the peak is not to be seen: %q", memory)
+		}
+	})
+}
+
+func TestDrawRefuses(t *testing.T) {
+	if _, err := explain.Draw(plain(2, 2), parseOps(t, "S0 S1 L B0"), explain.DrawConfig{}); err == nil || !strings.Contains(err.Error(), "operation 3") {
+		t.Errorf("error %v", err)
+	}
+}

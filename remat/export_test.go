@@ -1,4 +1,0 @@
-package remat
-
-// ReserveOf is the part of free memory that a limit of 0 leaves free.
-var ReserveOf = reserveOf

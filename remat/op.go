@@ -1,0 +1,85 @@
+package remat
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Kind is what an operation does.
+type Kind int
+
+// The kinds; see the package's doc.
+const (
+	Forward     Kind = iota // without gradients, input dropped
+	ForwardKeep             // without gradients, input kept
+	ForwardSave             // with gradients
+	LossStep                // of the whole chain
+	Backward
+)
+
+var kinds = []struct{ name, short string }{
+	Forward: {"forward", "F"}, ForwardKeep: {"forward_keep", "K"}, ForwardSave: {"forward_save", "S"}, LossStep: {"loss", "L"}, Backward: {"backward", "B"},
+}
+
+// String is the kind as files have it, such as "forward_keep".
+func (k Kind) String() string {
+	if k < 0 || int(k) >= len(kinds) {
+		return fmt.Sprintf("kind(%d)", int(k))
+	}
+	return kinds[k].name
+}
+
+// Op is an operation on a layer. That of the loss has Layer 0, which means nothing.
+type Op struct {
+	Kind  Kind
+	Layer int
+}
+
+// String is the operation in short, as [ParseOps] reads it: F3 (forward), K3 (forward_keep), S3 (forward_save), L (loss), B3 (backward).
+func (o Op) String() string {
+	switch {
+	case o.Kind == LossStep:
+		return "L"
+	case o.Kind < 0 || int(o.Kind) >= len(kinds):
+		return fmt.Sprintf("%v %d", o.Kind, o.Layer)
+	}
+	return kinds[o.Kind].short + strconv.Itoa(o.Layer)
+}
+
+// FormatOps is a list of operations in short, separated by spaces.
+func FormatOps(ops []Op) string {
+	words := make([]string, len(ops))
+	for i, o := range ops {
+		words[i] = o.String()
+	}
+	return strings.Join(words, " ")
+}
+
+// ParseOps reads what FormatOps writes; any white space separates.
+func ParseOps(s string) ([]Op, error) {
+	var ops []Op
+	for i, word := range strings.Fields(s) {
+		op, ok := parseOp(word)
+		if !ok {
+			return nil, fmt.Errorf("plan: operation %d is %q; want L, or F, K, S or B with the number of a layer, such as K3", i, word)
+		}
+		ops = append(ops, op)
+	}
+	return ops, nil
+}
+
+func parseOp(word string) (Op, bool) {
+	for k, names := range kinds {
+		if !strings.HasPrefix(word, names.short) {
+			continue
+		}
+		rest := word[len(names.short):]
+		if Kind(k) == LossStep {
+			return Op{Kind: LossStep}, rest == ""
+		}
+		n, err := strconv.Atoi(rest)
+		return Op{Kind(k), n}, err == nil && n >= 0 && strconv.Itoa(n) == rest
+	}
+	return Op{}, false
+}

@@ -1,5 +1,0 @@
-//go:build !race
-
-package plan_test
-
-const racing = false

@@ -1,6 +1,0 @@
-//go:build race
-
-package plan_test
-
-// racing says that the race detector is on, which makes everything many times slower.
-const racing = true

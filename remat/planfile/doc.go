@@ -1,0 +1,2 @@
+// Package planfile reads and writes chains and plans as JSON.
+package planfile

@@ -1,0 +1,231 @@
+package remat
+
+import "fmt"
+
+// Replay carries out operations, one at a time, on what they are said to hold, by the model in the package's doc and nothing else.
+//
+// Memory is a set of blocks that are there or not. x(i), X(i), y(i) and the gradients of a layer's parameters are lists of blocks; those on several lists are what carries and "includes" mean. A
+// block is there as long as something is that has it on its list, and however many such things there are it counts once.
+type Replay struct {
+	chain   Chain
+	size    []int64 // of each block
+	holders []int   // of each block: how many things that are there have it
+	live    int64   // sum of the sizes of blocks that are held
+
+	x, full [][]int // blocks of x(i), and of X(i)
+	y       [][]int
+	weights []int // block of each layer's gradients of parameters
+
+	state    []inputState // of x(i)
+	gradient []bool       // y(i) is there
+	lossDone bool
+	next     int // the layer whose backward comes next; below 0: complete
+}
+
+// inputState is how x(i) is there.
+type inputState int
+
+const (
+	absent inputState = iota
+	alone             // by itself
+	within            // as a part of X(i)
+)
+
+// NewReplay begins with x(0) alone. The chain is to be a checked one.
+func NewReplay(c Chain) *Replay {
+	n := len(c.Layers)
+	r := &Replay{chain: c, x: make([][]int, n+1), full: make([][]int, n+1), y: make([][]int, n+1), state: make([]inputState, n+1), gradient: make([]bool, n+1), next: n - 1}
+	// What layers make, less what carries take of it for blocks of their own.
+	makes, gradients := make([]int64, n+1), make([]int64, n+1) // for x(i) and y(i)
+	for i := range n + 1 {
+		makes[i], gradients[i] = c.made(i-1), c.madeGradient(i)
+	}
+	for _, k := range c.Carries {
+		makes[k.From+1] -= k.Bytes
+		block := r.block(k.Bytes)
+		for i := k.From + 1; i <= k.To; i++ {
+			r.x[i] = append(r.x[i], block)
+		}
+	}
+	for _, k := range c.GradientCarries {
+		gradients[k.To] -= k.Bytes
+		block := r.block(k.Bytes)
+		for i := k.From + 1; i <= k.To; i++ {
+			r.y[i] = append(r.y[i], block)
+		}
+	}
+	for i := range n + 1 {
+		r.x[i] = append(r.x[i], r.block(makes[i]))
+		r.y[i] = append(r.y[i], r.block(gradients[i]))
+		if i > 0 {
+			l := c.Layers[i-1]
+			r.full[i] = append(append(r.full[i], r.x[i]...), r.block(l.Saved-l.Output))
+			r.weights = append(r.weights, r.block(l.WeightGradient))
+		}
+	}
+	r.hold(r.x[0])
+	r.state[0] = alone
+	return r
+}
+
+func (r *Replay) block(bytes int64) int {
+	r.size = append(r.size, bytes)
+	r.holders = append(r.holders, 0)
+	return len(r.size) - 1
+}
+
+func (r *Replay) hold(blocks []int) {
+	for _, b := range blocks {
+		if r.holders[b] == 0 {
+			r.live += r.size[b]
+		}
+		r.holders[b]++
+	}
+}
+
+func (r *Replay) drop(blocks []int) {
+	for _, b := range blocks {
+		r.holders[b]--
+		if r.holders[b] == 0 {
+			r.live -= r.size[b]
+		}
+	}
+}
+
+// dropInput drops x(i) unless it is a part of X(i).
+func (r *Replay) dropInput(i int) {
+	if r.state[i] == alone {
+		r.drop(r.x[i])
+		r.state[i] = absent
+	}
+}
+
+// Cost is what an operation took.
+type Cost struct {
+	Before, Made, Tmp int64 // bytes; together they are there while it runs
+	Time              float64
+}
+
+// Peak is the bytes that are there while it runs.
+func (c Cost) Peak() int64 { return c.Before + c.Made + c.Tmp }
+
+// Do carries out an operation. A reason is why it cannot be done; then nothing has happened.
+func (r *Replay) Do(o Op) (took Cost, reason string) {
+	if reason := r.refuse(o); reason != "" {
+		return Cost{}, reason
+	}
+	took.Before = r.live
+	n, i := len(r.chain.Layers), o.Layer
+	switch o.Kind {
+	case Forward, ForwardKeep:
+		r.hold(r.x[i+1])
+		r.state[i+1] = alone
+		took.Tmp, took.Time = r.chain.Layers[i].ForwardNoGradTmp, r.chain.Layers[i].ForwardNoGrad
+	case ForwardSave:
+		r.hold(r.full[i+1])
+		r.state[i+1] = within
+		took.Tmp, took.Time = r.chain.Layers[i].ForwardTmp, r.chain.Layers[i].Forward
+	case LossStep:
+		r.hold(r.y[n])
+		r.gradient[n] = true
+		took.Tmp, took.Time = r.chain.Loss.Tmp, r.chain.Loss.Backward
+	case Backward:
+		r.hold(r.y[i])
+		r.hold(r.weights[i : i+1])
+		r.gradient[i] = true
+		took.Tmp, took.Time = r.chain.Layers[i].BackwardTmp-r.chain.Layers[i].BackwardEarly, r.chain.Layers[i].Backward
+	}
+	took.Made = r.live - took.Before
+	switch o.Kind {
+	case Forward:
+		r.dropInput(i)
+	case LossStep:
+		r.lossDone = true
+		r.dropInput(n)
+	case Backward:
+		r.drop(r.full[i+1])
+		r.state[i+1] = absent
+		r.drop(r.y[i+1])
+		r.gradient[i+1] = false
+		r.dropInput(i)
+		r.next--
+	}
+	return took, ""
+}
+
+// refuse says why an operation is not allowed now, or nothing.
+func (r *Replay) refuse(o Op) string {
+	n, i := len(r.chain.Layers), o.Layer
+	switch {
+	case o.Kind < Forward || o.Kind > Backward:
+		return "there is no such operation"
+	case r.next < 0:
+		return "the plan was complete before, with B0; want it to end there"
+	case o.Kind == LossStep && r.lossDone:
+		return "the loss has run before; want it once"
+	case o.Kind == LossStep && r.state[n] == absent:
+		return fmt.Sprintf("the loss needs x(%d), which is not there", n)
+	case o.Kind == LossStep:
+		return ""
+	case i < 0 || i >= n:
+		return fmt.Sprintf("there is no layer %d; want 0 to %d", i, n-1)
+	case r.state[i] == absent:
+		return fmt.Sprintf("it needs x(%d), which is not there", i)
+	case o.Kind != Backward && r.state[i+1] == alone:
+		return fmt.Sprintf("it makes x(%d), which is there", i+1)
+	case o.Kind != Backward && r.state[i+1] == within:
+		return fmt.Sprintf("it makes x(%d), which is there as a part of X(%d)", i+1, i+1)
+	case o.Kind == Backward && !r.gradient[i+1]:
+		return fmt.Sprintf("it needs y(%d), which is not there", i+1)
+	case o.Kind == Backward && r.state[i+1] != within:
+		return fmt.Sprintf("it needs X(%d), which is not there", i+1)
+	}
+	return ""
+}
+
+// Keeping is what is there of a layer.
+type Keeping int
+
+// What can be kept.
+const (
+	KeepsNothing    Keeping = iota
+	KeepsInput              // x(i) by itself
+	KeepsEverything         // X(i+1)
+)
+
+// String is "nothing", "input" or "everything".
+func (k Keeping) String() string { return [...]string{"nothing", "input", "everything"}[k] }
+
+// Keeps is what is there now of layer i.
+func (r *Replay) Keeps(i int) Keeping {
+	switch {
+	case r.state[i+1] == within:
+		return KeepsEverything
+	case r.state[i] == alone:
+		return KeepsInput
+	}
+	return KeepsNothing
+}
+
+// KeptBytes is, by layer, the bytes that are there now for it and for none before it.
+func (r *Replay) KeptBytes() []int64 {
+	bytes := make([]int64, len(r.chain.Layers))
+	counted := make([]bool, len(r.size))
+	for i := range bytes {
+		hold := func(blocks []int) {
+			for _, b := range blocks {
+				if !counted[b] {
+					bytes[i] += r.size[b]
+				}
+				counted[b] = true
+			}
+		}
+		if r.state[i] == alone {
+			hold(r.x[i])
+		}
+		if r.state[i+1] == within {
+			hold(r.full[i+1])
+		}
+	}
+	return bytes
+}

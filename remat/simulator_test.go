@@ -1,0 +1,276 @@
+package remat_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"penstock/remat"
+)
+
+// simulator is the model of the package's doc written a second time, slowly: the set of things that are there by name ("x1", "X2", "y3", "w0"), and bytes by looking at each thing, part by part.
+type simulator struct {
+	c      remat.Chain
+	things map[string]bool
+	lossed bool
+}
+
+func newSimulator(c remat.Chain) *simulator {
+	return &simulator{c: c, things: map[string]bool{"x0": true}}
+}
+
+func (w *simulator) has(kind string, i int) bool { return w.things[fmt.Sprint(kind, i)] }
+
+// sees says whether x(i) is there in any way.
+func (w *simulator) sees(i int) bool { return w.has("x", i) || w.has("X", i) }
+
+// bytes is the sum over memory that anything is in.
+func (w *simulator) bytes(things map[string]bool) int64 {
+	has := func(kind string, i int) bool { return things[fmt.Sprint(kind, i)] }
+	var sum int64
+	for i := 0; i <= len(w.c.Layers); i++ {
+		output, gradient := w.c.Input, w.c.InputGradient
+		if i > 0 {
+			output, gradient = w.c.Layers[i-1].Output, w.c.Layers[i-1].Gradient
+		}
+		for _, k := range w.c.Carries {
+			if k.From == i-1 {
+				output -= k.Bytes
+			}
+		}
+		for _, k := range w.c.GradientCarries {
+			if k.To == i {
+				gradient -= k.Bytes
+			}
+		}
+		if has("x", i) || has("X", i) {
+			sum += output
+		}
+		if has("X", i) {
+			sum += w.c.Layers[i-1].Saved - w.c.Layers[i-1].Output
+		}
+		if has("y", i) {
+			sum += gradient
+		}
+		if has("w", i) {
+			sum += w.c.Layers[i].WeightGradient
+		}
+	}
+	for _, k := range w.c.Carries {
+		for i := k.From + 1; i <= k.To; i++ {
+			if has("x", i) || has("X", i) {
+				sum += k.Bytes
+				break
+			}
+		}
+	}
+	for _, k := range w.c.GradientCarries {
+		for i := k.To; i > k.From; i-- {
+			if has("y", i) {
+				sum += k.Bytes
+				break
+			}
+		}
+	}
+	return sum
+}
+
+// do carries out an operation if it is allowed, and returns the most bytes during it and its time.
+func (w *simulator) do(o remat.Op) (peak int64, time float64, ok bool) {
+	n, i := len(w.c.Layers), o.Layer
+	if w.has("w", 0) { // backward 0 has run
+		return 0, 0, false
+	}
+	var need, makes, drops []string
+	var tmp int64
+	name := func(kind string, i int) string { return fmt.Sprint(kind, i) }
+	if o.Kind != remat.LossStep && i >= n {
+		return 0, 0, false
+	}
+	switch o.Kind {
+	case remat.Forward, remat.ForwardKeep, remat.ForwardSave:
+		if !w.sees(i) || w.sees(i+1) {
+			return 0, 0, false
+		}
+		l := w.c.Layers[i]
+		makes, tmp, time = []string{name("x", i+1)}, l.ForwardNoGradTmp, l.ForwardNoGrad
+		if o.Kind == remat.ForwardSave {
+			makes, tmp, time = []string{name("X", i+1)}, l.ForwardTmp, l.Forward
+		}
+		if o.Kind == remat.Forward {
+			drops = []string{name("x", i)}
+		}
+	case remat.LossStep:
+		if !w.sees(n) || w.lossed {
+			return 0, 0, false
+		}
+		makes, drops, tmp, time = []string{name("y", n)}, []string{name("x", n)}, w.c.Loss.Tmp, w.c.Loss.Backward
+		w.lossed = true
+	case remat.Backward:
+		l := w.c.Layers[i]
+		if !w.sees(i) {
+			return 0, 0, false
+		}
+		need = []string{name("X", i+1), name("y", i+1)}
+		makes, tmp, time = []string{name("y", i), name("w", i)}, l.BackwardTmp-l.BackwardEarly, l.Backward
+		drops = []string{name("X", i+1), name("y", i+1), name("x", i)}
+	}
+	for _, thing := range need {
+		if !w.things[thing] {
+			return 0, 0, false
+		}
+	}
+	for _, thing := range makes {
+		w.things[thing] = true
+	}
+	peak = w.bytes(w.things) + tmp
+	for _, thing := range drops {
+		delete(w.things, thing)
+	}
+	return peak, time, true
+}
+
+func (w *simulator) clone() *simulator { return &simulator{w.c, maps.Clone(w.things), w.lossed} }
+
+func (w *simulator) key() string {
+	return fmt.Sprint(w.lossed, slices.Sorted(maps.Keys(w.things)))
+}
+
+// every is each operation on so many layers.
+func every(layers int) []remat.Op {
+	list := []remat.Op{{Kind: remat.LossStep}}
+	for i := range layers {
+		for _, k := range []remat.Kind{remat.Forward, remat.ForwardKeep, remat.ForwardSave, remat.Backward} {
+			list = append(list, remat.Op{Kind: k, Layer: i})
+		}
+	}
+	return list
+}
+
+// compare checks operations of which all but the last are allowed, against what the simulator says of them.
+func compare(t interface{ Fatalf(string, ...any) }, c remat.Chain, ops []remat.Op, allowed, complete bool, peak int64, time float64, live int64) {
+	report, err := remat.Check(c, ops)
+	var invalid *remat.InvalidError
+	switch {
+	case err == nil:
+		if !allowed || !complete {
+			t.Fatalf("%v: no error; allowed %t, complete %t", ops, allowed, complete)
+		}
+		if report.Peak != peak || report.Time < time*(1-1e-9) || report.Time > time*(1+1e-9) || report.Resident[len(ops)-1] != live || report.AtPeak.Total() != peak {
+			t.Fatalf("%v: %+v; want peak %d, time %v, in the end %d", ops, report, peak, time, live)
+		}
+	case !errors.As(err, &invalid):
+		t.Fatalf("%v: %v", ops, err)
+	case invalid.Early:
+		if !allowed || complete || invalid.Index != len(ops) {
+			t.Fatalf("%v: %v; allowed %t, complete %t", ops, err, allowed, complete)
+		}
+	case allowed || invalid.Index != len(ops)-1:
+		t.Fatalf("%v: %v; allowed %t, complete %t", ops, err, allowed, complete)
+	}
+}
+
+// TestCheckAgreesEverywhere walks through every state that operations can reach on few layers, by one way to each, and tries every operation there.
+func TestCheckAgreesEverywhere(t *testing.T) {
+	for layers := 1; layers <= 4; layers++ {
+		c := plain(layers, 3)
+		if layers > 1 {
+			c.Carries = []remat.Carry{{From: 0, To: layers, Bytes: 1}}
+			c.GradientCarries = []remat.Carry{{From: -1, To: layers, Bytes: 1}}
+		}
+		type visit struct {
+			w    *simulator
+			ops  []remat.Op
+			peak int64
+			time float64
+		}
+		seen := map[string]bool{}
+		queue := []visit{{newSimulator(c), nil, 0, 0}}
+		allowed, complete := 0, 0
+		for len(queue) > 0 {
+			at := queue[0]
+			queue = queue[1:]
+			for _, o := range every(layers) {
+				next := visit{at.w.clone(), append(slices.Clone(at.ops), o), at.peak, at.time}
+				peak, time, ok := next.w.do(o)
+				next.peak, next.time = max(next.peak, peak), next.time+time
+				done := ok && next.w.has("w", 0)
+				compare(t, c, next.ops, ok, done, next.peak, next.time, next.w.bytes(next.w.things))
+				if !ok {
+					continue
+				}
+				allowed++
+				if done {
+					complete++
+				}
+				if key := next.w.key(); !seen[key] {
+					seen[key] = true
+					queue = append(queue, next)
+				}
+			}
+		}
+		t.Logf("%d layers: %d states, %d allowed operations, %d complete plans", layers, len(seen), allowed, complete)
+		if complete == 0 {
+			t.Errorf("%d layers: no complete plan", layers)
+		}
+	}
+}
+
+// TestCheckAgreesOnAnyChain takes random ways through random chains, such as wander off and such as get to an end.
+func TestCheckAgreesOnAnyChain(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := chains(5).Draw(t, "chain")
+		w := newSimulator(c)
+		var ops []remat.Op
+		var peak int64
+		var time float64
+		for len(ops) < 40 && !w.has("w", 0) {
+			var can []remat.Op
+			for _, o := range every(len(c.Layers)) {
+				if _, _, ok := w.clone().do(o); ok {
+					can = append(can, o)
+				} else {
+					compare(t, c, append(slices.Clone(ops), o), false, false, 0, 0, 0)
+				}
+			}
+			if len(can) == 0 {
+				break
+			}
+			if i := slices.IndexFunc(can, func(o remat.Op) bool { return o.Kind == remat.Backward }); i >= 0 && rapid.Bool().Draw(t, "back") {
+				can = can[i : i+1]
+			}
+			o := rapid.SampledFrom(can).Draw(t, "op")
+			ops = append(ops, o)
+			most, us, _ := w.do(o)
+			peak, time = max(peak, most), time+us
+			compare(t, c, ops, true, w.has("w", 0), peak, time, w.bytes(w.things))
+		}
+	})
+}
+
+// TestHeld: what a stage of a pipeline holds, on every plan that random ways end in.
+func TestHeld(t *testing.T) {
+	c := sample()
+	for ops, want := range map[string]int64{
+		"S0 S1 S2 S3 S4 L B4 B3 B2 B1 B0":                      8 + 40 + 12 + 33 + 6 + 5,
+		"K0 F1 F2 F3 F4 L S0 S1 S2 S3 S4 B4 B3 B2 B1 B0":       8, // x0 alone
+		"K0 K1 F2 F3 F4 L S1 S2 S3 S4 B4 B3 B2 B1 S0 B0":       8 + 16,
+		"K0 F1 K2 F3 F4 L K0 F1 S2 S3 S4 B4 B3 B2 S0 S1 B1 B0": 0, // an error: x3 is there
+	} {
+		report, err := remat.Check(c, parseOps(t, ops))
+		if want == 0 {
+			if err == nil || !strings.Contains(err.Error(), "makes x(3)") && !strings.Contains(err.Error(), "which is there") {
+				t.Errorf("%s: error %v", ops, err)
+			}
+			continue
+		}
+		if err != nil || report.Held != want {
+			t.Errorf("%s: %d bytes, error %v; want %d", ops, report.Held, err, want)
+		}
+	}
+}

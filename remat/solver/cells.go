@@ -1,0 +1,174 @@
+package solver
+
+import (
+	"context"
+	"math/bits"
+)
+
+// cells divide a long chain at borders, inputs of few bytes at about even distances. What runs from one border far to another is looked at for borders alone; inside of two neighbouring cells everything
+// is. So the bytes of intervals are known for fewer of them: those that end before a border or with the loss, whatever their first layer, and those of up to span layers.
+type cells struct {
+	t       *terms
+	borders []int // the first layers of the cells, 0 first; then n, the loss, a cell by itself
+	cell    []int // of each layer
+	span    int
+	near    []int64   // least of (i, i+k) at i*span+k, k < span
+	far     [][]int64 // least of (i, end(e)) at [e][i]
+	// early and late are, of every layer, the moments of saving, as far as they depend on the layer alone.
+	early, late maxima
+}
+
+// cellsOfChain is how many cells a chain has. With twice as many, chains of 1,000 layers take three times as long for plans that are a ten-thousandth faster.
+const cellsOfChain = 50
+
+func newCells(ctx context.Context, t *terms, count int) (*cells, error) {
+	c := &cells{t: t, borders: []int{0}, cell: make([]int, t.n+1)}
+	size := float64(t.n) / float64(count)
+	for k := 1.0; k < float64(count); k++ {
+		first := max(int(size*(k-0.25)), c.borders[len(c.borders)-1]+1)
+		best := first
+		for j := first; j <= int(size*(k+0.25)); j++ {
+			if t.chain.Layers[j-1].Output < t.chain.Layers[best-1].Output {
+				best = j
+			}
+		}
+		if best < t.n {
+			c.borders = append(c.borders, best)
+		}
+	}
+	c.borders = append(c.borders, t.n)
+	largest := 1
+	for k, border := range c.borders[1:] {
+		for i := c.borders[k]; i < border; i++ {
+			c.cell[i] = k
+		}
+		largest = max(largest, border-c.borders[k])
+	}
+	c.cell[t.n] = len(c.borders) - 1
+	c.span = 2 * largest
+	early, late := make([]int64, t.n), make([]int64, t.n)
+	for k := range t.n {
+		early[k] = t.savedSum[k] + t.savingEarly(k)
+		late[k] = t.savedSum[k] + t.savingLate(k, k) - t.gradSum[k+1]
+	}
+	c.early, c.late = newMaxima(early), newMaxima(late)
+	return c, c.fill(ctx)
+}
+
+// ends is the number of last layers of long intervals, numbered from 1 on: the one before each border but 0, and the loss.
+func (c *cells) ends() int { return len(c.borders) }
+
+// end is the last layer with a number.
+func (c *cells) end(e int) int {
+	if e == len(c.borders) {
+		return c.t.n
+	}
+	return c.borders[e] - 1
+}
+
+// endFrom is the number of the first of the last layers from l on.
+func (c *cells) endFrom(l int) int { return c.cell[l] + 1 }
+
+// reach is the last j up to which every x(j) is looked at as the next to keep after x(i): the end of the next cell.
+func (c *cells) reach(i int) int {
+	if next := c.cell[i] + 2; next < len(c.borders) {
+		return c.borders[next]
+	}
+	return c.t.n
+}
+
+// fill computes near and far: of those plans that keep inputs as far as they are looked at, the least bytes.
+func (c *cells) fill(ctx context.Context) error {
+	c.near = make([]int64, (c.t.n+1)*c.span)
+	for l := range c.t.n + 1 {
+		for i := l; i >= max(0, l-c.span+1); i-- {
+			c.near[i*c.span+l-i] = c.solve(i, l)
+		}
+	}
+	c.far = make([][]int64, c.ends()+1)
+	for e := 1; e <= c.ends(); e++ {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		l := c.end(e)
+		c.far[e] = make([]int64, l+1)
+		for i := l; i >= 0; i-- {
+			if l-i < c.span {
+				c.far[e][i] = c.near[i*c.span+l-i]
+			} else {
+				c.far[e][i] = c.solve(i, l)
+			}
+		}
+	}
+	return nil
+}
+
+// solve is the least of (i, l), by the recurrence of [newBounds].
+func (c *cells) solve(i, l int) int64 {
+	t := c.t
+	least := t.saving(i, l)
+	if i == l {
+		return least
+	}
+	least = max(least, t.saved[i]+c.least(i+1, l))
+	for j := i + 1; j <= l; j = c.after(i, j) {
+		sweep := t.sweeping(i, j, l)
+		if sweep >= least {
+			break
+		}
+		least = min(least, max(sweep, t.kept(i, j)+c.least(j, l), t.weights(j, l)+c.least(i, j-1)))
+	}
+	return least
+}
+
+// after is the j that is looked at after this one.
+func (c *cells) after(i, j int) int {
+	if j < c.reach(i) || j == c.t.n {
+		return j + 1
+	}
+	return c.borders[c.cell[j]+1]
+}
+
+// least is the bytes m from which on (i, l) has a plan.
+func (c *cells) least(i, l int) int64 {
+	if l-i < c.span {
+		return c.near[i*c.span+l-i]
+	}
+	e := c.endFrom(l)
+	return c.far[e][i]
+}
+
+// of is least, and the bytes from which on nothing need be computed again.
+func (c *cells) of(i, l int) (least, all int64) {
+	t := c.t
+	last := min(l, t.n-1)
+	if i <= last {
+		all = max(t.y[l+1]+c.early.of(i, last), t.gradSum[l+1]+c.late.of(i, last)) - t.savedSum[i]
+	}
+	if l == t.n {
+		all = max(all, t.savedSum[t.n]-t.savedSum[i]+t.saving(t.n, t.n))
+	}
+	return c.least(i, l), all
+}
+
+// maxima are the greatest of every stretch of a list whose length is a power of two: at [k][i] of the 2^k numbers from i on.
+type maxima [][]int64
+
+func newMaxima(list []int64) maxima {
+	m := maxima{list}
+	for size := 1; 2*size <= len(list); size *= 2 {
+		half := m[len(m)-1]
+		next := make([]int64, len(list)-2*size+1)
+		for i := range next {
+			next[i] = max(half[i], half[i+size])
+		}
+		m = append(m, next)
+	}
+	return m
+}
+
+// of is the greatest from first to last.
+func (m maxima) of(first, last int) int64 {
+	k := bits.Len(uint(last-first+1)) - 1
+	return max(m[k][first], m[k][last+1-1<<k])
+}

@@ -1,0 +1,121 @@
+package solver_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	. "penstock/remat"
+	. "penstock/remat/solver"
+)
+
+func TestSolversRefuse(t *testing.T) {
+	ctx := context.Background()
+	good := dice{layers: 3, bytes: 10}.chain(rand.New(rand.NewPCG(1, 1)))
+	bad := good
+	bad.Layers = nil
+	weights := good
+	weights.Layers = append([]Layer{}, good.Layers...)
+	weights.Layers[1].WeightGradient = 7
+	huge := good
+	huge.Layers = append([]Layer{}, good.Layers...)
+	huge.Layers[0].Saved += 1 << 59
+	tests := []struct {
+		name string
+		call func() error
+		want string
+	}{
+		{"a limit below 0", func() error { _, err := Solve(ctx, good, -1, Options{}); return err }, "a limit of -1 bytes"},
+		{"slots below 0", func() error { _, err := Solve(ctx, good, 1, Options{Slots: -3}); return err }, "-3 slots"},
+		{"a table below 0", func() error { _, err := NewTable(ctx, good, 1, Options{MaxTable: -3}); return err }, "at most -3 bytes"},
+		{"a table's limit below 0", func() error { _, err := NewTable(ctx, good, -4, Options{}); return err }, "limits up to -4 bytes"},
+		{"a chain without layers", func() error { _, err := Solve(ctx, bad, 1, Options{}); return err }, "layers"},
+		{"the table of one", func() error { _, err := NewTable(ctx, bad, 1, Options{}); return err }, "layers"},
+		{"its least", func() error { _, _, err := Least(bad); return err }, "layers"},
+		{"its greatest", func() error { _, err := Greatest(bad); return err }, "layers"},
+		{"a stage of it", func() error {
+			_, err := SolveStage(ctx, Stage{First: bad, Later: good, MicroBatches: 2}, Options{})
+			return err
+		}, "first micro-batch"},
+		{"later than that", func() error {
+			_, err := SolveStage(ctx, Stage{First: good, Later: bad, MicroBatches: 2}, Options{})
+			return err
+		}, "later micro-batches"},
+		{"no micro-batch", func() error { _, err := SolveStage(ctx, Stage{First: good, Later: good}, Options{}); return err }, "0 micro-batches"},
+		{"a stage's limit below 0", func() error {
+			_, err := SolveStage(ctx, Stage{First: good, Later: good, MicroBatches: 2, Limit: -5}, Options{})
+			return err
+		}, "limit of -5 bytes"},
+		{"gradients made twice", func() error {
+			_, err := SolveStage(ctx, Stage{First: weights, Later: weights, MicroBatches: 2}, Options{})
+			return err
+		}, "layer 1 of the stage's later micro-batches makes 7 bytes"},
+		{"sums beyond all", func() error {
+			_, err := SolveStage(ctx, Stage{First: huge, Later: huge, MicroBatches: 3}, Options{})
+			return err
+		}, "3 micro-batches of"},
+	}
+	for _, test := range tests {
+		if err := test.call(); err == nil || !strings.HasPrefix(err.Error(), "plan: ") || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v; want an error of plan that says %q", test.name, err, test.want)
+		}
+	}
+}
+
+func TestSolversStopWithTheirContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	c := dice{layers: 30, bytes: 1 << 20}.chain(rand.New(rand.NewPCG(2, 1)))
+	least, _, err := Least(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Solve(ctx, c, least.Peak, Options{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Solve: %v; want that the context has ended", err)
+	}
+	if _, err := NewTable(ctx, c, 0, Options{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("NewTable: %v; want that the context has ended", err)
+	}
+	s := stageOf(c, 3)
+	s.Limit = 3 * least.Peak
+	if _, err := SolveStage(ctx, s, Options{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("SolveStage: %v; want that the context has ended", err)
+	}
+}
+
+// TestNothingIsRecomputedForNothing has layers that take no time, which a solver that looks at times alone may run twice: ColossalAI's did, as its comparison preferred to keep inputs. One
+// recomputation more than possible happens where the first table, whose slots are coarse, finds a plan of the least time: finer ones would not be faster.
+func TestNothingIsRecomputedForNothing(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 1))
+	for range 40 {
+		c := dice{layers: 6, bytes: 30, zeroTimes: true}.chain(r)
+		for i := range c.Layers {
+			if r.IntN(2) == 0 {
+				c.Layers[i].ForwardNoGrad = 0
+			}
+		}
+		least, _, err := Least(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		greatest, err := Greatest(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		limit := least.Peak + r.Int64N(greatest-least.Peak+1)
+		p, err := Solve(context.Background(), c, max(limit, 1), Options{Gap: 1e-12})
+		if err != nil {
+			t.Fatal(err)
+		}
+		report, err := Check(c, p.Ops)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time, recomputed, ok := shortest(c, limit, true)
+		if !ok || time != report.Time || report.Recomputed > recomputed+1 {
+			t.Errorf("limit %d of %+v: %v with %d recomputations; %v with %d is possible", limit, c, report.Time, report.Recomputed, time, recomputed)
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package solver
+
+import (
+	"context"
+	"math"
+)
+
+// solve finds plans under a limit that asks for recomputation.
+func (f *flight) solve(ctx context.Context, o Options) (StagePlan, error) {
+	for _, s := range []*side{f.first, f.later} {
+		var err error
+		if s.steps, err = newSteps(ctx, s.t, s.b, o.Steps); err != nil {
+			return StagePlan{}, err
+		}
+	}
+	reach, first, later := f.reach()
+	for _, s := range []*side{f.first, f.later} {
+		if err := s.grids(ctx, f.limit, o); err != nil {
+			return StagePlan{}, err
+		}
+	}
+	var best []*path
+	for _, caps := range [][]int64{
+		f.uniform(first, later),
+		f.uniform(f.first.t.chain.Input, f.later.t.chain.Input),
+		// Micro-batch 0 as much as it likes, all others nothing but their inputs: what is known as except_last.
+		f.uniform(f.first.everything(), f.later.t.chain.Input),
+	} {
+		best = f.better(best, f.realise(caps))
+	}
+	levels := newLevels(f)
+	if err := levels.fill(ctx); err != nil {
+		return StagePlan{}, err
+	}
+	total := levels.levels
+	for range realisations {
+		caps := levels.caps(total)
+		if caps == nil {
+			break
+		}
+		paths := f.realise(caps)
+		best = f.better(best, paths)
+		if paths != nil {
+			break
+		}
+		// The forwards' own moments do not fit where everything may be held.
+		total = levels.sum(caps) - 1 - total/16
+	}
+	if err := ctx.Err(); err != nil {
+		return StagePlan{}, err
+	}
+	if best == nil {
+		return StagePlan{Limit: f.limit, Peak: reach}, nil
+	}
+	return f.result(best, min(levels.bound(), extra(best))), nil
+}
+
+// realisations is how many times what the levels advise is tried with less held in all.
+const realisations = 6
+
+// grids makes the tables for limits up to most bytes.
+func (s *side) grids(ctx context.Context, most int64, o Options) error {
+	_, all := s.b.of(0, s.t.n)
+	m := max(most-s.t.chain.Input, 1)
+	unit := s.t.unitFor(min(m, all), o.Slots)
+	s.above, s.below = newGrid(s.t, s.b, m, unit, achievable), newGrid(s.t, s.b, m, unit, optimistic)
+	if err := s.above.fill(ctx); err != nil {
+		return err
+	}
+	return s.below.fill(ctx)
+}
+
+// everything is the most that a plan holds.
+func (s *side) everything() int64 { return s.t.chain.Input + s.t.savedSum[s.t.n] }
+
+// uniform is a cap for micro-batch 0 and one for all others.
+func (f *flight) uniform(first, later int64) []int64 {
+	caps := make([]int64, f.k)
+	for b := range caps {
+		caps[b] = later
+	}
+	caps[0] = first
+	return caps
+}
+
+// reach is the least limit for which there are plans that hold at most some cap, the same for all but micro-batch 0, and the caps.
+func (f *flight) reach() (least, first, later int64) {
+	least = math.MaxInt64
+	for c := range reachCaps + 1 {
+		for _, d := range []int{0, c, reachCaps} {
+			atFirst, atLater := f.first.share(d), f.later.share(c)
+			if need := f.need(atFirst, atLater, least); need < least {
+				least, first, later = need, atFirst, atLater
+			}
+		}
+	}
+	return least, first, later
+}
+
+// reachCaps is how many caps, less one, reach tries.
+const reachCaps = 8
+
+// share is one of the caps that reach tries: from the input alone to everything, more of them where little is held.
+func (s *side) share(c int) int64 {
+	lowest, highest := s.t.chain.Input, s.everything()
+	if c == reachCaps {
+		return highest
+	}
+	return lowest + (highest-lowest)/(reachCaps*reachCaps)*int64(c*c)
+}
+
+// need is the least limit for which every micro-batch has a plan that holds at most its cap, where all others are given theirs; or most, if that is less.
+func (f *flight) need(first, later, most int64) int64 {
+	need := int64(0)
+	for b := range f.k {
+		s := f.side(b)
+		fits := func(limit int64) bool {
+			r := room{forward: limit, held: later, backward: limit - f.there(b) - int64(f.k-1-b)*later}
+			if b == 0 {
+				r.held = first
+			} else {
+				r.forward -= first + int64(b-1)*later
+			}
+			return newSpine(s.t, s.b, r).feasible()
+		}
+		if fits(need) {
+			continue
+		}
+		low, high := need, need+1 // low does not fit
+		for !fits(high) {
+			if high >= most {
+				return most
+			}
+			low, high = high, high+2*(high-need)
+		}
+		for high-low > 1 {
+			if middle := low + (high-low)/2; fits(middle) {
+				high = middle
+			} else {
+				low = middle
+			}
+		}
+		need = high
+	}
+	return need
+}
+
+// realise makes plans that hold at most the caps; nil if some have no room.
+func (f *flight) realise(caps []int64) []*path {
+	before := make([]int64, f.k+1)
+	for b, c := range caps {
+		before[b+1] = before[b] + c
+	}
+	paths := make([]*path, f.k)
+	after := int64(0)
+	for b := f.k - 1; b >= 0; b-- {
+		r := room{forward: f.limit - before[b], held: caps[b], backward: f.limit - f.there(b) - after}
+		if b < f.k-1 && b > 0 && paths[b+1].extra == 0 && paths[b+1].fits(r) {
+			paths[b] = paths[b+1]
+		} else {
+			paths[b] = f.side(b).path(r)
+		}
+		if paths[b] == nil {
+			return nil
+		}
+		after += paths[b].held
+	}
+	return paths
+}
+
+// better is the better of two sets of plans, either of which may be nil, the second improved first.
+func (f *flight) better(best, paths []*path) []*path {
+	if paths == nil || f.peak(paths) > f.limit {
+		return best
+	}
+	f.improve(paths)
+	if best == nil || extra(paths) < extra(best) || extra(paths) == extra(best) && f.peak(paths) < f.peak(best) {
+		return paths
+	}
+	return best
+}
+
+// improve gives what the plans leave to one micro-batch after the other, as long as that helps.
+func (f *flight) improve(paths []*path) {
+	for range improvements {
+		before := extra(paths)
+		for b := range paths {
+			p := f.side(b).path(f.rooms(paths, b))
+			if p != nil && p.better(paths[b]) {
+				paths[b] = p
+			}
+		}
+		if extra(paths) >= before {
+			return
+		}
+	}
+}
+
+// improvements is how many times improve goes through all micro-batches at most.
+const improvements = 4

@@ -1,0 +1,101 @@
+package solver
+
+import (
+	"math"
+	"sort"
+)
+
+// front is a price as a step function of bytes: infinite below its first breakpoint, and from each breakpoint to the next constant. Bytes ascend, prices descend.
+type front []breakpoint
+
+// breakpoint is the fewest bytes that a price takes.
+type breakpoint struct{ bytes, price int64 }
+
+// free is the front of what takes neither bytes nor time.
+var free = front{{bytes: math.MinInt64 / 4}}
+
+// upTo is the number of breakpoints up to so many bytes.
+func (f front) upTo(bytes int64) int {
+	return sort.Search(len(f), func(k int) bool { return f[k].bytes > bytes })
+}
+
+// fewest is the bytes that the price with so many bytes takes, which are no fewer than those of the first breakpoint.
+func (f front) fewest(bytes int64) int64 { return f[f.upTo(bytes)-1].bytes }
+
+// envelope is the minimum of the fronts that were added to it.
+type envelope struct {
+	best, spare front
+	visits      int64 // breakpoints looked at since the envelope was made
+}
+
+// clear makes the minimum infinite.
+func (e *envelope) clear() { e.best = e.best[:0] }
+
+// add lowers the minimum to price and the sum of two fronts, wherever that is less, from a number of bytes on. right is moved by moveRight to more bytes, and left by moveLeft.
+//
+// A sum of step functions has no more breakpoints than its terms together. So one walk over the breakpoints of the minimum so far, of right and of left gives the new minimum.
+func (e *envelope) add(right front, moveRight int64, left front, moveLeft int64, price, from int64) {
+	if len(right) == 0 || len(left) == 0 {
+		return
+	}
+	from = max(from, right[0].bytes+moveRight, left[0].bytes+moveLeft)
+	old := e.best
+	k, r, l := old.upTo(from), right.upTo(from-moveRight), left.upTo(from-moveLeft)
+	was := int64(math.MaxInt64) // of old where the walk is
+	if k > 0 {
+		was = old[k-1].price
+	}
+	if was <= price {
+		return // no sum is less than price
+	}
+	out := append(e.spare[:0], old[:k]...)
+	e.visits++
+	for at := from; ; e.visits++ {
+		if now := price + right[r-1].price + left[l-1].price; now < was {
+			out = out.drop(at, now)
+		} else if was < math.MaxInt64 {
+			out = out.drop(at, was)
+		}
+		if was <= price {
+			out = append(out, old[k:]...)
+			break
+		}
+		at = math.MaxInt64
+		if k < len(old) {
+			at = old[k].bytes
+		}
+		if r < len(right) {
+			at = min(at, right[r].bytes+moveRight)
+		}
+		if l < len(left) {
+			at = min(at, left[l].bytes+moveLeft)
+		}
+		if at == math.MaxInt64 {
+			break
+		}
+		if k < len(old) && old[k].bytes == at {
+			was = old[k].price
+			k++
+		}
+		if r < len(right) && right[r].bytes+moveRight == at {
+			r++
+		}
+		if l < len(left) && left[l].bytes+moveLeft == at {
+			l++
+		}
+	}
+	e.best, e.spare = out, old
+}
+
+// drop is f with the price that it has from so many bytes on, no fewer than its last breakpoint's.
+func (f front) drop(bytes, price int64) front {
+	n := len(f)
+	switch {
+	case n > 0 && f[n-1].price <= price:
+		return f
+	case n > 0 && f[n-1].bytes == bytes:
+		f[n-1].price = price
+		return f
+	}
+	return append(f, breakpoint{bytes, price})
+}

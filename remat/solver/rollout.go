@@ -1,0 +1,96 @@
+package solver
+
+import "math"
+
+// adviser estimates what (i, l, m) costs, in one unit for all intervals. [steps] know it.
+type adviser interface {
+	at(i, l int, m int64) float64
+	nograd(i, j int) float64
+}
+
+// write adds to p a plan of (i, l, m), m >= least(i, l), that chooses at every interval what the adviser finds cheapest for the bytes that are really left there, and that exact bounds say
+// can be finished. So the plan stays under m whatever the adviser says, what rounding has left at one interval serves the next, and with an achievable grid the plan costs at most what the
+// grid says of (i, l, m).
+func (p *path) write(b *bounds, advice adviser, i, l int, m int64) {
+	if _, all := b.of(i, l); m >= all {
+		p.all(i, l)
+		return
+	}
+	t := p.t
+	j := choose(t, b, advice, i, l, m)
+	if j == i {
+		p.save(i, l)
+		p.write(b, advice, i+1, l, m-t.saved[i])
+		p.backward(i)
+		return
+	}
+	p.compute(i, j, l)
+	p.write(b, advice, j, l, m-t.kept(i, j))
+	p.release(i, j)
+	p.write(b, advice, i, j-1, m-t.weights(j, l))
+}
+
+// choose is the j up to which x(i) is kept, or i if its layer is run with gradients at once. Of what costs the same it prefers the latter, and then the fewest forwards.
+func choose(t *terms, b *bounds, advice adviser, i, l int, m int64) int {
+	best, cheapest := -1, math.Inf(1)
+	consider := func(j int, cost float64) {
+		if best < 0 || cost < cheapest {
+			best, cheapest = j, cost
+		}
+	}
+	if least, _ := b.of(i+1, l); m >= t.saving(i, l) && m-t.saved[i] >= least {
+		consider(i, advice.at(i+1, l, m-t.saved[i]))
+	}
+	for j := i + 1; j <= l && m >= t.sweeping(i, j, l); j++ {
+		sweep := advice.nograd(i, j)
+		if best >= 0 && sweep > cheapest {
+			break
+		}
+		right, _ := b.of(j, l)
+		left, _ := b.of(i, j-1)
+		mRight, mLeft := m-t.kept(i, j), m-t.weights(j, l)
+		if mRight >= right && mLeft >= left {
+			consider(j, sweep+advice.at(j, l, mRight)+advice.at(i, j-1, mLeft))
+		}
+	}
+	return best
+}
+
+// hopeful is the advice of an achievable grid where it has a time, and beyond that a guess: where what is left is enough but falls below the first slot that has one, that slot's, and a bit.
+type hopeful struct{ *grid }
+
+func (h hopeful) at(i, l int, m int64) float64 {
+	v := h.grid.at(i, l, m)
+	if least, _ := h.b.of(i, l); v < infinite || m < least {
+		return float64(v)
+	}
+	return float64(h.rows[i*h.b.w+l].guess(h.grid.nograd(i, l)))
+}
+
+func (h hopeful) nograd(i, j int) float64 { return float64(h.grid.nograd(i, j)) }
+
+// guess is what m bytes too few for the first time in r may cost, if all layers without gradients cost once.
+func (r *row) guess(once float32) float32 {
+	for _, v := range r.v {
+		if v < infinite {
+			return v * 1.25
+		}
+	}
+	if r.tail < infinite {
+		return r.tail + once/4
+	}
+	return 4 * once
+}
+
+// halfway is the advice of two grids, the one achievable and the other optimistic: the middle, or if the first has nothing a bit more than the second.
+type halfway struct{ above, below *grid }
+
+func (b halfway) at(i, l int, m int64) float64 {
+	above, below := float64(b.above.at(i, l, m)), float64(b.below.at(i, l, m))
+	if math.IsInf(above, 1) {
+		return 1.2 * below
+	}
+	return (above + below) / 2
+}
+
+func (b halfway) nograd(i, j int) float64 { return float64(b.above.nograd(i, j)) }

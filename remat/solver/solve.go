@@ -1,0 +1,99 @@
+package solver
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+
+	"penstock/internal/arg"
+	"penstock/remat"
+)
+
+// Options say how hard to look for a plan. The zero value takes the defaults.
+type Options struct {
+	// Steps is how many breakpoints of step functions may be looked at to solve a chain exactly; 0 is 32 Mi, some tenths of a second, which is enough for 60 layers, or for 100 that are alike. Chains
+	// that ask for more, and all chains if it is negative, are solved by tables of Slots.
+	Steps int64
+	// Slots is how many numbers of bytes below the limit a table tells apart; 0 is 500. Solve begins with an eighth of them and goes on to finer tables, finer than this too, until Gap is
+	// reached.
+	Slots int
+	// Gap is how far above the lower bound, as a part of it, the time of a plan that is good enough for Solve may be; 0 is 0.001. A negative one asks for one pair of tables with Slots.
+	Gap float64
+	// MaxTable is the most bytes that a table of Solve may take; 0 is 512 MiB. The first is made in any case. Where this stops Solve, Plan.LowerBound says how far it has come.
+	MaxTable int64
+}
+
+const (
+	defaultSteps    = 32 << 20
+	defaultSlots    = 500 // as rotor
+	defaultGap      = 0.001
+	defaultMaxTable = 512 << 20
+)
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Slots < 0 || o.MaxTable < 0 {
+		return o, fmt.Errorf("plan: %d slots and a table of at most %d bytes; want 0 for the defaults, %d and %d, or more", o.Slots, o.MaxTable, defaultSlots, int64(defaultMaxTable))
+	}
+	o.Steps, o.Slots, o.Gap, o.MaxTable = cmp.Or(o.Steps, defaultSteps), cmp.Or(o.Slots, defaultSlots), cmp.Or(o.Gap, defaultGap), cmp.Or(o.MaxTable, defaultMaxTable)
+	return o, nil
+}
+
+// Solve finds the plan of least time whose peak is at most limit, in bytes, all of the chain counted, its input too; 0 is no limit. Where Options.Steps suffice it is the fastest, and of the fastest
+// one with the fewest recomputations and then the least peak. Else it is the fastest up to what Plan.LowerBound leaves open. Its peak, in bytes, never exceeds the limit. If no plan stays under the limit, which is no error, the result is not feasible and its Peak is the least limit that has one.
+//
+// Among plans that keep what they kept until its backward (see the recurrence in terms.go). It returns an error for a chain that makes no sense, and ctx.Err() when ctx ends first.
+func Solve(ctx context.Context, c remat.Chain, limit int64, o Options) (remat.Plan, error) {
+	if err := arg.Context(ctx, "plan"); err != nil {
+		return remat.Plan{}, err
+	}
+	o, err := o.withDefaults()
+	if err != nil {
+		return remat.Plan{}, err
+	}
+	if err := c.Check(); err != nil {
+		return remat.Plan{}, err
+	}
+	if limit < 0 {
+		return remat.Plan{}, fmt.Errorf("plan: a limit of %d bytes; want 0 for none, or more", limit)
+	}
+	t := newTerms(c)
+	p := newPath(t)
+	if p.all(0, t.n); limit == 0 || limit >= p.peak {
+		return p.plan(limit, t.once), nil
+	}
+	if t.n >= longChain {
+		b, err := newBeam(ctx, t)
+		if err != nil {
+			return remat.Plan{}, err
+		}
+		if m := limit - c.Input; m >= b.least(0, t.n) {
+			p := newPath(t)
+			b.write(p, 0, t.n, m)
+			return p.plan(limit, t.once+b.bound(m)), ctx.Err()
+		}
+	}
+	b := newBounds(t)
+	least, _ := b.of(0, t.n)
+	if limit-c.Input < least {
+		return remat.Plan{Limit: limit, Peak: c.Input + least, Chain: c.Fingerprint()}, nil
+	}
+	if t.n >= longChain { // and the limit so close to the least that cells cannot tell
+		w := newPath(t)
+		w.write(b, hasty{t}, 0, t.n, limit-c.Input)
+		return w.plan(limit, t.once), nil
+	}
+	s, err := newSteps(ctx, t, b, o.Steps)
+	switch {
+	case err != nil:
+		return remat.Plan{}, err
+	case s != nil:
+		return s.path(limit-c.Input).plan(limit, math.Inf(1)), nil
+	}
+	return refine(ctx, t, b, limit, o)
+}
+
+// better says that p is faster than q, or as fast with fewer recomputations, or with less memory.
+func (p *path) better(q *path) bool {
+	return cmp.Or(cmp.Compare(p.extra, q.extra), cmp.Compare(p.recomputed, q.recomputed), cmp.Compare(p.peak, q.peak)) < 0
+}

@@ -1,0 +1,142 @@
+package solver
+
+import "math"
+
+// room is the bytes, x(0) counted, that one micro-batch has on a stage of a pipeline: while its forwards run, which are the operations before the loss; between them and the loss, when it
+// waits for the micro-batches around it; and from the loss on.
+type room struct {
+	forward, held, backward int64
+}
+
+// spine is Opt(i, L, m) where the forwards before the loss and the operations from it on have rooms of their own, and what is held between the two is limited as well. m is what is left of
+// room.backward.
+//
+// Of the recurrence only the intervals that end with the loss, which are those begun before it, are affected:
+//
+//	save i          as before, but of saving(i, L) the forward's moment compares with room.forward
+//	keep up to j    as before, but sweep(i, j) compares with room.forward; what comes back to x(i) does so after the loss, and costs what it does in the whole chain
+//	keep up to x(L) as before, but x(L) leaves the stage, and is not held
+//	loss            in addition held must suffice: m >= room.backward - room.held where x(L) is a part of X(L)
+//
+// x(L) alone counts during its own micro-batch's loss, as it does in a chain without a pipeline, though on a stage that is not the last it has gone by then.
+type spine struct {
+	t *terms
+	b *bounds
+	room
+	least, all []int64 // by i
+}
+
+// ends estimates what (i, L, m) costs on a spine, and all other intervals.
+type ends interface {
+	adviser
+	end(i int, m int64) float64
+}
+
+// newSpine finds out for which m there is a plan.
+func newSpine(t *terms, b *bounds, r room) *spine {
+	n := t.n
+	s := &spine{t: t, b: b, room: r, least: make([]int64, n+1), all: make([]int64, n+1)}
+	s.least[n] = max(s.waiting(), t.saving(n, n))
+	s.all[n] = s.least[n]
+	for i := n - 1; i >= 0; i-- {
+		save := s.saving(i)
+		least := max(save, t.saved[i]+s.least[i+1])
+		s.all[i] = max(save, t.saved[i]+s.all[i+1])
+		for j := i + 1; j <= n; j++ {
+			least = min(least, s.keeping(i, j))
+		}
+		s.least[i] = least
+	}
+	return s
+}
+
+// early is by how many bytes a moment before the loss has more room than one after it.
+func (s *spine) early() int64 { return s.forward - s.backward }
+
+// waiting is the m below which more is held than may be.
+func (s *spine) waiting() int64 { return s.backward - s.held }
+
+// saving is the least m for the operations of layer i that save i begins with and ends with.
+func (s *spine) saving(i int) int64 {
+	forward, backward := s.t.savingEarly(i), s.t.savingLate(i, s.t.n)
+	return max(forward-s.early(), backward)
+}
+
+// keeping is the least m for keeping x(i) up to x(j), all in between included.
+func (s *spine) keeping(i, j int) int64 {
+	t := s.t
+	left, _ := s.b.of(i, j-1)
+	need := max(t.sweeping(i, j, t.n)-s.early(), left+t.weights(j, t.n))
+	if j == t.n {
+		return max(need, t.kept(i, j)+t.saving(j, j), s.waiting())
+	}
+	return max(need, t.kept(i, j)+s.least[j])
+}
+
+// feasible says that there is a plan.
+func (s *spine) feasible() bool { return s.most() >= s.least[0] }
+
+// most is the greatest m that there is room for.
+func (s *spine) most() int64 { return s.backward - s.t.chain.Input }
+
+// writeSpine adds a plan of (i, L, m), m >= least[i], to p, as [path.write] does where all has one room.
+func (p *path) writeSpine(s *spine, advice ends, i int, m int64) {
+	t, n := p.t, p.t.n
+	if i == n {
+		p.wait(0)
+		p.save(n, n)
+		return
+	}
+	j := s.choose(advice, i, m)
+	if j == i {
+		p.save(i, n)
+		p.writeSpine(s, advice, i+1, m-t.saved[i])
+		p.backward(i)
+		return
+	}
+	p.compute(i, j, n)
+	if j == n {
+		p.wait(t.kept(i, n))
+		p.save(n, n)
+	} else {
+		p.writeSpine(s, advice, j, m-t.kept(i, j))
+	}
+	p.release(i, j)
+	p.write(s.b, advice, i, j-1, m-t.weights(j, n))
+}
+
+// choose is what comes first in (i, L, m): the j up to which x(i) is kept, or i to save.
+func (s *spine) choose(advice ends, i int, m int64) int {
+	t := s.t
+	best, cheapest := -1, math.Inf(1)
+	consider := func(j int, cost float64) {
+		if best < 0 || cost < cheapest {
+			best, cheapest = j, cost
+		}
+	}
+	if m >= max(s.saving(i), t.saved[i]+s.least[i+1]) {
+		consider(i, advice.end(i+1, m-t.saved[i]))
+	}
+	for j := i + 1; j <= t.n; j++ {
+		sweep := advice.nograd(i, j)
+		if best >= 0 && sweep > cheapest {
+			break
+		}
+		if m < s.keeping(i, j) {
+			continue
+		}
+		cost := sweep + advice.at(i, j-1, m-t.weights(j, t.n))
+		if j < t.n {
+			cost += advice.end(j, m-t.kept(i, j))
+		}
+		consider(j, cost)
+	}
+	return best
+}
+
+// path is a plan with m bytes, of which there are as many and for which there is one, as advised.
+func (s *spine) path(advice ends, m int64) *path {
+	p := newPath(s.t)
+	p.writeSpine(s, advice, 0, m)
+	return p
+}

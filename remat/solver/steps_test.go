@@ -1,0 +1,150 @@
+package solver_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+
+	. "penstock/remat"
+	. "penstock/remat/solver"
+)
+
+// ragged is a chain of few layers with large sizes that have nothing in common, of which a few are most of what there is.
+func ragged(r *rand.Rand, layers int) Chain {
+	size := func() int64 { return 1 + r.Int64N(int64(1)<<(10+r.IntN(20))) }
+	c := Chain{Input: size(), InputGradient: size(), Loss: Loss{Backward: 1, Tmp: size()}}
+	for range layers {
+		l := Layer{
+			Forward: float64(1 + r.IntN(1000)), ForwardNoGrad: float64(1 + r.IntN(1000)), Backward: float64(1 + r.IntN(1000)),
+			Output: size(), ForwardTmp: size(), ForwardNoGradTmp: size(), BackwardTmp: size(), Gradient: size(), WeightGradient: size(),
+		}
+		l.Saved = l.Output + size()
+		c.Layers = append(c.Layers, l)
+	}
+	return c
+}
+
+// TestRaggedChainsAreSolvedExactly solves chains of sizes that no slots fit, at every limit where a faster plan becomes possible and one byte below, and compares with the recurrence itself.
+func TestRaggedChainsAreSolvedExactly(t *testing.T) {
+	r := rand.New(rand.NewPCG(610, 1))
+	limits, slower := 0, 0
+	for range 500 {
+		c := ragged(r, 1+r.IntN(8))
+		table, err := NewTable(context.Background(), c, 0, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		recurrence := newRecursion(c)
+		for _, p := range table.Curve() {
+			for _, limit := range []int64{p.Peak - 1, p.Peak} {
+				got, err := Solve(context.Background(), c, limit, Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !got.Feasible {
+					continue
+				}
+				if err := CheckPlan(c, got); err != nil {
+					t.Fatal(err)
+				}
+				limits++
+				if want := oncePart(c) + recurrence.extra(0, len(c.Layers), limit-c.Input); got.Time != want || got.LowerBound != want {
+					slower++
+					t.Errorf("%d layers, limit %d: time %v, bound %v; want %v", len(c.Layers), limit, got.Time, got.LowerBound, want)
+				}
+			}
+		}
+	}
+	if t.Logf("%d of %d plans are not the fastest", slower, limits); limits < 4000 {
+		t.Errorf("only %d limits", limits)
+	}
+}
+
+// TestStepsAreWithinWhatTablesSay compares chains that are too long for the recurrence itself with the plans and the bounds of tables: of many slots, or of as many as make them exact.
+func TestStepsAreWithinWhatTablesSay(t *testing.T) {
+	r := rand.New(rand.NewPCG(610, 2))
+	for range 40 {
+		d := dice{layers: 20 + r.IntN(25), bytes: []int64{100, 1 << 30}[r.IntN(2)], carries: r.IntN(8), zeros: 0.05, weights: r.IntN(2) == 0, zeroTimes: r.IntN(2) == 0, gradientLikeOutputs: r.IntN(2) == 0}
+		c := d.chain(r)
+		table, err := NewTable(context.Background(), c, 0, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		least, _, err := Least(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		greatest, err := Greatest(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		curve := table.Curve()
+		if !table.Exact() || curve[0].Peak != least.Peak || curve[len(curve)-1].Time != oncePart(c) || curve[len(curve)-1].Peak > greatest {
+			t.Fatalf("a curve from %+v to %+v, exact %v; the least is %d, the greatest %d", curve[0], curve[len(curve)-1], table.Exact(), least.Peak, greatest)
+		}
+		for q := range int64(4) {
+			limit := least.Peak + (greatest-least.Peak)*q/4
+			got, err := Solve(context.Background(), c, limit, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := CheckPlan(c, got); err != nil {
+				t.Fatal(err)
+			}
+			other, err := Solve(context.Background(), c, limit, Options{Steps: -1, Slots: 4000, MaxTable: 32 << 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Time > other.Time || got.Time < other.LowerBound*(1-1e-9) || got.LowerBound != got.Time {
+				t.Errorf("limit %d of %+v: time %v, bound %v; tables say %v, at least %v", limit, c, got.Time, got.LowerBound, other.Time, other.LowerBound)
+			}
+		}
+	}
+}
+
+// TestStepsHaveABudget looks that chains that ask for more than it are solved by tables, and that those of a few dozen uneven layers do not.
+func TestStepsHaveABudget(t *testing.T) {
+	r := rand.New(rand.NewPCG(610, 3))
+	c := ragged(r, 40)
+	for _, k := range []struct {
+		c     Chain
+		steps int64
+		exact bool
+	}{{c, 0, true}, {c, 1 << 10, false}, {c, -1, false}, {ragged(r, 1), 0, true}} {
+		table, err := NewTable(context.Background(), k.c, 0, Options{Steps: k.steps, Slots: 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if table.Exact() != k.exact {
+			t.Errorf("%d layers with %d steps: exact %v", len(k.c.Layers), k.steps, table.Exact())
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := NewTable(ctx, c, 0, Options{}); err != context.Canceled {
+		t.Errorf("after the context's end: %v", err)
+	}
+}
+
+// TestTimesOfAnySizeAreCompared looks that chains whose times are very small, very large or 0 are solved as others are.
+func TestTimesOfAnySizeAreCompared(t *testing.T) {
+	r := rand.New(rand.NewPCG(610, 4))
+	for _, scale := range []float64{0, 1e-300, 1e-9, 1e9, 1e15} {
+		c := ragged(r, 8)
+		for i := range c.Layers {
+			c.Layers[i].ForwardNoGrad = float64(1+r.IntN(20)) * scale
+			c.Layers[i].Forward, c.Layers[i].Backward = 0, 0
+		}
+		c.Loss.Backward = 0
+		table, err := NewTable(context.Background(), c, 0, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		recurrence := newRecursion(c)
+		for _, p := range table.Curve() {
+			if want := recurrence.extra(0, 8, p.Peak-c.Input); p.Time < want*(1-1e-12) || p.Time > want*(1+1e-12) {
+				t.Errorf("times of %g: %v, want %v", scale, p.Time, want)
+			}
+		}
+	}
+}

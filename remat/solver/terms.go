@@ -1,0 +1,150 @@
+package solver
+
+import (
+	"penstock/remat"
+)
+
+// terms are a chain's bytes and times, prepared for the recurrence that all solvers here share.
+//
+// # The recurrence
+//
+// Opt(i, l, m) is the least time to compute again on the way through layers i..l, from x(i), which is there and is not counted in m, and y(l+1), which is counted, to y(i). The loss is layer
+// L, the last. m is what x(0), everything else that is kept of x(0)..x(i), and the parameters' gradients of the layers after l leave of the limit. There are two ways to begin:
+//
+//	save i         Opt(i+1, l, m - Saved(i))                                          if  m >= saving(i, l)
+//	keep up to j   nograd(i, j) + Opt(j, l, m - a(i, j)) + Opt(i, j-1, m - G(j, l))   if  m >= |y(l+1)| + sweep(i, j),  i < j <= l
+//
+// The first runs the layer once, with gradients; its backward follows when all after it are through. The second runs i..j-1 without gradients (keep i, then forward i+1 .. j-1), goes on from
+// x(j) alone, and comes back to x(i) when x(j) is done with. What a plan computes once in any case, a forward with gradients and a backward of every layer and the loss, is left out of Opt,
+// so a plan that recomputes nothing costs 0, exactly. With one layer, and for the loss, only the first is left, and ends there: Opt(l, l, m) = 0 if m >= saving(l, l).
+//
+//	a(i, j)       bytes of x(j) that are no part of x(i): Layers[j-1].Output, and of what x(j) shares with earlier inputs (Carries) that which began after x(i): From >= i, From < j-1, To >= j.
+//	              What is kept has x(i) as its last before x(j), and a carry is a part of consecutive inputs: what of x(j) is there already lies in x(i).
+//	sweep(i, j)   the most bytes beside x(i) in keep i, forward i+1, .., forward j-1. During forward k, x(k) (unless it is x(i)), what of x(k+1) is new beside it and temporaries are there:
+//	              a(i, k) + Layers[k].Output + ForwardNoGradTmp.
+//	saving(i, l)  the greater of two moments. The forward: |y(l+1)| + Saved + ForwardTmp. The backward, when the gradients of the parameters of i+1..l are there, and of i are made: |y(i+1)| + Saved
+//	              + made(i) + G(i, l) + BackwardTmp - BackwardEarly, with made(i) what of y(i) is no part of y(i+1). For the loss it is |y(L)| + Tmp.
+//	|y(i)|        made(i), and what of it began after: GradientCarries with To > i > From. |y(L+1)| is 0.
+//	G(k, l)       WeightGradient of layers k..l; the loss has none.
+//
+// The recurrence is rotor's (Beaumont et al., cited in the package's doc), with sizes of pairs in the place of sizes, gradients of their own size and of parameters, and time and temporaries
+// of a forward without gradients. It finds the best plan of those that keep what they have kept until its backward, and compute again as late as they can (persistent plans).
+type terms struct {
+	n     int // layers, without the loss
+	chain remat.Chain
+
+	a, sweep []int64   // of (i, j) at i*(n+1)+j, i < j
+	y        []int64   // |y(i)|, i = 0 .. n+1
+	made     []int64   // made(i), i = 0 .. n
+	saved    []int64   // Saved(i), i = 0 .. n: 0 of the loss
+	savedSum []int64   // of layers before i
+	gradSum  []int64   // WeightGradient of layers before i, i = 0 .. n+1
+	nograd   []float64 // ForwardNoGrad of layers before i
+	once     float64   // time of a plan that recomputes nothing
+	grain    int64     // all bytes that a grid rounds are multiples of it
+}
+
+func newTerms(c remat.Chain) *terms {
+	n := len(c.Layers)
+	t := &terms{
+		n: n, chain: c,
+		a: make([]int64, (n+1)*(n+1)), sweep: make([]int64, (n+1)*(n+1)),
+		y: make([]int64, n+2), made: make([]int64, n+1),
+		saved: make([]int64, n+1), savedSum: make([]int64, n+2), gradSum: make([]int64, n+2), nograd: make([]float64, n+1),
+		once: c.Loss.Backward,
+	}
+	t.made[0] = c.InputGradient
+	for i, l := range c.Layers {
+		t.made[i+1] = l.Gradient
+		t.saved[i] = l.Saved
+		t.savedSum[i+1] = t.savedSum[i] + l.Saved
+		t.gradSum[i+1] = t.gradSum[i] + l.WeightGradient
+		t.nograd[i+1] = t.nograd[i] + l.ForwardNoGrad
+		t.once += l.Forward + l.Backward
+	}
+	t.savedSum[n+1], t.gradSum[n+1] = t.savedSum[n], t.gradSum[n]
+	copy(t.y, t.made)
+	for _, carry := range c.GradientCarries {
+		for i := max(carry.From+1, 0); i < carry.To; i++ {
+			t.y[i] += carry.Bytes
+		}
+	}
+	t.pairs()
+	t.grain = grain(c)
+	return t
+}
+
+// grain is the greatest number that all sizes of inputs, and of what is saved, are multiples of; 1 if all are 0.
+func grain(c remat.Chain) int64 {
+	g := int64(0)
+	add := func(bytes int64) {
+		for bytes != 0 {
+			g, bytes = bytes, g%bytes
+		}
+	}
+	for _, l := range c.Layers {
+		add(l.Output)
+		add(l.Saved)
+	}
+	for _, k := range c.Carries {
+		add(k.Bytes)
+	}
+	return max(g, 1)
+}
+
+// pairs fills a and sweep.
+func (t *terms) pairs() {
+	w := t.n + 1
+	// A carry is new in x(j) beside every x(i) with i <= From: note it at i = From, and sum downwards.
+	for _, carry := range t.chain.Carries {
+		if carry.From < 0 {
+			continue // a part of x(0), which is always there, and so of every x(i) that it is a part of
+		}
+		for j := carry.From + 2; j <= min(carry.To, t.n); j++ {
+			t.a[carry.From*w+j] += carry.Bytes
+		}
+	}
+	for i := t.n - 2; i >= 0; i-- {
+		for j := i + 2; j <= t.n; j++ {
+			t.a[i*w+j] += t.a[(i+1)*w+j]
+		}
+	}
+	for i := range t.n {
+		highest := int64(0)
+		for j := i + 1; j <= t.n; j++ {
+			l := &t.chain.Layers[j-1]
+			t.a[i*w+j] += l.Output
+			before := int64(0)
+			if j-1 > i {
+				before = t.a[i*w+j-1]
+			}
+			highest = max(highest, before+l.Output+l.ForwardNoGradTmp)
+			t.sweep[i*w+j] = highest
+		}
+	}
+}
+
+// weights is G(k, l).
+func (t *terms) weights(k, l int) int64 { return t.gradSum[l+1] - t.gradSum[k] }
+
+// saving is the bytes that begin (i, l) by a forward with gradients, what lies between it and its backward aside.
+func (t *terms) saving(i, l int) int64 {
+	if i == t.n {
+		return t.y[t.n] + t.chain.Loss.Tmp
+	}
+	return max(t.y[l+1]+t.savingEarly(i), t.savingLate(i, l))
+}
+
+// savingEarly is the forward's part of saving, without |y(l+1)|.
+func (t *terms) savingEarly(i int) int64 { return t.saved[i] + t.chain.Layers[i].ForwardTmp }
+
+// savingLate is the backward's.
+func (t *terms) savingLate(i, l int) int64 {
+	return t.y[i+1] + t.saved[i] + t.made[i] + t.weights(i, l) + t.chain.Layers[i].BackwardTmp - t.chain.Layers[i].BackwardEarly
+}
+
+// sweeping is the bytes that computing x(j) from x(i) takes in (i, l).
+func (t *terms) sweeping(i, j, l int) int64 { return t.y[l+1] + t.sweep[i*(t.n+1)+j] }
+
+// kept is a(i, j).
+func (t *terms) kept(i, j int) int64 { return t.a[i*(t.n+1)+j] }
