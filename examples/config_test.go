@@ -15,6 +15,7 @@ import (
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/pipe"
+	"penstock/planner"
 	"penstock/profile"
 	"penstock/torch"
 	"penstock/train"
@@ -25,6 +26,15 @@ type wrong struct {
 	config any
 	value  string // as the error says it
 	remedy string
+}
+
+// whole is the plan of a stage of three layers and a micro-batch.
+func whole(device string) *planner.Plan {
+	p, err := planner.Parse("stage 0 device=" + device + " layers=3 policy=never\n  0 S0 L B0\nprogram whole stages=1 micro-batches=1\nworker 0: 0F0 0B0\n")
+	if err != nil {
+		panic(err)
+	}
+	return p
 }
 
 // wrongs has for each field of a configuration what is refused; unwrong says why there is nothing wrong that the field can be.
@@ -52,6 +62,11 @@ var (
 			{pipe.Config{Budget: []int64{1}}, "[1]: the policy optimal alone has a budget", "want Checkpoint Optimal with it"},
 			{pipe.Config{Checkpoint: pipe.Optimal, Budget: []int64{1, 2}}, "2 numbers of bytes for 1 stages", "want one for each stage"},
 			{pipe.Config{Checkpoint: pipe.Optimal, Budget: []int64{-1}}, "stage 0 has -1 bytes", "want at least 1, or 0 for none"},
+		},
+		"pipe.Config.Plan": {
+			{pipe.Config{Plan: &planner.Plan{}}, "for 0 stages and 0 micro-batches: planner: the plan has no program", "want one that planner.Solve or planner.Parse returned"},
+			{pipe.Config{Plan: whole("cpu:0"), Balance: []int{3}}, "the configuration says what the plan says", "leave Balance, Devices, Checkpoint, Budget and Schedule out"},
+			{pipe.Config{Plan: whole("tpu:0")}, "stage 0: ", "want a device of this machine"},
 		},
 		"pipe.Config.Threads": {{pipe.Config{Threads: 257}, "257", "want 0 to 256"}, {pipe.Config{Threads: -1}, "-1", "want 0 to 256"}},
 		"pipe.Config.Cores":   {{pipe.Config{Cores: [][]int{{100000}}}, "no such core: 100000", "want cores that the process may run on, or nil"}},
@@ -112,7 +127,7 @@ var (
 		"models.Options.Aux":          {{named("mlp", models.Options{Aux: true}), "true", "want it left out; the model has"}},
 	}
 	unwrong = map[string]string{
-		"pipe.Config.Reserve": "any function", "pipe.Config.Schedule": "any function: its programs are checked", "pipe.Config.DeferredBatchNorm": "a switch", "pipe.Config.Autocast": "a switch",
+		"pipe.Config.Optimizer": "any optimizer", "pipe.Config.Schedule": "any function: its programs are checked", "pipe.Config.DeferredBatchNorm": "a switch", "pipe.Config.Autocast": "a switch",
 		"pipe.Config.Seed": "any number", "pipe.Config.Record": "a switch",
 		"train.BalanceConfig.Profile": "a profile.Config", "train.BalanceConfig.Loss": "any", "pipe.Config.Profile": "one of something else is not used",
 		"train.Loop.Pipe": "nil is refused by name", "train.Loop.Optimizer": "nil is refused by name", "train.Loop.Loss": "nil is refused by name", "train.Loop.Loader": "nil is refused by name",

@@ -20,6 +20,7 @@ import (
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/pipe"
+	"penstock/planner"
 	"penstock/profile"
 	"penstock/remat"
 	"penstock/remat/baselines"
@@ -155,6 +156,7 @@ func nils(g given) map[string]struct {
 		"explain.Explain.ctx":     {func() error { return discard(explain.Explain(ctx, g.chain, g.plan, nil, g.solve)) }, "plan: " + background},
 		"explain.Explain.solve":   {func() error { return discard(explain.Explain(g.ctx, g.chain, g.plan, []int64{1}, nil)) }, "plan: Explain: the function that solves is nil"},
 		"solver.NewTable.ctx":     {func() error { return discard(solver.NewTable(ctx, g.chain, 0, solver.Options{})) }, "plan: " + background},
+		"planner.Solve.ctx":       {func() error { return discard(planner.Solve(ctx, planner.Problem{})) }, "planner: " + background},
 		"solver.SolveStage.ctx": {func() error {
 			return discard(solver.SolveStage(ctx, solver.Stage{First: g.chain, MicroBatches: 1}, solver.Options{}))
 		}, "plan: " + background},
@@ -164,7 +166,7 @@ func nils(g given) map[string]struct {
 		"pipe.Open.model":               {func() error { return discard(pipe.Open(nil, pipe.Config{})) }, "pipe: the model is nil; want an nn.Sequential"},
 		"pipe.Pipe.Step.ctx":            {func() error { return discard(g.pipe.Step(ctx, g.batch(), g.loss)) }, "pipe: " + background},
 		"pipe.Pipe.Step.loss":           {func() error { return discard(g.pipe.Step(g.ctx, g.batch(), none)) }, "pipe: Step needs a loss"},
-		"pipe.Pipe.Plan.ctx":            {func() error { return g.pipe.Plan(ctx, g.batch(), g.loss) }, "pipe: " + background},
+		"pipe.Pipe.PlanFor.ctx":         {func() error { _, err := g.pipe.PlanFor(ctx, g.batch(), g.loss); return err }, "pipe: " + background},
 		"pipe.Pipe.Forward.ctx":         {func() error { return discard(g.pipe.Forward(ctx, g.batch())) }, "pipe: " + background},
 		"pipe.Pipe.Infer.ctx":           {func() error { return discard(g.pipe.Infer(ctx, g.batch())) }, "pipe: " + background},
 		"pipe.Pipe.Convert.ctx":         {func() error { return g.pipe.Convert(ctx, torch.Float64) }, "pipe: " + background},
@@ -258,7 +260,7 @@ func nils(g given) map[string]struct {
 var fine = map[string]string{
 	"nn.Ctx.Stash.t": "the skip is absent", "nn.Param.Replicate.t": "takes the replica away", "nn.SkipStore.Give.tensors": "the skip is absent",
 	"nn.ExtraKey.With.v": "a value of the caller's", "nn.Ctx.Checkpoint.xs": "an input may be absent",
-	"segment.Execution.GiveTie.grad": "there is no gradient", "pipe.Pipe.Plan.loss": "the loss is not known",
+	"segment.Execution.GiveTie.grad": "there is no gradient", "pipe.Pipe.PlanFor.loss": "the loss is not known",
 	"pipe.Run.BackwardRetained.grads": "as Backward",
 	"torch.Caught.p":                  "what recover returned", "torch.Ctx.Call.args": "None", "torch.Tensor.SetGradOf.grad": "drops the gradient",
 	"torch.Ctx.Checkpoint.shared": "none", "torch.Ctx.Owns.t": "nobody's", "torch.Ctx.Release.keep": "nothing to keep", "torch.Ctx.Keep.t": "nothing to keep", "torch.Ctx.Adopt.t": "nothing to own",

@@ -29,7 +29,7 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 		cell.ties[i].later = nil
 	}
 	defer stage.dropReplicaGrads() // of a backward that fails
-	r.perform(c, a, r.script(a.Stage, a.MicroBatch).backward)
+	r.perform(c, a, r.work(a.Stage, a.MicroBatch).backward)
 	r.settleGrads(c, a, stage, cell)
 }
 

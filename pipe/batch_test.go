@@ -159,7 +159,8 @@ func TestNoRows(t *testing.T) {
 		_, step := p.Step(ctx, b, nn.MSE())
 		_, forward := p.Forward(ctx, b)
 		_, training := p.Infer(ctx, inMode(b, true))
-		for what, err := range map[string]error{"Step": step, "Forward": forward, "Plan": p.Plan(ctx, b, nn.MSE()), "Infer in training": training} {
+		_, planning := p.PlanFor(ctx, b, nn.MSE())
+		for what, err := range map[string]error{"Step": step, "Forward": forward, "PlanFor": planning, "Infer in training": training} {
 			if err == nil || !strings.Contains(err.Error(), "pipe: the batch has no rows (input 0 is float32[0,4]); a training step needs at least one") {
 				t.Errorf("%s, %s: got %v", named(cfg), what, err)
 			}

@@ -31,9 +31,6 @@ func (cfg *Config) checkBudget() error {
 			return refuse(fmt.Sprintf("stage %d has %d bytes", i, n), "want at least 1, or 0 for none")
 		}
 	}
-	if cfg.Reserve == nil {
-		cfg.Reserve = func(*Stage) int64 { return 0 }
-	}
 	refuseDevices := func(problem, remedy string) error {
 		return &ConfigError{Of: "pipe", Field: "Devices", Value: cfg.Devices, Problem: problem, Remedy: remedy}
 	}
@@ -46,6 +43,42 @@ func (cfg *Config) checkBudget() error {
 		}
 	}
 	return nil
+}
+
+// refusePlan is what is wrong with Config.Plan.
+func (cfg Config) refusePlan(problem, remedy string) error {
+	type text string // which is not quoted
+	return &ConfigError{Of: "pipe", Field: "Plan", Value: text(fmt.Sprintf("for %d stages and %d micro-batches", len(cfg.Plan.Stages), cfg.Plan.MicroBatches())), Problem: problem, Remedy: remedy}
+}
+
+// planned is the configuration that a plan stands for.
+func (cfg Config) planned() (Config, error) {
+	const leaveOut = "leave Balance, Devices, Checkpoint, Budget and Schedule out"
+	if err := cfg.Plan.Check(); err != nil {
+		return cfg, cfg.refusePlan(err.Error(), "want one that planner.Solve or planner.Parse returned, unchanged")
+	}
+	if cfg.Balance != nil || cfg.Devices != nil || cfg.Checkpoint != "" || cfg.Budget != nil || cfg.Schedule != nil {
+		return cfg, cfg.refusePlan("the configuration says what the plan says", leaveOut)
+	}
+	if n := cfg.Plan.MicroBatches(); cfg.Chunks > n {
+		return cfg, &ConfigError{Of: "pipe", Field: "Chunks", Value: cfg.Chunks, Problem: "the plan has fewer micro-batches", Remedy: fmt.Sprintf("want at most %d", n)}
+	} else if cfg.Chunks == 0 {
+		cfg.Chunks = n
+	}
+	var policies []Checkpoint
+	for i, s := range cfg.Plan.Stages {
+		d, err := torch.ParseDevice(s.Device)
+		if err != nil {
+			return cfg, cfg.refusePlan(fmt.Sprintf("stage %d: %v", i, err), "want a device of this machine, such as cpu:0")
+		}
+		cfg.Balance, cfg.Devices, policies = append(cfg.Balance, s.Layers), append(cfg.Devices, d), append(policies, Checkpoint(s.Policy))
+		cfg.Budget = append(cfg.Budget, s.Limit)
+	}
+	cfg.Checkpoint = PerStage(policies...)
+	if !slices.Contains(policies, Optimal) {
+		cfg.Budget = nil
+	}
+	return cfg, nil
 }
 
 // limit makes budgets the limits of devices, for as long as the pipe is open. A device that has a lower limit keeps it.

@@ -19,7 +19,7 @@ const (
 	// Always recomputes every micro-batch.
 	Always Checkpoint = "always"
 	// Optimal keeps and recomputes, layer by layer and micro-batch by micro-batch, what makes a step shortest under a number of bytes (Config.Budget). The first step of batches of a new size measures
-	// the layers and plans; see Pipe.Plans.
+	// the layers and plans; see Pipe.Plan.
 	Optimal Checkpoint = "optimal"
 )
 
@@ -61,9 +61,4 @@ func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 		return out, nil
 	}
 	return nil, refuse(fmt.Sprintf("%d policies for %d stages", len(out), stages), "want one for each stage, or one for all")
-}
-
-// recompute says whether the policy of a stage recomputes a micro-batch.
-func (k Checkpoint) recompute(microBatch int) bool {
-	return k == Always || k.String() == string(ExceptLast) && microBatch > 0
 }

@@ -7,6 +7,8 @@ import (
 
 	"penstock/internal/arg"
 	"penstock/nn"
+	"penstock/optim"
+	"penstock/planner"
 	"penstock/profile"
 	"penstock/schedule"
 	"penstock/torch"
@@ -25,8 +27,11 @@ type Config struct {
 	// Budget is for Optimal: the most bytes that the device of a stage may hold, everything counted, by stage, or one for all. Nil or 0 is the device's limit (torch.Device.SetLimit), and without
 	// one no bound: nothing is recomputed then. A stage with a budget needs a device of its own, and while a pipe with a budget is open, this is the limit of the device.
 	Budget []int64
-	// Reserve says, when a stage is planned, how many of those bytes are to stay free for what is not there yet and will be, such as the optimizer's state. Nil is none.
-	Reserve func(s *Stage) int64
+	// Optimizer is the one that will update the model: what it keeps of a stage's parameters and has not made yet stays free of what Optimal plans. It stays the caller's. Nil is none.
+	Optimizer optim.Optimizer
+	// Plan is one that was made before, by another pipe or a program, and is run as it is. Balance, Devices, Checkpoint, Budget and Schedule are those of the plan and must be left out; Chunks is its number
+	// of micro-batches unless it is given, and not more. Batches with fewer micro-batches do the part of the plan that is theirs. Limits of its stages are kept as those of a Budget. Nil is a plan of the pipe's own.
+	Plan *planner.Plan
 	// Profile is for Optimal: what was measured of the model before, with the loss and the rows of a micro-batch, such as a balance was found by. Its layers and times are not measured again. Nil is none.
 	Profile *profile.Profile
 	// Schedule makes the programs that the workers run. Nil is schedule.GPipe. A program runs if schedule.Check passes it.
@@ -82,6 +87,12 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	cfg = cfg.copied()
 	if len(layers) == 0 {
 		return cfg, errors.New("pipe: the model has no layers; Add some before it is cut")
+	}
+	if cfg.Plan != nil {
+		var err error
+		if cfg, err = cfg.planned(); err != nil {
+			return cfg, err
+		}
 	}
 	if cfg.Balance == nil {
 		cfg.Balance = []int{len(layers)}

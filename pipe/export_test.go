@@ -1,15 +1,26 @@
 package pipe
 
-import "penstock/schedule"
+import (
+	"penstock/profile"
+	"penstock/schedule"
+)
 
 // Hold lets f delay workers: it is called before each action, with the worker and the action's id in the graph that is run, and when a worker is through, with the id after its last.
 func (p *Pipe) Hold(f func(worker, action int)) { p.hold = f }
 
 // InferGraph is what workers run in an Infer of so many micro-batches.
 func (p *Pipe) InferGraph(microBatches int) (*schedule.Graph, error) {
-	g, err := p.graph(programKey{microBatches: microBatches, phase: schedule.ForwardOnly})
+	found, err := p.unmeasured(microBatches)
 	if err != nil {
 		return nil, err
 	}
-	return g.Graph, nil
+	return found.programs[schedule.ForwardOnly].Graph, nil
+}
+
+// Measured is what was measured of the stages for one kind of batch.
+func (p *Pipe) Measured() []profile.Chain {
+	for _, chains := range p.plans.chains {
+		return chains
+	}
+	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"penstock/torch"
 )
 
-// forward does what a micro-batch's script has for a stage before the loss, and leaves what goes to other stages.
+// forward does what a micro-batch's plan has for a stage before the loss, and leaves what goes to other stages.
 func (r *minibatch) forward(c *torch.Ctx, a schedule.Action) {
 	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
 	cell.execution.Final = !r.graph
@@ -16,7 +16,7 @@ func (r *minibatch) forward(c *torch.Ctx, a schedule.Action) {
 		r.viewBatch(c, a.MicroBatch)
 	}
 	cell.enter(stage)
-	r.perform(c, a, r.script(a.Stage, a.MicroBatch).forward)
+	r.perform(c, a, r.work(a.Stage, a.MicroBatch).forward)
 	var skips []*torch.Tensor
 	var saved bool
 	if cell.out, skips, saved = cell.execution.Output(); !saved {
@@ -37,15 +37,15 @@ func (r *minibatch) forward(c *torch.Ctx, a schedule.Action) {
 	}
 }
 
-// recompute does what a script has between the loss and the gradient's arrival.
+// recompute does what a plan has between the loss and the gradient's arrival.
 func (r *minibatch) recompute(c *torch.Ctx, a schedule.Action) {
-	if r.planned != nil && r.loss != nil && r.last(a.Stage) { // the gradient of the loss is where the plan has it
+	if r.p.optimal() && r.loss != nil && r.last(a.Stage) { // the gradient of the loss is where the plan has it
 		r.start(c, a, &r.cells[a.Stage][a.MicroBatch])
 	}
-	r.perform(c, a, r.script(a.Stage, a.MicroBatch).recompute)
+	r.perform(c, a, r.work(a.Stage, a.MicroBatch).recompute)
 }
 
-// perform does operations of a script.
+// perform does operations of a plan.
 func (r *minibatch) perform(c *torch.Ctx, a schedule.Action, ops []remat.Op) {
 	defer c.SetAutocast(c.SetAutocast(r.p.cfg.Autocast))
 	execution := &r.cells[a.Stage][a.MicroBatch].execution

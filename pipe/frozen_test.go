@@ -8,6 +8,7 @@ import (
 	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/pipe"
+	"penstock/planner"
 )
 
 // A stage in which nothing is trained, because it is frozen or has no parameters, and nothing before it either, has no backward, so its chain has no layers: planning it failed with "layers: there are none". It runs
@@ -60,7 +61,7 @@ func TestOptimalStageThatIsNotTrained(t *testing.T) {
 				budget := make([]int64, len(row.balance))
 				budget[at] = s.Base + 1
 				_, err := q.planned(config(pipe.Optimal, budget...))
-				var short *pipe.BudgetError
+				var short *planner.MemoryError
 				if !errors.As(err, &short) || short.Stages[0].Stage != at || short.Least() <= budget[at] {
 					t.Fatalf("stage %d with %d bytes: %v", at, budget[at], err)
 				}

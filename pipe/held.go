@@ -1,5 +1,7 @@
 package pipe
 
+import "penstock/planner"
+
 // Recomputed is the share of so many micro-batches that the policy recomputes.
 func (k Checkpoint) Recomputed(microBatches int) float64 {
 	if microBatches < 1 {
@@ -7,7 +9,7 @@ func (k Checkpoint) Recomputed(microBatches int) float64 {
 	}
 	n := 0
 	for i := range microBatches {
-		if k.recompute(i) {
+		if planner.Policy(k.String()).Recomputes(i) {
 			n++
 		}
 	}
@@ -21,7 +23,7 @@ func (k Checkpoint) Held(microBatches int) (graphs, inputs int) {
 		k = Always
 	}
 	for i := range microBatches {
-		if !k.recompute(i) {
+		if !planner.Policy(k.String()).Recomputes(i) {
 			graphs++
 		}
 	}

@@ -16,7 +16,7 @@ func (r *minibatch) weight(microBatch int) float64 {
 
 // gradOfLoss is a micro-batch's weight as the gradient of its loss. Micro-batches of a mini-batch have at most two weights, one after the other. A plan has it made afresh for each.
 func (r *minibatch) gradOfLoss(c *torch.Ctx, weight float64) *torch.Tensor {
-	if r.planned != nil {
+	if r.p.optimal() {
 		return c.Fill_(c.Empty(r.lossType), weight)
 	}
 	if r.lossGrad == nil || r.lossWeight != weight {

@@ -37,7 +37,7 @@ type minibatch struct {
 	lossWeight float64
 	lossType   torch.DType
 
-	planned *planned // what Optimal does; nil without it
+	prepared *prepared // the plan; nil without a backward
 
 	gathers    bool            // the run ends with gathering the outputs
 	outputs    []*torch.Tensor // gathered, kept
@@ -117,12 +117,12 @@ func (r *minibatch) setTargets() error {
 	return placed("target", r.targets, "last", r.p.stages[len(r.p.stages)-1])
 }
 
-// script is what a stage does with a micro-batch.
-func (r *minibatch) script(stage, microBatch int) script {
+// work is what a stage does with a micro-batch.
+func (r *minibatch) work(stage, microBatch int) work {
 	if !r.graph {
 		return passing
 	}
-	return r.p.scriptOf(r.planned, stage, microBatch)
+	return r.prepared.work[stage][microBatch]
 }
 
 // free lets go of everything the cells still hold, and of the views.

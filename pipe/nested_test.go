@@ -71,7 +71,6 @@ type nest struct {
 	plain, behind, deep *caller
 	batch               pipe.Batch
 	open                *pipe.Run
-	reserve             atomic.Pointer[func()]
 	ones                *torch.Tensor
 	sgd                 optim.Optimizer
 	model               *nn.Sequential
@@ -85,14 +84,6 @@ func newNest(t *testing.T, cfg pipe.Config) *nest {
 	}
 	n.model = nn.NewSequential(nn.NewLinear(4, 4), n.plain, nn.NewLinear(4, 4), nn.Checkpointed(n.behind), nn.NewLinear(4, 4), deep)
 	cfg.Balance, cfg.Chunks = []int{2, 4}, 2
-	if cfg.Checkpoint == pipe.Optimal {
-		cfg.Reserve = func(*pipe.Stage) int64 {
-			if f := n.reserve.Load(); f != nil {
-				(*f)()
-			}
-			return 0
-		}
-	}
 	p, err := pipe.New(n.model, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +130,7 @@ func (n *nest) calls() map[string]func() error {
 		},
 		"OnStages":      func() error { return n.p.OnStages(ctx, func(int, *torch.Ctx) error { return nil }) },
 		"Convert":       func() error { return n.p.Convert(ctx, torch.Float32) },
-		"Plan":          func() error { return n.p.Plan(ctx, n.batch, squares{}) },
+		"Plan":          func() error { _, err := n.p.PlanFor(ctx, n.batch, squares{}); return err },
 		"Place":         n.p.Place,
 		"Update":        func() error { return n.p.Update(ctx, n.sgd) },
 		"UpdateClipped": func() error { _, err := n.p.UpdateClipped(ctx, n.sgd, 1); return err },
@@ -148,7 +139,7 @@ func (n *nest) calls() map[string]func() error {
 
 // peaceful are the calls that wait for nobody; they may be made anywhere.
 func (n *nest) peaceful() {
-	n.p.Plans()
+	n.p.Plan()
 	_, _ = n.p.Program(3)
 	n.p.SetRecord(false)
 	n.p.Config()
@@ -189,12 +180,7 @@ func (n *nest) places(t *testing.T) map[string]func(f func()) error {
 		},
 		"an update":                  func(f func()) error { return n.p.OnStages(ctx, func(int, *torch.Ctx) error { f(); return nil }) },
 		"an optimizer of Update":     func(f func()) error { return n.p.Update(ctx, callingOptimizer{n.sgd, f}) },
-		"a layer that Plan measures": inLayer(n.plain, always, func() error { return n.p.Plan(ctx, n.batch, squares{}) }),
-		"Reserve": func(f func()) error {
-			n.reserve.Store(&f)
-			defer n.reserve.Store(nil)
-			return n.p.Plan(ctx, n.batch, squares{})
-		},
+		"a layer that Plan measures": inLayer(n.plain, always, func() error { _, err := n.p.PlanFor(ctx, n.batch, squares{}); return err }),
 		"a layer of another pipe that a layer runs": func(f func()) error {
 			inner := &caller{}
 			q, err := pipe.New(nn.NewSequential(inner), pipe.Config{Devices: []torch.Device{torch.CPU(4)}})
@@ -222,7 +208,7 @@ func TestCallsFromWithin(t *testing.T) {
 	names := &nest{p: &pipe.Pipe{}}
 	for place := range names.places(t) {
 		cfg := pipe.Config{Checkpoint: pipe.Always}
-		if place == "Reserve" || place == "a layer that Plan measures" {
+		if place == "a layer that Plan measures" {
 			cfg.Checkpoint = pipe.Optimal
 		}
 		for call := range names.calls() {

@@ -186,24 +186,24 @@ func TestMeasuringWhileMeasured(t *testing.T) {
 	ctx := context.Background()
 
 	alone := started(t, linear(nn.NewTanh()), cfg(0))
-	if err := alone.Plan(ctx, b, squares{}); err != nil {
+	if _, err := alone.PlanFor(ctx, b, squares{}); err != nil {
 		t.Fatal(err)
 	}
 	inner, l := started(t, linear(nn.NewTanh()), cfg(2)), &caller{}
 	outer := started(t, linear(l), cfg(4))
 	l.on(func(*nn.Ctx) {
-		if err := inner.Plan(ctx, b, squares{}); err != nil {
+		if _, err := inner.PlanFor(ctx, b, squares{}); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := within(func() error { return outer.Plan(ctx, b, squares{}) }); err != nil {
+	if err := within(func() error { _, err := outer.PlanFor(ctx, b, squares{}); return err }); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range []*pipe.Pipe{inner, outer} {
-		for i, s := range p.Plans() {
-			for j, layer := range s.Chain.Chain.Layers {
+		for i, s := range p.Measured() {
+			for j, layer := range s.Chain.Layers {
 				sizes := func(l remat.Layer) [4]int64 { return [4]int64{l.Output, l.Saved, l.ForwardTmp, l.BackwardTmp} }
-				got, want := sizes(layer), sizes(alone.Plans()[i].Chain.Chain.Layers[j])
+				got, want := sizes(layer), sizes(alone.Measured()[i].Chain.Layers[j])
 				if got != want {
 					t.Errorf("stage %d, unit %d: measured %v, alone %v", i, j, got, want)
 				}

@@ -12,6 +12,7 @@ import (
 	"penstock/models"
 	"penstock/nn"
 	"penstock/pipe"
+	"penstock/planner"
 	"penstock/torch"
 )
 
@@ -61,7 +62,8 @@ func planned(t *testing.T) map[string]problem {
 type trained struct {
 	record
 	peaks [][]int64
-	plans []pipe.StagePlan
+	plan  *planner.Plan // of the last step
+	plans []planner.StagePlan
 }
 
 func (q problem) planned(cfg pipe.Config) (out trained, err error) {
@@ -77,7 +79,7 @@ func (q problem) planned(cfg pipe.Config) (out trained, err error) {
 	var losses []float64
 	for step := range q.steps {
 		b := pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step)), Step: int64(step)}
-		if err := p.Plan(context.Background(), b, q.loss); err != nil {
+		if _, err := p.PlanFor(context.Background(), b, q.loss); err != nil {
 			return out, err
 		}
 		for _, d := range p.Devices() {
@@ -109,7 +111,7 @@ func (q problem) planned(cfg pipe.Config) (out trained, err error) {
 	for _, s := range nn.State(model) {
 		out.values[s.Name] = after.values[s.Name]
 	}
-	out.plans = p.Plans()
+	out.plan, out.plans = p.Plan(), p.Plan().Stages
 	return out, nil
 }
 
@@ -132,7 +134,7 @@ func TestOptimalPeakIsAsPlanned(t *testing.T) {
 				}
 				most := unbound.plans[0].Peak
 				_, err = q.planned(config(unbound.plans[0].Base + 1))
-				var short *pipe.BudgetError
+				var short *planner.MemoryError
 				if !errors.As(err, &short) {
 					t.Fatalf("with %d bytes: %v", unbound.plans[0].Base+1, err)
 				}
@@ -187,7 +189,7 @@ func TestOptimalStagesStayWithinTheirBudgets(t *testing.T) {
 					budget := make([]int64, len(balance))
 					budget[at] = s.Base + 1
 					_, err = q.planned(config(budget...))
-					var short *pipe.BudgetError
+					var short *planner.MemoryError
 					if !errors.As(err, &short) || short.Stages[0].Stage != at {
 						t.Fatalf("stage %d with %d bytes: %v", at, s.Base+1, err)
 					}
@@ -227,7 +229,7 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 		t.Run(fmt.Sprint(balance), func(t *testing.T) {
 			torchtest.Check(t)
 			last := torch.CPU(len(balance) - 1)
-			run := func(budget []int64) (plans []pipe.StagePlan, peaks []int64, err error) {
+			run := func(budget []int64) (plans []planner.StagePlan, peaks []int64, err error) {
 				model := nn.NewSequential(nn.NewLinear(12, 20), nn.NewTanh(), nn.NewLinear(20, 20), nn.NewTanh(), nn.NewLinear(20, 20), nn.NewTanh(), nn.NewLinear(20, 16))
 				p, err := pipe.New(model, pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget})
 				if err != nil {
@@ -239,7 +241,7 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 				defer first.Close()
 				defer behind.Close()
 				b := pipe.Batch{Input: pipe.Rows(normal(rows, 12)(first, 0))}
-				if err := p.Plan(context.Background(), b, nil); err != nil {
+				if _, err := p.PlanFor(context.Background(), b, nil); err != nil {
 					return nil, nil, err
 				}
 				for _, d := range p.Devices() {
@@ -256,7 +258,7 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 				for _, d := range p.Devices() {
 					peaks = append(peaks, d.Memory().Peak)
 				}
-				return p.Plans(), peaks, nil
+				return p.Plan().Stages, peaks, nil
 			}
 			unbound, _, err := run(nil)
 			if err != nil {
@@ -267,7 +269,7 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 				budget := make([]int64, len(balance))
 				budget[at] = s.Base + 1
 				_, _, err := run(budget)
-				var short *pipe.BudgetError
+				var short *planner.MemoryError
 				if !errors.As(err, &short) || short.Stages[0].Stage != at {
 					t.Fatalf("stage %d with %d bytes: %v", at, budget[at], err)
 				}

@@ -27,17 +27,17 @@ type Pipe struct {
 	stages  []*Stage
 	workers []*worker
 
-	record   atomic.Bool
-	open     sync.WaitGroup // runs that were started
-	stop     sync.Once
-	submit   sync.Mutex // jobs of one run reach all workers before those of the next, or runs would wait for each other
-	closed   bool       // guarded by submit
-	programs programs
-	plans    plans
-	unlimit  []func()
-	placed   atomic.Bool
-	safe     safe
-	hold     func(worker, action int) // see execution
+	record  atomic.Bool
+	open    sync.WaitGroup // runs that were started
+	stop    sync.Once
+	jobs    atomic.Int32 // that workers have still to finish
+	submit  sync.Mutex   // jobs of one run reach all workers before those of the next, or runs would wait for each other
+	closed  bool         // guarded by submit
+	plans   plans
+	unlimit []func()
+	placed  atomic.Bool
+	safe    safe
+	hold    func(worker, action int) // see execution
 }
 
 // hire starts a worker for each distinct device.
@@ -119,9 +119,16 @@ func (p *Pipe) start(job func(worker int, c *torch.Ctx)) {
 	p.submit.Lock()
 	defer p.submit.Unlock()
 	for i, w := range p.workers {
-		w.jobs <- func(c *torch.Ctx) { job(i, c) }
+		p.jobs.Add(1)
+		w.jobs <- func(c *torch.Ctx) {
+			defer p.jobs.Add(-1)
+			job(i, c)
+		}
 	}
 }
+
+// busy says whether a worker has something to do. Where none has, accounts say what is there between runs, unless a run starts meanwhile: then they say more.
+func (p *Pipe) busy() bool { return p.jobs.Load() > 0 }
 
 // OnStages runs f once for each stage on the stage's worker: stages on different devices at the same time. c is on the stage's device, without gradients;
 // what it owns is freed when f returns. OnStages returns when all have returned, with the first error. Update is how optimizers step.

@@ -32,13 +32,13 @@ func TestPipesMeasureAtOnce(t *testing.T) {
 		defer p.Close()
 		c := torch.NewCtx(torch.Options{Device: torch.CPU(2 * i)})
 		defer c.Close()
-		if err := p.Plan(context.Background(), pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}, q.loss); err != nil {
+		if _, err := p.PlanFor(context.Background(), pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}, q.loss); err != nil {
 			t.Error(err)
 			return
 		}
-		for _, s := range p.Plans() {
-			got[i] = append(got[i], s.Chain.ProloguePeak)
-			for _, l := range s.Chain.Chain.Layers {
+		for _, s := range p.Measured() {
+			got[i] = append(got[i], s.ProloguePeak)
+			for _, l := range s.Chain.Layers {
 				got[i] = append(got[i], l.Output, l.Saved, l.ForwardTmp, l.BackwardTmp)
 			}
 		}

@@ -5,11 +5,12 @@ import (
 	"fmt"
 
 	"penstock/nn"
+	"penstock/planner"
 	"penstock/torch"
 )
 
 // New cuts a model's flattened layers over devices, materialises parameters that do not exist yet on the device of their stage and copies those
-// that exist there. It starts the workers; Close ends them. On failure nothing is left running or allocated. A *BudgetError says that parameters and buffers alone are more than a device may hold.
+// that exist there. It starts the workers; Close ends them. On failure nothing is left running or allocated. A *planner.MemoryError says that parameters and buffers alone are more than a device may hold.
 func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	p, err := Open(model, cfg)
 	if err != nil {
@@ -48,11 +49,29 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	if err := p.hire(); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
+	if err := p.workersOfPlan(); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
 	p.limit()
 	return p, nil
 }
 
-// Place brings parameters and buffers to their devices: those that do not exist are made and those that exist are copied. A *BudgetError says that they are more than a device may hold; after any error
+// workersOfPlan says where a given plan has other workers than the pipe, which has one for each device, in the order of stages.
+func (p *Pipe) workersOfPlan() error {
+	if p.cfg.Plan == nil {
+		return nil
+	}
+	for w, actions := range p.cfg.Plan.Program.Workers {
+		for _, a := range actions {
+			if have := p.stages[a.Stage].worker; have != w {
+				return p.cfg.refusePlan(fmt.Sprintf("its worker %d does %v, and stage %d on %v has worker %d", w, a, a.Stage, p.stages[a.Stage].Device, have), "want one worker for each device, numbered in the order of stages")
+			}
+		}
+	}
+	return nil
+}
+
+// Place brings parameters and buffers to their devices: those that do not exist are made and those that exist are copied. A *planner.MemoryError says that they are more than a device may hold; after any error
 // those that were made are freed. Once placed, nothing is done.
 func (p *Pipe) Place() error {
 	leave, err := p.enter("Place")
@@ -64,7 +83,7 @@ func (p *Pipe) Place() error {
 		return nil
 	}
 	if short := p.unplaceable(); short != nil {
-		return &BudgetError{short}
+		return memoryError{&planner.MemoryError{Stages: short}}
 	}
 	var made []nn.NamedParam
 	for _, s := range nn.State(p.model) {
@@ -87,7 +106,7 @@ func (p *Pipe) Place() error {
 }
 
 // unplaceable lists the devices, by their first stage, that cannot hold the parameters and buffers of their stages.
-func (p *Pipe) unplaceable() (short []Shortage) {
+func (p *Pipe) unplaceable() (short []planner.Shortage) {
 	for i, d := range p.Devices() {
 		first, unplaced := -1, int64(0)
 		for at, s := range p.stages {
@@ -99,7 +118,7 @@ func (p *Pipe) unplaceable() (short []Shortage) {
 			}
 		}
 		if m := d.Memory(); m.Limit > 0 && unplaced > 0 && m.Live+unplaced > m.Limit {
-			short = append(short, Shortage{Stage: first, Device: d, Limit: m.Limit, Least: m.Live + unplaced, SetBy: "parameters and buffers alone"})
+			short = append(short, planner.Shortage{Stage: first, Device: d.String(), Limit: m.Limit, Least: m.Live + unplaced, SetBy: "parameters and buffers alone"})
 		}
 	}
 	return short

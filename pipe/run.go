@@ -31,7 +31,7 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.plan(ctx); err != nil {
+	if err := r.prepare(ctx); err != nil {
 		return nil, err
 	}
 	out, _, err := r.run(ctx)
@@ -119,12 +119,8 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 		}
 	}
 	r.grads, r.retain = grads, retain
-	g, err := r.p.graph(programKey{len(r.parts), schedule.BackwardOnly, r.planned.origin()})
-	if err != nil {
-		return err
-	}
 	run.running.Store(true)
-	_, err = r.p.execute(ctx, g, r)
+	_, err = r.p.execute(ctx, r.prepared.programs[schedule.BackwardOnly], r)
 	run.running.Store(false)
 	return err
 }
@@ -146,12 +142,15 @@ func (run *Run) Close() {
 // run does the forward half and gathers the outputs. Only what backward needs stays in the cells.
 func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timeline, error) {
 	p := r.p
-	g, err := p.graph(programKey{len(r.parts), schedule.ForwardOnly, r.planned.origin()})
-	if err != nil {
-		return nil, nil, err
+	prepared := r.prepared
+	if !r.graph {
+		var err error
+		if prepared, err = p.unmeasured(len(r.parts)); err != nil {
+			return nil, nil, err
+		}
 	}
 	r.gathers = true
-	timeline, err := p.execute(ctx, g, r)
+	timeline, err := p.execute(ctx, prepared.programs[schedule.ForwardOnly], r)
 	r.gathers = false
 	if err != nil {
 		torch.FreeAll(r.outputs)

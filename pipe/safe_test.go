@@ -284,7 +284,8 @@ func TestInferStaysWithinABudget(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, s := range shortages(t, p.Plan(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, q.loss)).Stages {
+				_, err = p.PlanFor(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, q.loss)
+				for _, s := range shortages(t, err).Stages {
 					cfg.Budget[s.Stage] = s.Least
 				}
 				p.Close()
@@ -310,7 +311,7 @@ func TestInferStaysWithinABudget(t *testing.T) {
 				t.Errorf("%v, late neighbours of %v: it takes %d bytes, and %d are safe", policy, torch.CPU(one), peak, safe)
 			}
 			b := pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}
-			if err := p.Plan(context.Background(), b, q.loss); err != nil {
+			if _, err := p.PlanFor(context.Background(), b, q.loss); err != nil {
 				t.Fatal(err)
 			}
 			program, err := p.Program(cfg.Chunks)

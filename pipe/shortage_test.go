@@ -9,7 +9,9 @@ import (
 
 	"penstock/internal/torchtest"
 	"penstock/nn"
+	"penstock/optim"
 	"penstock/pipe"
+	"penstock/planner"
 	"penstock/torch"
 )
 
@@ -23,11 +25,11 @@ func deepProblem() problem {
 }
 
 // shortages are the stages that an error says are short of memory.
-func shortages(t *testing.T, err error) *pipe.BudgetError {
+func shortages(t *testing.T, err error) *planner.MemoryError {
 	t.Helper()
-	var short *pipe.BudgetError
+	var short *planner.MemoryError
 	if !errors.As(err, &short) || !errors.Is(err, torch.ErrOutOfMemory) {
-		t.Fatalf("got %v, want a *BudgetError", err)
+		t.Fatalf("got %v, want a *planner.MemoryError", err)
 	}
 	return short
 }
@@ -51,7 +53,7 @@ func TestAllShortagesAreTold(t *testing.T) {
 	short := shortages(t, err)
 	var least []int64
 	for i, s := range short.Stages {
-		if s.Stage != i || s.Device != torch.CPU(i) || s.Limit != bases[i] || s.Least <= s.Limit || !strings.HasPrefix(s.SetBy, "layer ") {
+		if s.Stage != i || s.Device != torch.CPU(i).String() || s.Limit != bases[i] || s.Least <= s.Limit || !strings.HasPrefix(s.SetBy, "layer ") {
 			t.Errorf("shortage %d is %+v", i, s)
 		}
 		for _, want := range []string{s.String(), "use a limit of at least "} {
@@ -141,10 +143,10 @@ func TestOpenThenPlace(t *testing.T) {
 	if err := p.OnStages(ctx, update); !errors.Is(err, pipe.ErrNotPlaced) {
 		t.Errorf("OnStages: %v", err)
 	}
-	if err := p.Plan(ctx, b, q.loss); err != nil {
+	if _, err := p.PlanFor(ctx, b, q.loss); err != nil {
 		t.Fatal(err)
 	}
-	before := p.Plans()
+	before := p.Plan().Stages
 	if n := p.Unplaced(0) + p.Unplaced(1); n == 0 || torch.CPU(0).Memory().Live+torch.CPU(1).Memory().Live != 0 {
 		t.Errorf("%d bytes are not placed, %d and %d are live", n, torch.CPU(0).Memory().Live, torch.CPU(1).Memory().Live)
 	}
@@ -159,7 +161,7 @@ func TestOpenThenPlace(t *testing.T) {
 	if _, err := p.Step(ctx, b, q.loss); err != nil {
 		t.Fatal(err)
 	}
-	for i, s := range p.Plans() {
+	for i, s := range p.Plan().Stages {
 		if s.Base != before[i].Base || s.Peak != before[i].Peak {
 			t.Errorf("stage %d: %d bytes with a base of %d, planned %d with %d", i, s.Peak, s.Base, before[i].Peak, before[i].Base)
 		}
@@ -195,15 +197,24 @@ func TestBudgetIsTheDevicesLimit(t *testing.T) {
 	}
 }
 
-// TestReserveStaysFree: what is reserved on a stage is part of what it needs, and nothing that is planned takes it.
-func TestReserveStaysFree(t *testing.T) {
+// hoarder is an optimizer that will make state of as many bytes for the stages, which are told by their first parameters.
+type hoarder struct{ optim.Optimizer }
+
+var hoards = map[string]int64{"0.weight": 5000, "4.weight": 700}
+
+func (hoarder) Need(params []nn.NamedParam) optim.Need {
+	return optim.Need{State: hoards[params[0].Name]}
+}
+
+// TestStateStaysFree: what the optimizer is still to make on a stage is part of what it needs, and nothing that is planned takes it.
+func TestStateStaysFree(t *testing.T) {
 	torchtest.Check(t)
 	q := deepProblem()
-	reserve := []int64{5000, 700}
+	reserve := []int64{hoards["0.weight"], hoards["4.weight"]}
 	config := func(reserved bool, budget ...int64) pipe.Config {
 		cfg := pipe.Config{Balance: []int{4, 5}, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget}
 		if reserved {
-			cfg.Reserve = func(s *pipe.Stage) int64 { return reserve[s.Device.Index] }
+			cfg.Optimizer = hoarder{}
 		}
 		return cfg
 	}

@@ -41,15 +41,11 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) 
 	if err := r.setLoss(loss); err != nil {
 		return Result{}, err
 	}
-	if err := r.plan(ctx); err != nil {
-		return Result{}, err
-	}
-	g, err := p.graph(programKey{len(r.parts), schedule.Whole, r.planned.origin()})
-	if err != nil {
+	if err := r.prepare(ctx); err != nil {
 		return Result{}, err
 	}
 	defer r.free()
-	timeline, err := p.execute(ctx, g, r)
+	timeline, err := p.execute(ctx, r.prepared.programs[schedule.Whole], r)
 	if err != nil {
 		return Result{}, err
 	}

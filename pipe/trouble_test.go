@@ -113,7 +113,7 @@ func TestTroubleAtAnyTurn(t *testing.T) {
 					b.turns.Store(0)
 					b.at.Store(1 + random.Int64N(4))
 					b.do = do
-					if err := within(func() error { return p.Plan(context.Background(), batch, troubledLoss{trouble: b}) }); err == nil {
+					if err := within(func() error { _, err := p.PlanFor(context.Background(), batch, troubledLoss{trouble: b}); return err }); err == nil {
 						t.Error("trouble while layers were measured: no error")
 					}
 				}

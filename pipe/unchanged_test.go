@@ -14,6 +14,7 @@ import (
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/pipe"
+	"penstock/planner"
 	"penstock/torch"
 )
 
@@ -363,7 +364,7 @@ func TestRefusedRunChangesNothing(t *testing.T) {
 						gathering++
 					}
 					var refused *torch.MemoryError
-					var budget *pipe.BudgetError
+					var budget *planner.MemoryError
 					switch {
 					case errors.As(err, &refused):
 						limit = refused.Live + refused.Requested

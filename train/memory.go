@@ -11,10 +11,11 @@ import (
 	"penstock/internal/arg"
 	"penstock/optim"
 	"penstock/pipe"
+	"penstock/planner"
 )
 
 // PlanMemory plans what is recomputed (pipe.Optimal) for batches of so many rows of a data set, before anything is trained, and checks that updates fit in the limits of the devices. It
-// returns a *pipe.BudgetError with all stages whose limit is too low, each with what its steps and updates take together. The loop's Pipe, Loss and Optimizer must be set; the pipe need not be placed yet
+// returns a *planner.MemoryError with all stages whose limit is too low, each with what its steps and updates take together. The loop's Pipe, Loss and Optimizer must be set; the pipe need not be placed yet
 // (see pipe.Open), so that a model that does not fit is found before it is made. What is measured may exceed the limits: the batch, and a layer at a time.
 func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error {
 	if err := cmp.Or(arg.Context(ctx, "train"), l.complete(), arg.Given(set, "train: PlanMemory: the data set", "a data.Dataset")); err != nil {
@@ -32,15 +33,15 @@ func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error
 	}
 	b, free, err := l.placeBeyond(sample)
 	if err == nil {
-		err = l.Pipe.Plan(ctx, b, l.Loss)
+		_, err = l.Pipe.PlanFor(ctx, b, l.Loss)
 	}
 	free()
-	var short *pipe.BudgetError
+	var short *planner.MemoryError
 	if err != nil && !errors.As(err, &short) {
 		return fmt.Errorf("train: planning the memory: %w", err)
 	}
 	if all := l.withUpdates(short); len(all) > 0 {
-		return &pipe.BudgetError{Stages: all}
+		return &planner.MemoryError{Stages: all}
 	}
 	return nil
 }
@@ -55,7 +56,7 @@ func (l *Loop) placeBeyond(batch data.Batch) (b pipe.Batch, free func(), err err
 }
 
 // withUpdates lists the stages whose steps, of which short says what they lack, or whose updates do not fit.
-func (l *Loop) withUpdates(short *pipe.BudgetError) (all []pipe.Shortage) {
+func (l *Loop) withUpdates(short *planner.MemoryError) (all []planner.Shortage) {
 	if short != nil {
 		all = slices.Clone(short.Stages)
 	}
@@ -64,16 +65,16 @@ func (l *Loop) withUpdates(short *pipe.BudgetError) (all []pipe.Shortage) {
 		if m.Limit == 0 || update <= m.Limit {
 			continue
 		}
-		at := slices.IndexFunc(all, func(s pipe.Shortage) bool { return s.Stage == i })
+		at := slices.IndexFunc(all, func(s planner.Shortage) bool { return s.Stage == i })
 		if at < 0 {
 			at = len(all)
-			all = append(all, pipe.Shortage{Stage: i, Device: s.Device, Limit: m.Limit})
+			all = append(all, planner.Shortage{Stage: i, Device: s.Device.String(), Limit: m.Limit})
 		}
 		if update > all[at].Least {
 			all[at].Least, all[at].SetBy = update, "the optimizer's update"
 		}
 	}
-	slices.SortFunc(all, func(a, b pipe.Shortage) int { return cmp.Compare(a.Stage, b.Stage) })
+	slices.SortFunc(all, func(a, b planner.Shortage) int { return cmp.Compare(a.Stage, b.Stage) })
 	return all
 }
 

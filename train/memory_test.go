@@ -9,6 +9,7 @@ import (
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/pipe"
+	"penstock/planner"
 	"penstock/torch"
 	"penstock/train"
 )
@@ -22,7 +23,7 @@ func budgeted(t *testing.T, model *nn.Sequential, balance []int, limits []int64,
 	}
 	t.Cleanup(o.Close)
 	p, err := pipe.Open(model, pipe.Config{Balance: balance, Chunks: 3, Seed: 7, Checkpoint: pipe.Optimal, Budget: limits,
-		Reserve: func(s *pipe.Stage) int64 { return o.Need(s.Params()).State }})
+		Optimizer: o})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,10 +54,10 @@ func TestPlanMemory(t *testing.T) {
 		t.Run(row.reason, func(t *testing.T) {
 			check(t)
 			stages := len(row.balance)
-			plan := func(limits ...int64) (*train.Loop, []pipe.Shortage) {
+			plan := func(limits ...int64) (*train.Loop, []planner.Shortage) {
 				l := budgeted(t, row.model(), row.balance, limits, row.clip)
 				err := l.PlanMemory(context.Background(), training, batch)
-				var short *pipe.BudgetError
+				var short *planner.MemoryError
 				if err != nil && !errors.As(err, &short) {
 					t.Fatal(err)
 				}

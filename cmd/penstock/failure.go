@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"penstock/pipe"
+	"penstock/planner"
 	"penstock/torch"
 	"penstock/train"
 )
@@ -76,7 +77,7 @@ func (j *job) roomInStep(err error) string {
 
 // withLimit names the limit that will do, where the error says which stages need how much. Any other want of memory is what withRoom makes of it.
 func withLimit(err error, remedy string) error {
-	var short *pipe.BudgetError
+	var short *planner.MemoryError
 	if !errors.As(err, &short) {
 		return withRoom(err, remedy)
 	}
@@ -90,7 +91,7 @@ func withRoom(err error, remedy string) error {
 		return err
 	}
 	text := err.Error()
-	var short *pipe.BudgetError
+	var short *planner.MemoryError
 	var located *pipe.Error
 	var update *pipe.UpdateError
 	switch { // the same in words, and nothing to have a remedy for

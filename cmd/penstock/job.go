@@ -289,7 +289,7 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 	}
 	j.pipe, err = pipe.Open(j.model, pipe.Config{
 		Balance: j.balance, Devices: j.devices, Chunks: j.chunks, Checkpoint: pipe.PerStage(j.policy...), Threads: j.threads, Seed: j.seed,
-		DeferredBatchNorm: j.deferred, Autocast: j.autocast, Reserve: j.reserve(), Profile: j.measured,
+		DeferredBatchNorm: j.deferred, Autocast: j.autocast, Optimizer: j.loop.Optimizer, Profile: j.measured,
 	})
 	return err
 }

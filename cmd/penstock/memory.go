@@ -7,18 +7,10 @@ import (
 	"slices"
 
 	"penstock/pipe"
+	"penstock/planner"
 	"penstock/profile"
-	"penstock/remat"
 	"penstock/train"
 )
-
-// reserve is what the optimizer's state will take on a stage's device; nil where nothing is planned.
-func (j *job) reserve() func(*pipe.Stage) int64 {
-	if !slices.Contains(j.policy, pipe.Optimal) {
-		return nil
-	}
-	return func(s *pipe.Stage) int64 { return j.loop.Optimizer.Need(s.Params()).State }
-}
 
 // highest is the most bytes of each device in any step.
 type highest []int64
@@ -52,12 +44,12 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	if err := j.loop.PlanMemory(ctx, j.training, j.batch); err != nil {
 		return withLimit(err, roomForPlan)
 	}
-	warnOfPlans(stderr, j.pipe.Plans())
-	for i, s := range j.pipe.Plans() {
-		if s.Plans == nil {
-			continue
+	stages := j.pipe.Plan().Stages
+	warnOfPlans(stderr, stages)
+	for i, s := range stages {
+		if s.Policy == planner.Optimal {
+			fmt.Fprintf(stderr, "stage %d: %s\n", i, planned(s))
 		}
-		fmt.Fprintf(stderr, "stage %d: %s\n", i, planned(s))
 	}
 	if j.limit == 0 {
 		fmt.Fprintln(stderr, "there is no --memory-limit, so nothing is recomputed")
@@ -66,38 +58,23 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 }
 
 // warnOfPlans says that the times that plans were made by are uncertain, if they are.
-func warnOfPlans(w io.Writer, stages []pipe.StagePlan) {
-	var worst profile.Timing
+func warnOfPlans(w io.Writer, stages []planner.StagePlan) {
+	worst := 0.0
 	for _, s := range stages {
-		if s.Chain.Timing.Spread > worst.Spread {
-			worst = s.Chain.Timing
-		}
+		worst = max(worst, s.Spread)
 	}
-	warnOfTiming(w, worst, planAgain)
+	warnOfTiming(w, profile.Timing{Spread: worst}, planAgain)
 }
 
 // planned is what a stage will hold and compute again.
-func planned(s pipe.StagePlan) string {
-	recomputed := 0
-	var extra, all float64
-	for i, p := range s.Plans {
-		c := s.Chain.Later
-		if i == 0 {
-			c = s.Chain.Chain
-		}
-		report, err := remat.Check(c, p.Ops)
-		if err != nil {
-			return err.Error()
-		}
-		recomputed += report.Recomputed
-		extra, all = extra+report.Extra, all+report.Time
-	}
+func planned(s planner.StagePlan) string {
 	text := fmt.Sprintf("at most %s", formatBytes(s.Peak))
 	if s.Limit > 0 {
 		text += " of " + formatBytes(s.Limit)
 	}
-	if recomputed == 0 {
+	if s.Recomputed() == 0 {
 		return text + ", nothing recomputed"
 	}
-	return fmt.Sprintf("%s; of %d micro-batches in %d units, %d forwards are run again: %.1f %% more time", text, len(s.Plans), len(s.Chain.Layers), recomputed, 100*max(extra, 0)/(all-extra))
+	return fmt.Sprintf("%s; of %d micro-batches in %d units, %d forwards are run again: %.1f %% more time",
+		text, len(s.MicroBatches), len(s.Units)-s.Prologue, s.Recomputed(), 100*max(s.Time-s.Once, 0)/s.Once)
 }

@@ -7,8 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/pipe"
-	"penstock/profile"
+	"penstock/planner"
 )
 
 // setClock has layers timed by a clock that goes on by a step whenever it is read.
@@ -59,16 +58,14 @@ func TestUncertainTimesAreTold(t *testing.T) {
 
 // TestUncertainPlansAreTold: the worst of the stages is told, once.
 func TestUncertainPlansAreTold(t *testing.T) {
-	stage := func(spread float64) pipe.StagePlan {
-		return pipe.StagePlan{Chain: profile.Chain{Timing: profile.Timing{Spread: spread}}}
-	}
+	stage := func(spread float64) planner.StagePlan { return planner.StagePlan{Spread: spread} }
 	var told strings.Builder
-	warnOfPlans(&told, []pipe.StagePlan{{}, stage(0.3), stage(0.8), stage(0.1)})
+	warnOfPlans(&told, []planner.StagePlan{{}, stage(0.3), stage(0.8), stage(0.1)})
 	if want := "measured times are uncertain: the median run took 80 % longer than the lower quartile; " + planAgain + "\n"; told.String() != want {
 		t.Errorf("got %q, want %q", &told, want)
 	}
 	told.Reset()
-	warnOfPlans(&told, []pipe.StagePlan{{}, stage(0.1)})
+	warnOfPlans(&told, []planner.StagePlan{{}, stage(0.1)})
 	if told.String() != "" {
 		t.Errorf("got %q", &told)
 	}

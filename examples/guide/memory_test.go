@@ -8,6 +8,7 @@ import (
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/pipe"
+	"penstock/planner"
 	"penstock/torch"
 )
 
@@ -126,11 +127,12 @@ func Example_optimal() {
 	batch := pipe.Batch{Input: pipe.Rows(c.Ones(torch.Float32, 1024, 256)), Target: pipe.Rows(c.Ones(torch.Float32, 1024, 256))}
 	loss := nn.MSE()
 
-	check(p.Plan(ctx, batch, loss)) // Step does so by itself
+	plan, err := p.PlanFor(ctx, batch, loss) // Step does so by itself
+	check(err)
 	torch.CPU(0).ResetPeak()
 	_, err = p.Step(ctx, batch, loss)
 	check(err)
-	planned := p.Plans()[0]
+	planned := plan.Stages[0]
 	fmt.Println("within the budget:", planned.Peak <= 10<<20, "as planned:", torch.CPU(0).Memory().Peak == planned.Peak)
 	// Output:
 	// within the budget: true as planned: true
@@ -146,7 +148,7 @@ func Example_budgetTooSmall() {
 	defer c.Close()
 	x := c.Ones(torch.Float32, 1024, 256)
 	_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, nn.MSE())
-	var small *pipe.BudgetError
+	var small *planner.MemoryError
 	if errors.As(err, &small) {
 		for _, s := range small.Stages {
 			fmt.Printf("%v needs %.1f MiB, because of %s\n", s.Device, float64(s.Least)/(1<<20), s.SetBy)

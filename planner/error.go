@@ -1,29 +1,31 @@
-package pipe
+package planner
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
-
-	"penstock/torch"
 )
 
-// BudgetError says which stages need more memory than they may have, and how much would do. It lists all of them, so that what it asks for is asked for once. errors.Is(err, torch.ErrOutOfMemory) holds.
-type BudgetError struct {
+// MemoryError says which stages need more memory than they may have, and how much would do. It lists all of them, so
+// that what it asks for is asked for once.
+type MemoryError struct {
 	Stages []Shortage // in order; at least one
 }
 
-// Shortage is a stage that needs more memory than its device may hold. Sizes are bytes of the device, everything on it counted.
+// Shortage is a stage that needs more memory than its device may hold. Sizes are bytes of the device, everything on it
+// counted.
 type Shortage struct {
 	Stage  int
-	Device torch.Device
+	Device string // such as "cpu:0"
 	Limit  int64
-	Least  int64  // the least limit that will do
+	Least  int64  // the least limit that will do; with untrained layers in front of several micro-batches it may be some bytes more
 	SetBy  string // what needs so much, such as `layer "conv1"`; "" where it is no single thing
 }
 
 // String says what the stage needs and what it may have.
 func (s Shortage) String() string {
-	text := fmt.Sprintf("stage %d on %v needs %d bytes", s.Stage, s.Device, s.Least)
+	text := fmt.Sprintf("stage %d on %s needs %d bytes", s.Stage, s.Device, s.Least)
 	if s.SetBy != "" {
 		text += fmt.Sprintf(", set by %s,", s.SetBy)
 	}
@@ -31,15 +33,12 @@ func (s Shortage) String() string {
 }
 
 // Least is a limit in bytes that will do for every device of the stages that are listed.
-func (e *BudgetError) Least() (bytes int64) {
-	for _, s := range e.Stages {
-		bytes = max(bytes, s.Least)
-	}
-	return bytes
+func (e *MemoryError) Least() int64 {
+	return slices.MaxFunc(e.Stages, func(a, b Shortage) int { return cmp.Compare(a.Least, b.Least) }).Least
 }
 
 // Shortages lists the stages as text.
-func (e *BudgetError) Shortages() string {
+func (e *MemoryError) Shortages() string {
 	var list []string
 	for _, s := range e.Stages {
 		list = append(list, s.String())
@@ -48,9 +47,6 @@ func (e *BudgetError) Shortages() string {
 }
 
 // Error lists the stages and ends with the remedy.
-func (e *BudgetError) Error() string {
+func (e *MemoryError) Error() string {
 	return fmt.Sprintf("pipe: %s; use a limit of at least %d bytes, more chunks, or more stages", e.Shortages(), e.Least())
 }
-
-// Is says that it is a want of memory.
-func (e *BudgetError) Is(target error) bool { return target == torch.ErrOutOfMemory }

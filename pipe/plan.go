@@ -1,0 +1,311 @@
+package pipe
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"penstock/nn"
+	"penstock/planner"
+	"penstock/profile"
+	"penstock/remat"
+	"penstock/schedule"
+	"penstock/segment"
+	"penstock/torch"
+)
+
+// plans caches what was measured and planned, by what it depends on.
+type plans struct {
+	mu     sync.Mutex // a plan is made while no other is; layers run meanwhile, so what they may call takes no part in it
+	chains map[string][]profile.Chain
+
+	known sync.Mutex // guards what follows; nothing runs under it
+	all   map[string]*prepared
+	last  *prepared // of the last Step or Forward
+}
+
+// prepared is a plan with what running it asks for. All but the plan, which is guarded by plans.known, is never changed.
+type prepared struct {
+	plan     *planner.Plan      // with predictions for the memory that there was at the last step
+	segments []*segment.Segment // by stage; nil where it is one unit
+	work     [][]work           // by stage, by micro-batch
+	programs map[schedule.Phase]*program
+}
+
+// work is the operations of a stage with a micro-batch, parted as the program's actions do them.
+type work struct{ forward, recompute, backward []remat.Op }
+
+// passing is what a stage does where no backward follows.
+var passing = work{forward: []remat.Op{{Kind: remat.Forward}}}
+
+// program is a part of a plan's program with what running it asks for.
+type program struct {
+	*schedule.Graph
+	awaited []bool // by id: another worker waits for the action
+	latest  []int  // by id: schedule.Graph.LatestReceives
+}
+
+// Plan is what was planned for the batch of the last Step or Forward, with predictions for the memory that there was; nil before the first. The caller must not change it.
+func (p *Pipe) Plan() *planner.Plan {
+	p.plans.known.Lock()
+	defer p.plans.known.Unlock()
+	if p.plans.last == nil {
+		return nil
+	}
+	return p.plans.last.plan
+}
+
+// PlanFor is the plan for a Step with such a batch and loss, which is measured and made if it is not known yet. Step does so by itself; PlanFor does it before anything is trained. A nil loss plans
+// for Forward. A *planner.MemoryError lists all stages whose limits are too low, and says what would do. Parameters of a pipe that was not placed yet (see Open) are counted as if they were there. The caller must not change the plan.
+func (p *Pipe) PlanFor(ctx context.Context, b Batch, loss nn.Loss) (*planner.Plan, error) {
+	leave, err := p.enter("PlanFor")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	r, err := p.minibatch(ctx, b, true, true)
+	if err != nil {
+		return nil, err
+	}
+	defer r.free()
+	if loss != nil {
+		if err := r.setLoss(loss); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.prepare(ctx); err != nil {
+		return nil, err
+	}
+	return p.Plan(), nil
+}
+
+// Program is what the workers do in a Step of so many micro-batches: what schedule.Simulate predicts, and what a recorded timeline is of. Its workers are in the order of Devices.
+// The caller must not change it. It returns an error if there are no such programs, as for less than one micro-batch. Where a stage's policy is Optimal it is that
+// of the last batch, if it had so many; before it is planned nothing is known to be recomputed.
+func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
+	if last := p.Plan(); last != nil && last.Program.MicroBatches == microBatches {
+		return last.Program, nil
+	}
+	found, err := p.unmeasured(microBatches)
+	if err != nil {
+		return nil, err
+	}
+	return found.plan.Program, nil
+}
+
+func (p *Pipe) optimal() bool { return slices.Contains(p.cfg.policies, Optimal) }
+
+// prepare finds or makes the plan for a mini-batch whose backward follows. Where layers have to be measured for it, another batch waits meanwhile.
+func (r *minibatch) prepare(ctx context.Context) (err error) {
+	p := r.p
+	if p.cfg.Plan != nil {
+		r.prepared, err = r.given()
+	} else if p.optimal() {
+		r.prepared, err = r.measuredPlan(ctx)
+	} else {
+		r.prepared, err = p.unmeasured(len(r.parts))
+	}
+	if err != nil {
+		return err
+	}
+	p.plans.known.Lock()
+	p.plans.last = r.prepared
+	p.plans.known.Unlock()
+	for i, s := range r.prepared.segments {
+		if s != nil {
+			r.begins(i, s)
+		}
+	}
+	return nil
+}
+
+// given is Config.Plan, for as many micro-batches as there are.
+func (r *minibatch) given() (*prepared, error) {
+	p, n := r.p, len(r.parts)
+	if n > p.cfg.Plan.Program.MicroBatches {
+		return nil, fmt.Errorf("pipe: the batch has %d micro-batches, and Config.Plan is for %d; set Chunks to %[2]d", n, p.cfg.Plan.MicroBatches())
+	}
+	return p.plans.find(fmt.Sprint("given ", n, r.loss == nil), func() (*prepared, error) { return r.ready(p.cfg.Plan.Fewer(n)) })
+}
+
+// unmeasured is the plan for so many micro-batches as far as it needs no measuring: of stages whose policy is Optimal nothing is recomputed, and where there are such nothing waits on links, as its memory was not planned.
+func (p *Pipe) unmeasured(microBatches int) (*prepared, error) {
+	return p.plans.find(fmt.Sprint("unmeasured ", microBatches), func() (*prepared, error) {
+		problem := p.problem(microBatches)
+		problem.Meet = p.optimal()
+		for i := range problem.Stages {
+			if s := &problem.Stages[i]; s.Policy == planner.Optimal {
+				s.Policy = planner.Never
+			}
+		}
+		found, err := planner.Solve(context.Background(), problem)
+		if err != nil {
+			return nil, fmt.Errorf("pipe: %w", err)
+		}
+		return p.prepared(found)
+	})
+}
+
+// find is what is known by a key, or is made.
+func (c *plans) find(key string, make func() (*prepared, error)) (*prepared, error) {
+	c.known.Lock()
+	defer c.known.Unlock()
+	if found := c.all[key]; found != nil {
+		return found, nil
+	}
+	found, err := make()
+	if err == nil {
+		c.keep(key, found)
+	}
+	return found, err
+}
+
+// keep is called with known held.
+func (c *plans) keep(key string, found *prepared) {
+	if c.all == nil {
+		c.all = map[string]*prepared{}
+	}
+	c.all[key] = found
+}
+
+// measuredPlan is the plan for this batch in the memory that there is.
+func (r *minibatch) measuredPlan(ctx context.Context) (*prepared, error) {
+	p := r.p
+	p.plans.mu.Lock()
+	defer p.plans.mu.Unlock()
+	key := r.planKey()
+	chains := p.plans.chains[key]
+	if chains == nil {
+		var err error
+		if chains, err = r.measure(ctx); err != nil {
+			return nil, fmt.Errorf("pipe: planning what to recompute: %w", err)
+		}
+		if p.plans.chains == nil {
+			p.plans.chains = map[string][]profile.Chain{}
+		}
+		p.plans.chains[key] = chains
+	}
+	if !p.busy() {
+		if found := r.refitted(key, r.problem(chains)); found != nil {
+			return found, nil
+		}
+	}
+	var problem planner.Problem
+	if err := p.quietly(func(*torch.Ctx) error { problem = r.problem(chains); return nil }); err != nil {
+		return nil, err
+	}
+	if found := r.refitted(key, problem); found != nil {
+		return found, nil
+	}
+	solved, err := planner.Solve(ctx, problem)
+	torch.TrimProcess() // measuring and solving took memory that training does not need
+	if err != nil {
+		return nil, notEnough(err)
+	}
+	found, err := r.ready(solved)
+	if err != nil {
+		return nil, err
+	}
+	p.plans.known.Lock()
+	defer p.plans.known.Unlock()
+	p.plans.keep(key+gradients(problem), found)
+	p.predicted(solved)
+	return found, nil
+}
+
+// refitted is a plan that was made before, if it is good in the memory that there is now; or nil.
+func (r *minibatch) refitted(key string, now planner.Problem) *prepared {
+	p := r.p
+	p.plans.known.Lock()
+	defer p.plans.known.Unlock()
+	old := p.plans.all[key+gradients(now)]
+	if old == nil {
+		return nil
+	}
+	fits := old.plan.Refit(now)
+	if fits == nil {
+		return nil
+	}
+	old.plan = fits
+	p.predicted(fits)
+	return old
+}
+
+// predicted notes that devices hold what was planned: with less there is no plan.
+func (p *Pipe) predicted(plan *planner.Plan) {
+	for i, s := range plan.Stages {
+		p.safe.raise(p.stages[i].worker, s.Peak)
+	}
+}
+
+// gradients is the part of a plan's key that says which stages have their gradients.
+func gradients(problem planner.Problem) string {
+	var b strings.Builder
+	for _, s := range problem.Stages {
+		fmt.Fprint(&b, " ", s.Memory.Gradients)
+	}
+	return b.String()
+}
+
+// planKey is what a plan depends on: the sizes of micro-batches, and what is run with them.
+func (r *minibatch) planKey() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d %T", len(r.parts), r.loss)
+	if r.loss != nil {
+		fmt.Fprintf(&b, "%#v", r.loss)
+	}
+	for _, list := range [][]Value{r.inputs, r.targets} {
+		b.WriteByte(';')
+		for _, v := range list {
+			fmt.Fprintf(&b, " %v %v %v", v.Tensor, v.Whole, v.Tensor.RequiresGrad())
+		}
+	}
+	return b.String()
+}
+
+// ready is a plan with the segments of its stages.
+func (r *minibatch) ready(plan *planner.Plan) (*prepared, error) {
+	out, err := r.p.prepared(plan)
+	if err != nil {
+		return nil, err
+	}
+	for i, s := range plan.Stages {
+		if s.Units == nil {
+			continue
+		}
+		stage := r.p.stages[i]
+		out.segments[i], err = r.p.segment(stage, r.loss != nil && r.last(i), segment.Config{Units: s.Units, InputGrad: stage.inputGrad || r.inputGrad})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// prepared is a plan without segments.
+func (p *Pipe) prepared(plan *planner.Plan) (*prepared, error) {
+	out := &prepared{plan: plan, segments: make([]*segment.Segment, len(plan.Stages)), programs: map[schedule.Phase]*program{}}
+	for _, s := range plan.Stages {
+		var list []work
+		for _, m := range s.MicroBatches {
+			var w work
+			w.forward, w.recompute, w.backward = planner.Split(m.Ops)
+			list = append(list, w)
+		}
+		out.work = append(out.work, list)
+	}
+	for _, phase := range []schedule.Phase{schedule.Whole, schedule.ForwardOnly, schedule.BackwardOnly} {
+		g := &program{Graph: plan.Program.Part(phase).Graph()}
+		g.latest = g.LatestReceives()
+		g.awaited = make([]bool, len(g.Actions))
+		for _, deps := range g.Cross {
+			for _, id := range deps {
+				g.awaited[id] = true
+			}
+		}
+		out.programs[phase] = g
+	}
+	return out, nil
+}

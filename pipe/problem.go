@@ -1,0 +1,85 @@
+package pipe
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"penstock/nn"
+	"penstock/planner"
+	"penstock/profile"
+	"penstock/torch"
+)
+
+// problem is what is known of a step of so many micro-batches without measuring.
+func (p *Pipe) problem(microBatches int) planner.Problem {
+	out := planner.Problem{MicroBatches: microBatches, Skips: edges(p.stages), Schedule: p.cfg.Schedule}
+	for i, s := range p.stages {
+		out.Workers = append(out.Workers, s.worker)
+		out.Stages = append(out.Stages, planner.Stage{Device: s.Device.String(), Layers: len(s.Layers), Policy: planner.Policy(p.cfg.policies[i])})
+	}
+	return out
+}
+
+// problem is what is known of a step with this batch, in the memory that there is.
+func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
+	p := r.p
+	out := p.problem(len(r.parts))
+	for i, s := range p.stages {
+		if p.cfg.policies[i] != Optimal {
+			continue
+		}
+		c, m := chains[i], s.Device.Memory()
+		out.Stages[i].Costs = planner.Costs{
+			First: c.Chain, Later: c.Later, Units: c.Units, Prologue: c.Prologue, ProloguePeak: c.ProloguePeak,
+			Given: c.Given, Gives: c.Gives, SkipsIn: c.SkipsIn, SkipsOut: c.SkipsOut, Statistics: c.Statistics, Spread: c.Timing.Spread,
+		}
+		memory := planner.Memory{
+			Limit: m.Limit, Live: m.Live, Unplaced: p.Unplaced(i), Tied: s.tied(), Gradients: s.hasGrads(), BatchInput: i == 0 && !r.inputGrad,
+		}
+		if b := p.cfg.Budget[i]; b > 0 && (m.Limit == 0 || b < m.Limit) {
+			memory.Limit = b
+		}
+		if o := p.cfg.Optimizer; o != nil {
+			memory.State = o.Need(s.Params()).State
+		}
+		if r.loss == nil && r.last(i) {
+			// The outputs of the whole batch, and with them while they are put together the micro-batches', later their gradients.
+			memory.Outputs = 2 * int64(len(r.parts)) * c.Gives
+		}
+		out.Stages[i].Memory = memory
+	}
+	return out
+}
+
+// tied is what gradients of parameters that other stages use too take beside the stage's own: one that has come from a later stage, and one that waits for an earlier.
+func (s *Stage) tied() (bytes int64) {
+	for _, t := range s.ties {
+		for _, other := range []target{t.from, t.to} {
+			if other.stage >= 0 {
+				bytes += sizeOf(t.handles[0])
+			}
+		}
+	}
+	return bytes
+}
+
+// hasGrads says whether all parameters of the stage have gradients already.
+func (s *Stage) hasGrads() bool {
+	return !slices.ContainsFunc(s.Params(), func(p nn.NamedParam) bool { return !p.Exists() || !p.Tensor().HasGrad() })
+}
+
+// memoryError is a *planner.MemoryError for errors.As, and torch.ErrOutOfMemory for errors.Is.
+type memoryError struct{ *planner.MemoryError }
+
+func (e memoryError) Unwrap() error        { return e.MemoryError }
+func (e memoryError) Is(target error) bool { return target == torch.ErrOutOfMemory }
+
+// notEnough is the planner's error as a pipe returns it.
+func notEnough(err error) error {
+	var short *planner.MemoryError
+	if errors.As(err, &short) {
+		return memoryError{short}
+	}
+	return fmt.Errorf("pipe: planning what to recompute: %w", err)
+}

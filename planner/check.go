@@ -1,0 +1,111 @@
+package planner
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"penstock/remat"
+	"penstock/schedule"
+)
+
+// Check says what is wrong with a plan from wherever it came, or returns nil: then it can run. The program passes
+// schedule.Check; every micro-batch's operations are complete and in an order that is possible; the program recomputes
+// where there is something to recompute; no predicted peak is above its limit.
+func (p *Plan) Check() error {
+	if p == nil || p.Program == nil {
+		return errors.New("planner: the plan has no program")
+	}
+	if err := schedule.Check(p.Program, schedule.Limits{}); err != nil {
+		return fmt.Errorf("planner: %w", err)
+	}
+	if p.Program.Phase != schedule.Whole {
+		return fmt.Errorf("planner: the plan's program is %v; want one of a whole step", p.Program.Phase)
+	}
+	if len(p.Stages) != p.Program.Stages {
+		return fmt.Errorf("planner: %d stages, and a program for %d", len(p.Stages), p.Program.Stages)
+	}
+	again := map[[2]int]bool{}
+	for _, actions := range p.Program.Workers {
+		for _, a := range actions {
+			if a.Kind == schedule.Recompute {
+				again[[2]int{a.Stage, a.MicroBatch}] = true
+			}
+		}
+	}
+	for i, s := range p.Stages {
+		if err := s.check(p.Program.MicroBatches); err != nil {
+			return fmt.Errorf("planner: stage %d: %w", i, err)
+		}
+		for b := range s.MicroBatches {
+			switch in := again[[2]int{i, b}]; {
+			case in && !p.recomputes(i, b):
+				return fmt.Errorf("planner: the program has %dR%d, and stage %d has nothing to recompute between the loss and the first backward of micro-batch %d", i, b, i, b)
+			case !in && p.recomputes(i, b):
+				return fmt.Errorf("planner: the program lacks %dR%d, which the operations of stage %d, micro-batch %d, ask for", i, b, i, b)
+			}
+		}
+	}
+	return nil
+}
+
+func (s StagePlan) check(microBatches int) error {
+	units := s.Units
+	if units == nil {
+		units = []int{s.Layers}
+	}
+	sum := 0
+	for i, n := range units {
+		if n < 1 {
+			return fmt.Errorf("unit %d has %d layers; want at least 1", i, n)
+		}
+		sum += n
+	}
+	switch {
+	case !slices.Contains(Policies, s.Policy):
+		return fmt.Errorf("policy %q; want one of %v", s.Policy, Policies)
+	case s.Units != nil && s.Policy != Optimal:
+		return fmt.Errorf("%d units with the policy %s; want none, which is one unit", len(s.Units), s.Policy)
+	case s.Layers < 1 || sum != s.Layers && sum != s.Layers+1: // the loss may be one
+		return fmt.Errorf("units of %d layers, and the stage has %d", sum, s.Layers)
+	case s.Prologue < 0 || s.Prologue > len(units):
+		return fmt.Errorf("a prologue of %d units, and there are %d", s.Prologue, len(units))
+	case len(s.MicroBatches) != microBatches:
+		return fmt.Errorf("operations of %d micro-batches, and the program has %d", len(s.MicroBatches), microBatches)
+	case s.Limit > 0 && s.Peak > s.Limit:
+		return fmt.Errorf("a peak of %d bytes with a limit of %d", s.Peak, s.Limit)
+	}
+	chain := remat.Chain{Layers: make([]remat.Layer, len(units)-s.Prologue)}
+	for b, m := range s.MicroBatches {
+		if err := checkOps(chain, m.Ops, s.Prologue); err != nil {
+			return fmt.Errorf("micro-batch %d: %w", b, err)
+		}
+	}
+	return nil
+}
+
+// checkOps checks operations on units of which the first have no backward. Costs are not asked for: the chain's are 0.
+func checkOps(c remat.Chain, ops []remat.Op, prologue int) error {
+	if len(ops) < prologue {
+		return fmt.Errorf("%d operations, and %d units run before the first that is trained", len(ops), prologue)
+	}
+	rest := slices.Clone(ops[prologue:])
+	for i, op := range ops[:prologue] {
+		if op != (remat.Op{Kind: remat.Forward, Layer: i}) {
+			return fmt.Errorf("operation %d is %v; want F%d, as the unit has no backward", i, op, i)
+		}
+	}
+	for i := range rest {
+		if rest[i].Kind != remat.LossStep {
+			rest[i].Layer -= prologue
+		}
+	}
+	if len(c.Layers) == 0 {
+		if len(rest) > 0 {
+			return fmt.Errorf("operation %d is %v; want none after the last unit, as nothing has a backward", prologue, ops[prologue])
+		}
+		return nil
+	}
+	_, err := remat.Check(c, rest)
+	return err
+}

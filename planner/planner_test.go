@@ -1,0 +1,222 @@
+package planner_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"penstock/planner"
+	"penstock/remat"
+)
+
+// What is solved is valid and within its limits, and its text is read back as it was. What is short of memory is solved under the least limits that the error names, and not with a byte less where no untrained layers run in front of several micro-batches.
+func TestSolve(t *testing.T) {
+	short := 0
+	rapid.Check(t, func(t *rapid.T) {
+		p := problem(t)
+		found, err := planner.Solve(context.Background(), p)
+		var lack *planner.MemoryError
+		if errors.As(err, &lack) {
+			short++
+			for _, s := range lack.Stages {
+				if s.Least <= s.Limit || s.Limit != p.Stages[s.Stage].Memory.Limit || !strings.Contains(err.Error(), s.String()) {
+					t.Fatalf("%+v of %v", s, err)
+				}
+				p.Stages[s.Stage].Memory.Limit = s.Least - 1
+			}
+			exact := slices.ContainsFunc(lack.Stages, func(s planner.Shortage) bool {
+				return s.Least > 1 && (p.MicroBatches == 1 || p.Stages[s.Stage].Costs.Prologue == 0)
+			})
+			if _, err := planner.Solve(context.Background(), p); exact && !errors.As(err, new(*planner.MemoryError)) {
+				t.Fatalf("with a byte less than the least: %v", err)
+			}
+			for _, s := range lack.Stages {
+				p.Stages[s.Stage].Memory.Limit = s.Least
+			}
+			found, err = planner.Solve(context.Background(), p)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := found.Check(); err != nil {
+			t.Fatalf("%v\n%v", err, found)
+		}
+		for i, s := range found.Stages {
+			if s.Limit != p.Stages[i].Memory.Limit || s.Limit > 0 && s.Peak > s.Limit || s.Policy == planner.Optimal && s.Base < p.Stages[i].Memory.Live {
+				t.Errorf("stage %d: %+v", i, s)
+			}
+		}
+		again, err := planner.Parse(found.String())
+		if err != nil {
+			t.Fatalf("%v\n%v", err, found)
+		}
+		if diff := cmp.Diff(found.String(), again.String()); diff != "" {
+			t.Error(diff)
+		}
+		if drawn, err := found.Draw(100); err != nil || !strings.Contains(drawn, "worker 0") || strings.Count(drawn, "\nstage ") != len(p.Stages) {
+			t.Errorf("%v\n%s", err, drawn)
+		}
+		for n := 1; n < p.MicroBatches; n++ {
+			if err := found.Fewer(n).Check(); err != nil {
+				t.Errorf("for %d micro-batches: %v", n, err)
+			}
+		}
+	})
+	if short == 0 {
+		t.Error("no problem was short of memory")
+	}
+}
+
+// The times of a plan's actions add up to the time that was solved for.
+func TestTimesAddUp(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := problem(t)
+		found, err := planner.Solve(context.Background(), p)
+		if errors.As(err, new(*planner.MemoryError)) {
+			return
+		}
+		for i, s := range found.Stages {
+			sum := 0.0
+			for _, m := range s.MicroBatches {
+				sum += m.Forward + m.Recompute + m.Backward
+			}
+			if diff := sum - s.Time; diff > 1e-6 || diff < -1e-6 {
+				t.Errorf("stage %d: %g, and its actions take %g", i, s.Time, sum)
+			}
+			if s.Time < s.LowerBound-1e-6 {
+				t.Errorf("stage %d: %g is below the bound %g", i, s.Time, s.LowerBound)
+			}
+		}
+	})
+}
+
+// A plan holds in other memory as long as it fits and no more than a hundredth of the limit has become free.
+func TestRefit(t *testing.T) {
+	first, later := remat.Chain{Input: 10, Loss: remat.Loss{Backward: 1}, Layers: []remat.Layer{{Name: "a", Forward: 1, ForwardNoGrad: 1, Backward: 2, Output: 10, Saved: 20, Gradient: 10}}}, remat.Chain{}
+	later = first
+	p := planner.Problem{MicroBatches: 2, Workers: []int{0}, Stages: []planner.Stage{{
+		Device: "cpu:0", Layers: 1, Policy: planner.Optimal, Costs: planner.Costs{First: first, Later: later, Units: []int{1}}, Memory: planner.Memory{Limit: 1000, Live: 500},
+	}}}
+	made, err := planner.Solve(context.Background(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	peak := made.Stages[0].Peak
+	for _, tt := range []struct {
+		live, limit int64
+		fits        bool
+	}{
+		{500, 1000, true}, {500 + 1000 - peak, 1000, true}, {500 + 1000 - peak + 1, 1000, false}, {490, 1000, true}, {489, 1000, false}, {500, 1001, false},
+	} {
+		p.Stages[0].Memory.Live, p.Stages[0].Memory.Limit = tt.live, tt.limit
+		now := made.Refit(p)
+		if (now != nil) != tt.fits {
+			t.Errorf("%+v: %v", tt, now)
+		}
+		if now != nil && (now.Stages[0].Peak != peak+tt.live-500 || now.Stages[0].Base != tt.live || made.Stages[0].Peak != peak) {
+			t.Errorf("%+v: %+v", tt, now.Stages[0])
+		}
+	}
+}
+
+// Whatever is wrong in a plan is found, and told where.
+func TestCheckFindsFaults(t *testing.T) {
+	whole := `stage 0 device=cpu:0 layers=2 policy=except_last
+  0 S0 L B0
+  1 K0 L S0 B0
+stage 1 device=cpu:1 layers=3 policy=optimal units=1,1,1 prologue=1 limit=900 base=400 peak=880 time=25 once=22 bound=24
+  0-1 times=4.5/1/7 F0 S1 K2 L S2 B2 B1
+program whole stages=2 micro-batches=2
+worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 0R1 1>0B1 0B1
+worker 1: 0>1F0 1F0 0>1F1 1F1 1R0 1B0 1B0>0 1R1 1B1 1B1>0
+`
+	p, err := planner.Parse(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(whole, p.String()); diff != "" {
+		t.Fatal(diff)
+	}
+	for _, tt := range []struct{ from, to, want string }{
+		{"0 S0 L B0\n", "0 K0 L S0 B0\n", "the program lacks 0R0"},
+		{"1 K0 L S0 B0\n", "1 S0 L B0\n", "the program has 0R1"},
+		{"1 K0 L S0 B0", "1 K0 L B0", "stage 0: micro-batch 1: "},
+		{"  1 K0 L S0 B0\n", "", "operations of 1 micro-batches"},
+		{"policy=except_last", "policy=sometimes", `policy "sometimes"`},
+		{"layers=3", "layers=5", "units of 3 layers, and the stage has 5"},
+		{"units=1,1,1", "units=1,0,2", "unit 1 has 0 layers"},
+		{"prologue=1", "prologue=4", "a prologue of 4 units, and there are 3"},
+		{"F0 S1", "K0 S1", "operation 0 is K0; want F0"},
+		{"peak=880", "peak=901", "a peak of 901 bytes with a limit of 900"},
+		{"1>0B0 0B0", "0B0 1>0B0", "worker 0"},
+		{"stages=2 micro-batches=2\nworker 0", "stages=3 micro-batches=2\nworker 0", "missing: 2F0 is on no worker"},
+		{"0-1 times", "1-1 times", `line 5: micro-batches "1-1"; want those from 0 on`},
+		{"times=4.5/1/7", "times=4.5/1", "line 5: times=4.5/1; want three numbers"},
+		{"times=4.5/1/7", "times=4.5/1/NaN", `"NaN" is no number of microseconds`},
+		{"time=25", "time=-1", "line 4: time=-1: no number"},
+		{"time=25", "tim=25", `line 4: "tim=25"; want device`},
+		{"time=25", "time=25 time=25", "line 4: time is given twice"},
+		{"limit=900", "limit=many", "line 4: limit=many"},
+		{"stage 1", "stage 2", "line 4: stage 2; want stage 1 next"},
+		{"S2 B2 B1\n", "S2 B2 X1\n", `"X1"`},
+		{"program whole", "program backward-only", "backward-only"},
+	} {
+		if strings.Count(whole, tt.from) == 0 {
+			t.Fatalf("%q is not in the text", tt.from)
+		}
+		_, err := planner.Parse(strings.Replace(whole, tt.from, tt.to, 1))
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%q for %q: got %v, want %q", tt.to, tt.from, err, tt.want)
+		}
+	}
+	if _, err := planner.Parse(strings.Split(whole, "program")[0]); err == nil || !strings.Contains(err.Error(), "without a program") {
+		t.Errorf("got %v", err)
+	}
+	if err := (*planner.Plan)(nil).Check(); err == nil {
+		t.Error("a nil plan is valid")
+	}
+	if _, err := planner.Solve(context.Background(), planner.Problem{MicroBatches: 0}); err == nil || !strings.Contains(err.Error(), "0 micro-batches; want at least 1") {
+		t.Errorf("got %v", err)
+	}
+	if step := p.Step(); step != 0 {
+		t.Errorf("a step takes %v, and stage 0 has no times", step)
+	}
+}
+
+// The simulated step of one stage is the sum of its actions.
+func TestStep(t *testing.T) {
+	p, err := planner.Parse(`stage 0 device=cpu:0 layers=1 policy=optimal units=1 limit=900 base=400 peak=880 time=30 once=28 bound=30
+  0-1 times=4000/0/11000 S0 L B0
+program whole stages=1 micro-batches=2
+worker 0: 0F0 0F1 0B0 0B1
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Step(); got.Milliseconds() != 30 {
+		t.Errorf("got %v", got)
+	}
+	drawn, err := p.Draw(80)
+	if want := "stage 0 on cpu:0: 1 layers in 1 units, optimal, 0 forwards run again, 0.0 ms against 0.0 without, at most 880 bytes of 900\n"; err != nil || !strings.HasSuffix(drawn, want) {
+		t.Errorf("%v\n%s", err, drawn)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("stage 0 device=cpu:0 layers=1 policy=never\n  0 S0 L B0\nprogram whole stages=1 micro-batches=1\nworker 0: 0F0 0B0\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := planner.Parse(text)
+		if err != nil {
+			return
+		}
+		again, err := planner.Parse(p.String())
+		if err != nil || again.String() != p.String() {
+			t.Errorf("%v\n%v\n%v", err, p, again)
+		}
+	})
+}

@@ -1,0 +1,38 @@
+package schedule
+
+import "slices"
+
+// Part is what of a whole program one phase covers: forwards with their transfers, or recomputations and backwards with
+// theirs, in the program's order. It passes [Check] if the program does, as no forward needs a backward.
+func (p *Program) Part(phase Phase) *Program {
+	part := p.filtered(func(a Action) bool {
+		forward := a.Kind == Forward || a.Kind == SendActivation || a.Kind == ReceiveActivation
+		return forward && phase.forward() || !forward && phase.backward()
+	})
+	part.Phase = phase
+	return part
+}
+
+// Fewer is the program for its first micro-batches alone, as a batch with fewer rows has them. It passes [Check] if the
+// program does, and holds no more at any time, as micro-batches do not need each other. The number is from 1 to
+// MicroBatches.
+func (p *Program) Fewer(microBatches int) *Program {
+	fewer := p.filtered(func(a Action) bool { return a.MicroBatch < microBatches })
+	fewer.MicroBatches = microBatches
+	return fewer
+}
+
+// filtered is a copy with those actions that are to be kept.
+func (p *Program) filtered(keep func(Action) bool) *Program {
+	out := *p
+	out.Workers = make([][]Action, len(p.Workers))
+	for w, actions := range p.Workers {
+		for _, a := range actions {
+			if keep(a) {
+				out.Workers[w] = append(out.Workers[w], a)
+			}
+		}
+	}
+	out.Skips = slices.Clone(p.Skips)
+	return &out
+}

@@ -1,0 +1,61 @@
+package schedule_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"penstock/schedule"
+)
+
+// GPipe of a phase, or of fewer micro-batches, is a part of GPipe of the whole.
+func TestPartsOfGPipe(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		stages := rapid.IntRange(1, 5).Draw(t, "stages")
+		config := schedule.Config{Stages: stages, MicroBatches: rapid.IntRange(1, 6).Draw(t, "micro-batches")}
+		if rapid.Bool().Draw(t, "shared") {
+			workers := rapid.IntRange(1, stages).Draw(t, "workers")
+			for s := range stages {
+				config.Worker = append(config.Worker, s*workers/stages)
+			}
+		}
+		again := rapid.SliceOfN(rapid.Bool(), stages*6, stages*6).Draw(t, "recompute")
+		config.Recompute = func(stage, microBatch int) bool { return again[stage*6+microBatch] }
+		if stages > 2 && rapid.Bool().Draw(t, "skip") {
+			config.Skips = []schedule.Edge{{From: 0, To: stages - 1}}
+		}
+		whole, err := schedule.GPipe(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, phase := range []schedule.Phase{schedule.Whole, schedule.ForwardOnly, schedule.BackwardOnly} {
+			config := config
+			config.Phase = phase
+			want, err := schedule.GPipe(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			part := whole.Part(phase)
+			if err := schedule.Check(part, schedule.Limits{}); err != nil {
+				t.Errorf("%v: %v\n%v", phase, err, part)
+			}
+			if diff := cmp.Diff(want.String(), part.String()); diff != "" {
+				t.Errorf("%v:\n%s", phase, diff)
+			}
+		}
+		n := rapid.IntRange(1, config.MicroBatches).Draw(t, "fewer")
+		config.MicroBatches = n
+		want, err := schedule.GPipe(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fewer := whole.Fewer(n)
+		if err := schedule.Check(fewer, schedule.Limits{}); err != nil {
+			t.Errorf("%d micro-batches: %v\n%v", n, err, fewer)
+		}
+		if diff := cmp.Diff(want.String(), fewer.String()); diff != "" && config.Worker == nil {
+			t.Errorf("%d micro-batches:\n%s", n, diff)
+		}
+	})
+}
