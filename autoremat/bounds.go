@@ -25,12 +25,12 @@ type bounds struct {
 func (b *bounds) bind(device torch.Device, limit int64) error {
 	if b.bound {
 		if device != b.device {
-			return fmt.Errorf("remat: the module trains on %v, and was given a context of %v; make one for each device", b.device, device)
+			return fmt.Errorf("autoremat: the module trains on %v, and was given a context of %v; make one for each device", b.device, device)
 		}
 		return nil
 	}
 	if device.Kind != torch.KindCPU {
-		return fmt.Errorf("remat: the memory of %v is not counted; want a CPU device", device)
+		return fmt.Errorf("autoremat: the memory of %v is not counted; want a CPU device", device)
 	}
 	account := device.Memory()
 	n := bounds{device: device, limit: limit, source: "Config.Limit", was: account.Limit}
@@ -41,7 +41,7 @@ func (b *bounds) bind(device torch.Device, limit int64) error {
 	default:
 		free, err := available()
 		if err != nil {
-			return fmt.Errorf("remat: there is no limit, and what is free is unknown: %w; set Config.Limit", err)
+			return fmt.Errorf("autoremat: there is no limit, and what is free is unknown: %w; set Config.Limit", err)
 		}
 		n.limit, n.source = account.Live+account.Cached+free-reserveOf(free), "what is live, and MemAvailable in /proc/meminfo less a reserve"
 	}

@@ -61,7 +61,7 @@ func (m *Module) forecast(s *instance, ops []remat.Op, present []presence, lacks
 	l := s.known()
 	f, err := forecastOf(withLoss(s.chainFor(present, lacks, outputOf(ops, len(s.chain.Layers))), l), ops, l)
 	if err != nil {
-		return f, fmt.Errorf("remat: %w", err)
+		return f, fmt.Errorf("autoremat: %w", err)
 	}
 	from := base + s.prologue.held
 	f.forward, f.loss, f.backward, f.end = max(base+s.prologue.peak, from+f.forward), from+f.loss, from+f.backward, from+f.end

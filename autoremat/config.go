@@ -42,9 +42,9 @@ type ConfigError = arg.ConfigError
 func (c Config) check() error {
 	switch {
 	case c.Limit < 0:
-		return &ConfigError{Of: "remat", Field: "Limit", Value: c.Limit, Remedy: "want a number of bytes, or 0 for what is free"}
+		return &ConfigError{Of: "autoremat", Field: "Limit", Value: c.Limit, Remedy: "want a number of bytes, or 0 for what is free"}
 	case c.Slots > 0 && c.Optimizer != nil:
-		return &ConfigError{Of: "remat", Field: "Slots", Value: c.Slots, Problem: "an Optimizer tells them itself", Remedy: "want one of the two"}
+		return &ConfigError{Of: "autoremat", Field: "Slots", Value: c.Slots, Problem: "an Optimizer tells them itself", Remedy: "want one of the two"}
 	}
-	return cmp.Or(arg.AtLeast("remat", "Slots", c.Slots, 0), arg.AtLeast("remat", "Warmup", c.Warmup, 0), arg.AtLeast("remat", "Repeats", c.Repeats, 0), arg.AtLeast("remat", "MostUnits", c.MostUnits, 0))
+	return cmp.Or(arg.AtLeast("autoremat", "Slots", c.Slots, 0), arg.AtLeast("autoremat", "Warmup", c.Warmup, 0), arg.AtLeast("autoremat", "Repeats", c.Repeats, 0), arg.AtLeast("autoremat", "MostUnits", c.MostUnits, 0))
 }

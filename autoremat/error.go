@@ -28,7 +28,7 @@ func (e *LimitError) Error() string {
 	if !e.LossKnown {
 		about = ", with a loss that is not known yet,"
 	}
-	return fmt.Sprintf("remat: a limit of %d bytes is too low for a batch of %s: %d are needed%s at least, by %s; %d of them are there before (parameters, optimizer state, the batch, and what else is live); set the limit to %d or more, or take smaller batches",
+	return fmt.Sprintf("autoremat: a limit of %d bytes is too low for a batch of %s: %d are needed%s at least, by %s; %d of them are there before (parameters, optimizer state, the batch, and what else is live); set the limit to %d or more, or take smaller batches",
 		e.Limit, e.Inputs, e.Least, about, e.SetBy, e.Others, e.Least)
 }
 
@@ -43,7 +43,7 @@ type Error struct {
 
 // Error names the layer and the cause.
 func (e *Error) Error() string {
-	s := "remat: "
+	s := "autoremat: "
 	if e.Layer != "" {
 		s += fmt.Sprintf("layer %q: ", e.Layer)
 	}
@@ -61,7 +61,7 @@ func attempt(c *nn.Ctx, f func()) (err error) {
 			return
 		}
 		err = &Error{Layer: c.Path(), Err: torch.Caught(p)}
-		if own, ok := p.(*torch.Error); ok && own.Op == "remat" && own.Err != nil {
+		if own, ok := p.(*torch.Error); ok && own.Op == "autoremat" && own.Err != nil {
 			err = own.Err
 		}
 	}()
@@ -71,7 +71,7 @@ func attempt(c *nn.Ctx, f func()) (err error) {
 
 // Run is ForwardTuple whose failures are errors: a *LimitError, or an *Error with the layer.
 func (m *Module) Run(c *nn.Ctx, xs ...*torch.Tensor) (ys []*torch.Tensor, err error) {
-	if err := arg.Given(c, "remat: Run: the nn.Ctx", "one of nn.NewCtx"); err != nil {
+	if err := arg.Given(c, "autoremat: Run: the nn.Ctx", "one of nn.NewCtx"); err != nil {
 		return nil, err
 	}
 	err = attempt(c, func() { ys = m.ForwardTuple(c, xs) })
@@ -80,7 +80,7 @@ func (m *Module) Run(c *nn.Ctx, xs ...*torch.Tensor) (ys []*torch.Tensor, err er
 
 // Backward goes back from outputs, such as the loss, as torch.Ctx.Backward does; a failure is an *Error with the layer. nil for grads is ones, for numbers.
 func (m *Module) Backward(c *nn.Ctx, outputs, grads []*torch.Tensor) error {
-	if err := arg.Given(c, "remat: Backward: the nn.Ctx", "the one of the forward"); err != nil {
+	if err := arg.Given(c, "autoremat: Backward: the nn.Ctx", "the one of the forward"); err != nil {
 		return err
 	}
 	if grads == nil {

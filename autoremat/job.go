@@ -135,7 +135,7 @@ func (j *job) Backward(c *torch.Ctx, a *torch.Arrival) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.over {
-		panic(&torch.Error{Op: "remat", Device: c.Device(), Message: "a backward through the module has failed, and let go of what it had kept; run Forward again"})
+		panic(&torch.Error{Op: "autoremat", Device: c.Device(), Message: "a backward through the module has failed, and let go of what it had kept; run Forward again"})
 	}
 	done := false
 	defer func() {
@@ -193,7 +193,7 @@ func (j *job) unchanged(c *torch.Ctx, ops []remat.Op) {
 	}
 	for i, x := range j.inputs {
 		if !x.Freed() && x.Changes() != j.changes[i] {
-			panic(&torch.Error{Op: "remat", Args: []string{x.String()}, Device: c.Device(),
+			panic(&torch.Error{Op: "autoremat", Args: []string{x.String()}, Device: c.Device(),
 				Message: fmt.Sprintf("input %d was overwritten between forward and backward, which computes from it again; let it be until then, or give the module a Clone", i)})
 		}
 	}

@@ -65,7 +65,7 @@ func keyOf(c *nn.Ctx, xs []*torch.Tensor) string {
 // Measure measures the model for batches like the sample: seconds and bytes of its units (profile.Measure), what the optimizer's update takes, and, given targets, the loss. Forward does it by itself
 // where it has not been done. c says where and how the model runs; no Forward may run meanwhile. It returns ctx's error when ctx ends, and a *profile.Error for a layer that fails.
 func (m *Module) Measure(ctx context.Context, c *nn.Ctx, s Sample) error {
-	if err := cmp.Or(arg.Context(ctx, "remat"), arg.Given(c, "remat: Measure: the nn.Ctx", "one of nn.NewCtx")); err != nil {
+	if err := cmp.Or(arg.Context(ctx, "autoremat"), arg.Given(c, "autoremat: Measure: the nn.Ctx", "one of nn.NewCtx")); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -79,11 +79,11 @@ func (m *Module) Measure(ctx context.Context, c *nn.Ctx, s Sample) error {
 // measured is the instance for a batch, which it measures if it is new.
 func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, error) {
 	if m.closed {
-		return nil, fmt.Errorf("remat: %w", ErrClosed)
+		return nil, fmt.Errorf("autoremat: %w", ErrClosed)
 	}
 	for i, x := range s.Input {
 		if x == nil || x.Freed() {
-			return nil, fmt.Errorf("remat: input %d does not exist", i)
+			return nil, fmt.Errorf("autoremat: input %d does not exist", i)
 		}
 	}
 	if err := m.bounds.bind(c.Device(), m.config.Limit); err != nil {
@@ -96,7 +96,7 @@ func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, 
 	}
 	for _, p := range nn.State(m.model) {
 		if !p.Exists() {
-			return nil, fmt.Errorf("remat: the parameter %q does not exist; call nn.Materialise before", p.Name)
+			return nil, fmt.Errorf("autoremat: the parameter %q does not exist; call nn.Materialise before", p.Name)
 		}
 	}
 	m.shared = nn.SharedBeyond(m.model)
@@ -133,7 +133,7 @@ func (m *Module) measure(ctx context.Context, c *nn.Ctx, s Sample) (*instance, e
 	defer loss.Close()
 	if len(s.Target) == 0 {
 		if err := torch.Try(func() { s.Target = m.standIns(c.Fork(loss, nn.Fork{Recomputing: true}), s.Input) }); err != nil {
-			return nil, fmt.Errorf("remat: targets for Config.Loss, from what the model gives: %w; call Measure with targets, or leave Config.Loss out", err)
+			return nil, fmt.Errorf("autoremat: targets for Config.Loss, from what the model gives: %w; call Measure with targets, or leave Config.Loss out", err)
 		}
 	}
 	if err := m.measureChain(ctx, c, s, n); err != nil {
@@ -145,7 +145,7 @@ func (m *Module) measure(ctx context.Context, c *nn.Ctx, s Sample) (*instance, e
 		m.rehearse(c.Fork(t, nn.Fork{Recomputing: true}), t, s, n)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("remat: trying a step: %w", err)
+		return nil, fmt.Errorf("autoremat: trying a step: %w", err)
 	}
 	return n, nil
 }
@@ -164,11 +164,11 @@ func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, n *insta
 	}
 	measured, err := profile.Measure(ctx, m.model, cfg, s.Input...)
 	if err != nil {
-		return fmt.Errorf("remat: %w", err)
+		return fmt.Errorf("autoremat: %w", err)
 	}
 	n.chain = measured.Chains[0]
 	if len(n.chain.Layers) == 0 {
-		return fmt.Errorf("remat: no layer of the model has a backward; run it without gradients")
+		return fmt.Errorf("autoremat: no layer of the model has a backward; run it without gradients")
 	}
 	n.corrections, n.taught = make([]correction, len(n.chain.Layers)), map[about]bool{}
 	// What was measured may have let go of the output while the last layer went back. The caller holds the one that was given out; how much of that counts the first step shows. One that is made again
@@ -177,7 +177,7 @@ func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, n *insta
 	n.corrections[last].first, n.corrections[last].later = n.chain.Layers[last].Output, n.chain.Layers[last].Output
 	n.segment, err = segment.New(segment.Config{Layers: m.layers, Routes: m.routes, Last: len(m.layers), Units: n.chain.Units, InputGrad: inputGrad})
 	if err != nil {
-		return fmt.Errorf("remat: %w", err)
+		return fmt.Errorf("autoremat: %w", err)
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ type Module struct {
 
 // New makes a module of a model. The caller must Close it; the model stays the caller's.
 func New(model *nn.Sequential, config Config) (*Module, error) {
-	if err := arg.Given(model, "remat: the model", "an nn.Sequential"); err != nil {
+	if err := arg.Given(model, "autoremat: the model", "an nn.Sequential"); err != nil {
 		return nil, err
 	}
 	if err := config.check(); err != nil {
@@ -55,11 +55,11 @@ func New(model *nn.Sequential, config Config) (*Module, error) {
 	}
 	m := &Module{Layer: model, model: model, config: config, layers: model.Layers(), cases: map[string]*instance{}}
 	if len(m.layers) == 0 {
-		return nil, errors.New("remat: the model has no layers")
+		return nil, errors.New("autoremat: the model has no layers")
 	}
 	var err error
 	if m.routes, err = model.SkipRoutes(); err != nil {
-		return nil, fmt.Errorf("remat: a module has both ends of its skip connections: %w", err)
+		return nil, fmt.Errorf("autoremat: a module has both ends of its skip connections: %w", err)
 	}
 	return m, nil
 }
@@ -92,7 +92,7 @@ func (m *Module) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 
 // orRestore runs a part of a forward or of a backward, and if that fails puts back what it has moved.
 func (m *Module) orRestore(c *nn.Ctx, f func()) {
-	arg.Must(c, "remat: Forward: the nn.Ctx", "one of nn.NewCtx")
+	arg.Must(c, "autoremat: Forward: the nn.Ctx", "one of nn.NewCtx")
 	if !c.Training {
 		f()
 		return
@@ -112,7 +112,7 @@ func (m *Module) trains(c *nn.Ctx, xs []*torch.Tensor) bool {
 func (m *Module) train(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	job, err := m.begin(c, xs)
 	if err != nil {
-		panic(&torch.Error{Op: "remat", Args: torch.Describe(xs), Device: c.Device(), Err: err})
+		panic(&torch.Error{Op: "autoremat", Args: torch.Describe(xs), Device: c.Device(), Err: err})
 	}
 	return job.forward(c, xs)
 }

@@ -27,7 +27,7 @@ type Report struct {
 	Solving   time.Duration
 }
 
-var errNothing = errors.New("remat: nothing was measured; call Measure, or train a batch")
+var errNothing = errors.New("autoremat: nothing was measured; call Measure, or train a batch")
 
 // Chain is what was measured for the batches that came last.
 func (m *Module) Chain() (profile.Chain, error) {
@@ -42,7 +42,7 @@ func (m *Module) Chain() (profile.Chain, error) {
 // Solve says what plan there is for batches like those that were measured last, beside what is live now, under a limit; 0 is the one in force. Neither the limit nor the plan of the module changes:
 // SetLimit sets a limit, and SetPlan a plan. The error is a *LimitError if there is no plan.
 func (m *Module) Solve(ctx context.Context, limit int64) (remat.Plan, error) {
-	if err := arg.Context(ctx, "remat"); err != nil {
+	if err := arg.Context(ctx, "autoremat"); err != nil {
 		return remat.Plan{}, err
 	}
 	m.mu.Lock()
@@ -67,7 +67,7 @@ func (m *Module) Solve(ctx context.Context, limit int64) (remat.Plan, error) {
 // SetLimit makes a limit the module's from now on, 0 leaves it as it is, and solves for the plan of batches like those that were measured last, beside what is live now. Other batches get another plan when
 // they come. The error is a *LimitError if there is no plan; then limit and plan are as they were.
 func (m *Module) SetLimit(ctx context.Context, limit int64) (remat.Plan, error) {
-	if err := arg.Context(ctx, "remat"); err != nil {
+	if err := arg.Context(ctx, "autoremat"); err != nil {
 		return remat.Plan{}, err
 	}
 	m.mu.Lock()
@@ -98,11 +98,11 @@ func (m *Module) SetLimit(ctx context.Context, limit int64) (remat.Plan, error) 
 func (m *Module) solvable(limit int64) (*instance, error) {
 	switch {
 	case m.closed:
-		return nil, fmt.Errorf("remat: %w", ErrClosed)
+		return nil, fmt.Errorf("autoremat: %w", ErrClosed)
 	case m.latest == nil:
 		return nil, errNothing
 	case limit < 0:
-		return nil, fmt.Errorf("remat: a limit of %d bytes; want more, or 0 for the one in force", limit)
+		return nil, fmt.Errorf("autoremat: a limit of %d bytes; want more, or 0 for the one in force", limit)
 	}
 	return m.latest, nil
 }
@@ -115,7 +115,7 @@ func (m *Module) Plan() (remat.Plan, error) {
 	case s == nil:
 		return remat.Plan{}, errNothing
 	case s.ops == nil:
-		return remat.Plan{}, errors.New("remat: there is no plan yet; call SetLimit, or train a batch")
+		return remat.Plan{}, errors.New("autoremat: there is no plan yet; call SetLimit, or train a batch")
 	default:
 		return s.plan, nil
 	}
@@ -138,12 +138,12 @@ func (m *Module) SetPlan(p remat.Plan) error {
 			}
 		}
 		if found == nil {
-			return fmt.Errorf("remat: the plan was made for a chain %s, of another model or for other batches; this model's, for a batch of %s, is %s", p.Chain, s.key, s.chain.Fingerprint())
+			return fmt.Errorf("autoremat: the plan was made for a chain %s, of another model or for other batches; this model's, for a batch of %s, is %s", p.Chain, s.key, s.chain.Fingerprint())
 		}
 		s = found
 	}
 	if len(p.Ops) == 0 {
-		return errors.New("remat: the plan has no operations; a plan that is not feasible cannot be run")
+		return errors.New("autoremat: the plan has no operations; a plan that is not feasible cannot be run")
 	}
 	described, err := s.described(p)
 	if err != nil {
@@ -157,7 +157,7 @@ func (m *Module) SetPlan(p remat.Plan) error {
 func (s *instance) described(p remat.Plan) (remat.Plan, error) {
 	report, err := remat.Check(s.chain.Chain, p.Ops)
 	if err != nil {
-		return remat.Plan{}, fmt.Errorf("remat: %w", err)
+		return remat.Plan{}, fmt.Errorf("autoremat: %w", err)
 	}
 	return remat.Plan{Feasible: true, Peak: report.Peak, Time: report.Time, LowerBound: min(p.LowerBound, report.Time), Ops: p.Ops, Chain: s.chain.Fingerprint()}, nil
 }
@@ -170,10 +170,10 @@ func (m *Module) SavePlan(path string) error {
 	}
 	data, err := planfile.FormatPlan(p)
 	if err != nil {
-		return fmt.Errorf("remat: %w", err)
+		return fmt.Errorf("autoremat: %w", err)
 	}
 	if err := disk.Write(path, func(w io.Writer) error { _, err := w.Write(data); return err }); err != nil {
-		return fmt.Errorf("remat: saving a plan: %w", err)
+		return fmt.Errorf("autoremat: saving a plan: %w", err)
 	}
 	return nil
 }
@@ -182,17 +182,17 @@ func (m *Module) SavePlan(path string) error {
 func (m *Module) LoadPlan(path string) error {
 	data, err := disk.Read(path, disk.MaxJSON)
 	if err != nil {
-		return fmt.Errorf("remat: loading a plan: %w", err)
+		return fmt.Errorf("autoremat: loading a plan: %w", err)
 	}
 	p, err := planfile.ParsePlan(data)
 	if err != nil {
-		return fmt.Errorf("remat: loading %s: %w", path, err)
+		return fmt.Errorf("autoremat: loading %s: %w", path, err)
 	}
 	if p.Chain == "" {
-		return fmt.Errorf("remat: loading %s: the plan does not say what chain it was made for; want one that SavePlan wrote", path)
+		return fmt.Errorf("autoremat: loading %s: the plan does not say what chain it was made for; want one that SavePlan wrote", path)
 	}
 	if err := m.SetPlan(p); err != nil {
-		return fmt.Errorf("remat: loading %s: %w", path, err)
+		return fmt.Errorf("autoremat: loading %s: %w", path, err)
 	}
 	return nil
 }

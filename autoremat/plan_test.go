@@ -150,7 +150,7 @@ func TestRefusals(t *testing.T) {
 			return autoremat.New(mlp().model(), autoremat.Config{Slots: 1, Optimizer: o})
 		},
 	} {
-		if m, err := make(); err == nil || m != nil || !strings.HasPrefix(err.Error(), "remat: ") {
+		if m, err := make(); err == nil || m != nil || !strings.HasPrefix(err.Error(), "autoremat: ") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -166,7 +166,7 @@ func TestAnyPlanIsTransparent(t *testing.T) {
 	torchtest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {
 		numbers := rapid.SliceOfN(rapid.IntRange(0, kinds-1), 1, 9).Draw(t, "model")
-		seed := rapid.Uint64().Draw(t, "plan")
+		seed := rapid.Uint64().Draw(t, "autoremat")
 		q := problem{
 			model: func() *nn.Sequential { return grown(numbers) }, input: []int64{3, 2, 6, 6}, target: classes(3, 3), loss: nn.CrossEntropy(),
 			inputGrad: rapid.Bool().Draw(t, "inputGrad"), retain: rapid.Bool().Draw(t, "retain"), batches: rapid.IntRange(1, 2).Draw(t, "batches"),
@@ -214,7 +214,7 @@ func TestAnyPeakIsAsPredicted(t *testing.T) {
 	torchtest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {
 		numbers := rapid.SliceOfN(rapid.IntRange(0, kinds-1), 1, 9).Draw(t, "model")
-		seed := rapid.Uint64().Draw(t, "plan")
+		seed := rapid.Uint64().Draw(t, "autoremat")
 		loss := nn.CrossEntropy()
 		q := problem{
 			model: func() *nn.Sequential { return grown(numbers) }, input: []int64{3, 2, 6, 6}, target: classes(3, 3), loss: loss,

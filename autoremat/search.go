@@ -43,7 +43,7 @@ func (n *search) try(c remat.Chain, room int64) (*found, error) {
 	}
 	p, err := solver.Solve(n.ctx, c, room, n.m.config.Solve)
 	if err != nil {
-		return nil, fmt.Errorf("remat: %w", err)
+		return nil, fmt.Errorf("autoremat: %w", err)
 	}
 	if !p.Feasible {
 		return nil, nil
@@ -60,7 +60,7 @@ func (n *search) frugal() (best *found, err error) {
 	for _, c := range []remat.Chain{n.close, n.wary} {
 		p, err := solver.Solve(n.ctx, c, 1, n.m.config.Solve)
 		if err != nil {
-			return nil, fmt.Errorf("remat: %w", err)
+			return nil, fmt.Errorf("autoremat: %w", err)
 		}
 		f, err := n.try(c, max(p.Peak, 1))
 		if err != nil {

@@ -14,7 +14,7 @@ func (m *Module) String() string {
 	defer m.mu.Unlock()
 	s := m.latest
 	if s == nil {
-		return fmt.Sprintf("remat: a model of %d layers; nothing was measured\n", len(m.layers))
+		return fmt.Sprintf("autoremat: a model of %d layers; nothing was measured\n", len(m.layers))
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "batch %s; limit %d bytes (%s)", s.key, m.bounds.most(), m.bounds.source)

@@ -26,7 +26,7 @@ type ChainError struct {
 	Reason string // what it is, and what is wanted
 }
 
-func (e *ChainError) Error() string { return fmt.Sprintf("plan: chain, %s: %s", e.Path, e.Reason) }
+func (e *ChainError) Error() string { return fmt.Sprintf("remat: chain, %s: %s", e.Path, e.Reason) }
 
 // Check returns a [*ChainError] unless the chain makes sense: it has layers; sizes and times are not negative, finite, and all together at most 2^60 bytes and 1e18 microseconds; what a layer saves
 // includes its output; and carries lie within the chain and within what makes them;

@@ -181,7 +181,7 @@ func where(t *testing.T, err error) (path, reason string) {
 		t.Errorf("error %v", err)
 		return "", ""
 	}
-	if text := err.Error(); !strings.HasPrefix(text, "plan: ") || !strings.Contains(text, path) || !strings.HasSuffix(text, reason) || strings.Contains(text, "\n") {
+	if text := err.Error(); !strings.HasPrefix(text, "remat: ") || !strings.Contains(text, path) || !strings.HasSuffix(text, reason) || strings.Contains(text, "\n") {
 		t.Errorf("the error %q has not its path %q and reason %q", text, path, reason)
 	}
 	return path, reason

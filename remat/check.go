@@ -15,9 +15,9 @@ type InvalidError struct {
 
 func (e *InvalidError) Error() string {
 	if e.Early {
-		return fmt.Sprintf("plan: the plan ends after %d operations: %s", e.Index, e.Reason)
+		return fmt.Sprintf("remat: the plan ends after %d operations: %s", e.Index, e.Reason)
 	}
-	return fmt.Sprintf("plan: operation %d, %v: %s", e.Index, e.Op, e.Reason)
+	return fmt.Sprintf("remat: operation %d, %v: %s", e.Index, e.Op, e.Reason)
 }
 
 // Report is what a plan does and costs.
@@ -180,14 +180,14 @@ func CheckPlan(c Chain, p Plan) error {
 		return err
 	}
 	if have := c.Fingerprint(); p.Chain != "" && p.Chain != have {
-		return fmt.Errorf("plan: the plan is for the chain %s, this one is %s; want the chain that it was made for, or a new plan", p.Chain, have)
+		return fmt.Errorf("remat: the plan is for the chain %s, this one is %s; want the chain that it was made for, or a new plan", p.Chain, have)
 	}
 	if !p.Feasible {
 		switch {
 		case len(p.Ops) > 0:
-			return fmt.Errorf("plan: the plan says that it is not feasible, and has %d operations; want none", len(p.Ops))
+			return fmt.Errorf("remat: the plan says that it is not feasible, and has %d operations; want none", len(p.Ops))
 		case p.Limit == 0 || p.Peak <= p.Limit:
-			return fmt.Errorf("plan: the plan says that it is not feasible, with %d bytes at least and a limit of %d; want a limit below them", p.Peak, p.Limit)
+			return fmt.Errorf("remat: the plan says that it is not feasible, with %d bytes at least and a limit of %d; want a limit below them", p.Peak, p.Limit)
 		}
 		return nil
 	}
@@ -196,13 +196,13 @@ func CheckPlan(c Chain, p Plan) error {
 	case err != nil:
 		return err
 	case report.Peak != p.Peak:
-		return fmt.Errorf("plan: the peak is %d bytes, at operation %d, %v; the plan says %d", report.Peak, report.PeakOp, p.Ops[report.PeakOp], p.Peak)
+		return fmt.Errorf("remat: the peak is %d bytes, at operation %d, %v; the plan says %d", report.Peak, report.PeakOp, p.Ops[report.PeakOp], p.Peak)
 	case p.Limit > 0 && report.Peak > p.Limit:
-		return fmt.Errorf("plan: the peak is %d bytes, at operation %d, %v; that is above the plan's limit of %d", report.Peak, report.PeakOp, p.Ops[report.PeakOp], p.Limit)
+		return fmt.Errorf("remat: the peak is %d bytes, at operation %d, %v; that is above the plan's limit of %d", report.Peak, report.PeakOp, p.Ops[report.PeakOp], p.Limit)
 	case !(math.Abs(report.Time-p.Time) <= timeTolerance*math.Max(report.Time, p.Time)): // also for NaN
-		return fmt.Errorf("plan: the operations take %v microseconds; the plan says %v", report.Time, p.Time)
+		return fmt.Errorf("remat: the operations take %v microseconds; the plan says %v", report.Time, p.Time)
 	case !(p.LowerBound <= p.Time*(1+timeTolerance)):
-		return fmt.Errorf("plan: the lower bound is %v microseconds, above the plan's time of %v", p.LowerBound, p.Time)
+		return fmt.Errorf("remat: the lower bound is %v microseconds, above the plan's time of %v", p.LowerBound, p.Time)
 	}
 	return nil
 }

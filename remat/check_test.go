@@ -127,10 +127,10 @@ func TestCheckRefuses(t *testing.T) {
 		if invalid.Index != test.index || invalid.Early != test.early || !strings.Contains(invalid.Reason, test.reason) {
 			t.Errorf("%s: %+v, want %q at %d", test.ops, invalid, test.reason, test.index)
 		}
-		if want := fmt.Sprintf("plan: operation %d, %v: %s", invalid.Index, invalid.Op, invalid.Reason); !test.early && err.Error() != want {
+		if want := fmt.Sprintf("remat: operation %d, %v: %s", invalid.Index, invalid.Op, invalid.Reason); !test.early && err.Error() != want {
 			t.Errorf("error %q, want %q", err, want)
 		}
-		if want := fmt.Sprintf("plan: the plan ends after %d operations: %s", invalid.Index, invalid.Reason); test.early && err.Error() != want {
+		if want := fmt.Sprintf("remat: the plan ends after %d operations: %s", invalid.Index, invalid.Reason); test.early && err.Error() != want {
 			t.Errorf("error %q, want %q", err, want)
 		}
 	}

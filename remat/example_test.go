@@ -29,7 +29,7 @@ func ExampleCheck() {
 	fmt.Println(err)
 	// Output:
 	// peak 10 bytes in B3, 8 held for the backward, 14 us, 2 forwards run again
-	// plan: the plan ends after 7 operations: the backward of layer 1 has not run; want the backward of layers 1 to 0
+	// remat: the plan ends after 7 operations: the backward of layer 1 has not run; want the backward of layers 1 to 0
 }
 
 func ExampleDraw() {

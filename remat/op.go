@@ -62,7 +62,7 @@ func ParseOps(s string) ([]Op, error) {
 	for i, word := range strings.Fields(s) {
 		op, ok := parseOp(word)
 		if !ok {
-			return nil, fmt.Errorf("plan: operation %d is %q; want L, or F, K, S or B with the number of a layer, such as K3", i, word)
+			return nil, fmt.Errorf("remat: operation %d is %q; want L, or F, K, S or B with the number of a layer, such as K3", i, word)
 		}
 		ops = append(ops, op)
 	}

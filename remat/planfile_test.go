@@ -140,7 +140,7 @@ func TestPlanFileIsNotWritten(t *testing.T) {
 		"no fingerprint":      {Chain: "x"},
 		"a long layer number": {Feasible: true, Ops: []remat.Op{{Layer: math.MaxInt}}},
 	} {
-		if text, err := planfile.FormatPlan(p); err == nil || !strings.HasPrefix(err.Error(), "plan: ") {
+		if text, err := planfile.FormatPlan(p); err == nil || !strings.HasPrefix(err.Error(), "remat: ") {
 			t.Errorf("%s: %s, %v", reason, text, err)
 		}
 	}

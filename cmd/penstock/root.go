@@ -104,7 +104,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 // message is an error without the names of the packages that it came through: whoever typed a command looks for the flag, not for the package.
 func message(err error) string {
 	text := err.Error()
-	for _, name := range []string{"train: ", "pipe: ", "data: ", "models: ", "optim: ", "torch: ", "trace: ", "balance: ", "profile: ", "plan: "} {
+	for _, name := range []string{"train: ", "pipe: ", "data: ", "models: ", "optim: ", "torch: ", "trace: ", "balance: ", "profile: ", "remat: "} {
 		text = strings.TrimPrefix(text, name)
 	}
 	return text

@@ -34,7 +34,7 @@ func All(layers int) []remat.Op {
 // backward; the last saves everything at once.
 func Sequential(layers, segments int) ([]remat.Op, error) {
 	if segments < 1 || segments > layers {
-		return nil, fmt.Errorf("plan: %d segments of %d layers; want 1 to %d", segments, layers, layers)
+		return nil, fmt.Errorf("remat: %d segments of %d layers; want 1 to %d", segments, layers, layers)
 	}
 	var w sequence
 	size := layers / segments

@@ -80,7 +80,7 @@ type Compared struct {
 
 // Compare sets baselines beside the plans that solve finds at their peaks, such as those of [solver.Solve] or of a table. Where solve finds none, there is an error: the baseline is one.
 func Compare(ctx context.Context, baselines []Baseline, solve func(ctx context.Context, limit int64) (remat.Plan, error)) ([]Compared, error) {
-	if err := cmp.Or(arg.Context(ctx, "plan"), arg.Given(solve, "plan: Compare: the function that solves", "one like Table.Solve")); err != nil {
+	if err := cmp.Or(arg.Context(ctx, "remat"), arg.Given(solve, "remat: Compare: the function that solves", "one like Table.Solve")); err != nil {
 		return nil, err
 	}
 	var out []Compared
@@ -90,7 +90,7 @@ func Compare(ctx context.Context, baselines []Baseline, solve func(ctx context.C
 			return nil, err
 		}
 		if !p.Feasible {
-			return nil, fmt.Errorf("plan: there is no plan under %d bytes, it says, at least %d are needed; the strategy %s has one", b.Peak, p.Peak, b.Strategy)
+			return nil, fmt.Errorf("remat: there is no plan under %d bytes, it says, at least %d are needed; the strategy %s has one", b.Peak, p.Peak, b.Strategy)
 		}
 		compared := Compared{Baseline: b, Optimum: p}
 		if p.Time > 0 {

@@ -10,7 +10,7 @@ import (
 // of all such plans it runs the fewest forwards without gradients, by a closed form. It counts layers, whatever they cost.
 func Revolve(layers, checkpoints int) ([]remat.Op, error) {
 	if checkpoints < 1 || checkpoints > layers {
-		return nil, fmt.Errorf("plan: %d checkpoints for %d layers; want 1 to %d", checkpoints, layers, layers)
+		return nil, fmt.Errorf("remat: %d checkpoints for %d layers; want 1 to %d", checkpoints, layers, layers)
 	}
 	var w sequence
 	w.revolve(0, layers, checkpoints, true)

@@ -49,14 +49,14 @@ type Step struct {
 // Explain says what a plan does, why the least limit is what it is, and what each of these numbers of bytes more than the plan's limit, or its peak if it has none, would save. Solve is to find the
 // plans for that, such as [solver.Solve] does.
 func Explain(ctx context.Context, c remat.Chain, p remat.Plan, more []int64, solve func(ctx context.Context, limit int64) (remat.Plan, error)) (Explanation, error) {
-	if err := cmp.Or(arg.Context(ctx, "plan"), arg.Given(solve, "plan: Explain: the function that solves", "one like Table.Solve")); err != nil {
+	if err := cmp.Or(arg.Context(ctx, "remat"), arg.Given(solve, "remat: Explain: the function that solves", "one like Table.Solve")); err != nil {
 		return Explanation{}, err
 	}
 	if err := remat.CheckPlan(c, p); err != nil {
 		return Explanation{}, err
 	}
 	if !p.Feasible {
-		return Explanation{}, fmt.Errorf("plan: there is no plan under %d bytes to explain; want at least %d", p.Limit, p.Peak)
+		return Explanation{}, fmt.Errorf("remat: there is no plan under %d bytes to explain; want at least %d", p.Limit, p.Peak)
 	}
 	e := Explanation{Plan: p, Layers: explainLayers(c, p.Ops)}
 	var err error

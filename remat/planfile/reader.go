@@ -26,7 +26,7 @@ func (e *SyntaxError) Error() string {
 	if path != "" {
 		path += ": "
 	}
-	return fmt.Sprintf("plan: %s, byte %d: %s%s", e.What, e.Offset, path, e.Reason)
+	return fmt.Sprintf("remat: %s, byte %d: %s%s", e.What, e.Offset, path, e.Reason)
 }
 
 // reader reads JSON token by token. Unmarshal would keep the last of two equal fields, match names without case, and take null for anything: each hides a slip of whoever wrote the file.

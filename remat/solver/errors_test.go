@@ -58,7 +58,7 @@ func TestSolversRefuse(t *testing.T) {
 		}, "3 micro-batches of"},
 	}
 	for _, test := range tests {
-		if err := test.call(); err == nil || !strings.HasPrefix(err.Error(), "plan: ") || !strings.Contains(err.Error(), test.want) {
+		if err := test.call(); err == nil || !strings.HasPrefix(err.Error(), "remat: ") || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v; want an error of plan that says %q", test.name, err, test.want)
 		}
 	}

@@ -33,7 +33,7 @@ const (
 
 func (o Options) withDefaults() (Options, error) {
 	if o.Slots < 0 || o.MaxTable < 0 {
-		return o, fmt.Errorf("plan: %d slots and a table of at most %d bytes; want 0 for the defaults, %d and %d, or more", o.Slots, o.MaxTable, defaultSlots, int64(defaultMaxTable))
+		return o, fmt.Errorf("remat: %d slots and a table of at most %d bytes; want 0 for the defaults, %d and %d, or more", o.Slots, o.MaxTable, defaultSlots, int64(defaultMaxTable))
 	}
 	o.Steps, o.Slots, o.Gap, o.MaxTable = cmp.Or(o.Steps, defaultSteps), cmp.Or(o.Slots, defaultSlots), cmp.Or(o.Gap, defaultGap), cmp.Or(o.MaxTable, defaultMaxTable)
 	return o, nil
@@ -44,7 +44,7 @@ func (o Options) withDefaults() (Options, error) {
 //
 // Among plans that keep what they kept until its backward (see the recurrence in terms.go). It returns an error for a chain that makes no sense, and ctx.Err() when ctx ends first.
 func Solve(ctx context.Context, c remat.Chain, limit int64, o Options) (remat.Plan, error) {
-	if err := arg.Context(ctx, "plan"); err != nil {
+	if err := arg.Context(ctx, "remat"); err != nil {
 		return remat.Plan{}, err
 	}
 	o, err := o.withDefaults()
@@ -55,7 +55,7 @@ func Solve(ctx context.Context, c remat.Chain, limit int64, o Options) (remat.Pl
 		return remat.Plan{}, err
 	}
 	if limit < 0 {
-		return remat.Plan{}, fmt.Errorf("plan: a limit of %d bytes; want 0 for none, or more", limit)
+		return remat.Plan{}, fmt.Errorf("remat: a limit of %d bytes; want 0 for none, or more", limit)
 	}
 	t := newTerms(c)
 	p := newPath(t)

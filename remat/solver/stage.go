@@ -44,18 +44,18 @@ func (s Stage) Check() error {
 	}
 	for i, l := range s.Later.Layers {
 		if l.WeightGradient != 0 {
-			return fmt.Errorf("plan: layer %d of the stage's later micro-batches makes %d bytes of gradients of parameters; want 0, as they are there after the first", i, l.WeightGradient)
+			return fmt.Errorf("remat: layer %d of the stage's later micro-batches makes %d bytes of gradients of parameters; want 0, as they are there after the first", i, l.WeightGradient)
 		}
 	}
 	switch {
 	case s.MicroBatches < 1:
-		return fmt.Errorf("plan: a stage with %d micro-batches; want 1 or more", s.MicroBatches)
+		return fmt.Errorf("remat: a stage with %d micro-batches; want 1 or more", s.MicroBatches)
 	case s.Limit < 0:
-		return fmt.Errorf("plan: a stage with a limit of %d bytes; want 0 for none, or more", s.Limit)
+		return fmt.Errorf("remat: a stage with a limit of %d bytes; want 0 for none, or more", s.Limit)
 	}
 	for _, c := range []remat.Chain{s.First, s.Later} {
 		if all := newSide(c).everything(); all > remat.MaxBytes/int64(s.MicroBatches) {
-			return fmt.Errorf("plan: a stage with %d micro-batches of %d bytes; want at most %d together", s.MicroBatches, all, int64(remat.MaxBytes))
+			return fmt.Errorf("remat: a stage with %d micro-batches of %d bytes; want at most %d together", s.MicroBatches, all, int64(remat.MaxBytes))
 		}
 	}
 	return nil
@@ -70,7 +70,7 @@ const smallStage, smallStageSlots = 128, 2000
 //
 // It returns an error for a stage that makes no sense, and ctx.Err() when ctx ends first.
 func SolveStage(ctx context.Context, s Stage, o Options) (StagePlan, error) {
-	if err := arg.Context(ctx, "plan"); err != nil {
+	if err := arg.Context(ctx, "remat"); err != nil {
 		return StagePlan{}, err
 	}
 	if err := s.Check(); err != nil {

@@ -25,7 +25,7 @@ type Table struct {
 // NewTable makes the table of a chain for limits up to most bytes, or all if most is 0 or above the peak of a plan that recomputes nothing. Of the options, Steps and Slots count. A table that Steps
 // suffice for is exact, and for all limits. The error is a [*remat.ChainError], or ctx.Err() when ctx ends first.
 func NewTable(ctx context.Context, c remat.Chain, most int64, o Options) (*Table, error) {
-	if err := arg.Context(ctx, "plan"); err != nil {
+	if err := arg.Context(ctx, "remat"); err != nil {
 		return nil, err
 	}
 	o, err := o.withDefaults()
@@ -36,7 +36,7 @@ func NewTable(ctx context.Context, c remat.Chain, most int64, o Options) (*Table
 		return nil, err
 	}
 	if most < 0 {
-		return nil, fmt.Errorf("plan: a table for limits up to %d bytes; want 0 for all, or more", most)
+		return nil, fmt.Errorf("remat: a table for limits up to %d bytes; want 0 for all, or more", most)
 	}
 	t := newTerms(c)
 	if t.n >= longChain {
