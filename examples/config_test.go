@@ -42,10 +42,10 @@ var (
 	nan    = math.NaN()
 	wrongs = map[string][]wrong{
 		"pipe.Config.Balance": {
-			{pipe.Config{Balance: []int{1, 0, 2}}, "[1 0 2]: stage 1 has 0 layers", "want at least 1 layer in each stage and 3 in all; balance.Partition finds a balance"},
-			{pipe.Config{Balance: []int{2}}, "[2]: it adds up to 2", "3 in all"},
-			{pipe.Config{Balance: []int{2, math.MaxInt, 2}}, "it adds up to more than the 3 layers", "3 in all"},
-			{pipe.Config{Balance: []int{}}, "[]: it adds up to 0", "3 in all"},
+			{pipe.Config{Balance: []int{1, 0, 2}}, "[1 0 2]: stage 1 has 0 layers", "want at least 1 layer in each stage and the 3 layers in all; balance.Partition finds a balance"},
+			{pipe.Config{Balance: []int{2}}, "[2]: it adds up to 2", "the 3 layers in all"},
+			{pipe.Config{Balance: []int{2, math.MaxInt, 2}}, "it adds up to more than the 3 layers", "the 3 layers in all"},
+			{pipe.Config{Balance: []int{}}, "[]: it adds up to 0", "the 3 layers in all"},
 		},
 		"pipe.Config.Devices": {
 			{pipe.Config{Balance: []int{1, 2}, Devices: []torch.Device{torch.CPU(0)}}, "[cpu:0]: 1 for 2 stages", "want one for each stage"},
@@ -85,15 +85,15 @@ var (
 		"profile.Config.Threads":   {{profile.Config{Threads: 257}, "257", "want 0 to 256"}},
 		"profile.Config.Warmup":    {{profile.Config{Warmup: -1}, "-1", "want at least 0"}},
 		"profile.Config.Repeats":   {{profile.Config{Repeats: -1}, "-1", "want at least 0"}},
-		"profile.Config.Balance":   {{profile.Config{Balance: []int{3, 0}}, "stage 1 has 0 layers", "3 in all"}},
+		"profile.Config.Balance":   {{profile.Config{Balance: []int{3, 0}}, "stage 1 has 0 layers", "the 3 layers in all"}},
 		"profile.Config.Targets":   {{profile.Config{Loss: nn.MSE()}, "[]: there are none for the loss", "want those of the sample"}},
 		"profile.Config.MostUnits": {{profile.Config{MostUnits: -1}, "-1", "want at least 0"}},
 
-		"remat.Config.Limit":     {{autoremat.Config{Limit: -1}, "-1", "want a number of bytes, or 0 for what is free"}},
-		"remat.Config.Slots":     {{autoremat.Config{Slots: -1}, "-1", "want at least 0"}, {autoremat.Config{Slots: 1, Optimizer: sgd()}, "1: an Optimizer tells them itself", "want one of the two"}},
-		"remat.Config.Warmup":    {{autoremat.Config{Warmup: -1}, "-1", "want at least 0"}},
-		"remat.Config.Repeats":   {{autoremat.Config{Repeats: -1}, "-1", "want at least 0"}},
-		"remat.Config.MostUnits": {{autoremat.Config{MostUnits: -1}, "-1", "want at least 0"}},
+		"autoremat.Config.Limit":     {{autoremat.Config{Limit: -1}, "-1", "want a number of bytes, or 0 for what is free"}},
+		"autoremat.Config.Slots":     {{autoremat.Config{Slots: -1}, "-1", "want at least 0"}, {autoremat.Config{Slots: 1, Optimizer: sgd()}, "1: an Optimizer tells them itself", "want one of the two"}},
+		"autoremat.Config.Warmup":    {{autoremat.Config{Warmup: -1}, "-1", "want at least 0"}},
+		"autoremat.Config.Repeats":   {{autoremat.Config{Repeats: -1}, "-1", "want at least 0"}},
+		"autoremat.Config.MostUnits": {{autoremat.Config{MostUnits: -1}, "-1", "want at least 0"}},
 
 		"optim.Config.LR":          {{named("sgd", optim.Config{LR: nan}), "NaN", "want a finite number that is not negative"}, {named("adam", optim.Config{LR: -1}), "-1", "want a finite number"}},
 		"optim.Config.WeightDecay": {{named("sgd", optim.Config{WeightDecay: math.Inf(1)}), "+Inf", "want a finite number"}},
@@ -135,7 +135,7 @@ var (
 		"profile.Config.Seed": "any number", "profile.Config.Extras": "any values", "profile.Config.Autocast": "a switch", "profile.Config.Clock": "any function", "profile.Config.BytesOnly": "a switch",
 		"profile.Config.Progress": "any function", "profile.Config.Loss": "any", "profile.Config.LossUnit": "a switch", "profile.Config.InputGrad": "a switch",
 		"profile.Config.DeferredBatchNorm": "a switch", "profile.Config.Known": "one of something else is not used",
-		"remat.Config.Optimizer": "any", "remat.Config.Loss": "any", "remat.Config.Solve": "options of the solver", "remat.Config.Report": "any function",
+		"autoremat.Config.Optimizer": "any", "autoremat.Config.Loss": "any", "autoremat.Config.Solve": "options of the solver", "autoremat.Config.Report": "any function",
 	}
 )
 

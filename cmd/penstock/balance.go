@@ -20,7 +20,7 @@ import (
 
 // balanceFlags is the command line of penstock balance, as it was typed.
 type balanceFlags struct {
-	rawCosts  string
+	costs     []float64 // nil: those of a model
 	modelName string
 	set       []string
 	stages    int
@@ -28,7 +28,7 @@ type balanceFlags struct {
 
 	batch         int
 	chunks        int
-	policyName    string
+	checkpoint    pipe.Checkpoint
 	autocast      bool
 	optimizerName string
 	momentum      float64
@@ -41,21 +41,21 @@ type balanceFlags struct {
 func (f *balanceFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
-	s.StringVar(&f.rawCosts, "costs", "", "`N,N,...` costs of the layers, in any unit")
-	s.StringVar(&f.modelName, "model", "", "`NAME` of the model whose layers are measured: "+strings.Join(models.Names(), ", "))
+	list(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
+	word(s, &f.modelName, "model", "", "`NAME` of the model whose layers are measured: "+strings.Join(models.Names(), ", "), models.Names()...)
 	s.StringArrayVar(&f.set, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
-	s.IntVar(&f.stages, "stages", 0, "`N` stages to cut into")
-	s.StringVar(&f.by, "by", "time", "what is to be even: `time` of a micro-batch, or size in memory")
-	s.IntVar(&f.batch, "batch", 256, "`N` samples in a batch")
-	s.IntVar(&f.chunks, "chunks", 8, "`N` micro-batches of each batch")
-	s.StringVar(&f.policyName, "checkpoint", "except_last", "`POLICY` of recomputing activations: never, except_last, always or optimal; or a list with one for each stage")
+	count(s, &f.stages, "stages", 0, "`N` stages to cut into")
+	word(s, &f.by, "by", "time", "what is to be even: `time` of a micro-batch, or size in memory", "time", "size")
+	count(s, &f.batch, "batch", 256, "`N` samples in a batch")
+	count(s, &f.chunks, "chunks", 8, "`N` micro-batches of each batch")
+	s.StringVar((*string)(&f.checkpoint), "checkpoint", "except_last", "`POLICY` of recomputing activations: never, except_last, always or optimal; or a list with one for each stage")
 	s.BoolVar(&f.autocast, "autocast", false, "run forwards in bfloat16 where that is safe")
-	s.StringVar(&f.optimizerName, "optimizer", "sgd", "`NAME` of the optimizer, whose state counts by size: "+strings.Join(optim.Names(), ", "))
-	s.Float64Var(&f.momentum, "momentum", 0, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
-	s.IntVar(&f.threads, "threads", 1, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
-	s.IntVar(&f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the lower quartile counts")
+	word(s, &f.optimizerName, "optimizer", "sgd", "`NAME` of the optimizer, whose state counts by size: "+strings.Join(optim.Names(), ", "), optim.Names()...)
+	amount(s, &f.momentum, "momentum", 1, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
+	whole(s, &f.threads, "threads", 1, 1, pipe.MaxThreads, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
+	count(s, &f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the lower quartile counts")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights and sample")
-	s.StringVar(&f.format, "format", "text", "`FORMAT` of the output: text or json")
+	word(s, &f.format, "format", "text", "`FORMAT` of the output: text or json", "text", "json")
 }
 
 func newBalance() *cobra.Command {
@@ -76,7 +76,7 @@ activations of as many micro-batches as the policy keeps.`,
   penstock balance --model gpt --set depth=12 --stages 4 --by size --optimizer adamw --format json`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := flags.plan(cmd.Flags().Changed)
+			p, err := flags.plan(cmd.Flags())
 			if err != nil {
 				return err
 			}
@@ -98,11 +98,11 @@ activations of as many micro-batches as the policy keeps.`,
 func (p balancePlan) cutCosts(stdout io.Writer) error {
 	counts, err := balance.Partition(p.costs, p.stages)
 	if err != nil {
-		return badUsage("--costs %s: %s", p.rawCosts, message(err))
+		return badUsage("--costs: %s", message(err))
 	}
 	sums, err := balance.Sums(p.costs, counts)
 	if err != nil {
-		return badUsage("--costs %s: %s", p.rawCosts, message(err))
+		return badUsage("--costs: %s", message(err))
 	}
 	return showCosts(stdout, p.format, counts, sums)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -14,20 +15,22 @@ var units = map[string]float64{
 	"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
 }
 
+var errSize = errors.New("want a number of bytes such as 512MiB, 1.5GiB, 512MB or 1048576")
+
 // parseBytes reads a size such as 512MiB, 1.5GiB, 512MB or 1048576. Case does not matter.
 func parseBytes(s string) (int64, error) {
 	number := strings.TrimRight(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
 	unit, known := units[strings.ToUpper(strings.TrimSpace(s[len(number):]))]
 	// Plain decimals only: what ParseFloat takes beyond them (hexadecimal, underscores, exponents, signs) is more likely a slip than a size.
 	if !known || number == "" || strings.Trim(number, "0123456789.") != "" {
-		return 0, fmt.Errorf("%q is no size; want a number of bytes such as 512MiB, 1.5GiB, 512MB or 1048576", s)
+		return 0, errSize
 	}
 	n, err := strconv.ParseFloat(number, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no size; want a number of bytes such as 512MiB, 1.5GiB, 512MB or 1048576", s)
+		return 0, errSize
 	}
 	if n *= unit; n >= math.MaxInt64 {
-		return 0, fmt.Errorf("%q is more than any device has", s)
+		return 0, errors.New("more than any device has")
 	}
 	return int64(n), nil
 }

@@ -13,11 +13,11 @@ func (j *job) tellChanges(_ context.Context, stderr io.Writer) error {
 		fmt.Fprintf(stderr, "--batch %d: there are %d samples to train with, so each step takes all of them\n", rows, n)
 		rows = n
 	}
-	if j.chunks > rows {
-		fmt.Fprintln(stderr, fewerChunks(j.chunks, rows))
+	if j.config.Chunks > rows {
+		fmt.Fprintln(stderr, fewerChunks(j.config.Chunks, rows))
 	}
 	if j.warmup > 0 && int64(j.warmup) >= j.last { // the step after the warm-up is the first at the rate that was asked for
-		fmt.Fprintf(stderr, "--warmup %d: the run ends at step %d, so the learning rate never reaches %g\n", j.warmup, j.last, j.lr)
+		fmt.Fprintf(stderr, "--warmup %d: the run ends at step %d, so the learning rate never reaches %g\n", j.warmup, j.last, j.update.LR)
 	}
 	return nil
 }

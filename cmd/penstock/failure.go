@@ -26,7 +26,13 @@ func (e *failedError) Unwrap() error { return e.err }
 // keep saves where a run that failed stands, which a step that fails leaves as it was before. What has diverged is not saved, nor what a step has left half done: then, and if saving is what failed, the last
 // checkpoint is the one to go on from.
 func (j *job) keep(failure error) error {
-	f := &failedError{err: failure, more: !errors.Is(failure, train.ErrDiverged)} // the same flags diverge again
+	noMemory := errors.Is(failure, torch.ErrOutOfMemory)
+	f := &failedError{err: failure, more: !noMemory && !errors.Is(failure, train.ErrDiverged)} // with the same flags it would fail again
+	defer func() {
+		if noMemory && f.kept != "" {
+			f.kept += "; change the flags as said and add --resume to go on from there"
+		}
+	}()
 	if j.out == "" {
 		return f
 	}
@@ -42,7 +48,7 @@ func (j *job) keep(failure error) error {
 	}
 	steps, err := j.store().Steps()
 	if err != nil || len(steps) == 0 {
-		f.kept, f.more = "there is no checkpoint in "+j.out, false
+		f.kept, f.more, noMemory = "there is no checkpoint in "+j.out, false, false
 		return f
 	}
 	f.kept = fmt.Sprintf("the last checkpoint in %s is step %d", j.out, steps[len(steps)-1])

@@ -95,7 +95,7 @@ func TestRefusedStepIsSaved(t *testing.T) {
 	out := t.TempDir()
 	must(t, with(small, "--steps", "2", "--out", out)...)
 	r := command(t, with(small, "--steps", "4", "--out", out, "--resume", "--memory-limit", "3000000")...) // the model and the optimizer's state fit
-	if r.code != 1 || !strings.Contains(r.stderr, "out of memory") || !strings.Contains(r.stderr, "step 2 is saved in ") {
+	if r.code != 1 || !strings.Contains(r.stderr, "out of memory") || !strings.Contains(r.stderr, "step 2 is saved in ") || strings.Contains(r.stderr, "To go on") || !strings.HasSuffix(r.stderr, "; change the flags as said and add --resume to go on from there\n") {
 		t.Errorf("exit code %d, stderr:\n%s", r.code, r.stderr)
 	}
 }

@@ -45,7 +45,7 @@ func TestInputsAreKept(t *testing.T) {
 	for _, name := range []string{"-", "/dev/stdin"} {
 		cmd := exec.Command("sh", "-c", `exec "$0" remat solve `+name+` --limit 30MiB --out "$1" < "$1"`, os.Args[0], chain)
 		cmd.Env = append(os.Environ(), asCommand+"=1")
-		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "would be overwritten") {
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "is the file that is read on standard input and would be overwritten") {
 			t.Errorf("%s: %v, %s", name, err, out)
 		}
 	}

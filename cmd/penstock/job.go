@@ -27,7 +27,6 @@ type job struct {
 	model          *nn.Sequential
 	recipe         train.Recipe
 	schedule       optim.Schedule
-	measured       *profile.Profile  // what the balance was found by; nil if the command line has it
 	last           int64             // the step that ends the run
 	from           *train.Checkpoint // nil: from the beginning
 	pipe           *pipe.Pipe
@@ -94,10 +93,10 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	j.recipe = train.Recipe{
 		Model: train.Choice{Name: j.modelName, Settings: settings},
 		Data:  train.Choice{Name: j.dataName, Settings: map[string]any{"fingerprint": fingerprint, "samples": j.training.Len()}},
-		Batch: j.batch, Chunks: j.chunks, Seed: j.seed, ClipNorm: j.clipNorm, Threads: j.threads,
-		DeferredBatchNorm: j.deferred, Autocast: j.autocast,
+		Batch: j.batch, Chunks: j.config.Chunks, Seed: j.config.Seed, ClipNorm: j.clipNorm, Threads: j.config.Threads,
+		DeferredBatchNorm: j.config.DeferredBatchNorm, Autocast: j.config.Autocast,
 		Optimizer: train.Choice{Name: j.optimizerName, Settings: map[string]any{
-			"lr": j.lr, "momentum": j.momentum, "nesterov": j.nesterov, "weight-decay": j.weightDecay,
+			"lr": j.update.LR, "momentum": j.update.Momentum, "nesterov": j.update.Nesterov, "weight-decay": j.update.WeightDecay,
 		}},
 	}
 	return nil
@@ -189,8 +188,8 @@ func (j *job) openCheckpoint(stderr io.Writer) error {
 		return err
 	}
 	j.from, j.loop.Step = from, from.Step
-	if was := from.Threads(); was != 0 && was != j.threads {
-		fmt.Fprintf(stderr, "the checkpoint was trained with --threads %d, this run has --threads %d: the last bits of the weights may differ\n", was, j.threads)
+	if was := from.Threads(); was != 0 && was != j.config.Threads {
+		fmt.Fprintf(stderr, "the checkpoint was trained with --threads %d, this run has --threads %d: the last bits of the weights may differ\n", was, j.config.Threads)
 	}
 	now := torch.KernelNames()
 	for _, library := range slices.Sorted(maps.Keys(now)) {
@@ -239,19 +238,19 @@ func (j *job) limitMemory(context.Context, io.Writer) error {
 }
 
 func (j *job) setLimits(bytes int64) {
-	for _, d := range j.devices {
+	for _, d := range j.config.Devices {
 		d.SetLimit(bytes)
 	}
 }
 
 // findBalance cuts by time where the command line does not cut, and says how.
 func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
-	if j.balance != nil {
+	if j.config.Balance != nil {
 		return nil
 	}
 	config := train.BalanceConfig{
-		Stages: j.stages, Batch: j.batch, Chunks: j.chunks, Checkpoint: pipe.PerStage(j.policy...),
-		Loss: trainingLoss(), Profile: profile.Config{Device: j.devices[0], Peer: j.devices[1], Threads: j.threads, Seed: j.seed, Autocast: j.autocast, Clock: clock},
+		Stages: j.stages, Batch: j.batch, Chunks: j.config.Chunks, Checkpoint: j.config.Checkpoint, Loss: trainingLoss(),
+		Profile: profile.Config{Device: j.config.Devices[0], Peer: j.config.Devices[1], Threads: j.config.Threads, Seed: j.config.Seed, Autocast: j.config.Autocast, Clock: clock},
 	}
 	cut, err := train.BalanceByTime(ctx, j.model, j.training, config)
 	if errors.Is(err, torch.ErrOutOfMemory) && slices.Contains(j.policy, pipe.Optimal) { // what limit would do can only be said when the cut is known
@@ -262,7 +261,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	if err != nil {
 		return withRoom(err, roomForTiming)
 	}
-	j.balance, j.measured = cut.Counts, &cut.Profile
+	j.config.Balance, j.config.Profile = cut.Counts, &cut.Profile
 	warnOfTiming(stderr, cut.Timing, cutAgain)
 	var each []string
 	for _, t := range cut.Times {
@@ -287,10 +286,9 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 	if j.loop.Optimizer, err = optim.New(j.optimizerName, j.update); err != nil {
 		return err
 	}
-	j.pipe, err = pipe.Open(j.model, pipe.Config{
-		Balance: j.balance, Devices: j.devices, Chunks: j.chunks, Checkpoint: pipe.PerStage(j.policy...), Threads: j.threads, Seed: j.seed,
-		DeferredBatchNorm: j.deferred, Autocast: j.autocast, Optimizer: j.loop.Optimizer, Profile: j.measured,
-	})
+	config := j.config
+	config.Optimizer = j.loop.Optimizer
+	j.pipe, err = pipe.Open(j.model, config)
 	return err
 }
 
@@ -307,7 +305,7 @@ func (j *job) placePipe(context.Context, io.Writer) error {
 
 // openLoop completes the loop.
 func (j *job) openLoop(_ context.Context, stderr io.Writer) (err error) {
-	config := data.LoaderConfig{BatchSize: j.batch, Seed: j.seed, Shuffle: true, Prefetch: 2}
+	config := data.LoaderConfig{BatchSize: j.batch, Seed: j.config.Seed, Shuffle: true, Prefetch: 2}
 	if j.from != nil {
 		config.Start = j.from.Position
 		if end := j.beyond(); end != "" {

@@ -22,7 +22,7 @@ type measuredModel struct {
 func newMeasuredModel(name string, set []string) (m measuredModel, err error) {
 	m.name = name
 	if m.info, err = models.Describe(name); err != nil {
-		return m, badUsage("--model %q: want one of %s", name, strings.Join(models.Names(), ", "))
+		return m, err
 	}
 	var o models.Options
 	if err := models.Set(name, &o, set); err != nil {

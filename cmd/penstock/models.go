@@ -28,9 +28,6 @@ larger than the machine. For a data set, penstock train adapts inputs and classe
   penstock models amoebanetd --set L=72,D=512 --format json`,
 		Args: func(cmd *cobra.Command, args []string) error { return noArguments(cmd, args[min(len(args), 1):]) },
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkFormat(format); err != nil {
-				return err
-			}
 			if len(args) == 1 {
 				return describeModel(cmd.OutOrStdout(), args[0], set, format)
 			}
@@ -41,7 +38,7 @@ larger than the machine. For a data set, penstock train adapts inputs and classe
 		},
 	}
 	cmd.Flags().StringArrayVar(&set, "set", nil, "`OPTION=VALUE,...` of the model, such as B=11,C=128; may be repeated")
-	cmd.Flags().StringVar(&format, "format", "text", "`FORMAT` of the output: text or json")
+	word(cmd.Flags(), &format, "format", "text", "`FORMAT` of the output: text or json", "text", "json")
 	return cmd
 }
 

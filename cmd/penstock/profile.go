@@ -36,18 +36,18 @@ type profileFlags struct {
 func (f *profileFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
-	s.StringVar(&f.modelName, "model", "", "`NAME` of the model: "+strings.Join(models.Names(), ", "))
+	word(s, &f.modelName, "model", "", "`NAME` of the model: "+strings.Join(models.Names(), ", "), models.Names()...)
 	s.StringArrayVar(&f.set, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
 	s.IntVar(&f.size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N (default: the model's)")
-	s.IntVar(&f.batch, "batch", 32, "`N` samples in a batch")
-	s.StringVar(&f.lossName, "loss", "cross-entropy", "`LOSS` behind the last layer: cross-entropy or none")
+	count(s, &f.batch, "batch", 32, "`N` samples in a batch")
+	word(s, &f.lossName, "loss", "cross-entropy", "`LOSS` behind the last layer: cross-entropy or none", "cross-entropy", "none")
 	s.BoolVar(&f.autocast, "autocast", false, "run forwards in bfloat16 where that is safe")
-	s.IntVar(&f.maxUnits, "max-units", 400, "`N` layers of the chain at most; beyond that layers of the model are joined")
-	s.IntVar(&f.threads, "threads", 1, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
-	s.IntVar(&f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the lower quartile counts")
+	count(s, &f.maxUnits, "max-units", 400, "`N` layers of the chain at most; beyond that layers of the model are joined")
+	whole(s, &f.threads, "threads", 1, 1, pipe.MaxThreads, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
+	count(s, &f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the lower quartile counts")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights, sample and targets")
-	s.StringVar(&f.out, "out", "", "`FILE` to write the chain to, as JSON; - is standard output, instead of the table")
-	s.StringVar(&f.format, "format", "table", "`FORMAT` of standard output: table, or json for the chain as --out has it")
+	path(s, &f.out, "out", "`FILE` to write the chain to, as JSON; - is standard output, instead of the table")
+	word(s, &f.format, "format", "table", "`FORMAT` of standard output: table, or json for the chain as --out has it", "table", "json")
 }
 
 func newProfile() *cobra.Command {
@@ -70,7 +70,7 @@ thread they are its processor time, to which other programs add little.`,
   penstock profile --model vgg16_bn --batch 4 --out - | penstock remat explain - --limit 700MiB`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := flags.plan(cmd.Flags().Changed)
+			p, err := flags.plan(cmd.Flags())
 			if err != nil {
 				return err
 			}

@@ -172,7 +172,7 @@ func TestProfileRefuses(t *testing.T) {
 		{profiled("--max-units", "0"), exitUsage, []string{"--max-units 0", "at least 1"}},
 		{profiled("--loss", "hinge"), exitUsage, []string{`--loss "hinge"`, "cross-entropy or none"}},
 		{profiled("--format", "text"), exitUsage, []string{`"text"`, "table or json"}},
-		{profiled("--out", ""), exitUsage, []string{"--out is an empty name"}},
+		{profiled("--out", ""), exitUsage, []string{`--out ""`, "want a path"}},
 		{profiled("--out", "-", "--format", "table"), exitUsage, []string{"--out - and --format table"}},
 		{profiled("--out", dir), exitFailed, []string{"--out", "cannot be written: not a regular file but a directory"}},
 		{profiled("--out", filepath.Join(dir, "no", "chain.json")), exitFailed, []string{"--out", "cannot be written"}},

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"penstock/remat"
 
@@ -87,33 +88,20 @@ func readRemat[T any](cmd *cobra.Command, path string, parse func([]byte) (T, er
 	return value, nil
 }
 
-// checkTable refuses an unknown --format.
-func checkTable(format string) error {
-	if format != "table" && format != "json" {
-		return badUsage("--format %q: want table or json", format)
-	}
-	return nil
+// tableOrJSON is the flag --format of verbs that print a table.
+func tableOrJSON(s *pflag.FlagSet, to *string, usage string) {
+	word(s, to, "format", "table", "`FORMAT` of the output: "+usage, "table", "json")
 }
 
-// limitFlag is --limit as it was typed.
-type limitFlag struct{ raw string }
-
-func (f *limitFlag) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.raw, "limit", "", "most memory, as a `SIZE` such as 700MiB")
-}
-
-func (f limitFlag) bytes(cmd *cobra.Command) (int64, error) {
-	if !cmd.Flags().Changed("limit") {
-		return 0, badUsage("--limit is needed: the most memory, such as 700MiB")
+// limitFlag is the flag --limit, which is needed.
+func limitFlag(cmd *cobra.Command, to *int64) {
+	size(cmd.Flags(), to, "limit", "most memory, as a `SIZE` such as 700MiB")
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if *to == 0 {
+			return badUsage("--limit is needed: the most memory, such as 700MiB")
+		}
+		return nil
 	}
-	n, err := parseBytes(f.raw)
-	if err != nil {
-		return 0, badUsage("--limit %w", err)
-	}
-	if n < 1 {
-		return 0, badUsage("--limit %s: want more than 0 bytes, such as 700MiB", f.raw)
-	}
-	return n, nil
 }
 
 // noPlanError is that no plan stays under a limit.
@@ -126,10 +114,13 @@ func noPlanError(limit int64, least explain.LeastLimit, c remat.Chain) error {
 		formatBytes(limit), limit, formatBytes(least.Bytes), least.Bytes, of, partsOf(least.Parts))
 }
 
-// interrupted puts words to what a signal ended.
-func interrupted(cmd *cobra.Command, err error, what string) error {
-	if stop := cmd.Context().Err(); stop != nil && errors.Is(err, stop) {
-		return fmt.Errorf("interrupted while %s; nothing is written", what)
+// interruptible puts words to what a signal ended.
+func interruptible(what string, run func(cmd *cobra.Command, args []string) error) func(cmd *cobra.Command, args []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		err := run(cmd, args)
+		if stop := cmd.Context().Err(); stop != nil && errors.Is(err, stop) {
+			return fmt.Errorf("interrupted while %s; nothing is written", what)
+		}
+		return err
 	}
-	return err
 }

@@ -33,33 +33,30 @@ CHAIN is a file, or - for standard input.`,
 		Example: `  penstock remat compare chain.json
   penstock remat compare chain.json --format json`,
 		Args: filesNamed("CHAIN"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkTable(format); err != nil {
-				return err
-			}
+		RunE: interruptible("comparing", func(cmd *cobra.Command, args []string) error {
 			c, err := readChain(cmd, args[0])
 			if err != nil {
 				return err
 			}
 			usual, err := baselines.Baselines(c)
 			if err != nil {
-				return interrupted(cmd, err, "comparing")
+				return err
 			}
 			solve, err := bestPlans(cmd.Context(), c)
 			if err != nil {
-				return interrupted(cmd, err, "comparing")
+				return err
 			}
 			compared, err := baselines.Compare(cmd.Context(), usual, solve)
 			if err != nil {
-				return interrupted(cmd, err, "comparing")
+				return err
 			}
 			if format == "json" {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(comparedLines(c, compared))
 			}
 			return showCompared(cmd.OutOrStdout(), c, compared)
-		},
+		}),
 	}
-	cmd.Flags().StringVar(&format, "format", "table", "`FORMAT` of the output: table or json")
+	tableOrJSON(cmd.Flags(), &format, "table or json")
 	return cmd
 }
 

@@ -26,7 +26,7 @@ take (see penstock remat compare). The picture is an SVG.
 CHAIN is a file, or - for standard input.`,
 		Example: `  penstock remat curve chain.json --out curve.svg`,
 		Args:    filesNamed("CHAIN"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: interruptible("solving", func(cmd *cobra.Command, args []string) error {
 			switch {
 			case !cmd.Flags().Changed("out"):
 				return badUsage("--out is needed: the file to draw to, such as curve.svg")
@@ -42,11 +42,11 @@ CHAIN is a file, or - for standard input.`,
 			}
 			points, err := rematCurve(cmd.Context(), c)
 			if err != nil {
-				return interrupted(cmd, err, "solving")
+				return err
 			}
 			usual, err := baselines.Baselines(c)
 			if err != nil {
-				return interrupted(cmd, err, "comparing")
+				return err
 			}
 			title := fmt.Sprintf("%s, %d layers", filepath.Base(args[0]), len(c.Layers))
 			if args[0] == "-" {
@@ -62,9 +62,9 @@ CHAIN is a file, or - for standard input.`,
 			least, greatest := points[0], points[len(points)-1]
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d plans from %s (%s) to %s, drawn in %s\n", len(points), formatBytes(least.Peak), percent(least.Time-c.Once(), c.Once()), formatBytes(greatest.Peak), out)
 			return err
-		},
+		}),
 	}
-	cmd.Flags().StringVar(&out, "out", "", "`FILE` to draw to, an SVG")
+	path(cmd.Flags(), &out, "out", "`FILE` to draw to, an SVG")
 	return cmd
 }
 

@@ -18,7 +18,7 @@ import (
 var explainedBytes = []int64{10e6, 100e6, 1000e6}
 
 func newRematExplain() *cobra.Command {
-	var limit limitFlag
+	var limit int64
 	var format string
 	cmd := &cobra.Command{
 		Use:   "explain CHAIN --limit SIZE [flags]",
@@ -33,35 +33,28 @@ CHAIN is a file, or - for standard input.`,
 		Example: `  penstock remat explain chain.json --limit 700MiB
   penstock remat explain chain.json --limit 700MiB --format json`,
 		Args: filesNamed("CHAIN"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkTable(format); err != nil {
-				return err
-			}
-			bytes, err := limit.bytes(cmd)
-			if err != nil {
-				return err
-			}
+		RunE: interruptible("solving", func(cmd *cobra.Command, args []string) error {
 			c, err := readChain(cmd, args[0])
 			if err != nil {
 				return err
 			}
-			p, err := solveUnder(cmd.Context(), c, bytes, solver.Options{})
+			p, err := solveUnder(cmd.Context(), c, limit, solver.Options{})
 			if err != nil {
-				return interrupted(cmd, err, "solving")
+				return err
 			}
 			e, err := explain.Explain(cmd.Context(), c, p, explainedBytes, solveEach(c, solver.Options{}))
 			if err != nil {
-				return interrupted(cmd, err, "solving")
+				return err
 			}
 			if format == "json" {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(explainLine(c, e))
 			}
 			return showExplanation(cmd.OutOrStdout(), c, e)
-		},
+		}),
 	}
 	cmd.Flags().SortFlags = false
-	limit.register(cmd)
-	cmd.Flags().StringVar(&format, "format", "table", "`FORMAT` of the output: table or json")
+	limitFlag(cmd, &limit)
+	tableOrJSON(cmd.Flags(), &format, "table or json")
 	return cmd
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 func newRematSolve() *cobra.Command {
-	var limit limitFlag
+	var limit int64
 	var options solver.Options
 	var format, out string
 	cmd := &cobra.Command{
@@ -36,20 +36,7 @@ code is 1, the least limit is told, and nothing is written.`,
   penstock remat solve chain.json --limit 700MiB --out plan.json
   penstock remat solve - --limit 1.5GB --format json < chain.json`,
 		Args: filesNamed("CHAIN"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkTable(format); err != nil {
-				return err
-			}
-			bytes, err := limit.bytes(cmd)
-			if err != nil {
-				return err
-			}
-			if cmd.Flags().Changed("slots") && options.Slots < 1 {
-				return badUsage("--slots %d: want at least 1", options.Slots)
-			}
-			if cmd.Flags().Changed("out") && out == "" {
-				return badUsage("--out is an empty name; want a file")
-			}
+		RunE: interruptible("solving", func(cmd *cobra.Command, args []string) error {
 			if err := keepInputs(cmd.InOrStdin(), "out", out, args[0]); err != nil {
 				return err
 			}
@@ -57,9 +44,9 @@ code is 1, the least limit is told, and nothing is written.`,
 			if err != nil {
 				return err
 			}
-			p, err := solveUnder(cmd.Context(), c, bytes, options)
+			p, err := solveUnder(cmd.Context(), c, limit, options)
 			if err != nil {
-				return interrupted(cmd, err, "solving")
+				return err
 			}
 			text, err := planfile.FormatPlan(p)
 			if err != nil {
@@ -75,13 +62,13 @@ code is 1, the least limit is told, and nothing is written.`,
 				return err
 			}
 			return showPlan(cmd.OutOrStdout(), c, p)
-		},
+		}),
 	}
 	cmd.Flags().SortFlags = false
-	limit.register(cmd)
-	cmd.Flags().IntVar(&options.Slots, "slots", 0, "`N` numbers of bytes that the first table of a chain that is not solved exactly tells apart (default 500); finer ones follow where that is too coarse")
-	cmd.Flags().StringVar(&out, "out", "", "`FILE` to write the plan to, as JSON")
-	cmd.Flags().StringVar(&format, "format", "table", "`FORMAT` of the output: table, or json for the plan as --out has it")
+	limitFlag(cmd, &limit)
+	count(cmd.Flags(), &options.Slots, "slots", 0, "`N` numbers of bytes that the first table of a chain that is not solved exactly tells apart (default 500); finer ones follow where that is too coarse")
+	path(cmd.Flags(), &out, "out", "`FILE` to write the plan to, as JSON")
+	tableOrJSON(cmd.Flags(), &format, "table, or json for the plan as --out has it")
 	return cmd
 }
 

@@ -81,9 +81,7 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line.`,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	// For all verbs. Cobra's own messages are of one line and name the flag or argument.
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return badUsage("%w; see %s --help", err, cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(unread)
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newTrain(args), newBalance(), newProfile(), newRemat(), newModels(), newVersion())
 	return root
@@ -108,12 +106,4 @@ func message(err error) string {
 		text = strings.TrimPrefix(text, name)
 	}
 	return text
-}
-
-// checkFormat refuses an unknown --format.
-func checkFormat(format string) error {
-	if format != "text" && format != "json" {
-		return badUsage("--format %q: want text or json", format)
-	}
-	return nil
 }

@@ -27,14 +27,17 @@ Ctrl-C or SIGTERM lets the running step finish, saves if there is --out, says ho
 to go on, and exits with 1. A second one ends the process at once. A run that an
 error ends saves as well, also where a step failed, which then counts as not
 taken. A loss that is not a number is the exception: after that the last
-checkpoint is the one to go on from.`,
+checkpoint is the one to go on from.
+
+With --checkpoint optimal the run says first, for each stage, how many bytes it
+will hold, how many forwards it runs again, and how much time that takes.`,
 		Example: `  penstock train --model resnet20 --data fashion-mnist --stages 2 --epochs 3 --out out/fashion
   penstock train --model gpt --data text --data-dir shakespeare.txt --optimizer adamw --steps 500
   penstock train --model resnet20 --data synthetic --stages 2 --memory-limit 64MiB --steps 20 --format json
   penstock train --model resnet20 --data synthetic --chunks 1 --batch 128 --memory-limit 100MiB --checkpoint optimal --steps 5`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := flags.plan(cmd.Flags().Changed)
+			p, err := flags.plan(cmd.Flags())
 			if err != nil {
 				return err
 			}

@@ -21,15 +21,11 @@ func (e *ConfigError) Error() string {
 	if _, ok := e.Value.(string); ok {
 		format = "%s: %s is %q"
 	}
-	return fmt.Sprintf(format, e.Of, e.Field, e.Value) + e.Advice()
-}
-
-// Advice is what Error says after the value.
-func (e *ConfigError) Advice() string {
+	s := fmt.Sprintf(format, e.Of, e.Field, e.Value)
 	if e.Problem == "" {
-		return "; " + e.Remedy
+		return s + "; " + e.Remedy
 	}
-	return ": " + e.Problem + "; " + e.Remedy
+	return s + ": " + e.Problem + "; " + e.Remedy
 }
 
 // Between refuses a value that is below least or above most.
@@ -59,7 +55,7 @@ func Finite(of, field string, value float64) error {
 // Balance checks that every stage has layers and that they are all of the model's.
 func Balance(of string, counts []int, layers int) error {
 	refuse := func(problem string) error {
-		return &ConfigError{Of: of, Field: "Balance", Value: counts, Problem: problem, Remedy: fmt.Sprintf("want at least 1 layer in each stage and %d in all; balance.Partition finds a balance", layers)}
+		return &ConfigError{Of: of, Field: "Balance", Value: counts, Problem: problem, Remedy: fmt.Sprintf("want at least 1 layer in each stage and the %d layers in all; balance.Partition finds a balance", layers)}
 	}
 	left := layers
 	for i, n := range counts {

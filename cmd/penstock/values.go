@@ -1,0 +1,186 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"penstock/pipe"
+	"penstock/torch"
+)
+
+// value is a flag whose text is read, and refused, when the command line is parsed. read puts what the text says in its place.
+type value struct {
+	text string
+	read func(text string) error
+}
+
+func (v *value) String() string { return v.text }
+func (v *value) Type() string   { return "" }
+func (v *value) Set(text string) error {
+	err := v.read(text)
+	if err == nil {
+		v.text = text
+	}
+	return err
+}
+
+// whole is a flag of a whole number from least to most.
+func whole[T int | int64](s *pflag.FlagSet, to *T, name string, otherwise, least, most T, usage string) {
+	*to = otherwise
+	s.Var(&value{text: fmt.Sprint(otherwise), read: func(text string) error {
+		n, err := strconv.ParseInt(text, 10, 64)
+		switch {
+		case errors.Is(err, strconv.ErrSyntax):
+			return fmt.Errorf("want a whole number, at least %d", least)
+		case n < int64(least):
+			return fmt.Errorf("want at least %d", least)
+		case n > int64(most):
+			return fmt.Errorf("want at most %d", most)
+		}
+		*to = T(n)
+		return nil
+	}}, name, usage)
+}
+
+// count is a flag of a whole number above 0. Left out it is otherwise, which may be 0.
+func count[T int | int64](s *pflag.FlagSet, to *T, name string, otherwise T, usage string) {
+	whole(s, to, name, otherwise, 1, math.MaxInt32, usage)
+}
+
+// amount is a flag of a number from 0 to below an end, which may be infinite.
+func amount(s *pflag.FlagSet, to *float64, name string, end float64, usage string) {
+	s.Var(&value{text: "0", read: func(text string) error {
+		x, err := strconv.ParseFloat(text, 64)
+		switch {
+		case err == nil && x >= 0 && x < end:
+		case math.IsInf(end, 0):
+			return errors.New("want a finite number that is not negative")
+		default:
+			return fmt.Errorf("want a number from 0 to below %v", end)
+		}
+		*to = x
+		return nil
+	}}, name, usage)
+}
+
+// word is a flag of one of some words.
+func word(s *pflag.FlagSet, to *string, name, otherwise, usage string, words ...string) {
+	*to = otherwise
+	s.Var(&value{text: otherwise, read: func(text string) error {
+		if !slices.Contains(words, text) {
+			if len(words) < 4 {
+				return fmt.Errorf("want %s", strings.Join(words, " or "))
+			}
+			return fmt.Errorf("want one of %s", strings.Join(words, ", "))
+		}
+		*to = text
+		return nil
+	}}, name, usage)
+}
+
+// size is a flag of a number of bytes above 0.
+func size(s *pflag.FlagSet, to *int64, name, usage string) {
+	s.Var(&value{read: func(text string) (err error) {
+		if *to, err = parseBytes(text); err == nil && *to < 1 {
+			err = errors.New("want more than 0 bytes, such as 700MiB")
+		}
+		return err
+	}}, name, usage)
+}
+
+// path is a flag of a file's name.
+func path(s *pflag.FlagSet, to *string, name, usage string) {
+	s.Var(&value{read: func(text string) error {
+		if *to = text; text == "" {
+			return errors.New("want a path, or the flag left out")
+		}
+		return nil
+	}}, name, usage)
+}
+
+// list is a flag of elements with commas between.
+func list[T any](s *pflag.FlagSet, to *[]T, name, usage string, read func(word string) (T, error)) {
+	s.Var(&value{read: func(text string) error {
+		*to = nil
+		for i, word := range strings.Split(text, ",") {
+			x, err := read(strings.TrimSpace(word))
+			if err != nil {
+				return fmt.Errorf("%q, element %d: %w", word, i, err)
+			}
+			*to = append(*to, x)
+		}
+		return nil
+	}}, name, usage)
+}
+
+// layers reads the number of layers of a stage.
+func layers(word string) (int, error) {
+	n, err := strconv.Atoi(word)
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		return 0, errors.New("out of range; want numbers of layers, such as 5,6")
+	case err != nil:
+		return 0, errors.New("want numbers of layers, such as 5,6")
+	}
+	return n, nil
+}
+
+// device reads the name of a device.
+func device(word string) (torch.Device, error) {
+	d, err := torch.ParseDevice(word)
+	if err != nil {
+		return d, errors.New(message(err))
+	}
+	return d, nil
+}
+
+// unread is the usage error of a flag that could not be read.
+func unread(cmd *cobra.Command, err error) error {
+	var value *pflag.InvalidValueError
+	if errors.As(err, &value) {
+		return badUsage("--%s %s: %w; see %s --help", value.GetFlag().Name, quoted(value.GetValue()), errors.Unwrap(value), cmd.CommandPath())
+	}
+	return badUsage("%w; see %s --help", err, cmd.CommandPath())
+}
+
+// quoted is a flag's value as it was typed, in quotes if it is a word.
+func quoted(text string) string {
+	if strings.Trim(text, "0123456789.,:+-eE") == "" && text != "" || strings.Contains(text, ",") || strings.Contains(text, ":") {
+		return text
+	}
+	if _, err := strconv.ParseFloat(text, 64); err == nil {
+		return text
+	}
+	return strconv.Quote(text)
+}
+
+// flagOfSetting is the flag that sets a field of a configuration.
+var flagOfSetting = map[string]string{
+	"Balance": "balance", "Devices": "devices", "Chunks": "chunks", "Checkpoint": "checkpoint", "Threads": "threads",
+	"Optimizer": "optimizer", "LR": "lr", "Momentum": "momentum", "Nesterov": "nesterov", "WeightDecay": "weight-decay",
+	"Schedule": "schedule", "WarmupSteps": "warmup", "TotalSteps": "schedule-steps", "Repeats": "repeats", "MostUnits": "max-units", "Stages": "stages", "Batch": "batch",
+}
+
+// inFlags is an error of the library as a usage error, if a setting was refused that a flag sets: with the flag in place of the field. A flag that was left out names no value.
+func inFlags(s *pflag.FlagSet, err error) error {
+	var e *pipe.ConfigError
+	if !errors.As(err, &e) {
+		return err
+	}
+	flag := s.Lookup(flagOfSetting[e.Field])
+	if flag == nil {
+		return badUsage("%s", message(err))
+	}
+	advice := e.Remedy
+	if e.Problem != "" {
+		advice = e.Problem + "; " + e.Remedy
+	}
+	return badUsage("--%s %s: %s", flag.Name, flag.Value, advice)
+}
