@@ -43,8 +43,8 @@ func (s Spec) Size() int {
 	return size
 }
 
-// Array is numbers in row-major order. The slice of its Kind has as many as the Shape holds, the others are nil.
-// The zero Array is empty.
+// Array holds numbers in row-major order, in the slice of its Kind. The other slices are nil. The
+// zero Array is empty.
 type Array struct {
 	Kind    Kind
 	Shape   []int64
@@ -53,8 +53,8 @@ type Array struct {
 	Uint8   []uint8
 }
 
-// Reset gives the array room for rows of spec. It reuses the memory of the slice that it has if that is large enough;
-// the numbers are whatever was there.
+// Reset sizes the array for rows of spec. It reuses its slice if that is large enough; the numbers
+// are whatever was there.
 func (a *Array) Reset(rows int, spec Spec) {
 	size := rows * spec.Size()
 	next := Array{Kind: spec.Kind, Shape: append([]int64{int64(rows)}, spec.Shape...)}

@@ -2,11 +2,11 @@ package data
 
 import "fmt"
 
-// Augment changes training images at random, the same way for the same seed, epoch and sample. The zero value changes
-// nothing.
+// Augment changes training images at random, the same way for the same seed, epoch and sample. The
+// zero value changes nothing.
 type Augment struct {
-	// Crop moves an image by up to so many pixels either way and each direction, all moves equally likely: a crop of the
-	// image's own size from the image with so wide a border of black.
+	// Crop moves an image by up to so many pixels either way and each direction, all moves equally
+	// likely: a crop of the image's own size from the image with a black margin of that width.
 	Crop int
 
 	// Flip mirrors every other image, left to right, after the crop.
@@ -50,7 +50,8 @@ func (a Augment) apply(batch *Batch, info Info, seed uint64, epoch int, indices 
 	}
 }
 
-// move writes to `to` what is in `from`, moved so that its pixel (down, right) comes to (0, 0), and then mirrored if flip.
+// move writes to `to` what is in `from`, moved so that its pixel (down, right) comes to (0, 0), and
+// then mirrored if flip.
 func move(to, from []float32, info Info, down, right int, flip bool) {
 	height, width := int(info.Input.Shape[1]), int(info.Input.Shape[2])
 	for c, pad := range info.Pad {

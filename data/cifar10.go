@@ -10,8 +10,8 @@ import (
 	"penstock/internal/disk"
 )
 
-// CIFAR-10's binary version (https://www.cs.toronto.edu/~kriz/cifar.html) is files of records: a byte for the label and
-// 32 x 32 bytes for each of red, green and blue.
+// CIFAR-10's binary version (https://www.cs.toronto.edu/~kriz/cifar.html) is files of records: a
+// byte for the label and 32 x 32 bytes for each of red, green and blue.
 const (
 	cifarPixels  = 3 * 32 * 32
 	cifarClasses = 10
@@ -19,15 +19,17 @@ const (
 	cifarFetch   = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 )
 
-// Mean and standard deviation of the training pixels of each channel over 255, as the usual recipes round them. Some recipes
-// have 0.2023, 0.1994, 0.2010 for the latter: the mean of the images' own deviations, which is something else.
+// Mean and standard deviation of the training pixels of each channel over 255, as the usual recipes
+// round them. Some recipes have 0.2023, 0.1994, 0.2010 for the latter: the mean of the images' own
+// deviations, which is something else.
 var (
 	cifarMean = []float32{0.4914, 0.4822, 0.4465}
 	cifarStd  = []float32{0.2470, 0.2435, 0.2616}
 )
 
-// DecodeCIFAR10 reads the given number of records of CIFAR-10's binary version: images Uint8 [records, 3, 32, 32] and labels
-// Uint8 [records]. It returns an error if there are fewer bytes or more, or if a label is above 9.
+// DecodeCIFAR10 reads the given number of records of CIFAR-10's binary version: images Uint8
+// [records, 3, 32, 32] and labels Uint8 [records]. It returns an error if there are fewer bytes or
+// more, or if a label is above 9.
 func DecodeCIFAR10(r io.Reader, records int) (images, labels Array, err error) {
 	if err := arg.Given(r, "data: DecodeCIFAR10: the reader", "records to read"); err != nil {
 		return Array{}, Array{}, err

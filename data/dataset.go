@@ -10,9 +10,9 @@ type Dataset interface {
 	// Info describes the samples. The caller does not change its slices.
 	Info() Info
 
-	// Fill makes batch hold the samples of these indices, in this order, and may reuse the memory that batch has. It
-	// neither keeps nor changes indices. It returns an error if an index is not in [0, Len()) or a sample cannot be read;
-	// batch then holds nothing of use.
+	// Fill makes batch hold the samples of these indices, in this order, and may reuse the memory
+	// that batch has. It neither keeps nor changes indices. It returns an error if an index is not
+	// in [0, Len()) or a sample cannot be read; batch then holds nothing of use.
 	Fill(batch *Batch, indices []int) error
 }
 
@@ -23,18 +23,19 @@ type Info struct {
 	Input   Spec // images are Float32 [channels, height, width]
 	Target  Spec
 
-	// Pad is the value of a black pixel in each channel, for augmentation to fill up with. It is nil for inputs that
-	// are not images.
+	// Pad is the value of a black pixel in each channel, for augmentation to fill up with. It is
+	// nil for inputs that are not images.
 	Pad []float32
 }
 
-// Batch is some samples: row i of Input and row i of Target are one. The Shapes begin with Rows.
+// Batch holds samples: row i of Input and row i of Target belong together. The Shapes begin with
+// Rows.
 type Batch struct {
 	Input, Target Array
 	Rows          int
 }
 
-// reset makes room for rows of what info describes.
+// reset sizes the batch for rows of what info describes.
 func (b *Batch) reset(rows int, info Info) {
 	b.Input.Reset(rows, info.Input)
 	b.Target.Reset(rows, info.Target)

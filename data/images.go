@@ -7,8 +7,8 @@ import (
 	"penstock/internal/arg"
 )
 
-// Images is a Dataset of labelled byte images in memory. Inputs are Float32 [channels, height, width], normalised per
-// channel to (pixel/255 - mean) / std; targets are Int64 labels.
+// Images is a Dataset of labelled byte images in memory. Inputs are Float32 [channels, height,
+// width], normalised per channel to (pixel/255 - mean) / std; targets are Int64 labels.
 type Images struct {
 	info   Info
 	pixels []uint8
@@ -16,9 +16,9 @@ type Images struct {
 	tables [][256]float32 // a channel's value of each byte
 }
 
-// NewImages returns a data set of images, Uint8 [n, channels, height, width], and their labels, Uint8 [n], both of which it
-// keeps. Mean and std have a number per channel. It returns an error if shapes and numbers do not fit, if there are no images
-// or if a label is not in [0, classes).
+// NewImages returns a data set of images, Uint8 [n, channels, height, width], and their labels,
+// Uint8 [n], both of which it keeps. Mean and std have a number per channel. It returns an error if
+// shapes and numbers do not fit, if there are no images or if a label is not in [0, classes).
 func NewImages(name string, classes int, images, labels Array, mean, std []float32) (*Images, error) {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("data: %s: %w", name, fmt.Errorf(format, args...))
@@ -50,7 +50,8 @@ func NewImages(name string, classes int, images, labels Array, mean, std []float
 			return nil, fail("channel %d has mean %v and std %v, expected finite numbers and std above 0", c, mean[c], std[c])
 		}
 		for pixel := range s.tables[c] {
-			// In float32 and in this order, as torchvision's ToTensor and Normalize compute it: the same bits.
+			// In float32 and in this order, as torchvision's ToTensor and Normalize compute it: the
+			// same bits.
 			s.tables[c][pixel] = (float32(pixel)/255 - mean[c]) / std[c]
 		}
 		s.info.Pad = append(s.info.Pad, s.tables[c][0])

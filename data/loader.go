@@ -13,8 +13,9 @@ import (
 // ErrClosed is returned by Next after Close.
 var ErrClosed = errors.New("data: the loader is closed")
 
-// Position is a place between two batches: Batch of them are delivered in epoch Epoch, both counted from 0. It is meant
-// to be saved, and a Loader over the same data with the same configuration continues from it.
+// Position is a place between two batches: Batch of them are delivered in epoch Epoch, both counted
+// from 0. It is meant to be saved, and a Loader over the same data with the same configuration
+// continues from it.
 type Position struct {
 	Epoch int `json:"epoch"`
 	Batch int `json:"batch"`
@@ -22,22 +23,23 @@ type Position struct {
 
 // LoaderConfig says how a Loader goes through a data set.
 type LoaderConfig struct {
-	BatchSize int     // samples, at least 1
-	Seed      uint64  // of the order and the augmentation
-	Shuffle   bool    // deliver in the order of Permutation, a new one each epoch; otherwise in the data set's
-	DropLast  bool    // leave out an epoch's last batch if it is short
-	Augment   Augment // of images
+	BatchSize int    // samples, at least 1
+	Seed      uint64 // of the order and the augmentation
+	// Shuffle delivers in the order of Permutation, a new one each epoch; otherwise it is the data set's
+	Shuffle  bool
+	DropLast bool    // leave out an epoch's last batch if it is short
+	Augment  Augment // of images
 
-	// Prefetch is how many batches are prepared ahead in the background. 0 means none: Next prepares a batch
-	// itself. It does not change what is delivered.
+	// Prefetch is how many batches are prepared ahead in the background. 0 means none: Next
+	// prepares a batch itself. It does not change what is delivered.
 	Prefetch int
 
 	// Start is where to begin.
 	Start Position
 }
 
-// Loader delivers a data set batch by batch and epoch by epoch, without end. Next is for one goroutine at a time;
-// Position and Close may be called from any.
+// Loader delivers a data set batch by batch and epoch by epoch, without end. Next is for one
+// goroutine at a time; Position and Close may be called from any.
 type Loader struct {
 	producer producer
 	failed   error // sticky, of the data set
@@ -51,8 +53,8 @@ type Loader struct {
 	wait  sync.WaitGroup
 }
 
-// NewLoader returns a Loader, which the caller closes. It returns an error if the configuration is not valid or leaves no
-// batch in an epoch.
+// NewLoader returns a Loader, which the caller closes. It returns an error if the configuration is
+// not valid or leaves no batch in an epoch.
 func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 	if err := arg.Given(set, "data: NewLoader: the data set", "a Dataset"); err != nil {
 		return nil, err
@@ -89,13 +91,14 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 	return l, nil
 }
 
-// Next returns the next batch, which is the caller's to keep and change. After the last batch of each epoch it returns
-// io.EOF once, and then goes on with the next epoch. A Position that was taken before that io.EOF leads to it again, so that
-// what a caller does at the end of an epoch is neither lost nor done twice when a run is resumed.
+// Next returns the next batch, which is the caller's to keep and change. After the last batch of
+// each epoch it returns io.EOF once, and then goes on with the next epoch. A Position that was
+// taken before that io.EOF leads to it again, so that what a caller does at the end of an epoch is
+// neither lost nor done twice when a run is resumed.
 //
-// Next blocks until the batch is prepared. If ctx is done it returns ctx's error and loses nothing: the next call
-// returns the batch. An error of the data set is final; Position then stays at the batch that failed. After Close, and
-// when Close is called meanwhile, Next returns ErrClosed.
+// Next blocks until the batch is prepared. If ctx is done it returns ctx's error and loses nothing:
+// the next call returns the batch. An error of the data set is final; Position then stays at the
+// batch that failed. After Close, and when Close is called meanwhile, Next returns ErrClosed.
 func (l *Loader) Next(ctx context.Context) (Batch, error) {
 	if err := arg.Context(ctx, "data"); err != nil {
 		return Batch{}, err
@@ -136,7 +139,8 @@ func (l *Loader) Next(ctx context.Context) (Batch, error) {
 	return next.batch, nil
 }
 
-// Position returns the position of the next batch that Next will deliver, whatever is already prefetched.
+// Position returns the position of the next batch that Next will deliver, whatever is already
+// prefetched.
 func (l *Loader) Position() Position {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -152,7 +156,8 @@ func (l *Loader) moveTo(p Position) {
 // Batches returns the number of batches in an epoch.
 func (l *Loader) Batches() int { return l.producer.batches() }
 
-// Close stops prefetching and waits until the background goroutine has ended. It may be called more than once.
+// Close stops prefetching and waits until the background goroutine has ended. It may be called more
+// than once.
 func (l *Loader) Close() {
 	l.close.Do(func() { close(l.done) })
 	l.wait.Wait()

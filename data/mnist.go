@@ -20,8 +20,9 @@ type mnistLike struct {
 	mean, std float32
 }
 
-// Mean and standard deviation are those of all training pixels over 255, as the usual recipes round them (PyTorch's
-// examples/mnist/main.py has MNIST's). A test computes Fashion-MNIST's from the files.
+// Mean and standard deviation are those of all training pixels over 255, as the usual recipes round
+// them (PyTorch's examples/mnist/main.py has MNIST's). A test computes Fashion-MNIST's from the
+// files.
 var (
 	mnist = mnistLike{
 		name:  "mnist",

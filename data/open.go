@@ -9,8 +9,9 @@ import (
 
 // Options adjust what Open returns. The zero value is each set's usual form.
 type Options struct {
-	// Mean and Std replace the numbers by which images are normalised, one per channel, pixels being in [0, 1]. Nil
-	// keeps those of the set's training images. Sets that are not read from images ignore them.
+	// Mean and Std replace the numbers by which images are normalised, one per channel, pixels
+	// being in [0, 1]. Nil keeps those of the set's training images. Sets that are not read from
+	// images ignore them.
 	Mean, Std []float32
 
 	// Window is the length of a text's samples in bytes. 0 means 128.
@@ -64,8 +65,9 @@ func Names() []string { return slices.Sorted(maps.Keys(sets)) }
 //	text           a file, or a directory whose .txt files are taken in the order of their names
 //	synthetic      no file: directory is ignored
 //
-// Nothing is downloaded. Only regular files are read, and of text at most MaxText bytes. The whole set is read and checked before Open returns; an error names the file, what was found,
-// what was expected and where to get it, and is fs.ErrNotExist if a file is missing.
+// Nothing is downloaded. Only regular files are read, and of text at most MaxText bytes. The whole
+// set is read and checked before Open returns; an error names the file, what was found, what was
+// expected and where to get it, and is fs.ErrNotExist if a file is missing.
 func Open(name, directory string, o Options) (train, test Dataset, err error) {
 	s, err := find(name)
 	if err != nil {
@@ -74,7 +76,8 @@ func Open(name, directory string, o Options) (train, test Dataset, err error) {
 	return s.open(directory, o)
 }
 
-// Files lists the files that Open reads, so that none of them is written to. It returns an error if one is missing.
+// Files lists the files that Open reads, so that none of them is written to. It returns an error if
+// one is missing.
 func Files(name, directory string) ([]string, error) {
 	s, err := find(name)
 	if err != nil {

@@ -2,8 +2,8 @@ package data
 
 import "fmt"
 
-// producer makes the batch of any position. It belongs to one goroutine: the Loader's background one if there is one,
-// otherwise Next's caller.
+// producer makes the batch of any position. It belongs to one goroutine: the Loader's background
+// one if there is one, otherwise Next's caller.
 type producer struct {
 	set    Dataset
 	config LoaderConfig
@@ -27,7 +27,8 @@ func (p *producer) batches() int {
 	return whole
 }
 
-// run sends the batches from a position on, epoch after epoch, until done is closed or a batch fails.
+// run sends the batches from a position on, epoch after epoch, until done is closed or a batch
+// fails.
 func (p *producer) run(from Position, to chan<- produced, done <-chan struct{}) {
 	for ; ; from.Batch++ {
 		if from.Batch == p.batches() {

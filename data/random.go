@@ -2,14 +2,16 @@ package data
 
 import "math/bits"
 
-// stream is a SplitMix64 generator (G. Steele, D. Lea, C. Flood, Fast splittable pseudorandom number generators, OOPSLA
-// 2014). It is written out here and not taken from math/rand because a resumed run must see the order of the run that it
-// resumes, whatever Go either was built with; a golden test holds it in place.
+// stream is a SplitMix64 generator (G. Steele, D. Lea, C. Flood, Fast splittable pseudorandom
+// number generators, OOPSLA 2014). It is written out here and not taken from math/rand because a
+// resumed run must see the order of the run that it resumes, whatever Go either was built with; a
+// golden test holds it in place.
 type stream uint64
 
 const golden = 0x9E3779B97F4A7C15 // 2^64 over the golden ratio: SplitMix64's increment
 
-// What a stream is for is the first word it is seeded with, so that two uses of one seed share nothing.
+// The purpose of a stream is the first word of its seed, so that two uses of one seed share
+// nothing.
 const (
 	forOrder = iota + 1
 	forAugment
@@ -38,8 +40,8 @@ func (s *stream) next() uint64 {
 	return mix(uint64(*s))
 }
 
-// below returns a number in [0, n), all equally likely, for n > 0. (D. Lemire, Fast random integer generation in an
-// interval, ACM TOMACS 29, 2019.)
+// below returns a uniform number in [0, n), for n > 0. (D. Lemire, Fast random integer generation
+// in an interval, ACM TOMACS 29, 2019.)
 func (s *stream) below(n uint64) uint64 {
 	high, low := bits.Mul64(s.next(), n)
 	if low < n {
@@ -55,8 +57,9 @@ func (s *stream) centred() float32 {
 	return float32(s.next()>>40)/(1<<23) - 1
 }
 
-// Permutation returns the order in which a shuffling Loader delivers n samples in an epoch: a Fisher-Yates shuffle of
-// 0 to n-1, drawn from a stream of (seed, epoch). It is the same on every machine and will stay so.
+// Permutation returns the order in which a shuffling Loader delivers n samples in an epoch: a
+// Fisher-Yates shuffle of 0 to n-1, drawn from a stream of (seed, epoch). It is the same on every
+// machine and will stay so.
 func Permutation(n int, seed uint64, epoch int) []int {
 	order := make([]int, n)
 	for i := range order {

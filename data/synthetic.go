@@ -6,9 +6,9 @@ import (
 	"penstock/internal/arg"
 )
 
-// Synthetic describes images made from a seed, for tests and benchmarks. A sample is its class's pattern plus as much noise,
-// each uniform in [-1, 1), so that a network can learn the set. The samples are made when they are asked for and take no
-// memory before.
+// Synthetic describes images made from a seed, for tests and benchmarks. A sample is its class's
+// pattern plus as much noise, each uniform in [-1, 1), so that a network can learn the set. The
+// samples are made when they are asked for and take no memory before.
 type Synthetic struct {
 	Seed    uint64
 	Train   int // samples; 0 means 1024
@@ -19,8 +19,8 @@ type Synthetic struct {
 	Channels, Height, Width int
 }
 
-// Open returns a set to train with and one to test with: other samples of the same classes. It returns an error if a number
-// is negative.
+// Open returns a set to train with and one to test with: other samples of the same classes. It
+// returns an error if a number is negative.
 func (c Synthetic) Open() (train, test Dataset, err error) {
 	fields := []struct {
 		name   string

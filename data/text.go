@@ -13,7 +13,8 @@ import (
 	"penstock/internal/disk"
 )
 
-// MaxText is the most bytes of text that Open reads, of all files together: they are held in memory.
+// MaxText is the most bytes of text that Open reads, of all files together: they are held in
+// memory.
 const MaxText = 4 << 30
 
 // What Open takes for Options that are zero.
@@ -22,17 +23,18 @@ const (
 	defaultHoldout = 0.1
 )
 
-// Text is a Dataset for language models over bytes: 256 classes, Int64 inputs and targets of window bytes each. Sample i
-// is the window+1 bytes from i·(window+1) on, so that no byte is in two samples; its input is all of them but the last
-// and its target all but the first. Bytes after the last whole sample are left out.
+// Text is a Dataset for language models over bytes: 256 classes, Int64 inputs and targets of window
+// bytes each. Sample i is the window+1 bytes from i·(window+1) on, so that no byte is in two
+// samples; its input is all of them but the last and its target all but the first. Bytes after the
+// last whole sample are left out.
 type Text struct {
 	info    Info
 	content []byte
 	window  int
 }
 
-// NewText returns a data set of the content, which it keeps. It returns an error if window is below one or the content
-// is shorter than one sample.
+// NewText returns a data set of the content, which it keeps. It returns an error if window is below
+// one or the content is shorter than one sample.
 func NewText(content []byte, window int) (*Text, error) {
 	if window < 1 {
 		return nil, fmt.Errorf("data: text: window of %d bytes, expected at least 1", window)
@@ -70,7 +72,8 @@ func (t *Text) Fill(batch *Batch, indices []int) error {
 	return nil
 }
 
-// openText reads the text at path and splits off its last samples for testing: the share o.Holdout, at least one.
+// openText reads the text at path and splits off its last samples for testing: the share o.Holdout,
+// at least one.
 func openText(path string, o Options) (train, test Dataset, err error) {
 	window, holdout := o.Window, o.Holdout
 	if window == 0 {

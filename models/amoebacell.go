@@ -7,7 +7,8 @@ import (
 	"penstock/torch"
 )
 
-// genotype is the design of a cell (Real et al. 2018, section "Search space"): a cell starts with two states, each node adds one, and some are its output.
+// genotype is the design of a cell (Real et al. 2018, section "Search space"): a cell starts with
+// two states, each node adds one, and some are its output.
 type genotype struct {
 	reduces bool // operations on the first two states halve their size
 	nodes   [5][2]edge
@@ -45,7 +46,8 @@ var (
 	}
 )
 
-// cell turns the last two states into the next one: (last, before) to (next, last). A single tensor stands for both.
+// cell turns the last two states into the next one: (last, before) to (next, last). A single tensor
+// stands for both.
 type cell struct {
 	nn.Base
 	genotype
@@ -53,7 +55,8 @@ type cell struct {
 	operations   []nn.Layer
 }
 
-// newCell makes a cell of so many channels for states with before and last channels; halved says that the last state is half as large as the one before.
+// newCell makes a cell of so many channels for states with before and last channels; halved says
+// that the last state is half as large as the one before.
 func newCell(design genotype, before, last, channels int64, halved bool) *cell {
 	l := &cell{genotype: design, last: conv1x1To(last, channels, 1), before: same(0, 1)}
 	switch {

@@ -7,10 +7,13 @@ import (
 	"penstock/torch"
 )
 
-// amoebaNets has the AmoebaNet-D (Real et al. 2018, "Regularized Evolution for Image Classifier Architecture Search") with which pipelines are compared: that of GPipe (Huang et al. 2019,
-// table 1) as torchgpipe's benchmarks have it, whose two numbers are called L and D. It has the parameters of GPipe's table, and differs from the paper in three things that were kept, so
-// that numbers compare: a normal cell gives states 0, 3, 4 and 6 (as the authors' own code does; the paper has 4, 5 and 6), what the paper calls max_pool_3x3 is an average, and a ReLU
-// comes before the first convolution.
+// amoebaNets has the AmoebaNet-D (Real et al. 2018, "Regularized Evolution for Image Classifier
+// Architecture Search") with which pipelines are compared: that of GPipe (Huang et al. 2019, table
+// 1) as torchgpipe's benchmarks have it, whose two numbers are called L and D. It has the
+// parameters of GPipe's table, and differs from the paper in three things that were kept, so that
+// numbers compare: a normal cell gives states 0, 3, 4 and 6 (as the authors' own code does; the
+// paper has 4, 5 and 6), what the paper calls max_pool_3x3 is an average, and a ReLU comes before
+// the first convolution.
 var amoebaNets = []model{{
 	Info: Info{
 		Name: "amoebanetd", Summary: "AmoebaNet-D of L normal cells and D filters (Real et al. 2018; Huang et al. 2019, table 1)",
@@ -21,8 +24,10 @@ var amoebaNets = []model{{
 	build: amoebaNetD,
 }}
 
-// amoebaNetD is a stem of a convolution and two reduction cells, then three times L/3 normal cells with a reduction cell between, then the classifier: L + 6 layers. Layers after the
-// first give tuples: the new state and the one before. Images must be multiples of 32 pixels high and wide: each reduction halves them.
+// amoebaNetD is a stem of a convolution and two reduction cells, then three times L/3 normal cells
+// with a reduction cell between, then the classifier: L + 6 layers. Layers after the first give
+// tuples: the new state and the one before. Images must be multiples of 32 pixels high and wide:
+// each reduction halves them.
 func amoebaNetD(o Options) (*nn.Sequential, error) {
 	if o.Depth%3 != 0 {
 		return nil, refuse("amoebanetd", "Depth", o.Depth, "want L a multiple of 3, as there are three groups of normal cells")
@@ -72,7 +77,8 @@ func (g *growth) cell(design genotype) nn.Layer {
 	return nn.Tuple(c, c.forward)
 }
 
-// classify averages the newest state over the image and ends in a linear layer: states [N, in, H, W] and another to [N, classes].
+// classify averages the newest state over the image and ends in a linear layer: states [N, in, H,
+// W] and another to [N, classes].
 type classify struct {
 	nn.Base
 	layers []nn.Layer

@@ -5,7 +5,8 @@ import (
 	"penstock/torch"
 )
 
-// The operations in a cell of an AmoebaNet: [N, channels, H, W] to [N, channels, H/stride, W/stride]. Convolutions are ReLU, convolution, BatchNorm. A state has several readers, so the
+// The operations in a cell of an AmoebaNet: [N, channels, H, W] to [N, channels, H/stride,
+// W/stride]. Convolutions are ReLU, convolution, BatchNorm. A state has several readers, so the
 // first ReLU makes a new tensor; those after a BatchNorm work in place.
 
 func same(_, _ int64) nn.Layer { return nn.NewIdentity() }
@@ -59,7 +60,8 @@ func convChain(in int64, kernels ...kernel) nn.Layer {
 	return nn.NewSequential(layers...)
 }
 
-// factorizedReduce halves a state without losing every other pixel: half of the channels are a convolution of the pixels with even coordinates, the others of those with odd ones.
+// factorizedReduce halves a state without losing every other pixel: half of the channels are a
+// convolution of the pixels with even coordinates, the others of those with odd ones.
 type factorizedReduce struct {
 	nn.Base
 	relu      nn.Layer

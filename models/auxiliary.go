@@ -6,8 +6,10 @@ import (
 	"penstock/torch"
 )
 
-// Auxiliary classifiers read an activation on the way and learn beside the network's own, in training (Szegedy et al. 2015, "Going Deeper with Convolutions", section 5). One hands its
-// logits on as a skip connection to the network's last layer, so that nothing between them is concerned, and a pipe sends them straight to its last stage.
+// Auxiliary classifiers read an activation inside the network and are trained with its own
+// classifier (Szegedy et al. 2015, "Going Deeper with Convolutions", section 5). One hands its
+// logits on as a skip connection to the network's last layer, so that nothing between them is
+// concerned, and a pipe sends them straight to its last stage.
 
 // auxiliary is an auxiliary classifier: it gives its input.
 type auxiliary struct {
@@ -70,7 +72,8 @@ func googleAuxiliary(in, classes int64, skip string, noDropout bool) *auxiliary 
 	return a.add("fc2", nn.NewLinear(hidden, classes))
 }
 
-// outputs makes the network's tuple: its own logits, and in training those of its auxiliary classifiers.
+// outputs makes the network's tuple: its own logits, and in training those of its auxiliary
+// classifiers.
 type outputs struct {
 	nn.Base
 	auxiliaries []string
@@ -93,7 +96,8 @@ func (l *outputs) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return ys
 }
 
-// NewAuxiliaryLoss is a loss for networks with auxiliary classifiers (Options.Aux): that of the network's own logits, and weight times that of each classifier's, against one target. In
+// NewAuxiliaryLoss is a loss for networks with auxiliary classifiers (Options.Aux): that of the
+// network's own logits, and weight times that of each classifier's, against one target. In
 // evaluation there are none. GoogLeNet's authors weigh by 0.3.
 func NewAuxiliaryLoss(loss nn.Loss, weight float64) nn.Loss {
 	arg.Must(loss, "models: NewAuxiliaryLoss: the loss", "an nn.Loss")

@@ -7,9 +7,11 @@ import (
 	"penstock/nn"
 )
 
-// cifarResNets are the residual networks for small images (He et al. 2015, "Deep Residual Learning", section 4.2): a 3x3 stem, three groups of n blocks at 16, 32
-// and 64 channels, the last two starting with stride 2, an average and a fully connected layer; 6n + 2 layers with weights. Where the shape changes the shortcut
-// is a projection (the paper's option B). The paper used option A, zeros for the new channels: 2752 parameters less.
+// cifarResNets are the residual networks for small images (He et al. 2015, "Deep Residual
+// Learning", section 4.2): a 3x3 stem, three groups of n blocks at 16, 32 and 64 channels, the last
+// two starting with stride 2, an average and a fully connected layer; 6n + 2 layers with weights.
+// Where the shape changes the shortcut is a projection (the paper's option B). The paper used
+// option A, zeros for the new channels: 2752 parameters less.
 var cifarResNets = []model{cifarResNet(3), cifarResNet(5), cifarResNet(7), cifarResNet(9)}
 
 func cifarResNet(n int) model {
@@ -23,7 +25,8 @@ func cifarResNet(n int) model {
 	}
 }
 
-// buildCIFARResNet makes 3n + 2 layers: stem, layer1.0 to layer3.(n-1), head. Stem and head are one layer each, so that a balance counts blocks.
+// buildCIFARResNet makes 3n + 2 layers: stem, layer1.0 to layer3.(n-1), head. Stem and head are one
+// layer each, so that a balance counts blocks.
 func buildCIFARResNet(n int, o Options) *nn.Sequential {
 	width := int64(o.Width)
 	stem := new(unit).
@@ -51,7 +54,8 @@ func buildCIFARResNet(n int, o Options) *nn.Sequential {
 	return heInit(s.Add("head", head))
 }
 
-// heInit starts every convolution of a residual network as He et al. 2015 ("Delving Deep into Rectifiers", eq. 14, counted over outputs) and torchvision do.
+// heInit starts every convolution of a residual network as He et al. 2015 ("Delving Deep into
+// Rectifiers", eq. 14, counted over outputs) and torchvision do.
 func heInit(s *nn.Sequential) *nn.Sequential {
 	for _, p := range nn.Params(s) {
 		if shape := p.Shape(); len(shape) == 4 {

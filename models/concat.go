@@ -7,8 +7,9 @@ import (
 
 const unetSkip = "skip"
 
-// concat appends a skip connection's channels: [N, a, H, W] and a skip of [N, b, H', W'] to [N, a + b, H', W']. An input that is smaller, because an odd size was halved, is filled
-// up with zeros at the bottom and on the right.
+// concat appends a skip connection's channels: [N, a, H, W] and a skip of [N, b, H', W'] to [N, a +
+// b, H', W']. An input that is smaller, because an odd size was halved, is filled up with zeros at
+// the bottom and on the right.
 type concat struct{ nn.Base }
 
 func newConcat() *concat {

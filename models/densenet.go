@@ -10,8 +10,9 @@ import (
 	"penstock/torch"
 )
 
-// denseNets are the densely connected networks for ImageNet (Huang et al. 2017, "Densely Connected Convolutional Networks", table 1) with torchvision's names and parameters. growth is
-// the paper's k. Images are halved five times, the last three times rounded down, and averaged.
+// denseNets are the densely connected networks for ImageNet (Huang et al. 2017, "Densely Connected
+// Convolutional Networks", table 1) with torchvision's names and parameters. growth is the paper's
+// k. Images are halved five times, the last three times rounded down, and averaged.
 var denseNets = []model{
 	denseNet("densenet121", 32, 6, 12, 24, 16),
 	denseNet("densenet161", 48, 6, 12, 36, 24),
@@ -33,7 +34,8 @@ func denseNet(name string, growth int, blocks ...int) model {
 	}
 }
 
-// buildDenseNet is features.conv0, norm0, relu0 and pool0, dense layers, between blocks of them norm, relu, conv and pool, at last features.norm5, relu, avgpool, flatten, classifier.
+// buildDenseNet is features.conv0, norm0, relu0 and pool0, dense layers, between blocks of them
+// norm, relu, conv and pool, at last features.norm5, relu, avgpool, flatten, classifier.
 func buildDenseNet(blocks []int, o Options) *nn.Sequential {
 	growth := int64(o.Width)
 	channels := 2 * growth
@@ -68,7 +70,8 @@ func buildDenseNet(blocks []int, o Options) *nn.Sequential {
 		Add("classifier", nn.NewLinear(channels, int64(o.Classes))))
 }
 
-// denseInit starts convolutions as He et al. 2015 ("Delving Deep into Rectifiers", eq. 10, counted over inputs), and the classifier's bias at zero, as torchvision does.
+// denseInit starts convolutions as He et al. 2015 ("Delving Deep into Rectifiers", eq. 10, counted
+// over inputs), and the classifier's bias at zero, as torchvision does.
 func denseInit(s *nn.Sequential) *nn.Sequential {
 	for _, p := range nn.Params(s) {
 		switch shape := p.Shape(); {
@@ -81,14 +84,16 @@ func denseInit(s *nn.Sequential) *nn.Sequential {
 	return s
 }
 
-// denseLayer appends channels: [N, in, H, W] to [N, in + growth, H, W]. All that a block has made so far goes from layer to layer as one tensor, so that a partition may cut between any
-// two: the first norm of each layer needs it in one piece for its gradient anyway.
+// denseLayer appends channels: [N, in, H, W] to [N, in + growth, H, W]. All that a block has made
+// so far goes from layer to layer as one tensor, so that a partition may cut between any two: the
+// first norm of each layer needs it in one piece for its gradient anyway.
 type denseLayer struct {
 	nn.Base
 	layers []nn.Layer
 }
 
-// newDenseLayer is norm1, relu1, conv1 (1x1, to four times the growth), norm2, relu2, conv2 (3x3), and drop with a probability.
+// newDenseLayer is norm1, relu1, conv1 (1x1, to four times the growth), norm2, relu2, conv2 (3x3),
+// and drop with a probability.
 func newDenseLayer(in, growth int64, dropout float64) *denseLayer {
 	l, middle := &denseLayer{}, 4*growth
 	add := func(name string, layer nn.Layer) {

@@ -2,8 +2,9 @@ package models
 
 import "penstock/nn"
 
-// googleNets has GoogLeNet (Szegedy et al. 2015, "Going Deeper with Convolutions", table 1) with torchvision's names and parameters: norms behind the convolutions, and 3x3 convolutions
-// where the paper has 5x5. Images are halved five times, rounded up, and averaged.
+// googleNets has GoogLeNet (Szegedy et al. 2015, "Going Deeper with Convolutions", table 1) with
+// torchvision's names and parameters: norms after the convolutions, and 3x3 convolutions where the
+// paper has 5x5. Images are halved five times, rounded up, and averaged.
 var googleNets = []model{{
 	Info: Info{
 		Name: "googlenet", Summary: "GoogLeNet for ImageNet, with norms (Szegedy et al. 2015, table 1)",

@@ -19,11 +19,12 @@ var gpts = []model{{
 	build:   gpt,
 }}
 
-// gpt is embed, blocks.0, blocks.1, ..., head (Radford et al. 2019, section 2.3). Blocks are chains of layers
-// (nn.NewTransformerBlock), which a balance may cut anywhere. The head's weight is the tokens' embedding (Press and
-// Wolf 2017, "Using the Output Embedding to Improve Language Models"): one parameter, embed.token.weight. Weights start
-// as in its code: normal with standard deviation 0.02, those that end a residual path divided by the square root of the
-// number of paths; biases start at zero.
+// gpt is embed, blocks.0, blocks.1, ..., head (Radford et al. 2019, section 2.3). Blocks are chains
+// of layers (nn.NewTransformerBlock), which a balance may cut anywhere. The head's weight is the
+// tokens' embedding (Press and Wolf 2017, "Using the Output Embedding to Improve Language Models"):
+// one parameter, embed.token.weight. Weights start as in its code: normal with standard deviation
+// 0.02, those that end a residual path divided by the square root of the number of paths; biases
+// start at zero.
 func gpt(o Options) (*nn.Sequential, error) {
 	if o.Width%o.Heads != 0 {
 		return nil, refuse("gpt", "Width", o.Width, "want a multiple of the %d Heads", o.Heads)
@@ -80,7 +81,8 @@ func (e *embed) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return y
 }
 
-// head is the last norm and a linear layer of a shared weight [classes, width]: [N, T, width] to logits [N, classes, T], with the classes where cross entropy wants them.
+// head is the last norm and a linear layer of a shared weight [classes, width]: [N, T, width] to
+// logits [N, classes, T], with the classes where cross entropy wants them.
 type head struct {
 	nn.Base
 	norm   *nn.LayerNorm

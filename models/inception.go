@@ -4,9 +4,10 @@ import (
 	"penstock/nn"
 )
 
-// inceptions has Inception v3 (Szegedy et al. 2016, "Rethinking the Inception Architecture for Computer Vision") with torchvision's names and parameters. Convolutions of the stem and
-// blocks that reduce the size are not padded, so images are at least 75x75; with the auxiliary classifier, which pools and convolves 17x17 at the default size, they are at least
-// 299x299.
+// inceptions has Inception v3 (Szegedy et al. 2016, "Rethinking the Inception Architecture for
+// Computer Vision") with torchvision's names and parameters. Convolutions of the stem and blocks
+// that reduce the size are not padded, so images are at least 75x75; with the auxiliary classifier,
+// which pools and convolves 17x17 at the default size, they are at least 299x299.
 var inceptions = []model{{
 	Info: Info{
 		Name: "inception_v3", Summary: "Inception v3 for ImageNet (Szegedy et al. 2016), images from 75x75",
@@ -56,7 +57,8 @@ func inceptionV3(o Options) (*nn.Sequential, error) {
 	return inceptionInit(s.Sequential, 0.1), nil
 }
 
-// The blocks, as torchvision names them: A to 35x35 pixels at the default size, C to 17x17 and E to 8x8, each side by side with a pool; B and D lead from one size to the next.
+// The blocks, as torchvision names them: A to 35x35 pixels at the default size, C to 17x17 and E to
+// 8x8, each side by side with a pool; B and D lead from one size to the next.
 
 func inceptionA(pool int64) []arm {
 	return []arm{
@@ -107,8 +109,9 @@ func surroundings() nn.Layer {
 	return nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
 }
 
-// inceptionInit draws all weights of convolutions and linear layers with one deviation, and those of the auxiliary classifier's last layer with a hundredth of Inception v3's.
-// torchvision cuts the distribution off at 2, twenty deviations away, which no weight reaches.
+// inceptionInit draws all weights of convolutions and linear layers with one deviation, and those
+// of the auxiliary classifier's last layer with a hundredth of Inception v3's. torchvision cuts the
+// distribution off at 2, twenty deviations away, which no weight reaches.
 func inceptionInit(s *nn.Sequential, deviation float64) *nn.Sequential {
 	for _, p := range nn.Params(s) {
 		switch {

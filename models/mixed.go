@@ -7,10 +7,13 @@ import (
 	"penstock/torch"
 )
 
-// mixed is the block of Inception networks: branches of convolutions read one input, and what they give is concatenated along the channels. It is one layer for a partition.
+// mixed is the block of Inception networks: branches of convolutions read one input, and what they
+// give is concatenated along the channels. It is one layer for a partition.
 //
-// A ReLU needs its result for its gradient, and so does what reads the block's output. With the ReLUs in front of the concatenation both would be kept, all channels twice, so the last
-// one of the branches comes behind it. That changes no value; but a branch that is a pool alone has none, and then each of the others has its own.
+// A ReLU needs its result for its gradient, and so does what reads the block's output. With the
+// ReLUs before the concatenation both would be kept, all channels twice, so the last ReLU of the
+// branches comes after it. That changes no value. A branch that is a pool alone has no ReLU; then
+// each of the others keeps its own.
 type mixed struct {
 	nn.Base
 	branches []branch

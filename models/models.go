@@ -1,4 +1,5 @@
-// Package models makes well-known networks by name, as nn.Sequential. It holds no weights: parameters are declared, and allocated by whoever runs the model. Networks that torchvision has
+// Package models makes well-known networks by name, as nn.Sequential. It holds no weights:
+// parameters are declared, and allocated by whoever runs the model. Networks that torchvision has
 // name their parameters and buffers as it does, so that its weights fit.
 package models
 
@@ -14,18 +15,23 @@ type Kind string
 
 // The kinds.
 const (
-	Image        Kind = "image"        // reads float32 [N, channels, height, width], and answers with logits [N, classes]
-	Segmentation Kind = "segmentation" // reads the same, and answers with logits [N, classes, height, width], those of each pixel
-	Text         Kind = "text"         // reads int64 [N, T], T <= Context, and answers with logits [N, classes, T]
+	// reads float32 [N, channels, height, width], and answers with logits [N, classes]
+	Image Kind = "image"
+	// reads the same, and answers with logits [N, classes, height, width], those of each pixel
+	Segmentation Kind = "segmentation"
+	// reads int64 [N, T], T <= Context, and answers with logits [N, classes, T]
+	Text Kind = "text"
 )
 
 // Info describes a model.
 type Info struct {
-	Name     string
-	Summary  string // one line
-	Kind     Kind
-	Input    []int64 // of one sample by default: [channels, height, width], or [T]
-	Defaults Options // what a zero in Options stands for; what is zero here is not an option of the model, except perhaps Dropout
+	Name    string
+	Summary string // one line
+	Kind    Kind
+	Input   []int64 // of one sample by default: [channels, height, width], or [T]
+	// Defaults is what a zero in Options stands for. What is zero here is no option of the model,
+	// except perhaps Dropout.
+	Defaults Options
 }
 
 type model struct {
@@ -50,7 +56,8 @@ func Names() []string {
 	return names
 }
 
-// Describe describes a model. It returns an error that lists the names if there is none of this name.
+// Describe describes a model. It returns an error that lists the names if there is none of this
+// name.
 func Describe(name string) (Info, error) {
 	m, err := find(name)
 	if err != nil {
@@ -61,7 +68,8 @@ func Describe(name string) (Info, error) {
 	return info, nil
 }
 
-// New makes a model. It returns an error if there is none of this name, or an option is not one of the model's or has a value it cannot have.
+// New makes a model. It returns an error if there is none of this name, or an option is not one of
+// the model's or has a value it cannot have.
 func New(name string, o Options) (*nn.Sequential, error) {
 	m, err := find(name)
 	if err != nil {

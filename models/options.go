@@ -7,23 +7,31 @@ import (
 	"penstock/internal/arg"
 )
 
-// Options configures a model. A zero is the model's default; an option that the model does not have must be left at zero. Brackets give the name that a model has of its own for
-// an option, from its paper or benchmark; Set and Settings use it.
+// Options configures a model. A zero is the model's default; an option that the model does not have
+// must be left at zero. Brackets give the name that a model has of its own for an option, from its
+// paper or benchmark; Set and Settings use it.
 type Options struct {
 	Classes  int // number of outputs
 	Channels int // of the input image
-	Size     int // height and width of the input image; networks that average before they end take others too
-	// Width is the number of mlp's hidden units, and of those in a vgg's classifier; the length of a token's vector in gpt; the channels of the first group of resnet20 to resnet56, and of the 3x3
-	// convolutions of that of resnet1001, of the first level of unet [C], and those that a layer of a densenet adds [growth]; the filters of amoebanetd [D].
+	// Size is the height and width of the input image. Networks that end in an average take other
+	// images too.
+	Size int
+	// Width is the number of mlp's hidden units, and of those in a vgg's classifier; the length of
+	// a token's vector in gpt; the channels of the first group of resnet20 to resnet56, and of the
+	// 3x3 convolutions of that of resnet1001, of the first level of unet [C], and those that a
+	// layer of a densenet adds [growth]; the filters of amoebanetd [D].
 	Width int
-	// Depth is the number of mlp's hidden layers, of gpt's blocks, of the blocks of each group of resnet1001, of unet's levels, and of amoebanetd's normal cells [L], a multiple of 3.
+	// Depth is the number of mlp's hidden layers, of gpt's blocks, of the blocks of each group of
+	// resnet1001, of unet's levels, and of amoebanetd's normal cells [L], a multiple of 3.
 	Depth        int
 	Convolutions int     // unet [B]: in each level
 	Heads        int     // of attention; they must divide Width
 	Context      int     // longest sequence
 	Dropout      float64 // probability
 	NoDropout    bool    // a probability of zero, where the default is another
-	Aux          bool    // inception_v3, googlenet: with auxiliary classifiers; in training the model gives a tuple, its own logits first, for NewAuxiliaryLoss
+	// Aux gives inception_v3 and googlenet auxiliary classifiers. In training the model then gives
+	// a tuple, its own logits first, for NewAuxiliaryLoss.
+	Aux bool
 }
 
 // alias is a model's own name for an option.

@@ -7,12 +7,16 @@ import (
 	"penstock/torch"
 )
 
-// preActResNets has the residual network of 1001 layers for small images (He et al. 2016, "Identity Mappings in Deep Residual Networks", table 4): three groups of 111 bottlenecks whose
-// norms and ReLUs come before the convolutions. It is the longest chain that papers on rematerialisation measure (Beaumont et al. 2019, "Optimal checkpointing for heterogeneous
-// chains"), and is here as they have it: groups are four times as wide as the first paper's, and a shortcut that changes the shape has a norm of its own and no ReLU. The stem keeps the
-// size of the image, so a sample of 224x224 leaves 28 GiB for its backward.
+// preActResNets has the residual network of 1001 layers for small images (He et al. 2016, "Identity
+// Mappings in Deep Residual Networks", table 4): three groups of 111 bottlenecks whose norms and
+// ReLUs come before the convolutions. It is the longest chain that papers on rematerialisation
+// measure (Beaumont et al. 2019, "Optimal checkpointing for heterogeneous chains"), and is here as
+// they have it: groups are four times as wide as the first paper's, and a shortcut that changes the
+// shape has a norm of its own and no ReLU. The stem keeps the size of the image, so a sample of
+// 224x224 leaves 28 GiB for its backward.
 //
-// Each block is one layer, and each norm with its ReLU: 339 layers. Cut open, the blocks would be more than 3,000, which serves nobody.
+// Each block is one layer, and each norm with its ReLU: 339 layers. Split up, the blocks would be
+// more than 3,000 layers, which helps nobody.
 var preActResNets = []model{{
 	Info: Info{
 		Name: "resnet1001", Summary: "residual network for small images, 3 groups of depth pre-activated bottlenecks (He et al. 2016), 4 times as wide",
@@ -47,7 +51,8 @@ func preActResNet(o Options) *nn.Sequential {
 	return heInit(s)
 }
 
-// normReLU is a BatchNorm and a ReLU in one layer, which takes the memory of one tensor: a norm does not need its output for its gradient. Its parameters have the names of the norm's.
+// normReLU is a BatchNorm and a ReLU in one layer, which takes the memory of one tensor: a norm
+// does not need its output for its gradient. Its parameters have the names of the norm's.
 type normReLU struct{ *nn.BatchNorm }
 
 func newNormReLU(channels int64) *normReLU {
@@ -59,14 +64,16 @@ func (l *normReLU) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.ReLU_(l.BatchNorm.Forward(c, x))
 }
 
-// preActBottleneck is x, or a projection of it, and convolutions of the activated x: [N, in, H, W] to [N, 4 width, H/stride, W/stride] rounded up.
+// preActBottleneck is x, or a projection of it, and convolutions of the activated x: [N, in, H, W]
+// to [N, 4 width, H/stride, W/stride] rounded up.
 type preActBottleneck struct {
 	nn.Base
 	main       []nn.Layer
 	downsample *nn.Sequential // nil where the shape does not change
 }
 
-// newPreActBottleneck is bn1, conv1, bn2, conv2 and bn3, conv3, where a ReLU follows each norm; the stride is conv2's.
+// newPreActBottleneck is bn1, conv1, bn2, conv2 and bn3, conv3, where a ReLU follows each norm; the
+// stride is conv2's.
 func newPreActBottleneck(in, width, stride int64) *preActBottleneck {
 	l, out := &preActBottleneck{}, nn.BottleneckExpansion*width
 	l.step("1", in, width, 1, 1)

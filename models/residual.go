@@ -5,8 +5,10 @@ import (
 	"penstock/torch"
 )
 
-// A residual block (He et al. 2015, "Deep Residual Learning", figure 5) as a chain of layers, so that a partition may cut inside it: what nn.NewBasicBlock and nn.NewBottleneck compute, to
-// the bit, under the same names of parameters; a bottleneck here may have groups and a middle of any width. Its input goes around the convolutions as the skip connection "identity".
+// A residual block (He et al. 2015, "Deep Residual Learning", figure 5) as a chain of layers, so
+// that a partition may cut inside it: what nn.NewBasicBlock and nn.NewBottleneck compute, to the
+// bit, under the same names of parameters; a bottleneck here may have groups and a middle of any
+// width. Its input goes around the convolutions as the skip connection "identity".
 
 const identity = "identity"
 
@@ -19,7 +21,8 @@ func basicBlock(in, out, stride int64) *nn.Sequential {
 	return join(s, in, out, stride).Add("relu2", nn.NewReLUInPlace())
 }
 
-// bottleneck is identity, conv1, bn1, relu1, conv2, bn2, relu2, conv3, bn3, then downsample or add, and relu3; conv2, between middle channels, has the groups.
+// bottleneck is identity, conv1, bn1, relu1, conv2, bn2, relu2, conv3, bn3, then downsample or add,
+// and relu3; conv2, between middle channels, has the groups.
 func bottleneck(in, middle, out, groups, stride int64) *nn.Sequential {
 	s := nn.NewSequential().Add(identity, nn.NewStash(identity))
 	convolve(s, "1", in, middle, 1, nn.Conv2dConfig{})
@@ -37,7 +40,8 @@ func convolve(s *nn.Sequential, number string, in, out, kernel int64, o nn.Conv2
 		Add("bn"+number, nn.NewBatchNorm2d(out, nn.BatchNormConfig{}))
 }
 
-// join adds the layer where the two paths meet, and gives the block a namespace of its own. The layer is named downsample where it has parameters, so that they are torchvision's
+// join adds the layer where the two paths meet, and gives the block a namespace of its own. The
+// layer is named downsample where it has parameters, so that they are torchvision's
 // downsample.0.weight and so on.
 func join(s *nn.Sequential, in, out, stride int64) *nn.Sequential {
 	a := &add{}
@@ -53,7 +57,8 @@ func join(s *nn.Sequential, in, out, stride int64) *nn.Sequential {
 	return s
 }
 
-// add adds the block's input, or a projection of it, to x in place: what comes before is a BatchNorm, which does not need its output.
+// add adds the block's input, or a projection of it, to x in place: what comes before is a
+// BatchNorm, which does not need its output.
 type add struct {
 	nn.Base
 	projection []nn.Layer

@@ -7,10 +7,13 @@ import (
 	"penstock/nn"
 )
 
-// resNets are the residual networks for ImageNet with torchvision's names and parameters: those of He et al. 2015 ("Deep Residual Learning", table 1), the 200 layers of He et al. 2016
-// ("Identity Mappings", section 4) with the blocks of 2015, ResNeXt (Xie et al. 2017, "Aggregated Residual Transformations") whose 3x3 convolutions are in groups, and wide ones
-// (Zagoruyko and Komodakis 2016) whose 3x3 convolutions have twice the channels. They end in an average, so images may be small: 32x32 is 1x1 in the last group. Blocks are chains of
-// layers, which a balance may cut anywhere: resnet101 has 370.
+// resNets are the residual networks for ImageNet with torchvision's names and parameters: those of
+// He et al. 2015 ("Deep Residual Learning", table 1), the 200 layers of He et al. 2016 ("Identity
+// Mappings", section 4) with the blocks of 2015, ResNeXt (Xie et al. 2017, "Aggregated Residual
+// Transformations") whose 3x3 convolutions are in groups, and wide ones (Zagoruyko and Komodakis
+// 2016) whose 3x3 convolutions have twice the channels. They end in an average, so images may be
+// small: 32x32 is 1x1 in the last group. Blocks are chains of layers, which a balance may cut
+// anywhere: resnet101 has 370.
 var resNets = []model{
 	resNet("resnet18", "He et al. 2015, table 1", resNetDesign{blocks: []int{2, 2, 2, 2}, basic: true}),
 	resNet("resnet34", "He et al. 2015, table 1", resNetDesign{blocks: []int{3, 4, 6, 3}, basic: true}),
@@ -26,12 +29,15 @@ var resNets = []model{
 
 // resNetDesign is what sets a residual network apart from the others.
 type resNetDesign struct {
-	blocks       []int // in each group
-	basic        bool  // basic blocks, else bottlenecks
-	groups, each int64 // of the 3x3 convolutions of bottlenecks: so many groups, each of so many channels in the first group of blocks; 0 is one group, 0 is 64 channels
+	blocks []int // in each group
+	basic  bool  // basic blocks, else bottlenecks
+	// groups and each are those of the 3x3 convolutions of bottlenecks: so many groups, each of so many channels in the first
+	// group of blocks; 0 is one group, 0 is 64 channels
+	groups, each int64
 }
 
-// middle is the number of groups and of channels of the 3x3 convolutions in the g-th group of blocks.
+// middle is the number of groups and of channels of the 3x3 convolutions in the g-th group of
+// blocks.
 func (d resNetDesign) middle(g int) (groups, channels int64) {
 	groups, each := max(d.groups, 1), d.each
 	if each == 0 {

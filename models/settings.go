@@ -12,12 +12,14 @@ import (
 
 // Setting is an option of a model and its value.
 type Setting struct {
-	Name  string // the model's own, such as "B" of unet, or else that of the field in Options in small letters
-	Value any    // an int, for aux 0 or 1; a float64 for dropout
+	// Name is the model's own, such as "B" of unet, or else that of the field in Options in small letters
+	Name  string
+	Value any // an int, for aux 0 or 1; a float64 for dropout
 }
 
-// Settings lists every option of a model as New would take o, those that have a name of the model's own first. Its errors are those of New, except about options that do not go together
-// and images that are too small.
+// Settings lists every option of a model as New would take o, those that have a name of the model's
+// own first. Its errors are those of New, except about options that do not go together and images
+// that are too small.
 func Settings(name string, o Options) ([]Setting, error) {
 	m, err := find(name)
 	if err != nil {
@@ -49,8 +51,10 @@ func (m model) settings(o Options) []Setting {
 	return all
 }
 
-// Set changes options by assignments such as "B=6", by the names of Settings; one may hold several, separated by commas. The last one for a name holds. It returns an error that lists what
-// there is, and leaves o as it was, where an assignment is none, its name is unknown, or its value is no number or out of range. What goes together is for New to check.
+// Set changes options by assignments such as "B=6", by the names of Settings; one may hold several,
+// separated by commas. The last one for a name holds. It returns an error that lists what there is,
+// and leaves o as it was, where an assignment is none, its name is unknown, or its value is no
+// number or out of range. What goes together is for New to check.
 func Set(name string, o *Options, assignments []string) error {
 	m, err := find(name)
 	if err := cmp.Or(err, arg.Given(o, "models: Set: the options", "those that are to be changed")); err != nil {

@@ -6,7 +6,8 @@ import (
 	"penstock/nn"
 )
 
-// unets has the U-Net (Ronneberger et al. 2015) with which pipelines are compared: that of torchgpipe's benchmarks (Kim et al. 2020, "torchgpipe"), whose two numbers are called B and C.
+// unets has the U-Net (Ronneberger et al. 2015) with which pipelines are compared: that of
+// torchgpipe's benchmarks (Kim et al. 2020, "torchgpipe"), whose two numbers are called B and C.
 var unets = []model{{
 	Info: Info{
 		Name: "unet", Summary: "U-Net of 5 levels with B convolutions each, the first of C channels (Ronneberger et al. 2015; Kim et al. 2020)",
@@ -23,7 +24,8 @@ const (
 	unetWidth = 1 << 20 // channels of the bottleneck at most, so that counts fit an int64
 )
 
-// unet goes down from level to level, each of half the size and twice the channels, and up again, where the way up takes what the way down had at the same level:
+// unet goes down from level to level, each of half the size and twice the channels, and up again,
+// where the way up takes what the way down had at the same level:
 //
 //	encoder.0 ------------------------ skip ----------------------- decoder.4   segment
 //	    encoder.1 -------------------- skip ------------------- decoder.3
@@ -31,7 +33,8 @@ const (
 //	            encoder.4 ------------ skip ----------- decoder.0
 //	                             bottleneck
 //
-// Every convolution, dropout, norm and activation is a layer: 4 B (2 depth + 1) + 4 depth + 1. Convolutions keep the size, where the paper's shrink it.
+// Every convolution, dropout, norm and activation is a layer: 4 B (2 depth + 1) + 4 depth + 1.
+// Convolutions keep the size, where the paper's shrink it.
 func unet(o Options) (*nn.Sequential, error) {
 	if o.Width < 2 {
 		return nil, refuse("unet", "Width", o.Width, "want C at least 2, as the last level has half as many channels")
@@ -74,7 +77,8 @@ func unet(o Options) (*nn.Sequential, error) {
 		Add("segment", nn.NewConv2d(base/2, int64(o.Classes), nn.Square(1), nn.Conv2dConfig{NoBias: true})), nil
 }
 
-// convolutions is n times conv, dropout, norm and relu. Only the last of several has out channels, the others have hidden.
+// convolutions is n times conv, dropout, norm and relu. Only the last of several has out channels,
+// the others have hidden.
 func convolutions(n int, in, hidden, out int64, dropout float64) *nn.Sequential {
 	s := nn.NewSequential()
 	for i := range n {
@@ -86,7 +90,8 @@ func convolutions(n int, in, hidden, out int64, dropout float64) *nn.Sequential 
 			Add("conv", nn.NewConv2d(in, to, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1), NoBias: true})).
 			Add("dropout", nn.NewDropout2d(dropout)).
 			Add("norm", nn.NewInstanceNorm2d(to, nn.InstanceNormConfig{})).
-			Add("relu", nn.NewLeakyReLU(nn.LeakyReLUConfig{InPlace: true}))) // a third of the activations less than with new tensors
+			// a third of the activations less than with new tensors
+			Add("relu", nn.NewLeakyReLU(nn.LeakyReLUConfig{InPlace: true})))
 		in = to
 	}
 	return s

@@ -5,7 +5,8 @@ import (
 	"penstock/torch"
 )
 
-// unit is a chain of layers that a partition takes as one layer, where a Sequential would be flattened.
+// unit is a chain of layers that a partition takes as one layer, where a Sequential would be
+// flattened.
 type unit struct {
 	nn.Base
 	layers []nn.Layer

@@ -8,8 +8,9 @@ import (
 	"penstock/nn"
 )
 
-// vggs are the networks of Simonyan and Zisserman 2014 ("Very Deep Convolutional Networks", table 1, columns A, B, D and E), as they are and with a norm behind each convolution, with
-// torchvision's names and parameters. Images are halved five times, and then averaged, or repeated, to 7x7.
+// vggs are the networks of Simonyan and Zisserman 2014 ("Very Deep Convolutional Networks", table
+// 1, columns A, B, D and E), as they are and with a norm after each convolution, with torchvision's
+// names and parameters. Images are halved five times, and then averaged, or repeated, to 7x7.
 var vggs = []model{
 	vgg("vgg11", false, 1, 1, 2, 2, 2), vgg("vgg11_bn", true, 1, 1, 2, 2, 2),
 	vgg("vgg13", false, 2, 2, 2, 2, 2), vgg("vgg13_bn", true, 2, 2, 2, 2, 2),
@@ -63,7 +64,8 @@ func buildVGG(norms bool, convolutions []int, o Options) *nn.Sequential {
 	return vggInit(s)
 }
 
-// vggInit starts convolutions as heInit does, the weights of the classifier at a deviation of 0.01, and biases at zero, as torchvision does.
+// vggInit starts convolutions as heInit does, the weights of the classifier at a deviation of 0.01,
+// and biases at zero, as torchvision does.
 func vggInit(s *nn.Sequential) *nn.Sequential {
 	for _, p := range nn.Params(heInit(s)) {
 		switch {

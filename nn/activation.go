@@ -11,8 +11,9 @@ type ReLU struct {
 // NewReLU makes a ReLU that returns a new tensor.
 func NewReLU() *ReLU { return &ReLU{} }
 
-// NewReLUInPlace makes a ReLU that overwrites its input and returns it: it takes no memory. What came before must not need its own output to compute its
-// gradient, or the backward fails; Linear, Conv2d and BatchNorm do not. What the graph keeps is the same as with NewReLU.
+// NewReLUInPlace makes a ReLU that overwrites its input and returns it: it takes no memory. What
+// came before must not need its own output to compute its gradient, or the backward fails; Linear,
+// Conv2d and BatchNorm do not. What the graph keeps is the same as with NewReLU.
 func NewReLUInPlace() *ReLU { return &ReLU{inPlace: true} }
 
 // Forward is aten::relu or aten::relu_.
@@ -23,7 +24,7 @@ func (l *ReLU) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.ReLU(x)
 }
 
-// OverwritesInput says that the layer is the one that works in place.
+// OverwritesInput reports whether the layer works in place.
 func (l *ReLU) OverwritesInput() bool { return l.inPlace }
 
 // GELU is x times the normal distribution's cumulative function of x (Hendrycks and Gimpel 2016).
@@ -35,7 +36,8 @@ type GELU struct {
 // NewGELU makes the exact GELU.
 func NewGELU() *GELU { return &GELU{approximate: "none"} }
 
-// NewGELUTanh makes the approximation x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which GPT-2 uses.
+// NewGELUTanh makes the approximation x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which GPT-2
+// uses.
 func NewGELUTanh() *GELU { return &GELU{approximate: "tanh"} }
 
 // Forward is aten::gelu.

@@ -6,8 +6,8 @@ import (
 	"penstock/torch"
 )
 
-// NewCausalSelfAttention makes the layers by which each token of a sequence looks at itself and the tokens before it
-// (Vaswani et al. 2017, section 3.2, masked): [N, T, dim] to the same.
+// NewCausalSelfAttention makes the layers by which each token of a sequence looks at itself and the
+// tokens before it (Vaswani et al. 2017, section 3.2, masked): [N, T, dim] to the same.
 //
 //	qkv      x Wqkv + b                              [N, T, 3 dim]
 //	heads    q, k, v of each head                    a head is a contiguous chunk of width = dim/heads
@@ -15,8 +15,8 @@ import (
 //	values   concat(weights v)                       [N, T, dim]
 //	proj     y Wproj + b
 //
-// Parameters are qkv.weight [3 dim, dim], qkv.bias, proj.weight [dim, dim] and proj.bias. The weights take
-// N * heads * T * T elements; the backward keeps them once, after the softmax.
+// Parameters are qkv.weight [3 dim, dim], qkv.bias, proj.weight [dim, dim] and proj.bias. The
+// weights take N * heads * T * T elements; the backward keeps them once, after the softmax.
 func NewCausalSelfAttention(dim, heads int64) *Sequential {
 	requirePositive("CausalSelfAttention", "dim", dim)
 	requirePositive("CausalSelfAttention", "heads", heads)
@@ -30,15 +30,15 @@ func NewCausalSelfAttention(dim, heads int64) *Sequential {
 		Add("proj", NewLinear(dim, dim))
 }
 
-// attentionHeads turns queries, keys and values of all heads, [N, T, 3 dim], into those of each: q [N heads, T, width],
-// k [N heads, width, T] and v [N heads, T, width]. This is the layout in which products of matrices keep them for
-// backward, so that the input need not be kept beside.
+// attentionHeads turns queries, keys and values of all heads, [N, T, 3 dim], into those of each: q
+// [N heads, T, width], k [N heads, width, T] and v [N heads, T, width]. This is the layout in which
+// products of matrices keep them for backward, so the input need not be kept as well.
 type attentionHeads struct {
 	Base
 	dim, heads int64
 }
 
-// forward copies, but for the single sequence whose heads can be viewed.
+// forward copies. The heads of a single sequence are views.
 func (l *attentionHeads) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	parts := c.Split(xs[0], l.dim, -1)
@@ -58,7 +58,8 @@ func (l *attentionHeads) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 // attentionWeights turns q, k and v into the weights of the values, [N heads, T, T], and v itself.
 type attentionWeights struct{ Base }
 
-// forward works in place on the scores, which nothing needs before the softmax, and lets go of them right after it.
+// forward works in place on the scores, which nothing needs before the softmax, and frees them
+// right after it.
 func (l *attentionWeights) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	q, k, v := xs[0], xs[1], xs[2]
@@ -73,7 +74,8 @@ func (l *attentionWeights) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return []*torch.Tensor{weights, v}
 }
 
-// attentionValues turns weights and v into the weighted sums of values, heads side by side: [N, T, dim].
+// attentionValues turns weights and v into the weighted sums of values, heads side by side: [N, T,
+// dim].
 type attentionValues struct {
 	Base
 	heads int64

@@ -7,11 +7,13 @@ import (
 	"penstock/torch"
 )
 
-// BatchNorm normalises each channel (dimension 1) to mean 0 and variance 1, then scales and shifts it (Ioffe and Szegedy 2015). In training the mean and
-// variance are the micro-batch's, and the running ones move towards them; in evaluation the running ones are used.
+// BatchNorm normalises each channel (dimension 1) to mean 0 and variance 1, then scales and shifts
+// it (Ioffe and Szegedy 2015). In training the mean and variance are the micro-batch's, and the
+// running ones move towards them; in evaluation the running ones are used.
 //
-// Running statistics move once for each micro-batch, or once for each mini-batch where the run has a Deferred: a recomputation normalises by the same batch again and moves
-// nothing. They move in place, so two training runs of one model at the same time would mix theirs.
+// Running statistics move once for each micro-batch, or once for each mini-batch where the run has
+// a Deferred. A recomputation normalises by the same batch again and moves nothing. Statistics move
+// in place, so two training runs of one model at the same time would mix theirs.
 type BatchNorm struct {
 	Base
 	Weight, Bias            *Param // [channels]; nil with NoAffine
@@ -22,13 +24,16 @@ type BatchNorm struct {
 	o    BatchNormConfig
 }
 
-// BatchNormConfig configures a BatchNorm. The zero value is eps 1e-5, momentum 0.1, with weight and bias, with running statistics.
+// BatchNormConfig configures a BatchNorm. The zero value is eps 1e-5, momentum 0.1, with weight and
+// bias, with running statistics.
 type BatchNormConfig struct {
-	Eps            float64 // added to the variance; 0 is 1e-5
-	Momentum       float64 // running = (1 - momentum) * running + momentum * batch; 0 is 0.1
-	Cumulative     bool    // running statistics are the plain average over all micro-batches (PyTorch's momentum=None); Momentum is not used
-	NoAffine       bool    // no weight and bias
-	NoRunningStats bool    // normalise by the batch in evaluation too
+	Eps      float64 // added to the variance; 0 is 1e-5
+	Momentum float64 // running = (1 - momentum) * running + momentum * batch; 0 is 0.1
+	// Cumulative makes running statistics the plain average over all micro-batches (PyTorch's momentum=None);
+	// Momentum is not used
+	Cumulative     bool
+	NoAffine       bool // no weight and bias
+	NoRunningStats bool // normalise by the batch in evaluation too
 }
 
 // NewBatchNorm1d makes a BatchNorm for input [N, channels] or [N, channels, L].
@@ -90,7 +95,7 @@ func (b *BatchNorm) track(c *Ctx) float64 {
 	return b.share(n)
 }
 
-// share is that of the last of so many.
+// share is the weight of the last of so many micro-batches.
 func (b *BatchNorm) share(tracked *torch.Tensor) float64 {
 	if !b.o.Cumulative {
 		return b.o.Momentum
@@ -98,7 +103,8 @@ func (b *BatchNorm) share(tracked *torch.Tensor) float64 {
 	return 1 / float64(torch.Item[int64](tracked))
 }
 
-// check refuses what libtorch would take and PyTorch does not. One value for each channel has no variance: the running one would become NaN, in silence.
+// check refuses what libtorch would take and PyTorch does not. One value for each channel has no
+// variance: the running one would become NaN, in silence.
 func (b *BatchNorm) check(x *torch.Tensor, byBatch bool) {
 	shape := x.Shape()
 	refuse := func(message string) {

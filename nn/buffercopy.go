@@ -5,14 +5,15 @@ import (
 	"penstock/torch"
 )
 
-// BufferCopy is a copy of buffers, such as running statistics, so that a run that fails can put them back. It lies in Go's memory and not on a device: no account counts it, and no limit refuses it. The zero value
-// is empty; a copy that is taken again uses the memory of the one before. It belongs to one goroutine at a time.
+// BufferCopy is a copy of buffers, such as running statistics. A run that fails restores them from
+// it. The copy lies in Go's memory: no device's account counts it and no limit refuses it. The zero
+// value is empty. Take reuses the memory of the copy before. It belongs to one goroutine at a time.
 type BufferCopy struct {
 	buffers []NamedParam
 	values  [][]byte
 }
 
-// Take copies those of buffers that exist, in place of what was copied before. Nobody may change them meanwhile.
+// Take copies the buffers that exist and forgets the copy before. Nobody may change them meanwhile.
 func (b *BufferCopy) Take(buffers []NamedParam) {
 	b.buffers = b.buffers[:0]
 	for _, p := range buffers {
@@ -40,8 +41,9 @@ func (b *BufferCopy) Restore() {
 	}
 }
 
-// OrRestore runs f. If f panics, or ends its goroutine, the buffers of m are as before, to the bit: those that f has moved, and those that others have moved meanwhile. It is for forwards and steps outside of a pipe,
-// whose runs do this by themselves:
+// OrRestore runs f. If f panics or ends its goroutine, the buffers of m get the values back that
+// they had before, to the bit, whoever changed them. Use it for forwards and steps outside of a
+// pipe; a pipe's runs do this by themselves:
 //
 //	err := torch.Try(func() { nn.OrRestore(model, func() { step(model) }) })
 func OrRestore(m Module, f func()) {

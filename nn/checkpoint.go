@@ -7,18 +7,26 @@ import (
 	"penstock/torch"
 )
 
-// Checkpointed is l, run so that forward keeps only its inputs and backward computes the rest again (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Between the two
-// its part of the graph holds the inputs, with the skips that lead into l, and nothing else.
+// Checkpointed returns l as a layer whose forward keeps only its inputs and whose backward computes
+// the rest again (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Between
+// forward and backward its part of the graph holds the inputs and the skips that lead into l, and
+// nothing else.
 //
-// Names, parameters, skips and results are those of l, to the bit. What is grouped otherwise is the sum of a gradient to which l contributes several times and others do as well, of a parameter
-// that l shares with them (Base.Share) or of a tensor that the layer around l uses elsewhere: the shares of l are summed first. While a backward goes through shared parameters no other may.
+// Names, parameters, skips and results are those of l, to the bit. One sum has another order: that
+// of the gradient of a parameter which l shares with other layers (Base.Share), or of a tensor
+// which the layer around l uses elsewhere too. The terms from l are summed first. Only one backward
+// at a time may go through shared parameters.
 //
-// In the first run l sees Ctx.Checkpointing, in the second, inside of Backward, Ctx.Recomputing. Both draw the same random bits, and running statistics move in the first. Where grad is off,
-// or neither an input nor a parameter of l wants a gradient, l runs once, as it is. To a pipe l is one layer, also where it is a Sequential. A stage that recomputes runs l three times: in
-// its recomputation l is checkpointed again, and sees both flags in the first of the two runs.
+// The first run of l sees Ctx.Checkpointing. The second, inside of Backward, sees Ctx.Recomputing.
+// Both draw the same random bits. Running statistics move in the first. If grad is off, or neither
+// an input nor a parameter of l requires a gradient, l runs once, as it is. For a pipe l is one
+// layer, even a Sequential. A stage that recomputes runs l three times: its recomputation
+// checkpoints l again, with both flags set in the first of the two runs.
 //
-// A layer that declares that it works in place (InPlace), be it l, in l or after l, is given a copy of what is an input of l. Whoever else overwrites one before backward makes Backward fail.
-// If l panics or ends its goroutine in the second run, so does Backward, and Ctx.Path is where. The buffers of l are then as before that run, as they are after a failure in the first.
+// A layer that declares InPlace, be it l, in l or after l, gets a copy of an input of l. Anything
+// else that overwrites an input before backward makes Backward fail. If l panics or ends its
+// goroutine in the second run, Backward does the same, and Ctx.Path names the layer. After a
+// failure in either run the buffers of l have the values from before that run.
 func Checkpointed(l Layer) Layer {
 	arg.Must(l, "nn: Checkpointed: the layer", "an nn.Layer")
 	return checkpointed{l}
@@ -31,7 +39,7 @@ func (l checkpointed) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 }
 
 func (l checkpointed) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
-	b := borderOf(c, l.node())
+	b := boundaryOf(c, l.node())
 	ys := c.checkpoint(part{
 		run: func(c *Ctx, in []*torch.Tensor) []*torch.Tensor {
 			b.give(c, in[len(xs):])
@@ -48,16 +56,19 @@ func (l checkpointed) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 // OverwritesInput is false, whatever l does.
 func (l checkpointed) OverwritesInput() bool { return false }
 
-// Checkpoint runs f on xs as Checkpointed runs a layer: at once without a graph, and inside of Backward again with one. f is given a context for each run, tensors of the same values,
-// and must depend on nothing else but parameters; it keeps neither. Elements of xs and of the result may be of any type, nil, or the same tensor twice. The result belongs to c.
+// Checkpoint runs f on xs as Checkpointed runs a layer: now without a graph, and inside of Backward
+// again with one. Each run of f gets a context and tensors of the same values. f must depend on
+// nothing but these and parameters, and keep neither. Elements of xs and of the result may be of
+// any type, nil, or the same tensor twice. The result belongs to c.
 //
-// Neither f nor a layer that it runs may stash or pop. Where grad is on, f counts as using parameters.
+// Neither f nor a layer that it runs may stash or pop. Where grad is on, f counts as using
+// parameters.
 func (c *Ctx) Checkpoint(f func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor, xs ...*torch.Tensor) []*torch.Tensor {
 	arg.Must(f, "nn: Checkpoint: the function", "what computes the result")
 	return c.checkpoint(part{run: f, store: func() *SkipStore { return &SkipStore{} }, trained: true}, xs)
 }
 
-// part is what of a model is run once or twice.
+// part is the part of a model that runs once or twice.
 type part struct {
 	run     func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor
 	store   func() *SkipStore // of each run
@@ -77,7 +88,8 @@ func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
 	again.spans, again.trace = nil, false
 	again.Checkpointing, again.Recomputing = false, true
 
-	// A tensor that comes twice goes in once: the gradients of its uses are summed in one order, whichever of the two they use. The same holds for what comes out.
+	// A tensor that is given twice goes in once, so that the gradients of its uses are summed in
+	// one order. The same holds for outputs.
 	inputs, at := torch.Distinct(xs)
 	var first []*torch.Tensor // what the first run gave
 	ran := false
@@ -111,7 +123,7 @@ func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
 	return ys
 }
 
-// shared lists what the running module uses of parameters that others use too, and that train.
+// shared lists the trainable parameters of the running module that other modules use too.
 func (c *Ctx) shared() (out []*torch.Tensor) {
 	if c.running == nil {
 		return nil
@@ -124,7 +136,7 @@ func (c *Ctx) shared() (out []*torch.Tensor) {
 	return out
 }
 
-// checkpointing is the first of two runs.
+// checkpointing does the first of two runs.
 func (c *Ctx) checkpointing(p part, xs []*torch.Tensor) []*torch.Tensor {
 	was := c.Checkpointing
 	c.Checkpointing = true
@@ -132,7 +144,8 @@ func (c *Ctx) checkpointing(p part, xs []*torch.Tensor) []*torch.Tensor {
 	return c.inside(p, xs)
 }
 
-// inside runs a part with its own skips. The context has those around it again afterwards, also when the part panics.
+// inside runs a part with its own skips. Afterwards the context has its former skips again, also
+// when the part panics.
 func (c *Ctx) inside(p part, xs []*torch.Tensor) []*torch.Tensor {
 	around := c.skips
 	c.skips = p.store()
@@ -144,7 +157,7 @@ func (c *Ctx) inside(p part, xs []*torch.Tensor) []*torch.Tensor {
 	return p.run(c, xs)
 }
 
-// spread is what distinct was made of.
+// spread undoes torch.Distinct.
 func spread(list []*torch.Tensor, at []int) []*torch.Tensor {
 	out := make([]*torch.Tensor, len(at))
 	for i, k := range at {

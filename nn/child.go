@@ -15,7 +15,8 @@ type child struct {
 	m    Module
 }
 
-// Child declares a module inside this one: its parameters are listed under the name, and Ctx.Run may run it. A module has one parent.
+// Child declares a module inside this one: its parameters are listed under the name, and Ctx.Run
+// may run it. A module has one parent.
 func (b *Base) Child(name string, m Module) {
 	require(!arg.Missing(m), "Child: the module %q is nil; make it before it is declared", name)
 	b.mustBeFree(name)
@@ -40,8 +41,9 @@ func (b *Base) mustBeFree(name string) {
 	}
 }
 
-// declares reports whether n is a child of b, or with deep a descendant. Both look at the parents of n first; the children of b are searched where b is the copy of a
-// Base, whose children have the original as their parent.
+// declares reports whether n is a child of b, or with deep a descendant. The parents of n are
+// searched first. The children of b are searched for a b that is a copy: its children have the
+// original as their parent.
 func (b *Base) declares(n *Base, deep bool) bool {
 	for p := n.parent; p != nil; p = p.parent {
 		if p == b {
@@ -57,11 +59,13 @@ func (b *Base) declares(n *Base, deep bool) bool {
 	})
 }
 
-// mustRun refuses to run a layer that the running module has not declared: its parameters would be in no list of the model's, and its random numbers those of
-// any other layer without a name. With deep a descendant may be run as well.
+// mustRun refuses to run a layer that the running module has not declared. Its parameters would be
+// in no list, and its random numbers would equal those of any other layer without a name. With deep
+// a descendant may run as well.
 //
-// Outside of all modules, as in a training loop that calls a model's Forward, there is no running module. There a layer without a parent is taken for a model, and a Ctx
-// runs one of those: a second one has no name of its own either.
+// Outside of all modules, as in a training loop that calls a model's Forward, there is no running
+// module. There a layer without a parent counts as a model. A Ctx runs one such model: a second one
+// would have no name of its own.
 func (c *Ctx) mustRun(l Layer, deep bool) {
 	if arg.Missing(l) {
 		c.refuseRun("a layer is nil (%T); make it before it is run", l)
@@ -88,7 +92,8 @@ func (c *Ctx) mustRun(l Layer, deep bool) {
 		typeOf(l), by, n.name, n.parent.name)
 }
 
-// mustBeModel refuses a layer without a parent, run outside of all modules, that is not the model that c has run before.
+// mustBeModel refuses a layer without a parent, run outside of all modules, that is not the model
+// that c has run before.
 func (c *Ctx) mustBeModel(l Layer, n *Base) {
 	root := n
 	for root.parent != nil {
@@ -103,7 +108,7 @@ func (c *Ctx) mustBeModel(l Layer, n *Base) {
 	}
 }
 
-// callChild is the call that is missing in a module.
+// callChild is the text of the call of Child that a module lacks.
 func callChild(l Layer, who string) string {
 	t := typeOf(l)
 	name := strings.ToLower(t[strings.LastIndexAny(t, "*.")+1:])

@@ -2,7 +2,8 @@ package nn
 
 import "penstock/torch"
 
-// Conv2d is a cross-correlation over images: [N, in, H, W] to [N, out, H', W'], H' = (H + 2 padding - dilation (kernel - 1) - 1) / stride + 1, rounded down.
+// Conv2d is a cross-correlation over images: [N, in, H, W] to [N, out, H', W'], H' = (H + 2 padding
+// - dilation (kernel - 1) - 1) / stride + 1, rounded down.
 type Conv2d struct {
 	Base
 	Weight *Param // [out, in/groups, height, width]
@@ -12,16 +13,19 @@ type Conv2d struct {
 	groups                    int64
 }
 
-// Conv2dConfig configures a Conv2d. The zero value is stride 1, no padding, no dilation, one group, a bias.
+// Conv2dConfig configures a Conv2d. The zero value is stride 1, no padding, no dilation, one group,
+// a bias.
 type Conv2dConfig struct {
-	Stride   Pair  // zero is 1x1
-	Padding  Pair  // zeros on each side
-	Dilation Pair  // zero is 1x1: the kernel's elements touch
-	Groups   int64 // 0 is 1; input and output channels are split into so many groups that do not see each other
-	NoBias   bool
+	Stride   Pair // zero is 1x1
+	Padding  Pair // zeros on each side
+	Dilation Pair // zero is 1x1: the kernel's elements touch
+	// Groups splits input and output channels into so many groups that do not see each other; 0 is 1
+	Groups int64
+	NoBias bool
 }
 
-// NewConv2d makes a Conv2d. Weight and bias start uniform within 1/sqrt(in/groups * height * width).
+// NewConv2d makes a Conv2d. Weight and bias start uniform within 1/sqrt(in/groups * height *
+// width).
 func NewConv2d(in, out int64, kernel Pair, o Conv2dConfig) *Conv2d {
 	l := &Conv2d{stride: o.Stride.or(Square(1)), padding: o.Padding, dilation: o.Dilation.or(Square(1)), groups: o.Groups}
 	if l.groups == 0 {

@@ -6,10 +6,12 @@ import (
 	"penstock/torch"
 )
 
-// CrossEntropyLoss is -log softmax(output)[target]: logits [N, C] or [N, C, ...] and int64 classes [N] or [N, ...].
+// CrossEntropyLoss is -log softmax(output)[target]: logits [N, C] or [N, C, ...] and int64 classes
+// [N] or [N, ...].
 //
-// The mean is over the targets that are not ignored, each weighed by its class. With IgnoreIndex or Weight the means of micro-batches, weighed by rows, are
-// therefore not the mean of the whole batch. The sum is the same however a batch is split.
+// The mean is over the targets that are not ignored, each weighed by its class. With IgnoreIndex or
+// Weight the means of micro-batches, weighed by rows, are therefore not the mean of the whole
+// batch. The sum is the same however a batch is split.
 type CrossEntropyLoss struct {
 	reduction
 	smoothing float64
@@ -17,13 +19,15 @@ type CrossEntropyLoss struct {
 	weight    []float32
 }
 
-// CrossEntropy is the mean, without smoothing and weights, over the targets that are not -100. Methods give changed copies.
+// CrossEntropy is the mean, without smoothing and weights, over the targets that are not -100.
+// Methods give changed copies.
 func CrossEntropy() CrossEntropyLoss { return CrossEntropyLoss{ignored: -100} }
 
 // Sum adds up instead of averaging.
 func (l CrossEntropyLoss) Sum() CrossEntropyLoss { l.reduction = summed; return l }
 
-// LabelSmoothing spreads so much of the target, from 0 to 1, over all classes (Szegedy et al. 2016, section 7).
+// LabelSmoothing spreads so much of the target, from 0 to 1, over all classes (Szegedy et al. 2016,
+// section 7).
 func (l CrossEntropyLoss) LabelSmoothing(share float64) CrossEntropyLoss {
 	requireProbability("CrossEntropy", "LabelSmoothing", share)
 	l.smoothing = share
@@ -54,7 +58,8 @@ func (l CrossEntropyLoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torc
 	return []*torch.Tensor{c.Zeros(torch.Int64, slices.Delete(slices.Clone(shape), 1, 2)...)}
 }
 
-// BCEWithLogitsLoss is the binary cross-entropy of sigmoid(output) and a target from 0 to 1, computed without overflow, for tensors of one shape.
+// BCEWithLogitsLoss is the binary cross-entropy of sigmoid(output) and a target from 0 to 1,
+// computed without overflow, for tensors of one shape.
 type BCEWithLogitsLoss struct {
 	reduction
 	posWeight []float32
@@ -84,7 +89,8 @@ func (l BCEWithLogitsLoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*tor
 	return zerosLike(c, outputs[0])
 }
 
-// weights copies v to where the loss is computed, so that a loss belongs to no device; nil stays nil.
+// weights copies v to where the loss is computed, so that a loss belongs to no device; nil stays
+// nil.
 func weights(c *Ctx, v []float32) *torch.Tensor {
 	if v == nil {
 		return nil

@@ -5,7 +5,8 @@ import (
 	"penstock/torch"
 )
 
-// Ctx is the context of a forward: a torch.Ctx for the operators, and what a layer may ask about the run. It belongs to one goroutine.
+// Ctx is the context of a forward: a torch.Ctx for the operators, and what a layer may ask about
+// the run. It belongs to one goroutine.
 type Ctx struct {
 	*torch.Ctx
 
@@ -15,7 +16,8 @@ type Ctx struct {
 	MicroBatch, MicroBatches int
 	// Checkpointing says that this forward keeps no graph and that a recomputation will follow.
 	Checkpointing bool
-	// Recomputing says that this forward repeats an earlier one to rebuild its graph: running statistics must not move again.
+	// Recomputing says that this forward repeats an earlier one to rebuild its graph: running
+	// statistics must not move again.
 	Recomputing bool
 
 	seed  uint64
@@ -32,7 +34,9 @@ type Ctx struct {
 	extras          []Extra
 	loss            Loss // computed by the layer of LossLayer, against targets
 	targets         []*torch.Tensor
-	failed          *string // path of the layer whose recomputation panicked; shared by the contexts of all runs of a checkpoint
+	// failed is the path of the layer whose recomputation panicked, shared by the contexts of all runs of a
+	// checkpoint
+	failed *string
 }
 
 // Config configures a Ctx.
@@ -45,8 +49,11 @@ type Config struct {
 	Seed          uint64 // of the run and step; mixed with the micro-batch and the layer's name
 	Spans         bool   // record which layer recorded which autograd nodes; see Spans
 
-	Skips    *SkipStore      // for a forward of a part of a model; nil lets the outermost Sequential look after its own
-	Deferred *Deferred       // gathers the statistics of a mini-batch's BatchNorms; nil moves them with each micro-batch
+	// Skips is for a forward of a part of a model. Nil: the outermost Sequential makes its own.
+	Skips *SkipStore
+	// Deferred gathers the statistics of a mini-batch's BatchNorms. Nil moves them with each
+	// micro-batch.
+	Deferred *Deferred
 	Extras   []Extra         // what is no tensor
 	Loss     Loss            // what LossLayer computes; nil where no loss is run
 	Targets  []*torch.Tensor // of the micro-batch, for Loss
@@ -68,7 +75,8 @@ func NewCtx(t *torch.Ctx, o Config) *Ctx {
 	}
 }
 
-// Path is the full dotted name of the layer that is running, or that panicked: in forward, or when Backward ran it again (Checkpointed).
+// Path is the full dotted name of the layer that is running, or that panicked: in forward, or when
+// Backward ran it again (Checkpointed).
 func (c *Ctx) Path() string {
 	if len(c.path) == 0 && c.failed != nil {
 		return *c.failed
@@ -82,7 +90,8 @@ type Span struct {
 	From, To uint64
 }
 
-// Spans lists the spans of all layers run so far, inner ones before the ones around them. Empty unless Config.Spans was set.
+// Spans lists the spans of all layers run so far, inner layers first. It is empty unless
+// Config.Spans was set.
 func (c *Ctx) Spans() []Span { return c.spans }
 
 // LayerOf is the innermost layer that recorded the node with a sequence number, or "".
@@ -95,9 +104,11 @@ func LayerOf(spans []Span, sequence uint64) string {
 	return ""
 }
 
-// Run feeds x through layers that are children of the running module, one after the other, and lets go of each intermediate as soon as the next one exists.
-// Each layer draws random numbers from a seed of its own: (run seed, micro-batch, full name). A layer that the running module has not declared with Child fails as an
-// operator does. Outside of all modules, in a loop of one's own, a layer without a parent is a model, and a Ctx runs one of those; others are run under a name, by RunNamed.
+// Run feeds x through layers that are children of the running module, one after the other. It frees
+// each intermediate as soon as the next one exists. Each layer draws random numbers from a seed of
+// its own: (run seed, micro-batch, full name). A layer that the running module has not declared
+// with Child fails as an operator does. Outside of all modules, in a loop of one's own, a layer
+// without a parent is a model. A Ctx runs one such model; RunNamed runs others under a name.
 func (c *Ctx) Run(x *torch.Tensor, layers ...Layer) *torch.Tensor {
 	xs := c.RunTuple([]*torch.Tensor{x}, layers...)
 	if len(xs) != 1 {
@@ -117,7 +128,8 @@ func (c *Ctx) RunTuple(xs []*torch.Tensor, layers ...Layer) []*torch.Tensor {
 	return xs
 }
 
-// RunNamed runs one layer under a name that is appended to the running path: a child of the running module, or a descendant; outside of all modules any layer. It frees nothing.
+// RunNamed runs one layer under a name that is appended to the running path: a child of the running
+// module, or a descendant; outside of all modules any layer. It frees nothing.
 func (c *Ctx) RunNamed(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	c.mustRun(l.Layer, true)
 	return c.run(l, xs)

@@ -7,12 +7,15 @@ import (
 	"penstock/torch"
 )
 
-// Deferred gathers the statistics of a mini-batch over its micro-batches, so that the running statistics of every BatchNorm move once for each mini-batch, by the mean and the
-// unbiased variance of all its rows, as they would without micro-batches (deferred batch normalisation: Huang et al. 2019, "GPipe", section 2.3). What the layers compute does not
-// change: a micro-batch is still normalised by itself. It is a mode of the run: models are not converted, and nothing is added to their state.
+// Deferred gathers the statistics of a mini-batch over its micro-batches, so that the running
+// statistics of every BatchNorm move once for each mini-batch, by the mean and the unbiased
+// variance of all its rows, as they would without micro-batches (deferred batch normalisation:
+// Huang et al. 2019, "GPipe", section 2.3). What the layers compute does not change: each
+// micro-batch is normalised by itself. Deferring is a mode of the run: models are not converted and
+// get no new state.
 //
-// Give one to the nn.Config of every micro-batch of a mini-batch, in order, then Commit; or Free, where the mini-batch failed. It belongs to one goroutine at a time. The zero
-// value is ready.
+// Give one to the nn.Config of every micro-batch of a mini-batch, in order, then call Commit, or
+// Free if the mini-batch failed. It belongs to one goroutine at a time. The zero value is ready.
 type Deferred struct {
 	layers []*BatchNorm
 	of     map[*BatchNorm]*moments
@@ -27,8 +30,10 @@ type moments struct {
 // NewDeferred makes an empty one.
 func NewDeferred() *Deferred { return &Deferred{} }
 
-// observe adds a micro-batch [N, channels, ...]: the pairwise update of Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
-// The squared distances of a micro-batch are those from the mean of a row, and those of the rows' means from the mean of all. It takes a copy of x in float64 for as long.
+// observe adds a micro-batch [N, channels, ...]: the pairwise update of Chan, Golub and LeVeque,
+// "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979. The squared
+// deviations of a micro-batch are those within each row and those of the rows' means. While it runs
+// it holds a copy of x in float64.
 func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 	channels := x.Size(1)
 	if want := b.RunningMean.Numel(); channels != want { // batch_norm is not given the running statistics, and would not look
@@ -41,9 +46,12 @@ func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 		mark := c.Mark()
 		defer func() { c.Release(mark) }()
 		rows := x.Size(0)
-		values := x.Numel() / (rows * channels)                                                  // in a channel of a row
-		within, means := c.VarMean(c.To(c.Reshape(x, rows, channels, values), torch.Float64), 2) // [rows, channels]
-		between, mean := c.VarMean(means, 0)                                                     // [channels]
+		// in a channel of a row
+		values := x.Numel() / (rows * channels)
+		// [rows, channels]
+		within, means := c.VarMean(c.To(c.Reshape(x, rows, channels, values), torch.Float64), 2)
+		// [channels]
+		between, mean := c.VarMean(means, 0)
 		count := float64(rows * values)
 		sum := c.Add_(c.MulScalar(between, count), c.SumDim(within, []int64{0}, false), float64(values))
 		m := d.of[b]
@@ -64,7 +72,8 @@ func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 	})
 }
 
-// Commit moves the running statistics of all layers that were run, and forgets what was gathered. If memory runs out it has moved none.
+// Commit moves the running statistics of all layers that were run, and forgets what was gathered.
+// If memory runs out none has moved.
 func (d *Deferred) Commit(c *Ctx) {
 	arg.Must(c, "nn: Commit: the nn.Ctx", "one of nn.NewCtx")
 	c.NoGrad(func() {

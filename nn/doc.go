@@ -1,8 +1,11 @@
-// Package nn is what networks are made of: Module, Param, Sequential, layers, losses and initialisers, named and initialised as PyTorch's.
+// Package nn is what networks are made of: Module, Param, Sequential, layers, losses and
+// initialisers, named and initialised as PyTorch's.
 //
-// Modules hold no state of a run. Training or evaluation, the micro-batch and whether this is a recomputation are facts of the Ctx that is handed
-// to Forward, so one model can be run by several goroutines at once. Parameters are declared with their shape when a module is made and allocated later, by
-// Materialise, on the device they are to live on: a model can be counted, cut and planned without memory for its weights.
+// Modules hold no state of a run. Training or evaluation, the micro-batch and whether this is a
+// recomputation are facts of the Ctx that is handed to Forward, so one model can be run by several
+// goroutines at once. Parameters are declared with their shape when a module is made and allocated
+// later, by Materialise, on the device they are to live on: a model can be counted, cut and planned
+// without memory for its weights.
 //
 // A layer of one's own embeds Base, declares its parameters and has a Forward:
 //
@@ -19,5 +22,6 @@
 //
 //	func (s *Scale) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Mul(x, s.weight.Tensor()) }
 //
-// One that has layers inside declares each with Child, in its constructor, and runs them with Ctx.Run. Run refuses a layer that was not declared.
+// One that has layers inside declares each with Child, in its constructor, and runs them with
+// Ctx.Run. Run refuses a layer that was not declared.
 package nn

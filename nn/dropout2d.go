@@ -6,8 +6,9 @@ import (
 	"penstock/torch"
 )
 
-// Dropout2d, in training, zeroes each channel of each sample with probability p and scales the others by 1/(1-p): [N, C, H, W] to the same (Tompson et al. 2015,
-// "Efficient Object Localization Using Convolutional Networks", section 3.2). All else is as for Dropout.
+// Dropout2d, in training, zeroes each channel of each sample with probability p and scales the
+// others by 1/(1-p): [N, C, H, W] to the same (Tompson et al. 2015, "Efficient Object Localization
+// Using Convolutional Networks", section 3.2). All else is as for Dropout.
 type Dropout2d struct {
 	Base
 	p float64

@@ -7,7 +7,8 @@ import (
 	"penstock/torch"
 )
 
-// ExtraKey names a value that is no tensor and goes with a batch to every layer and micro-batch as it is: a length, a mode, a table.
+// ExtraKey names a value that is no tensor and goes with a batch to every layer and micro-batch as
+// it is: a length, a mode, a table.
 //
 //	var width = nn.NewExtra[int]("width")
 //
@@ -15,7 +16,8 @@ import (
 //
 //	func (l *layer) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { ... width.In(c) ... }
 //
-// Layers on several goroutines read the value at the same time: it must not change while a run uses it.
+// Layers on several goroutines read the value at the same time: it must not change while a run uses
+// it.
 type ExtraKey[T any] struct{ name string }
 
 // Extra is a value under its key.

@@ -14,8 +14,9 @@ type Fork struct {
 	Skips                      *SkipStore // of the layers that will run
 }
 
-// Fork is a context for running the layers of the module that runs, at once or inside of Backward: on t, with c's place in the model, seed, extras and statistics. It does not change with c afterwards.
-// Wrappers that run layers when they choose use it to be transparent; see FailedAt.
+// Fork is a context for running the layers of the module that runs, at once or inside of Backward:
+// on t, with c's place in the model, seed, extras and statistics. It does not change with c
+// afterwards. Wrappers that run layers when they choose use it to be transparent; see FailedAt.
 func (c *Ctx) Fork(t *torch.Ctx, f Fork) *Ctx {
 	arg.Must(t, "nn: Fork: the torch.Ctx", "the one of a forward, or of torch.NewCtx")
 	if c.failed == nil {
@@ -39,7 +40,8 @@ func (c *Ctx) FailedAt(path string) {
 	*c.failed = path
 }
 
-// SharedBeyond lists the parameters, each once, that modules of m share with modules that are not in m.
+// SharedBeyond lists the parameters, each once, that modules of m share with modules that are not
+// in m.
 func SharedBeyond(m Module) []*Param {
 	uses := map[*Param]int{}
 	var order []*Param

@@ -25,9 +25,10 @@ func Uniform(bound float64) Init {
 	return func(c *torch.Ctx, t *torch.Tensor) { c.Uniform_(t, -bound, bound) }
 }
 
-// FanIn is PyTorch's default for the weights and biases of Linear and Conv2d: uniform within 1/sqrt(fanIn). For weights it is what
-// kaiming_uniform_(a=sqrt(5)) comes to.
+// FanIn is PyTorch's default for the weights and biases of Linear and Conv2d: uniform within
+// 1/sqrt(fanIn). For weights it is what kaiming_uniform_(a=sqrt(5)) comes to.
 func FanIn(fanIn int64) Init { return Uniform(1 / math.Sqrt(float64(max(fanIn, 1)))) }
 
-// KaimingNormalFanOut is He's initialisation for ReLU networks (He et al. 2015, eq. 14, counted over outputs): normal with std sqrt(2/fanOut). ResNets use it.
+// KaimingNormalFanOut is He's initialisation for ReLU networks (He et al. 2015, eq. 14, counted
+// over outputs): normal with std sqrt(2/fanOut). ResNets use it.
 func KaimingNormalFanOut(fanOut int64) Init { return Normal(math.Sqrt(2 / float64(fanOut))) }

@@ -6,8 +6,10 @@ import (
 	"penstock/torch"
 )
 
-// InstanceNorm2d normalises each channel of each sample to mean 0 and variance 1: [N, channels, H, W] to the same (Ulyanov et al. 2016). It does the same in training and
-// evaluation and knows no other samples, so micro-batches change nothing. There are no running statistics, as by PyTorch's default.
+// InstanceNorm2d normalises each channel of each sample to mean 0 and variance 1: [N, channels, H,
+// W] to the same (Ulyanov et al. 2016). It does the same in training and evaluation and knows no
+// other samples, so micro-batches change nothing. There are no running statistics, as by PyTorch's
+// default.
 type InstanceNorm2d struct {
 	Base
 	Weight, Bias *Param // [channels]; nil without Affine
@@ -16,7 +18,8 @@ type InstanceNorm2d struct {
 	eps      float64
 }
 
-// InstanceNormConfig configures an InstanceNorm2d. The zero value is PyTorch's default: eps 1e-5, without weight and bias.
+// InstanceNormConfig configures an InstanceNorm2d. The zero value is PyTorch's default: eps 1e-5,
+// without weight and bias.
 type InstanceNormConfig struct {
 	Eps    float64 // added to the variance; 0 is 1e-5
 	Affine bool    // scale and shift each channel by a weight and a bias
@@ -37,8 +40,10 @@ func NewInstanceNorm2d(channels int64, o InstanceNormConfig) *InstanceNorm2d {
 	return l
 }
 
-// Forward is aten::group_norm with a group for each channel, which is the same function as aten::instance_norm. It takes half the time on CPU, and its result is no view: a layer
-// in place may follow without a copy in backward. Under autocast, with a weight, it normalises in the weight's type and gives that.
+// Forward is aten::group_norm with a group for each channel, which is the same function as
+// aten::instance_norm. It takes half the time on CPU, and its result is no view: a layer in place
+// may follow without a copy in backward. Under autocast, with a weight, it normalises in the
+// weight's type and gives that.
 func (l *InstanceNorm2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	shape := x.Shape()
 	refuse := func(message string) {

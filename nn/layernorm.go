@@ -6,7 +6,8 @@ import (
 	"penstock/torch"
 )
 
-// LayerNorm normalises over the last dimensions to mean 0 and variance 1, then scales and shifts each element (Ba, Kiros and Hinton 2016).
+// LayerNorm normalises over the last dimensions to mean 0 and variance 1, then scales and shifts
+// each element (Ba, Kiros and Hinton 2016).
 type LayerNorm struct {
 	Base
 	Weight, Bias *Param // of the normalised shape; nil with NoAffine
@@ -39,15 +40,17 @@ func NewLayerNorm(shape []int64, o LayerNormConfig) *LayerNorm {
 	return l
 }
 
-// Forward is aten::layer_norm. Under autocast, with a weight, it normalises in the weight's type and gives that.
+// Forward is aten::layer_norm. Under autocast, with a weight, it normalises in the weight's type
+// and gives that.
 func (l *LayerNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
 		return c.LayerNorm(x, l.shape, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
 	})
 }
 
-// precisely runs a norm on x in the type of its weight. What comes of a product under autocast is bfloat16, which libtorch 1.13 does not scale by float32 on a CPU; on a GPU autocast
-// itself has these norms in float32.
+// precisely runs a norm on x in the type of its weight. What comes of a product under autocast is
+// bfloat16, which libtorch 1.13 does not scale by float32 on a CPU; on a GPU autocast itself has
+// these norms in float32.
 func (c *Ctx) precisely(x *torch.Tensor, weight *Param, norm func(x *torch.Tensor) *torch.Tensor) *torch.Tensor {
 	if !c.Autocast() || weight == nil || x.DType() == weight.DType() {
 		return norm(x)

@@ -9,13 +9,15 @@ type LeakyReLU struct {
 	inPlace bool
 }
 
-// LeakyReLUConfig configures a LeakyReLU. The zero value has PyTorch's slope and returns a new tensor.
+// LeakyReLUConfig configures a LeakyReLU. The zero value has PyTorch's slope and returns a new
+// tensor.
 type LeakyReLUConfig struct {
 	Slope   float64 // below zero; 0 is 0.01
 	InPlace bool    // overwrite the input and return it; see NewReLUInPlace for what may come before
 }
 
-// NewLeakyReLU makes a LeakyReLU. In place, the slope must be positive: the gradient is told from the result's sign.
+// NewLeakyReLU makes a LeakyReLU. In place, the slope must be positive: the gradient is told from
+// the result's sign.
 func NewLeakyReLU(o LeakyReLUConfig) *LeakyReLU {
 	if o.Slope == 0 {
 		o.Slope = 0.01

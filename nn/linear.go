@@ -28,7 +28,8 @@ func NewLinearNoBias(in, out int64) *Linear {
 	return l
 }
 
-// NewLinearShared makes a Linear whose weight [out, in] is a parameter of another module, with a bias of its own or without.
+// NewLinearShared makes a Linear whose weight [out, in] is a parameter of another module, with a
+// bias of its own or without.
 func NewLinearShared(weight *Param, bias bool) *Linear {
 	arg.Must(weight, "nn: NewLinearShared: the weight", "the nn.Param of another layer")
 	require(len(weight.Shape()) == 2, "Linear: the shared weight's shape is %v; it must be [out, in]", weight.Shape())

@@ -7,12 +7,14 @@ import (
 	"penstock/torch"
 )
 
-// Loss compares an output with a target and gives a scalar. Like a layer it must depend on nothing but its arguments. A loss that runs layers embeds Base and declares
-// them with Child; their parameters are not the model's, and the caller's to Materialise.
+// Loss compares an output with a target and gives a scalar. Like a layer it must depend on nothing
+// but its arguments. A loss that runs layers embeds Base and declares them with Child; their
+// parameters are not the model's, and the caller's to Materialise.
 type Loss interface {
 	// Forward computes the loss of a micro-batch: output [rows, ...], target [rows, ...].
 	Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor
-	// Reduction says how rows are combined, ReduceMean or ReduceSum; a pipe weights the means of micro-batches by their rows.
+	// Reduction says how rows are combined, ReduceMean or ReduceSum; a pipe weights the means of
+	// micro-batches by their rows.
 	Reduction() torch.Reduction
 }
 
@@ -29,12 +31,15 @@ func (sum reduction) Reduction() torch.Reduction {
 	return torch.ReduceMean
 }
 
-// Targeted is a Loss that can make targets to measure it with where there are none yet: of the types and shapes that go with such outputs, with values that it takes. The losses of this package are.
+// Targeted is a Loss that can make targets to measure it with where there are none yet: of the
+// types and shapes that go with such outputs, with values that it takes. The losses of this package
+// are.
 type Targeted interface {
 	Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor
 }
 
-// TupleLoss compares tuples: what the model gives with what the batch wants. LossOfTuples makes a Loss of it.
+// TupleLoss compares the tuple that the model gives with a tuple of targets. LossOfTuples makes a
+// Loss of it.
 type TupleLoss interface {
 	ForwardTuple(c *Ctx, outputs, targets []*torch.Tensor) *torch.Tensor
 	Reduction() torch.Reduction
@@ -59,7 +64,8 @@ func requireRows(op string, l Loss, output, target *torch.Tensor) {
 	}
 }
 
-// RunLoss computes the loss of a micro-batch by whichever forward it has. A result that is no single number fails as an operator does.
+// RunLoss computes the loss of a micro-batch by whichever forward it has. A result that is no
+// single number fails as an operator does.
 func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 	arg.Must(c, "nn: RunLoss: the nn.Ctx", "one of nn.NewCtx")
 	arg.Must(l, "nn: RunLoss: the loss", "an nn.Loss")
@@ -84,7 +90,8 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 	return loss
 }
 
-// moduleOf is what runs while a loss is computed: the loss itself where it embeds Base, and a module without children where it does not.
+// moduleOf is what runs while a loss is computed: the loss itself where it embeds Base, and a
+// module without children where it does not.
 func (c *Ctx) moduleOf(l Loss) Module {
 	inner := any(l)
 	if t, ok := l.(tupleLoss); ok {
@@ -99,8 +106,9 @@ func (c *Ctx) moduleOf(l Loss) Module {
 	return &lossLayer{loss: l}
 }
 
-// LossLayer returns the layer "loss", which computes the loss of a context (Config.Loss) from what a model gives and from the context's targets.
-// After the layers of a model it is a layer like any other. It has no parameters.
+// LossLayer returns the layer "loss", which computes the loss of a context (Config.Loss) from what
+// a model gives and from the context's targets. After the layers of a model it is a layer like any
+// other. It has no parameters.
 func LossLayer() NamedLayer {
 	l := &lossLayer{}
 	return NamedLayer{Name: "loss", Layer: Tuple(l, l.forward)}

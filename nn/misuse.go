@@ -2,8 +2,8 @@ package nn
 
 import "fmt"
 
-// A constructor that is called with values no layer can have panics: it is a mistake in the program, and the stack shows where. The message names the value
-// and says what would do.
+// A constructor that is called with values no layer can have panics: it is a mistake in the
+// program, and the stack shows where. The message names the value and says what would do.
 
 func require(ok bool, format string, args ...any) {
 	if !ok {

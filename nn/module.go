@@ -5,15 +5,17 @@ import (
 	"penstock/torch"
 )
 
-// Module is anything that owns parameters, buffers and other modules. A type becomes one by embedding Base.
+// Module owns parameters, buffers and other modules. A type becomes one by embedding Base.
 type Module interface {
 	node() *Base
 }
 
 // Layer is a module that turns one tensor into another. Tuple makes one of several tensors.
 //
-// Forward must depend on nothing but x, the parameters and c: it is called again, on the same input, when activations are recomputed. It must not keep x or what
-// it returns, nor start goroutines that use c. Operators that fail panic; the caller adds coordinates and makes it an error.
+// Forward must depend on nothing but x, the parameters and c: it is called again, on the same
+// input, when activations are recomputed. It must not keep x or what it returns, nor start
+// goroutines that use c. Operators that fail panic; the caller adds coordinates and makes it an
+// error.
 type Layer interface {
 	Module
 	Forward(c *Ctx, x *torch.Tensor) *torch.Tensor
@@ -46,9 +48,11 @@ func (b *Base) Buffer(name string, dtype torch.DType, init Init, shape ...int64)
 	return b.declare(name, &Param{shape: shape, dtype: dtype, init: init, buffer: true})
 }
 
-// Share declares a parameter that another module has declared, such as an embedding that is the weight of a network's head as well, and returns the handle through which
-// this module is to use it. There is one parameter: it is listed, counted, saved and stepped once, under the name that comes first in the model. Where a pipe puts
-// the modules on different stages it lives on the first of them; the handles on the others are copies, whose gradients go there.
+// Share declares a parameter that another module has declared, such as an embedding that is the
+// weight of a network's head as well, and returns the handle through which this module is to use
+// it. There is one parameter: it is listed, counted, saved and stepped once, under the name that
+// comes first in the model. Where a pipe puts the modules on different stages it lives on the first
+// of them; the handles on the others are copies, whose gradients go there.
 func (b *Base) Share(name string, p *Param) *Param { return b.declare(name, p.tie()) }
 
 func (b *Base) declare(name string, p *Param) *Param {
@@ -64,7 +68,8 @@ type NamedParam struct {
 	*Param
 }
 
-// State lists the parameters and buffers of m in the order of declaration, depth first. A shared one is listed once, under its first name.
+// State lists the parameters and buffers of m in the order of declaration, depth first. A shared
+// one is listed once, under its first name.
 func State(m Module) []NamedParam {
 	seen := map[*Param]bool{}
 	var out []NamedParam
@@ -77,7 +82,8 @@ func State(m Module) []NamedParam {
 	return out
 }
 
-// Shared lists what is in m of parameters that several modules use, handle by handle, as State does. The other modules need not be in m.
+// Shared lists what is in m of parameters that several modules use, handle by handle, as State
+// does. The other modules need not be in m.
 func Shared(m Module) []NamedParam {
 	var out []NamedParam
 	walk(m, "", func(name string, p *Param) {

@@ -32,7 +32,8 @@ func zerosLike(c *torch.Ctx, output *torch.Tensor) []*torch.Tensor {
 	return []*torch.Tensor{c.Zeros(output.DType(), output.Shape()...)}
 }
 
-// requireOneShape refuses what libtorch would broadcast: [N, 1] against [N] is N*N differences, a loss that falls and means nothing.
+// requireOneShape refuses what libtorch would broadcast: [N, 1] against [N] is N*N differences, a
+// loss that falls and means nothing.
 func requireOneShape(op string, output, target *torch.Tensor) {
 	if !slices.Equal(output.Shape(), target.Shape()) {
 		panic(&torch.Error{Op: op, Args: []string{output.String(), target.String()}, Message: "output and target must have one shape; reshape the target"})

@@ -8,7 +8,8 @@ import (
 	"penstock/torch"
 )
 
-// Param is a parameter or a buffer: declared with a shape and an initialiser, allocated by Materialise.
+// Param is a parameter or a buffer: declared with a shape and an initialiser, allocated by
+// Materialise.
 type Param struct {
 	shape     []int64
 	dtype     torch.DType
@@ -21,7 +22,7 @@ type Param struct {
 	replica   *torch.Tensor
 }
 
-// tie makes a further handle on the parameter.
+// tie makes another handle on the parameter.
 func (p *Param) tie() *Param {
 	require(p != nil, "Share: the parameter is nil; a layer made without it has none to share")
 	owner := p.Owner()
@@ -37,11 +38,12 @@ func (p *Param) Owner() *Param {
 	return p
 }
 
-// Shared says that more than one module uses the parameter.
+// Shared reports whether more than one module uses the parameter.
 func (p *Param) Shared() bool { return p.Owner().ties > 0 }
 
-// Replicate gives one of the handles on a shared parameter a tensor of its own to stand for the value, a leaf with a gradient of its own; nil takes it away. The tensor stays
-// the caller's, who keeps it equal to the value and adds its gradient to the value's: it is how a pipe puts a parameter on two stages.
+// Replicate gives a handle on a shared parameter a replica of the value: a leaf with a gradient of
+// its own. Nil removes it. The replica stays the caller's, who keeps it equal to the value and adds
+// its gradient to the value's. A pipe uses replicas to put a parameter on two stages.
 func (p *Param) Replicate(t *torch.Tensor) {
 	require(p.Shared(), "Replicate is for parameters that several modules Share")
 	if t != nil {
@@ -68,22 +70,24 @@ func (p *Param) Numel() int64 {
 	return n
 }
 
-// IsBuffer says that the parameter is saved but never trained.
+// IsBuffer reports whether the parameter is saved but never trained.
 func (p *Param) IsBuffer() bool { return p.buffer }
 
-// Trainable says that the parameter has a gradient.
+// Trainable reports whether the parameter has a gradient.
 func (p *Param) Trainable() bool { return p.Owner().trainable }
 
 // Freeze excludes the parameter from training. Call it before the parameter is materialised.
 func (p *Param) Freeze() { p.Owner().trainable = false }
 
-// SetInit replaces the initialiser: how a network gives its layers other starting values than their defaults. Call it before the parameter is materialised.
+// SetInit replaces the initialiser, for networks whose layers start from other values than their
+// defaults. Call it before the parameter is materialised.
 func (p *Param) SetInit(init Init) {
 	arg.Must(init, "nn: SetInit: the initialiser", "one such as nn.Zeros")
 	p.Owner().init = init
 }
 
-// Tensor is the value, owned by the model; nil for a nil Param, so that optional parameters pass straight to operators.
+// Tensor is the value, owned by the model; nil for a nil Param, so that optional parameters pass
+// straight to operators.
 func (p *Param) Tensor() *torch.Tensor {
 	if p == nil {
 		return nil
@@ -97,10 +101,11 @@ func (p *Param) Tensor() *torch.Tensor {
 	return p.value
 }
 
-// Exists says whether the parameter is materialised.
+// Exists reports whether the parameter is materialised.
 func (p *Param) Exists() bool { return p.Owner().value != nil }
 
-// SetTensor puts t in place of the value; the model owns t from now on and the old value is freed with its gradient.
+// SetTensor puts t in place of the value; the model owns t from now on and the old value is freed
+// with its gradient.
 func (p *Param) SetTensor(t *torch.Tensor) {
 	arg.Must(t, "nn: SetTensor: the tensor", "the parameter's value; Free takes it away")
 	p = p.Owner()
@@ -123,8 +128,9 @@ func (p *Param) Free() {
 	p.value = nil
 }
 
-// Materialise allocates those of params that do not exist yet, on the context's device, and initialises them. Each is drawn from a seed that is derived from
-// its full name, so its values do not depend on order, partition or device.
+// Materialise allocates those of params that do not exist yet, on the context's device, and
+// initialises them. Each is drawn from a seed that is derived from its full name, so its values do
+// not depend on order, partition or device.
 func Materialise(c *torch.Ctx, params []NamedParam, seed uint64) {
 	arg.Must(c, "nn: Materialise: the torch.Ctx", "one of torch.NewCtx")
 	keepSeed, keepDraws := c.Draws()
@@ -146,7 +152,8 @@ func Materialise(c *torch.Ctx, params []NamedParam, seed uint64) {
 	})
 }
 
-// Convert gives the floating-point ones of params another element type. Values that exist are converted on the context's device; their gradients are dropped.
+// Convert gives the floating-point ones of params another element type. Values that exist are
+// converted on the context's device; their gradients are dropped.
 func Convert(c *torch.Ctx, params []NamedParam, dtype torch.DType) {
 	arg.Must(c, "nn: Convert: the torch.Ctx", "one of torch.NewCtx")
 	for _, n := range params {
@@ -173,7 +180,8 @@ func Free(m Module) {
 	}
 }
 
-// ZeroGrads drops the gradients of m's parameters and frees their memory. Those of replicas are their owners' to drop.
+// ZeroGrads drops the gradients of m's parameters and frees their memory. It does not drop those of
+// replicas.
 func ZeroGrads(m Module) {
 	for _, p := range Params(m) {
 		if value := p.Owner().value; value != nil {

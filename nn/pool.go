@@ -2,7 +2,8 @@ package nn
 
 import "penstock/torch"
 
-// MaxPool2d takes the maximum of each window of an image: [N, C, H, W] to [N, C, H', W'], H' as for Conv2d.
+// MaxPool2d takes the maximum of each window of an image: [N, C, H, W] to [N, C, H', W'], H' as for
+// Conv2d.
 type MaxPool2d struct {
 	Base
 	kernel, stride, padding, dilation Pair
@@ -30,7 +31,8 @@ func (l *MaxPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.MaxPool2d(x, l.kernel[:], l.stride[:], l.padding[:], l.dilation[:], l.ceil)
 }
 
-// AvgPool2d takes the mean of each window of an image: [N, C, H, W] to [N, C, H', W'], H' as for Conv2d.
+// AvgPool2d takes the mean of each window of an image: [N, C, H, W] to [N, C, H', W'], H' as for
+// Conv2d.
 type AvgPool2d struct {
 	Base
 	kernel, stride, padding Pair
@@ -39,10 +41,12 @@ type AvgPool2d struct {
 
 // AvgPool2dConfig configures an AvgPool2d. The zero value is windows that touch, without padding.
 type AvgPool2dConfig struct {
-	Stride         Pair // zero is the kernel's size
-	Padding        Pair // of zeros on each side; at most half the kernel
-	CeilMode       bool // round H' and W' up: windows may reach over the edge
-	ExcludePadding bool // divide by the number of pixels in the window, without its padding (PyTorch's count_include_pad=False)
+	Stride   Pair // zero is the kernel's size
+	Padding  Pair // of zeros on each side; at most half the kernel
+	CeilMode bool // round H' and W' up: windows may reach over the edge
+	// ExcludePadding divides by the number of pixels in the window, without its padding (PyTorch's
+	// count_include_pad=False)
+	ExcludePadding bool
 }
 
 // NewAvgPool2d makes an AvgPool2d.
@@ -65,7 +69,8 @@ func (l *AvgPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.AvgPool2d(x, l.kernel[:], l.stride[:], l.padding[:], l.ceil, l.countPadding)
 }
 
-// AdaptiveAvgPool2d averages an image of any size down, or up, to a fixed one: [N, C, *, *] to [N, C, size].
+// AdaptiveAvgPool2d averages an image of any size down, or up, to a fixed one: [N, C, *, *] to [N,
+// C, size].
 type AdaptiveAvgPool2d struct {
 	Base
 	size Pair

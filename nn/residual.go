@@ -2,17 +2,21 @@ package nn
 
 import "penstock/torch"
 
-// Residual is a block of a residual network (He et al. 2015, "Deep Residual Learning", figure 5): relu(main(x) + shortcut(x)), [N, in, H, W] to [N, out, H/stride,
-// W/stride] rounded up. The shortcut is x itself, or a 1x1 convolution and BatchNorm where the shape changes. Children are named as torchvision's.
+// Residual is a block of a residual network (He et al. 2015, "Deep Residual Learning", figure 5):
+// relu(main(x) + shortcut(x)), [N, in, H, W] to [N, out, H/stride, W/stride] rounded up. The
+// shortcut is x itself, or a 1x1 convolution and BatchNorm where the shape changes. Children are
+// named as torchvision's.
 //
-// The sum and every ReLU work in place on what the block itself has made: none of it is needed to compute gradients.
+// The sum and every ReLU work in place on what the block itself has made: none of it is needed to
+// compute gradients.
 type Residual struct {
 	Base
 	main       []Layer
 	downsample *Sequential // nil when the shape does not change
 }
 
-// NewBasicBlock makes the block of ResNet-18 and ResNet-34: 3x3 convolutions conv1 (with the stride) and conv2, each with BatchNorm.
+// NewBasicBlock makes the block of ResNet-18 and ResNet-34: 3x3 convolutions conv1 (with the
+// stride) and conv2, each with BatchNorm.
 func NewBasicBlock(in, out, stride int64) *Residual {
 	requirePositive("BasicBlock", "stride", stride)
 	r, relu := &Residual{}, NewReLUInPlace()
@@ -28,8 +32,9 @@ func NewBasicBlock(in, out, stride int64) *Residual {
 // BottleneckExpansion is how many times wider than its middle the output of a bottleneck is.
 const BottleneckExpansion = 4
 
-// NewBottleneck makes the block of ResNet-50 and deeper: convolutions conv1 (1x1 to width), conv2 (3x3 with the stride, as torchvision; the paper has it on
-// conv1) and conv3 (1x1 to 4 width), each with BatchNorm.
+// NewBottleneck makes the block of ResNet-50 and deeper: convolutions conv1 (1x1 to width), conv2
+// (3x3 with the stride, as torchvision; the paper has it on conv1) and conv3 (1x1 to 4 width), each
+// with BatchNorm.
 func NewBottleneck(in, width, stride int64) *Residual {
 	requirePositive("Bottleneck", "stride", stride)
 	r, relu, out := &Residual{}, NewReLUInPlace(), BottleneckExpansion*width

@@ -32,13 +32,14 @@ func (s *Sequential) Add(name string, l Layer) *Sequential {
 // Len is the number of children.
 func (s *Sequential) Len() int { return len(s.layers) }
 
-// Forward runs the layers in order on one tensor, and gives one. Each activation is let go of as soon as the next one exists, unless autograd keeps it.
+// Forward runs the layers in order on one tensor, and gives one. Each activation is freed as soon
+// as the next one exists, unless autograd keeps it.
 func (s *Sequential) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return single(s, s.ForwardTuple(c, []*torch.Tensor{x}))
 }
 
-// ForwardTuple runs the layers in order. The outermost Sequential of a model looks after the model's skip connections; if they do not match it fails
-// as an operator does, with the error of VerifySkips.
+// ForwardTuple runs the layers in order. The outermost Sequential of a model holds the model's skip
+// connections. If they do not match it fails as an operator does, with the error of VerifySkips.
 func (s *Sequential) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	arg.Must(c, "nn: Forward: the nn.Ctx", "one of nn.NewCtx")
 	if c.skips != nil {
@@ -56,7 +57,7 @@ func (s *Sequential) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return c.RunTuple(xs, s.layers...)
 }
 
-// OverwritesInput says whether the first layer does.
+// OverwritesInput reports whether the first layer does.
 func (s *Sequential) OverwritesInput() bool {
 	if len(s.layers) == 0 {
 		return false
@@ -71,7 +72,8 @@ type NamedLayer struct {
 	Layer
 }
 
-// Layers lists the layers of s with nested Sequentials flattened: what partitions count. Names do not depend on how the model is cut.
+// Layers lists the layers of s with nested Sequentials flattened. Balances count these. Names do
+// not depend on how the model is cut.
 func (s *Sequential) Layers() []NamedLayer {
 	var out []NamedLayer
 	for _, l := range s.layers {

@@ -8,8 +8,8 @@ type Flatten struct {
 	start, end int64
 }
 
-// NewFlatten makes a Flatten of the dimensions from start to end, inclusive; negative ones count from the end. NewFlatten(1, -1) is PyTorch's default: [N, ...]
-// to [N, features].
+// NewFlatten makes a Flatten of the dimensions from start to end, inclusive; negative ones count
+// from the end. NewFlatten(1, -1) is PyTorch's default: [N, ...] to [N, features].
 func NewFlatten(start, end int64) *Flatten { return &Flatten{start: start, end: end} }
 
 // Forward is aten::flatten.

@@ -8,15 +8,17 @@ import (
 	"penstock/torch"
 )
 
-// A skip connection takes a tensor from one layer past others to a later one. The layers declare it, so that a model is verified before it runs and a pipe sends the tensor
-// straight to the stage that needs it:
+// A skip connection takes a tensor from one layer past others to a later one. The layers declare
+// it, so that a model is verified before it runs and a pipe sends the tensor straight to the stage
+// that needs it:
 //
 //	l.Stashes("skip")           in the constructor of the layer that it comes from; in its Forward  c.Stash("skip", x)
 //	l.Pops("skip")              in that of each layer that it goes to; in its Forward               skip := c.Pop("skip")
 //
 // Any module may declare skips, however deeply nested. Stash is a layer that does nothing else.
 
-// Namespace keeps equal names of skips apart. The zero Namespace is the one that names are in at first. Namespaces are copied and compared as values.
+// Namespace keeps equal names of skips apart. Names are in the zero Namespace unless Isolate moves
+// them. Namespaces are copied and compared as values.
 type Namespace struct{ number uint64 }
 
 var namespaces atomic.Uint64
@@ -24,7 +26,7 @@ var namespaces atomic.Uint64
 // NewNamespace makes a namespace that differs from all others.
 func NewNamespace() Namespace { return Namespace{namespaces.Add(1)} }
 
-// SkipKey is what a skip is known by.
+// SkipKey identifies a skip.
 type SkipKey struct {
 	Namespace Namespace
 	Name      string
@@ -53,7 +55,8 @@ func keys(names []string) []SkipKey {
 	return out
 }
 
-// Isolate puts the skips that the module and its children have declared into a namespace: all, or only those of the names given.
+// Isolate puts the skips that the module and its children have declared into a namespace: all, or
+// only those of the names given.
 func (b *Base) Isolate(space Namespace, only ...string) {
 	found := map[string]bool{}
 	b.isolate(space, only, found)
@@ -76,7 +79,8 @@ func (b *Base) isolate(space Namespace, only []string, found map[string]bool) {
 	}
 }
 
-// Stash hands t on to the layers that pop the name, which the running module must have declared. A nil t says that the skip is absent this time: Pop returns nil.
+// Stash hands t on to the layers that pop the name, which the running module must have declared. A
+// nil t says that the skip is absent this time: Pop returns nil.
 func (c *Ctx) Stash(name string, t *torch.Tensor) {
 	key := c.declared(name, "stash", func(b *Base) []SkipKey { return b.stashes })
 	if slices.Contains(c.stashed, key) {
@@ -89,8 +93,9 @@ func (c *Ctx) Stash(name string, t *torch.Tensor) {
 	c.skips.stash(c, key, t)
 }
 
-// Pop is the tensor that an earlier layer stashed under the name, owned by the context, or nil if that is absent. The running module must have declared it.
-// Several layers may pop one stash, each once.
+// Pop is the tensor that an earlier layer stashed under the name, owned by the context, or nil if
+// that is absent. The running module must have declared it. Several layers may pop one stash, each
+// once.
 func (c *Ctx) Pop(name string) *torch.Tensor {
 	key := c.declared(name, "pop", func(b *Base) []SkipKey { return b.pops })
 	if slices.Contains(c.popped, key) {
@@ -116,7 +121,7 @@ func (c *Ctx) declared(name, verb string, list func(*Base) []SkipKey) SkipKey {
 	return key
 }
 
-// kept says whether the running module did all that it declared.
+// kept checks that the running module did all that it declared.
 func (c *Ctx) kept() {
 	b := c.running.node()
 	for _, k := range b.stashes {

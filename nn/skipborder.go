@@ -6,8 +6,10 @@ import (
 	"penstock/torch"
 )
 
-// border is what of the skips of a model crosses the border of a module in it. The skips that enter become inputs of what runs the module by itself, a checkpoint, and those that leave become outputs.
-type border struct {
+// boundary lists the skips that cross the boundary of a module inside a model. Where the module
+// runs by itself, as in a checkpoint, skips that enter become inputs and skips that leave become
+// outputs.
+type boundary struct {
 	in     []SkipKey        // one for each pop inside of what is stashed outside
 	out    []SkipKey        // stashed inside and popped outside
 	inside map[SkipKey]int  // stashed inside: how many pops inside
@@ -15,11 +17,11 @@ type border struct {
 	leaves map[SkipKey]bool // out as a set
 }
 
-// borderOf finds the border of the module that b is the base of, in the model that c runs.
-func borderOf(c *Ctx, b *Base) *border {
+// boundaryOf finds the boundary of the module with base b in the model that c runs.
+func boundaryOf(c *Ctx, b *Base) *boundary {
 	v := verifier{stash: map[SkipKey]*declaration{}}
 	v.visit(0, "", b)
-	d := &border{inside: map[SkipKey]int{}, leaves: map[SkipKey]bool{}}
+	d := &boundary{inside: map[SkipKey]int{}, leaves: map[SkipKey]bool{}}
 	for _, s := range v.stashes {
 		d.inside[s.key] = 0
 	}
@@ -39,13 +41,13 @@ func borderOf(c *Ctx, b *Base) *border {
 	return d
 }
 
-// store is for one run of the inside.
-func (d *border) store() *SkipStore {
+// store makes the store for one run of the module.
+func (d *boundary) store() *SkipStore {
 	return &SkipStore{local: d.inside, leaves: d.leaves, held: map[SkipKey]*heldSkip{}}
 }
 
 // enter appends the skips that enter to the inputs.
-func (d *border) enter(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
+func (d *boundary) enter(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	out := slices.Clone(xs)
 	for _, k := range d.in {
 		if c.skips == nil {
@@ -60,8 +62,8 @@ func (d *border) enter(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return out
 }
 
-// give hands a run of the inside the skips that entered.
-func (d *border) give(c *Ctx, in []*torch.Tensor) {
+// give hands a run of the module the skips that entered.
+func (d *boundary) give(c *Ctx, in []*torch.Tensor) {
 	for i, k := range d.in {
 		if d.absent[i] {
 			c.skips.Give(k, nil)
@@ -73,7 +75,7 @@ func (d *border) give(c *Ctx, in []*torch.Tensor) {
 }
 
 // take appends the skips that leave to the outputs.
-func (d *border) take(c *Ctx, ys []*torch.Tensor) []*torch.Tensor {
+func (d *boundary) take(c *Ctx, ys []*torch.Tensor) []*torch.Tensor {
 	out := slices.Clone(ys)
 	for _, k := range d.out {
 		out = append(out, c.Adopt(c.skips.Take(c, k)))
@@ -82,7 +84,7 @@ func (d *border) take(c *Ctx, ys []*torch.Tensor) []*torch.Tensor {
 }
 
 // leave stashes the skips that leave.
-func (d *border) leave(c *Ctx, outputs []*torch.Tensor) []*torch.Tensor {
+func (d *boundary) leave(c *Ctx, outputs []*torch.Tensor) []*torch.Tensor {
 	ys := outputs[:len(outputs)-len(d.out)]
 	for i, k := range d.out {
 		c.skips.stash(c, k, outputs[len(ys)+i])

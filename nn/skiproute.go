@@ -11,8 +11,9 @@ import (
 // SkipRoute is a skip of a model: from the flattened layer that stashes it to those that pop it.
 type SkipRoute struct {
 	Key   SkipKey
-	Stash int   // index in Layers
-	Pops  []int // in the order of the pops; a layer that pops it in several of its children is listed as often
+	Stash int // index in Layers
+	// Pops are indices in Layers, in the order of the pops; a layer that pops it in several of its children is listed as often
+	Pops []int
 }
 
 // SkipError lists everything that is wrong with a model's skips.
@@ -23,8 +24,9 @@ func (e *SkipError) Error() string {
 	return "nn: the model's skip connections do not match:\n  * " + strings.Join(e.Problems, "\n  * ")
 }
 
-// VerifySkips returns nil if every skip of the model is stashed by one module and popped by later ones, and else a *SkipError with all that is wrong. Where one module is
-// part of another, each counts as the later one: a layer may pop what its child has stashed, and stash what its child will pop.
+// VerifySkips returns nil if every skip of the model is stashed by one module and popped by later
+// ones, and else a *SkipError with all that is wrong. A layer may pop what its child has stashed,
+// and stash what its child will pop.
 func VerifySkips(model *Sequential) error {
 	if err := arg.Given(model, "nn: VerifySkips: the model", "an nn.Sequential"); err != nil {
 		return err
@@ -33,7 +35,8 @@ func VerifySkips(model *Sequential) error {
 	return err
 }
 
-// SkipRoutes lists the skips in the order in which they are stashed, children of a layer in the order of declaration. Its error is that of VerifySkips.
+// SkipRoutes lists the skips in the order in which they are stashed, children of a layer in the
+// order of declaration. Its error is that of VerifySkips.
 func (s *Sequential) SkipRoutes() ([]SkipRoute, error) {
 	v := verifier{stash: map[SkipKey]*declaration{}}
 	v.containers("", s)
@@ -86,7 +89,8 @@ func (v *verifier) report(format string, args ...any) {
 	v.problems = append(v.problems, fmt.Sprintf(format, args...))
 }
 
-// containers refuses skips of the Sequentials that Layers flattens: nothing would stash or pop them.
+// containers refuses skips that are declared by Sequentials which Layers flattens: nothing would
+// stash or pop them.
 func (v *verifier) containers(path string, s *Sequential) {
 	if len(s.stashes)+len(s.pops) > 0 {
 		v.report("%q declares skips and is a Sequential, which runs layers and nothing else; declare them on one of its layers", path)
@@ -128,7 +132,8 @@ func (v *verifier) visit(layer int, path string, b *Base) {
 	}
 }
 
-// declares says whether a module has declared a skip of this name, in whichever namespace: Stash and Pop go by the name.
+// declares says whether a module has declared a skip of this name, in whichever namespace: Stash
+// and Pop go by the name.
 func declares(list []SkipKey, name string) bool {
 	return slices.ContainsFunc(list, func(k SkipKey) bool { return k.Name == name })
 }

@@ -7,9 +7,10 @@ import (
 	"penstock/torch"
 )
 
-// SkipStore holds the skips of one forward of a model, or of a part of it: what was stashed and is still to be popped. Each tensor is freed at its last pop. It belongs to
-// one goroutine. A plain Sequential has one without being told; whoever runs a model in parts, as a pipe does, gives each part its own and carries between them what
-// Take gives and Give takes.
+// SkipStore holds the skips of one forward of a model, or of a part of one, that were stashed and
+// are still to be popped. Each tensor is freed at its last pop. The store belongs to one goroutine.
+// A Sequential makes its own. A pipe runs a model in parts, gives each part a store, and moves
+// skips between them with Take and Give.
 type SkipStore struct {
 	local  map[SkipKey]int  // by skip stashed inside: how many pops inside
 	leaves map[SkipKey]bool // stashed inside and popped outside
@@ -33,7 +34,8 @@ func hold(t *torch.Tensor, pops int) *heldSkip {
 	return h
 }
 
-// NewSkipStore makes the store for the flattened layers from <= i < to of a model with these routes.
+// NewSkipStore makes the store for the flattened layers from <= i < to of a model with these
+// routes.
 func NewSkipStore(routes []SkipRoute, from, to int) *SkipStore {
 	s := &SkipStore{}
 	for _, r := range routes {
@@ -54,8 +56,10 @@ func NewSkipStore(routes []SkipRoute, from, to int) *SkipStore {
 	return s
 }
 
-// Give hands the store the tensors that the pops of a skip stashed outside will get, one for each pop in their order; nil where it is absent. The store owns them. They may share
-// memory with each other and with the input of this part, but not with the input of one that runs before it: no layer there would know that they are still needed.
+// Give hands the store the tensors of a skip that was stashed outside: one for each pop, in their
+// order, or nil if the skip is absent. The store owns them. They may share memory with each other
+// and with the input of this part. They must not share memory with the input of an earlier part,
+// whose layers do not know that they are still needed.
 func (s *SkipStore) Give(key SkipKey, tensors ...*torch.Tensor) {
 	if s.given == nil {
 		s.given = map[SkipKey][]*heldSkip{}
@@ -65,7 +69,8 @@ func (s *SkipStore) Give(key SkipKey, tensors ...*torch.Tensor) {
 	}
 }
 
-// Take is the tensor of a skip that was stashed inside and is popped outside; nil when absent. It is the caller's to free. Taking it again gives nil.
+// Take returns the tensor of a skip that was stashed inside and is popped outside, or nil if it is
+// absent. The caller frees it. A second Take returns nil.
 func (s *SkipStore) Take(c *Ctx, key SkipKey) *torch.Tensor {
 	arg.Must(c, "nn: Take: the nn.Ctx", "that of the forward")
 	h := s.held[key]
@@ -147,7 +152,7 @@ func (s *SkipStore) apart(c *Ctx, l Layer, xs []*torch.Tensor) []*torch.Tensor {
 	return out
 }
 
-// awaits says whether a pop is to come that gives memory of x.
+// awaits reports whether a later pop gives memory of x.
 func (s *SkipStore) awaits(x *torch.Tensor) bool {
 	in := func(h *heldSkip) bool { return h.t != nil && SameMemory(x, h.t) }
 	for _, h := range s.held {
@@ -163,8 +168,9 @@ func (s *SkipStore) awaits(x *torch.Tensor) bool {
 	return false
 }
 
-// Guard keeps the memory of xs, which will be needed again, as it is for the rest of the forward: layers that declare InPlace are given copies of it. Where it is freed before, what gets it next
-// is guarded too, for nothing.
+// Guard protects the memory of xs, which will be needed again, for the rest of the forward: layers
+// that declare InPlace get copies of it. If it is freed earlier, the next tensor in that memory is
+// guarded too, needlessly.
 func (s *SkipStore) Guard(xs []*torch.Tensor) {
 	for _, x := range xs {
 		if x != nil {
@@ -179,7 +185,7 @@ func (s *SkipStore) guards(x *torch.Tensor) bool {
 	return slices.Contains(s.guarded, memory)
 }
 
-// SameMemory says whether two tensors are views of the same memory.
+// SameMemory reports whether two tensors are views of the same memory.
 func SameMemory(a, b *torch.Tensor) bool {
 	x, _ := a.Storage()
 	y, _ := b.Storage()

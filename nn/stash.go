@@ -2,7 +2,7 @@ package nn
 
 import "penstock/torch"
 
-// Stash hands its input on as a skip connection, and gives it as its output.
+// Stash stashes its input as a skip connection and returns it.
 type Stash struct {
 	Base
 	skip string

@@ -10,8 +10,9 @@ import (
 	"penstock/torch"
 )
 
-// Save writes the parameters and buffers of m, which must all exist, to a safetensors file under their names. The file is that of the model alone: it does not tell how the model was cut, and
-// fits any other cut, and the model without a pipe. What is at path is replaced when all is written.
+// Save writes the parameters and buffers of m, which must all exist, to a safetensors file under
+// their names. The file does not depend on how the model is cut: it fits any cut, and the model
+// without a pipe. A file at path is replaced when everything is written.
 func Save(path string, m Module) error {
 	if err := arg.Given(m, "nn: Save: the model", "one that exists"); err != nil {
 		return err
@@ -24,7 +25,8 @@ func Save(path string, m Module) error {
 	return safetensors.WriteFile(path, FileTensors(m), nil)
 }
 
-// FileTensors lists the parameters and buffers of m, which must all exist, as they are to be written.
+// FileTensors lists the parameters and buffers of m, which must all exist, as they are to be
+// written.
 func FileTensors(m Module) []safetensors.Tensor {
 	var out []safetensors.Tensor
 	for _, p := range State(m) {
@@ -33,9 +35,11 @@ func FileTensors(m Module) []safetensors.Tensor {
 	return out
 }
 
-// Load gives the parameters and buffers of m the values that a safetensors file has under their names, such as one that Save wrote or a PyTorch state_dict saved as such. Those that exist stay
-// where they are, one that a pipe has placed too; the others are made on the context's device and belong to the model. Names, shapes and element types must be the model's, all of them;
-// if not, the error lists what differs and nothing has changed.
+// Load gives the parameters and buffers of m the values that a safetensors file has under their
+// names, such as one that Save wrote or a PyTorch state_dict saved as such. Those that exist stay
+// on their devices, also where a pipe has placed them. The others are made on the context's device
+// and belong to the model. All names, shapes and element types must be the model's. If not, the
+// error lists what differs and nothing has changed.
 func Load(c *torch.Ctx, path string, m Module) error {
 	if err := cmp.Or(arg.Given(c, "nn: Load: the torch.Ctx", "one of torch.NewCtx"), arg.Given(m, "nn: Load: the model", "one of the file's names and shapes")); err != nil {
 		return err

@@ -9,20 +9,23 @@ import (
 
 // LayerSummary is what is known of a layer without an input.
 type LayerSummary struct {
-	Name       string   // full dotted name
-	Type       string   // the Go type, without its package
-	Shapes     []string // of each parameter: "weight [512 64]"
-	Parameters int64    // trainable elements; those of a shared parameter count in the first layer that has it
-	Bytes      int64    // of parameters and buffers, counted alike
+	Name   string   // full dotted name
+	Type   string   // the Go type, without its package
+	Shapes []string // of each parameter: "weight [512 64]"
+	// Parameters counts trainable elements; those of a shared parameter count in the first layer that has it
+	Parameters int64
+	Bytes      int64 // of parameters and buffers, counted alike
 }
 
-// Summary lists the layers of m, with nested Sequentials flattened as a balance counts them, and before them m itself where it has parameters of its own. Nothing needs to be materialised.
+// Summary lists the layers of m, with nested Sequentials flattened as a balance counts them, and
+// before them m itself where it has parameters of its own. Nothing needs to be materialised.
 func Summary(m Module) []LayerSummary {
 	arg.Must(m, "nn: Summary: the module", "a model")
 	return m.node().summary()
 }
 
-// String is a table of the module's layers: names, types, shapes, trainable parameters, and bytes of parameters and buffers. A model prints itself: fmt.Println(model).
+// String is a table of the module's layers: names, types, shapes, trainable parameters, and bytes
+// of parameters and buffers. A model prints itself: fmt.Println(model).
 func (b *Base) String() string {
 	total := LayerSummary{}
 	table := [][]string{{"layer", "type", "shapes", "parameters", "bytes"}}

@@ -7,15 +7,16 @@ type TransformerConfig struct {
 	Dropout float64 // of what each part adds
 }
 
-// NewTransformerBlock makes the layers of GPT-2's block, normalised before each part (Radford et al. 2019, section
-// 2.3): [N, T, dim] to the same.
+// NewTransformerBlock makes the layers of GPT-2's block, normalised before each part (Radford et
+// al. 2019, section 2.3): [N, T, dim] to the same.
 //
 //	x = x + drop1(attn(ln1(x)))      attn is NewCausalSelfAttention
 //	x = x + drop2(mlp(ln2(x)))       mlp is Linear(dim, 4 dim), GELU (tanh), Linear(4 dim, dim)
 //
-// x goes around each part as a skip connection, in a namespace of the block's own. Children are those named above,
-// drop1 and drop2 only if there is dropout, with skip1, add1, skip2 and add2 around the parts. A partition may cut
-// between any two layers, and a plan of what to recompute may keep what lies there.
+// x goes around each part as a skip connection, in a namespace of the block's own. Children are
+// those named above, drop1 and drop2 only if there is dropout, with skip1, add1, skip2 and add2
+// around the parts. A partition may cut between any two layers, and a plan of what to recompute may
+// keep what lies there.
 func NewTransformerBlock(dim, heads int64, o TransformerConfig) *Sequential {
 	s := NewSequential()
 	part := func(number, name string, l *Sequential) {
@@ -33,8 +34,8 @@ func NewTransformerBlock(dim, heads int64, o TransformerConfig) *Sequential {
 	return s
 }
 
-// addSkip adds a skip connection to its input, in place: what comes before, a Linear or a Dropout, does not need its
-// output.
+// addSkip adds a skip connection to its input, in place: what comes before, a Linear or a Dropout,
+// does not need its output.
 type addSkip struct {
 	Base
 	skip string
@@ -46,7 +47,8 @@ func newAddSkip(skip string) *addSkip {
 	return a
 }
 
-// Forward returns x. Under autocast x is bfloat16 and the skip is not, and the sum, which is of the skip's type, is new.
+// Forward returns x. Under autocast x is bfloat16 and the skip is not, and the sum, which is of the
+// skip's type, is new.
 func (a *addSkip) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	skip := c.Pop(a.skip)

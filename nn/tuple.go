@@ -9,8 +9,10 @@ import (
 	"penstock/torch"
 )
 
-// Tuple makes a Layer of a function that turns tensors into tensors, of any types. All that is said of Layer.Forward holds for it: it takes what the layer before gives, and may return an element of
-// xs, but not xs itself. Names, parameters, children and skips are those of m, whose method it usually is:
+// Tuple makes a Layer of a function that turns tensors into tensors, of any types. All that is said
+// of Layer.Forward holds for it: it takes what the layer before gives, and may return an element of
+// xs, but not xs itself. Names, parameters, children and skips are those of m, whose method it
+// usually is:
 //
 //	func NewFork(n int64) nn.Layer {
 //		l := &fork{linear: nn.NewLinear(n, n)}
@@ -23,7 +25,8 @@ func Tuple(m Module, forward func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor) L
 	return &tuple{m, forward}
 }
 
-// ofTuples is a module that runs on tuples: what Tuple makes, a Sequential, and wrappers of such layers.
+// ofTuples is a module that runs on tuples: what Tuple makes, a Sequential, and wrappers of such
+// layers.
 type ofTuples interface {
 	ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor
 }
@@ -40,10 +43,11 @@ func (t *tuple) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return single(t, t.forward(c, []*torch.Tensor{x}))
 }
 
-// OverwritesInput says whether the module does.
+// OverwritesInput reports whether the module does.
 func (t *tuple) OverwritesInput() bool { return overwrites(t.Module) }
 
-// InPlace is implemented by layers that overwrite their input. Such a layer is given a copy where the input is still needed: by a pipe, or as a skip connection.
+// InPlace is implemented by layers that overwrite their input. Such a layer is given a copy where
+// the input is still needed: by a pipe, or as a skip connection.
 type InPlace interface {
 	// OverwritesInput says that Forward changes x.
 	OverwritesInput() bool

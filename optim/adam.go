@@ -6,7 +6,8 @@ import (
 	"penstock/torch"
 )
 
-// Adam is torch.optim.Adam (Kingma and Ba 2015, algorithm 1), t counting the parameter's own updates:
+// Adam is torch.optim.Adam (Kingma and Ba 2015, algorithm 1), t counting the parameter's own
+// updates:
 //
 //	g = g + WeightDecay p
 //	m = Betas[0] m + (1 - Betas[0]) g
@@ -16,7 +17,8 @@ import (
 // It keeps m as "exp_avg" and v as "exp_avg_sq".
 func Adam(o Config) (Optimizer, error) { return newAdam("adam", o, false) }
 
-// AdamW is torch.optim.AdamW (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"): Adam whose decay does not pass through the averages,
+// AdamW is torch.optim.AdamW (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"):
+// Adam whose decay does not pass through the averages,
 //
 //	p = (1 - LR WeightDecay) p
 //
@@ -41,7 +43,7 @@ type adam struct {
 
 func (r *adam) slots() []string { return []string{"exp_avg", "exp_avg_sq"} }
 
-// temporaries is one, for the penalised gradient and then for the denominator.
+// temporaries is 1: for the penalised gradient, then for the denominator.
 func (r *adam) temporaries() int { return 1 }
 
 func (r *adam) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*torch.Tensor, lr float64) {

@@ -12,15 +12,16 @@ import (
 	"penstock/torch"
 )
 
-// Clipping by the norm of all gradients together, as torch.nn.utils.clip_grad_norm_, in parts so that a pipe can do it: every stage squares its own,
-// the whole is added up in one place, every stage scales its own.
+// Clipping by the norm of all gradients together, as torch.nn.utils.clip_grad_norm_, in parts so
+// that a pipe can do it: every stage squares its own, the whole is added up in one place, every
+// stage scales its own.
 //
 //	SquaredNorms ─┐
 //	SquaredNorms ─┼─► GlobalNorm ─► ClipFactor ─┬─► Scale
 //	SquaredNorms ─┘                             └─► Scale ...
 
-// ErrNotFinite is what clipping gives for gradients with infinite or NaN elements: there is no factor that would mend them. Nothing was scaled; the
-// caller may skip the step or stop.
+// ErrNotFinite is the error of clipping gradients with infinite or NaN elements. No factor mends
+// them. Nothing was scaled; the caller may skip the step or stop.
 var ErrNotFinite = errors.New("the gradients' norm is not finite")
 
 // NamedNorm is the sum of the squares of one parameter's gradient.
@@ -29,11 +30,13 @@ type NamedNorm struct {
 	Squared float64
 }
 
-// block is how many elements are squared and summed at a time. Below 32,768 (at::internal::GRAIN_SIZE) libtorch reduces on one thread, so that the
-// sum does not depend on the threads of the stage; and the temporary, 128 KiB, stays in the cache.
+// block is the number of elements that are squared and summed at a time. Below 32,768
+// (at::internal::GRAIN_SIZE) libtorch reduces on one thread, so that the sum does not depend on the
+// threads of the stage; and the temporary, 128 KiB, stays in the cache.
 const block = 1 << 14
 
-// SquaredNorms lists, for each of params that has a gradient, the sum of its squares, computed in float64 in an order that depends on the shape alone.
+// SquaredNorms lists, for each of params that has a gradient, the sum of its squares, computed in
+// float64 in an order that depends on the shape alone.
 func SquaredNorms(c *torch.Ctx, params []nn.NamedParam) []NamedNorm {
 	arg.Must(c, "optim: SquaredNorms: the torch.Ctx", "one of torch.NewCtx")
 	var out []NamedNorm
@@ -49,7 +52,8 @@ func SquaredNorms(c *torch.Ctx, params []nn.NamedParam) []NamedNorm {
 	return out
 }
 
-// NormNeed is the bytes that SquaredNorms of params allocates at most, and frees again, where gradients lie in the order of their elements.
+// NormNeed is the bytes that SquaredNorms of params allocates at most, and frees again, where
+// gradients lie in the order of their elements.
 func NormNeed(params []nn.NamedParam) (bytes int64) {
 	const number = 8 // float64
 	for _, p := range params {
@@ -70,8 +74,8 @@ func squared(c *torch.Ctx, g *torch.Tensor) float64 {
 	return torch.Item[float64](total)
 }
 
-// GlobalNorm is the 2-norm of all gradients together. It adds in the order of the names, so that it is the same to the bit however the parameters
-// were divided. Infinite or NaN gradients make it so.
+// GlobalNorm is the 2-norm of all gradients together. It adds in the order of the names, so that it
+// is the same to the bit however the parameters were divided. Infinite or NaN gradients make it so.
 func GlobalNorm(parts ...[]NamedNorm) float64 {
 	all := slices.Concat(parts...)
 	slices.SortFunc(all, func(a, b NamedNorm) int { return strings.Compare(a.Name, b.Name) })
@@ -82,8 +86,9 @@ func GlobalNorm(parts ...[]NamedNorm) float64 {
 	return math.Sqrt(sum)
 }
 
-// ClipFactor is what gradients of a norm are multiplied by so that it becomes at most maxNorm: PyTorch's min(1, maxNorm / (norm + 1e-6)). A norm
-// that is infinite or NaN gives ErrNotFinite, where PyTorch would go on and make the weights NaN.
+// ClipFactor is what gradients of a norm are multiplied by so that it becomes at most maxNorm:
+// PyTorch's min(1, maxNorm / (norm + 1e-6)). A norm that is infinite or NaN gives ErrNotFinite,
+// where PyTorch would go on and make the weights NaN.
 func ClipFactor(norm, maxNorm float64) (float64, error) {
 	if !(maxNorm > 0) {
 		return 0, fmt.Errorf("optim: a norm cannot be clipped to %v: want more than 0", maxNorm)
@@ -111,7 +116,7 @@ func Scale(c *torch.Ctx, params []nn.NamedParam, factor float64) {
 	})
 }
 
-// Clip does it all for a model in one piece, and returns the norm before clipping.
+// Clip clips the gradients of a model in one piece and returns the norm before.
 func Clip(c *torch.Ctx, params []nn.NamedParam, maxNorm float64) (norm float64, err error) {
 	if err := arg.Given(c, "optim: Clip: the torch.Ctx", "one of torch.NewCtx"); err != nil {
 		return 0, err

@@ -11,13 +11,15 @@ import (
 // ConfigError is a setting that is refused.
 type ConfigError = arg.ConfigError
 
-// Config holds the hyperparameters of all optimizers, by PyTorch's names. Setting one that the optimizer does not have is an error, as is a
-// value that makes no sense.
+// Config holds the hyperparameters of all optimizers, by PyTorch's names. Setting one that the
+// optimizer does not have is an error, as is a value that makes no sense.
 type Config struct {
-	// LR is the learning rate; 0 stands for 0.001, and for 0.01 with RMSprop. SetLR takes 0 as it is.
+	// LR is the learning rate; 0 stands for 0.001, and for 0.01 with RMSprop. SetLR takes 0 as it
+	// is.
 	LR float64
-	// WeightDecay is the L2 penalty, added to the gradient; with AdamW the part of the weights, times LR, that is taken away before the update. 0 is
-	// none, also with AdamW, where PyTorch would take 0.01.
+	// WeightDecay is the L2 penalty, added to the gradient; with AdamW the part of the weights,
+	// times LR, that is taken away before the update. 0 is none, also with AdamW, where PyTorch
+	// would take 0.01.
 	WeightDecay float64
 	// Momentum of SGD and RMSprop; 0 is none and needs no memory.
 	Momentum float64
@@ -35,7 +37,8 @@ type Config struct {
 	Centered bool
 }
 
-// check returns an error for the first setting that is invalid, or that the optimizer does not take. Every optimizer takes LR and WeightDecay.
+// check returns an error for the first setting that is invalid, or that the optimizer does not
+// take. Every optimizer takes LR and WeightDecay.
 func (o Config) check(optimizer string, takes ...string) error {
 	const size, part = "a finite number that is not negative", "a number from 0 to 1, 1 excluded"
 	takes = append(takes, "LR", "WeightDecay")

@@ -11,19 +11,26 @@ import (
 
 // Optimizer is an update rule, its learning rate, and what it remembers of each parameter.
 //
-// Step and Prepare may be called concurrently for different parameters; all other methods are for the time between steps.
+// Step and Prepare may be called concurrently for different parameters; all other methods are for
+// the time between steps.
 type Optimizer interface {
-	// Step updates params in place from their gradients, which it leaves as they are. params may be a part of the model, listed as nn.Params does,
-	// and their full names tell them apart; one without a gradient is skipped. State is allocated on c's device at a parameter's first update and
-	// stays; temporaries are gone when Step returns, and are never more than two of the largest parameter's size, mostly one.
+	// Step updates params in place from their gradients, which it leaves as they are. params may be
+	// a part of the model, listed as nn.Params does, and their full names tell them apart; one
+	// without a gradient is skipped. State is allocated on c's device at a parameter's first update
+	// and stays; temporaries are gone when Step returns, and are never more than two of the largest
+	// parameter's size, mostly one.
 	//
-	// All is allocated before anything changes. Where that fails (out of memory) Step panics with *torch.Error, parameters, state and counts are as they were, and nothing more is allocated: the step
-	// can be repeated under a higher limit. Step is Prepare, Apply and Drop.
+	// Everything is allocated before anything changes. If that fails (out of memory) Step panics
+	// with *torch.Error. Parameters, state and counts are then unchanged and nothing stays
+	// allocated, so the step can be repeated under a higher limit. Step is Prepare, Apply and Drop.
 	Step(c *torch.Ctx, params []nn.NamedParam)
-	// Prepare allocates what a Step would, and changes nothing yet: for updates that are to happen everywhere or nowhere. If that fails it panics with *torch.Error and has left nothing. The caller must Drop
-	// the update. Where several lists of parameters are on one device they are prepared as one, whose temporaries are shared.
+	// Prepare allocates what Step would and changes nothing yet. It is for updates that happen
+	// everywhere or nowhere. If it fails it panics with *torch.Error and leaves nothing allocated.
+	// The caller must Drop the update. Where several lists of parameters are on one device they are
+	// prepared as one, whose temporaries are shared.
 	Prepare(c *torch.Ctx, params []nn.NamedParam) Update
-	// Need is what the next Step of params allocates if all of them have gradients. They need not exist yet.
+	// Need is what the next Step of params allocates if all of them have gradients. They need not
+	// exist yet.
 	Need(params []nn.NamedParam) Need
 
 	// SetLR sets the rate of the steps to come. A rate that is negative or not finite panics.
@@ -31,16 +38,20 @@ type Optimizer interface {
 	// LR is the rate in force.
 	LR() float64
 
-	// State lists the state's tensors, sorted by name: "momentum.layer1.0.conv1.weight". They stay the optimizer's.
+	// State lists the state's tensors, sorted by name: "momentum.layer1.0.conv1.weight". They stay
+	// the optimizer's.
 	State() []StateTensor
-	// Steps counts the updates of every parameter that Step was given, 0 for those that never had a gradient. The caller owns the map.
+	// Steps counts the updates of every parameter that Step was given, 0 for those that never had a
+	// gradient. The caller owns the map.
 	Steps() map[string]int64
-	// Load replaces the state by one that State and Steps gave, so that training goes on as if it had never stopped: bit for bit, given the same rates.
-	// places says which parameters there are, in all, and where their state belongs. The saved state must fit them exactly: a name unknown or missing and a shape or
-	// element type that differs are errors, after which the old state is still in place. No tensors and no steps are the state of an optimizer that never stepped.
+	// Load replaces the state by one that State and Steps gave, so that training goes on as if it
+	// had never stopped: bit for bit, given the same rates. places says which parameters there are,
+	// in all, and where their state belongs. The saved state must fit them exactly: a name unknown
+	// or missing and a shape or element type that differs are errors, after which the old state is
+	// still in place. No tensors and no steps are the state of an optimizer that never stepped.
 	Load(tensors []SavedTensor, steps map[string]int64, places []Placement) error
 
-	// Close frees the state. It is idempotent; Step panics afterwards.
+	// Close frees the state. It is idempotent. Step panics afterwards.
 	Close()
 }
 
@@ -61,12 +72,13 @@ type SavedTensor struct {
 	Name  string
 	DType torch.DType
 	Shape []int64
-	// Read returns the elements, little-endian and row-major. Load calls it once, when the tensor's turn comes, so that the state of a large
-	// model is never in memory twice.
+	// Read returns the elements, little-endian and row-major. Load calls it once, when the tensor's
+	// turn comes, so that the state of a large model is never in memory twice.
 	Read func() ([]byte, error)
 }
 
-// Placement is parameters and the device that their state belongs on. The parameters need not exist yet.
+// Placement is parameters and the device that their state belongs on. The parameters need not exist
+// yet.
 type Placement struct {
 	Device torch.Device
 	Params []nn.NamedParam

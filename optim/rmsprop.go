@@ -2,7 +2,8 @@ package optim
 
 import "penstock/torch"
 
-// RMSprop is torch.optim.RMSprop (Hinton's lecture 6e; centered: Graves 2013, "Generating sequences with recurrent neural networks", eq. 38-45):
+// RMSprop is torch.optim.RMSprop (Hinton's lecture 6e; centered: Graves 2013, "Generating sequences
+// with recurrent neural networks", eq. 38-45):
 //
 //	g = g + WeightDecay p
 //	v = Alpha v + (1 - Alpha) g²
@@ -11,8 +12,8 @@ import "penstock/torch"
 //	b = Momentum b + g / d,  p = p - LR b     with momentum
 //	p = p - LR g / d                          without
 //
-// It keeps v as "square_avg", a as "grad_avg" and b as "momentum". With WeightDecay a step needs two temporaries of a parameter's size, all others
-// need one.
+// It keeps v as "square_avg", a as "grad_avg" and b as "momentum". With WeightDecay a step needs
+// two temporaries of a parameter's size, all others need one.
 func RMSprop(o Config) (Optimizer, error) {
 	if err := o.check("rmsprop", "Momentum", "Eps", "Alpha", "Centered"); err != nil {
 		return nil, err

@@ -2,8 +2,9 @@ package optim
 
 import "math"
 
-// Schedule gives the learning rate in force during a step, counted from 0. Schedules are values without state: resuming needs the number of the
-// step and nothing else. They agree with PyTorch's schedulers of the same purpose, which compute the same recursively.
+// Schedule gives the learning rate in force during a step, counted from 0. Schedules are values
+// without state: resuming needs the number of the step and nothing else. They agree with PyTorch's
+// schedulers of the same purpose, which compute the same recursively.
 type Schedule interface {
 	LR(step int) float64
 }
@@ -24,7 +25,8 @@ type Step struct {
 // LR is Base Gamma^floor(step / Every).
 func (s Step) LR(step int) float64 { return s.Base * math.Pow(s.Gamma, float64(step/s.Every)) }
 
-// MultiStep multiplies the rate by Gamma at each milestone (MultiStepLR). One that is listed twice counts twice.
+// MultiStep multiplies the rate by Gamma at each milestone (MultiStepLR). One that is listed twice
+// counts twice.
 type MultiStep struct {
 	Base       float64
 	Milestones []int // in any order
@@ -42,8 +44,8 @@ func (s MultiStep) LR(step int) float64 {
 	return s.Base * math.Pow(s.Gamma, float64(n))
 }
 
-// Cosine falls from Base to Min along half a cosine (CosineAnnealingLR; Loshchilov and Hutter 2017, eq. 5, without restarts). It stays at Min
-// afterwards, where PyTorch's would rise again.
+// Cosine falls from Base to Min along half a cosine (CosineAnnealingLR; Loshchilov and Hutter 2017,
+// eq. 5, without restarts). It stays at Min afterwards, where PyTorch's would rise again.
 type Cosine struct {
 	Base, Min float64
 	Steps     int // step number Steps has the rate Min
@@ -57,7 +59,8 @@ func (s Cosine) LR(step int) float64 {
 	return s.Min + (s.Base-s.Min)*(1+math.Cos(math.Pi*float64(step)/float64(s.Steps)))/2
 }
 
-// Linear goes from From to To in a straight line and stays there (LinearLR, with rates in place of factors).
+// Linear goes from From to To in a straight line and stays there (LinearLR, with rates in place of
+// factors).
 type Linear struct {
 	From, To float64
 	Steps    int // step number Steps has the rate To
@@ -71,7 +74,8 @@ func (s Linear) LR(step int) float64 {
 	return s.From + (s.To-s.From)*float64(step)/float64(s.Steps)
 }
 
-// Warmup rises in a straight line to where another schedule begins, then follows that one from its step 0.
+// Warmup rises in a straight line to where another schedule begins, then follows that one from its
+// step 0.
 type Warmup struct {
 	Steps int
 	From  float64 // the rate of step 0

@@ -13,11 +13,14 @@ import (
 type ScheduleConfig struct {
 	// LR is the highest rate, which must be above 0.
 	LR float64
-	// WarmupSteps is how many steps rise to LR, evenly from LR/(WarmupSteps+1), before the schedule proper begins; 0 is none.
+	// WarmupSteps is how many steps rise to LR, evenly from LR/(WarmupSteps+1), before the schedule
+	// proper begins; 0 is none.
 	WarmupSteps int
-	// TotalSteps is the length of the run, warm-up included. A cosine needs it; a step schedule needs it or StepSize.
+	// TotalSteps is the length of the run, warm-up included. A cosine needs it; a step schedule
+	// needs it or StepSize.
 	TotalSteps int
-	// StepSize is the number of steps between the drops of a step schedule; 0 stands for a third of what follows the warm-up.
+	// StepSize is the number of steps between the drops of a step schedule; 0 stands for a third of
+	// what follows the warm-up.
 	StepSize int
 	// Gamma is the factor of each drop of a step schedule; 0 stands for 0.1.
 	Gamma float64

@@ -9,8 +9,9 @@ import "penstock/torch"
 //	d = d + Momentum b  with Nesterov,  b  without
 //	p = p - LR d
 //
-// With momentum it keeps "momentum", one tensor for each parameter; without, nothing. (Sutskever et al. 2013, "On the importance of initialization and
-// momentum in deep learning", with the rate outside of the momentum.)
+// With momentum it keeps "momentum", one tensor for each parameter; without, nothing. (Sutskever et
+// al. 2013, "On the importance of initialization and momentum in deep learning", with the rate
+// outside of the momentum.)
 func SGD(o Config) (Optimizer, error) {
 	if err := o.check("sgd", "Momentum", "Dampening", "Nesterov"); err != nil {
 		return nil, err
@@ -27,7 +28,7 @@ func (r *sgd) slots() []string {
 	return []string{"momentum"}
 }
 
-// temporaries is one for a direction that is neither the gradient nor the momentum.
+// temporaries is 1 if the direction is neither the gradient nor the momentum.
 func (r *sgd) temporaries() int {
 	if r.WeightDecay == 0 && !r.Nesterov {
 		return 0

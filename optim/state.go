@@ -12,15 +12,17 @@ import (
 
 // rule is an update rule: all that tells one optimizer from another.
 type rule interface {
-	// slots names the tensors that the rule keeps for each parameter, each of the parameter's shape and zero at first.
+	// slots names the tensors that the rule keeps for each parameter, each of the parameter's shape
+	// and zero at first.
 	slots() []string
-	// temporaries is how many tensors of the parameter's shape an update needs beside those.
+	// temporaries is the number of further tensors of the parameter's shape that an update needs.
 	temporaries() int
-	// update changes p by its gradient g, which stays as it is, what is remembered of p, and scratch, the temporaries. It runs without recording and makes no other tensors.
+	// update changes p by its gradient g, which stays as it is, what is remembered of p, and
+	// scratch, the temporaries. It runs without recording and makes no other tensors.
 	update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*torch.Tensor, lr float64)
 }
 
-// memory is what is remembered of one parameter. It belongs to whoever steps that parameter.
+// memory is the state kept for one parameter. It belongs to whoever steps that parameter.
 type memory struct {
 	steps int64           // updates so far, with the one that is running
 	slots []*torch.Tensor // in the order of rule.slots; nil before the first update
@@ -61,7 +63,7 @@ func (o *optimizer) known(name string) *memory {
 	return o.of[name]
 }
 
-// remember makes m what is remembered of a parameter; nil only lists the parameter.
+// remember makes m the state of a parameter. Nil lists the parameter without state.
 func (o *optimizer) remember(name string, m *memory) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -118,7 +120,7 @@ func (o *optimizer) Steps() map[string]int64 {
 
 func (o *optimizer) Close() { o.replace(nil) }
 
-// replace frees the memory and puts another in its place; nil closes the optimizer.
+// replace frees the state and installs another. Nil closes the optimizer.
 func (o *optimizer) replace(of map[string]*memory) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

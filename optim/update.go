@@ -14,18 +14,24 @@ import (
 //	Apply     parameters, state and counts change; nothing is allocated that a limit could refuse
 //	Drop      frees the temporaries, and new state that was not applied
 //
-// It belongs to the goroutine of the context that it was prepared on. Until it is dropped the context stays open, and nobody else updates its parameters or drops their gradients.
+// It belongs to the goroutine of the context that it was prepared on. Until it is dropped the
+// context stays open, and nobody else updates its parameters or drops their gradients.
 type Update interface {
-	// Apply updates the parameters that had a gradient in Prepare, by the gradients and the rate that there are now. It is called once.
+	// Apply updates the parameters that had a gradient in Prepare, by the gradients and the rate
+	// that there are now. It is called once.
 	//
-	// It panics before anything has changed if the optimizer was closed, or state or gradients were replaced since Prepare. Should an operator fail for another reason, which no want of memory is,
-	// the parameters before that one are updated and counted, and later ones are as they were; the one itself is not counted and may be half updated.
+	// It panics before anything has changed if the optimizer was closed, or state or gradients were
+	// replaced since Prepare. It does not fail for lack of memory. If an operator fails for another
+	// reason, earlier parameters are updated and counted, later ones are unchanged, and the
+	// parameter itself is not counted and may be half updated.
 	Apply()
-	// Drop frees what Prepare has allocated and Apply has not made state. It is idempotent, and the last call of every update.
+	// Drop frees what Prepare allocated and Apply did not turn into state. It is idempotent and the
+	// last call of every update.
 	Drop()
 }
 
-// Need is the bytes that an update allocates: State stays, Scratch is freed when the update is over.
+// Need is the bytes that an update allocates: State stays, Scratch is freed when the update is
+// over.
 type Need struct{ State, Scratch int64 }
 
 // prepared is an Update of an optimizer.
@@ -128,7 +134,8 @@ func (u *prepared) check() {
 	}
 }
 
-// apply updates one parameter. What is remembered of it for the first time is the optimizer's from then on.
+// apply updates one parameter. State made for it in this step belongs to the optimizer from then
+// on.
 func (u *prepared) apply(p *part, lr float64) {
 	mark := u.c.Mark()
 	defer func() { u.c.Release(mark) }()

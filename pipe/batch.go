@@ -8,25 +8,34 @@ import (
 	"penstock/torch"
 )
 
-// Batch is a mini-batch. Its tensors belong to the caller, who keeps them until the call returns. Input is best made on the first device, Target on the last.
+// Batch is a mini-batch. Its tensors belong to the caller, who keeps them until the call returns.
+// Input is best made on the first device, Target on the last.
 type Batch struct {
-	Input    []Value    // what the first layer gets: Rows(x), or a tuple of any types; a leaf that requires a gradient gets it
-	Target   []Value    // what the loss compares with; Step only
-	Step     int64      // seeds the step's randomness together with Config.Seed
-	Training bool       // Infer only: dropout drops, batch norm uses the micro-batch, and running statistics move, as in a training step
+	// Input is what the first layer gets: Rows(x), or a tuple of any types. A leaf that requires a
+	// gradient gets it.
+	Input  []Value
+	Target []Value // what the loss compares with; Step only
+	Step   int64   // seeds the step's randomness together with Config.Seed
+	// Infer only: dropout drops, batch norm uses the micro-batch, and running statistics move, as
+	// in a training step
+	Training bool
 	Extras   []nn.Extra // values that are no tensors; every layer sees them on every micro-batch
 }
 
 // Value is an element of a batch's tuple.
 type Value struct {
 	Tensor *torch.Tensor
-	Whole  bool // every micro-batch gets the whole tensor, of any shape; otherwise it is [rows, ...] and split by rows
+	// Whole gives every micro-batch the whole tensor, of any shape. Otherwise it is [rows, ...] and
+	// split by rows.
+	Whole bool
 }
 
-// Rows are tensors [rows, ...] that are split into micro-batches. All such tensors of a batch have the same number of rows.
+// Rows are tensors [rows, ...] that are split into micro-batches. All such tensors of a batch have
+// the same number of rows.
 func Rows(ts ...*torch.Tensor) []Value { return values(ts, false) }
 
-// NoChunk are tensors of any shape that every micro-batch gets whole: append(pipe.Rows(x), pipe.NoChunk(table)...).
+// NoChunk are tensors of any shape that every micro-batch gets whole: append(pipe.Rows(x),
+// pipe.NoChunk(table)...).
 func NoChunk(ts ...*torch.Tensor) []Value { return values(ts, true) }
 
 func values(ts []*torch.Tensor, whole bool) []Value {
@@ -85,7 +94,7 @@ func placed(what string, list []Value, which string, stage *Stage) error {
 	return nil
 }
 
-// requiresGrad says whether any of the values wants a gradient.
+// requiresGrad reports whether any of the values requires a gradient.
 func requiresGrad(list []Value) bool {
 	for _, v := range list {
 		if v.Tensor.RequiresGrad() {

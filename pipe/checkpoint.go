@@ -6,20 +6,24 @@ import (
 	"strings"
 )
 
-// Checkpoint is a policy: for which micro-batches a stage keeps only its input in forward and recomputes the rest before backward. It holds for all stages, or is a list with a policy for each
-// stage, such as "always,never". Its text is what the command's --checkpoint takes. The zero value is ExceptLast.
+// Checkpoint is a policy: for which micro-batches a stage keeps only its input in forward and
+// recomputes the rest before backward. It holds for all stages, or is a list with a policy for each
+// stage, such as "always,never". Its text is what the command's --checkpoint takes. The zero value
+// is ExceptLast.
 type Checkpoint string
 
 const (
-	// ExceptLast recomputes every micro-batch but the one whose backward comes first, which would be recomputed at once. In ascending order that is
-	// micro-batch 0. It is counted on the real number of micro-batches: with one, nothing is recomputed.
+	// ExceptLast recomputes every micro-batch but the one whose backward comes first, which would
+	// be recomputed at once. In ascending order that is micro-batch 0. It is counted on the real
+	// number of micro-batches: with one, nothing is recomputed.
 	ExceptLast Checkpoint = "except_last"
 	// Never keeps everything.
 	Never Checkpoint = "never"
 	// Always recomputes every micro-batch.
 	Always Checkpoint = "always"
-	// Optimal keeps and recomputes, layer by layer and micro-batch by micro-batch, what makes a step shortest under a number of bytes (Config.Budget). The first step of batches of a new size measures
-	// the layers and plans; see Pipe.Plan.
+	// Optimal keeps and recomputes, layer by layer and micro-batch by micro-batch, what makes a
+	// step shortest under a number of bytes (Config.Budget). The first step of batches of a new
+	// size measures the layers and plans; see Pipe.Plan.
 	Optimal Checkpoint = "optimal"
 )
 
@@ -40,7 +44,8 @@ func (k Checkpoint) String() string {
 	return string(k)
 }
 
-// Stages is the policy of each of so many stages. A word that is no policy, and a list of another length, are a *ConfigError.
+// Stages is the policy of each of so many stages. A word that is no policy, and a list of another
+// length, are a *ConfigError.
 func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 	refuse := func(problem, remedy string) error {
 		return &ConfigError{Of: "pipe", Field: "Checkpoint", Value: k.String(), Problem: problem, Remedy: remedy}

@@ -16,32 +16,48 @@ import (
 
 // Config says how a model is cut and run. Only Balance is needed, and only for more than one stage.
 type Config struct {
-	// Balance is the number of layers of each stage, counted on the model's flattened layers. Nil is one stage.
+	// Balance is the number of layers of each stage, counted on the model's flattened layers. Nil
+	// is one stage.
 	Balance []int
-	// Devices gives each stage its device; more than stages are ignored. Nil is cpu:0, cpu:1, ... Stages on one device share its worker.
+	// Devices gives each stage its device; more than stages are ignored. Nil is cpu:0, cpu:1, ...
+	// Stages on one device share its worker.
 	Devices []torch.Device
 	// Chunks is the number of micro-batches asked for; a batch with fewer rows has fewer. 0 is 1.
 	Chunks int
-	// Checkpoint is the policy of all stages, or a list with one for each. The zero value is ExceptLast.
+	// Checkpoint is the policy of all stages, or a list with one for each. The zero value is
+	// ExceptLast.
 	Checkpoint Checkpoint
-	// Budget is for Optimal: the most bytes that the device of a stage may hold, everything counted, by stage, or one for all. Nil or 0 is the device's limit (torch.Device.SetLimit), and without
-	// one no bound: nothing is recomputed then. A stage with a budget needs a device of its own, and while a pipe with a budget is open, this is the limit of the device.
+	// Budget is for Optimal: the most bytes that the device of a stage may hold, everything
+	// counted. It has a number for each stage, or one for all. Nil or 0 is the device's limit
+	// (torch.Device.SetLimit). Without a limit there is no bound and nothing is recomputed. A stage
+	// with a budget needs a device of its own. While a pipe is open, its budget is the limit of the
+	// device.
 	Budget []int64
-	// Optimizer is the one that will update the model: what it keeps of a stage's parameters and has not made yet stays free of what Optimal plans. It stays the caller's. Nil is none.
+	// Optimizer is the one that will update the model: what it keeps of a stage's parameters and
+	// has not made yet stays free of what Optimal plans. It stays the caller's. Nil is none.
 	Optimizer optim.Optimizer
-	// Plan is one that was made before, by another pipe or a program, and is run as it is. Balance, Devices, Checkpoint, Budget and Schedule are those of the plan and must be left out; Chunks is its number
-	// of micro-batches unless it is given, and not more. Batches with fewer micro-batches do the part of the plan that is theirs. Limits of its stages are kept as those of a Budget. Nil is a plan of the pipe's own.
+	// Plan is one that was made before, by another pipe or a program, and is run as it is. Balance,
+	// Devices, Checkpoint, Budget and Schedule are those of the plan and must be left out; Chunks
+	// is its number of micro-batches unless it is given, and not more. Batches with fewer
+	// micro-batches do the part of the plan that is theirs. Limits of its stages are kept as those
+	// of a Budget. Nil is a plan of the pipe's own.
 	Plan *planner.Plan
-	// Profile is for Optimal: what was measured of the model before, with the loss and the rows of a micro-batch, such as a balance was found by. Its layers and times are not measured again. Nil is none.
+	// Profile is for Optimal: what was measured of the model before, with the loss and the rows of
+	// a micro-batch, such as a balance was found by. Its layers and times are not measured again.
+	// Nil is none.
 	Profile *profile.Profile
-	// Schedule makes the programs that the workers run. Nil is schedule.GPipe. A program runs if schedule.Check passes it.
+	// Schedule makes the programs that the workers run. Nil is schedule.GPipe. A program runs if
+	// schedule.Check passes it.
 	Schedule schedule.Generator
-	// DeferredBatchNorm moves the running statistics of batch norms once for each mini-batch, by the mean and the unbiased variance of all its rows, instead of once for
-	// each micro-batch; see nn.Deferred. The model is not converted.
+	// DeferredBatchNorm moves the running statistics of batch norms once for each mini-batch, by
+	// the mean and the unbiased variance of all its rows, instead of once for each micro-batch; see
+	// nn.Deferred. The model is not converted.
 	DeferredBatchNorm bool
-	// Autocast runs forwards and recomputations in bfloat16 where that is safe; see torch.Options. Parameters, their gradients and their optimizers stay as they are.
+	// Autocast runs forwards and recomputations in bfloat16 where that is safe; see torch.Options.
+	// Parameters, their gradients and their optimizers stay as they are.
 	Autocast bool
-	// Threads is the number of intra-op threads of each worker. 0 is 1, whatever the number of cores: sums depend on the thread count.
+	// Threads is the number of intra-op threads of each worker. 0 is 1, whatever the number of
+	// cores: sums depend on the thread count.
 	Threads int
 	// Cores binds the worker of the i-th distinct device to a set of cores. Nil binds none.
 	Cores [][]int
@@ -66,14 +82,15 @@ var (
 	ErrNested    = errors.New("pipe: used from within itself") // by a layer, a loss or an update; see Pipe
 )
 
-// copied has slices of its own: the caller's may change later, and what is being run must not.
+// copied has slices of its own, as the caller's may change later.
 func (cfg Config) copied() Config {
 	cfg.Balance, cfg.Devices, cfg.policies = slices.Clone(cfg.Balance), slices.Clone(cfg.Devices), slices.Clone(cfg.policies)
 	cfg.Cores, cfg.Budget = slices.Clone(cfg.Cores), slices.Clone(cfg.Budget)
 	return cfg
 }
 
-// Check says what is wrong with the configuration for a model, as a *ConfigError. Nothing is allocated.
+// Check says what is wrong with the configuration for a model, as a *ConfigError. Nothing is
+// allocated.
 func (cfg Config) Check(model *nn.Sequential) error {
 	if err := arg.Given(model, "pipe: the model", "an nn.Sequential"); err != nil {
 		return err

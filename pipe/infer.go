@@ -9,13 +9,15 @@ import (
 
 // Inference is what Infer gives.
 type Inference struct {
-	Output       []*torch.Tensor // what the model gives for the whole batch, on the last device; the caller's to Free
+	// Output is what the model gives for the whole batch, on the last device; the caller's to Free
+	Output       []*torch.Tensor
 	MicroBatches int
 	Timeline     *schedule.Timeline // if Config.Record is set
 }
 
-// Infer runs the model forward, pipelined and without gradients: in evaluation mode unless b.Training is set. Nothing is kept: each activation is freed at its last use, and no micro-batch is checkpointed.
-// Any number of rows will do; with b.Training at least one. On failure see Step.
+// Infer runs the model forward, pipelined and without gradients: in evaluation mode unless
+// b.Training is set. Nothing is kept: each activation is freed at its last use, and no micro-batch
+// is checkpointed. Any number of rows will do; with b.Training at least one. On failure see Step.
 func (p *Pipe) Infer(ctx context.Context, b Batch) (Inference, error) {
 	leave, err := p.enter("Infer")
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"penstock/torch"
 )
 
-// Run is a mini-batch between forward and backward, for losses of the user's own. It belongs to one goroutine. Close it when it is not wanted any more; a Backward closes it.
+// Run is a mini-batch between forward and backward, for a loss of one's own. It belongs to one
+// goroutine. Backward closes it. Close it if there is no Backward.
 type Run struct {
 	r       *minibatch
 	outputs []*torch.Tensor
@@ -20,7 +21,8 @@ type Run struct {
 	running, closing atomic.Bool // a backward runs; it was closed meanwhile
 }
 
-// Forward runs the training forward over all stages and keeps what backward needs. On failure see Step. A forward that has returned has moved running statistics, whatever becomes of its Backward.
+// Forward runs the training forward over all stages and keeps what backward needs. On failure see
+// Step. Once it has returned, running statistics have moved, even if Backward fails.
 func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
 	leave, err := p.enter("Forward")
 	if err != nil {
@@ -44,21 +46,27 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
 	return &Run{r: r, outputs: out}, nil
 }
 
-// Output is what the model gives for the whole batch, on the last device; nil after the run was closed. The run owns it. Its floating-point tensors are leaves that require a gradient, so a loss
-// computed from them in any Ctx, and that Ctx's Backward, leave the gradients that Backward wants in them.
+// Output is what the model gives for the whole batch, on the last device; nil after the run was
+// closed. The run owns it. Its floating-point tensors are leaves that require a gradient, so a loss
+// computed from them in any Ctx, and that Ctx's Backward, leave the gradients that Backward wants
+// in them.
 func (run *Run) Output() []*torch.Tensor { return run.outputs }
 
 // MicroBatches is the real number of micro-batches.
 func (run *Run) MicroBatches() int { return len(run.r.parts) }
 
-// Backward runs the pipelined backward from the gradients of the whole outputs, which stay the caller's, one for each tensor of Output and nil where there is none; with no argument from
-// the gradients that lie in Output. It adds into the gradients of the parameters and closes the run. On failure see Step: the model is then as it was before Backward, which is as Forward has left it.
+// Backward runs the pipelined backward from the gradients of the whole outputs, which stay the
+// caller's, one for each tensor of Output and nil where there is none; with no argument from the
+// gradients that lie in Output. It adds into the gradients of the parameters and closes the run. On
+// failure see Step: the model is then as it was before Backward, which is as Forward has left it.
 func (run *Run) Backward(ctx context.Context, grads ...*torch.Tensor) error {
 	return run.backward(ctx, "Backward", false, grads)
 }
 
-// BackwardRetained is Backward, but keeps what a further backward of the run needs. Micro-batches that are recomputed are so again. Gradients that lay in Output are dropped: the next
-// loss leaves its own there, and is not to count this one's again. What it keeps is not part of what the policy Optimal plans, and may be more than a budget has room for. On failure the run is closed.
+// BackwardRetained is Backward, but keeps what a further backward of the run needs. Micro-batches
+// that are recomputed are so again. Gradients that lay in Output are dropped: the next loss leaves
+// its own there, and must not count this one's again. The policy Optimal does not plan for what it
+// keeps, which may be more than a budget allows. On failure the run is closed.
 func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) error {
 	err := run.backward(ctx, "BackwardRetained", true, grads)
 	if err == nil && len(grads) == 0 {
@@ -69,7 +77,8 @@ func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) er
 	return err
 }
 
-// backward closes the run unless it is to be retained, and on failure, but not when the call is refused with ErrNested.
+// backward closes the run unless it is to be retained, and on failure, but not when the call is
+// refused with ErrNested.
 func (run *Run) backward(ctx context.Context, call string, retain bool, grads []*torch.Tensor) (err error) {
 	leave, err := run.r.p.enter(call)
 	if errors.Is(err, ErrNested) {
@@ -125,7 +134,8 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 	return err
 }
 
-// Close frees what the run holds. Closing twice is fine. Within the run's own backward, as a layer may call it, it is done when that is over.
+// Close frees what the run holds. Closing twice is fine. Within the run's own backward, as a layer
+// may call it, it is done when that is over.
 func (run *Run) Close() {
 	if run.running.Load() {
 		run.closing.Store(true)

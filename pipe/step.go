@@ -16,15 +16,20 @@ type Result struct {
 	Timeline     *schedule.Timeline
 }
 
-// Step runs forward, the loss on the last stage, and backward, and adds into the gradients of the parameters. It blocks until every worker is
-// done. The gradients are those of the loss of the whole batch, also when micro-batches differ in rows: a mean of micro-batch i counts rows(i)/rows.
+// Step runs forward, the loss on the last stage, and backward, and adds into the gradients of the
+// parameters. It blocks until every worker is done. The gradients are those of the loss of the
+// whole batch, also when micro-batches differ in rows: a mean of micro-batch i counts rows(i)/rows.
 //
-// On failure, or when ctx ends first, no later work starts, everything the run held is freed, and the Pipe can be used again. The model is as it was before the run: parameters are not touched, and all buffers,
-// running statistics and those that layers of the user's own change, have their values back, to the bit. Gradients that were not there before are gone; those that were there are unspecified, as parts of the run
-// may have been added: drop them with nn.ZeroGrads. The error is *Error where it has coordinates.
+// On failure, or when ctx ends first, no later work starts, everything the run held is freed, and
+// the Pipe can be used again. The model is as it was before the run: parameters are not touched,
+// and all buffers, running statistics and those that layers of the user's own change, have their
+// values back, to the bit. Gradients that were not there before are gone; those that were there are
+// unspecified, as parts of the run may have been added: drop them with nn.ZeroGrads. The error is
+// *Error where it has coordinates.
 //
-// Where runs overlap each of them is undone by itself. So that this is possible a training run has the workers to itself until it has ended on all of them, and copies the buffers before it begins, into memory that
-// no account counts.
+// A training run has the workers to itself until it has ended on all of them, and copies the
+// buffers before it begins, into memory that no account counts. So each run can be undone by
+// itself.
 func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) {
 	leave, err := p.enter("Step")
 	if err != nil {

@@ -12,8 +12,10 @@ import (
 	"penstock/torch"
 )
 
-// Accuracy is the share of a set's targets, from 0 to 1, that the pipe's model finds most likely: of labels for outputs [n, classes], of every position for
-// [n, classes, positions]. The model runs in evaluation mode on batches of so many samples; it does not change. If ctx ends first the error is ctx's.
+// Accuracy is the share of a set's targets, from 0 to 1, that the pipe's model finds most likely:
+// of labels for outputs [n, classes], of every position for [n, classes, positions]. The model runs
+// in evaluation mode on batches of so many samples; it does not change. If ctx ends first the error
+// is ctx's.
 func Accuracy(ctx context.Context, p *pipe.Pipe, set data.Dataset, batch int) (float64, error) {
 	if err := cmp.Or(arg.Context(ctx, "train"), arg.Given(p, "train: Accuracy: the pipe", "one of pipe.New"), arg.Given(set, "train: Accuracy: the data set", "a data.Dataset")); err != nil {
 		return 0, err

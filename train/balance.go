@@ -25,7 +25,8 @@ type BalanceConfig struct {
 	Chunks     int // micro-batches; 0 is 1
 	Checkpoint pipe.Checkpoint
 	Profile    profile.Config
-	// Loss is measured with the layers, for plans by the profile (pipe.Config.Profile). It does not count in the cut. Nil is none.
+	// Loss is measured with the layers, for plans by the profile (pipe.Config.Profile). It does not
+	// count in the cut. Nil is none.
 	Loss nn.Loss
 }
 
@@ -38,8 +39,10 @@ type Balance struct {
 	Profile profile.Profile
 }
 
-// BalanceByTime cuts a model, which need not be materialised, into stages of which the slowest is as fast as can be, transfers and recomputation counted. Layers are measured on a micro-batch of the
-// first rows of set. Measurements vary, and so may the cut; what is trained does not depend on it.
+// BalanceByTime cuts a model, which need not be materialised, into stages. The slowest stage is as
+// fast as any cut can make it, transfers and recomputation counted. Layers are measured on a
+// micro-batch of the first rows of set. Measurements vary, and so may the cut. The weights that
+// training gives do not depend on it.
 func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, config BalanceConfig) (Balance, error) {
 	if err := cmp.Or(arg.Context(ctx, "train"), arg.Given(model, "train: BalanceByTime: the model", "an nn.Sequential"), arg.Given(set, "train: BalanceByTime: the data set", "a data.Dataset")); err != nil {
 		return Balance{}, err

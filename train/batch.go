@@ -8,7 +8,8 @@ import (
 	"penstock/torch"
 )
 
-// tensorOf copies an array to the context's device. It panics with *torch.Error if the device has no room.
+// tensorOf copies an array to the context's device. It panics with *torch.Error if the device has
+// not enough memory.
 func tensorOf(c *torch.Ctx, a data.Array) *torch.Tensor {
 	switch a.Kind {
 	case data.Float32:
@@ -30,7 +31,8 @@ func firstRows(set data.Dataset, n int) (out data.Batch, err error) {
 	return out, set.Fill(&out, indices)
 }
 
-// place makes a batch's tensors on the first and the last device. free, which is to be called in any case, lets go of them.
+// place makes a batch's tensors on the first and the last device. Call free in any case: it frees
+// them.
 func (l *Loop) place(batch data.Batch) (b pipe.Batch, free func(), err error) {
 	stages := l.Pipe.Stages()
 	first := torch.NewCtx(torch.Options{Device: stages[0].Device})

@@ -10,8 +10,9 @@ import (
 	"penstock/internal/arg"
 )
 
-// Fingerprint tells data sets apart, for the settings of Recipe.Data: a hash of the set's description, its length, and sixteen samples spread over it. Two sets with equal
-// fingerprints are not proven equal, but another file, another window or another order is found out.
+// Fingerprint tells data sets apart, for the settings of Recipe.Data. It is a hash of the set's
+// description, its length, and sixteen samples spread over it. It detects another file, another
+// window or another order. Equal fingerprints do not prove equal sets.
 func Fingerprint(set data.Dataset) (string, error) {
 	if err := arg.Given(set, "train: Fingerprint: the data set", "a data.Dataset"); err != nil {
 		return "", err

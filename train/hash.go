@@ -12,14 +12,16 @@ import (
 	"penstock/torch"
 )
 
-// ParamsSHA256 is the SHA-256, in hex, of every parameter and buffer of a model: equal hashes are equal bits under equal names. It does not depend on how
-// the model is cut. The hash is over the tensors in the order of their names, compared as bytes, one after the other, each as
+// ParamsSHA256 is the SHA-256, in hex, of every parameter and buffer of a model: equal hashes are
+// equal bits under equal names. It does not depend on how the model is cut. The hash is over the
+// tensors in the order of their names, compared as bytes, one after the other, each as
 //
 //	the name in UTF-8, and a byte 0
 //	the number of dimensions, then each dimension, as int64, little-endian
 //	the elements, little-endian, row-major
 //
-// The model must be materialised and must not be trained meanwhile. One tensor at a time is copied out.
+// The model must be materialised and must not be trained meanwhile. One tensor at a time is copied
+// out.
 func ParamsSHA256(model nn.Module) string {
 	h := sha256.New()
 	for _, p := range byName(nn.State(model)) {

@@ -10,11 +10,13 @@ import (
 // ErrLocked is what Lock returns for a directory that another run uses.
 var ErrLocked = errors.New("another run uses it")
 
-// Lock keeps other runs that lock the directory, which must exist, out of it until release is called or the process ends, however it ends. The lock is on the directory
-// itself, not on a file in it. Whoever holds it is alone here, so what a run that was killed left half written or half removed is removed now. A file system without
-// locks is taken to be free, and what lies there stays until the next Save.
+// Lock locks the directory, which must exist, against other runs until release is called or the
+// process ends in any way. The lock is on the directory itself, not on a file in it. Lock removes
+// what a killed run left half written or half removed, as no other run can be at work. On a file
+// system without locks it locks nothing and removes nothing; the next Save removes leftovers.
 func (s Store) Lock() (release func() error, err error) {
-	d, err := os.OpenFile(s.Dir, os.O_RDONLY|syscall.O_DIRECTORY, 0) // which refuses a named pipe, where opening waits for its writer
+	// which refuses a named pipe, where opening waits for its writer
+	d, err := os.OpenFile(s.Dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("train: checkpoints in %s: %w", s.Dir, err)
 	}

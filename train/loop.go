@@ -17,28 +17,33 @@ import (
 	"penstock/schedule"
 )
 
-// Loop trains a pipe's model. Pipe, Optimizer, Loss and Loader are needed and stay the caller's; zero values of the rest are defaults. A Loop is for one goroutine.
+// Loop trains a pipe's model. Pipe, Optimizer, Loss and Loader are needed and stay the caller's;
+// zero values of the rest are defaults. A Loop is for one goroutine.
 type Loop struct {
 	Pipe      *pipe.Pipe
 	Optimizer optim.Optimizer
 	Loss      nn.Loss
 	Loader    *data.Loader
 
-	// Schedule gives the learning rate of each step, counted from 0. Nil leaves the optimizer's as it is.
+	// Schedule gives the learning rate of each step, counted from 0. Nil leaves the optimizer's as
+	// it is.
 	Schedule optim.Schedule
-	// ClipNorm is the greatest norm that the gradients of all stages together may have; larger ones are scaled down to it. 0 is no limit.
+	// ClipNorm is the greatest norm that the gradients of all stages together may have; larger ones
+	// are scaled down to it. 0 is no limit.
 	ClipNorm float64
 
-	// Steps and Epochs end the run, whichever comes first, once Step steps and so many epochs are done in total, counting those before a resumed run
-	// began. 0 is no limit.
+	// Steps and Epochs end the run, whichever comes first, once Step steps and so many epochs are
+	// done in total, counting those before a resumed run began. 0 is no limit.
 	Steps  int64
 	Epochs int
 
-	// Step is the number of steps taken. It starts at that of the checkpoint in a resumed run, and Run counts it up.
+	// Step is the number of steps taken. It starts at that of the checkpoint in a resumed run, and
+	// Run counts it up.
 	Step int64
 
-	// OnStep is called in order after each step, OnEpoch after the last step of each epoch, before the first of the next. Their error ends the run.
-	// Between steps all is settled: a hook may save, evaluate, and read memory.
+	// OnStep is called in order after each step, OnEpoch after the last step of each epoch, before
+	// the first of the next. Their error ends the run. Between steps nothing runs: a hook may save,
+	// evaluate, and read memory.
 	OnStep  []Hook
 	OnEpoch func(epoch int) error
 
@@ -79,8 +84,9 @@ type StepInfo struct {
 	Samples          int
 	Duration         time.Duration // from asking for the batch to the end of the update
 	SamplesPerSecond float64
-	Peak             []int64            // most bytes live during the step, by device, in the order of Pipe.Devices
-	Timeline         *schedule.Timeline // when the pipe records
+	// Peak is the most bytes live during the step, by device, in the order of Pipe.Devices
+	Peak     []int64
+	Timeline *schedule.Timeline // when the pipe records
 }
 
 // Result says how a run ended.
@@ -89,10 +95,11 @@ type Result struct {
 	Interrupted bool // by the context, before Steps and Epochs
 }
 
-// ErrDiverged is what a loss that is not a finite number ends a run with. The step that gave it changes no parameter.
+// ErrDiverged ends a run whose loss is not a finite number. The step that gave it changes no
+// parameter.
 var ErrDiverged = errors.New("the loss is not a finite number; lower the learning rate or clip the gradients")
 
-// Part is a part of a step, in the order in which they follow each other.
+// Part is a part of a step. Parts follow each other in this order.
 type Part int
 
 const (
@@ -101,14 +108,16 @@ const (
 	Updating              // the parameters
 )
 
-// StepError is the failure of a step that was begun. Step, counted from 1, is not among those taken: model and optimizer are as before it, to the bit, and can be saved.
+// StepError is the failure of a step. The step, counted from 1, was not taken: model and optimizer
+// are as before it, to the bit, and can be saved.
 type StepError struct {
 	Step int64
 	Part Part
 	Err  error
 }
 
-// Half says that the update broke off when some parameters had changed already (pipe.UpdateError.Half). What is in memory is then no state to save or to go on from.
+// Half reports whether the update broke off after some parameters had changed
+// (pipe.UpdateError.Half). Model and optimizer are then in no state to save or to go on from.
 func (e *StepError) Half() bool {
 	var update *pipe.UpdateError
 	return errors.As(e.Err, &update) && update.Half
@@ -125,7 +134,8 @@ func (l *Loop) complete() error {
 		arg.AtLeast("train", "Epochs", l.Epochs, 0), arg.AtLeast("train", "Step", l.Step, 0))
 }
 
-// Progress is where the run stands, for Store.Save: before the batch of a step that has failed. Not to be called during a step.
+// Progress is where the run stands, for Store.Save. After a failed step it is before that step's
+// batch. Do not call it during a step.
 func (l *Loop) Progress() Progress {
 	arg.Must(l.Loader, "train: Loop.Loader", "one of data.NewLoader")
 	return Progress{Step: l.Step, Position: l.position()}
@@ -138,7 +148,7 @@ func (l *Loop) position() data.Position {
 	return l.Loader.Position()
 }
 
-// next is the batch of the next step: that of the step that failed, or the loader's.
+// next is the batch of the next step: that of a failed step, or the loader's next.
 func (l *Loop) next(ctx context.Context) (data.Batch, error) {
 	if l.failed == nil {
 		return l.Loader.Next(ctx)
@@ -146,11 +156,15 @@ func (l *Loop) next(ctx context.Context) (data.Batch, error) {
 	return l.failed.batch, ctx.Err()
 }
 
-// Run takes steps until Steps or Epochs are reached, a step or a hook fails, or ctx ends. In the last case the running step is finished, so that the run can be
-// saved and resumed, and Run returns a Result with Interrupted set and no error. A step that fails is a *StepError. It leaves the run as it was before that step, running statistics too, unless StepError.Half
-// says otherwise; Run called again takes it again, with the same batch, and ends with the bits of a run without failures. After any other error the run stands between two steps as well.
+// Run takes steps until Steps or Epochs are reached, a step or a hook fails, or ctx ends. In the
+// last case the running step is finished, so that the run can be saved and resumed, and Run returns
+// a Result with Interrupted set and no error. The failure of a step is a *StepError. It leaves the
+// run as it was before that step, running statistics included, unless StepError.Half says
+// otherwise. Run called again repeats the step with the same batch, and ends with the bits of a run
+// without failures. After any other error the run stands between two steps as well.
 //
-// Every step leaves exactly as many bytes live on each device as the one before; gradients exist only within a step.
+// Every step leaves exactly as many bytes live on each device as the one before; gradients exist
+// only within a step.
 func (l *Loop) Run(ctx context.Context) (Result, error) {
 	if err := cmp.Or(arg.Context(ctx, "train"), l.complete(), arg.Given(l.Loader, "train: Loop.Loader", "one of data.NewLoader")); err != nil {
 		return Result{Step: l.Step}, err
@@ -197,7 +211,8 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 	}
 }
 
-// take takes one step. After an error part is the one that failed, and running statistics are as before.
+// take takes one step. After an error, part is the part that failed, and running statistics are as
+// before.
 func (l *Loop) take(ctx context.Context, batch data.Batch) (info StepInfo, part Part, err error) {
 	devices := l.Pipe.Devices()
 	for _, d := range devices {
@@ -232,7 +247,8 @@ func (l *Loop) take(ctx context.Context, batch data.Batch) (info StepInfo, part 
 	return info, Updating, nil
 }
 
-// update steps the optimizer on all stages. It returns the gradients' norm before clipping, or 0 if they are not clipped.
+// update steps the optimizer on all stages. It returns the gradients' norm before clipping, or 0 if
+// they are not clipped.
 func (l *Loop) update(ctx context.Context) (norm float64, err error) {
 	if l.ClipNorm > 0 {
 		return l.Pipe.UpdateClipped(ctx, l.Optimizer, l.ClipNorm)
@@ -240,8 +256,8 @@ func (l *Loop) update(ctx context.Context) (norm float64, err error) {
 	return 0, l.Pipe.Update(ctx, l.Optimizer)
 }
 
-// gradients runs a batch through the pipe. The batch's tensors live on the first and the last device, and are gone when it returns: the update finds their
-// memory free.
+// gradients runs a batch through the pipe. The batch's tensors live on the first and the last
+// device, and are gone when it returns: the update finds their memory free.
 func (l *Loop) gradients(ctx context.Context, batch data.Batch) (result pipe.Result, part Part, err error) {
 	b, free, err := l.place(batch)
 	defer free()

@@ -14,9 +14,12 @@ import (
 	"penstock/planner"
 )
 
-// PlanMemory plans what is recomputed (pipe.Optimal) for batches of so many rows of a data set, before anything is trained, and checks that updates fit in the limits of the devices. It
-// returns a *planner.MemoryError with all stages whose limit is too low, each with what its steps and updates take together. The loop's Pipe, Loss and Optimizer must be set; the pipe need not be placed yet
-// (see pipe.Open), so that a model that does not fit is found before it is made. What is measured may exceed the limits: the batch, and a layer at a time.
+// PlanMemory plans before training what is recomputed (pipe.Optimal) for batches of so many rows of
+// a data set, and checks that updates fit in the limits of the devices. It returns a
+// *planner.MemoryError with all stages whose limit is too low, each with what its steps and updates
+// take together. The loop's Pipe, Loss and Optimizer must be set; the pipe need not be placed yet
+// (see pipe.Open), so that a model that does not fit is found before it is made. What is measured
+// may exceed the limits: the batch, and a layer at a time.
 func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error {
 	if err := cmp.Or(arg.Context(ctx, "train"), l.complete(), arg.Given(set, "train: PlanMemory: the data set", "a data.Dataset")); err != nil {
 		return err
@@ -55,7 +58,7 @@ func (l *Loop) placeBeyond(batch data.Batch) (b pipe.Batch, free func(), err err
 	return l.place(batch)
 }
 
-// withUpdates lists the stages whose steps, of which short says what they lack, or whose updates do not fit.
+// withUpdates lists the stages whose steps or updates do not fit. short says what the steps lack.
 func (l *Loop) withUpdates(short *planner.MemoryError) (all []planner.Shortage) {
 	if short != nil {
 		all = slices.Clone(short.Stages)
@@ -78,7 +81,8 @@ func (l *Loop) withUpdates(short *planner.MemoryError) (all []planner.Shortage) 
 	return all
 }
 
-// updating is the bytes on a stage's device while its parameters are updated: the batch and the activations are gone by then, gradients and the optimizer's state are there.
+// updating is the bytes on a stage's device while its parameters are updated: gradients and the
+// optimizer's state count, the batch and the activations are freed by then.
 func (l *Loop) updating(stage int) int64 {
 	s := l.Pipe.Stages()[stage]
 	params := s.Params()

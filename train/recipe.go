@@ -8,8 +8,9 @@ import (
 	"slices"
 )
 
-// Recipe is what two runs must have in common for one to continue the other: were any of it different, the weights would not be those of an
-// uninterrupted run, or the position in the data would mean other samples. How the model is cut, on what it runs and what is recomputed are not part of it.
+// Recipe is what two runs must have in common for one to continue the other. If any of it differed,
+// the weights would not be those of an uninterrupted run, or the position in the data would mean
+// other samples. Cut, devices and recomputation are not part of it.
 type Recipe struct {
 	Model     Choice  `json:"model"`
 	Data      Choice  `json:"data"`
@@ -19,18 +20,21 @@ type Recipe struct {
 	Optimizer Choice  `json:"optimizer"`
 	Schedule  Choice  `json:"schedule"`
 	ClipNorm  float64 `json:"clip_norm"`
-	// False is not written down, so that checkpoints from before there was a choice go on.
+	// False is not written, so that checkpoints from before this field existed can be resumed.
 	DeferredBatchNorm bool `json:"deferred_batch_norm,omitempty"`
 	Autocast          bool `json:"autocast,omitempty"`
-	// Threads is how many an operator has on each stage. The last bits of sums depend on it, but a run may go on with another number: Check does not compare it,
-	// Checkpoint.Threads tells it. 0 is not written down.
+	// Threads is how many an operator has on each stage. The last bits of sums depend on it, but a
+	// run may go on with another number: Check does not compare it, Checkpoint.Threads tells it. 0
+	// is not written down.
 	Threads int `json:"threads,omitempty"`
-	// Kernels are those that computed, by library, as torch.KernelNames tells. The last bits of results depend on them too. Save writes them down, Check does not compare them, and
+	// Kernels names the kernels in use, by library (torch.KernelNames). The last bits of results
+	// depend on them too. Save writes them down, Check does not compare them, and
 	// Checkpoint.Kernels tells them.
 	Kernels map[string]string `json:"kernels,omitempty"`
 }
 
-// Choice is something picked by name, with its settings: anything that is written as JSON. Two choices are the same if their JSON is.
+// Choice is a name with settings, which are written as JSON. Two choices are equal if their JSON
+// is.
 type Choice struct {
 	Name     string `json:"name"`
 	Settings any    `json:"settings,omitempty"`
@@ -47,7 +51,8 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("train: checkpoint %s is of another run: %s is %s there and %s here", e.Path, e.Field, e.Saved, e.Given)
 }
 
-// difference finds the first field, in the order of names, in which two values that are written as JSON differ.
+// difference finds the first field, in the order of names, in which two values that are written as
+// JSON differ.
 func difference(saved, given any) (field, was, is string, err error) {
 	a, err := generic(saved)
 	if err != nil {
@@ -61,7 +66,7 @@ func difference(saved, given any) (field, was, is string, err error) {
 	return field, was, is, nil
 }
 
-// generic is what a value's JSON decodes to, with numbers as they are written.
+// generic decodes a value's JSON, with numbers as they are written.
 func generic(v any) (any, error) {
 	text, err := json.Marshal(v)
 	if err != nil {

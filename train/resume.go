@@ -25,8 +25,9 @@ type Checkpoint struct {
 	state state
 }
 
-// Latest finds the newest checkpoint and checks every byte of it against its hashes. The error is ErrNoCheckpoint if there is none and *DamagedError if it is not what
-// was written. A damaged checkpoint is not passed over in silence: whoever wants the one before removes it.
+// Latest finds the newest checkpoint and checks every byte of it against its hashes. The error is
+// ErrNoCheckpoint if there is none and *DamagedError if it is not what was written. A damaged
+// checkpoint is not skipped: remove it to resume from the one before.
 func (s Store) Latest() (*Checkpoint, error) {
 	if info, err := os.Stat(s.Dir); err == nil && !info.IsDir() {
 		return nil, fmt.Errorf("train: %s is not a directory of checkpoints but a file", s.Dir)
@@ -67,13 +68,15 @@ func (c *Checkpoint) Files() []string {
 	return paths
 }
 
-// Threads is the recipe's number of threads when the checkpoint was saved, or 0 if it was not written down.
+// Threads is the recipe's number of threads when the checkpoint was saved, or 0 if it was not
+// written down.
 func (c *Checkpoint) Threads() int { return c.machine().Threads }
 
-// Kernels are those that computed when the checkpoint was saved, by library, as torch.KernelNames tells; nil if they were not written down.
+// Kernels names the kernels in use when the checkpoint was saved, by library (torch.KernelNames);
+// nil if unknown.
 func (c *Checkpoint) Kernels() map[string]string { return c.machine().Kernels }
 
-// machine is the part of the saved recipe in which a run that goes on may differ.
+// machine is the part of the saved recipe in which a resumed run may differ.
 func (c *Checkpoint) machine() (saved Recipe) {
 	var m struct {
 		Threads int
@@ -85,7 +88,8 @@ func (c *Checkpoint) machine() (saved Recipe) {
 	return Recipe{Threads: m.Threads, Kernels: m.Kernels}
 }
 
-// Check returns a *MismatchError unless a run of this recipe and model, which need not be materialised, can go on from the checkpoint.
+// Check returns a *MismatchError unless a run of this recipe and model, which need not be
+// materialised, can go on from the checkpoint.
 func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 	if err := arg.Given(model, "train: Check: the model", "the run's"); err != nil {
 		return err
@@ -126,8 +130,9 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 	return nil
 }
 
-// Restore puts the checkpoint's weights and the optimizer's state where the pipe has its stages, one tensor at a time. The model must have passed Check. The loop's Step
-// and the loader's Start are Progress. After an error neither model nor optimizer is of use.
+// Restore puts the checkpoint's weights and the optimizer's state on the pipe's devices, one tensor
+// at a time. The model must have passed Check. The loop's Step and the loader's Start are Progress.
+// After an error model and optimizer are unusable.
 func (c *Checkpoint) Restore(p *pipe.Pipe, o optim.Optimizer) error {
 	if err := cmp.Or(arg.Given(p, "train: Restore: the pipe", "the run's"), arg.Given(o, "train: Restore: the optimizer", "the run's")); err != nil {
 		return err

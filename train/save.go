@@ -19,8 +19,10 @@ import (
 	"penstock/torch"
 )
 
-// Save writes a checkpoint and returns its path. After an error, or a crash at any moment, the checkpoints from before are untouched. Tensors are copied out one
-// at a time, so that saving takes the memory of the largest. A checkpoint of the same step that is there already is of the same run and is left as it is.
+// Save writes a checkpoint and returns its path. After an error, or a crash at any moment, the
+// checkpoints from before are untouched. Tensors are copied out one at a time, so that saving takes
+// the memory of the largest. A checkpoint of the same step that is there already is of the same run
+// and is left as it is.
 //
 // No step may run meanwhile.
 func (s Store) Save(at Progress, r Recipe, model nn.Module, o optim.Optimizer) (path string, err error) {

@@ -13,7 +13,8 @@ import (
 	"penstock/internal/disk"
 )
 
-// formatVersion is of checkpoints. It changes when an older penstock could misread a newer checkpoint, or the other way round.
+// formatVersion is the version of the checkpoint format. It changes when an older penstock could
+// misread a newer checkpoint, or the other way round.
 const formatVersion = 1
 
 // Names of a checkpoint's files.
@@ -37,7 +38,8 @@ type state struct {
 	Recipe  json.RawMessage     `json:"recipe"`
 	Updates map[string]int64    `json:"updates"` // the optimizer's count for each parameter
 	Files   map[string]fileMark `json:"files"`
-	// SHA256 is of this file as it is with an empty SHA256: a flipped digit in a step is damage as much as one in a weight.
+	// SHA256 is of this file as it is with an empty SHA256: a flipped digit in a step is damage as
+	// much as one in a weight.
 	SHA256 string `json:"sha256"`
 }
 

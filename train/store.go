@@ -18,14 +18,16 @@ import (
 //	DIR/step-000200/state.json              the rest, and the hashes of the two
 //	DIR/step-000150/...                     the one before
 //
-// The newest is the one with the highest step. A checkpoint is written as DIR/.step-000200.tmp, forced to disk, and renamed: that one rename is the
-// moment in which it comes to be, so whenever a run dies, every step-N is complete and the newest is either the one being saved or the one before.
-// A pointer to the newest, as other formats have, would be a second thing that has to agree with the first. Other files in DIR are left alone.
+// The newest is the one with the highest step. A checkpoint is written as DIR/.step-000200.tmp,
+// forced to disk, and renamed: the rename is atomic, so whenever a run dies every step-N is
+// complete. There is no pointer to the newest, which would have to agree with the directories.
+// Other files in DIR are left alone.
 //
 // One run at a time may use a directory; Lock sees to it.
 type Store struct {
 	Dir string
-	// Keep is how many checkpoints remain after a Save. 0 is 2: if the disk damages the newest there is another.
+	// Keep is how many checkpoints remain after a Save. 0 is 2: if the disk damages the newest
+	// there is another.
 	Keep int
 
 	sync func(*os.File) error // nil is File.Sync; tests watch the order
@@ -34,7 +36,8 @@ type Store struct {
 // ErrNoCheckpoint is what Latest returns for a directory without checkpoints.
 var ErrNoCheckpoint = errors.New("no checkpoint")
 
-// Prepare makes the directory if there is none and finds out whether a checkpoint can be written to it, so that a run does not fail at its first Save.
+// Prepare makes the directory if there is none and finds out whether a checkpoint can be written to
+// it, so that a run does not fail at its first Save.
 func (s Store) Prepare() error {
 	if info, err := os.Stat(s.Dir); err == nil && !info.IsDir() {
 		return fmt.Errorf("train: checkpoints cannot be kept in %s: it is not a directory", s.Dir)
@@ -67,7 +70,8 @@ func (s Store) temporary(step int64) string {
 	return filepath.Join(s.Dir, fmt.Sprintf("%s%06d%s", temporaryPrefix, step, temporarySuffix))
 }
 
-// Steps lists the steps that there are checkpoints of, ascending. A directory that does not exist has none.
+// Steps lists the steps that there are checkpoints of, ascending. A directory that does not exist
+// has none.
 func (s Store) Steps() ([]int64, error) {
 	entries, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -119,7 +123,8 @@ func (s Store) clean() error {
 		return err
 	}
 	for _, step := range steps[:max(len(steps)-keep, 0)] {
-		// Renamed first: a removal that is cut short must not leave something that looks like a checkpoint.
+		// Renamed first: a removal that is cut short must not leave something that looks like a
+		// checkpoint.
 		if err := os.Rename(s.path(step), s.temporary(step)); err != nil {
 			return err
 		}

@@ -63,12 +63,12 @@ func newBalance() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "balance (--costs N,N,... | --model NAME) --stages N [flags]",
 		Short: "Cut layers into stages as evenly as can be",
-		Long: `Cut layers into stages so that the dearest stage is as cheap as can be: exactly,
+		Long: `Cut layers into stages so that the slowest stage is as fast as can be: exactly,
 with the evenest of the best cuts. Costs are given, or the layers of a model are
 measured one by one on a made-up micro-batch; the model as a whole need not fit.
 
 By time a stage costs what its worker does for a micro-batch: forward, backward,
-recomputation, and receiving what crosses its borders. By size it costs the bytes
+recomputation, and receiving what crosses its boundaries. By size it costs the bytes
 that it holds at most: parameters, gradients, the optimizer's state, and
 activations of as many micro-batches as the policy keeps.`,
 		Example: `  penstock balance --costs 4,2,2,2,2,4,6 --stages 3
@@ -119,7 +119,7 @@ func (p balancePlan) cutModel(ctx context.Context, stdout, stderr io.Writer) err
 	defer c.Close()
 	var sample *torch.Tensor
 	if err := torch.Try(func() { sample = p.measured.sample(c, p.rows) }); err != nil {
-		return fmt.Errorf("no room for a micro-batch of %d samples: %w; use more --chunks or a smaller --batch", p.rows, err)
+		return fmt.Errorf("not enough memory for a micro-batch of %d samples: %w; use more --chunks or a smaller --batch", p.rows, err)
 	}
 	show := newLayerProgress(stderr)
 	measured, err := profile.Measure(ctx, p.measured.model, profile.Config{
@@ -157,7 +157,8 @@ func (p balancePlan) cutModel(ctx context.Context, stdout, stderr io.Writer) err
 	return showSizes(stdout, p.format, measured.Layers, counts, sizes)
 }
 
-// layerProgress tells on stderr how far measuring is, as soon as it takes long: on a terminal in place, elsewhere in a line now and then.
+// layerProgress tells on stderr how far measuring is, as soon as it takes long: on a terminal in
+// place, elsewhere in a line now and then.
 type layerProgress struct {
 	w     io.Writer
 	live  bool // on a terminal

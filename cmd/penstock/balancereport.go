@@ -118,7 +118,8 @@ func stageLines(layers []balance.Layer, counts []int) []stageLine {
 
 func ms(seconds float64) string { return fmt.Sprintf("%.3g", 1000*seconds) }
 
-// share is a stage's cost as a part of the dearest's: how busy it is while that works.
+// share is a stage's cost as a part of the bottleneck's: how busy the stage is while the slowest
+// one works.
 func share(cost, bottleneck float64) string {
 	if bottleneck == 0 {
 		return "100 %"

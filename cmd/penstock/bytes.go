@@ -21,7 +21,8 @@ var errSize = errors.New("want a number of bytes such as 512MiB, 1.5GiB, 512MB o
 func parseBytes(s string) (int64, error) {
 	number := strings.TrimRight(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
 	unit, known := units[strings.ToUpper(strings.TrimSpace(s[len(number):]))]
-	// Plain decimals only: what ParseFloat takes beyond them (hexadecimal, underscores, exponents, signs) is more likely a slip than a size.
+	// Plain decimals only: what ParseFloat takes beyond them (hexadecimal, underscores, exponents,
+	// signs) is more likely a slip than a size.
 	if !known || number == "" || strings.Trim(number, "0123456789.") != "" {
 		return 0, errSize
 	}
@@ -35,7 +36,7 @@ func parseBytes(s string) (int64, error) {
 	return int64(n), nil
 }
 
-// briefBytes writes a size for reading where there is little room: 8.7M.
+// briefBytes writes a size in few characters: 8.7M.
 func briefBytes(n int64) string {
 	text := strings.TrimSuffix(strings.Replace(formatBytes(n), " ", "", 1), "iB")
 	return strings.Replace(text, ".0", "", 1)

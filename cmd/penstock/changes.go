@@ -6,7 +6,8 @@ import (
 	"io"
 )
 
-// tellChanges says on stderr where a run will not be as its flags say, because the data or the other flags do not allow it.
+// tellChanges says on stderr in what a run will differ from its flags, because the data or other
+// flags do not allow it.
 func (j *job) tellChanges(_ context.Context, stderr io.Writer) error {
 	rows := j.batch
 	if n := j.training.Len(); rows > n {

@@ -12,7 +12,7 @@ import (
 	"penstock/train"
 )
 
-// failedError is the end of a run by an error after the run could take steps.
+// failedError is an error that ended a run which could take steps.
 type failedError struct {
 	err  error
 	kept string // what there is to go on from; "" without --out
@@ -23,11 +23,13 @@ func (e *failedError) Error() string { return e.err.Error() }
 
 func (e *failedError) Unwrap() error { return e.err }
 
-// keep saves where a run that failed stands, which a step that fails leaves as it was before. What has diverged is not saved, nor what a step has left half done: then, and if saving is what failed, the last
-// checkpoint is the one to go on from.
+// keep saves where a failed run stands. A step that failed left it as before the step. A run that
+// diverged, or that a step left half done, is not saved: the last checkpoint is then the one to go
+// on from. The same holds if saving itself failed.
 func (j *job) keep(failure error) error {
 	noMemory := errors.Is(failure, torch.ErrOutOfMemory)
-	f := &failedError{err: failure, more: !noMemory && !errors.Is(failure, train.ErrDiverged)} // with the same flags it would fail again
+	// with the same flags it would fail again
+	f := &failedError{err: failure, more: !noMemory && !errors.Is(failure, train.ErrDiverged)}
 	defer func() {
 		if noMemory && f.kept != "" {
 			f.kept += "; change the flags as said and add --resume to go on from there"
@@ -55,44 +57,47 @@ func (j *job) keep(failure error) error {
 	return f
 }
 
-// What helps against want of memory, by what there was no room for.
+// Remedies for lack of memory, by what did not fit.
 const (
-	roomForModel      = "more --stages, or a larger --memory-limit"
-	roomForTiming     = "more --chunks, a --balance, which spares timing the layers, or a larger --memory-limit"
-	roomForBatch      = "a smaller --batch, or a larger --memory-limit"
-	roomForStep       = "more --chunks, --checkpoint always, more --stages, or a larger --memory-limit"
-	roomForStepAlways = "more --chunks, more --stages, or a larger --memory-limit" // with --checkpoint always already
-	roomForUpdate     = roomForModel
-	roomForPlan       = roomForModel
-	roomForTest       = "more --chunks, more --stages, or a larger --memory-limit"
+	remedyForModel  = "more --stages, or a larger --memory-limit"
+	remedyForTiming = "more --chunks, a --balance, which spares timing the layers, or a larger --memory-limit"
+	remedyForBatch  = "a smaller --batch, or a larger --memory-limit"
+	remedyForStep   = "more --chunks, --checkpoint always, more --stages, or a larger --memory-limit"
+	// with --checkpoint always already
+	remedyForStepAlways = "more --chunks, more --stages, or a larger --memory-limit"
+	remedyForUpdate     = remedyForModel
+	remedyForPlan       = remedyForModel
+	remedyForTest       = "more --chunks, more --stages, or a larger --memory-limit"
 )
 
-// roomInStep is what helps against want of memory in a step.
-func (j *job) roomInStep(err error) string {
+// remedyInStep is the remedy for lack of memory in a step.
+func (j *job) remedyInStep(err error) string {
 	var step *train.StepError
 	switch {
 	case errors.As(err, &step) && step.Part == train.Placing:
-		return roomForBatch
+		return remedyForBatch
 	case errors.As(err, &step) && step.Part == train.Updating:
-		return roomForUpdate
+		return remedyForUpdate
 	case !slices.ContainsFunc(j.policy, func(k pipe.Checkpoint) bool { return k != pipe.Always }):
-		return roomForStepAlways
+		return remedyForStepAlways
 	}
-	return roomForStep
+	return remedyForStep
 }
 
-// withLimit names the limit that will do, where the error says which stages need how much. Any other want of memory is what withRoom makes of it.
+// withLimit names the limit that will do, if the error says which stages need how much. For any
+// other lack of memory it is withFlags.
 func withLimit(err error, remedy string) error {
 	var short *planner.MemoryError
 	if !errors.As(err, &short) {
-		return withRoom(err, remedy)
+		return withFlags(err, remedy)
 	}
 	least := short.Least()
-	return &roomError{err, fmt.Sprintf("%s; the least that will do is --memory-limit %d (%s), or use more --chunks, more --stages, or an --optimizer with less state", short.Shortages(), least, formatBytes(least))}
+	return &remedyError{err, fmt.Sprintf("%s; the least that will do is --memory-limit %d (%s), or use more --chunks, more --stages, or an --optimizer with less state", short.Shortages(), least, formatBytes(least))}
 }
 
-// withRoom adds to want of memory what helps, in flags and not in the words that the library has for its callers. Other errors, and nil, stay as they are.
-func withRoom(err error, remedy string) error {
+// withFlags adds a remedy to lack of memory, in flags instead of the library's words. Other errors,
+// and nil, stay as they are.
+func withFlags(err error, remedy string) error {
 	if !errors.Is(err, torch.ErrOutOfMemory) {
 		return err
 	}
@@ -112,15 +117,15 @@ func withRoom(err error, remedy string) error {
 		plain.Err = errors.New(update.Err.Error())
 		text = strings.Replace(text, update.Error(), plain.Error(), 1)
 	}
-	return &roomError{err, text + "; use " + remedy}
+	return &remedyError{err, text + "; use " + remedy}
 }
 
-// roomError is an error in other words.
-type roomError struct {
+// remedyError is an error with another text.
+type remedyError struct {
 	error
 	text string
 }
 
-func (e *roomError) Error() string { return e.text }
+func (e *remedyError) Error() string { return e.text }
 
-func (e *roomError) Unwrap() error { return e.error }
+func (e *remedyError) Unwrap() error { return e.error }

@@ -17,7 +17,8 @@ import (
 // isStdin reports whether an argument names standard input.
 func isStdin(path string) bool { return path == "-" || path == "/dev/stdin" }
 
-// readInput reads a chain or a plan: a regular file, standard input, or a descriptor that a shell has opened, as for <(command).
+// readInput reads a chain or a plan: a regular file, standard input, or a descriptor that a shell
+// has opened, as for <(command).
 func readInput(cmd *cobra.Command, path string) ([]byte, error) {
 	if isStdin(path) {
 		return disk.ReadStream(cmd.InOrStdin(), disk.MaxJSON)
@@ -30,7 +31,8 @@ func readInput(cmd *cobra.Command, path string) ([]byte, error) {
 	return disk.Read(path, disk.MaxJSON)
 }
 
-// standardOutput is the stream that a path names, or nil. It is written to as it is, wherever a shell has led it.
+// standardOutput is the stream that a path names, or nil. It is written to as it is, wherever a
+// shell has led it.
 func standardOutput(cmd *cobra.Command, path string) io.Writer {
 	switch path {
 	case "/dev/stdout":
@@ -41,7 +43,8 @@ func standardOutput(cmd *cobra.Command, path string) io.Writer {
 	return nil
 }
 
-// writeOut writes what --out names: a file as a whole or not at all, or a stream or a device as it is.
+// writeOut writes what --out names: a file as a whole or not at all, or a stream or a device as it
+// is.
 func writeOut(cmd *cobra.Command, path string, text []byte) error {
 	write := func(w io.Writer) error { _, err := w.Write(text); return err }
 	if stream := standardOutput(cmd, path); stream != nil {
@@ -50,7 +53,8 @@ func writeOut(cmd *cobra.Command, path string, text []byte) error {
 	return unwritable("out", path, disk.Write(path, write))
 }
 
-// probeOut finds out whether --out can be written, before minutes are spent on what is to be written.
+// probeOut finds out whether --out can be written, before minutes are spent on what is to be
+// written.
 func probeOut(cmd *cobra.Command, path string) error {
 	if standardOutput(cmd, path) != nil {
 		return nil
@@ -70,8 +74,9 @@ func unwritable(flag, path string, err error) error {
 	return fmt.Errorf("--%s %s cannot be written: %w", flag, path, err)
 }
 
-// keepInputs refuses an output that is one of the inputs, under whatever name: it would be overwritten.
-// Standard output is not: wherever a shell has led it, it is written to and not replaced.
+// keepInputs refuses an output that is one of the inputs, under whatever name: it would be
+// overwritten. Standard output is not: wherever a shell has led it, it is written to and not
+// replaced.
 func keepInputs(stdin io.Reader, flag, path string, inputs ...string) error {
 	out, err := os.Stat(path)
 	if err != nil || !out.Mode().IsRegular() || path == "/dev/stdout" {

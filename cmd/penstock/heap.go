@@ -8,11 +8,13 @@ import (
 	"penstock/torch"
 )
 
-// garbage is how many bytes of Go's heap may be garbage during training, unless the heap is smaller than that. By Go's own rule batches that are over may take as much as the data set, which is in the heap; it has no
-// pointers, so that collecting often costs next to nothing.
+// garbage is the most bytes of Go's heap that may be garbage during training, unless the heap is
+// smaller than that. By Go's own rule used batches may take as much as the data set, which is in
+// the heap; it has no pointers, so that collecting often costs next to nothing.
 const garbage = 16 << 20
 
-// sparingly keeps Go's heap small until restore is called, unless the user has said how large it may get. What reading data and planning have left goes back to the system.
+// sparingly keeps Go's heap small until restore is called, unless the user has said how large it
+// may get. What reading data and planning have left goes back to the system.
 func sparingly() (restore func()) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return func() {}

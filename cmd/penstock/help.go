@@ -24,7 +24,8 @@ func newHelp() *cobra.Command {
 	}
 }
 
-// addCompletion adds cobra's completion, but that an unknown shell is an error. The scripts go to where the root's output goes by now.
+// addCompletion adds cobra's completion, but that an unknown shell is an error. The scripts go to
+// where the root's output goes by now.
 func addCompletion(root *cobra.Command) error {
 	root.InitDefaultCompletionCmd()
 	completion, _, err := root.Find([]string{"completion"})

@@ -36,8 +36,9 @@ type job struct {
 	unlock         func() error // releases --out; nil without it
 }
 
-// openJob makes a job. What can fail is tried in the order of its cost, so that a slip is not found after minutes: reading data, checkpoints and where results
-// are to be written come before what takes memory and time. The caller closes the job.
+// openJob makes a job. What can fail is tried in the order of its cost: data, checkpoints and the
+// files for results come before what takes memory and time. So a slip is not found after minutes.
+// The caller closes the job.
 func openJob(ctx context.Context, p plan, stderr io.Writer) (*job, error) {
 	j := &job{plan: p}
 	for _, open := range []func(ctx context.Context, stderr io.Writer) error{
@@ -72,7 +73,8 @@ func (j *job) close() error {
 	return err
 }
 
-// openData reads the data set, makes the model that fits it, and writes down what describes the two.
+// openData reads the data set, makes the model that fits it, and writes down what describes the
+// two.
 func (j *job) openData(context.Context, io.Writer) (err error) {
 	if j.training, j.test, err = data.Open(j.dataName, j.dataDir, data.Options{Window: j.window}); err != nil {
 		return err
@@ -102,7 +104,8 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	return nil
 }
 
-// modelOf is what the data and --set make of the model's options, and what the recipe says of them: those that differ from the model's own by choice.
+// modelOf returns the model's options as the data and --set make them, and the ones for the recipe:
+// those that were chosen.
 func (j *job) modelOf(info data.Info) (models.Options, map[string]any, error) {
 	o := j.options
 	settings := map[string]any{}
@@ -174,7 +177,8 @@ func (j *job) openStore(_ context.Context, stderr io.Writer) error {
 
 // openCheckpoint finds what to go on from and says what is unusual about it.
 func (j *job) openCheckpoint(stderr io.Writer) error {
-	// Locked before anything is read: another run may be about to remove what would be found. Where there is no directory, Latest says so.
+	// Locked before anything is read: another run may be about to remove what would be found. Where
+	// there is no directory, Latest says so.
 	if info, err := os.Stat(j.out); err == nil && info.IsDir() {
 		if err := j.lock(); err != nil {
 			return err
@@ -259,7 +263,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 		j.setLimits(j.limit)
 	}
 	if err != nil {
-		return withRoom(err, roomForTiming)
+		return withFlags(err, remedyForTiming)
 	}
 	j.config.Balance, j.config.Profile = cut.Counts, &cut.Profile
 	warnOfTiming(stderr, cut.Timing, cutAgain)
@@ -271,7 +275,8 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	return nil
 }
 
-// trainingLoss is what is trained: cross entropy, and that of auxiliary classifiers where the model has some.
+// trainingLoss is what is trained: cross entropy, and that of auxiliary classifiers where the model
+// has some.
 func trainingLoss() nn.Loss {
 	return models.NewAuxiliaryLoss(nn.CrossEntropy(), auxiliaryWeight)
 }
@@ -295,10 +300,10 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 // placePipe puts model and optimizer on their devices, as they were if the run is resumed.
 func (j *job) placePipe(context.Context, io.Writer) error {
 	if err := j.pipe.Place(); err != nil {
-		return withRoom(err, roomForModel)
+		return withFlags(err, remedyForModel)
 	}
 	if j.from != nil {
-		return withRoom(j.from.Restore(j.pipe, j.loop.Optimizer), roomForModel)
+		return withFlags(j.from.Restore(j.pipe, j.loop.Optimizer), remedyForModel)
 	}
 	return nil
 }

@@ -11,9 +11,11 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal asks for an orderly end. From then on signals do what they do to any process: the second one ends it at once.
+	// The first signal asks for an orderly end. From then on signals do what they do to any
+	// process: the second one ends it at once.
 	context.AfterFunc(ctx, stop)
-	// Whoever reads stdout may stop reading: that is an error to write, which ends a run in order, not a reason to be killed.
+	// Whoever reads stdout may stop reading: that is an error to write, which ends a run in order,
+	// not a reason to be killed.
 	signal.Ignore(syscall.SIGPIPE)
 	if err := keepClosed(); err != nil {
 		fmt.Fprintln(os.Stderr, "penstock:", err)

@@ -56,7 +56,8 @@ func (m measuredModel) sample(c *torch.Ctx, rows int) *torch.Tensor {
 	return torch.From(c, tokens, shape...)
 }
 
-// target makes up a class for each answer that the model gives for so many samples: one for an image, or one for each of its pixels, or one for each token.
+// target makes up a class for each answer that the model gives for so many samples: one for an
+// image, or one for each of its pixels, or one for each token.
 func (m measuredModel) target(c *torch.Ctx, rows int, seed uint64) *torch.Tensor {
 	shape := []int64{int64(rows)}
 	switch m.info.Kind {

@@ -24,7 +24,8 @@ func (h *highest) add(s train.StepInfo) {
 	}
 }
 
-// safeLimit is, by device, the lowest limit under which the run could not fail: what its steps, the updates and, since peaks were reset, the test have taken, and what of it may wait on devices in other runs.
+// safeLimit is, by device, the lowest limit under which the run cannot fail: the most that steps,
+// updates and the test have taken, and what values that wait on a device may add in other runs.
 func (h highest) safeLimit(p *pipe.Pipe) []int64 {
 	if h == nil {
 		return nil
@@ -42,7 +43,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 		return nil
 	}
 	if err := j.loop.PlanMemory(ctx, j.training, j.batch); err != nil {
-		return withLimit(err, roomForPlan)
+		return withLimit(err, remedyForPlan)
 	}
 	stages := j.pipe.Plan().Stages
 	warnOfPlans(stderr, stages)
@@ -57,7 +58,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	return nil
 }
 
-// warnOfPlans says that the times that plans were made by are uncertain, if they are.
+// warnOfPlans says so if the times behind the plans are uncertain.
 func warnOfPlans(w io.Writer, stages []planner.StagePlan) {
 	worst := 0.0
 	for _, s := range stages {

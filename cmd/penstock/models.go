@@ -101,7 +101,8 @@ func listModels(w io.Writer, format string) error {
 	return t.Flush()
 }
 
-// describeModel tells of one model what the list does, and its layers. A parameter that layers share counts in the first.
+// describeModel tells of one model what the list does, and its layers. A parameter that layers
+// share counts in the first.
 func describeModel(w io.Writer, name string, set []string, format string) error {
 	var o models.Options
 	if err := models.Set(name, &o, set); err != nil {
@@ -119,7 +120,8 @@ func describeModel(w io.Writer, name string, set []string, format string) error 
 		for _, l := range nn.Summary(model) {
 			line.Each = append(line.Each, layerLine{l.Name, l.Parameters})
 		}
-		return json.NewEncoder(w).Encode([]modelLine{line}) // a list as without NAME, so that one reader does for both
+		// a list as without NAME, so that one reader does for both
+		return json.NewEncoder(w).Encode([]modelLine{line})
 	}
 	_, err = fmt.Fprintf(w, "%s: %s\n%s\n\n%v\n", name, line.info.Summary, assignments(line.settings), model)
 	return err

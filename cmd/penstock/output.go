@@ -9,7 +9,8 @@ import (
 	"penstock/internal/shim"
 )
 
-// output is standard output, and the first error of writing to it: a verb whose results did not arrive has failed, whether it looked at the error or not.
+// output is standard output, and the first error of writing to it: a verb whose results did not
+// arrive has failed, whether it looked at the error or not.
 type output struct {
 	to  io.Writer
 	err error
@@ -23,7 +24,8 @@ func (o *output) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// checkOutput finds out, before minutes are spent on what is to be written, whether standard output is there at all. What is full now may have space then.
+// checkOutput finds out, before minutes are spent on what is to be written, whether standard output
+// is there at all. A file system that is full now may have space later.
 func checkOutput(stdout io.Writer) error {
 	if _, err := stdout.Write(nil); errors.Is(err, syscall.EBADF) {
 		return err
@@ -31,7 +33,8 @@ func checkOutput(stdout io.Writer) error {
 	return nil
 }
 
-// keepClosed makes standard output as closed as it was when the process began. Go has put /dev/null there, which takes every result without an error; closing it would give its number to the next
+// keepClosed makes standard output as closed as it was when the process began. Go has put /dev/null
+// there, which takes every result without an error; closing it would give its number to the next
 // file that is opened.
 func keepClosed() error {
 	if !shim.ClosedAtStart(syscall.Stdout) {

@@ -14,7 +14,7 @@ import (
 	"penstock/train"
 )
 
-// plan is what a command line asks for, as far as it can be judged without looking at the disk.
+// plan is a checked command line, as far as it can be checked without looking at the disk.
 type plan struct {
 	trainFlags
 	info    models.Info
@@ -22,7 +22,8 @@ type plan struct {
 	policy  []pipe.Checkpoint // by stage
 }
 
-// plan checks flags that were read against each other. Its errors are usage errors of one line that name the flag, the value and what to give instead.
+// plan checks flags that were read against each other. Its errors are usage errors of one line that
+// name the flag, the value and what to give instead.
 func (f trainFlags) plan(s *pflag.FlagSet) (plan, error) {
 	p := plan{trainFlags: f}
 	for _, check := range []func(*pflag.FlagSet) error{p.checkNames, p.checkCut, p.checkMemory, p.checkOptimizer, p.checkFiles} {
@@ -155,7 +156,8 @@ func (p *plan) checkFiles(*pflag.FlagSet) error {
 	return nil
 }
 
-// scheduled makes the learning rate's schedule for a run of so many steps in all, and what the recipe says of it.
+// scheduled makes the learning rate's schedule for a run of so many steps in all, and what the
+// recipe says of it.
 func (p *plan) scheduled(total int64) (optim.Schedule, train.Choice, error) {
 	config := optim.ScheduleConfig{LR: p.update.LR, WarmupSteps: p.warmup}
 	settings := map[string]any{"warmup": p.warmup}

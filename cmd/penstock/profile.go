@@ -40,7 +40,7 @@ func (f *profileFlags) register(cmd *cobra.Command) {
 	s.StringArrayVar(&f.set, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
 	s.IntVar(&f.size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N (default: the model's)")
 	count(s, &f.batch, "batch", 32, "`N` samples in a batch")
-	word(s, &f.lossName, "loss", "cross-entropy", "`LOSS` behind the last layer: cross-entropy or none", "cross-entropy", "none")
+	word(s, &f.lossName, "loss", "cross-entropy", "`LOSS` after the last layer: cross-entropy or none", "cross-entropy", "none")
 	s.BoolVar(&f.autocast, "autocast", false, "run forwards in bfloat16 where that is safe")
 	count(s, &f.maxUnits, "max-units", 400, "`N` layers of the chain at most; beyond that layers of the model are joined")
 	whole(s, &f.threads, "threads", 1, 1, pipe.MaxThreads, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
@@ -122,7 +122,8 @@ func (p profilePlan) run(cmd *cobra.Command) error {
 	return report.show(stdout)
 }
 
-// auxiliaryWeight is that of the losses of auxiliary classifiers, where a model has some; what is measured does not depend on it.
+// auxiliaryWeight is the weight of the losses of auxiliary classifiers. What is measured does not
+// depend on it.
 const auxiliaryWeight = 0.3
 
 // measure measures the model in one stage.
@@ -141,7 +142,7 @@ func (p profilePlan) measure(ctx context.Context, stderr io.Writer) (profile.Cha
 		}
 	})
 	if err != nil {
-		return profile.Chain{}, fmt.Errorf("no room for a batch of %d samples: %w; use a smaller --batch", p.batch, err)
+		return profile.Chain{}, fmt.Errorf("not enough memory for a batch of %d samples: %w; use a smaller --batch", p.batch, err)
 	}
 	show := newLayerProgress(stderr)
 	config.Progress = show.layer

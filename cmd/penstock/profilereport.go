@@ -60,14 +60,15 @@ func (r profileReport) show(w io.Writer) error {
 		fmt.Fprintf(t, "loss\t%s, and %s for a moment\n", micros(c.Loss.Backward), formatBytes(c.Loss.Tmp))
 	}
 	fmt.Fprintf(t, "step\t%s if nothing is computed again\n", micros(c.Once()))
-	fmt.Fprintf(t, "saved\t%s, beside the input's %s\n", formatBytes(all.Saved), formatBytes(c.Input))
+	fmt.Fprintf(t, "saved\t%s, and the input's %s\n", formatBytes(all.Saved), formatBytes(c.Input))
 	fmt.Fprintf(t, "least\t%s (%d bytes), set by %s: %s\n", formatBytes(r.least.Bytes), r.least.Bytes, opName(c.Chain, r.least.Op), partsOf(r.least.Parts))
 	fmt.Fprintf(t, "greatest\t%s (%d bytes), from which on nothing is computed again\n", formatBytes(r.greatest), r.greatest)
-	fmt.Fprintf(t, "beside\t%s of parameters and buffers, which limits of a chain do not count\n", formatBytes(stateBytes(r.model)))
+	fmt.Fprintf(t, "state\t%s of parameters and buffers, which limits of a chain do not count\n", formatBytes(stateBytes(r.model)))
 	return t.Flush()
 }
 
-// apart is how much longer the median run took than the one that counts, of the three kinds the worst.
+// apart is how much longer the median run took than the run that counts: the worst of the three
+// kinds.
 func apart(s profile.Spread) string {
 	return fmt.Sprintf("%.0f %%", 100*max(s.Forward, s.ForwardNoGrad, s.Backward))
 }

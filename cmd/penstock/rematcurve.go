@@ -70,7 +70,8 @@ CHAIN is a file, or - for standard input.`,
 
 // rematCurve is the best plans, by ascending peak: at least one, of plain training.
 func rematCurve(ctx context.Context, c remat.Chain) ([]solver.Point, error) {
-	// The more layers, the fewer slots, for the same few seconds; the table grows with slots*layers^2, the time by another layers.
+	// The more layers, the fewer slots, for the same few seconds; the table grows with
+	// slots*layers^2, the time by another layers.
 	n := float64(len(c.Layers))
 	slots := min(max(2e10/(n*n*n), 500), 4000)
 	table, err := solver.NewTable(ctx, c, 0, solver.Options{Slots: int(slots)})

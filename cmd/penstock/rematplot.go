@@ -22,7 +22,8 @@ import (
 	"penstock/remat/solver"
 )
 
-// strategyMarks is how strategies are drawn. The colours can be told apart by those who do not see all of them (Okabe and Ito, "Color Universal Design", 2008), and no two marks have one shape.
+// strategyMarks is how strategies are drawn. The colours can be told apart by those who do not see
+// all of them (Okabe and Ito, "Color Universal Design", 2008), and no two marks have one shape.
 var strategyMarks = []struct {
 	strategy string
 	colour   color.NRGBA
@@ -36,7 +37,8 @@ var strategyMarks = []struct {
 
 var curveColour = color.NRGBA{0, 114, 178, 255}
 
-// drawCurve draws the time of plans over their memory as an SVG: a step down at the peak of each, since a plan is the best under every limit from its peak to the next one's.
+// drawCurve draws the time of plans over their memory as an SVG: a step down at the peak of each,
+// since a plan is the best under every limit from its peak to the next one's.
 func drawCurve(title string, c remat.Chain, points []solver.Point, baselines []baselines.Baseline) ([]byte, error) {
 	p := plot.New()
 	p.Title.Text = title
@@ -87,7 +89,8 @@ func drawCurve(title string, c remat.Chain, points []solver.Point, baselines []b
 		p.Add(scatter)
 		p.Legend.Add(m.strategy+beyond(marks[m.strategy], axes.Max.Y), scatter)
 	}
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = axes.Min.X, axes.Max.X, axes.Min.Y, axes.Max.Y // Add has widened them
+	// Add has widened them
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = axes.Min.X, axes.Max.X, axes.Min.Y, axes.Max.Y
 	canvas := vgsvg.New(8*vg.Inch, 5*vg.Inch)
 	p.Draw(draw.Crop(draw.New(canvas), vg.Points(8), -vg.Points(12), vg.Points(8), -vg.Points(8)))
 	var b bytes.Buffer
@@ -118,7 +121,8 @@ func beyond(points plotter.XYs, top float64) string {
 // box is the ranges of both axes.
 type box struct{ Min, Max plotter.XY }
 
-// frame finds the ranges of the axes. A strategy may take many times as long as the others, and so may plans near the least limit: they do not press the rest to the ground, but lie outside.
+// frame finds the ranges of the axes. A strategy may take many times as long as the others, and so
+// may plans near the least limit: they do not press the rest to the ground, but lie outside.
 func frame(steps plotter.XYs, marks map[string]plotter.XYs) box {
 	const highest = 120
 	least, most, top := steps[0].X, steps[len(steps)-1].X, max(10, min(steps[0].Y, highest))
@@ -165,7 +169,7 @@ func dress(p *plot.Plot) {
 	p.Add(grid)
 }
 
-// evenTicks are six or so ticks at round numbers, with a unit behind each.
+// evenTicks are some six ticks at round numbers, each with its unit.
 type evenTicks struct{ unit string }
 
 func (e evenTicks) Ticks(least, most float64) []plot.Tick {

@@ -96,11 +96,13 @@ func solveEach(c remat.Chain, o solver.Options) func(context.Context, int64) (re
 	return func(ctx context.Context, limit int64) (remat.Plan, error) { return solver.Solve(ctx, c, limit, o) }
 }
 
-// longChain is the number of layers up to which many searches, each for one limit and as good as any, take less than a minute.
+// longChain is the number of layers up to which many searches, each for one limit and as good as
+// any, take less than a minute.
 const longChain = 120
 
-// bestPlans is for those who ask for plans under many limits: by one table if that is exact, else by a search for each, or for long chains by the table all the same, whose plans are slower by a few
-// thousandths.
+// bestPlans is for those who ask for plans under many limits: by one table if that is exact, else
+// by a search for each, or for long chains by the table all the same, whose plans are slower by a
+// few thousandths.
 func bestPlans(ctx context.Context, c remat.Chain) (func(context.Context, int64) (remat.Plan, error), error) {
 	table, err := solver.NewTable(ctx, c, 0, solver.Options{})
 	switch {

@@ -31,7 +31,8 @@ type outcome struct {
 	trace      string // "" without --trace
 }
 
-// jsonReporter writes an object for each step and one for the outcome, each on a line of its own. It is what --format json prints; its fields stay.
+// jsonReporter writes an object for each step and one for the outcome, each on a line of its own.
+// It is what --format json prints; its fields stay.
 type jsonReporter struct {
 	out *json.Encoder
 	durations
@@ -52,7 +53,8 @@ type doneLine struct {
 	TestAccuracy float64  `json:"test_accuracy"`
 	ParamsSHA256 string   `json:"params_sha256"`
 	StepMedian   *float64 `json:"step_ms_median"` // null if a resumed run had no step left to take
-	// SafeLimitBytes is, by device, the lowest --memory-limit under which the run cannot fail, however far stages run ahead. Null if a resumed run had no step left to take.
+	// SafeLimitBytes is, by device, the lowest --memory-limit under which the run cannot fail,
+	// however far stages run ahead. Null if a resumed run had no step left to take.
 	SafeLimitBytes []int64 `json:"safe_limit_bytes"`
 	// Of the whole process, as the system counts: now, and at most. 0 is unknown.
 	ResidentBytes     int64 `json:"resident_bytes"`

@@ -13,7 +13,8 @@ import (
 	"penstock/train"
 )
 
-// textReporter shows progress on stderr, as a bar on a terminal and as a line now and then elsewhere, and the outcome on stdout.
+// textReporter shows progress on stderr, as a bar on a terminal and as a line now and then
+// elsewhere, and the outcome on stdout.
 type textReporter struct {
 	stdout, stderr io.Writer
 	title          string // "resnet20 on fashion-mnist"
@@ -28,7 +29,8 @@ type textReporter struct {
 	durations
 }
 
-// How often progress is shown: a bar as often as an eye can follow, a line often enough to see a run live and rarely enough for a log.
+// How often progress is shown: a bar as often as an eye can follow, a line often enough to see a
+// run live and rarely enough for a log.
 const (
 	barEvery  = 100 * time.Millisecond
 	lineEvery = 5 * time.Second
@@ -46,8 +48,8 @@ func newTextReporter(stdout, stderr io.Writer, j *job) *textReporter {
 // narrow is the width below which a bar is short and shows no times.
 const narrow = 72
 
-// newBar makes a bar for the steps that are left, so that its estimate of the time is of this run. Memory has a row of its own below: together they would be wider than
-// many a terminal.
+// newBar makes a bar for the steps that are left, so that its estimate of the time is of this run.
+// Memory has a row of its own below: together they would be wider than many a terminal.
 func newBar(w io.Writer, width int, done, last int64) *progressbar.ProgressBar {
 	cells := 20
 	if width < narrow {
@@ -58,8 +60,9 @@ func newBar(w io.Writer, width int, done, last int64) *progressbar.ProgressBar {
 		progressbar.OptionSetMaxDetailRow(1))
 }
 
-// besideBar is how many characters the bar takes that newBar makes for a width: " 100% |", its cells, "| " and, with times, " [59m59s:59m59s]".
-func besideBar(width int) int {
+// aroundBar is how many characters the bar takes that newBar makes for a width: " 100% |", its
+// cells, "| " and, with times, " [59m59s:59m59s]".
+func aroundBar(width int) int {
 	if width < narrow {
 		return len(" 100% |") + 5 + len("|   ")
 	}
@@ -86,7 +89,8 @@ func (r *textReporter) step(s train.StepInfo) error {
 	return nil
 }
 
-// show shows a step. A row that is wider than the terminal would go on in the next line, where the bar does not clear it: rows say less until they fit.
+// show shows a step. A row that is wider than the terminal would go on in the next line, where the
+// bar does not clear it: rows say less until they fit.
 func (r *textReporter) show(s train.StepInfo) error {
 	count, loss, speed := fmt.Sprintf("%d/%d", s.Step, r.last), fmt.Sprintf("  loss %.4f", s.Loss), fmt.Sprintf("  %.0f samples/s", s.SamplesPerSecond)
 	if r.bar == nil {
@@ -94,11 +98,12 @@ func (r *textReporter) show(s train.StepInfo) error {
 		return err
 	}
 	width := r.width()
-	r.bar.Describe(fitting(width-besideBar(width), count+loss+speed, count+loss))
+	r.bar.Describe(fitting(width-aroundBar(width), count+loss+speed, count+loss))
 	return r.bar.AddDetail(fitting(width-1, r.memory(s.Peak), r.memoryInBrief(s.Peak)))
 }
 
-// fitting is the first text of at most so many characters, or else as much of the last as fits. The texts are ASCII.
+// fitting is the first text of at most so many characters, or else as much of the last as fits. The
+// texts are ASCII.
 func fitting(characters int, texts ...string) string {
 	for _, text := range texts {
 		if len(text) <= characters {

@@ -10,7 +10,8 @@ import (
 // usualWidth is the width of a terminal that does not tell its own, and of what is drawn elsewhere.
 const usualWidth = 80
 
-// terminalWidth is how many characters a line of w has, and whether w is a terminal at all. Other character devices, such as /dev/null, are none.
+// terminalWidth is how many characters a line of w has, and whether w is a terminal at all. Other
+// character devices, such as /dev/null, are none.
 func terminalWidth(w io.Writer) (columns int, ok bool) {
 	if o, ok := w.(*output); ok {
 		w = o.to

@@ -93,7 +93,7 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	result, err := j.loop.Run(ctx)
 	show.endSteps()
 	if err != nil {
-		return j.keep(withLimit(err, j.roomInStep(err)))
+		return j.keep(withLimit(err, j.remedyInStep(err)))
 	}
 	saved, err := j.save()
 	if err != nil {
@@ -113,7 +113,7 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 		return &interruptedError{result.Step, saved}
 	}
 	if err != nil {
-		return j.keep(withRoom(err, roomForTest))
+		return j.keep(withFlags(err, remedyForTest))
 	}
 	o := outcome{result.Step, accuracy, peaks.safeLimit(j.pipe), torch.ReadProcessMemory(), train.ParamsSHA256(j.model), saved, p.traceFile}
 	if err := show.done(o); err != nil {

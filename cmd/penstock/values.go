@@ -15,7 +15,8 @@ import (
 	"penstock/torch"
 )
 
-// value is a flag whose text is read, and refused, when the command line is parsed. read puts what the text says in its place.
+// value is a flag whose text is read, and refused, when the command line is parsed. read stores
+// what the text says.
 type value struct {
 	text string
 	read func(text string) error
@@ -168,7 +169,8 @@ var flagOfSetting = map[string]string{
 	"Schedule": "schedule", "WarmupSteps": "warmup", "TotalSteps": "schedule-steps", "Repeats": "repeats", "MostUnits": "max-units", "Stages": "stages", "Batch": "batch",
 }
 
-// inFlags is an error of the library as a usage error, if a setting was refused that a flag sets: with the flag in place of the field. A flag that was left out names no value.
+// inFlags turns the refusal of a setting into a usage error that names the flag in place of the
+// field. Other errors stay as they are.
 func inFlags(s *pflag.FlagSet, err error) error {
 	var e *pipe.ConfigError
 	if !errors.As(err, &e) {

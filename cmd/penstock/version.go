@@ -53,7 +53,8 @@ func ownVersion() string {
 	return versionOf(info)
 }
 
-// versionOf is the module's version and the commit that it was built from. With -buildvcs=false, go build does not say which.
+// versionOf is the module's version and the commit that it was built from. With -buildvcs=false, go
+// build does not say which.
 func versionOf(info *debug.BuildInfo) string {
 	const short = 12 // characters of a commit, as in Go's pseudo-versions
 	version, revision, modified := cmp.Or(info.Main.Version, "unknown"), "", ""

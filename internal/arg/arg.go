@@ -1,5 +1,6 @@
-// Package arg checks arguments of public functions that must not be nil. A function that returns an error returns what Given gives; one that does not panics by Must:
-// it is a mistake in the caller's program, and the stack shows where.
+// Package arg checks arguments of public functions that must not be nil. A function that returns an
+// error returns what Given gives; one that does not panics by Must: it is a mistake in the caller's
+// program, and the stack shows where.
 package arg
 
 import (
@@ -8,7 +9,8 @@ import (
 	"reflect"
 )
 
-// Missing reports whether v is nil: no value at all, or a nil pointer or function in an interface. Nil slices and maps are values, which may have methods that work.
+// Missing reports whether v is nil: no value at all, or a nil pointer or function in an interface.
+// Nil slices and maps are values, which may have methods that work.
 func Missing(v any) bool {
 	if v == nil {
 		return true
@@ -20,7 +22,8 @@ func Missing(v any) bool {
 	return false
 }
 
-// Given returns an error if v is missing: what, with its package, is nil, and what is wanted in its place.
+// Given returns an error if v is missing: what, with its package, is nil, and what is wanted in its
+// place.
 func Given(v any, what, want string) error {
 	if Missing(v) {
 		return fmt.Errorf("%s is nil; want %s", what, want)

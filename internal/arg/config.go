@@ -6,7 +6,8 @@ import (
 	"math"
 )
 
-// ConfigError is a setting that is refused. Packages whose settings it is about have it under their own name, such as pipe.ConfigError.
+// ConfigError is a setting that is refused. Packages whose settings it is about have it under their
+// own name, such as pipe.ConfigError.
 type ConfigError struct {
 	Of      string // what is configured: a package, or something in it, such as "optim: sgd"
 	Field   string // of the configuration
