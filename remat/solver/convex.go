@@ -124,7 +124,7 @@ func (f convex) just(k int, bytes float64) float64 {
 }
 
 // mostVertices is how many vertices simple leaves; it does nothing up to twice as many.
-const mostVertices = 96
+const mostVertices = 48
 
 // simple is a function of few vertices that is nowhere above f, in f's place. An edge goes where the lines of its neighbours meet not far below it.
 func (f convex) simple() convex {

@@ -107,7 +107,9 @@ func newGrid(t *terms, b *bounds, most, unit int64, side rounding) *grid {
 			r := &g.rows[i*b.w+l]
 			least, all := b.of(i, l)
 			r.lo, r.n, r.tail = g.band(i, l, least, all)
-			g.moves[i*b.w+l] = g.move(i, l)
+			if i < l {
+				g.moves[i*b.w+l] = g.move(i, l)
+			}
 		}
 	}
 	return g

@@ -34,14 +34,15 @@ func (b *bounds) solve(t *terms, i, l int) {
 		all = max(all, t.saved[i]+b.all[(i+1)*w+l])
 		least = max(least, t.saved[i]+b.least[(i+1)*w+l])
 		y, grads := t.y[l+1], t.gradSum[l+1]
-		kept, sweep := t.a[i*w:(i+1)*w], t.sweep[i*w:(i+1)*w]
+		pair := t.pair(i, i+1)
+		kept, sweep := t.a[pair:pair+l-i], t.sweep[pair:pair+l-i] // from x(i+1) on
 		right, left := b.leastDown[l*w:(l+1)*w], b.least[i*w:(i+1)*w]
 		for j := i + 1; j <= l; j++ {
-			swept := y + sweep[j]
+			swept := y + sweep[j-i-1]
 			if swept >= least {
 				break // sweep grows with j
 			}
-			least = min(least, max(swept, kept[j]+right[j], grads-t.gradSum[j]+left[j-1]))
+			least = min(least, max(swept, kept[j-i-1]+right[j], grads-t.gradSum[j]+left[j-1]))
 		}
 	}
 	b.least[i*w+l], b.leastDown[l*w+i], b.all[i*w+l] = least, least, all

@@ -95,7 +95,7 @@ func (w *walk) sweep(i, j int) int64 {
 	if w.whole {
 		return w.t.sweeping(i, j, w.l)
 	}
-	return w.t.sweep[i*(w.t.n+1)+j]
+	return w.t.sweep[w.t.pair(i, j)]
 }
 
 // exit fills the exit of a cell.

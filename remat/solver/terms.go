@@ -33,7 +33,7 @@ type terms struct {
 	n     int // layers, without the loss
 	chain remat.Chain
 
-	a, sweep []int64   // of (i, j) at i*(n+1)+j, i < j
+	a, sweep []int64   // of (i, j), i < j, see pair
 	y        []int64   // |y(i)|, i = 0 .. n+1
 	made     []int64   // made(i), i = 0 .. n
 	saved    []int64   // Saved(i), i = 0 .. n: 0 of the loss
@@ -48,7 +48,7 @@ func newTerms(c remat.Chain) *terms {
 	n := len(c.Layers)
 	t := &terms{
 		n: n, chain: c,
-		a: make([]int64, (n+1)*(n+1)), sweep: make([]int64, (n+1)*(n+1)),
+		a: make([]int64, n*(n+1)/2), sweep: make([]int64, n*(n+1)/2),
 		y: make([]int64, n+2), made: make([]int64, n+1),
 		saved: make([]int64, n+1), savedSum: make([]int64, n+2), gradSum: make([]int64, n+2), nograd: make([]float64, n+1),
 		once: c.Loss.Backward,
@@ -92,34 +92,36 @@ func grain(c remat.Chain) int64 {
 	return max(g, 1)
 }
 
+// pair is where (i, j) lies in a and sweep, i < j <= n.
+func (t *terms) pair(i, j int) int { return i*t.n - i*(i-1)/2 + j - i - 1 }
+
 // pairs fills a and sweep.
 func (t *terms) pairs() {
-	w := t.n + 1
 	// A carry is new in x(j) beside every x(i) with i <= From: note it at i = From, and sum downwards.
 	for _, carry := range t.chain.Carries {
 		if carry.From < 0 {
 			continue // a part of x(0), which is always there, and so of every x(i) that it is a part of
 		}
 		for j := carry.From + 2; j <= min(carry.To, t.n); j++ {
-			t.a[carry.From*w+j] += carry.Bytes
+			t.a[t.pair(carry.From, j)] += carry.Bytes
 		}
 	}
 	for i := t.n - 2; i >= 0; i-- {
 		for j := i + 2; j <= t.n; j++ {
-			t.a[i*w+j] += t.a[(i+1)*w+j]
+			t.a[t.pair(i, j)] += t.a[t.pair(i+1, j)]
 		}
 	}
 	for i := range t.n {
 		highest := int64(0)
 		for j := i + 1; j <= t.n; j++ {
 			l := &t.chain.Layers[j-1]
-			t.a[i*w+j] += l.Output
+			t.a[t.pair(i, j)] += l.Output
 			before := int64(0)
 			if j-1 > i {
-				before = t.a[i*w+j-1]
+				before = t.a[t.pair(i, j-1)]
 			}
 			highest = max(highest, before+l.Output+l.ForwardNoGradTmp)
-			t.sweep[i*w+j] = highest
+			t.sweep[t.pair(i, j)] = highest
 		}
 	}
 }
@@ -144,7 +146,7 @@ func (t *terms) savingLate(i, l int) int64 {
 }
 
 // sweeping is the bytes that computing x(j) from x(i) takes in (i, l).
-func (t *terms) sweeping(i, j, l int) int64 { return t.y[l+1] + t.sweep[i*(t.n+1)+j] }
+func (t *terms) sweeping(i, j, l int) int64 { return t.y[l+1] + t.sweep[t.pair(i, j)] }
 
 // kept is a(i, j).
-func (t *terms) kept(i, j int) int64 { return t.a[i*(t.n+1)+j] }
+func (t *terms) kept(i, j int) int64 { return t.a[t.pair(i, j)] }
