@@ -29,7 +29,7 @@ type Config struct {
 	Solve solver.Options
 	// Warmup and Repeats are the runs of each unit while measuring, before those that are timed and timed; 0 is 1 and 5.
 	Warmup, Repeats int
-	// MostUnits is the most units that the model is cut into; 0 is 400.
+	// MostUnits is the most units that the model is cut into; 0 is 2000.
 	MostUnits int
 
 	// Report is told of each plan that is chosen, on the goroutine that trains.

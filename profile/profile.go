@@ -59,7 +59,7 @@ type Config struct {
 	LossUnit bool
 	// InputGrad says that the sample's own gradient is wanted. It is if an element of the sample requires one.
 	InputGrad bool
-	// MostUnits is the most units that a model is cut into. Beyond it cuts inside of skip connections are given up first. 0 is 400.
+	// MostUnits is the most units that a model is cut into. Beyond it cuts inside of skip connections are given up first. 0 is 2000.
 	MostUnits int
 	// DeferredBatchNorm measures forwards that gather the statistics of a mini-batch; see nn.Deferred.
 	DeferredBatchNorm bool
@@ -196,7 +196,7 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 		c.Repeats = 5
 	}
 	if c.MostUnits == 0 {
-		c.MostUnits = 400
+		c.MostUnits = 2000
 	}
 	return c, nil
 }

@@ -42,7 +42,7 @@ func (f *profileFlags) register(cmd *cobra.Command) {
 	count(s, &f.batch, "batch", 32, "`N` samples in a batch")
 	word(s, &f.lossName, "loss", "cross-entropy", "`LOSS` after the last layer: cross-entropy or none", "cross-entropy", "none")
 	s.BoolVar(&f.autocast, "autocast", false, "run forwards in bfloat16 where that is safe")
-	count(s, &f.maxUnits, "max-units", 400, "`N` layers of the chain at most; beyond that layers of the model are joined")
+	count(s, &f.maxUnits, "max-units", 2000, "`N` layers of the chain at most; beyond that layers of the model are joined")
 	whole(s, &f.threads, "threads", 1, 1, pipe.MaxThreads, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
 	count(s, &f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the lower quartile counts")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights, sample and targets")
