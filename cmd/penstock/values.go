@@ -146,7 +146,12 @@ func device(word string) (torch.Device, error) {
 func unread(cmd *cobra.Command, err error) error {
 	var value *pflag.InvalidValueError
 	if errors.As(err, &value) {
-		return badUsage("--%s %s: %w; see %s --help", value.GetFlag().Name, quoted(value.GetValue()), errors.Unwrap(value), cmd.CommandPath())
+		cause := errors.Unwrap(value)
+		var number *strconv.NumError
+		if errors.As(cause, &number) { // flags of package pflag's own types
+			cause = map[string]error{"ParseBool": errors.New("want true or false"), "ParseInt": errors.New("want a whole number"), "ParseUint": errors.New("want a whole number that is not negative")}[number.Func]
+		}
+		return badUsage("--%s %s: %w; see %s --help", value.GetFlag().Name, quoted(value.GetValue()), cause, cmd.CommandPath())
 	}
 	return badUsage("%w; see %s --help", err, cmd.CommandPath())
 }
