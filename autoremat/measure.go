@@ -160,7 +160,7 @@ func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, n *insta
 		Balance: []int{len(m.layers)}, InputGrad: inputGrad, MostUnits: m.config.MostUnits,
 	}
 	if len(s.Target) > 0 {
-		cfg.Loss, cfg.Targets = m.config.Loss, s.Target
+		cfg.Loss, cfg.Target = m.config.Loss, s.Target
 	}
 	measured, err := profile.Measure(ctx, m.model, cfg, s.Input...)
 	if err != nil {

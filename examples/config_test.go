@@ -86,7 +86,7 @@ var (
 		"profile.Config.Warmup":    {{profile.Config{Warmup: -1}, "-1", "want at least 0"}},
 		"profile.Config.Repeats":   {{profile.Config{Repeats: -1}, "-1", "want at least 0"}},
 		"profile.Config.Balance":   {{profile.Config{Balance: []int{3, 0}}, "stage 1 has 0 layers", "the 3 layers in all"}},
-		"profile.Config.Targets":   {{profile.Config{Loss: nn.MSE()}, "[]: there are none for the loss", "want those of the sample"}},
+		"profile.Config.Target":    {{profile.Config{Loss: nn.MSE()}, "[]: there are none for the loss", "want those of the sample"}},
 		"profile.Config.MostUnits": {{profile.Config{MostUnits: -1}, "-1", "want at least 0"}},
 
 		"autoremat.Config.Limit":     {{autoremat.Config{Limit: -1}, "-1", "want a number of bytes, or 0 for what is free"}},

@@ -152,7 +152,7 @@ func TestLossesRunOnlyTheirChildren(t *testing.T) {
 			defer nn.Free(l.features)
 			x, y := base.Ones(torch.Float32, 2, 4), base.Ones(torch.Float32, 2, 4)
 			var got *torch.Tensor
-			c := nn.NewCtx(base, nn.Config{Training: true, Loss: row.loss(l), Targets: []*torch.Tensor{y}})
+			c := nn.NewCtx(base, nn.Config{Training: true, Loss: row.loss(l), Target: []*torch.Tensor{y}})
 			err := torch.Try(func() { got = c.RunNamed(nn.LossLayer(), []*torch.Tensor{x})[0] })
 			if row.want == "" && (err != nil || torch.Item[float32](got) != 0) || row.want != "" && (err == nil || !strings.Contains(err.Error(), row.want)) {
 				t.Errorf("got %v, %v, want %q", got, err, row.want)

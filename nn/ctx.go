@@ -56,7 +56,7 @@ type Config struct {
 	Deferred *Deferred
 	Extras   []Extra         // what is no tensor
 	Loss     Loss            // what LossLayer computes; nil where no loss is run
-	Targets  []*torch.Tensor // of the micro-batch, for Loss
+	Target   []*torch.Tensor // of the micro-batch, for Loss
 }
 
 const (
@@ -71,7 +71,7 @@ func NewCtx(t *torch.Ctx, o Config) *Ctx {
 		Ctx: t, Training: o.Training, MicroBatch: o.MicroBatch, MicroBatches: max(o.MicroBatches, 1),
 		Checkpointing: o.Checkpointing, Recomputing: o.Recomputing,
 		seed: torch.Mix(o.Seed, uint64(o.MicroBatch)), hash: fnvOffset, trace: o.Spans,
-		skips: o.Skips, deferred: o.Deferred, extras: o.Extras, loss: o.Loss, targets: o.Targets,
+		skips: o.Skips, deferred: o.Deferred, extras: o.Extras, loss: o.Loss, targets: o.Target,
 	}
 }
 

@@ -92,7 +92,7 @@ func (r *minibatch) context(c *torch.Ctx, stage, microBatch int, run segment.Run
 		cfg.Deferred = r.deferred[stage]
 	}
 	if r.loss != nil && r.last(stage) {
-		cfg.Loss, cfg.Targets = r.loss, r.want(c, microBatch)
+		cfg.Loss, cfg.Target = r.loss, r.want(c, microBatch)
 	}
 	return nn.NewCtx(c, cfg)
 }

@@ -45,7 +45,7 @@ func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile
 		defer buffers.Restore()
 		measured, err := profile.Measure(ctx, p.model, profile.Config{
 			Device: device, Peer: device, Threads: p.cfg.Threads, Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
-			Known: p.cfg.Profile, Balance: p.cfg.Balance, Loss: r.loss, Targets: r.partsOf(c, r.targets), LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
+			Known: p.cfg.Profile, Balance: p.cfg.Balance, Loss: r.loss, Target: r.partsOf(c, r.targets), LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
 		}, r.partsOf(c, r.inputs)...)
 		chains = measured.Chains
 		return err

@@ -4,22 +4,22 @@ import (
 	"penstock/remat"
 )
 
-// at is the bytes at a border that did not come with the input.
-func (f *flows) at(border int) (bytes int64) {
+// at is the bytes at a boundary that did not come with the stage's input.
+func (f *flows) at(boundary int) (bytes int64) {
 	for _, l := range f.storages {
-		if l.first > 0 && l.first <= border && border <= l.last {
+		if l.first > 0 && l.first <= boundary && boundary <= l.last {
 			bytes += l.bytes
 		}
 	}
 	return bytes
 }
 
-// beyond is how far a peak is above what is made, or below it.
+// beyond is how far a peak is above the bytes that are made, or below them.
 func beyond(peak, made int64) (tmp, early int64) {
 	return max(peak-made, 0), max(made-peak, 0)
 }
 
-// assemble makes a chain of what was measured of its units.
+// assemble makes a chain from the figures of its units.
 func assemble(f *flows, units []figures) Chain {
 	out := Chain{}
 	for out.Prologue < len(units) && units[out.Prologue].passes {
@@ -30,7 +30,7 @@ func assemble(f *flows, units []figures) Chain {
 	for _, l := range f.storages {
 		made[l.first] += l.bytes
 		if l.first < skip && l.last >= skip {
-			made[skip] += l.bytes // there when the prologue has run
+			made[skip] += l.bytes // held when the prologue has run
 		}
 	}
 	for i, u := range units[:skip] {
@@ -40,13 +40,13 @@ func assemble(f *flows, units []figures) Chain {
 	var c remat.Chain
 	c.Input, c.InputGradient = made[skip], gradMade[skip]
 	for i, u := range units[skip:] {
-		border := skip + i + 1
+		boundary := skip + i + 1
 		l := remat.Layer{
-			Name: u.name, ForwardNoGrad: u.times.forwardNoGrad.micros(), Forward: u.times.forward.micros(), Backward: u.times.backward[0].micros(),
-			Output: made[border], Saved: u.save.delta, ForwardTmp: u.save.peak - u.save.delta, ForwardNoGradTmp: u.keep.peak - made[border],
-			Gradient: gradMade[border], WeightGradient: u.weights,
+			Name: u.name, ForwardNoGrad: u.times[forwardNoGrad].micros(), Forward: u.times[forward].micros(), Backward: u.times[firstBackward].micros(),
+			Output: made[boundary], Saved: u.save.delta, ForwardTmp: u.save.peak - u.save.delta, ForwardNoGradTmp: u.keep.peak - made[boundary],
+			Gradient: gradMade[boundary], WeightGradient: u.weights,
 		}
-		l.BackwardTmp, l.BackwardEarly = beyond(u.back.peak, gradMade[border-1]+u.weights)
+		l.BackwardTmp, l.BackwardEarly = beyond(u.back.peak, gradMade[boundary-1]+u.weights)
 		c.Layers = append(c.Layers, l)
 		out.Spread = append(out.Spread, u.times.spread())
 		out.Statistics += u.statistics
@@ -65,7 +65,7 @@ func assemble(f *flows, units []figures) Chain {
 	out.Later.Layers = append([]remat.Layer(nil), c.Layers...)
 	for i := range out.Later.Layers {
 		l := &out.Later.Layers[i]
-		l.WeightGradient, l.Backward = 0, units[skip+i].times.backward[1].micros()
+		l.WeightGradient, l.Backward = 0, units[skip+i].times[laterBackward].micros()
 		l.BackwardTmp, l.BackwardEarly = beyond(units[skip+i].again.peak, gradMade[skip+i])
 	}
 	return out

@@ -235,7 +235,7 @@ func TestTies(t *testing.T) {
 	}
 }
 
-// TestAutocast: what crosses a border behind a product is half as wide.
+// TestAutocast: what crosses a boundary behind a product is half as wide.
 func TestAutocast(t *testing.T) {
 	c := newCtx(t)
 	for autocast, width := range map[bool]int64{false: 4, true: 2} {

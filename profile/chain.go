@@ -6,35 +6,42 @@ import (
 	"penstock/torch"
 )
 
-// Chain is a model, or a stage of one, as package plan knows it: a layer of it is a unit of one or more of the model's layers.
+// Chain is a model, or a stage of one, as package plan knows it: each layer of the chain is a unit
+// of one or more layers of the model.
 type Chain struct {
-	remat.Chain             // of the first micro-batch of a step: gradients of parameters are made
-	Later       remat.Chain // of another one: they are there
+	remat.Chain             // of the first micro-batch of a step, whose backward makes the gradients of parameters
+	Later       remat.Chain // of a later one, whose backward adds to them
 
-	// Statistics is the bytes that the first forward of all units gathers for a mini-batch's batch norms (DeferredBatchNorm), and that stay to its end.
+	// Statistics is the bytes that first forwards gather for the batch norms of a mini-batch
+	// (DeferredBatchNorm). They are held to its end.
 	Statistics int64
-	// Units is the number of layers in each unit, for segment.Config; with Config.LossUnit the last unit of the last chain is the layer nn.LossLayer. The first Prologue of them have no backward: nothing in them is trained and nobody wants a gradient of what they are given. They
+	// Units is the number of layers in each unit, for segment.Config; with Config.LossUnit the last
+	// unit of the last chain is the layer nn.LossLayer. The first Prologue of them have no
+	// backward: nothing in them is trained and nobody wants a gradient of what they are given. They
 	// are run once, and are not layers of the chain.
 	Units    []int
 	Prologue int
-	// ProloguePeak is the most bytes beside what the stage is sent while the prologue runs.
+	// ProloguePeak is the most bytes, beside the stage's input, while the prologue runs.
 	ProloguePeak int64
-	// Given is the bytes of the tuple that the stage is sent, Gives of the one that it gives.
+	// Given is the bytes of the stage's input, Gives of its output.
 	Given, Gives int64
-	// SkipsIn are the bytes of skips that the stage is sent, SkipsOut of those that it sends.
+	// SkipsIn is the bytes of the skips that earlier stages send to the stage, SkipsOut of those
+	// that it sends to later ones.
 	SkipsIn, SkipsOut int64
 	Merged            []Merge
 	Spread            []Spread // by layer of the chain
 	Timing            Timing   // of all of them
 }
 
-// Merge says why a layer is in one unit with the one before it.
+// Merge is a layer that is in one unit with the one before it, and why.
 type Merge struct{ Layer, Reason string }
 
-// chains makes the chain of each stage.
-//
-// Its units are known from the sweep, and so are their times. Their bytes are read once more, by the operations of a plan: a unit of several layers takes less than these do one by one, as backward lets
-// go of what later layers have saved before earlier ones need their most; and by how much less depends on when, inside of each.
+// chains makes the chain of each stage. Units and their times are derived from the sweep. The bytes
+// of units are measured, by the operations of a plan, for two reasons. A unit of several layers
+// takes less than its layers one by one: its backward frees what later layers have saved while
+// earlier ones run, and how much of that is free at the peak depends on the order inside of each
+// layer. And where stages begin, units and whether their gradients are wanted are known only with
+// the balance.
 func (p *prober) chains(s *sweep, sample []*torch.Tensor) (chains []Chain, err error) {
 	units, merged := p.cut(&s.found)
 	err = attempt(theSample, func() error {
@@ -72,7 +79,8 @@ func (p *prober) chains(s *sweep, sample []*torch.Tensor) (chains []Chain, err e
 	return chains, nil
 }
 
-// cut finds the units of each stage. merged says of each layer why it is in one unit with the one before it; "" if it begins one.
+// cut finds the units of each stage, as numbers of layers. merged is, by layer, why it is in one
+// unit with the one before it; "" if it begins a unit.
 func (p *prober) cut(f *found) (units [][]int, merged []string) {
 	merged = f.joined(p.layers[:p.model])
 	begin := func() {

@@ -32,7 +32,7 @@ func attempt(layer string, f func() error) (err error) {
 	return attemptAt(func() string { return layer }, f)
 }
 
-// attemptAt is attempt of a layer that is known when f has panicked.
+// attemptAt is attempt where f says only when it panics which layer failed.
 func attemptAt(layer func() string, f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

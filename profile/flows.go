@@ -8,20 +8,22 @@ import (
 	"penstock/torch"
 )
 
-// storage is memory that inputs of units lie in, or gradients of them.
+// storage is memory that holds inputs of units, or gradients of inputs.
 type storage struct {
 	bytes       int64
-	first, last int // borders at which it is; for gradients, which come down, first is the greater
+	first, last int // boundaries at which it is held; for gradients, which come down, first is the greater
 }
 
-// flows follows memory from border to border: forward what units are given, and back the gradients of that. Elements of a border are those of the tuple and then the skips; of its gradients those of
-// the tuple, of each skip those of its pops from there on, and those of the ties that wait there.
+// flows follows memory from boundary to boundary: the inputs of units forward, and their gradients
+// backward. The elements of a boundary are the tuple and then the skips. The elements of its
+// gradients are those of the tuple, those of each skip's pops from there on, and those of the ties
+// that wait there.
 type flows struct {
 	s        *segment.Segment
 	storages []*storage
-	states   [][]*storage // by border, by element; nil where there is none
+	states   [][]*storage // by boundary, by element; nil where there is none
 
-	tuple   []int      // by border: elements of the tuple
+	tuple   []int      // by boundary: elements of the tuple
 	origins [][]origin // by unit, by element of the gradients of its input
 	end     []int64    // bytes of the gradients of the last output, by element
 }
@@ -33,32 +35,33 @@ func newFlows(s *segment.Segment, xs, skips []*torch.Tensor) *flows {
 	return f
 }
 
-// enter records what is at a border. Memory that was at the border before is the same; parameters are nobody's.
-func (f *flows) enter(border int, before map[uintptr]*storage, elements []*torch.Tensor) {
+// enter records the elements of a boundary. before is the memory at the boundary before, which
+// stays the same storage; nil in it stands for parameters, which do not count.
+func (f *flows) enter(boundary int, before map[uintptr]*storage, elements []*torch.Tensor) {
 	known := map[uintptr]*storage{}
 	for id, l := range before {
 		known[id] = l
 	}
 	for _, t := range elements {
 		if t == nil {
-			f.states[border] = append(f.states[border], nil)
+			f.states[boundary] = append(f.states[boundary], nil)
 			continue
 		}
 		id, bytes := t.Storage()
 		l, ok := known[id]
 		if !ok {
-			l = &storage{bytes: bytes, first: border}
+			l = &storage{bytes: bytes, first: boundary}
 			known[id] = l
 			f.storages = append(f.storages, l)
 		}
 		if l != nil {
-			l.last = border
+			l.last = boundary
 		}
-		f.states[border] = append(f.states[border], l)
+		f.states[boundary] = append(f.states[boundary], l)
 	}
 }
 
-// forward records the output of a unit that a walk has run without gradients.
+// forward records the output of a unit that was run without gradients.
 func (f *flows) forward(unit int, e *segment.Execution, p *prober, list []nn.NamedLayer) {
 	before := map[uintptr]*storage{}
 	for k, t := range slices.Concat(p.xs, p.skips) {

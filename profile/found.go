@@ -9,29 +9,31 @@ import (
 	"penstock/torch"
 )
 
-// block is memory that a layer's output lies in. Outputs of several layers may lie in one: views, and layers that work in place.
+// block is the memory of an output of a layer. Outputs of several layers may share one: views, and
+// outputs of layers that work in place.
 type block struct {
-	creator int   // the layer that allocated it, or nobody
-	saver   int   // the last layer that saves it for backward, or nobody
-	bytes   int64 // of the block
+	creator int // the layer that allocated it, or nobody
+	saver   int // the last layer that saves it for backward, or nobody
+	bytes   int64
 }
 
-// nobody saves what no layer saves, and has created what is held anyway: the model's input, and parameters.
+// nobody is the saver of blocks that no layer saves, and the creator of the model's input and of
+// parameters, which are held anyway.
 const nobody = -1
 
-// found is what one run of each layer has shown. Of flows only what they say is used here; the tensors are gone.
+// found is what one run of each layer has shown. The tensors of its flows are freed.
 type found struct {
 	input  int64
 	layers []balance.Layer
 	in     [][]flow // by layer, distinct
 	out    [][]flow // by layer, distinct
-	saved  []int64  // by layer: what it allocates and saves itself
+	saved  []int64  // by layer: bytes that it saves beside its input and its output
 	blocks []*block
 	skips  []foundSkip
 	copies copies
 
-	held      []int64 // by layer, the loss too: what a forward with gradients leaves, the output included
-	overwrote []bool  // by layer, the loss too: its input, as it is given
+	held      []int64 // by layer, the loss too: bytes that a forward with gradients leaves
+	overwrote []bool  // by layer, the loss too: it overwrote its input
 }
 
 type foundSkip struct {
@@ -39,7 +41,7 @@ type foundSkip struct {
 	block *block
 }
 
-// layer adds a layer with what it saves for itself, what it was given and what it gave.
+// layer adds a layer: the bytes that it saves beside input and output, its input and its output.
 func (f *found) layer(l nn.NamedLayer, saved int64, in, out []flow) {
 	layer := balance.Layer{Name: l.Name}
 	in, out = distinct(in), distinct(out)
@@ -66,13 +68,14 @@ func (f *found) skip(r nn.SkipRoute, stashed flow) {
 	f.skips = append(f.skips, s)
 }
 
-// view makes the layers for package balance of what was found. A block belongs to the layer that allocated it, whoever saves it.
+// view derives the layers for package balance. A block counts for the layer that allocated it,
+// whichever layer saves it.
 func (p *Profile) view(layers []nn.NamedLayer, config *Config) {
 	f := &p.sweep.found
 	p.Layers, p.Input, p.SecondsPerByte = slices.Clone(f.layers), f.input, f.copies.perByte()
 	for i := range p.Layers {
 		l := &p.Layers[i]
-		if config.Device.Kind == torch.KindCPU { // else nothing was counted
+		if config.Device.Kind == torch.KindCPU { // elsewhere nothing is counted
 			l.Saved = f.saved[i]
 		}
 		for _, in := range f.in[i] {
@@ -107,7 +110,8 @@ func (p *Profile) view(layers []nn.NamedLayer, config *Config) {
 	p.parameters(layers)
 }
 
-// seconds sets what layers take. A backward is that of a later micro-batch, which finds gradients of parameters and adds to them.
+// seconds sets the times of the layers. Backward is that of a later micro-batch, which adds to the
+// gradients of the parameters.
 func (p *Profile) seconds(config *Config) {
 	p.Timing = config.timing(nil)
 	if p.sweep.times == nil {
@@ -116,24 +120,25 @@ func (p *Profile) seconds(config *Config) {
 	var all []timed
 	for i := range p.Layers {
 		t := p.sweep.times[i]
-		p.Layers[i].Forward, p.Layers[i].Backward = t.forward.typical().Seconds(), t.backward[1].typical().Seconds()
-		all = append(all, t.forward, t.backward[1])
+		p.Layers[i].Forward, p.Layers[i].Backward = t[forward].typical().Seconds(), t[laterBackward].typical().Seconds()
+		all = append(all, t[forward], t[laterBackward])
 	}
 	p.Timing = config.timing(all)
 }
 
-// skipped says whether a block is also that of a skip input the border behind a layer, whose own it then is to count.
+// skipped reports whether a block is also that of a skip across the boundary after a layer. Then it
+// counts with the skip.
 func (f *found) skipped(b *block, layer int) bool {
 	return slices.ContainsFunc(f.skips, func(s foundSkip) bool { return s.block == b && s.From <= layer && layer < s.To[len(s.To)-1] })
 }
 
-// overwrites says whether a pipe gives the layer a copy of a stage's input.
+// overwrites reports whether a layer at the begin of a stage gets a copy of the stage's input.
 func overwrites(l nn.NamedLayer) bool {
 	f, ok := l.Layer.(nn.InPlace)
 	return ok && f.OverwritesInput()
 }
 
-// loose is how much is held because the block leaves a stage, and for no other reason.
+// loose is the bytes that are held only because the block leaves a stage.
 func (b *block) loose() int64 {
 	if b == nil || b.saver != nobody || b.creator == nobody {
 		return 0
@@ -141,7 +146,8 @@ func (b *block) loose() int64 {
 	return b.bytes
 }
 
-// parameters counts bytes by shape. A shared parameter is its first layer's; layers behind that one have a tie.
+// parameters counts the bytes of parameters, by shape. A shared parameter counts for its first
+// layer; later layers that use it have a tie.
 func (p *Profile) parameters(layers []nn.NamedLayer) {
 	first, tied := map[*nn.Param]int{}, map[*nn.Param]int{}
 	for i, l := range layers {

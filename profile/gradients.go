@@ -8,24 +8,25 @@ import (
 	"penstock/torch"
 )
 
-// origin is where a gradient comes from, when the backward of a unit has run.
+// origin says whose memory a gradient has after the backward of a unit.
 type origin struct {
-	from  int   // the element of the gradients behind that it is, or shares memory with; -1 if it lies in new memory
-	group int   // those of one group lie in the same new memory; -1 where there is no gradient
+	from  int   // the element of the gradients after the unit with the same memory; -1 if it is new
+	group int   // gradients of one group share new memory; -1 where there is no gradient
 	bytes int64 // of the new memory
 }
 
 var absent = origin{-1, -1, 0}
 
-// elements numbers the gradients at a border: those of the tuple, of each skip those of its pops from there on, and those of the ties that wait there.
+// elements numbers the gradients at a boundary: those of the tuple, those of each skip's pops from
+// there on, and those of the ties that wait there.
 type elements struct {
 	tuple int
 	skips []int // by skip: pops
 	ties  []int
 }
 
-func elementsOf(s *segment.Segment, border, tuple int) elements {
-	return elements{tuple, s.Crossing(border), s.Tied(border)}
+func elementsOf(s *segment.Segment, boundary, tuple int) elements {
+	return elements{tuple, s.Crossing(boundary), s.Tied(boundary)}
 }
 
 func (e elements) count() int {
@@ -46,7 +47,8 @@ func (e elements) skip(place, pop int) int {
 
 func (e elements) tie(k int) int { return e.count() - len(e.ties) + slices.Index(e.ties, k) }
 
-// hold is the identity of the memory of a gradient, which no other gets before the unit is measured: the walk frees it when the backward is input it, and what comes next could lie where it lay.
+// hold is the identity of the memory of a gradient. No other memory gets it before the unit is
+// measured, although backward frees the gradient: new memory could otherwise lie where it was.
 func (p *prober) hold(t *torch.Tensor) uintptr {
 	id, _, drop := t.HoldStorage()
 	p.drops = append(p.drops, drop)
@@ -65,7 +67,7 @@ func (p *prober) dropHeld() {
 	p.drops = nil
 }
 
-// border is the gradients at a border: of the tuple, of each skip by pop, and by tie.
+// gradients are those at a boundary: of the tuple, of each skip by pop, and by tie.
 type gradients struct {
 	xs    []*torch.Tensor
 	skips [][]*torch.Tensor
@@ -82,12 +84,13 @@ func (b *gradients) free() {
 	*b = gradients{}
 }
 
-// odd says whether any of the gradients is not what ones would be: memory of its own, in plain order.
+// odd reports whether a gradient differs from one that give makes: contiguous, in memory of its
+// own.
 func (b *gradients) odd() bool {
 	seen := map[uintptr]bool{}
 	for _, list := range append(b.skips, b.xs) {
 		for _, t := range list {
-			if t == nil { // where ones would be, perhaps
+			if t == nil { // give would make one, perhaps
 				return true
 			}
 			id, bytes := t.Storage()
@@ -100,12 +103,13 @@ func (b *gradients) odd() bool {
 	return false
 }
 
-// strided says whether any tensor is not in plain order: ones like it would not be, either.
+// strided reports whether a tensor is not contiguous. Ones in its layout would not be, either.
 func strided(list []*torch.Tensor) bool {
 	return slices.ContainsFunc(list, func(t *torch.Tensor) bool { return t != nil && !t.IsContiguous() })
 }
 
-// give gives a walk the gradients of a unit's output, as the unit behind has made them, and returns the memory of each by its number. They are the walk's, which lets go of each in time.
+// give gives an execution the gradients of a unit's output that the unit after it has left. It
+// returns the identity of the memory of each, by its number.
 func (b *gradients) give(p *prober, unit int, e *segment.Execution) (given []uintptr) {
 	n := elementsOf(p.s, unit+1, len(b.xs))
 	given = make([]uintptr, n.count())
@@ -117,7 +121,7 @@ func (b *gradients) give(p *prober, unit int, e *segment.Execution) (given []uin
 		return t
 	}
 	gx, gs := make([]*torch.Tensor, len(b.xs)), make([][]*torch.Tensor, len(b.skips))
-	e.GiveGrads(unit+1, gx, gs) // before they are there: the walk frees what a failure has left
+	e.GiveGrads(unit+1, gx, gs) // before they are there: it frees what a failure has left
 	for i, t := range b.xs {
 		gx[i] = handle(i, t)
 	}
@@ -125,7 +129,7 @@ func (b *gradients) give(p *prober, unit int, e *segment.Execution) (given []uin
 	for i, list := range b.skips {
 		pops, _ := p.s.Goes(unit+1, i)
 		for k, t := range list {
-			if t == nil && k >= pops && stashed[i] != nil && stashed[i].RequiresGrad() { // it comes from farther behind, where only one unit was measured
+			if t == nil && k >= pops && stashed[i] != nil && stashed[i].RequiresGrad() { // it comes from a later unit, and was not made
 				t = p.c.Keep(p.c.OnesLike(stashed[i]))
 			}
 			gs[i] = append(gs[i], handle(n.skip(i, k), t))
@@ -134,7 +138,7 @@ func (b *gradients) give(p *prober, unit int, e *segment.Execution) (given []uin
 	for _, k := range n.ties {
 		if p.s.Uses(unit, k) {
 			t := b.ties[k]
-			if of := p.s.TieTensor(k); t == nil && of.RequiresGrad() { // it comes from farther behind, too
+			if of := p.s.TieTensor(k); t == nil && of.RequiresGrad() { // so does this
 				t = p.c.Keep(p.c.OnesLike(of))
 			}
 			e.GiveTie(k, handle(n.tie(k), t))
@@ -145,7 +149,9 @@ func (b *gradients) give(p *prober, unit int, e *segment.Execution) (given []uin
 	return given
 }
 
-// give makes gradients of a unit's output, ones in the layout of what they are of, and gives them to the walk. It returns the memory of each by its number; nil if no gradient comes into the unit.
+// give gives an execution ones as the gradients of a unit's output, each in the layout of its
+// tensor. It returns the identity of the memory of each, by its number; nil if the unit has no
+// backward.
 func (p *prober) give(unit int, e *segment.Execution) (given []uintptr) {
 	xs, skips := e.Saved(unit)
 	n := elementsOf(p.s, unit+1, len(xs))
@@ -162,7 +168,7 @@ func (p *prober) give(unit int, e *segment.Execution) (given []uintptr) {
 		return g
 	}
 	gx, gs := make([]*torch.Tensor, len(xs)), make([][]*torch.Tensor, len(skips))
-	e.GiveGrads(unit+1, gx, gs) // before they are made: the walk frees what a failure has left
+	e.GiveGrads(unit+1, gx, gs) // before they are made: it frees what a failure has left
 	for i, t := range xs {
 		if !slices.Contains(xs[:i], t) {
 			gx[i] = ones(i, t)
@@ -184,7 +190,8 @@ func (p *prober) give(unit int, e *segment.Execution) (given []uintptr) {
 	return given
 }
 
-// backward records where the gradients come from that a unit's backward has left, and returns them.
+// backward records whose memory the gradients have that a unit's backward has left, and returns
+// them.
 func (f *flows) backward(unit int, e *segment.Execution, list []nn.NamedLayer, given []uintptr) (left gradients) {
 	here, after := elementsOf(f.s, unit, f.tuple[unit]), elementsOf(f.s, unit+1, f.tuple[unit+1])
 	out := make([]origin, here.count())
@@ -209,7 +216,7 @@ func (f *flows) backward(unit int, e *segment.Execution, list []nn.NamedLayer, g
 			group = len(groups)
 			groups[id] = group
 		}
-		if group < 0 { // it is counted as that of a parameter
+		if group < 0 { // it counts as the gradient of a parameter
 			return absent
 		}
 		return origin{-1, group, bytes}
@@ -254,14 +261,15 @@ func gradStorage(t *torch.Tensor) uintptr {
 	return id
 }
 
-// grads follows the gradients down from the last border and returns their memory; made[b] is how many bytes of it come into being at border b.
+// grads follows the gradients down from the last boundary, and returns their memory. made[b] is the
+// bytes of it that are allocated at boundary b.
 func (f *flows) grads() (storages []*storage, made []int64) {
 	n := f.s.Units()
 	made = make([]int64, n+1)
 	var at []*storage
-	begin := func(border int, bytes int64) *storage {
-		l := &storage{bytes: bytes, first: border, last: border}
-		storages, made[border] = append(storages, l), made[border]+bytes
+	begin := func(boundary int, bytes int64) *storage {
+		l := &storage{bytes: bytes, first: boundary, last: boundary}
+		storages, made[boundary] = append(storages, l), made[boundary]+bytes
 		return l
 	}
 	for _, bytes := range f.end {

@@ -9,7 +9,8 @@ import (
 	"penstock/torch"
 )
 
-// sweep measures every layer as a unit of its own.
+// sweep measures every layer as a unit of its own. It is what all chains and balances are derived
+// from.
 func (p *prober) sweep(of string, sample []*torch.Tensor) (s sweep, err error) {
 	s.of, p.overwrite, p.inputGrad = of, true, p.InputGrad
 	defer func() { p.overwrite = false }()
@@ -23,21 +24,22 @@ func (p *prober) sweep(of string, sample []*torch.Tensor) (s sweep, err error) {
 	return s, err
 }
 
-// flow is a tensor that goes from layer to layer: a copy of what the layer before gave. An element of a tuple that stands there twice is the same flow twice.
+// flow is a tensor that goes from layer to layer: a copy of an output of the layer before. An
+// element of a tuple that stands there twice is the same flow twice.
 type flow struct {
 	t     *torch.Tensor // kept; nil for a skip that is absent
 	grad  bool          // its gradient goes back
 	bytes int64         // of a transfer
-	block *block        // that the original lies in
+	block *block        // of the original
 }
 
-// look runs each layer once with gradients, and finds what is held of it until backward.
+// look runs each layer once with gradients, and finds what is held until its backward.
 func (p *prober) look(f *found, sample []*torch.Tensor) error {
 	l := &scan{prober: p, f: f}
 	defer l.free()
 	err := attempt(theSample, func() error {
 		defer p.c.Close()
-		owned := &block{creator: nobody, saver: nobody} // a pipe's first stage holds the sample in any case
+		owned := &block{creator: nobody, saver: nobody} // the first stage of a pipe holds the batch in any case
 		for i, x := range sample {
 			l.xs = append(l.xs, l.copied(x, sample[:i], l.xs, owned))
 			l.xs[i].grad = p.InputGrad && x.DType().IsFloat()
@@ -72,12 +74,12 @@ func (p *prober) look(f *found, sample []*torch.Tensor) error {
 	return nil
 }
 
-// scan goes from layer to layer.
+// scan is the state of look.
 type scan struct {
 	*prober
 	f         *found
-	xs, skips []flow // what the next layer is given: the tuple, and by skip at the border before it
-	next      result // what it gives, so far
+	xs, skips []flow // the input of the next layer: the tuple, and the skips by place at the boundary
+	next      result // its output, as far as it is copied
 }
 
 func (l *scan) free() {
@@ -86,13 +88,14 @@ func (l *scan) free() {
 	}
 }
 
-// owned frees a kept tensor when the layer has been looked at, if it is still there.
+// owned frees a kept tensor after the unit, if it is still there.
 func (p *prober) owned(t *torch.Tensor) *torch.Tensor {
 	p.drops = append(p.drops, t.Free)
 	return t
 }
 
-// copied copies a tensor, as a transfer would. One that is an earlier element again shares its copy.
+// copied copies a tensor, as a transfer between stages would. An element that stands there again
+// shares its copy.
 func (p *prober) copied(t *torch.Tensor, earlier []*torch.Tensor, copies []flow, b *block) flow {
 	if i := slices.Index(earlier, t); i >= 0 {
 		return copies[i]
@@ -102,7 +105,7 @@ func (p *prober) copied(t *torch.Tensor, earlier []*torch.Tensor, copies []flow,
 	return f
 }
 
-// distinct leaves out elements that are an earlier one again: they cross a border as one.
+// distinct leaves out elements that stand there again: they are transferred once.
 func distinct(flows []flow) (out []flow) {
 	for _, f := range flows {
 		if !slices.ContainsFunc(out, func(e flow) bool { return e.t == f.t }) {
@@ -112,7 +115,9 @@ func distinct(flows []flow) (out []flow) {
 	return out
 }
 
-// run looks at layer i, and makes what it gives the input of the next. The layer works on copies that nothing but this forward knows.
+// run looks at layer i, and makes its output the input of the next. The layer gets copies that
+// nothing but its graph holds when all handles are freed: so the account shows what the graph
+// holds.
 func (l *scan) run(i int) {
 	before := l.live()
 	h := newHandles(l.prober, l.layers[i])
@@ -133,10 +138,10 @@ func (l *scan) run(i int) {
 	held := l.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i}).delta
 	l.f.held, l.f.overwrote = append(l.f.held, held), append(l.f.overwrote, changed())
 	if i == l.model {
-		return // nobody is given what the loss gives
+		return // nothing follows the loss
 	}
-	for _, border := range []int{i, i + 1} {
-		xs, skips := e.Take(border)
+	for _, boundary := range []int{i, i + 1} {
+		xs, skips := e.Take(boundary)
 		torch.FreeAll(xs)
 		torch.FreeAll(skips)
 	}
@@ -155,10 +160,11 @@ func (l *scan) run(i int) {
 	l.pass(i)
 }
 
-// result is what a layer gives: the tuple, and by skip at the border after it what it stashes.
+// result is the output of a layer: the tuple, and by place at the boundary after it what it
+// stashes.
 type result struct{ xs, skips []flow }
 
-// pass moves on to the next layer.
+// pass goes on to the next layer.
 func (l *scan) pass(i int) {
 	stashed := make([]bool, len(l.next.skips))
 	for place := range stashed {
@@ -189,26 +195,27 @@ func (l *scan) pass(i int) {
 	l.xs, l.skips, l.next = l.next.xs, l.next.skips, result{}
 }
 
-// leaves says whether a skip goes to another layer.
+// leaves reports whether a skip goes to another layer.
 func leaves(r nn.SkipRoute) bool { return lastPop(r) > r.Stash }
 
 func lastPop(r nn.SkipRoute) int { return r.Pops[len(r.Pops)-1] }
 
-// handles are all that is known to hold memory behind a layer, but for its graph.
+// handles are all handles on the inputs and outputs of a layer. Beside them only its graph holds
+// memory.
 type handles struct {
 	p      *prober
-	blocks map[uintptr]*block
-	of     map[uintptr][]*torch.Tensor // by storage
+	blocks map[uintptr]*block          // by identity of the storage
+	of     map[uintptr][]*torch.Tensor // by identity of the storage
 	order  []uintptr
-	copies map[*torch.Tensor]*torch.Tensor // of flows
-	beside int64                           // bytes that were allocated here, and not by the layer
+	copies map[*torch.Tensor]*torch.Tensor // of the input, by the flow's tensor
+	beside int64                           // bytes that were allocated to look, and not by the layer
 }
 
 func newHandles(p *prober, l nn.NamedLayer) *handles {
 	h := &handles{p: p, blocks: map[uintptr]*block{}, of: map[uintptr][]*torch.Tensor{}, copies: map[*torch.Tensor]*torch.Tensor{}}
 	for _, s := range l.State() {
 		id, _ := s.Tensor().Storage()
-		h.blocks[id] = &block{creator: nobody, saver: nobody} // a layer may return it
+		h.blocks[id] = &block{creator: nobody, saver: nobody} // a layer may return its parameter
 	}
 	return h
 }
@@ -222,7 +229,7 @@ func (h *handles) add(t *torch.Tensor, b *block) {
 	h.of[id] = append(h.of[id], t)
 }
 
-// given is a copy of what a layer is given.
+// given is a copy of an element of the input.
 func (h *handles) given(f flow) *torch.Tensor {
 	if f.t == nil {
 		return nil
@@ -236,7 +243,7 @@ func (h *handles) given(f flow) *torch.Tensor {
 	return x
 }
 
-// watch returns a function that says whether a copy was overwritten meanwhile.
+// watch returns a function that reports whether a copy was overwritten since.
 func (h *handles) watch() func() bool {
 	before := map[*torch.Tensor]int64{}
 	for _, x := range h.copies {
@@ -252,7 +259,8 @@ func (h *handles) watch() func() bool {
 	}
 }
 
-// output makes a flow of what layer i gives, and takes the handle. earlier are the elements before it, with their flows.
+// output makes a flow of an output of layer i, and owns the handle. earlier are the elements before
+// it, with their flows.
 func (h *handles) output(i int, t *torch.Tensor, earlier []*torch.Tensor, flows []flow, f *found) (out flow) {
 	if t == nil {
 		return flow{}
@@ -270,13 +278,14 @@ func (h *handles) output(i int, t *torch.Tensor, earlier []*torch.Tensor, flows 
 	out = h.p.copied(t, earlier, flows, b)
 	if t.RequiresGrad() {
 		defer c.SetGrad(c.SetGrad(true))
-		c.Sum(t) // keeps the graph alive, and not t
+		c.Sum(t) // keeps the graph, and not the memory of t
 	}
 	h.beside += h.p.live() - was
 	return out
 }
 
-// release lets go of all handles on each block, after which the account tells whether the graph still holds it. It returns the bytes that are live without those blocks, and without what was made here.
+// release frees all handles on each block. If its memory is live afterwards, the graph holds it.
+// The result is the bytes that are live beside the blocks and what was allocated to look.
 func (h *handles) release(layer int) int64 {
 	live := h.p.live() - h.beside
 	for _, id := range h.order {

@@ -5,7 +5,7 @@ import (
 	"penstock/torch"
 )
 
-// lossOp measures the loss behind the last layer of a chain, forward and backward at once.
+// lossOp measures the loss after the last layer of a chain, forward and backward at once.
 func (p *prober) lossOp(chain *Chain, times []unitTimes) error {
 	return attempt("loss", func() (err error) {
 		defer p.c.Close()
@@ -15,9 +15,9 @@ func (p *prober) lossOp(chain *Chain, times []unitTimes) error {
 			return err
 		}
 		e := p.execute(0, false)
-		forward := p.do(e, remat.Op{Kind: remat.ForwardSave})
+		saved := p.do(e, remat.Op{Kind: remat.ForwardSave})
 		ys, _ := e.Saved(0)
-		loss := p.owned(p.c.Keep(p.c.Share(ys[0]))) // held through backward, and the gradient that it begins with too
+		loss := p.owned(p.c.Keep(p.c.Share(ys[0]))) // whoever computes a loss holds it through backward, and the first gradient too
 		seed := p.owned(p.c.Keep(p.c.OnesLike(loss)))
 		e.GiveGrads(1, p.shared([]*torch.Tensor{seed}), nil)
 		backward := p.do(e, remat.Op{Kind: remat.Backward})
@@ -25,10 +25,10 @@ func (p *prober) lossOp(chain *Chain, times []unitTimes) error {
 		for _, g := range xs {
 			p.owned(g)
 		}
-		chain.Loss.Tmp = max(forward.peak, forward.delta+sizeOf([]*torch.Tensor{seed})+backward.peak) - sizeOf(xs)
+		chain.Loss.Tmp = max(saved.peak, saved.delta+sizeOf([]*torch.Tensor{seed})+backward.peak) - sizeOf(xs)
 		if times != nil {
 			t := times[p.model]
-			chain.Loss.Backward = t.forward.micros() + t.backward[0].micros()
+			chain.Loss.Backward = t[forward].micros() + t[firstBackward].micros()
 		}
 		chain.Later.Loss = chain.Loss
 		return nil

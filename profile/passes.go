@@ -10,23 +10,28 @@ import (
 	"penstock/torch"
 )
 
-// Layers are timed in passes. A pass runs each layer once, as a unit of its own, in the order of a training step. So each finds the caches and the allocator as it does there: what it reads was made by
-// the layer before, and everything else has been used since it last ran. For three layers a pass is
+// Layers are timed in passes. A pass runs each layer once, as a unit of its own, in the order of a
+// training step. So each finds the caches and the allocator as it does there: what it reads was
+// made by the layer before, and everything else has been used since it last ran. For three layers a
+// pass is
 //
 //	F0 F1 F2                    forward without gradients
 //	S0 S1 S2 L B2 B1 B0         a first micro-batch: the gradients of parameters are made
 //	S0 S1 S2 L B2 B1 B0         a later one: they are added to
 //
-// A pass holds what a step without recomputation holds, and that may be more than there is. A long model is therefore timed in windows of layers, one after the other, each of which holds more than
+// A pass holds what a step without recomputation holds, and that may be more than there is. A long
+// model is therefore timed in windows of layers, one after the other, each of which holds more than
 // caches do.
 
-// windowBytes is how many bytes the layers of a window may save and make, beyond which another window begins.
+// windowBytes is how many bytes the layers of a window may save and make, beyond which another
+// window begins.
 const windowBytes = 256 << 20
 
 // window is the layers from <= i < to that are timed in the same passes.
 type window struct{ from, to int }
 
-// windows cuts layers, which take so many bytes each, into as few windows as greedily hold at most so many bytes. A layer that takes more is a window of its own.
+// windows cuts layers, which take so many bytes each, into as few windows as greedily hold at most
+// so many bytes. A layer that takes more is a window of its own.
 func windows(bytes []int64, most int64) (list []window) {
 	var held int64
 	for i, n := range bytes {
@@ -47,7 +52,7 @@ func (p *prober) available() int64 {
 	return min(windowBytes, max(m.Limit-m.Live, 0)/2) // temporaries take the other half
 }
 
-// passes times the layers. A forward with gradients leaves so many bytes of each.
+// passes times the layers. held is the bytes that a forward with gradients leaves of each.
 func (p *prober) passes(sample []*torch.Tensor, held []int64) ([]unitTimes, error) {
 	bytes := slices.Clone(held)
 	for i, l := range p.layers {
@@ -74,7 +79,7 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) ([]unitTimes, erro
 	return times, err
 }
 
-// window times the layers of a window, and returns what the next one is given.
+// window times the layers of a window, and returns the input of the next one.
 func (p *prober) window(in input, w window, times []unitTimes) (next input, err error) {
 	at := w.from
 	run := func(e *segment.Execution, kind remat.Kind, i int) (time.Duration, error) {
@@ -104,6 +109,7 @@ func (p *prober) window(in input, w window, times []unitTimes) (next input, err 
 				return err
 			}
 		}
+		level(times[w.from:w.to])
 		last := p.begin(in, w)
 		for i := w.from; i < w.to; i++ {
 			if _, err := run(last, remat.Forward, i); err != nil {
@@ -116,7 +122,7 @@ func (p *prober) window(in input, w window, times []unitTimes) (next input, err 
 	return next, err
 }
 
-// pass runs the layers of a window once, and records what each operation takes.
+// pass runs the layers of a window once, and records how long each operation takes.
 func (p *prober) pass(in input, w window, times []unitTimes, run func(e *segment.Execution, kind remat.Kind, i int) (time.Duration, error)) error {
 	e := p.begin(in, w)
 	for i := w.from; i < w.to; i++ {
@@ -124,13 +130,13 @@ func (p *prober) pass(in input, w window, times []unitTimes, run func(e *segment
 		if err != nil {
 			return err
 		}
-		times[i].forwardNoGrad = append(times[i].forwardNoGrad, took)
+		times[i][forwardNoGrad] = append(times[i][forwardNoGrad], took)
 	}
 	e.Free()
 	for _, l := range p.layers[w.from:w.to] {
 		zeroGrads(l)
 	}
-	for later := range 2 {
+	for _, op := range []int{firstBackward, laterBackward} {
 		e := p.begin(in, w)
 		goes := make([]bool, len(times)) // back
 		for i := w.from; i < w.to; i++ {
@@ -138,7 +144,7 @@ func (p *prober) pass(in input, w window, times []unitTimes, run func(e *segment
 			if err != nil {
 				return err
 			}
-			times[i].forward = append(times[i].forward, took)
+			times[i][forward] = append(times[i][forward], took)
 			xs, skips := e.Saved(i)
 			goes[i] = slices.ContainsFunc(slices.Concat(xs, skips), func(t *torch.Tensor) bool { return t != nil && t.RequiresGrad() })
 		}
@@ -151,18 +157,73 @@ func (p *prober) pass(in input, w window, times []unitTimes, run func(e *segment
 			if !goes[i] {
 				took = 0
 			}
-			times[i].backward[later] = append(times[i].backward[later], took)
+			times[i][op] = append(times[i][op], took)
 		}
 		e.Free()
 	}
 	return nil
 }
 
-// begin is a walk that has come to a window's first layer. Its layers have run before.
+// level scales the times of layers so that they add up to the time of whole passes. Without it a sum
+// over layers would be too low: in no pass is every layer as quick as in its best quarter.
+func level(layers []unitTimes) {
+	passes := sum(layers)
+	for op, pass := range passes {
+		var layer time.Duration
+		for _, t := range layers {
+			layer += t[op].typical()
+		}
+		for _, t := range layers {
+			t[op].scale(pass.typical(), layer)
+		}
+	}
+}
+
+// together is the times of a unit of several layers: pass by pass, and scaled so that they are the sum of
+// the layers' times.
+func together(layers []unitTimes) unitTimes {
+	unit := sum(layers)
+	for op, t := range unit {
+		var layer time.Duration
+		for _, l := range layers {
+			layer += l[op].typical()
+		}
+		t.scale(layer, t.typical())
+	}
+	return unit
+}
+
+// sum adds times up, pass by pass.
+func sum(list []unitTimes) (all unitTimes) {
+	for i, times := range list {
+		for op, t := range times {
+			if i == 0 {
+				all[op] = slices.Clone(t)
+				continue
+			}
+			for k := range t {
+				all[op][k] += t[k]
+			}
+		}
+	}
+	return all
+}
+
+// scale multiplies times by a fraction; that of nothing is 1.
+func (t timed) scale(by, of time.Duration) {
+	if of <= 0 {
+		return
+	}
+	for k := range t {
+		t[k] = time.Duration(float64(t[k]) * by.Seconds() / of.Seconds())
+	}
+}
+
+// begin begins an execution at a window's first layer. Its layers have run before.
 func (p *prober) begin(in input, w window) *segment.Execution {
 	mark := p.c.Mark()
 	defer func() { p.c.Release(mark) }()
-	copied := input{skips: in.skips} // layers may overwrite it
+	copied := input{skips: in.skips} // layers may overwrite their input
 	for i, x := range in.xs {
 		if k := slices.Index(in.xs[:i], x); k >= 0 {
 			copied.xs = append(copied.xs, copied.xs[k])
@@ -177,7 +238,8 @@ func (p *prober) begin(in input, w window) *segment.Execution {
 	return e
 }
 
-// giveOnes gives a walk ones as the gradients of what a window's layers have given to later ones: the tuple, skips by pop, and parameters that later layers use too.
+// giveOnes gives an execution ones as the gradients of what later layers get from a window: the
+// tuple, skips by pop, and parameters that they use too.
 func (p *prober) giveOnes(e *segment.Execution, w window) {
 	given, stashed := e.Saved(w.to - 1)
 	detached, passing := e.Take(w.to)
@@ -190,7 +252,7 @@ func (p *prober) giveOnes(e *segment.Execution, w window) {
 		return p.c.Keep(p.c.OnesLike(t))
 	}
 	xs, skips := make([]*torch.Tensor, len(given)), make([][]*torch.Tensor, len(stashed))
-	e.GiveGrads(w.to, xs, skips) // before they are made: the walk frees what a failure has left
+	e.GiveGrads(w.to, xs, skips) // before they are made: it frees what a failure has left
 	for i, t := range given {
 		if t.RequiresGrad() && !slices.Contains(given[:i], t) {
 			xs[i] = ones(t)
@@ -215,40 +277,22 @@ func (p *prober) giveOnes(e *segment.Execution, w window) {
 	}
 }
 
-// unitTimes is what the operations on a layer or a unit took, pass by pass. Forwards with gradients are two in a pass.
-type unitTimes struct {
-	forwardNoGrad, forward timed
-	backward               [2]timed // of a first micro-batch, and of a later one
-}
+// unitTimes is how long the operations on a layer, or a unit, took, pass by pass.
+type unitTimes [operations]timed
 
-// together is what layers of a unit took, added up pass by pass.
-func together(layers []unitTimes) (t unitTimes) {
-	for _, l := range layers {
-		t.forwardNoGrad, t.forward = t.forwardNoGrad.plus(l.forwardNoGrad), t.forward.plus(l.forward)
-		for i := range t.backward {
-			t.backward[i] = t.backward[i].plus(l.backward[i])
-		}
-	}
-	return t
-}
+// Operations that are timed. A pass has two forwards with gradients.
+const (
+	forwardNoGrad = iota
+	forward
+	firstBackward // makes the gradients of parameters
+	laterBackward // adds to them
+	operations
+)
 
-func (t timed) plus(other timed) timed {
-	out := slices.Clone(other)
-	for i := range t {
-		out[i] += t[i]
-	}
-	return out
-}
-
-// all are the times that a step without recomputation has, and those of recomputing.
-func (t unitTimes) all() []timed {
-	return []timed{t.forwardNoGrad, t.forward, t.backward[0], t.backward[1]}
-}
-
-// spread is that of each operation; of the backwards that of the first micro-batch's.
+// spread is the spread of each operation; of the backwards, of the first micro-batch's.
 func (t unitTimes) spread() Spread {
-	return Spread{spread(t.forwardNoGrad), spread(t.forward), spread(t.backward[0])}
+	return Spread{spread(t[forwardNoGrad]), spread(t[forward]), spread(t[firstBackward])}
 }
 
-// micros is what the run that counts took, in microseconds.
+// micros is the time that counts, in microseconds.
 func (t timed) micros() float64 { return float64(t.typical()) / float64(time.Microsecond) }

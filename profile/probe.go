@@ -11,31 +11,31 @@ import (
 	"penstock/torch"
 )
 
-// prober runs units by single operations, as whoever interprets a plan will, and reads the account.
+// prober runs units by single operations, as plans are run, and reads the account.
 type prober struct {
 	Config
 	ctx    context.Context
 	layers []nn.NamedLayer // the model's, and the loss if there is one
-	model  int             // number of the model's
+	model  int             // number of layers without the loss
 	routes []nn.SkipRoute
 	c      *torch.Ctx // nothing stays in it between operations
 	peer   *torch.Ctx // to which transfers are timed
 	now    func() time.Duration
 
-	// Of what is measured: layers one by one, or a stage.
+	// The segment that is measured: all layers one by one, or a stage.
 	s         *segment.Segment
-	overwrite bool // layers may overwrite what they are given, as they may within a unit
-	inputGrad bool // what it is sent wants a gradient
+	overwrite bool // see segment.Config
+	inputGrad bool // the gradient of its input is wanted
 
-	xs     []*torch.Tensor // what the next unit is given; kept
-	skips  []*torch.Tensor // by the skips at the border before it; kept
-	before input           // what the one before was given
-	left   [2]gradients    // the gradients of its input that the last unit has left, in two runs: each can be given on once
-	sent   map[nn.SkipKey]*torch.Tensor
+	xs     []*torch.Tensor              // the input of the next unit; kept
+	skips  []*torch.Tensor              // by place at the boundary before it; kept
+	before input                        // of the unit before
+	left   [2]gradients                 // of the last unit's input, from two runs: each can be given once
+	sent   map[nn.SkipKey]*torch.Tensor // skips that stages have stashed for later ones
 
-	ended      []int64              // bytes of the gradients that were given last
-	drops      []func()             // of identities that are held, and of tensors
-	executions []*segment.Execution // that the unit has begun: an operation that fails leaves things in them
+	ended      []int64              // bytes of the gradients that give gave last
+	drops      []func()             // free what is held while a unit is measured
+	executions []*segment.Execution // of the unit; one that fails still holds tensors
 	deferred   nn.Deferred          // statistics that first forwards gather
 }
 
@@ -49,33 +49,33 @@ func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, route
 	return p
 }
 
-// progress tells how much is done.
+// progress reports that done of so many parts are measured.
 func (p *prober) progress(done, of int) {
 	if p.Progress != nil {
 		p.Progress(p.model*done/of, p.model)
 	}
 }
 
-// live is the bytes on the device.
+// live is the bytes that are live on the device.
 func (p *prober) live() int64 { return p.Device.Memory().Live }
 
-// context runs a layer as in training.
+// context makes the contexts of training.
 func (p *prober) context(c *torch.Ctx, run segment.Run) *nn.Ctx {
-	cfg := nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again, Seed: p.Seed, Spans: run.Graph, Skips: run.Skips, Extras: p.Extras, Loss: p.Loss, Targets: p.Targets}
+	cfg := nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again, Seed: p.Seed, Spans: run.Graph, Skips: run.Skips, Extras: p.Extras, Loss: p.Loss, Target: p.Target}
 	if p.DeferredBatchNorm {
 		cfg.Deferred = &p.deferred
 	}
 	return nn.NewCtx(c, cfg)
 }
 
-// reading is what an operation does to the account.
+// reading is what an operation does to the account, in bytes, and how long it takes.
 type reading struct {
-	peak  int64 // above what was live before
-	delta int64
+	peak  int64 // the most that was live, beyond what was live before
+	delta int64 // what is live afterwards, beyond what was live before
 	took  time.Duration
 }
 
-// do performs an operation on a walk and reads the account around it.
+// do performs an operation, and reads the account before and after it.
 func (p *prober) do(e *segment.Execution, op remat.Op) (r reading) {
 	was := p.c.SetAutocast(p.Autocast)
 	before := p.Device.Memory().Live
@@ -89,7 +89,8 @@ func (p *prober) do(e *segment.Execution, op remat.Op) (r reading) {
 	return r
 }
 
-// walk is a new walk that has come to a unit; again says that the unit has run before.
+// execute begins an execution at a unit with the current input; again says that the unit has run
+// before.
 func (p *prober) execute(unit int, again bool) *segment.Execution {
 	e := p.executeFrom(input{p.xs, p.skips}, unit)
 	if again {
@@ -98,7 +99,7 @@ func (p *prober) execute(unit int, again bool) *segment.Execution {
 	return e
 }
 
-// executeFrom is a new walk that has come to a unit, which is given in. It is freed by dropHeld, if not before.
+// executeFrom begins an execution at a unit with an input, which it shares. dropHeld frees it.
 func (p *prober) executeFrom(in input, unit int) *segment.Execution {
 	a := segment.Arrival{Tensors: p.shared(in.xs), Skips: p.shared(in.skips)}
 	if unit == 0 {
@@ -107,7 +108,7 @@ func (p *prober) executeFrom(in input, unit int) *segment.Execution {
 	return p.executeWith(unit, a)
 }
 
-// executeWith is a new walk that has come to a unit, which has arrived at it.
+// executeWith begins an execution at a unit with what has arrived there.
 func (p *prober) executeWith(unit int, a segment.Arrival) *segment.Execution {
 	e := &segment.Execution{}
 	e.Begin(p.s, p.context)
@@ -116,7 +117,7 @@ func (p *prober) executeWith(unit int, a segment.Arrival) *segment.Execution {
 	return e
 }
 
-// shared are further handles on tensors, kept. What stands there twice is one.
+// shared makes further handles on tensors, kept. A tensor that stands there twice stays one.
 func (p *prober) shared(list []*torch.Tensor) []*torch.Tensor {
 	out := make([]*torch.Tensor, len(list))
 	for i, x := range list {
@@ -129,7 +130,7 @@ func (p *prober) shared(list []*torch.Tensor) []*torch.Tensor {
 	return out
 }
 
-// wants says which of what a stage is sent is to bring a gradient back.
+// wants reports of which elements of a stage's input the gradient is wanted.
 func (p *prober) wants(xs []*torch.Tensor) []bool {
 	out := make([]bool, len(xs))
 	for i, x := range xs {

@@ -1,17 +1,23 @@
-// Package profile measures a model: seconds and bytes of its layers, and of the units that a rematerialisation plan is about. Bytes are exact, from the device's account. It decides nothing itself:
-// package balance cuts a model by what is measured here, and package remat plans what to keep and what to compute again.
+// Package profile measures a model: seconds and bytes of its layers, and of the units of a
+// rematerialisation plan. Bytes are exact, from the device's account. It decides nothing: package
+// balance cuts a model by these measurements, and package remat finds what to keep and what to
+// recompute.
 //
 //	p, err := profile.Measure(ctx, model, profile.Config{}, sample) // the rows of a micro-batch
 //	counts, times, err := balance.ByTime(p.Layers, 2, balance.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips})
 //
-// Layers run as a pipe runs them (package segment): on their true inputs, in training mode, one micro-batch at a time. A model is measured in one sweep, whatever is asked for:
+// Layers run as a pipe runs them (package segment): on their true inputs, in training mode, one
+// micro-batch at a time. One sweep over the model is enough for everything:
 //
-//	layers    every layer as a unit of its own: what it saves for backward, and whether others save that too    layers.go, sight.go
-//	times     every layer in passes that are like training steps                                                passes.go
-//	units     layers that a plan gains nothing from keeping apart are joined; their times are sums              units.go
-//	bytes     every unit by the operations of a plan                                                            stage.go
+//	layers.go      every layer, as a unit of its own: what it saves for backward
+//	passes.go      the times of every layer, in passes that are like training steps
+//	found.go       the view of package balance: layers, skips, ties
+//	units.go       which layers are one unit, because a plan gains nothing from keeping them apart
+//	stage.go       the bytes of every unit, by the operations of a plan
+//	assemble.go    the view of package remat: chains
 //
-// What is not measured: kernels that two stages slow down for each other by sharing a cache or a memory bus.
+// Not measured: kernels that two stages slow down for each other by sharing a cache or a memory
+// bus.
 package profile
 
 import (
@@ -30,9 +36,11 @@ import (
 	"penstock/torch"
 )
 
-// Config says what is measured, and how. The zero value measures layers, without chains, on cpu:0, with one thread, one warm-up and five timed runs.
+// Config says what is measured, and how. The zero value measures layers, without chains, on cpu:0,
+// with one thread, one warm-up and five timed runs.
 type Config struct {
-	// Device is where the layers run. Its account must be quiet meanwhile: bytes are read from it. On a CUDA device bytes are not counted: they are 0, and there are no chains.
+	// Device is where the layers run. Its account must be quiet meanwhile: bytes are read from it.
+	// On a CUDA device bytes are not counted: they are 0, and there are no chains.
 	Device torch.Device
 	// Peer is the device that transfers are timed to. On CPU devices it makes no difference which.
 	Peer     torch.Device
@@ -42,28 +50,37 @@ type Config struct {
 	Seed     uint64
 	Extras   []nn.Extra // what the layers expect of a batch that is no tensor
 	Autocast bool       // run forwards in bfloat16 where that is safe, as a pipe with Autocast does
-	// Clock is what runs are timed by: the difference of two readings, on the goroutine that measures. Nil is the processor time of its thread (torch.ThreadTime) where Threads is 1 and Device a CPU, so
-	// that others who use the processor do not count, and else the time of day.
+	// Clock is what runs are timed by: the difference of two readings, on the goroutine that
+	// measures. Nil is the processor time of its thread (torch.ThreadTime) where Threads is 1 and
+	// Device a CPU, so that others who use the processor do not count, and else the time of day.
 	Clock func() time.Duration
 	// BytesOnly leaves the seconds at 0.
 	BytesOnly bool
-	// Progress is called, if it is not nil, now and then with how many of so many layers are done, and at the end, on the goroutine that measures.
+	// Progress is called, if it is not nil, now and then with how many of so many layers are done,
+	// and at the end, on the goroutine that measures.
 	Progress func(done, layers int)
 
-	// Balance cuts the model into stages of so many layers, each of which gets a chain. Nil is no chains.
+	// Balance cuts the model into stages of so many layers, each of which gets a chain. Nil is no
+	// chains.
 	Balance []int
-	// Loss follows the last layer. Targets are its, with the rows of the sample.
-	Loss    nn.Loss
-	Targets []*torch.Tensor
-	// LossUnit makes the loss the last layer of the last chain, whose backward may come long after its forward, as in a pipe. Without it the loss is the chain's Loss, forward and backward at once.
+	// Loss follows the last layer. Target has the rows of the sample.
+	Loss   nn.Loss
+	Target []*torch.Tensor
+	// LossUnit makes the loss the last unit of the last chain, whose backward may come long after
+	// its forward, as in a pipe. Otherwise it is the chain's Loss, forward and backward at once.
 	LossUnit bool
-	// InputGrad says that the sample's own gradient is wanted. It is if an element of the sample requires one.
+	// InputGrad says that the sample's own gradient is wanted. It is if an element of the sample
+	// requires one.
 	InputGrad bool
-	// MostUnits is the most units that a model is cut into. Beyond it cuts inside of skip connections are given up first. 0 is 2000.
+	// MostUnits is the most units that a model is cut into. Beyond it cuts inside of skip
+	// connections are given up first. 0 is 2000.
 	MostUnits int
-	// DeferredBatchNorm measures forwards that gather the statistics of a mini-batch; see nn.Deferred.
+	// DeferredBatchNorm measures forwards that gather the statistics of a mini-batch; see
+	// nn.Deferred.
 	DeferredBatchNorm bool
-	// Known is an earlier profile of the model, for micro-batches of the same shapes and with the same loss. Its layers and times are not measured again. A profile of something else is not used. Nil is none.
+	// Known is an earlier profile of the model, for micro-batches of the same shapes and with the
+	// same loss. Its layers and times are not measured again. A profile of something else is not
+	// used. Nil is none.
 	Known *Profile
 }
 
@@ -76,7 +93,8 @@ type Profile struct {
 	Skips  []balance.Skip  // between different layers
 	Ties   []balance.Tie   // parameters that different layers use
 	Input  int64           // bytes of the sample
-	// SecondsPerByte of a transfer: all copies of what crosses borders in this model, by size.
+	// SecondsPerByte is the time of transfers between stages: the mean over all that layers of this
+	// model give each other.
 	SecondsPerByte float64
 	Timing         Timing  // of all layers
 	Chains         []Chain // by stage of Config.Balance
@@ -84,21 +102,25 @@ type Profile struct {
 	sweep sweep
 }
 
-// sweep is what is known of a model before it is cut.
+// sweep is what is measured of a model whatever it is cut into.
 type sweep struct {
-	of    string // what was measured, and how
+	of    string // the model, the sample and the settings that it was measured with
 	found found
 	times []unitTimes // by layer; the loss, if there is one, is the last
 }
 
-// Measure measures each of the model's flattened layers, and the stages of Config.Balance for rematerialisation. The sample is the model's input, a tensor or a tuple, with the rows of a micro-batch; it
-// stays the caller's.
+// Measure measures each of the model's flattened layers, and the stages of Config.Balance for
+// rematerialisation. The sample is the model's input, a tensor or a tuple, with the rows of a
+// micro-batch; it stays the caller's.
 //
-// The model is as it was when Measure returns, after errors too: gradients are put back, running statistics do not move, and parameters that do not exist yet are made for the time their layer is
-// measured. Until then neither the model nor the device may be used by others. Measure locks its goroutine to a thread while it runs. It stops between two runs of a layer when ctx ends, with
+// The model is as it was when Measure returns, after errors too: gradients are put back, running
+// statistics do not move, and parameters that do not exist yet are made for the time their layer is
+// measured. Until then neither the model nor the device may be used by others. Measure locks its
+// goroutine to a thread while it runs. It stops between two runs of a layer when ctx ends, with
 // ctx's error. A failure in a layer is an *Error.
 //
-// Only one unit has to fit at a time. Passes over several layers hold at most 256 MiB beside temporaries, and under a limit of the device at most half of what is free.
+// Only one unit has to fit at a time. Passes over several layers hold at most 256 MiB beside
+// temporaries, and under a limit of the device at most half of what is free.
 func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ...*torch.Tensor) (Profile, error) {
 	if err := cmp.Or(arg.Context(ctx, "profile"), arg.Given(model, "profile: the model", "an nn.Sequential")); err != nil {
 		return Profile{}, err
@@ -134,13 +156,14 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 	return out, nil
 }
 
-// trim returns to the system what the devices have cached while layers were measured: training asks for other sizes.
+// trim returns memory that the devices have cached to the system: training asks for other sizes.
 func (c *Config) trim() {
 	c.Device.Trim()
 	c.Peer.Trim()
 }
 
-// describe is what a sweep depends on. Values of the loss's fields are not told apart: its times do not depend on them.
+// describe names everything that a sweep depends on. It does not tell losses of one type apart, as
+// their times are the same.
 func (c *Config) describe(layers []nn.NamedLayer, sample []*torch.Tensor) string {
 	words := torch.Describe(sample)
 	for _, l := range layers {
@@ -182,8 +205,8 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 		}
 	}
 	switch {
-	case c.Loss != nil && len(c.Targets) == 0:
-		return c, &ConfigError{Of: "profile", Field: "Targets", Value: c.Targets, Problem: "there are none for the loss", Remedy: "want those of the sample"}
+	case c.Loss != nil && len(c.Target) == 0:
+		return c, &ConfigError{Of: "profile", Field: "Target", Value: c.Target, Problem: "there are none for the loss", Remedy: "want those of the sample"}
 	case c.Balance != nil && c.Device.Kind != torch.KindCPU:
 		return c, &ConfigError{Of: "profile", Field: "Device", Value: c.Device, Problem: "its memory is not counted, and a chain is about bytes", Remedy: "want a CPU device"}
 	case c.Balance != nil:

@@ -38,7 +38,7 @@ func (p *prober) stage(first, last int, units []int, times []unitTimes) (chain C
 	chain = assemble(f, all)
 	var timing []timed
 	for _, u := range all {
-		timing = append(timing, u.times.all()...)
+		timing = append(timing, u.times[:]...)
 	}
 	chain.Timing = p.timing(timing)
 	chain.Given, chain.Gives, chain.SkipsIn, chain.SkipsOut = given, gives, entered, sent
@@ -46,7 +46,7 @@ func (p *prober) stage(first, last int, units []int, times []unitTimes) (chain C
 	return chain, nil
 }
 
-// sizeOf is the bytes of the memory that tensors lie in.
+// sizeOf is the bytes of the memory of tensors. Memory that several share counts once.
 func sizeOf(list []*torch.Tensor) (sum int64) {
 	seen := map[uintptr]bool{}
 	for _, t := range list {
@@ -61,7 +61,7 @@ func sizeOf(list []*torch.Tensor) (sum int64) {
 	return sum
 }
 
-// nameOf is that of a unit: of its only layer, or of the first and the last.
+// nameOf names a unit after its only layer, or after its first and its last.
 func nameOf(list []nn.NamedLayer) string {
 	if len(list) == 1 {
 		return list[0].Name
@@ -69,7 +69,7 @@ func nameOf(list []nn.NamedLayer) string {
 	return list[0].Name + ".." + list[len(list)-1].Name
 }
 
-// enter finds the skips that the stage is sent.
+// enter finds the skips that earlier stages send to the stage.
 func (p *prober) enter() {
 	p.skips = make([]*torch.Tensor, len(p.s.Crossing(0)))
 	for key, t := range p.sent {
@@ -79,7 +79,8 @@ func (p *prober) enter() {
 	}
 }
 
-// leave puts the skips that the stage sends where later ones find them. The tuple that it gives is the next one's.
+// leave puts the skips that the stage stashes for later stages where those find them. The output of
+// the stage is the input of the next.
 func (p *prober) leave() {
 	for _, r := range p.routes {
 		if at := p.s.Leaves(r.Key); at >= 0 {
@@ -92,18 +93,19 @@ func (p *prober) leave() {
 	p.skips = nil
 }
 
-// figures are what was measured of a unit.
+// figures are the measurements of a unit.
 type figures struct {
 	name                    string
 	list                    []nn.NamedLayer
-	keep, save, back, again reading // again: backward when the parameters have gradients already
+	keep, save, back, again reading // of operations; again is a backward that finds gradients of the parameters
 	weights                 int64   // bytes of gradients of parameters that a first backward makes
-	statistics              int64
-	passes                  bool // has no backward
+	statistics              int64   // bytes that a first forward gathers for deferred batch norms
+	passes                  bool    // the unit has no backward
 	times                   unitTimes
 }
 
-// unit measures a unit, the last of those so far, and makes its output the input of the next.
+// unit measures the bytes of unit i, and makes its output the input of the next. all are the
+// figures so far, of which those of the unit are the last.
 func (p *prober) unit(i int, f *flows, all []figures) error {
 	out := &all[i]
 	return attempt(out.name, func() error {
@@ -127,14 +129,15 @@ func (p *prober) unit(i int, f *flows, all []figures) error {
 	})
 }
 
-// move makes tensors, which it owns from now on, what the next unit is given. What this one was given stays for asGiven.
+// move makes tensors, which the prober owns from now on, the input of the next unit. The input of
+// this one is kept for asGiven.
 func (p *prober) move(xs, skips []*torch.Tensor) {
 	p.before.free()
 	p.before = input{xs: p.xs, skips: p.skips}
 	p.xs, p.skips = xs, skips
 }
 
-// input is what the unit before was given.
+// input is the input of a unit.
 type input struct{ xs, skips []*torch.Tensor }
 
 func (b *input) free() {
@@ -154,8 +157,9 @@ func (p *prober) forgetLeft() {
 	}
 }
 
-// asGiven measures the backward of the unit before once more, from the gradients that the unit behind it has left, whose layout or memory is not that of plain ones: what it then copies, and where it can
-// add in place, differs.
+// asGiven measures the backward of unit i again, from the gradients that the unit after it has
+// left. They differ from plain ones in layout or in whose memory they share. Which gradients a
+// backward copies, and where it can add in place, depends on that.
 func (p *prober) asGiven(i int, f *flows, out *figures) {
 	for _, l := range out.list {
 		defer prepare(p.c, l, p.Seed)()
@@ -176,10 +180,10 @@ func (p *prober) asGiven(i int, f *flows, out *figures) {
 	}
 }
 
-// bytes runs a unit by each operation and reads the account.
+// bytes runs a unit by each operation, and reads the account.
 func (p *prober) bytes(i int, f *flows, out *figures) {
 	list := out.list
-	// The first time running statistics move. Whatever that takes is counted in both.
+	// Running statistics move the first time only. What that takes counts in every forward.
 	e := p.execute(i, false)
 	once := p.do(e, remat.Op{Kind: remat.ForwardKeep, Layer: i})
 	e.Free()
@@ -218,7 +222,7 @@ func (p *prober) bytes(i int, f *flows, out *figures) {
 	p.left[1] = f.backward(i, again, list, given)
 }
 
-// zeroGrads drops the gradients that a layer's parameters have got.
+// zeroGrads drops the gradients of a layer's parameters.
 func zeroGrads(l nn.NamedLayer) {
 	for _, s := range l.State() {
 		if s.Trainable() {
@@ -227,7 +231,7 @@ func zeroGrads(l nn.NamedLayer) {
 	}
 }
 
-// gradBytes are those of the gradients of the layers' parameters, of distinct memory.
+// gradBytes is the bytes of the gradients of the layers' parameters. Shared ones count once.
 func gradBytes(list []nn.NamedLayer) (sum int64) {
 	seen := map[*nn.Param]bool{}
 	for _, l := range list {

@@ -5,8 +5,9 @@ import (
 	"penstock/torch"
 )
 
-// prepare lends a layer what it needs to be run, and returns what takes that away again: parameters that do not exist are made, gradients that exist are put aside, and of buffers that exist
-// there is a copy, as layers move them. If it panics, nothing has changed.
+// prepare makes a layer ready to run: it makes parameters that do not exist, puts gradients aside,
+// and copies buffers, which layers change. restore undoes all of it. If prepare panics, nothing has
+// changed.
 func prepare(c *torch.Ctx, l nn.NamedLayer, seed uint64) (restore func()) {
 	var undo []func()
 	restore = func() {

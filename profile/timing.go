@@ -8,18 +8,21 @@ import (
 	"penstock/torch"
 )
 
-// Timing says how the times of a profile were taken, and how far they can be trusted.
+// Timing describes how the times of a profile were taken, and how far they can be trusted.
 type Timing struct {
-	// Processor says that times are processor time of the one thread that ran the layers. Otherwise they are differences of the time of day, and grow with whatever else the machine does.
+	// Processor says that times are processor time of the one thread that ran the layers. Otherwise
+	// they are differences of the time of day, which grow when the machine does something else.
 	Processor bool
-	// Spread is how much longer the median run took than the lower quartile, which counts, as a part of that: of all layers added up. 0 if there was one run, or nothing was timed.
+	// Spread is how much longer the median run took than the lower quartile, which counts, as a
+	// part of the latter, over all layers. 0 if there was one run, or nothing was timed.
 	Spread float64
 }
 
-// tolerable is the greatest spread of times that no warning names. On a quiet machine it is some per cent.
+// tolerable is the greatest spread without a warning. On a quiet machine the spread is some per
+// cent.
 const tolerable = 0.15
 
-// Warning says that the times are uncertain, and by how much; "" if they are not.
+// Warning says by how much the times are uncertain; "" if they are not.
 func (t Timing) Warning() string {
 	if t.Spread <= tolerable {
 		return ""
@@ -27,19 +30,22 @@ func (t Timing) Warning() string {
 	return fmt.Sprintf("the median run took %.0f %% longer than the lower quartile", 100*t.Spread)
 }
 
-// Spread is how much longer the median of a unit's timed runs took than the lower quartile, which counts, as a part of that.
+// Spread is how much longer the median of a unit's timed runs took than the lower quartile, which
+// counts, as a part of the latter.
 type Spread struct{ ForwardNoGrad, Forward, Backward float64 }
 
-// timed is what runs of one thing took.
+// timed is how long each run of one thing took.
 type timed []time.Duration
 
-// typical is the lower quartile: what counts. Runs that were disturbed, up to three of four, leave it as it is. The least of all would be too low a prediction: in no step is every unit as quick as it
-// was in its best run, and sums of the least were 4 to 8 % below the quickest steps on a machine with other work.
+// typical is the lower quartile, which counts. Up to three of four runs may be disturbed without
+// changing it. The least of all runs would be too low: in no step is every unit as quick as in its
+// best run, and sums of the least were 4 to 8 % below the quickest steps on a machine with other
+// work.
 func (t timed) typical() time.Duration { return t.quantile(4) }
 
 func (t timed) median() time.Duration { return t.quantile(2) }
 
-// quantile is the run that one of so many is as quick as; 0 of no runs.
+// quantile is the run that one in so many is at least as quick as; 0 of no runs.
 func (t timed) quantile(of int) time.Duration {
 	if len(t) == 0 {
 		return 0
@@ -47,7 +53,8 @@ func (t timed) quantile(of int) time.Duration {
 	return slices.Sorted(slices.Values(t))[(len(t)-1)/of]
 }
 
-// spread is how much longer the median runs of several things take than those that count, all added up, as a part of these.
+// spread is how much longer the median runs take than the runs that count, summed over several
+// things, as a part of the latter.
 func spread(list ...timed) float64 {
 	var typical, median time.Duration
 	for _, t := range list {
@@ -59,17 +66,18 @@ func spread(list ...timed) float64 {
 	return (median - typical).Seconds() / typical.Seconds()
 }
 
-// timing is that of everything that was timed.
+// timing describes several things that were timed.
 func (c *Config) timing(list []timed) Timing {
 	return Timing{Processor: c.processor(), Spread: spread(list...)}
 }
 
-// processor says whether runs are timed by the processor time of the thread that measures: it is the only one that works.
+// processor reports whether runs are timed by the processor time of the thread that measures. It is
+// where no other thread works.
 func (c *Config) processor() bool {
 	return c.Clock == nil && c.Threads <= 1 && c.Device.Kind == torch.KindCPU
 }
 
-// clock is what runs are timed by.
+// clock is the clock that runs are timed by.
 func (c *Config) clock() func() time.Duration {
 	switch {
 	case c.Clock != nil:

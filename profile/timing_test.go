@@ -132,3 +132,25 @@ func TestClocks(t *testing.T) {
 		})
 	}
 }
+
+// TestLayersAddUpToPasses: where one layer is slow whenever another is quick, the sum of their best times is no time that any pass took. The layers' times are what whole passes take.
+func TestLayersAddUpToPasses(t *testing.T) {
+	c := newCtx(t)
+	clock := &fakeClock{}
+	model := nn.NewSequential(nn.NewLinear(16, 16), &busy{clock: clock, forward: millis(10, 90), backward: millis(30, 70)}, &busy{clock: clock, forward: millis(90, 10), backward: millis(70, 30)})
+	p := measured(t, model, profile.Config{Repeats: 8, Clock: clock.read, Balance: []int{3}}, vectors(c))
+	var forward, backward float64
+	for _, l := range p.Layers {
+		forward, backward = forward+l.Forward, backward+l.Backward
+	}
+	if !near(forward, 0.1) || !near(backward, 0.1) {
+		t.Errorf("layers take %v s forward and %v s backward; every pass takes 0.1", forward, backward)
+	}
+	var units float64
+	for _, l := range p.Chains[0].Layers {
+		units += l.Forward
+	}
+	if !near(units, 0.1e6) {
+		t.Errorf("units take %v us forward; every pass takes 0.1 s", units)
+	}
+}

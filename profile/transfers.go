@@ -6,7 +6,7 @@ type copies struct {
 	seconds float64
 }
 
-// transfers times copies of what crosses a border to the other device.
+// transfers times copies of flows to the other device.
 func (l *scan) transfers(flows []flow) {
 	for _, f := range flows {
 		if f.bytes == 0 {
@@ -26,7 +26,7 @@ func (l *scan) transfers(flows []flow) {
 	}
 }
 
-// perByte is the mean over all bytes, so that large transfers, which are the ones that matter, count as they should.
+// perByte is the mean over all bytes, so large transfers, which matter most, count most.
 func (c copies) perByte() float64 {
 	if c.bytes == 0 {
 		return 0

@@ -16,7 +16,7 @@ const (
 	tooMany   = "there would be too many units"
 )
 
-// joined returns of each layer why it is in one unit with the one before it; "" if it begins one.
+// joined is, by layer, why the layer is in one unit with the one before it; "" if it begins a unit.
 func (f *found) joined(layers []nn.NamedLayer) []string {
 	out := make([]string, len(layers))
 	for i := 1; i < len(out); i++ {
@@ -35,7 +35,8 @@ func (f *found) joined(layers []nn.NamedLayer) []string {
 	return out
 }
 
-// wasted is what a border behind a layer would hold that nobody saves for backward.
+// wasted is the bytes that a boundary after a layer would hold although no layer saves them for
+// backward.
 func (f *found) wasted(layer int) (bytes int64) {
 	var counted []*block
 	for _, o := range f.out[layer] {
@@ -46,7 +47,7 @@ func (f *found) wasted(layer int) (bytes int64) {
 	return bytes
 }
 
-// kept is what a layer makes and keeps for backward in any case.
+// kept is the bytes that a layer allocates and that are saved for backward in any case.
 func (f *found) kept(layer int) int64 {
 	bytes := f.saved[layer]
 	for _, b := range f.blocks {
@@ -57,7 +58,8 @@ func (f *found) kept(layer int) int64 {
 	return bytes
 }
 
-// coarsen joins more layers until there are at most so many units: first those under a skip connection, shortest skips first, then neighbours, evenly.
+// coarsen joins layers until there are at most so many units: first those inside of skip
+// connections, shortest skips first, then neighbours, evenly.
 func coarsen(joined []string, routes []nn.SkipRoute, most int) {
 	units := func() (n int) {
 		for _, reason := range joined {

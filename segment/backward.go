@@ -6,7 +6,8 @@ import (
 	"penstock/torch"
 )
 
-// backward computes the gradients of a unit's input from those of its output, and adds to the gradients of its parameters.
+// backward computes the gradients of a unit's input from those of its output, and adds to the
+// gradients of its parameters.
 func (e *Execution) backward(c *torch.Ctx, at int) {
 	u, g, y := &e.s.units[at], &e.graphs[at], &e.grads[at+1]
 	if !g.made {
@@ -49,8 +50,8 @@ func (e *Execution) backward(c *torch.Ctx, at int) {
 	c.Release(begin)
 }
 
-// consume goes backward through a unit's graph and frees the output, its gradients and the graph as it goes. In a unit of
-// several layers that saves the memory of what lies between the last two.
+// consume goes backward through a unit's graph and frees the output, its gradients and the graph as
+// it goes. In a unit of several layers that saves the memory of what lies between the last two.
 func (e *Execution) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor) {
 	g, y := &e.graphs[at], &e.grads[at+1]
 	prepared := c.PrepareBackward(roots, starts)
@@ -74,7 +75,8 @@ func (e *Execution) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor)
 	prepared.Run()
 }
 
-// settle gathers the gradients that backward left in the mailboxes, and frees what backward has used.
+// settle gathers the gradients that backward left in the mailboxes, and frees what backward has
+// used.
 func (e *Execution) settle(c *torch.Ctx, at int) {
 	u, g, y := &e.s.units[at], &e.graphs[at], &e.grads[at+1]
 	x := grads{xs: make([]*torch.Tensor, len(g.mail)), skips: make([][]*torch.Tensor, len(u.popped)+len(u.passed))}
@@ -126,7 +128,8 @@ func taken(c *torch.Ctx, box *torch.Tensor) *torch.Tensor {
 	return c.Keep(g)
 }
 
-// fold sums the gradients of a skip's pops as one backward through all of them would: latest pop first.
+// fold sums the gradients of a skip's pops as one backward through all of them would: latest pop
+// first.
 func fold(c *torch.Ctx, list []*torch.Tensor) *torch.Tensor {
 	var sum *torch.Tensor
 	for i := len(list) - 1; i >= 0; i-- {

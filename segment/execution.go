@@ -9,7 +9,8 @@ import (
 	"penstock/torch"
 )
 
-// NewContext makes the context that the layers of a unit run in. It is called on the goroutine that calls Do.
+// NewContext makes the context that the layers of a unit run in. It is called on the goroutine that
+// calls Do.
 type NewContext func(c *torch.Ctx, run Run) *nn.Ctx
 
 // Run describes one forward of a unit.
@@ -20,8 +21,9 @@ type Run struct {
 	Skips *nn.SkipStore
 }
 
-// Execution is the state of one micro-batch in a segment: what is held between operations. It owns its tensors, which are
-// kept (torch.Ctx.Keep). It belongs to the goroutine that calls its methods. The zero Execution is ready after Begin.
+// Execution is the state of one micro-batch in a segment: what is held between operations. It owns
+// its tensors, which are kept (torch.Ctx.Keep). It belongs to the goroutine that calls its methods.
+// The zero Execution is ready after Begin.
 type Execution struct {
 	s       *Segment
 	context NewContext
@@ -31,10 +33,11 @@ type Execution struct {
 	ties    []*torch.Tensor
 	ran     []bool // by unit
 
-	// Retain says that another backward will follow the one that runs. What was made before the loss step stays, and the
-	// operations after it can be repeated.
+	// Retain says that another backward will follow the one that runs. What was made before the
+	// loss step stays, and the operations after it can be repeated.
 	Retain bool
-	// Final says that no backward will follow at all. The input of a unit is freed as soon as its first layer has used it.
+	// Final says that no backward will follow at all. The input of a unit is freed as soon as its
+	// first layer has used it.
 	Final bool
 
 	after   bool    // the loss step is over
@@ -82,10 +85,12 @@ func (e *Execution) Begin(s *Segment, context NewContext) {
 // Units is the number of units of the segment.
 func (e *Execution) Units() int { return len(e.s.units) }
 
-// Do performs an operation; remat.Op numbers units. It panics as operators do; after that the execution can only be freed.
+// Do performs an operation; remat.Op numbers units. It panics as operators do; after that the
+// execution can only be freed.
 //
-// The loss step computes nothing. It separates the operations before the gradient of the output is known from those after
-// it. The loss itself is a layer of the last unit (nn.LossLayer), or whoever calls Do computes it.
+// The loss step computes nothing. It separates the operations before the gradient of the output is
+// known from those after it. The loss itself is a layer of the last unit (nn.LossLayer), or whoever
+// calls Do computes it.
 func (e *Execution) Do(c *torch.Ctx, op remat.Op) {
 	arg.Must(c, "segment: Do: the torch.Ctx", "that of the caller")
 	if op.Kind != remat.LossStep && (op.Layer < 0 || op.Layer >= len(e.s.units)) {
@@ -106,30 +111,34 @@ func (e *Execution) Do(c *torch.Ctx, op remat.Op) {
 	}
 }
 
-// alone reports whether the input of a unit is by itself, and no part of what the graph of the unit before has given.
+// alone reports whether the input of a unit is by itself, and no part of what the graph of the unit
+// before has given.
 func (e *Execution) alone(unit int) bool { return unit == 0 || !e.graphs[unit-1].made }
 
-// stays reports whether something is kept for further backwards; early says that it was made before the loss step.
+// stays reports whether something is kept for further backwards; early says that it was made before
+// the loss step.
 func (e *Execution) stays(early bool) bool { return e.Retain && early }
 
-// Arrival is the input of a unit: a tuple, and by place at the boundary before the unit (of the first: Segment.Enters) one
-// handle of each skip, nil where it is absent. Wants and WantsSkips say whose gradients are wanted.
+// Arrival is the input of a unit: a tuple, and by place at the boundary before the unit (of the
+// first: Segment.Enters) one handle of each skip, nil where it is absent. Wants and WantsSkips say
+// whose gradients are wanted.
 type Arrival struct {
 	Tensors, Skips    []*torch.Tensor
 	Wants, WantsSkips []bool
-	// Lent says that somebody else uses the memory of Tensors and must find it as it was. It is not overwritten, even where
-	// the execution does not need it again.
+	// Lent says that somebody else uses the memory of Tensors and must find it as it was. It is not
+	// overwritten, even where the execution does not need it again.
 	Lent bool
 }
 
-// Send gives the execution the input of a unit, usually of the first. The execution owns the tensors from now on.
+// Send gives the execution the input of a unit, usually of the first. The execution owns the
+// tensors from now on.
 func (e *Execution) Send(unit int, a Arrival) {
 	e.states[unit] = state{held: true, early: true, lent: a.Lent, xs: a.Tensors, skips: a.Skips, wants: a.Wants, wantsSkips: a.WantsSkips}
 }
 
-// Output is the output of the segment, and the skips that it stashes for later layers, by Segment.Leaves. The execution
-// owns them. saved says that the last unit was run with gradients: the tensors then have their graph, and of the skips those
-// are there that this unit has stashed.
+// Output is the output of the segment, and the skips that it stashes for later layers, by
+// Segment.Leaves. The execution owns them. saved says that the last unit was run with gradients:
+// the tensors then have their graph, and of the skips those are there that this unit has stashed.
 func (e *Execution) Output() (xs, skips []*torch.Tensor, saved bool) {
 	last := len(e.s.units)
 	if e.graphs[last-1].made {
@@ -139,11 +148,12 @@ func (e *Execution) Output() (xs, skips []*torch.Tensor, saved bool) {
 	return e.states[last].xs, e.states[last].skips, false
 }
 
-// Again says that a unit has run before, in another execution: its layers are told that this is a repetition.
+// Again says that a unit has run before, in another execution: its layers are told that this is a
+// repetition.
 func (e *Execution) Again(unit int) { e.ran[unit] = true }
 
-// Saved is the output of a unit that was run with gradients, with its graph, and the skips that the unit has stashed, by
-// place at the boundary after it. The execution owns them.
+// Saved is the output of a unit that was run with gradients, with its graph, and the skips that the
+// unit has stashed, by place at the boundary after it. The execution owns them.
 func (e *Execution) Saved(unit int) (xs, skips []*torch.Tensor) {
 	g := &e.graphs[unit]
 	skips = make([]*torch.Tensor, len(e.s.boundaries[unit+1]))
@@ -153,8 +163,8 @@ func (e *Execution) Saved(unit int) (xs, skips []*torch.Tensor) {
 	return g.out, skips
 }
 
-// TakeSaved moves what Saved returns out of the execution, which keeps the rest of the graph. The unit cannot go backward
-// any more.
+// TakeSaved moves what Saved returns out of the execution, which keeps the rest of the graph. The
+// unit cannot go backward any more.
 func (e *Execution) TakeSaved(unit int) (xs, skips []*torch.Tensor) {
 	xs, skips = e.Saved(unit)
 	g := &e.graphs[unit]
@@ -162,8 +172,8 @@ func (e *Execution) TakeSaved(unit int) (xs, skips []*torch.Tensor) {
 	return xs, skips
 }
 
-// Take moves the input of a unit out of the execution. For the number of units it is the output of the segment without its
-// graph, nil where Output has it with its graph only.
+// Take moves the input of a unit out of the execution. For the number of units it is the output of
+// the segment without its graph, nil where Output has it with its graph only.
 func (e *Execution) Take(unit int) (xs, skips []*torch.Tensor) {
 	s := &e.states[unit]
 	xs, skips = s.xs, s.skips
@@ -171,35 +181,36 @@ func (e *Execution) Take(unit int) (xs, skips []*torch.Tensor) {
 	return xs, skips
 }
 
-// GiveGrads gives the execution the gradients of the input of a unit, nil where there is none, and by place at the boundary
-// the gradients of a skip's pops from there on, in the order of the pops. The execution owns them from now on. For the
-// number of units they are the gradients of Output, by Segment.Leaves.
+// GiveGrads gives the execution the gradients of the input of a unit, nil where there is none, and
+// by place at the boundary the gradients of a skip's pops from there on, in the order of the pops.
+// The execution owns them from now on. For the number of units they are the gradients of Output, by
+// Segment.Leaves.
 func (e *Execution) GiveGrads(unit int, xs []*torch.Tensor, skips [][]*torch.Tensor) {
 	e.grads[unit] = grads{xs, skips}
 }
 
-// TakeGrads moves the gradients of the input of a unit out of the execution. For unit 0 they are those of the segment's
-// input, by Segment.Enters.
+// TakeGrads moves the gradients of the input of a unit out of the execution. For unit 0 they are
+// those of the segment's input, by Segment.Enters.
 func (e *Execution) TakeGrads(unit int) (xs []*torch.Tensor, skips [][]*torch.Tensor) {
 	g := e.grads[unit]
 	e.grads[unit] = grads{}
 	return g.xs, g.skips
 }
 
-// GiveTie gives the execution the gradient of a tie (by Segment.Ties) from the units after the one that goes backward next,
-// or from layers after the segment. The execution owns it.
+// GiveTie gives the execution the gradient of a tie (by Segment.Ties) from the units after the one
+// that goes backward next, or from layers after the segment. The execution owns it.
 func (e *Execution) GiveTie(i int, grad *torch.Tensor) { e.ties[i] = grad }
 
-// TakeTie moves the gradient of a tie so far, where earlier units use the parameter too, out of the execution; nil if there
-// is none.
+// TakeTie moves the gradient of a tie so far, where earlier units use the parameter too, out of the
+// execution; nil if there is none.
 func (e *Execution) TakeTie(i int) *torch.Tensor {
 	t := e.ties[i]
 	e.ties[i] = nil
 	return t
 }
 
-// Running is the context of the forward that runs, or has panicked, or of the one whose graph a backward goes through; nil
-// if none.
+// Running is the context of the forward that runs, or has panicked, or of the one whose graph a
+// backward goes through; nil if none.
 func (e *Execution) Running() *nn.Ctx { return e.running }
 
 // Free frees everything that the execution holds.

@@ -155,11 +155,11 @@ func TestLossIsAUnit(t *testing.T) {
 		nn.Materialise(c, nn.State(m), 1)
 		defer nn.Free(m)
 		x := c.Normal_(c.Empty(torch.Float32, 6, 8), 0, 1)
-		cfg := nn.Config{Training: true, Seed: 5, Loss: nn.MSE(), Targets: []*torch.Tensor{c.Ones(torch.Float32, 6, 8)}}
+		cfg := nn.Config{Training: true, Seed: 5, Loss: nn.MSE(), Target: []*torch.Tensor{c.Ones(torch.Float32, 6, 8)}}
 		if units == nil {
 			c.SetGrad(true)
 			n := nn.NewCtx(c, cfg)
-			y := nn.RunLoss(n, cfg.Loss, []*torch.Tensor{m.Forward(n, x)}, cfg.Targets)
+			y := nn.RunLoss(n, cfg.Loss, []*torch.Tensor{m.Forward(n, x)}, cfg.Target)
 			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{nil}, false)
 			return trained(m, y)
 		}

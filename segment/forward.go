@@ -63,9 +63,9 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 	c.Release(begin)
 }
 
-// mailboxes makes the mailboxes of a unit's input. Whether a gradient is wanted is known for certain only when the graph of
-// the unit before is made, which may come later: it is assumed if anything there is trained. A gradient that is not wanted
-// after all goes no further.
+// mailboxes makes the mailboxes of a unit's input. Whether a gradient is wanted is known for
+// certain only when the graph of the unit before is made, which may come later: it is assumed if
+// anything there is trained. A gradient that is not wanted after all goes no further.
 func (e *Execution) mailboxes(c *torch.Ctx, at int, in []*torch.Tensor, g *graph) {
 	s, u := &e.states[at], &e.s.units[at]
 	g.mail = make([]*torch.Tensor, len(in))
@@ -85,7 +85,8 @@ func (e *Execution) mailboxes(c *torch.Ctx, at int, in []*torch.Tensor, g *graph
 	}
 }
 
-// wants reports whether the gradient of element i of a unit's input is wanted. told is what the sender said, if anything.
+// wants reports whether the gradient of element i of a unit's input is wanted. told is what the
+// sender said, if anything.
 func (e *Execution) wants(told []bool, at, i int, x *torch.Tensor) bool {
 	switch {
 	case told != nil:
@@ -96,7 +97,8 @@ func (e *Execution) wants(told []bool, at, i int, x *torch.Tensor) bool {
 	return e.s.units[at].trained && x.DType().IsFloat()
 }
 
-// gated hangs inputs on gates, which leave their gradients in the mailboxes. A tensor that stands there twice stays one.
+// gated hangs inputs on gates, which leave their gradients in the mailboxes. A tensor that stands
+// there twice stays one.
 func gated(c *torch.Ctx, in, mail []*torch.Tensor) []*torch.Tensor {
 	xs := slices.Clone(in)
 	for i, box := range mail {
@@ -132,8 +134,8 @@ func (e *Execution) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *grap
 	}
 }
 
-// watch returns a function to call after each layer, with its name. It panics if the layer has overwritten something that is
-// still to be used: an element of in, or a skip.
+// watch returns a function to call after each layer, with its name. It panics if the layer has
+// overwritten something that is still to be used: an element of in, or a skip.
 func (e *Execution) watch(c *torch.Ctx, at int, in []*torch.Tensor) func(layer string) {
 	s, u := &e.states[at], &e.s.units[at]
 	list := slices.Clone(in)
@@ -164,8 +166,8 @@ func (e *Execution) watch(c *torch.Ctx, at int, in []*torch.Tensor) func(layer s
 	}
 }
 
-// leave keeps the output of a unit: as the roots of a backward if there is a graph, and in any case as the input of the next
-// unit.
+// leave keeps the output of a unit: as the roots of a backward if there is a graph, and in any case
+// as the input of the next unit.
 func (e *Execution) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Tensor, g *graph) {
 	u, last := &e.s.units[at], at == len(e.s.units)-1
 	skips := make([]*torch.Tensor, len(e.s.boundaries[at+1]))
@@ -218,7 +220,8 @@ func shared(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
 	return c.Share(t)
 }
 
-// detached returns the same tensors without their graph, kept. A tensor that stands there twice stays one.
+// detached returns the same tensors without their graph, kept. A tensor that stands there twice
+// stays one.
 func detached(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
 	out := slices.Clone(list)
 	for i, t := range list {
@@ -231,8 +234,8 @@ func detached(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
 	return out
 }
 
-// keep moves tensors out of the context. A tensor that the context does not own, because a layer returned its input or a
-// parameter, is shared, so that every list is freed by itself.
+// keep moves tensors out of the context. A tensor that the context does not own, because a layer
+// returned its input or a parameter, is shared, so that every list is freed by itself.
 func keep(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
 	out := slices.Clone(list)
 	for i, t := range list {

@@ -1,14 +1,15 @@
-// Package segment runs a part of a model by the operations of a rematerialisation plan (package remat/plan): forward
-// without gradients, forward with gradients, backward, one unit of layers at a time, in the order of the plan. It is the
-// one interpreter of all checkpoint policies: a pipe's stage that keeps everything, or nothing but its input, is a segment
-// of one unit.
+// Package segment runs a part of a model by the operations of a rematerialisation plan (package
+// remat): forward without gradients, forward with gradients, backward, one unit of layers at a
+// time, in the order of the plan. It is the one interpreter of all checkpoint policies: a pipe's
+// stage that keeps everything, or nothing but its input, is a segment of one unit.
 //
-// The autograd graph is cut around every unit. The inputs of a unit hang on gates, whose mailboxes get the gradients. What
-// a unit needs and gives (tensors, skip connections, gradients) belongs to the [Execution] between operations, so its bytes
-// come and go exactly when the plan says.
+// The autograd graph is cut around every unit. The inputs of a unit hang on gates, whose mailboxes
+// get the gradients. What a unit needs and gives (tensors, skip connections, gradients) belongs to
+// the [Execution] between operations, so its bytes come and go exactly when the plan says.
 //
-// Results do not depend on the cuts, to the bit. Gates keep layouts. The gradients of a skip connection are summed pop by
-// pop, latest first. The gradient of a parameter that several units use goes from the last of them to the first.
+// Results do not depend on the cuts, to the bit. Gates keep layouts. The gradients of a skip
+// connection are summed pop by pop, latest first. The gradient of a parameter that several units
+// use goes from the last of them to the first.
 package segment
 
 import (
@@ -18,8 +19,8 @@ import (
 	"penstock/nn"
 )
 
-// Segment is a contiguous part of a model's flattened layers, cut into units. It does not change after New, and any number
-// of executions may use it at the same time.
+// Segment is a contiguous part of a model's flattened layers, cut into units. It does not change
+// after New, and any number of executions may use it at the same time.
 type Segment struct {
 	layers     []nn.NamedLayer // of the model
 	first      int
@@ -38,14 +39,16 @@ type Config struct {
 	First, Last int             // the segment has the layers First <= i < Last
 	// Units is the number of layers of each unit. Nil is one unit of all.
 	Units []int
-	// InputGrad says that a gradient of the segment's input is wanted. A unit whose input's graph is still to be made
-	// assumes that its gradient is wanted if anything before it is trained; this is one more reason to assume it.
+	// InputGrad says that a gradient of the segment's input is wanted. A unit whose input's graph
+	// is still to be made assumes that its gradient is wanted if anything before it is trained;
+	// this is one more reason to assume it.
 	InputGrad bool
-	// Hold lets a backward hold its unit's output, and the output's gradients, to its end. That saves some microseconds in
-	// each backward, and takes the memory of what lies between the unit's last layers.
+	// Hold lets a backward hold its unit's output, and the output's gradients, to its end. That
+	// saves some microseconds in each backward, and takes the memory of what lies between the
+	// unit's last layers.
 	Hold bool
-	// Overwrite lets layers overwrite the input of their unit, as they may within a unit: nothing is to be computed from it
-	// again. Skips are kept.
+	// Overwrite lets layers overwrite the input of their unit, as they may within a unit: nothing
+	// is to be computed from it again. Skips are kept.
 	Overwrite bool
 }
 
@@ -65,7 +68,8 @@ type crossing struct {
 	pops []int // units that pop it from here on, once for each pop; len(units), once, for all layers after the segment
 }
 
-// popped is a skip that a unit pops. It goes on to the next boundary if a later unit pops it as well.
+// popped is a skip that a unit pops. It goes on to the next boundary if a later unit pops it as
+// well.
 type popped struct {
 	key     nn.SkipKey
 	in, out int // place at the boundary before, and after; out is -1 after the last pop
@@ -183,8 +187,8 @@ func (u *unit) cross(at int, before, after []crossing) {
 	}
 }
 
-// Goes follows the skip at a place of the boundary before a unit. It returns how often the unit pops it, and its place at
-// the boundary after the unit, -1 if it does not go on.
+// Goes follows the skip at a place of the boundary before a unit. It returns how often the unit
+// pops it, and its place at the boundary after the unit, -1 if it does not go on.
 func (s *Segment) Goes(unit, place int) (pops, after int) {
 	u := &s.units[unit]
 	for _, p := range u.popped {
@@ -200,7 +204,8 @@ func (s *Segment) Goes(unit, place int) (pops, after int) {
 	return 0, -1
 }
 
-// Crossing has an entry for each skip at the boundary before a unit: how often it is popped from there on.
+// Crossing has an entry for each skip at the boundary before a unit: how often it is popped from
+// there on.
 func (s *Segment) Crossing(unit int) []int {
 	out := make([]int, len(s.boundaries[unit]))
 	for i, c := range s.boundaries[unit] {
@@ -209,10 +214,12 @@ func (s *Segment) Crossing(unit int) []int {
 	return out
 }
 
-// Enters is the place of a skip at the boundary before the first unit; -1 if the segment does not pop it.
+// Enters is the place of a skip at the boundary before the first unit; -1 if the segment does not
+// pop it.
 func (s *Segment) Enters(key nn.SkipKey) int { return place(s.boundaries[0], key) }
 
-// Leaves is the place of a skip at the boundary after the last unit; -1 if the segment does not stash it for later layers.
+// Leaves is the place of a skip at the boundary after the last unit; -1 if the segment does not
+// stash it for later layers.
 func (s *Segment) Leaves(key nn.SkipKey) int { return place(s.boundaries[len(s.units)], key) }
 
 func place(list []crossing, key nn.SkipKey) int {

@@ -7,9 +7,10 @@ import (
 	"penstock/torch"
 )
 
-// tie is a parameter that several layers of the model use, at least one of them in the segment. The gradients of its uses
-// are summed as autograd sums them in one graph, latest use first: the backward of a unit starts from the sum of the units
-// after it. Only the first unit that uses the parameter adds to the gradient of earlier micro-batches.
+// tie is a parameter that several layers of the model use, at least one of them in the segment. The
+// gradients of its uses are summed as autograd sums them in one graph, latest use first: the
+// backward of a unit starts from the sum of the units after it. Only the first unit that uses the
+// parameter adds to the gradient of earlier micro-batches.
 type tie struct {
 	handle      *nn.Param
 	first, last int // of the units that use it
@@ -37,8 +38,8 @@ func (s *Segment) tie() {
 	}
 }
 
-// Ties is the number of parameters that layers of the segment share with each other or with layers outside. Ties are
-// numbered in the order in which the segment's layers list them (nn.Shared).
+// Ties is the number of parameters that layers of the segment share with each other or with layers
+// outside. Ties are numbered in the order in which the segment's layers list them (nn.Shared).
 func (s *Segment) Ties() int { return len(s.ties) }
 
 // TieTensor is the parameter of a tie, on this segment's device.
@@ -47,7 +48,8 @@ func (s *Segment) TieTensor(tie int) *torch.Tensor { return s.ties[tie].handle.T
 // Uses reports whether a unit uses the parameter of a tie.
 func (s *Segment) Uses(unit, tie int) bool { return slices.Contains(s.units[unit].ties, tie) }
 
-// Tied lists the ties whose gradient waits at the boundary before a unit: units before it and after it use them.
+// Tied lists the ties whose gradient waits at the boundary before a unit: units before it and after
+// it use them.
 func (s *Segment) Tied(unit int) (ties []int) {
 	for k, t := range s.ties {
 		if t.first < unit && unit <= t.last {
@@ -57,9 +59,9 @@ func (s *Segment) Tied(unit int) (ties []int) {
 	return ties
 }
 
-// aside takes the gradient of earlier micro-batches away from the ties that an earlier unit uses too, for the time of a
-// backward. restore moves the gradient that has come meanwhile into the execution, and puts the earlier one back; calling
-// it again does nothing.
+// aside takes the gradient of earlier micro-batches away from the ties that an earlier unit uses
+// too, for the time of a backward. restore moves the gradient that has come meanwhile into the
+// execution, and puts the earlier one back; calling it again does nothing.
 func (e *Execution) aside(c *torch.Ctx, at int) (restore func()) {
 	var undo []func()
 	for _, k := range e.s.units[at].ties {

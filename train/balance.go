@@ -69,7 +69,7 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	measure := config.Profile
 	if err := torch.Try(func() {
 		if input = tensorOf(c, sample.Input); config.Loss != nil {
-			measure.Loss, measure.Targets = config.Loss, []*torch.Tensor{tensorOf(c, sample.Target)}
+			measure.Loss, measure.Target = config.Loss, []*torch.Tensor{tensorOf(c, sample.Target)}
 		}
 	}); err != nil {
 		return Balance{}, fmt.Errorf("train: timing layers: %w", err)

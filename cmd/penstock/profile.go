@@ -138,7 +138,7 @@ func (p profilePlan) measure(ctx context.Context, stderr io.Writer) (profile.Cha
 		sample = p.sample(c, p.batch)
 		if p.lossName != "none" {
 			config.Loss = trainingLoss()
-			config.Targets = []*torch.Tensor{p.target(c, p.batch, p.seed)}
+			config.Target = []*torch.Tensor{p.target(c, p.batch, p.seed)}
 		}
 	})
 	if err != nil {
