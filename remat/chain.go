@@ -2,17 +2,20 @@ package remat
 
 import "slices"
 
-// Chain is what the layers of a model cost, for one batch. Package profile measures one; times are in microseconds.
+// Chain is what the layers of a model cost, for one batch. Package profile measures one; times are
+// in microseconds.
 type Chain struct {
-	// Input is the bytes of x(0), InputGradient those of y(0), which are 0 where nobody wants it.
+	// Input is the bytes of x(0), InputGradient those of y(0), which are 0 where it is not wanted.
 	Input, InputGradient int64
 	Layers               []Layer
 	Loss                 Loss
-	// Carries are inputs that share memory, GradientCarries gradients that do; see the package's doc.
+	// Carries are inputs that share memory, GradientCarries gradients that do; see the package's
+	// doc.
 	Carries, GradientCarries []Carry
 }
 
-// WithoutInput is the chain of somebody who does not count x(0), because it is there in any case.
+// WithoutInput is the chain without the bytes of x(0), for use where x(0) is there in any case and
+// is counted elsewhere.
 func (c Chain) WithoutInput() Chain {
 	c.Carries = slices.DeleteFunc(slices.Clone(c.Carries), func(k Carry) bool { return k.From < 0 })
 	c.Input = 0
@@ -37,8 +40,9 @@ type Layer struct {
 	Gradient       int64 // y(i+1), as far as its maker makes it anew
 	WeightGradient int64 // of parameters, made by this layer's backward; 0 where they are there before
 
-	// BackwardEarly is for layers whose backward lets go of X(i+1) and y(i+1) part by part as it goes: how many bytes less than all that was there before, the new gradients, WeightGradient and BackwardTmp
-	// are there when it needs most.
+	// BackwardEarly is for layers whose backward lets go of X(i+1) and y(i+1) part by part as it
+	// goes: how many bytes less than all that was there before, the new gradients, WeightGradient
+	// and BackwardTmp are there when it needs most.
 	BackwardEarly int64
 }
 

@@ -14,7 +14,8 @@ import (
 	"unicode/utf8"
 )
 
-// MaxBytes and MaxTime are bounds of a chain. Under them no sum that a plan needs, however often its layers run, leaves int64 or loses the meaning of a float64.
+// MaxBytes and MaxTime are bounds of a chain. Under them no sum that a plan needs, however often
+// its layers run, leaves int64 or loses the meaning of a float64.
 const (
 	MaxBytes = 1 << 60 // of all sizes together
 	MaxTime  = 1e18    // microseconds of all times together: 30,000 years
@@ -28,9 +29,10 @@ type ChainError struct {
 
 func (e *ChainError) Error() string { return fmt.Sprintf("remat: chain, %s: %s", e.Path, e.Reason) }
 
-// Check returns a [*ChainError] unless the chain makes sense: it has layers; sizes and times are not negative, finite, and all together at most 2^60 bytes and 1e18 microseconds; what a layer saves
-// includes its output; and carries lie within the chain and within what makes them;
-// and names can be shown.
+// Check returns a [*ChainError] unless the chain makes sense: it has layers; sizes and times are
+// not negative, finite, and all together at most 2^60 bytes and 1e18 microseconds; what a layer
+// saves includes its output; and carries lie within the chain and within what makes them; and names
+// can be shown.
 func (c Chain) Check() error {
 	if len(c.Layers) == 0 {
 		return &ChainError{"layers", "there are none; want at least one"}
@@ -68,7 +70,8 @@ func (c Chain) gradientAt(i int) int64 {
 	return bytes
 }
 
-// chainSums adds up a chain up to the first error. Its sums cannot overflow, since it stops at the first that is too large.
+// chainSums adds up a chain up to the first error. Its sums cannot overflow, since it stops at the
+// first that is too large.
 type chainSums struct {
 	size int64
 	us   float64
@@ -141,7 +144,8 @@ func (c Chain) madeGradient(i int) int64 {
 	return c.Layers[i-1].Gradient
 }
 
-// checkCarries checks one of the lists of carries. Inputs are made by layer From, gradients are those of x(To).
+// checkCarries checks one of the lists of carries. Inputs are made by layer From, gradients are
+// those of x(To).
 func (c Chain) checkCarries(list string, carries []Carry, made func(int) int64) error {
 	sums := map[int]int64{}
 	for i, k := range carries {
@@ -166,8 +170,10 @@ func (c Chain) checkCarries(list string, carries []Carry, made func(int) int64) 
 	return nil
 }
 
-// Fingerprint tells chains apart: 32 hexadecimal digits of a hash of all sizes, of the carries, in whatever order they are, and of the names of the layers. Whether a plan can run, and its
-// peak, are the same for all chains of one fingerprint. Times do not count: they differ from one measurement to the next, and a plan for the one is good for the other, if maybe not the fastest.
+// Fingerprint tells chains apart: 32 hexadecimal digits of a hash of all sizes, of the carries, in
+// whatever order they are, and of the names of the layers. Whether a plan can run, and its peak,
+// are the same for all chains of one fingerprint. Times do not count: they differ from one
+// measurement to the next, and a plan for the one is good for the other, if maybe not the fastest.
 func (c Chain) Fingerprint() string {
 	h := sha256.New()
 	h.Write([]byte("penstock chain 1\n"))

@@ -27,17 +27,20 @@ type Report struct {
 	AtPeak Breakdown
 	Time   float64 // microseconds
 	Layers []Runs  // by layer
-	// Recomputed is how many forwards ran beyond the first of each layer, and Extra the microseconds that the plan takes beyond each layer forward with gradients and backward once.
+	// Recomputed is how many forwards ran beyond the first of each layer, and Extra the
+	// microseconds that the plan takes beyond each layer forward with gradients and backward once.
 	Recomputed int
 	Extra      float64
 	Peaks      []int64 // during each operation, bytes
 	Resident   []int64 // after each operation
-	// Held is the bytes that wait for the backward: what is there before the loss, without x(L) unless that is a part of X(L). A stage of a pipeline holds so much of each micro-batch between its
-	// forward and its backward.
+	// Held is the bytes that wait for the backward: what is there before the loss, without x(L)
+	// unless that is a part of X(L). A stage of a pipeline holds so much of each micro-batch
+	// between its forward and its backward.
 	Held int64
 }
 
-// Breakdown is what the bytes at an instant are. What it makes and the temporaries aside, it is what was there before the operation.
+// Breakdown is what the bytes at an instant are. What it makes and the temporaries aside, it is
+// what was there before the operation.
 type Breakdown struct {
 	Inputs          int64 // x that are there by themselves, as far as nothing saved has the same memory
 	Saved           int64 // X
@@ -59,10 +62,13 @@ type Runs struct {
 // Recomputed is the runs beyond the first.
 func (r Runs) Recomputed() int { return max(0, r.NoGrad+r.Grad-1) }
 
-// Check carries out operations by the model in the package's doc, to the byte. The error is a [*ChainError], or an [*InvalidError] for the first operation that is not allowed or a plan that is not
-// complete. It shares no code with [Solve]. It takes any operations, from wherever they come.
+// Check carries out operations by the model in the package's doc, to the byte. The error is a
+// [*ChainError], or an [*InvalidError] for the first operation that is not allowed or a plan that
+// is not complete. It shares no code with [Solve]. It takes any operations, from wherever they
+// come.
 //
-// Memory that inputs share counts once even where a plan computes an input again while another that shares with it is still there, as the model has it; the plans of [Solve] never do that.
+// Memory that inputs share counts once even where a plan computes an input again while another that
+// shares with it is still there, as the model has it; the plans of [Solve] never do that.
 func Check(c Chain, ops []Op) (Report, error) {
 	if err := c.Check(); err != nil {
 		return Report{}, err
@@ -172,9 +178,12 @@ func (r *Replay) lack() string {
 	return ""
 }
 
-// CheckPlan returns an error unless what a plan says holds for the chain: its operations are allowed and complete, its peak and its time are as it says, the time to a part in 10^9, the
-// peak is not above the limit, the lower bound not above the time, and it was made for a chain of the same fingerprint, if it says for which. Of a plan that says that it is not
-// feasible only the fingerprint is checked, and that the limit is below the least: what the least is, a replay cannot tell.
+// CheckPlan returns an error unless what a plan says holds for the chain: its operations are
+// allowed and complete, its peak and its time are as it says, the time to a part in 10^9, the peak
+// is not above the limit, the lower bound not above the time, and it was made for a chain of the
+// same fingerprint, if it says for which. Of a plan that says that it is not feasible only the
+// fingerprint is checked, and that the limit is below the least: what the least is, a replay cannot
+// tell.
 func CheckPlan(c Chain, p Plan) error {
 	if err := c.Check(); err != nil {
 		return err
@@ -207,5 +216,6 @@ func CheckPlan(c Chain, p Plan) error {
 	return nil
 }
 
-// timeTolerance is how far, relatively, a sum of times may differ for the order in which it is taken.
+// timeTolerance is how far, relatively, a sum of times may differ for the order in which it is
+// taken.
 const timeTolerance = 1e-9

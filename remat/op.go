@@ -36,7 +36,8 @@ type Op struct {
 	Layer int
 }
 
-// String is the operation in short, as [ParseOps] reads it: F3 (forward), K3 (forward_keep), S3 (forward_save), L (loss), B3 (backward).
+// String is the operation in short, as [ParseOps] reads it: F3 (forward), K3 (forward_keep), S3
+// (forward_save), L (loss), B3 (backward).
 func (o Op) String() string {
 	switch {
 	case o.Kind == LossStep:

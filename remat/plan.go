@@ -2,7 +2,8 @@ package remat
 
 // Plan is what is to be done, and what it costs by the chain that it was made for.
 type Plan struct {
-	// Feasible says that there are operations that stay under the limit. If there are none, Ops is empty and Peak is the least that any plan needs.
+	// Feasible says that there are operations that stay under the limit. If there are none, Ops is
+	// empty and Peak is the least that any plan needs.
 	Feasible bool
 	Limit    int64   // bytes; 0 is none
 	Peak     int64   // bytes

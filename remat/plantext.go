@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// String is the plan as a table, of its costs and then its operations in short, sixteen a line with the number of the first:
+// String is the plan as a table, of its costs and then its operations in short, sixteen a line with
+// the number of the first:
 //
 //	8 operations, peak 96 bytes of 100, 41 us (no plan takes less than 40.5)
 //	   0  K0 F1 S2 L  B2 S0 ...

@@ -2,10 +2,13 @@ package remat
 
 import "fmt"
 
-// Replay carries out operations, one at a time, on what they are said to hold, by the model in the package's doc and nothing else.
+// Replay carries out operations, one at a time, on what they are said to hold, by the model in the
+// package's doc and nothing else.
 //
-// Memory is a set of blocks that are there or not. x(i), X(i), y(i) and the gradients of a layer's parameters are lists of blocks; those on several lists are what carries and "includes" mean. A
-// block is there as long as something is that has it on its list, and however many such things there are it counts once.
+// Memory is a set of blocks that are there or not. x(i), X(i), y(i) and the gradients of a layer's
+// parameters are lists of blocks; those on several lists are what carries and "includes" mean. A
+// block is there as long as something is that has it on its list, and however many such things
+// there are it counts once.
 type Replay struct {
 	chain   Chain
 	size    []int64 // of each block

@@ -16,8 +16,9 @@ func None(layers int) []remat.Op {
 	return w.ops
 }
 
-// All is the plan that keeps the input alone and computes all before a layer again for its backward: rotor's recompute_all, and classical checkpointing with a single checkpoint. It comes close to the
-// least memory, but a chain may have layers of which it takes less to keep everything.
+// All is the plan that keeps the input alone and computes all before a layer again for its
+// backward: rotor's recompute_all, and classical checkpointing with a single checkpoint. It comes
+// close to the least memory, but a chain may have layers of which it takes less to keep everything.
 func All(layers int) []remat.Op {
 	var w sequence
 	w.keep(0, layers)
@@ -30,8 +31,9 @@ func All(layers int) []remat.Op {
 	return w.ops
 }
 
-// Sequential is the plan of PyTorch's checkpoint_sequential: so many segments, of layers/segments layers each and the last of what is left, keep their input and are computed again as a whole for their
-// backward; the last saves everything at once.
+// Sequential is the plan of PyTorch's checkpoint_sequential: so many segments, of layers/segments
+// layers each and the last of what is left, keep their input and are computed again as a whole for
+// their backward; the last saves everything at once.
 func Sequential(layers, segments int) ([]remat.Op, error) {
 	if segments < 1 || segments > layers {
 		return nil, fmt.Errorf("remat: %d segments of %d layers; want 1 to %d", segments, layers, layers)
@@ -52,7 +54,8 @@ func Sequential(layers, segments int) ([]remat.Op, error) {
 	return w.ops, nil
 }
 
-// SequentialSqrt is [Sequential] with as many segments as layers in a segment, about the root of the number of layers (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
+// SequentialSqrt is [Sequential] with as many segments as layers in a segment, about the root of
+// the number of layers (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
 func SequentialSqrt(layers int) []remat.Op {
 	ops, err := Sequential(layers, roundSqrt(layers))
 	if err != nil {

@@ -21,8 +21,11 @@ type Baseline struct {
 	Time        float64 // microseconds
 }
 
-// Baselines is the plans of the usual strategies, by ascending peak: None and All, Sequential and Revolve with 2 to twice the root of the number of layers segments or checkpoints, as rotor's authors
-// compare. Of plans of one strategy those are left out that another of the same beats in time and peak, save for sequential with the root of the layers. The error is a [*remat.ChainError].
+// Baselines is the plans of the usual strategies, by ascending peak: None and All, Sequential and
+// Revolve with 2 to twice the root of the number of layers segments or checkpoints, as rotor's
+// authors compare. Of plans of one strategy those are left out that another of the same beats in
+// time and peak, save for sequential with the root of the layers. The error is a
+// [*remat.ChainError].
 func Baselines(c remat.Chain) ([]Baseline, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -56,7 +59,8 @@ func Baselines(c remat.Chain) ([]Baseline, error) {
 	return out, nil
 }
 
-// undominated leaves out the plans than which another takes no more of either, and less of one; of equals the first stays.
+// undominated leaves out the plans than which another takes no more of either, and less of one; of
+// equals the first stays.
 func undominated(plans []Baseline, layers int) []Baseline {
 	var out []Baseline
 	for i, p := range plans {
@@ -74,11 +78,13 @@ func undominated(plans []Baseline, layers int) []Baseline {
 type Compared struct {
 	Baseline
 	Optimum remat.Plan
-	// Gain is how much more the optimum does in the same time, as a part: 0.2 is six steps where the baseline does five.
+	// Gain is how much more the optimum does in the same time, as a part: 0.2 is six steps where
+	// the baseline does five.
 	Gain float64
 }
 
-// Compare sets baselines beside the plans that solve finds at their peaks, such as those of [solver.Solve] or of a table. Where solve finds none, there is an error: the baseline is one.
+// Compare sets baselines beside the plans that solve finds at their peaks, such as those of
+// [solver.Solve] or of a table. Where solve finds none, there is an error: the baseline is one.
 func Compare(ctx context.Context, baselines []Baseline, solve func(ctx context.Context, limit int64) (remat.Plan, error)) ([]Compared, error) {
 	if err := cmp.Or(arg.Context(ctx, "remat"), arg.Given(solve, "remat: Compare: the function that solves", "one like Table.Solve")); err != nil {
 		return nil, err

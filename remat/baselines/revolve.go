@@ -6,8 +6,10 @@ import (
 	"penstock/remat"
 )
 
-// Revolve is the plan of Griewank and Walther (Algorithm 799, ACM TOMS 26(1), 2000): it stores so many inputs at a time, x(0) among them, runs each forward with gradients just before its backward, and
-// of all such plans it runs the fewest forwards without gradients, by a closed form. It counts layers, whatever they cost.
+// Revolve is the plan of Griewank and Walther (Algorithm 799, ACM TOMS 26(1), 2000): it stores so
+// many inputs at a time, x(0) among them, runs each forward with gradients just before its
+// backward, and of all such plans it runs the fewest forwards without gradients, by a closed form.
+// It counts layers, whatever they cost.
 func Revolve(layers, checkpoints int) ([]remat.Op, error) {
 	if checkpoints < 1 || checkpoints > layers {
 		return nil, fmt.Errorf("remat: %d checkpoints for %d layers; want 1 to %d", checkpoints, layers, layers)
@@ -17,7 +19,8 @@ func Revolve(layers, checkpoints int) ([]remat.Op, error) {
 	return w.ops, nil
 }
 
-// revolve adds layers first to end-1, forward and backward, with x(first) as the first of the checkpoints. The loss belongs to the last layer of all.
+// revolve adds layers first to end-1, forward and backward, with x(first) as the first of the
+// checkpoints. The loss belongs to the last layer of all.
 func (w *sequence) revolve(first, end, checkpoints int, loss bool) {
 	if end == first {
 		return
@@ -45,7 +48,8 @@ func (w *sequence) revolve(first, end, checkpoints int, loss bool) {
 	w.revolve(first, at, checkpoints, false)
 }
 
-// revolveForwards is the least number of forwards without gradients that layers take with so many checkpoints. With r of them for a layer at most, C(checkpoints+r, r) layers can be done.
+// revolveForwards is the least number of forwards without gradients that layers take with so many
+// checkpoints. With r of them for a layer at most, C(checkpoints+r, r) layers can be done.
 func revolveForwards(layers, checkpoints int) int {
 	r, reach := 0, 1
 	for reach < layers {

@@ -18,7 +18,8 @@ type LayerExplanation struct {
 	Keeps      remat.Keeping
 	Recomputed int   // runs of the forward beyond the first
 	Held       int64 // bytes that are kept for this layer when the loss begins, and for none before it
-	// Microseconds of all runs, and of them those that plain training, each forward with gradients and backward once, does not take.
+	// Microseconds of all runs, and of them those that plain training, each forward with gradients
+	// and backward once, does not take.
 	Time, Extra float64
 }
 
@@ -46,7 +47,8 @@ type Step struct {
 	Saved float64 // microseconds against the plan explained
 }
 
-// Explain says what a plan does, why the least limit is what it is, and what each of these numbers of bytes more than the plan's limit, or its peak if it has none, would save. Solve is to find the
+// Explain says what a plan does, why the least limit is what it is, and what each of these numbers
+// of bytes more than the plan's limit, or its peak if it has none, would save. Solve is to find the
 // plans for that, such as [solver.Solve] does.
 func Explain(ctx context.Context, c remat.Chain, p remat.Plan, more []int64, solve func(ctx context.Context, limit int64) (remat.Plan, error)) (Explanation, error) {
 	if err := cmp.Or(arg.Context(ctx, "remat"), arg.Given(solve, "remat: Explain: the function that solves", "one like Table.Solve")); err != nil {
@@ -84,7 +86,8 @@ func Explain(ctx context.Context, c remat.Chain, p remat.Plan, more []int64, sol
 	return e, nil
 }
 
-// ExplainLeast says what the least limit of a chain is, exactly, and what sets it. The error is a [*remat.ChainError].
+// ExplainLeast says what the least limit of a chain is, exactly, and what sets it. The error is a
+// [*remat.ChainError].
 func ExplainLeast(c remat.Chain) (LeastLimit, error) {
 	p, _, err := solver.Least(c)
 	if err != nil {

@@ -12,11 +12,15 @@ import (
 //	...],
 //	"loss":{"backward_us":F,"tmp_bytes":N}}
 //
-// Fields that may be left out, and what they are then: of a layer forward_nograd_us (forward_us), forward_nograd_tmp_bytes (forward_tmp_bytes), gradient_bytes (output_bytes),
-// weight_gradient_bytes and backward_early_bytes (0); of the chain input_gradient_bytes (input_bytes), carries and gradient_carries, lists of {"from":-1,"to":3,"bytes":N} (none).
+// Fields that may be left out, and what they are then: of a layer forward_nograd_us (forward_us),
+// forward_nograd_tmp_bytes (forward_tmp_bytes), gradient_bytes (output_bytes),
+// weight_gradient_bytes and backward_early_bytes (0); of the chain input_gradient_bytes
+// (input_bytes), carries and gradient_carries, lists of {"from":-1,"to":3,"bytes":N} (none).
 
-// ParseChain reads a chain that [FormatChain] or a program of another make has written. The whole text is to be one chain as [remat.Chain.Check] wants it, without fields that it does not have: what is
-// wrong is a [*SyntaxError], with the field's path, or a [*remat.ChainError]. ParseChain is safe on text from anywhere.
+// ParseChain reads a chain that [FormatChain] or a program of another make has written. The whole
+// text is to be one chain as [remat.Chain.Check] wants it, without fields that it does not have:
+// what is wrong is a [*SyntaxError], with the field's path, or a [*remat.ChainError]. ParseChain is
+// safe on text from anywhere.
 func ParseChain(data []byte) (remat.Chain, error) {
 	var c remat.Chain
 	err := readFile("chain", data, func(r *reader) error {
@@ -121,7 +125,8 @@ type carryJSON struct {
 	Bytes int64 `json:"bytes"`
 }
 
-// FormatChain writes a chain as [ParseChain] reads it: a layer a line, and what may be left out only where it differs from what it is then. It refuses what [remat.Chain.Check] does.
+// FormatChain writes a chain as [ParseChain] reads it: a layer a line, and what may be left out
+// only where it differs from what it is then. It refuses what [remat.Chain.Check] does.
 func FormatChain(c remat.Chain) ([]byte, error) {
 	if err := c.Check(); err != nil {
 		return nil, err

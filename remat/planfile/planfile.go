@@ -18,8 +18,10 @@ import (
 //
 // The fingerprint of the chain may be left out.
 
-// ParsePlan reads a plan that [FormatPlan] has written. The whole text is to be one plan, without fields that it does not have; what is wrong is a [*SyntaxError], with the field's path. Whether the
-// operations make sense, and cost what the plan says, only [remat.CheckPlan] can tell. ParsePlan is safe on text from anywhere.
+// ParsePlan reads a plan that [FormatPlan] has written. The whole text is to be one plan, without
+// fields that it does not have; what is wrong is a [*SyntaxError], with the field's path. Whether
+// the operations make sense, and cost what the plan says, only [remat.CheckPlan] can tell.
+// ParsePlan is safe on text from anywhere.
 func ParsePlan(data []byte) (remat.Plan, error) {
 	var p remat.Plan
 	err := readFile("plan", data, func(r *reader) error {
@@ -102,7 +104,8 @@ type opJSON struct {
 	Layer *int   `json:"layer,omitempty"`
 }
 
-// FormatPlan writes a plan as [ParsePlan] reads it, an operation a line. It refuses what ParsePlan would.
+// FormatPlan writes a plan as [ParsePlan] reads it, an operation a line. It refuses what ParsePlan
+// would.
 func FormatPlan(p remat.Plan) ([]byte, error) {
 	for _, t := range []float64{p.Time, p.LowerBound} {
 		if math.IsNaN(t) || math.IsInf(t, 0) || t < 0 {

@@ -29,7 +29,8 @@ func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("remat: %s, byte %d: %s%s", e.What, e.Offset, path, e.Reason)
 }
 
-// reader reads JSON token by token. Unmarshal would keep the last of two equal fields, match names without case, and take null for anything: each hides a slip of whoever wrote the file.
+// reader reads JSON token by token. Unmarshal would keep the last of two equal fields, match names
+// without case, and take null for anything: each hides a mistake in the file.
 type reader struct {
 	what    string
 	decoder *json.Decoder
@@ -87,7 +88,8 @@ type field struct {
 	read     func(*reader) error
 }
 
-// object reads an object that has these fields, each at most once, in any order. It returns which there were.
+// object reads an object that has these fields, each at most once, in any order. It returns which
+// there were.
 func (r *reader) object(fields []field) (seen map[string]bool, err error) {
 	at := r.path
 	defer func() {

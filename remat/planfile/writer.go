@@ -5,7 +5,8 @@ import (
 	"encoding/json"
 )
 
-// writer writes an object as JSON with a line for each element of its lists, so that people can read and compare files. Its zero value is an object without fields.
+// writer writes an object as JSON with a line for each element of its lists, so that people can
+// read and compare files. Its zero value is an object without fields.
 type writer struct {
 	b   bytes.Buffer
 	err error // the first

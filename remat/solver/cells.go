@@ -5,8 +5,10 @@ import (
 	"math/bits"
 )
 
-// cells divide a long chain at borders, inputs of few bytes at about even distances. What runs from one border far to another is looked at for borders alone; inside of two neighbouring cells everything
-// is. So the bytes of intervals are known for fewer of them: those that end before a border or with the loss, whatever their first layer, and those of up to span layers.
+// cells divide a long chain at borders, inputs of few bytes at about even distances. What runs from
+// one border far to another is looked at for borders alone; inside of two neighbouring cells
+// everything is. So the bytes of intervals are known for fewer of them: those that end before a
+// border or with the loss, whatever their first layer, and those of up to span layers.
 type cells struct {
 	t       *terms
 	borders []int // the first layers of the cells, 0 first; then n, the loss, a cell by itself
@@ -14,11 +16,13 @@ type cells struct {
 	span    int
 	near    []int64   // least of (i, i+k) at i*span+k, k < span
 	far     [][]int64 // least of (i, end(e)) at [e][i]
-	// early and late are, of every layer, the moments of saving, as far as they depend on the layer alone.
+	// early and late are, of every layer, the moments of saving, as far as they depend on the layer
+	// alone.
 	early, late maxima
 }
 
-// cellsOfChain is how many cells a chain has. With twice as many, chains of 1,000 layers take three times as long for plans that are a ten-thousandth faster.
+// cellsOfChain is how many cells a chain has. With twice as many, chains of 1,000 layers take three
+// times as long for plans that are a ten-thousandth faster.
 const cellsOfChain = 50
 
 func newCells(ctx context.Context, t *terms, count int) (*cells, error) {
@@ -55,7 +59,8 @@ func newCells(ctx context.Context, t *terms, count int) (*cells, error) {
 	return c, c.fill(ctx)
 }
 
-// ends is the number of last layers of long intervals, numbered from 1 on: the one before each border but 0, and the loss.
+// ends is the number of last layers of long intervals, numbered from 1 on: the one before each
+// border but 0, and the loss.
 func (c *cells) ends() int { return len(c.borders) }
 
 // end is the last layer with a number.
@@ -69,7 +74,8 @@ func (c *cells) end(e int) int {
 // endFrom is the number of the first of the last layers from l on.
 func (c *cells) endFrom(l int) int { return c.cell[l] + 1 }
 
-// reach is the last j up to which every x(j) is looked at as the next to keep after x(i): the end of the next cell.
+// reach is the last j up to which every x(j) is looked at as the next to keep after x(i): the end
+// of the next cell.
 func (c *cells) reach(i int) int {
 	if next := c.cell[i] + 2; next < len(c.borders) {
 		return c.borders[next]
@@ -77,7 +83,8 @@ func (c *cells) reach(i int) int {
 	return c.t.n
 }
 
-// fill computes near and far: of those plans that keep inputs as far as they are looked at, the least bytes.
+// fill computes near and far: of those plans that keep inputs as far as they are looked at, the
+// least bytes.
 func (c *cells) fill(ctx context.Context) error {
 	c.near = make([]int64, (c.t.n+1)*c.span)
 	for l := range c.t.n + 1 {
@@ -151,7 +158,8 @@ func (c *cells) of(i, l int) (least, all int64) {
 	return c.least(i, l), all
 }
 
-// maxima are the greatest of every stretch of a list whose length is a power of two: at [k][i] of the 2^k numbers from i on.
+// maxima are the greatest of all runs of a list whose length is a power of two: at [k][i] of the
+// 2^k numbers from i on.
 type maxima [][]int64
 
 func newMaxima(list []int64) maxima {

@@ -6,8 +6,9 @@ import (
 	"sort"
 )
 
-// convex is a time as a function of bytes that falls and is convex: infinite below its first vertex, straight from each vertex to the next, and constant from the last one on. Without vertices it is
-// infinite everywhere.
+// convex is a time as a function of bytes that falls and is convex: infinite below its first
+// vertex, straight from each vertex to the next, and constant from the last one on. Without
+// vertices it is infinite everywhere.
 type convex []vertex
 
 type vertex struct{ bytes, time float64 }
@@ -29,7 +30,8 @@ func (v vertex) to(w vertex, bytes float64) float64 {
 	return v.time + (w.time-v.time)*((bytes-v.bytes)/(w.bytes-v.bytes))
 }
 
-// push appends a vertex, at as many bytes as the last one or more, and takes away what is above the line to it.
+// push appends a vertex, at as many bytes as the last one or more, and takes away what is above the
+// line to it.
 func (f convex) push(v vertex) convex {
 	if n := len(f); n > 0 && f[n-1].time <= v.time {
 		return f
@@ -44,7 +46,8 @@ func (f convex) push(v vertex) convex {
 	return append(f, v)
 }
 
-// lower is the greatest convex function below f and below g moved to more bytes and more time, and cut off below from bytes, written to out.
+// lower is the greatest convex function below f and below g moved to more bytes and more time, and
+// cut off below from bytes, written to out.
 func (f convex) lower(out, g convex, bytes, time, from float64) convex {
 	out = out[:0]
 	first := g.at(from - bytes)
@@ -109,14 +112,15 @@ func (f convex) plus(out, g convex) convex {
 			j++
 		}
 		if i > 0 && j > 0 {
-			out = append(out, vertex{bytes, f.just(i, bytes) + g.just(j, bytes)})
+			out = append(out, vertex{bytes, f.after(i, bytes) + g.after(j, bytes)})
 		}
 	}
 	return out
 }
 
-// just is the time where k vertices are not above so many bytes, k > 0.
-func (f convex) just(k int, bytes float64) float64 {
+// after is the time at so many bytes, which are not below the first k vertices and below all
+// others; k > 0.
+func (f convex) after(k int, bytes float64) float64 {
 	if k == len(f) || f[k-1].bytes == bytes {
 		return f[k-1].time
 	}
@@ -126,7 +130,8 @@ func (f convex) just(k int, bytes float64) float64 {
 // mostVertices is how many vertices simple leaves; it does nothing up to twice as many.
 const mostVertices = 48
 
-// simple is a function of few vertices that is nowhere above f, in f's place. An edge goes where the lines of its neighbours meet not far below it.
+// simple is a function of few vertices that is nowhere above f, in f's place. An edge goes where
+// the lines of its neighbours meet not far below it.
 func (f convex) simple() convex {
 	if len(f) <= 2*mostVertices {
 		return f

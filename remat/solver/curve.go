@@ -8,14 +8,17 @@ import (
 	"sync/atomic"
 )
 
-// Point is a plan on a curve of time over memory: with the limit that it was found under, [Table.Plan] returns it.
+// Point is a plan on a curve of time over memory: with the limit that it was found under,
+// [Table.Plan] returns it.
 type Point struct {
 	Limit, Peak int64   // bytes
 	Time        float64 // microseconds
 }
 
-// Curve is the plans of the table that no other of them beats, by ascending peak and descending time: from the least limit that has a plan to that where nothing is computed again, or to
-// Most. Every point is a plan that exists, with its exact peak; if the table is exact, every plan that no other beats is a point. It is empty if Most is below the least.
+// Curve is the plans of the table that no other of them beats, by ascending peak and descending
+// time: from the least limit that has a plan to that where nothing is computed again, or to Most.
+// Every point is a plan that exists, with its exact peak; if the table is exact, every plan that no
+// other beats is a point. It is empty if Most is below the least.
 func (t *Table) Curve() []Point {
 	limits := t.limits()
 	points := make([]Point, len(limits))
@@ -46,10 +49,12 @@ func (t *Table) Curve() []Point {
 	return curve
 }
 
-// pointsOfLongChain is how many limits a curve of a long chain has: each takes some tenths of a second.
+// pointsOfLongChain is how many limits a curve of a long chain has: each takes some tenths of a
+// second.
 const pointsOfLongChain = 40
 
-// limits are those where the table may have a new plan: the breakpoints; the least and the greatest and all slots between; or, of a long chain, some at even distances.
+// limits are those where the table may have a new plan: the breakpoints; the least and the greatest
+// and all slots between; or, of a long chain, some at even distances.
 func (t *Table) limits() (ms []int64) {
 	if t.steps != nil {
 		for _, s := range t.steps.whole() {

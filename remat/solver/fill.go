@@ -7,13 +7,17 @@ import (
 	"sync/atomic"
 )
 
-// Rows are computed in tiles of consecutive i and consecutive l, so that a row that has come from memory serves all of a tile: (i, l) needs the rows (i, j-1) and (j, l) of all j between,
-// which is all that there is in its row and column of the table. The tiles of one diagonal need nothing of each other and are shared out among the processors.
+// Rows are computed in tiles of consecutive i and consecutive l, so that a row that has come from
+// memory serves all of a tile: (i, l) needs the rows (i, j-1) and (j, l) of all j between, which is
+// all that there is in its row and column of the table. The tiles of one diagonal need nothing of
+// each other and are shared out among the processors.
 
-// tileCells is how many float32 of results a tile has at most, to stay in a core's own cache (half of 1 MiB) with what it reads.
+// tileCells is how many float32 of results a tile has at most, to stay in a core's own cache (half
+// of 1 MiB) with what it reads.
 const tileCells = 128 << 10
 
-// maxTile is the most rows and columns of a tile: reading is an eighth of what it would be then, and no longer what matters.
+// maxTile is the most rows and columns of a tile: reading is an eighth of what it would be then,
+// and no longer what matters.
 const maxTile = 8
 
 // fill computes all rows. It returns ctx.Err() when ctx ends first.
@@ -53,7 +57,8 @@ func (g *grid) fill(ctx context.Context) error {
 	return nil
 }
 
-// tile is the intervals (i, l) with top <= i < bottom and left <= l < right that a worker is computing.
+// tile is the intervals (i, l) with top <= i < bottom and left <= l < right that a worker is
+// computing.
 type tile struct {
 	g                        *grid
 	side                     int
@@ -68,7 +73,8 @@ type cell struct {
 	// start is the first slot where the sweeps so far fit, and swept the bytes that they need.
 	start int
 	swept int64
-	// end is the slot from which on the row is no dearer than the sweep to the last j alone. Times do not grow with m, and a sweep's with j: from there on no later j can win.
+	// end is the slot from which on the row costs no more than the sweep to the last j alone. Times
+	// do not grow with m, and a sweep's with j: from there on no later j can win.
 	end int
 }
 
@@ -81,8 +87,9 @@ func (t *tile) fill(top, left int) {
 	t.top, t.bottom, t.left, t.right = top, min(top+t.side, t.g.b.w), left, min(left+t.side, t.g.b.w)
 	t.open()
 	if top < left {
-		// What is between the tile's rows and its columns is final; what lies in the tile is not, so what needs that is done twice. The first time gives times that are possible, if not the
-		// best, which tells cells early which sweeps can no longer win.
+		// What is between the tile's rows and its columns is final; what lies in the tile is not,
+		// so what needs that is done twice. The first time gives times that are possible, if not
+		// the best, which tells cells early which sweeps can no longer win.
 		for k := range t.cells {
 			c := &t.cells[k]
 			c.saveFirst(t.g)
@@ -151,13 +158,14 @@ func (c *cell) keepUpTo(g *grid, j int, cost float32) {
 	c.row.split(c.start, c.end, &g.rows[j*w+c.l], int(g.moves[c.i*w+j]), &g.rows[c.i*w+j-1], cost)
 }
 
-// split improves the slots start .. end-1 of r by the sum of cost, of what right has move slots on, and of what left has.
+// split improves the slots start .. end-1 of r by the sum of cost, of what right has move slots on,
+// and of what left has.
 func (r *row) split(start, end int, right *row, move int, left *row, cost float32) {
 	if right.empty() || left.empty() {
 		return
 	}
 	rightHi, leftHi := right.hi()-move, left.hi()
-	// Up to three stretches: with both look-ups in their rows, with one, with both in their tails.
+	// Up to three pieces: with both look-ups in their rows, with one, with both in their tails.
 	for s := max(start, left.lo, right.lo-move); s < end; {
 		stop := end
 		sum := cost

@@ -5,7 +5,8 @@ import (
 	"sort"
 )
 
-// front is a price as a step function of bytes: infinite below its first breakpoint, and from each breakpoint to the next constant. Bytes ascend, prices descend.
+// front is a price as a step function of bytes: infinite below its first breakpoint, and from each
+// breakpoint to the next constant. Bytes ascend, prices descend.
 type front []breakpoint
 
 // breakpoint is the fewest bytes that a price takes.
@@ -19,7 +20,8 @@ func (f front) upTo(bytes int64) int {
 	return sort.Search(len(f), func(k int) bool { return f[k].bytes > bytes })
 }
 
-// fewest is the bytes that the price with so many bytes takes, which are no fewer than those of the first breakpoint.
+// fewest is the bytes that the price with so many bytes takes, which are no fewer than those of the
+// first breakpoint.
 func (f front) fewest(bytes int64) int64 { return f[f.upTo(bytes)-1].bytes }
 
 // envelope is the minimum of the fronts that were added to it.
@@ -31,9 +33,11 @@ type envelope struct {
 // clear makes the minimum infinite.
 func (e *envelope) clear() { e.best = e.best[:0] }
 
-// add lowers the minimum to price and the sum of two fronts, wherever that is less, from a number of bytes on. right is moved by moveRight to more bytes, and left by moveLeft.
+// add lowers the minimum to price and the sum of two fronts, wherever that is less, from a number
+// of bytes on. right is moved by moveRight to more bytes, and left by moveLeft.
 //
-// A sum of step functions has no more breakpoints than its terms together. So one walk over the breakpoints of the minimum so far, of right and of left gives the new minimum.
+// A sum of step functions has no more breakpoints than its terms together. So one walk over the
+// breakpoints of the minimum so far, of right and of left gives the new minimum.
 func (e *envelope) add(right front, moveRight int64, left front, moveLeft int64, price, from int64) {
 	if len(right) == 0 || len(left) == 0 {
 		return

@@ -19,11 +19,15 @@ const (
 //
 //	z = m + (Saved of layers before i) + (WeightGradient of layers after l)
 //
-// is a multiple of unit away from most. In z, a forward with gradients and the return to x(i) do not move: (i+1, l, m - Saved(i)) and (i, j-1, m - G(j, l)) have the z of (i, l, m). So only
-// the third look-up, (j, l, m - a(i, j)), falls between two slots, and that one is rounded: down if the grid is achievable, up if it is optimistic. Errors add up once per kept input on the
-// way, and not once per layer as they do where sizes are rounded. What decides on feasibility (saving, sweep, least, all) is compared in bytes, exactly.
+// is a multiple of unit away from most. In z, a forward with gradients and the return to x(i) do
+// not move: (i+1, l, m - Saved(i)) and (i, j-1, m - G(j, l)) have the z of (i, l, m). So only the
+// third look-up, (j, l, m - a(i, j)), falls between two slots, and that one is rounded: down if the
+// grid is achievable, up if it is optimistic. Errors add up once per kept input on the way, and not
+// once per layer as they do where sizes are rounded. What decides on feasibility (saving, sweep,
+// least, all) is compared in bytes, exactly.
 //
-// A row holds only the slots between least(i, l), below which it is infinite, and all(i, l), from which it is 0, or most.
+// A row holds only the slots between least(i, l), below which it is infinite, and all(i, l), from
+// which it is 0, or most.
 type grid struct {
 	t        *terms
 	b        *bounds
@@ -136,7 +140,8 @@ func (g *grid) makeRows() {
 	}
 }
 
-// band is the first of the slots of (i, l) between least and all, their number, and what follows them: 0 where they end at all; infinite, until they are computed, where they end at most.
+// band is the first of the slots of (i, l) between least and all, their number, and what follows
+// them: 0 where they end at all; infinite, until they are computed, where they end at most.
 func (g *grid) band(i, l int, least, all int64) (lo, n int, tail float32) {
 	lo, hi := g.slotAbove(least, i, l), g.slotAbove(all, i, l)
 	last := g.slotBelow(g.most, i, l)
@@ -158,7 +163,8 @@ func (g *grid) move(i, j int) int {
 	return ceilDiv(up, g.unit)
 }
 
-// price fills cost. In an achievable grid, which advises plans, a layer that takes no time has a price nevertheless, a ten-millionth of what others take, so that it is not computed again for
+// price fills cost. In an achievable grid, which advises plans, a layer that takes no time has a
+// price nevertheless, a ten-millionth of what others take, so that it is not computed again for
 // nothing.
 func (g *grid) price() {
 	n := g.t.n
@@ -174,7 +180,8 @@ func (g *grid) price() {
 	}
 }
 
-// unitFor is a unit that divides bytes into about so many slots, a multiple of what all sizes are multiples of: then more of them fall on slots, and with as many slots as that takes all do.
+// unitFor is a unit that divides bytes into about so many slots, a multiple of what all sizes are
+// multiples of: then more of them fall on slots, and with as many slots as that takes all do.
 func (t *terms) unitFor(bytes int64, slots int) int64 {
 	return t.multiple(int64(ceilDiv(bytes, int64(slots))))
 }
@@ -193,6 +200,7 @@ func (g *grid) microseconds(v float32) float64 {
 // nograd is the time of i..j-1 without gradients, in units of scale.
 func (g *grid) nograd(i, j int) float32 { return float32(g.cost[j] - g.cost[i]) }
 
-// slack is the factor by which rounding in float32 may have made a time in rows too large or too small: half a unit in the last place for each of the at most two additions per layer on the
-// way down, and for cost.
+// slack is the factor by which rounding in float32 may have made a time in rows too large or too
+// small: half a unit in the last place for each of the at most two additions per layer on the way
+// down, and for cost.
 func (g *grid) slack() float64 { return float64(2*g.t.n+4) * math.Pow(2, -24) }

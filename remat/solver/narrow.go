@@ -2,7 +2,8 @@ package solver
 
 import "sort"
 
-// narrow leaves out of g, which is new, what no plan of a time below cost, in units of scale, can pass: by another, optimistic grid the interval alone costs more. What is left out counts as
+// narrow leaves out of g, which is new, what no plan of a time below cost, in units of scale, can
+// pass: by another, optimistic grid the interval alone costs more. What is left out counts as
 // infinite, so times of g above cost are not bounds then; cost is one in their place.
 func (g *grid) narrow(by *grid, cost float32) {
 	w := g.b.w
@@ -25,7 +26,8 @@ func (r *row) narrow(g *grid, coarse *row, by *grid, i, l int, worth float32) {
 		r.lo, r.n, r.tail = r.hi(), 0, infinite
 		return
 	}
-	// The slot before this one says that it is not worth it, or holds less than least, for all bytes up to its own.
+	// The slot before this one says that it is not worth it, or holds less than least, for all
+	// bytes up to its own.
 	lo := g.slotAbove(by.bytes(coarse.lo+k-1, i, l)+1, i, l)
 	if lo > r.lo {
 		r.n, r.lo = max(r.n-(lo-r.lo), 0), lo

@@ -4,12 +4,14 @@ import (
 	"penstock/remat"
 )
 
-// path is a plan being written: operations in order with what they cost, by the same arithmetic as the recurrence but on the bytes themselves. It adds up what is resident, so the peak is
-// exact whatever table has advised the choices.
+// path is a plan being written: operations in order with what they cost, by the same arithmetic as
+// the recurrence but on the bytes themselves. It adds up what is resident, so the peak is exact
+// whatever table has advised the choices.
 type path struct {
 	t   *terms
 	ops []remat.Op
-	// resident is what is there beside x(0): what is kept, and the gradients of parameters. |y| of the interval at work is added where it counts.
+	// resident is what is there beside x(0): what is kept, and the gradients of parameters. |y| of
+	// the interval at work is added where it counts.
 	resident, peak int64
 	peakOp         int     // the first operation at the peak
 	extra          float64 // time beyond t.once
@@ -34,7 +36,8 @@ func (p *path) do(o remat.Op, bytes int64) {
 	p.ops = append(p.ops, o)
 }
 
-// wait says that the loss comes next, and that so many bytes of what is resident, those of x(L) alone, are not held up to then.
+// wait says that the loss comes next, and that so many bytes of what is resident, those of x(L)
+// alone, are not held up to then.
 func (p *path) wait(leaves int64) {
 	p.early, p.held = p.peak, p.t.chain.Input+p.resident-leaves
 }
@@ -66,7 +69,8 @@ func (p *path) backward(i int) {
 	p.resident += layer.WeightGradient - layer.Saved
 }
 
-// compute writes the forwards without gradients from x(i), which stays, to x(j), which is kept then; y(l+1) is there.
+// compute writes the forwards without gradients from x(i), which stays, to x(j), which is kept
+// then; y(l+1) is there.
 func (p *path) compute(i, j, l int) {
 	kind, before := remat.ForwardKeep, int64(0)
 	for k := i; k < j; k++ {

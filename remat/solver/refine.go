@@ -6,7 +6,8 @@ import (
 	"penstock/remat"
 )
 
-// search is the way to a plan under one limit: an achievable grid advises a plan, an optimistic one bounds what any plan can do, and both become finer until the two are close.
+// search is the way to a plan under one limit: an achievable grid advises a plan, an optimistic one
+// bounds what any plan can do, and both become finer until the two are close.
 type search struct {
 	t     *terms
 	b     *bounds
@@ -17,8 +18,10 @@ type search struct {
 
 // refine searches under limit, which is feasible and asks for recomputation.
 //
-// The error of either grid is about in proportion to its unit, so the first pair tells how fine the next must be. The optimistic one errs several times as much (the other's advice is
-// followed on the bytes that are really left, and what rounding took is found again), so the other is made coarser.
+// The error of either grid is about in proportion to its unit, so the first pair tells how fine the
+// next must be. The optimistic one errs several times as much (the other's advice is followed on
+// the bytes that are really left, and what rounding took is found again), so the other is made
+// coarser.
 func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (remat.Plan, error) {
 	s := &search{t: t, b: b, m: limit - t.chain.Input}
 	unit := t.unitFor(s.m, o.Slots)
@@ -54,13 +57,16 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (r
 	return s.best.plan(limit, t.once+s.bound), nil
 }
 
-// firstCoarser is how many slots of Options are one of the first grids. They take a small part of the time, and say of half and more of the others' cells that they are not worth a look.
+// firstCoarser is how many slots of Options are one of the first grids. They take a small part of
+// the time, and say of half and more of the others' cells that they are not worth a look.
 const firstCoarser = 8
 
-// mostFiner is how many times finer than the last a grid is at most: the last one's errors tell only so much.
+// mostFiner is how many times finer than the last a grid is at most: the last one's errors tell
+// only so much.
 const mostFiner = 16
 
-// coarser is how many slots of the optimistic grid make one of the achievable one; one where nothing is rounded.
+// coarser is how many slots of the optimistic grid make one of the achievable one; one where
+// nothing is rounded.
 func coarser(last *grid, exact bool) int64 {
 	if last == nil || exact {
 		return 1
@@ -68,7 +74,8 @@ func coarser(last *grid, exact bool) int64 {
 	return 4
 }
 
-// grid is one that is not filled yet, without what the best plan so far and an optimistic grid, if there are such, say is not worth a look.
+// grid is one that is not filled yet, without what the best plan so far and an optimistic grid, if
+// there are such, say is not worth a look.
 func (s *search) grid(side rounding, unit int64, last *grid) *grid {
 	g := newGrid(s.t, s.b, s.m, unit, side)
 	if last != nil {
@@ -77,7 +84,8 @@ func (s *search) grid(side rounding, unit int64, last *grid) *grid {
 	return g
 }
 
-// affordable is the least unit from the one given on whose optimistic grid takes at most so many bytes, or nearly so.
+// affordable is the least unit from the one given on whose optimistic grid takes at most so many
+// bytes, or nearly so.
 func (s *search) affordable(unit int64, last *grid, most int64) int64 {
 	for {
 		size := s.grid(optimistic, unit, last).size()

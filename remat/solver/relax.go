@@ -5,49 +5,55 @@ import (
 	"math"
 )
 
-// relaxation bounds Opt(i, l, m) from below for the intervals of a long chain that end where [cells] do, by convex functions of m.
+// relaxation bounds Opt(i, l, m) from below for the intervals of a long chain that end where
+// [cells] do, by convex functions of m.
 //
-// Three things make it lower. Functions are replaced by the greatest convex ones below them: in a long chain many layers can be computed again, one a little cheaper by the byte than the next, and little
-// is lost. Moments of forwards and backwards count where they do not depend on what comes later. And an interval (i, j-1) that is computed again from x(i) costs at least what the whole cells
-// within it cost, nothing if there are none:
+// Three things make it lower. Functions are replaced by the greatest convex ones below them: in a
+// long chain many layers can be computed again, one a little cheaper by the byte than the next, and
+// little is lost. Moments of forwards and backwards count where they do not depend on what comes
+// later. And an interval (i, j-1) that is computed again from x(i) costs at least what the whole
+// cells within it cost, nothing if there are none:
 //
 //	save i         U(i+1, l, m - Saved(i))                                                 if  m >= need(i)
 //	keep up to j   nograd(i, j) + U(j, l, m - a) + U(first border from i on, last border up to j, m)
 //
-// With l other than the loss the forwards in between and |y(l+1)| are taken to need nothing more than that. By induction over the length of the interval such a U never grows when layers are taken away at
-// either end, which is what the last term of keep rests on.
+// With l other than the loss the forwards in between and |y(l+1)| are taken to need nothing more
+// than that. By induction over the length of the interval such a U never grows when layers are
+// taken away at either end, which is what the last term of keep rests on.
 type relaxation struct {
 	*cells
 	rows [][]convex // of (i, end(e)) at [e][i]
 }
 
-// newRelaxation computes all rows: for each end one walk over the layers before it. It returns ctx.Err() when ctx ends first.
+// newRelaxation computes all rows: for each end one pass over the layers before it. It returns
+// ctx.Err() when ctx ends first.
 func newRelaxation(ctx context.Context, c *cells) (*relaxation, error) {
 	r := &relaxation{cells: c, rows: make([][]convex, c.ends()+1)}
 	for e := 1; e <= c.ends(); e++ {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		w := walk{relaxation: r, l: c.end(e), whole: e == c.ends()}
+		w := rowBuilder{relaxation: r, l: c.end(e), whole: e == c.ends()}
 		w.fill()
 		r.rows[e] = w.rows
 	}
 	return r, nil
 }
 
-// walk computes the rows that end with l, from l to 0.
-type walk struct {
+// rowBuilder computes the rows that end with l, from l to 0.
+type rowBuilder struct {
 	*relaxation
 	l     int
 	whole bool // l is the loss: nothing comes later, so every moment counts
 	rows  []convex
-	// exits are, by cell, what it costs to come to its border without gradients and go on, up to an input in the cell that is kept. crossing is what it costs to do so from the next border on.
+	// exits are, by cell, what it costs to come to its border without gradients and go on, up to an
+	// input in the cell that is kept. crossing is what it costs to do so from the next border on.
 	exits    []convex
 	crossing convex
 	out, sum convex // spare
 }
 
-func (w *walk) fill() {
+func (w *rowBuilder) fill() {
 	t, l := w.t, w.l
 	w.rows, w.exits = make([]convex, l+1), make([]convex, w.cell[l]+1)
 	w.rows[l] = convex{{float64(w.need(l)), 0}}
@@ -73,7 +79,7 @@ func (w *walk) fill() {
 }
 
 // add is the lower of best and f with more bytes and more time, from so many bytes on.
-func (w *walk) add(best, f convex, bytes int64, time float64, from int64) convex {
+func (w *rowBuilder) add(best, f convex, bytes int64, time float64, from int64) convex {
 	if len(f) == 0 || time+f[len(f)-1].time >= best.at(f[0].bytes+float64(bytes)) {
 		return best
 	}
@@ -83,7 +89,7 @@ func (w *walk) add(best, f convex, bytes int64, time float64, from int64) convex
 }
 
 // need is the least m for saving layer i in an interval that ends with l.
-func (w *walk) need(i int) int64 {
+func (w *rowBuilder) need(i int) int64 {
 	if w.whole {
 		return w.t.saving(i, w.l)
 	}
@@ -91,7 +97,7 @@ func (w *walk) need(i int) int64 {
 }
 
 // sweep is the least m for computing x(j) from x(i).
-func (w *walk) sweep(i, j int) int64 {
+func (w *rowBuilder) sweep(i, j int) int64 {
 	if w.whole {
 		return w.t.sweeping(i, j, w.l)
 	}
@@ -99,7 +105,7 @@ func (w *walk) sweep(i, j int) int64 {
 }
 
 // exit fills the exit of a cell.
-func (w *walk) exit(cell int) {
+func (w *rowBuilder) exit(cell int) {
 	t, border := w.t, w.borders[cell]
 	var f convex
 	for j := max(border, 1); j <= w.l && w.cell[j] == cell; j++ {
@@ -109,7 +115,7 @@ func (w *walk) exit(cell int) {
 }
 
 // cross fills crossing, from the border of a cell on.
-func (w *walk) cross(cell int) {
+func (w *rowBuilder) cross(cell int) {
 	t := w.t
 	w.crossing = w.crossing[:0]
 	for k := cell; k <= w.cell[w.l]; k++ {
@@ -133,7 +139,8 @@ func (r *relaxation) size() (sum int64) {
 	return 16 * sum
 }
 
-// bound is a time that no plan of the whole chain with m bytes is below, beyond computing everything once.
+// bound is a time that no plan of the whole chain with m bytes is below, beyond computing
+// everything once.
 func (r *relaxation) bound(m int64) float64 {
 	const rounding = 1e-9 // of sums of thousands of terms
 	f := r.rows[r.ends()][0]
@@ -143,7 +150,8 @@ func (r *relaxation) bound(m int64) float64 {
 	return 0
 }
 
-// at is about what (i, l, m) costs, not less than m bytes; where l is no end, it is taken for the next one.
+// at is about what (i, l, m) costs, not less than m bytes; where l is no end, it is taken for the
+// next one.
 func (r *relaxation) at(i, l int, m int64) float64 {
 	if _, all := r.of(i, l); m >= all {
 		return 0

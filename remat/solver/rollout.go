@@ -8,9 +8,11 @@ type adviser interface {
 	nograd(i, j int) float64
 }
 
-// write adds to p a plan of (i, l, m), m >= least(i, l), that chooses at every interval what the adviser finds cheapest for the bytes that are really left there, and that exact bounds say
-// can be finished. So the plan stays under m whatever the adviser says, what rounding has left at one interval serves the next, and with an achievable grid the plan costs at most what the
-// grid says of (i, l, m).
+// write adds to p a plan of (i, l, m), m >= least(i, l), that chooses at every interval what the
+// adviser finds cheapest for the bytes that are really left there, and that exact bounds say can be
+// finished. So the plan stays under m whatever the adviser says, what rounding has left at one
+// interval serves the next, and with an achievable grid the plan costs at most what the grid says
+// of (i, l, m).
 func (p *path) write(b *bounds, advice adviser, i, l int, m int64) {
 	if _, all := b.of(i, l); m >= all {
 		p.all(i, l)
@@ -30,7 +32,8 @@ func (p *path) write(b *bounds, advice adviser, i, l int, m int64) {
 	p.write(b, advice, i, j-1, m-t.weights(j, l))
 }
 
-// choose is the j up to which x(i) is kept, or i if its layer is run with gradients at once. Of what costs the same it prefers the latter, and then the fewest forwards.
+// choose is the j up to which x(i) is kept, or i if its layer is run with gradients at once. Of
+// what costs the same it prefers the latter, and then the fewest forwards.
 func choose(t *terms, b *bounds, advice adviser, i, l int, m int64) int {
 	best, cheapest := -1, math.Inf(1)
 	consider := func(j int, cost float64) {
@@ -56,7 +59,8 @@ func choose(t *terms, b *bounds, advice adviser, i, l int, m int64) int {
 	return best
 }
 
-// hopeful is the advice of an achievable grid where it has a time, and beyond that a guess: where what is left is enough but falls below the first slot that has one, that slot's, and a bit.
+// hopeful is the advice of an achievable grid where it has a time, and beyond that a guess: where
+// what is left is enough but falls below the first slot that has one, that slot's, and a bit.
 type hopeful struct{ *grid }
 
 func (h hopeful) at(i, l int, m int64) float64 {
@@ -69,7 +73,8 @@ func (h hopeful) at(i, l int, m int64) float64 {
 
 func (h hopeful) nograd(i, j int) float64 { return float64(h.grid.nograd(i, j)) }
 
-// guess is what m bytes too few for the first time in r may cost, if all layers without gradients cost once.
+// guess is what m bytes too few for the first time in r may cost, if all layers without gradients
+// cost once.
 func (r *row) guess(once float32) float32 {
 	for _, v := range r.v {
 		if v < infinite {
@@ -82,7 +87,8 @@ func (r *row) guess(once float32) float32 {
 	return 4 * once
 }
 
-// halfway is the advice of two grids, the one achievable and the other optimistic: the middle, or if the first has nothing a bit more than the second.
+// halfway is the advice of two grids, the one achievable and the other optimistic: the middle, or
+// if the first has nothing a bit more than the second.
 type halfway struct{ above, below *grid }
 
 func (b halfway) at(i, l int, m int64) float64 {

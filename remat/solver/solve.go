@@ -12,15 +12,19 @@ import (
 
 // Options say how hard to look for a plan. The zero value takes the defaults.
 type Options struct {
-	// Steps is how many breakpoints of step functions may be looked at to solve a chain exactly; 0 is 32 Mi, some tenths of a second, which is enough for 60 layers, or for 100 that are alike. Chains
-	// that ask for more, and all chains if it is negative, are solved by tables of Slots.
+	// Steps is how many breakpoints of step functions may be looked at to solve a chain exactly; 0
+	// is 32 Mi, some tenths of a second, which is enough for 60 layers, or for 100 that are alike.
+	// Chains that ask for more, and all chains if it is negative, are solved by tables of Slots.
 	Steps int64
-	// Slots is how many numbers of bytes below the limit a table tells apart; 0 is 500. Solve begins with an eighth of them and goes on to finer tables, finer than this too, until Gap is
+	// Slots is how many numbers of bytes below the limit a table tells apart; 0 is 500. Solve
+	// begins with an eighth of them and goes on to finer tables, finer than this too, until Gap is
 	// reached.
 	Slots int
-	// Gap is how far above the lower bound, as a part of it, the time of a plan that is good enough for Solve may be; 0 is 0.001. A negative one asks for one pair of tables with Slots.
+	// Gap is how far above the lower bound, as a part of it, the time of a plan that is good enough
+	// for Solve may be; 0 is 0.001. A negative one asks for one pair of tables with Slots.
 	Gap float64
-	// MaxTable is the most bytes that a table of Solve may take; 0 is 512 MiB. The first is made in any case. Where this stops Solve, Plan.LowerBound says how far it has come.
+	// MaxTable is the most bytes that a table of Solve may take; 0 is 512 MiB. The first is made in
+	// any case. Where this stops Solve, Plan.LowerBound says how far it has come.
 	MaxTable int64
 }
 
@@ -39,10 +43,15 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Solve finds the plan of least time whose peak is at most limit, in bytes, all of the chain counted, its input too; 0 is no limit. Where Options.Steps suffice it is the fastest, and of the fastest
-// one with the fewest recomputations and then the least peak. Else it is the fastest up to what Plan.LowerBound leaves open. Its peak, in bytes, never exceeds the limit. If no plan stays under the limit, which is no error, the result is not feasible and its Peak is the least limit that has one.
+// Solve finds the plan of least time whose peak is at most limit, in bytes, all of the chain
+// counted, its input too; 0 is no limit. Where Options.Steps suffice it is the fastest, and of the
+// fastest one with the fewest recomputations and then the least peak. Else it is the fastest up to
+// what Plan.LowerBound leaves open. Its peak, in bytes, never exceeds the limit. If no plan stays
+// under the limit, which is no error, the result is not feasible and its Peak is the least limit
+// that has one.
 //
-// Among plans that keep what they kept until its backward (see the recurrence in terms.go). It returns an error for a chain that makes no sense, and ctx.Err() when ctx ends first.
+// Among plans that keep what they kept until its backward (see the recurrence in terms.go). It
+// returns an error for a chain that makes no sense, and ctx.Err() when ctx ends first.
 func Solve(ctx context.Context, c remat.Chain, limit int64, o Options) (remat.Plan, error) {
 	if err := arg.Context(ctx, "remat"); err != nil {
 		return remat.Plan{}, err

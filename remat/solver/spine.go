@@ -2,27 +2,30 @@ package solver
 
 import "math"
 
-// room is the bytes, x(0) counted, that one micro-batch has on a stage of a pipeline: while its forwards run, which are the operations before the loss; between them and the loss, when it
-// waits for the micro-batches around it; and from the loss on.
-type room struct {
+// available is the bytes that one micro-batch has on a stage of a pipeline, x(0) counted. forward
+// is for its operations before the loss, backward for those from the loss on, and held for what
+// waits between the two.
+type available struct {
 	forward, held, backward int64
 }
 
-// spine is Opt(i, L, m) where the forwards before the loss and the operations from it on have rooms of their own, and what is held between the two is limited as well. m is what is left of
-// room.backward.
+// spine is Opt(i, L, m) where the forwards before the loss and the operations from it on have bytes
+// of their own, and what is held between the two is limited as well. m is what is left of backward.
 //
-// Of the recurrence only the intervals that end with the loss, which are those begun before it, are affected:
+// Of the recurrence only the intervals that end with the loss, which are those begun before it, are
+// affected:
 //
-//	save i          as before, but of saving(i, L) the forward's moment compares with room.forward
-//	keep up to j    as before, but sweep(i, j) compares with room.forward; what comes back to x(i) does so after the loss, and costs what it does in the whole chain
+//	save i          as before, but of saving(i, L) the forward's moment compares with forward
+//	keep up to j    as before, but sweep(i, j) compares with forward; what comes back to x(i) does so after the loss, and costs what it does in the whole chain
 //	keep up to x(L) as before, but x(L) leaves the stage, and is not held
-//	loss            in addition held must suffice: m >= room.backward - room.held where x(L) is a part of X(L)
+//	loss            in addition held must suffice: m >= backward - held where x(L) is a part of X(L)
 //
-// x(L) alone counts during its own micro-batch's loss, as it does in a chain without a pipeline, though on a stage that is not the last it has gone by then.
+// x(L) alone counts during its own micro-batch's loss, as it does in a chain without a pipeline,
+// though on a stage that is not the last it has gone by then.
 type spine struct {
 	t *terms
 	b *bounds
-	room
+	available
 	least, all []int64 // by i
 }
 
@@ -33,9 +36,9 @@ type ends interface {
 }
 
 // newSpine finds out for which m there is a plan.
-func newSpine(t *terms, b *bounds, r room) *spine {
+func newSpine(t *terms, b *bounds, r available) *spine {
 	n := t.n
-	s := &spine{t: t, b: b, room: r, least: make([]int64, n+1), all: make([]int64, n+1)}
+	s := &spine{t: t, b: b, available: r, least: make([]int64, n+1), all: make([]int64, n+1)}
 	s.least[n] = max(s.waiting(), t.saving(n, n))
 	s.all[n] = s.least[n]
 	for i := n - 1; i >= 0; i-- {
@@ -50,7 +53,7 @@ func newSpine(t *terms, b *bounds, r room) *spine {
 	return s
 }
 
-// early is by how many bytes a moment before the loss has more room than one after it.
+// early is how many more bytes are available before the loss than after it.
 func (s *spine) early() int64 { return s.forward - s.backward }
 
 // waiting is the m below which more is held than may be.
@@ -76,10 +79,11 @@ func (s *spine) keeping(i, j int) int64 {
 // feasible says that there is a plan.
 func (s *spine) feasible() bool { return s.most() >= s.least[0] }
 
-// most is the greatest m that there is room for.
+// most is the greatest m that is available.
 func (s *spine) most() int64 { return s.backward - s.t.chain.Input }
 
-// writeSpine adds a plan of (i, L, m), m >= least[i], to p, as [path.write] does where all has one room.
+// writeSpine adds a plan of (i, L, m), m >= least[i], to p, as [path.write] does where all
+// operations have the same bytes.
 func (p *path) writeSpine(s *spine, advice ends, i int, m int64) {
 	t, n := p.t, p.t.n
 	if i == n {

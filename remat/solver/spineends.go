@@ -64,7 +64,8 @@ func newSpineRows(g *grid, on *spine) *spineRows {
 			if j == n {
 				right, move = &loss, 0
 			}
-			// keeping compares what its parts compare, exactly; a row's own first slot may be later.
+			// keeping compares what its parts compare, exactly; a row's own first slot may be
+			// later.
 			r.split(max(r.lo, g.slotAbove(on.keeping(i, j), i, n)), r.hi(), right, move, &g.rows[i*g.b.w+j-1], g.nograd(i, j))
 		}
 		r.close()

@@ -10,20 +10,24 @@ import (
 	"penstock/remat"
 )
 
-// Table answers for every limit up to one with a plan: the best plan if the table is exact, and else as good as [Options].Slots permits. Methods may be called concurrently.
+// Table answers for every limit up to one with a plan: the best plan if the table is exact, and
+// else as good as [Options].Slots permits. Methods may be called concurrently.
 type Table struct {
 	t     *terms
 	b     *bounds
 	steps *steps // nil if the table is not exact
-	// grids are achievable, each for a quarter of the bytes of the one before, so that small limits, and small intervals, are not left with a few slots. All but the first have half the slots, which still
-	// are twice as fine.
+	// grids are achievable, each for a quarter of the bytes of the one before, so that small
+	// limits, and small intervals, are not left with a few slots. All but the first have half the
+	// slots, which still are twice as fine.
 	grids []*grid
 	// beam is what long chains have instead.
 	beam *beam
 }
 
-// NewTable makes the table of a chain for limits up to most bytes, or all if most is 0 or above the peak of a plan that recomputes nothing. Of the options, Steps and Slots count. A table that Steps
-// suffice for is exact, and for all limits. The error is a [*remat.ChainError], or ctx.Err() when ctx ends first.
+// NewTable makes the table of a chain for limits up to most bytes, or all if most is 0 or above the
+// peak of a plan that recomputes nothing. Of the options, Steps and Slots count. A table that Steps
+// suffice for is exact, and for all limits. The error is a [*remat.ChainError], or ctx.Err() when
+// ctx ends first.
 func NewTable(ctx context.Context, c remat.Chain, most int64, o Options) (*Table, error) {
 	if err := arg.Context(ctx, "remat"); err != nil {
 		return nil, err
@@ -78,7 +82,8 @@ func (t *Table) grid(m int64) *grid {
 // Exact says that no plan is faster than what the table says.
 func (t *Table) Exact() bool { return t.steps != nil }
 
-// Most is the greatest limit that the table is for, in bytes; what it says of greater ones is possible, but not good.
+// Most is the greatest limit that the table is for, in bytes; what it says of greater ones is
+// possible, but not good.
 func (t *Table) Most() int64 { return t.most() + t.t.chain.Input }
 
 // most is the greatest m.
@@ -115,7 +120,9 @@ func (t *Table) Bytes() (sum int64) {
 	return sum
 }
 
-// Plan is what [Solve] returns, from the table alone. If that is one of slots, its LowerBound says no more than that everything must be run once; if it is one of a long chain, the least limit it says may be a little too large.
+// Plan is what [Solve] returns, from the table alone. If that is one of slots, its LowerBound says
+// no more than that everything must be run once; if it is one of a long chain, the least limit it
+// says may be a little too large.
 func (t *Table) Plan(limit int64) remat.Plan {
 	m := limit - t.t.chain.Input
 	least, all := t.of()

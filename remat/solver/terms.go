@@ -8,15 +8,20 @@ import (
 //
 // # The recurrence
 //
-// Opt(i, l, m) is the least time to compute again on the way through layers i..l, from x(i), which is there and is not counted in m, and y(l+1), which is counted, to y(i). The loss is layer
-// L, the last. m is what x(0), everything else that is kept of x(0)..x(i), and the parameters' gradients of the layers after l leave of the limit. There are two ways to begin:
+// Opt(i, l, m) is the least time to compute again on the way through layers i..l, from x(i), which
+// is there and is not counted in m, and y(l+1), which is counted, to y(i). The loss is layer L, the
+// last. m is what x(0), everything else that is kept of x(0)..x(i), and the parameters' gradients
+// of the layers after l leave of the limit. There are two ways to begin:
 //
 //	save i         Opt(i+1, l, m - Saved(i))                                          if  m >= saving(i, l)
 //	keep up to j   nograd(i, j) + Opt(j, l, m - a(i, j)) + Opt(i, j-1, m - G(j, l))   if  m >= |y(l+1)| + sweep(i, j),  i < j <= l
 //
-// The first runs the layer once, with gradients; its backward follows when all after it are through. The second runs i..j-1 without gradients (keep i, then forward i+1 .. j-1), goes on from
-// x(j) alone, and comes back to x(i) when x(j) is done with. What a plan computes once in any case, a forward with gradients and a backward of every layer and the loss, is left out of Opt,
-// so a plan that recomputes nothing costs 0, exactly. With one layer, and for the loss, only the first is left, and ends there: Opt(l, l, m) = 0 if m >= saving(l, l).
+// The first runs the layer once, with gradients; its backward follows when all after it are
+// through. The second runs i..j-1 without gradients (keep i, then forward i+1 .. j-1), goes on from
+// x(j) alone, and comes back to x(i) when x(j) is done with. What a plan computes once in any case,
+// a forward with gradients and a backward of every layer and the loss, is left out of Opt, so a
+// plan that recomputes nothing costs 0, exactly. With one layer, and for the loss, only the first
+// is left, and ends there: Opt(l, l, m) = 0 if m >= saving(l, l).
 //
 //	a(i, j)       bytes of x(j) that are no part of x(i): Layers[j-1].Output, and of what x(j) shares with earlier inputs (Carries) that which began after x(i): From >= i, From < j-1, To >= j.
 //	              What is kept has x(i) as its last before x(j), and a carry is a part of consecutive inputs: what of x(j) is there already lies in x(i).
@@ -27,8 +32,10 @@ import (
 //	|y(i)|        made(i), and what of it began after: GradientCarries with To > i > From. |y(L+1)| is 0.
 //	G(k, l)       WeightGradient of layers k..l; the loss has none.
 //
-// The recurrence is rotor's (Beaumont et al., cited in the package's doc), with sizes of pairs in the place of sizes, gradients of their own size and of parameters, and time and temporaries
-// of a forward without gradients. It finds the best plan of those that keep what they have kept until its backward, and compute again as late as they can (persistent plans).
+// The recurrence is rotor's (Beaumont et al., cited in the package's doc), with sizes of pairs in
+// the place of sizes, gradients of their own size and of parameters, and time and temporaries of a
+// forward without gradients. It finds the best plan of those that keep what they have kept until
+// its backward, and compute again as late as they can (persistent plans).
 type terms struct {
 	n     int // layers, without the loss
 	chain remat.Chain
@@ -74,7 +81,8 @@ func newTerms(c remat.Chain) *terms {
 	return t
 }
 
-// grain is the greatest number that all sizes of inputs, and of what is saved, are multiples of; 1 if all are 0.
+// grain is the greatest number that all sizes of inputs, and of what is saved, are multiples of; 1
+// if all are 0.
 func grain(c remat.Chain) int64 {
 	g := int64(0)
 	add := func(bytes int64) {
@@ -97,7 +105,8 @@ func (t *terms) pair(i, j int) int { return i*t.n - i*(i-1)/2 + j - i - 1 }
 
 // pairs fills a and sweep.
 func (t *terms) pairs() {
-	// A carry is new in x(j) beside every x(i) with i <= From: note it at i = From, and sum downwards.
+	// A carry is new in x(j) beside every x(i) with i <= From: note it at i = From, and sum
+	// downwards.
 	for _, carry := range t.chain.Carries {
 		if carry.From < 0 {
 			continue // a part of x(0), which is always there, and so of every x(i) that it is a part of
@@ -129,7 +138,8 @@ func (t *terms) pairs() {
 // weights is G(k, l).
 func (t *terms) weights(k, l int) int64 { return t.gradSum[l+1] - t.gradSum[k] }
 
-// saving is the bytes that begin (i, l) by a forward with gradients, what lies between it and its backward aside.
+// saving is the bytes that begin (i, l) by a forward with gradients, what lies between it and its
+// backward aside.
 func (t *terms) saving(i, l int) int64 {
 	if i == t.n {
 		return t.y[t.n] + t.chain.Loss.Tmp

@@ -6,7 +6,7 @@ import (
 )
 
 // solve finds plans under a limit that asks for recomputation.
-func (f *flight) solve(ctx context.Context, o Options) (StagePlan, error) {
+func (f *microBatches) solve(ctx context.Context, o Options) (StagePlan, error) {
 	for _, s := range []*side{f.first, f.later} {
 		var err error
 		if s.steps, err = newSteps(ctx, s.t, s.b, o.Steps); err != nil {
@@ -23,7 +23,8 @@ func (f *flight) solve(ctx context.Context, o Options) (StagePlan, error) {
 	for _, caps := range [][]int64{
 		f.uniform(first, later),
 		f.uniform(f.first.t.chain.Input, f.later.t.chain.Input),
-		// Micro-batch 0 as much as it likes, all others nothing but their inputs: what is known as except_last.
+		// Micro-batch 0 as much as it likes, all others nothing but their inputs: what is known as
+		// except_last.
 		f.uniform(f.first.everything(), f.later.t.chain.Input),
 	} {
 		best = f.better(best, f.realise(caps))
@@ -74,7 +75,7 @@ func (s *side) grids(ctx context.Context, most int64, o Options) error {
 func (s *side) everything() int64 { return s.t.chain.Input + s.t.savedSum[s.t.n] }
 
 // uniform is a cap for micro-batch 0 and one for all others.
-func (f *flight) uniform(first, later int64) []int64 {
+func (f *microBatches) uniform(first, later int64) []int64 {
 	caps := make([]int64, f.k)
 	for b := range caps {
 		caps[b] = later
@@ -83,8 +84,9 @@ func (f *flight) uniform(first, later int64) []int64 {
 	return caps
 }
 
-// reach is the least limit for which there are plans that hold at most some cap, the same for all but micro-batch 0, and the caps.
-func (f *flight) reach() (least, first, later int64) {
+// reach is the least limit for which there are plans that hold at most some cap, the same for all
+// but micro-batch 0, and the caps.
+func (f *microBatches) reach() (least, first, later int64) {
 	least = math.MaxInt64
 	for c := range reachCaps + 1 {
 		for _, d := range []int{0, c, reachCaps} {
@@ -100,7 +102,8 @@ func (f *flight) reach() (least, first, later int64) {
 // reachCaps is how many caps, less one, reach tries.
 const reachCaps = 8
 
-// share is one of the caps that reach tries: from the input alone to everything, more of them where little is held.
+// share is one of the caps that reach tries: from the input alone to everything, more of them where
+// little is held.
 func (s *side) share(c int) int64 {
 	lowest, highest := s.t.chain.Input, s.everything()
 	if c == reachCaps {
@@ -109,13 +112,14 @@ func (s *side) share(c int) int64 {
 	return lowest + (highest-lowest)/(reachCaps*reachCaps)*int64(c*c)
 }
 
-// need is the least limit for which every micro-batch has a plan that holds at most its cap, where all others are given theirs; or most, if that is less.
-func (f *flight) need(first, later, most int64) int64 {
+// need is the least limit for which every micro-batch has a plan that holds at most its cap, where
+// all others are given theirs; or most, if that is less.
+func (f *microBatches) need(first, later, most int64) int64 {
 	need := int64(0)
 	for b := range f.k {
 		s := f.side(b)
 		fits := func(limit int64) bool {
-			r := room{forward: limit, held: later, backward: limit - f.there(b) - int64(f.k-1-b)*later}
+			r := available{forward: limit, held: later, backward: limit - f.there(b) - int64(f.k-1-b)*later}
 			if b == 0 {
 				r.held = first
 			} else {
@@ -145,8 +149,8 @@ func (f *flight) need(first, later, most int64) int64 {
 	return need
 }
 
-// realise makes plans that hold at most the caps; nil if some have no room.
-func (f *flight) realise(caps []int64) []*path {
+// realise makes plans that hold at most the caps; nil if there is none for some.
+func (f *microBatches) realise(caps []int64) []*path {
 	before := make([]int64, f.k+1)
 	for b, c := range caps {
 		before[b+1] = before[b] + c
@@ -154,7 +158,7 @@ func (f *flight) realise(caps []int64) []*path {
 	paths := make([]*path, f.k)
 	after := int64(0)
 	for b := f.k - 1; b >= 0; b-- {
-		r := room{forward: f.limit - before[b], held: caps[b], backward: f.limit - f.there(b) - after}
+		r := available{forward: f.limit - before[b], held: caps[b], backward: f.limit - f.there(b) - after}
 		if b < f.k-1 && b > 0 && paths[b+1].extra == 0 && paths[b+1].fits(r) {
 			paths[b] = paths[b+1]
 		} else {
@@ -169,7 +173,7 @@ func (f *flight) realise(caps []int64) []*path {
 }
 
 // better is the better of two sets of plans, either of which may be nil, the second improved first.
-func (f *flight) better(best, paths []*path) []*path {
+func (f *microBatches) better(best, paths []*path) []*path {
 	if paths == nil || f.peak(paths) > f.limit {
 		return best
 	}
@@ -181,11 +185,11 @@ func (f *flight) better(best, paths []*path) []*path {
 }
 
 // improve gives what the plans leave to one micro-batch after the other, as long as that helps.
-func (f *flight) improve(paths []*path) {
+func (f *microBatches) improve(paths []*path) {
 	for range improvements {
 		before := extra(paths)
 		for b := range paths {
-			p := f.side(b).path(f.rooms(paths, b))
+			p := f.side(b).path(f.left(paths, b))
 			if p != nil && p.better(paths[b]) {
 				paths[b] = p
 			}

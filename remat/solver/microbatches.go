@@ -4,8 +4,8 @@ import (
 	"penstock/remat"
 )
 
-// flight is the micro-batches of a stage.
-type flight struct {
+// microBatches are those of a stage.
+type microBatches struct {
 	k       int
 	limit   int64
 	weights int64 // bytes of the gradients of parameters, there after micro-batch 0
@@ -22,8 +22,8 @@ type side struct {
 	below *grid  // optimistic
 }
 
-func newFlight(s Stage) *flight {
-	f := &flight{k: s.MicroBatches, limit: s.Limit, first: newSide(s.First), later: newSide(s.Later)}
+func newMicroBatches(s Stage) *microBatches {
+	f := &microBatches{k: s.MicroBatches, limit: s.Limit, first: newSide(s.First), later: newSide(s.Later)}
 	f.weights = f.first.t.gradSum[f.first.t.n]
 	return f
 }
@@ -33,8 +33,9 @@ func newSide(c remat.Chain) *side {
 	return &side{t: t, b: newBounds(t)}
 }
 
-// path is a plan in the room of a micro-batch, the fastest if there are steps; nil if there is none.
-func (s *side) path(r room) *path {
+// path is a plan within the bytes that a micro-batch has available: the fastest if there are steps,
+// nil if there is none.
+func (s *side) path(r available) *path {
 	on := newSpine(s.t, s.b, r)
 	switch {
 	case !on.feasible():
@@ -47,19 +48,20 @@ func (s *side) path(r room) *path {
 }
 
 // fits reports whether the plan, which has been written for a stage, stays within r.
-func (p *path) fits(r room) bool {
+func (p *path) fits(r available) bool {
 	return p.early <= r.forward && p.held <= r.held && p.late <= r.backward
 }
 
-func (f *flight) side(b int) *side {
+func (f *microBatches) side(b int) *side {
 	if b == 0 {
 		return f.first
 	}
 	return f.later
 }
 
-// there is the bytes of gradients that are there from the beginning of micro-batch b's loss on, beside those that its own plan counts.
-func (f *flight) there(b int) int64 {
+// there is the bytes of gradients that are there from the beginning of micro-batch b's loss on,
+// beside those that its own plan counts.
+func (f *microBatches) there(b int) int64 {
 	if b == 0 {
 		return 0
 	}
@@ -67,7 +69,7 @@ func (f *flight) there(b int) int64 {
 }
 
 // plain is the plans without recomputation.
-func (f *flight) plain() []*path {
+func (f *microBatches) plain() []*path {
 	paths := make([]*path, f.k)
 	for b := range paths {
 		if b > 1 {
@@ -91,9 +93,10 @@ func (f *flight) plain() []*path {
 	return paths
 }
 
-// rooms is what the others leave to micro-batch b: by what they hold, before and after the loss; and held, as much more than it holds now as the others' moments have to spare.
-func (f *flight) rooms(paths []*path, b int) room {
-	r := room{forward: f.limit, backward: f.limit - f.there(b)}
+// left is the bytes that the others leave to micro-batch b. forward and backward follow from what
+// the others hold. held is what b holds now, and what no moment of the others needs.
+func (f *microBatches) left(paths []*path, b int) available {
+	r := available{forward: f.limit, backward: f.limit - f.there(b)}
 	spare := int64(1) << 60
 	before := int64(0)
 	for k, p := range paths {
@@ -118,7 +121,7 @@ func (f *flight) rooms(paths []*path, b int) room {
 }
 
 // peak is the greatest sum of bytes at any moment.
-func (f *flight) peak(paths []*path) int64 {
+func (f *microBatches) peak(paths []*path) int64 {
 	most, before := int64(0), int64(0)
 	for _, p := range paths {
 		most = max(most, before+p.early)
@@ -140,17 +143,17 @@ func extra(paths []*path) (sum float64) {
 }
 
 // once is the time of the plans without recomputation.
-func (f *flight) once() float64 { return f.first.t.once + float64(f.k-1)*f.later.t.once }
+func (f *microBatches) once() float64 { return f.first.t.once + float64(f.k-1)*f.later.t.once }
 
 // result is these plans, which none are faster than once and bound together.
-func (f *flight) result(paths []*path, bound float64) StagePlan {
+func (f *microBatches) result(paths []*path, bound float64) StagePlan {
 	r := StagePlan{Feasible: true, Limit: f.limit, Peak: f.peak(paths), Time: f.once() + extra(paths)}
 	r.LowerBound = min(f.once()+bound, r.Time)
 	for b, p := range paths {
 		limit := int64(0)
 		if f.limit > 0 {
-			room := f.rooms(paths, b)
-			limit = max(room.forward, room.backward)
+			r := f.left(paths, b)
+			limit = max(r.forward, r.backward)
 		}
 		r.MicroBatches = append(r.MicroBatches, p.plan(limit, p.t.once))
 	}

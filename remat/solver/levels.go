@@ -8,20 +8,27 @@ import (
 	"sync/atomic"
 )
 
-// levels decide how much each micro-batch may hold, in multiples of unit: the least sum of times over all shares, by dynamic programming from the last micro-batch to the first. The state is
-// what the micro-batches after this one hold; it and the share of this one say what room its backward has and what it may hold.
+// levels decide how much each micro-batch may hold, in multiples of unit: the least sum of times
+// over all shares, by dynamic programming from the last micro-batch to the first. The state is what
+// the micro-batches after this one hold; it and the share of this one say how many bytes its
+// backward has available and how many it may hold.
 //
-// time(b, r, s) is the least time of a micro-batch that holds up to s units while those after it hold r: that of a spine with room.backward = limit - there - r units, room.held = s units. A
-// spine's times depend on room only by the difference of these two, so one spine, filled once, serves all r and s of one sum.
+// time(b, r, s) is the least time of a micro-batch that holds up to s units while those after it
+// hold r: that of a spine with available.backward = limit - there - r units, available.held = s
+// units. A spine's times depend on what is available only by the difference of these two, so one
+// spine, filled once, serves all r and s of one sum.
 //
-// The room of the forwards, which takes what the micro-batches before hold, is not looked at here but when plans are made.
+// The bytes that forwards have available depend on what the micro-batches before hold. They are not
+// looked at here but when plans are made.
 type levels struct {
-	f      *flight
+	f      *microBatches
 	unit   int64
 	levels int // of the limit
-	// times are of the first micro-batch and of the later ones, at r*(levels+1)+s: what can be achieved, and what cannot be beaten.
+	// times are of the first micro-batch and of the later ones, at r*(levels+1)+s: what can be
+	// achieved, and what cannot be beaten.
 	above, below [2][]float64
-	// best is, by micro-batch, what it and those after it cost at least if together they hold so many levels; share is the levels of the micro-batch for that.
+	// best is, by micro-batch, what it and those after it cost at least if together they hold so
+	// many levels; share is the levels of the micro-batch for that.
 	best  [][]float64
 	share [][]int16
 }
@@ -29,11 +36,12 @@ type levels struct {
 const (
 	levelsPerShare           = 16
 	fewestLevels, mostLevels = 64, 256
-	// A stage of few layers has few shares, which coarse levels cannot tell apart, and its tables are small.
+	// A stage of few layers has few shares, which coarse levels cannot tell apart, and its tables
+	// are small.
 	fewLayers, levelsOfFewLayers = 8, 1024
 )
 
-func newLevels(f *flight) *levels {
+func newLevels(f *microBatches) *levels {
 	l := &levels{f: f}
 	levels := min(max(levelsPerShare*f.k, fewestLevels), mostLevels)
 	if f.first.t.n <= fewLayers {
@@ -79,7 +87,7 @@ func (l *levels) fill(ctx context.Context) error {
 func (l *levels) times(out []float64, g *grid, b, sum int, factor float64) {
 	f := l.f
 	top := f.limit - f.there(b)
-	rows := newSpineRows(g, newSpine(g.t, g.b, room{forward: 1 << 61, held: int64(sum) * l.unit, backward: top}))
+	rows := newSpineRows(g, newSpine(g.t, g.b, available{forward: 1 << 61, held: int64(sum) * l.unit, backward: top}))
 	for r := range sum + 1 {
 		m := top - int64(r)*l.unit - g.t.chain.Input
 		out[r*(l.levels+1)+sum-r] = g.microseconds(rows.time(0, m)) * factor
@@ -115,7 +123,8 @@ func (l *levels) shares() {
 	}
 }
 
-// caps is what each micro-batch may hold, in bytes, where all together hold at most so many levels; nil if there is no way.
+// caps is what each micro-batch may hold, in bytes, where all together hold at most so many levels;
+// nil if there is no way.
 func (l *levels) caps(total int) []int64 {
 	at := -1
 	for r := 0; r <= total; r++ {
@@ -143,8 +152,8 @@ func (l *levels) sum(caps []int64) (levels int) {
 	return levels
 }
 
-// bound is a time beyond running everything once that no plans can be below: a micro-batch that holds more than s-1 units and at most s has the time of s, and leaves the others the room of
-// s-1.
+// bound is a time beyond running everything once that no plans can be below: a micro-batch that
+// holds more than s-1 units and at most s has the time of s, and leaves the others the room of s-1.
 func (l *levels) bound() float64 {
 	w := l.levels + 1
 	after := make([]float64, w)

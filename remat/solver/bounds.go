@@ -2,10 +2,12 @@ package solver
 
 import "math"
 
-// bounds are, of every interval (i, l) of layers, the bytes m of the recurrence where it begins to be feasible and where nothing need be computed again: exact, in O(L³) and O(L²).
+// bounds are, of every interval (i, l) of layers, the bytes m of the recurrence where it begins to
+// be feasible and where nothing need be computed again: exact, in O(L³) and O(L²).
 type bounds struct {
 	w int // of a row
-	// least and all are at i*w+l, leastDown is the transpose of least: the recursion reads both along a row.
+	// least and all are at i*w+l, leastDown is the transpose of least: the recursion reads both
+	// along a row.
 	least, leastDown, all []int64
 }
 
