@@ -76,7 +76,8 @@ func TestCrop(t *testing.T) {
 	}
 }
 
-// An image is mirrored after it was cropped: one that is both is the mirror image of what the crop alone, of the same seed, makes of it.
+// An image is mirrored after it was cropped: one that is both is the mirror image of what the crop
+// alone, of the same seed, makes of it.
 func TestFlipComesAfterCrop(t *testing.T) {
 	set := numbered(t, 200)
 	cropped := epochOf(t, set, data.LoaderConfig{BatchSize: 50, Seed: 3, Augment: data.Augment{Crop: 1}})
@@ -111,7 +112,8 @@ func TestCropWiderThanTheImage(t *testing.T) {
 	}
 }
 
-// What becomes of a sample depends on the seed, the epoch and the sample alone: not on its batch or on prefetching.
+// What becomes of a sample depends on the seed, the epoch and the sample alone: not on its batch or
+// on prefetching.
 func TestAugmentIsDerived(t *testing.T) {
 	set := numbered(t, 64)
 	augment := data.Augment{Crop: 1, Flip: true}

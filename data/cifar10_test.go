@@ -13,7 +13,8 @@ import (
 
 const cifarRecord = 1 + 3*32*32
 
-// cifar returns a file of records whose labels are given; all pixels of a record are its label times ten plus the channel.
+// cifar returns a file of records whose labels are given; all pixels of a record are its label
+// times ten plus the channel.
 func cifar(labels ...uint8) []byte {
 	var file []byte
 	for _, label := range labels {
@@ -60,7 +61,8 @@ func TestDecodeCIFAR10Refuses(t *testing.T) {
 	}
 }
 
-// cifarFiles is the six files with two records each: labels 0 to 9 in the five, 5 and 6 in the test's.
+// cifarFiles is the six files with two records each: labels 0 to 9 in the five, 5 and 6 in the
+// test's.
 func cifarFiles(under string) map[string][]byte {
 	files := map[string][]byte{under + "test_batch.bin": cifar(5, 6)}
 	for i := range uint8(5) {

@@ -45,7 +45,8 @@ func TestFilesAreThoseThatOpenReads(t *testing.T) {
 	}
 }
 
-// A named pipe or a device in place of a file is refused, not waited for or read without end; so is a text that no memory holds.
+// A named pipe or a device in place of a file is refused, not waited for or read without end; so is
+// a text that no memory holds.
 func TestOpenTakesRegularFilesAlone(t *testing.T) {
 	images := mnistFiles()
 	delete(images, "train-images-idx3-ubyte")
@@ -85,7 +86,8 @@ func TestOpenTakesRegularFilesAlone(t *testing.T) {
 	wantError(t, err, path, "want at most 4294967296")
 }
 
-// cifarOthers are CIFAR-10's files but for the first, empty: they have to be there before any is read.
+// cifarOthers are CIFAR-10's files but for the first, empty: they have to be there before any is
+// read.
 func cifarOthers() map[string][]byte {
 	return map[string][]byte{"data_batch_2.bin": nil, "data_batch_3.bin": nil, "data_batch_4.bin": nil, "data_batch_5.bin": nil, "test_batch.bin": nil}
 }

@@ -89,7 +89,8 @@ func TestOpenMNISTRefuses(t *testing.T) {
 	}
 }
 
-// TestFashionMNIST reads the real files, where they are installed, and checks the constants that images are normalised by.
+// TestFashionMNIST reads the real files, where they are installed, and checks the constants that
+// images are normalised by.
 func TestFashionMNIST(t *testing.T) {
 	if _, err := os.Stat(filepath.Join("/usr/share/datasets/fashion-mnist", "train-images-idx3-ubyte.gz")); err != nil {
 		t.Skip("the Debian package dataset-fashion-mnist is not installed")
@@ -102,8 +103,8 @@ func TestFashionMNIST(t *testing.T) {
 		t.Fatalf("%d samples to train and %d to test, want 60,000 and 10,000", train.Len(), test.Len())
 	}
 
-	// Normalised by the mean and the deviation of the data itself, the mean is 0 and the deviation 1, up to the rounding of
-	// the constants to four digits.
+	// Normalised by the mean and the deviation of the data itself, the mean is 0 and the deviation
+	// 1, up to the rounding of the constants to four digits.
 	var batch data.Batch
 	var sum, squares float64
 	var counts [10]int

@@ -45,7 +45,8 @@ func TestSynthetic(t *testing.T) {
 	wantError(t, err, "data: synthetic: Classes is -1")
 }
 
-// The set can be learnt: the mean of a class's images to train with is nearest to its images to test with.
+// The set can be learnt: the mean of a class's images to train with is nearest to its images to
+// test with.
 func TestSyntheticCanBeLearnt(t *testing.T) {
 	train, test, err := data.Synthetic{}.Open()
 	if err != nil {

@@ -31,7 +31,8 @@ func TestPrefetchDepth(t *testing.T) {
 	}
 }
 
-// While a step runs the next batch is prepared: ten steps of a second over batches of a second take eleven seconds.
+// While a step runs the next batch is prepared: ten steps of a second over batches of a second take
+// eleven seconds.
 func TestPrefetchOverlaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		loader := newLoader(t, &counting{n: 100, slow: time.Second}, data.LoaderConfig{BatchSize: 1, Prefetch: 1})

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The generator is SplitMix64: its published values for the seed 1234567 (Rosetta Code, "Pseudo-random
-// numbers/Splitmix64").
+// The generator is SplitMix64: its published values for the seed 1234567 (Rosetta Code,
+// "Pseudo-random numbers/Splitmix64").
 func TestStreamIsSplitMix64(t *testing.T) {
 	s := stream(1234567)
 	for i, want := range []uint64{6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821} {

@@ -10,8 +10,8 @@ import (
 	"penstock/data"
 )
 
-// The orders that runs of the past have seen. A change here breaks every run that is resumed. The values come from an
-// implementation of the same definition in Python.
+// The orders that runs of the past have seen. A change here breaks every run that is resumed. The
+// values come from an implementation of the same definition in Python.
 func TestPermutationIsForever(t *testing.T) {
 	tests := []struct {
 		n     int

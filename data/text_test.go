@@ -34,7 +34,8 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestTextSplit: the samples to train and to test with, one after the other, are the text but for less than a sample.
+// TestTextSplit: the samples to train and to test with, one after the other, are the text but for
+// less than a sample.
 func TestTextSplit(t *testing.T) {
 	directory := t.TempDir()
 	rapid.Check(t, func(r *rapid.T) {

@@ -37,7 +37,8 @@ func whole(device string) *planner.Plan {
 	return p
 }
 
-// wrongs has for each field of a configuration what is refused; unwrong says why there is nothing wrong that the field can be.
+// wrongs has for each field of a configuration what is refused; unwrong says why there is nothing
+// wrong that the field can be.
 var (
 	nan    = math.NaN()
 	wrongs = map[string][]wrong{
@@ -209,7 +210,8 @@ func refused(t *testing.T, config any) error {
 	return nil
 }
 
-// Whatever is refused of a configuration is a *ConfigError that has the field, the value and the remedy, also in its text.
+// Whatever is refused of a configuration is a *ConfigError that has the field, the value and the
+// remedy, also in its text.
 func TestConfigurationErrorsNameFieldValueAndRemedy(t *testing.T) {
 	for field, rows := range wrongs {
 		for _, row := range rows {

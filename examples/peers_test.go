@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// peers is how many tests each file of theirs has, or adds to those before it. What torchgpipe's add up to is the number that its suite runs, parametrised ones counted once: 167.
+// peers is how many tests each file of theirs has, or adds to those before it. What torchgpipe's
+// add up to is the number that its suite runs, parametrised ones counted once: 167.
 var peers = []struct {
 	suite string
 	files map[string]int

@@ -16,7 +16,8 @@ import (
 	"penstock/torch"
 )
 
-// With auxiliary classifiers a network gives their logits as well, in training; in evaluation it computes what it does without them.
+// With auxiliary classifiers a network gives their logits as well, in training; in evaluation it
+// computes what it does without them.
 func TestAuxiliaryClassifiersSpeakInTraining(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	o := models.Options{Classes: 5, NoDropout: true}
@@ -45,8 +46,9 @@ func TestAuxiliaryClassifiersSpeakInTraining(t *testing.T) {
 	}
 }
 
-// In training GoogLeNet's auxiliary classifiers drop 70 % of their hidden layer (torchvision's rate, and the paper's), and nothing where dropout is off. Hidden values are all made 1 here, and each logit is
-// one of them: 0 where it was dropped, and 1/0.3 where it was kept.
+// In training GoogLeNet's auxiliary classifiers drop 70 % of their hidden layer (torchvision's
+// rate, and the paper's), and nothing where dropout is off. Hidden values are all made 1 here, and
+// each logit is one of them: 0 where it was dropped, and 1/0.3 where it was kept.
 func TestAuxiliaryClassifiersDropOut(t *testing.T) {
 	const classes, hidden = 500, 1024
 	c := torchtest.New(t, torch.Options{})
@@ -93,7 +95,8 @@ func TestAuxiliaryClassifiersDropOut(t *testing.T) {
 	}
 }
 
-// A pipe hands the logits of the auxiliary classifiers past the stages between, and none in evaluation.
+// A pipe hands the logits of the auxiliary classifiers past the stages between, and none in
+// evaluation.
 func TestAuxiliaryClassifiersInAPipe(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	s := build(t, "googlenet", models.Options{Classes: 5, Aux: true})

@@ -7,8 +7,9 @@ import (
 	"penstock/nn"
 )
 
-// The rows of the tables of torchgpipe's benchmarks and of GPipe's table 1: layers that a balance divides and parameters, both counted exactly on torchgpipe's own models, which publish
-// them rounded to three digits.
+// The rows of the tables of torchgpipe's benchmarks and of GPipe's table 1: layers that a balance
+// divides and parameters, both counted exactly on torchgpipe's own models, which publish them
+// rounded to three digits.
 func TestSizesOfTheBenchmarks(t *testing.T) {
 	unet := func(b, c int) models.Options { return models.Options{Convolutions: b, Width: c} }
 	amoebanet := func(l, d int) models.Options { return models.Options{Depth: l, Width: d} }
@@ -40,7 +41,8 @@ func TestSizesOfTheBenchmarks(t *testing.T) {
 	}
 }
 
-// Parameters of each layer with some, in order, of torchgpipe's amoebanetd(num_layers=18, num_filters=208) and unet(num_convs=5, base_channels=64).
+// Parameters of each layer with some, in order, of torchgpipe's amoebanetd(num_layers=18,
+// num_filters=208) and unet(num_convs=5, base_channels=64).
 func TestSizesOfTheBenchmarksLayers(t *testing.T) {
 	for _, row := range []struct {
 		model string

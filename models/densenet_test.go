@@ -8,8 +8,9 @@ import (
 	"penstock/torch"
 )
 
-// A dense layer leaves for its backward what a norm and a convolution cannot do without, once each: the norms' results, after their ReLUs, and what goes into the second norm. What goes
-// into the first is its input, and what comes out of the last convolution is in its output.
+// A dense layer leaves for its backward what a norm and a convolution cannot do without, once each:
+// the norms' results, after their ReLUs, and what goes into the second norm. What goes into the
+// first is its input, and what comes out of the last convolution is in its output.
 func TestDenseLayerKeepsNoMore(t *testing.T) {
 	torchtest.Check(t)
 	c := torch.NewCtx(torch.Options{Device: torch.CPU(5), Grad: true, Threads: 1})

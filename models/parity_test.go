@@ -15,7 +15,8 @@ import (
 	"penstock/torch"
 )
 
-// TestParityWithPyTorch: small models give the outputs, gradients and running statistics that the same ones written in PyTorch do; scripts/fixtures/README.md says what the files hold.
+// TestParityWithPyTorch: small models give the outputs, gradients and running statistics that the
+// same ones written in PyTorch do; scripts/fixtures/README.md says what the files hold.
 func TestParityWithPyTorch(t *testing.T) {
 	const parity = "testdata/parity"
 	text, err := os.ReadFile(filepath.Join(parity, "cases.json"))
@@ -33,7 +34,8 @@ func TestParityWithPyTorch(t *testing.T) {
 		t.Run(p.Name, func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{Grad: true})
 			f := openFixture(t, c, filepath.Join(parity, p.File))
-			// The norms of a small AmoebaNet divide by deviations of six values, one after the other: rounding grows.
+			// The norms of a small AmoebaNet divide by deviations of six values, one after the
+			// other: rounding grows.
 			f.tolerance = map[string]float64{"unet": 1e-5, "resnet1001": 1e-5, "amoebanetd": 2e-4}[p.Model]
 			o := models.Options{NoDropout: p.Model == "unet"}
 			for name, value := range p.Args {
@@ -102,7 +104,8 @@ func (f *fixture) tensor(name string) *torch.Tensor {
 	return torch.FromBytes(f.c, s.Data, dtype, s.Shape)
 }
 
-// compare takes differences relative to the largest magnitude of the tensor, or to floor where gradients cancel: of a weight in front of a norm over one channel nothing is left but rounding.
+// compare takes differences relative to the largest magnitude of the tensor, or to floor where
+// gradients cancel: of a weight in front of a norm over one channel nothing is left but rounding.
 func (f *fixture) compare(name string, got *torch.Tensor) {
 	f.t.Helper()
 	const floor = 0.25

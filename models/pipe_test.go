@@ -13,7 +13,8 @@ import (
 	"penstock/torch"
 )
 
-// A training step of one of each family leaves the same gradients and running statistics, bit for bit, in a pipe of two stages as in one of one.
+// A training step of one of each family leaves the same gradients and running statistics, bit for
+// bit, in a pipe of two stages as in one of one.
 func TestStepInAPipe(t *testing.T) {
 	const rows, chunks, classes = 6, 2, 5
 	loss := models.NewAuxiliaryLoss(nn.CrossEntropy(), 0.3)

@@ -13,7 +13,8 @@ import (
 	"penstock/torch"
 )
 
-// plainResNet is a residual network whose blocks are layers of package nn, of which the parity fixtures speak.
+// plainResNet is a residual network whose blocks are layers of package nn, of which the parity
+// fixtures speak.
 func plainResNet(block func(in, width, stride int64) *nn.Residual, expansion int64, blocks []int, classes int64) *nn.Sequential {
 	s := nn.NewSequential().
 		Add("conv1", nn.NewConv2d(3, 64, nn.Square(7), nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(3), NoBias: true})).
@@ -36,7 +37,8 @@ func plainResNet(block func(in, width, stride int64) *nn.Residual, expansion int
 	return s.Add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).Add("flatten", nn.NewFlatten(1, -1)).Add("fc", nn.NewLinear(in, classes))
 }
 
-// Blocks that a balance may cut inside compute what blocks in one piece do, to the bit, and name their parameters alike.
+// Blocks that a balance may cut inside compute what blocks in one piece do, to the bit, and name
+// their parameters alike.
 func TestResNetIsThatOfWholeBlocks(t *testing.T) {
 	for _, row := range []struct {
 		name  string

@@ -29,8 +29,10 @@ var small = []struct {
 	{"inception_v3", models.Options{Classes: 5, Size: 75}},
 	{"googlenet", models.Options{Classes: 5}},
 	{"gpt", models.Options{Width: 8, Heads: 2, Context: 6, Depth: 2, Dropout: 0.2}},
-	{"unet", models.Options{Classes: 2, Convolutions: 2, Width: 4, Depth: 2, Size: 21}}, // 21, 10 and 5: the last level is filled up
-	{"amoebanetd", models.Options{Classes: 5, Width: 16, Depth: 3, Size: 64}},           // 8 filters are single channels, whose scale the next norm undoes
+	// 21, 10 and 5: the last level is filled up
+	{"unet", models.Options{Classes: 2, Convolutions: 2, Width: 4, Depth: 2, Size: 21}},
+	// 8 filters are single channels, whose scale the next norm undoes
+	{"amoebanetd", models.Options{Classes: 5, Width: 16, Depth: 3, Size: 64}},
 }
 
 // input makes two samples and the shape that their logits must have.
@@ -76,7 +78,8 @@ func TestForwardShapes(t *testing.T) {
 			}[name]
 			s := build(t, name, o)
 			for _, p := range nn.State(s) {
-				p.SetInit(nn.Zeros) // shapes do not depend on values, and drawing hundreds of millions takes its time
+				// shapes do not depend on values, and drawing hundreds of millions takes its time
+				p.SetInit(nn.Zeros)
 			}
 			materialise(t, c, s)
 			x, want := input(t, c, name, o)
@@ -88,8 +91,9 @@ func TestForwardShapes(t *testing.T) {
 	}
 }
 
-// Whatever is cut, the gradients have the same bits: a pipe cuts the graph between layers. As a pipe's workers, the test stays on its thread: autograd sums the gradients of what three
-// or more read in the order in which the thread recorded them.
+// Whatever is cut, the gradients have the same bits: a pipe cuts the graph between layers. As a
+// pipe's workers, the test stays on its thread: autograd sums the gradients of what three or more
+// read in the order in which the thread recorded them.
 func TestLayersCutApartComputeTheSameBits(t *testing.T) {
 	for _, m := range small {
 		t.Run(m.name, func(t *testing.T) {
@@ -128,7 +132,8 @@ func training(c *torch.Ctx) *nn.Ctx { return nn.NewCtx(c, nn.Config{Training: tr
 
 // part is a layer that was run on leaves of its own.
 type part struct {
-	outs, sources []*torch.Tensor // its results, skips included; for each leaf the result that it is a copy of
+	// its results, skips included; for each leaf the result that it is a copy of
+	outs, sources []*torch.Tensor
 	leaves        []*torch.Tensor
 }
 
@@ -142,7 +147,8 @@ func (p *part) leaf(c *torch.Ctx, source *torch.Tensor) *torch.Tensor {
 	return l
 }
 
-// cutForwardBackward runs each layer apart, as a pipe of one layer a stage does, forward in one context and backward from the last to the first, and returns the output.
+// cutForwardBackward runs each layer apart, as a pipe of one layer a stage does, forward in one
+// context and backward from the last to the first, and returns the output.
 func cutForwardBackward(c *torch.Ctx, s *nn.Sequential, x, grad *torch.Tensor) []byte {
 	routes, err := s.SkipRoutes()
 	if err != nil {

@@ -23,7 +23,8 @@ import (
 
 const torchvision = "testdata/torchvision" // scripts/fixtures/README.md says what the files hold
 
-// Every entry of torchvision's state_dicts is here, by the same name and of the same shape, and nothing else: files of weights fit.
+// Every entry of torchvision's state_dicts is here, by the same name and of the same shape, and
+// nothing else: files of weights fit.
 func TestStatesAreTorchvisions(t *testing.T) {
 	states := torchvisionStates(t)
 	if want := 26; len(states) != want { // ten residual networks, eight VGGs, four DenseNets, and Inception v3 and GoogLeNet twice
@@ -81,8 +82,9 @@ func torchvisionStates(t *testing.T) map[string][]string {
 	return states
 }
 
-// One of each family gives the outputs, gradients and running statistics that torchvision's does. Both compute in float64, where rounding does not hide a mistake: in float32 the
-// gradients of a network of 50 norms agree to two digits.
+// One of each family gives the outputs, gradients and running statistics that torchvision's does.
+// Both compute in float64, where rounding does not hide a mistake: in float32 the gradients of a
+// network of 50 norms agree to two digits.
 func TestParityWithTorchvision(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(torchvision, "cases.json"))
 	if err != nil {
@@ -190,7 +192,8 @@ func fill(c *torch.Ctx, s *nn.Sequential) {
 	}
 }
 
-// compareGists compares what zoo.py says of each tensor: its product with the formula, relative to its norm, and its norm.
+// compareGists compares what zoo.py says of each tensor: its product with the formula, relative to
+// its norm, and its norm.
 func (f *fixture) compareGists(kind string, tensors map[string]*torch.Tensor) {
 	f.t.Helper()
 	want := f.values(f.tensor(kind))

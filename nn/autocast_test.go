@@ -9,10 +9,13 @@ import (
 	"penstock/torch"
 )
 
-// Under autocast every layer takes what a product gives, bfloat16, and goes back through it. What it gives is near what it gives in float32, and parameters have gradients of float32.
+// Under autocast every layer takes what a product gives, bfloat16, and goes back through it. What
+// it gives is near what it gives in float32, and parameters have gradients of float32.
 func TestLayersTakeWhatAProductGives(t *testing.T) {
 	const half, single = torch.BFloat16, torch.Float32
-	const tolerance = 0.2 // of the length: where rounding moves one ReLU in a hundred to the other side, a tenth of a gradient is another
+	// of the length: where rounding moves one ReLU in a hundred to the other side, a tenth of a
+	// gradient is another
+	const tolerance = 0.2
 	image, rows, sequence := []int64{8, 2, 12, 12}, []int64{8, 6}, []int64{2, 5, 8}
 	for name, row := range map[string]struct {
 		layer nn.Layer

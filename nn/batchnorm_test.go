@@ -36,7 +36,8 @@ func running(b *nn.BatchNorm) []float32 {
 		[]float32{float32(torch.Item[int64](b.NumBatchesTracked.Tensor()))})
 }
 
-// torchgpipe's first release moved the running statistics of a checkpointed layer twice for each micro-batch, in the forward and in the recomputation.
+// torchgpipe's first release moved the running statistics of a checkpointed layer twice for each
+// micro-batch, in the forward and in the recomputation.
 func TestRecomputationRepeatsTheBitsAndMovesNothing(t *testing.T) {
 	for _, cumulative := range []bool{false, true} {
 		c := torchtest.New(t, torch.Options{Grad: true})

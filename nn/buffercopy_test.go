@@ -39,7 +39,8 @@ func buffersOf(m nn.Module) map[string]string {
 	return out
 }
 
-// However f ends, other than by returning, all buffers are as before; of a Checkpointed layer also without OrRestore, in both of its runs.
+// However f ends, other than by returning, all buffers are as before; of a Checkpointed layer also
+// without OrRestore, in both of its runs.
 func TestBuffersAfterAFailure(t *testing.T) {
 	for how, end := range map[string]func(){"panic": func() { panic("broken") }, "Goexit": runtime.Goexit} {
 		for _, checkpointed := range []bool{false, true} {
@@ -104,7 +105,8 @@ func TestBuffersAfterAFailure(t *testing.T) {
 	}
 }
 
-// A copy follows what is copied: other buffers, other sizes, buffers that do not exist; and no account counts it.
+// A copy follows what is copied: other buffers, other sizes, buffers that do not exist; and no
+// account counts it.
 func TestBufferCopy(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	small, large, none := nn.NewBatchNorm1d(2, nn.BatchNormConfig{}), nn.NewBatchNorm1d(50, nn.BatchNormConfig{}), nn.NewBatchNorm1d(7, nn.BatchNormConfig{})

@@ -22,9 +22,11 @@ type wrapper func(nn.Layer) nn.Layer
 func bare(l nn.Layer) nn.Layer  { return l }
 func twice(l nn.Layer) nn.Layer { return nn.Checkpointed(nn.Checkpointed(l)) }
 
-// outcome is all that a mini-batch of three micro-batches leaves, as bytes by name: forward of all, then backward in order.
+// outcome is all that a mini-batch of three micro-batches leaves, as bytes by name: forward of all,
+// then backward in order.
 func outcome(c *torch.Ctx, model *nn.Sequential, cfg nn.Config, input func(c *torch.Ctx) list) map[string][]byte {
-	runtime.LockOSThread() // autograd orders what is used several times by numbers that it counts on each thread
+	// autograd orders what is used several times by numbers that it counts on each thread
+	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer c.Close()
 	out := map[string][]byte{}
@@ -106,7 +108,8 @@ func frozen(l nn.Layer) nn.Layer {
 
 func chain(layers ...nn.Layer) nn.Layer { return nn.NewSequential(layers...) }
 
-// tripled gives a tensor three times, and takes in a tensor that is given three times: the gradients of each have an order to be summed in.
+// tripled gives a tensor three times, and takes in a tensor that is given three times: the
+// gradients of each have an order to be summed in.
 func tripled(wrap wrapper) *nn.Sequential {
 	return nn.NewSequential(
 		wrap(chain(nn.NewLinear(4, 4), mapping(func(c *nn.Ctx, xs list) list {
@@ -198,7 +201,8 @@ var checkpointedModels = []struct {
 	}, leaves([]int64{6, 4}), 5},
 }
 
-// A model that is wrapped in parts is the model: outputs, loss, every gradient and every buffer, to the bit.
+// A model that is wrapped in parts is the model: outputs, loss, every gradient and every buffer, to
+// the bit.
 func TestCheckpointedIsTheLayer(t *testing.T) {
 	for _, row := range checkpointedModels {
 		for _, autocast := range []bool{false, true} {

@@ -13,7 +13,8 @@ import (
 	"penstock/torch"
 )
 
-// fallible is a model of nested wrappers with skips in every direction, one layer of which does what fail says. In its second run a layer sees Recomputing.
+// fallible is a model of nested wrappers with skips in every direction, one layer of which does
+// what fail says. In its second run a layer sees Recomputing.
 func fallible(fail func(c *nn.Ctx)) *nn.Sequential {
 	failing := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 		fail(c)
@@ -23,7 +24,8 @@ func fallible(fail func(c *nn.Ctx)) *nn.Sequential {
 	return nn.NewSequential(nn.NewTanh(), stashing("in"), nn.Checkpointed(nn.NewSequential(nn.NewLinear(4, 4)).Add("deep", nn.Checkpointed(inner))), nn.NewTanh(), popping("out"))
 }
 
-// However a layer fails, in whichever run: what it failed with comes out as it is, the path is the layer's, nothing is left, and the model runs again.
+// However a layer fails, in whichever run: what it failed with comes out as it is, the path is the
+// layer's, nothing is left, and the model runs again.
 func TestFailuresInCheckpoints(t *testing.T) {
 	type key struct{ int }
 	plain := errors.New("plain")
@@ -89,7 +91,8 @@ func TestFailuresInCheckpoints(t *testing.T) {
 	}
 }
 
-// Goexit (FailNow, in tests) ends the goroutine in which forward or Backward was called, and leaves nothing.
+// Goexit (FailNow, in tests) ends the goroutine in which forward or Backward was called, and leaves
+// nothing.
 func TestGoexitInCheckpoints(t *testing.T) {
 	a := newAccount(t, true)
 	recomputing := false
@@ -122,8 +125,10 @@ func TestGoexitInCheckpoints(t *testing.T) {
 	}
 }
 
-// Backward is given less memory than it needs, a little more each time. Wherever it runs out, in the second run of a layer or in going back through it, the failure is
-// traced to a layer: to the very one in its second run, to the wrapper in going back through it. (The last layer in it needs less than the one before has let go of.)
+// Backward is given less memory than it needs, a little more each time. Wherever it runs out, in
+// the second run of a layer or in going back through it, the failure is traced to a layer: to the
+// very one in its second run, to the wrapper in going back through it. (The last layer in it needs
+// less than the one before has let go of.)
 func TestCheckpointsOutOfMemoryInBackward(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -143,7 +148,8 @@ func TestCheckpointsOutOfMemoryInBackward(t *testing.T) {
 func TestCheckpointedInputsMustStayAsTheyAre(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
 	double := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar(x, 2) })
-	overwriting := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.ReLU_(x) }) // and says nothing of it
+	// and says nothing of it
+	overwriting := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.ReLU_(x) })
 	x := c.Ones(torch.Float32, 2).SetRequiresGrad(true)
 	err := torch.Try(func() { nn.NewSequential(double, nn.Checkpointed(overwriting)).Forward(nn.NewCtx(c, nn.Config{}), x) })
 	if err == nil || !strings.Contains(err.Error(), "overwrote input 0, which it needs again in backward") {

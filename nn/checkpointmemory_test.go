@@ -7,7 +7,8 @@ import (
 	"penstock/torch"
 )
 
-// Between forward and backward a checkpoint holds its inputs, to the byte, and who uses its outputs those: what the layers in it would keep is not there. Afterwards nothing is.
+// Between forward and backward a checkpoint holds its inputs, to the byte, and who uses its outputs
+// those: what the layers in it would keep is not there. Afterwards nothing is.
 func TestCheckpointedHoldsItsInputs(t *testing.T) {
 	const activation = 4 * 100 * 10
 	tanhs := func(n int) nn.Layer {
@@ -19,7 +20,8 @@ func TestCheckpointedHoldsItsInputs(t *testing.T) {
 	}
 	stacked := func(wrap wrapper) *nn.Sequential { return nn.NewSequential(wrap(tanhs(6)), wrap(tanhs(6))) }
 	overwriting := func(wrap wrapper) *nn.Sequential {
-		double := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar(x, 2) }) // which keeps nothing
+		// which keeps nothing
+		double := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar(x, 2) })
 		return nn.NewSequential(double, wrap(chain(nn.NewReLUInPlace(), tanhs(4))))
 	}
 	skipping := func(wrap wrapper) *nn.Sequential {
@@ -70,7 +72,8 @@ func TestCheckpointedHoldsItsInputs(t *testing.T) {
 	}
 }
 
-// The second run makes one wrapper's graph at a time: the peak of a whole step is that of the longest, not of the sum.
+// The second run makes one wrapper's graph at a time: the peak of a whole step is that of the
+// longest, not of the sum.
 func TestCheckpointedLowersThePeakOfAStep(t *testing.T) {
 	const activation, blocks, layers = 4 * 100 * 10, 8, 6
 	peak := func(wrap wrapper) int64 {
@@ -99,7 +102,8 @@ func TestCheckpointedLowersThePeakOfAStep(t *testing.T) {
 	}
 }
 
-// Without a graph a wrapper costs nothing, but for the copy that keeps a layer from working in place on what it does not own.
+// Without a graph a wrapper costs nothing, but for the copy that keeps a layer from working in
+// place on what it does not own.
 func TestCheckpointedWithoutAGraphIsPlain(t *testing.T) {
 	const activation = 4 * 100 * 10
 	for _, row := range []struct {

@@ -138,7 +138,8 @@ func TestCheckpointedGoesBackTwice(t *testing.T) {
 	nn.ZeroGrads(model)
 }
 
-// A wrapped layer holds nothing of a run: goroutines with contexts of their own, on one model, compute what one does.
+// A wrapped layer holds nothing of a run: goroutines with contexts of their own, on one model,
+// compute what one does.
 func TestCheckpointedRunsInSeveralGoroutines(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	model := nn.NewSequential(nn.Checkpointed(nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.5})), stashing("a"), nn.Checkpointed(chain(nn.NewDropout(0.5), popping("a"))))
@@ -175,7 +176,8 @@ func TestCheckpointedRunsInSeveralGoroutines(t *testing.T) {
 	}
 }
 
-// A parameter that is used inside of a wrapper and outside too has the same gradient but for rounding: its shares are grouped otherwise.
+// A parameter that is used inside of a wrapper and outside too has the same gradient but for
+// rounding: its shares are grouped otherwise.
 func TestCheckpointedWithASharedParameter(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
 	run := func(wrap wrapper) map[string][]float32 {

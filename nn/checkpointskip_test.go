@@ -15,7 +15,8 @@ import (
 	"penstock/torch"
 )
 
-// A model with any of its layers wrapped, wrappers in wrappers and skips in every direction, is the model: output and gradient to the bit.
+// A model with any of its layers wrapped, wrappers in wrappers and skips in every direction, is the
+// model: output and gradient to the bit.
 func TestCheckpointedModelsWithSkips(t *testing.T) {
 	torchtest.Check(t)
 	runtime.LockOSThread()
@@ -45,7 +46,8 @@ func TestCheckpointedModelsWithSkips(t *testing.T) {
 	})
 }
 
-// Skips of parameters' gradients too: into a wrapper, out of it, through it, in it, around it, absent, of integers, popped by several.
+// Skips of parameters' gradients too: into a wrapper, out of it, through it, in it, around it,
+// absent, of integers, popped by several.
 func TestSkipsCrossCheckpoints(t *testing.T) {
 	linear := func() nn.Layer { return nn.NewLinear(4, 4) }
 	for _, row := range []struct {

@@ -98,7 +98,8 @@ func TestModulesRunOnlyTheirChildren(t *testing.T) {
 	}
 }
 
-// featureLoss is the mean squared difference of what a layer of the loss makes of output and target.
+// featureLoss is the mean squared difference of what a layer of the loss makes of output and
+// target.
 type featureLoss struct {
 	nn.Base
 	features nn.Layer
@@ -166,7 +167,8 @@ func TestLossesRunOnlyTheirChildren(t *testing.T) {
 	}
 }
 
-// Outside of all modules a layer without a parent is a model, which runs as often as one likes; another one has to have a name.
+// Outside of all modules a layer without a parent is a model, which runs as often as one likes;
+// another one has to have a name.
 func TestModelsOutsideOfModules(t *testing.T) {
 	c := nn.NewCtx(torchtest.New(t, torch.Options{}), nn.Config{Training: true, Seed: 1})
 	x := c.Ones(torch.Float32, 64)

@@ -120,7 +120,8 @@ func TestSpansNestAndNameTheInnermostLayer(t *testing.T) {
 	}
 }
 
-// Backward is given less memory than it needs, a little more each time: the layers that fail are all of them, from the last to the first.
+// Backward is given less memory than it needs, a little more each time: the layers that fail are
+// all of them, from the last to the first.
 func TestFailuresInBackwardAreTracedToTheirLayers(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -137,7 +138,8 @@ func TestFailuresInBackwardAreTracedToTheirLayers(t *testing.T) {
 	}
 }
 
-// failuresInBackward gives a backward on 3 rows of so many numbers more and more memory until it has enough, and lists the layers that fail. A failure leaves nothing.
+// failuresInBackward gives a backward on 3 rows of so many numbers more and more memory until it
+// has enough, and lists the layers that fail. A failure leaves nothing.
 func failuresInBackward(t *testing.T, s *nn.Sequential, device torch.Device, width, step int64) string {
 	live := device.Memory().Live
 	var failed []string
@@ -178,7 +180,8 @@ func backwardWithin(s *nn.Sequential, device torch.Device, width, extra int64) (
 	return err, layer
 }
 
-// Modules hold nothing of a run: several goroutines with contexts of their own compute what one does.
+// Modules hold nothing of a run: several goroutines with contexts of their own compute what one
+// does.
 func TestOneModelRunsInSeveralGoroutines(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	s := nn.NewSequential(nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.5}), nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.5}))

@@ -63,7 +63,8 @@ func near(got []float32, want []float64) bool {
 	return slices.EqualFunc(got, want, func(g float32, w float64) bool { return math.Abs(float64(g)-w) <= 1e-6*math.Abs(w) })
 }
 
-// Several mini-batches in micro-batches leave the running statistics that plain BatchNorm gets from each mini-batch whole.
+// Several mini-batches in micro-batches leave the running statistics that plain BatchNorm gets from
+// each mini-batch whole.
 func TestDeferredMovesAsPlainBatchNormDoesOnTheWholeBatch(t *testing.T) {
 	type o = nn.BatchNormConfig
 	for _, shape := range [][]int64{{12, channels}, {12, channels, 5}, {12, channels, 2, 3}} {
@@ -95,7 +96,8 @@ func TestDeferredMovesAsPlainBatchNormDoesOnTheWholeBatch(t *testing.T) {
 	}
 }
 
-// With a momentum of 1 the running statistics are the batch's. A mean far from 0 beside a small variance is where sums of squares cancel.
+// With a momentum of 1 the running statistics are the batch's. A mean far from 0 beside a small
+// variance is where sums of squares cancel.
 func TestDeferredStatisticsAreExact(t *testing.T) {
 	torchtest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -227,7 +229,8 @@ func TestDeferredKeepsLayersApartAndUsesTogether(t *testing.T) {
 	}
 }
 
-// Gathering must not hold the input's graph: what is live is a mean and a sum of squares for each channel, in float64, and nothing after Commit or Free.
+// Gathering must not hold the input's graph: what is live is a mean and a sum of squares for each
+// channel, in float64, and nothing after Commit or Free.
 func TestDeferredHoldsItsMomentsAndNothingElse(t *testing.T) {
 	const moments = 2 * 8 * channels
 	for _, commit := range []bool{true, false} {

@@ -55,7 +55,8 @@ func TestDropout2dDropsWholeChannelsInTrainingOnly(t *testing.T) {
 	}
 }
 
-// What the graph keeps of a convolution, dropout, norm and activation is the input, the norm's input and the result: the activation works in place.
+// What the graph keeps of a convolution, dropout, norm and activation is the input, the norm's
+// input and the result: the activation works in place.
 func TestConvolutionOfAUNetKeepsThreeActivations(t *testing.T) {
 	a := newAccount(t, true)
 	s := nn.NewSequential(nn.NewConv2d(4, 4, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1), NoBias: true}), nn.NewDropout2d(0.1),

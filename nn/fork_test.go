@@ -9,7 +9,8 @@ import (
 	"penstock/torch"
 )
 
-// A fork made in a layer, and run later, draws what the layer would have drawn, under the same names, and says where it fails.
+// A fork made in a layer, and run later, draws what the layer would have drawn, under the same
+// names, and says where it fails.
 func TestForkIsAtTheSamePlace(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	drop := nn.NewDropout(0.5)

@@ -26,8 +26,10 @@ type initCase struct {
 	}
 }
 
-// Our generator draws other numbers than PyTorch's, from the same distribution: each case is compared with what the distribution says and with a sample that
-// PyTorch drew. A mean of n draws has a standard deviation of std/sqrt(n), and a standard deviation one of less than std/sqrt(n); five of these are allowed.
+// Our generator draws other numbers than PyTorch's, from the same distribution: each case is
+// compared with what the distribution says and with a sample that PyTorch drew. A mean of n draws
+// has a standard deviation of std/sqrt(n), and a standard deviation one of less than std/sqrt(n);
+// five of these are allowed.
 func TestInitialisationsAreThoseOfPyTorch(t *testing.T) {
 	var list []initCase
 	readJSON(t, "init.json", &list)

@@ -146,7 +146,8 @@ func TestShapeErrorsAreLibtorchs(t *testing.T) {
 	}
 }
 
-// A pipe relies on this: means of micro-batches weighed by their rows, and plain sums, are those of the whole batch.
+// A pipe relies on this: means of micro-batches weighed by their rows, and plain sums, are those of
+// the whole batch.
 func TestLossesOfPartsAddUp(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	n := nn.NewCtx(c, nn.Config{})
@@ -182,7 +183,8 @@ func TestLossesOfPartsAddUp(t *testing.T) {
 	}
 }
 
-// libtorch 1.13's backward of the exact GELU returns whatever the memory held when the gradient lies in another order than the input. Ours must not.
+// libtorch 1.13's backward of the exact GELU returns whatever the memory held when the gradient
+// lies in another order than the input. Ours must not.
 func TestGELUGradientDoesNotDependOnLayout(t *testing.T) {
 	for _, l := range []nn.Layer{nn.NewGELU(), nn.NewGELUTanh()} {
 		c := torchtest.New(t, torch.Options{Grad: true})
@@ -234,7 +236,8 @@ func TestLossesMakeTargets(t *testing.T) {
 	}
 }
 
-// The mean of the losses of no rows is not a number: it is refused, as an operator's failure. Their sum is 0.
+// The mean of the losses of no rows is not a number: it is refused, as an operator's failure. Their
+// sum is 0.
 func TestLossesOfNoRows(t *testing.T) {
 	c := nn.NewCtx(torchtest.New(t, torch.Options{}), nn.Config{Training: true})
 	same := func() (y, target *torch.Tensor) { return c.Zeros(torch.Float32, 0, 3), c.Zeros(torch.Float32, 0, 3) }

@@ -115,7 +115,8 @@ func TestAttentionKeepsItsScoresOnce(t *testing.T) {
 	}
 }
 
-// conv, bn, relu, conv, bn, add, relu: the graph keeps the input of each BatchNorm and the output of each ReLU, of which the first is the second convolution's input.
+// conv, bn, relu, conv, bn, add, relu: the graph keeps the input of each BatchNorm and the output
+// of each ReLU, of which the first is the second convolution's input.
 func TestResidualBlockKeepsFourActivations(t *testing.T) {
 	a := newAccount(t, true)
 	l := nn.NewBasicBlock(4, 4, 1)

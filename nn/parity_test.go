@@ -15,10 +15,12 @@ import (
 	"penstock/torch"
 )
 
-// What PyTorch 1.13 computed is in testdata/parity; scripts/fixtures/README.md says what each file holds.
+// What PyTorch 1.13 computed is in testdata/parity; scripts/fixtures/README.md says what each file
+// holds.
 const parity = "testdata/parity"
 
-// tolerance of a difference, relative to the largest magnitude in the tensor. Tensors below floor are sums that cancel: their digits are rounding.
+// tolerance of a difference, relative to the largest magnitude in the tensor. Tensors below floor
+// are sums that cancel: their digits are rounding.
 const (
 	tolerance = 1e-5
 	floor     = 1e-2
@@ -118,7 +120,8 @@ func (f *fixture) tensor(c *nn.Ctx, name string) *torch.Tensor {
 	return torch.FromBytes(c.Ctx, s.Data, dtype, s.Shape)
 }
 
-// load gives the layer the recorded values. Every parameter and buffer of either side must be on the other.
+// load gives the layer the recorded values. Every parameter and buffer of either side must be on
+// the other.
 func (f *fixture) load(c *nn.Ctx, layer nn.Layer) {
 	for _, p := range nn.State(layer) {
 		kind := "param."
@@ -168,7 +171,8 @@ func values(c *nn.Ctx, t *torch.Tensor) []float64 {
 	return torch.Values[float64](c.To(c.Detach(t), torch.Float64))
 }
 
-// distance is the largest difference of two tensors, and the largest magnitude in the second. Differences of NaN and infinity are infinite unless both are the same.
+// distance is the largest difference of two tensors, and the largest magnitude in the second.
+// Differences of NaN and infinity are infinite unless both are the same.
 func distance(got, want []float64) (difference, largest float64) {
 	for i := range want {
 		d := math.Abs(got[i] - want[i])
@@ -192,7 +196,8 @@ func readJSON(t *testing.T, name string, into any) {
 	decodeStrictly(t, string(text), into)
 }
 
-// decodeStrictly refuses fields that nothing reads: an argument of a case that a test ignores would be tested at its default.
+// decodeStrictly refuses fields that nothing reads: an argument of a case that a test ignores would
+// be tested at its default.
 func decodeStrictly(t *testing.T, text string, into any) {
 	t.Helper()
 	d := json.NewDecoder(strings.NewReader(text))

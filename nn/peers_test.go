@@ -10,7 +10,8 @@ import (
 	"penstock/torch"
 )
 
-// Of two checkpoints in a row the second runs again and has gone back before the first runs again, so that the graph of one is there at a time.
+// Of two checkpoints in a row the second runs again and has gone back before the first runs again,
+// so that the graph of one is there at a time.
 func TestCheckpointsRunAgainOneByOne(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
 	var timeline []string
@@ -40,7 +41,8 @@ func TestCheckpointsRunAgainOneByOne(t *testing.T) {
 	}
 }
 
-// A wrapped layer runs again where something is trained in it or before it, and nowhere else; nor does anything want a gradient that need not.
+// A wrapped layer runs again where something is trained in it or before it, and nowhere else; nor
+// does anything want a gradient that need not.
 func TestCheckpointsRunAgainWhereSomethingIsTrained(t *testing.T) {
 	for _, row := range []struct {
 		reason  string
@@ -106,7 +108,8 @@ func TestACopyOfANamespaceIsTheNamespace(t *testing.T) {
 	}
 }
 
-// One skip after the other of one name is refused in one namespace, though no two of them are under way at once, and taken in two.
+// One skip after the other of one name is refused in one namespace, though no two of them are under
+// way at once, and taken in two.
 func TestOneNameAfterTheOther(t *testing.T) {
 	for _, row := range []struct {
 		first, second nn.Namespace
@@ -122,7 +125,8 @@ func TestOneNameAfterTheOther(t *testing.T) {
 	}
 }
 
-// With the running statistics of deferred batch norm a model evaluates as one that saw the mini-batches whole, after several of them.
+// With the running statistics of deferred batch norm a model evaluates as one that saw the
+// mini-batches whole, after several of them.
 func TestDeferredEvaluatesAsPlainBatchNormDoes(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	for _, config := range []nn.BatchNormConfig{{}, {Cumulative: true}} {
@@ -144,8 +148,9 @@ func TestDeferredEvaluatesAsPlainBatchNormDoes(t *testing.T) {
 	}
 }
 
-// Deferral moves the statistics as the whole batch would and leaves the normalisation to the micro-batch. What is before the batch norm is therefore trained differently from the first
-// step on, and the statistics follow: equal in the first step, different in the second.
+// Deferral moves the statistics as the whole batch would and leaves the normalisation to the
+// micro-batch. What is before the batch norm is therefore trained differently from the first step
+// on, and the statistics follow: equal in the first step, different in the second.
 func TestDeferredIsNotTheWholeBatch(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
 	build := func() (*nn.Sequential, *nn.BatchNorm) {

@@ -62,7 +62,8 @@ func TestASharedParameterIsThereOnce(t *testing.T) {
 	}
 }
 
-// The values are those of the name that comes first, whichever module declared the parameter and whichever handle it is set through.
+// The values are those of the name that comes first, whichever module declared the parameter and
+// whichever handle it is set through.
 func TestHandlesStandForOneParameter(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	shared := nn.NewEmbedding(7, 4, nn.EmbeddingConfig{})
@@ -170,7 +171,8 @@ func sum(a, b []float32) []float32 {
 	return out
 }
 
-// The uses of one backward are summed before they are added to what is there: so they would be if each use had its own tensor, on a stage of its own.
+// The uses of one backward are summed before they are added to what is there: so they would be if
+// each use had its own tensor, on a stage of its own.
 func TestGradientsOfASharedParameterAccumulateBackwardByBackward(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

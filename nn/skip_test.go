@@ -23,7 +23,8 @@ type lambda struct {
 
 func (l *lambda) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return l.f(c, x) }
 
-// declaring makes a lambda that declares skips, names separated by spaces. Its children are for f to run.
+// declaring makes a lambda that declares skips, names separated by spaces. Its children are for f
+// to run.
 func declaring(stashes, pops string, f forward, children ...nn.Layer) *lambda {
 	l := &lambda{f: f}
 	l.Stashes(strings.Fields(stashes)...)
@@ -90,7 +91,8 @@ func results(c *torch.Ctx, model *nn.Sequential, f forward) map[string][]float32
 	return out
 }
 
-// differs names a result that is not the same to within a tolerance, relative to the largest in it. It returns "" where there is none.
+// differs names a result that is not the same to within a tolerance, relative to the largest in it.
+// It returns "" where there is none.
 func differs(got, want map[string][]float32, tolerance float64) string {
 	if len(got) != len(want) {
 		return fmt.Sprintf("%d results and %d", len(got), len(want))
@@ -120,8 +122,9 @@ func TestSkipsComputeWhatTheNetworkWrittenOutComputes(t *testing.T) {
 	tanh := func() nn.Layer { return nn.NewTanh() }
 	index := func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Argmax(x, 1) }
 	for _, row := range []struct {
-		reason    string
-		tolerance float64 // 0 where no gradient has more than two summands, so that there is one order to sum in
+		reason string
+		// 0 where no gradient has more than two summands, so that there is one order to sum in
+		tolerance float64
 		build     func(l []*nn.Linear, e *nn.Embedding) (*nn.Sequential, forward)
 	}{
 		{"one skip", 0, func(l []*nn.Linear, _ *nn.Embedding) (*nn.Sequential, forward) {

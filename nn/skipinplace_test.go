@@ -142,7 +142,8 @@ func TestAHiddenChangeOfASkipIsAnError(t *testing.T) {
 	}
 }
 
-// A part of a model is no less careful than the whole: with what it was given, and with what it gives.
+// A part of a model is no less careful than the whole: with what it was given, and with what it
+// gives.
 func TestInPlaceInAPartOfAModel(t *testing.T) {
 	hidden := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar_(x, 2) })
 	for _, row := range []struct {

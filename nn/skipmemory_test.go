@@ -10,7 +10,8 @@ import (
 	"penstock/torch"
 )
 
-// Without a graph nothing but the model's skips keeps an activation: what is live between two layers is known to the byte.
+// Without a graph nothing but the model's skips keeps an activation: what is live between two
+// layers is known to the byte.
 func TestASkipIsFreedAtItsLastPop(t *testing.T) {
 	const activation = 4 * 1000
 	var a *account
@@ -70,7 +71,8 @@ func TestASkipIsFreedAtItsLastPop(t *testing.T) {
 	}
 }
 
-// What a skip adds to a graph is nothing: the tensors that autograd keeps are those of the network written out, and all go with the graph.
+// What a skip adds to a graph is nothing: the tensors that autograd keeps are those of the network
+// written out, and all go with the graph.
 func TestASkipAddsNothingToTheGraph(t *testing.T) {
 	kept := func(f func(model *nn.Sequential, c *nn.Ctx, x *torch.Tensor) *torch.Tensor) int64 {
 		a := newAccount(t, true)
@@ -100,7 +102,8 @@ func TestASkipAddsNothingToTheGraph(t *testing.T) {
 	}
 }
 
-// Wherever a layer panics, and with whatever, the skips that were under way are freed, and the model runs again.
+// Wherever a layer panics, and with whatever, the skips that were under way are freed, and the
+// model runs again.
 func TestAPanicLeavesNoSkip(t *testing.T) {
 	type userPanic struct{}
 	const places = 9

@@ -11,7 +11,8 @@ import (
 	"penstock/torch"
 )
 
-// play runs f on an input, and backward if the context records: the output and the input's gradient.
+// play runs f on an input, and backward if the context records: the output and the input's
+// gradient.
 func play(c *torch.Ctx, f forward) map[string][]float32 {
 	c.SetSeed(3)
 	x := c.Normal_(c.Empty(torch.Float32, 2, 3), 0, 1).SetRequiresGrad(true)
@@ -25,7 +26,8 @@ func play(c *torch.Ctx, f forward) map[string][]float32 {
 	return out
 }
 
-// compare holds a way to run the model against the plain one: the output to the bit, the gradient to the order of its sums.
+// compare holds a way to run the model against the plain one: the output to the bit, the gradient
+// to the order of its sums.
 func compare(t *rapid.T, grad bool, plain *plan, f forward) {
 	c := torch.NewCtx(torch.Options{Grad: grad, Threads: 1})
 	defer c.Close()
@@ -57,7 +59,8 @@ func TestVerifySkipsAgreesWithAPlayOfTheModel(t *testing.T) {
 	})
 }
 
-// Whoever runs a model in parts gives each a store and carries what leaves one to those that pop it. The parts know nothing else of each other.
+// Whoever runs a model in parts gives each a store and carries what leaves one to those that pop
+// it. The parts know nothing else of each other.
 func TestPartsOfAModelGiveWhatTheWholeGives(t *testing.T) {
 	torchtest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {

@@ -176,7 +176,8 @@ func TestTuplesMustFit(t *testing.T) {
 	}
 }
 
-// A layer made by Tuple is the layer: as one of one tensor, and for whoever asks whether it works in place.
+// A layer made by Tuple is the layer: as one of one tensor, and for whoever asks whether it works
+// in place.
 func TestTupleIsTheLayerItWraps(t *testing.T) {
 	c := nn.NewCtx(torchtest.New(t, torch.Options{}), nn.Config{})
 	for _, overwrite := range []bool{true, false} {

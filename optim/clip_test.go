@@ -13,7 +13,8 @@ import (
 	"penstock/torch"
 )
 
-// The global norm decides over every weight, so one bit of it that depended on the partition would end the equality of all runs.
+// The global norm decides over every weight, so one bit of it that depended on the partition would
+// end the equality of all runs.
 func TestGlobalNormDoesNotDependOnThePartition(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	model := newModel(t, torch.CPU(0))
@@ -39,7 +40,8 @@ func TestGlobalNormDoesNotDependOnThePartition(t *testing.T) {
 	}
 }
 
-// Stages of different partitions have different numbers of threads, and libtorch's own sum of a large tensor depends on them.
+// Stages of different partitions have different numbers of threads, and libtorch's own sum of a
+// large tensor depends on them.
 func TestSquaredNormsDoNotDependOnThreads(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	model := newModel(t, torch.CPU(0))[1:2]
@@ -109,7 +111,8 @@ func TestSquaredNormsDoNotOverflow(t *testing.T) {
 	}
 }
 
-// A gradient's memory layout is no part of its value: the transposed one has the same norm to the bit.
+// A gradient's memory layout is no part of its value: the transposed one has the same norm to the
+// bit.
 func TestSquaredNormsOfTransposedGradients(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	model := newModel(t, torch.CPU(0))

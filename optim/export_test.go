@@ -2,7 +2,8 @@ package optim
 
 import "penstock/torch"
 
-// Break makes an optimizer's updates panic half-way through the n-th parameter that is updated from now on, counted from 0.
+// Break makes an optimizer's updates panic half-way through the n-th parameter that is updated from
+// now on, counted from 0.
 func Break(o Optimizer, n int) {
 	of := o.(*optimizer)
 	of.rule = &broken{of.rule, n}

@@ -54,7 +54,8 @@ func fixture(t *testing.T, c *torch.Ctx, file string) func(name string) *torch.T
 // module is nothing but parameters.
 type module struct{ nn.Base }
 
-// shapes of the model that most tests update. One is large enough for libtorch to use several threads, and is no multiple of a vector.
+// shapes of the model that most tests update. One is large enough for libtorch to use several
+// threads, and is no multiple of a vector.
 var shapes = map[string][]int64{"a.weight": {257, 131}, "a.bias": {131}, "b.weight": {3, 5, 7}, "b.bias": {}, "c.weight": {100_003}}
 
 // order is the order of declaration, which is not the order of the names.
@@ -63,7 +64,8 @@ var order = []string{"b.weight", "c.weight", "a.bias", "a.weight", "b.bias"}
 // elements is how many the model has.
 const elements = 257*131 + 131 + 3*5*7 + 1 + 100_003
 
-// newModel declares the parameters of shapes and allocates parameter i on devices[i%len(devices)]. Its values depend on nothing.
+// newModel declares the parameters of shapes and allocates parameter i on devices[i%len(devices)].
+// Its values depend on nothing.
 func newModel(t *testing.T, devices ...torch.Device) []nn.NamedParam {
 	t.Helper()
 	m := &module{}
@@ -80,7 +82,8 @@ func newModel(t *testing.T, devices ...torch.Device) []nn.NamedParam {
 	return params
 }
 
-// setGrads gives every parameter the gradient of a step: normal numbers that depend on the step and the parameter's name alone. Those in without get none.
+// setGrads gives every parameter the gradient of a step: normal numbers that depend on the step and
+// the parameter's name alone. Those in without get none.
 func setGrads(c *torch.Ctx, params []nn.NamedParam, step int, without ...string) {
 	for _, p := range params {
 		p.Tensor().SetGradOf(nil)
@@ -96,7 +99,8 @@ func setGrads(c *torch.Ctx, params []nn.NamedParam, step int, without ...string)
 	}
 }
 
-// rules are all optimizers, with every term of every formula switched on by some row. slots is the number of tensors kept for each parameter.
+// rules are all optimizers, with every term of every formula switched on by some row. slots is the
+// number of tensors kept for each parameter.
 var rules = []struct {
 	title, name string
 	config      optim.Config

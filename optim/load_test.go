@@ -23,8 +23,8 @@ func save(o optim.Optimizer) ([]optim.SavedTensor, map[string]int64) {
 	return out, o.Steps()
 }
 
-// Whoever stops after any step, and goes on in a new process on other devices, gets the bits of a run that never stopped. One parameter's first gradient
-// comes late, another has none at all.
+// Whoever stops after any step, and goes on in a new process on other devices, gets the bits of a
+// run that never stopped. One parameter's first gradient comes late, another has none at all.
 func TestResumedRunIsTheSameToTheBit(t *testing.T) {
 	const steps = 4
 	without := func(step int) []string {

@@ -9,7 +9,8 @@ import (
 	"penstock/torch"
 )
 
-// What an update needs is what the account sees, of parameters that do not exist yet as well; the state that is there already is not needed again.
+// What an update needs is what the account sees, of parameters that do not exist yet as well; the
+// state that is there already is not needed again.
 func TestNeed(t *testing.T) {
 	for _, row := range rules {
 		for double := range 3 { // parameters of float64

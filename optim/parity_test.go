@@ -25,7 +25,8 @@ func paramsFrom(t *testing.T, c *torch.Ctx, names []string, read func(name strin
 	return nn.Params(m)
 }
 
-// far says by how much got is off, relative to want, at worst. Differences of less than 1e-7 (a float32 near 1) do not count.
+// far says by how much got is off, relative to want, at worst. Differences of less than 1e-7 (a
+// float32 near 1) do not count.
 func far(got, want *torch.Tensor) float64 {
 	worst := 0.0
 	w := torch.Values[float32](want)

@@ -15,8 +15,9 @@ import (
 	"penstock/torch"
 )
 
-// An update that does not fit a limit changes nothing, at whichever of its allocations it is refused, and when it is repeated under a higher limit the run has the bits of one that was never refused. What fits
-// is what Need says.
+// An update that does not fit a limit changes nothing, at whichever of its allocations it is
+// refused, and when it is repeated under a higher limit the run has the bits of one that was never
+// refused. What fits is what Need says.
 func TestRefusedUpdateChangesNothing(t *testing.T) {
 	torchtest.Check(t)
 	d := torch.CPU(5)
@@ -83,7 +84,8 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 				if after := all(refused); !maps.Equal(after, before) {
 					t.Fatalf("step %d, %d bytes available: a refused update has changed something", step, limit-live)
 				}
-				limit = e.Live + e.Requested + slack // so that this allocation is let through and the next may not be
+				// so that this allocation is let through and the next may not be
+				limit = e.Live + e.Requested + slack
 			}
 			if took, most := limit-live, need.State+need.Scratch; took > most+slack || took < most && (step > 0 || !slices.Contains(without, true)) {
 				t.Fatalf("step %d: an update needed %d bytes, up to %d of them not, and was to need %d", step, took, slack, most)

@@ -12,7 +12,8 @@ import (
 	"penstock/torch"
 )
 
-// plain trains the model of shapes for some steps in one piece, on one thread of cpu:0, and returns what came out.
+// plain trains the model of shapes for some steps in one piece, on one thread of cpu:0, and returns
+// what came out.
 func plain(t *testing.T, name string, o optim.Config, steps int) (params, kept map[string]string) {
 	t.Helper()
 	c := torch.NewCtx(torch.Options{Threads: 1})
@@ -26,8 +27,8 @@ func plain(t *testing.T, name string, o optim.Config, steps int) (params, kept m
 	return values(model), state(opt)
 }
 
-// A pipe calls Step on each stage's worker, for the stage's parameters, with the stage's device and threads. However the model is cut, the bits must be those
-// of the model in one piece.
+// A pipe calls Step on each stage's worker, for the stage's parameters, with the stage's device and
+// threads. However the model is cut, the bits must be those of the model in one piece.
 func TestStepDoesNotDependOnThePartition(t *testing.T) {
 	const steps = 2
 	all := []int{0, 1, 2, 3, 4}
@@ -133,8 +134,9 @@ func TestStepRecordsNothingAndKeepsTheMode(t *testing.T) {
 	}
 }
 
-// State is charged to the device of the step, to the byte, and a step needs no more than its temporaries beyond that, of one parameter at a time; and a few bytes
-// for the numbers that libtorch makes tensors of.
+// State is charged to the device of the step, to the byte, and a step needs no more than its
+// temporaries beyond that, of one parameter at a time; and a few bytes for the numbers that
+// libtorch makes tensors of.
 func TestMemory(t *testing.T) {
 	const device, size, largest, numbers = 3, 4 * elements, 4 * 100_003, 64
 	for _, row := range rules {
@@ -168,7 +170,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// An update that finds no memory is an *Error of the operator; what it had taken is given back, and the optimizer works when there is room again.
+// An update that finds no memory is an *Error of the operator; what it had taken is given back, and
+// the optimizer works when there is room again.
 func TestStepOutOfMemory(t *testing.T) {
 	torchtest.Check(t)
 	d := torch.CPU(4)

@@ -10,7 +10,8 @@ import (
 	"penstock/torch"
 )
 
-// A prepared update that is dropped leaves nothing and has changed nothing; one that is applied is a Step at the rate and with the gradients of then.
+// A prepared update that is dropped leaves nothing and has changed nothing; one that is applied is
+// a Step at the rate and with the gradients of then.
 func TestPrepareThenDropOrApply(t *testing.T) {
 	for _, row := range rules {
 		t.Run(row.title, func(t *testing.T) {
@@ -87,7 +88,8 @@ func TestApplyOfWhatHasChanged(t *testing.T) {
 	}
 }
 
-// A failure that is no want of memory: parameters before it are updated and counted, those after it are as they were, and what is counted has state.
+// A failure that is no want of memory: parameters before it are updated and counted, those after it
+// are as they were, and what is counted has state.
 func TestApplyThatBreaks(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	for at := range order {

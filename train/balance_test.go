@@ -127,7 +127,8 @@ func (l *counted) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.MulScalar(x, 1)
 }
 
-// TestMeasuredOnce: what a balance was found by is not measured again for a plan: layers are not timed, and only their units' bytes are read.
+// TestMeasuredOnce: what a balance was found by is not measured again for a plan: layers are not
+// timed, and only their units' bytes are read.
 func TestMeasuredOnce(t *testing.T) {
 	check(t)
 	set, _ := dataset(t)
@@ -159,7 +160,8 @@ func TestMeasuredOnce(t *testing.T) {
 		}
 		return runs
 	}
-	// A sweep runs a layer once for what it saves, three times in each of six passes, and once to give its output on.
+	// A sweep runs a layer once for what it saves, three times in each of six passes, and once to
+	// give its output on.
 	const sweep = 1 + 3*(1+5) + 1
 	alone := planning(false, 6)
 	if got, want := planning(true, 6), alone-sweep; got != want || got <= 0 {

@@ -16,7 +16,8 @@ import (
 	"penstock/train"
 )
 
-// saveForever, a directory in the environment, makes this test binary a process that saves there until it is killed.
+// saveForever, a directory in the environment, makes this test binary a process that saves there
+// until it is killed.
 const saveForever = "PENSTOCK_TEST_SAVE_FOREVER"
 
 func TestMain(m *testing.M) {
@@ -44,7 +45,8 @@ func saver(dir string) error {
 	}
 }
 
-// TestKilledWhileSaving kills a process at odd moments of its saving. What it said it had saved is there, or the one after; and it is whole.
+// TestKilledWhileSaving kills a process at odd moments of its saving. What it said it had saved is
+// there, or the one after; and it is whole.
 func TestKilledWhileSaving(t *testing.T) {
 	for i := range 4 {
 		dir := t.TempDir()

@@ -13,10 +13,12 @@ import (
 	"penstock/train"
 )
 
-// samples is the size of the training set and batch that of a batch: five batches make an epoch, the last one short but with two rows for each micro-batch.
+// samples is the size of the training set and batch that of a batch: five batches make an epoch,
+// the last one short but with two rows for each micro-batch.
 const samples, batch = 38, 8
 
-// network has what a resumed run could get wrong: running statistics, dropout, parameters on every stage of the cuts below.
+// network has what a resumed run could get wrong: running statistics, dropout, parameters on every
+// stage of the cuts below.
 func network() *nn.Sequential {
 	return nn.NewSequential(
 		nn.NewFlatten(1, -1), nn.NewLinear(16, 12), nn.NewBatchNorm1d(12, nn.BatchNormConfig{}), nn.NewReLU(),
@@ -33,7 +35,8 @@ func dataset(t testing.TB) (training, testing data.Dataset) {
 	return training, testing
 }
 
-// loader reads the training set in batches, from a position or from the beginning. It is closed when the test ends.
+// loader reads the training set in batches, from a position or from the beginning. It is closed
+// when the test ends.
 func loader(t testing.TB, start ...data.Position) *data.Loader {
 	t.Helper()
 	training, _ := dataset(t)

@@ -61,7 +61,8 @@ func TestRunEnds(t *testing.T) {
 	}
 }
 
-// TestStepLeavesNothing: after each step exactly as many bytes are live on each device, whatever the cut, the short last batch and the clipping.
+// TestStepLeavesNothing: after each step exactly as many bytes are live on each device, whatever
+// the cut, the short last batch and the clipping.
 func TestStepLeavesNothing(t *testing.T) {
 	check(t)
 	s, _ := newRig(t, setup{balance: []int{3, 2, 3}})
@@ -189,7 +190,8 @@ func TestDivergence(t *testing.T) {
 		check(t)
 		s, closer := newRig(t, setup{})
 		calls := 0
-		// A step has 3 micro-batches, and a recomputed last stage computes the loss twice in 2 of them.
+		// A step has 3 micro-batches, and a recomputed last stage computes the loss twice in 2 of
+		// them.
 		s.Loss = spoiled{s.Loss, value, &calls, 3 + 2}
 		var before string
 		s.OnStep = []train.Hook{func(train.StepInfo) error { before = train.ParamsSHA256(s.model); return nil }}
@@ -205,7 +207,8 @@ func TestDivergence(t *testing.T) {
 	}
 }
 
-// TestOutOfMemory: a step that does not fit says so, leaves nothing behind, and the run can go on under a higher limit.
+// TestOutOfMemory: a step that does not fit says so, leaves nothing behind, and the run can go on
+// under a higher limit.
 func TestOutOfMemory(t *testing.T) {
 	check(t)
 	s, _ := newRig(t, setup{balance: []int{4, 4}})
@@ -250,7 +253,8 @@ func TestTransparency(t *testing.T) {
 	}
 }
 
-// TestClipNorm: with a rate of 1 and no momentum a step moves the parameters by the norm of the clipped gradients.
+// TestClipNorm: with a rate of 1 and no momentum a step moves the parameters by the norm of the
+// clipped gradients.
 func TestClipNorm(t *testing.T) {
 	for _, limit := range []float64{1e-3, 1e6} {
 		check(t)

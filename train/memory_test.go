@@ -14,7 +14,8 @@ import (
 	"penstock/train"
 )
 
-// budgeted makes a loop over a network under a limit for each device, by the policy optimal, with Adam. The pipe is not placed.
+// budgeted makes a loop over a network under a limit for each device, by the policy optimal, with
+// Adam. The pipe is not placed.
 func budgeted(t *testing.T, model *nn.Sequential, balance []int, limits []int64, clip float64) *train.Loop {
 	t.Helper()
 	o, err := optim.Adam(optim.Config{LR: 0.01})
@@ -34,8 +35,10 @@ func budgeted(t *testing.T, model *nn.Sequential, balance []int, limits []int64,
 	return &train.Loop{Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), ClipNorm: clip}
 }
 
-// TestPlanMemory: what PlanMemory says is the least that will do trains, the second update with all of Adam's state included, and no device holds more; with one byte less for a stage it names that stage. Stages whose
-// step needs the most and stages whose update does are in one error. Nothing is placed meanwhile.
+// TestPlanMemory: what PlanMemory says is the least that will do trains, the second update with all
+// of Adam's state included, and no device holds more; with one byte less for a stage it names that
+// stage. Stages whose step needs the most and stages whose update does are in one error. Nothing is
+// placed meanwhile.
 func TestPlanMemory(t *testing.T) {
 	training, _ := dataset(t)
 	for _, row := range []struct {

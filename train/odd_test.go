@@ -12,7 +12,8 @@ import (
 	"penstock/train"
 )
 
-// A named pipe, a device or a hole of a terabyte in place of a checkpoint's file is damage, found without waiting for it or reading it.
+// A named pipe, a device or a hole of a terabyte in place of a checkpoint's file is damage, found
+// without waiting for it or reading it.
 func TestCheckpointsAreOfRegularFiles(t *testing.T) {
 	check(t)
 	s, _ := newRig(t, setup{})
@@ -63,7 +64,8 @@ func TestFilesOfACheckpoint(t *testing.T) {
 	}
 }
 
-// What a killed run left is removed when the next one takes the lock, and no sooner; checkpoints and others' files stay.
+// What a killed run left is removed when the next one takes the lock, and no sooner; checkpoints
+// and others' files stay.
 func TestLockRemovesLeftovers(t *testing.T) {
 	store := train.Store{Dir: filepath.Join(t.TempDir(), "here[*]")}
 	leftover := filepath.Join(store.Dir, ".step-000007.tmp")

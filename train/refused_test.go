@@ -12,7 +12,8 @@ import (
 	"penstock/train"
 )
 
-// all is the state of a run: the model's, with running statistics, and the optimizer's, with its counts.
+// all is the state of a run: the model's, with running statistics, and the optimizer's, with its
+// counts.
 func (s *rig) all() map[string]string {
 	out := map[string]string{}
 	for _, p := range nn.State(s.model) {
@@ -27,7 +28,9 @@ func (s *rig) all() map[string]string {
 	return out
 }
 
-// A step that does not fit the limit of one stage's device, be it in the update or before, changes nothing on any; when it is repeated under a higher limit the run has the bits of one that was never refused.
+// A step that does not fit the limit of one stage's device, be it in the update or before, changes
+// nothing on any; when it is repeated under a higher limit the run has the bits of one that was
+// never refused.
 func TestRefusedStepChangesNothing(t *testing.T) {
 	for _, row := range []struct {
 		balance []int

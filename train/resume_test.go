@@ -58,7 +58,8 @@ func resume(t testing.TB, store train.Store, s setup) (*rig, func()) {
 	return next, closer
 }
 
-// TestResumeIsBitEqual: a run that is interrupted, saved and resumed, under another cut of the model, ends with the bits of one that was not.
+// TestResumeIsBitEqual: a run that is interrupted, saved and resumed, under another cut of the
+// model, ends with the bits of one that was not.
 func TestResumeIsBitEqual(t *testing.T) {
 	const steps = 9 // of 5 in an epoch
 	optimizers := []setup{
@@ -114,7 +115,8 @@ func TestResumeIsBitEqual(t *testing.T) {
 	}
 }
 
-// TestRestoreRefusesStateOfAnotherOptimizer: what a checkpoint of another optimizer does to the one at hand is an error, not a mixture.
+// TestRestoreRefusesStateOfAnotherOptimizer: what a checkpoint of another optimizer does to the one
+// at hand is an error, not a mixture.
 func TestRestoreRefusesStateOfAnotherOptimizer(t *testing.T) {
 	check(t)
 	store := train.Store{Dir: t.TempDir()}
@@ -199,7 +201,8 @@ func TestThreadsAreNoMismatch(t *testing.T) {
 	}
 }
 
-// TestKernelsAreNoMismatch: the kernels that computed are written down and told, not compared, and a checkpoint of before they were written down goes on.
+// TestKernelsAreNoMismatch: the kernels that computed are written down and told, not compared, and
+// a checkpoint of before they were written down goes on.
 func TestKernelsAreNoMismatch(t *testing.T) {
 	check(t)
 	s, _ := newRig(t, setup{})

@@ -10,8 +10,9 @@ import (
 	"penstock/train"
 )
 
-// TestSaveForcesToDisk: what a crash of the machine must not undo is on disk before what relies on it. Files are complete when they are forced, their directory lists all of
-// them when it is, the checkpoint has its name only afterwards, and the name is forced last.
+// TestSaveForcesToDisk: what a crash of the machine must not undo is on disk before what relies on
+// it. Files are complete when they are forced, their directory lists all of them when it is, the
+// checkpoint has its name only afterwards, and the name is forced last.
 func TestSaveForcesToDisk(t *testing.T) {
 	check(t)
 	s, _ := newRig(t, setup{})

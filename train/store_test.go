@@ -138,7 +138,8 @@ func TestLatestWithoutCheckpoints(t *testing.T) {
 	}
 }
 
-// TestDamageIsFound changes a checkpoint in every way that a disk, a copy that was cut short or an editor might.
+// TestDamageIsFound changes a checkpoint in every way that a disk, a copy that was cut short or an
+// editor might.
 func TestDamageIsFound(t *testing.T) {
 	check(t)
 	s, _ := newRig(t, setup{})

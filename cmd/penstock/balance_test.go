@@ -52,7 +52,8 @@ func decode(t *testing.T, stdout string, into any) {
 	}
 }
 
-// checkStages holds what is true of any stages of a model: all layers are there, and the bottleneck is the dearest's cost.
+// checkStages holds what is true of any stages of a model: all layers are there, and the bottleneck
+// is the dearest's cost.
 func checkStages(t *testing.T, model string, o models.Options, line costsLine, stages []stageLine) {
 	t.Helper()
 	m, err := models.New(model, o)
@@ -258,7 +259,8 @@ func TestBalanceStops(t *testing.T) {
 	}
 }
 
-// TestLayerProgress: nothing is said of what is quick; a log gets whole lines, a terminal one that goes away again.
+// TestLayerProgress: nothing is said of what is quick; a log gets whole lines, a terminal one that
+// goes away again.
 func TestLayerProgress(t *testing.T) {
 	var log bytes.Buffer
 	p := newLayerProgress(&log)

@@ -15,8 +15,8 @@ import (
 	"penstock/train"
 )
 
-// TestClosedStdout: whoever reads the first lines only, as head does, ends the run in order: the steps that were taken are saved, and going on gives the bits of a run
-// that was not cut short.
+// TestClosedStdout: whoever reads the first lines only, as head does, ends the run in order: the
+// steps that were taken are saved, and going on gives the bits of a run that was not cut short.
 func TestClosedStdout(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	stdout, writer, err := os.Pipe()
@@ -71,7 +71,8 @@ func TestFullStdout(t *testing.T) {
 	}
 }
 
-// TestFailureInAStep: after one that diverged nothing is saved, and the last checkpoint is named. The flags that diverged are not recommended again.
+// TestFailureInAStep: after one that diverged nothing is saved, and the last checkpoint is named.
+// The flags that diverged are not recommended again.
 func TestFailureInAStep(t *testing.T) {
 	out := t.TempDir()
 	args := with(small, "--steps", "50", "--lr", "1e30", "--out", out)
@@ -94,17 +95,20 @@ func TestFailureInAStep(t *testing.T) {
 func TestRefusedStepIsSaved(t *testing.T) {
 	out := t.TempDir()
 	must(t, with(small, "--steps", "2", "--out", out)...)
-	r := command(t, with(small, "--steps", "4", "--out", out, "--resume", "--memory-limit", "3000000")...) // the model and the optimizer's state fit
+	// the model and the optimizer's state fit
+	r := command(t, with(small, "--steps", "4", "--out", out, "--resume", "--memory-limit", "3000000")...)
 	if r.code != 1 || !strings.Contains(r.stderr, "out of memory") || !strings.Contains(r.stderr, "step 2 is saved in ") || strings.Contains(r.stderr, "To go on") || !strings.HasSuffix(r.stderr, "; change the flags as said and add --resume to go on from there\n") {
 		t.Errorf("exit code %d, stderr:\n%s", r.code, r.stderr)
 	}
 }
 
-// TestFailureToSave: what cannot be saved is not tried again, and the checkpoint before it is named.
+// TestFailureToSave: what cannot be saved is not tried again, and the checkpoint before it is
+// named.
 func TestFailureToSave(t *testing.T) {
 	out := t.TempDir()
 	must(t, with(small, "--steps", "2", "--out", out)...)
-	// A file in the place of the directory that is renamed to: not removed as a leftover, and in the way even of root.
+	// A file in the place of the directory that is renamed to: not removed as a leftover, and in
+	// the way even of root.
 	if err := os.WriteFile(filepath.Join(out, "step-000004"), nil, 0o666); err != nil {
 		t.Fatal(err)
 	}

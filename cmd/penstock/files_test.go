@@ -125,7 +125,8 @@ func TestInputsAreRegularFiles(t *testing.T) {
 	}
 }
 
-// Outputs are files, or what takes bytes as they come: /dev/null stays what it is, and /dev/stdout is standard output wherever it leads.
+// Outputs are files, or what takes bytes as they come: /dev/null stays what it is, and /dev/stdout
+// is standard output wherever it leads.
 func TestOutputsToDevices(t *testing.T) {
 	chain, dir := chainFile(t), t.TempDir()
 	null, pipe := filepath.Join(dir, "null"), filepath.Join(dir, "pipe")

@@ -23,9 +23,11 @@ func spawned(t *testing.T, variables []string, args ...string) ran {
 	return ran{exitDone, stdout.String(), stderr.String()}
 }
 
-// Kernels that a variable of the environment chose were slow, and changed the last bits, without a word.
+// Kernels that a variable of the environment chose were slow, and changed the last bits, without a
+// word.
 func TestSlowKernelsAreTold(t *testing.T) {
-	slow := []string{"OPENBLAS_CORETYPE=Prescott"} // of 2004: in every OpenBLAS for x86, and the best of no processor that has AVX2
+	// of 2004: in every OpenBLAS for x86, and the best of no processor that has AVX2
+	slow := []string{"OPENBLAS_CORETYPE=Prescott"}
 	version := spawned(t, slow, "version").stdout
 	if !strings.Contains(version, "BLAS      Prescott") {
 		t.Skip("the BLAS has no such kernels")

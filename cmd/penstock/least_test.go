@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// told finds the limit that a refusal says will do. The refusal is one line that names one limit, and no operator; before it there may be warnings of uncertain times.
+// told finds the limit that a refusal says will do. The refusal is one line that names one limit,
+// and no operator; before it there may be warnings of uncertain times.
 func told(t *testing.T, r ran) int64 {
 	t.Helper()
 	all := regexp.MustCompile(`--memory-limit (\d+)`).FindAllStringSubmatch(r.stderr, -1)
@@ -24,8 +25,10 @@ func told(t *testing.T, r ran) int64 {
 	return least
 }
 
-// TestLeastLimit: a limit that is too low is refused with one number for all devices, whichever stages it is too low for and whether or not the parameters alone fit. The run succeeds with exactly that number, the
-// optimizer's state, its updates and the test included, and with one byte less it is refused with the same number.
+// TestLeastLimit: a limit that is too low is refused with one number for all devices, whichever
+// stages it is too low for and whether or not the parameters alone fit. The run succeeds with
+// exactly that number, the optimizer's state, its updates and the test included, and with one byte
+// less it is refused with the same number.
 func TestLeastLimit(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -62,7 +65,8 @@ func TestLeastLimit(t *testing.T) {
 	}
 }
 
-// TestLeastLimitResumes: weights and the optimizer's state are restored within the least limit, too.
+// TestLeastLimitResumes: weights and the optimizer's state are restored within the least limit,
+// too.
 func TestLeastLimitResumes(t *testing.T) {
 	args := strings.Fields("train --data synthetic --checkpoint optimal --model mlp --set width=64 --balance 3,3 --chunks 2 --batch 64 --optimizer adam")
 	least := fmt.Sprint(told(t, command(t, with(args, "--steps", "1", "--memory-limit", "1")...)))
@@ -95,7 +99,8 @@ func TestParametersAloneDoNotFit(t *testing.T) {
 	}
 }
 
-// TestPlanIsTold: what is recomputed is said before the first step, or that there is no limit to recompute for.
+// TestPlanIsTold: what is recomputed is said before the first step, or that there is no limit to
+// recompute for.
 func TestPlanIsTold(t *testing.T) {
 	args := strings.Fields("train --data synthetic --checkpoint optimal --model resnet20 --set width=8 --balance 5,6 --chunks 2 --batch 8 --steps 1 --format json")
 	free := must(t, args...)
@@ -115,7 +120,8 @@ func TestPlanIsTold(t *testing.T) {
 	}
 }
 
-// TestSafeLimitIsTold: the limit that a run ends with is enough for the same run, for any policy, and at least what its steps have taken.
+// TestSafeLimitIsTold: the limit that a run ends with is enough for the same run, for any policy,
+// and at least what its steps have taken.
 func TestSafeLimitIsTold(t *testing.T) {
 	for _, row := range []string{
 		"--model resnet20 --set width=8 --balance 2,3,6 --chunks 4 --batch 16 --checkpoint always",

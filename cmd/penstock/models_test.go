@@ -33,7 +33,8 @@ func TestModelsLists(t *testing.T) {
 	}
 	text := must(t, "models").stdout
 	for _, want := range []entry{
-		// He et al. 2015, table 6: 0.27 M parameters, here with projections. The stem, nine blocks, and the head are 11 layers.
+		// He et al. 2015, table 6: 0.27 M parameters, here with projections. The stem, nine blocks,
+		// and the head are 11 layers.
 		{"resnet20", map[string]float64{"classes": 10, "channels": 3, "size": 32, "width": 16}, 11, 272474},
 		{"resnet101", map[string]float64{"classes": 1000, "channels": 3, "size": 224}, 370, 44549160},
 		{"amoebanetd", map[string]float64{"L": 18, "D": 208, "classes": 1000, "channels": 3, "size": 224}, 24, 81505540},
@@ -66,7 +67,8 @@ func TestModelsDescribesOne(t *testing.T) {
 		{[]string{"unet", "--set", "B=48", "--set", "C=160,dropout=0"}, 2133, 15822206000,
 			layerLine{"encoder.0.encode.0.conv", 4320}, layerLine{"segment", 80}, layerLine{"decoder.4.skip", 0}, map[string]any{"B": 48.0, "C": 160.0, "dropout": 0.0}},
 		{[]string{"amoebanetd", "--set", "L=72,D=512"}, 78, 1844858344, layerLine{"stem1", 3712}, layerLine{"classify", 8193000}, layerLine{"cell2_reduction", 7811584}, map[string]any{"L": 72.0}},
-		{[]string{"gpt"}, 58, 842496, layerLine{"embed", 49152}, layerLine{"head", 256}, layerLine{"blocks.0.attn.qkv", 49536}, map[string]any{"dropout": 0.0}}, // the head's weight is embed's
+		// the head's weight is embed's
+		{[]string{"gpt"}, 58, 842496, layerLine{"embed", 49152}, layerLine{"head", 256}, layerLine{"blocks.0.attn.qkv", 49536}, map[string]any{"dropout": 0.0}},
 	} {
 		var list []modelLine
 		if err := json.Unmarshal([]byte(must(t, append([]string{"models", "--format", "json"}, tt.args...)...).stdout), &list); err != nil {

@@ -82,7 +82,8 @@ func brokenOutputs(t *testing.T) map[string]*os.File {
 	return map[string]*os.File{"no space left on device": full, "bad file descriptor": closed, "broken pipe": pipe}
 }
 
-// Every verb, help of every verb, and --format json where there is one: if its output cannot be written the exit code is 1, and stderr says why.
+// Every verb, help of every verb, and --format json where there is one: if its output cannot be
+// written the exit code is 1, and stderr says why.
 func TestOutputIsChecked(t *testing.T) {
 	lines := verbLines(t)
 	var all [][]string
@@ -125,8 +126,9 @@ func TestClosedOutputIsFoundFirst(t *testing.T) {
 	}
 }
 
-// TestClosedAtStart: a standard output that was closed before the process began is one that cannot be written to, not /dev/null, which Go opens in its place. Where the shell
-// opens /dev/null, all is well; a wrong command line needs no output to be told.
+// TestClosedAtStart: a standard output that was closed before the process began is one that cannot
+// be written to, not /dev/null, which Go opens in its place. Where the shell opens /dev/null, all
+// is well; a wrong command line needs no output to be told.
 func TestClosedAtStart(t *testing.T) {
 	for _, row := range []struct {
 		shell string

@@ -32,7 +32,8 @@ func chainOf(t *testing.T, args ...string) remat.Chain {
 	return c
 }
 
-// TestProfileWritesTheChain: standard output and a file get the same chain, whose bytes are those of any other run, and whose times were measured.
+// TestProfileWritesTheChain: standard output and a file get the same chain, whose bytes are those
+// of any other run, and whose times were measured.
 func TestProfileWritesTheChain(t *testing.T) {
 	c := chainOf(t, profiled("--out", "-")...)
 	again := chainOf(t, profiled("--format", "json")...)
@@ -134,7 +135,8 @@ func TestProfileTable(t *testing.T) {
 	}
 }
 
-// TestProfileOfEveryModel: what is made up as input and as targets is what the model and the loss take, with options too.
+// TestProfileOfEveryModel: what is made up as input and as targets is what the model and the loss
+// take, with options too.
 func TestProfileOfEveryModel(t *testing.T) {
 	for _, args := range [][]string{
 		{"mlp", "--set", "size=6,channels=2"}, {"resnet20", "--set", "channels=1,width=4"}, {"resnet18", "--size", "32", "--set", "classes=5"}, {"gpt", "--set", "context=5,width=8,heads=2,classes=7"},
@@ -195,7 +197,8 @@ func TestProfileRefuses(t *testing.T) {
 	}
 }
 
-// TestProfileStops: a signal ends the context, and the command soon after. What is in the file stays, and nothing is beside it.
+// TestProfileStops: a signal ends the context, and the command soon after. What is in the file
+// stays, and nothing is beside it.
 func TestProfileStops(t *testing.T) {
 	torchtest.Check(t)
 	file := textFile(t, "chain.json", "of old")

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestRefuses: bad input is refused with one line that names it and says what to give instead, before anything is computed or written.
+// TestRefuses: bad input is refused with one line that names it and says what to give instead,
+// before anything is computed or written.
 func TestRefuses(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -43,7 +44,7 @@ func TestRefuses(t *testing.T) {
 		{train("--format", "xml"), exitUsage, []string{`"xml"`, "json"}},
 
 		{train("--balance", "3,4"), exitUsage, []string{"3,4", "more than the 6 layers"}},
-		{train("--balance", "3,2"), exitUsage, []string{"3,2", "5", "6 layers"}},
+		{train("--balance", "3,2"), exitUsage, []string{"3,2", "5", "6 layers", "left out"}},
 		{train("--balance", "6,0"), exitUsage, []string{"6,0", "at least 1"}},
 		{train("--balance", "7,-1"), exitUsage, []string{"7,-1", "at least 1"}},
 		{train("--balance", "3,x"), exitUsage, []string{`"x"`}},
@@ -167,7 +168,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestRefusesSyntax: what is not a command line at all is answered with one line, which names where to read on.
+// TestRefusesSyntax: what is not a command line at all is answered with one line, which names where
+// to read on.
 func TestRefusesSyntax(t *testing.T) {
 	for _, tt := range []struct {
 		args []string

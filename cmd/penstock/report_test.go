@@ -202,7 +202,8 @@ func TestShellQuoted(t *testing.T) {
 	}
 }
 
-// TestFlagOf: what a checkpoint of another run differs in is told by the name of a flag that exists.
+// TestFlagOf: what a checkpoint of another run differs in is told by the name of a flag that
+// exists.
 func TestFlagOf(t *testing.T) {
 	cmd := newTrain(nil)
 	for field, want := range map[string]string{

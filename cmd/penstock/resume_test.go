@@ -24,7 +24,8 @@ func sha(t testing.TB, args ...string) string {
 	return done.ParamsSHA256
 }
 
-// TestResume: runs that are cut short and resumed, under other cuts, end with the bits of those that are not. An epoch has 8 steps.
+// TestResume: runs that are cut short and resumed, under other cuts, end with the bits of those
+// that are not. An epoch has 8 steps.
 func TestResume(t *testing.T) {
 	for _, training := range [][]string{
 		{"--nesterov", "--weight-decay", "0.001"},
@@ -170,7 +171,8 @@ func start(t *testing.T, args ...string) (cmd *exec.Cmd, stdout *bufio.Scanner, 
 	return cmd, stdout, stderr
 }
 
-// TestSignal: a signal lets the step finish, saves, and says how to go on; going on gives the bits of a run without it.
+// TestSignal: a signal lets the step finish, saves, and says how to go on; going on gives the bits
+// of a run without it.
 func TestSignal(t *testing.T) {
 	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 		out := filepath.Join(t.TempDir(), "it's out")

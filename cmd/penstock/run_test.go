@@ -126,7 +126,8 @@ func TestTrainIsTransparent(t *testing.T) {
 	}
 }
 
-// TestModesOfARunAreTransparent: deferred batch norm and autocast change the weights, and how the model is cut changes them no more than without.
+// TestModesOfARunAreTransparent: deferred batch norm and autocast change the weights, and how the
+// model is cut changes them no more than without.
 func TestModesOfARunAreTransparent(t *testing.T) {
 	net := []string{"train", "--model", "resnet20", "--set", "width=8", "--data", "synthetic", "--batch", "6", "--chunks", "3", "--steps", "2", "--format", "json"}
 	seen := map[string]string{}
@@ -245,7 +246,8 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// Auxiliary classifiers learn as well: their losses are in that of a step, and the network's own, whose weights and dropout they do not change, is in it as it is without them.
+// Auxiliary classifiers learn as well: their losses are in that of a step, and the network's own,
+// whose weights and dropout they do not change, is in it as it is without them.
 func TestTrainsAuxiliaryClassifiers(t *testing.T) {
 	loss := func(aux string) float64 {
 		steps, _ := lines(t, must(t, "train", "--model", "googlenet", "--data", "synthetic", "--set", aux, "--batch", "8", "--stages", "2", "--chunks", "2", "--steps", "1", "--format", "json").stdout)

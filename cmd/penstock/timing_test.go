@@ -23,13 +23,15 @@ func setClock(t *testing.T, step func() time.Duration) {
 
 func steady() time.Duration { return time.Millisecond }
 
-// unsteady gives steps from 1 to 100 ms, of which the lower quartile is some 25 ms and the median 50.
+// unsteady gives steps from 1 to 100 ms, of which the lower quartile is some 25 ms and the median
+// 50.
 func unsteady() func() time.Duration {
 	r := rand.New(rand.NewPCG(1, 2))
 	return func() time.Duration { return time.Duration(1+r.IntN(100)) * time.Millisecond }
 }
 
-// TestUncertainTimesAreTold: every verb that measures times says so where they vary, with the number and a remedy, and nothing where they do not.
+// TestUncertainTimesAreTold: every verb that measures times says so where they vary, with the
+// number and a remedy, and nothing where they do not.
 func TestUncertainTimesAreTold(t *testing.T) {
 	told := regexp.MustCompile(`(?m)^measured times are uncertain: the median run took [1-9][0-9]+ % longer than the lower quartile; (.*)$`)
 	for _, test := range []struct{ args, remedy string }{
@@ -71,13 +73,16 @@ func TestUncertainPlansAreTold(t *testing.T) {
 	}
 }
 
-// TestTrainCountsRecomputation: where the layers of a run are cut by time, a stage is to take as long as its policy has it work. By the clock each of six layers takes a millisecond
-// forward and, but for the first, which has nothing to train, one back. What crosses the border, and its gradient, takes 0.84 ms: transfers are timed as one.
+// TestTrainCountsRecomputation: where the layers of a run are cut by time, a stage is to take as
+// long as its policy has it work. By the clock each of six layers takes a millisecond forward and,
+// but for the first, which has nothing to train, one back. What crosses the border, and its
+// gradient, takes 0.84 ms: transfers are timed as one.
 func TestTrainCountsRecomputation(t *testing.T) {
 	setClock(t, steady)
 	cut := regexp.MustCompile(`--balance ([0-9,]+), by measured time: a micro-batch takes the stages ([0-9.]+), ([0-9.]+) ms\n`)
 	for _, test := range []struct{ policy, want string }{
-		{"never", "3,3 5.84 6.84"}, {"always", "3,3 8.84 9.84"}, {"except_last", "3,3 8.09 9.09"}, // of four micro-batches three
+		// of four micro-batches three
+		{"never", "3,3 5.84 6.84"}, {"always", "3,3 8.84 9.84"}, {"except_last", "3,3 8.09 9.09"},
 		{"always,never", "2,4 5.84 8.84"},
 	} {
 		r := must(t, with(small, "--stages", "2", "--steps", "1", "--format", "json", "--checkpoint", test.policy)...)

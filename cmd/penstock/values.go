@@ -189,5 +189,6 @@ func inFlags(s *pflag.FlagSet, err error) error {
 	if e.Problem != "" {
 		advice = e.Problem + "; " + e.Remedy
 	}
+	advice = strings.Replace(advice, "balance.Partition finds a balance", "left out, layers are timed and cut evenly", 1)
 	return badUsage("--%s %s: %s", flag.Name, flag.Value, advice)
 }

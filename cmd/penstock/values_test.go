@@ -9,8 +9,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestFlagsRefuseWhatTheyCannotRead: whatever flag of whatever verb is given something that it cannot be, one line names the flag, the value and what to give instead.
-// A flag that takes any text has a row in anyText, with where its value is checked.
+// TestFlagsRefuseWhatTheyCannotRead: whatever flag of whatever verb is given something that it
+// cannot be, one line names the flag, the value and what to give instead. A flag that takes any
+// text has a row in anyText, with where its value is checked.
 func TestFlagsRefuseWhatTheyCannotRead(t *testing.T) {
 	anyText := map[string]string{
 		"set": "by the model", "checkpoint": "with the number of stages", "data-dir": "a path", "out": "a path", "trace": "a path", "help": "cobra's",

@@ -1,4 +1,5 @@
-// Package guide_test holds the code of docs/guide.md, one file for a few of its sections, and checks that the page shows this code and nothing else.
+// Package guide_test holds the code of docs/guide.md, one file for a few of its sections, and
+// checks that the page shows this code and nothing else.
 package guide_test
 
 import (
@@ -20,7 +21,8 @@ func check(err error) {
 	}
 }
 
-// TestMain also holds the examples to what the page asks of its readers: who keeps a tensor frees it, who sets a limit lifts it.
+// TestMain also holds the examples to what the page asks of its readers: who keeps a tensor frees
+// it, who sets a limit lifts it.
 func TestMain(m *testing.M) {
 	torch.TrackLeaks(true)
 	code := m.Run()

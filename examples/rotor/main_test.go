@@ -8,7 +8,8 @@ import (
 	"penstock/internal/torchtest"
 )
 
-// The tutorial runs to its end, all trainings but that of another model end with the same loss, and every peak is as predicted.
+// The tutorial runs to its end, all trainings but that of another model end with the same loss, and
+// every peak is as predicted.
 func TestTutorial(t *testing.T) {
 	torchtest.Check(t)
 	var out bytes.Buffer
