@@ -68,7 +68,8 @@ func cifarFiles(directory string) ([]string, error) {
 			cifarFetch)
 	}
 	var paths []string
-	for _, name := range []string{"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"} {
+	for _, name := range []string{"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+		"data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"} {
 		// The archive unpacks into a directory of its own.
 		path, err := locate([]string{directory, filepath.Join(directory, "cifar-10-batches-bin")}, name)
 		if err != nil {

@@ -75,7 +75,8 @@ func decodeIDX(r io.Reader) (Array, error) {
 		return Array{}, truncated(err, int64(n), 4, "the magic number")
 	}
 	if magic[0] != 0 || magic[1] != 0 || magic[2] != 8 || magic[3] == 0 {
-		return Array{}, fmt.Errorf("magic number 0x%x, expected 0x000008 and the number of dimensions: this is no IDX file of bytes", magic)
+		return Array{}, fmt.Errorf("magic number 0x%x, expected 0x000008 and the number of dimensions: this is no IDX file of bytes",
+			magic)
 	}
 
 	header := make([]byte, 4*int(magic[3]))

@@ -33,7 +33,8 @@ func amoebaNetD(o Options) (*nn.Sequential, error) {
 		return nil, refuse("amoebanetd", "Depth", o.Depth, "want L a multiple of 3, as there are three groups of normal cells")
 	}
 	if o.Width%8 != 0 {
-		return nil, refuse("amoebanetd", "Width", o.Width, "want D a multiple of 8, as the first cells have D/2 channels and convolutions of a quarter of them")
+		return nil, refuse("amoebanetd", "Width", o.Width,
+			"want D a multiple of 8, as the first cells have D/2 channels and convolutions of a quarter of them")
 	}
 	if o.Size%32 != 0 {
 		return nil, refuse("amoebanetd", "Size", o.Size, "want a multiple of 32, as images are halved five times")

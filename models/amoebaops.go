@@ -28,7 +28,8 @@ func conv1x1To(in, out, stride int64) nn.Layer {
 // conv3x3 has a quarter of the channels in its middle, as has conv1x7x1.
 func conv3x3(channels, stride int64) nn.Layer {
 	one := nn.Square(1)
-	return convChain(channels, kernel{channels / 4, one, one}, kernel{channels / 4, nn.Square(3), nn.Square(stride)}, kernel{channels, one, one})
+	return convChain(channels, kernel{channels / 4, one, one},
+		kernel{channels / 4, nn.Square(3), nn.Square(stride)}, kernel{channels, one, one})
 }
 
 // conv1x7x1 is a 1x7 convolution and a 7x1.
@@ -73,7 +74,8 @@ func newFactorizedReduce(in, out int64) *factorizedReduce {
 	half := func(out int64) nn.Layer {
 		return nn.NewConv2d(in, out, nn.Square(1), nn.Conv2dConfig{Stride: nn.Square(2), NoBias: true})
 	}
-	l := &factorizedReduce{relu: nn.NewReLU(), even: half(out / 2), odd: half(out - out/2), norm: nn.NewBatchNorm2d(out, nn.BatchNormConfig{})}
+	l := &factorizedReduce{relu: nn.NewReLU(), even: half(out / 2), odd: half(out - out/2),
+		norm: nn.NewBatchNorm2d(out, nn.BatchNormConfig{})}
 	l.Child("relu", l.relu)
 	l.Child("conv1", l.even)
 	l.Child("conv2", l.odd)

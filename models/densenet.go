@@ -23,7 +23,8 @@ var denseNets = []model{
 func denseNet(name string, growth int, blocks ...int) model {
 	return model{
 		Info: Info{
-			Name: name, Summary: fmt.Sprintf("densely connected network for ImageNet, blocks of %v layers (Huang et al. 2017, table 1)", blocks),
+			Name: name, Summary: fmt.Sprintf("densely connected network for ImageNet, blocks of %v layers (Huang et al. 2017, table 1)",
+				blocks),
 			Kind: Image, Input: []int64{3, 224, 224},
 			Defaults: Options{Classes: 1000, Channels: 3, Size: 224, Width: growth},
 		},

@@ -23,13 +23,15 @@ var inceptions = []model{{
 func inceptionV3(o Options) (*nn.Sequential, error) {
 	const least = 299
 	if o.Aux && o.Size < least {
-		return nil, refuse("inception_v3", "Size", o.Size, "want at least %d with Aux, as the auxiliary classifier needs 17x17 pixels where it reads", least)
+		return nil, refuse("inception_v3", "Size", o.Size,
+			"want at least %d with Aux, as the auxiliary classifier needs 17x17 pixels where it reads", least)
 	}
 	s := &inceptionNet{nn.NewSequential(), int64(o.Channels)}
 	pool := func(name string) {
 		s.Add(name, nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)}))
 	}
-	s.filters(halve("Conv2d_1a_3x3", 32), filter{name: "Conv2d_2a_3x3", out: 32, size: nn.Square(3), unpadded: true}, conv("Conv2d_2b_3x3", 64, 3, 3))
+	s.filters(halve("Conv2d_1a_3x3", 32),
+		filter{name: "Conv2d_2a_3x3", out: 32, size: nn.Square(3), unpadded: true}, conv("Conv2d_2b_3x3", 64, 3, 3))
 	pool("maxpool1")
 	s.filters(conv("Conv2d_3b_1x1", 80, 1, 1), filter{name: "Conv2d_4a_3x3", out: 192, size: nn.Square(3), unpadded: true})
 	pool("maxpool2")
@@ -90,7 +92,8 @@ func inceptionC(middle int64) []arm {
 func inceptionD() []arm {
 	return []arm{
 		path(conv("branch3x3_1", 192, 1, 1), halve("branch3x3_2", 320)),
-		path(conv("branch7x7x3_1", 192, 1, 1), conv("branch7x7x3_2", 192, 1, 7), conv("branch7x7x3_3", 192, 7, 1), halve("branch7x7x3_4", 192)),
+		path(conv("branch7x7x3_1", 192, 1, 1), conv("branch7x7x3_2", 192, 1, 7),
+			conv("branch7x7x3_3", 192, 7, 1), halve("branch7x7x3_4", 192)),
 		pooled(nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)})),
 	}
 }
@@ -99,7 +102,8 @@ func inceptionE() []arm {
 	return []arm{
 		path(conv("branch1x1", 320, 1, 1)),
 		path(conv("branch3x3_1", 384, 1, 1)).fork(conv("branch3x3_2a", 384, 1, 3), conv("branch3x3_2b", 384, 3, 1)),
-		path(conv("branch3x3dbl_1", 448, 1, 1), conv("branch3x3dbl_2", 384, 3, 3)).fork(conv("branch3x3dbl_3a", 384, 1, 3), conv("branch3x3dbl_3b", 384, 3, 1)),
+		path(conv("branch3x3dbl_1", 448, 1, 1),
+			conv("branch3x3dbl_2", 384, 3, 3)).fork(conv("branch3x3dbl_3a", 384, 1, 3), conv("branch3x3dbl_3b", 384, 3, 1)),
 		pooled(surroundings(), conv("branch_pool", 192, 1, 1)),
 	}
 }

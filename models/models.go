@@ -45,7 +45,8 @@ type model struct {
 }
 
 // registry lists the models in the order of Names.
-var registry = slices.Concat(mlps, cifarResNets, resNets, preActResNets, vggs, denseNets, inceptions, googleNets, amoebaNets, unets, gpts)
+var registry = slices.Concat(mlps, cifarResNets, resNets, preActResNets, vggs, denseNets, inceptions,
+	googleNets, amoebaNets, unets, gpts)
 
 // Names lists the models, each by the one name that Describe gives.
 func Names() []string {
@@ -87,7 +88,8 @@ func New(name string, o Options) (*nn.Sequential, error) {
 func find(name string) (model, error) {
 	i := slices.IndexFunc(registry, func(m model) bool { return m.Name == name || slices.Contains(m.also, name) })
 	if i < 0 {
-		return model{}, &ConfigError{Of: "models", Field: "Model", Value: name, Remedy: "want one of " + strings.Join(Names(), ", ")}
+		return model{}, &ConfigError{Of: "models", Field: "Model", Value: name,
+			Remedy: "want one of " + strings.Join(Names(), ", ")}
 	}
 	return registry[i], nil
 }

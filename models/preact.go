@@ -89,7 +89,8 @@ func newPreActBottleneck(in, width, stride int64) *preActBottleneck {
 
 func (l *preActBottleneck) step(number string, in, out, kernel, stride int64) {
 	norm := newNormReLU(in)
-	conv := nn.NewConv2d(in, out, nn.Square(kernel), nn.Conv2dConfig{Stride: nn.Square(stride), Padding: nn.Square(kernel / 2), NoBias: true})
+	conv := nn.NewConv2d(in, out, nn.Square(kernel),
+		nn.Conv2dConfig{Stride: nn.Square(stride), Padding: nn.Square(kernel / 2), NoBias: true})
 	l.Child("bn"+number, norm)
 	l.Child("conv"+number, conv)
 	l.main = append(l.main, norm, conv)

@@ -24,7 +24,8 @@ var resNets = []model{
 	resNet("resnext50_32x4d", "Xie et al. 2017", resNetDesign{blocks: []int{3, 4, 6, 3}, groups: 32, each: 4}, "resnext50"),
 	resNet("resnext101_32x8d", "Xie et al. 2017", resNetDesign{blocks: []int{3, 4, 23, 3}, groups: 32, each: 8}, "resnext101"),
 	resNet("wide_resnet50_2", "Zagoruyko and Komodakis 2016", resNetDesign{blocks: []int{3, 4, 6, 3}, each: 128}, "wide_resnet50"),
-	resNet("wide_resnet101_2", "Zagoruyko and Komodakis 2016", resNetDesign{blocks: []int{3, 4, 23, 3}, each: 128}, "wide_resnet101"),
+	resNet("wide_resnet101_2", "Zagoruyko and Komodakis 2016",
+		resNetDesign{blocks: []int{3, 4, 23, 3}, each: 128}, "wide_resnet101"),
 }
 
 // resNetDesign is what sets a residual network apart from the others.

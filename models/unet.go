@@ -40,10 +40,12 @@ func unet(o Options) (*nn.Sequential, error) {
 		return nil, refuse("unet", "Width", o.Width, "want C at least 2, as the last level has half as many channels")
 	}
 	if o.Depth > unetDepth || o.Width<<o.Depth > unetWidth {
-		return nil, refuse("unet", "Depth", o.Depth, "want at most %d, and C, which is %d, times 2 to its power at most %d", unetDepth, o.Width, unetWidth)
+		return nil, refuse("unet", "Depth", o.Depth,
+			"want at most %d, and C, which is %d, times 2 to its power at most %d", unetDepth, o.Width, unetWidth)
 	}
 	if o.Size>>o.Depth < 2 {
-		return nil, refuse("unet", "Size", o.Size, "want at least %d, so that the lowest of %d levels is more than a pixel", 2<<o.Depth, o.Depth)
+		return nil, refuse("unet", "Size", o.Size,
+			"want at least %d, so that the lowest of %d levels is more than a pixel", 2<<o.Depth, o.Depth)
 	}
 	stack := func(in, hidden, out int64) *nn.Sequential {
 		return convolutions(o.Convolutions, in, hidden, out, o.Dropout)

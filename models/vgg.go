@@ -25,7 +25,8 @@ func vgg(name string, norms bool, convolutions ...int) model {
 	}
 	return model{
 		Info: Info{
-			Name: name, Summary: fmt.Sprintf("VGG, groups of %v convolutions%s (Simonyan and Zisserman 2014, table 1)", convolutions, with),
+			Name: name, Summary: fmt.Sprintf("VGG, groups of %v convolutions%s (Simonyan and Zisserman 2014, table 1)",
+				convolutions, with),
 			Kind: Image, Input: []int64{3, 224, 224},
 			Defaults: Options{Classes: 1000, Channels: 3, Size: 224, Width: 4096, Dropout: 0.5},
 		},

@@ -20,7 +20,8 @@ import (
 func NewCausalSelfAttention(dim, heads int64) *Sequential {
 	requirePositive("CausalSelfAttention", "dim", dim)
 	requirePositive("CausalSelfAttention", "heads", heads)
-	require(dim%heads == 0, "CausalSelfAttention: dim is %d, which %d heads do not divide; choose a multiple of the heads", dim, heads)
+	require(dim%heads == 0, "CausalSelfAttention: dim is %d, which %d heads do not divide; choose a multiple of the heads",
+		dim, heads)
 	split, weigh, join := &attentionHeads{dim: dim, heads: heads}, &attentionWeights{}, &attentionValues{heads: heads}
 	return NewSequential().
 		Add("qkv", NewLinear(dim, 3*dim)).

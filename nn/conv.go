@@ -34,7 +34,8 @@ func NewConv2d(in, out int64, kernel Pair, o Conv2dConfig) *Conv2d {
 	requirePositive("Conv2d", "in", in)
 	requirePositive("Conv2d", "out", out)
 	requirePositive("Conv2d", "Groups", l.groups)
-	require(in%l.groups == 0 && out%l.groups == 0, "Conv2d: %d groups do not divide %d input and %d output channels; choose a divisor of both", l.groups, in, out)
+	require(in%l.groups == 0 && out%l.groups == 0,
+		"Conv2d: %d groups do not divide %d input and %d output channels; choose a divisor of both", l.groups, in, out)
 	kernel.require("Conv2d", "the kernel", 1)
 	l.stride.require("Conv2d", "Stride", 1)
 	l.padding.require("Conv2d", "Padding", 0)

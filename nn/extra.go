@@ -49,7 +49,8 @@ func (k *ExtraKey[T]) Lookup(c *Ctx) (T, bool) {
 func (k *ExtraKey[T]) In(c *Ctx) T {
 	v, ok := k.Lookup(c)
 	if !ok {
-		panic(&torch.Error{Op: "extra", Message: fmt.Sprintf("the run has no extra %q; give it to the batch, or to nn.Config", k.name)})
+		panic(&torch.Error{Op: "extra",
+			Message: fmt.Sprintf("the run has no extra %q; give it to the batch, or to nn.Config", k.name)})
 	}
 	return v
 }

@@ -60,7 +60,8 @@ func (l tupleLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 // requireRows refuses to average over nothing, which gives NaN.
 func requireRows(op string, l Loss, output, target *torch.Tensor) {
 	if l.Reduction() == torch.ReduceMean && output.Numel() == 0 {
-		panic(&torch.Error{Op: op, Args: torch.Describe([]*torch.Tensor{output, target}), Message: "the mean over no rows is no number; a step needs at least one row"})
+		panic(&torch.Error{Op: op, Args: torch.Describe([]*torch.Tensor{output, target}),
+			Message: "the mean over no rows is no number; a step needs at least one row"})
 	}
 }
 
@@ -70,7 +71,8 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 	arg.Must(c, "nn: RunLoss: the nn.Ctx", "one of nn.NewCtx")
 	arg.Must(l, "nn: RunLoss: the loss", "an nn.Loss")
 	refuse := func(message string) {
-		panic(&torch.Error{Op: "loss", Args: append(torch.Describe(outputs), torch.Describe(targets)...), Device: c.Device(), Message: message})
+		panic(&torch.Error{Op: "loss", Args: append(torch.Describe(outputs), torch.Describe(targets)...),
+			Device: c.Device(), Message: message})
 	}
 	running := c.running
 	c.running = c.moduleOf(l)
@@ -79,7 +81,8 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 		loss = t.ForwardTuple(c, outputs, targets)
 	} else {
 		if len(outputs) != 1 || len(targets) != 1 {
-			refuse(fmt.Sprintf("the model gives a tuple of %d and the batch has a tuple of %d targets; the loss compares one tensor with one, let it be an nn.TupleLoss", len(outputs), len(targets)))
+			refuse(fmt.Sprintf("the model gives a tuple of %d and the batch has a tuple of %d targets; the loss compares one tensor with one, let it be an nn.TupleLoss",
+				len(outputs), len(targets)))
 		}
 		loss = l.Forward(c, outputs[0], targets[0])
 	}

@@ -36,6 +36,7 @@ func zerosLike(c *torch.Ctx, output *torch.Tensor) []*torch.Tensor {
 // loss that falls and means nothing.
 func requireOneShape(op string, output, target *torch.Tensor) {
 	if !slices.Equal(output.Shape(), target.Shape()) {
-		panic(&torch.Error{Op: op, Args: []string{output.String(), target.String()}, Message: "output and target must have one shape; reshape the target"})
+		panic(&torch.Error{Op: op, Args: []string{output.String(), target.String()},
+			Message: "output and target must have one shape; reshape the target"})
 	}
 }

@@ -20,7 +20,8 @@ type MaxPool2dConfig struct {
 
 // NewMaxPool2d makes a MaxPool2d.
 func NewMaxPool2d(kernel Pair, o MaxPool2dConfig) *MaxPool2d {
-	l := &MaxPool2d{kernel: kernel, stride: o.Stride.or(kernel), padding: o.Padding, dilation: o.Dilation.or(Square(1)), ceil: o.CeilMode}
+	l := &MaxPool2d{kernel: kernel, stride: o.Stride.or(kernel), padding: o.Padding,
+		dilation: o.Dilation.or(Square(1)), ceil: o.CeilMode}
 	requireWindow("MaxPool2d", l.kernel, l.stride, l.padding)
 	l.dilation.require("MaxPool2d", "Dilation", 1)
 	return l
@@ -51,7 +52,8 @@ type AvgPool2dConfig struct {
 
 // NewAvgPool2d makes an AvgPool2d.
 func NewAvgPool2d(kernel Pair, o AvgPool2dConfig) *AvgPool2d {
-	l := &AvgPool2d{kernel: kernel, stride: o.Stride.or(kernel), padding: o.Padding, ceil: o.CeilMode, countPadding: !o.ExcludePadding}
+	l := &AvgPool2d{kernel: kernel, stride: o.Stride.or(kernel), padding: o.Padding, ceil: o.CeilMode,
+		countPadding: !o.ExcludePadding}
 	requireWindow("AvgPool2d", l.kernel, l.stride, l.padding)
 	return l
 }
@@ -60,7 +62,8 @@ func requireWindow(layer string, kernel, stride, padding Pair) {
 	kernel.require(layer, "the kernel", 1)
 	stride.require(layer, "Stride", 1)
 	padding.require(layer, "Padding", 0)
-	require(2*padding[0] <= kernel[0] && 2*padding[1] <= kernel[1], "%s: Padding is %dx%d; it must be at most half the kernel, which is %dx%d",
+	require(2*padding[0] <= kernel[0] && 2*padding[1] <= kernel[1],
+		"%s: Padding is %dx%d; it must be at most half the kernel, which is %dx%d",
 		layer, padding[0], padding[1], kernel[0], kernel[1])
 }
 

@@ -93,7 +93,8 @@ func (v *verifier) report(format string, args ...any) {
 // stash or pop them.
 func (v *verifier) containers(path string, s *Sequential) {
 	if len(s.stashes)+len(s.pops) > 0 {
-		v.report("%q declares skips and is a Sequential, which runs layers and nothing else; declare them on one of its layers", path)
+		v.report("%q declares skips and is a Sequential, which runs layers and nothing else; declare them on one of its layers",
+			path)
 	}
 	for _, l := range s.layers {
 		if nested, ok := l.(*Sequential); ok {
@@ -109,7 +110,8 @@ func (v *verifier) visit(layer int, path string, b *Base) {
 		if first := v.stash[k]; declares(b.stashes[:i], k.Name) {
 			v.report("%q declares the stash of %v twice", path, k)
 		} else if first != nil {
-			v.report("%q and %q both stash %v; Isolate one in a namespace of its own, with the layers that pop it", first.path, path, k)
+			v.report("%q and %q both stash %v; Isolate one in a namespace of its own, with the layers that pop it",
+				first.path, path, k)
 		} else {
 			v.stash[k] = &declaration{key: k, layer: layer, path: path, at: begin, route: SkipRoute{Key: k, Stash: layer}}
 			v.stashes = append(v.stashes, v.stash[k])

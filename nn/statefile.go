@@ -41,7 +41,8 @@ func FileTensors(m Module) []safetensors.Tensor {
 // and belong to the model. All names, shapes and element types must be the model's. If not, the
 // error lists what differs and nothing has changed.
 func Load(c *torch.Ctx, path string, m Module) error {
-	if err := cmp.Or(arg.Given(c, "nn: Load: the torch.Ctx", "one of torch.NewCtx"), arg.Given(m, "nn: Load: the model", "one of the file's names and shapes")); err != nil {
+	if err := cmp.Or(arg.Given(c, "nn: Load: the torch.Ctx", "one of torch.NewCtx"),
+		arg.Given(m, "nn: Load: the model", "one of the file's names and shapes")); err != nil {
 		return err
 	}
 	file, err := safetensors.Open(path)

@@ -78,7 +78,8 @@ func single(m Module, ys []*torch.Tensor) *torch.Tensor {
 			who = strconv.Quote(name)
 		}
 		panic(&torch.Error{Op: "Forward", Args: torch.Describe(ys),
-			Message: fmt.Sprintf("%s gives a tuple of %d where one tensor is wanted; run it with ForwardTuple or RunTuple", who, len(ys))})
+			Message: fmt.Sprintf("%s gives a tuple of %d where one tensor is wanted; run it with ForwardTuple or RunTuple",
+				who, len(ys))})
 	}
 	return ys[0]
 }
@@ -95,6 +96,7 @@ func (c *Ctx) exist(xs, ys []*torch.Tensor) {
 		}
 	}
 	if fault != "" {
-		panic(&torch.Error{Op: "Forward", Args: torch.Describe(xs), Device: c.Device(), Message: "the layer must return tensors that exist; it returned " + fault})
+		panic(&torch.Error{Op: "Forward", Args: torch.Describe(xs), Device: c.Device(),
+			Message: "the layer must return tensors that exist; it returned " + fault})
 	}
 }

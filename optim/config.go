@@ -61,7 +61,8 @@ func (o Config) check(optimizer string, takes ...string) error {
 		{"Centered", o.Centered, o.Centered, true, ""},
 	} {
 		if s.set && !slices.Contains(takes, s.name) {
-			return &ConfigError{Of: "optim: " + optimizer, Field: s.name, Value: s.value, Problem: "it is no setting of " + optimizer, Remedy: "want it left out"}
+			return &ConfigError{Of: "optim: " + optimizer, Field: s.name, Value: s.value,
+				Problem: "it is no setting of " + optimizer, Remedy: "want it left out"}
 		}
 		if !s.valid {
 			return &ConfigError{Of: "optim: " + optimizer, Field: s.name, Value: s.value, Remedy: "want " + s.want}

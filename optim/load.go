@@ -85,7 +85,8 @@ func (o *optimizer) fits(saved map[string]SavedTensor, steps map[string]int64, p
 		return fmt.Errorf("steps of parameters that the model does not have: %q", slices.Sorted(maps.Keys(unknownSteps)))
 	}
 	if len(unknown) > 0 {
-		return fmt.Errorf("tensors that belong to no parameter of the model under this optimizer: %q", slices.Sorted(maps.Keys(unknown)))
+		return fmt.Errorf("tensors that belong to no parameter of the model under this optimizer: %q",
+			slices.Sorted(maps.Keys(unknown)))
 	}
 	return nil
 }

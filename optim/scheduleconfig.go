@@ -34,7 +34,8 @@ func ScheduleNames() []string { return []string{"constant", "cosine", "step"} }
 // NewSchedule makes a schedule by its name.
 func NewSchedule(name string, o ScheduleConfig) (Schedule, error) {
 	if !slices.Contains(ScheduleNames(), name) {
-		return nil, &ConfigError{Of: "optim", Field: "Schedule", Value: name, Remedy: "want one of " + strings.Join(ScheduleNames(), ", ")}
+		return nil, &ConfigError{Of: "optim", Field: "Schedule", Value: name,
+			Remedy: "want one of " + strings.Join(ScheduleNames(), ", ")}
 	}
 	if err := o.check(name); err != nil {
 		return nil, err
@@ -76,7 +77,9 @@ func (o ScheduleConfig) check(name string) error {
 	case !isSize(o.MinLR) || o.MinLR > o.LR:
 		return refuse("MinLR", o.MinLR, "want a number from 0 to LR, %v", o.LR)
 	}
-	err := cmp.Or(arg.AtLeast(of, "WarmupSteps", o.WarmupSteps, 0), arg.AtLeast(of, "TotalSteps", o.TotalSteps, 0), arg.AtLeast(of, "StepSize", o.StepSize, 0), arg.Finite(of, "Gamma", o.Gamma))
+	err := cmp.Or(arg.AtLeast(of, "WarmupSteps", o.WarmupSteps, 0),
+		arg.AtLeast(of, "TotalSteps", o.TotalSteps, 0), arg.AtLeast(of, "StepSize", o.StepSize,
+			0), arg.Finite(of, "Gamma", o.Gamma))
 	switch {
 	case err != nil:
 		return err

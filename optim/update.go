@@ -127,9 +127,11 @@ func (u *prepared) check() {
 	for _, p := range u.parts {
 		switch now := u.o.known(p.Name); {
 		case now != p.known:
-			panic(fmt.Sprintf("optim: Apply: the state of %q was replaced since Prepare, by Load or another update; prepare the update again", p.Name))
+			panic(fmt.Sprintf("optim: Apply: the state of %q was replaced since Prepare, by Load or another update; prepare the update again",
+				p.Name))
 		case !p.Tensor().HasGrad():
-			panic(fmt.Sprintf("optim: Apply: the gradient of %q was dropped since Prepare; drop gradients after the update", p.Name))
+			panic(fmt.Sprintf("optim: Apply: the gradient of %q was dropped since Prepare; drop gradients after the update",
+				p.Name))
 		}
 	}
 }

@@ -56,7 +56,8 @@ func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 		case ExceptLast, Never, Always, Optimal:
 			out = append(out, one)
 		default:
-			return nil, refuse(fmt.Sprintf("%q is no policy", word), "want never, except_last, always or optimal, or a list with one for each stage")
+			return nil, refuse(fmt.Sprintf("%q is no policy", word),
+				"want never, except_last, always or optimal, or a list with one for each stage")
 		}
 	}
 	switch len(out) {

@@ -137,7 +137,8 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 // checkDevices gives each stage its device.
 func (cfg *Config) checkDevices() error {
 	refuse := func(problem, remedy string, args ...any) error {
-		return &ConfigError{Of: "pipe", Field: "Devices", Value: cfg.Devices, Problem: problem, Remedy: fmt.Sprintf(remedy, args...)}
+		return &ConfigError{Of: "pipe", Field: "Devices", Value: cfg.Devices, Problem: problem,
+			Remedy: fmt.Sprintf(remedy, args...)}
 	}
 	if cfg.Devices == nil {
 		for i := range cfg.Balance {
@@ -145,7 +146,8 @@ func (cfg *Config) checkDevices() error {
 		}
 	}
 	if len(cfg.Devices) < len(cfg.Balance) {
-		return refuse(fmt.Sprintf("%d for %d stages", len(cfg.Devices), len(cfg.Balance)), "want one for each stage; the same one may serve several")
+		return refuse(fmt.Sprintf("%d for %d stages", len(cfg.Devices), len(cfg.Balance)),
+			"want one for each stage; the same one may serve several")
 	}
 	cfg.Devices = cfg.Devices[:len(cfg.Balance)]
 	for _, d := range cfg.Devices {

@@ -17,7 +17,8 @@ import (
 // in evaluation mode on batches of so many samples; it does not change. If ctx ends first the error
 // is ctx's.
 func Accuracy(ctx context.Context, p *pipe.Pipe, set data.Dataset, batch int) (float64, error) {
-	if err := cmp.Or(arg.Context(ctx, "train"), arg.Given(p, "train: Accuracy: the pipe", "one of pipe.New"), arg.Given(set, "train: Accuracy: the data set", "a data.Dataset")); err != nil {
+	if err := cmp.Or(arg.Context(ctx, "train"), arg.Given(p, "train: Accuracy: the pipe", "one of pipe.New"),
+		arg.Given(set, "train: Accuracy: the data set", "a data.Dataset")); err != nil {
 		return 0, err
 	}
 	loader, err := data.NewLoader(set, data.LoaderConfig{BatchSize: batch, Prefetch: 1})

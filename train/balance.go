@@ -44,13 +44,17 @@ type Balance struct {
 // micro-batch of the first rows of set. Measurements vary, and so may the cut. The weights that
 // training gives do not depend on it.
 func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, config BalanceConfig) (Balance, error) {
-	if err := cmp.Or(arg.Context(ctx, "train"), arg.Given(model, "train: BalanceByTime: the model", "an nn.Sequential"), arg.Given(set, "train: BalanceByTime: the data set", "a data.Dataset")); err != nil {
+	if err := cmp.Or(arg.Context(ctx, "train"),
+		arg.Given(model, "train: BalanceByTime: the model", "an nn.Sequential"), arg.Given(set,
+			"train: BalanceByTime: the data set", "a data.Dataset")); err != nil {
 		return Balance{}, err
 	}
 	if set.Len() == 0 {
 		return Balance{}, errors.New("train: BalanceByTime: the data set is empty; want a sample to measure with")
 	}
-	if err := cmp.Or(arg.AtLeast("train", "Batch", config.Batch, 1), arg.AtLeast("train", "Chunks", config.Chunks, 0), arg.Between("train", "Stages", config.Stages, 1, len(model.Layers()))); err != nil {
+	if err := cmp.Or(arg.AtLeast("train", "Batch", config.Batch, 1),
+		arg.AtLeast("train", "Chunks", config.Chunks, 0), arg.Between("train", "Stages", config.Stages, 1,
+			len(model.Layers()))); err != nil {
 		return Balance{}, err
 	}
 	policies, err := config.Checkpoint.Stages(config.Stages)

@@ -129,8 +129,10 @@ func (e *StepError) Unwrap() error { return e.Err }
 
 // complete returns an error if what every step needs is not set, or a setting is wrong.
 func (l *Loop) complete() error {
-	return cmp.Or(arg.Given(l.Pipe, "train: Loop.Pipe", "one of pipe.New"), arg.Given(l.Optimizer, "train: Loop.Optimizer", "one of package optim, or of your own"),
-		arg.Given(l.Loss, "train: Loop.Loss", "an nn.Loss"), arg.Finite("train", "ClipNorm", l.ClipNorm), arg.AtLeast("train", "Steps", l.Steps, 0),
+	return cmp.Or(arg.Given(l.Pipe, "train: Loop.Pipe", "one of pipe.New"),
+		arg.Given(l.Optimizer, "train: Loop.Optimizer", "one of package optim, or of your own"),
+		arg.Given(l.Loss, "train: Loop.Loss", "an nn.Loss"), arg.Finite("train", "ClipNorm", l.ClipNorm),
+		arg.AtLeast("train", "Steps", l.Steps, 0),
 		arg.AtLeast("train", "Epochs", l.Epochs, 0), arg.AtLeast("train", "Step", l.Step, 0))
 }
 
@@ -166,7 +168,8 @@ func (l *Loop) next(ctx context.Context) (data.Batch, error) {
 // Every step leaves exactly as many bytes live on each device as the one before; gradients exist
 // only within a step.
 func (l *Loop) Run(ctx context.Context) (Result, error) {
-	if err := cmp.Or(arg.Context(ctx, "train"), l.complete(), arg.Given(l.Loader, "train: Loop.Loader", "one of data.NewLoader")); err != nil {
+	if err := cmp.Or(arg.Context(ctx, "train"), l.complete(),
+		arg.Given(l.Loader, "train: Loop.Loader", "one of data.NewLoader")); err != nil {
 		return Result{Step: l.Step}, err
 	}
 	for {

@@ -21,7 +21,8 @@ import (
 // (see pipe.Open), so that a model that does not fit is found before it is made. What is measured
 // may exceed the limits: the batch, and a layer at a time.
 func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error {
-	if err := cmp.Or(arg.Context(ctx, "train"), l.complete(), arg.Given(set, "train: PlanMemory: the data set", "a data.Dataset")); err != nil {
+	if err := cmp.Or(arg.Context(ctx, "train"), l.complete(),
+		arg.Given(set, "train: PlanMemory: the data set", "a data.Dataset")); err != nil {
 		return err
 	}
 	if set.Len() == 0 {

@@ -134,7 +134,8 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 // at a time. The model must have passed Check. The loop's Step and the loader's Start are Progress.
 // After an error model and optimizer are unusable.
 func (c *Checkpoint) Restore(p *pipe.Pipe, o optim.Optimizer) error {
-	if err := cmp.Or(arg.Given(p, "train: Restore: the pipe", "the run's"), arg.Given(o, "train: Restore: the optimizer", "the run's")); err != nil {
+	if err := cmp.Or(arg.Given(p, "train: Restore: the pipe", "the run's"),
+		arg.Given(o, "train: Restore: the optimizer", "the run's")); err != nil {
 		return err
 	}
 	if err := c.restoreModel(p.Model()); err != nil {

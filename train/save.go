@@ -26,7 +26,8 @@ import (
 //
 // No step may run meanwhile.
 func (s Store) Save(at Progress, r Recipe, model nn.Module, o optim.Optimizer) (path string, err error) {
-	if err := cmp.Or(arg.Given(model, "train: Save: the model", "the run's"), arg.Given(o, "train: Save: the optimizer", "the run's")); err != nil {
+	if err := cmp.Or(arg.Given(model, "train: Save: the model", "the run's"),
+		arg.Given(o, "train: Save: the optimizer", "the run's")); err != nil {
 		return "", err
 	}
 	path = s.path(at.Step)
@@ -62,8 +63,10 @@ func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim
 		return err
 	}
 	st := state{Version: formatVersion, Progress: at, Recipe: recipe, Updates: o.Steps(), Files: map[string]fileMark{}}
-	for name, tensors := range map[string][]safetensors.Tensor{modelFile: nn.FileTensors(model), optimizerFile: optimizerTensors(o)} {
-		st.Files[name], err = s.writeFile(filepath.Join(temporary, name), func(w io.Writer) error { return safetensors.Write(w, tensors, nil) })
+	for name, tensors := range map[string][]safetensors.Tensor{modelFile: nn.FileTensors(model),
+		optimizerFile: optimizerTensors(o)} {
+		st.Files[name], err = s.writeFile(filepath.Join(temporary, name),
+			func(w io.Writer) error { return safetensors.Write(w, tensors, nil) })
 		if err != nil {
 			return err
 		}
@@ -72,7 +75,8 @@ func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim
 	if err != nil {
 		return err
 	}
-	if _, err := s.writeFile(filepath.Join(temporary, stateFile), func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+	if _, err := s.writeFile(filepath.Join(temporary, stateFile),
+		func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
 		return err
 	}
 	if err := s.syncDirectory(temporary); err != nil {

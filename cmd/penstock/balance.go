@@ -42,17 +42,21 @@ func (f *balanceFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
 	list(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
-	word(s, &f.modelName, "model", "", "`NAME` of the model whose layers are measured: "+strings.Join(models.Names(), ", "), models.Names()...)
+	word(s, &f.modelName, "model", "",
+		"`NAME` of the model whose layers are measured: "+strings.Join(models.Names(), ", "), models.Names()...)
 	s.StringArrayVar(&f.set, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
 	count(s, &f.stages, "stages", 0, "`N` stages to cut into")
 	word(s, &f.by, "by", "time", "what is to be even: `time` of a micro-batch, or size in memory", "time", "size")
 	count(s, &f.batch, "batch", 256, "`N` samples in a batch")
 	count(s, &f.chunks, "chunks", 8, "`N` micro-batches of each batch")
-	s.StringVar((*string)(&f.checkpoint), "checkpoint", "except_last", "`POLICY` of recomputing activations: never, except_last, always or optimal; or a list with one for each stage")
+	s.StringVar((*string)(&f.checkpoint), "checkpoint", "except_last",
+		"`POLICY` of recomputing activations: never, except_last, always or optimal; or a list with one for each stage")
 	s.BoolVar(&f.autocast, "autocast", false, "run forwards in bfloat16 where that is safe")
-	word(s, &f.optimizerName, "optimizer", "sgd", "`NAME` of the optimizer, whose state counts by size: "+strings.Join(optim.Names(), ", "), optim.Names()...)
+	word(s, &f.optimizerName, "optimizer", "sgd",
+		"`NAME` of the optimizer, whose state counts by size: "+strings.Join(optim.Names(), ", "), optim.Names()...)
 	amount(s, &f.momentum, "momentum", 1, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
-	whole(s, &f.threads, "threads", 1, 1, pipe.MaxThreads, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
+	whole(s, &f.threads, "threads", 1, 1, pipe.MaxThreads,
+		fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
 	count(s, &f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the lower quartile counts")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights and sample")
 	word(s, &f.format, "format", "text", "`FORMAT` of the output: text or json", "text", "json")
@@ -119,11 +123,13 @@ func (p balancePlan) cutModel(ctx context.Context, stdout, stderr io.Writer) err
 	defer c.Close()
 	var sample *torch.Tensor
 	if err := torch.Try(func() { sample = p.measured.sample(c, p.rows) }); err != nil {
-		return fmt.Errorf("not enough memory for a micro-batch of %d samples: %w; use more --chunks or a smaller --batch", p.rows, err)
+		return fmt.Errorf("not enough memory for a micro-batch of %d samples: %w; use more --chunks or a smaller --batch",
+			p.rows, err)
 	}
 	show := newLayerProgress(stderr)
 	measured, err := profile.Measure(ctx, p.measured.model, profile.Config{
-		Peer: torch.CPU(1), Threads: p.threads, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast, Clock: clock, BytesOnly: p.by == "size", Progress: show.layer,
+		Peer: torch.CPU(1), Threads: p.threads, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast,
+		Clock: clock, BytesOnly: p.by == "size", Progress: show.layer,
 	}, sample)
 	show.end()
 	if err != nil {

@@ -29,7 +29,8 @@ func (f balanceFlags) plan(s *pflag.FlagSet) (balancePlan, error) {
 	hasCosts, hasModel := s.Changed("costs"), s.Changed("model")
 	switch {
 	case hasCosts && hasModel:
-		return p, badUsage("--costs %s and --model %s: want one of the two, costs of your own or a model to measure", s.Lookup("costs").Value, p.modelName)
+		return p, badUsage("--costs %s and --model %s: want one of the two, costs of your own or a model to measure",
+			s.Lookup("costs").Value, p.modelName)
 	case !hasCosts && !hasModel:
 		return p, badUsage("want --costs N,N,... to cut, or --model NAME to measure: one of %s", strings.Join(models.Names(), ", "))
 	case !s.Changed("stages"):

@@ -100,8 +100,10 @@ func showSizes(w io.Writer, format string, layers []balance.Layer, counts []int,
 	t := newTable(w)
 	fmt.Fprintln(t, "STAGE\tLAYERS\tFROM\tTO\tPARAMETERS\tGRADIENTS\tOPTIMIZER\tBUFFERS\tSAVED\tINPUTS\tBYTES\tOF BOTTLENECK")
 	for i, s := range line.Stages {
-		fmt.Fprintf(t, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i, s.Layers, s.First, s.Last, formatBytes(s.Parameters), formatBytes(s.Gradients), formatBytes(s.State),
-			formatBytes(s.Buffers), formatBytes(s.Saved), formatBytes(s.Inputs), formatBytes(int64(s.Cost)), share(s.Cost, line.Bottleneck))
+		fmt.Fprintf(t, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i, s.Layers, s.First, s.Last,
+			formatBytes(s.Parameters), formatBytes(s.Gradients), formatBytes(s.State),
+			formatBytes(s.Buffers), formatBytes(s.Saved), formatBytes(s.Inputs), formatBytes(int64(s.Cost)), share(s.Cost,
+				line.Bottleneck))
 	}
 	return t.Flush()
 }

@@ -18,7 +18,8 @@ func (j *job) tellChanges(_ context.Context, stderr io.Writer) error {
 		fmt.Fprintln(stderr, fewerChunks(j.config.Chunks, rows))
 	}
 	if j.warmup > 0 && int64(j.warmup) >= j.last { // the step after the warm-up is the first at the rate that was asked for
-		fmt.Fprintf(stderr, "--warmup %d: the run ends at step %d, so the learning rate never reaches %g\n", j.warmup, j.last, j.update.LR)
+		fmt.Fprintf(stderr, "--warmup %d: the run ends at step %d, so the learning rate never reaches %g\n",
+			j.warmup, j.last, j.update.LR)
 	}
 	return nil
 }

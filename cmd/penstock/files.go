@@ -85,7 +85,8 @@ func keepInputs(stdin io.Reader, flag, path string, inputs ...string) error {
 	for _, input := range inputs {
 		in, err := statInput(stdin, input)
 		if err == nil && os.SameFile(out, in) {
-			return badUsage("--%s %s is the file that is read %s and would be overwritten; want another file", flag, path, map[bool]string{true: "on standard input", false: "as " + input}[isStdin(input)])
+			return badUsage("--%s %s is the file that is read %s and would be overwritten; want another file",
+				flag, path, map[bool]string{true: "on standard input", false: "as " + input}[isStdin(input)])
 		}
 	}
 	return nil

@@ -45,7 +45,8 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
 	word(s, &f.modelName, "model", "", "`NAME` of the model: "+strings.Join(models.Names(), ", "), models.Names()...)
-	s.StringArrayVar(&f.settings, "set", nil, "`NAME=VALUE,...` options of the model, which penstock models NAME lists; what the data decides cannot be set")
+	s.StringArrayVar(&f.settings, "set", nil,
+		"`NAME=VALUE,...` options of the model, which penstock models NAME lists; what the data decides cannot be set")
 	word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", "), data.Names()...)
 	path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a usual place, synthetic has none")
 	count(s, &f.window, "window", 128, "`N` bytes in a sample of text")
@@ -54,10 +55,14 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	list(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage; left out, layers are timed and cut evenly", layers)
 	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each stage (default cpu:0,cpu:1,...)", device)
 	count(s, &f.config.Chunks, "chunks", 8, "`N` micro-batches of each batch")
-	s.StringVar((*string)(&f.config.Checkpoint), "checkpoint", "except_last", "`POLICY` of recomputing activations to save memory: never, except_last, always, or optimal, which plans what is fastest within --memory-limit; or a list with one for each stage")
-	s.BoolVar(&f.config.DeferredBatchNorm, "deferred-batch-norm", false, "move running statistics of batch norms once a batch, by all its rows, not once a micro-batch")
-	s.BoolVar(&f.config.Autocast, "autocast", false, "run forwards in bfloat16 where that is safe; weights, gradients and optimizer stay float32")
-	whole(s, &f.config.Threads, "threads", 1, 1, pipe.MaxThreads, fmt.Sprintf("`N` threads within an operator, on each stage, at most %d", pipe.MaxThreads))
+	s.StringVar((*string)(&f.config.Checkpoint), "checkpoint", "except_last",
+		"`POLICY` of recomputing activations to save memory: never, except_last, always, or optimal, which plans what is fastest within --memory-limit; or a list with one for each stage")
+	s.BoolVar(&f.config.DeferredBatchNorm, "deferred-batch-norm", false,
+		"move running statistics of batch norms once a batch, by all its rows, not once a micro-batch")
+	s.BoolVar(&f.config.Autocast, "autocast", false,
+		"run forwards in bfloat16 where that is safe; weights, gradients and optimizer stay float32")
+	whole(s, &f.config.Threads, "threads", 1, 1, pipe.MaxThreads,
+		fmt.Sprintf("`N` threads within an operator, on each stage, at most %d", pipe.MaxThreads))
 	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none)")
 
 	count(s, &f.batch, "batch", 256, "`N` samples in a batch")
@@ -68,7 +73,8 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	amount(s, &f.update.Momentum, "momentum", 1, "`M` of sgd and rmsprop, from 0 to below 1 (default 0.9 for sgd)")
 	s.BoolVar(&f.update.Nesterov, "nesterov", false, "Nesterov momentum")
 	amount(s, &f.update.WeightDecay, "weight-decay", math.Inf(1), "`W` that pulls weights to zero (default none)")
-	word(s, &f.scheduleName, "schedule", "constant", "`NAME` of the learning rate's schedule: "+strings.Join(optim.ScheduleNames(), ", "), optim.ScheduleNames()...)
+	word(s, &f.scheduleName, "schedule", "constant",
+		"`NAME` of the learning rate's schedule: "+strings.Join(optim.ScheduleNames(), ", "), optim.ScheduleNames()...)
 	whole(s, &f.warmup, "warmup", 0, 0, math.MaxInt32, "`N` first steps in which the rate rises to --lr (default none)")
 	count(s, &f.scheduleSteps, "schedule-steps", 0, "`N` steps that the schedule spans (default: the whole run)")
 	amount(s, &f.clipNorm, "clip-norm", math.Inf(1), "greatest `NORM` of all gradients together (default any)")

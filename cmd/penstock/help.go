@@ -16,7 +16,8 @@ func newHelp() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return badUsage("unknown command %q for %q; see %s --help", strings.Join(args, " "), cmd.Root().CommandPath(), cmd.Root().CommandPath())
+				return badUsage("unknown command %q for %q; see %s --help", strings.Join(args, " "),
+					cmd.Root().CommandPath(), cmd.Root().CommandPath())
 			}
 			about.InitDefaultHelpFlag()
 			return about.Help()

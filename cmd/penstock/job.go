@@ -42,7 +42,8 @@ type job struct {
 func openJob(ctx context.Context, p plan, stderr io.Writer) (*job, error) {
 	j := &job{plan: p}
 	for _, open := range []func(ctx context.Context, stderr io.Writer) error{
-		j.openData, j.planSteps, j.tellChanges, j.openStore, j.openTrace, j.limitMemory, j.findBalance, j.openPipe, j.openLoop, j.planMemory, j.placePipe,
+		j.openData, j.planSteps, j.tellChanges, j.openStore, j.openTrace, j.limitMemory, j.findBalance,
+		j.openPipe, j.openLoop, j.planMemory, j.placePipe,
 	} {
 		if err := open(ctx, stderr); err != nil {
 			return nil, errors.Join(err, j.close())
@@ -170,7 +171,8 @@ func (j *job) openStore(_ context.Context, stderr io.Writer) error {
 	case err != nil:
 		return err
 	case len(steps) > 0:
-		return fmt.Errorf("--out %s holds the checkpoint of a run, at step %d; go on from it with --resume, or choose another --out", j.out, steps[len(steps)-1])
+		return fmt.Errorf("--out %s holds the checkpoint of a run, at step %d; go on from it with --resume, or choose another --out",
+			j.out, steps[len(steps)-1])
 	}
 	return nil
 }
@@ -193,12 +195,14 @@ func (j *job) openCheckpoint(stderr io.Writer) error {
 	}
 	j.from, j.loop.Step = from, from.Step
 	if was := from.Threads(); was != 0 && was != j.config.Threads {
-		fmt.Fprintf(stderr, "the checkpoint was trained with --threads %d, this run has --threads %d: the last bits of the weights may differ\n", was, j.config.Threads)
+		fmt.Fprintf(stderr, "the checkpoint was trained with --threads %d, this run has --threads %d: the last bits of the weights may differ\n",
+			was, j.config.Threads)
 	}
 	now := torch.KernelNames()
 	for _, library := range slices.Sorted(maps.Keys(now)) {
 		if was := from.Kernels()[library]; was != "" && was != now[library] {
-			fmt.Fprintf(stderr, "the checkpoint was trained with %s kernels of %s, this run has %s: the last bits of the weights may differ\n", was, library, now[library])
+			fmt.Fprintf(stderr, "the checkpoint was trained with %s kernels of %s, this run has %s: the last bits of the weights may differ\n",
+				was, library, now[library])
 		}
 	}
 	return j.store().Prepare()
@@ -254,7 +258,8 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	config := train.BalanceConfig{
 		Stages: j.stages, Batch: j.batch, Chunks: j.config.Chunks, Checkpoint: j.config.Checkpoint, Loss: trainingLoss(),
-		Profile: profile.Config{Device: j.config.Devices[0], Peer: j.config.Devices[1], Threads: j.config.Threads, Seed: j.config.Seed, Autocast: j.config.Autocast, Clock: clock},
+		Profile: profile.Config{Device: j.config.Devices[0], Peer: j.config.Devices[1],
+			Threads: j.config.Threads, Seed: j.config.Seed, Autocast: j.config.Autocast, Clock: clock},
 	}
 	cut, err := train.BalanceByTime(ctx, j.model, j.training, config)
 	if errors.Is(err, torch.ErrOutOfMemory) && slices.Contains(j.policy, pipe.Optimal) { // what limit would do can only be said when the cut is known
@@ -271,7 +276,8 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	for _, t := range cut.Times {
 		each = append(each, fmt.Sprintf("%.3g", 1000*t.Total()))
 	}
-	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n", numbers(cut.Counts), strings.Join(each, ", "))
+	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n",
+		numbers(cut.Counts), strings.Join(each, ", "))
 	return nil
 }
 

@@ -32,7 +32,8 @@ larger than the machine. For a data set, penstock train adapts inputs and classe
 				return describeModel(cmd.OutOrStdout(), args[0], set, format)
 			}
 			if len(set) > 0 {
-				return badUsage("--set %s: want the NAME of a model before it, one of %s", strings.Join(set, ","), strings.Join(models.Names(), ", "))
+				return badUsage("--set %s: want the NAME of a model before it, one of %s",
+					strings.Join(set, ","), strings.Join(models.Names(), ", "))
 			}
 			return listModels(cmd.OutOrStdout(), format)
 		},
@@ -73,7 +74,8 @@ func readModel(name string, o models.Options) (modelLine, *nn.Sequential, error)
 	if err != nil {
 		return modelLine{}, nil, err
 	}
-	line := modelLine{Name: name, Args: map[string]any{}, Layers: len(model.Layers()), Parameters: nn.Count(model), info: info, settings: settings}
+	line := modelLine{Name: name, Args: map[string]any{}, Layers: len(model.Layers()),
+		Parameters: nn.Count(model), info: info, settings: settings}
 	for _, s := range settings {
 		line.Args[s.Name] = s.Value
 	}

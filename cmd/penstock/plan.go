@@ -49,13 +49,16 @@ func (p *plan) checkNames(s *pflag.FlagSet) (err error) {
 	}
 	switch {
 	case (p.info.Kind == models.Text) != (p.dataName == "text"):
-		return badUsage("--model %s reads %ss, which --data %s does not have; want another of the two", p.modelName, p.info.Kind, p.dataName)
+		return badUsage("--model %s reads %ss, which --data %s does not have; want another of the two",
+			p.modelName, p.info.Kind, p.dataName)
 	case p.info.Kind == models.Segmentation:
-		return badUsage("--model %s answers for each pixel, and no --data has such targets; want a model that answers for an image", p.modelName)
+		return badUsage("--model %s answers for each pixel, and no --data has such targets; want a model that answers for an image",
+			p.modelName)
 	case s.Changed("window") && p.dataName != "text":
 		return badUsage("--window %d: it is for --data text, and %s has samples of their own size", p.window, p.dataName)
 	case p.scheduleName == "constant" && p.scheduleSteps > 0:
-		return badUsage("--schedule-steps %d: a constant schedule has no end; want --schedule cosine or step with it", p.scheduleSteps)
+		return badUsage("--schedule-steps %d: a constant schedule has no end; want --schedule cosine or step with it",
+			p.scheduleSteps)
 	}
 	if err := models.Set(p.modelName, &p.options, p.settings); err != nil {
 		return badUsage("--set %s", message(err))
@@ -73,13 +76,15 @@ func (p *plan) checkCut(s *pflag.FlagSet) error {
 	switch {
 	case s.Changed("balance"):
 		if s.Changed("stages") && len(cut.Balance) != p.stages {
-			return badUsage("--stages %d and --balance %s, which has %d: want as many, or one of the two left out", p.stages, numbers(cut.Balance), len(cut.Balance))
+			return badUsage("--stages %d and --balance %s, which has %d: want as many, or one of the two left out",
+				p.stages, numbers(cut.Balance), len(cut.Balance))
 		}
 		p.stages = len(cut.Balance)
 	case p.stages > all:
 		return badUsage("--stages %d: %s has %d layers; want at most as many stages", p.stages, p.modelName, all)
 	case !s.Changed("devices") && p.stages > torch.MaxCPU:
-		return badUsage("--stages %d: there are %d CPU devices; want fewer stages, or --devices that name one more than once", p.stages, torch.MaxCPU)
+		return badUsage("--stages %d: there are %d CPU devices; want fewer stages, or --devices that name one more than once",
+			p.stages, torch.MaxCPU)
 	default: // any cut: that by time is still to be found
 		cut.Balance = append(slices.Repeat([]int{1}, p.stages-1), all-p.stages+1)
 		if p.stages == 1 {

@@ -43,11 +43,13 @@ func (f *profileFlags) register(cmd *cobra.Command) {
 	word(s, &f.lossName, "loss", "cross-entropy", "`LOSS` after the last layer: cross-entropy or none", "cross-entropy", "none")
 	s.BoolVar(&f.autocast, "autocast", false, "run forwards in bfloat16 where that is safe")
 	count(s, &f.maxUnits, "max-units", 2000, "`N` layers of the chain at most; beyond that layers of the model are joined")
-	whole(s, &f.threads, "threads", 1, 1, pipe.MaxThreads, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
+	whole(s, &f.threads, "threads", 1, 1, pipe.MaxThreads,
+		fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
 	count(s, &f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the lower quartile counts")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights, sample and targets")
 	path(s, &f.out, "out", "`FILE` to write the chain to, as JSON; - is standard output, instead of the table")
-	word(s, &f.format, "format", "table", "`FORMAT` of standard output: table, or json for the chain as --out has it", "table", "json")
+	word(s, &f.format, "format", "table",
+		"`FORMAT` of standard output: table, or json for the chain as --out has it", "table", "json")
 }
 
 func newProfile() *cobra.Command {
@@ -131,7 +133,8 @@ func (p profilePlan) measure(ctx context.Context, stderr io.Writer) (profile.Cha
 	c := torch.NewCtx(torch.Options{Seed: p.seed})
 	defer c.Close()
 	config := profile.Config{
-		Threads: p.threads, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast, Clock: clock, Balance: []int{len(p.model.Layers())}, MostUnits: p.maxUnits,
+		Threads: p.threads, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast, Clock: clock,
+		Balance: []int{len(p.model.Layers())}, MostUnits: p.maxUnits,
 	}
 	var sample *torch.Tensor
 	err := torch.Try(func() {

@@ -37,12 +37,15 @@ func (r profileReport) show(w io.Writer) error {
 	fmt.Fprintln(t, "\tLAYER\tFORWARD\tNO GRADIENT\tBACKWARD\tSPREAD\tOUTPUT\tSAVED\tTEMPORARY\tGRADIENT\tWEIGHTS")
 	var all remat.Layer
 	for i, l := range c.Layers {
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i, l.Name, micros(l.Forward), micros(l.ForwardNoGrad), micros(l.Backward), apart(c.Spread[i]),
-			formatBytes(l.Output), formatBytes(l.Saved), formatBytes(max(l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp)), formatBytes(l.Gradient), formatBytes(l.WeightGradient))
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i, l.Name, micros(l.Forward),
+			micros(l.ForwardNoGrad), micros(l.Backward), apart(c.Spread[i]),
+			formatBytes(l.Output), formatBytes(l.Saved), formatBytes(max(l.ForwardTmp, l.ForwardNoGradTmp,
+				l.BackwardTmp)), formatBytes(l.Gradient), formatBytes(l.WeightGradient))
 		all.Forward, all.ForwardNoGrad, all.Backward = all.Forward+l.Forward, all.ForwardNoGrad+l.ForwardNoGrad, all.Backward+l.Backward
 		all.Output, all.Saved, all.Gradient, all.WeightGradient = all.Output+l.Output, all.Saved+l.Saved, all.Gradient+l.Gradient, all.WeightGradient+l.WeightGradient
 	}
-	fmt.Fprintf(t, "\tall %d\t%s\t%s\t%s\t\t%s\t%s\t\t%s\t%s\n", len(c.Layers), micros(all.Forward), micros(all.ForwardNoGrad), micros(all.Backward),
+	fmt.Fprintf(t, "\tall %d\t%s\t%s\t%s\t\t%s\t%s\t\t%s\t%s\n", len(c.Layers), micros(all.Forward),
+		micros(all.ForwardNoGrad), micros(all.Backward),
 		formatBytes(all.Output), formatBytes(all.Saved), formatBytes(all.Gradient), formatBytes(all.WeightGradient))
 	if err := t.Flush(); err != nil {
 		return err
@@ -52,7 +55,8 @@ func (r profileReport) show(w io.Writer) error {
 		fmt.Fprintln(w, line)
 	}
 	if c.Prologue > 0 {
-		fmt.Fprintf(w, "the first %d units have no backward, are run once, and are not in the chain; they need %s\n", c.Prologue, formatBytes(c.ProloguePeak))
+		fmt.Fprintf(w, "the first %d units have no backward, are run once, and are not in the chain; they need %s\n",
+			c.Prologue, formatBytes(c.ProloguePeak))
 	}
 	fmt.Fprintln(w)
 	t = newTable(w)
@@ -61,7 +65,8 @@ func (r profileReport) show(w io.Writer) error {
 	}
 	fmt.Fprintf(t, "step\t%s if nothing is computed again\n", micros(c.Once()))
 	fmt.Fprintf(t, "saved\t%s, and the input's %s\n", formatBytes(all.Saved), formatBytes(c.Input))
-	fmt.Fprintf(t, "least\t%s (%d bytes), set by %s: %s\n", formatBytes(r.least.Bytes), r.least.Bytes, opName(c.Chain, r.least.Op), partsOf(r.least.Parts))
+	fmt.Fprintf(t, "least\t%s (%d bytes), set by %s: %s\n", formatBytes(r.least.Bytes), r.least.Bytes,
+		opName(c.Chain, r.least.Op), partsOf(r.least.Parts))
 	fmt.Fprintf(t, "greatest\t%s (%d bytes), from which on nothing is computed again\n", formatBytes(r.greatest), r.greatest)
 	fmt.Fprintf(t, "state\t%s of parameters and buffers, which limits of a chain do not count\n", formatBytes(stateBytes(r.model)))
 	return t.Flush()

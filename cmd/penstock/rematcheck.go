@@ -39,10 +39,12 @@ CHAIN and PLAN are files; one of them may be - for standard input.`,
 				return fmt.Errorf("the plan does not hold: %s", message(err))
 			}
 			if !p.Feasible {
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "no plan: the limit is %d bytes, at least %d are needed\n", p.Limit, p.Peak)
+				_, err := fmt.Fprintf(cmd.OutOrStdout(),
+					"no plan: the limit is %d bytes, at least %d are needed\n", p.Limit, p.Peak)
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the plan holds: %d operations, peak %s (%d bytes), time %s\n", len(p.Ops), formatBytes(p.Peak), p.Peak, micros(p.Time))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(),
+				"the plan holds: %d operations, peak %s (%d bytes), time %s\n", len(p.Ops), formatBytes(p.Peak), p.Peak, micros(p.Time))
 			return err
 		},
 	}

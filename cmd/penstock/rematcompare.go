@@ -104,7 +104,8 @@ func showCompared(w io.Writer, c remat.Chain, compared []baselines.Compared) err
 		if n := line.Segments + line.Checkpoints; n > 0 {
 			name = fmt.Sprintf("%s %d", name, n)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%.0f %%\t%s\t%s\t%s\t%s\t%s\n", name, formatBytes(line.Peak), part(float64(line.Peak), float64(full)), micros(line.Time), signedPercent(100*line.Overhead),
+		fmt.Fprintf(t, "%s\t%s\t%.0f %%\t%s\t%s\t%s\t%s\t%s\n", name, formatBytes(line.Peak),
+			part(float64(line.Peak), float64(full)), micros(line.Time), signedPercent(100*line.Overhead),
 			micros(line.OptimumTime), signedPercent(100*line.OptimumOverhead), signedPercent(100*line.Gain))
 	}
 	return t.Flush()

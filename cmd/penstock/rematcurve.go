@@ -60,7 +60,8 @@ CHAIN is a file, or - for standard input.`,
 				return err
 			}
 			least, greatest := points[0], points[len(points)-1]
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d plans from %s (%s) to %s, drawn in %s\n", len(points), formatBytes(least.Peak), percent(least.Time-c.Once(), c.Once()), formatBytes(greatest.Peak), out)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d plans from %s (%s) to %s, drawn in %s\n", len(points),
+				formatBytes(least.Peak), percent(least.Time-c.Once(), c.Once()), formatBytes(greatest.Peak), out)
 			return err
 		}),
 	}

@@ -90,8 +90,10 @@ type moreLine struct {
 
 func explainLine(c remat.Chain, e explain.Explanation) explanationLine {
 	line := explanationLine{
-		Limit: e.Plan.Limit, Peak: e.Plan.Peak, Time: e.Plan.Time, Once: e.Report.Time - e.Report.Extra, Recomputed: e.Report.Recomputed,
-		Least: e.Least.Bytes, LeastLayer: e.Least.Op.Layer, LeastOp: e.Least.Op.Kind.String(), Greatest: e.Plain.Peak, Layers: []explainedLayerLine{}, More: []moreLine{},
+		Limit: e.Plan.Limit, Peak: e.Plan.Peak, Time: e.Plan.Time, Once: e.Report.Time - e.Report.Extra,
+		Recomputed: e.Report.Recomputed,
+		Least:      e.Least.Bytes, LeastLayer: e.Least.Op.Layer, LeastOp: e.Least.Op.Kind.String(),
+		Greatest: e.Plain.Peak, Layers: []explainedLayerLine{}, More: []moreLine{},
 	}
 	if e.Least.Op.Kind == remat.LossStep {
 		line.LeastLayer = len(c.Layers)
@@ -109,22 +111,27 @@ func showExplanation(w io.Writer, c remat.Chain, e explain.Explanation) error {
 	t := newTable(w)
 	fmt.Fprintln(t, "\tLAYER\tKEEPS\tHELD\tAGAIN\tTIME\tEXTRA")
 	for i, l := range e.Layers {
-		fmt.Fprintf(t, "%d\t%s\t%v\t%s\t%d\t%s\t%s\n", i, l.Name, l.Keeps, formatBytes(l.Held), l.Recomputed, micros(l.Time), signed(l.Extra))
+		fmt.Fprintf(t, "%d\t%s\t%v\t%s\t%d\t%s\t%s\n", i, l.Name, l.Keeps, formatBytes(l.Held), l.Recomputed,
+			micros(l.Time), signed(l.Extra))
 	}
-	fmt.Fprintf(t, "\tall %d\t\t%s\t%d\t%s\t%s\n", len(e.Layers), formatBytes(e.Report.Held), e.Report.Recomputed, micros(e.Report.Time), signed(e.Report.Extra))
+	fmt.Fprintf(t, "\tall %d\t\t%s\t%d\t%s\t%s\n", len(e.Layers), formatBytes(e.Report.Held),
+		e.Report.Recomputed, micros(e.Report.Time), signed(e.Report.Extra))
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	once := e.Report.Time - e.Report.Extra
-	fmt.Fprintf(w, "\npeak      %s of %s, in %s: %s\n", formatBytes(e.Plan.Peak), formatBytes(e.Plan.Limit), opName(c, e.Plan.Ops[e.Report.PeakOp]), partsOf(e.Report.AtPeak))
+	fmt.Fprintf(w, "\npeak      %s of %s, in %s: %s\n", formatBytes(e.Plan.Peak), formatBytes(e.Plan.Limit),
+		opName(c, e.Plan.Ops[e.Report.PeakOp]), partsOf(e.Report.AtPeak))
 	fmt.Fprintf(w, "time      %s, %s on computing everything once\n", micros(e.Report.Time), percent(e.Report.Extra, once))
-	fmt.Fprintf(w, "least     %s (%d bytes), set by %s: %s\n", formatBytes(e.Least.Bytes), e.Least.Bytes, opName(c, e.Least.Op), partsOf(e.Least.Parts))
+	fmt.Fprintf(w, "least     %s (%d bytes), set by %s: %s\n", formatBytes(e.Least.Bytes), e.Least.Bytes,
+		opName(c, e.Least.Op), partsOf(e.Least.Parts))
 	fmt.Fprintf(w, "greatest  %s (%d bytes), above which nothing is computed again\n", formatBytes(e.Plain.Peak), e.Plain.Peak)
 	for i, m := range e.More {
 		if i > 0 && m.Time == e.More[i-1].Time {
 			break // nothing more to be had
 		}
-		if _, err := fmt.Fprintf(w, "%-9s more would save %s (%.1f %%)\n", fmt.Sprintf("%d MB", explainedBytes[i]/1e6), micros(m.Saved), part(m.Saved, e.Report.Time)); err != nil {
+		if _, err := fmt.Fprintf(w, "%-9s more would save %s (%.1f %%)\n",
+			fmt.Sprintf("%d MB", explainedBytes[i]/1e6), micros(m.Saved), part(m.Saved, e.Report.Time)); err != nil {
 			return err
 		}
 	}

@@ -98,7 +98,8 @@ func drawCurve(title string, c remat.Chain, points []solver.Point, baselines []b
 		return nil, err
 	}
 	// Fonts of the same widths, for those who do not have this one.
-	return bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans"), []byte("font-family:'Liberation Sans',Arial,Helvetica,sans-serif")), nil
+	return bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans"),
+		[]byte("font-family:'Liberation Sans',Arial,Helvetica,sans-serif")), nil
 }
 
 // beyond says what of these points lies above the picture.
@@ -153,7 +154,8 @@ func memoryUnit(bytes int64) (float64, string) {
 
 // dress sets fonts, grid and places of everything.
 func dress(p *plot.Plot) {
-	for _, style := range []*text.Style{&p.Title.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle} {
+	for _, style := range []*text.Style{&p.Title.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle,
+		&p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle} {
 		style.Font = font.Font{Typeface: "Liberation", Variant: "Sans", Size: vg.Points(11)}
 	}
 	p.Title.TextStyle.Font.Size = vg.Points(13)

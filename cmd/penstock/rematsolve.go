@@ -66,7 +66,8 @@ code is 1, the least limit is told, and nothing is written.`,
 	}
 	cmd.Flags().SortFlags = false
 	limitFlag(cmd, &limit)
-	count(cmd.Flags(), &options.Slots, "slots", 0, "`N` numbers of bytes that the first table of a chain that is not solved exactly tells apart (default 500); finer ones follow where that is too coarse")
+	count(cmd.Flags(), &options.Slots, "slots", 0,
+		"`N` numbers of bytes that the first table of a chain that is not solved exactly tells apart (default 500); finer ones follow where that is too coarse")
 	path(cmd.Flags(), &out, "out", "`FILE` to write the plan to, as JSON")
 	tableOrJSON(cmd.Flags(), &format, "table, or json for the plan as --out has it")
 	return cmd
@@ -121,7 +122,8 @@ func showPlan(w io.Writer, c remat.Chain, p remat.Plan) error {
 		return err
 	}
 	t := newTable(w)
-	fmt.Fprintf(t, "peak\t%s of %s (%d bytes), in %s\n", formatBytes(p.Peak), formatBytes(p.Limit), p.Peak, opName(c, p.Ops[report.PeakOp]))
+	fmt.Fprintf(t, "peak\t%s of %s (%d bytes), in %s\n", formatBytes(p.Peak), formatBytes(p.Limit), p.Peak,
+		opName(c, p.Ops[report.PeakOp]))
 	fmt.Fprintf(t, "\t%s\n", partsOf(report.AtPeak))
 	fmt.Fprintf(t, "time\t%s, %s on computing everything once\n", micros(p.Time), percent(report.Extra, report.Time-report.Extra))
 	fmt.Fprintf(t, "\tno plan under the limit takes less than %s\n", micros(p.LowerBound))
@@ -138,7 +140,8 @@ func showPlan(w io.Writer, c remat.Chain, p remat.Plan) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "\n%s\nF forward, K keeping the input, S saving; lower case: again; B backward, L loss; # all of the layer is there, o its input\n", drawing)
+	_, err = fmt.Fprintf(w, "\n%s\nF forward, K keeping the input, S saving; lower case: again; B backward, L loss; # all of the layer is there, o its input\n",
+		drawing)
 	return err
 }
 
@@ -156,7 +159,8 @@ func partsOf(b remat.Breakdown) string {
 	for _, p := range []struct {
 		bytes int64
 		name  string
-	}{{b.Inputs, "inputs"}, {b.Saved, "saved"}, {b.Gradients, "gradients"}, {b.WeightGradients, "gradients of weights"}, {b.Made, "made"}, {b.Tmp, "temporary"}} {
+	}{{b.Inputs, "inputs"}, {b.Saved, "saved"}, {b.Gradients, "gradients"}, {b.WeightGradients,
+		"gradients of weights"}, {b.Made, "made"}, {b.Tmp, "temporary"}} {
 		if p.bytes > 0 {
 			parts = append(parts, formatBytes(p.bytes)+" "+p.name)
 		}

@@ -37,7 +37,8 @@ const (
 )
 
 func newTextReporter(stdout, stderr io.Writer, j *job) *textReporter {
-	r := &textReporter{stdout: stdout, stderr: stderr, title: j.modelName + " on " + j.dataName, devices: j.pipe.Devices(), last: j.last}
+	r := &textReporter{stdout: stdout, stderr: stderr, title: j.modelName + " on " + j.dataName,
+		devices: j.pipe.Devices(), last: j.last}
 	if width, ok := terminalWidth(stderr); ok {
 		r.bar = newBar(stderr, width, j.loop.Step, j.last)
 		r.width = func() int { width, _ := terminalWidth(stderr); return width }
@@ -55,8 +56,10 @@ func newBar(w io.Writer, width int, done, last int64) *progressbar.ProgressBar {
 	if width < narrow {
 		cells = 5
 	}
-	return progressbar.NewOptions64(last-done, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(cells), progressbar.OptionSetPredictTime(width >= narrow),
-		progressbar.OptionSetElapsedTime(width >= narrow), progressbar.OptionThrottle(barEvery), progressbar.OptionShowDescriptionAtLineEnd(),
+	return progressbar.NewOptions64(last-done, progressbar.OptionSetWriter(w),
+		progressbar.OptionSetWidth(cells), progressbar.OptionSetPredictTime(width >= narrow),
+		progressbar.OptionSetElapsedTime(width >= narrow), progressbar.OptionThrottle(barEvery),
+		progressbar.OptionShowDescriptionAtLineEnd(),
 		progressbar.OptionSetMaxDetailRow(1))
 }
 
@@ -92,7 +95,8 @@ func (r *textReporter) step(s train.StepInfo) error {
 // show shows a step. A row that is wider than the terminal would go on in the next line, where the
 // bar does not clear it: rows say less until they fit.
 func (r *textReporter) show(s train.StepInfo) error {
-	count, loss, speed := fmt.Sprintf("%d/%d", s.Step, r.last), fmt.Sprintf("  loss %.4f", s.Loss), fmt.Sprintf("  %.0f samples/s", s.SamplesPerSecond)
+	count, loss, speed := fmt.Sprintf("%d/%d", s.Step, r.last), fmt.Sprintf("  loss %.4f",
+		s.Loss), fmt.Sprintf("  %.0f samples/s", s.SamplesPerSecond)
 	if r.bar == nil {
 		_, err := fmt.Fprintf(r.stderr, "step %s%s%s  %s\n", count, loss, speed, r.memory(s.Peak))
 		return err

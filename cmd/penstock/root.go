@@ -105,7 +105,8 @@ func noArguments(cmd *cobra.Command, args []string) error {
 // command looks for the flag, not for the package.
 func message(err error) string {
 	text := err.Error()
-	for _, name := range []string{"train: ", "pipe: ", "data: ", "models: ", "optim: ", "torch: ", "trace: ", "balance: ", "profile: ", "remat: "} {
+	for _, name := range []string{"train: ", "pipe: ", "data: ", "models: ", "optim: ", "torch: ", "trace: ",
+		"balance: ", "profile: ", "remat: "} {
 		text = strings.TrimPrefix(text, name)
 	}
 	return text

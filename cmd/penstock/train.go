@@ -115,7 +115,8 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	if err != nil {
 		return j.keep(withFlags(err, remedyForTest))
 	}
-	o := outcome{result.Step, accuracy, peaks.safeLimit(j.pipe), torch.ReadProcessMemory(), train.ParamsSHA256(j.model), saved, p.traceFile}
+	o := outcome{result.Step, accuracy, peaks.safeLimit(j.pipe), torch.ReadProcessMemory(),
+		train.ParamsSHA256(j.model), saved, p.traceFile}
 	if err := show.done(o); err != nil {
 		return j.keep(err)
 	}
@@ -152,7 +153,8 @@ func withRemedy(err error) error {
 	case errors.As(err, &mismatch):
 		return fmt.Errorf("%w; resume with the %s of then, or start anew with another --out", err, flagOf(mismatch.Field))
 	case errors.As(err, &damaged):
-		return fmt.Errorf("%w; remove %s to go on from the checkpoint before it, if there is one, or start anew with another --out", err, damaged.Path)
+		return fmt.Errorf("%w; remove %s to go on from the checkpoint before it, if there is one, or start anew with another --out",
+			err, damaged.Path)
 	case errors.Is(err, train.ErrNoCheckpoint):
 		return fmt.Errorf("%w; leave --resume out to start anew", err)
 	case errors.Is(err, train.ErrDiverged):

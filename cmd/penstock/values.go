@@ -149,7 +149,8 @@ func unread(cmd *cobra.Command, err error) error {
 		cause := errors.Unwrap(value)
 		var number *strconv.NumError
 		if errors.As(cause, &number) { // flags of package pflag's own types
-			cause = map[string]error{"ParseBool": errors.New("want true or false"), "ParseInt": errors.New("want a whole number"), "ParseUint": errors.New("want a whole number that is not negative")}[number.Func]
+			cause = map[string]error{"ParseBool": errors.New("want true or false"),
+				"ParseInt": errors.New("want a whole number"), "ParseUint": errors.New("want a whole number that is not negative")}[number.Func]
 		}
 		return badUsage("--%s %s: %w; see %s --help", value.GetFlag().Name, quoted(value.GetValue()), cause, cmd.CommandPath())
 	}
@@ -171,7 +172,8 @@ func quoted(text string) string {
 var flagOfSetting = map[string]string{
 	"Balance": "balance", "Devices": "devices", "Chunks": "chunks", "Checkpoint": "checkpoint", "Threads": "threads",
 	"Optimizer": "optimizer", "LR": "lr", "Momentum": "momentum", "Nesterov": "nesterov", "WeightDecay": "weight-decay",
-	"Schedule": "schedule", "WarmupSteps": "warmup", "TotalSteps": "schedule-steps", "Repeats": "repeats", "MostUnits": "max-units", "Stages": "stages", "Batch": "batch",
+	"Schedule": "schedule", "WarmupSteps": "warmup", "TotalSteps": "schedule-steps", "Repeats": "repeats",
+	"MostUnits": "max-units", "Stages": "stages", "Batch": "batch",
 }
 
 // inFlags turns the refusal of a setting into a usage error that names the flag in place of the

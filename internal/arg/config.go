@@ -56,7 +56,9 @@ func Finite(of, field string, value float64) error {
 // Balance checks that every stage has layers and that they are all of the model's.
 func Balance(of string, counts []int, layers int) error {
 	refuse := func(problem string) error {
-		return &ConfigError{Of: of, Field: "Balance", Value: counts, Problem: problem, Remedy: fmt.Sprintf("want at least 1 layer in each stage and the %d layers in all; balance.Partition finds a balance", layers)}
+		return &ConfigError{Of: of, Field: "Balance", Value: counts, Problem: problem,
+			Remedy: fmt.Sprintf("want at least 1 layer in each stage and the %d layers in all; balance.Partition finds a balance",
+				layers)}
 	}
 	left := layers
 	for i, n := range counts {
