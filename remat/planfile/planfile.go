@@ -107,24 +107,6 @@ type opJSON struct {
 // FormatPlan writes a plan as [ParsePlan] reads it, an operation a line. It refuses what ParsePlan
 // would.
 func FormatPlan(p remat.Plan) ([]byte, error) {
-	for _, t := range []float64{p.Time, p.LowerBound} {
-		if math.IsNaN(t) || math.IsInf(t, 0) || t < 0 {
-			return nil, fmt.Errorf("remat: a plan of %v microseconds, of which %v are the lower bound; want finite numbers, 0 or more", p.Time, p.LowerBound)
-		}
-	}
-	switch {
-	case p.Limit < 0 || p.Peak < 0:
-		return nil, fmt.Errorf("remat: a plan with the limit %d and the peak %d; want 0 or more", p.Limit, p.Peak)
-	case p.Feasible != (len(p.Ops) > 0):
-		return nil, fmt.Errorf("remat: feasible is %t with %d operations; want operations in a feasible plan, and none in another", p.Feasible, len(p.Ops))
-	case p.Chain != "" && !remat.IsFingerprint(p.Chain):
-		return nil, fmt.Errorf("remat: the chain %q; want a fingerprint, %d hexadecimal digits, or nothing", p.Chain, remat.FingerprintDigits)
-	}
-	for i, o := range p.Ops {
-		if o.Kind < remat.Forward || o.Kind > remat.Backward || o.Layer < 0 || o.Layer > math.MaxInt32 {
-			return nil, fmt.Errorf("remat: operation %d is %v; want a known kind and the number of a layer", i, o)
-		}
-	}
 	var w writer
 	w.field("version", 1)
 	if p.Chain != "" {
@@ -142,5 +124,12 @@ func FormatPlan(p remat.Plan) ([]byte, error) {
 		}
 		return o
 	})
-	return w.end()
+	text, err := w.end()
+	if err == nil {
+		_, err = ParsePlan(text)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("remat: the plan cannot be written: %w", err)
+	}
+	return text, nil
 }

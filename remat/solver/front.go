@@ -20,8 +20,8 @@ func (f front) upTo(bytes int64) int {
 	return sort.Search(len(f), func(k int) bool { return f[k].bytes > bytes })
 }
 
-// fewest is the bytes that the price with so many bytes takes, which are no fewer than those of the
-// first breakpoint.
+// fewest is the least bytes that have the same price as so many. bytes are not below the first
+// breakpoint.
 func (f front) fewest(bytes int64) int64 { return f[f.upTo(bytes)-1].bytes }
 
 // envelope is the minimum of the fronts that were added to it.
@@ -33,10 +33,10 @@ type envelope struct {
 // clear makes the minimum infinite.
 func (e *envelope) clear() { e.best = e.best[:0] }
 
-// add lowers the minimum to price and the sum of two fronts, wherever that is less, from a number
-// of bytes on. right is moved by moveRight to more bytes, and left by moveLeft.
+// add lowers the minimum to a sum wherever that is less, from a number of bytes on. The sum is that
+// of price, of right moved by moveRight to more bytes, and of left moved by moveLeft.
 //
-// A sum of step functions has no more breakpoints than its terms together. So one walk over the
+// A sum of step functions has no more breakpoints than its terms together. So one pass over the
 // breakpoints of the minimum so far, of right and of left gives the new minimum.
 func (e *envelope) add(right front, moveRight int64, left front, moveLeft int64, price, from int64) {
 	if len(right) == 0 || len(left) == 0 {
@@ -91,7 +91,7 @@ func (e *envelope) add(right front, moveRight int64, left front, moveLeft int64,
 	e.best, e.spare = out, old
 }
 
-// drop is f with the price that it has from so many bytes on, no fewer than its last breakpoint's.
+// drop is f with a lower price from a number of bytes on, which is not below the last breakpoint's.
 func (f front) drop(bytes, price int64) front {
 	n := len(f)
 	switch {

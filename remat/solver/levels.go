@@ -8,15 +8,15 @@ import (
 	"sync/atomic"
 )
 
-// levels decide how much each micro-batch may hold, in multiples of unit: the least sum of times
-// over all shares, by dynamic programming from the last micro-batch to the first. The state is what
-// the micro-batches after this one hold; it and the share of this one say how many bytes its
-// backward has available and how many it may hold.
+// levels decide how many bytes each micro-batch may hold, in multiples of unit, so that the sum of
+// times is least. That is dynamic programming from the last micro-batch to the first. Its state is
+// what the micro-batches after this one hold. State and share of this one determine how many bytes
+// its backward has available and how many it may hold.
 //
 // time(b, r, s) is the least time of a micro-batch that holds up to s units while those after it
-// hold r: that of a spine with available.backward = limit - there - r units, available.held = s
-// units. A spine's times depend on what is available only by the difference of these two, so one
-// spine, filled once, serves all r and s of one sum.
+// hold r. It is that of a spine with backward = limit - there - r units and held = s units. A
+// spine's times depend only on the difference of these two, so one spine, filled once, serves all r
+// and s of the same sum.
 //
 // The bytes that forwards have available depend on what the micro-batches before hold. They are not
 // looked at here but when plans are made.
@@ -24,11 +24,11 @@ type levels struct {
 	f      *microBatches
 	unit   int64
 	levels int // of the limit
-	// times are of the first micro-batch and of the later ones, at r*(levels+1)+s: what can be
-	// achieved, and what cannot be beaten.
+	// above are times that can be achieved, below times that no plan is below: of the first
+	// micro-batch and of the later ones, at r*(levels+1)+s.
 	above, below [2][]float64
-	// best is, by micro-batch, what it and those after it cost at least if together they hold so
-	// many levels; share is the levels of the micro-batch for that.
+	// best is, by micro-batch and by the levels that it and those after it hold together, their
+	// least time. share is the levels of the micro-batch itself.
 	best  [][]float64
 	share [][]int16
 }
@@ -123,8 +123,8 @@ func (l *levels) shares() {
 	}
 }
 
-// caps is what each micro-batch may hold, in bytes, where all together hold at most so many levels;
-// nil if there is no way.
+// caps is the bytes that each micro-batch may hold where all together hold at most so many levels,
+// or nil if there is no way.
 func (l *levels) caps(total int) []int64 {
 	at := -1
 	for r := 0; r <= total; r++ {
@@ -144,7 +144,7 @@ func (l *levels) caps(total int) []int64 {
 	return caps
 }
 
-// sum is caps in levels.
+// sum is the levels of all caps together.
 func (l *levels) sum(caps []int64) (levels int) {
 	for _, c := range caps {
 		levels += int(c / l.unit)
@@ -152,8 +152,8 @@ func (l *levels) sum(caps []int64) (levels int) {
 	return levels
 }
 
-// bound is a time beyond running everything once that no plans can be below: a micro-batch that
-// holds more than s-1 units and at most s has the time of s, and leaves the others the room of s-1.
+// bound is a time beyond running everything once that no plans are below. A micro-batch that holds
+// more than s-1 units and at most s is given the time of s, and leaves the others the bytes of s-1.
 func (l *levels) bound() float64 {
 	w := l.levels + 1
 	after := make([]float64, w)

@@ -13,7 +13,7 @@ type microBatches struct {
 	later   *side
 }
 
-// side is what is known of the chain of one or several micro-batches.
+// side is a chain, of the first micro-batch or of the later ones, with what the solvers know of it.
 type side struct {
 	t     *terms
 	b     *bounds
@@ -59,8 +59,8 @@ func (f *microBatches) side(b int) *side {
 	return f.later
 }
 
-// there is the bytes of gradients that are there from the beginning of micro-batch b's loss on,
-// beside those that its own plan counts.
+// there is the bytes of gradients of parameters that are there from the loss of micro-batch b on
+// and are not counted by its own plan.
 func (f *microBatches) there(b int) int64 {
 	if b == 0 {
 		return 0
@@ -145,7 +145,7 @@ func extra(paths []*path) (sum float64) {
 // once is the time of the plans without recomputation.
 func (f *microBatches) once() float64 { return f.first.t.once + float64(f.k-1)*f.later.t.once }
 
-// result is these plans, which none are faster than once and bound together.
+// result makes the stage's plan. bound is a time beyond once that no plans are below.
 func (f *microBatches) result(paths []*path, bound float64) StagePlan {
 	r := StagePlan{Feasible: true, Limit: f.limit, Peak: f.peak(paths), Time: f.once() + extra(paths)}
 	r.LowerBound = min(f.once()+bound, r.Time)

@@ -2,9 +2,9 @@ package solver
 
 import "sort"
 
-// narrow leaves out of g, which is new, what no plan of a time below cost, in units of scale, can
-// pass: by another, optimistic grid the interval alone costs more. What is left out counts as
-// infinite, so times of g above cost are not bounds then; cost is one in their place.
+// narrow excludes from g, which is not filled yet, the cells that no plan with a time below cost
+// can pass, because the interval alone costs more in the optimistic grid by. cost is in units of
+// scale. Excluded cells count as infinite, so where a time of g is above cost, cost is the bound.
 func (g *grid) narrow(by *grid, cost float32) {
 	w := g.b.w
 	g.worth = cost
@@ -19,7 +19,7 @@ func (g *grid) narrow(by *grid, cost float32) {
 	}
 }
 
-// narrow leaves out of the row of (i, l) in g what costs more than worth by another grid.
+// narrow excludes from the row of (i, l) in g what costs more than worth in another grid.
 func (r *row) narrow(g *grid, coarse *row, by *grid, i, l int, worth float32) {
 	k := sort.Search(len(coarse.v), func(k int) bool { return coarse.v[k] <= worth })
 	if k == coarse.n && coarse.tail > worth {

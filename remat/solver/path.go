@@ -4,9 +4,9 @@ import (
 	"penstock/remat"
 )
 
-// path is a plan being written: operations in order with what they cost, by the same arithmetic as
-// the recurrence but on the bytes themselves. It adds up what is resident, so the peak is exact
-// whatever table has advised the choices.
+// path is a plan that is being written: its operations in order, with their costs. It uses the
+// arithmetic of the recurrence on bytes and adds up what is resident, so its peak is exact,
+// whatever has guided the choices.
 type path struct {
 	t   *terms
 	ops []remat.Op
@@ -36,13 +36,13 @@ func (p *path) do(o remat.Op, bytes int64) {
 	p.ops = append(p.ops, o)
 }
 
-// wait says that the loss comes next, and that so many bytes of what is resident, those of x(L)
-// alone, are not held up to then.
+// wait notes what is held when the loss comes next: what is resident, without leaves bytes, which
+// are those of x(L) alone.
 func (p *path) wait(leaves int64) {
 	p.early, p.held = p.peak, p.t.chain.Input+p.resident-leaves
 }
 
-// plan is the finished path, which no plan is below bound of.
+// plan is the finished path as a plan. bound is a time that no plan is below.
 func (p *path) plan(limit int64, bound float64) remat.Plan {
 	time := p.t.once + p.extra
 	return remat.Plan{Feasible: true, Limit: limit, Peak: p.peak, Time: time, LowerBound: min(bound, time), Ops: p.ops, Chain: p.t.chain.Fingerprint()}
@@ -59,7 +59,8 @@ func (p *path) save(i, l int) {
 	p.resident += layer.Saved
 }
 
-// backward writes the backward that save(i, l) asks for; nothing of the loss.
+// backward writes the backward of layer i, which save(i, l) has saved. That of the loss is part of
+// its operation.
 func (p *path) backward(i int) {
 	if i == p.t.n {
 		return
@@ -69,8 +70,8 @@ func (p *path) backward(i int) {
 	p.resident += layer.WeightGradient - layer.Saved
 }
 
-// compute writes the forwards without gradients from x(i), which stays, to x(j), which is kept
-// then; y(l+1) is there.
+// compute writes the forwards without gradients from x(i) to x(j), both of which stay. y(l+1) is
+// there.
 func (p *path) compute(i, j, l int) {
 	kind, before := remat.ForwardKeep, int64(0)
 	for k := i; k < j; k++ {
@@ -83,10 +84,10 @@ func (p *path) compute(i, j, l int) {
 	p.recomputed += j - i
 }
 
-// release says that x(j), kept by compute(i, j, ·), has gone with its backward.
+// release notes that x(j), which compute(i, j, ·) has kept, has gone with its backward.
 func (p *path) release(i, j int) { p.resident -= p.t.kept(i, j) }
 
-// all writes (i, l) without a recomputation.
+// all writes (i, l) without recomputation.
 func (p *path) all(i, l int) {
 	for k := i; k <= l; k++ {
 		p.save(k, l)

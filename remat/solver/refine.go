@@ -6,8 +6,8 @@ import (
 	"penstock/remat"
 )
 
-// search is the way to a plan under one limit: an achievable grid advises a plan, an optimistic one
-// bounds what any plan can do, and both become finer until the two are close.
+// search finds a plan under one limit. An achievable grid guides the plan and an optimistic grid
+// bounds what any plan can do. Both become finer until plan and bound are close.
 type search struct {
 	t     *terms
 	b     *bounds
@@ -16,12 +16,11 @@ type search struct {
 	bound float64 // microseconds beyond t.once
 }
 
-// refine searches under limit, which is feasible and asks for recomputation.
+// refine searches under a limit that is feasible and asks for recomputation.
 //
-// The error of either grid is about in proportion to its unit, so the first pair tells how fine the
-// next must be. The optimistic one errs several times as much (the other's advice is followed on
-// the bytes that are really left, and what rounding took is found again), so the other is made
-// coarser.
+// The error of a grid is about proportional to its unit, so the first pair tells how fine the next
+// must be. The achievable grid can be coarser than the optimistic one: choices are made for the
+// bytes that are really left, so what rounding took is found again.
 func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (remat.Plan, error) {
 	s := &search{t: t, b: b, m: limit - t.chain.Input}
 	unit := t.unitFor(s.m, o.Slots)
@@ -57,16 +56,15 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (r
 	return s.best.plan(limit, t.once+s.bound), nil
 }
 
-// firstCoarser is how many slots of Options are one of the first grids. They take a small part of
-// the time, and say of half and more of the others' cells that they are not worth a look.
+// firstCoarser is the number of slots of Options that make one slot of the first grids. These take
+// a small part of the time, and exclude half and more of the cells of the later ones.
 const firstCoarser = 8
 
-// mostFiner is how many times finer than the last a grid is at most: the last one's errors tell
-// only so much.
+// mostFiner bounds how much finer the next grid is, because the errors of the last one predict only
+// so much.
 const mostFiner = 16
 
-// coarser is how many slots of the optimistic grid make one of the achievable one; one where
-// nothing is rounded.
+// coarser is the number of slots of the optimistic grid that make one of the achievable grid.
 func coarser(last *grid, exact bool) int64 {
 	if last == nil || exact {
 		return 1
@@ -74,8 +72,8 @@ func coarser(last *grid, exact bool) int64 {
 	return 4
 }
 
-// grid is one that is not filled yet, without what the best plan so far and an optimistic grid, if
-// there are such, say is not worth a look.
+// grid is a new grid, not filled yet. It excludes cells that cannot be part of a plan better than
+// the best so far, as the last optimistic grid shows.
 func (s *search) grid(side rounding, unit int64, last *grid) *grid {
 	g := newGrid(s.t, s.b, s.m, unit, side)
 	if last != nil {
@@ -84,8 +82,8 @@ func (s *search) grid(side rounding, unit int64, last *grid) *grid {
 	return g
 }
 
-// affordable is the least unit from the one given on whose optimistic grid takes at most so many
-// bytes, or nearly so.
+// affordable is about the least unit, not below the one given, whose optimistic grid takes at most
+// so many bytes.
 func (s *search) affordable(unit int64, last *grid, most int64) int64 {
 	for {
 		size := s.grid(optimistic, unit, last).size()
@@ -96,7 +94,7 @@ func (s *search) affordable(unit int64, last *grid, most int64) int64 {
 	}
 }
 
-// take keeps the plan that an adviser gives if it is better than all before.
+// take makes the plan that an adviser leads to, and keeps it if it is better than the best so far.
 func (s *search) take(advice adviser) {
 	p := newPath(s.t)
 	p.write(s.b, advice, 0, s.t.n, s.m)

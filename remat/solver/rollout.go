@@ -2,17 +2,18 @@ package solver
 
 import "math"
 
-// adviser estimates what (i, l, m) costs, in one unit for all intervals. [steps] know it.
+// adviser estimates the time of (i, l, m) and of forwards without gradients, in a unit of its own.
+// [steps] know it exactly.
 type adviser interface {
 	at(i, l int, m int64) float64
 	nograd(i, j int) float64
 }
 
-// write adds to p a plan of (i, l, m), m >= least(i, l), that chooses at every interval what the
-// adviser finds cheapest for the bytes that are really left there, and that exact bounds say can be
-// finished. So the plan stays under m whatever the adviser says, what rounding has left at one
-// interval serves the next, and with an achievable grid the plan costs at most what the grid says
-// of (i, l, m).
+// write adds a plan of (i, l, m) to p, m >= least(i, l). At every interval it chooses what the
+// adviser finds cheapest for the bytes that are really left, among the choices that exact bounds
+// say can be finished. So the plan stays under m whatever the adviser says. What rounding has left
+// at one interval serves the next. With an achievable grid the plan costs at most what the grid
+// says of (i, l, m).
 func (p *path) write(b *bounds, advice adviser, i, l int, m int64) {
 	if _, all := b.of(i, l); m >= all {
 		p.all(i, l)
@@ -32,8 +33,8 @@ func (p *path) write(b *bounds, advice adviser, i, l int, m int64) {
 	p.write(b, advice, i, j-1, m-t.weights(j, l))
 }
 
-// choose is the j up to which x(i) is kept, or i if its layer is run with gradients at once. Of
-// what costs the same it prefers the latter, and then the fewest forwards.
+// choose returns the j up to which x(i) is kept, or i if its layer is saved. Of choices that cost
+// the same it prefers saving, and then the fewest forwards.
 func choose(t *terms, b *bounds, advice adviser, i, l int, m int64) int {
 	best, cheapest := -1, math.Inf(1)
 	consider := func(j int, cost float64) {
@@ -59,8 +60,8 @@ func choose(t *terms, b *bounds, advice adviser, i, l int, m int64) int {
 	return best
 }
 
-// hopeful is the advice of an achievable grid where it has a time, and beyond that a guess: where
-// what is left is enough but falls below the first slot that has one, that slot's, and a bit.
+// hopeful is an achievable grid that guesses where it has no time although there are enough bytes:
+// a bit more than the time of the first slot that has one.
 type hopeful struct{ *grid }
 
 func (h hopeful) at(i, l int, m int64) float64 {
@@ -73,8 +74,8 @@ func (h hopeful) at(i, l int, m int64) float64 {
 
 func (h hopeful) nograd(i, j int) float64 { return float64(h.grid.nograd(i, j)) }
 
-// guess is what m bytes too few for the first time in r may cost, if all layers without gradients
-// cost once.
+// guess is a time for fewer bytes than the first slot of r that has one. once is the time of all
+// its layers without gradients.
 func (r *row) guess(once float32) float32 {
 	for _, v := range r.v {
 		if v < infinite {
@@ -87,8 +88,8 @@ func (r *row) guess(once float32) float32 {
 	return 4 * once
 }
 
-// halfway is the advice of two grids, the one achievable and the other optimistic: the middle, or
-// if the first has nothing a bit more than the second.
+// halfway is the mean of an achievable and an optimistic grid. Where the first has no time, it is a
+// bit more than the second.
 type halfway struct{ above, below *grid }
 
 func (b halfway) at(i, l int, m int64) float64 {

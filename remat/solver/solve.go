@@ -12,19 +12,21 @@ import (
 
 // Options say how hard to look for a plan. The zero value takes the defaults.
 type Options struct {
-	// Steps is how many breakpoints of step functions may be looked at to solve a chain exactly; 0
-	// is 32 Mi, some tenths of a second, which is enough for 60 layers, or for 100 that are alike.
-	// Chains that ask for more, and all chains if it is negative, are solved by tables of Slots.
+	// Steps is how many breakpoints of step functions may be looked at to solve a chain exactly. 0
+	// is 32 Mi, which takes some tenths of a second and is enough for 60 layers, or for 100 that
+	// are alike. Chains of up to 250 layers that need more, and all such chains if it is negative,
+	// are solved by tables.
 	Steps int64
-	// Slots is how many numbers of bytes below the limit a table tells apart; 0 is 500. Solve
-	// begins with an eighth of them and goes on to finer tables, finer than this too, until Gap is
-	// reached.
+	// Slots is how many numbers of bytes below the limit a table distinguishes; 0 is 500. Solve
+	// begins with an eighth of them, and continues with finer tables, finer than this too, until
+	// Gap is reached.
 	Slots int
-	// Gap is how far above the lower bound, as a part of it, the time of a plan that is good enough
-	// for Solve may be; 0 is 0.001. A negative one asks for one pair of tables with Slots.
+	// Gap is how far the time of a plan may be above the lower bound, as a part of it; 0 is 0.001.
+	// A negative one asks for one pair of tables with Slots.
 	Gap float64
-	// MaxTable is the most bytes that a table of Solve may take; 0 is 512 MiB. The first is made in
-	// any case. Where this stops Solve, Plan.LowerBound says how far it has come.
+	// MaxTable is the most bytes that a table of Solve may take; 0 is 512 MiB. The first table is
+	// made in any case. Where MaxTable stops the refining, Plan.LowerBound says how far it has
+	// come.
 	MaxTable int64
 }
 
@@ -43,15 +45,19 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Solve finds the plan of least time whose peak is at most limit, in bytes, all of the chain
-// counted, its input too; 0 is no limit. Where Options.Steps suffice it is the fastest, and of the
-// fastest one with the fewest recomputations and then the least peak. Else it is the fastest up to
-// what Plan.LowerBound leaves open. Its peak, in bytes, never exceeds the limit. If no plan stays
-// under the limit, which is no error, the result is not feasible and its Peak is the least limit
-// that has one.
+// Solve finds the plan of least time whose peak is at most limit. A limit counts all bytes of the
+// chain, its input too; 0 is none.
 //
-// Among plans that keep what they kept until its backward (see the recurrence in terms.go). It
-// returns an error for a chain that makes no sense, and ctx.Err() when ctx ends first.
+// Up to some 60 layers, where Options.Steps suffice, the plan is the fastest; of the fastest plans
+// it has the fewest recomputations, and of those the least peak. Up to 250 layers tables are
+// refined until the plan is within Options.Gap of the bound. Longer chains are solved by beam
+// search, and the options do not count. In any case the peak never exceeds the limit, and no plan
+// is faster than Plan.LowerBound. If no plan stays under the limit, which is no error, the result
+// is not feasible and its Peak is the least limit that has one.
+//
+// Plans are those that keep what they have kept until its backward (see the recurrence in
+// terms.go). Solve returns an error for a chain that makes no sense, and ctx.Err() when ctx ends
+// first.
 func Solve(ctx context.Context, c remat.Chain, limit int64, o Options) (remat.Plan, error) {
 	if err := arg.Context(ctx, "remat"); err != nil {
 		return remat.Plan{}, err

@@ -35,7 +35,7 @@ type ends interface {
 	end(i int, m int64) float64
 }
 
-// newSpine finds out for which m there is a plan.
+// newSpine computes least and all.
 func newSpine(t *terms, b *bounds, r available) *spine {
 	n := t.n
 	s := &spine{t: t, b: b, available: r, least: make([]int64, n+1), all: make([]int64, n+1)}
@@ -56,7 +56,7 @@ func newSpine(t *terms, b *bounds, r available) *spine {
 // early is how many more bytes are available before the loss than after it.
 func (s *spine) early() int64 { return s.forward - s.backward }
 
-// waiting is the m below which more is held than may be.
+// waiting is the least m for which no more is held than held.
 func (s *spine) waiting() int64 { return s.backward - s.held }
 
 // saving is the least m for the operations of layer i that save i begins with and ends with.
@@ -65,7 +65,7 @@ func (s *spine) saving(i int) int64 {
 	return max(forward-s.early(), backward)
 }
 
-// keeping is the least m for keeping x(i) up to x(j), all in between included.
+// keeping is the least m for keeping x(i) up to x(j), with all that happens until x(i)'s backward.
 func (s *spine) keeping(i, j int) int64 {
 	t := s.t
 	left, _ := s.b.of(i, j-1)
@@ -109,7 +109,7 @@ func (p *path) writeSpine(s *spine, advice ends, i int, m int64) {
 	p.write(s.b, advice, i, j-1, m-t.weights(j, n))
 }
 
-// choose is what comes first in (i, L, m): the j up to which x(i) is kept, or i to save.
+// choose returns the first step of (i, L, m): the j up to which x(i) is kept, or i to save.
 func (s *spine) choose(advice ends, i int, m int64) int {
 	t := s.t
 	best, cheapest := -1, math.Inf(1)
@@ -138,7 +138,7 @@ func (s *spine) choose(advice ends, i int, m int64) int {
 	return best
 }
 
-// path is a plan with m bytes, of which there are as many and for which there is one, as advised.
+// path is the plan with m bytes that advice leads to. m is available and has a plan.
 func (s *spine) path(advice ends, m int64) *path {
 	p := newPath(s.t)
 	p.writeSpine(s, advice, 0, m)

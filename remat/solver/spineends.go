@@ -2,7 +2,7 @@ package solver
 
 import "slices"
 
-// spineFronts is what [steps] know of a spine.
+// spineFronts are the fronts of a spine.
 type spineFronts struct {
 	*steps
 	fronts []front // by i
@@ -33,7 +33,7 @@ func newSpineFronts(s *steps, on *spine) *spineFronts {
 
 func (e *spineFronts) end(i int, m int64) float64 { return e.fronts[i].at(m) }
 
-// spineRows is what an achievable grid knows of a spine, or an optimistic one bounds.
+// spineRows are the rows of a spine in an achievable or an optimistic grid.
 type spineRows struct {
 	hopeful
 	on   *spine
@@ -84,7 +84,7 @@ func (e *spineRows) time(i int, m int64) float32 {
 	return e.look(&e.rows[i], i, e.t.n, m)
 }
 
-// end is time, or a guess where that has none for what is possible.
+// end is time, or a guess where that is infinite although there are enough bytes.
 func (e *spineRows) end(i int, m int64) float64 {
 	v := e.time(i, m)
 	if v == infinite && m >= e.on.least[i] {

@@ -56,7 +56,7 @@ func (f *microBatches) solve(ctx context.Context, o Options) (StagePlan, error) 
 	return f.result(best, min(levels.bound(), extra(best))), nil
 }
 
-// realisations is how many times what the levels advise is tried with less held in all.
+// realisations is how often caps are tried, each time with less held in all.
 const realisations = 6
 
 // grids makes the tables for limits up to most bytes.
@@ -74,7 +74,7 @@ func (s *side) grids(ctx context.Context, most int64, o Options) error {
 // everything is the most that a plan holds.
 func (s *side) everything() int64 { return s.t.chain.Input + s.t.savedSum[s.t.n] }
 
-// uniform is a cap for micro-batch 0 and one for all others.
+// uniform is caps: one for micro-batch 0 and one for all others.
 func (f *microBatches) uniform(first, later int64) []int64 {
 	caps := make([]int64, f.k)
 	for b := range caps {
@@ -84,8 +84,8 @@ func (f *microBatches) uniform(first, later int64) []int64 {
 	return caps
 }
 
-// reach is the least limit for which there are plans that hold at most some cap, the same for all
-// but micro-batch 0, and the caps.
+// reach looks for the least limit that has plans whose held bytes stay below caps, one cap for
+// micro-batch 0 and one for all others. It returns the limit and the caps.
 func (f *microBatches) reach() (least, first, later int64) {
 	least = math.MaxInt64
 	for c := range reachCaps + 1 {
@@ -99,11 +99,11 @@ func (f *microBatches) reach() (least, first, later int64) {
 	return least, first, later
 }
 
-// reachCaps is how many caps, less one, reach tries.
+// reachCaps is the number of caps that reach tries, less one.
 const reachCaps = 8
 
-// share is one of the caps that reach tries: from the input alone to everything, more of them where
-// little is held.
+// share is the c-th cap that reach tries: 0 is the input alone, reachCaps is everything. Small caps
+// lie closer together.
 func (s *side) share(c int) int64 {
 	lowest, highest := s.t.chain.Input, s.everything()
 	if c == reachCaps {
@@ -112,8 +112,8 @@ func (s *side) share(c int) int64 {
 	return lowest + (highest-lowest)/(reachCaps*reachCaps)*int64(c*c)
 }
 
-// need is the least limit for which every micro-batch has a plan that holds at most its cap, where
-// all others are given theirs; or most, if that is less.
+// need is the least limit under which every micro-batch has a plan that holds at most its cap, or
+// most if that is less.
 func (f *microBatches) need(first, later, most int64) int64 {
 	need := int64(0)
 	for b := range f.k {
@@ -172,7 +172,7 @@ func (f *microBatches) realise(caps []int64) []*path {
 	return paths
 }
 
-// better is the better of two sets of plans, either of which may be nil, the second improved first.
+// better improves paths, and returns the better of best and paths. Either may be nil.
 func (f *microBatches) better(best, paths []*path) []*path {
 	if paths == nil || f.peak(paths) > f.limit {
 		return best
@@ -184,7 +184,8 @@ func (f *microBatches) better(best, paths []*path) []*path {
 	return best
 }
 
-// improve gives what the plans leave to one micro-batch after the other, as long as that helps.
+// improve plans one micro-batch after the other anew with the bytes that the others leave, as long
+// as that helps.
 func (f *microBatches) improve(paths []*path) {
 	for range improvements {
 		before := extra(paths)
@@ -200,5 +201,5 @@ func (f *microBatches) improve(paths []*path) {
 	}
 }
 
-// improvements is how many times improve goes through all micro-batches at most.
+// improvements is how often improve goes through all micro-batches at most.
 const improvements = 4

@@ -7,19 +7,19 @@ import (
 	"slices"
 )
 
-// steps is Opt(i, l, m) for all intervals of layers and all m, exactly: a front for each interval.
-// Nothing is rounded to slots, so sizes may be as uneven as they like. In the recurrence both
-// intervals that follow a sweep get their bytes from the same m, so a front is a minimum of sums of
-// two fronts. It has few breakpoints in short chains, and in long ones whose layers are alike.
+// steps is Opt(i, l, m) for all intervals of layers and all m, exactly: one front for each
+// interval. Nothing is rounded, so sizes may be as uneven as they like. Both intervals after a
+// sweep get their bytes from the same m, so a front is a minimum of sums of two fronts. It has few
+// breakpoints where chains are short, or their layers alike.
 type steps struct {
 	t      *terms
 	b      *bounds
 	fronts []front // at i*(n+1)+l
 
-	// prices are those of the layers before i, without gradients. The lowest bits of a price count
-	// forwards, so that of plans that take the same time the one with fewer recomputations is
-	// cheaper. The others are time in units of a power of two microseconds. So sums are exact, and
-	// no plan's price is more than a float64 holds.
+	// prices are those of running the layers before i without gradients. The lowest bits of a price
+	// count forwards, so that of two plans that take the same time the one with fewer
+	// recomputations is cheaper. The other bits are time, in units of a power of two microseconds.
+	// So sums are exact, and a float64 holds any price.
 	prices  []int64
 	counter int     // of the lowest bits
 	unit    float64 // microseconds
@@ -82,8 +82,8 @@ func (s *steps) microseconds(price int64) float64 { return float64(price>>s.coun
 // whole is the front of the whole chain.
 func (s *steps) whole() front { return s.fronts[s.t.n] }
 
-// path is the plan of the whole chain with m bytes beside x(0), least or more: the fastest, of the
-// fastest one with the fewest recomputations, and of those one with the least peak.
+// path is the plan of the whole chain with m bytes beside x(0). m is least or more. Of the fastest
+// plans it is one with the fewest recomputations, and of those one with the least peak.
 func (s *steps) path(m int64) *path {
 	p := newPath(s.t)
 	p.write(s.b, s, 0, s.t.n, s.whole().fewest(m))

@@ -10,24 +10,23 @@ import (
 	"penstock/remat"
 )
 
-// Table answers for every limit up to one with a plan: the best plan if the table is exact, and
-// else as good as [Options].Slots permits. Methods may be called concurrently.
+// Table answers for every limit up to a greatest one with a plan. The plan is the best if the table
+// is exact, and otherwise as good as [Options].Slots permits. Methods may be called concurrently.
 type Table struct {
 	t     *terms
 	b     *bounds
 	steps *steps // nil if the table is not exact
-	// grids are achievable, each for a quarter of the bytes of the one before, so that small
-	// limits, and small intervals, are not left with a few slots. All but the first have half the
-	// slots, which still are twice as fine.
+	// grids are achievable. Each is for a quarter of the bytes of the one before, so that small
+	// limits and small intervals have enough slots. All but the first have half the slots, which
+	// are still twice as fine.
 	grids []*grid
 	// beam is what long chains have instead.
 	beam *beam
 }
 
-// NewTable makes the table of a chain for limits up to most bytes, or all if most is 0 or above the
-// peak of a plan that recomputes nothing. Of the options, Steps and Slots count. A table that Steps
-// suffice for is exact, and for all limits. The error is a [*remat.ChainError], or ctx.Err() when
-// ctx ends first.
+// NewTable makes the table of a chain for limits up to most bytes. If most is 0, or above the peak
+// of a plan that recomputes nothing, it is for all limits. Of the options, Steps and Slots count.
+// The error is a [*remat.ChainError], or ctx.Err() when ctx ends first.
 func NewTable(ctx context.Context, c remat.Chain, most int64, o Options) (*Table, error) {
 	if err := arg.Context(ctx, "remat"); err != nil {
 		return nil, err
@@ -79,11 +78,11 @@ func (t *Table) grid(m int64) *grid {
 	return t.grids[k]
 }
 
-// Exact says that no plan is faster than what the table says.
+// Exact reports whether the table's plans are the fastest.
 func (t *Table) Exact() bool { return t.steps != nil }
 
-// Most is the greatest limit that the table is for, in bytes; what it says of greater ones is
-// possible, but not good.
+// Most is the greatest limit that the table is for, in bytes. For greater limits its plans exist,
+// but may be slow.
 func (t *Table) Most() int64 { return t.most() + t.t.chain.Input }
 
 // most is the greatest m.
@@ -120,9 +119,9 @@ func (t *Table) Bytes() (sum int64) {
 	return sum
 }
 
-// Plan is what [Solve] returns, from the table alone. If that is one of slots, its LowerBound says
-// no more than that everything must be run once; if it is one of a long chain, the least limit it
-// says may be a little too large.
+// Plan is the table's plan under a limit, as [Solve] returns one. The LowerBound of a table of
+// slots is the time of running everything once. The least limit that the table of a long chain
+// tells may be slightly too large.
 func (t *Table) Plan(limit int64) remat.Plan {
 	m := limit - t.t.chain.Input
 	least, all := t.of()
