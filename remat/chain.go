@@ -2,8 +2,8 @@ package remat
 
 import "slices"
 
-// Chain is what the layers of a model cost, for one batch. Package profile measures one; times are
-// in microseconds.
+// Chain is the costs of a model's layers, for one batch. Package profile measures one. Times are in
+// microseconds, sizes in bytes.
 type Chain struct {
 	// Input is the bytes of x(0), InputGradient those of y(0), which are 0 where it is not wanted.
 	Input, InputGradient int64
@@ -40,19 +40,19 @@ type Layer struct {
 	Gradient       int64 // y(i+1), as far as its maker makes it anew
 	WeightGradient int64 // of parameters, made by this layer's backward; 0 where they are there before
 
-	// BackwardEarly is for layers whose backward lets go of X(i+1) and y(i+1) part by part as it
-	// goes: how many bytes less than all that was there before, the new gradients, WeightGradient
-	// and BackwardTmp are there when it needs most.
+	// BackwardEarly is for layers whose backward frees X(i+1) and y(i+1) part by part. It is the
+	// bytes that have been freed when the backward needs most: so many less are there than the sum
+	// of what was there before, the new gradients, WeightGradient and BackwardTmp.
 	BackwardEarly int64
 }
 
-// Loss is the cost of the loss, forward and backward.
+// Loss is the costs of the loss, forward and backward.
 type Loss struct {
 	Backward float64
 	Tmp      int64 // most bytes beside those before and y(L)
 }
 
-// Carry is memory that inputs, or gradients, of several layers share.
+// Carry is memory that the inputs, or the gradients, of several layers share.
 type Carry struct {
 	From, To int
 	Bytes    int64

@@ -21,7 +21,7 @@ const (
 	MaxTime  = 1e18    // microseconds of all times together: 30,000 years
 )
 
-// ChainError is what is wrong with a chain.
+// ChainError says what is wrong with a chain, and where.
 type ChainError struct {
 	Path   string // as in a file of the chain, such as layers[3].output_bytes
 	Reason string // what it is, and what is wanted
@@ -29,10 +29,10 @@ type ChainError struct {
 
 func (e *ChainError) Error() string { return fmt.Sprintf("remat: chain, %s: %s", e.Path, e.Reason) }
 
-// Check returns a [*ChainError] unless the chain makes sense: it has layers; sizes and times are
-// not negative, finite, and all together at most 2^60 bytes and 1e18 microseconds; what a layer
-// saves includes its output; and carries lie within the chain and within what makes them; and names
-// can be shown.
+// Check returns a [*ChainError] unless the chain makes sense. It has layers, whose names can be
+// shown. Sizes and times are finite and not negative, and all together at most 2^60 bytes and 1e18
+// microseconds. What a layer saves includes its output. Carries lie within the chain and within
+// what makes them.
 func (c Chain) Check() error {
 	if len(c.Layers) == 0 {
 		return &ChainError{"layers", "there are none; want at least one"}
@@ -59,7 +59,7 @@ func (c Chain) Check() error {
 	return c.checkCarries("gradient_carries", c.GradientCarries, c.madeGradient)
 }
 
-// gradientAt is the bytes of y(i). They are known not to overflow.
+// gradientAt is the bytes of y(i). The sizes have been checked, so the sum does not overflow.
 func (c Chain) gradientAt(i int) int64 {
 	bytes := c.madeGradient(i)
 	for _, k := range c.GradientCarries {
@@ -170,10 +170,10 @@ func (c Chain) checkCarries(list string, carries []Carry, made func(int) int64) 
 	return nil
 }
 
-// Fingerprint tells chains apart: 32 hexadecimal digits of a hash of all sizes, of the carries, in
-// whatever order they are, and of the names of the layers. Whether a plan can run, and its peak,
-// are the same for all chains of one fingerprint. Times do not count: they differ from one
-// measurement to the next, and a plan for the one is good for the other, if maybe not the fastest.
+// Fingerprint identifies a chain by 32 hexadecimal digits of a hash of its sizes, its carries in
+// any order, and the names of its layers. Whether a plan can run, and its peak, are the same for
+// all chains of one fingerprint. Times do not count: they differ from one measurement to the next,
+// and a plan for one is good for the other, if maybe not the fastest.
 func (c Chain) Fingerprint() string {
 	h := sha256.New()
 	h.Write([]byte("penstock chain 1\n"))
@@ -192,10 +192,11 @@ func (c Chain) Fingerprint() string {
 	return hex.EncodeToString(h.Sum(nil)[:FingerprintDigits/2])
 }
 
-// FingerprintDigits are enough that no two chains of a project meet by chance.
+// FingerprintDigits is the length of a fingerprint, enough that no two chains of a project have the
+// same by chance.
 const FingerprintDigits = 32
 
-// IsFingerprint reports whether s can be one of a chain.
+// IsFingerprint reports whether s has the form of a fingerprint.
 func IsFingerprint(s string) bool {
 	return len(s) == FingerprintDigits && strings.Trim(s, "0123456789abcdef") == ""
 }

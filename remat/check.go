@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// InvalidError is the first operation of a plan that is not allowed.
+// InvalidError says which operation of a plan is the first that is not allowed.
 type InvalidError struct {
 	Index  int // of the operation; the number of operations where a plan ends too early
 	Op     Op  // the zero Op where a plan ends too early
@@ -39,8 +39,8 @@ type Report struct {
 	Held int64
 }
 
-// Breakdown is what the bytes at an instant are. What it makes and the temporaries aside, it is
-// what was there before the operation.
+// Breakdown is the bytes during an operation by what they are. Made and Tmp are the operation's
+// own, all others were there before it.
 type Breakdown struct {
 	Inputs          int64 // x that are there by themselves, as far as nothing saved has the same memory
 	Saved           int64 // X
@@ -64,11 +64,10 @@ func (r Runs) Recomputed() int { return max(0, r.NoGrad+r.Grad-1) }
 
 // Check carries out operations by the model in the package's doc, to the byte. The error is a
 // [*ChainError], or an [*InvalidError] for the first operation that is not allowed or a plan that
-// is not complete. It shares no code with [Solve]. It takes any operations, from wherever they
-// come.
+// is not complete. It accepts any operations, and shares no code with package solver.
 //
 // Memory that inputs share counts once even where a plan computes an input again while another that
-// shares with it is still there, as the model has it; the plans of [Solve] never do that.
+// shares with it is still there, as the model has it. The plans of package solver never do that.
 func Check(c Chain, ops []Op) (Report, error) {
 	if err := c.Check(); err != nil {
 		return Report{}, err
@@ -117,7 +116,7 @@ func (c Chain) Once() float64 {
 	return t
 }
 
-// breakdown is what is there during the last of these operations.
+// breakdown is that of the last of these operations.
 func breakdown(c Chain, ops []Op) Breakdown {
 	r := NewReplay(c)
 	last := len(ops) - 1
@@ -130,7 +129,7 @@ func breakdown(c Chain, ops []Op) Breakdown {
 	return parts
 }
 
-// held is what would be there if x(L) were dropped unless it is a part of X(L).
+// held is the bytes that are there without x(L), unless that is a part of X(L).
 func (r *Replay) held() int64 {
 	last := len(r.chain.Layers)
 	if r.state[last] != alone {
@@ -141,7 +140,7 @@ func (r *Replay) held() int64 {
 	return r.live
 }
 
-// parts is what is there.
+// parts is the bytes that are there, by what they are.
 func (r *Replay) parts() Breakdown {
 	var b Breakdown
 	counted := make([]bool, len(r.size))
@@ -167,7 +166,7 @@ func (r *Replay) parts() Breakdown {
 	return b
 }
 
-// lack says what a plan that ends here lacks, or nothing.
+// lack says why a plan that ends here is not complete, or nothing.
 func (r *Replay) lack() string {
 	switch {
 	case !r.lossDone:
@@ -178,12 +177,12 @@ func (r *Replay) lack() string {
 	return ""
 }
 
-// CheckPlan returns an error unless what a plan says holds for the chain: its operations are
-// allowed and complete, its peak and its time are as it says, the time to a part in 10^9, the peak
-// is not above the limit, the lower bound not above the time, and it was made for a chain of the
-// same fingerprint, if it says for which. Of a plan that says that it is not feasible only the
-// fingerprint is checked, and that the limit is below the least: what the least is, a replay cannot
-// tell.
+// CheckPlan returns an error unless what a plan says holds for the chain. Its operations are
+// allowed and complete. Its peak is exact and not above the limit. Its time is right to a part in
+// 10^9, and the lower bound not above it. If the plan names a chain, the fingerprint is the same.
+//
+// Of a plan that says that it is not feasible, CheckPlan checks the fingerprint, and that the limit
+// is below the least that it names. A replay cannot tell whether that is the least.
 func CheckPlan(c Chain, p Plan) error {
 	if err := c.Check(); err != nil {
 		return err
@@ -216,6 +215,5 @@ func CheckPlan(c Chain, p Plan) error {
 	return nil
 }
 
-// timeTolerance is how far, relatively, a sum of times may differ for the order in which it is
-// taken.
+// timeTolerance is the relative difference that the order of summation may make in times.
 const timeTolerance = 1e-9

@@ -30,7 +30,7 @@ func (k Kind) String() string {
 	return kinds[k].name
 }
 
-// Op is an operation on a layer. That of the loss has Layer 0, which means nothing.
+// Op is an operation on a layer. The loss has Layer 0, which means nothing.
 type Op struct {
 	Kind  Kind
 	Layer int

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// String is the plan as a table, of its costs and then its operations in short, sixteen a line with
+// String is the plan as a table: a line of costs, then its operations in short, sixteen a line with
 // the number of the first:
 //
 //	8 operations, peak 96 bytes of 100, 41 us (no plan takes less than 40.5)

@@ -2,13 +2,12 @@ package remat
 
 import "fmt"
 
-// Replay carries out operations, one at a time, on what they are said to hold, by the model in the
-// package's doc and nothing else.
+// Replay carries out operations one at a time, by the model in the package's doc. It may not be
+// used concurrently.
 //
-// Memory is a set of blocks that are there or not. x(i), X(i), y(i) and the gradients of a layer's
-// parameters are lists of blocks; those on several lists are what carries and "includes" mean. A
-// block is there as long as something is that has it on its list, and however many such things
-// there are it counts once.
+// Memory is a set of blocks. x(i), X(i), y(i) and the gradients of a layer's parameters are lists
+// of blocks. A block on several lists is memory that they share. A block is there as long as one of
+// the things that list it is there, and counts once.
 type Replay struct {
 	chain   Chain
 	size    []int64 // of each block
@@ -34,7 +33,7 @@ const (
 	within            // as a part of X(i)
 )
 
-// NewReplay begins with x(0) alone. The chain is to be a checked one.
+// NewReplay begins with x(0) alone. The chain must have passed [Chain.Check].
 func NewReplay(c Chain) *Replay {
 	n := len(c.Layers)
 	r := &Replay{chain: c, x: make([][]int, n+1), full: make([][]int, n+1), y: make([][]int, n+1), state: make([]inputState, n+1), gradient: make([]bool, n+1), next: n - 1}
@@ -112,7 +111,7 @@ type Cost struct {
 // Peak is the bytes that are there while it runs.
 func (c Cost) Peak() int64 { return c.Before + c.Made + c.Tmp }
 
-// Do carries out an operation. A reason is why it cannot be done; then nothing has happened.
+// Do carries out an operation. If that is not allowed, reason says why and nothing has happened.
 func (r *Replay) Do(o Op) (took Cost, reason string) {
 	if reason := r.refuse(o); reason != "" {
 		return Cost{}, reason
@@ -199,7 +198,7 @@ const (
 // String is "nothing", "input" or "everything".
 func (k Keeping) String() string { return [...]string{"nothing", "input", "everything"}[k] }
 
-// Keeps is what is there now of layer i.
+// Keeps says what is there now of layer i.
 func (r *Replay) Keeps(i int) Keeping {
 	switch {
 	case r.state[i+1] == within:
@@ -210,7 +209,8 @@ func (r *Replay) Keeps(i int) Keeping {
 	return KeepsNothing
 }
 
-// KeptBytes is, by layer, the bytes that are there now for it and for none before it.
+// KeptBytes is the bytes that are there now for each layer. Memory that layers share counts for the
+// first of them.
 func (r *Replay) KeptBytes() []int64 {
 	bytes := make([]int64, len(r.chain.Layers))
 	counted := make([]bool, len(r.size))

@@ -16,9 +16,9 @@ func None(layers int) []remat.Op {
 	return w.ops
 }
 
-// All is the plan that keeps the input alone and computes all before a layer again for its
-// backward: rotor's recompute_all, and classical checkpointing with a single checkpoint. It comes
-// close to the least memory, but a chain may have layers of which it takes less to keep everything.
+// All is the plan that keeps only the input, and computes everything before a layer again for its
+// backward: rotor's recompute_all. It comes close to the least memory, but some layers take less if
+// everything is kept.
 func All(layers int) []remat.Op {
 	var w sequence
 	w.keep(0, layers)
@@ -31,9 +31,9 @@ func All(layers int) []remat.Op {
 	return w.ops
 }
 
-// Sequential is the plan of PyTorch's checkpoint_sequential: so many segments, of layers/segments
-// layers each and the last of what is left, keep their input and are computed again as a whole for
-// their backward; the last saves everything at once.
+// Sequential is the plan of PyTorch's checkpoint_sequential. Each segment has layers/segments
+// layers, and the last one the rest, too. A segment keeps its input and is computed again as a
+// whole for its backward. The last segment saves everything at once.
 func Sequential(layers, segments int) ([]remat.Op, error) {
 	if segments < 1 || segments > layers {
 		return nil, fmt.Errorf("remat: %d segments of %d layers; want 1 to %d", segments, layers, layers)
@@ -66,7 +66,7 @@ func SequentialSqrt(layers int) []remat.Op {
 
 func roundSqrt(n int) int { return int(math.Round(math.Sqrt(float64(n)))) }
 
-// sequence is operations as they are put together. Layers are those from first up to, without, end.
+// sequence is operations that are put together. Its methods take layers from first to end-1.
 type sequence struct{ ops []remat.Op }
 
 func (w *sequence) add(k remat.Kind, layer int) {

@@ -11,7 +11,7 @@ import (
 	"penstock/remat"
 )
 
-// Baseline is a plan of a strategy that others use.
+// Baseline is a plan of one of the usual strategies.
 type Baseline struct {
 	Strategy    string // "none", "all", "sequential" or "revolve"
 	Segments    int    // of sequential, else 0
@@ -21,10 +21,10 @@ type Baseline struct {
 	Time        float64 // microseconds
 }
 
-// Baselines is the plans of the usual strategies, by ascending peak: None and All, Sequential and
-// Revolve with 2 to twice the root of the number of layers segments or checkpoints, as rotor's
-// authors compare. Of plans of one strategy those are left out that another of the same beats in
-// time and peak, save for sequential with the root of the layers. The error is a
+// Baselines is the plans of the usual strategies, by ascending peak: None, All, and Sequential and
+// Revolve with 2 to 2*sqrt(layers) segments or checkpoints, as rotor's authors compare. A plan is
+// left out if another of the same strategy has less time and no higher peak, or the other way
+// round. Sequential with the root of the layers is always there. The error is a
 // [*remat.ChainError].
 func Baselines(c remat.Chain) ([]Baseline, error) {
 	if err := c.Check(); err != nil {
@@ -59,8 +59,8 @@ func Baselines(c remat.Chain) ([]Baseline, error) {
 	return out, nil
 }
 
-// undominated leaves out the plans than which another takes no more of either, and less of one; of
-// equals the first stays.
+// undominated leaves out plans that another one beats in time or peak and does not exceed in the
+// other. Of equal plans the first stays.
 func undominated(plans []Baseline, layers int) []Baseline {
 	var out []Baseline
 	for i, p := range plans {
@@ -83,8 +83,8 @@ type Compared struct {
 	Gain float64
 }
 
-// Compare sets baselines beside the plans that solve finds at their peaks, such as those of
-// [solver.Solve] or of a table. Where solve finds none, there is an error: the baseline is one.
+// Compare sets baselines beside the plans that solve finds at their peaks, as [solver.Solve] or a
+// table does. It is an error if solve finds none, since the baseline is one.
 func Compare(ctx context.Context, baselines []Baseline, solve func(ctx context.Context, limit int64) (remat.Plan, error)) ([]Compared, error) {
 	if err := cmp.Or(arg.Context(ctx, "remat"), arg.Given(solve, "remat: Compare: the function that solves", "one like Table.Solve")); err != nil {
 		return nil, err

@@ -54,7 +54,7 @@ func Draw(c remat.Chain, ops []remat.Op, d DrawConfig) (string, error) {
 	return b.String(), nil
 }
 
-// drawing is a drawing as far as it is drawn.
+// drawing is the rows as far as they are drawn.
 type drawing struct {
 	names     []string // of rows: of layers, of the loss, of the memory
 	nameWidth int
@@ -103,7 +103,7 @@ func (g *drawing) turn(column int) {
 	}
 }
 
-// keeps draws what is there; of several layers in a row that which says the most.
+// keeps draws what is there. A row of several layers shows the most that one of them keeps.
 func (g *drawing) keeps(r *remat.Replay) {
 	for row := range g.names[:len(g.names)-2] {
 		if g.letter[row] {

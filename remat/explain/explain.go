@@ -23,7 +23,7 @@ type LayerExplanation struct {
 	Time, Extra float64
 }
 
-// Explanation is a plan in terms of what a user can change.
+// Explanation is a plan by layers, and what other limits would mean.
 type Explanation struct {
 	Plan   remat.Plan
 	Report remat.Report
@@ -33,23 +33,23 @@ type Explanation struct {
 	More   []Step // what more memory would save, by ascending limit
 }
 
-// LeastLimit is the least that any plan needs.
+// LeastLimit is the least bytes that any plan needs, and the operation that sets them.
 type LeastLimit struct {
 	Bytes int64
 	Op    remat.Op // at which the plan that needs the least is at its peak; its layer sets the least
 	Parts remat.Breakdown
 }
 
-// Step is what a larger limit buys.
+// Step is a larger limit, and what it saves.
 type Step struct {
 	Limit int64
 	Time  float64 // of the best plan
 	Saved float64 // microseconds against the plan explained
 }
 
-// Explain says what a plan does, why the least limit is what it is, and what each of these numbers
-// of bytes more than the plan's limit, or its peak if it has none, would save. Solve is to find the
-// plans for that, such as [solver.Solve] does.
+// Explain says what a plan does, why the least limit is what it is, and what more memory would
+// save. more are bytes beyond the plan's limit, or beyond its peak if it has none. solve finds the
+// plans for these limits, as [solver.Solve] does.
 func Explain(ctx context.Context, c remat.Chain, p remat.Plan, more []int64, solve func(ctx context.Context, limit int64) (remat.Plan, error)) (Explanation, error) {
 	if err := cmp.Or(arg.Context(ctx, "remat"), arg.Given(solve, "remat: Explain: the function that solves", "one like Table.Solve")); err != nil {
 		return Explanation{}, err

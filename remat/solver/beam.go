@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// longChain is the number of layers from which on chains are solved by beam search. Up to there
-// tables are as fast and their plans better, by up to 0.5 % under low limits.
+// longChain is the number of layers from which on chains are solved by beam search. For shorter
+// ones tables find better plans under low limits, by up to 0.5 %, in the same time.
 const longChain = 251
 
 // newBeam prepares the search for plans of a long chain. It returns ctx.Err() when ctx ends first.
@@ -21,24 +21,26 @@ func newBeam(ctx context.Context, t *terms) (*beam, error) {
 	return &beam{relaxation: r, width: max(widthTimesLayers/t.n, leastWidth)}, err
 }
 
-// The width of a beam, so that its time grows with the layers alone. From 64 to 256 plans of 250
-// layers gain 0.1 %, and of 500 layers 0.02 %.
+// The width of a beam is widthTimesLayers divided by the layers, and at least leastWidth, so that
+// the time of long chains grows about linearly. From a width of 64 to one of 256, plans of 250
+// layers gain 0.1 %, and plans of 500 layers 0.02 %.
 const widthTimesLayers, leastWidth = 100_000, 32
 
-// beam is a search for the way through an interval of layers, from its first to its last, that
-// decides at each layer whether to save it or up to which input to keep this one. Of the ways that
-// come to a layer it goes on with the best few.
+// beam searches for a plan of an interval from its first layer to its last. At each layer it
+// decides whether to save the layer, or up to which input to keep this one. Of the ways that lead
+// to a layer it continues with the best few, by their time so far and the relaxation's estimate of
+// the rest.
 type beam struct {
 	*relaxation
 	width int
 }
 
-// way is how to come to a layer with m bytes left.
+// way leads to a layer with m bytes left.
 type way struct {
 	m     int64
 	time  float64
 	total float64 // about the time to the end of the interval, too
-	// The step before: from x(first), whose layer is saved or which is kept.
+	// The last step began at x(first) after the way before. It saved that layer, or kept x(first).
 	before *way
 	first  int
 	save   bool
@@ -59,7 +61,7 @@ func (b *beam) write(p *path, i, l int, m int64) {
 	b.emit(p, steps, at, l)
 }
 
-// emit writes steps, the last of which leads to layer at.
+// emit writes steps. The last of them leads to layer at, from which on nothing is computed again.
 func (b *beam) emit(p *path, steps []*way, at, l int) {
 	if len(steps) == 1 {
 		p.all(at, l)
@@ -81,8 +83,8 @@ func (b *beam) emit(p *path, steps []*way, at, l int) {
 	b.write(p, step.first, next-1, steps[0].m-p.t.weights(next, l))
 }
 
-// search returns the best way to a layer from which on everything fits, and the layer. m is not
-// enough for the whole interval.
+// search returns the best way to a layer from which on nothing need be computed again, and that
+// layer. m is below the bytes for which that is the first layer.
 func (b *beam) search(first, l int, m int64) (best *way, at int) {
 	t := b.t
 	ways := make([][]*way, l-first+1)
@@ -123,8 +125,8 @@ func (b *beam) search(first, l int, m int64) (best *way, at int) {
 	return best, at
 }
 
-// best is the ways that are worth going on with: no other has both more bytes and less time, and
-// they can be below least.
+// best is the ways to continue with. No other way to the same layer has more bytes and less time,
+// and none is estimated above least.
 func (b *beam) best(ways []*way, least float64) []*way {
 	slices.SortFunc(ways, func(v, w *way) int { return cmp.Or(cmp.Compare(v.time, w.time), cmp.Compare(w.m, v.m)) })
 	kept := ways[:0]

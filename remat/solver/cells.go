@@ -5,19 +5,19 @@ import (
 	"math/bits"
 )
 
-// cells divide a long chain at borders, inputs of few bytes at about even distances. What runs from
-// one border far to another is looked at for borders alone; inside of two neighbouring cells
-// everything is. So the bytes of intervals are known for fewer of them: those that end before a
-// border or with the loss, whatever their first layer, and those of up to span layers.
+// cells divide a long chain at boundaries, which are inputs of few bytes at about even distances.
+// As the next input to keep, all those of the same and the next cell are considered, and of those
+// beyond only boundaries. So the least bytes are known for fewer intervals than there are: for
+// those of up to span layers, and for those that end before a boundary or with the loss.
 type cells struct {
-	t       *terms
-	borders []int // the first layers of the cells, 0 first; then n, the loss, a cell by itself
-	cell    []int // of each layer
-	span    int
-	near    []int64   // least of (i, i+k) at i*span+k, k < span
-	far     [][]int64 // least of (i, end(e)) at [e][i]
-	// early and late are, of every layer, the moments of saving, as far as they depend on the layer
-	// alone.
+	t          *terms
+	boundaries []int // the first layers of the cells, 0 first; then n, the loss, a cell by itself
+	cell       []int // of each layer
+	span       int
+	near       []int64   // least of (i, i+k) at i*span+k, k < span
+	far        [][]int64 // least of (i, end(e)) at [e][i]
+	// early and late are the two moments of saving of every layer, as far as they depend on the
+	// layer alone.
 	early, late maxima
 }
 
@@ -26,10 +26,10 @@ type cells struct {
 const cellsOfChain = 50
 
 func newCells(ctx context.Context, t *terms, count int) (*cells, error) {
-	c := &cells{t: t, borders: []int{0}, cell: make([]int, t.n+1)}
+	c := &cells{t: t, boundaries: []int{0}, cell: make([]int, t.n+1)}
 	size := float64(t.n) / float64(count)
 	for k := 1.0; k < float64(count); k++ {
-		first := max(int(size*(k-0.25)), c.borders[len(c.borders)-1]+1)
+		first := max(int(size*(k-0.25)), c.boundaries[len(c.boundaries)-1]+1)
 		best := first
 		for j := first; j <= int(size*(k+0.25)); j++ {
 			if t.chain.Layers[j-1].Output < t.chain.Layers[best-1].Output {
@@ -37,18 +37,18 @@ func newCells(ctx context.Context, t *terms, count int) (*cells, error) {
 			}
 		}
 		if best < t.n {
-			c.borders = append(c.borders, best)
+			c.boundaries = append(c.boundaries, best)
 		}
 	}
-	c.borders = append(c.borders, t.n)
+	c.boundaries = append(c.boundaries, t.n)
 	largest := 1
-	for k, border := range c.borders[1:] {
-		for i := c.borders[k]; i < border; i++ {
+	for k, boundary := range c.boundaries[1:] {
+		for i := c.boundaries[k]; i < boundary; i++ {
 			c.cell[i] = k
 		}
-		largest = max(largest, border-c.borders[k])
+		largest = max(largest, boundary-c.boundaries[k])
 	}
-	c.cell[t.n] = len(c.borders) - 1
+	c.cell[t.n] = len(c.boundaries) - 1
 	c.span = 2 * largest
 	early, late := make([]int64, t.n), make([]int64, t.n)
 	for k := range t.n {
@@ -59,32 +59,31 @@ func newCells(ctx context.Context, t *terms, count int) (*cells, error) {
 	return c, c.fill(ctx)
 }
 
-// ends is the number of last layers of long intervals, numbered from 1 on: the one before each
-// border but 0, and the loss.
-func (c *cells) ends() int { return len(c.borders) }
+// ends is the number of last layers that long intervals can have: the one before each boundary but
+// 0, and the loss. They are numbered from 1 on.
+func (c *cells) ends() int { return len(c.boundaries) }
 
 // end is the last layer with a number.
 func (c *cells) end(e int) int {
-	if e == len(c.borders) {
+	if e == len(c.boundaries) {
 		return c.t.n
 	}
-	return c.borders[e] - 1
+	return c.boundaries[e] - 1
 }
 
-// endFrom is the number of the first of the last layers from l on.
+// endFrom is the number of the first such layer that is not before l.
 func (c *cells) endFrom(l int) int { return c.cell[l] + 1 }
 
-// reach is the last j up to which every x(j) is looked at as the next to keep after x(i): the end
-// of the next cell.
+// reach is the last of the inputs that are all considered as the next to keep after x(i).
 func (c *cells) reach(i int) int {
-	if next := c.cell[i] + 2; next < len(c.borders) {
-		return c.borders[next]
+	if next := c.cell[i] + 2; next < len(c.boundaries) {
+		return c.boundaries[next]
 	}
 	return c.t.n
 }
 
-// fill computes near and far: of those plans that keep inputs as far as they are looked at, the
-// least bytes.
+// fill computes near and far. These are the least bytes of plans that keep only inputs that are
+// considered, so they may be above the least of all plans.
 func (c *cells) fill(ctx context.Context) error {
 	c.near = make([]int64, (c.t.n+1)*c.span)
 	for l := range c.t.n + 1 {
@@ -128,12 +127,12 @@ func (c *cells) solve(i, l int) int64 {
 	return least
 }
 
-// after is the j that is looked at after this one.
+// after is the next j that is considered after this one.
 func (c *cells) after(i, j int) int {
 	if j < c.reach(i) || j == c.t.n {
 		return j + 1
 	}
-	return c.borders[c.cell[j]+1]
+	return c.boundaries[c.cell[j]+1]
 }
 
 // least is the bytes m from which on (i, l) has a plan.
@@ -145,7 +144,7 @@ func (c *cells) least(i, l int) int64 {
 	return c.far[e][i]
 }
 
-// of is least, and the bytes from which on nothing need be computed again.
+// of is least, and the bytes from which on nothing is computed again, exactly.
 func (c *cells) of(i, l int) (least, all int64) {
 	t := c.t
 	last := min(l, t.n-1)
@@ -158,8 +157,8 @@ func (c *cells) of(i, l int) (least, all int64) {
 	return c.least(i, l), all
 }
 
-// maxima are the greatest of all runs of a list whose length is a power of two: at [k][i] of the
-// 2^k numbers from i on.
+// maxima answer for the greatest number between any two places of a list. At [k][i] they have the
+// greatest of the 2^k numbers from place i on.
 type maxima [][]int64
 
 func newMaxima(list []int64) maxima {

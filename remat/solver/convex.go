@@ -6,9 +6,9 @@ import (
 	"sort"
 )
 
-// convex is a time as a function of bytes that falls and is convex: infinite below its first
-// vertex, straight from each vertex to the next, and constant from the last one on. Without
-// vertices it is infinite everywhere.
+// convex is a falling convex function from bytes to time. It is infinite below its first vertex,
+// linear from each vertex to the next, and constant from the last one on. Without vertices it is
+// infinite everywhere.
 type convex []vertex
 
 type vertex struct{ bytes, time float64 }
@@ -30,8 +30,8 @@ func (v vertex) to(w vertex, bytes float64) float64 {
 	return v.time + (w.time-v.time)*((bytes-v.bytes)/(w.bytes-v.bytes))
 }
 
-// push appends a vertex, at as many bytes as the last one or more, and takes away what is above the
-// line to it.
+// push appends a vertex and removes those above the line to it. The vertex has at least the bytes
+// of the last one.
 func (f convex) push(v vertex) convex {
 	if n := len(f); n > 0 && f[n-1].time <= v.time {
 		return f
@@ -46,8 +46,8 @@ func (f convex) push(v vertex) convex {
 	return append(f, v)
 }
 
-// lower is the greatest convex function below f and below g moved to more bytes and more time, and
-// cut off below from bytes, written to out.
+// lower is the greatest convex function below f and below g. g is moved by bytes and time, and does
+// not count below from bytes. The result overwrites out.
 func (f convex) lower(out, g convex, bytes, time, from float64) convex {
 	out = out[:0]
 	first := g.at(from - bytes)
@@ -90,7 +90,7 @@ func (f convex) lower(out, g convex, bytes, time, from float64) convex {
 	return out
 }
 
-// plus is the sum of f and g, written to out.
+// plus is the sum of f and g. It overwrites out.
 func (f convex) plus(out, g convex) convex {
 	out = out[:0]
 	if len(f) == 0 || len(g) == 0 {
@@ -127,11 +127,12 @@ func (f convex) after(k int, bytes float64) float64 {
 	return f[k-1].to(f[k], bytes)
 }
 
-// mostVertices is how many vertices simple leaves; it does nothing up to twice as many.
+// mostVertices is the number of vertices that simple leaves. It does nothing with up to twice as
+// many.
 const mostVertices = 48
 
-// simple is a function of few vertices that is nowhere above f, in f's place. An edge goes where
-// the lines of its neighbours meet not far below it.
+// simple overwrites f by a function of few vertices that is nowhere above it. An edge is removed,
+// and its neighbours continued until they meet, where that is not far below the edge.
 func (f convex) simple() convex {
 	if len(f) <= 2*mostVertices {
 		return f
@@ -161,7 +162,8 @@ func (f convex) simple() convex {
 	return f
 }
 
-// meet is where the edges before k and after k+1 meet, and how far that is below the edge between.
+// meet is where the neighbours of the edge from vertex k to k+1 meet when they are continued, and
+// how far that is below the edge.
 func (f convex) meet(k int) (v vertex, below float64) {
 	a, b, c, d := f[k-1], f[k], f[k+1], f[k+2]
 	left, right := (b.time-a.time)/(b.bytes-a.bytes), (d.time-c.time)/(d.bytes-c.bytes)

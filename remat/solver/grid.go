@@ -102,7 +102,7 @@ func (g *grid) look(r *row, i, l int, m int64) float32 {
 	return r.v[s-r.lo]
 }
 
-// newGrid measures the rows; fill makes and computes them.
+// newGrid computes the sizes of the rows; fill allocates and computes them.
 func newGrid(t *terms, b *bounds, most, unit int64, side rounding) *grid {
 	g := &grid{t: t, b: b, rounding: side, most: most, unit: unit, origin: most % unit, rows: make([]row, b.w*b.w), moves: make([]int, b.w*b.w), worth: infinite}
 	g.price()
@@ -154,7 +154,7 @@ func (g *grid) band(i, l int, least, all int64) (lo, n int, tail float32) {
 	return lo, max(last+1-lo, 0), infinite
 }
 
-// move is by how many slots z grows from (i, l, m) to (j, l, m - a(i, j)).
+// move is the number of slots by which z grows from (i, l, m) to (j, l, m - a(i, j)).
 func (g *grid) move(i, j int) int {
 	up := g.t.savedSum[j] - g.t.savedSum[i] - g.t.kept(i, j)
 	if g.rounding == achievable {
@@ -163,9 +163,8 @@ func (g *grid) move(i, j int) int {
 	return ceilDiv(up, g.unit)
 }
 
-// price fills cost. In an achievable grid, which advises plans, a layer that takes no time has a
-// price nevertheless, a ten-millionth of what others take, so that it is not computed again for
-// nothing.
+// price fills cost. In an achievable grid, which guides plans, a layer that takes no time costs a
+// ten-millionth of what others take, so that it is not computed again for nothing.
 func (g *grid) price() {
 	n := g.t.n
 	g.cost = make([]float64, n+1)

@@ -5,21 +5,21 @@ import (
 	"math"
 )
 
-// relaxation bounds Opt(i, l, m) from below for the intervals of a long chain that end where
-// [cells] do, by convex functions of m.
+// relaxation bounds Opt(i, l, m) from below by convex functions U of m, for the intervals of a long
+// chain that end where [cells] do:
 //
-// Three things make it lower. Functions are replaced by the greatest convex ones below them: in a
-// long chain many layers can be computed again, one a little cheaper by the byte than the next, and
-// little is lost. Moments of forwards and backwards count where they do not depend on what comes
-// later. And an interval (i, j-1) that is computed again from x(i) costs at least what the whole
-// cells within it cost, nothing if there are none:
+//	save i         U(i+1, l, m - Saved(i))                      if  m >= need(i)
+//	keep up to j   nograd(i, j) + U(j, l, m - a) + U(k, k'-1, m)
 //
-//	save i         U(i+1, l, m - Saved(i))                                                 if  m >= need(i)
-//	keep up to j   nograd(i, j) + U(j, l, m - a) + U(first border from i on, last border up to j, m)
+// k is the first boundary from i on, and k' the last one up to j. The last term is 0 if there is no
+// whole cell between them.
 //
-// With l other than the loss the forwards in between and |y(l+1)| are taken to need nothing more
-// than that. By induction over the length of the interval such a U never grows when layers are
-// taken away at either end, which is what the last term of keep rests on.
+// Three simplifications make U lower than Opt. A minimum is replaced by the greatest convex
+// function below it; little is lost, because a long chain has many layers that can be computed
+// again, each a bit cheaper by the byte than the next. The bytes that forwards without gradients
+// and |y(l+1)| take are ignored where l is not the loss. And only the whole cells of an interval
+// that is computed again count. That is a bound because U, by induction over the length of the
+// interval, does not grow when layers are taken away at either end.
 type relaxation struct {
 	*cells
 	rows [][]convex // of (i, end(e)) at [e][i]
@@ -46,8 +46,9 @@ type rowBuilder struct {
 	l     int
 	whole bool // l is the loss: nothing comes later, so every moment counts
 	rows  []convex
-	// exits are, by cell, what it costs to come to its border without gradients and go on, up to an
-	// input in the cell that is kept. crossing is what it costs to do so from the next border on.
+	// exits are, by cell, the time from the cell's boundary on, reached without gradients, if the
+	// next input that is kept lies in the cell. crossing is the least time from the next boundary
+	// on, reached without gradients.
 	exits    []convex
 	crossing convex
 	out, sum convex // spare
@@ -57,7 +58,7 @@ func (w *rowBuilder) fill() {
 	t, l := w.t, w.l
 	w.rows, w.exits = make([]convex, l+1), make([]convex, w.cell[l]+1)
 	w.rows[l] = convex{{float64(w.need(l)), 0}}
-	if w.borders[w.cell[l]] == l {
+	if w.boundaries[w.cell[l]] == l {
 		w.exit(w.cell[l])
 	}
 	var best convex
@@ -66,19 +67,20 @@ func (w *rowBuilder) fill() {
 			w.cross(w.cell[i] + 1)
 		}
 		best = w.add(best[:0], w.rows[i+1], t.saved[i], 0, w.need(i))
-		next := w.borders[w.cell[i]+1]
+		next := w.boundaries[w.cell[i]+1]
 		for j := i + 1; j <= min(l, next); j++ {
 			best = w.add(best, w.rows[j], t.kept(i, j), t.nograd[j]-t.nograd[i], w.sweep(i, j))
 		}
 		best = w.add(best, w.crossing, 0, t.nograd[next]-t.nograd[i], 0).simple()
 		w.rows[i] = append(convex(nil), best...)
-		if i == w.borders[w.cell[i]] {
+		if i == w.boundaries[w.cell[i]] {
 			w.exit(w.cell[i])
 		}
 	}
 }
 
-// add is the lower of best and f with more bytes and more time, from so many bytes on.
+// add is the lower of best and f. f is moved by bytes and time, and does not count below from
+// bytes.
 func (w *rowBuilder) add(best, f convex, bytes int64, time float64, from int64) convex {
 	if len(f) == 0 || time+f[len(f)-1].time >= best.at(f[0].bytes+float64(bytes)) {
 		return best
@@ -104,27 +106,27 @@ func (w *rowBuilder) sweep(i, j int) int64 {
 	return w.t.sweep[w.t.pair(i, j)]
 }
 
-// exit fills the exit of a cell.
+// exit computes the exit of a cell.
 func (w *rowBuilder) exit(cell int) {
-	t, border := w.t, w.borders[cell]
+	t, boundary := w.t, w.boundaries[cell]
 	var f convex
-	for j := max(border, 1); j <= w.l && w.cell[j] == cell; j++ {
-		f = w.add(f, w.rows[j], t.chain.Layers[j-1].Output, t.nograd[j]-t.nograd[border], 0)
+	for j := max(boundary, 1); j <= w.l && w.cell[j] == cell; j++ {
+		f = w.add(f, w.rows[j], t.chain.Layers[j-1].Output, t.nograd[j]-t.nograd[boundary], 0)
 	}
 	w.exits[cell] = append(convex(nil), f.simple()...)
 }
 
-// cross fills crossing, from the border of a cell on.
+// cross computes crossing from the boundary of a cell on.
 func (w *rowBuilder) cross(cell int) {
 	t := w.t
 	w.crossing = w.crossing[:0]
 	for k := cell; k <= w.cell[w.l]; k++ {
 		f := w.exits[k]
 		if k > cell {
-			w.sum = f.plus(w.sum, w.relaxation.rows[k][w.borders[cell]])
+			w.sum = f.plus(w.sum, w.relaxation.rows[k][w.boundaries[cell]])
 			f = w.sum
 		}
-		w.crossing = w.add(w.crossing, f, 0, t.nograd[w.borders[k]]-t.nograd[w.borders[cell]], 0)
+		w.crossing = w.add(w.crossing, f, 0, t.nograd[w.boundaries[k]]-t.nograd[w.boundaries[cell]], 0)
 	}
 	w.crossing = w.crossing.simple()
 }
@@ -139,8 +141,8 @@ func (r *relaxation) size() (sum int64) {
 	return 16 * sum
 }
 
-// bound is a time that no plan of the whole chain with m bytes is below, beyond computing
-// everything once.
+// bound is a time beyond computing everything once that no plan of the whole chain with m bytes is
+// below.
 func (r *relaxation) bound(m int64) float64 {
 	const rounding = 1e-9 // of sums of thousands of terms
 	f := r.rows[r.ends()][0]
@@ -150,8 +152,8 @@ func (r *relaxation) bound(m int64) float64 {
 	return 0
 }
 
-// at is about what (i, l, m) costs, not less than m bytes; where l is no end, it is taken for the
-// next one.
+// at estimates the time of (i, l, m). m is not below least. If no known interval ends with l, it is
+// the time of the next longer one that is known.
 func (r *relaxation) at(i, l int, m int64) float64 {
 	if _, all := r.of(i, l); m >= all {
 		return 0

@@ -8,24 +8,24 @@ import (
 	"penstock/remat"
 )
 
-// Stage is a stage of a pipeline that has several micro-batches in flight. First come all forwards,
-// which are the operations before the loss, of micro-batches 0, 1, .. one after the other; then, in
-// the same order, the operations of each from the loss on. In between, a micro-batch holds what is
-// there before the loss, without x(L) unless that is a part of X(L): x(L) is what leaves the stage.
-// What the stage has of a micro-batch is gone when its backward is through, save for the gradients
-// of parameters, which the backward of micro-batch 0 makes and the others add to.
+// Stage is a stage of a pipeline with several micro-batches in flight. The forwards of
+// micro-batches 0, 1, .. come first: those are the operations before the loss. The operations from
+// the loss on follow in the same order. In between, a micro-batch holds what is there before the
+// loss, without x(L) unless that is a part of X(L), because x(L) leaves the stage. When the
+// backward of a micro-batch is over, only the gradients of parameters are left of it. The backward
+// of micro-batch 0 makes them, and the others add to them.
 type Stage struct {
-	// First is the chain of micro-batch 0, Later of all others. Later's WeightGradient are 0: what
-	// First says is there by then, and part of every moment after micro-batch 0.
+	// First is the chain of micro-batch 0, Later that of all others. Later has no WeightGradient:
+	// those of First are there after micro-batch 0, and count in every moment from then on.
 	First, Later remat.Chain
-	// MicroBatches is how many there are, 1 or more.
+	// MicroBatches is their number, 1 or more.
 	MicroBatches int
 	// Limit is the most bytes that may be there at any moment, of all micro-batches together; 0 is
 	// none.
 	Limit int64
 }
 
-// StagePlan is what is to be done for each micro-batch of a stage.
+// StagePlan is a plan for each micro-batch of a stage.
 type StagePlan struct {
 	// Feasible says that there are plans that stay under the limit. If none were found,
 	// MicroBatches is empty and Peak is the least limit for which they would have been.
@@ -35,8 +35,8 @@ type StagePlan struct {
 	Time     float64 // microseconds, the sum of all micro-batches'
 	// LowerBound is a time that no plans under the limit can be below.
 	LowerBound float64
-	// MicroBatches are the plans. Their peaks are their own, without what the others hold, and
-	// their limits what those leave them, before the loss or from it on, whichever is more.
+	// MicroBatches are the plans. Their peaks are without what the others hold. Their limits are
+	// what the others leave them, before the loss or from it on, whichever is more.
 	MicroBatches []remat.Plan
 }
 
@@ -67,15 +67,17 @@ func (s Stage) Check() error {
 	return nil
 }
 
-// Stages of so few layers get more slots by default: their tables take milliseconds, and what is
-// gained with one micro-batch's is gained with all.
+// Stages of up to smallStage layers get smallStageSlots by default. Their tables take milliseconds,
+// and what one micro-batch gains all do.
 const smallStage, smallStageSlots = 128, 2000
 
 // SolveStage finds a plan for every micro-batch of a stage, so that no moment exceeds the limit and
-// the time of all is short. With one micro-batch it is [Solve]. Otherwise, what a micro-batch holds
-// while it waits is what others lack: how much each may hold is found by dynamic programming over
-// levels of bytes, each micro-batch's plan in the bytes that this leaves by the recurrence (see
-// spine.go), and in the end the bytes that are left over, one micro-batch after the other.
+// the time of all is short. With one micro-batch it is [Solve].
+//
+// What a micro-batch holds while it waits is missing for the others. Dynamic programming over
+// levels of bytes finds how much each may hold. The recurrence finds each micro-batch's plan in the
+// bytes that are left for it (see spine.go). At last each micro-batch is planned again with what
+// the others leave over.
 //
 // It returns an error for a stage that makes no sense, and ctx.Err() when ctx ends first.
 func SolveStage(ctx context.Context, s Stage, o Options) (StagePlan, error) {
