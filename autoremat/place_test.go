@@ -252,6 +252,31 @@ func TestSlots(t *testing.T) {
 	}
 }
 
+// Where the update is what takes most, the least limit has room for the updated copy and another of the largest parameter, as an optimizer may make them, beside the slots.
+func TestSlotsLeaveRoomForTheUpdate(t *testing.T) {
+	const width = 512
+	model := func() *nn.Sequential { return nn.NewSequential(nn.NewLinear(width, width), nn.NewLinear(width, width)) }
+	least := func(slots int) int64 {
+		b := newBench(t, model(), autoremat.Config{Slots: slots})
+		defer b.m.Close()
+		if err := b.m.Measure(context.Background(), b.ctx(), autoremat.Sample{Input: []*torch.Tensor{b.normal(1, width)}}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := b.m.Solve(context.Background(), 1)
+		e, ok := err.(*autoremat.LimitError)
+		if !ok {
+			t.Fatal(err)
+		}
+		b.Close()
+		nn.Free(b.model)
+		return e.Least
+	}
+	state, update := 2*4*nn.Count(model()), int64(2*4*width*width)
+	if more := least(2) - least(0); more > state+update || more < state+update-64<<10 { // without slots the peak is a backward's, with some activations
+		t.Errorf("two slots take %d bytes more, want about %d and %d", more, state, update)
+	}
+}
+
 // Forwards of several goroutines, each with a context of its own, go their own ways.
 func TestConcurrentForwards(t *testing.T) {
 	b := newBench(t, tower().model(), autoremat.Config{Limit: 1 << 30})

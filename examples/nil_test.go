@@ -249,6 +249,8 @@ func nils(g given) map[string]struct {
 		"torch.Values.t":         {panics(func() { torch.Values[float32](nil) }), "the tensor is nil: a gradient or a skip connection that is absent"},
 		"torch.Item.t":           {panics(func() { torch.Item[float32](nil) }), "the tensor is nil"},
 		"torch.Bytes.t":          {panics(func() { torch.Bytes(nil) }), "the tensor is nil"},
+		"torch.Pieces.t":         {panics(func() { torch.Pieces(nil, func([]byte) error { return nil }) }), "the tensor is nil"},
+		"torch.Pieces.write":     {func() error { return torch.Pieces(g.x, nil) }, "torch: Pieces: the function is nil"},
 		"torch.BytesInto.t":      {panics(func() { torch.BytesInto(nil, nil) }), "the tensor is nil"},
 		"torch.SetBytes.t":       {func() error { return torch.SetBytes(nil, nil) }, "the tensor is nil"},
 		"torch.Device.Lend.t":    {panics(func() { torch.CPU(0).Lend(nil) }), "the tensor is nil"},

@@ -73,9 +73,10 @@ type Tensor struct {
 	// Data holds the elements, little-endian and row-major, Size bytes in all.
 	Data []byte
 
-	// Load returns what Data would hold. Writing calls it once, when the tensor's turn comes, and is done with the bytes
-	// before it calls the next, so one buffer can serve all and a big model is never held twice. Reading leaves it nil.
-	Load func() ([]byte, error)
+	// Load gives what Data would hold to write, in one piece or several of whole elements, and returns write's error.
+	// Writing a file calls it once, when the tensor's turn comes, and is done with a piece when write returns: one buffer
+	// can serve all, and a big model is never held twice. Reading a file leaves it nil.
+	Load func(write func(piece []byte) error) error
 }
 
 // Size returns the bytes that a tensor of this dtype and shape takes. It returns an error if the dtype is unknown, a
@@ -111,10 +112,15 @@ func (t Tensor) checkData(data []byte) error {
 	if int64(len(data)) != size {
 		return fmt.Errorf("shape %v of %s takes %d bytes, the data has %d", t.Shape, t.DType, size, len(data))
 	}
+	return t.checkElements(data, 0)
+}
+
+// checkElements returns an error unless data can be elements from the given one on.
+func (t Tensor) checkElements(data []byte, first int64) error {
 	if t.DType == Bool {
 		// Any other byte is undefined behaviour in the C++ that will read it as a bool.
 		if i := slices.IndexFunc(data, func(b byte) bool { return b > 1 }); i >= 0 {
-			return fmt.Errorf("element %d of BOOL is the byte %d, expected 0 or 1", i, data[i])
+			return fmt.Errorf("element %d of BOOL is the byte %d, expected 0 or 1", first+int64(i), data[i])
 		}
 	}
 	return nil

@@ -27,7 +27,7 @@ func Example() {
 
 	err = safetensors.WriteFile(path, []safetensors.Tensor{
 		{Name: "weight", DType: safetensors.U8, Shape: []int64{2, 2}, Data: []byte{1, 2, 3, 4}},
-		{Name: "bias", DType: safetensors.F32, Shape: []int64{2}, Load: func() ([]byte, error) { return make([]byte, 8), nil }},
+		{Name: "bias", DType: safetensors.F32, Shape: []int64{2}, Load: load(make([]byte, 8), nil)},
 	}, map[string]string{"step": "7"})
 	if err != nil {
 		fmt.Println(err)
@@ -153,9 +153,6 @@ func TestReadOthers(t *testing.T) {
 
 func TestWriteRefuses(t *testing.T) {
 	one := func(tensor safetensors.Tensor) []safetensors.Tensor { return []safetensors.Tensor{tensor} }
-	load := func(data []byte, err error) func() ([]byte, error) {
-		return func() ([]byte, error) { return data, err }
-	}
 	broken := errors.New("the device is gone")
 	tests := []struct {
 		tensors  []safetensors.Tensor
@@ -216,9 +213,9 @@ func TestLoadMayReuseItsBuffer(t *testing.T) {
 	buffer := make([]byte, 1)
 	var tensors []safetensors.Tensor
 	for _, name := range []string{"a", "b", "c"} {
-		tensors = append(tensors, safetensors.Tensor{Name: name, DType: safetensors.U8, Load: func() ([]byte, error) {
+		tensors = append(tensors, safetensors.Tensor{Name: name, DType: safetensors.U8, Load: func(write func([]byte) error) error {
 			buffer[0] = name[0]
-			return buffer, nil
+			return write(buffer)
 		}})
 	}
 	var b bytes.Buffer

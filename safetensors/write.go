@@ -55,18 +55,33 @@ func write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 }
 
 func writeData(w io.Writer, t Tensor) error {
-	data := t.Data
-	if t.Load != nil {
-		var err error
-		if data, err = t.Load(); err != nil {
-			return fmt.Errorf("loading its data: %w", err)
-		}
-		if err := t.checkData(data); err != nil {
-			return err
-		}
+	if t.Load == nil {
+		_, err := w.Write(t.Data)
+		return err
 	}
-	_, err := w.Write(data)
-	return err
+	size, err := t.Size()
+	if err != nil {
+		return err
+	}
+	written := int64(0)
+	var failed error // of a piece, whatever Load makes of it
+	err = t.Load(func(piece []byte) error {
+		if written += int64(len(piece)); written > size {
+			failed = fmt.Errorf("shape %v of %s takes %d bytes, the data has %d and more", t.Shape, t.DType, size, written)
+		} else if failed = t.checkElements(piece, written-int64(len(piece))); failed == nil { // a BOOL is a byte
+			_, failed = w.Write(piece)
+		}
+		return failed
+	})
+	switch {
+	case failed != nil:
+		return failed
+	case err != nil:
+		return fmt.Errorf("loading its data: %w", err)
+	case written < size:
+		return fmt.Errorf("shape %v of %s takes %d bytes, the data has %d", t.Shape, t.DType, size, written)
+	}
+	return nil
 }
 
 // entry is a tensor's value in the header; the order of its fields is the order in the file.

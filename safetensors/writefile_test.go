@@ -89,8 +89,8 @@ func TestWriteFileThatFailsLeavesTheOldFile(t *testing.T) {
 	}
 	broken := errors.New("the device is gone")
 	err := safetensors.WriteFile(path, []safetensors.Tensor{
-		{Name: "a", DType: safetensors.U8, Shape: []int64{4 << 20}, Load: func() ([]byte, error) { return make([]byte, 4<<20), nil }},
-		{Name: "b", DType: safetensors.U8, Load: func() ([]byte, error) { return nil, broken }},
+		{Name: "a", DType: safetensors.U8, Shape: []int64{4 << 20}, Load: load(make([]byte, 4<<20), nil)},
+		{Name: "b", DType: safetensors.U8, Load: load(nil, broken)},
 	}, nil)
 	if !errors.Is(err, broken) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), `tensor "b"`) {
 		t.Errorf("error %v, want one that names the path, the tensor and the cause", err)

@@ -1,6 +1,7 @@
 package torch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -64,6 +65,39 @@ func Bytes(t *Tensor) []byte {
 	out := make([]byte, t.Numel()*t.DType().Size())
 	read(t, out)
 	return out
+}
+
+// pieceBytes is the size of the pieces in which Pieces copies.
+const pieceBytes = 1 << 20
+
+// Pieces copies a tensor's elements out, raw, little-endian and row-major, a MiB at a time, so that large ones take little memory. A piece is the callee's until it returns. What it returns ends the copying and is returned,
+// as is what goes wrong with the tensor. A tensor that is not contiguous is copied whole.
+func Pieces(t *Tensor, write func(piece []byte) error) (err error) {
+	if err := arg.Given(write, "torch: Pieces: the function", "what takes a piece"); err != nil {
+		return err
+	}
+	if t.given("read"); !t.IsContiguous() || t.Numel()*t.DType().Size() <= pieceBytes {
+		var all []byte
+		if err := Try(func() { all = Bytes(t) }); err != nil {
+			return err
+		}
+		return write(all)
+	}
+	c := NewCtx(Options{Device: CPU(0)})
+	defer c.Close()
+	buffer, each := make([]byte, pieceBytes), pieceBytes/t.DType().Size()
+	tried := Try(func() {
+		flat := c.Reshape(c.Detach(t), -1)
+		for at := int64(0); at < t.Numel() && err == nil; at += each {
+			n := min(each, t.Numel()-at)
+			mark := c.Mark()
+			piece := buffer[:n*t.DType().Size()]
+			read(c.Narrow(flat, 0, at, n), piece)
+			c.Release(mark)
+			err = write(piece)
+		}
+	})
+	return cmp.Or(err, tried)
 }
 
 // BytesInto copies a tensor's elements into a slice of their size, raw, little-endian and row-major.

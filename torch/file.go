@@ -12,12 +12,9 @@ var fileDTypes = map[DType]safetensors.DType{
 	Int64: safetensors.I64, Int32: safetensors.I32, Uint8: safetensors.U8, Bool: safetensors.Bool,
 }
 
-// FileTensor is a tensor to be written to a safetensors file. Its elements are copied out when its turn to be written comes.
+// FileTensor is a tensor to be written to a safetensors file. Its elements are copied out piece by piece when its turn to be written comes.
 func FileTensor(name string, t *Tensor) safetensors.Tensor {
-	return safetensors.Tensor{Name: name, DType: FileDType(t.DType()), Shape: t.Shape(), Load: func() (b []byte, err error) {
-		err = Try(func() { b = Bytes(t) })
-		return b, err
-	}}
+	return safetensors.Tensor{Name: name, DType: FileDType(t.DType()), Shape: t.Shape(), Load: func(write func([]byte) error) error { return Pieces(t, write) }}
 }
 
 // FileDType is how a file spells an element type; one that files do not have is refused by the writer.

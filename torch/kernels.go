@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	"penstock/internal/shim"
@@ -33,7 +32,7 @@ var corrected bool
 // init corrects OpenBLAS's choice of kernels where it does not know the processor: 119 instead of 228 GFLOP/s on an AVX-512 AMD core, 33 instead of 159 on a newer
 // Intel one. It does nothing when the user set OPENBLAS_CORETYPE, and must come before the first BLAS call of the process.
 func init() {
-	if _, chosen := os.LookupEnv(coreVariable); chosen {
+	if os.Getenv(coreVariable) != "" {
 		return
 	}
 	if core := shim.BetterBLASCore(); core != "" {
@@ -47,13 +46,10 @@ func KernelsInUse() []Kernels {
 	if corrected {
 		blas.By = "penstock"
 	}
-	aten := Kernels{Library: "ATen", Name: shim.ATenKernels(), By: chosenBy("ATen", atenVariable)}
-	if aten.By != "ATen" { // what it takes by itself are the best of those that it was built with, of which it does not tell
-		aten.Best = shim.BetterATenKernels()
-	}
+	aten := Kernels{Library: "ATen", Name: shim.ATenKernels(), By: chosenBy("ATen", atenVariable), Best: shim.BetterATenKernels()}
 	dnn := Kernels{Library: "oneDNN", Name: oneDNNName(shim.OneDNNISA()), By: chosenBy("oneDNN", oneDNNVariables...)}
-	if dnn.By != "oneDNN" && !slices.Contains([]string{"ALL", "DEFAULT"}, strings.ToUpper(dnn.By[strings.Index(dnn.By, "=")+1:])) {
-		dnn.Best = "those that oneDNN chooses itself"
+	if better := shim.BetterOneDNNISA(); better != 0 {
+		dnn.Best = oneDNNName(better)
 	}
 	return []Kernels{blas, aten, dnn}
 }

@@ -2,6 +2,7 @@ package torch_test
 
 import (
 	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"penstock/internal/torchtest"
@@ -103,6 +104,25 @@ func TestResidentMemoryFollowsTheAccount(t *testing.T) {
 	}
 	if now.Peak < highest-1<<20 { // the system counts in batches of pages, by thread
 		t.Errorf("at most %d were resident, and %d have been seen", now.Peak, highest)
+	}
+}
+
+// What Go's collector keeps goes back to the system.
+func TestTrimProcess(t *testing.T) {
+	const large = 256 << 20
+	hold := make([]byte, large)
+	for i := 0; i < len(hold); i += 4096 {
+		hold[i] = 1
+	}
+	before := torch.ReadProcessMemory().Resident
+	if before < large {
+		t.Skipf("the system tells of %d resident bytes", before)
+	}
+	runtime.KeepAlive(hold)
+	hold = nil
+	torch.TrimProcess()
+	if after := torch.ReadProcessMemory().Resident; after > before-large*3/4 {
+		t.Errorf("%d MiB were resident, and %d are", before>>20, after>>20)
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 //	the number of dimensions, then each dimension, as int64, little-endian
 //	the elements, little-endian, row-major
 //
-// The model must be materialised and must not be trained meanwhile. One tensor at a time is copied
+// The model must be materialised and must not be trained meanwhile. A MiB at a time is copied
 // out.
 func ParamsSHA256(model nn.Module) string {
 	h := sha256.New()
@@ -32,7 +32,9 @@ func ParamsSHA256(model nn.Module) string {
 			shape = binary.LittleEndian.AppendUint64(shape, uint64(size))
 		}
 		h.Write(shape)
-		h.Write(torch.Bytes(p.Tensor()))
+		if err := torch.Pieces(p.Tensor(), func(piece []byte) error { h.Write(piece); return nil }); err != nil {
+			panic(err)
+		}
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }

@@ -17,6 +17,8 @@ import (
 	"os/signal"
 	"strings"
 	"time"
+
+	"penstock/torch"
 )
 
 func main() {
@@ -87,7 +89,7 @@ func run(ctx context.Context, chosen selection, e effort, format, torchgpipe str
 		c.stop()
 	}
 	r.Machine.OtherCores = usage.others()
-	r.Targets, r.Notes = targets(r), r.notes(torchgpipe != "")
+	r.Targets, r.Notes = targets(r), r.notes(torchgpipe != "", torch.KernelsInUse())
 	if format == "json" {
 		j := json.NewEncoder(w)
 		j.SetIndent("", "  ")

@@ -51,13 +51,13 @@ func paired(a, b []float64) spread {
 }
 
 // notes says what a reader of the table has to know of this run.
-func (r *report) notes(compared bool) []string {
+func (r *report) notes(compared bool, kernels []torch.Kernels) []string {
 	var list []string
 	if most := slices.Max(stageCounts); len(r.Workloads) > 0 && r.Machine.Cores < most {
 		list = append(list, fmt.Sprintf("%d stages on %d cores: the workers take turns, so time is hardly less than with a stage for each core; the bubble bound is of as many cores as stages",
 			most, r.Machine.Cores))
 	}
-	for _, k := range torch.KernelsInUse() {
+	for _, k := range kernels {
 		if slow := k.Slow(); slow != "" {
 			list = append(list, slow)
 		}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"penstock/torch"
 )
 
 func TestSpread(t *testing.T) {
@@ -65,7 +67,7 @@ func sample() *report {
 		Gain: 0.2,
 	}
 	r.Remat.Networks[0].Points[1].Best.PredictedPeak = 89 << 20
-	r.Targets, r.Notes = targets(r), r.notes(true)
+	r.Targets, r.Notes = targets(r), r.notes(true, nil)
 	return r
 }
 
@@ -128,7 +130,7 @@ func TestTargetsOfAFailure(t *testing.T) {
 // What was not measured leaves nothing behind.
 func TestTableOfNothing(t *testing.T) {
 	r := &report{Machine: machine{CPU: "Processor", Cores: 8, OtherCores: 0.25}}
-	r.Targets, r.Notes = targets(r), r.notes(false)
+	r.Targets, r.Notes = targets(r), r.notes(false, []torch.Kernels{{Library: "BLAS", Name: "SkylakeX", By: "penstock"}})
 	var b strings.Builder
 	if err := r.write(&b); err != nil {
 		t.Fatal(err)
@@ -136,6 +138,14 @@ func TestTableOfNothing(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
 	if len(lines) != 3 || !strings.Contains(lines[0], "other processes used 0.25 cores") || !strings.Contains(lines[2], "set TORCHGPIPE") {
 		t.Errorf("got\n%s", b.String())
+	}
+}
+
+// Kernels that are not the best are a note of the table.
+func TestSlowKernelsAreNoted(t *testing.T) {
+	slow := torch.Kernels{Library: "BLAS", Name: "Haswell", By: "OPENBLAS_CORETYPE=Haswell", Best: "SkylakeX"}
+	if notes := (&report{}).notes(true, []torch.Kernels{{Library: "ATen", Name: "AVX2", By: "ATen"}, slow}); len(notes) != 1 || notes[0] != slow.Slow() {
+		t.Errorf("got %q", notes)
 	}
 }
 

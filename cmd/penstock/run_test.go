@@ -97,6 +97,11 @@ func TestTrainJSON(t *testing.T) {
 			t.Errorf("step %d: %+v", i+1, s)
 		}
 	}
+	for _, name := range []string{`"resident_bytes":`, `"peak_resident_bytes":`, `"safe_limit_bytes":`, `"params_sha256":`, `"step_ms_median":`} {
+		if strings.Count(r.stdout, name) != 1 {
+			t.Errorf("no %s in %s", name, r.stdout)
+		}
+	}
 	if !done.Done || done.Steps != 5 || !(done.TestAccuracy > 0.2 && done.TestAccuracy <= 1) || done.StepMedian == nil || *done.StepMedian <= 0 ||
 		done.ResidentBytes < 50<<20 || done.PeakResidentBytes < done.ResidentBytes ||
 		!regexp.MustCompile("^[0-9a-f]{64}$").MatchString(done.ParamsSHA256) {

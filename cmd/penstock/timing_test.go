@@ -58,6 +58,19 @@ func TestUncertainTimesAreTold(t *testing.T) {
 	}
 }
 
+// TestTrainTellsOfUncertainPlans: a plan that was made by times that vary is told of, once, and one by steady times is not.
+func TestTrainTellsOfUncertainPlans(t *testing.T) {
+	for _, noisy := range []bool{false, true} {
+		if setClock(t, steady); noisy {
+			setClock(t, unsteady())
+		}
+		r := must(t, strings.Fields("train --model mlp --data synthetic --batch 8 --stages 2 --chunks 2 --steps 1 --checkpoint optimal --format json")...)
+		if got := strings.Count(r.stderr, planAgain); noisy != (got == 1) || !noisy && got != 0 {
+			t.Errorf("noisy %v: %s", noisy, r.stderr)
+		}
+	}
+}
+
 // TestUncertainPlansAreTold: the worst of the stages is told, once.
 func TestUncertainPlansAreTold(t *testing.T) {
 	stage := func(spread float64) planner.StagePlan { return planner.StagePlan{Spread: spread} }

@@ -115,8 +115,9 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	if err != nil {
 		return j.keep(withFlags(err, remedyForTest))
 	}
-	o := outcome{result.Step, accuracy, peaks.safeLimit(j.pipe), torch.ReadProcessMemory(),
+	o := outcome{result.Step, accuracy, peaks.safeLimit(j.pipe), torch.ProcessMemory{},
 		train.ParamsSHA256(j.model), saved, p.traceFile}
+	o.memory = torch.ReadProcessMemory() // of all that was done
 	if err := show.done(o); err != nil {
 		return j.keep(err)
 	}

@@ -144,6 +144,7 @@ const char* ps_blas_better_core(void);         // the set that this processor sh
 ps_error* ps_blas_use_core(const char* core);  // call before the first BLAS call of any thread
 const char* ps_aten_kernels(void);             // the instruction set that ATen's own kernels use, such as "AVX512", or ""
 const char* ps_aten_better_kernels(void);      // the one that they should use on this processor, or NULL
+int32_t ps_onednn_better_isa(void);            // the least that they should use on this processor, or 0 if they do
 int32_t ps_onednn_isa(void);                   // dnnl_cpu_isa_t that oneDNN's kernels use at most, or -1
 double ps_fma_peak(void);                      // multiply-adds of one core in float operations per second, best of several trials; 0 = unknown
 

@@ -107,15 +107,19 @@ const char* ps_aten_kernels(void) {
 
 const char* ps_aten_better_kernels(void) {
   const std::string name = ps_aten_kernels();
-  const int width = ps::vector_bits();
-  if (width == 512 && (name == "AVX2" || name == "NO AVX" || name == "DEFAULT")) return "AVX512";
-  if (width == 256 && (name == "NO AVX" || name == "DEFAULT")) return "AVX2";
-  return nullptr;
+  return ps::vector_bits() >= 256 && (name == "NO AVX" || name == "DEFAULT") ? "AVX2" : nullptr;
 }
 
 int32_t ps_onednn_isa(void) {
   auto isa = ps::symbol<int (*)(void)>("dnnl_get_effective_cpu_isa");
   return isa != nullptr ? isa() : -1;
+}
+
+// A dnnl_cpu_isa_t is a set of bits. Those of AVX2 and of AVX512_CORE are what computing in float32 gains by.
+int32_t ps_onednn_better_isa(void) {
+  const int32_t isa = ps_onednn_isa(), avx2 = 0x7, avx512 = 0x27;
+  const int32_t best = ps::vector_bits() == 512 ? avx512 : ps::vector_bits() == 256 ? avx2 : 0;
+  return isa >= 0 && (isa & best) != best ? best : 0;
 }
 
 ps_error* ps_blas_use_core(const char* core) {
