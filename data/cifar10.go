@@ -80,7 +80,7 @@ func cifarFiles(directory string) ([]string, error) {
 	return paths, nil
 }
 
-// openCIFAR10 reads the set from files of so many records each.
+// openCIFAR10 reads the set from files, each of the given number of records.
 func openCIFAR10(directory string, o Options, records int) (train, test Dataset, err error) {
 	paths, err := cifarFiles(directory)
 	if err != nil {

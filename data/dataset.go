@@ -12,7 +12,7 @@ type Dataset interface {
 
 	// Fill makes batch hold the samples of these indices, in this order, and may reuse the memory
 	// that batch has. It neither keeps nor changes indices. It returns an error if an index is not
-	// in [0, Len()) or a sample cannot be read; batch then holds nothing of use.
+	// in [0, Len()) or a sample cannot be read; batch is then unusable.
 	Fill(batch *Batch, indices []int) error
 }
 

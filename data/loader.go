@@ -25,7 +25,8 @@ type Position struct {
 type LoaderConfig struct {
 	BatchSize int    // samples, at least 1
 	Seed      uint64 // of the order and the augmentation
-	// Shuffle delivers in the order of Permutation, a new one each epoch; otherwise it is the data set's
+	// Shuffle delivers in the order of Permutation, a new one each epoch; otherwise it is the data
+	// set's
 	Shuffle  bool
 	DropLast bool    // leave out an epoch's last batch if it is short
 	Augment  Augment // of images

@@ -55,8 +55,8 @@ type cell struct {
 	operations   []nn.Layer
 }
 
-// newCell makes a cell of so many channels for states with before and last channels; halved says
-// that the last state is half as large as the one before.
+// newCell makes a cell for states with before and last channels. halved says that the last state is
+// half as large as the one before.
 func newCell(design genotype, before, last, channels int64, halved bool) *cell {
 	l := &cell{genotype: design, last: conv1x1To(last, channels, 1), before: same(0, 1)}
 	switch {

@@ -43,7 +43,7 @@ func (a arm) fork(ends ...filter) arm {
 	return a
 }
 
-// newMixed makes a block for so many channels.
+// newMixed makes a block for an input of in channels.
 func newMixed(in int64, arms ...arm) *mixed {
 	l := &mixed{relu: true}
 	for _, a := range arms {

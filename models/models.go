@@ -1,6 +1,6 @@
 // Package models makes well-known networks by name, as nn.Sequential. It holds no weights:
-// parameters are declared, and allocated by whoever runs the model. Networks that torchvision has
-// name their parameters and buffers as it does, so that its weights fit.
+// parameters are declared, and allocated when the model is run. Networks that torchvision has name
+// their parameters and buffers as it does, so that its weights fit.
 package models
 
 import (
@@ -10,7 +10,7 @@ import (
 	"penstock/nn"
 )
 
-// Kind is what a model reads and answers with.
+// Kind is the kind of a model's input and output.
 type Kind string
 
 // The kinds.

@@ -28,12 +28,12 @@ var resNets = []model{
 		resNetDesign{blocks: []int{3, 4, 23, 3}, each: 128}, "wide_resnet101"),
 }
 
-// resNetDesign is what sets a residual network apart from the others.
+// resNetDesign has the numbers in which residual networks differ.
 type resNetDesign struct {
 	blocks []int // in each group
 	basic  bool  // basic blocks, else bottlenecks
-	// groups and each are those of the 3x3 convolutions of bottlenecks: so many groups, each of so many channels in the first
-	// group of blocks; 0 is one group, 0 is 64 channels
+	// groups and each are those of the 3x3 convolutions of bottlenecks: groups of each channels, in
+	// the first group of blocks; 0 is one group, 0 is 64 channels
 	groups, each int64
 }
 

@@ -12,7 +12,8 @@ import (
 
 // Setting is an option of a model and its value.
 type Setting struct {
-	// Name is the model's own, such as "B" of unet, or else that of the field in Options in small letters
+	// Name is the model's own, such as "B" of unet, or else that of the field in Options in small
+	// letters
 	Name  string
 	Value any // an int, for aux 0 or 1; a float64 for dropout
 }

@@ -29,8 +29,8 @@ type BatchNorm struct {
 type BatchNormConfig struct {
 	Eps      float64 // added to the variance; 0 is 1e-5
 	Momentum float64 // running = (1 - momentum) * running + momentum * batch; 0 is 0.1
-	// Cumulative makes running statistics the plain average over all micro-batches (PyTorch's momentum=None);
-	// Momentum is not used
+	// Cumulative makes running statistics the plain average over all micro-batches (PyTorch's
+	// momentum=None); Momentum is not used
 	Cumulative     bool
 	NoAffine       bool // no weight and bias
 	NoRunningStats bool // normalise by the batch in evaluation too

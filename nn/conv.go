@@ -19,7 +19,8 @@ type Conv2dConfig struct {
 	Stride   Pair // zero is 1x1
 	Padding  Pair // zeros on each side
 	Dilation Pair // zero is 1x1: the kernel's elements touch
-	// Groups splits input and output channels into so many groups that do not see each other; 0 is 1
+	// Groups splits input and output channels into so many groups that do not see each other; 0 is
+	// 1
 	Groups int64
 	NoBias bool
 }

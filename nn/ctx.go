@@ -34,8 +34,8 @@ type Ctx struct {
 	extras          []Extra
 	loss            Loss // computed by the layer of LossLayer, against targets
 	targets         []*torch.Tensor
-	// failed is the path of the layer whose recomputation panicked, shared by the contexts of all runs of a
-	// checkpoint
+	// failed is the path of the layer whose recomputation panicked, shared by the contexts of all
+	// runs of a checkpoint
 	failed *string
 }
 

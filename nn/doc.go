@@ -1,5 +1,5 @@
-// Package nn is what networks are made of: Module, Param, Sequential, layers, losses and
-// initialisers, named and initialised as PyTorch's.
+// Package nn has the parts of networks: Module, Param, Sequential, layers, losses and initialisers,
+// named and initialised as PyTorch's.
 //
 // Modules hold no state of a run. Training or evaluation, the micro-batch and whether this is a
 // recomputation are facts of the Ctx that is handed to Forward, so one model can be run by several

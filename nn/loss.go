@@ -93,8 +93,8 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 	return loss
 }
 
-// moduleOf is what runs while a loss is computed: the loss itself where it embeds Base, and a
-// module without children where it does not.
+// moduleOf returns the module that runs while a loss is computed: the loss itself if it embeds
+// Base, otherwise a module without children.
 func (c *Ctx) moduleOf(l Loss) Module {
 	inner := any(l)
 	if t, ok := l.(tupleLoss); ok {

@@ -52,7 +52,7 @@ func (p *Param) Replicate(t *torch.Tensor) {
 	p.replica = t
 }
 
-// Replica is what Replicate set, or nil.
+// Replica is the replica that Replicate set, or nil.
 func (p *Param) Replica() *torch.Tensor { return p.replica }
 
 // Shape is the declared shape. The caller must not change it.

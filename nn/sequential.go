@@ -7,7 +7,7 @@ import (
 	"penstock/torch"
 )
 
-// Sequential runs layers one after the other. It is what a pipe partitions.
+// Sequential runs layers one after the other. A pipe cuts a Sequential into stages.
 type Sequential struct {
 	Base
 	layers []Layer

@@ -12,7 +12,8 @@ import (
 type SkipRoute struct {
 	Key   SkipKey
 	Stash int // index in Layers
-	// Pops are indices in Layers, in the order of the pops; a layer that pops it in several of its children is listed as often
+	// Pops are indices in Layers, in the order of the pops; a layer that pops it in several of its
+	// children is listed as often
 	Pops []int
 }
 

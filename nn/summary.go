@@ -7,12 +7,13 @@ import (
 	"penstock/internal/arg"
 )
 
-// LayerSummary is what is known of a layer without an input.
+// LayerSummary describes a layer, as far as it is known without an input.
 type LayerSummary struct {
 	Name   string   // full dotted name
 	Type   string   // the Go type, without its package
 	Shapes []string // of each parameter: "weight [512 64]"
-	// Parameters counts trainable elements; those of a shared parameter count in the first layer that has it
+	// Parameters counts trainable elements; those of a shared parameter count in the first layer
+	// that has it
 	Parameters int64
 	Bytes      int64 // of parameters and buffers, counted alike
 }

@@ -84,7 +84,7 @@ func single(m Module, ys []*torch.Tensor) *torch.Tensor {
 	return ys[0]
 }
 
-// exist refuses a layer's output that has nothing, or something that is gone, in it.
+// exist refuses a layer's output that is empty, or that has nil or a freed tensor in it.
 func (c *Ctx) exist(xs, ys []*torch.Tensor) {
 	fault := ""
 	if len(ys) == 0 {

@@ -86,9 +86,9 @@ func GlobalNorm(parts ...[]NamedNorm) float64 {
 	return math.Sqrt(sum)
 }
 
-// ClipFactor is what gradients of a norm are multiplied by so that it becomes at most maxNorm:
-// PyTorch's min(1, maxNorm / (norm + 1e-6)). A norm that is infinite or NaN gives ErrNotFinite,
-// where PyTorch would go on and make the weights NaN.
+// ClipFactor is the factor that scales gradients of a norm down to at most maxNorm: PyTorch's
+// min(1, maxNorm / (norm + 1e-6)). A norm that is infinite or NaN gives ErrNotFinite, where PyTorch
+// would go on and make the weights NaN.
 func ClipFactor(norm, maxNorm float64) (float64, error) {
 	if !(maxNorm > 0) {
 		return 0, fmt.Errorf("optim: a norm cannot be clipped to %v: want more than 0", maxNorm)

@@ -29,8 +29,8 @@ type Optimizer interface {
 	// The caller must Drop the update. Where several lists of parameters are on one device they are
 	// prepared as one, whose temporaries are shared.
 	Prepare(c *torch.Ctx, params []nn.NamedParam) Update
-	// Need is what the next Step of params allocates if all of them have gradients. They need not
-	// exist yet.
+	// Need is the bytes that the next Step of params allocates if all of them have gradients. They
+	// need not exist yet.
 	Need(params []nn.NamedParam) Need
 
 	// SetLR sets the rate of the steps to come. A rate that is negative or not finite panics.

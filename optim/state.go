@@ -53,7 +53,7 @@ func (o *optimizer) Step(c *torch.Ctx, params []nn.NamedParam) {
 	u.Apply()
 }
 
-// known is what is remembered of a parameter, or nil.
+// known is the state kept for a parameter, or nil.
 func (o *optimizer) known(name string) *memory {
 	o.mu.Lock()
 	defer o.mu.Unlock()

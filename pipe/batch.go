@@ -11,8 +11,8 @@ import (
 // Batch is a mini-batch. Its tensors belong to the caller, who keeps them until the call returns.
 // Input is best made on the first device, Target on the last.
 type Batch struct {
-	// Input is what the first layer gets: Rows(x), or a tuple of any types. A leaf that requires a
-	// gradient gets it.
+	// Input is the input of the first layer: Rows(x), or a tuple of any types. A leaf that requires
+	// a gradient gets it.
 	Input  []Value
 	Target []Value // what the loss compares with; Step only
 	Step   int64   // seeds the step's randomness together with Config.Seed

@@ -8,8 +8,8 @@ import (
 
 // Checkpoint is a policy: for which micro-batches a stage keeps only its input in forward and
 // recomputes the rest before backward. It holds for all stages, or is a list with a policy for each
-// stage, such as "always,never". Its text is what the command's --checkpoint takes. The zero value
-// is ExceptLast.
+// stage, such as "always,never". The command's --checkpoint takes the same text. The zero value is
+// ExceptLast.
 type Checkpoint string
 
 const (
@@ -44,8 +44,8 @@ func (k Checkpoint) String() string {
 	return string(k)
 }
 
-// Stages is the policy of each of so many stages. A word that is no policy, and a list of another
-// length, are a *ConfigError.
+// Stages lists the policies of stages 0 to stages-1. A word that is no policy, and a list of
+// another length, are a *ConfigError.
 func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 	refuse := func(problem, remedy string) error {
 		return &ConfigError{Of: "pipe", Field: "Checkpoint", Value: k.String(), Problem: problem, Remedy: remedy}

@@ -7,9 +7,9 @@ import (
 	"penstock/torch"
 )
 
-// Inference is what Infer gives.
+// Inference is the result of Infer.
 type Inference struct {
-	// Output is what the model gives for the whole batch, on the last device; the caller's to Free
+	// Output is the model's output for the whole batch, on the last device. The caller frees it.
 	Output       []*torch.Tensor
 	MicroBatches int
 	Timeline     *schedule.Timeline // if Config.Record is set

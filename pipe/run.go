@@ -46,7 +46,7 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
 	return &Run{r: r, outputs: out}, nil
 }
 
-// Output is what the model gives for the whole batch, on the last device; nil after the run was
+// Output is the model's output for the whole batch, on the last device; nil after the run was
 // closed. The run owns it. Its floating-point tensors are leaves that require a gradient, so a loss
 // computed from them in any Ctx, and that Ctx's Backward, leave the gradients that Backward wants
 // in them.

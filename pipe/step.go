@@ -9,7 +9,7 @@ import (
 	"penstock/schedule"
 )
 
-// Result is what a step gives.
+// Result is the result of a step.
 type Result struct {
 	Loss         float64 // of the whole batch
 	MicroBatches int     // the real number: at most Config.Chunks, at most the rows

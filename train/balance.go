@@ -35,7 +35,7 @@ type Balance struct {
 	Counts []int               // layers of each stage
 	Times  []balance.StageTime // what each stage is to take for a micro-batch
 	Timing profile.Timing      // how far the times can be trusted
-	// Profile is what the cut was found by.
+	// Profile is the measurement behind the cut.
 	Profile profile.Profile
 }
 

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// ErrLocked is what Lock returns for a directory that another run uses.
+// ErrLocked is the error of Lock for a directory that another run uses.
 var ErrLocked = errors.New("another run uses it")
 
 // Lock locks the directory, which must exist, against other runs until release is called or the

@@ -110,7 +110,7 @@ func readState(path string) (state, error) {
 	return s, nil
 }
 
-// check returns an error unless the file is what the mark says.
+// check returns an error unless the file matches the mark.
 func (m fileMark) check(path string) error {
 	f, err := disk.Open(path)
 	if err != nil {

@@ -33,7 +33,7 @@ type Store struct {
 	sync func(*os.File) error // nil is File.Sync; tests watch the order
 }
 
-// ErrNoCheckpoint is what Latest returns for a directory without checkpoints.
+// ErrNoCheckpoint is the error of Latest for a directory without checkpoints.
 var ErrNoCheckpoint = errors.New("no checkpoint")
 
 // Prepare makes the directory if there is none and finds out whether a checkpoint can be written to

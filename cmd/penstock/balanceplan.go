@@ -13,7 +13,7 @@ import (
 	"penstock/pipe"
 )
 
-// balancePlan is what a command line of penstock balance asks for.
+// balancePlan is a checked command line of penstock balance.
 type balancePlan struct {
 	balanceFlags
 	measured     measuredModel

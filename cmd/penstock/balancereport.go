@@ -10,20 +10,20 @@ import (
 	"penstock/balance"
 )
 
-// costsLine is what --format json prints of costs that were given; its fields stay.
+// costsLine is the JSON of given costs. Its fields stay.
 type costsLine struct {
 	Balance    []int   `json:"balance"`
 	Bottleneck float64 `json:"bottleneck"`
 }
 
-// modelBalanceLine is what --format json prints of a model.
+// modelBalanceLine is the JSON of a measured model.
 type modelBalanceLine[S any] struct {
 	costsLine
 	Unit   string `json:"unit"` // "s" for a micro-batch, or "bytes"
 	Stages []S    `json:"stages"`
 }
 
-// stageLine is what all stages have.
+// stageLine has the fields of every stage.
 type stageLine struct {
 	Layers int     `json:"layers"`
 	First  string  `json:"first"` // name of the first layer

@@ -31,8 +31,8 @@ func readInput(cmd *cobra.Command, path string) ([]byte, error) {
 	return disk.Read(path, disk.MaxJSON)
 }
 
-// standardOutput is the stream that a path names, or nil. It is written to as it is, wherever a
-// shell has led it.
+// standardOutput is the stream that a path names, or nil. It is written to as it is, also if a
+// shell has redirected it.
 func standardOutput(cmd *cobra.Command, path string) io.Writer {
 	switch path {
 	case "/dev/stdout":
@@ -75,8 +75,8 @@ func unwritable(flag, path string, err error) error {
 }
 
 // keepInputs refuses an output that is one of the inputs, under whatever name: it would be
-// overwritten. Standard output is not: wherever a shell has led it, it is written to and not
-// replaced.
+// overwritten. Standard output is written to and not replaced, also if a shell has redirected it to
+// a file.
 func keepInputs(stdin io.Reader, flag, path string, inputs ...string) error {
 	out, err := os.Stat(path)
 	if err != nil || !out.Mode().IsRegular() || path == "/dev/stdout" {

@@ -26,5 +26,5 @@ func sparingly() (restore func()) {
 	return func() { debug.SetGCPercent(was) }
 }
 
-// percentFor is Go's GC percentage for a heap with so many bytes in use.
+// percentFor is Go's GC percentage for a heap with this many bytes in use.
 func percentFor(heap int64) int { return int(min(max(100*garbage/max(heap, 1), 5), 100)) }

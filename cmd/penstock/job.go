@@ -281,8 +281,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	return nil
 }
 
-// trainingLoss is what is trained: cross entropy, and that of auxiliary classifiers where the model
-// has some.
+// trainingLoss is cross entropy, plus that of auxiliary classifiers if the model has some.
 func trainingLoss() nn.Loss {
 	return models.NewAuxiliaryLoss(nn.CrossEntropy(), auxiliaryWeight)
 }

@@ -43,11 +43,11 @@ func newMeasuredModel(name string, set []string) (m measuredModel, err error) {
 	return m, nil
 }
 
-// sample makes up the model's input for so many samples.
+// sample makes up an input of rows samples.
 func (m measuredModel) sample(c *torch.Ctx, rows int) *torch.Tensor {
 	shape := append([]int64{int64(rows)}, m.input...)
 	if m.info.Kind != models.Text {
-		return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1)
+		return c.Randn(shape...)
 	}
 	tokens := make([]int64, shape[0]*shape[1])
 	for i := range tokens {
@@ -56,8 +56,8 @@ func (m measuredModel) sample(c *torch.Ctx, rows int) *torch.Tensor {
 	return torch.From(c, tokens, shape...)
 }
 
-// target makes up a class for each answer that the model gives for so many samples: one for an
-// image, or one for each of its pixels, or one for each token.
+// target makes up a class for each answer of the model on rows samples: for each image, pixel or
+// token.
 func (m measuredModel) target(c *torch.Ctx, rows int, seed uint64) *torch.Tensor {
 	shape := []int64{int64(rows)}
 	switch m.info.Kind {

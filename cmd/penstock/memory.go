@@ -67,7 +67,7 @@ func warnOfPlans(w io.Writer, stages []planner.StagePlan) {
 	warnOfTiming(w, profile.Timing{Spread: worst}, planAgain)
 }
 
-// planned is what a stage will hold and compute again.
+// planned says what a stage will hold and recompute.
 func planned(s planner.StagePlan) string {
 	text := fmt.Sprintf("at most %s", formatBytes(s.Peak))
 	if s.Limit > 0 {

@@ -161,8 +161,8 @@ func (p *plan) checkFiles(*pflag.FlagSet) error {
 	return nil
 }
 
-// scheduled makes the learning rate's schedule for a run of so many steps in all, and what the
-// recipe says of it.
+// scheduled makes the learning rate's schedule for a run of total steps, and its entry in the
+// recipe.
 func (p *plan) scheduled(total int64) (optim.Schedule, train.Choice, error) {
 	config := optim.ScheduleConfig{LR: p.update.LR, WarmupSteps: p.warmup}
 	settings := map[string]any{"warmup": p.warmup}

@@ -9,7 +9,7 @@ import (
 	"penstock/models"
 )
 
-// profilePlan is what a command line of penstock profile asks for.
+// profilePlan is a checked command line of penstock profile.
 type profilePlan struct {
 	profileFlags
 	measuredModel

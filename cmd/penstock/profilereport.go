@@ -20,7 +20,7 @@ type profileReport struct {
 	greatest int64 // the peak of plain training
 }
 
-// findLimits finds the least limit that has a plan, and the greatest that is of use.
+// findLimits finds the least limit that has a plan, and the limit above which nothing is gained.
 func (r *profileReport) findLimits() error {
 	plain, err := remat.Check(r.chain.Chain, baselines.None(len(r.chain.Layers)))
 	if err != nil {

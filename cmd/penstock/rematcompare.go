@@ -60,8 +60,8 @@ CHAIN is a file, or - for standard input.`,
 	return cmd
 }
 
-// comparedLine is what --format json prints of a strategy; its fields stay. Overheads are parts of
-// the time of computing everything once.
+// comparedLine is the JSON of a strategy. Its fields stay. Overheads are parts of the time of
+// computing everything once.
 type comparedLine struct {
 	Strategy        string  `json:"strategy"`
 	Segments        int     `json:"segments,omitempty"`

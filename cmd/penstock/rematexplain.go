@@ -58,7 +58,7 @@ CHAIN is a file, or - for standard input.`,
 	return cmd
 }
 
-// explanationLine is what --format json prints; its fields stay.
+// explanationLine is the JSON of an explanation. Its fields stay.
 type explanationLine struct {
 	Limit      int64                `json:"limit_bytes"`
 	Peak       int64                `json:"peak_bytes"`

@@ -153,7 +153,7 @@ func opName(c remat.Chain, o remat.Op) string {
 	return fmt.Sprintf("%v of layer %d, %s", o.Kind, o.Layer, c.Layers[o.Layer].Name)
 }
 
-// partsOf is what bytes are, in words.
+// partsOf lists the parts of a number of bytes.
 func partsOf(b remat.Breakdown) string {
 	var parts []string
 	for _, p := range []struct {

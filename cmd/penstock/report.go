@@ -10,7 +10,7 @@ import (
 	"penstock/train"
 )
 
-// reporter tells whoever runs the command how it goes.
+// reporter reports progress and outcome of a run.
 type reporter interface {
 	// step is told of every step.
 	step(train.StepInfo) error
@@ -20,7 +20,7 @@ type reporter interface {
 	done(outcome) error
 }
 
-// outcome is what a complete run leaves.
+// outcome is the result of a complete run.
 type outcome struct {
 	steps      int64
 	accuracy   float64
@@ -31,8 +31,8 @@ type outcome struct {
 	trace      string // "" without --trace
 }
 
-// jsonReporter writes an object for each step and one for the outcome, each on a line of its own.
-// It is what --format json prints; its fields stay.
+// jsonReporter is the reporter of --format json: an object for each step and one for the outcome,
+// each on a line of its own. Their fields stay.
 type jsonReporter struct {
 	out *json.Encoder
 	durations

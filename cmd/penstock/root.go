@@ -19,8 +19,8 @@ const (
 	exitUsage  = 2 // the command line is wrong, whatever is on the disk
 )
 
-// usageError is what is wrong with a command line. It is told in one line: a page of help would
-// push it out of sight.
+// usageError is the error of a wrong command line. It is printed as one line: after a page of help
+// it would be out of sight.
 type usageError struct{ error }
 
 func (e *usageError) Unwrap() error { return e.error }
@@ -56,8 +56,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitUsage
 }
 
-// tell writes what went wrong in one line. A panic was no user's mistake: its stack follows, for
-// whoever mends it.
+// tell writes an error as one line. The stack of a panic follows, as a panic is no user's mistake.
 func tell(stderr io.Writer, err error) {
 	fmt.Fprintln(stderr, "penstock:", message(err))
 	var p *torch.PanicError
@@ -101,8 +100,8 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return badUsage("%s %q for %q; see %s --help", what, args[0], cmd.CommandPath(), cmd.CommandPath())
 }
 
-// message is an error without the names of the packages that it came through: whoever typed a
-// command looks for the flag, not for the package.
+// message is an error without the names of packages: users of the command look for the flag, not
+// for the package.
 func message(err error) string {
 	text := err.Error()
 	for _, name := range []string{"train: ", "pipe: ", "data: ", "models: ", "optim: ", "torch: ", "trace: ",

@@ -8,8 +8,8 @@ import (
 	"penstock/profile"
 )
 
-// clock is what layers are timed by; nil is the profile's own. Tests have one that does not depend
-// on the machine.
+// clock times layers. Nil is the profile's own clock. Tests set one that does not depend on the
+// machine.
 var clock func() time.Duration
 
 // warnOfTiming says that measured times are uncertain, if they are, and what to do about it.

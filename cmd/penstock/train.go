@@ -137,7 +137,7 @@ func (e *interruptedError) Error() string {
 	return fmt.Sprintf("interrupted after step %d; saved in %s", e.step, e.saved)
 }
 
-// resumption is what to type to go on with what a command line began.
+// resumption is the command line that resumes a run.
 func resumption(args []string) string {
 	words := append([]string{os.Args[0]}, args...)
 	if !slices.Contains(words, "--resume") {
