@@ -174,7 +174,7 @@ func TestLossesUnderAutocast(t *testing.T) {
 	}
 }
 
-// Infer, Eval and Forward run under it as well: the outputs are bfloat16, and those of the plain model.
+// Infer and Forward run under it as well: the outputs are bfloat16, and those of the plain model.
 func TestAutocastOfInference(t *testing.T) {
 	torchtest.Check(t)
 	model := small()
@@ -201,7 +201,7 @@ func TestAutocastOfInference(t *testing.T) {
 	}
 	y, err := eval(p, context.Background(), x)
 	if err != nil || y.DType() != torch.BFloat16 {
-		t.Errorf("Eval: %v, %v", y, err)
+		t.Errorf("Infer: %v, %v", y, err)
 	}
 	y.Free()
 	run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)})

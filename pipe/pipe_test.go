@@ -109,7 +109,7 @@ func TestForwardWithoutBackwardHoldsNothingAfterClose(t *testing.T) {
 }
 
 // Evaluation drops nothing, moves no statistics, keeps no graph, and takes any number of rows.
-func TestEval(t *testing.T) {
+func TestInfer(t *testing.T) {
 	torchtest.Check(t)
 	model := nn.NewSequential(nn.NewLinear(4, 6), nn.NewBatchNorm1d(6, nn.BatchNormConfig{}), nn.NewReLUInPlace(), nn.NewDropout(0.9), nn.NewLinear(6, 2))
 	p := started(t, model, pipe.Config{Balance: []int{2, 3}, Chunks: 3})
@@ -197,7 +197,6 @@ func TestUseAfterClose(t *testing.T) {
 		"Forward":  func() error { _, err := p.Forward(ctx, b); return err },
 		"Backward": func() error { return run.Backward(ctx, b.Target[0].Tensor) },
 		"Infer":    func() error { _, err := p.Infer(ctx, b); return err },
-		"Eval":     func() error { _, err := eval(p, ctx, x); return err },
 		"OnStages": func() error { return p.OnStages(ctx, func(int, *torch.Ctx) error { return nil }) },
 		"Convert":  func() error { return p.Convert(ctx, torch.Float64) },
 	} {

@@ -138,7 +138,7 @@ func TestOpenThenPlace(t *testing.T) {
 		t.Errorf("Step: %v", err)
 	}
 	if _, err := eval(p, ctx, b.Input[0].Tensor); !errors.Is(err, pipe.ErrNotPlaced) {
-		t.Errorf("Eval: %v", err)
+		t.Errorf("Infer: %v", err)
 	}
 	if err := p.OnStages(ctx, update); !errors.Is(err, pipe.ErrNotPlaced) {
 		t.Errorf("OnStages: %v", err)
