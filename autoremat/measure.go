@@ -157,7 +157,7 @@ func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, n *insta
 	}
 	cfg := profile.Config{
 		Device: c.Device(), Peer: c.Device(), Threads: c.Threads(), Warmup: m.config.Warmup, Repeats: m.config.Repeats, Extras: c.Extras(), Autocast: c.Autocast(),
-		Balance: []int{len(m.layers)}, InputGrad: inputGrad, MostUnits: m.config.MostUnits,
+		Balance: []int{len(m.layers)}, InputGrad: inputGrad, MostUnits: cmp.Or(m.config.MostUnits, 2000),
 	}
 	if len(s.Target) > 0 {
 		cfg.Loss, cfg.Target = m.config.Loss, s.Target

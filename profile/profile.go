@@ -73,7 +73,8 @@ type Config struct {
 	// requires one.
 	InputGrad bool
 	// MostUnits is the most units that a model is cut into. Beyond it cuts inside of skip
-	// connections are given up first. 0 is 2000.
+	// connections are given up first. 0 is 400: stages with several micro-batches are solved by
+	// tables, whose time grows with the cube of the units. A single chain can have 2,000.
 	MostUnits int
 	// DeferredBatchNorm measures forwards that gather the statistics of a mini-batch; see
 	// nn.Deferred.
@@ -219,7 +220,7 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 		c.Repeats = 5
 	}
 	if c.MostUnits == 0 {
-		c.MostUnits = 2000
+		c.MostUnits = 400
 	}
 	return c, nil
 }
