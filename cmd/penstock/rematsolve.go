@@ -67,7 +67,7 @@ code is 1, the least limit is told, and nothing is written.`,
 	cmd.Flags().SortFlags = false
 	limitFlag(cmd, &limit)
 	count(cmd.Flags(), &options.Slots, "slots", 0,
-		"`N` numbers of bytes that the first table of a chain that is not solved exactly tells apart (default 500); finer ones follow where that is too coarse")
+		"`N` numbers of bytes that the first table of a chain that is not solved exactly tells apart (default 500); finer ones follow where that is too coarse; chains of more than 250 layers have no tables")
 	path(cmd.Flags(), &out, "out", "`FILE` to write the plan to, as JSON")
 	tableOrJSON(cmd.Flags(), &format, "table, or json for the plan as --out has it")
 	return cmd
