@@ -14,17 +14,17 @@ type Augment struct {
 }
 
 // check returns an error if the augmentation cannot be applied to what info describes.
-func (a Augment) check(info Info) error {
+func (a Augment) check(of string, info Info) error {
 	if a.Crop < 0 {
-		return fmt.Errorf("crop by %d pixels, expected 0 or more", a.Crop)
+		return &ConfigError{Of: of, Field: "Augment", Value: a, Problem: "Crop is negative", Remedy: "want a Crop of at least 0"}
 	}
 	if a == (Augment{}) {
 		return nil
 	}
 	if shape := info.Input.Shape; info.Input.Kind != Float32 || len(shape) != 3 || int64(len(info.Pad)) != shape[0] {
-		return fmt.Errorf("crop and flip are for images, float32 [channels height width] with a pad per channel, "+
-			"%s has inputs of %v %v and pad %v",
-			info.Name, info.Input.Kind, shape, info.Pad)
+		return &ConfigError{Of: of, Field: "Augment", Value: a,
+			Problem: fmt.Sprintf("inputs are %v %v with pad %v", info.Input.Kind, shape, info.Pad),
+			Remedy:  "want images, float32 [channels height width] with a pad per channel, or no augmentation"}
 	}
 	return nil
 }

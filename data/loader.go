@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,9 @@ type Position struct {
 	Epoch int `json:"epoch"`
 	Batch int `json:"batch"`
 }
+
+// ConfigError is a setting that is refused.
+type ConfigError = arg.ConfigError
 
 // LoaderConfig says how a Loader goes through a data set.
 type LoaderConfig struct {
@@ -60,27 +64,22 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 	if err := arg.Given(set, "data: NewLoader: the data set", "a Dataset"); err != nil {
 		return nil, err
 	}
-	fail := func(format string, args ...any) error {
-		return fmt.Errorf("data: %s: %w", set.Info().Name, fmt.Errorf(format, args...))
-	}
-	if c.BatchSize < 1 {
-		return nil, fail("batches of %d samples, expected at least 1", c.BatchSize)
-	}
-	if c.Prefetch < 0 {
-		return nil, fail("prefetch of %d batches, expected 0 or more", c.Prefetch)
-	}
-	if err := c.Augment.check(set.Info()); err != nil {
-		return nil, fail("%w", err)
+	of := "data: " + set.Info().Name
+	err := cmp.Or(arg.AtLeast(of, "BatchSize", c.BatchSize, 1), arg.AtLeast(of, "Prefetch", c.Prefetch, 0),
+		c.Augment.check(of, set.Info()))
+	if err != nil {
+		return nil, err
 	}
 	p := producer{set: set, config: c}
 	switch {
 	case set.Len() == 0:
-		return nil, fail("there are no samples")
+		return nil, errors.New(of + ": there are no samples; want a set with at least one")
 	case p.batches() == 0:
-		return nil, fail("%d samples make no whole batch of %d: smaller batches, or keep the last", set.Len(), c.BatchSize)
+		return nil, &ConfigError{Of: of, Field: "BatchSize", Value: c.BatchSize,
+			Problem: fmt.Sprintf("%d samples make no whole batch", set.Len()), Remedy: "want smaller batches, or DropLast off"}
 	case c.Start.Epoch < 0 || c.Start.Batch < 0 || c.Start.Batch > p.batches():
-		return nil, fail("start at batch %d of epoch %d, expected a batch from 0 to %d: the position is of another data set or batch size",
-			c.Start.Batch, c.Start.Epoch, p.batches())
+		return nil, &ConfigError{Of: of, Field: "Start", Value: c.Start, Problem: "the position is of another data set or batch size",
+			Remedy: fmt.Sprintf("want a batch from 0 to %d", p.batches())}
 	}
 
 	l := &Loader{producer: p, position: c.Start, done: make(chan struct{})}

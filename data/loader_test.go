@@ -251,14 +251,14 @@ func TestNewLoaderRefuses(t *testing.T) {
 		config  data.LoaderConfig
 		want    string
 	}{
-		{5, data.LoaderConfig{}, "batches of 0 samples, expected at least 1"},
-		{5, data.LoaderConfig{BatchSize: -1}, "batches of -1 samples"},
-		{5, data.LoaderConfig{BatchSize: 1, Prefetch: -1}, "prefetch of -1 batches"},
+		{5, data.LoaderConfig{}, "BatchSize is 0; want at least 1"},
+		{5, data.LoaderConfig{BatchSize: -1}, "BatchSize is -1"},
+		{5, data.LoaderConfig{BatchSize: 1, Prefetch: -1}, "Prefetch is -1"},
 		{0, data.LoaderConfig{BatchSize: 1}, "there are no samples"},
-		{5, data.LoaderConfig{BatchSize: 6, DropLast: true}, "5 samples make no whole batch of 6"},
-		{5, data.LoaderConfig{BatchSize: 2, Start: data.Position{Batch: 4}}, "start at batch 4 of epoch 0, expected a batch from 0 to 3"},
-		{5, data.LoaderConfig{BatchSize: 2, Start: data.Position{Batch: -1}}, "start at batch -1"},
-		{5, data.LoaderConfig{BatchSize: 2, Start: data.Position{Epoch: -1}}, "start at batch 0 of epoch -1"},
+		{5, data.LoaderConfig{BatchSize: 6, DropLast: true}, "BatchSize is 6: 5 samples make no whole batch"},
+		{5, data.LoaderConfig{BatchSize: 2, Start: data.Position{Batch: 4}}, "Start is {0 4}: the position is of another data set or batch size; want a batch from 0 to 3"},
+		{5, data.LoaderConfig{BatchSize: 2, Start: data.Position{Batch: -1}}, "Start is {0 -1}"},
+		{5, data.LoaderConfig{BatchSize: 2, Start: data.Position{Epoch: -1}}, "Start is {-1 0}"},
 	}
 	for _, test := range tests {
 		_, err := data.NewLoader(&counting{n: test.samples}, test.config)

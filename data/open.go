@@ -1,7 +1,6 @@
 package data
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -89,7 +88,7 @@ func Files(name, directory string) ([]string, error) {
 func find(name string) (set, error) {
 	s, ok := sets[name]
 	if !ok {
-		return set{}, fmt.Errorf("data: unknown data set %q, expected one of %s", name, strings.Join(Names(), ", "))
+		return set{}, &ConfigError{Of: "data", Field: "Data", Value: name, Remedy: "want one of " + strings.Join(Names(), ", ")}
 	}
 	return s, nil
 }

@@ -13,7 +13,7 @@ func TestNames(t *testing.T) {
 		t.Errorf("Names() = %v, want %v", got, want)
 	}
 	_, _, err := data.Open("imagenet", "", data.Options{})
-	wantError(t, err, `unknown data set "imagenet", expected one of cifar10, fashion-mnist, mnist, synthetic, text`)
+	wantError(t, err, `Data is "imagenet"; want one of cifar10, fashion-mnist, mnist, synthetic, text`)
 }
 
 func TestSynthetic(t *testing.T) {

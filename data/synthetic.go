@@ -32,8 +32,8 @@ func (c Synthetic) Open() (train, test Dataset, err error) {
 	}
 	for _, field := range fields {
 		if *field.value < 0 {
-			return nil, nil, fmt.Errorf("data: synthetic: %s is %d, expected at least 1, or 0 for %d",
-				field.name, *field.value, field.normal)
+			return nil, nil, &ConfigError{Of: "data: synthetic", Field: field.name, Value: *field.value,
+				Remedy: fmt.Sprintf("want at least 1, or 0 for %d", field.normal)}
 		}
 		if *field.value == 0 {
 			*field.value = field.normal

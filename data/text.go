@@ -37,7 +37,7 @@ type Text struct {
 // one or the content is shorter than one sample.
 func NewText(content []byte, window int) (*Text, error) {
 	if window < 1 {
-		return nil, fmt.Errorf("data: text: window of %d bytes, expected at least 1", window)
+		return nil, arg.AtLeast("data: text", "Window", window, 1)
 	}
 	if len(content) <= window {
 		return nil, fmt.Errorf("data: text: %d bytes, expected at least %d for one sample: a longer text or a shorter window",
@@ -83,7 +83,7 @@ func openText(path string, o Options) (train, test Dataset, err error) {
 		holdout = defaultHoldout
 	}
 	if !(holdout > 0 && holdout < 1) {
-		return nil, nil, fmt.Errorf("data: text: holdout of %v, expected a share between 0 and 1", o.Holdout)
+		return nil, nil, &ConfigError{Of: "data: text", Field: "Holdout", Value: o.Holdout, Remedy: "want a share between 0 and 1"}
 	}
 	paths, err := textFiles(path)
 	if err != nil {

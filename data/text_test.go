@@ -103,9 +103,9 @@ func TestOpenText(t *testing.T) {
 	_, _, err = data.Open("text", directory, data.Options{Window: 200})
 	wantError(t, err, "has 300 bytes, expected at least 402")
 	_, _, err = data.Open("text", directory, data.Options{Window: -1})
-	wantError(t, err, "window of -1 bytes")
+	wantError(t, err, "Window is -1; want at least 1")
 	for _, holdout := range []float64{-0.1, 1, math.NaN()} {
 		_, _, err = data.Open("text", directory, data.Options{Holdout: holdout})
-		wantError(t, err, "holdout of", "between 0 and 1")
+		wantError(t, err, "want a share between 0 and 1", "between 0 and 1")
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -115,6 +117,20 @@ var (
 		"optim.ScheduleConfig.Gamma":    {{named("step", optim.ScheduleConfig{LR: 1, StepSize: 1, Gamma: nan}), "NaN", "want a finite number"}, {named("cosine", optim.ScheduleConfig{LR: 1, Gamma: 2}), "2", "for the step schedule"}},
 		"optim.ScheduleConfig.MinLR":    {{named("cosine", optim.ScheduleConfig{LR: 1, MinLR: 2}), "2", "want a number from 0 to LR, 1"}, {named("step", optim.ScheduleConfig{LR: 1, MinLR: 1}), "1", "for the cosine schedule"}},
 
+		"data.LoaderConfig.BatchSize": {{data.LoaderConfig{}, "0", "want at least 1"},
+			{data.LoaderConfig{BatchSize: 5000, DropLast: true}, "5000: 1024 samples make no whole batch", "want smaller batches, or DropLast off"}},
+		"data.LoaderConfig.Prefetch": {{data.LoaderConfig{BatchSize: 1, Prefetch: -1}, "-1", "want at least 0"}},
+		"data.LoaderConfig.Augment":  {{data.LoaderConfig{BatchSize: 1, Augment: data.Augment{Crop: -1}}, "Crop is negative", "want a Crop of at least 0"}},
+		"data.LoaderConfig.Start":    {{data.LoaderConfig{BatchSize: 512, Start: data.Position{Batch: 3}}, "{0 3}: the position is of another", "want a batch from 0 to 2"}},
+		"data.Options.Window":        {{named("text", data.Options{Window: -1}), "-1", "want at least 1"}},
+		"data.Options.Holdout":       {{named("text", data.Options{Holdout: 1}), "1", "want a share between 0 and 1"}},
+		"data.Synthetic.Train":       {{data.Synthetic{Train: -1}, "-1", "want at least 1, or 0 for 1024"}},
+		"data.Synthetic.Test":        {{data.Synthetic{Test: -1}, "-1", "want at least 1, or 0 for 256"}},
+		"data.Synthetic.Classes":     {{data.Synthetic{Classes: -1}, "-1", "want at least 1, or 0 for 10"}},
+		"data.Synthetic.Channels":    {{data.Synthetic{Channels: -1}, "-1", "want at least 1, or 0 for 1"}},
+		"data.Synthetic.Height":      {{data.Synthetic{Height: -1}, "-1", "want at least 1, or 0 for 28"}},
+		"data.Synthetic.Width":       {{data.Synthetic{Width: -1}, "-1", "want at least 1, or 0 for 28"}},
+
 		"models.Options.Classes":      {{named("mlp", models.Options{Classes: -1}), "-1", "want Classes from 1 to 1048576, or 0 for 10"}},
 		"models.Options.Channels":     {{named("mlp", models.Options{Channels: 5000}), "5000", "want Channels from 1 to 4096"}, {named("gpt", models.Options{Channels: 3}), "3", "want it left out; the model has"}},
 		"models.Options.Size":         {{named("amoebanetd", models.Options{Size: 33}), "33", "want a multiple of 32"}, {named("inception_v3", models.Options{Size: 10}), "10", "want at least"}, {named("unet", models.Options{Size: 16}), "16", "want at least"}},
@@ -128,6 +144,8 @@ var (
 		"models.Options.Aux":          {{named("mlp", models.Options{Aux: true}), "true", "want it left out; the model has"}},
 	}
 	unwrong = map[string]string{
+		"data.LoaderConfig.Seed": "any number", "data.LoaderConfig.Shuffle": "a switch", "data.LoaderConfig.DropLast": "a switch", "data.Synthetic.Seed": "any number",
+		"data.Options.Mean": "checked with the images (data.NewImages)", "data.Options.Std": "checked with the images (data.NewImages)", "data.Options.Synthetic": "a data.Synthetic",
 		"pipe.Config.Optimizer": "any optimizer", "pipe.Config.Schedule": "any function: its programs are checked", "pipe.Config.DeferredBatchNorm": "a switch", "pipe.Config.Autocast": "a switch",
 		"pipe.Config.Seed": "any number", "pipe.Config.Record": "a switch",
 		"train.BalanceConfig.Profile": "a profile.Config", "train.BalanceConfig.Loss": "any", "pipe.Config.Profile": "one of something else is not used",
@@ -202,6 +220,23 @@ func refused(t *testing.T, config any) error {
 	case optim.ScheduleConfig:
 		_, err := optim.NewSchedule(name, config)
 		return err
+	case data.LoaderConfig:
+		set, _, err := data.Open("synthetic", "", data.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = data.NewLoader(set, config)
+		return err
+	case data.Options:
+		file := filepath.Join(t.TempDir(), "text")
+		if err := os.WriteFile(file, make([]byte, 1000), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		_, _, err := data.Open(name, file, config)
+		return err
+	case data.Synthetic:
+		_, _, err := config.Open()
+		return err
 	case models.Options:
 		_, err := models.New(name, config)
 		return err
@@ -241,7 +276,8 @@ func pkgOf(pkg, of string) string {
 
 // Every field of a configuration is in one of the two lists.
 func TestConfigurationsAreAllListed(t *testing.T) {
-	for _, config := range []any{pipe.Config{}, train.BalanceConfig{}, train.Loop{}, profile.Config{}, autoremat.Config{}, optim.Config{}, optim.ScheduleConfig{}, models.Options{}} {
+	for _, config := range []any{pipe.Config{}, train.BalanceConfig{}, train.Loop{}, profile.Config{}, autoremat.Config{}, optim.Config{}, optim.ScheduleConfig{}, models.Options{},
+		data.LoaderConfig{}, data.Options{}, data.Synthetic{}} {
 		kind := reflect.TypeOf(config)
 		for i := range kind.NumField() {
 			f := kind.Field(i)
