@@ -44,7 +44,11 @@ func NewTable(ctx context.Context, c remat.Chain, most int64, o Options) (*Table
 	t := newTerms(c)
 	if t.n >= longChain {
 		b, err := newBeam(ctx, t)
-		return &Table{t: t, beam: b}, err
+		if err != nil {
+			return nil, err
+		}
+		b.width = leastWidth // a curve asks for dozens of plans
+		return &Table{t: t, beam: b}, nil
 	}
 	b := newBounds(t)
 	least, all := b.of(0, t.n)
