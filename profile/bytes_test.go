@@ -34,7 +34,7 @@ func TestSavedBytesAddUp(t *testing.T) {
 	}
 }
 
-// whole is how much more is live behind a forward of a model, but for its input.
+// whole is how much more is live after a forward of a model, but for its input.
 func whole(c *torch.Ctx, model *nn.Sequential, x *torch.Tensor) int64 {
 	nn.Materialise(c, nn.State(model), 1)
 	defer nn.Free(model)
@@ -80,7 +80,7 @@ func inputOf(t *testing.T, c *torch.Ctx, name string) *torch.Tensor {
 	return c.Normal_(c.Empty(torch.Float32, 4, info.Input[0], size, size), 0, 1)
 }
 
-// TestModels holds the same for known networks, and that a device of a pipe holds what is predicted, to the byte, behind the forward of two micro-batches.
+// TestModels holds the same for known networks, and that a device of a pipe holds what is predicted, to the byte, after the forward of two micro-batches.
 func TestModels(t *testing.T) {
 	for _, m := range known {
 		t.Run(m.name, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestStagesHoldWhatIsPredicted(t *testing.T) {
 	}
 }
 
-// held is what the devices of a pipe hold behind its forward, without the output that was gathered from the micro-batches.
+// held is what the devices of a pipe hold after its forward, without the output that was gathered from the micro-batches.
 func held(t *testing.T, model *nn.Sequential, counts []int, policy pipe.Checkpoint, chunks int, x *torch.Tensor) [2]int64 {
 	t.Helper()
 	before := [2]int64{torch.CPU(0).Memory().Live, torch.CPU(1).Memory().Live}
@@ -220,7 +220,7 @@ func TestTies(t *testing.T) {
 	model, e := build()
 	p := measured(t, model, profile.Config{BytesOnly: true}, tokens(c))
 	if e.Weight.Exists() {
-		t.Error("the shared parameter was left behind")
+		t.Error("the shared parameter was left after")
 	}
 	const weight = 11 * 8 * 4
 	if len(p.Ties) != 1 || p.Ties[0].From != 0 || !slices.Equal(p.Ties[0].To, []int{2, 4}) || p.Ties[0].Bytes != weight || p.Ties[0].Gradient != weight {
@@ -235,7 +235,7 @@ func TestTies(t *testing.T) {
 	}
 }
 
-// TestAutocast: what crosses a boundary behind a product is half as wide.
+// TestAutocast: what crosses a boundary after a product is half as wide.
 func TestAutocast(t *testing.T) {
 	c := newCtx(t)
 	for autocast, width := range map[bool]int64{false: 4, true: 2} {
@@ -249,7 +249,7 @@ func TestAutocast(t *testing.T) {
 	}
 }
 
-// TestFrozen: a frozen parameter has no gradient, and behind frozen layers there is none either.
+// TestFrozen: a frozen parameter has no gradient, and after frozen layers there is none either.
 func TestFrozen(t *testing.T) {
 	c := newCtx(t)
 	first := nn.NewLinear(16, 4)

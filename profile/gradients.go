@@ -60,7 +60,7 @@ func (p *prober) dropHeld() {
 	for _, e := range p.executions {
 		e.Free()
 	}
-	p.executions = nil
+	p.spare, p.executions = append(p.spare, p.executions...), nil
 	for _, drop := range p.drops {
 		drop()
 	}

@@ -36,6 +36,7 @@ type prober struct {
 	ended      []int64              // bytes of the gradients that give gave last
 	drops      []func()             // free what is held while a unit is measured
 	executions []*segment.Execution // of the unit; one that fails still holds tensors
+	spare      []*segment.Execution // that are over
 	deferred   nn.Deferred          // statistics that first forwards gather
 }
 
@@ -111,6 +112,9 @@ func (p *prober) executeFrom(in input, unit int) *segment.Execution {
 // executeWith begins an execution at a unit with what has arrived there.
 func (p *prober) executeWith(unit int, a segment.Arrival) *segment.Execution {
 	e := &segment.Execution{}
+	if n := len(p.spare); n > 0 {
+		e, p.spare = p.spare[n-1], p.spare[:n-1]
+	}
 	e.Begin(p.s, p.context)
 	p.executions = append(p.executions, e)
 	e.Send(unit, a)

@@ -80,7 +80,7 @@ func TestLeavesNoTrace(t *testing.T) {
 			measured(t, model, profile.Config{Repeats: 1}, x)
 			for _, s := range nn.State(model) {
 				if s.Exists() {
-					t.Errorf("%s was left behind", s.Name)
+					t.Errorf("%s was left after", s.Name)
 				}
 			}
 			if t.Failed() {
@@ -168,7 +168,7 @@ func TestFailures(t *testing.T) {
 			return y
 		})), "1", []string{`layer "1"`, "MulBackward0", "modified by an inplace operation"}, nil},
 		{"a stash that nothing pops", nn.NewSequential(stasher("lost")), "", []string{"profile: nn: the model's skip connections do not match", `"lost"`}, nil},
-		{"a panic behind a stash", nn.NewSequential(func() nn.Layer {
+		{"a panic after a stash", nn.NewSequential(func() nn.Layer {
 			l := &layer{forward: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { c.Stash("s", xs[0]); panic("too late") }}
 			l.Stashes("s")
 			return nn.Tuple(l, l.ForwardTuple)

@@ -71,15 +71,26 @@ type grads struct {
 	skips [][]*torch.Tensor // by place at the boundary, by pop from there on
 }
 
-// Begin makes an execution ready for a segment, whose units run in the contexts that context makes.
+// Begin makes an execution, which holds nothing, ready for a segment, whose units run in the
+// contexts that context makes.
 func (e *Execution) Begin(s *Segment, context NewContext) {
 	arg.Must(s, "segment: Begin: the segment", "one of segment.New")
 	arg.Must(context, "segment: Begin: the function that makes contexts", "one that returns an nn.Ctx")
 	n := len(s.units)
-	*e = Execution{s: s, context: context, states: make([]state, n+1), graphs: make([]graph, n), grads: make([]grads, n+1), ran: make([]bool, n)}
+	*e = Execution{s: s, context: context, states: emptied(e.states, n+1), graphs: emptied(e.graphs, n), grads: emptied(e.grads, n+1), ran: emptied(e.ran, n)}
 	if len(s.ties) > 0 {
 		e.ties = make([]*torch.Tensor, len(s.ties))
 	}
+}
+
+// emptied is a list of n zeros, in the memory of another list if it has room.
+func emptied[T any](list []T, n int) []T {
+	if cap(list) < n {
+		return make([]T, n)
+	}
+	list = list[:n]
+	clear(list)
+	return list
 }
 
 // Units is the number of units of the segment.
