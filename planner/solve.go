@@ -129,37 +129,63 @@ func withPrologue(ops []remat.Op, prologue int) (out []remat.Op) {
 
 // within plans a stage whose prologue, which runs before a micro-batch's plan begins and while the others hold what they
 // hold, takes so many bytes.
+//
+// The least that the stage needs does not depend on measured times: a stage that has less is refused, although times may
+// happen to favour a plan that holds less. Otherwise the least that an error names would change with every measurement.
 func within(ctx context.Context, s solver.Stage, prologue int64) (solver.StagePlan, error) {
+	if prologue == 0 {
+		return solver.SolveStage(ctx, s, solver.Options{})
+	}
 	available := s.Limit
+	var least solver.StagePlan
+	if available > 0 {
+		var err error
+		if least, err = tightest(ctx, s, prologue); err != nil || least.Peak > available {
+			return solver.StagePlan{Limit: available, Peak: least.Peak}, err
+		}
+	}
 	for {
 		solved, err := solver.SolveStage(ctx, s, solver.Options{})
 		if err != nil {
 			return solved, err
 		}
-		tightest := !solved.Feasible
-		if tightest { // what the tightest plans leave the prologue is the most that it can have
-			s.Limit, s.First, s.Later = solved.Peak, untimed(s.First), untimed(s.Later)
-			if solved, err = solver.SolveStage(ctx, s, solver.Options{}); err != nil || !solved.Feasible {
-				return solved, err
-			}
+		if !solved.Feasible {
+			return least, nil
 		}
-		peak := prologue
-		for _, one := range solved.MicroBatches[:s.MicroBatches-1] {
-			report, err := remat.Check(s.Later, one.Ops)
-			if err != nil {
-				return solved, err
-			}
-			peak += report.Held
-		}
-		solved.Peak = max(solved.Peak, peak)
-		switch {
-		case available == 0 || solved.Peak <= available:
-			return solved, nil
-		case tightest:
-			return solver.StagePlan{Limit: available, Peak: solved.Peak}, nil
+		if err := addPrologue(&solved, s, prologue); err != nil || available == 0 || solved.Peak <= available {
+			return solved, err
 		}
 		s.Limit = max(s.Limit-(solved.Peak-available), 1)
 	}
+}
+
+// tightest is the plan of a stage that leaves its prologue most, whatever its layers take.
+func tightest(ctx context.Context, s solver.Stage, prologue int64) (solver.StagePlan, error) {
+	s.Limit, s.First, s.Later = 1, untimed(s.First), untimed(s.Later)
+	solved, err := solver.SolveStage(ctx, s, solver.Options{})
+	if err != nil || solved.Feasible {
+		return solved, err
+	}
+	s.Limit = solved.Peak
+	if solved, err = solver.SolveStage(ctx, s, solver.Options{}); err != nil {
+		return solved, err
+	}
+	err = addPrologue(&solved, s, prologue)
+	return solved, err
+}
+
+// addPrologue counts the prologue of the last micro-batch, which runs while the others hold what they hold.
+func addPrologue(p *solver.StagePlan, s solver.Stage, prologue int64) error {
+	peak := prologue
+	for _, one := range p.MicroBatches[:s.MicroBatches-1] {
+		report, err := remat.Check(s.Later, one.Ops)
+		if err != nil {
+			return err
+		}
+		peak += report.Held
+	}
+	p.Peak = max(p.Peak, peak)
+	return nil
 }
 
 // untimed is a chain whose layers all take the same time: its plans, and with them the least that is said to do, are the
