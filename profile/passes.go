@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"penstock/nn"
 	"penstock/remat"
 	"penstock/segment"
 	"penstock/torch"
@@ -56,8 +55,13 @@ func (p *prober) available() int64 {
 func (p *prober) passes(sample []*torch.Tensor, held []int64) ([]unitTimes, error) {
 	bytes := slices.Clone(held)
 	for i, l := range p.layers {
-		for _, q := range nn.Params(l.Layer) {
-			bytes[i] += bytesOf(q.Owner())
+		for _, q := range l.State() {
+			if !q.Owner().Exists() { // it is made for the time of the window
+				bytes[i] += bytesOf(q.Owner())
+			}
+			if q.Trainable() {
+				bytes[i] += bytesOf(q.Owner()) // the gradient
+			}
 		}
 	}
 	var in input

@@ -55,7 +55,7 @@ func TestPasses(t *testing.T) {
 		want  string
 	}{
 		{0, strings.Join([]string{whole, whole, whole, "F0 F1 F2"}, " ")}, // one to warm up, two that count
-		{6 << 10, "F0 S0 B0 S0 B0 F0 S0 B0 S0 B0 F0 S0 B0 S0 B0 F0 F1 S1 B1 S1 B1 F1 S1 B1 S1 B1 F1 S1 B1 S1 B1 F1 F2 S2 B2 S2 B2 F2 S2 B2 S2 B2 F2 S2 B2 S2 B2 F2"},
+		{8 << 10, "F0 S0 B0 S0 B0 F0 S0 B0 S0 B0 F0 S0 B0 S0 B0 F0 F1 S1 B1 S1 B1 F1 S1 B1 S1 B1 F1 S1 B1 S1 B1 F1 F2 S2 B2 S2 B2 F2 S2 B2 S2 B2 F2 S2 B2 S2 B2 F2"},
 	} {
 		c := newCtx(t)
 		var told []string
