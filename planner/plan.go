@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"math"
 	"slices"
 
 	"penstock/remat"
@@ -73,9 +74,9 @@ func timed(ops []remat.Op, c remat.Chain, prologue int) MicroBatch {
 				t += c.Layers[op.Layer].Backward
 			}
 		}
-		return t
+		return math.Round(1000*t) / 1000
 	}
-	forward, again, backward := Split(ops)
+	forward, again, backward := Split(ops) // to a nanosecond
 	out.Forward, out.Recompute, out.Backward = sum(forward), sum(again), sum(backward)
 	return out
 }

@@ -138,6 +138,41 @@ func Example_optimal() {
 	// within the budget: true as planned: true
 }
 
+func Example_planAsData() {
+	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewTanh(), nn.NewLinear(4, 4))
+	twin := nn.NewSequential(nn.NewLinear(4, 4), nn.NewTanh(), nn.NewLinear(4, 4))
+	defer nn.Free(model)
+	defer nn.Free(twin)
+	config := pipe.Config{Balance: []int{2, 1}, Chunks: 2, Checkpoint: pipe.PerStage(pipe.Always, pipe.Never)}
+	p, err := pipe.New(model, config)
+	check(err)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	batch := pipe.Batch{Input: pipe.Rows(c.Randn(6, 4)), Target: pipe.Rows(c.Randn(6, 4))}
+	_, err = p.Step(ctx, batch, nn.MSE())
+	check(err)
+
+	text := p.Plan().String() // of the last step
+	fmt.Print(text)
+	again, err := planner.Parse(text) // from a file, say
+	check(err)
+	q, err := pipe.New(twin, pipe.Config{Plan: again})
+	check(err)
+
+	defer q.Close()
+	_, err = q.Step(ctx, batch, nn.MSE())
+	check(err)
+	// Output:
+	// stage 0 device=cpu:0 layers=2 policy=always
+	//   0-1 K0 L S0 B0
+	// stage 1 device=cpu:1 layers=1 policy=never
+	//   0-1 S0 L B0
+	// program whole stages=2 micro-batches=2
+	// worker 0: 0F0 0F0>1 0F1 0F1>1 0R0 1>0B0 0B0 0R1 1>0B1 0B1
+	// worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0
+}
+
 func Example_budgetTooSmall() {
 	model := mlp()
 	p, err := pipe.New(model, pipe.Config{Chunks: 2, Checkpoint: pipe.Optimal, Budget: []int64{6 << 20}})
