@@ -41,9 +41,11 @@ func autocastProblems(t *testing.T) []lowered {
 	}
 	entropy := nn.CrossEntropy()
 	return []lowered{
-		{"resnet20", problem{model: build("resnet20", models.Options{Channels: 1, Width: 4}), loss: entropy, input: normal(rows, 1, 12, 12), target: classes(rows, 10), rows: rows, steps: 2, deferred: true}},
+		{"resnet20", problem{model: build("resnet20", models.Options{Channels: 1, Width: 4}), loss: entropy,
+			input: normal(rows, 1, 12, 12), target: classes(rows, 10), rows: rows, steps: 2, deferred: true}},
 		{"gpt", problem{model: build("gpt", models.Options{Width: 16, Depth: 2, Heads: 2, Context: tokens, Classes: words, Dropout: 0.1}), loss: entropy, input: text(0), target: text(1), rows: rows, steps: 2}},
-		{"mlp", problem{model: build("mlp", models.Options{Channels: 1, Size: 6, Width: 32, Dropout: 0.2}), loss: entropy, input: normal(rows, 1, 6, 6), target: classes(rows, 10), rows: rows, steps: 3}},
+		{"mlp", problem{model: build("mlp", models.Options{Channels: 1, Size: 6, Width: 32, Dropout: 0.2}),
+			loss: entropy, input: normal(rows, 1, 6, 6), target: classes(rows, 10), rows: rows, steps: 3}},
 	}
 }
 
@@ -52,7 +54,8 @@ func evenCuts(layers int) [][]int {
 	return [][]int{{layers}, {layers / 2, layers - layers/2}, {1, layers - 2, 1}}
 }
 
-// A pipeline under autocast is the plain loop on a context under autocast, bit for bit. That is near the loop in float32, and not the same.
+// A pipeline under autocast is the plain loop on a context under autocast, bit for bit. That is
+// near the loop in float32, and not the same.
 func TestAutocastIsTransparent(t *testing.T) {
 	for _, q := range autocastProblems(t) {
 		t.Run(q.name, func(t *testing.T) {
@@ -70,7 +73,8 @@ func TestAutocastIsTransparent(t *testing.T) {
 			}
 			for _, balance := range evenCuts(len(q.model().Layers())) {
 				for _, policy := range policies {
-					cfg := pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 5, Autocast: true, DeferredBatchNorm: q.deferred}
+					cfg := pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 5, Autocast: true,
+						DeferredBatchNorm: q.deferred}
 					if d := want.differs(q.piped(t, cfg)); d != "" {
 						t.Errorf("balance %v, %v: %s differs from the plain loop", balance, policy, d)
 					}
@@ -88,7 +92,8 @@ func TestAutocastOfCheckpointedLayers(t *testing.T) {
 	want := plain.plain(3, 5)
 	for _, balance := range [][]int{{6}, {2, 4}, {1, 2, 3}} {
 		for _, policy := range policies {
-			if d := want.differs(wrapped.piped(t, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 5, Autocast: true})); d != "" {
+			if d := want.differs(wrapped.piped(t,
+				pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 5, Autocast: true})); d != "" {
 				t.Errorf("balance %v, %v: %s differs from the plain loop without wrappers", balance, policy, d)
 			}
 		}
@@ -113,11 +118,13 @@ func (o *observer) layer(name string) nn.Layer {
 	})
 }
 
-// What crosses stages is bfloat16, in forward and in a recomputation; parameters and their gradients are float32.
+// What crosses stages is bfloat16, in forward and in a recomputation; parameters and their
+// gradients are float32.
 func TestAutocastLowersWhatCrossesStages(t *testing.T) {
 	torchtest.Check(t)
 	var o observer
-	model := nn.NewSequential(o.layer("input"), nn.NewLinear(4, 8), o.layer("second"), nn.NewTanh(), nn.NewLinear(8, 8), o.layer("third"), nn.NewLinear(8, 3))
+	model := nn.NewSequential(o.layer("input"), nn.NewLinear(4, 8), o.layer("second"), nn.NewTanh(),
+		nn.NewLinear(8, 8), o.layer("third"), nn.NewLinear(8, 3))
 	p := started(t, model, pipe.Config{Balance: []int{2, 3, 2}, Chunks: 3, Checkpoint: pipe.ExceptLast, Autocast: true})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
@@ -155,7 +162,8 @@ func TestLossesUnderAutocast(t *testing.T) {
 			torchtest.Check(t)
 			q := problem{
 				model: func() *nn.Sequential {
-					return nn.NewSequential(nn.NewLinear(4, 8), nn.NewBatchNorm1d(8, nn.BatchNormConfig{}), nn.NewLayerNorm([]int64{8}, nn.LayerNormConfig{}), nn.NewLinear(8, 3))
+					return nn.NewSequential(nn.NewLinear(4, 8), nn.NewBatchNorm1d(8, nn.BatchNormConfig{}),
+						nn.NewLayerNorm([]int64{8}, nn.LayerNormConfig{}), nn.NewLinear(8, 3))
 				},
 				loss: loss, input: normal(6, 4), target: func(c *torch.Ctx, step int) *torch.Tensor { return c.Sigmoid(normal(6, 3)(c, step)) }, rows: 6, steps: 2,
 			}
@@ -216,8 +224,9 @@ func TestAutocastOfInference(t *testing.T) {
 	}
 }
 
-// Autocast is of the pipe's own forwards: nothing of it is left on its workers, also where a layer fails, and a pipe without it beside it, on the same devices and at the same
-// time, computes in float32.
+// Autocast is of the pipe's own forwards: nothing of it is left on its workers, also where a layer
+// fails, and a pipe without it beside it, on the same devices and at the same time, computes in
+// float32.
 func TestAutocastStaysWhereItIs(t *testing.T) {
 	torchtest.Check(t)
 	s := &saboteur{how: func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic(errors.New("boom")) }}

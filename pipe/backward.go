@@ -5,7 +5,8 @@ import (
 	"penstock/torch"
 )
 
-// backward adds the micro-batch's share to the gradients of the stage's parameters and leaves the gradients of what the stage was sent for those that sent it.
+// backward adds the micro-batch's share to the gradients of the stage's parameters and leaves the
+// gradients of what the stage was sent for those that sent it.
 func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
 	c.SetGrad(false)

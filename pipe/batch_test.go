@@ -14,7 +14,8 @@ import (
 	"penstock/torch"
 )
 
-// What is not cut goes whole to every micro-batch, has its gradient summed over them, and comes out once for each.
+// What is not cut goes whole to every micro-batch, has its gradient summed over them, and comes out
+// once for each.
 func TestNoChunk(t *testing.T) {
 	torchtest.Check(t)
 	for _, rows := range []int64{1, 2, 7} {
@@ -43,10 +44,12 @@ func TestNoChunk(t *testing.T) {
 			}
 		}
 	}
-	p := started(t, nn.NewSequential(tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[:] })), pipe.Config{Chunks: 3})
+	p := started(t, nn.NewSequential(tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[:] })),
+		pipe.Config{Chunks: 3})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	result, err := p.Infer(context.Background(), pipe.Batch{Input: append(pipe.Rows(whole(c, 0, 5, 1)), pipe.NoChunk(torch.From(c, []float32{7, 8}))...)})
+	result, err := p.Infer(context.Background(),
+		pipe.Batch{Input: append(pipe.Rows(whole(c, 0, 5, 1)), pipe.NoChunk(torch.From(c, []float32{7, 8}))...)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +85,8 @@ func (twoLosses) ForwardTuple(c *nn.Ctx, ys, ts []*torch.Tensor) *torch.Tensor {
 }
 func (twoLosses) Reduction() torch.Reduction { return torch.ReduceMean }
 
-// Values that are no tensors reach every layer on every stage, in recomputations too, each batch's its own. Where one is missing the error says which and where.
+// Values that are no tensors reach every layer on every stage, in recomputations too, each batch's
+// its own. Where one is missing the error says which and where.
 func TestExtras(t *testing.T) {
 	torchtest.Check(t)
 	scale, names := nn.NewExtra[float64]("scale"), nn.NewExtra[[]string]("names")
@@ -125,7 +129,8 @@ func TestExtras(t *testing.T) {
 	}
 	for _, missing := range [][]nn.Extra{{extras[1]}, {extras[1], nn.NewExtra[float64]("scale").With(1.5)}} { // a key of the same name is another
 		_, err := infer(missing...)
-		for _, want := range []string{`pipe: stage 1, micro-batch 0, layer "1", forward`, `the run has no extra "scale"`, "give it to the batch"} {
+		for _, want := range []string{`pipe: stage 1, micro-batch 0, layer "1", forward`,
+			`the run has no extra "scale"`, "give it to the batch"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("got %v, want %q", err, want)
 			}
@@ -142,10 +147,11 @@ func TestRowsOfAnyNumber(t *testing.T) {
 }
 
 func ofRows(rows int64) trial {
-	return trial{rows: rows, loss: nn.MSE().Sum(), inputs: wanted(normal(rows, 4)), targets: one(normal(rows, 4)), model: func() *nn.Sequential {
-		return nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("a", x); return c.Tanh(x) }, "a"), nn.NewLinear(4, 4),
-			popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("a")) }, "a"))
-	}}
+	return trial{rows: rows, loss: nn.MSE().Sum(), inputs: wanted(normal(rows, 4)), targets: one(normal(rows, 4)),
+		model: func() *nn.Sequential {
+			return nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("a", x); return c.Tanh(x) }, "a"), nn.NewLinear(4, 4),
+				popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("a")) }, "a"))
+		}}
 }
 
 // There is no step on no rows: the mean of no losses is no number. Inference gives no rows.
@@ -160,8 +166,10 @@ func TestNoRows(t *testing.T) {
 		_, forward := p.Forward(ctx, b)
 		_, training := p.Infer(ctx, inMode(b, true))
 		_, planning := p.PlanFor(ctx, b, nn.MSE())
-		for what, err := range map[string]error{"Step": step, "Forward": forward, "PlanFor": planning, "Infer in training": training} {
-			if err == nil || !strings.Contains(err.Error(), "pipe: the batch has no rows (input 0 is float32[0,4]); a training step needs at least one") {
+		for what, err := range map[string]error{"Step": step, "Forward": forward, "PlanFor": planning,
+			"Infer in training": training} {
+			if err == nil || !strings.Contains(err.Error(),
+				"pipe: the batch has no rows (input 0 is float32[0,4]); a training step needs at least one") {
 				t.Errorf("%s, %s: got %v", named(cfg), what, err)
 			}
 		}

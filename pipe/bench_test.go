@@ -45,7 +45,8 @@ func stack(n int, width int64) *nn.Sequential {
 	return s
 }
 
-// BenchmarkStages is the step of 16 x (Linear 1024 + ReLU), batch 256, never, in 8 micro-batches, over 1 and 2 stages.
+// BenchmarkStages is the step of 16 x (Linear 1024 + ReLU), batch 256, never, in 8 micro-batches,
+// over 1 and 2 stages.
 func BenchmarkStages(b *testing.B) {
 	for _, chunks := range []int{1, 4, 8} {
 		for _, balance := range [][]int{{16}, {8, 8}} {
@@ -65,7 +66,8 @@ func benchmarkStep(b *testing.B, model *nn.Sequential, width, rows int64, cfg pi
 	defer p.Close()
 	c := torch.NewCtx(torch.Options{Seed: 7})
 	defer c.Close()
-	batch := pipe.Batch{Input: pipe.Rows(c.Normal_(c.Empty(torch.Float32, rows, width), 0, 1)), Target: pipe.Rows(c.Normal_(c.Empty(torch.Float32, rows, width), 0, 1))}
+	batch := pipe.Batch{Input: pipe.Rows(c.Normal_(c.Empty(torch.Float32, rows, width), 0, 1)),
+		Target: pipe.Rows(c.Normal_(c.Empty(torch.Float32, rows, width), 0, 1))}
 	step := func() {
 		if _, err := p.Step(context.Background(), batch, squares{}); err != nil {
 			b.Fatal(err)

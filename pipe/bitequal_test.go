@@ -15,7 +15,8 @@ import (
 	"penstock/torch"
 )
 
-// Twenty steps of SGD with momentum leave the same weights, bit for bit, for 1 to 4 stages and every policy, and the same as a plain loop.
+// Twenty steps of SGD with momentum leave the same weights, bit for bit, for 1 to 4 stages and
+// every policy, and the same as a plain loop.
 func TestTwentyStepsAreBitEqual(t *testing.T) {
 	torchtest.Check(t)
 	const steps, rows, chunks, seed = 20, 6, 3, 1
@@ -74,7 +75,8 @@ func plainHash(t *testing.T, q problem, model *nn.Sequential, steps int, chunks 
 		per := q.rows / chunks
 		for i := range chunks {
 			c.SetGrad(true)
-			n := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: int(i), MicroBatches: int(chunks), Seed: torch.Mix(seed, uint64(step))})
+			n := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: int(i), MicroBatches: int(chunks),
+				Seed: torch.Mix(seed, uint64(step))})
 			loss := q.loss.Forward(n, model.Forward(n, c.Narrow(x, 0, i*per, per)), c.Narrow(y, 0, i*per, per))
 			c.SetGrad(false)
 			c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{c.Fill_(c.EmptyLike(loss), float64(per)/float64(q.rows))}, false)
@@ -98,7 +100,9 @@ func pipedHash(t *testing.T, q problem, model *nn.Sequential, steps int, cfg pip
 	o := sgd(t)
 	defer o.Close()
 	for step := range steps {
-		if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step)), Step: int64(step)}, q.loss); err != nil {
+		if _, err := p.Step(context.Background(),
+			pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step)),
+				Step: int64(step)}, q.loss); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {

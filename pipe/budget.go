@@ -14,7 +14,8 @@ func (cfg *Config) checkBudget() error {
 	}
 	if !slices.Contains(cfg.policies, Optimal) {
 		if cfg.Budget != nil {
-			return refuse("the policy "+string(Optimal)+" alone has a budget", "want Checkpoint Optimal with it, or limits of the devices (torch.Device.SetLimit)")
+			return refuse("the policy "+string(Optimal)+" alone has a budget",
+				"want Checkpoint Optimal with it, or limits of the devices (torch.Device.SetLimit)")
 		}
 		return nil
 	}
@@ -24,7 +25,8 @@ func (cfg *Config) checkBudget() error {
 	case n == 1:
 		cfg.Budget = slices.Repeat(cfg.Budget, len(cfg.Balance))
 	case n != len(cfg.Balance):
-		return refuse(fmt.Sprintf("%d numbers of bytes for %d stages", n, len(cfg.Balance)), "want one for each stage, or one for all")
+		return refuse(fmt.Sprintf("%d numbers of bytes for %d stages", n, len(cfg.Balance)),
+			"want one for each stage, or one for all")
 	}
 	for i, n := range cfg.Budget {
 		if n < 0 {
@@ -48,7 +50,9 @@ func (cfg *Config) checkBudget() error {
 // refusePlan is what is wrong with Config.Plan.
 func (cfg Config) refusePlan(problem, remedy string) error {
 	type text string // which is not quoted
-	return &ConfigError{Of: "pipe", Field: "Plan", Value: text(fmt.Sprintf("for %d stages and %d micro-batches", len(cfg.Plan.Stages), cfg.Plan.MicroBatches())), Problem: problem, Remedy: remedy}
+	return &ConfigError{Of: "pipe", Field: "Plan",
+		Value: text(fmt.Sprintf("for %d stages and %d micro-batches", len(cfg.Plan.Stages),
+			cfg.Plan.MicroBatches())), Problem: problem, Remedy: remedy}
 }
 
 // planned is the configuration that a plan stands for.
@@ -61,7 +65,8 @@ func (cfg Config) planned() (Config, error) {
 		return cfg, cfg.refusePlan("the configuration says what the plan says", leaveOut)
 	}
 	if n := cfg.Plan.MicroBatches(); cfg.Chunks > n {
-		return cfg, &ConfigError{Of: "pipe", Field: "Chunks", Value: cfg.Chunks, Problem: "the plan has fewer micro-batches", Remedy: fmt.Sprintf("want at most %d", n)}
+		return cfg, &ConfigError{Of: "pipe", Field: "Chunks", Value: cfg.Chunks,
+			Problem: "the plan has fewer micro-batches", Remedy: fmt.Sprintf("want at most %d", n)}
 	} else if cfg.Chunks == 0 {
 		cfg.Chunks = n
 	}
@@ -71,7 +76,8 @@ func (cfg Config) planned() (Config, error) {
 		if err != nil {
 			return cfg, cfg.refusePlan(fmt.Sprintf("stage %d: %v", i, err), "want a device of this machine, such as cpu:0")
 		}
-		cfg.Balance, cfg.Devices, policies = append(cfg.Balance, s.Layers), append(cfg.Devices, d), append(policies, Checkpoint(s.Policy))
+		cfg.Balance, cfg.Devices, policies = append(cfg.Balance, s.Layers), append(cfg.Devices, d),
+			append(policies, Checkpoint(s.Policy))
 		cfg.Budget = append(cfg.Budget, s.Limit)
 	}
 	cfg.Checkpoint = PerStage(policies...)
@@ -81,7 +87,8 @@ func (cfg Config) planned() (Config, error) {
 	return cfg, nil
 }
 
-// limit makes budgets the limits of devices, for as long as the pipe is open. A device that has a lower limit keeps it.
+// limit makes budgets the limits of devices, for as long as the pipe is open. A device that has a
+// lower limit keeps it.
 func (p *Pipe) limit() {
 	for i, s := range p.stages {
 		if p.cfg.policies[i] != Optimal {

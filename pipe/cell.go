@@ -5,17 +5,23 @@ import (
 	"penstock/torch"
 )
 
-// cell is what a stage holds of a micro-batch between actions; nobody else touches it. All tensors are kept (torch.Ctx.Keep). A tensor that stands in a tuple twice is the same pointer twice.
+// cell is what a stage holds of a micro-batch between actions; nobody else touches it. All tensors
+// are kept (torch.Ctx.Keep). A tensor that stands in a tuple twice is the same pointer twice.
 type cell struct {
 	execution segment.Execution
-	in        segment.Arrival // what the stage was sent, until the execution has it: by the stage before, or on the first stage views of the batch
-	sent      []*torch.Tensor // the stage's output where forward kept no graph: it is to be sent to the next stage, or gathered
-	out       []*torch.Tensor // the execution's: the stage's output, or the loss, with the graph that backward needs
-	outGrad   []*torch.Tensor // by output; nil where there is none
-	inGrad    []*torch.Tensor // by input
-	ports     []passage       // by port of the stage
-	ties      []carried       // by tie of the stage
-	loss      float64
+	// what the stage was sent, until the execution has it: by the stage before, or on the first
+	// stage views of the batch
+	in segment.Arrival
+	// the stage's output where forward kept no graph: it is to be sent to the next stage, or
+	// gathered
+	sent []*torch.Tensor
+	// the execution's: the stage's output, or the loss, with the graph that backward needs
+	out     []*torch.Tensor
+	outGrad []*torch.Tensor // by output; nil where there is none
+	inGrad  []*torch.Tensor // by input
+	ports   []passage       // by port of the stage
+	ties    []carried       // by tie of the stage
+	loss    float64
 }
 
 // passage is a skip on its way through a stage's port.

@@ -17,9 +17,11 @@ import (
 	"penstock/torch"
 )
 
-// wrappedNet is six flattened layers of every kind, three of them wrapped: with dropout and batch norm, one wrapper in another, and skips into one and out of one.
+// wrappedNet is six flattened layers of every kind, three of them wrapped: with dropout and batch
+// norm, one wrapper in another, and skips into one and out of one.
 func wrappedNet(wrap func(nn.Layer) nn.Layer) *nn.Sequential {
-	stash, pop := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("far", x); return x }), layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("far")) })
+	stash, pop := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("far", x); return x }),
+		layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("far")) })
 	stash.Stashes("far")
 	pop.Pops("far")
 	return nn.NewSequential().
@@ -31,7 +33,8 @@ func wrappedNet(wrap func(nn.Layer) nn.Layer) *nn.Sequential {
 		Add("head", nn.NewLinear(4, 3))
 }
 
-// group is a layer that a pipe does not flatten, so that a model has the same layers with wrappers and without.
+// group is a layer that a pipe does not flatten, so that a model has the same layers with wrappers
+// and without.
 type group struct{ nn.Layer }
 
 func (l group) OverwritesInput() bool {
@@ -46,7 +49,8 @@ func wrappedProblem(wrap func(nn.Layer) nn.Layer) problem {
 	}
 }
 
-// A pipeline of layers that recompute by themselves is the plain model without wrappers, for every policy: a stage that recomputes recomputes those too.
+// A pipeline of layers that recompute by themselves is the plain model without wrappers, for every
+// policy: a stage that recomputes recomputes those too.
 func TestCheckpointedLayersInAPipe(t *testing.T) {
 	torchtest.Check(t)
 	for _, deferred := range []bool{false, true} {
@@ -55,16 +59,19 @@ func TestCheckpointedLayersInAPipe(t *testing.T) {
 		want := plain.plain(3, 5)
 		for _, balance := range [][]int{{6}, {2, 4}, {1, 1, 4}, {1, 2, 2, 1}} {
 			for _, policy := range policies {
-				got := wrapped.piped(t, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 5, DeferredBatchNorm: deferred})
+				got := wrapped.piped(t, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 5,
+					DeferredBatchNorm: deferred})
 				if d := want.differs(got); d != "" {
-					t.Errorf("balance %v, %v, deferred %v: %s differs from the plain loop without wrappers", balance, policy, deferred, d)
+					t.Errorf("balance %v, %v, deferred %v: %s differs from the plain loop without wrappers",
+						balance, policy, deferred, d)
 				}
 			}
 		}
 	}
 }
 
-// Of a stage that keeps its graphs a wrapped layer keeps its inputs, for each micro-batch; the rest is made for one micro-batch and one wrapper at a time.
+// Of a stage that keeps its graphs a wrapped layer keeps its inputs, for each micro-batch; the rest
+// is made for one micro-batch and one wrapper at a time.
 func TestCheckpointedLowersThePeakOfAStageThatRecomputesNothing(t *testing.T) {
 	torchtest.Check(t)
 	const rows, width, chunks, layers = 32, 16, 6, 5
@@ -103,10 +110,12 @@ func TestCheckpointedLowersThePeakOfAStageThatRecomputesNothing(t *testing.T) {
 // buried is a model in whose second stage, in a wrapper in a wrapper, is the saboteur.
 func buried(s *saboteur) *nn.Sequential {
 	deep := nn.Checkpointed(nn.NewSequential(nn.NewTanh()).Add("it", s))
-	return nn.NewSequential(nn.NewLinear(4, 8), nn.NewTanh()).Add("wrapped", nn.Checkpointed(nn.NewSequential(nn.NewLinear(8, 8)).Add("deep", deep))).Add("head", nn.NewLinear(8, 3))
+	return nn.NewSequential(nn.NewLinear(4, 8), nn.NewTanh()).Add("wrapped",
+		nn.Checkpointed(nn.NewSequential(nn.NewLinear(8, 8)).Add("deep", deep))).Add("head", nn.NewLinear(8, 3))
 }
 
-// Whatever fails in a wrapped layer, in whichever run: the coordinates are the layer's own, nothing is held, and the pipe works as before.
+// Whatever fails in a wrapped layer, in whichever run: the coordinates are the layer's own, nothing
+// is held, and the pipe works as before.
 func TestFailuresOfCheckpointedLayersHaveCoordinates(t *testing.T) {
 	type value struct{ int }
 	boom := errors.New("boom")
@@ -114,14 +123,18 @@ func TestFailuresOfCheckpointedLayersHaveCoordinates(t *testing.T) {
 		how func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor
 		is  func(e *pipe.Error) bool
 	}{
-		"an operator": {func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Mm(x, x) }, func(e *pipe.Error) bool { return strings.Contains(e.Error(), "aten::mm(float32[") }},
+		"an operator": {func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Mm(x, x) },
+			func(e *pipe.Error) bool { return strings.Contains(e.Error(), "aten::mm(float32[") }},
 		"a value": {func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic(value{3}) }, func(e *pipe.Error) bool {
 			var p *pipe.PanicError
 			return errors.As(e, &p) && p.Value == any(value{3})
 		}},
-		"an error": {func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic(boom) }, func(e *pipe.Error) bool { return errors.Is(e, boom) }},
-		"Goexit":   {func(*nn.Ctx, *torch.Tensor) *torch.Tensor { runtime.Goexit(); return nil }, func(e *pipe.Error) bool { return errors.Is(e, pipe.ErrGoexit) }},
-		"nothing":  {func(*nn.Ctx, *torch.Tensor) *torch.Tensor { return nil }, func(e *pipe.Error) bool { return strings.Contains(e.Error(), "must return tensors") }},
+		"an error": {func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic(boom) },
+			func(e *pipe.Error) bool { return errors.Is(e, boom) }},
+		"Goexit": {func(*nn.Ctx, *torch.Tensor) *torch.Tensor { runtime.Goexit(); return nil },
+			func(e *pipe.Error) bool { return errors.Is(e, pipe.ErrGoexit) }},
+		"nothing": {func(*nn.Ctx, *torch.Tensor) *torch.Tensor { return nil },
+			func(e *pipe.Error) bool { return strings.Contains(e.Error(), "must return tensors") }},
 		"memory": {func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			defer c.Device().SetLimit(0)
 			c.Device().SetLimit(c.Device().Memory().Live + 64)
@@ -233,8 +246,10 @@ func TestCheckpointedLayersAreInferredAndMeasured(t *testing.T) {
 			result.Output[0].Free()
 		}
 		before := snapshot(model, nil, gradient)
-		flat := nn.NewSequential(nn.NewConv2d(2, 4, nn.Square(3), nn.Conv2dConfig{}), wrap(nn.NewSequential(nn.NewBatchNorm2d(4, nn.BatchNormConfig{}), nn.NewReLUInPlace())))
-		if p, err := profile.Measure(context.Background(), flat, profile.Config{Device: torch.CPU(3), Repeats: 1}, x); err != nil || len(p.Layers) < 2 {
+		flat := nn.NewSequential(nn.NewConv2d(2, 4, nn.Square(3), nn.Conv2dConfig{}),
+			wrap(nn.NewSequential(nn.NewBatchNorm2d(4, nn.BatchNormConfig{}), nn.NewReLUInPlace())))
+		if p, err := profile.Measure(context.Background(), flat, profile.Config{Device: torch.CPU(3), Repeats: 1},
+			x); err != nil || len(p.Layers) < 2 {
 			t.Errorf("measured: %v, %v", p, err)
 		}
 		if d := before.differs(snapshot(model, nil, gradient)); d != "" {
@@ -248,7 +263,8 @@ func TestCheckpointedLayersAreInferredAndMeasured(t *testing.T) {
 	}
 }
 
-// A tied parameter may be used in wrappers on both of its stages. Its gradient is the same but for rounding: its shares are grouped otherwise.
+// A tied parameter may be used in wrappers on both of its stages. Its gradient is the same but for
+// rounding: its shares are grouped otherwise.
 func TestCheckpointedLayersOfATiedParameter(t *testing.T) {
 	torchtest.Check(t)
 	c := torch.NewCtx(torch.Options{})
@@ -256,11 +272,13 @@ func TestCheckpointedLayersOfATiedParameter(t *testing.T) {
 	words := torch.From(c, []int64{3, 0, 6, 3, 1, 2, 5})
 	gradients := func(wrap func(nn.Layer) nn.Layer, cfg pipe.Config) []float32 {
 		embedding := nn.NewEmbedding(7, 4, nn.EmbeddingConfig{})
-		model := nn.NewSequential(wrap(embedding), nn.NewTanh(), wrap(group{nn.NewSequential(nn.NewTanh(), nn.NewLinearShared(embedding.Weight, true))}))
+		model := nn.NewSequential(wrap(embedding), nn.NewTanh(),
+			wrap(group{nn.NewSequential(nn.NewTanh(), nn.NewLinearShared(embedding.Weight, true))}))
 		cfg.Chunks, cfg.Seed = 3, 3
 		p := started(t, model, cfg)
 		defer nn.ZeroGrads(model)
-		if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(words), Target: pipe.Rows(words)}, nn.CrossEntropy()); err != nil {
+		if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(words), Target: pipe.Rows(words)},
+			nn.CrossEntropy()); err != nil {
 			t.Fatal(err)
 		}
 		return torch.Values[float32](c.GradOf(embedding.Weight.Tensor()))

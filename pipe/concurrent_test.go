@@ -17,12 +17,14 @@ import (
 	"penstock/torch"
 )
 
-// Runs of several goroutines on one pipe, 80 of each kind, each get their own answer: outputs, losses and gradients of their own inputs are what the run gives alone. The
-// parameters get the gradients of all; the numbers are whole, so that the sum does not depend on the order.
+// Runs of several goroutines on one pipe, 80 of each kind, each get their own answer: outputs,
+// losses and gradients of their own inputs are what the run gives alone. The parameters get the
+// gradients of all; the numbers are whole, so that the sum does not depend on the order.
 func TestConcurrentRuns(t *testing.T) {
 	torchtest.Check(t)
 	const goroutines, calls, rows = 4, 20, 8
-	for _, cfg := range []pipe.Config{{Checkpoint: pipe.Never}, {Checkpoint: pipe.Always}, {Schedule: oneAtATime}, {Devices: make([]torch.Device, 3)}} {
+	for _, cfg := range []pipe.Config{{Checkpoint: pipe.Never}, {Checkpoint: pipe.Always}, {Schedule: oneAtATime},
+		{Devices: make([]torch.Device, 3)}} {
 		cfg.Balance, cfg.Chunks = []int{1, 1, 3}, 4
 		// With a skip and a tied parameter, which runs could mix up as well.
 		first, last := stashing(nil, "skip"), popping(nil, "skip")
@@ -104,7 +106,8 @@ func TestConcurrentRuns(t *testing.T) {
 					for call := range calls {
 						got, err := once(c, g, kind)
 						if err != nil || !reflect.DeepEqual(got, want[g][kind]) {
-							t.Errorf("%s: call %d of kind %d of goroutine %d got another answer; %v", named(cfg), call, kind, g, err)
+							t.Errorf("%s: call %d of kind %d of goroutine %d got another answer; %v", named(cfg),
+								call, kind, g, err)
 						}
 					}
 				}()
@@ -160,7 +163,8 @@ func TestPipesLeaveNothingBehind(t *testing.T) {
 	}
 	for wait := 0; threads(t) > before+2 || runtime.NumGoroutine() > goroutines; wait++ {
 		if wait == 100 {
-			t.Fatalf("%d threads and %d goroutines, %d and %d after the first pipes", threads(t), runtime.NumGoroutine(), before, goroutines)
+			t.Fatalf("%d threads and %d goroutines, %d and %d after the first pipes", threads(t),
+				runtime.NumGoroutine(), before, goroutines)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

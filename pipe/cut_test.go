@@ -26,8 +26,10 @@ func (l *call) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return l.f(c,
 
 func layer(f func(*nn.Ctx, *torch.Tensor) *torch.Tensor) *call { return &call{f: f} }
 
-// Autograd copies a gradient into the layout of the leaf that it arrives at, and a copy to another device makes an expanded one dense. Either changes the
-// order in which the operator before the cut sums, so gradients once depended on the balance when a layer next to the cut transposed or summed.
+// Autograd copies a gradient into the layout of the leaf that it arrives at, and a copy to another
+// device makes an expanded one dense. Either changes the order in which the operator before the cut
+// sums, so gradients once depended on the balance when a layer next to the cut transposed or
+// summed.
 func TestGradientsCrossACutWithTheirLayout(t *testing.T) {
 	torchtest.Check(t)
 	head := func() []nn.Layer {
@@ -47,7 +49,8 @@ func TestGradientsCrossACutWithTheirLayout(t *testing.T) {
 			var want []byte
 			n := len(build().Layers())
 			for _, cfg := range []pipe.Config{
-				{}, {Balance: []int{2, n - 2}}, {Balance: []int{2, n - 2}, Devices: []torch.Device{torch.CPU(0), torch.CPU(0)}}, {Balance: []int{2, 1, n - 3}},
+				{}, {Balance: []int{2, n - 2}}, {Balance: []int{2, n - 2},
+					Devices: []torch.Device{torch.CPU(0), torch.CPU(0)}}, {Balance: []int{2, 1, n - 3}},
 			} {
 				model := build()
 				cfg.Seed = seed
@@ -56,7 +59,9 @@ func TestGradientsCrossACutWithTheirLayout(t *testing.T) {
 					t.Fatal(err)
 				}
 				c := torch.NewCtx(torch.Options{Threads: 1})
-				if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(7, 2, 6, 6)(c, int(seed))), Target: pipe.Rows(normal(7, 3)(c, 1))}, squares{}); err != nil {
+				if _, err := p.Step(context.Background(),
+					pipe.Batch{Input: pipe.Rows(normal(7, 2, 6, 6)(c, int(seed))),
+						Target: pipe.Rows(normal(7, 3)(c, 1))}, squares{}); err != nil {
 					t.Fatal(err)
 				}
 				got := gradient(nn.Params(model)[0])
@@ -73,7 +78,8 @@ func TestGradientsCrossACutWithTheirLayout(t *testing.T) {
 	}
 }
 
-// Float16 activations once lost the gradients of all stages before, because only three types were known to carry gradients.
+// Float16 activations once lost the gradients of all stages before, because only three types were
+// known to carry gradients.
 func TestHalfPrecisionActivationsCarryGradients(t *testing.T) {
 	torchtest.Check(t)
 	const float16 = torch.DType(5)
@@ -84,7 +90,8 @@ func TestHalfPrecisionActivationsCarryGradients(t *testing.T) {
 	p := started(t, model, pipe.Config{Balance: []int{2, 2}})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(2, 3)(c, 0)), Target: pipe.Rows(normal(2, 3)(c, 1))}, squares{}); err != nil {
+	if _, err := p.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(normal(2, 3)(c, 0)), Target: pipe.Rows(normal(2, 3)(c, 1))}, squares{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, q := range nn.Params(model) {
@@ -94,7 +101,8 @@ func TestHalfPrecisionActivationsCarryGradients(t *testing.T) {
 	}
 }
 
-// A layer that overwrites its input may stand behind layers that pass theirs through, at any balance, in training and in evaluation.
+// A layer that overwrites its input may stand behind layers that pass theirs through, at any
+// balance, in training and in evaluation.
 func TestInPlaceBehindPassThrough(t *testing.T) {
 	torchtest.Check(t)
 	for _, first := range []func() nn.Layer{
@@ -109,7 +117,8 @@ func TestInPlaceBehindPassThrough(t *testing.T) {
 			c := torch.NewCtx(torch.Options{})
 			x := normal(2, 3)(c, 0)
 			before := torch.Bytes(x)
-			if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, squares{}); err != nil {
+			if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)},
+				squares{}); err != nil {
 				t.Errorf("%v: %v", balance, err)
 			}
 			y, err := eval(p, context.Background(), x)
@@ -144,17 +153,20 @@ func TestLayerMayReturnAParameter(t *testing.T) {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	for range 2 {
-		if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(2, 3)(c, 0)), Target: pipe.Rows(normal(2, 3)(c, 1))}, squares{}); err != nil {
+		if _, err := p.Step(context.Background(),
+			pipe.Batch{Input: pipe.Rows(normal(2, 3)(c, 0)), Target: pipe.Rows(normal(2, 3)(c, 1))}, squares{}); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-// A backward that fails half way leaves work in the engine's queue, with its tensors. They once stayed on the account until the worker's next backward.
+// A backward that fails half way leaves work in the engine's queue, with its tensors. They once
+// stayed on the account until the worker's next backward.
 func TestFailedBackwardHoldsNothing(t *testing.T) {
 	torchtest.Check(t)
 	d := torch.CPU(5)
-	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.Conv2dConfig{}), nn.NewBasicBlock(8, 16, 2), nn.NewBasicBlock(16, 32, 2))
+	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.Conv2dConfig{}), nn.NewBasicBlock(8, 16, 2),
+		nn.NewBasicBlock(16, 32, 2))
 	p := started(t, model, pipe.Config{Devices: []torch.Device{d}, Checkpoint: pipe.Never})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
@@ -194,7 +206,8 @@ func TestOnStagesBeginsWithoutGradients(t *testing.T) {
 	p := started(t, model, pipe.Config{Checkpoint: pipe.Never})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(2, 3)(c, 0)), Target: pipe.Rows(normal(2, 3)(c, 1))}, squares{}); err == nil {
+	if _, err := p.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(normal(2, 3)(c, 0)), Target: pipe.Rows(normal(2, 3)(c, 1))}, squares{}); err == nil {
 		t.Fatal("no failure")
 	}
 	if err := p.OnStages(context.Background(), func(_ int, c *torch.Ctx) error {
@@ -207,7 +220,8 @@ func TestOnStagesBeginsWithoutGradients(t *testing.T) {
 	}
 }
 
-// Close waits for what was started, to its end: an evaluation has its outputs gathered by a second job.
+// Close waits for what was started, to its end: an evaluation has its outputs gathered by a second
+// job.
 func TestCloseWaitsForRuns(t *testing.T) {
 	torchtest.Check(t)
 	entered := make(chan bool)
@@ -244,10 +258,13 @@ func TestInputMustBeALeaf(t *testing.T) {
 	defer c.Close()
 	leaf := normal(4, 3)(c, 0).SetRequiresGrad(true)
 	defer leaf.SetGradOf(nil)
-	if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(c.Tanh(leaf)), Target: pipe.Rows(normal(4, 2)(c, 1))}, squares{}); err == nil || !strings.Contains(err.Error(), "detach it") {
+	if _, err := p.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(c.Tanh(leaf)),
+			Target: pipe.Rows(normal(4, 2)(c, 1))}, squares{}); err == nil || !strings.Contains(err.Error(), "detach it") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(leaf), Target: pipe.Rows(normal(4, 2)(c, 1))}, squares{}); err != nil {
+	if _, err := p.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(leaf), Target: pipe.Rows(normal(4, 2)(c, 1))}, squares{}); err != nil {
 		t.Fatal(err)
 	}
 	c.SetGrad(false)

@@ -15,24 +15,30 @@ import (
 // normed has batch norms of every kind, so that each stage of a cut has some.
 func normed() *nn.Sequential {
 	conv := func() nn.Layer { return nn.NewConv2d(2, 2, nn.Square(1), nn.Conv2dConfig{}) }
-	return nn.NewSequential(conv(), nn.NewBatchNorm2d(2, nn.BatchNormConfig{}), conv(), nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: true}),
-		nn.NewReLUInPlace(), nn.NewBatchNorm2d(2, nn.BatchNormConfig{NoRunningStats: true}), nn.NewBatchNorm2d(2, nn.BatchNormConfig{NoAffine: true, Momentum: 0.5}))
+	return nn.NewSequential(conv(), nn.NewBatchNorm2d(2, nn.BatchNormConfig{}), conv(),
+		nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: true}),
+		nn.NewReLUInPlace(), nn.NewBatchNorm2d(2, nn.BatchNormConfig{NoRunningStats: true}), nn.NewBatchNorm2d(2,
+			nn.BatchNormConfig{NoAffine: true, Momentum: 0.5}))
 }
 
-// Statistics and gradients are the plain loop's, for every balance and policy, with ragged micro-batches and with fewer than were asked for.
+// Statistics and gradients are the plain loop's, for every balance and policy, with ragged
+// micro-batches and with fewer than were asked for.
 func TestDeferredBatchNorm(t *testing.T) {
 	torchtest.Check(t)
 	for _, row := range []struct {
 		rows   int64
 		chunks int
 	}{{7, 3}, {3, 8}} {
-		q := trial{model: normed, rows: row.rows, steps: 2, deferred: true, inputs: one(normal(row.rows, 2, 3, 3)), targets: one(normal(row.rows, 2, 3, 3)), loss: squares{}}
+		q := trial{model: normed, rows: row.rows, steps: 2, deferred: true, inputs: one(normal(row.rows, 2, 3, 3)),
+			targets: one(normal(row.rows, 2, 3, 3)), loss: squares{}}
 		q.check(t, row.chunks)
 	}
 }
 
-// Running statistics move once for each mini-batch, by what its rows have in mean and in unbiased variance, also of very few values and where fewer micro-batches come than were asked
-// for. The numbers are computed in Go. An implementation that divides by N is off by N/(N-1), which is 2 at N = 2.
+// Running statistics move once for each mini-batch, by what its rows have in mean and in unbiased
+// variance, also of very few values and where fewer micro-batches come than were asked for. The
+// numbers are computed in Go. An implementation that divides by N is off by N/(N-1), which is 2 at
+// N = 2.
 func TestDeferredBatchNormStatistics(t *testing.T) {
 	torchtest.Check(t)
 	for _, row := range []struct {
@@ -48,12 +54,14 @@ func TestDeferredBatchNormStatistics(t *testing.T) {
 			for _, cumulative := range []bool{false, true} {
 				b := nn.NewBatchNorm1d(1, nn.BatchNormConfig{Cumulative: cumulative})
 				model := nn.NewSequential(nn.NewIdentity(), b, nn.NewTanh())
-				p := started(t, model, pipe.Config{Balance: []int{1, 2}, Chunks: row.chunks, Checkpoint: policy, DeferredBatchNorm: true})
+				p := started(t, model, pipe.Config{Balance: []int{1, 2}, Chunks: row.chunks, Checkpoint: policy,
+					DeferredBatchNorm: true})
 				c := torch.NewCtx(torch.Options{Threads: 1})
 				mean, variance := 0.0, 1.0
 				for step := range 3 {
 					x := normal(row.rows, 1, row.length)(c, step)
-					result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x), Step: int64(step)}, squares{})
+					result, err := p.Step(context.Background(),
+						pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x), Step: int64(step)}, squares{})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -96,7 +104,8 @@ func moments(x []float32) (mean, variance float64) {
 	return mean, variance
 }
 
-// Without it, a mini-batch counts as often as it has micro-batches, and as often whatever is recomputed.
+// Without it, a mini-batch counts as often as it has micro-batches, and as often whatever is
+// recomputed.
 func TestBatchNormCountsMicroBatches(t *testing.T) {
 	torchtest.Check(t)
 	for _, policy := range policies {
@@ -106,7 +115,8 @@ func TestBatchNormCountsMicroBatches(t *testing.T) {
 		c := torch.NewCtx(torch.Options{})
 		defer c.Close()
 		for step := range int64(2) {
-			if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(10, 2)(c, 0)), Target: pipe.Rows(normal(10, 2)(c, 1))}, squares{}); err != nil {
+			if _, err := p.Step(context.Background(),
+				pipe.Batch{Input: pipe.Rows(normal(10, 2)(c, 0)), Target: pipe.Rows(normal(10, 2)(c, 1))}, squares{}); err != nil {
 				t.Fatal(err)
 			}
 			if got := torch.Item[int64](b.NumBatchesTracked.Tensor()); got != 4*(step+1) {
@@ -116,7 +126,8 @@ func TestBatchNormCountsMicroBatches(t *testing.T) {
 	}
 }
 
-// A mini-batch that fails before a stage has seen all its micro-batches moves nothing there, and leaves nothing to the next.
+// A mini-batch that fails before a stage has seen all its micro-batches moves nothing there, and
+// leaves nothing to the next.
 func TestDeferredBatchNormOfAFailedStep(t *testing.T) {
 	torchtest.Check(t)
 	s := &saboteur{how: func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("stop") }}
@@ -163,7 +174,8 @@ func TestDeferredBatchNormInInference(t *testing.T) {
 		p := started(t, model, pipe.Config{Balance: []int{2, 3, 2}, Chunks: 3, DeferredBatchNorm: true, Seed: 4})
 		c := torch.NewCtx(torch.Options{Threads: 1})
 		defer c.Close()
-		if err := run(p, pipe.Batch{Input: pipe.Rows(normal(7, 2, 3, 3)(c, 0)), Target: pipe.Rows(normal(7, 2, 3, 3)(c, 1))}); err != nil {
+		if err := run(p, pipe.Batch{Input: pipe.Rows(normal(7, 2, 3, 3)(c, 0)),
+			Target: pipe.Rows(normal(7, 2, 3, 3)(c, 1))}); err != nil {
 			t.Fatal(err)
 		}
 		nn.ZeroGrads(model)
@@ -176,7 +188,8 @@ func TestDeferredBatchNormInInference(t *testing.T) {
 				return err
 			}
 			if result.Output[0].RequiresGrad() || result.MicroBatches != 3 {
-				t.Errorf("%v of %d micro-batches requires a gradient: %v", result.Output[0], result.MicroBatches, result.Output[0].RequiresGrad())
+				t.Errorf("%v of %d micro-batches requires a gradient: %v", result.Output[0], result.MicroBatches,
+					result.Output[0].RequiresGrad())
 			}
 			result.Output[0].Free()
 			return nil

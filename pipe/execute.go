@@ -14,10 +14,12 @@ import (
 
 // task is what a graph is run for.
 type task interface {
-	// begin prepares a worker for the run, and end does what is left after its last action. They may panic.
+	// begin prepares a worker for the run, and end does what is left after its last action. They
+	// may panic.
 	begin(worker int)
 	end(c *torch.Ctx, worker int)
-	// undoes says whether a failed run is to be undone, and undo does so on a worker. The workers wait for each other meanwhile, so that no later run has begun anywhere.
+	// undoes says whether a failed run is to be undone, and undo does so on a worker. The workers
+	// wait for each other meanwhile, so that no later run has begun anywhere.
 	undoes() bool
 	undo(worker int)
 	// do performs an action on a worker. It may panic.
@@ -36,9 +38,12 @@ type execution struct {
 	spin   bool
 	record bool
 	ledger *ledger
-	hold   func(worker, action int) // nil but in tests, which delay workers with it: called before each action, and with the id after the last one when a worker is through
+	// nil but in tests, which delay workers with it: called before each action, and with the id
+	// after the last one when a worker is through
+	hold func(worker, action int)
 
-	// done tells other workers which actions are over. It is set under mu, so that a waiter that checks under mu misses nothing, and read without.
+	// done tells other workers which actions are over. It is set under mu, so that a waiter that
+	// checks under mu misses nothing, and read without.
 	done   []atomic.Bool
 	failed atomic.Bool
 	mu     sync.Mutex
@@ -52,7 +57,9 @@ type execution struct {
 	events [][]schedule.Event // by worker, when recording
 }
 
-// execute runs a graph within a run that was entered. It returns when every worker is done with it, with the first failure, and with a timeline when recording. A task that undoes is undone when it returns an error.
+// execute runs a graph within a run that was entered. It returns when every worker is done with it,
+// with the first failure, and with a timeline when recording. A task that undoes is undone when it
+// returns an error.
 //
 //	worker 0   begin, actions, end ──┐ over ── undo, if one has failed
 //	worker 1   begin, actions, end ──┘
@@ -63,7 +70,8 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 	if !p.placed.Load() {
 		return nil, ErrNotPlaced
 	}
-	x := &execution{ctx: ctx, graph: g, task: t, done: make([]atomic.Bool, len(g.Actions)), begin: time.Now(), running: len(p.workers), over: make(chan struct{})}
+	x := &execution{ctx: ctx, graph: g, task: t, done: make([]atomic.Bool, len(g.Actions)), begin: time.Now(),
+		running: len(p.workers), over: make(chan struct{})}
 	x.spin, x.record = runtime.GOMAXPROCS(0) >= len(p.workers), p.record.Load()
 	x.moved = sync.NewCond(&x.mu)
 	x.hold, x.ledger = p.hold, newLedger(g, len(p.workers))
@@ -111,7 +119,8 @@ func (x *execution) work(worker int, c *torch.Ctx) {
 			x.fail(fmt.Errorf("pipe: gathering the output: %w", cause(recover())))
 		default:
 			err := cause(recover())
-			x.fail(&Error{Stage: current.Stage, MicroBatch: current.MicroBatch, Direction: current.Kind, Layer: x.task.layer(current, err), Err: err})
+			x.fail(&Error{Stage: current.Stage, MicroBatch: current.MicroBatch, Direction: current.Kind,
+				Layer: x.task.layer(current, err), Err: err})
 		}
 	}()
 	c.Device().OwnPeak() // from here on
@@ -138,7 +147,8 @@ func (x *execution) work(worker int, c *torch.Ctx) {
 		c.Close()
 		x.ledger.enter(id, c.Device(), x.task.waits(current))
 		if x.record {
-			x.events[worker] = append(x.events[worker], schedule.Event{Worker: worker, Action: current, Start: start, End: time.Since(x.begin)})
+			x.events[worker] = append(x.events[worker],
+				schedule.Event{Worker: worker, Action: current, Start: start, End: time.Since(x.begin)})
 		}
 		x.finish(id)
 	}
@@ -149,7 +159,8 @@ func (x *execution) work(worker int, c *torch.Ctx) {
 	finished = true
 }
 
-// leave is the end of a worker's part. The last to leave settles how the run has ended: a context that ends later is too late.
+// leave is the end of a worker's part. The last to leave settles how the run has ended: a context
+// that ends later is too late.
 func (x *execution) leave(worker int) {
 	x.mu.Lock()
 	if x.running--; x.running == 0 {
@@ -164,7 +175,8 @@ func (x *execution) leave(worker int) {
 	}
 }
 
-// spins is how often a waiter looks before it sleeps. Waking a thread takes longer than most waits in a balanced pipeline last.
+// spins is how often a waiter looks before it sleeps. Waking a thread takes longer than most waits
+// in a balanced pipeline last.
 const spins = 2000
 
 func (x *execution) wait(id int) {

@@ -35,7 +35,8 @@ func (e *Error) Unwrap() error { return e.Err }
 // PanicError is a panic of a user's layer or loss, with its stack.
 type PanicError = torch.PanicError
 
-// ErrGoexit says that a layer ended the worker's goroutine with runtime.Goexit. The worker is replaced.
+// ErrGoexit says that a layer ended the worker's goroutine with runtime.Goexit. The worker is
+// replaced.
 var ErrGoexit = errors.New("a layer called runtime.Goexit")
 
 // cause makes an error of what recover returned; nil is a Goexit.

@@ -34,7 +34,8 @@ func sabotaged(s *saboteur) *nn.Sequential {
 	return nn.NewSequential(nn.NewLinear(4, 8), nn.NewTanh(), nn.NewSequential(nn.NewLinear(8, 8), s), nn.NewLinear(8, 3))
 }
 
-// Whatever fails, wherever it fails: one error with coordinates, every worker idle, nothing held, and the pipe works as before.
+// Whatever fails, wherever it fails: one error with coordinates, every worker idle, nothing held,
+// and the pipe works as before.
 func TestFailureAtEveryPoint(t *testing.T) {
 	boom := errors.New("boom")
 	ways := []struct {
@@ -48,8 +49,10 @@ func TestFailureAtEveryPoint(t *testing.T) {
 		{"panic", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("out of luck") },
 			[]string{"panic: out of luck"}, nil},
 		{"panic with an error", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic(boom) }, []string{"panic: boom"}, boom},
-		{"nothing returned", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { return nil }, []string{"must return tensors", "none"}, nil},
-		{"Goexit", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { runtime.Goexit(); return nil }, []string{"runtime.Goexit"}, pipe.ErrGoexit},
+		{"nothing returned", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { return nil },
+			[]string{"must return tensors", "none"}, nil},
+		{"Goexit", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { runtime.Goexit(); return nil },
+			[]string{"runtime.Goexit"}, pipe.ErrGoexit},
 	}
 	for _, way := range ways {
 		for microBatch := range 3 {
@@ -86,13 +89,15 @@ func TestFailureAtEveryPoint(t *testing.T) {
 					if e.Stage != 1 || e.MicroBatch != microBatch || e.Layer != "2.1" || e.Direction != direction {
 						t.Errorf("got stage %d, micro-batch %d, layer %q, %v", e.Stage, e.MicroBatch, e.Layer, e.Direction)
 					}
-					for _, want := range append(way.wants, fmt.Sprintf("pipe: stage 1, micro-batch %d, layer \"2.1\", %v: ", microBatch, direction)) {
+					for _, want := range append(way.wants,
+						fmt.Sprintf("pipe: stage 1, micro-batch %d, layer \"2.1\", %v: ", microBatch, direction)) {
 						if !strings.Contains(err.Error(), want) {
 							t.Errorf("%q is not in: %v", want, err)
 						}
 					}
 					var panicked *pipe.PanicError
-					if found := errors.As(err, &panicked); found != strings.HasPrefix(way.name, "panic") || found && !strings.Contains(string(panicked.Stack), "pipe/failure_test.go") {
+					if found := errors.As(err, &panicked); found != strings.HasPrefix(way.name,
+						"panic") || found && !strings.Contains(string(panicked.Stack), "pipe/failure_test.go") {
 						t.Errorf("the stack of the panic is not in %+v", panicked)
 					}
 					if way.is != nil && !errors.Is(err, way.is) {
@@ -124,7 +129,8 @@ func liveBytes(n int) string {
 // The layer of a failure in backward is found by the autograd node that failed.
 func TestFailureInBackwardNamesTheLayer(t *testing.T) {
 	torchtest.Check(t)
-	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewLinear(4, 64), nn.NewTanh(), nn.NewSequential(nn.NewLinear(64, 2), nn.NewTanh()))
+	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewLinear(4, 64), nn.NewTanh(),
+		nn.NewSequential(nn.NewLinear(64, 2), nn.NewTanh()))
 	p := started(t, model, pipe.Config{Balance: []int{1, 4}, Checkpoint: pipe.Never})
 	c := torch.NewCtx(torch.Options{Device: torch.CPU(2)})
 	defer c.Close()
@@ -169,8 +175,10 @@ func TestFailureOfTheLossIsTheLosss(t *testing.T) {
 	p := started(t, model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 2)(c, 0))}, nn.MSE())
-	if err == nil || !strings.Contains(err.Error(), `stage 1, micro-batch 0, layer "loss", forward: aten::mse_loss(float32[2,3], float32[2,2])`) {
+	_, err := p.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 2)(c, 0))}, nn.MSE())
+	if err == nil || !strings.Contains(err.Error(),
+		`stage 1, micro-batch 0, layer "loss", forward: aten::mse_loss(float32[2,3], float32[2,2])`) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -203,7 +211,8 @@ func TestCancelledContextStopsTheRun(t *testing.T) {
 	}
 }
 
-// A run that failed holds nothing any more when its caller goes on, even if letting go takes its time.
+// A run that failed holds nothing any more when its caller goes on, even if letting go takes its
+// time.
 func TestFailedRunHasFreedItsMemoryWhenItReturns(t *testing.T) {
 	torchtest.Check(t)
 	s := &saboteur{when: func(c *nn.Ctx) bool { return c.Recomputing }, how: func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {

@@ -8,7 +8,8 @@ import (
 	"penstock/torch"
 )
 
-// forward does what a micro-batch's plan has for a stage before the loss, and leaves what goes to other stages.
+// forward does what a micro-batch's plan has for a stage before the loss, and leaves what goes to
+// other stages.
 func (r *minibatch) forward(c *torch.Ctx, a schedule.Action) {
 	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
 	cell.execution.Final = !r.graph
@@ -70,7 +71,8 @@ func (c *cell) enter(stage *Stage) {
 	c.execution.Send(0, arrival)
 }
 
-// leave takes a skip that goes to other stages: with its graph, where the last unit of the execution has stashed it, or without.
+// leave takes a skip that goes to other stages: with its graph, where the last unit of the
+// execution has stashed it, or without.
 func (s *passage) leave(p port, skips, sent []*torch.Tensor) {
 	if len(p.to) == 0 {
 		return

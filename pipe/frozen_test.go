@@ -11,8 +11,9 @@ import (
 	"penstock/planner"
 )
 
-// A stage in which nothing is trained, because it is frozen or has no parameters, and nothing before it either, has no backward, so its chain has no layers: planning it failed with "layers: there are none". It runs
-// once, and its budget is what that takes.
+// A stage in which nothing is trained, because it is frozen or has no parameters, and nothing
+// before it either, has no backward, so its chain has no layers: planning it failed with "layers:
+// there are none". It runs once, and its budget is what that takes.
 func TestOptimalStageThatIsNotTrained(t *testing.T) {
 	const rows, chunks = 6, 3
 	for _, row := range []struct {
@@ -32,7 +33,9 @@ func TestOptimalStageThatIsNotTrained(t *testing.T) {
 			torchtest.Check(t)
 			q := problem{
 				model: func() *nn.Sequential {
-					m := nn.NewSequential(nn.NewTanh(), nn.NewLinear(12, 20), nn.NewDropout(0.2), nn.NewLinear(20, 16), nn.NewTanh(), nn.NewLinear(16, 16), nn.NewTanh(), nn.NewLinear(16, 16), nn.NewLinear(16, 3))
+					m := nn.NewSequential(nn.NewTanh(), nn.NewLinear(12, 20), nn.NewDropout(0.2),
+						nn.NewLinear(20, 16), nn.NewTanh(), nn.NewLinear(16, 16), nn.NewTanh(), nn.NewLinear(16,
+							16), nn.NewLinear(16, 3))
 					for _, l := range m.Layers()[:row.frozen] {
 						for _, p := range nn.Params(l.Layer) {
 							p.Freeze()
@@ -77,7 +80,8 @@ func TestOptimalStageThatIsNotTrained(t *testing.T) {
 			for step, peaks := range got.peaks {
 				for at, peak := range peaks {
 					if peak > got.plans[at].Peak || got.plans[at].Peak > least[at] {
-						t.Error(fmt.Sprintf("step %d, stage %d with %d bytes: %d bytes, planned %d", step, at, least[at], peak, got.plans[at].Peak))
+						t.Error(fmt.Sprintf("step %d, stage %d with %d bytes: %d bytes, planned %d", step, at,
+							least[at], peak, got.plans[at].Peak))
 					}
 				}
 			}
@@ -85,13 +89,15 @@ func TestOptimalStageThatIsNotTrained(t *testing.T) {
 	}
 }
 
-// TestLeastWithAPrologue: a frozen front that needs more than what is trained after it is part of the least that will do, which was said without it, and then failed again with more.
+// TestLeastWithAPrologue: a frozen front that needs more than what is trained after it is part of
+// the least that will do, which was said without it, and then failed again with more.
 func TestLeastWithAPrologue(t *testing.T) {
 	torchtest.Check(t)
 	for _, balance := range [][]int{{7}, {1, 6}} {
 		q := deepProblem()
 		q.model = func() *nn.Sequential {
-			m := nn.NewSequential(nn.NewLinear(12, 16), nn.NewLinear(16, 300), nn.NewTanh(), nn.NewLinear(300, 8), nn.NewLinear(8, 8), nn.NewTanh(), nn.NewLinear(8, 3))
+			m := nn.NewSequential(nn.NewLinear(12, 16), nn.NewLinear(16, 300), nn.NewTanh(), nn.NewLinear(300, 8),
+				nn.NewLinear(8, 8), nn.NewTanh(), nn.NewLinear(8, 3))
 			for _, l := range m.Layers()[:4] {
 				for _, p := range nn.Params(l.Layer) {
 					p.Freeze()

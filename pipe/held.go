@@ -16,8 +16,10 @@ func (k Checkpoint) Recomputed(microBatches int) float64 {
 	return float64(n) / float64(microBatches)
 }
 
-// Held says of how many micro-batches a stage holds the graph, with every activation that backward needs, and of how many more no more than what the stage was sent, when it holds most. In
-// GPipe every forward comes before the first backward: what is not recomputed is held then. If all is, the most is held when the first recomputation has run.
+// Held says of how many micro-batches a stage holds the graph, with every activation that backward
+// needs, and of how many more no more than what the stage was sent, when it holds most. In GPipe
+// every forward comes before the first backward: what is not recomputed is held then. If all is,
+// the most is held when the first recomputation has run.
 func (k Checkpoint) Held(microBatches int) (graphs, inputs int) {
 	if k == Optimal { // at the least
 		k = Always

@@ -7,12 +7,14 @@ import (
 	"penstock/schedule"
 )
 
-// TestHeld replays the schedule: after each action, how many graphs and how many inputs alone are there.
+// TestHeld replays the schedule: after each action, how many graphs and how many inputs alone are
+// there.
 func TestHeld(t *testing.T) {
 	for _, policy := range policies {
 		for m := 1; m <= 9; m++ {
 			recomputed := func(i int) bool { return policy == pipe.Always || policy == pipe.ExceptLast && i > 0 }
-			p, err := schedule.GPipe(schedule.Config{Stages: 1, MicroBatches: m, Recompute: func(_, i int) bool { return recomputed(i) }})
+			p, err := schedule.GPipe(schedule.Config{Stages: 1, MicroBatches: m,
+				Recompute: func(_, i int) bool { return recomputed(i) }})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -14,7 +14,8 @@ import (
 	"penstock/torch"
 )
 
-// record is everything a training run leaves behind, as bytes: losses, parameters, gradients of the last step, buffers.
+// record is everything a training run leaves behind, as bytes: losses, parameters, gradients of the
+// last step, buffers.
 type record struct {
 	losses []float64
 	names  []string
@@ -77,9 +78,11 @@ type problem struct {
 	autocast bool // of the plain loop; a pipe's is in its Config
 }
 
-// plain trains without a pipe: a loop over micro-batches, each forward and backward of the whole model.
+// plain trains without a pipe: a loop over micro-batches, each forward and backward of the whole
+// model.
 func (q problem) plain(chunks int64, seed uint64) record {
-	runtime.LockOSThread() // autograd orders what is used several times by numbers that it counts on each thread
+	// autograd orders what is used several times by numbers that it counts on each thread
+	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	c := torch.NewCtx(torch.Options{Threads: 1, Autocast: q.autocast})
 	defer c.Close()
@@ -107,7 +110,8 @@ func (q problem) plain(chunks int64, seed uint64) record {
 				weight = float64(n) / float64(q.rows)
 			}
 			c.SetGrad(true)
-			ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: int(i), MicroBatches: int(m), Seed: torch.Mix(seed, uint64(step)), Deferred: deferred})
+			ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: int(i), MicroBatches: int(m),
+				Seed: torch.Mix(seed, uint64(step)), Deferred: deferred})
 			loss := q.loss.Forward(ctx, model.Forward(ctx, c.Narrow(x, 0, start, n)), c.Narrow(y, 0, start, n))
 			total += float64(torch.Item[float32](loss)) * weight
 			c.SetGrad(false)
@@ -154,7 +158,8 @@ func (q problem) piped(t test, cfg pipe.Config) record {
 	var r record
 	for step := range q.steps {
 		nn.ZeroGrads(model)
-		result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step)), Step: int64(step)}, q.loss)
+		result, err := p.Step(context.Background(),
+			pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step)), Step: int64(step)}, q.loss)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,16 +7,19 @@ import (
 	"penstock/schedule"
 )
 
-// Stages are joined by more than the activations that neighbours pass on. A skip that is stashed on one stage and popped on others has a port on each of them; a
-// parameter that is used on several stages has a tie on each. Both are found before anything runs.
+// Stages are joined by more than the activations that neighbours pass on. A skip that is stashed on
+// one stage and popped on others has a port on each of them; a parameter that is used on several
+// stages has a tie on each. Both are found before anything runs.
 //
 //	stage 0          stage 1          stage 2          stage 3
 //	stash s  ─────────────────────►  pop s, pop s ──── pop s        s has a port on 0, 2 and 3, and goes 0>2 and 0>3
 //
 //	uses w           .                uses w, w        uses w       w has a tie on 0, 2 and 3: its gradients go 3>2 and 2>0
 //
-// A tie hands its gradient to the one before, where backward starts from it. Sending all of them straight to where the parameter lives would sum as quickly, but in another
-// order than autograd on an uncut model, which adds use after use to one sum: what stage 2 uses twice would be summed by itself first.
+// A tie hands its gradient to the one before, where backward starts from it. Sending all of them
+// straight to where the parameter lives would sum as quickly, but in another order than autograd on
+// an uncut model, which adds use after use to one sum: what stage 2 uses twice would be summed by
+// itself first.
 
 // port is where a skip leaves the stage that stashes it, or enters one that pops it.
 type port struct {

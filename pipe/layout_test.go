@@ -13,8 +13,9 @@ import (
 	"penstock/torch"
 )
 
-// Which stages of a step exchange something is known by what is received: neighbours always, and beyond them the ends of a skip. One within a stage adds none, and one to the next
-// stage goes with the activation.
+// Which stages of a step exchange something is known by what is received: neighbours always, and
+// beyond them the ends of a skip. One within a stage adds none, and one to the next stage goes with
+// the activation.
 func TestWhichTransfersSkipsMake(t *testing.T) {
 	torchtest.Check(t)
 	plain := func() nn.Layer { return nn.NewTanh() }
@@ -38,12 +39,18 @@ func TestWhichTransfersSkipsMake(t *testing.T) {
 		want    []string
 	}{
 		{"no skip", []nn.Layer{plain(), plain(), plain()}, []int{1, 1, 1}, []string{"0>1", "1>2"}},
-		{"within a stage", []nn.Layer{stash("foo", all), pop("foo", all), plain(), plain()}, []int{2, 1, 1}, []string{"0>1", "1>2"}},
+		{"within a stage", []nn.Layer{stash("foo", all), pop("foo", all), plain(), plain()}, []int{2, 1, 1},
+			[]string{"0>1", "1>2"}},
 		{"to the next stage", []nn.Layer{stash("foo", all), pop("foo", all), plain()}, []int{1, 1, 1}, []string{"0>1", "1>2"}},
-		{"to the one behind", []nn.Layer{stash("foo", all), plain(), pop("foo", all)}, []int{1, 1, 1}, []string{"0>1", "0>2", "1>2"}},
-		{"two from different stages to one", []nn.Layer{stash("foo", all), stash("bar", all), plain(), pop("bar", all), pop("foo", all)}, []int{1, 1, 1, 2}, []string{"0>1", "0>3", "1>2", "1>3", "2>3"}},
-		{"of one name in two namespaces", []nn.Layer{stash("foo", one), stash("foo", two), plain(), pop("foo", two), pop("foo", one)}, []int{1, 1, 1, 2}, []string{"0>1", "0>3", "1>2", "1>3", "2>3"}},
-		{"one to two stages", []nn.Layer{stash("foo", all), plain(), pop("foo", all), pop("foo", all)}, []int{1, 1, 1, 1}, []string{"0>1", "0>2", "0>3", "1>2", "2>3"}},
+		{"to the one behind", []nn.Layer{stash("foo", all), plain(), pop("foo", all)}, []int{1, 1, 1},
+			[]string{"0>1", "0>2", "1>2"}},
+		{"two from different stages to one",
+			[]nn.Layer{stash("foo", all), stash("bar", all), plain(), pop("bar", all), pop("foo", all)}, []int{1, 1,
+				1, 2}, []string{"0>1", "0>3", "1>2", "1>3", "2>3"}},
+		{"of one name in two namespaces", []nn.Layer{stash("foo", one), stash("foo", two), plain(), pop("foo", two),
+			pop("foo", one)}, []int{1, 1, 1, 2}, []string{"0>1", "0>3", "1>2", "1>3", "2>3"}},
+		{"one to two stages", []nn.Layer{stash("foo", all), plain(), pop("foo", all), pop("foo", all)},
+			[]int{1, 1, 1, 1}, []string{"0>1", "0>2", "0>3", "1>2", "2>3"}},
 	} {
 		p := started(t, nn.NewSequential(row.layers...), pipe.Config{Balance: row.balance, Chunks: 2, Record: true})
 		c := torch.NewCtx(torch.Options{})

@@ -11,7 +11,8 @@ import (
 	"penstock/torch"
 )
 
-// A tuple of which the second tensor does not fit on the receiving stage's device, in either direction, leaves nothing behind: not the first tensor, nor what still waited on the link.
+// A tuple of which the second tensor does not fit on the receiving stage's device, in either
+// direction, leaves nothing behind: not the first tensor, nor what still waited on the link.
 func TestReceiveThatDoesNotFit(t *testing.T) {
 	torchtest.Check(t)
 	const rows, width = 4, 1 << 14

@@ -6,7 +6,8 @@ import (
 	"penstock/torch"
 )
 
-// weight makes micro-batch losses add up to the loss of the whole batch: a mean counts by its rows, a sum fully.
+// weight makes micro-batch losses add up to the loss of the whole batch: a mean counts by its rows,
+// a sum fully.
 func (r *minibatch) weight(microBatch int) float64 {
 	if r.loss.Reduction() == torch.ReduceSum || r.total == 0 {
 		return 1
@@ -14,7 +15,8 @@ func (r *minibatch) weight(microBatch int) float64 {
 	return float64(r.parts[microBatch].length) / float64(r.total)
 }
 
-// gradOfLoss is a micro-batch's weight as the gradient of its loss. Micro-batches of a mini-batch have at most two weights, one after the other. A plan has it made afresh for each.
+// gradOfLoss is a micro-batch's weight as the gradient of its loss. Micro-batches of a mini-batch
+// have at most two weights, one after the other. A plan has it made afresh for each.
 func (r *minibatch) gradOfLoss(c *torch.Ctx, weight float64) *torch.Tensor {
 	if r.p.optimal() {
 		return c.Fill_(c.Empty(r.lossType), weight)
@@ -26,7 +28,8 @@ func (r *minibatch) gradOfLoss(c *torch.Ctx, weight float64) *torch.Tensor {
 	return c.Share(r.lossGrad)
 }
 
-// readLoss reads a micro-batch's loss, which lies in the cell with its graph, or was given without one.
+// readLoss reads a micro-batch's loss, which lies in the cell with its graph, or was given without
+// one.
 func (r *minibatch) readLoss(c *torch.Ctx, cell *cell, given []*torch.Tensor) {
 	loss := slices.Concat(cell.out, given)[0]
 	r.lossType, cell.loss = loss.DType(), number(c, loss)

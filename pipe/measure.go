@@ -21,8 +21,9 @@ func (r *minibatch) measure(ctx context.Context) ([]profile.Chain, error) {
 	return chains, err
 }
 
-// benches are the devices that stages are being measured on elsewhere than on their own: bytes are read from a device's account, so each is one pipe's at a time. That one waits for the other is tempting, but a layer
-// that is being measured may run a pipe that measures its own.
+// benches are the devices that stages are being measured on elsewhere than on their own: bytes are
+// read from a device's account, so each is one pipe's at a time. That one waits for the other is
+// tempting, but a layer that is being measured may run a pipe that measures its own.
 var benches struct {
 	mu    sync.Mutex
 	taken map[torch.Device]bool
@@ -40,12 +41,14 @@ func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile
 		if err := ctx.Err(); err != nil { // others may have measured for long
 			return err
 		}
-		var buffers nn.BufferCopy // of layers that change some also where running statistics are not to move
+		// of layers that change some also where running statistics are not to move
+		var buffers nn.BufferCopy
 		buffers.Take(nn.Buffers(p.model))
 		defer buffers.Restore()
 		measured, err := profile.Measure(ctx, p.model, profile.Config{
 			Device: device, Peer: device, Threads: p.cfg.Threads, Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
-			Known: p.cfg.Profile, Balance: p.cfg.Balance, Loss: r.loss, Target: r.partsOf(c, r.targets), LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
+			Known: p.cfg.Profile, Balance: p.cfg.Balance, Loss: r.loss, Target: r.partsOf(c,
+				r.targets), LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
 		}, r.partsOf(c, r.inputs)...)
 		chains = measured.Chains
 		return err
@@ -53,7 +56,8 @@ func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile
 	return chains, err
 }
 
-// quietly runs f on the first worker, within a run that was entered, while all stand still: bytes are read from the devices' accounts.
+// quietly runs f on the first worker, within a run that was entered, while all stand still: bytes
+// are read from the devices' accounts.
 func (p *Pipe) quietly(f func(c *torch.Ctx) error) (err error) {
 	var arrived, all sync.WaitGroup
 	done := make(chan struct{})
@@ -75,7 +79,9 @@ func (p *Pipe) quietly(f func(c *torch.Ctx) error) (err error) {
 	return err
 }
 
-// bench is the device that layers are measured on until restore is called: that of the only stage, within its limit, or one that no stage is on and no other pipe measures on, with the highest limit of any.
+// bench is the device that layers are measured on until restore is called: that of the only stage,
+// within its limit, or one that no stage is on and no other pipe measures on, with the highest
+// limit of any.
 func (p *Pipe) bench(beyond bool) (d torch.Device, restore func(), err error) {
 	limit, done := int64(0), func() {}
 	if len(p.stages) == 1 {

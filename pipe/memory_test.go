@@ -13,7 +13,8 @@ import (
 	"penstock/torch"
 )
 
-// tanh is a layer whose graph holds exactly its output: Linear keeps its input, which is the output of the layer before, and Tanh keeps what it gives.
+// tanh is a layer whose graph holds exactly its output: Linear keeps its input, which is the output
+// of the layer before, and Tanh keeps what it gives.
 type tanh struct{ *linear }
 
 func (l tanh) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
@@ -23,14 +24,16 @@ func (l tanh) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return z
 }
 
-// mean is a loss that keeps nothing but its number. (aten::mse_loss keeps the memory of all differences behind its scalar.)
+// mean is a loss that keeps nothing but its number. (aten::mse_loss keeps the memory of all
+// differences behind its scalar.)
 type mean struct{}
 
 func (mean) Forward(c *nn.Ctx, y, _ *torch.Tensor) *torch.Tensor { return c.Mean(y) }
 func (mean) Reduction() torch.Reduction                          { return torch.ReduceMean }
 
-// With L layers of r rows and w columns a micro-batch's graph is L*r*w floats and the loss. Never holds m of them when the first backward begins; always holds one,
-// recomputed just before; except_last kept only that one. Inputs are views of the batch and cost nothing.
+// With L layers of r rows and w columns a micro-batch's graph is L*r*w floats and the loss. Never
+// holds m of them when the first backward begins; always holds one, recomputed just before;
+// except_last kept only that one. Inputs are views of the batch and cost nothing.
 func TestCheckpointingSavesWhatTheSizesPredict(t *testing.T) {
 	torchtest.Check(t)
 	const layers, rows, width, chunks = 6, 32, 16, 4
@@ -68,9 +71,11 @@ func TestCheckpointingSavesWhatTheSizesPredict(t *testing.T) {
 	const activation = rows * width * 4
 	const graph = layers*activation + 4
 	for policy, want := range map[pipe.Checkpoint]int64{
-		pipe.Always:     graph + 2*activation + 4,        // a graph, and in backward two gradients of activations and that of the loss
-		pipe.Never:      chunks*graph + 2*activation + 4, // the same with all graphs
-		pipe.ExceptLast: graph + 3*activation,            // the graph of micro-batch 0 while others pass: a layer's input, its product and its output
+		// a graph, and in backward two gradients of activations and that of the loss
+		pipe.Always: graph + 2*activation + 4,
+		pipe.Never:  chunks*graph + 2*activation + 4, // the same with all graphs
+		// the graph of micro-batch 0 while others pass: a layer's input, its product and its output
+		pipe.ExceptLast: graph + 3*activation,
 	} {
 		if peak[policy] != want {
 			t.Errorf("%v peaks at %d bytes, the sizes predict %d", policy, peak[policy], want)
@@ -83,8 +88,10 @@ func TestLiveBytesReturnAfterEachStep(t *testing.T) {
 	torchtest.Check(t)
 	for _, balance := range [][]int{{8}, {4, 4}, {2, 2, 4}, {2, 2, 2, 2}} {
 		for _, policy := range policies {
-			model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3}, nn.Conv2dConfig{}), nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
-				nn.NewBasicBlock(8, 8, 1), nn.NewDropout(0.1), nn.NewAdaptiveAvgPool2d(nn.Pair{1, 1}), nn.NewFlatten(1, -1), nn.NewLinear(8, 5))
+			model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3}, nn.Conv2dConfig{}),
+				nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
+				nn.NewBasicBlock(8, 8, 1), nn.NewDropout(0.1), nn.NewAdaptiveAvgPool2d(nn.Pair{1,
+					1}), nn.NewFlatten(1, -1), nn.NewLinear(8, 5))
 			p, err := pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy})
 			if err != nil {
 				t.Fatal(err)
@@ -110,7 +117,8 @@ func TestLiveBytesReturnAfterEachStep(t *testing.T) {
 	}
 }
 
-// A limit is enforced to the byte: the peak of a step is enough, one byte less is not, and the refusal costs nothing but the step.
+// A limit is enforced to the byte: the peak of a step is enough, one byte less is not, and the
+// refusal costs nothing but the step.
 func TestLimitIsEnforced(t *testing.T) {
 	torchtest.Check(t)
 	d := torch.CPU(5)
@@ -150,7 +158,8 @@ func TestLimitIsEnforced(t *testing.T) {
 		t.Errorf("after the refusal: %v, live %d, want %d", err, d.Memory().Live, m.Live)
 	}
 	d.SetLimit(m.Live + 20000) // the first layer fits, the second does not
-	if _, err := pipe.New(nn.NewSequential(nn.NewLinear(10, 100), nn.NewLinear(100, 100)), pipe.Config{Devices: []torch.Device{d}}); !errors.Is(err, torch.ErrOutOfMemory) {
+	if _, err := pipe.New(nn.NewSequential(nn.NewLinear(10, 100), nn.NewLinear(100, 100)),
+		pipe.Config{Devices: []torch.Device{d}}); !errors.Is(err, torch.ErrOutOfMemory) {
 		t.Errorf("a model beyond the limit: got %v", err)
 	}
 }

@@ -14,7 +14,8 @@ import (
 	"penstock/torch"
 )
 
-// A batch is cut into as many micro-batches as were asked for or as it has rows, and the policy counts on the real number: with fewer rows than chunks except_last still spares one.
+// A batch is cut into as many micro-batches as were asked for or as it has rows, and the policy
+// counts on the real number: with fewer rows than chunks except_last still spares one.
 func TestRealNumberOfMicroBatches(t *testing.T) {
 	torchtest.Check(t)
 	model := nn.NewSequential(nn.NewLinear(3, 3), nn.NewTanh(), nn.NewLinear(3, 2))
@@ -26,7 +27,8 @@ func TestRealNumberOfMicroBatches(t *testing.T) {
 		recomputed   map[pipe.Checkpoint]int // by each stage
 	}{
 		{2, 2, 2, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 2, pipe.ExceptLast: 1}},
-		{5, 4, 4, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 4, pipe.ExceptLast: 3}}, // torch.chunk: 3 of 4, all of them recomputed
+		// torch.chunk: 3 of 4, all of them recomputed
+		{5, 4, 4, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 4, pipe.ExceptLast: 3}},
 		{7, 4, 4, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 4, pipe.ExceptLast: 3}},
 		{2, 4, 2, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 2, pipe.ExceptLast: 1}},
 		{1, 4, 1, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 1, pipe.ExceptLast: 0}},
@@ -48,9 +50,11 @@ func TestRealNumberOfMicroBatches(t *testing.T) {
 				count[fmt.Sprint(e.Action.Kind, e.Action.Stage)]++
 			}
 			for stage := range 2 {
-				for kind, want := range map[schedule.Kind]int{schedule.Forward: row.microBatches, schedule.Recompute: row.recomputed[policy], schedule.Backward: row.microBatches} {
+				for kind, want := range map[schedule.Kind]int{schedule.Forward: row.microBatches,
+					schedule.Recompute: row.recomputed[policy], schedule.Backward: row.microBatches} {
 					if got := count[fmt.Sprint(kind, stage)]; got != want {
-						t.Errorf("%d rows in %d chunks, %v: stage %d did %d of %v, want %d", row.rows, row.chunks, policy, stage, got, kind, want)
+						t.Errorf("%d rows in %d chunks, %v: stage %d did %d of %v, want %d", row.rows, row.chunks,
+							policy, stage, got, kind, want)
 					}
 				}
 			}
@@ -136,7 +140,8 @@ func TestLayersSeeTheRun(t *testing.T) {
 				t.Fatal(err)
 			}
 			result.Output[0].Free()
-			if want := []note{{0, 2, training, false, false, false}, {1, 2, training, false, false, false}}; !reflect.DeepEqual(notes, want) {
+			if want := []note{{0, 2, training, false, false, false},
+				{1, 2, training, false, false, false}}; !reflect.DeepEqual(notes, want) {
 				t.Errorf("inference, training %v: got %+v, want %+v", training, notes, want)
 			}
 		}
@@ -146,7 +151,8 @@ func TestLayersSeeTheRun(t *testing.T) {
 	}
 }
 
-// A recomputation drops what the forward dropped: where the output of a hundred dropouts is not zero, and only there, the input has a gradient.
+// A recomputation drops what the forward dropped: where the output of a hundred dropouts is not
+// zero, and only there, the input has a gradient.
 func TestRecomputationDropsTheSame(t *testing.T) {
 	torchtest.Check(t)
 	for _, policy := range policies {

@@ -12,7 +12,8 @@ import (
 	"penstock/torch"
 )
 
-// minibatch is the state of a mini-batch on its way through the stages. A cell is touched by its stage's worker only; what moves between stages is sent and received over the link.
+// minibatch is the state of a mini-batch on its way through the stages. A cell is touched by its
+// stage's worker only; what moves between stages is sent and received over the link.
 type minibatch struct {
 	p         *Pipe
 	training  bool
@@ -23,13 +24,15 @@ type minibatch struct {
 	targets   []Value
 	inputGrad bool // an input wants its gradient
 	loss      nn.Loss
-	grads     []*torch.Tensor // of the whole outputs, nil where there is none; for a backward without a loss
-	joined    [][]rows        // by output, by micro-batch: its rows in the whole output, which need not be those of the input
-	parts     []rows
-	total     int64
-	cells     [][]cell // [stage][micro-batch]
-	link      memoryLink
-	deferred  []*nn.Deferred // by stage, or nil
+	// of the whole outputs, nil where there is none; for a backward without a loss
+	grads []*torch.Tensor
+	// by output, by micro-batch: its rows in the whole output, which need not be those of the input
+	joined   [][]rows
+	parts    []rows
+	total    int64
+	cells    [][]cell // [stage][micro-batch]
+	link     memoryLink
+	deferred []*nn.Deferred // by stage, or nil
 
 	// The last stage's worker owns these.
 	wanted     [][]*torch.Tensor // targets by micro-batch, views that the first forward makes
@@ -66,7 +69,8 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 	if err := placed("input", inputs, "first", p.stages[0]); err != nil {
 		return nil, err
 	}
-	r := &minibatch{p: p, training: training, graph: graph, batch: b, inputs: inputs, inputGrad: graph && requiresGrad(inputs), total: total, parts: split(total, p.cfg.Chunks)}
+	r := &minibatch{p: p, training: training, graph: graph, batch: b, inputs: inputs,
+		inputGrad: graph && requiresGrad(inputs), total: total, parts: split(total, p.cfg.Chunks)}
 	r.cells = make([][]cell, len(p.stages))
 	for s := range r.cells {
 		r.cells[s] = make([]cell, len(r.parts))
@@ -163,7 +167,8 @@ func (r *minibatch) do(c *torch.Ctx, a schedule.Action) {
 	}
 }
 
-// begin takes down what a training run may change on a worker's stages, before its first action there.
+// begin takes down what a training run may change on a worker's stages, before its first action
+// there.
 func (r *minibatch) begin(worker int) {
 	if !r.training {
 		return
@@ -190,7 +195,8 @@ func (r *minibatch) end(c *torch.Ctx, worker int) {
 	}
 }
 
-// undoes says that a failed run is to be undone: the workers stay with it until it is known how it has ended everywhere.
+// undoes says that a failed run is to be undone: the workers stay with it until it is known how it
+// has ended everywhere.
 func (r *minibatch) undoes() bool { return r.training }
 
 // undo puts back on a worker's stages what a failed run has changed.

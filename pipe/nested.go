@@ -8,21 +8,26 @@ import (
 	"penstock/torch"
 )
 
-// A call that waits for the workers of a pipe must not be made on one of them: the worker would wait for itself. Nor may it be made where that worker waits for the caller by way of other
-// pipes: a layer of pipe P runs Q, and a layer of Q runs P.
+// A call that waits for the workers of a pipe must not be made on one of them: the worker would
+// wait for itself. Nor may it be made where that worker waits for the caller by way of other pipes:
+// a layer of pipe P runs Q, and a layer of Q runs P.
 //
 //	P's worker ──waits for──► Q's worker ──waits for──► P's worker
 //
-// So every worker's thread is tagged with its pipe, and every call that is made on a tagged thread is an edge from the caller's pipe to the called one for as long as it lasts. An edge that would
-// close a cycle is refused. Every run needs all workers of its pipe, so a cycle is always a deadlock, and there is no other one between pipes.
+// So every worker's thread is tagged with its pipe, and every call that is made on a tagged thread
+// is an edge from the caller's pipe to the called one for as long as it lasts. An edge that would
+// close a cycle is refused. Every run needs all workers of its pipe, so a cycle is always a
+// deadlock, and there is no other one between pipes.
 //
-// What threads do not tell is a goroutine that a layer starts and waits for. To know it by what the goroutine inherits is tempting (pprof's labels are inherited), but a layer may start one that it does
-// not wait for, whose calls are right.
+// What threads do not tell is a goroutine that a layer starts and waits for. To know it by what the
+// goroutine inherits is tempting (pprof's labels are inherited), but a layer may start one that it
+// does not wait for, whose calls are right.
 
 // tags gives every pipe a number of its own.
 var tags atomic.Int64
 
-// waits are the calls that are being made on pipes' workers: how many from the first pipe's to the second.
+// waits are the calls that are being made on pipes' workers: how many from the first pipe's to the
+// second.
 var waits = waiting{calls: map[int64]map[int64]int{}}
 
 type waiting struct {
@@ -68,7 +73,8 @@ func (w *waiting) reaches(from, to int64) bool {
 	return false
 }
 
-// outside begins a call that waits for the pipe's workers, until leave is called. It refuses it on a worker that they wait for.
+// outside begins a call that waits for the pipe's workers, until leave is called. It refuses it on
+// a worker that they wait for.
 func (p *Pipe) outside(call string) (leave func(), err error) {
 	from := torch.ThreadTag()
 	if from == 0 {

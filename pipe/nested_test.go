@@ -16,7 +16,8 @@ import (
 	"penstock/torch"
 )
 
-// within ends the process, with all stacks, if f has not returned after two minutes. A test that only failed would hang in its clean-up.
+// within ends the process, with all stacks, if f has not returned after two minutes. A test that
+// only failed would hang in its clean-up.
 func within(f func() error) error {
 	watchdog := time.AfterFunc(2*time.Minute, func() {
 		var stacks strings.Builder
@@ -65,7 +66,8 @@ func (o callingOptimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) optim.Up
 	return o.Optimizer.Prepare(c, params)
 }
 
-// nest is a pipe with what its calls need. Its model has a layer that calls somebody, plainly, checkpointed, and checkpointed so deep that its recomputation takes another thread.
+// nest is a pipe with what its calls need. Its model has a layer that calls somebody, plainly,
+// checkpointed, and checkpointed so deep that its recomputation takes another thread.
 type nest struct {
 	p                   *pipe.Pipe
 	plain, behind, deep *caller
@@ -149,7 +151,8 @@ func (n *nest) peaceful() {
 	}
 }
 
-// places are where a user's code runs on a worker of the pipe: each makes it run f there at least once.
+// places are where a user's code runs on a worker of the pipe: each makes it run f there at least
+// once.
 func (n *nest) places(t *testing.T) map[string]func(f func()) error {
 	ctx := context.Background()
 	step := func() error { _, err := n.p.Step(ctx, n.batch, squares{}); return err }
@@ -167,10 +170,12 @@ func (n *nest) places(t *testing.T) map[string]func(f func()) error {
 	always := func(*nn.Ctx) bool { return true }
 	recomputing := func(c *nn.Ctx) bool { return c.Recomputing }
 	return map[string]func(f func()) error{
-		"a layer of Step":             inLayer(n.plain, always, step),
-		"a layer that is recomputed":  inLayer(n.plain, recomputing, step),
-		"a layer of Infer":            inLayer(n.plain, always, func() error { y, err := eval(n.p, ctx, n.batch.Input[0].Tensor); y.Free(); return err }),
-		"a layer of Forward":          inLayer(n.plain, always, func() error { run, err := n.p.Forward(ctx, n.batch); run.Close(); return err }),
+		"a layer of Step":            inLayer(n.plain, always, step),
+		"a layer that is recomputed": inLayer(n.plain, recomputing, step),
+		"a layer of Infer": inLayer(n.plain, always,
+			func() error { y, err := eval(n.p, ctx, n.batch.Input[0].Tensor); y.Free(); return err }),
+		"a layer of Forward": inLayer(n.plain, always,
+			func() error { run, err := n.p.Forward(ctx, n.batch); run.Close(); return err }),
 		"a layer of BackwardRetained": inLayer(n.plain, recomputing, func() error { return n.open.BackwardRetained(ctx, n.ones) }),
 		"a checkpointed layer":        inLayer(n.behind, func(c *nn.Ctx) bool { return c.Grad() }, step),
 		"a layer checkpointed deep":   inLayer(n.deep, func(c *nn.Ctx) bool { return c.Grad() }, step),
@@ -178,9 +183,10 @@ func (n *nest) places(t *testing.T) map[string]func(f func()) error {
 			_, err := n.p.Step(ctx, n.batch, callingLoss{call: func(*nn.Ctx) { f() }})
 			return err
 		},
-		"an update":                  func(f func()) error { return n.p.OnStages(ctx, func(int, *torch.Ctx) error { f(); return nil }) },
-		"an optimizer of Update":     func(f func()) error { return n.p.Update(ctx, callingOptimizer{n.sgd, f}) },
-		"a layer that Plan measures": inLayer(n.plain, always, func() error { _, err := n.p.PlanFor(ctx, n.batch, squares{}); return err }),
+		"an update":              func(f func()) error { return n.p.OnStages(ctx, func(int, *torch.Ctx) error { f(); return nil }) },
+		"an optimizer of Update": func(f func()) error { return n.p.Update(ctx, callingOptimizer{n.sgd, f}) },
+		"a layer that Plan measures": inLayer(n.plain, always,
+			func() error { _, err := n.p.PlanFor(ctx, n.batch, squares{}); return err }),
 		"a layer of another pipe that a layer runs": func(f func()) error {
 			inner := &caller{}
 			q, err := pipe.New(nn.NewSequential(inner), pipe.Config{Devices: []torch.Device{torch.CPU(4)}})

@@ -17,10 +17,12 @@ import (
 	"penstock/torch"
 )
 
-// A layer may run another pipe, whatever its own is doing, and another layer the same one at the same time.
+// A layer may run another pipe, whatever its own is doing, and another layer the same one at the
+// same time.
 func TestLayersRunAnotherPipe(t *testing.T) {
 	torchtest.Check(t)
-	inner := started(t, nn.NewSequential(nn.NewLinear(4, 4), nn.NewTanh()), pipe.Config{Balance: []int{1, 1}, Chunks: 2, Devices: []torch.Device{torch.CPU(4), torch.CPU(5)}})
+	inner := started(t, nn.NewSequential(nn.NewLinear(4, 4), nn.NewTanh()),
+		pipe.Config{Balance: []int{1, 1}, Chunks: 2, Devices: []torch.Device{torch.CPU(4), torch.CPU(5)}})
 	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(4)})
 	defer c.Close()
 	last := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(5)})
@@ -80,7 +82,8 @@ func TestLayersRunAnotherPipe(t *testing.T) {
 	nn.ZeroGrads(inner.Model())
 }
 
-// Pipes whose layers run one another in a ring, at the same time: each held its worker and waited for the next one's. One of them is refused.
+// Pipes whose layers run one another in a ring, at the same time: each held its worker and waited
+// for the next one's. One of them is refused.
 func TestPipesThatRunEachOther(t *testing.T) {
 	for n := 2; n <= 3; n++ {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -126,7 +129,8 @@ func TestPipesThatRunEachOther(t *testing.T) {
 	}
 }
 
-// Looking up a program took the lock under which runs are started. It is held as long as a worker has too much to do to be given another run, and the worker waited for it.
+// Looking up a program took the lock under which runs are started. It is held as long as a worker
+// has too much to do to be given another run, and the worker waited for it.
 func TestProgramWhileRunsAreStarted(t *testing.T) {
 	torchtest.Check(t)
 	l := &caller{}
@@ -171,14 +175,16 @@ func blockedIn(state, function string) bool {
 	return false
 }
 
-// A layer that is being measured may run a pipe that measures its own layers for that: the one waited for the other to be done.
+// A layer that is being measured may run a pipe that measures its own layers for that: the one
+// waited for the other to be done.
 func TestMeasuringWhileMeasured(t *testing.T) {
 	torchtest.Check(t)
 	linear := func(last nn.Layer) *nn.Sequential {
 		return nn.NewSequential(nn.NewLinear(4, 4), nn.NewTanh(), nn.NewLinear(4, 4), last)
 	}
 	cfg := func(first int) pipe.Config {
-		return pipe.Config{Balance: []int{2, 2}, Chunks: 2, Checkpoint: pipe.Optimal, Devices: []torch.Device{torch.CPU(first), torch.CPU(first + 1)}}
+		return pipe.Config{Balance: []int{2, 2}, Chunks: 2, Checkpoint: pipe.Optimal,
+			Devices: []torch.Device{torch.CPU(first), torch.CPU(first + 1)}}
 	}
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()

@@ -16,7 +16,8 @@ import (
 	"penstock/torch"
 )
 
-// planned are problems of every kind: convolutions with batch norm in place, chains with skips between layers, tokens with a tied weight, long skips, dropout, tuples.
+// planned are problems of every kind: convolutions with batch norm in place, chains with skips
+// between layers, tokens with a tied weight, long skips, dropout, tuples.
 func planned(t *testing.T) map[string]problem {
 	build := func(name string, o models.Options) func() *nn.Sequential {
 		return func() *nn.Sequential {
@@ -58,7 +59,8 @@ func planned(t *testing.T) map[string]problem {
 	}
 }
 
-// trained is a training run with a pipe: what it leaves, the most bytes of each device in each step, and what was planned.
+// trained is a training run with a pipe: what it leaves, the most bytes of each device in each
+// step, and what was planned.
 type trained struct {
 	record
 	peaks [][]int64
@@ -115,8 +117,10 @@ func (q problem) planned(cfg pipe.Config) (out trained, err error) {
 	return out, nil
 }
 
-// TestOptimalPeakIsAsPlanned: on one stage the account sees what was planned, to the byte, in every step and with any number of micro-batches, from the least budget that works, which a pipe with less says
-// before it trains, to the one with which nothing is recomputed. Weights, gradients and statistics are those of the plain loop.
+// TestOptimalPeakIsAsPlanned: on one stage the account sees what was planned, to the byte, in every
+// step and with any number of micro-batches, from the least budget that works, which a pipe with
+// less says before it trains, to the one with which nothing is recomputed. Weights, gradients and
+// statistics are those of the plain loop.
 func TestOptimalPeakIsAsPlanned(t *testing.T) {
 	problems := planned(t)
 	for _, name := range slices.Sorted(maps.Keys(problems)) {
@@ -138,7 +142,8 @@ func TestOptimalPeakIsAsPlanned(t *testing.T) {
 				if !errors.As(err, &short) {
 					t.Fatalf("with %d bytes: %v", unbound.plans[0].Base+1, err)
 				}
-				for _, budget := range []int64{0, most, max(most-1, short.Least()), (short.Least() + most) / 2, short.Least() + (most-short.Least())/8, short.Least()} {
+				for _, budget := range []int64{0, most, max(most-1, short.Least()), (short.Least() + most) / 2,
+					short.Least() + (most-short.Least())/8, short.Least()} {
 					got, err := q.planned(config(budget))
 					if err != nil {
 						t.Errorf("with %d bytes of %d to %d: %v", budget, short.Least(), most, err)
@@ -149,7 +154,8 @@ func TestOptimalPeakIsAsPlanned(t *testing.T) {
 					}
 					for step, peak := range got.peaks {
 						if plan := got.plans[0]; peak[0] != plan.Peak || budget > 0 && peak[0] > budget {
-							t.Errorf("with %d bytes of %d to %d, step %d: %d bytes, planned %d", budget, short.Least(), most, step, peak[0], plan.Peak)
+							t.Errorf("with %d bytes of %d to %d, step %d: %d bytes, planned %d", budget,
+								short.Least(), most, step, peak[0], plan.Peak)
 						}
 					}
 				}
@@ -158,12 +164,14 @@ func TestOptimalPeakIsAsPlanned(t *testing.T) {
 	}
 }
 
-// TestOptimalStagesStayWithinTheirBudgets: over several stages what a device holds depends on who is first, but it never is more than was planned, which is not more than the budget; results are those of the plain loop. Stages
-// of other policies may stand beside.
+// TestOptimalStagesStayWithinTheirBudgets: over several stages what a device holds depends on who
+// is first, but it never is more than was planned, which is not more than the budget; results are
+// those of the plain loop. Stages of other policies may stand beside.
 func TestOptimalStagesStayWithinTheirBudgets(t *testing.T) {
 	problems := planned(t)
 	for name, balances := range map[string][][]int{
-		"resnet20": {{5, 6}, {3, 4, 4}}, "unet": {{10, 15}, {6, 7, 12}}, "gpt": {{6, 28}, {5, 11, 18}}, "amoebanetd": {{4, 5}}, "mlp": {{3, 6}},
+		"resnet20": {{5, 6}, {3, 4, 4}}, "unet": {{10, 15}, {6, 7, 12}}, "gpt": {{6, 28},
+			{5, 11, 18}}, "amoebanetd": {{4, 5}}, "mlp": {{3, 6}},
 	} {
 		q := problems[name]
 		layers := len(q.model().Layers())
@@ -221,8 +229,9 @@ func TestOptimalStagesStayWithinTheirBudgets(t *testing.T) {
 	}
 }
 
-// TestOptimalBetweenForwardAndBackward: a loss of the user's own comes between, and the output of the whole batch and its gradient are on the last device meanwhile. They were not planned for, and backward ran out of memory
-// under every budget, from the least that was said to do on.
+// TestOptimalBetweenForwardAndBackward: a loss of the user's own comes between, and the output of
+// the whole batch and its gradient are on the last device meanwhile. They were not planned for, and
+// backward ran out of memory under every budget, from the least that was said to do on.
 func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 	const rows, chunks = 6, 3
 	for _, balance := range [][]int{{7}, {4, 3}} {
@@ -230,8 +239,10 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 			torchtest.Check(t)
 			last := torch.CPU(len(balance) - 1)
 			run := func(budget []int64) (plans []planner.StagePlan, peaks []int64, err error) {
-				model := nn.NewSequential(nn.NewLinear(12, 20), nn.NewTanh(), nn.NewLinear(20, 20), nn.NewTanh(), nn.NewLinear(20, 20), nn.NewTanh(), nn.NewLinear(20, 16))
-				p, err := pipe.New(model, pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget})
+				model := nn.NewSequential(nn.NewLinear(12, 20), nn.NewTanh(), nn.NewLinear(20, 20), nn.NewTanh(),
+					nn.NewLinear(20, 20), nn.NewTanh(), nn.NewLinear(20, 16))
+				p, err := pipe.New(model, pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal,
+					Seed: 1, Budget: budget})
 				if err != nil {
 					return nil, nil, err
 				}

@@ -12,7 +12,8 @@ import (
 	"penstock/torch"
 )
 
-// adding is a layer of two that adds 1 to the second where it lies, which is not the same done twice, and multiplies.
+// adding is a layer of two that adds 1 to the second where it lies, which is not the same done
+// twice, and multiplies.
 type adding struct {
 	nn.Base
 	declared bool
@@ -28,7 +29,8 @@ func (l *adding) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return []*torch.Tensor{c.Mul(xs[0], c.AddScalar_(xs[1], 1))}
 }
 
-// foo * (bar + 1) with foo = bar = 1, so that the gradient of foo is 2. A pipe that recomputes on what was overwritten gives 3. Ours finds a layer out that does not say that it overwrites,
+// foo * (bar + 1) with foo = bar = 1, so that the gradient of foo is 2. A pipe that recomputes on
+// what was overwritten gives 3. Ours finds a layer out that does not say that it overwrites,
 // whether its input wants a gradient or not; to one that says so it gives a copy.
 func TestAnOverwrittenInputIsNoWrongGradient(t *testing.T) {
 	torchtest.Check(t)
@@ -42,7 +44,8 @@ func TestAnOverwrittenInputIsNoWrongGradient(t *testing.T) {
 				_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(foo, bar), Target: pipe.Rows(foo)}, mean{})
 				switch {
 				case !declared:
-					if err == nil || !strings.Contains(err.Error(), `layer "1" overwrote the stage's input`) || !strings.Contains(err.Error(), "let it declare nn.InPlace") {
+					if err == nil || !strings.Contains(err.Error(),
+						`layer "1" overwrote the stage's input`) || !strings.Contains(err.Error(), "let it declare nn.InPlace") {
 						t.Errorf("%v, balance %v: got %v", policy, balance, err)
 					}
 				case err != nil:

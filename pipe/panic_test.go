@@ -54,7 +54,8 @@ func (l *badLoss) Forward(c *nn.Ctx, y, t *torch.Tensor) *torch.Tensor {
 	return l.mean.Forward(c, y, t)
 }
 
-// However a layer or a loss ends, in forward or in recomputation, in whatever run: an error with coordinates comes back, nothing hangs, nothing is held, and the next run is right.
+// However a layer or a loss ends, in forward or in recomputation, in whatever run: an error with
+// coordinates comes back, nothing hangs, nothing is held, and the next run is right.
 func TestPanics(t *testing.T) {
 	for _, way := range ways {
 		for _, recomputing := range []bool{false, true} {
@@ -173,17 +174,19 @@ func TestPanicsOnStages(t *testing.T) {
 	}
 }
 
-// A failure inside autograd, where no Go code runs: the error names the node, and the layer that recorded it.
+// A failure inside autograd, where no Go code runs: the error names the node, and the layer that
+// recorded it.
 func TestFailureOfAnOperatorInBackward(t *testing.T) {
 	torchtest.Check(t)
 	on := true
-	model := nn.NewSequential(nn.NewLinear(3, 3), nn.NewSequential(nn.NewLinear(3, 3), layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-		y := c.Tanh(x) // which its backward needs
-		if on && c.MicroBatch == 1 {
-			c.NoGrad(func() { c.AddScalar_(c.Detach(y), 1) })
-		}
-		return y
-	})), nn.NewLinear(3, 3))
+	model := nn.NewSequential(nn.NewLinear(3, 3),
+		nn.NewSequential(nn.NewLinear(3, 3), layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			y := c.Tanh(x) // which its backward needs
+			if on && c.MicroBatch == 1 {
+				c.NoGrad(func() { c.AddScalar_(c.Detach(y), 1) })
+			}
+			return y
+		})), nn.NewLinear(3, 3))
 	for _, policy := range policies {
 		p := started(t, model, pipe.Config{Balance: []int{1, 2, 1}, Chunks: 3, Checkpoint: policy})
 		c := torch.NewCtx(torch.Options{})
@@ -193,7 +196,8 @@ func TestFailureOfAnOperatorInBackward(t *testing.T) {
 		_, err := p.Step(context.Background(), b, squares{})
 		var e *pipe.Error
 		var op *torch.Error
-		if !errors.As(err, &e) || !errors.As(err, &op) || e.Stage != 1 || e.MicroBatch != 1 || e.Direction != schedule.Backward || e.Layer != "1.1" || !strings.Contains(op.Op, "Tanh") || !strings.Contains(op.Message, "inplace operation") {
+		if !errors.As(err, &e) || !errors.As(err,
+			&op) || e.Stage != 1 || e.MicroBatch != 1 || e.Direction != schedule.Backward || e.Layer != "1.1" || !strings.Contains(op.Op, "Tanh") || !strings.Contains(op.Message, "inplace operation") {
 			t.Errorf("%v: got %v", policy, err)
 		}
 		nn.ZeroGrads(model)
@@ -210,7 +214,8 @@ func TestFailureOfAnOperatorInBackward(t *testing.T) {
 	}
 }
 
-// After a failure no action starts: with all stages on one device, whose worker has one order, exactly those before it have run.
+// After a failure no action starts: with all stages on one device, whose worker has one order,
+// exactly those before it have run.
 func TestNothingStartsAfterAFailure(t *testing.T) {
 	torchtest.Check(t)
 	var ran []string

@@ -15,7 +15,8 @@ import (
 	"penstock/torch"
 )
 
-// Once a stage has failed, those before it start nothing more. What the failing layer made is freed after the failure was recorded, so that is when the stage before goes on.
+// Once a stage has failed, those before it start nothing more. What the failing layer made is freed
+// after the failure was recorded, so that is when the stage before goes on.
 func TestAFailureStopsTheStagesBefore(t *testing.T) {
 	torchtest.Check(t)
 	made, ran := make(chan bool), 0
@@ -51,7 +52,8 @@ func TestAFailureStopsTheStagesBefore(t *testing.T) {
 	}
 }
 
-// A device has one thread, whichever stages, micro-batches and runs it works for; two devices have two.
+// A device has one thread, whichever stages, micro-batches and runs it works for; two devices have
+// two.
 func TestADeviceHasAThread(t *testing.T) {
 	torchtest.Check(t)
 	var mu sync.Mutex
@@ -68,7 +70,8 @@ func TestADeviceHasAThread(t *testing.T) {
 		})
 	}
 	p := started(t, nn.NewSequential(where(0), where(1), where(2)), pipe.Config{
-		Balance: []int{1, 1, 1}, Devices: []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(0)}, Chunks: 4, Checkpoint: pipe.Always,
+		Balance: []int{1, 1, 1}, Devices: []torch.Device{torch.CPU(0), torch.CPU(1),
+			torch.CPU(0)}, Chunks: 4, Checkpoint: pipe.Always,
 	})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
@@ -79,7 +82,8 @@ func TestADeviceHasAThread(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(threads[0]) != 1 || !reflect.DeepEqual(threads[0], threads[2]) || len(threads[1]) != 1 || reflect.DeepEqual(threads[0], threads[1]) {
+	if len(threads[0]) != 1 || !reflect.DeepEqual(threads[0],
+		threads[2]) || len(threads[1]) != 1 || reflect.DeepEqual(threads[0], threads[1]) {
 		t.Errorf("the stages on cpu:0, cpu:1 and cpu:0 ran on the threads %v", threads)
 	}
 }

@@ -11,9 +11,11 @@ import (
 // phase is a part of what all workers do together. It may panic.
 type phase func(ctx context.Context, worker int, c *torch.Ctx) error
 
-// inPhases runs phases on all workers at once, within a run that was entered, without gradients. A phase begins when the one before has ended everywhere, and not at all if that has failed anywhere. Nothing else runs on the workers in between. end
-// is called last on each worker, also after a failure; it may panic as well, and is the phase after the last. With an error, failed is the phase and worker the first worker that it comes from; failed is -1 if nothing
-// was begun.
+// inPhases runs phases on all workers at once, within a run that was entered, without gradients. A
+// phase begins when the one before has ended everywhere, and not at all if that has failed
+// anywhere. Nothing else runs on the workers in between. end is called last on each worker, also
+// after a failure; it may panic as well, and is the phase after the last. With an error, failed is
+// the phase and worker the first worker that it comes from; failed is -1 if nothing was begun.
 //
 //	worker 0   prepare ───────┐ apply ──┐ drop
 //	worker 1   prepare ──┐    │ apply   │ drop

@@ -13,11 +13,14 @@ import (
 	"penstock/torch"
 )
 
-// Pipe runs a model over stages. It is safe for concurrent use: runs take turns on the workers, in the order in which they were started. The model's
-// parameters belong to the model; free them with nn.Free after Close.
+// Pipe runs a model over stages. It is safe for concurrent use: runs take turns on the workers, in
+// the order in which they were started. The model's parameters belong to the model; free them with
+// nn.Free after Close.
 //
-// What runs on a worker, which is a layer, a loss or the function of OnStages, may call other pipes, but none that waits for it: calls on its own pipe that need the workers, Close among them, fail with ErrNested,
-// also when they come by way of other pipes. Calls from a goroutine that it starts and waits for are not recognised, and wait for ever.
+// What runs on a worker, which is a layer, a loss or the function of OnStages, may call other
+// pipes, but none that waits for it: calls on its own pipe that need the workers, Close among them,
+// fail with ErrNested, also when they come by way of other pipes. Calls from a goroutine that it
+// starts and waits for are not recognised, and wait for ever.
 type Pipe struct {
 	cfg     Config
 	model   *nn.Sequential
@@ -27,12 +30,13 @@ type Pipe struct {
 	stages  []*Stage
 	workers []*worker
 
-	record  atomic.Bool
-	open    sync.WaitGroup // runs that were started
-	stop    sync.Once
-	jobs    atomic.Int32 // that workers have still to finish
-	submit  sync.Mutex   // jobs of one run reach all workers before those of the next, or runs would wait for each other
-	closed  bool         // guarded by submit
+	record atomic.Bool
+	open   sync.WaitGroup // runs that were started
+	stop   sync.Once
+	jobs   atomic.Int32 // that workers have still to finish
+	// jobs of one run reach all workers before those of the next, or runs would wait for each other
+	submit  sync.Mutex
+	closed  bool // guarded by submit
 	plans   plans
 	unlimit []func()
 	placed  atomic.Bool
@@ -58,7 +62,8 @@ func (p *Pipe) hire() error {
 		}
 		w, err := newWorker(d, p.cfg.Threads, cores, p.tag)
 		if err != nil && cores != nil {
-			return &ConfigError{Of: "pipe", Field: "Cores", Value: p.cfg.Cores, Problem: fmt.Sprintf("the worker of %v: %v", d, err), Remedy: "want cores that the process may run on, or nil"}
+			return &ConfigError{Of: "pipe", Field: "Cores", Value: p.cfg.Cores,
+				Problem: fmt.Sprintf("the worker of %v: %v", d, err), Remedy: "want cores that the process may run on, or nil"}
 		}
 		if err != nil {
 			return fmt.Errorf("pipe: the worker of %v: %w", d, err)
@@ -77,7 +82,8 @@ func (p *Pipe) SetRecord(on bool) { p.record.Store(on) }
 // Config is the configuration with its defaults filled in.
 func (p *Pipe) Config() Config { return p.cfg.copied() }
 
-// Devices lists the distinct devices, in order of their first stage. Where stages share one, the last need not be the last stage's: that is in Stages.
+// Devices lists the distinct devices, in order of their first stage. Where stages share one, the
+// last need not be the last stage's: that is in Stages.
 func (p *Pipe) Devices() []torch.Device {
 	var out []torch.Device
 	for _, s := range p.stages {
@@ -88,8 +94,9 @@ func (p *Pipe) Devices() []torch.Device {
 	return out
 }
 
-// Close waits for the runs that were started, then ends the workers and waits for them. Closing again waits too; any other use after Close is ErrClosed. On a worker of the pipe it fails with ErrNested, and
-// the pipe stays open.
+// Close waits for the runs that were started, then ends the workers and waits for them. Closing
+// again waits too; any other use after Close is ErrClosed. On a worker of the pipe it fails with
+// ErrNested, and the pipe stays open.
 func (p *Pipe) Close() error {
 	leave, err := p.outside("Close")
 	if err != nil {
@@ -114,7 +121,8 @@ func (p *Pipe) Close() error {
 	return nil
 }
 
-// start gives every worker its job within a run that was entered; job is called with the worker's index on the worker's goroutine.
+// start gives every worker its job within a run that was entered; job is called with the worker's
+// index on the worker's goroutine.
 func (p *Pipe) start(job func(worker int, c *torch.Ctx)) {
 	p.submit.Lock()
 	defer p.submit.Unlock()
@@ -127,11 +135,13 @@ func (p *Pipe) start(job func(worker int, c *torch.Ctx)) {
 	}
 }
 
-// busy says whether a worker has something to do. Where none has, accounts say what is there between runs, unless a run starts meanwhile: then they say more.
+// busy says whether a worker has something to do. Where none has, accounts say what is there
+// between runs, unless a run starts meanwhile: then they say more.
 func (p *Pipe) busy() bool { return p.jobs.Load() > 0 }
 
-// OnStages runs f once for each stage on the stage's worker: stages on different devices at the same time. c is on the stage's device, without gradients;
-// what it owns is freed when f returns. OnStages returns when all have returned, with the first error. Update is how optimizers step.
+// OnStages runs f once for each stage on the stage's worker: stages on different devices at the
+// same time. c is on the stage's device, without gradients; what it owns is freed when f returns.
+// OnStages returns when all have returned, with the first error. Update is how optimizers step.
 func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) error) error {
 	err := cmp.Or(arg.Context(ctx, "pipe"), arg.Given(f, "pipe: OnStages: the function", "what is to run for each stage"))
 	if err == nil {
@@ -161,7 +171,8 @@ func (p *Pipe) onStages(f func(stage int, c *torch.Ctx) error) error {
 		defer p.count(worker)()
 		for i, s := range p.stages {
 			if s.worker == worker {
-				errs[i] = fmt.Errorf("pipe: stage %d: %w", i, ErrGoexit) // overwritten unless f ends the goroutine
+				// overwritten unless f ends the goroutine
+				errs[i] = fmt.Errorf("pipe: stage %d: %w", i, ErrGoexit)
 				errs[i] = onStage(i, c, f)
 			}
 		}

@@ -101,7 +101,8 @@ func TestForwardWithoutBackwardHoldsNothingAfterClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := run.Backward(context.Background(), c.Ones(torch.Float32, 2, 3)); err == nil || !strings.Contains(err.Error(), "[4 3]") {
+	if err := run.Backward(context.Background(),
+		c.Ones(torch.Float32, 2, 3)); err == nil || !strings.Contains(err.Error(), "[4 3]") {
 		t.Errorf("got %v", err)
 	}
 	run.Close()
@@ -111,7 +112,8 @@ func TestForwardWithoutBackwardHoldsNothingAfterClose(t *testing.T) {
 // Evaluation drops nothing, moves no statistics, keeps no graph, and takes any number of rows.
 func TestInfer(t *testing.T) {
 	torchtest.Check(t)
-	model := nn.NewSequential(nn.NewLinear(4, 6), nn.NewBatchNorm1d(6, nn.BatchNormConfig{}), nn.NewReLUInPlace(), nn.NewDropout(0.9), nn.NewLinear(6, 2))
+	model := nn.NewSequential(nn.NewLinear(4, 6), nn.NewBatchNorm1d(6, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
+		nn.NewDropout(0.9), nn.NewLinear(6, 2))
 	p := started(t, model, pipe.Config{Balance: []int{2, 3}, Chunks: 3})
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()
@@ -122,7 +124,8 @@ func TestInfer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// To the bit what the plain model makes of the micro-batches: products of other numbers of rows round otherwise.
+		// To the bit what the plain model makes of the micro-batches: products of other numbers of
+		// rows round otherwise.
 		var want []byte
 		for start, part := int64(0), int64(3); start < rows; part-- {
 			length := (rows - start + part - 1) / part
@@ -142,7 +145,8 @@ func TestInfer(t *testing.T) {
 	}
 }
 
-// The caller's batch is never overwritten, whatever the first layer does, and a layer that hides that it works in place is found out.
+// The caller's batch is never overwritten, whatever the first layer does, and a layer that hides
+// that it works in place is found out.
 func TestInPlaceFirstLayer(t *testing.T) {
 	torchtest.Check(t)
 	c := torch.NewCtx(torch.Options{})
@@ -155,7 +159,8 @@ func TestInPlaceFirstLayer(t *testing.T) {
 	defer nn.Free(model)
 	x := normal(4, 4)(c, 0)
 	before := string(torch.Bytes(x))
-	if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(normal(4, 2)(c, 1))}, squares{}); err != nil {
+	if _, err := p.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(normal(4, 2)(c, 1))}, squares{}); err != nil {
 		t.Fatal(err)
 	}
 	if string(torch.Bytes(x)) != before {
@@ -163,7 +168,8 @@ func TestInPlaceFirstLayer(t *testing.T) {
 	}
 	p.Close()
 
-	liar := nn.NewSequential(&saboteur{when: func(*nn.Ctx) bool { return true }, how: func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.ReLU_(x) }})
+	liar := nn.NewSequential(&saboteur{when: func(*nn.Ctx) bool { return true },
+		how: func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.ReLU_(x) }})
 	p, err = pipe.New(liar, pipe.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -206,14 +212,16 @@ func TestUseAfterClose(t *testing.T) {
 	}
 }
 
-// A recorded timeline has every action of the program, once, on its worker and in an order that the program allows.
+// A recorded timeline has every action of the program, once, on its worker and in an order that the
+// program allows.
 func TestRecordedTimelineIsTheProgram(t *testing.T) {
 	torchtest.Check(t)
 	model := small()
 	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 3, Checkpoint: pipe.Always, Record: true})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{})
+	result, err := p.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +247,9 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 		}
 	}
 	p.SetRecord(false)
-	if result, err = p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{}); err != nil || result.Timeline != nil {
+	if result, err = p.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)),
+			Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{}); err != nil || result.Timeline != nil {
 		t.Errorf("got %v, %v", result.Timeline, err)
 	}
 }

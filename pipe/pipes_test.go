@@ -12,8 +12,9 @@ import (
 	"penstock/torch"
 )
 
-// Pipes that plan at the same time measured on one device, and each took what the others had there for its own: plans failed ("saved_bytes: -15880 bytes; want 0 or more"), or were made for sizes that no layer
-// has. What they measure is what each measures by itself.
+// Pipes that plan at the same time measured on one device, and each took what the others had there
+// for its own: plans failed ("saved_bytes: -15880 bytes; want 0 or more"), or were made for sizes
+// that no layer has. What they measure is what each measures by itself.
 func TestPipesMeasureAtOnce(t *testing.T) {
 	torchtest.Check(t)
 	q := planned(t)["resnet20"]
@@ -32,7 +33,8 @@ func TestPipesMeasureAtOnce(t *testing.T) {
 		defer p.Close()
 		c := torch.NewCtx(torch.Options{Device: torch.CPU(2 * i)})
 		defer c.Close()
-		if _, err := p.PlanFor(context.Background(), pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}, q.loss); err != nil {
+		if _, err := p.PlanFor(context.Background(),
+			pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}, q.loss); err != nil {
 			t.Error(err)
 			return
 		}

@@ -9,8 +9,10 @@ import (
 	"penstock/torch"
 )
 
-// New cuts a model's flattened layers over devices, materialises parameters that do not exist yet on the device of their stage and copies those
-// that exist there. It starts the workers; Close ends them. On failure nothing is left running or allocated. A *planner.MemoryError says that parameters and buffers alone are more than a device may hold.
+// New cuts a model's flattened layers over devices, materialises parameters that do not exist yet
+// on the device of their stage and copies those that exist there. It starts the workers; Close ends
+// them. On failure nothing is left running or allocated. A *planner.MemoryError says that
+// parameters and buffers alone are more than a device may hold.
 func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	p, err := Open(model, cfg)
 	if err != nil {
@@ -22,7 +24,8 @@ func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	return p, nil
 }
 
-// Open is New without the parameters: nothing is allocated, so a model may be larger than its devices. Plan says what it will take, and Place makes the pipe ready for everything else, which
+// Open is New without the parameters: nothing is allocated, so a model may be larger than its
+// devices. Plan says what it will take, and Place makes the pipe ready for everything else, which
 // is ErrNotPlaced before.
 func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	if model == nil {
@@ -56,7 +59,8 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	return p, nil
 }
 
-// workersOfPlan says where a given plan has other workers than the pipe, which has one for each device, in the order of stages.
+// workersOfPlan says where a given plan has other workers than the pipe, which has one for each
+// device, in the order of stages.
 func (p *Pipe) workersOfPlan() error {
 	if p.cfg.Plan == nil {
 		return nil
@@ -64,15 +68,17 @@ func (p *Pipe) workersOfPlan() error {
 	for w, actions := range p.cfg.Plan.Program.Workers {
 		for _, a := range actions {
 			if have := p.stages[a.Stage].worker; have != w {
-				return p.cfg.refusePlan(fmt.Sprintf("its worker %d does %v, and stage %d on %v has worker %d", w, a, a.Stage, p.stages[a.Stage].Device, have), "want one worker for each device, numbered in the order of stages")
+				return p.cfg.refusePlan(fmt.Sprintf("its worker %d does %v, and stage %d on %v has worker %d", w, a,
+					a.Stage, p.stages[a.Stage].Device, have), "want one worker for each device, numbered in the order of stages")
 			}
 		}
 	}
 	return nil
 }
 
-// Place brings parameters and buffers to their devices: those that do not exist are made and those that exist are copied. A *planner.MemoryError says that they are more than a device may hold; after any error
-// those that were made are freed. Once placed, nothing is done.
+// Place brings parameters and buffers to their devices: those that do not exist are made and those
+// that exist are copied. A *planner.MemoryError says that they are more than a device may hold;
+// after any error those that were made are freed. Once placed, nothing is done.
 func (p *Pipe) Place() error {
 	leave, err := p.enter("Place")
 	if err != nil {
@@ -105,7 +111,8 @@ func (p *Pipe) Place() error {
 	return nil
 }
 
-// unplaceable lists the devices, by their first stage, that cannot hold the parameters and buffers of their stages.
+// unplaceable lists the devices, by their first stage, that cannot hold the parameters and buffers
+// of their stages.
 func (p *Pipe) unplaceable() (short []planner.Shortage) {
 	for i, d := range p.Devices() {
 		first, unplaced := -1, int64(0)
@@ -118,13 +125,15 @@ func (p *Pipe) unplaceable() (short []planner.Shortage) {
 			}
 		}
 		if m := d.Memory(); m.Limit > 0 && unplaced > 0 && m.Live+unplaced > m.Limit {
-			short = append(short, planner.Shortage{Stage: first, Device: d.String(), Limit: m.Limit, Least: m.Live + unplaced, SetBy: "parameters and buffers alone"})
+			short = append(short, planner.Shortage{Stage: first, Device: d.String(), Limit: m.Limit,
+				Least: m.Live + unplaced, SetBy: "parameters and buffers alone"})
 		}
 	}
 	return short
 }
 
-// Unplaced is the bytes of a stage's parameters and buffers, and of its replicas of those that live on other devices, which do not exist yet.
+// Unplaced is the bytes of a stage's parameters and buffers, and of its replicas of those that live
+// on other devices, which do not exist yet.
 func (p *Pipe) Unplaced(stage int) (bytes int64) {
 	s := p.stages[stage]
 	for _, q := range s.State() {

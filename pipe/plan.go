@@ -18,7 +18,9 @@ import (
 
 // plans caches what was measured and planned, by what it depends on.
 type plans struct {
-	mu     sync.Mutex // a plan is made while no other is; layers run meanwhile, so what they may call takes no part in it
+	// a plan is made while no other is; layers run meanwhile, so what they may call takes no part
+	// in it
+	mu     sync.Mutex
 	chains map[string][]profile.Chain
 
 	known sync.Mutex // guards what follows; nothing runs under it
@@ -26,7 +28,8 @@ type plans struct {
 	last  *prepared // of the last Step or Forward
 }
 
-// prepared is a plan with what running it asks for. All but the plan, which is guarded by plans.known, is never changed.
+// prepared is a plan with what running it asks for. All but the plan, which is guarded by
+// plans.known, is never changed.
 type prepared struct {
 	plan     *planner.Plan      // with predictions for the memory that there was at the last step
 	segments []*segment.Segment // by stage; nil where it is one unit
@@ -47,7 +50,8 @@ type program struct {
 	latest  []int  // by id: schedule.Graph.LatestReceives
 }
 
-// Plan is what was planned for the batch of the last Step or Forward, with predictions for the memory that there was; nil before the first. The caller must not change it.
+// Plan is what was planned for the batch of the last Step or Forward, with predictions for the
+// memory that there was; nil before the first. The caller must not change it.
 func (p *Pipe) Plan() *planner.Plan {
 	p.plans.known.Lock()
 	defer p.plans.known.Unlock()
@@ -57,8 +61,11 @@ func (p *Pipe) Plan() *planner.Plan {
 	return p.plans.last.plan
 }
 
-// PlanFor is the plan for a Step with such a batch and loss, which is measured and made if it is not known yet. Step does so by itself; PlanFor does it before anything is trained. A nil loss plans
-// for Forward. A *planner.MemoryError lists all stages whose limits are too low, and says what would do. Parameters of a pipe that was not placed yet (see Open) are counted as if they were there. The caller must not change the plan.
+// PlanFor is the plan for a Step with such a batch and loss, which is measured and made if it is
+// not known yet. Step does so by itself; PlanFor does it before anything is trained. A nil loss
+// plans for Forward. A *planner.MemoryError lists all stages whose limits are too low, and says
+// what would do. Parameters of a pipe that was not placed yet (see Open) are counted as if they
+// were there. The caller must not change the plan.
 func (p *Pipe) PlanFor(ctx context.Context, b Batch, loss nn.Loss) (*planner.Plan, error) {
 	leave, err := p.enter("PlanFor")
 	if err != nil {
@@ -81,9 +88,11 @@ func (p *Pipe) PlanFor(ctx context.Context, b Batch, loss nn.Loss) (*planner.Pla
 	return p.Plan(), nil
 }
 
-// Program is what the workers do in a Step of so many micro-batches: what schedule.Simulate predicts, and what a recorded timeline is of. Its workers are in the order of Devices.
-// The caller must not change it. It returns an error if there are no such programs, as for less than one micro-batch. Where a stage's policy is Optimal it is that
-// of the last batch, if it had so many; before it is planned nothing is known to be recomputed.
+// Program is what the workers do in a Step of so many micro-batches: what schedule.Simulate
+// predicts, and what a recorded timeline is of. Its workers are in the order of Devices. The caller
+// must not change it. It returns an error if there are no such programs, as for less than one
+// micro-batch. Where a stage's policy is Optimal it is that of the last batch, if it had so many;
+// before it is planned nothing is known to be recomputed.
 func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
 	if last := p.Plan(); last != nil && last.Program.MicroBatches == microBatches {
 		return last.Program, nil
@@ -97,7 +106,8 @@ func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
 
 func (p *Pipe) optimal() bool { return slices.Contains(p.cfg.policies, Optimal) }
 
-// prepare finds or makes the plan for a mini-batch whose backward follows. Where layers have to be measured for it, another batch waits meanwhile.
+// prepare finds or makes the plan for a mini-batch whose backward follows. Where layers have to be
+// measured for it, another batch waits meanwhile.
 func (r *minibatch) prepare(ctx context.Context) (err error) {
 	p := r.p
 	if p.cfg.Plan != nil {
@@ -130,7 +140,9 @@ func (r *minibatch) given() (*prepared, error) {
 	return p.plans.find(fmt.Sprint("given ", n, r.loss == nil), func() (*prepared, error) { return r.ready(p.cfg.Plan.Fewer(n)) })
 }
 
-// unmeasured is the plan for so many micro-batches as far as it needs no measuring: of stages whose policy is Optimal nothing is recomputed, and where there are such nothing waits on links, as its memory was not planned.
+// unmeasured is the plan for so many micro-batches as far as it needs no measuring: of stages whose
+// policy is Optimal nothing is recomputed, and where there are such nothing waits on links, as its
+// memory was not planned.
 func (p *Pipe) unmeasured(microBatches int) (*prepared, error) {
 	return p.plans.find(fmt.Sprint("unmeasured ", microBatches), func() (*prepared, error) {
 		problem := p.problem(microBatches)
@@ -276,7 +288,8 @@ func (r *minibatch) ready(plan *planner.Plan) (*prepared, error) {
 			continue
 		}
 		stage := r.p.stages[i]
-		out.segments[i], err = r.p.segment(stage, r.loss != nil && r.last(i), segment.Config{Units: s.Units, InputGrad: stage.inputGrad || r.inputGrad})
+		out.segments[i], err = r.p.segment(stage, r.loss != nil && r.last(i),
+			segment.Config{Units: s.Units, InputGrad: stage.inputGrad || r.inputGrad})
 		if err != nil {
 			return nil, err
 		}

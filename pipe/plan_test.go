@@ -12,7 +12,8 @@ import (
 	"penstock/torch"
 )
 
-// A plan that was written down is run by another pipe as it is: in the same bytes, to the same bits. Batches with fewer micro-batches do their part of it.
+// A plan that was written down is run by another pipe as it is: in the same bytes, to the same
+// bits. Batches with fewer micro-batches do their part of it.
 func TestGivenPlan(t *testing.T) {
 	torchtest.Check(t)
 	q := deepProblem()
@@ -20,7 +21,8 @@ func TestGivenPlan(t *testing.T) {
 	for name, cfg := range map[string]pipe.Config{
 		"planned": {Balance: []int{4, 5}, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1},
 		"mixed":   {Balance: []int{4, 5}, Chunks: 3, Checkpoint: pipe.PerStage(pipe.Always, pipe.Optimal), Seed: 1},
-		"fixed":   {Balance: []int{3, 3, 3}, Chunks: 4, Checkpoint: pipe.PerStage(pipe.Always, pipe.Never, pipe.ExceptLast), Seed: 1},
+		"fixed": {Balance: []int{3, 3, 3}, Chunks: 4,
+			Checkpoint: pipe.PerStage(pipe.Always, pipe.Never, pipe.ExceptLast), Seed: 1},
 	} {
 		if cfg.Checkpoint.String() != "always,never,except_last" {
 			cfg.Budget = []int64{0, 0}
@@ -51,7 +53,8 @@ func TestGivenPlan(t *testing.T) {
 		}
 		for i := range want.plans {
 			if want.plans[i].Policy == planner.Optimal && want.peaks[0][i] != got.peaks[0][i] {
-				t.Errorf("%s: stage %d takes %d bytes, and %d by the plan that was written down", name, i, want.peaks[0][i], got.peaks[0][i])
+				t.Errorf("%s: stage %d takes %d bytes, and %d by the plan that was written down", name, i,
+					want.peaks[0][i], got.peaks[0][i])
 			}
 		}
 		if got.plan.String() != want.plan.String() {
@@ -124,7 +127,8 @@ worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()
 	q := deepProblem()
-	if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}, q.loss); err != nil {
+	if _, err := p.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}, q.loss); err != nil {
 		t.Error(err)
 	}
 	if got := p.Plan().String(); got != text {

@@ -16,7 +16,8 @@ func (p *Pipe) problem(microBatches int) planner.Problem {
 	out := planner.Problem{MicroBatches: microBatches, Skips: edges(p.stages), Schedule: p.cfg.Schedule}
 	for i, s := range p.stages {
 		out.Workers = append(out.Workers, s.worker)
-		out.Stages = append(out.Stages, planner.Stage{Device: s.Device.String(), Layers: len(s.Layers), Policy: planner.Policy(p.cfg.policies[i])})
+		out.Stages = append(out.Stages, planner.Stage{Device: s.Device.String(), Layers: len(s.Layers),
+			Policy: planner.Policy(p.cfg.policies[i])})
 	}
 	return out
 }
@@ -44,7 +45,8 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 			memory.State = o.Need(s.Params()).State
 		}
 		if r.loss == nil && r.last(i) {
-			// The outputs of the whole batch, and with them while they are put together the micro-batches', later their gradients.
+			// The outputs of the whole batch, and with them while they are put together the
+			// micro-batches', later their gradients.
 			memory.Outputs = 2 * int64(len(r.parts)) * c.Gives
 		}
 		out.Stages[i].Memory = memory
@@ -52,7 +54,8 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 	return out
 }
 
-// tied is what gradients of parameters that other stages use too take beside the stage's own: one that has come from a later stage, and one that waits for an earlier.
+// tied is what gradients of parameters that other stages use too take beside the stage's own: one
+// that has come from a later stage, and one that waits for an earlier.
 func (s *Stage) tied() (bytes int64) {
 	for _, t := range s.ties {
 		for _, other := range []target{t.from, t.to} {

@@ -23,7 +23,8 @@ func TestProgramIsWhatStepRuns(t *testing.T) {
 	}{
 		{"the default", pipe.Config{Balance: []int{2, 2}, Chunks: 4}},
 		{"stages that share a worker", pipe.Config{
-			Balance: []int{1, 2, 1}, Chunks: 4, Checkpoint: pipe.Always, Devices: []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(0)},
+			Balance: []int{1, 2, 1}, Chunks: 4, Checkpoint: pipe.Always, Devices: []torch.Device{torch.CPU(0),
+				torch.CPU(1), torch.CPU(0)},
 		}},
 		{"a schedule of the user's", pipe.Config{Balance: []int{2, 2}, Chunks: 4, Checkpoint: pipe.Always, Schedule: oneAtATime}},
 	} {
@@ -65,13 +66,14 @@ func TestScheduleThatCannotRun(t *testing.T) {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	batch := pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 3)(c, 1))}
-	p := started(t, small(), pipe.Config{Balance: []int{2, 2}, Chunks: 2, Schedule: func(c schedule.Config) (*schedule.Program, error) {
-		program, err := schedule.GPipe(c)
-		if err == nil {
-			program.Workers[0] = program.Workers[0][1:]
-		}
-		return program, err
-	}})
+	p := started(t, small(), pipe.Config{Balance: []int{2, 2}, Chunks: 2,
+		Schedule: func(c schedule.Config) (*schedule.Program, error) {
+			program, err := schedule.GPipe(c)
+			if err == nil {
+				program.Workers[0] = program.Workers[0][1:]
+			}
+			return program, err
+		}})
 	_, err := p.Step(context.Background(), batch, squares{})
 	var found schedule.Violations
 	if !errors.As(err, &found) || !strings.Contains(err.Error(), "missing: 0F0 is on no worker") {

@@ -11,7 +11,8 @@ import (
 // kindCount is how many numbers randomModel knows.
 const kindCount = 24
 
-// randomModel makes a network of [rows, 2, 6, 6] to 3 classes out of numbers. Some of its layers are wrapped by wrap.
+// randomModel makes a network of [rows, 2, 6, 6] to 3 classes out of numbers. Some of its layers
+// are wrapped by wrap.
 func randomModel(kinds []int, wrap func(nn.Layer) nn.Layer) *nn.Sequential {
 	m := &randomNet{Sequential: nn.NewSequential(), wrap: wrap}
 	for i, k := range kinds {
@@ -74,7 +75,8 @@ func (m *randomNet) grow(i, k int) {
 	case 13:
 		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.SumDim(x, []int64{1, 3}, true)) }))
 	case 14:
-		m.add(nn.NewSequential(nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}), nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{})))
+		m.add(nn.NewSequential(nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}),
+			nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{})))
 	case 15:
 		m.add(nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)}))
 	case 16:
@@ -129,7 +131,8 @@ func (m *randomNet) pop(i int) {
 	m.add(l)
 }
 
-// tie adds a layer whose weight is that of others. It is not wrapped: the sum of the weight's gradients would be grouped otherwise.
+// tie adds a layer whose weight is that of others. It is not wrapped: the sum of the weight's
+// gradients would be grouped otherwise.
 func (m *randomNet) tie() {
 	m.wrapNext = false
 	l := &call{}
@@ -150,7 +153,8 @@ func (m *randomNet) tie() {
 	m.add(l)
 }
 
-// tuples adds layers between which a tuple goes: one without a gradient before those with one, integers, and one tensor twice.
+// tuples adds layers between which a tuple goes: one without a gradient before those with one,
+// integers, and one tensor twice.
 func (m *randomNet) tuples() {
 	m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		return []*torch.Tensor{c.Detach(xs[0]), xs[0], c.Argmax(xs[0], 1), xs[0], c.Tanh(xs[0])}

@@ -26,7 +26,8 @@ func TestNewSaysWhatToDo(t *testing.T) {
 	}{
 		{"no model", nil, pipe.Config{}, []string{"the model is nil", "want an nn.Sequential"}},
 		{"no layers", nn.NewSequential(nn.NewSequential()), pipe.Config{}, []string{"the model has no layers", "Add"}},
-		{"skips", nn.NewSequential(stashing(pass, "a")), pipe.Config{}, []string{"skip connections do not match", `"0" stashes "a", which no layer pops`}},
+		{"skips", nn.NewSequential(stashing(pass, "a")), pipe.Config{},
+			[]string{"skip connections do not match", `"0" stashes "a", which no layer pops`}},
 	} {
 		p, err := pipe.New(row.model, row.cfg)
 		if err == nil {
@@ -50,10 +51,13 @@ func TestModelsThatCannotBeBuilt(t *testing.T) {
 		build  func()
 		want   []string
 	}{
-		{"a layer twice", func() { l := nn.NewTanh(); nn.NewSequential(l, l) }, []string{`module "0" is already part of another module`, "make a second one and Share its parameters"}},
-		{"two layers of one name", func() { nn.NewSequential().Add("a", nn.NewTanh()).Add("a", nn.NewTanh()) }, []string{`"a" is declared twice`}},
+		{"a layer twice", func() { l := nn.NewTanh(); nn.NewSequential(l, l) },
+			[]string{`module "0" is already part of another module`, "make a second one and Share its parameters"}},
+		{"two layers of one name", func() { nn.NewSequential().Add("a", nn.NewTanh()).Add("a", nn.NewTanh()) },
+			[]string{`"a" is declared twice`}},
 		{"a skip without a name", func() { (&nn.Base{}).Stashes("") }, []string{"a skip needs a name"}},
-		{"a namespace for a skip that is not there", func() { (&nn.Base{}).Isolate(nn.NewNamespace(), "a") }, []string{`"a" is not declared`, "Stashes and Pops declare names"}},
+		{"a namespace for a skip that is not there", func() { (&nn.Base{}).Isolate(nn.NewNamespace(), "a") },
+			[]string{`"a" is not declared`, "Stashes and Pops declare names"}},
 	} {
 		func() {
 			defer func() {
@@ -67,7 +71,8 @@ func TestModelsThatCannotBeBuilt(t *testing.T) {
 			row.build()
 		}()
 	}
-	if _, err := torch.ParseDevice("foo"); err == nil || !strings.Contains(err.Error(), `unknown device "foo": want cpu:N or cuda:N`) {
+	if _, err := torch.ParseDevice("foo"); err == nil || !strings.Contains(err.Error(),
+		`unknown device "foo": want cpu:N or cuda:N`) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -91,14 +96,20 @@ func TestBatchSaysWhatToDo(t *testing.T) {
 		{"no input", pipe.Batch{}, []string{"no input", "set Input to pipe.Rows(x)"}},
 		{"an empty tuple", pipe.Batch{Input: []pipe.Value{}}, []string{"no input", "set Input to pipe.Rows(x)"}},
 		{"nil in a tuple", pipe.Batch{Input: pipe.Rows(x, nil)}, []string{"input 1 is nil", "want a tensor"}},
-		{"nil to be whole", pipe.Batch{Input: append(pipe.Rows(x), pipe.NoChunk(nil)...)}, []string{"input 1 is nil", "want a tensor"}},
+		{"nil to be whole", pipe.Batch{Input: append(pipe.Rows(x), pipe.NoChunk(nil)...)},
+			[]string{"input 1 is nil", "want a tensor"}},
 		{"nothing in a tuple", pipe.Batch{Input: []pipe.Value{{}}}, []string{"input 0 is nil", "want a tensor"}},
-		{"a number", pipe.Batch{Input: pipe.Rows(number)}, []string{"input 0 is float32[]", "no rows to split into micro-batches", "give it as pipe.NoChunk"}},
-		{"a number in a tuple", pipe.Batch{Input: pipe.Rows(x, number)}, []string{"input 1 is float32[]", "no rows to split into micro-batches"}},
-		{"nothing to split", pipe.Batch{Input: pipe.NoChunk(x, y)}, []string{"no input has rows", "at least one must be given as pipe.Rows"}},
-		{"different rows", pipe.Batch{Input: append(pipe.NoChunk(x), pipe.Rows(x, three)...)}, []string{"input 1 has 4 rows and input 2 has 3", "except what is given as pipe.NoChunk"}},
+		{"a number", pipe.Batch{Input: pipe.Rows(number)},
+			[]string{"input 0 is float32[]", "no rows to split into micro-batches", "give it as pipe.NoChunk"}},
+		{"a number in a tuple", pipe.Batch{Input: pipe.Rows(x, number)},
+			[]string{"input 1 is float32[]", "no rows to split into micro-batches"}},
+		{"nothing to split", pipe.Batch{Input: pipe.NoChunk(x, y)},
+			[]string{"no input has rows", "at least one must be given as pipe.Rows"}},
+		{"different rows", pipe.Batch{Input: append(pipe.NoChunk(x), pipe.Rows(x, three)...)},
+			[]string{"input 1 has 4 rows and input 2 has 3", "except what is given as pipe.NoChunk"}},
 		{"freed", pipe.Batch{Input: pipe.Rows(freed)}, []string{"input 0 was freed", "until the call returns"}},
-		{"on another kind of device", pipe.Batch{Input: pipe.Rows(x, meta(c, 4, 4))}, []string{"input 1 is on meta", "the first stage on cpu:0", "make it there"}},
+		{"on another kind of device", pipe.Batch{Input: pipe.Rows(x, meta(c, 4, 4))},
+			[]string{"input 1 is on meta", "the first stage on cpu:0", "make it there"}},
 	} {
 		row.b.Target = pipe.Rows(y)
 		check := func(what string, err error) {
@@ -122,13 +133,19 @@ func TestBatchSaysWhatToDo(t *testing.T) {
 		loss   nn.Loss
 		want   []string
 	}{
-		{"no loss", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, nil, []string{"Step needs a loss", "Forward and Backward do without"}},
+		{"no loss", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, nil,
+			[]string{"Step needs a loss", "Forward and Backward do without"}},
 		{"no target", pipe.Batch{Input: pipe.Rows(x)}, squares{}, []string{"no target", "set Target to pipe.Rows(y)"}},
-		{"nil", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y, nil)}, squares{}, []string{"target 1 is nil", "want a tensor"}},
-		{"freed", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(freed)}, squares{}, []string{"target 0 was freed", "until the call returns"}},
-		{"other rows", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(three)}, squares{}, []string{"the input has 4 rows, the target 3", "both must have the same"}},
-		{"rows that differ", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y, three)}, squares{}, []string{"target 0 has 4 rows and target 1 has 3"}},
-		{"on another kind of device", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(meta(c, 4, 3))}, squares{}, []string{"target 0 is on meta", "the last stage on cpu:1", "make it there"}},
+		{"nil", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y, nil)}, squares{},
+			[]string{"target 1 is nil", "want a tensor"}},
+		{"freed", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(freed)}, squares{},
+			[]string{"target 0 was freed", "until the call returns"}},
+		{"other rows", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(three)}, squares{},
+			[]string{"the input has 4 rows, the target 3", "both must have the same"}},
+		{"rows that differ", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y, three)}, squares{},
+			[]string{"target 0 has 4 rows and target 1 has 3"}},
+		{"on another kind of device", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(meta(c, 4, 3))}, squares{},
+			[]string{"target 0 is on meta", "the last stage on cpu:1", "make it there"}},
 	} {
 		_, err := p.Step(ctx, row.b, row.loss)
 		for _, want := range append(row.want, "pipe: ") {
@@ -143,7 +160,8 @@ func TestBatchSaysWhatToDo(t *testing.T) {
 	nn.ZeroGrads(p.Model())
 }
 
-// What goes wrong between layers: the error has the coordinates of the layer, what it was given, and what would do.
+// What goes wrong between layers: the error has the coordinates of the layer, what it was given,
+// and what would do.
 func TestLayersSayWhatToDo(t *testing.T) {
 	torchtest.Check(t)
 	pair := func() nn.Layer {
@@ -161,23 +179,36 @@ func TestLayersSayWhatToDo(t *testing.T) {
 		stage  int
 		want   []string
 	}{
-		{"the model is given another type", []nn.Layer{nn.NewEmbedding(3, 4, nn.EmbeddingConfig{}), nn.NewTanh()}, squares{}, "0", 0, []string{"aten::embedding(float32[3,4], float32[2,4])"}},
-		{"another shape", []nn.Layer{nn.NewTanh(), nn.NewLinear(3, 4)}, squares{}, "1", 1, []string{"float32[2,4], float32[4,3]", "cannot be multiplied"}},
-		{"a tuple for a layer of one", []nn.Layer{pair(), nn.NewLinear(4, 4)}, squares{}, "1", 1, []string{"Forward(float32[2,4], float32[2,4])", "takes one tensor and was given a tuple of 2", "make it with nn.Tuple"}},
-		{"no tensor", []nn.Layer{nn.NewTanh(), gives(func(*nn.Ctx, *torch.Tensor) []*torch.Tensor { return nil })}, squares{}, "1", 1, []string{"must return tensors that exist", "it returned an empty tuple"}},
+		{"the model is given another type", []nn.Layer{nn.NewEmbedding(3, 4, nn.EmbeddingConfig{}), nn.NewTanh()},
+			squares{}, "0", 0, []string{"aten::embedding(float32[3,4], float32[2,4])"}},
+		{"another shape", []nn.Layer{nn.NewTanh(), nn.NewLinear(3, 4)}, squares{}, "1", 1,
+			[]string{"float32[2,4], float32[4,3]", "cannot be multiplied"}},
+		{"a tuple for a layer of one", []nn.Layer{pair(), nn.NewLinear(4, 4)}, squares{}, "1", 1,
+			[]string{"Forward(float32[2,4], float32[2,4])", "takes one tensor and was given a tuple of 2",
+				"make it with nn.Tuple"}},
+		{"no tensor", []nn.Layer{nn.NewTanh(), gives(func(*nn.Ctx, *torch.Tensor) []*torch.Tensor { return nil })},
+			squares{}, "1", 1, []string{"must return tensors that exist", "it returned an empty tuple"}},
 		{"nil in a tuple", []nn.Layer{gives(func(_ *nn.Ctx, x *torch.Tensor) []*torch.Tensor { return tensors(x, nil) }), pair()}, squares{}, "0", 0, []string{"must return tensors that exist", "it returned float32[2,4], none"}},
 		{"freed", []nn.Layer{nn.NewTanh(), gives(func(c *nn.Ctx, x *torch.Tensor) []*torch.Tensor { y := c.Tanh(x); y.Free(); return tensors(y) })}, squares{}, "1", 1, []string{"must return tensors that exist", "it returned freed"}},
-		{"a child that is not declared", []nn.Layer{nn.NewTanh(), layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Run(x, nn.NewDropout(0.5)) })}, squares{}, "1", 1,
-			[]string{`*nn.Dropout is no declared child of *pipe_test.call, layer "1", which runs it`, `call Child("dropout", the *nn.Dropout) of the *pipe_test.call where it is made`}},
+		{"a child that is not declared", []nn.Layer{nn.NewTanh(),
+			layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Run(x, nn.NewDropout(0.5)) })}, squares{}, "1", 1,
+			[]string{`*nn.Dropout is no declared child of *pipe_test.call, layer "1", which runs it`,
+				`call Child("dropout", the *nn.Dropout) of the *pipe_test.call where it is made`}},
 		{"a loss with layers that is no module", []nn.Layer{nn.NewTanh(), nn.NewTanh()}, layerLoss{}, "loss", 1,
-			[]string{"*nn.Linear is run by the loss pipe_test.layerLoss, which is no module", "embed nn.Base in the loss", `call Child("linear", the *nn.Linear) of the loss`}},
-		{"a tuple for a loss of one", []nn.Layer{nn.NewTanh(), pair()}, squares{}, "loss", 1, []string{"loss(float32[2,4], float32[2,4], float32[2,4])", "the model gives a tuple of 2", "a tuple of 1 targets", "nn.TupleLoss"}},
-		{"a loss that is no number", []nn.Layer{nn.NewTanh(), nn.NewTanh()}, rowLoss{}, "loss", 1, []string{"a loss must be a number", "it is float32[2]"}},
-		{"a loss that is nothing", []nn.Layer{nn.NewTanh(), nn.NewTanh()}, noLoss{}, "loss", 1, []string{"a loss must be a number", "it is none"}},
+			[]string{"*nn.Linear is run by the loss pipe_test.layerLoss, which is no module",
+				"embed nn.Base in the loss", `call Child("linear", the *nn.Linear) of the loss`}},
+		{"a tuple for a loss of one", []nn.Layer{nn.NewTanh(), pair()}, squares{}, "loss", 1,
+			[]string{"loss(float32[2,4], float32[2,4], float32[2,4])", "the model gives a tuple of 2",
+				"a tuple of 1 targets", "nn.TupleLoss"}},
+		{"a loss that is no number", []nn.Layer{nn.NewTanh(), nn.NewTanh()}, rowLoss{}, "loss", 1,
+			[]string{"a loss must be a number", "it is float32[2]"}},
+		{"a loss that is nothing", []nn.Layer{nn.NewTanh(), nn.NewTanh()}, noLoss{}, "loss", 1,
+			[]string{"a loss must be a number", "it is none"}},
 	} {
 		p := started(t, nn.NewSequential(row.layers...), pipe.Config{Balance: []int{1, 1}, Chunks: 2})
 		c := torch.NewCtx(torch.Options{})
-		_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 4)(c, 1))}, row.loss)
+		_, err := p.Step(context.Background(),
+			pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 4)(c, 1))}, row.loss)
 		var e *pipe.Error
 		var op *torch.Error
 		if !errors.As(err, &e) || e.Layer != row.layer || e.Stage != row.stage || e.MicroBatch != 0 || e.Direction != schedule.Forward || !errors.As(err, &op) {
@@ -220,7 +251,8 @@ func TestOutputsThatCannotBeJoined(t *testing.T) {
 		last   nn.Layer
 		want   []string
 	}{
-		{"numbers", layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Mean(x) }), []string{"output 0 is a number, float32[]", "let the last layer give each row its value"}},
+		{"numbers", layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Mean(x) }),
+			[]string{"output 0 is a number, float32[]", "let the last layer give each row its value"}},
 		{"tuples of different lengths", tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			if c.MicroBatch == 0 {
 				return xs[:]
@@ -249,8 +281,10 @@ func TestOutputsThatCannotBeJoined(t *testing.T) {
 			t.Errorf("%s: live bytes %s, before %s", row.reason, got, live)
 		}
 	}
-	number := started(t, nn.NewSequential(nn.NewTanh(), layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Mean(x) })), pipe.Config{Balance: []int{1, 1}, Chunks: 2})
-	if _, err := number.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(4, 3)(c, 0)), Target: pipe.Rows(normal(4, 3)(c, 0))}, mean{}); err != nil {
+	number := started(t, nn.NewSequential(nn.NewTanh(),
+		layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Mean(x) })), pipe.Config{Balance: []int{1, 1}, Chunks: 2})
+	if _, err := number.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(normal(4, 3)(c, 0)), Target: pipe.Rows(normal(4, 3)(c, 0))}, mean{}); err != nil {
 		t.Errorf("a loss of numbers: %v", err)
 	}
 }

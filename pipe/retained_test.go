@@ -14,7 +14,8 @@ import (
 	"penstock/torch"
 )
 
-// everything has what a pipe carries between stages: tuples, a skip, a tied parameter, dropout and a batch norm, in five layers of [rows, 4].
+// everything has what a pipe carries between stages: tuples, a skip, a tied parameter, dropout and
+// a batch norm, in five layers of [rows, 4].
 func everything() *nn.Sequential {
 	first := &tupled{}
 	w := first.Param("w", nn.FanIn(4), 4, 4)
@@ -30,11 +31,13 @@ func everything() *nn.Sequential {
 	w2.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 		return c.PlainLinear(c.Mul(x, c.Pop("skip")), w2.p.Tensor(), nil)
 	}
-	return nn.NewSequential(nn.Tuple(first, first.ForwardTuple), tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[1:] }),
+	return nn.NewSequential(nn.Tuple(first, first.ForwardTuple),
+		tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[1:] }),
 		nn.NewSequential(nn.NewDropout(0.3), nn.NewBatchNorm1d(4, nn.BatchNormConfig{})), w2)
 }
 
-// BackwardRetained and a Backward after it give, bit for bit, what two runs give, whatever is recomputed; and on numbers that are exact, twice the gradient.
+// BackwardRetained and a Backward after it give, bit for bit, what two runs give, whatever is
+// recomputed; and on numbers that are exact, twice the gradient.
 func TestBackwardRetained(t *testing.T) {
 	torchtest.Check(t)
 	for _, cfg := range configs(5, 3) {
@@ -153,7 +156,8 @@ func exact() *nn.Sequential {
 	return s
 }
 
-// A run that has no backward left says so, and one that cannot have another fails with coordinates and holds nothing.
+// A run that has no backward left says so, and one that cannot have another fails with coordinates
+// and holds nothing.
 func TestBackwardThatCannotBe(t *testing.T) {
 	torchtest.Check(t)
 	model := exact()
@@ -180,12 +184,18 @@ func TestBackwardThatCannotBe(t *testing.T) {
 		{"retained after the last", func(run *pipe.Run) error { _ = run.Backward(ctx, g); return run.BackwardRetained(ctx, g) }, []string{closed}},
 		{"after Close", func(run *pipe.Run) error { run.Close(); return run.Backward(ctx, g) }, []string{closed}},
 		{"after a failure", func(run *pipe.Run) error { _ = run.BackwardRetained(cancelled, g); return run.Backward(ctx, g) }, []string{closed}},
-		{"no gradient", func(run *pipe.Run) error { return run.Backward(ctx) }, []string{"the output has no gradient; run a backward of the loss first, or give one"}},
-		{"too many gradients", func(run *pipe.Run) error { return run.Backward(ctx, g, g) }, []string{"2 gradients for 1 outputs; give one for each, nil where there is none"}},
-		{"another shape", func(run *pipe.Run) error { return run.Backward(ctx, whole(c, 1, 4, 2)) }, []string{"output 0 has the shape [4 3], its gradient [4 2]; they must be the same"}},
-		{"integers", func(run *pipe.Run) error { return run.Backward(ctx, c.To(g, torch.Int64)) }, []string{"gradient 0 is int64[4,3]", "output 0 is float32[4,3]"}},
-		{"another kind of device", func(run *pipe.Run) error { return run.Backward(ctx, meta(c, 4, 3)) }, []string{"gradient 0 is on meta", "the last stage on cpu:1"}},
-		{"freed", func(run *pipe.Run) error { f := whole(c, 1, 4, 3); f.Free(); return run.Backward(ctx, f) }, []string{"gradient 0 was freed; keep it until Backward returns"}},
+		{"no gradient", func(run *pipe.Run) error { return run.Backward(ctx) },
+			[]string{"the output has no gradient; run a backward of the loss first, or give one"}},
+		{"too many gradients", func(run *pipe.Run) error { return run.Backward(ctx, g, g) },
+			[]string{"2 gradients for 1 outputs; give one for each, nil where there is none"}},
+		{"another shape", func(run *pipe.Run) error { return run.Backward(ctx, whole(c, 1, 4, 2)) },
+			[]string{"output 0 has the shape [4 3], its gradient [4 2]; they must be the same"}},
+		{"integers", func(run *pipe.Run) error { return run.Backward(ctx, c.To(g, torch.Int64)) },
+			[]string{"gradient 0 is int64[4,3]", "output 0 is float32[4,3]"}},
+		{"another kind of device", func(run *pipe.Run) error { return run.Backward(ctx, meta(c, 4, 3)) },
+			[]string{"gradient 0 is on meta", "the last stage on cpu:1"}},
+		{"freed", func(run *pipe.Run) error { f := whole(c, 1, 4, 3); f.Free(); return run.Backward(ctx, f) },
+			[]string{"gradient 0 was freed; keep it until Backward returns"}},
 		{"the weights have changed since", func(run *pipe.Run) error {
 			c.MulScalar_(c.Detach(nn.Params(model)[1].Tensor()), 1)
 			return run.BackwardRetained(ctx, g)

@@ -12,7 +12,8 @@ import (
 	"penstock/torch"
 )
 
-// Runs that are open at the same time go back in any order and as often as is wanted, each to its own gradients.
+// Runs that are open at the same time go back in any order and as often as is wanted, each to its
+// own gradients.
 func TestBackwardRetainedOfSeveralRuns(t *testing.T) {
 	torchtest.Check(t)
 	for _, generate := range []schedule.Generator{schedule.GPipe, oneAtATime} {
@@ -62,7 +63,8 @@ func TestBackwardRetainedOfSeveralRuns(t *testing.T) {
 	}
 }
 
-// Two losses of one output count once each. The gradient of the first once stayed in the output, where that of the second was added to it.
+// Two losses of one output count once each. The gradient of the first once stayed in the output,
+// where that of the second was added to it.
 func TestBackwardRetainedTakesTheGradientOfTheOutput(t *testing.T) {
 	torchtest.Check(t)
 	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewLinear(4, 4))

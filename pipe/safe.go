@@ -10,21 +10,29 @@ import (
 	"penstock/torch"
 )
 
-// What a device holds depends on who is ahead: what a stage has made for another, an output, a gradient or a skip, waits on the stage's device until the other's worker has taken it over. All else is the same in every
-// run, as a worker performs its actions in one order. So the most that a device can hold is found from any run:
+// What a device holds depends on who is ahead: what a stage has made for another, an output, a
+// gradient or a skip, waits on the stage's device until the other's worker has taken it over. All
+// else is the same in every run, as a worker performs its actions in one order. So the most that a
+// device can hold is found from any run:
 //
 //	stage 0   F0 ─┬─ F1 ─┬─ F2 ─┬─ ...      own     the most of each action without what waits, which was lent (torch.Device.Lend)
 //	              │      │      │
 //	waits         x0 ────x0─────x0 ...      waits   from the action that made it to the first that cannot start before it was taken over (schedule.Graph.LatestReceives)
 //	                     x1 ────x1 ...
 //
-// and the most of own and waits together over all actions is reached when the others are as late as the program lets them.
+// and the most of own and waits together over all actions is reached when the others are as late as
+// the program lets them.
 
-// SafeLimit is, by device in the order of Devices, the lowest limit in bytes (torch.Device.SetLimit) under which nothing that the pipe has done so far can fail for want of memory, however far stages run ahead of each other:
-// Steps, Forwards and Backwards, Infers, Updates and what OnStages ran, one call after the other, with the same batches. A measured peak (torch.Device.Memory) can be lower: next time a neighbour may be later to take over what waits for it.
+// SafeLimit is, by device in the order of Devices, the lowest limit in bytes
+// (torch.Device.SetLimit) under which nothing that the pipe has done so far can fail for want of
+// memory, however far stages run ahead of each other: Steps, Forwards and Backwards, Infers,
+// Updates and what OnStages ran, one call after the other, with the same batches. A measured peak
+// (torch.Device.Memory) can be lower: next time a neighbour may be later to take over what waits
+// for it.
 //
-// It is exact where nothing else happens on the devices meanwhile, stages do not pass on memory that they were given, and their policy is not Optimal, for which it is at least what was planned; else it may be too high. 0 is
-// a device whose memory is not counted. It may be called at any time.
+// It is exact where nothing else happens on the devices meanwhile, stages do not pass on memory
+// that they were given, and their policy is not Optimal, for which it is at least what was planned;
+// else it may be too high. 0 is a device whose memory is not counted. It may be called at any time.
 func (p *Pipe) SafeLimit() []int64 {
 	p.safe.mu.Lock()
 	defer p.safe.mu.Unlock()
@@ -46,14 +54,16 @@ func (s *safe) raise(worker int, bytes int64) {
 	s.most[worker] = max(s.most[worker], bytes)
 }
 
-// count begins a part of a run in which nothing waits for other devices: all that a worker's device holds, until done is called, is its own.
+// count begins a part of a run in which nothing waits for other devices: all that a worker's device
+// holds, until done is called, is its own.
 func (p *Pipe) count(worker int) (done func()) {
 	d := p.workers[worker].device
 	d.OwnPeak()
 	return func() { p.safe.raise(worker, d.OwnPeak()) }
 }
 
-// outgoing is what an action has made for other stages: it is there until all of the receives are done.
+// outgoing is what an action has made for other stages: it is there until all of the receives are
+// done.
 type outgoing struct {
 	tensors  []*torch.Tensor
 	receives []schedule.Action
@@ -79,7 +89,8 @@ type ledger struct {
 }
 
 func newLedger(g *program, workers int) *ledger {
-	return &ledger{graph: g, own: make([]int64, len(g.Actions)), made: make([][]*loan, workers), due: make([][]*loan, len(g.Actions)), ended: make([]int64, workers)}
+	return &ledger{graph: g, own: make([]int64, len(g.Actions)), made: make([][]*loan, workers),
+		due: make([][]*loan, len(g.Actions)), ended: make([]int64, workers)}
 }
 
 // enter notes that an action is done, on its worker, whose device it is, before others are told.
@@ -144,7 +155,8 @@ func (l *ledger) most(worker int) (most int64) {
 		waits += change[id-first]
 		most = max(most, l.own[id]+waits)
 	}
-	return max(most, l.ended[worker]) // outputs are gathered when all that went to the last stage was taken over
+	// outputs are gathered when all that went to the last stage was taken over
+	return max(most, l.ended[worker])
 }
 
 // waits lists what an action has left for other stages.
@@ -190,7 +202,8 @@ func (r *minibatch) waits(a schedule.Action) (out []outgoing) {
 	return out
 }
 
-// ofBatch says whether a tensor is none, or lies in the memory of the batch, which waits for nobody.
+// ofBatch says whether a tensor is none, or lies in the memory of the batch, which waits for
+// nobody.
 func (r *minibatch) ofBatch(t *torch.Tensor) bool {
 	return t == nil || slices.ContainsFunc(r.inputs, func(v Value) bool { return nn.SameMemory(v.Tensor, t) })
 }

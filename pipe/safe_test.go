@@ -17,7 +17,8 @@ import (
 	"penstock/torch"
 )
 
-// pace delays workers: to each it gives the actions that others must have begun, or be through, before it begins one of its own.
+// pace delays workers: to each it gives the actions that others must have begun, or be through,
+// before it begins one of its own.
 type pace struct {
 	mu    sync.Mutex
 	moved *sync.Cond
@@ -96,7 +97,8 @@ func late(g *schedule.Graph, one int) func(worker, action int) {
 	})
 }
 
-// passes are steps of a problem, with updates, and one inference. It returns what the pipe says of its limits, and the most bytes of each device.
+// passes are steps of a problem, with updates, and one inference. It returns what the pipe says of
+// its limits, and the most bytes of each device.
 func (q problem) passes(cfg pipe.Config, limits []int64, hold func(g *schedule.Graph) func(worker, action int)) (safe, peaks []int64, err error) {
 	model := q.model()
 	defer nn.Free(model)
@@ -129,10 +131,12 @@ func (q problem) passes(cfg pipe.Config, limits []int64, hold func(g *schedule.G
 	}
 	for step := range 2 {
 		delay()
-		if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y), Step: int64(step)}, q.loss); err != nil {
+		if _, err := p.Step(context.Background(),
+			pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y), Step: int64(step)}, q.loss); err != nil {
 			return nil, nil, err
 		}
-		err := p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error { descend(c, p.Stages()[stage].Params()); return nil })
+		err := p.OnStages(context.Background(),
+			func(stage int, c *torch.Ctx) error { descend(c, p.Stages()[stage].Params()); return nil })
 		if err != nil {
 			return nil, nil, err
 		}
@@ -162,13 +166,15 @@ func randomCut(t *rapid.T, layers int) pipe.Config {
 	return cfg
 }
 
-// TestSafeLimitHolds: under the safe limit of a run, here one in which neighbours take over at once, the same passes when they are as late as they can be. Networks are of all kinds: with skips, tied parameters, tuples, views and
-// layers that pass on what they are given.
+// TestSafeLimitHolds: under the safe limit of a run, here one in which neighbours take over at
+// once, the same passes when they are as late as they can be. Networks are of all kinds: with
+// skips, tied parameters, tuples, views and layers that pass on what they are given.
 func TestSafeLimitHolds(t *testing.T) {
 	torchtest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {
 		kinds := rapid.SliceOfN(rapid.IntRange(0, kindCount-1), 1, 8).Draw(t, "kinds")
-		q := problem{model: func() *nn.Sequential { return randomModel(kinds, unwrapped) }, rows: 5, loss: nn.CrossEntropy(), input: normal(5, 2, 6, 6), target: classes(5, 3)}
+		q := problem{model: func() *nn.Sequential { return randomModel(kinds, unwrapped) }, rows: 5,
+			loss: nn.CrossEntropy(), input: normal(5, 2, 6, 6), target: classes(5, 3)}
 		cfg := randomCut(t, len(q.model().Layers()))
 		for one := range cfg.Balance {
 			safe, peaks, err := q.passes(cfg, nil, func(g *schedule.Graph) func(int, int) { return prompt(g, one) })
@@ -185,8 +191,9 @@ func TestSafeLimitHolds(t *testing.T) {
 	})
 }
 
-// TestSafeLimitIsExact: where stages do not pass on the memory that they were given, the safe limit is the same whatever run it is taken from, one in which neighbours take over at once, one in which they are late, or any, and it is to the
-// byte what a device holds when they are late.
+// TestSafeLimitIsExact: where stages do not pass on the memory that they were given, the safe limit
+// is the same whatever run it is taken from, one in which neighbours take over at once, one in
+// which they are late, or any, and it is to the byte what a device holds when they are late.
 func TestSafeLimitIsExact(t *testing.T) {
 	torchtest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -221,24 +228,29 @@ func TestSafeLimitIsExact(t *testing.T) {
 			for name, hold := range map[string]func(*schedule.Graph, int) func(int, int){"at once": prompt, "late": late} {
 				again, peaks, err := q.passes(cfg, nil, func(g *schedule.Graph) func(int, int) { return hold(g, one) })
 				if err != nil || !slices.Equal(again, safe) {
-					t.Errorf("with neighbours of %v that take over %s, %v are safe, and %v before: %v", torch.CPU(one), name, again, safe, err)
+					t.Errorf("with neighbours of %v that take over %s, %v are safe, and %v before: %v",
+						torch.CPU(one), name, again, safe, err)
 				}
 				if peaks[one] > safe[one] || name == "late" && peaks[one] != safe[one] {
-					t.Errorf("with neighbours of %v that take over %s it takes %d bytes, and %d are safe", torch.CPU(one), name, peaks[one], safe[one])
+					t.Errorf("with neighbours of %v that take over %s it takes %d bytes, and %d are safe",
+						torch.CPU(one), name, peaks[one], safe[one])
 				}
 			}
 		}
 	})
 }
 
-// wide is a problem of few parameters and many rows, whose first stage of two layers gives more than it is given.
+// wide is a problem of few parameters and many rows, whose first stage of two layers gives more
+// than it is given.
 func wide() problem {
 	const rows = 600
 	return problem{rows: rows, loss: nn.MSE(), input: normal(rows, 4), target: normal(rows, 4), steps: 1,
 		model: func() *nn.Sequential { return nn.NewSequential(nn.NewLinear(4, 32), nn.NewTanh(), nn.NewLinear(32, 4)) }}
 }
 
-// TestMeasuredPeakIsNotSafe: a peak that was measured while neighbours took over at once is less than what the next run may take, and as a limit it fails that run. The safe limit of the same run does not.
+// TestMeasuredPeakIsNotSafe: a peak that was measured while neighbours took over at once is less
+// than what the next run may take, and as a limit it fails that run. The safe limit of the same run
+// does not.
 func TestMeasuredPeakIsNotSafe(t *testing.T) {
 	torchtest.Check(t)
 	q := wide()
@@ -266,8 +278,10 @@ func TestMeasuredPeakIsNotSafe(t *testing.T) {
 	}
 }
 
-// TestInferStaysWithinABudget: with the policy optimal, a first stage that is ahead of the next does not fill its device with outputs, in an inference as little as in a step: under the least budgets that train, both pass when
-// neighbours are late. What an inference takes is part of the safe limit.
+// TestInferStaysWithinABudget: with the policy optimal, a first stage that is ahead of the next
+// does not fill its device with outputs, in an inference as little as in a step: under the least
+// budgets that train, both pass when neighbours are late. What an inference takes is part of the
+// safe limit.
 func TestInferStaysWithinABudget(t *testing.T) {
 	torchtest.Check(t)
 	q := wide()

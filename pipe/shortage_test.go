@@ -17,7 +17,8 @@ import (
 
 // deep is a model of Linear and Tanh, 16 wide and wider in the second half.
 func deep() *nn.Sequential {
-	return nn.NewSequential(nn.NewLinear(12, 16), nn.NewTanh(), nn.NewLinear(16, 16), nn.NewTanh(), nn.NewLinear(16, 40), nn.NewTanh(), nn.NewLinear(40, 40), nn.NewTanh(), nn.NewLinear(40, 3))
+	return nn.NewSequential(nn.NewLinear(12, 16), nn.NewTanh(), nn.NewLinear(16, 16), nn.NewTanh(),
+		nn.NewLinear(16, 40), nn.NewTanh(), nn.NewLinear(40, 40), nn.NewTanh(), nn.NewLinear(40, 3))
 }
 
 func deepProblem() problem {
@@ -34,7 +35,9 @@ func shortages(t *testing.T, err error) *planner.MemoryError {
 	return short
 }
 
-// TestAllShortagesAreTold: stages that need more than their budgets are listed at once, each with what will do, and with exactly that all of them train; with one byte less for any, that one is listed alone.
+// TestAllShortagesAreTold: stages that need more than their budgets are listed at once, each with
+// what will do, and with exactly that all of them train; with one byte less for any, that one is
+// listed alone.
 func TestAllShortagesAreTold(t *testing.T) {
 	torchtest.Check(t)
 	q := deepProblem()
@@ -79,14 +82,17 @@ func TestAllShortagesAreTold(t *testing.T) {
 	}
 }
 
-// TestParametersBeyondABudget: New lists all devices that cannot hold the parameters and buffers of their stages, a replica of a tied one included, and allocates nothing. With exactly what they take it succeeds.
+// TestParametersBeyondABudget: New lists all devices that cannot hold the parameters and buffers of
+// their stages, a replica of a tied one included, and allocates nothing. With exactly what they
+// take it succeeds.
 func TestParametersBeyondABudget(t *testing.T) {
 	torchtest.Check(t)
 	model := nn.NewSequential(nn.NewLinear(10, 20), nn.NewBatchNorm1d(20, nn.BatchNormConfig{}), nn.NewLinear(20, 30))
 	config := func(a, b int64) pipe.Config {
 		return pipe.Config{Balance: []int{2, 1}, Checkpoint: pipe.Optimal, Budget: []int64{a, b}}
 	}
-	const first, second = 4*(10*20+20) + 4*(4*20) + 8, 4 * (20*30 + 30) // weights and biases; of the batch norm also running statistics, and its int64 count
+	// weights and biases; of the batch norm also running statistics, and its int64 count
+	const first, second = 4*(10*20+20) + 4*(4*20) + 8, 4 * (20*30 + 30)
 	_, err := pipe.New(model, config(first-1, second-1))
 	short := shortages(t, err)
 	if len(short.Stages) != 2 || short.Stages[0].Least != first || short.Stages[1].Least != second || short.Least() != max(first, second) || !strings.Contains(err.Error(), "parameters and buffers alone") {
@@ -102,13 +108,15 @@ func TestParametersBeyondABudget(t *testing.T) {
 	p.Close()
 	nn.Free(model)
 
-	model = tied(false, false) // an embedding of 6 x 4 and a Linear of 4, a norm, and a head with the embedding's weight
+	// an embedding of 6 x 4 and a Linear of 4, a norm, and a head with the embedding's weight
+	model = tied(false, false)
 	cfg := pipe.Config{Balance: []int{2, 2}, Checkpoint: pipe.Optimal, Budget: []int64{1, 1}}
 	_, err = pipe.New(model, cfg)
 	if s := shortages(t, err).Stages; len(s) != 2 || s[0].Least != 4*(6*4+4*4+4) || s[1].Least != 4*(4+4)+4*(6*4) {
 		t.Errorf("tied: %v", err)
 	}
-	cfg.Devices, cfg.Checkpoint, cfg.Budget = []torch.Device{torch.CPU(5), torch.CPU(5)}, pipe.Never, nil // the replica shares its memory
+	// the replica shares its memory
+	cfg.Devices, cfg.Checkpoint, cfg.Budget = []torch.Device{torch.CPU(5), torch.CPU(5)}, pipe.Never, nil
 	torch.CPU(5).SetLimit(4 * (6*4 + 4*4 + 4 + 4 + 4))
 	defer torch.CPU(5).SetLimit(0)
 	if p, err = pipe.New(model, cfg); err != nil {
@@ -118,7 +126,8 @@ func TestParametersBeyondABudget(t *testing.T) {
 	nn.Free(model)
 }
 
-// TestOpenThenPlace: a pipe that was not placed plans as it does when it was, and does nothing else; then it trains like any.
+// TestOpenThenPlace: a pipe that was not placed plans as it does when it was, and does nothing
+// else; then it trains like any.
 func TestOpenThenPlace(t *testing.T) {
 	torchtest.Check(t)
 	q := deepProblem()
@@ -168,7 +177,8 @@ func TestOpenThenPlace(t *testing.T) {
 	}
 }
 
-// TestBudgetIsTheDevicesLimit: while a pipe is open its budget is enforced, whoever allocates, and afterwards the limit is the one before.
+// TestBudgetIsTheDevicesLimit: while a pipe is open its budget is enforced, whoever allocates, and
+// afterwards the limit is the one before.
 func TestBudgetIsTheDevicesLimit(t *testing.T) {
 	torchtest.Check(t)
 	model := deep()
@@ -197,7 +207,8 @@ func TestBudgetIsTheDevicesLimit(t *testing.T) {
 	}
 }
 
-// hoarder is an optimizer that will make state of as many bytes for the stages, which are told by their first parameters.
+// hoarder is an optimizer that will make state of as many bytes for the stages, which are told by
+// their first parameters.
 type hoarder struct{ optim.Optimizer }
 
 var hoards = map[string]int64{"0.weight": 5000, "4.weight": 700}
@@ -206,7 +217,8 @@ func (hoarder) Need(params []nn.NamedParam) optim.Need {
 	return optim.Need{State: hoards[params[0].Name]}
 }
 
-// TestStateStaysFree: what the optimizer is still to make on a stage is part of what it needs, and nothing that is planned takes it.
+// TestStateStaysFree: what the optimizer is still to make on a stage is part of what it needs, and
+// nothing that is planned takes it.
 func TestStateStaysFree(t *testing.T) {
 	torchtest.Check(t)
 	q := deepProblem()

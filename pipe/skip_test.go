@@ -12,7 +12,8 @@ import (
 	"penstock/torch"
 )
 
-// What a skip may be, on every balance, with every policy: losses, gradients of each parameter and of the input are the plain loop's.
+// What a skip may be, on every balance, with every policy: losses, gradients of each parameter and
+// of the input are the plain loop's.
 func TestSkips(t *testing.T) {
 	torchtest.Check(t)
 	conv := func() *nn.Conv2d { return nn.NewConv2d(2, 2, nn.Square(1), nn.Conv2dConfig{}) }
@@ -66,7 +67,8 @@ func TestSkips(t *testing.T) {
 			return nn.NewSequential(stash("a", "b"), stash("c"), conv(), add("b", "c"), add("a"))
 		}},
 		{"inside each other, in nested layers", images, func() *nn.Sequential {
-			return nn.NewSequential(nn.NewSequential(stash("a"), conv()), nn.NewSequential(stash("b"), nn.NewSequential(conv(), add("b"))), add("a"))
+			return nn.NewSequential(nn.NewSequential(stash("a"), conv()),
+				nn.NewSequential(stash("b"), nn.NewSequential(conv(), add("b"))), add("a"))
 		}},
 		{"of one name in two namespaces", images, func() *nn.Sequential {
 			one, two := nn.NewNamespace(), nn.NewNamespace()
@@ -100,7 +102,8 @@ func TestSkips(t *testing.T) {
 				popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Pop("a"); return c.Tanh(x) }, "a"))
 		}},
 		{"popped and not used", images, func() *nn.Sequential {
-			return nn.NewSequential(conv(), stash("a"), conv(), popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Pop("a"); return c.Tanh(x) }, "a"))
+			return nn.NewSequential(conv(), stash("a"), conv(),
+				popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Pop("a"); return c.Tanh(x) }, "a"))
 		}},
 		{"of integers", images, func() *nn.Sequential {
 			return nn.NewSequential(conv(), stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("largest", c.Argmax(x, 1)); return x }, "largest"), conv(),
@@ -143,13 +146,15 @@ func TestSkips(t *testing.T) {
 	}
 }
 
-// A skip moves straight from the stage that stashes it to the one that pops it, in both directions: it is sent once and received once.
+// A skip moves straight from the stage that stashes it to the one that pops it, in both directions:
+// it is sent once and received once.
 func TestSkipsMoveStraight(t *testing.T) {
 	torchtest.Check(t)
 	p := started(t, fourStages(), pipe.Config{Balance: []int{1, 1, 1, 1}, Chunks: 3, Record: true})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 4)(c, 1))}, squares{})
+	result, err := p.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 4)(c, 1))}, squares{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,13 +190,15 @@ func count(list []string, s string) (n int) {
 	return n
 }
 
-// A model whose skips do not match is refused before anything runs or exists, with all that is wrong with it at once.
+// A model whose skips do not match is refused before anything runs or exists, with all that is
+// wrong with it at once.
 func TestSkipsThatDoNotMatch(t *testing.T) {
 	torchtest.Check(t)
 	pass := func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x }
 	both := stashing(pass, "loop")
 	both.Pops("loop")
-	model := nn.NewSequential(nn.NewLinear(3, 3), popping(pass, "early"), stashing(pass, "early"), stashing(pass, "lost"), popping(pass, "found"),
+	model := nn.NewSequential(nn.NewLinear(3, 3), popping(pass, "early"), stashing(pass, "early"),
+		stashing(pass, "lost"), popping(pass, "found"),
 		stashing(pass, "twice"), stashing(pass, "twice"), popping(pass, "twice"), both)
 	_, err := pipe.New(model, pipe.Config{Balance: []int{4, 5}})
 	var e *nn.SkipError
@@ -217,7 +224,8 @@ func TestSkipsThatDoNotMatch(t *testing.T) {
 	}
 }
 
-// A layer that overwrites a skip behind everybody's back is found out, on whichever stage it does it; the error names layer or skip and says what to do.
+// A layer that overwrites a skip behind everybody's back is found out, on whichever stage it does
+// it; the error names layer or skip and says what to do.
 func TestSkipsThatAreOverwritten(t *testing.T) {
 	torchtest.Check(t)
 	overwrite := func(c *nn.Ctx, x *torch.Tensor) { c.NoGrad(func() { c.AddScalar_(c.Detach(x), 1) }) }
@@ -232,7 +240,8 @@ func TestSkipsThatAreOverwritten(t *testing.T) {
 		model  *nn.Sequential
 		want   []string
 	}{
-		{"while it waits to leave", nn.NewSequential(stash(), layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { overwrite(c, x); return x }), nn.NewTanh(), add()),
+		{"while it waits to leave", nn.NewSequential(stash(),
+			layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { overwrite(c, x); return x }), nn.NewTanh(), add()),
 			[]string{"stage 0", `skip "a"`, "Clone"}},
 		{"by the layer that pops it, though another needs it", nn.NewSequential(stash(), nn.NewTanh(),
 			popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
@@ -245,7 +254,8 @@ func TestSkipsThatAreOverwritten(t *testing.T) {
 		for _, policy := range policies {
 			p := started(t, row.model, pipe.Config{Balance: []int{2, 2}, Chunks: 2, Checkpoint: policy})
 			c := torch.NewCtx(torch.Options{})
-			_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(4, 3)(c, 0)), Target: pipe.Rows(normal(4, 3)(c, 1))}, squares{})
+			_, err := p.Step(context.Background(),
+				pipe.Batch{Input: pipe.Rows(normal(4, 3)(c, 0)), Target: pipe.Rows(normal(4, 3)(c, 1))}, squares{})
 			for _, want := range row.want {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("%s, %v: got %v, want %q", row.reason, policy, err, want)

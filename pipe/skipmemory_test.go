@@ -13,8 +13,10 @@ import (
 	"penstock/torch"
 )
 
-// One micro-batch after the other, a skip of S bytes is where it must be and nowhere else: on its own device until it has been sent, on that of the layer that pops it until it has been
-// popped, on the stages in between never. Layers look at the accounts while they run; the activations are 4 bytes for each row.
+// One micro-batch after the other, a skip of S bytes is where it must be and nowhere else: on its
+// own device until it has been sent, on that of the layer that pops it until it has been popped, on
+// the stages in between never. Layers look at the accounts while they run; the activations are 4
+// bytes for each row.
 func TestSkipIsFreedAfterItsLastUse(t *testing.T) {
 	torchtest.Check(t)
 	const rows, width = 8, 1000
@@ -52,8 +54,9 @@ func TestSkipIsFreedAfterItsLastUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	result.Output[0].Free()
-	// Receives stand directly before what needs them, those from afar first: 0>2F0 may come as soon as 0F0 is over, so that stage 1 may run before or after it.
-	// Device by device what a layer can count on is its own stage's share.
+	// Receives stand directly before what needs them, those from afar first: 0>2F0 may come as soon
+	// as 0F0 is over, so that stage 1 may run before or after it. Device by device what a layer can
+	// count on is its own stage's share.
 	for _, row := range []struct {
 		point  string
 		device int
@@ -78,8 +81,9 @@ func TestSkipIsFreedAfterItsLastUse(t *testing.T) {
 	}
 }
 
-// The same in training. Nobody's graph needs the skip but the multiplication that pops it, so with no recomputation it is held by the popping stage until its backward, and by the stashing
-// one not at all once it was sent, but for the handle that its gradient arrives at.
+// The same in training. Nobody's graph needs the skip but the multiplication that pops it, so with
+// no recomputation it is held by the popping stage until its backward, and by the stashing one not
+// at all once it was sent, but for the handle that its gradient arrives at.
 func TestSkipInTraining(t *testing.T) {
 	torchtest.Check(t)
 	const rows, width = 8, 1000
@@ -88,8 +92,9 @@ func TestSkipInTraining(t *testing.T) {
 		policy pipe.Checkpoint
 		want   int64 // on device 2 while the layer behind the pop runs forward
 	}{
-		{pipe.Never, skip + 2*activation},  // the multiplication's: the skip, its input, and what it gave
-		{pipe.Always, skip + 2*activation}, // what the stage was sent, for the recomputation, and the input of the layer that runs
+		{pipe.Never, skip + 2*activation}, // the multiplication's: the skip, its input, and what it gave
+		// what the stage was sent, for the recomputation, and the input of the layer that runs
+		{pipe.Always, skip + 2*activation},
 	} {
 		var base, got int64
 		model := nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
@@ -118,7 +123,8 @@ func TestSkipInTraining(t *testing.T) {
 		if live := torch.CPU(2).Memory().Live; live != base {
 			t.Errorf("%v: %d bytes are left after the step", row.policy, live-base)
 		}
-		if n := len(result.Timeline.Events); n == 0 || !slices.ContainsFunc(result.Timeline.Events, func(e schedule.Event) bool { return fmt.Sprint(e.Action) == "2>0B0" }) {
+		if n := len(result.Timeline.Events); n == 0 || !slices.ContainsFunc(result.Timeline.Events,
+			func(e schedule.Event) bool { return fmt.Sprint(e.Action) == "2>0B0" }) {
 			t.Errorf("%v: no transfer of the skip's gradient", row.policy)
 		}
 		x.SetGradOf(nil)

@@ -9,8 +9,10 @@ import (
 	"penstock/torch"
 )
 
-// Several stages may take over one skip at the same time, and may find that it is absent while the stage that it would come from is already recomputing. Both were once data races,
-// which the race detector finds here: counts of takers were lost, and a skip then stayed until the end of the step.
+// Several stages may take over one skip at the same time, and may find that it is absent while the
+// stage that it would come from is already recomputing. Both were once data races, which the race
+// detector finds here: counts of takers were lost, and a skip then stayed until the end of the
+// step.
 func TestSkipIsTakenOverByManyAtOnce(t *testing.T) {
 	torchtest.Check(t)
 	model := func(present bool) *nn.Sequential {
@@ -37,7 +39,8 @@ func TestSkipIsTakenOverByManyAtOnce(t *testing.T) {
 		return nn.NewSequential(nn.NewLinear(4, 4), in, out(), out(), out())
 	}
 	for _, present := range []bool{true, false} {
-		q := trial{model: func() *nn.Sequential { return model(present) }, inputs: one(normal(8, 4)), targets: one(normal(8, 4)), loss: squares{}, rows: 8, steps: 3}
+		q := trial{model: func() *nn.Sequential { return model(present) }, inputs: one(normal(8, 4)),
+			targets: one(normal(8, 4)), loss: squares{}, rows: 8, steps: 3}
 		want := q.plain(8, 5)
 		cfg := pipe.Config{Balance: []int{2, 1, 1, 1}, Chunks: 8, Checkpoint: pipe.Always, Seed: 5}
 		if d := want.differs(q.piped(t, cfg)); d != "" {

@@ -55,7 +55,8 @@ func (s *Stage) restore() {
 	}
 }
 
-// State lists the parameters and buffers that live on the stage, under their names in the model. One that several stages use lives on the first of them.
+// State lists the parameters and buffers that live on the stage, under their names in the model.
+// One that several stages use lives on the first of them.
 func (s *Stage) State() []nn.NamedParam {
 	var out []nn.NamedParam
 	seen := map[*nn.Param]bool{}
@@ -91,18 +92,22 @@ func (s *Stage) Params() []nn.NamedParam {
 	return out
 }
 
-// cut makes the stages. It refuses a buffer that several of them use: what one changes in it the others would see late, or never.
+// cut makes the stages. It refuses a buffer that several of them use: what one changes in it the
+// others would see late, or never.
 func (p *Pipe) cut(layers []nn.NamedLayer) error {
 	trained, first := false, 0
 	seen := map[*nn.Param]string{} // the name under which an earlier stage has it
 	for i, n := range p.cfg.Balance {
-		s := &Stage{Device: p.cfg.Devices[i], Layers: layers[first : first+n], first: first, inputGrad: trained, elsewhere: map[*nn.Param]bool{}}
+		s := &Stage{Device: p.cfg.Devices[i], Layers: layers[first : first+n], first: first, inputGrad: trained,
+			elsewhere: map[*nn.Param]bool{}}
 		here := map[*nn.Param]string{}
 		for _, l := range s.Layers {
 			for _, q := range l.State() {
 				before, known := seen[q.Owner()]
 				if known && q.IsBuffer() {
-					return &ConfigError{Of: "pipe", Field: "Balance", Value: p.cfg.Balance, Problem: fmt.Sprintf("the buffer %q of stage %d is also %q of an earlier stage", q.Name, i, before), Remedy: "want both on one stage, or a buffer for each"}
+					return &ConfigError{Of: "pipe", Field: "Balance", Value: p.cfg.Balance,
+						Problem: fmt.Sprintf("the buffer %q of stage %d is also %q of an earlier stage", q.Name, i,
+							before), Remedy: "want both on one stage, or a buffer for each"}
 				}
 				s.elsewhere[q.Owner()] = known
 				here[q.Owner()] = q.Name
@@ -135,7 +140,8 @@ func (p *Pipe) cut(layers []nn.NamedLayer) error {
 	return err
 }
 
-// segment cuts a stage into the units of a configuration, of which the last ends with the loss, or is the loss, if there is one.
+// segment cuts a stage into the units of a configuration, of which the last ends with the loss, or
+// is the loss, if there is one.
 func (p *Pipe) segment(s *Stage, loss bool, cfg segment.Config) (*segment.Segment, error) {
 	cfg.Layers, cfg.Routes, cfg.First, cfg.Last = p.layers, p.routes, s.first, s.first+len(s.Layers)
 	if loss {

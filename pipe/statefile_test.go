@@ -14,8 +14,9 @@ import (
 	"penstock/torch"
 )
 
-// A model that was trained at one balance, written to a file, read into a model at another balance or without a pipe and trained on is, bit for bit, the one that was never
-// interrupted. The file does not tell at which balance it was written.
+// A model that was trained at one balance, written to a file, read into a model at another balance
+// or without a pipe and trained on is, bit for bit, the one that was never interrupted. The file
+// does not tell at which balance it was written.
 func TestStateFilesDoNotDependOnTheBalance(t *testing.T) {
 	torchtest.Check(t)
 	dir := t.TempDir()

@@ -13,10 +13,12 @@ import (
 	"penstock/torch"
 )
 
-// A pipe is a list of the model's flattened layers, under the names that they have in the model, on whatever stage.
+// A pipe is a list of the model's flattened layers, under the names that they have in the model, on
+// whatever stage.
 func TestPipeIsASequenceOfLayers(t *testing.T) {
 	torchtest.Check(t)
-	model := nn.NewSequential().Add("a", nn.NewLinear(2, 2)).Add("b", nn.NewSequential(nn.NewTanh(), nn.NewLinear(2, 2))).Add("c", nn.NewTanh())
+	model := nn.NewSequential().Add("a", nn.NewLinear(2, 2)).Add("b",
+		nn.NewSequential(nn.NewTanh(), nn.NewLinear(2, 2))).Add("c", nn.NewTanh())
 	for _, balance := range cuts(4, 4) {
 		p, err := pipe.New(model, pipe.Config{Balance: balance})
 		if err != nil {
@@ -47,7 +49,8 @@ func TestPipeIsASequenceOfLayers(t *testing.T) {
 			}
 		}
 		for _, i := range []int{-5, 4} {
-			if _, err := p.Layer(i); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("no layer %d among 4; want -4 to 3", i)) {
+			if _, err := p.Layer(i); err == nil || !strings.Contains(err.Error(),
+				fmt.Sprintf("no layer %d among 4; want -4 to 3", i)) {
 				t.Errorf("got %v", err)
 			}
 		}
@@ -59,7 +62,8 @@ func TestPipeIsASequenceOfLayers(t *testing.T) {
 	nn.Free(model)
 }
 
-// Parameters and buffers are made on the device of their stage and nowhere else, and move when the model is cut anew.
+// Parameters and buffers are made on the device of their stage and nowhere else, and move when the
+// model is cut anew.
 func TestParametersLiveOnTheirStage(t *testing.T) {
 	torchtest.Check(t)
 	model := nn.NewSequential(nn.NewLinear(8, 8), nn.NewBatchNorm1d(8, nn.BatchNormConfig{}), nn.NewLinear(8, 3))
@@ -91,7 +95,8 @@ func TestParametersLiveOnTheirStage(t *testing.T) {
 	}
 }
 
-// Convert makes every floating-point parameter and buffer another type, and leaves counts as they are.
+// Convert makes every floating-point parameter and buffer another type, and leaves counts as they
+// are.
 func TestConvert(t *testing.T) {
 	torchtest.Check(t)
 	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewBatchNorm1d(4, nn.BatchNormConfig{}), nn.NewLinear(4, 2))
@@ -118,13 +123,15 @@ func TestConvert(t *testing.T) {
 		nn.ZeroGrads(model)
 	}
 	for _, d := range []torch.DType{torch.Int64, torch.Bool} {
-		if err := p.Convert(context.Background(), d); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("cannot be converted to %v; want a floating-point type", d)) {
+		if err := p.Convert(context.Background(), d); err == nil || !strings.Contains(err.Error(),
+			fmt.Sprintf("cannot be converted to %v; want a floating-point type", d)) {
 			t.Errorf("got %v", err)
 		}
 	}
 }
 
-// What a caller does later to the slices of a Config, to those that Config returns, or to the model, does not reach the pipe.
+// What a caller does later to the slices of a Config, to those that Config returns, or to the
+// model, does not reach the pipe.
 func TestPipeIsNotChangedFromOutside(t *testing.T) {
 	torchtest.Check(t)
 	model := small()

@@ -7,10 +7,12 @@ import (
 	"penstock/torch"
 )
 
-// tie is a parameter on one of the stages that use it. It lives on the first of them; the others have a replica.
+// tie is a parameter on one of the stages that use it. It lives on the first of them; the others
+// have a replica.
 type tie struct {
-	handles  []*nn.Param // of the stage's layers, in the order of the model
-	from, to target      // the ties on the stage that uses it before, and after; stage -1 where there is none
+	handles []*nn.Param // of the stage's layers, in the order of the model
+	// the ties on the stage that uses it before, and after; stage -1 where there is none
+	from, to target
 }
 
 // tensor is the parameter on the tie's stage: the value, or the replica.
@@ -27,7 +29,8 @@ func (p *Pipe) home(t tie) (*Stage, tie) {
 	}
 }
 
-// undivided says whether another pipe, made after this one, has put replicas where this one works on the parameters: their gradients would be lost.
+// undivided says whether another pipe, made after this one, has put replicas where this one works
+// on the parameters: their gradients would be lost.
 func (p *Pipe) undivided() error {
 	for _, s := range p.stages {
 		for _, t := range s.ties {
@@ -41,7 +44,8 @@ func (p *Pipe) undivided() error {
 	return nil
 }
 
-// replicate gives the stage's handles on parameters that live on other stages a tensor of their own.
+// replicate gives the stage's handles on parameters that live on other stages a tensor of their
+// own.
 func (p *Pipe) replicate(stage int, c *torch.Ctx) error {
 	s := p.stages[stage]
 	for _, t := range s.ties {
@@ -71,8 +75,10 @@ func (t tie) become(replica *torch.Tensor) {
 	}
 }
 
-// refresh makes a tie's replica equal to the value that the stage before it has sent, whose memory it shares on the same device. Optimizers have stepped since, or the parameter was replaced. A replica that is
-// equal is left alone: the graphs of runs between forward and backward have saved it.
+// refresh makes a tie's replica equal to the value that the stage before it has sent, whose memory
+// it shares on the same device. Optimizers have stepped since, or the parameter was replaced. A
+// replica that is equal is left alone: the graphs of runs between forward and backward have saved
+// it.
 func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor) {
 	from, replica := p.stages[t.from.stage].Device, t.tensor()
 	if from == s.Device {
@@ -91,7 +97,8 @@ func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor) {
 	})
 }
 
-// dropReplicaGrads drops what a backward has left in the replicas and nobody has taken. No caller can: the model's gradients are those of the values.
+// dropReplicaGrads drops what a backward has left in the replicas and nobody has taken. No caller
+// can: the model's gradients are those of the values.
 func (s *Stage) dropReplicaGrads() {
 	for _, t := range s.ties {
 		if t.from.stage >= 0 {

@@ -15,7 +15,8 @@ import (
 	"penstock/torch"
 )
 
-// tied is a language model in small: the embedding's weight is that of the head, and where there is a middle, of that as well.
+// tied is a language model in small: the embedding's weight is that of the head, and where there is
+// a middle, of that as well.
 func tied(middle, frozen bool) *nn.Sequential {
 	e := nn.NewEmbedding(6, 4, nn.EmbeddingConfig{})
 	if frozen {
@@ -33,14 +34,16 @@ func tied(middle, frozen bool) *nn.Sequential {
 			return c.Tanh(c.Matmul(c.PlainLinear(x, w, nil), w))
 		}))
 	}
-	return model.Add("norm", nn.NewLayerNorm([]int64{4}, nn.LayerNormConfig{})).Add("head", use(func(c *nn.Ctx, x, w *torch.Tensor) *torch.Tensor { return c.PlainLinear(x, w, nil) }))
+	return model.Add("norm", nn.NewLayerNorm([]int64{4}, nn.LayerNormConfig{})).Add("head",
+		use(func(c *nn.Ctx, x, w *torch.Tensor) *torch.Tensor { return c.PlainLinear(x, w, nil) }))
 }
 
 func tokens(rows int64) trial {
 	return trial{rows: rows, inputs: one(classes(rows, 6)), targets: one(classes(rows, 6)), loss: nn.CrossEntropy(), steps: 3}
 }
 
-// A parameter on two or three stages has the values and the gradients that it has on one, bit for bit, over steps of the optimizer in between, also where it is frozen.
+// A parameter on two or three stages has the values and the gradients that it has on one, bit for
+// bit, over steps of the optimizer in between, also where it is frozen.
 func TestTiedParameters(t *testing.T) {
 	torchtest.Check(t)
 	for _, row := range []struct{ middle, frozen bool }{{false, false}, {true, false}, {true, true}} {
@@ -65,7 +68,8 @@ func TestTiedParameters(t *testing.T) {
 	q.check(t, 2)
 }
 
-// The parameter lives on the first of its stages, where it is listed once; the others hold a copy of it on another device, and none on the same.
+// The parameter lives on the first of its stages, where it is listed once; the others hold a copy
+// of it on another device, and none on the same.
 func TestTiedParameterLivesOnItsFirstStage(t *testing.T) {
 	torchtest.Check(t)
 	const weight = 6 * 4 * 4
@@ -112,7 +116,8 @@ func TestTiedParameterLivesOnItsFirstStage(t *testing.T) {
 	}
 }
 
-// The copies follow the parameter from run to run, whatever changed it: an optimizer, new bytes, a new tensor.
+// The copies follow the parameter from run to run, whatever changed it: an optimizer, new bytes, a
+// new tensor.
 func TestTiedParameterIsFollowed(t *testing.T) {
 	torchtest.Check(t)
 	for _, shared := range []bool{false, true} {
@@ -165,7 +170,8 @@ func near(a, b []float32) bool {
 	return len(a) == len(b)
 }
 
-// Other runs may come between a run's forward and its backward. Copying the parameter to its other stages anew for each of them once overwrote what the graph of the first had saved.
+// Other runs may come between a run's forward and its backward. Copying the parameter to its other
+// stages anew for each of them once overwrote what the graph of the first had saved.
 func TestTiedParameterWithOtherRunsInBetween(t *testing.T) {
 	torchtest.Check(t)
 	for _, policy := range policies {
@@ -195,7 +201,8 @@ func TestTiedParameterWithOtherRunsInBetween(t *testing.T) {
 				t.Fatal(err)
 			}
 			y.Free()
-			if _, err := p.Step(context.Background(), pipe.Batch{Input: b.Input, Target: pipe.Rows(classes(6, 6)(c, 1))}, nn.CrossEntropy()); err != nil {
+			if _, err := p.Step(context.Background(),
+				pipe.Batch{Input: b.Input, Target: pipe.Rows(classes(6, 6)(c, 1))}, nn.CrossEntropy()); err != nil {
 				t.Fatal(err)
 			}
 			nn.ZeroGrads(model)
@@ -239,12 +246,14 @@ func TestTiedModelMovesBetweenPipes(t *testing.T) {
 	}
 }
 
-// A New whose second stage has no memory for its copy of a parameter leaves no copy, no parameter and no worker.
+// A New whose second stage has no memory for its copy of a parameter leaves no copy, no parameter
+// and no worker.
 func TestTiedModelThatDoesNotFit(t *testing.T) {
 	torchtest.Check(t)
 	model := tied(false, false)
 	d := torch.CPU(1)
-	d.SetLimit(d.Memory().Live + 4*4*4 + 4*4 + 2*4*4) // the second stage's own parameters, and not the head's
+	// the second stage's own parameters, and not the head's
+	d.SetLimit(d.Memory().Live + 4*4*4 + 4*4 + 2*4*4)
 	defer d.SetLimit(0)
 	_, err := pipe.New(model, pipe.Config{Balance: []int{1, 3}})
 	if !errors.Is(err, torch.ErrOutOfMemory) || !strings.HasPrefix(err.Error(), "pipe: stage 1 on cpu:1 needs ") {
@@ -281,7 +290,9 @@ func TestConvertOfATiedModel(t *testing.T) {
 			}
 		}
 		c := torch.NewCtx(torch.Options{Threads: 1})
-		if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(classes(6, 6)(c, 0)), Target: pipe.Rows(classes(6, 6)(c, 1))}, nn.CrossEntropy()); err != nil {
+		if _, err := p.Step(context.Background(),
+			pipe.Batch{Input: pipe.Rows(classes(6, 6)(c, 0)),
+				Target: pipe.Rows(classes(6, 6)(c, 1))}, nn.CrossEntropy()); err != nil {
 			t.Fatal(err)
 		}
 		got := gradient(nn.Params(model)[0])
@@ -298,7 +309,8 @@ func TestConvertOfATiedModel(t *testing.T) {
 	}
 }
 
-// A buffer that stages share would not be the same on both: batch norms whose running statistics are shared must stay together.
+// A buffer that stages share would not be the same on both: batch norms whose running statistics
+// are shared must stay together.
 func TestBuffersAreNotSharedAcrossStages(t *testing.T) {
 	torchtest.Check(t)
 	build := func() *nn.Sequential {
@@ -310,7 +322,8 @@ func TestBuffersAreNotSharedAcrossStages(t *testing.T) {
 		return nn.NewSequential(first, second, nn.NewLinear(4, 4))
 	}
 	var refused *pipe.ConfigError
-	if _, err := pipe.New(build(), pipe.Config{Balance: []int{1, 2}}); !errors.As(err, &refused) || refused.Field != "Balance" || !strings.Contains(err.Error(), `buffer "1.mean" of stage 1 is also "0.mean"`) {
+	if _, err := pipe.New(build(), pipe.Config{Balance: []int{1, 2}}); !errors.As(err,
+		&refused) || refused.Field != "Balance" || !strings.Contains(err.Error(), `buffer "1.mean" of stage 1 is also "0.mean"`) {
 		t.Errorf("got %v", err)
 	}
 	started(t, build(), pipe.Config{Balance: []int{2, 1}})

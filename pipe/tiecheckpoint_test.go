@@ -9,8 +9,9 @@ import (
 	"penstock/torch"
 )
 
-// A layer that recomputes by itself may use a shared parameter. Its second run once added the gradient to the parameter's by itself, before the graph summed the other uses: in another
-// order, and so to other bits, where a cut lay between them.
+// A layer that recomputes by itself may use a shared parameter. Its second run once added the
+// gradient to the parameter's by itself, before the graph summed the other uses: in another order,
+// and so to other bits, where a cut lay between them.
 func TestTiedParametersInCheckpointedLayers(t *testing.T) {
 	torchtest.Check(t)
 	for _, where := range [][3]bool{{false, true, false}, {false, false, true}, {true, true, true}} {
@@ -30,7 +31,8 @@ func TestTiedParametersInCheckpointedLayers(t *testing.T) {
 				up := func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 					return []*torch.Tensor{c.Tanh(c.PlainLinear(xs[0], u.Tensor(), nil))}
 				}
-				return c.Matmul(c.Checkpoint(up, x)[0], u.Tensor()) // within each other, where all are wrapped
+				// within each other, where all are wrapped
+				return c.Matmul(c.Checkpoint(up, x)[0], u.Tensor())
 			}
 			head.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.PlainLinear(x, w.Tensor(), nil) }
 			return nn.NewSequential(wrapped(0, e), wrapped(1, middle), nn.NewTanh(), wrapped(2, head))

@@ -13,17 +13,20 @@ import (
 	"penstock/torch"
 )
 
-// tiedGradient makes a step of a tied model and returns the gradient of the shared weight, which it drops.
+// tiedGradient makes a step of a tied model and returns the gradient of the shared weight, which it
+// drops.
 func tiedGradient(t *testing.T, p *pipe.Pipe) ([]byte, error) {
 	t.Helper()
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()
-	_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(classes(6, 6)(c, 0)), Target: pipe.Rows(classes(6, 6)(c, 1))}, nn.CrossEntropy())
+	_, err := p.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(classes(6, 6)(c, 0)), Target: pipe.Rows(classes(6, 6)(c, 1))}, nn.CrossEntropy())
 	defer nn.ZeroGrads(p.Model())
 	return gradient(nn.Params(p.Model())[0]), err
 }
 
-// A backward that fails behind a use of a replica once left the gradient of that use in the replica, where no ZeroGrads finds it: the next step counted it as its own.
+// A backward that fails behind a use of a replica once left the gradient of that use in the
+// replica, where no ZeroGrads finds it: the next step counted it as its own.
 func TestTiedParameterAfterAFailedBackward(t *testing.T) {
 	torchtest.Check(t)
 	for _, cfg := range []pipe.Config{{}, {Devices: make([]torch.Device, 2)}} {
@@ -57,8 +60,9 @@ func TestTiedParameterAfterAFailedBackward(t *testing.T) {
 	}
 }
 
-// A Convert that was cancelled, or that ran out of memory, leaves a pipe that goes on as before. It once took the replicas away first: later stages then worked on the parameter itself
-// and passed its gradient on a second time.
+// A Convert that was cancelled, or that ran out of memory, leaves a pipe that goes on as before. It
+// once took the replicas away first: later stages then worked on the parameter itself and passed
+// its gradient on a second time.
 func TestTiedModelAfterAFailedConvert(t *testing.T) {
 	torchtest.Check(t)
 	for _, cfg := range []pipe.Config{{}, {Devices: make([]torch.Device, 3)}} {
@@ -97,7 +101,8 @@ func TestTiedModelAfterAFailedConvert(t *testing.T) {
 	}
 }
 
-// Two pipes of one model would each put replicas, or none, where the other works: gradients once went lost in silence.
+// Two pipes of one model would each put replicas, or none, where the other works: gradients once
+// went lost in silence.
 func TestTiedModelInTwoPipes(t *testing.T) {
 	torchtest.Check(t)
 	model := tied(true, false)
@@ -114,7 +119,8 @@ func TestTiedModelInTwoPipes(t *testing.T) {
 		t.Errorf("the first pipe: got %v", err)
 	}
 	for _, balance := range [][]int{{5}, {2, 3}} {
-		if _, err := pipe.New(model, pipe.Config{Balance: balance}); err == nil || !strings.Contains(err.Error(), "Close that one first") {
+		if _, err := pipe.New(model, pipe.Config{Balance: balance}); err == nil || !strings.Contains(err.Error(),
+			"Close that one first") {
 			t.Errorf("a third pipe: got %v", err)
 		}
 	}

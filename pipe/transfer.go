@@ -9,7 +9,9 @@ import (
 	"penstock/torch"
 )
 
-// sendActivation sends what a forward has left for a later stage: to the next its output, to any the skips that are popped there and, with the first micro-batch, the values of parameters that both use.
+// sendActivation sends what a forward has left for a later stage: to the next its output, to any
+// the skips that are popped there and, with the first micro-batch, the values of parameters that
+// both use.
 func (r *minibatch) sendActivation(c *torch.Ctx, a schedule.Action) {
 	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
 	var p parcel
@@ -33,7 +35,8 @@ func (r *minibatch) sendActivation(c *torch.Ctx, a schedule.Action) {
 	r.link.send(a, p)
 }
 
-// output is what a stage sends to the next, outside of any graph, and whether each of it can want a gradient: whether it requires one or, where its graph is still to be made, in any case.
+// output is what a stage sends to the next, outside of any graph, and whether each of it can want a
+// gradient: whether it requires one or, where its graph is still to be made, in any case.
 func (c *cell) output(t *torch.Ctx) (values []*torch.Tensor, wants []bool) {
 	from := c.sent
 	if from == nil {
@@ -52,7 +55,8 @@ func (c *cell) output(t *torch.Ctx) (values []*torch.Tensor, wants []bool) {
 	return values, wants
 }
 
-// stashed is what a skip's port sends to the next of the stages that it goes to, outside of any graph, nil if the skip is absent, and whether it can want a gradient.
+// stashed is what a skip's port sends to the next of the stages that it goes to, outside of any
+// graph, nil if the skip is absent, and whether it can want a gradient.
 func (s *passage) stashed(c *torch.Ctx) (t *torch.Tensor, wants bool) {
 	if from := cmp.Or(s.sent, s.out); from != nil {
 		t, wants = c.Keep(c.Detach(from)), s.sent != nil || from.RequiresGrad()
@@ -96,12 +100,14 @@ func (r *minibatch) receiveActivation(c *torch.Ctx, a schedule.Action) {
 	}
 }
 
-// wantsGrad says whether there is anything to train before a stage, so that a tensor which is sent there brings a gradient back.
+// wantsGrad says whether there is anything to train before a stage, so that a tensor which is sent
+// there brings a gradient back.
 func (r *minibatch) wantsGrad(stage int, t *torch.Tensor) bool {
 	return r.graph && t.DType().IsFloat() && (r.p.stages[stage].inputGrad || r.inputGrad)
 }
 
-// sendGradient sends the gradients of what an earlier stage has sent here, and of the parameters that both use. A nil gradient says that the loss does not depend on it.
+// sendGradient sends the gradients of what an earlier stage has sent here, and of the parameters
+// that both use. A nil gradient says that the loss does not depend on it.
 func (r *minibatch) sendGradient(_ *torch.Ctx, a schedule.Action) {
 	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
 	var p parcel
@@ -149,7 +155,8 @@ func (r *minibatch) receiveGradient(c *torch.Ctx, a schedule.Action) {
 	}
 }
 
-// moved brings tensors to the receiving stage's device and frees what they were there for: they are copied, unless the sender is on the same device. The tensors are the receiver's then, kept.
+// moved brings tensors to the receiving stage's device and frees what they were there for: they are
+// copied, unless the sender is on the same device. The tensors are the receiver's then, kept.
 func (r *minibatch) moved(c *torch.Ctx, a schedule.Action, list []*torch.Tensor) []*torch.Tensor {
 	if r.p.stages[a.Peer].Device == r.p.stages[a.Stage].Device {
 		return list

@@ -18,7 +18,8 @@ func balances(layers int) [][]int {
 	return [][]int{{layers}, {layers / 2, layers - layers/2}, {1, layers - 2, 1}, {1, 1, layers - 3, 1}}
 }
 
-// A pipelined model is the plain model, bit for bit: losses, gradients, parameters and running statistics, for every stage count and policy.
+// A pipelined model is the plain model, bit for bit: losses, gradients, parameters and running
+// statistics, for every stage count and policy.
 func TestTransparency(t *testing.T) {
 	torchtest.Check(t)
 	for name, q := range map[string]problem{
@@ -31,8 +32,10 @@ func TestTransparency(t *testing.T) {
 		},
 		"convolutions with batch norm": {
 			model: func() *nn.Sequential {
-				return nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3}, nn.Conv2dConfig{Padding: nn.Pair{1, 1}}), nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
-					nn.NewBasicBlock(8, 16, 2), nn.NewBasicBlock(16, 16, 1), nn.NewAdaptiveAvgPool2d(nn.Pair{1, 1}), nn.NewFlatten(1, -1), nn.NewLinear(16, 5))
+				return nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3}, nn.Conv2dConfig{Padding: nn.Pair{1, 1}}),
+					nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
+					nn.NewBasicBlock(8, 16, 2), nn.NewBasicBlock(16, 16,
+						1), nn.NewAdaptiveAvgPool2d(nn.Pair{1, 1}), nn.NewFlatten(1, -1), nn.NewLinear(16, 5))
 			},
 			loss: nn.CrossEntropy(), input: normal(11, 3, 9, 9), target: classes(11, 5), rows: 11, steps: 3,
 		},
@@ -53,7 +56,8 @@ func TestTransparency(t *testing.T) {
 	}
 }
 
-// The same for random models, batches, chunks, balances, policies and devices, where stages may share a device, and where layers of the pipelined model recompute by themselves.
+// The same for random models, batches, chunks, balances, policies and devices, where stages may
+// share a device, and where layers of the pipelined model recompute by themselves.
 func TestTransparencyOfRandomModels(t *testing.T) {
 	torchtest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -79,7 +83,8 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 			balance, left = append(balance, n), left-n
 		}
 		cfg := pipe.Config{
-			Balance: balance, Chunks: chunks, Checkpoint: rapid.SampledFrom(policies).Draw(t, "policy"), DeferredBatchNorm: q.deferred, Seed: seed,
+			Balance: balance, Chunks: chunks, Checkpoint: rapid.SampledFrom(policies).Draw(t,
+				"policy"), DeferredBatchNorm: q.deferred, Seed: seed,
 		}
 		capacity := rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity")
 		cfg.Schedule = func(c schedule.Config) (*schedule.Program, error) {

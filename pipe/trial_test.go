@@ -11,7 +11,8 @@ import (
 	"penstock/torch"
 )
 
-// trial is training steps of a model of tuples, to be run by a plain loop and by pipes. What its functions make is the same every time.
+// trial is training steps of a model of tuples, to be run by a plain loop and by pipes. What its
+// functions make is the same every time.
 type trial struct {
 	model   func() *nn.Sequential
 	inputs  func(c *torch.Ctx) []part
@@ -66,7 +67,8 @@ func (r *record) add(step int, in []part) {
 	}
 }
 
-// plain runs the trial without a pipe: micro-batch after micro-batch, each forward and backward through the whole model. Tensor by tensor its record is what every pipe's must be.
+// plain runs the trial without a pipe: micro-batch after micro-batch, each forward and backward
+// through the whole model. Tensor by tensor its record is what every pipe's must be.
 func (q trial) plain(chunks int, seed uint64) record {
 	runtime.LockOSThread() // see problem.plain
 	defer runtime.UnlockOSThread()
@@ -106,7 +108,8 @@ func (q trial) plain(chunks int, seed uint64) record {
 				weight = float64(n) / float64(q.rows)
 			}
 			c.SetGrad(true)
-			ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: int(i), MicroBatches: int(m), Seed: torch.Mix(seed, uint64(step)), Deferred: deferred, Extras: q.extras})
+			ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: int(i), MicroBatches: int(m),
+				Seed: torch.Mix(seed, uint64(step)), Deferred: deferred, Extras: q.extras})
 			loss := nn.RunLoss(ctx, q.loss, model.ForwardTuple(ctx, cut(in)), cut(targets))
 			total += float64(torch.Item[float32](loss)) * weight
 			c.SetGrad(false)
@@ -173,7 +176,8 @@ func (q trial) piped(t test, cfg pipe.Config) record {
 	return r
 }
 
-// check compares the trial's record on many pipes with the plain loop's, bit for bit and tensor by tensor. It returns the plain one.
+// check compares the trial's record on many pipes with the plain loop's, bit for bit and tensor by
+// tensor. It returns the plain one.
 func (q trial) check(t *testing.T, chunks int) record {
 	t.Helper()
 	want := q.plain(chunks, 5)
@@ -185,7 +189,8 @@ func (q trial) check(t *testing.T, chunks int) record {
 	return want
 }
 
-// configs is every way to cut so many layers into at most 4 stages, each with every policy and with each of the switches.
+// configs is every way to cut so many layers into at most 4 stages, each with every policy and with
+// each of the switches.
 func configs(layers, chunks int) []pipe.Config {
 	var out []pipe.Config
 	for _, b := range cuts(layers, 4) {

@@ -70,7 +70,8 @@ func (u troubledUpdate) Drop() {
 	u.turn()
 }
 
-// Whatever a user's code does in its turn, on random pipes, in any call: the call returns, nothing is left behind, and the pipe then gives what it gave before.
+// Whatever a user's code does in its turn, on random pipes, in any call: the call returns, nothing
+// is left behind, and the pipe then gives what it gave before.
 func TestTroubleAtAnyTurn(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -88,7 +89,9 @@ func TestTroubleAtAnyTurn(t *testing.T) {
 				model.Add(fmt.Sprint("trouble", model.Len()), l)
 			}
 			stages := 1 + random.IntN(4)
-			cfg := pipe.Config{Chunks: 1 + random.IntN(4), Checkpoint: []pipe.Checkpoint{pipe.ExceptLast, pipe.Never, pipe.Always, pipe.Optimal}[random.IntN(4)], Threads: 1 + random.IntN(2), Record: random.IntN(2) == 0}
+			cfg := pipe.Config{Chunks: 1 + random.IntN(4),
+				Checkpoint: []pipe.Checkpoint{pipe.ExceptLast, pipe.Never, pipe.Always,
+					pipe.Optimal}[random.IntN(4)], Threads: 1 + random.IntN(2), Record: random.IntN(2) == 0}
 			for range stages {
 				cfg.Balance = append(cfg.Balance, 2*layers/stages)
 			}
@@ -99,7 +102,8 @@ func TestTroubleAtAnyTurn(t *testing.T) {
 				}
 			}
 			p := started(t, model, cfg)
-			first, last := torch.NewCtx(torch.Options{Threads: 1, Device: p.Stages()[0].Device}), torch.NewCtx(torch.Options{Threads: 1, Device: p.Stages()[stages-1].Device})
+			first, last := torch.NewCtx(torch.Options{Threads: 1, Device: p.Stages()[0].Device}),
+				torch.NewCtx(torch.Options{Threads: 1, Device: p.Stages()[stages-1].Device})
 			defer first.Close()
 			defer last.Close()
 			batch := pipe.Batch{Input: pipe.Rows(normal(5, 4)(first, 0)), Target: pipe.Rows(normal(5, 4)(last, 1))}
@@ -168,7 +172,8 @@ func TestTroubleAtAnyTurn(t *testing.T) {
 				for _, way := range []struct {
 					name string
 					do   func()
-				}{{"panic", func() { panic("trouble") }}, {"Goexit", runtime.Goexit}, {"cancel", func() { cancel() }}, {"Close", func() { panic(p.Close()) }}} {
+				}{{"panic", func() { panic("trouble") }}, {"Goexit", runtime.Goexit},
+					{"cancel", func() { cancel() }}, {"Close", func() { panic(p.Close()) }}} {
 					b.turns.Store(0)
 					b.at.Store(1 + random.Int64N(max(turns, 1)))
 					b.do = way.do
@@ -180,7 +185,9 @@ func TestTroubleAtAnyTurn(t *testing.T) {
 						}
 					case err == nil:
 						t.Errorf("call %d, %s at turn %d of %d: no error", i, way.name, b.at.Load(), turns)
-					case way.name == "Close" && !errors.Is(err, pipe.ErrNested), way.name == "Goexit" && !errors.Is(err, pipe.ErrGoexit), way.name == "cancel" && !errors.Is(err, context.Canceled):
+					case way.name == "Close" && !errors.Is(err, pipe.ErrNested),
+						way.name == "Goexit" && !errors.Is(err, pipe.ErrGoexit),
+						way.name == "cancel" && !errors.Is(err, context.Canceled):
 						t.Errorf("call %d, %s: got %v", i, way.name, err)
 					}
 					b.at.Store(0)

@@ -12,8 +12,10 @@ import (
 	"penstock/torch"
 )
 
-// Where a stage gives something without a gradient before something with one, a pipe that drops the first from its outputs but not from their gradients pairs them wrongly, and
-// the gradient becomes 0 in silence. Here y = w*w with w = 3 is passed on beside something else; the loss is the mean of y, so that the gradient of w is exactly 6.
+// Where a stage gives something without a gradient before something with one, a pipe that drops the
+// first from its outputs but not from their gradients pairs them wrongly, and the gradient becomes
+// 0 in silence. Here y = w*w with w = 3 is passed on beside something else; the loss is the mean of
+// y, so that the gradient of w is exactly 6.
 func TestTupleElementsWithoutGradient(t *testing.T) {
 	torchtest.Check(t)
 	for _, row := range []struct {
@@ -43,7 +45,8 @@ func TestTupleElementsWithoutGradient(t *testing.T) {
 			l.f = func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 				return row.beside(c, xs[0], c.Mul(xs[0], c.Mul(w.Tensor(), w.Tensor())))
 			}
-			return nn.NewSequential(nn.NewIdentity(), nn.Tuple(l, l.ForwardTuple), tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs }),
+			return nn.NewSequential(nn.NewIdentity(), nn.Tuple(l, l.ForwardTuple),
+				tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs }),
 				tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 					if row.used {
 						return []*torch.Tensor{c.Mul(xs[row.at], xs[0])}
@@ -126,7 +129,8 @@ func TestTuplesOfMixedTypes(t *testing.T) {
 	}
 }
 
-// Forward gives a tuple, of which any part may have a gradient; Backward takes them as they are, with holes.
+// Forward gives a tuple, of which any part may have a gradient; Backward takes them as they are,
+// with holes.
 func TestBackwardOfATuple(t *testing.T) {
 	torchtest.Check(t)
 	build := func() *nn.Sequential {
@@ -141,7 +145,8 @@ func TestBackwardOfATuple(t *testing.T) {
 		reason string
 		a, b   float64 // gradients given for the outputs; 0 is none
 		lie    bool    // they lie in Outputs, instead of being given
-	}{{"both", 1, 2, false}, {"the second alone", 0, 2, false}, {"both, left in the outputs", 1, 2, true}, {"the first, left there", 1, 0, true}} {
+	}{{"both", 1, 2, false}, {"the second alone", 0, 2, false}, {"both, left in the outputs", 1, 2, true},
+		{"the first, left there", 1, 0, true}} {
 		for _, policy := range policies {
 			model := build()
 			p := started(t, model, pipe.Config{Balance: []int{1, 1}, Chunks: 2, Checkpoint: policy})
@@ -182,7 +187,8 @@ func TestBackwardOfATuple(t *testing.T) {
 	}
 }
 
-// Outputs need not have the rows of the input: a language model gives a row for each token. The gradient of the whole output is cut where the outputs were joined.
+// Outputs need not have the rows of the input: a language model gives a row for each token. The
+// gradient of the whole output is cut where the outputs were joined.
 func TestOutputsWithOtherRows(t *testing.T) {
 	torchtest.Check(t)
 	for name, f := range map[string]func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor{

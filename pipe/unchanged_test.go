@@ -18,7 +18,8 @@ import (
 	"penstock/torch"
 )
 
-// fault is where a model fails next: in one of its counting layers, on one micro-batch, in forward, when it is run again, or when a gradient comes back.
+// fault is where a model fails next: in one of its counting layers, on one micro-batch, in forward,
+// when it is run again, or when a gradient comes back.
 type fault struct {
 	layer, microBatch int
 	when              string // "" is never
@@ -36,7 +37,8 @@ func (f *fault) at(layer, microBatch int, when string) {
 // unlucky tells counting layers to fail, in forward, whatever the fault says.
 var unlucky = nn.NewExtra[int]("unlucky")
 
-// counting counts its runs in a buffer, in place, also those in which running statistics are not to move.
+// counting counts its runs in a buffer, in place, also those in which running statistics are not to
+// move.
 type counting struct {
 	nn.Base
 	index int
@@ -67,7 +69,8 @@ func (l *counting) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	if !c.Grad() {
 		return y
 	}
-	return c.Attach([]*torch.Tensor{y}, []*torch.Tensor{c.Detach(y)}, halted{func() { l.fault.at(l.index, microBatch, "backward") }})[0]
+	return c.Attach([]*torch.Tensor{y}, []*torch.Tensor{c.Detach(y)},
+		halted{func() { l.fault.at(l.index, microBatch, "backward") }})[0]
 }
 
 // halted passes gradients on after it has done something.
@@ -93,7 +96,8 @@ func movable(f *fault) *nn.Sequential {
 	)
 }
 
-// tried is a pipe whose runs fail, beside one of the same model that only takes the runs that succeed.
+// tried is a pipe whose runs fail, beside one of the same model that only takes the runs that
+// succeed.
 type tried struct {
 	t           *testing.T
 	name        string
@@ -106,7 +110,8 @@ type tried struct {
 }
 
 func newTried(t *testing.T, cfg pipe.Config) *tried {
-	r := &tried{t: t, fault: &fault{}, name: fmt.Sprintf("balance %v, %v, deferred %v", cfg.Balance, cfg.Checkpoint, cfg.DeferredBatchNorm)}
+	r := &tried{t: t, fault: &fault{}, name: fmt.Sprintf("balance %v, %v, deferred %v", cfg.Balance, cfg.Checkpoint,
+		cfg.DeferredBatchNorm)}
 	cfg.Seed = 3
 	r.p, r.plain = started(t, movable(r.fault), cfg), started(t, movable(&fault{}), cfg)
 	r.o, r.plainOpt = momentum(t), momentum(t)
@@ -125,7 +130,8 @@ func momentum(t *testing.T) optim.Optimizer {
 }
 
 func (r *tried) batch() pipe.Batch {
-	return pipe.Batch{Input: pipe.Rows(normal(8, 3)(r.c, int(r.steps))), Target: pipe.Rows(normal(8, 3)(r.c, int(r.steps)+50)), Step: r.steps}
+	return pipe.Batch{Input: pipe.Rows(normal(8, 3)(r.c, int(r.steps))),
+		Target: pipe.Rows(normal(8, 3)(r.c, int(r.steps)+50)), Step: r.steps}
 }
 
 // traces is the model's state and which gradients there are, and what an optimizer keeps.
@@ -166,7 +172,8 @@ var kinds = map[string]func(ctx context.Context, p *pipe.Pipe, b pipe.Batch) err
 	},
 }
 
-// try runs once and checks that an error leaves everything as it was. It says whether there was one.
+// try runs once and checks that an error leaves everything as it was. It says whether there was
+// one.
 func (r *tried) try(what, kind string, ctx context.Context) error {
 	r.t.Helper()
 	defer r.c.Close()
@@ -190,7 +197,8 @@ func (r *tried) unchanged(what string, before map[string]string) {
 	}
 }
 
-// agree takes the run that has succeeded on the other pipe too, and a step and an update on both, and compares.
+// agree takes the run that has succeeded on the other pipe too, and a step and an update on both,
+// and compares.
 func (r *tried) agree(what, kind string) {
 	r.t.Helper()
 	defer r.c.Close()
@@ -231,7 +239,9 @@ var movableConfigs = []pipe.Config{
 	{Balance: []int{5, 3}, Chunks: 3, Checkpoint: pipe.Optimal},
 }
 
-// A training run that fails at any layer and micro-batch, forward, in recomputation or backward, however it does, leaves the whole model as it was, and the next step has the bits of a run without failures.
+// A training run that fails at any layer and micro-batch, forward, in recomputation or backward,
+// however it does, leaves the whole model as it was, and the next step has the bits of a run
+// without failures.
 func TestFailedRunChangesNothing(t *testing.T) {
 	for _, cfg := range movableConfigs {
 		torchtest.Check(t)
@@ -276,7 +286,8 @@ func TestFailedRunChangesNothing(t *testing.T) {
 	}
 }
 
-// fuse is a context that is cancelled when it has been asked so often whether it is: a run asks before each of its actions.
+// fuse is a context that is cancelled when it has been asked so often whether it is: a run asks
+// before each of its actions.
 type fuse struct {
 	context.Context
 	left atomic.Int64
@@ -341,7 +352,8 @@ func TestRunCancelledAtItsEnd(t *testing.T) {
 	}
 }
 
-// The same for runs that find no memory, at each of their allocations on each device; that the output is gathered is a part of the run.
+// The same for runs that find no memory, at each of their allocations on each device; that the
+// output is gathered is a part of the run.
 func TestRefusedRunChangesNothing(t *testing.T) {
 	gathering := 0
 	for _, cfg := range movableConfigs {
@@ -413,7 +425,8 @@ func TestFailedRunDropsItsGradients(t *testing.T) {
 	nn.ZeroGrads(r.p.Model())
 }
 
-// A forward that has returned has moved the buffers. A backward of it that fails puts back what it has changed itself, and nothing else.
+// A forward that has returned has moved the buffers. A backward of it that fails puts back what it
+// has changed itself, and nothing else.
 func TestFailedBackwardOfARun(t *testing.T) {
 	for _, cfg := range movableConfigs {
 		torchtest.Check(t)
@@ -452,7 +465,8 @@ func TestFailedBackwardOfARun(t *testing.T) {
 	}
 }
 
-// Where runs of several goroutines overlap on one pipe, those that fail leave no trace in the buffers and those that succeed all of theirs.
+// Where runs of several goroutines overlap on one pipe, those that fail leave no trace in the
+// buffers and those that succeed all of theirs.
 func TestFailedRunsBesideOthers(t *testing.T) {
 	for _, cfg := range movableConfigs[:5] {
 		torchtest.Check(t)

@@ -16,8 +16,9 @@ import (
 // UpdateError is the failure of an update.
 type UpdateError struct {
 	Device torch.Device // of the stages that failed
-	// Half says that it broke off after parameters had begun to change: the model and the optimizer are between two steps, and no state to go on from. Want of memory is never the reason. Else nothing has
-	// changed.
+	// Half says that it broke off after parameters had begun to change: the model and the optimizer
+	// are between two steps, and no state to go on from. Want of memory is never the reason. Else
+	// nothing has changed.
 	Half bool
 	Err  error
 }
@@ -37,16 +38,22 @@ func (e *UpdateError) Error() string {
 // Unwrap is the cause.
 func (e *UpdateError) Unwrap() error { return e.Err }
 
-// Update steps an optimizer on all stages, each on its own worker, and drops the gradients of all. It blocks until that is done, and takes its turn among the runs.
+// Update steps an optimizer on all stages, each on its own worker, and drops the gradients of all.
+// It blocks until that is done, and takes its turn among the runs.
 //
-// All stages are updated or none: they change when each of them has allocated all that its update takes. On failure, or when ctx ends before that, parameters, gradients, the optimizer's state and its counts are
-// as they were, to the bit, and no more is allocated: the update can be repeated, under a higher limit for instance. The error is an *UpdateError unless nothing was begun, and says if that could not be kept.
+// All stages are updated or none: they change when each of them has allocated all that its update
+// takes. On failure, or when ctx ends before that, parameters, gradients, the optimizer's state and
+// its counts are as they were, to the bit, and no more is allocated: the update can be repeated,
+// under a higher limit for instance. The error is an *UpdateError unless nothing was begun, and
+// says if that could not be kept.
 func (p *Pipe) Update(ctx context.Context, o optim.Optimizer) error {
 	return p.update(ctx, "Update", &update{p: p, o: o, factor: func() (float64, error) { return 1, nil }})
 }
 
-// UpdateClipped is Update by gradients that are scaled down so that their norm, over all stages together, is at most maxNorm, more than 0. It returns the norm before. A norm that is infinite or NaN is
-// optim.ErrNotFinite, and nothing has changed. What a failed update leaves are the gradients before scaling.
+// UpdateClipped is Update by gradients that are scaled down so that their norm, over all stages
+// together, is at most maxNorm, more than 0. It returns the norm before. A norm that is infinite or
+// NaN is optim.ErrNotFinite, and nothing has changed. What a failed update leaves are the gradients
+// before scaling.
 func (p *Pipe) UpdateClipped(ctx context.Context, o optim.Optimizer, maxNorm float64) (norm float64, err error) {
 	if _, err := optim.ClipFactor(0, maxNorm); err != nil {
 		return 0, err
@@ -75,7 +82,8 @@ func (p *Pipe) update(ctx context.Context, call string, u *update) error {
 		return err
 	}
 	defer leave()
-	if err := cmp.Or(arg.Context(ctx, "pipe"), arg.Given(u.o, "pipe: Update: the optimizer", "one such as optim.SGD makes")); err != nil {
+	if err := cmp.Or(arg.Context(ctx, "pipe"),
+		arg.Given(u.o, "pipe: Update: the optimizer", "one such as optim.SGD makes")); err != nil {
 		return err
 	}
 	if !p.placed.Load() {

@@ -35,7 +35,8 @@ func (u updated) all() map[string]string {
 	return out
 }
 
-// tiedTower is a model whose first and last layer share a parameter, with layers of very different sizes between them.
+// tiedTower is a model whose first and last layer share a parameter, with layers of very different
+// sizes between them.
 func tiedTower(widths []int64) *nn.Sequential {
 	m := nn.NewSequential()
 	first, last := layer(nil), layer(nil)
@@ -52,8 +53,9 @@ func tiedTower(widths []int64) *nn.Sequential {
 	return m.Add("last", last)
 }
 
-// An update that does not fit the limit of one device changes nothing on any, at whichever allocation it is refused; repeated under a higher limit it gives the bits of a run that was never refused, on one stage. The
-// gradients are dropped when it has succeeded.
+// An update that does not fit the limit of one device changes nothing on any, at whichever
+// allocation it is refused; repeated under a higher limit it gives the bits of a run that was never
+// refused, on one stage. The gradients are dropped when it has succeeded.
 func TestRefusedUpdateChangesNothing(t *testing.T) {
 	torchtest.Check(t)
 	configs := []optim.Config{{LR: 0.1}, {LR: 0.1, Momentum: 0.9, WeightDecay: 0.01}, {LR: 0.01}, {LR: 0.01, WeightDecay: 0.1}}
@@ -90,14 +92,17 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 			}
 			return 0, u.p.Update(context.Background(), u.o)
 		}
-		plain, refused := begin(pipe.Config{}), begin(pipe.Config{Balance: []int{cut, second, layers - cut - second}, Devices: devices})
+		plain, refused := begin(pipe.Config{}),
+			begin(pipe.Config{Balance: []int{cut, second, layers - cut - second}, Devices: devices})
 		defer end(plain)
 		defer end(refused)
 		c := torch.NewCtx(torch.Options{Device: torch.CPU(9), Threads: 1})
 		defer c.Close()
 		for step := range 2 {
 			for _, u := range []updated{plain, refused} {
-				if _, err := u.p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, step)), Target: pipe.Rows(normal(5, 4)(c, step+9)), Step: int64(step)}, squares{}); err != nil {
+				if _, err := u.p.Step(context.Background(),
+					pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, step)), Target: pipe.Rows(normal(5, 4)(c, step+9)),
+						Step: int64(step)}, squares{}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -126,7 +131,8 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 				}
 				var e *pipe.UpdateError
 				var memory *torch.MemoryError
-				if !errors.As(err, &e) || !errors.As(err, &memory) || e.Half || e.Device != memory.Device || !strings.Contains(err.Error(), "nothing has changed") {
+				if !errors.As(err, &e) || !errors.As(err,
+					&memory) || e.Half || e.Device != memory.Device || !strings.Contains(err.Error(), "nothing has changed") {
 					t.Fatal(err)
 				}
 				if now := liveBytes(3); now != live {
@@ -177,7 +183,8 @@ func (u moodyUpdate) Apply() {
 	u.Update.Apply()
 }
 
-// However an optimizer fails on one stage: before anything has changed nothing does, and after that the error says so. The pipe can be used again, and nothing is left allocated.
+// However an optimizer fails on one stage: before anything has changed nothing does, and after that
+// the error says so. The pipe can be used again, and nothing is left allocated.
 func TestFailuresOfAnUpdate(t *testing.T) {
 	for _, when := range []string{"prepare", "apply"} {
 		for _, way := range ways {
@@ -187,7 +194,9 @@ func TestFailuresOfAnUpdate(t *testing.T) {
 			c := torch.NewCtx(torch.Options{})
 			step := func() {
 				t.Helper()
-				if _, err := u.p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, 0)), Target: pipe.Rows(normal(5, 4)(c, 1))}, squares{}); err != nil {
+				if _, err := u.p.Step(context.Background(),
+					pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, 0)),
+						Target: pipe.Rows(normal(5, 4)(c, 1))}, squares{}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -224,7 +233,8 @@ func TestUpdateRefusals(t *testing.T) {
 	u := updated{started(t, tiedTower([]int64{3, 5}), pipe.Config{Balance: []int{1, 2, 2}}), momentum(t)}
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	if _, err := u.p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, 0)), Target: pipe.Rows(normal(5, 4)(c, 1))}, squares{}); err != nil {
+	if _, err := u.p.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, 0)), Target: pipe.Rows(normal(5, 4)(c, 1))}, squares{}); err != nil {
 		t.Fatal(err)
 	}
 	before, live := u.all(), liveBytes(3)
@@ -243,11 +253,13 @@ func TestUpdateRefusals(t *testing.T) {
 		check("cancelled")
 	}
 	for _, norm := range []float64{0, -1, math.NaN()} {
-		if _, err := u.p.UpdateClipped(context.Background(), u.o, norm); err == nil || !strings.Contains(err.Error(), "want more than 0") {
+		if _, err := u.p.UpdateClipped(context.Background(), u.o,
+			norm); err == nil || !strings.Contains(err.Error(), "want more than 0") {
 			t.Errorf("clipped to %v: %v", norm, err)
 		}
 	}
-	if err := u.p.Update(context.Background(), nil); err == nil || !strings.Contains(err.Error(), "pipe: Update: the optimizer is nil") {
+	if err := u.p.Update(context.Background(), nil); err == nil || !strings.Contains(err.Error(),
+		"pipe: Update: the optimizer is nil") {
 		t.Errorf("no optimizer: %v", err)
 	}
 	check("misuse")
@@ -261,7 +273,8 @@ func TestUpdateRefusals(t *testing.T) {
 	nn.ZeroGrads(u.p.Model())
 }
 
-// Updates take turns with runs of other goroutines; nothing hangs, and each finds the model between two of them.
+// Updates take turns with runs of other goroutines; nothing hangs, and each finds the model between
+// two of them.
 func TestUpdatesBesideRuns(t *testing.T) {
 	torchtest.Check(t)
 	u := updated{started(t, tiedTower([]int64{3, 5}), pipe.Config{Balance: []int{1, 2, 2}, Chunks: 2}), momentum(t)}
@@ -271,7 +284,9 @@ func TestUpdatesBesideRuns(t *testing.T) {
 			c := torch.NewCtx(torch.Options{Device: torch.CPU(9), Threads: 1})
 			defer c.Close()
 			for range 10 {
-				if _, err := u.p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, g)), Target: pipe.Rows(normal(5, 4)(c, 1))}, squares{}); err != nil {
+				if _, err := u.p.Step(context.Background(),
+					pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, g)),
+						Target: pipe.Rows(normal(5, 4)(c, 1))}, squares{}); err != nil {
 					t.Error(err)
 				}
 				if err := u.p.Update(context.Background(), u.o); err != nil {

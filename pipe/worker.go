@@ -7,8 +7,9 @@ import (
 	"penstock/torch"
 )
 
-// worker serves one device: a goroutine locked to an OS thread, so that per-thread state of libtorch (thread counts, autograd's sequence numbers) and
-// the core set are its own. It takes whole lists of actions, never single operators: a hand-off between threads costs 9 us.
+// worker serves one device: a goroutine locked to an OS thread, so that per-thread state of
+// libtorch (thread counts, autograd's sequence numbers) and the core set are its own. It takes
+// whole lists of actions, never single operators: a hand-off between threads costs 9 us.
 type worker struct {
 	device  torch.Device
 	threads int
@@ -31,7 +32,8 @@ func newWorker(device torch.Device, threads int, cores []int, tag int64) (*worke
 	return w, nil
 }
 
-// serve never unlocks its thread: when the goroutine ends the thread ends too, and its core set with it.
+// serve never unlocks its thread: when the goroutine ends the thread ends too, and its core set
+// with it.
 func (w *worker) serve(ready chan<- error) {
 	runtime.LockOSThread()
 	torch.TagThread(w.tag)

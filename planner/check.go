@@ -9,9 +9,10 @@ import (
 	"penstock/schedule"
 )
 
-// Check says what is wrong with a plan from wherever it came, or returns nil: then it can run. The program passes
-// schedule.Check; every micro-batch's operations are complete and in an order that is possible; the program recomputes
-// where there is something to recompute; no predicted peak is above its limit.
+// Check says what is wrong with a plan from wherever it came, or returns nil: then it can run. The
+// program passes schedule.Check; every micro-batch's operations are complete and in an order that
+// is possible; the program recomputes where there is something to recompute; no predicted peak is
+// above its limit.
 func (p *Plan) Check() error {
 	if p == nil || p.Program == nil {
 		return errors.New("planner: the plan has no program")
@@ -84,7 +85,8 @@ func (s StagePlan) check(microBatches int) error {
 	return nil
 }
 
-// checkOps checks operations on units of which the first have no backward. Costs are not asked for: the chain's are 0.
+// checkOps checks operations on units of which the first have no backward. Costs are not asked for:
+// the chain's are 0.
 func checkOps(c remat.Chain, ops []remat.Op, prologue int) error {
 	if len(ops) < prologue {
 		return fmt.Errorf("%d operations, and %d units run before the first that is trained", len(ops), prologue)
@@ -102,7 +104,8 @@ func checkOps(c remat.Chain, ops []remat.Op, prologue int) error {
 	}
 	if len(c.Layers) == 0 {
 		if len(rest) > 0 {
-			return fmt.Errorf("operation %d is %v; want none after the last unit, as nothing has a backward", prologue, ops[prologue])
+			return fmt.Errorf("operation %d is %v; want none after the last unit, as nothing has a backward",
+				prologue, ops[prologue])
 		}
 		return nil
 	}

@@ -8,8 +8,8 @@ import (
 	"penstock/schedule"
 )
 
-// Step is the predicted duration of a step: that of the program with the predicted times of its actions, transfers
-// taking none. It is 0 unless all stages have predictions.
+// Step is the predicted duration of a step: that of the program with the predicted times of its
+// actions, transfers taking none. It is 0 unless all stages have predictions.
 func (p *Plan) Step() time.Duration {
 	duration, known := p.durations()
 	if !known {
@@ -22,7 +22,8 @@ func (p *Plan) Step() time.Duration {
 	return t.Makespan()
 }
 
-// durations is what each action is predicted to take. Where that is not known of all stages, all take as long.
+// durations is what each action is predicted to take. Where that is not known of all stages, all
+// take as long.
 func (p *Plan) durations() (of func(schedule.Action) time.Duration, known bool) {
 	for _, s := range p.Stages {
 		if s.Time == 0 {
@@ -43,8 +44,8 @@ func (p *Plan) durations() (of func(schedule.Action) time.Duration, known bool) 
 	}, true
 }
 
-// Draw draws the plan in lines of at most so many characters: what each worker does when, and of each stage what is
-// predicted.
+// Draw draws the plan in lines of at most so many characters: what each worker does when, and of
+// each stage what is predicted.
 //
 //	1 column = 4.5ms
 //	worker 0  F0 F1 .  .  B0--- B1---
@@ -73,7 +74,8 @@ func (p *Plan) Draw(characters int) (string, error) {
 		}
 		fmt.Fprintf(&b, ", %s", s.Policy)
 		if s.Policy == Optimal {
-			fmt.Fprintf(&b, ", %d forwards run again, %.1f ms against %.1f without, at most %d bytes", s.Recomputed(), s.Time/1000, s.Once/1000, s.Peak)
+			fmt.Fprintf(&b, ", %d forwards run again, %.1f ms against %.1f without, at most %d bytes",
+				s.Recomputed(), s.Time/1000, s.Once/1000, s.Peak)
 			if s.Limit > 0 {
 				fmt.Fprintf(&b, " of %d", s.Limit)
 			}

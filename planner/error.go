@@ -7,20 +7,22 @@ import (
 	"strings"
 )
 
-// MemoryError says which stages need more memory than they may have, and how much would do. It lists all of them, so
-// that what it asks for is asked for once.
+// MemoryError says which stages need more memory than they may have, and how much would do. It
+// lists all of them, so that what it asks for is asked for once.
 type MemoryError struct {
 	Stages []Shortage // in order; at least one
 }
 
-// Shortage is a stage that needs more memory than its device may hold. Sizes are bytes of the device, everything on it
-// counted.
+// Shortage is a stage that needs more memory than its device may hold. Sizes are bytes of the
+// device, everything on it counted.
 type Shortage struct {
 	Stage  int
 	Device string // such as "cpu:0"
 	Limit  int64
-	Least  int64  // the least limit that will do; with untrained layers in front of several micro-batches it may be some bytes more
-	SetBy  string // what needs so much, such as `layer "conv1"`; "" where it is no single thing
+	// the least limit that will do; with untrained layers in front of several micro-batches it may
+	// be some bytes more
+	Least int64
+	SetBy string // what needs so much, such as `layer "conv1"`; "" where it is no single thing
 }
 
 // String says what the stage needs and what it may have.

@@ -10,7 +10,8 @@ import (
 	"penstock/schedule"
 )
 
-// chain draws the chain of a stage's units; gradients of parameters are made by the first micro-batch.
+// chain draws the chain of a stage's units; gradients of parameters are made by the first
+// micro-batch.
 func chain(t *rapid.T, layers int) (first, later remat.Chain) {
 	bytes := func(name string) int64 { return rapid.Int64Range(0, 100).Draw(t, name) }
 	micros := func(name string) float64 { return float64(rapid.IntRange(1, 50).Draw(t, name)) }
@@ -31,7 +32,8 @@ func chain(t *rapid.T, layers int) (first, later remat.Chain) {
 	return first, later
 }
 
-// problem draws stages of all policies, each on a device of its own; limits lie between what cannot do and what is more than enough.
+// problem draws stages of all policies, each on a device of its own; limits lie between what cannot
+// do and what is more than enough.
 func problem(t *rapid.T) planner.Problem {
 	p := planner.Problem{MicroBatches: rapid.IntRange(1, 4).Draw(t, "micro-batches")}
 	stages := rapid.IntRange(1, 3).Draw(t, "stages")
@@ -40,7 +42,8 @@ func problem(t *rapid.T) planner.Problem {
 		units := rapid.IntRange(1, 4).Draw(t, "units")
 		s.Layers = units
 		if s.Policy == planner.Optimal {
-			c := planner.Costs{Prologue: rapid.IntRange(0, units).Draw(t, "prologue"), Gives: rapid.Int64Range(0, 50).Draw(t, "gives")}
+			c := planner.Costs{Prologue: rapid.IntRange(0, units).Draw(t, "prologue"),
+				Gives: rapid.Int64Range(0, 50).Draw(t, "gives")}
 			c.First, c.Later = chain(t, units-c.Prologue)
 			for range units {
 				c.Units = append(c.Units, rapid.IntRange(1, 3).Draw(t, "layers of a unit"))
@@ -53,7 +56,8 @@ func problem(t *rapid.T) planner.Problem {
 				c.ProloguePeak = rapid.Int64Range(0, 200).Draw(t, "prologue's peak")
 			}
 			s.Costs = c
-			s.Memory = planner.Memory{Live: rapid.Int64Range(0, 100).Draw(t, "live"), State: rapid.Int64Range(0, 50).Draw(t, "state"), Gradients: rapid.Bool().Draw(t, "gradients"), BatchInput: i == 0}
+			s.Memory = planner.Memory{Live: rapid.Int64Range(0, 100).Draw(t, "live"),
+				State: rapid.Int64Range(0, 50).Draw(t, "state"), Gradients: rapid.Bool().Draw(t, "gradients"), BatchInput: i == 0}
 			if rapid.Bool().Draw(t, "limited") {
 				s.Memory.Limit = rapid.Int64Range(1, 4000).Draw(t, "limit")
 			}

@@ -8,8 +8,8 @@ import (
 	"penstock/schedule"
 )
 
-// Plan is all that a pipe does in a step of so many micro-batches. It is plain data and may be wrong: [Plan.Check] says
-// whether it can run. What several goroutines read must not be changed.
+// Plan is all that a pipe does in a step of so many micro-batches. It is plain data and may be
+// wrong: [Plan.Check] says whether it can run. What several goroutines read must not be changed.
 type Plan struct {
 	Program *schedule.Program // of a whole step
 	Stages  []StagePlan
@@ -28,15 +28,16 @@ type StagePlan struct {
 	Device string // such as "cpu:0"
 	Layers int    // of the model
 	Policy Policy
-	// Units is the number of layers in each unit, a loss that ends the last stage counted as one where the policy is
-	// Optimal. Other policies have one unit: nil. The first Prologue units have no backward and run once.
+	// Units is the number of layers in each unit, a loss that ends the last stage counted as one
+	// where the policy is Optimal. Other policies have one unit: nil. The first Prologue units have
+	// no backward and run once.
 	Units    []int
 	Prologue int
 	// MicroBatches is what is done with each micro-batch.
 	MicroBatches []MicroBatch
 
-	// Predicted, where the policy is Optimal; 0 elsewhere. Sizes are bytes of the device, times microseconds of all
-	// micro-batches together.
+	// Predicted, where the policy is Optimal; 0 elsewhere. Sizes are bytes of the device, times
+	// microseconds of all micro-batches together.
 	Limit      int64   // 0 is none
 	Base       int64   // there whatever is recomputed
 	Peak       int64   // most in a step, Base counted
@@ -51,14 +52,17 @@ type StagePlan struct {
 
 // MicroBatch is what a stage does with a micro-batch.
 type MicroBatch struct {
-	// Ops are operations on the stage's units. Those up to the loss (L) are done by the program's forward, those from it
-	// up to the first backward by its recomputation, the rest by its backward.
+	// Ops are operations on the stage's units. Those up to the loss (L) are done by the program's
+	// forward, those from it up to the first backward by its recomputation, the rest by its
+	// backward.
 	Ops []remat.Op
-	// Forward, Recompute and Backward are the predicted microseconds of the program's actions; 0 if they are not known.
+	// Forward, Recompute and Backward are the predicted microseconds of the program's actions; 0 if
+	// they are not known.
 	Forward, Recompute, Backward float64
 }
 
-// timed predicts the times of operations by a chain, whose layers are the units without the prologue.
+// timed predicts the times of operations by a chain, whose layers are the units without the
+// prologue.
 func timed(ops []remat.Op, c remat.Chain, prologue int) MicroBatch {
 	out := MicroBatch{Ops: withPrologue(ops, prologue)}
 	sum := func(ops []remat.Op) (t float64) {
@@ -111,13 +115,15 @@ func Split(ops []remat.Op) (forward, recompute, backward []remat.Op) {
 	return forward, rest[:first], rest[first:]
 }
 
-// recomputes says whether a stage has anything to do between the loss of a micro-batch and its gradient's arrival.
+// recomputes says whether a stage has anything to do between the loss of a micro-batch and its
+// gradient's arrival.
 func (p *Plan) recomputes(stage, microBatch int) bool {
 	_, again, _ := Split(p.Stages[stage].MicroBatches[microBatch].Ops)
 	return len(again) > 0
 }
 
-// Fewer is the plan for its first micro-batches alone, as a batch with fewer rows has them; it needs no more memory.
+// Fewer is the plan for its first micro-batches alone, as a batch with fewer rows has them; it
+// needs no more memory.
 func (p *Plan) Fewer(microBatches int) *Plan {
 	if microBatches == p.Program.MicroBatches {
 		return p
@@ -133,8 +139,8 @@ func (p *Plan) Fewer(microBatches int) *Plan {
 // spare is the part of a limit that is worth another plan, when so much more has become free.
 const spare = 0.01
 
-// Refit is the plan for the same problem with other memory, if it still stays within the limits and these do not leave
-// much more than they did; else nil, and it is worth solving again.
+// Refit is the plan for the same problem with other memory, if it still stays within the limits and
+// these do not leave much more than they did; else nil, and it is worth solving again.
 func (p *Plan) Refit(now Problem) *Plan {
 	out := *p
 	out.Stages = slices.Clone(p.Stages)
@@ -157,8 +163,8 @@ func (p *Plan) Refit(now Problem) *Plan {
 	return &out
 }
 
-// capacity of links between neighbours: any number of values, or none where memory is planned and there is too little
-// for all that may wait. Then stages may run ahead of each other.
+// capacity of links between neighbours: any number of values, or none where memory is planned and
+// there is too little for all that may wait. Then stages may run ahead of each other.
 func (p *Plan) capacity(meet bool) int {
 	if meet {
 		return schedule.Meet

@@ -14,7 +14,9 @@ import (
 	"penstock/remat"
 )
 
-// What is solved is valid and within its limits, and its text is read back as it was. What is short of memory is solved under the least limits that the error names, and not with a byte less where no untrained layers run in front of several micro-batches.
+// What is solved is valid and within its limits, and its text is read back as it was. What is short
+// of memory is solved under the least limits that the error names, and not with a byte less where
+// no untrained layers run in front of several micro-batches.
 func TestSolve(t *testing.T) {
 	short := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -58,7 +60,8 @@ func TestSolve(t *testing.T) {
 		if diff := cmp.Diff(found.String(), again.String()); diff != "" {
 			t.Error(diff)
 		}
-		if drawn, err := found.Draw(100); err != nil || !strings.Contains(drawn, "worker 0") || strings.Count(drawn, "\nstage ") != len(p.Stages) {
+		if drawn, err := found.Draw(100); err != nil || !strings.Contains(drawn, "worker 0") || strings.Count(drawn,
+			"\nstage ") != len(p.Stages) {
 			t.Errorf("%v\n%s", err, drawn)
 		}
 		for n := 1; n < p.MicroBatches; n++ {
@@ -95,12 +98,16 @@ func TestTimesAddUp(t *testing.T) {
 	})
 }
 
-// A plan holds in other memory as long as it fits and no more than a hundredth of the limit has become free.
+// A plan holds in other memory as long as it fits and no more than a hundredth of the limit has
+// become free.
 func TestRefit(t *testing.T) {
-	first, later := remat.Chain{Input: 10, Loss: remat.Loss{Backward: 1}, Layers: []remat.Layer{{Name: "a", Forward: 1, ForwardNoGrad: 1, Backward: 2, Output: 10, Saved: 20, Gradient: 10}}}, remat.Chain{}
+	first, later := remat.Chain{Input: 10, Loss: remat.Loss{Backward: 1},
+		Layers: []remat.Layer{{Name: "a", Forward: 1, ForwardNoGrad: 1, Backward: 2, Output: 10, Saved: 20,
+			Gradient: 10}}}, remat.Chain{}
 	later = first
 	p := planner.Problem{MicroBatches: 2, Workers: []int{0}, Stages: []planner.Stage{{
-		Device: "cpu:0", Layers: 1, Policy: planner.Optimal, Costs: planner.Costs{First: first, Later: later, Units: []int{1}}, Memory: planner.Memory{Limit: 1000, Live: 500},
+		Device: "cpu:0", Layers: 1, Policy: planner.Optimal, Costs: planner.Costs{First: first, Later: later,
+			Units: []int{1}}, Memory: planner.Memory{Limit: 1000, Live: 500},
 	}}}
 	made, err := planner.Solve(context.Background(), p)
 	if err != nil {
@@ -111,7 +118,8 @@ func TestRefit(t *testing.T) {
 		live, limit int64
 		fits        bool
 	}{
-		{500, 1000, true}, {500 + 1000 - peak, 1000, true}, {500 + 1000 - peak + 1, 1000, false}, {490, 1000, true}, {489, 1000, false}, {500, 1001, false},
+		{500, 1000, true}, {500 + 1000 - peak, 1000, true}, {500 + 1000 - peak + 1, 1000, false}, {490, 1000,
+			true}, {489, 1000, false}, {500, 1001, false},
 	} {
 		p.Stages[0].Memory.Live, p.Stages[0].Memory.Limit = tt.live, tt.limit
 		now := made.Refit(p)
@@ -174,13 +182,15 @@ worker 1: 0>1F0 1F0 0>1F1 1F1 1R0 1B0 1B0>0 1R1 1B1 1B1>0
 			t.Errorf("%q for %q: got %v, want %q", tt.to, tt.from, err, tt.want)
 		}
 	}
-	if _, err := planner.Parse(strings.Split(whole, "program")[0]); err == nil || !strings.Contains(err.Error(), "without a program") {
+	if _, err := planner.Parse(strings.Split(whole, "program")[0]); err == nil || !strings.Contains(err.Error(),
+		"without a program") {
 		t.Errorf("got %v", err)
 	}
 	if err := (*planner.Plan)(nil).Check(); err == nil {
 		t.Error("a nil plan is valid")
 	}
-	if _, err := planner.Solve(context.Background(), planner.Problem{MicroBatches: 0}); err == nil || !strings.Contains(err.Error(), "0 micro-batches; want at least 1") {
+	if _, err := planner.Solve(context.Background(),
+		planner.Problem{MicroBatches: 0}); err == nil || !strings.Contains(err.Error(), "0 micro-batches; want at least 1") {
 		t.Errorf("got %v", err)
 	}
 	if step := p.Step(); step != 0 {

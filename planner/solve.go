@@ -11,8 +11,8 @@ import (
 	"penstock/schedule"
 )
 
-// Solve plans a step. Its error is a [*MemoryError] if there are stages for which no plan keeps the limit;
-// ctx.Err() when ctx ends first; or what is wrong with the problem.
+// Solve plans a step. Its error is a [*MemoryError] if there are stages for which no plan keeps the
+// limit; ctx.Err() when ctx ends first; or what is wrong with the problem.
 func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	if err := arg.Context(ctx, "planner"); err != nil {
 		return nil, err
@@ -77,7 +77,8 @@ func (p Problem) stage(ctx context.Context, s Stage) (StagePlan, *Shortage, erro
 	var err error
 	if len(first.Layers) == 0 { // nothing has a backward: units run once, and nothing is held
 		solved = solver.StagePlan{Feasible: true, Peak: s.prologue(), MicroBatches: make([]remat.Plan, p.MicroBatches)}
-	} else if solved, err = within(ctx, solver.Stage{First: first, Later: later, MicroBatches: p.MicroBatches, Limit: left}, s.prologue()); err != nil {
+	} else if solved, err = within(ctx,
+		solver.Stage{First: first, Later: later, MicroBatches: p.MicroBatches, Limit: left}, s.prologue()); err != nil {
 		return out, nil, err
 	}
 	if !solved.Feasible || out.Limit > 0 && out.Base+solved.Peak > out.Limit {
@@ -127,11 +128,12 @@ func withPrologue(ops []remat.Op, prologue int) (out []remat.Op) {
 	return out
 }
 
-// within plans a stage whose prologue, which runs before a micro-batch's plan begins and while the others hold what they
-// hold, takes so many bytes.
+// within plans a stage whose prologue, which runs before a micro-batch's plan begins and while the
+// others hold what they hold, takes so many bytes.
 //
-// The least that the stage needs does not depend on measured times: a stage that has less is refused, although times may
-// happen to favour a plan that holds less. Otherwise the least that an error names would change with every measurement.
+// The least that the stage needs does not depend on measured times: a stage that has less is
+// refused, although times may happen to favour a plan that holds less. Otherwise the least that an
+// error names would change with every measurement.
 func within(ctx context.Context, s solver.Stage, prologue int64) (solver.StagePlan, error) {
 	if prologue == 0 {
 		return solver.SolveStage(ctx, s, solver.Options{})
@@ -174,7 +176,8 @@ func tightest(ctx context.Context, s solver.Stage, prologue int64) (solver.Stage
 	return solved, err
 }
 
-// addPrologue counts the prologue of the last micro-batch, which runs while the others hold what they hold.
+// addPrologue counts the prologue of the last micro-batch, which runs while the others hold what
+// they hold.
 func addPrologue(p *solver.StagePlan, s solver.Stage, prologue int64) error {
 	peak := prologue
 	for _, one := range p.MicroBatches[:s.MicroBatches-1] {
@@ -188,8 +191,8 @@ func addPrologue(p *solver.StagePlan, s solver.Stage, prologue int64) error {
 	return nil
 }
 
-// untimed is a chain whose layers all take the same time: its plans, and with them the least that is said to do, are the
-// same whenever it was measured.
+// untimed is a chain whose layers all take the same time: its plans, and with them the least that
+// is said to do, are the same whenever it was measured.
 func untimed(c remat.Chain) remat.Chain {
 	c.Layers = slices.Clone(c.Layers)
 	for i := range c.Layers {

@@ -26,30 +26,35 @@ type Stage struct {
 
 // Costs is what a stage takes for one micro-batch. Package profile measures it. Sizes are bytes.
 type Costs struct {
-	// First is the chain of the first micro-batch of a step, whose backward makes the gradients of parameters. Later is
-	// that of another one, or of the first where they are there already. Their layers are the stage's units without the
-	// prologue.
+	// First is the chain of the first micro-batch of a step, whose backward makes the gradients of
+	// parameters. Later is that of another one, or of the first where they are there already. Their
+	// layers are the stage's units without the prologue.
 	First, Later remat.Chain
-	// Units is the number of layers in each unit; a loss that ends the last stage counts as a layer.
+	// Units is the number of layers in each unit; a loss that ends the last stage counts as a
+	// layer.
 	Units []int
-	// Prologue is how many units at the beginning have no backward: nothing in them is trained, and nobody wants a
-	// gradient of what they are given. They run once. ProloguePeak is what they take beside the stage's input.
+	// Prologue is how many units at the beginning have no backward: nothing in them is trained, and
+	// nobody wants a gradient of what they are given. They run once. ProloguePeak is what they take
+	// beside the stage's input.
 	Prologue     int
 	ProloguePeak int64
 	// Given is what the stage receives from the one before, Gives what it sends to the next.
 	Given, Gives int64
 	// SkipsIn is what it receives by skips, SkipsOut what it sends by them.
 	SkipsIn, SkipsOut int64
-	// Spread is how much longer the median of a layer's timed runs took than what counts, as a part of that.
+	// Spread is how much longer the median of a layer's timed runs took than what counts, as a part
+	// of that.
 	Spread float64
 	// Statistics is what deferred batch norms gather until the end of the step.
 	Statistics int64
 }
 
-// Memory is what a stage's device may hold, and what it holds whatever is recomputed. Sizes are bytes.
+// Memory is what a stage's device may hold, and what it holds whatever is recomputed. Sizes are
+// bytes.
 type Memory struct {
-	Limit    int64 // 0 is none
-	Live     int64 // between steps: parameters, buffers, the batch, gradients and optimizer state that are there
+	Limit int64 // 0 is none
+	// between steps: parameters, buffers, the batch, gradients and optimizer state that are there
+	Live     int64
 	Unplaced int64 // parameters and buffers that are not there yet
 	State    int64 // of the optimizer, still to be made
 	Outputs  int64 // the whole batch's outputs and their gradients, where the caller computes the loss
@@ -60,8 +65,8 @@ type Memory struct {
 	BatchInput bool
 }
 
-// base is what is there during a step whatever is recomputed. What skips leave waiting is bounded by as many
-// micro-batches as another stage can be late by.
+// base is what is there during a step whatever is recomputed. What skips leave waiting is bounded
+// by as many micro-batches as another stage can be late by.
 func (p Problem) base(s Stage) int64 {
 	m, c := s.Memory, s.Costs
 	late := int64(min(p.MicroBatches, len(p.Stages)))
@@ -88,7 +93,8 @@ func (s Stage) prologue() int64 {
 	return s.Costs.ProloguePeak
 }
 
-// waits is what may wait for a neighbour to take it: the outputs, and the gradients of the inputs, of all micro-batches.
+// waits is what may wait for a neighbour to take it: the outputs, and the gradients of the inputs,
+// of all micro-batches.
 func (p Problem) waits(s Stage) int64 {
 	return int64(p.MicroBatches) * (s.Costs.Gives + s.Costs.Later.InputGradient)
 }

@@ -12,8 +12,8 @@ import (
 	"penstock/schedule"
 )
 
-// String is the plan's text form, which [Parse] reads: a block for each stage, then the program. Micro-batches of the
-// same operations share a line. Predictions that are 0 are left out.
+// String is the plan's text form, which [Parse] reads: a block for each stage, then the program.
+// Micro-batches of the same operations share a line. Predictions that are 0 are left out.
 //
 //	stage 0 device=cpu:0 layers=2 policy=except_last
 //	  0 S0 L B0
@@ -181,7 +181,8 @@ func (p *Plan) parseStage(words []string) (err error) {
 	return nil
 }
 
-// maxMicroBatches bounds what a line of operations may stand for; schedule.Parse has a bound of its own.
+// maxMicroBatches bounds what a line of operations may stand for; schedule.Parse has a bound of its
+// own.
 const maxMicroBatches = 1 << 20
 
 func (s *StagePlan) parseOps(words []string) error {
