@@ -87,8 +87,8 @@ func (v Value) check(name string) error {
 	return nil
 }
 
-// placed refuses values on another kind of device than the stage that reads them.
-func placed(what string, list []Value, which string, stage *Stage) error {
+// checkKind refuses values on another kind of device than the stage that reads them.
+func checkKind(what string, list []Value, which string, stage *Stage) error {
 	for i, v := range list {
 		if d := v.Tensor.Kind(); d != stage.Device.Kind {
 			return fmt.Errorf("pipe: %s %d is on %v and the %s stage on %v; make it there", what, i, d, which, stage.Device)

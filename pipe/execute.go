@@ -31,7 +31,7 @@ type task interface {
 }
 
 // execution is a graph being run by all workers at once.
-type execution struct {
+type graphRun struct {
 	ctx    context.Context
 	graph  *program
 	task   task
@@ -70,7 +70,7 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 	if !p.placed.Load() {
 		return nil, ErrNotPlaced
 	}
-	x := &execution{ctx: ctx, graph: g, task: t, done: make([]atomic.Bool, len(g.Actions)), begin: time.Now(),
+	x := &graphRun{ctx: ctx, graph: g, task: t, done: make([]atomic.Bool, len(g.Actions)), begin: time.Now(),
 		running: len(p.workers), over: make(chan struct{})}
 	x.spin, x.record = runtime.GOMAXPROCS(0) >= len(p.workers), p.record.Load()
 	x.moved = sync.NewCond(&x.mu)
@@ -105,7 +105,7 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 }
 
 // work runs a worker's list. After the first failure anywhere no action starts.
-func (x *execution) work(worker int, c *torch.Ctx) {
+func (x *graphRun) work(worker int, c *torch.Ctx) {
 	var current schedule.Action
 	finished, ending := false, false
 	defer c.Close() // before the run is over for its caller, who may count on the memory
@@ -161,7 +161,7 @@ func (x *execution) work(worker int, c *torch.Ctx) {
 
 // leave is the end of a worker's part. The last to leave settles how the run has ended: a context
 // that ends later is too late.
-func (x *execution) leave(worker int) {
+func (x *graphRun) leave(worker int) {
 	x.mu.Lock()
 	if x.running--; x.running == 0 {
 		close(x.over)
@@ -179,7 +179,7 @@ func (x *execution) leave(worker int) {
 // in a balanced pipeline last.
 const spins = 2000
 
-func (x *execution) wait(id int) {
+func (x *graphRun) wait(id int) {
 	if x.spin {
 		for i := 0; i < spins; i++ {
 			if x.done[id].Load() || x.failed.Load() {
@@ -194,7 +194,7 @@ func (x *execution) wait(id int) {
 	}
 }
 
-func (x *execution) finish(id int) {
+func (x *graphRun) finish(id int) {
 	if !x.graph.awaited[id] {
 		return
 	}
@@ -205,7 +205,7 @@ func (x *execution) finish(id int) {
 }
 
 // fail records the first failure and wakes everyone.
-func (x *execution) fail(err error) {
+func (x *graphRun) fail(err error) {
 	x.mu.Lock()
 	if x.err == nil && x.running > 0 {
 		x.err = err

@@ -7,33 +7,33 @@ import (
 	"penstock/schedule"
 )
 
-// Stages are joined by more than the activations that neighbours pass on. A skip that is stashed on
-// one stage and popped on others has a port on each of them; a parameter that is used on several
-// stages has a tie on each. Both are found before anything runs.
+// Stages exchange more than the activations between neighbours. A skip that is stashed on one stage
+// and popped on others leaves the first and enters the others: each of them has a stageSkip. A
+// parameter that is used on several stages has a tie on each. Both are found before anything runs.
 //
 //	stage 0          stage 1          stage 2          stage 3
-//	stash s  ─────────────────────►  pop s, pop s ──── pop s        s has a port on 0, 2 and 3, and goes 0>2 and 0>3
+//	stash s  ─────────────────────►  pop s, pop s ──── pop s       s moves 0>2 and 0>3
+//	uses w           .                uses w, w        uses w      gradients of w move 3>2, 2>0
 //
-//	uses w           .                uses w, w        uses w       w has a tie on 0, 2 and 3: its gradients go 3>2 and 2>0
-//
-// A tie hands its gradient to the one before, where backward starts from it. Sending all of them
-// straight to where the parameter lives would sum as quickly, but in another order than autograd on
-// an uncut model, which adds use after use to one sum: what stage 2 uses twice would be summed by
-// itself first.
+// A tie sends its gradient to the tie before it, where backward goes on summing from it. Sending
+// every gradient straight to the stage where the parameter lives would be as fast. But it would sum
+// in another order than autograd on an uncut model, which adds one use after the other: the two
+// uses on stage 2 would be summed by themselves first.
 
-// port is where a skip leaves the stage that stashes it, or enters one that pops it.
-type port struct {
+// stageSkip is a skip that leaves the stage that stashes it, or that enters a stage that pops it.
+type stageSkip struct {
 	key   nn.SkipKey
-	from  target   // where it comes from; stage -1: it is stashed here
-	place int      // among the stage's ports that are stashed here
-	pops  int      // how often this stage pops what it was sent
-	to    []target // where it goes, in ascending order
+	from  location   // on the stage that stashes it; stage -1 if it is stashed here
+	place int        // among the stage's skips that are stashed here
+	pops  int        // how often this stage pops what it was sent
+	to    []location // on the stages that pop it, in ascending order
 }
 
-// target is a port, or a tie, of a stage.
-type target struct{ stage, index int }
+// location is the place of a stageSkip or a tie: a stage, and the index in the stage's skips or
+// ties.
+type location struct{ stage, index int }
 
-// connect finds the stages' ports and ties. Stages have their layers.
+// connect finds the skips and ties of the stages. The stages' layers must be set.
 func connect(stages []*Stage, routes []nn.SkipRoute) {
 	of := func(layer int) int {
 		return slices.IndexFunc(stages, func(s *Stage) bool { return layer >= s.first && layer < s.first+len(s.Layers) })
@@ -49,19 +49,19 @@ func connect(stages []*Stage, routes []nn.SkipRoute) {
 		if last == home {
 			continue
 		}
-		at := stages[home].add(port{key: r.Key, from: target{-1, 0}, place: stages[home].leaving})
+		at := stages[home].add(stageSkip{key: r.Key, from: location{-1, 0}, place: stages[home].leaving})
 		stages[home].leaving++
-		source := target{home, at}
+		source := location{home, at}
 		for s := home + 1; s <= last; s++ {
 			if pops[s] == 0 {
 				continue
 			}
-			here := target{s, stages[s].add(port{key: r.Key, from: source, pops: pops[s]})}
-			from := &stages[home].ports[at]
+			here := location{s, stages[s].add(stageSkip{key: r.Key, from: source, pops: pops[s]})}
+			from := &stages[home].skips[at]
 			from.to = append(from.to, here)
 		}
 	}
-	last := map[*nn.Param]target{} // the tie on the last stage so far
+	last := map[*nn.Param]location{} // the tie on the last stage so far
 	for i, s := range stages {
 		for _, l := range s.Layers {
 			for _, p := range nn.Shared(l.Layer) {
@@ -71,29 +71,29 @@ func connect(stages []*Stage, routes []nn.SkipRoute) {
 					t.handles = append(t.handles, p.Param)
 					continue
 				}
-				here := target{i, len(s.ties)}
+				here := location{i, len(s.ties)}
 				if known {
 					stages[before.stage].ties[before.index].to = here
 				} else {
-					before = target{-1, 0}
+					before = location{-1, 0}
 				}
-				s.ties = append(s.ties, tie{handles: []*nn.Param{p.Param}, from: before, to: target{-1, 0}})
+				s.ties = append(s.ties, tie{handles: []*nn.Param{p.Param}, from: before, to: location{-1, 0}})
 				last[p.Owner()] = here
 			}
 		}
 	}
 }
 
-func (s *Stage) add(p port) int {
-	s.ports = append(s.ports, p)
-	return len(s.ports) - 1
+func (s *Stage) add(p stageSkip) int {
+	s.skips = append(s.skips, p)
+	return len(s.skips) - 1
 }
 
-// edges lists the pairs of stages that are joined by ports or ties.
+// edges lists the pairs of stages between which skips or ties move.
 func edges(stages []*Stage) []schedule.Edge {
 	var out []schedule.Edge
 	for i, s := range stages {
-		for _, p := range s.ports {
+		for _, p := range s.skips {
 			for _, t := range p.to {
 				out = append(out, schedule.Edge{From: i, To: t.stage})
 			}

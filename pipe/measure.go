@@ -12,7 +12,7 @@ import (
 	"penstock/torch"
 )
 
-// measure measures the model on the first micro-batch, which no other is larger than.
+// measure measures the model on the first micro-batch. No other has more rows.
 func (r *minibatch) measure(ctx context.Context) ([]profile.Chain, error) {
 	chains, err := r.measured(ctx, false)
 	if errors.Is(err, torch.ErrOutOfMemory) { // measuring takes more than some plans do, and what would do can only be said when it is known
@@ -21,23 +21,23 @@ func (r *minibatch) measure(ctx context.Context) ([]profile.Chain, error) {
 	return chains, err
 }
 
-// benches are the devices that stages are being measured on elsewhere than on their own: bytes are
-// read from a device's account, so each is one pipe's at a time. That one waits for the other is
-// tempting, but a layer that is being measured may run a pipe that measures its own.
-var benches struct {
+// measuredOn has the devices on which pipes measure stages that are placed elsewhere. Bytes are
+// read from the account of the device, so one pipe at a time may measure on it. A pipe does not
+// wait for another to end: a layer that is being measured may run a pipe that measures too.
+var measuredOn struct {
 	mu    sync.Mutex
 	taken map[torch.Device]bool
 }
 
-// measured measures all stages. Unless beyond is set it stays within the limit.
+// measured measures all stages. It keeps the limit unless beyond is set.
 func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile.Chain, err error) {
 	p := r.p
-	device, restore, err := p.bench(beyond)
+	device, restore, err := p.measuringDevice(beyond)
 	if err != nil {
 		return nil, err
 	}
 	defer restore()
-	err = p.quietly(func(c *torch.Ctx) (err error) {
+	err = p.alone(func(c *torch.Ctx) (err error) {
 		if err := ctx.Err(); err != nil { // others may have measured for long
 			return err
 		}
@@ -56,9 +56,9 @@ func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile
 	return chains, err
 }
 
-// quietly runs f on the first worker, within a run that was entered, while all stand still: bytes
-// are read from the devices' accounts.
-func (p *Pipe) quietly(f func(c *torch.Ctx) error) (err error) {
+// alone runs f on the first worker while the others wait, within a run that was entered. Nothing
+// else changes the accounts of the devices meanwhile.
+func (p *Pipe) alone(f func(c *torch.Ctx) error) (err error) {
 	var arrived, all sync.WaitGroup
 	done := make(chan struct{})
 	arrived.Add(len(p.workers))
@@ -79,16 +79,16 @@ func (p *Pipe) quietly(f func(c *torch.Ctx) error) (err error) {
 	return err
 }
 
-// bench is the device that layers are measured on until restore is called: that of the only stage,
-// within its limit, or one that no stage is on and no other pipe measures on, with the highest
-// limit of any.
-func (p *Pipe) bench(beyond bool) (d torch.Device, restore func(), err error) {
+// measuringDevice is the device on which layers are measured until restore is called. With one
+// stage it is the device of the stage, with its limit. With several it is a device that no stage is
+// on and no other pipe measures on, with the highest of the limits.
+func (p *Pipe) measuringDevice(beyond bool) (d torch.Device, restore func(), err error) {
 	limit, done := int64(0), func() {}
 	if len(p.stages) == 1 {
 		d = p.stages[0].Device
 		limit = d.Memory().Limit
 	} else {
-		if d, done, err = p.takeBench(); err != nil {
+		if d, done, err = p.unusedDevice(); err != nil {
 			return d, nil, err
 		}
 		limit = p.highestLimit()
@@ -104,29 +104,29 @@ func (p *Pipe) bench(beyond bool) (d torch.Device, restore func(), err error) {
 	}, nil
 }
 
-// takeBench takes a device that no stage is on, from the last one down, until done is called.
-func (p *Pipe) takeBench() (d torch.Device, done func(), err error) {
-	benches.mu.Lock()
-	defer benches.mu.Unlock()
+// unusedDevice reserves a device that no stage is on, from the last one down, until done is called.
+func (p *Pipe) unusedDevice() (d torch.Device, done func(), err error) {
+	measuredOn.mu.Lock()
+	defer measuredOn.mu.Unlock()
 	for i := torch.MaxCPU - 1; i >= 0; i-- {
 		d := torch.CPU(i)
-		if benches.taken[d] || slices.ContainsFunc(p.stages, func(s *Stage) bool { return s.Device == d }) {
+		if measuredOn.taken[d] || slices.ContainsFunc(p.stages, func(s *Stage) bool { return s.Device == d }) {
 			continue
 		}
-		if benches.taken == nil {
-			benches.taken = map[torch.Device]bool{}
+		if measuredOn.taken == nil {
+			measuredOn.taken = map[torch.Device]bool{}
 		}
-		benches.taken[d] = true
+		measuredOn.taken[d] = true
 		return d, func() {
-			benches.mu.Lock()
-			defer benches.mu.Unlock()
-			delete(benches.taken, d)
+			measuredOn.mu.Lock()
+			defer measuredOn.mu.Unlock()
+			delete(measuredOn.taken, d)
 		}, nil
 	}
 	return d, nil, fmt.Errorf("all %d CPU devices are stages of the pipe or being measured on by others; use fewer stages, or plan one pipe after the other", torch.MaxCPU)
 }
 
-// highestLimit is the highest of the stages' devices' limits; 0 is none.
+// highestLimit is the highest limit of the stages' devices. 0 is none.
 func (p *Pipe) highestLimit() (highest int64) {
 	for _, s := range p.stages {
 		limit := s.Device.Memory().Limit
@@ -138,7 +138,7 @@ func (p *Pipe) highestLimit() (highest int64) {
 	return highest
 }
 
-// partsOf are the first micro-batch's parts of values.
+// partsOf are the parts of values that the first micro-batch has.
 func (r *minibatch) partsOf(c *torch.Ctx, values []Value) (out []*torch.Tensor) {
 	for _, v := range values {
 		out = append(out, c.Detach(r.parts[0].part(c, v)))

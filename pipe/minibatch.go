@@ -30,7 +30,7 @@ type minibatch struct {
 	joined   [][]rows
 	parts    []rows
 	total    int64
-	cells    [][]cell // [stage][micro-batch]
+	states   [][]microBatchState // [stage][micro-batch]
 	link     memoryLink
 	deferred []*nn.Deferred // by stage, or nil
 
@@ -66,16 +66,16 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 	if total == 0 && training {
 		return nil, fmt.Errorf("pipe: the batch has no rows (input 0 is %v); a training step needs at least one", inputs[0].Tensor)
 	}
-	if err := placed("input", inputs, "first", p.stages[0]); err != nil {
+	if err := checkKind("input", inputs, "first", p.stages[0]); err != nil {
 		return nil, err
 	}
 	r := &minibatch{p: p, training: training, graph: graph, batch: b, inputs: inputs,
 		inputGrad: graph && requiresGrad(inputs), total: total, parts: split(total, p.cfg.Chunks)}
-	r.cells = make([][]cell, len(p.stages))
-	for s := range r.cells {
-		r.cells[s] = make([]cell, len(r.parts))
-		for i := range r.cells[s] {
-			r.cells[s][i].init(p.stages[s])
+	r.states = make([][]microBatchState, len(p.stages))
+	for s := range r.states {
+		r.states[s] = make([]microBatchState, len(r.parts))
+		for i := range r.states[s] {
+			r.states[s][i].init(p.stages[s])
 		}
 		r.begins(s, p.stages[s].whole)
 	}
@@ -90,8 +90,8 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 
 // begins makes the executions of a stage's cells ready for a segment.
 func (r *minibatch) begins(stage int, s *segment.Segment) {
-	for i := range r.cells[stage] {
-		r.cells[stage][i].execution.Begin(s, func(c *torch.Ctx, run segment.Run) *nn.Ctx { return r.context(c, stage, i, run) })
+	for i := range r.states[stage] {
+		r.states[stage][i].execution.Begin(s, func(c *torch.Ctx, run segment.Run) *nn.Ctx { return r.context(c, stage, i, run) })
 	}
 }
 
@@ -118,7 +118,7 @@ func (r *minibatch) setTargets() error {
 	if err != nil {
 		return err
 	}
-	return placed("target", r.targets, "last", r.p.stages[len(r.p.stages)-1])
+	return checkKind("target", r.targets, "last", r.p.stages[len(r.p.stages)-1])
 }
 
 // work is what a stage does with a micro-batch.
@@ -137,9 +137,9 @@ func (r *minibatch) free() {
 	}
 	r.lossGrad.Free()
 	r.lossGrad = nil
-	for s := range r.cells {
-		for i := range r.cells[s] {
-			r.cells[s][i].free()
+	for s := range r.states {
+		for i := range r.states[s] {
+			r.states[s][i].free()
 		}
 	}
 	r.link.free()
@@ -214,7 +214,7 @@ func (r *minibatch) undo(worker int) {
 }
 
 func (r *minibatch) layer(a schedule.Action, err error) string {
-	running := r.cells[a.Stage][a.MicroBatch].execution.Running()
+	running := r.states[a.Stage][a.MicroBatch].execution.Running()
 	var e *torch.Error
 	switch {
 	case running == nil || a.Kind.Transfer():

@@ -26,17 +26,17 @@ import (
 // tags gives every pipe a number of its own.
 var tags atomic.Int64
 
-// waits are the calls that are being made on pipes' workers: how many from the first pipe's to the
+// nestedCalls are the calls that are being made on pipes' workers: how many from the first pipe's to the
 // second.
-var waits = waiting{calls: map[int64]map[int64]int{}}
+var nestedCalls = callGraph{calls: map[int64]map[int64]int{}}
 
-type waiting struct {
+type callGraph struct {
 	mu    sync.Mutex
 	calls map[int64]map[int64]int
 }
 
 // begin adds a call, unless to waits for from already.
-func (w *waiting) begin(from, to int64) bool {
+func (w *callGraph) begin(from, to int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.reaches(to, from) {
@@ -49,7 +49,7 @@ func (w *waiting) begin(from, to int64) bool {
 	return true
 }
 
-func (w *waiting) end(from, to int64) {
+func (w *callGraph) end(from, to int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.calls[from][to]--; w.calls[from][to] == 0 {
@@ -61,7 +61,7 @@ func (w *waiting) end(from, to int64) {
 }
 
 // reaches says whether from is to or waits for it, directly or not. There are no cycles.
-func (w *waiting) reaches(from, to int64) bool {
+func (w *callGraph) reaches(from, to int64) bool {
 	if from == to {
 		return true
 	}
@@ -80,14 +80,14 @@ func (p *Pipe) outside(call string) (leave func(), err error) {
 	if from == 0 {
 		return func() {}, nil
 	}
-	if !waits.begin(from, p.tag) {
+	if !nestedCalls.begin(from, p.tag) {
 		where := "a worker of this pipe"
 		if from != p.tag {
 			where = "a worker of another pipe, which this pipe waits for"
 		}
 		return nil, fmt.Errorf("%w: %s was called by a layer, a loss or an update on %s, and would wait for ever; call it when the run or OnStages has returned", ErrNested, call, where)
 	}
-	return func() { waits.end(from, p.tag) }, nil
+	return func() { nestedCalls.end(from, p.tag) }, nil
 }
 
 // enter begins a run, which Close waits for until leave is called.

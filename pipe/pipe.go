@@ -45,7 +45,7 @@ type Pipe struct {
 }
 
 // hire starts a worker for each distinct device.
-func (p *Pipe) hire() error {
+func (p *Pipe) startWorkers() error {
 	index := map[torch.Device]int{}
 	var devices []torch.Device
 	for _, s := range p.stages {

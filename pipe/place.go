@@ -49,7 +49,7 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	if err := p.cut(layers); err != nil {
 		return nil, err
 	}
-	if err := p.hire(); err != nil {
+	if err := p.startWorkers(); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	if err := p.workersOfPlan(); err != nil {
@@ -97,7 +97,7 @@ func (p *Pipe) Place() error {
 			made = append(made, s)
 		}
 	}
-	err = p.onStages(p.settle)
+	err = p.onStages(p.placeStage)
 	if err == nil {
 		err = p.onStages(p.replicate)
 	}
@@ -155,7 +155,7 @@ func (p *Pipe) Unplaced(stage int) (bytes int64) {
 func sizeOf(p *nn.Param) int64 { return p.Numel() * p.DType().Size() }
 
 // settle brings a stage's parameters to its device.
-func (p *Pipe) settle(stage int, c *torch.Ctx) error {
+func (p *Pipe) placeStage(stage int, c *torch.Ctx) error {
 	state := p.stages[stage].State()
 	for _, s := range state {
 		if s.Exists() {

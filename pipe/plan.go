@@ -205,7 +205,7 @@ func (r *minibatch) measuredPlan(ctx context.Context) (*prepared, error) {
 		}
 	}
 	var problem planner.Problem
-	if err := p.quietly(func(*torch.Ctx) error { problem = r.problem(chains); return nil }); err != nil {
+	if err := p.alone(func(*torch.Ctx) error { problem = r.problem(chains); return nil }); err != nil {
 		return nil, err
 	}
 	if found := r.refitted(key, problem); found != nil {

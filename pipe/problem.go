@@ -58,7 +58,7 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 // that has come from a later stage, and one that waits for an earlier.
 func (s *Stage) tied() (bytes int64) {
 	for _, t := range s.ties {
-		for _, other := range []target{t.from, t.to} {
+		for _, other := range []location{t.from, t.to} {
 			if other.stage >= 0 {
 				bytes += sizeOf(t.handles[0])
 			}

@@ -175,14 +175,14 @@ func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timelin
 // gather joins the micro-batches' outputs, which must have rows.
 func (r *minibatch) gather(c *torch.Ctx) (out []*torch.Tensor) {
 	c.SetGrad(false)
-	cells := r.cells[len(r.p.stages)-1]
-	lists := make([][]*torch.Tensor, len(cells))
+	states := r.states[len(r.p.stages)-1]
+	lists := make([][]*torch.Tensor, len(states))
 	refuse := func(format string, args ...any) {
 		panic(&torch.Error{Op: "gather", Device: c.Device(), Message: fmt.Sprintf(format, args...)})
 	}
-	for i := range cells {
-		if lists[i] = cells[i].sent; lists[i] == nil {
-			lists[i] = cells[i].out
+	for i := range states {
+		if lists[i] = states[i].sent; lists[i] == nil {
+			lists[i] = states[i].out
 		}
 		if len(lists[i]) != len(lists[0]) {
 			refuse("micro-batch 0 gave a tuple of %d and micro-batch %d one of %d; a model gives the same number for every micro-batch",
@@ -205,9 +205,9 @@ func (r *minibatch) gather(c *torch.Ctx) (out []*torch.Tensor) {
 		r.joined = append(r.joined, parts)
 		out = append(out, c.Cat(column, 0))
 	}
-	for i := range cells {
-		torch.FreeAll(cells[i].sent)
-		cells[i].sent = nil
+	for i := range states {
+		torch.FreeAll(states[i].sent)
+		states[i].sent = nil
 	}
 	for _, t := range out {
 		c.Keep(t)

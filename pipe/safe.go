@@ -162,7 +162,7 @@ func (l *ledger) most(worker int) (most int64) {
 // waits lists what an action has left for other stages.
 func (r *minibatch) waits(a schedule.Action) (out []outgoing) {
 	stage := r.p.stages[a.Stage]
-	cell := &r.cells[a.Stage][a.MicroBatch]
+	state := &r.states[a.Stage][a.MicroBatch]
 	leave := func(list []*torch.Tensor, receives ...schedule.Action) {
 		list = slices.DeleteFunc(slices.Clone(list), r.ofBatch)
 		if len(list) > 0 && len(receives) > 0 {
@@ -175,27 +175,27 @@ func (r *minibatch) waits(a schedule.Action) (out []outgoing) {
 	switch a.Kind {
 	case schedule.Forward:
 		if !r.last(a.Stage) {
-			leave(cell.sent, to(schedule.ReceiveActivation, a.Stage+1))
+			leave(state.sent, to(schedule.ReceiveActivation, a.Stage+1))
 		}
-		for i, p := range stage.ports {
+		for i, p := range stage.skips {
 			var receives []schedule.Action
 			for _, t := range p.to {
 				receives = append(receives, to(schedule.ReceiveActivation, t.stage))
 			}
-			leave([]*torch.Tensor{cell.ports[i].sent}, receives...)
+			leave([]*torch.Tensor{state.skips[i].sent}, receives...)
 		}
 	case schedule.Backward:
 		if a.Stage > 0 {
-			leave(cell.inGrad, to(schedule.ReceiveGradient, a.Stage-1))
+			leave(state.inGrad, to(schedule.ReceiveGradient, a.Stage-1))
 		}
-		for i, p := range stage.ports {
+		for i, p := range stage.skips {
 			if p.from.stage >= 0 {
-				leave(cell.ports[i].back, to(schedule.ReceiveGradient, p.from.stage))
+				leave(state.skips[i].back, to(schedule.ReceiveGradient, p.from.stage))
 			}
 		}
 		for i, t := range stage.ties {
 			if t.from.stage >= 0 {
-				leave([]*torch.Tensor{cell.ties[i].back}, to(schedule.ReceiveGradient, t.from.stage))
+				leave([]*torch.Tensor{state.ties[i].back}, to(schedule.ReceiveGradient, t.from.stage))
 			}
 		}
 	}

@@ -22,8 +22,8 @@ type Stage struct {
 
 	whole   *segment.Segment // of one unit
 	scored  *segment.Segment // of one unit that ends with the loss, on the last stage
-	ports   []port
-	leaving int // ports whose skips are stashed here
+	skips   []stageSkip
+	leaving int // skips whose skips are stashed here
 	ties    []tie
 
 	buffers, trained []nn.NamedParam // that live here

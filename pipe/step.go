@@ -56,7 +56,7 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) 
 	}
 	out := Result{MicroBatches: len(r.parts), Timeline: timeline}
 	for i := range r.parts {
-		out.Loss += r.cells[len(p.stages)-1][i].loss * r.weight(i)
+		out.Loss += r.states[len(p.stages)-1][i].loss * r.weight(i)
 	}
 	return out, nil
 }

@@ -7,18 +7,18 @@ import (
 	"penstock/torch"
 )
 
-// tie is a parameter on one of the stages that use it. It lives on the first of them; the others
-// have a replica.
+// tie is a parameter that several stages use, on one of them. The parameter lives on the first of
+// the stages; the others have a replica.
 type tie struct {
 	handles []*nn.Param // of the stage's layers, in the order of the model
 	// the ties on the stage that uses it before, and after; stage -1 where there is none
-	from, to target
+	from, to location
 }
 
 // tensor is the parameter on the tie's stage: the value, or the replica.
 func (t tie) tensor() *torch.Tensor { return t.handles[0].Tensor() }
 
-// home is the first tie of a parameter, on the stage where it lives, and that stage.
+// home is the first tie of a parameter, and its stage, on which the parameter lives.
 func (p *Pipe) home(t tie) (*Stage, tie) {
 	at := t.from
 	for stage := p.stages[at.stage]; ; stage = p.stages[at.stage] {
@@ -29,8 +29,8 @@ func (p *Pipe) home(t tie) (*Stage, tie) {
 	}
 }
 
-// undivided says whether another pipe, made after this one, has put replicas where this one works
-// on the parameters: their gradients would be lost.
+// undivided refuses a run where another pipe, made after this one, has put replicas on the layers
+// of the stage where the parameter lives. The gradients would go to the replicas and be lost.
 func (p *Pipe) undivided() error {
 	for _, s := range p.stages {
 		for _, t := range s.ties {
@@ -44,8 +44,7 @@ func (p *Pipe) undivided() error {
 	return nil
 }
 
-// replicate gives the stage's handles on parameters that live on other stages a tensor of their
-// own.
+// replicate gives the stage's handles on parameters of other stages a replica.
 func (p *Pipe) replicate(stage int, c *torch.Ctx) error {
 	s := p.stages[stage]
 	for _, t := range s.ties {
@@ -63,7 +62,7 @@ func (p *Pipe) replicate(stage int, c *torch.Ctx) error {
 	return nil
 }
 
-// become replaces the replica on the tie's stage; nil takes it away.
+// become replaces the replica on the tie's stage. With nil the tie has none.
 func (t tie) become(replica *torch.Tensor) {
 	old := t.handles[0].Replica()
 	for _, h := range t.handles {
@@ -75,10 +74,10 @@ func (t tie) become(replica *torch.Tensor) {
 	}
 }
 
-// refresh makes a tie's replica equal to the value that the stage before it has sent, whose memory
-// it shares on the same device. Optimizers have stepped since, or the parameter was replaced. A
-// replica that is equal is left alone: the graphs of runs between forward and backward have saved
-// it.
+// refresh makes a tie's replica equal to the value that the stage before it has sent. On the same
+// device the replica shares the value's memory. The value may have changed since: an optimizer has
+// stepped, or the parameter was replaced. A replica that is equal is not written, because the
+// graphs of runs between forward and backward have saved it.
 func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor) {
 	from, replica := p.stages[t.from.stage].Device, t.tensor()
 	if from == s.Device {
@@ -97,8 +96,8 @@ func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor) {
 	})
 }
 
-// dropReplicaGrads drops what a backward has left in the replicas and nobody has taken. No caller
-// can: the model's gradients are those of the values.
+// dropReplicaGrads drops the gradients that a failed backward has left in the replicas. A caller
+// cannot drop them, as the model's gradients are those of the parameters.
 func (s *Stage) dropReplicaGrads() {
 	for _, t := range s.ties {
 		if t.from.stage >= 0 {

@@ -9,20 +9,20 @@ import (
 	"penstock/torch"
 )
 
-// sendActivation sends what a forward has left for a later stage: to the next its output, to any
-// the skips that are popped there and, with the first micro-batch, the values of parameters that
-// both use.
+// sendActivation sends what a forward has made for a later stage. The next stage gets the output.
+// Any later stage gets the skips that it pops. With the first micro-batch it gets the parameters
+// that both stages use.
 func (r *minibatch) sendActivation(c *torch.Ctx, a schedule.Action) {
-	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
+	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
 	var p parcel
 	if a.Peer == a.Stage+1 {
-		p.values, p.wants = cell.output(c)
+		p.values, p.wants = state.output(c)
 	}
-	for _, port := range r.p.stages[a.Peer].ports {
-		if port.from.stage != a.Stage {
+	for _, skip := range r.p.stages[a.Peer].skips {
+		if skip.from.stage != a.Stage {
 			continue
 		}
-		t, wants := cell.ports[port.from.index].stashed(c)
+		t, wants := state.skips[skip.from.index].stashed(c)
 		p.skips, p.wantsSkips = append(p.skips, []*torch.Tensor{t}), append(p.wantsSkips, wants)
 	}
 	if a.MicroBatch == 0 {
@@ -35,9 +35,9 @@ func (r *minibatch) sendActivation(c *torch.Ctx, a schedule.Action) {
 	r.link.send(a, p)
 }
 
-// output is what a stage sends to the next, outside of any graph, and whether each of it can want a
-// gradient: whether it requires one or, where its graph is still to be made, in any case.
-func (c *cell) output(t *torch.Ctx) (values []*torch.Tensor, wants []bool) {
+// output is what a stage sends to the next, without a graph. It also says of each tensor whether a
+// gradient of it can be wanted: if it requires one, or if its graph is not made yet.
+func (c *microBatchState) output(t *torch.Ctx) (values []*torch.Tensor, wants []bool) {
 	from := c.sent
 	if from == nil {
 		from = c.out
@@ -55,9 +55,9 @@ func (c *cell) output(t *torch.Ctx) (values []*torch.Tensor, wants []bool) {
 	return values, wants
 }
 
-// stashed is what a skip's port sends to the next of the stages that it goes to, outside of any
-// graph, nil if the skip is absent, and whether it can want a gradient.
-func (s *passage) stashed(c *torch.Ctx) (t *torch.Tensor, wants bool) {
+// stashed is the value of a skip for the next of the stages that pop it, without a graph. It is nil
+// if the skip is absent. It also says whether a gradient of it can be wanted.
+func (s *skipState) stashed(c *torch.Ctx) (t *torch.Tensor, wants bool) {
 	if from := cmp.Or(s.sent, s.out); from != nil {
 		t, wants = c.Keep(c.Detach(from)), s.sent != nil || from.RequiresGrad()
 	}
@@ -68,9 +68,9 @@ func (s *passage) stashed(c *torch.Ctx) (t *torch.Tensor, wants bool) {
 	return t, wants
 }
 
-// receiveActivation takes over what an earlier stage has sent.
+// receiveActivation receives what an earlier stage has sent.
 func (r *minibatch) receiveActivation(c *torch.Ctx, a schedule.Action) {
-	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
+	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
 	p := r.link.receive(a.Matching())
 	defer func() { p.free() }()
 	for _, t := range stage.ties {
@@ -81,82 +81,83 @@ func (r *minibatch) receiveActivation(c *torch.Ctx, a schedule.Action) {
 		}
 	}
 	if a.Peer == a.Stage-1 {
-		cell.in = segment.Arrival{Tensors: r.moved(c, a, p.values), Wants: make([]bool, len(p.values))}
-		for i, t := range cell.in.Tensors {
-			cell.in.Wants[i] = p.wants[i] && r.wantsGrad(a.Stage, t)
+		state.in = segment.Arrival{Tensors: r.moved(c, a, p.values), Wants: make([]bool, len(p.values))}
+		for i, t := range state.in.Tensors {
+			state.in.Wants[i] = p.wants[i] && r.wantsGrad(a.Stage, t)
 		}
 		p.values = nil
 	}
 	at := 0
-	for i, port := range stage.ports {
-		if port.from.stage != a.Peer {
+	for i, skip := range stage.skips {
+		if skip.from.stage != a.Peer {
 			continue
 		}
 		if t := r.moved(c, a, p.skips[at])[0]; t != nil {
-			cell.ports[i].in, cell.ports[i].wants = t, p.wantsSkips[at] && r.wantsGrad(a.Stage, t)
+			state.skips[i].in, state.skips[i].wants = t, p.wantsSkips[at] && r.wantsGrad(a.Stage, t)
 		}
 		p.skips[at] = nil
 		at++
 	}
 }
 
-// wantsGrad says whether there is anything to train before a stage, so that a tensor which is sent
-// there brings a gradient back.
+// wantsGrad says whether a stage has to send back a gradient of a tensor that it receives:
+// something before the stage is trained, or the batch wants a gradient.
 func (r *minibatch) wantsGrad(stage int, t *torch.Tensor) bool {
 	return r.graph && t.DType().IsFloat() && (r.p.stages[stage].inputGrad || r.inputGrad)
 }
 
-// sendGradient sends the gradients of what an earlier stage has sent here, and of the parameters
-// that both use. A nil gradient says that the loss does not depend on it.
+// sendGradient sends the gradients of what the earlier stage sent here, and of the parameters that
+// both use. A nil gradient says that the loss does not depend on the tensor.
 func (r *minibatch) sendGradient(_ *torch.Ctx, a schedule.Action) {
-	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
+	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
 	var p parcel
 	if a.Peer == a.Stage-1 {
-		p.values, cell.inGrad = cell.inGrad, nil
+		p.values, state.inGrad = state.inGrad, nil
 	}
-	for i, port := range stage.ports {
-		if port.from.stage == a.Peer {
-			p.skips = append(p.skips, cell.ports[i].back)
-			cell.ports[i].back = nil
+	for i, skip := range stage.skips {
+		if skip.from.stage == a.Peer {
+			p.skips = append(p.skips, state.skips[i].back)
+			state.skips[i].back = nil
 		}
 	}
 	for i, t := range stage.ties {
 		if t.from.stage == a.Peer {
-			p.ties = append(p.ties, cell.ties[i].back)
-			cell.ties[i].back = nil
+			p.ties = append(p.ties, state.ties[i].back)
+			state.ties[i].back = nil
 		}
 	}
 	r.link.send(a, p)
 }
 
-// receiveGradient takes over the gradients that a later stage has sent.
+// receiveGradient receives the gradients that a later stage has sent.
 func (r *minibatch) receiveGradient(c *torch.Ctx, a schedule.Action) {
-	stage, cell := r.p.stages[a.Stage], &r.cells[a.Stage][a.MicroBatch]
+	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
 	p := r.link.receive(a.Matching())
 	defer func() { p.free() }()
 	if a.Peer == a.Stage+1 {
-		cell.outGrad, p.values = r.moved(c, a, p.values), nil
+		state.outGrad, p.values = r.moved(c, a, p.values), nil
 	}
 	at := 0
-	for i, port := range r.p.stages[a.Peer].ports {
-		if port.from.stage != a.Stage {
+	for i, skip := range r.p.stages[a.Peer].skips {
+		if skip.from.stage != a.Stage {
 			continue
 		}
-		here := port.from.index
-		target := slices.Index(stage.ports[here].to, target{a.Peer, i})
-		cell.ports[here].grads[target] = r.moved(c, a, p.skips[at])
+		here := skip.from.index
+		use := slices.Index(stage.skips[here].to, location{a.Peer, i})
+		state.skips[here].grads[use] = r.moved(c, a, p.skips[at])
 		p.skips[at] = nil
 		at++
 	}
 	for i, t := range stage.ties {
 		if t.to.stage == a.Peer {
-			cell.ties[i].later, p.ties = r.moved(c, a, p.ties[:1])[0], p.ties[1:]
+			state.ties[i].later, p.ties = r.moved(c, a, p.ties[:1])[0], p.ties[1:]
 		}
 	}
 }
 
-// moved brings tensors to the receiving stage's device and frees what they were there for: they are
-// copied, unless the sender is on the same device. The tensors are the receiver's then, kept.
+// moved brings tensors to the receiving stage's device. Tensors from another device are copied and
+// then freed. Tensors from the same device are taken as they are. The result belongs to the
+// receiver and is kept.
 func (r *minibatch) moved(c *torch.Ctx, a schedule.Action, list []*torch.Tensor) []*torch.Tensor {
 	if r.p.stages[a.Peer].Device == r.p.stages[a.Stage].Device {
 		return list

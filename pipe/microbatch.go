@@ -5,27 +5,28 @@ import (
 	"penstock/torch"
 )
 
-// cell is what a stage holds of a micro-batch between actions; nobody else touches it. All tensors
-// are kept (torch.Ctx.Keep). A tensor that stands in a tuple twice is the same pointer twice.
-type cell struct {
+// microBatchState is what a stage holds of a micro-batch between actions. Only the worker of the
+// stage uses it. All tensors are kept (torch.Ctx.Keep). A tensor that is in a tuple twice is the
+// same pointer twice.
+type microBatchState struct {
 	execution segment.Execution
-	// what the stage was sent, until the execution has it: by the stage before, or on the first
-	// stage views of the batch
+	// in is what the stage has received and the execution has not taken yet. On the first stage it
+	// has views of the batch.
 	in segment.Arrival
-	// the stage's output where forward kept no graph: it is to be sent to the next stage, or
-	// gathered
+	// sent is the output of a forward without a graph, until it is sent to the next stage or
+	// gathered.
 	sent []*torch.Tensor
-	// the execution's: the stage's output, or the loss, with the graph that backward needs
+	// out is the output or the loss, with the graph for backward. It belongs to the execution.
 	out     []*torch.Tensor
 	outGrad []*torch.Tensor // by output; nil where there is none
 	inGrad  []*torch.Tensor // by input
-	ports   []passage       // by port of the stage
-	ties    []carried       // by tie of the stage
+	skips   []skipState     // by skip of the stage
+	ties    []tieState      // by tie of the stage
 	loss    float64
 }
 
-// passage is a skip on its way through a stage's port.
-type passage struct {
+// skipState is what a stage holds of a skip that leaves or enters it.
+type skipState struct {
 	in    *torch.Tensor     // what was received, until the execution has it
 	wants bool              // a gradient is wanted of it
 	sent  *torch.Tensor     // stashed here, without a graph: is to be sent to the stages that it goes to
@@ -35,32 +36,32 @@ type passage struct {
 	back  []*torch.Tensor   // those of the pops here, which are to be sent to where the skip came from
 }
 
-// carried is the gradient of a parameter that several stages use.
-type carried struct {
+// tieState is what a stage holds of the gradient of a parameter that several stages use.
+type tieState struct {
 	later *torch.Tensor // of the uses on later stages
 	back  *torch.Tensor // with those on this one, on its way to the stage before
 }
 
-func (c *cell) init(s *Stage) {
-	if n := len(s.ports); n > 0 {
-		c.ports = make([]passage, n)
-		for i, p := range s.ports {
-			c.ports[i].grads = make([][]*torch.Tensor, len(p.to))
+func (c *microBatchState) init(s *Stage) {
+	if n := len(s.skips); n > 0 {
+		c.skips = make([]skipState, n)
+		for i, p := range s.skips {
+			c.skips[i].grads = make([][]*torch.Tensor, len(p.to))
 		}
 	}
 	if n := len(s.ties); n > 0 {
-		c.ties = make([]carried, n)
+		c.ties = make([]tieState, n)
 	}
 }
 
-// free lets go of everything but the loss.
-func (c *cell) free() {
+// free frees everything. The loss stays.
+func (c *microBatchState) free() {
 	c.execution.Free()
 	for _, list := range [][]*torch.Tensor{c.in.Tensors, c.sent, c.outGrad, c.inGrad} {
 		torch.FreeAll(list)
 	}
-	for i := range c.ports {
-		p := &c.ports[i]
+	for i := range c.skips {
+		p := &c.skips[i]
 		p.in.Free()
 		p.sent.Free()
 		torch.FreeAll(p.back)
@@ -68,7 +69,7 @@ func (c *cell) free() {
 			torch.FreeAll(p.grads[k])
 			p.grads[k] = nil
 		}
-		*p = passage{grads: p.grads}
+		*p = skipState{grads: p.grads}
 	}
 	for _, t := range c.ties {
 		t.later.Free()
