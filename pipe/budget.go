@@ -7,7 +7,7 @@ import (
 	"penstock/torch"
 )
 
-// checkBudget checks what Optimal needs.
+// checkBudget checks Budget and what else the policy Optimal asks for.
 func (cfg *Config) checkBudget() error {
 	refuse := func(problem, remedy string) error {
 		return &ConfigError{Of: "pipe", Field: "Budget", Value: cfg.Budget, Problem: problem, Remedy: remedy}
@@ -47,7 +47,7 @@ func (cfg *Config) checkBudget() error {
 	return nil
 }
 
-// refusePlan is what is wrong with Config.Plan.
+// refusePlan is a ConfigError about Config.Plan.
 func (cfg Config) refusePlan(problem, remedy string) error {
 	type text string // which is not quoted
 	return &ConfigError{Of: "pipe", Field: "Plan",
@@ -55,7 +55,7 @@ func (cfg Config) refusePlan(problem, remedy string) error {
 			cfg.Plan.MicroBatches())), Problem: problem, Remedy: remedy}
 }
 
-// planned is the configuration that a plan stands for.
+// planned is the configuration with the settings of its plan.
 func (cfg Config) planned() (Config, error) {
 	const leaveOut = "leave Balance, Devices, Checkpoint, Budget and Schedule out"
 	if err := cfg.Plan.Check(); err != nil {
@@ -87,8 +87,7 @@ func (cfg Config) planned() (Config, error) {
 	return cfg, nil
 }
 
-// limit makes budgets the limits of devices, for as long as the pipe is open. A device that has a
-// lower limit keeps it.
+// limit makes budgets the limits of devices until the pipe is closed. A lower limit stays.
 func (p *Pipe) limit() {
 	for i, s := range p.stages {
 		if p.cfg.policies[i] != Optimal {

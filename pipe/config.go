@@ -14,7 +14,7 @@ import (
 	"penstock/torch"
 )
 
-// Config says how a model is cut and run. Only Balance is needed, and only for more than one stage.
+// Config says how a model is cut and run. With more than one stage it needs a Balance.
 type Config struct {
 	// Balance is the number of layers of each stage, counted on the model's flattened layers. Nil
 	// is one stage.
@@ -27,24 +27,23 @@ type Config struct {
 	// Checkpoint is the policy of all stages, or a list with one for each. The zero value is
 	// ExceptLast.
 	Checkpoint Checkpoint
-	// Budget is for Optimal: the most bytes that the device of a stage may hold, everything
-	// counted. It has a number for each stage, or one for all. Nil or 0 is the device's limit
-	// (torch.Device.SetLimit). Without a limit there is no bound and nothing is recomputed. A stage
-	// with a budget needs a device of its own. While a pipe is open, its budget is the limit of the
-	// device.
+	// Budget is for the policy Optimal: the most bytes that the device of a stage may hold,
+	// everything counted. It has a number for each stage, or one for all. While the pipe is open it
+	// is the limit of the device. A stage with a budget needs a device of its own. Nil or 0 is the
+	// limit that the device has (torch.Device.SetLimit). Without a limit nothing is recomputed.
 	Budget []int64
-	// Optimizer is the one that will update the model: what it keeps of a stage's parameters and
-	// has not made yet stays free of what Optimal plans. It stays the caller's. Nil is none.
+	// Optimizer is the optimizer that will update the model. The policy Optimal leaves memory for
+	// the state that it has not allocated yet. It belongs to the caller. Nil is none.
 	Optimizer optim.Optimizer
-	// Plan is one that was made before, by another pipe or a program, and is run as it is. Balance,
-	// Devices, Checkpoint, Budget and Schedule are those of the plan and must be left out; Chunks
-	// is its number of micro-batches unless it is given, and not more. Batches with fewer
-	// micro-batches do the part of the plan that is theirs. Limits of its stages are kept as those
-	// of a Budget. Nil is a plan of the pipe's own.
+	// Plan is a plan that was made before, by another pipe or a program. The pipe runs it as it is.
+	// Balance, Devices, Checkpoint, Budget and Schedule are those of the plan and must be left out.
+	// Chunks is its number of micro-batches, or fewer if given. A batch with fewer micro-batches
+	// runs the part of the plan for them. The limits of its stages hold as those of a Budget. Nil
+	// lets the pipe plan.
 	Plan *planner.Plan
-	// Profile is for Optimal: what was measured of the model before, with the loss and the rows of
-	// a micro-batch, such as a balance was found by. Its layers and times are not measured again.
-	// Nil is none.
+	// Profile is for the policy Optimal: an earlier measurement of the model with the same loss and
+	// rows of a micro-batch, such as a balance was found from. Its layers and times are not
+	// measured again. Nil is none.
 	Profile *profile.Profile
 	// Schedule makes the programs that the workers run. Nil is schedule.GPipe. A program runs if
 	// schedule.Check passes it.
@@ -82,15 +81,14 @@ var (
 	ErrNested    = errors.New("pipe: used from within itself") // by a layer, a loss or an update; see Pipe
 )
 
-// copied has slices of its own, as the caller's may change later.
+// copied is the configuration with slices of its own, because the caller may change his later.
 func (cfg Config) copied() Config {
 	cfg.Balance, cfg.Devices, cfg.policies = slices.Clone(cfg.Balance), slices.Clone(cfg.Devices), slices.Clone(cfg.policies)
 	cfg.Cores, cfg.Budget = slices.Clone(cfg.Cores), slices.Clone(cfg.Budget)
 	return cfg
 }
 
-// Check says what is wrong with the configuration for a model, as a *ConfigError. Nothing is
-// allocated.
+// Check returns a *ConfigError if the configuration does not fit the model. It allocates nothing.
 func (cfg Config) Check(model *nn.Sequential) error {
 	if err := arg.Given(model, "pipe: the model", "an nn.Sequential"); err != nil {
 		return err
@@ -99,7 +97,7 @@ func (cfg Config) Check(model *nn.Sequential) error {
 	return err
 }
 
-// resolved returns the configuration with its defaults filled in, or says what is wrong with it.
+// resolved is the configuration with its defaults filled in, or an error.
 func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	cfg = cfg.copied()
 	if len(layers) == 0 {

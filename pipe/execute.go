@@ -14,23 +14,23 @@ import (
 
 // task is what a graph is run for.
 type task interface {
-	// begin prepares a worker for the run, and end does what is left after its last action. They
-	// may panic.
+	// begin prepares a worker for the run. end does what is left after its last action. Both may
+	// panic.
 	begin(worker int)
 	end(c *torch.Ctx, worker int)
-	// undoes says whether a failed run is to be undone, and undo does so on a worker. The workers
-	// wait for each other meanwhile, so that no later run has begun anywhere.
+	// undoes says whether a failed run is to be undone, and undo does so on a worker. No worker
+	// goes on to a later run before the failed one has ended on all of them.
 	undoes() bool
 	undo(worker int)
 	// do performs an action on a worker. It may panic.
 	do(c *torch.Ctx, a schedule.Action)
-	// layer names the layer that was running when the action failed with err, or "".
+	// layer is the name of the layer that was running when the action failed with err, or "".
 	layer(a schedule.Action, err error) string
-	// waits lists what an action that was done has left for other stages to take over.
+	// waits lists what an action has made for other stages to receive.
 	waits(a schedule.Action) []outgoing
 }
 
-// execution is a graph being run by all workers at once.
+// graphRun is a run of a graph by all workers at once.
 type graphRun struct {
 	ctx    context.Context
 	graph  *program
@@ -38,17 +38,17 @@ type graphRun struct {
 	spin   bool
 	record bool
 	ledger *ledger
-	// nil but in tests, which delay workers with it: called before each action, and with the id
-	// after the last one when a worker is through
+	// hold delays workers in tests, and is nil elsewhere. It is called before each action with its
+	// id, and at the end of a worker with the id after its last action.
 	hold func(worker, action int)
 
-	// done tells other workers which actions are over. It is set under mu, so that a waiter that
-	// checks under mu misses nothing, and read without.
+	// done says which actions have ended. It is written under mu and read without it. A waiter that
+	// looks under mu therefore misses nothing.
 	done   []atomic.Bool
 	failed atomic.Bool
 	mu     sync.Mutex
 	moved  *sync.Cond
-	err    error // the first failure; guarded by mu, and settled when the run is over
+	err    error // the first failure; guarded by mu, and final when the run is over
 
 	running int           // workers; guarded by mu
 	over    chan struct{} // closed when none is running any more
@@ -57,9 +57,9 @@ type graphRun struct {
 	events [][]schedule.Event // by worker, when recording
 }
 
-// execute runs a graph within a run that was entered. It returns when every worker is done with it,
-// with the first failure, and with a timeline when recording. A task that undoes is undone when it
-// returns an error.
+// execute runs a graph within a run that was entered. It returns when every worker has ended, with
+// the first failure. It returns a timeline if the pipe records. A failed task that can be undone
+// has been undone when execute returns.
 //
 //	worker 0   begin, actions, end ──┐ over ── undo, if one has failed
 //	worker 1   begin, actions, end ──┘
@@ -104,7 +104,7 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 	return timeline, nil
 }
 
-// work runs a worker's list. After the first failure anywhere no action starts.
+// work performs a worker's actions in order. After a failure anywhere no action starts.
 func (x *graphRun) work(worker int, c *torch.Ctx) {
 	var current schedule.Action
 	finished, ending := false, false
@@ -159,8 +159,8 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 	finished = true
 }
 
-// leave is the end of a worker's part. The last to leave settles how the run has ended: a context
-// that ends later is too late.
+// leave ends a worker's part. With the last worker the result of the run is final: a context that
+// ends later does not fail it.
 func (x *graphRun) leave(worker int) {
 	x.mu.Lock()
 	if x.running--; x.running == 0 {
@@ -176,7 +176,7 @@ func (x *graphRun) leave(worker int) {
 }
 
 // spins is how often a waiter looks before it sleeps. Waking a thread takes longer than most waits
-// in a balanced pipeline last.
+// in a balanced pipeline.
 const spins = 2000
 
 func (x *graphRun) wait(id int) {
@@ -204,7 +204,7 @@ func (x *graphRun) finish(id int) {
 	x.moved.Broadcast()
 }
 
-// fail records the first failure and wakes everyone.
+// fail records the first failure and wakes all waiters.
 func (x *graphRun) fail(err error) {
 	x.mu.Lock()
 	if x.err == nil && x.running > 0 {

@@ -2,7 +2,7 @@ package pipe
 
 import "penstock/planner"
 
-// Recomputed is the share of so many micro-batches that the policy recomputes.
+// Recomputed is the share of micro-batches that the policy recomputes, from 0 to 1.
 func (k Checkpoint) Recomputed(microBatches int) float64 {
 	if microBatches < 1 {
 		return 0
@@ -16,10 +16,10 @@ func (k Checkpoint) Recomputed(microBatches int) float64 {
 	return float64(n) / float64(microBatches)
 }
 
-// Held says of how many micro-batches a stage holds the graph, with every activation that backward
-// needs, and of how many more no more than what the stage was sent, when it holds most. In GPipe
-// every forward comes before the first backward: what is not recomputed is held then. If all is,
-// the most is held when the first recomputation has run.
+// Held returns how many graphs, with all activations for backward, a stage holds when it holds
+// most, and of how many more micro-batches it holds the inputs alone. In GPipe all forwards come
+// before the first backward, so that every graph that is not recomputed is held then. If all
+// micro-batches are recomputed, most is held after the first recomputation.
 func (k Checkpoint) Held(microBatches int) (graphs, inputs int) {
 	if k == Optimal { // at the least
 		k = Always

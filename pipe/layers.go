@@ -10,17 +10,17 @@ import (
 	"penstock/torch"
 )
 
-// Model is the model, whole.
+// Model is the model that was cut, in whole.
 func (p *Pipe) Model() *nn.Sequential { return p.model }
 
 // Len is the number of the model's flattened layers, which Config.Balance counts.
 func (p *Pipe) Len() int { return len(p.layers) }
 
-// Layers lists the flattened layers in order, over all stages, with their names in the model. What
-// is added to the model after New is not part of the pipe.
+// Layers lists the flattened layers of all stages in order, with their names in the model. A layer
+// that is added to the model after New is not part of the pipe.
 func (p *Pipe) Layers() []nn.NamedLayer { return slices.Clone(p.layers) }
 
-// Layer is a flattened layer by its index, from 0; negative ones count from the end.
+// Layer returns the flattened layer with index i, from 0. A negative index counts from the end.
 func (p *Pipe) Layer(i int) (nn.NamedLayer, error) {
 	layers := p.layers
 	if i < -len(layers) || i >= len(layers) {
@@ -30,8 +30,8 @@ func (p *Pipe) Layer(i int) (nn.NamedLayer, error) {
 	return layers[(i+len(layers))%len(layers)], nil
 }
 
-// Convert gives every floating-point parameter and buffer another element type, each on its stage's
-// device. Gradients are dropped. Call it while no run is going on.
+// Convert converts every floating-point parameter and buffer to another element type, each on the
+// device of its stage, and drops the gradients. No run may go on meanwhile.
 func (p *Pipe) Convert(ctx context.Context, dtype torch.DType) error {
 	if err := arg.Context(ctx, "pipe"); err != nil {
 		return err
@@ -48,8 +48,7 @@ func (p *Pipe) Convert(ctx context.Context, dtype torch.DType) error {
 		nn.Convert(c, p.stages[stage].State(), dtype)
 		return nil
 	})
-	// Also when that failed, or ctx has ended by now: replicas are to be like their parameters,
-	// which are converted or not.
+	// After a failure, or when ctx has ended, replicas must equal their parameters too.
 	if replicas := p.OnStages(context.WithoutCancel(ctx), p.replicate); err == nil {
 		err = replicas
 	}

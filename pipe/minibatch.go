@@ -12,8 +12,8 @@ import (
 	"penstock/torch"
 )
 
-// minibatch is the state of a mini-batch on its way through the stages. A cell is touched by its
-// stage's worker only; what moves between stages is sent and received over the link.
+// minibatch is the state of a mini-batch in one run. The state of a micro-batch on a stage is used
+// by the worker of the stage alone. All that moves between stages goes over the link.
 type minibatch struct {
 	p         *Pipe
 	training  bool
@@ -24,9 +24,11 @@ type minibatch struct {
 	targets   []Value
 	inputGrad bool // an input wants its gradient
 	loss      nn.Loss
-	// of the whole outputs, nil where there is none; for a backward without a loss
+	// grads are the gradients of the whole outputs, for a backward without a loss; nil where an
+	// output has none.
 	grads []*torch.Tensor
-	// by output, by micro-batch: its rows in the whole output, which need not be those of the input
+	// joined has the rows of each output, by micro-batch, in the whole output. They may be other
+	// rows than those of the input.
 	joined   [][]rows
 	parts    []rows
 	total    int64
@@ -88,14 +90,14 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 	return r, nil
 }
 
-// begins makes the executions of a stage's cells ready for a segment.
+// begins prepares the executions of a stage's micro-batches for a segment.
 func (r *minibatch) begins(stage int, s *segment.Segment) {
 	for i := range r.states[stage] {
 		r.states[stage][i].execution.Begin(s, func(c *torch.Ctx, run segment.Run) *nn.Ctx { return r.context(c, stage, i, run) })
 	}
 }
 
-// setLoss makes a loss the last layer of the last stage, if the batch has targets for it.
+// setLoss makes a loss the last layer of the last stage. The batch must have targets for it.
 func (r *minibatch) setLoss(loss nn.Loss) error {
 	if err := r.setTargets(); err != nil {
 		return err
@@ -106,7 +108,7 @@ func (r *minibatch) setLoss(loss nn.Loss) error {
 	return nil
 }
 
-// setTargets checks the targets of a loss.
+// setTargets takes the targets of the batch and checks them.
 func (r *minibatch) setTargets() error {
 	if r.targets = r.batch.Target; len(r.targets) == 0 {
 		return errors.New("pipe: the batch has no target; set Target to pipe.Rows(y)")
@@ -129,7 +131,7 @@ func (r *minibatch) work(stage, microBatch int) work {
 	return r.prepared.work[stage][microBatch]
 }
 
-// free lets go of everything the cells still hold, and of the views.
+// free frees the states, the link and the views of targets.
 func (r *minibatch) free() {
 	for i := range r.parts {
 		torch.FreeAll(r.wanted[i])
@@ -167,8 +169,7 @@ func (r *minibatch) do(c *torch.Ctx, a schedule.Action) {
 	}
 }
 
-// begin takes down what a training run may change on a worker's stages, before its first action
-// there.
+// begin notes what a training run may change on a worker's stages, before the first action there.
 func (r *minibatch) begin(worker int) {
 	if !r.training {
 		return
@@ -188,18 +189,18 @@ func (r *minibatch) begin(worker int) {
 	}
 }
 
-// end gathers the outputs, after the last action on the last stage's worker.
+// end gathers the outputs on the worker of the last stage, after its last action.
 func (r *minibatch) end(c *torch.Ctx, worker int) {
 	if r.gathers && worker == r.p.stages[len(r.p.stages)-1].worker {
 		r.outputs = r.gather(c)
 	}
 }
 
-// undoes says that a failed run is to be undone: the workers stay with it until it is known how it
-// has ended everywhere.
+// undoes says whether a failed run is undone. If it is, every worker waits until the run has ended
+// on all of them.
 func (r *minibatch) undoes() bool { return r.training }
 
-// undo puts back on a worker's stages what a failed run has changed.
+// undo restores what a failed run has changed on a worker's stages.
 func (r *minibatch) undo(worker int) {
 	for _, s := range r.p.stages {
 		if s.worker == worker {

@@ -14,20 +14,19 @@ import (
 //
 //	P's worker ──waits for──► Q's worker ──waits for──► P's worker
 //
-// So every worker's thread is tagged with its pipe, and every call that is made on a tagged thread
-// is an edge from the caller's pipe to the called one for as long as it lasts. An edge that would
-// close a cycle is refused. Every run needs all workers of its pipe, so a cycle is always a
-// deadlock, and there is no other one between pipes.
+// So the threads of workers are tagged with their pipe. A call on a tagged thread is an edge from
+// the caller's pipe to the called pipe until it returns. An edge that closes a cycle is refused.
+// Every run needs all workers of its pipe, so every cycle is a deadlock, and there are no other
+// deadlocks between pipes.
 //
-// What threads do not tell is a goroutine that a layer starts and waits for. To know it by what the
-// goroutine inherits is tempting (pprof's labels are inherited), but a layer may start one that it
-// does not wait for, whose calls are right.
+// A goroutine that a layer starts and waits for has no tag. It could inherit one, as it inherits
+// pprof's labels. But a layer may also start a goroutine that it does not wait for, whose calls are
+// allowed.
 
-// tags gives every pipe a number of its own.
+// tags counts pipes. Every pipe has a tag of its own.
 var tags atomic.Int64
 
-// nestedCalls are the calls that are being made on pipes' workers: how many from the first pipe's to the
-// second.
+// nestedCalls counts the calls that are being made on pipes' workers, from one pipe to another.
 var nestedCalls = callGraph{calls: map[int64]map[int64]int{}}
 
 type callGraph struct {
@@ -35,7 +34,7 @@ type callGraph struct {
 	calls map[int64]map[int64]int
 }
 
-// begin adds a call, unless to waits for from already.
+// begin adds a call, and refuses it if to waits for from already.
 func (w *callGraph) begin(from, to int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -60,7 +59,8 @@ func (w *callGraph) end(from, to int64) {
 	}
 }
 
-// reaches says whether from is to or waits for it, directly or not. There are no cycles.
+// reaches says whether from is to, or waits for it directly or by way of others. There are no
+// cycles.
 func (w *callGraph) reaches(from, to int64) bool {
 	if from == to {
 		return true
@@ -73,7 +73,7 @@ func (w *callGraph) reaches(from, to int64) bool {
 	return false
 }
 
-// outside begins a call that waits for the pipe's workers, until leave is called. It refuses it on
+// outside begins a call that waits for the workers of the pipe; leave ends it. It refuses a call on
 // a worker that they wait for.
 func (p *Pipe) outside(call string) (leave func(), err error) {
 	from := torch.ThreadTag()
@@ -90,7 +90,7 @@ func (p *Pipe) outside(call string) (leave func(), err error) {
 	return func() { nestedCalls.end(from, p.tag) }, nil
 }
 
-// enter begins a run, which Close waits for until leave is called.
+// enter begins a run; leave ends it. Close waits for it.
 func (p *Pipe) enter(call string) (leave func(), err error) {
 	out, err := p.outside(call)
 	if err != nil {

@@ -8,14 +8,14 @@ import (
 	"penstock/torch"
 )
 
-// phase is a part of what all workers do together. It may panic.
+// phase is one of the parts that all workers do together. It may panic.
 type phase func(ctx context.Context, worker int, c *torch.Ctx) error
 
-// inPhases runs phases on all workers at once, within a run that was entered, without gradients. A
-// phase begins when the one before has ended everywhere, and not at all if that has failed
-// anywhere. Nothing else runs on the workers in between. end is called last on each worker, also
-// after a failure; it may panic as well, and is the phase after the last. With an error, failed is
-// the phase and worker the first worker that it comes from; failed is -1 if nothing was begun.
+// inPhases runs phases on all workers at once, within a run that was entered and without gradients.
+// A phase begins when the one before has ended on every worker. After a failure no phase begins.
+// Nothing else runs on the workers in between. end is called last on each worker, also after a
+// failure. It may panic too, and counts as the phase after the last. With an error, failed is its
+// phase and worker the first worker that it comes from. failed is -1 if nothing was begun.
 //
 //	worker 0   prepare ───────┐ apply ──┐ drop
 //	worker 1   prepare ──┐    │ apply   │ drop

@@ -17,10 +17,10 @@ import (
 // the order in which they were started. The model's parameters belong to the model; free them with
 // nn.Free after Close.
 //
-// What runs on a worker, which is a layer, a loss or the function of OnStages, may call other
-// pipes, but none that waits for it: calls on its own pipe that need the workers, Close among them,
-// fail with ErrNested, also when they come by way of other pipes. Calls from a goroutine that it
-// starts and waits for are not recognised, and wait for ever.
+// A layer, a loss and the function of OnStages run on a worker. They may call another pipe that
+// does not wait for theirs. A call on their own pipe that needs the workers, such as Close, fails
+// with ErrNested, also when it comes by way of other pipes. A call from a goroutine that they start
+// and wait for is not recognised, and blocks for ever.
 type Pipe struct {
 	cfg     Config
 	model   *nn.Sequential
@@ -33,18 +33,19 @@ type Pipe struct {
 	record atomic.Bool
 	open   sync.WaitGroup // runs that were started
 	stop   sync.Once
-	jobs   atomic.Int32 // that workers have still to finish
-	// jobs of one run reach all workers before those of the next, or runs would wait for each other
+	jobs   atomic.Int32 // number that have not ended
+	// submit is held while a run gives its jobs to the workers. All workers get the jobs of one run
+	// before those of the next, or runs would wait for each other.
 	submit  sync.Mutex
 	closed  bool // guarded by submit
 	plans   plans
 	unlimit []func()
 	placed  atomic.Bool
 	safe    safe
-	hold    func(worker, action int) // see execution
+	hold    func(worker, action int) // in tests; see graphRun
 }
 
-// hire starts a worker for each distinct device.
+// startWorkers starts a worker for each distinct device.
 func (p *Pipe) startWorkers() error {
 	index := map[torch.Device]int{}
 	var devices []torch.Device
@@ -82,8 +83,8 @@ func (p *Pipe) SetRecord(on bool) { p.record.Store(on) }
 // Config is the configuration with its defaults filled in.
 func (p *Pipe) Config() Config { return p.cfg.copied() }
 
-// Devices lists the distinct devices, in order of their first stage. Where stages share one, the
-// last need not be the last stage's: that is in Stages.
+// Devices lists the distinct devices, in the order of their first stage. Where stages share
+// devices, the last device need not be that of the last stage; see Stages.
 func (p *Pipe) Devices() []torch.Device {
 	var out []torch.Device
 	for _, s := range p.stages {
@@ -94,9 +95,9 @@ func (p *Pipe) Devices() []torch.Device {
 	return out
 }
 
-// Close waits for the runs that were started, then ends the workers and waits for them. Closing
-// again waits too; any other use after Close is ErrClosed. On a worker of the pipe it fails with
-// ErrNested, and the pipe stays open.
+// Close waits for the runs that were started, ends the workers and waits for them. A second Close
+// waits too. Any other use after Close fails with ErrClosed. On a worker of the pipe Close fails
+// with ErrNested, and the pipe stays open.
 func (p *Pipe) Close() error {
 	leave, err := p.outside("Close")
 	if err != nil {
@@ -121,8 +122,8 @@ func (p *Pipe) Close() error {
 	return nil
 }
 
-// start gives every worker its job within a run that was entered; job is called with the worker's
-// index on the worker's goroutine.
+// start gives every worker its job, within a run that was entered. A job runs on the goroutine of
+// the worker, with its index.
 func (p *Pipe) start(job func(worker int, c *torch.Ctx)) {
 	p.submit.Lock()
 	defer p.submit.Unlock()
@@ -135,13 +136,14 @@ func (p *Pipe) start(job func(worker int, c *torch.Ctx)) {
 	}
 }
 
-// busy says whether a worker has something to do. Where none has, accounts say what is there
-// between runs, unless a run starts meanwhile: then they say more.
+// busy says whether a worker has a job. If none has, the accounts of the devices show what they
+// hold between runs. A run that starts meanwhile can only add to them.
 func (p *Pipe) busy() bool { return p.jobs.Load() > 0 }
 
-// OnStages runs f once for each stage on the stage's worker: stages on different devices at the
-// same time. c is on the stage's device, without gradients; what it owns is freed when f returns.
-// OnStages returns when all have returned, with the first error. Update is how optimizers step.
+// OnStages runs f once for each stage on the stage's worker. Stages on different devices run at the
+// same time. c is on the stage's device and without gradients; what it owns is freed when f
+// returns. OnStages returns when all have returned, with their errors joined. To step an optimizer
+// use Update.
 func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) error) error {
 	err := cmp.Or(arg.Context(ctx, "pipe"), arg.Given(f, "pipe: OnStages: the function", "what is to run for each stage"))
 	if err == nil {

@@ -9,10 +9,10 @@ import (
 	"penstock/torch"
 )
 
-// New cuts a model's flattened layers over devices, materialises parameters that do not exist yet
-// on the device of their stage and copies those that exist there. It starts the workers; Close ends
-// them. On failure nothing is left running or allocated. A *planner.MemoryError says that
-// parameters and buffers alone are more than a device may hold.
+// New cuts the flattened layers of a model over devices, places the parameters and starts the
+// workers. A parameter that does not exist is made on the device of its stage; one that exists is
+// copied there. Close ends the workers. On failure nothing runs or stays allocated. A
+// *planner.MemoryError says that parameters and buffers alone do not fit on a device.
 func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	p, err := Open(model, cfg)
 	if err != nil {
@@ -24,9 +24,9 @@ func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	return p, nil
 }
 
-// Open is New without the parameters: nothing is allocated, so a model may be larger than its
-// devices. Plan says what it will take, and Place makes the pipe ready for everything else, which
-// is ErrNotPlaced before.
+// Open is New without the parameters. Nothing is allocated, so a model may be larger than its
+// devices. PlanFor says what it will take. Place makes the pipe ready; before it, all other use
+// fails with ErrNotPlaced.
 func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	if model == nil {
 		return nil, errors.New("pipe: the model is nil; want an nn.Sequential")
@@ -59,8 +59,8 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	return p, nil
 }
 
-// workersOfPlan says where a given plan has other workers than the pipe, which has one for each
-// device, in the order of stages.
+// workersOfPlan refuses a given plan whose workers are not the pipe's: one for each device, in the
+// order of stages.
 func (p *Pipe) workersOfPlan() error {
 	if p.cfg.Plan == nil {
 		return nil
@@ -76,9 +76,9 @@ func (p *Pipe) workersOfPlan() error {
 	return nil
 }
 
-// Place brings parameters and buffers to their devices: those that do not exist are made and those
-// that exist are copied. A *planner.MemoryError says that they are more than a device may hold;
-// after any error those that were made are freed. Once placed, nothing is done.
+// Place makes parameters and buffers that do not exist, on the devices of their stages, and copies
+// there those that exist. It fails with a *planner.MemoryError if they do not fit. After a failure
+// those that were made are freed. On a pipe that is placed it does nothing.
 func (p *Pipe) Place() error {
 	leave, err := p.enter("Place")
 	if err != nil {
@@ -111,8 +111,8 @@ func (p *Pipe) Place() error {
 	return nil
 }
 
-// unplaceable lists the devices, by their first stage, that cannot hold the parameters and buffers
-// of their stages.
+// unplaceable lists the devices that cannot hold the parameters and buffers of their stages, each
+// by its first stage.
 func (p *Pipe) unplaceable() (short []planner.Shortage) {
 	for i, d := range p.Devices() {
 		first, unplaced := -1, int64(0)
@@ -132,8 +132,8 @@ func (p *Pipe) unplaceable() (short []planner.Shortage) {
 	return short
 }
 
-// Unplaced is the bytes of a stage's parameters and buffers, and of its replicas of those that live
-// on other devices, which do not exist yet.
+// Unplaced is the bytes that a stage still has to allocate for its parameters and buffers, and for
+// its replicas of parameters that live on other devices.
 func (p *Pipe) Unplaced(stage int) (bytes int64) {
 	s := p.stages[stage]
 	for _, q := range s.State() {
@@ -154,7 +154,7 @@ func (p *Pipe) Unplaced(stage int) (bytes int64) {
 
 func sizeOf(p *nn.Param) int64 { return p.Numel() * p.DType().Size() }
 
-// settle brings a stage's parameters to its device.
+// placeStage makes or copies a stage's parameters and buffers on its device.
 func (p *Pipe) placeStage(stage int, c *torch.Ctx) error {
 	state := p.stages[stage].State()
 	for _, s := range state {

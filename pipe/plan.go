@@ -16,42 +16,42 @@ import (
 	"penstock/torch"
 )
 
-// plans caches what was measured and planned, by what it depends on.
+// plans caches measurements and plans by what they depend on.
 type plans struct {
-	// a plan is made while no other is; layers run meanwhile, so what they may call takes no part
-	// in it
+	// mu is held while a plan is measured and made, one at a time. Layers run meanwhile, so no call
+	// that a layer may make takes mu.
 	mu     sync.Mutex
 	chains map[string][]profile.Chain
 
-	known sync.Mutex // guards what follows; nothing runs under it
+	known sync.Mutex // guards what follows; no layer runs under it
 	all   map[string]*prepared
 	last  *prepared // of the last Step or Forward
 }
 
-// prepared is a plan with what running it asks for. All but the plan, which is guarded by
-// plans.known, is never changed.
+// prepared is a plan with what is needed to run it. The plan is guarded by plans.known. Nothing
+// else is changed.
 type prepared struct {
-	plan     *planner.Plan      // with predictions for the memory that there was at the last step
+	plan     *planner.Plan      // with predictions for the memory at the last step
 	segments []*segment.Segment // by stage; nil where it is one unit
 	work     [][]work           // by stage, by micro-batch
 	programs map[schedule.Phase]*program
 }
 
-// work is the operations of a stage with a micro-batch, parted as the program's actions do them.
+// work is the operations of a micro-batch on a stage, split by the program's actions.
 type work struct{ forward, recompute, backward []remat.Op }
 
-// passing is what a stage does where no backward follows.
+// passing is the operations of a forward without a backward.
 var passing = work{forward: []remat.Op{{Kind: remat.Forward}}}
 
-// program is a part of a plan's program with what running it asks for.
+// program is a part of a plan's program with what is needed to run it.
 type program struct {
 	*schedule.Graph
 	awaited []bool // by id: another worker waits for the action
 	latest  []int  // by id: schedule.Graph.LatestReceives
 }
 
-// Plan is what was planned for the batch of the last Step or Forward, with predictions for the
-// memory that there was; nil before the first. The caller must not change it.
+// Plan is the plan of the last Step or Forward, with predictions for the memory that was available;
+// nil before the first. The caller must not change it.
 func (p *Pipe) Plan() *planner.Plan {
 	p.plans.known.Lock()
 	defer p.plans.known.Unlock()
@@ -61,11 +61,11 @@ func (p *Pipe) Plan() *planner.Plan {
 	return p.plans.last.plan
 }
 
-// PlanFor is the plan for a Step with such a batch and loss, which is measured and made if it is
-// not known yet. Step does so by itself; PlanFor does it before anything is trained. A nil loss
-// plans for Forward. A *planner.MemoryError lists all stages whose limits are too low, and says
-// what would do. Parameters of a pipe that was not placed yet (see Open) are counted as if they
-// were there. The caller must not change the plan.
+// PlanFor returns the plan for a Step with such a batch and loss. A plan that is not known is
+// measured and made, which blocks other runs. Step plans by itself; PlanFor does so before anything
+// is trained. A nil loss plans for Forward. A *planner.MemoryError lists all stages whose limits
+// are too low, with the least that would do. Parameters of a pipe that is not placed (see Open) are
+// counted as if they existed. The caller must not change the plan.
 func (p *Pipe) PlanFor(ctx context.Context, b Batch, loss nn.Loss) (*planner.Plan, error) {
 	leave, err := p.enter("PlanFor")
 	if err != nil {
@@ -88,11 +88,11 @@ func (p *Pipe) PlanFor(ctx context.Context, b Batch, loss nn.Loss) (*planner.Pla
 	return p.Plan(), nil
 }
 
-// Program is what the workers do in a Step of so many micro-batches: what schedule.Simulate
-// predicts, and what a recorded timeline is of. Its workers are in the order of Devices. The caller
-// must not change it. It returns an error if there are no such programs, as for less than one
-// micro-batch. Where a stage's policy is Optimal it is that of the last batch, if it had so many;
-// before it is planned nothing is known to be recomputed.
+// Program is the program of a Step with so many micro-batches, which schedule.Simulate predicts and
+// a recorded timeline shows. Its workers are in the order of Devices. The caller must not change
+// it. It fails if there is no such program, as for 0 micro-batches. With the policy Optimal it is
+// the program of the last batch, if that had so many micro-batches; otherwise a stage with this
+// policy recomputes nothing in it.
 func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
 	if last := p.Plan(); last != nil && last.Program.MicroBatches == microBatches {
 		return last.Program, nil
@@ -106,8 +106,8 @@ func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
 
 func (p *Pipe) optimal() bool { return slices.Contains(p.cfg.policies, Optimal) }
 
-// prepare finds or makes the plan for a mini-batch whose backward follows. Where layers have to be
-// measured for it, another batch waits meanwhile.
+// prepare finds or makes the plan of a mini-batch with a backward. While layers are measured for
+// it, other batches wait.
 func (r *minibatch) prepare(ctx context.Context) (err error) {
 	p := r.p
 	if p.cfg.Plan != nil {
@@ -131,7 +131,7 @@ func (r *minibatch) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-// given is Config.Plan, for as many micro-batches as there are.
+// given is Config.Plan for the number of micro-batches of the batch.
 func (r *minibatch) given() (*prepared, error) {
 	p, n := r.p, len(r.parts)
 	if n > p.cfg.Plan.Program.MicroBatches {
@@ -140,9 +140,8 @@ func (r *minibatch) given() (*prepared, error) {
 	return p.plans.find(fmt.Sprint("given ", n, r.loss == nil), func() (*prepared, error) { return r.ready(p.cfg.Plan.Fewer(n)) })
 }
 
-// unmeasured is the plan for so many micro-batches as far as it needs no measuring: of stages whose
-// policy is Optimal nothing is recomputed, and where there are such nothing waits on links, as its
-// memory was not planned.
+// unmeasured is a plan that is made without measuring. Stages with the policy Optimal recompute
+// nothing in it. If there are such stages, nothing waits on links, as its memory was not planned.
 func (p *Pipe) unmeasured(microBatches int) (*prepared, error) {
 	return p.plans.find(fmt.Sprint("unmeasured ", microBatches), func() (*prepared, error) {
 		problem := p.problem(microBatches)
@@ -160,7 +159,7 @@ func (p *Pipe) unmeasured(microBatches int) (*prepared, error) {
 	})
 }
 
-// find is what is known by a key, or is made.
+// find returns the plan of a key, which it makes if there is none.
 func (c *plans) find(key string, make func() (*prepared, error)) (*prepared, error) {
 	c.known.Lock()
 	defer c.known.Unlock()
@@ -174,7 +173,7 @@ func (c *plans) find(key string, make func() (*prepared, error)) (*prepared, err
 	return found, err
 }
 
-// keep is called with known held.
+// keep remembers a plan by its key. known must be held.
 func (c *plans) keep(key string, found *prepared) {
 	if c.all == nil {
 		c.all = map[string]*prepared{}
@@ -182,7 +181,7 @@ func (c *plans) keep(key string, found *prepared) {
 	c.all[key] = found
 }
 
-// measuredPlan is the plan for this batch in the memory that there is.
+// measuredPlan is the plan for this batch within the memory that is available.
 func (r *minibatch) measuredPlan(ctx context.Context) (*prepared, error) {
 	p := r.p
 	p.plans.mu.Lock()
@@ -227,7 +226,7 @@ func (r *minibatch) measuredPlan(ctx context.Context) (*prepared, error) {
 	return found, nil
 }
 
-// refitted is a plan that was made before, if it is good in the memory that there is now; or nil.
+// refitted is a plan that was made before and still fits the memory that is available, or nil.
 func (r *minibatch) refitted(key string, now planner.Problem) *prepared {
 	p := r.p
 	p.plans.known.Lock()
@@ -245,14 +244,14 @@ func (r *minibatch) refitted(key string, now planner.Problem) *prepared {
 	return old
 }
 
-// predicted notes that devices hold what was planned: with less there is no plan.
+// predicted notes the predicted peaks as bytes that the devices must be able to hold.
 func (p *Pipe) predicted(plan *planner.Plan) {
 	for i, s := range plan.Stages {
 		p.safe.raise(p.stages[i].worker, s.Peak)
 	}
 }
 
-// gradients is the part of a plan's key that says which stages have their gradients.
+// gradients is the part of a key that says which stages have their gradients.
 func gradients(problem planner.Problem) string {
 	var b strings.Builder
 	for _, s := range problem.Stages {
@@ -261,7 +260,7 @@ func gradients(problem planner.Problem) string {
 	return b.String()
 }
 
-// planKey is what a plan depends on: the sizes of micro-batches, and what is run with them.
+// planKey is the key of what a plan depends on: the sizes of the micro-batches, and the loss.
 func (r *minibatch) planKey() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %T", len(r.parts), r.loss)
@@ -277,7 +276,7 @@ func (r *minibatch) planKey() string {
 	return b.String()
 }
 
-// ready is a plan with the segments of its stages.
+// ready is a plan with the segments of its stages, prepared to run.
 func (r *minibatch) ready(plan *planner.Plan) (*prepared, error) {
 	out, err := r.p.prepared(plan)
 	if err != nil {
@@ -297,7 +296,7 @@ func (r *minibatch) ready(plan *planner.Plan) (*prepared, error) {
 	return out, nil
 }
 
-// prepared is a plan without segments.
+// prepared is a plan without segments, prepared to run.
 func (p *Pipe) prepared(plan *planner.Plan) (*prepared, error) {
 	out := &prepared{plan: plan, segments: make([]*segment.Segment, len(plan.Stages)), programs: map[schedule.Phase]*program{}}
 	for _, s := range plan.Stages {

@@ -11,7 +11,8 @@ import (
 	"penstock/torch"
 )
 
-// problem is what is known of a step of so many micro-batches without measuring.
+// problem is the planning problem of a step with so many micro-batches, as far as it is known
+// without measuring.
 func (p *Pipe) problem(microBatches int) planner.Problem {
 	out := planner.Problem{MicroBatches: microBatches, Skips: edges(p.stages), Schedule: p.cfg.Schedule}
 	for i, s := range p.stages {
@@ -22,7 +23,7 @@ func (p *Pipe) problem(microBatches int) planner.Problem {
 	return out
 }
 
-// problem is what is known of a step with this batch, in the memory that there is.
+// problem is the planning problem of a step with this batch, for the memory that is available now.
 func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 	p := r.p
 	out := p.problem(len(r.parts))
@@ -54,8 +55,8 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 	return out
 }
 
-// tied is what gradients of parameters that other stages use too take beside the stage's own: one
-// that has come from a later stage, and one that waits for an earlier.
+// tied is the bytes of gradients of tied parameters that a stage holds beside its own: one received
+// from a later stage, and one that waits for an earlier.
 func (s *Stage) tied() (bytes int64) {
 	for _, t := range s.ties {
 		for _, other := range []location{t.from, t.to} {
@@ -78,7 +79,7 @@ type memoryError struct{ *planner.MemoryError }
 func (e memoryError) Unwrap() error        { return e.MemoryError }
 func (e memoryError) Is(target error) bool { return target == torch.ErrOutOfMemory }
 
-// notEnough is the planner's error as a pipe returns it.
+// notEnough is a planner's error as the pipe returns it.
 func notEnough(err error) error {
 	var short *planner.MemoryError
 	if errors.As(err, &short) {

@@ -77,8 +77,8 @@ func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) er
 	return err
 }
 
-// backward closes the run unless it is to be retained, and on failure, but not when the call is
-// refused with ErrNested.
+// backward closes the run after success unless it retains, and after a failure. A call that is
+// refused with ErrNested does not close it.
 func (run *Run) backward(ctx context.Context, call string, retain bool, grads []*torch.Tensor) (err error) {
 	leave, err := run.r.p.enter(call)
 	if errors.Is(err, ErrNested) {
@@ -151,7 +151,7 @@ func (run *Run) Close() {
 	run.outputs = nil
 }
 
-// run does the forward half and gathers the outputs. Only what backward needs stays in the cells.
+// run runs the forward half and gathers the outputs. The states keep only what backward needs.
 func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timeline, error) {
 	p := r.p
 	prepared := r.prepared
@@ -172,7 +172,7 @@ func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timelin
 	return r.outputs, timeline, nil
 }
 
-// gather joins the micro-batches' outputs, which must have rows.
+// gather concatenates the micro-batches' outputs by rows. Each output must have rows.
 func (r *minibatch) gather(c *torch.Ctx) (out []*torch.Tensor) {
 	c.SetGrad(false)
 	states := r.states[len(r.p.stages)-1]

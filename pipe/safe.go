@@ -10,36 +10,37 @@ import (
 	"penstock/torch"
 )
 
-// What a device holds depends on who is ahead: what a stage has made for another, an output, a
-// gradient or a skip, waits on the stage's device until the other's worker has taken it over. All
-// else is the same in every run, as a worker performs its actions in one order. So the most that a
-// device can hold is found from any run:
+// The memory of a device depends on how far stages run ahead. An output, a gradient or a skip that
+// a stage has made for another waits on the device until the other's worker has received it. All
+// else is the same in every run, because a worker performs its actions in one order. So the most
+// that a device can hold is found from any run:
 //
-//	stage 0   F0 ─┬─ F1 ─┬─ F2 ─┬─ ...      own     the most of each action without what waits, which was lent (torch.Device.Lend)
+//	stage 0   F0 ─┬─ F1 ─┬─ F2 ─┬─ ...     own     most bytes of an action without what waits
 //	              │      │      │
-//	waits         x0 ────x0─────x0 ...      waits   from the action that made it to the first that cannot start before it was taken over (schedule.Graph.LatestReceives)
-//	                     x1 ────x1 ...
+//	waits         x0 ────x0─────x0 ...     waits   bytes lent (torch.Device.Lend) from the action
+//	                     x1 ────x1 ...             that made them to the first action that cannot
+//	                                               start before they were received
+//	                                               (schedule.Graph.LatestReceives)
 //
-// and the most of own and waits together over all actions is reached when the others are as late as
-// the program lets them.
+// The peak is the largest sum of own and waits over all actions. It is reached when the others are
+// as late as the program allows.
 
-// SafeLimit is, by device in the order of Devices, the lowest limit in bytes
-// (torch.Device.SetLimit) under which nothing that the pipe has done so far can fail for want of
-// memory, however far stages run ahead of each other: Steps, Forwards and Backwards, Infers,
-// Updates and what OnStages ran, one call after the other, with the same batches. A measured peak
-// (torch.Device.Memory) can be lower: next time a neighbour may be later to take over what waits
-// for it.
+// SafeLimit is the lowest limit in bytes (torch.Device.SetLimit) under which nothing that the pipe
+// has done so far can run out of memory, by device in the order of Devices. It counts every Step,
+// Forward, Backward, Infer, Update and OnStages, one call after the other with the same batches,
+// however far stages run ahead of each other. A measured peak (torch.Device.Memory) can be lower,
+// as a neighbour may receive later the next time.
 //
-// It is exact where nothing else happens on the devices meanwhile, stages do not pass on memory
-// that they were given, and their policy is not Optimal, for which it is at least what was planned;
-// else it may be too high. 0 is a device whose memory is not counted. It may be called at any time.
+// The limit is exact if nothing else uses the devices and no stage passes on memory that it
+// received; otherwise it may be too high. With the policy Optimal it is at least the predicted
+// peak. It is 0 for a device whose memory is not counted. SafeLimit may be called at any time.
 func (p *Pipe) SafeLimit() []int64 {
 	p.safe.mu.Lock()
 	defer p.safe.mu.Unlock()
 	return slices.Clone(p.safe.most)
 }
 
-// safe is the highest of the most bytes that devices can have held in each run, by worker.
+// safe is the most bytes that each worker's device can have held in any run.
 type safe struct {
 	mu   sync.Mutex
 	most []int64
@@ -54,15 +55,15 @@ func (s *safe) raise(worker int, bytes int64) {
 	s.most[worker] = max(s.most[worker], bytes)
 }
 
-// count begins a part of a run in which nothing waits for other devices: all that a worker's device
-// holds, until done is called, is its own.
+// count begins a part of a run in which nothing waits for other devices. Until done is called, all
+// bytes on the worker's device are its own.
 func (p *Pipe) count(worker int) (done func()) {
 	d := p.workers[worker].device
 	d.OwnPeak()
 	return func() { p.safe.raise(worker, d.OwnPeak()) }
 }
 
-// outgoing is what an action has made for other stages: it is there until all of the receives are
+// outgoing is what an action has made for other stages. It exists until all of the receives are
 // done.
 type outgoing struct {
 	tensors  []*torch.Tensor
@@ -79,7 +80,7 @@ type loan struct {
 	pending atomic.Int32 // how many of them are still to be done
 }
 
-// ledger is what is found about the memory of a run.
+// ledger is what is known of the memory of a run.
 type ledger struct {
 	graph *program
 	own   []int64   // by action: the most bytes without what waits
@@ -93,7 +94,8 @@ func newLedger(g *program, workers int) *ledger {
 		due: make([][]*loan, len(g.Actions)), ended: make([]int64, workers)}
 }
 
-// enter notes that an action is done, on its worker, whose device it is, before others are told.
+// enter notes on its worker that an action has ended, before others are told. d is the device of
+// the worker.
 func (l *ledger) enter(id int, d torch.Device, list []outgoing) {
 	for _, taken := range l.due[id] {
 		if taken.pending.Add(-1) == 0 {
@@ -129,7 +131,8 @@ func (l *ledger) enter(id int, d torch.Device, list []outgoing) {
 	l.own[id] = d.OwnPeak()
 }
 
-// close ends the loans of a run that failed: memory that others hold as well would stay lent.
+// close ends the loans of a run that failed. Otherwise memory that others hold as well would stay
+// lent.
 func (l *ledger) close() {
 	for _, list := range l.made {
 		for _, o := range list {
@@ -155,11 +158,11 @@ func (l *ledger) most(worker int) (most int64) {
 		waits += change[id-first]
 		most = max(most, l.own[id]+waits)
 	}
-	// outputs are gathered when all that went to the last stage was taken over
+	// the outputs are gathered after all that was sent to the last stage was received
 	return max(most, l.ended[worker])
 }
 
-// waits lists what an action has left for other stages.
+// waits lists what an action has made for other stages.
 func (r *minibatch) waits(a schedule.Action) (out []outgoing) {
 	stage := r.p.stages[a.Stage]
 	state := &r.states[a.Stage][a.MicroBatch]
@@ -202,8 +205,7 @@ func (r *minibatch) waits(a schedule.Action) (out []outgoing) {
 	return out
 }
 
-// ofBatch says whether a tensor is none, or lies in the memory of the batch, which waits for
-// nobody.
+// ofBatch says whether a tensor is nil or in the memory of the batch. Such a tensor is not counted.
 func (r *minibatch) ofBatch(t *torch.Tensor) bool {
 	return t == nil || slices.ContainsFunc(r.inputs, func(v Value) bool { return nn.SameMemory(v.Tensor, t) })
 }

@@ -3,8 +3,8 @@ package pipe
 // rows is a range of rows of a mini-batch.
 type rows struct{ start, length int64 }
 
-// split cuts n rows as evenly as possible into min(chunks, n) micro-batches, longer ones first. No
-// rows, which inference may have, are one empty micro-batch.
+// split cuts n rows as evenly as possible into min(chunks, n) micro-batches, longer ones first.
+// Inference may have no rows, which are one empty micro-batch.
 func split(n int64, chunks int) []rows {
 	m := max(min(int64(chunks), n), 1)
 	out := make([]rows, m)

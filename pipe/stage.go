@@ -15,28 +15,29 @@ type Stage struct {
 	Device torch.Device
 	Layers []nn.NamedLayer
 
-	first     int // of the model's flattened layers
+	first     int // index among the model's flattened layers
 	worker    int
-	inputGrad bool               // there is something to train before this stage
-	elsewhere map[*nn.Param]bool // used here, and living on an earlier stage
+	inputGrad bool               // a layer before this stage is trained
+	elsewhere map[*nn.Param]bool // used here, but living on an earlier stage
 
 	whole   *segment.Segment // of one unit
 	scored  *segment.Segment // of one unit that ends with the loss, on the last stage
 	skips   []stageSkip
-	leaving int // skips whose skips are stashed here
+	leaving int // number of skips that are stashed here
 	ties    []tie
 
 	buffers, trained []nn.NamedParam // that live here
 	before           before          // the latest training run
 }
 
-// before is what a training run that fails puts back on a stage. It belongs to the stage's worker.
+// before is what is restored on a stage when a training run fails. It belongs to the worker of the
+// stage.
 type before struct {
 	buffers   nn.BufferCopy
 	gradients []nn.NamedParam // parameters that had none
 }
 
-// remember takes down what a training run may change. Gradients that are there are not copied.
+// remember notes what a training run may change. Gradients that exist are not copied.
 func (s *Stage) remember() {
 	s.before.buffers.Take(s.buffers)
 	s.before.gradients = s.before.gradients[:0]
@@ -47,7 +48,7 @@ func (s *Stage) remember() {
 	}
 }
 
-// restore puts back what was taken down.
+// restore restores what was noted.
 func (s *Stage) restore() {
 	s.before.buffers.Restore()
 	for _, p := range s.before.gradients {
@@ -55,8 +56,8 @@ func (s *Stage) restore() {
 	}
 }
 
-// State lists the parameters and buffers that live on the stage, under their names in the model.
-// One that several stages use lives on the first of them.
+// State lists the parameters and buffers that live on the stage, under their names in the model. A
+// parameter that several stages use lives on the first of them.
 func (s *Stage) State() []nn.NamedParam {
 	var out []nn.NamedParam
 	seen := map[*nn.Param]bool{}
@@ -92,8 +93,8 @@ func (s *Stage) Params() []nn.NamedParam {
 	return out
 }
 
-// cut makes the stages. It refuses a buffer that several of them use: what one changes in it the
-// others would see late, or never.
+// cut makes the stages. It refuses a buffer that several of them use: a change on one stage would
+// reach the others late, or never.
 func (p *Pipe) cut(layers []nn.NamedLayer) error {
 	trained, first := false, 0
 	seen := map[*nn.Param]string{} // the name under which an earlier stage has it
@@ -140,8 +141,8 @@ func (p *Pipe) cut(layers []nn.NamedLayer) error {
 	return err
 }
 
-// segment cuts a stage into the units of a configuration, of which the last ends with the loss, or
-// is the loss, if there is one.
+// segment cuts a stage into the units of a configuration. With a loss, the last layer of the last
+// unit is the loss.
 func (p *Pipe) segment(s *Stage, loss bool, cfg segment.Config) (*segment.Segment, error) {
 	cfg.Layers, cfg.Routes, cfg.First, cfg.Last = p.layers, p.routes, s.first, s.first+len(s.Layers)
 	if loss {

@@ -16,14 +16,14 @@ import (
 // UpdateError is the failure of an update.
 type UpdateError struct {
 	Device torch.Device // of the stages that failed
-	// Half says that it broke off after parameters had begun to change: the model and the optimizer
-	// are between two steps, and no state to go on from. Want of memory is never the reason. Else
-	// nothing has changed.
+	// Half says that the update failed after parameters had begun to change. The model and the
+	// optimizer are then between two steps; go on from a saved state. A lack of memory never has
+	// this effect. If Half is not set, nothing has changed.
 	Half bool
 	Err  error
 }
 
-// Error gives the device, the cause and what can be done.
+// Error gives the device, the cause and the remedy.
 func (e *UpdateError) Error() string {
 	s := fmt.Sprintf("pipe: update on %v: %v", e.Device, e.Err)
 	switch {
@@ -38,22 +38,22 @@ func (e *UpdateError) Error() string {
 // Unwrap is the cause.
 func (e *UpdateError) Unwrap() error { return e.Err }
 
-// Update steps an optimizer on all stages, each on its own worker, and drops the gradients of all.
-// It blocks until that is done, and takes its turn among the runs.
+// Update steps an optimizer on all stages, each on its own worker, and drops all gradients. It
+// blocks until that is done, and takes its turn among the runs.
 //
-// All stages are updated or none: they change when each of them has allocated all that its update
-// takes. On failure, or when ctx ends before that, parameters, gradients, the optimizer's state and
-// its counts are as they were, to the bit, and no more is allocated: the update can be repeated,
-// under a higher limit for instance. The error is an *UpdateError unless nothing was begun, and
-// says if that could not be kept.
+// Either all stages are updated or none. The first parameter changes when every stage has allocated
+// all that its update takes. On failure, or when ctx ends before that, parameters, gradients and
+// the optimizer's state and counts are the same to the bit, and what was allocated is freed. The
+// update can then be repeated, for example under a higher limit. A failure after the update has
+// begun is an *UpdateError; its Half says if something has changed.
 func (p *Pipe) Update(ctx context.Context, o optim.Optimizer) error {
 	return p.update(ctx, "Update", &update{p: p, o: o, factor: func() (float64, error) { return 1, nil }})
 }
 
-// UpdateClipped is Update by gradients that are scaled down so that their norm, over all stages
-// together, is at most maxNorm, more than 0. It returns the norm before. A norm that is infinite or
-// NaN is optim.ErrNotFinite, and nothing has changed. What a failed update leaves are the gradients
-// before scaling.
+// UpdateClipped is Update with the gradients scaled down so that their norm, over all stages
+// together, is at most maxNorm, which is more than 0. It returns the norm before scaling. A norm
+// that is infinite or NaN is optim.ErrNotFinite, and nothing has changed. After a failed update the
+// gradients are not scaled.
 func (p *Pipe) UpdateClipped(ctx context.Context, o optim.Optimizer, maxNorm float64) (norm float64, err error) {
 	if _, err := optim.ClipFactor(0, maxNorm); err != nil {
 		return 0, err
@@ -67,7 +67,7 @@ func (p *Pipe) UpdateClipped(ctx context.Context, o optim.Optimizer, maxNorm flo
 	return norm, err
 }
 
-// update is an optimizer's update of all stages. Stages that share a device are updated as one.
+// update is an optimizer's update of all stages. Stages that share a device are updated together.
 type update struct {
 	p        *Pipe
 	o        optim.Optimizer

@@ -7,9 +7,9 @@ import (
 	"penstock/torch"
 )
 
-// worker serves one device: a goroutine locked to an OS thread, so that per-thread state of
-// libtorch (thread counts, autograd's sequence numbers) and the core set are its own. It takes
-// whole lists of actions, never single operators: a hand-off between threads costs 9 us.
+// worker serves one device. It is a goroutine locked to an OS thread, so that it has libtorch's
+// thread-local state (thread counts, autograd's sequence numbers) and the core set to itself. It
+// takes whole lists of actions: a hand-off between threads for each operator would cost 9 us.
 type worker struct {
 	device  torch.Device
 	threads int
@@ -32,8 +32,8 @@ func newWorker(device torch.Device, threads int, cores []int, tag int64) (*worke
 	return w, nil
 }
 
-// serve never unlocks its thread: when the goroutine ends the thread ends too, and its core set
-// with it.
+// serve runs jobs. It never unlocks its thread, so that the thread ends with the goroutine, and its
+// core set with it.
 func (w *worker) serve(ready chan<- error) {
 	runtime.LockOSThread()
 	torch.TagThread(w.tag)
@@ -66,7 +66,7 @@ func (w *worker) serve(ready chan<- error) {
 	ended = true
 }
 
-// stop ends the worker after the jobs that it was given and waits for it.
+// stop ends the worker after its jobs and waits for it.
 func (w *worker) stop() {
 	close(w.jobs)
 	w.joined.Wait()
