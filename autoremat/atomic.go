@@ -2,5 +2,6 @@ package autoremat
 
 import "penstock/nn"
 
-// Atomic is a Sequential as one layer: it is kept or computed again as a whole. Names and parameters are those of s.
+// Atomic wraps s as one layer, which is kept or recomputed as a whole. Names and parameters are
+// those of s, and s stays the caller's.
 func Atomic(s *nn.Sequential) nn.Layer { return nn.Tuple(s, s.ForwardTuple) }

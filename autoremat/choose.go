@@ -10,18 +10,19 @@ import (
 	"penstock/torch"
 )
 
-// choose makes sure that an instance has a plan under the limit, given what is live now, and says what the step will take.
+// choose gives the instance a plan that fits under the limit beside what is live now, and returns
+// the forecast of the step. A plan that still fits is kept.
 func (m *Module) choose(ctx context.Context, s *instance) (forecast, error) {
-	m.look(s)
+	m.refresh(s)
 	if s.ops != nil && !s.stale {
-		f, err := m.forecast(s, s.ops, s.present, s.lacks, s.base)
+		f, err := m.forecast(s, s.ops, s.present, s.missingBytes, s.base)
 		if err != nil {
 			return f, err
 		}
-		if need := m.need(f); need <= m.bounds.most() {
+		if need := m.leastLimit(f); need <= m.limit.inForce() {
 			return f, nil
 		} else if s.given {
-			return f, &LimitError{Inputs: s.key, Limit: m.bounds.most(), Least: need, Others: s.base, SetBy: "the plan that was set"}
+			return f, &LimitError{Inputs: s.key, Limit: m.limit.inForce(), Least: need, Others: s.base, SetBy: "the plan that was set"}
 		}
 	}
 	started := time.Now()
@@ -36,19 +37,20 @@ func (m *Module) choose(ctx context.Context, s *instance) (forecast, error) {
 	}
 	if m.config.Report != nil {
 		m.config.Report(Report{
-			Inputs: s.key, Limit: m.bounds.most(), Source: m.bounds.source, Plan: s.plan, Predicted: f.most(), Others: s.base, LossKnown: s.loss != nil, Solving: time.Since(started), Units: len(s.chain.Layers),
+			Inputs: s.key, Limit: m.limit.inForce(), Source: m.limit.source, Others: s.base, Units: len(s.chain.Layers),
+			Plan: s.plan, Predicted: f.peak(), LossKnown: s.loss != nil, Solving: time.Since(started),
 		})
 	}
 	return f, nil
 }
 
-// look notes what is live now, and which gradients are there.
-func (m *Module) look(s *instance) {
-	s.base = m.bounds.device.Memory().Live
-	s.present, s.lacks = m.presences(s.chain)
+// refresh reads the live bytes of the account, and which parameters have gradients.
+func (m *Module) refresh(s *instance) {
+	s.base = m.limit.device.Memory().Live
+	s.present, s.missingBytes = m.presences(s.chain)
 }
 
-// known is the loss, or a guess.
+// known returns the loss that was measured, or else an estimate.
 func (s *instance) known() loss {
 	if s.loss != nil {
 		return *s.loss
@@ -56,10 +58,11 @@ func (s *instance) known() loss {
 	return guess(s.chain.Layers[len(s.chain.Layers)-1].Output)
 }
 
-// forecast is that of operations beside what is live.
-func (m *Module) forecast(s *instance, ops []remat.Op, present []presence, lacks []int64, base int64) (forecast, error) {
+// forecast predicts a step that runs ops while base bytes are live and the given gradients are
+// present.
+func (m *Module) forecast(s *instance, ops []remat.Op, present []presence, missingBytes []int64, base int64) (forecast, error) {
 	l := s.known()
-	f, err := forecastOf(withLoss(s.chainFor(present, lacks, outputOf(ops, len(s.chain.Layers))), l), ops, l)
+	f, err := forecastOf(withLoss(s.chainFor(present, missingBytes, outputOf(ops, len(s.chain.Layers))), l), ops, l)
 	if err != nil {
 		return f, fmt.Errorf("autoremat: %w", err)
 	}
@@ -71,8 +74,8 @@ func (m *Module) forecast(s *instance, ops []remat.Op, present []presence, lacks
 	return f, nil
 }
 
-// unmade is the bytes of the optimizer's state that are still to be made.
-func (m *Module) unmade() int64 {
+// stateToCome returns the bytes of the optimizer's state that are not allocated yet.
+func (m *Module) stateToCome() int64 {
 	if need, ok := m.updateNeed(); ok {
 		return need.State
 	}
@@ -86,8 +89,9 @@ func (m *Module) unmade() int64 {
 	return sum * int64(m.config.Slots)
 }
 
-// updating is what updates take beside what there is at the end of backward and the state, from now on.
-func (m *Module) updating() (peak int64) {
+// updateToCome returns the most bytes that an update adds to those live at the end of backward, its
+// new state included.
+func (m *Module) updateToCome() (peak int64) {
 	if need, ok := m.updateNeed(); ok {
 		return need.State + need.Scratch
 	}
@@ -97,10 +101,11 @@ func (m *Module) updating() (peak int64) {
 	for _, p := range nn.Params(m.model) {
 		peak = max(peak, 2*p.Numel()*p.DType().Size()) // by the contract of optim.Optimizer
 	}
-	return m.unmade() + peak
+	return m.stateToCome() + peak
 }
 
-// need is the limit for steps of this kind: this one, and those that come when the optimizer's state is there.
-func (m *Module) need(f forecast) int64 {
-	return max(max(f.forward, f.loss, f.backward)+m.unmade(), f.end+m.updating())
+// leastLimit returns the least limit under which this step fits, and later steps too, which find
+// the optimizer's state allocated.
+func (m *Module) leastLimit(f forecast) int64 {
+	return max(max(f.forward, f.loss, f.backward)+m.stateToCome(), f.end+m.updateToCome())
 }

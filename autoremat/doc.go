@@ -1,4 +1,5 @@
-// Package autoremat trains a sequential model under a limit of bytes: it keeps what fits of what backward needs and computes the rest again, at the least time (package remat/solver).
+// Package autoremat trains a sequential model under a limit of bytes. It keeps as much of what
+// backward needs as fits, and recomputes the rest in the least time (package remat/solver).
 //
 //	m, err := autoremat.New(model, autoremat.Config{Limit: 700 << 20, Optimizer: adam})
 //	defer m.Close()
@@ -11,18 +12,30 @@
 //		...
 //	}
 //
-// The module is a layer, to be used wherever the model could be, with any loss and any loop. The first batch measures the model's layers and solves for a plan; later ones of the same shapes follow it.
-// Outputs, gradients, running statistics and dropped elements are those of the model alone, to the bit.
+// The module is a layer: it goes wherever the model could, with any loss and any loop. The first
+// batch measures the model's layers and solves for a plan. Later batches of the same shapes follow
+// that plan. Outputs, gradients, running statistics and dropped elements are those of the model
+// alone, to the bit.
 //
 // # The limit
 //
-// The limit is for every byte that the device's account counts: parameters, gradients, the optimizer's state, buffers, activations, workspaces, the batch, and whatever else is there. What others
-// hold when Forward begins is read from the account; what is known to come, gradients, the optimizer's state and what its update needs, is set aside; what is alive between Forward and backward, the
-// loss and what the caller keeps, is measured. So [Module.Predicted] is the peak of a step, to the byte, and a step that cannot stay under the limit fails before it begins, with a [LimitError] that
-// says what limit would do. While the module is open the limit is the account's: nothing can exceed it, whoever asks.
+// The limit is on every byte that the device's account counts: parameters, gradients, the
+// optimizer's state, buffers, activations, workspaces, the batch, and whatever else is live.
 //
-// The prediction is for one thing at a time on the device, in which the caller holds the input and the output until backward is over, and what is there at backward until the update is over.
-// Measuring is not part of a step: it runs unit after unit without the limit, and leaves the account's peak as it was.
+//   - What others hold when Forward begins is read from the account.
+//   - Bytes that are sure to come are reserved: gradients, the optimizer's state, and what its
+//     update needs.
+//   - What is live between Forward and backward is measured: the loss, and what the caller keeps.
 //
-// It is for models that are an nn.Sequential on a CPU device. It does not offload, does not cut layers into parts ([Atomic] does the opposite), and does not look into the loss.
+// So [Module.Predicted] is the peak of a step, to the byte. A step that cannot stay under the limit
+// fails before it begins, with a [LimitError] that says which limit would do. While the module is
+// open its limit is the account's, and applies to everything that allocates there.
+//
+// The prediction assumes that nothing else runs on the device meanwhile. It also assumes that the
+// caller holds the input and the output until backward returns, and holds until the update what was
+// live at backward. Measuring is not part of a step. It runs one unit at a time, without the limit,
+// and leaves the account's peak as it was.
+//
+// The model must be an nn.Sequential on a CPU device. The package does not offload, does not cut a
+// layer into parts ([Atomic] does the opposite), and does not recompute the loss.
 package autoremat

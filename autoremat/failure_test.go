@@ -39,7 +39,8 @@ func fragile(fail func(layer int, when string)) *nn.Sequential {
 	return nn.NewSequential().Add("deep", m)
 }
 
-// named says whether an error has the name of a layer. Of a panic in backward that is no operator's nothing is known but the unit.
+// named says whether an error has the name of a layer. Of a panic in backward that is no operator's
+// nothing is known but the unit.
 func named(layer, want, when, kind string) bool {
 	return layer == want || when == "backward" && kind == "panic" && strings.HasPrefix(layer, want+"..")
 }
@@ -54,7 +55,8 @@ func (b breaking) Backward(_ *torch.Ctx, a *torch.Arrival) {
 
 func (breaking) Forget() {}
 
-// Wherever a layer fails, forward, when it is run again, or back, and however: the error names it, nothing is left, and the module trains again.
+// Wherever a layer fails, forward, when it is run again, or back, and however: the error names it,
+// nothing is left, and the module trains again.
 func TestFailures(t *testing.T) {
 	type failure struct {
 		layer      int
@@ -62,7 +64,7 @@ func TestFailures(t *testing.T) {
 	}
 	var next *failure
 	plain := errors.New("broken")
-	b := newBench(t, fragile(func(layer int, when string) {
+	b := newFixture(t, fragile(func(layer int, when string) {
 		if next == nil || next.layer != layer || next.when != when {
 			return
 		}
@@ -135,7 +137,7 @@ func TestFailures(t *testing.T) {
 
 // An input that is overwritten although it is needed again is an error, not a wrong gradient.
 func TestOverwrittenInput(t *testing.T) {
-	b := newBench(t, tower().model(), autoremat.Config{Limit: 1 << 30})
+	b := newFixture(t, tower().model(), autoremat.Config{Limit: 1 << 30})
 	x := b.normal(8, 32)
 	if err := b.step(x); err != nil {
 		t.Fatal(err)
@@ -167,7 +169,7 @@ func TestOverwrittenInput(t *testing.T) {
 
 // A graph that was not kept cannot be gone back through again.
 func TestTwiceWithoutKeeping(t *testing.T) {
-	b := newBench(t, tower().model(), autoremat.Config{Limit: 1 << 30})
+	b := newFixture(t, tower().model(), autoremat.Config{Limit: 1 << 30})
 	n := b.ctx()
 	y := b.m.Forward(n, b.normal(8, 32))
 	if err := b.m.Backward(n, []*torch.Tensor{b.Sum(y)}, nil); err != nil {
@@ -178,9 +180,10 @@ func TestTwiceWithoutKeeping(t *testing.T) {
 	}
 }
 
-// While the module is open the limit holds for everybody, and a step that somebody else's bytes leave no room for is refused before it begins.
-func TestOthersTakeTheRoom(t *testing.T) {
-	b := newBench(t, tower().model(), autoremat.Config{Limit: 1 << 20})
+// While the module is open the limit holds for everybody, and a step that somebody else's bytes
+// leave no room for is refused before it begins.
+func TestOthersAllocateTheLimit(t *testing.T) {
+	b := newFixture(t, tower().model(), autoremat.Config{Limit: 1 << 20})
 	x := b.normal(64, 32)
 	for range 2 {
 		if err := b.step(x); err != nil {
@@ -198,15 +201,16 @@ func TestOthersTakeTheRoom(t *testing.T) {
 	}
 	other.Free()
 	if err := b.step(x); err != nil || b.m.Predicted() != most {
-		t.Errorf("with room again: %v, predicted %d, before %d", err, b.m.Predicted(), most)
+		t.Errorf("with enough memory again: %v, predicted %d, before %d", err, b.m.Predicted(), most)
 	}
 }
 
-// A module with a child that it has not declared is refused by name, with the call that is missing, when it is measured and when it runs as it is.
+// A module with a child that it has not declared is refused by name, with the call that is missing,
+// when it is measured and when it runs as it is.
 func TestUndeclaredChildren(t *testing.T) {
 	inner := layer(nil)
 	inner.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Run(x, nn.NewLinear(4, 4)) }
-	b := newBench(t, nn.NewSequential(nn.NewLinear(4, 4)).Add("block", nn.NewSequential(nn.NewTanh(), inner)), autoremat.Config{Limit: 1 << 30})
+	b := newFixture(t, nn.NewSequential(nn.NewLinear(4, 4)).Add("block", nn.NewSequential(nn.NewTanh(), inner)), autoremat.Config{Limit: 1 << 30})
 	x := b.normal(3, 4)
 	_, evaluating := b.m.Run(nn.NewCtx(b.Ctx, nn.Config{}), x)
 	for when, err := range map[string]error{"training": b.step(x), "evaluating": evaluating} {
@@ -219,7 +223,7 @@ func TestUndeclaredChildren(t *testing.T) {
 
 // There is no step on no rows. In evaluation there may be none.
 func TestNoRows(t *testing.T) {
-	b := newBench(t, nn.NewSequential(nn.NewLinear(4, 4), nn.NewTanh()), autoremat.Config{Limit: 1 << 30})
+	b := newFixture(t, nn.NewSequential(nn.NewLinear(4, 4), nn.NewTanh()), autoremat.Config{Limit: 1 << 30})
 	x := b.normal(0, 4)
 	if err := b.step(x); err == nil || !strings.Contains(err.Error(), "has no rows (float32[0,4]); a step needs at least one") {
 		t.Errorf("got %v", err)

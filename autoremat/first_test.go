@@ -11,8 +11,10 @@ import (
 	"penstock/torch"
 )
 
-// The least limit that the first Forward names is exact if the loss is known, though nothing was measured by hand: a module trains with it, and with one byte less is refused with the same number. It used to be up to 6 %
-// too high, because Forward had no targets to run the loss with and took an estimate.
+// The least limit that the first Forward names is exact if the loss is known, though nothing was
+// measured by hand: a module trains with it, and with one byte less is refused with the same
+// number. It used to be up to 6 % too high, because Forward had no targets to run the loss with and
+// took an estimate.
 func TestTheFirstForwardKnowsTheLeastLimit(t *testing.T) {
 	for _, q := range zoo(t) {
 		t.Run(q.name, func(t *testing.T) {
@@ -53,9 +55,10 @@ func TestTheFirstForwardKnowsTheLeastLimit(t *testing.T) {
 	}
 }
 
-// What a limit would do can be asked without setting it: neither the limit, nor the plan, nor the prediction is another afterwards.
+// What a limit would do can be asked without setting it: neither the limit, nor the plan, nor the
+// prediction is another afterwards.
 func TestSolveChangesNothing(t *testing.T) {
-	b := newBench(t, tower().model(), autoremat.Config{Limit: 1 << 30})
+	b := newFixture(t, tower().model(), autoremat.Config{Limit: 1 << 30})
 	x := b.normal(256, 32)
 	for range 2 {
 		if err := b.step(x); err != nil {
@@ -67,13 +70,13 @@ func TestSolveChangesNothing(t *testing.T) {
 	if _, err := b.m.Solve(context.Background(), 1); !errors.As(err, &refused) || refused.Limit != 1 {
 		t.Fatalf("a limit of one byte: %v", err)
 	}
-	frugal, err := b.m.Solve(context.Background(), refused.Least)
+	least, err := b.m.Solve(context.Background(), refused.Least)
 	if err != nil {
 		t.Fatal(err)
 	}
 	own, err := b.m.Plan()
-	if err != nil || frugal.Peak >= own.Peak || frugal.Time <= own.Time {
-		t.Errorf("under %d bytes a peak of %d in %v us; the module's plan has %d, %v: %v", refused.Least, frugal.Peak, frugal.Time, own.Peak, own.Time, err)
+	if err != nil || least.Peak >= own.Peak || least.Time <= own.Time {
+		t.Errorf("under %d bytes a peak of %d in %v us; the module's plan has %d, %v: %v", refused.Least, least.Peak, least.Time, own.Peak, own.Time, err)
 	}
 	if limit := device.Memory().Limit; limit != before || b.m.Predicted() != predicted || b.m.String() != table {
 		t.Errorf("the limit is %d, was %d; the prediction %d, was %d;\n%v", limit, before, b.m.Predicted(), predicted, b.m)
@@ -81,7 +84,7 @@ func TestSolveChangesNothing(t *testing.T) {
 	if err := b.step(x); err != nil || b.m.Predicted() != predicted {
 		t.Errorf("the next step takes %d, took %d: %v", b.m.Predicted(), predicted, err)
 	}
-	if p, err := b.m.SetLimit(context.Background(), refused.Least); err != nil || remat.FormatOps(p.Ops) != remat.FormatOps(frugal.Ops) || device.Memory().Limit != refused.Least {
+	if p, err := b.m.SetLimit(context.Background(), refused.Least); err != nil || remat.FormatOps(p.Ops) != remat.FormatOps(least.Ops) || device.Memory().Limit != refused.Least {
 		t.Errorf("SetLimit: %v, %v, a limit of %d; want the plan that Solve has found", p, err, device.Memory().Limit)
 	}
 }

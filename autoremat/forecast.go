@@ -6,17 +6,19 @@ import (
 	"penstock/remat"
 )
 
-// forecast is what a step will take. Until it is placed the bytes are beside those that are live when the first operation begins.
+// forecast predicts the bytes of a step. forecastOf counts them from those that are live when the
+// first operation begins; Module.forecast adds these.
 type forecast struct {
-	forward, loss, backward int64 // most in each
-	update                  int64 // most in the update; 0 if it is not known
-	end                     int64 // live when Backward has returned
-	peaks, live             []int64
+	forward, loss, backward int64   // peak of each
+	update                  int64   // peak of the update; 0 if it is not known
+	end                     int64   // live when Backward has returned
+	peaks, live             []int64 // by operation: peak during it, live after it
 }
 
-func (f forecast) most() int64 { return max(f.forward, f.loss, f.backward, f.update) }
+// peak returns the peak of the whole step.
+func (f forecast) peak() int64 { return max(f.forward, f.loss, f.backward, f.update) }
 
-// forecastOf replays operations beside a caller who holds the output from the loss on, and what the loss says.
+// forecastOf replays ops. From the loss on, the caller holds the output and what the loss says.
 func forecastOf(c remat.Chain, ops []remat.Op, l loss) (forecast, error) {
 	report, err := remat.Check(c, ops)
 	if err != nil {
@@ -31,7 +33,8 @@ func forecastOf(c remat.Chain, ops []remat.Op, l loss) (forecast, error) {
 		before = report.Resident[at-1]
 	}
 	f.peaks[at] = before + l.peak
-	// What there is beyond the replay: what the loss has left, and the output, where the replay has dropped it.
+	// beyond is what is live and not in the replay: what the loss keeps, and the output, which the
+	// replay may have dropped.
 	beyond := before + l.held + l.gradient - report.Resident[at]
 	f.live[at] += beyond
 	for k := at + 1; k < len(ops); k++ {

@@ -94,7 +94,8 @@ func classes(rows, n int64) func(*torch.Ctx, int) *torch.Tensor {
 	}
 }
 
-// record is what a training run leaves: losses, outputs, gradients of the input, parameters, their gradients, buffers.
+// record is what a training run leaves: losses, outputs, gradients of the input, parameters, their
+// gradients, buffers.
 type record struct {
 	names  []string
 	values map[string]string
@@ -128,7 +129,8 @@ type wrapped struct {
 	m     *autoremat.Module // nil for the model alone
 }
 
-// run trains for some steps and records everything. before is told of each step when its batch is there, after when the update is over.
+// run trains for some steps and records everything. before is told of each step when its batch is
+// there, after when the update is over.
 func (q problem) run(t test, steps int, wrap func(c *torch.Ctx, m *nn.Sequential) wrapped, before, after func(step int, w wrapped)) *record {
 	t.Helper()
 	runtime.LockOSThread() // autograd orders what is used several times by numbers that it counts on each thread

@@ -12,39 +12,40 @@ import (
 	"penstock/torch"
 )
 
-// job is one forward of the module and the backwards through it. It runs the execution, and is the node of the graph that stands for the model:
+// job is one forward of the module with the backwards through it. It runs the execution of the
+// model's segment, and is the graph's node for the model:
 //
-//	Forward    prologue, operations before the loss; what is kept waits in the execution
-//	           the output, under the node
-//	backward   operations behind the loss, from the gradients that arrive, inside of the node
+//	Forward    runs the prologue and the operations before the loss; the execution keeps what backward needs
+//	           returns the output, attached to the node
+//	backward   arrives at the node with gradients, and runs the operations after the loss
 //
-// The graph holds it; when the graph goes, so does what is kept.
+// The graph holds the job. When the graph goes, so does what the execution keeps.
 type job struct {
 	m     *Module
 	s     *instance
-	ops   []remat.Op // on layers of the chain
-	chain int        // layers of the chain
+	ops   []remat.Op // their layers are those of the chain
+	chain int        // number of layers of the chain
 
-	output output // that the last layer's backward uses
+	output output // the one that the last layer's backward uses
 
-	present []presence // of gradients, when forward began
-	lacks   []int64
-	from    int64 // live then
+	present      []presence // gradients when forward began
+	missingBytes []int64
+	from         int64 // bytes live when forward began
 
-	terms  remat.Chain // what the operations cost, with the gradients that were there when forward began
-	user   *nn.Ctx     // who runs the model, told where it failed
-	base   *nn.Ctx     // its state in forward
-	lesson *lesson     // nil where there is nothing to learn
+	costs    remat.Chain  // costs with the gradients that were present when forward began
+	user     *nn.Ctx      // the caller's context, which gets the path of a failed layer
+	base     *nn.Ctx      // state of the caller's context in forward
+	observed *observation // nil where there is nothing to measure
 
-	mu        sync.Mutex // guards the execution against Forget, which comes from wherever the graph is dropped
+	mu        sync.Mutex // guards the execution against Forget, which may come on any thread
 	execution segment.Execution
 	over      bool // the execution was freed
-	unit      int  // of the chain, that an operation is about
+	unit      int  // index of the chain's layer that runs
 	changes   []int64
-	inputs    []*torch.Tensor // distinct, detached; the execution's
-	places    []int           // by element of the input: which of those it is
-	results   []int           // by element of the output: which of the distinct ones it is
-	beyond    []*nn.Param     // parameters that others use as well
+	inputs    []*torch.Tensor // distinct and detached; the execution owns them
+	places    []int           // by element of the input: its index in inputs
+	results   []int           // by element of the output: its index among the distinct ones
+	beyond    []*nn.Param     // parameters that are used outside of the model as well
 	shared    []*torch.Tensor // their values
 }
 
@@ -59,7 +60,7 @@ func (j *job) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 				c.FailedAt(n.Path())
 			}
 			j.execution.Free()
-			j.lesson.drop()
+			j.observed.stop()
 		}
 	}()
 	inputs := j.send(c.Ctx, xs)
@@ -83,7 +84,7 @@ func (j *job) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		torch.FreeAll(ys)
 	}
 	done = true
-	j.lesson.begin()
+	j.observed.forwardReturned()
 	out := make([]*torch.Tensor, len(at))
 	for i, k := range at {
 		out[i] = attached[k]
@@ -91,7 +92,7 @@ func (j *job) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return out
 }
 
-// send gives the execution the input, and returns what of it is distinct.
+// send gives the input to the execution, and returns its distinct tensors.
 func (j *job) send(c *torch.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	list, at := torch.Distinct(xs)
 	wants := make([]bool, len(xs))
@@ -109,33 +110,35 @@ func (j *job) send(c *torch.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return list
 }
 
-// atLoss is the number of the loss among the operations.
+// atLoss returns the index of the loss among the operations.
 func (j *job) atLoss() int {
 	return slices.IndexFunc(j.ops, func(op remat.Op) bool { return op.Kind == remat.LossStep })
 }
 
+// perform runs operations.
 func (j *job) perform(c *torch.Ctx, ops []remat.Op) {
 	for _, op := range ops {
 		j.unit = op.Layer
 		op.Layer += j.s.chain.Prologue
-		j.lesson.watch(func() { j.execution.Do(c, op) })
+		j.observed.operation(func() { j.execution.Do(c, op) })
 		if op.Kind == remat.Backward && op.Layer == j.s.segment.Units()-1 {
-			j.lesson.after()
+			j.observed.lastLayerDone()
 		}
 	}
 }
 
-// context makes that of a unit's layers.
+// context makes the context of a unit's layers.
 func (j *job) context(c *torch.Ctx, run segment.Run) *nn.Ctx {
 	return j.base.Fork(c, nn.Fork{Checkpointing: run.More, Recomputing: run.Again, Spans: run.Graph, Skips: run.Skips})
 }
 
-// Backward performs the operations behind the loss.
+// Backward runs the operations after the loss.
 func (j *job) Backward(c *torch.Ctx, a *torch.Arrival) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.over {
-		panic(&torch.Error{Op: "autoremat", Device: c.Device(), Message: "a backward through the module has failed, and let go of what it had kept; run Forward again"})
+		panic(&torch.Error{Op: "autoremat", Device: c.Device(),
+			Message: "a backward through the module has failed, and freed what it had kept; run Forward again"})
 	}
 	done := false
 	defer func() {
@@ -148,43 +151,43 @@ func (j *job) Backward(c *torch.Ctx, a *torch.Arrival) {
 		}
 		j.execution.Free()
 		j.over = true
-		j.lesson.drop()
+		j.observed.stop()
 		if p != nil {
 			panic(p)
 		}
 	}()
 	if !a.Last {
-		j.lesson.drop() // a graph that is kept is let go of otherwise
+		j.observed.stop() // a graph that is kept frees its tensors in another order
 	}
-	j.lesson.arrive(a.Grads)
+	j.observed.gradientsArrived(a.Grads)
 	j.execution.Retain = !a.Last
 	ops := j.ops[j.atLoss()+1:]
 	j.unchanged(c, ops)
 	defer j.setAside(c)(a)
 	grads := make([]*torch.Tensor, len(j.results))
 	for i, k := range j.results {
-		grads[i], a.Grads[k] = a.Grads[k], nil // of one that stands there twice the first has it
+		grads[i], a.Grads[k] = a.Grads[k], nil // a tensor that occurs twice has its gradient at its first place
 	}
 	j.execution.GiveGrads(j.s.segment.Units(), grads, nil)
 	j.m.orRestore(j.user, func() { j.perform(c, ops) })
-	j.lesson.end(j)
+	j.observed.backwardReturned(j)
 	given, skips := j.execution.TakeGrads(j.s.chain.Prologue)
 	for i, g := range given {
 		if c.Adopt(g); g == nil || j.s.chain.Prologue > 0 {
 			continue
 		}
 		if k := j.places[i]; a.Wanted[k] {
-			a.InputGrads[k] = g // of one that comes twice only the first has it
+			a.InputGrads[k] = g // an input that occurs twice has its gradient at its first place
 		}
 	}
-	for _, list := range skips { // of what the prologue has stashed
+	for _, list := range skips { // gradients of skips that the prologue stashed
 		torch.FreeAll(list)
 	}
 	j.m.stepped()
 	done = true
 }
 
-// unchanged panics if the caller has overwritten an input that is to be used again.
+// unchanged panics if the caller has overwritten an input that backward uses again.
 func (j *job) unchanged(c *torch.Ctx, ops []remat.Op) {
 	if j.s.chain.Prologue > 0 || !slices.ContainsFunc(ops, func(op remat.Op) bool {
 		return op.Layer == 0 && (op.Kind == remat.ForwardKeep || op.Kind == remat.ForwardSave)
@@ -194,12 +197,15 @@ func (j *job) unchanged(c *torch.Ctx, ops []remat.Op) {
 	for i, x := range j.inputs {
 		if !x.Freed() && x.Changes() != j.changes[i] {
 			panic(&torch.Error{Op: "autoremat", Args: []string{x.String()}, Device: c.Device(),
-				Message: fmt.Sprintf("input %d was overwritten between forward and backward, which computes from it again; let it be until then, or give the module a Clone", i)})
+				Message: fmt.Sprintf("input %d was overwritten between forward and backward, "+
+					"which computes from it again; let it be until then, or give the module a Clone", i)})
 		}
 	}
 }
 
-// setAside takes the gradients of parameters that others use as well away. The function that it returns makes what has come meanwhile the node's, for the graph to sum, and puts them back.
+// setAside removes the gradients of parameters that are also used outside. The function that it
+// returns moves the gradients that came meanwhile to the node's inputs, where the graph sums them,
+// and puts the old ones back.
 func (j *job) setAside(c *torch.Ctx) func(a *torch.Arrival) {
 	before := make([]*torch.Tensor, len(j.shared))
 	for i, t := range j.shared {
@@ -214,7 +220,8 @@ func (j *job) setAside(c *torch.Ctx) func(a *torch.Arrival) {
 	}
 }
 
-// where is the full name of the layer that a backward has failed in, with p; or of the unit, if no more is known.
+// where returns the full name of the layer in which a backward failed with panic value p. It
+// returns the name of the unit if the layer is not known.
 func (j *job) where(p any) string {
 	n := j.execution.Running()
 	if n == nil {
@@ -232,11 +239,11 @@ func (j *job) where(p any) string {
 	return strings.TrimPrefix(around+"."+j.s.chain.Layers[j.unit].Name, ".")
 }
 
-// Forget lets go of what is kept.
+// Forget frees what the execution keeps.
 func (j *job) Forget() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.execution.Free()
 	j.over = true
-	j.lesson.drop()
+	j.observed.stop()
 }

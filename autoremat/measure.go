@@ -18,37 +18,39 @@ import (
 // Sample is a batch to measure with. Its tensors stay the caller's.
 type Sample struct {
 	Input  []*torch.Tensor // the model's input
-	Target []*torch.Tensor // of Config.Loss; without them the loss makes its own (nn.Targeted), or is learnt from the first step
+	Target []*torch.Tensor // for Config.Loss; if empty, the loss makes its own (nn.Targeted) or is measured in the first step
 }
 
-// instance is the model for batches of one kind.
+// instance is what is known for batches of one kind: the chain, the loss and the plan.
 type instance struct {
 	key      string
 	segment  *segment.Segment
 	chain    profile.Chain
 	prologue prologue
-	loss     *loss // nil if it is not known
+	loss     *loss // nil until it is measured
 
-	corrections []correction   // by layer of the chain
-	madeAgain   correction     // of the last layer in plans that compute it again after the loss
-	taught      map[about]bool // a step has been watched
+	corrections    []correction      // by layer of the chain
+	lastRecomputed correction        // for the last layer, in plans that recompute it after the loss
+	observed       map[stepKind]bool // a step of that kind was measured
 
 	ops   []remat.Op // nil before there is a plan
 	plan  remat.Plan
-	given bool // the plan is the user's
-	stale bool // there may be a better plan
+	given bool // the plan was set by SetPlan
+	stale bool // the plan was made with costs that have changed since
 
-	// Of the latest forward.
-	present []presence
-	lacks   []int64
-	base    int64 // live when it began
-	latest  *job
+	// The rest is of the latest forward.
+	present      []presence
+	missingBytes []int64
+	base         int64 // bytes live when it began
+	latest       *job
 }
 
-// prologue is what the units before the chain take, in bytes beside those before it: most, and afterwards.
+// prologue is the bytes that the units before the chain add to those live before them: their peak,
+// and what they leave.
 type prologue struct{ peak, held int64 }
 
-// keyOf tells kinds of batches apart: by types, shapes and wanted gradients of the input, and autocast.
+// keyOf identifies a kind of batches: types, shapes and wanted gradients of the input, and
+// autocast.
 func keyOf(c *nn.Ctx, xs []*torch.Tensor) string {
 	words := torch.Describe(xs)
 	for i, x := range xs {
@@ -62,21 +64,25 @@ func keyOf(c *nn.Ctx, xs []*torch.Tensor) string {
 	return strings.Join(words, ", ")
 }
 
-// Measure measures the model for batches like the sample: seconds and bytes of its units (profile.Measure), what the optimizer's update takes, and, given targets, the loss. Forward does it by itself
-// where it has not been done. c says where and how the model runs; no Forward may run meanwhile. It returns ctx's error when ctx ends, and a *profile.Error for a layer that fails.
+// Measure measures the model for batches like the sample: seconds and bytes of its units
+// (profile.Measure), and with targets the loss. Forward does it by itself for a new kind of batch.
+// c says where and how the model runs.
+//
+// It blocks until all is measured, and no Forward may run meanwhile. It returns ctx's error when
+// ctx ends, and a *profile.Error for a layer that fails.
 func (m *Module) Measure(ctx context.Context, c *nn.Ctx, s Sample) error {
 	if err := cmp.Or(arg.Context(ctx, "autoremat"), arg.Given(c, "autoremat: Measure: the nn.Ctx", "one of nn.NewCtx")); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.forgetLesson()
-	delete(m.cases, keyOf(c, s.Input))
+	m.stopObserving()
+	delete(m.instances, keyOf(c, s.Input))
 	_, err := m.measured(ctx, c, s)
 	return err
 }
 
-// measured is the instance for a batch, which it measures if it is new.
+// measured returns the instance for a batch. It measures the model if the kind is new.
 func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, error) {
 	if m.closed {
 		return nil, fmt.Errorf("autoremat: %w", ErrClosed)
@@ -86,11 +92,11 @@ func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, 
 			return nil, fmt.Errorf("autoremat: input %d does not exist", i)
 		}
 	}
-	if err := m.bounds.bind(c.Device(), m.config.Limit); err != nil {
+	if err := m.limit.bind(c.Device(), m.config.Limit); err != nil {
 		return nil, err
 	}
 	key := keyOf(c, s.Input)
-	if known := m.cases[key]; known != nil {
+	if known := m.instances[key]; known != nil {
 		m.latest = known
 		return known, nil
 	}
@@ -101,17 +107,19 @@ func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, 
 	}
 	m.shared = nn.SharedBeyond(m.model)
 
-	// Not under the limit, and not part of what the user measures.
+	// Measuring runs without the module's limit, and leaves the account's peak as it was.
 	device, account := c.Device(), c.Device().Memory()
-	m.bounds.lift()
+	m.limit.lift()
 	defer func() {
 		device.ResetPeak()
 		device.RaisePeak(account.Peak)
 		device.Trim()
-		m.bounds.enforce()
+		m.limit.enforce()
 	}()
 	n, err := m.measure(ctx, c, s)
-	if own := device.Memory().Limit; own > 0 && errors.Is(err, torch.ErrOutOfMemory) { // measuring takes more than some plans do, and what would do can only be said when it is known
+	if own := device.Memory().Limit; own > 0 && errors.Is(err, torch.ErrOutOfMemory) {
+		// Measuring may take more than a plan does. Only a measurement tells the least limit, so it
+		// runs without the account's.
 		device.SetLimit(0)
 		defer device.SetLimit(own)
 		n, err = m.measure(ctx, c, s)
@@ -120,20 +128,22 @@ func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, 
 		return nil, err
 	}
 	n.key = key
-	m.cases[key], m.latest = n, n
+	m.instances[key], m.latest = n, n
 	return n, nil
 }
 
+// measure measures the chain and the loss for a batch.
 func (m *Module) measure(ctx context.Context, c *nn.Ctx, s Sample) (*instance, error) {
 	n := &instance{}
-	var buffers nn.BufferCopy // of layers that change some also where running statistics are not to move
+	var buffers nn.BufferCopy // some layers change buffers also where running statistics must not move
 	buffers.Take(nn.Buffers(m.model))
 	defer buffers.Restore()
 	loss := torch.NewCtx(torch.Options{Device: c.Device(), Threads: c.Threads(), Autocast: c.Autocast()})
 	defer loss.Close()
 	if len(s.Target) == 0 {
-		if err := torch.Try(func() { s.Target = m.standIns(c.Fork(loss, nn.Fork{Recomputing: true}), s.Input) }); err != nil {
-			return nil, fmt.Errorf("autoremat: targets for Config.Loss, from what the model gives: %w; call Measure with targets, or leave Config.Loss out", err)
+		if err := torch.Try(func() { s.Target = m.lossTargets(c.Fork(loss, nn.Fork{Recomputing: true}), s.Input) }); err != nil {
+			return nil, fmt.Errorf("autoremat: targets for Config.Loss, from what the model gives: %w; "+
+				"call Measure with targets, or leave Config.Loss out", err)
 		}
 	}
 	if err := m.measureChain(ctx, c, s, n); err != nil {
@@ -142,7 +152,7 @@ func (m *Module) measure(ctx context.Context, c *nn.Ctx, s Sample) (*instance, e
 	err := torch.Try(func() {
 		t := torch.NewCtx(torch.Options{Device: c.Device(), Threads: c.Threads(), Autocast: c.Autocast()})
 		defer t.Close()
-		m.rehearse(c.Fork(t, nn.Fork{Recomputing: true}), t, s, n)
+		m.measureLoss(c.Fork(t, nn.Fork{Recomputing: true}), t, s, n)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("autoremat: trying a step: %w", err)
@@ -150,13 +160,15 @@ func (m *Module) measure(ctx context.Context, c *nn.Ctx, s Sample) (*instance, e
 	return n, nil
 }
 
+// measureChain measures the model's units and makes the segment that runs them.
 func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, n *instance) error {
 	inputGrad := false
 	for _, x := range s.Input {
 		inputGrad = inputGrad || x.RequiresGrad()
 	}
 	cfg := profile.Config{
-		Device: c.Device(), Peer: c.Device(), Threads: c.Threads(), Warmup: m.config.Warmup, Repeats: m.config.Repeats, Extras: c.Extras(), Autocast: c.Autocast(),
+		Device: c.Device(), Peer: c.Device(), Threads: c.Threads(), Extras: c.Extras(), Autocast: c.Autocast(),
+		Warmup: m.config.Warmup, Repeats: m.config.Repeats,
 		Balance: []int{len(m.layers)}, InputGrad: inputGrad, MostUnits: cmp.Or(m.config.MostUnits, 2000),
 	}
 	if len(s.Target) > 0 {
@@ -170,20 +182,23 @@ func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, n *insta
 	if len(n.chain.Layers) == 0 {
 		return fmt.Errorf("autoremat: no layer of the model has a backward; run it without gradients")
 	}
-	n.corrections, n.taught = make([]correction, len(n.chain.Layers)), map[about]bool{}
-	// What was measured may have let go of the output while the last layer went back. The caller holds the one that was given out; how much of that counts the first step shows. One that is made again
-	// after the loss nobody else holds.
+	n.corrections, n.observed = make([]correction, len(n.chain.Layers)), map[stepKind]bool{}
+	// While profile measured the last layer's backward, its output may have been freed. In a step
+	// the caller holds the output. The first step shows how much of it adds to the peak. An output
+	// recomputed after the loss is held by nobody else.
 	last := len(n.chain.Layers) - 1
 	n.corrections[last].first, n.corrections[last].later = n.chain.Layers[last].Output, n.chain.Layers[last].Output
-	n.segment, err = segment.New(segment.Config{Layers: m.layers, Routes: m.routes, Last: len(m.layers), Units: n.chain.Units, InputGrad: inputGrad})
+	n.segment, err = segment.New(segment.Config{
+		Layers: m.layers, Routes: m.routes, Last: len(m.layers), Units: n.chain.Units, InputGrad: inputGrad,
+	})
 	if err != nil {
 		return fmt.Errorf("autoremat: %w", err)
 	}
 	return nil
 }
 
-// standIns are targets that the loss makes for itself; nil if it cannot.
-func (m *Module) standIns(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+// lossTargets returns targets that the loss makes from the model's output; nil if it makes none.
+func (m *Module) lossTargets(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	loss, ok := m.config.Loss.(nn.Targeted)
 	if !ok {
 		return nil
@@ -199,8 +214,9 @@ func (m *Module) standIns(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return targets
 }
 
-// rehearse runs the prologue, and with targets the rest of the model without gradients and the loss, forward and backward, to see what they take.
-func (m *Module) rehearse(n *nn.Ctx, t *torch.Ctx, s Sample, into *instance) {
+// measureLoss measures the prologue. With targets it also runs the rest of the model without
+// gradients, and measures forward and backward of the loss.
+func (m *Module) measureLoss(n *nn.Ctx, t *torch.Ctx, s Sample, into *instance) {
 	withLoss := m.config.Loss != nil && len(s.Target) > 0
 	if into.chain.Prologue == 0 && !withLoss {
 		return
@@ -225,26 +241,26 @@ func (m *Module) rehearse(n *nn.Ctx, t *torch.Ctx, s Sample, into *instance) {
 	}
 	ys, _ := j.execution.Take(into.segment.Units())
 	list, at := torch.Distinct(ys)
-	r := &rehearsal{lesson: &lesson{device: device}}
+	r := &lossNode{observed: &observation{device: device}}
 	attached := t.Attach(nil, list, r)
 	torch.FreeAll(ys)
 	for i, k := range at {
 		ys[i] = attached[k]
 	}
-	r.lesson.begin()
-	defer r.lesson.drop()
+	r.observed.forwardReturned()
+	defer r.observed.stop()
 	t.SetGrad(true)
 	l := nn.RunLoss(n, m.config.Loss, ys, s.Target)
 	t.Backward([]*torch.Tensor{l}, []*torch.Tensor{nil}, false)
-	r.lesson.loss.kept = device.Memory().Live - r.lesson.returned
-	into.loss = &r.lesson.loss
+	r.observed.loss.kept = device.Memory().Live - r.observed.returned
+	into.loss = &r.observed.loss
 }
 
-// rehearsal stands for a model in the graph of a loss.
-type rehearsal struct{ lesson *lesson }
+// lossNode stands for the model in the graph of a loss.
+type lossNode struct{ observed *observation }
 
-// Backward sees what the loss takes.
-func (r *rehearsal) Backward(_ *torch.Ctx, a *torch.Arrival) { r.lesson.arrive(a.Grads) }
+// Backward ends the measurement of the loss.
+func (r *lossNode) Backward(_ *torch.Ctx, a *torch.Arrival) { r.observed.gradientsArrived(a.Grads) }
 
-// Forget does nothing: nothing is held.
-func (r *rehearsal) Forget() {}
+// Forget does nothing, as nothing is held.
+func (r *lossNode) Forget() {}

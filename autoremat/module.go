@@ -12,20 +12,28 @@ import (
 	"penstock/torch"
 )
 
-// ErrClosed is what training with a closed module fails with.
+// ErrClosed is the failure of training with a closed module.
 var ErrClosed = errors.New("the module is closed")
 
-// Module is a model that trains under a limit. It is an nn.Layer of one tensor or of a tuple, with the names and parameters of the model, and may be a layer of another one. Where gradients are not
-// recorded, in evaluation, and where nothing wants a gradient it is the model and no more.
+// Module is a model that trains under a limit of bytes. It is an nn.Layer of one tensor or of a
+// tuple, with the names and parameters of the model, and may be a layer of another model. Where no
+// gradients are recorded, as in evaluation, and where nothing wants a gradient, it only runs the
+// model.
 //
-// Forwards may overlap, each with its own nn.Ctx, as the model's own could; the prediction is then of each by itself. While a backward adds to the model's gradients no forward may begin elsewhere: it looks
-// which gradients are there. All other methods but Measure may be called at any time.
+// Forwards may overlap, each with its own nn.Ctx, as the model's own could; the prediction is then
+// of each by itself. No forward may begin while a backward adds to the model's gradients on another
+// goroutine, as it reads which gradients are present. All other methods but Measure are safe for
+// concurrent use.
 //
-// The model is an nn.Sequential, nested ones are flattened. Its parameters must exist before it trains. A layer that works in place on the module's input is given a copy. Where others use a parameter
-// of the model as well the sum of its gradients groups the module's uses first, as with nn.Checkpointed.
+// The model is an nn.Sequential; nested ones are flattened. Its parameters must exist before it
+// trains. A layer that works in place on the module's input is given a copy. Where a parameter is
+// also used outside of the model, its gradient sums the model's uses first, as with
+// nn.Checkpointed.
 //
-// A forward that fails, and a backward, leaves the model's buffers as they were when it began, running statistics and others; a forward that has returned has moved them, whatever becomes of its backward. Where
-// forwards overlap, one that fails takes back what the others have moved meanwhile.
+// A forward or backward that fails restores the model's buffers, such as running statistics, to
+// what they were when it began. A forward that has returned has changed them, whether or not its
+// backward succeeds. Where forwards overlap, one that fails also undoes changes of the others since
+// it began.
 type Module struct {
 	nn.Layer // the model
 
@@ -33,19 +41,20 @@ type Module struct {
 	config Config
 	layers []nn.NamedLayer
 	routes []nn.SkipRoute
-	shared []*nn.Param // used outside as well
+	shared []*nn.Param // used outside of the model as well
 
-	mu     sync.Mutex
-	closed bool
-	bounds bounds
-	cases  map[string]*instance
-	latest *instance
-	steps  int     // backwards so far
-	lesson *lesson // that is being learnt
-	last   int64   // prediction of the latest forward
+	mu        sync.Mutex
+	closed    bool
+	limit     accountLimit
+	instances map[string]*instance
+	latest    *instance
+	steps     int          // backwards so far
+	observed  *observation // measures the latest forward's step
+	last      int64        // predicted peak of the latest forward's step, bytes
 }
 
-// New makes a module of a model. The caller must Close it; the model stays the caller's.
+// New makes a module of a model. The caller must Close the module. The model stays the caller's,
+// and must outlive the module.
 func New(model *nn.Sequential, config Config) (*Module, error) {
 	if err := arg.Given(model, "autoremat: the model", "an nn.Sequential"); err != nil {
 		return nil, err
@@ -53,7 +62,7 @@ func New(model *nn.Sequential, config Config) (*Module, error) {
 	if err := config.check(); err != nil {
 		return nil, err
 	}
-	m := &Module{Layer: model, model: model, config: config, layers: model.Layers(), cases: map[string]*instance{}}
+	m := &Module{Layer: model, model: model, config: config, layers: model.Layers(), instances: map[string]*instance{}}
 	if len(m.layers) == 0 {
 		return nil, errors.New("autoremat: the model has no layers")
 	}
@@ -64,7 +73,8 @@ func New(model *nn.Sequential, config Config) (*Module, error) {
 	return m, nil
 }
 
-// Forward runs the model on one tensor, as a layer does. It fails as ForwardTuple does.
+// Forward runs the model on one tensor, as a layer does. The result belongs to c. It fails as
+// ForwardTuple does.
 func (m *Module) Forward(c *nn.Ctx, x *torch.Tensor) (y *torch.Tensor) {
 	m.orRestore(c, func() {
 		ys := m.forward(c, []*torch.Tensor{x})
@@ -77,7 +87,10 @@ func (m *Module) Forward(c *nn.Ctx, x *torch.Tensor) (y *torch.Tensor) {
 	return y
 }
 
-// ForwardTuple runs the model on a tuple. What cannot be planned panics with a *torch.Error: its Err is a *LimitError, a *profile.Error or says what else is wrong. If it panics the model's buffers are as before.
+// ForwardTuple runs the model on a tuple. The results belong to c.
+//
+// It panics with a *torch.Error where no plan can be made. Its Err is then a *LimitError, a
+// *profile.Error, or says what else is wrong. If it panics, the model's buffers are restored.
 func (m *Module) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) (ys []*torch.Tensor) {
 	m.orRestore(c, func() { ys = m.forward(c, xs) })
 	return ys
@@ -90,7 +103,7 @@ func (m *Module) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return m.model.ForwardTuple(c, xs)
 }
 
-// orRestore runs a part of a forward or of a backward, and if that fails puts back what it has moved.
+// orRestore runs a part of a forward or backward, and restores the model's buffers if it fails.
 func (m *Module) orRestore(c *nn.Ctx, f func()) {
 	arg.Must(c, "autoremat: Forward: the nn.Ctx", "one of nn.NewCtx")
 	if !c.Training {
@@ -100,7 +113,7 @@ func (m *Module) orRestore(c *nn.Ctx, f func()) {
 	nn.OrRestore(m.model, f)
 }
 
-// OverwritesInput is false, whatever the model does.
+// OverwritesInput is false: the module copies an input that the model would overwrite.
 func (m *Module) OverwritesInput() bool { return false }
 
 // trains says whether a backward may follow.
@@ -117,11 +130,11 @@ func (m *Module) train(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return job.forward(c, xs)
 }
 
-// begin finds out how this forward is to run.
+// begin prepares a forward: it measures a new kind of batch, chooses the plan and makes the job.
 func (m *Module) begin(c *nn.Ctx, xs []*torch.Tensor) (*job, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.forgetLesson()
+	m.stopObserving()
 	s, err := m.measured(context.Background(), c, Sample{Input: xs})
 	if err != nil {
 		return nil, err
@@ -130,27 +143,33 @@ func (m *Module) begin(c *nn.Ctx, xs []*torch.Tensor) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &job{m: m, s: s, ops: s.ops, chain: len(s.chain.Layers), output: outputOf(s.ops, len(s.chain.Layers)), present: s.present, lacks: s.lacks, from: s.base, beyond: m.shared}
-	j.terms = s.chainFor(s.present, s.lacks, j.output)
+	layers := len(s.chain.Layers)
+	j := &job{
+		m: m, s: s, ops: s.ops, chain: layers, output: outputOf(s.ops, layers),
+		present: s.present, missingBytes: s.missingBytes, from: s.base, beyond: m.shared,
+	}
+	j.costs = s.chainFor(s.present, s.missingBytes, j.output)
 	s.latest = j
-	m.last = forecast.most()
-	if !s.taught[j.about()] {
-		j.lesson = &lesson{device: c.Device()}
-		m.lesson = j.lesson
+	m.last = forecast.peak()
+	if !s.observed[j.kind()] {
+		j.observed = &observation{device: c.Device()}
+		m.observed = j.observed
 	}
 	return j, nil
 }
 
-// Close ends the module and gives the device the limit that it had before. It is idempotent. Backwards that are still to come are run.
+// Close ends the module and restores the limit that the device had before. It is idempotent.
+// Backwards of earlier forwards may still run.
 func (m *Module) Close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.forgetLesson()
-	m.bounds.restore()
+	m.stopObserving()
+	m.limit.restore()
 	m.closed = true
 }
 
-// Predicted is the most bytes that will be live on the device during the step whose forward ran last: to the end of backward, and of the update where the optimizer is known.
+// Predicted returns the peak of live bytes on the device during the step whose forward ran last.
+// The step ends with backward, or with the update where the optimizer is known.
 func (m *Module) Predicted() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -16,7 +16,8 @@ import (
 	"penstock/torch"
 )
 
-// trained is what a few steps of a model that is built around the parts leave. make builds it with some of the parts wrapped.
+// trained is what a few steps of a model that is built around the parts leave. make builds it with
+// some of the parts wrapped.
 func trained(t *testing.T, seed uint64, build func(wrap func(*nn.Sequential) nn.Layer) *nn.Sequential, wrap func(*nn.Sequential) nn.Layer, x []int64) *record {
 	t.Helper()
 	runtime.LockOSThread()
@@ -51,7 +52,8 @@ func trained(t *testing.T, seed uint64, build func(wrap func(*nn.Sequential) nn.
 	return r
 }
 
-// A module is a layer anywhere: in another model, under a checkpoint, beside others that use its parameters. Names, dropped elements and gradients are those of the model without it.
+// A module is a layer anywhere: in another model, under a checkpoint, beside others that use its
+// parameters. Names, dropped elements and gradients are those of the model without it.
 func TestModulesInModels(t *testing.T) {
 	part := func(dim int64) *nn.Sequential {
 		return nn.NewSequential(nn.NewLinear(dim, dim), nn.NewDropout(0.3), nn.NewTanh(), nn.NewLinear(dim, dim), nn.NewBatchNorm1d(dim, nn.BatchNormConfig{}), nn.NewReLUInPlace())
@@ -181,7 +183,7 @@ func TestAtomic(t *testing.T) {
 		return nn.NewSequential(nn.NewLinear(8, 8), nn.NewTanh(), nn.NewLinear(8, 8), nn.NewTanh())
 	}
 	units := func(model *nn.Sequential) []int {
-		b := newBench(t, model, autoremat.Config{Limit: 1 << 30})
+		b := newFixture(t, model, autoremat.Config{Limit: 1 << 30})
 		defer b.m.Close()
 		if err := b.step(b.normal(16, 8)); err != nil {
 			t.Fatal(err)
@@ -207,7 +209,8 @@ func TestAtomic(t *testing.T) {
 	}
 }
 
-// Two losses through one graph: what is saved before the loss is gone back through twice, what is computed again is computed twice.
+// Two losses through one graph: what is saved before the loss is gone back through twice, what is
+// computed again is computed twice.
 func TestGraphsThatAreKept(t *testing.T) {
 	for name, ops := range map[string]func(n int) []remat.Op{"none": baselines.None, "all": baselines.All, "sequential": sequential(t, 3)} {
 		t.Run(name, func(t *testing.T) {
@@ -221,11 +224,12 @@ func TestGraphsThatAreKept(t *testing.T) {
 	}
 }
 
-// The state of an optimizer that only its number of slots tells of is set aside until the first step is over.
+// The state of an optimizer that only its number of slots tells of is set aside until the first
+// step is over.
 func TestSlots(t *testing.T) {
 	q := tower()
 	least := func(config autoremat.Config) int64 {
-		b := newBench(t, q.model(), config)
+		b := newFixture(t, q.model(), config)
 		defer b.m.Close()
 		err := b.m.Measure(context.Background(), b.ctx(), autoremat.Sample{Input: []*torch.Tensor{b.normal(256, 32)}})
 		if err != nil {
@@ -252,12 +256,13 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// Where the update is what takes most, the least limit has room for the updated copy and another of the largest parameter, as an optimizer may make them, beside the slots.
-func TestSlotsLeaveRoomForTheUpdate(t *testing.T) {
+// Where the update is what takes most, the least limit has room for the updated copy and another of
+// the largest parameter, as an optimizer may make them, beside the slots.
+func TestSlotsReserveBytesForTheUpdate(t *testing.T) {
 	const width = 512
 	model := func() *nn.Sequential { return nn.NewSequential(nn.NewLinear(width, width), nn.NewLinear(width, width)) }
 	least := func(slots int) int64 {
-		b := newBench(t, model(), autoremat.Config{Slots: slots})
+		b := newFixture(t, model(), autoremat.Config{Slots: slots})
 		defer b.m.Close()
 		if err := b.m.Measure(context.Background(), b.ctx(), autoremat.Sample{Input: []*torch.Tensor{b.normal(1, width)}}); err != nil {
 			t.Fatal(err)
@@ -279,7 +284,7 @@ func TestSlotsLeaveRoomForTheUpdate(t *testing.T) {
 
 // Forwards of several goroutines, each with a context of its own, go their own ways.
 func TestConcurrentForwards(t *testing.T) {
-	b := newBench(t, tower().model(), autoremat.Config{Limit: 1 << 30})
+	b := newFixture(t, tower().model(), autoremat.Config{Limit: 1 << 30})
 	x := b.Keep(b.normal(16, 32))
 	defer x.Free()
 	for range 2 {

@@ -14,22 +14,22 @@ import (
 	"penstock/remat/planfile"
 )
 
-// Report says what plan was chosen, and for what.
+// Report describes a plan that was chosen.
 type Report struct {
-	Inputs    string // the batch: types and shapes
+	Inputs    string // types and shapes of the batch
 	Limit     int64  // in force, bytes
 	Source    string // where the limit is from
 	Others    int64  // live when the step began
-	Units     int    // of the model, in the plan
+	Units     int    // number of units in the chain
 	Plan      remat.Plan
-	Predicted int64 // most bytes of the step
-	LossKnown bool  // else it is estimated, and the next step has another plan
+	Predicted int64 // peak of the step, bytes
+	LossKnown bool  // if not, it is an estimate, and the next step may have another plan
 	Solving   time.Duration
 }
 
 var errNothing = errors.New("autoremat: nothing was measured; call Measure, or train a batch")
 
-// Chain is what was measured for the batches that came last.
+// Chain returns the measured chain of the latest kind of batches.
 func (m *Module) Chain() (profile.Chain, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -39,8 +39,10 @@ func (m *Module) Chain() (profile.Chain, error) {
 	return m.latest.chain, nil
 }
 
-// Solve says what plan there is for batches like those that were measured last, beside what is live now, under a limit; 0 is the one in force. Neither the limit nor the plan of the module changes:
-// SetLimit sets a limit, and SetPlan a plan. The error is a *LimitError if there is no plan.
+// Solve returns the plan under a limit of bytes, beside what is live now, for the latest kind of
+// batches. A limit of 0 is the one in force. Neither the limit nor the plan of the module changes;
+// SetLimit and SetPlan do that. It blocks until the solver ends. The error is a *LimitError if
+// there is no plan.
 func (m *Module) Solve(ctx context.Context, limit int64) (remat.Plan, error) {
 	if err := arg.Context(ctx, "autoremat"); err != nil {
 		return remat.Plan{}, err
@@ -51,12 +53,12 @@ func (m *Module) Solve(ctx context.Context, limit int64) (remat.Plan, error) {
 	if err != nil {
 		return remat.Plan{}, err
 	}
-	defer func(own bounds) { m.bounds = own }(m.bounds)
+	defer func(own accountLimit) { m.limit = own }(m.limit)
 	if limit > 0 {
-		m.bounds.limit, m.bounds.source = limit, "Solve"
+		m.limit.bytes, m.limit.source = limit, "Solve"
 	}
 	trial := *s
-	m.look(&trial)
+	m.refresh(&trial)
 	p, _, err := m.solve(ctx, &trial)
 	if err != nil {
 		return remat.Plan{}, err
@@ -64,8 +66,9 @@ func (m *Module) Solve(ctx context.Context, limit int64) (remat.Plan, error) {
 	return trial.described(p)
 }
 
-// SetLimit makes a limit the module's from now on, 0 leaves it as it is, and solves for the plan of batches like those that were measured last, beside what is live now. Other batches get another plan when
-// they come. The error is a *LimitError if there is no plan; then limit and plan are as they were.
+// SetLimit sets the module's limit in bytes, where 0 leaves it as it is. It solves for the plan of
+// the latest kind of batches, beside what is live now. Other batches get a new plan when they come.
+// The error is a *LimitError if there is no plan; limit and plan are then unchanged.
 func (m *Module) SetLimit(ctx context.Context, limit int64) (remat.Plan, error) {
 	if err := arg.Context(ctx, "autoremat"); err != nil {
 		return remat.Plan{}, err
@@ -76,25 +79,26 @@ func (m *Module) SetLimit(ctx context.Context, limit int64) (remat.Plan, error) 
 	if err != nil {
 		return remat.Plan{}, err
 	}
-	before, was := m.bounds, *s
+	before, was := m.limit, *s
 	if limit > 0 {
-		m.bounds.limit, m.bounds.source = limit, "SetLimit"
+		m.limit.bytes, m.limit.source = limit, "SetLimit"
 	}
 	s.stale, s.given = true, false
 	f, err := m.choose(ctx, s)
 	if err != nil {
-		m.bounds, *s = before, was
+		m.limit, *s = before, was
 		return remat.Plan{}, err
 	}
-	m.last = f.most()
-	m.bounds.enforce()
-	for _, other := range m.cases {
+	m.last = f.peak()
+	m.limit.enforce()
+	for _, other := range m.instances {
 		other.stale = other != s && !other.given
 	}
 	return s.plan, nil
 }
 
-// solvable is the instance of the batches that were measured last, if there is one and a limit that plans can be asked for.
+// solvable is the instance of the batches that were measured last, if there is one and a limit that
+// plans can be asked for.
 func (m *Module) solvable(limit int64) (*instance, error) {
 	switch {
 	case m.closed:
@@ -107,7 +111,9 @@ func (m *Module) solvable(limit int64) (*instance, error) {
 	return m.latest, nil
 }
 
-// Plan is the plan of the batches that came last: its peak and time are by the chain as it was measured (Chain), which counts the input and knows nothing of who else is there; so it has no limit.
+// Plan is the plan of the batches that came last: its peak and time are by the chain as it was
+// measured (Chain), which counts the input and knows nothing of who else is there; so it has no
+// limit.
 func (m *Module) Plan() (remat.Plan, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -121,8 +127,12 @@ func (m *Module) Plan() (remat.Plan, error) {
 	}
 }
 
-// SetPlan makes operations those for batches of the kind that came last, or that the plan was made for: one of baselines.None, baselines.All, baselines.Sequential on the chain's layers, or any other that is
-// complete. It stays until SetLimit; a step that it would take beyond the limit is refused. A plan that was made for another chain, of another model or for other batches, is an error.
+// SetPlan sets the plan for the kind of batches that p was made for, or if p does not say for the
+// latest kind. Its operations may be those of baselines.None, baselines.All or baselines.Sequential
+// on the chain's layers, or any other complete ones.
+//
+// The plan stays until SetLimit. A step that would exceed the limit with it is refused. A plan for
+// another chain, of another model or of other batches, is an error.
 func (m *Module) SetPlan(p remat.Plan) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -132,13 +142,14 @@ func (m *Module) SetPlan(p remat.Plan) error {
 	}
 	if p.Chain != "" {
 		var found *instance
-		for _, other := range m.cases {
+		for _, other := range m.instances {
 			if other.chain.Fingerprint() == p.Chain {
 				found = other
 			}
 		}
 		if found == nil {
-			return fmt.Errorf("autoremat: the plan was made for a chain %s, of another model or for other batches; this model's, for a batch of %s, is %s", p.Chain, s.key, s.chain.Fingerprint())
+			return fmt.Errorf("autoremat: the plan was made for a chain %s, of another model or for other batches; "+
+				"this model's, for a batch of %s, is %s", p.Chain, s.key, s.chain.Fingerprint())
 		}
 		s = found
 	}
@@ -153,16 +164,20 @@ func (m *Module) SetPlan(p remat.Plan) error {
 	return nil
 }
 
-// described is a plan with its costs by the measured chain.
+// described returns a plan with the costs of the measured chain.
 func (s *instance) described(p remat.Plan) (remat.Plan, error) {
 	report, err := remat.Check(s.chain.Chain, p.Ops)
 	if err != nil {
 		return remat.Plan{}, fmt.Errorf("autoremat: %w", err)
 	}
-	return remat.Plan{Feasible: true, Peak: report.Peak, Time: report.Time, LowerBound: min(p.LowerBound, report.Time), Ops: p.Ops, Chain: s.chain.Fingerprint()}, nil
+	return remat.Plan{
+		Feasible: true, Peak: report.Peak, Time: report.Time, LowerBound: min(p.LowerBound, report.Time),
+		Ops: p.Ops, Chain: s.chain.Fingerprint(),
+	}, nil
 }
 
-// SavePlan writes the plan of the batches that came last to a file that LoadPlan, and penstock remat, read. A file that is there is replaced when the new one is complete.
+// SavePlan writes the plan of the latest kind of batches to a file, which LoadPlan and penstock
+// remat read. An existing file is replaced when the new one is complete.
 func (m *Module) SavePlan(path string) error {
 	p, err := m.Plan()
 	if err != nil {
@@ -178,7 +193,8 @@ func (m *Module) SavePlan(path string) error {
 	return nil
 }
 
-// LoadPlan is SetPlan of a file. A plan that does not say what it was made for is refused, as one for something else is.
+// LoadPlan sets the plan that a file holds, as SetPlan does. A plan that does not name its chain is
+// refused.
 func (m *Module) LoadPlan(path string) error {
 	data, err := disk.Read(path, disk.MaxJSON)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 // Plans go into files and come back for the same model and batch, and for no other.
 func TestPlanFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "plan.json")
-	b := newBench(t, tower().model(), autoremat.Config{Limit: 1 << 30})
+	b := newFixture(t, tower().model(), autoremat.Config{Limit: 1 << 30})
 	x := b.normal(64, 32)
 	measure := func() {
 		t.Helper()
@@ -68,7 +68,7 @@ func TestPlanFiles(t *testing.T) {
 	}
 
 	b.m.Close()
-	other := newBench(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
+	other := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
 	if err := other.step(other.normal(16, 20)); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestPlanFiles(t *testing.T) {
 
 // A plan that was set is not run beyond the limit.
 func TestPlansThatAreTooLarge(t *testing.T) {
-	b := newBench(t, tower().model(), autoremat.Config{Limit: 1 << 30})
+	b := newFixture(t, tower().model(), autoremat.Config{Limit: 1 << 30})
 	x := b.normal(256, 32)
 	if err := b.step(x); err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	b := newBench(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
+	b := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
 	if err := b.step(b.normal(16, 20)); err != nil {
 		t.Fatal(err)
 	}

@@ -121,7 +121,8 @@ func (m *network) tie() {
 	m.add(l)
 }
 
-// tuples adds layers between which goes a tuple: with a gradient and without, of integers, and one tensor twice.
+// tuples adds layers between which goes a tuple: with a gradient and without, of integers, and one
+// tensor twice.
 func (m *network) tuples() {
 	m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		return []*torch.Tensor{c.Detach(xs[0]), xs[0], c.Argmax(xs[0], 1), xs[0], c.Tanh(xs[0])}
@@ -135,7 +136,8 @@ func (m *network) tuples() {
 // randomOps is a complete plan of a chain: what is kept, and when, is chosen at random.
 func randomOps(random *rand.Rand, n int) (ops []remat.Op) {
 	emit := func(k remat.Kind, i int) { ops = append(ops, remat.Op{Kind: k, Layer: i}) }
-	// part goes from x(i), which is there, through the layers to l, and back to layer i; layer n is the loss.
+	// part goes from x(i), which is there, through the layers to l, and back to layer i; layer n is
+	// the loss.
 	var part func(i, l int)
 	part = func(i, l int) {
 		switch {
@@ -161,7 +163,8 @@ func randomOps(random *rand.Rand, n int) (ops []remat.Op) {
 	return ops
 }
 
-// Any plan on any model gives what the model alone gives, to the bit: outputs, gradients, running statistics, what is dropped.
+// Any plan on any model gives what the model alone gives, to the bit: outputs, gradients, running
+// statistics, what is dropped.
 func TestAnyPlanIsTransparent(t *testing.T) {
 	torchtest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {

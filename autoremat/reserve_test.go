@@ -24,10 +24,11 @@ func free(t *testing.T) int64 {
 	return kib << 10
 }
 
-// Without a limit the module takes what is free less a reserve: the process takes more than the account counts.
+// Without a limit the module takes what is free less a reserve: the process takes more than the
+// account counts.
 func TestALimitOfWhatIsFreeKeepsAReserve(t *testing.T) {
 	var limit int64
-	b := newBench(t, mlp().model(), autoremat.Config{Report: func(r autoremat.Report) { limit = r.Limit }})
+	b := newFixture(t, mlp().model(), autoremat.Config{Report: func(r autoremat.Report) { limit = r.Limit }})
 	most := free(t)
 	if err := b.step(b.normal(16, 20)); err != nil {
 		t.Fatal(err)

@@ -13,8 +13,9 @@ import (
 	"penstock/torch"
 )
 
-// Plans may be set one after the other: each step's peak is as predicted, to the byte, whatever was set before. What a unit's backward takes used to be learnt from the first plan alone, and is another where the unit is
-// computed again after the loss.
+// Plans may be set one after the other: each step's peak is as predicted, to the byte, whatever was
+// set before. What a unit's backward takes used to be measured under the first plan alone, and is
+// another where the unit is computed again after the loss.
 func TestPeaksOfPlansThatFollowOthers(t *testing.T) {
 	gpt := problem{name: "gpt, wide", model: func() *nn.Sequential {
 		m, err := models.New("gpt", models.Options{Width: 64, Heads: 2, Context: 16, Depth: 2})

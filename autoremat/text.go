@@ -8,7 +8,8 @@ import (
 	"penstock/remat"
 )
 
-// String is a table of the units with what their operations take, what the plan keeps of each, and how often it runs it again, for batches of the kind that came last.
+// String returns a table of the units for the latest kind of batches: what their operations take,
+// what the plan keeps of each, and how often it recomputes it.
 func (m *Module) String() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -17,7 +18,7 @@ func (m *Module) String() string {
 		return fmt.Sprintf("autoremat: a model of %d layers; nothing was measured\n", len(m.layers))
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "batch %s; limit %d bytes (%s)", s.key, m.bounds.most(), m.bounds.source)
+	fmt.Fprintf(&b, "batch %s; limit %d bytes (%s)", s.key, m.limit.inForce(), m.limit.source)
 	if s.ops != nil {
 		fmt.Fprintf(&b, ", predicted peak %d", m.last)
 	}
@@ -36,13 +37,14 @@ func (m *Module) String() string {
 		if runs != nil {
 			again = fmt.Sprint(runs[i].Recomputed())
 		}
-		fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%d\t%d\t%d\t%s\t%s\n", l.Name, l.Forward, l.Backward, l.Output, l.Saved, l.WeightGradient, kept[i], again)
+		fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%d\t%d\t%d\t%s\t%s\n",
+			l.Name, l.Forward, l.Backward, l.Output, l.Saved, l.WeightGradient, kept[i], again)
 	}
 	w.Flush()
 	return b.String()
 }
 
-// keeping says what of each layer is kept when the loss comes.
+// keeping returns, by layer, what of it is kept when the loss is computed.
 func keeping(ops []remat.Op, layers int) []string {
 	out := make([]string, layers)
 	if ops == nil {
@@ -64,11 +66,12 @@ func keeping(ops []remat.Op, layers int) []string {
 	return out
 }
 
-// String is the report in a line.
+// String returns the report in one line.
 func (r Report) String() string {
 	loss := ""
 	if !r.LossKnown {
 		loss = ", the loss estimated"
 	}
-	return fmt.Sprintf("batch %s: %d units, %d operations in %.0f us, predicted peak %d of %d bytes (%s)%s; solved in %v", r.Inputs, r.Units, len(r.Plan.Ops), r.Plan.Time, r.Predicted, r.Limit, r.Source, loss, r.Solving)
+	return fmt.Sprintf("batch %s: %d units, %d operations in %.0f us, predicted peak %d of %d bytes (%s)%s; solved in %v",
+		r.Inputs, r.Units, len(r.Plan.Ops), r.Plan.Time, r.Predicted, r.Limit, r.Source, loss, r.Solving)
 }

@@ -14,7 +14,8 @@ import (
 	"penstock/torch"
 )
 
-// moving is a model whose layers fail when they are told to, and whose buffers move: running statistics, and counts of runs, also of those in which statistics are not to move.
+// moving is a model whose layers fail when they are told to, and whose buffers move: running
+// statistics, and counts of runs, also of those in which statistics are not to move.
 func moving(fail func(layer int, when string)) *nn.Sequential {
 	m := nn.NewSequential()
 	for i := range 3 {
@@ -50,11 +51,12 @@ func stateOf(m nn.Module) map[string]string {
 	return out
 }
 
-// A forward or a backward of a module that fails, at any layer and however, leaves parameters and buffers as they were before it; so does a forward without gradients.
+// A forward or a backward of a module that fails, at any layer and however, leaves parameters and
+// buffers as they were before it; so does a forward without gradients.
 func TestFailedCallChangesNothing(t *testing.T) {
 	var next struct{ layer, when, kind any }
 	met := false
-	b := newBench(t, moving(func(layer int, when string) {
+	b := newFixture(t, moving(func(layer int, when string) {
 		if next.layer != layer || next.when != when {
 			return
 		}
@@ -142,7 +144,7 @@ func TestFailedCallChangesNothing(t *testing.T) {
 
 // The same where memory is refused, at each allocation of a forward and of a backward.
 func TestRefusedCallChangesNothing(t *testing.T) {
-	b := newBench(t, moving(func(int, string) {}), autoremat.Config{Limit: 1 << 30})
+	b := newFixture(t, moving(func(int, string) {}), autoremat.Config{Limit: 1 << 30})
 	for range 2 {
 		if err := b.step(b.normal(3, 4)); err != nil {
 			t.Fatal(err)
@@ -195,7 +197,7 @@ func TestRefusedCallChangesNothing(t *testing.T) {
 
 // What measuring moves is put back, whatever the layers do.
 func TestMeasuringMovesNothing(t *testing.T) {
-	b := newBench(t, moving(func(int, string) {}), autoremat.Config{Limit: 1 << 30})
+	b := newFixture(t, moving(func(int, string) {}), autoremat.Config{Limit: 1 << 30})
 	before := stateOf(b.model)
 	if err := b.m.Measure(t.Context(), b.ctx(), autoremat.Sample{Input: []*torch.Tensor{b.normal(3, 4)}}); err != nil {
 		t.Fatal(err)

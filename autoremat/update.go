@@ -7,7 +7,8 @@ import (
 	"penstock/optim"
 )
 
-// updateNeed is what the optimizer's next update of the model allocates. It is false without an optimizer.
+// updateNeed returns what the optimizer's next update of the model allocates; ok is false without
+// an optimizer.
 func (m *Module) updateNeed() (n optim.Need, ok bool) {
 	o := m.config.Optimizer
 	if o == nil {
@@ -20,7 +21,8 @@ func (m *Module) updateNeed() (n optim.Need, ok bool) {
 	return o.Need(params), true
 }
 
-// nameIn is the name by which an optimizer counts the updates of a parameter, if it does. A model that is a part of another one has longer names there.
+// nameIn returns the name under which an optimizer counts the updates of a parameter. A model that
+// is part of another one has longer names there.
 func nameIn(steps map[string]int64, name string) string {
 	if steps[name] > 0 {
 		return name

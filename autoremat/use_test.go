@@ -12,14 +12,14 @@ import (
 	"penstock/torch"
 )
 
-// bench is a module on a context, with its model's parameters.
-type bench struct {
+// fixture is a module on a context, with its model's parameters.
+type fixture struct {
 	*torch.Ctx
 	model *nn.Sequential
 	m     *autoremat.Module
 }
 
-func newBench(t *testing.T, model *nn.Sequential, config autoremat.Config) *bench {
+func newFixture(t *testing.T, model *nn.Sequential, config autoremat.Config) *fixture {
 	t.Helper()
 	torchtest.Check(t)
 	c := torch.NewCtx(torch.Options{Device: device, Threads: 1})
@@ -34,20 +34,20 @@ func newBench(t *testing.T, model *nn.Sequential, config autoremat.Config) *benc
 		c.Close()
 		nn.Free(model)
 	})
-	return &bench{c, model, m}
+	return &fixture{c, model, m}
 }
 
-func (b *bench) normal(shape ...int64) *torch.Tensor {
+func (b *fixture) normal(shape ...int64) *torch.Tensor {
 	return b.Normal_(b.Empty(torch.Float32, shape...), 0, 1)
 }
 
-func (b *bench) ctx() *nn.Ctx {
+func (b *fixture) ctx() *nn.Ctx {
 	b.SetGrad(true)
 	return nn.NewCtx(b.Ctx, nn.Config{Training: true, Seed: 1})
 }
 
 // step goes forward and back, with the sum of squares for a loss.
-func (b *bench) step(x *torch.Tensor) error {
+func (b *fixture) step(x *torch.Tensor) error {
 	mark := b.Mark()
 	defer b.Release(mark)
 	n := b.ctx()
@@ -62,7 +62,7 @@ func (b *bench) step(x *torch.Tensor) error {
 // Each shape has a plan of its own, made when it first comes.
 func TestShapesHavePlansOfTheirOwn(t *testing.T) {
 	var reports []autoremat.Report
-	b := newBench(t, mlp().model(), autoremat.Config{Limit: 1 << 30, Report: func(r autoremat.Report) { reports = append(reports, r) }})
+	b := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 30, Report: func(r autoremat.Report) { reports = append(reports, r) }})
 	chosen := func(want int, reason string) {
 		t.Helper()
 		if len(reports) != want {
@@ -98,9 +98,10 @@ func TestShapesHavePlansOfTheirOwn(t *testing.T) {
 	}
 }
 
-// Where there is nothing to go back through the module is the model: nothing is measured, and nothing is kept.
+// Where there is nothing to go back through the module is the model: nothing is measured, and
+// nothing is kept.
 func TestEvaluationIsTheModel(t *testing.T) {
-	b := newBench(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
+	b := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
 	x := b.normal(16, 20)
 	for _, training := range []bool{false, true} {
 		for _, grad := range []bool{false, true} {
@@ -127,7 +128,7 @@ func TestEvaluationIsTheModel(t *testing.T) {
 
 // A graph that is dropped takes with it what was kept.
 func TestDroppedGraphs(t *testing.T) {
-	b := newBench(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
+	b := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
 	x := b.normal(16, 20)
 	if err := b.step(x); err != nil {
 		t.Fatal(err)
@@ -146,7 +147,7 @@ func TestDroppedGraphs(t *testing.T) {
 
 // After the module is closed the device is as it was, and training is refused.
 func TestClose(t *testing.T) {
-	b := newBench(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
+	b := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
 	device.SetLimit(1 << 32)
 	defer device.SetLimit(0)
 	x := b.normal(16, 20)
@@ -166,13 +167,14 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// Modules of one device may be closed in any order. The limit of one that was closed before another used to come back with the other's Close, for good.
+// Modules of one device may be closed in any order. The limit of one that was closed before another
+// used to come back with the other's Close, for good.
 func TestCloseInAnyOrder(t *testing.T) {
-	b := newBench(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
+	b := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
 	if err := b.step(b.normal(16, 20)); err != nil {
 		t.Fatal(err)
 	}
-	other := newBench(t, mlp().model(), autoremat.Config{Limit: 1 << 29})
+	other := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 29})
 	if err := other.step(other.normal(16, 20)); err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +194,7 @@ func TestWithoutALimit(t *testing.T) {
 		t.Run(fmt.Sprint(account), func(t *testing.T) {
 			var source string
 			var limit int64
-			b := newBench(t, mlp().model(), autoremat.Config{Report: func(r autoremat.Report) { source, limit = r.Source, r.Limit }})
+			b := newFixture(t, mlp().model(), autoremat.Config{Report: func(r autoremat.Report) { source, limit = r.Source, r.Limit }})
 			device.SetLimit(account)
 			defer device.SetLimit(0)
 			if err := b.step(b.normal(16, 20)); err != nil {
@@ -210,10 +212,12 @@ func TestWithoutALimit(t *testing.T) {
 	}
 }
 
-// Where the limit is the account's own, measuring may take more than it leaves, and more than the plan that is looked for. That failed as a layer that was out of memory, which did not say what limit would do; now it is
-// measured beyond the limit then, and the limit is what it was afterwards.
+// Where the limit is the account's own, measuring may take more than it leaves, and more than the
+// plan that is looked for. That failed as a layer that was out of memory, which did not say what
+// limit would do; now it is measured beyond the limit then, and the limit is what it was
+// afterwards.
 func TestMeasuringTakesMoreThanTheLimit(t *testing.T) {
-	b := newBench(t, tower().model(), autoremat.Config{})
+	b := newFixture(t, tower().model(), autoremat.Config{})
 	defer device.SetLimit(0)
 	x := b.normal(256, 32)
 	own := device.Memory().Live + 100
@@ -239,9 +243,10 @@ func TestMeasuringTakesMoreThanTheLimit(t *testing.T) {
 	}
 }
 
-// TestInPlacePrologue: layers in front that are not trained leave the caller's input as it is, whatever they declare to overwrite.
+// TestInPlacePrologue: layers in front that are not trained leave the caller's input as it is,
+// whatever they declare to overwrite.
 func TestInPlacePrologue(t *testing.T) {
-	b := newBench(t, nn.NewSequential(nn.NewReLUInPlace(), nn.NewTanh(), nn.NewLinear(20, 5)), autoremat.Config{Limit: 1 << 30})
+	b := newFixture(t, nn.NewSequential(nn.NewReLUInPlace(), nn.NewTanh(), nn.NewLinear(20, 5)), autoremat.Config{Limit: 1 << 30})
 	x := b.normal(16, 20)
 	before := string(torch.Bytes(x))
 	for range 2 {

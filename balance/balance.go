@@ -73,11 +73,11 @@ func Bottleneck(costs []float64, balance []int) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	dearest := 0.0
+	bottleneck := 0.0
 	for _, sum := range sums {
-		dearest = max(dearest, sum)
+		bottleneck = max(bottleneck, sum)
 	}
-	return dearest, nil
+	return bottleneck, nil
 }
 
 func checkCosts(costs []float64) error {

@@ -8,7 +8,7 @@ import (
 // chain is a problem in whole numbers, indexed for a walk over its stages.
 type chain struct {
 	layers int
-	prices []prices
+	terms  []intTerms
 	of     []int // by stage, as in problem
 	skips  []route
 
@@ -18,15 +18,15 @@ type chain struct {
 }
 
 // prices are terms in whole numbers.
-type prices struct {
+type intTerms struct {
 	layer, enter, leave []uint64
-	skips               []skipPrice
+	skips               []intSkipTerms
 }
 
-type skipPrice struct{ in, out, keep uint64 }
+type intSkipTerms struct{ in, out, keep uint64 }
 
-// pricesOf are those of a stage, by their index.
-func (c *chain) pricesOf(stage int) int {
+// termsOf are those of a stage, by their index.
+func (c *chain) termsOf(stage int) int {
 	if c.of == nil {
 		return 0
 	}
@@ -85,7 +85,7 @@ type graph struct {
 
 // walk calls visit for every stage that at some prices costs at most bound and that can be part of n stages that all do. Stages come with the first layer descending, then with the end
 // ascending. fill makes the row of a node that is reached for the first time, once its range is known.
-func (g *graph) walk(fill func(*node), visit func(edge)) {
+func (g *graph) eachStage(fill func(*node), visit func(edge)) {
 	layers := g.layers
 	g.nodes = make([][]*node, layers+1)
 	for start := layers; start >= 0; start-- {
@@ -109,7 +109,7 @@ func (g *graph) walk(fill func(*node), visit func(edge)) {
 
 // tally is what a stage costs at some prices so far.
 type tally struct {
-	*prices
+	*intTerms
 	inside  uint64 // its layers, and what enters: never falls as the stage grows
 	leaving uint64 // of settled skips
 }
@@ -117,9 +117,9 @@ type tally struct {
 // stagesFrom visits the stages whose first layer is start. A stage that takes in one layer more may become cheaper, as less may cross its border; its layers, and what enters, only become more. So
 // that part of the cost says when to stop.
 func (g *graph) stagesFrom(start int, fill func(*node), visit func(edge)) {
-	tallies, costs := make([]tally, len(g.prices)), make([]uint64, len(g.prices))
+	tallies, costs := make([]tally, len(g.terms)), make([]uint64, len(g.terms))
 	for i := range tallies {
-		tallies[i] = tally{prices: &g.prices[i], inside: g.prices[i].enter[start]}
+		tallies[i] = tally{intTerms: &g.terms[i], inside: g.terms[i].enter[start]}
 	}
 	for end := start + 1; end <= g.layers; end++ {
 		last, least := end-1, uint64(math.MaxUint64)

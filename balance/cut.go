@@ -16,13 +16,13 @@ func (c *chain) cut(n int) []int {
 	low := uint64(0) // no bottleneck is less
 	for i := range c.layers {
 		cost := uint64(math.MaxUint64)
-		for _, p := range c.prices {
+		for _, p := range c.terms {
 			cost = min(cost, p.layer[i])
 		}
 		sums[i+1] = sums[i] + cost
 		low = max(low, cost)
 	}
-	low = max(low, ceil(sums[c.layers], uint64(n)))
+	low = max(low, divideUp(sums[c.layers], uint64(n)))
 	high := c.bottleneck(evenest(sums, n, leastBottleneck(sums, n))) // some partition's
 
 	// A bound that turns out too low costs less than one that is much too high.
@@ -37,17 +37,17 @@ func (c *chain) cut(n int) []int {
 
 // bottleneck is the cost of the dearest stage under a balance.
 func (c *chain) bottleneck(counts []int) uint64 {
-	dearest := uint64(0)
-	walk := graph{chain: c, n: len(counts), bound: math.MaxUint64}
-	walk.nodes = make([][]*node, c.layers+1)
+	bottleneck := uint64(0)
+	g := graph{chain: c, n: len(counts), bound: math.MaxUint64}
+	g.nodes = make([][]*node, c.layers+1)
 	start := c.layers
-	walk.nodes[start] = []*node{{border: start}}
+	g.nodes[start] = []*node{{border: start}}
 	for stage, count := range slices.Backward(counts) {
 		start -= count
-		walk.stagesFrom(start, func(*node) {}, func(s edge) { dearest = max(dearest, s.costs[c.pricesOf(stage)]) })
-		walk.nodes[start+count] = nil
+		g.stagesFrom(start, func(*node) {}, func(s edge) { bottleneck = max(bottleneck, s.costs[c.termsOf(stage)]) })
+		g.nodes[start+count] = nil
 	}
-	return dearest
+	return bottleneck
 }
 
 // row is what is known of a node for every number k of stages, low <= k <= high, that the layers behind it may be cut into.
@@ -64,8 +64,8 @@ const unreachable = math.MaxUint64
 // reach says into how many stages the layers behind a border may be cut so that those before it, too, are in stages that cost at most bound. low > high is in none.
 func (g *graph) reach(border int) (low, high int) {
 	layers := g.layers
-	before, behind := g.sums[border], g.sums[layers]-g.sums[border]
-	low = max(g.n-border, min(1, layers-border), stagesFor(behind, g.bound, g.n))
+	before, after := g.sums[border], g.sums[layers]-g.sums[border]
+	low = max(g.n-border, min(1, layers-border), stagesFor(after, g.bound, g.n))
 	high = min(layers-border, g.n-stagesFor(before, g.bound, g.n))
 	return low, high
 }
@@ -78,10 +78,10 @@ func stagesFor(sum, bound uint64, n int) int {
 	if bound == 0 {
 		return n + 1
 	}
-	return int(min(ceil(sum, bound), uint64(n)+1))
+	return int(min(divideUp(sum, bound), uint64(n)+1))
 }
 
-func ceil(a, b uint64) uint64 {
+func divideUp(a, b uint64) uint64 {
 	q := a / b
 	if q*b < a {
 		q++
@@ -90,7 +90,7 @@ func ceil(a, b uint64) uint64 {
 }
 
 // both returns the range of k for which a stage can begin a partition into k stages and leave k-1 to the node that it leads to.
-func (s edge) both() (low, high int) {
+func (s edge) counts() (low, high int) {
 	return max(s.from.low, s.to.low+1), min(s.from.high, s.to.high+1)
 }
 
@@ -104,13 +104,13 @@ func (g *graph) cost(s edge, k int) uint64 {
 
 // leastBottleneck returns the least bottleneck of n stages, if it is at most bound.
 func (g *graph) leastBottleneck() (uint64, bool) {
-	g.walk(func(n *node) {
+	g.eachStage(func(n *node) {
 		n.least = slices.Repeat([]uint64{unreachable}, n.high-n.low+1)
 		if n.border == g.layers {
 			n.least[0] = 0
 		}
 	}, func(s edge) {
-		low, high := s.both()
+		low, high := s.counts()
 		for k := low; k <= high; k++ {
 			least := &s.from.least[k-s.from.low]
 			*least = min(*least, max(g.cost(s, k), s.to.least[k-1-s.to.low]))
@@ -125,10 +125,10 @@ func (g *graph) leastBottleneck() (uint64, bool) {
 // evenest returns the counts of the n stages of cost at most bound, which exist, with the least sum of squares, and among equals the lexicographically greatest.
 func (g *graph) evenest() []int {
 	end := g.layers
-	g.walk(func(n *node) {
+	g.eachStage(func(n *node) {
 		n.best, n.next = make([]uint128, n.high-n.low+1), make([]*node, n.high-n.low+1)
 	}, func(s edge) {
-		low, high := s.both()
+		low, high := s.counts()
 		for k := low; k <= high; k++ {
 			cost := g.cost(s, k)
 			if cost > g.bound || s.to.border != end && s.to.next[k-1-s.to.low] == nil {

@@ -123,7 +123,7 @@ func checkRoute(what string, i, from int, to []int, layers int) error {
 	last := from
 	for _, next := range to {
 		if next <= last || next >= layers {
-			return fmt.Errorf("balance: %s %d goes from layer %d to layers %v: want them ascending, behind %d and at most %d", what, i, from, to, from, layers-1)
+			return fmt.Errorf("balance: %s %d goes from layer %d to layers %v: want them ascending, after %d and at most %d", what, i, from, to, from, layers-1)
 		}
 		last = next
 	}

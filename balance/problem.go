@@ -7,9 +7,9 @@ import (
 
 // problem is a partition problem in which a stage costs more than the sum of its layers, and one stage counts otherwise than another.
 type problem struct {
-	prices []terms
-	of     []int // by stage: which of the prices are its own; nil is the first for all
-	skips  []route
+	terms []terms
+	of    []int // by stage: which of the prices are its own; nil is the first for all
+	skips []route
 }
 
 // terms are what a stage's cost is made of.
@@ -97,7 +97,7 @@ func (p *problem) chain() (*chain, error) {
 		count += times * len(costs)
 		return nil
 	}
-	for _, t := range p.prices {
+	for _, t := range p.terms {
 		for i := range t.layer {
 			if err := add("layer", i, 1, t.layer[i], t.enter[i], t.leave[i]); err != nil {
 				return nil, err
@@ -117,13 +117,13 @@ func (p *problem) chain() (*chain, error) {
 		}
 		return out
 	}
-	c := &chain{layers: len(p.prices[0].layer), of: p.of, skips: p.skips}
-	for _, t := range p.prices {
-		price := prices{layer: rounded(t.layer), enter: rounded(t.enter), leave: rounded(t.leave)}
+	c := &chain{layers: len(p.terms[0].layer), of: p.of, skips: p.skips}
+	for _, t := range p.terms {
+		price := intTerms{layer: rounded(t.layer), enter: rounded(t.enter), leave: rounded(t.leave)}
 		for _, s := range t.skips {
-			price.skips = append(price.skips, skipPrice{in: u.round(s.in), out: u.round(s.out), keep: u.round(s.keep)})
+			price.skips = append(price.skips, intSkipTerms{in: u.round(s.in), out: u.round(s.out), keep: u.round(s.keep)})
 		}
-		c.prices = append(c.prices, price)
+		c.terms = append(c.terms, price)
 	}
 	c.index()
 	return c, nil

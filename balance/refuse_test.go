@@ -40,8 +40,8 @@ func TestBordersRefuse(t *testing.T) {
 		{"skip from nowhere", layers, 1, balance.TimeConfig{Skips: skip(3, 4)}, "skip 0 comes from layer 3: want one of 0 to 2"},
 		{"skip to nowhere", layers, 1, balance.TimeConfig{Skips: skip(0)}, "skip 0, from layer 0, goes nowhere"},
 		{"skip beyond the end", layers, 1, balance.TimeConfig{Skips: skip(0, 3)}, "from layer 0 to layers [3]"},
-		{"skip to itself", layers, 1, balance.TimeConfig{Skips: skip(1, 1)}, "behind 1"},
-		{"skip backwards", layers, 1, balance.TimeConfig{Skips: skip(2, 0)}, "behind 2"},
+		{"skip to itself", layers, 1, balance.TimeConfig{Skips: skip(1, 1)}, "after 1"},
+		{"skip backwards", layers, 1, balance.TimeConfig{Skips: skip(2, 0)}, "after 2"},
 		{"pops in disorder", layers, 1, balance.TimeConfig{Skips: skip(0, 2, 1)}, "[2 1]: want them ascending"},
 		{"skip of negative size", layers, 1, balance.TimeConfig{Skips: []balance.Skip{{From: 0, To: []int{1}, Gradient: -4}}}, "-4 of gradient"},
 	}

@@ -55,7 +55,7 @@ func BySize(layers []Layer, n int, config SizeConfig) ([]int, []StageSize, error
 	helds, of := byStage(config.Held)
 	p := problem{of: of, skips: config.routes()}
 	for _, h := range helds {
-		p.prices = append(p.prices, config.terms(layers, h))
+		p.terms = append(p.terms, config.terms(layers, h))
 	}
 	counts, err := p.solve(n)
 	if err != nil {

@@ -47,7 +47,7 @@ func ByTime(layers []Layer, n int, config TimeConfig) ([]int, []StageTime, error
 	shares, of := byStage(config.Recomputed)
 	p := problem{of: of, skips: config.routes()}
 	for _, share := range shares {
-		p.prices = append(p.prices, config.terms(layers, share))
+		p.terms = append(p.terms, config.terms(layers, share))
 	}
 	counts, err := p.solve(n)
 	if err != nil {

@@ -8,16 +8,17 @@ import (
 	"penstock/remat"
 )
 
-// presence says of a unit's parameters whether they have gradients.
+// presence says whether the parameters of a unit have gradients.
 type presence int
 
 const (
-	missing presence = iota // none has
+	missing presence = iota // no parameter has one
 	partial
-	there // all have
+	complete // every parameter has one
 )
 
-// presences looks at the parameters of each unit of the chain. bytes is those of the gradients that are not there.
+// presences returns, by unit of the chain, which gradients are present, and the bytes of those that
+// are not.
 func (m *Module) presences(chain profile.Chain) (out []presence, bytes []int64) {
 	at := 0
 	for i, n := range chain.Units {
@@ -26,7 +27,7 @@ func (m *Module) presences(chain profile.Chain) (out []presence, bytes []int64) 
 		if i < chain.Prologue {
 			continue
 		}
-		has, lacks, sum := 0, 0, int64(0)
+		has, without, sum := 0, 0, int64(0)
 		seen := map[*nn.Param]bool{}
 		for _, l := range list {
 			for _, p := range nn.Params(l.Layer) {
@@ -35,7 +36,7 @@ func (m *Module) presences(chain profile.Chain) (out []presence, bytes []int64) 
 				case owner.Tensor().HasGrad():
 					has++
 				default:
-					lacks++
+					without++
 					sum += owner.Numel() * owner.DType().Size()
 				}
 				seen[p.Owner()] = true
@@ -45,42 +46,46 @@ func (m *Module) presences(chain profile.Chain) (out []presence, bytes []int64) 
 		switch {
 		case has == 0:
 			state = missing
-		case lacks == 0:
-			state = there
+		case without == 0:
+			state = complete
 		}
 		out, bytes = append(out, state), append(bytes, sum)
 	}
 	return out, bytes
 }
 
-// output says which output the last layer's backward uses.
+// output says which tensor the last layer's backward takes as its output.
 type output int
 
 const (
-	givenOut  output = iota // the last layer was saved before the loss: the caller holds its output
-	madeAgain               // it is computed again after the loss: nobody else holds that output
+	outputSaved      output = iota // the one that the caller holds: the layer was saved before the loss
+	outputRecomputed               // another one, which nobody else holds: the layer is recomputed after the loss
 )
 
-// outputOf is that of operations, which are complete, on so many layers.
+// outputOf returns which output complete operations on a chain of so many layers use.
 func outputOf(ops []remat.Op, layers int) output {
 	loss := slices.Index(ops, remat.Op{Kind: remat.LossStep})
 	if slices.Contains(ops[:loss], remat.Op{Kind: remat.ForwardSave, Layer: layers - 1}) {
-		return givenOut
+		return outputSaved
 	}
-	return madeAgain
+	return outputRecomputed
 }
 
-// correction is that of a layer.
+// correction returns the correction of a layer.
 func (s *instance) correction(layer int, o output) *correction {
-	if layer == len(s.corrections)-1 && o == madeAgain {
-		return &s.madeAgain
+	if layer == len(s.corrections)-1 && o == outputRecomputed {
+		return &s.lastRecomputed
 	}
 	return &s.corrections[layer]
 }
 
-// chainFor is the chain for a batch that comes while these gradients are there, and plans that use this output. The caller holds the input, or what the prologue made of it is held apart from the chain: it has none. Where a unit has
-// gradients of some parameters only, the backward takes as much as in the worse of the two cases that were measured.
-func (s *instance) chainFor(present []presence, lacks []int64, o output) remat.Chain {
+// chainFor returns the chain for a step that begins with these gradients present, under plans that
+// use output o. The chain has no input: the caller holds it, or what the prologue made of it is
+// held apart.
+//
+// Where a unit has gradients of some parameters only, its backward is charged the larger of the two
+// measured cases.
+func (s *instance) chainFor(present []presence, missingBytes []int64, o output) remat.Chain {
 	c := s.chain.Chain.WithoutInput()
 	c.Layers = slices.Clone(c.Layers)
 	for i := range c.Layers {
@@ -91,19 +96,19 @@ func (s *instance) chainFor(present []presence, lacks []int64, o output) remat.C
 			l.ForwardTmp, l.ForwardNoGradTmp = max(0, l.ForwardTmp+more.save), max(0, l.ForwardNoGradTmp+more.plain)
 		}
 		switch present[i] {
-		case there:
+		case complete:
 			*l = later
 		case partial:
 			first := l.WeightGradient + l.BackwardTmp - l.BackwardEarly
 			most := max(first, later.WeightGradient+later.BackwardTmp-later.BackwardEarly)
-			l.WeightGradient = min(lacks[i], l.WeightGradient)
+			l.WeightGradient = min(missingBytes[i], l.WeightGradient)
 			setBackward(l, most-l.WeightGradient)
 		}
 	}
 	return c
 }
 
-// withLoss is a chain whose loss is known.
+// withLoss returns the chain with the costs of a loss.
 func withLoss(c remat.Chain, l loss) remat.Chain {
 	c.Layers = slices.Clone(c.Layers)
 	last := len(c.Layers) - 1
@@ -120,9 +125,12 @@ func withLoss(c remat.Chain, l loss) remat.Chain {
 	return c
 }
 
-// toSolve is a chain in which what the caller holds in backward, the output as well, is gradients of the last layer's parameters: it is there from the loss to the end. So it is for plans that have
-// saved the last layer when the loss comes; for others the forecast finds more.
-func toSolve(c remat.Chain, l loss) remat.Chain {
+// solverChain returns a chain that charges what the caller holds during backward, the output
+// included, as gradients of the last layer's parameters: these are live from the loss to the end.
+//
+// This is exact for plans that save the last layer before the loss. For others the forecast may be
+// higher.
+func solverChain(c remat.Chain, l loss) remat.Chain {
 	c = withLoss(c, l)
 	last := &c.Layers[len(c.Layers)-1]
 	after := max(0, l.held+l.lent+last.Output)
@@ -131,7 +139,8 @@ func toSolve(c remat.Chain, l loss) remat.Chain {
 	return c
 }
 
-// setBackward sets what a backward takes beside what it makes.
+// setBackward sets the bytes that a backward takes beside its results. A negative number is what it
+// frees early.
 func setBackward(l *remat.Layer, bytes int64) {
 	l.BackwardTmp, l.BackwardEarly = max(bytes, 0), max(-bytes, 0)
 }
