@@ -1,14 +1,15 @@
-// Package balance cuts a list of layer costs into contiguous stages, exactly: no partition has a cheaper
-// dearest stage. It neither measures costs nor knows what they stand for; time, bytes and parameter counts
-// all do.
+// Package balance cuts a list of layer costs into contiguous stages so that the bottleneck, the
+// cost of the costliest stage, is the least possible. It is exact. It neither measures costs nor
+// knows their unit: seconds, bytes and numbers of parameters all do.
 //
 //	counts, err := balance.Partition([]float64{1, 1, 1, 3, 1, 1}, 3) // [3 1 2]: stages of cost 3, 3 and 2
 //
-// [ByTime] and [BySize] cut layers that were measured, where a stage costs more than the sum of its layers: what crosses its
-// borders takes time to receive and bytes to hold.
+// [ByTime] and [BySize] cut layers that were measured. There a stage costs more than the sum of its
+// layers: what crosses its borders takes time to receive and bytes to hold.
 //
-// A pipeline runs at the pace of its slowest stage, so the least bottleneck is what matters; among the
-// partitions that reach it the evenest leaves the most room in the other stages.
+// A pipeline runs at the pace of its slowest stage, so the bottleneck comes first. Several
+// partitions may reach it. The one with the least sum of squares keeps the other stages as small as
+// possible.
 package balance
 
 import (
@@ -16,21 +17,24 @@ import (
 	"math"
 )
 
-// Partition returns how many layers each of n stages takes, in order: n counts of at least one that add up to
-// len(costs). A stage's cost is the sum of its layers' costs. Of all such partitions Partition returns
+// Partition returns how many layers each of n stages takes, in order: n counts of at least one that
+// add up to len(costs). A stage's cost is the sum of its layers' costs. Of all such partitions
+// Partition returns
 //
-//  1. one whose dearest stage is cheapest,
+//  1. one with the least bottleneck,
 //  2. among those, one with the least sum of squared stage costs,
-//  3. among those, the one whose counts are lexicographically greatest: the first stage takes as many layers
-//     as it can, then the second, and so on. Fifteen equal layers over eight stages are 2 2 2 2 2 2 2 1.
+//  3. among those, the one whose counts are lexicographically greatest: the first stage takes as
+//     many layers as it can, then the second, and so on. Fifteen equal layers over eight stages are
+//     2 2 2 2 2 2 2 1.
 //
-// Sums are taken over integers, so the answer does not depend on rounding and equal costs are truly equal: costs
-// are first rounded to multiples of 2^(e+b-62), where the largest cost is below 2^e and len(costs) below 2^b.
-// Whole numbers are therefore exact while the largest times the number of layers is below 2^60, and for 10,000
-// layers a cost is rounded by at most 2^-48 of the largest.
+// Sums are taken over integers, so that rounding decides nothing and equal costs are equal. Costs
+// are first rounded to multiples of 2^(e+b-62), where the largest cost is below 2^e and len(costs)
+// below 2^b. Whole numbers are exact while the largest times the number of layers is below 2^60.
+// For 10,000 layers a cost is rounded by at most 2^-48 of the largest.
 //
-// Partition returns an error if n is below one or above len(costs), or if a cost is negative, infinite or
-// not a number. It takes O(n·L·log L) time and O(n·L) memory for L layers.
+// Partition returns an error if n is below one or above len(costs), or if a cost is negative,
+// infinite or not a number. It takes O(n·L·log L) time and O(n·L) memory for L layers. It is safe
+// for concurrent use, as are all functions of the package.
 func Partition(costs []float64, n int) ([]int, error) {
 	if err := checkStages(n, len(costs)); err != nil {
 		return nil, err
@@ -42,9 +46,9 @@ func Partition(costs []float64, n int) ([]int, error) {
 	return evenest(sums, n, leastBottleneck(sums, n)), nil
 }
 
-// Sums returns the cost of each stage under a balance, a list of layer counts such as Partition returns. It
-// returns an error if a count is below one, if the counts do not add up to len(costs), if a cost is negative,
-// infinite or not a number, or if a sum is infinite.
+// Sums returns the cost of each stage under a balance, a list of layer counts such as Partition
+// returns. It returns an error if a count is below one, if the counts do not add up to len(costs),
+// if a cost is negative, infinite or not a number, or if a sum is infinite.
 func Sums(costs []float64, balance []int) ([]float64, error) {
 	if err := checkCosts(costs); err != nil {
 		return nil, err
@@ -66,8 +70,8 @@ func Sums(costs []float64, balance []int) ([]float64, error) {
 	return sums, nil
 }
 
-// Bottleneck returns the cost of the dearest stage under a balance, and zero if there are neither layers nor
-// stages. Its errors are those of Sums.
+// Bottleneck returns the cost of the costliest stage under a balance. It is zero if there are
+// neither layers nor stages. Its errors are those of Sums.
 func Bottleneck(costs []float64, balance []int) (float64, error) {
 	sums, err := Sums(costs, balance)
 	if err != nil {

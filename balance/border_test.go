@@ -9,7 +9,8 @@ import (
 	"penstock/balance"
 )
 
-// chain draws measured layers and skips. Seconds and bytes are small whole numbers, so that sums are exact and ties are common.
+// chain draws measured layers and skips. Seconds and bytes are small whole numbers, so that sums
+// are exact and ties are common.
 func chain(t *rapid.T) ([]balance.Layer, []balance.Skip) {
 	largest := rapid.SampledFrom([]int{1, 4, 30}).Draw(t, "largest")
 	number := func(what string) int64 { return int64(rapid.IntRange(0, largest).Draw(t, what)) }
@@ -76,7 +77,8 @@ func partitions(layers, n int, visit func(counts []int)) {
 	extend(nil, layers)
 }
 
-// best is the first of the partitions with the least bottleneck and, of those, the least sum of squares.
+// best is the first of the partitions with the least bottleneck and, of those, the least sum of
+// squares.
 func best(layers, n int, costs func(counts []int) []float64) []int {
 	var best []int
 	var bottleneck, squares float64
@@ -181,7 +183,8 @@ func perStage[T any](settings []T, stage int) T {
 	return settings[stage]
 }
 
-// TestByTimeIsBest compares with the best of all partitions, whose costs are told transfer by transfer.
+// TestByTimeIsBest compares with the best of all partitions, whose costs are told transfer by
+// transfer.
 func TestByTimeIsBest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		layers, skips := chain(t)
@@ -255,7 +258,8 @@ func TestByTimeIsPartition(t *testing.T) {
 	})
 }
 
-// TestManyPops: a skip that many layers pop, and several such at once, where the gradients that come back depend on all cuts behind.
+// TestManyPops: a skip that many layers pop, and several such at once, where the gradients that
+// come back depend on all cuts behind.
 func TestManyPops(t *testing.T) {
 	layers := make([]balance.Layer, 12)
 	for i := range layers {
@@ -278,7 +282,8 @@ func TestManyPops(t *testing.T) {
 	}
 }
 
-// BenchmarkByTime is a chain with transfers as dear as an eighth of a layer and a skip from every tenth layer.
+// BenchmarkByTime is a chain with transfers as dear as an eighth of a layer and a skip from every
+// tenth layer.
 func BenchmarkByTime(b *testing.B) {
 	layers, skips := make([]balance.Layer, 10_000), []balance.Skip{}
 	for i, cost := range hashed(len(layers)) {

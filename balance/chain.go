@@ -5,19 +5,19 @@ import (
 	"slices"
 )
 
-// chain is a problem in whole numbers, indexed for a walk over its stages.
+// chain is a problem in whole numbers, with tables for visiting its stages.
 type chain struct {
 	layers int
 	terms  []intTerms
 	of     []int // by stage, as in problem
 	skips  []route
 
-	stashes [][]int // by layer: the skips that begin there
-	pops    [][]pop // by layer: the skips that are popped there
-	open    [][]int // by border: the skips whose destinations are not settled there, see node
+	stashes [][]int // by layer: the skips that it stashes
+	pops    [][]pop // by layer: the skips that it pops
+	open    [][]int // by border: the skips that are open there, see index
 }
 
-// prices are terms in whole numbers.
+// intTerms are terms in whole numbers.
 type intTerms struct {
 	layer, enter, leave []uint64
 	skips               []intSkipTerms
@@ -25,7 +25,7 @@ type intTerms struct {
 
 type intSkipTerms struct{ in, out, keep uint64 }
 
-// termsOf are those of a stage, by their index.
+// termsOf returns the index of a stage's terms.
 func (c *chain) termsOf(stage int) int {
 	if c.of == nil {
 		return 0
@@ -33,11 +33,14 @@ func (c *chain) termsOf(stage int) int {
 	return c.of[stage]
 }
 
-// pop is the k-th of the layers that a skip goes to.
+// pop says that a layer is the k-th that pops a skip.
 type pop struct{ skip, k int }
 
-// index fills the tables. A skip is open at border i, before layer i, if it began before i and two or more of the layers from i on pop it: in how many stages they lie
-// is then up to the cuts from i on, and part of what its stage pays.
+// index fills the tables.
+//
+// A skip is open at border i, before layer i, if it began before i and at least two layers from i
+// on pop it. The cuts after i then decide in how many stages those layers lie, and its own stage
+// pays for each.
 func (c *chain) index() {
 	layers := c.layers
 	c.stashes, c.pops, c.open = make([][]int, layers), make([][]pop, layers), make([][]int, layers+1)
@@ -54,37 +57,40 @@ func (c *chain) index() {
 	}
 }
 
-// popsFrom is how many layers from border on pop a skip.
+// popsFrom returns how many layers from border on pop a skip.
 func (l route) popsFrom(border int) int {
 	i, _ := slices.BinarySearch(l.to, border)
 	return len(l.to) - i
 }
 
-// node is a border, and how the layers behind it lie to the skips that are open there: into how many stages each goes. Without skips that are popped more
-// than once a border has one node.
+// node is a border together with the number of later stages that each open skip goes to. Where no
+// skip is popped more than once, a border has one node.
 type node struct {
 	border int
-	stages []int // of the open skips, in the order of chain.open
+	stages []int // by open skip, in the order of chain.open: later stages that pop it
 	row
 }
 
-// edge leads from node to node: the layers between two borders, as one stage, and what that costs, by prices.
+// edge is a stage: the layers between the borders of two nodes, with its cost by the index of
+// terms.
 type edge struct {
 	from, to *node
-	costs    []uint64 // valid while it is visited
+	costs    []uint64 // valid during the visit
 }
 
-// graph is the nodes of a chain, by border. What can follow a border is known before what leads to it, so it is filled from the end.
+// graph is the nodes of a chain, by border. A node depends on the cuts after its border, so the
+// graph is filled from the last border to the first.
 type graph struct {
 	*chain
-	sums  []uint64 // of layers at their least, from the first
+	sums  []uint64 // prefix sums of the layers' least costs
 	n     int
 	bound uint64
 	nodes [][]*node
 }
 
-// walk calls visit for every stage that at some prices costs at most bound and that can be part of n stages that all do. Stages come with the first layer descending, then with the end
-// ascending. fill makes the row of a node that is reached for the first time, once its range is known.
+// eachStage calls visit for every stage that costs at most bound under some terms and can be part
+// of n stages that all do. Stages come by first layer descending, then by end ascending. fill makes
+// the row of a node when the node is first reached, with its range set.
 func (g *graph) eachStage(fill func(*node), visit func(edge)) {
 	layers := g.layers
 	g.nodes = make([][]*node, layers+1)
@@ -107,15 +113,17 @@ func (g *graph) eachStage(fill func(*node), visit func(edge)) {
 	}
 }
 
-// tally is what a stage costs at some prices so far.
+// tally adds up the cost of a stage, under some terms, while the stage grows.
 type tally struct {
 	*intTerms
-	inside  uint64 // its layers, and what enters: never falls as the stage grows
-	leaving uint64 // of settled skips
+	inside  uint64 // its layers, and what enters; it never falls as the stage grows
+	leaving uint64 // what leaves by skips that are not open at its end
 }
 
-// stagesFrom visits the stages whose first layer is start. A stage that takes in one layer more may become cheaper, as less may cross its border; its layers, and what enters, only become more. So
-// that part of the cost says when to stop.
+// stagesFrom visits the stages whose first layer is start.
+//
+// A stage may become cheaper when it takes one more layer, as less may cross its border. Its layers
+// and what enters only add up. So that part of the cost says when to stop.
 func (g *graph) stagesFrom(start int, fill func(*node), visit func(edge)) {
 	tallies, costs := make([]tally, len(g.terms)), make([]uint64, len(g.terms))
 	for i := range tallies {
@@ -148,7 +156,7 @@ func (g *graph) stagesFrom(start int, fill func(*node), visit func(edge)) {
 	}
 }
 
-// grow takes in the next layer.
+// grow adds the layer last to a stage that begins at start.
 func (g *graph) grow(t *tally, start, last int) {
 	t.inside += t.layer[last]
 	for _, p := range g.pops[last] {
@@ -160,9 +168,9 @@ func (g *graph) grow(t *tally, start, last int) {
 			continue
 		}
 		switch len(l.to) - 1 - p.k {
-		case 0: // all inside
+		case 0: // all layers that pop it are in the stage
 			t.leaving -= price.out + price.keep
-		case 1: // settled: one stage
+		case 1: // one is left: it goes to one later stage
 			t.leaving += price.out
 		}
 	}
@@ -174,7 +182,7 @@ func (g *graph) grow(t *tally, start, last int) {
 	}
 }
 
-// before is the node at border from which a stage leads to the node to.
+// before returns the node at border from which a stage leads to the node to.
 func (g *graph) before(border int, to *node, fill func(*node)) *node {
 	var stages []int
 	for _, s := range g.open[border] {

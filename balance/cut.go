@@ -7,13 +7,18 @@ import (
 
 // cut returns the best n counts.
 //
-// Neither filling stages greedily nor the quadrangle inequality, on which Partition rests, survives costs of borders: a longer stage may be cheaper, and the best last cut may
-// move back as layers are added. What remains true is that a stage costs no less than its layers. So a bound on the bottleneck bounds the length of every stage, and both how
-// few and how many stages can hold the layers behind a border. Within that, dynamic programming from the last layer back tries every stage, for the least bottleneck first and
-// then, with that as the bound, for the least sum of squares.
+// Partition fills stages greedily and relies on the quadrangle inequality. Neither holds when
+// borders cost something: a longer stage may be cheaper, and the best last cut may move back as
+// layers are added. But a stage still costs at least the sum of its layers. So a bound on the
+// bottleneck limits the length of every stage, and how many stages the layers after a border take,
+// from below and from above.
+//
+// Within these limits dynamic programming tries every stage, from the last layer back. The first
+// pass finds the least bottleneck. The second takes that as the bound and finds the least sum of
+// squares.
 func (c *chain) cut(n int) []int {
 	sums := make([]uint64, c.layers+1)
-	low := uint64(0) // no bottleneck is less
+	low := uint64(0) // a lower bound on the bottleneck
 	for i := range c.layers {
 		cost := uint64(math.MaxUint64)
 		for _, p := range c.terms {
@@ -23,9 +28,9 @@ func (c *chain) cut(n int) []int {
 		low = max(low, cost)
 	}
 	low = max(low, divideUp(sums[c.layers], uint64(n)))
-	high := c.bottleneck(evenest(sums, n, leastBottleneck(sums, n))) // some partition's
+	high := c.bottleneck(evenest(sums, n, leastBottleneck(sums, n))) // an upper bound: it is that of a partition
 
-	// A bound that turns out too low costs less than one that is much too high.
+	// A bound that is too low costs less time than one that is much too high.
 	for slack := max(low/8, high/64); ; slack *= 2 {
 		g := &graph{chain: c, sums: sums, n: n, bound: min(low+slack, high)}
 		if bottleneck, ok := g.leastBottleneck(); ok {
@@ -35,7 +40,7 @@ func (c *chain) cut(n int) []int {
 	}
 }
 
-// bottleneck is the cost of the dearest stage under a balance.
+// bottleneck returns the cost of the costliest stage under a balance.
 func (c *chain) bottleneck(counts []int) uint64 {
 	bottleneck := uint64(0)
 	g := graph{chain: c, n: len(counts), bound: math.MaxUint64}
@@ -50,18 +55,20 @@ func (c *chain) bottleneck(counts []int) uint64 {
 	return bottleneck
 }
 
-// row is what is known of a node for every number k of stages, low <= k <= high, that the layers behind it may be cut into.
+// row is a node's part of the table: for every number k of stages, low <= k <= high, that the
+// layers after its border may be cut into.
 type row struct {
 	low, high int
 	least     []uint64  // by k-low: the least bottleneck, or unreachable
 	best      []uint128 // by k-low: the least sum of squares
-	next      []*node   // by k-low: where the stage ends that begins the best partition; nil if there is none
+	next      []*node   // by k-low: the end of the first stage of the best partition; nil if there is none
 }
 
-// unreachable is more than any bottleneck.
+// unreachable is above every bottleneck.
 const unreachable = math.MaxUint64
 
-// reach says into how many stages the layers behind a border may be cut so that those before it, too, are in stages that cost at most bound. low > high is in none.
+// reach returns into how many stages the layers after a border may be cut, given that all stages,
+// those before the border too, cost at most bound. If low > high there is no such number.
 func (g *graph) reach(border int) (low, high int) {
 	layers := g.layers
 	before, after := g.sums[border], g.sums[layers]-g.sums[border]
@@ -70,7 +77,8 @@ func (g *graph) reach(border int) (low, high int) {
 	return low, high
 }
 
-// stagesFor is how many stages of at most bound a sum of costs needs; more than n if it is impossible.
+// stagesFor returns the least number of stages of at most bound that hold a sum of costs; more than
+// n if there is none.
 func stagesFor(sum, bound uint64, n int) int {
 	if sum == 0 {
 		return 0
@@ -81,6 +89,7 @@ func stagesFor(sum, bound uint64, n int) int {
 	return int(min(divideUp(sum, bound), uint64(n)+1))
 }
 
+// divideUp returns a/b, rounded up.
 func divideUp(a, b uint64) uint64 {
 	q := a / b
 	if q*b < a {
@@ -89,12 +98,13 @@ func divideUp(a, b uint64) uint64 {
 	return q
 }
 
-// both returns the range of k for which a stage can begin a partition into k stages and leave k-1 to the node that it leads to.
+// counts returns the range of k for which the stage can be the first of k stages, with the other
+// k-1 after the node that it leads to.
 func (s edge) counts() (low, high int) {
 	return max(s.from.low, s.to.low+1), min(s.from.high, s.to.high+1)
 }
 
-// cost is what a stage costs that begins the last k.
+// cost returns the cost of a stage that is the first of the last k.
 func (g *graph) cost(s edge, k int) uint64 {
 	if g.of == nil {
 		return s.costs[0]
@@ -122,7 +132,8 @@ func (g *graph) leastBottleneck() (uint64, bool) {
 	return g.nodes[0][0].least[0], true
 }
 
-// evenest returns the counts of the n stages of cost at most bound, which exist, with the least sum of squares, and among equals the lexicographically greatest.
+// evenest returns the counts of n stages of cost at most bound, which exist, with the least sum of
+// squares, and among equals the lexicographically greatest.
 func (g *graph) evenest() []int {
 	end := g.layers
 	g.eachStage(func(n *node) {
@@ -151,7 +162,8 @@ func (g *graph) evenest() []int {
 	return counts
 }
 
-// later says whether cuts at n, and at its best k stages, are at later borders than those of another node: the first that differs counts.
+// later compares two partitions into k stages, the best ones from n and from other. It says whether
+// the first border in which they differ is later in n's.
 func (n *node) later(other *node, k int) bool {
 	for n.border == other.border && k > 0 {
 		n, other = n.next[k-n.low], other.next[k-other.low]

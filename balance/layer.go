@@ -6,57 +6,66 @@ import (
 	"slices"
 )
 
-// Layer is what is known of a layer, for one micro-batch. Zeros are what does not matter to the caller: who cuts by time alone may leave the bytes out.
+// Layer is the measured costs of a layer for one micro-batch. Fields that the caller does not need
+// may be zero: cutting by time without transfers needs no bytes.
 type Layer struct {
-	Name     string  // for messages; full and dotted
+	Name     string  // full dotted name, for messages
 	Forward  float64 // seconds
 	Backward float64 // seconds
 
-	// Output and Gradient are what a cut behind the layer costs to cross: bytes of the activation that goes on, and of its gradient that comes back, 0 where
-	// nothing before the cut is trained.
+	// Output is the bytes of the activation that crosses a cut after the layer. Gradient is the
+	// bytes of its gradient, which comes back; it is 0 where nothing before the cut is trained.
 	Output, Gradient int64
-	// Saved is how many bytes are held from forward to backward if the layer is somewhere within a stage, its input not counted: what it saves itself, and its
-	// output if it or the next layer saves that.
+	// Saved is the bytes held from forward to backward if the layer is neither first nor last in
+	// its stage, without its input: what it saves itself, and its output if it or the next layer
+	// saves that.
 	Saved int64
-	// Enter is how many bytes more are held if the layer begins a stage: what the graph saves of its input, or of the copy in its place if it overwrites that. For the model's first
-	// layer only the copy counts, as the input is held anyway.
+	// Enter is the additional bytes held if the layer begins a stage: what the graph saves of its
+	// input, or of the copy in its place if the layer overwrites that. For the model's first layer
+	// only the copy counts, as the input is held anyway.
 	Enter int64
-	// Leave is how many bytes more are held if the layer ends a stage: its output, if nothing in the graph saves that.
+	// Leave is the additional bytes held if the layer ends a stage: its output, if nothing in the
+	// graph saves that.
 	Leave int64
 
 	Parameters int64 // bytes, frozen ones included
-	Trainable  int64 // bytes of the parameters that have gradients
+	Trainable  int64 // bytes of the parameters that are trained
 	Buffers    int64 // bytes
 }
 
-// Skip is a tensor that leaves the chain: a layer stashes it and later layers pop it. It is copied once to each later stage that pops it.
+// Skip is a tensor that one layer stashes and later layers pop. It is copied once to each later
+// stage that pops it.
 type Skip struct {
 	From int   // the layer that stashes
-	To   []int // the layers that pop, in ascending order, all behind From
+	To   []int // the layers that pop, in ascending order, all after From
 
-	Bytes    int64 // of a micro-batch
-	Gradient int64 // bytes of its gradient, which each of those stages sends back; 0 where nothing before is trained
-	Enter    int64 // bytes of it that a later stage's graph saves
-	Leave    int64 // bytes that the graph of From's stage does not save, and that are held because a later stage pops them
+	Bytes    int64 // bytes for a micro-batch
+	Gradient int64 // bytes of its gradient, which each of those stages sends back; 0 if nothing before is trained
+	Enter    int64 // bytes of it that the graph of a later stage saves
+	Leave    int64 // bytes held for later stages that the graph of From's stage does not save
 }
 
-// Tie is a parameter that several layers use, such as the embedding that is also a network's head. It is part of its first layer's parameters and not of the others'. Every
-// other stage that uses it has a copy of the value. The gradient is summed from stage to stage: with every micro-batch, each stage that uses the parameter hands it to the one before that does.
+// Tie is a parameter that several layers use, such as an embedding that is also the network's head.
+// It counts among the parameters of its first layer only.
+//
+// Every other stage that uses it has a copy of the value. With every micro-batch its gradient is
+// summed from stage to stage: each stage that uses the parameter sends the sum to the one before it
+// that does.
 type Tie struct {
-	From int   // the first layer that has it
+	From int   // the first layer that uses it
 	To   []int // the others, in ascending order
 
 	Bytes    int64
 	Gradient int64 // bytes; 0 if the parameter is frozen
 }
 
-// lastsBeyond says whether the stage [start, end) uses the parameter, and a later one does too.
+// lastsBeyond says whether both the stage [start, end) and a later one use the parameter.
 func (t Tie) lastsBeyond(start, end int) bool {
 	here := start <= t.From && t.From < end || slices.ContainsFunc(t.To, func(to int) bool { return start <= to && to < end })
 	return here && t.To[len(t.To)-1] >= end
 }
 
-// check refuses what no measurement gives.
+// check refuses costs that no measurement gives.
 func check(layers []Layer, n int) error {
 	if err := checkStages(n, len(layers)); err != nil {
 		return err
@@ -130,7 +139,7 @@ func checkRoute(what string, i, from int, to []int, layers int) error {
 	return nil
 }
 
-// label names a layer by its index and its name, if it has one.
+// label names a layer by its index and, if it has one, its name.
 func label(layers []Layer, i int) string {
 	if layers[i].Name == "" {
 		return fmt.Sprintf("layer %d", i)
@@ -148,7 +157,7 @@ func checkStages(n, layers int) error {
 	return nil
 }
 
-// checkCounts refuses a list of layer counts that does not cut so many layers.
+// checkCounts refuses counts that do not add up to the layers.
 func checkCounts(counts []int, layers int) error {
 	start := 0
 	for stage, count := range counts {
@@ -166,7 +175,8 @@ func checkCounts(counts []int, layers int) error {
 	return nil
 }
 
-// crosses says how something that layer from gives to layers to crosses the borders of the stage [start, end): whether it enters, and if it leaves, to how many later stages.
+// crosses says how what layer from gives to layers to crosses the borders of the stage [start,
+// end): whether it enters, and to how many later stages it leaves.
 func crosses(from int, to []int, counts []int, start, end int) (enters bool, leaves int) {
 	within := func(start, end int) bool {
 		i, _ := slices.BinarySearch(to, start)

@@ -6,9 +6,11 @@ import (
 	"sort"
 )
 
-// prefixSums returns s with s[i] the cost of the first i layers as integers: stage [i, j) costs s[j]-s[i].
-// The scale, a power of two, is the largest that keeps every sum at or below 2^62. Floating-point prefix sums would be
-// shorter, but their rounding makes equal stages differ in the last bit and so decides ties by accident.
+// prefixSums returns s with s[i] the cost of the first i layers as integers: stage [i, j) costs
+// s[j]-s[i]. The scale, a power of two, is the largest that keeps every sum at or below 2^62.
+//
+// Sums of floats would be shorter. Their rounding makes equal stages differ in the last bit, and so
+// decides ties by accident.
 func prefixSums(costs []float64) []uint64 {
 	largest := 0.0
 	for _, cost := range costs {
@@ -26,7 +28,8 @@ func prefixSums(costs []float64) []uint64 {
 // unit is an exponent: costs are counted in multiples of 2^-unit.
 type unit int
 
-// unitFor is the finest unit in which so many costs, none above largest, add up to at most 2^62.
+// unitFor returns the finest unit in which so many costs, none above largest, add up to at most
+// 2^62.
 func unitFor(largest float64, costs int) unit {
 	_, exponent := math.Frexp(largest) // largest < 2^exponent
 	return unit(62 - bits.Len(uint(costs)) - exponent)
@@ -34,12 +37,12 @@ func unitFor(largest float64, costs int) unit {
 
 func (u unit) round(cost float64) uint64 { return uint64(math.RoundToEven(math.Ldexp(cost, int(u)))) }
 
-// leastBottleneck returns the least b such that at most n stages of cost at most b hold all layers. At most n is
-// as good as exactly n: while there are more layers than stages some stage can be split, and a split makes
-// no stage dearer.
+// leastBottleneck returns the least b such that at most n stages of cost at most b hold all layers.
+// At most n is as good as exactly n: while there are more layers than stages some stage can be
+// split, and a split makes no stage costlier.
 func leastBottleneck(sums []uint64, n int) uint64 {
 	total := sums[len(sums)-1]
-	low, high := total/uint64(n), total // a least b lies in [low, high]
+	low, high := total/uint64(n), total // the least b lies in [low, high]
 	for low < high {
 		middle := low + (high-low)/2
 		if reach(sums, n, middle) {
@@ -65,25 +68,28 @@ func reach(sums []uint64, n int, b uint64) bool {
 	return false
 }
 
-// evenest returns the counts of the n stages of cost at most bottleneck with the least sum of squares, and among
-// equals the lexicographically greatest.
+// evenest returns the counts of n stages of cost at most bottleneck with the least sum of squares,
+// and among equals the lexicographically greatest.
 //
-// It works from the last stage back. With best[k][i] the least sum of squares of k stages that hold the layers
-// from i on,
+// It works from the last stage back. With best[k][i] the least sum of squares of k stages that hold
+// the layers from i on,
 //
 //	best[k][i] = min over j of (s[j]-s[i])² + best[k-1][j]      where s[j]-s[i] <= bottleneck
 //
-// and cut[k][i] is the greatest j that reaches it, so that following the cuts from layer 0 gives the
-// lexicographically greatest counts. The square of a difference satisfies the quadrangle inequality, and still does with the
-// forbidden stages counted as infinite, so cut[k] never decreases in i: solving the middle i first bounds the cuts
-// of both halves, and one k takes O(L log L). (Z. Galil, K. Park, Dynamic programming with convexity, concavity and
-// sparsity, Theoretical Computer Science 92, 1992.)
+// and cut[k][i] is the greatest j that reaches it. Following the cuts from layer 0 then gives the
+// lexicographically greatest counts.
+//
+// The square of a difference satisfies the quadrangle inequality, also with the forbidden stages
+// counted as infinite. So cut[k] never decreases in i: solving the middle i first bounds the cuts
+// of both halves, and one k takes O(L log L). (Z. Galil, K. Park, Dynamic programming with
+// convexity, concavity and sparsity, Theoretical Computer Science 92, 1992.)
 func evenest(sums []uint64, n int, bottleneck uint64) []int {
 	layers := len(sums) - 1
 	best, next := make([]uint128, layers+1), make([]uint128, layers+1)
 	cuts := make([][]int32, n+1)
 
-	// k stages can hold the layers from i on exactly for the i in [first, layers-k]: from is the first for k-1.
+	// k stages can hold the layers from i on exactly for the i in [first, layers-k]: from is the
+	// first for k-1.
 	from := layers
 	for k := 1; k <= n; k++ {
 		best, next = next, best
@@ -103,7 +109,8 @@ func evenest(sums []uint64, n int, bottleneck uint64) []int {
 	return counts
 }
 
-// stage is one row of evenest's table: best and cut for k stages, filled from next, the row for k-1.
+// stage is one row of evenest's table: best and cut for k stages, filled from next, the row for
+// k-1.
 type stage struct {
 	sums       []uint64
 	bottleneck uint64
@@ -112,7 +119,8 @@ type stage struct {
 	cut        []int32
 }
 
-// solve fills best and cut for every first layer i in [low, high], given that the cuts lie in [cutLow, cutHigh].
+// solve fills best and cut for every first layer i in [low, high], given that the cuts lie in
+// [cutLow, cutHigh].
 func (s *stage) solve(low, high, cutLow, cutHigh int) {
 	if low > high {
 		return
@@ -133,7 +141,8 @@ func (s *stage) solve(low, high, cutLow, cutHigh int) {
 	s.solve(i+1, high, int(s.cut[i]), cutHigh)
 }
 
-// uint128 holds a sum of squares. All stage costs together are at most 2^62, so their squares' sum is at most 2^124.
+// uint128 holds a sum of squares. All stage costs together are at most 2^62, so their squares' sum
+// is at most 2^124.
 type uint128 struct{ high, low uint64 }
 
 func square(x uint64) uint128 {

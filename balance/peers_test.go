@@ -7,7 +7,8 @@ import (
 	"penstock/balance"
 )
 
-// What torchgpipe's tests cut, and what its block partition cuts badly: its bottlenecks are in the comments.
+// What torchgpipe's tests cut, and what its block partition cuts badly: its bottlenecks are in the
+// comments.
 func TestPartitionOfKnownSequences(t *testing.T) {
 	for _, test := range []struct {
 		costs      []float64
@@ -32,7 +33,8 @@ func TestPartitionOfKnownSequences(t *testing.T) {
 	}
 }
 
-// Layers whose parameters grow while their activations shrink: where they are cut is decided by what is held of each, and the optimizer's state turns it over.
+// Layers whose parameters grow while their activations shrink: where they are cut is decided by
+// what is held of each, and the optimizer's state turns it over.
 func TestBySizeWeighsParametersAgainstActivations(t *testing.T) {
 	var layers []balance.Layer
 	for i := range int64(6) {

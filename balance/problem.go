@@ -5,28 +5,29 @@ import (
 	"math"
 )
 
-// problem is a partition problem in which a stage costs more than the sum of its layers, and one stage counts otherwise than another.
+// problem is a partition problem in which a stage costs more than the sum of its layers, and stages
+// may have different terms.
 type problem struct {
 	terms []terms
-	of    []int // by stage: which of the prices are its own; nil is the first for all
+	of    []int // by stage: the index of its terms; nil is the first for all
 	skips []route
 }
 
-// terms are what a stage's cost is made of.
+// terms are the parts of a stage's cost.
 type terms struct {
-	layer []float64 // of a layer, in the stage
-	enter []float64 // of a stage whose first layer it is
-	leave []float64 // of a stage whose last layer it is
-	skips []skipTerms
+	layer []float64   // by layer in the stage
+	enter []float64   // by the stage's first layer
+	leave []float64   // by the stage's last layer
+	skips []skipTerms // in the order of problem.skips
 }
 
-// route is where something goes past layers.
+// route is the layers of a skip or a tie.
 type route struct {
 	from int
-	to   []int // ascending
+	to   []int // in ascending order
 }
 
-// skipTerms is what a skip adds to the stages that it leaves and enters.
+// skipTerms is what a skip adds to the cost of stages.
 type skipTerms struct {
 	in   float64 // to each later stage with a layer of to
 	out  float64 // to the stage of from, for each later stage with a layer of to
@@ -37,7 +38,8 @@ func newTerms(layers int) terms {
 	return terms{layer: make([]float64, layers), enter: make([]float64, layers), leave: make([]float64, layers)}
 }
 
-// byStage finds what differs between stages: the distinct settings, and for each stage which is its own. A single setting is for all; without any, the zero one is.
+// byStage returns the distinct settings and, by stage, the index of its own. One setting is for all
+// stages, and none stands for the zero value.
 func byStage[T comparable](settings []T) (distinct []T, of []int) {
 	if len(settings) == 0 {
 		settings = make([]T, 1)
@@ -56,7 +58,7 @@ func byStage[T comparable](settings []T) (distinct []T, of []int) {
 	return distinct, of
 }
 
-// setting is that of a stage.
+// setting returns the setting of a stage.
 func setting[T any](settings []T, stage int) T {
 	var none T
 	switch len(settings) {
@@ -84,7 +86,8 @@ func (p *problem) solve(n int) ([]int, error) {
 	return c.cut(n), nil
 }
 
-// chain is the problem in whole numbers. All terms together, each as often as any partition can count it, add up to at most 2^62.
+// chain returns the problem in whole numbers. All terms together, each as often as any partition
+// can count it, add up to at most 2^62.
 func (p *problem) chain() (*chain, error) {
 	count, largest := 0, 0.0
 	add := func(what string, i, times int, costs ...float64) error {

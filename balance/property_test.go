@@ -9,8 +9,8 @@ import (
 	"penstock/balance"
 )
 
-// TestPartitionIsBest compares with the best of all partitions. Costs are multiples of a power of two, so that the
-// search's own sums are exact.
+// TestPartitionIsBest compares with the best of all partitions. Costs are multiples of a power of
+// two, so that the search's own sums are exact.
 func TestPartitionIsBest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		scale := rapid.SampledFrom([]float64{1, 1 << 30, 1.0 / (1 << 20)}).Draw(t, "scale")
@@ -32,7 +32,8 @@ func TestPartitionIsBest(t *testing.T) {
 	})
 }
 
-// bestOfAll tries every partition, the lexicographically greatest counts first, and keeps the first best.
+// bestOfAll tries every partition, the lexicographically greatest counts first, and keeps the first
+// best.
 func bestOfAll(t *rapid.T, costs []float64, n int) []int {
 	var best []int
 	var bestBottleneck, bestSquares float64
@@ -65,8 +66,9 @@ func bestOfAll(t *rapid.T, costs []float64, n int) []int {
 	return best
 }
 
-// TestPartitionOfAnyCosts holds what is true beyond the reach of an exhaustive search: the counts fit, no balance
-// next to the answer (one layer moved over one cut) is better, and scaling by a power of two changes nothing.
+// TestPartitionOfAnyCosts holds what is true beyond the reach of an exhaustive search: the counts
+// fit, no balance next to the answer (one layer moved over one cut) is better, and scaling by a
+// power of two changes nothing.
 func TestPartitionOfAnyCosts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		costs := rapid.SliceOfN(rapid.Float64Range(0, 1e6), 1, 200).Draw(t, "costs")

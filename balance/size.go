@@ -8,45 +8,56 @@ import (
 
 // Held is how many micro-batches a stage holds when it holds most.
 type Held struct {
-	// Graphs is how many with everything that backward needs: all of a batch if none is recomputed, one if all are, or all but the one whose backward comes first. 0 is 1.
+	// Graphs is the number of micro-batches of which the stage holds all that backward needs: all
+	// of a batch if none is recomputed, one if all are, or all but the one whose backward comes
+	// first. 0 stands for 1.
 	Graphs int
-	// Inputs is of how many more it holds no more than the input: in GPipe of all others.
+	// Inputs is the number of further micro-batches of which it holds only the input. In GPipe
+	// these are all others.
 	Inputs int
 }
 
-// SizeConfig says what a stage's bytes are made of. The zero value is one micro-batch, and an optimizer that remembers nothing.
+// SizeConfig says what a stage's bytes are made of. The zero value is one micro-batch, and an
+// optimizer without state.
 type SizeConfig struct {
-	// Held is how many micro-batches a stage holds: by stage, or one for all. None is a single graph.
+	// Held is how many micro-batches a stage holds: by stage, or one for all. None is a single
+	// graph.
 	Held []Held
-	// State is the optimizer's memory, in multiples of the trainable parameters: 0 for plain SGD, 1 with momentum, 2 for Adam.
+	// State is the bytes of the optimizer's state, in multiples of the trainable parameters: 0 for
+	// plain SGD, 1 with momentum, 2 for Adam.
 	State float64
-	// Input is how many bytes of input the model takes for one micro-batch; the first stage holds those of all that it Held.
+	// Input is the bytes of the model's input for one micro-batch. The first stage holds the input
+	// of every micro-batch in Held.
 	Input int64
 	// Skips are the model's skip connections, Ties its shared parameters.
 	Skips []Skip
 	Ties  []Tie
 }
 
-// StageSize is what a stage holds when it holds most, in bytes. Workspaces of operators, gradients of activations on their way through a backward, and activations that wait for the next
-// stage to take them come and go on top of it; they are not counted, nor is what the loss keeps beyond the model's output.
+// StageSize is what a stage holds when it holds most, in bytes. It leaves out what comes and goes:
+// workspaces of operators, gradients of activations during a backward, and activations that wait
+// for the next stage. It also leaves out what the loss keeps beyond the model's output.
 type StageSize struct {
 	Parameters, Gradients, State, Buffers int64
-	Saved                                 int64 // activations that backward needs, of all graphs
-	Inputs                                int64 // activations and skips that entered and wait to be used, and the model's input
+	Saved                                 int64 // activations that backward needs, for all graphs
+	Inputs                                int64 // received activations and skips that are not used yet, and the model's input
 }
 
-// Total is the stage's cost.
+// Total returns the stage's cost, in bytes.
 func (s StageSize) Total() int64 {
 	return s.Parameters + s.Gradients + s.State + s.Buffers + s.Saved + s.Inputs
 }
 
-// BySize returns how many layers each of n stages takes so that the largest stage is smallest, and what each stage holds. It is exact, as [Partition] is, with the same order among
-// equals; errors and effort are those of [ByTime]. A stage holds
+// BySize returns how many layers each of n stages takes so that the largest stage is smallest, and
+// what each stage holds. It is exact, with the order of [Partition] among equals. Errors and effort
+// are those of [ByTime]. A stage holds
 //
-//   - its parameters, their gradients, the optimizer's state of them, and its buffers; of a parameter that an earlier stage has, a copy,
-//   - Graphs times what its layers save for backward, and what comes and goes as far as the graph holds it: its input, or a copy if its first layer would overwrite that; its output;
-//     skips,
-//   - Inputs times the activation before it, and the skips from earlier stages that its layers pop; on the first stage the model's input instead, of all micro-batches.
+//   - its parameters, their gradients, the optimizer's state for them, and its buffers; also a copy
+//     of each parameter that an earlier stage has,
+//   - Graphs times what its layers save for backward, and what the graph holds of what enters and
+//     leaves: its input, or a copy if its first layer would overwrite that; its output; skips,
+//   - Inputs times the activation before it, and the skips from earlier stages that its layers pop.
+//     The first stage holds the model's input instead, of all micro-batches.
 func BySize(layers []Layer, n int, config SizeConfig) ([]int, []StageSize, error) {
 	config = config.resolved()
 	if err := config.check(layers, n); err != nil {
@@ -65,7 +76,7 @@ func BySize(layers []Layer, n int, config SizeConfig) ([]int, []StageSize, error
 	return counts, sizes, err
 }
 
-// terms are those of a stage that holds so many micro-batches.
+// terms returns the terms of a stage that holds h.
 func (c SizeConfig) terms(layers []Layer, h Held) terms {
 	graphs, inputs := float64(h.Graphs), float64(h.Inputs)
 	t := newTerms(len(layers))
@@ -86,7 +97,7 @@ func (c SizeConfig) terms(layers []Layer, h Held) terms {
 	return t
 }
 
-// routes are those of the terms.
+// routes returns the routes in the order of the terms.
 func (c SizeConfig) routes() []route {
 	var all []route
 	for _, s := range c.Skips {
@@ -98,7 +109,8 @@ func (c SizeConfig) routes() []route {
 	return all
 }
 
-// Sizes is what each stage of a balance holds; see [BySize]. It returns an error if counts do not cut the layers, or where BySize would.
+// Sizes returns what each stage of a balance holds; see [BySize]. It returns an error if the counts
+// do not add up to the layers, or where BySize would.
 func Sizes(layers []Layer, counts []int, config SizeConfig) ([]StageSize, error) {
 	config = config.resolved()
 	if err := checkCounts(counts, len(layers)); err != nil {
@@ -144,7 +156,7 @@ func Sizes(layers []Layer, counts []int, config SizeConfig) ([]StageSize, error)
 	return sizes, nil
 }
 
-// state is the optimizer's memory of a layer.
+// state returns the bytes of the optimizer's state for a layer.
 func (c SizeConfig) state(l Layer) int64 { return int64(math.Round(c.State * float64(l.Trainable))) }
 
 func (c SizeConfig) resolved() SizeConfig {
@@ -187,7 +199,7 @@ func (c SizeConfig) check(layers []Layer, n int) error {
 	return c.checkRange(layers)
 }
 
-// checkRange refuses sizes whose sum, of all stages together, is more than an int64 holds.
+// checkRange refuses sizes whose sum over all stages is more than an int64 holds.
 func (c SizeConfig) checkRange(layers []Layer) error {
 	graphs, inputs := 0.0, 0.0
 	for _, h := range c.Held {

@@ -5,41 +5,53 @@ import (
 	"math"
 )
 
-// TimeConfig says what a stage's time is made of. The zero value is no recomputation, and transfers that take no time.
+// TimeConfig says what a stage's time is made of. The zero value is no recomputation, and transfers
+// that take no time.
 type TimeConfig struct {
-	// Recomputed is the share of micro-batches, 0 to 1, that run forward twice because their activations were not kept: by stage, or one for all. None is 0.
+	// Recomputed is the share of micro-batches, 0 to 1, that are recomputed, and so run forward
+	// twice: by stage, or one for all. None is 0.
 	Recomputed []float64
-	// SecondsPerByte is what a transfer between two stages takes.
+	// SecondsPerByte is the time of a transfer between two stages.
 	SecondsPerByte float64
 	// Skips are the model's skip connections, Ties its shared parameters.
 	Skips []Skip
 	Ties  []Tie
 }
 
-// StageTime is what a stage's worker is busy with for one micro-batch, in seconds.
+// StageTime is how long a stage's worker is busy with one micro-batch, in seconds.
 type StageTime struct {
 	Forward, Backward float64
-	Recomputation     float64 // the share of micro-batches that are recomputed, times Forward
-	Activations       float64 // receiving what the stage takes in: the activation before it, and skips
-	Gradients         float64 // receiving the gradients of what it gives: of the activation behind it, and of skips
+	Recomputation     float64 // Forward times the share of micro-batches that are recomputed
+	Activations       float64 // receiving the stage's input and the skips that it pops
+	Gradients         float64 // receiving the gradients of its output and of its skips
 }
 
-// Total is the stage's cost.
+// Total returns the stage's cost, in seconds.
 func (t StageTime) Total() float64 {
 	return t.Forward + t.Backward + t.Recomputation + t.Activations + t.Gradients
 }
 
-// ByTime returns how many layers each of n stages takes so that the slowest stage is fastest, and what each stage takes for a micro-batch. It is exact, as [Partition] is, with the
-// same order among equals, and what crosses a border counts: a transfer is the receiving stage's work. A stage receives
+// ByTime returns how many layers each of n stages takes so that the slowest stage is fastest, and
+// what each stage takes for a micro-batch. It is exact, with the order of [Partition] among equals.
+// What crosses a border counts: a transfer is the receiving stage's work. A stage receives
 //
-//   - the activation of the border before it, and each skip from an earlier stage that one of its layers pops, once,
-//   - the gradient of the border behind it, the gradient of each of its skips from every later stage that pops it, and that of each parameter that it uses from the next stage that uses it too.
+//   - the activation before it, and once each skip from an earlier stage that one of its layers
+//     pops,
+//   - the gradient of its output, the gradient of each of its skips from every later stage that
+//     pops it, and that of each parameter that it shares with a later stage, from the next stage
+//     that uses it.
 //
-// Times are rounded as Partition's costs are, with the number of terms (layers, borders, skips) in place of the number of layers.
+// Times are rounded as Partition's costs are, with the number of terms (layers, borders, skips) in
+// place of the number of layers.
 //
-// It returns an error where Partition does, and where a skip does not run forward within the model. For L layers, and w layers in the longest stage that could be as cheap as the
-// answer, it takes O(n·L·w) time at worst, and O(n·L) memory. Skips that are popped more than once add to it: how often a gradient comes back depends on every
-// later cut, so partitions are told apart by that. The values of shared parameters cross once for each batch, not for each micro-batch, and do not count.
+// It returns an error where Partition does, and for a skip that does not go forward within the
+// model. For L layers, and w layers in the longest stage that could be as cheap as the answer, it
+// takes O(n·L·w) time at worst, and O(n·L) memory. Skips that are popped more than once add to it:
+// how often a gradient comes back depends on every later cut, so partitions that differ in it are
+// kept apart.
+//
+// The values of shared parameters cross once for each batch, not for each micro-batch, and do not
+// count.
 func ByTime(layers []Layer, n int, config TimeConfig) ([]int, []StageTime, error) {
 	if err := config.check(layers, n); err != nil {
 		return nil, nil, err
@@ -57,7 +69,7 @@ func ByTime(layers []Layer, n int, config TimeConfig) ([]int, []StageTime, error
 	return counts, times, err
 }
 
-// terms are those of a stage that recomputes a share of its micro-batches.
+// terms returns the terms of a stage that recomputes a share of its micro-batches.
 func (c TimeConfig) terms(layers []Layer, share float64) terms {
 	t := newTerms(len(layers))
 	for i, l := range layers {
@@ -78,7 +90,8 @@ func (c TimeConfig) terms(layers []Layer, share float64) terms {
 	return t
 }
 
-// routes are those of the terms. A tie's gradient goes from each use to the one before, and crosses a border where these two are on different stages.
+// routes returns the routes in the order of the terms. A tie's gradient goes from each use to the
+// one before, and crosses a border where these two are on different stages.
 func (c TimeConfig) routes() []route {
 	var all []route
 	for _, s := range c.Skips {
@@ -94,7 +107,8 @@ func (c TimeConfig) routes() []route {
 	return all
 }
 
-// Times is what each stage of a balance takes for a micro-batch; see [ByTime]. It returns an error if counts do not cut the layers, or where ByTime would.
+// Times returns what each stage of a balance takes for a micro-batch; see [ByTime]. It returns an
+// error if the counts do not add up to the layers, or where ByTime would.
 func Times(layers []Layer, counts []int, config TimeConfig) ([]StageTime, error) {
 	if err := checkCounts(counts, len(layers)); err != nil {
 		return nil, err
