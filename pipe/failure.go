@@ -8,7 +8,7 @@ import (
 	"penstock/torch"
 )
 
-// Error is the failure of a task of a run, with its coordinates.
+// Error is the failure of an action in a run, with its stage, micro-batch and layer.
 type Error struct {
 	Stage, MicroBatch int
 	Layer             string        // full dotted name; "loss" for the loss; "" when no layer was running
@@ -16,7 +16,7 @@ type Error struct {
 	Err               error         // *torch.Error, *PanicError or ErrGoexit
 }
 
-// Error gives coordinates, cause and, where there is one, the remedy.
+// Error gives where it failed, the cause and, if there is one, the remedy.
 func (e *Error) Error() string {
 	s := fmt.Sprintf("pipe: stage %d, micro-batch %d", e.Stage, e.MicroBatch)
 	if e.Layer != "" {
@@ -39,7 +39,8 @@ type PanicError = torch.PanicError
 // replaced.
 var ErrGoexit = errors.New("a layer called runtime.Goexit")
 
-// cause makes an error of what recover returned; nil is a Goexit.
+// cause makes an error of what recover returned. Nil means that the goroutine ended with
+// runtime.Goexit.
 func cause(recovered any) error {
 	if recovered == nil {
 		return ErrGoexit

@@ -15,9 +15,10 @@ type Inference struct {
 	Timeline     *schedule.Timeline // if Config.Record is set
 }
 
-// Infer runs the model forward, pipelined and without gradients: in evaluation mode unless
-// b.Training is set. Nothing is kept: each activation is freed at its last use, and no micro-batch
-// is checkpointed. Any number of rows will do; with b.Training at least one. On failure see Step.
+// Infer runs the model forward, pipelined and without gradients, in evaluation mode unless
+// b.Training is set. It blocks until every worker is done. Each activation is freed at its last
+// use, and nothing is recomputed. A batch may have any number of rows, with b.Training at least
+// one. On failure see Step.
 func (p *Pipe) Infer(ctx context.Context, b Batch) (Inference, error) {
 	leave, err := p.enter("Infer")
 	if err != nil {

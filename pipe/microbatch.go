@@ -10,8 +10,8 @@ import (
 // same pointer twice.
 type microBatchState struct {
 	execution segment.Execution
-	// in is what the stage has received and the execution has not taken yet. On the first stage it
-	// has views of the batch.
+	// in is what the stage has received, until the execution takes it. On the first stage it has
+	// views of the batch.
 	in segment.Arrival
 	// sent is the output of a forward without a graph, until it is sent to the next stage or
 	// gathered.

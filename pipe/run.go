@@ -12,8 +12,8 @@ import (
 	"penstock/torch"
 )
 
-// Run is a mini-batch between forward and backward, for a loss of one's own. It belongs to one
-// goroutine. Backward closes it. Close it if there is no Backward.
+// Run is a mini-batch between forward and backward, for a loss of one's own. One goroutine uses it.
+// Backward closes it. If there is no Backward, call Close.
 type Run struct {
 	r       *minibatch
 	outputs []*torch.Tensor
@@ -52,7 +52,8 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
 // in them.
 func (run *Run) Output() []*torch.Tensor { return run.outputs }
 
-// MicroBatches is the real number of micro-batches.
+// MicroBatches is the number of micro-batches, which is smaller than Chunks for a batch with fewer
+// rows.
 func (run *Run) MicroBatches() int { return len(run.r.parts) }
 
 // Backward runs the pipelined backward from the gradients of the whole outputs, which stay the
@@ -64,9 +65,9 @@ func (run *Run) Backward(ctx context.Context, grads ...*torch.Tensor) error {
 }
 
 // BackwardRetained is Backward, but keeps what a further backward of the run needs. Micro-batches
-// that are recomputed are so again. Gradients that lay in Output are dropped: the next loss leaves
-// its own there, and must not count this one's again. The policy Optimal does not plan for what it
-// keeps, which may be more than a budget allows. On failure the run is closed.
+// that are recomputed are recomputed again. It drops the gradients in Output, because the next loss
+// leaves its own there. The policy Optimal does not plan for the memory that it keeps, which may
+// exceed a budget. On failure the run is closed.
 func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) error {
 	err := run.backward(ctx, "BackwardRetained", true, grads)
 	if err == nil && len(grads) == 0 {

@@ -16,20 +16,18 @@ type Result struct {
 	Timeline     *schedule.Timeline
 }
 
-// Step runs forward, the loss on the last stage, and backward, and adds into the gradients of the
+// Step runs forward, the loss on the last stage, and backward, and adds to the gradients of the
 // parameters. It blocks until every worker is done. The gradients are those of the loss of the
 // whole batch, also when micro-batches differ in rows: a mean of micro-batch i counts rows(i)/rows.
 //
-// On failure, or when ctx ends first, no later work starts, everything the run held is freed, and
-// the Pipe can be used again. The model is as it was before the run: parameters are not touched,
-// and all buffers, running statistics and those that layers of the user's own change, have their
-// values back, to the bit. Gradients that were not there before are gone; those that were there are
-// unspecified, as parts of the run may have been added: drop them with nn.ZeroGrads. The error is
-// *Error where it has coordinates.
+// On failure, or when ctx ends first, no further action starts, all memory of the run is freed, and
+// the Pipe can be used again. Parameters are not touched. All buffers, running statistics and those
+// of the user's layers, have their values from before the run, to the bit. Gradients that did not
+// exist before are gone. Those that existed are unspecified, because parts of the run may have been
+// added: drop them with nn.ZeroGrads. The error is an *Error if it comes from an action.
 //
-// A training run has the workers to itself until it has ended on all of them, and copies the
-// buffers before it begins, into memory that no account counts. So each run can be undone by
-// itself.
+// A training run has the workers to itself until it has ended on all of them, so that each run can
+// be undone by itself. It copies the buffers before it begins, into memory that no account counts.
 func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) {
 	leave, err := p.enter("Step")
 	if err != nil {

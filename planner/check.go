@@ -9,10 +9,10 @@ import (
 	"penstock/schedule"
 )
 
-// Check says what is wrong with a plan from wherever it came, or returns nil: then it can run. The
-// program passes schedule.Check; every micro-batch's operations are complete and in an order that
-// is possible; the program recomputes where there is something to recompute; no predicted peak is
-// above its limit.
+// Check returns what is wrong with a plan, or nil if it can run. The program must pass
+// schedule.Check. The operations of every micro-batch must be complete and in a possible order. The
+// program must recompute exactly where there are operations for it. No predicted peak may be above
+// its limit.
 func (p *Plan) Check() error {
 	if p == nil || p.Program == nil {
 		return errors.New("planner: the plan has no program")
@@ -85,8 +85,8 @@ func (s StagePlan) check(microBatches int) error {
 	return nil
 }
 
-// checkOps checks operations on units of which the first have no backward. Costs are not asked for:
-// the chain's are 0.
+// checkOps checks operations on units of which the first ones have no backward. The costs in the
+// chain are not used.
 func checkOps(c remat.Chain, ops []remat.Op, prologue int) error {
 	if len(ops) < prologue {
 		return fmt.Errorf("%d operations, and %d units run before the first that is trained", len(ops), prologue)

@@ -8,8 +8,8 @@ import (
 	"penstock/schedule"
 )
 
-// Step is the predicted duration of a step: that of the program with the predicted times of its
-// actions, transfers taking none. It is 0 unless all stages have predictions.
+// Step is the predicted duration of a step: of the program with the predicted times of its actions,
+// where transfers take no time. It is 0 unless all stages have predictions.
 func (p *Plan) Step() time.Duration {
 	duration, known := p.durations()
 	if !known {
@@ -22,8 +22,8 @@ func (p *Plan) Step() time.Duration {
 	return t.Makespan()
 }
 
-// durations is what each action is predicted to take. Where that is not known of all stages, all
-// take as long.
+// durations is the predicted duration of each action. Without predictions for all stages every
+// action takes one unit.
 func (p *Plan) durations() (of func(schedule.Action) time.Duration, known bool) {
 	for _, s := range p.Stages {
 		if s.Time == 0 {

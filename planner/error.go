@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// MemoryError says which stages need more memory than they may have, and how much would do. It
-// lists all of them, so that what it asks for is asked for once.
+// MemoryError says which stages need more memory than they may have, and which limits would do. It
+// lists all of them, so that they can be corrected at once.
 type MemoryError struct {
 	Stages []Shortage // in order; at least one
 }
 
 // Shortage is a stage that needs more memory than its device may hold. Sizes are bytes of the
-// device, everything on it counted.
+// device, with all that is on it.
 type Shortage struct {
 	Stage  int
 	Device string // such as "cpu:0"
 	Limit  int64
-	// the least limit that will do; with untrained layers in front of several micro-batches it may
-	// be some bytes more
+	// Least is the lowest limit that will do. With untrained layers in front of several
+	// micro-batches it may be some bytes too high.
 	Least int64
 	SetBy string // what needs so much, such as `layer "conv1"`; "" where it is no single thing
 }
@@ -34,7 +34,7 @@ func (s Shortage) String() string {
 	return text + fmt.Sprintf(" and may have %d", s.Limit)
 }
 
-// Least is a limit in bytes that will do for every device of the stages that are listed.
+// Least is a limit in bytes that will do for the device of every listed stage.
 func (e *MemoryError) Least() int64 {
 	return slices.MaxFunc(e.Stages, func(a, b Shortage) int { return cmp.Compare(a.Least, b.Least) }).Least
 }

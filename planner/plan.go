@@ -8,14 +8,14 @@ import (
 	"penstock/schedule"
 )
 
-// Plan is all that a pipe does in a step of so many micro-batches. It is plain data and may be
-// wrong: [Plan.Check] says whether it can run. What several goroutines read must not be changed.
+// Plan is what a pipe does in a step of so many micro-batches. It is plain data and may be wrong;
+// [Plan.Check] says whether it can run. A Plan that several goroutines read must not be changed.
 type Plan struct {
 	Program *schedule.Program // of a whole step
 	Stages  []StagePlan
 }
 
-// MicroBatches is how many the plan is for; 0 without a program.
+// MicroBatches is the number of micro-batches that the plan is for; 0 without a program.
 func (p *Plan) MicroBatches() int {
 	if p.Program == nil {
 		return 0
@@ -23,46 +23,46 @@ func (p *Plan) MicroBatches() int {
 	return p.Program.MicroBatches
 }
 
-// StagePlan is what a stage does.
+// StagePlan is what one stage does in a step.
 type StagePlan struct {
 	Device string // such as "cpu:0"
 	Layers int    // of the model
 	Policy Policy
-	// Units is the number of layers in each unit, a loss that ends the last stage counted as one
-	// where the policy is Optimal. Other policies have one unit: nil. The first Prologue units have
-	// no backward and run once.
+	// Units is the number of layers in each unit where the policy is Optimal. A loss that ends the
+	// last stage counts as a layer. With other policies a stage is one unit, and Units is nil. The
+	// first Prologue units have no backward and run once.
 	Units    []int
 	Prologue int
-	// MicroBatches is what is done with each micro-batch.
+	// MicroBatches has the operations on each micro-batch.
 	MicroBatches []MicroBatch
 
-	// Predicted, where the policy is Optimal; 0 elsewhere. Sizes are bytes of the device, times
-	// microseconds of all micro-batches together.
-	Limit      int64   // 0 is none
-	Base       int64   // there whatever is recomputed
-	Peak       int64   // most in a step, Base counted
+	// The rest is predicted where the policy is Optimal, and 0 elsewhere. Sizes are bytes of the
+	// device. Times are microseconds of all micro-batches together.
+	Limit      int64   // 0 is no limit
+	Base       int64   // held whatever is recomputed
+	Peak       int64   // the most that is held in a step, Base included
 	Time       float64 // of forwards, recomputations and backwards
 	Once       float64 // the same without recomputation
 	LowerBound float64 // no plan within the limit takes less
 
 	Spread float64 // see Costs
 
-	waits int64 // bytes that wait for neighbours at most, if stages run ahead
+	waits int64 // the most bytes that can wait for neighbours when stages run ahead
 }
 
-// MicroBatch is what a stage does with a micro-batch.
+// MicroBatch is what a stage does with one micro-batch.
 type MicroBatch struct {
-	// Ops are operations on the stage's units. Those up to the loss (L) are done by the program's
-	// forward, those from it up to the first backward by its recomputation, the rest by its
-	// backward.
+	// Ops are operations on the units of the stage. The forward of the program performs those up to
+	// the loss (L). Its recomputation performs those from there to the first backward, and its
+	// backward the rest.
 	Ops []remat.Op
-	// Forward, Recompute and Backward are the predicted microseconds of the program's actions; 0 if
-	// they are not known.
+	// Forward, Recompute and Backward are the predicted microseconds of the three actions of the
+	// program; 0 if they are not known.
 	Forward, Recompute, Backward float64
 }
 
-// timed predicts the times of operations by a chain, whose layers are the units without the
-// prologue.
+// timed is a micro-batch with the times of its operations, predicted from a chain. The layers of
+// the chain are the units after the prologue.
 func timed(ops []remat.Op, c remat.Chain, prologue int) MicroBatch {
 	out := MicroBatch{Ops: withPrologue(ops, prologue)}
 	sum := func(ops []remat.Op) (t float64) {
@@ -85,7 +85,7 @@ func timed(ops []remat.Op, c remat.Chain, prologue int) MicroBatch {
 	return out
 }
 
-// Recomputed is how many forwards of units are run again, of all micro-batches.
+// Recomputed is the number of forwards of units that are repeated, over all micro-batches.
 func (s StagePlan) Recomputed() (n int) {
 	for _, m := range s.MicroBatches {
 		runs := map[int]int{}
@@ -101,7 +101,8 @@ func (s StagePlan) Recomputed() (n int) {
 	return n
 }
 
-// Split parts a micro-batch's operations as the program's actions do them.
+// Split splits a micro-batch's operations into those of the forward, of the recomputation and of
+// the backward.
 func Split(ops []remat.Op) (forward, recompute, backward []remat.Op) {
 	loss := slices.Index(ops, remat.Op{Kind: remat.LossStep})
 	if loss < 0 {
@@ -115,14 +116,14 @@ func Split(ops []remat.Op) (forward, recompute, backward []remat.Op) {
 	return forward, rest[:first], rest[first:]
 }
 
-// recomputes says whether a stage has anything to do between the loss of a micro-batch and its
-// gradient's arrival.
+// recomputes says whether a stage has operations between the loss of a micro-batch and its first
+// backward.
 func (p *Plan) recomputes(stage, microBatch int) bool {
 	_, again, _ := Split(p.Stages[stage].MicroBatches[microBatch].Ops)
 	return len(again) > 0
 }
 
-// Fewer is the plan for its first micro-batches alone, as a batch with fewer rows has them; it
+// Fewer is the plan for the first micro-batches alone, as a batch with fewer rows needs it. It
 // needs no more memory.
 func (p *Plan) Fewer(microBatches int) *Plan {
 	if microBatches == p.Program.MicroBatches {
@@ -136,11 +137,11 @@ func (p *Plan) Fewer(microBatches int) *Plan {
 	return out
 }
 
-// spare is the part of a limit that is worth another plan, when so much more has become free.
+// spare is the part of a limit that must have become free to make another plan worth solving.
 const spare = 0.01
 
-// Refit is the plan for the same problem with other memory, if it still stays within the limits and
-// these do not leave much more than they did; else nil, and it is worth solving again.
+// Refit is the plan for the same problem with other memory. It is nil if the plan would exceed a
+// limit, or if enough memory has become free that solving again is worth it.
 func (p *Plan) Refit(now Problem) *Plan {
 	out := *p
 	out.Stages = slices.Clone(p.Stages)
@@ -163,8 +164,9 @@ func (p *Plan) Refit(now Problem) *Plan {
 	return &out
 }
 
-// capacity of links between neighbours: any number of values, or none where memory is planned and
-// there is too little for all that may wait. Then stages may run ahead of each other.
+// capacity is the number of values that links between neighbours may hold. 0 is any number, so that
+// stages may run ahead of each other. It is schedule.Meet where memory is planned and does not
+// suffice for all that may wait.
 func (p *Plan) capacity(meet bool) int {
 	if meet {
 		return schedule.Meet

@@ -5,23 +5,23 @@ package planner
 type Policy string
 
 const (
-	// ExceptLast recomputes every micro-batch but the one whose backward comes first, which would
-	// be recomputed at once. In ascending order that is micro-batch 0. With one micro-batch,
+	// ExceptLast recomputes every micro-batch except the one whose backward comes first, because it
+	// would be recomputed at once. In ascending order that is micro-batch 0. With one micro-batch
 	// nothing is recomputed.
 	ExceptLast Policy = "except_last"
-	// Never keeps everything.
+	// Never keeps everything and recomputes nothing.
 	Never Policy = "never"
 	// Always recomputes every micro-batch.
 	Always Policy = "always"
-	// Optimal keeps and recomputes, layer by layer and micro-batch by micro-batch, what makes a
-	// step shortest under a limit in bytes.
+	// Optimal chooses for each layer and micro-batch what to keep and what to recompute, so that a
+	// step is shortest under a limit in bytes.
 	Optimal Policy = "optimal"
 )
 
-// Policies are all there are.
+// Policies lists all policies.
 var Policies = []Policy{ExceptLast, Never, Always, Optimal}
 
-// Recomputes says whether the policy, other than Optimal, recomputes a micro-batch.
+// Recomputes says whether the policy recomputes a micro-batch. For Optimal, ask the plan instead.
 func (p Policy) Recomputes(microBatch int) bool {
 	return p == Always || p == ExceptLast && microBatch > 0
 }

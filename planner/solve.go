@@ -11,8 +11,9 @@ import (
 	"penstock/schedule"
 )
 
-// Solve plans a step. Its error is a [*MemoryError] if there are stages for which no plan keeps the
-// limit; ctx.Err() when ctx ends first; or what is wrong with the problem.
+// Solve plans a step. It blocks until the plan is made or ctx ends. It fails with a [*MemoryError]
+// if no plan of some stage keeps its limit, with ctx.Err() when ctx ends first, or with what is
+// wrong with the problem.
 func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	if err := arg.Context(ctx, "planner"); err != nil {
 		return nil, err
@@ -53,7 +54,7 @@ func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	return out, nil
 }
 
-// stage plans a stage, or says what it is short of.
+// stage plans one stage, or returns what it is short of.
 func (p Problem) stage(ctx context.Context, s Stage) (StagePlan, *Shortage, error) {
 	out := StagePlan{Device: s.Device, Layers: s.Layers, Policy: s.Policy}
 	if s.Policy != Optimal {
@@ -99,13 +100,13 @@ func (p Problem) stage(ctx context.Context, s Stage) (StagePlan, *Shortage, erro
 	return out, nil, nil
 }
 
-// Operations of stages of one unit.
+// keepAll and keepInput are the operations of a stage of one unit.
 var (
 	keepAll   = []remat.Op{{Kind: remat.ForwardSave}, {Kind: remat.LossStep}, {Kind: remat.Backward}}
 	keepInput = []remat.Op{{Kind: remat.ForwardKeep}, {Kind: remat.LossStep}, {Kind: remat.ForwardSave}, {Kind: remat.Backward}}
 )
 
-// shortage is what a stage is short of that needs so many bytes at the least.
+// shortage is the shortage of a stage that needs so many bytes.
 func (s Stage) shortage(first remat.Chain, least int64) *Shortage {
 	out := &Shortage{Device: s.Device, Limit: s.Memory.Limit, Least: least}
 	if p, at, err := solver.Least(first); err == nil && s.Costs.Prologue == 0 && p.Ops[at].Kind != remat.LossStep {
@@ -114,7 +115,7 @@ func (s Stage) shortage(first remat.Chain, least int64) *Shortage {
 	return out
 }
 
-// withPrologue is operations with the units of the prologue, which run first, before them.
+// withPrologue puts the units of the prologue, which run first, before operations.
 func withPrologue(ops []remat.Op, prologue int) (out []remat.Op) {
 	for i := range prologue {
 		out = append(out, remat.Op{Kind: remat.Forward, Layer: i})

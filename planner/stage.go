@@ -24,28 +24,30 @@ type Stage struct {
 	Memory Memory // for Optimal alone
 }
 
-// Costs is what a stage takes for one micro-batch. Package profile measures it. Sizes are bytes.
+// Costs is the bytes and times that a stage takes for one micro-batch. Package profile measures
+// them. Sizes are bytes.
 type Costs struct {
-	// First is the chain of the first micro-batch of a step, whose backward makes the gradients of
-	// parameters. Later is that of another one, or of the first where they are there already. Their
-	// layers are the stage's units without the prologue.
+	// First is the chain of the first micro-batch of a step, whose backward allocates the gradients
+	// of parameters. Later is the chain of the others, and of the first where the gradients exist
+	// already. The layers of both are the units of the stage after the prologue.
 	First, Later remat.Chain
 	// Units is the number of layers in each unit; a loss that ends the last stage counts as a
 	// layer.
 	Units []int
-	// Prologue is how many units at the beginning have no backward: nothing in them is trained, and
-	// nobody wants a gradient of what they are given. They run once. ProloguePeak is what they take
-	// beside the stage's input.
+	// Prologue is the number of units at the beginning that have no backward: nothing in them is
+	// trained, and no gradient of their input is wanted. They run once. ProloguePeak is the most
+	// that they hold beside the stage's input.
 	Prologue     int
 	ProloguePeak int64
-	// Given is what the stage receives from the one before, Gives what it sends to the next.
+	// Given is the size of what the stage receives from the one before. Gives is the size of what
+	// it sends to the next.
 	Given, Gives int64
-	// SkipsIn is what it receives by skips, SkipsOut what it sends by them.
+	// SkipsIn and SkipsOut are the sizes of the skips that it receives and sends.
 	SkipsIn, SkipsOut int64
 	// Spread is how much longer the median of a layer's timed runs took than what counts, as a part
 	// of that.
 	Spread float64
-	// Statistics is what deferred batch norms gather until the end of the step.
+	// Statistics is the size of what deferred batch norms accumulate until the end of the step.
 	Statistics int64
 }
 
@@ -53,27 +55,27 @@ type Costs struct {
 // bytes.
 type Memory struct {
 	Limit int64 // 0 is none
-	// between steps: parameters, buffers, the batch, gradients and optimizer state that are there
+	// held between steps: parameters, buffers, the batch, gradients and optimizer state that exist
 	Live     int64
-	Unplaced int64 // parameters and buffers that are not there yet
-	State    int64 // of the optimizer, still to be made
+	Unplaced int64 // parameters and buffers that do not exist yet
+	State    int64 // optimizer state that does not exist yet
 	Outputs  int64 // the whole batch's outputs and their gradients, where the caller computes the loss
 	Tied     int64 // gradients of parameters that other stages use, received or waiting to be sent
-	// Gradients says that all parameters have theirs; what some have already counts twice.
+	// Gradients says that all parameters have gradients. If only some have, those count twice.
 	Gradients bool
-	// BatchInput says that the stage's input is a view of the batch, which is in Live.
+	// BatchInput says that the stage's input is a view of the batch, which Live includes.
 	BatchInput bool
 }
 
-// base is what is there during a step whatever is recomputed. What skips leave waiting is bounded
-// by as many micro-batches as another stage can be late by.
+// base is the bytes that are held during a step whatever is recomputed. Skips wait for at most as
+// many micro-batches as another stage can be late by.
 func (p Problem) base(s Stage) int64 {
 	m, c := s.Memory, s.Costs
 	late := int64(min(p.MicroBatches, len(p.Stages)))
 	return m.Live + m.Unplaced + m.State + c.Statistics + late*(c.SkipsIn+c.SkipsOut) + m.Outputs + m.Tied
 }
 
-// chains are those of the first and of later micro-batches as this step has them.
+// chains are the chains of the first and of later micro-batches in this step.
 func (s Stage) chains() (first, later remat.Chain) {
 	first, later = s.Costs.First, s.Costs.Later
 	if s.Memory.BatchInput && s.Costs.Prologue == 0 {
@@ -85,7 +87,7 @@ func (s Stage) chains() (first, later remat.Chain) {
 	return first, later
 }
 
-// prologue is the most that the prologue takes, with the input where that is no part of a chain.
+// prologue is the most bytes that the prologue holds. It includes the input if no chain does.
 func (s Stage) prologue() int64 {
 	if s.Costs.Prologue > 0 && !s.Memory.BatchInput {
 		return s.Costs.ProloguePeak + s.Costs.Given
@@ -93,8 +95,8 @@ func (s Stage) prologue() int64 {
 	return s.Costs.ProloguePeak
 }
 
-// waits is what may wait for a neighbour to take it: the outputs, and the gradients of the inputs,
-// of all micro-batches.
+// waits is the most bytes that can wait for a neighbour: the outputs, and the gradients of the
+// inputs, of all micro-batches.
 func (p Problem) waits(s Stage) int64 {
 	return int64(p.MicroBatches) * (s.Costs.Gives + s.Costs.Later.InputGradient)
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // String is the plan's text form, which [Parse] reads: a block for each stage, then the program.
-// Micro-batches of the same operations share a line. Predictions that are 0 are left out.
+// Micro-batches with the same operations share a line. Predictions of 0 are left out.
 //
 //	stage 0 device=cpu:0 layers=2 policy=except_last
 //	  0 S0 L B0
@@ -95,7 +95,7 @@ func (f field) parse(word string) (err error) {
 	return err
 }
 
-// fields are the numbers of a stage that may be left out.
+// fields lists the numbers of a stage that may be left out.
 func (s *StagePlan) fields() []field {
 	return []field{
 		{name: "limit", in: &s.Limit}, {name: "base", in: &s.Base}, {name: "peak", in: &s.Peak},
@@ -105,7 +105,7 @@ func (s *StagePlan) fields() []field {
 	}
 }
 
-// Parse reads what [Plan.String] writes, and checks it.
+// Parse reads the text that [Plan.String] writes, and checks the plan.
 func Parse(text string) (*Plan, error) {
 	p := &Plan{}
 	lines := strings.Split(text, "\n")
@@ -181,8 +181,7 @@ func (p *Plan) parseStage(words []string) (err error) {
 	return nil
 }
 
-// maxMicroBatches bounds what a line of operations may stand for; schedule.Parse has a bound of its
-// own.
+// maxMicroBatches is the most micro-batches that a line of operations may stand for.
 const maxMicroBatches = 1 << 20
 
 func (s *StagePlan) parseOps(words []string) error {
