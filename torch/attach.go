@@ -5,31 +5,42 @@ import (
 	"penstock/internal/shim"
 )
 
-// Node is what stands behind tensors that Attach has put into a graph.
+// Node is an autograd node whose backward is Go code; see [Ctx.Attach].
 type Node interface {
-	// Backward goes through what is behind the outputs, inside of the Backward that was called. c is a context with the device, threads and autocast that Attach was called under, grad off; what it owns
-	// goes when Backward returns. A panic, or Goexit, is one of the Backward that was called first; the sequence number of an *Error becomes that of the node.
+	// Backward computes the gradients of the node's inputs. It runs inside the Backward that was
+	// called. c is a context with the device, threads and autocast that Attach was called under,
+	// grad off. It is closed when Backward returns.
+	//
+	// A panic or Goexit ends the Backward that was called first. The sequence number of an *Error
+	// becomes that of the node.
 	Backward(c *Ctx, arrival *Arrival)
-	// Forget is called once, on any thread, when Backward will not be called again: the graph has been let go of, by a backward that did not keep it or for good. It must not use a context.
+	// Forget is called once, on any thread, when Backward will not be called again: a backward that
+	// did not keep the graph is over, or the graph was freed. It must not use a context.
 	Forget()
 }
 
-// Arrival is a backward that has come to a node.
+// Arrival is what a node's backward is given, and what it returns.
 type Arrival struct {
-	// Grads are the gradients of the outputs, nil where none has come. They are kept, and nobody else holds them: their memory is free when Node.Backward has freed them. What it leaves is freed for it.
+	// Grads are the gradients of the outputs, nil where there is none. They are kept tensors that
+	// nobody else holds, so freeing one in Node.Backward frees its memory. The rest are freed when
+	// Node.Backward returns.
 	Grads []*Tensor
-	// Wanted says whose gradients the graph goes on with, by input.
+	// Wanted says, by input, whether its gradient is needed.
 	Wanted []bool
-	// Last says that the graph is not kept: there will be no other backward through it.
+	// Last says that the graph is not kept: no other backward will run through it.
 	Last bool
-	// InputGrads is for Node.Backward to fill, by input, with tensors of any owner. It may leave nil.
+	// InputGrads is filled by Node.Backward, by input, with tensors of any owner. Entries may stay
+	// nil.
 	InputGrads []*Tensor
 }
 
-// Attach puts outputs, which were computed without a graph, under one node of the graph, as if it had computed them from inputs: backward through them is n's. The result has the memory of outputs and
-// belongs to c; the node holds neither inputs nor outputs. Elements may be nil, and of outputs also of types without gradients, which stay outside of the graph.
+// Attach puts outputs, which were computed without a graph, under one node, as if the node had
+// computed them from inputs. Backward through them calls n.
+//
+// The results share the memory of outputs and belong to c. The node holds neither inputs nor
+// outputs. Elements may be nil. Outputs whose type has no gradients stay outside of the graph.
 func (c *Ctx) Attach(inputs, outputs []*Tensor, n Node) []*Tensor {
-	arg.Must(n, "torch: Attach: the node", "what is to stand behind the outputs")
+	arg.Must(n, "torch: Attach: the node", "what computes the gradients of the inputs")
 	return c.ownAll(c.attach("attach", false, inputs, outputs, func(c *Ctx, r *shim.Recomputation) { arrive(c, r, n) }, n.Forget))
 }
 
@@ -57,7 +68,8 @@ func arrive(c *Ctx, r *shim.Recomputation, n Node) {
 	}
 }
 
-// attach makes the node of Attach, or of a checkpoint, which holds its inputs. run is given a context of its own.
+// attach makes the node of Attach or of a checkpoint. With hold the node keeps its inputs. run is
+// given a context of its own.
 func (c *Ctx) attach(op string, hold bool, inputs, outputs []*Tensor, run func(c *Ctx, r *shim.Recomputation), forget func()) []shim.Handle {
 	options := Options{Device: c.device, Threads: int(c.mode.Threads), Autocast: c.Autocast()}
 	attached, err := shim.Checkpoint(&c.mode, hold, handlesOf(inputs), handlesOf(outputs), func(r *shim.Recomputation) {

@@ -76,7 +76,8 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// The node holds nothing, and what it is sent goes when it lets go of it, not when backward returns.
+// The node holds nothing, and what it is sent goes when it lets go of it, not when backward
+// returns.
 func TestAttachHoldsNothing(t *testing.T) {
 	torchtest.Check(t)
 	device := torch.CPU(3)

@@ -15,11 +15,13 @@ import (
 	"penstock/torch"
 )
 
-// What PyTorch 1.13 computed under autocast is in testdata/autocast; scripts/fixtures/README.md says what each file holds.
+// What PyTorch 1.13 computed under autocast is in testdata/autocast; scripts/fixtures/README.md
+// says what each file holds.
 const autocastFixtures = "testdata/autocast"
 
-// autocastTolerance is a difference relative to the largest magnitude in the tensor: two units in the last of bfloat16's 8 bits. The fixtures come from the plainest kernels,
-// whose sums round elsewhere.
+// autocastTolerance is a difference relative to the largest magnitude in the tensor: two units in
+// the last of bfloat16's 8 bits. The fixtures come from the plainest kernels, whose sums round
+// elsewhere.
 const autocastTolerance = 1.0 / 64
 
 // autocastOperators are the operators of the cases, on the arguments' names.
@@ -54,7 +56,8 @@ var autocastOperators = map[string]func(c *torch.Ctx, arg func(string) *torch.Te
 	},
 }
 
-// Under autocast every operator gives PyTorch's types, and its numbers to bfloat16's accuracy, as do the gradients.
+// Under autocast every operator gives PyTorch's types, and its numbers to bfloat16's accuracy, as
+// do the gradients.
 func TestAutocastGivesWhatPyTorchGives(t *testing.T) {
 	if !strings.HasPrefix(torch.Version(), "1.13.") {
 		t.Skipf("which operators are lowered changed after 1.13, which the fixtures are of; this is %s", torch.Version())
@@ -129,7 +132,8 @@ func differ(c *torch.Ctx, got, want *torch.Tensor) (difference, largest float64)
 	return difference, largest
 }
 
-// penstock::linear adds to the weight's gradient where it lies, in float32, the bfloat16 product of each micro-batch, as autograd does for aten::linear.
+// penstock::linear adds to the weight's gradient where it lies, in float32, the bfloat16 product of
+// each micro-batch, as autograd does for aten::linear.
 func TestAutocastLinearAccumulates(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true, Autocast: true})
 	w, bias := leaf(t, c, 5, 7), leaf(t, c, 5)
@@ -157,7 +161,8 @@ func TestAutocastLinearAccumulates(t *testing.T) {
 	}
 }
 
-// Between forward and backward the graph holds the input as it was multiplied, but no copy of the weights; without a graph nothing is held, in no cache either.
+// Between forward and backward the graph holds the input as it was multiplied, but no copy of the
+// weights; without a graph nothing is held, in no cache either.
 func TestAutocastHoldsNoWeights(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Device: torch.CPU(2), Grad: true, Autocast: true})
 	live := func() int64 { return torch.CPU(2).Memory().Live }
@@ -197,7 +202,8 @@ func TestAutocastBelongsToTheContext(t *testing.T) {
 	}
 }
 
-// The graph says what is lowered: a backward of a graph recorded without autocast is the same on a context with it.
+// The graph says what is lowered: a backward of a graph recorded without autocast is the same on a
+// context with it.
 func TestAutocastLeavesBackwardAlone(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
 	x, w := leaf(t, c, 4, 4), leaf(t, c, 4, 4)

@@ -6,7 +6,7 @@ import (
 	"penstock/internal/shim"
 )
 
-// SetRequiresGrad marks t as a leaf whose gradient is wanted, and returns it.
+// SetRequiresGrad sets whether t, a leaf, gets a gradient, and returns t.
 func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
 	if err := shim.SetRequiresGrad(t.given("requires_grad"), on); err != nil {
 		panic(&Error{Op: "requires_grad", Args: []string{t.String()}, Message: err.Message})
@@ -14,7 +14,7 @@ func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
 	return t
 }
 
-// GradOf is a handle on t's gradient, owned by the context, or nil when it has none.
+// GradOf returns a handle on t's gradient, owned by the context, or nil when it has none.
 func (c *Ctx) GradOf(t *Tensor) *Tensor {
 	h := shim.Grad(t.given("grad"))
 	if h == 0 {
@@ -30,16 +30,19 @@ func (t *Tensor) HasGrad() bool {
 	return h != 0
 }
 
-// SetGradOf replaces t's gradient; nil drops it and frees its memory.
+// SetGradOf replaces t's gradient. Nil removes it and frees its memory.
 func (t *Tensor) SetGradOf(grad *Tensor) {
 	if err := shim.SetGrad(t.given("set grad"), grad.handle()); err != nil {
 		panic(&Error{Op: "set grad", Args: []string{t.String(), grad.String()}, Message: err.Message})
 	}
 }
 
-// Backward runs the graph behind outputs, starting from grads (one for each output; nil stands for one, and is for scalars only), and adds into the
-// gradients of the leaves. It frees the graph unless keepGraph is set. It runs on the calling goroutine and returns when all is done.
-// A function that Checkpoint runs again may panic: Backward then panics with the same value.
+// Backward runs the graph of outputs, starting from grads, and adds to the gradients of the leaves.
+// There is one of grads for each output; nil stands for one, and is for scalars only. The graph is
+// freed unless keepGraph is set.
+//
+// It runs on the calling goroutine and returns when all is done. A function that Checkpoint runs
+// again may panic: Backward then panics with the same value.
 func (c *Ctx) Backward(outputs, grads []*Tensor, keepGraph bool) {
 	if len(outputs) != len(grads) {
 		panic(&Error{Op: "backward", Device: c.device, Message: "outputs and gradients differ in number"})
@@ -66,14 +69,16 @@ func (c *Ctx) backwardFailed(err *shim.Error) {
 	panic(c.failed("backward", nil, err))
 }
 
-// Prepared is a backward that is still to be run. It holds the gradients that it starts from, and the graph, but not the outputs: who frees the handles on all of them lets go of each as soon as the
-// backward is past it, where Backward, and whoever calls it, hold them to its end.
+// Prepared is a backward that was not run yet. It holds the graph and the gradients that it starts
+// from, but not the outputs. Once their handles are freed, each output is freed as soon as the
+// backward has used it. Ctx.Backward holds them to its end.
 type Prepared struct {
 	c      *Ctx
 	handle uint64
 }
 
-// PrepareBackward makes a backward from outputs, with a gradient for each. Run it once, or Free it.
+// PrepareBackward prepares a backward from outputs, with a gradient for each. Call Run or Free
+// once.
 func (c *Ctx) PrepareBackward(outputs, grads []*Tensor) *Prepared {
 	if len(outputs) != len(grads) {
 		panic(&Error{Op: "backward", Device: c.device, Message: "outputs and gradients differ in number"})
@@ -85,7 +90,8 @@ func (c *Ctx) PrepareBackward(outputs, grads []*Tensor) *Prepared {
 	return &Prepared{c, handle}
 }
 
-// Run is Backward, on the context that made it. It frees the graph.
+// Run runs the backward on the context that prepared it, and frees the graph. It blocks and fails
+// as Ctx.Backward does.
 func (p *Prepared) Run() {
 	handle := p.handle
 	p.handle = 0
@@ -95,7 +101,7 @@ func (p *Prepared) Run() {
 	p.c.backwardFailed(shim.RunBackward(&p.c.mode, handle))
 }
 
-// Free drops a backward that is not run. It is idempotent.
+// Free drops a backward that was not run. It is idempotent.
 func (p *Prepared) Free() {
 	if p.handle != 0 {
 		shim.DropBackward(p.handle)

@@ -6,7 +6,8 @@ import (
 	"penstock/torch"
 )
 
-// BenchmarkGEMM is a product of two 1024 x 1024 matrices on one thread, as a share of the core's rate of multiply-adds.
+// BenchmarkGEMM is a product of two 1024 x 1024 matrices on one thread, as a share of the core's
+// rate of multiply-adds.
 func BenchmarkGEMM(b *testing.B) {
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()

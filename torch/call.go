@@ -10,19 +10,19 @@ import (
 	"penstock/internal/shim"
 )
 
-// operator is an operator that is looked up when it is first used. Its declaration is the part of its schema that we rely on: a test compares it
-// with the schema of the linked libtorch.
+// operator is an operator that is looked up when it is first used. declared is the part of its
+// schema that this package relies on. A test compares it with the schema of the linked libtorch.
 type operator struct {
 	declared       string
 	name, overload string
 	handle         atomic.Pointer[byte]
 }
 
-// declarations lists the operators of all typed methods, for the test.
+// declarations are the operators of all typed methods, for the test.
 var declarations []*operator
 
-// declare registers an operator by its schema: "aten::add.Tensor(Tensor self, Tensor other) -> Tensor". Trailing arguments that have
-// defaults may be left out.
+// declare registers an operator by its schema: "aten::add.Tensor(Tensor self, Tensor other) ->
+// Tensor". Trailing arguments that have defaults may be left out.
 func declare(schema string) *operator {
 	name, _, _ := strings.Cut(schema, "(")
 	name, overload, _ := strings.Cut(name, ".")
@@ -50,7 +50,8 @@ func (o *operator) find(c *Ctx) shim.Op {
 	return h
 }
 
-// encoder builds the flat arguments of one call in a buffer that is reused, so that a call allocates nothing but its results.
+// encoder writes the arguments of one call into a buffer that is reused, so that a call allocates
+// only its results.
 type encoder struct {
 	c       *Ctx
 	op      *operator
@@ -91,7 +92,7 @@ func (e *encoder) b(v bool) *encoder {
 	return e.put(shim.Bool, 0)
 }
 
-// dtype passes an element type. libtorch looks it up in a table without looking at its bounds.
+// dtype passes an element type. libtorch looks it up in a table without checking bounds.
 func (e *encoder) dtype(d DType) *encoder {
 	if d < 0 {
 		panic(&Error{Op: e.op.fullName(), Device: e.c.device, Message: fmt.Sprintf("there is no %v", d)})
@@ -191,13 +192,14 @@ func (c *Ctx) ownAll(handles []shim.Handle) []*Tensor {
 // found caches operators called by name.
 var found sync.Map // name -> *operator
 
-// Has says whether the linked libtorch has an operator: "aten::add", overload "Tensor".
+// Has says whether the linked libtorch has an operator, such as name "aten::add" with overload
+// "Tensor".
 func Has(name, overload string) bool {
 	_, _, _, _, err := shim.Find(name, overload)
 	return err == nil
 }
 
-// Schema is the schema of an operator in the linked libtorch.
+// Schema returns the schema of an operator in the linked libtorch, or an error if there is none.
 func Schema(name, overload string) (string, error) {
 	_, _, _, schema, err := shim.Find(name, overload)
 	if err != nil {
@@ -214,10 +216,15 @@ type (
 	Omitted struct{}
 )
 
-// Call runs any operator of libtorch by name and overload. Arguments are *Tensor (nil = None), []*Tensor, int, int64, float64, bool, string, []int64,
-// []float64, DType, Device, Rand and Omitted, in the order of the schema; trailing ones may be left out when the schema has defaults, ints become
-// floats where the schema wants floats. Results are *Tensor (owned by the context; nil if undefined), []*Tensor, int64, float64, bool or nil.
-// It panics with *Error on failure. An in-place operator's result is a second handle on its argument.
+// Call runs any operator of libtorch by name and overload.
+//
+// Arguments come in the order of the schema. They are *Tensor (nil is None), []*Tensor, int, int64,
+// float64, bool, string, []int64, []float64, DType, Device, Rand and Omitted. Trailing ones may be
+// left out where the schema has defaults. Ints become floats where the schema wants floats.
+//
+// Results are *Tensor (owned by the context; nil if undefined), []*Tensor, int64, float64, bool or
+// nil. An in-place operator's result is a second handle on its argument. It panics with *Error on
+// failure.
 func (c *Ctx) Call(name, overload string, args ...any) []any {
 	key := name + "." + overload
 	o, ok := found.Load(key)

@@ -8,21 +8,30 @@ import (
 	"penstock/internal/shim"
 )
 
-// Checkpoint is f(c, in), whose graph is not kept: it is made again in backward (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016). Between forward and backward
-// the graph holds in and what f returned, and nothing else.
+// Checkpoint returns f(c, in) without keeping the graph, which backward makes again (Chen et al.,
+// "Training Deep Nets with Sublinear Memory Cost", 2016). Between forward and backward the graph
+// holds only in and what f returned.
 //
-// f runs at once, with grad off. In a backward through what it returned it runs again, inside of that call: on a new context with the same device, threads, autocast and state of
-// Draws as at first, with grad on (Ctx.Grad tells the runs apart), and with inputs of the same memory outside of the graph. It must compute the same again. Its gradients are added to
-// the parameters' and go on to in. Where grad is off, or neither an input needs a gradient nor parameters behind f do (trained), it is f(c, in) and no more.
+// f runs at once, with grad off. A backward through its result runs f again, inside that call, on a
+// new context with the same device, threads, autocast and state of Draws, with grad on. Ctx.Grad
+// tells the runs apart. The inputs then share the memory of in, outside of the graph. f must
+// compute the same again. Its gradients are added to those of the parameters and passed on to in.
 //
-// f makes its tensors through the context it is given, keeps none of them, and does not overwrite its inputs: nor may anybody until backward. Both are errors. Tensors of in and of the
-// result may be nil, or of types without gradients. What f returns without needing a gradient in the second run gets none. The result belongs to c, which frees the rest. f may call
-// Checkpoint.
+// Where grad is off, Checkpoint only calls f. It also does where neither an input needs a gradient
+// nor, by trained, a parameter that f uses.
 //
-// Gradients of parameters behind f are added to what they have while f's second run goes back, before those of other uses are summed. Parameters that are used outside of f too are to be
-// given as shared: then the graph sums all uses, latest first, as if there were no checkpoint. Nobody else may go back through them at the same time.
+// f makes its tensors through the context it is given and keeps none of them. It does not overwrite
+// its inputs, and nobody else may until backward; both are errors. f may call Checkpoint. Tensors
+// of in and of the result may be nil, or of types without gradients. What f returns without needing
+// a gradient in the second run gets none. The result belongs to c, which frees the rest.
 //
-// A panic of f in backward, or Goexit, is one of the Backward that was called first; the sequence number of an *Error is that of the outermost checkpoint.
+// Gradients of parameters that f uses are added during f's second run, before those of other uses.
+// Parameters that are also used outside of f are passed as shared. The graph then sums all uses,
+// latest first, as if there were no checkpoint. No other backward through them may run at the same
+// time.
+//
+// A panic or Goexit of f in backward ends the Backward that was called first. The sequence number
+// of an *Error is that of the outermost checkpoint.
 func (c *Ctx) Checkpoint(f func(c *Ctx, in []*Tensor) []*Tensor, in []*Tensor, trained bool, shared ...*Tensor) []*Tensor {
 	arg.Must(f, "torch: Checkpoint: the function", "what computes the result")
 	if !c.Grad() || !trained && !slices.ContainsFunc(in, needsGrad) {
@@ -52,7 +61,7 @@ func handlesOf(list []*Tensor) []shim.Handle {
 	return out
 }
 
-// checkpoint is what a node has to run again.
+// checkpoint is what a node needs to run f again.
 type checkpoint struct {
 	f           func(*Ctx, []*Tensor) []*Tensor
 	shared      []*Tensor // the last inputs of the node, which f is not given
@@ -77,12 +86,13 @@ func (k *checkpoint) first(c *Ctx, in []*Tensor) (out []*Tensor) {
 	return out
 }
 
-// recompute runs f with a graph and goes back through it.
+// recompute runs f with a graph and runs backward through it.
 func (k *checkpoint) recompute(c *Ctx, r *shim.Recomputation) {
 	c.SetGrad(true)
 	c.ResumeDraws(k.seed, k.draws)
 
-	// A gate, because a leaf would change the layout of its gradient, and with it the bits of what is summed from it.
+	// Inputs become gates, not leaves. A leaf would change the layout of its gradient, and so the
+	// bits of what is summed from it.
 	n := len(r.Inputs) - len(k.shared)
 	in, mailboxes := make([]*Tensor, n), make([]*Tensor, n)
 	for i, h := range r.Inputs[:n] {
@@ -113,7 +123,8 @@ func (k *checkpoint) recompute(c *Ctx, r *shim.Recomputation) {
 	}
 }
 
-// setAside takes the gradients of shared parameters away until the function that it returns is called, which drops what has come in the meantime.
+// setAside removes the gradients of shared parameters. The function that it returns drops what has
+// come in the meantime and puts the old ones back.
 func (k *checkpoint) setAside(c *Ctx) (restore func()) {
 	before := make([]*Tensor, len(k.shared))
 	for i, t := range k.shared {
@@ -127,7 +138,7 @@ func (k *checkpoint) setAside(c *Ctx) (restore func()) {
 	}
 }
 
-// roots are the outputs with a gradient, and the gradients.
+// roots returns the outputs that have a gradient, and these gradients.
 func (k *checkpoint) roots(c *Ctx, out []*Tensor, handles []shim.Handle) (outputs, grads []*Tensor) {
 	if len(out) != len(handles) {
 		panic(&Error{Op: "checkpoint", Args: Describe(out), Device: c.device,

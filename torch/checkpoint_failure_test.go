@@ -59,7 +59,8 @@ func TestCheckpointThatComputesSomethingElse(t *testing.T) {
 	}
 }
 
-// Whatever ends the second run comes out of the Backward that was called, as it is, and leaves nothing behind; what comes after works.
+// Whatever ends the second run comes out of the Backward that was called, as it is, and leaves
+// nothing behind; what comes after works.
 func TestCheckpointFailures(t *testing.T) {
 	boom := &torch.Error{Op: "boom"}
 	type key struct{ int }
@@ -125,7 +126,8 @@ func TestCheckpointFailures(t *testing.T) {
 	}
 }
 
-// Goexit (FailNow, in tests) ends the goroutine that called Backward, and passes through no frame of C++ on its way.
+// Goexit (FailNow, in tests) ends the goroutine that called Backward, and passes through no frame
+// of C++ on its way.
 func TestCheckpointGoexit(t *testing.T) {
 	c := checkpointed(t, torch.Options{})
 	x := leaf(t, c, 2)

@@ -17,7 +17,8 @@ import (
 // tensors abbreviates the type of a checkpoint's function.
 type tensors = []*torch.Tensor
 
-// checkpointed is a context for tests of checkpoints: when the test ends no node may hold a function any more.
+// checkpointed is a context for tests of checkpoints: when the test ends no node may hold a
+// function any more.
 func checkpointed(t *testing.T, o torch.Options) *torch.Ctx {
 	before := shim.Checkpoints()
 	t.Cleanup(func() {
@@ -49,7 +50,8 @@ func gradOf(c *torch.Ctx, x *torch.Tensor) []float32 {
 	return torch.Values[float32](g)
 }
 
-// A random chain of operators, some of them random, gives the same bits with any part of it behind a checkpoint, nested ones included.
+// A random chain of operators, some of them random, gives the same bits with any part of it under
+// a checkpoint, nested ones included.
 func TestCheckpointIsTransparent(t *testing.T) {
 	c := checkpointed(t, torch.Options{})
 	const rows, width, longest = 3, 4, 8
@@ -105,7 +107,8 @@ func TestCheckpointIsTransparent(t *testing.T) {
 	})
 }
 
-// Between forward and backward a checkpoint holds its inputs and outputs, to the byte; after backward nothing but gradients.
+// Between forward and backward a checkpoint holds its inputs and outputs, to the byte; after
+// backward nothing but gradients.
 func TestCheckpointHoldsInputsAndOutputs(t *testing.T) {
 	c := checkpointed(t, torch.Options{Device: torch.CPU(2)})
 	live := func() int64 { return torch.CPU(2).Memory().Live }
@@ -132,7 +135,8 @@ func TestCheckpointHoldsInputsAndOutputs(t *testing.T) {
 	}
 }
 
-// Outputs without a gradient may come anywhere: an output before the one that has it must not shift it (peers give zero).
+// Outputs without a gradient may come anywhere: an output before the one that has it must not shift
+// it (peers give zero).
 func TestCheckpointOutputsWithoutGradient(t *testing.T) {
 	c := checkpointed(t, torch.Options{})
 	x, y := leaf(t, c, 3), leaf(t, c, 3)
@@ -249,7 +253,8 @@ func deep(depth int, f func(*torch.Ctx, tensors) tensors) func(*torch.Ctx, tenso
 	return func(c *torch.Ctx, in tensors) tensors { return c.Checkpoint(inner, in, true) }
 }
 
-// Seventy checkpoints in each other, several of which are in one graph, on several goroutines: every byte is charged to the device, and the gradients are right.
+// Seventy checkpoints in each other, several of which are in one graph, on several goroutines:
+// every byte is charged to the device, and the gradients are right.
 func TestCheckpointsDeepAndSideBySide(t *testing.T) {
 	checkpointed(t, torch.Options{})
 	unattributed := torch.UnattributedMemory().Live

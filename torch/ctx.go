@@ -6,23 +6,31 @@ import (
 	"penstock/internal/shim"
 )
 
-// Options configures a Ctx. The zero value is cpu:0, no gradients, libtorch's own thread count, seed 0.
+// Options configures a Ctx. The zero value is cpu:0, no gradients, libtorch's own thread count,
+// seed 0.
 type Options struct {
 	Device  Device
 	Grad    bool   // record the graph
 	Threads int    // intra-op threads of every call, at most MaxThreads; 0 leaves them alone
 	Seed    uint64 // root of the random numbers drawn through the context
 
-	// Autocast runs products and convolutions in bfloat16, and what needs the precision in float32, as torch.autocast does; which operator is of which kind is
-	// libtorch's choice. Parameters stay float32 and get float32 gradients. Casts are not cached: a weight is casted by each operator that uses it.
+	// Autocast runs products and convolutions in bfloat16, and what needs the precision in float32,
+	// as torch.autocast does. libtorch decides which operator is of which kind. Parameters stay
+	// float32 and get float32 gradients. Casts are not cached: a weight is cast by each operator
+	// that uses it.
 	Autocast bool
 }
 
-// Ctx is the context that operators run in: it owns every tensor made through it and carries grad mode, device, intra-op threads and seed. These
-// are applied inside each call, so they do not depend on which OS thread the goroutine is on. One thing does: autograd numbers nodes per thread and runs them
-// by number, so a goroutine that wants a weight used several times in one graph to sum in the same order every time locks itself to its thread, as a pipe's workers do.
+// Ctx is the context that operators run in. It owns every tensor made through it and carries grad
+// mode, device, intra-op threads and seed. These are applied inside each call, so they do not
+// depend on the OS thread that the goroutine is on.
 //
-// A Ctx belongs to one goroutine at a time. Close frees everything it owns.
+// The order of sums in backward does depend on it: autograd numbers nodes per thread and runs them
+// by number. A goroutine that wants a weight with several uses to sum in the same order every time
+// locks itself to its thread, as a pipe's workers do.
+//
+// A Ctx is not safe for concurrent use: it belongs to one goroutine at a time. Close frees
+// everything it owns.
 type Ctx struct {
 	mode   shim.Mode
 	device Device
@@ -34,7 +42,8 @@ type Ctx struct {
 	out  [24]uint64
 }
 
-// NewCtx returns an open context. The caller must Close it. It panics with an *Error if Options.Threads is not from 0 to MaxThreads.
+// NewCtx returns an open context. The caller must Close it. It panics with an *Error if
+// Options.Threads is not from 0 to MaxThreads.
 func NewCtx(o Options) *Ctx {
 	if o.Threads < 0 || o.Threads > MaxThreads {
 		panic(&Error{Op: "NewCtx", Device: o.Device, Message: fmt.Sprintf("Options.Threads is %d; want 1 to %d, or 0 for libtorch's own number", o.Threads, MaxThreads)})
@@ -53,16 +62,16 @@ func NewCtx(o Options) *Ctx {
 // Close frees every tensor that the context still owns. The context can be used again afterwards.
 func (c *Ctx) Close() { c.Release(0) }
 
-// Device is where the context's tensors are made and charged.
+// Device returns the device that the context's tensors are made on and charged to.
 func (c *Ctx) Device() Device { return c.device }
 
-// Threads is the intra-op threads of every call; 0 is whatever the thread has.
+// Threads returns the intra-op threads of every call; 0 leaves the OS thread's own number.
 func (c *Ctx) Threads() int { return int(c.mode.Threads) }
 
 // Grad says whether operators record the graph.
 func (c *Ctx) Grad() bool { return c.mode.Grad != 0 }
 
-// SetGrad switches recording and returns what it was.
+// SetGrad sets whether operators record the graph, and returns the old setting.
 func (c *Ctx) SetGrad(on bool) (was bool) {
 	was = c.mode.Grad != 0
 	c.mode.Grad = 0
@@ -72,7 +81,7 @@ func (c *Ctx) SetGrad(on bool) (was bool) {
 	return was
 }
 
-// NoGrad runs f without recording.
+// NoGrad runs f without recording the graph.
 func (c *Ctx) NoGrad(f func()) {
 	if f == nil { // not arg.Must, which would move every f to the heap
 		panic("torch: NoGrad: the function is nil; want what is to run without gradients")
@@ -82,8 +91,9 @@ func (c *Ctx) NoGrad(f func()) {
 	f()
 }
 
-// Unlimited runs f with what its operators allocate charged to no device, and so refused by no limit. It is for work whose memory was allocated before, and must not fail half done for the few bytes of
-// the numbers that libtorch makes tensors of.
+// Unlimited runs f with its allocations charged to no device, so that no limit refuses them. It is
+// for work whose memory was allocated before and that must not fail halfway, for the few bytes of
+// tensors that libtorch makes of numbers.
 func (c *Ctx) Unlimited(f func()) {
 	was := c.mode.Account
 	c.mode.Account = 0
@@ -94,7 +104,8 @@ func (c *Ctx) Unlimited(f func()) {
 // Autocast says whether operators run under autocast; see Options.
 func (c *Ctx) Autocast() bool { return c.mode.Autocast != 0 }
 
-// SetAutocast switches autocast and returns what it was. Backward is not concerned: the casts that it goes back through are in the graph.
+// SetAutocast switches autocast and returns the old setting. Backward is not affected: its casts
+// are in the graph.
 func (c *Ctx) SetAutocast(on bool) (was bool) {
 	was = c.mode.Autocast != 0
 	c.mode.Autocast = 0
@@ -104,7 +115,7 @@ func (c *Ctx) SetAutocast(on bool) (was bool) {
 	return was
 }
 
-// own makes a tensor of a handle that the caller owns.
+// own makes a tensor of a handle. The context takes over the reference.
 func (c *Ctx) own(h shim.Handle) *Tensor {
 	t := &Tensor{h: h, owner: c, slot: len(c.owned)}
 	c.owned = append(c.owned, t)
@@ -112,7 +123,8 @@ func (c *Ctx) own(h shim.Handle) *Tensor {
 	return t
 }
 
-// Keep moves t out of the context: it survives Close, and the caller frees it. It returns t. A tensor that is already kept stays so.
+// Keep moves t out of the context: it survives Close, and the caller frees it. It returns t. A
+// tensor that is already kept stays so.
 func (c *Ctx) Keep(t *Tensor) *Tensor {
 	if t != nil && t.owner != nil {
 		t.owner.owned[t.slot] = nil
@@ -135,20 +147,21 @@ func (c *Ctx) Adopt(t *Tensor) *Tensor {
 	return t
 }
 
-// Owns says whether the context will free t.
+// Owns says whether the context will free t. It holds for nil.
 func (c *Ctx) Owns(t *Tensor) bool { return t == nil || t.owner == c }
 
-// Share is a second handle on t, the same tensor in the same graph, that the context owns.
+// Share returns a second handle on t, the same tensor in the same graph, owned by the context.
 func (c *Ctx) Share(t *Tensor) *Tensor {
 	shim.Retain(t.given("share"))
 	return c.own(t.h)
 }
 
-// Mark is a point in the context's history for Release.
+// Mark returns a point in the context's history, for Release.
 func (c *Ctx) Mark() int { return len(c.owned) }
 
-// Release frees what the context made since mark, except keep. Memory that nothing else holds (autograd, another handle) is free at once,
-// which is how a chain of layers lets go of each activation as soon as the next one exists.
+// Release frees the tensors that the context made since mark, except keep. Memory that nothing else
+// holds (autograd, another handle) is free at once. So a chain of layers frees each activation as
+// soon as the next one exists.
 func (c *Ctx) Release(mark int, keep ...*Tensor) {
 	kept := c.owned[:mark]
 	for _, t := range c.owned[mark:] {
@@ -176,6 +189,8 @@ func contains(list []*Tensor, t *Tensor) bool {
 	return false
 }
 
-// Sequence is the number that autograd will give the next node recorded on this OS thread. Nodes recorded between two readings have numbers
-// in between, which is how a failure in backward (Error.Sequence) is traced to the layer that recorded it. Only meaningful on a locked thread.
+// Sequence returns the number that autograd will give the next node recorded on this OS thread.
+// Nodes recorded between two readings have numbers in between. That is how a failure in backward
+// (Error.Sequence) is traced to the layer that recorded the node. It is only meaningful on a locked
+// thread.
 func Sequence() uint64 { return shim.Sequence() }

@@ -10,7 +10,9 @@ import (
 	"penstock/internal/shim"
 )
 
-// From copies data, row-major, into a new tensor of the given shape on the context's device. Without a shape it makes a vector.
+// From copies data, row-major, into a new tensor of the given shape on the context's device, which
+// c owns. Without a shape it makes a vector. It panics with *Error if shape and data differ in
+// size.
 func From[T Element](c *Ctx, data []T, shape ...int64) *Tensor {
 	if len(shape) == 0 {
 		shape = []int64{int64(len(data))}
@@ -23,7 +25,8 @@ func Scalar[T Element](c *Ctx, v T) *Tensor {
 	return FromBytes(c, bytesOf([]T{v}), dtypeOf[T](), []int64{})
 }
 
-// FromBytes copies raw little-endian elements into a new tensor.
+// FromBytes copies raw little-endian elements, row-major, into a new tensor that c owns. It panics
+// with *Error if shape and data differ in size.
 func FromBytes(c *Ctx, data []byte, dtype DType, shape []int64) *Tensor {
 	arg.Must(c, "torch: the Ctx that is to own the new tensor", "one of torch.NewCtx")
 	for _, s := range shape {
@@ -42,7 +45,8 @@ func FromBytes(c *Ctx, data []byte, dtype DType, shape []int64) *Tensor {
 	return c.own(h)
 }
 
-// Values copies a tensor's elements out, row-major. T must be the tensor's element type; another one panics with *Error.
+// Values copies a tensor's elements out, row-major. The caller owns the slice. T must be the
+// tensor's element type; another one panics with *Error.
 func Values[T Element](t *Tensor) []T {
 	if want, got := dtypeOf[T](), t.DType(); want != got {
 		panic(&Error{Op: "values", Args: []string{t.String()}, Message: fmt.Sprintf("asked for %v", want)})
@@ -52,7 +56,8 @@ func Values[T Element](t *Tensor) []T {
 	return out
 }
 
-// Item is the only element of a tensor.
+// Item returns the only element of a tensor. It panics with *Error if there is not exactly one, or
+// if T is not its type.
 func Item[T Element](t *Tensor) T {
 	if n := t.Numel(); n != 1 {
 		panic(&Error{Op: "item", Args: []string{t.String()}, Message: fmt.Sprintf("a tensor with %d elements is not a number", n)})
@@ -70,8 +75,10 @@ func Bytes(t *Tensor) []byte {
 // pieceBytes is the size of the pieces in which Pieces copies.
 const pieceBytes = 1 << 20
 
-// Pieces copies a tensor's elements out, raw, little-endian and row-major, a MiB at a time, so that large ones take little memory. A piece is the callee's until it returns. What it returns ends the copying and is returned,
-// as is what goes wrong with the tensor. A tensor that is not contiguous is copied whole.
+// Pieces copies a tensor's elements out, raw, little-endian and row-major, a MiB at a time, so that
+// large tensors take little memory. write may use a piece until it returns. An error of write ends
+// the copying and is returned, as are failures with the tensor. A tensor that is not contiguous is
+// copied whole.
 func Pieces(t *Tensor, write func(piece []byte) error) (err error) {
 	if err := arg.Given(write, "torch: Pieces: the function", "what takes a piece"); err != nil {
 		return err
@@ -100,10 +107,12 @@ func Pieces(t *Tensor, write func(piece []byte) error) (err error) {
 	return cmp.Or(err, tried)
 }
 
-// BytesInto copies a tensor's elements into a slice of their size, raw, little-endian and row-major.
+// BytesInto copies a tensor's elements into a slice of their size, raw, little-endian and
+// row-major.
 func BytesInto(into []byte, t *Tensor) { read(t, into) }
 
-// SetBytes overwrites a tensor's elements with raw little-endian bytes, row-major. Autograd does not see it.
+// SetBytes overwrites a tensor's elements with raw little-endian bytes, row-major. Autograd does
+// not see it. It returns an error if the sizes differ.
 func SetBytes(t *Tensor, data []byte) error {
 	if t == nil {
 		return errors.New("torch: set: the tensor is nil")

@@ -17,7 +17,7 @@ const (
 	KindCUDA Kind = 1
 )
 
-// String is "cpu", "cuda", or what else libtorch may have put a tensor on.
+// String returns "cpu" or "cuda", or another kind that libtorch has put a tensor on.
 func (k Kind) String() string {
 	switch k {
 	case KindCPU:
@@ -30,13 +30,16 @@ func (k Kind) String() string {
 	return fmt.Sprintf("device type %d", int(k))
 }
 
-// Device is a place that tensors live on, with an account of its memory: bytes live, their peak, and an optional limit.
-// The zero value is cpu:0.
+// Device is a place for tensors, with an account of its memory: live bytes, their peak, and an
+// optional limit. The zero value is cpu:0.
 //
-// Several CPU devices are several accounts on one machine, so that a pipeline over cores or sockets is real: a tensor made
-// on cpu:1 is charged to cpu:1 wherever and whenever it is freed. The account counts the bytes that were asked for, exactly: parameters,
-// gradients, optimizer state, activations and operators' workspaces alike. Accounts belong to the process; all methods are safe
-// for concurrent use. Memory of CUDA devices is libtorch's to manage and is not counted here.
+// Several CPU devices are several accounts on one machine. So a pipeline over cores or sockets is
+// real: a tensor made on cpu:1 is charged to cpu:1 wherever and whenever it is freed. An account
+// counts exactly the bytes that were asked for: parameters, gradients, optimizer state, activations
+// and operators' workspaces alike.
+//
+// Accounts belong to the process. All methods are safe for concurrent use. Memory of CUDA devices
+// is managed by libtorch and not counted here.
 type Device struct {
 	Kind  Kind
 	Index int
@@ -72,13 +75,14 @@ func ParseDevice(s string) (Device, error) {
 	return d, nil
 }
 
-// String is the device as ParseDevice reads it, such as "cpu:1".
+// String returns the device in the form that ParseDevice reads, such as "cpu:1".
 func (d Device) String() string { return fmt.Sprintf("%s:%d", d.Kind, d.Index) }
 
 // Available says whether the linked libtorch can use the device.
 func (d Device) Available() bool { return shim.HasDevice(int(d.Kind)) }
 
-// account is the shim's account of the device. Account 0 is for allocations that no Ctx asked for.
+// account returns the index of the device's account. Account 0 is for allocations that no Ctx asked
+// for.
 func (d Device) account() int {
 	if d.Kind != KindCPU {
 		return 0
@@ -89,12 +93,16 @@ func (d Device) account() int {
 	return d.Index + 1
 }
 
-// Memory is the state of a device's account, in bytes. Cached bytes are freed blocks kept for reuse; they are not live. Taken is what the account's blocks take of
-// the system: the live ones, with headers and pages that are not full, and the cached ones. It is at most one part in 64 more than the live ones alone have taken at most since the last Trim, which
-// is their bytes, and less than a page for each block of 32 KiB and more.
+// Memory is the state of a device's account, in bytes.
+//
+// Cached bytes are freed blocks kept for reuse; they are not live. Taken is the memory of the
+// system under all blocks of the account: the live ones, with headers and partly used pages, and
+// the cached ones. It exceeds the most that live blocks alone have taken since the last Trim by at
+// most one part in 64. Live blocks take their bytes, and less than a page more for each block of 32
+// KiB and above.
 type Memory struct{ Live, Peak, Limit, Cached, Taken int64 }
 
-// Memory reads the account.
+// Memory reads the account. For a CUDA device it is zero.
 func (d Device) Memory() Memory {
 	if d.Kind != KindCPU {
 		return Memory{}
@@ -103,8 +111,11 @@ func (d Device) Memory() Memory {
 	return Memory{Live: a.Live, Peak: a.Peak, Limit: a.Limit, Cached: a.Cached, Taken: a.Taken}
 }
 
-// SetLimit limits the live bytes; 0 removes the limit. On a CUDA device it does nothing, as ResetPeak and Trim. An allocation beyond it fails with ErrOutOfMemory and changes nothing. A limit below
-// what is live is accepted: it refuses everything until enough is freed. Cached blocks beyond it go back to the system.
+// SetLimit limits the live bytes; 0 removes the limit. An allocation beyond it fails with
+// ErrOutOfMemory and changes nothing. A limit below what is live is accepted: all allocations are
+// then refused until enough is freed. Cached blocks beyond the limit go back to the system.
+//
+// On a CUDA device SetLimit does nothing, as ResetPeak and Trim.
 func (d Device) SetLimit(bytes int64) {
 	if d.Kind == KindCPU {
 		shim.SetLimit(d.account(), bytes)
@@ -118,7 +129,8 @@ func (d Device) ResetPeak() {
 	}
 }
 
-// RaisePeak raises the peak to at least so many bytes: it is how one who has reset it, to measure a part of what others measure, gives them theirs back.
+// RaisePeak raises the peak to at least so many bytes. Code that has reset the peak to measure a
+// part of a longer measurement restores the longer one's peak with it.
 func (d Device) RaisePeak(bytes int64) {
 	if d.Kind == KindCPU {
 		shim.RaisePeak(d.account(), bytes)
@@ -132,7 +144,8 @@ func (d Device) Trim() {
 	}
 }
 
-// UnattributedMemory is the account of CPU allocations that no Ctx asked for, such as libtorch's own start-up.
+// UnattributedMemory returns the account of CPU allocations that no Ctx asked for, such as
+// libtorch's own start-up.
 func UnattributedMemory() Memory {
 	a := shim.GetAccount(0)
 	return Memory{Live: a.Live, Peak: a.Peak, Cached: a.Cached, Taken: a.Taken}

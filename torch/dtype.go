@@ -8,7 +8,7 @@ import (
 // DType is the type of a tensor's elements. The values are c10::ScalarType's.
 type DType int
 
-// The element types that cross the door as Go slices.
+// The element types that can be copied from and to Go slices.
 const (
 	Uint8    DType = 0
 	Int32    DType = 3

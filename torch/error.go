@@ -8,7 +8,8 @@ import (
 	"penstock/internal/shim"
 )
 
-// ErrOutOfMemory is what an allocation beyond a device's limit fails with. The error found with errors.As is a *MemoryError.
+// ErrOutOfMemory is the failure of an allocation beyond a device's limit, or beyond what the system
+// has. The error found with errors.As is a *MemoryError.
 var ErrOutOfMemory = errors.New("out of memory")
 
 // MemoryError says which account refused an allocation and why. Sizes are bytes.
@@ -34,13 +35,13 @@ type Error struct {
 	Args    []string // the tensors among the arguments, such as "float32[8,16]"
 	Device  Device   // the device of the Ctx
 	Message string   // libtorch's message, without its backtrace
-	Err     error    // behind it, such as a *MemoryError; nil where there is only the message
+	Err     error    // the cause, such as a *MemoryError; nil where there is only the message
 
 	// Sequence is the autograd sequence number of the node that failed in backward; see Sequence.
 	Sequence uint64
 }
 
-// Error is the operator with its tensors, then what went wrong.
+// Error returns the operator with its tensors, then what went wrong.
 func (e *Error) Error() string {
 	s := e.Op
 	if len(e.Args) > 0 {
@@ -52,7 +53,7 @@ func (e *Error) Error() string {
 	return s + ": " + e.Message
 }
 
-// Unwrap is the error behind it, if there is one, such as the *MemoryError of a refused allocation.
+// Unwrap returns the cause, such as the *MemoryError of a refused allocation, or nil.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Try runs f and returns the *Error that an operator in it panicked with. Any other panic goes on.
@@ -93,7 +94,7 @@ func (c *Ctx) failed(op string, tensors []*Tensor, e *shim.Error) *Error {
 	return out
 }
 
-// Describe is the tensors as an Error's Args have them.
+// Describe returns the tensors as in an Error's Args, such as "float32[8,16]".
 func Describe(tensors []*Tensor) []string {
 	out := make([]string, len(tensors))
 	for i, t := range tensors {

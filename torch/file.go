@@ -12,12 +12,14 @@ var fileDTypes = map[DType]safetensors.DType{
 	Int64: safetensors.I64, Int32: safetensors.I32, Uint8: safetensors.U8, Bool: safetensors.Bool,
 }
 
-// FileTensor is a tensor to be written to a safetensors file. Its elements are copied out piece by piece when its turn to be written comes.
+// FileTensor returns a tensor to be written to a safetensors file. Its elements are copied out
+// piece by piece while it is written, so t must live until then.
 func FileTensor(name string, t *Tensor) safetensors.Tensor {
 	return safetensors.Tensor{Name: name, DType: FileDType(t.DType()), Shape: t.Shape(), Load: func(write func([]byte) error) error { return Pieces(t, write) }}
 }
 
-// FileDType is how a file spells an element type; one that files do not have is refused by the writer.
+// FileDType returns the name of an element type in a file. The writer refuses a type that files do
+// not have.
 func FileDType(d DType) safetensors.DType {
 	if spelt, ok := fileDTypes[d]; ok {
 		return spelt
@@ -25,7 +27,8 @@ func FileDType(d DType) safetensors.DType {
 	return safetensors.DType(d.String())
 }
 
-// DTypeOfFile is the element type that FileDType spells so.
+// DTypeOfFile returns the element type for a name in a file, or an error if penstock does not have
+// it.
 func DTypeOfFile(spelt safetensors.DType) (DType, error) {
 	for d, s := range fileDTypes {
 		if s == spelt {

@@ -20,7 +20,8 @@ func TestMailboxCostsNothing(t *testing.T) {
 	}
 }
 
-// The gradient is left as it came: an expanded one takes the memory of one number, not of the tensor.
+// The gradient is left as it came: an expanded one takes the memory of one number, not of the
+// tensor.
 func TestGateLeavesTheGradientAsItCame(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Device: torch.CPU(2), Grad: true})
 	m, x := c.Mailbox(), c.Ones(torch.Float32, 100, 10)
@@ -91,7 +92,8 @@ func TestGateFailsWhenItsMailboxIsTheChangedValue(t *testing.T) {
 	}
 }
 
-// Autograd sums the gradients of a tensor's uses as they come, the last use first; a branch's uses are summed by themselves. float32 has no 1e8 + 1, so the order is seen in the sum.
+// Autograd sums the gradients of a tensor's uses as they come, the last use first; a branch's uses
+// are summed by themselves. float32 has no 1e8 + 1, so the order is seen in the sum.
 func TestBranchSumsItsUsesFirst(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
 	x := leaf(t, c, 1)

@@ -9,28 +9,33 @@ import (
 	"penstock/internal/shim"
 )
 
-// Kernels are the variants of a library's inner loops that compute in this process. They decide the speed, and the last bits of results: two processes compute the same only with the same kernels.
+// Kernels are the variants of a library's inner loops that compute in this process. They decide the
+// speed, and the last bits of results: two processes compute the same bits only with the same
+// kernels.
 type Kernels struct {
 	Library string // "BLAS", "ATen" or "oneDNN"
 	Name    string // such as "SkylakeX" or "AVX512"; "" if the library does not tell
 	By      string // who chose them: a variable of the environment as "NAME=value", "penstock", or the library itself
-	Best    string // those that this processor should use; "" if Name are, or if that is not known
+	Best    string // the best for this processor; "" if they are in use, or not known
 }
 
-// Variables of the environment that choose kernels. OPENBLAS_L2_SIZE is none of them: it changes how OpenBLAS cuts matrices, and no bit of a product.
+// Variables of the environment that choose kernels. OPENBLAS_L2_SIZE is none of them: it changes
+// how OpenBLAS cuts matrices, and no bit of a product.
 const (
 	coreVariable = "OPENBLAS_CORETYPE"
 	atenVariable = "ATEN_CPU_CAPABILITY"
 )
 
-// oneDNNVariables are one variable's names, the newer first.
+// oneDNNVariables are the names of one variable, the newer first.
 var oneDNNVariables = []string{"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}
 
 // corrected says that init has chosen the BLAS's kernels.
 var corrected bool
 
-// init corrects OpenBLAS's choice of kernels where it does not know the processor: 119 instead of 228 GFLOP/s on an AVX-512 AMD core, 33 instead of 159 on a newer
-// Intel one. It does nothing when the user set OPENBLAS_CORETYPE, and must come before the first BLAS call of the process.
+// init corrects OpenBLAS's choice of kernels where OpenBLAS does not know the processor: 119
+// instead of 228 GFLOP/s on an AVX-512 AMD core, 33 instead of 159 on a newer Intel one. It does
+// nothing when the user set OPENBLAS_CORETYPE. It must come before the first BLAS call of the
+// process.
 func init() {
 	if os.Getenv(coreVariable) != "" {
 		return
@@ -54,7 +59,7 @@ func KernelsInUse() []Kernels {
 	return []Kernels{blas, aten, dnn}
 }
 
-// chosenBy is the first of the variables that is set, with its value, or the library.
+// chosenBy returns the first of the variables that is set, with its value, or the library.
 func chosenBy(library string, variables ...string) string {
 	for _, v := range variables {
 		if value := os.Getenv(v); value != "" {
@@ -79,7 +84,8 @@ func oneDNNName(isa int) string {
 	return cmp.Or(oneDNNNames[isa], fmt.Sprintf("isa %#x", isa))
 }
 
-// Slow says in a sentence that the kernels are not the best of this processor, who chose them and what to do; it is "" if they are.
+// Slow says in a sentence that the kernels are not the best for this processor, who chose them and
+// what to do. It is "" if they are the best.
 func (k Kernels) Slow() string {
 	if k.Best == "" {
 		return ""
@@ -92,10 +98,11 @@ func (k Kernels) Slow() string {
 	return fmt.Sprintf("%s computes with %s kernels, which %s chose; the best for this processor are %s, and a step may take several times as long", k.Library, k.Name, k.By, k.Best)
 }
 
-// BLASCore names the BLAS kernels in use, "" when the BLAS does not tell.
+// BLASCore returns the name of the BLAS kernels in use, "" when the BLAS does not tell.
 func BLASCore() string { return shim.BLASCore() }
 
-// KernelNames are the names of the kernels in use by library, without those that are not known.
+// KernelNames returns the names of the kernels in use, by library, without those that are not
+// known.
 func KernelNames() map[string]string {
 	names := map[string]string{}
 	for _, k := range KernelsInUse() {

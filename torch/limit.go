@@ -5,22 +5,26 @@ import (
 	"sync"
 )
 
-// restrictions are those in force on the accounts of CPU devices, which are the process's as well.
+// restrictions are those in force on the accounts of CPU devices. Like the accounts, they belong to
+// the process.
 var restrictions struct {
 	mu sync.Mutex
 	of map[Device]*restricted
 }
 
-// restricted is a device that somebody restricts.
+// restricted is the restrictions of one device.
 type restricted struct {
-	was    int64 // limit before the first of them
+	was    int64 // the limit before the first restriction; 0 is none
 	limits []*int64
 }
 
-// Restrict limits the live bytes of a CPU device to at most so many, more than 0, until release is called: the limit in force is the lowest of those of all who restrict it and of the one that it had before them. When the
-// last has released it, it has that again. They may release in any order, and again. SetLimit meanwhile holds until the next Restrict or release.
+// Restrict limits the live bytes of a CPU device to at most so many, more than 0, until release is
+// called. Restrictions may overlap and be released in any order, and release may be called again.
+// The limit in force is the lowest of all restrictions and of the limit before them, which returns
+// when the last is released. A SetLimit in between holds until the next Restrict or release.
 //
-// That each puts back the limit that it has found is tempting, but who comes first need not go last: the limit of one that has gone would stay.
+// It is tempting to let each restriction restore the limit that it found. But the first to come
+// need not be the last to go, and the limit of one that has gone would stay.
 func (d Device) Restrict(bytes int64) (release func()) {
 	if d.Kind != KindCPU {
 		return func() {}

@@ -7,8 +7,9 @@ import (
 	"penstock/torch"
 )
 
-// Who restricts a device first need not go last. When each put back the limit that it had found, two pipes or modules that were closed in the order in which they were made left the first one's limit for good, and the
-// second had none from the first Close on.
+// Who restricts a device first need not go last. When each put back the limit that it had found,
+// two pipes or modules that were closed in the order in which they were made left the first one's
+// limit for good, and the second had none from the first Close on.
 func TestRestrict(t *testing.T) {
 	torchtest.Check(t)
 	d := torch.CPU(3)

@@ -9,8 +9,10 @@ import (
 	"penstock/torch"
 )
 
-// penstock::linear gives what aten::linear gives, over several micro-batches whose gradients add up: the first makes the gradient of the weight, later ones are
-// added to it where it lies. The two sum in different orders, so gradients may differ by what rounding does to a sum; outputs may not differ at all.
+// penstock::linear gives what aten::linear gives, over several micro-batches whose gradients add
+// up: the first makes the gradient of the weight, later ones are added to it where it lies. The two
+// sum in different orders, so gradients may differ by what rounding does to a sum; outputs may not
+// differ at all.
 func TestLinearIsAtensOverMicroBatches(t *testing.T) {
 	const out, in, microBatches = 7, 12, 5
 	for _, dtype := range []torch.DType{torch.Float32, torch.Float64} {
@@ -78,7 +80,8 @@ func (l linearArguments) train() { l.each(func(t *torch.Tensor) { t.SetRequiresG
 
 func (l linearArguments) drop() { l.each(func(t *torch.Tensor) { t.SetGradOf(nil) }) }
 
-// near compares the gradients of two tensors: they may differ by a few units in the last place of the largest element.
+// near compares the gradients of two tensors: they may differ by a few units in the last place of
+// the largest element.
 func near(t *testing.T, c *torch.Ctx, what string, a, b *torch.Tensor) {
 	t.Helper()
 	got, want := numbers(c.GradOf(a)), numbers(c.GradOf(b))

@@ -2,10 +2,12 @@ package torch
 
 import "penstock/internal/shim"
 
-// A tensor that waits for another device's worker, who copies and frees it, is lent: when it is gone depends on who is ahead. Package pipe tells what a device holds in any case from what may wait.
+// A tensor is lent while it waits for another device's worker to copy and free it. How long it
+// waits depends on timing, so package pipe counts lent bytes apart from the rest.
 
-// Lend says that the memory behind a tensor waits from now on. It returns a number for EndLoan and the bytes; both are 0 where the memory is not charged to the device. Freeing the memory ends the loan as
-// well. Memory that is lent already is not lent twice: the number is the same.
+// Lend marks the memory of a tensor as lent. It returns a number for EndLoan, and the bytes. Both
+// are 0 where the memory is not charged to the device. Freeing the memory ends the loan too. Memory
+// that is lent already keeps its number.
 func (d Device) Lend(t *Tensor) (loan uint64, bytes int64) {
 	if d.Kind != KindCPU {
 		return 0, 0
@@ -13,14 +15,15 @@ func (d Device) Lend(t *Tensor) (loan uint64, bytes int64) {
 	return shim.Lend(d.account(), t.given("Lend"))
 }
 
-// EndLoan says that what was lent waits no more, though it need not be freed.
+// EndLoan ends a loan; the memory need not be freed.
 func (d Device) EndLoan(loan uint64) {
 	if d.Kind == KindCPU {
 		shim.EndLoan(d.account(), loan)
 	}
 }
 
-// OwnPeak is the most bytes that were live at a time, without what was lent, since it was asked last, or since the process began.
+// OwnPeak returns the peak of live bytes without those lent, since its last call or since the
+// process began. It is 0 for a CUDA device.
 func (d Device) OwnPeak() int64 {
 	if d.Kind != KindCPU {
 		return 0

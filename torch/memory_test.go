@@ -9,7 +9,9 @@ import (
 	"penstock/torch"
 )
 
-// churn allocates and frees tensors of all sizes at random, at most so many live bytes at once, and calls see after each. A tensor that is freed has what was written into it. What it leaves live is scattered over all that was allocated.
+// churn allocates and frees tensors of all sizes at random, at most so many live bytes at once, and
+// calls see after each. A tensor that is freed has what was written into it. What it leaves live is
+// scattered over all that was allocated.
 func churn(t *testing.T, d torch.Device, most int64, rounds int, see func()) {
 	t.Helper()
 	c, look := torch.NewCtx(torch.Options{Device: d, Threads: 1}), torch.NewCtx(torch.Options{Threads: 1})
@@ -49,7 +51,8 @@ func churn(t *testing.T, d torch.Device, most int64, rounds int, see func()) {
 	see()
 }
 
-// The blocks of an account take little more of the system than the account's own peak, whatever is freed and reused; and after Trim little more than what is live.
+// The blocks of an account take little more of the system than the account's own peak, whatever is
+// freed and reused; and after Trim little more than what is live.
 func TestTakenFollowsTheAccount(t *testing.T) {
 	torchtest.Check(t)
 	const most, page = 64 << 20, 4096
@@ -76,7 +79,8 @@ func TestTakenFollowsTheAccount(t *testing.T) {
 	}
 }
 
-// Once freed, memory goes back to the system, although what stays live lies between what was freed. In malloc's heap it would stay.
+// Once freed, memory goes back to the system, although what stays live lies between what was freed.
+// In malloc's heap it would stay.
 func TestResidentMemoryFollowsTheAccount(t *testing.T) {
 	torchtest.Check(t)
 	const most, more = 256 << 20, 24 << 20

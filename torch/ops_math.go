@@ -1,7 +1,8 @@
 package torch
 
-// Typed methods are one line each over the generic call; the declaration above a group is the schema that the linked libtorch is checked against.
-// Names follow aten; a trailing underscore works in place on its first argument and returns it.
+// Typed methods are one line each over the generic call; the declaration above a group is the
+// schema that the linked libtorch is checked against. Names follow aten; a trailing underscore
+// works in place on its first argument and returns it.
 
 var (
 	opAdd         = declare("aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor")
@@ -46,7 +47,8 @@ func (c *Ctx) Add_(a, b *Tensor, alpha float64) *Tensor {
 	return c.begin(opAdd_).t(a).t(b).f(alpha).same(a)
 }
 
-// AddOut is aten::add.out: out = a + alpha * b. It allocates nothing where all three have one shape and element type, as the other operators with out.
+// AddOut is aten::add.out: out = a + alpha * b. Where all three have one shape and element type it
+// allocates nothing, as do the other operators with out.
 func (c *Ctx) AddOut(out, a, b *Tensor, alpha float64) *Tensor {
 	return c.begin(opAddOut).t(a).t(b).f(alpha).t(out).same(out)
 }
@@ -130,7 +132,8 @@ func (c *Ctx) SumAs(a *Tensor, dtype DType) *Tensor {
 // Mean is aten::mean over all elements.
 func (c *Ctx) Mean(a *Tensor) *Tensor { return c.begin(opMean).t(a).one() }
 
-// VarMean is aten::var_mean.dim, biased: the variance, divided by the number of values, and the mean over one dimension.
+// VarMean is aten::var_mean.dim, biased: the variance, divided by the number of values, and the
+// mean over one dimension.
 func (c *Ctx) VarMean(a *Tensor, dim int64) (variance, mean *Tensor) {
 	out := c.results(c.begin(opVarMean).t(a).is([]int64{dim}).b(false).run())
 	return out[0].(*Tensor), out[1].(*Tensor)

@@ -37,22 +37,26 @@ const (
 	ReduceSum  Reduction = 2
 )
 
-// Linear is penstock::linear, which is aten::linear with a backward that adds to the gradient of weight in place: input [*, in] times weight [out, in] transposed, plus bias [out] (may be nil).
+// Linear is penstock::linear, which is aten::linear with a backward that adds to the gradient of
+// weight in place: input [*, in] times weight [out, in] transposed, plus bias [out] (may be nil).
 func (c *Ctx) Linear(input, weight, bias *Tensor) *Tensor {
 	return c.begin(opLinear).t(input).t(weight).t(bias).one()
 }
 
-// PlainLinear is aten::linear: autograd sums the gradient of weight. It is for a weight with several uses in one graph, whose sum then has one order.
+// PlainLinear is aten::linear: autograd sums the gradient of weight. It is for a weight with
+// several uses in one graph, whose sum then has one order.
 func (c *Ctx) PlainLinear(input, weight, bias *Tensor) *Tensor {
 	return c.begin(opPlainLinear).t(input).t(weight).t(bias).one()
 }
 
-// Conv2d is aten::conv2d: input [N, in, H, W], weight [out, in/groups, kH, kW], bias [out] (may be nil).
+// Conv2d is aten::conv2d: input [N, in, H, W], weight [out, in/groups, kH, kW], bias [out] (may be
+// nil).
 func (c *Ctx) Conv2d(input, weight, bias *Tensor, stride, padding, dilation []int64, groups int64) *Tensor {
 	return c.begin(opConv2d).t(input).t(weight).t(bias).is(stride).is(padding).is(dilation).i(groups).one()
 }
 
-// BatchNorm is aten::batch_norm over dimension 1. With training set it normalises by the batch and, if mean and variance are not nil, moves them in place.
+// BatchNorm is aten::batch_norm over dimension 1. With training set it normalises by the batch and,
+// if mean and variance are not nil, moves them in place.
 func (c *Ctx) BatchNorm(input, weight, bias, mean, variance *Tensor, training bool, momentum, eps float64) *Tensor {
 	return c.begin(opBatchNorm).t(input).t(weight).t(bias).t(mean).t(variance).b(training).f(momentum).f(eps).b(true).one()
 }
@@ -62,7 +66,8 @@ func (c *Ctx) LayerNorm(input *Tensor, shape []int64, weight, bias *Tensor, eps 
 	return c.begin(opLayerNorm).t(input).is(shape).t(weight).t(bias).f(eps).one()
 }
 
-// GroupNorm is aten::group_norm of input [N, C, ...] in so many groups of channels; weight and bias [C] may be nil.
+// GroupNorm is aten::group_norm of input [N, C, ...] in so many groups of channels; weight and bias
+// [C] may be nil.
 func (c *Ctx) GroupNorm(input *Tensor, groups int64, weight, bias *Tensor, eps float64) *Tensor {
 	return c.begin(opGroupNorm).t(input).i(groups).t(weight).t(bias).f(eps).one()
 }
@@ -88,7 +93,8 @@ func (c *Ctx) LeakyReLU_(a *Tensor, slope float64) *Tensor {
 	return c.begin(opLeakyReLU_).t(a).f(slope).same(a)
 }
 
-// GELU is penstock::gelu, which is aten::gelu with a backward that is right for every layout of the gradient; approximate is "none" or "tanh".
+// GELU is penstock::gelu, which is aten::gelu with a backward that is right for every layout of the
+// gradient; approximate is "none" or "tanh".
 func (c *Ctx) GELU(a *Tensor, approximate string) *Tensor {
 	return c.begin(opGELU).t(a).s(approximate).one()
 }
@@ -132,7 +138,8 @@ func (c *Ctx) UpsampleBilinear2d(a *Tensor, size []int64, scale []float64, align
 	return c.begin(opBilinear2d).t(a).is(size).b(alignCorners).fs(scale).one()
 }
 
-// CrossEntropy is aten::cross_entropy_loss of logits [N, C, ...] and int64 classes [N, ...]; weight [C] may be nil.
+// CrossEntropy is aten::cross_entropy_loss of logits [N, C, ...] and int64 classes [N, ...]; weight
+// [C] may be nil.
 func (c *Ctx) CrossEntropy(logits, target, weight *Tensor, r Reduction, ignoreIndex int64, smoothing float64) *Tensor {
 	return c.begin(opCrossEntropy).t(logits).t(target).t(weight).i(int64(r)).i(ignoreIndex).f(smoothing).one()
 }

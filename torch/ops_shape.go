@@ -40,8 +40,9 @@ func (c *Ctx) Zeros(dtype DType, shape ...int64) *Tensor { return c.factory(opZe
 // Ones is aten::ones.
 func (c *Ctx) Ones(dtype DType, shape ...int64) *Tensor { return c.factory(opOnes, dtype, shape) }
 
-// Randn is a tensor of float32 from the normal distribution of mean 0 and deviation 1: Normal_ of Empty. Its numbers follow from Options.Seed and from how many tensors the context has drawn before,
-// so the same program gives the same ones.
+// Randn returns float32 numbers from the normal distribution of mean 0 and deviation 1. They follow
+// from Options.Seed and from how many tensors the context has drawn before, so the same program
+// gets the same numbers.
 func (c *Ctx) Randn(shape ...int64) *Tensor { return c.Normal_(c.Empty(Float32, shape...), 0, 1) }
 
 func (c *Ctx) factory(op *operator, dtype DType, shape []int64) *Tensor {
@@ -83,25 +84,32 @@ func (c *Ctx) View(a *Tensor, dtype DType) *Tensor {
 	return c.begin(opViewType).t(a).dtype(dtype).one()
 }
 
-// CopyHere copies a, outside the graph, to the context's device and account: what a transfer between devices is.
+// CopyHere copies a, outside the graph, to the context's device and account. It is the transfer
+// between devices.
 func (c *Ctx) CopyHere(a *Tensor) *Tensor {
 	var out *Tensor
 	c.NoGrad(func() { out = c.begin(opTransfer).t(a).device(c.device).one() })
 	return out
 }
 
-// Mailbox is where a Gate leaves its gradient: an empty tensor of no bytes that requires a gradient.
+// Mailbox returns an empty float32 tensor that requires a gradient, in which a Gate leaves its
+// gradient.
 func (c *Ctx) Mailbox() *Tensor { return c.Empty(Float32, 0).SetRequiresGrad(true) }
 
-// Gate is value's memory as the beginning of a graph: backward leaves the gradient that arrives in mailbox (GradOf), in the shape, type and layout it came in, and goes no
-// further. The graph holds mailbox, and of value only what its operators need; mailbox may be value itself, a leaf. Every backward through the gate replaces what is in
-// the mailbox: a second one through a graph that was kept does not add. Without a graph (grad off, or a mailbox that needs no gradient) it is value, detached.
+// Gate returns value's memory as the beginning of a graph. Backward leaves the gradient that
+// arrives in mailbox (GradOf), with its shape, type and layout, and goes no further.
+//
+// The graph holds mailbox, and of value only what its operators need. mailbox may be value itself,
+// if that is a leaf. Every backward through the gate replaces the gradient in the mailbox: a second
+// one through a graph that was kept does not add. With grad off, or a mailbox that needs no
+// gradient, the result is value, detached.
 func (c *Ctx) Gate(mailbox, value *Tensor) *Tensor {
 	return c.begin(opGate).t(mailbox).t(value).one()
 }
 
-// Branch is t's memory under a node of its own: the gradients of what uses the branch are summed there, and the sum joins the gradients of t's other uses as it is. Changes in
-// place of one are changes of the other. Without a graph it is a second handle on t.
+// Branch returns t's memory under a node of its own. The gradients of the branch's uses are summed
+// there first, and their sum joins the gradients of t's other uses. A change in place of one is a
+// change of the other. With grad off it is a second handle on t.
 func (c *Ctx) Branch(t *Tensor) *Tensor { return c.begin(opBranch).t(t).one() }
 
 // Reshape is aten::reshape; one size may be -1. No sizes make a number of a tensor of one element.
@@ -135,7 +143,8 @@ func (c *Ctx) Split(a *Tensor, size, dim int64) []*Tensor {
 // Cat is aten::cat along a dimension.
 func (c *Ctx) Cat(list []*Tensor, dim int64) *Tensor { return c.begin(opCat).ts(list).i(dim).one() }
 
-// Pad is aten::constant_pad_nd: value around a, in pairs of before and after from the last dimension on.
+// Pad is aten::constant_pad_nd: value around a, in pairs of before and after from the last
+// dimension on.
 func (c *Ctx) Pad(a *Tensor, pad []int64, value float64) *Tensor {
 	return c.begin(opPad).t(a).is(pad).f(value).one()
 }
@@ -146,7 +155,8 @@ func (c *Ctx) Triu(a *Tensor, diagonal int64) *Tensor { return c.begin(opTriu).t
 // Contiguous is aten::contiguous: row-major, the same memory if it already is.
 func (c *Ctx) Contiguous(a *Tensor) *Tensor { return c.begin(opContiguous).t(a).one() }
 
-// Bernoulli_ is aten::bernoulli_.float with a generator of the next seed: one with probability p, else zero.
+// Bernoulli_ is aten::bernoulli_.float with a generator of the next seed: one with probability p,
+// else zero.
 func (c *Ctx) Bernoulli_(a *Tensor, p float64) *Tensor {
 	return c.begin(opBernoulli_).t(a).f(p).seed(c.NextSeed()).same(a)
 }

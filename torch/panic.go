@@ -5,13 +5,13 @@ import (
 	"runtime"
 )
 
-// PanicError is a panic of Go code that was run, such as a layer of the user's, and no operator's failure.
+// PanicError is a panic of Go code, such as a user's layer, that is not an operator's failure.
 type PanicError struct {
 	Value any
-	Stack []byte // of the goroutine that panicked, as runtime.Stack has it; what is too long is cut off
+	Stack []byte // of the goroutine that panicked, as runtime.Stack gives it, cut off at 16 KiB
 }
 
-// Error is the panic's value. The stack is for whoever debugs the code that panicked.
+// Error returns the panic's value without the stack.
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
 // Unwrap is the panic's value where that is an error.
@@ -20,7 +20,8 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// Caught makes an error of what recover has returned, which is not nil: an *Error as it is, and anything else a *PanicError with the stack of the goroutine that called recover.
+// Caught makes an error of a value from recover, which is not nil. An *Error stays as it is.
+// Anything else becomes a *PanicError with the stack of the calling goroutine.
 func Caught(p any) error {
 	if e, ok := p.(*Error); ok {
 		return e

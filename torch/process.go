@@ -10,13 +10,15 @@ import (
 	"penstock/internal/shim"
 )
 
-// ProcessMemory is the memory that the whole process holds of the machine, in bytes: what the accounts of its devices have taken, libtorch itself, the heaps of Go and of malloc.
+// ProcessMemory is the memory of the machine that the whole process holds, in bytes: what its
+// devices' accounts have taken, libtorch itself, and the heaps of Go and malloc.
 type ProcessMemory struct {
 	Resident int64 // now
 	Peak     int64 // at most since the process began
 }
 
-// ReadProcessMemory asks the system (VmRSS and VmHWM in /proc/self/status); numbers that it does not tell are 0.
+// ReadProcessMemory reads VmRSS and VmHWM from /proc/self/status. Numbers that the system does not
+// give are 0.
 func ReadProcessMemory() (m ProcessMemory) {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -37,11 +39,14 @@ func ReadProcessMemory() (m ProcessMemory) {
 	return m
 }
 
-// trimGoFrom is how much of its heap Go must be keeping for TrimProcess to ask for it, which takes a garbage collection.
+// trimGoFrom is the least bytes of free Go heap that TrimProcess gives back, as that takes a
+// garbage collection.
 const trimGoFrom = 32 << 20
 
-// TrimProcess gives back to the system what the process keeps without using it: free parts of malloc's heap and, if they are large, of Go's. Cached blocks of devices are Device.Trim's. It is meant for after
-// something that took much memory for a while, such as measuring or planning, and takes milliseconds.
+// TrimProcess gives unused memory of the process back to the system: free parts of malloc's heap
+// and, if they are large, of Go's. Cached blocks of devices are left to Device.Trim. It takes
+// milliseconds, and is meant for the end of work that took much memory, such as measuring or
+// planning.
 func TrimProcess() {
 	shim.TrimHeap()
 	kept := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/unused:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}}

@@ -1,12 +1,14 @@
 package torch
 
-// Randomness is derived, never saved: every draw has its own generator, seeded by the context's seed and the number of the draw. Whoever
-// sets the same seed again draws the same bits, on any thread, and no generator of the process is touched.
+// Randomness is derived, never saved: every draw has its own generator, seeded by the context's
+// seed and the number of the draw. Whoever sets the same seed again draws the same bits, on any
+// thread, and no generator of the process is touched.
 
 // SetSeed starts a new sequence of draws.
 func (c *Ctx) SetSeed(seed uint64) { c.seed, c.draws = seed, 0 }
 
-// Draws is the state of the sequence: its seed and how many draws were made. ResumeDraws goes back to it.
+// Draws is the state of the sequence: its seed and how many draws were made. ResumeDraws goes back
+// to it.
 func (c *Ctx) Draws() (seed, made uint64) { return c.seed, c.draws }
 
 // ResumeDraws continues a sequence of draws where Draws read it.
@@ -19,8 +21,8 @@ func (c *Ctx) NextSeed() uint64 {
 	return s
 }
 
-// Mix derives a seed from a parent and a number: two rounds of the SplitMix64 finaliser (Steele, Lea and Flood, "Fast Splittable
-// Pseudorandom Number Generators", 2014).
+// Mix derives a seed from a parent and a number: two rounds of the SplitMix64 finaliser (Steele,
+// Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
 func Mix(parent, n uint64) uint64 {
 	return finalise(finalise(parent+0x9e3779b97f4a7c15) ^ (n + 0xd1b54a32d192ed03))
 }
@@ -31,7 +33,8 @@ func finalise(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// Dropout zeroes each element with probability p and scales the others by 1/(1-p). The mask is aten::bernoulli_ with a generator of this draw's seed.
+// Dropout zeroes each element with probability p and scales the others by 1/(1-p). The mask is
+// aten::bernoulli_ with a generator of this draw's seed.
 func (c *Ctx) Dropout(x *Tensor, p float64) *Tensor {
 	if p == 0 {
 		return x

@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// Every typed method relies on a name, an overload and a list of arguments. The linked libtorch must have the operator, begin its
-// argument list with ours (same names, compatible types) and have defaults for the rest.
+// Every typed method relies on a name, an overload and a list of arguments. The linked libtorch
+// must have the operator, begin its argument list with ours (same names, compatible types) and have
+// defaults for the rest.
 func TestDeclaredSchemasMatchTheLinkedLibtorch(t *testing.T) {
 	if len(declarations) < 50 {
 		t.Fatalf("only %d operators are declared", len(declarations))
@@ -43,7 +44,8 @@ func TestDeclaredSchemasMatchTheLinkedLibtorch(t *testing.T) {
 	}
 }
 
-// No operator of Penstock's own is called by its name alone, past the declarations that are checked above: Call is for operators of users' layers.
+// No operator of Penstock's own is called by its name alone, past the declarations that are checked
+// above: Call is for operators of users' layers.
 func TestOperatorsAreDeclared(t *testing.T) {
 	files := 0
 	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
@@ -109,7 +111,8 @@ func arguments(schema string) []string {
 
 func result(schema string) string { return schema[strings.LastIndex(schema, "->"):] }
 
-// normal drops what may differ between versions without changing a call: SymInt for int, the spelling of defaults.
+// normal drops what may differ between versions without changing a call: SymInt for int, the
+// spelling of defaults.
 func normal(a string) string {
 	a, _, _ = strings.Cut(a, "=")
 	return strings.ReplaceAll(a, "SymInt", "int")

@@ -9,10 +9,12 @@ import (
 	"penstock/internal/shim"
 )
 
-// Tensor is a handle on a libtorch tensor. It belongs to the Ctx that made it and is freed with it, unless Ctx.Keep moved it out; then whoever
-// kept it calls Free. Freeing a handle never frees what autograd saved: libtorch counts references.
+// Tensor is a handle on a libtorch tensor. It belongs to the Ctx that made it and is freed with it,
+// unless Ctx.Keep moved it out; then whoever kept it calls Free. Freeing a handle never frees what
+// autograd saved: libtorch counts references.
 //
-// Reading a kept tensor from several goroutines is safe; a tensor that a Ctx owns stays with that Ctx's goroutine.
+// Reading a kept tensor from several goroutines is safe; a tensor that a Ctx owns stays with that
+// Ctx's goroutine.
 type Tensor struct {
 	h     shim.Handle
 	owner *Ctx // nil when kept
@@ -52,14 +54,14 @@ func (t *Tensor) Free() {
 	t.h = 0
 }
 
-// FreeAll frees each tensor of a list; nil, and one that stands there twice, will do.
+// FreeAll frees each tensor of a list, which may contain nil and repetitions.
 func FreeAll(list []*Tensor) {
 	for _, t := range list {
 		t.Free()
 	}
 }
 
-// Distinct lists each tensor once, and where in that list each is.
+// Distinct returns each tensor once and, by element of list, its index among those.
 func Distinct(list []*Tensor) (once []*Tensor, at []int) {
 	for _, t := range list {
 		k := slices.Index(once, t)
@@ -115,16 +117,18 @@ func (t *Tensor) IsLeaf() bool { return shim.Describe(t.given("is_leaf")).Leaf }
 // IsContiguous says whether the elements lie in row-major order without gaps.
 func (t *Tensor) IsContiguous() bool { return shim.Describe(t.given("is_contiguous")).Contiguous }
 
-// Changes is how often the memory behind the tensor, and behind all views of it, was changed in place.
+// Changes returns how often the memory of the tensor and of all its views was changed in place.
 func (t *Tensor) Changes() int64 { return shim.Changes(t.given("changes")) }
 
-// Storage identifies the memory behind the tensor and gives its size in bytes. Views of one storage share the identity.
+// Storage identifies the memory of the tensor and gives its size in bytes. Views of one storage
+// share the identity.
 func (t *Tensor) Storage() (id uintptr, bytes int64) {
 	d := shim.Describe(t.given("storage"))
 	return d.Storage, d.StorageBytes
 }
 
-// HoldStorage is Storage, with an identity that no other storage gets until drop is called, even if this one's memory is freed before. It does not keep the memory.
+// HoldStorage is Storage with an identity that no other storage gets until drop is called, even if
+// the memory is freed before. It does not keep the memory.
 func (t *Tensor) HoldStorage() (id uintptr, bytes int64, drop func()) {
 	id = shim.HoldStorage(t.given("storage"))
 	return id, shim.Describe(t.handle()).StorageBytes, sync.OnceFunc(func() { shim.DropStorage(id) })

@@ -6,10 +6,12 @@ import (
 	"penstock/internal/shim"
 )
 
-// MaxThreads is the most intra-op threads that a context may have. A process with very many more is not slow, it stops.
+// MaxThreads is the most intra-op threads that a context may have. A process with very many more
+// stops working.
 const MaxThreads = 256
 
-// PinThread binds the calling OS thread to cores; the caller has locked its goroutine to the thread.
+// PinThread binds the calling OS thread to cores. The caller has locked its goroutine to the
+// thread. It returns an error if the system refuses.
 func PinThread(cores []int) error {
 	list := make([]int32, len(cores))
 	for i, c := range cores {
@@ -21,15 +23,17 @@ func PinThread(cores []int) error {
 	return nil
 }
 
-// TagThread marks the calling OS thread with a number; the caller has locked its goroutine to the thread. Whatever a backward runs again in Go (Checkpoint, Attach) finds the tag of
-// the thread that called Backward, whichever thread it runs on.
+// TagThread marks the calling OS thread with a number. The caller has locked its goroutine to the
+// thread. Go code that a backward runs (Checkpoint, Attach) finds the tag of the thread that called
+// Backward, on whichever thread it runs.
 func TagThread(tag int64) { shim.TagThread(tag) }
 
-// ThreadTag is the number that the calling OS thread is marked with; 0 is none.
+// ThreadTag returns the number that the calling OS thread is marked with; 0 is none.
 func ThreadTag() int64 { return shim.ThreadTag() }
 
 // Version is libtorch's version.
 func Version() string { return shim.Version() }
 
-// FMAPeak measures one core's rate of fused multiply-adds, in float32 operations per second: the bound that a GEMM is compared with. 0 is unknown.
+// FMAPeak measures one core's rate of fused multiply-adds, in float32 operations per second, as a
+// bound on the rate of matrix products. It is 0 if unknown. It takes a fraction of a second.
 func FMAPeak() float64 { return shim.FMAPeak() }

@@ -6,8 +6,10 @@ import (
 	"unsafe"
 )
 
-// ThreadTime is the processor time that the calling thread has used so far, in user and system mode (clock_gettime with CLOCK_THREAD_CPUTIME_ID). Time in which the thread waits, or others have its
-// processor, does not count, nor does what other threads do for it. Differences are of use only between calls on one thread: the goroutine must be locked to it.
+// ThreadTime returns the processor time that the calling thread has used so far, in user and system
+// mode (clock_gettime with CLOCK_THREAD_CPUTIME_ID). Time in which the thread waits does not count,
+// nor does the work of other threads. Only differences between calls on one thread are meaningful:
+// the goroutine must be locked to it.
 func ThreadTime() time.Duration {
 	const threadClock = 3 // CLOCK_THREAD_CPUTIME_ID
 	var t syscall.Timespec

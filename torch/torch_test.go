@@ -298,7 +298,8 @@ func TestCacheNeverHoldsMoreThanThePeak(t *testing.T) {
 	}
 }
 
-// TestPeakCountsCachedBlocks: a temporary counts in the peak wherever its block comes from, the system or the cache.
+// TestPeakCountsCachedBlocks: a temporary counts in the peak wherever its block comes from, the
+// system or the cache.
 func TestPeakCountsCachedBlocks(t *testing.T) {
 	torchtest.Check(t)
 	d := torch.CPU(6)
@@ -320,7 +321,8 @@ func TestPeakCountsCachedBlocks(t *testing.T) {
 	}
 }
 
-// In a thread-local design goroutines that change their OS thread see each other's grad mode: half of the checks were wrong.
+// In a thread-local design goroutines that change their OS thread see each other's grad mode: half
+// of the checks were wrong.
 func TestModesBelongToTheContextNotTheThread(t *testing.T) {
 	torchtest.Check(t)
 	var wg sync.WaitGroup

@@ -1,9 +1,10 @@
-// Package trace writes a [schedule.Timeline], simulated or recorded, as a Chrome trace-event file, which
-// https://ui.perfetto.dev and chrome://tracing open: a row per worker, a slice per action, arrows that follow what
-// moves between stages, and optionally curves of counters such as live bytes.
+// Package trace writes a [schedule.Timeline], simulated or recorded, as a Chrome trace-event file,
+// which https://ui.perfetto.dev and chrome://tracing open: a row per worker, a slice per action,
+// arrows that follow what moves between stages, and optionally curves of counters such as live
+// bytes.
 //
-// It does not record; it writes what was recorded. It writes the part of the format that timelines need, and reads
-// back only what it wrote.
+// It does not record; it writes what was recorded. It writes the part of the format that timelines
+// need, and reads back only what it wrote.
 //
 // The format is described in "Trace Event Format" (Google, 2016).
 package trace

@@ -2,18 +2,19 @@ package trace
 
 import "penstock/schedule"
 
-// flows returns the ends of arrows at each event, given the events by start. What moves between stages is drawn as an
-// arrow from the action that made it, through its send and its receive, to the action that uses it:
+// flows returns the ends of arrows at each event, given the events by start. What moves between
+// stages is drawn as an arrow from the action that made it, through its send and its receive, to
+// the action that uses it:
 //
 //	[ 0F2 ]──►[ 0F2>1 ]──►[ 0>1F2 ]──►[ 1F2 ]
 //	   s          t           t          f
 //
-// An arrow belongs to a receive. Where the timeline lacks one of the others the arrow joins the rest; where it lacks all
-// three there is none. In a timeline of several steps a receive belongs to the last send before it and to the first
-// user after it.
+// An arrow belongs to a receive. Where the timeline lacks one of the others the arrow joins the
+// rest; where it lacks all three there is none. In a timeline of several steps a receive belongs to
+// the last send before it and to the first user after it.
 //
-// Every end carries the start of its event as its time, since a viewer takes the end of a slice for outside of it.
-// The arrow is drawn from the slice's end all the same.
+// Every end carries the start of its event as its time, since a viewer takes the end of a slice for
+// outside of it. The arrow is drawn from the slice's end all the same.
 func flows(events []schedule.Event) [][]record {
 	ends := make([][]record, len(events))
 	last := make(map[schedule.Action]int)      // by action: its last event
@@ -74,7 +75,8 @@ func joined(receive schedule.Action) (maker, user schedule.Action) {
 	return maker, user
 }
 
-// flowEnd is an arrow's end at an event, but for its phase. The ends of an arrow share name, category and id.
+// flowEnd is an arrow's end at an event, but for its phase. The ends of an arrow share name,
+// category and id.
 func flowEnd(e schedule.Event, id int, name string) record {
 	at := micros(e.Start)
 	return record{Pid: pid, Tid: tid(e.Worker), Ts: &at, Name: name, Cat: "flow", ID: id}

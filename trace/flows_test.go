@@ -13,8 +13,9 @@ import (
 	"penstock/trace"
 )
 
-// arrows returns the arrows of a trace as the slices they join, "0F0 0>1F0 1F0", in the order in which they start. It
-// binds as viewers do: an end belongs to the slice that was begun last on its thread, and must lie within it.
+// arrows returns the arrows of a trace as the slices they join, "0F0 0>1F0 1F0", in the order in
+// which they start. It binds as viewers do: an end belongs to the slice that was begun last on its
+// thread, and must lie within it.
 func arrows(t rapid.TB, text string) []string {
 	t.Helper()
 	type slice struct {
@@ -113,8 +114,8 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// Everything that is received in a program that ran has one arrow, through all four of its actions, even if no time
-// passes; be it from afar or not.
+// Everything that is received in a program that ran has one arrow, through all four of its actions,
+// even if no time passes; be it from afar or not.
 func TestFlowsOfPrograms(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 4).Draw(t, "stages")

@@ -11,9 +11,9 @@ import (
 	"penstock/schedule"
 )
 
-// Read reads the timeline of a trace that [Write] wrote, exact to the nanosecond, its events by start. Names,
-// bytes, arrows and counters are not part of a timeline and are dropped. It is no reader for traces of other
-// programs: what it does not know is an error.
+// Read reads the timeline of a trace that [Write] wrote, exact to the nanosecond, its events by
+// start. Names, bytes, arrows and counters are not part of a timeline and are dropped. It is no
+// reader for traces of other programs: what it does not know is an error.
 func Read(r io.Reader) (schedule.Timeline, error) {
 	var file struct {
 		DisplayTimeUnit string   `json:"displayTimeUnit"`

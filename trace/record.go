@@ -38,8 +38,8 @@ const (
 	metaSort    = "thread_sort_index"
 )
 
-// pid is the only process. Workers are its threads; Perfetto takes a thread 0 for the kernel's idle thread, so
-// worker 0 is thread 1.
+// pid is the only process. Workers are its threads; Perfetto takes a thread 0 for the kernel's idle
+// thread, so worker 0 is thread 1.
 const pid = 1
 
 func tid(worker int) int { return worker + 1 }
@@ -53,8 +53,8 @@ type args struct {
 	Bytes      *int64 `json:"bytes,omitempty"`
 }
 
-// micros is a time that JSON shows in microseconds. Three decimals hold the nanoseconds, so nothing is lost, as it
-// would be through a float once a trace is some months long.
+// micros is a time that JSON shows in microseconds. Three decimals hold the nanoseconds, so nothing
+// is lost, as it would be through a float once a trace is some months long.
 type micros time.Duration
 
 func (m micros) MarshalJSON() ([]byte, error) {

@@ -286,8 +286,7 @@ func ExampleWrite() {
 	if err != nil {
 		fmt.Println(err)
 	}
-	// Output:
-	// {"displayTimeUnit":"ms","traceEvents":[
+	// Output: {"displayTimeUnit":"ms","traceEvents":[
 	// {"ph":"M","pid":1,"name":"process_name","args":{"name":"penstock"}},
 	// {"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"worker 0 · cpu:0"}},
 	// {"ph":"M","pid":1,"tid":1,"name":"thread_sort_index","args":{"sort_index":0}},

@@ -19,10 +19,12 @@ type Options struct {
 	// Process names the whole. Empty means "penstock".
 	Process string
 
-	// Workers names the rows, as in "worker 0 · cpu:0": one name for each worker. Nil means "worker 0" and so on.
+	// Workers names the rows, as in "worker 0 · cpu:0": one name for each worker. Nil means "worker
+	// 0" and so on.
 	Workers []string
 
-	// Bytes gives the bytes that an action moves or makes, shown with it where they are not zero. Nil shows none.
+	// Bytes gives the bytes that an action moves or makes, shown with it where they are not zero.
+	// Nil shows none.
 	Bytes func(schedule.Action) int64
 
 	// Counters are drawn as curves above the rows.
@@ -35,14 +37,16 @@ type Counter struct {
 	Samples []Sample
 }
 
-// Sample is a counter's value from a moment on; At is measured as the times of the timeline's events are.
+// Sample is a counter's value from a moment on; At is measured as the times of the timeline's
+// events are.
 type Sample struct {
 	At    time.Duration
 	Bytes int64
 }
 
-// Write writes the timeline as JSON, one trace event per line. It returns an error for a timeline that is not
-// valid, for a time before zero, for names that are not one per worker, and the first error of w.
+// Write writes the timeline as JSON, one trace event per line. It returns an error for a timeline
+// that is not valid, for a time before zero, for names that are not one per worker, and the first
+// error of w.
 func Write(w io.Writer, t schedule.Timeline, opts Options) error {
 	if err := arg.Given(w, "trace: Write: the writer", "what is to take the trace"); err != nil {
 		return err
@@ -85,8 +89,8 @@ func writeNames(out *writer, workers int, opts Options) {
 	}
 }
 
-// writeEvents writes each event by start, followed by its ends of arrows: a viewer binds those to the slice that is
-// open at their time, which is the last one that it has read.
+// writeEvents writes each event by start, followed by its ends of arrows: a viewer binds those to
+// the slice that is open at their time, which is the last one that it has read.
 func writeEvents(out *writer, t schedule.Timeline, opts Options) {
 	events := slices.Clone(t.Events)
 	slices.SortStableFunc(events, func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })

@@ -1,5 +1,11 @@
-// Command rotor is rotor's tutorial, step by step: a small network on images like MNIST's, trained plainly, then under a limit of bytes, then with measuring, planning and running called one by one, and at last
-// with the structure that a plan can and cannot cut. It prints what each step's peak was to be and what it was.
+// Command rotor is rotor's tutorial, step by step, with a small network on images like MNIST's.
+//
+//  1. It trains the network plainly.
+//  2. It trains it under a limit of bytes.
+//  3. It measures, plans and runs in separate calls.
+//  4. It shows which structure a plan can cut and which it cannot.
+//
+// It prints the predicted and the measured peak of each step.
 package main
 
 import (
@@ -36,7 +42,7 @@ func tutorial(out io.Writer, batch, steps int) error {
 	if err != nil {
 		return err
 	}
-	s := &school{out: out, set: set, batch: batch, steps: steps}
+	s := &setup{out: out, set: set, batch: batch, steps: steps}
 	for _, part := range []func() error{s.plainly, s.limited, s.byHand, s.structured} {
 		if err := part(); err != nil {
 			return err
@@ -45,7 +51,7 @@ func tutorial(out io.Writer, batch, steps int) error {
 	return nil
 }
 
-// images is Fashion-MNIST from its usual place, or made-up images where it is not installed.
+// images returns Fashion-MNIST from its usual place, or synthetic images where it is not installed.
 func images(out io.Writer) (data.Dataset, error) {
 	set, _, err := data.Open("fashion-mnist", "", data.Options{})
 	if errors.Is(err, os.ErrNotExist) {
@@ -55,7 +61,8 @@ func images(out io.Writer) (data.Dataset, error) {
 	return set, err
 }
 
-// network is the tutorial's model, pixels in and logarithms of probabilities out, with more layers between, so that there is something to choose.
+// network returns the tutorial's model, from pixels to logarithms of probabilities. It has more
+// layers than the task needs, so that a plan has choices.
 func network() *nn.Sequential {
 	m := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(28*28, 256), nn.NewReLU())
 	for i := range 8 {
@@ -65,30 +72,31 @@ func network() *nn.Sequential {
 	return m.Add("head", nn.NewLinear(256, 10)).Add("likely", nn.NewLogSoftmax(1))
 }
 
-// likelihood is the negative log-likelihood: cross-entropy takes the logarithm of the softmax of what it is given, which of such logarithms are themselves.
+// likelihood is the negative log-likelihood. Cross-entropy applies log-softmax to its input, which
+// leaves logarithms of probabilities as they are.
 var likelihood = nn.CrossEntropy()
 
-// school is what all parts train with.
-type school struct {
+// setup is what all parts train with.
+type setup struct {
 	out          io.Writer
 	set          data.Dataset
 	batch, steps int
 
-	plainPeak int64 // of plain training
+	plainPeak int64 // peak of plain training, bytes
 }
 
-func (s *school) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
+func (s *setup) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
 
-// lesson is a model, its optimizer, and a context that they live in.
-type lesson struct {
-	*school
+// training is a model and its optimizer on a context.
+type training struct {
+	*setup
 	c     *torch.Ctx
 	model *nn.Sequential
 	adam  optim.Optimizer
 }
 
-// with makes a lesson of a model and frees everything when f is done.
-func (s *school) with(model *nn.Sequential, f func(l *lesson) error) error {
+// with calls f with a training of a model, and frees everything when f returns.
+func (s *setup) with(model *nn.Sequential, f func(t *training) error) error {
 	c := torch.NewCtx(torch.Options{Seed: 1, Threads: 2})
 	defer c.Close()
 	nn.Materialise(c, nn.State(model), 1)
@@ -98,16 +106,16 @@ func (s *school) with(model *nn.Sequential, f func(l *lesson) error) error {
 		return err
 	}
 	defer adam.Close()
-	return f(&lesson{s, c, model, adam})
+	return f(&training{s, c, model, adam})
 }
 
-// batches are the training's, from the first on.
-func (s *school) batches() (*data.Loader, error) {
+// batches returns a loader of the training batches, from the first on.
+func (s *setup) batches() (*data.Loader, error) {
 	return data.NewLoader(s.set, data.LoaderConfig{BatchSize: s.batch, Seed: 1, Shuffle: true, DropLast: true})
 }
 
-// next is a batch; the context's.
-func (l *lesson) next(loader *data.Loader) (x, y *torch.Tensor, err error) {
+// next returns the next batch; the context owns it.
+func (t *training) next(loader *data.Loader) (x, y *torch.Tensor, err error) {
 	b, err := loader.Next(context.Background())
 	if err == io.EOF {
 		b, err = loader.Next(context.Background()) // of the next epoch
@@ -115,20 +123,21 @@ func (l *lesson) next(loader *data.Loader) (x, y *torch.Tensor, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return torch.From(l.c, b.Input.Float32, b.Input.Shape...), torch.From(l.c, b.Target.Int64, b.Target.Shape...), nil
+	return torch.From(t.c, b.Input.Float32, b.Input.Shape...), torch.From(t.c, b.Target.Int64, b.Target.Shape...), nil
 }
 
-// train is the training loop: it does not care whether net is a model or a module. It returns the last loss and the most bytes of a step, the first one left out.
-func (l *lesson) train(net nn.Layer) (loss float64, peak int64, err error) {
-	c := l.c
+// train is the training loop. It is the same for a model and a module. It returns the last loss and
+// the peak of the steps in bytes, without the first step.
+func (t *training) train(net nn.Layer) (loss float64, peak int64, err error) {
+	c := t.c
 	defer c.Close()
-	loader, err := l.batches()
+	loader, err := t.batches()
 	if err != nil {
 		return 0, 0, err
 	}
 	defer loader.Close()
-	for step := range l.steps {
-		x, y, err := l.next(loader)
+	for step := range t.steps {
+		x, y, err := t.next(loader)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -139,7 +148,7 @@ func (l *lesson) train(net nn.Layer) (loss float64, peak int64, err error) {
 			lost := likelihood.Forward(n, net.Forward(n, x), y)
 			c.SetGrad(false)
 			c.Backward([]*torch.Tensor{lost}, []*torch.Tensor{nil}, false)
-			l.adam.Step(c, nn.Params(l.model))
+			t.adam.Step(c, nn.Params(t.model))
 			loss = float64(torch.Item[float32](lost))
 		})
 		if err != nil {
@@ -148,32 +157,32 @@ func (l *lesson) train(net nn.Layer) (loss float64, peak int64, err error) {
 		if step > 0 {
 			peak = max(peak, c.Device().Memory().Peak)
 		}
-		nn.ZeroGrads(l.model)
-		c.Close() // frees what the step has made; the context goes on
+		nn.ZeroGrads(t.model)
+		c.Close() // frees what the step has made; the context can be used again
 	}
 	return loss, peak, nil
 }
 
 // plainly trains the model as it is.
-func (s *school) plainly() error {
-	return s.with(network(), func(l *lesson) error {
-		loss, peak, err := l.train(l.model)
+func (s *setup) plainly() error {
+	return s.with(network(), func(t *training) error {
+		loss, peak, err := t.train(t.model)
 		s.plainPeak = peak
 		s.say("1. plain training:         loss %.4f, peak %d bytes", loss, peak)
 		return err
 	})
 }
 
-// limited trains a module of the model: the same loop, and the same loss to the last bit.
-func (s *school) limited() error {
-	return s.with(network(), func(l *lesson) error {
+// limited trains a module of the model, with the same loop and the same loss to the last bit.
+func (s *setup) limited() error {
+	return s.with(network(), func(t *training) error {
 		// A limit that is too low says which one would do.
-		greedy, err := autoremat.New(l.model, autoremat.Config{Limit: 1 << 20, Optimizer: l.adam})
+		low, err := autoremat.New(t.model, autoremat.Config{Limit: 1 << 20, Optimizer: t.adam})
 		if err != nil {
 			return err
 		}
-		_, _, err = l.train(greedy)
-		greedy.Close()
+		_, _, err = t.train(low)
+		low.Close()
 		var refused *autoremat.LimitError
 		if !errors.As(err, &refused) {
 			return fmt.Errorf("a limit of 1 MiB: %w", err)
@@ -181,36 +190,36 @@ func (s *school) limited() error {
 		s.say("2. %v", refused)
 
 		limit := refused.Least + max(0, s.plainPeak-refused.Least)/4
-		m, err := autoremat.New(l.model, autoremat.Config{Limit: limit, Optimizer: l.adam, Report: func(r autoremat.Report) { s.say("   %v", r) }})
+		m, err := autoremat.New(t.model, autoremat.Config{Limit: limit, Optimizer: t.adam, Report: func(r autoremat.Report) { s.say("   %v", r) }})
 		if err != nil {
 			return err
 		}
 		defer m.Close()
-		loss, peak, err := l.train(m)
+		loss, peak, err := t.train(m)
 		s.say("   under %d bytes: loss %.4f, peak %d bytes, predicted %d", limit, loss, peak, m.Predicted())
 		return err
 	})
 }
 
-// byHand measures, solves and runs in three calls, and tries plans that nobody would have found by solving.
-func (s *school) byHand() error {
-	return s.with(network(), func(l *lesson) error {
-		m, err := autoremat.New(l.model, autoremat.Config{Limit: 1 << 40, Optimizer: l.adam, Loss: likelihood})
+// byHand measures, solves and runs in three calls, and sets baseline plans that no solver made.
+func (s *setup) byHand() error {
+	return s.with(network(), func(t *training) error {
+		m, err := autoremat.New(t.model, autoremat.Config{Limit: 1 << 40, Optimizer: t.adam, Loss: likelihood})
 		if err != nil {
 			return err
 		}
 		defer m.Close()
-		loader, err := l.batches()
+		loader, err := t.batches()
 		if err != nil {
 			return err
 		}
 		defer loader.Close()
-		x, y, err := l.next(loader)
+		x, y, err := t.next(loader)
 		if err != nil {
 			return err
 		}
-		l.c.SetGrad(true)
-		n := nn.NewCtx(l.c, nn.Config{Training: true})
+		t.c.SetGrad(true)
+		n := nn.NewCtx(t.c, nn.Config{Training: true})
 		if err := m.Measure(context.Background(), n, autoremat.Sample{Input: []*torch.Tensor{x}, Target: []*torch.Tensor{y}}); err != nil {
 			return err
 		}
@@ -218,7 +227,7 @@ func (s *school) byHand() error {
 		if err != nil {
 			return err
 		}
-		s.say("3. measured: %d units of %d layers", len(chain.Layers), len(l.model.Layers()))
+		s.say("3. measured: %d units of %d layers", len(chain.Layers), len(t.model.Layers()))
 		sequential, err := baselines.Sequential(len(chain.Layers), 2)
 		if err != nil {
 			return err
@@ -244,30 +253,31 @@ func (s *school) byHand() error {
 		if _, err := m.SetLimit(context.Background(), refused.Least); err != nil {
 			return err
 		}
-		l.c.SetGrad(false)
-		l.c.Close()
-		loss, peak, err := l.train(m)
+		t.c.SetGrad(false)
+		t.c.Close()
+		loss, peak, err := t.train(m)
 		s.say("   solved for the least limit, %d bytes: loss %.4f, peak %d bytes, predicted %d", refused.Least, loss, peak, m.Predicted())
 		s.say("%v", m)
 		return err
 	})
 }
 
-// structured has Sequentials in Sequentials, which are flattened, one that is not to be cut, and layers that work in place, which go with the one before.
-func (s *school) structured() error {
+// structured trains nested Sequentials, which are flattened, one that must not be cut, and layers
+// that work in place, which join the unit before them.
+func (s *setup) structured() error {
 	model := nn.NewSequential(
 		nn.NewFlatten(1, -1),
 		nn.NewSequential(nn.NewLinear(28*28, 256), nn.NewReLUInPlace()),
 		autoremat.Atomic(nn.NewSequential(nn.NewLinear(256, 256), nn.NewReLU(), nn.NewLinear(256, 256), nn.NewReLU())),
 		nn.NewSequential(nn.NewLinear(256, 10), nn.NewLogSoftmax(1)),
 	)
-	return s.with(model, func(l *lesson) error {
-		m, err := autoremat.New(model, autoremat.Config{Limit: 1 << 40, Optimizer: l.adam})
+	return s.with(model, func(t *training) error {
+		m, err := autoremat.New(model, autoremat.Config{Limit: 1 << 40, Optimizer: t.adam})
 		if err != nil {
 			return err
 		}
 		defer m.Close()
-		loss, peak, err := l.train(m)
+		loss, peak, err := t.train(m)
 		if err != nil {
 			return err
 		}

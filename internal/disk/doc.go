@@ -1,3 +1,4 @@
-// Package disk opens what is read and writes what is written: regular files, of bounded size where they are read whole, and complete or untouched where they are written. A named pipe, a device
-// or a socket in place of a file would make its reader wait for ever, or read without end.
+// Package disk opens files for reading and writes them safely. It only accepts regular files:
+// reading a named pipe, a device or a socket could block for ever or never end. Files that are read
+// whole have a bounded size. Files that are written are either complete or untouched.
 package disk

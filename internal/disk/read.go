@@ -9,14 +9,17 @@ import (
 	"syscall"
 )
 
-// MaxJSON is the most bytes of a JSON file that is read: the state of a checkpoint, a chain, a plan. It is a hundred times what the largest of them has.
+// MaxJSON is the most bytes of a JSON file that is read: the state of a checkpoint, a chain, a
+// plan. It is a hundred times the size of the largest of them.
 const MaxJSON = 64 << 20
 
 // ErrNotRegular is what opening anything but a regular file returns.
 var ErrNotRegular = errors.New("not a regular file")
 
-// Open opens the regular file at path for reading; links are followed. It never blocks: a named pipe, a device, a socket or a directory is refused before it is opened, and what has taken the
-// place of the file in between is refused after that. The error is an *fs.PathError, of ErrNotRegular for these. The caller closes the file.
+// Open opens the regular file at path for reading; links are followed. It never blocks. A named
+// pipe, a device, a socket or a directory is refused before it is opened, and again after, as the
+// file may have been replaced in between. The error is an *fs.PathError, with ErrNotRegular for
+// these. The caller closes the file.
 func Open(path string) (*os.File, error) {
 	before, err := os.Stat(path)
 	if err != nil {
@@ -41,7 +44,8 @@ func Open(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Read reads the regular file at path whole. A file of more than most bytes is refused before any of it is read.
+// Read reads the regular file at path whole. A file of more than most bytes is refused before any
+// of it is read.
 func Read(path string, most int64) ([]byte, error) {
 	f, err := Open(path)
 	if err != nil {

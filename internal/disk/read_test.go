@@ -71,7 +71,8 @@ func TestRead(t *testing.T) {
 	if _, err := disk.Read(path, 9); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "10 bytes; want at most 9") {
 		t.Errorf("a file above the bound: error %v", err)
 	}
-	// A file that is all hole is refused by its size: reading it would take as long as its bytes are many.
+	// A file that is all hole is refused by its size: reading it would take as long as its bytes
+	// are many.
 	if err := os.Truncate(path, 1<<40); err != nil {
 		t.Fatal(err)
 	}

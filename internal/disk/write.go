@@ -11,12 +11,15 @@ import (
 	"path/filepath"
 )
 
-// Write writes the file at path as a whole or not at all: whoever opens path, after a failure or a loss of power too, finds either the new file complete or what was there before. It writes a
-// temporary file in the same directory, forces it to disk, renames it to path, and forces the directory to disk. After an error the temporary file is removed; a crash may leave it, as path
+// Write writes the file at path as a whole or not at all: whoever opens path, after a failure or a
+// loss of power too, finds either the new file complete or what was there before. It writes a
+// temporary file in the same directory, forces it to disk, renames it to path, and forces the
+// directory to disk. After an error the temporary file is removed; a crash may leave it, as path
 // followed by a number and ".tmp". The directory must exist, and the file's mode follows the umask.
 //
-// A character device, such as /dev/null, is written to as it is. Anything else that is no regular file is refused, and so is a file in /dev: a new one would be a slip, and /dev/stdout is a
-// link that must not be replaced by a file.
+// A character device, such as /dev/null, is written to as it is. Anything else that is no regular
+// file is refused, and so is a file in /dev: a new one would be a slip, and /dev/stdout is a link
+// that must not be replaced by a file.
 func Write(path string, content func(io.Writer) error) error {
 	device, err := writable(path)
 	if err != nil {
@@ -50,7 +53,8 @@ func Probe(path string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// writable returns an error unless there is a regular file at path, or a character device, or nothing.
+// writable returns an error unless there is a regular file at path, or a character device, or
+// nothing.
 func writable(path string) (device bool, err error) {
 	info, err := os.Stat(path)
 	if err == nil && info.Mode()&fs.ModeCharDevice != 0 {
@@ -77,7 +81,8 @@ func writeDevice(path string, content func(io.Writer) error) error {
 	return errors.Join(err, f.Close())
 }
 
-// createBeside creates a new file next to path. os.CreateTemp would do but for the mode: it makes files that only their owner can read.
+// createBeside creates a new file next to path. os.CreateTemp would do but for the mode: it makes
+// files that only their owner can read.
 func createBeside(path string) (*os.File, error) {
 	for {
 		file, err := os.OpenFile(fmt.Sprintf("%s.%d.tmp", path, rand.Uint64()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)

@@ -50,10 +50,12 @@ func chain(seed uint64) remat.Chain {
 	return c
 }
 
-// TestChains solves chains under limits and compares with the table: never slower than there, never above the limit.
+// TestChains solves chains under limits and compares with the table: never slower than there, never
+// above the limit.
 //
-// A line of testdata/chains.txt is a seed, the least limit and the peak without recomputation, in bytes, the limit, and
-// the peak in bytes and the time in microseconds of the plan under it. With -update a plan that got slower is refused.
+// A line of testdata/chains.txt is a seed, the least limit and the peak without recomputation, in
+// bytes, the limit, and the peak in bytes and the time in microseconds of the plan under it. With
+// -update a plan that got slower is refused.
 func TestChains(t *testing.T) {
 	const table = "testdata/chains.txt"
 	var out []string

@@ -14,15 +14,16 @@ import (
 	"penstock/remat/solver"
 )
 
-// shares are the limits that the chains of models are solved under, as parts of what lies between the least limit and
-// the peak without recomputation.
+// shares are the limits that the chains of models are solved under, as parts of what lies between
+// the least limit and the peak without recomputation.
 var shares = []float64{0.1, 0.3, 0.6}
 
-// TestModels measures networks and compares bytes with the table; then it solves the chains that were measured once,
-// whose times are those of testdata/models, under three limits.
+// TestModels measures networks and compares bytes with the table; then it solves the chains that
+// were measured once, whose times are those of testdata/models, under three limits.
 //
-// A line of testdata/models.txt is a model, its least limit and its peak without recomputation, in bytes, what the plans
-// under the three limits take, in microseconds, and the flags of penstock profile. Bytes and times may only fall.
+// A line of testdata/models.txt is a model, its least limit and its peak without recomputation, in
+// bytes, what the plans under the three limits take, in microseconds, and the flags of penstock
+// profile. Bytes and times may only fall.
 func TestModels(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures networks")

@@ -1,5 +1,6 @@
-// Package pins_test holds what a change of structure must not change: the weights that training runs end with, the
-// plans of random and of measured chains, and the bytes that networks take. scripts/pin writes the tables anew.
+// Package pins_test holds what a change of structure must not change: the weights that training
+// runs end with, the plans of random and of measured chains, and the bytes that networks take.
+// scripts/pin writes the tables anew.
 package pins_test
 
 import (
@@ -22,8 +23,9 @@ import (
 
 var update = flag.Bool("update", false, "write the tables of testdata anew")
 
-// kernels fixes what libraries would choose by the processor, so that weights have the same bits on every x86-64
-// processor with AVX2: OpenBLAS's kernels and block sizes, libtorch's vector width, oneDNN's instruction set.
+// kernels fixes what libraries would choose by the processor, so that weights have the same bits on
+// every x86-64 processor with AVX2: OpenBLAS's kernels and block sizes, libtorch's vector width,
+// oneDNN's instruction set.
 var kernels = []string{
 	"OPENBLAS_CORETYPE=Haswell", "OPENBLAS_L2_SIZE=512", "ATEN_CPU_CAPABILITY=avx2", "ONEDNN_MAX_CPU_ISA=AVX2", "DNNL_MAX_CPU_ISA=AVX2",
 }
@@ -39,8 +41,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fingerprint hashes operators of libtorch's own on fixed numbers, with nothing of Penstock above package torch: where
-// it differs, other kernels are at work, and the bits of weights differ too.
+// fingerprint hashes operators of libtorch's own on fixed numbers, with nothing of Penstock above
+// package torch: where it differs, other kernels are at work, and the bits of weights differ too.
 func fingerprint() string {
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()
@@ -67,13 +69,15 @@ func fingerprint() string {
 	return fmt.Sprintf("%x", h.Sum(nil))[:16]
 }
 
-// TestRuns trains by the command and compares the SHA-256 of the weights with the table's, and within a group.
+// TestRuns trains by the command and compares the SHA-256 of the weights with the table's, and
+// within a group.
 //
-// A line of testdata/runs.txt is a group, the SHA-256, and one or more command lines joined by " then ", of which the last
-// one's weights count. Lines of one group end with the same weights: they differ in nothing that counts. TEXT stands
-// for a text file, OUT for a folder of the line's own. The first line
-// is the fingerprint of the kernels that the table was made with; where it differs, only groups are compared. So are
-// runs with --autocast: kernels in bfloat16 cannot be fixed, as oneDNN has none for AVX2.
+// A line of testdata/runs.txt is a group, the SHA-256, and one or more command lines joined by "
+// then ", of which the last one's weights count. Lines of one group end with the same weights: they
+// differ in nothing that counts. TEXT stands for a text file, OUT for a folder of the line's own.
+// The first line is the fingerprint of the kernels that the table was made with; where it differs,
+// only groups are compared. So are runs with --autocast: kernels in bfloat16 cannot be fixed, as
+// oneDNN has none for AVX2.
 func TestRuns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains")
@@ -122,7 +126,8 @@ func TestRuns(t *testing.T) {
 	write(t, table, out)
 }
 
-// build makes the command. It looks at every source file, so that "go test" knows that a cached result depends on them.
+// build makes the command. It looks at every source file, so that "go test" knows that a cached
+// result depends on them.
 func build(t *testing.T) (binary string) {
 	t.Helper()
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {

@@ -1,5 +1,5 @@
-// Package torchtest gives tests a context and checks, when they end, that they left nothing behind: no tensor, no goroutine, no byte on a
-// device's account, no limit.
+// Package torchtest gives tests a context and checks, when they end, that they left nothing behind:
+// no tensor, no goroutine, no byte on a device's account, no limit.
 package torchtest
 
 import (
@@ -15,8 +15,9 @@ import (
 // devices is how many CPU devices are looked at for bytes left behind.
 const devices = 8
 
-// Check registers the leak check. Call it first in a test, so that it runs after everything the test itself cleans up. Tests that use it must not run
-// in parallel: what is live is a number of the process.
+// Check registers the leak check. Call it first in a test, so that it runs after everything the
+// test itself cleans up. Tests that use it must not run in parallel: what is live is a number of
+// the process.
 func Check(t testing.TB) {
 	t.Helper()
 	torch.TrackLeaks(true)
