@@ -30,7 +30,7 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 		state.ties[i].later = nil
 	}
 	defer stage.dropReplicaGrads() // of a backward that fails
-	r.perform(c, a, r.work(a.Stage, a.MicroBatch).backward)
+	r.perform(c, a, r.operations(a.Stage, a.MicroBatch).backward)
 	r.takeInputGrads(c, a, stage, state)
 }
 

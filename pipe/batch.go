@@ -59,12 +59,14 @@ func countRows(what string, list []Value) (int64, error) {
 		shape := v.Tensor.Shape()
 		switch {
 		case len(shape) == 0:
-			return 0, fmt.Errorf("pipe: %s %d is %v, which has no rows to split into micro-batches; give every row its value, or give it as pipe.NoChunk",
+			return 0, fmt.Errorf("pipe: %s %d is %v, which has no rows to split into micro-batches; give every row its "+
+				"value, or give it as pipe.NoChunk",
 				what, i, v.Tensor)
 		case rows < 0:
 			rows, first = shape[0], i
 		case rows != shape[0]:
-			return 0, fmt.Errorf("pipe: %s %d has %d rows and %s %d has %d; all must have the same, except what is given as pipe.NoChunk",
+			return 0, fmt.Errorf("pipe: %s %d has %d rows and %s %d has %d; all must have the same, except what is "+
+				"given as pipe.NoChunk",
 				what, first, rows, what, i, shape[0])
 		}
 	}
@@ -81,7 +83,8 @@ func (v Value) check(name string) error {
 	case v.Tensor.Freed():
 		return fmt.Errorf("pipe: %s was freed; keep the batch's tensors until the call returns", name)
 	case !v.Tensor.IsLeaf():
-		return fmt.Errorf("pipe: %s hangs on a graph, which one backward for each micro-batch cannot go through; detach it, and go on from its gradient",
+		return fmt.Errorf("pipe: %s hangs on a graph, which one backward for each micro-batch cannot go through; detach "+
+			"it, and go on from its gradient",
 			name)
 	}
 	return nil

@@ -39,9 +39,11 @@ func (cfg *Config) checkBudget() error {
 	for i, d := range cfg.Devices {
 		switch {
 		case d.Kind != torch.KindCPU && cfg.policies[i] == Optimal:
-			return refuseDevices(fmt.Sprintf("the memory of %v is not counted, and the policy optimal of stage %d plans it", d, i), "want CPU devices, or another policy")
+			return refuseDevices(fmt.Sprintf("the memory of %v is not counted, and the policy optimal of stage %d plans "+
+				"it", d, i), "want CPU devices, or another policy")
 		case slices.Contains(cfg.Devices[:i], d):
-			return refuseDevices(fmt.Sprintf("stages %d and %d share %v, and the policy optimal plans the memory of a device for one stage", slices.Index(cfg.Devices, d), i, d), "want each stage on a device of its own")
+			return refuseDevices(fmt.Sprintf("stages %d and %d share %v, and the policy optimal plans the memory of a "+
+				"device for one stage", slices.Index(cfg.Devices, d), i, d), "want each stage on a device of its own")
 		}
 	}
 	return nil

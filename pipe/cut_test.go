@@ -101,7 +101,7 @@ func TestHalfPrecisionActivationsCarryGradients(t *testing.T) {
 	}
 }
 
-// A layer that overwrites its input may stand behind layers that pass theirs through, at any
+// A layer that overwrites its input may come after layers that pass theirs through, at any
 // balance, in training and in evaluation.
 func TestInPlaceBehindPassThrough(t *testing.T) {
 	torchtest.Check(t)
@@ -143,7 +143,7 @@ type constant struct {
 
 func (l *constant) Forward(*nn.Ctx, *torch.Tensor) *torch.Tensor { return l.w.Tensor() }
 
-// What a layer returns may be the model's own: the cell must not free it.
+// What a layer returns may be the model's own: the state of the micro-batch must not free it.
 func TestLayerMayReturnAParameter(t *testing.T) {
 	torchtest.Check(t)
 	l := &constant{}

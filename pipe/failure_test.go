@@ -211,7 +211,7 @@ func TestCancelledContextStopsTheRun(t *testing.T) {
 	}
 }
 
-// A run that failed holds nothing any more when its caller goes on, even if letting go takes its
+// A run that failed holds nothing any more when its caller goes on, even if freeing takes its
 // time.
 func TestFailedRunHasFreedItsMemoryWhenItReturns(t *testing.T) {
 	torchtest.Check(t)

@@ -17,7 +17,7 @@ func (r *minibatch) forward(c *torch.Ctx, a schedule.Action) {
 		r.viewBatch(c, a.MicroBatch)
 	}
 	state.enter(stage)
-	r.perform(c, a, r.work(a.Stage, a.MicroBatch).forward)
+	r.perform(c, a, r.operations(a.Stage, a.MicroBatch).forward)
 	var skips []*torch.Tensor
 	var saved bool
 	if state.out, skips, saved = state.execution.Output(); !saved {
@@ -43,7 +43,7 @@ func (r *minibatch) recompute(c *torch.Ctx, a schedule.Action) {
 	if r.p.optimal() && r.loss != nil && r.last(a.Stage) { // the gradient of the loss is where the plan has it
 		r.start(c, a, &r.states[a.Stage][a.MicroBatch])
 	}
-	r.perform(c, a, r.work(a.Stage, a.MicroBatch).recompute)
+	r.perform(c, a, r.operations(a.Stage, a.MicroBatch).recompute)
 }
 
 // perform performs operations of a plan.

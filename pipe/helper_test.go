@@ -14,7 +14,7 @@ import (
 	"penstock/torch"
 )
 
-// record is everything a training run leaves behind, as bytes: losses, parameters, gradients of the
+// record is everything a training run leaves, as bytes: losses, parameters, gradients of the
 // last step, buffers.
 type record struct {
 	losses []float64

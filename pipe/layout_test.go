@@ -42,7 +42,7 @@ func TestWhichTransfersSkipsMake(t *testing.T) {
 		{"within a stage", []nn.Layer{stash("foo", all), pop("foo", all), plain(), plain()}, []int{2, 1, 1},
 			[]string{"0>1", "1>2"}},
 		{"to the next stage", []nn.Layer{stash("foo", all), pop("foo", all), plain()}, []int{1, 1, 1}, []string{"0>1", "1>2"}},
-		{"to the one behind", []nn.Layer{stash("foo", all), plain(), pop("foo", all)}, []int{1, 1, 1},
+		{"to the next", []nn.Layer{stash("foo", all), plain(), pop("foo", all)}, []int{1, 1, 1},
 			[]string{"0>1", "0>2", "1>2"}},
 		{"two from different stages to one",
 			[]nn.Layer{stash("foo", all), stash("bar", all), plain(), pop("bar", all), pop("foo", all)}, []int{1, 1,

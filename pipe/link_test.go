@@ -12,7 +12,7 @@ import (
 )
 
 // A tuple of which the second tensor does not fit on the receiving stage's device, in either
-// direction, leaves nothing behind: not the first tensor, nor what still waited on the link.
+// direction, leaves nothing allocated: not the first tensor, nor what still waited on the link.
 func TestReceiveThatDoesNotFit(t *testing.T) {
 	torchtest.Check(t)
 	const rows, width = 4, 1 << 14
@@ -29,12 +29,12 @@ func TestReceiveThatDoesNotFit(t *testing.T) {
 		p := started(t, model, pipe.Config{Balance: []int{2, 1}, Chunks: 2, Checkpoint: pipe.Never})
 		c := torch.NewCtx(torch.Options{Device: torch.CPU(5)})
 		batch := pipe.Batch{Input: pipe.Rows(normal(rows, 8)(c, 0)), Target: pipe.Rows(normal(rows, 1)(c, 1))}
-		room := func() { torch.CPU(full).SetLimit(torch.CPU(full).Memory().Live + width/2) }
+		restrict := func() { torch.CPU(full).SetLimit(torch.CPU(full).Memory().Live + width/2) }
 		limit = func() {}
 		if full == 1 {
-			room()
+			restrict()
 		} else {
-			limit = room // when forward is over on the first stage, and the gradients are still to come
+			limit = restrict // when forward is over on the first stage, and the gradients are still to come
 		}
 		_, err := p.Step(context.Background(), batch, mean{})
 		torch.CPU(full).SetLimit(0)
@@ -43,7 +43,7 @@ func TestReceiveThatDoesNotFit(t *testing.T) {
 		}
 		limit = func() {}
 		if _, err := p.Step(context.Background(), batch, mean{}); err != nil {
-			t.Errorf("cpu:%d: with room enough: %v", full, err)
+			t.Errorf("cpu:%d: with memory enough: %v", full, err)
 		}
 		nn.ZeroGrads(model)
 		c.Close()

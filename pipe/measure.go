@@ -15,7 +15,9 @@ import (
 // measure measures the model on the first micro-batch. No other has more rows.
 func (r *minibatch) measure(ctx context.Context) ([]profile.Chain, error) {
 	chains, err := r.measured(ctx, false)
-	if errors.Is(err, torch.ErrOutOfMemory) { // measuring takes more than some plans do, and what would do can only be said when it is known
+	// Measuring takes more memory than some plans, and the least limit is known only when it is
+	// done.
+	if errors.Is(err, torch.ErrOutOfMemory) {
 		chains, err = r.measured(ctx, true)
 	}
 	return chains, err
@@ -123,7 +125,8 @@ func (p *Pipe) unusedDevice() (d torch.Device, done func(), err error) {
 			delete(measuredOn.taken, d)
 		}, nil
 	}
-	return d, nil, fmt.Errorf("all %d CPU devices are stages of the pipe or being measured on by others; use fewer stages, or plan one pipe after the other", torch.MaxCPU)
+	return d, nil, fmt.Errorf("all %d CPU devices are stages of the pipe or being measured on by others; use fewer "+
+		"stages, or plan one pipe after the other", torch.MaxCPU)
 }
 
 // highestLimit is the highest limit of the stages' devices. 0 is none.

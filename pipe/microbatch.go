@@ -27,19 +27,19 @@ type microBatchState struct {
 
 // skipState is what a stage holds of a skip that leaves or enters it.
 type skipState struct {
-	in    *torch.Tensor     // what was received, until the execution has it
-	wants bool              // a gradient is wanted of it
-	sent  *torch.Tensor     // stashed here, without a graph: is to be sent to the stages that it goes to
-	left  int               // how many of those it has still to be sent to
-	out   *torch.Tensor     // the execution's: stashed here, with its graph
-	grads [][]*torch.Tensor // by target: the gradients of the pops there, in the order of the pops
-	back  []*torch.Tensor   // those of the pops here, which are to be sent to where the skip came from
+	in    *torch.Tensor     // what was received, until the execution takes it
+	wants bool              // a gradient of it is wanted
+	sent  *torch.Tensor     // stashed here without a graph, until it is sent
+	left  int               // number of stages that it is still to be sent to
+	out   *torch.Tensor     // stashed here with its graph; belongs to the execution
+	grads [][]*torch.Tensor // by stage that pops it: the gradients, in the order of the pops
+	back  []*torch.Tensor   // gradients of the pops here, until they are sent
 }
 
 // tieState is what a stage holds of the gradient of a parameter that several stages use.
 type tieState struct {
-	later *torch.Tensor // of the uses on later stages
-	back  *torch.Tensor // with those on this one, on its way to the stage before
+	later *torch.Tensor // sum over the uses on later stages
+	back  *torch.Tensor // later and the uses on this stage, until it is sent
 }
 
 func (c *microBatchState) init(s *Stage) {

@@ -123,12 +123,12 @@ func (r *minibatch) setTargets() error {
 	return checkKind("target", r.targets, "last", r.p.stages[len(r.p.stages)-1])
 }
 
-// work is what a stage does with a micro-batch.
-func (r *minibatch) work(stage, microBatch int) work {
+// operations is what a stage does with a micro-batch.
+func (r *minibatch) operations(stage, microBatch int) operations {
 	if !r.graph {
-		return passing
+		return forwardOnly
 	}
-	return r.prepared.work[stage][microBatch]
+	return r.prepared.operations[stage][microBatch]
 }
 
 // free frees the states, the link and the views of targets.

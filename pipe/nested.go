@@ -85,7 +85,8 @@ func (p *Pipe) outside(call string) (leave func(), err error) {
 		if from != p.tag {
 			where = "a worker of another pipe, which this pipe waits for"
 		}
-		return nil, fmt.Errorf("%w: %s was called by a layer, a loss or an update on %s, and would wait for ever; call it when the run or OnStages has returned", ErrNested, call, where)
+		return nil, fmt.Errorf("%w: %s was called by a layer, a loss or an update on %s, and would wait for ever; call "+
+			"it when the run or OnStages has returned", ErrNested, call, where)
 	}
 	return func() { nestedCalls.end(from, p.tag) }, nil
 }

@@ -69,22 +69,22 @@ func (o callingOptimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) optim.Up
 // nest is a pipe with what its calls need. Its model has a layer that calls somebody, plainly,
 // checkpointed, and checkpointed so deep that its recomputation takes another thread.
 type nest struct {
-	p                   *pipe.Pipe
-	plain, behind, deep *caller
-	batch               pipe.Batch
-	open                *pipe.Run
-	ones                *torch.Tensor
-	sgd                 optim.Optimizer
-	model               *nn.Sequential
+	p                       *pipe.Pipe
+	plain, recomputed, deep *caller
+	batch                   pipe.Batch
+	open                    *pipe.Run
+	ones                    *torch.Tensor
+	sgd                     optim.Optimizer
+	model                   *nn.Sequential
 }
 
 func newNest(t *testing.T, cfg pipe.Config) *nest {
-	n := &nest{plain: &caller{}, behind: &caller{}, deep: &caller{}}
+	n := &nest{plain: &caller{}, recomputed: &caller{}, deep: &caller{}}
 	var deep nn.Layer = n.deep
 	for range 40 { // a recomputation so deep takes another thread
 		deep = nn.Checkpointed(deep)
 	}
-	n.model = nn.NewSequential(nn.NewLinear(4, 4), n.plain, nn.NewLinear(4, 4), nn.Checkpointed(n.behind), nn.NewLinear(4, 4), deep)
+	n.model = nn.NewSequential(nn.NewLinear(4, 4), n.plain, nn.NewLinear(4, 4), nn.Checkpointed(n.recomputed), nn.NewLinear(4, 4), deep)
 	cfg.Balance, cfg.Chunks = []int{2, 4}, 2
 	p, err := pipe.New(n.model, cfg)
 	if err != nil {
@@ -177,7 +177,7 @@ func (n *nest) places(t *testing.T) map[string]func(f func()) error {
 		"a layer of Forward": inLayer(n.plain, always,
 			func() error { run, err := n.p.Forward(ctx, n.batch); run.Close(); return err }),
 		"a layer of BackwardRetained": inLayer(n.plain, recomputing, func() error { return n.open.BackwardRetained(ctx, n.ones) }),
-		"a checkpointed layer":        inLayer(n.behind, func(c *nn.Ctx) bool { return c.Grad() }, step),
+		"a checkpointed layer":        inLayer(n.recomputed, func(c *nn.Ctx) bool { return c.Grad() }, step),
 		"a layer checkpointed deep":   inLayer(n.deep, func(c *nn.Ctx) bool { return c.Grad() }, step),
 		"a loss": func(f func()) error {
 			_, err := n.p.Step(ctx, n.batch, callingLoss{call: func(*nn.Ctx) { f() }})

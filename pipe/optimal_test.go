@@ -248,9 +248,9 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 				}
 				defer nn.Free(model)
 				defer p.Close()
-				first, behind := torch.NewCtx(torch.Options{}), torch.NewCtx(torch.Options{Device: last})
+				first, onLast := torch.NewCtx(torch.Options{}), torch.NewCtx(torch.Options{Device: last})
 				defer first.Close()
-				defer behind.Close()
+				defer onLast.Close()
 				b := pipe.Batch{Input: pipe.Rows(normal(rows, 12)(first, 0))}
 				if _, err := p.PlanFor(context.Background(), b, nil); err != nil {
 					return nil, nil, err
@@ -263,7 +263,7 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 					return nil, nil, err
 				}
 				defer r.Close()
-				if err := r.Backward(context.Background(), behind.Fill_(behind.EmptyLike(r.Output()[0]), 0.1)); err != nil {
+				if err := r.Backward(context.Background(), onLast.Fill_(onLast.EmptyLike(r.Output()[0]), 0.1)); err != nil {
 					return nil, nil, err
 				}
 				for _, d := range p.Devices() {

@@ -39,7 +39,8 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1)}
 	for _, s := range nn.Shared(model) {
 		if s.Replica() != nil {
-			return nil, fmt.Errorf("pipe: %q is shared by stages of another pipe, which has the model; Close that one first", s.Name)
+			return nil, fmt.Errorf("pipe: %q is shared by stages of another pipe, which has the model; Close that one "+
+				"first", s.Name)
 		}
 	}
 	if p.routes, err = model.SkipRoutes(); err != nil {

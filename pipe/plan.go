@@ -31,17 +31,17 @@ type plans struct {
 // prepared is a plan with what is needed to run it. The plan is guarded by plans.known. Nothing
 // else is changed.
 type prepared struct {
-	plan     *planner.Plan      // with predictions for the memory at the last step
-	segments []*segment.Segment // by stage; nil where it is one unit
-	work     [][]work           // by stage, by micro-batch
-	programs map[schedule.Phase]*program
+	plan       *planner.Plan      // with predictions for the memory at the last step
+	segments   []*segment.Segment // by stage; nil where it is one unit
+	operations [][]operations     // by stage, by micro-batch
+	programs   map[schedule.Phase]*program
 }
 
-// work is the operations of a micro-batch on a stage, split by the program's actions.
-type work struct{ forward, recompute, backward []remat.Op }
+// operations is the operations of a micro-batch on a stage, split by the program's actions.
+type operations struct{ forward, recompute, backward []remat.Op }
 
-// passing is the operations of a forward without a backward.
-var passing = work{forward: []remat.Op{{Kind: remat.Forward}}}
+// forwardOnly is the operations of a forward without a backward.
+var forwardOnly = operations{forward: []remat.Op{{Kind: remat.Forward}}}
 
 // program is a part of a plan's program with what is needed to run it.
 type program struct {
@@ -135,7 +135,8 @@ func (r *minibatch) prepare(ctx context.Context) (err error) {
 func (r *minibatch) given() (*prepared, error) {
 	p, n := r.p, len(r.parts)
 	if n > p.cfg.Plan.Program.MicroBatches {
-		return nil, fmt.Errorf("pipe: the batch has %d micro-batches, and Config.Plan is for %d; set Chunks to %[2]d", n, p.cfg.Plan.MicroBatches())
+		return nil, fmt.Errorf("pipe: the batch has %d micro-batches, and Config.Plan is for %d; set Chunks to "+
+			"%[2]d", n, p.cfg.Plan.MicroBatches())
 	}
 	return p.plans.find(fmt.Sprint("given ", n, r.loss == nil), func() (*prepared, error) { return r.ready(p.cfg.Plan.Fewer(n)) })
 }
@@ -300,13 +301,13 @@ func (r *minibatch) ready(plan *planner.Plan) (*prepared, error) {
 func (p *Pipe) prepared(plan *planner.Plan) (*prepared, error) {
 	out := &prepared{plan: plan, segments: make([]*segment.Segment, len(plan.Stages)), programs: map[schedule.Phase]*program{}}
 	for _, s := range plan.Stages {
-		var list []work
+		var list []operations
 		for _, m := range s.MicroBatches {
-			var w work
+			var w operations
 			w.forward, w.recompute, w.backward = planner.Split(m.Ops)
 			list = append(list, w)
 		}
-		out.work = append(out.work, list)
+		out.operations = append(out.operations, list)
 	}
 	for _, phase := range []schedule.Phase{schedule.Whole, schedule.ForwardOnly, schedule.BackwardOnly} {
 		g := &program{Graph: plan.Program.Part(phase).Graph()}

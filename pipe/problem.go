@@ -34,10 +34,12 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 		c, m := chains[i], s.Device.Memory()
 		out.Stages[i].Costs = planner.Costs{
 			First: c.Chain, Later: c.Later, Units: c.Units, Prologue: c.Prologue, ProloguePeak: c.ProloguePeak,
-			Given: c.Given, Gives: c.Gives, SkipsIn: c.SkipsIn, SkipsOut: c.SkipsOut, Statistics: c.Statistics, Spread: c.Timing.Spread,
+			Given: c.Given, Gives: c.Gives, SkipsIn: c.SkipsIn, SkipsOut: c.SkipsOut,
+			Statistics: c.Statistics, Spread: c.Timing.Spread,
 		}
 		memory := planner.Memory{
-			Limit: m.Limit, Live: m.Live, Unplaced: p.Unplaced(i), Tied: s.tied(), Gradients: s.hasGrads(), BatchInput: i == 0 && !r.inputGrad,
+			Limit: m.Limit, Live: m.Live, Unplaced: p.Unplaced(i), Tied: s.tied(), Gradients: s.hasGrads(),
+			BatchInput: i == 0 && !r.inputGrad,
 		}
 		if b := p.cfg.Budget[i]; b > 0 && (m.Limit == 0 || b < m.Limit) {
 			memory.Limit = b

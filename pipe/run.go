@@ -122,7 +122,8 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 		case g.Freed():
 			return fmt.Errorf("pipe: gradient %d was freed; keep it until Backward returns", i)
 		case !y.DType().IsFloat() || !g.DType().IsFloat():
-			return fmt.Errorf("pipe: gradient %d is %v and output %d is %v; both must be floating-point, and what is not has nil for a gradient",
+			return fmt.Errorf("pipe: gradient %d is %v and output %d is %v; both must be floating-point, and what is "+
+				"not has nil for a gradient",
 				i, g, i, y)
 		case fmt.Sprint(g.Shape()) != fmt.Sprint(y.Shape()):
 			return fmt.Errorf("pipe: output %d has the shape %v, its gradient %v; they must be the same", i, y.Shape(), g.Shape())
@@ -186,7 +187,8 @@ func (r *minibatch) gather(c *torch.Ctx) (out []*torch.Tensor) {
 			lists[i] = states[i].out
 		}
 		if len(lists[i]) != len(lists[0]) {
-			refuse("micro-batch 0 gave a tuple of %d and micro-batch %d one of %d; a model gives the same number for every micro-batch",
+			refuse("micro-batch 0 gave a tuple of %d and micro-batch %d one of %d; a model gives the same number for "+
+				"every micro-batch",
 				len(lists[0]), i, len(lists[i]))
 		}
 	}
@@ -194,7 +196,8 @@ func (r *minibatch) gather(c *torch.Ctx) (out []*torch.Tensor) {
 		column := make([]*torch.Tensor, len(lists))
 		for i := range lists {
 			if column[i] = lists[i][j]; len(column[i].Shape()) == 0 {
-				refuse("output %d is a number, %v, which has no rows to join over micro-batches; let the last layer give each row its value",
+				refuse("output %d is a number, %v, which has no rows to join over micro-batches; let the last layer "+
+					"give each row its value",
 					j, column[i])
 			}
 		}

@@ -85,7 +85,7 @@ type ledger struct {
 	graph *program
 	own   []int64   // by action: the most bytes without what waits
 	made  [][]*loan // by worker
-	due   [][]*loan // by receive: what it takes over
+	due   [][]*loan // by receive: what it receives
 	ended []int64   // by worker: the most bytes after the last action
 }
 

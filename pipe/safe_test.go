@@ -57,7 +57,7 @@ func stuck(g *schedule.Graph, worker, before int) []int {
 	return next
 }
 
-// prompt makes one worker wait until the others have taken over all that there is to take over.
+// prompt makes one worker wait until the others have received all that was sent.
 func prompt(g *schedule.Graph, one int) func(worker, action int) {
 	return paced(g, func(at []int, worker, action int) bool {
 		if worker != one {
@@ -166,7 +166,7 @@ func randomCut(t *rapid.T, layers int) pipe.Config {
 	return cfg
 }
 
-// TestSafeLimitHolds: under the safe limit of a run, here one in which neighbours take over at
+// TestSafeLimitHolds: under the safe limit of a run, here one in which neighbours receive at
 // once, the same passes when they are as late as they can be. Networks are of all kinds: with
 // skips, tied parameters, tuples, views and layers that pass on what they are given.
 func TestSafeLimitHolds(t *testing.T) {
@@ -192,7 +192,7 @@ func TestSafeLimitHolds(t *testing.T) {
 }
 
 // TestSafeLimitIsExact: where stages do not pass on the memory that they were given, the safe limit
-// is the same whatever run it is taken from, one in which neighbours take over at once, one in
+// is the same whatever run it is taken from, one in which neighbours receive at once, one in
 // which they are late, or any, and it is to the byte what a device holds when they are late.
 func TestSafeLimitIsExact(t *testing.T) {
 	torchtest.Check(t)
@@ -228,11 +228,11 @@ func TestSafeLimitIsExact(t *testing.T) {
 			for name, hold := range map[string]func(*schedule.Graph, int) func(int, int){"at once": prompt, "late": late} {
 				again, peaks, err := q.passes(cfg, nil, func(g *schedule.Graph) func(int, int) { return hold(g, one) })
 				if err != nil || !slices.Equal(again, safe) {
-					t.Errorf("with neighbours of %v that take over %s, %v are safe, and %v before: %v",
+					t.Errorf("with neighbours of %v that receive %s, %v are safe, and %v before: %v",
 						torch.CPU(one), name, again, safe, err)
 				}
 				if peaks[one] > safe[one] || name == "late" && peaks[one] != safe[one] {
-					t.Errorf("with neighbours of %v that take over %s it takes %d bytes, and %d are safe",
+					t.Errorf("with neighbours of %v that receive %s it takes %d bytes, and %d are safe",
 						torch.CPU(one), name, peaks[one], safe[one])
 				}
 			}
@@ -248,7 +248,7 @@ func wide() problem {
 		model: func() *nn.Sequential { return nn.NewSequential(nn.NewLinear(4, 32), nn.NewTanh(), nn.NewLinear(32, 4)) }}
 }
 
-// TestMeasuredPeakIsNotSafe: a peak that was measured while neighbours took over at once is less
+// TestMeasuredPeakIsNotSafe: a peak that was measured while neighbours received at once is less
 // than what the next run may take, and as a limit it fails that run. The safe limit of the same run
 // does not.
 func TestMeasuredPeakIsNotSafe(t *testing.T) {

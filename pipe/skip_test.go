@@ -224,7 +224,7 @@ func TestSkipsThatDoNotMatch(t *testing.T) {
 	}
 }
 
-// A layer that overwrites a skip behind everybody's back is found out, on whichever stage it does
+// A layer that overwrites a skip without saying so is found out, on whichever stage it does
 // it; the error names layer or skip and says what to do.
 func TestSkipsThatAreOverwritten(t *testing.T) {
 	torchtest.Check(t)

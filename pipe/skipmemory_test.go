@@ -41,7 +41,7 @@ func TestSkipIsFreedAfterItsLastUse(t *testing.T) {
 		look("before the pop")
 		y := c.SumDim(c.Pop("a"), []int64{1}, true)
 		return c.Add(x, y)
-	}, "a"), pass("behind it"), pass("on stage 3"))
+	}, "a"), pass("after it"), pass("on stage 3"))
 	p := started(t, model, pipe.Config{Balance: []int{1, 1, 2, 1}})
 	c := torch.NewCtx(torch.Options{Device: torch.CPU(5)})
 	defer c.Close()
@@ -66,7 +66,7 @@ func TestSkipIsFreedAfterItsLastUse(t *testing.T) {
 		{"before the pop", 2, skip + activation},
 		{"before the pop", 0, 0},
 		{"before the pop", 1, 0},
-		{"behind it", 2, activation}, // its input
+		{"after it", 2, activation}, // its input
 		{"on stage 3", 3, activation},
 		{"on stage 3", 2, 0},
 		{"on stage 3", 1, 0},
@@ -90,7 +90,7 @@ func TestSkipInTraining(t *testing.T) {
 	const skip, activation = rows * width * 4, rows * 4
 	for _, row := range []struct {
 		policy pipe.Checkpoint
-		want   int64 // on device 2 while the layer behind the pop runs forward
+		want   int64 // on device 2 while the layer after the pop runs forward
 	}{
 		{pipe.Never, skip + 2*activation}, // the multiplication's: the skip, its input, and what it gave
 		// what the stage was sent, for the recomputation, and the input of the layer that runs

@@ -9,7 +9,7 @@ import (
 	"penstock/torch"
 )
 
-// Several stages may take over one skip at the same time, and may find that it is absent while the
+// Several stages may receive one skip at the same time, and may find that it is absent while the
 // stage that it would come from is already recomputing. Both were once data races, which the race
 // detector finds here: counts of takers were lost, and a skip then stayed until the end of the
 // step.

@@ -36,7 +36,8 @@ func (p *Pipe) undivided() error {
 		for _, t := range s.ties {
 			for _, h := range t.handles {
 				if t.from.stage < 0 && h.Replica() != nil {
-					return errors.New("pipe: another pipe has the model and has put a parameter that layers share on several stages; Close that one first")
+					return errors.New("pipe: another pipe has the model and has put a parameter that layers share on " +
+						"several stages; Close that one first")
 				}
 			}
 		}

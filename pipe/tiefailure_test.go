@@ -25,7 +25,7 @@ func tiedGradient(t *testing.T, p *pipe.Pipe) ([]byte, error) {
 	return gradient(nn.Params(p.Model())[0]), err
 }
 
-// A backward that fails behind a use of a replica once left the gradient of that use in the
+// A backward that fails after a use of a replica once left the gradient of that use in the
 // replica, where no ZeroGrads finds it: the next step counted it as its own.
 func TestTiedParameterAfterAFailedBackward(t *testing.T) {
 	torchtest.Check(t)

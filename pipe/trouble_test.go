@@ -71,7 +71,7 @@ func (u troubledUpdate) Drop() {
 }
 
 // Whatever a user's code does in its turn, on random pipes, in any call: the call returns, nothing
-// is left behind, and the pipe then gives what it gave before.
+// stays allocated, and the pipe then gives what it gave before.
 func TestTroubleAtAnyTurn(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -41,9 +41,11 @@ func (p *Plan) Check() error {
 		for b := range s.MicroBatches {
 			switch in := again[[2]int{i, b}]; {
 			case in && !p.recomputes(i, b):
-				return fmt.Errorf("planner: the program has %dR%d, and stage %d has nothing to recompute between the loss and the first backward of micro-batch %d", i, b, i, b)
+				return fmt.Errorf("planner: the program has %dR%d, and stage %d has nothing to recompute between the "+
+					"loss and the first backward of micro-batch %d", i, b, i, b)
 			case !in && p.recomputes(i, b):
-				return fmt.Errorf("planner: the program lacks %dR%d, which the operations of stage %d, micro-batch %d, ask for", i, b, i, b)
+				return fmt.Errorf("planner: the program lacks %dR%d, which the operations of stage %d, micro-batch %d, "+
+					"ask for", i, b, i, b)
 			}
 		}
 	}

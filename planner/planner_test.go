@@ -132,7 +132,7 @@ func TestRefit(t *testing.T) {
 	}
 }
 
-// Whatever is wrong in a plan is found, and told where.
+// Every fault of a plan is found, and the error says where it is.
 func TestCheckFindsFaults(t *testing.T) {
 	whole := `stage 0 device=cpu:0 layers=2 policy=except_last
   0 S0 L B0

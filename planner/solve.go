@@ -43,7 +43,8 @@ func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	}
 	var err error
 	out.Program, err = generate(schedule.Config{
-		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: p.Workers, Skips: p.Skips, Recompute: out.recomputes, Capacity: out.capacity(p.Meet),
+		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: p.Workers, Skips: p.Skips,
+		Recompute: out.recomputes, Capacity: out.capacity(p.Meet),
 	})
 	if err == nil {
 		err = schedule.Check(out.Program, schedule.Limits{})

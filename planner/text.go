@@ -169,7 +169,8 @@ func (p *Plan) parseStage(words []string) (err error) {
 		default:
 			i := slices.IndexFunc(s.fields(), func(f field) bool { return f.name == name })
 			if i < 0 {
-				return fmt.Errorf("%q; want device, layers, policy, units, prologue, limit, base, peak, waits, time, once, bound or spread, each with =", word)
+				return fmt.Errorf("%q; want device, layers, policy, units, prologue, limit, base, peak, waits, time, "+
+					"once, bound or spread, each with =", word)
 			}
 			err = s.fields()[i].parse(value)
 		}
