@@ -9,15 +9,16 @@ import (
 )
 
 // Batch is a mini-batch. Its tensors belong to the caller, who keeps them until the call returns.
-// Input is best made on the first device, Target on the last.
+// Input must be on a device of the same kind as the first stage, Target on one of the same kind as
+// the last.
 type Batch struct {
 	// Input is the input of the first layer: Rows(x), or a tuple of any types. A leaf that requires
-	// a gradient gets it.
+	// a gradient receives one.
 	Input  []Value
-	Target []Value // what the loss compares with; Step only
-	Step   int64   // seeds the step's randomness together with Config.Seed
-	// Infer only: dropout drops, batch norm uses the micro-batch, and running statistics move, as
-	// in a training step
+	Target []Value // what the loss compares the output with; for Step alone
+	Step   int64   // with Config.Seed, the seed of the step
+	// Training makes Infer behave as a training step: dropout drops, batch norm uses the
+	// micro-batch, and running statistics move. Other calls ignore it.
 	Training bool
 	Extras   []nn.Extra // values that are no tensors; every layer sees them on every micro-batch
 }
@@ -25,8 +26,8 @@ type Batch struct {
 // Value is an element of a batch's tuple.
 type Value struct {
 	Tensor *torch.Tensor
-	// Whole gives every micro-batch the whole tensor, of any shape. Otherwise it is [rows, ...] and
-	// split by rows.
+	// Whole gives every micro-batch the whole tensor, which may have any shape. Otherwise the
+	// tensor is [rows, ...] and is split by rows.
 	Whole bool
 }
 
@@ -34,8 +35,8 @@ type Value struct {
 // the same number of rows.
 func Rows(ts ...*torch.Tensor) []Value { return values(ts, false) }
 
-// NoChunk are tensors of any shape that every micro-batch gets whole: append(pipe.Rows(x),
-// pipe.NoChunk(table)...).
+// NoChunk are tensors of any shape that every micro-batch receives whole, as in
+// append(pipe.Rows(x), pipe.NoChunk(table)...).
 func NoChunk(ts ...*torch.Tensor) []Value { return values(ts, true) }
 
 func values(ts []*torch.Tensor, whole bool) []Value {
@@ -46,7 +47,7 @@ func values(ts []*torch.Tensor, whole bool) []Value {
 	return out
 }
 
-// countRows is the number of rows that all values have that are split.
+// countRows is the number of rows of the values that are split. All must have the same.
 func countRows(what string, list []Value) (int64, error) {
 	rows, first := int64(-1), 0
 	for i, v := range list {

@@ -6,28 +6,28 @@ import (
 	"strings"
 )
 
-// Checkpoint is a policy: for which micro-batches a stage keeps only its input in forward and
-// recomputes the rest before backward. It holds for all stages, or is a list with a policy for each
-// stage, such as "always,never". The command's --checkpoint takes the same text. The zero value is
-// ExceptLast.
+// Checkpoint is a policy of recomputation. It says for which micro-batches a stage keeps only its
+// input in forward and recomputes the rest before backward. It is one policy for all stages, or a
+// list with one for each, such as "always,never". The command's --checkpoint takes the same text.
+// The zero value is ExceptLast.
 type Checkpoint string
 
 const (
-	// ExceptLast recomputes every micro-batch but the one whose backward comes first, which would
-	// be recomputed at once. In ascending order that is micro-batch 0. It is counted on the real
-	// number of micro-batches: with one, nothing is recomputed.
+	// ExceptLast recomputes every micro-batch except the one whose backward comes first, because it
+	// would be recomputed at once. In ascending order that is micro-batch 0. The micro-batches that
+	// the batch really has count: with one, nothing is recomputed.
 	ExceptLast Checkpoint = "except_last"
-	// Never keeps everything.
+	// Never keeps everything and recomputes nothing.
 	Never Checkpoint = "never"
 	// Always recomputes every micro-batch.
 	Always Checkpoint = "always"
-	// Optimal keeps and recomputes, layer by layer and micro-batch by micro-batch, what makes a
-	// step shortest under a number of bytes (Config.Budget). The first step of batches of a new
-	// size measures the layers and plans; see Pipe.Plan.
+	// Optimal chooses for each layer and micro-batch what to keep and what to recompute, so that a
+	// step is shortest within a number of bytes (Config.Budget). The first step with batches of a
+	// new size measures the layers and plans; see Pipe.Plan.
 	Optimal Checkpoint = "optimal"
 )
 
-// PerStage is the list that gives each stage its policy.
+// PerStage makes a list with a policy for each stage.
 func PerStage(policies ...Checkpoint) Checkpoint {
 	words := make([]string, len(policies))
 	for i, k := range policies {
@@ -36,7 +36,7 @@ func PerStage(policies ...Checkpoint) Checkpoint {
 	return Checkpoint(strings.Join(words, ","))
 }
 
-// String is the policy's text.
+// String is the text of the policy or list.
 func (k Checkpoint) String() string {
 	if k == "" {
 		return string(ExceptLast)
@@ -44,8 +44,8 @@ func (k Checkpoint) String() string {
 	return string(k)
 }
 
-// Stages lists the policies of stages 0 to stages-1. A word that is no policy, and a list of
-// another length, are a *ConfigError.
+// Stages lists the policies of stages 0 to stages-1. It fails with a *ConfigError if a word is no
+// policy, or a list has another length.
 func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 	refuse := func(problem, remedy string) error {
 		return &ConfigError{Of: "pipe", Field: "Checkpoint", Value: k.String(), Problem: problem, Remedy: remedy}

@@ -5,8 +5,8 @@ import (
 	"penstock/schedule"
 )
 
-// Hold lets f delay workers: it is called before each action, with the worker and the action's id
-// in the graph that is run, and when a worker is through, with the id after its last.
+// Hold sets a function that may delay workers. It is called before each action, with the worker and
+// the id of the action in the graph, and at the end of a worker with the id after its last action.
 func (p *Pipe) Hold(f func(worker, action int)) { p.hold = f }
 
 // InferGraph is what workers run in an Infer of so many micro-batches.
