@@ -74,7 +74,7 @@ const MaxThreads = torch.MaxThreads
 // ConfigError is a setting of a Config that New and Open refuse.
 type ConfigError = arg.ConfigError
 
-// Sentinel errors of a Pipe.
+// ErrClosed, ErrNotPlaced and ErrNested are sentinel errors of a Pipe.
 var (
 	ErrClosed    = errors.New("pipe: closed")
 	ErrNotPlaced = errors.New("pipe: the model was not placed yet; call Place first")

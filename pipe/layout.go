@@ -24,7 +24,7 @@ import (
 type stageSkip struct {
 	key   nn.SkipKey
 	from  location   // on the stage that stashes it; stage -1 if it is stashed here
-	place int        // among the stage's skips that are stashed here
+	place int        // index among the stage's skips that are stashed here
 	pops  int        // how often this stage pops what it was sent
 	to    []location // on the stages that pop it, in ascending order
 }

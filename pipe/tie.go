@@ -11,7 +11,8 @@ import (
 // the stages; the others have a replica.
 type tie struct {
 	handles []*nn.Param // of the stage's layers, in the order of the model
-	// the ties on the stage that uses it before, and after; stage -1 where there is none
+	// from and to are the ties on the stages that use it before and after; stage -1 where there is
+	// none.
 	from, to location
 }
 

@@ -55,7 +55,8 @@ type Costs struct {
 // bytes.
 type Memory struct {
 	Limit int64 // 0 is none
-	// held between steps: parameters, buffers, the batch, gradients and optimizer state that exist
+	// Live is held between steps: parameters, buffers, the batch, gradients and optimizer state
+	// that exist.
 	Live     int64
 	Unplaced int64 // parameters and buffers that do not exist yet
 	State    int64 // optimizer state that does not exist yet
