@@ -39,8 +39,8 @@ func fragile(fail func(layer int, when string)) *nn.Sequential {
 	return nn.NewSequential().Add("deep", m)
 }
 
-// named says whether an error has the name of a layer. Of a panic in backward that is no operator's
-// nothing is known but the unit.
+// named says whether an error names the layer want. For a panic in backward that is not an
+// operator's, only the unit is known.
 func named(layer, want, when, kind string) bool {
 	return layer == want || when == "backward" && kind == "panic" && strings.HasPrefix(layer, want+"..")
 }
@@ -55,8 +55,8 @@ func (b breaking) Backward(_ *torch.Ctx, a *torch.Arrival) {
 
 func (breaking) Forget() {}
 
-// Wherever a layer fails, forward, when it is run again, or back, and however: the error names it,
-// nothing is left, and the module trains again.
+// TestFailures: wherever a layer fails, in forward, in recomputation or in backward, and in
+// whatever way, the error names it, nothing is leaked, and the module trains again.
 func TestFailures(t *testing.T) {
 	type failure struct {
 		layer      int
@@ -180,8 +180,8 @@ func TestTwiceWithoutKeeping(t *testing.T) {
 	}
 }
 
-// While the module is open the limit holds for everybody, and a step that somebody else's bytes
-// leave no room for is refused before it begins.
+// TestOthersAllocateTheLimit: while the module is open its limit holds for every allocation on the
+// device. A step that no longer fits beside other tensors is refused before it begins.
 func TestOthersAllocateTheLimit(t *testing.T) {
 	b := newFixture(t, tower().model(), autoremat.Config{Limit: 1 << 20})
 	x := b.normal(64, 32)
@@ -205,8 +205,8 @@ func TestOthersAllocateTheLimit(t *testing.T) {
 	}
 }
 
-// A module with a child that it has not declared is refused by name, with the call that is missing,
-// when it is measured and when it runs as it is.
+// TestUndeclaredChildren: a module with an undeclared child is refused by name, with the call that
+// is missing, when it is measured and when it runs.
 func TestUndeclaredChildren(t *testing.T) {
 	inner := layer(nil)
 	inner.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Run(x, nn.NewLinear(4, 4)) }

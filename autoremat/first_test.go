@@ -11,10 +11,9 @@ import (
 	"penstock/torch"
 )
 
-// The least limit that the first Forward names is exact if the loss is known, though nothing was
-// measured by hand: a module trains with it, and with one byte less is refused with the same
-// number. It used to be up to 6 % too high, because Forward had no targets to run the loss with and
-// took an estimate.
+// TestTheFirstForwardKnowsTheLeastLimit: with a known loss, the least limit that the first Forward
+// names is exact. A module trains with it; with one byte less it is refused with the same number.
+// The number was up to 6 % too high while Forward had no targets for the loss and took an estimate.
 func TestTheFirstForwardKnowsTheLeastLimit(t *testing.T) {
 	for _, q := range zoo(t) {
 		t.Run(q.name, func(t *testing.T) {
@@ -55,8 +54,7 @@ func TestTheFirstForwardKnowsTheLeastLimit(t *testing.T) {
 	}
 }
 
-// What a limit would do can be asked without setting it: neither the limit, nor the plan, nor the
-// prediction is another afterwards.
+// TestSolveChangesNothing: Solve changes neither the limit, nor the plan, nor the prediction.
 func TestSolveChangesNothing(t *testing.T) {
 	b := newFixture(t, tower().model(), autoremat.Config{Limit: 1 << 30})
 	x := b.normal(256, 32)

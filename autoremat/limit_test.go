@@ -91,8 +91,8 @@ func zoo(t testing.TB) []problem {
 	}
 }
 
-// Under every limit, from the least to what plain training takes, a module trains as the model does
-// and takes no more than the limit; what it predicts is what the account sees.
+// TestLimits: under every limit, from the least to the peak of plain training, a module trains as
+// the model does and stays within the limit. Its prediction is the peak that the account counts.
 func TestLimits(t *testing.T) {
 	for _, q := range zoo(t) {
 		t.Run(q.name, func(t *testing.T) {

@@ -16,8 +16,7 @@ import (
 	"penstock/torch"
 )
 
-// trained is what a few steps of a model that is built around the parts leave. make builds it with
-// some of the parts wrapped.
+// trained returns what a few steps leave of a model whose parts build may wrap.
 func trained(t *testing.T, seed uint64, build func(wrap func(*nn.Sequential) nn.Layer) *nn.Sequential, wrap func(*nn.Sequential) nn.Layer, x []int64) *record {
 	t.Helper()
 	runtime.LockOSThread()
@@ -52,8 +51,9 @@ func trained(t *testing.T, seed uint64, build func(wrap func(*nn.Sequential) nn.
 	return r
 }
 
-// A module is a layer anywhere: in another model, under a checkpoint, beside others that use its
-// parameters. Names, dropped elements and gradients are those of the model without it.
+// TestModulesInModels: a module may be a layer of another model, stand under a checkpoint, and
+// share parameters with other layers. Names, dropped elements and gradients stay those of the model
+// without it.
 func TestModulesInModels(t *testing.T) {
 	part := func(dim int64) *nn.Sequential {
 		return nn.NewSequential(nn.NewLinear(dim, dim), nn.NewDropout(0.3), nn.NewTanh(), nn.NewLinear(dim, dim), nn.NewBatchNorm1d(dim, nn.BatchNormConfig{}), nn.NewReLUInPlace())
@@ -209,8 +209,8 @@ func TestAtomic(t *testing.T) {
 	}
 }
 
-// Two losses through one graph: what is saved before the loss is gone back through twice, what is
-// computed again is computed twice.
+// TestGraphsThatAreKept: two losses go back through one graph. What was saved before the loss is
+// used twice, and what is recomputed is recomputed twice.
 func TestGraphsThatAreKept(t *testing.T) {
 	for name, ops := range map[string]func(n int) []remat.Op{"none": baselines.None, "all": baselines.All, "sequential": sequential(t, 3)} {
 		t.Run(name, func(t *testing.T) {
@@ -224,8 +224,8 @@ func TestGraphsThatAreKept(t *testing.T) {
 	}
 }
 
-// The state of an optimizer that only its number of slots tells of is set aside until the first
-// step is over.
+// TestSlots: the optimizer's state is reserved until the first step is over, also if only
+// Config.Slots tells of it.
 func TestSlots(t *testing.T) {
 	q := tower()
 	least := func(config autoremat.Config) int64 {
@@ -256,8 +256,8 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// Where the update is what takes most, the least limit has room for the updated copy and another of
-// the largest parameter, as an optimizer may make them, beside the slots.
+// TestSlotsReserveBytesForTheUpdate: where the update sets the peak, the least limit includes the
+// two copies of the largest parameter that an optimizer may make, beside the slots.
 func TestSlotsReserveBytesForTheUpdate(t *testing.T) {
 	const width = 512
 	model := func() *nn.Sequential { return nn.NewSequential(nn.NewLinear(width, width), nn.NewLinear(width, width)) }

@@ -163,8 +163,8 @@ func randomOps(random *rand.Rand, n int) (ops []remat.Op) {
 	return ops
 }
 
-// Any plan on any model gives what the model alone gives, to the bit: outputs, gradients, running
-// statistics, what is dropped.
+// TestAnyPlanIsTransparent: any plan on any model gives the bits of the model alone: outputs,
+// gradients, running statistics, dropped elements.
 func TestAnyPlanIsTransparent(t *testing.T) {
 	torchtest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {

@@ -24,8 +24,8 @@ func free(t *testing.T) int64 {
 	return kib << 10
 }
 
-// Without a limit the module takes what is free less a reserve: the process takes more than the
-// account counts.
+// TestALimitOfWhatIsFreeKeepsAReserve: the default limit leaves a reserve, as the process takes
+// more than the account counts.
 func TestALimitOfWhatIsFreeKeepsAReserve(t *testing.T) {
 	var limit int64
 	b := newFixture(t, mlp().model(), autoremat.Config{Report: func(r autoremat.Report) { limit = r.Limit }})

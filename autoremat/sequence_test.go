@@ -13,9 +13,9 @@ import (
 	"penstock/torch"
 )
 
-// Plans may be set one after the other: each step's peak is as predicted, to the byte, whatever was
-// set before. What a unit's backward takes used to be measured under the first plan alone, and is
-// another where the unit is computed again after the loss.
+// TestPeaksOfPlansThatFollowOthers: when plans are set one after the other, each step's peak is as
+// predicted, to the byte. Backward of a unit takes other bytes where the unit is recomputed after
+// the loss. It was once measured under the first plan only.
 func TestPeaksOfPlansThatFollowOthers(t *testing.T) {
 	gpt := problem{name: "gpt, wide", model: func() *nn.Sequential {
 		m, err := models.New("gpt", models.Options{Width: 64, Heads: 2, Context: 16, Depth: 2})

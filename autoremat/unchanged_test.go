@@ -14,8 +14,8 @@ import (
 	"penstock/torch"
 )
 
-// moving is a model whose layers fail when they are told to, and whose buffers move: running
-// statistics, and counts of runs, also of those in which statistics are not to move.
+// moving is a model whose layers fail when told to, and whose buffers change: running statistics,
+// and counts of all runs.
 func moving(fail func(layer int, when string)) *nn.Sequential {
 	m := nn.NewSequential()
 	for i := range 3 {
@@ -51,8 +51,8 @@ func stateOf(m nn.Module) map[string]string {
 	return out
 }
 
-// A forward or a backward of a module that fails, at any layer and however, leaves parameters and
-// buffers as they were before it; so does a forward without gradients.
+// TestFailedCallChangesNothing: a forward or backward that fails, at any layer and in any way,
+// leaves parameters and buffers as they were. So does a forward without gradients.
 func TestFailedCallChangesNothing(t *testing.T) {
 	var next struct{ layer, when, kind any }
 	met := false

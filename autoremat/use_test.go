@@ -98,8 +98,8 @@ func TestShapesHavePlansOfTheirOwn(t *testing.T) {
 	}
 }
 
-// Where there is nothing to go back through the module is the model: nothing is measured, and
-// nothing is kept.
+// TestEvaluationIsTheModel: where no gradients are recorded the module only runs the model: it
+// measures nothing and keeps nothing.
 func TestEvaluationIsTheModel(t *testing.T) {
 	b := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
 	x := b.normal(16, 20)
@@ -167,8 +167,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// Modules of one device may be closed in any order. The limit of one that was closed before another
-// used to come back with the other's Close, for good.
+// TestCloseInAnyOrder: modules of one device may be closed in any order. The limit of one that was
+// closed first once came back, for good, with the other's Close.
 func TestCloseInAnyOrder(t *testing.T) {
 	b := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
 	if err := b.step(b.normal(16, 20)); err != nil {
@@ -212,10 +212,9 @@ func TestWithoutALimit(t *testing.T) {
 	}
 }
 
-// Where the limit is the account's own, measuring may take more than it leaves, and more than the
-// plan that is looked for. That failed as a layer that was out of memory, which did not say what
-// limit would do; now it is measured beyond the limit then, and the limit is what it was
-// afterwards.
+// TestMeasuringTakesMoreThanTheLimit: measuring may take more than the account's own limit, and
+// more than the plan that is then found. This once failed as a layer that was out of memory. Now
+// the module measures without that limit, and restores it afterwards.
 func TestMeasuringTakesMoreThanTheLimit(t *testing.T) {
 	b := newFixture(t, tower().model(), autoremat.Config{})
 	defer device.SetLimit(0)
@@ -243,8 +242,8 @@ func TestMeasuringTakesMoreThanTheLimit(t *testing.T) {
 	}
 }
 
-// TestInPlacePrologue: layers in front that are not trained leave the caller's input as it is,
-// whatever they declare to overwrite.
+// TestInPlacePrologue: layers of the prologue leave the caller's input unchanged, even if they
+// declare to overwrite it.
 func TestInPlacePrologue(t *testing.T) {
 	b := newFixture(t, nn.NewSequential(nn.NewReLUInPlace(), nn.NewTanh(), nn.NewLinear(20, 5)), autoremat.Config{Limit: 1 << 30})
 	x := b.normal(16, 20)

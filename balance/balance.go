@@ -63,7 +63,8 @@ func Sums(costs []float64, balance []int) ([]float64, error) {
 			sums[stage] += cost
 		}
 		if math.IsInf(sums[stage], 0) {
-			return nil, fmt.Errorf("balance: the costs of stage %d of %v add up to more than a float64 holds: give them in a larger unit", stage, balance)
+			return nil, fmt.Errorf("balance: the costs of stage %d of %v add up to more than a float64 holds: "+
+				"give them in a larger unit", stage, balance)
 		}
 		start += count
 	}

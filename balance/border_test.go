@@ -259,7 +259,7 @@ func TestByTimeIsPartition(t *testing.T) {
 }
 
 // TestManyPops: a skip that many layers pop, and several such at once, where the gradients that
-// come back depend on all cuts behind.
+// come back depend on all later cuts.
 func TestManyPops(t *testing.T) {
 	layers := make([]balance.Layer, 12)
 	for i := range layers {

@@ -83,7 +83,8 @@ func check(layers []Layer, n int) error {
 			what  string
 			bytes int64
 		}{
-			{"output", l.Output}, {"gradient", l.Gradient}, {"saved activations", l.Saved}, {"input held", l.Enter}, {"output held", l.Leave},
+			{"output", l.Output}, {"gradient", l.Gradient}, {"saved activations", l.Saved},
+			{"input held", l.Enter}, {"output held", l.Leave},
 			{"parameters", l.Parameters}, {"trainable parameters", l.Trainable}, {"buffers", l.Buffers},
 		} {
 			if b.bytes < 0 {
@@ -91,7 +92,8 @@ func check(layers []Layer, n int) error {
 			}
 		}
 		if l.Trainable > l.Parameters {
-			return fmt.Errorf("balance: %s has %d bytes of parameters and %d of trainable ones, which are a part of them", label(layers, i), l.Parameters, l.Trainable)
+			return fmt.Errorf("balance: %s has %d bytes of parameters and %d of trainable ones, which are a part of them",
+				label(layers, i), l.Parameters, l.Trainable)
 		}
 	}
 	return nil
@@ -103,7 +105,8 @@ func checkSkips(skips []Skip, layers int) error {
 			return err
 		}
 		if min(s.Bytes, s.Gradient, s.Enter, s.Leave) < 0 {
-			return fmt.Errorf("balance: skip %d, from layer %d, has %d bytes, %d of gradient, %d held where it enters and %d where it leaves: they must not be negative",
+			return fmt.Errorf("balance: skip %d, from layer %d, has %d bytes, %d of gradient, "+
+				"%d held where it enters and %d where it leaves: they must not be negative",
 				i, s.From, s.Bytes, s.Gradient, s.Enter, s.Leave)
 		}
 	}
@@ -116,7 +119,8 @@ func checkTies(ties []Tie, layers int) error {
 			return err
 		}
 		if min(t.Bytes, t.Gradient) < 0 {
-			return fmt.Errorf("balance: tie %d, from layer %d, has %d bytes and %d of gradient: they must not be negative", i, t.From, t.Bytes, t.Gradient)
+			return fmt.Errorf("balance: tie %d, from layer %d, has %d bytes and %d of gradient: they must not be negative",
+				i, t.From, t.Bytes, t.Gradient)
 		}
 	}
 	return nil
@@ -132,7 +136,8 @@ func checkRoute(what string, i, from int, to []int, layers int) error {
 	last := from
 	for _, next := range to {
 		if next <= last || next >= layers {
-			return fmt.Errorf("balance: %s %d goes from layer %d to layers %v: want them ascending, after %d and at most %d", what, i, from, to, from, layers-1)
+			return fmt.Errorf("balance: %s %d goes from layer %d to layers %v: want them ascending, after %d and at most %d",
+				what, i, from, to, from, layers-1)
 		}
 		last = next
 	}
@@ -152,7 +157,8 @@ func checkStages(n, layers int) error {
 		return fmt.Errorf("balance: %d stages: there must be at least one", n)
 	}
 	if n > layers {
-		return fmt.Errorf("balance: %d stages for %d layers: a stage needs at least one layer, ask for at most %d stages", n, layers, layers)
+		return fmt.Errorf("balance: %d stages for %d layers: a stage needs at least one layer, ask for at most %d stages",
+			n, layers, layers)
 	}
 	return nil
 }

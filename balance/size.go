@@ -207,7 +207,8 @@ func (c SizeConfig) checkRange(layers []Layer) error {
 	}
 	all := (graphs + inputs) * float64(c.Input)
 	for _, l := range layers {
-		all += float64(l.Parameters) + (1+c.State)*float64(l.Trainable) + float64(l.Buffers) + graphs*(float64(l.Saved)+float64(l.Enter)+float64(l.Leave)) + inputs*float64(l.Output)
+		all += float64(l.Parameters) + (1+c.State)*float64(l.Trainable) + float64(l.Buffers) +
+			graphs*(float64(l.Saved)+float64(l.Enter)+float64(l.Leave)) + inputs*float64(l.Output)
 	}
 	for _, s := range c.Skips {
 		all += graphs*float64(s.Leave) + float64(len(s.To))*(inputs*float64(s.Bytes)+graphs*float64(s.Enter))

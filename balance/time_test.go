@@ -18,7 +18,7 @@ func TestByTime(t *testing.T) {
 		config balance.TimeConfig
 		want   []int
 	}{
-		{"a cut behind a heavy output is avoided", []balance.Layer{layer, layer, heavy, layer}, 2, balance.TimeConfig{SecondsPerByte: 1}, []int{2, 2}},
+		{"a cut after a heavy output is avoided", []balance.Layer{layer, layer, heavy, layer}, 2, balance.TimeConfig{SecondsPerByte: 1}, []int{2, 2}},
 		{"where transfers are free it is not", []balance.Layer{layer, heavy, layer, layer}, 2, balance.TimeConfig{}, []int{2, 2}},
 		{"recomputation counts forward twice", []balance.Layer{{Forward: 4}, {Backward: 3}, {Backward: 3}}, 2, balance.TimeConfig{Recomputed: []float64{1}}, []int{1, 2}},
 		{"without it the two are cut elsewhere", []balance.Layer{{Forward: 4}, {Backward: 3}, {Backward: 4}}, 2, balance.TimeConfig{}, []int{2, 1}},
@@ -26,7 +26,7 @@ func TestByTime(t *testing.T) {
 			balance.TimeConfig{Recomputed: []float64{0, 1}}, []int{4, 2}},
 		{"a skip from end to end is paid by whoever has its ends", []balance.Layer{layer, layer, layer, layer}, 3,
 			balance.TimeConfig{SecondsPerByte: 1, Skips: []balance.Skip{{From: 0, To: []int{3}, Bytes: 2, Gradient: 2}}}, []int{1, 2, 1}},
-		{"equals are ordered behind a skip that is popped twice", []balance.Layer{dear, layer, layer, layer}, 3,
+		{"equals are ordered after a skip that is popped twice", []balance.Layer{dear, layer, layer, layer}, 3,
 			balance.TimeConfig{SecondsPerByte: 1, Skips: []balance.Skip{{From: 0, To: []int{1, 2}}}}, []int{1, 2, 1}},
 	}
 	for _, test := range tests {

@@ -45,7 +45,9 @@ func (c *Ctx) Attach(inputs, outputs []*Tensor, n Node) []*Tensor {
 }
 
 func arrive(c *Ctx, r *shim.Recomputation, n Node) {
-	a := &Arrival{Grads: make([]*Tensor, len(r.Grads)), Wanted: r.Wanted, Last: r.Last, InputGrads: make([]*Tensor, len(r.InputGrads))}
+	a := &Arrival{
+		Grads: make([]*Tensor, len(r.Grads)), Wanted: r.Wanted, Last: r.Last, InputGrads: make([]*Tensor, len(r.InputGrads)),
+	}
 	arrived := make([]*Tensor, len(r.Grads))
 	for i, h := range r.Grads {
 		if h != 0 {
@@ -70,7 +72,9 @@ func arrive(c *Ctx, r *shim.Recomputation, n Node) {
 
 // attach makes the node of Attach or of a checkpoint. With hold the node keeps its inputs. run is
 // given a context of its own.
-func (c *Ctx) attach(op string, hold bool, inputs, outputs []*Tensor, run func(c *Ctx, r *shim.Recomputation), forget func()) []shim.Handle {
+func (c *Ctx) attach(op string, hold bool, inputs, outputs []*Tensor,
+	run func(c *Ctx, r *shim.Recomputation), forget func(),
+) []shim.Handle {
 	options := Options{Device: c.device, Threads: int(c.mode.Threads), Autocast: c.Autocast()}
 	attached, err := shim.Checkpoint(&c.mode, hold, handlesOf(inputs), handlesOf(outputs), func(r *shim.Recomputation) {
 		c := NewCtx(options)

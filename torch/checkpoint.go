@@ -142,7 +142,8 @@ func (k *checkpoint) setAside(c *Ctx) (restore func()) {
 func (k *checkpoint) roots(c *Ctx, out []*Tensor, handles []shim.Handle) (outputs, grads []*Tensor) {
 	if len(out) != len(handles) {
 		panic(&Error{Op: "checkpoint", Args: Describe(out), Device: c.device,
-			Message: fmt.Sprintf("the function returned %d tensors, but %d when it first ran; it must compute the same again", len(out), len(handles))})
+			Message: fmt.Sprintf("the function returned %d tensors, but %d when it first ran; it must compute the same again",
+				len(out), len(handles))})
 	}
 	for i, h := range handles {
 		if h == 0 || out[i] != nil && !out[i].RequiresGrad() {

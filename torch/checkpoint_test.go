@@ -167,7 +167,7 @@ func TestCheckpointOutputsWithoutGradient(t *testing.T) {
 		wantX  func(x, y float32) float32
 		hasY   bool
 	}{
-		{"the output behind three without gradient", 3, func(_, y float32) float32 { return y }, true},
+		{"the output after three without gradient", 3, func(_, y float32) float32 { return y }, true},
 		{"the first output", 0, func(x, y float32) float32 { return 7 }, false},
 		{"an input that is an output", 6, func(x, y float32) float32 { return 1 }, false},
 		{"an output that needs no gradient in the second run", 4, nil, false},

@@ -46,10 +46,13 @@ type Ctx struct {
 // Options.Threads is not from 0 to MaxThreads.
 func NewCtx(o Options) *Ctx {
 	if o.Threads < 0 || o.Threads > MaxThreads {
-		panic(&Error{Op: "NewCtx", Device: o.Device, Message: fmt.Sprintf("Options.Threads is %d; want 1 to %d, or 0 for libtorch's own number", o.Threads, MaxThreads)})
+		panic(&Error{Op: "NewCtx", Device: o.Device,
+			Message: fmt.Sprintf("Options.Threads is %d; want 1 to %d, or 0 for libtorch's own number", o.Threads, MaxThreads)})
 	}
 	c := &Ctx{device: o.Device, seed: o.Seed}
-	c.mode = shim.Mode{Account: int32(o.Device.account()), Threads: int32(o.Threads), DeviceType: int32(o.Device.Kind), DeviceIndex: -1}
+	c.mode = shim.Mode{
+		Account: int32(o.Device.account()), Threads: int32(o.Threads), DeviceType: int32(o.Device.Kind), DeviceIndex: -1,
+	}
 	if o.Device.Kind != KindCPU {
 		c.mode.DeviceIndex = int32(o.Device.Index)
 	}

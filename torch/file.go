@@ -15,7 +15,8 @@ var fileDTypes = map[DType]safetensors.DType{
 // FileTensor returns a tensor to be written to a safetensors file. Its elements are copied out
 // piece by piece while it is written, so t must live until then.
 func FileTensor(name string, t *Tensor) safetensors.Tensor {
-	return safetensors.Tensor{Name: name, DType: FileDType(t.DType()), Shape: t.Shape(), Load: func(write func([]byte) error) error { return Pieces(t, write) }}
+	load := func(write func([]byte) error) error { return Pieces(t, write) }
+	return safetensors.Tensor{Name: name, DType: FileDType(t.DType()), Shape: t.Shape(), Load: load}
 }
 
 // FileDType returns the name of an element type in a file. The writer refuses a type that files do

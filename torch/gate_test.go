@@ -63,7 +63,7 @@ func TestGateLeavesTheGradientAsItCame(t *testing.T) {
 	})
 }
 
-// The graph behind a gate holds what its operators need, and addition needs nothing.
+// The graph of a gate holds what its operators need, and addition needs nothing.
 func TestGateHoldsNoValue(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Device: torch.CPU(2), Grad: true})
 	m, x := c.Mailbox(), c.Ones(torch.Float32, 1000)

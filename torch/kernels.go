@@ -92,10 +92,12 @@ func (k Kernels) Slow() string {
 	}
 	variable, _, fromOutside := strings.Cut(k.By, "=")
 	if fromOutside {
-		return fmt.Sprintf("%s computes with %s kernels because of %s; the best for this processor are %s, and a step may take several times as long. Unset %s to have them, with other last bits",
+		return fmt.Sprintf("%s computes with %s kernels because of %s; the best for this processor are %s, "+
+			"and a step may take several times as long. Unset %s to have them, with other last bits",
 			k.Library, k.Name, k.By, k.Best, variable)
 	}
-	return fmt.Sprintf("%s computes with %s kernels, which %s chose; the best for this processor are %s, and a step may take several times as long", k.Library, k.Name, k.By, k.Best)
+	return fmt.Sprintf("%s computes with %s kernels, which %s chose; the best for this processor are %s, "+
+		"and a step may take several times as long", k.Library, k.Name, k.By, k.Best)
 }
 
 // BLASCore returns the name of the BLAS kernels in use, "" when the BLAS does not tell.

@@ -49,7 +49,11 @@ const trimGoFrom = 32 << 20
 // planning.
 func TrimProcess() {
 	shim.TrimHeap()
-	kept := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/unused:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}}
+	kept := []metrics.Sample{
+		{Name: "/memory/classes/heap/free:bytes"},
+		{Name: "/memory/classes/heap/unused:bytes"},
+		{Name: "/memory/classes/heap/objects:bytes"},
+	}
 	metrics.Read(kept)
 	sum := uint64(0)
 	for _, k := range kept {

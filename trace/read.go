@@ -65,7 +65,8 @@ func (r record) event() (schedule.Event, error) {
 	case r.Args == nil || r.Args.Stage == nil || r.Args.MicroBatch == nil:
 		return schedule.Event{}, fmt.Errorf("%v has no stage or micro-batch", a)
 	case *r.Args.Stage != a.Stage || *r.Args.MicroBatch != a.MicroBatch || r.Cat != category(a.Kind):
-		return schedule.Event{}, fmt.Errorf("%v is said to be %s of micro-batch %d on stage %d", a, r.Cat, *r.Args.MicroBatch, *r.Args.Stage)
+		return schedule.Event{}, fmt.Errorf("%v is said to be %s of micro-batch %d on stage %d",
+			a, r.Cat, *r.Args.MicroBatch, *r.Args.Stage)
 	}
 	start := time.Duration(*r.Ts)
 	return schedule.Event{Worker: r.Tid - 1, Action: a, Start: start, End: start + time.Duration(*r.Dur)}, nil

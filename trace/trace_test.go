@@ -203,12 +203,12 @@ func TestWriteErrors(t *testing.T) {
 }
 
 // broken fails after some bytes.
-type broken struct{ room int }
+type broken struct{ capacity int }
 
 var errFull = errors.New("disk full")
 
 func (b *broken) Write(p []byte) (int, error) {
-	if b.room -= len(p); b.room < 0 {
+	if b.capacity -= len(p); b.capacity < 0 {
 		return 0, errFull
 	}
 	return len(p), nil
@@ -217,13 +217,13 @@ func (b *broken) Write(p []byte) (int, error) {
 func TestWriteReportsItsWriter(t *testing.T) {
 	timeline := simulated(t, schedule.Config{Stages: 4, MicroBatches: 16})
 	size := len(written(t, timeline, trace.Options{}))
-	for _, room := range []int{0, size / 2, size - 1} {
-		if err := trace.Write(&broken{room}, timeline, trace.Options{}); !errors.Is(err, errFull) {
-			t.Errorf("room for %d of %d bytes: %v, want %v", room, size, err, errFull)
+	for _, capacity := range []int{0, size / 2, size - 1} {
+		if err := trace.Write(&broken{capacity}, timeline, trace.Options{}); !errors.Is(err, errFull) {
+			t.Errorf("capacity for %d of %d bytes: %v, want %v", capacity, size, err, errFull)
 		}
 	}
 	if err := trace.Write(&broken{size}, timeline, trace.Options{}); err != nil {
-		t.Errorf("room for all: %v", err)
+		t.Errorf("capacity for all: %v", err)
 	}
 }
 

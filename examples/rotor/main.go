@@ -190,7 +190,10 @@ func (s *setup) limited() error {
 		s.say("2. %v", refused)
 
 		limit := refused.Least + max(0, s.plainPeak-refused.Least)/4
-		m, err := autoremat.New(t.model, autoremat.Config{Limit: limit, Optimizer: t.adam, Report: func(r autoremat.Report) { s.say("   %v", r) }})
+		m, err := autoremat.New(t.model, autoremat.Config{
+			Limit: limit, Optimizer: t.adam,
+			Report: func(r autoremat.Report) { s.say("   %v", r) },
+		})
 		if err != nil {
 			return err
 		}
@@ -220,7 +223,8 @@ func (s *setup) byHand() error {
 		}
 		t.c.SetGrad(true)
 		n := nn.NewCtx(t.c, nn.Config{Training: true})
-		if err := m.Measure(context.Background(), n, autoremat.Sample{Input: []*torch.Tensor{x}, Target: []*torch.Tensor{y}}); err != nil {
+		sample := autoremat.Sample{Input: []*torch.Tensor{x}, Target: []*torch.Tensor{y}}
+		if err := m.Measure(context.Background(), n, sample); err != nil {
 			return err
 		}
 		chain, err := m.Chain()
@@ -235,7 +239,11 @@ func (s *setup) byHand() error {
 		for _, known := range []struct {
 			name string
 			ops  []remat.Op
-		}{{"saving everything", baselines.None(len(chain.Layers))}, {"computing everything again", baselines.All(len(chain.Layers))}, {"checkpoints of two segments", sequential}} {
+		}{
+			{"saving everything", baselines.None(len(chain.Layers))},
+			{"computing everything again", baselines.All(len(chain.Layers))},
+			{"checkpoints of two segments", sequential},
+		} {
 			if err := m.SetPlan(remat.Plan{Ops: known.ops}); err != nil {
 				return err
 			}
@@ -256,7 +264,8 @@ func (s *setup) byHand() error {
 		t.c.SetGrad(false)
 		t.c.Close()
 		loss, peak, err := t.train(m)
-		s.say("   solved for the least limit, %d bytes: loss %.4f, peak %d bytes, predicted %d", refused.Least, loss, peak, m.Predicted())
+		s.say("   solved for the least limit, %d bytes: loss %.4f, peak %d bytes, predicted %d",
+			refused.Least, loss, peak, m.Predicted())
 		s.say("%v", m)
 		return err
 	})

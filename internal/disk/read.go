@@ -57,7 +57,8 @@ func Read(path string, most int64) ([]byte, error) {
 		return nil, err
 	}
 	if size := info.Size(); size > most {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it has %d bytes; want at most %d: this may be another kind of file", size, most)}
+		err := fmt.Errorf("it has %d bytes; want at most %d: this may be another kind of file", size, most)
+		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
 	}
 	content, err := ReadStream(f, most) // the size may have changed, and files of /proc do not tell theirs
 	if err != nil {
