@@ -166,7 +166,7 @@ func (j *job) Backward(c *torch.Ctx, a *torch.Arrival) {
 	defer j.setAside(c)(a)
 	grads := make([]*torch.Tensor, len(j.results))
 	for i, k := range j.results {
-		grads[i], a.Grads[k] = a.Grads[k], nil // a tensor that occurs twice has its gradient at its first place
+		grads[i], a.Grads[k] = a.Grads[k], nil // a repeated tensor has it at its first place
 	}
 	j.execution.GiveGrads(j.s.segment.Units(), grads, nil)
 	j.m.orRestore(j.user, func() { j.perform(c, ops) })

@@ -17,8 +17,10 @@ import (
 
 // Sample is a batch to measure with. Its tensors stay the caller's.
 type Sample struct {
-	Input  []*torch.Tensor // the model's input
-	Target []*torch.Tensor // for Config.Loss; if empty, the loss makes its own (nn.Targeted) or is measured in the first step
+	Input []*torch.Tensor // the model's input
+	// Target is for Config.Loss. If it is empty, the loss makes its own (nn.Targeted) or is
+	// measured in the first step.
+	Target []*torch.Tensor
 }
 
 // instance is what is known for batches of one kind: the chain, the loss and the plan.

@@ -147,7 +147,8 @@ func (o *observation) backwardReturned(j *job) {
 	}
 	at := slices.Index(j.ops, remat.Op{Kind: remat.Backward, Layer: j.chain - 1})
 	loss.lent = max(0, f.live[j.atLoss()]-f.live[at]-freed)
-	j.m.recordStep(j, loss, peaks) // without o.mu: a forward that begins holds the module's lock while it stops observations
+	// o.mu is free here: a forward that begins holds the module's lock while it stops observations.
+	j.m.recordStep(j, loss, peaks)
 }
 
 // stop ends the measurement without a result and restores the account's peak.

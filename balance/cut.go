@@ -28,7 +28,7 @@ func (c *chain) cut(n int) []int {
 		low = max(low, cost)
 	}
 	low = max(low, divideUp(sums[c.layers], uint64(n)))
-	high := c.bottleneck(evenest(sums, n, leastBottleneck(sums, n))) // an upper bound: it is that of a partition
+	high := c.bottleneck(evenest(sums, n, leastBottleneck(sums, n))) // an upper bound
 
 	// A bound that is too low costs less time than one that is much too high.
 	for slack := max(low/8, high/64); ; slack *= 2 {

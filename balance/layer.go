@@ -40,7 +40,7 @@ type Skip struct {
 	To   []int // the layers that pop, in ascending order, all after From
 
 	Bytes    int64 // bytes for a micro-batch
-	Gradient int64 // bytes of its gradient, which each of those stages sends back; 0 if nothing before is trained
+	Gradient int64 // bytes of its gradient from each such stage; 0 if nothing before is trained
 	Enter    int64 // bytes of it that the graph of a later stage saves
 	Leave    int64 // bytes held for later stages that the graph of From's stage does not save
 }

@@ -40,7 +40,7 @@ type SizeConfig struct {
 type StageSize struct {
 	Parameters, Gradients, State, Buffers int64
 	Saved                                 int64 // activations that backward needs, for all graphs
-	Inputs                                int64 // received activations and skips that are not used yet, and the model's input
+	Inputs                                int64 // received activations and skips not used yet; the model's input
 }
 
 // Total returns the stage's cost, in bytes.

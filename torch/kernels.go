@@ -15,7 +15,7 @@ import (
 type Kernels struct {
 	Library string // "BLAS", "ATen" or "oneDNN"
 	Name    string // such as "SkylakeX" or "AVX512"; "" if the library does not tell
-	By      string // who chose them: a variable of the environment as "NAME=value", "penstock", or the library itself
+	By      string // who chose them: an environment variable as "NAME=value", "penstock", or the library
 	Best    string // the best for this processor; "" if they are in use, or not known
 }
 

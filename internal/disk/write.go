@@ -11,15 +11,17 @@ import (
 	"path/filepath"
 )
 
-// Write writes the file at path as a whole or not at all: whoever opens path, after a failure or a
-// loss of power too, finds either the new file complete or what was there before. It writes a
-// temporary file in the same directory, forces it to disk, renames it to path, and forces the
-// directory to disk. After an error the temporary file is removed; a crash may leave it, as path
-// followed by a number and ".tmp". The directory must exist, and the file's mode follows the umask.
+// Write writes the file at path as a whole or not at all. Whoever opens path later, also after a
+// failure or a loss of power, finds either the complete new file or what was there before. The
+// directory must exist, and the file's mode follows the umask.
 //
-// A character device, such as /dev/null, is written to as it is. Anything else that is no regular
-// file is refused, and so is a file in /dev: a new one would be a slip, and /dev/stdout is a link
-// that must not be replaced by a file.
+// It makes a temporary file in the same directory, forces it to disk, renames it to path, and
+// forces the directory to disk. After an error the temporary file is removed. A crash may leave it,
+// as path followed by a number and ".tmp".
+//
+// A character device, such as /dev/null, is written directly. Anything else that is not a regular
+// file is refused. So is a new file in /dev, which would be a mistake, and /dev/stdout, a link that
+// a file must not replace.
 func Write(path string, content func(io.Writer) error) error {
 	device, err := writable(path)
 	if err != nil {
@@ -61,7 +63,8 @@ func writable(path string) (device bool, err error) {
 		return true, nil
 	}
 	if directory, err := filepath.Abs(filepath.Dir(path)); err != nil || directory == "/dev" || directory == "/dev/fd" {
-		return false, errors.Join(&fs.PathError{Op: "create", Path: path, Err: errors.New("a file in /dev; want one in another directory")}, err)
+		refused := errors.New("a file in /dev; want one in another directory")
+		return false, errors.Join(&fs.PathError{Op: "create", Path: path, Err: refused}, err)
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -81,8 +84,8 @@ func writeDevice(path string, content func(io.Writer) error) error {
 	return errors.Join(err, f.Close())
 }
 
-// createBeside creates a new file next to path. os.CreateTemp would do but for the mode: it makes
-// files that only their owner can read.
+// createBeside creates a new file next to path. os.CreateTemp does not serve: its files can only be
+// read by their owner.
 func createBeside(path string) (*os.File, error) {
 	for {
 		file, err := os.OpenFile(fmt.Sprintf("%s.%d.tmp", path, rand.Uint64()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
