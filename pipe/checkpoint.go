@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"penstock/planner"
 )
 
 // Checkpoint is a policy of recomputation. It says for which micro-batches a stage keeps only its
@@ -16,15 +18,15 @@ const (
 	// ExceptLast recomputes every micro-batch except the one whose backward comes first, because it
 	// would be recomputed at once. In ascending order that is micro-batch 0. The micro-batches that
 	// the batch really has count: with one, nothing is recomputed.
-	ExceptLast Checkpoint = "except_last"
+	ExceptLast = Checkpoint(planner.ExceptLast)
 	// Never keeps everything and recomputes nothing.
-	Never Checkpoint = "never"
+	Never = Checkpoint(planner.Never)
 	// Always recomputes every micro-batch.
-	Always Checkpoint = "always"
+	Always = Checkpoint(planner.Always)
 	// Optimal chooses for each layer and micro-batch what to keep and what to recompute, so that a
 	// step is shortest within a number of bytes (Config.Budget). The first step with batches of a
 	// new size measures the layers and plans; see Pipe.Plan.
-	Optimal Checkpoint = "optimal"
+	Optimal = Checkpoint(planner.Optimal)
 )
 
 // PerStage makes a list with a policy for each stage.
@@ -52,13 +54,11 @@ func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 	}
 	var out []Checkpoint
 	for _, word := range strings.Split(k.String(), ",") {
-		switch one := Checkpoint(word); one {
-		case ExceptLast, Never, Always, Optimal:
-			out = append(out, one)
-		default:
+		if !slices.Contains(planner.Policies, planner.Policy(word)) {
 			return nil, refuse(fmt.Sprintf("%q is no policy", word),
 				"want never, except_last, always or optimal, or a list with one for each stage")
 		}
+		out = append(out, Checkpoint(word))
 	}
 	switch len(out) {
 	case 1:

@@ -15,7 +15,7 @@ func (p *Pipe) InferGraph(microBatches int) (*schedule.Graph, error) {
 	if err != nil {
 		return nil, err
 	}
-	return found.programs[schedule.ForwardOnly].Graph, nil
+	return found.programs[schedule.ForwardOnly]().Graph, nil
 }
 
 // Measured is what was measured of the stages for one kind of batch.

@@ -31,10 +31,10 @@ type plans struct {
 // prepared is a plan with what is needed to run it. The plan is guarded by plans.known. Nothing
 // else is changed.
 type prepared struct {
-	plan       *planner.Plan      // with predictions for the memory at the last step
-	segments   []*segment.Segment // by stage; nil where it is one unit
-	operations [][]operations     // by stage, by micro-batch
-	programs   map[schedule.Phase]*program
+	plan       *planner.Plan                      // with predictions for the memory at the last step
+	segments   []*segment.Segment                 // by stage; nil where it is one unit
+	operations [][]operations                     // by stage, by micro-batch
+	programs   map[schedule.Phase]func() *program // each made when it is first run
 }
 
 // operations is the operations of a micro-batch on a stage, split by the program's actions.
@@ -156,7 +156,7 @@ func (p *Pipe) unmeasured(microBatches int) (*prepared, error) {
 		if err != nil {
 			return nil, fmt.Errorf("pipe: %w", err)
 		}
-		return p.prepared(found)
+		return withoutSegments(found), nil
 	})
 }
 
@@ -279,15 +279,13 @@ func (r *minibatch) planKey() string {
 
 // ready is a plan with the segments of its stages, prepared to run.
 func (r *minibatch) ready(plan *planner.Plan) (*prepared, error) {
-	out, err := r.p.prepared(plan)
-	if err != nil {
-		return nil, err
-	}
+	out := withoutSegments(plan)
 	for i, s := range plan.Stages {
 		if s.Units == nil {
 			continue
 		}
 		stage := r.p.stages[i]
+		var err error
 		out.segments[i], err = r.p.segment(stage, r.loss != nil && r.last(i),
 			segment.Config{Units: s.Units, InputGrad: stage.inputGrad || r.inputGrad})
 		if err != nil {
@@ -297,9 +295,9 @@ func (r *minibatch) ready(plan *planner.Plan) (*prepared, error) {
 	return out, nil
 }
 
-// prepared is a plan without segments, prepared to run.
-func (p *Pipe) prepared(plan *planner.Plan) (*prepared, error) {
-	out := &prepared{plan: plan, segments: make([]*segment.Segment, len(plan.Stages)), programs: map[schedule.Phase]*program{}}
+// withoutSegments is a plan prepared to run on stages of one unit.
+func withoutSegments(plan *planner.Plan) *prepared {
+	out := &prepared{plan: plan, segments: make([]*segment.Segment, len(plan.Stages)), programs: map[schedule.Phase]func() *program{}}
 	for _, s := range plan.Stages {
 		var list []operations
 		for _, m := range s.MicroBatches {
@@ -310,15 +308,20 @@ func (p *Pipe) prepared(plan *planner.Plan) (*prepared, error) {
 		out.operations = append(out.operations, list)
 	}
 	for _, phase := range []schedule.Phase{schedule.Whole, schedule.ForwardOnly, schedule.BackwardOnly} {
-		g := &program{Graph: plan.Program.Part(phase).Graph()}
-		g.latest = g.LatestReceives()
-		g.awaited = make([]bool, len(g.Actions))
-		for _, deps := range g.Cross {
-			for _, id := range deps {
-				g.awaited[id] = true
-			}
-		}
-		out.programs[phase] = g
+		out.programs[phase] = sync.OnceValue(func() *program { return newProgram(plan.Program.Part(phase)) })
 	}
-	return out, nil
+	return out
+}
+
+// newProgram is a program with what is needed to run it.
+func newProgram(p *schedule.Program) *program {
+	g := &program{Graph: p.Graph()}
+	g.latest = g.LatestReceives()
+	g.awaited = make([]bool, len(g.Actions))
+	for _, deps := range g.Cross {
+		for _, id := range deps {
+			g.awaited[id] = true
+		}
+	}
+	return g
 }

@@ -133,7 +133,7 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 	}
 	r.grads, r.retain = grads, retain
 	run.running.Store(true)
-	_, err = r.p.execute(ctx, r.prepared.programs[schedule.BackwardOnly], r)
+	_, err = r.p.execute(ctx, r.prepared.programs[schedule.BackwardOnly](), r)
 	run.running.Store(false)
 	return err
 }
@@ -164,7 +164,7 @@ func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timelin
 		}
 	}
 	r.gathers = true
-	timeline, err := p.execute(ctx, prepared.programs[schedule.ForwardOnly], r)
+	timeline, err := p.execute(ctx, prepared.programs[schedule.ForwardOnly](), r)
 	r.gathers = false
 	if err != nil {
 		torch.FreeAll(r.outputs)

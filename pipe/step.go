@@ -48,7 +48,7 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) 
 		return Result{}, err
 	}
 	defer r.free()
-	timeline, err := p.execute(ctx, r.prepared.programs[schedule.Whole], r)
+	timeline, err := p.execute(ctx, r.prepared.programs[schedule.Whole](), r)
 	if err != nil {
 		return Result{}, err
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -229,4 +230,21 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%v\n%v\n%v", err, p, again)
 		}
 	})
+}
+
+// A stage whose units take next to nothing, and less than what runs in front of them, is refused
+// with what that takes.
+func TestThePrologueTakesMost(t *testing.T) {
+	c := remat.Chain{Loss: remat.Loss{Backward: 1}, Layers: []remat.Layer{{Name: "a", Forward: 1, ForwardNoGrad: 1, Backward: 1}}}
+	s := planner.Stage{Device: "cpu:0", Layers: 2, Policy: planner.Optimal,
+		Costs:  planner.Costs{First: c, Later: c, Units: []int{1, 1}, Prologue: 1, ProloguePeak: 200},
+		Memory: planner.Memory{Limit: 100, BatchInput: true}}
+	p := planner.Problem{MicroBatches: 2, Workers: []int{0}, Stages: []planner.Stage{s}}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, err := planner.Solve(ctx, p)
+	var lack *planner.MemoryError
+	if !errors.As(err, &lack) || lack.Least() != 200 {
+		t.Errorf("got %v, want a shortage of 200 bytes", err)
+	}
 }

@@ -167,11 +167,11 @@ func within(ctx context.Context, s solver.Stage, prologue int64) (solver.StagePl
 func tightest(ctx context.Context, s solver.Stage, prologue int64) (solver.StagePlan, error) {
 	s.Limit, s.First, s.Later = 1, untimed(s.First), untimed(s.Later)
 	solved, err := solver.SolveStage(ctx, s, solver.Options{})
-	if err != nil || solved.Feasible {
-		return solved, err
+	if err == nil && !solved.Feasible {
+		s.Limit = solved.Peak
+		solved, err = solver.SolveStage(ctx, s, solver.Options{})
 	}
-	s.Limit = solved.Peak
-	if solved, err = solver.SolveStage(ctx, s, solver.Options{}); err != nil {
+	if err != nil {
 		return solved, err
 	}
 	err = addPrologue(&solved, s, prologue)

@@ -73,9 +73,10 @@ func planned(s planner.StagePlan) string {
 	if s.Limit > 0 {
 		text += " of " + formatBytes(s.Limit)
 	}
-	if s.Recomputed() == 0 {
+	again := s.Recomputed()
+	if again == 0 {
 		return text + ", nothing recomputed"
 	}
 	return fmt.Sprintf("%s; of %d micro-batches in %d units, %d forwards are run again: %.1f %% more time",
-		text, len(s.MicroBatches), len(s.Units)-s.Prologue, s.Recomputed(), 100*max(s.Time-s.Once, 0)/s.Once)
+		text, len(s.MicroBatches), len(s.Units)-s.Prologue, again, 100*max(s.Time-s.Once, 0)/s.Once)
 }
