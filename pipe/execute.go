@@ -148,7 +148,8 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 		x.ledger.enter(id, c.Device(), x.task.waits(current))
 		if x.record {
 			x.events[worker] = append(x.events[worker],
-				schedule.Event{Worker: worker, Action: current, Start: start, End: time.Since(x.begin)})
+				schedule.Event{Worker: worker, Action: current, Start: start, End: time.Since(x.begin),
+					Live: c.Device().Memory().Live})
 		}
 		x.finish(id)
 	}

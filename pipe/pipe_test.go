@@ -246,6 +246,18 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 			}
 		}
 	}
+	last := result.Timeline.Events[0] // of worker 0: a backward, of which only gradients of parameters are left
+	for _, e := range result.Timeline.Events {
+		if e.Live <= 0 {
+			t.Errorf("%v left %d bytes", e.Action, e.Live)
+		}
+		if e.Worker == 0 && e.End > last.End {
+			last = e
+		}
+	}
+	if live := torch.CPU(0).Memory().Live; last.Live != live {
+		t.Errorf("%v left %d bytes, and the device has %d", last.Action, last.Live, live)
+	}
 	p.SetRecord(false)
 	if result, err = p.Step(context.Background(),
 		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)),

@@ -1,6 +1,9 @@
 package schedule
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+)
 
 // Kind says what an action does. The zero Kind is none.
 type Kind uint8
@@ -93,6 +96,19 @@ func (a Action) String() string {
 		return fmt.Sprintf("%d>%d%c%d", a.Peer, a.Stage, a.Kind.letter(), a.MicroBatch)
 	}
 	return fmt.Sprintf("%d%c%d", a.Stage, a.Kind.letter(), a.MicroBatch)
+}
+
+// Words says what the action is in words, for people: "forward, stage 2, micro-batch 5", "send activation, stage 0 to 1,
+// micro-batch 2".
+func (a Action) Words() string {
+	where := strconv.Itoa(a.Stage)
+	switch {
+	case a.Kind.Send():
+		where += " to " + strconv.Itoa(a.Peer)
+	case a.Kind.Receive():
+		where += " from " + strconv.Itoa(a.Peer)
+	}
+	return fmt.Sprintf("%v, stage %s, micro-batch %d", a.Kind, where, a.MicroBatch)
 }
 
 // Matching returns the receive that takes what a send puts on its link, or the send that puts there what a receive

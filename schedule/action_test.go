@@ -10,6 +10,21 @@ import (
 	"penstock/schedule"
 )
 
+// TestWords: actions in words say everything that their text says.
+func TestWords(t *testing.T) {
+	for text, want := range map[string]string{
+		"0F2":   "forward, stage 0, micro-batch 2",
+		"1R0":   "recompute, stage 1, micro-batch 0",
+		"0F2>1": "send activation, stage 0 to 1, micro-batch 2",
+		"1>0B2": "receive gradient, stage 0 from 1, micro-batch 2",
+	} {
+		a, err := schedule.ParseAction(text)
+		if err != nil || a.Words() != want {
+			t.Errorf("%s: %q, %v; want %q", text, a.Words(), err, want)
+		}
+	}
+}
+
 func TestActionText(t *testing.T) {
 	tests := []struct {
 		text string

@@ -12,6 +12,7 @@ type Event struct {
 	Worker     int
 	Action     Action
 	Start, End time.Duration // since some moment that is common to the whole timeline
+	Live       int64         // bytes live on the worker's device at the end; 0 if not known
 }
 
 // Timeline is what workers did and when: simulated by [Simulate], or recorded. Events need no order, and the same

@@ -27,6 +27,7 @@ func arrows(t rapid.TB, text string) []string {
 			Ph, Name, Cat, Bp string
 			Tid, ID           int
 			Ts                json.Number
+			Args              struct{ Action string }
 		}
 	}
 	if err := json.Unmarshal([]byte(text), &file); err != nil {
@@ -40,7 +41,7 @@ func arrows(t rapid.TB, text string) []string {
 	for _, e := range file.TraceEvents {
 		switch e.Ph {
 		case "X":
-			open[e.Tid] = slice{e.Name, e.Ts}
+			open[e.Tid] = slice{e.Args.Action, e.Ts}
 			continue
 		case "s":
 			if names[e.ID] != "" {

@@ -12,7 +12,7 @@ import (
 )
 
 // Read reads the timeline of a trace that [Write] wrote, exact to the nanosecond, its events by
-// start. Names, bytes, arrows and counters are not part of a timeline and are dropped. It is no
+// start. Names of workers, arrows and curves are not part of a timeline and are dropped. It is no
 // reader for traces of other programs: what it does not know is an error.
 func Read(r io.Reader) (schedule.Timeline, error) {
 	var file struct {
@@ -56,18 +56,23 @@ func Read(r io.Reader) (schedule.Timeline, error) {
 
 // event returns what a complete record says, if it says the same thing everywhere.
 func (r record) event() (schedule.Event, error) {
-	a, err := schedule.ParseAction(r.Name)
+	if r.Args == nil {
+		return schedule.Event{}, fmt.Errorf("%q has no action", r.Name)
+	}
+	a, err := schedule.ParseAction(r.Args.Action)
 	switch {
 	case err != nil:
 		return schedule.Event{}, err
 	case r.Ts == nil || r.Dur == nil:
 		return schedule.Event{}, fmt.Errorf("%v has no time", a)
-	case r.Args == nil || r.Args.Stage == nil || r.Args.MicroBatch == nil:
+	case r.Args.Stage == nil || r.Args.MicroBatch == nil:
 		return schedule.Event{}, fmt.Errorf("%v has no stage or micro-batch", a)
-	case *r.Args.Stage != a.Stage || *r.Args.MicroBatch != a.MicroBatch || r.Cat != category(a.Kind):
-		return schedule.Event{}, fmt.Errorf("%v is said to be %s of micro-batch %d on stage %d",
-			a, r.Cat, *r.Args.MicroBatch, *r.Args.Stage)
+	case r.Args.Live < 0:
+		return schedule.Event{}, fmt.Errorf("%v left %d bytes", a, r.Args.Live)
+	case r.Name != a.Words() || *r.Args.Stage != a.Stage || *r.Args.MicroBatch != a.MicroBatch || r.Cat != category(a.Kind):
+		return schedule.Event{}, fmt.Errorf("%v is said to be %q, %s of micro-batch %d on stage %d",
+			a, r.Name, r.Cat, *r.Args.MicroBatch, *r.Args.Stage)
 	}
 	start := time.Duration(*r.Ts)
-	return schedule.Event{Worker: r.Tid - 1, Action: a, Start: start, End: start + time.Duration(*r.Dur)}, nil
+	return schedule.Event{Worker: r.Tid - 1, Action: a, Start: start, End: start + time.Duration(*r.Dur), Live: r.Args.Live}, nil
 }

@@ -48,8 +48,10 @@ func tid(worker int) int { return worker + 1 }
 type args struct {
 	Name       string `json:"name,omitempty"`
 	SortIndex  *int   `json:"sort_index,omitempty"`
+	Action     string `json:"action,omitempty"`
 	Stage      *int   `json:"stage,omitempty"`
 	MicroBatch *int   `json:"micro_batch,omitempty"`
+	Live       int64  `json:"live_bytes,omitempty"`
 	Bytes      *int64 `json:"bytes,omitempty"`
 }
 

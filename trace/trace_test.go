@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// simulated is a timeline in which every action takes some time.
+// simulated is a timeline in which every action takes some time. It has no bytes.
 func simulated(t rapid.TB, config schedule.Config) schedule.Timeline {
 	t.Helper()
 	p, err := schedule.GPipe(config)
@@ -57,22 +57,18 @@ func TestWriteGolden(t *testing.T) {
 		{"full.json", schedule.Config{Stages: 2, MicroBatches: 2, Recompute: always}, trace.Options{
 			Process: "resnet18, 2 stages",
 			Workers: []string{"worker 0 · cpu:0", "worker 1 · cpu:1"},
-			Bytes: func(a schedule.Action) int64 {
-				if a.Kind.Transfer() {
-					return 4096
-				}
-				return 0
-			},
-			Counters: []trace.Counter{
-				{Name: "live bytes cpu:0", Samples: []trace.Sample{{At: 0, Bytes: 0}, {At: 1500 * time.Microsecond, Bytes: 1 << 20}}},
-				{Name: "live bytes cpu:1", Samples: []trace.Sample{{At: 2 * time.Millisecond, Bytes: 1 << 40}}},
-			},
 		}},
 		{"backward.json", schedule.Config{Stages: 2, MicroBatches: 1, Phase: schedule.BackwardOnly}, trace.Options{}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.file, func(t *testing.T) {
-			got := written(t, simulated(t, tt.config), tt.opts)
+			timeline := simulated(t, tt.config)
+			if tt.opts.Workers != nil {
+				for i := range timeline.Events {
+					timeline.Events[i].Live = int64(i) << 20
+				}
+			}
+			got := written(t, timeline, tt.opts)
 			path := filepath.Join("testdata", tt.file)
 			if *update {
 				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
@@ -107,6 +103,9 @@ func drawTimeline(t *rapid.T) schedule.Timeline {
 		worker := rapid.IntRange(0, timeline.Workers-1).Draw(t, "worker")
 		timeline.Events = append(timeline.Events, schedule.Event{Worker: worker, Action: a, Start: at, End: end})
 	}
+	for i := range timeline.Events {
+		timeline.Events[i].Live = rapid.SampledFrom([]int64{0, 1, 1 << 62}).Draw(t, "live")
+	}
 	return timeline
 }
 
@@ -117,12 +116,6 @@ func TestRoundTrip(t *testing.T) {
 		opts := trace.Options{Process: rapid.String().Draw(t, "process")}
 		if rapid.Bool().Draw(t, "names") {
 			opts.Workers = rapid.SliceOfN(rapid.String(), want.Workers, want.Workers).Draw(t, "workers")
-		}
-		if rapid.Bool().Draw(t, "sizes") {
-			opts.Bytes = func(a schedule.Action) int64 { return int64(a.MicroBatch) }
-		}
-		if rapid.Bool().Draw(t, "counters") {
-			opts.Counters = []trace.Counter{{Name: rapid.String().Draw(t, "counter"), Samples: make([]trace.Sample, 3)}}
 		}
 		got, err := trace.Read(strings.NewReader(written(t, want, opts)))
 		if err != nil {
@@ -147,8 +140,7 @@ func TestWriteSorts(t *testing.T) {
 // Any reader of JSON reads it, and finds what the format asks of each type of event.
 func TestWriteIsTraceEventJSON(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		opts := trace.Options{Counters: []trace.Counter{{Name: "live", Samples: []trace.Sample{{At: 1, Bytes: 0}}}}}
-		text := written(t, drawTimeline(t), opts)
+		text := written(t, drawTimeline(t), trace.Options{})
 		var file struct{ TraceEvents []map[string]any }
 		if err := json.Unmarshal([]byte(text), &file); err != nil {
 			t.Fatalf("%v\n%s", err, text)
@@ -190,7 +182,6 @@ func TestWriteErrors(t *testing.T) {
 		{"no names", ok, trace.Options{Workers: []string{}}, "trace: 0 names for 2 workers"},
 		{"worker", beyond, trace.Options{}, "0F0 is on worker 2 of 2"},
 		{"time", early, trace.Options{}, "negative time -5ns"},
-		{"time of a sample", ok, trace.Options{Counters: []trace.Counter{{Samples: []trace.Sample{{At: -1}}}}}, "negative time -1ns"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -228,7 +219,7 @@ func TestWriteReportsItsWriter(t *testing.T) {
 }
 
 func TestReadErrors(t *testing.T) {
-	const slice = `{"ph":"X","pid":1,"tid":1,"ts":0.000,"dur":1.000,"name":"0F0","cat":"forward","args":{"stage":0,"micro_batch":0}}`
+	const slice = `{"ph":"X","pid":1,"tid":1,"ts":0.000,"dur":1.000,"name":"forward, stage 0, micro-batch 0","cat":"forward","args":{"action":"0F0","stage":0,"micro_batch":0}}`
 	const thread = `{"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"worker 0"}}`
 	file := func(events ...string) string { return `{"traceEvents":[` + strings.Join(events, ",") + `]}` }
 	but := func(old, new string) string { return file(thread, strings.Replace(slice, old, new, 1)) }
@@ -247,6 +238,8 @@ func TestReadErrors(t *testing.T) {
 		{"no worker", file(slice), "0F0 is on worker 0 of 0"},
 		{"thread of no worker", but(`"tid":1`, `"tid":0`), "0F0 is on worker -1 of 1"},
 		{"not an action", but("0F0", "main"), `action "main"`},
+		{"another name", but("forward, stage 0", "backward, stage 0"), `0F0 is said to be "backward, stage 0, micro-batch 0"`},
+		{"negative bytes", but(`"stage"`, `"live_bytes":-1,"stage"`), "0F0 left -1 bytes"},
 		{"no time", but(`"ts":0.000,`, ""), "event 1: 0F0 has no time"},
 		{"no duration", but(`"dur":1.000,`, ""), "event 1: 0F0 has no time"},
 		{"negative time", but("0.000", "-1.000"), "-1.000 is not a time"},
@@ -254,9 +247,10 @@ func TestReadErrors(t *testing.T) {
 		{"too many digits", but("0.000", "0.0000"), "0.0000 is not a time"},
 		{"too late", but("0.000", "9223372036854776.000"), "is not a time"},
 		{"ends too late", but("0.000,\"dur\":1.000", "9223372036854774.000,\"dur\":9223372036854774.000"), "before its start"},
-		{"no arguments", but(`,"args":{"stage":0,"micro_batch":0}`, ""), "no stage or micro-batch"},
-		{"other stage", but(`"stage":0`, `"stage":1`), "0F0 is said to be forward of micro-batch 0 on stage 1"},
-		{"other category", but(`"forward"`, `"backward"`), "0F0 is said to be backward"},
+		{"no arguments", but(`,"args":{"action":"0F0","stage":0,"micro_batch":0}`, ""), `"forward, stage 0, micro-batch 0" has no action`},
+		{"no stage", but(`"stage":0,`, ""), "no stage or micro-batch"},
+		{"other stage", but(`"stage":0`, `"stage":1`), `0F0 is said to be "forward, stage 0, micro-batch 0", forward of micro-batch 0 on stage 1`},
+		{"other category", but(`"cat":"forward"`, `"cat":"backward"`), `micro-batch 0", backward of`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -290,7 +284,7 @@ func ExampleWrite() {
 	// {"ph":"M","pid":1,"name":"process_name","args":{"name":"penstock"}},
 	// {"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"worker 0 · cpu:0"}},
 	// {"ph":"M","pid":1,"tid":1,"name":"thread_sort_index","args":{"sort_index":0}},
-	// {"ph":"X","pid":1,"tid":1,"ts":0.000,"dur":1000.000,"name":"0F0","cat":"forward","args":{"stage":0,"micro_batch":0}},
-	// {"ph":"X","pid":1,"tid":1,"ts":1000.000,"dur":1000.000,"name":"0B0","cat":"backward","args":{"stage":0,"micro_batch":0}}
+	// {"ph":"X","pid":1,"tid":1,"ts":0.000,"dur":1000.000,"name":"forward, stage 0, micro-batch 0","cat":"forward","args":{"action":"0F0","stage":0,"micro_batch":0}},
+	// {"ph":"X","pid":1,"tid":1,"ts":1000.000,"dur":1000.000,"name":"backward, stage 0, micro-batch 0","cat":"backward","args":{"action":"0B0","stage":0,"micro_batch":0}}
 	// ]}
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"time"
 
 	"penstock/internal/arg"
 	"penstock/schedule"
@@ -22,26 +21,6 @@ type Options struct {
 	// Workers names the rows, as in "worker 0 · cpu:0": one name for each worker. Nil means "worker
 	// 0" and so on.
 	Workers []string
-
-	// Bytes gives the bytes that an action moves or makes, shown with it where they are not zero.
-	// Nil shows none.
-	Bytes func(schedule.Action) int64
-
-	// Counters are drawn as curves above the rows.
-	Counters []Counter
-}
-
-// Counter is a number of bytes that changes with time, such as those live on a device.
-type Counter struct {
-	Name    string
-	Samples []Sample
-}
-
-// Sample is a counter's value from a moment on; At is measured as the times of the timeline's
-// events are.
-type Sample struct {
-	At    time.Duration
-	Bytes int64
 }
 
 // Write writes the timeline as JSON, one trace event per line. It returns an error for a timeline
@@ -60,8 +39,10 @@ func Write(w io.Writer, t schedule.Timeline, opts Options) error {
 	out := &writer{w: bufio.NewWriter(w)}
 	out.text(`{"displayTimeUnit":"ms","traceEvents":[`)
 	writeNames(out, t.Workers, opts)
-	writeEvents(out, t, opts)
-	writeCounters(out, opts.Counters)
+	events := slices.Clone(t.Events)
+	slices.SortStableFunc(events, func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
+	writeEvents(out, events)
+	writeLive(out, events, opts)
 	out.text("\n]}\n")
 	if out.err == nil {
 		out.err = out.w.Flush()
@@ -80,48 +61,44 @@ func writeNames(out *writer, workers int, opts Options) {
 	}
 	out.record(record{Phase: phaseMetadata, Pid: pid, Name: metaProcess, Args: &args{Name: process}})
 	for w := range workers {
-		name := fmt.Sprintf("worker %d", w)
-		if opts.Workers != nil {
-			name = opts.Workers[w]
-		}
-		out.record(record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: metaThread, Args: &args{Name: name}})
+		out.record(record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: metaThread, Args: &args{Name: opts.worker(w)}})
 		out.record(record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: metaSort, Args: &args{SortIndex: &w}})
 	}
 }
 
-// writeEvents writes each event by start, followed by its ends of arrows: a viewer binds those to
+// worker is the name of a worker.
+func (o Options) worker(w int) string {
+	if o.Workers != nil {
+		return o.Workers[w]
+	}
+	return fmt.Sprintf("worker %d", w)
+}
+
+// writeEvents writes events, which are sorted by start, each followed by its ends of arrows: a viewer binds those to
 // the slice that is open at their time, which is the last one that it has read.
-func writeEvents(out *writer, t schedule.Timeline, opts Options) {
-	events := slices.Clone(t.Events)
-	slices.SortStableFunc(events, func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
+func writeEvents(out *writer, events []schedule.Event) {
 	arrows := flows(events)
 	for i, e := range events {
-		out.record(complete(e, opts.Bytes))
+		out.record(complete(e))
 		for _, end := range arrows[i] {
 			out.record(end)
 		}
 	}
 }
 
-func complete(e schedule.Event, size func(schedule.Action) int64) record {
+func complete(e schedule.Event) record {
 	a := e.Action
 	start, dur := micros(e.Start), micros(e.End-e.Start)
-	r := record{
+	return record{
 		Phase: phaseComplete,
 		Pid:   pid,
 		Tid:   tid(e.Worker),
 		Ts:    &start,
 		Dur:   &dur,
-		Name:  a.String(),
+		Name:  a.Words(),
 		Cat:   category(a.Kind),
-		Args:  &args{Stage: &a.Stage, MicroBatch: &a.MicroBatch},
+		Args:  &args{Action: a.String(), Stage: &a.Stage, MicroBatch: &a.MicroBatch, Live: e.Live},
 	}
-	if size != nil {
-		if n := size(a); n != 0 {
-			r.Args.Bytes = &n
-		}
-	}
-	return r
 }
 
 // category is what viewers filter and colour by.
@@ -132,11 +109,13 @@ func category(k schedule.Kind) string {
 	return k.String()
 }
 
-func writeCounters(out *writer, counters []Counter) {
-	for _, c := range counters {
-		for _, s := range c.Samples {
-			at := micros(s.At)
-			out.record(record{Phase: phaseCounter, Pid: pid, Ts: &at, Name: c.Name, Args: &args{Bytes: &s.Bytes}})
+// writeLive writes a curve for each worker: the bytes that are live on its device after each event that says so.
+func writeLive(out *writer, events []schedule.Event, opts Options) {
+	for _, e := range events {
+		if e.Live != 0 {
+			at := micros(e.End)
+			out.record(record{Phase: phaseCounter, Pid: pid, Ts: &at, Name: "bytes live, " + opts.worker(e.Worker),
+				Args: &args{Bytes: &e.Live}})
 		}
 	}
 }
