@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"penstock/internal/arg"
 	"penstock/nn"
@@ -230,3 +231,117 @@ func (r *minibatch) layer(a schedule.Action, err error) string {
 
 // last says whether a stage is the last one.
 func (r *minibatch) last(stage int) bool { return stage == len(r.p.stages)-1 }
+
+// microBatchState is what a stage holds of a micro-batch between actions. Only the worker of the
+// stage uses it. All tensors are kept (torch.Ctx.Keep). A tensor that is in a tuple twice is the
+// same pointer twice.
+type microBatchState struct {
+	execution segment.Execution
+	// in is what the stage has received, until the execution takes it. On the first stage it has
+	// views of the batch.
+	in segment.Arrival
+	// sent is the output of a forward without a graph, until it is sent to the next stage or
+	// gathered.
+	sent []*torch.Tensor
+	// out is the output or the loss, with the graph for backward. It belongs to the execution.
+	out     []*torch.Tensor
+	outGrad []*torch.Tensor // by output; nil where there is none
+	inGrad  []*torch.Tensor // by input
+	skips   []skipState     // by skip of the stage
+	ties    []tieState      // by tie of the stage
+	loss    float64
+}
+
+// skipState is what a stage holds of a skip that leaves or enters it.
+type skipState struct {
+	in    *torch.Tensor     // what was received, until the execution takes it
+	wants bool              // a gradient of it is wanted
+	sent  *torch.Tensor     // stashed here without a graph, until it is sent
+	left  int               // number of stages that it is still to be sent to
+	out   *torch.Tensor     // stashed here with its graph; belongs to the execution
+	grads [][]*torch.Tensor // by stage that pops it: the gradients, in the order of the pops
+	back  []*torch.Tensor   // gradients of the pops here, until they are sent
+}
+
+// tieState is what a stage holds of the gradient of a parameter that several stages use.
+type tieState struct {
+	later *torch.Tensor // sum over the uses on later stages
+	back  *torch.Tensor // later and the uses on this stage, until it is sent
+}
+
+func (c *microBatchState) init(s *Stage) {
+	if n := len(s.skips); n > 0 {
+		c.skips = make([]skipState, n)
+		for i, p := range s.skips {
+			c.skips[i].grads = make([][]*torch.Tensor, len(p.to))
+		}
+	}
+	if n := len(s.ties); n > 0 {
+		c.ties = make([]tieState, n)
+	}
+}
+
+// free frees everything. The loss stays.
+func (c *microBatchState) free() {
+	c.execution.Free()
+	for _, list := range [][]*torch.Tensor{c.in.Tensors, c.sent, c.outGrad, c.inGrad} {
+		torch.FreeAll(list)
+	}
+	for i := range c.skips {
+		p := &c.skips[i]
+		p.in.Free()
+		p.sent.Free()
+		torch.FreeAll(p.back)
+		for k := range p.grads {
+			torch.FreeAll(p.grads[k])
+			p.grads[k] = nil
+		}
+		*p = skipState{grads: p.grads}
+	}
+	for _, t := range c.ties {
+		t.later.Free()
+		t.back.Free()
+	}
+	clear(c.ties)
+	c.in, c.sent, c.out, c.outGrad, c.inGrad = segment.Arrival{}, nil, nil, nil, nil
+}
+
+// weight is the factor of a micro-batch, with which the losses add up to the loss of the whole
+// batch. Of a mean it is the share of the rows, of a sum 1.
+func (r *minibatch) weight(microBatch int) float64 {
+	if r.loss.Reduction() == torch.ReduceSum || r.total == 0 {
+		return 1
+	}
+	return float64(r.parts[microBatch].length) / float64(r.total)
+}
+
+// gradOfLoss is the gradient of a micro-batch's loss: its weight. The micro-batches of a mini-batch
+// have at most two weights, so a tensor is shared by those of the same weight. With the policy
+// Optimal each gets a tensor of its own, because the plan counts it so.
+func (r *minibatch) gradOfLoss(c *torch.Ctx, weight float64) *torch.Tensor {
+	if r.p.optimal() {
+		return c.Fill_(c.Empty(r.lossType), weight)
+	}
+	if r.lossGrad == nil || r.lossWeight != weight {
+		r.lossGrad.Free()
+		r.lossGrad, r.lossWeight = c.Keep(c.Fill_(c.Empty(r.lossType), weight)), weight
+	}
+	return c.Share(r.lossGrad)
+}
+
+// readLoss reads a micro-batch's loss. It is in the state with its graph, or given without one.
+func (r *minibatch) readLoss(c *torch.Ctx, state *microBatchState, given []*torch.Tensor) {
+	loss := slices.Concat(state.out, given)[0]
+	r.lossType, state.loss = loss.DType(), number(c, loss)
+}
+
+// number reads a loss of any floating-point type.
+func number(c *torch.Ctx, t *torch.Tensor) float64 {
+	switch t.DType() {
+	case torch.Float64:
+		return torch.Item[float64](t)
+	case torch.Float32:
+		return float64(torch.Item[float32](t))
+	}
+	return torch.Item[float64](c.To(c.Detach(t), torch.Float64))
+}
