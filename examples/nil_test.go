@@ -224,6 +224,7 @@ func nils(g given) map[string]struct {
 
 		"schedule.Check.p":           {func() error { return schedule.Check(nil, schedule.Limits{}) }, "schedule: Check: the program is nil"},
 		"schedule.Memory.p":          {panics(func() { schedule.Memory(nil) }), "schedule: Memory: the program is nil"},
+		"schedule.WorkerMemory.p":    {panics(func() { schedule.WorkerMemory(nil) }), "schedule: WorkerMemory: the program is nil"},
 		"schedule.Simulate.p":        {func() error { return discard(schedule.Simulate(nil, schedule.Unit)) }, "schedule: Check: the program is nil"},
 		"schedule.Simulate.duration": {func() error { return discard(schedule.Simulate(&schedule.Program{}, nil)) }, "schedule: Simulate: the function of durations is nil"},
 

@@ -9,12 +9,17 @@ import (
 type Kind uint8
 
 const (
-	// Forward runs a stage on a micro-batch. Where the cell is recomputed later it keeps only the stage's input.
+	// Forward runs a stage on a micro-batch. Where that is recomputed later it keeps only the stage's input.
 	Forward Kind = iota + 1
 	// Recompute runs the stage's forward again, this time keeping what backward needs.
 	Recompute
 	// Backward runs a stage's backward and adds to its gradients.
 	Backward
+	// BackwardInput is the first part of a backward in two parts: the gradients of the stage's inputs, which earlier
+	// stages wait for.
+	BackwardInput
+	// BackwardWeight is the second part: it adds to the stage's gradients. Nobody waits for it.
+	BackwardWeight
 	// SendActivation puts a stage's output on the link to a later stage.
 	SendActivation
 	// ReceiveActivation takes the output of an earlier stage from its link.
@@ -34,6 +39,10 @@ func (k Kind) String() string {
 		return "recompute"
 	case Backward:
 		return "backward"
+	case BackwardInput:
+		return "backward of the input"
+	case BackwardWeight:
+		return "backward of the weights"
 	case SendActivation:
 		return "send activation"
 	case ReceiveActivation:
@@ -58,6 +67,9 @@ func (k Kind) Receive() bool { return k == ReceiveActivation || k == ReceiveGrad
 // forward reports whether actions of the kind belong to the forward half of a step.
 func (k Kind) forward() bool { return k == Forward || k == SendActivation || k == ReceiveActivation }
 
+// gradients reports whether actions of the kind make what [SendGradient] sends.
+func (k Kind) gradients() bool { return k == Backward || k == BackwardInput }
+
 // letter is the kind's letter in the text form; a transfer has the letter of the direction it belongs to.
 func (k Kind) letter() byte {
 	switch k {
@@ -67,6 +79,10 @@ func (k Kind) letter() byte {
 		return 'R'
 	case Backward, SendGradient, ReceiveGradient:
 		return 'B'
+	case BackwardInput:
+		return 'I'
+	case BackwardWeight:
+		return 'W'
 	}
 	return '?'
 }
@@ -84,6 +100,8 @@ type Action struct {
 //	0F2    stage 0, forward of micro-batch 2
 //	0R2    stage 0, recomputation of micro-batch 2
 //	0B2    stage 0, backward of micro-batch 2
+//	0I2    stage 0, the part of it that makes the gradient of the input
+//	0W2    stage 0, the part of it that makes the gradients of the weights
 //	0F2>1  stage 0 sends its activation of micro-batch 2 to stage 1
 //	0>1F2  stage 1 receives the activation of micro-batch 2 from stage 0
 //	1B2>0  stage 1 sends the gradient of micro-batch 2 to stage 0

@@ -33,6 +33,8 @@ func TestActionText(t *testing.T) {
 		{"0F2", schedule.Action{Kind: schedule.Forward, MicroBatch: 2}},
 		{"0R2", schedule.Action{Kind: schedule.Recompute, MicroBatch: 2}},
 		{"0B2", schedule.Action{Kind: schedule.Backward, MicroBatch: 2}},
+		{"0I2", schedule.Action{Kind: schedule.BackwardInput, MicroBatch: 2}},
+		{"3W12", schedule.Action{Kind: schedule.BackwardWeight, Stage: 3, MicroBatch: 12}},
 		{"0F2>1", schedule.Action{Kind: schedule.SendActivation, Stage: 0, MicroBatch: 2, Peer: 1}},
 		{"0>1F2", schedule.Action{Kind: schedule.ReceiveActivation, Stage: 1, MicroBatch: 2, Peer: 0}},
 		{"1B2>0", schedule.Action{Kind: schedule.SendGradient, Stage: 1, MicroBatch: 2, Peer: 0}},
@@ -90,6 +92,8 @@ func TestParseActionErrors(t *testing.T) {
 		{"0>1B2", "earlier stage"},
 		{"1>1B2", "earlier stage"},
 		{"0>1R2", "not a transfer"},
+		{"1I2>0", "gradients are sent and received as B"},
+		{"1>0W2", "gradients are sent and received as B"},
 	}
 	for _, tt := range tests {
 		a, err := schedule.ParseAction(tt.text)
@@ -112,12 +116,14 @@ func TestKind(t *testing.T) {
 		{schedule.Forward, "forward", false},
 		{schedule.Recompute, "recompute", false},
 		{schedule.Backward, "backward", false},
+		{schedule.BackwardInput, "backward of the input", false},
+		{schedule.BackwardWeight, "backward of the weights", false},
 		{schedule.SendActivation, "send activation", true},
 		{schedule.ReceiveActivation, "receive activation", true},
 		{schedule.SendGradient, "send gradient", true},
 		{schedule.ReceiveGradient, "receive gradient", true},
 		{0, "kind(0)", false},
-		{8, "kind(8)", false},
+		{10, "kind(10)", false},
 	}
 	for _, tt := range tests {
 		if got := tt.kind.String(); got != tt.want || tt.kind.Transfer() != tt.transfer {

@@ -14,6 +14,9 @@ type Limits struct {
 	// Meet asks that workers get to the end also where nothing waits on any link between them, whatever the program's
 	// capacity: a worker that has sent goes on when the value was received. Gloo's links are like that.
 	Meet bool
+	// InOrder asks that each worker receives from each other what that sends it in the order in which it is sent. Links
+	// without names for what they carry need it, such as NCCL's.
+	InOrder bool
 }
 
 // Check returns nil if the program can run to its end, gives bit-equal results and keeps to the limits. Otherwise
@@ -35,6 +38,9 @@ func Check(p *Program, limits Limits) error {
 	c.missing()
 	c.placement()
 	c.order()
+	if limits.InOrder {
+		c.inOrder()
+	}
 	c.progress(limits.Meet)
 	c.memory(limits)
 	if len(c.found) > 0 {
@@ -109,7 +115,8 @@ func (c *checker) foreign(a Action) string {
 	return ""
 }
 
-// missing finds what the program has to have and has not. Recomputations are optional.
+// missing finds what the program has to have and has not. Recomputations are optional, and a backward may be in two
+// parts.
 func (c *checker) missing() {
 	skips := fanOf(c.Skips)
 	want := func(a Action) {
@@ -139,10 +146,33 @@ func (c *checker) missing() {
 				half(i, Forward, ReceiveActivation, SendActivation, before, after)
 			}
 			if c.Phase.backward() {
-				half(i, Backward, ReceiveGradient, SendGradient, after, before)
+				half(i, c.backward(s, i), ReceiveGradient, SendGradient, after, before)
 			}
 		}
 	}
+}
+
+// backward returns the kind of action that makes the gradients of a micro-batch on a stage, and reports where its two
+// parts are not complete or there is a whole one beside them.
+func (c *checker) backward(stage, microBatch int) Kind {
+	var ids [BackwardWeight + 1]int
+	var has [BackwardWeight + 1]bool
+	for _, kind := range []Kind{Backward, BackwardInput, BackwardWeight} {
+		ids[kind], has[kind] = c.graph.IndexOf(Action{kind, stage, microBatch, 0})
+	}
+	for _, kind := range []Kind{BackwardInput, BackwardWeight} {
+		if has[Backward] && has[kind] {
+			c.report(RuleDuplicate, "worker %d: %v is a part of %v, which is on worker %d", c.graph.Worker[ids[kind]],
+				c.graph.Actions[ids[kind]], c.graph.Actions[ids[Backward]], c.graph.Worker[ids[Backward]])
+		}
+	}
+	switch {
+	case has[Backward] || !has[BackwardInput] && !has[BackwardWeight]:
+		return Backward
+	case has[BackwardInput] && !has[BackwardWeight]:
+		c.report(RuleMissing, "%v is on no worker", Action{BackwardWeight, stage, microBatch, 0})
+	}
+	return BackwardInput
 }
 
 // placement finds actions that are elsewhere than most of their stage.
@@ -171,6 +201,32 @@ func (c *checker) order() {
 			if w := c.graph.Worker[id]; dep >= id && w == c.graph.Worker[dep] {
 				c.report(RuleOrder, "worker %d: %v comes before %v, which it needs", w, c.graph.Actions[id], c.graph.Actions[dep])
 			}
+		}
+	}
+}
+
+// inOrder finds receives that come before one of the same worker's values that was sent earlier.
+func (c *checker) inOrder() {
+	g := c.graph
+	latest := make([]int, len(c.Workers)) // by sender: the id of the last send, in its order, that was received so far
+	for w := range c.Workers {
+		for from := range latest {
+			latest[from] = -1
+		}
+		for id := g.First[w]; id < g.First[w+1]; id++ {
+			if !g.Actions[id].Kind.Receive() {
+				continue
+			}
+			sent, ok := g.IndexOf(g.Actions[id].Matching())
+			if !ok || g.Worker[sent] == w {
+				continue
+			}
+			last := &latest[g.Worker[sent]]
+			if sent < *last {
+				c.report(RuleInOrder, "worker %d: %v comes after %v, but worker %d sends it before", w, g.Actions[id],
+					g.Actions[*last].Matching(), g.Worker[sent])
+			}
+			*last = max(*last, sent)
 		}
 	}
 }

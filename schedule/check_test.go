@@ -153,6 +153,46 @@ func TestCheck(t *testing.T) {
 				"deadlock: worker 0 is stuck at 1>2F0: it waits for 1F0>2 on worker 1, which is stuck at 0>1F0",
 				"deadlock: worker 1 is stuck at 0>1F0: it waits for 0F0>1 on worker 0, which is stuck at 1>2F0",
 			}},
+		{name: "backward in two parts",
+			text: "program whole stages=2 micro-batches=2\n" +
+				"worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0I0 1>0B1 0I1 0W0 0W1\n" +
+				"worker 1: 0>1F0 1F0 1I0 1B0>0 0>1F1 1F1 1B1 1W0 1B1>0\n", want: []string{
+				"order: worker 1: 1B1 comes before 1W0, which it needs",
+			}},
+		{name: "gradients of the weights before those of the input",
+			text: "program whole stages=1 micro-batches=1\nworker 0: 0F0 0W0 0I0\n", want: []string{
+				"order: worker 0: 0W0 comes before 0I0, which it needs",
+			}},
+		{name: "gradients of the weights descending",
+			text: "program whole stages=1 micro-batches=2\nworker 0: 0F0 0F1 0I0 0I1 0W1 0W0\n", want: []string{
+				"order: worker 0: 0W1 comes before 0W0, which it needs",
+			}},
+		{name: "gradients of the input descending",
+			text: "program whole stages=1 micro-batches=2\nworker 0: 0F0 0F1 0I1 0I0 0W0 0W1\n", want: []string{
+				"order: worker 0: 0I1 comes before 0I0, which it needs",
+			}},
+		{name: "half a backward",
+			text: "program whole stages=1 micro-batches=2\nworker 0: 0F0 0F1 0I0 0W1\n", want: []string{
+				"missing: 0W0 is on no worker",
+				"missing: 0I1 is on no worker",
+			}},
+		{name: "a backward whole and in parts",
+			text: "program whole stages=1 micro-batches=1\nworker 0: 0F0 0I0 0B0 0W0\n", want: []string{
+				"duplicate: worker 0: 0I0 is a part of 0B0, which is on worker 0",
+				"duplicate: worker 0: 0W0 is a part of 0B0, which is on worker 0",
+			}},
+		{name: "parts in forward",
+			text: "program forward-only stages=1 micro-batches=1\nworker 0: 0F0 0I0 0W0\n", want: []string{
+				"unknown: worker 0: 0I0: not part of a forward-only program",
+				"unknown: worker 0: 0W0: not part of a forward-only program",
+			}},
+		{name: "received in another order than sent",
+			text:   "program forward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0F0>1 0F0>2\nworker 1: 0>2F0 0>1F0 1F0 1F0>2 1>2F0 2F0\n",
+			limits: schedule.Limits{InOrder: true}, want: []string{
+				"in order: worker 1: 0>1F0 comes after 0>2F0, but worker 0 sends it before",
+			}},
+		{name: "received in another order than sent, with names",
+			text: "program forward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0F0>1 0F0>2\nworker 1: 0>2F0 0>1F0 1F0 1F0>2 1>2F0 2F0\n"},
 		{name: "limits kept", text: whole + w0 + w1, limits: schedule.Limits{Saved: 2, Inputs: 1}},
 		{name: "limits exceeded",
 			text:   "program whole stages=1 micro-batches=4\nworker 0: 0F0 0F1 0F2 0F3 0B0 0B1 0R2 0B2 0R3 0B3\n",
@@ -238,7 +278,7 @@ func TestCheckMalformedActions(t *testing.T) {
 		want   string
 	}{
 		{schedule.Action{}, "no such kind of action"},
-		{schedule.Action{Kind: 8}, "no such kind of action"},
+		{schedule.Action{Kind: 10}, "no such kind of action"},
 		{schedule.Action{Kind: schedule.Forward, Stage: -1}, "there are 2 stages"},
 		{schedule.Action{Kind: schedule.Forward, MicroBatch: -1}, "there are 2 micro-batches"},
 		{schedule.Action{Kind: schedule.ReceiveActivation, Stage: 0, Peer: -1}, "there are 2 stages"},

@@ -21,7 +21,12 @@
 // holds, and [Simulate], which gives the [Timeline] it would have; a recorded run has a Timeline as well, and both
 // are drawn by [Timeline.Grid].
 //
-// The schedule is GPipe's (Huang et al., 2019, arXiv:1811.06965): all forwards, then all backwards. Unlike the
-// paper and torchgpipe, backward goes upwards through the micro-batches, on every stage: gradients are sums of
-// floats, so only a fixed order of summation makes results bit-equal whatever the partition and the policy.
+// A schedule is a [Generator]: GPipe's (Huang et al., 2019, arXiv:1811.06965) runs all forwards, then all backwards.
+// Whatever the schedule, backward goes upwards through the micro-batches, on every stage, unlike in the paper and in
+// torchgpipe: gradients are sums of floats, so only a fixed order of summation makes results bit-equal whatever the
+// partition, the policy and the schedule.
+//
+// What a schedule decides is the order of each worker's computations. Where values are sent and received follows from
+// it, by one rule for all schedules, and so that programs get to their end on links that hold any number of values, on
+// links that meet, and on links in order.
 package schedule

@@ -12,9 +12,11 @@ import "slices"
 //	        because running statistics add up in order
 //	sRi     sFi
 //	sBi     sFi, or sRi as well if there is one; the gradients of i received from the stage after and back along
-//	        every skip that begins at s; sB(i-1), because gradients add up in order
+//	        every skip that begins at s; sB(i-1) or sW(i-1), because gradients add up in order
+//	sIi     as sBi, but of i-1 only sB(i-1) or sI(i-1)
+//	sWi     sIi; sB(i-1) or sW(i-1)
 //	sFi>t   sFi; on a link of capacity c between neighbours on two workers also s>tF(i-c)
-//	sBi>t   sBi; likewise s>tB(i-c)
+//	sBi>t   sBi or sIi; likewise s>tB(i-c)
 //	s>tFi   sFi>t
 //	s>tBi   sBi>t
 //
@@ -112,16 +114,22 @@ func (p *Program) needs(list []Action, skips fan, a Action) []Action {
 		return append(list, Action{ReceiveActivation, s, i, s - 1}, Action{Forward, s, i - 1, 0})
 	case Recompute:
 		return append(list, Action{Forward, s, i, 0})
-	case Backward:
+	case Backward, BackwardInput:
 		list = append(list, Action{Forward, s, i, 0}, Action{Recompute, s, i, 0})
 		for _, to := range slices.Backward(skips.to[s]) {
 			list = append(list, Action{ReceiveGradient, s, i, to})
 		}
-		return append(list, Action{ReceiveGradient, s, i, s + 1}, Action{Backward, s, i - 1, 0})
+		before := BackwardWeight
+		if a.Kind == BackwardInput {
+			before = BackwardInput
+		}
+		return append(list, Action{ReceiveGradient, s, i, s + 1}, Action{Backward, s, i - 1, 0}, Action{before, s, i - 1, 0})
+	case BackwardWeight:
+		return append(list, Action{BackwardInput, s, i, 0}, Action{Backward, s, i - 1, 0}, Action{BackwardWeight, s, i - 1, 0})
 	case SendActivation:
 		return append(list, Action{Forward, s, i, 0})
 	case SendGradient:
-		return append(list, Action{Backward, s, i, 0})
+		return append(list, Action{Backward, s, i, 0}, Action{BackwardInput, s, i, 0})
 	case ReceiveActivation, ReceiveGradient:
 		return append(list, a.Matching())
 	}

@@ -21,9 +21,8 @@ func texts(g *schedule.Graph, ids []int) string {
 
 func TestGraphDependencies(t *testing.T) {
 	two := schedule.Config{Stages: 3, MicroBatches: 3, Recompute: exceptLast}
-	shared, backward, one, meet := two, two, two, two
+	shared, one, meet := two, two, two
 	shared.Worker = []int{0, 0, 1}
-	backward.Phase = schedule.BackwardOnly
 	one.Capacity, meet.Capacity = 1, schedule.Meet
 	skips := schedule.Config{Stages: 5, MicroBatches: 2, Recompute: exceptLast, Skips: edges(t, "0>4,1>4,0>3")}
 	meetSkips := skips
@@ -47,8 +46,6 @@ func TestGraphDependencies(t *testing.T) {
 		{two, "2B2>1", "2B2", "", ""},
 		{shared, "0>1F2", "0F2>1", "", "both stages are on worker 0"},
 		{shared, "1>2F2", "1F2>2", "1F2>2", ""},
-		{backward, "1B2", "1R2 2>1B2 1B1", "", "forward is done"},
-		{backward, "1R2", "", "", "forward is done"},
 		{one, "0F0>1", "0F0", "", "nothing waits before it"},
 		{one, "0F2>1", "0F2 0>1F1", "0>1F1", "one value may wait"},
 		{one, "2B1>1", "2B1 2>1B0", "2>1B0", "gradients wait like activations"},
@@ -77,9 +74,43 @@ func TestGraphDependencies(t *testing.T) {
 	}
 }
 
+// What is not in a program of one phase is done before it.
+func TestGraphOfBackward(t *testing.T) {
+	g := gpipe(t, schedule.Config{Stages: 3, MicroBatches: 3, Recompute: exceptLast}).Part(schedule.BackwardOnly).Graph()
+	for text, want := range map[string]string{"1B2": "1R2 2>1B2 1B1", "1R2": ""} {
+		id, _ := g.IndexOf(action(t, text))
+		if got := texts(g, g.Deps[id]); got != want {
+			t.Errorf("%s needs %q, want %q", text, got, want)
+		}
+	}
+}
+
+// A backward in two parts: the second needs the first, and the gradients of the micro-batch before.
+func TestGraphOfParts(t *testing.T) {
+	g := parse(t, "program whole stages=2 micro-batches=4\n"+
+		"worker 0: 0F0 0F0>1 0F1 0F1>1 0F2 0F2>1 0F3 0F3>1 1>0B0 0I0 1>0B1 0I1 0W0 0W1 1>0B2 0B2 1>0B3 0I3 0W3\n"+
+		"worker 1: 0>1F0 1F0 1I0 1B0>0 0>1F1 1F1 1I1 1B1>0 1W0 1W1 0>1F2 1F2 1B2 1B2>0 0>1F3 1F3 1B3 1B3>0\n").Graph()
+	for _, tt := range []struct{ action, deps string }{
+		{"0I0", "0F0 1>0B0"},
+		{"0I1", "0F1 1>0B1 0I0"},
+		{"0W0", "0I0"},
+		{"0W1", "0I1 0W0"},
+		{"0B2", "0F2 1>0B2 0W1"},
+		{"0I3", "0F3 1>0B3 0B2"},
+		{"0W3", "0I3 0B2"},
+		{"1B1>0", "1I1"},
+		{"1B2>0", "1B2"},
+	} {
+		id, _ := g.IndexOf(action(t, tt.action))
+		if got := texts(g, g.Deps[id]); got != tt.deps {
+			t.Errorf("%s needs %q, want %q", tt.action, got, tt.deps)
+		}
+	}
+}
+
 func TestGraphIndices(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := gpipe(t, drawConfig(t))
+		p := drawGPipe(t)
 		g := p.Graph()
 		if len(g.First) != len(p.Workers)+1 || g.First[len(p.Workers)] != len(g.Actions) {
 			t.Fatalf("First is %v for %d workers and %d actions", g.First, len(p.Workers), len(g.Actions))

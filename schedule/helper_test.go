@@ -74,7 +74,7 @@ func simulate(t rapid.TB, p *schedule.Program, duration func(schedule.Action) ti
 	return timeline
 }
 
-// drawConfig draws any valid config of up to 6 stages and 6 micro-batches: all policies, placements, phases and skips.
+// drawConfig draws any valid config of up to 6 stages and 6 micro-batches: all policies, placements, capacities and skips.
 func drawConfig(t *rapid.T) schedule.Config {
 	n := rapid.IntRange(1, 6).Draw(t, "stages")
 	m := rapid.IntRange(1, 6).Draw(t, "micro-batches")
@@ -83,17 +83,23 @@ func drawConfig(t *rapid.T) schedule.Config {
 		Stages:       n,
 		MicroBatches: m,
 		Recompute:    func(stage, microBatch int) bool { return recomputed[stage*m+microBatch] },
-		Phase:        rapid.SampledFrom([]schedule.Phase{schedule.Whole, schedule.ForwardOnly, schedule.BackwardOnly}).Draw(t, "phase"),
 
 		Skips: drawSkips(t, n),
 	}
 	if rapid.Bool().Draw(t, "share") {
 		config.Worker = drawPlacement(t, n)
-	} else {
-		config.Capacity = rapid.IntRange(schedule.Meet, 3).Draw(t, "capacity")
 	}
+	config.Capacity = rapid.IntRange(schedule.Meet, 3).Draw(t, "capacity")
 	return config
 }
+
+// drawPart draws a phase of a program.
+func drawPart(t *rapid.T, p *schedule.Program) *schedule.Program {
+	return p.Part(rapid.SampledFrom([]schedule.Phase{schedule.Whole, schedule.ForwardOnly, schedule.BackwardOnly}).Draw(t, "phase"))
+}
+
+// drawGPipe draws a program of GPipe, or a phase of one.
+func drawGPipe(t *rapid.T) *schedule.Program { return drawPart(t, gpipe(t, drawConfig(t))) }
 
 // drawSkips draws edges as a caller may declare them: in any order, some between neighbours, some twice.
 func drawSkips(t *rapid.T, stages int) []schedule.Edge {
@@ -106,13 +112,13 @@ func drawSkips(t *rapid.T, stages int) []schedule.Edge {
 	}), 0, 5).Draw(t, "skips")
 }
 
-// drawSkipped draws a config of which the program has skips.
-func drawSkipped(t *rapid.T) schedule.Config {
-	config := drawConfig(t)
-	if len(gpipe(t, config).Skips) == 0 {
+// drawSkipped draws a program that has skips, or a phase of one.
+func drawSkipped(t *rapid.T) *schedule.Program {
+	p := drawGPipe(t)
+	if len(p.Skips) == 0 {
 		t.Skip("no skips")
 	}
-	return config
+	return p
 }
 
 // drawPlacement puts the stages on any number of workers, in any order, each worker having at least one.

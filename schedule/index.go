@@ -9,7 +9,7 @@ type index struct {
 	rest                 map[Action]int
 }
 
-// kinds is the number of kinds. A cell has a slot for one action of each.
+// kinds is the number of kinds. A micro-batch on a stage has a slot for one action of each.
 const kinds = int(ReceiveGradient)
 
 func newIndex(p *Program) *index {
@@ -25,7 +25,7 @@ func newIndex(p *Program) *index {
 func (x *index) slot(a Action) (int, bool) {
 	var peer int
 	switch a.Kind {
-	case Forward, Recompute, Backward:
+	case Forward, Recompute, Backward, BackwardInput, BackwardWeight:
 		peer = 0
 	case SendActivation, ReceiveGradient:
 		peer = a.Stage + 1

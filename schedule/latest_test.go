@@ -36,7 +36,7 @@ func TestLatestReceives(t *testing.T) {
 		stages := rapid.IntRange(1, 5).Draw(t, "stages")
 		config := Config{
 			Stages: stages, MicroBatches: rapid.IntRange(1, 4).Draw(t, "micro-batches"),
-			Phase: rapid.SampledFrom([]Phase{Whole, ForwardOnly, BackwardOnly}).Draw(t, "phase"), Capacity: rapid.SampledFrom([]int{0, 1, 2, Meet}).Draw(t, "capacity"),
+			Capacity: rapid.SampledFrom([]int{0, 1, 2, Meet}).Draw(t, "capacity"),
 		}
 		recomputed := rapid.SliceOfN(rapid.Bool(), stages*config.MicroBatches, -1).Draw(t, "recomputed")
 		config.Recompute = func(stage, microBatch int) bool { return recomputed[stage*config.MicroBatches+microBatch] }
@@ -47,7 +47,7 @@ func TestLatestReceives(t *testing.T) {
 				}
 			}
 		}
-		if config.Capacity == 0 && rapid.Bool().Draw(t, "shared") {
+		if rapid.Bool().Draw(t, "shared") {
 			for s := range stages {
 				config.Worker = append(config.Worker, s%max(stages/2, 1))
 			}
@@ -56,6 +56,7 @@ func TestLatestReceives(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		p = p.Part(rapid.SampledFrom([]Phase{Whole, ForwardOnly, BackwardOnly}).Draw(t, "phase"))
 		g := p.Graph()
 		latest := g.LatestReceives()
 		for id, a := range g.Actions {

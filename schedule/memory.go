@@ -2,12 +2,15 @@ package schedule
 
 import "penstock/internal/arg"
 
-// StageMemory is the most that a stage holds at a time, in micro-batches. The two maxima need not be at the same
-// time.
+// StageMemory is the most that a stage, or all stages of a worker together, hold at a time, in micro-batches of a
+// stage. The maxima need not be at the same time.
 type StageMemory struct {
 	// Saved counts micro-batches whose graph is held, with every activation that backward needs: from forward to
-	// backward, or from recomputation to backward.
+	// backward, or from recomputation to backward. Where backward has two parts this is to the end of the second.
 	Saved int
+	// Whole counts those of Saved whose backward has not ended its first part. Of the others only what the gradients of
+	// the weights need is held. Where no backward has two parts, Whole is Saved.
+	Whole int
 	// Inputs counts micro-batches of which only the stage's input is held, with what came along skips: from forward
 	// to recomputation.
 	Inputs int
@@ -20,72 +23,102 @@ type StageMemory struct {
 // At the start of a [BackwardOnly] program every micro-batch is held already. A [ForwardOnly] program does not say
 // what will be recomputed; every micro-batch counts as saved.
 //
-// Actions of stages and micro-batches that the program does not have are ignored.
+// Actions of stages and micro-batches that the program does not have are ignored. Of a program whose numbers of stages
+// and micro-batches make no sense nothing is returned.
 func Memory(p *Program) []StageMemory {
 	arg.Must(p, "schedule: Memory: the program", "one such as GPipe or Parse makes")
-	const (
-		none = iota
-		input
-		saved
-	)
-	type cell struct{ stage, microBatch int }
-	recomputed := make(map[cell]bool)
+	return p.held(p.Stages, func(_, stage int) int { return stage })
+}
+
+// WorkerMemory returns what the stages of each worker hold together at most; see [Memory].
+func WorkerMemory(p *Program) []StageMemory {
+	arg.Must(p, "schedule: WorkerMemory: the program", "one such as GPipe or Parse makes")
+	return p.held(len(p.Workers), func(worker, _ int) int { return worker })
+}
+
+// hold says what is held of a micro-batch on a stage.
+type hold uint8
+
+const (
+	nothing hold = iota
+	input        // what was received: the graph is made later
+	whole        // the graph
+	weights      // what is left of the graph for the gradients of the weights
+)
+
+// count adds n micro-batches that are held in one way.
+func (m *StageMemory) count(h hold, n int) {
+	switch h {
+	case input:
+		m.Inputs += n
+	case whole:
+		m.Saved += n
+		m.Whole += n
+	case weights:
+		m.Saved += n
+	}
+}
+
+// held counts what is held at most by each of so many holders, of which holder names that of a stage on a worker.
+func (p *Program) held(holders int, holder func(worker, stage int) int) []StageMemory {
+	if checkSize(p.Stages, 0, p.MicroBatches) != nil {
+		return nil
+	}
+	state := make([]hold, p.Stages*p.MicroBatches)
+	at := func(a Action) *hold {
+		if a.Stage < 0 || a.Stage >= p.Stages || a.MicroBatch < 0 || a.MicroBatch >= p.MicroBatches {
+			return nil
+		}
+		return &state[a.Stage*p.MicroBatches+a.MicroBatch]
+	}
+	recomputed := make([]bool, len(state))
 	for _, actions := range p.Workers {
 		for _, a := range actions {
-			if a.Kind == Recompute {
-				recomputed[cell{a.Stage, a.MicroBatch}] = true
+			if h := at(a); h != nil && a.Kind == Recompute {
+				recomputed[a.Stage*p.MicroBatches+a.MicroBatch] = true
 			}
 		}
+	}
+	forward := func(id int) hold {
+		if recomputed[id] {
+			return input
+		}
+		return whole
 	}
 
-	state := make(map[cell]int)
-	now := make([]StageMemory, p.Stages)
-	most := make([]StageMemory, p.Stages)
-	hold := func(c cell, next int) {
-		n := &now[c.stage]
-		switch state[c] {
-		case input:
-			n.Inputs--
-		case saved:
-			n.Saved--
-		}
-		switch next {
-		case input:
-			n.Inputs++
-		case saved:
-			n.Saved++
-		}
-		state[c] = next
-		most[c.stage].Saved = max(most[c.stage].Saved, n.Saved)
-		most[c.stage].Inputs = max(most[c.stage].Inputs, n.Inputs)
-	}
-	forward := func(c cell) {
-		if recomputed[c] {
-			hold(c, input)
-		} else {
-			hold(c, saved)
-		}
+	now := make([]StageMemory, holders)
+	most := make([]StageMemory, holders)
+	change := func(by int, h *hold, next hold) {
+		n, m := &now[by], &most[by]
+		n.count(*h, -1)
+		n.count(next, 1)
+		*h = next
+		m.Saved, m.Whole, m.Inputs = max(m.Saved, n.Saved), max(m.Whole, n.Whole), max(m.Inputs, n.Inputs)
 	}
 	if p.Phase == BackwardOnly {
-		for s := range p.Stages {
-			for i := range p.MicroBatches {
-				forward(cell{s, i})
+		for w, actions := range p.Workers {
+			for _, a := range actions {
+				if h := at(a); h != nil && *h == nothing {
+					change(holder(w, a.Stage), h, forward(a.Stage*p.MicroBatches+a.MicroBatch))
+				}
 			}
 		}
 	}
-	for _, actions := range p.Workers {
+	for w, actions := range p.Workers {
 		for _, a := range actions {
-			c := cell{a.Stage, a.MicroBatch}
-			if c.stage < 0 || c.stage >= p.Stages || c.microBatch < 0 || c.microBatch >= p.MicroBatches {
+			h := at(a)
+			if h == nil {
 				continue
 			}
-			switch a.Kind {
+			switch by := holder(w, a.Stage); a.Kind {
 			case Forward:
-				forward(c)
+				change(by, h, forward(a.Stage*p.MicroBatches+a.MicroBatch))
 			case Recompute:
-				hold(c, saved)
-			case Backward:
-				hold(c, none)
+				change(by, h, whole)
+			case BackwardInput:
+				change(by, h, weights)
+			case Backward, BackwardWeight:
+				change(by, h, nothing)
 			}
 		}
 	}

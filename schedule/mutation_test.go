@@ -46,17 +46,17 @@ func mustBreak(t *rapid.T, p *schedule.Program, rules ...schedule.Rule) {
 
 func TestDropIsCaught(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := gpipe(t, drawConfig(t))
+		p := drawGPipe(t)
 		s := drawSite(t, p, required)
 		p.Workers[s.worker] = slices.Delete(p.Workers[s.worker], s.at, s.at+1)
 		mustBreak(t, p, schedule.RuleMissing)
 	})
 }
 
-// Without its recomputation a cell is one that keeps its graph.
+// Without its recomputation a micro-batch on a stage is one whose graph is kept.
 func TestDroppedRecomputationIsAnotherPolicy(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := gpipe(t, drawConfig(t))
+		p := drawGPipe(t)
 		s := drawSite(t, p, func(a schedule.Action) bool { return !required(a) })
 		p.Workers[s.worker] = slices.Delete(p.Workers[s.worker], s.at, s.at+1)
 		if err := schedule.Check(p, schedule.Limits{}); err != nil {
@@ -67,7 +67,7 @@ func TestDroppedRecomputationIsAnotherPolicy(t *testing.T) {
 
 func TestDuplicateIsCaught(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := gpipe(t, drawConfig(t))
+		p := drawGPipe(t)
 		from := drawSite(t, p, anyAction)
 		a := p.Workers[from.worker][from.at]
 		to := rapid.IntRange(0, len(p.Workers)-1).Draw(t, "to worker")
@@ -79,7 +79,7 @@ func TestDuplicateIsCaught(t *testing.T) {
 
 func TestReplacedActionIsCaught(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := gpipe(t, drawConfig(t))
+		p := drawGPipe(t)
 		s := drawSite(t, p, required)
 		other := drawAction(t)
 		if other == p.Workers[s.worker][s.at] {
@@ -95,7 +95,7 @@ func isSkip(a schedule.Action) bool { return a.Kind.Transfer() && hops(a) > 1 }
 
 func TestDroppedSkipIsCaught(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := gpipe(t, drawSkipped(t))
+		p := drawSkipped(t)
 		s := drawSite(t, p, isSkip)
 		p.Workers[s.worker] = slices.Delete(p.Workers[s.worker], s.at, s.at+1)
 		mustBreak(t, p, schedule.RuleMissing)
@@ -105,7 +105,7 @@ func TestDroppedSkipIsCaught(t *testing.T) {
 // A skip transfer that comes from another stage is missing, and twice there or unknown.
 func TestRedirectedSkipIsCaught(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := gpipe(t, drawSkipped(t))
+		p := drawSkipped(t)
 		s := drawSite(t, p, isSkip)
 		a := &p.Workers[s.worker][s.at]
 		peer := rapid.IntRange(0, p.Stages-1).Draw(t, "peer")
@@ -120,7 +120,7 @@ func TestRedirectedSkipIsCaught(t *testing.T) {
 
 func TestUndeclaredSkipIsCaught(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := gpipe(t, drawSkipped(t))
+		p := drawSkipped(t)
 		at := rapid.IntRange(0, len(p.Skips)-1).Draw(t, "skip")
 		p.Skips = slices.Delete(p.Skips, at, at+1)
 		mustBreak(t, p, schedule.RuleUnknown)
@@ -130,7 +130,7 @@ func TestUndeclaredSkipIsCaught(t *testing.T) {
 // An edge more is one without transfers, unless the list is no longer what it has to be.
 func TestDeclaredSkipIsCaught(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := gpipe(t, drawConfig(t))
+		p := drawGPipe(t)
 		edge := schedule.Edge{From: rapid.IntRange(-1, p.Stages).Draw(t, "from"), To: rapid.IntRange(-1, p.Stages).Draw(t, "to")}
 		p.Skips = slices.Insert(p.Skips, rapid.IntRange(0, len(p.Skips)).Draw(t, "at"), edge)
 		mustBreak(t, p, schedule.RuleMissing, schedule.RuleHeader)
@@ -140,8 +140,7 @@ func TestDeclaredSkipIsCaught(t *testing.T) {
 // A skip that is received after its use is caught, wherever its worker performs it.
 func TestSkipAfterItsUseIsCaught(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		config := drawSkipped(t)
-		p := gpipe(t, config)
+		p := drawSkipped(t)
 		s := drawSite(t, p, func(a schedule.Action) bool { return isSkip(a) && a.Kind.Receive() })
 		list := p.Workers[s.worker]
 		a := list[s.at]
@@ -156,7 +155,7 @@ func TestSkipAfterItsUseIsCaught(t *testing.T) {
 
 func TestMovedActionIsCaught(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := gpipe(t, drawConfig(t))
+		p := drawGPipe(t)
 		if len(p.Workers) == 1 {
 			t.Skip("there is no other worker")
 		}
@@ -180,7 +179,7 @@ func TestSwapAcrossDependencyIsCaught(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := drawConfig(t)
 		config.Capacity = 0 // where sends meet, what waits for a receive is whatever comes next
-		p := gpipe(t, config)
+		p := drawPart(t, gpipe(t, config))
 		g := p.Graph()
 		needs := transitive(g)
 		second := drawSite(t, p, func(a schedule.Action) bool {
@@ -228,7 +227,7 @@ func transitive(g *schedule.Graph) [][]bool {
 // with no action before what it needs.
 func TestShuffleIsCaughtOrHarmless(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := gpipe(t, drawConfig(t))
+		p := drawGPipe(t)
 		w := drawSite(t, p, anyAction).worker
 		for range rapid.IntRange(1, 3).Draw(t, "swaps") {
 			i := rapid.IntRange(0, len(p.Workers[w])-1).Draw(t, "i")

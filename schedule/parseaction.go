@@ -13,9 +13,9 @@ func ParseAction(text string) (Action, error) {
 	bad := func(reason string) (Action, error) {
 		return Action{}, fmt.Errorf("schedule: action %q: %s", text, reason)
 	}
-	at := strings.IndexAny(text, "FRB")
+	at := strings.IndexAny(text, "FRBIW")
 	if at < 0 {
-		return bad("want a letter F, R or B between stage and micro-batch, as in 0F2, 0F2>1 or 0>1F2")
+		return bad("want a letter F, R, B, I or W between stage and micro-batch, as in 0F2, 0F2>1 or 0>1F2")
 	}
 	var a Action
 	peer, stage, receive := strings.Cut(text[:at], ">")
@@ -46,10 +46,12 @@ func ParseAction(text string) (Action, error) {
 	letter := text[at]
 	switch {
 	case !send && !receive:
-		a.Kind = map[byte]Kind{'F': Forward, 'R': Recompute, 'B': Backward}[letter]
+		a.Kind = map[byte]Kind{'F': Forward, 'R': Recompute, 'B': Backward, 'I': BackwardInput, 'W': BackwardWeight}[letter]
 		return a, nil
 	case letter == 'R':
 		return bad("a recomputation is not a transfer")
+	case letter == 'I' || letter == 'W':
+		return bad("gradients are sent and received as B")
 	}
 	from, to := a.Stage, a.Peer
 	a.Kind = map[byte]Kind{'F': SendActivation, 'B': SendGradient}[letter]

@@ -6,8 +6,7 @@ import "slices"
 // theirs, in the program's order. It passes [Check] if the program does, as no forward needs a backward.
 func (p *Program) Part(phase Phase) *Program {
 	part := p.filtered(func(a Action) bool {
-		forward := a.Kind == Forward || a.Kind == SendActivation || a.Kind == ReceiveActivation
-		return forward && phase.forward() || !forward && phase.backward()
+		return a.Kind.forward() && phase.forward() || !a.Kind.forward() && phase.backward()
 	})
 	part.Phase = phase
 	return part

@@ -9,7 +9,7 @@ import (
 	"penstock/schedule"
 )
 
-// GPipe of a phase, or of fewer micro-batches, is a part of GPipe of the whole.
+// A phase of GPipe is a program, and GPipe of fewer micro-batches is a part of GPipe of more.
 func TestPartsOfGPipe(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		stages := rapid.IntRange(1, 5).Draw(t, "stages")
@@ -30,18 +30,9 @@ func TestPartsOfGPipe(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, phase := range []schedule.Phase{schedule.Whole, schedule.ForwardOnly, schedule.BackwardOnly} {
-			config := config
-			config.Phase = phase
-			want, err := schedule.GPipe(config)
-			if err != nil {
-				t.Fatal(err)
-			}
 			part := whole.Part(phase)
-			if err := schedule.Check(part, schedule.Limits{}); err != nil {
+			if err := schedule.Check(part, schedule.Limits{Meet: true, InOrder: true}); err != nil {
 				t.Errorf("%v: %v\n%v", phase, err, part)
-			}
-			if diff := cmp.Diff(want.String(), part.String()); diff != "" {
-				t.Errorf("%v:\n%s", phase, diff)
 			}
 		}
 		n := rapid.IntRange(1, config.MicroBatches).Draw(t, "fewer")

@@ -122,13 +122,13 @@ func TestGridDrawsAll(t *testing.T) {
 			for _, cell := range strings.Fields(line)[2:] {
 				cell = strings.TrimRight(cell, "-")
 				if cell != "." && !strings.Contains(cell, ">") {
-					got = append(got, cell[strings.IndexAny(cell, "FRB"):])
+					got = append(got, cell[strings.IndexAny(cell, "FRBIW"):])
 				}
 			}
 			var want []string
 			for _, e := range timeline.Events {
 				if text := e.Action.String(); e.Worker == w && !e.Action.Kind.Transfer() {
-					want = append(want, text[strings.IndexAny(text, "FRB"):])
+					want = append(want, text[strings.IndexAny(text, "FRBIW"):])
 				}
 			}
 			if strings.Join(got, " ") != strings.Join(want, " ") {

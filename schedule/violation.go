@@ -11,15 +11,18 @@ const (
 	RuleHeader Rule = "header"
 	// RuleUnknown: every action is well formed and belongs to the program's stages, micro-batches, skips and phase.
 	RuleUnknown Rule = "unknown"
-	// RuleDuplicate: no action occurs twice.
+	// RuleDuplicate: no action occurs twice, and no backward both whole and in parts.
 	RuleDuplicate Rule = "duplicate"
-	// RuleMissing: forward, backward, sends and receives are there for every stage, skip and micro-batch.
+	// RuleMissing: forward, backward or both of its parts, sends and receives are there for every stage, skip and
+	// micro-batch.
 	RuleMissing Rule = "missing"
 	// RulePlacement: all actions of a stage are on one worker.
 	RulePlacement Rule = "placement"
 	// RuleOrder: a worker performs no action before one of its own that it needs. As forward and backward of a
-	// micro-batch need those of the one before, both ascend on every stage.
+	// micro-batch need those of the one before, both ascend on every stage, and so does either part of a backward.
 	RuleOrder Rule = "order"
+	// RuleInOrder: what one worker sends another is received in the order in which it is sent.
+	RuleInOrder Rule = "in order"
 	// RuleDeadlock: workers that wait for each other get to the end.
 	RuleDeadlock Rule = "deadlock"
 	// RuleMemory: no stage holds more micro-batches than the limits allow.

@@ -23,6 +23,9 @@ func flows(events []schedule.Event) [][]record {
 	var order []int                            // receives
 	for at, e := range events {
 		a := e.Action
+		if a.Kind == schedule.BackwardInput { // where a backward has parts, the first is what makes and uses gradients
+			a.Kind = schedule.Backward
+		}
 		for _, receive := range waiting[a] {
 			via[receive] = append(via[receive], at)
 		}

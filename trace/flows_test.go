@@ -88,6 +88,7 @@ func TestFlows(t *testing.T) {
 		{"activation and gradient", "0F0 0F0>1 0>1F0 1F0 1B0 1B0>0 1>0B0 0B0", []string{"0F0 0F0>1 0>1F0 1F0", "1B0 1B0>0 1>0B0 0B0"}},
 		{"sends left out", "0F0 0>1F0 1F0 1B0 1>0B0 0B0", []string{"0F0 0>1F0 1F0", "1B0 1>0B0 0B0"}},
 		{"recomputation in between", "0F0 0>1F0 1F0 1R0 1B0 0R0 1>0B0 0B0", []string{"0F0 0>1F0 1F0", "1B0 1>0B0 0B0"}},
+		{"a backward in two parts", "1I0 1B0>0 1W0 1>0B0 0I0 0W0", []string{"1I0 1B0>0 1>0B0 0I0"}},
 		{"skip", "0F0 0F0>1 0F0>2 0>1F0 0>2F0 1F0 1F0>2 1>2F0 2F0", []string{"0F0 0F0>1 0>1F0 1F0", "0F0 0F0>2 0>2F0 2F0", "1F0 1F0>2 1>2F0 2F0"}},
 		{"made before recording began", "0>1F0 1F0", []string{"0>1F0 1F0"}},
 		{"failed before use", "0F0 0>1F0", []string{"0F0 0>1F0"}},

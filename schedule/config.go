@@ -1,0 +1,88 @@
+package schedule
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Generator makes the program of a schedule. It is deterministic, and what it returns passes [Check], on links that hold
+// any number of values, on links that meet and on links in order.
+type Generator func(Config) (*Program, error)
+
+// Config describes the program that a [Generator] is to make. Stages and MicroBatches must be positive; the rest may be zero.
+type Config struct {
+	Stages       int
+	MicroBatches int
+
+	// Recompute reports whether a stage's activations for a micro-batch are dropped after forward and computed
+	// again before backward. Nil means never.
+	Recompute func(stage, microBatch int) bool
+
+	// Worker gives the worker of each stage. Several stages may share one; every worker from 0 to the highest has
+	// at least one. Nil means a worker for each stage.
+	Worker []int
+
+	// Skips are the pairs of stages between which something moves directly, each from an earlier to a later stage.
+	// Those of neighbours, which have a link anyway, and repetitions are ignored. The rest become [Program.Skips].
+	Skips []Edge
+
+	// Capacity becomes [Program.Capacity].
+	Capacity int
+}
+
+// program validates the config and returns a program that has all but its actions, beside the worker of each stage.
+func (c Config) program() (*Program, []int, error) {
+	placement, err := c.placement()
+	if err != nil {
+		return nil, nil, err
+	}
+	skips, err := c.skips()
+	if err == nil {
+		err = checkSize(c.Stages, len(skips), c.MicroBatches)
+	}
+	if err == nil && c.Capacity < Meet {
+		err = fmt.Errorf("a capacity of %d values on a link, want 0 for any number, %d for none, or 1 and more", c.Capacity, Meet)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return &Program{
+		Stages: c.Stages, MicroBatches: c.MicroBatches,
+		Skips: skips, Capacity: c.Capacity, Workers: make([][]Action, slices.Max(placement)+1),
+	}, placement, nil
+}
+
+// placement validates the config and returns the worker of each stage.
+func (c Config) placement() ([]int, error) {
+	if err := checkSize(c.Stages, 0, c.MicroBatches); err != nil {
+		return nil, err
+	}
+	if c.Worker == nil {
+		own := make([]int, c.Stages)
+		for s := range own {
+			own[s] = s
+		}
+		return own, nil
+	}
+	if len(c.Worker) != c.Stages {
+		return nil, fmt.Errorf("workers are given for %d stages, want %d", len(c.Worker), c.Stages)
+	}
+	used := make([]bool, c.Stages)
+	for s, w := range c.Worker {
+		if w < 0 || w >= c.Stages {
+			return nil, fmt.Errorf("stage %d is on worker %d, want 0 to %d", s, w, c.Stages-1)
+		}
+		used[w] = true
+	}
+	for w := range slices.Max(c.Worker) {
+		if !used[w] {
+			return nil, fmt.Errorf("worker %d has no stage, want workers without gaps", w)
+		}
+	}
+	return c.Worker, nil
+}
+
+// recomputes reports whether a stage recomputes a micro-batch.
+func (c Config) recomputes(stage, microBatch int) bool {
+	return c.Recompute != nil && c.Recompute(stage, microBatch)
+}
