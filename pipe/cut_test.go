@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/link"
 	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/pipe"
@@ -48,15 +49,19 @@ func TestGradientsCrossACutWithTheirLayout(t *testing.T) {
 		for seed := range uint64(5) {
 			var want []byte
 			n := len(build().Layers())
-			for _, cfg := range []pipe.Config{
+			for i, cfg := range []pipe.Config{
 				{}, {Balance: []int{2, n - 2}}, {Balance: []int{2, n - 2},
 					Devices: []torch.Device{torch.CPU(0), torch.CPU(0)}}, {Balance: []int{2, 1, n - 3}},
+				{Balance: []int{2, 1, n - 3}},
 			} {
 				model := build()
 				cfg.Seed = seed
 				p, err := pipe.New(model, cfg)
 				if err != nil {
 					t.Fatal(err)
+				}
+				if i == 4 { // as between processes
+					p.SetLink(func(worker []int) link.Link { return newWire(false, false, worker) })
 				}
 				c := torch.NewCtx(torch.Options{Threads: 1})
 				if _, err := p.Step(context.Background(),

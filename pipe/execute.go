@@ -24,7 +24,11 @@ type task interface {
 	undoes() bool
 	undo(worker int)
 	// do performs an action on a worker. It may panic.
-	do(c *torch.Ctx, a schedule.Action)
+	do(c *torch.Ctx, a schedule.Action) error
+	// meets says of a send that do waits in it for the matching receive to begin. abort ends such
+	// waits, and those of receives, when the run has failed.
+	meets(send schedule.Action) bool
+	abort()
 	// layer is the name of the layer that was running when the action failed with err, or "".
 	layer(a schedule.Action, err error) string
 	// waits lists what an action has made for other stages to receive.
@@ -132,7 +136,9 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 			x.hold(worker, id)
 		}
 		for _, dep := range x.graph.Cross[id] {
-			x.wait(dep)
+			if send := x.graph.Actions[dep]; !current.Kind.Receive() || current.Matching() != send || !x.task.meets(send) {
+				x.wait(dep)
+			}
 		}
 		if err := x.ctx.Err(); err != nil {
 			x.fail(err)
@@ -144,7 +150,10 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 		if x.record {
 			start = time.Since(x.begin)
 		}
-		x.task.do(c, current)
+		if err := x.task.do(c, current); err != nil {
+			x.fail(&Error{Stage: current.Stage, MicroBatch: current.MicroBatch, Direction: current.Kind, Err: err})
+			break
+		}
 		c.Close()
 		x.ledger.enter(id, c.Device(), x.task.waits(current))
 		if x.record {
@@ -209,12 +218,16 @@ func (x *graphRun) finish(id int) {
 // fail records the first failure and wakes all waiters.
 func (x *graphRun) fail(err error) {
 	x.mu.Lock()
-	if x.err == nil && x.running > 0 {
+	first := x.err == nil && x.running > 0
+	if first {
 		x.err = err
 		x.failed.Store(true)
 	}
 	x.mu.Unlock()
 	x.moved.Broadcast()
+	if first {
+		x.task.abort()
+	}
 }
 
 // Error is the failure of an action in a run, with its stage, micro-batch and layer.
@@ -222,7 +235,7 @@ type Error struct {
 	Stage, MicroBatch int
 	Layer             string        // full dotted name; "loss" for the loss; "" when no layer was running
 	Direction         schedule.Kind // of the action
-	Err               error         // *torch.Error, *PanicError or ErrGoexit
+	Err               error         // *torch.Error, *PanicError, ErrGoexit, or that of a link
 }
 
 // Error gives where it failed, the cause and, if there is one, the remedy.

@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"penstock/internal/link"
 	"penstock/profile"
 	"penstock/schedule"
 )
@@ -24,4 +25,14 @@ func (p *Pipe) Measured() []profile.Chain {
 		return chains
 	}
 	return nil
+}
+
+// SetLink has the stages joined by links that f makes, one for each mini-batch. It gets the worker
+// of each stage.
+func (p *Pipe) SetLink(f func(worker []int) link.Link) {
+	var worker []int
+	for _, s := range p.stages {
+		worker = append(worker, s.worker)
+	}
+	p.newLink = func() link.Link { return f(worker) }
 }

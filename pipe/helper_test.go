@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"testing"
 
+	"penstock/internal/link"
 	"penstock/nn"
 	"penstock/pipe"
 	"penstock/torch"
@@ -76,6 +77,9 @@ type problem struct {
 
 	deferred bool // batch norms
 	autocast bool // of the plain loop; a pipe's is in its Config
+	threads  int  // likewise; 0 is 1
+
+	link func(worker []int) link.Link // between the stages of a pipe; nil is memory
 }
 
 // plain trains without a pipe: a loop over micro-batches, each forward and backward of the whole
@@ -84,7 +88,7 @@ func (q problem) plain(chunks int64, seed uint64) record {
 	// autograd orders what is used several times by numbers that it counts on each thread
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	c := torch.NewCtx(torch.Options{Threads: 1, Autocast: q.autocast})
+	c := torch.NewCtx(torch.Options{Threads: max(q.threads, 1), Autocast: q.autocast})
 	defer c.Close()
 	model := q.model()
 	defer nn.Free(model)
@@ -152,6 +156,9 @@ func (q problem) piped(t test, cfg pipe.Config) record {
 	}
 	defer nn.Free(model)
 	defer p.Close()
+	if q.link != nil {
+		p.SetLink(q.link)
+	}
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()
 	var losses []float64

@@ -178,23 +178,24 @@ func (t tie) become(replica *torch.Tensor) {
 	}
 }
 
-// refresh makes a tie's replica equal to the value that the stage before it has sent. On the same
-// device the replica shares the value's memory. The value may have changed since: an optimizer has
-// stepped, or the parameter was replaced. A replica that is equal is not written, because the
-// graphs of runs between forward and backward have saved it.
-func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor) {
-	from, replica := p.stages[t.from.stage].Device, t.tensor()
-	if from == s.Device {
-		if !nn.SameMemory(value, replica) {
-			t.become(c.Keep(c.Detach(value)).SetRequiresGrad(replica.RequiresGrad()))
-		}
+// refresh makes a tie's replica equal to the value that the stage before it has sent, which lies on
+// a device. If that is the stage's own, the replica shares the value's memory. The value may have
+// changed since: an optimizer has stepped, or the parameter was replaced. A replica that is equal is
+// not written, because the graphs of runs between forward and backward have saved it.
+func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor, from torch.Device) {
+	replica := t.tensor()
+	if from == s.Device && nn.SameMemory(value, replica) {
 		return
 	}
 	if from.Kind != torch.KindCPU || s.Device.Kind != torch.KindCPU {
 		value = c.CopyHere(value)
 	}
 	c.NoGrad(func() {
-		if !c.Equal(replica, value) {
+		switch {
+		case c.Equal(replica, value):
+		case from == s.Device:
+			t.become(c.Keep(c.Detach(value)).SetRequiresGrad(replica.RequiresGrad()))
+		default:
 			c.Copy_(replica, value)
 		}
 	})

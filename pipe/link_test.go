@@ -3,8 +3,10 @@ package pipe_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
+	"penstock/internal/link"
 	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/pipe"
@@ -47,5 +49,36 @@ func TestReceiveThatDoesNotFit(t *testing.T) {
 		}
 		nn.ZeroGrads(model)
 		c.Close()
+	}
+}
+
+// A stage that fails while others wait in calls of their links ends these. The run returns its error
+// alone, and nothing stays allocated.
+func TestFailureEndsWaitsOnLinks(t *testing.T) {
+	torchtest.Check(t)
+	wrong := errors.New("wrong")
+	for _, row := range []struct{ meets, delays bool }{{true, false}, {false, true}, {true, true}} {
+		fails := true
+		middle := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			if fails {
+				panic(wrong)
+			}
+			return c.Tanh(x)
+		})
+		model := nn.NewSequential(nn.NewLinear(4, 4), middle, nn.NewLinear(4, 3))
+		p := started(t, model, pipe.Config{Balance: []int{1, 1, 1}, Chunks: 3})
+		p.SetLink(func(worker []int) link.Link { return newWire(row.meets, row.delays, worker) })
+		c := torch.NewCtx(torch.Options{})
+		defer c.Close()
+		batch := pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}
+		_, err := p.Step(context.Background(), batch, squares{})
+		var failed *pipe.Error
+		if !errors.As(err, &failed) || failed.Stage != 1 || !strings.Contains(err.Error(), "wrong") {
+			t.Errorf("%+v: got %v, want the error of stage 1", row, err)
+		}
+		fails = false
+		if _, err := p.Step(context.Background(), batch, squares{}); err != nil {
+			t.Errorf("%+v: the step after it: %v", row, err)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"penstock/internal/arg"
+	"penstock/internal/link"
 	"penstock/nn"
 	"penstock/schedule"
 	"penstock/segment"
@@ -34,7 +35,7 @@ type minibatch struct {
 	parts    []rows
 	total    int64
 	states   [][]microBatchState // [stage][micro-batch]
-	link     memoryLink
+	link     link.Link
 	deferred []*nn.Deferred // by stage, or nil
 
 	// The last stage's worker owns these.
@@ -73,7 +74,7 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 		return nil, err
 	}
 	r := &minibatch{p: p, training: training, graph: graph, batch: b, inputs: inputs,
-		inputGrad: graph && requiresGrad(inputs), total: total, parts: split(total, p.cfg.Chunks)}
+		inputGrad: graph && requiresGrad(inputs), total: total, parts: split(total, p.cfg.Chunks), link: p.newLink()}
 	r.states = make([][]microBatchState, len(p.stages))
 	for s := range r.states {
 		r.states[s] = make([]microBatchState, len(r.parts))
@@ -145,13 +146,13 @@ func (r *minibatch) free() {
 			r.states[s][i].free()
 		}
 	}
-	r.link.free()
+	r.link.Free()
 	for _, d := range r.deferred {
 		d.Free()
 	}
 }
 
-func (r *minibatch) do(c *torch.Ctx, a schedule.Action) {
+func (r *minibatch) do(c *torch.Ctx, a schedule.Action) error {
 	switch a.Kind {
 	case schedule.Forward:
 		r.forward(c, a)
@@ -160,15 +161,20 @@ func (r *minibatch) do(c *torch.Ctx, a schedule.Action) {
 	case schedule.Backward:
 		r.backward(c, a)
 	case schedule.SendActivation:
-		r.sendActivation(c, a)
+		return r.sendActivation(c, a)
 	case schedule.ReceiveActivation:
-		r.receiveActivation(c, a)
+		return r.receiveActivation(c, a)
 	case schedule.SendGradient:
-		r.sendGradient(c, a)
+		return r.sendGradient(c, a)
 	case schedule.ReceiveGradient:
-		r.receiveGradient(c, a)
+		return r.receiveGradient(c, a)
 	}
+	return nil
 }
+
+func (r *minibatch) meets(send schedule.Action) bool { return r.link.Meets(send) }
+
+func (r *minibatch) abort() { r.link.Abort() }
 
 // begin notes what a training run may change on a worker's stages, before the first action there.
 func (r *minibatch) begin(worker int) {

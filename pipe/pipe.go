@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"penstock/internal/arg"
+	"penstock/internal/link"
 	"penstock/nn"
 	"penstock/planner"
 	"penstock/torch"
@@ -45,6 +46,7 @@ type Pipe struct {
 	placed  atomic.Bool
 	safe    safe
 	hold    func(worker, action int) // in tests; see graphRun
+	newLink func() link.Link         // between the stages, for a mini-batch
 }
 
 // startWorkers starts a worker for each distinct device.
@@ -222,7 +224,8 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1)}
+	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1),
+		newLink: func() link.Link { return &link.Memory{} }}
 	for _, s := range nn.Shared(model) {
 		if s.Replica() != nil {
 			return nil, fmt.Errorf("pipe: %q is shared by stages of another pipe, which has the model; Close that one "+

@@ -9,7 +9,7 @@ import (
 )
 
 // kindCount is how many numbers randomModel knows.
-const kindCount = 24
+const kindCount = 25
 
 // randomModel makes a network of [rows, 2, 6, 6] to 3 classes out of numbers. Some of its layers
 // are wrapped by wrap.
@@ -96,6 +96,8 @@ func (m *randomNet) grow(i, k int) {
 		m.tuples()
 	case 23:
 		m.wrapNext = true
+	case 24:
+		m.freeze()
 	}
 }
 
@@ -151,6 +153,17 @@ func (m *randomNet) tie() {
 		return y
 	}
 	m.add(l)
+}
+
+// freeze makes the parameters of the last layer constants.
+func (m *randomNet) freeze() {
+	layers := m.Layers()
+	if len(layers) == 0 {
+		return
+	}
+	for _, p := range nn.Params(layers[len(layers)-1].Layer) {
+		p.Freeze()
+	}
 }
 
 // tuples adds layers between which a tuple goes: one without a gradient before those with one,

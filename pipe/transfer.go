@@ -4,177 +4,181 @@ import (
 	"cmp"
 	"slices"
 
+	"penstock/internal/link"
 	"penstock/schedule"
-	"penstock/segment"
 	"penstock/torch"
 )
 
-// sendActivation sends what a forward has made for a later stage. The next stage gets the output.
-// Any later stage gets the skips that it pops. With the first micro-batch it gets the parameters
-// that both stages use.
-func (r *minibatch) sendActivation(c *torch.Ctx, a schedule.Action) {
+// Between two stages move, in this order: the output of a stage, or the gradients of its inputs, if
+// the stages are neighbours; each skip that passes between them, or the gradients of its pops, in
+// the order of the later stage's skips; each parameter that both use, or its gradient, in the order
+// of the later stage's ties. Parameters move with the first micro-batch alone.
+
+// sendActivation sends what a forward has made for a later stage.
+func (r *minibatch) sendActivation(c *torch.Ctx, a schedule.Action) error {
 	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
-	var p parcel
+	p := link.Parcel{Device: stage.Device}
 	if a.Peer == a.Stage+1 {
-		p.values, p.wants = state.output(c)
+		p.Add(state.output(c))
 	}
 	for _, skip := range r.p.stages[a.Peer].skips {
-		if skip.from.stage != a.Stage {
-			continue
-		}
-		t, wants := state.skips[skip.from.index].stashed(c)
-		p.skips, p.wantsSkips = append(p.skips, []*torch.Tensor{t}), append(p.wantsSkips, wants)
-	}
-	if a.MicroBatch == 0 {
-		for _, t := range stage.ties {
-			if t.to.stage == a.Peer {
-				p.ties = append(p.ties, c.Keep(c.Detach(t.tensor())))
-			}
+		if skip.from.stage == a.Stage {
+			p.Add(state.skips[skip.from.index].stashed(c))
 		}
 	}
-	r.link.send(a, p)
+	for _, t := range stage.ties {
+		if t.to.stage == a.Peer && a.MicroBatch == 0 {
+			p.Add(link.Values(c.Keep(c.Detach(t.tensor()))))
+		}
+	}
+	return r.link.Send(c, a, p)
 }
 
-// output is what a stage sends to the next, without a graph. It also says of each tensor whether a
-// gradient of it can be wanted: if it requires one, or if its graph is not made yet.
-func (c *microBatchState) output(t *torch.Ctx) (values []*torch.Tensor, wants []bool) {
+// output is what a stage sends to the next, without a graph. A gradient of a tensor can be wanted
+// if the tensor requires one, or if its graph is not made yet.
+func (c *microBatchState) output(t *torch.Ctx) []link.Value {
 	from := c.sent
 	if from == nil {
 		from = c.out
 	}
-	values, wants = make([]*torch.Tensor, len(from)), make([]bool, len(from))
+	values := make([]link.Value, len(from))
 	for i, x := range from {
 		if k := slices.Index(from[:i], x); k >= 0 {
-			values[i] = values[k]
+			values[i].Tensor = values[k].Tensor
 			continue
 		}
-		values[i], wants[i] = t.Keep(t.Detach(x)), c.sent != nil || x.RequiresGrad()
+		values[i] = link.Value{Tensor: t.Keep(t.Detach(x)), Wants: c.sent != nil || x.RequiresGrad()}
 	}
 	torch.FreeAll(c.sent)
 	c.sent = nil
-	return values, wants
+	return values
 }
 
-// stashed is the value of a skip for the next of the stages that pop it, without a graph. It is nil
-// if the skip is absent. It also says whether a gradient of it can be wanted.
-func (s *skipState) stashed(c *torch.Ctx) (t *torch.Tensor, wants bool) {
+// stashed is the value of a skip for the next of the stages that pop it, without a graph. It is
+// absent if the skip is.
+func (s *skipState) stashed(c *torch.Ctx) []link.Value {
+	var v link.Value
 	if from := cmp.Or(s.sent, s.out); from != nil {
-		t, wants = c.Keep(c.Detach(from)), s.sent != nil || from.RequiresGrad()
+		v = link.Value{Tensor: c.Keep(c.Detach(from)), Wants: s.sent != nil || from.RequiresGrad()}
 	}
 	if s.left--; s.left == 0 {
 		s.sent.Free()
 		s.sent = nil
 	}
-	return t, wants
+	return []link.Value{v}
 }
 
 // receiveActivation receives what an earlier stage has sent.
-func (r *minibatch) receiveActivation(c *torch.Ctx, a schedule.Action) {
+func (r *minibatch) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
-	p := r.link.receive(a.Matching())
-	defer func() { p.free() }()
-	for _, t := range stage.ties {
-		if t.from.stage == a.Peer && a.MicroBatch == 0 {
-			r.p.refresh(c, stage, t, p.ties[0])
-			p.ties[0].Free()
-			p.ties = p.ties[1:]
-		}
+	p, err := r.link.Receive(c, a.Matching())
+	if err != nil {
+		return err
 	}
+	defer func() { p.Free() }()
 	if a.Peer == a.Stage-1 {
-		state.in = segment.Arrival{Tensors: r.moved(c, a, p.values), Wants: make([]bool, len(p.values))}
-		for i, t := range state.in.Tensors {
-			state.in.Wants[i] = p.wants[i] && r.wantsGrad(a.Stage, t)
-		}
-		p.values = nil
+		state.in.Tensors, state.in.Wants = r.arrived(c, a, &p)
 	}
-	at := 0
 	for i, skip := range stage.skips {
 		if skip.from.stage != a.Peer {
 			continue
 		}
-		if t := r.moved(c, a, p.skips[at])[0]; t != nil {
-			state.skips[i].in, state.skips[i].wants = t, p.wantsSkips[at] && r.wantsGrad(a.Stage, t)
-		}
-		p.skips[at] = nil
-		at++
+		ts, wants := r.arrived(c, a, &p)
+		state.skips[i].in, state.skips[i].wants = ts[0], wants[0]
 	}
+	for _, t := range stage.ties {
+		if t.from.stage == a.Peer && a.MicroBatch == 0 {
+			value := p.Take()[0].Tensor
+			r.p.refresh(c, stage, t, value, p.Device)
+			value.Free()
+		}
+	}
+	return nil
 }
 
-// wantsGrad says whether a stage has to send back a gradient of a tensor that it receives:
-// something before the stage is trained, or the batch wants a gradient.
-func (r *minibatch) wantsGrad(stage int, t *torch.Tensor) bool {
-	return r.graph && t.DType().IsFloat() && (r.p.stages[stage].inputGrad || r.inputGrad)
+// arrived takes the next activations out of a parcel, and says for each of them whether the stage
+// has to send back a gradient: something before the stage is trained, or the batch wants a gradient.
+func (r *minibatch) arrived(c *torch.Ctx, a schedule.Action, p *link.Parcel) ([]*torch.Tensor, []bool) {
+	list := p.Take()
+	out, wants := moved(c, r.p.stages[a.Stage].Device, p.Device, list), make([]bool, len(list))
+	for i, t := range out {
+		wants[i] = t != nil && list[i].Wants && r.graph && t.DType().IsFloat() &&
+			(r.p.stages[a.Stage].inputGrad || r.inputGrad)
+	}
+	return out, wants
 }
 
 // sendGradient sends the gradients of what the earlier stage sent here, and of the parameters that
 // both use. A nil gradient says that the loss does not depend on the tensor.
-func (r *minibatch) sendGradient(_ *torch.Ctx, a schedule.Action) {
+func (r *minibatch) sendGradient(c *torch.Ctx, a schedule.Action) error {
 	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
-	var p parcel
+	p := link.Parcel{Device: stage.Device}
 	if a.Peer == a.Stage-1 {
-		p.values, state.inGrad = state.inGrad, nil
+		p.Add(link.Values(state.inGrad...))
+		state.inGrad = nil
 	}
 	for i, skip := range stage.skips {
 		if skip.from.stage == a.Peer {
-			p.skips = append(p.skips, state.skips[i].back)
+			p.Add(link.Values(state.skips[i].back...))
 			state.skips[i].back = nil
 		}
 	}
 	for i, t := range stage.ties {
 		if t.from.stage == a.Peer {
-			p.ties = append(p.ties, state.ties[i].back)
+			p.Add(link.Values(state.ties[i].back))
 			state.ties[i].back = nil
 		}
 	}
-	r.link.send(a, p)
+	return r.link.Send(c, a, p)
 }
 
 // receiveGradient receives the gradients that a later stage has sent.
-func (r *minibatch) receiveGradient(c *torch.Ctx, a schedule.Action) {
+func (r *minibatch) receiveGradient(c *torch.Ctx, a schedule.Action) error {
 	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
-	p := r.link.receive(a.Matching())
-	defer func() { p.free() }()
-	if a.Peer == a.Stage+1 {
-		state.outGrad, p.values = r.moved(c, a, p.values), nil
+	p, err := r.link.Receive(c, a.Matching())
+	if err != nil {
+		return err
 	}
-	at := 0
+	defer func() { p.Free() }()
+	take := func() []*torch.Tensor { return moved(c, stage.Device, p.Device, p.Take()) }
+	if a.Peer == a.Stage+1 {
+		state.outGrad = take()
+	}
 	for i, skip := range r.p.stages[a.Peer].skips {
-		if skip.from.stage != a.Stage {
-			continue
+		if skip.from.stage == a.Stage {
+			here := skip.from.index
+			use := slices.Index(stage.skips[here].to, location{a.Peer, i})
+			state.skips[here].grads[use] = take()
 		}
-		here := skip.from.index
-		use := slices.Index(stage.skips[here].to, location{a.Peer, i})
-		state.skips[here].grads[use] = r.moved(c, a, p.skips[at])
-		p.skips[at] = nil
-		at++
 	}
 	for i, t := range stage.ties {
 		if t.to.stage == a.Peer {
-			state.ties[i].later, p.ties = r.moved(c, a, p.ties[:1])[0], p.ties[1:]
+			state.ties[i].later = take()[0]
 		}
 	}
+	return nil
 }
 
-// moved brings tensors to the receiving stage's device. Tensors from another device are copied and
-// then freed. Tensors from the same device are taken as they are. The result belongs to the
-// receiver and is kept.
-func (r *minibatch) moved(c *torch.Ctx, a schedule.Action, list []*torch.Tensor) []*torch.Tensor {
-	if r.p.stages[a.Peer].Device == r.p.stages[a.Stage].Device {
-		return list
-	}
+// moved brings values to the receiving stage's device. Tensors on another device are copied and
+// then freed. Tensors on the same device are taken as they are. The result belongs to the receiver
+// and is kept.
+func moved(c *torch.Ctx, to, from torch.Device, list []link.Value) []*torch.Tensor {
 	out := make([]*torch.Tensor, len(list))
-	for i, t := range list {
-		switch k := slices.Index(list[:i], t); {
-		case t == nil:
-		case k >= 0:
-			out[i] = out[k]
-		default:
-			out[i] = c.CopyHere(t)
+	for i, v := range list {
+		out[i] = v.Tensor
+	}
+	if to == from {
+		return out
+	}
+	defer torch.FreeAll(slices.Clone(out)) // also when a copy fails
+	once, at := torch.Distinct(out)
+	for i, t := range once {
+		if t != nil {
+			once[i] = c.CopyHere(t)
 		}
 	}
-	for _, t := range out { // not before: a copy that fails would leave those before it
-		c.Keep(t)
+	for i := range out { // not before: a copy that fails would leave those before it
+		out[i] = c.Keep(once[at[i]])
 	}
-	torch.FreeAll(list)
 	return out
 }

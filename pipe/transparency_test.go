@@ -1,11 +1,13 @@
 package pipe_test
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"penstock/internal/link"
 	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/pipe"
@@ -56,8 +58,8 @@ func TestTransparency(t *testing.T) {
 	}
 }
 
-// The same for random models, batches, chunks, balances, policies and devices, where stages may
-// share a device, and where layers of the pipelined model recompute by themselves.
+// The same for random models, batches, chunks, balances, policies, devices, programs and links,
+// where stages may share a device, and where layers of the pipelined model recompute by themselves.
 func TestTransparencyOfRandomModels(t *testing.T) {
 	torchtest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -68,44 +70,32 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 		q := problem{
 			model: func() *nn.Sequential { return randomModel(kinds, nn.Checkpointed) }, rows: rows, steps: 2,
 			loss: nn.CrossEntropy(), input: normal(rows, 2, 6, 6), target: classes(rows, 3),
+			deferred: rapid.Bool().Draw(t, "deferred"), autocast: rapid.IntRange(0, 3).Draw(t, "autocast") == 0,
+			threads: rapid.IntRange(1, 2).Draw(t, "threads"),
 		}
-		q.deferred = rapid.Bool().Draw(t, "deferred")
 		if rapid.Bool().Draw(t, "sum") {
 			q.loss = nn.CrossEntropy().Sum()
 		}
-		layers := len(q.model().Layers())
-		var balance []int
-		for left := layers; left > 0; {
+		cfg := pipe.Config{Chunks: chunks, DeferredBatchNorm: q.deferred, Autocast: q.autocast, Threads: q.threads, Seed: seed}
+		for left := len(q.model().Layers()); left > 0; {
 			n := rapid.IntRange(1, left).Draw(t, "stage")
-			if len(balance) == 4 {
+			if len(cfg.Balance) == 4 {
 				n = left
 			}
-			balance, left = append(balance, n), left-n
+			cfg.Balance, left = append(cfg.Balance, n), left-n
 		}
-		cfg := pipe.Config{
-			Balance: balance, Chunks: chunks, Checkpoint: rapid.SampledFrom(policies).Draw(t,
-				"policy"), DeferredBatchNorm: q.deferred, Seed: seed,
+		var mixed []pipe.Checkpoint
+		for range cfg.Balance {
+			mixed = append(mixed, rapid.SampledFrom(policies).Draw(t, "policy"))
 		}
-		capacity := rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity")
-		cfg.Schedule = func(c schedule.Config) (*schedule.Program, error) {
-			if len(slices.Compact(slices.Sorted(slices.Values(c.Worker)))) == c.Stages {
-				c.Capacity = capacity
-			}
-			return schedule.GPipe(c)
-		}
-		if rapid.Bool().Draw(t, "policies") {
-			var mixed []pipe.Checkpoint
-			for range balance {
-				mixed = append(mixed, rapid.SampledFrom(policies).Draw(t, "policy of a stage"))
-			}
-			cfg.Checkpoint = pipe.PerStage(mixed...)
-		}
-		count := rapid.IntRange(1, len(balance)).Draw(t, "devices")
-		for range balance {
+		cfg.Checkpoint = pipe.PerStage(mixed...)
+		count := rapid.IntRange(1, len(cfg.Balance)).Draw(t, "devices")
+		for range cfg.Balance {
 			cfg.Devices = append(cfg.Devices, devices(count)[rapid.IntRange(0, count-1).Draw(t, "device")])
 		}
-		q.autocast = rapid.IntRange(0, 3).Draw(t, "autocast") == 0
-		cfg.Autocast = q.autocast
+		var meets bool
+		cfg.Schedule, meets = randomSchedule(t)
+		q.link = randomLink(t, meets)
 		got := q.piped(t, cfg)
 		q.model = func() *nn.Sequential { return randomModel(kinds, unwrapped) }
 		want := q.plain(int64(chunks), seed)
@@ -113,4 +103,60 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 			t.Fatalf("%s differs from the plain loop", d)
 		}
 	})
+}
+
+// randomSchedule draws a schedule, and says whether its programs run on links that meet.
+func randomSchedule(t *rapid.T) (g schedule.Generator, meets bool) {
+	capacity := rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity")
+	switch rapid.IntRange(0, 2).Draw(t, "schedule") {
+	case 0:
+		return func(c schedule.Config) (*schedule.Program, error) {
+			c.Capacity = capacity
+			return schedule.GPipe(c)
+		}, true
+	case 1:
+		return func(c schedule.Config) (*schedule.Program, error) {
+			if !slices.IsSorted(c.Worker) {
+				return schedule.GPipe(c)
+			}
+			c.Capacity = capacity
+			return schedule.OneFOneB(c)
+		}, true
+	}
+	return anyOrder(rapid.Uint64().Draw(t, "order")), false
+}
+
+// anyOrder makes programs with any of the orders that the dependencies of their actions allow.
+func anyOrder(seed uint64) schedule.Generator {
+	return func(c schedule.Config) (*schedule.Program, error) {
+		p, err := schedule.GPipe(c)
+		if err != nil {
+			return nil, err
+		}
+		g, random := p.Graph(), rand.New(rand.NewPCG(seed, 0))
+		workers := make([][]schedule.Action, len(p.Workers))
+		done := make([]bool, len(g.Actions))
+		for range g.Actions {
+			var ready []int
+			for id := range g.Actions {
+				if !done[id] && !slices.ContainsFunc(g.Deps[id], func(dep int) bool { return !done[dep] }) {
+					ready = append(ready, id)
+				}
+			}
+			id := ready[random.IntN(len(ready))]
+			done[id] = true
+			workers[g.Worker[id]] = append(workers[g.Worker[id]], g.Actions[id])
+		}
+		p.Workers = workers
+		return p, nil
+	}
+}
+
+// randomLink draws links between stages; nil is the memory of the process.
+func randomLink(t *rapid.T, mayMeet bool) func(worker []int) link.Link {
+	if !rapid.Bool().Draw(t, "bytes on links") {
+		return nil
+	}
+	meets, delays := rapid.Bool().Draw(t, "links meet") && mayMeet, rapid.Bool().Draw(t, "links delay")
+	return func(worker []int) link.Link { return newWire(meets, delays, worker) }
 }
