@@ -20,20 +20,26 @@ type Limits struct {
 }
 
 // Check returns nil if the program can run to its end, gives bit-equal results and keeps to the limits. Otherwise
-// the error is a [Violations] that lists everything that is wrong, save that a header that makes no sense is
-// reported alone.
+// the error is a [Violations] that lists what is wrong: all of it up to a hundred violations, save that a header that
+// makes no sense is reported alone.
 //
 // Check takes any program, from wherever it came, and does not change it.
 func Check(p *Program, limits Limits) error {
+	_, err := check(p, limits)
+	return err
+}
+
+// check is Check. Of a program that can run it returns the ids of its actions.
+func check(p *Program, limits Limits) (*numbered, error) {
 	if err := arg.Given(p, "schedule: Check: the program", "one such as GPipe or Parse makes"); err != nil {
-		return err
+		return nil, err
 	}
 	c := &checker{Program: p}
 	c.header()
 	if len(c.found) > 0 {
-		return c.found
+		return nil, c.found
 	}
-	c.graph = p.Graph()
+	c.numbered = p.numbered()
 	c.known()
 	c.missing()
 	c.placement()
@@ -44,20 +50,40 @@ func Check(p *Program, limits Limits) error {
 	c.progress(limits.Meet)
 	c.memory(limits)
 	if len(c.found) > 0 {
-		return c.found
+		return nil, c.found
 	}
-	return nil
+	return c.numbered, nil
 }
 
 // checker collects violations of the program. Its methods check one rule each.
 type checker struct {
 	*Program
-	graph *Graph
+	*numbered
 	found Violations
 }
 
+// mostViolations is how many are reported. A program that is wrong throughout has millions.
+const mostViolations = 100
+
+// report adds a violation that has no place in the program.
 func (c *checker) report(rule Rule, format string, args ...any) {
-	c.found = append(c.found, Violation{rule, fmt.Sprintf(format, args...)})
+	if len(c.found) < mostViolations {
+		c.found = append(c.found, Violation{Rule: rule, Reason: fmt.Sprintf(format, args...)})
+	}
+}
+
+// reportAt adds a violation by an action.
+func (c *checker) reportAt(rule Rule, id int, format string, args ...any) {
+	if len(c.found) < mostViolations {
+		w := int(c.worker[id])
+		c.found = append(c.found, Violation{rule, w, id - c.first[w] + 1, c.action(id), fmt.Sprintf(format, args...)})
+	}
+}
+
+// place says where an action is.
+func (c *checker) place(id int) string {
+	w := int(c.worker[id])
+	return fmt.Sprintf("worker %d, action %d", w, id-c.first[w]+1)
 }
 
 func (c *checker) header() {
@@ -79,13 +105,13 @@ func (c *checker) header() {
 
 // known finds actions that do not belong to the program, and those that occur again.
 func (c *checker) known() {
-	for id, a := range c.graph.Actions {
-		w := c.graph.Worker[id]
+	for id := range c.size() {
+		a := c.action(id)
 		if reason := c.foreign(a); reason != "" {
-			c.report(RuleUnknown, "worker %d: %v: %s", w, a, reason)
+			c.reportAt(RuleUnknown, id, "%s", reason)
 		}
-		if first, _ := c.graph.IndexOf(a); first != id {
-			c.report(RuleDuplicate, "worker %d: %v is already on worker %d", w, a, c.graph.Worker[first])
+		if first, _ := c.index.find(a); first != id {
+			c.reportAt(RuleDuplicate, id, "it is there already: %s", c.place(first))
 		}
 	}
 }
@@ -118,14 +144,13 @@ func (c *checker) foreign(a Action) string {
 // missing finds what the program has to have and has not. Recomputations are optional, and a backward may be in two
 // parts.
 func (c *checker) missing() {
-	skips := fanOf(c.Skips)
 	want := func(a Action) {
-		if _, ok := c.graph.IndexOf(a); !ok {
+		if _, ok := c.index.find(a); !ok {
 			c.report(RuleMissing, "%v is on no worker", a)
 		}
 	}
 	for s := range c.Stages {
-		before, after := slices.Clone(skips.from[s]), slices.Clone(skips.to[s]) // the stages that s has links with
+		before, after := slices.Clone(c.skips.from[s]), slices.Clone(c.skips.to[s]) // the stages that s has links with
 		if s > 0 {
 			before = append(before, s-1)
 		}
@@ -142,6 +167,9 @@ func (c *checker) missing() {
 			}
 		}
 		for i := range c.MicroBatches {
+			if len(c.found) == mostViolations {
+				return
+			}
 			if c.Phase.forward() {
 				half(i, Forward, ReceiveActivation, SendActivation, before, after)
 			}
@@ -155,21 +183,19 @@ func (c *checker) missing() {
 // backward returns the kind of action that makes the gradients of a micro-batch on a stage, and reports where its two
 // parts are not complete or there is a whole one beside them.
 func (c *checker) backward(stage, microBatch int) Kind {
-	var ids [BackwardWeight + 1]int
-	var has [BackwardWeight + 1]bool
-	for _, kind := range []Kind{Backward, BackwardInput, BackwardWeight} {
-		ids[kind], has[kind] = c.graph.IndexOf(Action{kind, stage, microBatch, 0})
+	whole, has := c.index.find(Action{Backward, stage, microBatch, 0})
+	input, first := c.index.find(Action{BackwardInput, stage, microBatch, 0})
+	weight, second := c.index.find(Action{BackwardWeight, stage, microBatch, 0})
+	if has && first {
+		c.reportAt(RuleDuplicate, input, "it is a part of %v: %s", c.action(whole), c.place(whole))
 	}
-	for _, kind := range []Kind{BackwardInput, BackwardWeight} {
-		if has[Backward] && has[kind] {
-			c.report(RuleDuplicate, "worker %d: %v is a part of %v, which is on worker %d", c.graph.Worker[ids[kind]],
-				c.graph.Actions[ids[kind]], c.graph.Actions[ids[Backward]], c.graph.Worker[ids[Backward]])
-		}
+	if has && second {
+		c.reportAt(RuleDuplicate, weight, "it is a part of %v: %s", c.action(whole), c.place(whole))
 	}
 	switch {
-	case has[Backward] || !has[BackwardInput] && !has[BackwardWeight]:
+	case has || !first && !second:
 		return Backward
-	case has[BackwardInput] && !has[BackwardWeight]:
+	case first && !second:
 		c.report(RuleMissing, "%v is on no worker", Action{BackwardWeight, stage, microBatch, 0})
 	}
 	return BackwardInput
@@ -177,54 +203,60 @@ func (c *checker) backward(stage, microBatch int) Kind {
 
 // placement finds actions that are elsewhere than most of their stage.
 func (c *checker) placement() {
-	type place struct{ stage, worker int }
-	count := make(map[place]int)
-	home := make(map[int]int) // by stage; on a tie the worker that reached the count first
-	for id, a := range c.graph.Actions {
-		here := place{a.Stage, c.graph.Worker[id]}
-		count[here]++
-		if h, ok := home[a.Stage]; !ok || count[here] > count[place{a.Stage, h}] {
-			home[a.Stage] = here.worker
+	type home struct{ worker, actions int }
+	homes := make(map[int]home) // by stage: where most of it is; the first such worker
+	for w, actions := range c.Workers {
+		count := make(map[int]int) // by stage
+		for _, a := range actions {
+			count[a.Stage]++
+		}
+		for s, n := range count {
+			if n > homes[s].actions {
+				homes[s] = home{w, n}
+			}
 		}
 	}
-	for id, a := range c.graph.Actions {
-		if w, want := c.graph.Worker[id], home[a.Stage]; w != want {
-			c.report(RulePlacement, "worker %d: %v, but stage %d is on worker %d", w, a, a.Stage, want)
+	for w, actions := range c.Workers {
+		for at, a := range actions {
+			if want := homes[a.Stage].worker; w != want {
+				c.reportAt(RulePlacement, c.first[w]+at, "stage %d is on worker %d", a.Stage, want)
+			}
 		}
 	}
 }
 
 // order finds actions that come before what they need on their own worker. Nothing could wait for that.
 func (c *checker) order() {
-	for id, deps := range c.graph.Deps {
+	var deps []int
+	for id := range c.size() {
+		deps = c.deps(deps[:0], id, false)
 		for _, dep := range deps {
-			if w := c.graph.Worker[id]; dep >= id && w == c.graph.Worker[dep] {
-				c.report(RuleOrder, "worker %d: %v comes before %v, which it needs", w, c.graph.Actions[id], c.graph.Actions[dep])
+			if dep >= id && c.worker[id] == c.worker[dep] {
+				c.reportAt(RuleOrder, id, "it comes before %v, which it needs", c.action(dep))
 			}
 		}
 	}
 }
 
-// inOrder finds receives that come before one of the same worker's values that was sent earlier.
+// inOrder finds receives that come after one of the same worker's values that was sent later.
 func (c *checker) inOrder() {
-	g := c.graph
 	latest := make([]int, len(c.Workers)) // by sender: the id of the last send, in its order, that was received so far
-	for w := range c.Workers {
+	for w, actions := range c.Workers {
 		for from := range latest {
 			latest[from] = -1
 		}
-		for id := g.First[w]; id < g.First[w+1]; id++ {
-			if !g.Actions[id].Kind.Receive() {
+		for at, a := range actions {
+			if !a.Kind.Receive() {
 				continue
 			}
-			sent, ok := g.IndexOf(g.Actions[id].Matching())
-			if !ok || g.Worker[sent] == w {
+			sent, ok := c.index.find(a.Matching())
+			if !ok || int(c.worker[sent]) == w {
 				continue
 			}
-			last := &latest[g.Worker[sent]]
+			last := &latest[c.worker[sent]]
 			if sent < *last {
-				c.report(RuleInOrder, "worker %d: %v comes after %v, but worker %d sends it before", w, g.Actions[id],
-					g.Actions[*last].Matching(), g.Worker[sent])
+				c.reportAt(RuleInOrder, c.first[w]+at, "it comes after %v, which worker %d sends later",
+					c.action(*last).Matching(), c.worker[sent])
 			}
 			*last = max(*last, sent)
 		}
@@ -233,25 +265,26 @@ func (c *checker) inOrder() {
 
 // progress runs the program without a clock and finds the workers that get stuck. With meet, nothing waits on links.
 func (c *checker) progress(meet bool) {
-	g := c.graph
-	if meet {
-		g.needs(c.Program, true)
-	}
-	stuck := g.advance(func(int) {})
+	stuck := c.advance(meet, func(int, []int) {})
+	var deps []int
 	for w, id := range stuck {
-		if id == g.First[w+1] {
+		if id == c.first[w+1] {
 			continue
 		}
-		for _, dep := range g.Cross[id] {
-			if on := g.Worker[dep]; dep >= stuck[on] {
-				c.report(RuleDeadlock, "worker %d is stuck at %v: it waits for %v on worker %d, which is stuck at %v",
-					w, g.Actions[id], g.Actions[dep], on, g.Actions[stuck[on]])
+		deps = c.deps(deps[:0], id, meet)
+		for _, dep := range deps {
+			if on := int(c.worker[dep]); on != w && dep >= stuck[on] {
+				c.reportAt(RuleDeadlock, id, "it waits for %v on worker %d, which is stuck at %v, action %d",
+					c.action(dep), on, c.action(stuck[on]), stuck[on]-c.first[on]+1)
 			}
 		}
 	}
 }
 
 func (c *checker) memory(limits Limits) {
+	if limits.Saved == 0 && limits.Inputs == 0 {
+		return
+	}
 	for s, holds := range Memory(c.Program) {
 		if limits.Saved > 0 && holds.Saved > limits.Saved {
 			c.report(RuleMemory, "stage %d saves the graphs of %d micro-batches, limit %d", s, holds.Saved, limits.Saved)

@@ -38,26 +38,26 @@ func TestCheck(t *testing.T) {
 			"missing: 0>1F1 is on no worker",
 		}},
 		{name: "duplicate", text: whole + w0 + "worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0 1B1\n", want: []string{
-			"duplicate: worker 1: 1B1 is already on worker 1",
+			"duplicate: worker 1, action 9, 1B1: it is there already: worker 1, action 7",
 		}},
 		{name: "unknown",
 			text: whole + w0 + "worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0 2F0 1F2\n", want: []string{
-				"unknown: worker 1: 2F0: there are 2 stages",
-				"unknown: worker 1: 1F2: there are 2 micro-batches",
+				"unknown: worker 1, action 9, 2F0: there are 2 stages",
+				"unknown: worker 1, action 10, 1F2: there are 2 micro-batches",
 			}},
 		{name: "undeclared skip",
 			text: "program forward-only stages=3 micro-batches=1\nworker 0: 0F0 0F0>1 0>1F0 1F0 1F0>2 1>2F0 0>2F0 2F0\n", want: []string{
-				"unknown: worker 0: 0>2F0: activations move from a stage to the next or along a declared skip",
+				"unknown: worker 0, action 7, 0>2F0: activations move from a stage to the next or along a declared skip",
 			}},
 		{name: "undeclared skip back",
 			text: "program backward-only stages=3 micro-batches=1\nworker 0: 2B0 2B0>1 2>1B0 1B0 1B0>0 2>0B0 1>0B0 0B0\n", want: []string{
-				"unknown: worker 0: 2>0B0: gradients move from a stage to the one before or back along a declared skip",
+				"unknown: worker 0, action 6, 2>0B0: gradients move from a stage to the one before or back along a declared skip",
 			}},
 		{name: "declared skip",
 			text: "program whole stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 1>2F0 0>2F0 2F0 2B0 2B0>1 2B0>0 2>0B0 2>1B0 1B0 1B0>0 1>0B0 0B0\n"},
 		{name: "a skip is declared between two stages, not from one",
 			text: "program forward-only stages=4 micro-batches=1 skips=0>2\nworker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 0>2F0 1>2F0 2F0 2F0>3 0>3F0 2>3F0 3F0\n", want: []string{
-				"unknown: worker 0: 0>3F0: activations move from a stage to the next or along a declared skip",
+				"unknown: worker 0, action 11, 0>3F0: activations move from a stage to the next or along a declared skip",
 			}},
 		{name: "missing skip",
 			text: "program whole stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 1>2F0 2F0 2B0 2B0>1 2B0>0 2>1B0 1B0 1B0>0 1>0B0 0B0\n", want: []string{
@@ -66,7 +66,7 @@ func TestCheck(t *testing.T) {
 			}},
 		{name: "skip after its use",
 			text: "program forward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 1>2F0 2F0 0>2F0\n", want: []string{
-				"order: worker 0: 2F0 comes before 0>2F0, which it needs",
+				"order: worker 0, action 8, 2F0: it comes before 0>2F0, which it needs",
 			}},
 		{name: "skip between workers",
 			text: "program forward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 1>2F0 0>2F0 2F0\nworker 1: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2\n"},
@@ -75,9 +75,9 @@ func TestCheck(t *testing.T) {
 				"worker 0: 0F0 0F0>1 0F0>2 2>0B0 1>0B0 0B0 0F1 0F1>1 0F1>2 2>0B1 1>0B1 0B1\n" +
 				"worker 1: 0>1F0 1F0 1F0>2 0>1F1 1F1 1F1>2 2>1B0 1B0 1B0>0 2>1B1 1B1 1B1>0\n" +
 				"worker 2: 0>2F0 1>2F0 2F0 0>2F1 1>2F1 2F1 2B0 2B0>1 2B0>0 2B1 2B1>1 2B1>0\n", want: []string{
-				"deadlock: worker 0 is stuck at 2>0B0: it waits for 2B0>0 on worker 2, which is stuck at 0>2F1",
-				"deadlock: worker 1 is stuck at 0>1F1: it waits for 0F1>1 on worker 0, which is stuck at 2>0B0",
-				"deadlock: worker 2 is stuck at 0>2F1: it waits for 0F1>2 on worker 0, which is stuck at 2>0B0",
+				"deadlock: worker 0, action 4, 2>0B0: it waits for 2B0>0 on worker 2, which is stuck at 0>2F1, action 4",
+				"deadlock: worker 1, action 4, 0>1F1: it waits for 0F1>1 on worker 0, which is stuck at 2>0B0, action 4",
+				"deadlock: worker 2, action 4, 0>2F1: it waits for 0F1>2 on worker 0, which is stuck at 2>0B0, action 4",
 			}},
 		{name: "receive of what nobody sends",
 			text: "program forward-only stages=2 micro-batches=1\nworker 0: 0F0\nworker 1: 0>1F0 1F0\n", want: []string{
@@ -85,12 +85,12 @@ func TestCheck(t *testing.T) {
 			}},
 		{name: "send before it is made",
 			text: "program forward-only stages=2 micro-batches=1\nworker 0: 0F0>1 0F0\nworker 1: 0>1F0 1F0\n", want: []string{
-				"order: worker 0: 0F0>1 comes before 0F0, which it needs",
+				"order: worker 0, action 1, 0F0>1: it comes before 0F0, which it needs",
 			}},
 		{name: "sends the wrong way",
 			text: "program forward-only stages=2 micro-batches=1\nworker 0: 0F0 0F0>1 1>0B0\nworker 1: 0>1F0 1F0 1B0>0\n", want: []string{
-				"unknown: worker 0: 1>0B0: not part of a forward-only program",
-				"unknown: worker 1: 1B0>0: not part of a forward-only program",
+				"unknown: worker 0, action 3, 1>0B0: not part of a forward-only program",
+				"unknown: worker 1, action 3, 1B0>0: not part of a forward-only program",
 			}},
 		{name: "three outputs wait, two may",
 			text: "program whole stages=2 micro-batches=3 capacity=2\n" +
@@ -100,16 +100,16 @@ func TestCheck(t *testing.T) {
 			text: "program whole stages=2 micro-batches=4 capacity=1\n" +
 				"worker 0: 0F0 0F0>1 0F1 0F1>1 0F2 0F2>1 0F3 0F3>1 1>0B0 0B0 1>0B1 0B1 1>0B2 0B2 1>0B3 0B3\n" +
 				"worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0 0>1F2 1F2 1B2 1B2>0 0>1F3 1F3 1B3 1B3>0\n", want: []string{
-				"deadlock: worker 0 is stuck at 0F3>1: it waits for 0>1F2 on worker 1, which is stuck at 1B1>0",
-				"deadlock: worker 1 is stuck at 1B1>0: it waits for 1>0B0 on worker 0, which is stuck at 0F3>1",
+				"deadlock: worker 0, action 8, 0F3>1: it waits for 0>1F2 on worker 1, which is stuck at 1B1>0, action 8",
+				"deadlock: worker 1, action 8, 1B1>0: it waits for 1>0B0 on worker 0, which is stuck at 0F3>1, action 8",
 			}},
 		{name: "deadlock where sends meet",
 			text: "program whole stages=2 micro-batches=2\n" +
 				"worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1\n" +
 				"worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0\n",
 			limits: schedule.Limits{Meet: true}, want: []string{
-				"deadlock: worker 0 is stuck at 1>0B0: it waits for 0>1F1 on worker 1, which is stuck at 0>1F1",
-				"deadlock: worker 1 is stuck at 0>1F1: it waits for 1>0B0 on worker 0, which is stuck at 1>0B0",
+				"deadlock: worker 0, action 5, 1>0B0: it waits for 0>1F1 on worker 1, which is stuck at 0>1F1, action 5",
+				"deadlock: worker 1, action 5, 0>1F1: it waits for 1>0B0 on worker 0, which is stuck at 1>0B0, action 5",
 			}},
 		{name: "the same where they buffer",
 			text: "program whole stages=2 micro-batches=2\n" +
@@ -119,57 +119,57 @@ func TestCheck(t *testing.T) {
 			text: "program whole stages=2 micro-batches=2 capacity=meet\nworker 0: 0F0 0F0>1 0F1 0F1>1 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0 1>0B0 0B0 1>0B1 0B1\n"},
 		{name: "other phase",
 			text: "program forward-only stages=1 micro-batches=1\nworker 0: 0F0 0R0 0B0\n", want: []string{
-				"unknown: worker 0: 0R0: not part of a forward-only program",
-				"unknown: worker 0: 0B0: not part of a forward-only program",
+				"unknown: worker 0, action 2, 0R0: not part of a forward-only program",
+				"unknown: worker 0, action 3, 0B0: not part of a forward-only program",
 			}},
 		{name: "forward in backward",
 			text: "program backward-only stages=1 micro-batches=1\nworker 0: 0F0 0B0\n", want: []string{
-				"unknown: worker 0: 0F0: not part of a backward-only program",
+				"unknown: worker 0, action 1, 0F0: not part of a backward-only program",
 			}},
 		{name: "placement",
 			text: whole + "worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1\n" + "worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0 0B1\n", want: []string{
-				"placement: worker 1: 0B1, but stage 0 is on worker 0",
+				"placement: worker 1, action 9, 0B1: stage 0 is on worker 0",
 			}},
 		{name: "descending backward",
 			text: whole + "worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 1>0B1 0B1 0B0\n" + w1, want: []string{
-				"order: worker 0: 0B1 comes before 0B0, which it needs",
+				"order: worker 0, action 7, 0B1: it comes before 0B0, which it needs",
 			}},
 		{name: "descending forward",
 			text: "program forward-only stages=1 micro-batches=2\nworker 0: 0F1 0F0\n", want: []string{
-				"order: worker 0: 0F1 comes before 0F0, which it needs",
+				"order: worker 0, action 1, 0F1: it comes before 0F0, which it needs",
 			}},
 		{name: "recomputed too late",
 			text: "program whole stages=1 micro-batches=1\nworker 0: 0F0 0B0 0R0\n", want: []string{
-				"order: worker 0: 0B0 comes before 0R0, which it needs",
+				"order: worker 0, action 2, 0B0: it comes before 0R0, which it needs",
 			}},
 		{name: "deadlock",
 			text: "program whole stages=2 micro-batches=2\n" +
 				"worker 0: 0F0 0F0>1 1>0B0 0B0 0F1 0F1>1 1>0B1 0B1\n" + w1, want: []string{
-				"deadlock: worker 0 is stuck at 1>0B0: it waits for 1B0>0 on worker 1, which is stuck at 0>1F1",
-				"deadlock: worker 1 is stuck at 0>1F1: it waits for 0F1>1 on worker 0, which is stuck at 1>0B0",
+				"deadlock: worker 0, action 3, 1>0B0: it waits for 1B0>0 on worker 1, which is stuck at 0>1F1, action 3",
+				"deadlock: worker 1, action 3, 0>1F1: it waits for 0F1>1 on worker 0, which is stuck at 1>0B0, action 3",
 			}},
 		{name: "a worker that waits for itself by way of another",
 			text: "program forward-only stages=3 micro-batches=1\nworker 0: 1>2F0 2F0 0F0 0F0>1\nworker 1: 0>1F0 1F0 1F0>2\n", want: []string{
-				"deadlock: worker 0 is stuck at 1>2F0: it waits for 1F0>2 on worker 1, which is stuck at 0>1F0",
-				"deadlock: worker 1 is stuck at 0>1F0: it waits for 0F0>1 on worker 0, which is stuck at 1>2F0",
+				"deadlock: worker 0, action 1, 1>2F0: it waits for 1F0>2 on worker 1, which is stuck at 0>1F0, action 1",
+				"deadlock: worker 1, action 1, 0>1F0: it waits for 0F0>1 on worker 0, which is stuck at 1>2F0, action 1",
 			}},
 		{name: "backward in two parts",
 			text: "program whole stages=2 micro-batches=2\n" +
 				"worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0I0 1>0B1 0I1 0W0 0W1\n" +
 				"worker 1: 0>1F0 1F0 1I0 1B0>0 0>1F1 1F1 1B1 1W0 1B1>0\n", want: []string{
-				"order: worker 1: 1B1 comes before 1W0, which it needs",
+				"order: worker 1, action 7, 1B1: it comes before 1W0, which it needs",
 			}},
 		{name: "gradients of the weights before those of the input",
 			text: "program whole stages=1 micro-batches=1\nworker 0: 0F0 0W0 0I0\n", want: []string{
-				"order: worker 0: 0W0 comes before 0I0, which it needs",
+				"order: worker 0, action 2, 0W0: it comes before 0I0, which it needs",
 			}},
 		{name: "gradients of the weights descending",
 			text: "program whole stages=1 micro-batches=2\nworker 0: 0F0 0F1 0I0 0I1 0W1 0W0\n", want: []string{
-				"order: worker 0: 0W1 comes before 0W0, which it needs",
+				"order: worker 0, action 5, 0W1: it comes before 0W0, which it needs",
 			}},
 		{name: "gradients of the input descending",
 			text: "program whole stages=1 micro-batches=2\nworker 0: 0F0 0F1 0I1 0I0 0W0 0W1\n", want: []string{
-				"order: worker 0: 0I1 comes before 0I0, which it needs",
+				"order: worker 0, action 3, 0I1: it comes before 0I0, which it needs",
 			}},
 		{name: "half a backward",
 			text: "program whole stages=1 micro-batches=2\nworker 0: 0F0 0F1 0I0 0W1\n", want: []string{
@@ -178,18 +178,18 @@ func TestCheck(t *testing.T) {
 			}},
 		{name: "a backward whole and in parts",
 			text: "program whole stages=1 micro-batches=1\nworker 0: 0F0 0I0 0B0 0W0\n", want: []string{
-				"duplicate: worker 0: 0I0 is a part of 0B0, which is on worker 0",
-				"duplicate: worker 0: 0W0 is a part of 0B0, which is on worker 0",
+				"duplicate: worker 0, action 2, 0I0: it is a part of 0B0: worker 0, action 3",
+				"duplicate: worker 0, action 4, 0W0: it is a part of 0B0: worker 0, action 3",
 			}},
 		{name: "parts in forward",
 			text: "program forward-only stages=1 micro-batches=1\nworker 0: 0F0 0I0 0W0\n", want: []string{
-				"unknown: worker 0: 0I0: not part of a forward-only program",
-				"unknown: worker 0: 0W0: not part of a forward-only program",
+				"unknown: worker 0, action 2, 0I0: not part of a forward-only program",
+				"unknown: worker 0, action 3, 0W0: not part of a forward-only program",
 			}},
 		{name: "received in another order than sent",
 			text:   "program forward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0F0>1 0F0>2\nworker 1: 0>2F0 0>1F0 1F0 1F0>2 1>2F0 2F0\n",
 			limits: schedule.Limits{InOrder: true}, want: []string{
-				"in order: worker 1: 0>1F0 comes after 0>2F0, but worker 0 sends it before",
+				"in order: worker 1, action 2, 0>1F0: it comes after 0>2F0, which worker 0 sends later",
 			}},
 		{name: "received in another order than sent, with names",
 			text: "program forward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0F0>1 0F0>2\nworker 1: 0>2F0 0>1F0 1F0 1F0>2 1>2F0 2F0\n"},
@@ -205,11 +205,11 @@ func TestCheck(t *testing.T) {
 			text:   "program whole stages=2 micro-batches=2\nworker 0: 0F1 0F1>1 0F0 0F0>1 1>0B0 0B0 1>0B1 0B1\nworker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B0 9F9\n",
 			limits: schedule.Limits{Saved: 1},
 			want: []string{
-				"duplicate: worker 1: 1B0 is already on worker 1",
-				"unknown: worker 1: 9F9: there are 2 stages",
+				"duplicate: worker 1, action 7, 1B0: it is there already: worker 1, action 5",
+				"unknown: worker 1, action 8, 9F9: there are 2 stages",
 				"missing: 1B1 is on no worker",
 				"missing: 1B1>0 is on no worker",
-				"order: worker 0: 0F1 comes before 0F0, which it needs",
+				"order: worker 0, action 1, 0F1: it comes before 0F0, which it needs",
 				"memory: stage 0 saves the graphs of 2 micro-batches, limit 1",
 				"memory: stage 1 saves the graphs of 2 micro-batches, limit 1",
 			}},
@@ -317,6 +317,6 @@ func ExampleCheck() {
 	// schedule: the program cannot run:
 	// 	missing: 1B1 is on no worker
 	// 	missing: 1B1>0 is on no worker
-	// 	deadlock: worker 0 is stuck at 1>0B0: it waits for 1B0>0 on worker 1, which is stuck at 0>1F1
-	// 	deadlock: worker 1 is stuck at 0>1F1: it waits for 0F1>1 on worker 0, which is stuck at 1>0B0
+	// 	deadlock: worker 0, action 3, 1>0B0: it waits for 1B0>0 on worker 1, which is stuck at 0>1F1, action 3
+	// 	deadlock: worker 1, action 3, 0>1F1: it waits for 0F1>1 on worker 0, which is stuck at 1>0B0, action 3
 }

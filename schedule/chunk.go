@@ -29,7 +29,7 @@ func build(name string, c Config, split func(placement []int) ([]chunk, error), 
 	b.order = make(order, len(p.Workers))
 	write(b)
 	p.fill(b.order)
-	p.meet()
+	p.meet(parts)
 	return p, nil
 }
 
@@ -45,10 +45,14 @@ func (b *builder) forward(c, i int) {
 	}
 }
 
-// backward appends the backward of a chunk on a micro-batch, and before it on each stage the recomputation, if there is
-// one.
+// backward appends the backward of a chunk on a micro-batch.
 func (b *builder) backward(c, i int) { b.gradients(Backward, c, i) }
 
+// input appends the part of a backward that makes the gradient of the chunk's input.
+func (b *builder) input(c, i int) { b.gradients(BackwardInput, c, i) }
+
+// gradients appends actions that need the gradient of the chunk's output. On each stage the recomputation, if there is
+// one, comes before.
 func (b *builder) gradients(kind Kind, c, i int) {
 	for s := b.chunks[c].to - 1; s >= b.chunks[c].from; s-- {
 		if b.config.recomputes(s, i) {
@@ -58,21 +62,27 @@ func (b *builder) gradients(kind Kind, c, i int) {
 	}
 }
 
-// one returns one chunk for each worker. All stages of a worker must be consecutive.
-func one(placement []int) ([]chunk, error) {
-	var chunks []chunk
-	last := map[int]int{} // by worker: its last stage
-	for s, w := range placement {
-		before, again := last[w]
-		last[w] = s
-		switch {
-		case !again:
-			chunks = append(chunks, chunk{w, s, s + 1})
-		case before == s-1:
-			chunks[len(chunks)-1].to++
-		default:
-			return nil, fmt.Errorf("worker %d has the stages %d and %d and none between them, want consecutive stages on a worker", w, before, s)
-		}
+// weight appends the part of a backward that makes the gradients of the chunk's weights.
+func (b *builder) weight(c, i int) {
+	for s := b.chunks[c].to - 1; s >= b.chunks[c].from; s-- {
+		b.add(c, Action{BackwardWeight, s, i, 0})
 	}
-	return chunks, nil
+}
+
+// step is a computation of a chunk: its forward, its backward, or a part of that.
+type step struct {
+	kind              Kind
+	chunk, microBatch int
+}
+
+// perform appends a step.
+func (b *builder) perform(s step) {
+	switch s.kind {
+	case Forward:
+		b.forward(s.chunk, s.microBatch)
+	case BackwardWeight:
+		b.weight(s.chunk, s.microBatch)
+	default:
+		b.gradients(s.kind, s.chunk, s.microBatch)
+	}
 }

@@ -45,7 +45,7 @@ func GPipe(config Config) (*Program, error) {
 		order[w] = append(order[w], t.action)
 	}
 	p.fill(order)
-	p.meet()
+	p.meet(parts)
 	return p, nil
 }
 

@@ -31,75 +31,41 @@ type Graph struct {
 	Deps    [][]int  // by id: the ids of the actions that must be done before it starts
 	Cross   [][]int  // by id: those of Deps on other workers; they are what a worker has to wait for
 
-	index *index
+	numbered *numbered
 }
 
 // Graph computes the program's dependencies. It takes any program, also one that [Check] would refuse; where an
 // action occurs twice, the first occurrence is the one that others depend on.
 func (p *Program) Graph() *Graph {
-	size := 0
-	for _, actions := range p.Workers {
-		size += len(actions)
-	}
+	n := p.numbered()
 	g := &Graph{
-		Actions: make([]Action, 0, size),
-		Worker:  make([]int, 0, size),
-		First:   []int{0},
-		Deps:    make([][]int, size),
-		Cross:   make([][]int, size),
-		index:   newIndex(p),
+		Actions:  slices.Concat(p.Workers...),
+		Worker:   make([]int, n.size()),
+		First:    n.first,
+		Deps:     make([][]int, n.size()),
+		Cross:    make([][]int, n.size()),
+		numbered: n,
 	}
-	for w, actions := range p.Workers {
-		for _, a := range actions {
-			g.index.add(a, len(g.Actions))
-			g.Actions = append(g.Actions, a)
-			g.Worker = append(g.Worker, w)
-		}
-		g.First = append(g.First, len(g.Actions))
-	}
-	g.needs(p, false)
-	return g
-}
-
-// needs fills in the dependencies. With meet, nothing waits on any link between two workers.
-func (g *Graph) needs(p *Program, meet bool) {
-	size := len(g.Actions)
-	skips := fanOf(p.Skips)
-	var need []Action
 	// Actions come in hundreds of thousands: their lists are parts of long ones rather than memory of their own.
-	deps, cross := make([]int, 0, 3*size), make([]int, 0, size)
-	for id, a := range g.Actions {
+	deps, cross := make([]int, 0, 3*n.size()), make([]int, 0, n.size())
+	for id := range g.Actions {
+		g.Worker[id] = int(n.worker[id])
 		firstDep, firstCross := len(deps), len(cross)
-		need = p.needs(need[:0], skips, a)
-		own := len(need) // those after it count only on other workers
-		if c := p.Capacity; a.Kind.Send() && c > 0 && a.distance() == 1 {
-			earlier := a.Matching()
-			earlier.MicroBatch -= c
-			need = append(need, earlier)
-		}
-		if id > g.First[g.Worker[id]] {
-			if sent := g.Actions[id-1]; sent.Kind.Send() && (meet || p.Capacity == Meet && sent.distance() == 1) {
-				need = append(need, sent.Matching())
-			}
-		}
-		for at, n := range need {
-			dep, ok := g.index.find(n)
-			if !ok || at >= own && g.Worker[dep] == g.Worker[id] {
-				continue
-			}
-			deps = append(deps, dep)
-			if g.Worker[dep] != g.Worker[id] {
+		deps = n.deps(deps, id, false)
+		for _, dep := range deps[firstDep:] {
+			if n.worker[dep] != n.worker[id] {
 				cross = append(cross, dep)
 			}
 		}
 		g.Deps[id] = deps[firstDep:len(deps):len(deps)]
 		g.Cross[id] = cross[firstCross:len(cross):len(cross)]
 	}
+	return g
 }
 
 // IndexOf returns the id of an action, or false if the program has no such action.
 func (g *Graph) IndexOf(a Action) (int, bool) {
-	return g.index.find(a)
+	return g.numbered.index.find(a)
 }
 
 // needs appends to a list what an action depends on in the program, if that has all of it. At the first stage, the
@@ -134,34 +100,4 @@ func (p *Program) needs(list []Action, skips fan, a Action) []Action {
 		return append(list, a.Matching())
 	}
 	return list
-}
-
-// advance performs actions as workers would, each in its own order and waiting only for other workers, until all are
-// done or none can go on. It calls visit once for each, in an order in which every action follows those of its
-// dependencies that are done. It returns, for each worker, the id of the action that it is stuck at, or First of the
-// next worker where it is through.
-func (g *Graph) advance(visit func(id int)) []int {
-	workers := len(g.First) - 1
-	next := append([]int(nil), g.First[:workers]...)
-	done := make([]bool, len(g.Actions))
-	ready := func(id int) bool {
-		for _, dep := range g.Cross[id] {
-			if !done[dep] {
-				return false
-			}
-		}
-		return true
-	}
-	for moved := true; moved; {
-		moved = false
-		for w := range workers {
-			for next[w] < g.First[w+1] && ready(next[w]) {
-				visit(next[w])
-				done[next[w]] = true
-				next[w]++
-				moved = true
-			}
-		}
-	}
-	return next
 }

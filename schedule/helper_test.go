@@ -98,6 +98,15 @@ func drawPart(t *rapid.T, p *schedule.Program) *schedule.Program {
 	return p.Part(rapid.SampledFrom([]schedule.Phase{schedule.Whole, schedule.ForwardOnly, schedule.BackwardOnly}).Draw(t, "phase"))
 }
 
+// drawProgram draws a program of any schedule, or a phase of one.
+func drawProgram(t *rapid.T) *schedule.Program {
+	if rapid.Bool().Draw(t, "placed anyhow") {
+		return drawGPipe(t)
+	}
+	_, _, p := drawScheduled(t)
+	return drawPart(t, p)
+}
+
 // drawGPipe draws a program of GPipe, or a phase of one.
 func drawGPipe(t *rapid.T) *schedule.Program { return drawPart(t, gpipe(t, drawConfig(t))) }
 
@@ -114,7 +123,7 @@ func drawSkips(t *rapid.T, stages int) []schedule.Edge {
 
 // drawSkipped draws a program that has skips, or a phase of one.
 func drawSkipped(t *rapid.T) *schedule.Program {
-	p := drawGPipe(t)
+	p := drawProgram(t)
 	if len(p.Skips) == 0 {
 		t.Skip("no skips")
 	}

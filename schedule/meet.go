@@ -1,6 +1,11 @@
 package schedule
 
-import "cmp"
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
 
 // meet moves receives of the program's lists ahead until the program gets to its end also where nothing waits on any
 // link, so that a worker that sends goes on when the value was received ([Limits]). The program must get to its end on
@@ -12,15 +17,16 @@ import "cmp"
 //	worker 0  0F1 0F1>1 1>0B0 0B0              worker 0  0F1 0F1>1 1>0B0 0B0
 //	worker 1  1B0 1B0>0 0>1F1 1F1      becomes  worker 1  1B0 0>1F1 1B0>0 1F1
 //
-// The program is run, with a backward that takes two units and all other computations one, and whenever workers wait
-// for each other in a circle, one of the values in the circle that wait to be sent is received where its receiver is. It
-// is the one for which the receiver has to wait least; in a circle of sends that is no time at all, as one of them is
-// ready before its receiver is. Of several it is the one that is wanted after the fewest computations, so that little
-// is held for long. What was run in the end is an order of all actions in which each receive directly
+// The program is run, and whenever workers wait for each other in a circle, one of the values in the circle that wait to
+// be sent is received where its receiver is. On links that hold any number of values, and if computations take what
+// duration says, that costs no time: in every circle there is a value that is made before its receiver would send or
+// compute next. (If there were none, each worker of the circle would do so later than the one that it waits for.) Of
+// several it is the one that is wanted after the fewest computations, so that little is held for
+// long. What was run in the end is an order of all actions in which each receive directly
 // follows its send. So it gets to its end on links of any capacity, and what one worker sends another is received in
 // the order in which it is sent.
-func (p *Program) meet() {
-	m := newMeeting(p)
+func (p *Program) meet(duration func(Action) time.Duration) {
+	m := newMeeting(p, duration)
 	for w := range p.Workers {
 		m.run(w)
 	}
@@ -36,64 +42,63 @@ func (p *Program) meet() {
 
 // meeting is a run of a program on links on which nothing waits.
 type meeting struct {
-	*Program
-	index  *index
-	first  []int      // by worker: the id of its first action; the last entry closes
-	next   []int      // by worker: the id of the action that it is at
-	done   []bool     // by id: received ahead
-	before []int32    // by id: computations of its worker before it
-	out    [][]Action // by worker: what it has done
-	clock  []int      // by worker: when it is there
-	worker []int      // by stage
+	*numbered
+	next   []int           // by worker: the id of the action that it is at
+	ahead  []bool          // by id: received ahead
+	before []int32         // by id: computations of its worker before it
+	start  []time.Duration // by id: of its worker's next computation from there on, where links hold any number of values
+	out    [][]Action      // by worker: what it has done
+	home   []int           // by stage: its worker
+
+	duration func(Action) time.Duration
 }
 
-func newMeeting(p *Program) *meeting {
-	m := &meeting{Program: p, index: newIndex(p), first: []int{0}, worker: make([]int, p.Stages), clock: make([]int, len(p.Workers))}
+func newMeeting(p *Program, duration func(Action) time.Duration) *meeting {
+	free := *p
+	free.Capacity = 0
+	m := &meeting{numbered: free.numbered(), duration: duration, home: make([]int, p.Stages)}
+	m.next = slices.Clone(m.first[:len(p.Workers)])
+	m.ahead = make([]bool, m.size())
+	m.before = make([]int32, m.size())
+	m.start = make([]time.Duration, m.size())
+	m.simulate(duration, func(id int, _ Action, start, _ time.Duration) { m.start[id] = start })
 	for w, actions := range p.Workers {
 		computations := int32(0)
-		for _, a := range actions {
-			m.index.add(a, len(m.before))
-			m.before = append(m.before, computations)
+		next := time.Duration(math.MaxInt64)
+		for at, a := range actions {
+			m.home[a.Stage] = w
+			m.before[m.first[w]+at] = computations
 			if !a.Kind.Transfer() {
 				computations++
 			}
-			m.worker[a.Stage] = w
 		}
-		m.next = append(m.next, m.first[w])
-		m.first = append(m.first, len(m.before))
+		for at, a := range slices.Backward(actions) {
+			if id := m.first[w] + at; a.Kind.Transfer() {
+				m.start[id] = next
+			} else {
+				next = m.start[id]
+			}
+		}
 		m.out = append(m.out, make([]Action, 0, len(actions)))
 	}
-	m.done = make([]bool, len(m.before))
 	return m
 }
 
 // at returns the action that a worker is at, or false if it has ended.
 func (m *meeting) at(w int) (Action, bool) {
-	for m.next[w] < m.first[w+1] && m.done[m.next[w]] {
+	for m.next[w] < m.first[w+1] && m.ahead[m.next[w]] {
 		m.next[w]++
 	}
 	if m.next[w] == m.first[w+1] {
 		return Action{}, false
 	}
-	return m.Workers[w][m.next[w]-m.first[w]], true
+	return m.action(m.next[w]), true
 }
 
 // do has a worker perform the action that it is at.
 func (m *meeting) do(w int, a Action) {
 	m.out[w] = append(m.out[w], a)
 	m.next[w]++
-	switch {
-	case a.Kind == Backward:
-		m.clock[w] += 2
-	case !a.Kind.Transfer():
-		m.clock[w]++
-	}
-}
-
-// together is the time at which two workers are both there.
-func (m *meeting) together(v, w int) {
-	m.clock[v] = max(m.clock[v], m.clock[w])
-	m.clock[w] = m.clock[v]
 }
 
 // run performs the actions of a worker until it has to wait, and those of whoever can go on then.
@@ -106,21 +111,20 @@ func (m *meeting) run(w int) {
 			if !ok {
 				break
 			}
-			other := m.worker[a.Peer]
+			other := m.home[a.Peer]
 			if !a.Kind.Transfer() || other == w {
 				m.do(w, a)
 				continue
 			}
 			b, ok := m.at(other)
 			if ok && b == a.Matching() {
-				m.together(w, other)
 				m.do(w, a)
 				m.do(other, b)
 				ready = append(ready, other)
 				continue
 			}
-			if ok && a.Kind.Send() && b.Kind.Send() && m.worker[b.Peer] == w { // each has something for the other
-				m.ahead(m.better(a, b))
+			if ok && a.Kind.Send() && b.Kind.Send() && m.home[b.Peer] == w { // each has something for the other
+				m.takeAhead(m.better(a, b))
 				ready = append(ready, other)
 				continue
 			}
@@ -132,28 +136,46 @@ func (m *meeting) run(w int) {
 // wanted is the number of computations that the receiver of what is sent does before it wants it.
 func (m *meeting) wanted(send Action) int32 {
 	id, _ := m.index.find(send.Matching())
-	return m.before[id] - m.before[m.next[m.worker[send.Peer]]]
+	return m.before[id] - m.before[m.next[m.home[send.Peer]]]
 }
 
 // better returns that of two sends that is better received ahead.
 func (m *meeting) better(a, b Action) Action {
-	wait := func(send Action) int {
-		return max(0, m.clock[m.worker[send.Stage]]-m.clock[m.worker[send.Peer]])
+	late := func(send Action) time.Duration { // by how much the receiver would go on later
+		return max(0, m.made(send)-m.due(m.home[send.Peer]))
 	}
-	if cmp.Or(cmp.Compare(wait(a), wait(b)), cmp.Compare(m.wanted(a), m.wanted(b)), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Stage, b.Stage)) > 0 {
+	if cmp.Or(cmp.Compare(late(a), late(b)), cmp.Compare(m.wanted(a), m.wanted(b)), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Stage, b.Stage)) > 0 {
 		return b
 	}
 	return a
 }
 
-// ahead performs a send that its worker is at, and has it received where the receiver is.
-func (m *meeting) ahead(send Action) {
+// due is when a worker would send or compute next if nothing held it up.
+func (m *meeting) due(w int) time.Duration {
+	if a, ok := m.at(w); ok && a.Kind.Send() {
+		return m.made(a)
+	}
+	return m.start[m.next[w]]
+}
+
+// made is when what is sent is there.
+func (m *meeting) made(send Action) time.Duration {
+	for _, kind := range []Kind{Forward, Backward, BackwardInput} {
+		maker := Action{kind, send.Stage, send.MicroBatch, 0}
+		if id, ok := m.index.find(maker); ok && kind.forward() == send.Kind.forward() {
+			return m.start[id] + m.duration(maker)
+		}
+	}
+	return 0
+}
+
+// takeAhead performs a send that its worker is at, and has it received where the receiver is.
+func (m *meeting) takeAhead(send Action) {
 	receive := send.Matching()
 	id, _ := m.index.find(receive)
-	m.done[id] = true
-	m.together(m.worker[send.Stage], m.worker[send.Peer])
-	m.out[m.worker[receive.Stage]] = append(m.out[m.worker[receive.Stage]], receive)
-	m.do(m.worker[send.Stage], send)
+	m.ahead[id] = true
+	m.out[m.home[receive.Stage]] = append(m.out[m.home[receive.Stage]], receive)
+	m.do(m.home[send.Stage], send)
 }
 
 // breakCircle finds workers that wait for each other in a circle, beginning with one that waits, and has one of their
@@ -172,7 +194,7 @@ func (m *meeting) breakCircle(w int) {
 		}
 		seen[w] = len(path)
 		path = append(path, a)
-		w = m.worker[a.Peer]
+		w = m.home[a.Peer]
 	}
 	var best Action
 	for _, a := range path {
@@ -184,7 +206,7 @@ func (m *meeting) breakCircle(w int) {
 			best = m.better(best, a)
 		}
 	}
-	m.ahead(best)
-	m.run(m.worker[best.Stage])
-	m.run(m.worker[best.Peer])
+	m.takeAhead(best)
+	m.run(m.home[best.Stage])
+	m.run(m.home[best.Peer])
 }

@@ -46,7 +46,7 @@ func mustBreak(t *rapid.T, p *schedule.Program, rules ...schedule.Rule) {
 
 func TestDropIsCaught(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := drawGPipe(t)
+		p := drawProgram(t)
 		s := drawSite(t, p, required)
 		p.Workers[s.worker] = slices.Delete(p.Workers[s.worker], s.at, s.at+1)
 		mustBreak(t, p, schedule.RuleMissing)
@@ -56,7 +56,7 @@ func TestDropIsCaught(t *testing.T) {
 // Without its recomputation a micro-batch on a stage is one whose graph is kept.
 func TestDroppedRecomputationIsAnotherPolicy(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := drawGPipe(t)
+		p := drawProgram(t)
 		s := drawSite(t, p, func(a schedule.Action) bool { return !required(a) })
 		p.Workers[s.worker] = slices.Delete(p.Workers[s.worker], s.at, s.at+1)
 		if err := schedule.Check(p, schedule.Limits{}); err != nil {
@@ -67,7 +67,7 @@ func TestDroppedRecomputationIsAnotherPolicy(t *testing.T) {
 
 func TestDuplicateIsCaught(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := drawGPipe(t)
+		p := drawProgram(t)
 		from := drawSite(t, p, anyAction)
 		a := p.Workers[from.worker][from.at]
 		to := rapid.IntRange(0, len(p.Workers)-1).Draw(t, "to worker")
@@ -79,7 +79,7 @@ func TestDuplicateIsCaught(t *testing.T) {
 
 func TestReplacedActionIsCaught(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := drawGPipe(t)
+		p := drawProgram(t)
 		s := drawSite(t, p, required)
 		other := drawAction(t)
 		if other == p.Workers[s.worker][s.at] {
@@ -130,7 +130,7 @@ func TestUndeclaredSkipIsCaught(t *testing.T) {
 // An edge more is one without transfers, unless the list is no longer what it has to be.
 func TestDeclaredSkipIsCaught(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := drawGPipe(t)
+		p := drawProgram(t)
 		edge := schedule.Edge{From: rapid.IntRange(-1, p.Stages).Draw(t, "from"), To: rapid.IntRange(-1, p.Stages).Draw(t, "to")}
 		p.Skips = slices.Insert(p.Skips, rapid.IntRange(0, len(p.Skips)).Draw(t, "at"), edge)
 		mustBreak(t, p, schedule.RuleMissing, schedule.RuleHeader)
@@ -145,7 +145,7 @@ func TestSkipAfterItsUseIsCaught(t *testing.T) {
 		list := p.Workers[s.worker]
 		a := list[s.at]
 		use := s.at + slices.IndexFunc(list[s.at:], func(b schedule.Action) bool {
-			return b.Stage == a.Stage && b.MicroBatch == a.MicroBatch && (b.Kind == schedule.Forward || b.Kind == schedule.Backward)
+			return b.Stage == a.Stage && b.MicroBatch == a.MicroBatch && (b.Kind == schedule.Forward || b.Kind == schedule.Backward || b.Kind == schedule.BackwardInput)
 		})
 		to := rapid.IntRange(use, len(list)-1).Draw(t, "to")
 		p.Workers[s.worker] = slices.Insert(slices.Delete(list, s.at, s.at+1), to, a)
@@ -155,7 +155,7 @@ func TestSkipAfterItsUseIsCaught(t *testing.T) {
 
 func TestMovedActionIsCaught(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := drawGPipe(t)
+		p := drawProgram(t)
 		if len(p.Workers) == 1 {
 			t.Skip("there is no other worker")
 		}
@@ -227,7 +227,7 @@ func transitive(g *schedule.Graph) [][]bool {
 // with no action before what it needs.
 func TestShuffleIsCaughtOrHarmless(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := drawGPipe(t)
+		p := drawProgram(t)
 		w := drawSite(t, p, anyAction).worker
 		for range rapid.IntRange(1, 3).Draw(t, "swaps") {
 			i := rapid.IntRange(0, len(p.Workers[w])-1).Draw(t, "i")

@@ -22,6 +22,25 @@ func OneFOneB(config Config) (*Program, error) {
 	})
 }
 
+// OneFOneBEager is [OneFOneB] with twice as many forwards before the first backward: min(M, 2(P-1-r)) on stage r of P. For
+// 4 stages and 5 micro-batches:
+//
+//	stage 0  F0 F1 F2 F3 F4 .  .  B0 .  B1 .  B2 .  B3 .  B4
+//	stage 1  .  F0 F1 F2 F3 F4 B0 .  B1 .  B2 .  B3 .  B4 .
+//	stage 2  .  .  F0 F1 F2 B0 F3 B1 F4 B2 .  B3 .  B4 .  .
+//	stage 3  .  .  .  F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 .  .  .
+//
+// It is idle as long as 1F1B where transfers take no time, and holds min(M, 2(P-1-r)+1) micro-batches. Where transfers
+// take time, a stage has forwards to do while activations and gradients are on their way, so that it is idle once for
+// each hop and not once for each micro-batch (Alpa's overlap-friendly schedule; Zhuang et al., 2022, arXiv:2211.05322).
+func OneFOneBEager(config Config) (*Program, error) {
+	return build("1f1b-2x", config, one, func(b *builder) {
+		for r := range b.chunks {
+			b.alternate(r, 2*(len(b.chunks)-1-r))
+		}
+	})
+}
+
 // alternate appends all of a chunk: so many forwards, then a forward and a backward in turn, then what is left.
 func (b *builder) alternate(c, warmup int) {
 	m := b.config.MicroBatches

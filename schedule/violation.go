@@ -1,6 +1,9 @@
 package schedule
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // Rule names what a program violates.
 type Rule string
@@ -31,13 +34,21 @@ const (
 
 // Violation is one thing that is wrong with a program.
 type Violation struct {
-	Rule   Rule
-	Reason string // says where and what
+	Rule     Rule
+	Worker   int    // that performs the action
+	Position int    // of the action in the worker's list, counted from 1; zero for what is not about an action that is there
+	Action   Action // if Position is not zero
+	Reason   string
 }
 
-func (v Violation) Error() string { return string(v.Rule) + ": " + v.Reason }
+func (v Violation) Error() string {
+	if v.Position == 0 {
+		return fmt.Sprintf("%s: %s", v.Rule, v.Reason)
+	}
+	return fmt.Sprintf("%s: worker %d, action %d, %v: %s", v.Rule, v.Worker, v.Position, v.Action, v.Reason)
+}
 
-// Violations is the error that [Check] returns: everything that is wrong with a program, one per line.
+// Violations is the error that [Check] returns: what is wrong with a program, one per line.
 type Violations []Violation
 
 func (vs Violations) Error() string {

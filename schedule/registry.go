@@ -1,0 +1,65 @@
+package schedule
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Schedule is a [Generator] with a name, and what has to be known to choose it.
+type Schedule struct {
+	Name     string
+	Generate Generator
+	// Place gives the worker of each stage; see [Loop] and [V].
+	Place func(stages, devices int) ([]int, error)
+	// Virtual is how many stages each device may have: any number if it is zero.
+	Virtual int
+	// Split reports whether backwards are in two parts.
+	Split bool
+	// Apart reports whether forwards may be run apart from backwards, with a loss of the caller's own in between, as
+	// parts of the program ([Program.Part]). The others would hold what they are meant not to hold.
+	Apart bool
+}
+
+// Schedules returns all schedules that have a name, the simplest first.
+func Schedules() []Schedule {
+	return []Schedule{
+		{Name: "gpipe", Generate: GPipe, Place: Loop, Virtual: 1, Apart: true},
+		{Name: "1f1b", Generate: OneFOneB, Place: Loop, Virtual: 1},
+		{Name: "1f1b-2x", Generate: OneFOneBEager, Place: Loop, Virtual: 1},
+		{Name: "zb-h1", Generate: ZeroBubbleH1, Place: Loop, Virtual: 1, Split: true},
+		{Name: "zb-h2", Generate: ZeroBubbleH2, Place: Loop, Virtual: 1, Split: true},
+		{Name: "bfs", Generate: BreadthFirst, Place: Loop, Apart: true},
+		{Name: "interleaved", Generate: Interleaved, Place: Loop},
+		{Name: "interleaved-zb", Generate: InterleavedZeroBubble, Place: Loop, Split: true},
+		{Name: "zb-v", Generate: ZeroBubbleV, Place: V, Virtual: 2, Split: true},
+		{Name: "dualpipe-v", Generate: DualPipeV, Place: V, Virtual: 2, Split: true},
+	}
+}
+
+// Named returns the schedule of that name.
+func Named(name string) (Schedule, error) {
+	var names []string
+	for _, s := range Schedules() {
+		if s.Name == name {
+			return s, nil
+		}
+		names = append(names, s.Name)
+	}
+	return Schedule{}, fmt.Errorf("schedule: no schedule %q, want one of %s", name, strings.Join(names, ", "))
+}
+
+// Workers returns the worker of each stage for a number of devices with so many stages each. It fails if the schedule does
+// not allow so many.
+func (s Schedule) Workers(devices, virtual int) ([]int, error) {
+	switch {
+	case devices < 1:
+		return nil, fmt.Errorf("schedule: %s: %d devices, want at least 1", s.Name, devices)
+	case virtual < 1:
+		return nil, fmt.Errorf("schedule: %s: %d stages on each device, want at least 1", s.Name, virtual)
+	case s.Virtual > 0 && virtual != s.Virtual:
+		return nil, fmt.Errorf("schedule: %s: %d stages on each device, want %d", s.Name, virtual, s.Virtual)
+	case devices > maxCells/virtual:
+		return nil, fmt.Errorf("schedule: %s: %d devices with %d stages each are more than %d stages", s.Name, devices, virtual, maxCells)
+	}
+	return s.Place(devices*virtual, devices)
+}
