@@ -157,8 +157,8 @@ func nils(g given) map[string]struct {
 		"explain.Explain.solve":   {func() error { return discard(explain.Explain(g.ctx, g.chain, g.plan, []int64{1}, nil)) }, "remat: Explain: the function that solves is nil"},
 		"solver.NewTable.ctx":     {func() error { return discard(solver.NewTable(ctx, g.chain, 0, solver.Options{})) }, "remat: " + background},
 		"planner.Solve.ctx":       {func() error { return discard(planner.Solve(ctx, planner.Problem{})) }, "planner: " + background},
-		"solver.SolveStage.ctx": {func() error {
-			return discard(solver.SolveStage(ctx, solver.Stage{First: g.chain, MicroBatches: 1}, solver.Options{}))
+		"solver.SolveDevice.ctx": {func() error {
+			return discard(solver.SolveDevice(ctx, solver.Device{Stages: []solver.Stage{{First: g.chain}}, MicroBatches: 1}, solver.Options{}))
 		}, "remat: " + background},
 
 		"pipe.New.model":                {func() error { return discard(pipe.New(nil, pipe.Config{})) }, "pipe: the model is nil; want an nn.Sequential"},

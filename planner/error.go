@@ -19,8 +19,8 @@ type Shortage struct {
 	Stage  int
 	Device string // such as "cpu:0"
 	Limit  int64
-	// Least is the lowest limit that will do. With untrained layers in front of several
-	// micro-batches it may be some bytes too high.
+	// Least is the lowest limit that will do. It does not depend on measured times. Where a stage
+	// shares memory with the one before on its device it may be some bytes too high.
 	Least int64
 	SetBy string // what needs so much, such as `layer "conv1"`; "" where it is no single thing
 }

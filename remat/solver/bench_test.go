@@ -159,12 +159,12 @@ func BenchmarkStage(b *testing.B) {
 	for _, layers := range []int{20, 85} {
 		b.Run(fmt.Sprint(layers), func(b *testing.B) {
 			c := measured(layers, 1)
-			s := Stage{First: c, Later: c, MicroBatches: 8, Limit: shareOf(b, c, 0.5) * 8}
-			var p StagePlan
+			s := Device{Stages: []Stage{{First: c, Later: c}}, MicroBatches: 8, Limit: shareOf(b, c, 0.5) * 8}
+			var p DevicePlan
 			report := processor(b)
 			for b.Loop() {
 				var err error
-				if p, err = SolveStage(context.Background(), s, Options{}); err != nil {
+				if p, err = SolveDevice(context.Background(), s, Options{}); err != nil {
 					b.Fatal(err)
 				}
 			}

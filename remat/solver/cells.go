@@ -149,7 +149,7 @@ func (c *cells) of(i, l int) (least, all int64) {
 	t := c.t
 	last := min(l, t.n-1)
 	if i <= last {
-		all = max(t.y[l+1]+c.early.of(i, last), t.gradSum[l+1]+c.late.of(i, last)) - t.savedSum[i]
+		all = max(t.under[l+1]+c.early.of(i, last), t.gradSum[l+1]+c.late.of(i, last)) - t.savedSum[i]
 	}
 	if l == t.n {
 		all = max(all, t.savedSum[t.n]-t.savedSum[i]+t.saving(t.n, t.n))

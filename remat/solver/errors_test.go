@@ -36,24 +36,27 @@ func TestSolversRefuse(t *testing.T) {
 		{"its least", func() error { _, _, err := Least(bad); return err }, "layers"},
 		{"its greatest", func() error { _, err := Greatest(bad); return err }, "layers"},
 		{"a stage of it", func() error {
-			_, err := SolveStage(ctx, Stage{First: bad, Later: good, MicroBatches: 2}, Options{})
+			_, err := SolveDevice(ctx, Device{Stages: []Stage{{First: bad, Later: good}}, MicroBatches: 2}, Options{})
 			return err
 		}, "first micro-batch"},
 		{"later than that", func() error {
-			_, err := SolveStage(ctx, Stage{First: good, Later: bad, MicroBatches: 2}, Options{})
+			_, err := SolveDevice(ctx, Device{Stages: []Stage{{First: good, Later: bad}}, MicroBatches: 2}, Options{})
 			return err
 		}, "later micro-batches"},
-		{"no micro-batch", func() error { _, err := SolveStage(ctx, Stage{First: good, Later: good}, Options{}); return err }, "0 micro-batches"},
+		{"no micro-batch", func() error {
+			_, err := SolveDevice(ctx, Device{Stages: []Stage{{First: good, Later: good}}}, Options{})
+			return err
+		}, "0 micro-batches"},
 		{"a stage's limit below 0", func() error {
-			_, err := SolveStage(ctx, Stage{First: good, Later: good, MicroBatches: 2, Limit: -5}, Options{})
+			_, err := SolveDevice(ctx, Device{Stages: []Stage{{First: good, Later: good}}, MicroBatches: 2, Limit: -5}, Options{})
 			return err
 		}, "limit of -5 bytes"},
 		{"gradients made twice", func() error {
-			_, err := SolveStage(ctx, Stage{First: weights, Later: weights, MicroBatches: 2}, Options{})
+			_, err := SolveDevice(ctx, Device{Stages: []Stage{{First: weights, Later: weights}}, MicroBatches: 2}, Options{})
 			return err
 		}, "layer 1 of the stage's later micro-batches makes 7 bytes"},
 		{"sums beyond all", func() error {
-			_, err := SolveStage(ctx, Stage{First: huge, Later: huge, MicroBatches: 3}, Options{})
+			_, err := SolveDevice(ctx, Device{Stages: []Stage{{First: huge, Later: huge}}, MicroBatches: 3}, Options{})
 			return err
 		}, "3 micro-batches of"},
 	}
@@ -80,8 +83,8 @@ func TestSolversStopWithTheirContext(t *testing.T) {
 	}
 	s := stageOf(c, 3)
 	s.Limit = 3 * least.Peak
-	if _, err := SolveStage(ctx, s, Options{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("SolveStage: %v; want that the context has ended", err)
+	if _, err := SolveDevice(ctx, s, Options{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("SolveDevice: %v; want that the context has ended", err)
 	}
 }
 

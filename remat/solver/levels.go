@@ -2,35 +2,41 @@ package solver
 
 import (
 	"context"
+	"encoding/binary"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
 
-// levels decide how many bytes each micro-batch may hold, in multiples of unit, so that the sum of
-// times is least. That is dynamic programming from the last micro-batch to the first. Its state is
-// what the micro-batches after this one hold. State and share of this one determine how many bytes
-// its backward has available and how many it may hold.
+// levels decide how many bytes each item may hold, in multiples of unit, so that the sum of times
+// is least.
 //
-// time(b, r, s) is the least time of a micro-batch that holds up to s units while those after it
-// hold r. It is that of a spine with backward = limit - there - r units and held = s units. A
-// spine's times depend only on the difference of these two, so one spine, filled once, serves all r
-// and s of the same sum.
+// time(r, s) is the least time of an item that holds up to s units while the others in flight at
+// its backward hold r. It is that of a spine with backward = limit - fixed - r units and held = s
+// units. A spine's times depend only on the difference of these two, so one spine, filled once,
+// serves all r and s of the same sum.
 //
-// The bytes that forwards have available depend on what the micro-batches before hold. They are not
-// looked at here but when plans are made.
+// The bytes that forwards have available depend on what others hold then. They are not looked at
+// here but when plans are made.
 type levels struct {
-	f      *microBatches
-	unit   int64
-	levels int // of the limit
-	// above are times that can be achieved, below times that no plan is below: of the first
-	// micro-batch and of the later ones, at r*(levels+1)+s.
-	above, below [2][]float64
-	// best is, by micro-batch and by the levels that it and those after it hold together, their
-	// least time. share is the levels of the micro-batch itself.
-	best  [][]float64
-	share [][]int16
+	f       *microBatches
+	unit    int64
+	levels  int // of the limit
+	classes []*class
+	of      []int // by item: its class
+}
+
+// class is the items with the same times.
+type class struct {
+	side   *side
+	made   int64 // bytes of gradients of parameters at the backwards
+	shares int64 // bytes of x(0) that may be a part of what another stage holds
+	// least and most are the fewest and the most bytes that others than items take at a backward.
+	least, most int64
+	// above are times that can be achieved, below times that no plan is below, at r*(levels+1)+s.
+	above, below []float64
 }
 
 const (
@@ -42,21 +48,63 @@ const (
 )
 
 func newLevels(f *microBatches) *levels {
-	l := &levels{f: f}
-	levels := min(max(levelsPerShare*f.k, fewestLevels), mostLevels)
-	if f.first.t.n <= fewLayers {
+	l := &levels{f: f, of: make([]int, len(f.items))}
+	levels := min(max(levelsPerShare*f.inFlight(-1), fewestLevels), mostLevels)
+	if f.longest() <= fewLayers {
 		levels = levelsOfFewLayers
 	}
 	l.unit = max(1, int64(ceilDiv(f.limit, int64(levels))))
 	l.levels = ceilDiv(f.limit, l.unit) // the last may be a part of one
+	l.classify()
 	return l
 }
 
-// fill computes times and shares.
+// inFlight is the most items in flight at once, of one stage or, for -1, of all.
+func (f *microBatches) inFlight(stage int) (most int) {
+	now := 0
+	for _, e := range f.events {
+		if stage >= 0 && f.items[e.item].stage != stage {
+			continue
+		}
+		if e.backward {
+			now--
+		} else {
+			now++
+		}
+		most = max(most, now)
+	}
+	return most
+}
+
+// classify finds the classes.
+func (l *levels) classify() {
+	made := int64(0)
+	for _, e := range l.f.events {
+		it := &l.f.items[e.item]
+		if !e.backward {
+			continue
+		}
+		at := slices.IndexFunc(l.classes, func(c *class) bool {
+			return c.side == it.side && c.made == made && c.shares == it.shares
+		})
+		if at < 0 {
+			at = len(l.classes)
+			l.classes = append(l.classes, &class{side: it.side, made: made, shares: it.shares, least: e.fixed, most: e.fixed})
+		}
+		c := l.classes[at]
+		c.least, c.most = min(c.least, e.fixed), max(c.most, e.fixed)
+		l.of[e.item] = at
+		if it.microBatch == 0 && it.side != nil {
+			made += it.side.t.gradSum[it.side.t.n]
+		}
+	}
+}
+
+// fill computes the times.
 func (l *levels) fill(ctx context.Context) error {
 	w := l.levels + 1
-	for side := range 2 {
-		l.above[side], l.below[side] = make([]float64, w*w), make([]float64, w*w)
+	for _, c := range l.classes {
+		c.above, c.below = make([]float64, w*w), make([]float64, w*w)
 	}
 	var next atomic.Int64
 	var wait sync.WaitGroup
@@ -67,106 +115,188 @@ func (l *levels) fill(ctx context.Context) error {
 				if sum > l.levels {
 					return
 				}
-				for b := range 2 {
-					s := l.f.side(b)
-					l.times(l.above[b], s.above, b, sum, 1)
-					l.times(l.below[b], s.below, b, sum, 1-s.below.slack())
+				for _, c := range l.classes {
+					if s := c.side; s != nil {
+						l.times(c.above, s.above, sum, l.f.limit-c.most, 0, 1)
+						l.times(c.below, s.below, sum, l.f.limit-c.least, c.shares, 1-s.below.slack())
+					}
 				}
 			}
 		})
 	}
 	wait.Wait()
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	l.shares()
-	return nil
+	return ctx.Err()
 }
 
-// times are those of micro-batch b for all r and s of one sum.
-func (l *levels) times(out []float64, g *grid, b, sum int, factor float64) {
-	f := l.f
-	top := f.limit - f.there(b)
-	rows := newSpineRows(g, newSpine(g.t, g.b, available{forward: 1 << 61, held: int64(sum) * l.unit, backward: top}))
+// times are those for all r and s of one sum, with so many bytes at the backward in all, and shares
+// more for the item alone.
+func (l *levels) times(out []float64, g *grid, sum int, top, shares int64, factor float64) {
+	rows := newSpineRows(g, newSpine(g.t, g.b, available{forward: 1 << 61, held: int64(sum)*l.unit + shares, backward: top + shares}))
 	for r := range sum + 1 {
-		m := top - int64(r)*l.unit - g.t.chain.Input
+		m := top + shares - int64(r)*l.unit - g.t.chain.Input
 		out[r*(l.levels+1)+sum-r] = g.microseconds(rows.time(0, m)) * factor
 	}
 }
 
-// shares is the dynamic programming.
-func (l *levels) shares() {
-	w := l.levels + 1
-	after := make([]float64, w)
-	for r := range after {
-		after[r] = math.Inf(1)
+// realisations is how often caps are tried, each time with less held in all.
+const realisations = 6
+
+// shares are caps for all items, the best first.
+func (l *levels) shares() (list [][]int64) {
+	if l.f.forwardsFirst() {
+		return l.falling()
 	}
-	after[0] = 0
-	l.best, l.share = make([][]float64, l.f.k), make([][]int16, l.f.k)
-	for b := l.f.k - 1; b >= 0; b-- {
-		best, share := make([]float64, w), make([]int16, w)
-		for r := range best {
-			best[r] = math.Inf(1)
+	return l.steady()
+}
+
+// forwardsFirst says that no forward comes after a backward.
+func (f *microBatches) forwardsFirst() bool {
+	first := slices.IndexFunc(f.events, func(e event) bool { return e.backward })
+	return !slices.ContainsFunc(f.events[first:], func(e event) bool { return !e.backward })
+}
+
+// backwards lists the items in the order of their backwards.
+func (f *microBatches) backwards() (items []int) {
+	for _, e := range f.events {
+		if e.backward {
+			items = append(items, e.item)
 		}
-		times := l.above[min(b, 1)]
+	}
+	return items
+}
+
+// falling are caps where all forwards come first, as in GPipe. Then the others in flight at a
+// backward are those whose backwards follow. So dynamic programming from the last backward to the
+// first is exact. Its state is what the items that follow hold.
+func (l *levels) falling() (list [][]int64) {
+	w := l.levels + 1
+	items := l.f.backwards()
+	after := l.nothing()
+	best, share := make([][]float64, len(items)), make([][]int16, len(items))
+	for at := len(items) - 1; at >= 0; at-- {
+		sums, shares := l.impossible(), make([]int16, w)
+		times := l.classes[l.of[items[at]]].above
 		for r, cost := range after {
 			if math.IsInf(cost, 1) {
 				continue
 			}
 			for s, time := range times[r*w : r*w+w-r] {
-				if sum := cost + time; sum < best[r+s] {
-					best[r+s], share[r+s] = sum, int16(s)
+				if sum := cost + time; sum < sums[r+s] {
+					sums[r+s], shares[r+s] = sum, int16(s)
 				}
 			}
 		}
-		l.best[b], l.share[b], after = best, share, best
+		best[at], share[at], after = sums, shares, sums
 	}
-}
-
-// caps is the bytes that each micro-batch may hold where all together hold at most so many levels,
-// or nil if there is no way.
-func (l *levels) caps(total int) []int64 {
-	at := -1
-	for r := 0; r <= total; r++ {
-		if cost := l.best[0][r]; !math.IsInf(cost, 1) && (at < 0 || cost < l.best[0][at]) {
-			at = r
+	total := l.levels
+	for range realisations {
+		at := -1
+		for r := 0; r <= total; r++ {
+			if cost := best[0][r]; !math.IsInf(cost, 1) && (at < 0 || cost < best[0][at]) {
+				at = r
+			}
 		}
+		if at < 0 {
+			return list
+		}
+		caps := make([]int64, len(items))
+		used := at
+		for k, i := range items {
+			s := int(share[k][at])
+			caps[i] = int64(s) * l.unit
+			at -= s
+		}
+		list = append(list, caps)
+		// The forwards' own moments may not fit where everything may be held.
+		total = used - 1 - total/16
 	}
-	if at < 0 {
-		return nil
-	}
-	caps := make([]int64, l.f.k)
-	for b := range caps {
-		s := int(l.share[b][at])
-		caps[b] = int64(s) * l.unit
-		at -= s
-	}
-	return caps
+	return list
 }
 
-// sum is the levels of all caps together.
-func (l *levels) sum(caps []int64) (levels int) {
-	for _, c := range caps {
-		levels += int(c / l.unit)
+func (l *levels) impossible() []float64 {
+	out := make([]float64, l.levels+1)
+	for r := range out {
+		out[r] = math.Inf(1)
 	}
-	return levels
+	return out
 }
 
-// bound is a time beyond running everything once that no plans are below. A micro-batch that holds
-// more than s-1 units and at most s is given the time of s, and leaves the others the bytes of s-1.
+func (l *levels) nothing() []float64 {
+	out := l.impossible()
+	out[0] = 0
+	return out
+}
+
+// bound is a time beyond running everything once that no plans are below.
+//
+// All items that are in flight at one moment have their forwards behind them. At the backward of
+// one of them the others that follow are still in flight. So they take at least what they would
+// take if there were no other items and all forwards came first. Sets of items that are each in
+// flight at once and have no item in common add up.
 func (l *levels) bound() float64 {
-	w := l.levels + 1
-	after := make([]float64, w)
-	for r := range after {
-		after[r] = math.Inf(1)
-	}
-	after[0] = 0
-	for b := l.f.k - 1; b >= 0; b-- {
-		best := make([]float64, w)
-		for r := range best {
-			best[r] = math.Inf(1)
+	sum, known := 0.0, map[string]float64{}
+	taken := make([]bool, len(l.f.items))
+	for {
+		set := l.f.crowd(taken)
+		switch {
+		case len(set) == 0 && l.f.forwardsFirst():
+			return sum
+		case len(set) == 0:
+			return max(sum, l.average())
 		}
-		times := l.below[min(b, 1)]
+		var key []byte
+		for _, i := range set {
+			taken[i] = true
+			key = binary.AppendUvarint(key, uint64(l.of[i]))
+		}
+		bound, ok := known[string(key)]
+		if !ok {
+			bound = l.fallingBound(set)
+			known[string(key)] = bound
+		}
+		sum += bound
+	}
+}
+
+// crowd is the largest set of items that are in flight at once and not taken, in the order of their
+// backwards.
+func (f *microBatches) crowd(taken []bool) (set []int) {
+	now, most, when := 0, 0, -1
+	for at, e := range f.events {
+		switch {
+		case taken[e.item]:
+		case e.backward:
+			now--
+		default:
+			if now++; now > most {
+				most, when = now, at
+			}
+		}
+	}
+	begun := make(map[int]bool, most)
+	for at, e := range f.events {
+		switch {
+		case taken[e.item]:
+		case !e.backward && at <= when:
+			begun[e.item] = true
+		case e.backward && at <= when:
+			delete(begun, e.item)
+		case e.backward && begun[e.item]:
+			set = append(set, e.item)
+		}
+	}
+	return set
+}
+
+// fallingBound is the bound of items in the order of their backwards, all of whose forwards come
+// first. An item that holds more than s-1 units and at most s is given the time of s, and leaves
+// the others the bytes of s-1.
+func (l *levels) fallingBound(items []int) float64 {
+	w := l.levels + 1
+	after := l.nothing()
+	for _, i := range slices.Backward(items) {
+		best := l.impossible()
+		times := l.classes[l.of[i]].below
 		for r, cost := range after {
 			for s, time := range times[r*w : r*w+w-r] {
 				at := r + max(s-1, 0)
@@ -175,12 +305,8 @@ func (l *levels) bound() float64 {
 		}
 		after = best
 	}
-	least := math.Inf(1)
-	for _, cost := range after {
-		least = min(least, cost)
+	if least := slices.Min(after); !math.IsInf(least, 1) {
+		return least
 	}
-	if math.IsInf(least, 1) {
-		return 0
-	}
-	return least
+	return 0
 }

@@ -1,40 +1,131 @@
 package solver
 
 import (
+	"context"
+
 	"penstock/remat"
 )
 
-// microBatches are those of a stage.
+// microBatches are those of all stages of a device.
 type microBatches struct {
-	k       int
-	limit   int64
-	weights int64 // bytes of the gradients of parameters, there after micro-batch 0
-	first   *side
-	later   *side
+	limit  int64
+	stages []Stage
+	k      int     // micro-batches of a stage
+	sides  []*side // all that there are
+	items  []item  // at stage*k + micro-batch
+	events []event // in order
+	known  map[pathKey]*path
 }
 
-// side is a chain, of the first micro-batch or of the later ones, with what the solvers know of it.
+// item is a micro-batch on a stage.
+type item struct {
+	stage, microBatch int
+	side              *side // nil where nothing is trained
+	prologue          int64
+	// continues is the item whose x(L) is this one's x(0), or -1, and shares the bytes of it.
+	continues int
+	shares    int64
+}
+
+// event is a forward or a backward.
+type event struct {
+	item     int
+	backward bool
+	fixed    int64 // bytes of what waits, and of gradients of parameters that other micro-batches made
+}
+
+// side is a chain, of the first micro-batch of a stage or of the later ones, with what the solvers
+// know of it.
 type side struct {
 	t     *terms
 	b     *bounds
+	plain *path
 	steps *steps // nil where there would be too many
 	above *grid  // achievable
 	below *grid  // optimistic
 }
 
-func newMicroBatches(s Stage) *microBatches {
-	f := &microBatches{k: s.MicroBatches, limit: s.Limit, first: newSide(s.First), later: newSide(s.Later)}
-	f.weights = f.first.t.gradSum[f.first.t.n]
+// pathKey is what a plan of a side depends on.
+type pathKey struct {
+	side *side
+	available
+}
+
+func newMicroBatches(d Device) *microBatches {
+	f := &microBatches{limit: d.Limit, stages: d.Stages, k: d.MicroBatches, known: map[pathKey]*path{}}
+	for at, s := range d.Stages {
+		var first, later *side
+		if len(s.First.Layers) > 0 {
+			first = f.side(newTermsOf(s.First, s.Gradient))
+			later = f.side(newTermsOf(s.Later, s.Gradient))
+		}
+		for b := range d.MicroBatches {
+			i := item{stage: at, microBatch: b, side: later, prologue: s.Prologue, continues: -1}
+			if b == 0 {
+				i.side = first
+			}
+			if s.Continues && i.side != nil && f.items[(at-1)*f.k+b].side != nil {
+				i.continues, i.shares = (at-1)*f.k+b, i.side.t.chain.Input
+			}
+			f.items = append(f.items, i)
+		}
+	}
+	made := int64(0)
+	for _, c := range d.order() {
+		f.events = append(f.events, event{item: c.Stage*f.k + c.MicroBatch, backward: c.Backward, fixed: c.Waits + made})
+		if s := f.items[c.Stage*f.k].side; c.Backward && c.MicroBatch == 0 && s != nil {
+			made += s.t.gradSum[s.t.n]
+		}
+	}
 	return f
 }
 
-func newSide(c remat.Chain) *side {
-	t := newTerms(c)
-	return &side{t: t, b: newBounds(t)}
+// side is the side of terms, one for all chains that are the same.
+func (f *microBatches) side(t *terms) *side {
+	print := t.chain.Fingerprint()
+	for _, s := range f.sides {
+		if s.t.n == t.n && s.t.loss == t.loss && s.t.under[t.n] == t.under[t.n] && s.t.chain.Fingerprint() == print {
+			return s
+		}
+	}
+	s := newSide(t)
+	s.b = newBounds(t)
+	f.sides = append(f.sides, s)
+	return s
 }
 
-// path is a plan within the bytes that a micro-batch has available: the fastest if there are steps,
+func newSide(t *terms) *side { return &side{t: t} }
+
+// longest is the number of layers of the longest stage.
+func (f *microBatches) longest() (n int) {
+	for _, s := range f.sides {
+		n = max(n, s.t.n)
+	}
+	return n
+}
+
+// path is a plan of an item within the bytes that it has available: the fastest if there are steps,
 // nil if there is none.
+func (f *microBatches) path(i int, r available) *path {
+	it := &f.items[i]
+	if r.forward < it.prologue || r.held < 0 || r.backward < 0 {
+		return nil
+	}
+	if it.side == nil {
+		return nothing
+	}
+	key := pathKey{it.side, r}
+	p, ok := f.known[key]
+	if !ok {
+		p = it.side.path(r)
+		f.known[key] = p
+	}
+	return p
+}
+
+// nothing is the plan of a micro-batch on a stage of which nothing is trained.
+var nothing = &path{}
+
 func (s *side) path(r available) *path {
 	on := newSpine(s.t, s.b, r)
 	switch {
@@ -49,87 +140,89 @@ func (s *side) path(r available) *path {
 
 // fits reports whether the plan, which has been written for a stage, stays within r.
 func (p *path) fits(r available) bool {
-	return p.early <= r.forward && p.held <= r.held && p.late <= r.backward
-}
-
-func (f *microBatches) side(b int) *side {
-	if b == 0 {
-		return f.first
-	}
-	return f.later
-}
-
-// there is the bytes of gradients of parameters that are there from the loss of micro-batch b on
-// and are not counted by its own plan.
-func (f *microBatches) there(b int) int64 {
-	if b == 0 {
-		return 0
-	}
-	return f.weights
+	return p.early <= r.forward && p.held <= r.held && p.after() <= r.backward
 }
 
 // plain is the plans without recomputation.
 func (f *microBatches) plain() []*path {
-	paths := make([]*path, f.k)
-	for b := range paths {
-		if b > 1 {
-			paths[b] = paths[1]
+	paths := make([]*path, len(f.items))
+	for i := range f.items {
+		s := f.items[i].side
+		switch {
+		case s == nil:
+			paths[i] = nothing
 			continue
+		case s.plain == nil:
+			s.plain = newPath(s.t)
+			s.plain.all(0, s.t.n)
 		}
-		t := f.side(b).t
-		p := newPath(t)
-		for i := range t.n {
-			p.save(i, t.n)
-		}
-		p.wait(0)
-		for i := t.n; i >= 0; i-- {
-			if i == t.n {
-				p.save(i, i)
-			}
-			p.backward(i)
-		}
-		paths[b] = p
+		paths[i] = s.plain
 	}
 	return paths
 }
 
-// left is the bytes that the others leave to micro-batch b. forward and backward follow from what
-// the others hold. held is what b holds now, and what no moment of the others needs.
-func (f *microBatches) left(paths []*path, b int) available {
-	r := available{forward: f.limit, backward: f.limit - f.there(b)}
-	spare := int64(1) << 60
-	before := int64(0)
-	for k, p := range paths {
-		if k > b {
-			spare = min(spare, f.limit-before-p.early)
-			r.backward -= p.held
+// own is the bytes that an item takes at a forward (early), while it waits (held) and at its
+// backward (late). Memory that it has in common with the stage before counts there.
+func (f *microBatches) own(paths []*path, i int) (early, held, late int64) {
+	it, p := &f.items[i], paths[i]
+	shares := f.shared(paths, i)
+	return max(it.prologue, p.early-shares), p.held - shares, p.after() - shares
+}
+
+// shared is the bytes of an item's x(0) that are a part of what the stage before holds.
+func (f *microBatches) shared(paths []*path, i int) int64 {
+	if it := &f.items[i]; it.continues >= 0 && paths[it.continues].savesOutput() {
+		return it.shares
+	}
+	return 0
+}
+
+// savesOutput says that x(L) is held as a part of X(L).
+func (p *path) savesOutput() bool { return p.t != nil && p.leaves == 0 && p.held > 0 }
+
+// left is the bytes that the others leave to an item: at its forward, at its backward, and in every
+// moment in between.
+func (f *microBatches) left(paths []*path, i int) available {
+	r := available{held: 1 << 60}
+	waiting, inside := int64(0), false // of the others
+	for _, e := range f.events {
+		free := f.limit - e.fixed - waiting
+		if e.item == i {
+			if inside = !e.backward; inside {
+				r.forward = free
+			} else {
+				r.backward = free
+			}
+			continue
 		}
-		before += p.held
-		if k < b {
-			r.forward -= p.held
+		early, held, late := f.own(paths, e.item)
+		if e.backward {
+			waiting -= held
+			free += held - late
+		} else {
+			waiting += held
+			free -= early
+		}
+		if inside {
+			r.held = min(r.held, free)
 		}
 	}
-	after := int64(0)
-	for k := len(paths) - 1; k >= 0; k-- {
-		if k < b {
-			spare = min(spare, f.limit-f.there(k)-after-paths[k].late)
-		}
-		after += paths[k].held
-	}
-	r.held = paths[b].held + spare
-	return r
+	shares := f.shared(paths, i)
+	return available{forward: r.forward + shares, held: r.held + shares, backward: r.backward + shares}
 }
 
 // peak is the greatest sum of bytes at any moment.
-func (f *microBatches) peak(paths []*path) int64 {
-	most, before := int64(0), int64(0)
-	for _, p := range paths {
-		most = max(most, before+p.early)
-		before += p.held
-	}
-	for b, p := range paths {
-		before -= p.held
-		most = max(most, before+p.late+f.there(b))
+func (f *microBatches) peak(paths []*path) (most int64) {
+	waiting := int64(0)
+	for _, e := range f.events {
+		early, held, late := f.own(paths, e.item)
+		if e.backward {
+			waiting -= held
+			most = max(most, e.fixed+waiting+late)
+		} else {
+			most = max(most, e.fixed+waiting+early)
+			waiting += held
+		}
 	}
 	return most
 }
@@ -143,19 +236,57 @@ func extra(paths []*path) (sum float64) {
 }
 
 // once is the time of the plans without recomputation.
-func (f *microBatches) once() float64 { return f.first.t.once + float64(f.k-1)*f.later.t.once }
-
-// result makes the stage's plan. bound is a time beyond once that no plans are below.
-func (f *microBatches) result(paths []*path, bound float64) StagePlan {
-	r := StagePlan{Feasible: true, Limit: f.limit, Peak: f.peak(paths), Time: f.once() + extra(paths)}
-	r.LowerBound = min(f.once()+bound, r.Time)
-	for b, p := range paths {
-		limit := int64(0)
-		if f.limit > 0 {
-			r := f.left(paths, b)
-			limit = max(r.forward, r.backward)
+func (f *microBatches) once() (sum float64) {
+	for _, i := range f.items {
+		if i.side != nil {
+			sum += i.side.t.once
 		}
-		r.MicroBatches = append(r.MicroBatches, p.plan(limit, p.t.once))
+	}
+	return sum
+}
+
+// result makes the device's plan. bound is a time beyond once that no plans are below.
+func (f *microBatches) result(paths []*path, bound float64) DevicePlan {
+	r := DevicePlan{Feasible: true, Limit: f.limit, Peak: f.peak(paths), Time: f.once() + extra(paths)}
+	r.LowerBound = min(f.once()+bound, r.Time)
+	r.MicroBatches = make([][]MicroBatch, len(f.stages))
+	for i, p := range paths {
+		it := &f.items[i]
+		m := MicroBatch{Ops: p.ops, Time: p.extra, Forward: max(p.early, it.prologue), Held: p.held, Recompute: p.again, Backward: p.late}
+		if p.t != nil {
+			m.Time += p.t.once
+		}
+		if len(p.ops) > 0 && p.atOnce() {
+			m.Recompute, m.Backward = 0, p.after()
+		}
+		r.MicroBatches[it.stage] = append(r.MicroBatches[it.stage], m)
 	}
 	return r
+}
+
+// atOnce says that the first backward follows the loss.
+func (p *path) atOnce() bool {
+	for at, op := range p.ops {
+		if op.Kind == remat.LossStep {
+			return p.ops[at+1].Kind == remat.Backward
+		}
+	}
+	return true
+}
+
+// solveOne solves the only micro-batch of the only stage.
+func (f *microBatches) solveOne(ctx context.Context, o Options) (DevicePlan, error) {
+	it, waits := &f.items[0], f.events[0].fixed
+	if it.side == nil {
+		return DevicePlan{Limit: f.limit, Peak: waits + it.prologue}, nil
+	}
+	waits = max(waits, f.events[1].fixed)
+	p, bound, least, err := solveTerms(ctx, it.side.t, max(f.limit-waits, 1), o)
+	if err != nil {
+		return DevicePlan{}, err
+	}
+	if least = max(least+waits, f.events[0].fixed+it.prologue); p == nil || least > f.limit {
+		return DevicePlan{Limit: f.limit, Peak: least}, nil
+	}
+	return f.result([]*path{p}, bound), nil
 }

@@ -16,10 +16,21 @@ type path struct {
 	peakOp         int     // the first operation at the peak
 	extra          float64 // time beyond t.once
 	recomputed     int     // forwards without gradients
-	early, held    int64   // the peak before the loss, and what waits for it; see wait
-	late           int64   // the peak from the loss on
-	afterwards     bool    // the loss is written
+	leaves         int64   // x(L) alone, which leaves the stage before the loss; 0 where it is part of X(L)
+	// early is the peak before the loss, held what waits for it, and again and late the peaks from
+	// the loss up to the first backward and from that on.
+	early, held, again, late int64
+	at                       moment
 }
+
+// moment says which part of a plan is being written.
+type moment int
+
+const (
+	beforeLoss moment = iota
+	beforeBackward
+	inBackward
+)
 
 func newPath(t *terms) *path { return &path{t: t, ops: make([]remat.Op, 0, 4*t.n+1)} }
 
@@ -29,18 +40,24 @@ func (p *path) do(o remat.Op, bytes int64) {
 	if most > p.peak {
 		p.peak, p.peakOp = most, len(p.ops)
 	}
-	p.afterwards = p.afterwards || o.Kind == remat.LossStep
-	if p.afterwards {
+	if o.Kind == remat.LossStep {
+		p.at, p.held = beforeBackward, p.t.chain.Input+p.resident-p.leaves
+	} else if o.Kind == remat.Backward {
+		p.at = inBackward
+	}
+	switch p.at {
+	case beforeLoss:
+		p.early = max(p.early, most)
+	case beforeBackward:
+		p.again = max(p.again, most)
+	case inBackward:
 		p.late = max(p.late, most)
 	}
 	p.ops = append(p.ops, o)
 }
 
-// wait notes what is held when the loss comes next: what is resident, without leaves bytes, which
-// are those of x(L) alone.
-func (p *path) wait(leaves int64) {
-	p.early, p.held = p.peak, p.t.chain.Input+p.resident-leaves
-}
+// after is the peak from the loss on.
+func (p *path) after() int64 { return max(p.again, p.late) }
 
 // plan is the finished path as a plan. bound is a time that no plan is below.
 func (p *path) plan(limit int64, bound float64) remat.Plan {
@@ -51,11 +68,11 @@ func (p *path) plan(limit int64, bound float64) remat.Plan {
 // save writes forward_save i of (i, l), or the loss.
 func (p *path) save(i, l int) {
 	if i == p.t.n {
-		p.do(remat.Op{Kind: remat.LossStep}, p.t.y[i]+p.t.chain.Loss.Tmp)
+		p.do(remat.Op{Kind: remat.LossStep}, p.t.loss)
 		return
 	}
 	layer := &p.t.chain.Layers[i]
-	p.do(remat.Op{Kind: remat.ForwardSave, Layer: i}, p.t.y[l+1]+layer.Saved+layer.ForwardTmp)
+	p.do(remat.Op{Kind: remat.ForwardSave, Layer: i}, p.t.under[l+1]+layer.Saved+layer.ForwardTmp)
 	p.resident += layer.Saved
 }
 
@@ -76,10 +93,13 @@ func (p *path) compute(i, j, l int) {
 	kind, before := remat.ForwardKeep, int64(0)
 	for k := i; k < j; k++ {
 		layer := &p.t.chain.Layers[k]
-		p.do(remat.Op{Kind: kind, Layer: k}, p.t.y[l+1]+before+layer.Output+layer.ForwardNoGradTmp)
+		p.do(remat.Op{Kind: kind, Layer: k}, p.t.under[l+1]+before+layer.Output+layer.ForwardNoGradTmp)
 		kind, before = remat.Forward, p.t.kept(i, k+1)
 	}
 	p.resident += before
+	if j == p.t.n {
+		p.leaves = before
+	}
 	p.extra += p.t.nograd[j] - p.t.nograd[i]
 	p.recomputed += j - i
 }

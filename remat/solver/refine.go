@@ -1,10 +1,6 @@
 package solver
 
-import (
-	"context"
-
-	"penstock/remat"
-)
+import "context"
 
 // search finds a plan under one limit. An achievable grid guides the plan and an optimistic grid
 // bounds what any plan can do. Both become finer until plan and bound are close.
@@ -16,12 +12,13 @@ type search struct {
 	bound float64 // microseconds beyond t.once
 }
 
-// refine searches under a limit that is feasible and asks for recomputation.
+// refine searches under a limit that is feasible and asks for recomputation. It returns the plan
+// and a bound of its time beyond once.
 //
 // The error of a grid is about proportional to its unit, so the first pair tells how fine the next
 // must be. The achievable grid can be coarser than the optimistic one: choices are made for the
 // bytes that are really left, so what rounding took is found again.
-func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (remat.Plan, error) {
+func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (*path, float64, error) {
 	s := &search{t: t, b: b, m: limit - t.chain.Input}
 	unit := t.unitFor(s.m, o.Slots)
 	if o.Gap >= 0 {
@@ -31,12 +28,12 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (r
 	for {
 		advice := s.grid(achievable, unit*coarser(last, unit == t.grain), last)
 		if err := advice.fill(ctx); err != nil {
-			return remat.Plan{}, err
+			return nil, 0, err
 		}
 		s.take(hopeful{advice})
 		g := s.grid(optimistic, unit, last)
 		if err := g.fill(ctx); err != nil {
-			return remat.Plan{}, err
+			return nil, 0, err
 		}
 		s.take(hopeful{g})
 		s.take(halfway{advice, g})
@@ -53,7 +50,7 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (r
 		}
 		unit = next
 	}
-	return s.best.plan(limit, t.once+s.bound), nil
+	return s.best, s.bound, nil
 }
 
 // firstCoarser is the number of slots of Options that make one slot of the first grids. These take

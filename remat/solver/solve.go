@@ -73,39 +73,54 @@ func Solve(ctx context.Context, c remat.Chain, limit int64, o Options) (remat.Pl
 		return remat.Plan{}, fmt.Errorf("remat: a limit of %d bytes; want 0 for none, or more", limit)
 	}
 	t := newTerms(c)
-	p := newPath(t)
-	if p.all(0, t.n); limit == 0 || limit >= p.peak {
-		return p.plan(limit, t.once), nil
+	p, bound, least, err := solveTerms(ctx, t, limit, o)
+	switch {
+	case err != nil:
+		return remat.Plan{}, err
+	case p == nil:
+		return remat.Plan{Limit: limit, Peak: least, Chain: c.Fingerprint()}, nil
 	}
+	return p.plan(limit, t.once+bound), nil
+}
+
+// solveTerms is Solve of a chain's terms. It returns the plan and a bound of its time beyond once,
+// or, if there is none under the limit, nil and the least limit that has one.
+func solveTerms(ctx context.Context, t *terms, limit int64, o Options) (p *path, bound float64, least int64, err error) {
+	p = newPath(t)
+	if p.all(0, t.n); limit == 0 || limit >= p.peak {
+		return p, 0, 0, nil
+	}
+	m := limit - t.chain.Input
 	if t.n >= longChain {
 		b, err := newBeam(ctx, t)
 		if err != nil {
-			return remat.Plan{}, err
+			return nil, 0, 0, err
 		}
-		if m := limit - c.Input; m >= b.least(0, t.n) {
+		if m >= b.least(0, t.n) {
 			p := newPath(t)
 			b.write(p, 0, t.n, m)
-			return p.plan(limit, t.once+b.bound(m)), ctx.Err()
+			return p, b.bound(m), 0, ctx.Err()
 		}
 	}
 	b := newBounds(t)
-	least, _ := b.of(0, t.n)
-	if limit-c.Input < least {
-		return remat.Plan{Limit: limit, Peak: c.Input + least, Chain: c.Fingerprint()}, nil
+	least, _ = b.of(0, t.n)
+	if m < least {
+		return nil, 0, t.chain.Input + least, nil
 	}
 	if t.n >= longChain { // and the limit so close to the least that cells cannot tell
 		w := newPath(t)
-		w.write(b, hasty{t}, 0, t.n, limit-c.Input)
-		return w.plan(limit, t.once), nil
+		w.write(b, hasty{t}, 0, t.n, m)
+		return w, 0, 0, nil
 	}
 	s, err := newSteps(ctx, t, b, o.Steps)
 	switch {
 	case err != nil:
-		return remat.Plan{}, err
+		return nil, 0, 0, err
 	case s != nil:
-		return s.path(limit-c.Input).plan(limit, math.Inf(1)), nil
+		return s.path(m), math.Inf(1), 0, nil
 	}
-	return refine(ctx, t, b, limit, o)
+	p, bound, err = refine(ctx, t, b, limit, o)
+	return p, bound, 0, err
 }
 
 // better says that p is faster than q, or as fast with fewer recomputations, or with less memory.

@@ -59,14 +59,14 @@ func ExampleTable_Curve() {
 }
 
 // Three micro-batches in flight: the first, whose backward runs while the others wait, keeps the most, and the last, whose backward has the stage to itself, the least.
-func ExampleSolveStage() {
+func ExampleSolveDevice() {
 	c := alike(6)
-	p, err := solver.SolveStage(context.Background(), solver.Stage{First: c, Later: c, MicroBatches: 3, Limit: 150e6}, solver.Options{})
+	p, err := solver.SolveDevice(context.Background(), solver.Device{Stages: []solver.Stage{{First: c, Later: c}}, MicroBatches: 3, Limit: 150e6}, solver.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	for _, m := range p.MicroBatches {
+	for _, m := range p.MicroBatches[0] {
 		fmt.Println(remat.FormatOps(m.Ops))
 	}
 	fmt.Printf("%d MB, %v µs\n", p.Peak/1e6, p.Time)

@@ -20,8 +20,8 @@ type available struct {
 //	keep up to x(L) as before, but x(L) leaves the stage, and is not held
 //	loss            in addition held must suffice: m >= backward - held where x(L) is a part of X(L)
 //
-// x(L) alone counts during its own micro-batch's loss, as it does in a chain without a pipeline,
-// though on a stage that is not the last it has gone by then.
+// x(L) alone counts during its own micro-batch's loss where the loss is on the stage (LossHere), as
+// it does in a chain without a pipeline.
 type spine struct {
 	t *terms
 	b *bounds
@@ -87,7 +87,6 @@ func (s *spine) most() int64 { return s.backward - s.t.chain.Input }
 func (p *path) writeSpine(s *spine, advice ends, i int, m int64) {
 	t, n := p.t, p.t.n
 	if i == n {
-		p.wait(0)
 		p.save(n, n)
 		return
 	}
@@ -100,7 +99,6 @@ func (p *path) writeSpine(s *spine, advice ends, i int, m int64) {
 	}
 	p.compute(i, j, n)
 	if j == n {
-		p.wait(t.kept(i, n))
 		p.save(n, n)
 	} else {
 		p.writeSpine(s, advice, j, m-t.kept(i, j))

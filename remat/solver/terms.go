@@ -1,6 +1,8 @@
 package solver
 
 import (
+	"slices"
+
 	"penstock/remat"
 )
 
@@ -42,6 +44,8 @@ type terms struct {
 
 	a, sweep []int64   // of (i, j), i < j, see pair
 	y        []int64   // |y(i)|, i = 0 .. n+1
+	under    []int64   // of |y(i)|, what is there during forwards that run before the backward of layer i-1
+	loss     int64     // saving(n, n)
 	made     []int64   // made(i), i = 0 .. n
 	saved    []int64   // Saved(i), i = 0 .. n: 0 of the loss
 	savedSum []int64   // of layers before i
@@ -51,7 +55,14 @@ type terms struct {
 	grain    int64     // all bytes that a grid rounds are multiples of it
 }
 
-func newTerms(c remat.Chain) *terms {
+func newTerms(c remat.Chain) *terms { return newTermsOf(c, LossHere) }
+
+// newTermsOf are those of a stage whose gradient of the output comes from there.
+//
+// Where another stage sends y(L), the loss is no moment of its own: x(L) has left, and y(L) comes
+// where the backward of layer L-1 counts it. AfterRecompute has y(L) come when the forwards that
+// are run again before that backward are over. Those are the forwards of intervals (i, L-1).
+func newTermsOf(c remat.Chain, from Arrival) *terms {
 	n := len(c.Layers)
 	t := &terms{
 		n: n, chain: c,
@@ -77,6 +88,14 @@ func newTerms(c remat.Chain) *terms {
 		}
 	}
 	t.pairs()
+	t.under = slices.Clone(t.y)
+	t.loss = t.y[n] + c.Loss.Tmp
+	if from != LossHere {
+		t.loss = -t.kept(0, n)
+	}
+	if from == AfterRecompute {
+		t.under[n] = 0
+	}
 	t.grain = grain(c)
 	return t
 }
@@ -142,9 +161,9 @@ func (t *terms) weights(k, l int) int64 { return t.gradSum[l+1] - t.gradSum[k] }
 // backward aside.
 func (t *terms) saving(i, l int) int64 {
 	if i == t.n {
-		return t.y[t.n] + t.chain.Loss.Tmp
+		return t.loss
 	}
-	return max(t.y[l+1]+t.savingEarly(i), t.savingLate(i, l))
+	return max(t.under[l+1]+t.savingEarly(i), t.savingLate(i, l))
 }
 
 // savingEarly is the forward's part of saving, without |y(l+1)|.
@@ -156,7 +175,7 @@ func (t *terms) savingLate(i, l int) int64 {
 }
 
 // sweeping is the bytes that computing x(j) from x(i) takes in (i, l).
-func (t *terms) sweeping(i, j, l int) int64 { return t.y[l+1] + t.sweep[t.pair(i, j)] }
+func (t *terms) sweeping(i, j, l int) int64 { return t.under[l+1] + t.sweep[t.pair(i, j)] }
 
 // kept is a(i, j).
 func (t *terms) kept(i, j int) int64 { return t.a[t.pair(i, j)] }

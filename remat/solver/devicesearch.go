@@ -1,0 +1,298 @@
+package solver
+
+import (
+	"context"
+	"math"
+	"slices"
+)
+
+// solve finds plans under a limit that asks for recomputation.
+func (f *microBatches) solve(ctx context.Context, o Options) (DevicePlan, error) {
+	for _, s := range f.sides {
+		var err error
+		if s.steps, err = newSteps(ctx, s.t, s.b, o.Steps); err != nil {
+			return DevicePlan{}, err
+		}
+	}
+	reach, reached := f.reach()
+	if reach > f.limit {
+		return DevicePlan{Limit: f.limit, Peak: reach}, nil
+	}
+	for _, s := range f.sides {
+		if err := s.grids(ctx, f.limit, o); err != nil {
+			return DevicePlan{}, err
+		}
+	}
+	best := f.better(nil, f.realise(reached))
+	for _, caps := range f.extremes() {
+		best = f.better(best, f.realise(caps))
+	}
+	levels := newLevels(f)
+	if err := levels.fill(ctx); err != nil {
+		return DevicePlan{}, err
+	}
+	for _, caps := range levels.shares() {
+		paths := f.realise(caps)
+		best = f.better(best, paths)
+		if paths != nil {
+			break
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return DevicePlan{}, err
+	}
+	return f.result(best, min(levels.bound(), extra(best))), nil
+}
+
+// extremes are caps of nothing but inputs, of that and all of micro-batch 0, what is known as
+// except_last, and of all of one stage and nothing but the inputs of the others.
+func (f *microBatches) extremes() (list [][]int64) {
+	n := len(f.stages)
+	inputs := make([]shares, n)
+	list = [][]int64{f.caps(inputs), f.caps(slices.Repeat([]shares{{first: reachCaps}}, n))}
+	for stage := range n {
+		if n > 1 {
+			one := slices.Clone(inputs)
+			one[stage] = shares{reachCaps, reachCaps}
+			list = append(list, f.caps(one))
+		}
+	}
+	return list
+}
+
+// grids makes the tables for limits up to most bytes.
+func (s *side) grids(ctx context.Context, most int64, o Options) error {
+	_, all := s.b.of(0, s.t.n)
+	m := max(most-s.t.chain.Input, 1)
+	unit := s.t.unitFor(min(m, all), o.Slots)
+	s.above, s.below = newGrid(s.t, s.b, m, unit, achievable), newGrid(s.t, s.b, m, unit, optimistic)
+	if err := s.above.fill(ctx); err != nil {
+		return err
+	}
+	return s.below.fill(ctx)
+}
+
+// everything is the most that a plan holds.
+func (s *side) everything() int64 { return s.t.chain.Input + s.t.savedSum[s.t.n] }
+
+// reach looks for the least limit that has plans whose held bytes stay below caps, and returns both.
+// Micro-batch 0 of a stage and all others of it have a cap each. It goes through the stages as long
+// as that helps.
+func (f *microBatches) reach() (least int64, caps []int64) {
+	shares := make([]shares, len(f.stages))
+	least = math.MaxInt64
+	for before := int64(0); before != least; {
+		before = least
+		for stage := range shares {
+			best := shares[stage]
+			for c := range reachCaps + 1 {
+				for _, d := range []int{0, c, reachCaps} {
+					shares[stage].first, shares[stage].later = d, c
+					try := f.caps(shares)
+					if need := f.need(try, least); need < least {
+						least, caps, best = need, try, shares[stage]
+					}
+				}
+			}
+			shares[stage] = best
+		}
+		if len(shares) == 1 {
+			break
+		}
+	}
+	if least > f.limit && len(f.items) <= fewItems {
+		return f.reachOneByOne(least, caps)
+	}
+	return least, caps
+}
+
+// fewItems is the most items for each of which reach looks for a cap of its own.
+const fewItems = 32
+
+// reachOneByOne is reach with a cap for each item. It begins with what reach has found.
+func (f *microBatches) reachOneByOne(least int64, caps []int64) (int64, []int64) {
+	for before := int64(0); before != least; {
+		before = least
+		for i := range f.items {
+			s := f.items[i].side
+			for c := 0; s != nil && c <= reachCaps; c++ {
+				was := caps[i]
+				caps[i] = s.share(c)
+				if need := f.need(caps, least); need < least {
+					least = need
+				} else {
+					caps[i] = was
+				}
+			}
+		}
+	}
+	return least, caps
+}
+
+// reachCaps is the number of caps that reach tries, less one.
+const reachCaps = 8
+
+// shares are the caps of a stage's micro-batch 0 and of its others, see share.
+type shares struct{ first, later int }
+
+// caps are the caps of all items, from those of each stage.
+func (f *microBatches) caps(of []shares) []int64 {
+	caps := make([]int64, len(f.items))
+	for i := range f.items {
+		it := &f.items[i]
+		switch {
+		case it.side == nil:
+		case it.microBatch == 0:
+			caps[i] = it.side.share(of[it.stage].first)
+		default:
+			caps[i] = it.side.share(of[it.stage].later)
+		}
+	}
+	return caps
+}
+
+// share is the c-th cap that reach tries: 0 is the input alone, reachCaps is everything. Small caps
+// lie closer together.
+func (s *side) share(c int) int64 {
+	lowest, highest := s.t.chain.Input, s.everything()
+	if c == reachCaps {
+		return highest
+	}
+	return lowest + (highest-lowest)/(reachCaps*reachCaps)*int64(c*c)
+}
+
+// others is what an item finds on the device that is not its own, by event: bytes at its forward
+// and at its backward, where all hold so much.
+func (f *microBatches) others(held []int64) (forward, backward []int64) {
+	forward, backward = make([]int64, len(f.items)), make([]int64, len(f.items))
+	waiting := int64(0)
+	for _, e := range f.events {
+		if e.backward {
+			waiting -= held[e.item]
+			backward[e.item] = e.fixed + waiting
+		} else {
+			forward[e.item] = e.fixed + waiting
+			waiting += held[e.item]
+		}
+	}
+	return forward, backward
+}
+
+// need is the least limit under which every item has a plan that holds at most its cap, or most if
+// that is less.
+func (f *microBatches) need(caps []int64, most int64) int64 {
+	type environment struct {
+		side                              *side
+		forward, held, backward, prologue int64
+	}
+	seen := map[environment]bool{}
+	before, after := f.others(caps)
+	need := int64(0)
+	for i := range f.items {
+		it := &f.items[i]
+		at := environment{it.side, before[i], caps[i], after[i], it.prologue}
+		if seen[at] {
+			continue
+		}
+		seen[at] = true
+		fits := func(limit int64) bool {
+			r := available{forward: limit - before[i], held: caps[i], backward: limit - after[i]}
+			return r.forward >= it.prologue && r.backward >= 0 && (it.side == nil || newSpine(it.side.t, it.side.b, r).feasible())
+		}
+		if fits(need) {
+			continue
+		}
+		low, high := need, need+1 // low does not fit
+		for !fits(high) {
+			if high >= most {
+				return most
+			}
+			low, high = high, high+2*(high-need)
+		}
+		for high-low > 1 {
+			if middle := low + (high-low)/2; fits(middle) {
+				high = middle
+			} else {
+				low = middle
+			}
+		}
+		need = high
+	}
+	return need
+}
+
+// realise makes plans that hold at most the caps; nil if there is none for some. The items come in
+// the reverse order of their backwards. What one does not hold of its cap is left to those whose
+// backward comes before.
+func (f *microBatches) realise(caps []int64) []*path {
+	held := append([]int64(nil), caps...)
+	paths := make([]*path, len(f.items))
+	waiting := int64(0)
+	before, _ := f.others(caps)
+	for at := len(f.events) - 1; at >= 0; at-- {
+		e := f.events[at]
+		if !e.backward {
+			waiting -= held[e.item]
+			continue
+		}
+		r := available{forward: f.limit - before[e.item], held: caps[e.item], backward: f.limit - e.fixed - waiting}
+		p := f.reused(paths, e.item, r)
+		if p == nil {
+			p = f.path(e.item, r)
+		}
+		if p == nil {
+			return nil
+		}
+		paths[e.item], held[e.item] = p, p.held
+		waiting += p.held
+	}
+	return paths
+}
+
+// reused is the plan of the next micro-batch, if that recomputes nothing and fits as well.
+func (f *microBatches) reused(paths []*path, i int, r available) *path {
+	if it := &f.items[i]; it.side == nil || it.microBatch == 0 || it.microBatch == f.k-1 {
+		return nil
+	}
+	if p := paths[i+1]; p != nil && p.extra == 0 && p.fits(r) && r.forward >= f.items[i].prologue {
+		return p
+	}
+	return nil
+}
+
+// better improves paths, and returns the better of best and paths. Either may be nil.
+func (f *microBatches) better(best, paths []*path) []*path {
+	if paths == nil || f.peak(paths) > f.limit {
+		return best
+	}
+	f.improve(paths)
+	if best == nil || extra(paths) < extra(best) || extra(paths) == extra(best) && f.peak(paths) < f.peak(best) {
+		return paths
+	}
+	return best
+}
+
+// improve plans one item after the other anew with the bytes that the others leave, as long as that
+// helps.
+func (f *microBatches) improve(paths []*path) {
+	for range improvements {
+		before := extra(paths)
+		for i := range paths {
+			was := paths[i]
+			p := f.path(i, f.left(paths, i))
+			if p == nil || p == was || p.t == nil || !p.better(was) {
+				continue
+			}
+			// A stage that continues this one may now have an input of its own.
+			if paths[i] = p; f.items[i].side != nil && len(f.stages) > 1 && f.peak(paths) > f.limit {
+				paths[i] = was
+			}
+		}
+		if extra(paths) >= before {
+			return
+		}
+	}
+}
+
+// improvements is how often improve goes through all items at most.
+const improvements = 4

@@ -1,0 +1,166 @@
+package solver
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// steadySums is how many sums of held bytes steady tries.
+const steadySums = 64
+
+// steady are caps where forwards and backwards alternate, as in 1F1B. Micro-batches of a stage whose
+// numbers differ by the most that it has in flight take each other's place, so they get the same
+// cap. The caps of all places have a sum. For each of some sums, dynamic programming divides it
+// among the places: a place with s of S units has S-s units of others at its backward.
+func (l *levels) steady() (list [][]int64) {
+	f := l.f
+	place := make([]int, len(f.items))
+	places := 0
+	for stage := range f.stages {
+		width := f.inFlight(stage)
+		for b := range f.k {
+			place[stage*f.k+b] = places + b%width
+		}
+		places += min(width, f.k)
+	}
+	count := make([][]int, places) // by place and class: items
+	for i, p := range place {
+		if count[p] == nil {
+			count[p] = make([]int, len(l.classes))
+		}
+		count[p][l.of[i]]++
+	}
+	type outcome struct {
+		time float64
+		caps []int64
+	}
+	var all []outcome
+	tried := 0
+	for q := range steadySums {
+		sum := l.levels * (q + 1) / steadySums
+		if sum == tried {
+			continue
+		}
+		tried = sum
+		shares, time := l.divide(sum, count)
+		if math.IsInf(time, 1) {
+			continue
+		}
+		caps := make([]int64, len(f.items))
+		for i, p := range place {
+			caps[i] = int64(shares[p]) * l.unit
+		}
+		all = append(all, outcome{time, caps})
+	}
+	slices.SortStableFunc(all, func(a, b outcome) int { return cmp.Compare(a.time, b.time) })
+	for _, o := range all {
+		list = append(list, o.caps)
+	}
+	return list
+}
+
+// divide gives each place a share of a sum of levels, so that the time of all items is least.
+func (l *levels) divide(sum int, count [][]int) (shares []int, time float64) {
+	w := l.levels + 1
+	after := l.nothing()
+	share := make([][]int16, len(count))
+	costs := make([]float64, sum+1)
+	for p, classes := range count {
+		clear(costs)
+		for c, n := range classes {
+			for s := range costs {
+				if n > 0 {
+					costs[s] += float64(n) * l.classes[c].above[(sum-s)*w+s]
+				}
+			}
+		}
+		best := l.impossible()
+		share[p] = make([]int16, sum+1)
+		for r, cost := range after[:sum+1] {
+			if math.IsInf(cost, 1) {
+				continue
+			}
+			for s, time := range costs[:sum+1-r] {
+				if all := cost + time; all < best[r+s] {
+					best[r+s], share[p][r+s] = all, int16(s)
+				}
+			}
+		}
+		after = best
+	}
+	at := 0
+	for r, cost := range after[:sum+1] {
+		if cost < after[at] {
+			at = r
+		}
+	}
+	time = after[at]
+	shares = make([]int, len(count))
+	if math.IsInf(time, 1) {
+		return shares, time
+	}
+	for p := len(count) - 1; p >= 0; p-- {
+		shares[p] = int(share[p][at])
+		at -= shares[p]
+	}
+	return shares, time
+}
+
+// average is a bound that looks at all backwards together. Let h(i) be what item i holds, n(i) the
+// number of backwards at which it is in flight, its own included, and S(i) what all items in flight
+// at its backward hold. Then the S(i) and the n(i) h(i) have the same sum, so for every price
+//
+//	sum of time(S(i) - h(i), h(i))  =  sum of time(S(i) - h(i), h(i)) - price (S(i) - n(i) h(i))
+//
+// and the sum is not below that of the least of each of its terms. An item that holds more than s-1
+// units and at most s, while the others hold r units or more and fewer than r+1, is given the time
+// of r and s, and the others' r+1 and its own s-1 units.
+func (l *levels) average() float64 {
+	type term struct{ class, backwards int }
+	terms := map[term]int{}
+	seen := 0
+	since := make([]int, len(l.f.items))
+	for _, e := range l.f.events {
+		if !e.backward {
+			since[e.item] = seen
+			continue
+		}
+		if l.f.items[e.item].side != nil {
+			seen++
+			terms[term{l.of[e.item], seen - since[e.item]}]++
+		}
+	}
+	w := l.levels + 1
+	at := func(price float64) (sum float64) {
+		for t, n := range terms {
+			least, times := math.Inf(1), l.classes[t.class].below
+			for r := range w {
+				for s, time := range times[r*w : r*w+w-r] {
+					least = min(least, time-price*float64(r+1)+price*float64((t.backwards-1)*max(s-1, 0)))
+				}
+			}
+			if math.IsInf(least, 1) {
+				return 0
+			}
+			sum += float64(n) * least
+		}
+		return sum
+	}
+	// The sum is concave in the price.
+	low, high := math.Log(1e-6*l.f.once()/float64(l.levels)), math.Log(l.f.once()/float64(l.levels))
+	best := 0.0
+	for range prices {
+		left, right := low+(high-low)/3, high-(high-low)/3
+		atLeft, atRight := at(math.Exp(left)), at(math.Exp(right))
+		if best = max(best, atLeft, atRight); atLeft < atRight {
+			low = left
+		} else {
+			high = right
+		}
+	}
+	return best
+}
+
+// prices is how often average narrows the range of prices to two thirds.
+const prices = 10
