@@ -19,6 +19,7 @@ import (
 	"penstock/pipe"
 	"penstock/planner"
 	"penstock/profile"
+	"penstock/schedule"
 	"penstock/torch"
 	"penstock/train"
 )
@@ -55,6 +56,10 @@ var (
 			{pipe.Config{Devices: []torch.Device{torch.CPU(-1)}}, "there is no cpu:-1", "from 0 to 1022"},
 			{pipe.Config{Devices: []torch.Device{torch.CUDA(0)}}, "cannot use cuda:0", "want cpu:0, cpu:1, ..."},
 			{pipe.Config{Balance: []int{1, 2}, Devices: make([]torch.Device, 2), Checkpoint: pipe.Optimal}, "stages 0 and 1 share cpu:0", "want each stage on a device of its own"},
+		},
+		"pipe.Config.Schedule": {
+			{pipe.Config{Balance: []int{1, 2}, Chunks: 2, Schedule: schedule.Fixed(whole("cpu:0").Program)}, "for 2 stages on workers [0 1] and 2 micro-batches: schedule: a given program: it has 1 stages, and 2 are asked for", "other Balance, Devices or Chunks"},
+			{pipe.Config{Chunks: 2, Schedule: schedule.Fixed(whole("cpu:0").Program)}, "it has 1 micro-batches, and 2 are asked for", "other Balance, Devices or Chunks"},
 		},
 		"pipe.Config.Chunks": {{pipe.Config{Chunks: -3}, "-3", "want at least 0"}},
 		"pipe.Config.Checkpoint": {
@@ -146,7 +151,7 @@ var (
 	unwrong = map[string]string{
 		"data.LoaderConfig.Seed": "any number", "data.LoaderConfig.Shuffle": "a switch", "data.LoaderConfig.DropLast": "a switch", "data.Synthetic.Seed": "any number",
 		"data.Options.Mean": "checked with the images (data.NewImages)", "data.Options.Std": "checked with the images (data.NewImages)", "data.Options.Synthetic": "a data.Synthetic",
-		"pipe.Config.Optimizer": "any optimizer", "pipe.Config.Schedule": "any function: its programs are checked", "pipe.Config.DeferredBatchNorm": "a switch", "pipe.Config.Autocast": "a switch",
+		"pipe.Config.Optimizer": "any optimizer", "pipe.Config.DeferredBatchNorm": "a switch", "pipe.Config.Autocast": "a switch",
 		"pipe.Config.Seed": "any number", "pipe.Config.Record": "a switch",
 		"train.BalanceConfig.Profile": "a profile.Config", "train.BalanceConfig.Loss": "any", "pipe.Config.Profile": "one of something else is not used",
 		"train.Loop.Pipe": "nil is refused by name", "train.Loop.Optimizer": "nil is refused by name", "train.Loop.Loss": "nil is refused by name", "train.Loop.Loader": "nil is refused by name",

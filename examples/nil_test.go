@@ -223,6 +223,7 @@ func nils(g given) map[string]struct {
 		"models.Set.o":                 {func() error { return models.Set("mlp", nil, nil) }, "models: Set: the options is nil"},
 
 		"schedule.Check.p":           {func() error { return schedule.Check(nil, schedule.Limits{}) }, "schedule: Check: the program is nil"},
+		"schedule.Fixed.p":           {panics(func() { schedule.Fixed(nil) }), "schedule: Fixed: the program is nil"},
 		"schedule.Memory.p":          {panics(func() { schedule.Memory(nil) }), "schedule: Memory: the program is nil"},
 		"schedule.WorkerMemory.p":    {panics(func() { schedule.WorkerMemory(nil) }), "schedule: WorkerMemory: the program is nil"},
 		"schedule.Simulate.p":        {func() error { return discard(schedule.Simulate(nil, schedule.Unit)) }, "schedule: Check: the program is nil"},

@@ -46,8 +46,10 @@ type Config struct {
 	// rows of a micro-batch, such as a balance was found from. Its layers and times are not
 	// measured again. Nil is none.
 	Profile *profile.Profile
-	// Schedule makes the programs that the workers run. Nil is schedule.GPipe. A program runs if
-	// schedule.Check passes it.
+	// Schedule makes the programs that the workers run, such as schedule.OneFOneB, or
+	// schedule.Fixed of a program. Nil is schedule.GPipe. Any program runs that schedule.Check
+	// passes. Forward and Backward need one whose workers end their forwards before their first
+	// backward (schedule.Program.Apart), such as GPipe's.
 	Schedule schedule.Generator
 	// DeferredBatchNorm moves the running statistics of batch norms once for each mini-batch, by
 	// the mean and the unbiased variance of all its rows, instead of once for each micro-batch; see
@@ -113,9 +115,6 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	if cfg.Balance == nil {
 		cfg.Balance = []int{len(layers)}
 	}
-	if cfg.Schedule == nil {
-		cfg.Schedule = schedule.GPipe
-	}
 	cfg.Checkpoint = Checkpoint(cfg.Checkpoint.String())
 	for _, check := range []func() error{
 		func() error { return arg.Balance("pipe", cfg.Balance, len(layers)) },
@@ -130,8 +129,43 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 		}
 	}
 	cfg.Chunks, cfg.Threads = max(cfg.Chunks, 1), max(cfg.Threads, 1)
-	return cfg, nil
+	return cfg, cfg.checkSchedule()
 }
+
+// placement numbers the distinct devices, each of which has a worker, in the order of their first
+// stage. It returns the worker of each stage, and the devices.
+func placement(stages []torch.Device) (worker []int, devices []torch.Device) {
+	for _, d := range stages {
+		w := slices.Index(devices, d)
+		if w < 0 {
+			w, devices = len(devices), append(devices, d)
+		}
+		worker = append(worker, w)
+	}
+	return worker, devices
+}
+
+// checkSchedule has the schedule make a program, which must run.
+func (cfg *Config) checkSchedule() error {
+	if cfg.Schedule == nil {
+		cfg.Schedule = schedule.GPipe
+		return nil
+	}
+	worker, _ := placement(cfg.Devices)
+	p, err := cfg.Schedule(schedule.Config{Stages: len(worker), MicroBatches: cfg.Chunks, Worker: worker})
+	if err == nil {
+		err = schedule.Check(p, schedule.Limits{})
+	}
+	if err == nil {
+		return nil
+	}
+	return &ConfigError{Of: "pipe", Field: "Schedule",
+		Value:   unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches", len(worker), worker, cfg.Chunks)),
+		Problem: err.Error(), Remedy: "want a schedule for these, or other Balance, Devices or Chunks"}
+}
+
+// unquoted is the value of a ConfigError that is not quoted.
+type unquoted string
 
 // checkDevices gives each stage its device.
 func (cfg *Config) checkDevices() error {

@@ -51,14 +51,9 @@ type Pipe struct {
 
 // startWorkers starts a worker for each distinct device.
 func (p *Pipe) startWorkers() error {
-	index := map[torch.Device]int{}
-	var devices []torch.Device
-	for _, s := range p.stages {
-		if _, ok := index[s.Device]; !ok {
-			index[s.Device] = len(devices)
-			devices = append(devices, s.Device)
-		}
-		s.worker = index[s.Device]
+	worker, devices := placement(p.cfg.Devices)
+	for i, s := range p.stages {
+		s.worker = worker[i]
 	}
 	for i, d := range devices {
 		var cores []int
@@ -90,13 +85,8 @@ func (p *Pipe) Config() Config { return p.cfg.copied() }
 // Devices lists the distinct devices, in the order of their first stage. Where stages share
 // devices, the last device need not be that of the last stage; see Stages.
 func (p *Pipe) Devices() []torch.Device {
-	var out []torch.Device
-	for _, s := range p.stages {
-		if s.worker == len(out) {
-			out = append(out, s.Device)
-		}
-	}
-	return out
+	_, devices := placement(p.cfg.Devices)
+	return devices
 }
 
 // Close waits for the runs that were started, ends the workers and waits for them. A second Close

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"penstock/internal/torchtest"
+	"penstock/nn"
 	"penstock/pipe"
 	"penstock/schedule"
 	"penstock/torch"
@@ -60,24 +61,86 @@ func oneAtATime(c schedule.Config) (*schedule.Program, error) {
 	return schedule.GPipe(c)
 }
 
-// A schedule whose program cannot run is refused before anything runs, with what is wrong with it.
+// A schedule whose program cannot run is refused before anything is made, with what is wrong with it.
 func TestScheduleThatCannotRun(t *testing.T) {
+	torchtest.Check(t)
+	program, err := schedule.GPipe(schedule.Config{Stages: 3, MicroBatches: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	incomplete := func(c schedule.Config) (*schedule.Program, error) {
+		p, err := schedule.GPipe(c)
+		if err == nil {
+			p.Workers[0] = p.Workers[0][1:]
+		}
+		return p, err
+	}
+	for _, row := range []struct {
+		schedule schedule.Generator
+		chunks   int
+		want     string
+	}{
+		{incomplete, 2, "missing: 0F0 is on no worker"},
+		{schedule.Fixed(program), 2, "it has 3 stages, and 2 are asked for"},
+	} {
+		model := small()
+		p, err := pipe.New(model, pipe.Config{Balance: []int{2, 2}, Chunks: row.chunks, Schedule: row.schedule})
+		var refused *pipe.ConfigError
+		if !errors.As(err, &refused) || refused.Field != "Schedule" || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%v, %v; want %q", p, err, row.want)
+		}
+		if nn.Params(model)[0].Exists() {
+			t.Error("a parameter was made")
+		}
+	}
+}
+
+// The text of a program runs as it stands, on the placement that it has. A batch with fewer rows runs
+// its first micro-batches.
+func TestProgramFromAFile(t *testing.T) {
+	torchtest.Check(t)
+	const text = "program whole stages=4 micro-batches=2\n" +
+		"worker 0: 0F0 0F0>1 0F1 0F1>1 2>3F0 3F0 3B0 3B0>2 2>3F1 3F1 3B1 3B1>2 1>0B0 0B0 1>0B1 0B1\n" +
+		"worker 1: 0>1F0 1F0 1F0>2 1>2F0 2F0 2F0>3 0>1F1 1F1 1F1>2 1>2F1 2F1 2F1>3 " +
+		"3>2B0 2B0 2B0>1 2>1B0 1B0 1B0>0 3>2B1 2B1 2B1>1 2>1B1 1B1 1B1>0\n"
+	program, err := schedule.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	p := started(t, small(), pipe.Config{Balance: []int{1, 1, 1, 1}, Chunks: 2, Checkpoint: pipe.Never, Schedule: schedule.Fixed(program),
+		Devices: []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(1), torch.CPU(0)}})
+	for rows := int64(1); rows <= 2; rows++ {
+		batch := pipe.Batch{Input: pipe.Rows(normal(rows, 4)(c, 0)), Target: pipe.Rows(normal(rows, 3)(c, 1))}
+		if _, err := p.Step(context.Background(), batch, squares{}); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := p.Plan().Program.String(), program.Fewer(int(rows)).String(); got != want {
+			t.Errorf("%d rows: the step ran\n%s, want\n%s", rows, got, want)
+		}
+	}
+}
+
+// Forward has all outputs before the first backward, which other schedules than GPipe are not for.
+func TestForwardNeedsAScheduleInTwoParts(t *testing.T) {
 	torchtest.Check(t)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	batch := pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 3)(c, 1))}
-	p := started(t, small(), pipe.Config{Balance: []int{2, 2}, Chunks: 2,
-		Schedule: func(c schedule.Config) (*schedule.Program, error) {
-			program, err := schedule.GPipe(c)
-			if err == nil {
-				program.Workers[0] = program.Workers[0][1:]
-			}
-			return program, err
-		}})
-	_, err := p.Step(context.Background(), batch, squares{})
-	var found schedule.Violations
-	if !errors.As(err, &found) || !strings.Contains(err.Error(), "missing: 0F0 is on no worker") {
-		t.Errorf("got %v", err)
+	p := started(t, small(), pipe.Config{Balance: []int{2, 2}, Chunks: 4, Schedule: schedule.OneFOneB})
+	_, err := p.Forward(context.Background(), batch)
+	var refused *pipe.ConfigError
+	if !errors.As(err, &refused) || refused.Field != "Schedule" || !strings.Contains(err.Error(), "want one such as schedule.GPipe, or Step") {
+		t.Errorf("Forward under 1F1B: %v", err)
+	}
+	if _, err := p.Step(context.Background(), batch, squares{}); err != nil {
+		t.Error(err)
+	}
+	if y, err := eval(p, context.Background(), batch.Input[0].Tensor); err != nil {
+		t.Error(err)
+	} else {
+		y.Free()
 	}
 }
 

@@ -75,7 +75,8 @@ type Run struct {
 }
 
 // Forward runs the training forward over all stages and keeps what backward needs. On failure see
-// Step. Once it has returned, running statistics have moved, even if Backward fails.
+// Step. Once it has returned, running statistics have moved, even if Backward fails. It fails with a
+// *ConfigError if the schedule puts backwards before forwards.
 func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
 	leave, err := p.enter("Forward")
 	if err != nil {
@@ -89,6 +90,9 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
 	if err := r.prepare(ctx); err != nil {
 		return nil, err
 	}
+	if !r.prepared.plan.Program.Apart() {
+		return nil, errNotApart
+	}
 	out, _, err := r.run(ctx)
 	if err != nil {
 		return nil, err
@@ -98,6 +102,10 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
 	}
 	return &Run{r: r, outputs: out}, nil
 }
+
+var errNotApart = &ConfigError{Of: "pipe", Field: "Schedule", Value: unquoted("not one for Forward"),
+	Problem: "its workers do backwards before forwards that the output of Forward needs",
+	Remedy:  "want one such as schedule.GPipe, or Step, which computes the loss of each micro-batch"}
 
 // Output is the model's output for the whole batch, on the last device; nil after the run was
 // closed. The run owns it. Its floating-point tensors are leaves that require a gradient, so a loss

@@ -12,6 +12,21 @@ func (p *Program) Part(phase Phase) *Program {
 	return part
 }
 
+// Apart reports whether every worker ends its forwards before its first backward or recomputation. Only then do the parts
+// of the program, one run after the other, hold no more than the whole does.
+func (p *Program) Apart() bool {
+	for _, actions := range p.Workers {
+		backward := false
+		for _, a := range actions {
+			if backward && a.Kind == Forward {
+				return false
+			}
+			backward = backward || !a.Kind.forward() && !a.Kind.Transfer()
+		}
+	}
+	return true
+}
+
 // Fewer is the program for its first micro-batches alone, as a batch with fewer rows has them. It passes [Check] if the
 // program does, and holds no more at any time, as micro-batches do not need each other. The number is from 1 to
 // MicroBatches.

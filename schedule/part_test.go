@@ -50,3 +50,26 @@ func TestPartsOfGPipe(t *testing.T) {
 		}
 	})
 }
+
+// GPipe's forwards may run apart from its backwards, whatever the workers have; those of 1F1B only where
+// there is nothing to alternate.
+func TestApart(t *testing.T) {
+	for _, tt := range []struct {
+		generate schedule.Generator
+		config   schedule.Config
+		want     bool
+	}{
+		{schedule.GPipe, schedule.Config{Stages: 3, MicroBatches: 4}, true},
+		{schedule.GPipe, schedule.Config{Stages: 4, MicroBatches: 3, Worker: []int{0, 1, 1, 0}, Recompute: func(s, i int) bool { return s != i }}, true},
+		{schedule.OneFOneB, schedule.Config{Stages: 3, MicroBatches: 4}, false},
+		{schedule.OneFOneB, schedule.Config{Stages: 3, MicroBatches: 1}, true},
+	} {
+		p, err := tt.generate(tt.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Apart(); got != tt.want {
+			t.Errorf("%v\napart: %v, want %v", p, got, tt.want)
+		}
+	}
+}

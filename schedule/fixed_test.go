@@ -1,0 +1,114 @@
+package schedule_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"penstock/schedule"
+)
+
+// A given program is what its generator made, or its computations are in the same order, with the
+// recomputations and transfers that the config asks for.
+func TestFixed(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		stages, microBatches := rapid.IntRange(1, 5).Draw(t, "stages"), rapid.IntRange(1, 6).Draw(t, "micro-batches")
+		draw := func(m int) schedule.Config {
+			c := schedule.Config{Stages: stages, MicroBatches: m, Capacity: rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity")}
+			again := rapid.SliceOfN(rapid.Bool(), stages*m, stages*m).Draw(t, "recomputed")
+			c.Recompute = func(s, i int) bool { return again[s*m+i] }
+			for range rapid.IntRange(0, 2).Draw(t, "skips") {
+				from := rapid.IntRange(0, stages-1).Draw(t, "from")
+				if from < stages-1 {
+					c.Skips = append(c.Skips, schedule.Edge{From: from, To: rapid.IntRange(from+1, stages-1).Draw(t, "to")})
+				}
+			}
+			return c
+		}
+		made := draw(microBatches)
+		p, err := rapid.SampledFrom([]schedule.Generator{schedule.GPipe, schedule.OneFOneB}).Draw(t, "generator")(made)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fixed := schedule.Fixed(p)
+		if again, err := fixed(made); err != nil || again.String() != p.String() {
+			t.Fatalf("the program of the same config is\n%v%v, want\n%v", again, err, p)
+		}
+		asked := draw(rapid.IntRange(1, microBatches).Draw(t, "fewer"))
+		got, err := fixed(asked)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := schedule.Check(got, schedule.Limits{Meet: asked.Capacity == schedule.Meet}); err != nil {
+			t.Fatal(err)
+		}
+		for w := range got.Workers {
+			want := ordered(p.Fewer(asked.MicroBatches).Workers[w])
+			if have := ordered(got.Workers[w]); !slices.Equal(have, want) {
+				t.Fatalf("worker %d does %v, want %v", w, have, want)
+			}
+		}
+		for s := range stages {
+			for i := range asked.MicroBatches {
+				_, has := got.Graph().IndexOf(schedule.Action{Kind: schedule.Recompute, Stage: s, MicroBatch: i})
+				if want := asked.Recompute(s, i); has != want {
+					t.Fatalf("stage %d recomputes micro-batch %d: %v, want %v", s, i, has, want)
+				}
+			}
+		}
+	})
+}
+
+// ordered are the forwards and backwards of a list.
+func ordered(actions []schedule.Action) []schedule.Action {
+	return slices.DeleteFunc(slices.Clone(actions), func(a schedule.Action) bool {
+		return a.Kind.Transfer() || a.Kind == schedule.Recompute
+	})
+}
+
+// Workers of a given program are matched by their stages, not by their numbers.
+func TestFixedWorkers(t *testing.T) {
+	p, err := schedule.GPipe(schedule.Config{Stages: 3, MicroBatches: 1, Worker: []int{1, 0, 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := schedule.Fixed(p)(schedule.Config{Stages: 3, MicroBatches: 1, Worker: []int{0, 1, 0}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fmt.Sprint(got.Workers) != fmt.Sprint([][]schedule.Action{p.Workers[1], p.Workers[0]}) {
+		t.Errorf("got\n%v", got)
+	}
+}
+
+func TestFixedRefuses(t *testing.T) {
+	program := func(worker ...int) *schedule.Program {
+		p, err := schedule.GPipe(schedule.Config{Stages: 3, MicroBatches: 4, Worker: worker})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	broken := program()
+	broken.Workers[1] = broken.Workers[1][1:]
+	for _, tt := range []struct {
+		program *schedule.Program
+		config  schedule.Config
+		want    string
+	}{
+		{program(), schedule.Config{Stages: 2, MicroBatches: 4}, "it has 3 stages, and 2 are asked for"},
+		{program(), schedule.Config{Stages: 3, MicroBatches: 5}, "it has 4 micro-batches, and 5 are asked for"},
+		{program(), schedule.Config{Stages: 3, MicroBatches: 4, Worker: []int{0, 1, 0}}, "stage 2 is on worker 2 of it, and shares worker 0 with stages of its worker 0"},
+		{program(0, 1, 0), schedule.Config{Stages: 3, MicroBatches: 4}, "it has stages on one worker that are asked for on several: [0 1 2]"},
+		{program().Part(schedule.ForwardOnly), schedule.Config{Stages: 3, MicroBatches: 4}, "it is forward-only, want one of a whole step"},
+		{broken, schedule.Config{Stages: 3, MicroBatches: 4}, "missing: 0>1F0 is on no worker"},
+	} {
+		_, err := schedule.Fixed(tt.program)(tt.config)
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("got %v, want %q", err, tt.want)
+		}
+	}
+}
