@@ -12,6 +12,7 @@ import (
 	"penstock/nn"
 	"penstock/pipe"
 	"penstock/schedule"
+	"penstock/torch"
 )
 
 var policies = []pipe.Checkpoint{pipe.Never, pipe.Always, pipe.ExceptLast}
@@ -77,24 +78,12 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 			q.loss = nn.CrossEntropy().Sum()
 		}
 		cfg := pipe.Config{Chunks: chunks, DeferredBatchNorm: q.deferred, Autocast: q.autocast, Threads: q.threads, Seed: seed}
-		for left := len(q.model().Layers()); left > 0; {
-			n := rapid.IntRange(1, left).Draw(t, "stage")
-			if len(cfg.Balance) == 4 {
-				n = left
-			}
-			cfg.Balance, left = append(cfg.Balance, n), left-n
-		}
+		meets := randomSchedule(t, &cfg, len(q.model().Layers()))
 		var mixed []pipe.Checkpoint
 		for range cfg.Balance {
 			mixed = append(mixed, rapid.SampledFrom(policies).Draw(t, "policy"))
 		}
 		cfg.Checkpoint = pipe.PerStage(mixed...)
-		count := rapid.IntRange(1, len(cfg.Balance)).Draw(t, "devices")
-		for range cfg.Balance {
-			cfg.Devices = append(cfg.Devices, devices(count)[rapid.IntRange(0, count-1).Draw(t, "device")])
-		}
-		var meets bool
-		cfg.Schedule, meets = randomSchedule(t)
 		q.link = randomLink(t, meets)
 		got := q.piped(t, cfg)
 		q.model = func() *nn.Sequential { return randomModel(kinds, unwrapped) }
@@ -105,25 +94,49 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 	})
 }
 
-// randomSchedule draws a schedule, and says whether its programs run on links that meet.
-func randomSchedule(t *rapid.T) (g schedule.Generator, meets bool) {
+// randomSchedule draws a schedule, with a cut of so many layers and a placement that it has programs
+// for. It says whether the programs run on links that meet.
+func randomSchedule(t *rapid.T, cfg *pipe.Config, layers int) bool {
 	capacity := rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity")
-	switch rapid.IntRange(0, 2).Draw(t, "schedule") {
-	case 0:
-		return func(c schedule.Config) (*schedule.Program, error) {
-			c.Capacity = capacity
-			return schedule.GPipe(c)
-		}, true
-	case 1:
-		return func(c schedule.Config) (*schedule.Program, error) {
-			if !slices.IsSorted(c.Worker) {
-				return schedule.GPipe(c)
-			}
-			c.Capacity = capacity
-			return schedule.OneFOneB(c)
-		}, true
+	named := rapid.SampledFrom(schedule.Schedules()).Filter(func(s schedule.Schedule) bool { return !s.Split }).Draw(t, "schedule")
+	virtual := named.Virtual
+	if virtual == 0 {
+		virtual = rapid.IntRange(1, min(3, layers)).Draw(t, "virtual")
 	}
-	return anyOrder(rapid.Uint64().Draw(t, "order")), false
+	if virtual > layers {
+		named, virtual = schedule.Schedules()[0], 1
+	}
+	workers, err := named.Workers(rapid.IntRange(1, min(4, layers/virtual)).Draw(t, "devices"), virtual)
+	if err != nil {
+		t.Fatal(err)
+	}
+	generate, meets := named.Generate, true
+	switch rapid.IntRange(0, 2).Draw(t, "order") {
+	case 0: // any order on any placement
+		count := rapid.IntRange(1, len(workers)).Draw(t, "count")
+		for i := range workers {
+			workers[i] = rapid.IntRange(0, count-1).Draw(t, "worker")
+		}
+		generate, capacity, meets = anyOrder(rapid.Uint64().Draw(t, "seed of the order")), 0, false
+	case 1: // GPipe too has programs for any placement
+		for i := range workers {
+			workers[i] = rapid.IntRange(0, len(workers)-1).Draw(t, "worker")
+		}
+		generate = schedule.GPipe
+	}
+	for i, w := range workers {
+		n := layers - (len(workers) - 1 - i)
+		if i < len(workers)-1 {
+			n = rapid.IntRange(1, n).Draw(t, "stage")
+		}
+		cfg.Balance, layers = append(cfg.Balance, n), layers-n
+		cfg.Devices = append(cfg.Devices, torch.CPU(w))
+	}
+	cfg.Schedule = func(c schedule.Config) (*schedule.Program, error) {
+		c.Capacity = capacity
+		return generate(c)
+	}
+	return meets
 }
 
 // anyOrder makes programs with any of the orders that the dependencies of their actions allow.
