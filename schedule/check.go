@@ -25,34 +25,50 @@ type Limits struct {
 //
 // Check takes any program, from wherever it came, and does not change it.
 func Check(p *Program, limits Limits) error {
-	_, err := check(p, limits)
-	return err
-}
-
-// check is Check. Of a program that can run it returns the ids of its actions.
-func check(p *Program, limits Limits) (*numbered, error) {
-	if err := arg.Given(p, "schedule: Check: the program", "one such as GPipe or Parse makes"); err != nil {
-		return nil, err
+	c, err := newChecker(p)
+	if err != nil {
+		return err
 	}
-	c := &checker{Program: p}
-	c.header()
-	if len(c.found) > 0 {
-		return nil, c.found
-	}
-	c.numbered = p.numbered()
-	c.known()
-	c.missing()
-	c.placement()
-	c.order()
+	c.lists()
 	if limits.InOrder {
 		c.inOrder()
 	}
 	c.progress(limits.Meet)
 	c.memory(limits)
+	return c.err()
+}
+
+// newChecker returns a checker of a program, or what is wrong with its header.
+func newChecker(p *Program) (*checker, error) {
+	if err := arg.Given(p, "schedule: Check: the program", "one such as GPipe or Parse makes"); err != nil {
+		return nil, err
+	}
+	c := &checker{Program: p}
+	c.header()
+	if len(c.found) == 0 {
+		c.enough()
+	}
 	if len(c.found) > 0 {
 		return nil, c.found
 	}
-	return c.numbered, nil
+	c.numbered = p.numbered()
+	return c, nil
+}
+
+// lists checks the rules for which nothing has to run.
+func (c *checker) lists() {
+	c.known()
+	c.missing()
+	c.placement()
+	c.order()
+}
+
+// err is what was found, if that is anything.
+func (c *checker) err() error {
+	if len(c.found) > 0 {
+		return c.found
+	}
+	return nil
 }
 
 // checker collects violations of the program. Its methods check one rule each.
@@ -100,6 +116,19 @@ func (c *checker) header() {
 		for _, err := range c.checkSkips() {
 			c.report(RuleHeader, "%v", err)
 		}
+	}
+}
+
+// enough finds out whether a program that says it is large has as many actions as forwards or backwards, before memory is
+// taken for those that it should have.
+func (c *checker) enough() {
+	const large = 1 << 16
+	actions := 0
+	for _, list := range c.Workers {
+		actions += len(list)
+	}
+	if n := c.Stages * c.MicroBatches; n > large && actions < n {
+		c.report(RuleMissing, "%d actions in all, want at least one for each of %d stages and %d micro-batches", actions, c.Stages, c.MicroBatches)
 	}
 }
 
@@ -228,11 +257,14 @@ func (c *checker) placement() {
 // order finds actions that come before what they need on their own worker. Nothing could wait for that.
 func (c *checker) order() {
 	var deps []int
-	for id := range c.size() {
-		deps = c.deps(deps[:0], id, false)
-		for _, dep := range deps {
-			if dep >= id && c.worker[id] == c.worker[dep] {
-				c.reportAt(RuleOrder, id, "it comes before %v, which it needs", c.action(dep))
+	for w, actions := range c.Workers {
+		for at := range actions {
+			id := c.first[w] + at
+			deps = c.deps(deps[:0], w, at, false)
+			for _, dep := range deps {
+				if dep >= id && c.on(dep, w) {
+					c.reportAt(RuleOrder, id, "it comes before %v, which it needs", c.action(dep))
+				}
 			}
 		}
 	}
@@ -265,13 +297,13 @@ func (c *checker) inOrder() {
 
 // progress runs the program without a clock and finds the workers that get stuck. With meet, nothing waits on links.
 func (c *checker) progress(meet bool) {
-	stuck := c.advance(meet, func(int, []int) {})
+	stuck := c.advance(meet, func(int, int, []int) {})
 	var deps []int
 	for w, id := range stuck {
 		if id == c.first[w+1] {
 			continue
 		}
-		deps = c.deps(deps[:0], id, meet)
+		deps = c.deps(deps[:0], w, id-c.first[w], meet)
 		for _, dep := range deps {
 			if on := int(c.worker[dep]); on != w && dep >= stuck[on] {
 				c.reportAt(RuleDeadlock, id, "it waits for %v on worker %d, which is stuck at %v, action %d",

@@ -251,7 +251,7 @@ func TestCheckHeader(t *testing.T) {
 	}{
 		{schedule.Program{}, "header: 0 stages, want at least 1"},
 		{schedule.Program{Stages: 1}, "header: 0 micro-batches, want at least 1"},
-		{schedule.Program{Stages: 1 << 62, MicroBatches: 1 << 62}, "more than 1048576 cells"},
+		{schedule.Program{Stages: 1 << 62, MicroBatches: 1 << 62}, "more than 16777216 forwards"},
 		{schedule.Program{Stages: 1, MicroBatches: 1, Phase: 9}, "header: unknown phase(9)"},
 		{schedule.Program{Stages: 1, MicroBatches: 1, Capacity: -2}, "header: a capacity of -2 values on a link"},
 		{schedule.Program{Stages: 4, MicroBatches: 1, Skips: edges(t, "0>4")}, "header: skip 0>4: stages go from 0 to 3"},
@@ -261,13 +261,31 @@ func TestCheckHeader(t *testing.T) {
 		{schedule.Program{Stages: 4, MicroBatches: 1, Skips: edges(t, "1>2")}, "header: skip 1>2: neighbours need none"},
 		{schedule.Program{Stages: 4, MicroBatches: 1, Skips: edges(t, "0>2,0>2")}, "header: skip 0>2: declared twice"},
 		{schedule.Program{Stages: 4, MicroBatches: 1, Skips: edges(t, "0>3,0>2,1>3")}, "header: skip 0>2: comes after 0>3, want skips in ascending order"},
-		{schedule.Program{Stages: 4, MicroBatches: 1 << 18, Skips: edges(t, "0>2")}, "header: 4 stages and 1 skips of 262144 micro-batches are more than 1048576 cells"},
+		{schedule.Program{Stages: 4, MicroBatches: 1 << 22, Skips: edges(t, "0>2")}, "header: 4 stages and 1 skips of 4194304 micro-batches are more than 16777216 forwards"},
 	}
 	for _, tt := range tests {
 		vs := violations(t, schedule.Check(&tt.program, schedule.Limits{}))
 		if len(vs) != 1 || vs[0].Rule != schedule.RuleHeader || !strings.Contains(vs[0].Error(), tt.want) {
 			t.Errorf("Check(%+v) = %v, want %s", tt.program, vs, tt.want)
 		}
+	}
+}
+
+// A header that promises more than there is costs no memory.
+func TestCheckOfALargeHeader(t *testing.T) {
+	p := parse(t, "program whole stages=4000 micro-batches=4000\nworker 0: 0F0\n")
+	vs := violations(t, schedule.Check(p, schedule.Limits{}))
+	want := "missing: 1 actions in all, want at least one for each of 4000 stages and 4000 micro-batches"
+	if len(vs) != 1 || vs[0].Error() != want {
+		t.Errorf("%v, want %s", vs, want)
+	}
+}
+
+// What is wrong throughout is said a hundred times.
+func TestCheckStops(t *testing.T) {
+	p := parse(t, "program whole stages=2 micro-batches=4000\nworker 0:\n")
+	if vs := violations(t, schedule.Check(p, schedule.Limits{})); len(vs) != 100 {
+		t.Errorf("%d violations, want 100", len(vs))
 	}
 }
 

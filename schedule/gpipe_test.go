@@ -65,7 +65,7 @@ func TestGPipeErrors(t *testing.T) {
 		{schedule.Config{}, "0 stages, want at least 1"},
 		{schedule.Config{Stages: 2}, "0 micro-batches, want at least 1"},
 		{schedule.Config{Stages: -1, MicroBatches: 2}, "-1 stages"},
-		{schedule.Config{Stages: 1 << 40, MicroBatches: 1 << 40}, "more than 1048576 cells"},
+		{schedule.Config{Stages: 1 << 40, MicroBatches: 1 << 40}, "more than 16777216 forwards"},
 		{schedule.Config{Stages: 2, MicroBatches: 2, Worker: []int{0}}, "workers are given for 1 stages, want 2"},
 		{schedule.Config{Stages: 2, MicroBatches: 2, Worker: []int{0, -1}}, "stage 1 is on worker -1, want 0 to 1"},
 		{schedule.Config{Stages: 2, MicroBatches: 2, Worker: []int{0, 2}}, "stage 1 is on worker 2, want 0 to 1"},
@@ -75,7 +75,7 @@ func TestGPipeErrors(t *testing.T) {
 		{schedule.Config{Stages: 3, MicroBatches: 2, Skips: []schedule.Edge{{From: 0, To: 2}, {From: -1, To: 2}}}, "skip -1>2: stages go from 0 to 2"},
 		{schedule.Config{Stages: 3, MicroBatches: 2, Skips: []schedule.Edge{{From: 2, To: 0}}}, "skip 2>0: want an earlier stage first, as in 0>2"},
 		{schedule.Config{Stages: 3, MicroBatches: 2, Skips: []schedule.Edge{{From: 1, To: 1}}}, "skip 1>1: want an earlier stage first"},
-		{schedule.Config{Stages: 4, MicroBatches: 1 << 18, Skips: []schedule.Edge{{From: 0, To: 3}}}, "4 stages and 1 skips of 262144 micro-batches are more than 1048576 cells"},
+		{schedule.Config{Stages: 4, MicroBatches: 1 << 22, Skips: []schedule.Edge{{From: 0, To: 3}}}, "4 stages and 1 skips of 4194304 micro-batches are more than 16777216 forwards"},
 	}
 	for _, tt := range tests {
 		p, err := schedule.GPipe(tt.config)

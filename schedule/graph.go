@@ -49,11 +49,12 @@ func (p *Program) Graph() *Graph {
 	// Actions come in hundreds of thousands: their lists are parts of long ones rather than memory of their own.
 	deps, cross := make([]int, 0, 3*n.size()), make([]int, 0, n.size())
 	for id := range g.Actions {
-		g.Worker[id] = int(n.worker[id])
+		w := int(n.worker[id])
+		g.Worker[id] = w
 		firstDep, firstCross := len(deps), len(cross)
-		deps = n.deps(deps, id, false)
+		deps = n.deps(deps, w, id-n.first[w], false)
 		for _, dep := range deps[firstDep:] {
-			if n.worker[dep] != n.worker[id] {
+			if !n.on(dep, w) {
 				cross = append(cross, dep)
 			}
 		}

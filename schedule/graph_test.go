@@ -190,3 +190,26 @@ func BenchmarkGraph(b *testing.B) {
 		p.Graph()
 	}
 }
+
+// The largest program that has to be checked and simulated: 24 million actions, within 4 GB. It takes minutes to run on a
+// busy machine: go test ./schedule -run - -bench Largest -benchtime 1x
+func BenchmarkLargest(b *testing.B) {
+	p, err := schedule.OneFOneB(schedule.Config{Stages: 1000, MicroBatches: 4000})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("Check", func(b *testing.B) {
+		for b.Loop() {
+			if err := schedule.Check(p, schedule.Limits{Meet: true, InOrder: true}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("Simulate", func(b *testing.B) {
+		for b.Loop() {
+			if took := simulate(b, p, equal).Makespan(); took != 3*(4000+1000-1) {
+				b.Fatalf("takes %d", took)
+			}
+		}
+	})
+}

@@ -14,7 +14,7 @@ func (g *Graph) LatestReceives() []int {
 		out[id] = -1
 	}
 	order := make([]int, 0, len(g.Actions))
-	g.numbered.advance(false, func(id int, _ []int) { order = append(order, id) })
+	g.numbered.advance(false, func(id, _ int, _ []int) { order = append(order, id) })
 	slices.Reverse(order)
 	sent := make([][]int, len(g.First)-1) // by worker: the receives of what it sends
 	for id, a := range g.Actions {

@@ -37,12 +37,14 @@ func (n *numbered) action(id int) Action {
 	return n.Workers[w][id-n.first[w]]
 }
 
-// deps appends the ids of the actions that must be done before one of a worker starts. With meet, nothing waits on any link
-// between two workers.
-func (n *numbered) deps(list []int, id int, meet bool) []int {
+// on reports whether an action is on a worker.
+func (n *numbered) on(id, w int) bool { return id >= n.first[w] && id < n.first[w+1] }
+
+// deps appends the ids of the actions that must be done before the one at a place of a worker's list starts. With meet,
+// nothing waits on any link between two workers.
+func (n *numbered) deps(list []int, w, at int, meet bool) []int {
 	var space [8]Action
-	w := n.worker[id]
-	a := n.action(id)
+	a := n.Workers[w][at]
 	need := n.needs(space[:0], n.skips, a)
 	own := len(need) // those after it count only on other workers
 	if c := n.Capacity; a.Kind.Send() && c > 0 && a.distance() == 1 {
@@ -50,13 +52,13 @@ func (n *numbered) deps(list []int, id int, meet bool) []int {
 		earlier.MicroBatch -= c
 		need = append(need, earlier)
 	}
-	if id > n.first[w] {
-		if sent := n.action(id - 1); sent.Kind.Send() && (meet || n.Capacity == Meet && sent.distance() == 1) {
+	if at > 0 {
+		if sent := n.Workers[w][at-1]; sent.Kind.Send() && (meet || n.Capacity == Meet && sent.distance() == 1) {
 			need = append(need, sent.Matching())
 		}
 	}
-	for at, a := range need {
-		if dep, ok := n.index.find(a); ok && (at < own || n.worker[dep] != w) {
+	for i, a := range need {
+		if dep, ok := n.index.find(a); ok && (i < own || !n.on(dep, w)) {
 			list = append(list, dep)
 		}
 	}
@@ -64,10 +66,10 @@ func (n *numbered) deps(list []int, id int, meet bool) []int {
 }
 
 // advance performs actions as workers would, each in its own order and waiting only for other workers, until all are
-// done or none can go on. It calls visit once for each, with the actions that it needs, in an order in which every action
+// done or none can go on. It calls visit once for each action, with its worker and what it needs, in an order in which every action
 // follows those of them that are done. It returns, for each worker, the id of the action that it is stuck at, or the first
 // of the next worker where it is through.
-func (n *numbered) advance(meet bool, visit func(id int, deps []int)) []int {
+func (n *numbered) advance(meet bool, visit func(id, w int, deps []int)) []int {
 	workers := len(n.Workers)
 	next := slices.Clone(n.first[:workers])
 	waiting := make([][]int, workers) // by worker: those that wait for it
@@ -83,14 +85,17 @@ func (n *numbered) advance(meet bool, visit func(id int, deps []int)) []int {
 	perform:
 		for ; next[w] < n.first[w+1]; next[w]++ {
 			id := next[w]
-			deps = n.deps(deps[:0], id, meet)
+			deps = n.deps(deps[:0], w, id-n.first[w], meet)
 			for _, dep := range deps {
-				if on := int(n.worker[dep]); on != w && dep >= next[on] {
+				if n.on(dep, w) {
+					continue
+				}
+				if on := int(n.worker[dep]); dep >= next[on] {
 					waiting[on] = append(waiting[on], w)
 					break perform
 				}
 			}
-			visit(id, deps)
+			visit(id, w, deps)
 		}
 		if next[w] > from {
 			todo = append(todo, waiting[w]...)

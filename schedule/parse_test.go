@@ -64,7 +64,7 @@ func TestParseErrors(t *testing.T) {
 		{"leading zero", "program whole stages=02 micro-batches=2", `line 1, word 3: "stages=02"`},
 		{"after the header", "program whole stages=2 micro-batches=2 fast", `line 1, word 5: "fast" after the header`},
 		{"no stages", "program whole stages=0 micro-batches=2", "line 1, word 3: 0 stages, want at least 1"},
-		{"absurd size", "program whole stages=2147483647 micro-batches=2147483647", "more than 1048576 cells"},
+		{"absurd size", "program whole stages=2147483647 micro-batches=2147483647", "more than 16777216 forwards"},
 		{"not a worker", header + "\nwork 0: 0F0", `line 3, word 1: "work", want worker`},
 		{"second header", header + header, `line 2, word 1: "program", want worker`},
 		{"no number of worker", header + "worker", "line 2, word 2: the line ends, want 0:"},

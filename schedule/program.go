@@ -82,9 +82,9 @@ func parseCapacity(text string) (int, error) {
 	return n, nil
 }
 
-// maxCells bounds stages and skips times micro-batches. Pipelines have up to some hundred stages and some thousand
-// micro-batches at the very most; beyond that lies a slip in a header, which would ask for gigabytes.
-const maxCells = 1 << 20
+// maxForwards bounds stages and skips times micro-batches. Ten thousand stages of a thousand micro-batches are below it;
+// beyond lies a slip in a header, which would ask for tens of gigabytes.
+const maxForwards = 1 << 24
 
 // checkSize says what is wrong with a number of stages, skips between them, and micro-batches.
 func checkSize(stages, skips, microBatches int) error {
@@ -93,10 +93,10 @@ func checkSize(stages, skips, microBatches int) error {
 		return fmt.Errorf("%d stages, want at least 1", stages)
 	case microBatches < 1:
 		return fmt.Errorf("%d micro-batches, want at least 1", microBatches)
-	case stages > maxCells/microBatches:
-		return fmt.Errorf("%d stages of %d micro-batches are more than %d cells", stages, microBatches, maxCells)
-	case skips > maxCells/microBatches-stages:
-		return fmt.Errorf("%d stages and %d skips of %d micro-batches are more than %d cells", stages, skips, microBatches, maxCells)
+	case stages > maxForwards/microBatches:
+		return fmt.Errorf("%d stages of %d micro-batches are more than %d forwards", stages, microBatches, maxForwards)
+	case skips > maxForwards/microBatches-stages:
+		return fmt.Errorf("%d stages and %d skips of %d micro-batches are more than %d forwards", stages, skips, microBatches, maxForwards)
 	}
 	return nil
 }

@@ -58,8 +58,8 @@ func (s Schedule) Workers(devices, virtual int) ([]int, error) {
 		return nil, fmt.Errorf("schedule: %s: %d stages on each device, want at least 1", s.Name, virtual)
 	case s.Virtual > 0 && virtual != s.Virtual:
 		return nil, fmt.Errorf("schedule: %s: %d stages on each device, want %d", s.Name, virtual, s.Virtual)
-	case devices > maxCells/virtual:
-		return nil, fmt.Errorf("schedule: %s: %d devices with %d stages each are more than %d stages", s.Name, devices, virtual, maxCells)
+	case devices > maxForwards/virtual:
+		return nil, fmt.Errorf("schedule: %s: %d devices with %d stages each are more than %d stages", s.Name, devices, virtual, maxForwards)
 	}
 	return s.Place(devices*virtual, devices)
 }

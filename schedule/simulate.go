@@ -34,9 +34,13 @@ func Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error)
 	if err := arg.Given(duration, "schedule: Simulate: the function of durations", "one such as Unit"); err != nil {
 		return Timeline{}, err
 	}
-	n, err := check(p, Limits{})
+	n, err := newChecker(p)
 	if err != nil {
 		return Timeline{}, err
+	}
+	if n.lists(); n.err() != nil {
+		n.progress(false)
+		return Timeline{}, n.err()
 	}
 	t := Timeline{Workers: len(p.Workers), Events: make([]Event, 0, n.size())}
 	var negative error
@@ -46,28 +50,32 @@ func Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error)
 			negative = fmt.Errorf("schedule: simulate: %v takes %v, want no less than zero", a, d)
 		}
 		return d
-	}, func(id int, a Action, start, end time.Duration) {
-		t.Events = append(t.Events, Event{Worker: int(n.worker[id]), Action: a, Start: start, End: end})
+	}, func(_, w int, a Action, start, end time.Duration) {
+		t.Events = append(t.Events, Event{Worker: w, Action: a, Start: start, End: end})
 	})
+	if len(t.Events) < n.size() {
+		n.progress(false)
+		return Timeline{}, n.err()
+	}
 	if negative != nil {
 		return Timeline{}, negative
 	}
 	return t, nil
 }
 
-// simulate visits the actions with their times, each after those that it needs. The program must get to its end.
-func (n *numbered) simulate(duration func(Action) time.Duration, visit func(id int, a Action, start, end time.Duration)) {
+// simulate visits the actions with their workers and times, each after those that it needs, as far as workers get.
+func (n *numbered) simulate(duration func(Action) time.Duration, visit func(id, w int, a Action, start, end time.Duration)) {
 	ends := make([]time.Duration, n.size())
-	n.advance(false, func(id int, deps []int) {
-		a := n.action(id)
+	n.advance(false, func(id, w int, deps []int) {
+		a := n.Workers[w][id-n.first[w]]
 		var start time.Duration
-		if id > n.first[n.worker[id]] {
+		if id > n.first[w] {
 			start = ends[id-1]
 		}
 		for _, dep := range deps {
 			start = max(start, ends[dep])
 		}
 		ends[id] = start + duration(a)
-		visit(id, a, start, ends[id])
+		visit(id, w, a, start, ends[id])
 	})
 }

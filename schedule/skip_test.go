@@ -142,7 +142,7 @@ func TestParseSkips(t *testing.T) {
 			t.Errorf("%q: %v, want %s", tt.options, err, tt.want)
 		}
 	}
-	if _, err := schedule.Parse("program whole stages=4 micro-batches=262144 skips=0>2"); err == nil || !strings.Contains(err.Error(), "4 stages and 1 skips of 262144") {
+	if _, err := schedule.Parse("program whole stages=4 micro-batches=4194304 skips=0>2"); err == nil || !strings.Contains(err.Error(), "4 stages and 1 skips of 4194304") {
 		t.Errorf("an absurd size: %v", err)
 	}
 }

@@ -74,7 +74,7 @@ func Example_check() {
 	fmt.Println(schedule.Check(program, schedule.Limits{}))
 	// Output:
 	// schedule: the program cannot run:
-	// 	order: worker 0: 0B0 comes before 1>0B0, which it needs
+	// 	order: worker 0, action 3, 0B0: it comes before 1>0B0, which it needs
 }
 
 func Example_timeline() {
