@@ -3,7 +3,7 @@
 # The run of `make train`: about 91 % in about five minutes on two cores. A run that was stopped goes on.
 TRAIN_OUT = out/fashion-mnist
 TRAIN_FLAGS = --model resnet20 --data fashion-mnist --stages 2 --chunks 8 --checkpoint except_last --batch 256 --epochs 2 \
-	--lr 0.2 --nesterov --weight-decay 5e-4 --schedule cosine --warmup 40 --memory-limit 256MiB --save-every 100 \
+	--lr 0.2 --nesterov --weight-decay 5e-4 --lr-schedule cosine --warmup 40 --memory-limit 256MiB --save-every 100 \
 	--out $(TRAIN_OUT) --trace $(TRAIN_OUT)/step.trace.json $(if $(wildcard $(TRAIN_OUT)/step-*),--resume)
 
 # The run that ends `make test`: the same path end to end, in seconds.

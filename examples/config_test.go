@@ -155,7 +155,7 @@ var (
 		"pipe.Config.Seed": "any number", "pipe.Config.Record": "a switch",
 		"train.BalanceConfig.Profile": "a profile.Config", "train.BalanceConfig.Loss": "any", "pipe.Config.Profile": "one of something else is not used",
 		"train.Loop.Pipe": "nil is refused by name", "train.Loop.Optimizer": "nil is refused by name", "train.Loop.Loss": "nil is refused by name", "train.Loop.Loader": "nil is refused by name",
-		"train.Loop.Schedule": "any", "train.Loop.OnStep": "any functions", "train.Loop.OnEpoch": "any function",
+		"train.Loop.LRSchedule": "any", "train.Loop.OnStep": "any functions", "train.Loop.OnEpoch": "any function",
 		"profile.Config.Seed": "any number", "profile.Config.Extras": "any values", "profile.Config.Autocast": "a switch", "profile.Config.Clock": "any function", "profile.Config.BytesOnly": "a switch",
 		"profile.Config.Progress": "any function", "profile.Config.Loss": "any", "profile.Config.LossUnit": "a switch", "profile.Config.InputGrad": "a switch",
 		"profile.Config.DeferredBatchNorm": "a switch", "profile.Config.Known": "one of something else is not used",

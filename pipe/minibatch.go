@@ -168,6 +168,8 @@ func (r *minibatch) do(c *torch.Ctx, a schedule.Action) error {
 		return r.sendGradient(c, a)
 	case schedule.ReceiveGradient:
 		return r.receiveGradient(c, a)
+	default:
+		return fmt.Errorf("pipe: %v: no stage can do this yet; want a schedule with whole backwards", a)
 	}
 	return nil
 }

@@ -25,9 +25,9 @@ type Loop struct {
 	Loss      nn.Loss
 	Loader    *data.Loader
 
-	// Schedule gives the learning rate of each step, counted from 0. Nil leaves the optimizer's as
+	// LRSchedule gives the learning rate of each step, counted from 0. Nil leaves the optimizer's as
 	// it is.
-	Schedule optim.Schedule
+	LRSchedule optim.Schedule
 	// ClipNorm is the greatest norm that the gradients of all stages together may have; larger ones
 	// are scaled down to it. 0 is no limit.
 	ClipNorm float64
@@ -228,8 +228,8 @@ func (l *Loop) take(ctx context.Context, batch data.Batch) (info StepInfo, part 
 			nn.ZeroGrads(l.Pipe.Model())
 		}
 	}()
-	if l.Schedule != nil {
-		l.Optimizer.SetLR(l.Schedule.LR(int(l.Step)))
+	if l.LRSchedule != nil {
+		l.Optimizer.SetLR(l.LRSchedule.LR(int(l.Step)))
 	}
 	info = StepInfo{LR: l.Optimizer.LR(), Samples: batch.Rows}
 

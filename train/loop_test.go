@@ -89,7 +89,7 @@ func TestStepInfo(t *testing.T) {
 	check(t)
 	s, _ := newRig(t, setup{balance: []int{4, 4}})
 	s.Steps = 6
-	s.Schedule = optim.Linear{From: 0.1, To: 0.2, Steps: 10}
+	s.LRSchedule = optim.Linear{From: 0.1, To: 0.2, Steps: 10}
 	var infos []train.StepInfo
 	s.OnStep = []train.Hook{func(i train.StepInfo) error { infos = append(infos, i); return nil }}
 	s.run(t)
@@ -98,7 +98,7 @@ func TestStepInfo(t *testing.T) {
 		if n == 4 {
 			wantSamples = samples - 4*batch
 		}
-		if i.Epoch != n/5 || i.Samples != wantSamples || i.LR != s.Schedule.LR(n) || len(i.Peak) != 2 {
+		if i.Epoch != n/5 || i.Samples != wantSamples || i.LR != s.LRSchedule.LR(n) || len(i.Peak) != 2 {
 			t.Errorf("step %d: %+v", n+1, i)
 		}
 		if i.Loss <= 0 || i.Duration <= 0 || math.Abs(i.SamplesPerSecond*i.Duration.Seconds()-float64(i.Samples)) > 1e-6 {

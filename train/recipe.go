@@ -12,14 +12,14 @@ import (
 // the weights would not be those of an uninterrupted run, or the position in the data would mean
 // other samples. Cut, devices and recomputation are not part of it.
 type Recipe struct {
-	Model     Choice  `json:"model"`
-	Data      Choice  `json:"data"`
-	Batch     int     `json:"batch"`
-	Chunks    int     `json:"chunks"` // batch norm and dropout see micro-batches
-	Seed      uint64  `json:"seed"`
-	Optimizer Choice  `json:"optimizer"`
-	Schedule  Choice  `json:"schedule"`
-	ClipNorm  float64 `json:"clip_norm"`
+	Model      Choice  `json:"model"`
+	Data       Choice  `json:"data"`
+	Batch      int     `json:"batch"`
+	Chunks     int     `json:"chunks"` // batch norm and dropout see micro-batches
+	Seed       uint64  `json:"seed"`
+	Optimizer  Choice  `json:"optimizer"`
+	LRSchedule Choice  `json:"schedule"`
+	ClipNorm   float64 `json:"clip_norm"`
 	// False is not written, so that checkpoints from before this field existed can be resumed.
 	DeferredBatchNorm bool `json:"deferred_batch_norm,omitempty"`
 	Autocast          bool `json:"autocast,omitempty"`

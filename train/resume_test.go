@@ -21,7 +21,7 @@ import (
 func recipe() train.Recipe {
 	return train.Recipe{
 		Model: train.Choice{Name: "network", Settings: map[string]any{"classes": 3}}, Data: train.Choice{Name: "synthetic"}, Batch: batch, Chunks: 3, Seed: 7,
-		Optimizer: train.Choice{Name: "sgd", Settings: optim.Config{LR: 0.05, Momentum: 0.9}}, Schedule: train.Choice{Name: "constant"},
+		Optimizer: train.Choice{Name: "sgd", Settings: optim.Config{LR: 0.05, Momentum: 0.9}}, LRSchedule: train.Choice{Name: "constant"},
 	}
 }
 
@@ -74,7 +74,7 @@ func TestResumeIsBitEqual(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %v from step %d", o.optimizer, o.config, at), func(t *testing.T) {
 				check(t)
 				whole, closer := newRig(t, o)
-				whole.Steps, whole.ClipNorm, whole.Schedule = steps, 1, optim.Cosine{Base: o.config.LR, Steps: steps}
+				whole.Steps, whole.ClipNorm, whole.LRSchedule = steps, 1, optim.Cosine{Base: o.config.LR, Steps: steps}
 				whole.run(t)
 				want := train.ParamsSHA256(whole.model)
 				closer()
@@ -82,7 +82,7 @@ func TestResumeIsBitEqual(t *testing.T) {
 				store := train.Store{Dir: t.TempDir()}
 				o.balance = []int{3, 5}
 				first, closer := newRig(t, o)
-				first.Steps, first.ClipNorm, first.Schedule = steps, 1, whole.Schedule
+				first.Steps, first.ClipNorm, first.LRSchedule = steps, 1, whole.LRSchedule
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
 				if at == 0 {
@@ -102,7 +102,7 @@ func TestResumeIsBitEqual(t *testing.T) {
 
 				o.balance = []int{2, 4, 2}
 				second, _ := resume(t, store, o)
-				second.Steps, second.ClipNorm, second.Schedule = steps, 1, whole.Schedule
+				second.Steps, second.ClipNorm, second.LRSchedule = steps, 1, whole.LRSchedule
 				if second.Step != at {
 					t.Fatalf("resumed at step %d, saved at %d", second.Step, at)
 				}
@@ -155,7 +155,7 @@ func TestCheckFindsWhatDiffers(t *testing.T) {
 		{change: func(r *train.Recipe) { r.Model.Settings = struct{ Classes int }{3} }, field: "model.settings.Classes", saved: "absent", given: "3"},
 		{change: func(r *train.Recipe) { r.Optimizer.Settings = optim.Config{LR: 0.05, Momentum: 0.8} },
 			field: "optimizer.settings.Momentum", saved: "0.9", given: "0.8"},
-		{change: func(r *train.Recipe) { r.Schedule.Name = "cosine" }, field: "schedule.name", saved: `"constant"`, given: `"cosine"`},
+		{change: func(r *train.Recipe) { r.LRSchedule.Name = "cosine" }, field: "schedule.name", saved: `"constant"`, given: `"cosine"`},
 		{model: nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 13)), field: `tensor "1.bias"`, saved: "F32[12]", given: "F32[13]"},
 		{model: network().Add("extra", nn.NewLinear(3, 3)), field: `tensor "extra.bias"`, saved: "absent", given: "F32[3]"},
 		{model: nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 12)), field: `tensor "2.bias"`, saved: "F32[12]", given: "absent"},

@@ -20,16 +20,18 @@ type trainFlags struct {
 	settings                     []string
 	window                       int
 
-	stages int
-	config pipe.Config // its Balance is nil if the cut is to be found by timing the layers
-	limit  int64       // bytes; 0 is none
+	stages   int
+	schedule string // of the pipeline: a name or a file
+	virtual  int
+	config   pipe.Config // its Balance is nil if the cut is to be found by timing the layers
+	limit    int64       // bytes; 0 is none
 
 	batch         int
 	steps         int64
 	epochs        int
 	optimizerName string
 	update        optim.Config
-	scheduleName  string
+	lrSchedule    string
 	warmup        int
 	scheduleSteps int
 	clipNorm      float64
@@ -53,8 +55,11 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 
 	count(s, &f.stages, "stages", 1, "`N` stages to cut the model into")
 	list(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage; left out, layers are timed and cut evenly", layers)
-	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each stage (default cpu:0,cpu:1,...)", device)
+	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each stage, or with --virtual for each N stages (default cpu:0,cpu:1,...)", device)
 	count(s, &f.config.Chunks, "chunks", 8, "`N` micro-batches of each batch")
+	path(s, &f.schedule, "schedule", "`NAME|FILE` of the order in which stages run micro-batches: "+strings.Join(scheduleNames(), ", ")+
+		", or a file with a program (default gpipe)")
+	count(s, &f.virtual, "virtual", 0, "`N` stages on each device, which --schedule places (default 1, or what it needs)")
 	s.StringVar((*string)(&f.config.Checkpoint), "checkpoint", "except_last",
 		"`POLICY` of recomputing activations to save memory: never, except_last, always, or optimal, which plans what is fastest within --memory-limit; or a list with one for each stage")
 	s.BoolVar(&f.config.DeferredBatchNorm, "deferred-batch-norm", false,
@@ -73,10 +78,10 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	amount(s, &f.update.Momentum, "momentum", 1, "`M` of sgd and rmsprop, from 0 to below 1 (default 0.9 for sgd)")
 	s.BoolVar(&f.update.Nesterov, "nesterov", false, "Nesterov momentum")
 	amount(s, &f.update.WeightDecay, "weight-decay", math.Inf(1), "`W` that pulls weights to zero (default none)")
-	word(s, &f.scheduleName, "schedule", "constant",
+	word(s, &f.lrSchedule, "lr-schedule", "constant",
 		"`NAME` of the learning rate's schedule: "+strings.Join(optim.ScheduleNames(), ", "), optim.ScheduleNames()...)
 	whole(s, &f.warmup, "warmup", 0, 0, math.MaxInt32, "`N` first steps in which the rate rises to --lr (default none)")
-	count(s, &f.scheduleSteps, "schedule-steps", 0, "`N` steps that the schedule spans (default: the whole run)")
+	count(s, &f.scheduleSteps, "schedule-steps", 0, "`N` steps that --lr-schedule spans (default: the whole run)")
 	amount(s, &f.clipNorm, "clip-norm", math.Inf(1), "greatest `NORM` of all gradients together (default any)")
 	s.Uint64Var(&f.config.Seed, "seed", 1, "`SEED` of weights, order of the data and dropout")
 
@@ -92,6 +97,8 @@ func flagOf(field string) string {
 	switch top, _, _ := strings.Cut(field, "."); {
 	case field == "clip_norm":
 		return "--clip-norm"
+	case field == "schedule.name":
+		return "--lr-schedule"
 	case field == "deferred_batch_norm":
 		return "--deferred-batch-norm"
 	case strings.HasPrefix(field, "data.settings"):

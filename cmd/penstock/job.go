@@ -149,7 +149,7 @@ func (j *job) planSteps(context.Context, io.Writer) (err error) {
 	if all := int64(j.epochs) * batches; j.epochs > 0 && (j.steps == 0 || all < j.steps) {
 		j.last = all
 	}
-	j.schedule, j.recipe.Schedule, err = j.scheduled(j.last)
+	j.schedule, j.recipe.LRSchedule, err = j.scheduled(j.last)
 	return err
 }
 
@@ -328,7 +328,7 @@ func (j *job) openLoop(_ context.Context, stderr io.Writer) (err error) {
 	if l.Loader, err = data.NewLoader(j.training, config); err != nil {
 		return err
 	}
-	l.Pipe, l.Loss, l.Schedule = j.pipe, trainingLoss(), j.schedule
+	l.Pipe, l.Loss, l.LRSchedule = j.pipe, trainingLoss(), j.schedule
 	l.ClipNorm, l.Steps, l.Epochs = j.clipNorm, j.steps, j.epochs
 	l.OnStep = []train.Hook{j.trace.hook(j.pipe, j.loop.Step)}
 	save := func() error { _, err := j.save(); return err }

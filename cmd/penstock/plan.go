@@ -56,8 +56,8 @@ func (p *plan) checkNames(s *pflag.FlagSet) (err error) {
 			p.modelName)
 	case s.Changed("window") && p.dataName != "text":
 		return badUsage("--window %d: it is for --data text, and %s has samples of their own size", p.window, p.dataName)
-	case p.scheduleName == "constant" && p.scheduleSteps > 0:
-		return badUsage("--schedule-steps %d: a constant schedule has no end; want --schedule cosine or step with it",
+	case p.lrSchedule == "constant" && p.scheduleSteps > 0:
+		return badUsage("--schedule-steps %d: a constant schedule has no end; want --lr-schedule cosine or step with it",
 			p.scheduleSteps)
 	}
 	if err := models.Set(p.modelName, &p.options, p.settings); err != nil {
@@ -72,14 +72,19 @@ func (p *plan) checkCut(s *pflag.FlagSet) error {
 	if err != nil {
 		return badUsage("--set %s: %s", strings.Join(p.settings, ","), message(err))
 	}
+	if s.Changed("balance") {
+		if s.Changed("stages") && len(p.config.Balance) != p.stages {
+			return badUsage("--stages %d and --balance %s, which has %d: want as many, or one of the two left out",
+				p.stages, numbers(p.config.Balance), len(p.config.Balance))
+		}
+		p.stages = len(p.config.Balance)
+	}
+	if err := p.checkSchedule(s); err != nil {
+		return err
+	}
 	all, cut := len(model.Layers()), p.config
 	switch {
 	case s.Changed("balance"):
-		if s.Changed("stages") && len(cut.Balance) != p.stages {
-			return badUsage("--stages %d and --balance %s, which has %d: want as many, or one of the two left out",
-				p.stages, numbers(cut.Balance), len(cut.Balance))
-		}
-		p.stages = len(cut.Balance)
 	case p.stages > all:
 		return badUsage("--stages %d: %s has %d layers; want at most as many stages", p.stages, p.modelName, all)
 	case !s.Changed("devices") && p.stages > torch.MaxCPU:
@@ -166,17 +171,17 @@ func (p *plan) checkFiles(*pflag.FlagSet) error {
 func (p *plan) scheduled(total int64) (optim.Schedule, train.Choice, error) {
 	config := optim.ScheduleConfig{LR: p.update.LR, WarmupSteps: p.warmup}
 	settings := map[string]any{"warmup": p.warmup}
-	if p.scheduleName != "constant" { // which is the same however long it lasts
+	if p.lrSchedule != "constant" { // which is the same however long it lasts
 		config.TotalSteps = int(total)
 		if p.scheduleSteps > 0 {
 			config.TotalSteps = p.scheduleSteps
 		}
 		if config.TotalSteps <= p.warmup {
 			return nil, train.Choice{}, badUsage("--warmup %d: the %s schedule has only %d steps; want a shorter warm-up, or more --steps, --epochs or --schedule-steps",
-				p.warmup, p.scheduleName, config.TotalSteps)
+				p.warmup, p.lrSchedule, config.TotalSteps)
 		}
 		settings["schedule-steps"] = config.TotalSteps
 	}
-	s, err := optim.NewSchedule(p.scheduleName, config)
-	return s, train.Choice{Name: p.scheduleName, Settings: settings}, err
+	s, err := optim.NewSchedule(p.lrSchedule, config)
+	return s, train.Choice{Name: p.lrSchedule, Settings: settings}, err
 }

@@ -18,6 +18,16 @@ func TestRefuses(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "train-images-idx3-ubyte"), []byte("not an idx file"), 0o666); err != nil {
 		t.Fatal(err)
 	}
+	programs := t.TempDir()
+	broken, other := filepath.Join(programs, "broken"), filepath.Join(programs, "other")
+	for path, text := range map[string]string{
+		broken: "program whole stages=1 micro-batches=2\nworker 0: 0F0 0B0 0F1\n",
+		other:  "program whole stages=1 micro-batches=4\nworker 0: 0F0 0B0 0F1 0B1 0F2 0B2 0F3 0B3\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
 	train := func(args ...string) []string { return with(with(small, "--steps", "2"), args...) }
 	tests := []struct {
 		args []string
@@ -31,7 +41,18 @@ func TestRefuses(t *testing.T) {
 		{train("--data", "text"), exitUsage, []string{"mlp", "text"}},
 		{train("--data", "mnits"), exitUsage, []string{`"mnits"`, "mnist"}},
 		{train("--optimizer", "sdg"), exitUsage, []string{`"sdg"`, "sgd"}},
-		{train("--schedule", "cos"), exitUsage, []string{`"cos"`, "cosine"}},
+		{train("--lr-schedule", "cos"), exitUsage, []string{`"cos"`, "cosine"}},
+		{train("--schedule", "cosine"), exitUsage, []string{`--schedule "cosine": no schedule "cosine", want one of gpipe, 1f1b`, "no such file", "--lr-schedule"}},
+		{train("--schedule", file), exitUsage, []string{"--schedule " + file, "line 1"}},
+		{train("--schedule", broken), exitUsage, []string{"--schedule " + broken, "1 reasons", "missing: 0B1 is on no worker"}},
+		{train("--schedule", other, "--stages", "2"), exitUsage, []string{"--schedule " + other, "it has 1 stages, and 2 are asked for"}},
+		{train("--schedule", other, "--chunks", "8"), exitUsage, []string{"--schedule " + other, "it has 4 micro-batches, and 8 are asked for"}},
+		{train("--schedule", other, "--virtual", "2"), exitUsage, []string{"--virtual 2", "says where stages are"}},
+		{train("--schedule", "interleaved", "--virtual", "0"), exitUsage, []string{"--virtual 0", "at least 1"}},
+		{train("--schedule", "interleaved", "--stages", "3", "--virtual", "2"), exitUsage, []string{"--stages 3", "want a multiple of 2"}},
+		{train("--schedule", "dualpipe-v", "--stages", "3"), exitUsage, []string{"--stages 3", "want a multiple of 2"}},
+		{train("--schedule", "dualpipe-v", "--stages", "6", "--virtual", "3"), exitUsage, []string{"--virtual 3: dualpipe-v: 3 stages on each device, want 2"}},
+		{train("--schedule", "interleaved", "--stages", "4", "--devices", "cpu:0,cpu:1,cpu:1,cpu:0"), exitUsage, []string{"--schedule interleaved: ", "3 blocks of stages go round 2 workers", "other --balance, --devices or --chunks"}},
 		{train("--checkpoint", "sometimes"), exitUsage, []string{`"sometimes"`, "except_last"}},
 		{train("--checkpoint", "never,sometimes"), exitUsage, []string{`"sometimes"`, "except_last"}},
 		{train("--stages", "2", "--checkpoint", "never,always,never"), exitUsage, []string{"never,always,never", "3 policies for 2 stages"}},
@@ -78,10 +99,10 @@ func TestRefuses(t *testing.T) {
 		{train("--epochs", "-1"), exitUsage, []string{"--epochs -1"}},
 		{train("--save-every", "-1"), exitUsage, []string{"--save-every -1"}},
 		{train("--save-every", "0", "--out", filepath.Join(dir, "never")), exitUsage, []string{"--save-every 0", "at least 1"}},
-		{train("--schedule", "cosine", "--schedule-steps", "0"), exitUsage, []string{"--schedule-steps 0", "at least 1"}},
+		{train("--lr-schedule", "cosine", "--schedule-steps", "0"), exitUsage, []string{"--schedule-steps 0", "at least 1"}},
 		{train("--save-every", "1"), exitUsage, []string{"--save-every", "--out"}},
 		{train("--warmup", "-1"), exitUsage, []string{"--warmup -1"}},
-		{train("--schedule", "cosine", "--warmup", "2"), exitUsage, []string{"--warmup 2", "cosine", "only 2 steps"}},
+		{train("--lr-schedule", "cosine", "--warmup", "2"), exitUsage, []string{"--warmup 2", "cosine", "only 2 steps"}},
 		{train("--schedule-steps", "9"), exitUsage, []string{"--schedule-steps 9", "cosine"}},
 		{train("--lr", "-0.1"), exitUsage, []string{"--lr -0.1"}},
 		{train("--lr", "0"), exitUsage, []string{"--lr 0"}},

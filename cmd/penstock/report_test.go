@@ -209,7 +209,7 @@ func TestFlagOf(t *testing.T) {
 	for field, want := range map[string]string{
 		"batch": "--batch", "chunks": "--chunks", "seed": "--seed", "clip_norm": "--clip-norm", "model.name": "--model", "model.settings.classes": "--data",
 		"data.name": "--data", "data.settings.samples": "--data-dir", "optimizer.name": "--optimizer", "optimizer.settings.weight-decay": "--weight-decay",
-		"schedule.name": "--schedule", "schedule.settings.schedule-steps": "--schedule-steps", `tensor "fc.weight"`: "--model",
+		"schedule.name": "--lr-schedule", "schedule.settings.schedule-steps": "--schedule-steps", `tensor "fc.weight"`: "--model",
 	} {
 		if got := flagOf(field); got != want || cmd.Flags().Lookup(strings.TrimPrefix(got, "--")) == nil {
 			t.Errorf("%s: got %s, want %s", field, got, want)

@@ -29,7 +29,7 @@ func sha(t testing.TB, args ...string) string {
 func TestResume(t *testing.T) {
 	for _, training := range [][]string{
 		{"--nesterov", "--weight-decay", "0.001"},
-		{"--optimizer", "adam", "--schedule", "cosine", "--warmup", "2", "--schedule-steps", "11", "--clip-norm", "1"},
+		{"--optimizer", "adam", "--lr-schedule", "cosine", "--warmup", "2", "--schedule-steps", "11", "--clip-norm", "1"},
 	} {
 		args := with(small, training...)
 		want := sha(t, with(args, "--steps", "11")...)
@@ -80,7 +80,7 @@ func TestOutHolds(t *testing.T) {
 		{with(args, "--resume", "--seed", "9"), []string{"seed is 1 there and 9 here", "--seed"}},
 		{with(args, "--resume", "--optimizer", "adam"), []string{"optimizer", `"sgd"`, `"adam"`, "--optimizer"}},
 		{with(args, "--resume", "--lr", "0.2"), []string{"lr is 0.1 there and 0.2 here", "--lr"}},
-		{with(args, "--resume", "--schedule", "cosine"), []string{`"constant"`, `"cosine"`, "--schedule"}},
+		{with(args, "--resume", "--lr-schedule", "cosine"), []string{`"constant"`, `"cosine"`, "--lr-schedule"}},
 		{with(args, "--resume", "--clip-norm", "2"), []string{"clip_norm is 0 there and 2 here", "--clip-norm"}},
 	}
 	for _, tt := range tests {

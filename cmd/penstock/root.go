@@ -105,7 +105,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 func message(err error) string {
 	text := err.Error()
 	for _, name := range []string{"train: ", "pipe: ", "data: ", "models: ", "optim: ", "torch: ", "trace: ",
-		"balance: ", "profile: ", "remat: "} {
+		"balance: ", "profile: ", "remat: ", "schedule: "} {
 		text = strings.TrimPrefix(text, name)
 	}
 	return text
