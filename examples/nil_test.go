@@ -267,7 +267,7 @@ var fine = map[string]string{
 	"segment.Execution.GiveTie.grad": "there is no gradient", "pipe.Pipe.PlanFor.loss": "the loss is not known",
 	"pipe.Run.BackwardRetained.grads": "as Backward",
 	"torch.Caught.p":                  "what recover returned", "torch.Ctx.Call.args": "None", "torch.Tensor.SetGradOf.grad": "drops the gradient",
-	"torch.Ctx.Checkpoint.shared": "none", "torch.Ctx.Owns.t": "nobody's", "torch.Ctx.Release.keep": "nothing to keep", "torch.Ctx.Keep.t": "nothing to keep", "torch.Ctx.Adopt.t": "nothing to own",
+	"torch.Ctx.Checkpoint.shared": "none", "torch.Prepared.Split.first": "only gates", "torch.Ctx.Owns.t": "nobody's", "torch.Ctx.Release.keep": "nothing to keep", "torch.Ctx.Keep.t": "nothing to keep", "torch.Ctx.Adopt.t": "nothing to own",
 }
 
 // A nil argument is an error, or a panic that names it; never a nil dereference, and never the end of the process.

@@ -75,6 +75,8 @@ func (c *Ctx) backwardFailed(err *shim.Error) {
 type Prepared struct {
 	c      *Ctx
 	handle uint64
+	first  *Prepared // the part that runs before it; see Split
+	ran    bool
 }
 
 // PrepareBackward prepares a backward from outputs, with a gradient for each. Call Run or Free
@@ -87,24 +89,65 @@ func (c *Ctx) PrepareBackward(outputs, grads []*Tensor) *Prepared {
 	if err != nil {
 		panic(c.failed("backward", outputs, err))
 	}
-	return &Prepared{c, handle}
+	return c.prepared(handle, nil)
+}
+
+func (c *Ctx) prepared(handle uint64, first *Prepared) *Prepared {
+	p := &Prepared{c: c, handle: handle, first: first}
+	remember(p)
+	return p
+}
+
+// Split divides the backward: p keeps the gradients that others wait for, and the result, which is
+// run after p, adds those of the weights (Qi et al., "Zero Bubble Pipeline Parallelism", 2023). Run
+// or Free each of them once. Only Free the result if p has failed.
+//
+// Others wait for the gradients of gates (Ctx.Gate) and of the leaves in first. All that leads to
+// them is run by p. Where a product of tensors (a linear layer, a convolution, a matrix product) is
+// a step on that way and has a weight, the weight's gradient is for later, and so is all that leads
+// to none of them. Weights of other operators, such as norms, get their gradients in p, and so does
+// a weight that both kinds use. If nothing leads to a gate, p does nothing.
+//
+// Both parts together compute what p would have computed, to the bit, and multiply as often. After
+// p the result holds of each product what it has saved and the gradient that has come, and nothing
+// else of the graph. Freeing the result leaves those weights without their gradients.
+func (p *Prepared) Split(first ...*Tensor) *Prepared {
+	if p.handle == 0 || p.first != nil {
+		panic("torch: Split of a backward that was run, freed or split before")
+	}
+	handle, err := shim.SplitBackward(p.handle, handlesOf(first))
+	if err != nil {
+		panic(p.c.failed("backward", first, err))
+	}
+	return p.c.prepared(handle, p)
 }
 
 // Run runs the backward on the context that prepared it, and frees the graph. It blocks and fails
 // as Ctx.Backward does.
 func (p *Prepared) Run() {
-	handle := p.handle
-	p.handle = 0
-	if handle == 0 {
+	if p.handle == 0 {
 		panic("torch: a prepared backward is run twice, or after it was freed")
 	}
-	p.c.backwardFailed(shim.RunBackward(&p.c.mode, handle))
+	if p.first != nil && !p.first.ran {
+		panic("torch: the second part of a backward is run, and the first part did not run, or failed")
+	}
+	p.c.backwardFailed(shim.RunBackward(&p.c.mode, p.release()))
+	p.ran = true
 }
 
 // Free drops a backward that was not run. It is idempotent.
 func (p *Prepared) Free() {
-	if p.handle != 0 {
-		shim.DropBackward(p.handle)
-		p.handle = 0
+	if p != nil && p.handle != 0 {
+		shim.DropBackward(p.release())
 	}
 }
+
+// release gives the handle away.
+func (p *Prepared) release() uint64 {
+	handle := p.handle
+	p.handle = 0
+	forget(p)
+	return handle
+}
+
+func (p *Prepared) String() string { return "backward" }

@@ -14,16 +14,17 @@ import (
 var (
 	liveTensors atomic.Int64
 	tracking    atomic.Bool
-	sites       sync.Map // *Tensor -> []uintptr
+	sites       sync.Map // *Tensor or *Prepared -> []uintptr
 )
 
-// LiveTensors returns the number of tensor handles in the process that were not freed.
+// LiveTensors returns the number of tensor handles in the process that were not freed, and of
+// prepared backwards.
 func LiveTensors() int64 { return liveTensors.Load() }
 
 // TrackLeaks starts or stops recording where tensors are made. Tests turn it on.
 func TrackLeaks(on bool) { tracking.Store(on) }
 
-func remember(t *Tensor) {
+func remember(t fmt.Stringer) {
 	liveTensors.Add(1)
 	if tracking.Load() {
 		pcs := make([]uintptr, 32)
@@ -31,7 +32,7 @@ func remember(t *Tensor) {
 	}
 }
 
-func forget(t *Tensor) {
+func forget(t fmt.Stringer) {
 	liveTensors.Add(-1)
 	if tracking.Load() {
 		sites.Delete(t)
@@ -43,7 +44,7 @@ func forget(t *Tensor) {
 func Leaks() []string {
 	count := map[string]int{}
 	sites.Range(func(k, v any) bool {
-		count[fmt.Sprintf("%v made at %s", k.(*Tensor), creator(v.([]uintptr)))]++
+		count[fmt.Sprintf("%v made at %s", k, creator(v.([]uintptr)))]++
 		return true
 	})
 	var out []string

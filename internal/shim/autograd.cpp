@@ -1,5 +1,5 @@
 // Gradients and backward.
-#include "internal.hpp"
+#include "backward.hpp"
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
@@ -108,17 +108,6 @@ ps_error* backward(const ps_mode* mode, Run&& run) {
   return e;
 }
 
-// The root of a backward that owns its gradients: each goes with the node that uses it, where the engine's own root, and whoever called it, would hold them all to the end.
-struct Start final : torch::autograd::Node {
-  explicit Start(torch::autograd::edge_list&& next) : Node(std::move(next)) { add_input_metadata(at::empty({0})); }
-  torch::autograd::variable_list grads;
-
-  torch::autograd::variable_list apply(torch::autograd::variable_list&&) override { return std::move(grads); }
-  std::string name() const override { return "StartBackward"; }
-};
-
-using Prepared = std::shared_ptr<Start>;
-
 }  // namespace
 
 ps_error* ps_backward(const ps_mode* mode, const ps_tensor* outputs, const ps_tensor* grads, int32_t n, int32_t keep_graph) {
@@ -144,21 +133,20 @@ ps_error* ps_backward_prepare(const ps_tensor* outputs, const ps_tensor* grads, 
       grad.push_back(ps::borrow(grads[i]));
       TORCH_CHECK(grad.back().defined(), "element ", i, " has no gradient");
     }
-    auto start = std::make_shared<Start>(std::move(next));
+    auto start = std::make_shared<ps::Start>(std::move(next));
     start->grads = std::move(grad);
-    *prepared = reinterpret_cast<uint64_t>(new Prepared(std::move(start)));
+    *prepared = ps::give(std::move(start));
   });
 }
 
 ps_error* ps_backward_run(const ps_mode* mode, uint64_t prepared) {
-  auto* held = reinterpret_cast<Prepared*>(prepared);
-  torch::autograd::edge_list roots{torch::autograd::Edge(std::move(*held), 0)};
-  delete held;
+  torch::autograd::edge_list roots{torch::autograd::Edge(std::move(ps::lent(prepared)), 0)};
+  ps_backward_drop(prepared);
   return backward(mode, [&] {
     torch::autograd::Engine::get_default_engine().execute(roots, {at::empty({0})}, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
   });
 }
 
-void ps_backward_drop(uint64_t prepared) { delete reinterpret_cast<Prepared*>(prepared); }
+void ps_backward_drop(uint64_t prepared) { delete &ps::lent(prepared); }
 
 uint64_t ps_sequence(void) { return at::sequence_number::peek(); }

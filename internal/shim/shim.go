@@ -197,6 +197,13 @@ func RunBackward(m *Mode, prepared uint64) *Error {
 	return taken(C.ps_backward_run(mode(m), C.uint64_t(prepared)))
 }
 
+// SplitBackward takes gradients of weights out of a prepared backward, for a second one that is run after it. Those of gates and of the leaves that are given stay.
+func SplitBackward(prepared uint64, first []Handle) (later uint64, err *Error) {
+	var out C.uint64_t
+	err = taken(C.ps_backward_split(C.uint64_t(prepared), (*C.ps_tensor)(words(first)), C.int32_t(len(first)), &out))
+	return uint64(out), err
+}
+
 // DropBackward frees a prepared backward that is not run.
 func DropBackward(prepared uint64) { C.ps_backward_drop(C.uint64_t(prepared)) }
 

@@ -92,6 +92,8 @@ ps_error* ps_backward(const ps_mode*, const ps_tensor* outputs, const ps_tensor*
 ps_error* ps_backward_prepare(const ps_tensor* outputs, const ps_tensor* grads, int32_t n, uint64_t* prepared);
 ps_error* ps_backward_run(const ps_mode*, uint64_t prepared);
 void ps_backward_drop(uint64_t prepared);
+// Takes gradients of weights out of a prepared backward, for a second one, later, that is run after it: see split.cpp. first are leaves whose gradients stay, beside those of gates.
+ps_error* ps_backward_split(uint64_t prepared, const ps_tensor* first, int32_t n, uint64_t* later);
 uint64_t ps_sequence(void);  // the calling thread's next autograd sequence number
 
 // --- checkpoints: nodes whose backward is Go's (checkpoint.cpp) ---

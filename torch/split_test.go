@@ -1,0 +1,486 @@
+package torch_test
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"penstock/internal/torchtest"
+	"penstock/torch"
+)
+
+// recipe is a model as a list of steps: each makes the next activation, of 6 x 8, out of earlier
+// ones and weights.
+type recipe struct {
+	gated  bool // the gradient of the input is wanted
+	frozen int  // a weight that is not trained; -1 for none
+	aside  bool // a second output is made of a weight alone
+	steps  []step
+}
+
+type step struct {
+	what         string
+	weight, from int
+}
+
+var steps = []string{
+	"linear", "linear", "linear", "linear without bias", "rows of rows", "aten's linear", "product", "convolution",
+	"grouped convolution", "weight made of a weight",
+	"bias", "scale", "norm", "gelu", "tanh", "residual", "pieces", "attention", "detached", "checkpoint", "node", "in place",
+}
+
+func drawRecipe(t *rapid.T) recipe {
+	weight := rapid.IntRange(0, weights-1)
+	r := recipe{gated: rapid.Bool().Draw(t, "gated"), frozen: -1, aside: rapid.Bool().Draw(t, "aside")}
+	if rapid.Bool().Draw(t, "freeze") {
+		r.frozen = weight.Draw(t, "frozen")
+	}
+	for i := range rapid.IntRange(1, 10).Draw(t, "steps") {
+		what := rapid.SampledFrom(steps).Draw(t, "step")
+		r.steps = append(r.steps, step{what, weight.Draw(t, "weight"), rapid.IntRange(0, i).Draw(t, "from")})
+	}
+	return r
+}
+
+const weights = 4
+
+// model is a recipe's weights: matrices of 8 x 8, vectors of 8, kernels of 2 x 2 x 3 x 3.
+type model struct {
+	recipe
+	matrix, vector, kernel []*torch.Tensor
+}
+
+func (r recipe) model(c *torch.Ctx) *model {
+	m := &model{recipe: r}
+	draw := func(i int, shape ...int64) *torch.Tensor {
+		return c.MulScalar_(c.Randn(shape...), 0.4).SetRequiresGrad(i != r.frozen)
+	}
+	for i := range weights {
+		m.matrix, m.vector = append(m.matrix, draw(i, 8, 8)), append(m.vector, draw(i, 8))
+		m.kernel = append(m.kernel, draw(i, 2, 2, 3, 3))
+	}
+	return m
+}
+
+func (m *model) forward(c *torch.Ctx, x *torch.Tensor) []*torch.Tensor {
+	made := []*torch.Tensor{x}
+	for _, s := range m.steps {
+		h, w, v := made[len(made)-1], m.matrix[s.weight], m.vector[s.weight]
+		conv := func(kernel *torch.Tensor, groups int64) *torch.Tensor {
+			one := []int64{1, 1}
+			return c.Reshape(c.Conv2d(c.Reshape(h, 6, 2, 2, 2), kernel, nil, one, one, one, groups), 6, 8)
+		}
+		switch s.what {
+		case "linear":
+			h = c.Linear(h, w, v)
+		case "linear without bias":
+			h = c.Linear(h, w, nil)
+		case "rows of rows":
+			h = c.Reshape(c.Linear(c.Reshape(h, 2, 3, 8), w, v), 6, 8)
+		case "aten's linear":
+			h = c.PlainLinear(h, w, v)
+		case "product":
+			h = c.Mm(h, w)
+		case "convolution":
+			h = conv(m.kernel[s.weight], 1)
+		case "grouped convolution":
+			h = conv(c.Narrow(m.kernel[s.weight], 1, 0, 1), 2)
+		case "weight made of a weight":
+			h = c.Mm(h, c.Tanh(c.Transpose(w, 0, 1)))
+		case "bias":
+			h = c.Add(h, v)
+		case "scale":
+			h = c.Mul(h, c.Reshape(c.Narrow(w, 0, 1, 1), 8))
+		case "norm":
+			h = c.LayerNorm(h, []int64{8}, v, v, 1e-5)
+		case "gelu":
+			h = c.GELU(h, "none")
+		case "tanh":
+			h = c.Tanh(h)
+		case "residual":
+			h = c.Add(h, made[s.from])
+		case "pieces":
+			list := c.Split(h, 3, 1)
+			h = c.Cat([]*torch.Tensor{list[2], list[0], list[1]}, 1)
+		case "attention":
+			h = c.Mm(c.Softmax(c.Mm(h, c.Transpose(made[s.from], 0, 1)), 1), h)
+		case "detached":
+			h = c.Add(c.Linear(h, w, v), c.Detach(made[s.from]))
+		case "checkpoint":
+			h = c.Checkpoint(func(c *torch.Ctx, in []*torch.Tensor) []*torch.Tensor {
+				return []*torch.Tensor{c.Tanh(c.Linear(in[0], w, v))}
+			}, []*torch.Tensor{h}, true, w, v)[0]
+		case "node":
+			in := h
+			c.NoGrad(func() { h = c.MulScalar(in, 3) })
+			h = c.Attach([]*torch.Tensor{in}, []*torch.Tensor{h}, tripled{})[0]
+		case "in place":
+			h = c.MulScalar_(c.Add(h, v), 0.5)
+		}
+		made = append(made, h)
+	}
+	outputs := made[len(made)-1:]
+	if m.aside {
+		outputs = append(outputs, c.Mm(m.matrix[0], m.matrix[1]))
+	}
+	return outputs
+}
+
+// tripled is a node of Go code: three times its input.
+type tripled struct{}
+
+func (tripled) Backward(c *torch.Ctx, a *torch.Arrival) {
+	if a.Grads[0] != nil {
+		a.InputGrads[0] = c.MulScalar(a.Grads[0], 3)
+	}
+}
+
+func (tripled) Forget() {}
+
+// gradients runs a model on some micro-batches and returns all gradients, as bytes. order has the
+// micro-batches whose first part runs, and, as -1, when the next micro-batch's weights have theirs.
+// Nil is whole backwards.
+func (r recipe) gradients(microBatches int, order []int, first ...int) map[string]string {
+	runtime.LockOSThread() // autograd numbers nodes on each thread
+	defer runtime.UnlockOSThread()
+	c := torch.NewCtx(torch.Options{Grad: true, Threads: 1, Seed: 11})
+	defer c.Close()
+	var m *model
+	c.NoGrad(func() { m = r.model(c) })
+	out := map[string]string{}
+	read := func(what string, t *torch.Tensor) {
+		if g := c.GradOf(t); g != nil {
+			out[what] = string(torch.Bytes(g))
+			t.SetGradOf(nil)
+		}
+	}
+	var prepared, later []*torch.Prepared
+	var boxes []*torch.Tensor
+	for i := range microBatches {
+		var x *torch.Tensor
+		c.NoGrad(func() { x = c.Randn(6, 8) })
+		box := c.Mailbox()
+		if boxes = append(boxes, box); r.gated {
+			x = c.Gate(box, x)
+		}
+		var roots, grads []*torch.Tensor
+		mark := c.Mark()
+		for _, y := range m.forward(c, x) {
+			if y.RequiresGrad() {
+				roots, grads = append(roots, y), append(grads, c.MulScalar(c.Detach(y), 0.5))
+			}
+		}
+		prepared = append(prepared, c.PrepareBackward(roots, grads))
+		if c.Release(mark); order == nil {
+			prepared[i].Run()
+			read(fmt.Sprintf("input %d", i), box)
+		}
+	}
+	for _, i := range order {
+		if i < 0 {
+			later[0].Run()
+			later = later[1:]
+			continue
+		}
+		var tied []*torch.Tensor
+		for _, k := range first {
+			if m.matrix[k].RequiresGrad() {
+				tied = append(tied, m.matrix[k])
+			}
+		}
+		later = append(later, prepared[i].Split(tied...))
+		prepared[i].Run()
+		read(fmt.Sprintf("input %d", i), boxes[i])
+	}
+	for i := range weights {
+		read(fmt.Sprintf("matrix %d", i), m.matrix[i])
+		read(fmt.Sprintf("vector %d", i), m.vector[i])
+		read(fmt.Sprintf("kernel %d", i), m.kernel[i])
+	}
+	return out
+}
+
+// A backward in two parts gives the bits of one in one, whatever the model, also where the second
+// part comes after the first ones of later micro-batches, and where some weights are wanted first.
+func TestSplitGivesTheSameBits(t *testing.T) {
+	torchtest.Check(t)
+	orders := [][]int{{0, -1, 1, -1, 2, -1}, {0, 1, -1, 2, -1, -1}, {0, 1, 2, -1, -1, -1}}
+	rapid.Check(t, func(t *rapid.T) {
+		r := drawRecipe(t)
+		order := rapid.SampledFrom(orders).Draw(t, "order")
+		first := rapid.SliceOfNDistinct(rapid.IntRange(0, weights-1), 0, 2, rapid.ID[int]).Draw(t, "first")
+		if diff := cmp.Diff(r.gradients(3, nil), r.gradients(3, order, first...)); diff != "" {
+			t.Errorf("%+v, order %v, first %v: %s", r, order, first, diff)
+		}
+	})
+}
+
+// Each product alone, and the same one ten times: theirs is test_backward.py's
+// test_stage_backward_weight_multiple_iters.
+func TestSplitOfTenMicroBatches(t *testing.T) {
+	torchtest.Check(t)
+	for _, what := range steps[2:10] {
+		r := recipe{gated: true, frozen: -1, steps: []step{{what, 0, 0}, {"gelu", 0, 0}, {what, 1, 0}}}
+		var order []int
+		for i := range 10 {
+			order = append(order, i, -1)
+		}
+		if diff := cmp.Diff(r.gradients(10, nil), r.gradients(10, order)); diff != "" {
+			t.Errorf("%s: %s", what, diff)
+		}
+	}
+}
+
+// stack is linear layers with GELU between them, on a gate.
+type stack struct {
+	weight, bias []*torch.Tensor
+	box          *torch.Tensor
+}
+
+func newStack(c *torch.Ctx, layers int, width int64) *stack {
+	s := &stack{}
+	c.NoGrad(func() {
+		for range layers {
+			w := c.MulScalar_(c.Randn(width, width), 0.1)
+			s.weight = append(s.weight, w.SetRequiresGrad(true))
+			s.bias = append(s.bias, c.Randn(width).SetRequiresGrad(true))
+		}
+	})
+	s.box = c.Mailbox()
+	return s
+}
+
+// prepare runs the layers and frees what the graph does not hold.
+func (s *stack) prepare(c *torch.Ctx, rows int64) *torch.Prepared {
+	mark := c.Mark()
+	var x *torch.Tensor
+	c.NoGrad(func() { x = c.Randn(rows, s.weight[0].Shape()[0]) })
+	x = c.Gate(s.box, x)
+	for i, w := range s.weight {
+		if x = c.Linear(x, w, s.bias[i]); i < len(s.weight)-1 {
+			x = c.GELU(x, "none")
+		}
+	}
+	p := c.PrepareBackward([]*torch.Tensor{x}, []*torch.Tensor{c.OnesLike(x)})
+	c.Release(mark)
+	return p
+}
+
+func (s *stack) drop() {
+	for _, t := range append(append([]*torch.Tensor{s.box}, s.weight...), s.bias...) {
+		t.SetGradOf(nil)
+	}
+}
+
+// What the second part needs is in the account, and is the least: each layer's input and the
+// gradient of its output. GELU's input is free again, and so is all of it after the second part.
+func TestSplitHoldsInputsAndGradients(t *testing.T) {
+	device := torch.CPU(2)
+	c := torchtest.New(t, torch.Options{Device: device, Grad: true})
+	const layers, width, rows = 5, 16, 32
+	s := newStack(c, layers, width)
+	defer s.drop()
+	begin := device.Memory().Live
+	p := s.prepare(c, rows)
+	const one = 4 * rows * width
+	if got, want := device.Memory().Live-begin, int64(one*(layers+layers-1+1)); got != want {
+		t.Errorf("the graph holds %d bytes, want %d: inputs of %d linears and %d GELUs, and the gradient", got, want, layers, layers-1)
+	}
+	torch.CPU(2).ResetPeak()
+	w := p.Split()
+	p.Run()
+	s.box.SetGradOf(nil)
+	if got, want := device.Memory().Live-begin, int64(2*layers*one); got != want {
+		t.Errorf("after the first part %d bytes are held, want %d: x and dy of %d layers", got, want, layers)
+	}
+	for i, weight := range s.weight {
+		if weight.HasGrad() || s.bias[i].HasGrad() {
+			t.Errorf("layer %d has gradients after the first part", i)
+		}
+	}
+	w.Run()
+	gradients := int64(layers * 4 * (width*width + width))
+	if got := device.Memory().Live - begin; got != gradients {
+		t.Errorf("%d bytes are live after both, want those of the weights' gradients, %d", got, gradients)
+	}
+}
+
+// A weight that is used twice, once by the product that leads to the other, is not counted twice,
+// as it is where all products start together without a cut between them.
+func TestSplitOfASharedWeight(t *testing.T) {
+	torchtest.Check(t)
+	for _, list := range [][]step{
+		{{"linear", 0, 0}, {"linear", 0, 0}},
+		{{"linear", 0, 0}, {"tanh", 0, 0}, {"linear", 0, 0}, {"linear", 1, 0}},
+		{{"linear", 0, 0}, {"product", 0, 0}, {"aten's linear", 0, 0}},
+		{{"linear", 0, 0}, {"scale", 0, 0}},                  // one use is no product
+		{{"linear", 0, 0}, {"bias", 0, 0}, {"linear", 1, 0}}, // the bias is a product's and a sum's
+		{{"product", 2, 0}, {"weight made of a weight", 2, 0}, {"checkpoint", 2, 0}},
+	} {
+		r := recipe{gated: true, frozen: -1, steps: list}
+		if diff := cmp.Diff(r.gradients(3, nil), r.gradients(3, []int{0, 1, -1, 2, -1, -1})); diff != "" {
+			t.Errorf("%v: %s", list, diff)
+		}
+	}
+}
+
+// Where gradients are None: an output that gets none is no root, an input that wants none has no
+// gate, a node may be given none, a weight may be frozen.
+func TestSplitWithoutSomeGradients(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true, Seed: 2})
+	box := c.Mailbox()
+	x := c.Gate(box, c.Randn(4, 6))
+	plain := c.Randn(4, 6) // an input that wants none
+	w, v, unused := leaf(t, c, 6, 6), leaf(t, c, 6, 6), leaf(t, c, 6, 6)
+	h := c.Linear(x, w, nil)
+	parts := c.Split(c.Linear(c.Add(h, plain), v, nil), 2, 1)
+	dead := c.Linear(h, unused, nil) // nobody has its gradient
+	if !dead.RequiresGrad() {
+		t.Fatal("the dead output has no graph")
+	}
+	y := c.Tanh(parts[1]) // parts 0 and 2 get none
+	grad := c.OnesLike(y)
+	c.Backward([]*torch.Tensor{y}, []*torch.Tensor{grad}, true)
+	want := [][]float32{gradOf(c, w), gradOf(c, v), gradOf(c, box)}
+	p := c.PrepareBackward([]*torch.Tensor{y}, []*torch.Tensor{grad})
+	later := p.Split()
+	p.Run()
+	if w.HasGrad() || v.HasGrad() {
+		t.Error("a weight has its gradient after the first part")
+	}
+	later.Run()
+	for i, got := range [][]float32{gradOf(c, w), gradOf(c, v), gradOf(c, box)} {
+		if len(got) == 0 || !same(got, want[i]) {
+			t.Errorf("gradient %d is %v, want %v", i, got, want[i])
+		}
+	}
+	if unused.HasGrad() {
+		t.Error("a weight whose output has no gradient got one")
+	}
+}
+
+// Nothing leads to a gate: all is for later.
+func TestSplitWithoutInputs(t *testing.T) {
+	device := torch.CPU(2)
+	c := torchtest.New(t, torch.Options{Device: device, Grad: true, Seed: 2})
+	w := leaf(t, c, 6, 6)
+	begin := device.Memory().Live
+	y := c.Tanh(c.Linear(c.Randn(4, 6), w, nil))
+	p := c.PrepareBackward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)})
+	c.Release(0)
+	held := device.Memory().Live
+	later := p.Split()
+	p.Run()
+	if w.HasGrad() || device.Memory().Live != held {
+		t.Errorf("the first part did something: %d bytes, then %d", held, device.Memory().Live)
+	}
+	later.Run()
+	if !w.HasGrad() || device.Memory().Live != begin+6*6*4 {
+		t.Errorf("gradient %v, %d bytes", w.HasGrad(), device.Memory().Live-begin)
+	}
+}
+
+// A part that fails names the node and the operator, and leaves nothing, wherever memory runs out.
+func TestSplitFailsAtEveryPoint(t *testing.T) {
+	device := torch.CPU(2)
+	failed := map[string]int{}
+	for room := int64(0); ; room += 512 {
+		c := torch.NewCtx(torch.Options{Device: device, Grad: true, Threads: 1})
+		s := newStack(c, 3, 16)
+		begin := device.Memory().Live
+		p := s.prepare(c, 8)
+		device.SetLimit(device.Memory().Live + room + 1)
+		part := "first"
+		later := p.Split()
+		err := torch.Try(func() {
+			p.Run()
+			part = "later"
+			later.Run()
+		})
+		device.SetLimit(0)
+		later.Free()
+		p.Free()
+		s.drop()
+		if live := device.Memory().Live; live != begin {
+			t.Errorf("with %d bytes: %d are live after the %s part", room, live-begin, part)
+		}
+		c.Close()
+		var e *torch.Error
+		switch {
+		case err == nil:
+			if failed["first"] < 2 || failed["later"] < 2 {
+				t.Errorf("parts failed %v times", failed)
+			}
+			return
+		case !errors.Is(err, torch.ErrOutOfMemory) || !errors.As(err, &e) || e.Sequence == 0:
+			t.Fatalf("with %d bytes: %+v", room, err)
+		}
+		failed[part]++
+	}
+}
+
+func TestSplitMisuse(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	s := newStack(c, 2, 8)
+	defer s.drop()
+	panics := func(want string, f func()) {
+		t.Helper()
+		defer func() {
+			t.Helper()
+			if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), want) {
+				t.Errorf("got %v, want %q", p, want)
+			}
+		}()
+		f()
+	}
+	p := s.prepare(c, 4)
+	later := p.Split()
+	panics("the first part did not run", later.Run)
+	panics("run, freed or split before", func() { later.Split() })
+	p.Run()
+	panics("run, freed or split before", func() { p.Split() })
+	later.Free() // the weights stay without
+	panics("run twice, or after it was freed", later.Run)
+	if s.weight[0].HasGrad() || s.box.Numel() != 0 || !s.box.HasGrad() {
+		t.Error("freeing the second part is not leaving it out")
+	}
+	var none *torch.Prepared
+	none.Free()
+
+	x := c.Randn(4, 8).SetRequiresGrad(true)
+	y := c.MulScalar(x, 2)
+	p = c.PrepareBackward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)})
+	if err := torch.Try(func() { p.Split(y) }); err == nil || !strings.Contains(err.Error(), "want leaves") {
+		t.Errorf("a tensor that was computed as one that is wanted first: %v", err)
+	}
+	p.Free()
+
+	// Freed before the first part has run, the second keeps nothing.
+	p = s.prepare(c, 4)
+	p.Split().Free()
+	p.Run()
+	if s.weight[0].HasGrad() {
+		t.Error("the weights have gradients")
+	}
+}
+
+// A graph goes back once, in two parts as in one.
+func TestSplitFreesTheGraph(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	w, box := leaf(t, c, 4, 4), c.Mailbox()
+	y := c.Linear(c.Tanh(c.Linear(c.Gate(box, c.Randn(2, 4)), w, nil)), w, nil)
+	p := c.PrepareBackward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)})
+	later := p.Split()
+	p.Run()
+	later.Run()
+	err := torch.Try(func() { c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false) })
+	if err == nil || !strings.Contains(err.Error(), "second time") {
+		t.Errorf("a backward without its graph: %v", err)
+	}
+	box.SetGradOf(nil)
+}
