@@ -123,7 +123,8 @@ func (r *minibatch) want(c *torch.Ctx, microBatch int) []*torch.Tensor {
 }
 
 // backward adds the micro-batch's gradients to those of the stage's parameters, and keeps the
-// gradients that have to be sent to earlier stages.
+// gradients that have to be sent to earlier stages. As the first part of two it leaves the
+// parameters' gradients, but for those that are sent, to the second part.
 func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
 	c.SetGrad(false)
@@ -147,6 +148,7 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 		state.ties[i].later = nil
 	}
 	defer stage.dropReplicaGrads() // of a backward that fails
+	state.execution.Defer = a.Kind == schedule.BackwardInput
 	r.perform(c, a, r.operations(a.Stage, a.MicroBatch).backward)
 	r.takeInputGrads(c, a, stage, state)
 }

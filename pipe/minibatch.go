@@ -158,8 +158,10 @@ func (r *minibatch) do(c *torch.Ctx, a schedule.Action) error {
 		r.forward(c, a)
 	case schedule.Recompute:
 		r.recompute(c, a)
-	case schedule.Backward:
+	case schedule.Backward, schedule.BackwardInput:
 		r.backward(c, a)
+	case schedule.BackwardWeight:
+		r.states[a.Stage][a.MicroBatch].execution.Weights(c)
 	case schedule.SendActivation:
 		return r.sendActivation(c, a)
 	case schedule.ReceiveActivation:

@@ -187,7 +187,7 @@ func (r *minibatch) waits(a schedule.Action) (out []outgoing) {
 			}
 			leave([]*torch.Tensor{state.skips[i].sent}, receives...)
 		}
-	case schedule.Backward:
+	case schedule.Backward, schedule.BackwardInput:
 		if a.Stage > 0 {
 			leave(state.inGrad, to(schedule.ReceiveGradient, a.Stage-1))
 		}

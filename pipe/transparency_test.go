@@ -98,7 +98,7 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 // for. It says whether the programs run on links that meet.
 func randomSchedule(t *rapid.T, cfg *pipe.Config, layers int) bool {
 	capacity := rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity")
-	named := rapid.SampledFrom(schedule.Schedules()).Filter(func(s schedule.Schedule) bool { return !s.Split }).Draw(t, "schedule")
+	named := rapid.SampledFrom(schedule.Schedules()).Draw(t, "schedule")
 	virtual := named.Virtual
 	if virtual == 0 {
 		virtual = rapid.IntRange(1, min(3, layers)).Draw(t, "virtual")
@@ -117,7 +117,7 @@ func randomSchedule(t *rapid.T, cfg *pipe.Config, layers int) bool {
 		for i := range workers {
 			workers[i] = rapid.IntRange(0, count-1).Draw(t, "worker")
 		}
-		generate, capacity, meets = anyOrder(rapid.Uint64().Draw(t, "seed of the order")), 0, false
+		generate, capacity, meets = anyOrder(rapid.Uint64().Draw(t, "seed of the order"), rapid.Bool().Draw(t, "backwards in two parts")), 0, false
 	case 1: // GPipe too has programs for any placement
 		for i := range workers {
 			workers[i] = rapid.IntRange(0, len(workers)-1).Draw(t, "worker")
@@ -139,14 +139,24 @@ func randomSchedule(t *rapid.T, cfg *pipe.Config, layers int) bool {
 	return meets
 }
 
-// anyOrder makes programs with any of the orders that the dependencies of their actions allow.
-func anyOrder(seed uint64) schedule.Generator {
+// anyOrder makes programs with any of the orders that the dependencies of their actions allow. With
+// parts, some backwards are in two.
+func anyOrder(seed uint64, parts bool) schedule.Generator {
 	return func(c schedule.Config) (*schedule.Program, error) {
 		p, err := schedule.GPipe(c)
 		if err != nil {
 			return nil, err
 		}
-		g, random := p.Graph(), rand.New(rand.NewPCG(seed, 0))
+		random := rand.New(rand.NewPCG(seed, 0))
+		for w, actions := range p.Workers {
+			for i, a := range actions {
+				if parts && a.Kind == schedule.Backward && random.IntN(4) > 0 {
+					p.Workers[w][i].Kind, a.Kind = schedule.BackwardInput, schedule.BackwardWeight
+					p.Workers[w] = append(p.Workers[w], a)
+				}
+			}
+		}
+		g := p.Graph()
 		workers := make([][]schedule.Action, len(p.Workers))
 		done := make([]bool, len(g.Actions))
 		for range g.Actions {

@@ -7,7 +7,7 @@ import (
 )
 
 // backward computes the gradients of a unit's input from those of its output, and adds to the
-// gradients of its parameters.
+// gradients of its parameters, or defers that.
 func (e *Execution) backward(c *torch.Ctx, at int) {
 	u, g, y := &e.s.units[at], &e.graphs[at], &e.grads[at+1]
 	if !g.made {
@@ -38,7 +38,7 @@ func (e *Execution) backward(c *torch.Ctx, at int) {
 	if len(roots) > 0 {
 		restore := e.aside(c, at)
 		defer restore() // also of a backward that fails
-		if keep := e.stays(g.early); keep || e.s.hold {
+		if keep := e.stays(g.early); keep || e.s.hold && !e.Defer {
 			c.Backward(roots, starts, keep)
 		} else {
 			e.consume(c, at, roots, starts)
@@ -56,6 +56,9 @@ func (e *Execution) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor)
 	g, y := &e.graphs[at], &e.grads[at+1]
 	prepared := c.PrepareBackward(roots, starts)
 	defer prepared.Free()
+	if e.Defer {
+		e.later = append(e.later, later{prepared.Split(e.s.tied(at)...), g.ran})
+	}
 	torch.FreeAll(g.out)
 	torch.FreeAll(g.stashed)
 	torch.FreeAll(y.xs)

@@ -36,10 +36,15 @@ type Execution struct {
 	// Retain says that another backward will follow the one that runs. What was made before the
 	// loss step stays, and the operations after it can be repeated.
 	Retain bool
+	// Defer makes backwards compute the gradients of the input, and leave those of weights for
+	// Weights where that saves work now (torch.Prepared.Split). Gradients of ties are not left: they
+	// go on to the unit before. A backward after which another follows (Retain) leaves nothing.
+	Defer bool
 	// Final says that no backward will follow at all. The input of a unit is freed as soon as its
 	// first layer has used it.
 	Final bool
 
+	later   []later // what backwards have deferred, in their order
 	after   bool    // the loss step is over
 	running *nn.Ctx // the forward that runs, or the one whose graph a backward goes through; for errors
 }
@@ -63,6 +68,12 @@ type graph struct {
 	out         []*torch.Tensor
 	stashed     []*torch.Tensor // by stashed skip
 	ran         *nn.Ctx
+}
+
+// later is the part of a unit's backward that adds to the gradients of weights.
+type later struct {
+	backward *torch.Prepared
+	ran      *nn.Ctx // the forward, for errors
 }
 
 // grads are the gradients of the input of a unit.
@@ -220,6 +231,20 @@ func (e *Execution) TakeTie(i int) *torch.Tensor {
 	return t
 }
 
+// Weights adds to the gradients of weights what the backwards so far have deferred, in the order of
+// those backwards. It frees what was held for that. It panics as operators do; after that the
+// execution can only be freed.
+func (e *Execution) Weights(c *torch.Ctx) {
+	arg.Must(c, "segment: Weights: the torch.Ctx", "that of the caller")
+	c.SetGrad(false)
+	for i, l := range e.later {
+		e.running = l.ran
+		l.backward.Run()
+		e.later[i] = later{}
+	}
+	e.later, e.running = e.later[:0], nil
+}
+
 // Running is the context of the forward that runs, or has panicked, or of the one whose graph a
 // backward goes through; nil if none.
 func (e *Execution) Running() *nn.Ctx { return e.running }
@@ -235,7 +260,10 @@ func (e *Execution) Free() {
 	}
 	torch.FreeAll(e.ties)
 	clear(e.ties)
-	e.running = nil
+	for _, l := range e.later {
+		l.backward.Free()
+	}
+	e.later, e.running = nil, nil
 }
 
 func (s *state) free() {

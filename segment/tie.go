@@ -59,6 +59,16 @@ func (s *Segment) Tied(unit int) (ties []int) {
 	return ties
 }
 
+// tied lists the trained parameters of ties that a unit uses.
+func (s *Segment) tied(unit int) (list []*torch.Tensor) {
+	for _, k := range s.units[unit].ties {
+		if t := s.ties[k].handle.Tensor(); t.RequiresGrad() {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
 // aside takes the gradient of earlier micro-batches away from the ties that an earlier unit uses
 // too, for the time of a backward. restore moves the gradient that has come meanwhile into the
 // execution, and puts the earlier one back; calling it again does nothing.
