@@ -95,5 +95,5 @@ func newClassify(in, classes int64) nn.Layer {
 
 // forward gives a tuple of one.
 func (l *classify) forward(c *nn.Ctx, states []*torch.Tensor) []*torch.Tensor {
-	return c.RunTuple(states[:1], l.layers...)
+	return []*torch.Tensor{c.Run(states[0], l.layers...)}
 }

@@ -101,7 +101,8 @@ func (l *outputs) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 // evaluation there are none. GoogLeNet's authors weigh by 0.3.
 func NewAuxiliaryLoss(loss nn.Loss, weight float64) nn.Loss {
 	arg.Must(loss, "models: NewAuxiliaryLoss: the loss", "an nn.Loss")
-	return nn.LossOfTuples(&auxiliaryLoss{loss, weight})
+	l := &auxiliaryLoss{loss, weight}
+	return nn.TupleLoss(l, l.forward)
 }
 
 type auxiliaryLoss struct {
@@ -109,8 +110,8 @@ type auxiliaryLoss struct {
 	weight float64
 }
 
-// ForwardTuple takes the logits, the network's own first.
-func (l *auxiliaryLoss) ForwardTuple(c *nn.Ctx, logits, targets []*torch.Tensor) *torch.Tensor {
+// forward takes the logits, the network's own first.
+func (l *auxiliaryLoss) forward(c *nn.Ctx, logits, targets []*torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	sum := nn.RunLoss(c, l.loss, logits[:1], targets)
 	for i := 1; i < len(logits); i++ {

@@ -55,7 +55,7 @@ func TestModulesRunOnlyTheirChildren(t *testing.T) {
 	}
 	checkpoint := undeclared()
 	checkpoint.run = func(c *nn.Ctx, x *torch.Tensor, l nn.Layer) *torch.Tensor {
-		return c.Checkpoint(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return c.RunTuple(xs, l) }, x)[0]
+		return c.Checkpoint(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Run(xs[0], l)} }, x)[0]
 	}
 	const missing = `*nn.Dropout is no declared child of *nn_test.pair, layer "block.1", which runs it; call Child("dropout", the *nn.Dropout) of the *nn_test.pair where it is made`
 	for _, row := range []struct {
@@ -118,7 +118,7 @@ func (l *featureLoss) Forward(c *nn.Ctx, y, t *torch.Tensor) *torch.Tensor {
 	return l.squares.Forward(c, c.Run(y, l.features), c.Run(t, l.features))
 }
 
-func (l *featureLoss) ForwardTuple(c *nn.Ctx, ys, ts []*torch.Tensor) *torch.Tensor {
+func (l *featureLoss) forward(c *nn.Ctx, ys, ts []*torch.Tensor) *torch.Tensor {
 	return l.Forward(c, ys[0], ts[0])
 }
 
@@ -140,9 +140,9 @@ func TestLossesRunOnlyTheirChildren(t *testing.T) {
 		want     string
 	}{
 		{"a module", func(l *featureLoss) nn.Loss { return l }, true, ""},
-		{"a module of tuples", func(l *featureLoss) nn.Loss { return nn.LossOfTuples(l) }, true, ""},
+		{"a module of tuples", func(l *featureLoss) nn.Loss { return nn.TupleLoss(l, l.forward) }, true, ""},
 		{"one that has not declared it", func(l *featureLoss) nn.Loss { return l }, false, missing},
-		{"one of tuples that has not", func(l *featureLoss) nn.Loss { return nn.LossOfTuples(l) }, false, missing},
+		{"one of tuples that has not", func(l *featureLoss) nn.Loss { return nn.TupleLoss(l, l.forward) }, false, missing},
 		{"no module", func(l *featureLoss) nn.Loss { return plainLoss{l} }, false,
 			"*nn.Linear is run by the loss nn_test.plainLoss, which is no module; embed nn.Base in the loss and call Child("},
 	} {
@@ -175,7 +175,7 @@ func TestModelsOutsideOfModules(t *testing.T) {
 	first, second := nn.NewDropout(0.5), nn.NewDropout(0.5)
 	whole := nn.NewSequential(nn.NewTanh())
 	a := c.Run(x, first)
-	if err := torch.Try(func() { c.Run(x, first); whole.Forward(c, x); c.RunTuple([]*torch.Tensor{x}, first) }); err != nil {
+	if err := torch.Try(func() { c.Run(x, first); whole.Forward(c, x) }); err != nil {
 		t.Error(err)
 	}
 	err := torch.Try(func() { c.Run(x, second) })

@@ -108,17 +108,18 @@ func LayerOf(spans []Span, sequence uint64) string {
 // each intermediate as soon as the next one exists. Each layer draws random numbers from a seed of
 // its own: (run seed, micro-batch, full name). A layer that the running module has not declared
 // with Child fails as an operator does. Outside of all modules, in a loop of one's own, a layer
-// without a parent is a model. A Ctx runs one such model; RunNamed runs others under a name.
+// without a parent is a model. A Ctx runs one such model; RunNamed runs others under a name, and
+// layers of tuples.
 func (c *Ctx) Run(x *torch.Tensor, layers ...Layer) *torch.Tensor {
-	xs := c.RunTuple([]*torch.Tensor{x}, layers...)
+	xs := c.runAll([]*torch.Tensor{x}, layers...)
 	if len(xs) != 1 {
 		return single(layers[len(layers)-1], xs)
 	}
 	return xs[0]
 }
 
-// RunTuple is Run for tuples.
-func (c *Ctx) RunTuple(xs []*torch.Tensor, layers ...Layer) []*torch.Tensor {
+// runAll is Run for tuples.
+func (c *Ctx) runAll(xs []*torch.Tensor, layers ...Layer) []*torch.Tensor {
 	mark := c.Mark()
 	for _, l := range layers {
 		c.mustRun(l, false)

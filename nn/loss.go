@@ -38,23 +38,27 @@ type Targeted interface {
 	Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor
 }
 
-// TupleLoss compares the tuple that the model gives with a tuple of targets. LossOfTuples makes a
-// Loss of it.
-type TupleLoss interface {
-	ForwardTuple(c *Ctx, outputs, targets []*torch.Tensor) *torch.Tensor
-	Reduction() torch.Reduction
+// TupleLoss makes a Loss of a function that compares the tuple that the model gives with a tuple of
+// targets, as Tuple makes a layer. The reduction, and children if it embeds Base, are those of l,
+// whose method it usually is:
+//
+//	nn.TupleLoss(l, l.forward)
+func TupleLoss(l Reducing, forward func(c *Ctx, outputs, targets []*torch.Tensor) *torch.Tensor) Loss {
+	arg.Must(l, "nn: TupleLoss: what says how rows are combined", "a type with the method Reduction")
+	arg.Must(forward, "nn: TupleLoss: the function", "what computes the loss")
+	return &tupleLoss{l, forward}
 }
 
-// LossOfTuples is a TupleLoss as a Loss.
-func LossOfTuples(l TupleLoss) Loss {
-	arg.Must(l, "nn: LossOfTuples: the loss", "an nn.TupleLoss")
-	return tupleLoss{l}
+// Reducing says how a loss combines rows; see Loss.
+type Reducing interface{ Reduction() torch.Reduction }
+
+type tupleLoss struct {
+	Reducing
+	forward func(c *Ctx, outputs, targets []*torch.Tensor) *torch.Tensor
 }
 
-type tupleLoss struct{ TupleLoss }
-
-func (l tupleLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
-	return l.ForwardTuple(c, []*torch.Tensor{output}, []*torch.Tensor{target})
+func (l *tupleLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
+	return l.forward(c, []*torch.Tensor{output}, []*torch.Tensor{target})
 }
 
 // requireRows refuses to average over nothing, which gives NaN.
@@ -65,8 +69,8 @@ func requireRows(op string, l Loss, output, target *torch.Tensor) {
 	}
 }
 
-// RunLoss computes the loss of a micro-batch by whichever forward it has. A result that is no
-// single number fails as an operator does.
+// RunLoss computes the loss of a micro-batch, of one tensor or of tuples. A result that is no single
+// number fails as an operator does.
 func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 	arg.Must(c, "nn: RunLoss: the nn.Ctx", "one of nn.NewCtx")
 	arg.Must(l, "nn: RunLoss: the loss", "an nn.Loss")
@@ -77,11 +81,11 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 	running := c.running
 	c.running = c.moduleOf(l)
 	var loss *torch.Tensor
-	if t, ok := l.(TupleLoss); ok {
-		loss = t.ForwardTuple(c, outputs, targets)
+	if t, ok := l.(*tupleLoss); ok {
+		loss = t.forward(c, outputs, targets)
 	} else {
 		if len(outputs) != 1 || len(targets) != 1 {
-			refuse(fmt.Sprintf("the model gives a tuple of %d and the batch has a tuple of %d targets; the loss compares one tensor with one, let it be an nn.TupleLoss",
+			refuse(fmt.Sprintf("the model gives a tuple of %d and the batch has a tuple of %d targets; the loss compares one tensor with one, make it with nn.TupleLoss",
 				len(outputs), len(targets)))
 		}
 		loss = l.Forward(c, outputs[0], targets[0])
@@ -97,8 +101,8 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 // Base, otherwise a module without children.
 func (c *Ctx) moduleOf(l Loss) Module {
 	inner := any(l)
-	if t, ok := l.(tupleLoss); ok {
-		inner = t.TupleLoss
+	if t, ok := l.(*tupleLoss); ok {
+		inner = t.Reducing
 	}
 	if m, ok := inner.(Module); ok {
 		return m

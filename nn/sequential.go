@@ -43,7 +43,7 @@ func (s *Sequential) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 func (s *Sequential) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	arg.Must(c, "nn: Forward: the nn.Ctx", "one of nn.NewCtx")
 	if c.skips != nil {
-		return c.RunTuple(xs, s.layers...)
+		return c.runAll(xs, s.layers...)
 	}
 	routes, err := s.SkipRoutes()
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *Sequential) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		c.skips.Free() // empty, unless a layer panicked
 		c.skips = nil
 	}()
-	return c.RunTuple(xs, s.layers...)
+	return c.runAll(xs, s.layers...)
 }
 
 // OverwritesInput reports whether the first layer does.

@@ -78,7 +78,7 @@ func single(m Module, ys []*torch.Tensor) *torch.Tensor {
 			who = strconv.Quote(name)
 		}
 		panic(&torch.Error{Op: "Forward", Args: torch.Describe(ys),
-			Message: fmt.Sprintf("%s gives a tuple of %d where one tensor is wanted; run it with ForwardTuple or RunTuple",
+			Message: fmt.Sprintf("%s gives a tuple of %d where one tensor is wanted; run it with ForwardTuple or RunNamed",
 				who, len(ys))})
 	}
 	return ys[0]

@@ -162,9 +162,9 @@ func TestTuplesMustFit(t *testing.T) {
 		{"a tensor that is nil", nn.NewSequential(null), "0", "Forward(float32[2,3]): the layer must return tensors that exist; it returned float32[2,3], none"},
 		{"a tensor that is freed", nn.NewSequential(freed), "0", "Forward(float32[2,3]): the layer must return tensors that exist; it returned freed, float32[2,3]"},
 		{"no tensor", nn.NewSequential(nothing), "0", "Forward(float32[2,3]): the layer must return tensors that exist; it returned none"},
-		{"a tuple out of a model of one tensor", nn.NewSequential(fork()), "", "Forward(float32[2,3], int64[2]): the model gives a tuple of 2 where one tensor is wanted; run it with ForwardTuple or RunTuple"},
+		{"a tuple out of a model of one tensor", nn.NewSequential(fork()), "", "Forward(float32[2,3], int64[2]): the model gives a tuple of 2 where one tensor is wanted; run it with ForwardTuple or RunNamed"},
 		{"a tuple out of a child that is run for one tensor", nn.NewSequential(composite(nn.NewSequential().Add("deep", fork()))), "0",
-			`Forward(float32[2,3], int64[2]): "0" gives a tuple of 2 where one tensor is wanted; run it with ForwardTuple or RunTuple`},
+			`Forward(float32[2,3], int64[2]): "0" gives a tuple of 2 where one tensor is wanted; run it with ForwardTuple or RunNamed`},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			c := nn.NewCtx(torchtest.New(t, torch.Options{}), nn.Config{})

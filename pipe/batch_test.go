@@ -64,7 +64,7 @@ func TestNoChunk(t *testing.T) {
 // A target may be whole as well, and a loss may take tuples.
 func TestTuplesOfTargets(t *testing.T) {
 	torchtest.Check(t)
-	q := trial{rows: 5, loss: nn.LossOfTuples(twoLosses{}), inputs: one(normal(5, 4)),
+	q := trial{rows: 5, loss: nn.TupleLoss(twoLosses{}, twoLosses{}.forward), inputs: one(normal(5, 4)),
 		targets: func(c *torch.Ctx) []part {
 			return []part{{t: normal(5, 3)(c, 1)}, {t: torch.From(c, []float32{1, 2, 3}), whole: true}, {t: classes(5, 4)(c, 0)}}
 		},
@@ -79,7 +79,7 @@ func TestTuplesOfTargets(t *testing.T) {
 
 type twoLosses struct{}
 
-func (twoLosses) ForwardTuple(c *nn.Ctx, ys, ts []*torch.Tensor) *torch.Tensor {
+func (twoLosses) forward(c *nn.Ctx, ys, ts []*torch.Tensor) *torch.Tensor {
 	weighted := c.Mul(c.Sub(ys[0], ts[0]), ts[1])
 	return c.Add(c.Mean(c.Mul(weighted, weighted)), c.CrossEntropy(ys[1], ts[2], nil, torch.ReduceMean, -100, 0))
 }
