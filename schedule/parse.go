@@ -123,7 +123,7 @@ func (p *Program) parseWorker(words []string) (int, error) {
 	}
 	var actions []Action
 	for i, word := range words[2:] {
-		a, err := ParseAction(word)
+		a, err := parseAction(word)
 		if err != nil {
 			return i + 2, err
 		}

@@ -70,7 +70,7 @@ func TestParseErrors(t *testing.T) {
 		{"no number of worker", header + "worker", "line 2, word 2: the line ends, want 0:"},
 		{"no colon", header + "worker 0 0F0", `line 2, word 2: "0", want 0:`},
 		{"workers out of order", header + "worker 0: 0F0\nworker 2: 1F0", `line 3, word 2: "2:", want 1: as workers are numbered in order`},
-		{"action", header + "# why not\nworker 0: 0F0 0F1 0X2", `line 3, word 5: schedule: action "0X2"`},
+		{"action", header + "# why not\nworker 0: 0F0 0F1 0X2", `line 3, word 5: action "0X2"`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -10,8 +10,16 @@ import (
 // decimal, without sign or leading zeros, and below 2^31. A transfer may skip stages (0F2>3, 0>3F2), but an activation
 // only moves to a later stage and a gradient only to an earlier one. The error quotes the text.
 func ParseAction(text string) (Action, error) {
+	a, err := parseAction(text)
+	if err != nil {
+		return Action{}, fmt.Errorf("schedule: %w", err)
+	}
+	return a, nil
+}
+
+func parseAction(text string) (Action, error) {
 	bad := func(reason string) (Action, error) {
-		return Action{}, fmt.Errorf("schedule: action %q: %s", text, reason)
+		return Action{}, fmt.Errorf("action %q: %s", text, reason)
 	}
 	at := strings.IndexAny(text, "FRBIW")
 	if at < 0 {

@@ -31,36 +31,49 @@ func parts(a Action) time.Duration {
 // Events are in an order in which each comes after those that it needed. A program that [Check] refuses is refused with
 // the same error.
 func Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error) {
-	if err := arg.Given(duration, "schedule: Simulate: the function of durations", "one such as Unit"); err != nil {
-		return Timeline{}, err
-	}
-	n, err := newChecker(p)
+	var t Timeline
+	err := run("Simulate", p, duration, func(actions int) {
+		t = Timeline{Workers: len(p.Workers), Events: make([]Event, 0, actions)}
+	}, func(w int, a Action, start, end time.Duration) {
+		t.Events = append(t.Events, Event{Worker: w, Action: a, Start: start, End: end})
+	})
 	if err != nil {
 		return Timeline{}, err
 	}
-	if n.lists(); n.err() != nil {
-		n.progress(false)
-		return Timeline{}, n.err()
+	return t, nil
+}
+
+// run checks and simulates a program for a function of that name: it says how many actions there are, then visits each.
+func run(name string, p *Program, duration func(Action) time.Duration, begin func(actions int), visit func(w int, a Action, start, end time.Duration)) error {
+	if err := arg.Given(duration, "schedule: "+name+": the function of durations", "one such as Unit"); err != nil {
+		return err
 	}
-	t := Timeline{Workers: len(p.Workers), Events: make([]Event, 0, n.size())}
+	c, err := newChecker(p)
+	if err != nil {
+		return err
+	}
+	if c.lists(); c.err() != nil {
+		c.progress(false)
+		return c.err()
+	}
+	begin(c.size())
 	var negative error
-	n.simulate(func(a Action) time.Duration {
+	done := 0
+	c.simulate(func(a Action) time.Duration {
 		d := duration(a)
 		if d < 0 && negative == nil {
 			negative = fmt.Errorf("schedule: simulate: %v takes %v, want no less than zero", a, d)
 		}
 		return d
 	}, func(_, w int, a Action, start, end time.Duration) {
-		t.Events = append(t.Events, Event{Worker: w, Action: a, Start: start, End: end})
+		done++
+		visit(w, a, start, end)
 	})
-	if len(t.Events) < n.size() {
-		n.progress(false)
-		return Timeline{}, n.err()
+	if done < c.size() {
+		c.progress(false)
+		return c.err()
 	}
-	if negative != nil {
-		return Timeline{}, negative
-	}
-	return t, nil
+	return negative
 }
 
 // simulate visits the actions with their workers and times, each after those that it needs, as far as workers get.
@@ -78,4 +91,21 @@ func (n *numbered) simulate(duration func(Action) time.Duration, visit func(id, 
 		ends[id] = start + duration(a)
 		visit(id, w, a, start, ends[id])
 	})
+}
+
+// Predict returns how long the program takes, as [Simulate] finds, and the share of that, from 0 to 1, in which its workers
+// do nothing, on average. It keeps no timeline.
+func Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration, idle float64, err error) {
+	var busy float64
+	err = run("Predict", p, duration, func(int) {}, func(_ int, _ Action, start, end time.Duration) {
+		makespan = max(makespan, end)
+		busy += float64(end - start)
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	if makespan > 0 {
+		idle = max(0, 1-busy/(float64(makespan)*float64(len(p.Workers))))
+	}
+	return makespan, idle, nil
 }

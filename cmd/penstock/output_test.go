@@ -21,6 +21,7 @@ func verbLines(t *testing.T) map[string][]string {
 	t.Helper()
 	chain, plan := chainFile(t), filepath.Join(t.TempDir(), "plan.json")
 	must(t, "remat", "solve", chain, "--limit", "30MiB", "--out", plan)
+	program := textFile(t, "program.csv", "0F0,0B0\n")
 	return map[string][]string{
 		"penstock":                       {},
 		"penstock help":                  {"help", "train"},
@@ -37,6 +38,8 @@ func verbLines(t *testing.T) map[string][]string {
 		"penstock remat solve":           {"remat", "solve", chain, "--limit", "30MiB"},
 		"penstock completion":            {"completion"},
 		"penstock completion bash":       {"completion", "bash"},
+		"penstock schedule":              {"schedule", "1f1b", "--stages", "2", "--chunks", "2"},
+		"penstock schedule check":        {"schedule", "check", program},
 		"penstock completion fish":       {"completion", "fish"},
 		"penstock completion powershell": {"completion", "powershell"},
 		"penstock completion zsh":        {"completion", "zsh"},
@@ -94,7 +97,7 @@ func TestOutputIsChecked(t *testing.T) {
 		}
 		all = append(all, args, append(strings.Fields(path)[1:], "--help"))
 	}
-	for _, path := range []string{"penstock models", "penstock balance", "penstock profile", "penstock train", "penstock remat compare", "penstock remat explain", "penstock remat solve"} {
+	for _, path := range []string{"penstock models", "penstock balance", "penstock profile", "penstock train", "penstock remat compare", "penstock remat explain", "penstock remat solve", "penstock schedule"} {
 		all = append(all, with(lines[path], "--format", "json"))
 	}
 	outputs := brokenOutputs(t)

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock/schedule"
+)
+
+func TestScheduleJSON(t *testing.T) {
+	for _, test := range []struct {
+		args             []string
+		held             []int
+		makespan, bubble float64
+		first            string // of device 0, at the beginning
+	}{
+		{[]string{"gpipe", "--stages", "4", "--chunks", "8"}, []int{8, 8, 8, 8}, 33, 3. / 11, "0F0 0F1 0F2 0F3"},
+		{[]string{"1f1b", "--stages", "4", "--chunks", "8"}, []int{4, 3, 2, 1}, 33, 3. / 11, "0F0 0F1 0F2 0F3 0B0 0F4"},
+		{[]string{"zb-h1", "--stages", "4", "--chunks", "8"}, []int{4, 4, 4, 4}, 27, 1. / 9, "0F0 0F1 0F2 0F3 0I0 0W0"},
+		{[]string{"zb-v", "--stages", "4", "--chunks", "16"}, []int{8, 8, 8, 8}, 99, 3. / 99, "0F0 0F1"},
+		{[]string{"interleaved", "--stages", "4", "--virtual", "2", "--chunks", "16", "--times", "f=10,i=14,w=6"},
+			[]int{11, 9, 7, 5}, 1050, 90. / 1050, "0F0 0F1 0F2 0F3 4F0"},
+		{[]string{"1f1b", "--stages", "2", "--chunks", "1", "--times", "f=0.25,w=0"}, []int{1, 1}, 2.5, 0.5, "0F0 0B0"},
+	} {
+		got := must(t, with([]string{"schedule"}, with(test.args, "--format", "json")...)...)
+		var line scheduleLine
+		d := json.NewDecoder(strings.NewReader(got.stdout))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&line); err != nil {
+			t.Fatal(err)
+		}
+		if line.Schedule != test.args[0] || !slices.Equal(line.Held, test.held) || line.Makespan != test.makespan || math.Abs(line.Bubble-test.bubble) > 1e-12 {
+			t.Errorf("%v: %+v, want %v, %v, %v", test.args, line, test.held, test.makespan, test.bubble)
+		}
+		if list := strings.Join(line.Workers[0], " "); !strings.HasPrefix(list, test.first) || strings.Contains(list, ">") {
+			t.Errorf("%v: device 0 does %s, want %s first", test.args, list, test.first)
+		}
+	}
+}
+
+// What is printed is read back by check, in either form.
+func TestScheduleFormats(t *testing.T) {
+	for _, s := range schedule.Schedules() {
+		args := []string{"schedule", s.Name, "--stages", "3", "--chunks", "5"}
+		for _, format := range []string{"text", "csv"} {
+			text := must(t, with(args, "--format", format)...).stdout
+			got := piped(t, text, "schedule", "check", "-")
+			if got.code != exitDone || !strings.HasPrefix(got.stdout, "the program can run on links of any kind: ") || !strings.Contains(got.stdout, "on 3 devices, 5 micro-batches\nheld at most: ") {
+				t.Errorf("%s as %s: %+v", s.Name, format, got)
+			}
+		}
+		svg := must(t, with(args, "--format", "svg")...).stdout
+		d := xml.NewDecoder(strings.NewReader(svg))
+		for {
+			_, err := d.Token()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", s.Name, err)
+			}
+		}
+		if !strings.Contains(svg, s.Name+": 3 devices") {
+			t.Errorf("%s: no title", s.Name)
+		}
+	}
+}
+
+func TestScheduleGrid(t *testing.T) {
+	got := must(t, "schedule", "1f1b", "--stages", "2", "--chunks", "3").stdout
+	want := `1f1b: a step takes 12, of which devices are idle for 25.0 %
+worker 0  F0 F1 .  .  B0--- F2 B1--- .  B2---
+worker 1  .  F0 B0--- F1 B1--- F2 B2--- .  .
+held at most: 2 1
+`
+	if got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
+func TestScheduleRefuses(t *testing.T) {
+	stuck := textFile(t, "stuck.csv", "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n")
+	broken := textFile(t, "broken.txt", "program whole stages=2 micro-batches=1\nworker 0: 0F0 0X0\n")
+	for _, test := range []struct {
+		args []string
+		code int
+		want []string
+	}{
+		{[]string{"schedule"}, exitUsage, []string{"NAME is missing"}},
+		{[]string{"schedule", "gpip", "--stages", "2", "--chunks", "2"}, exitUsage, []string{`no schedule "gpip", want one of gpipe, 1f1b`}},
+		{[]string{"schedule", "gpipe", "more"}, exitUsage, []string{`unexpected argument "more"`}},
+		{[]string{"schedule", "gpipe", "--chunks", "2"}, exitUsage, []string{"--stages is needed"}},
+		{[]string{"schedule", "gpipe", "--stages", "2"}, exitUsage, []string{"--chunks is needed"}},
+		{[]string{"schedule", "gpipe", "--stages", "0", "--chunks", "2"}, exitUsage, []string{"--stages 0: want at least 1"}},
+		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "-1"}, exitUsage, []string{"--chunks -1: want at least 1"}},
+		{[]string{"schedule", "bfs", "--stages", "2", "--chunks", "2", "--virtual", "0"}, exitUsage, []string{"--virtual 0: want at least 1"}},
+		{[]string{"schedule", "zb-v", "--stages", "2", "--chunks", "2", "--virtual", "3"}, exitUsage, []string{"zb-v: 3 stages on each device, want 2"}},
+		{[]string{"schedule", "1f1b", "--stages", "2", "--chunks", "2", "--virtual", "2"}, exitUsage, []string{"1f1b: 2 stages on each device, want 1"}},
+		{[]string{"schedule", "gpipe", "--stages", "2147483647", "--chunks", "2147483647", "--format", "json"}, exitUsage, []string{"are more than"}},
+		{[]string{"schedule", "gpipe", "--stages", "4000", "--chunks", "1000", "--format", "svg"}, exitUsage, []string{"--format svg", "too many to draw"}},
+		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--format", "png"}, exitUsage, []string{`"png"`, "text, grid, json, svg, csv"}},
+		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--times", "f=1,f=2"}, exitUsage, []string{`"f=2": want times such as f=10,i=14,w=6, each once`}},
+		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--times", "b=1"}, exitUsage, []string{`"b=1": want times`}},
+		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--times", "f=-1"}, exitUsage, []string{"want a time from 0 to 10000"}},
+		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--times", "f=NaN"}, exitUsage, []string{"want a time from 0 to 10000"}},
+		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--times", "f=0,i=0,w=0"}, exitUsage, []string{"want a time above 0"}},
+		{[]string{"schedule", "check"}, exitUsage, []string{"FILE is missing"}},
+		{[]string{"schedule", "check", "missing.csv"}, exitFailed, []string{"missing.csv", "no such file"}},
+		{[]string{"schedule", "check", broken}, exitUsage, []string{`broken.txt: line 2, word 4: action "0X0"`}},
+		{[]string{"schedule", "check", stuck}, exitFailed, []string{"stuck.csv: the program cannot run", "deadlock: worker 0, action 3, 1>0B0: it waits for 1B0>0 on worker 1"}},
+	} {
+		got := command(t, test.args...)
+		if got.code != test.code || got.stdout != "" {
+			t.Errorf("%v: code %d, want %d; %q", test.args, got.code, test.code, got.stdout)
+		}
+		for _, want := range test.want {
+			if !strings.Contains(got.stderr, want) {
+				t.Errorf("%v: %q, want %q", test.args, got.stderr, want)
+			}
+		}
+	}
+	// Links that meet or keep order ask for more than links that hold values by name.
+	got := piped(t, "program whole stages=2 micro-batches=2\nworker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1\nworker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0\n", "schedule", "check", "-")
+	if got.code != exitDone || !strings.HasPrefix(got.stdout, "the program can run on links that hold values, not on links that meet: 2 stages") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Every schedule is explained.
+func TestScheduleHelp(t *testing.T) {
+	help := must(t, "schedule", "--help").stdout
+	for _, s := range schedule.Schedules() {
+		if !strings.Contains(help, "\n  "+s.Name+" ") {
+			t.Errorf("%s is not explained", s.Name)
+		}
+	}
+	for _, line := range strings.Split(scheduleNames(), "\n") {
+		if len(strings.Fields(line)) < 3 {
+			t.Errorf("%q says nothing", line)
+		}
+	}
+}
