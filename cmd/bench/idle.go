@@ -37,11 +37,11 @@ func (a *actions) add(t *schedule.Timeline) error {
 	return nil
 }
 
-// idle compares recorded steps with simulations of the program that they ran. Idle is the share of the makespan in which the worker that computes a stage does nothing; what it transfers itself is
-// work. Over all steps a stage is busy for as long in all three, so what differs is the makespan.
+// idle compares recorded steps with simulations of the program that they ran. Idle is the share of the makespan in which a worker does nothing; what it transfers itself is
+// work. Over all steps a worker is busy for as long in all three, so what differs is the makespan.
 type idle struct {
 	Steps    int       `json:"steps"`
-	Measured []float64 `json:"measured"` // by stage
+	Measured []float64 `json:"measured"` // by worker
 	// Replayed is of a simulation of every step with the durations of that step: the machine without the time from the end of an action to the start of one that waited for it.
 	Replayed []float64 `json:"replayed"`
 	// Predicted is of one simulation, with the mean durations. A stage waits for the slowest of what it needs, not for the mean, so steps that are not alike take longer.
@@ -53,7 +53,7 @@ type idle struct {
 	PredictedMS float64 `json:"predicted_ms"`
 }
 
-// idle is of the program's workers, one for each stage.
+// idle is of the program's workers.
 func (a *actions) idle() (idle, error) {
 	if a.steps == 0 {
 		return idle{}, fmt.Errorf("no step was recorded")
@@ -65,7 +65,7 @@ func (a *actions) idle() (idle, error) {
 	}
 	ms := func(d time.Duration) float64 { return d.Seconds() * 1e3 }
 	out := idle{Steps: a.steps, MeasuredMS: ms(a.makespan / n), ReplayedMS: ms(a.replayed / n), PredictedMS: ms(simulated.Makespan())}
-	for worker := range a.program.Stages {
+	for worker := range a.program.Workers {
 		var busy time.Duration
 		for _, x := range a.program.Workers[worker] {
 			busy += a.took[x]

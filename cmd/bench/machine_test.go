@@ -31,7 +31,7 @@ func TestParseCPU(t *testing.T) {
 }
 
 func TestVariantsBindOnlyToKnownCores(t *testing.T) {
-	if with, without := len(variants([]int{3, 5})), len(variants(nil)); with != without+1 {
+	if with, without := len(variants(nil, []int{3, 5})), len(variants(nil, nil)); with != without+1 {
 		t.Errorf("%d variants with cores, %d without", with, without)
 	}
 }

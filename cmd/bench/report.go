@@ -13,7 +13,8 @@ type report struct {
 	Product   *product         `json:"product,omitempty"`
 	Cells     []cell           `json:"cells,omitempty"` // ours first
 	Workloads []workloadResult `json:"workloads,omitempty"`
-	Ablations []ablation       `json:"ablation,omitempty"` // by number of stages
+	Ablations []contest        `json:"ablation,omitempty"` // by number of stages
+	Schedules []contest        `json:"schedules,omitempty"`
 	StepTimes []stepTime       `json:"step_times,omitempty"`
 	Remat     *rematResult     `json:"remat,omitempty"`
 	Targets   []target         `json:"targets"`

@@ -52,8 +52,8 @@ func sample() *report {
 				{Stages: 2, Step: spread{400, 390, 410}, Throughput: spread{640, 620, 650}, Faster: spread{2.86, 2.5, 3}},
 			}}, {Name: "torchgpipe, our kernels", BLAS: "SkylakeX", Error: "RuntimeError: no\nmore"}},
 		}},
-		Ablations: []ablation{{workload: skipped, Stages: 2, Balance: []int{50, 59}, Variants: []variantResult{
-			{Name: "as it is", Throughput: spread{40, 39, 41}, Faster: spread{1, 1, 1}, Peak: []int64{3 << 20, 4 << 20}, Idle: idle{Measured: []float64{0.25, 0.5}}},
+		Ablations: []contest{{workload: skipped, Devices: 2, Variants: []variantResult{
+			{Name: "as it is", Balance: []int{50, 59}, Throughput: spread{40, 39, 41}, Faster: spread{1, 1, 1}, Peak: []int64{3 << 20, 4 << 20}, Idle: idle{Measured: []float64{0.25, 0.5}, Predicted: []float64{0.2, 0.4}}},
 		}}},
 	}
 	step := func(peak int64, ms float64) planResult {
@@ -84,8 +84,8 @@ func TestTable(t *testing.T) {
 		"mlp 256 8 never 1 32 1280.0 200.0 190.0-210.0 1.00 1.00-1.00 1.00 2.0",
 		"mlp 256 8 never 2 16 16 1830.0 140.0 130.0-150.0 0.70 0.68-0.72 0.56 1.0 1.0",
 		"mlp 8 2 12 0.10 0.20 0.09 0.19 0.08 0.26 +2.0 -6.0 140.0 139.0 138.0",
-		"unet over 2 stages, balance 50 59 samples/s",
-		"as it is 40.0 1.00 1.00-1.00 0.25 0.50 3.0 4.0",
+		"unet over 2 devices balance samples/s",
+		"as it is 50 59 40.0 1.00 1.00-1.00 0.25 0.50 0.20 0.40 3.0 4.0",
 		"torchgpipe mlp 8 2 1830.0 640.0 2.86 2.50-3.00 Prescott",
 		"torchgpipe, our kernels mlp 8 failed: RuntimeError: no; more",
 		"product: share of the core's peak 0.90 at least 0.85 met",
@@ -108,11 +108,11 @@ func TestTable(t *testing.T) {
 		}
 	}
 	if strings.Contains(text, "not compared") {
-		t.Errorf("the table says that there was no comparison:\n%s", b.String())
+		t.Errorf("the table says that there was no compared:\n%s", b.String())
 	}
 }
 
-// A comparison that failed is a target missed.
+// A compared that failed is a target missed.
 func TestTargetsOfAFailure(t *testing.T) {
 	r := sample()
 	r.Workloads[0].Others = r.Workloads[0].Others[1:]

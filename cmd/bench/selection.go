@@ -14,6 +14,7 @@ const (
 	productPart  = "product"
 	cellPart     = "cell"
 	ablationPart = "ablation"
+	schedulePart = "schedules"
 	rematPart    = "remat"
 	timesPart    = "times"
 )
@@ -26,7 +27,7 @@ func parts() []string {
 			list = append(list, w.Model)
 		}
 	}
-	return append(list, ablationPart, timesPart, rematPart)
+	return append(list, ablationPart, schedulePart, timesPart, rematPart)
 }
 
 // selection is what a run measures.
@@ -91,6 +92,12 @@ func (s selection) measure(ctx context.Context, e effort, others []*child, r *re
 		var err error
 		if r.Ablations, err = ablated.ablate(ctx, e); err != nil {
 			return fmt.Errorf("ablation: %w", err)
+		}
+	}
+	if s.has(schedulePart) {
+		var err error
+		if r.Schedules, err = measureSchedules(ctx, e, scheduled); err != nil {
+			return fmt.Errorf("schedules: %w", err)
 		}
 	}
 	if s.has(timesPart) {

@@ -34,7 +34,8 @@ func (r *report) write(w io.Writer) error {
 	r.writeParts(t)
 	r.writePipes(t)
 	r.writeIdle(t)
-	r.writeAblations(t)
+	t.writeComparisons(r.Ablations)
+	t.writeComparisons(r.Schedules)
 	r.writeOthers(t)
 	r.writeStepTimes(t)
 	r.writeRemat(t)
@@ -82,15 +83,6 @@ func (r *report) writeIdle(t *table) {
 			i := p.Idle
 			t.line(x.name(), fmt.Sprint(x.Chunks), fmt.Sprint(p.Stages), fmt.Sprint(i.Steps), join("%.2f", i.Measured), join("%.2f", i.Replayed), join("%.2f", i.Predicted),
 				join("%+.1f", i.Points), one(i.MeasuredMS, "%.1f"), one(i.ReplayedMS, "%.1f"), one(i.PredictedMS, "%.1f"))
-		}
-	}
-}
-
-func (r *report) writeAblations(t *table) {
-	for _, a := range r.Ablations {
-		t.block(fmt.Sprintf("%s over %d stages, balance %s", a.Model, a.Stages, join("%d", a.Balance)), "samples/s", "to the first", "min-max", "idle", "peak MiB")
-		for _, v := range a.Variants {
-			t.line(v.Name, one(v.Throughput.Median, "%.1f"), one(v.Faster.Median, "%.2f"), span("%.2f", v.Faster), join("%.2f", v.Idle.Measured), join("%.1f", mebibytes(v.Peak)))
 		}
 	}
 }

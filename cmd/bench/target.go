@@ -49,6 +49,7 @@ func targets(r *report) []target {
 			list = append(list, atLeast(name+"throughput to torchgpipe's", w.Others[0].over(2).Faster.Median, w.Faster))
 		}
 	}
+	list = append(list, scheduleTargets(r.Schedules)...)
 	if r.Remat != nil {
 		list = append(list, r.Remat.targets()...)
 	}

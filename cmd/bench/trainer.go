@@ -20,7 +20,7 @@ type trainer struct {
 	actions actions      // of all steps of its rounds
 }
 
-// trainer makes a pipe with the workload's chunks and policy, on devices from first on, and warms it up. Devices of its own give a pipe accounts of its own.
+// trainer makes a pipe with the workload's chunks, and its policy if the config has none, on devices from first on, and warms it up. Devices of its own give a pipe accounts of its own.
 func (w workload) trainer(ctx context.Context, config pipe.Config, first int) (*trainer, error) {
 	s, err := w.shapes(w.Batch)
 	if err != nil {
@@ -30,19 +30,15 @@ func (w workload) trainer(ctx context.Context, config pipe.Config, first int) (*
 	if err != nil {
 		return nil, err
 	}
-	config.Chunks, config.Checkpoint, config.Devices = w.Chunks, w.Checkpoint, nil
-	for i := range config.Balance {
-		config.Devices = append(config.Devices, torch.CPU(first+i))
+	config.Chunks, config.Devices = w.Chunks, devices(config, first)
+	if config.Checkpoint == "" {
+		config.Checkpoint = w.Checkpoint
 	}
 	p, err := pipe.New(model, config)
 	if err != nil {
 		return nil, err
 	}
 	t := &trainer{model: model, pipe: p, loss: nn.MSE()}
-	if t.actions.program, err = p.Program(w.Chunks); err != nil {
-		t.close()
-		return nil, err
-	}
 	for _, d := range []torch.Device{config.Devices[0], config.Devices[len(config.Devices)-1]} {
 		t.data = append(t.data, torch.NewCtx(torch.Options{Device: d, Seed: 7}))
 	}
@@ -52,6 +48,10 @@ func (w workload) trainer(ctx context.Context, config pipe.Config, first int) (*
 			t.close()
 			return nil, err
 		}
+	}
+	if t.actions.program, err = p.Program(w.Chunks); err != nil { // as it was planned for the steps above
+		t.close()
+		return nil, err
 	}
 	for _, d := range p.Devices() {
 		d.ResetPeak()

@@ -105,14 +105,14 @@ func TestAblation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := variants(allowedCores())
+	want := variants(nil, allowedCores())
 	for i, a := range list {
-		if a.Stages != ablatedStages[i] || len(a.Balance) != a.Stages || len(a.Variants) != len(want) {
+		if a.Devices != ablatedStages[i] || len(a.Variants) != len(want) {
 			t.Errorf("got %+v", a)
 		}
 		for k, v := range a.Variants {
-			if v.Name != want[k].name || len(v.Peak) != a.Stages || len(v.Idle.Measured) != a.Stages || v.Throughput.Min <= 0 || k == 0 && v.Faster != (spread{1, 1, 1}) {
-				t.Errorf("%d stages: %+v", a.Stages, v)
+			if v.Name != want[k].name || len(v.Balance) != a.Devices || len(v.Peak) != a.Devices || len(v.Idle.Measured) != a.Devices || v.Throughput.Min <= 0 || k == 0 && v.Faster != (spread{1, 1, 1}) {
+				t.Errorf("%d devices: %+v", a.Devices, v)
 			}
 		}
 	}
