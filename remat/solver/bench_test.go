@@ -86,6 +86,45 @@ func BenchmarkSteps(b *testing.B) {
 	}
 }
 
+// BenchmarkLeast is the least limit, and a plan that takes no more, of chains without regularity, of layers that are all the same, and of repeated blocks.
+func BenchmarkLeast(b *testing.B) {
+	for _, kind := range []struct {
+		name  string
+		chain func(layers int) Chain
+	}{
+		{"ragged", func(layers int) Chain { return measured(layers, 1) }},
+		{"weights", func(layers int) Chain { return trained(measured(layers, 1)) }},
+		{"blocks", func(layers int) Chain { return blocks(layers, 12, 0.1, 1) }},
+		{"even", alikes},
+	} {
+		for _, layers := range []int{100, 1000, 5000} {
+			b.Run(fmt.Sprintf("%s/%d", kind.name, layers), func(b *testing.B) {
+				c := kind.chain(layers)
+				report := processor(b)
+				ops := 0
+				for b.Loop() {
+					p, _, err := Least(c)
+					if err != nil {
+						b.Fatal(err)
+					}
+					ops = len(p.Ops)
+				}
+				report()
+				b.ReportMetric(float64(ops), "operations")
+			})
+		}
+	}
+}
+
+// trained has gradients of parameters, and forwards without gradients that need more than those with.
+func trained(c Chain) Chain {
+	for i := range c.Layers {
+		l := &c.Layers[i]
+		l.WeightGradient, l.ForwardNoGradTmp = l.Output/3, 4*l.ForwardNoGradTmp
+	}
+	return c
+}
+
 // BenchmarkTable makes one table of 500 slots, as a plan under a limit needs, and takes the plan from it.
 func BenchmarkTable(b *testing.B) {
 	for _, layers := range []int{50, 100, 200, 339} {

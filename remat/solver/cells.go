@@ -16,9 +16,7 @@ type cells struct {
 	span       int
 	near       []int64   // least of (i, i+k) at i*span+k, k < span
 	far        [][]int64 // least of (i, end(e)) at [e][i]
-	// early and late are the two moments of saving of every layer, as far as they depend on the
-	// layer alone.
-	early, late maxima
+	every      savings
 }
 
 // cellsOfChain is how many cells a chain has. With twice as many, chains of 1,000 layers take three
@@ -26,7 +24,7 @@ type cells struct {
 const cellsOfChain = 50
 
 func newCells(ctx context.Context, t *terms, count int) (*cells, error) {
-	c := &cells{t: t, boundaries: []int{0}, cell: make([]int, t.n+1)}
+	c := &cells{t: t, every: newSavings(t), boundaries: []int{0}, cell: make([]int, t.n+1)}
 	size := float64(t.n) / float64(count)
 	for k := 1.0; k < float64(count); k++ {
 		first := max(int(size*(k-0.25)), c.boundaries[len(c.boundaries)-1]+1)
@@ -50,12 +48,6 @@ func newCells(ctx context.Context, t *terms, count int) (*cells, error) {
 	}
 	c.cell[t.n] = len(c.boundaries) - 1
 	c.span = 2 * largest
-	early, late := make([]int64, t.n), make([]int64, t.n)
-	for k := range t.n {
-		early[k] = t.savedSum[k] + t.savingEarly(k)
-		late[k] = t.savedSum[k] + t.savingLate(k, k) - t.gradSum[k+1]
-	}
-	c.early, c.late = newMaxima(early), newMaxima(late)
 	return c, c.fill(ctx)
 }
 
@@ -146,15 +138,7 @@ func (c *cells) least(i, l int) int64 {
 
 // of is least, and the bytes from which on nothing is computed again, exactly.
 func (c *cells) of(i, l int) (least, all int64) {
-	t := c.t
-	last := min(l, t.n-1)
-	if i <= last {
-		all = max(t.under[l+1]+c.early.of(i, last), t.gradSum[l+1]+c.late.of(i, last)) - t.savedSum[i]
-	}
-	if l == t.n {
-		all = max(all, t.savedSum[t.n]-t.savedSum[i]+t.saving(t.n, t.n))
-	}
-	return c.least(i, l), all
+	return c.least(i, l), c.every.of(i, l)
 }
 
 // maxima answer for the greatest number between any two places of a list. At [k][i] they have the

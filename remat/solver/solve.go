@@ -102,16 +102,16 @@ func solveTerms(ctx context.Context, t *terms, limit int64, o Options) (p *path,
 			return p, b.bound(m), 0, ctx.Err()
 		}
 	}
-	b := newBounds(t)
-	least, _ = b.of(0, t.n)
-	if m < least {
+	exact := newLeasts(t)
+	if least = exact.least(0, t.n); m < least {
 		return nil, 0, t.chain.Input + least, nil
 	}
 	if t.n >= longChain { // and the limit so close to the least that cells cannot tell
 		w := newPath(t)
-		w.write(b, hasty{t}, 0, t.n, m)
+		exact.write(w, 0, t.n, m)
 		return w, 0, 0, nil
 	}
+	b := newBounds(t)
 	s, err := newSteps(ctx, t, b, o.Steps)
 	switch {
 	case err != nil:
