@@ -13,8 +13,11 @@
 package balance
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+
+	"penstock/internal/arg"
 )
 
 // Partition returns how many layers each of n stages takes, in order: n counts of at least one that
@@ -36,10 +39,7 @@ import (
 // infinite or not a number. It takes O(n·L·log L) time and O(n·L) memory for L layers. It is safe
 // for concurrent use, as are all functions of the package.
 func Partition(costs []float64, n int) ([]int, error) {
-	if err := checkStages(n, len(costs)); err != nil {
-		return nil, err
-	}
-	if err := checkCosts(costs); err != nil {
+	if err := cmp.Or(checkStages(n, len(costs)), checkCosts(costs)); err != nil {
 		return nil, err
 	}
 	sums := prefixSums(costs)
@@ -50,10 +50,7 @@ func Partition(costs []float64, n int) ([]int, error) {
 // returns. It returns an error if a count is below one, if the counts do not add up to len(costs),
 // if a cost is negative, infinite or not a number, or if a sum is infinite.
 func Sums(costs []float64, balance []int) ([]float64, error) {
-	if err := checkCosts(costs); err != nil {
-		return nil, err
-	}
-	if err := checkCounts(balance, len(costs)); err != nil {
+	if err := cmp.Or(checkCosts(costs), arg.Balance("balance", balance, len(costs))); err != nil {
 		return nil, err
 	}
 	sums := make([]float64, len(balance))
@@ -87,8 +84,8 @@ func Bottleneck(costs []float64, balance []int) (float64, error) {
 
 func checkCosts(costs []float64) error {
 	for i, cost := range costs {
-		if math.IsNaN(cost) || math.IsInf(cost, 0) || cost < 0 {
-			return fmt.Errorf("balance: cost of layer %d is %v: a cost must be finite and not negative", i, cost)
+		if !(cost >= 0) || math.IsInf(cost, 0) {
+			return arg.Finite("balance", fmt.Sprintf("the cost of layer %d", i), cost)
 		}
 	}
 	return nil

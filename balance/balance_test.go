@@ -79,13 +79,13 @@ func TestPartitionRefuses(t *testing.T) {
 		n     int
 		want  string
 	}{
-		{equal(3, 1), 0, "0 stages"},
-		{equal(3, 1), -2, "-2 stages"},
-		{equal(3, 1), 4, "4 stages for 3 layers: a stage needs at least one layer, ask for at most 3"},
-		{nil, 1, "1 stages for 0 layers"},
-		{[]float64{1, math.NaN()}, 1, "cost of layer 1 is NaN"},
-		{[]float64{1, 2, math.Inf(1)}, 2, "cost of layer 2 is +Inf"},
-		{[]float64{-0.5, 2}, 2, "cost of layer 0 is -0.5"},
+		{equal(3, 1), 0, "the number of stages is 0; want 1 to the number of layers, 3"},
+		{equal(3, 1), -2, "the number of stages is -2"},
+		{equal(3, 1), 4, "the number of stages is 4; want 1 to the number of layers, 3"},
+		{nil, 1, "the number of stages is 1; want 1 to the number of layers, 0"},
+		{[]float64{1, math.NaN()}, 1, "the cost of layer 1 is NaN"},
+		{[]float64{1, 2, math.Inf(1)}, 2, "the cost of layer 2 is +Inf"},
+		{[]float64{-0.5, 2}, 2, "the cost of layer 0 is -0.5"},
 	}
 	for _, test := range tests {
 		counts, err := balance.Partition(test.costs, test.n)
@@ -110,13 +110,13 @@ func TestBottleneck(t *testing.T) {
 		balance []int
 		want    string
 	}{
-		{equal(3, 1), []int{2}, "hold 2 layers, there are 3"},
-		{equal(3, 1), []int{2, 2}, "want more than the 3 layers"},
-		{equal(3, 1), []int{1, math.MaxInt}, "want more than the 3 layers"},
-		{equal(3, 1), []int{3, 0}, "stage 1 of [3 0] has 0 layers"},
-		{equal(3, 1), []int{4, -1}, "want more than the 3 layers"},
-		{equal(3, 1), []int{-1, 4}, "stage 0 of [-1 4] has -1 layers"},
-		{[]float64{math.NaN()}, []int{1}, "cost of layer 0 is NaN"},
+		{equal(3, 1), []int{2}, "Balance is [2]: it adds up to 2"},
+		{equal(3, 1), []int{2, 2}, "it adds up to more than the 3 layers"},
+		{equal(3, 1), []int{1, math.MaxInt}, "it adds up to more than the 3 layers"},
+		{equal(3, 1), []int{3, 0}, "Balance is [3 0]: stage 1 has 0 layers"},
+		{equal(3, 1), []int{4, -1}, "it adds up to more than the 3 layers"},
+		{equal(3, 1), []int{-1, 4}, "Balance is [-1 4]: stage 0 has -1 layers"},
+		{[]float64{math.NaN()}, []int{1}, "the cost of layer 0 is NaN"},
 		{equal(2, math.MaxFloat64), []int{2}, "costs of stage 0 of [2] add up to more than a float64 holds"},
 	}
 	for _, test := range refused {

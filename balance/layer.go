@@ -1,9 +1,11 @@
 package balance
 
 import (
+	"cmp"
 	"fmt"
-	"math"
 	"slices"
+
+	"penstock/internal/arg"
 )
 
 // Layer is the measured costs of a layer for one micro-batch. Fields that the caller does not need
@@ -65,81 +67,64 @@ func (t Tie) lastsBeyond(start, end int) bool {
 	return here && t.To[len(t.To)-1] >= end
 }
 
+// ConfigError is a setting, a cost or a number of stages that is refused.
+type ConfigError = arg.ConfigError
+
 // check refuses costs that no measurement gives.
 func check(layers []Layer, n int) error {
-	if err := checkStages(n, len(layers)); err != nil {
-		return err
-	}
+	err := checkStages(n, len(layers))
 	for i, l := range layers {
+		of := " of " + label(layers, i)
+		err = cmp.Or(err, arg.Finite("balance", "Forward"+of, l.Forward), arg.Finite("balance", "Backward"+of, l.Backward))
 		for _, s := range []struct {
-			what    string
-			seconds float64
-		}{{"forward", l.Forward}, {"backward", l.Backward}} {
-			if math.IsNaN(s.seconds) || math.IsInf(s.seconds, 0) || s.seconds < 0 {
-				return fmt.Errorf("balance: %s takes %v s in %s: it must be finite and not negative", label(layers, i), s.seconds, s.what)
-			}
-		}
-		for _, b := range []struct {
-			what  string
+			field string
 			bytes int64
-		}{
-			{"output", l.Output}, {"gradient", l.Gradient}, {"saved activations", l.Saved},
-			{"input held", l.Enter}, {"output held", l.Leave},
-			{"parameters", l.Parameters}, {"trainable parameters", l.Trainable}, {"buffers", l.Buffers},
-		} {
-			if b.bytes < 0 {
-				return fmt.Errorf("balance: %s has %d bytes of %s: they must not be negative", label(layers, i), b.bytes, b.what)
-			}
+		}{{"Output", l.Output}, {"Gradient", l.Gradient}, {"Saved", l.Saved}, {"Enter", l.Enter}, {"Leave", l.Leave},
+			{"Parameters", l.Parameters}, {"Trainable", l.Trainable}, {"Buffers", l.Buffers}} {
+			err = cmp.Or(err, arg.AtLeast("balance", s.field+of, s.bytes, 0))
 		}
-		if l.Trainable > l.Parameters {
-			return fmt.Errorf("balance: %s has %d bytes of parameters and %d of trainable ones, which are a part of them",
-				label(layers, i), l.Parameters, l.Trainable)
+		if err == nil && l.Trainable > l.Parameters {
+			err = &ConfigError{Of: "balance", Field: "Trainable" + of, Value: l.Trainable,
+				Remedy: fmt.Sprintf("want a part of the %d bytes of Parameters", l.Parameters)}
 		}
 	}
-	return nil
+	return err
 }
 
-func checkSkips(skips []Skip, layers int) error {
+func checkSkips(skips []Skip, layers int) (err error) {
 	for i, s := range skips {
-		if err := checkRoute("skip", i, s.From, s.To, layers); err != nil {
-			return err
-		}
-		if min(s.Bytes, s.Gradient, s.Enter, s.Leave) < 0 {
-			return fmt.Errorf("balance: skip %d, from layer %d, has %d bytes, %d of gradient, "+
-				"%d held where it enters and %d where it leaves: they must not be negative",
-				i, s.From, s.Bytes, s.Gradient, s.Enter, s.Leave)
-		}
+		err = cmp.Or(err, checkRoute("Skips", skips, i, s.From, s.To, layers, s.Bytes, s.Gradient, s.Enter, s.Leave))
 	}
-	return nil
+	return err
 }
 
-func checkTies(ties []Tie, layers int) error {
+func checkTies(ties []Tie, layers int) (err error) {
 	for i, t := range ties {
-		if err := checkRoute("tie", i, t.From, t.To, layers); err != nil {
-			return err
-		}
-		if min(t.Bytes, t.Gradient) < 0 {
-			return fmt.Errorf("balance: tie %d, from layer %d, has %d bytes and %d of gradient: they must not be negative",
-				i, t.From, t.Bytes, t.Gradient)
-		}
+		err = cmp.Or(err, checkRoute("Ties", ties, i, t.From, t.To, layers, t.Bytes, t.Gradient))
 	}
-	return nil
+	return err
 }
 
-func checkRoute(what string, i, from int, to []int, layers int) error {
+// checkRoute refuses element i of a field if it does not go forward within the model, or has fewer
+// than 0 bytes.
+func checkRoute(field string, value any, i, from int, to []int, layers int, bytes ...int64) error {
+	refuse := func(remedy, problem string, what ...any) error {
+		return &ConfigError{Of: "balance", Field: field, Value: value,
+			Problem: fmt.Sprintf("number %d ", i) + fmt.Sprintf(problem, what...), Remedy: remedy}
+	}
 	if from < 0 || from >= layers {
-		return fmt.Errorf("balance: %s %d comes from layer %d: want one of 0 to %d", what, i, from, layers-1)
+		return refuse(fmt.Sprintf("want one of 0 to %d", layers-1), "is from layer %d", from)
 	}
-	if len(to) == 0 {
-		return fmt.Errorf("balance: %s %d, from layer %d, goes nowhere: want at least one layer in To", what, i, from)
-	}
-	last := from
+	last, forward := from, len(to) > 0
 	for _, next := range to {
-		if next <= last || next >= layers {
-			return fmt.Errorf("balance: %s %d goes from layer %d to layers %v: want them ascending, after %d and at most %d",
-				what, i, from, to, from, layers-1)
-		}
-		last = next
+		forward, last = forward && next > last && next < layers, next
+	}
+	if !forward {
+		return refuse(fmt.Sprintf("want at least one layer, ascending, after %d and at most %d", from, layers-1),
+			"goes from layer %d to %v", from, to)
+	}
+	if least := slices.Min(bytes); least < 0 {
+		return refuse("want none below 0", "has %d bytes", least)
 	}
 	return nil
 }
@@ -152,33 +137,13 @@ func label(layers []Layer, i int) string {
 	return fmt.Sprintf("layer %d (%s)", i, layers[i].Name)
 }
 
+// checkStages refuses a number of stages that some stage would have no layer with.
 func checkStages(n, layers int) error {
-	if n < 1 {
-		return fmt.Errorf("balance: %d stages: there must be at least one", n)
+	if n >= 1 && n <= layers {
+		return nil
 	}
-	if n > layers {
-		return fmt.Errorf("balance: %d stages for %d layers: a stage needs at least one layer, ask for at most %d stages",
-			n, layers, layers)
-	}
-	return nil
-}
-
-// checkCounts refuses counts that do not add up to the layers.
-func checkCounts(counts []int, layers int) error {
-	start := 0
-	for stage, count := range counts {
-		if count < 1 {
-			return fmt.Errorf("balance: stage %d of %v has %d layers: a stage needs at least one", stage, counts, count)
-		}
-		if count > layers-start {
-			return fmt.Errorf("balance: the stages of %v want more than the %d layers there are", counts, layers)
-		}
-		start += count
-	}
-	if start != layers {
-		return fmt.Errorf("balance: the stages of %v hold %d layers, there are %d", counts, start, layers)
-	}
-	return nil
+	return &ConfigError{Of: "balance", Field: "the number of stages", Value: n,
+		Remedy: fmt.Sprintf("want 1 to the number of layers, %d", layers)}
 }
 
 // crosses says how what layer from gives to layers to crosses the borders of the stage [start,

@@ -70,9 +70,10 @@ func setting[T any](settings []T, stage int) T {
 	return settings[stage]
 }
 
-func checkSettings(what string, settings, stages int) error {
-	if settings > 1 && settings != stages {
-		return fmt.Errorf("balance: %d %s for %d stages: want one for each, one for all, or none", settings, what, stages)
+func checkSettings[T any](field string, settings []T, stages int) error {
+	if len(settings) > 1 && len(settings) != stages {
+		return &ConfigError{Of: "balance", Field: field, Value: settings,
+			Problem: fmt.Sprintf("%d for %d stages", len(settings), stages), Remedy: "want one for each stage, one for all, or none"}
 	}
 	return nil
 }

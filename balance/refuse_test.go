@@ -24,26 +24,26 @@ func TestBordersRefuse(t *testing.T) {
 		time   balance.TimeConfig
 		want   string
 	}{
-		{"no stage", layers, 0, balance.TimeConfig{}, "0 stages: there must be at least one"},
-		{"more stages than layers", layers, 4, balance.TimeConfig{}, "4 stages for 3 layers: a stage needs at least one layer, ask for at most 3"},
-		{"no layers", nil, 1, balance.TimeConfig{}, "1 stages for 0 layers"},
-		{"not a number", with(func(l *balance.Layer) { l.Forward = math.NaN() }), 2, balance.TimeConfig{}, "layer 1 (b) takes NaN s in forward"},
-		{"infinite", with(func(l *balance.Layer) { l.Backward = math.Inf(1) }), 2, balance.TimeConfig{}, "layer 1 (b) takes +Inf s in backward"},
-		{"negative time", with(func(l *balance.Layer) { l.Name, l.Forward = "", -1 }), 2, balance.TimeConfig{}, "layer 1 takes -1 s in forward"},
-		{"negative bytes", with(func(l *balance.Layer) { l.Saved = -8 }), 2, balance.TimeConfig{}, "layer 1 (b) has -8 bytes of saved activations"},
-		{"more trained than there is", with(func(l *balance.Layer) { l.Trainable = 4 }), 2, balance.TimeConfig{}, "0 bytes of parameters and 4 of trainable"},
+		{"no stage", layers, 0, balance.TimeConfig{}, "the number of stages is 0; want 1 to the number of layers, 3"},
+		{"more stages than layers", layers, 4, balance.TimeConfig{}, "the number of stages is 4; want 1 to the number of layers, 3"},
+		{"no layers", nil, 1, balance.TimeConfig{}, "the number of stages is 1; want 1 to the number of layers, 0"},
+		{"not a number", with(func(l *balance.Layer) { l.Forward = math.NaN() }), 2, balance.TimeConfig{}, "Forward of layer 1 (b) is NaN; want a finite number"},
+		{"infinite", with(func(l *balance.Layer) { l.Backward = math.Inf(1) }), 2, balance.TimeConfig{}, "Backward of layer 1 (b) is +Inf"},
+		{"negative time", with(func(l *balance.Layer) { l.Name, l.Forward = "", -1 }), 2, balance.TimeConfig{}, "Forward of layer 1 is -1"},
+		{"negative bytes", with(func(l *balance.Layer) { l.Saved = -8 }), 2, balance.TimeConfig{}, "Saved of layer 1 (b) is -8; want at least 0"},
+		{"more trained than there is", with(func(l *balance.Layer) { l.Trainable = 4 }), 2, balance.TimeConfig{}, "Trainable of layer 1 (b) is 4; want a part of the 0 bytes of Parameters"},
 		{"a sum beyond float64", with(func(l *balance.Layer) { l.Forward, l.Backward = math.MaxFloat64, math.MaxFloat64 }), 2, balance.TimeConfig{}, "cost of layer 1 is more than a float64 holds"},
-		{"share", layers, 1, balance.TimeConfig{Recomputed: []float64{0, 1.5}}, "share of 1.5"},
-		{"share is no number", layers, 1, balance.TimeConfig{Recomputed: []float64{math.NaN()}}, "share of NaN"},
-		{"neither a share for each stage nor one for all", layers, 3, balance.TimeConfig{Recomputed: []float64{1, 0}}, "2 shares of recomputed micro-batches for 3 stages"},
-		{"transfer", layers, 1, balance.TimeConfig{SecondsPerByte: math.Inf(1)}, "+Inf seconds per byte"},
-		{"skip from nowhere", layers, 1, balance.TimeConfig{Skips: skip(3, 4)}, "skip 0 comes from layer 3: want one of 0 to 2"},
-		{"skip to nowhere", layers, 1, balance.TimeConfig{Skips: skip(0)}, "skip 0, from layer 0, goes nowhere"},
-		{"skip beyond the end", layers, 1, balance.TimeConfig{Skips: skip(0, 3)}, "from layer 0 to layers [3]"},
+		{"share", layers, 1, balance.TimeConfig{Recomputed: []float64{0, 1.5}}, "Recomputed is [0 1.5]: stage 1 has 1.5; want shares of the micro-batches, 0 to 1"},
+		{"share is no number", layers, 1, balance.TimeConfig{Recomputed: []float64{math.NaN()}}, "stage 0 has NaN"},
+		{"neither a share for each stage nor one for all", layers, 3, balance.TimeConfig{Recomputed: []float64{1, 0}}, "Recomputed is [1 0]: 2 for 3 stages"},
+		{"transfer", layers, 1, balance.TimeConfig{SecondsPerByte: math.Inf(1)}, "SecondsPerByte is +Inf"},
+		{"skip from nowhere", layers, 1, balance.TimeConfig{Skips: skip(3, 4)}, "number 0 is from layer 3; want one of 0 to 2"},
+		{"skip to nowhere", layers, 1, balance.TimeConfig{Skips: skip(0)}, "number 0 goes from layer 0 to []; want at least one layer"},
+		{"skip beyond the end", layers, 1, balance.TimeConfig{Skips: skip(0, 3)}, "from layer 0 to [3]"},
 		{"skip to itself", layers, 1, balance.TimeConfig{Skips: skip(1, 1)}, "after 1"},
 		{"skip backwards", layers, 1, balance.TimeConfig{Skips: skip(2, 0)}, "after 2"},
-		{"pops in disorder", layers, 1, balance.TimeConfig{Skips: skip(0, 2, 1)}, "[2 1]: want them ascending"},
-		{"skip of negative size", layers, 1, balance.TimeConfig{Skips: []balance.Skip{{From: 0, To: []int{1}, Gradient: -4}}}, "-4 of gradient"},
+		{"pops in disorder", layers, 1, balance.TimeConfig{Skips: skip(0, 2, 1)}, "to [2 1]; want at least one layer, ascending"},
+		{"skip of negative size", layers, 1, balance.TimeConfig{Skips: []balance.Skip{{From: 0, To: []int{1}, Gradient: -4}}}, "number 0 has -4 bytes"},
 	}
 	for _, test := range tests {
 		t.Run(test.reason, func(t *testing.T) {
@@ -57,16 +57,16 @@ func TestBordersRefuse(t *testing.T) {
 		config balance.SizeConfig
 		want   string
 	}{
-		{balance.SizeConfig{Held: []balance.Held{{Graphs: -1}}}, "-1 graphs"},
-		{balance.SizeConfig{Held: []balance.Held{{Graphs: 2}, {Graphs: 4, Inputs: -2}}}, "4 graphs and -2 inputs"},
-		{balance.SizeConfig{Held: make([]balance.Held, 3)}, "3 numbers of micro-batches held for 2 stages"},
-		{balance.SizeConfig{State: math.NaN()}, "keeps NaN times"},
-		{balance.SizeConfig{State: -1}, "keeps -1 times"},
-		{balance.SizeConfig{Input: -1}, "input of -1 bytes"},
+		{balance.SizeConfig{Held: []balance.Held{{Graphs: -1}}}, "stage 0 has {-1 0}"},
+		{balance.SizeConfig{Held: []balance.Held{{Graphs: 2}, {Graphs: 4, Inputs: -2}}}, "stage 1 has {4 -2}"},
+		{balance.SizeConfig{Held: make([]balance.Held, 3)}, "3 for 2 stages"},
+		{balance.SizeConfig{State: math.NaN()}, "State is NaN"},
+		{balance.SizeConfig{State: -1}, "State is -1"},
+		{balance.SizeConfig{Input: -1}, "Input is -1"},
 		{balance.SizeConfig{Input: math.MaxInt64}, "there is no such device"},
-		{balance.SizeConfig{Skips: skip(2, 0)}, "skip 0 goes from layer 2 to layers [0]"},
-		{balance.SizeConfig{Ties: []balance.Tie{{From: 2, To: []int{0}}}}, "tie 0 goes from layer 2 to layers [0]"},
-		{balance.SizeConfig{Ties: []balance.Tie{{From: 1, To: []int{2}, Gradient: -8}}}, "tie 0, from layer 1, has 0 bytes and -8 of gradient"},
+		{balance.SizeConfig{Skips: skip(2, 0)}, "number 0 goes from layer 2 to [0]"},
+		{balance.SizeConfig{Ties: []balance.Tie{{From: 2, To: []int{0}}}}, "number 0 goes from layer 2 to [0]"},
+		{balance.SizeConfig{Ties: []balance.Tie{{From: 1, To: []int{2}, Gradient: -8}}}, "number 0 has -8 bytes"},
 	} {
 		if counts, sizes, err := balance.BySize(layers, 2, test.config); err == nil || !strings.Contains(err.Error(), test.want) || counts != nil || sizes != nil {
 			t.Errorf("%+v: got %v, %v, %v, want an error with %q", test.config, counts, sizes, err, test.want)

@@ -1,9 +1,12 @@
 package balance
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
+
+	"penstock/internal/arg"
 )
 
 // Held is how many micro-batches a stage holds when it holds most.
@@ -113,7 +116,7 @@ func (c SizeConfig) routes() []route {
 // do not add up to the layers, or where BySize would.
 func Sizes(layers []Layer, counts []int, config SizeConfig) ([]StageSize, error) {
 	config = config.resolved()
-	if err := checkCounts(counts, len(layers)); err != nil {
+	if err := arg.Balance("balance", counts, len(layers)); err != nil {
 		return nil, err
 	}
 	if err := config.check(layers, len(counts)); err != nil {
@@ -173,30 +176,14 @@ func (c SizeConfig) resolved() SizeConfig {
 }
 
 func (c SizeConfig) check(layers []Layer, n int) error {
-	for _, h := range c.Held {
+	for i, h := range c.Held {
 		if h.Graphs < 0 || h.Inputs < 0 {
-			return fmt.Errorf("balance: %d graphs and %d inputs held: neither may be negative; 0 graphs stand for 1", h.Graphs, h.Inputs)
+			return &ConfigError{Of: "balance", Field: "Held", Value: c.Held, Problem: fmt.Sprintf("stage %d has %v", i, h),
+				Remedy: "want neither below 0"}
 		}
 	}
-	if !(c.State >= 0) || math.IsInf(c.State, 0) {
-		return fmt.Errorf("balance: an optimizer that keeps %v times the parameters: it must be finite and not negative", c.State)
-	}
-	if c.Input < 0 {
-		return fmt.Errorf("balance: an input of %d bytes: they must not be negative", c.Input)
-	}
-	if err := check(layers, n); err != nil {
-		return err
-	}
-	if err := checkSettings("numbers of micro-batches held", len(c.Held), n); err != nil {
-		return err
-	}
-	if err := checkSkips(c.Skips, len(layers)); err != nil {
-		return err
-	}
-	if err := checkTies(c.Ties, len(layers)); err != nil {
-		return err
-	}
-	return c.checkRange(layers)
+	return cmp.Or(arg.Finite("balance", "State", c.State), arg.AtLeast("balance", "Input", c.Input, 0), check(layers, n),
+		checkSettings("Held", c.Held, n), checkSkips(c.Skips, len(layers)), checkTies(c.Ties, len(layers)), c.checkRange(layers))
 }
 
 // checkRange refuses sizes whose sum over all stages is more than an int64 holds.

@@ -1,8 +1,10 @@
 package balance
 
 import (
+	"cmp"
 	"fmt"
-	"math"
+
+	"penstock/internal/arg"
 )
 
 // TimeConfig says what a stage's time is made of. The zero value is no recomputation, and transfers
@@ -110,7 +112,7 @@ func (c TimeConfig) routes() []route {
 // Times returns what each stage of a balance takes for a micro-batch; see [ByTime]. It returns an
 // error if the counts do not add up to the layers, or where ByTime would.
 func Times(layers []Layer, counts []int, config TimeConfig) ([]StageTime, error) {
-	if err := checkCounts(counts, len(layers)); err != nil {
+	if err := arg.Balance("balance", counts, len(layers)); err != nil {
 		return nil, err
 	}
 	if err := config.check(layers, len(counts)); err != nil {
@@ -151,22 +153,12 @@ func Times(layers []Layer, counts []int, config TimeConfig) ([]StageTime, error)
 }
 
 func (c TimeConfig) check(layers []Layer, n int) error {
-	for _, share := range c.Recomputed {
+	for i, share := range c.Recomputed {
 		if !(share >= 0 && share <= 1) {
-			return fmt.Errorf("balance: a share of %v recomputed micro-batches: want 0 for none to 1 for all", share)
+			return &ConfigError{Of: "balance", Field: "Recomputed", Value: c.Recomputed,
+				Problem: fmt.Sprintf("stage %d has %v", i, share), Remedy: "want shares of the micro-batches, 0 to 1"}
 		}
 	}
-	if !(c.SecondsPerByte >= 0) || math.IsInf(c.SecondsPerByte, 0) {
-		return fmt.Errorf("balance: a transfer of %v seconds per byte: it must be finite and not negative", c.SecondsPerByte)
-	}
-	if err := check(layers, n); err != nil {
-		return err
-	}
-	if err := checkSettings("shares of recomputed micro-batches", len(c.Recomputed), n); err != nil {
-		return err
-	}
-	if err := checkSkips(c.Skips, len(layers)); err != nil {
-		return err
-	}
-	return checkTies(c.Ties, len(layers))
+	return cmp.Or(arg.Finite("balance", "SecondsPerByte", c.SecondsPerByte), check(layers, n),
+		checkSettings("Recomputed", c.Recomputed, n), checkSkips(c.Skips, len(layers)), checkTies(c.Ties, len(layers)))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"penstock/autoremat"
+	"penstock/balance"
 	"penstock/data"
 	"penstock/models"
 	"penstock/nn"
@@ -21,6 +23,7 @@ import (
 	"penstock/profile"
 	"penstock/schedule"
 	"penstock/torch"
+	"penstock/trace"
 	"penstock/train"
 )
 
@@ -97,6 +100,23 @@ var (
 		"profile.Config.Target":    {{profile.Config{Loss: nn.MSE()}, "[]: there are none for the loss", "want those of the sample"}},
 		"profile.Config.MostUnits": {{profile.Config{MostUnits: -1}, "-1", "want at least 0"}},
 
+		"balance.TimeConfig.Recomputed": {{balance.TimeConfig{Recomputed: []float64{0, 2}}, "[0 2]: stage 1 has 2", "want shares of the micro-batches, 0 to 1"},
+			{balance.TimeConfig{Recomputed: []float64{0, 0, 0}}, "[0 0 0]: 3 for 2 stages", "want one for each stage, one for all, or none"}},
+		"balance.TimeConfig.SecondsPerByte": {{balance.TimeConfig{SecondsPerByte: nan}, "NaN", "want a finite number that is not negative"}},
+		"balance.TimeConfig.Skips": {{balance.TimeConfig{Skips: []balance.Skip{{From: 3}}}, "number 0 is from layer 3", "want one of 0 to 2"},
+			{balance.TimeConfig{Skips: []balance.Skip{{From: 1, To: []int{1}}}}, "number 0 goes from layer 1 to [1]", "want at least one layer, ascending, after 1 and at most 2"},
+			{balance.TimeConfig{Skips: []balance.Skip{{From: 0, To: []int{1}, Leave: -4}}}, "number 0 has -4 bytes", "want none below 0"}},
+		"balance.TimeConfig.Ties":  {{balance.TimeConfig{Ties: []balance.Tie{{From: 2, To: []int{0}}}}, "number 0 goes from layer 2 to [0]", "want at least one layer"}},
+		"balance.SizeConfig.Held":  {{balance.SizeConfig{Held: []balance.Held{{}, {Inputs: -1}}}, "stage 1 has {1 -1}", "want neither below 0"}, {balance.SizeConfig{Held: make([]balance.Held, 3)}, "3 for 2 stages", "want one for each stage, one for all, or none"}},
+		"balance.SizeConfig.State": {{balance.SizeConfig{State: -1}, "-1", "want a finite number that is not negative"}},
+		"balance.SizeConfig.Input": {{balance.SizeConfig{Input: -1}, "-1", "want at least 0"}},
+		"balance.SizeConfig.Skips": {{balance.SizeConfig{Skips: []balance.Skip{{From: -1}}}, "number 0 is from layer -1", "want one of 0 to 2"}},
+		"balance.SizeConfig.Ties":  {{balance.SizeConfig{Ties: []balance.Tie{{From: 1, To: []int{2}, Gradient: -8}}}, "number 0 has -8 bytes", "want none below 0"}},
+
+		"torch.Options.Threads": {{torch.Options{Threads: 257}, "257", "want 0 to 256"}, {torch.Options{Threads: -1}, "-1", "want 0 to 256"}},
+
+		"trace.Options.Workers": {{trace.Options{Workers: []string{"a"}}, "[a]: 1 for 2 workers", "want one for each worker, or none"}},
+
 		"autoremat.Config.Limit":     {{autoremat.Config{Limit: -1}, "-1", "want a number of bytes, or 0 for what is free"}},
 		"autoremat.Config.Slots":     {{autoremat.Config{Slots: -1}, "-1", "want at least 0"}, {autoremat.Config{Slots: 1, Optimizer: sgd()}, "1: an Optimizer tells them itself", "want one of the two"}},
 		"autoremat.Config.Warmup":    {{autoremat.Config{Warmup: -1}, "-1", "want at least 0"}},
@@ -149,6 +169,8 @@ var (
 		"models.Options.Aux":          {{named("mlp", models.Options{Aux: true}), "true", "want it left out; the model has"}},
 	}
 	unwrong = map[string]string{
+		"torch.Options.Device": "one that does not exist is refused when something is allocated", "torch.Options.Grad": "a switch", "torch.Options.Seed": "any number", "torch.Options.Autocast": "a switch",
+		"trace.Options.Process":  "any text",
 		"data.LoaderConfig.Seed": "any number", "data.LoaderConfig.Shuffle": "a switch", "data.LoaderConfig.DropLast": "a switch", "data.Synthetic.Seed": "any number",
 		"data.Options.Mean": "checked with the images (data.NewImages)", "data.Options.Std": "checked with the images (data.NewImages)", "data.Options.Synthetic": "a data.Synthetic",
 		"pipe.Config.Optimizer": "any optimizer", "pipe.Config.DeferredBatchNorm": "a switch", "pipe.Config.Autocast": "a switch",
@@ -242,6 +264,16 @@ func refused(t *testing.T, config any) error {
 	case data.Synthetic:
 		_, _, err := config.Open()
 		return err
+	case balance.TimeConfig:
+		_, _, err := balance.ByTime(make([]balance.Layer, 3), 2, config)
+		return err
+	case balance.SizeConfig:
+		_, _, err := balance.BySize(make([]balance.Layer, 3), 2, config)
+		return err
+	case torch.Options:
+		return torch.Try(func() { torch.NewCtx(config) })
+	case trace.Options:
+		return trace.Write(io.Discard, schedule.Timeline{Workers: 2}, config)
 	case models.Options:
 		_, err := models.New(name, config)
 		return err
@@ -282,7 +314,7 @@ func pkgOf(pkg, of string) string {
 // Every field of a configuration is in one of the two lists.
 func TestConfigurationsAreAllListed(t *testing.T) {
 	for _, config := range []any{pipe.Config{}, train.BalanceConfig{}, train.Loop{}, profile.Config{}, autoremat.Config{}, optim.Config{}, optim.ScheduleConfig{}, models.Options{},
-		data.LoaderConfig{}, data.Options{}, data.Synthetic{}} {
+		data.LoaderConfig{}, data.Options{}, data.Synthetic{}, balance.TimeConfig{}, balance.SizeConfig{}, torch.Options{}, trace.Options{}} {
 		kind := reflect.TypeOf(config)
 		for i := range kind.NumField() {
 			f := kind.Field(i)

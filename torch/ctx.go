@@ -1,8 +1,7 @@
 package torch
 
 import (
-	"fmt"
-
+	"penstock/internal/arg"
 	"penstock/internal/shim"
 )
 
@@ -42,12 +41,14 @@ type Ctx struct {
 	out  [24]uint64
 }
 
-// NewCtx returns an open context. The caller must Close it. It panics with an *Error if
-// Options.Threads is not from 0 to MaxThreads.
+// ConfigError is a setting that is refused.
+type ConfigError = arg.ConfigError
+
+// NewCtx returns an open context. The caller must Close it. It panics with an *Error whose Err is a
+// *ConfigError if Options.Threads is not from 0 to MaxThreads.
 func NewCtx(o Options) *Ctx {
-	if o.Threads < 0 || o.Threads > MaxThreads {
-		panic(&Error{Op: "NewCtx", Device: o.Device,
-			Message: fmt.Sprintf("Options.Threads is %d; want 1 to %d, or 0 for libtorch's own number", o.Threads, MaxThreads)})
+	if err := arg.Between("torch", "Threads", o.Threads, 0, MaxThreads); err != nil {
+		panic(&Error{Op: "NewCtx", Device: o.Device, Err: err})
 	}
 	c := &Ctx{device: o.Device, seed: o.Seed}
 	c.mode = shim.Mode{

@@ -190,8 +190,8 @@ func TestWriteErrors(t *testing.T) {
 		opts     trace.Options
 		want     string
 	}{
-		{"names", ok, trace.Options{Workers: []string{"one"}}, "trace: 1 names for 2 workers"},
-		{"no names", ok, trace.Options{Workers: []string{}}, "trace: 0 names for 2 workers"},
+		{"names", ok, trace.Options{Workers: []string{"one"}}, "trace: Workers is [one]: 1 for 2 workers; want one for each worker, or none"},
+		{"no names", ok, trace.Options{Workers: []string{}}, "trace: Workers is []: 0 for 2 workers"},
 		{"worker", beyond, trace.Options{}, "0F0 is on worker 2 of 2"},
 		{"time", early, trace.Options{}, "negative time -5ns"},
 	}

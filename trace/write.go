@@ -23,9 +23,12 @@ type Options struct {
 	Workers []string
 }
 
+// ConfigError is a setting that is refused.
+type ConfigError = arg.ConfigError
+
 // Write writes the timeline as JSON, one trace event per line. It returns an error for a timeline
-// that is not valid, for a time before zero, for names that are not one per worker, and the first
-// error of w.
+// that is not valid, for a time before zero, a *ConfigError for names that are not one per worker,
+// and the first error of w.
 func Write(w io.Writer, t schedule.Timeline, opts Options) error {
 	if err := arg.Given(w, "trace: Write: the writer", "what is to take the trace"); err != nil {
 		return err
@@ -34,7 +37,8 @@ func Write(w io.Writer, t schedule.Timeline, opts Options) error {
 		return fmt.Errorf("trace: %w", err)
 	}
 	if opts.Workers != nil && len(opts.Workers) != t.Workers {
-		return fmt.Errorf("trace: %d names for %d workers", len(opts.Workers), t.Workers)
+		return &ConfigError{Of: "trace", Field: "Workers", Value: opts.Workers,
+			Problem: fmt.Sprintf("%d for %d workers", len(opts.Workers), t.Workers), Remedy: "want one for each worker, or none"}
 	}
 	out := &writer{w: bufio.NewWriter(w)}
 	out.text(`{"displayTimeUnit":"ms","traceEvents":[`)

@@ -98,7 +98,7 @@ func TestNothingToMeasure(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "train: BalanceByTime: the data set is empty") {
 		t.Errorf("got %v", err)
 	}
-	for rows, want := range map[int]string{0: "train: PlanMemory: batches of 0 rows; want at least 1", -1: "batches of -1 rows"} {
+	for rows, want := range map[int]string{0: "train: the number of rows is 0; want at least 1", -1: "the number of rows is -1"} {
 		if err := r.PlanMemory(context.Background(), set, rows); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%d rows: got %v", rows, err)
 		}

@@ -28,8 +28,8 @@ func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error
 	if set.Len() == 0 {
 		return errors.New("train: PlanMemory: the data set is empty; want a sample to plan with")
 	}
-	if rows < 1 {
-		return fmt.Errorf("train: PlanMemory: batches of %d rows; want at least 1", rows)
+	if err := arg.AtLeast("train", "the number of rows", rows, 1); err != nil {
+		return err
 	}
 	sample, err := firstRows(set, min(rows, set.Len()))
 	if err != nil {
