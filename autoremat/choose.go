@@ -22,7 +22,7 @@ func (m *Module) choose(ctx context.Context, s *instance) (forecast, error) {
 		if need := m.leastLimit(f); need <= m.limit.inForce() {
 			return f, nil
 		} else if s.given {
-			return f, &LimitError{Inputs: s.key, Limit: m.limit.inForce(), Least: need, Others: s.base, SetBy: "the plan that was set"}
+			return f, m.shortage(s, need, s.base, "the plan that was set")
 		}
 	}
 	started := time.Now()

@@ -28,7 +28,7 @@
 //   - What is live between Forward and backward is measured: the loss, and what the caller keeps.
 //
 // So [Module.Predicted] is the peak of a step, to the byte. A step that cannot stay under the limit
-// fails before it begins, with a [LimitError] that says which limit would do. While the module is
+// fails before it begins, with a [planner.MemoryError] that says which limit would do. While the module is
 // open its limit is the account's, and applies to everything that allocates there.
 //
 // The prediction assumes that nothing else runs on the device meanwhile. It also assumes that the

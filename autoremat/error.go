@@ -5,40 +5,40 @@ import (
 
 	"penstock/internal/arg"
 	"penstock/nn"
+	"penstock/planner"
 	"penstock/torch"
 )
 
-// LimitError says that no plan stays under the limit. errors.Is(err, torch.ErrOutOfMemory) holds.
-// All sizes are bytes.
-type LimitError struct {
-	Inputs string // types and shapes of the batch
-	Limit  int64  // the limit in force
-	// Least is the lowest limit with which training works. SetBy names what needs that much, and
-	// Layer the layer, where it is one.
-	Least int64
-	SetBy string
-	Layer string
-	// Others is the part of Least that no plan changes: parameters, the batch, whatever else is
-	// live, and the optimizer's state.
-	Others int64
-	// LossKnown says whether the loss in Least was measured; if not, it is an estimate.
-	LossKnown bool
+// memoryError is a *planner.MemoryError for errors.As, and torch.ErrOutOfMemory for errors.Is. The
+// module is its only stage.
+type memoryError struct {
+	*planner.MemoryError
+	inputs    string // types and shapes of the batch
+	others    int64  // the part of the least that no plan changes
+	estimated bool   // the loss is not known yet
+}
+
+// shortage is the error of a limit below what a step needs at least.
+func (m *Module) shortage(s *instance, least, others int64, setBy string) error {
+	short := planner.Shortage{Device: m.limit.device.String(), Limit: m.limit.inForce(), Least: least, SetBy: setBy}
+	return memoryError{&planner.MemoryError{Stages: []planner.Shortage{short}}, s.key, others, s.loss == nil}
 }
 
 // Error says what the limit should be.
-func (e *LimitError) Error() string {
+func (e memoryError) Error() string {
 	about := ""
-	if !e.LossKnown {
+	if e.estimated {
 		about = ", with a loss that is not known yet,"
 	}
+	s := e.Stages[0]
 	return fmt.Sprintf("autoremat: a limit of %d bytes is too low for a batch of %s: %d are needed%s at least, by %s; "+
 		"%d of them are there before (parameters, optimizer state, the batch, and what else is live); "+
 		"set the limit to %d or more, or take smaller batches",
-		e.Limit, e.Inputs, e.Least, about, e.SetBy, e.Others, e.Least)
+		s.Limit, e.inputs, s.Least, about, s.SetBy, e.others, s.Least)
 }
 
-// Is makes errors.Is(err, torch.ErrOutOfMemory) hold.
-func (e *LimitError) Is(target error) bool { return target == torch.ErrOutOfMemory }
+func (e memoryError) Unwrap() error        { return e.MemoryError }
+func (e memoryError) Is(target error) bool { return target == torch.ErrOutOfMemory }
 
 // Error is the failure of a layer or of the loss, in Run or Backward.
 type Error struct {
@@ -74,7 +74,7 @@ func attempt(c *nn.Ctx, f func()) (err error) {
 	return nil
 }
 
-// Run is ForwardTuple that returns its failures: a *LimitError, or an *Error that names the layer.
+// Run is ForwardTuple that returns its failures: a *planner.MemoryError, or an *Error that names the layer.
 // The results belong to c.
 func (m *Module) Run(c *nn.Ctx, xs ...*torch.Tensor) (ys []*torch.Tensor, err error) {
 	if err := arg.Given(c, "autoremat: Run: the nn.Ctx", "one of nn.NewCtx"); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"penstock/autoremat"
 	"penstock/nn"
+	"penstock/planner"
 	"penstock/remat"
 	"penstock/remat/baselines"
 	"penstock/torch"
@@ -192,8 +193,8 @@ func TestOthersAllocateTheLimit(t *testing.T) {
 	}
 	live, most := device.Memory().Live, b.m.Predicted()
 	other := b.Empty(torch.Float32, (1<<20-live)/4-1000)
-	var e *autoremat.LimitError
-	if err := b.step(x); !errors.As(err, &e) || e.Limit != 1<<20 || e.Least <= 1<<20 {
+	var e *planner.MemoryError
+	if err := b.step(x); !errors.As(err, &e) || e.Stages[0].Limit != 1<<20 || e.Least() <= 1<<20 {
 		t.Errorf("got %v", err)
 	}
 	if err := torch.Try(func() { b.Empty(torch.Float32, 2000) }); !errors.Is(err, torch.ErrOutOfMemory) {

@@ -7,6 +7,7 @@ import (
 
 	"penstock/autoremat"
 	"penstock/internal/torchtest"
+	"penstock/planner"
 	"penstock/remat"
 	"penstock/torch"
 )
@@ -23,7 +24,7 @@ func TestTheFirstForwardKnowsTheLeastLimit(t *testing.T) {
 			}
 			q.unmeasured = true
 			// refused is the refusal of training under a limit, or nil.
-			refused := func(limit int64) (e *autoremat.LimitError) {
+			refused := func(limit int64) (e *planner.MemoryError) {
 				defer func() {
 					p := recover()
 					if failed, ok := p.(*torch.Error); p != nil && !(ok && errors.As(failed, &e)) {
@@ -38,17 +39,17 @@ func TestTheFirstForwardKnowsTheLeastLimit(t *testing.T) {
 				return nil
 			}
 			e := refused(1)
-			if e == nil || !e.LossKnown {
+			if e == nil {
 				t.Fatalf("a limit of one byte: %v", e)
 			}
-			if with := q.refusal(t, 1); with.Least != e.Least {
-				t.Errorf("the least limit is %d, and %d where the loss was measured with targets", e.Least, with.Least)
+			if with := q.refusal(t, 1); with.Least != e.Least() {
+				t.Errorf("the least limit is %d, and %d where the loss was measured with targets", e.Least(), with.Least)
 			}
-			if again := refused(e.Least); again != nil {
-				t.Errorf("with %d bytes: %v", e.Least, again)
+			if again := refused(e.Least()); again != nil {
+				t.Errorf("with %d bytes: %v", e.Least(), again)
 			}
-			if again := refused(e.Least - 1); again == nil || again.Least != e.Least {
-				t.Errorf("with one byte less than %d: %v", e.Least, again)
+			if again := refused(e.Least() - 1); again == nil || again.Least() != e.Least() {
+				t.Errorf("with one byte less than %d: %v", e.Least(), again)
 			}
 		})
 	}
@@ -64,17 +65,17 @@ func TestSolveChangesNothing(t *testing.T) {
 		}
 	}
 	before, predicted, table := device.Memory().Limit, b.m.Predicted(), b.m.String()
-	var refused *autoremat.LimitError
-	if _, err := b.m.Solve(context.Background(), 1); !errors.As(err, &refused) || refused.Limit != 1 {
+	var refused *planner.MemoryError
+	if _, err := b.m.Solve(context.Background(), 1); !errors.As(err, &refused) || refused.Stages[0].Limit != 1 {
 		t.Fatalf("a limit of one byte: %v", err)
 	}
-	least, err := b.m.Solve(context.Background(), refused.Least)
+	least, err := b.m.Solve(context.Background(), refused.Least())
 	if err != nil {
 		t.Fatal(err)
 	}
 	own, err := b.m.Plan()
 	if err != nil || least.Peak >= own.Peak || least.Time <= own.Time {
-		t.Errorf("under %d bytes a peak of %d in %v us; the module's plan has %d, %v: %v", refused.Least, least.Peak, least.Time, own.Peak, own.Time, err)
+		t.Errorf("under %d bytes a peak of %d in %v us; the module's plan has %d, %v: %v", refused.Least(), least.Peak, least.Time, own.Peak, own.Time, err)
 	}
 	if limit := device.Memory().Limit; limit != before || b.m.Predicted() != predicted || b.m.String() != table {
 		t.Errorf("the limit is %d, was %d; the prediction %d, was %d;\n%v", limit, before, b.m.Predicted(), predicted, b.m)
@@ -82,7 +83,7 @@ func TestSolveChangesNothing(t *testing.T) {
 	if err := b.step(x); err != nil || b.m.Predicted() != predicted {
 		t.Errorf("the next step takes %d, took %d: %v", b.m.Predicted(), predicted, err)
 	}
-	if p, err := b.m.SetLimit(context.Background(), refused.Least); err != nil || remat.FormatOps(p.Ops) != remat.FormatOps(least.Ops) || device.Memory().Limit != refused.Least {
+	if p, err := b.m.SetLimit(context.Background(), refused.Least()); err != nil || remat.FormatOps(p.Ops) != remat.FormatOps(least.Ops) || device.Memory().Limit != refused.Least() {
 		t.Errorf("SetLimit: %v, %v, a limit of %d; want the plan that Solve has found", p, err, device.Memory().Limit)
 	}
 }

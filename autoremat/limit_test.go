@@ -12,6 +12,7 @@ import (
 	"penstock/models"
 	"penstock/nn"
 	"penstock/optim"
+	"penstock/planner"
 	"penstock/remat"
 	"penstock/torch"
 )
@@ -167,7 +168,7 @@ func (q problem) under(t *testing.T, limit int64, after func(step int, m *autore
 }
 
 // refusal is the error of a limit that is too low.
-func (q problem) refusal(t *testing.T, limit int64) *autoremat.LimitError {
+func (q problem) refusal(t *testing.T, limit int64) planner.Shortage {
 	t.Helper()
 	c := torch.NewCtx(torch.Options{Device: device, Threads: 1})
 	defer c.Close()
@@ -188,9 +189,9 @@ func (q problem) refusal(t *testing.T, limit int64) *autoremat.LimitError {
 		t.Fatal(err)
 	}
 	_, err = m.Run(n, x)
-	var e *autoremat.LimitError
-	if !errors.As(err, &e) || !errors.Is(err, torch.ErrOutOfMemory) || !strings.Contains(err.Error(), fmt.Sprint(e.Least)) {
+	var e *planner.MemoryError
+	if !errors.As(err, &e) || !errors.Is(err, torch.ErrOutOfMemory) || !strings.Contains(err.Error(), fmt.Sprint(e.Least())) {
 		t.Fatalf("limit %d: got %v", limit, err)
 	}
-	return e
+	return e.Stages[0]
 }

@@ -89,7 +89,7 @@ func (m *Module) Forward(c *nn.Ctx, x *torch.Tensor) (y *torch.Tensor) {
 
 // ForwardTuple runs the model on a tuple. The results belong to c.
 //
-// It panics with a *torch.Error where no plan can be made. Its Err is then a *LimitError, a
+// It panics with a *torch.Error where no plan can be made. Its Err is then a *planner.MemoryError, a
 // *profile.Error, or says what else is wrong. If it panics, the model's buffers are restored.
 func (m *Module) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) (ys []*torch.Tensor) {
 	m.orRestore(c, func() { ys = m.forward(c, xs) })

@@ -2,6 +2,8 @@ package autoremat_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"penstock/autoremat"
 	"penstock/internal/torchtest"
 	"penstock/nn"
+	"penstock/planner"
 	"penstock/remat"
 	"penstock/remat/baselines"
 	"penstock/torch"
@@ -236,13 +239,13 @@ func TestSlots(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = b.m.Solve(context.Background(), 1)
-		e, ok := err.(*autoremat.LimitError)
-		if !ok {
+		var e *planner.MemoryError
+		if !errors.As(err, &e) {
 			t.Fatal(err)
 		}
 		b.Close()
 		nn.Free(b.model)
-		return e.Least
+		return e.Least()
 	}
 	none, two := least(autoremat.Config{}), least(autoremat.Config{Slots: 2})
 	bytes := 4 * nn.Count(q.model())
@@ -268,13 +271,13 @@ func TestSlotsReserveBytesForTheUpdate(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := b.m.Solve(context.Background(), 1)
-		e, ok := err.(*autoremat.LimitError)
-		if !ok {
+		var e *planner.MemoryError
+		if !errors.As(err, &e) {
 			t.Fatal(err)
 		}
 		b.Close()
 		nn.Free(b.model)
-		return e.Least
+		return e.Least()
 	}
 	state, update := 2*4*nn.Count(model()), int64(2*4*width*width)
 	if more := least(2) - least(0); more > state+update || more < state+update-64<<10 { // without slots the peak is a backward's, with some activations
@@ -314,12 +317,17 @@ func TestConcurrentForwards(t *testing.T) {
 	wg.Wait()
 }
 
-// A report tells of the estimate before the loss is known, and the text of an error what to do.
-func TestLimitErrorText(t *testing.T) {
-	e := &autoremat.LimitError{Inputs: "float32[2,3]", Limit: 10, Least: 20, SetBy: `the backward of layer "a.b"`, Layer: "a.b", Others: 5}
-	for _, want := range []string{"a limit of 10 bytes", "20 are needed", `layer "a.b"`, "set the limit to 20", "not known yet"} {
-		if !strings.Contains(e.Error(), want) {
-			t.Errorf("%q is not in %q", want, e)
+// The text of an error says what is short, by whom, and what to do; before the loss is known, that it is an estimate.
+func TestMemoryErrorText(t *testing.T) {
+	b := newFixture(t, tower().model(), autoremat.Config{Limit: 1000})
+	err := b.step(b.normal(256, 32))
+	var e *planner.MemoryError
+	if !errors.As(err, &e) || !errors.Is(err, torch.ErrOutOfMemory) || len(e.Stages) != 1 || e.Stages[0].Device != device.String() {
+		t.Fatalf("got %v", err)
+	}
+	for _, want := range []string{"autoremat: a limit of 1000 bytes", "float32[256,32]", fmt.Sprint(e.Least(), " are needed, with a loss that is not known yet,"), `of layer "`, fmt.Sprint("set the limit to ", e.Least())} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in %q", want, err)
 		}
 	}
 }

@@ -41,7 +41,7 @@ func (m *Module) Chain() (profile.Chain, error) {
 
 // Solve returns the plan under a limit of bytes, beside what is live now, for the latest kind of
 // batches. A limit of 0 is the one in force. Neither the limit nor the plan of the module changes;
-// SetLimit and SetPlan do that. It blocks until the solver ends. The error is a *LimitError if
+// SetLimit and SetPlan do that. It blocks until the solver ends. The error is a *planner.MemoryError if
 // there is no plan.
 func (m *Module) Solve(ctx context.Context, limit int64) (remat.Plan, error) {
 	if err := arg.Context(ctx, "autoremat"); err != nil {
@@ -68,7 +68,7 @@ func (m *Module) Solve(ctx context.Context, limit int64) (remat.Plan, error) {
 
 // SetLimit sets the module's limit in bytes, where 0 leaves it as it is. It solves for the plan of
 // the latest kind of batches, beside what is live now. Other batches get a new plan when they come.
-// The error is a *LimitError if there is no plan; limit and plan are then unchanged.
+// The error is a *planner.MemoryError if there is no plan; limit and plan are then unchanged.
 func (m *Module) SetLimit(ctx context.Context, limit int64) (remat.Plan, error) {
 	if err := arg.Context(ctx, "autoremat"); err != nil {
 		return remat.Plan{}, err

@@ -12,6 +12,7 @@ import (
 	"penstock/autoremat"
 	"penstock/internal/disk"
 	"penstock/nn"
+	"penstock/planner"
 	"penstock/remat"
 	"penstock/remat/baselines"
 	"penstock/torch"
@@ -34,11 +35,11 @@ func TestPlanFiles(t *testing.T) {
 		}
 	}
 	measure()
-	least := &autoremat.LimitError{}
+	least := &planner.MemoryError{}
 	if _, err := b.m.Solve(context.Background(), 1); !errors.As(err, &least) {
 		t.Fatalf("a limit of one byte: %v", err)
 	}
-	limit := least.Least + least.Least/3
+	limit := least.Least() + least.Least()/3
 	p, err := b.m.SetLimit(context.Background(), limit)
 	if err != nil || len(p.Ops) == 0 || device.Memory().Limit != limit {
 		t.Fatalf("%v, %v; the limit is %d", p, err, device.Memory().Limit)
@@ -120,8 +121,8 @@ func TestPlansThatAreTooLarge(t *testing.T) {
 	if err := b.m.SetPlan(remat.Plan{Ops: baselines.None(len(chain.Layers))}); err != nil {
 		t.Fatal(err)
 	}
-	var e *autoremat.LimitError
-	if err := b.step(x); !errors.As(err, &e) || e.Least != most || e.Limit != most/2 || !strings.Contains(err.Error(), "the plan that was set") {
+	var e *planner.MemoryError
+	if err := b.step(x); !errors.As(err, &e) || e.Least() != most || e.Stages[0].Limit != most/2 || !strings.Contains(err.Error(), "the plan that was set") {
 		t.Errorf("got %v, want a refusal that says %d", err, most)
 	}
 	if err := b.m.SetPlan(remat.Plan{Ops: baselines.All(len(chain.Layers))}); err != nil {

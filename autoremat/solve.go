@@ -3,18 +3,19 @@ package autoremat
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"penstock/remat"
 	"penstock/remat/solver"
 )
 
-// planner solves for the plans of a batch.
+// search solves for the plans of a batch.
 //
 // The output counts differently in different plans. The caller holds the output during backward. A
 // plan that saved the last layer before the loss shares that tensor. A plan that recomputes the
 // last layer makes another one. No single chain has the costs of both, so both chains are solved,
 // and the forecast decides between their plans.
-type planner struct {
+type search struct {
 	ctx        context.Context
 	m          *Module
 	s          *instance
@@ -24,10 +25,10 @@ type planner struct {
 	outside    int64 // bytes that no plan changes
 }
 
-func (m *Module) planner(ctx context.Context, s *instance) *planner {
+func (m *Module) search(ctx context.Context, s *instance) *search {
 	l, c := s.known(), s.chainFor(s.present, s.missingBytes, outputSaved)
 	recomputed := s.chainFor(s.present, s.missingBytes, outputRecomputed)
-	n := &planner{ctx: ctx, m: m, s: s, saved: solverChain(c, l), recomputed: withLoss(recomputed, l)}
+	n := &search{ctx: ctx, m: m, s: s, saved: solverChain(c, l), recomputed: withLoss(recomputed, l)}
 	n.outside = s.base + s.prologue.held + m.stateToCome()
 	n.held = max(0, l.held+l.lent+c.Layers[len(c.Layers)-1].Output)
 	return n
@@ -41,7 +42,7 @@ type candidate struct {
 }
 
 // solve returns the plan for a chain in the available bytes; nil if there is none.
-func (n *planner) solve(c remat.Chain, available int64) (*candidate, error) {
+func (n *search) solve(c remat.Chain, available int64) (*candidate, error) {
 	if available <= 0 {
 		return nil, nil
 	}
@@ -60,7 +61,7 @@ func (n *planner) solve(c remat.Chain, available int64) (*candidate, error) {
 }
 
 // leastMemory returns the plan that needs the fewest bytes.
-func (n *planner) leastMemory() (best *candidate, err error) {
+func (n *search) leastMemory() (best *candidate, err error) {
 	for _, c := range []remat.Chain{n.saved, n.recomputed} {
 		p, err := solver.Solve(n.ctx, c, 1, n.m.config.Solve)
 		if err != nil {
@@ -82,7 +83,7 @@ func (n *planner) leastMemory() (best *candidate, err error) {
 const retries = 3
 
 // fastestUnder returns the fastest plan found under a limit; nil if there is none.
-func (n *planner) fastestUnder(limit int64) (best *candidate, err error) {
+func (n *search) fastestUnder(limit int64) (best *candidate, err error) {
 	take := func(f *candidate) bool {
 		if f != nil && f.need <= limit && (best == nil || f.plan.Time < best.plan.Time) {
 			best = f
@@ -120,17 +121,17 @@ func (n *planner) fastestUnder(limit int64) (best *candidate, err error) {
 	return best, nil
 }
 
-// solve returns a plan under the limit in force, with its forecast. The error is a *LimitError if
+// solve returns a plan under the limit in force, with its forecast. The error is a *planner.MemoryError if
 // there is none.
 func (m *Module) solve(ctx context.Context, s *instance) (remat.Plan, forecast, error) {
-	n := m.planner(ctx, s)
+	n := m.search(ctx, s)
 	limit := m.limit.inForce()
 	f, err := n.fastestUnder(limit)
 	if err == nil && f == nil && s.loss == nil {
 		// The estimate of the loss may be too high. The plan of least memory leaves the most bytes
 		// to the real one.
 		s.loss = &loss{}
-		f, err = m.planner(ctx, s).leastMemory()
+		f, err = m.search(ctx, s).leastMemory()
 		s.loss = nil
 		if f != nil && f.need > limit {
 			f = nil
@@ -145,36 +146,24 @@ func (m *Module) solve(ctx context.Context, s *instance) (remat.Plan, forecast, 
 	if f, err = n.leastMemory(); err != nil {
 		return remat.Plan{}, forecast{}, err
 	}
-	return remat.Plan{}, forecast{}, n.limitError(f)
+	return remat.Plan{}, forecast{}, m.shortage(s, f.need, n.outside, n.setBy(f))
 }
 
-// limitError makes the error for a limit below what f, the plan of least memory, needs.
-func (n *planner) limitError(f *candidate) *LimitError {
+// setBy names what of f, the plan of least memory, needs most.
+func (n *search) setBy(f *candidate) string {
 	m, s := n.m, n.s
-	e := &LimitError{Inputs: s.key, Limit: m.limit.inForce(), Least: f.need, Others: n.outside, LossKnown: s.loss != nil}
-	at := 0
-	for k, peak := range f.forecast.peaks {
-		if peak > f.forecast.peaks[at] {
-			at = k
-		}
+	switch f.need {
+	case f.forecast.end + m.updateToCome():
+		return "the optimizer's update"
+	case s.base + s.prologue.peak + m.stateToCome():
+		return "the layers in front that are not trained"
 	}
-	op := f.plan.Ops[at]
-	switch {
-	case f.forecast.end+m.updateToCome() == e.Least:
-		e.SetBy = "the optimizer's update"
-		return e
-	case s.base+s.prologue.peak+m.stateToCome() == e.Least:
-		e.SetBy = "the layers in front that are not trained"
-		return e
-	case op.Kind == remat.LossStep:
-		e.SetBy = "the loss"
-		return e
+	op := f.plan.Ops[slices.Index(f.forecast.peaks, slices.Max(f.forecast.peaks))]
+	switch op.Kind {
+	case remat.LossStep:
+		return "the loss"
+	case remat.Backward:
+		return fmt.Sprintf("the backward of layer %q", s.chain.Layers[op.Layer].Name)
 	}
-	direction := "forward"
-	if op.Kind == remat.Backward {
-		direction = "backward"
-	}
-	e.Layer = s.chain.Layers[op.Layer].Name
-	e.SetBy = fmt.Sprintf("the %s of layer %q", direction, e.Layer)
-	return e
+	return fmt.Sprintf("the forward of layer %q", s.chain.Layers[op.Layer].Name)
 }

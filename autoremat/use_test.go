@@ -9,6 +9,7 @@ import (
 	"penstock/autoremat"
 	"penstock/internal/torchtest"
 	"penstock/nn"
+	"penstock/planner"
 	"penstock/torch"
 )
 
@@ -222,15 +223,15 @@ func TestMeasuringTakesMoreThanTheLimit(t *testing.T) {
 	own := device.Memory().Live + 100
 	device.SetLimit(own)
 	err := b.step(x)
-	var short *autoremat.LimitError
-	if !errors.As(err, &short) || short.Limit != own || short.Least <= own {
+	var short *planner.MemoryError
+	if !errors.As(err, &short) || short.Stages[0].Limit != own || short.Least() <= own {
 		t.Fatalf("with %d bytes: %v", own, err)
 	}
 	if got := device.Memory().Limit; got != own {
 		t.Errorf("the limit is %d afterwards, was %d", got, own)
 	}
 	b.m.Close()
-	device.SetLimit(short.Least)
+	device.SetLimit(short.Least())
 	m, err := autoremat.New(b.model, autoremat.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -238,7 +239,7 @@ func TestMeasuringTakesMoreThanTheLimit(t *testing.T) {
 	defer m.Close()
 	b.m = m
 	if err := b.step(x); err != nil {
-		t.Errorf("with the %d bytes that would do: %v", short.Least, err)
+		t.Errorf("with the %d bytes that would do: %v", short.Least(), err)
 	}
 }
 

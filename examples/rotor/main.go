@@ -21,6 +21,7 @@ import (
 	"penstock/data"
 	"penstock/nn"
 	"penstock/optim"
+	"penstock/planner"
 	"penstock/remat"
 	"penstock/remat/baselines"
 	"penstock/torch"
@@ -183,13 +184,13 @@ func (s *setup) limited() error {
 		}
 		_, _, err = t.train(low)
 		low.Close()
-		var refused *autoremat.LimitError
+		var refused *planner.MemoryError
 		if !errors.As(err, &refused) {
 			return fmt.Errorf("a limit of 1 MiB: %w", err)
 		}
-		s.say("2. %v", refused)
+		s.say("2. %v", err)
 
-		limit := refused.Least + max(0, s.plainPeak-refused.Least)/4
+		limit := refused.Least() + max(0, s.plainPeak-refused.Least())/4
 		m, err := autoremat.New(t.model, autoremat.Config{
 			Limit: limit, Optimizer: t.adam,
 			Report: func(r autoremat.Report) { s.say("   %v", r) },
@@ -254,18 +255,18 @@ func (s *setup) byHand() error {
 			s.say("   %s: %s", known.name, remat.FormatOps(p.Ops))
 		}
 		// The least limit is in the error of one that is too low.
-		var refused *autoremat.LimitError
+		var refused *planner.MemoryError
 		if _, err := m.Solve(context.Background(), 1); !errors.As(err, &refused) {
 			return fmt.Errorf("a limit of one byte: %w", err)
 		}
-		if _, err := m.SetLimit(context.Background(), refused.Least); err != nil {
+		if _, err := m.SetLimit(context.Background(), refused.Least()); err != nil {
 			return err
 		}
 		t.c.SetGrad(false)
 		t.c.Close()
 		loss, peak, err := t.train(m)
 		s.say("   solved for the least limit, %d bytes: loss %.4f, peak %d bytes, predicted %d",
-			refused.Least, loss, peak, m.Predicted())
+			refused.Least(), loss, peak, m.Predicted())
 		s.say("%v", m)
 		return err
 	})
