@@ -227,6 +227,8 @@ func nils(g given) map[string]struct {
 		"schedule.Fixed.p":           {panics(func() { schedule.Fixed(nil) }), "schedule: Fixed: the program is nil"},
 		"schedule.Memory.p":          {panics(func() { schedule.Memory(nil) }), "schedule: Memory: the program is nil"},
 		"schedule.WorkerMemory.p":    {panics(func() { schedule.WorkerMemory(nil) }), "schedule: WorkerMemory: the program is nil"},
+		"schedule.Predict.p":         {func() error { _, _, err := schedule.Predict(nil, schedule.Unit); return err }, "schedule: Check: the program is nil"},
+		"schedule.Predict.duration":  {func() error { _, _, err := schedule.Predict(&schedule.Program{}, nil); return err }, "schedule: Predict: the function of durations is nil"},
 		"schedule.Simulate.p":        {func() error { return discard(schedule.Simulate(nil, schedule.Unit)) }, "schedule: Check: the program is nil"},
 		"schedule.Simulate.duration": {func() error { return discard(schedule.Simulate(&schedule.Program{}, nil)) }, "schedule: Simulate: the function of durations is nil"},
 

@@ -28,7 +28,7 @@ through a pipeline, and predict how long that takes and how much it holds.
 
 NAME is a schedule:
 
-` + scheduleNames() + `
+` + scheduleList() + `
 
 A stage's forward of micro-batch 2 on stage 0 is 0F2, its backward 0B2, or in two
 parts 0I2, the gradient of the stage's input, and 0W2, those of its weights.
@@ -82,8 +82,8 @@ forward to the end of backward, the running one included.
 	return cmd
 }
 
-// scheduleNames lists the schedules with what they are, a line each.
-func scheduleNames() string {
+// scheduleList lists the schedules with what they are, a line each.
+func scheduleList() string {
 	about := map[string]string{
 		"gpipe":          "all forwards, then all backwards",
 		"1f1b":           "one forward, one backward: holds P micro-batches, not M",

@@ -139,7 +139,7 @@ func TestScheduleHelp(t *testing.T) {
 			t.Errorf("%s is not explained", s.Name)
 		}
 	}
-	for _, line := range strings.Split(scheduleNames(), "\n") {
+	for _, line := range strings.Split(scheduleList(), "\n") {
 		if len(strings.Fields(line)) < 3 {
 			t.Errorf("%q says nothing", line)
 		}
