@@ -1,6 +1,8 @@
 package pipe_test
 
 import (
+	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/pipe"
+	"penstock/planner"
 	"penstock/schedule"
 	"penstock/torch"
 )
@@ -78,13 +81,18 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 			q.loss = nn.CrossEntropy().Sum()
 		}
 		cfg := pipe.Config{Chunks: chunks, DeferredBatchNorm: q.deferred, Autocast: q.autocast, Threads: q.threads, Seed: seed}
-		meets := randomSchedule(t, &cfg, len(q.model().Layers()))
+		meets, plans := randomSchedule(t, &cfg, len(q.model().Layers()))
 		var mixed []pipe.Checkpoint
 		for range cfg.Balance {
 			mixed = append(mixed, rapid.SampledFrom(policies).Draw(t, "policy"))
 		}
 		cfg.Checkpoint = pipe.PerStage(mixed...)
-		q.link = randomLink(t, meets)
+		if plans && rapid.IntRange(0, 9).Draw(t, "optimal") == 0 {
+			q.randomBudgets(t, &cfg)
+		}
+		if q.link = randomLink(t, meets); cfg.Budget != nil {
+			q.link = nil // bytes on a link take memory twice
+		}
 		got := q.piped(t, cfg)
 		q.model = func() *nn.Sequential { return randomModel(kinds, unwrapped) }
 		want := q.plain(int64(chunks), seed)
@@ -94,9 +102,64 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 	})
 }
 
+// randomBudgets lets the policy of some stages be optimal, within budgets from the least that will do
+// to what the stages take without it.
+func (q problem) randomBudgets(t *rapid.T, cfg *pipe.Config) {
+	optimal := *cfg
+	var mixed []pipe.Checkpoint
+	for range cfg.Balance {
+		mixed = append(mixed, rapid.SampledFrom(append(policies, pipe.Optimal, pipe.Optimal)).Draw(t, "policy with optimal"))
+	}
+	optimal.Checkpoint = pipe.PerStage(mixed...)
+	if optimal.Check(q.model()) != nil { // such as stages that share a device
+		return
+	}
+	for _, d := range cfg.Devices {
+		d.ResetPeak()
+	}
+	q.piped(t, *cfg)
+	for i, d := range cfg.Devices {
+		budget := int64(0)
+		if mixed[i] == pipe.Optimal {
+			budget = d.Memory().Peak * rapid.Int64Range(50, 100).Draw(t, "percent") / 100
+		}
+		optimal.Budget = append(optimal.Budget, budget)
+	}
+	if !slices.Contains(mixed, pipe.Optimal) {
+		optimal.Budget = nil
+	}
+	if short := q.shortages(t, optimal); short != nil {
+		for _, s := range short.Stages {
+			optimal.Budget[s.Stage] = s.Least
+		}
+		if short := q.shortages(t, optimal); short != nil {
+			t.Fatalf("a second time: %v", short)
+		}
+	}
+	*cfg = optimal
+}
+
+// shortages lists the stages whose budgets are too low.
+func (q problem) shortages(t *rapid.T, cfg pipe.Config) (short *planner.MemoryError) {
+	model := q.model()
+	defer nn.Free(model)
+	p, err := pipe.Open(model, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	_, err = p.PlanFor(context.Background(), pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}, q.loss)
+	if err != nil && !errors.As(err, &short) {
+		t.Fatal(err)
+	}
+	return short
+}
+
 // randomSchedule draws a schedule, with a cut of so many layers and a placement that it has programs
-// for. It says whether the programs run on links that meet.
-func randomSchedule(t *rapid.T, cfg *pipe.Config, layers int) bool {
+// for. It says whether the programs run on links that meet, and whether what they hold can be planned.
+func randomSchedule(t *rapid.T, cfg *pipe.Config, layers int) (meets, plans bool) {
 	capacity := rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity")
 	named := rapid.SampledFrom(schedule.Schedules()).Draw(t, "schedule")
 	virtual := named.Virtual
@@ -110,7 +173,8 @@ func randomSchedule(t *rapid.T, cfg *pipe.Config, layers int) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	generate, meets := named.Generate, true
+	generate := named.Generate
+	meets, plans = true, !named.Split
 	switch rapid.IntRange(0, 2).Draw(t, "order") {
 	case 0: // any order on any placement
 		count := rapid.IntRange(1, len(workers)).Draw(t, "count")
@@ -118,11 +182,12 @@ func randomSchedule(t *rapid.T, cfg *pipe.Config, layers int) bool {
 			workers[i] = rapid.IntRange(0, count-1).Draw(t, "worker")
 		}
 		generate, capacity, meets = anyOrder(rapid.Uint64().Draw(t, "seed of the order"), rapid.Bool().Draw(t, "backwards in two parts")), 0, false
+		plans = false
 	case 1: // GPipe too has programs for any placement
 		for i := range workers {
 			workers[i] = rapid.IntRange(0, len(workers)-1).Draw(t, "worker")
 		}
-		generate = schedule.GPipe
+		generate, plans = schedule.GPipe, true
 	}
 	for i, w := range workers {
 		n := layers - (len(workers) - 1 - i)
@@ -136,7 +201,7 @@ func randomSchedule(t *rapid.T, cfg *pipe.Config, layers int) bool {
 		c.Capacity = capacity
 		return generate(c)
 	}
-	return meets
+	return meets, plans
 }
 
 // anyOrder makes programs with any of the orders that the dependencies of their actions allow. With

@@ -11,8 +11,8 @@ import (
 	"penstock/torch"
 )
 
-// scheduleNames are the names that --schedule takes.
-func scheduleNames() (names []string) {
+// pipelineSchedules are the names that --schedule takes.
+func pipelineSchedules() (names []string) {
 	for _, s := range schedule.Schedules() {
 		names = append(names, s.Name)
 	}
@@ -60,14 +60,14 @@ func (p *plan) readProgram(s *pflag.FlagSet, unknown error) error {
 	if err != nil {
 		return err
 	}
-	program, err := schedule.Parse(string(text))
+	program, err := schedule.Load(string(text))
 	if err == nil {
 		err = schedule.Check(program, schedule.Limits{})
 	}
 	var found schedule.Violations
 	switch {
 	case errors.As(err, &found):
-		return badUsage("--schedule %s: the program cannot run, for %d reasons, the first of which is %v", p.schedule, len(found), found[0])
+		return badUsage("--schedule %s: the program cannot run: %v; penstock schedule check lists all that is wrong", p.schedule, found[0])
 	case err != nil:
 		return badUsage("--schedule %s: %s", p.schedule, message(err))
 	case p.virtual > 0:

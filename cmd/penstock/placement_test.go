@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,9 +14,6 @@ func TestSchedules(t *testing.T) {
 	args := with(small, "--steps", "2")
 	want := sha(t, args...)
 	for _, s := range schedule.Schedules() {
-		if s.Split {
-			continue
-		}
 		flags := []string{"--schedule", s.Name, "--balance", "1,2,1,2"}
 		devices := 4
 		if s.Virtual != 1 {
@@ -35,11 +31,13 @@ func TestSchedules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), "program")
-	if err := os.WriteFile(file, []byte(fmt.Sprint(program)), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	if got := sha(t, with(args, "--schedule", file, "--balance", "3,3")...); got != want {
-		t.Errorf("--schedule %s: weights %s, want %s", file, got, want)
+	for _, text := range []string{program.String(), "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1B0,1F1,1I1,1F2,1I2,1W1,1W2,1F3,1B3\n"} {
+		file := filepath.Join(t.TempDir(), "program")
+		if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if got := sha(t, with(args, "--schedule", file, "--balance", "3,3")...); got != want {
+			t.Errorf("%s: weights %s, want %s", text, got, want)
+		}
 	}
 }
