@@ -116,9 +116,7 @@ func (m *model) forward(c *torch.Ctx, x *torch.Tensor) []*torch.Tensor {
 				return []*torch.Tensor{c.Tanh(c.Linear(in[0], w, v))}
 			}, []*torch.Tensor{h}, true, w, v)[0]
 		case "node":
-			in := h
-			c.NoGrad(func() { h = c.MulScalar(in, 3) })
-			h = c.Attach([]*torch.Tensor{in}, []*torch.Tensor{h}, tripled{})[0]
+			h = ownProduct(c, h, w)
 		case "in place":
 			h = c.MulScalar_(c.Add(h, v), 0.5)
 		}
@@ -131,16 +129,32 @@ func (m *model) forward(c *torch.Ctx, x *torch.Tensor) []*torch.Tensor {
 	return outputs
 }
 
-// tripled is a node of Go code: three times its input.
-type tripled struct{}
+// own is a matrix product whose node is Go code.
+type own struct{ x, w *torch.Tensor }
 
-func (tripled) Backward(c *torch.Ctx, a *torch.Arrival) {
-	if a.Grads[0] != nil {
-		a.InputGrads[0] = c.MulScalar(a.Grads[0], 3)
+func ownProduct(c *torch.Ctx, x, w *torch.Tensor) *torch.Tensor {
+	var y *torch.Tensor
+	n := &own{}
+	c.NoGrad(func() { y, n.x, n.w = c.Mm(x, w), c.Keep(c.Detach(x)), c.Keep(c.Detach(w)) })
+	return c.Attach([]*torch.Tensor{x, w}, []*torch.Tensor{y}, n)[0]
+}
+
+func (n *own) Backward(c *torch.Ctx, a *torch.Arrival) {
+	if a.Grads[0] == nil {
+		return
+	}
+	if a.Wanted[0] {
+		a.InputGrads[0] = c.Mm(a.Grads[0], c.Transpose(n.w, 0, 1))
+	}
+	if a.Wanted[1] {
+		a.InputGrads[1] = c.Mm(c.Transpose(n.x, 0, 1), a.Grads[0])
 	}
 }
 
-func (tripled) Forget() {}
+func (n *own) Forget() {
+	n.x.Free()
+	n.w.Free()
+}
 
 // gradients runs a model on some micro-batches and returns all gradients, as bytes. order has the
 // micro-batches whose first part runs, and, as -1, when the next micro-batch's weights have theirs.
@@ -364,6 +378,76 @@ func TestSplitWithoutSomeGradients(t *testing.T) {
 	}
 }
 
+// Roots may be views, several outputs of a node, and a tensor that others are made of, with its own
+// gradient; their handles may be freed before.
+func TestSplitOfSeveralOutputs(t *testing.T) {
+	torchtest.Check(t)
+	run := func(parts bool) [][]float32 {
+		c := torch.NewCtx(torch.Options{Grad: true, Threads: 1, Seed: 5})
+		defer c.Close()
+		var w, v, x *torch.Tensor
+		c.NoGrad(func() {
+			w, v, x = c.Randn(6, 6).SetRequiresGrad(true), c.Randn(6, 6).SetRequiresGrad(true), c.Randn(4, 6)
+		})
+		box := c.Mailbox()
+		mark := c.Mark()
+		h := c.Linear(c.Tanh(c.Linear(c.Gate(box, x), w, nil)), v, nil)
+		list := c.Split(h, 2, 1)
+		roots := []*torch.Tensor{list[0], c.Transpose(h, 0, 1), list[2], h, c.Narrow(c.Linear(h, w, nil), 0, 1, 2), h}
+		var grads []*torch.Tensor
+		c.NoGrad(func() {
+			for _, r := range roots {
+				grads = append(grads, c.Normal_(c.EmptyLike(r), 0, 1))
+			}
+		})
+		p := c.PrepareBackward(roots, grads)
+		c.Release(mark)
+		if !parts {
+			p.Run()
+		} else {
+			later := p.Split()
+			p.Run()
+			if w.HasGrad() || v.HasGrad() {
+				t.Error("a weight has its gradient after the first part")
+			}
+			later.Run()
+		}
+		return [][]float32{gradOf(c, box), gradOf(c, w), gradOf(c, v)}
+	}
+	if diff := cmp.Diff(run(false), run(true)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A node of Go computes all of its gradients in the first part, once, and lives until then without
+// the output.
+func TestSplitOfANodeOfGo(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true, Seed: 4})
+	w, v := leaf(t, c, 6, 6), leaf(t, c, 6, 6)
+	run := func(parts bool) [][]float32 {
+		box := c.Mailbox()
+		mark := c.Mark()
+		x := c.Ones(torch.Float32, 4, 6)
+		y := ownProduct(c, c.Tanh(c.Linear(c.Gate(box, x), v, nil)), w)
+		p := c.PrepareBackward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)})
+		c.Release(mark)
+		if !parts {
+			p.Run()
+		} else {
+			later := p.Split()
+			p.Run()
+			if !w.HasGrad() || v.HasGrad() {
+				t.Errorf("after the first part the node's weight has a gradient: %v; the product's: %v", w.HasGrad(), v.HasGrad())
+			}
+			later.Run()
+		}
+		return [][]float32{gradOf(c, box), gradOf(c, w), gradOf(c, v)}
+	}
+	if diff := cmp.Diff(run(false), run(true)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // Nothing leads to a gate: all is for later.
 func TestSplitWithoutInputs(t *testing.T) {
 	device := torch.CPU(2)
@@ -459,6 +543,11 @@ func TestSplitMisuse(t *testing.T) {
 		t.Errorf("a tensor that was computed as one that is wanted first: %v", err)
 	}
 	p.Free()
+
+	err := torch.Try(func() { c.PrepareBackward([]*torch.Tensor{y}, []*torch.Tensor{nil}) })
+	if err == nil || !strings.Contains(err.Error(), "element 0 has no gradient") {
+		t.Errorf("an output without a gradient: %v", err)
+	}
 
 	// Freed before the first part has run, the second keeps nothing.
 	p = s.prepare(c, 4)

@@ -12,7 +12,8 @@ import (
 // BenchmarkSplit is a backward in two parts beside one in one, of 8 linear layers of width 1024
 // with GELU on 512 rows, and of 6 convolutions of 64 channels with batch norm and ReLU on 8 images
 // of 32 x 32, by the CPU time of the thread. The metrics are medians of the runs, which alternate:
-// milliseconds of each part and of the whole, and how much longer both parts take together.
+// milliseconds of each part and of the whole, and how much longer both parts take together. Then
+// MiB that are held after the forward, with the gradient of the output, and after the first part.
 func BenchmarkSplit(b *testing.B) {
 	for _, net := range []struct {
 		name  string
@@ -26,6 +27,8 @@ func BenchmarkSplit(b *testing.B) {
 			prepare := net.build(c)
 			prepare().Run() // gradients are there, as for all micro-batches but the first
 			var whole, first, later []time.Duration
+			var forward, between int64
+			live := func() int64 { return c.Device().Memory().Live }
 			clock := func(list *[]time.Duration, f func()) {
 				begin := torch.ThreadTime()
 				f()
@@ -34,12 +37,15 @@ func BenchmarkSplit(b *testing.B) {
 			for b.Loop() {
 				p := prepare()
 				clock(&whole, p.Run)
+				before := live()
 				p = prepare()
+				forward = live() - before
 				var w *torch.Prepared
 				clock(&first, func() {
 					w = p.Split()
 					p.Run()
 				})
+				between = live() - before
 				clock(&later, w.Run)
 			}
 			median := func(list []time.Duration) float64 {
@@ -50,6 +56,8 @@ func BenchmarkSplit(b *testing.B) {
 			b.ReportMetric(median(first), "I-ms")
 			b.ReportMetric(median(later), "W-ms")
 			b.ReportMetric((median(first)+median(later))/median(whole), "(I+W)/B")
+			b.ReportMetric(float64(forward)/(1<<20), "F-MiB")
+			b.ReportMetric(float64(between)/(1<<20), "I-MiB")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
