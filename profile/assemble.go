@@ -49,6 +49,7 @@ func assemble(f *flows, units []figures) Chain {
 		l.BackwardTmp, l.BackwardEarly = beyond(u.back.peak, gradMade[boundary-1]+u.weights)
 		c.Layers = append(c.Layers, l)
 		out.Spread = append(out.Spread, u.times.spread())
+		out.Deferred = append(out.Deferred, u.deferred)
 		out.Statistics += u.statistics
 	}
 	for _, l := range f.storages {

@@ -12,6 +12,9 @@ type Chain struct {
 	remat.Chain             // of the first micro-batch of a step, whose backward makes the gradients of parameters
 	Later       remat.Chain // of a later one, whose backward adds to them
 
+	// Deferred is, by layer of the chain, what it leaves to the second part of a backward in two
+	// parts, with Config.Split.
+	Deferred []Deferred
 	// Statistics is the bytes that first forwards gather for the batch norms of a mini-batch
 	// (DeferredBatchNorm). They are held to its end.
 	Statistics int64

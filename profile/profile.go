@@ -14,6 +14,7 @@
 //	found.go       the view of package balance: layers, skips, ties
 //	units.go       which layers are one unit, because a plan gains nothing from keeping them apart
 //	stage.go       the bytes of every unit, by the operations of a plan
+//	deferred.go    what every unit leaves to the second part of a backward
 //	assemble.go    the view of package remat: chains
 //
 // Not measured: kernels that two stages slow down for each other by sharing a cache or a memory
@@ -79,6 +80,8 @@ type Config struct {
 	// DeferredBatchNorm measures forwards that gather the statistics of a mini-batch; see
 	// nn.Deferred.
 	DeferredBatchNorm bool
+	// Split measures also what units defer where backwards are in two parts (Chain.Deferred).
+	Split bool
 	// Known is an earlier profile of the model, for micro-batches of the same shapes and with the
 	// same loss. Its layers and times are not measured again. A profile of something else is not
 	// used. Nil is none.

@@ -101,6 +101,7 @@ type figures struct {
 	weights                 int64   // bytes of gradients of parameters that a first backward makes
 	statistics              int64   // bytes that a first forward gathers for deferred batch norms
 	passes                  bool    // the unit has no backward
+	deferred                Deferred
 	times                   unitTimes
 }
 
@@ -118,6 +119,9 @@ func (p *prober) unit(i int, f *flows, all []figures) error {
 		p.bytes(i, f, out)
 		if i > 0 && (p.left[0].odd() || strided(p.xs) || strided(p.skips)) {
 			p.asGiven(i-1, f, &all[i-1])
+		}
+		if p.Split && !out.passes {
+			out.deferred = p.parts(i)
 		}
 		e := p.execute(i, true)
 		defer e.Free()

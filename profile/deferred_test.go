@@ -1,0 +1,121 @@
+package profile_test
+
+import (
+	"testing"
+
+	"penstock/nn"
+	"penstock/profile"
+	"penstock/remat"
+	"penstock/segment"
+	"penstock/torch"
+)
+
+// What units are measured to defer is what an execution holds after the first parts of their
+// backwards, to the byte. Where units hold the same memory it is more, and never less.
+func TestDeferredBytes(t *testing.T) {
+	shares := map[string]bool{"tuples": true, "views, in place, dropout": true, "mlp": true} // as ReLU's output is
+	for _, n := range networks {
+		t.Run(n.name, func(t *testing.T) {
+			c := newCtx(t)
+			m := n.build()
+			nn.Materialise(c, nn.State(m), 1)
+			defer nn.Free(m)
+			x := n.input(c)
+			chain := measured(t, m, profile.Config{BytesOnly: true, Balance: []int{len(m.Layers())}, Split: true}, x).Chains[0]
+			if len(chain.Deferred) != len(chain.Layers) {
+				t.Fatalf("%d entries for %d layers", len(chain.Deferred), len(chain.Layers))
+			}
+			var want int64
+			for _, d := range chain.Deferred {
+				want += d.Bytes
+			}
+			got := heldAfterFirstParts(t, m, chain, x)
+			if got > want || got < want && !shares[n.name] {
+				t.Errorf("%d bytes are held, measured were %d: %+v", got, want, chain.Deferred)
+			}
+		})
+	}
+}
+
+// heldAfterFirstParts runs all units with gradients and the first parts of their backwards, and
+// returns the bytes that are held then.
+func heldAfterFirstParts(t *testing.T, m *nn.Sequential, chain profile.Chain, x *torch.Tensor) int64 {
+	t.Helper()
+	routes, err := m.SkipRoutes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := segment.New(segment.Config{Layers: m.Layers(), Routes: routes, Last: len(m.Layers()), Units: chain.Units})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	c.NoGrad(func() {
+		for _, p := range nn.Params(m) { // gradients are there
+			p.Tensor().SetGradOf(c.ZerosLike(p.Tensor()))
+		}
+	})
+	c.Release(0)
+	defer nn.ZeroGrads(m)
+	before := c.Device().Memory().Live
+	var e segment.Execution
+	e.Begin(s, training)
+	defer e.Free()
+	e.Defer = true
+	e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.CopyHere(x))}, Wants: []bool{false}})
+	for i := range s.Units() {
+		kind := remat.ForwardSave
+		if i < chain.Prologue {
+			kind = remat.Forward
+		}
+		e.Do(c, remat.Op{Kind: kind, Layer: i})
+	}
+	e.Do(c, remat.Op{Kind: remat.LossStep})
+	ys, _, _ := e.Output()
+	var grads []*torch.Tensor
+	for _, y := range ys {
+		grads = append(grads, c.Keep(c.OnesLike(y)))
+	}
+	e.GiveGrads(s.Units(), grads, nil)
+	for i := s.Units() - 1; i >= chain.Prologue; i-- {
+		e.Do(c, remat.Op{Kind: remat.Backward, Layer: i})
+	}
+	xs, _ := e.TakeGrads(chain.Prologue)
+	torch.FreeAll(xs)
+	held := c.Device().Memory().Live - before
+	e.Weights(c)
+	if left := c.Device().Memory().Live - before; left != 0 {
+		t.Errorf("%d bytes are left after the second parts", left)
+	}
+	return held
+}
+
+// The second part of a linear layer is a half of its backward, or all if its input wants no
+// gradient; that of a layer without products is nothing.
+func TestDeferredShare(t *testing.T) {
+	c := newCtx(t)
+	m := nn.NewSequential(nn.NewLinear(256, 256), nn.NewLinear(256, 256), nn.NewSoftmax(-1), nn.NewLinear(256, 256))
+	nn.Materialise(c, nn.State(m), 1)
+	defer nn.Free(m)
+	x := c.Randn(256, 256)
+	chain := measured(t, m, profile.Config{Balance: []int{4}, Split: true}, x).Chains[0]
+	for i, d := range chain.Deferred {
+		least, most := 0.2, 0.8
+		switch {
+		case i == 0:
+			least, most = 0.8, 1
+		case d.Bytes == 0:
+			least, most = 0, 0.5
+		}
+		if d.Share < least || d.Share > most {
+			t.Errorf("%s: the second part is %.2f of the backward, want %v to %v; it holds %d bytes", chain.Layers[i].Name, d.Share, least, most, d.Bytes)
+		}
+	}
+	without := measured(t, m, profile.Config{Balance: []int{4}, BytesOnly: true}, x).Chains[0]
+	for _, d := range without.Deferred {
+		if d != (profile.Deferred{}) {
+			t.Errorf("%+v without Split", d)
+		}
+	}
+}
