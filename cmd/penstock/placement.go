@@ -19,33 +19,49 @@ func pipelineSchedules() (names []string) {
 	return names
 }
 
-// checkSchedule finds the schedule of the pipeline, and puts the stages on devices as it needs them.
+// checkSchedule finds the schedule of the pipeline, and puts the stages on devices as it needs them. From
+// then on p.stages counts those of all devices, and p.virtual those of each.
 func (p *plan) checkSchedule(s *pflag.FlagSet) error {
 	name := p.schedule
 	if name == "" {
-		if p.virtual == 0 {
-			return nil
-		}
 		name = "gpipe"
 	}
 	named, err := schedule.Named(name)
 	if err != nil {
 		return p.readProgram(s, err)
 	}
-	virtual := p.virtual
-	if virtual == 0 {
-		virtual = max(named.Virtual, 1)
+	if p.virtual == 0 {
+		p.virtual = max(named.Virtual, 1)
 	}
-	if p.stages%virtual != 0 {
-		return badUsage("--stages %d: they are not %d on each device, as --schedule %s with --virtual %[2]d has them; want a multiple of %[2]d",
-			p.stages, virtual, name)
+	if err := p.countStages(s); err != nil {
+		return err
 	}
-	workers, err := named.Workers(p.stages/virtual, virtual)
+	if p.schedule == "" && p.virtual == 1 {
+		return nil
+	}
+	workers, err := named.Workers(p.stages/p.virtual, p.virtual)
 	if err != nil {
-		return badUsage("--virtual %d: %s", virtual, message(err))
+		return badUsage("--virtual %d: %s", p.virtual, message(err))
 	}
 	p.config.Schedule = named.Generate
-	p.placeStages(workers, p.stages/virtual)
+	p.placeStages(workers, p.stages/p.virtual)
+	return nil
+}
+
+// countStages finds the number of all stages by --stages or --balance.
+func (p *plan) countStages(s *pflag.FlagSet) error {
+	n := len(p.config.Balance)
+	switch {
+	case !s.Changed("balance"):
+		p.stages *= p.virtual
+		return nil
+	case n%p.virtual != 0:
+		return badUsage("--balance %s: %d stages are not %d on each device; want a multiple of %[3]d", numbers(p.config.Balance), n, p.virtual)
+	case s.Changed("stages") && n != p.stages*p.virtual:
+		return badUsage("--stages %d and --balance %s, which has %d: want %d, or one of the two left out",
+			p.stages, numbers(p.config.Balance), n, p.stages*p.virtual)
+	}
+	p.stages = n
 	return nil
 }
 
@@ -73,8 +89,10 @@ func (p *plan) readProgram(s *pflag.FlagSet, unknown error) error {
 	case p.virtual > 0:
 		return badUsage("--virtual %d: the program in --schedule %s says where stages are; leave one of the two out", p.virtual, p.schedule)
 	}
-	if !s.Changed("stages") && !s.Changed("balance") {
+	if p.virtual = 1; !s.Changed("stages") && !s.Changed("balance") {
 		p.stages = program.Stages
+	} else if err := p.countStages(s); err != nil {
+		return err
 	}
 	if !s.Changed("chunks") {
 		p.config.Chunks = program.MicroBatches

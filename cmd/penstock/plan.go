@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -72,24 +73,20 @@ func (p *plan) checkCut(s *pflag.FlagSet) error {
 	if err != nil {
 		return badUsage("--set %s: %s", strings.Join(p.settings, ","), message(err))
 	}
-	if s.Changed("balance") {
-		if s.Changed("stages") && len(p.config.Balance) != p.stages {
-			return badUsage("--stages %d and --balance %s, which has %d: want as many, or one of the two left out",
-				p.stages, numbers(p.config.Balance), len(p.config.Balance))
-		}
-		p.stages = len(p.config.Balance)
-	}
 	if err := p.checkSchedule(s); err != nil {
 		return err
 	}
-	all, cut := len(model.Layers()), p.config
+	all, cut, asked := len(model.Layers()), p.config, fmt.Sprintf("--stages %d", p.stages/p.virtual)
+	if p.virtual > 1 {
+		asked += fmt.Sprintf(" with %d on each device", p.virtual)
+	}
 	switch {
 	case s.Changed("balance"):
 	case p.stages > all:
-		return badUsage("--stages %d: %s has %d layers; want at most as many stages", p.stages, p.modelName, all)
-	case !s.Changed("devices") && p.stages > torch.MaxCPU:
-		return badUsage("--stages %d: there are %d CPU devices; want fewer stages, or --devices that name one more than once",
-			p.stages, torch.MaxCPU)
+		return badUsage("%s: %s has %d layers; want at most as many stages", asked, p.modelName, all)
+	case !s.Changed("devices") && p.stages/p.virtual > torch.MaxCPU:
+		return badUsage("%s: there are %d CPU devices; want fewer stages, or --devices that name one more than once",
+			asked, torch.MaxCPU)
 	default: // any cut: that by time is still to be found
 		cut.Balance = append(slices.Repeat([]int{1}, p.stages-1), all-p.stages+1)
 		if p.stages == 1 {
