@@ -177,7 +177,7 @@ func (r *minibatch) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage
 	entering := 0
 	for i, p := range stage.skips {
 		s := &state.skips[i]
-		if p.pops > 0 {
+		if p.pops > 0 && entering < len(skips) { // none where units in front have no backward
 			s.back, entering = skips[entering], entering+1
 		}
 	}
