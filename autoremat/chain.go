@@ -37,7 +37,7 @@ func (m *Module) presences(chain profile.Chain) (out []presence, bytes []int64) 
 					has++
 				default:
 					without++
-					sum += owner.Numel() * owner.DType().Size()
+					sum += owner.Bytes()
 				}
 				seen[p.Owner()] = true
 			}

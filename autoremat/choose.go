@@ -84,7 +84,7 @@ func (m *Module) stateToCome() int64 {
 	}
 	sum := int64(0)
 	for _, p := range nn.Params(m.model) {
-		sum += p.Numel() * p.DType().Size()
+		sum += p.Bytes()
 	}
 	return sum * int64(m.config.Slots)
 }
@@ -99,7 +99,7 @@ func (m *Module) updateToCome() (peak int64) {
 		return 0
 	}
 	for _, p := range nn.Params(m.model) {
-		peak = max(peak, 2*p.Numel()*p.DType().Size()) // by the contract of optim.Optimizer
+		peak = max(peak, 2*p.Bytes()) // by the contract of optim.Optimizer
 	}
 	return m.stateToCome() + peak
 }

@@ -20,7 +20,7 @@ func (b *BufferCopy) Take(buffers []NamedParam) {
 		if !p.Exists() {
 			continue
 		}
-		at, size := len(b.buffers), int(p.Numel()*p.DType().Size())
+		at, size := len(b.buffers), int(p.Bytes())
 		if at == len(b.values) {
 			b.values = append(b.values, nil)
 		}

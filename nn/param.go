@@ -70,6 +70,9 @@ func (p *Param) Numel() int64 {
 	return n
 }
 
+// Bytes is what the parameter takes when it exists.
+func (p *Param) Bytes() int64 { return p.Numel() * p.DType().Size() }
+
 // IsBuffer reports whether the parameter is saved but never trained.
 func (p *Param) IsBuffer() bool { return p.buffer }
 

@@ -107,7 +107,7 @@ func (s *summary) add(l LayerSummary, params []named) {
 		first, known := s.first[owner]
 		if !known {
 			s.first[owner] = l.Name
-			l.Bytes += owner.Numel() * owner.DType().Size()
+			l.Bytes += owner.Bytes()
 			if owner.Trainable() {
 				l.Parameters += owner.Numel()
 			}

@@ -56,14 +56,12 @@ func (o *optimizer) Need(params []nn.NamedParam) (n Need) {
 	slots, temporaries := int64(len(o.rule.slots())), int64(o.rule.temporaries())
 	for _, p := range params {
 		if o.known(p.Name).fresh() {
-			n.State += slots * bytesOf(p)
+			n.State += slots * p.Bytes()
 		}
-		n.Scratch = max(n.Scratch, temporaries*bytesOf(p))
+		n.Scratch = max(n.Scratch, temporaries*p.Bytes())
 	}
 	return n
 }
-
-func bytesOf(p nn.NamedParam) int64 { return p.Numel() * p.DType().Size() }
 
 func (o *optimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) Update {
 	arg.Must(c, "optim: Step or Prepare: the torch.Ctx", "that of the stage, or of torch.NewCtx")
@@ -89,7 +87,7 @@ func (o *optimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) Update {
 				u.parts[len(u.parts)-1].memory = &memory{}
 				u.parts[len(u.parts)-1].memory.allocate(c, t, len(o.rule.slots()))
 			}
-			scratch = max(scratch, int64(o.rule.temporaries())*bytesOf(p))
+			scratch = max(scratch, int64(o.rule.temporaries())*p.Bytes())
 		}
 		if scratch > 0 {
 			u.scratch = c.Keep(c.Empty(torch.Uint8, scratch))

@@ -318,7 +318,7 @@ func (p *Pipe) Unplaced(stage int) (bytes int64) {
 	s := p.stages[stage]
 	for _, q := range s.State() {
 		if !q.Exists() {
-			bytes += sizeOf(q.Param)
+			bytes += q.Bytes()
 		}
 	}
 	for _, t := range s.ties {
@@ -326,13 +326,11 @@ func (p *Pipe) Unplaced(stage int) (bytes int64) {
 			continue
 		}
 		if home, _ := p.home(t); home.Device != s.Device {
-			bytes += sizeOf(t.handles[0])
+			bytes += t.handles[0].Bytes()
 		}
 	}
 	return bytes
 }
-
-func sizeOf(p *nn.Param) int64 { return p.Numel() * p.DType().Size() }
 
 // placeStage makes or copies a stage's parameters and buffers on its device.
 func (p *Pipe) placeStage(stage int, c *torch.Ctx) error {

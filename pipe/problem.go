@@ -63,7 +63,7 @@ func (s *Stage) tied() (bytes int64) {
 	for _, t := range s.ties {
 		for _, other := range []location{t.from, t.to} {
 			if other.stage >= 0 {
-				bytes += sizeOf(t.handles[0])
+				bytes += t.handles[0].Bytes()
 			}
 		}
 	}

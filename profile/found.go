@@ -157,7 +157,7 @@ func (p *Profile) parameters(layers []nn.NamedLayer) {
 				continue
 			}
 			first[owner] = i
-			bytes := bytesOf(owner)
+			bytes := owner.Bytes()
 			switch {
 			case s.IsBuffer():
 				p.Layers[i].Buffers += bytes
@@ -175,7 +175,7 @@ func (p *Profile) parameters(layers []nn.NamedLayer) {
 			}
 			if _, known := tied[owner]; !known {
 				tied[owner] = len(p.Ties)
-				tie := balance.Tie{From: from, Bytes: bytesOf(owner)}
+				tie := balance.Tie{From: from, Bytes: owner.Bytes()}
 				if s.Trainable() {
 					tie.Gradient = tie.Bytes
 				}
@@ -187,5 +187,3 @@ func (p *Profile) parameters(layers []nn.NamedLayer) {
 		}
 	}
 }
-
-func bytesOf(p *nn.Param) int64 { return p.Numel() * p.DType().Size() }

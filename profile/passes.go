@@ -57,10 +57,10 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) ([]unitTimes, erro
 	for i, l := range p.layers {
 		for _, q := range l.State() {
 			if !q.Owner().Exists() { // it is made for the time of the window
-				bytes[i] += bytesOf(q.Owner())
+				bytes[i] += q.Owner().Bytes()
 			}
 			if q.Trainable() {
-				bytes[i] += bytesOf(q.Owner()) // the gradient
+				bytes[i] += q.Owner().Bytes() // the gradient
 			}
 		}
 	}

@@ -242,7 +242,7 @@ func gradBytes(list []nn.NamedLayer) (sum int64) {
 		for _, s := range l.State() {
 			if s.Trainable() && !seen[s.Owner()] && s.Tensor().HasGrad() {
 				seen[s.Owner()] = true
-				sum += bytesOf(s.Owner())
+				sum += s.Owner().Bytes()
 			}
 		}
 	}

@@ -94,7 +94,7 @@ func (l *Loop) updating(stage int) int64 {
 	bytes := s.Device.Memory().Live + l.Pipe.Unplaced(stage) + need.State + need.Scratch
 	for _, p := range params {
 		if !p.Exists() || !p.Tensor().HasGrad() {
-			bytes += p.Numel() * p.DType().Size()
+			bytes += p.Bytes()
 		}
 	}
 	return bytes

@@ -99,7 +99,7 @@ func joins(merged []profile.Merge) []string {
 // stateBytes are those of all parameters and buffers.
 func stateBytes(model nn.Layer) (sum int64) {
 	for _, s := range nn.State(model) {
-		sum += s.Numel() * s.DType().Size()
+		sum += s.Bytes()
 	}
 	return sum
 }
