@@ -83,12 +83,28 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	if err != nil {
 		return Balance{}, err
 	}
-	var recomputed []float64
-	for _, k := range policies {
-		recomputed = append(recomputed, k.Recomputed(chunks))
-	}
-	counts, times, err := balance.ByTime(p.Layers, config.Stages, balance.TimeConfig{
-		Recomputed: recomputed, SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties,
-	})
+	counts, times, err := CutByTime(p, policies, chunks)
 	return Balance{Counts: counts, Times: times, Timing: p.Timing, Profile: p}, err
+}
+
+// CutByTime cuts measured layers into a stage for each policy, and says what each stage is to take
+// for one of so many micro-batches. The error is that of balance.ByTime.
+func CutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ([]int, []balance.StageTime, error) {
+	config := balance.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties}
+	for _, k := range policies {
+		config.Recomputed = append(config.Recomputed, k.Recomputed(microBatches))
+	}
+	return balance.ByTime(p.Layers, len(policies), config)
+}
+
+// CutBySize cuts measured layers into a stage for each policy so that the stage that holds most
+// holds least, and says what each holds, with so many micro-batches and an optimizer that keeps so
+// many tensors of each parameter's size (optim.Slots). The error is that of balance.BySize.
+func CutBySize(p profile.Profile, policies []pipe.Checkpoint, microBatches, slots int) ([]int, []balance.StageSize, error) {
+	config := balance.SizeConfig{State: float64(slots), Input: p.Input, Skips: p.Skips, Ties: p.Ties}
+	for _, k := range policies {
+		graphs, inputs := k.Held(microBatches)
+		config.Held = append(config.Held, balance.Held{Graphs: graphs, Inputs: inputs})
+	}
+	return balance.BySize(p.Layers, len(policies), config)
 }

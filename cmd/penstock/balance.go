@@ -16,6 +16,7 @@ import (
 	"penstock/pipe"
 	"penstock/profile"
 	"penstock/torch"
+	"penstock/train"
 )
 
 // balanceFlags is the command line of penstock balance, as it was typed.
@@ -137,26 +138,13 @@ func (p balancePlan) cutModel(ctx context.Context, stdout, stderr io.Writer) err
 	}
 	warnOfTiming(stderr, measured.Timing, measureAgain)
 	if p.by == "time" {
-		var recomputed []float64
-		for _, k := range p.policy {
-			recomputed = append(recomputed, k.Recomputed(p.microBatches))
-		}
-		counts, times, err := balance.ByTime(measured.Layers, p.stages, balance.TimeConfig{
-			Recomputed: recomputed, SecondsPerByte: measured.SecondsPerByte, Skips: measured.Skips, Ties: measured.Ties,
-		})
+		counts, times, err := train.CutByTime(measured, p.policy, p.microBatches)
 		if err != nil {
 			return err
 		}
 		return showTimes(stdout, p.format, measured.Layers, counts, times)
 	}
-	var held []balance.Held
-	for _, k := range p.policy {
-		graphs, inputs := k.Held(p.microBatches)
-		held = append(held, balance.Held{Graphs: graphs, Inputs: inputs})
-	}
-	counts, sizes, err := balance.BySize(measured.Layers, p.stages, balance.SizeConfig{
-		Held: held, State: float64(p.slots), Input: measured.Input, Skips: measured.Skips, Ties: measured.Ties,
-	})
+	counts, sizes, err := train.CutBySize(measured, p.policy, p.microBatches, p.slots)
 	if err != nil {
 		return err
 	}

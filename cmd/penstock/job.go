@@ -33,6 +33,7 @@ type job struct {
 	loop           train.Loop
 	trace          stepTrace
 	unsaved        bool         // saving failed
+	told           bool         // that measured times are uncertain
 	unlock         func() error // releases --out; nil without it
 }
 
@@ -271,7 +272,11 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 		return withFlags(err, remedyForTiming)
 	}
 	j.config.Balance, j.config.Profile = cut.Counts, &cut.Profile
-	warnOfTiming(stderr, cut.Timing, cutAgain)
+	remedy := cutAgain
+	if slices.Contains(j.policy, pipe.Optimal) { // whose plans are made by the same times
+		remedy = bothAgain
+	}
+	j.told = warnOfTiming(stderr, cut.Timing, remedy)
 	var each []string
 	for _, t := range cut.Times {
 		each = append(each, fmt.Sprintf("%.3g", 1000*t.Total()))

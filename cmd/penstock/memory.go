@@ -46,7 +46,9 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 		return withLimit(err, remedyForPlan)
 	}
 	stages := j.pipe.Plan().Stages
-	warnOfPlans(stderr, stages)
+	if !j.told {
+		warnOfPlans(stderr, stages)
+	}
 	for i, s := range stages {
 		if s.Policy == planner.Optimal {
 			fmt.Fprintf(stderr, "stage %d: %s\n", i, planned(s))
