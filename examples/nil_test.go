@@ -226,6 +226,7 @@ func nils(g given) map[string]struct {
 		"schedule.Check.p":           {func() error { return schedule.Check(nil, schedule.Limits{}) }, "schedule: Check: the program is nil"},
 		"schedule.Fixed.p":           {panics(func() { schedule.Fixed(nil) }), "schedule: Fixed: the program is nil"},
 		"schedule.Memory.p":          {panics(func() { schedule.Memory(nil) }), "schedule: Memory: the program is nil"},
+		"schedule.Costs.Held.p":      {panics(func() { schedule.Costs{}.Held(nil) }), "schedule: Held: the program is nil"},
 		"schedule.WorkerMemory.p":    {panics(func() { schedule.WorkerMemory(nil) }), "schedule: WorkerMemory: the program is nil"},
 		"schedule.Predict.p":         {func() error { _, _, err := schedule.Predict(nil, schedule.Unit); return err }, "schedule: Check: the program is nil"},
 		"schedule.Predict.duration":  {func() error { _, _, err := schedule.Predict(&schedule.Program{}, nil); return err }, "schedule: Predict: the function of durations is nil"},

@@ -64,63 +64,71 @@ func (p *Program) held(holders int, holder func(worker, stage int) int) []StageM
 	if checkSize(p.Stages, 0, p.MicroBatches) != nil {
 		return nil
 	}
+	now := make([]StageMemory, holders)
+	most := make([]StageMemory, holders)
+	p.follow(func(w, stage int, was, is hold) {
+		by := holder(w, stage)
+		n, m := &now[by], &most[by]
+		n.count(was, -1)
+		n.count(is, 1)
+		m.Saved, m.Whole, m.Inputs = max(m.Saved, n.Saved), max(m.Whole, n.Whole), max(m.Inputs, n.Inputs)
+	})
+	return most
+}
+
+// follow goes through the actions, worker after worker, and says how what a stage holds of a micro-batch changes.
+func (p *Program) follow(change func(worker, stage int, was, is hold)) {
 	state := make([]hold, p.Stages*p.MicroBatches)
-	at := func(a Action) *hold {
-		if a.Stage < 0 || a.Stage >= p.Stages || a.MicroBatch < 0 || a.MicroBatch >= p.MicroBatches {
-			return nil
-		}
-		return &state[a.Stage*p.MicroBatches+a.MicroBatch]
-	}
 	recomputed := make([]bool, len(state))
+	at := func(a Action) int {
+		if a.Stage < 0 || a.Stage >= p.Stages || a.MicroBatch < 0 || a.MicroBatch >= p.MicroBatches {
+			return -1
+		}
+		return a.Stage*p.MicroBatches + a.MicroBatch
+	}
 	for _, actions := range p.Workers {
 		for _, a := range actions {
-			if h := at(a); h != nil && a.Kind == Recompute {
-				recomputed[a.Stage*p.MicroBatches+a.MicroBatch] = true
+			if id := at(a); id >= 0 && a.Kind == Recompute {
+				recomputed[id] = true
 			}
 		}
 	}
-	forward := func(id int) hold {
-		if recomputed[id] {
-			return input
-		}
-		return whole
+	become := func(w, stage, id int, is hold) {
+		change(w, stage, state[id], is)
+		state[id] = is
 	}
-
-	now := make([]StageMemory, holders)
-	most := make([]StageMemory, holders)
-	change := func(by int, h *hold, next hold) {
-		n, m := &now[by], &most[by]
-		n.count(*h, -1)
-		n.count(next, 1)
-		*h = next
-		m.Saved, m.Whole, m.Inputs = max(m.Saved, n.Saved), max(m.Whole, n.Whole), max(m.Inputs, n.Inputs)
+	forward := func(w, stage, id int) {
+		if recomputed[id] {
+			become(w, stage, id, input)
+		} else {
+			become(w, stage, id, whole)
+		}
 	}
 	if p.Phase == BackwardOnly {
 		for w, actions := range p.Workers {
 			for _, a := range actions {
-				if h := at(a); h != nil && *h == nothing {
-					change(holder(w, a.Stage), h, forward(a.Stage*p.MicroBatches+a.MicroBatch))
+				if id := at(a); id >= 0 && state[id] == nothing {
+					forward(w, a.Stage, id)
 				}
 			}
 		}
 	}
 	for w, actions := range p.Workers {
 		for _, a := range actions {
-			h := at(a)
-			if h == nil {
+			id := at(a)
+			if id < 0 {
 				continue
 			}
-			switch by := holder(w, a.Stage); a.Kind {
+			switch a.Kind {
 			case Forward:
-				change(by, h, forward(a.Stage*p.MicroBatches+a.MicroBatch))
+				forward(w, a.Stage, id)
 			case Recompute:
-				change(by, h, whole)
+				become(w, a.Stage, id, whole)
 			case BackwardInput:
-				change(by, h, weights)
+				become(w, a.Stage, id, weights)
 			case Backward, BackwardWeight:
-				change(by, h, nothing)
+				become(w, a.Stage, id, nothing)
 			}
 		}
 	}
-	return most
 }

@@ -40,6 +40,7 @@ func verbLines(t *testing.T) map[string][]string {
 		"penstock completion bash":       {"completion", "bash"},
 		"penstock schedule":              {"schedule", "1f1b", "--stages", "2", "--chunks", "2"},
 		"penstock schedule check":        {"schedule", "check", program},
+		"penstock schedule compare":      {"schedule", "compare", "--stages", "2", "--chunks", "2"},
 		"penstock completion fish":       {"completion", "fish"},
 		"penstock completion powershell": {"completion", "powershell"},
 		"penstock completion zsh":        {"completion", "zsh"},
@@ -97,7 +98,7 @@ func TestOutputIsChecked(t *testing.T) {
 		}
 		all = append(all, args, append(strings.Fields(path)[1:], "--help"))
 	}
-	for _, path := range []string{"penstock models", "penstock balance", "penstock profile", "penstock train", "penstock remat compare", "penstock remat explain", "penstock remat solve", "penstock schedule"} {
+	for _, path := range []string{"penstock models", "penstock balance", "penstock profile", "penstock train", "penstock remat compare", "penstock remat explain", "penstock remat solve", "penstock schedule", "penstock schedule compare"} {
 		all = append(all, with(lines[path], "--format", "json"))
 	}
 	outputs := brokenOutputs(t)

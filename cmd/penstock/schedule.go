@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -47,9 +48,9 @@ forward to the end of backward, the running one included.
   penstock schedule zb-v --stages 4 --chunks 12 --times f=10,i=14,w=6 --format svg > zb-v.svg`,
 		Args: scheduleNamed,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := schedule.Named(args[0])
+			s, err := shape.named(args[0])
 			if err != nil {
-				return badUsage("%s", message(err))
+				return err
 			}
 			if most := 1 << 18; (format == "grid" || format == "svg") && shape.devices > most/max(shape.chunks*max(shape.virtual, 2), 1) {
 				return badUsage("--format %s: %d devices with %d micro-batches are too many to draw; see --format json", format, shape.devices, shape.chunks)
@@ -78,7 +79,8 @@ forward to the end of backward, the running one included.
 	}
 	shape.flags(cmd)
 	word(cmd.Flags(), &format, "format", "grid", "`FORMAT` of the output: text, grid, json, svg or csv", "text", "grid", "json", "svg", "csv")
-	cmd.AddCommand(newScheduleCheck())
+	whole(cmd.Flags(), &shape.held, "held", 0, 1, math.MaxInt32, "`N` micro-batches of a stage that a device may hold, for auto (default: any number)")
+	cmd.AddCommand(newScheduleCheck(), newScheduleCompare())
 	return cmd
 }
 
@@ -100,6 +102,7 @@ func scheduleList() string {
 	for _, s := range schedule.Schedules() {
 		fmt.Fprintf(&b, "  %-15s%s\n", s.Name, about[s.Name])
 	}
+	fmt.Fprintf(&b, "  %-15s%s\n", auto, "the fastest of all these, or of lists made for the times, within --held")
 	return strings.TrimRight(b.String(), "\n")
 }
 
@@ -116,7 +119,67 @@ func scheduleNamed(cmd *cobra.Command, args []string) error {
 // scheduleShape is what a schedule is made for.
 type scheduleShape struct {
 	devices, virtual, chunks int
+	held                     int // for auto; 0 is any number
 	times                    scheduleTimes
+}
+
+// auto is the name of the schedule that is made for the times.
+const auto = "auto"
+
+// named finds a schedule.
+func (s *scheduleShape) named(name string) (schedule.Schedule, error) {
+	if name != auto {
+		if s.held > 0 {
+			return schedule.Schedule{}, badUsage("--held %d: %s holds what it holds; want it with auto only", s.held, name)
+		}
+		found, err := schedule.Named(name)
+		if err != nil {
+			return found, badUsage("%s, %s", message(err), auto)
+		}
+		return found, nil
+	}
+	found := schedule.Schedule{Name: auto, Place: schedule.Loop, Virtual: max(s.virtual, 1), Split: true, Generate: func(c schedule.Config) (*schedule.Program, error) {
+		return s.fastest(c)
+	}}
+	return found, nil
+}
+
+// fastest makes the fastest program for the times, with stages that go round or to and fro.
+func (s *scheduleShape) fastest(c schedule.Config) (best *schedule.Program, err error) {
+	costs := schedule.Costs{Time: s.times.of, Split: true}
+	if s.held > 0 {
+		costs.Limit = slices.Repeat([]int64{int64(s.held)}, s.devices)
+	}
+	least := time.Duration(math.MaxInt64)
+	for _, place := range []func(int, int) ([]int, error){schedule.Loop, schedule.V} {
+		if c.Worker, err = place(c.Stages, s.devices); err != nil {
+			return nil, err
+		}
+		p, unable := schedule.Auto(costs)(c)
+		if unable != nil {
+			err = unable
+			continue
+		}
+		took, _, failed := schedule.Predict(p, s.times.of)
+		if failed == nil && took < least {
+			best, least = p, took
+		}
+	}
+	if best != nil {
+		err = nil
+	}
+	return best, err
+}
+
+// complete says what is missing.
+func (s *scheduleShape) complete() error {
+	switch {
+	case s.devices == 0:
+		return badUsage("--stages is needed: the number of devices of the pipeline, such as 4")
+	case s.chunks == 0:
+		return badUsage("--chunks is needed: the number of micro-batches, such as 8")
+	}
+	return nil
 }
 
 func (s *scheduleShape) flags(cmd *cobra.Command) {
@@ -131,11 +194,8 @@ func (s *scheduleShape) flags(cmd *cobra.Command) {
 
 // program makes the program of a schedule.
 func (s *scheduleShape) program(of schedule.Schedule) (*schedule.Program, error) {
-	switch {
-	case s.devices == 0:
-		return nil, badUsage("--stages is needed: the number of devices of the pipeline, such as 4")
-	case s.chunks == 0:
-		return nil, badUsage("--chunks is needed: the number of micro-batches, such as 8")
+	if err := s.complete(); err != nil {
+		return nil, err
 	}
 	p, err := of.Program(s.devices, s.virtual, schedule.Config{MicroBatches: s.chunks})
 	if err != nil {

@@ -109,6 +109,11 @@ func TestScheduleRefuses(t *testing.T) {
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--times", "f=-1"}, exitUsage, []string{"want a time from 0 to 10000"}},
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--times", "f=NaN"}, exitUsage, []string{"want a time from 0 to 10000"}},
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--times", "f=0,i=0,w=0"}, exitUsage, []string{"want a time above 0"}},
+		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--held", "3"}, exitUsage, []string{"--held 3: gpipe holds what it holds"}},
+		{[]string{"schedule", "auto", "--stages", "2", "--virtual", "2", "--chunks", "2", "--held", "1"}, exitUsage, []string{"auto: no schedule keeps the limits"}},
+		{[]string{"schedule", "compare", "--stages", "2"}, exitUsage, []string{"--chunks is needed"}},
+		{[]string{"schedule", "compare", "--stages", "2", "--chunks", "2", "--times", "f=1", "--profile", "chain.json"}, exitUsage, []string{"--times and --profile: want one of them"}},
+		{[]string{"schedule", "compare", "--stages", "9", "--chunks", "2", "--profile", chainFile(t)}, exitUsage, []string{"are more than the chain's 6 layers"}},
 		{[]string{"schedule", "check"}, exitUsage, []string{"FILE is missing"}},
 		{[]string{"schedule", "check", "missing.csv"}, exitFailed, []string{"missing.csv", "no such file"}},
 		{[]string{"schedule", "check", broken}, exitUsage, []string{`broken.txt: line 2, word 4: action "0X0"`}},
@@ -142,6 +147,65 @@ func TestScheduleHelp(t *testing.T) {
 	for _, line := range strings.Split(scheduleList(), "\n") {
 		if len(strings.Fields(line)) < 3 {
 			t.Errorf("%q says nothing", line)
+		}
+	}
+}
+
+// The fastest comes first, also with the times of a chain, whose stages are cut evenly.
+func TestScheduleCompare(t *testing.T) {
+	compared := func(args ...string) (lines []comparedSchedule) {
+		got := must(t, with([]string{"schedule", "compare", "--format", "json"}, args...)...)
+		if err := json.Unmarshal([]byte(got.stdout), &lines); err != nil {
+			t.Fatal(err)
+		}
+		return lines
+	}
+	names := func(lines []comparedSchedule) (out []string) {
+		for i, l := range lines {
+			out = append(out, l.Schedule)
+			if i > 0 && l.Makespan < lines[i-1].Makespan {
+				t.Errorf("%+v comes after %+v", l, lines[i-1])
+			}
+		}
+		return out
+	}
+	// Bubbles of 24, 27, 28, 36, 45, 54 and 90 in 480, as an independent simulator has them.
+	lines := compared("--stages", "4", "--chunks", "16", "--times", "f=10,i=14,w=6")
+	if got, want := strings.Join(names(lines), " "), "zb-v interleaved-zb dualpipe-v zb-h2 interleaved bfs zb-h1 1f1b 1f1b-2x gpipe"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if l := lines[0]; l.Makespan != 504 || l.Virtual != 2 || !slices.Equal(l.Held, []float64{4, 4, 4, 4}) {
+		t.Errorf("%+v", l)
+	}
+	// Six layers of 1 + 2 ms on 2 devices; two devices hold 12 and 30 MiB of GPipe's three micro-batches each.
+	for _, l := range compared("--stages", "2", "--chunks", "3", "--profile", chainFile(t)) {
+		if l.Schedule == "gpipe" && (l.Makespan != 36000 || !slices.Equal(l.Held, []float64{36 << 20, 90 << 20})) {
+			t.Errorf("%+v", l)
+		}
+	}
+	table := must(t, "schedule", "compare", "--stages", "2", "--chunks", "3").stdout
+	if !strings.HasPrefix(table, "SCHEDULE") || strings.Count(table, "\n") != len(schedule.Schedules())+1 {
+		t.Error(table)
+	}
+}
+
+// What is made for the times is as fast as any, within what may be held.
+func TestScheduleAuto(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		most float64
+		held int
+	}{
+		{[]string{"--stages", "4", "--chunks", "16", "--held", "4"}, 51, 4},
+		{[]string{"--stages", "4", "--virtual", "2", "--chunks", "16", "--held", "8"}, 99, 8},
+	} {
+		got := must(t, with([]string{"schedule", "auto", "--format", "json"}, test.args...)...)
+		var line scheduleLine
+		if err := json.Unmarshal([]byte(got.stdout), &line); err != nil {
+			t.Fatal(err)
+		}
+		if line.Makespan > test.most || slices.Max(line.Held) > test.held {
+			t.Errorf("%v: %v, held %v", test.args, line.Makespan, line.Held)
 		}
 	}
 }

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"penstock/balance"
+	"penstock/remat"
+	"penstock/schedule"
+)
+
+func newScheduleCompare() *cobra.Command {
+	var shape scheduleShape
+	var profile, format string
+	cmd := &cobra.Command{
+		Use:   "compare --stages P --chunks M [flags]",
+		Short: "Compare all schedules at one number of devices and micro-batches",
+		Long: `Compare what all schedules take on P devices with M micro-batches: the time of a step,
+the share of it that devices are idle, and the most that a device holds. The
+fastest come first, and of these the one that holds least.
+
+Here times are those of a device's whole share of the model on one micro-batch, in any
+unit, and so is what is held: a schedule with V stages on each device cuts that share
+in V. With --profile the layers of a chain (penstock profile) are cut evenly by time
+into as many stages as there are, both parts of a backward take half of it, and what a
+device holds is what its layers save for backward, in bytes.`,
+		Example: `  penstock schedule compare --stages 4 --chunks 16
+  penstock schedule compare --stages 4 --chunks 16 --times f=10,i=14,w=6
+  penstock schedule compare --stages 2 --chunks 8 --profile chain.json`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var chain *remat.Chain
+			if profile != "" {
+				if cmd.Flags().Changed("times") {
+					return badUsage("--times and --profile: want one of them")
+				}
+				c, err := readChain(cmd, profile)
+				if err != nil {
+					return err
+				}
+				chain = &c
+			}
+			lines, err := shape.compare(chain)
+			if err != nil {
+				return err
+			}
+			if format == "json" {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(lines)
+			}
+			return showSchedules(cmd.OutOrStdout(), lines, chain != nil)
+		},
+	}
+	shape.flags(cmd)
+	path(cmd.Flags(), &profile, "profile", "`FILE` of the chain of a model, which penstock profile writes")
+	tableOrJSON(cmd.Flags(), &format, "table or json")
+	return cmd
+}
+
+// comparedSchedule is the JSON of one schedule among others. Its fields stay.
+type comparedSchedule struct {
+	Schedule string    `json:"schedule"`
+	Virtual  int       `json:"virtual"`
+	Makespan float64   `json:"makespan"` // in microseconds of a chain
+	Bubble   float64   `json:"bubble"`
+	Held     []float64 `json:"held"` // by device: micro-batches of its share; bytes of a chain
+}
+
+// compare lists all schedules, the best first. A chain takes the place of times.
+func (s *scheduleShape) compare(chain *remat.Chain) ([]comparedSchedule, error) {
+	if err := s.complete(); err != nil {
+		return nil, err
+	}
+	var lines []comparedSchedule
+	var last error
+	for _, of := range schedule.Schedules() {
+		virtual := of.Virtual
+		if virtual == 0 {
+			virtual = cmp.Or(s.virtual, 2)
+		}
+		costs, unit, err := s.costs(of.Name, virtual, chain)
+		if err != nil {
+			last = err
+			continue
+		}
+		p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks})
+		if err != nil {
+			return nil, badUsage("%s", message(err))
+		}
+		makespan, idle, err := schedule.Predict(p, costs.Time)
+		if err != nil {
+			return nil, err
+		}
+		line := comparedSchedule{Schedule: of.Name, Virtual: virtual, Makespan: float64(makespan) / float64(unit), Bubble: idle}
+		for _, held := range costs.Held(p) {
+			n := float64(held)
+			if chain == nil {
+				n /= float64(virtual)
+			}
+			line.Held = append(line.Held, n)
+		}
+		lines = append(lines, line)
+	}
+	if lines == nil {
+		return nil, last
+	}
+	slices.SortStableFunc(lines, func(a, b comparedSchedule) int {
+		return cmp.Or(cmp.Compare(a.Makespan, b.Makespan), cmp.Compare(slices.Max(a.Held), slices.Max(b.Held)))
+	})
+	return lines, nil
+}
+
+// costs returns what the stages of a schedule take, and what the unit of its times is in virtual time. It fails if a chain has
+// fewer layers than stages.
+func (s *scheduleShape) costs(name string, virtual int, chain *remat.Chain) (schedule.Costs, time.Duration, error) {
+	if chain == nil {
+		times := s.times
+		return schedule.Costs{Time: func(a schedule.Action) time.Duration {
+			return time.Duration(math.Round(float64(times.of(a)) / float64(virtual)))
+		}}, scheduleUnit, nil
+	}
+	forward, backward := make([]float64, len(chain.Layers)), make([]float64, len(chain.Layers))
+	both := make([]float64, len(chain.Layers))
+	saved := make([]float64, len(chain.Layers))
+	for i, l := range chain.Layers {
+		forward[i], backward[i], both[i], saved[i] = l.Forward, l.Backward, l.Forward+l.Backward, float64(l.Saved)
+	}
+	stages := s.devices * virtual
+	if stages > len(chain.Layers) {
+		return schedule.Costs{}, 0, badUsage("%d stages on each of %d devices are more than the chain's %d layers; want fewer", virtual, s.devices, len(chain.Layers))
+	}
+	counts, err := balance.Partition(both, stages)
+	if err != nil {
+		return schedule.Costs{}, 0, err
+	}
+	sums := func(of []float64) []float64 {
+		out, at := make([]float64, stages), 0
+		for i, n := range counts {
+			for _, x := range of[at : at+n] {
+				out[i] += x
+			}
+			at += n
+		}
+		return out
+	}
+	f, b := sums(forward), sums(backward)
+	bytes := make([]int64, stages)
+	for i, n := range sums(saved) {
+		bytes[i] = int64(n)
+	}
+	return schedule.Costs{Whole: bytes, Weights: bytes, Time: func(a schedule.Action) time.Duration {
+		var us float64
+		switch a.Kind {
+		case schedule.Forward, schedule.Recompute:
+			us = f[a.Stage]
+		case schedule.Backward:
+			us = b[a.Stage]
+		case schedule.BackwardInput, schedule.BackwardWeight:
+			us = b[a.Stage] / 2
+		}
+		return time.Duration(us * float64(time.Microsecond))
+	}}, time.Microsecond, nil
+}
+
+// showSchedules prints a table. What is held is in bytes if it is of a chain.
+func showSchedules(w io.Writer, lines []comparedSchedule, bytes bool) error {
+	t := newTable(w)
+	fmt.Fprintln(t, "SCHEDULE\tSTAGES A DEVICE\tSTEP\tIDLE\tHELD AT MOST")
+	for _, l := range lines {
+		step, held := fmt.Sprintf("%.6g", l.Makespan), fmt.Sprintf("%.4g", slices.Max(l.Held))
+		if bytes {
+			step, held = micros(l.Makespan), formatBytes(int64(slices.Max(l.Held)))
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\t%.1f %%\t%s\n", l.Schedule, l.Virtual, step, 100*l.Bubble, held)
+	}
+	return t.Flush()
+}
