@@ -15,7 +15,8 @@ import (
 	"penstock/torch"
 )
 
-// TestSavedBytesAddUp: what the layers hold one by one is what a forward of the whole model holds, to the byte.
+// TestSavedBytesAddUp: what the layers hold one by one is what a forward of the whole model holds,
+// to the byte.
 func TestSavedBytesAddUp(t *testing.T) {
 	for _, network := range networks {
 		t.Run(network.name, func(t *testing.T) {
@@ -80,7 +81,8 @@ func inputOf(t *testing.T, c *torch.Ctx, name string) *torch.Tensor {
 	return c.Normal_(c.Empty(torch.Float32, 4, info.Input[0], size, size), 0, 1)
 }
 
-// TestModels holds the same for known networks, and that a device of a pipe holds what is predicted, to the byte, after the forward of two micro-batches.
+// TestModels holds the same for known networks, and that a device of a pipe holds what is
+// predicted, to the byte, after the forward of two micro-batches.
 func TestModels(t *testing.T) {
 	for _, m := range known {
 		t.Run(m.name, func(t *testing.T) {
@@ -121,7 +123,8 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// TestStagesHoldWhatIsPredicted: between forward and backward each device of a pipe holds what BySize counts, to the byte, wherever the model is cut and whatever is recomputed.
+// TestStagesHoldWhatIsPredicted: between forward and backward each device of a pipe holds what
+// BySize counts, to the byte, wherever the model is cut and whatever is recomputed.
 func TestStagesHoldWhatIsPredicted(t *testing.T) {
 	const chunks = 3
 	for _, network := range networks {
@@ -161,7 +164,8 @@ func TestStagesHoldWhatIsPredicted(t *testing.T) {
 	}
 }
 
-// held is what the devices of a pipe hold after its forward, without the output that was gathered from the micro-batches.
+// held is what the devices of a pipe hold after its forward, without the output that was gathered
+// from the micro-batches.
 func held(t *testing.T, model *nn.Sequential, counts []int, policy pipe.Checkpoint, chunks int, x *torch.Tensor) [2]int64 {
 	t.Helper()
 	before := [2]int64{torch.CPU(0).Memory().Live, torch.CPU(1).Memory().Live}

@@ -26,7 +26,8 @@ func chainOf(t *testing.T, model *nn.Sequential, sample ...*torch.Tensor) profil
 	return measured(t, model, profile.Config{BytesOnly: true, Balance: []int{len(model.Layers())}}, sample...).Chains[0]
 }
 
-// executed runs operations on a model from an input of its own, with ones for gradients of the output, and returns the most bytes beside what there was before the prologue's output.
+// executed runs operations on a model from an input of its own, with ones for gradients of the
+// output, and returns the most bytes beside what there was before the prologue's output.
 func executed(t *testing.T, model *nn.Sequential, chain profile.Chain, ops []remat.Op, sample *torch.Tensor) (peaks []int64) {
 	t.Helper()
 	routes, err := model.SkipRoutes()
@@ -135,8 +136,9 @@ func predicted(t *testing.T, model *nn.Sequential, sample *torch.Tensor) {
 	}
 }
 
-// TestGradientsOfGivenTuples: of what a model is given, elements that are no floating-point numbers have no gradient, wanted or not, and those that are have one if it is wanted. In later stages
-// the same holds of what they are sent.
+// TestGradientsOfGivenTuples: of what a model is given, elements that are no floating-point numbers
+// have no gradient, wanted or not, and those that are have one if it is wanted. In later stages the
+// same holds of what they are sent.
 func TestGradientsOfGivenTuples(t *testing.T) {
 	const rows, width = 30, 8
 	keep := func() nn.Layer { // the numbers, transformed, and the indices beside them

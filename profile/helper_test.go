@@ -50,7 +50,8 @@ func popper(name string, join func(c *nn.Ctx, x, skip *torch.Tensor) *torch.Tens
 func cat(c *nn.Ctx, x, skip *torch.Tensor) *torch.Tensor { return c.Cat([]*torch.Tensor{x, skip}, -1) }
 func mul(c *nn.Ctx, x, skip *torch.Tensor) *torch.Tensor { return c.Mul(x, skip) }
 
-// networks have every way in which a layer holds memory: what it saves is its input, its output, something of its own, nothing, or memory of other layers.
+// networks have every way in which a layer holds memory: what it saves is its input, its output,
+// something of its own, nothing, or memory of other layers.
 var networks = []struct {
 	name  string
 	build func() *nn.Sequential

@@ -12,7 +12,8 @@ import (
 	"penstock/torch"
 )
 
-// witness hands its input on and tells what it is run for. Its backward takes twice as long where the weight has a gradient already.
+// witness hands its input on and tells what it is run for. Its backward takes twice as long where
+// the weight has a gradient already.
 type witness struct {
 	nn.Base
 	name   int
@@ -45,7 +46,8 @@ func (w *witness) Backward(c *torch.Ctx, a *torch.Arrival) {
 
 func (w *witness) Forget() {}
 
-// TestPasses: units are timed in passes over all of them, as in steps; where a limit does not hold so much, in passes over fewer. A first micro-batch makes the gradients of parameters, a later one
+// TestPasses: units are timed in passes over all of them, as in steps; where a limit does not hold
+// so much, in passes over fewer. A first micro-batch makes the gradients of parameters, a later one
 // adds to them, and both are timed.
 func TestPasses(t *testing.T) {
 	const step = "S0 S1 S2 B2 B1 B0"

@@ -41,7 +41,8 @@ func TestSeconds(t *testing.T) {
 	}
 }
 
-// TestRuns counts how often a layer runs: once for what it saves, three times in each pass, and once to give its output on.
+// TestRuns counts how often a layer runs: once for what it saves, three times in each pass, and
+// once to give its output on.
 func TestRuns(t *testing.T) {
 	for _, test := range []struct {
 		config profile.Config
@@ -66,7 +67,8 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// TestLeavesNoTrace: neither values nor gradients nor running statistics change, nor does what is missing come into being; not even by a layer that counts its forwards whatever it is told.
+// TestLeavesNoTrace: neither values nor gradients nor running statistics change, nor does what is
+// missing come into being; not even by a layer that counts its forwards whatever it is told.
 func TestLeavesNoTrace(t *testing.T) {
 	for _, network := range append(slices.Clone(networks), struct {
 		name  string

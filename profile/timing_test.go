@@ -20,7 +20,8 @@ func (k *fakeClock) read() time.Duration {
 	return k.now
 }
 
-// busy is a layer that takes its time on a fake clock: forward and backward by run, in turn. It gives twice its input.
+// busy is a layer that takes its time on a fake clock: forward and backward by run, in turn. It
+// gives twice its input.
 type busy struct {
 	nn.Base
 	clock             *fakeClock
@@ -54,7 +55,8 @@ func millis(list ...int) (out []time.Duration) {
 
 func near(got, want float64) bool { return math.Abs(got-want) <= 1e-9*math.Abs(want) }
 
-// TestTimes: of the timed runs the lower quartile counts, forward and backward, and a transfer takes what the clock says by the bytes that it moved.
+// TestTimes: of the timed runs the lower quartile counts, forward and backward, and a transfer
+// takes what the clock says by the bytes that it moved.
 func TestTimes(t *testing.T) {
 	c := newCtx(t)
 	clock := &fakeClock{tick: time.Millisecond} // between the two readings around a run there is one tick
@@ -85,7 +87,8 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// TestSpread: how much longer the median run takes than the lower quartile is told, of each unit and of all, and a warning names it where it is large.
+// TestSpread: how much longer the median run takes than the lower quartile is told, of each unit
+// and of all, and a warning names it where it is large.
 func TestSpread(t *testing.T) {
 	c := newCtx(t)
 	for _, test := range []struct {
@@ -119,7 +122,8 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestClocks: with one thread its own processor time counts, in which nobody sleeps; with several it is the time of day, as others work for it.
+// TestClocks: with one thread its own processor time counts, in which nobody sleeps; with several
+// it is the time of day, as others work for it.
 func TestClocks(t *testing.T) {
 	c := newCtx(t)
 	const long = 50 * time.Millisecond
@@ -133,7 +137,8 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// TestLayersAddUpToPasses: where one layer is slow whenever another is quick, the sum of their best times is no time that any pass took. The layers' times are what whole passes take.
+// TestLayersAddUpToPasses: where one layer is slow whenever another is quick, the sum of their best
+// times is no time that any pass took. The layers' times are what whole passes take.
 func TestLayersAddUpToPasses(t *testing.T) {
 	c := newCtx(t)
 	clock := &fakeClock{}

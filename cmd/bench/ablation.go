@@ -7,8 +7,8 @@ import (
 	"penstock/schedule"
 )
 
-// The ablation is of torchgpipe's benchmark page: a network with skip connections, with a part of the machine taken away
-// or added at a time.
+// The ablation is of torchgpipe's benchmark page: a network with skip connections, with a part of
+// the machine taken away or added at a time.
 var (
 	ablated       = skipped
 	ablatedStages = []int{2, 4}

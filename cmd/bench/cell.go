@@ -10,7 +10,8 @@ import (
 	"penstock/torch"
 )
 
-// The cell that is measured: the smallest layers on the smallest micro-batches, so that what is left is what the pipe itself does.
+// The cell that is measured: the smallest layers on the smallest micro-batches, so that what is
+// left is what the pipe itself does.
 const (
 	cellStages = 2
 	cellChunks = 32
@@ -19,7 +20,8 @@ const (
 	cellSteps  = 4 // in a block
 )
 
-// cell is the time of one (stage, micro-batch): forward without a graph, recomputation, backward, and the stage's share of the loss.
+// cell is the time of one (stage, micro-batch): forward without a graph, recomputation, backward,
+// and the stage's share of the loss.
 type cell struct {
 	Name     string `json:"name"`
 	Pipe     spread `json:"pipe_us"`
@@ -35,7 +37,8 @@ func cellOf(name string, piped, plain []float64) cell {
 	return cell{Name: name, Pipe: spreadOf(piped), Plain: spreadOf(plain), Overhead: spreadOf(difference)}
 }
 
-// measureCell alternates blocks of steps through a pipe of two stages on one device with blocks of a plain loop.
+// measureCell alternates blocks of steps through a pipe of two stages on one device with blocks of
+// a plain loop.
 func measureCell(ctx context.Context, blocks int) (cell, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

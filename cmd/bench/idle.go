@@ -37,17 +37,21 @@ func (a *actions) add(t *schedule.Timeline) error {
 	return nil
 }
 
-// idle compares recorded steps with simulations of the program that they ran. Idle is the share of the makespan in which a worker does nothing; what it transfers itself is
-// work. Over all steps a worker is busy for as long in all three, so what differs is the makespan.
+// idle compares recorded steps with simulations of the program that they ran. Idle is the share of
+// the makespan in which a worker does nothing; what it transfers itself is work. Over all steps a
+// worker is busy for as long in all three, so what differs is the makespan.
 type idle struct {
 	Steps    int       `json:"steps"`
 	Measured []float64 `json:"measured"` // by worker
-	// Replayed is of a simulation of every step with the durations of that step: the machine without the time from the end of an action to the start of one that waited for it.
+	// Replayed is of a simulation of every step with the durations of that step: the machine
+	// without the time from the end of an action to the start of one that waited for it.
 	Replayed []float64 `json:"replayed"`
-	// Predicted is of one simulation, with the mean durations. A stage waits for the slowest of what it needs, not for the mean, so steps that are not alike take longer.
+	// Predicted is of one simulation, with the mean durations. A stage waits for the slowest of
+	// what it needs, not for the mean, so steps that are not alike take longer.
 	Predicted []float64 `json:"predicted"`
 	Points    []float64 `json:"points"` // measured less predicted, in hundredths
-	// The makespans in milliseconds: of the mean step as measured and as replayed, and of the simulated one.
+	// The makespans in milliseconds: of the mean step as measured and as replayed, and of the
+	// simulated one.
 	MeasuredMS  float64 `json:"measured_ms"`
 	ReplayedMS  float64 `json:"replayed_ms"`
 	PredictedMS float64 `json:"predicted_ms"`

@@ -10,7 +10,8 @@ import (
 	"penstock/schedule"
 )
 
-// recorded is a timeline as the simulator would have it, with everything from some moment on late by a delay.
+// recorded is a timeline as the simulator would have it, with everything from some moment on late
+// by a delay.
 func recorded(t *testing.T, p *schedule.Program, from, delay time.Duration) *schedule.Timeline {
 	t.Helper()
 	timeline, err := schedule.Simulate(p, func(a schedule.Action) time.Duration {
@@ -67,7 +68,8 @@ func TestIdleBesideTheSimulation(t *testing.T) {
 	}
 }
 
-// Where now one stage is slow and now the other, every step is slower than the mean of the two: that is no waiting of the machine's.
+// Where now one stage is slow and now the other, every step is slower than the mean of the two:
+// that is no waiting of the machine's.
 func TestIdleOfStepsThatAreNotAlike(t *testing.T) {
 	program, err := schedule.GPipe(schedule.Config{Stages: 2, MicroBatches: 2})
 	if err != nil {
@@ -95,7 +97,8 @@ func TestIdleOfStepsThatAreNotAlike(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A slow stage works for 12 seconds and the other for 4; each step takes 14, the last stage's or the first's 12 and both ends of the other's. Two seconds an action would take 12.
+	// A slow stage works for 12 seconds and the other for 4; each step takes 14, the last stage's
+	// or the first's 12 and both ends of the other's. Two seconds an action would take 12.
 	want := idle{
 		Steps: 2, Measured: []float64{3. / 7, 3. / 7}, Replayed: []float64{3. / 7, 3. / 7}, Predicted: []float64{1. / 3, 1. / 3}, Points: []float64{200. / 21, 200. / 21},
 		MeasuredMS: 14000, ReplayedMS: 14000, PredictedMS: 12000,

@@ -20,8 +20,9 @@ type machine struct {
 	Libtorch string `json:"libtorch"`
 	BLAS     string `json:"blas"` // kernels
 	Go       string `json:"go"`
-	// OtherCores is how many cores processes other than this one and its children kept busy, on average over the run; -1 is unknown. Above a few
-	// hundredths the numbers are not to be trusted.
+	// OtherCores is how many cores processes other than this one and its children kept busy, on
+	// average over the run; -1 is unknown. Above a few hundredths the numbers are not to be
+	// trusted.
 	OtherCores float64 `json:"other_cores"`
 }
 
@@ -37,7 +38,8 @@ func cpuModel() string {
 	return parseCPU(string(text))
 }
 
-// parseCPU names the first processor of /proc/cpuinfo as the kernel does: a virtual one often hides its maker's name for it, but not its family, model and stepping.
+// parseCPU names the first processor of /proc/cpuinfo as the kernel does: a virtual one often hides
+// its maker's name for it, but not its family, model and stepping.
 func parseCPU(text string) string {
 	first, _, _ := strings.Cut(text, "\n\n")
 	fields := map[string]string{}
@@ -95,7 +97,8 @@ type usage struct {
 
 func startUsage() usage { return usage{time.Now(), machineTime(), ownTime()} }
 
-// others is the number of cores that others kept busy since. Children count as our own once they have been waited for.
+// others is the number of cores that others kept busy since. Children count as our own once they
+// have been waited for.
 func (u usage) others() float64 {
 	if u.machine == 0 {
 		return -1
@@ -104,7 +107,8 @@ func (u usage) others() float64 {
 	return max(busy.Seconds()/time.Since(u.at).Seconds(), 0)
 }
 
-// machineTime is the processor time that the whole machine has spent not idle, 0 where that is not known. The kernel counts in hundredths of a second.
+// machineTime is the processor time that the whole machine has spent not idle, 0 where that is not
+// known. The kernel counts in hundredths of a second.
 func machineTime() time.Duration {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -1,6 +1,8 @@
-// Command bench measures what the pipeline costs and gains, and prints one table: the matrix product against the core's peak, the overhead of a cell, steps of
-// whole models over one, two and four stages, beside the schedule's simulation, all schedules, what parts of the machine are worth, plans of what to recompute, and, when TORCHGPIPE names a torchgpipe
-// checkout, the same models there, in alternation. `make bench` runs it.
+// Command bench measures what the pipeline costs and gains, and prints one table: the matrix
+// product against the core's peak, the overhead of a cell, steps of whole models over one, two and
+// four stages, beside the schedule's simulation, all schedules, what parts of the machine are
+// worth, plans of what to recompute, and, when TORCHGPIPE names a torchgpipe checkout, the same
+// models there, in alternation. `make bench` runs it.
 //
 //	go run ./cmd/bench [--quick] [--only PART,...] [--format text|json]
 //

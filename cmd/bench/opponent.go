@@ -11,7 +11,8 @@ import (
 	"penstock/nn"
 )
 
-// comparedStages is how many of stageCounts torchgpipe runs too: it has one worker for all stages on CPU, which take turns, and more of them gain nothing.
+// comparedStages is how many of stageCounts torchgpipe runs too: it has one worker for all stages
+// on CPU, which take turns, and more of them gain nothing.
 const comparedStages = 2
 
 // otherResult is a workload on torchgpipe.

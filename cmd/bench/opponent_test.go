@@ -16,7 +16,8 @@ import (
 	"penstock/pipe"
 )
 
-// answering is a child that gives one answer to whatever it is asked, and the requests that reached it.
+// answering is a child that gives one answer to whatever it is asked, and the requests that reached
+// it.
 func answering(t *testing.T, answer string) (*child, <-chan map[string]any) {
 	t.Helper()
 	asked, ask := io.Pipe()
@@ -39,7 +40,8 @@ func answering(t *testing.T, answer string) (*child, <-chan map[string]any) {
 	return &child{name: "torchgpipe", in: ask, out: bufio.NewReader(answers)}, requests
 }
 
-// The ratio of a round is our throughput to theirs over as many stages: twice their time is twice our throughput.
+// The ratio of a round is our throughput to theirs over as many stages: twice their time is twice
+// our throughput.
 func TestOtherResultPairsRounds(t *testing.T) {
 	ours := [][]float64{{10, 10}, {5, 4}, {1, 1}}
 	theirs := [][]float64{{20, 30}, {20, 12}}
@@ -106,7 +108,9 @@ func mustBuild(t *testing.T, w workload) *nn.Sequential {
 	return s
 }
 
-// tinyLayers are the parameters of tinyText by layer, but for the last layer's: an embedding of 256 tokens and 4 positions and two blocks. Each layer counts what it uses; the last is a norm and the embedding's weight.
+// tinyLayers are the parameters of tinyText by layer, but for the last layer's: an embedding of 256
+// tokens and 4 positions and two blocks. Each layer counts what it uses; the last is a norm and the
+// embedding's weight.
 const (
 	tinyBlock  = "0, 16, 216, 0, 0, 0, 72, 0, 0, 16, 288, 0, 264, 0"
 	tinyLayers = "[2080, " + tinyBlock + ", " + tinyBlock

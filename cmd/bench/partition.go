@@ -8,7 +8,8 @@ import (
 	"penstock/torch"
 )
 
-// partitions gives a balance for each number of stages: even where all layers are, and else by the time that they are measured to take for a micro-batch.
+// partitions gives a balance for each number of stages: even where all layers are, and else by the
+// time that they are measured to take for a micro-batch.
 func (w workload) partitions(ctx context.Context, repeats int, stages ...int) ([][]int, error) {
 	var out [][]int
 	if w.Model == mlp {

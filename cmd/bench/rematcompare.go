@@ -26,7 +26,8 @@ type networkResult struct {
 	Skipped []int        `json:"dominated_segments"` // numbers of segments that take more time than another without less memory
 }
 
-// planResult is a plan that was run. Peaks are of the device: parameters, their gradients, buffers, the batch, activations, workspaces.
+// planResult is a plan that was run. Peaks are of the device: parameters, their gradients, buffers,
+// the batch, activations, workspaces.
 type planResult struct {
 	Peak          int64   `json:"peak_bytes"`
 	PredictedPeak int64   `json:"predicted_peak_bytes"`
@@ -157,7 +158,8 @@ func (c *comparison) contender(ctx context.Context, ops []remat.Op, limit int64,
 	return out, nil
 }
 
-// sweep runs checkpoint_sequential with 2 to 2 sqrt(layers) segments, as rotor's authors do, and keeps those that no other beats in memory and time.
+// sweep runs checkpoint_sequential with 2 to 2 sqrt(layers) segments, as rotor's authors do, and
+// keeps those that no other beats in memory and time.
 func (c *comparison) sweep(ctx context.Context, r *networkResult) ([]*contender, error) {
 	var all []*contender
 	for k := 2; k <= min(r.Layers, int(2*math.Sqrt(float64(r.Layers)))); k++ {
@@ -183,7 +185,8 @@ func (c *comparison) sweep(ctx context.Context, r *networkResult) ([]*contender,
 	return kept, nil
 }
 
-// against finds the best plan that holds no more than a strategy's measured peak, and runs it with that as the device's limit.
+// against finds the best plan that holds no more than a strategy's measured peak, and runs it with
+// that as the device's limit.
 func (c *comparison) against(ctx context.Context, r *rematPoint, theirs *contender) (*contender, error) {
 	p, err := c.solve(ctx, theirs.result.Peak)
 	if err != nil {
@@ -197,7 +200,8 @@ func (c *comparison) against(ctx context.Context, r *rematPoint, theirs *contend
 	return best, nil
 }
 
-// all runs the plan that keeps the input alone, once: it takes as many forwards as there are pairs of layers.
+// all runs the plan that keeps the input alone, once: it takes as many forwards as there are pairs
+// of layers.
 func (c *comparison) all(ctx context.Context) (rematPoint, error) {
 	r := rematPoint{Strategy: "all"}
 	theirs, err := c.contender(ctx, baselines.All(len(c.chain.Layers)), 0, 1)

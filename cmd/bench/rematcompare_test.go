@@ -16,7 +16,8 @@ import (
 	"penstock/torch"
 )
 
-// tinyNetworks have skips over several layers, batch norms in place, a target for each token, and dropout.
+// tinyNetworks have skips over several layers, batch norms in place, a target for each token, and
+// dropout.
 var tinyNetworks = []network{
 	{Model: "unet", Options: models.Options{Depth: 2, Convolutions: 1, Width: 8, Size: 32, Classes: 3, Dropout: 0.1}, Batch: 4},
 	{Model: "densenet121", Options: models.Options{Width: 4, Size: 64, Classes: 5}, Batch: 4},
@@ -47,7 +48,8 @@ func TestNetworksAreSound(t *testing.T) {
 	}
 }
 
-// TestCompare: peaks are as predicted, to the byte, and no best plan holds more than what it is compared with.
+// TestCompare: peaks are as predicted, to the byte, and no best plan holds more than what it is
+// compared with.
 func TestCompare(t *testing.T) {
 	for _, n := range tinyNetworks {
 		t.Run(n.Model, func(t *testing.T) {
@@ -78,7 +80,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestStepperIsPlainTraining: losses and gradients by any plan are those of the plain loop, to the bit.
+// TestStepperIsPlainTraining: losses and gradients by any plan are those of the plain loop, to the
+// bit.
 func TestStepperIsPlainTraining(t *testing.T) {
 	for _, n := range tinyNetworks {
 		t.Run(n.Model, func(t *testing.T) {
@@ -114,7 +117,8 @@ func TestStepperIsPlainTraining(t *testing.T) {
 	}
 }
 
-// TestContenders: a device that may hold a byte less than a plan needs refuses, and a plan of other gradients is an error.
+// TestContenders: a device that may hold a byte less than a plan needs refuses, and a plan of other
+// gradients is an error.
 func TestContenders(t *testing.T) {
 	torchtest.Check(t)
 	s, err := newStepper(context.Background(), tinyNetworks[0], torch.CPU(0), 1)
@@ -182,7 +186,8 @@ func TestRematTargets(t *testing.T) {
 		}
 		return out
 	}
-	// A table of 100 layers, one of 339, its bytes, peaks as predicted, none above the limit, time as predicted, gain.
+	// A table of 100 layers, one of 339, its bytes, peaks as predicted, none above the limit, time
+	// as predicted, gain.
 	if got, want := met(), []bool{true, false, true, true, true, true, true}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

@@ -15,8 +15,9 @@ type network struct {
 	quick   bool           // one of those that a short run takes
 }
 
-// networks take a fifth to three fifths of a second a step if nothing is computed again. Larger batches leave parameters and their gradients, which no plan saves, a smaller part of the memory; they
-// change little else.
+// networks take a fifth to three fifths of a second a step if nothing is computed again. Larger
+// batches leave parameters and their gradients, which no plan saves, a smaller part of the memory;
+// they change little else.
 var networks = []network{
 	{Model: "resnet18", Options: models.Options{Size: 112}, Batch: 16},
 	{Model: "resnet50", Options: models.Options{Size: 96}, Batch: 8},

@@ -36,7 +36,8 @@ func measureRemat(ctx context.Context, e effort) (*rematResult, error) {
 	return r, nil
 }
 
-// targets are those of plans. A gap above a thousandth is not missed for a coarse first table but for the plan that Solve returns.
+// targets are those of plans. A gap above a thousandth is not missed for a coarse first table but
+// for the plan that Solve returns.
 func (r *rematResult) targets() []target {
 	var list []target
 	for _, s := range r.Solver {

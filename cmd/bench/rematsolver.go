@@ -14,7 +14,9 @@ import (
 // Limits that random chains are planned under, as parts of the peak without recomputation.
 var solverLimits = []float64{0.3, 0.6}
 
-// published is what rotor's own solver, in C, was measured to take for such chains, quoted and not measured in this run: 500 slots, limits of 30 % and 60 %, three seeds, one core of an AVX-512 machine. The time is from the call to the plan.
+// published is what rotor's own solver, in C, was measured to take for such chains, quoted and not
+// measured in this run: 500 slots, limits of 30 % and 60 %, three seeds, one core of an AVX-512
+// machine. The time is from the call to the plan.
 type published struct {
 	Layers int     `json:"layers"`
 	Least  float64 `json:"least_ms"`
@@ -34,10 +36,12 @@ type solverResult struct {
 	Layers int     `json:"layers"`
 	Limit  float64 `json:"limit"` // as a part of the peak without recomputation
 	Slots  int     `json:"slots"`
-	// A table of so many slots, which answers for every limit up to this one and every interval of the layers.
+	// A table of so many slots, which answers for every limit up to this one and every interval of
+	// the layers.
 	Table      spread `json:"table_ms"`
 	TableBytes spread `json:"table_bytes"`
-	// The first plan, of so many slots, with its bound, and the one that Solve returns after refining. Gaps are times less their lower bounds, as parts of those.
+	// The first plan, of so many slots, with its bound, and the one that Solve returns after
+	// refining. Gaps are times less their lower bounds, as parts of those.
 	First    spread    `json:"first_ms"`
 	FirstGap spread    `json:"first_gap"`
 	Solve    spread    `json:"solve_ms"`
@@ -46,7 +50,8 @@ type solverResult struct {
 	Rotor    published `json:"rotor_quoted"`
 }
 
-// randomChain is one of rotor's experiments: forwards of 1 to 10 ms, backwards of about twice that, outputs of 1 to 10 MB, one to four times as much saved, temporaries up to the size of the output.
+// randomChain is one of rotor's experiments: forwards of 1 to 10 ms, backwards of about twice that,
+// outputs of 1 to 10 MB, one to four times as much saved, temporaries up to the size of the output.
 func randomChain(layers int, seed uint64) remat.Chain {
 	r := rand.New(rand.NewPCG(seed, 1))
 	between := func(least, most float64) float64 { return least + (most-least)*r.Float64() }
@@ -127,7 +132,8 @@ func (s *solverRuns) add(ctx context.Context, c remat.Chain, part float64, slots
 	return nil
 }
 
-// quickest is the least time in milliseconds that f takes in up to five runs, of which no more begin after a fifth of a second.
+// quickest is the least time in milliseconds that f takes in up to five runs, of which no more
+// begin after a fifth of a second.
 func quickest(f func() error) (ms float64, err error) {
 	begin := time.Now()
 	for n := 0; n == 0 || n < 5 && time.Since(begin) < 200*time.Millisecond; n++ {

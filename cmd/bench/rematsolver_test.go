@@ -32,7 +32,8 @@ func TestRandomChains(t *testing.T) {
 	}
 }
 
-// TestSolverRuns: what is measured of each seed is all there, and the plan that is refined is never worse than the first.
+// TestSolverRuns: what is measured of each seed is all there, and the plan that is refined is never
+// worse than the first.
 func TestSolverRuns(t *testing.T) {
 	var runs solverRuns
 	const seeds = 4

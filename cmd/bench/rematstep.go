@@ -16,8 +16,10 @@ import (
 	"penstock/torch"
 )
 
-// stepper takes training steps with a network, by the operations of plans: forward, cross entropy, backward; no optimizer. Everything is on one device, whose account is read, with one thread, whose processor time counts. It
-// belongs to the goroutine that made it, which is locked to its thread until close.
+// stepper takes training steps with a network, by the operations of plans: forward, cross entropy,
+// backward; no optimizer. Everything is on one device, whose account is read, with one thread,
+// whose processor time counts. It belongs to the goroutine that made it, which is locked to its
+// thread until close.
 type stepper struct {
 	network
 	model  *nn.Sequential
@@ -112,7 +114,8 @@ type taken struct {
 	loss float32
 }
 
-// step takes a step. The gradients of the parameters, which it begins without, are there when it returns.
+// step takes a step. The gradients of the parameters, which it begins without, are there when it
+// returns.
 func (s *stepper) step(ops []remat.Op) (t taken, err error) {
 	nn.ZeroGrads(s.model)
 	s.device.ResetPeak()

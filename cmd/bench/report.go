@@ -42,7 +42,8 @@ func spreadOf(values []float64) spread {
 
 func median(values []float64) float64 { return spreadOf(values).Median }
 
-// paired is the spread of a[i]/b[i]: the two were measured next to each other, so what disturbs both cancels.
+// paired is the spread of a[i]/b[i]: the two were measured next to each other, so what disturbs
+// both cancels.
 func paired(a, b []float64) spread {
 	q := make([]float64, min(len(a), len(b)))
 	for i := range q {

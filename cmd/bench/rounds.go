@@ -11,8 +11,9 @@ type contestant interface {
 	round(ctx context.Context, length time.Duration) (float64, error)
 }
 
-// alternate gives each of the contestants a round, again and again, so that what slows the machine for a while slows all of them. It returns the rounds of each. One that fails has its error
-// at its place and no further rounds. The last error is ctx's.
+// alternate gives each of the contestants a round, again and again, so that what slows the machine
+// for a while slows all of them. It returns the rounds of each. One that fails has its error at its
+// place and no further rounds. The last error is ctx's.
 func alternate(ctx context.Context, e effort, contestants []contestant) (ms [][]float64, failures []error, err error) {
 	ms, failures = make([][]float64, len(contestants)), make([]error, len(contestants))
 	for range e.rounds {

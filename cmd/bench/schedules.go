@@ -27,8 +27,9 @@ const (
 	oneFOneB = "1f1b"
 )
 
-// measureSchedules compares all schedules as a workload is trained, and then, where nothing is recomputed, GPipe and 1F1B
-// with the policy optimal where every device has as many bytes as 1F1B takes on any without recomputation.
+// measureSchedules compares all schedules as a workload is trained, and then, where nothing is
+// recomputed, GPipe and 1F1B with the policy optimal where every device has as many bytes as 1F1B
+// takes on any without recomputation.
 func measureSchedules(ctx context.Context, e effort, list []workload) (out []contest, err error) {
 	for _, w := range list {
 		for _, devices := range scheduledDevices {

@@ -11,7 +11,8 @@ import (
 	"penstock/schedule"
 )
 
-// TestSchedules: every schedule trains the workload, over as many devices, and under the limit nobody takes more.
+// TestSchedules: every schedule trains the workload, over as many devices, and under the limit
+// nobody takes more.
 func TestSchedules(t *testing.T) {
 	torchtest.Check(t)
 	w := workload{Model: "resnet20", Options: models.Options{Channels: 1, Size: 8}, Batch: 16, Chunks: 4, Checkpoint: pipe.Never}

@@ -8,7 +8,8 @@ import (
 	"penstock/pipe"
 )
 
-// stageCounts are what each workload is cut into. The first is what the others are compared with; torchgpipe runs the first two.
+// stageCounts are what each workload is cut into. The first is what the others are compared with;
+// torchgpipe runs the first two.
 var stageCounts = []int{1, 2, 4}
 
 // workloadResult is what was measured of a workload.
@@ -33,7 +34,8 @@ type pipeResult struct {
 	Idle       idle    `json:"idle"`
 }
 
-// bubbleBound is (m+n-1)/(mn): the step of m micro-batches over n stages to that over one, where stages are equal and transfers free (Huang et al. 2019, section 2.3).
+// bubbleBound is (m+n-1)/(mn): the step of m micro-batches over n stages to that over one, where
+// stages are equal and transfers free (Huang et al. 2019, section 2.3).
 func bubbleBound(microBatches, stages int) float64 {
 	return float64(microBatches+stages-1) / float64(microBatches*stages)
 }

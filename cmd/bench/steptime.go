@@ -20,7 +20,8 @@ var timed = []network{
 	{Model: "unet", Options: models.Options{Convolutions: 2, Width: 16, Size: 64, Classes: 4}, Batch: 4},
 }
 
-// stepTime is a training step without recomputation, on one thread, by the clock of its processor time.
+// stepTime is a training step without recomputation, on one thread, by the clock of its processor
+// time.
 type stepTime struct {
 	network
 	Layers    int     `json:"layers"` // of the chain

@@ -22,7 +22,8 @@ func atMost(name string, value, bound float64) target {
 	return target{name, value, bound, false, value <= bound}
 }
 
-// idlePoints is how far the simulation's idle shares may lie from the measured ones over two stages, which have a core each.
+// idlePoints is how far the simulation's idle shares may lie from the measured ones over two
+// stages, which have a core each.
 const idlePoints = 5
 
 // targets are those of what was measured.
@@ -56,7 +57,8 @@ func targets(r *report) []target {
 	return list
 }
 
-// over is what was measured over so many stages, or zero, which reaches no target, where torchgpipe failed.
+// over is what was measured over so many stages, or zero, which reaches no target, where torchgpipe
+// failed.
 func (o otherResult) over(stages int) otherPipe {
 	for _, p := range o.Pipes {
 		if p.Stages == stages {

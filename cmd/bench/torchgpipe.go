@@ -21,10 +21,12 @@ const (
 	script = "scripts/torchgpipe/bench.py"
 )
 
-// rest is how long a process is left alone after it worked: idle threads of OpenBLAS spin for some 2^26 cycles before they sleep.
+// rest is how long a process is left alone after it worked: idle threads of OpenBLAS spin for some
+// 2^26 cycles before they sleep.
 const rest = 100 * time.Millisecond
 
-// child is a Python process that trains on torchgpipe when asked to. It lives as long as the run, so that rounds alternate with ours without starting it anew.
+// child is a Python process that trains on torchgpipe when asked to. It lives as long as the run,
+// so that rounds alternate with ours without starting it anew.
 type child struct {
 	name  string
 	hello struct {
@@ -37,7 +39,8 @@ type child struct {
 	ended   bool
 }
 
-// startChildren starts torchgpipe as shipped and, if it would use other BLAS kernels than we do, once more with ours.
+// startChildren starts torchgpipe as shipped and, if it would use other BLAS kernels than we do,
+// once more with ours.
 func startChildren(ctx context.Context, checkout string) ([]*child, error) {
 	shipped, err := startChild(ctx, "torchgpipe", checkout)
 	if err != nil {
@@ -100,7 +103,8 @@ func (c *child) read(answer any) error {
 	return json.Unmarshal(line, answer)
 }
 
-// ask sends a request, a line, and reads the answer, another. An error in the answer leaves the process alive.
+// ask sends a request, a line, and reads the answer, another. An error in the answer leaves the
+// process alive.
 func (c *child) ask(request, answer any) error {
 	line, err := json.Marshal(request)
 	if err != nil {

@@ -20,7 +20,8 @@ type trainer struct {
 	actions actions      // of all steps of its rounds
 }
 
-// trainer makes a pipe with the workload's chunks, and its policy if the config has none, on devices from first on, and warms it up. Devices of its own give a pipe accounts of its own.
+// trainer makes a pipe with the workload's chunks, and its policy if the config has none, on
+// devices from first on, and warms it up. Devices of its own give a pipe accounts of its own.
 func (w workload) trainer(ctx context.Context, config pipe.Config, first int) (*trainer, error) {
 	s, err := w.shapes(w.Batch)
 	if err != nil {
@@ -78,7 +79,8 @@ func (t *trainer) step(ctx context.Context) (*schedule.Timeline, error) {
 	return r.Timeline, err
 }
 
-// round is the median of the steps, in milliseconds, that fit into some time. They are recorded, which takes a look at the clock for each action.
+// round is the median of the steps, in milliseconds, that fit into some time. They are recorded,
+// which takes a look at the clock for each action.
 func (t *trainer) round(ctx context.Context, length time.Duration) (float64, error) {
 	var ms []float64
 	for begin := time.Now(); len(ms) == 0 || time.Since(begin) < length; {
@@ -95,7 +97,8 @@ func (t *trainer) round(ctx context.Context, length time.Duration) (float64, err
 	return median(ms), nil
 }
 
-// peaks is the most that each device has held since the warm-up: parameters, gradients, batch, activations, workspaces.
+// peaks is the most that each device has held since the warm-up: parameters, gradients, batch,
+// activations, workspaces.
 func (t *trainer) peaks() []int64 {
 	var out []int64
 	for _, d := range t.pipe.Devices() {

@@ -10,7 +10,8 @@ import (
 	"penstock/torch"
 )
 
-// workload is a model and how it is trained. Its loss is the mean squared error to a random target; gradients are dropped after each step and no optimizer runs.
+// workload is a model and how it is trained. Its loss is the mean squared error to a random target;
+// gradients are dropped after each step and no optimizer runs.
 type workload struct {
 	Model      string          `json:"model"`
 	About      string          `json:"about"`
@@ -18,27 +19,32 @@ type workload struct {
 	Batch      int64           `json:"batch"`
 	Chunks     int             `json:"chunks"`
 	Checkpoint pipe.Checkpoint `json:"checkpoint"`
-	// Theirs are options of the network on torchgpipe that ours has not, for another operator there. Variant says which, in the table.
+	// Theirs are options of the network on torchgpipe that ours has not, for another operator
+	// there. Variant says which, in the table.
 	Theirs  map[string]any `json:"theirs,omitempty"`
 	Variant string         `json:"variant,omitempty"`
-	// Faster is the least that our throughput over two stages should be of torchgpipe's as shipped; 0 is no target.
+	// Faster is the least that our throughput over two stages should be of torchgpipe's as shipped;
+	// 0 is no target.
 	Faster float64 `json:"-"`
 }
 
-// mlp is the one model that is not of package models: mlpDepth times a Linear and a ReLU as wide as its input.
+// mlp is the one model that is not of package models: mlpDepth times a Linear and a ReLU as wide as
+// its input.
 const (
 	mlp      = "mlp"
 	mlpDepth = 16
 	mlpWidth = 1024
 )
 
-// What convolutions and products should gain over torchgpipe. Products gain more, as torchgpipe runs them with the BLAS kernels that the library picks.
+// What convolutions and products should gain over torchgpipe. Products gain more, as torchgpipe
+// runs them with the BLAS kernels that the library picks.
 const (
 	fasterConvolutions = 1.35
 	fasterProducts     = 2
 )
 
-// workloads take a tenth to half a second a step on one stage. Convolutional networks are trained as their users would, with checkpoints; the others have the memory not to.
+// workloads take a tenth to half a second a step on one stage. Convolutional networks are trained
+// as their users would, with checkpoints; the others have the memory not to.
 var workloads = []workload{
 	{Model: mlp, About: "16 x (Linear 1024, ReLU)", Batch: 256, Chunks: 1, Checkpoint: pipe.Never},
 	{Model: mlp, About: "16 x (Linear 1024, ReLU)", Batch: 256, Chunks: 4, Checkpoint: pipe.Never, Faster: fasterProducts},
@@ -69,8 +75,9 @@ var skipped = workload{
 	Faster: fasterConvolutions,
 }
 
-// sameNorms is skipped against torchgpipe with the operators that ours has: InstanceNorm2d is aten::instance_norm there and aten::group_norm here, which takes half the time and lets the activation after it
-// work in place.
+// sameNorms is skipped against torchgpipe with the operators that ours has: InstanceNorm2d is
+// aten::instance_norm there and aten::group_norm here, which takes half the time and lets the
+// activation after it work in place.
 var sameNorms = func() workload {
 	w := skipped
 	w.Theirs, w.Variant, w.Faster = map[string]any{"norm": "group_norm"}, "group_norm in both", 0

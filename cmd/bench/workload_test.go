@@ -40,7 +40,8 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// Every workload can be built, has shapes, an input of which micro-batches are even, and the policy that it names.
+// Every workload can be built, has shapes, an input of which micro-batches are even, and the policy
+// that it names.
 func TestWorkloadsAreSound(t *testing.T) {
 	for _, w := range workloads {
 		if _, err := w.build(); err != nil {

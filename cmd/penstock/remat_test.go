@@ -22,7 +22,8 @@ import (
 	"penstock/remat/solver"
 )
 
-// rematChain is the chain of the tests: six layers of 1, 2 .. 6 MiB that save twice as much, without temporaries.
+// rematChain is the chain of the tests: six layers of 1, 2 .. 6 MiB that save twice as much,
+// without temporaries.
 func rematChain() remat.Chain {
 	c := remat.Chain{Input: 1 << 20, InputGradient: 1 << 20, Loss: remat.Loss{Backward: 100}}
 	for i := range 6 {
@@ -155,7 +156,8 @@ func TestRematSolve(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, table)
 		}
 	}
-	// At the peak of plain training, to the byte, nothing is computed again; one byte less, something is.
+	// At the peak of plain training, to the byte, nothing is computed again; one byte less,
+	// something is.
 	plain, err := remat.Check(c, baselines.None(6))
 	if err != nil {
 		t.Fatal(err)

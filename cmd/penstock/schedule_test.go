@@ -177,7 +177,8 @@ func TestScheduleCompare(t *testing.T) {
 	if l := lines[0]; l.Makespan != 504 || l.Virtual != 2 || !slices.Equal(l.Held, []float64{4, 4, 4, 4}) {
 		t.Errorf("%+v", l)
 	}
-	// Six layers of 1 + 2 ms on 2 devices; two devices hold 12 and 30 MiB of GPipe's three micro-batches each.
+	// Six layers of 1 + 2 ms on 2 devices; two devices hold 12 and 30 MiB of GPipe's three
+	// micro-batches each.
 	for _, l := range compared("--stages", "2", "--chunks", "3", "--profile", chainFile(t)) {
 		if l.Schedule == "gpipe" && (l.Makespan != 36000 || !slices.Equal(l.Held, []float64{36 << 20, 90 << 20})) {
 			t.Errorf("%+v", l)

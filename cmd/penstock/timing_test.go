@@ -58,7 +58,8 @@ func TestUncertainTimesAreTold(t *testing.T) {
 	}
 }
 
-// TestTrainTellsOfUncertainPlans: times that vary are told of once, also where a balance and plans are made by them, and steady times are not.
+// TestTrainTellsOfUncertainPlans: times that vary are told of once, also where a balance and plans
+// are made by them, and steady times are not.
 func TestTrainTellsOfUncertainPlans(t *testing.T) {
 	for _, noisy := range []bool{false, true} {
 		if setClock(t, steady); noisy {

@@ -13,8 +13,9 @@ import (
 	. "penstock/remat"
 )
 
-// measured is a chain as rotor's solver has been timed with: forwards of 1 to 10 ms and backwards of twice that; outputs of 1 to 10 MB, of which once to four times as much is saved;
-// temporaries up to an output's size.
+// measured is a chain as rotor's solver has been timed with: forwards of 1 to 10 ms and backwards
+// of twice that; outputs of 1 to 10 MB, of which once to four times as much is saved; temporaries
+// up to an output's size.
 func measured(layers int, seed uint64) Chain {
 	r := rand.New(rand.NewPCG(seed, 339))
 	between := func(a, b float64) float64 { return a + (b-a)*r.Float64() }
@@ -42,7 +43,8 @@ func shareOf(b testing.TB, c Chain, share float64) int64 {
 	return int64(share * float64(greatest))
 }
 
-// processor reports the processors' time per operation, which other programs on the machine change less than the clock's.
+// processor reports the processors' time per operation, which other programs on the machine change
+// less than the clock's.
 func processor(b *testing.B) (report func()) {
 	used := func() time.Duration {
 		var r syscall.Rusage
@@ -86,7 +88,8 @@ func BenchmarkSteps(b *testing.B) {
 	}
 }
 
-// BenchmarkLeast is the least limit, and a plan that takes no more, of chains without regularity, of layers that are all the same, and of repeated blocks.
+// BenchmarkLeast is the least limit, and a plan that takes no more, of chains without regularity,
+// of layers that are all the same, and of repeated blocks.
 func BenchmarkLeast(b *testing.B) {
 	for _, kind := range []struct {
 		name  string
@@ -125,7 +128,8 @@ func trained(c Chain) Chain {
 	return c
 }
 
-// BenchmarkTable makes one table of 500 slots, as a plan under a limit needs, and takes the plan from it.
+// BenchmarkTable makes one table of 500 slots, as a plan under a limit needs, and takes the plan
+// from it.
 func BenchmarkTable(b *testing.B) {
 	for _, layers := range []int{50, 100, 200, 339} {
 		for _, share := range []float64{0.3, 0.6} {

@@ -8,10 +8,12 @@ import (
 	. "penstock/remat"
 )
 
-// How the tests know better than the solver: a replay that adds up, after every operation, what each byte's owner is; all plans that the recurrence can write, one by one; and a search for
-// the shortest of all allowed sequences of operations. None shares code or arithmetic with the solver.
+// How the tests know better than the solver: a replay that adds up, after every operation, what
+// each byte's owner is; all plans that the recurrence can write, one by one; and a search for the
+// shortest of all allowed sequences of operations. None shares code or arithmetic with the solver.
 
-// world is what is there: x[i] is 0 for absent, 1 for alone, 2 for a part of X(i), 3 for alone and once kept by forward_keep; y(next+1) is there once the loss is done.
+// world is what is there: x[i] is 0 for absent, 1 for alone, 2 for a part of X(i), 3 for alone and
+// once kept by forward_keep; y(next+1) is there once the loss is done.
 type world struct {
 	x    [24]uint8
 	loss bool
@@ -38,7 +40,8 @@ func (w world) bytes(c Chain, also int) int64 {
 			sum += c.Layers[i-1].Output
 		}
 	}
-	// Of a carry, From's maker is counted with x(From+1) already; if that is gone and others that have it are there, it is to be added, once.
+	// Of a carry, From's maker is counted with x(From+1) already; if that is gone and others that
+	// have it are there, it is to be added, once.
 	for _, k := range c.Carries {
 		if w.x[k.From+1] == 0 {
 			for i := k.From + 2; i <= k.To; i++ {
@@ -133,7 +136,8 @@ type tally struct {
 	recomputed            int
 }
 
-// run replays operations; an error is an operation that is not allowed, or a plan that is not complete.
+// run replays operations; an error is an operation that is not allowed, or a plan that is not
+// complete.
 func run(c Chain, ops []Op) (tally, error) {
 	w := start(c)
 	t := tally{peak: c.Input, peakBefore: c.Input}
@@ -195,8 +199,9 @@ func everyPlan(n, i, l int) [][]Op {
 	return plans
 }
 
-// shortest is the least time, and of that the fewest recomputations, of all sequences of operations with a peak of at most limit; ok is false if there is none. With persistent, an input that
-// was kept is never dropped by a forward.
+// shortest is the least time, and of that the fewest recomputations, of all sequences of operations
+// with a peak of at most limit; ok is false if there is none. With persistent, an input that was
+// kept is never dropped by a forward.
 func shortest(c Chain, limit int64, persistent bool) (time float64, recomputed int, ok bool) {
 	first := start(c)
 	if c.Input > limit {

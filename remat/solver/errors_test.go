@@ -88,8 +88,10 @@ func TestSolversStopWithTheirContext(t *testing.T) {
 	}
 }
 
-// TestNothingIsRecomputedForNothing has layers that take no time, which a solver that looks at times alone may run twice: ColossalAI's did, as its comparison preferred to keep inputs. One
-// recomputation more than possible happens where the first table, whose slots are coarse, finds a plan of the least time: finer ones would not be faster.
+// TestNothingIsRecomputedForNothing has layers that take no time, which a solver that looks at
+// times alone may run twice: ColossalAI's did, as its comparison preferred to keep inputs. One
+// recomputation more than possible happens where the first table, whose slots are coarse, finds a
+// plan of the least time: finer ones would not be faster.
 func TestNothingIsRecomputedForNothing(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 1))
 	for range 40 {

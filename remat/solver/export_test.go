@@ -1,8 +1,11 @@
 package solver
 
-// Cost is the time, in microseconds, that layers first to last need beyond running each forward with gradients and backward once, if x(first) is there and, while they run, bytes are left for
-// all else: what they make and keep, temporaries, and the gradient of x(last+1). The loss is the layer after the last. ok is false if so many bytes are not enough, or there are no such
-// layers. A plan of that time exists, if maybe a better one too; more bytes may cost more where that is so, by no more than what is lost.
+// Cost is the time, in microseconds, that layers first to last need beyond running each forward
+// with gradients and backward once, if x(first) is there and, while they run, bytes are left for
+// all else: what they make and keep, temporaries, and the gradient of x(last+1). The loss is the
+// layer after the last. ok is false if so many bytes are not enough, or there are no such layers. A
+// plan of that time exists, if maybe a better one too; more bytes may cost more where that is so,
+// by no more than what is lost.
 func (t *Table) Cost(first, last int, bytes int64) (extra float64, ok bool) {
 	if first < 0 || last < first || last > t.t.n {
 		return 0, false

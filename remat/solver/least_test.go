@@ -27,7 +27,8 @@ func leastOfAll(t *terms) map[[2]int]int64 {
 	return least
 }
 
-// TestLeastIsThatOfTheRecurrence compares the least of a chain, and of intervals within it, with those of the recurrence over all intervals, and replays the plan.
+// TestLeastIsThatOfTheRecurrence compares the least of a chain, and of intervals within it, with
+// those of the recurrence over all intervals, and replays the plan.
 func TestLeastIsThatOfTheRecurrence(t *testing.T) {
 	const count = 4000
 	searched := 0
@@ -71,7 +72,8 @@ func TestLeastIsThatOfTheRecurrence(t *testing.T) {
 	}
 }
 
-// uneven is a chain whose sizes are of all magnitudes, so that forwards and gradients of some layers exceed all others.
+// uneven is a chain whose sizes are of all magnitudes, so that forwards and gradients of some
+// layers exceed all others.
 func uneven(r *rand.Rand, layers int) Chain {
 	spread := 1 + 9*r.Float64()
 	size := func() int64 { return int64(math.Exp(spread * r.Float64())) }

@@ -26,7 +26,8 @@ func blocks(layers, period int, noise float64, seed uint64) Chain {
 	return c
 }
 
-// TestLongChainsAreSolved: chains of hundreds of layers, alike or not, have plans under their limits within a hundredth of the bound.
+// TestLongChainsAreSolved: chains of hundreds of layers, alike or not, have plans under their
+// limits within a hundredth of the bound.
 func TestLongChainsAreSolved(t *testing.T) {
 	for name, c := range map[string]Chain{"any": measured(300, 1), "blocks": blocks(280, 14, 0.05, 2), "equal blocks": blocks(270, 9, 0, 3), "alike": alikes(260)} {
 		greatest, err := Greatest(c)
@@ -103,8 +104,9 @@ func small(r *rand.Rand) Chain {
 	return c
 }
 
-// TestBeamAndBoundHoldTheOptimum compares, on small chains of few cells, with the step functions: the bound is never above the optimum, plans keep their limits and are never below it, and most of them are
-// it. What cells know of bytes is enough for a plan.
+// TestBeamAndBoundHoldTheOptimum compares, on small chains of few cells, with the step functions:
+// the bound is never above the optimum, plans keep their limits and are never below it, and most of
+// them are it. What cells know of bytes is enough for a plan.
 func TestBeamAndBoundHoldTheOptimum(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 12))
 	plans, best := 0, 0
@@ -160,7 +162,8 @@ func TestBeamAndBoundHoldTheOptimum(t *testing.T) {
 	}
 }
 
-// TestConvexIsBelow compares the operations on convex functions with what they stand for, at every number of bytes.
+// TestConvexIsBelow compares the operations on convex functions with what they stand for, at every
+// number of bytes.
 func TestConvexIsBelow(t *testing.T) {
 	functions := rapid.Custom(func(t *rapid.T) (f convex) {
 		for range rapid.IntRange(0, 300).Draw(t, "vertices") {
@@ -241,7 +244,8 @@ func TestLongChainsOfAnyKind(t *testing.T) {
 	}
 }
 
-// TestTableOfALongChain: the points of its curve are plans under their limits, each with more bytes and less time than the one before, from the least limit to no recomputation.
+// TestTableOfALongChain: the points of its curve are plans under their limits, each with more bytes
+// and less time than the one before, from the least limit to no recomputation.
 func TestTableOfALongChain(t *testing.T) {
 	c := measured(longChain, 6)
 	table, err := NewTable(context.Background(), c, 0, Options{})

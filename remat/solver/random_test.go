@@ -18,7 +18,8 @@ import (
 
 var chainCount = flag.Int("chains", 200_000, "random chains whose plans TestPlansKeepTheirLimits checks")
 
-// TestPlansKeepTheirLimits solves chains of all kinds, exactly and with few slots and many, at one limit each, and replays the plans.
+// TestPlansKeepTheirLimits solves chains of all kinds, exactly and with few slots and many, at one
+// limit each, and replays the plans.
 func TestPlansKeepTheirLimits(t *testing.T) {
 	count := *chainCount
 	if testing.Short() || racing {
@@ -45,7 +46,8 @@ func TestPlansKeepTheirLimits(t *testing.T) {
 	wait.Wait()
 }
 
-// checkOne solves at a limit between a bit below the least and a bit above the greatest, both of which come up more often than others.
+// checkOne solves at a limit between a bit below the least and a bit above the greatest, both of
+// which come up more often than others.
 func checkOne(t *testing.T, c Chain, o Options, r *rand.Rand) {
 	least, _, err := Least(c)
 	if err != nil {
@@ -101,7 +103,8 @@ func oncePart(c Chain) float64 {
 	return sum
 }
 
-// TestSolveAgreesWithTheRecurrence compares with the recurrence itself, by recursion over bytes, on chains that are too long to list all plans of.
+// TestSolveAgreesWithTheRecurrence compares with the recurrence itself, by recursion over bytes, on
+// chains that are too long to list all plans of.
 func TestSolveAgreesWithTheRecurrence(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
@@ -225,8 +228,9 @@ func (r *recursion) extra(i, l int, m int64) float64 {
 	return best
 }
 
-// TestNoSequenceOfOperationsIsMuchBetter searches all sequences of operations. Those that keep what they have kept, in whatever order they compute again, have never been found faster than
-// the recurrence's; all others very seldom, and then by a little.
+// TestNoSequenceOfOperationsIsMuchBetter searches all sequences of operations. Those that keep what
+// they have kept, in whatever order they compute again, have never been found faster than the
+// recurrence's; all others very seldom, and then by a little.
 func TestNoSequenceOfOperationsIsMuchBetter(t *testing.T) {
 	r := rand.New(rand.NewPCG(12, 13))
 	cases, beaten := 0, 0

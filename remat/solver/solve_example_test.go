@@ -9,7 +9,8 @@ import (
 	"penstock/remat/solver"
 )
 
-// alike is a chain of layers that are all the same: 10 µs forward, 20 µs backward, outputs of 4 MB with which 12 MB are saved.
+// alike is a chain of layers that are all the same: 10 µs forward, 20 µs backward, outputs of 4 MB
+// with which 12 MB are saved.
 func alike(layers int) remat.Chain {
 	const mb = 1e6
 	c := remat.Chain{Input: 4 * mb, InputGradient: 4 * mb}
@@ -58,7 +59,8 @@ func ExampleTable_Curve() {
 	// 60 MB: 120 µs
 }
 
-// Three micro-batches in flight: the first, whose backward runs while the others wait, keeps the most, and the last, whose backward has the stage to itself, the least.
+// Three micro-batches in flight: the first, whose backward runs while the others wait, keeps the
+// most, and the last, whose backward has the stage to itself, the least.
 func ExampleSolveDevice() {
 	c := alike(6)
 	p, err := solver.SolveDevice(context.Background(), solver.Device{Stages: []solver.Stage{{First: c, Later: c}}, MicroBatches: 3, Limit: 150e6}, solver.Options{})

@@ -21,7 +21,8 @@ var kindsOfChains = []dice{
 	{layers: 6, bytes: 50, carries: 6, zeros: 0.2, weights: true, zeroTimes: true},
 }
 
-// TestSolveFindsTheBestOfAllPlans compares with every plan that there is, at every limit at which the answer changes and one byte below each.
+// TestSolveFindsTheBestOfAllPlans compares with every plan that there is, at every limit at which
+// the answer changes and one byte below each.
 func TestSolveFindsTheBestOfAllPlans(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, d := range kindsOfChains {

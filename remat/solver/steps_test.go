@@ -9,7 +9,8 @@ import (
 	. "penstock/remat/solver"
 )
 
-// ragged is a chain of few layers with large sizes that have nothing in common, of which a few are most of what there is.
+// ragged is a chain of few layers with large sizes that have nothing in common, of which a few are
+// most of what there is.
 func ragged(r *rand.Rand, layers int) Chain {
 	size := func() int64 { return 1 + r.Int64N(int64(1)<<(10+r.IntN(20))) }
 	c := Chain{Input: size(), InputGradient: size(), Loss: Loss{Backward: 1, Tmp: size()}}
@@ -24,7 +25,8 @@ func ragged(r *rand.Rand, layers int) Chain {
 	return c
 }
 
-// TestRaggedChainsAreSolvedExactly solves chains of sizes that no slots fit, at every limit where a faster plan becomes possible and one byte below, and compares with the recurrence itself.
+// TestRaggedChainsAreSolvedExactly solves chains of sizes that no slots fit, at every limit where a
+// faster plan becomes possible and one byte below, and compares with the recurrence itself.
 func TestRaggedChainsAreSolvedExactly(t *testing.T) {
 	r := rand.New(rand.NewPCG(610, 1))
 	limits, slower := 0, 0
@@ -60,7 +62,8 @@ func TestRaggedChainsAreSolvedExactly(t *testing.T) {
 	}
 }
 
-// TestStepsAreWithinWhatTablesSay compares chains that are too long for the recurrence itself with the plans and the bounds of tables: of many slots, or of as many as make them exact.
+// TestStepsAreWithinWhatTablesSay compares chains that are too long for the recurrence itself with
+// the plans and the bounds of tables: of many slots, or of as many as make them exact.
 func TestStepsAreWithinWhatTablesSay(t *testing.T) {
 	r := rand.New(rand.NewPCG(610, 2))
 	for range 40 {
@@ -102,7 +105,8 @@ func TestStepsAreWithinWhatTablesSay(t *testing.T) {
 	}
 }
 
-// TestStepsHaveABudget looks that chains that ask for more than it are solved by tables, and that those of a few dozen uneven layers do not.
+// TestStepsHaveABudget looks that chains that ask for more than it are solved by tables, and that
+// those of a few dozen uneven layers do not.
 func TestStepsHaveABudget(t *testing.T) {
 	r := rand.New(rand.NewPCG(610, 3))
 	c := ragged(r, 40)
@@ -126,7 +130,8 @@ func TestStepsHaveABudget(t *testing.T) {
 	}
 }
 
-// TestTimesOfAnySizeAreCompared looks that chains whose times are very small, very large or 0 are solved as others are.
+// TestTimesOfAnySizeAreCompared looks that chains whose times are very small, very large or 0 are
+// solved as others are.
 func TestTimesOfAnySizeAreCompared(t *testing.T) {
 	r := rand.New(rand.NewPCG(610, 4))
 	for _, scale := range []float64{0, 1e-300, 1e-9, 1e9, 1e15} {

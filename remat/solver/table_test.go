@@ -10,7 +10,8 @@ import (
 	. "penstock/remat/solver"
 )
 
-// TestTableAnswersForEveryIntervalAndLimit compares a table with every plan of every interval of small chains.
+// TestTableAnswersForEveryIntervalAndLimit compares a table with every plan of every interval of
+// small chains.
 func TestTableAnswersForEveryIntervalAndLimit(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for _, d := range kindsOfChains {
@@ -31,7 +32,8 @@ func TestTableAnswersForEveryIntervalAndLimit(t *testing.T) {
 	}
 }
 
-// compareInterval runs all plans of an interval in a chain that begins with it: the layers after it are replaced by a loss that hands in y(last+1) and takes nothing itself.
+// compareInterval runs all plans of an interval in a chain that begins with it: the layers after it
+// are replaced by a loss that hands in y(last+1) and takes nothing itself.
 func compareInterval(t *testing.T, c Chain, table *Table, first, last int) {
 	n := len(c.Layers)
 	cut := func(ops []Op) (peak int64, extra float64) {
@@ -96,8 +98,8 @@ func weightsAfter(c Chain, i int) (sum int64) {
 	return sum
 }
 
-// TestCurveIsOfPlansThatExist looks that the points are what the plans of their limits are, that no point beats another, and that the curve begins at the least limit and ends without
-// recomputation.
+// TestCurveIsOfPlansThatExist looks that the points are what the plans of their limits are, that no
+// point beats another, and that the curve begins at the least limit and ends without recomputation.
 func TestCurveIsOfPlansThatExist(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for _, d := range append(kindsOfChains, dice{layers: 30, bytes: 1 << 30, weights: true, carries: 20, zeros: 0.1}) {
