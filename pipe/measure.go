@@ -51,6 +51,7 @@ func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile
 			Device: device, Peer: device, Threads: p.cfg.Threads, Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
 			Known: p.cfg.Profile, Balance: p.cfg.Balance, Loss: r.loss, Target: r.partsOf(c,
 				r.targets), LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
+			Split: slices.Max(p.problem(len(r.parts)).Deferred()) > 0,
 		}, r.partsOf(c, r.inputs)...)
 		chains = measured.Chains
 		return err

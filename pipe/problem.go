@@ -37,6 +37,9 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 			Given: c.Given, Gives: c.Gives, SkipsIn: c.SkipsIn, SkipsOut: c.SkipsOut,
 			Statistics: c.Statistics, Spread: c.Timing.Spread,
 		}
+		for _, d := range c.Deferred {
+			out.Stages[i].Costs.Deferred += d.Bytes
+		}
 		memory := planner.Memory{
 			Limit: m.Limit, Live: m.Live, Unplaced: p.Unplaced(i), Tied: s.tied(), Gradients: s.hasGrads(),
 			BatchInput: i == 0 && !r.inputGrad,

@@ -39,6 +39,8 @@ func (p *Plan) durations() (of func(schedule.Action) time.Duration, known bool) 
 			us = m.Recompute
 		case schedule.Backward:
 			us = m.Backward
+		case schedule.BackwardInput, schedule.BackwardWeight:
+			us = m.Backward / 2 // a product's two gradients take the same
 		}
 		return time.Duration(us * float64(time.Microsecond))
 	}, true

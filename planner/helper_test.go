@@ -55,6 +55,7 @@ func problem(t *rapid.T) planner.Problem {
 			if c.Prologue > 0 {
 				c.ProloguePeak = rapid.Int64Range(0, 200).Draw(t, "prologue's peak")
 			}
+			c.Deferred = rapid.Int64Range(0, 50).Draw(t, "deferred")
 			s.Costs = c
 			s.Memory = planner.Memory{Live: rapid.Int64Range(0, 100).Draw(t, "live"),
 				State: rapid.Int64Range(0, 50).Draw(t, "state"), Gradients: rapid.Bool().Draw(t, "gradients"), BatchInput: i == 0}
@@ -65,6 +66,7 @@ func problem(t *rapid.T) planner.Problem {
 		p.Workers = append(p.Workers, i)
 		p.Stages = append(p.Stages, s)
 	}
+	p.Schedule = rapid.SampledFrom([]schedule.Generator{nil, schedule.OneFOneB, schedule.ZeroBubbleH1, schedule.ZeroBubbleH2}).Draw(t, "schedule")
 	if stages == 3 && rapid.Bool().Draw(t, "skip") {
 		p.Skips = []schedule.Edge{{From: 0, To: 2}}
 	}

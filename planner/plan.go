@@ -145,12 +145,13 @@ const spare = 0.01
 func (p *Plan) Refit(now Problem) *Plan {
 	out := *p
 	out.Stages = slices.Clone(p.Stages)
+	bases := now.bases()
 	for i := range out.Stages {
 		s, stage := &out.Stages[i], now.Stages[i]
 		if s.Policy != Optimal {
 			continue
 		}
-		base := now.base(stage)
+		base := bases[i]
 		more := base - s.Base
 		tight := s.Limit > 0 && float64(-more) > spare*float64(s.Limit)
 		if stage.Memory.Limit != s.Limit || tight || s.Limit > 0 && s.Peak+more > s.Limit {

@@ -3,6 +3,7 @@ package planner_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -196,21 +197,55 @@ worker 1: 0>1F0 1F0 0>1F1 1F1 1R0 1B0 1B0>0 1R1 1B1 1B1>0
 
 // The simulated step of one stage is the sum of its actions.
 func TestStep(t *testing.T) {
-	p, err := planner.Parse(`stage 0 device=cpu:0 layers=1 policy=optimal units=1 limit=900 base=400 peak=880 time=30 once=28 bound=30
+	for _, worker := range []string{"0F0 0F1 0B0 0B1", "0F0 0F1 0I0 0I1 0W0 0W1"} {
+		p, err := planner.Parse(`stage 0 device=cpu:0 layers=1 policy=optimal units=1 limit=900 base=400 peak=880 time=30 once=28 bound=30
   0-1 times=4000/0/11000 S0 L B0
 program whole stages=1 micro-batches=2
-worker 0: 0F0 0F1 0B0 0B1
-`)
-	if err != nil {
-		t.Fatal(err)
+worker 0: ` + worker + "\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Step(); got.Milliseconds() != 30 {
+			t.Errorf("%s: got %v", worker, got)
+		}
+		drawn, err := p.Draw(80)
+		if want := "stage 0 on cpu:0: 1 layers in 1 units, optimal, 0 forwards run again, 0.0 ms against 0.0 without, at most 880 bytes of 900\n"; err != nil || !strings.HasSuffix(drawn, want) {
+			t.Errorf("%v\n%s", err, drawn)
+		}
 	}
-	if got := p.Step(); got.Milliseconds() != 30 {
-		t.Errorf("got %v", got)
-	}
-	drawn, err := p.Draw(80)
-	if want := "stage 0 on cpu:0: 1 layers in 1 units, optimal, 0 forwards run again, 0.0 ms against 0.0 without, at most 880 bytes of 900\n"; err != nil || !strings.HasSuffix(drawn, want) {
-		t.Errorf("%v\n%s", err, drawn)
-	}
+}
+
+// What micro-batches hold between the two parts of a backward is in the base of a stage, once for
+// each that is between them in the schedule's program.
+func TestBaseHasWhatIsDeferred(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := problem(t)
+		p.Skips = nil
+		for i := range p.Stages {
+			p.Stages[i].Costs.Deferred, p.Stages[i].Memory.Limit = 0, 0
+		}
+		deferred := p.Deferred()
+		without, err := planner.Solve(context.Background(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range p.Stages {
+			p.Stages[i].Costs.Deferred = 7
+		}
+		with, err := planner.Solve(context.Background(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, s := range with.Stages {
+			first := strings.Count(with.Program.String(), fmt.Sprint(i, "I"))
+			if most := deferred[i]; first == 0 && most != 0 || first > 0 && (most < 1 || most > p.MicroBatches) {
+				t.Errorf("stage %d: %d micro-batches are between both parts\n%v", i, most, with.Program)
+			}
+			if s.Policy == planner.Optimal && s.Base != without.Stages[i].Base+7*int64(deferred[i]) {
+				t.Errorf("stage %d: base %d, without what is deferred %d, which is 7 bytes of %d", i, s.Base, without.Stages[i].Base, deferred[i])
+			}
+		}
+	})
 }
 
 func FuzzParse(f *testing.F) {

@@ -22,8 +22,9 @@ func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	}
 	out := &Plan{Stages: make([]StagePlan, len(p.Stages))}
 	var short []Shortage
+	bases := p.bases()
 	for i, s := range p.Stages {
-		one, lack, err := p.stage(ctx, s, i == len(p.Stages)-1)
+		one, lack, err := p.stage(ctx, s, bases[i], i == len(p.Stages)-1)
 		if err != nil {
 			return nil, fmt.Errorf("planner: stage %d: %w", i, err)
 		}
@@ -36,15 +37,8 @@ func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	if short != nil {
 		return nil, &MemoryError{short}
 	}
-	generate := p.Schedule
-	if generate == nil {
-		generate = schedule.GPipe
-	}
 	var err error
-	out.Program, err = generate(schedule.Config{
-		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: p.Workers, Skips: p.Skips,
-		Recompute: out.recomputes, Capacity: out.capacity(p.Meet),
-	})
+	out.Program, err = p.program(out.recomputes, out.capacity(p.Meet))
 	if err == nil {
 		err = schedule.Check(out.Program, schedule.Limits{})
 	}
@@ -54,8 +48,8 @@ func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	return out, nil
 }
 
-// stage plans one stage, or returns what it is short of.
-func (p Problem) stage(ctx context.Context, s Stage, last bool) (StagePlan, *Shortage, error) {
+// stage plans one stage, which holds base whatever is recomputed, or returns what it is short of.
+func (p Problem) stage(ctx context.Context, s Stage, base int64, last bool) (StagePlan, *Shortage, error) {
 	out := StagePlan{Device: s.Device, Layers: s.Layers, Policy: s.Policy}
 	if s.Policy != Optimal {
 		out.MicroBatches = make([]MicroBatch, p.MicroBatches)
@@ -68,7 +62,7 @@ func (p Problem) stage(ctx context.Context, s Stage, last bool) (StagePlan, *Sho
 		return out, nil, nil
 	}
 	out.Units, out.Prologue = s.Costs.Units, s.Costs.Prologue
-	out.Limit, out.Base, out.waits = s.Memory.Limit, p.base(s), p.waits(s)
+	out.Limit, out.Base, out.waits = s.Memory.Limit, base, p.waits(s)
 	left := int64(0)
 	if out.Limit > 0 {
 		left = max(out.Limit-out.Base, 1)

@@ -49,6 +49,9 @@ type Costs struct {
 	Spread float64
 	// Statistics is the size of what deferred batch norms accumulate until the end of the step.
 	Statistics int64
+	// Deferred is the most that a micro-batch holds between the two parts of a backward, where
+	// backwards are in two.
+	Deferred int64
 }
 
 // Memory is what a stage's device may hold, and what it holds whatever is recomputed. Sizes are
@@ -68,12 +71,60 @@ type Memory struct {
 	BatchInput bool
 }
 
-// base is the bytes that are held during a step whatever is recomputed. Skips wait for at most as
-// many micro-batches as another stage can be late by.
-func (p Problem) base(s Stage) int64 {
-	m, c := s.Memory, s.Costs
+// bases are, by stage, the bytes that are held during a step whatever is recomputed. Skips wait for
+// at most as many micro-batches as another stage can be late by. What is held between the parts of
+// backwards is counted beside all that is held before.
+func (p Problem) bases() []int64 {
 	late := int64(min(p.MicroBatches, len(p.Stages)))
-	return m.Live + m.Unplaced + m.State + c.Statistics + late*(c.SkipsIn+c.SkipsOut) + m.Outputs + m.Tied
+	out := make([]int64, len(p.Stages))
+	var deferred []int
+	for i, s := range p.Stages {
+		m, c := s.Memory, s.Costs
+		out[i] = m.Live + m.Unplaced + m.State + c.Statistics + late*(c.SkipsIn+c.SkipsOut) + m.Outputs + m.Tied
+		if c.Deferred == 0 {
+			continue
+		}
+		if deferred == nil {
+			deferred = p.Deferred()
+		}
+		out[i] += int64(deferred[i]) * c.Deferred
+	}
+	return out
+}
+
+// Deferred returns, by stage, of how many micro-batches at most the first part of the backward has
+// begun and the second has not ended, in the order of the program. They are 0 where the schedule has
+// no program, which Solve refuses.
+func (p Problem) Deferred() []int {
+	now, most := make([]int, len(p.Stages)), make([]int, len(p.Stages))
+	program, err := p.program(nil, 0)
+	if err != nil {
+		return most
+	}
+	for _, actions := range program.Workers {
+		for _, a := range actions {
+			switch a.Kind {
+			case schedule.BackwardInput:
+				now[a.Stage]++
+				most[a.Stage] = max(most[a.Stage], now[a.Stage])
+			case schedule.BackwardWeight:
+				now[a.Stage]--
+			}
+		}
+	}
+	return most
+}
+
+// program makes the step's program.
+func (p Problem) program(recomputes func(stage, microBatch int) bool, capacity int) (*schedule.Program, error) {
+	generate := p.Schedule
+	if generate == nil {
+		generate = schedule.GPipe
+	}
+	return generate(schedule.Config{
+		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: p.Workers, Skips: p.Skips,
+		Recompute: recomputes, Capacity: capacity,
+	})
 }
 
 // chains are the chains of the first and of later micro-batches in this step.
