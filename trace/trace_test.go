@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +32,7 @@ func simulated(t rapid.TB, config schedule.Config) schedule.Timeline {
 	return timed(t, p)
 }
 
+// timed is the simulated timeline of a program, by start, as it is read from a file.
 func timed(t rapid.TB, p *schedule.Program) schedule.Timeline {
 	t.Helper()
 	out, err := schedule.Simulate(p, func(a schedule.Action) time.Duration {
@@ -39,6 +41,7 @@ func timed(t rapid.TB, p *schedule.Program) schedule.Timeline {
 	if err != nil {
 		t.Fatal(err)
 	}
+	slices.SortStableFunc(out.Events, func(a, b schedule.Event) int { return int(a.Start - b.Start) })
 	return out
 }
 
