@@ -105,9 +105,8 @@ func (q problem) passes(cfg pipe.Config, limits []int64, hold func(g *schedule.G
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()
 	x, y := q.input(c, 0), q.target(c, 0)
-	var devices []torch.Device
-	for i := range cfg.Balance {
-		devices = append(devices, torch.CPU(i))
+	devices := devicesOf(cfg)
+	for i := range devices {
 		devices[i].ResetPeak()
 		if limits != nil {
 			devices[i].SetLimit(limits[i])
@@ -148,16 +147,24 @@ func (q problem) passes(cfg pipe.Config, limits []int64, hold func(g *schedule.G
 	return p.SafeLimit(), peaks, nil
 }
 
+// devicesOf lists the devices of the stages, each once.
+func devicesOf(cfg pipe.Config) (out []torch.Device) {
+	for i := range cfg.Balance {
+		d := torch.CPU(i)
+		if cfg.Devices != nil {
+			d = cfg.Devices[i]
+		}
+		if !slices.Contains(out, d) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
 // randomCut draws how so many layers are cut and run.
 func randomCut(t *rapid.T, layers int) pipe.Config {
 	cfg := pipe.Config{Chunks: rapid.IntRange(1, 5).Draw(t, "chunks"), Seed: 1}
-	left := layers
-	for stages := rapid.IntRange(2, min(4, layers)).Draw(t, "stages"); stages > 1; stages-- {
-		n := rapid.IntRange(1, left-stages+1).Draw(t, "layers")
-		cfg.Balance = append(cfg.Balance, n)
-		left -= n
-	}
-	cfg.Balance = append(cfg.Balance, left)
+	randomSchedule(t, &cfg, layers)
 	var mixed []pipe.Checkpoint
 	for range cfg.Balance {
 		mixed = append(mixed, rapid.SampledFrom(policies).Draw(t, "policy"))
@@ -176,16 +183,16 @@ func TestSafeLimitHolds(t *testing.T) {
 		q := problem{model: func() *nn.Sequential { return randomModel(kinds, unwrapped) }, rows: 5,
 			loss: nn.CrossEntropy(), input: normal(5, 2, 6, 6), target: classes(5, 3)}
 		cfg := randomCut(t, len(q.model().Layers()))
-		for one := range cfg.Balance {
+		for one, device := range devicesOf(cfg) {
 			safe, peaks, err := q.passes(cfg, nil, func(g *schedule.Graph) func(int, int) { return prompt(g, one) })
 			if err != nil {
 				t.Fatal(err)
 			}
 			if peaks[one] > safe[one] {
-				t.Errorf("%v takes %d bytes, and %d were to be safe", torch.CPU(one), peaks[one], safe[one])
+				t.Errorf("%v takes %d bytes, and %d were to be safe", device, peaks[one], safe[one])
 			}
 			if _, _, err := q.passes(cfg, safe, func(g *schedule.Graph) func(int, int) { return late(g, one) }); err != nil {
-				t.Errorf("with late neighbours of %v, %v bytes are not safe: %v", torch.CPU(one), safe, err)
+				t.Errorf("with late neighbours of %v, %v bytes are not safe: %v", device, safe, err)
 			}
 		}
 	})
@@ -224,16 +231,16 @@ func TestSafeLimitIsExact(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for one := range cfg.Balance {
+		for one, device := range devicesOf(cfg) {
 			for name, hold := range map[string]func(*schedule.Graph, int) func(int, int){"at once": prompt, "late": late} {
 				again, peaks, err := q.passes(cfg, nil, func(g *schedule.Graph) func(int, int) { return hold(g, one) })
 				if err != nil || !slices.Equal(again, safe) {
 					t.Errorf("with neighbours of %v that receive %s, %v are safe, and %v before: %v",
-						torch.CPU(one), name, again, safe, err)
+						device, name, again, safe, err)
 				}
 				if peaks[one] > safe[one] || name == "late" && peaks[one] != safe[one] {
 					t.Errorf("with neighbours of %v that receive %s it takes %d bytes, and %d are safe",
-						torch.CPU(one), name, peaks[one], safe[one])
+						device, name, peaks[one], safe[one])
 				}
 			}
 		}
