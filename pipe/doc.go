@@ -17,7 +17,13 @@
 //	1R2      runs the layers again, with a graph
 //	2>1B2    copies the gradients that stage 2 sent           the sender's copy
 //	1B2      runs backward from the gradients                 graph, inputs, outputs
+//	1I2      of it, the gradients of what stage 1 received    all but what 1W2 needs
+//	1W2      the rest: the gradients of parameters            graph, inputs, outputs
 //	1B2>0    sends the gradients of what stage 0 sent
+//
+// The lists are a program: that of a schedule (Config.Schedule), such as GPipe or 1F1B, or any other
+// that schedule.Check passes. Stages on one device share its worker, which interleaves their actions
+// as the program says.
 //
 // A value is a tensor or a tuple of tensors of any types; see Batch. A skip connection
 // (nn.Ctx.Stash) may cross any number of stages. A parameter that modules on several stages share
@@ -29,9 +35,10 @@
 // autograd graph through all stages would not overlap on CPU, where libtorch runs a backward on the
 // thread that calls it.
 //
-// Results are bit-equal whatever the balance, the policy and the number of stages, for the same
-// number of micro-batches and threads. For this, backward runs in ascending order of micro-batches
-// on every stage, and random numbers are derived from seed, step, micro-batch and layer name.
+// Results are bit-equal whatever the balance, the schedule, the policy and the number of stages, for
+// the same number of micro-batches and threads. For this, backward runs in ascending order of
+// micro-batches on every stage, and random numbers are derived from seed, step, micro-batch and
+// layer name.
 //
 // With one stage the peak of a device is the same in every run. With several it may differ by the
 // activations and gradients that neighbours have not received yet; see Pipe.SafeLimit.
