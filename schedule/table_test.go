@@ -1,6 +1,10 @@
 package schedule_test
 
 import (
+	"fmt"
+	"math"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,68 +44,71 @@ func shapes(s schedule.Schedule) []shape {
 	return out
 }
 
-// How much every device holds, how much of it is whole, and how long a step takes with forwards and both parts of a backward
-// of a unit each: closed forms of the papers, and of a simulator of PyTorch's and Megatron's lists that shares no code with
-// this one.
+// device is one of the devices of a shape.
+type device struct {
+	shape
+	r int
+}
+
+// closedForms says of each schedule how much every device holds, how much of it is whole, and how long a step takes with
+// forwards and both parts of a backward of a unit each: of the papers, and of a simulator of PyTorch's and Megatron's
+// lists that shares no code with this one.
+var closedForms = map[string]struct {
+	held     func(d device) int
+	whole    func(d device) int // nil is held
+	makespan func(s shape) int
+	counted  func(s shape) bool // where held is known; nil is everywhere
+	timed    func(s shape) bool // where makespan is known; nil is everywhere
+}{
+	"gpipe":   {held: func(d device) int { return d.m }, makespan: func(s shape) int { return 3 * (s.m + s.p - 1) }},
+	"1f1b":    {held: func(d device) int { return min(d.m, d.p-d.r) }, makespan: func(s shape) int { return 3 * (s.m + s.p - 1) }},
+	"1f1b-2x": {held: func(d device) int { return min(d.m, 2*(d.p-1-d.r)+1) }, makespan: func(s shape) int { return 3 * (s.m + s.p - 1) }},
+	"bfs": {
+		held:     func(d device) int { return d.v * d.m },
+		makespan: func(s shape) int { return 3 * (s.v*s.m + s.p - 1) },
+		timed:    func(s shape) bool { return s.m >= s.p || s.v == 1 },
+	},
+	"interleaved": {
+		held:     func(d device) int { return min(d.v*d.m, (d.v-1)*d.g+2*(d.p-1-d.r)+1) },
+		makespan: func(s shape) int { return 3 * (s.v*s.m + s.p - 1) },
+		timed:    func(s shape) bool { return s.m >= s.p || s.v == 1 },
+	},
+	"interleaved-zb": {
+		held:     func(d device) int { return min(d.v*d.m, (d.v-1)*d.g+d.p) },
+		whole:    func(d device) int { return min(d.v*d.m, (d.v-1)*d.g+d.p-d.r) },
+		makespan: func(s shape) int { return 3*s.v*s.m + s.p - 1 },
+		timed:    func(s shape) bool { return s.m >= s.p },
+	},
+	"zb-h1": {
+		held:     func(d device) int { return min(d.m, d.p) },
+		whole:    func(d device) int { return min(d.m, d.p-d.r) },
+		makespan: func(s shape) int { return 3*s.m + s.p - 1 },
+		timed:    func(s shape) bool { return s.m >= s.p },
+	},
+	"zb-h2": {
+		held:     func(d device) int { return min(d.m, 2*d.p-1) },
+		whole:    func(d device) int { return min(d.m, 2*(d.p-1-d.r)+1) },
+		makespan: func(s shape) int { return 3*s.m + s.p - 1 },
+		timed:    func(s shape) bool { return s.m >= 2*s.p },
+	},
+	"zb-v": {
+		held:     func(d device) int { return 2 * d.p },
+		makespan: func(s shape) int { return 6*s.m + s.p - 1 },
+		counted:  func(s shape) bool { return s.m >= 2*s.p-1 },
+		timed:    func(s shape) bool { return s.m >= 2*s.p-1 },
+	},
+	"dualpipe-v": {
+		held:     func(d device) int { return 2*d.p + 1 },
+		makespan: func(s shape) int { return 6*s.m + s.p - 1 },
+		counted:  func(s shape) bool { return s.m >= 2*s.p },
+		timed:    func(s shape) bool { return s.m >= 2*s.p },
+	},
+}
+
 func TestCountsOfSchedules(t *testing.T) {
-	type device struct {
-		shape
-		r int
-	}
-	tests := map[string]struct {
-		held     func(d device) int
-		whole    func(d device) int // nil is held
-		makespan func(s shape) int
-		counted  func(s shape) bool // where held is known; nil is everywhere
-		timed    func(s shape) bool // where makespan is known; nil is everywhere
-	}{
-		"gpipe":   {held: func(d device) int { return d.m }, makespan: func(s shape) int { return 3 * (s.m + s.p - 1) }},
-		"1f1b":    {held: func(d device) int { return min(d.m, d.p-d.r) }, makespan: func(s shape) int { return 3 * (s.m + s.p - 1) }},
-		"1f1b-2x": {held: func(d device) int { return min(d.m, 2*(d.p-1-d.r)+1) }, makespan: func(s shape) int { return 3 * (s.m + s.p - 1) }},
-		"bfs": {
-			held:     func(d device) int { return d.v * d.m },
-			makespan: func(s shape) int { return 3 * (s.v*s.m + s.p - 1) },
-			timed:    func(s shape) bool { return s.m >= s.p || s.v == 1 },
-		},
-		"interleaved": {
-			held:     func(d device) int { return min(d.v*d.m, (d.v-1)*d.g+2*(d.p-1-d.r)+1) },
-			makespan: func(s shape) int { return 3 * (s.v*s.m + s.p - 1) },
-			timed:    func(s shape) bool { return s.m >= s.p || s.v == 1 },
-		},
-		"interleaved-zb": {
-			held:     func(d device) int { return min(d.v*d.m, (d.v-1)*d.g+d.p) },
-			whole:    func(d device) int { return min(d.v*d.m, (d.v-1)*d.g+d.p-d.r) },
-			makespan: func(s shape) int { return 3*s.v*s.m + s.p - 1 },
-			timed:    func(s shape) bool { return s.m >= s.p },
-		},
-		"zb-h1": {
-			held:     func(d device) int { return min(d.m, d.p) },
-			whole:    func(d device) int { return min(d.m, d.p-d.r) },
-			makespan: func(s shape) int { return 3*s.m + s.p - 1 },
-			timed:    func(s shape) bool { return s.m >= s.p },
-		},
-		"zb-h2": {
-			held:     func(d device) int { return min(d.m, 2*d.p-1) },
-			whole:    func(d device) int { return min(d.m, 2*(d.p-1-d.r)+1) },
-			makespan: func(s shape) int { return 3*s.m + s.p - 1 },
-			timed:    func(s shape) bool { return s.m >= 2*s.p },
-		},
-		"zb-v": {
-			held:     func(d device) int { return 2 * d.p },
-			makespan: func(s shape) int { return 6*s.m + s.p - 1 },
-			counted:  func(s shape) bool { return s.m >= 2*s.p-1 },
-			timed:    func(s shape) bool { return s.m >= 2*s.p-1 },
-		},
-		"dualpipe-v": {
-			held:     func(d device) int { return 2*d.p + 1 },
-			makespan: func(s shape) int { return 6*s.m + s.p - 1 },
-			counted:  func(s shape) bool { return s.m >= 2*s.p },
-			timed:    func(s shape) bool { return s.m >= 2*s.p },
-		},
-	}
 	checks := 0
 	for _, s := range schedule.Schedules() {
-		want, ok := tests[s.Name]
+		want, ok := closedForms[s.Name]
 		if !ok {
 			t.Errorf("nothing is known of %s", s.Name)
 			continue
@@ -186,6 +193,67 @@ func TestUnequalTimes(t *testing.T) {
 		v := time.Duration(tt.virtual)
 		if got := timeline.Makespan() - v*16*30; got != tt.bubble*v {
 			t.Errorf("%s: a bubble of %d/%d, want %d", tt.name, got, v, tt.bubble)
+		}
+	}
+}
+
+// The page of benchmarks has this table: the share of a step in which devices are idle, and what the device that holds most
+// holds, in micro-batches of its whole share of the model. Up to 64 devices it is also simulated.
+func TestTableOfBubbles(t *testing.T) {
+	var b strings.Builder
+	sizes := []int{8, 64, 256, 1000, 10000}
+	fmt.Fprintf(&b, "%-16s%-8s", "devices", "stages")
+	for _, p := range sizes {
+		fmt.Fprintf(&b, "%-18d", p)
+	}
+	b.WriteString("\n")
+	for _, s := range schedule.Schedules() {
+		form := closedForms[s.Name]
+		virtual := s.Virtual
+		if virtual == 0 {
+			virtual = 2
+		}
+		fmt.Fprintf(&b, "%-16s%-8d", s.Name, virtual)
+		for _, p := range sizes {
+			at := shape{p, virtual, 4 * p, p}
+			bubble := 1 - float64(3*virtual*at.m)/float64(form.makespan(at))
+			most := 0
+			for r := range p {
+				most = max(most, form.held(device{at, r}))
+			}
+			held := float64(most) / float64(virtual)
+			fmt.Fprintf(&b, "%-18s", fmt.Sprintf("%.1f %%  %.1f", 100*bubble, held))
+			if p > 64 {
+				continue
+			}
+			program := scheduled(t, s.Name, p, virtual, schedule.Config{MicroBatches: at.m})
+			_, idle, err := schedule.Predict(program, equal)
+			if err != nil || math.Abs(idle-bubble) > 1e-9 {
+				t.Errorf("%s on %d devices is idle for %v, want %v; %v", s.Name, p, idle, bubble, err)
+			}
+			simulated := 0
+			for _, holds := range schedule.WorkerMemory(program) {
+				simulated = max(simulated, holds.Saved)
+			}
+			if simulated != most {
+				t.Errorf("%s on %d devices holds %d, want %d", s.Name, p, simulated, most)
+			}
+		}
+		b.WriteString("\n")
+	}
+	var lines []string
+	for _, line := range strings.Split(strings.TrimSpace(b.String()), "\n") {
+		lines = append(lines, strings.TrimRight(line, " "))
+	}
+	table := strings.Join(lines, "\n") + "\n"
+	golden(t, "bubbles.txt", table)
+	page, err := os.ReadFile("../docs/benchmarks.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range lines {
+		if !strings.Contains(string(page), "    "+line+"\n") {
+			t.Errorf("the page of benchmarks lacks %q", line)
 		}
 	}
 }
