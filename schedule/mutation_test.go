@@ -42,6 +42,14 @@ func mustBreak(t *rapid.T, p *schedule.Program, rules ...schedule.Rule) {
 	if !slices.ContainsFunc(vs, func(v schedule.Violation) bool { return slices.Contains(rules, v.Rule) }) {
 		t.Fatalf("none of %v among: %v\n%v", rules, vs, p)
 	}
+	for _, v := range vs { // each says where it is, and why
+		if v.Reason == "" || v.Position > 0 && p.Workers[v.Worker][v.Position-1] != v.Action {
+			t.Fatalf("%+v is not there\n%v", v, p)
+		}
+		if v.Position == 0 && v.Rule != schedule.RuleMissing && v.Rule != schedule.RuleHeader && v.Rule != schedule.RuleMemory {
+			t.Fatalf("%+v is nowhere", v)
+		}
+	}
 }
 
 func TestDropIsCaught(t *testing.T) {

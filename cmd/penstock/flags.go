@@ -88,7 +88,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	path(s, &f.out, "out", "`DIR` to save checkpoints in; without it nothing is saved")
 	s.BoolVar(&f.resume, "resume", false, "go on from the newest checkpoint in --out")
 	count(s, &f.saveEvery, "save-every", 0, "save every `N` steps (default: at the end of each epoch); always at the end")
-	path(s, &f.traceFile, "trace", "`FILE` for the timeline of one step, which chrome://tracing and ui.perfetto.dev open")
+	path(s, &f.traceFile, "trace", "`FILE` for the timeline of one step, which chrome://tracing and ui.perfetto.dev open; a picture if it ends in .svg")
 	word(s, &f.format, "format", "text", "`FORMAT` of what stdout gets: text, or json for one object per line", "text", "json")
 }
 

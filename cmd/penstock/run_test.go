@@ -234,6 +234,21 @@ func TestTrace(t *testing.T) {
 	}
 }
 
+// A trace that ends in .svg is a picture of the step, with the bytes of each device.
+func TestTraceAsPicture(t *testing.T) {
+	path := t.TempDir() + "/step.svg"
+	must(t, with(small, "--steps", "4", "--stages", "2", "--schedule", "1f1b", "--chunks", "3", "--trace", path)...)
+	svg, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"step 3", "worker 1 · cpu:1", "forward, stage 1, micro-batch 2", "at most ", "KiB"} {
+		if !strings.Contains(string(svg), want) {
+			t.Errorf("%q is not in %s", want, svg)
+		}
+	}
+}
+
 func TestVersion(t *testing.T) {
 	out := must(t, "version").stdout
 	for _, want := range []string{"penstock", "libtorch  ", "BLAS", "cores", runtime.Version()} {

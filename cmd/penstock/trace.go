@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 
 	"penstock/data"
 	"penstock/internal/disk"
 	"penstock/pipe"
 	"penstock/schedule"
+	"penstock/schedule/draw"
 	"penstock/trace"
 	"penstock/train"
 )
@@ -70,6 +72,10 @@ func (t *stepTrace) finish(p *pipe.Pipe, stderr io.Writer) error {
 	var workers []string
 	for i, d := range p.Devices() {
 		workers = append(workers, fmt.Sprintf("worker %d · %v", i, d))
+	}
+	if filepath.Ext(t.file) == ".svg" {
+		svg := draw.SVG(*t.timeline, draw.Options{Title: fmt.Sprintf("step %d", t.step), Workers: workers, Bytes: formatBytes})
+		return disk.Write(t.file, func(w io.Writer) error { _, err := w.Write(svg); return err })
 	}
 	return trace.WriteFile(t.file, *t.timeline, trace.Options{Workers: workers})
 }

@@ -75,5 +75,5 @@ func (p *picture) curve(w, y int) {
 	if p.bytes {
 		most = "at most " + p.o.Bytes(p.most[w])
 	}
-	p.text(left+plain+10, float64(y+14), 12, "start", "#555555", most)
+	p.text(float64(p.left+plain+10), float64(y+14), 12, "start", "#555555", most)
 }

@@ -26,7 +26,7 @@ type Options struct {
 
 // Sizes in pixels.
 const (
-	left, right = 96, 120 // margins, with the names of workers and what they come to
+	right       = 120 // margin for what workers come to
 	top, bottom = 84, 44
 	plain       = 1200 // width of the time of a step
 	row, curve  = 26, 22
@@ -59,6 +59,7 @@ type picture struct {
 	events     [][]schedule.Event // by worker and start
 	shades     map[int]float64    // by stage: how much of its colour is white
 	start, end time.Duration
+	left       int // margin for the names of workers
 	height     int
 	most       []int64   // by worker: the most it holds
 	held       [][]level // by worker
@@ -87,6 +88,10 @@ func newPicture(t schedule.Timeline, o Options) *picture {
 			most = max(most, l.held)
 		}
 		p.held, p.most, p.peak = append(p.held, levels), append(p.most, most), max(p.peak, most)
+	}
+	p.left = 96
+	for w := range t.Workers {
+		p.left = max(p.left, 24+7*len(p.name(w)))
 	}
 	if p.o.Time == nil {
 		p.o.Time = func(d time.Duration) string { return fmt.Sprintf("%.3g ms", float64(d)/float64(time.Millisecond)) }
@@ -118,14 +123,22 @@ func shades(events [][]schedule.Event) map[int]float64 {
 
 // x is where a time is.
 func (p *picture) x(at time.Duration) float64 {
-	return left + plain*float64(at-p.start)/float64(max(p.end-p.start, 1))
+	return float64(p.left) + plain*float64(at-p.start)/float64(max(p.end-p.start, 1))
 }
 
 // y is where the row of a worker begins.
 func (p *picture) y(w int) int { return top + w*(row+curve+gap) }
 
+// name is what a worker is called.
+func (p *picture) name(w int) string {
+	if w < len(p.o.Workers) && p.o.Workers[w] != "" {
+		return p.o.Workers[w]
+	}
+	return fmt.Sprintf("device %d", w)
+}
+
 func (p *picture) open() {
-	width := left + plain + right
+	width := p.left + plain + right
 	fmt.Fprintf(&p.b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="Helvetica, Arial, sans-serif" font-size="12">`+"\n",
 		width, p.height, width, p.height)
 	fmt.Fprintf(&p.b, `<rect width="%d" height="%d" fill="#ffffff"/>`+"\n", width, p.height)
@@ -133,12 +146,12 @@ func (p *picture) open() {
 	if title == "" {
 		title = "Timeline"
 	}
-	p.text(left, 26, 17, "start", "#111111", title)
+	p.text(float64(p.left), 26, 17, "start", "#111111", title)
 	idle := 0.0
 	for w := range p.t.Workers {
 		idle += p.idle(w) / float64(p.t.Workers)
 	}
-	p.text(left, 46, 12, "start", "#555555", fmt.Sprintf("step %s, devices idle for %.1f %% of it", p.o.Time(p.end-p.start), 100*idle))
+	p.text(float64(p.left), 46, 12, "start", "#555555", fmt.Sprintf("step %s, devices idle for %.1f %% of it", p.o.Time(p.end-p.start), 100*idle))
 }
 
 // text writes text at a place.
@@ -156,7 +169,7 @@ func (p *picture) legend() {
 		there[e.Action.Kind] = there[e.Action.Kind] || !e.Action.Kind.Transfer() || e.End > e.Start
 		several = several || p.shades[e.Action.Stage] > 0
 	}
-	x := float64(left)
+	x := float64(p.left)
 	entry := func(colour, name string) {
 		fmt.Fprintf(&p.b, `<rect x="%.1f" y="58" width="12" height="12" rx="2" fill="%s"/>`+"\n", x, colour)
 		p.text(x+17, 68, 12, "start", "#333333", name)
@@ -175,13 +188,9 @@ func (p *picture) legend() {
 // worker draws the row of a worker and its curve.
 func (p *picture) worker(w int) {
 	y := p.y(w)
-	name := fmt.Sprintf("device %d", w)
-	if w < len(p.o.Workers) && p.o.Workers[w] != "" {
-		name = p.o.Workers[w]
-	}
-	p.text(left-10, float64(y+17), 12, "end", "#111111", name)
-	p.text(left+plain+10, float64(y+17), 12, "start", "#555555", fmt.Sprintf("idle %.1f %%", 100*p.idle(w)))
-	fmt.Fprintf(&p.b, `<rect x="%d" y="%d" width="%d" height="%d" fill="#f1f1f1"/>`+"\n", left, y, plain, row)
+	p.text(float64(p.left-10), float64(y+17), 12, "end", "#111111", p.name(w))
+	p.text(float64(p.left+plain+10), float64(y+17), 12, "start", "#555555", fmt.Sprintf("idle %.1f %%", 100*p.idle(w)))
+	fmt.Fprintf(&p.b, `<rect x="%d" y="%d" width="%d" height="%d" fill="#f1f1f1"/>`+"\n", p.left, y, plain, row)
 	for _, e := range p.events[w] {
 		p.event(e, y)
 	}
@@ -222,7 +231,7 @@ func tick(length time.Duration) time.Duration {
 // axis draws the time below all rows.
 func (p *picture) axis() {
 	y := p.y(p.t.Workers) - gap + 10
-	fmt.Fprintf(&p.b, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="#999999"/>`+"\n", left, y, left+plain, y)
+	fmt.Fprintf(&p.b, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="#999999"/>`+"\n", p.left, y, p.left+plain, y)
 	every := tick(p.end - p.start)
 	for at := p.start; at <= p.end; at += every {
 		fmt.Fprintf(&p.b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#999999"/>`+"\n", p.x(at), y, p.x(at), y+5)
