@@ -33,9 +33,11 @@ type randomNet struct {
 	weight   *nn.Param // to share
 	wrap     func(nn.Layer) nn.Layer
 	wrapNext bool
+	last     nn.Layer // without its wrap
 }
 
 func (m *randomNet) add(l nn.Layer) {
+	m.last = l
 	if m.wrapNext {
 		l, m.wrapNext = m.wrap(l), false
 	}
@@ -155,13 +157,12 @@ func (m *randomNet) tie() {
 	m.add(l)
 }
 
-// freeze makes the parameters of the last layer constants.
+// freeze makes the parameters of what was added last constants, whether it is wrapped or not.
 func (m *randomNet) freeze() {
-	layers := m.Layers()
-	if len(layers) == 0 {
+	if m.last == nil {
 		return
 	}
-	for _, p := range nn.Params(layers[len(layers)-1].Layer) {
+	for _, p := range nn.Params(m.last) {
 		p.Freeze()
 	}
 }
