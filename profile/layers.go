@@ -146,6 +146,9 @@ func (l *scan) run(i int) {
 		torch.FreeAll(skips)
 	}
 	ys, given := e.TakeSaved(i)
+	for _, t := range slices.Concat(ys, given) {
+		l.owned(t)
+	}
 	for k, y := range ys {
 		l.next.xs = append(l.next.xs, h.output(i, y, ys[:k], l.next.xs, l.f))
 	}
@@ -259,14 +262,12 @@ func (h *handles) watch() func() bool {
 	}
 }
 
-// output makes a flow of an output of layer i, and owns the handle. earlier are the elements before
-// it, with their flows.
+// output makes a flow of an output of layer i. earlier are the elements before it, with their flows.
 func (h *handles) output(i int, t *torch.Tensor, earlier []*torch.Tensor, flows []flow, f *found) (out flow) {
 	if t == nil {
 		return flow{}
 	}
 	c := h.p.c
-	h.p.owned(t)
 	id, bytes := t.Storage()
 	b := h.blocks[id]
 	if b == nil {

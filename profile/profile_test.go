@@ -209,6 +209,30 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// Whatever allocation fails while layers of tuples are measured, nothing stays allocated.
+func TestMeasuringThatDoesNotFitLeavesNothing(t *testing.T) {
+	c := newCtx(t)
+	x, device := vectors(c), torch.CPU(1)
+	passed := false
+	for limit := int64(64); !passed; limit += 64 {
+		func() {
+			tensors, bytes := torch.LiveTensors(), device.Memory().Live
+			device.SetLimit(limit)
+			defer device.SetLimit(0)
+			model := nn.NewSequential(nn.NewLinear(16, 4), do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+				wide := c.Cat(slices.Repeat(xs, 20), 1)
+				return []*torch.Tensor{xs[0], c.Tanh(wide), c.Argmax(wide, 1), c.Tanh(wide)}
+			}), do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Mul(xs[1], xs[3])} }))
+			_, err := profile.Measure(context.Background(), model, profile.Config{Device: device, Repeats: 1, Balance: []int{3}}, x)
+			passed = err == nil
+			nn.Free(model)
+			if left := device.Memory().Live - bytes; torch.LiveTensors() != tensors || left != 0 {
+				t.Fatalf("under %d bytes %d tensors of %d bytes are left: %v", limit, torch.LiveTensors()-tensors, left, err)
+			}
+		}()
+	}
+}
+
 func TestMisuse(t *testing.T) {
 	c := newCtx(t)
 	model, x := nn.NewSequential(nn.NewReLU()), vectors(c)
