@@ -188,43 +188,50 @@ func TestOptimalStagesStayWithinTheirBudgets(t *testing.T) {
 				config := func(budget ...int64) pipe.Config {
 					return pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget}
 				}
-				unbound, err := q.planned(config(0))
-				if err != nil {
-					t.Fatal(err)
-				}
-				var least []int64
-				for at, s := range unbound.plans {
-					budget := make([]int64, len(balance))
-					budget[at] = s.Base + 1
-					_, err = q.planned(config(budget...))
-					var short *planner.MemoryError
-					if !errors.As(err, &short) || short.Stages[0].Stage != at {
-						t.Fatalf("stage %d with %d bytes: %v", at, s.Base+1, err)
-					}
-					least = append(least, short.Least())
-				}
-				for _, share := range []float64{1, 0.7, 0.3, 0} {
-					var budget []int64
-					for at, s := range unbound.plans {
-						budget = append(budget, least[at]+int64(share*float64(s.Peak-least[at])))
-					}
-					got, err := q.planned(config(budget...))
-					if err != nil {
-						t.Errorf("with %v bytes: %v", budget, err)
-						continue
-					}
-					if d := want.differs(got.record); d != "" {
-						t.Errorf("with %v bytes: %s differs from the plain loop", budget, d)
-					}
-					for step, peaks := range got.peaks {
-						for at, peak := range peaks {
-							if plan := got.plans[at].Peak; peak > budget[at] || plan > budget[at] || share < 1 && peak > plan {
-								t.Errorf("stage %d with %d bytes, step %d: %d bytes, planned %d", at, budget[at], step, peak, plan)
-							}
-						}
-					}
-				}
+				q.staysWithinBudgets(t, want, config, len(balance), 1, 0.7, 0.3, 0)
 			})
+		}
+	}
+}
+
+// staysWithinBudgets trains under budgets between the least that each stage says, and what it takes
+// without. No device holds more than was planned, which is not more than its budget.
+func (q problem) staysWithinBudgets(t *testing.T, want record, config func(budget ...int64) pipe.Config, stages int, shares ...float64) {
+	t.Helper()
+	unbound, err := q.planned(config(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var least []int64
+	for at, s := range unbound.plans {
+		budget := make([]int64, stages)
+		budget[at] = s.Base + 1
+		_, err = q.planned(config(budget...))
+		var short *planner.MemoryError
+		if !errors.As(err, &short) || short.Stages[0].Stage != at {
+			t.Fatalf("stage %d with %d bytes: %v", at, s.Base+1, err)
+		}
+		least = append(least, short.Least())
+	}
+	for _, share := range shares {
+		var budget []int64
+		for at, s := range unbound.plans {
+			budget = append(budget, least[at]+int64(share*float64(s.Peak-least[at])))
+		}
+		got, err := q.planned(config(budget...))
+		if err != nil {
+			t.Errorf("with %v bytes: %v", budget, err)
+			continue
+		}
+		if d := want.differs(got.record); d != "" {
+			t.Errorf("with %v bytes: %s differs from the plain loop", budget, d)
+		}
+		for step, peaks := range got.peaks {
+			for at, peak := range peaks {
+				if plan := got.plans[at].Peak; peak > budget[at] || plan > budget[at] || share < 1 && peak > plan {
+					t.Errorf("stage %d with %d bytes, step %d: %d bytes, planned %d", at, budget[at], step, peak, plan)
+				}
+			}
 		}
 	}
 }
