@@ -152,10 +152,7 @@ func (cfg *Config) checkSchedule() error {
 		return nil
 	}
 	worker, _ := placement(cfg.Devices)
-	p, err := cfg.Schedule(schedule.Config{Stages: len(worker), MicroBatches: cfg.Chunks, Worker: worker})
-	if err == nil {
-		err = schedule.Check(p, schedule.Limits{})
-	}
+	_, err := cfg.Schedule.Make(schedule.Config{Stages: len(worker), MicroBatches: cfg.Chunks, Worker: worker})
 	if err == nil {
 		return nil
 	}

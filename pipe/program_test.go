@@ -76,11 +76,17 @@ func TestScheduleThatCannotRun(t *testing.T) {
 		}
 		return p, err
 	}
+	with := func(change func(*schedule.Config)) schedule.Generator {
+		return func(c schedule.Config) (*schedule.Program, error) { change(&c); return schedule.GPipe(c) }
+	}
 	for _, row := range []struct {
 		schedule schedule.Generator
 		chunks   int
 		want     string
 	}{
+		{with(func(c *schedule.Config) { c.Stages, c.Worker = 3, nil }), 2, "for 3 stages, 2 micro-batches"},
+		{with(func(c *schedule.Config) { c.MicroBatches = 1 }), 2, "for 2 stages, 1 micro-batches"},
+		{with(func(c *schedule.Config) { c.Worker = []int{1, 0} }), 2, "stage 1 is on worker 0 of the program, want worker 1"},
 		{incomplete, 2, "missing: 0F0 is on no worker"},
 		{schedule.Fixed(program), 2, "it has 3 stages, and 2 are asked for"},
 	} {

@@ -119,6 +119,9 @@ func Split(ops []remat.Op) (forward, recompute, backward []remat.Op) {
 // recomputes says whether a stage has operations between the loss of a micro-batch and its first
 // backward.
 func (p *Plan) recomputes(stage, microBatch int) bool {
+	if stage >= len(p.Stages) || microBatch >= len(p.Stages[stage].MicroBatches) {
+		return false // a schedule asks for a program of more than there is
+	}
 	_, again, _ := Split(p.Stages[stage].MicroBatches[microBatch].Ops)
 	return len(again) > 0
 }

@@ -7,7 +7,6 @@ import (
 	"penstock/internal/arg"
 	"penstock/remat"
 	"penstock/remat/solver"
-	"penstock/schedule"
 )
 
 // Solve plans a step. It blocks until the plan is made or ctx ends. It fails with a [*MemoryError]
@@ -39,9 +38,6 @@ func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	}
 	var err error
 	out.Program, err = p.program(out.recomputes, out.capacity(p.Meet))
-	if err == nil {
-		err = schedule.Check(out.Program, schedule.Limits{})
-	}
 	if err != nil {
 		return nil, fmt.Errorf("planner: %w", err)
 	}

@@ -121,7 +121,7 @@ func (p Problem) program(recomputes func(stage, microBatch int) bool, capacity i
 	if generate == nil {
 		generate = schedule.GPipe
 	}
-	return generate(schedule.Config{
+	return generate.Make(schedule.Config{
 		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: p.Workers, Skips: p.Skips,
 		Recompute: recomputes, Capacity: capacity,
 	})

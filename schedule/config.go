@@ -9,6 +9,34 @@ import (
 // any number of values, on links that meet and on links in order.
 type Generator func(Config) (*Program, error)
 
+// Make returns the program for a config. A program that [Check] refuses, or that is for other stages, micro-batches, workers
+// or skips, is an error.
+func (g Generator) Make(c Config) (*Program, error) {
+	want, placement, err := c.program()
+	if err != nil {
+		return nil, fmt.Errorf("schedule: %w", err)
+	}
+	p, err := g(c)
+	if err == nil {
+		err = Check(p, Limits{})
+	}
+	if err != nil {
+		return nil, err
+	}
+	if p.Stages != want.Stages || p.MicroBatches != want.MicroBatches || p.Phase != want.Phase || !slices.Equal(p.Skips, want.Skips) {
+		return nil, fmt.Errorf("schedule: a %v program for %d stages, %d micro-batches and skips %v, want a %v one for %d, %d and %v",
+			p.Phase, p.Stages, p.MicroBatches, p.Skips, want.Phase, want.Stages, want.MicroBatches, want.Skips)
+	}
+	for w, actions := range p.Workers {
+		for _, a := range actions {
+			if placement[a.Stage] != w {
+				return nil, fmt.Errorf("schedule: stage %d is on worker %d of the program, want worker %d", a.Stage, w, placement[a.Stage])
+			}
+		}
+	}
+	return p, nil
+}
+
 // Config describes the program that a [Generator] is to make. Stages and MicroBatches must be positive; the rest may be zero.
 type Config struct {
 	Stages       int
