@@ -80,6 +80,15 @@ func (k Costs) best(c Config) (*Program, error) {
 		if err := consider(p); err != nil {
 			return nil, err
 		}
+		// Receives that suit the times are better where links hold any number of values, and may be worse elsewhere.
+		timed := c
+		timed.Time = k.Time
+		if p, err = s.Generate(timed); err == nil {
+			err = consider(p)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	const most = 1 << 14
 	if c.Stages*c.MicroBatches > most {

@@ -29,7 +29,7 @@ func build(name string, c Config, split func(placement []int) ([]chunk, error), 
 	b.order = make(order, len(p.Workers))
 	write(b)
 	p.fill(b.order)
-	p.meet(parts)
+	p.meet(c.time())
 	return p, nil
 }
 

@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Generator makes the program of a schedule. It is deterministic, and what it returns passes [Check], on links that hold
@@ -56,6 +57,11 @@ type Config struct {
 
 	// Capacity becomes [Program.Capacity].
 	Capacity int
+
+	// Time is how long an action takes. It does not change the order of computations, only where values are received: if
+	// actions take that long, no receive that stands before a send, so that links may meet, makes a worker wait. Nil
+	// means that forwards and both parts of a backward take as long as each other.
+	Time func(Action) time.Duration
 }
 
 // program validates the config and returns a program that has all but its actions, beside the worker of each stage.
@@ -108,6 +114,14 @@ func (c Config) placement() ([]int, error) {
 		}
 	}
 	return c.Worker, nil
+}
+
+// time is how long an action takes.
+func (c Config) time() func(Action) time.Duration {
+	if c.Time == nil {
+		return parts
+	}
+	return c.Time
 }
 
 // recomputes reports whether a stage recomputes a micro-batch.

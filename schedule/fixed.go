@@ -69,7 +69,7 @@ func (p *Program) adapted(c Config) (*Program, error) {
 		}
 	}
 	out.fill(order)
-	out.meet(parts)
+	out.meet(c.time())
 	return out, nil
 }
 

@@ -45,7 +45,7 @@ func GPipe(config Config) (*Program, error) {
 		order[w] = append(order[w], t.action)
 	}
 	p.fill(order)
-	p.meet(parts)
+	p.meet(config.time())
 	return p, nil
 }
 

@@ -61,11 +61,22 @@ func TestMeetCostsNothing(t *testing.T) {
 		if rapid.Bool().Draw(t, "recompute") {
 			c.Recompute = func(stage, microBatch int) bool { return (stage+microBatch)%2 == 0 }
 		}
+		took := parts
+		if rapid.Bool().Draw(t, "times are known") {
+			drawn := rapid.SliceOfN(rapid.IntRange(0, 9), c.Stages*int(BackwardWeight+1), -1).Draw(t, "took")
+			took = func(a Action) time.Duration {
+				if a.Kind.Transfer() {
+					return 0
+				}
+				return time.Duration(drawn[a.Stage*int(BackwardWeight+1)+int(a.Kind)])
+			}
+			c.Time = took
+		}
 		p, err := s.Generate(c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		takesAsLong(t, p, parts)
+		takesAsLong(t, p, took)
 	})
 }
 

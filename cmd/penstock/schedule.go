@@ -197,7 +197,7 @@ func (s *scheduleShape) program(of schedule.Schedule) (*schedule.Program, error)
 	if err := s.complete(); err != nil {
 		return nil, err
 	}
-	p, err := of.Program(s.devices, s.virtual, schedule.Config{MicroBatches: s.chunks})
+	p, err := of.Program(s.devices, s.virtual, schedule.Config{MicroBatches: s.chunks, Time: s.times.of})
 	if err != nil {
 		return nil, badUsage("%s", message(err))
 	}

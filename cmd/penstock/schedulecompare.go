@@ -89,7 +89,7 @@ func (s *scheduleShape) compare(chain *remat.Chain) ([]comparedSchedule, error) 
 			last = err
 			continue
 		}
-		p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks})
+		p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks, Time: costs.Time})
 		if err != nil {
 			return nil, badUsage("%s", message(err))
 		}
