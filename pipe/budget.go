@@ -43,7 +43,7 @@ func (cfg *Config) checkBudget() error {
 				"it", d, i), "want CPU devices, or another policy")
 		case slices.Contains(cfg.Devices[:i], d):
 			return refuseDevices(fmt.Sprintf("stages %d and %d share %v, and the policy optimal plans the memory of a "+
-				"device for one stage", slices.Index(cfg.Devices, d), i, d), "want each stage on a device of its own")
+				"device for one stage", slices.Index(cfg.Devices, d), i, d), "want each stage on a device of its own, or another policy")
 		}
 	}
 	return nil

@@ -64,14 +64,18 @@ func (s Schedule) Workers(devices, virtual int) ([]int, error) {
 	return s.Place(devices*virtual, devices)
 }
 
-// Program makes the program of a schedule for a number of devices with so many stages each, 0 for the number that the
-// schedule is for: 2 if it is for several, 1 otherwise. Stages and workers of the config are set by that.
+// Usual is the number of stages of each device that the schedule is for: 2 if it is for several, 1 otherwise.
+func (s Schedule) Usual() int {
+	if s.Virtual == 0 {
+		return 2
+	}
+	return s.Virtual
+}
+
+// Program makes the program of a schedule for a number of devices with so many stages each, 0 for [Schedule.Usual]. Stages and workers of the config are set by that.
 func (s Schedule) Program(devices, virtual int, config Config) (*Program, error) {
 	if virtual == 0 {
-		virtual = max(s.Virtual, 1)
-		if s.Virtual == 0 {
-			virtual = 2
-		}
+		virtual = s.Usual()
 	}
 	workers, err := s.Workers(devices, virtual)
 	if err != nil {

@@ -53,13 +53,13 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a usual place, synthetic has none")
 	count(s, &f.window, "window", 128, "`N` bytes in a sample of text")
 
-	count(s, &f.stages, "stages", 1, "`N` stages to cut the model into")
+	count(s, &f.stages, "stages", 1, "`N` stages side by side, which the model is cut into")
 	list(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage; left out, layers are timed and cut evenly", layers)
 	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default cpu:0,cpu:1,...)", device)
 	count(s, &f.config.Chunks, "chunks", 8, "`N` micro-batches of each batch")
 	path(s, &f.schedule, "schedule", "`NAME|FILE` of the order in which stages run micro-batches: "+strings.Join(pipelineSchedules(), ", ")+
 		", or a file with a program (default gpipe)")
-	count(s, &f.virtual, "virtual", 0, "`N` parts of the model on each device, which --schedule places: N times as many stages (default 1, or what it needs)")
+	count(s, &f.virtual, "virtual", 0, "`N` parts of the model on each device, which --schedule places: N times as many stages (default 2 for schedules of several, 1 otherwise)")
 	s.StringVar((*string)(&f.config.Checkpoint), "checkpoint", "except_last",
 		"`POLICY` of recomputing activations to save memory: never, except_last, always, or optimal, which plans what is fastest within --memory-limit; or a list with one for each stage")
 	s.BoolVar(&f.config.DeferredBatchNorm, "deferred-batch-norm", false,

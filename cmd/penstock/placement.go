@@ -31,7 +31,7 @@ func (p *plan) checkSchedule(s *pflag.FlagSet) error {
 		return p.readProgram(s, err)
 	}
 	if p.virtual == 0 {
-		p.virtual = max(named.Virtual, 1)
+		p.virtual = named.Usual()
 	}
 	if err := p.countStages(s); err != nil {
 		return err

@@ -192,6 +192,10 @@ func inFlags(s *pflag.FlagSet, err error) error {
 		advice = e.Problem + "; " + e.Remedy
 	}
 	advice = strings.Replace(advice, "balance.Partition finds a balance", "left out, layers are timed and cut evenly", 1)
-	advice = strings.Replace(advice, "other Balance, Devices or Chunks", "other --balance, --devices or --chunks", 1)
-	return badUsage("--%s %s: %s", flag.Name, flag.Value, advice)
+	advice = strings.Replace(advice, "other Balance, Devices or Chunks", "other --stages, --balance, --devices or --chunks", 1)
+	value := flag.Value.String()
+	if value == "" {
+		value = "left out"
+	}
+	return badUsage("--%s %s: %s", flag.Name, value, advice)
 }
