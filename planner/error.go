@@ -25,6 +25,41 @@ type Shortage struct {
 	SetBy string // what needs so much, such as `layer "conv1"`; "" where it is no single thing
 }
 
+// Update is what a device holds while the parameters of its stages are updated.
+type Update struct {
+	Device string
+	Stages []int // in order; at least one
+	Limit  int64 // 0 is none
+	Bytes  int64
+}
+
+// WithUpdates is the error of a step that these updates follow: e, which is nil if the step fits,
+// with the devices whose limit an update exceeds. It is nil if everything fits. e is not changed.
+func (e *MemoryError) WithUpdates(updates []Update) *MemoryError {
+	out := &MemoryError{}
+	if e != nil {
+		out.Stages = slices.Clone(e.Stages)
+	}
+	for _, u := range updates {
+		if u.Limit == 0 || u.Bytes <= u.Limit {
+			continue
+		}
+		at := slices.IndexFunc(out.Stages, func(s Shortage) bool { return s.Device == u.Device })
+		if at < 0 {
+			at = len(out.Stages)
+			out.Stages = append(out.Stages, Shortage{Stage: u.Stages[0], Device: u.Device, Limit: u.Limit})
+		}
+		if s := &out.Stages[at]; u.Bytes > s.Least {
+			s.Least, s.SetBy = u.Bytes, "the optimizer's update"
+		}
+	}
+	if len(out.Stages) == 0 {
+		return nil
+	}
+	slices.SortFunc(out.Stages, func(a, b Shortage) int { return cmp.Compare(a.Stage, b.Stage) })
+	return out
+}
+
 // String says what the stage needs and what it may have.
 func (s Shortage) String() string {
 	text := fmt.Sprintf("stage %d on %s needs %d bytes", s.Stage, s.Device, s.Least)

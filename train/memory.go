@@ -5,10 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"penstock/data"
 	"penstock/internal/arg"
+	"penstock/nn"
 	"penstock/optim"
 	"penstock/pipe"
 	"penstock/planner"
@@ -44,8 +44,8 @@ func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error
 	if err != nil && !errors.As(err, &short) {
 		return fmt.Errorf("train: planning the memory: %w", err)
 	}
-	if all := l.withUpdates(short); len(all) > 0 {
-		return &planner.MemoryError{Stages: all}
+	if short = short.WithUpdates(l.updates()); short != nil {
+		return short
 	}
 	return nil
 }
@@ -59,43 +59,32 @@ func (l *Loop) placeBeyond(batch data.Batch) (b pipe.Batch, free func(), err err
 	return l.place(batch)
 }
 
-// withUpdates lists the stages whose steps or updates do not fit. short says what the steps lack.
-func (l *Loop) withUpdates(short *planner.MemoryError) (all []planner.Shortage) {
-	if short != nil {
-		all = slices.Clone(short.Stages)
-	}
-	for i, s := range l.Pipe.Stages() {
-		update, m := l.updating(i), s.Device.Memory()
-		if m.Limit == 0 || update <= m.Limit {
-			continue
+// updates is the bytes on each device while the parameters of its stages are updated together:
+// gradients and the optimizer's state count, the batch and the activations are freed by then.
+func (l *Loop) updates() (list []planner.Update) {
+	stages := l.Pipe.Stages()
+	for _, d := range l.Pipe.Devices() {
+		m, u := d.Memory(), planner.Update{Device: d.String()}
+		u.Limit, u.Bytes = m.Limit, m.Live
+		var params []nn.NamedParam
+		for i, s := range stages {
+			if s.Device == d {
+				u.Stages, params = append(u.Stages, i), append(params, s.Params()...)
+				u.Bytes += l.Pipe.Unplaced(i)
+			}
 		}
-		at := slices.IndexFunc(all, func(s planner.Shortage) bool { return s.Stage == i })
-		if at < 0 {
-			at = len(all)
-			all = append(all, planner.Shortage{Stage: i, Device: s.Device.String(), Limit: m.Limit})
+		need := l.Optimizer.Need(params)
+		if l.ClipNorm > 0 {
+			need.Scratch = max(need.Scratch, optim.NormNeed(params))
 		}
-		if update > all[at].Least {
-			all[at].Least, all[at].SetBy = update, "the optimizer's update"
+		u.Bytes += need.State + need.Scratch
+		counted := map[*nn.Param]bool{} // stages of a device share tied parameters
+		for _, p := range params {
+			if owner := p.Owner(); !counted[owner] && (!p.Exists() || !p.Tensor().HasGrad()) {
+				u.Bytes, counted[owner] = u.Bytes+p.Bytes(), true
+			}
 		}
+		list = append(list, u)
 	}
-	slices.SortFunc(all, func(a, b planner.Shortage) int { return cmp.Compare(a.Stage, b.Stage) })
-	return all
-}
-
-// updating is the bytes on a stage's device while its parameters are updated: gradients and the
-// optimizer's state count, the batch and the activations are freed by then.
-func (l *Loop) updating(stage int) int64 {
-	s := l.Pipe.Stages()[stage]
-	params := s.Params()
-	need := l.Optimizer.Need(params)
-	if l.ClipNorm > 0 {
-		need.Scratch = max(need.Scratch, optim.NormNeed(params))
-	}
-	bytes := s.Device.Memory().Live + l.Pipe.Unplaced(stage) + need.State + need.Scratch
-	for _, p := range params {
-		if !p.Exists() || !p.Tensor().HasGrad() {
-			bytes += p.Bytes()
-		}
-	}
-	return bytes
+	return list
 }

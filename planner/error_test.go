@@ -1,0 +1,44 @@
+package planner_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"penstock/planner"
+)
+
+// An update is added to what its device lacks in a step, or listed by itself, in the order of
+// stages; what fits is not.
+func TestWithUpdates(t *testing.T) {
+	step := planner.Shortage{Stage: 1, Device: "cpu:1", Limit: 10, Least: 20, SetBy: `layer "a"`}
+	update := func(device string, bytes int64, stages ...int) planner.Update {
+		return planner.Update{Device: device, Stages: stages, Limit: 10, Bytes: bytes}
+	}
+	by := "the optimizer's update"
+	for _, row := range []struct {
+		reason  string
+		step    []planner.Shortage
+		updates []planner.Update
+		want    []planner.Shortage
+	}{
+		{"all fits", nil, []planner.Update{update("cpu:0", 10, 0), {Device: "cpu:1", Stages: []int{1}, Bytes: 99}}, nil},
+		{"the step alone", []planner.Shortage{step}, []planner.Update{update("cpu:0", 3, 0), update("cpu:1", 20, 1)}, []planner.Shortage{step}},
+		{"the update alone", nil, []planner.Update{update("cpu:0", 11, 0, 2), update("cpu:1", 9, 1)},
+			[]planner.Shortage{{Stage: 0, Device: "cpu:0", Limit: 10, Least: 11, SetBy: by}}},
+		{"both, the update needs more", []planner.Shortage{step}, []planner.Update{update("cpu:0", 12, 0), update("cpu:1", 21, 1)},
+			[]planner.Shortage{{Stage: 0, Device: "cpu:0", Limit: 10, Least: 12, SetBy: by}, {Stage: 1, Device: "cpu:1", Limit: 10, Least: 21, SetBy: by}}},
+	} {
+		var e *planner.MemoryError
+		if row.step != nil {
+			e = &planner.MemoryError{Stages: row.step}
+		}
+		got := e.WithUpdates(row.updates)
+		if (got == nil) != (row.want == nil) || got != nil && cmp.Diff(row.want, got.Stages) != "" {
+			t.Errorf("%s: got %+v, want %+v", row.reason, got, row.want)
+		}
+		if e != nil && e.Stages[0].Least != 20 {
+			t.Errorf("%s: the step's own error has changed", row.reason)
+		}
+	}
+}
