@@ -21,6 +21,8 @@ import (
 	"penstock/pipe"
 	"penstock/planner"
 	"penstock/profile"
+	"penstock/remat"
+	"penstock/remat/solver"
 	"penstock/schedule"
 	"penstock/torch"
 	"penstock/trace"
@@ -36,10 +38,18 @@ type wrong struct {
 
 // whole is the plan of a stage of three layers and a micro-batch.
 func whole(device string) *planner.Plan {
-	p, err := planner.Parse("stage 0 device=" + device + " layers=3 policy=never\n  0 S0 L B0\nprogram whole stages=1 micro-batches=1\nworker 0: 0F0 0B0\n")
+	p, err := planner.Parse("device " + device + "\nstage 0 device=" + device + " layers=3 policy=never\n  0 S0 L B0\nprogram whole stages=1 micro-batches=1\nworker 0: 0F0 0B0\n")
 	if err != nil {
 		panic(err)
 	}
+	return p
+}
+
+// step is a planning problem of two stages with something wrong in it.
+func step(wrong func(*planner.Problem)) planner.Problem {
+	p := planner.Problem{MicroBatches: 2, Devices: []planner.Device{{Name: "cpu:0"}, {Name: "cpu:1"}},
+		Stages: []planner.Stage{{Layers: 1, Policy: planner.Never}, {Device: 1, Layers: 1, Policy: planner.Never}}}
+	wrong(&p)
 	return p
 }
 
@@ -58,14 +68,32 @@ var (
 			{pipe.Config{Balance: []int{1, 2}, Devices: []torch.Device{torch.CPU(0)}}, "[cpu:0]: 1 for 2 stages", "want one for each stage"},
 			{pipe.Config{Devices: []torch.Device{torch.CPU(-1)}}, "there is no cpu:-1", "from 0 to 1022"},
 			{pipe.Config{Devices: []torch.Device{torch.CUDA(0)}}, "cannot use cuda:0", "want cpu:0, cpu:1, ..."},
-			{pipe.Config{Balance: []int{1, 2}, Devices: make([]torch.Device, 2), Checkpoint: pipe.Optimal}, "stages 0 and 1 share cpu:0", "want each stage on a device of its own"},
 		},
 		"pipe.Config.Schedule": {
 			{pipe.Config{Balance: []int{1, 2}, Chunks: 2, Schedule: schedule.Fixed(whole("cpu:0").Program)}, "for 2 stages on workers [0 1] and 2 micro-batches: schedule: a given program: it has 1 stages, and 2 are asked for", "other Balance, Devices or Chunks"},
 			{pipe.Config{Chunks: 2, Schedule: schedule.Fixed(whole("cpu:0").Program)}, "it has 1 micro-batches, and 2 are asked for", "other Balance, Devices or Chunks"},
 		},
-		"pipe.Config.Chunks": {{pipe.Config{Chunks: -3}, "-3", "want at least 0"}},
+		"planner.Problem.MicroBatches": {{step(func(p *planner.Problem) { p.MicroBatches = -1 }), "-1", "want at least 1"}},
+		"planner.Problem.Devices": {
+			{step(func(p *planner.Problem) { p.Devices[1].Name = "cpu:0" }), `"cpu:0": device 1 has this name`, "want a name that no other has"},
+			{step(func(p *planner.Problem) { p.Devices[1].Limit = -5 }), "-5: the limit of cpu:1", "want a number of bytes, or 0 for none"},
+			{step(func(p *planner.Problem) { p.Devices[0].Live = -5 }), "-5: the bytes that are live on cpu:0", "want 0 or more"},
+			{step(func(p *planner.Problem) { p.Stages[1].Device = 0 }), `"cpu:1": it has no stage`, "want those alone that have one"},
+		},
+		"planner.Problem.Stages": {
+			{step(func(p *planner.Problem) { p.Stages = nil }), "0", "want at least one"},
+			{step(func(p *planner.Problem) { p.Stages[1].Device = 2 }), "2: the device of stage 1", "want an index below 2"},
+			{step(func(p *planner.Problem) { p.Stages[1].Policy = "sometimes" }), `"sometimes": the policy of stage 1`, "want one of"},
+			{step(func(p *planner.Problem) { p.Stages[0].Layers = 0 }), "0: the layers of stage 0", "want at least 1"},
+			{step(func(p *planner.Problem) {
+				p.Devices, p.Stages[1].Device, p.Stages[1].Policy = p.Devices[:1], 0, planner.Optimal
+			}), `"optimal": the policy of some stages on cpu:0`, "want it for all stages of a device, or for none"},
+		},
+		"solver.Options.Slots":    {{solver.Options{Slots: -1}, "-1", "want at least 0"}},
+		"solver.Options.MaxTable": {{solver.Options{MaxTable: -1}, "-1", "want at least 0"}},
+		"pipe.Config.Chunks":      {{pipe.Config{Chunks: -3}, "-3", "want at least 0"}},
 		"pipe.Config.Checkpoint": {
+			{pipe.Config{Balance: []int{1, 2}, Devices: make([]torch.Device, 2), Checkpoint: pipe.PerStage(pipe.Optimal, pipe.Never)}, "stages 0 and 1 share cpu:0", "want optimal for all stages of a device, or for none"},
 			{pipe.Config{Checkpoint: "sometimes"}, `"sometimes" is no policy`, "want never, except_last, always or optimal"},
 			{pipe.Config{Balance: []int{1, 2}, Checkpoint: "never,always,never"}, "3 policies for 2 stages", "want one for each stage, or one for all"},
 		},
@@ -170,7 +198,9 @@ var (
 	}
 	unwrong = map[string]string{
 		"torch.Options.Device": "one that does not exist is refused when something is allocated", "torch.Options.Grad": "a switch", "torch.Options.Seed": "any number", "torch.Options.Autocast": "a switch",
-		"trace.Options.Process":  "any text",
+		"trace.Options.Process": "any text",
+		"planner.Problem.Skips": "package schedule says what is wrong with them", "planner.Problem.Schedule": "its program is checked", "planner.Problem.Meet": "a switch",
+		"solver.Options.Steps": "any number", "solver.Options.Gap": "any number",
 		"data.LoaderConfig.Seed": "any number", "data.LoaderConfig.Shuffle": "a switch", "data.LoaderConfig.DropLast": "a switch", "data.Synthetic.Seed": "any number",
 		"data.Options.Mean": "checked with the images (data.NewImages)", "data.Options.Std": "checked with the images (data.NewImages)", "data.Options.Synthetic": "a data.Synthetic",
 		"pipe.Config.Optimizer": "any optimizer", "pipe.Config.DeferredBatchNorm": "a switch", "pipe.Config.Autocast": "a switch",
@@ -213,6 +243,12 @@ func refused(t *testing.T, config any) error {
 		name, config = named.name, named.config
 	}
 	switch config := config.(type) {
+	case planner.Problem:
+		_, err := planner.Solve(ctx, config)
+		return err
+	case solver.Options:
+		_, err := solver.Solve(ctx, remat.Chain{Layers: make([]remat.Layer, 1)}, 0, config)
+		return err
 	case pipe.Config:
 		if err := config.Check(model); err != nil {
 			return err
@@ -305,7 +341,7 @@ func TestConfigurationErrorsNameFieldValueAndRemedy(t *testing.T) {
 
 // pkgOf is how the message begins: policies are pipe's wherever they are.
 func pkgOf(pkg, of string) string {
-	if strings.HasPrefix(of, pkg) || of == "pipe" {
+	if strings.HasPrefix(of, pkg) || of == "pipe" || pkg == "solver" && of == "remat" {
 		return of
 	}
 	return pkg
@@ -314,7 +350,8 @@ func pkgOf(pkg, of string) string {
 // Every field of a configuration is in one of the two lists.
 func TestConfigurationsAreAllListed(t *testing.T) {
 	for _, config := range []any{pipe.Config{}, train.BalanceConfig{}, train.Loop{}, profile.Config{}, autoremat.Config{}, optim.Config{}, optim.ScheduleConfig{}, models.Options{},
-		data.LoaderConfig{}, data.Options{}, data.Synthetic{}, balance.TimeConfig{}, balance.SizeConfig{}, torch.Options{}, trace.Options{}} {
+		data.LoaderConfig{}, data.Options{}, data.Synthetic{}, balance.TimeConfig{}, balance.SizeConfig{}, torch.Options{}, trace.Options{}, planner.Problem{},
+		solver.Options{}} {
 		kind := reflect.TypeOf(config)
 		for i := range kind.NumField() {
 			f := kind.Field(i)

@@ -266,7 +266,8 @@ func nils(g given) map[string]struct {
 
 // fine are arguments that may be nil, and why.
 var fine = map[string]string{
-	"nn.Ctx.Stash.t": "the skip is absent", "nn.Param.Replicate.t": "takes the replica away", "nn.SkipStore.Give.tensors": "the skip is absent",
+	"schedule.Program.Without.drop": "nothing is taken out",
+	"nn.Ctx.Stash.t":                "the skip is absent", "nn.Param.Replicate.t": "takes the replica away", "nn.SkipStore.Give.tensors": "the skip is absent",
 	"nn.ExtraKey.With.v": "a value of the caller's", "nn.Ctx.Checkpoint.xs": "an input may be absent",
 	"segment.Execution.GiveTie.grad": "there is no gradient", "pipe.Pipe.PlanFor.loss": "the loss is not known",
 	"pipe.Run.BackwardRetained.grads": "as Backward",

@@ -41,9 +41,10 @@ func (cfg *Config) checkBudget() error {
 		case d.Kind != torch.KindCPU && cfg.policies[i] == Optimal:
 			return refuseDevices(fmt.Sprintf("the memory of %v is not counted, and the policy optimal of stage %d plans "+
 				"it", d, i), "want CPU devices, or another policy")
-		case slices.Contains(cfg.Devices[:i], d):
-			return refuseDevices(fmt.Sprintf("stages %d and %d share %v, and the policy optimal plans the memory of a "+
-				"device for one stage", slices.Index(cfg.Devices, d), i, d), "want each stage on a device of its own, or another policy")
+		case (cfg.policies[slices.Index(cfg.Devices, d)] == Optimal) != (cfg.policies[i] == Optimal):
+			return &ConfigError{Of: "pipe", Field: "Checkpoint", Value: cfg.Checkpoint.String(),
+				Problem: fmt.Sprintf("stages %d and %d share %v, whose memory is planned as one", slices.Index(cfg.Devices, d), i, d),
+				Remedy:  "want optimal for all stages of a device, or for none"}
 		}
 	}
 	return nil
@@ -74,13 +75,14 @@ func (cfg Config) planned() (Config, error) {
 	}
 	var policies []Checkpoint
 	for i, s := range cfg.Plan.Stages {
-		d, err := torch.ParseDevice(s.Device)
+		device := cfg.Plan.Devices[s.Device]
+		d, err := torch.ParseDevice(device.Name)
 		if err != nil {
 			return cfg, cfg.refusePlan(fmt.Sprintf("stage %d: %v", i, err), "want a device of this machine, such as cpu:0")
 		}
 		cfg.Balance, cfg.Devices, policies = append(cfg.Balance, s.Layers), append(cfg.Devices, d),
 			append(policies, Checkpoint(s.Policy))
-		cfg.Budget = append(cfg.Budget, s.Limit)
+		cfg.Budget = append(cfg.Budget, device.Limit)
 	}
 	cfg.Checkpoint = PerStage(policies...)
 	if !slices.Contains(policies, Optimal) {

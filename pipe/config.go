@@ -30,7 +30,7 @@ type Config struct {
 	Checkpoint Checkpoint
 	// Budget is for the policy Optimal: the most bytes that the device of a stage may hold,
 	// everything counted. It has a number for each stage, or one for all. While the pipe is open it
-	// is the limit of the device. A stage with a budget needs a device of its own. Nil or 0 is the
+	// is the limit of the device. Of stages on one device the lowest counts. Nil or 0 is the
 	// limit that the device has (torch.Device.SetLimit). Without a limit nothing is recomputed.
 	Budget []int64
 	// Optimizer is the optimizer that will update the model. The policy Optimal leaves memory for

@@ -247,8 +247,8 @@ func (r *minibatch) refitted(key string, now planner.Problem) *prepared {
 
 // predicted notes the predicted peaks as bytes that the devices must be able to hold.
 func (p *Pipe) predicted(plan *planner.Plan) {
-	for i, s := range plan.Stages {
-		p.safe.raise(p.stages[i].worker, s.Peak)
+	for worker, d := range plan.Devices {
+		p.safe.raise(worker, d.Peak)
 	}
 }
 

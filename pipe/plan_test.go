@@ -30,9 +30,9 @@ func TestGivenPlan(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for i, s := range unbound.plans {
+			for i, s := range unbound.plan.Stages {
 				if s.Policy == planner.Optimal {
-					cfg.Budget[i] = s.Peak - 100
+					cfg.Budget[i] = unbound.plans[i].Peak - 100
 				}
 			}
 		}
@@ -52,7 +52,7 @@ func TestGivenPlan(t *testing.T) {
 			t.Errorf("%s: %s", name, d)
 		}
 		for i := range want.plans {
-			if want.plans[i].Policy == planner.Optimal && want.peaks[0][i] != got.peaks[0][i] {
+			if want.plan.Stages[i].Policy == planner.Optimal && want.peaks[0][i] != got.peaks[0][i] {
 				t.Errorf("%s: stage %d takes %d bytes, and %d by the plan that was written down", name, i,
 					want.peaks[0][i], got.peaks[0][i])
 			}
@@ -79,7 +79,9 @@ func TestGivenPlan(t *testing.T) {
 // A plan that does not go with the rest is refused before anything runs.
 func TestGivenPlanIsRefused(t *testing.T) {
 	torchtest.Check(t)
-	text := `stage 0 device=cpu:0 layers=4 policy=never
+	text := `device cpu:0
+device cpu:1
+stage 0 device=cpu:0 layers=4 policy=never
   0-1 S0 L B0
 stage 1 device=cpu:1 layers=5 policy=never
   0-1 S0 L B0
@@ -88,21 +90,34 @@ worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1
 worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0
 `
 	plan := func(from, to string) *planner.Plan {
-		p, err := planner.Parse(strings.Replace(text, from, to, 1))
+		p, err := planner.Parse(strings.ReplaceAll(text, from, to))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return p
 	}
-	broken := plan("", "")
+	swapped, err := planner.Parse(`device cpu:1
+device cpu:0
+stage 0 device=cpu:0 layers=4 policy=never
+  0 S0 L B0
+stage 1 device=cpu:1 layers=5 policy=never
+  0 S0 L B0
+program whole stages=2 micro-batches=1
+worker 0: 0>1F0 1F0 1B0 1B0>0
+worker 1: 0F0 0F0>1 1>0B0 0B0
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := plan("cpu:0", "cpu:0")
 	broken.Stages[0].MicroBatches[0].Ops = nil
 	for want, cfg := range map[string]pipe.Config{
-		"Chunks is 3: the plan has fewer micro-batches; want at most 2": {Plan: plan("", ""), Chunks: 3},
-		"leave Balance, Devices, Checkpoint, Budget and Schedule out":   {Plan: plan("", ""), Balance: []int{4, 5}},
+		"Chunks is 3: the plan has fewer micro-batches; want at most 2": {Plan: plan("cpu:0", "cpu:0"), Chunks: 3},
+		"leave Balance, Devices, Checkpoint, Budget and Schedule out":   {Plan: plan("cpu:0", "cpu:0"), Balance: []int{4, 5}},
 		"Balance is [3 5]: it adds up to 8":                             {Plan: plan("layers=4", "layers=3")},
-		"Plan is for 2 stages and 2 micro-batches: stage 0: ":           {Plan: plan("device=cpu:0", "device=tpu:0")},
-		"its worker 1 does 0>1F0":                                       {Plan: plan("device=cpu:1", "device=cpu:0")},
-		"micro-batches: planner: ":                                      {Plan: broken},
+		"Plan is for 2 stages and 2 micro-batches: stage 0: ":           {Plan: plan("cpu:0", "tpu:0")},
+		"its worker 0 does ":       {Plan: swapped},
+		"micro-batches: planner: ": {Plan: broken},
 	} {
 		model := deep()
 		p, err := pipe.New(model, cfg)
@@ -116,7 +131,7 @@ worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0
 	}
 	model := deep()
 	defer nn.Free(model)
-	p, err := pipe.New(model, pipe.Config{Plan: plan("", "")})
+	p, err := pipe.New(model, pipe.Config{Plan: plan("cpu:0", "cpu:0")})
 	if err != nil {
 		t.Fatal(err)
 	}

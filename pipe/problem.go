@@ -15,9 +15,11 @@ import (
 // without measuring.
 func (p *Pipe) problem(microBatches int) planner.Problem {
 	out := planner.Problem{MicroBatches: microBatches, Skips: edges(p.stages), Schedule: p.cfg.Schedule}
+	for _, w := range p.workers {
+		out.Devices = append(out.Devices, planner.Device{Name: w.device.String()})
+	}
 	for i, s := range p.stages {
-		out.Workers = append(out.Workers, s.worker)
-		out.Stages = append(out.Stages, planner.Stage{Device: s.Device.String(), Layers: len(s.Layers),
+		out.Stages = append(out.Stages, planner.Stage{Device: s.worker, Layers: len(s.Layers),
 			Policy: planner.Policy(p.cfg.policies[i])})
 	}
 	return out
@@ -32,6 +34,13 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 			continue
 		}
 		c, m := chains[i], s.Device.Memory()
+		d := &out.Devices[s.worker]
+		d.Live = m.Live
+		for _, limit := range []int64{m.Limit, p.cfg.Budget[i]} {
+			if limit > 0 && (d.Limit == 0 || limit < d.Limit) {
+				d.Limit = limit
+			}
+		}
 		out.Stages[i].Costs = planner.Costs{
 			First: c.Chain, Later: c.Later, Units: c.Units, Prologue: c.Prologue, ProloguePeak: c.ProloguePeak,
 			Given: c.Given, Gives: c.Gives, SkipsIn: c.SkipsIn, SkipsOut: c.SkipsOut,
@@ -41,11 +50,8 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 			out.Stages[i].Costs.Deferred += d.Bytes
 		}
 		memory := planner.Memory{
-			Limit: m.Limit, Live: m.Live, Unplaced: p.Unplaced(i), Tied: s.tied(), Gradients: s.hasGrads(),
+			Unplaced: p.Unplaced(i), Tied: s.tied(), Gradients: s.hasGrads(),
 			BatchInput: i == 0 && !r.inputGrad,
-		}
-		if b := p.cfg.Budget[i]; b > 0 && (m.Limit == 0 || b < m.Limit) {
-			memory.Limit = b
 		}
 		if o := p.cfg.Optimizer; o != nil {
 			memory.State = o.Need(s.Params()).State

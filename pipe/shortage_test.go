@@ -155,7 +155,7 @@ func TestOpenThenPlace(t *testing.T) {
 	if _, err := p.PlanFor(ctx, b, q.loss); err != nil {
 		t.Fatal(err)
 	}
-	before := p.Plan().Stages
+	before := p.Plan().Devices
 	if n := p.Unplaced(0) + p.Unplaced(1); n == 0 || torch.CPU(0).Memory().Live+torch.CPU(1).Memory().Live != 0 {
 		t.Errorf("%d bytes are not placed, %d and %d are live", n, torch.CPU(0).Memory().Live, torch.CPU(1).Memory().Live)
 	}
@@ -170,7 +170,7 @@ func TestOpenThenPlace(t *testing.T) {
 	if _, err := p.Step(ctx, b, q.loss); err != nil {
 		t.Fatal(err)
 	}
-	for i, s := range p.Plan().Stages {
+	for i, s := range p.Plan().Devices {
 		if s.Base != before[i].Base || s.Peak != before[i].Peak {
 			t.Errorf("stage %d: %d bytes with a base of %d, planned %d with %d", i, s.Peak, s.Base, before[i].Peak, before[i].Base)
 		}

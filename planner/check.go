@@ -11,8 +11,8 @@ import (
 
 // Check returns what is wrong with a plan, or nil if it can run. The program must pass
 // schedule.Check. The operations of every micro-batch must be complete and in a possible order. The
-// program must recompute exactly where there are operations for it. No predicted peak may be above
-// its limit.
+// program must recompute exactly where there are operations for it. Worker i must be that of device
+// i. Predicted peaks must be those of the micro-batches' bytes, and not above their limits.
 func (p *Plan) Check() error {
 	if p == nil || p.Program == nil {
 		return errors.New("planner: the plan has no program")
@@ -25,6 +25,9 @@ func (p *Plan) Check() error {
 	}
 	if len(p.Stages) != p.Program.Stages {
 		return fmt.Errorf("planner: %d stages, and a program for %d", len(p.Stages), p.Program.Stages)
+	}
+	if err := p.checkDevices(); err != nil {
+		return fmt.Errorf("planner: %w", err)
 	}
 	again := map[[2]int]bool{}
 	for _, actions := range p.Program.Workers {
@@ -47,6 +50,55 @@ func (p *Plan) Check() error {
 				return fmt.Errorf("planner: the program lacks %dR%d, which the operations of stage %d, micro-batch %d, "+
 					"ask for", i, b, i, b)
 			}
+		}
+	}
+	return p.checkPeaks()
+}
+
+// checkDevices checks that each worker does what the stages of its device do, and that the memory
+// of a device is planned for all of its stages or for none.
+func (p *Plan) checkDevices() error {
+	if len(p.Devices) != len(p.Program.Workers) {
+		return fmt.Errorf("%d devices, and a program for %d workers", len(p.Devices), len(p.Program.Workers))
+	}
+	for i, d := range p.Devices {
+		if d.Name == "" || slices.ContainsFunc(p.Devices[:i], func(o DevicePlan) bool { return o.Name == d.Name }) {
+			return fmt.Errorf("device %d is called %q; want a name that no other has", i, d.Name)
+		}
+		if d.Limit < 0 || d.Base < 0 || d.Limit > 0 && d.Peak > d.Limit {
+			return fmt.Errorf("device %s: a peak of %d bytes with a limit of %d", d.Name, d.Peak, d.Limit)
+		}
+	}
+	for i, s := range p.Stages {
+		if s.Device < 0 || s.Device >= len(p.Devices) {
+			return fmt.Errorf("stage %d is on device %d; want 0 to %d", i, s.Device, len(p.Devices)-1)
+		}
+		if p.planned(s.Device) && s.Policy != Optimal {
+			return fmt.Errorf("stage %d has the policy %s, and another stage on %s has %s; want it for all stages of a device",
+				i, s.Policy, p.Devices[s.Device].Name, Optimal)
+		}
+	}
+	for w, actions := range p.Program.Workers {
+		for _, a := range actions {
+			if s := p.Stages[a.Stage]; s.Device != w {
+				return fmt.Errorf("worker %d does %v, and stage %d is on %s, which is worker %d", w, a, a.Stage, p.Devices[s.Device].Name, s.Device)
+			}
+		}
+	}
+	return nil
+}
+
+// checkPeaks checks the predicted peaks of devices whose stages' bytes are known.
+func (p *Plan) checkPeaks() error {
+	again := *p
+	again.Devices = slices.Clone(p.Devices)
+	again.predictPeaks()
+	for i, d := range again.Devices {
+		switch have := p.Devices[i].Peak; {
+		case d.Peak != have:
+			return fmt.Errorf("planner: device %s: a peak of %d bytes, and its micro-batches take %d", d.Name, have, d.Peak)
+		case d.Limit > 0 && d.Peak > d.Limit:
+			return fmt.Errorf("planner: device %s: a peak of %d bytes with a limit of %d", d.Name, d.Peak, d.Limit)
 		}
 	}
 	return nil
@@ -75,8 +127,6 @@ func (s StagePlan) check(microBatches int) error {
 		return fmt.Errorf("a prologue of %d units, and there are %d", s.Prologue, len(units))
 	case len(s.MicroBatches) != microBatches:
 		return fmt.Errorf("operations of %d micro-batches, and the program has %d", len(s.MicroBatches), microBatches)
-	case s.Limit > 0 && s.Peak > s.Limit:
-		return fmt.Errorf("a peak of %d bytes with a limit of %d", s.Peak, s.Limit)
 	}
 	chain := remat.Chain{Layers: make([]remat.Layer, len(units)-s.Prologue)}
 	for b, m := range s.MicroBatches {

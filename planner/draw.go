@@ -26,7 +26,7 @@ func (p *Plan) Step() time.Duration {
 // action takes one unit.
 func (p *Plan) durations() (of func(schedule.Action) time.Duration, known bool) {
 	for _, s := range p.Stages {
-		if s.Time == 0 {
+		if p.Devices[s.Device].Time == 0 {
 			return schedule.Unit, false
 		}
 	}
@@ -46,14 +46,15 @@ func (p *Plan) durations() (of func(schedule.Action) time.Duration, known bool) 
 	}, true
 }
 
-// Draw draws the plan in lines of at most so many characters: what each worker does when, and of
-// each stage what is predicted.
+// Draw draws the plan in lines of at most so many characters: what each worker does when, what each
+// stage recomputes, and what is predicted of each device.
 //
 //	1 column = 4.5ms
 //	worker 0  F0 F1 .  .  B0--- B1---
 //	worker 1  .  F0 F1 B0--- B1---
 //	stage 0 on cpu:0: 2 layers, except_last
-//	stage 1 on cpu:1: 3 layers in 2 units, optimal, 4 forwards run again, 52.5 ms against 50.0 without, at most 880 bytes of 900
+//	stage 1 on cpu:1: 3 layers in 2 units, optimal, 4 forwards run again
+//	cpu:1: 52.5 ms against 50.0 without recomputation, at most 880 bytes of 900
 func (p *Plan) Draw(characters int) (string, error) {
 	if err := p.Check(); err != nil {
 		return "", err
@@ -70,17 +71,23 @@ func (p *Plan) Draw(characters int) (string, error) {
 	}
 	b.WriteString(strings.TrimRight(grid, "\n") + "\n")
 	for i, s := range p.Stages {
-		fmt.Fprintf(&b, "stage %d on %s: %d layers", i, s.Device, s.Layers)
+		fmt.Fprintf(&b, "stage %d on %s: %d layers", i, p.Devices[s.Device].Name, s.Layers)
 		if s.Units != nil {
 			fmt.Fprintf(&b, " in %d units", len(s.Units))
 		}
 		fmt.Fprintf(&b, ", %s", s.Policy)
 		if s.Policy == Optimal {
-			fmt.Fprintf(&b, ", %d forwards run again, %.1f ms against %.1f without, at most %d bytes",
-				s.Recomputed(), s.Time/1000, s.Once/1000, s.Peak)
-			if s.Limit > 0 {
-				fmt.Fprintf(&b, " of %d", s.Limit)
-			}
+			fmt.Fprintf(&b, ", %d forwards run again", s.Recomputed())
+		}
+		b.WriteByte('\n')
+	}
+	for i, d := range p.Devices {
+		if !p.planned(i) {
+			continue
+		}
+		fmt.Fprintf(&b, "%s: %.1f ms against %.1f without recomputation, at most %d bytes", d.Name, d.Time/1000, d.Once/1000, d.Peak)
+		if d.Limit > 0 {
+			fmt.Fprintf(&b, " of %d", d.Limit)
 		}
 		b.WriteByte('\n')
 	}

@@ -7,16 +7,17 @@ import (
 	"strings"
 )
 
-// MemoryError says which stages need more memory than they may have, and which limits would do. It
-// lists all of them, so that they can be corrected at once.
+// MemoryError says on which devices stages need more memory than they may have, and which limits
+// would do. It lists all of them, so that they can be corrected at once.
 type MemoryError struct {
 	Stages []Shortage // in order; at least one
 }
 
-// Shortage is a stage that needs more memory than its device may hold. Sizes are bytes of the
+// Shortage is a device on which stages need more memory than it may hold. Sizes are bytes of the
 // device, with all that is on it.
 type Shortage struct {
-	Stage  int
+	Stage  int    // the first that is on the device
+	Others []int  // the others
 	Device string // such as "cpu:0"
 	Limit  int64
 	// Least is the lowest limit that will do. It does not depend on measured times. Where a stage
@@ -63,6 +64,10 @@ func (e *MemoryError) WithUpdates(updates []Update) *MemoryError {
 // String says what the stage needs and what it may have.
 func (s Shortage) String() string {
 	text := fmt.Sprintf("stage %d on %s needs %d bytes", s.Stage, s.Device, s.Least)
+	if len(s.Others) > 0 {
+		list := strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Others), " ", ", "), "[]")
+		text = fmt.Sprintf("stages %d, %s on %s need %d bytes", s.Stage, list, s.Device, s.Least)
+	}
 	if s.SetBy != "" {
 		text += fmt.Sprintf(", set by %s,", s.SetBy)
 	}

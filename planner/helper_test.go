@@ -32,19 +32,44 @@ func chain(t *rapid.T, layers int) (first, later remat.Chain) {
 	return first, later
 }
 
-// problem draws stages of all policies, each on a device of its own; limits lie between what cannot
-// do and what is more than enough.
+// problem draws stages of all policies, with devices of their own or two to a device in turn, in
+// the orders of GPipe and 1F1B. Limits lie between what cannot do and what is more than enough.
 func problem(t *rapid.T) planner.Problem {
-	p := planner.Problem{MicroBatches: rapid.IntRange(1, 4).Draw(t, "micro-batches")}
-	stages := rapid.IntRange(1, 3).Draw(t, "stages")
+	p := planner.Problem{MicroBatches: rapid.IntRange(1, 5).Draw(t, "micro-batches")}
+	stages := rapid.IntRange(1, 4).Draw(t, "stages")
+	devices := rapid.IntRange(1, stages).Draw(t, "devices")
+	p.Schedule = rapid.SampledFrom([]schedule.Generator{nil, schedule.GPipe}).Draw(t, "schedule")
+	if devices == stages && rapid.Bool().Draw(t, "1F1B") {
+		p.Schedule = rapid.SampledFrom([]schedule.Generator{schedule.OneFOneB, schedule.ZeroBubbleH1, schedule.ZeroBubbleH2}).Draw(t, "other schedule")
+	}
+	for i := range devices {
+		p.Devices = append(p.Devices, planner.Device{Name: fmt.Sprint("cpu:", i), Live: rapid.Int64Range(0, 100).Draw(t, "live")})
+		if rapid.Bool().Draw(t, "limited") {
+			p.Devices[i].Limit = rapid.Int64Range(1, 4000).Draw(t, "limit")
+		}
+	}
+	gives := int64(0)
 	for i := range stages {
-		s := planner.Stage{Device: fmt.Sprint("cpu:", i), Policy: rapid.SampledFrom(planner.Policies).Draw(t, "policy")}
+		s := planner.Stage{Device: i % devices, Policy: rapid.SampledFrom(planner.Policies).Draw(t, "policy")}
+		if i >= devices && (s.Policy == planner.Optimal) != (p.Stages[i-devices].Policy == planner.Optimal) {
+			s.Policy = p.Stages[i-devices].Policy
+		}
 		units := rapid.IntRange(1, 4).Draw(t, "units")
 		s.Layers = units
 		if s.Policy == planner.Optimal {
-			c := planner.Costs{Prologue: rapid.IntRange(0, units).Draw(t, "prologue"),
-				Gives: rapid.Int64Range(0, 50).Draw(t, "gives")}
+			c := planner.Costs{Given: gives, SkipsIn: 7, SkipsOut: 7}
+			if i == 0 || p.Stages[i-1].Policy == planner.Optimal && len(p.Stages[i-1].Costs.First.Layers) == 0 {
+				c.Prologue = rapid.IntRange(0, units).Draw(t, "prologue")
+			}
 			c.First, c.Later = chain(t, units-c.Prologue)
+			if n := len(c.First.Layers); n > 0 {
+				c.Gives = c.First.Layers[n-1].Output
+			} else {
+				c.Gives = rapid.Int64Range(0, 50).Draw(t, "gives")
+			}
+			if c.Prologue == 0 && i > 0 {
+				c.First.Input, c.Later.Input = gives, gives
+			}
 			for range units {
 				c.Units = append(c.Units, rapid.IntRange(1, 3).Draw(t, "layers of a unit"))
 			}
@@ -56,18 +81,12 @@ func problem(t *rapid.T) planner.Problem {
 				c.ProloguePeak = rapid.Int64Range(0, 200).Draw(t, "prologue's peak")
 			}
 			c.Deferred = rapid.Int64Range(0, 50).Draw(t, "deferred")
-			s.Costs = c
-			s.Memory = planner.Memory{Live: rapid.Int64Range(0, 100).Draw(t, "live"),
-				State: rapid.Int64Range(0, 50).Draw(t, "state"), Gradients: rapid.Bool().Draw(t, "gradients"), BatchInput: i == 0}
-			if rapid.Bool().Draw(t, "limited") {
-				s.Memory.Limit = rapid.Int64Range(1, 4000).Draw(t, "limit")
-			}
+			s.Costs, gives = c, c.Gives
+			s.Memory = planner.Memory{State: rapid.Int64Range(0, 50).Draw(t, "state"), Gradients: rapid.Bool().Draw(t, "gradients"), BatchInput: i == 0}
 		}
-		p.Workers = append(p.Workers, i)
 		p.Stages = append(p.Stages, s)
 	}
-	p.Schedule = rapid.SampledFrom([]schedule.Generator{nil, schedule.OneFOneB, schedule.ZeroBubbleH1, schedule.ZeroBubbleH2}).Draw(t, "schedule")
-	if stages == 3 && rapid.Bool().Draw(t, "skip") {
+	if stages >= 3 && rapid.Bool().Draw(t, "skip") {
 		p.Skips = []schedule.Edge{{From: 0, To: 2}}
 	}
 	return p

@@ -12,6 +12,7 @@ import (
 // [Plan.Check] says whether it can run. A Plan that several goroutines read must not be changed.
 type Plan struct {
 	Program *schedule.Program // of a whole step
+	Devices []DevicePlan      // by worker of the program
 	Stages  []StagePlan
 }
 
@@ -23,10 +24,28 @@ func (p *Plan) MicroBatches() int {
 	return p.Program.MicroBatches
 }
 
+// DevicePlan is what is predicted of a device. All but the name is 0 unless its stages have the
+// policy Optimal. Sizes are bytes. Times are microseconds of all its stages and micro-batches
+// together.
+type DevicePlan struct {
+	Name  string // such as "cpu:0"
+	Limit int64  // 0 is no limit
+	Base  int64  // held whatever is recomputed
+	// Peak is the most that can be held in a step, Base included. It is held where links meet (the
+	// capacity of the program is schedule.Meet). Otherwise it is held if stages run ahead of each
+	// other as far as the program lets them.
+	Peak       int64
+	Time       float64 // of forwards, recomputations and backwards
+	Once       float64 // the same without recomputation
+	LowerBound float64 // no plan within the limit takes less
+
+	Spread float64 // see Costs
+}
+
 // StagePlan is what one stage does in a step.
 type StagePlan struct {
-	Device string // such as "cpu:0"
-	Layers int    // of the model
+	Device int // an index into the plan's Devices
+	Layers int // of the model
 	Policy Policy
 	// Units is the number of layers in each unit where the policy is Optimal. A loss that ends the
 	// last stage counts as a layer. With other policies a stage is one unit, and Units is nil. The
@@ -36,18 +55,9 @@ type StagePlan struct {
 	// MicroBatches has the operations on each micro-batch.
 	MicroBatches []MicroBatch
 
-	// The rest is predicted where the policy is Optimal, and 0 elsewhere. Sizes are bytes of the
-	// device. Times are microseconds of all micro-batches together.
-	Limit      int64   // 0 is no limit
-	Base       int64   // held whatever is recomputed
-	Peak       int64   // the most that is held in a step, Base included
-	Time       float64 // of forwards, recomputations and backwards
-	Once       float64 // the same without recomputation
-	LowerBound float64 // no plan within the limit takes less
-
-	Spread float64 // see Costs
-
-	waits int64 // the most bytes that can wait for neighbours when stages run ahead
+	sizes       // predicted where the policy is Optimal
+	input int64 // bytes of a micro-batch's input that the stage holds
+	made  int64 // bytes of gradients of parameters that micro-batch 0 makes
 }
 
 // MicroBatch is what a stage does with one micro-batch.
@@ -59,6 +69,8 @@ type MicroBatch struct {
 	// Forward, Recompute and Backward are the predicted microseconds of the three actions of the
 	// program; 0 if they are not known.
 	Forward, Recompute, Backward float64
+	// Bytes are predicted where the policy is Optimal.
+	Bytes Bytes
 }
 
 // timed is a micro-batch with the times of its operations, predicted from a chain. The layers of
@@ -126,18 +138,49 @@ func (p *Plan) recomputes(stage, microBatch int) bool {
 	return len(again) > 0
 }
 
-// Fewer is the plan for the first micro-batches alone, as a batch with fewer rows needs it. It
-// needs no more memory.
+// Fewer is the plan for the first micro-batches alone, as a batch with fewer rows needs it. Its
+// peaks are predicted again.
 func (p *Plan) Fewer(microBatches int) *Plan {
 	if microBatches == p.Program.MicroBatches {
 		return p
 	}
-	out := &Plan{Program: p.Program.Fewer(microBatches), Stages: slices.Clone(p.Stages)}
+	out := &Plan{Program: p.Program.Fewer(microBatches), Stages: slices.Clone(p.Stages), Devices: slices.Clone(p.Devices)}
 	for i := range out.Stages {
 		s := &out.Stages[i]
-		s.MicroBatches, s.Time, s.Once, s.LowerBound = s.MicroBatches[:microBatches], 0, 0, 0
+		s.MicroBatches = s.MicroBatches[:microBatches]
 	}
+	for i := range out.Devices {
+		d := &out.Devices[i]
+		d.Time, d.Once, d.LowerBound = 0, 0, 0
+	}
+	out.predictPeaks()
 	return out
+}
+
+// predictPeaks computes the peaks of devices whose stages' bytes are known.
+func (p *Plan) predictPeaks() {
+	var g *schedule.Graph
+	var latest []int
+	for i := range p.Devices {
+		if !p.sized(i) {
+			continue
+		}
+		if g == nil {
+			g = p.Program.Graph()
+			latest = g.LatestReceives()
+		}
+		p.Devices[i].Peak = p.Devices[i].Base + p.peak(g, latest, i)
+	}
+}
+
+// sized says whether the bytes of a device's stages are known.
+func (p *Plan) sized(device int) bool {
+	for _, s := range p.Stages {
+		if s.Device == device && slices.ContainsFunc(s.MicroBatches, func(m MicroBatch) bool { return m.Bytes != Bytes{} }) {
+			return true
+		}
+	}
+	return false
 }
 
 // spare is the part of a limit that must have become free to make another plan worth solving.
@@ -147,38 +190,24 @@ const spare = 0.01
 // limit, or if enough memory has become free that solving again is worth it.
 func (p *Plan) Refit(now Problem) *Plan {
 	out := *p
-	out.Stages = slices.Clone(p.Stages)
-	bases := now.bases()
-	for i := range out.Stages {
-		s, stage := &out.Stages[i], now.Stages[i]
-		if s.Policy != Optimal {
+	out.Devices = slices.Clone(p.Devices)
+	for i := range out.Devices {
+		d := &out.Devices[i]
+		if !p.planned(i) {
 			continue
 		}
-		base := bases[i]
-		more := base - s.Base
-		tight := s.Limit > 0 && float64(-more) > spare*float64(s.Limit)
-		if stage.Memory.Limit != s.Limit || tight || s.Limit > 0 && s.Peak+more > s.Limit {
+		base := now.base(i)
+		more := base - d.Base
+		tight := d.Limit > 0 && float64(-more) > spare*float64(d.Limit)
+		if now.Devices[i].Limit != d.Limit || tight || d.Limit > 0 && d.Peak+more > d.Limit {
 			return nil
 		}
-		s.Base, s.Peak = base, s.Peak+more
-	}
-	if out.capacity(now.Meet) != p.Program.Capacity {
-		return nil
+		d.Base, d.Peak = base, d.Peak+more
 	}
 	return &out
 }
 
-// capacity is the number of values that links between neighbours may hold. 0 is any number, so that
-// stages may run ahead of each other. It is schedule.Meet where memory is planned and does not
-// suffice for all that may wait.
-func (p *Plan) capacity(meet bool) int {
-	if meet {
-		return schedule.Meet
-	}
-	for _, s := range p.Stages {
-		if s.Limit > 0 && s.Peak+s.waits > s.Limit {
-			return schedule.Meet
-		}
-	}
-	return 0
+// planned says whether the memory of a device is planned.
+func (p *Plan) planned(device int) bool {
+	return slices.ContainsFunc(p.Stages, func(s StagePlan) bool { return s.Device == device && s.Policy == Optimal })
 }

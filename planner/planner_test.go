@@ -21,21 +21,22 @@ func TestSolve(t *testing.T) {
 	short := 0
 	rapid.Check(t, func(t *rapid.T) {
 		p := problem(t)
+		device := func(s planner.Shortage) *planner.Device { return &p.Devices[p.Stages[s.Stage].Device] }
 		found, err := planner.Solve(context.Background(), p)
 		var lack *planner.MemoryError
 		if errors.As(err, &lack) {
 			short++
 			for _, s := range lack.Stages {
-				if s.Least <= s.Limit || s.Limit != p.Stages[s.Stage].Memory.Limit || !strings.Contains(err.Error(), s.String()) {
+				if s.Least <= s.Limit || s.Limit != device(s).Limit || !strings.Contains(err.Error(), s.String()) {
 					t.Fatalf("%+v of %v", s, err)
 				}
-				p.Stages[s.Stage].Memory.Limit = s.Least - 1
+				device(s).Limit = s.Least - 1
 			}
 			if _, err := planner.Solve(context.Background(), p); lack.Stages[0].Least > 1 && !errors.As(err, new(*planner.MemoryError)) {
 				t.Fatalf("with a byte less than the least: %v", err)
 			}
 			for _, s := range lack.Stages {
-				p.Stages[s.Stage].Memory.Limit = s.Least
+				device(s).Limit = s.Least
 			}
 			found, err = planner.Solve(context.Background(), p)
 		}
@@ -46,8 +47,9 @@ func TestSolve(t *testing.T) {
 			t.Fatalf("%v\n%v", err, found)
 		}
 		for i, s := range found.Stages {
-			if s.Limit != p.Stages[i].Memory.Limit || s.Limit > 0 && s.Peak > s.Limit || s.Policy == planner.Optimal && s.Base < p.Stages[i].Memory.Live {
-				t.Errorf("stage %d: %+v", i, s)
+			d := found.Devices[s.Device]
+			if s.Policy == planner.Optimal && (d.Limit != p.Devices[s.Device].Limit || d.Limit > 0 && d.Peak > d.Limit || d.Base < p.Devices[s.Device].Live) {
+				t.Errorf("stage %d: %+v", i, d)
 			}
 		}
 		again, err := planner.Parse(found.String())
@@ -80,16 +82,20 @@ func TestTimesAddUp(t *testing.T) {
 		if errors.As(err, new(*planner.MemoryError)) {
 			return
 		}
-		for i, s := range found.Stages {
+		for i, d := range found.Devices {
 			sum := 0.0
-			for _, m := range s.MicroBatches {
-				sum += m.Forward + m.Recompute + m.Backward
+			for _, s := range found.Stages {
+				for _, m := range s.MicroBatches {
+					if s.Device == i {
+						sum += m.Forward + m.Recompute + m.Backward
+					}
+				}
 			}
-			if diff := sum - s.Time; diff > 0.01 || diff < -0.01 { // rounded to nanoseconds
-				t.Errorf("stage %d: %g, and its actions take %g", i, s.Time, sum)
+			if diff := sum - d.Time; diff > 0.01 || diff < -0.01 { // rounded to nanoseconds
+				t.Errorf("device %d: %g, and its actions take %g", i, d.Time, sum)
 			}
-			if s.Time < s.LowerBound-1e-6 {
-				t.Errorf("stage %d: %g is below the bound %g", i, s.Time, s.LowerBound)
+			if d.Time < d.LowerBound-1e-6 {
+				t.Errorf("device %d: %g is below the bound %g", i, d.Time, d.LowerBound)
 			}
 		}
 	})
@@ -102,15 +108,14 @@ func TestRefit(t *testing.T) {
 		Layers: []remat.Layer{{Name: "a", Forward: 1, ForwardNoGrad: 1, Backward: 2, Output: 10, Saved: 20,
 			Gradient: 10}}}, remat.Chain{}
 	later = first
-	p := planner.Problem{MicroBatches: 2, Workers: []int{0}, Stages: []planner.Stage{{
-		Device: "cpu:0", Layers: 1, Policy: planner.Optimal, Costs: planner.Costs{First: first, Later: later,
-			Units: []int{1}}, Memory: planner.Memory{Limit: 1000, Live: 500},
+	p := planner.Problem{MicroBatches: 2, Devices: []planner.Device{{Name: "cpu:0", Limit: 1000, Live: 500}}, Stages: []planner.Stage{{
+		Layers: 1, Policy: planner.Optimal, Costs: planner.Costs{First: first, Later: later, Units: []int{1}},
 	}}}
 	made, err := planner.Solve(context.Background(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	peak := made.Stages[0].Peak
+	peak := made.Devices[0].Peak
 	for _, tt := range []struct {
 		live, limit int64
 		fits        bool
@@ -118,23 +123,25 @@ func TestRefit(t *testing.T) {
 		{500, 1000, true}, {500 + 1000 - peak, 1000, true}, {500 + 1000 - peak + 1, 1000, false}, {490, 1000,
 			true}, {489, 1000, false}, {500, 1001, false},
 	} {
-		p.Stages[0].Memory.Live, p.Stages[0].Memory.Limit = tt.live, tt.limit
+		p.Devices[0].Live, p.Devices[0].Limit = tt.live, tt.limit
 		now := made.Refit(p)
 		if (now != nil) != tt.fits {
 			t.Errorf("%+v: %v", tt, now)
 		}
-		if now != nil && (now.Stages[0].Peak != peak+tt.live-500 || now.Stages[0].Base != tt.live || made.Stages[0].Peak != peak) {
-			t.Errorf("%+v: %+v", tt, now.Stages[0])
+		if now != nil && (now.Devices[0].Peak != peak+tt.live-500 || now.Devices[0].Base != tt.live || made.Devices[0].Peak != peak) {
+			t.Errorf("%+v: %+v", tt, now.Devices[0])
 		}
 	}
 }
 
 // Every fault of a plan is found, and the error says where it is.
 func TestCheckFindsFaults(t *testing.T) {
-	whole := `stage 0 device=cpu:0 layers=2 policy=except_last
+	whole := `device cpu:0
+device cpu:1 limit=900 base=400 peak=880 time=25 once=22 bound=24
+stage 0 device=cpu:0 layers=2 policy=except_last
   0 S0 L B0
   1 K0 L S0 B0
-stage 1 device=cpu:1 layers=3 policy=optimal units=1,1,1 prologue=1 limit=900 base=400 peak=880 time=25 once=22 bound=24
+stage 1 device=cpu:1 layers=3 policy=optimal units=1,1,1 prologue=1
   0-1 times=4.5/1/7 F0 S1 K2 L S2 B2 B1
 program whole stages=2 micro-batches=2
 worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 0R1 1>0B1 0B1
@@ -160,14 +167,20 @@ worker 1: 0>1F0 1F0 0>1F1 1F1 1R0 1B0 1B0>0 1R1 1B1 1B1>0
 		{"peak=880", "peak=901", "a peak of 901 bytes with a limit of 900"},
 		{"1>0B0 0B0", "0B0 1>0B0", "worker 0"},
 		{"stages=2 micro-batches=2\nworker 0", "stages=3 micro-batches=2\nworker 0", "missing: 2F0 is on no worker"},
-		{"0-1 times", "1-1 times", `line 5: micro-batches "1-1"; want those from 0 on`},
-		{"times=4.5/1/7", "times=4.5/1", "line 5: times=4.5/1; want three numbers"},
+		{"0-1 times", "1-1 times", `line 7: micro-batches "1-1"; want those from 0 on`},
+		{"times=4.5/1/7", "times=4.5/1", "line 7: times=4.5/1; want three numbers"},
 		{"times=4.5/1/7", "times=4.5/1/NaN", `"NaN" is no number of microseconds`},
-		{"time=25", "time=-1", "line 4: time=-1: no number"},
-		{"time=25", "tim=25", `line 4: "tim=25"; want device`},
-		{"time=25", "time=25 time=25", "line 4: time is given twice"},
-		{"limit=900", "limit=many", "line 4: limit=many"},
-		{"stage 1", "stage 2", "line 4: stage 2; want stage 1 next"},
+		{"time=25", "time=-1", "line 2: time=-1: no number"},
+		{"time=25", "tim=25", `line 2: "tim=25"; want limit`},
+		{"device cpu:0\n", "device cpu:0\ndevice cpu:0\n", "3 devices, and a program for 2 workers"},
+		{"device=cpu:1", "device=cpu:0", "want it for all stages of a device"},
+		{"device=cpu:1", "device=cpu:2", "line 6: device=cpu:2: no line before is of this device"},
+		{"device=cpu:1 ", "", "line 6: stage 1 has no device"},
+		{"times=4.5/1/7", "times=4.5/1/7 bytes=100/50/70/90", "device cpu:1: a peak of 880 bytes, and its micro-batches take 550"},
+		{"times=4.5/1/7", "bytes=100/50/70", "line 7: bytes=100/50/70; want four numbers"},
+		{"time=25", "time=25 time=25", "line 2: time is given twice"},
+		{"limit=900", "limit=many", "line 2: limit=many"},
+		{"stage 1", "stage 2", "line 6: stage 2; want stage 1 next"},
 		{"S2 B2 B1\n", "S2 B2 X1\n", `"X1"`},
 		{"program whole", "program backward-only", "backward-only"},
 	} {
@@ -187,7 +200,7 @@ worker 1: 0>1F0 1F0 0>1F1 1F1 1R0 1B0 1B0>0 1R1 1B1 1B1>0
 		t.Error("a nil plan is valid")
 	}
 	if _, err := planner.Solve(context.Background(),
-		planner.Problem{MicroBatches: 0}); err == nil || !strings.Contains(err.Error(), "0 micro-batches; want at least 1") {
+		planner.Problem{MicroBatches: 0}); err == nil || !strings.Contains(err.Error(), "MicroBatches is 0; want at least 1") {
 		t.Errorf("got %v", err)
 	}
 	if step := p.Step(); step != 0 {
@@ -198,7 +211,8 @@ worker 1: 0>1F0 1F0 0>1F1 1F1 1R0 1B0 1B0>0 1R1 1B1 1B1>0
 // The simulated step of one stage is the sum of its actions.
 func TestStep(t *testing.T) {
 	for _, worker := range []string{"0F0 0F1 0B0 0B1", "0F0 0F1 0I0 0I1 0W0 0W1"} {
-		p, err := planner.Parse(`stage 0 device=cpu:0 layers=1 policy=optimal units=1 limit=900 base=400 peak=880 time=30 once=28 bound=30
+		p, err := planner.Parse(`device cpu:0 limit=900 base=400 peak=880 time=30 once=28 bound=30
+stage 0 device=cpu:0 layers=1 policy=optimal units=1
   0-1 times=4000/0/11000 S0 L B0
 program whole stages=1 micro-batches=2
 worker 0: ` + worker + "\n")
@@ -209,20 +223,23 @@ worker 0: ` + worker + "\n")
 			t.Errorf("%s: got %v", worker, got)
 		}
 		drawn, err := p.Draw(80)
-		if want := "stage 0 on cpu:0: 1 layers in 1 units, optimal, 0 forwards run again, 0.0 ms against 0.0 without, at most 880 bytes of 900\n"; err != nil || !strings.HasSuffix(drawn, want) {
+		if want := "stage 0 on cpu:0: 1 layers in 1 units, optimal, 0 forwards run again\ncpu:0: 0.0 ms against 0.0 without recomputation, at most 880 bytes of 900\n"; err != nil || !strings.HasSuffix(drawn, want) {
 			t.Errorf("%v\n%s", err, drawn)
 		}
 	}
 }
 
-// What micro-batches hold between the two parts of a backward is in the base of a stage, once for
+// What micro-batches hold between the two parts of a backward is in the base of a device, once for
 // each that is between them in the schedule's program.
 func TestBaseHasWhatIsDeferred(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := problem(t)
 		p.Skips = nil
 		for i := range p.Stages {
-			p.Stages[i].Costs.Deferred, p.Stages[i].Memory.Limit = 0, 0
+			p.Stages[i].Costs.Deferred = 0
+		}
+		for i := range p.Devices {
+			p.Devices[i].Limit = 0
 		}
 		deferred := p.Deferred()
 		without, err := planner.Solve(context.Background(), p)
@@ -236,20 +253,26 @@ func TestBaseHasWhatIsDeferred(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		more := make([]int64, len(p.Devices))
 		for i, s := range with.Stages {
 			first := strings.Count(with.Program.String(), fmt.Sprint(i, "I"))
 			if most := deferred[i]; first == 0 && most != 0 || first > 0 && (most < 1 || most > p.MicroBatches) {
 				t.Errorf("stage %d: %d micro-batches are between both parts\n%v", i, most, with.Program)
 			}
-			if s.Policy == planner.Optimal && s.Base != without.Stages[i].Base+7*int64(deferred[i]) {
-				t.Errorf("stage %d: base %d, without what is deferred %d, which is 7 bytes of %d", i, s.Base, without.Stages[i].Base, deferred[i])
+			if s.Policy == planner.Optimal {
+				more[s.Device] += 7 * int64(deferred[i])
+			}
+		}
+		for i, d := range with.Devices {
+			if d.Base != without.Devices[i].Base+more[i] {
+				t.Errorf("%s: base %d, without what is deferred %d, which is %d bytes", d.Name, d.Base, without.Devices[i].Base, more[i])
 			}
 		}
 	})
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add("stage 0 device=cpu:0 layers=1 policy=never\n  0 S0 L B0\nprogram whole stages=1 micro-batches=1\nworker 0: 0F0 0B0\n")
+	f.Add("device cpu:0 peak=3\nstage 0 device=cpu:0 layers=1 policy=never\n  0 S0 L B0\nprogram whole stages=1 micro-batches=1\nworker 0: 0F0 0B0\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		p, err := planner.Parse(text)
 		if err != nil {
@@ -266,10 +289,10 @@ func FuzzParse(f *testing.F) {
 // with what that takes.
 func TestThePrologueTakesMost(t *testing.T) {
 	c := remat.Chain{Loss: remat.Loss{Backward: 1}, Layers: []remat.Layer{{Name: "a", Forward: 1, ForwardNoGrad: 1, Backward: 1}}}
-	s := planner.Stage{Device: "cpu:0", Layers: 2, Policy: planner.Optimal,
+	s := planner.Stage{Layers: 2, Policy: planner.Optimal,
 		Costs:  planner.Costs{First: c, Later: c, Units: []int{1, 1}, Prologue: 1, ProloguePeak: 200},
-		Memory: planner.Memory{Limit: 100, BatchInput: true}}
-	p := planner.Problem{MicroBatches: 2, Workers: []int{0}, Stages: []planner.Stage{s}}
+		Memory: planner.Memory{BatchInput: true}}
+	p := planner.Problem{MicroBatches: 2, Devices: []planner.Device{{Name: "cpu:0", Limit: 100}}, Stages: []planner.Stage{s}}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_, err := planner.Solve(ctx, p)

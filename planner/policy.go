@@ -25,3 +25,36 @@ var Policies = []Policy{ExceptLast, Never, Always, Optimal}
 func (p Policy) Recomputes(microBatch int) bool {
 	return p == Always || p == ExceptLast && microBatch > 0
 }
+
+// Recomputed is the share of micro-batches that the policy recomputes, from 0 to 1. For Optimal,
+// ask the plan instead.
+func (p Policy) Recomputed(microBatches int) float64 {
+	if microBatches < 1 {
+		return 0
+	}
+	n := 0
+	for i := range microBatches {
+		if p.Recomputes(i) {
+			n++
+		}
+	}
+	return float64(n) / float64(microBatches)
+}
+
+// Held returns how many graphs, with all activations for backward, a stage holds in GPipe when it
+// holds most, and of how many more micro-batches it holds the inputs alone. All forwards come
+// before the first backward, so that every graph that is not recomputed is held then. If all
+// micro-batches are recomputed, most is held after the first recomputation. Of Optimal it is the
+// least. For other programs, see schedule.Memory.
+func (p Policy) Held(microBatches int) (graphs, inputs int) {
+	if p == Optimal {
+		p = Always
+	}
+	for i := range microBatches {
+		if !p.Recomputes(i) {
+			graphs++
+		}
+	}
+	graphs = max(graphs, min(1, microBatches))
+	return graphs, microBatches - graphs
+}

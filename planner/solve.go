@@ -3,49 +3,142 @@ package planner
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"penstock/internal/arg"
 	"penstock/remat"
 	"penstock/remat/solver"
+	"penstock/schedule"
 )
 
 // Solve plans a step. It blocks until the plan is made or ctx ends. It fails with a [*MemoryError]
-// if no plan of some stage keeps its limit, with ctx.Err() when ctx ends first, or with what is
-// wrong with the problem.
+// if no plan of some device keeps its limit, with ctx.Err() when ctx ends first, with an
+// [*arg.ConfigError] for a field of the problem that is refused, or with what is wrong with the
+// program that the problem's schedule makes.
+//
+// The program is made first, with a recomputation of everything that may be recomputed. Its order
+// says which micro-batches of which stages are in flight together on a device, and what waits on
+// links. Each device is planned in that order. Recomputations that the plan does without are taken
+// out of the program.
 func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	if err := arg.Context(ctx, "planner"); err != nil {
 		return nil, err
 	}
-	if p.MicroBatches < 1 {
-		return nil, fmt.Errorf("planner: %d micro-batches; want at least 1", p.MicroBatches)
+	if err := p.check(); err != nil {
+		return nil, err
 	}
-	out := &Plan{Stages: make([]StagePlan, len(p.Stages))}
-	var short []Shortage
-	bases := p.bases()
+	capacity, may := p.capacity()
+	out, err := p.plan(ctx, capacity)
+	if err == nil && may && out.Program.Capacity == capacity { // the schedule may have its own
+		if more := out.unbounded(); more != nil {
+			return more, nil
+		}
+	}
+	return out, err
+}
+
+// plan is the plan with links of a capacity.
+func (p Problem) plan(ctx context.Context, capacity int) (*Plan, error) {
+	out := &Plan{}
+	for _, d := range p.Devices {
+		out.Devices = append(out.Devices, DevicePlan{Name: d.Name})
+	}
 	for i, s := range p.Stages {
-		one, lack, err := p.stage(ctx, s, bases[i], i == len(p.Stages)-1)
+		out.Stages = append(out.Stages, p.stage(i, s))
+	}
+	program, err := p.program(capacity)
+	if err != nil {
+		return nil, err
+	}
+	out.Program = program
+	g := program.Graph()
+	latest := g.LatestReceives()
+	var short []Shortage
+	for i := range p.Devices {
+		lack, err := p.device(ctx, out, i, g, latest)
 		if err != nil {
-			return nil, fmt.Errorf("planner: stage %d: %w", i, err)
+			return nil, fmt.Errorf("planner: device %s: %w", p.Devices[i].Name, err)
 		}
 		if lack != nil {
-			lack.Stage = i
 			short = append(short, *lack)
 		}
-		out.Stages[i] = one
 	}
 	if short != nil {
 		return nil, &MemoryError{short}
 	}
-	var err error
-	out.Program, err = p.program(out.recomputes, out.capacity(p.Meet))
-	if err != nil {
+	out.Program = program.Without(func(a schedule.Action) bool { return !out.recomputes(a.Stage, a.MicroBatch) })
+	if err := schedule.Check(out.Program, schedule.Limits{}); err != nil {
 		return nil, fmt.Errorf("planner: %w", err)
 	}
+	out.predictPeaks()
 	return out, nil
 }
 
-// stage plans one stage, which holds base whatever is recomputed, or returns what it is short of.
-func (p Problem) stage(ctx context.Context, s Stage, base int64, last bool) (StagePlan, *Shortage, error) {
+// program is a program with links of a capacity, in which stages with the policy Optimal recompute
+// every micro-batch.
+func (p Problem) program(capacity int) (*schedule.Program, error) {
+	generate := p.Schedule
+	if generate == nil {
+		generate = schedule.GPipe
+	}
+	var workers []int
+	for _, s := range p.Stages {
+		workers = append(workers, s.Device)
+	}
+	program, err := generate.Make(schedule.Config{
+		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: workers, Skips: p.Skips, Capacity: capacity,
+		Recompute: func(stage, microBatch int) bool {
+			if stage >= len(p.Stages) {
+				return false // the schedule asks for a program of more than there is
+			}
+			s := p.Stages[stage]
+			return s.Policy == Optimal || s.Policy.Recomputes(microBatch)
+		},
+	})
+	if err == nil {
+		recomputeLate(program, func(stage int) bool { return p.Stages[stage].Policy == Optimal })
+		err = schedule.Check(program, schedule.Limits{})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("planner: %w", err)
+	}
+	return program, nil
+}
+
+// capacity is the capacity of links for which memory is planned, and whether any number of values
+// may wait if memory suffices. Without limits it always does. Otherwise nothing waits where the
+// program runs like that, and one value on each link where it does not.
+func (p Problem) capacity() (capacity int, may bool) {
+	limited := false
+	for _, s := range p.Stages {
+		limited = limited || s.Policy == Optimal && p.Devices[s.Device].Limit > 0
+	}
+	if !limited && !p.Meet {
+		return 0, false
+	}
+	if _, err := p.program(schedule.Meet); err != nil {
+		return 1, !p.Meet
+	}
+	return schedule.Meet, !p.Meet
+}
+
+// unbounded is the plan where any number of values may wait on links, or nil if that exceeds a
+// limit.
+func (p *Plan) unbounded() *Plan {
+	out, program := *p, *p.Program
+	program.Capacity = 0
+	out.Program, out.Devices = &program, slices.Clone(p.Devices)
+	out.predictPeaks()
+	for _, d := range out.Devices {
+		if d.Limit > 0 && d.Peak > d.Limit {
+			return nil
+		}
+	}
+	return &out
+}
+
+// stage is a stage's plan as far as it is known before its device is planned.
+func (p Problem) stage(at int, s Stage) StagePlan {
 	out := StagePlan{Device: s.Device, Layers: s.Layers, Policy: s.Policy}
 	if s.Policy != Optimal {
 		out.MicroBatches = make([]MicroBatch, p.MicroBatches)
@@ -55,39 +148,109 @@ func (p Problem) stage(ctx context.Context, s Stage, base int64, last bool) (Sta
 				out.MicroBatches[i].Ops = keepInput
 			}
 		}
-		return out, nil, nil
+		return out
 	}
-	out.Units, out.Prologue = s.Costs.Units, s.Costs.Prologue
-	out.Limit, out.Base, out.waits = s.Memory.Limit, base, p.waits(s)
-	left := int64(0)
-	if out.Limit > 0 {
-		left = max(out.Limit-out.Base, 1)
-	}
+	c := s.Costs
 	first, later := s.chains()
-	one := solver.Stage{First: first, Later: later, Prologue: s.prologue()}
-	if !last {
-		one.Gradient = solver.AfterRecompute
+	out.Units, out.Prologue = c.Units, c.Prologue
+	out.sizes = sizes{output: c.Gives, returned: later.InputGradient, skipsIn: c.SkipsIn, skipsOut: c.SkipsOut}
+	if at == 0 {
+		out.sizes.returned = 0 // added to what the batch has, in memory of the batch
 	}
-	solved, err := solver.SolveDevice(ctx, solver.Device{Stages: []solver.Stage{one}, MicroBatches: p.MicroBatches, Limit: left}, solver.Options{})
-	if err != nil {
-		return out, nil, err
+	out.input = later.Input
+	for _, l := range first.Layers {
+		out.made += l.WeightGradient
 	}
-	if !solved.Feasible || out.Limit > 0 && out.Base+solved.Peak > out.Limit {
-		return out, s.shortage(first, out.Base+solved.Peak), nil
-	}
-	out.Peak, out.Time, out.LowerBound = out.Base+solved.Peak, solved.Time, solved.LowerBound
-	out.Spread = s.Costs.Spread
-	if len(first.Layers) > 0 {
-		out.Once = first.Once() + float64(p.MicroBatches-1)*later.Once()
-	}
-	for i, one := range solved.MicroBatches[0] {
-		c := later
-		if i == 0 {
-			c = first
+	return out
+}
+
+// device plans the stages of a device, or returns what it is short of.
+func (p Problem) device(ctx context.Context, out *Plan, at int, g *schedule.Graph, latest []int) (*Shortage, error) {
+	d, problem := &out.Devices[at], solver.Device{MicroBatches: p.MicroBatches}
+	var stages []int
+	for i, s := range p.Stages {
+		if s.Device != at || s.Policy != Optimal {
+			continue
 		}
-		out.MicroBatches = append(out.MicroBatches, timed(one.Ops, c, out.Prologue))
+		first, later := s.chains()
+		problem.Stages = append(problem.Stages, solver.Stage{First: first, Later: later, Receives: i < len(p.Stages)-1,
+			Continues: len(stages) > 0 && stages[len(stages)-1] == i-1 && s.Costs.Prologue == 0})
+		stages = append(stages, i)
 	}
-	return out, nil, nil
+	if stages == nil {
+		return nil, nil
+	}
+	d.Limit, d.Base = p.Devices[at].Limit, p.base(at)
+	if d.Limit > 0 {
+		problem.Limit = max(d.Limit-d.Base, 1)
+	}
+	problem.Order = p.order(out, g, latest, at, stages)
+	solved, err := solver.SolveDevice(ctx, problem, solver.Options{})
+	if err != nil {
+		return nil, err
+	}
+	if !solved.Feasible || d.Limit > 0 && d.Base+solved.Peak > d.Limit {
+		return p.shortage(stages, d.Base+solved.Peak), nil
+	}
+	d.Time, d.LowerBound = solved.Time, solved.LowerBound
+	for k, i := range stages {
+		first, later := p.Stages[i].chains()
+		s := &out.Stages[i]
+		d.Spread = max(d.Spread, p.Stages[i].Costs.Spread)
+		if len(first.Layers) > 0 {
+			d.Once += first.Once() + float64(p.MicroBatches-1)*later.Once()
+		}
+		for b, one := range solved.MicroBatches[k] {
+			c := later
+			if b == 0 {
+				c = first
+			}
+			m := timed(one.Ops, c, s.Prologue)
+			m.Bytes = Bytes{Forward: max(one.Forward, p.Stages[i].prologue()), Held: one.Held, Recompute: one.Recompute, Backward: one.Backward}
+			s.MicroBatches = append(s.MicroBatches, m)
+		}
+	}
+	return nil, nil
+}
+
+// order is the forwards and backwards of a device's stages, with what waits meanwhile. What waits
+// may be more than what will: an output waits nowhere if it is a part of what its stage holds.
+func (p Problem) order(out *Plan, g *schedule.Graph, latest []int, device int, stages []int) (order []solver.Computation) {
+	index := map[int]int{}
+	for k, i := range stages {
+		index[i] = k
+	}
+	of := func(stage int) sizes { return out.Stages[stage].sizes }
+	between, again, before := int64(0), int64(0), int64(0) // what waits since and at the last computation
+	pause := func(at int64) {
+		if between > max(before, at) { // otherwise more is there at one of the two
+			order = append(order, solver.Computation{Stage: solver.Between, Waits: between})
+		}
+		between = 0
+	}
+	for _, m := range moments(g, latest, device, func(a schedule.Action) int64 { return moved(a, of) }) {
+		k, ok := index[m.Stage]
+		switch {
+		case !ok:
+			continue
+		case m.Kind == schedule.Recompute:
+			pause(m.waits)
+			again, before = m.waits, m.waits
+			continue
+		case m.Kind.Transfer() || m.Kind == schedule.BackwardWeight: // for which the base has memory
+			between = max(between, m.waits)
+			continue
+		}
+		c := solver.Computation{Stage: k, MicroBatch: m.MicroBatch, Backward: m.Kind != schedule.Forward, Waits: max(m.waits, again)}
+		if !c.Backward {
+			c.AtLeast = p.Stages[m.Stage].prologue()
+		}
+		pause(c.Waits)
+		order = append(order, c)
+		again, before = 0, c.Waits
+	}
+	pause(0)
+	return order
 }
 
 // keepAll and keepInput are the operations of a stage of one unit.
@@ -96,11 +259,17 @@ var (
 	keepInput = []remat.Op{{Kind: remat.ForwardKeep}, {Kind: remat.LossStep}, {Kind: remat.ForwardSave}, {Kind: remat.Backward}}
 )
 
-// shortage is the shortage of a stage that needs so many bytes.
-func (s Stage) shortage(first remat.Chain, least int64) *Shortage {
-	out := &Shortage{Device: s.Device, Limit: s.Memory.Limit, Least: least}
-	if p, at, err := solver.Least(first); err == nil && len(first.Layers) > 0 && s.Costs.Prologue == 0 && p.Ops[at].Kind != remat.LossStep {
-		out.SetBy = fmt.Sprintf("layer %q", first.Layers[p.Ops[at].Layer].Name)
+// shortage is the shortage of a device with these stages that needs so many bytes.
+func (p Problem) shortage(stages []int, least int64) *Shortage {
+	d := p.Devices[p.Stages[stages[0]].Device]
+	out := &Shortage{Stage: stages[0], Others: stages[1:], Device: d.Name, Limit: d.Limit, Least: least}
+	if len(stages) > 1 {
+		return out
+	}
+	s := p.Stages[stages[0]]
+	first, _ := s.chains()
+	if one, at, err := solver.Least(first); err == nil && s.Costs.Prologue == 0 && one.Ops[at].Kind != remat.LossStep {
+		out.SetBy = fmt.Sprintf("layer %q", first.Layers[one.Ops[at].Layer].Name)
 	}
 	return out
 }

@@ -7,18 +7,27 @@ import (
 
 // Problem is what is known of a step before it is planned.
 type Problem struct {
+	Devices      []Device // each has a worker of the same number
 	Stages       []Stage
 	MicroBatches int                // 1 or more
-	Workers      []int              // the worker of each stage
 	Skips        []schedule.Edge    // stages between which values move directly
 	Schedule     schedule.Generator // makes the program; nil is schedule.GPipe
 	Meet         bool               // nothing may wait on links between neighbours, whatever the limits
 }
 
+// Device is what is known of a device. Limit and Live count if its stages have the policy Optimal.
+type Device struct {
+	Name  string // such as "cpu:0"
+	Limit int64  // the most bytes that it may hold; 0 is none
+	// Live is held between steps: parameters, buffers, the batch, gradients and optimizer state
+	// that exist.
+	Live int64
+}
+
 // Stage is what is known of a stage.
 type Stage struct {
-	Device string // such as "cpu:0"
-	Layers int    // of the model
+	Device int // an index into Devices
+	Layers int // of the model
 	Policy Policy
 	Costs  Costs  // for Optimal alone
 	Memory Memory // for Optimal alone
@@ -54,13 +63,9 @@ type Costs struct {
 	Deferred int64
 }
 
-// Memory is what a stage's device may hold, and what it holds whatever is recomputed. Sizes are
-// bytes.
+// Memory is what a stage's device will hold for it during a step, whatever is recomputed, beyond
+// what is live. Sizes are bytes.
 type Memory struct {
-	Limit int64 // 0 is none
-	// Live is held between steps: parameters, buffers, the batch, gradients and optimizer state
-	// that exist.
-	Live     int64
 	Unplaced int64 // parameters and buffers that do not exist yet
 	State    int64 // optimizer state that does not exist yet
 	Outputs  int64 // the whole batch's outputs and their gradients, where the caller computes the loss
@@ -71,25 +76,27 @@ type Memory struct {
 	BatchInput bool
 }
 
-// bases are, by stage, the bytes that are held during a step whatever is recomputed. Skips wait for
-// at most as many micro-batches as another stage can be late by. What is held between the parts of
-// backwards is counted beside all that is held before.
-func (p Problem) bases() []int64 {
-	late := int64(min(p.MicroBatches, len(p.Stages)))
-	out := make([]int64, len(p.Stages))
+// base is the bytes that a device holds during a step whatever is recomputed. While a stage works,
+// the skips of a micro-batch may be there beside what its chains count. What is held between the
+// parts of backwards is counted beside all that is held before.
+func (p Problem) base(device int) int64 {
+	sum := p.Devices[device].Live
 	var deferred []int
 	for i, s := range p.Stages {
+		if s.Device != device {
+			continue
+		}
 		m, c := s.Memory, s.Costs
-		out[i] = m.Live + m.Unplaced + m.State + c.Statistics + late*(c.SkipsIn+c.SkipsOut) + m.Outputs + m.Tied
+		sum += m.Unplaced + m.State + c.Statistics + c.SkipsIn + c.SkipsOut + m.Outputs + m.Tied
 		if c.Deferred == 0 {
 			continue
 		}
 		if deferred == nil {
 			deferred = p.Deferred()
 		}
-		out[i] += int64(deferred[i]) * c.Deferred
+		sum += int64(deferred[i]) * c.Deferred
 	}
-	return out
+	return sum
 }
 
 // Deferred returns, by stage, of how many micro-batches at most the first part of the backward has
@@ -97,7 +104,7 @@ func (p Problem) bases() []int64 {
 // no program, which Solve refuses.
 func (p Problem) Deferred() []int {
 	now, most := make([]int, len(p.Stages)), make([]int, len(p.Stages))
-	program, err := p.program(nil, 0)
+	program, err := p.program(0)
 	if err != nil {
 		return most
 	}
@@ -113,18 +120,6 @@ func (p Problem) Deferred() []int {
 		}
 	}
 	return most
-}
-
-// program makes the step's program.
-func (p Problem) program(recomputes func(stage, microBatch int) bool, capacity int) (*schedule.Program, error) {
-	generate := p.Schedule
-	if generate == nil {
-		generate = schedule.GPipe
-	}
-	return generate.Make(schedule.Config{
-		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: p.Workers, Skips: p.Skips,
-		Recompute: recomputes, Capacity: capacity,
-	})
 }
 
 // chains are the chains of the first and of later micro-batches in this step.
@@ -145,10 +140,4 @@ func (s Stage) prologue() int64 {
 		return s.Costs.ProloguePeak + s.Costs.Given
 	}
 	return s.Costs.ProloguePeak
-}
-
-// waits is the most bytes that can wait for a neighbour: the outputs, and the gradients of the
-// inputs, of all micro-batches.
-func (p Problem) waits(s Stage) int64 {
-	return int64(p.MicroBatches) * (s.Costs.Gives + s.Costs.Later.InputGradient)
 }

@@ -12,31 +12,41 @@ import (
 	"penstock/schedule"
 )
 
-// String is the plan's text form, which [Parse] reads: a block for each stage, then the program.
-// Micro-batches with the same operations share a line. Predictions of 0 are left out.
+// String is the plan's text form, which [Parse] reads: a line for each device, a block for each
+// stage, then the program. Micro-batches with the same operations share a line. Predictions of 0
+// are left out.
 //
+//	device cpu:0
+//	device cpu:1 limit=900 base=400 peak=880 time=52.5 once=50 bound=52.5
 //	stage 0 device=cpu:0 layers=2 policy=except_last
 //	  0 S0 L B0
 //	  1-3 K0 L S0 B0
-//	stage 1 device=cpu:1 layers=3 policy=optimal units=1,2 limit=900 base=400 peak=880 time=52.5 once=50 bound=52.5
-//	  0-3 times=4.5/1.5/7 S0 K1 L S1 B1 B0
+//	stage 1 device=cpu:1 layers=3 policy=optimal units=1,2 input=20 made=60
+//	  0-3 times=4.5/1.5/7 bytes=90/80/120/150 S0 K1 L S1 B1 B0
 //	program whole stages=2 micro-batches=4
 //	worker 0: ...
+//
+// Times are microseconds of a forward, a recomputation and a backward. Bytes are those of [Bytes].
 func (p *Plan) String() string {
 	var b strings.Builder
+	for _, d := range p.Devices {
+		fmt.Fprintf(&b, "device %s", d.Name)
+		write(&b, d.fields())
+		b.WriteByte('\n')
+	}
 	for i, s := range p.Stages {
-		fmt.Fprintf(&b, "stage %d device=%s layers=%d policy=%s", i, s.Device, s.Layers, s.Policy)
+		name := strconv.Itoa(s.Device)
+		if s.Device >= 0 && s.Device < len(p.Devices) {
+			name = p.Devices[s.Device].Name
+		}
+		fmt.Fprintf(&b, "stage %d device=%s layers=%d policy=%s", i, name, s.Layers, s.Policy)
 		if s.Units != nil {
 			fmt.Fprintf(&b, " units=%s", strings.ReplaceAll(strings.Trim(fmt.Sprint(s.Units), "[]"), " ", ","))
 		}
 		if s.Prologue > 0 {
 			fmt.Fprintf(&b, " prologue=%d", s.Prologue)
 		}
-		for _, f := range s.fields() {
-			if word := f.format(); word != "0" {
-				fmt.Fprintf(&b, " %s=%s", f.name, word)
-			}
-		}
+		write(&b, s.fields())
 		b.WriteByte('\n')
 		for from := 0; from < len(s.MicroBatches); {
 			m, to := s.MicroBatches[from], from
@@ -50,6 +60,9 @@ func (p *Plan) String() string {
 			if m.Forward != 0 || m.Recompute != 0 || m.Backward != 0 {
 				words = append(words, timesPrefix+number(m.Forward)+"/"+number(m.Recompute)+"/"+number(m.Backward))
 			}
+			if w := m.Bytes; w != (Bytes{}) {
+				words = append(words, fmt.Sprintf("%s%d/%d/%d/%d", bytesPrefix, w.Forward, w.Held, w.Recompute, w.Backward))
+			}
 			for _, op := range m.Ops {
 				words = append(words, op.String())
 			}
@@ -61,16 +74,26 @@ func (p *Plan) String() string {
 	return b.String()
 }
 
-// timesPrefix begins the word for the times of a forward, a recomputation and a backward.
-const timesPrefix = "times="
+// write writes numbers that are not 0.
+func write(b *strings.Builder, fields []field) {
+	for _, f := range fields {
+		if word := f.format(); word != "0" {
+			fmt.Fprintf(b, " %s=%s", f.name, word)
+		}
+	}
+}
+
+// timesPrefix begins the word for the times of a forward, a recomputation and a backward,
+// bytesPrefix that for their bytes.
+const timesPrefix, bytesPrefix = "times=", "bytes="
 
 func (m MicroBatch) equal(o MicroBatch) bool {
-	return slices.Equal(m.Ops, o.Ops) && m.Forward == o.Forward && m.Recompute == o.Recompute && m.Backward == o.Backward
+	return slices.Equal(m.Ops, o.Ops) && m.Forward == o.Forward && m.Recompute == o.Recompute && m.Backward == o.Backward && m.Bytes == o.Bytes
 }
 
 func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
 
-// field is a number of a stage in the text form.
+// field is a number of a device or a stage in the text form.
 type field struct {
 	name string
 	in   *int64
@@ -86,7 +109,9 @@ func (f field) format() string {
 
 func (f field) parse(word string) (err error) {
 	if f.time == nil {
-		*f.in, err = strconv.ParseInt(word, 10, 64)
+		if *f.in, err = strconv.ParseInt(word, 10, 64); err == nil && (*f.in < 0 || *f.in > remat.MaxBytes) {
+			err = errors.New("no number of bytes")
+		}
 		return err
 	}
 	if *f.time, err = strconv.ParseFloat(word, 64); err == nil && !(*f.time >= 0 && *f.time <= math.MaxFloat64) {
@@ -95,14 +120,48 @@ func (f field) parse(word string) (err error) {
 	return err
 }
 
-// fields lists the numbers of a stage that may be left out.
+// fields lists the numbers of a device. They may be left out.
+func (d *DevicePlan) fields() []field {
+	return []field{
+		{name: "limit", in: &d.Limit}, {name: "base", in: &d.Base}, {name: "peak", in: &d.Peak},
+		{name: "time", time: &d.Time}, {name: "once", time: &d.Once}, {name: "bound", time: &d.LowerBound},
+		{name: "spread", time: &d.Spread},
+	}
+}
+
+// fields lists the sizes of a stage. They may be left out.
 func (s *StagePlan) fields() []field {
 	return []field{
-		{name: "limit", in: &s.Limit}, {name: "base", in: &s.Base}, {name: "peak", in: &s.Peak},
-		{name: "waits", in: &s.waits},
-		{name: "time", time: &s.Time}, {name: "once", time: &s.Once}, {name: "bound", time: &s.LowerBound},
-		{name: "spread", time: &s.Spread},
+		{name: "input", in: &s.input}, {name: "output", in: &s.output}, {name: "returned", in: &s.returned},
+		{name: "skips-in", in: &s.skipsIn}, {name: "skips-out", in: &s.skipsOut}, {name: "made", in: &s.made},
 	}
+}
+
+// set reads a word into one of the fields, or returns an error that lists them after other words
+// that may stand there.
+func set(fields []field, word string, others ...string) error {
+	name, value, _ := strings.Cut(word, "=")
+	i := slices.IndexFunc(fields, func(f field) bool { return f.name == name })
+	if i < 0 {
+		for _, f := range fields {
+			others = append(others, f.name)
+		}
+		return fmt.Errorf("%q; want %s, each with =", word, strings.Join(others, ", "))
+	}
+	if err := fields[i].parse(value); err != nil {
+		return fmt.Errorf("%s: %w", word, err)
+	}
+	return nil
+}
+
+// once returns an error for a word whose name was there before.
+func once(seen map[string]bool, word string) (name, value string, err error) {
+	name, value, _ = strings.Cut(word, "=")
+	if seen[name] {
+		err = fmt.Errorf("%s is given twice", name)
+	}
+	seen[name] = true
+	return name, value, err
 }
 
 // Parse reads the text that [Plan.String] writes, and checks the plan.
@@ -129,6 +188,8 @@ func (p *Plan) parseLine(line string) error {
 	switch {
 	case len(words) == 0:
 		return nil
+	case words[0] == "device":
+		return p.parseDevice(words[1:])
 	case words[0] == "stage":
 		return p.parseStage(words[1:])
 	case len(p.Stages) == 0:
@@ -137,21 +198,22 @@ func (p *Plan) parseLine(line string) error {
 	return p.Stages[len(p.Stages)-1].parseOps(words)
 }
 
-func (p *Plan) parseStage(words []string) (err error) {
+func (p *Plan) parseStage(words []string) error {
 	if len(words) == 0 || words[0] != strconv.Itoa(len(p.Stages)) {
 		return fmt.Errorf("stage %s; want stage %d next", strings.Join(words[:min(1, len(words))], ""), len(p.Stages))
 	}
-	s := StagePlan{}
+	s := StagePlan{Device: -1}
 	seen := map[string]bool{}
 	for _, word := range words[1:] {
-		name, value, _ := strings.Cut(word, "=")
-		if seen[name] {
-			return fmt.Errorf("%s is given twice", name)
+		name, value, err := once(seen, word)
+		if err != nil {
+			return err
 		}
-		seen[name] = true
 		switch name {
 		case "device":
-			s.Device = value
+			if s.Device = slices.IndexFunc(p.Devices, func(d DevicePlan) bool { return d.Name == value }); s.Device < 0 {
+				return fmt.Errorf("%s: no line before is of this device", word)
+			}
 		case "layers":
 			s.Layers, err = strconv.Atoi(value)
 		case "policy":
@@ -167,18 +229,36 @@ func (p *Plan) parseStage(words []string) (err error) {
 		case "prologue":
 			s.Prologue, err = strconv.Atoi(value)
 		default:
-			i := slices.IndexFunc(s.fields(), func(f field) bool { return f.name == name })
-			if i < 0 {
-				return fmt.Errorf("%q; want device, layers, policy, units, prologue, limit, base, peak, waits, time, "+
-					"once, bound or spread, each with =", word)
+			if err := set(s.fields(), word, "device", "layers", "policy", "units", "prologue"); err != nil {
+				return err
 			}
-			err = s.fields()[i].parse(value)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", word, err)
 		}
 	}
+	if s.Device < 0 {
+		return fmt.Errorf("stage %d has no device; want device= and the name of one", len(p.Stages))
+	}
 	p.Stages = append(p.Stages, s)
+	return nil
+}
+
+func (p *Plan) parseDevice(words []string) error {
+	if len(words) == 0 {
+		return errors.New("a device without a name")
+	}
+	d := DevicePlan{Name: words[0]}
+	seen := map[string]bool{}
+	for _, word := range words[1:] {
+		if _, _, err := once(seen, word); err != nil {
+			return err
+		}
+		if err := set(d.fields(), word); err != nil {
+			return err
+		}
+	}
+	p.Devices = append(p.Devices, d)
 	return nil
 }
 
@@ -199,6 +279,12 @@ func (s *StagePlan) parseOps(words []string) error {
 	words = words[1:]
 	if len(words) > 0 && strings.HasPrefix(words[0], timesPrefix) {
 		if m, err = parseTimes(words[0]); err != nil {
+			return err
+		}
+		words = words[1:]
+	}
+	if len(words) > 0 && strings.HasPrefix(words[0], bytesPrefix) {
+		if m.Bytes, err = parseBytes(words[0]); err != nil {
 			return err
 		}
 		words = words[1:]
@@ -224,4 +310,18 @@ func parseTimes(word string) (m MicroBatch, err error) {
 		}
 	}
 	return m, nil
+}
+
+func parseBytes(word string) (b Bytes, err error) {
+	parts := strings.Split(strings.TrimPrefix(word, bytesPrefix), "/")
+	into := []*int64{&b.Forward, &b.Held, &b.Recompute, &b.Backward}
+	if len(parts) != len(into) {
+		return b, fmt.Errorf("%s; want four numbers of bytes, as in bytes=90/80/120/150", word)
+	}
+	for i, part := range parts {
+		if *into[i], err = strconv.ParseInt(part, 10, 64); err != nil || *into[i] < 0 || *into[i] > remat.MaxBytes {
+			return b, fmt.Errorf("%s: %q is no number of bytes", word, part)
+		}
+	}
+	return b, nil
 }

@@ -11,6 +11,7 @@ import (
 	"penstock/models"
 	"penstock/nn"
 	"penstock/pipe"
+	"penstock/planner"
 	"penstock/profile"
 	"penstock/torch"
 )
@@ -104,7 +105,7 @@ func TestModels(t *testing.T) {
 			}
 			for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.ExceptLast} {
 				for _, cut := range []int{max(layers/5, 1), layers / 2, layers - 1} {
-					graphs, inputs := policy.Held(2)
+					graphs, inputs := planner.Policy(policy).Held(2)
 					config := balance.SizeConfig{Held: []balance.Held{{Graphs: graphs, Inputs: inputs}}, Skips: p.Skips, Ties: p.Ties}
 					counts := []int{cut, layers - cut}
 					sizes, err := balance.Sizes(p.Layers, counts, config)
@@ -138,7 +139,7 @@ func TestStagesHoldWhatIsPredicted(t *testing.T) {
 					x, model := network.input(c), network.build()
 					sample := c.Narrow(x, 0, 0, x.Size(0)/chunks)
 					p := measured(t, model, profile.Config{BytesOnly: true}, sample)
-					graphs, inputs := policy.Held(chunks)
+					graphs, inputs := planner.Policy(policy).Held(chunks)
 					if policy == pipe.Always { // no graph yet
 						inputs = chunks
 					}

@@ -36,6 +36,11 @@ func (p *Program) Fewer(microBatches int) *Program {
 	return fewer
 }
 
+// Without is the program without some of its recomputations, which no other action needs. Nil takes none out.
+func (p *Program) Without(drop func(Action) bool) *Program {
+	return p.filtered(func(a Action) bool { return a.Kind != Recompute || drop == nil || !drop(a) })
+}
+
 // filtered is a copy with those actions that are to be kept.
 func (p *Program) filtered(keep func(Action) bool) *Program {
 	out := *p

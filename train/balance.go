@@ -11,6 +11,7 @@ import (
 	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/pipe"
+	"penstock/planner"
 	"penstock/profile"
 	"penstock/torch"
 )
@@ -92,7 +93,7 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 func CutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ([]int, []balance.StageTime, error) {
 	config := balance.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties}
 	for _, k := range policies {
-		config.Recomputed = append(config.Recomputed, k.Recomputed(microBatches))
+		config.Recomputed = append(config.Recomputed, planner.Policy(k).Recomputed(microBatches))
 	}
 	return balance.ByTime(p.Layers, len(policies), config)
 }
@@ -103,7 +104,7 @@ func CutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) 
 func CutBySize(p profile.Profile, policies []pipe.Checkpoint, microBatches, slots int) ([]int, []balance.StageSize, error) {
 	config := balance.SizeConfig{State: float64(slots), Input: p.Input, Skips: p.Skips, Ties: p.Ties}
 	for _, k := range policies {
-		graphs, inputs := k.Held(microBatches)
+		graphs, inputs := planner.Policy(k).Held(microBatches)
 		config.Held = append(config.Held, balance.Held{Graphs: graphs, Inputs: inputs})
 	}
 	return balance.BySize(p.Layers, len(policies), config)

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"penstock/balance"
+	"penstock/planner"
 	"penstock/profile"
 	"penstock/torch"
 )
@@ -38,7 +39,7 @@ func (w workload) partitions(ctx context.Context, repeats int, stages ...int) ([
 	}
 	for _, n := range stages {
 		counts, _, err := balance.ByTime(p.Layers, n, balance.TimeConfig{
-			Recomputed: []float64{w.Checkpoint.Recomputed(w.Chunks)}, SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties,
+			Recomputed: []float64{planner.Policy(w.Checkpoint.String()).Recomputed(w.Chunks)}, SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties,
 		})
 		if err != nil {
 			return nil, err

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
+	"strings"
 
 	"penstock/pipe"
 	"penstock/planner"
@@ -45,13 +47,13 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	if err := j.loop.PlanMemory(ctx, j.training, j.batch); err != nil {
 		return withLimit(err, remedyForPlan)
 	}
-	stages := j.pipe.Plan().Stages
+	plan := j.pipe.Plan()
 	if !j.told {
-		warnOfPlans(stderr, stages)
+		warnOfPlans(stderr, plan.Devices)
 	}
-	for i, s := range stages {
-		if s.Policy == planner.Optimal {
-			fmt.Fprintf(stderr, "stage %d: %s\n", i, planned(s))
+	for i := range plan.Devices {
+		if text := planned(plan, i); text != "" {
+			fmt.Fprintln(stderr, text)
 		}
 	}
 	if j.limit == 0 {
@@ -61,24 +63,38 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 }
 
 // warnOfPlans says so if the times behind the plans are uncertain.
-func warnOfPlans(w io.Writer, stages []planner.StagePlan) {
+func warnOfPlans(w io.Writer, devices []planner.DevicePlan) {
 	worst := 0.0
-	for _, s := range stages {
-		worst = max(worst, s.Spread)
+	for _, d := range devices {
+		worst = max(worst, d.Spread)
 	}
 	warnOfTiming(w, profile.Timing{Spread: worst}, planAgain)
 }
 
-// planned says what a stage will hold and recompute.
-func planned(s planner.StagePlan) string {
-	text := fmt.Sprintf("at most %s", formatBytes(s.Peak))
-	if s.Limit > 0 {
-		text += " of " + formatBytes(s.Limit)
+// planned says what a device will hold and recompute, or nothing if its memory is not planned.
+func planned(p *planner.Plan, device int) string {
+	again, units, name := 0, 0, "stage "
+	for i, s := range p.Stages {
+		if s.Device != device || s.Policy != planner.Optimal {
+			continue
+		}
+		if units > 0 {
+			name = strings.Replace(name, "stage ", "stages ", 1) + ", "
+		}
+		name += strconv.Itoa(i)
+		again, units = again+s.Recomputed(), units+len(s.Units)-s.Prologue
 	}
-	again := s.Recomputed()
+	if name == "stage " {
+		return ""
+	}
+	d := p.Devices[device]
+	text := fmt.Sprintf("%s: at most %s", name, formatBytes(d.Peak))
+	if d.Limit > 0 {
+		text += " of " + formatBytes(d.Limit)
+	}
 	if again == 0 {
 		return text + ", nothing recomputed"
 	}
 	return fmt.Sprintf("%s; of %d micro-batches in %d units, %d forwards are run again: %.1f %% more time",
-		text, len(s.MicroBatches), len(s.Units)-s.Prologue, again, 100*max(s.Time-s.Once, 0)/s.Once)
+		text, p.MicroBatches(), units, again, 100*max(d.Time-d.Once, 0)/d.Once)
 }

@@ -77,14 +77,14 @@ func TestTrainTellsOfUncertainPlans(t *testing.T) {
 
 // TestUncertainPlansAreTold: the worst of the stages is told, once.
 func TestUncertainPlansAreTold(t *testing.T) {
-	stage := func(spread float64) planner.StagePlan { return planner.StagePlan{Spread: spread} }
+	stage := func(spread float64) planner.DevicePlan { return planner.DevicePlan{Spread: spread} }
 	var told strings.Builder
-	warnOfPlans(&told, []planner.StagePlan{{}, stage(0.3), stage(0.8), stage(0.1)})
+	warnOfPlans(&told, []planner.DevicePlan{{}, stage(0.3), stage(0.8), stage(0.1)})
 	if want := "measured times are uncertain: the median run took 80 % longer than the lower quartile; " + planAgain + "\n"; told.String() != want {
 		t.Errorf("got %q, want %q", &told, want)
 	}
 	told.Reset()
-	warnOfPlans(&told, []planner.StagePlan{{}, stage(0.1)})
+	warnOfPlans(&told, []planner.DevicePlan{{}, stage(0.1)})
 	if told.String() != "" {
 		t.Errorf("got %q", &told)
 	}

@@ -6,6 +6,7 @@ import (
 	"penstock/balance"
 	"penstock/nn"
 	"penstock/pipe"
+	"penstock/planner"
 	"penstock/profile"
 	"penstock/torch"
 )
@@ -20,7 +21,7 @@ func Example_byTime() {
 	measured, err := profile.Measure(ctx, model, profile.Config{}, sample)
 	check(err)
 	counts, times, err := balance.ByTime(measured.Layers, 2, balance.TimeConfig{
-		Recomputed:     []float64{pipe.ExceptLast.Recomputed(8)}, // of 8 micro-batches, on every stage
+		Recomputed:     []float64{planner.ExceptLast.Recomputed(8)}, // of 8 micro-batches, on every stage
 		SecondsPerByte: measured.SecondsPerByte,
 		Skips:          measured.Skips,
 	})

@@ -132,7 +132,7 @@ func Example_optimal() {
 	torch.CPU(0).ResetPeak()
 	_, err = p.Step(ctx, batch, loss)
 	check(err)
-	planned := plan.Stages[0]
+	planned := plan.Devices[0]
 	fmt.Println("within the budget:", planned.Peak <= 10<<20, "as planned:", torch.CPU(0).Memory().Peak == planned.Peak)
 	// Output:
 	// within the budget: true as planned: true
@@ -164,6 +164,8 @@ func Example_planAsData() {
 	_, err = q.Step(ctx, batch, nn.MSE())
 	check(err)
 	// Output:
+	// device cpu:0
+	// device cpu:1
 	// stage 0 device=cpu:0 layers=2 policy=always
 	//   0-1 K0 L S0 B0
 	// stage 1 device=cpu:1 layers=1 policy=never

@@ -33,37 +33,30 @@ type Stage struct {
 	// First is the chain of micro-batch 0, Later that of all others. Later has no WeightGradient:
 	// those of First are there after micro-batch 0, and count in every moment from then on.
 	First, Later remat.Chain
-	// Prologue is the bytes that each forward takes before its operations begin.
-	Prologue int64
-	// Gradient says where the gradient of the stage's output, y(L), comes from.
-	Gradient Arrival
+	// Receives says that a later stage sends the gradient of the output, y(L), which is received
+	// when what precedes the first backward has run again. Otherwise the loss is on the stage.
+	Receives bool
 	// Continues says that x(0) is x(L) of the stage before in Stages: the same memory. Where that
 	// stage holds x(L) as a part of X(L), x(0) takes no more.
 	Continues bool
 }
 
-// Arrival is where the gradient of a stage's output comes from.
-type Arrival int
-
-const (
-	// LossHere is the last stage of a pipeline. The loss is computed on it.
-	LossHere Arrival = iota
-	// AfterRecompute is sent by a later stage, and received when what precedes the first backward
-	// has run again.
-	AfterRecompute
-	// BeforeRecompute is there before anything runs again.
-	BeforeRecompute
-)
-
 // Computation is a forward or a backward of a micro-batch on a stage. A backward includes what runs
-// again before it.
+// again before it. One whose Stage is Between is none, but a moment between others.
 type Computation struct {
 	Stage, MicroBatch int
 	Backward          bool
 	// Waits is the bytes on the device meanwhile that no micro-batch holds, such as outputs that
 	// wait to be received.
 	Waits int64
+	// AtLeast is the bytes that the computation takes whatever its operations take, such as those
+	// of untrained layers in front of the stage's.
+	AtLeast int64
 }
+
+// Between is the Stage of a moment between computations, at which micro-batches in flight hold what
+// they hold, and Waits bytes are there beside.
+const Between = -1
 
 // DevicePlan is a plan for each stage and micro-batch of a device.
 type DevicePlan struct {
@@ -83,9 +76,8 @@ type DevicePlan struct {
 type MicroBatch struct {
 	Ops  []remat.Op
 	Time float64 // microseconds
-	// Forward is the most bytes before the loss, the prologue included, Held what is held until the
-	// backward begins, Recompute the most from the loss to the first backward, and Backward the
-	// most from there on.
+	// Forward is the most bytes before the loss, Held what is held until the backward begins,
+	// Recompute the most from the loss to the first backward, and Backward the most from there on.
 	Forward, Held, Recompute, Backward int64
 }
 
@@ -111,12 +103,6 @@ func (d Device) Check() error {
 }
 
 func (s Stage) check(microBatches int) error {
-	if s.Prologue < 0 || s.Prologue > remat.MaxBytes/int64(microBatches) {
-		return fmt.Errorf("remat: a stage with a prologue of %d bytes; want 0 to %d", s.Prologue, int64(remat.MaxBytes)/int64(microBatches))
-	}
-	if s.Gradient < LossHere || s.Gradient > BeforeRecompute {
-		return fmt.Errorf("remat: a stage whose gradient comes from %d; want LossHere, AfterRecompute or BeforeRecompute", s.Gradient)
-	}
 	if len(s.First.Layers) == 0 && len(s.Later.Layers) == 0 {
 		return nil
 	}
@@ -147,8 +133,13 @@ func (d Device) checkOrder() error {
 	}
 	k := d.MicroBatches
 	done := make([]int, len(d.Stages)*k) // how many of forward and backward
+	moments := 0
 	for at, c := range d.Order {
-		if c.Stage < 0 || c.Stage >= len(d.Stages) || c.MicroBatch < 0 || c.MicroBatch >= k || c.Waits < 0 || c.Waits > remat.MaxBytes {
+		if c.Stage == Between && c.Waits >= 0 && c.Waits <= remat.MaxBytes {
+			moments++
+			continue
+		}
+		if c.Stage < 0 || c.Stage >= len(d.Stages) || c.MicroBatch < 0 || c.MicroBatch >= k || min(c.Waits, c.AtLeast) < 0 || max(c.Waits, c.AtLeast) > remat.MaxBytes {
 			return fmt.Errorf("remat: computation %d of the order is %+v; want a stage below %d, a micro-batch below %d, and bytes from 0 to %d", at, c, len(d.Stages), k, int64(remat.MaxBytes))
 		}
 		n := &done[c.Stage*k+c.MicroBatch]
@@ -159,7 +150,7 @@ func (d Device) checkOrder() error {
 			return fmt.Errorf("remat: computation %d of the order is %+v; want the backward of micro-batch 0 before those of others", at, c)
 		}
 	}
-	if len(d.Order) != 2*len(done) {
+	if len(d.Order)-moments != 2*len(done) {
 		return fmt.Errorf("remat: an order of %d computations; want the %d forwards and backwards", len(d.Order), 2*len(done))
 	}
 	return nil
@@ -213,11 +204,13 @@ func SolveDevice(ctx context.Context, d Device, o Options) (DevicePlan, error) {
 	if err != nil {
 		return DevicePlan{}, err
 	}
-	if plain := f.plain(); d.Limit == 0 || f.peak(plain) <= d.Limit {
+	plain := f.plain()
+	most := f.peak(plain)
+	switch {
+	case d.Limit == 0 || most <= d.Limit:
 		return f.result(plain, 0), nil
+	case f.isChain():
+		return f.solveChain(ctx, o)
 	}
-	if len(f.items) == 1 {
-		return f.solveOne(ctx, o)
-	}
-	return f.solve(ctx, o)
+	return f.solve(ctx, most, o)
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// solve finds plans under a limit that asks for recomputation.
-func (f *microBatches) solve(ctx context.Context, o Options) (DevicePlan, error) {
+// solve finds plans under a limit that asks for recomputation. Without any, most bytes are there.
+func (f *microBatches) solve(ctx context.Context, most int64, o Options) (DevicePlan, error) {
 	for _, s := range f.sides {
 		var err error
 		if s.steps, err = newSteps(ctx, s.t, s.b, o.Steps); err != nil {
@@ -16,10 +16,16 @@ func (f *microBatches) solve(ctx context.Context, o Options) (DevicePlan, error)
 	}
 	reach, reached := f.reach()
 	if reach > f.limit {
-		return DevicePlan{Limit: f.limit, Peak: reach}, nil
+		return DevicePlan{Limit: f.limit, Peak: min(reach, most)}, nil
 	}
 	for _, s := range f.sides {
-		if err := s.grids(ctx, f.limit, o); err != nil {
+		shares := int64(0)
+		for i := range f.items {
+			if f.items[i].side == s {
+				shares = max(shares, f.items[i].shares)
+			}
+		}
+		if err := s.grids(ctx, f.limit+shares, o); err != nil {
 			return DevicePlan{}, err
 		}
 	}
@@ -167,10 +173,12 @@ func (f *microBatches) others(held []int64) (forward, backward []int64) {
 	forward, backward = make([]int64, len(f.items)), make([]int64, len(f.items))
 	waiting := int64(0)
 	for _, e := range f.events {
-		if e.backward {
+		switch {
+		case e.item < 0:
+		case e.backward:
 			waiting -= held[e.item]
 			backward[e.item] = e.fixed + waiting
-		} else {
+		default:
 			forward[e.item] = e.fixed + waiting
 			waiting += held[e.item]
 		}
@@ -178,26 +186,43 @@ func (f *microBatches) others(held []int64) (forward, backward []int64) {
 	return forward, backward
 }
 
+// between is the most bytes at a moment between computations where all hold so much.
+func (f *microBatches) between(held []int64) (most int64) {
+	waiting := int64(0)
+	for _, e := range f.events {
+		switch {
+		case e.item < 0:
+			most = max(most, e.fixed+waiting)
+		case e.backward:
+			waiting -= held[e.item]
+		default:
+			waiting += held[e.item]
+		}
+	}
+	return most
+}
+
 // need is the least limit under which every item has a plan that holds at most its cap, or most if
 // that is less.
 func (f *microBatches) need(caps []int64, most int64) int64 {
 	type environment struct {
-		side                              *side
-		forward, held, backward, prologue int64
+		side                    *side
+		forward, held, backward int64
+		early, late             int64
 	}
 	seen := map[environment]bool{}
 	before, after := f.others(caps)
-	need := int64(0)
+	need := f.between(caps)
 	for i := range f.items {
 		it := &f.items[i]
-		at := environment{it.side, before[i], caps[i], after[i], it.prologue}
+		at := environment{it.side, before[i], caps[i], after[i], it.forward, it.backward}
 		if seen[at] {
 			continue
 		}
 		seen[at] = true
 		fits := func(limit int64) bool {
 			r := available{forward: limit - before[i], held: caps[i], backward: limit - after[i]}
-			return r.forward >= it.prologue && r.backward >= 0 && (it.side == nil || newSpine(it.side.t, it.side.b, r).feasible())
+			return r.forward >= it.forward && r.backward >= it.backward && (it.side == nil || newSpine(it.side.t, it.side.b, r).feasible())
 		}
 		if fits(need) {
 			continue
@@ -231,11 +256,15 @@ func (f *microBatches) realise(caps []int64) []*path {
 	before, _ := f.others(caps)
 	for at := len(f.events) - 1; at >= 0; at-- {
 		e := f.events[at]
+		if e.item < 0 {
+			continue
+		}
 		if !e.backward {
 			waiting -= held[e.item]
 			continue
 		}
-		r := available{forward: f.limit - before[e.item], held: caps[e.item], backward: f.limit - e.fixed - waiting}
+		shares := f.shared(paths, e.item) // of a stage whose backward comes later
+		r := available{forward: f.limit - before[e.item] + shares, held: caps[e.item] + shares, backward: f.limit - e.fixed - waiting + shares}
 		p := f.reused(paths, e.item, r)
 		if p == nil {
 			p = f.path(e.item, r)
@@ -243,8 +272,8 @@ func (f *microBatches) realise(caps []int64) []*path {
 		if p == nil {
 			return nil
 		}
-		paths[e.item], held[e.item] = p, p.held
-		waiting += p.held
+		paths[e.item], held[e.item] = p, p.held-shares
+		waiting += held[e.item]
 	}
 	return paths
 }
@@ -254,7 +283,7 @@ func (f *microBatches) reused(paths []*path, i int, r available) *path {
 	if it := &f.items[i]; it.side == nil || it.microBatch == 0 || it.microBatch == f.k-1 {
 		return nil
 	}
-	if p := paths[i+1]; p != nil && p.extra == 0 && p.fits(r) && r.forward >= f.items[i].prologue {
+	if p := paths[i+1]; p != nil && p.extra == 0 && p.fits(r) && r.forward >= f.items[i].forward && r.backward >= f.items[i].backward {
 		return p
 	}
 	return nil

@@ -35,7 +35,8 @@ type class struct {
 	shares int64 // bytes of x(0) that may be a part of what another stage holds
 	// least and most are the fewest and the most bytes that others than items take at a backward.
 	least, most int64
-	// above are times that can be achieved, below times that no plan is below, at r*(levels+1)+s.
+	// above are times that can be achieved, with shares if there are, below times that no plan is
+	// below, at r*(levels+1)+s.
 	above, below []float64
 }
 
@@ -63,7 +64,7 @@ func newLevels(f *microBatches) *levels {
 func (f *microBatches) inFlight(stage int) (most int) {
 	now := 0
 	for _, e := range f.events {
-		if stage >= 0 && f.items[e.item].stage != stage {
+		if e.item < 0 || stage >= 0 && f.items[e.item].stage != stage {
 			continue
 		}
 		if e.backward {
@@ -76,16 +77,21 @@ func (f *microBatches) inFlight(stage int) (most int) {
 	return most
 }
 
+// mostClasses is the number of classes from which on items share one although others take
+// different bytes at their backwards.
+const mostClasses = 8
+
 // classify finds the classes.
 func (l *levels) classify() {
 	made := int64(0)
 	for _, e := range l.f.events {
-		it := &l.f.items[e.item]
 		if !e.backward {
 			continue
 		}
+		it := &l.f.items[e.item]
 		at := slices.IndexFunc(l.classes, func(c *class) bool {
-			return c.side == it.side && c.made == made && c.shares == it.shares
+			return c.side == it.side && c.made == made && c.shares == it.shares &&
+				(c.least == e.fixed || len(l.classes) >= mostClasses)
 		})
 		if at < 0 {
 			at = len(l.classes)
@@ -117,7 +123,7 @@ func (l *levels) fill(ctx context.Context) error {
 				}
 				for _, c := range l.classes {
 					if s := c.side; s != nil {
-						l.times(c.above, s.above, sum, l.f.limit-c.most, 0, 1)
+						l.times(c.above, s.above, sum, l.f.limit-c.most, c.shares, 1)
 						l.times(c.below, s.below, sum, l.f.limit-c.least, c.shares, 1-s.below.slack())
 					}
 				}
@@ -152,7 +158,7 @@ func (l *levels) shares() (list [][]int64) {
 // forwardsFirst says that no forward comes after a backward.
 func (f *microBatches) forwardsFirst() bool {
 	first := slices.IndexFunc(f.events, func(e event) bool { return e.backward })
-	return !slices.ContainsFunc(f.events[first:], func(e event) bool { return !e.backward })
+	return !slices.ContainsFunc(f.events[first:], func(e event) bool { return !e.backward && e.item >= 0 })
 }
 
 // backwards lists the items in the order of their backwards.
@@ -264,7 +270,7 @@ func (f *microBatches) crowd(taken []bool) (set []int) {
 	now, most, when := 0, 0, -1
 	for at, e := range f.events {
 		switch {
-		case taken[e.item]:
+		case e.item < 0 || taken[e.item]:
 		case e.backward:
 			now--
 		default:
@@ -276,7 +282,7 @@ func (f *microBatches) crowd(taken []bool) (set []int) {
 	begun := make(map[int]bool, most)
 	for at, e := range f.events {
 		switch {
-		case taken[e.item]:
+		case e.item < 0 || taken[e.item]:
 		case !e.backward && at <= when:
 			begun[e.item] = true
 		case e.backward && at <= when:

@@ -2,6 +2,7 @@ package solver
 
 import (
 	"context"
+	"slices"
 
 	"penstock/remat"
 )
@@ -21,15 +22,16 @@ type microBatches struct {
 type item struct {
 	stage, microBatch int
 	side              *side // nil where nothing is trained
-	prologue          int64
+	// forward and backward are the fewest bytes that these take.
+	forward, backward int64
 	// continues is the item whose x(L) is this one's x(0), or -1, and shares the bytes of it.
 	continues int
 	shares    int64
 }
 
-// event is a forward or a backward.
+// event is a forward or a backward, or a moment between such.
 type event struct {
-	item     int
+	item     int // -1 of a moment
 	backward bool
 	fixed    int64 // bytes of what waits, and of gradients of parameters that other micro-batches made
 }
@@ -56,11 +58,11 @@ func newMicroBatches(d Device) *microBatches {
 	for at, s := range d.Stages {
 		var first, later *side
 		if len(s.First.Layers) > 0 {
-			first = f.side(newTermsOf(s.First, s.Gradient))
-			later = f.side(newTermsOf(s.Later, s.Gradient))
+			first = f.side(newTermsOf(s.First, s.Receives))
+			later = f.side(newTermsOf(s.Later, s.Receives))
 		}
 		for b := range d.MicroBatches {
-			i := item{stage: at, microBatch: b, side: later, prologue: s.Prologue, continues: -1}
+			i := item{stage: at, microBatch: b, side: later, continues: -1}
 			if b == 0 {
 				i.side = first
 			}
@@ -72,7 +74,17 @@ func newMicroBatches(d Device) *microBatches {
 	}
 	made := int64(0)
 	for _, c := range d.order() {
-		f.events = append(f.events, event{item: c.Stage*f.k + c.MicroBatch, backward: c.Backward, fixed: c.Waits + made})
+		if c.Stage == Between {
+			f.events = append(f.events, event{item: -1, fixed: c.Waits + made})
+			continue
+		}
+		at := c.Stage*f.k + c.MicroBatch
+		f.events = append(f.events, event{item: at, backward: c.Backward, fixed: c.Waits + made})
+		if c.Backward {
+			f.items[at].backward = c.AtLeast
+		} else {
+			f.items[at].forward = c.AtLeast
+		}
 		if s := f.items[c.Stage*f.k].side; c.Backward && c.MicroBatch == 0 && s != nil {
 			made += s.t.gradSum[s.t.n]
 		}
@@ -108,7 +120,7 @@ func (f *microBatches) longest() (n int) {
 // nil if there is none.
 func (f *microBatches) path(i int, r available) *path {
 	it := &f.items[i]
-	if r.forward < it.prologue || r.held < 0 || r.backward < 0 {
+	if r.forward < it.forward || r.held < 0 || r.backward < it.backward {
 		return nil
 	}
 	if it.side == nil {
@@ -166,12 +178,12 @@ func (f *microBatches) plain() []*path {
 func (f *microBatches) own(paths []*path, i int) (early, held, late int64) {
 	it, p := &f.items[i], paths[i]
 	shares := f.shared(paths, i)
-	return max(it.prologue, p.early-shares), p.held - shares, p.after() - shares
+	return max(it.forward, p.early-shares), p.held - shares, max(it.backward, p.after()-shares)
 }
 
 // shared is the bytes of an item's x(0) that are a part of what the stage before holds.
 func (f *microBatches) shared(paths []*path, i int) int64 {
-	if it := &f.items[i]; it.continues >= 0 && paths[it.continues].savesOutput() {
+	if it := &f.items[i]; it.continues >= 0 && paths[it.continues] != nil && paths[it.continues].savesOutput() {
 		return it.shares
 	}
 	return 0
@@ -187,6 +199,12 @@ func (f *microBatches) left(paths []*path, i int) available {
 	waiting, inside := int64(0), false // of the others
 	for _, e := range f.events {
 		free := f.limit - e.fixed - waiting
+		if e.item < 0 {
+			if inside {
+				r.held = min(r.held, free)
+			}
+			continue
+		}
 		if e.item == i {
 			if inside = !e.backward; inside {
 				r.forward = free
@@ -215,6 +233,10 @@ func (f *microBatches) left(paths []*path, i int) available {
 func (f *microBatches) peak(paths []*path) (most int64) {
 	waiting := int64(0)
 	for _, e := range f.events {
+		if e.item < 0 {
+			most = max(most, e.fixed+waiting)
+			continue
+		}
 		early, held, late := f.own(paths, e.item)
 		if e.backward {
 			waiting -= held
@@ -252,7 +274,7 @@ func (f *microBatches) result(paths []*path, bound float64) DevicePlan {
 	r.MicroBatches = make([][]MicroBatch, len(f.stages))
 	for i, p := range paths {
 		it := &f.items[i]
-		m := MicroBatch{Ops: p.ops, Time: p.extra, Forward: max(p.early, it.prologue), Held: p.held, Recompute: p.again, Backward: p.late}
+		m := MicroBatch{Ops: p.ops, Time: p.extra, Forward: p.early, Held: p.held, Recompute: p.again, Backward: p.late}
 		if p.t != nil {
 			m.Time += p.t.once
 		}
@@ -274,18 +296,21 @@ func (p *path) atOnce() bool {
 	return true
 }
 
-// solveOne solves the only micro-batch of the only stage.
-func (f *microBatches) solveOne(ctx context.Context, o Options) (DevicePlan, error) {
-	it, waits := &f.items[0], f.events[0].fixed
-	if it.side == nil {
-		return DevicePlan{Limit: f.limit, Peak: waits + it.prologue}, nil
+// isChain says that there is one micro-batch of one stage, and nothing beside it.
+func (f *microBatches) isChain() bool {
+	if len(f.items) > 1 || f.items[0].side == nil || f.items[0].forward+f.items[0].backward > 0 {
+		return false
 	}
-	waits = max(waits, f.events[1].fixed)
-	p, bound, least, err := solveTerms(ctx, it.side.t, max(f.limit-waits, 1), o)
-	if err != nil {
+	return !slices.ContainsFunc(f.events, func(e event) bool { return e.fixed > 0 })
+}
+
+// solveChain solves the only micro-batch as Solve does.
+func (f *microBatches) solveChain(ctx context.Context, o Options) (DevicePlan, error) {
+	p, bound, least, err := solveTerms(ctx, f.items[0].side.t, f.limit, o)
+	switch {
+	case err != nil:
 		return DevicePlan{}, err
-	}
-	if least = max(least+waits, f.events[0].fixed+it.prologue); p == nil || least > f.limit {
+	case p == nil:
 		return DevicePlan{Limit: f.limit, Peak: least}, nil
 	}
 	return f.result([]*path{p}, bound), nil

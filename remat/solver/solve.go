@@ -38,8 +38,8 @@ const (
 )
 
 func (o Options) withDefaults() (Options, error) {
-	if o.Slots < 0 || o.MaxTable < 0 {
-		return o, fmt.Errorf("remat: %d slots and a table of at most %d bytes; want 0 for the defaults, %d and %d, or more", o.Slots, o.MaxTable, defaultSlots, int64(defaultMaxTable))
+	if err := cmp.Or(arg.AtLeast("remat", "Slots", o.Slots, 0), arg.AtLeast("remat", "MaxTable", o.MaxTable, 0)); err != nil {
+		return o, err
 	}
 	o.Steps, o.Slots, o.Gap, o.MaxTable = cmp.Or(o.Steps, defaultSteps), cmp.Or(o.Slots, defaultSlots), cmp.Or(o.Gap, defaultGap), cmp.Or(o.MaxTable, defaultMaxTable)
 	return o, nil

@@ -20,8 +20,8 @@ type available struct {
 //	keep up to x(L) as before, but x(L) leaves the stage, and is not held
 //	loss            in addition held must suffice: m >= backward - held where x(L) is a part of X(L)
 //
-// x(L) alone counts during its own micro-batch's loss where the loss is on the stage (LossHere), as
-// it does in a chain without a pipeline.
+// x(L) alone counts during its own micro-batch's loss where the loss is on the stage, as it
+// does in a chain without a pipeline.
 type spine struct {
 	t *terms
 	b *bounds

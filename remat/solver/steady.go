@@ -122,6 +122,9 @@ func (l *levels) average() float64 {
 	seen := 0
 	since := make([]int, len(l.f.items))
 	for _, e := range l.f.events {
+		if e.item < 0 {
+			continue
+		}
 		if !e.backward {
 			since[e.item] = seen
 			continue

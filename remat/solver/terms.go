@@ -55,14 +55,12 @@ type terms struct {
 	grain    int64     // all bytes that a grid rounds are multiples of it
 }
 
-func newTerms(c remat.Chain) *terms { return newTermsOf(c, LossHere) }
+func newTerms(c remat.Chain) *terms { return newTermsOf(c, false) }
 
-// newTermsOf are those of a stage whose gradient of the output comes from there.
-//
-// Where another stage sends y(L), the loss is no moment of its own: x(L) has left, and y(L) comes
-// where the backward of layer L-1 counts it. AfterRecompute has y(L) come when the forwards that
-// are run again before that backward are over. Those are the forwards of intervals (i, L-1).
-func newTermsOf(c remat.Chain, from Arrival) *terms {
+// newTermsOf are those of a chain whose y(L) another stage sends if receives says so. Then the loss
+// is no moment of its own: x(L) has left, and y(L) comes when the forwards that are run again before
+// the backward of layer L-1 are over. Those are the forwards of intervals (i, L-1).
+func newTermsOf(c remat.Chain, receives bool) *terms {
 	n := len(c.Layers)
 	t := &terms{
 		n: n, chain: c,
@@ -90,11 +88,8 @@ func newTermsOf(c remat.Chain, from Arrival) *terms {
 	t.pairs()
 	t.under = slices.Clone(t.y)
 	t.loss = t.y[n] + c.Loss.Tmp
-	if from != LossHere {
-		t.loss = -t.kept(0, n)
-	}
-	if from == AfterRecompute {
-		t.under[n] = 0
+	if receives {
+		t.loss, t.under[n] = -t.kept(0, n), 0
 	}
 	t.grain = grain(c)
 	return t

@@ -1,18 +1,18 @@
-package pipe_test
+package planner_test
 
 import (
 	"testing"
 
-	"penstock/pipe"
+	"penstock/planner"
 	"penstock/schedule"
 )
 
 // TestHeld replays the schedule: after each action, how many graphs and how many inputs alone are
 // there.
 func TestHeld(t *testing.T) {
-	for _, policy := range policies {
+	for _, policy := range []planner.Policy{planner.ExceptLast, planner.Never, planner.Always} {
 		for m := 1; m <= 9; m++ {
-			recomputed := func(i int) bool { return policy == pipe.Always || policy == pipe.ExceptLast && i > 0 }
+			recomputed := func(i int) bool { return policy == planner.Always || policy == planner.ExceptLast && i > 0 }
 			p, err := schedule.GPipe(schedule.Config{Stages: 1, MicroBatches: m,
 				Recompute: func(_, i int) bool { return recomputed(i) }})
 			if err != nil {
