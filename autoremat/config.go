@@ -6,7 +6,6 @@ import (
 	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/optim"
-	"penstock/remat/solver"
 )
 
 // Config configures a [Module]. The zero value limits the module to the memory that is free when it
@@ -38,8 +37,6 @@ type Config struct {
 	// then measures the loss.
 	Loss nn.Loss
 
-	// Solve sets the effort of the solver.
-	Solve solver.Options
 	// Warmup is how many untimed runs of each unit come first while measuring, Repeats how many
 	// timed ones follow. 0 is 1 and 5.
 	Warmup, Repeats int

@@ -2,11 +2,12 @@ package autoremat
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
+	"penstock/planner"
 	"penstock/remat"
-	"penstock/remat/solver"
 )
 
 // search solves for the plans of a batch.
@@ -21,8 +22,8 @@ type search struct {
 	s          *instance
 	saved      remat.Chain // costs of plans that save the last layer before the loss
 	recomputed remat.Chain // costs, beside held, of plans that recompute it after the loss
-	held       int64
-	outside    int64 // bytes that no plan changes
+	held       int64       // bytes beside recomputed from the loss on
+	outside    int64       // bytes that no plan changes
 }
 
 func (m *Module) search(ctx context.Context, s *instance) *search {
@@ -36,38 +37,51 @@ func (m *Module) search(ctx context.Context, s *instance) *search {
 
 // candidate is a plan with its forecast.
 type candidate struct {
-	plan     remat.Plan
-	forecast forecast
-	need     int64 // least limit under which it runs, bytes
+	ops         []remat.Op
+	time, bound float64 // microseconds; see planner.DevicePlan
+	forecast    forecast
+	need        int64 // least limit under which it runs, bytes
 }
 
-// solve returns the plan for a chain in the available bytes; nil if there is none.
-func (n *search) solve(c remat.Chain, available int64) (*candidate, error) {
-	if available <= 0 {
-		return nil, nil
+// solve returns the plan for a chain under a limit, where so many bytes are live beside the chain;
+// nil, and the least limit, if there is none. The module is a pipeline of one stage, and a batch is
+// one micro-batch.
+func (n *search) solve(c remat.Chain, live, limit int64) (best *candidate, least int64, err error) {
+	units := n.s.chain.Units[n.s.chain.Prologue:]
+	stage := planner.Stage{Policy: planner.Optimal, Costs: planner.Costs{First: c, Later: c, Units: units}}
+	for _, layers := range units {
+		stage.Layers += layers
 	}
-	p, err := solver.Solve(n.ctx, c, available, n.m.config.Solve)
+	stage.Costs.Later.Layers = slices.Clone(c.Layers)
+	for i := range c.Layers {
+		stage.Costs.Later.Layers[i].WeightGradient = 0
+	}
+	p, err := planner.Solve(n.ctx, planner.Problem{
+		Devices: []planner.Device{{Name: n.m.limit.device.String(), Limit: limit, Live: live}},
+		Stages:  []planner.Stage{stage}, MicroBatches: 1,
+	})
+	var short *planner.MemoryError
+	switch {
+	case errors.As(err, &short):
+		return nil, short.Least(), nil
+	case err != nil:
+		return nil, 0, fmt.Errorf("autoremat: %w", err)
+	}
+	device, ops := p.Devices[0], p.Stages[0].MicroBatches[0].Ops
+	f, err := n.m.forecast(n.s, ops, n.s.present, n.s.missingBytes, n.s.base)
 	if err != nil {
-		return nil, fmt.Errorf("autoremat: %w", err)
+		return nil, 0, err
 	}
-	if !p.Feasible {
-		return nil, nil
-	}
-	f, err := n.m.forecast(n.s, p.Ops, n.s.present, n.s.missingBytes, n.s.base)
-	if err != nil {
-		return nil, err
-	}
-	return &candidate{p, f, n.m.leastLimit(f)}, nil
+	return &candidate{ops, device.Time, device.LowerBound, f, n.m.leastLimit(f)}, limit, nil
 }
 
 // leastMemory returns the plan that needs the fewest bytes.
 func (n *search) leastMemory() (best *candidate, err error) {
 	for _, c := range []remat.Chain{n.saved, n.recomputed} {
-		p, err := solver.Solve(n.ctx, c, 1, n.m.config.Solve)
-		if err != nil {
-			return nil, fmt.Errorf("autoremat: %w", err)
+		f, least, err := n.solve(c, 0, 1)
+		if err == nil && f == nil {
+			f, _, err = n.solve(c, 0, least)
 		}
-		f, err := n.solve(c, max(p.Peak, 1))
 		if err != nil {
 			return nil, err
 		}
@@ -85,14 +99,13 @@ const retries = 3
 // fastestUnder returns the fastest plan found under a limit; nil if there is none.
 func (n *search) fastestUnder(limit int64) (best *candidate, err error) {
 	take := func(f *candidate) bool {
-		if f != nil && f.need <= limit && (best == nil || f.plan.Time < best.plan.Time) {
+		if f != nil && f.need <= limit && (best == nil || f.time < best.time) {
 			best = f
 		}
 		return best == f
 	}
-	available := limit - n.outside
-	for range retries {
-		f, err := n.solve(n.saved, available)
+	for lower, try := limit, 0; try < retries; try++ {
+		f, _, err := n.solve(n.saved, n.outside, lower)
 		if err != nil {
 			return nil, err
 		}
@@ -100,14 +113,16 @@ func (n *search) fastestUnder(limit int64) (best *candidate, err error) {
 			break
 		}
 		if take(f) {
-			if available == limit-n.outside {
+			if lower == limit {
 				return best, nil // it is optimal for the whole limit
 			}
 			break
 		}
-		available -= max(f.need-limit, 1)
+		if lower -= max(f.need-limit, 1); lower <= 0 {
+			break
+		}
 	}
-	f, err := n.solve(n.recomputed, limit-n.outside-n.held)
+	f, _, err := n.solve(n.recomputed, n.outside+n.held, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +156,7 @@ func (m *Module) solve(ctx context.Context, s *instance) (remat.Plan, forecast, 
 	case err != nil:
 		return remat.Plan{}, forecast{}, err
 	case f != nil:
-		return f.plan, f.forecast, nil
+		return remat.Plan{Ops: f.ops, LowerBound: f.bound}, f.forecast, nil
 	}
 	if f, err = n.leastMemory(); err != nil {
 		return remat.Plan{}, forecast{}, err
@@ -158,7 +173,7 @@ func (n *search) setBy(f *candidate) string {
 	case s.base + s.prologue.peak + m.stateToCome():
 		return "the layers in front that are not trained"
 	}
-	op := f.plan.Ops[slices.Index(f.forecast.peaks, slices.Max(f.forecast.peaks))]
+	op := f.ops[slices.Index(f.forecast.peaks, slices.Max(f.forecast.peaks))]
 	switch op.Kind {
 	case remat.LossStep:
 		return "the loss"
