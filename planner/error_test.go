@@ -25,9 +25,9 @@ func TestWithUpdates(t *testing.T) {
 		{"all fits", nil, []planner.Update{update("cpu:0", 10, 0), {Device: "cpu:1", Stages: []int{1}, Bytes: 99}}, nil},
 		{"the step alone", []planner.Shortage{step}, []planner.Update{update("cpu:0", 3, 0), update("cpu:1", 20, 1)}, []planner.Shortage{step}},
 		{"the update alone", nil, []planner.Update{update("cpu:0", 11, 0, 2), update("cpu:1", 9, 1)},
-			[]planner.Shortage{{Stage: 0, Device: "cpu:0", Limit: 10, Least: 11, SetBy: by}}},
+			[]planner.Shortage{{Stage: 0, Others: []int{2}, Device: "cpu:0", Limit: 10, Least: 11, SetBy: by}}},
 		{"both, the update needs more", []planner.Shortage{step}, []planner.Update{update("cpu:0", 12, 0), update("cpu:1", 21, 1)},
-			[]planner.Shortage{{Stage: 0, Device: "cpu:0", Limit: 10, Least: 12, SetBy: by}, {Stage: 1, Device: "cpu:1", Limit: 10, Least: 21, SetBy: by}}},
+			[]planner.Shortage{{Stage: 0, Others: []int{}, Device: "cpu:0", Limit: 10, Least: 12, SetBy: by}, {Stage: 1, Device: "cpu:1", Limit: 10, Least: 21, SetBy: by}}},
 	} {
 		var e *planner.MemoryError
 		if row.step != nil {

@@ -115,3 +115,61 @@ func TestPlanMemory(t *testing.T) {
 		})
 	}
 }
+
+// TestPlanMemoryOfASharedDevice: stages of one device are updated together, and what that takes is
+// counted together. The least trains, and the second update takes it to the byte.
+func TestPlanMemoryOfASharedDevice(t *testing.T) {
+	check(t)
+	training, _ := dataset(t)
+	plan := func(limit int64) (*train.Loop, *planner.MemoryError) {
+		o, err := optim.Adam(optim.Config{LR: 0.01})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(o.Close)
+		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 80), nn.NewTanh(), nn.NewLinear(80, 80), nn.NewTanh(), nn.NewLinear(80, 3))
+		p, err := pipe.Open(model, pipe.Config{Balance: []int{3, 3}, Devices: make([]torch.Device, 2), Chunks: 3, Seed: 7, Checkpoint: pipe.Optimal,
+			Budget: []int64{limit}, Optimizer: o})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			p.Close()
+			nn.Free(model)
+		})
+		l := &train.Loop{Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), ClipNorm: 0.1}
+		var short *planner.MemoryError
+		if err := l.PlanMemory(context.Background(), training, batch); err != nil && !errors.As(err, &short) {
+			t.Fatal(err)
+		}
+		if short != nil {
+			p.Close()
+		}
+		return l, short
+	}
+	_, short := plan(1)
+	if short == nil || len(short.Stages) != 1 || !slices.Equal(short.Stages[0].Others, []int{1}) || short.Stages[0].SetBy != "the optimizer's update" {
+		t.Fatalf("with a byte: %v", short)
+	}
+	least := short.Least()
+	if _, again := plan(least - 1); again == nil || again.Least() != least {
+		t.Errorf("with a byte less than %d: %v", least, again)
+	}
+	l, short := plan(least)
+	if short != nil {
+		t.Fatalf("with %d bytes: %v", least, short)
+	}
+	if err := l.Pipe.Place(); err != nil {
+		t.Fatal(err)
+	}
+	l.Loader, l.Steps = loader(t), 3
+	l.OnStep = []train.Hook{func(s train.StepInfo) error {
+		if peak := s.Peak[0]; peak > least || s.Step > 1 && peak != least {
+			t.Errorf("step %d: %d bytes, planned at most %d", s.Step, peak, least)
+		}
+		return nil
+	}}
+	if _, err := l.Run(context.Background()); err != nil {
+		t.Errorf("with %d bytes: %v", least, err)
+	}
+}
