@@ -89,8 +89,10 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 			mixed = append(mixed, rapid.SampledFrom(policies).Draw(t, "policy"))
 		}
 		cfg.Checkpoint = pipe.PerStage(mixed...)
-		// That a gradient comes transposed through other layers is not foreseen in sizes.
-		if plans && !slices.Contains(kinds, 12) && rapid.IntRange(0, 9).Draw(t, "optimal") == 0 {
+		// Sizes do not foresee gradients that come transposed through other layers, nor all that layers
+		// which recompute by themselves take.
+		odd := slices.ContainsFunc(kinds, func(k int) bool { return k == 12 || k == 17 || k == 23 })
+		if plans && !odd && rapid.IntRange(0, 9).Draw(t, "optimal") == 0 {
 			q.randomBudgets(t, &cfg)
 		}
 		if q.link = randomLink(t, meets); cfg.Budget != nil {
