@@ -103,7 +103,9 @@ func (e *Execution) settle(c *torch.Ctx, at int) {
 		x.skips[p[0]] = later(p[1])
 	}
 	y.free()
-	e.grads[at] = x
+	if e.grads[at] = x; at > 0 && !u.trained {
+		e.grads[at].free() // of a skip: the gradient was assumed to be wanted, and nothing that made it goes backward
+	}
 	for _, k := range u.ties {
 		if e.s.ties[k].first == at {
 			e.ties[k].Free()
