@@ -90,6 +90,7 @@ var (
 			}), `"optimal": the policy of some stages on cpu:0`, "want it for all stages of a device, or for none"},
 		},
 		"solver.Options.Slots":    {{solver.Options{Slots: -1}, "-1", "want at least 0"}},
+		"solver.Options.Gap":      {{solver.Options{Gap: math.NaN()}, "NaN", "such as 0.001"}},
 		"solver.Options.MaxTable": {{solver.Options{MaxTable: -1}, "-1", "want at least 0"}},
 		"pipe.Config.Chunks":      {{pipe.Config{Chunks: -3}, "-3", "want at least 0"}},
 		"pipe.Config.Checkpoint": {
@@ -200,7 +201,7 @@ var (
 		"torch.Options.Device": "one that does not exist is refused when something is allocated", "torch.Options.Grad": "a switch", "torch.Options.Seed": "any number", "torch.Options.Autocast": "a switch",
 		"trace.Options.Process": "any text",
 		"planner.Problem.Skips": "package schedule says what is wrong with them", "planner.Problem.Schedule": "its program is checked", "planner.Problem.Meet": "a switch",
-		"solver.Options.Steps": "any number", "solver.Options.Gap": "any number",
+		"solver.Options.Steps":   "any number",
 		"data.LoaderConfig.Seed": "any number", "data.LoaderConfig.Shuffle": "a switch", "data.LoaderConfig.DropLast": "a switch", "data.Synthetic.Seed": "any number",
 		"data.Options.Mean": "checked with the images (data.NewImages)", "data.Options.Std": "checked with the images (data.NewImages)", "data.Options.Synthetic": "a data.Synthetic",
 		"pipe.Config.Optimizer": "any optimizer", "pipe.Config.DeferredBatchNorm": "a switch", "pipe.Config.Autocast": "a switch",

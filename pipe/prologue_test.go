@@ -12,8 +12,9 @@ import (
 	"penstock/torch"
 )
 
-// TestSkipOfLayersWithoutBackward: where a skip comes from layers that have no backward, its gradient is dropped where it
-// arrives. The steps keep to the bytes of the plan, also at the least budget.
+// TestSkipOfLayersWithoutBackward: where a skip comes from layers that have no backward, its
+// gradient is dropped where it arrives. The steps keep to the bytes of the plan, also at the least
+// budget.
 func TestSkipOfLayersWithoutBackward(t *testing.T) {
 	torchtest.Check(t)
 	model := func() *nn.Sequential { return randomModel([]int{11, 24, 17}, unwrapped) } // a block after a frozen layer

@@ -9,14 +9,15 @@ import (
 type Kind uint8
 
 const (
-	// Forward runs a stage on a micro-batch. Where that is recomputed later it keeps only the stage's input.
+	// Forward runs a stage on a micro-batch. Where that is recomputed later it keeps only the
+	// stage's input.
 	Forward Kind = iota + 1
 	// Recompute runs the stage's forward again, this time keeping what backward needs.
 	Recompute
 	// Backward runs a stage's backward and adds to its gradients.
 	Backward
-	// BackwardInput is the first part of a backward in two parts: the gradients of the stage's inputs, which earlier
-	// stages wait for.
+	// BackwardInput is the first part of a backward in two parts: the gradients of the stage's
+	// inputs, which earlier stages wait for.
 	BackwardInput
 	// BackwardWeight is the second part: it adds to the stage's gradients. Nobody waits for it.
 	BackwardWeight
@@ -70,7 +71,8 @@ func (k Kind) forward() bool { return k == Forward || k == SendActivation || k =
 // gradients reports whether actions of the kind make what [SendGradient] sends.
 func (k Kind) gradients() bool { return k == Backward || k == BackwardInput }
 
-// letter is the kind's letter in the text form; a transfer has the letter of the direction it belongs to.
+// letter is the kind's letter in the text form; a transfer has the letter of the direction it
+// belongs to.
 func (k Kind) letter() byte {
 	switch k {
 	case Forward, SendActivation, ReceiveActivation:
@@ -87,7 +89,8 @@ func (k Kind) letter() byte {
 	return '?'
 }
 
-// Action is one step of one worker. Actions are comparable: within a program, equal means the same step.
+// Action is one step of one worker. Actions are comparable: within a program, equal means the same
+// step.
 type Action struct {
 	Kind       Kind
 	Stage      int // the stage that acts
@@ -116,8 +119,8 @@ func (a Action) String() string {
 	return fmt.Sprintf("%d%c%d", a.Stage, a.Kind.letter(), a.MicroBatch)
 }
 
-// Words says what the action is in words, for people: "forward, stage 2, micro-batch 5", "send activation, stage 0 to 1,
-// micro-batch 2".
+// Words says what the action is in words, for people: "forward, stage 2, micro-batch 5", "send
+// activation, stage 0 to 1, micro-batch 2".
 func (a Action) Words() string {
 	where := strconv.Itoa(a.Stage)
 	switch {
@@ -129,8 +132,8 @@ func (a Action) Words() string {
 	return fmt.Sprintf("%v, stage %s, micro-batch %d", a.Kind, where, a.MicroBatch)
 }
 
-// Matching returns the receive that takes what a send puts on its link, or the send that puts there what a receive
-// takes. It is for transfers only.
+// Matching returns the receive that takes what a send puts on its link, or the send that puts there
+// what a receive takes. It is for transfers only.
 func (a Action) Matching() Action {
 	kind := a.Kind + 1
 	if a.Kind.Receive() {

@@ -16,24 +16,28 @@ type Costs struct {
 	Time func(Action) time.Duration
 	// Split says that backwards may be in two parts.
 	Split bool
-	// Whole and Weights are the bytes that a stage holds of a micro-batch: from its forward, or its recomputation, to the
-	// end of its backward or of the first part of that, and from there to the end of the second. Input is what it holds
-	// from forward to recomputation. By stage; nil is one byte for Whole and for Weights, and none for Input.
+	// Whole and Weights are the bytes that a stage holds of a micro-batch: from its forward, or its
+	// recomputation, to the end of its backward or of the first part of that, and from there to the
+	// end of the second. Input is what it holds from forward to recomputation. By stage; nil is one
+	// byte for Whole and for Weights, and none for Input.
 	Whole, Weights, Input []int64
-	// Limit is the most bytes that the stages of each worker may hold of all micro-batches; nil is no limit.
+	// Limit is the most bytes that the stages of each worker may hold of all micro-batches; nil is
+	// no limit.
 	Limit []int64
 }
 
-// Auto returns a generator that orders computations by their costs: of all schedules that have a name, that suit the
-// placement and that keep the limits, and of several that it makes itself, the one that takes the least time with a barrier
-// at the end of the step. So it is never slower than the best of those that have a name.
+// Auto returns a generator that orders computations by their costs: of all schedules that have a
+// name, that suit the placement and that keep the limits, and of several that it makes itself, the
+// one that takes the least time with a barrier at the end of the step. So it is never slower than
+// the best of those that have a name.
 //
-// Its own are made by list scheduling: the worker that can start something first does so. Gradients of weights, for which
-// nobody waits, fill the time up to what comes next, or are made where there is no memory for more (as in Qi et al., 2023,
-// arXiv:2401.10241, section 3). What comes next is what one of the schedules with a name does next, forwards and backwards
-// in its order; or what can start first, backwards before forwards, with memory kept for the worker's later stages. All
-// of these are tried, with gaps filled more and less eagerly, and with less memory than there may be. Programs of more
-// than 16,384 forwards are not made but by name.
+// Its own are made by list scheduling: the worker that can start something first does so. Gradients
+// of weights, for which nobody waits, fill the time up to what comes next, or are made where there
+// is no memory for more (as in Qi et al., 2023, arXiv:2401.10241, section 3). What comes next is
+// what one of the schedules with a name does next, forwards and backwards in its order; or what can
+// start first, backwards before forwards, with memory kept for the worker's later stages. All of
+// these are tried, with gaps filled more and less eagerly, and with less memory than there may be.
+// Programs of more than 16,384 forwards are not made but by name.
 //
 // The generator fails if nothing keeps the limits.
 func Auto(costs Costs) Generator {
@@ -80,7 +84,8 @@ func (k Costs) best(c Config) (*Program, error) {
 		if err := consider(p); err != nil {
 			return nil, err
 		}
-		// Receives that suit the times are better where links hold any number of values, and may be worse elsewhere.
+		// Receives that suit the times are better where links hold any number of values, and may be
+		// worse elsewhere.
 		timed := c
 		timed.Time = k.Time
 		if p, err = s.Generate(timed); err == nil {
@@ -156,7 +161,8 @@ func (k Costs) of(h hold, stage int) int64 {
 	return list[stage]
 }
 
-// Held returns the most bytes that the stages of each worker hold together. The costs must be for as many stages.
+// Held returns the most bytes that the stages of each worker hold together. The costs must be for
+// as many stages.
 func (k Costs) Held(p *Program) []int64 {
 	arg.Must(p, "schedule: Held: the program", "one such as GPipe or Parse makes")
 	held, most := make([]int64, len(p.Workers)), make([]int64, len(p.Workers))
@@ -180,8 +186,8 @@ func (k Costs) keeps(p *Program) bool {
 	return true
 }
 
-// bounds lists what the workers may hold at most: their limits, and less, so that a forward does not come long before its
-// backward. Without limits these are multiples of what 1F1B holds.
+// bounds lists what the workers may hold at most: their limits, and less, so that a forward does
+// not come long before its backward. Without limits these are multiples of what 1F1B holds.
 func (k Costs) bounds(c Config, workers int) [][]int64 {
 	var out [][]int64
 	for _, times := range []int64{1, 2, 3, 4} {

@@ -47,8 +47,8 @@ func heldBytes(p *schedule.Program, costs schedule.Costs) []int64 {
 	return out
 }
 
-// Auto is never slower than any schedule that has a name and keeps the same limits, keeps them, and passes the check on
-// links of all kinds. It fails only where none of these does.
+// Auto is never slower than any schedule that has a name and keeps the same limits, keeps them, and
+// passes the check on links of all kinds. It fails only where none of these does.
 func TestAutoIsNeverSlower(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		devices, virtual := rapid.IntRange(1, 4).Draw(t, "devices"), rapid.IntRange(1, 3).Draw(t, "virtual")

@@ -9,19 +9,21 @@ import (
 
 // Limits are what a program is checked against beside itself. The zero value limits nothing.
 type Limits struct {
-	// Saved and Inputs bound what each stage may hold at a time, in micro-batches; see [StageMemory]. Zero is no limit.
+	// Saved and Inputs bound what each stage may hold at a time, in micro-batches; see
+	// [StageMemory]. Zero is no limit.
 	Saved, Inputs int
-	// Meet asks that workers get to the end also where nothing waits on any link between them, whatever the program's
-	// capacity: a worker that has sent goes on when the value was received. Gloo's links are like that.
+	// Meet asks that workers get to the end also where nothing waits on any link between them,
+	// whatever the program's capacity: a worker that has sent goes on when the value was received.
+	// Gloo's links are like that.
 	Meet bool
-	// InOrder asks that each worker receives from each other what that sends it in the order in which it is sent. Links
-	// without names for what they carry need it, such as NCCL's.
+	// InOrder asks that each worker receives from each other what that sends it in the order in
+	// which it is sent. Links without names for what they carry need it, such as NCCL's.
 	InOrder bool
 }
 
-// Check returns nil if the program can run to its end, gives bit-equal results and keeps to the limits. Otherwise
-// the error is a [Violations] that lists what is wrong: all of it up to a hundred violations, save that a header that
-// makes no sense is reported alone.
+// Check returns nil if the program can run to its end, gives bit-equal results and keeps to the
+// limits. Otherwise the error is a [Violations] that lists what is wrong: all of it up to a hundred
+// violations, save that a header that makes no sense is reported alone.
 //
 // Check takes any program, from wherever it came, and does not change it.
 func Check(p *Program, limits Limits) error {
@@ -119,8 +121,8 @@ func (c *checker) header() {
 	}
 }
 
-// enough finds out whether a program that says it is large has as many actions as forwards or backwards, before memory is
-// taken for those that it should have.
+// enough finds out whether a program that says it is large has as many actions as forwards or
+// backwards, before memory is taken for those that it should have.
 func (c *checker) enough() {
 	const large = 1 << 16
 	actions := 0
@@ -170,8 +172,8 @@ func (c *checker) foreign(a Action) string {
 	return ""
 }
 
-// missing finds what the program has to have and has not. Recomputations are optional, and a backward may be in two
-// parts.
+// missing finds what the program has to have and has not. Recomputations are optional, and a
+// backward may be in two parts.
 func (c *checker) missing() {
 	want := func(a Action) {
 		if _, ok := c.index.find(a); !ok {
@@ -209,8 +211,8 @@ func (c *checker) missing() {
 	}
 }
 
-// backward returns the kind of action that makes the gradients of a micro-batch on a stage, and reports where its two
-// parts are not complete or there is a whole one beside them.
+// backward returns the kind of action that makes the gradients of a micro-batch on a stage, and
+// reports where its two parts are not complete or there is a whole one beside them.
 func (c *checker) backward(stage, microBatch int) Kind {
 	whole, has := c.index.find(Action{Backward, stage, microBatch, 0})
 	input, first := c.index.find(Action{BackwardInput, stage, microBatch, 0})
@@ -254,7 +256,8 @@ func (c *checker) placement() {
 	}
 }
 
-// order finds actions that come before what they need on their own worker. Nothing could wait for that.
+// order finds actions that come before what they need on their own worker. Nothing could wait for
+// that.
 func (c *checker) order() {
 	var deps []int
 	for w, actions := range c.Workers {
@@ -295,7 +298,8 @@ func (c *checker) inOrder() {
 	}
 }
 
-// progress runs the program without a clock and finds the workers that get stuck. With meet, nothing waits on links.
+// progress runs the program without a clock and finds the workers that get stuck. With meet,
+// nothing waits on links.
 func (c *checker) progress(meet bool) {
 	stuck := c.advance(meet, func(int, int, []int) {})
 	var deps []int

@@ -2,7 +2,8 @@ package schedule
 
 import "fmt"
 
-// chunk is consecutive stages of one worker that run one after the other, as if they were one stage.
+// chunk is consecutive stages of one worker that run one after the other, as if they were one
+// stage.
 type chunk struct {
 	worker   int
 	from, to int // stages from from up to, and without, to
@@ -15,8 +16,8 @@ type builder struct {
 	order  order
 }
 
-// build makes the program of a schedule from a config. The stages are divided into chunks by split, and write appends
-// the computations of all chunks to their workers' lists.
+// build makes the program of a schedule from a config. The stages are divided into chunks by split,
+// and write appends the computations of all chunks to their workers' lists.
 func build(name string, c Config, split func(placement []int) ([]chunk, error), write func(b *builder)) (*Program, error) {
 	p, placement, err := c.program()
 	b := &builder{config: c}
@@ -51,8 +52,8 @@ func (b *builder) backward(c, i int) { b.gradients(Backward, c, i) }
 // input appends the part of a backward that makes the gradient of the chunk's input.
 func (b *builder) input(c, i int) { b.gradients(BackwardInput, c, i) }
 
-// gradients appends actions that need the gradient of the chunk's output. On each stage the recomputation, if there is
-// one, comes before.
+// gradients appends actions that need the gradient of the chunk's output. On each stage the
+// recomputation, if there is one, comes before.
 func (b *builder) gradients(kind Kind, c, i int) {
 	for s := b.chunks[c].to - 1; s >= b.chunks[c].from; s-- {
 		if b.config.recomputes(s, i) {

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Generator makes the program of a schedule. It is deterministic, and what it returns passes [Check], on links that hold
-// any number of values, on links that meet and on links in order.
+// Generator makes the program of a schedule. It is deterministic, and what it returns passes
+// [Check], on links that hold any number of values, on links that meet and on links in order.
 type Generator func(Config) (*Program, error)
 
-// Make returns the program for a config. A program that [Check] refuses, or that is for other stages, micro-batches, workers
-// or skips, is an error.
+// Make returns the program for a config. A program that [Check] refuses, or that is for other
+// stages, micro-batches, workers or skips, is an error.
 func (g Generator) Make(c Config) (*Program, error) {
 	want, placement, err := c.program()
 	if err != nil {
@@ -38,33 +38,37 @@ func (g Generator) Make(c Config) (*Program, error) {
 	return p, nil
 }
 
-// Config describes the program that a [Generator] is to make. Stages and MicroBatches must be positive; the rest may be zero.
+// Config describes the program that a [Generator] is to make. Stages and MicroBatches must be
+// positive; the rest may be zero.
 type Config struct {
 	Stages       int
 	MicroBatches int
 
-	// Recompute reports whether a stage's activations for a micro-batch are dropped after forward and computed
-	// again before backward. Nil means never.
+	// Recompute reports whether a stage's activations for a micro-batch are dropped after forward
+	// and computed again before backward. Nil means never.
 	Recompute func(stage, microBatch int) bool
 
-	// Worker gives the worker of each stage. Several stages may share one; every worker from 0 to the highest has
-	// at least one. Nil means a worker for each stage.
+	// Worker gives the worker of each stage. Several stages may share one; every worker from 0 to
+	// the highest has at least one. Nil means a worker for each stage.
 	Worker []int
 
-	// Skips are the pairs of stages between which something moves directly, each from an earlier to a later stage.
-	// Those of neighbours, which have a link anyway, and repetitions are ignored. The rest become [Program.Skips].
+	// Skips are the pairs of stages between which something moves directly, each from an earlier to
+	// a later stage. Those of neighbours, which have a link anyway, and repetitions are ignored.
+	// The rest become [Program.Skips].
 	Skips []Edge
 
 	// Capacity becomes [Program.Capacity].
 	Capacity int
 
-	// Time is how long an action takes. It does not change the order of computations, only where values are received: if
-	// actions take that long, no receive that stands before a send, so that links may meet, makes a worker wait. Nil
-	// means that forwards and both parts of a backward take as long as each other.
+	// Time is how long an action takes. It does not change the order of computations, only where
+	// values are received: if actions take that long, no receive that stands before a send, so that
+	// links may meet, makes a worker wait. Nil means that forwards and both parts of a backward
+	// take as long as each other.
 	Time func(Action) time.Duration
 }
 
-// program validates the config and returns a program that has all but its actions, beside the worker of each stage.
+// program validates the config and returns a program that has all but its actions, beside the
+// worker of each stage.
 func (c Config) program() (*Program, []int, error) {
 	placement, err := c.placement()
 	if err != nil {

@@ -9,20 +9,21 @@ import (
 	"strings"
 )
 
-// ParseCSV reads a program in the form that torch.distributed.pipelining writes and reads: a row for each worker, an action
-// in each field, and empty fields where it does nothing.
+// ParseCSV reads a program in the form that torch.distributed.pipelining writes and reads: a row
+// for each worker, an action in each field, and empty fields where it does nothing.
 //
 //	0F0,0F1,,0I0,0W0,0B1
 //	1F0,1I0,1W0,1F1,1B1
 //
-// Where no field is a transfer they are added, as for any schedule. Otherwise all between workers must be there, as
-// 0SEND_F1, 1RECV_F1, 1SEND_B1 and 0RECV_B1: the stage that acts, and the micro-batch. Those between stages of one worker
-// are added in either case. (0F4;3B1)OVERLAP_F_B is a forward and then a backward, as a worker here does one thing at a
-// time. UNSHARD, RESHARD and REDUCE_GRAD are left out: weights are where they are used. There are as many stages and
+// Where no field is a transfer they are added, as for any schedule. Otherwise all between workers
+// must be there, as 0SEND_F1, 1RECV_F1, 1SEND_B1 and 0RECV_B1: the stage that acts, and the
+// micro-batch. Those between stages of one worker are added in either case. (0F4;3B1)OVERLAP_F_B is
+// a forward and then a backward, as a worker here does one thing at a time. UNSHARD, RESHARD and
+// REDUCE_GRAD are left out: weights are where they are used. There are as many stages and
 // micro-batches as the highest says.
 //
-// The first fault is returned with its line and column, both counted from 1. Whether the program can run is [Check]'s
-// question.
+// The first fault is returned with its line and column, both counted from 1. Whether the program
+// can run is [Check]'s question.
 func ParseCSV(text string) (*Program, error) {
 	p := &Program{}
 	transfers := false
@@ -137,8 +138,8 @@ func parseCSVAction(text string) ([]Action, error) {
 	return nil, fmt.Errorf("%q, want a stage, a kind and a micro-batch, as in 0F2, 0B2, 0I2, 0W2 or 0SEND_F2", text)
 }
 
-// addInner adds the transfers between stages of one worker: a send after what makes the value, a receive before what uses
-// it.
+// addInner adds the transfers between stages of one worker: a send after what makes the value, a
+// receive before what uses it.
 func (p *Program) addInner() {
 	home := make([]int, p.Stages)
 	for s := range home {
@@ -170,10 +171,11 @@ func (p *Program) addInner() {
 	}
 }
 
-// CSV returns the program in the form that [ParseCSV] reads and torch.distributed.pipelining loads: with transfers those
-// between workers are listed ("compute_comms" there), without only computations ("compute_only"). Recomputations are left
-// out, as it has none in a program. It fails for a program with skips, which that form cannot say, or with an action that
-// moves to or from a stage that is no neighbour.
+// CSV returns the program in the form that [ParseCSV] reads and torch.distributed.pipelining loads:
+// with transfers those between workers are listed ("compute_comms" there), without only
+// computations ("compute_only"). Recomputations are left out, as it has none in a program. It fails
+// for a program with skips, which that form cannot say, or with an action that moves to or from a
+// stage that is no neighbour.
 func (p *Program) CSV(transfers bool) (string, error) {
 	if len(p.Skips) > 0 && transfers {
 		return "", fmt.Errorf("schedule: CSV: the program has the skip %v, and a row has no word for it; list computations only", p.Skips[0])

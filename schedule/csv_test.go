@@ -11,7 +11,8 @@ import (
 	"penstock/schedule"
 )
 
-// What torch.distributed.pipelining writes of 1F1B on two ranks: computations alone, and with communication.
+// What torch.distributed.pipelining writes of 1F1B on two ranks: computations alone, and with
+// communication.
 func TestParseCSV(t *testing.T) {
 	want := scheduled(t, "1f1b", 2, 1, schedule.Config{MicroBatches: 3})
 	for name, text := range map[string]string{
@@ -92,8 +93,9 @@ func TestParseCSVDoesNotJudge(t *testing.T) {
 	}
 }
 
-// Every schedule without skips and recomputations is read back as it was, from both forms; only the program with
-// transfers keeps its receives where they were, and the other has them put where they were by the same rule.
+// Every schedule without skips and recomputations is read back as it was, from both forms; only the
+// program with transfers keeps its receives where they were, and the other has them put where they
+// were by the same rule.
 func TestCSVRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.SampledFrom(schedule.Schedules()).Draw(t, "schedule")

@@ -8,15 +8,18 @@ import (
 	"penstock/internal/arg"
 )
 
-// Fixed returns the generator of one given program, such as [Parse] returns. The generator fails for another number of
-// stages, for more micro-batches, and for stages that share workers otherwise. For fewer micro-batches it returns the
-// program of the first ones ([Program.Fewer]). Workers get the numbers that the config gives them.
+// Fixed returns the generator of one given program, such as [Parse] returns. The generator fails
+// for another number of stages, for more micro-batches, and for stages that share workers
+// otherwise. For fewer micro-batches it returns the program of the first ones ([Program.Fewer]).
+// Workers get the numbers that the config gives them.
 //
-// What the config says of recomputations and skips holds: where the program says something else, recomputations are left
-// out, or stand directly before their backward, and all transfers are placed anew around the computations, which stay
-// in the order of the program. So are they if the program cannot run on links of the capacity that the config asks for.
+// What the config says of recomputations and skips holds: where the program says something else,
+// recomputations are left out, or stand directly before their backward, and all transfers are
+// placed anew around the computations, which stay in the order of the program. So are they if the
+// program cannot run on links of the capacity that the config asks for.
 //
-// The program is not changed, and must not change while the generator is in use. Fixed panics if it is nil.
+// The program is not changed, and must not change while the generator is in use. Fixed panics if it
+// is nil.
 func Fixed(p *Program) Generator {
 	arg.Must(p, "schedule: Fixed: the program", "one such as GPipe or Parse makes")
 	return func(c Config) (*Program, error) {

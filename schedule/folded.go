@@ -2,16 +2,17 @@ package schedule
 
 import "slices"
 
-// ZeroBubbleV returns the program that fills what would be idle with gradients of the weights, on devices with two stages
-// each that go to and fro ([V]). For 2 devices and 4 micro-batches:
+// ZeroBubbleV returns the program that fills what would be idle with gradients of the weights, on
+// devices with two stages each that go to and fro ([V]). For 2 devices and 4 micro-batches:
 //
 //	worker 0  0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0F3 0I0 0W0 3F2 3I2 3W2 0I1 0W1 3F3 3I3 3W3 0I2 0W2 0I3 0W3 .
 //	worker 1  .   1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1F3 1I1 1W1 2F3 2I2 2W2 1I2 2I3 1I3 1W2 2W3 1W3
 //
-// Where forwards and both parts of a backward take as long as each other, a device is idle for none of its 6M computations
-// between its first and its last, and for P - 1 of them before and after. Each device holds 2P micro-batches of one of its
-// stages, as much memory as the first stage of 1F1B, if M is at least 2P - 1, and no more otherwise (Qi et al., 2023,
-// arXiv:2401.10241, section 6).
+// Where forwards and both parts of a backward take as long as each other, a device is idle for none
+// of its 6M computations between its first and its last, and for P - 1 of them before and after.
+// Each device holds 2P micro-batches of one of its stages, as much memory as the first stage of
+// 1F1B, if M is at least 2P - 1, and no more otherwise (Qi et al., 2023, arXiv:2401.10241, section
+// 6).
 func ZeroBubbleV(config Config) (*Program, error) {
 	return build("zb-v", config, folded, func(b *builder) {
 		p := len(b.order)
@@ -34,16 +35,17 @@ func ZeroBubbleV(config Config) (*Program, error) {
 	})
 }
 
-// DualPipeV returns the program that goes forward and backward at the same time, on devices with two stages each that go
-// to and fro ([V]). For 2 devices and 5 micro-batches:
+// DualPipeV returns the program that goes forward and backward at the same time, on devices with
+// two stages each that go to and fro ([V]). For 2 devices and 5 micro-batches:
 //
 //	worker 0  0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3 3B1---- 3F2 0B0---- 0F4 3B2---- 3F3 0B1---- 3B3---- 3F4 .   0B2---- 3B4---- 0I3 0W3 0I4 0W4
 //	worker 1  .   1F0 2F0 1F1 2F1 1F2 2B0---- 2F2 1B0---- 1F3 2B1---- 2F3 1B1---- 1F4 2B2---- 2F4 1B2---- 2B3---- 1B3---- 2I4 1I4 2W4 1W4
 //
-// On machines that run a forward of one stage while the other goes backward, most of it overlaps with communication.
-// Here a device does one thing at a time: where forwards and both parts of a backward take as long as each other, it is
-// idle for P - 1 of 6M + P - 1 of them, like [ZeroBubbleV], and holds 2P + 1 micro-batches of one of its stages if M is at
-// least 2P (DeepSeek-AI, 2024, arXiv:2412.19437, section 3.2.1, cut in half).
+// On machines that run a forward of one stage while the other goes backward, most of it overlaps
+// with communication. Here a device does one thing at a time: where forwards and both parts of a
+// backward take as long as each other, it is idle for P - 1 of 6M + P - 1 of them, like
+// [ZeroBubbleV], and holds 2P + 1 micro-batches of one of its stages if M is at least 2P
+// (DeepSeek-AI, 2024, arXiv:2412.19437, section 3.2.1, cut in half).
 func DualPipeV(config Config) (*Program, error) {
 	return build("dualpipe-v", config, folded, func(b *builder) {
 		p := len(b.order)
@@ -54,7 +56,8 @@ func DualPipeV(config Config) (*Program, error) {
 			f.times(p-1-r, "I1", "W", "F1")
 			f.times(f.microBatches-2*p+r+1, "F0", "B1", "F1", "B0")
 			f.times(p-1-r, "B1", "F1", "B0")
-			// The last backwards are in parts, so that there is something to do while gradients arrive.
+			// The last backwards are in parts, so that there is something to do while gradients
+			// arrive.
 			whole := (r + 1) / 2
 			f.times(whole, "B1", "B0")
 			if r%2 == 0 {
@@ -68,8 +71,9 @@ func DualPipeV(config Config) (*Program, error) {
 	})
 }
 
-// fold lists the computations of a device with two chunks, which are called 0 and 1. A schedule is defined for a least
-// number of micro-batches; of fewer it is what is left when the others are taken out.
+// fold lists the computations of a device with two chunks, which are called 0 and 1. A schedule is
+// defined for a least number of micro-batches; of fewer it is what is left when the others are
+// taken out.
 type fold struct {
 	b            *builder
 	chunks       [2]int
@@ -83,8 +87,8 @@ func (b *builder) fold(r, least int) *fold {
 	return &fold{b: b, chunks: [2]int{r, len(b.chunks) - 1 - r}, microBatches: max(least, b.config.MicroBatches)}
 }
 
-// times performs operations a number of times, each for its next micro-batch: a letter for the kind, and the chunk. W
-// without a chunk is the oldest of either.
+// times performs operations a number of times, each for its next micro-batch: a letter for the
+// kind, and the chunk. W without a chunk is the oldest of either.
 func (f *fold) times(n int, operations ...string) {
 	for range n {
 		for _, op := range operations {

@@ -6,18 +6,20 @@ import (
 	"slices"
 )
 
-// GPipe returns the program that runs all forwards, then all backwards, both in ascending order of micro-batches.
-// For 3 stages and 3 micro-batches, each stage on its own worker, time running right:
+// GPipe returns the program that runs all forwards, then all backwards, both in ascending order of
+// micro-batches. For 3 stages and 3 micro-batches, each stage on its own worker, time running
+// right:
 //
 //	stage 0  F0 F1 F2 .  .  .  .  B0 B1 B2
 //	stage 1  .  F0 F1 F2 .  .  B0 B1 B2 .
 //	stage 2  .  .  F0 F1 F2 B0 B1 B2 .  .
 //
-// A send directly follows the action that made what is sent, to the neighbour first, which is the first to want it. A
-// receive stands directly before the action that uses what is received, those from afar first, as they are the first
-// that can start: with a skip from stage 0, stage 3 does 0>3F1 2>3F1 3F1, and stage 0 does 3>0B1 1>0B1 0B1. A
-// recomputation stands before the receives of the gradients, which it has no need to wait for: stage 1 does 1R1 2>1B1
-// 1B1, and its 1R1 runs while stage 2 is still at 2B1. On the last stage it directly precedes its backward. With 2
+// A send directly follows the action that made what is sent, to the neighbour first, which is the
+// first to want it. A receive stands directly before the action that uses what is received, those
+// from afar first, as they are the first that can start: with a skip from stage 0, stage 3 does
+// 0>3F1 2>3F1 3F1, and stage 0 does 3>0B1 1>0B1 0B1. A recomputation stands before the receives of
+// the gradients, which it has no need to wait for: stage 1 does 1R1 2>1B1 1B1, and its 1R1 runs
+// while stage 2 is still at 2B1. On the last stage it directly precedes its backward. With 2
 // micro-batches, the last two of 3 stages go backward like this:
 //
 //	stage 1  R0 .  B0 R1 B1
@@ -25,13 +27,14 @@ import (
 //
 // Sends and receives are listed also where both stages are on one worker.
 //
-// The program passes [Check]. Workers cannot deadlock while links hold any number of values: the list of each is a part
-// of one order of all actions, which never puts an action before one that it depends on. With stages on workers of
-// their own they cannot deadlock on links that hold fewer either, nor where all links meet ([Limits]). Where workers have
-// several stages and would deadlock, a receive stands earlier ([Generator]).
+// The program passes [Check]. Workers cannot deadlock while links hold any number of values: the
+// list of each is a part of one order of all actions, which never puts an action before one that it
+// depends on. With stages on workers of their own they cannot deadlock on links that hold fewer
+// either, nor where all links meet ([Limits]). Where workers have several stages and would
+// deadlock, a receive stands earlier ([Generator]).
 //
-// The pipeline is idle for P - 1 of M + P - 1 steps on P workers of one stage each, and every stage holds all M
-// micro-batches (Huang et al., 2019, arXiv:1811.06965, section 2.3).
+// The pipeline is idle for P - 1 of M + P - 1 steps on P workers of one stage each, and every stage
+// holds all M micro-batches (Huang et al., 2019, arXiv:1811.06965, section 2.3).
 func GPipe(config Config) (*Program, error) {
 	p, placement, err := config.program()
 	if err != nil {
@@ -55,9 +58,9 @@ type timedAction struct {
 	action Action
 }
 
-// timed lists all computations with the time at which they would start if every stage had a worker of its own and each
-// took one unit. A recomputation starts as late as it can without delaying its backward, so that a worker with several
-// stages does not hold graphs longer than it has to.
+// timed lists all computations with the time at which they would start if every stage had a worker
+// of its own and each took one unit. A recomputation starts as late as it can without delaying its
+// backward, so that a worker with several stages does not hold graphs longer than it has to.
 func (c Config) timed() []timedAction {
 	var list []timedAction
 	n, m := c.Stages, c.MicroBatches
@@ -87,9 +90,10 @@ func (c Config) timed() []timedAction {
 	return list
 }
 
-// compareTimed orders computations by time; the order never puts one before another that it depends on, since each ends
-// a unit or more after its start. What is at the same time goes oldest micro-batch first, then last stage first: that
-// leaves a recomputation after the backward whose gradient it would have to wait for anyway.
+// compareTimed orders computations by time; the order never puts one before another that it depends
+// on, since each ends a unit or more after its start. What is at the same time goes oldest
+// micro-batch first, then last stage first: that leaves a recomputation after the backward whose
+// gradient it would have to wait for anyway.
 func compareTimed(a, b timedAction) int {
 	return cmp.Or(
 		cmp.Compare(a.clock, b.clock),

@@ -156,7 +156,8 @@ func TestGPipeRecomputesWhatIsAsked(t *testing.T) {
 	})
 }
 
-// Forward and then backward is the whole, action by action, so that a step in two halves gives the same bits.
+// Forward and then backward is the whole, action by action, so that a step in two halves gives the
+// same bits.
 func TestGPipeHalvesMakeTheWhole(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := drawConfig(t)
@@ -176,8 +177,8 @@ func TestGPipeHalvesMakeTheWhole(t *testing.T) {
 	})
 }
 
-// Recomputation ahead of the gradient is not ahead of the backward before: one graph at a time, whatever the
-// placement.
+// Recomputation ahead of the gradient is not ahead of the backward before: one graph at a time,
+// whatever the placement.
 func TestGPipeHoldsOneGraphPerStage(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := drawConfig(t)

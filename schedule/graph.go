@@ -2,9 +2,10 @@ package schedule
 
 import "slices"
 
-// Graph is a program with its dependencies, by dense ids: an action's id is its position when the workers' lists are
-// laid end to end. It is computed once, so that the machine that runs the program looks nothing up by name. A Graph
-// is read-only after [Program.Graph] made it and safe for concurrent use.
+// Graph is a program with its dependencies, by dense ids: an action's id is its position when the
+// workers' lists are laid end to end. It is computed once, so that the machine that runs the
+// program looks nothing up by name. A Graph is read-only after [Program.Graph] made it and safe for
+// concurrent use.
 //
 // What an action needs:
 //
@@ -20,10 +21,11 @@ import "slices"
 //	s>tFi   sFi>t
 //	s>tBi   sBi>t
 //
-// On a link on which nothing waits, the action after a send on its worker also needs the receive of what was sent.
+// On a link on which nothing waits, the action after a send on its worker also needs the receive of
+// what was sent.
 //
-// A dependency that is not in the program is no dependency: in a [BackwardOnly] program forward is done before it
-// starts, and in any other its absence is a violation that [Check] reports.
+// A dependency that is not in the program is no dependency: in a [BackwardOnly] program forward is
+// done before it starts, and in any other its absence is a violation that [Check] reports.
 type Graph struct {
 	Actions []Action // by id
 	Worker  []int    // by id: the worker that performs the action
@@ -34,8 +36,8 @@ type Graph struct {
 	numbered *numbered
 }
 
-// Graph computes the program's dependencies. It takes any program, also one that [Check] would refuse; where an
-// action occurs twice, the first occurrence is the one that others depend on.
+// Graph computes the program's dependencies. It takes any program, also one that [Check] would
+// refuse; where an action occurs twice, the first occurrence is the one that others depend on.
 func (p *Program) Graph() *Graph {
 	n := p.numbered()
 	g := &Graph{
@@ -46,7 +48,8 @@ func (p *Program) Graph() *Graph {
 		Cross:    make([][]int, n.size()),
 		numbered: n,
 	}
-	// Actions come in hundreds of thousands: their lists are parts of long ones rather than memory of their own.
+	// Actions come in hundreds of thousands: their lists are parts of long ones rather than memory
+	// of their own.
 	deps, cross := make([]int, 0, 3*n.size()), make([]int, 0, n.size())
 	for id := range g.Actions {
 		w := int(n.worker[id])
@@ -69,8 +72,8 @@ func (g *Graph) IndexOf(a Action) (int, bool) {
 	return g.numbered.index.find(a)
 }
 
-// needs appends to a list what an action depends on in the program, if that has all of it. At the first stage, the
-// last stage and the first micro-batch some of these exist in no program.
+// needs appends to a list what an action depends on in the program, if that has all of it. At the
+// first stage, the last stage and the first micro-batch some of these exist in no program.
 func (p *Program) needs(list []Action, skips fan, a Action) []Action {
 	s, i := a.Stage, a.MicroBatch
 	switch a.Kind {

@@ -191,8 +191,8 @@ func BenchmarkGraph(b *testing.B) {
 	}
 }
 
-// The largest program that has to be checked and simulated: 24 million actions, within 4 GB. It takes minutes to run on a
-// busy machine: go test ./schedule -run - -bench Largest -benchtime 1x
+// The largest program that has to be checked and simulated: 24 million actions, within 4 GB. It
+// takes minutes to run on a busy machine: go test ./schedule -run - -bench Largest -benchtime 1x
 func BenchmarkLargest(b *testing.B) {
 	p, err := schedule.OneFOneB(schedule.Config{Stages: 1000, MicroBatches: 4000})
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 //	worker 0  F0 F1 F2 .  .  .  B0--- B1--- B2---
 //	worker 1  .  F0 F1 F2 B0--- B1--- B2--- .  .
 //
-// An action is drawn as its text without the stage, for as many columns as it takes; where a worker has several
-// stages, all actions show theirs. A transfer is drawn if it takes half a column or more: F2> is a send and >F2 a
-// receive, F2>3 and 0>F2 those of a stage that is no neighbour.
+// An action is drawn as its text without the stage, for as many columns as it takes; where a worker
+// has several stages, all actions show theirs. A transfer is drawn if it takes half a column or
+// more: F2> is a send and >F2 a receive, F2>3 and 0>F2 those of a stage that is no neighbour.
 //
-// A column is as long as the shortest computation, so that unit times give one column per action and the jitter of
-// a recorded run does little. Where that would give a very wide grid the column is longer, and a computation that
-// is short for it takes a whole column all the same: none is left out, and its row runs ahead of the others until
-// the worker's next idle time.
+// A column is as long as the shortest computation, so that unit times give one column per action
+// and the jitter of a recorded run does little. Where that would give a very wide grid the column
+// is longer, and a computation that is short for it takes a whole column all the same: none is left
+// out, and its row runs ahead of the others until the worker's next idle time.
 //
 // The timeline must be valid.
 func (t Timeline) Grid() string {
@@ -31,13 +31,15 @@ func (t Timeline) Grid() string {
 	return t.lines(fmt.Sprintf("1 column = %v", column), rows, func(spans []span) string { return row(spans, columns, width) })
 }
 
-// GridWidth is Grid if that has no line of more than so many characters. Otherwise it is drawn more densely, a character for a column and no blanks:
+// GridWidth is Grid if that has no line of more than so many characters. Otherwise it is drawn more
+// densely, a character for a column and no blanks:
 //
 //	1 character = 5ms
 //	worker 0  F0F1F2......B0--B1--B2--
 //	worker 1  ..F0F1F2B0--B1--B2--....
 //
-// Here a computation takes at least the characters of its text, and a transfer is drawn if it has room for its own. Rows of which the texts alone are too long end in "…".
+// Here a computation takes at least the characters of its text, and a transfer is drawn if it has
+// room for its own. Rows of which the texts alone are too long end in "…".
 func (t Timeline) GridWidth(characters int) string {
 	if grid := t.Grid(); widest(grid) <= characters {
 		return grid
@@ -64,7 +66,8 @@ func threeDigits(d time.Duration) time.Duration {
 	return d.Round(unit)
 }
 
-// widest is the number of characters in the longest line of a grid, all of them ASCII but for a µ in the first, which is short.
+// widest is the number of characters in the longest line of a grid, all of them ASCII but for a µ
+// in the first, which is short.
 func widest(grid string) int {
 	n := 0
 	for line := range strings.Lines(grid) {
@@ -73,8 +76,8 @@ func widest(grid string) int {
 	return n
 }
 
-// spans places the actions of each worker on columns of a given duration, least(text) of them or more for each. It returns how many columns there are and the length of
-// the longest text.
+// spans places the actions of each worker on columns of a given duration, least(text) of them or
+// more for each. It returns how many columns there are and the length of the longest text.
 func (t Timeline) spans(column time.Duration, least func(text string) int) (rows [][]span, columns, width int) {
 	start, end := t.bounds()
 	round := func(at time.Duration) int { return int((at - start + column/2) / column) }
@@ -141,7 +144,8 @@ func row(spans []span, columns, width int) string {
 	return b.String()
 }
 
-// denseRow draws every column as one character, after a blank, and as many of them as there is room for.
+// denseRow draws every column as one character, after a blank, and as many of them as there is room
+// for.
 func denseRow(spans []span, columns, room int) string {
 	var b strings.Builder
 	for _, s := range spans {
@@ -183,9 +187,9 @@ func (t Timeline) labels() func(Action) string {
 	}
 }
 
-// column chooses the time that a column stands for. Rows get at least minColumns where the times ask for it, and up
-// to four columns per computation of the busiest worker: enough for any mix of computations of which the longest
-// takes a few times as long as the shortest.
+// column chooses the time that a column stands for. Rows get at least minColumns where the times
+// ask for it, and up to four columns per computation of the busiest worker: enough for any mix of
+// computations of which the longest takes a few times as long as the shortest.
 func (t Timeline) column(makespan time.Duration) time.Duration {
 	const minColumns = 64
 	computations := make([]int, t.Workers)

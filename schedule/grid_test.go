@@ -98,8 +98,9 @@ func TestGrid(t *testing.T) {
 	}
 }
 
-// A recorded run has jitter: the same program, a tenth of a column up or down on each action and a little time lost
-// between them, is drawn with the same cells in the same order, few of them a column longer.
+// A recorded run has jitter: the same program, a tenth of a column up or down on each action and a
+// little time lost between them, is drawn with the same cells in the same order, few of them a
+// column longer.
 func TestGridOfJitter(t *testing.T) {
 	p := gpipe(t, schedule.Config{Stages: 3, MicroBatches: 4, Recompute: exceptLast})
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -140,7 +141,8 @@ func TestGridOfTransfers(t *testing.T) {
 	golden(t, "grid_skips.txt", simulate(t, gpipe(t, config), duration).Grid())
 }
 
-// TestGridWidth: two stages and eight micro-batches fit a terminal of 80 characters, with every computation in its row and in its order.
+// TestGridWidth: two stages and eight micro-batches fit a terminal of 80 characters, with every
+// computation in its row and in its order.
 func TestGridWidth(t *testing.T) {
 	p := gpipe(t, schedule.Config{Stages: 2, MicroBatches: 8, Recompute: exceptLast})
 	timeline := simulate(t, p, func(a schedule.Action) time.Duration {

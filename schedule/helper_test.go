@@ -74,7 +74,8 @@ func simulate(t rapid.TB, p *schedule.Program, duration func(schedule.Action) ti
 	return timeline
 }
 
-// drawConfig draws any valid config of up to 6 stages and 6 micro-batches: all policies, placements, capacities and skips.
+// drawConfig draws any valid config of up to 6 stages and 6 micro-batches: all policies,
+// placements, capacities and skips.
 func drawConfig(t *rapid.T) schedule.Config {
 	n := rapid.IntRange(1, 6).Draw(t, "stages")
 	m := rapid.IntRange(1, 6).Draw(t, "micro-batches")
@@ -110,7 +111,8 @@ func drawProgram(t *rapid.T) *schedule.Program {
 // drawGPipe draws a program of GPipe, or a phase of one.
 func drawGPipe(t *rapid.T) *schedule.Program { return drawPart(t, gpipe(t, drawConfig(t))) }
 
-// drawSkips draws edges as a caller may declare them: in any order, some between neighbours, some twice.
+// drawSkips draws edges as a caller may declare them: in any order, some between neighbours, some
+// twice.
 func drawSkips(t *rapid.T, stages int) []schedule.Edge {
 	if stages == 1 {
 		return nil
@@ -130,7 +132,8 @@ func drawSkipped(t *rapid.T) *schedule.Program {
 	return p
 }
 
-// drawPlacement puts the stages on any number of workers, in any order, each worker having at least one.
+// drawPlacement puts the stages on any number of workers, in any order, each worker having at least
+// one.
 func drawPlacement(t *rapid.T, stages int) []int {
 	workers := rapid.IntRange(1, stages).Draw(t, "workers")
 	var placement []int
@@ -144,7 +147,8 @@ func drawPlacement(t *rapid.T, stages int) []int {
 	return rapid.Permutation(placement).Draw(t, "placement")
 }
 
-// drawDurations draws a duration for every kind of action on every stage, transfers being allowed to take none.
+// drawDurations draws a duration for every kind of action on every stage, transfers being allowed
+// to take none.
 func drawDurations(t *rapid.T, stages int) func(schedule.Action) time.Duration {
 	const kinds = int(schedule.ReceiveGradient) + 1
 	ms := rapid.SliceOfN(rapid.IntRange(1, 20), stages*kinds, stages*kinds).Draw(t, "durations")

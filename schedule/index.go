@@ -1,8 +1,9 @@
 package schedule
 
-// index finds an action's id. A graph looks up each of its actions several times, and may have hundreds of thousands:
-// what every program has is in a table, and only the rest in a map. With a map alone the graph of 64 stages and 1000
-// micro-batches takes some five times as long (BenchmarkGraph).
+// index finds an action's id. A graph looks up each of its actions several times, and may have
+// hundreds of thousands: what every program has is in a table, and only the rest in a map. With a
+// map alone the graph of 64 stages and 1000 micro-batches takes some five times as long
+// (BenchmarkGraph).
 type index struct {
 	stages, microBatches int
 	table                []int32 // by slot: id + 1, or 0
@@ -21,7 +22,8 @@ func newIndex(p *Program) *index {
 	return x
 }
 
-// slot is the action's place in the table, or false if it is a skip or does not belong to the program.
+// slot is the action's place in the table, or false if it is a skip or does not belong to the
+// program.
 func (x *index) slot(a Action) (int, bool) {
 	var peer int
 	switch a.Kind {

@@ -30,7 +30,8 @@ func stuckAt(g *Graph, without, worker int) int {
 	return next[worker]
 }
 
-// TestLatestReceives: the sender's worker gets, without the receive, exactly to the action that is said, in programs of all kinds.
+// TestLatestReceives: the sender's worker gets, without the receive, exactly to the action that is
+// said, in programs of all kinds.
 func TestLatestReceives(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		stages := rapid.IntRange(1, 5).Draw(t, "stages")

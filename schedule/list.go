@@ -56,11 +56,12 @@ func newLister(k Costs, c Config, placement []int, follow [][]Action, most []int
 	return l
 }
 
-// list orders all computations. It reports whether it did: within its bounds it may come to where no worker has memory for
-// what others wait for.
+// list orders all computations. It reports whether it did: within its bounds it may come to where
+// no worker has memory for what others wait for.
 func (l *lister) list() bool {
 	for {
-		// The computation that can start first of all is the next one; what others do later cannot come before it.
+		// The computation that can start first of all is the next one; what others do later cannot
+		// come before it.
 		var best choice
 		for w := range l.stages {
 			if l.stale[w] {
@@ -123,8 +124,8 @@ func (l *lister) choose(w int) choice {
 	return urgent
 }
 
-// before reports whether a computation comes before another of the same worker: it can start earlier, or it frees memory, or
-// it is of a later stage.
+// before reports whether a computation comes before another of the same worker: it can start
+// earlier, or it frees memory, or it is of a later stage.
 func before(a, b choice) bool {
 	return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(b.kind, a.kind), cmp.Compare(b.stage, a.stage), cmp.Compare(a.microBatch, b.microBatch)) < 0
 }
@@ -134,7 +135,8 @@ func (l *lister) ended(way, stage, microBatch int) time.Duration {
 	return l.ends[way][stage*l.config.MicroBatches+microBatch]
 }
 
-// after is the latest of a start and the ends of other stages' computations; -1 if one of these has not been done.
+// after is the latest of a start and the ends of other stages' computations; -1 if one of these has
+// not been done.
 func (l *lister) after(start time.Duration, way, microBatch int, stages ...int) time.Duration {
 	for _, s := range stages {
 		end := l.ended(way, s, microBatch)
@@ -149,8 +151,8 @@ func (l *lister) after(start time.Duration, way, microBatch int, stages ...int) 
 // fits reports whether a worker has memory for so many bytes more.
 func (l *lister) fits(w int, bytes int64) bool { return l.held[w]+bytes <= l.most[w] }
 
-// forward returns the next forward of a stage, if it can be done with memory to spare for one more on each of some other
-// stages of its worker.
+// forward returns the next forward of a stage, if it can be done with memory to spare for one more
+// on each of some other stages of its worker.
 func (l *lister) forward(w, s int, spare []int) choice {
 	i := l.next[s][0]
 	if i == l.config.MicroBatches {

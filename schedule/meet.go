@@ -7,24 +7,25 @@ import (
 	"time"
 )
 
-// meet moves receives of the program's lists ahead until the program gets to its end also where nothing waits on any
-// link, so that a worker that sends goes on when the value was received ([Limits]). The program must get to its end on
-// links that hold any number of values.
+// meet moves receives of the program's lists ahead until the program gets to its end also where
+// nothing waits on any link, so that a worker that sends goes on when the value was received
+// ([Limits]). The program must get to its end on links that hold any number of values.
 //
-// Two neighbours of 1F1B show what is at stake. Worker 0 hands an activation on and then wants a gradient, worker 1 hands
-// that gradient on and then wants the activation:
+// Two neighbours of 1F1B show what is at stake. Worker 0 hands an activation on and then wants a
+// gradient, worker 1 hands that gradient on and then wants the activation:
 //
 //	worker 0  0F1 0F1>1 1>0B0 0B0              worker 0  0F1 0F1>1 1>0B0 0B0
 //	worker 1  1B0 1B0>0 0>1F1 1F1      becomes  worker 1  1B0 0>1F1 1B0>0 1F1
 //
-// The program is run, and whenever workers wait for each other in a circle, one of the values in the circle that wait to
-// be sent is received where its receiver is. On links that hold any number of values, and if computations take what
-// duration says, that costs no time: in every circle there is a value that is made before its receiver would send or
-// compute next. (If there were none, each worker of the circle would do so later than the one that it waits for.) Of
-// several it is the one that is wanted after the fewest computations, so that little is held for
-// long. What was run in the end is an order of all actions in which each receive directly
-// follows its send. So it gets to its end on links of any capacity, and what one worker sends another is received in
-// the order in which it is sent.
+// The program is run, and whenever workers wait for each other in a circle, one of the values in
+// the circle that wait to be sent is received where its receiver is. On links that hold any number
+// of values, and if computations take what duration says, that costs no time: in every circle there
+// is a value that is made before its receiver would send or compute next. (If there were none, each
+// worker of the circle would do so later than the one that it waits for.) Of several it is the one
+// that is wanted after the fewest computations, so that little is held for long. What was run in
+// the end is an order of all actions in which each receive directly follows its send. So it gets to
+// its end on links of any capacity, and what one worker sends another is received in the order in
+// which it is sent.
 func (p *Program) meet(duration func(Action) time.Duration) {
 	m := newMeeting(p, duration)
 	for w := range p.Workers {
@@ -178,8 +179,8 @@ func (m *meeting) takeAhead(send Action) {
 	m.do(m.home[send.Stage], send)
 }
 
-// breakCircle finds workers that wait for each other in a circle, beginning with one that waits, and has one of their
-// values received ahead.
+// breakCircle finds workers that wait for each other in a circle, beginning with one that waits,
+// and has one of their values received ahead.
 func (m *meeting) breakCircle(w int) {
 	var path []Action // what each worker on the way is at
 	seen := map[int]int{}

@@ -41,8 +41,8 @@ func takesAsLong(t *rapid.T, p *Program, duration func(Action) time.Duration) {
 	}
 }
 
-// Receives that are moved ahead cost no time on links that hold any number of values, where computations take what they
-// are assumed to take.
+// Receives that are moved ahead cost no time on links that hold any number of values, where
+// computations take what they are assumed to take.
 func TestMeetCostsNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.SampledFrom(Schedules()).Draw(t, "schedule")

@@ -2,29 +2,31 @@ package schedule
 
 import "penstock/internal/arg"
 
-// StageMemory is the most that a stage, or all stages of a worker together, hold at a time, in micro-batches of a
-// stage. The maxima need not be at the same time.
+// StageMemory is the most that a stage, or all stages of a worker together, hold at a time, in
+// micro-batches of a stage. The maxima need not be at the same time.
 type StageMemory struct {
-	// Saved counts micro-batches whose graph is held, with every activation that backward needs: from forward to
-	// backward, or from recomputation to backward. Where backward has two parts this is to the end of the second.
+	// Saved counts micro-batches whose graph is held, with every activation that backward needs:
+	// from forward to backward, or from recomputation to backward. Where backward has two parts
+	// this is to the end of the second.
 	Saved int
-	// Whole counts those of Saved whose backward has not ended its first part. Of the others only what the gradients of
-	// the weights need is held. Where no backward has two parts, Whole is Saved.
+	// Whole counts those of Saved whose backward has not ended its first part. Of the others only
+	// what the gradients of the weights need is held. Where no backward has two parts, Whole is
+	// Saved.
 	Whole int
-	// Inputs counts micro-batches of which only the stage's input is held, with what came along skips: from forward
-	// to recomputation.
+	// Inputs counts micro-batches of which only the stage's input is held, with what came along
+	// skips: from forward to recomputation.
 	Inputs int
 }
 
-// Memory returns what each stage holds at most. It is exact, and needs no clock, because the computations of a stage
-// are in one order on one worker. What was received and waits for its computation is not counted, nor what waits on
-// links ([Program.Capacity]).
+// Memory returns what each stage holds at most. It is exact, and needs no clock, because the
+// computations of a stage are in one order on one worker. What was received and waits for its
+// computation is not counted, nor what waits on links ([Program.Capacity]).
 //
-// At the start of a [BackwardOnly] program every micro-batch is held already. A [ForwardOnly] program does not say
-// what will be recomputed; every micro-batch counts as saved.
+// At the start of a [BackwardOnly] program every micro-batch is held already. A [ForwardOnly]
+// program does not say what will be recomputed; every micro-batch counts as saved.
 //
-// Actions of stages and micro-batches that the program does not have are ignored. Of a program whose numbers of stages
-// and micro-batches make no sense nothing is returned.
+// Actions of stages and micro-batches that the program does not have are ignored. Of a program
+// whose numbers of stages and micro-batches make no sense nothing is returned.
 func Memory(p *Program) []StageMemory {
 	arg.Must(p, "schedule: Memory: the program", "one such as GPipe or Parse makes")
 	return p.held(p.Stages, func(_, stage int) int { return stage })
@@ -59,7 +61,8 @@ func (m *StageMemory) count(h hold, n int) {
 	}
 }
 
-// held counts what is held at most by each of so many holders, of which holder names that of a stage on a worker.
+// held counts what is held at most by each of so many holders, of which holder names that of a
+// stage on a worker.
 func (p *Program) held(holders int, holder func(worker, stage int) int) []StageMemory {
 	if checkSize(p.Stages, 0, p.MicroBatches) != nil {
 		return nil
@@ -76,7 +79,8 @@ func (p *Program) held(holders int, holder func(worker, stage int) int) []StageM
 	return most
 }
 
-// follow goes through the actions, worker after worker, and says how what a stage holds of a micro-batch changes.
+// follow goes through the actions, worker after worker, and says how what a stage holds of a
+// micro-batch changes.
 func (p *Program) follow(change func(worker, stage int, was, is hold)) {
 	state := make([]hold, p.Stages*p.MicroBatches)
 	recomputed := make([]bool, len(state))

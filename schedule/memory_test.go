@@ -56,7 +56,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// Each micro-batch of a stage is held in one way at a time, and GPipe holds all of them between forward and backward.
+// Each micro-batch of a stage is held in one way at a time, and GPipe holds all of them between
+// forward and backward.
 func TestMemoryOfGPipe(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := drawConfig(t)

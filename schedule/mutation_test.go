@@ -10,12 +10,14 @@ import (
 	"penstock/schedule"
 )
 
-// A valid program stops being valid under each of these mutations, and the checker says which rule it breaks.
+// A valid program stops being valid under each of these mutations, and the checker says which rule
+// it breaks.
 
 // site is the place of an action in a program.
 type site struct{ worker, at int }
 
-// drawSite draws a place whose action satisfies the condition; the test case is skipped if there is none.
+// drawSite draws a place whose action satisfies the condition; the test case is skipped if there is
+// none.
 func drawSite(t *rapid.T, p *schedule.Program, suits func(schedule.Action) bool) site {
 	var sites []site
 	for w, actions := range p.Workers {
@@ -182,7 +184,8 @@ func TestMovedActionIsCaught(t *testing.T) {
 	})
 }
 
-// Two actions of a worker change places, of which one needs the other, directly or by way of any others.
+// Two actions of a worker change places, of which one needs the other, directly or by way of any
+// others.
 func TestSwapAcrossDependencyIsCaught(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := drawConfig(t)
@@ -231,8 +234,8 @@ func transitive(g *schedule.Graph) [][]bool {
 	return all
 }
 
-// Any shuffle of a worker's list either keeps every dependency or is caught: a program that passes can be simulated,
-// with no action before what it needs.
+// Any shuffle of a worker's list either keeps every dependency or is caught: a program that passes
+// can be simulated, with no action before what it needs.
 func TestShuffleIsCaughtOrHarmless(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawProgram(t)

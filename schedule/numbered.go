@@ -2,9 +2,10 @@ package schedule
 
 import "slices"
 
-// numbered is a program whose actions have dense ids: an action's id is its position when the workers' lists are laid
-// end to end. It knows what each needs without keeping it, so that programs of tens of millions of actions can be checked
-// and simulated. It changes nothing and is safe for concurrent use.
+// numbered is a program whose actions have dense ids: an action's id is its position when the
+// workers' lists are laid end to end. It knows what each needs without keeping it, so that programs
+// of tens of millions of actions can be checked and simulated. It changes nothing and is safe for
+// concurrent use.
 type numbered struct {
 	*Program
 	first  []int   // by worker: the id of its first action; one more entry, the number of actions, closes the last
@@ -40,8 +41,8 @@ func (n *numbered) action(id int) Action {
 // on reports whether an action is on a worker.
 func (n *numbered) on(id, w int) bool { return id >= n.first[w] && id < n.first[w+1] }
 
-// deps appends the ids of the actions that must be done before the one at a place of a worker's list starts. With meet,
-// nothing waits on any link between two workers.
+// deps appends the ids of the actions that must be done before the one at a place of a worker's
+// list starts. With meet, nothing waits on any link between two workers.
 func (n *numbered) deps(list []int, w, at int, meet bool) []int {
 	var space [8]Action
 	a := n.Workers[w][at]
@@ -65,10 +66,11 @@ func (n *numbered) deps(list []int, w, at int, meet bool) []int {
 	return list
 }
 
-// advance performs actions as workers would, each in its own order and waiting only for other workers, until all are
-// done or none can go on. It calls visit once for each action, with its worker and what it needs, in an order in which every action
-// follows those of them that are done. It returns, for each worker, the id of the action that it is stuck at, or the first
-// of the next worker where it is through.
+// advance performs actions as workers would, each in its own order and waiting only for other
+// workers, until all are done or none can go on. It calls visit once for each action, with its
+// worker and what it needs, in an order in which every action follows those of them that are done.
+// It returns, for each worker, the id of the action that it is stuck at, or the first of the next
+// worker where it is through.
 func (n *numbered) advance(meet bool, visit func(id, w int, deps []int)) []int {
 	workers := len(n.Workers)
 	next := slices.Clone(n.first[:workers])

@@ -35,8 +35,8 @@ func TestOneFOneBPassesCheck(t *testing.T) {
 	})
 }
 
-// Workers of one stage each hold as many micro-batches as workers follow, themselves included, and take as long as with
-// GPipe.
+// Workers of one stage each hold as many micro-batches as workers follow, themselves included, and
+// take as long as with GPipe.
 func TestOneFOneBHoldsLess(t *testing.T) {
 	took := func(a schedule.Action) time.Duration {
 		switch {
@@ -81,8 +81,8 @@ func ExampleOneFOneB() {
 		fmt.Println(err)
 		return
 	}
-	// A stage receives an activation before it sends a gradient where the two workers would otherwise wait for each
-	// other on links that meet.
+	// A stage receives an activation before it sends a gradient where the two workers would
+	// otherwise wait for each other on links that meet.
 	fmt.Print(p)
 	// Output:
 	// program whole stages=3 micro-batches=4

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Parse reads a program's text form. Words are separated by blanks, what follows a # is a comment, and empty lines
-// are skipped; the rest is as strict as [Program.String] writes it, workers numbered from 0. The first fault is
-// returned with its line and word, both counted from 1.
+// Parse reads a program's text form. Words are separated by blanks, what follows a # is a comment,
+// and empty lines are skipped; the rest is as strict as [Program.String] writes it, workers
+// numbered from 0. The first fault is returned with its line and word, both counted from 1.
 //
 // Parse reads, it does not judge: whether the program can run is [Check]'s question.
 func Parse(text string) (*Program, error) {
@@ -37,7 +37,8 @@ func Parse(text string) (*Program, error) {
 	return p, nil
 }
 
-// parseHeader reads the words of the first line. With an error it returns the index of the word at fault.
+// parseHeader reads the words of the first line. With an error it returns the index of the word at
+// fault.
 func parseHeader(words []string) (*Program, int, error) {
 	p := &Program{}
 	fields := []struct {
@@ -63,8 +64,8 @@ func parseHeader(words []string) (*Program, int, error) {
 	return p, 2, checkSize(p.Stages, len(p.Skips), p.MicroBatches)
 }
 
-// parseOptions reads those words of the header that need not be there. With an error it returns the index of the word
-// at fault.
+// parseOptions reads those words of the header that need not be there. With an error it returns the
+// index of the word at fault.
 func (p *Program) parseOptions(words []string) (int, error) {
 	at := 0
 	if at < len(words) {
@@ -109,7 +110,8 @@ func parseField(word, name string, into *int) bool {
 	return found && err == nil
 }
 
-// parseWorker reads the words of one worker's line. With an error it returns the index of the word at fault.
+// parseWorker reads the words of one worker's line. With an error it returns the index of the word
+// at fault.
 func (p *Program) parseWorker(words []string) (int, error) {
 	if words[0] != "worker" {
 		return 0, fmt.Errorf("%q, want worker", words[0])

@@ -2,8 +2,9 @@ package schedule
 
 import "slices"
 
-// Part is what of a whole program one phase covers: forwards with their transfers, or recomputations and backwards with
-// theirs, in the program's order. It passes [Check] if the program does, as no forward needs a backward.
+// Part is what of a whole program one phase covers: forwards with their transfers, or
+// recomputations and backwards with theirs, in the program's order. It passes [Check] if the
+// program does, as no forward needs a backward.
 func (p *Program) Part(phase Phase) *Program {
 	part := p.filtered(func(a Action) bool {
 		return a.Kind.forward() && phase.forward() || !a.Kind.forward() && phase.backward()
@@ -12,8 +13,8 @@ func (p *Program) Part(phase Phase) *Program {
 	return part
 }
 
-// Apart reports whether every worker ends its forwards before its first backward or recomputation. Only then do the parts
-// of the program, one run after the other, hold no more than the whole does.
+// Apart reports whether every worker ends its forwards before its first backward or recomputation.
+// Only then do the parts of the program, one run after the other, hold no more than the whole does.
 func (p *Program) Apart() bool {
 	for _, actions := range p.Workers {
 		backward := false
@@ -27,16 +28,17 @@ func (p *Program) Apart() bool {
 	return true
 }
 
-// Fewer is the program for its first micro-batches alone, as a batch with fewer rows has them. It passes [Check] if the
-// program does, and holds no more at any time, as micro-batches do not need each other. The number is from 1 to
-// MicroBatches.
+// Fewer is the program for its first micro-batches alone, as a batch with fewer rows has them. It
+// passes [Check] if the program does, and holds no more at any time, as micro-batches do not need
+// each other. The number is from 1 to MicroBatches.
 func (p *Program) Fewer(microBatches int) *Program {
 	fewer := p.filtered(func(a Action) bool { return a.MicroBatch < microBatches })
 	fewer.MicroBatches = microBatches
 	return fewer
 }
 
-// Without is the program without some of its recomputations, which no other action needs. Nil takes none out.
+// Without is the program without some of its recomputations, which no other action needs. Nil takes
+// none out.
 func (p *Program) Without(drop func(Action) bool) *Program {
 	return p.filtered(func(a Action) bool { return a.Kind != Recompute || drop == nil || !drop(a) })
 }

@@ -51,8 +51,8 @@ func TestPartsOfGPipe(t *testing.T) {
 	})
 }
 
-// GPipe's forwards may run apart from its backwards, whatever the workers have; those of 1F1B only where
-// there is nothing to alternate.
+// GPipe's forwards may run apart from its backwards, whatever the workers have; those of 1F1B only
+// where there is nothing to alternate.
 func TestApart(t *testing.T) {
 	for _, tt := range []struct {
 		generate schedule.Generator

@@ -8,9 +8,10 @@ import (
 	"penstock/schedule"
 )
 
-// The numbers of stages on each device, micro-batches and devices for which torch.distributed.pipelining tests its
-// schedules. It skips those whose micro-batches cannot be divided, expects an error of schedules on a V for other than 2
-// stages on each device, and of DualPipeV for fewer micro-batches than stages.
+// The numbers of stages on each device, micro-batches and devices for which
+// torch.distributed.pipelining tests its schedules. It skips those whose micro-batches cannot be
+// divided, expects an error of schedules on a V for other than 2 stages on each device, and of
+// DualPipeV for fewer micro-batches than stages.
 func TestShapesOfPipelining(t *testing.T) {
 	for _, shape := range [][3]int{
 		{2, 2, 2}, {2, 4, 4}, {2, 8, 2}, {2, 8, 4}, {2, 8, 8}, {4, 4, 4}, {4, 8, 4}, {4, 8, 8}, {4, 16, 4}, {4, 32, 4}, {4, 64, 4},
@@ -36,9 +37,10 @@ func TestShapesOfPipelining(t *testing.T) {
 	}
 }
 
-// The programs that torch.distributed.pipelining's suite compares with files. The golden files are what is made here; when
-// they were written they had every computation of those files, in the same order. (Where a forward there overlaps with
-// a backward it comes first here, and the file of zero bubble has the letter B for what is I today.)
+// The programs that torch.distributed.pipelining's suite compares with files. The golden files are
+// what is made here; when they were written they had every computation of those files, in the same
+// order. (Where a forward there overlaps with a backward it comes first here, and the file of zero
+// bubble has the letter B for what is I today.)
 func TestProgramsOfPipelining(t *testing.T) {
 	for _, tt := range []struct {
 		file, name                     string
@@ -55,10 +57,11 @@ func TestProgramsOfPipelining(t *testing.T) {
 	}
 }
 
-// Transfers are added to the two programs for which torch.distributed.pipelining's suite does so. A receive stands where
-// it is wanted, or before a send where the other worker sends too. There it stands where the send is done in steps of equal
-// length, so that a worker may wait for what it does not want yet; if every action takes a step, that takes 11 and 24
-// steps, and this 12 and 27. Where transfers take no time of the worker, both take as long as the computations alone.
+// Transfers are added to the two programs for which torch.distributed.pipelining's suite does so. A
+// receive stands where it is wanted, or before a send where the other worker sends too. There it
+// stands where the send is done in steps of equal length, so that a worker may wait for what it
+// does not want yet; if every action takes a step, that takes 11 and 24 steps, and this 12 and 27.
+// Where transfers take no time of the worker, both take as long as the computations alone.
 func TestTransfersOfPipelining(t *testing.T) {
 	for _, tt := range []struct {
 		text         string

@@ -2,14 +2,15 @@ package schedule
 
 import "fmt"
 
-// Loop returns the worker of each stage where stages go round: stage s is on worker s mod devices. It fails if a device
-// would have no stage.
+// Loop returns the worker of each stage where stages go round: stage s is on worker s mod devices.
+// It fails if a device would have no stage.
 func Loop(stages, devices int) ([]int, error) {
 	return place(stages, devices, func(s int) int { return s % devices })
 }
 
-// V returns the worker of each stage where stages go to and fro: with two stages for each device, the first device has
-// the first and the last stage, and the last device the two in the middle. It fails if a device would have no stage.
+// V returns the worker of each stage where stages go to and fro: with two stages for each device,
+// the first device has the first and the last stage, and the last device the two in the middle. It
+// fails if a device would have no stage.
 func V(stages, devices int) ([]int, error) {
 	return place(stages, devices, func(s int) int {
 		at := s % (2 * devices)

@@ -13,8 +13,8 @@ const (
 	Whole Phase = iota
 	// ForwardOnly stops when every micro-batch has left the last stage.
 	ForwardOnly
-	// BackwardOnly begins where ForwardOnly stopped: forward is done, the caller has computed the loss. It contains
-	// the recomputations.
+	// BackwardOnly begins where ForwardOnly stopped: forward is done, the caller has computed the
+	// loss. It contains the recomputations.
 	BackwardOnly
 )
 
@@ -34,9 +34,9 @@ func (p Phase) String() string {
 func (p Phase) forward() bool  { return p == Whole || p == ForwardOnly }
 func (p Phase) backward() bool { return p == Whole || p == BackwardOnly }
 
-// Program is what every worker does in one training step. A worker performs its actions one after the other, in the
-// order listed, and waits before an action until those that it depends on are done (see [Graph]). A worker may have
-// nothing to do.
+// Program is what every worker does in one training step. A worker performs its actions one after
+// the other, in the order listed, and waits before an action until those that it depends on are
+// done (see [Graph]). A worker may have nothing to do.
 //
 // A Program is plain data, and may be wrong: [Check] says whether it can run.
 type Program struct {
@@ -45,18 +45,20 @@ type Program struct {
 	Phase        Phase
 	Workers      [][]Action
 
-	// Skips are the pairs of stages, other than neighbours, that a link joins: for each of them and each micro-batch the
-	// activation is sent and received, and the gradient back. They are sorted by From and To, each once.
+	// Skips are the pairs of stages, other than neighbours, that a link joins: for each of them and
+	// each micro-batch the activation is sent and received, and the gradient back. They are sorted
+	// by From and To, each once.
 	Skips []Edge
 
-	// Capacity is how many values may wait on a link between neighbours, sent and not yet received: with capacity c a
-	// stage starts a send when the one c sends before on the same link has been received. What waits takes memory of
-	// the stage that sent it. Zero is any number; Meet is none. Links of skips, and links within a worker, hold any
-	// number in any case.
+	// Capacity is how many values may wait on a link between neighbours, sent and not yet received:
+	// with capacity c a stage starts a send when the one c sends before on the same link has been
+	// received. What waits takes memory of the stage that sent it. Zero is any number; Meet is
+	// none. Links of skips, and links within a worker, hold any number in any case.
 	Capacity int
 }
 
-// Meet is the capacity of a link on which nothing waits: a stage that has sent goes on when the value was received.
+// Meet is the capacity of a link on which nothing waits: a stage that has sent goes on when the
+// value was received.
 const Meet = -1
 
 // capacityPrefix begins the word of the header that says how many values may wait on a link.
@@ -82,8 +84,9 @@ func parseCapacity(text string) (int, error) {
 	return n, nil
 }
 
-// maxForwards bounds stages and skips times micro-batches. Ten thousand stages of a thousand micro-batches are below it;
-// beyond lies a slip in a header, which would ask for tens of gigabytes.
+// maxForwards bounds stages and skips times micro-batches. Ten thousand stages of a thousand
+// micro-batches are below it; beyond lies a slip in a header, which would ask for tens of
+// gigabytes.
 const maxForwards = 1 << 24
 
 // checkSize says what is wrong with a number of stages, skips between them, and micro-batches.
@@ -101,7 +104,8 @@ func checkSize(stages, skips, microBatches int) error {
 	return nil
 }
 
-// String returns the program's text form, which [Parse] reads back: a header, then one line per worker.
+// String returns the program's text form, which [Parse] reads back: a header, then one line per
+// worker.
 //
 //	program whole stages=2 micro-batches=2
 //	worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1

@@ -15,8 +15,9 @@ type Schedule struct {
 	Virtual int
 	// Split reports whether backwards are in two parts.
 	Split bool
-	// Apart reports whether forwards may be run apart from backwards, with a loss of the caller's own in between, as
-	// parts of the program ([Program.Part]). The others would hold what they are meant not to hold.
+	// Apart reports whether forwards may be run apart from backwards, with a loss of the caller's
+	// own in between, as parts of the program ([Program.Part]). The others would hold what they are
+	// meant not to hold.
 	Apart bool
 }
 
@@ -48,8 +49,8 @@ func Named(name string) (Schedule, error) {
 	return Schedule{}, fmt.Errorf("schedule: no schedule %q, want one of %s", name, strings.Join(names, ", "))
 }
 
-// Workers returns the worker of each stage for a number of devices with so many stages each. It fails if the schedule does
-// not allow so many.
+// Workers returns the worker of each stage for a number of devices with so many stages each. It
+// fails if the schedule does not allow so many.
 func (s Schedule) Workers(devices, virtual int) ([]int, error) {
 	switch {
 	case devices < 1:
@@ -64,7 +65,8 @@ func (s Schedule) Workers(devices, virtual int) ([]int, error) {
 	return s.Place(devices*virtual, devices)
 }
 
-// Usual is the number of stages of each device that the schedule is for: 2 if it is for several, 1 otherwise.
+// Usual is the number of stages of each device that the schedule is for: 2 if it is for several, 1
+// otherwise.
 func (s Schedule) Usual() int {
 	if s.Virtual == 0 {
 		return 2
@@ -72,7 +74,8 @@ func (s Schedule) Usual() int {
 	return s.Virtual
 }
 
-// Program makes the program of a schedule for a number of devices with so many stages each, 0 for [Schedule.Usual]. Stages and workers of the config are set by that.
+// Program makes the program of a schedule for a number of devices with so many stages each, 0 for
+// [Schedule.Usual]. Stages and workers of the config are set by that.
 func (s Schedule) Program(devices, virtual int, config Config) (*Program, error) {
 	if virtual == 0 {
 		virtual = s.Usual()

@@ -29,7 +29,8 @@ func scheduled(t rapid.TB, name string, devices, virtual int, config schedule.Co
 	return p
 }
 
-// drawScheduled draws a program of any schedule that has a name: all policies, skips and capacities.
+// drawScheduled draws a program of any schedule that has a name: all policies, skips and
+// capacities.
 func drawScheduled(t *rapid.T) (schedule.Schedule, schedule.Config, *schedule.Program) {
 	s := rapid.SampledFrom(schedule.Schedules()).Draw(t, "schedule")
 	devices, virtual := rapid.IntRange(1, 5).Draw(t, "devices"), s.Virtual
@@ -45,8 +46,9 @@ func drawScheduled(t *rapid.T) (schedule.Schedule, schedule.Config, *schedule.Pr
 	return s, config, scheduled(t, s.Name, devices, virtual, config)
 }
 
-// Every schedule gets to its end on links that hold any number of values, on links that meet and on links in order, whole
-// and in parts; it recomputes what is asked, and splits backwards or does not.
+// Every schedule gets to its end on links that hold any number of values, on links that meet and on
+// links in order, whole and in parts; it recomputes what is asked, and splits backwards or does
+// not.
 func TestSchedulesPassCheck(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, config, p := drawScheduled(t)
@@ -105,7 +107,8 @@ func computations(p *schedule.Program) (list [][]string) {
 	return list
 }
 
-// The golden files are programs with their grid as a comment, where a whole backward takes two units and all else one.
+// The golden files are programs with their grid as a comment, where a whole backward takes two
+// units and all else one.
 func TestSchedulesGolden(t *testing.T) {
 	for _, s := range schedule.Schedules() {
 		if s.Name == "gpipe" {

@@ -7,7 +7,8 @@ import (
 	"penstock/internal/arg"
 )
 
-// Unit is the duration of an action when all computations take as long as each other and transfers take no time.
+// Unit is the duration of an action when all computations take as long as each other and transfers
+// take no time.
 func Unit(a Action) time.Duration {
 	if a.Kind.Transfer() {
 		return 0
@@ -15,8 +16,9 @@ func Unit(a Action) time.Duration {
 	return time.Millisecond
 }
 
-// parts is the duration of an action where forwards, recomputations and both parts of a backward take as long as each
-// other, so that a whole backward takes twice as long, and transfers take no time.
+// parts is the duration of an action where forwards, recomputations and both parts of a backward
+// take as long as each other, so that a whole backward takes twice as long, and transfers take no
+// time.
 func parts(a Action) time.Duration {
 	if a.Kind == Backward {
 		return 2 * time.Millisecond
@@ -24,12 +26,13 @@ func parts(a Action) time.Duration {
 	return Unit(a)
 }
 
-// Simulate returns the timeline that the program has if every action takes the duration given for it: a worker starts
-// an action as soon as it is through with the one before and all that the action needs is done. Workers never
-// slow each other down otherwise. The function is called once for each action and must not return less than zero.
+// Simulate returns the timeline that the program has if every action takes the duration given for
+// it: a worker starts an action as soon as it is through with the one before and all that the
+// action needs is done. Workers never slow each other down otherwise. The function is called once
+// for each action and must not return less than zero.
 //
-// Events are in an order in which each comes after those that it needed. A program that [Check] refuses is refused with
-// the same error.
+// Events are in an order in which each comes after those that it needed. A program that [Check]
+// refuses is refused with the same error.
 func Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error) {
 	var t Timeline
 	err := run("Simulate", p, duration, func(actions int) {
@@ -43,7 +46,8 @@ func Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error)
 	return t, nil
 }
 
-// run checks and simulates a program for a function of that name: it says how many actions there are, then visits each.
+// run checks and simulates a program for a function of that name: it says how many actions there
+// are, then visits each.
 func run(name string, p *Program, duration func(Action) time.Duration, begin func(actions int), visit func(w int, a Action, start, end time.Duration)) error {
 	if err := arg.Given(duration, "schedule: "+name+": the function of durations", "one such as Unit"); err != nil {
 		return err
@@ -76,7 +80,8 @@ func run(name string, p *Program, duration func(Action) time.Duration, begin fun
 	return negative
 }
 
-// simulate visits the actions with their workers and times, each after those that it needs, as far as workers get.
+// simulate visits the actions with their workers and times, each after those that it needs, as far
+// as workers get.
 func (n *numbered) simulate(duration func(Action) time.Duration, visit func(id, w int, a Action, start, end time.Duration)) {
 	ends := make([]time.Duration, n.size())
 	n.advance(false, func(id, w int, deps []int) {
@@ -93,8 +98,8 @@ func (n *numbered) simulate(duration func(Action) time.Duration, visit func(id, 
 	})
 }
 
-// Predict returns how long the program takes, as [Simulate] finds, and the share of that, from 0 to 1, in which its workers
-// do nothing, on average. It keeps no timeline.
+// Predict returns how long the program takes, as [Simulate] finds, and the share of that, from 0 to
+// 1, in which its workers do nothing, on average. It keeps no timeline.
 func Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration, idle float64, err error) {
 	var busy float64
 	err = run("Predict", p, duration, func(int) {}, func(_ int, _ Action, start, end time.Duration) {

@@ -12,8 +12,9 @@ import (
 	"penstock/schedule"
 )
 
-// The bubble of GPipe: with m micro-batches on n equal stages, and free transfers, a step takes the time of m+n-1
-// micro-batches on one stage, so a worker is idle for n-1 of m+n-1 (Huang et al., 2019, section 2.3).
+// The bubble of GPipe: with m micro-batches on n equal stages, and free transfers, a step takes the
+// time of m+n-1 micro-batches on one stage, so a worker is idle for n-1 of m+n-1 (Huang et al.,
+// 2019, section 2.3).
 func TestBubble(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 8).Draw(t, "stages")
@@ -41,8 +42,9 @@ func TestBubble(t *testing.T) {
 	})
 }
 
-// Recomputation runs ahead of the gradient: of all recomputations only the last stage's first one and those between
-// two backwards of a stage delay the step. With equal times that is m of them, as if there were one stage.
+// Recomputation runs ahead of the gradient: of all recomputations only the last stage's first one
+// and those between two backwards of a stage delay the step. With equal times that is m of them, as
+// if there were one stage.
 func TestRecomputationRunsAhead(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		for m := 1; m <= 4; m++ {
@@ -101,8 +103,9 @@ func criticalPath(p *schedule.Program, duration func(schedule.Action) time.Durat
 	return longest
 }
 
-// causal fails unless the timeline has every action of the program once, those of a worker one after the other in the
-// program's order, none before what it needs has ended, and events in an order that shows all that.
+// causal fails unless the timeline has every action of the program once, those of a worker one
+// after the other in the program's order, none before what it needs has ended, and events in an
+// order that shows all that.
 func causal(t *rapid.T, p *schedule.Program, timeline schedule.Timeline) {
 	t.Helper()
 	if err := timeline.Validate(); err != nil {

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Edge is a pair of stages between which something moves directly, past the stages in between: a skip connection, or
-// a parameter that both use. What runs forward along it goes from From to To, its gradient back.
+// Edge is a pair of stages between which something moves directly, past the stages in between: a
+// skip connection, or a parameter that both use. What runs forward along it goes from From to To,
+// its gradient back.
 type Edge struct {
 	From, To int // From < To
 }
@@ -34,8 +35,8 @@ func (e Edge) check(stages int) error {
 	return nil
 }
 
-// skips validates the config's edges and returns those that are the program's: sorted, each once, none between
-// neighbours; nil if none are left.
+// skips validates the config's edges and returns those that are the program's: sorted, each once,
+// none between neighbours; nil if none are left.
 func (c Config) skips() ([]Edge, error) {
 	var skips []Edge
 	for _, e := range c.Skips {
@@ -68,7 +69,8 @@ func (p *Program) checkSkips() []error {
 	return faults
 }
 
-// declared reports whether the program has transfers along the edge. The program's skips must be sorted.
+// declared reports whether the program has transfers along the edge. The program's skips must be
+// sorted.
 func (p *Program) declared(e Edge) bool {
 	if e.neighbours() {
 		return true

@@ -47,8 +47,9 @@ func TestGPipeNormalisesSkips(t *testing.T) {
 	}
 }
 
-// Every pair of stages that is declared or neighbouring has a send and a receive each way for every micro-batch, no
-// other has any, and what a computation needs of other stages is what it receives along its edges.
+// Every pair of stages that is declared or neighbouring has a send and a receive each way for every
+// micro-batch, no other has any, and what a computation needs of other stages is what it receives
+// along its edges.
 func TestGPipeTransfersAlongEdges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := drawConfig(t)
@@ -97,8 +98,8 @@ func TestGPipeTransfersAlongEdges(t *testing.T) {
 	})
 }
 
-// Skips wait on nothing that the step would not wait for anyway: if transfers take no time, neither do they, on workers
-// with one stage each.
+// Skips wait on nothing that the step would not wait for anyway: if transfers take no time, neither
+// do they, on workers with one stage each.
 func TestFreeSkipsCostNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := drawConfig(t)

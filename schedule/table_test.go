@@ -22,12 +22,12 @@ func equal(a schedule.Action) time.Duration {
 	return 1
 }
 
-// shape is a number of devices with so many stages each, and of micro-batches; for schedules in groups also the size of
-// the first group.
+// shape is a number of devices with so many stages each, and of micro-batches; for schedules in
+// groups also the size of the first group.
 type shape struct{ p, v, m, g int }
 
-// shapes lists all of 2 to 8 devices and 1 to 4 times as many micro-batches, with as many stages on each device as the
-// schedule allows, up to 4.
+// shapes lists all of 2 to 8 devices and 1 to 4 times as many micro-batches, with as many stages on
+// each device as the schedule allows, up to 4.
 func shapes(s schedule.Schedule) []shape {
 	var out []shape
 	for p := 2; p <= 8; p++ {
@@ -50,9 +50,9 @@ type device struct {
 	r int
 }
 
-// closedForms says of each schedule how much every device holds, how much of it is whole, and how long a step takes with
-// forwards and both parts of a backward of a unit each: of the papers, and of a simulator of PyTorch's and Megatron's
-// lists that shares no code with this one.
+// closedForms says of each schedule how much every device holds, how much of it is whole, and how
+// long a step takes with forwards and both parts of a backward of a unit each: of the papers, and
+// of a simulator of PyTorch's and Megatron's lists that shares no code with this one.
 var closedForms = map[string]struct {
 	held     func(d device) int
 	whole    func(d device) int // nil is held
@@ -138,8 +138,8 @@ func TestCountsOfSchedules(t *testing.T) {
 	t.Logf("%d checks", checks)
 }
 
-// Where both parts of a backward take as long as a forward, devices are never idle between their first and their last
-// computation.
+// Where both parts of a backward take as long as a forward, devices are never idle between their
+// first and their last computation.
 func TestZeroBubble(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -175,9 +175,9 @@ func TestZeroBubble(t *testing.T) {
 	}
 }
 
-// Bubbles in one device's share of the work, at times of 10 for a forward, 14 and 6 for the parts of a backward, 4 devices
-// and 16 micro-batches, with a barrier after the step: from the same independent simulator. Equal times flatter the
-// schedules without bubbles.
+// Bubbles in one device's share of the work, at times of 10 for a forward, 14 and 6 for the parts
+// of a backward, 4 devices and 16 micro-batches, with a barrier after the step: from the same
+// independent simulator. Equal times flatter the schedules without bubbles.
 func TestUnequalTimes(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -197,8 +197,9 @@ func TestUnequalTimes(t *testing.T) {
 	}
 }
 
-// The page of benchmarks has this table: the share of a step in which devices are idle, and what the device that holds most
-// holds, in micro-batches of its whole share of the model. Up to 64 devices it is also simulated.
+// The page of benchmarks has this table: the share of a step in which devices are idle, and what
+// the device that holds most holds, in micro-batches of its whole share of the model. Up to 64
+// devices it is also simulated.
 func TestTableOfBubbles(t *testing.T) {
 	var b strings.Builder
 	sizes := []int{8, 64, 256, 1000, 10000}

@@ -15,14 +15,16 @@ type Event struct {
 	Live       int64         // bytes live on the worker's device at the end; 0 if not known
 }
 
-// Timeline is what workers did and when: simulated by [Simulate], or recorded. Events need no order, and the same
-// action may occur more than once, as when several steps are recorded into one timeline.
+// Timeline is what workers did and when: simulated by [Simulate], or recorded. Events need no
+// order, and the same action may occur more than once, as when several steps are recorded into one
+// timeline.
 type Timeline struct {
 	Workers int
 	Events  []Event
 }
 
-// Validate returns an error for the first event that is on no worker of the timeline or ends before it starts.
+// Validate returns an error for the first event that is on no worker of the timeline or ends before
+// it starts.
 func (t Timeline) Validate() error {
 	for _, e := range t.Events {
 		if e.Worker < 0 || e.Worker >= t.Workers {
@@ -53,8 +55,8 @@ func (t Timeline) bounds() (start, end time.Duration) {
 	return start, end
 }
 
-// Idle returns the share of the makespan, from 0 to 1, in which the worker does nothing. Transfers are work. Time
-// that events share counts once.
+// Idle returns the share of the makespan, from 0 to 1, in which the worker does nothing. Transfers
+// are work. Time that events share counts once.
 func (t Timeline) Idle(worker int) float64 {
 	start, end := t.bounds()
 	if start == end {

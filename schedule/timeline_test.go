@@ -108,7 +108,8 @@ func drawTimeline(t *rapid.T) schedule.Timeline {
 	return timeline
 }
 
-// The grid copes with whatever was recorded: it draws every computation, in order, and rows of one length.
+// The grid copes with whatever was recorded: it draws every computation, in order, and rows of one
+// length.
 func TestGridDrawsAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		timeline := drawTimeline(t)

@@ -9,20 +9,23 @@ import (
 type Rule string
 
 const (
-	// RuleHeader: the numbers of stages and micro-batches are positive and sane, the phase is known; skips are within
-	// the stages, run from an earlier to a later one that is not its neighbour, and are sorted, each once.
+	// RuleHeader: the numbers of stages and micro-batches are positive and sane, the phase is
+	// known; skips are within the stages, run from an earlier to a later one that is not its
+	// neighbour, and are sorted, each once.
 	RuleHeader Rule = "header"
-	// RuleUnknown: every action is well formed and belongs to the program's stages, micro-batches, skips and phase.
+	// RuleUnknown: every action is well formed and belongs to the program's stages, micro-batches,
+	// skips and phase.
 	RuleUnknown Rule = "unknown"
 	// RuleDuplicate: no action occurs twice, and no backward both whole and in parts.
 	RuleDuplicate Rule = "duplicate"
-	// RuleMissing: forward, backward or both of its parts, sends and receives are there for every stage, skip and
-	// micro-batch.
+	// RuleMissing: forward, backward or both of its parts, sends and receives are there for every
+	// stage, skip and micro-batch.
 	RuleMissing Rule = "missing"
 	// RulePlacement: all actions of a stage are on one worker.
 	RulePlacement Rule = "placement"
-	// RuleOrder: a worker performs no action before one of its own that it needs. As forward and backward of a
-	// micro-batch need those of the one before, both ascend on every stage, and so does either part of a backward.
+	// RuleOrder: a worker performs no action before one of its own that it needs. As forward and
+	// backward of a micro-batch need those of the one before, both ascend on every stage, and so
+	// does either part of a backward.
 	RuleOrder Rule = "order"
 	// RuleInOrder: what one worker sends another is received in the order in which it is sent.
 	RuleInOrder Rule = "in order"

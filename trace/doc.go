@@ -1,7 +1,7 @@
 // Package trace writes a [schedule.Timeline], simulated or recorded, as a Chrome trace-event file,
 // which https://ui.perfetto.dev and chrome://tracing open: a row per worker, a slice per action,
-// arrows that follow what moves between stages, and a curve of the bytes live on each device where the
-// timeline has them.
+// arrows that follow what moves between stages, and a curve of the bytes live on each device where
+// the timeline has them.
 //
 // It does not record; it writes what was recorded. It writes the part of the format that timelines
 // need, and reads back only what it wrote.

@@ -78,8 +78,9 @@ func (o Options) worker(w int) string {
 	return fmt.Sprintf("worker %d", w)
 }
 
-// writeEvents writes events, which are sorted by start, each followed by its ends of arrows: a viewer binds those to
-// the slice that is open at their time, which is the last one that it has read.
+// writeEvents writes events, which are sorted by start, each followed by its ends of arrows: a
+// viewer binds those to the slice that is open at their time, which is the last one that it has
+// read.
 func writeEvents(out *writer, events []schedule.Event) {
 	arrows := flows(events)
 	for i, e := range events {
@@ -113,7 +114,8 @@ func category(k schedule.Kind) string {
 	return k.String()
 }
 
-// writeLive writes a curve for each worker: the bytes that are live on its device after each event that says so.
+// writeLive writes a curve for each worker: the bytes that are live on its device after each event
+// that says so.
 func writeLive(out *writer, events []schedule.Event, opts Options) {
 	for _, e := range events {
 		if e.Live != 0 {

@@ -89,11 +89,16 @@ func (p *plan) readProgram(s *pflag.FlagSet, unknown error) error {
 	case p.virtual > 0:
 		return badUsage("--virtual %d: the program in --schedule %s says where stages are; leave one of the two out", p.virtual, p.schedule)
 	}
-	if p.virtual = 1; !s.Changed("stages") && !s.Changed("balance") {
-		p.stages = program.Stages
-	} else if err := p.countStages(s); err != nil {
-		return err
+	devices := len(program.Workers)
+	if p.virtual = max(program.Stages/devices, 1); s.Changed("stages") && p.stages != devices {
+		return badUsage("--stages %d: the program in --schedule %s is for %d devices; want --stages %[3]d, or leave it out",
+			p.stages, p.schedule, devices)
 	}
+	if n := len(p.config.Balance); s.Changed("balance") && n != program.Stages {
+		return badUsage("--balance %s: it has %d stages, and the program in --schedule %s has %d",
+			numbers(p.config.Balance), n, p.schedule, program.Stages)
+	}
+	p.stages = program.Stages
 	if !s.Changed("chunks") {
 		p.config.Chunks = program.MicroBatches
 	}
@@ -104,9 +109,7 @@ func (p *plan) readProgram(s *pflag.FlagSet, unknown error) error {
 			workers[a.Stage] = w
 		}
 	}
-	if p.stages == program.Stages {
-		p.placeStages(workers, len(program.Workers))
-	}
+	p.placeStages(workers, devices)
 	return nil
 }
 

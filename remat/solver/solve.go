@@ -41,6 +41,10 @@ func (o Options) withDefaults() (Options, error) {
 	if err := cmp.Or(arg.AtLeast("remat", "Slots", o.Slots, 0), arg.AtLeast("remat", "MaxTable", o.MaxTable, 0)); err != nil {
 		return o, err
 	}
+	if math.IsNaN(o.Gap) {
+		return o, &arg.ConfigError{Of: "remat", Field: "Gap", Value: o.Gap,
+			Remedy: "want a part of the time, such as 0.001, or less than 0 for one pair of tables"}
+	}
 	o.Steps, o.Slots, o.Gap, o.MaxTable = cmp.Or(o.Steps, defaultSteps), cmp.Or(o.Slots, defaultSlots), cmp.Or(o.Gap, defaultGap), cmp.Or(o.MaxTable, defaultMaxTable)
 	return o, nil
 }

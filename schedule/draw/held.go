@@ -15,9 +15,10 @@ type level struct {
 	held int64
 }
 
-// held returns how much a worker holds over time. Of recorded events these are the bytes that are live after each.
-// Otherwise it is a number of micro-batches whose graph a stage of the worker holds: from the start of its forward, or
-// of its recomputation if it has one, to the end of its backward.
+// held returns how much a worker holds over time. Of recorded events these are the bytes that are
+// live after each. Otherwise it is a number of micro-batches whose graph a stage of the worker
+// holds: from the start of its forward, or of its recomputation if it has one, to the end of its
+// backward.
 func held(events []schedule.Event, bytes bool) []level {
 	var out []level
 	if bytes {

@@ -1,5 +1,5 @@
-// Package draw draws a [schedule.Timeline], simulated or recorded, as an SVG: who does what when, and how much memory that
-// takes.
+// Package draw draws a [schedule.Timeline], simulated or recorded, as an SVG: who does what when,
+// and how much memory that takes.
 package draw
 
 import (
@@ -33,10 +33,11 @@ const (
 	gap         = 16
 )
 
-// SVG draws a timeline. Each worker has a row of what it computes, in a colour for each kind and a shade for each of its
-// stages, with the number of the micro-batch where there is room; transfers that take time are thin bars. Below it is
-// the memory that it holds: the bytes of a recorded timeline, otherwise the micro-batches whose graph is held. To the
-// right are the share of time that it is idle and the most that it holds.
+// SVG draws a timeline. Each worker has a row of what it computes, in a colour for each kind and a
+// shade for each of its stages, with the number of the micro-batch where there is room; transfers
+// that take time are thin bars. Below it is the memory that it holds: the bytes of a recorded
+// timeline, otherwise the micro-batches whose graph is held. To the right are the share of time
+// that it is idle and the most that it holds.
 //
 // The timeline must be valid.
 func SVG(t schedule.Timeline, o Options) []byte {

@@ -80,7 +80,8 @@ func TestSVG(t *testing.T) {
 	if strings.Contains(all, "\nbackward\n") || strings.Contains(all, "\ntransfer\n") {
 		t.Errorf("the legend names kinds that there are none of: %q", texts)
 	}
-	// 48 computations, each with what it is; two rows, the page, three colours; a curve for each device.
+	// 48 computations, each with what it is; two rows, the page, three colours; a curve for each
+	// device.
 	if elements["title"] != 48 || elements["rect"] != 48+2+1+3 || elements["path"] != 2 {
 		t.Errorf("%v", elements)
 	}
