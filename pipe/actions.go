@@ -1,7 +1,6 @@
 package pipe
 
 import (
-	"penstock/nn"
 	"penstock/remat"
 	"penstock/schedule"
 	"penstock/segment"
@@ -81,45 +80,6 @@ func (s *skipState) leave(p stageSkip, skips, sent []*torch.Tensor) {
 		s.out = skips[p.place]
 	}
 	s.left = len(p.to)
-}
-
-// context makes the context in which a unit runs its layers on a micro-batch.
-func (r *minibatch) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.Ctx {
-	cfg := nn.Config{
-		Training: r.training, MicroBatch: microBatch, MicroBatches: len(r.parts),
-		Checkpointing: run.More, Recomputing: run.Again,
-		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.batch.Step)), Spans: run.Graph, Skips: run.Skips, Extras: r.batch.Extras,
-	}
-	if r.deferred != nil {
-		cfg.Deferred = r.deferred[stage]
-	}
-	if r.loss != nil && r.last(stage) {
-		cfg.Loss, cfg.Target = r.loss, r.want(c, microBatch)
-	}
-	return nn.NewCtx(c, cfg)
-}
-
-// viewBatch gives the first stage its part of the inputs: views of the micro-batch's rows.
-func (r *minibatch) viewBatch(c *torch.Ctx, microBatch int) {
-	c.SetGrad(false)
-	in := segment.Arrival{Tensors: make([]*torch.Tensor, len(r.inputs)), Wants: make([]bool, len(r.inputs)), Lent: true}
-	for i, v := range r.inputs {
-		in.Tensors[i] = c.Keep(r.parts[microBatch].part(c, v))
-		in.Wants[i] = r.inputGrad && v.Tensor.RequiresGrad()
-	}
-	r.states[0][microBatch].in = in
-}
-
-// want is a micro-batch's part of the targets: views of its rows.
-func (r *minibatch) want(c *torch.Ctx, microBatch int) []*torch.Tensor {
-	if r.wanted[microBatch] == nil {
-		list := make([]*torch.Tensor, len(r.targets))
-		for i, v := range r.targets {
-			list[i] = c.Keep(r.parts[microBatch].part(c, v))
-		}
-		r.wanted[microBatch] = list
-	}
-	return r.wanted[microBatch]
 }
 
 // backward adds the micro-batch's gradients to those of the stage's parameters, and keeps the
@@ -205,11 +165,4 @@ func (r *minibatch) giveInputs(c *torch.Ctx, microBatch int, state *microBatchSt
 		c.Backward(parts, grads, false)
 	}
 	c.SetGrad(false)
-}
-
-// taken takes a gradient away from the tensor that backward accumulated it in. It is kept.
-func taken(c *torch.Ctx, box *torch.Tensor) *torch.Tensor {
-	g := c.GradOf(box)
-	box.SetGradOf(nil)
-	return c.Keep(g)
 }

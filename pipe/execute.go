@@ -253,19 +253,3 @@ func (e *Error) Error() string {
 
 // Unwrap is the cause.
 func (e *Error) Unwrap() error { return e.Err }
-
-// PanicError is a panic of a user's layer or loss, with its stack.
-type PanicError = torch.PanicError
-
-// ErrGoexit says that a layer ended the worker's goroutine with runtime.Goexit. The worker is
-// replaced.
-var ErrGoexit = errors.New("a layer called runtime.Goexit")
-
-// cause makes an error of what recover returned. Nil means that the goroutine ended with
-// runtime.Goexit.
-func cause(recovered any) error {
-	if recovered == nil {
-		return ErrGoexit
-	}
-	return torch.Caught(recovered)
-}

@@ -9,7 +9,6 @@ import (
 	"penstock/internal/arg"
 	"penstock/internal/link"
 	"penstock/nn"
-	"penstock/schedule"
 	"penstock/segment"
 	"penstock/torch"
 )
@@ -152,93 +151,6 @@ func (r *minibatch) free() {
 	}
 }
 
-func (r *minibatch) do(c *torch.Ctx, a schedule.Action) error {
-	switch a.Kind {
-	case schedule.Forward:
-		r.forward(c, a)
-	case schedule.Recompute:
-		r.recompute(c, a)
-	case schedule.Backward, schedule.BackwardInput:
-		r.backward(c, a)
-	case schedule.BackwardWeight:
-		r.states[a.Stage][a.MicroBatch].execution.Weights(c)
-	case schedule.SendActivation:
-		return r.sendActivation(c, a)
-	case schedule.ReceiveActivation:
-		return r.receiveActivation(c, a)
-	case schedule.SendGradient:
-		return r.sendGradient(c, a)
-	case schedule.ReceiveGradient:
-		return r.receiveGradient(c, a)
-	default:
-		return fmt.Errorf("pipe: %v: no stage can do this yet; want a schedule with whole backwards", a)
-	}
-	return nil
-}
-
-func (r *minibatch) meets(send schedule.Action) bool { return r.link.Meets(send) }
-
-func (r *minibatch) abort() { r.link.Abort() }
-
-// begin notes what a training run may change on a worker's stages, before the first action there.
-func (r *minibatch) begin(worker int) {
-	if !r.training {
-		return
-	}
-	for _, s := range r.p.stages {
-		if s.worker == worker {
-			s.remember()
-		}
-	}
-	if worker == r.p.stages[0].worker && r.inputGrad {
-		r.ungradient = nil
-		for _, v := range r.inputs {
-			if v.Tensor.RequiresGrad() && !v.Tensor.HasGrad() {
-				r.ungradient = append(r.ungradient, v)
-			}
-		}
-	}
-}
-
-// end gathers the outputs on the worker of the last stage, after its last action.
-func (r *minibatch) end(c *torch.Ctx, worker int) {
-	if r.gathers && worker == r.p.stages[len(r.p.stages)-1].worker {
-		r.outputs = r.gather(c)
-	}
-}
-
-// undoes says whether a failed run is undone. If it is, every worker waits until the run has ended
-// on all of them.
-func (r *minibatch) undoes() bool { return r.training }
-
-// undo restores what a failed run has changed on a worker's stages.
-func (r *minibatch) undo(worker int) {
-	for _, s := range r.p.stages {
-		if s.worker == worker {
-			s.restore()
-		}
-	}
-	if worker == r.p.stages[0].worker {
-		for _, v := range r.ungradient {
-			v.Tensor.SetGradOf(nil)
-		}
-	}
-}
-
-func (r *minibatch) layer(a schedule.Action, err error) string {
-	running := r.states[a.Stage][a.MicroBatch].execution.Running()
-	var e *torch.Error
-	switch {
-	case running == nil || a.Kind.Transfer():
-		return ""
-	case running.Path() != "": // in a forward, or nn.Checkpointed ran it again
-		return running.Path()
-	case errors.As(err, &e):
-		return nn.LayerOf(running.Spans(), e.Sequence)
-	}
-	return ""
-}
-
 // last says whether a stage is the last one.
 func (r *minibatch) last(stage int) bool { return stage == len(r.p.stages)-1 }
 
@@ -354,4 +266,50 @@ func number(c *torch.Ctx, t *torch.Tensor) float64 {
 		return float64(torch.Item[float32](t))
 	}
 	return torch.Item[float64](c.To(c.Detach(t), torch.Float64))
+}
+
+// context makes the context in which a unit runs its layers on a micro-batch.
+func (r *minibatch) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.Ctx {
+	cfg := nn.Config{
+		Training: r.training, MicroBatch: microBatch, MicroBatches: len(r.parts),
+		Checkpointing: run.More, Recomputing: run.Again,
+		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.batch.Step)), Spans: run.Graph, Skips: run.Skips, Extras: r.batch.Extras,
+	}
+	if r.deferred != nil {
+		cfg.Deferred = r.deferred[stage]
+	}
+	if r.loss != nil && r.last(stage) {
+		cfg.Loss, cfg.Target = r.loss, r.want(c, microBatch)
+	}
+	return nn.NewCtx(c, cfg)
+}
+
+// viewBatch gives the first stage its part of the inputs: views of the micro-batch's rows.
+func (r *minibatch) viewBatch(c *torch.Ctx, microBatch int) {
+	c.SetGrad(false)
+	in := segment.Arrival{Tensors: make([]*torch.Tensor, len(r.inputs)), Wants: make([]bool, len(r.inputs)), Lent: true}
+	for i, v := range r.inputs {
+		in.Tensors[i] = c.Keep(r.parts[microBatch].part(c, v))
+		in.Wants[i] = r.inputGrad && v.Tensor.RequiresGrad()
+	}
+	r.states[0][microBatch].in = in
+}
+
+// want is a micro-batch's part of the targets: views of its rows.
+func (r *minibatch) want(c *torch.Ctx, microBatch int) []*torch.Tensor {
+	if r.wanted[microBatch] == nil {
+		list := make([]*torch.Tensor, len(r.targets))
+		for i, v := range r.targets {
+			list[i] = c.Keep(r.parts[microBatch].part(c, v))
+		}
+		r.wanted[microBatch] = list
+	}
+	return r.wanted[microBatch]
+}
+
+// taken takes a gradient away from the tensor that backward accumulated it in. It is kept.
+func taken(c *torch.Ctx, box *torch.Tensor) *torch.Tensor {
+	g := c.GradOf(box)
+	box.SetGradOf(nil)
+	return c.Keep(g)
 }

@@ -388,3 +388,34 @@ func (p *Pipe) Convert(ctx context.Context, dtype torch.DType) error {
 	}
 	return err
 }
+
+// limit makes budgets the limits of devices until the pipe is closed. A lower limit stays.
+func (p *Pipe) limit() {
+	for i, s := range p.stages {
+		if p.cfg.policies[i] != Optimal {
+			continue
+		}
+		if b := p.cfg.Budget[i]; b > 0 {
+			p.unlimit = append(p.unlimit, s.Device.Restrict(b))
+		}
+	}
+}
+
+// optimal reports whether the policy of any stage is Optimal.
+func (p *Pipe) optimal() bool { return slices.Contains(p.cfg.policies, Optimal) }
+
+// memoryError is a *planner.MemoryError for errors.As, and torch.ErrOutOfMemory for errors.Is.
+type memoryError struct{ *planner.MemoryError }
+
+func (e memoryError) Unwrap() error { return e.MemoryError }
+
+func (e memoryError) Is(target error) bool { return target == torch.ErrOutOfMemory }
+
+// notEnough is a planner's error as the pipe returns it.
+func notEnough(err error) error {
+	var short *planner.MemoryError
+	if errors.As(err, &short) {
+		return memoryError{short}
+	}
+	return fmt.Errorf("pipe: planning what to recompute: %w", err)
+}

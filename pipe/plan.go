@@ -3,52 +3,15 @@ package pipe
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
 
 	"penstock/nn"
 	"penstock/planner"
 	"penstock/profile"
-	"penstock/remat"
 	"penstock/schedule"
 	"penstock/segment"
 	"penstock/torch"
 )
-
-// plans caches measurements and plans by what they depend on.
-type plans struct {
-	// mu is held while a plan is measured and made, one at a time. Layers run meanwhile, so no call
-	// that a layer may make takes mu.
-	mu     sync.Mutex
-	chains map[string][]profile.Chain
-
-	known sync.Mutex // guards what follows; no layer runs under it
-	all   map[string]*prepared
-	last  *prepared // of the last Step or Forward
-}
-
-// prepared is a plan with what is needed to run it. The plan is guarded by plans.known. Nothing
-// else is changed.
-type prepared struct {
-	plan       *planner.Plan                      // with predictions for the memory at the last step
-	segments   []*segment.Segment                 // by stage; nil where it is one unit
-	operations [][]operations                     // by stage, by micro-batch
-	programs   map[schedule.Phase]func() *program // each made when it is first run
-}
-
-// operations is the operations of a micro-batch on a stage, split by the program's actions.
-type operations struct{ forward, recompute, backward []remat.Op }
-
-// forwardOnly is the operations of a forward without a backward.
-var forwardOnly = operations{forward: []remat.Op{{Kind: remat.Forward}}}
-
-// program is a part of a plan's program with what is needed to run it.
-type program struct {
-	*schedule.Graph
-	awaited []bool // by id: another worker waits for the action
-	latest  []int  // by id: schedule.Graph.LatestReceives
-}
 
 // Plan is the plan of the last Step or Forward, with predictions for the memory that was available;
 // nil before the first. The caller must not change it.
@@ -104,8 +67,6 @@ func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
 	return found.plan.Program, nil
 }
 
-func (p *Pipe) optimal() bool { return slices.Contains(p.cfg.policies, Optimal) }
-
 // prepare finds or makes the plan of a mini-batch with a backward. While layers are measured for
 // it, other batches wait.
 func (r *minibatch) prepare(ctx context.Context) (err error) {
@@ -158,28 +119,6 @@ func (p *Pipe) unmeasured(microBatches int) (*prepared, error) {
 		}
 		return withoutSegments(found), nil
 	})
-}
-
-// find returns the plan of a key, which it makes if there is none.
-func (c *plans) find(key string, make func() (*prepared, error)) (*prepared, error) {
-	c.known.Lock()
-	defer c.known.Unlock()
-	if found := c.all[key]; found != nil {
-		return found, nil
-	}
-	found, err := make()
-	if err == nil {
-		c.keep(key, found)
-	}
-	return found, err
-}
-
-// keep remembers a plan by its key. known must be held.
-func (c *plans) keep(key string, found *prepared) {
-	if c.all == nil {
-		c.all = map[string]*prepared{}
-	}
-	c.all[key] = found
 }
 
 // measuredPlan is the plan for this batch within the memory that is available.
@@ -293,35 +232,4 @@ func (r *minibatch) ready(plan *planner.Plan) (*prepared, error) {
 		}
 	}
 	return out, nil
-}
-
-// withoutSegments is a plan prepared to run on stages of one unit.
-func withoutSegments(plan *planner.Plan) *prepared {
-	out := &prepared{plan: plan, segments: make([]*segment.Segment, len(plan.Stages)), programs: map[schedule.Phase]func() *program{}}
-	for _, s := range plan.Stages {
-		var list []operations
-		for _, m := range s.MicroBatches {
-			var w operations
-			w.forward, w.recompute, w.backward = planner.Split(m.Ops)
-			list = append(list, w)
-		}
-		out.operations = append(out.operations, list)
-	}
-	for _, phase := range []schedule.Phase{schedule.Whole, schedule.ForwardOnly, schedule.BackwardOnly} {
-		out.programs[phase] = sync.OnceValue(func() *program { return newProgram(plan.Program.Part(phase)) })
-	}
-	return out
-}
-
-// newProgram is a program with what is needed to run it.
-func newProgram(p *schedule.Program) *program {
-	g := &program{Graph: p.Graph()}
-	g.latest = g.LatestReceives()
-	g.awaited = make([]bool, len(g.Actions))
-	for _, deps := range g.Cross {
-		for _, id := range deps {
-			g.awaited[id] = true
-		}
-	}
-	return g
 }

@@ -1,14 +1,11 @@
 package pipe
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 
 	"penstock/nn"
 	"penstock/planner"
 	"penstock/profile"
-	"penstock/torch"
 )
 
 // problem is the planning problem of a step with so many micro-batches, as far as it is known
@@ -82,19 +79,4 @@ func (s *Stage) tied() (bytes int64) {
 // hasGrads says whether all parameters of the stage have gradients already.
 func (s *Stage) hasGrads() bool {
 	return !slices.ContainsFunc(s.Params(), func(p nn.NamedParam) bool { return !p.Exists() || !p.Tensor().HasGrad() })
-}
-
-// memoryError is a *planner.MemoryError for errors.As, and torch.ErrOutOfMemory for errors.Is.
-type memoryError struct{ *planner.MemoryError }
-
-func (e memoryError) Unwrap() error        { return e.MemoryError }
-func (e memoryError) Is(target error) bool { return target == torch.ErrOutOfMemory }
-
-// notEnough is a planner's error as the pipe returns it.
-func notEnough(err error) error {
-	var short *planner.MemoryError
-	if errors.As(err, &short) {
-		return memoryError{short}
-	}
-	return fmt.Errorf("pipe: planning what to recompute: %w", err)
 }

@@ -235,51 +235,6 @@ func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timelin
 	return r.outputs, timeline, nil
 }
 
-// gather concatenates the micro-batches' outputs by rows. Each output must have rows.
-func (r *minibatch) gather(c *torch.Ctx) (out []*torch.Tensor) {
-	c.SetGrad(false)
-	states := r.states[len(r.p.stages)-1]
-	lists := make([][]*torch.Tensor, len(states))
-	refuse := func(format string, args ...any) {
-		panic(&torch.Error{Op: "gather", Device: c.Device(), Message: fmt.Sprintf(format, args...)})
-	}
-	for i := range states {
-		if lists[i] = states[i].sent; lists[i] == nil {
-			lists[i] = states[i].out
-		}
-		if len(lists[i]) != len(lists[0]) {
-			refuse("micro-batch 0 gave a tuple of %d and micro-batch %d one of %d; a model gives the same number for "+
-				"every micro-batch",
-				len(lists[0]), i, len(lists[i]))
-		}
-	}
-	for j := range lists[0] {
-		column := make([]*torch.Tensor, len(lists))
-		for i := range lists {
-			if column[i] = lists[i][j]; len(column[i].Shape()) == 0 {
-				refuse("output %d is a number, %v, which has no rows to join over micro-batches; let the last layer "+
-					"give each row its value",
-					j, column[i])
-			}
-		}
-		parts, start := make([]rows, len(column)), int64(0)
-		for i, t := range column {
-			parts[i] = rows{start, t.Size(0)}
-			start += parts[i].length
-		}
-		r.joined = append(r.joined, parts)
-		out = append(out, c.Cat(column, 0))
-	}
-	for i := range states {
-		torch.FreeAll(states[i].sent)
-		states[i].sent = nil
-	}
-	for _, t := range out {
-		c.Keep(t)
-	}
-	return out
-}
-
 // Inference is the result of Infer.
 type Inference struct {
 	// Output is the model's output for the whole batch, on the last device. The caller frees it.

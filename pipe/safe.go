@@ -5,7 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"penstock/nn"
 	"penstock/schedule"
 	"penstock/torch"
 )
@@ -160,52 +159,4 @@ func (l *ledger) most(worker int) (most int64) {
 	}
 	// the outputs are gathered after all that was sent to the last stage was received
 	return max(most, l.ended[worker])
-}
-
-// waits lists what an action has made for other stages.
-func (r *minibatch) waits(a schedule.Action) (out []outgoing) {
-	stage := r.p.stages[a.Stage]
-	state := &r.states[a.Stage][a.MicroBatch]
-	leave := func(list []*torch.Tensor, receives ...schedule.Action) {
-		list = slices.DeleteFunc(slices.Clone(list), r.ofBatch)
-		if len(list) > 0 && len(receives) > 0 {
-			out = append(out, outgoing{list, receives})
-		}
-	}
-	to := func(kind schedule.Kind, stage int) schedule.Action {
-		return schedule.Action{Kind: kind, Stage: stage, MicroBatch: a.MicroBatch, Peer: a.Stage}
-	}
-	switch a.Kind {
-	case schedule.Forward:
-		if !r.last(a.Stage) {
-			leave(state.sent, to(schedule.ReceiveActivation, a.Stage+1))
-		}
-		for i, p := range stage.skips {
-			var receives []schedule.Action
-			for _, t := range p.to {
-				receives = append(receives, to(schedule.ReceiveActivation, t.stage))
-			}
-			leave([]*torch.Tensor{state.skips[i].sent}, receives...)
-		}
-	case schedule.Backward, schedule.BackwardInput:
-		if a.Stage > 0 {
-			leave(state.inGrad, to(schedule.ReceiveGradient, a.Stage-1))
-		}
-		for i, p := range stage.skips {
-			if p.from.stage >= 0 {
-				leave(state.skips[i].back, to(schedule.ReceiveGradient, p.from.stage))
-			}
-		}
-		for i, t := range stage.ties {
-			if t.from.stage >= 0 {
-				leave([]*torch.Tensor{state.ties[i].back}, to(schedule.ReceiveGradient, t.from.stage))
-			}
-		}
-	}
-	return out
-}
-
-// ofBatch says whether a tensor is nil or in the memory of the batch. Such a tensor is not counted.
-func (r *minibatch) ofBatch(t *torch.Tensor) bool {
-	return t == nil || slices.ContainsFunc(r.inputs, func(v Value) bool { return nn.SameMemory(v.Tensor, t) })
 }

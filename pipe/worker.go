@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -174,4 +175,20 @@ func (p *Pipe) enter(call string) (leave func(), err error) {
 		p.open.Done()
 		out()
 	}, nil
+}
+
+// PanicError is a panic of a user's layer or loss, with its stack.
+type PanicError = torch.PanicError
+
+// ErrGoexit says that a layer ended the worker's goroutine with runtime.Goexit. The worker is
+// replaced.
+var ErrGoexit = errors.New("a layer called runtime.Goexit")
+
+// cause makes an error of what recover returned. Nil means that the goroutine ended with
+// runtime.Goexit.
+func cause(recovered any) error {
+	if recovered == nil {
+		return ErrGoexit
+	}
+	return torch.Caught(recovered)
 }

@@ -1,0 +1,195 @@
+package pipe
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"penstock/nn"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// A mini-batch is the task of a graphRun: what its actions do, what a failed run puts back, and
+// what waits on links.
+
+// do performs an action on its stage.
+func (r *minibatch) do(c *torch.Ctx, a schedule.Action) error {
+	switch a.Kind {
+	case schedule.Forward:
+		r.forward(c, a)
+	case schedule.Recompute:
+		r.recompute(c, a)
+	case schedule.Backward, schedule.BackwardInput:
+		r.backward(c, a)
+	case schedule.BackwardWeight:
+		r.states[a.Stage][a.MicroBatch].execution.Weights(c)
+	case schedule.SendActivation:
+		return r.sendActivation(c, a)
+	case schedule.ReceiveActivation:
+		return r.receiveActivation(c, a)
+	case schedule.SendGradient:
+		return r.sendGradient(c, a)
+	case schedule.ReceiveGradient:
+		return r.receiveGradient(c, a)
+	default:
+		return fmt.Errorf("pipe: %v: no stage can do this yet; want a schedule with whole backwards", a)
+	}
+	return nil
+}
+
+func (r *minibatch) meets(send schedule.Action) bool { return r.link.Meets(send) }
+
+func (r *minibatch) abort() { r.link.Abort() }
+
+// begin notes what a training run may change on a worker's stages, before the first action there.
+func (r *minibatch) begin(worker int) {
+	if !r.training {
+		return
+	}
+	for _, s := range r.p.stages {
+		if s.worker == worker {
+			s.remember()
+		}
+	}
+	if worker == r.p.stages[0].worker && r.inputGrad {
+		r.ungradient = nil
+		for _, v := range r.inputs {
+			if v.Tensor.RequiresGrad() && !v.Tensor.HasGrad() {
+				r.ungradient = append(r.ungradient, v)
+			}
+		}
+	}
+}
+
+// end gathers the outputs on the worker of the last stage, after its last action.
+func (r *minibatch) end(c *torch.Ctx, worker int) {
+	if r.gathers && worker == r.p.stages[len(r.p.stages)-1].worker {
+		r.outputs = r.gather(c)
+	}
+}
+
+// undoes says whether a failed run is undone. If it is, every worker waits until the run has ended
+// on all of them.
+func (r *minibatch) undoes() bool { return r.training }
+
+// undo restores what a failed run has changed on a worker's stages.
+func (r *minibatch) undo(worker int) {
+	for _, s := range r.p.stages {
+		if s.worker == worker {
+			s.restore()
+		}
+	}
+	if worker == r.p.stages[0].worker {
+		for _, v := range r.ungradient {
+			v.Tensor.SetGradOf(nil)
+		}
+	}
+}
+
+func (r *minibatch) layer(a schedule.Action, err error) string {
+	running := r.states[a.Stage][a.MicroBatch].execution.Running()
+	var e *torch.Error
+	switch {
+	case running == nil || a.Kind.Transfer():
+		return ""
+	case running.Path() != "": // in a forward, or nn.Checkpointed ran it again
+		return running.Path()
+	case errors.As(err, &e):
+		return nn.LayerOf(running.Spans(), e.Sequence)
+	}
+	return ""
+}
+
+// gather concatenates the micro-batches' outputs by rows. Each output must have rows.
+func (r *minibatch) gather(c *torch.Ctx) (out []*torch.Tensor) {
+	c.SetGrad(false)
+	states := r.states[len(r.p.stages)-1]
+	lists := make([][]*torch.Tensor, len(states))
+	refuse := func(format string, args ...any) {
+		panic(&torch.Error{Op: "gather", Device: c.Device(), Message: fmt.Sprintf(format, args...)})
+	}
+	for i := range states {
+		if lists[i] = states[i].sent; lists[i] == nil {
+			lists[i] = states[i].out
+		}
+		if len(lists[i]) != len(lists[0]) {
+			refuse("micro-batch 0 gave a tuple of %d and micro-batch %d one of %d; a model gives the same number for "+
+				"every micro-batch",
+				len(lists[0]), i, len(lists[i]))
+		}
+	}
+	for j := range lists[0] {
+		column := make([]*torch.Tensor, len(lists))
+		for i := range lists {
+			if column[i] = lists[i][j]; len(column[i].Shape()) == 0 {
+				refuse("output %d is a number, %v, which has no rows to join over micro-batches; let the last layer "+
+					"give each row its value",
+					j, column[i])
+			}
+		}
+		parts, start := make([]rows, len(column)), int64(0)
+		for i, t := range column {
+			parts[i] = rows{start, t.Size(0)}
+			start += parts[i].length
+		}
+		r.joined = append(r.joined, parts)
+		out = append(out, c.Cat(column, 0))
+	}
+	for i := range states {
+		torch.FreeAll(states[i].sent)
+		states[i].sent = nil
+	}
+	for _, t := range out {
+		c.Keep(t)
+	}
+	return out
+}
+
+// waits lists what an action has made for other stages.
+func (r *minibatch) waits(a schedule.Action) (out []outgoing) {
+	stage := r.p.stages[a.Stage]
+	state := &r.states[a.Stage][a.MicroBatch]
+	leave := func(list []*torch.Tensor, receives ...schedule.Action) {
+		list = slices.DeleteFunc(slices.Clone(list), r.ofBatch)
+		if len(list) > 0 && len(receives) > 0 {
+			out = append(out, outgoing{list, receives})
+		}
+	}
+	to := func(kind schedule.Kind, stage int) schedule.Action {
+		return schedule.Action{Kind: kind, Stage: stage, MicroBatch: a.MicroBatch, Peer: a.Stage}
+	}
+	switch a.Kind {
+	case schedule.Forward:
+		if !r.last(a.Stage) {
+			leave(state.sent, to(schedule.ReceiveActivation, a.Stage+1))
+		}
+		for i, p := range stage.skips {
+			var receives []schedule.Action
+			for _, t := range p.to {
+				receives = append(receives, to(schedule.ReceiveActivation, t.stage))
+			}
+			leave([]*torch.Tensor{state.skips[i].sent}, receives...)
+		}
+	case schedule.Backward, schedule.BackwardInput:
+		if a.Stage > 0 {
+			leave(state.inGrad, to(schedule.ReceiveGradient, a.Stage-1))
+		}
+		for i, p := range stage.skips {
+			if p.from.stage >= 0 {
+				leave(state.skips[i].back, to(schedule.ReceiveGradient, p.from.stage))
+			}
+		}
+		for i, t := range stage.ties {
+			if t.from.stage >= 0 {
+				leave([]*torch.Tensor{state.ties[i].back}, to(schedule.ReceiveGradient, t.from.stage))
+			}
+		}
+	}
+	return out
+}
+
+// ofBatch says whether a tensor is nil or in the memory of the batch. Such a tensor is not counted.
+func (r *minibatch) ofBatch(t *torch.Tensor) bool {
+	return t == nil || slices.ContainsFunc(r.inputs, func(v Value) bool { return nn.SameMemory(v.Tensor, t) })
+}
