@@ -213,7 +213,10 @@ func Load(text string) (*Program, error) {
 	for line := range strings.Lines(text) {
 		line, _, _ = strings.Cut(line, "#")
 		if words := strings.Fields(line); len(words) > 0 {
-			if words[0] != "program" {
+			switch first := words[0]; {
+			case first[0] == '{' || first[0] == '<': // penstock schedule writes such files too
+				return nil, fmt.Errorf("schedule: the file begins with %q, want a program, as text or as CSV, not JSON or a picture", first[:1])
+			case first != "program":
 				return ParseCSV(text)
 			}
 			break

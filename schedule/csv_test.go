@@ -159,6 +159,11 @@ func TestLoad(t *testing.T) {
 			t.Errorf("%q is read as %v", text, p)
 		}
 	}
+	for _, text := range []string{`{"schedule":"1f1b"}`, "<svg xmlns="} {
+		if _, err := schedule.Load(text); err == nil || !strings.Contains(err.Error(), "want a program, as text or as CSV") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
 }
 
 func FuzzParseCSV(f *testing.F) {
