@@ -85,21 +85,41 @@ type sizes struct {
 	skipsOut int64 // skips that it sends, and the gradients of these that it receives
 }
 
-// moved is the size of what an action moves between stages.
-func moved(a schedule.Action, of func(stage int) sizes) int64 {
+// sizesOf is what moves between a stage and others; nil if it is not known.
+func (p *Plan) sizesOf(stage int) *sizes {
+	if p.Stages[stage].Policy != Optimal {
+		return nil
+	}
+	return &p.Stages[stage].sizes
+}
+
+// moved is the size of what an action moves between stages. of is nil for a stage whose sizes are not
+// known. Those of the stage that sends are.
+func moved(a schedule.Action, of func(stage int) *sizes) int64 {
 	from, to := a.Stage, a.Peer // in the direction of the forward
 	if from > to {
 		from, to = to, from
 	}
 	forward := a.Kind == schedule.SendActivation || a.Kind == schedule.ReceiveActivation
-	skips := min(of(from).skipsOut, of(to).skipsIn)
+	leave, arrive := of(from), of(to)
+	var size int64
 	switch {
-	case to == from+1 && forward:
-		return of(from).output + skips
-	case to == from+1:
-		return of(to).returned + skips
+	case leave == nil && arrive == nil:
+		return 0
+	case leave == nil:
+		size = arrive.skipsIn
+	case arrive == nil:
+		size = leave.skipsOut
+	default:
+		size = min(leave.skipsOut, arrive.skipsIn)
 	}
-	return skips
+	switch {
+	case to == from+1 && forward && leave != nil:
+		size += leave.output
+	case to == from+1 && !forward && arrive != nil:
+		size += arrive.returned
+	}
+	return size
 }
 
 // savesOutput says that the output of the stage is a part of what it holds for the backward.
@@ -117,7 +137,7 @@ func (p *Plan) peak(g *schedule.Graph, latest []int, device int) (most int64) {
 		return !p.Stages[stage].MicroBatches[microBatch].savesOutput()
 	}
 	list := moments(g, latest, device, func(a schedule.Action) int64 {
-		size := moved(a, func(stage int) sizes { return p.Stages[stage].sizes })
+		size := moved(a, p.sizesOf)
 		switch here := p.Stages[a.Peer].Device == device; {
 		case a.Kind == schedule.SendActivation && a.Peer == a.Stage+1 && !alone(a.Stage, a.MicroBatch):
 			return size - p.Stages[a.Stage].output // which is a part of what the stage holds

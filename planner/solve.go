@@ -153,7 +153,7 @@ func (p Problem) stage(at int, s Stage) StagePlan {
 	c := s.Costs
 	first, later := s.chains()
 	out.Units, out.Prologue = c.Units, c.Prologue
-	out.sizes = sizes{output: c.Gives, returned: later.InputGradient, skipsIn: c.SkipsIn, skipsOut: c.SkipsOut}
+	out.sizes = sizes{output: c.Gives, returned: inputGradient(later), skipsIn: c.SkipsIn, skipsOut: c.SkipsOut}
 	if at == 0 {
 		out.sizes.returned = 0 // added to what the batch has, in memory of the batch
 	}
@@ -162,6 +162,18 @@ func (p Problem) stage(at int, s Stage) StagePlan {
 		out.made += l.WeightGradient
 	}
 	return out
+}
+
+// inputGradient is the size of the gradient of a chain's input, y(0). Carries are made by the layer that
+// they go to.
+func inputGradient(c remat.Chain) int64 {
+	size := c.InputGradient
+	for _, k := range c.GradientCarries {
+		if k.From == -1 {
+			size += k.Bytes
+		}
+	}
+	return size
 }
 
 // device plans the stages of a device, or returns what it is short of.
@@ -220,7 +232,6 @@ func (p Problem) order(out *Plan, g *schedule.Graph, latest []int, device int, s
 	for k, i := range stages {
 		index[i] = k
 	}
-	of := func(stage int) sizes { return out.Stages[stage].sizes }
 	between, again, before := int64(0), int64(0), int64(0) // what waits since and at the last computation
 	pause := func(at int64) {
 		if between > max(before, at) { // otherwise more is there at one of the two
@@ -228,7 +239,7 @@ func (p Problem) order(out *Plan, g *schedule.Graph, latest []int, device int, s
 		}
 		between = 0
 	}
-	for _, m := range moments(g, latest, device, func(a schedule.Action) int64 { return moved(a, of) }) {
+	for _, m := range moments(g, latest, device, func(a schedule.Action) int64 { return moved(a, out.sizesOf) }) {
 		k, ok := index[m.Stage]
 		switch {
 		case !ok:
