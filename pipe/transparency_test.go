@@ -90,8 +90,9 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 		}
 		cfg.Checkpoint = pipe.PerStage(mixed...)
 		// Sizes do not foresee gradients that come transposed through other layers, nor all that layers
-		// which recompute by themselves take.
-		odd := slices.ContainsFunc(kinds, func(k int) bool { return k == 12 || k == 17 || k == 23 })
+		// which recompute by themselves take, nor that a skip and an input that are one tensor on the
+		// stage that sends them arrive as two.
+		odd := slices.ContainsFunc(kinds, func(k int) bool { return k == 12 || k == 17 || k == 18 || k == 23 })
 		if plans && !odd && rapid.IntRange(0, 9).Draw(t, "optimal") == 0 {
 			q.randomBudgets(t, &cfg)
 		}
