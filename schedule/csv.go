@@ -141,15 +141,7 @@ func parseCSVAction(text string) ([]Action, error) {
 // addInner adds the transfers between stages of one worker: a send after what makes the value, a
 // receive before what uses it.
 func (p *Program) addInner() {
-	home := make([]int, p.Stages)
-	for s := range home {
-		home[s] = -1
-	}
-	for w, actions := range p.Workers {
-		for _, a := range actions {
-			home[a.Stage] = w
-		}
-	}
+	home := p.Placement()
 	inner := func(s, t int) bool { return t >= 0 && t < p.Stages && home[s] == home[t] }
 	for w, actions := range p.Workers {
 		var list []Action

@@ -57,7 +57,7 @@ type meeting struct {
 func newMeeting(p *Program, duration func(Action) time.Duration) *meeting {
 	free := *p
 	free.Capacity = 0
-	m := &meeting{numbered: free.numbered(), duration: duration, home: make([]int, p.Stages)}
+	m := &meeting{numbered: free.numbered(), duration: duration, home: p.Placement()}
 	m.next = slices.Clone(m.first[:len(p.Workers)])
 	m.ahead = make([]bool, m.size())
 	m.before = make([]int32, m.size())
@@ -67,7 +67,6 @@ func newMeeting(p *Program, duration func(Action) time.Duration) *meeting {
 		computations := int32(0)
 		next := time.Duration(math.MaxInt64)
 		for at, a := range actions {
-			m.home[a.Stage] = w
 			m.before[m.first[w]+at] = computations
 			if !a.Kind.Transfer() {
 				computations++

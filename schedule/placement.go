@@ -32,6 +32,21 @@ func place(stages, devices int, worker func(stage int) int) ([]int, error) {
 	return out, nil
 }
 
+// Placement returns the worker of each stage, -1 for a stage that has no action. The program must
+// pass [Check], or have no action of a stage that it does not have.
+func (p *Program) Placement() []int {
+	out := make([]int, p.Stages)
+	for s := range out {
+		out[s] = -1
+	}
+	for w, actions := range p.Workers {
+		for _, a := range actions {
+			out[a.Stage] = w
+		}
+	}
+	return out
+}
+
 // one divides stages into one chunk for each worker. All stages of a worker must be consecutive.
 func one(placement []int) ([]chunk, error) {
 	chunks := blocks(placement)

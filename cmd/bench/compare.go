@@ -18,7 +18,7 @@ type variant struct {
 // contest is what was measured of variants of a workload over some number of devices.
 type contest struct {
 	workload
-	About    string          `json:"contestof,omitempty"`
+	About    string          `json:"variants_of,omitempty"`
 	Devices  int             `json:"devices"`
 	Variants []variantResult `json:"variants"` // the first is what the others are compared with
 }

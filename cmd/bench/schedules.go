@@ -57,22 +57,15 @@ func measureSchedules(ctx context.Context, e effort, list []workload) (out []con
 	return out, nil
 }
 
-// virtualStages is the number of stages of a device where a schedule wants several.
-const virtualStages = 2
-
 // scheduleVariants are a workload under each schedule. GPipe is the first.
 func (w workload) scheduleVariants(ctx context.Context, e effort, devices int) (out []variant, err error) {
-	balances, err := w.partitions(ctx, e.profile, devices, virtualStages*devices)
+	balances, err := w.partitions(ctx, e.profile, devices, 2*devices) // by how many stages a device has
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range schedule.Schedules() {
-		v := variant{name: s.Name, config: pipe.Config{Balance: balances[0], Schedule: s.Generate}}
-		virtual := s.Virtual
-		if virtual != 1 {
-			virtual, v.config.Balance = virtualStages, balances[1]
-		}
-		workers, err := s.Workers(devices, virtual)
+		v := variant{name: s.Name, config: pipe.Config{Balance: balances[s.Usual()-1], Schedule: s.Generate}}
+		workers, err := s.Workers(devices, s.Usual())
 		if err != nil {
 			return nil, err
 		}

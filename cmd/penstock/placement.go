@@ -103,13 +103,7 @@ func (p *plan) readProgram(s *pflag.FlagSet, unknown error) error {
 		p.config.Chunks = program.MicroBatches
 	}
 	p.config.Schedule = schedule.Fixed(program)
-	workers := make([]int, program.Stages)
-	for w, actions := range program.Workers {
-		for _, a := range actions {
-			workers[a.Stage] = w
-		}
-	}
-	p.placeStages(workers, devices)
+	p.placeStages(program.Placement(), devices)
 	return nil
 }
 

@@ -80,9 +80,9 @@ func (s *scheduleShape) compare(chain *remat.Chain) ([]comparedSchedule, error) 
 	var lines []comparedSchedule
 	var last error
 	for _, of := range schedule.Schedules() {
-		virtual := of.Virtual
-		if virtual == 0 {
-			virtual = cmp.Or(s.virtual, 2)
+		virtual := of.Usual()
+		if of.Virtual == 0 {
+			virtual = cmp.Or(s.virtual, virtual)
 		}
 		costs, unit, err := s.costs(of.Name, virtual, chain)
 		if err != nil {
