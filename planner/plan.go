@@ -196,7 +196,7 @@ func (p *Plan) Refit(now Problem) *Plan {
 		if !p.planned(i) {
 			continue
 		}
-		base := now.base(i)
+		base := now.base(i, p.Program)
 		more := base - d.Base
 		tight := d.Limit > 0 && float64(-more) > spare*float64(d.Limit)
 		if now.Devices[i].Limit != d.Limit || tight || d.Limit > 0 && d.Peak+more > d.Limit {

@@ -27,9 +27,12 @@ func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	if err := p.check(); err != nil {
 		return nil, err
 	}
-	capacity, may := p.capacity()
-	out, err := p.plan(ctx, capacity)
-	if err == nil && may && out.Program.Capacity == capacity { // the schedule may have its own
+	program, may, err := p.bounded()
+	if err != nil {
+		return nil, err
+	}
+	out, err := p.plan(ctx, program)
+	if err == nil && may {
 		if more := out.unbounded(); more != nil {
 			return more, nil
 		}
@@ -37,20 +40,15 @@ func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	return out, err
 }
 
-// plan is the plan with links of a capacity.
-func (p Problem) plan(ctx context.Context, capacity int) (*Plan, error) {
-	out := &Plan{}
+// plan is the plan in the order of a program, which recomputes all that may be recomputed.
+func (p Problem) plan(ctx context.Context, program *schedule.Program) (*Plan, error) {
+	out := &Plan{Program: program}
 	for _, d := range p.Devices {
 		out.Devices = append(out.Devices, DevicePlan{Name: d.Name})
 	}
 	for i, s := range p.Stages {
 		out.Stages = append(out.Stages, p.stage(i, s))
 	}
-	program, err := p.program(capacity)
-	if err != nil {
-		return nil, err
-	}
-	out.Program = program
 	g := program.Graph()
 	latest := g.LatestReceives()
 	var short []Shortage
@@ -105,21 +103,25 @@ func (p Problem) program(capacity int) (*schedule.Program, error) {
 	return program, nil
 }
 
-// capacity is the capacity of links for which memory is planned, and whether any number of values
-// may wait if memory suffices. Without limits it always does. Otherwise nothing waits where the
-// program runs like that, and one value on each link where it does not.
-func (p Problem) capacity() (capacity int, may bool) {
+// bounded is the program for which memory is planned, and whether any number of values may wait on
+// its links if memory suffices. Without limits it always does. Otherwise nothing waits where the
+// program runs like that, and one value on each link where it does not. A schedule may have a
+// capacity of its own, which stays.
+func (p Problem) bounded() (program *schedule.Program, may bool, err error) {
 	limited := false
 	for _, s := range p.Stages {
 		limited = limited || s.Policy == Optimal && p.Devices[s.Device].Limit > 0
 	}
 	if !limited && !p.Meet {
-		return 0, false
+		program, err = p.program(0)
+		return program, false, err
 	}
-	if _, err := p.program(schedule.Meet); err != nil {
-		return 1, !p.Meet
+	capacity := schedule.Meet
+	if program, err = p.program(capacity); err != nil {
+		capacity = 1
+		program, err = p.program(capacity)
 	}
-	return schedule.Meet, !p.Meet
+	return program, err == nil && !p.Meet && program.Capacity == capacity, err
 }
 
 // unbounded is the plan where any number of values may wait on links, or nil if that exceeds a
@@ -192,7 +194,7 @@ func (p Problem) device(ctx context.Context, out *Plan, at int, g *schedule.Grap
 	if stages == nil {
 		return nil, nil
 	}
-	d.Limit, d.Base = p.Devices[at].Limit, p.base(at)
+	d.Limit, d.Base = p.Devices[at].Limit, p.base(at, out.Program)
 	if d.Limit > 0 {
 		problem.Limit = max(d.Limit-d.Base, 1)
 	}

@@ -78,10 +78,10 @@ type Memory struct {
 
 // base is the bytes that a device holds during a step whatever is recomputed. While a stage works,
 // the skips of a micro-batch may be there beside what its chains count. What is held between the
-// parts of backwards is counted beside all that is held before.
-func (p Problem) base(device int) int64 {
+// parts of backwards is counted beside all that is held before, in the order of a program.
+func (p Problem) base(device int, program *schedule.Program) int64 {
 	sum := p.Devices[device].Live
-	var deferred []int
+	var most []int
 	for i, s := range p.Stages {
 		if s.Device != device {
 			continue
@@ -91,10 +91,10 @@ func (p Problem) base(device int) int64 {
 		if c.Deferred == 0 {
 			continue
 		}
-		if deferred == nil {
-			deferred = p.Deferred()
+		if most == nil {
+			most = deferred(program)
 		}
-		sum += int64(deferred[i]) * c.Deferred
+		sum += int64(most[i]) * c.Deferred
 	}
 	return sum
 }
@@ -103,11 +103,16 @@ func (p Problem) base(device int) int64 {
 // begun and the second has not ended, in the order of the program. They are 0 where the schedule has
 // no program, which Solve refuses.
 func (p Problem) Deferred() []int {
-	now, most := make([]int, len(p.Stages)), make([]int, len(p.Stages))
 	program, err := p.program(0)
 	if err != nil {
-		return most
+		return make([]int, len(p.Stages))
 	}
+	return deferred(program)
+}
+
+// deferred is Problem.Deferred of a program.
+func deferred(program *schedule.Program) []int {
+	now, most := make([]int, program.Stages), make([]int, program.Stages)
 	for _, actions := range program.Workers {
 		for _, a := range actions {
 			switch a.Kind {
