@@ -94,11 +94,8 @@ func (p *Plan) checkPeaks() error {
 	again.Devices = slices.Clone(p.Devices)
 	again.predictPeaks()
 	for i, d := range again.Devices {
-		switch have := p.Devices[i].Peak; {
-		case d.Peak != have:
+		if have := p.Devices[i].Peak; d.Peak != have {
 			return fmt.Errorf("planner: device %s: a peak of %d bytes, and its micro-batches take %d", d.Name, have, d.Peak)
-		case d.Limit > 0 && d.Peak > d.Limit:
-			return fmt.Errorf("planner: device %s: a peak of %d bytes with a limit of %d", d.Name, d.Peak, d.Limit)
 		}
 	}
 	return nil
