@@ -11,10 +11,12 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"penstock/autoremat"
 	"penstock/balance"
 	"penstock/data"
+	"penstock/group"
 	"penstock/models"
 	"penstock/nn"
 	"penstock/optim"
@@ -196,6 +198,17 @@ var (
 		"models.Options.Dropout":      {{named("unet", models.Options{Dropout: 1}), "1", "want at least 0 and below 1"}, {named("unet", models.Options{Dropout: 0.5, NoDropout: true}), "0.5", "not both"}, {named("resnet20", models.Options{Dropout: 0.5}), "0.5", "want it left out"}},
 		"models.Options.NoDropout":    {{named("resnet20", models.Options{NoDropout: true}), "true", "want it left out"}},
 		"models.Options.Aux":          {{named("mlp", models.Options{Aux: true}), "true", "want it left out; the model has"}},
+
+		"group.Config.Size":      {{group.Config{}, "0", "want 1 to 65536"}},
+		"group.Config.Rank":      {{group.Config{Size: 2, Rank: 2}, "2", "want 0 to 1"}, {group.Config{Size: 2, Rank: -1}, "-1", "want 0 to 1"}},
+		"group.Config.LocalRank": {{group.Config{Size: 1, LocalRank: -1}, "-1", "want at least 0"}},
+		"group.Config.Address":   {{group.Config{Size: 2}, `""`, "want host:port of rank 0"}, {group.Config{Size: 2, Address: "here"}, `"here"`, "want host:port"}, {group.Config{Size: 2, Address: ":80"}, `":80"`, "want host:port"}, {group.Config{Size: 2, Address: "a:65536"}, "65536", "want host:port"}},
+		"group.Config.Timeout":   {{group.Config{Size: 1, Timeout: -1}, "-1ns", "want at least 0s"}},
+		"group.Config.Heartbeat": {{group.Config{Size: 1, Heartbeat: -1}, "-1ns", "want at least 0s"}},
+		"group.Config.Silence":   {{group.Config{Size: 1, Silence: -1}, "-1ns", "want at least 0s"}, {group.Config{Size: 1, Silence: time.Second}, "1s: the heartbeat is every 1s", "want at least twice that"}},
+		"group.Config.Restart":   {{group.Config{Size: 1, Restart: -1}, "-1", "want at least 0"}},
+		"group.Config.Interface": {{group.Config{Size: 1, Interface: "none0"}, `"none0": `, "want one of this machine's interfaces, such as "}},
+		"group.Config.Backend":   {{group.Config{Size: 1, Backend: "nccl"}, `"nccl": this Penstock is built without it`, "want gloo"}, {group.Config{Size: 1, Backend: "carrier pigeon"}, "there is no such backend", "want gloo"}},
 	}
 	unwrong = map[string]string{
 		"torch.Options.Device": "one that does not exist is refused when something is allocated", "torch.Options.Grad": "a switch", "torch.Options.Seed": "any number", "torch.Options.Autocast": "a switch",
@@ -212,6 +225,7 @@ var (
 		"profile.Config.Seed": "any number", "profile.Config.Extras": "any values", "profile.Config.Autocast": "a switch", "profile.Config.Clock": "any function", "profile.Config.BytesOnly": "a switch",
 		"profile.Config.Progress": "any function", "profile.Config.Loss": "any", "profile.Config.LossUnit": "a switch", "profile.Config.Split": "a switch", "profile.Config.InputGrad": "a switch",
 		"profile.Config.DeferredBatchNorm": "a switch", "profile.Config.Known": "one of something else is not used",
+		"group.Config.Token": "any text", "group.Config.AgentStore": "a switch",
 		"autoremat.Config.Optimizer": "any", "autoremat.Config.Loss": "any", "autoremat.Config.Report": "any function",
 	}
 )
@@ -307,6 +321,9 @@ func refused(t *testing.T, config any) error {
 	case balance.SizeConfig:
 		_, _, err := balance.BySize(make([]balance.Layer, 3), 2, config)
 		return err
+	case group.Config:
+		_, err := group.Join(ctx, config)
+		return err
 	case torch.Options:
 		return torch.Try(func() { torch.NewCtx(config) })
 	case trace.Options:
@@ -352,7 +369,7 @@ func pkgOf(pkg, of string) string {
 func TestConfigurationsAreAllListed(t *testing.T) {
 	for _, config := range []any{pipe.Config{}, train.BalanceConfig{}, train.Loop{}, profile.Config{}, autoremat.Config{}, optim.Config{}, optim.ScheduleConfig{}, models.Options{},
 		data.LoaderConfig{}, data.Options{}, data.Synthetic{}, balance.TimeConfig{}, balance.SizeConfig{}, torch.Options{}, trace.Options{}, planner.Problem{},
-		solver.Options{}} {
+		solver.Options{}, group.Config{}} {
 		kind := reflect.TypeOf(config)
 		for i := range kind.NumField() {
 			f := kind.Field(i)

@@ -15,6 +15,7 @@ import (
 
 	"penstock/autoremat"
 	"penstock/data"
+	"penstock/group"
 	"penstock/internal/torchtest"
 	"penstock/models"
 	"penstock/nn"
@@ -260,6 +261,11 @@ func nils(g given) map[string]struct {
 		"torch.BytesInto.t":      {panics(func() { torch.BytesInto(nil, nil) }), "the tensor is nil"},
 		"torch.SetBytes.t":       {func() error { return torch.SetBytes(nil, nil) }, "the tensor is nil"},
 		"torch.Device.Lend.t":    {panics(func() { torch.CPU(0).Lend(nil) }), "the tensor is nil"},
+
+		"group.Join.ctx":         {func() error { return discard(group.Join(ctx, group.Config{Size: 1})) }, "group: " + background},
+		"group.Group.Gather.ctx": {func() error { return discard(group.Local(1)[0].Gather(ctx, "a", nil)) }, "group: " + background},
+		"group.Group.Send.t":     {func() error { return discard(group.Local(2)[0].Send(nil, 1, 0)) }, "group: Send: the tensor is nil"},
+		"group.Group.Receive.t":  {func() error { return discard(group.Local(2)[0].Receive(nil, 1, 0)) }, "group: Receive: the tensor is nil"},
 		"torch.FileTensor.t":     {panics(func() { torch.FileTensor("a", nil) }), "the tensor is nil"},
 	}
 }

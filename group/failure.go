@@ -1,0 +1,100 @@
+package group
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"unicode/utf8"
+)
+
+// The most bytes of the texts and data that members send each other.
+const (
+	MaxAction  = 64
+	MaxMessage = 4 << 10
+	MaxWhat    = 256
+	MaxGather  = 256 << 20
+)
+
+// Failure says which member could not go on, and where it was. Stage and MicroBatch are -1 where
+// there is none.
+type Failure struct {
+	Rank, Stage, MicroBatch int
+	Action                  string // such as "forward"; at most MaxAction bytes
+	Message                 string // at most MaxMessage bytes
+}
+
+// bounded is f with texts of lengths that can be sent.
+func (f Failure) bounded() Failure {
+	f.Action, f.Message = cut(f.Action, MaxAction), cut(f.Message, MaxMessage)
+	f.Stage, f.MicroBatch = max(f.Stage, -1), max(f.MicroBatch, -1)
+	return f
+}
+
+// cut shortens s to at most n bytes of whole characters.
+func cut(s string, n int) string {
+	const dots = "..."
+	s = strings.ToValidUTF8(s, "?")
+	if len(s) <= n {
+		return s
+	}
+	n -= len(dots)
+	for !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + dots
+}
+
+// FailedError says that a member has failed, perhaps this one.
+type FailedError struct{ Failure }
+
+// Error names the rank, and stage, micro-batch and action where there are some.
+func (e *FailedError) Error() string {
+	s := fmt.Sprintf("rank %d failed: ", e.Rank)
+	if e.Stage >= 0 {
+		s += fmt.Sprintf("stage %d, ", e.Stage)
+	}
+	if e.MicroBatch >= 0 {
+		s += fmt.Sprintf("micro-batch %d, ", e.MicroBatch)
+	}
+	if e.Action != "" {
+		s += e.Action + ": "
+	}
+	return s + e.Message
+}
+
+// LostError says that a member is gone without a word: it died, was stopped, or cannot be reached.
+type LostError struct {
+	Rank int
+	Why  string
+}
+
+// Error names the rank and the reason.
+func (e *LostError) Error() string { return fmt.Sprintf("rank %d is lost: %s", e.Rank, e.Why) }
+
+// outcome is the first failure of a group.
+type outcome struct {
+	once   sync.Once
+	failed chan struct{}
+	err    error // set before failed is closed
+}
+
+func newOutcome() *outcome { return &outcome{failed: make(chan struct{})} }
+
+// set records a failure and reports whether it is the first.
+func (o *outcome) set(err error) (first bool) {
+	o.once.Do(func() {
+		o.err, first = err, true
+		close(o.failed)
+	})
+	return first
+}
+
+// get is the first failure, or nil.
+func (o *outcome) get() error {
+	select {
+	case <-o.failed:
+		return o.err
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,129 @@
+package group
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"penstock/internal/arg"
+	"penstock/internal/link"
+	"penstock/torch"
+)
+
+// MaxTag bounds the tags of sends and receives: 0 <= tag < MaxTag.
+const MaxTag = 1 << 30
+
+// Group is this process's membership in a group of processes that train one model together. It is
+// made by Join or Local and is safe for concurrent use. Close frees it.
+type Group struct {
+	rank, size int
+	first      *outcome
+	member     member
+	sent       sync.Once
+	closing    sync.Once
+	closed     error
+}
+
+// member is what differs between the members of Join and those of Local. Arguments are checked.
+type member interface {
+	gather(ctx context.Context, what string, mine []byte) ([][]byte, error)
+	send(t *torch.Tensor, to, tag int) (link.Work, error)
+	receive(t *torch.Tensor, from, tag int) (link.Work, error)
+	fail(f Failure)
+	close() error
+}
+
+// Rank is the number of this member: 0 <= Rank < Size.
+func (g *Group) Rank() int { return g.rank }
+
+// Size is the number of members.
+func (g *Group) Size() int { return g.size }
+
+// Gather gives every member the bytes of all, in rank order. The caller owns them. All members call
+// it in the same order with the same what, at most MaxWhat bytes long; otherwise the error of all
+// names the ranks and what each was at. mine has at most MaxGather bytes.
+//
+// It blocks until all members have called it, the group has failed, or ctx is done. A group whose
+// Gather was given up because of ctx has failed, as the others wait for it.
+func (g *Group) Gather(ctx context.Context, what string, mine []byte) ([][]byte, error) {
+	if err := arg.Context(ctx, "group"); err != nil {
+		return nil, err
+	}
+	if len(what) > MaxWhat {
+		return nil, fmt.Errorf("group: Gather: what has %d bytes; want at most %d", len(what), MaxWhat)
+	}
+	if len(mine) > MaxGather {
+		return nil, fmt.Errorf("group: Gather of %s: rank %d gives %d bytes; want at most %d", what, g.rank, len(mine), MaxGather)
+	}
+	if err := g.first.get(); err != nil {
+		return nil, err
+	}
+	all, err := g.member.gather(ctx, what, mine)
+	if err != nil && ctx.Err() != nil && g.first.get() == nil {
+		err = fmt.Errorf("group: Gather of %s: %w", what, ctx.Err())
+		g.Fail(Failure{Stage: -1, MicroBatch: -1, Action: "gather of " + what, Message: ctx.Err().Error()})
+	}
+	return all, err
+}
+
+// Send begins to send the memory of a dense tensor to a member: one whose elements fill a range of
+// memory, in any order of its dimensions. Tags match by name: a receive gets what was sent to it
+// under its tag, and what was sent under one tag in the order of the sends. The send ends after the
+// member has begun to receive. Shapes, strides and types are not sent, and sizes are not checked:
+// the caller agrees on them beforehand. Receiving less than is sent ends the receiving process. The
+// tensor must stay as it is until Wait has returned.
+func (g *Group) Send(t *torch.Tensor, to, tag int) (link.Work, error) {
+	if err := g.transfer("Send", t, to, tag); err != nil {
+		return nil, err
+	}
+	return g.member.send(t, to, tag)
+}
+
+// Receive begins to fill the memory of a dense tensor with what a member sends; see Send. Nobody
+// reads or writes the tensor until Wait has returned.
+func (g *Group) Receive(t *torch.Tensor, from, tag int) (link.Work, error) {
+	if err := g.transfer("Receive", t, from, tag); err != nil {
+		return nil, err
+	}
+	return g.member.receive(t, from, tag)
+}
+
+// transfer refuses what can neither be sent nor received.
+func (g *Group) transfer(what string, t *torch.Tensor, peer, tag int) error {
+	if err := arg.Given(t, "group: "+what+": the tensor", "one whose memory is moved"); err != nil {
+		return err
+	}
+	if peer < 0 || peer >= g.size || peer == g.rank {
+		return fmt.Errorf("group: %s: rank %d of %d has rank %d as the other side; want another member", what, g.rank, g.size, peer)
+	}
+	if tag < 0 || tag >= MaxTag {
+		return fmt.Errorf("group: %s: the tag is %d; want 0 to %d", what, tag, MaxTag-1)
+	}
+	if t.Kind() != torch.KindCPU {
+		return fmt.Errorf("group: %s: %v is on another kind of device; want a tensor on a CPU", what, t)
+	}
+	return g.first.get()
+}
+
+// Fail tells all members that this one has failed, and ends what waits in sends, receives and
+// gathers, here and there. The first failure of a group counts: later ones change nothing. Rank is
+// set to this member's; longer texts are cut.
+func (g *Group) Fail(f Failure) {
+	f = f.bounded()
+	f.Rank = g.rank
+	g.sent.Do(func() { g.member.fail(f) })
+}
+
+// Failed returns a channel that is closed when a member has failed or is lost.
+func (g *Group) Failed() <-chan struct{} { return g.first.failed }
+
+// Err returns the first failure, a *FailedError or a *LostError, or nil if there is none.
+func (g *Group) Err() error { return g.first.get() }
+
+// Close leaves the group and frees all it has. It ends what waits. All members call it when they
+// are done; it waits some seconds for the others, so that nobody takes the end for a loss. It may
+// be called again and returns the same.
+func (g *Group) Close() error {
+	g.closing.Do(func() { g.closed = g.member.close() })
+	return g.closed
+}

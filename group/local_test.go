@@ -1,0 +1,290 @@
+package group_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand"
+	"strings"
+	"sync"
+	"testing"
+
+	"penstock/group"
+	"penstock/internal/link"
+	"penstock/internal/torchtest"
+	"penstock/torch"
+)
+
+// each runs f for every member at the same time and returns the errors by rank.
+func each(all []*group.Group, f func(g *group.Group) error) []error {
+	errs := make([]error, len(all))
+	var wg sync.WaitGroup
+	for i, g := range all {
+		wg.Go(func() { errs[i] = f(g) })
+	}
+	wg.Wait()
+	return errs
+}
+
+func none(t *testing.T, errs []error) {
+	t.Helper()
+	for rank, err := range errs {
+		if err != nil {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+func TestGatherGivesAllInRankOrder(t *testing.T) {
+	torchtest.Check(t)
+	all := group.Local(4)
+	none(t, each(all, func(g *group.Group) error {
+		for round := range 20 {
+			mine := bytes.Repeat([]byte{byte(g.Rank())}, round*g.Rank())
+			got, err := g.Gather(context.Background(), fmt.Sprint("round ", round), mine)
+			if err != nil {
+				return err
+			}
+			for rank, b := range got {
+				if !bytes.Equal(b, bytes.Repeat([]byte{byte(rank)}, round*rank)) {
+					return fmt.Errorf("round %d: rank %d gave %v", round, rank, b)
+				}
+			}
+			mine = append(mine, 9) // it is the caller's again
+		}
+		return g.Close()
+	}))
+}
+
+func TestGatherOfDifferentThingsNamesTheRanks(t *testing.T) {
+	torchtest.Check(t)
+	for rank, err := range each(group.Local(3), func(g *group.Group) error {
+		_, err := g.Gather(context.Background(), []string{"models", "plans", "models"}[g.Rank()], nil)
+		return err
+	}) {
+		if err == nil || !strings.Contains(err.Error(), `rank 0 at "models", rank 1 at "plans", rank 2 at "models"`) {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+func TestGatherGivenUpFailsTheGroup(t *testing.T) {
+	torchtest.Check(t)
+	all := group.Local(2)
+	ctx, cancel := context.WithCancel(context.Background())
+	go cancel()
+	if _, err := all[1].Gather(ctx, "models", nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	_, err := all[0].Gather(context.Background(), "models", nil)
+	if want := "rank 1 failed: gather of models: context canceled"; err == nil || err.Error() != want {
+		t.Errorf("got %v; want %s", err, want)
+	}
+}
+
+// TestTagsMatchByName sends many tensors both ways at once and receives them in another order. Half
+// of them are transposed, so that their memory is in another order than their elements.
+func TestTagsMatchByName(t *testing.T) {
+	torchtest.Check(t)
+	const tags = 50
+	none(t, each(group.Local(4), func(g *group.Group) error {
+		c := torch.NewCtx(torch.Options{})
+		defer c.Close()
+		r := rand.New(rand.NewSource(int64(g.Rank())))
+		var works []link.Work
+		var check []func() error
+		for peer := range g.Size() {
+			if peer == g.Rank() {
+				continue
+			}
+			for _, tag := range r.Perm(tags) {
+				x := numbers(c, g.Rank(), peer, tag)
+				w, err := g.Send(x, peer, tag)
+				if err != nil {
+					return err
+				}
+				works = append(works, w)
+			}
+			for _, tag := range r.Perm(tags) {
+				want := numbers(c, peer, g.Rank(), tag)
+				y := c.EmptyLike(want)
+				w, err := g.Receive(y, peer, tag)
+				if err != nil {
+					return err
+				}
+				works = append(works, w)
+				check = append(check, func() error {
+					if !bytes.Equal(torch.Bytes(y), torch.Bytes(want)) {
+						return fmt.Errorf("tag %d from rank %d: %v", tag, peer, torch.Values[float32](y))
+					}
+					return nil
+				})
+			}
+		}
+		for _, w := range works {
+			if err := w.Wait(); err != nil {
+				return err
+			}
+			if !w.Done() {
+				return errors.New("it has ended and is not done")
+			}
+		}
+		for _, f := range check {
+			if err := f(); err != nil {
+				return err
+			}
+		}
+		return g.Close()
+	}))
+}
+
+// numbers is what a rank sends another under a tag: tag+1 rows of 3, transposed where the tag is odd.
+func numbers(c *torch.Ctx, from, to, tag int) *torch.Tensor {
+	x := make([]float32, 3*(tag+1))
+	for i := range x {
+		x[i] = float32(i + 1000*(from+10*to) + 100000*tag)
+	}
+	t := torch.From(c, x, int64(tag+1), 3)
+	if tag%2 == 1 {
+		t = c.Transpose(t, 0, 1)
+	}
+	return t
+}
+
+func TestSendsMeetReceives(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	all := group.Local(2)
+	x, y := torch.From(c, []float32{1, 2}, 2), torch.From(c, []float32{0, 0}, 2)
+	send, err := all[0].Send(x, 1, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := all[1].Receive(y, 0, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if send.Done() || other.Done() {
+		t.Error("a send is done before it is received")
+	}
+	receive, err := all[1].Receive(y, 0, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !send.Done() || !receive.Done() || send.Wait() != nil || receive.Wait() != nil {
+		t.Error("a send that is received is not done")
+	}
+	if got := torch.Values[float32](y); got[0] != 1 || got[1] != 2 {
+		t.Errorf("got %v", got)
+	}
+	if other.Done() {
+		t.Error("a receive under another tag is done")
+	}
+}
+
+func TestFailEndsWhatWaits(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	all := group.Local(3)
+	x := torch.From(c, []float32{1}, 1)
+	var works []link.Work
+	send, err := all[0].Send(x, 1, 1)
+	works = append(works, send)
+	if err != nil {
+		t.Fatal(err)
+	}
+	receive, err := all[1].Receive(x, 0, 2)
+	works = append(works, receive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waited := make(chan error)
+	for _, w := range works {
+		go func() { waited <- w.Wait() }()
+	}
+	go func() {
+		_, err := all[0].Gather(context.Background(), "models", nil)
+		waited <- err
+	}()
+	all[2].Fail(group.Failure{Rank: 9, Stage: 2, MicroBatch: 5, Action: "forward", Message: "out of memory"})
+	all[1].Fail(group.Failure{Message: "later"})
+	const want = "rank 2 failed: stage 2, micro-batch 5, forward: out of memory"
+	for range 3 {
+		if err := <-waited; err == nil || err.Error() != want {
+			t.Errorf("got %v; want %s", err, want)
+		}
+	}
+	for _, g := range all {
+		<-g.Failed()
+		var failed *group.FailedError
+		if err := g.Err(); !errors.As(err, &failed) || err.Error() != want || failed.Rank != 2 {
+			t.Errorf("rank %d: %v", g.Rank(), err)
+		}
+		if _, err := g.Gather(context.Background(), "plans", nil); err == nil || err.Error() != want {
+			t.Errorf("rank %d: later: %v", g.Rank(), err)
+		}
+		if _, err := g.Send(x, (g.Rank()+1)%3, 1); err == nil || err.Error() != want {
+			t.Errorf("rank %d: later: %v", g.Rank(), err)
+		}
+	}
+	if !works[0].Done() {
+		t.Error("a send that has failed is not done")
+	}
+}
+
+func TestWhoHasLeftIsLost(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	x := torch.From(c, []float32{1}, 1)
+	for name, call := range map[string]func(g *group.Group) error{
+		"gather": func(g *group.Group) error {
+			_, err := g.Gather(context.Background(), "models", nil)
+			return err
+		},
+		"send":    func(g *group.Group) error { _, err := g.Send(x, 0, 1); return err },
+		"receive": func(g *group.Group) error { _, err := g.Receive(x, 0, 1); return err },
+	} {
+		all := group.Local(2)
+		if err := all[0].Close(); err != nil {
+			t.Error(err)
+		}
+		if all[1].Err() != nil {
+			t.Errorf("the end is a failure: %v", all[1].Err())
+		}
+		var lost *group.LostError
+		if err := call(all[1]); !errors.As(err, &lost) || lost.Rank != 0 {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+func TestTransfersThatAreRefused(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	g := group.Local(2)[0]
+	x := torch.From(c, []float32{1, 2, 3, 4}, 2, 2)
+	for name, row := range map[string]struct {
+		call func() (link.Work, error)
+		want string
+	}{
+		"nil":     {func() (link.Work, error) { return g.Send(nil, 1, 0) }, "the tensor is nil"},
+		"oneself": {func() (link.Work, error) { return g.Send(x, 0, 0) }, "rank 0 of 2 has rank 0 as the other side"},
+		"nobody":  {func() (link.Work, error) { return g.Receive(x, 2, 0) }, "rank 0 of 2 has rank 2 as the other side"},
+		"tag":     {func() (link.Work, error) { return g.Receive(x, 1, group.MaxTag) }, "the tag is 1073741824; want 0 to 1073741823"},
+	} {
+		if _, err := row.call(); err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: got %v; want %s", name, err, row.want)
+		}
+	}
+}
+
+func TestAnotherSizePanics(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	all := group.Local(2)
+	if _, err := all[0].Send(torch.From(c, []float32{1, 2}, 2), 1, 3); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if got, want := fmt.Sprint(recover()), "rank 0 sends float32[2] to rank 1 under tag 3, which receives float32[3]"; !strings.Contains(got, want) {
+			t.Errorf("got %s", got)
+		}
+	}()
+	_, _ = all[1].Receive(torch.From(c, []float32{1, 2, 3}, 3), 0, 3)
+}
