@@ -13,6 +13,7 @@ import (
 // Costs are what the computations of a program take, as they were measured.
 type Costs struct {
 	// Time is how long an action takes. Transfers take no time that a worker could use otherwise.
+	// Nil is [Config.Time].
 	Time func(Action) time.Duration
 	// Split says that backwards may be in two parts.
 	Split bool
@@ -22,8 +23,14 @@ type Costs struct {
 	// byte for Whole and for Weights, and none for Input.
 	Whole, Weights, Input []int64
 	// Limit is the most bytes that the stages of each worker may hold of all micro-batches; nil is
-	// no limit.
+	// no limit. Soft says that this is an estimate: where nothing keeps the limits they are raised,
+	// by an eighth at a time, until something does.
 	Limit []int64
+	Soft  bool
+	// Spare says of which stages recomputations are taken out of the program afterwards where
+	// memory does without them. They do not count if the limits are kept without any, and all of
+	// them count otherwise. Nil is none.
+	Spare func(stage int) bool
 }
 
 // Auto returns a generator that orders computations by their costs: of all schedules that have a
@@ -39,15 +46,41 @@ type Costs struct {
 // these are tried, with gaps filled more and less eagerly, and with less memory than there may be.
 // Programs of more than 16,384 forwards are not made but by name.
 //
-// The generator fails if nothing keeps the limits.
+// The generator fails if nothing keeps the limits, unless they are soft.
 func Auto(costs Costs) Generator {
 	return func(c Config) (*Program, error) {
-		p, err := costs.best(c)
+		if costs.Time == nil {
+			costs.Time = c.time()
+		}
+		p, err := costs.spared(c)
 		if err != nil {
 			return nil, fmt.Errorf("schedule: auto: %w", err)
 		}
 		return p, nil
 	}
+}
+
+// errLimits says that no program keeps the limits.
+var errLimits = errors.New("no schedule keeps the limits; raise them, or recompute more")
+
+// spared returns the fastest program, of which some recomputations may be taken out.
+func (k Costs) spared(c Config) (*Program, error) {
+	if k.Spare != nil {
+		bare := c
+		bare.Recompute = func(stage, microBatch int) bool { return !k.Spare(stage) && c.recomputes(stage, microBatch) }
+		if p, err := k.best(bare); err == nil {
+			return p.adapted(c)
+		}
+	}
+	p, err := k.best(c)
+	for k.Soft && errors.Is(err, errLimits) {
+		k.Limit = slices.Clone(k.Limit)
+		for w := range k.Limit {
+			k.Limit[w] += k.Limit[w]/8 + 1
+		}
+		p, err = k.best(c)
+	}
+	return p, err
 }
 
 // best returns the fastest program that keeps the limits.
@@ -117,16 +150,13 @@ func (k Costs) best(c Config) (*Program, error) {
 		}
 	}
 	if best == nil {
-		return nil, errors.New("no schedule keeps the limits; raise them, or recompute more")
+		return nil, errLimits
 	}
 	return best, nil
 }
 
 // check says what is wrong with costs for so many stages and workers.
 func (k Costs) check(stages, workers int) error {
-	if k.Time == nil {
-		return errors.New("the function of times is nil; want one such as Unit")
-	}
 	for _, list := range []struct {
 		name   string
 		bytes  []int64

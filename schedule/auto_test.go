@@ -170,7 +170,6 @@ func TestAutoErrors(t *testing.T) {
 		costs  schedule.Costs
 		want   string
 	}{
-		{config, schedule.Costs{}, "the function of times is nil; want one such as Unit"},
 		{config, schedule.Costs{Time: schedule.Unit, Whole: []int64{1}}, "Whole is given 1 times, want 2"},
 		{config, schedule.Costs{Time: schedule.Unit, Limit: []int64{1, -1}}, "Limit 1 is -1 bytes, want 0 or more"},
 		{config, schedule.Costs{Time: schedule.Unit, Limit: []int64{0, 9}}, "no schedule keeps the limits"},
@@ -184,4 +183,96 @@ func TestAutoErrors(t *testing.T) {
 			t.Errorf("%v, want %s", err, tt.want)
 		}
 	}
+}
+
+// Without times of its own the generator takes those of the config, which a pipe measures.
+func TestAutoTakesTheTimesOfTheConfig(t *testing.T) {
+	config := schedule.Config{Stages: 4, MicroBatches: 8, Time: func(a schedule.Action) time.Duration {
+		return []time.Duration{8, 10, 12, 9}[a.Stage] * map[schedule.Kind]time.Duration{schedule.Forward: 10, schedule.Backward: 22, schedule.BackwardInput: 15, schedule.BackwardWeight: 7}[a.Kind]
+	}}
+	got, err := schedule.Auto(schedule.Costs{Split: true})(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := schedule.Auto(schedule.Costs{Split: true, Time: config.Time})(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want.String(), got.String()); diff != "" {
+		t.Error(diff)
+	}
+	config.Time = nil
+	other, err := schedule.Auto(schedule.Costs{Split: true})(config)
+	if err != nil || other.String() == got.String() {
+		t.Errorf("%v: equal times have the same order\n%v", err, other)
+	}
+}
+
+// Recomputations that are taken out of the program where memory suffices do not count if the limits
+// are kept without them: the order is that of a program without any, with each directly before its
+// backward. Where the limits are not kept the order is made with all of them. Where that is too much
+// as well, soft limits are raised no more than it takes.
+func TestAutoSparesRecomputations(t *testing.T) {
+	const stages, microBatches = 3, 6
+	costs := schedule.Costs{Whole: []int64{10, 10, 10}, Weights: []int64{10, 10, 10}, Input: []int64{1, 1, 1},
+		Spare: func(stage int) bool { return true }, Soft: true,
+		Time: func(a schedule.Action) time.Duration {
+			return map[schedule.Kind]time.Duration{schedule.Forward: 1, schedule.Recompute: 1, schedule.Backward: 2}[a.Kind]
+		}}
+	config := schedule.Config{Stages: stages, MicroBatches: microBatches, Recompute: always}
+	plain := config
+	plain.Recompute = nil
+	for _, tt := range []struct {
+		limit int64
+		spare bool  // the order is that without recomputations
+		most  int64 // bytes on worker 0, if recomputations are as the order wants
+	}{
+		{0, true, 60}, {60, true, 60}, {30, true, 30}, {29, false, 29}, {15, false, 15}, {3, false, 14},
+	} {
+		costs.Limit = nil
+		if tt.limit > 0 {
+			costs.Limit = []int64{tt.limit, tt.limit, tt.limit}
+		}
+		got, err := schedule.Auto(costs).Make(config)
+		if err != nil {
+			t.Fatalf("limit %d: %v", tt.limit, err)
+		}
+		recomputed := 0
+		for _, actions := range got.Workers {
+			for _, a := range actions {
+				if a.Kind == schedule.Recompute {
+					recomputed++
+				}
+			}
+		}
+		if recomputed != stages*microBatches {
+			t.Errorf("limit %d: %d recomputations of %d\n%v", tt.limit, recomputed, stages*microBatches, got)
+		}
+		bare := got.Without(func(schedule.Action) bool { return true })
+		counted := got
+		if tt.spare {
+			counted = bare
+			free := costs
+			free.Spare = nil
+			want, err := schedule.Auto(free)(plain)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a, b := predict(t, bare, costs.Time), predict(t, want, costs.Time); a != b {
+				t.Errorf("limit %d: takes %d, want %d", tt.limit, a, b)
+			}
+		}
+		if held := costs.Held(counted)[0]; held > tt.most {
+			t.Errorf("limit %d: worker 0 holds %d, want at most %d\n%v", tt.limit, held, tt.most, got)
+		}
+	}
+}
+
+func predict(t *testing.T, p *schedule.Program, duration func(schedule.Action) time.Duration) time.Duration {
+	t.Helper()
+	took, _, err := schedule.Predict(p, duration)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return took
 }

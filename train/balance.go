@@ -22,8 +22,9 @@ type ConfigError = arg.ConfigError
 // BalanceConfig says what is cut, and how it will be trained.
 type BalanceConfig struct {
 	Stages     int
-	Batch      int // rows
-	Chunks     int // micro-batches; 0 is 1
+	Balance    []int // layers of each stage, in place of Stages; nil finds them
+	Batch      int   // rows
+	Chunks     int   // micro-batches; 0 is 1
 	Checkpoint pipe.Checkpoint
 	Profile    profile.Config
 	// Loss is measured with the layers, for plans by the profile (pipe.Config.Profile). It does not
@@ -43,7 +44,7 @@ type Balance struct {
 // BalanceByTime cuts a model, which need not be materialised, into stages. The slowest stage is as
 // fast as any cut can make it, transfers and recomputation counted. Layers are measured on a
 // micro-batch of the first rows of set. Measurements vary, and so may the cut. The weights that
-// training gives do not depend on it.
+// training gives do not depend on it. A cut that is given is measured alone.
 func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, config BalanceConfig) (Balance, error) {
 	if err := cmp.Or(arg.Context(ctx, "train"),
 		arg.Given(model, "train: BalanceByTime: the model", "an nn.Sequential"), arg.Given(set,
@@ -54,8 +55,16 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 		return Balance{}, errors.New("train: BalanceByTime: the data set is empty; want a sample to measure with")
 	}
 	if err := cmp.Or(arg.AtLeast("train", "Batch", config.Batch, 1),
-		arg.AtLeast("train", "Chunks", config.Chunks, 0), arg.Between("train", "Stages", config.Stages, 1,
-			len(model.Layers()))); err != nil {
+		arg.AtLeast("train", "Chunks", config.Chunks, 0)); err != nil {
+		return Balance{}, err
+	}
+	if config.Balance != nil {
+		if err := arg.Balance("train", config.Balance, len(model.Layers())); err != nil {
+			return Balance{}, err
+		}
+		config.Stages = len(config.Balance)
+	}
+	if err := arg.Between("train", "Stages", config.Stages, 1, len(model.Layers())); err != nil {
 		return Balance{}, err
 	}
 	policies, err := config.Checkpoint.Stages(config.Stages)
@@ -84,18 +93,28 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	if err != nil {
 		return Balance{}, err
 	}
-	counts, times, err := CutByTime(p, policies, chunks)
-	return Balance{Counts: counts, Times: times, Timing: p.Timing, Profile: p}, err
+	out := Balance{Counts: config.Balance, Timing: p.Timing, Profile: p}
+	if config.Balance == nil {
+		out.Counts, out.Times, err = CutByTime(p, policies, chunks)
+	} else {
+		out.Times, err = balance.Times(p.Layers, config.Balance, timesOf(p, policies, chunks))
+	}
+	return out, err
 }
 
 // CutByTime cuts measured layers into a stage for each policy, and says what each stage is to take
 // for one of so many micro-batches. The error is that of balance.ByTime.
 func CutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ([]int, []balance.StageTime, error) {
+	return balance.ByTime(p.Layers, len(policies), timesOf(p, policies, microBatches))
+}
+
+// timesOf is what stages with these policies take beside their layers.
+func timesOf(p profile.Profile, policies []pipe.Checkpoint, microBatches int) balance.TimeConfig {
 	config := balance.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties}
 	for _, k := range policies {
 		config.Recomputed = append(config.Recomputed, planner.Policy(k).Recomputed(microBatches))
 	}
-	return balance.ByTime(p.Layers, len(policies), config)
+	return config
 }
 
 // CutBySize cuts measured layers into a stage for each policy so that the stage that holds most

@@ -44,7 +44,7 @@ func openJob(ctx context.Context, p plan, stderr io.Writer) (*job, error) {
 	j := &job{plan: p}
 	for _, open := range []func(ctx context.Context, stderr io.Writer) error{
 		j.openData, j.planSteps, j.tellChanges, j.openStore, j.openTrace, j.limitMemory, j.findBalance,
-		j.openPipe, j.openLoop, j.planMemory, j.placePipe,
+		j.chooseSchedule, j.openPipe, j.openLoop, j.planMemory, j.placePipe,
 	} {
 		if err := open(ctx, stderr); err != nil {
 			return nil, errors.Join(err, j.close())
@@ -252,14 +252,16 @@ func (j *job) setLimits(bytes int64) {
 	}
 }
 
-// findBalance cuts by time where the command line does not cut, and says how.
+// findBalance times layers and cuts by time where the command line does not cut, and says how. For the
+// schedule auto it times them in any case.
 func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
-	if j.config.Balance != nil {
+	given := j.config.Balance != nil
+	if given && j.plan.schedule != auto {
 		return nil
 	}
 	config := train.BalanceConfig{
-		Stages: j.stages, Batch: j.batch, Chunks: j.config.Chunks, Checkpoint: j.config.Checkpoint, Loss: trainingLoss(),
-		Profile: profile.Config{Device: j.config.Devices[0], Peer: j.config.Devices[1],
+		Stages: j.stages, Balance: j.config.Balance, Batch: j.batch, Chunks: j.config.Chunks, Checkpoint: j.config.Checkpoint, Loss: trainingLoss(),
+		Profile: profile.Config{Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
 			Threads: j.config.Threads, Seed: j.config.Seed, Autocast: j.config.Autocast, Clock: clock},
 	}
 	cut, err := train.BalanceByTime(ctx, j.model, j.training, config)
@@ -268,15 +270,24 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 		cut, err = train.BalanceByTime(ctx, j.model, j.training, config)
 		j.setLimits(j.limit)
 	}
+	if err != nil && given {
+		return withFlags(err, remedyForAuto)
+	}
 	if err != nil {
 		return withFlags(err, remedyForTiming)
 	}
 	j.config.Balance, j.config.Profile = cut.Counts, &cut.Profile
 	remedy := cutAgain
+	if given {
+		remedy = orderAgain
+	}
 	if slices.Contains(j.policy, pipe.Optimal) { // whose plans are made by the same times
 		remedy = bothAgain
 	}
 	j.told = warnOfTiming(stderr, cut.Timing, remedy)
+	if given {
+		return nil
+	}
 	var each []string
 	for _, t := range cut.Times {
 		each = append(each, fmt.Sprintf("%.3g", 1000*t.Total()))

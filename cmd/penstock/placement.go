@@ -27,6 +27,9 @@ func (p *plan) checkSchedule(s *pflag.FlagSet) error {
 		name = "gpipe"
 	}
 	named, err := schedule.Named(name)
+	if name == auto { // which is made when layers have been timed, and may move stages then
+		named, err = schedule.Schedule{Name: auto, Place: schedule.Loop, Virtual: max(p.virtual, 1)}, nil
+	}
 	if err != nil {
 		return p.readProgram(s, err)
 	}
@@ -39,12 +42,14 @@ func (p *plan) checkSchedule(s *pflag.FlagSet) error {
 	if p.schedule == "" && p.virtual == 1 {
 		return nil
 	}
-	workers, err := named.Workers(p.stages/p.virtual, p.virtual)
+	devices := p.stages / p.virtual
+	workers, err := named.Workers(devices, p.virtual)
 	if err != nil {
 		return badUsage("--virtual %d: %s", p.virtual, message(err))
 	}
 	p.config.Schedule = named.Generate
-	p.placeStages(workers, p.stages/p.virtual)
+	p.movable = p.virtual > 1 && (len(p.config.Devices) == 0 || len(p.config.Devices) == devices)
+	p.placeStages(workers, devices)
 	return nil
 }
 

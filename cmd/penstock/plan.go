@@ -21,6 +21,7 @@ type plan struct {
 	info    models.Info
 	options models.Options    // what --set asks for
 	policy  []pipe.Checkpoint // by stage
+	movable bool              // the command line does not say which stages of several share a device
 }
 
 // plan checks flags that were read against each other. Its errors are usage errors of one line that
