@@ -262,11 +262,12 @@ func nils(g given) map[string]struct {
 		"torch.SetBytes.t":       {func() error { return torch.SetBytes(nil, nil) }, "the tensor is nil"},
 		"torch.Device.Lend.t":    {panics(func() { torch.CPU(0).Lend(nil) }), "the tensor is nil"},
 
-		"group.Join.ctx":         {func() error { return discard(group.Join(ctx, group.Config{Size: 1})) }, "group: " + background},
-		"group.Group.Gather.ctx": {func() error { return discard(group.Local(1)[0].Gather(ctx, "a", nil)) }, "group: " + background},
-		"group.Group.Send.t":     {func() error { return discard(group.Local(2)[0].Send(nil, 1, 0)) }, "group: Send: the tensor is nil"},
-		"group.Group.Receive.t":  {func() error { return discard(group.Local(2)[0].Receive(nil, 1, 0)) }, "group: Receive: the tensor is nil"},
-		"torch.FileTensor.t":     {panics(func() { torch.FileTensor("a", nil) }), "the tensor is nil"},
+		"group.FromEnvironment.getenv": {func() error { _, _, err := group.FromEnvironment(nil); return err }, "group: FromEnvironment: the function is nil; want os.Getenv"},
+		"group.Join.ctx":               {func() error { return discard(group.Join(ctx, group.Config{Size: 1})) }, "group: " + background},
+		"group.Group.Gather.ctx":       {func() error { return discard(group.Local(1)[0].Gather(ctx, "a", nil)) }, "group: " + background},
+		"group.Group.Send.t":           {func() error { return discard(group.Local(2)[0].Send(nil, 1, 0)) }, "group: Send: the tensor is nil"},
+		"group.Group.Receive.t":        {func() error { return discard(group.Local(2)[0].Receive(nil, 1, 0)) }, "group: Receive: the tensor is nil"},
+		"torch.FileTensor.t":           {panics(func() { torch.FileTensor("a", nil) }), "the tensor is nil"},
 	}
 }
 

@@ -24,13 +24,15 @@ type Config struct {
 	Backend    string        // what carries tensors: "gloo", the default
 }
 
+// maxSize is the most members of a group.
+const maxSize = 1 << 16
+
 // ConfigError is a setting that is refused.
 type ConfigError = arg.ConfigError
 
 // Validate returns the error of a setting that is refused, a *ConfigError, or nil.
 func (c Config) Validate() error {
-	const most = 1 << 16
-	if err := arg.Between("group", "Size", c.Size, 1, most); err != nil {
+	if err := arg.Between("group", "Size", c.Size, 1, maxSize); err != nil {
 		return err
 	}
 	if err := arg.Between("group", "Rank", c.Rank, 0, c.Size-1); err != nil {
