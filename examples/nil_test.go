@@ -210,6 +210,8 @@ func nils(g given) map[string]struct {
 		"train.BalanceByTime.ctx":   {func() error { return discard(train.BalanceByTime(ctx, g.model, g.set, train.BalanceConfig{})) }, "train: " + background},
 		"train.BalanceByTime.model": {func() error { return discard(train.BalanceByTime(g.ctx, nil, g.set, train.BalanceConfig{})) }, "train: BalanceByTime: the model is nil"},
 		"train.BalanceByTime.set":   {func() error { return discard(train.BalanceByTime(g.ctx, g.model, nil, train.BalanceConfig{})) }, "train: BalanceByTime: the data set is nil"},
+		"train.Agree.ctx":           {func() error { return train.Agree(ctx, group.Local(1)[0], nil) }, "train: " + background},
+		"train.Agree.g":             {func() error { return train.Agree(context.Background(), nil, nil) }, "train: Agree: the group is nil; want one of group.Join"},
 		"train.Accuracy.ctx":        {func() error { return discard(train.Accuracy(ctx, g.pipe, g.set, 2)) }, "train: " + background},
 		"train.Accuracy.p":          {func() error { return discard(train.Accuracy(g.ctx, nil, g.set, 2)) }, "train: Accuracy: the pipe is nil"},
 		"train.Accuracy.set":        {func() error { return discard(train.Accuracy(g.ctx, g.pipe, nil, 2)) }, "train: Accuracy: the data set is nil"},

@@ -1,0 +1,285 @@
+package launch_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"penstock/internal/launch"
+)
+
+// asProcess in the environment makes this test binary a process of a job, which does what it says.
+const asProcess = "PENSTOCK_TEST_PROCESS"
+
+// forever is how long a process of these tests lives that nobody ends.
+const forever = time.Minute
+
+func TestMain(m *testing.M) {
+	what, word, _ := strings.Cut(os.Getenv(asProcess), " ")
+	terminated := make(chan os.Signal, 1)
+	switch what {
+	case "":
+		os.Exit(m.Run())
+	case "exit":
+		code, _ := strconv.Atoi(word)
+		os.Exit(code)
+	case "wait":
+		fmt.Println("there")
+		time.Sleep(forever)
+	case "stubborn": // ignores SIGTERM
+		signal.Ignore(syscall.SIGTERM)
+		time.Sleep(forever)
+	case "orderly": // says that it was asked to end, and takes a while
+		signal.Notify(terminated, syscall.SIGTERM)
+		fmt.Fprintln(os.Stderr, "there")
+		<-terminated
+		time.Sleep(100 * time.Millisecond)
+		fmt.Fprintln(os.Stderr, "saved")
+		os.Exit(1)
+	case "hasty": // as orderly, at once
+		signal.Notify(terminated, syscall.SIGTERM)
+		fmt.Fprintln(os.Stderr, "there")
+		<-terminated
+		os.Exit(1)
+	case "loses": // fails by itself a moment after the other has
+		time.Sleep(100 * time.Millisecond)
+		fmt.Fprintln(os.Stderr, "lost the other")
+		os.Exit(1)
+	case "write":
+		fmt.Print("a\x00b\nno end")
+		fmt.Fprint(os.Stderr, "one\ntw")
+		fmt.Fprint(os.Stderr, "o\nthe end")
+	case "much":
+		for range 200 {
+			fmt.Println(strings.Repeat(word, 500))
+		}
+	case "group":
+		fmt.Println(syscall.Getpgrp() == syscall.Getpid())
+	case "job": // is a launcher itself
+		_ = job(os.Stdout, os.Stdout, "wait", "wait").Run(context.Background())
+	}
+	os.Exit(0)
+}
+
+// job is a job of processes that do what is said.
+func job(stdout, stderr io.Writer, whats ...string) launch.Job {
+	j := launch.Job{Stdout: stdout, Stderr: stderr, Settle: forever, Grace: forever}
+	for i, what := range whats {
+		j.Processes = append(j.Processes, launch.Process{Name: fmt.Sprint(i), Path: os.Args[0], Env: append(os.Environ(), asProcess+"="+what)})
+	}
+	return j
+}
+
+// failure is the failure of a run, which must be one.
+func failure(t *testing.T, err error) *launch.Failure {
+	t.Helper()
+	var f *launch.Failure
+	if !errors.As(err, &f) {
+		t.Fatalf("got %v, want a Failure", err)
+	}
+	return f
+}
+
+func TestOutputIsTheFirstOnesAndTheRestIsPrefixed(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	if err := job(&stdout, &stderr, "write", "write", "group").Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := stdout.String(); got != "a\x00b\nno end" {
+		t.Errorf("stdout is %q", got)
+	}
+	lines := strings.Split(strings.TrimSuffix(stderr.String(), "\n"), "\n")
+	slices.Sort(lines)
+	want := []string{"[0] one", "[0] the end", "[0] two", "[1] a\x00b", "[1] no endone", "[1] two", "[1] the end", "[2] true"}
+	slices.Sort(want)
+	if !slices.Equal(lines, want) {
+		t.Errorf("stderr has\n%q, want\n%q", lines, want)
+	}
+}
+
+func TestLinesOfProcessesAreWhole(t *testing.T) {
+	var stderr bytes.Buffer
+	if err := job(io.Discard, &stderr, "write", "much a", "much b").Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	counts := map[byte]int{}
+	for line := range strings.Lines(stderr.String()) {
+		if line[1] == '0' {
+			continue
+		}
+		c := line[4]
+		if want := fmt.Sprintf("[%d] %s\n", 1+c-'a', strings.Repeat(string(c), 500)); line != want {
+			t.Fatalf("a line is %q", line)
+		}
+		counts[c]++
+	}
+	if counts['a'] != 200 || counts['b'] != 200 {
+		t.Errorf("lines: %v, want 200 of each", counts)
+	}
+}
+
+func TestTheFirstFailureEndsAll(t *testing.T) {
+	j := job(io.Discard, io.Discard, "wait", "exit 3", "wait")
+	j.Settle = time.Millisecond
+	f := failure(t, j.Run(t.Context()))
+	if f.Name != "1" || f.Code != 3 || f.Signal != 0 || !strings.Contains(f.Error(), "process 1 exited with 3 after ") {
+		t.Errorf("got %+v", f)
+	}
+}
+
+func TestWhoIgnoresSIGTERMIsKilled(t *testing.T) {
+	j := job(io.Discard, io.Discard, "stubborn", "exit 2")
+	j.Settle, j.Grace = time.Millisecond, 300*time.Millisecond
+	if f := failure(t, j.Run(t.Context())); f.Code != 2 {
+		t.Errorf("got %+v", f)
+	}
+}
+
+func TestOthersMaySayWhatTheyMiss(t *testing.T) {
+	var stderr bytes.Buffer
+	if f := failure(t, job(io.Discard, &stderr, "loses", "exit 2").Run(t.Context())); f.Name != "1" {
+		t.Errorf("got %+v", f)
+	}
+	if got := stderr.String(); got != "[0] lost the other\n" {
+		t.Errorf("stderr is %q", got)
+	}
+}
+
+func TestASignalThatEndsAProcessIsTold(t *testing.T) {
+	r, w := io.Pipe()
+	defer r.Close()
+	j := job(w, io.Discard, "wait", "wait")
+	j.Settle = time.Millisecond
+	done := make(chan error)
+	go func() { done <- j.Run(t.Context()) }()
+	if _, err := r.Read(make([]byte, 100)); err != nil { // it is there
+		t.Fatal(err)
+	}
+	for _, pid := range children(t, os.Getpid())[:1] {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f := failure(t, <-done); f.Signal != syscall.SIGKILL || !strings.Contains(f.Error(), "was ended by signal 9 (killed)") {
+		t.Errorf("got %+v", f)
+	}
+}
+
+// All are asked to end, and each takes the time that it needs: one may still be saving.
+func TestInterruptedJobsEndInOrder(t *testing.T) {
+	r, w := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	j := job(io.Discard, w, "orderly", "hasty", "orderly")
+	j.Settle, j.Grace = time.Millisecond, time.Millisecond
+	done := make(chan error, 1)
+	go func() { done <- j.Run(ctx); w.Close() }()
+	there, saved := 0, 0
+	for lines := bufio.NewScanner(r); lines.Scan(); {
+		switch _, what, _ := strings.Cut(lines.Text(), "] "); what {
+		case "there":
+			if there++; there == 3 {
+				cancel()
+			}
+		case "saved":
+			saved++
+		}
+	}
+	if f := failure(t, <-done); there != 3 || saved != 2 || f.Name != "1" {
+		t.Errorf("%d were there, %d have saved, first ended %+v", there, saved, f)
+	}
+}
+
+func TestAProgramThatIsNotThere(t *testing.T) {
+	j := job(io.Discard, io.Discard, "wait", "wait")
+	j.Processes[1].Path = "/nonexistent"
+	if f := failure(t, j.Run(t.Context())); f.Name != "1" || !errors.Is(f, os.ErrNotExist) {
+		t.Errorf("got %+v", f)
+	}
+	if left := children(t, os.Getpid()); len(left) > 0 {
+		t.Errorf("processes %v are left", left)
+	}
+}
+
+// A launcher that is killed can end nothing itself: the system does.
+func TestNothingOutlivesTheLauncher(t *testing.T) {
+	launcher := exec.Command(os.Args[0])
+	launcher.Env = append(os.Environ(), asProcess+"=job")
+	out, err := launcher.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := launcher.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for range 2 {
+		if !lines.Scan() {
+			t.Fatal("the processes did not start")
+		}
+	}
+	pids := children(t, launcher.Process.Pid)
+	if len(pids) != 2 {
+		t.Fatalf("processes %v, want 2", pids)
+	}
+	if err := launcher.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = launcher.Wait()
+	for _, pid := range pids {
+		gone := false
+		for range 500 {
+			if gone = !alive(pid); gone {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if !gone {
+			t.Errorf("process %d is still there", pid)
+		}
+	}
+}
+
+// alive reports whether a process runs. One that has ended and that nobody has waited for does not.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !bytes.Contains(stat, []byte(") Z "))
+}
+
+var parent = regexp.MustCompile(`\) \S (\d+) `)
+
+// children are the processes that a process has started.
+func children(t *testing.T, of int) (pids []int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue // it has ended
+		}
+		if m := parent.FindSubmatch(stat); m != nil && string(m[1]) == fmt.Sprint(of) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}

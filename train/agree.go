@@ -1,0 +1,124 @@
+package train
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"penstock/group"
+	"penstock/internal/arg"
+)
+
+// Fact is something that all processes of a run must have in common. Its name is as the user knows
+// it, such as "--seed", and its value as he wrote it.
+type Fact struct {
+	Name, Value string
+}
+
+// DisagreementError says in what the processes of a run differ.
+type DisagreementError struct {
+	Differences []Difference
+}
+
+// Difference is a fact for which ranks have different values.
+type Difference struct {
+	Name   string
+	Values []string // by rank; "" where a rank has none
+}
+
+// Error names each fact, the values, and the ranks that have them.
+func (e *DisagreementError) Error() string {
+	var parts []string
+	for _, d := range e.Differences {
+		parts = append(parts, d.String())
+	}
+	return "train: the processes do not run the same training: " + strings.Join(parts, "; ") +
+		"; start all with the same program, command line and data"
+}
+
+// String is such as "rank 2 has --seed 7, ranks 0, 1 and 3 have 8". The values that fewest have come
+// first.
+func (d Difference) String() string {
+	ranks := map[string][]int{}
+	for rank, v := range d.Values {
+		ranks[v] = append(ranks[v], rank)
+	}
+	values := slices.Clone(d.Values)
+	slices.SortStableFunc(values, func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(ranks[a]), len(ranks[b])), cmp.Compare(ranks[a][0], ranks[b][0]))
+	})
+	var parts []string
+	for i, v := range slices.Compact(values) {
+		text := nameRanks(ranks[v])
+		if i == 0 {
+			text += d.Name + " "
+		}
+		parts = append(parts, text+cmp.Or(v, "none"))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// nameRanks is such as "ranks 0, 1 and 3 have ".
+func nameRanks(ranks []int) string {
+	if len(ranks) == 1 {
+		return fmt.Sprintf("rank %d has ", ranks[0])
+	}
+	var words []string
+	for _, r := range ranks {
+		words = append(words, strconv.Itoa(r))
+	}
+	last := len(words) - 1
+	return "ranks " + strings.Join(words[:last], ", ") + " and " + words[last] + " have "
+}
+
+// Agree returns nil if all members of a group have the same facts, and a *DisagreementError on every
+// member otherwise. All members call it, in the order of their other calls of Gather. It blocks
+// until they have. Names are distinct.
+func Agree(ctx context.Context, g *group.Group, facts []Fact) error {
+	if err := cmp.Or(arg.Context(ctx, "train"), arg.Given(g, "train: Agree: the group", "one of group.Join; a run of one process has nobody to agree with")); err != nil {
+		return err
+	}
+	mine, err := json.Marshal(facts)
+	if err != nil {
+		return err
+	}
+	texts, err := g.Gather(ctx, "facts of the run", mine)
+	if err != nil {
+		return fmt.Errorf("train: comparing the processes: %w", err)
+	}
+	all := make([][]Fact, len(texts))
+	for rank, text := range texts {
+		if err := json.Unmarshal(text, &all[rank]); err != nil {
+			return fmt.Errorf("train: comparing the processes: what rank %d sends cannot be read: %w; start all with the same program", rank, err)
+		}
+	}
+	return disagreement(all)
+}
+
+// disagreement compares the facts of all ranks.
+func disagreement(all [][]Fact) error {
+	var names []string
+	values := map[string][]string{}
+	for rank, facts := range all {
+		for _, f := range facts {
+			if values[f.Name] == nil {
+				names, values[f.Name] = append(names, f.Name), make([]string, len(all))
+			}
+			values[f.Name][rank] = f.Value
+		}
+	}
+	e := &DisagreementError{}
+	for _, name := range names {
+		if len(slices.Compact(slices.Clone(values[name]))) > 1 {
+			e.Differences = append(e.Differences, Difference{name, values[name]})
+		}
+	}
+	if e.Differences == nil {
+		return nil
+	}
+	return e
+}
