@@ -226,15 +226,19 @@ func nils(g given) map[string]struct {
 		"models.NewAuxiliaryLoss.loss": {panics(func() { models.NewAuxiliaryLoss(nil, 1) }), "models: NewAuxiliaryLoss: the loss is nil"},
 		"models.Set.o":                 {func() error { return models.Set("mlp", nil, nil) }, "models: Set: the options is nil"},
 
-		"schedule.Check.p":           {func() error { return schedule.Check(nil, schedule.Limits{}) }, "schedule: Check: the program is nil"},
-		"schedule.Fixed.p":           {panics(func() { schedule.Fixed(nil) }), "schedule: Fixed: the program is nil"},
-		"schedule.Memory.p":          {panics(func() { schedule.Memory(nil) }), "schedule: Memory: the program is nil"},
-		"schedule.Costs.Held.p":      {panics(func() { schedule.Costs{}.Held(nil) }), "schedule: Held: the program is nil"},
-		"schedule.WorkerMemory.p":    {panics(func() { schedule.WorkerMemory(nil) }), "schedule: WorkerMemory: the program is nil"},
-		"schedule.Predict.p":         {func() error { _, _, err := schedule.Predict(nil, schedule.Unit); return err }, "schedule: Check: the program is nil"},
-		"schedule.Predict.duration":  {func() error { _, _, err := schedule.Predict(&schedule.Program{}, nil); return err }, "schedule: Predict: the function of durations is nil"},
-		"schedule.Simulate.p":        {func() error { return discard(schedule.Simulate(nil, schedule.Unit)) }, "schedule: Check: the program is nil"},
-		"schedule.Simulate.duration": {func() error { return discard(schedule.Simulate(&schedule.Program{}, nil)) }, "schedule: Simulate: the function of durations is nil"},
+		"schedule.Check.p":                 {func() error { return schedule.Check(nil, schedule.Limits{}) }, "schedule: Check: the program is nil"},
+		"schedule.Fixed.p":                 {panics(func() { schedule.Fixed(nil) }), "schedule: Fixed: the program is nil"},
+		"schedule.Memory.p":                {panics(func() { schedule.Memory(nil) }), "schedule: Memory: the program is nil"},
+		"schedule.Costs.Held.p":            {panics(func() { schedule.Costs{}.Held(nil) }), "schedule: Held: the program is nil"},
+		"schedule.WorkerMemory.p":          {panics(func() { schedule.WorkerMemory(nil) }), "schedule: WorkerMemory: the program is nil"},
+		"schedule.Predict.p":               {func() error { _, _, err := schedule.Predict(nil, schedule.Unit); return err }, "schedule: Check: the program is nil"},
+		"schedule.Predict.duration":        {func() error { _, _, err := schedule.Predict(&schedule.Program{}, nil); return err }, "schedule: Predict: the function of durations is nil"},
+		"schedule.Links.Predict.p":         {func() error { _, _, err := schedule.Links{}.Predict(nil, schedule.Unit); return err }, "schedule: Check: the program is nil"},
+		"schedule.Links.Predict.duration":  {func() error { _, _, err := schedule.Links{}.Predict(&schedule.Program{}, nil); return err }, "schedule: Predict: the function of durations is nil"},
+		"schedule.Links.Simulate.p":        {func() error { return discard(schedule.Links{}.Simulate(nil, schedule.Unit)) }, "schedule: Check: the program is nil"},
+		"schedule.Links.Simulate.duration": {func() error { return discard(schedule.Links{}.Simulate(&schedule.Program{}, nil)) }, "schedule: Simulate: the function of durations is nil"},
+		"schedule.Simulate.p":              {func() error { return discard(schedule.Simulate(nil, schedule.Unit)) }, "schedule: Check: the program is nil"},
+		"schedule.Simulate.duration":       {func() error { return discard(schedule.Simulate(&schedule.Program{}, nil)) }, "schedule: Simulate: the function of durations is nil"},
 
 		"trace.Read.r":               {func() error { return discard(trace.Read(nil)) }, "trace: Read: the reader is nil"},
 		"trace.Write.w":              {func() error { return trace.Write(nil, schedule.Timeline{}, trace.Options{}) }, "trace: Write: the writer is nil"},
@@ -275,6 +279,7 @@ func nils(g given) map[string]struct {
 
 // fine are arguments that may be nil, and why.
 var fine = map[string]string{
+	"schedule.Uniform.bytes":        "no bytes are counted",
 	"schedule.Program.Without.drop": "nothing is taken out",
 	"nn.Ctx.Stash.t":                "the skip is absent", "nn.Param.Replicate.t": "takes the replica away", "nn.SkipStore.Give.tensors": "the skip is absent",
 	"nn.ExtraKey.With.v": "a value of the caller's", "nn.Ctx.Checkpoint.xs": "an input may be absent",

@@ -12,9 +12,11 @@ import (
 
 // Costs are what the computations of a program take, as they were measured.
 type Costs struct {
-	// Time is how long an action takes. Transfers take no time that a worker could use otherwise.
-	// Nil is [Config.Time].
+	// Time is how long an action takes; nil is [Config.Time].
 	Time func(Action) time.Duration
+	// Links is what transfers between workers cost. Lists are made as if they cost nothing, and of
+	// all programs the one is chosen that takes least with them.
+	Links Links
 	// Split says that backwards may be in two parts.
 	Split bool
 	// Whole and Weights are the bytes that a stage holds of a micro-batch: from its forward, or its
@@ -98,7 +100,7 @@ func (k Costs) best(c Config) (*Program, error) {
 		if !k.keeps(p) {
 			return nil
 		}
-		took, _, err := Predict(p, k.Time)
+		took, _, err := k.Links.Predict(p, k.Time)
 		if err == nil && took < least {
 			best, least = p, took
 		}

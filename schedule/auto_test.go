@@ -73,6 +73,10 @@ func TestAutoIsNeverSlower(t *testing.T) {
 			Split: rapid.Bool().Draw(t, "split"),
 			Whole: bytes("whole"), Weights: bytes("weights"), Input: bytes("input"),
 		}
+		if rapid.Bool().Draw(t, "links") {
+			latency, bytes := time.Duration(rapid.IntRange(0, 20).Draw(t, "latency")), time.Duration(rapid.IntRange(0, 20).Draw(t, "bytes"))
+			costs.Links.Cost = func(schedule.Action) schedule.Transfer { return schedule.Transfer{Latency: latency, Bytes: bytes} }
+		}
 		if rapid.Bool().Draw(t, "limited") {
 			costs.Limit = rapid.SliceOfN(rapid.Int64Range(0, int64(20*virtual*m)), devices, devices).Draw(t, "limit")
 		}
@@ -86,7 +90,7 @@ func TestAutoIsNeverSlower(t *testing.T) {
 			for w, held := range heldBytes(p, costs) {
 				keeps = keeps && (costs.Limit == nil || held <= costs.Limit[w])
 			}
-			if took, _, err := schedule.Predict(p, costs.Time); keeps && err == nil && took < least {
+			if took, _, err := costs.Links.Predict(p, costs.Time); keeps && err == nil && took < least {
 				least, fastest = took, s.Name
 			}
 		}
@@ -108,7 +112,7 @@ func TestAutoIsNeverSlower(t *testing.T) {
 				t.Fatalf("worker %d holds %d of %d", w, held, costs.Limit[w])
 			}
 		}
-		if took, _, err := schedule.Predict(got, costs.Time); err != nil || took > least {
+		if took, _, err := costs.Links.Predict(got, costs.Time); err != nil || took > least {
 			t.Fatalf("takes %d, %s takes %d; %v", took, fastest, least, err)
 		}
 	})

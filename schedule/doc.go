@@ -19,8 +19,9 @@
 // own (0F0>2, 0>2F0) beside those between neighbours.
 //
 // The same value goes through [Check], which says everything that is wrong with it, [Memory], which
-// counts what it holds, and [Simulate], which gives the [Timeline] it would have; a recorded run
-// has a Timeline as well, and both are drawn by [Timeline.Grid].
+// counts what it holds, and [Simulate], which gives the [Timeline] it would have, on [Links] that cost
+// nothing or something; a recorded run has a Timeline as well, and both are drawn by
+// [Timeline.Grid].
 //
 // A schedule is a [Generator]: GPipe's (Huang et al., 2019, arXiv:1811.06965) runs all forwards,
 // then all backwards. Whatever the schedule, backward goes upwards through the micro-batches, on

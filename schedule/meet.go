@@ -62,7 +62,7 @@ func newMeeting(p *Program, duration func(Action) time.Duration) *meeting {
 	m.ahead = make([]bool, m.size())
 	m.before = make([]int32, m.size())
 	m.start = make([]time.Duration, m.size())
-	m.simulate(duration, func(id, _ int, _ Action, start, _ time.Duration) { m.start[id] = start })
+	m.simulate(duration, Links{}, func(id, _ int, _ Action, start, _ time.Duration) { m.start[id] = start })
 	for w, actions := range p.Workers {
 		computations := int32(0)
 		next := time.Duration(math.MaxInt64)

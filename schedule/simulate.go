@@ -27,15 +27,21 @@ func parts(a Action) time.Duration {
 }
 
 // Simulate returns the timeline that the program has if every action takes the duration given for
-// it: a worker starts an action as soon as it is through with the one before and all that the
-// action needs is done. Workers never slow each other down otherwise. The function is called once
-// for each action and must not return less than zero.
+// it, and moving a value takes no time: a worker starts an action as soon as it is through with the
+// one before and all that the action needs is done. Workers never slow each other down otherwise.
+// The function is called once for each action and must not return less than zero.
 //
 // Events are in an order in which each comes after those that it needed. A program that [Check]
 // refuses is refused with the same error.
 func Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error) {
+	return Links{}.Simulate(p, duration)
+}
+
+// Simulate is the function [Simulate] where values move over such links. Events are what workers
+// do; a value that is on its way is none. A program that FIFO links cannot run is refused as well.
+func (l Links) Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error) {
 	var t Timeline
-	err := run("Simulate", p, duration, func(actions int) {
+	err := l.run("Simulate", p, duration, func(actions int) {
 		t = Timeline{Workers: len(p.Workers), Events: make([]Event, 0, actions)}
 	}, func(w int, a Action, start, end time.Duration) {
 		t.Events = append(t.Events, Event{Worker: w, Action: a, Start: start, End: end})
@@ -48,7 +54,7 @@ func Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error)
 
 // run checks and simulates a program for a function of that name: it says how many actions there
 // are, then visits each.
-func run(name string, p *Program, duration func(Action) time.Duration, begin func(actions int), visit func(w int, a Action, start, end time.Duration)) error {
+func (l Links) run(name string, p *Program, duration func(Action) time.Duration, begin func(actions int), visit func(w int, a Action, start, end time.Duration)) error {
 	if err := arg.Given(duration, "schedule: "+name+": the function of durations", "one such as Unit"); err != nil {
 		return err
 	}
@@ -56,7 +62,10 @@ func run(name string, p *Program, duration func(Action) time.Duration, begin fun
 	if err != nil {
 		return err
 	}
-	if c.lists(); c.err() != nil {
+	if c.lists(); l.Transport == FIFO {
+		c.inOrder()
+	}
+	if c.err() != nil {
 		c.progress(false)
 		return c.err()
 	}
@@ -69,7 +78,7 @@ func run(name string, p *Program, duration func(Action) time.Duration, begin fun
 			negative = fmt.Errorf("schedule: simulate: %v takes %v, want no less than zero", a, d)
 		}
 		return d
-	}, func(_, w int, a Action, start, end time.Duration) {
+	}, l.checked(&negative), func(_, w int, a Action, start, end time.Duration) {
 		done++
 		visit(w, a, start, end)
 	})
@@ -82,8 +91,12 @@ func run(name string, p *Program, duration func(Action) time.Duration, begin fun
 
 // simulate visits the actions with their workers and times, each after those that it needs, as far
 // as workers get.
-func (n *numbered) simulate(duration func(Action) time.Duration, visit func(id, w int, a Action, start, end time.Duration)) {
+func (n *numbered) simulate(duration func(Action) time.Duration, links Links, visit func(id, w int, a Action, start, end time.Duration)) {
 	ends := make([]time.Duration, n.size())
+	var f *flights
+	if links.Cost != nil {
+		f = n.flights(links, ends)
+	}
 	n.advance(false, func(id, w int, deps []int) {
 		a := n.Workers[w][id-n.first[w]]
 		var start time.Duration
@@ -91,9 +104,16 @@ func (n *numbered) simulate(duration func(Action) time.Duration, visit func(id, 
 			start = ends[id-1]
 		}
 		for _, dep := range deps {
-			start = max(start, ends[dep])
+			if f == nil || n.on(dep, w) {
+				start = max(start, ends[dep])
+			} else {
+				start = max(start, f.before(id, w, dep))
+			}
 		}
 		ends[id] = start + duration(a)
+		if f != nil {
+			f.done(id, w, start)
+		}
 		visit(id, w, a, start, ends[id])
 	})
 }
@@ -101,8 +121,13 @@ func (n *numbered) simulate(duration func(Action) time.Duration, visit func(id, 
 // Predict returns how long the program takes, as [Simulate] finds, and the share of that, from 0 to
 // 1, in which its workers do nothing, on average. It keeps no timeline.
 func Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration, idle float64, err error) {
+	return Links{}.Predict(p, duration)
+}
+
+// Predict is the function [Predict] where values move over such links.
+func (l Links) Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration, idle float64, err error) {
 	var busy float64
-	err = run("Predict", p, duration, func(int) {}, func(_ int, _ Action, start, end time.Duration) {
+	err = l.run("Predict", p, duration, func(int) {}, func(_ int, _ Action, start, end time.Duration) {
 		makespan = max(makespan, end)
 		busy += float64(end - start)
 	})

@@ -36,7 +36,10 @@ parts 0I2, the gradient of the stage's input, and 0W2, those of its weights.
 
 Times are those of one stage on one micro-batch, in any unit; a whole backward takes
 i and w together. What a device holds is counted in micro-batches of a stage, from
-forward to the end of backward, the running one included.
+forward to the end of backward, the running one included. Links between devices cost
+nothing, unless --latency or --bandwidth says so; times are milliseconds then. A value
+takes the latency and its bytes over the bandwidth; a link moves one at a time, and no
+device waits for what it has sent.
 
   text   the program, with what is sent and received; penstock schedule check reads it
   grid   the time of each action, to the right
@@ -45,7 +48,8 @@ forward to the end of backward, the running one included.
   csv    a row of computations for each device, as torch.distributed.pipelining loads`,
 		Example: `  penstock schedule 1f1b --stages 4 --chunks 8
   penstock schedule interleaved --stages 4 --virtual 2 --chunks 8 --format grid
-  penstock schedule zb-v --stages 4 --chunks 12 --times f=10,i=14,w=6 --format svg > zb-v.svg`,
+  penstock schedule zb-v --stages 4 --chunks 12 --times f=10,i=14,w=6 --format svg > zb-v.svg
+  penstock schedule 1f1b --stages 4 --chunks 8 --times f=10,i=14,w=6 --latency 1ms --bandwidth 1.25GB/s --activation 4MiB`,
 		Args: scheduleNamed,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := shape.named(args[0])
@@ -66,9 +70,9 @@ forward to the end of backward, the running one included.
 			case "csv":
 				text, err = scheduleCSV(p)
 			case "json":
-				text, err = scheduleJSON(s.Name, p, shape.times)
+				text, err = shape.json(s.Name, p)
 			default:
-				text, err = scheduleDrawn(s.Name, p, shape.times, format)
+				text, err = shape.drawn(s.Name, p, format)
 			}
 			if err != nil {
 				return err
@@ -121,6 +125,7 @@ type scheduleShape struct {
 	devices, virtual, chunks int
 	held                     int // for auto; 0 is any number
 	times                    scheduleTimes
+	linkFlags
 }
 
 // auto is the name of the schedule that is made for the times.
@@ -146,7 +151,11 @@ func (s *scheduleShape) named(name string) (schedule.Schedule, error) {
 
 // fastest makes the fastest program for the times, with stages that go round or to and fro.
 func (s *scheduleShape) fastest(c schedule.Config) (best *schedule.Program, err error) {
-	costs := schedule.Costs{Time: s.times.of, Split: true}
+	links, err := s.links()
+	if err != nil {
+		return nil, err
+	}
+	costs := schedule.Costs{Time: s.times.of, Links: links, Split: true}
 	if s.held > 0 {
 		costs.Limit = slices.Repeat([]int64{int64(s.held)}, s.devices)
 	}
@@ -160,7 +169,7 @@ func (s *scheduleShape) fastest(c schedule.Config) (best *schedule.Program, err 
 			err = unable
 			continue
 		}
-		took, _, failed := schedule.Predict(p, s.times.of)
+		took, _, failed := links.Predict(p, s.times.of)
 		if failed == nil && took < least {
 			best, least = p, took
 		}
@@ -179,7 +188,8 @@ func (s *scheduleShape) complete() error {
 	case s.chunks == 0:
 		return badUsage("--chunks is needed: the number of micro-batches, such as 8")
 	}
-	return nil
+	_, err := s.links()
+	return err
 }
 
 func (s *scheduleShape) flags(cmd *cobra.Command) {
@@ -190,6 +200,7 @@ func (s *scheduleShape) flags(cmd *cobra.Command) {
 	s.times = scheduleTimes{1, 1, 1}
 	flags.Var(&value{text: "f=1,i=1,w=1", read: s.times.read}, "times",
 		"`TIMES` of a stage's forward, gradient of the input and gradients of the weights on a micro-batch")
+	s.register(flags)
 }
 
 // program makes the program of a schedule.
@@ -262,8 +273,17 @@ type scheduleLine struct {
 	Bubble   float64    `json:"bubble"` // share of the makespan in which devices are idle, on average
 }
 
-func scheduleJSON(name string, p *schedule.Program, times scheduleTimes) ([]byte, error) {
-	makespan, bubble, err := schedule.Predict(p, times.of)
+// predict is what a step takes, and the share of it in which devices are idle.
+func (s *scheduleShape) predict(p *schedule.Program) (makespan time.Duration, idle float64, err error) {
+	links, err := s.links()
+	if err != nil {
+		return 0, 0, err
+	}
+	return links.Predict(p, s.times.of)
+}
+
+func (s *scheduleShape) json(name string, p *schedule.Program) ([]byte, error) {
+	makespan, bubble, err := s.predict(p)
 	if err != nil {
 		return nil, err
 	}
@@ -287,26 +307,31 @@ func scheduleCSV(p *schedule.Program) ([]byte, error) {
 	return []byte(text), err
 }
 
-// scheduleDrawn draws a program as a grid or as a picture.
-func scheduleDrawn(name string, p *schedule.Program, times scheduleTimes, format string) ([]byte, error) {
-	timeline, err := schedule.Simulate(p, times.of)
+// drawn draws a program as a grid or as a picture.
+func (s *scheduleShape) drawn(name string, p *schedule.Program, format string) ([]byte, error) {
+	links, err := s.links()
+	if err != nil {
+		return nil, err
+	}
+	timeline, err := links.Simulate(p, s.times.of)
 	if err != nil {
 		return nil, err
 	}
 	if format == "svg" {
-		title := fmt.Sprintf("%s: %d devices, %d micro-batches", name, len(p.Workers), p.MicroBatches)
+		title := fmt.Sprintf("%s: %d devices", name, len(p.Workers))
 		if v := p.Stages / len(p.Workers); v > 1 {
-			title = fmt.Sprintf("%s: %d devices with %d stages each, %d micro-batches", name, len(p.Workers), v, p.MicroBatches)
+			title += fmt.Sprintf(" with %d stages each", v)
 		}
+		title += fmt.Sprintf(", %d micro-batches%s", p.MicroBatches, s.text())
 		return draw.SVG(timeline, draw.Options{Title: title, Time: unitText}), nil
 	}
-	var b bytes.Buffer
-	makespan, bubble, err := schedule.Predict(p, times.of)
-	if err != nil {
-		return nil, err
+	idle := 0.0
+	for w := range timeline.Workers {
+		idle += timeline.Idle(w) / float64(timeline.Workers)
 	}
+	var b bytes.Buffer
 	_, grid, _ := strings.Cut(timeline.Grid(), "\n") // the unit of time is whatever the times are in
-	fmt.Fprintf(&b, "%s: a step takes %s, of which devices are idle for %.1f %%\n", name, unitText(makespan), 100*bubble)
+	fmt.Fprintf(&b, "%s%s: a step takes %s, of which devices are idle for %.1f %%\n", name, s.text(), unitText(timeline.Makespan()), 100*idle)
 	b.WriteString(grid)
 	scheduleHeld(&b, p)
 	return b.Bytes(), nil

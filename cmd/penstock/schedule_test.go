@@ -111,6 +111,14 @@ func TestScheduleRefuses(t *testing.T) {
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--times", "f=0,i=0,w=0"}, exitUsage, []string{"want a time above 0"}},
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--held", "3"}, exitUsage, []string{"--held 3: gpipe holds what it holds"}},
 		{[]string{"schedule", "auto", "--stages", "2", "--virtual", "2", "--chunks", "2", "--held", "1"}, exitUsage, []string{"auto: no schedule keeps the limits"}},
+		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--latency", "1"}, exitUsage, []string{"--latency 1: want a time such as 1ms"}},
+		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--latency", "-1ms"}, exitUsage, []string{"want a time such as 1ms"}},
+		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--bandwidth", "1GB"}, exitUsage, []string{`--bandwidth "1GB": want a rate such as 1.25GB/s or 10Gbit/s`}},
+		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--bandwidth", "-1Gbit/s"}, exitUsage, []string{"want a rate"}},
+		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--bandwidth", "1GB/s"}, exitUsage, []string{"--bandwidth needs --activation"}},
+		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--activation", "1MB"}, exitUsage, []string{"--activation 1000000: bytes take no time on links without --bandwidth"}},
+		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--transport", "fifo"}, exitUsage, []string{"--transport fifo: links cost nothing; want --latency or --bandwidth"}},
+		{[]string{"schedule", "compare", "--stages", "2", "--chunks", "2", "--transport", "tcp"}, exitUsage, []string{`--transport "tcp": want buffer or rendezvous or fifo`}},
 		{[]string{"schedule", "compare", "--stages", "2"}, exitUsage, []string{"--chunks is needed"}},
 		{[]string{"schedule", "compare", "--stages", "2", "--chunks", "2", "--times", "f=1", "--profile", "chain.json"}, exitUsage, []string{"--times and --profile: want one of them"}},
 		{[]string{"schedule", "compare", "--stages", "9", "--chunks", "2", "--profile", chainFile(t)}, exitUsage, []string{"are more than the chain's 6 layers"}},
@@ -133,6 +141,64 @@ func TestScheduleRefuses(t *testing.T) {
 	got := piped(t, "program whole stages=2 micro-batches=2\nworker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1\nworker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0\n", "schedule", "check", "-")
 	if got.code != exitDone || !strings.HasPrefix(got.stdout, "the program can run on links that hold values, not on links that meet: 2 stages") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// What links cost delays what needs them: 1F1B on two devices with 10 + 20 ms for each of 2
+// micro-batches, a latency of 1 ms and 4 ms for 5 MB at 1.25 GB/s, so that values arrive 5 ms after
+// they were sent:
+//
+//	device 0  0 F0 10 F1 20                  50 B0 70     80 B1 100
+//	device 1             15 F0 25 B0 45 F1 55 B1 75
+//
+// At 100 Mbit/s a value takes 400 ms, and the second leaves when the first has. Device 1 receives F1
+// before it sends B0, so that links may meet: at 810. So B0 arrives at 1210, and B1 at 1610.
+func TestScheduleLinks(t *testing.T) {
+	args := []string{"schedule", "1f1b", "--stages", "2", "--chunks", "2", "--times", "f=10,i=14,w=6"}
+	free := must(t, with(args, "--format", "json")...).stdout
+	for _, tt := range []struct {
+		flags []string
+		want  float64
+	}{
+		{nil, 90}, {[]string{"--latency", "1ms"}, 92}, {[]string{"--latency", "1ms", "--bandwidth", "1.25GB/s", "--activation", "5MB"}, 100},
+		{[]string{"--latency", "1000us", "--bandwidth", "10Gbit/s", "--activation", "5MB", "--transport", "rendezvous"}, 100},
+		{[]string{"--latency", "0s", "--bandwidth", "100Mbit/s", "--activation", "5MB"}, 1630},
+	} {
+		got := must(t, with(with(args, "--format", "json"), tt.flags...)...).stdout
+		var line scheduleLine
+		if err := json.Unmarshal([]byte(got), &line); err != nil {
+			t.Fatal(err)
+		}
+		if math.Abs(line.Makespan-tt.want) > 1e-9 || math.Abs(line.Bubble-(1-120/(2*tt.want))) > 1e-9 {
+			t.Errorf("%v: %v ms, bubble %v, want %v", tt.flags, line.Makespan, line.Bubble, tt.want)
+		}
+		if tt.flags == nil && got != free {
+			t.Errorf("%s, want %s", got, free)
+		}
+	}
+	flags := []string{"--latency", "1ms", "--bandwidth", "1.25GB/s", "--activation", "5MB"}
+	if got := must(t, with(args, flags...)...).stdout; !strings.HasPrefix(got, "1f1b, links of 1ms and 1.25 GB/s: a step takes 100, of which devices are idle for 40.0 %\n") {
+		t.Error(got)
+	}
+	if got := must(t, with(with(args, flags...), "--format", "svg")...).stdout; !strings.Contains(got, "1f1b: 2 devices, 2 micro-batches, links of 1ms and 1.25 GB/s") {
+		t.Error(got)
+	}
+	// Where links are slow, twice the forwards in advance pay.
+	var lines []comparedSchedule
+	if err := json.Unmarshal([]byte(must(t, with([]string{"schedule", "compare", "--stages", "4", "--chunks", "16", "--times", "f=10,i=14,w=6", "--format", "json", "--latency", "5ms"})...).stdout), &lines); err != nil {
+		t.Fatal(err)
+	}
+	took := map[string]float64{}
+	for _, l := range lines {
+		took[l.Schedule] = l.Makespan
+	}
+	if took["1f1b-2x"] >= took["1f1b"] || took["1f1b"] <= 570 {
+		t.Errorf("%v", took)
+	}
+	got := must(t, "schedule", "auto", "--stages", "4", "--chunks", "16", "--times", "f=10,i=14,w=6", "--format", "json", "--latency", "5ms").stdout
+	var line scheduleLine
+	if err := json.Unmarshal([]byte(got), &line); err != nil || line.Makespan > took["1f1b-2x"] || line.Makespan > took["zb-h2"] {
+		t.Errorf("auto takes %v; %v", line.Makespan, took)
 	}
 }
 

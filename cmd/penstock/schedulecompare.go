@@ -28,7 +28,8 @@ fastest come first, and of these the one that holds least.
 
 Here times are those of a device's whole share of the model on one micro-batch, in any
 unit, and so is what is held: a schedule with V stages on each device cuts that share
-in V. With --profile the layers of a chain (penstock profile) are cut evenly by time
+in V, and not what it sends. With --latency or --bandwidth times are milliseconds. With
+--profile the layers of a chain (penstock profile) are cut evenly by time
 into as many stages as there are, both parts of a backward take half of it, and what a
 device holds is what its layers save for backward, in bytes.`,
 		Example: `  penstock schedule compare --stages 4 --chunks 16
@@ -77,6 +78,10 @@ func (s *scheduleShape) compare(chain *remat.Chain) ([]comparedSchedule, error) 
 	if err := s.complete(); err != nil {
 		return nil, err
 	}
+	links, err := s.links()
+	if err != nil {
+		return nil, err
+	}
 	var lines []comparedSchedule
 	var last error
 	for _, of := range schedule.Schedules() {
@@ -93,7 +98,7 @@ func (s *scheduleShape) compare(chain *remat.Chain) ([]comparedSchedule, error) 
 		if err != nil {
 			return nil, badUsage("%s", message(err))
 		}
-		makespan, idle, err := schedule.Predict(p, costs.Time)
+		makespan, idle, err := links.Predict(p, costs.Time)
 		if err != nil {
 			return nil, err
 		}

@@ -1,0 +1,317 @@
+package schedule_test
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"penstock/schedule"
+)
+
+// twoStages is GPipe's program of two stages and micro-batches with links of a capacity.
+func twoStages(t rapid.TB, capacity int) *schedule.Program {
+	return gpipe(t, schedule.Config{Stages: 2, MicroBatches: 2, Capacity: capacity})
+}
+
+// one is a unit for each computation.
+func one(a schedule.Action) time.Duration { return schedule.Unit(a) / time.Millisecond }
+
+// Where a value leaves, arrives and is waited for, by hand: computations take 1, the latency is 3, and
+// its bytes take 2. What is on the way from worker 0 to 1 is drawn between them.
+func TestLinks(t *testing.T) {
+	cost := func(schedule.Action) schedule.Transfer { return schedule.Transfer{Latency: 3, Bytes: 2} }
+	for _, tt := range []struct {
+		name      string
+		transport schedule.Transport
+		capacity  int
+		want      string // starts of computations, by worker
+	}{
+		// 0F0 ends at 1, its value leaves until 3 and arrives at 6. That of 0F1 leaves from 3, when the
+		// link is free, and arrives at 8. Likewise back: 1B0 ends at 10 and arrives at 15, the next
+		// leaves from 12 and arrives at 17.
+		{"any number waits", schedule.Buffer, 0, "0F0 0 0F1 1 0B0 15 0B1 17 | 1F0 6 1F1 8 1B0 9 1B1 10"},
+		{"all receives are posted", schedule.Rendezvous, 0, "0F0 0 0F1 1 0B0 15 0B1 17 | 1F0 6 1F1 8 1B0 9 1B1 10"},
+		{"in order", schedule.FIFO, 0, "0F0 0 0F1 1 0B0 15 0B1 17 | 1F0 6 1F1 8 1B0 9 1B1 10"},
+		// Worker 0 hears at 9 that the first value was received at 6, sends the second, which arrives at
+		// 14. Back: sent at 16, received at 21, heard of at 24.
+		{"one waits", schedule.Buffer, 1, "0F0 0 0F1 1 0B0 21 0B1 29 | 1F0 6 1F1 14 1B0 15 1B1 16"},
+		{"one receive is posted", schedule.Rendezvous, 1, "0F0 0 0F1 1 0B0 21 0B1 29 | 1F0 6 1F1 14 1B0 15 1B1 16"},
+		// The same, and worker 0 computes nothing until it hears.
+		{"none waits", schedule.Buffer, schedule.Meet, "0F0 0 0F1 9 0B0 22 0B1 31 | 1F0 6 1F1 15 1B0 16 1B1 25"},
+		// The receive is posted at 0, and heard of at 3: the value leaves, worker 0 goes on, and the
+		// value arrives at 8. The second is posted at 9, leaves at 12 and arrives at 17. Worker 0 posts
+		// at 12, so that 1B0's value leaves at 19 at once and arrives at 24. It posts again at 25.
+		{"posted when reached", schedule.Rendezvous, schedule.Meet, "0F0 0 0F1 3 0B0 24 0B1 33 | 1F0 8 1F1 17 1B0 18 1B1 19"},
+		{"posted when reached, in order", schedule.FIFO, schedule.Meet, "0F0 0 0F1 3 0B0 24 0B1 33 | 1F0 8 1F1 17 1B0 18 1B1 19"},
+	} {
+		timeline, err := schedule.Links{Transport: tt.transport, Cost: cost}.Simulate(twoStages(t, tt.capacity), one)
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		rows := make([]string, 2)
+		for _, e := range timeline.Events {
+			if !e.Action.Kind.Transfer() {
+				rows[e.Worker] += fmt.Sprintf("%v %d ", e.Action, e.Start)
+			}
+		}
+		if diff := cmp.Diff(tt.want, strings.TrimSpace(rows[0])+" | "+strings.TrimSpace(rows[1])); diff != "" {
+			t.Errorf("%s: %s", tt.name, diff)
+		}
+	}
+}
+
+// A value costs what its own send says: the slow one does not delay another link, and what is on one
+// worker costs nothing.
+func TestLinksOfTheirOwn(t *testing.T) {
+	p := gpipe(t, schedule.Config{Stages: 4, MicroBatches: 1, Worker: []int{0, 0, 1, 2}, Skips: []schedule.Edge{{From: 0, To: 3}}})
+	links := schedule.Links{Cost: func(send schedule.Action) schedule.Transfer {
+		if send.Peer == 3 && send.Stage == 0 {
+			return schedule.Transfer{Bytes: 20}
+		}
+		return schedule.Transfer{Bytes: time.Duration(send.MicroBatch + 1)}
+	}}
+	// Forward: 0F0 ends at 1 and its skip arrives at 21. 1F0 ends at 2, its value is on worker 1 at 3,
+	// and that of 2F0 on worker 2 at 5, where 3F0 waits for the skip. Back: 3B0 ends at 23, 2B0 runs
+	// from 24 to 25, 1B0 from 26 and 0B0 from 27; the skip's gradient was there at 24.
+	took, _, err := links.Predict(p, one)
+	if err != nil || took != 28 {
+		t.Errorf("takes %d, want 28; %v", took, err)
+	}
+}
+
+// Links that cost nothing are no links, whatever the program and the transport.
+func TestLinksThatCostNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawProgram(t)
+		duration := drawDurations(t, p.Stages)
+		links := schedule.Links{Transport: rapid.SampledFrom([]schedule.Transport{schedule.Buffer, schedule.Rendezvous, schedule.FIFO}).Draw(t, "transport")}
+		if rapid.Bool().Draw(t, "of zero cost") {
+			links.Cost = func(schedule.Action) schedule.Transfer { return schedule.Transfer{} }
+		}
+		got, err := links.Simulate(p, duration)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(simulate(t, p, duration), got); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+// The simulator agrees with a clock that goes on by one at a time.
+func TestLinksAgainstAClock(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawProgram(t)
+		took := drawDurations(t, p.Stages)
+		duration := func(a schedule.Action) time.Duration {
+			if a.Kind.Transfer() {
+				return 0
+			}
+			return took(a) / time.Millisecond
+		}
+		costs := rapid.SliceOfN(rapid.IntRange(0, 9), 2*p.Stages*p.Stages, 2*p.Stages*p.Stages).Draw(t, "costs")
+		links := schedule.Links{Transport: rapid.SampledFrom([]schedule.Transport{schedule.Buffer, schedule.Rendezvous, schedule.FIFO}).Draw(t, "transport"),
+			Cost: func(send schedule.Action) schedule.Transfer {
+				at := 2 * (send.Stage*p.Stages + send.Peer)
+				return schedule.Transfer{Latency: time.Duration(costs[at]), Bytes: time.Duration(costs[at+1])}
+			}}
+		got, err := links.Simulate(p, duration)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := newTicker(p, duration, links).run(t)
+		for _, e := range got.Events {
+			if start := want[e.Action]; start != e.Start && !e.Action.Kind.Transfer() {
+				t.Fatalf("%v starts at %d, want %d\n%v", e.Action, e.Start, start, p)
+			}
+		}
+	})
+}
+
+// ticker runs a program by a clock: at every tick all that can begin begins.
+type ticker struct {
+	p        *schedule.Program
+	duration func(schedule.Action) time.Duration
+	links    schedule.Links
+	home     []int
+	now      time.Duration
+	next     []int                             // by worker
+	until    []time.Duration                   // by worker: when the running action ends
+	sent     []schedule.Action                 // by worker: the send after which it waits
+	start    map[schedule.Action]time.Duration // of actions that have begun
+	posted   map[schedule.Action]time.Duration // receives
+	queue    map[[2]int][]schedule.Action      // by link: sends that have ended and have not left
+	free     map[[2]int]time.Duration          // by link
+	arrive   map[schedule.Action]time.Duration // by send
+}
+
+func newTicker(p *schedule.Program, duration func(schedule.Action) time.Duration, links schedule.Links) *ticker {
+	return &ticker{p: p, duration: duration, links: links, home: p.Placement(),
+		next: make([]int, len(p.Workers)), until: make([]time.Duration, len(p.Workers)), sent: make([]schedule.Action, len(p.Workers)),
+		start: map[schedule.Action]time.Duration{}, posted: map[schedule.Action]time.Duration{},
+		queue: map[[2]int][]schedule.Action{}, free: map[[2]int]time.Duration{}, arrive: map[schedule.Action]time.Duration{}}
+}
+
+func (k *ticker) run(t *rapid.T) map[schedule.Action]time.Duration {
+	for ; k.now < math.MaxInt16; k.now++ {
+		for again := true; again; {
+			again = false
+			for w := range k.p.Workers {
+				again = k.begin(w) || again
+			}
+			for link := range k.queue {
+				again = k.depart(link) || again
+			}
+		}
+		left := false
+		for w, actions := range k.p.Workers {
+			left = left || k.next[w] < len(actions)
+		}
+		if !left {
+			return k.start
+		}
+	}
+	t.Fatalf("no end\n%v", k.p)
+	return nil
+}
+
+func (k *ticker) crosses(a schedule.Action) bool {
+	return a.Kind.Transfer() && k.home[a.Stage] != k.home[a.Peer]
+}
+
+func (k *ticker) neighbours(a schedule.Action) bool { return max(a.Stage-a.Peer, a.Peer-a.Stage) == 1 }
+
+// heard reports whether the sender knows by now of something that happened at the receiver.
+func (k *ticker) heard(send schedule.Action, at map[schedule.Action]time.Duration, receive schedule.Action) bool {
+	when, happened := at[receive]
+	return happened && when+k.links.Cost(send).Latency <= k.now
+}
+
+// begin begins the next action of a worker if it can.
+func (k *ticker) begin(w int) bool {
+	if k.next[w] == len(k.p.Workers[w]) || k.until[w] > k.now {
+		return false
+	}
+	if s := k.sent[w]; s.Kind != 0 { // nothing waits
+		at := k.start
+		if k.links.Transport != schedule.Buffer {
+			at = k.posted
+			if _, left := k.arrive[s]; !left {
+				return false
+			}
+		}
+		if !k.heard(s, at, s.Matching()) {
+			return false
+		}
+		k.sent[w] = schedule.Action{}
+	}
+	a := k.p.Workers[w][k.next[w]]
+	began := false
+	if k.crosses(a) && a.Kind.Receive() {
+		if _, posted := k.posted[a]; !posted {
+			k.posted[a], began = k.now, true
+		}
+		if at, left := k.arrive[a.Matching()]; !left || at > k.now {
+			return began
+		}
+	}
+	if k.crosses(a) && a.Kind.Send() && k.neighbours(a) && k.p.Capacity > 0 && a.MicroBatch >= k.p.Capacity {
+		earlier := a.Matching()
+		earlier.MicroBatch -= k.p.Capacity
+		if !k.heard(a, k.start, earlier) {
+			return false
+		}
+	}
+	k.start[a], k.until[w] = k.now, k.now+k.duration(a)
+	k.next[w]++
+	if k.crosses(a) && a.Kind.Send() {
+		link := [2]int{w, k.home[a.Peer]}
+		k.queue[link] = append(k.queue[link], a)
+		if k.p.Capacity == schedule.Meet && k.neighbours(a) {
+			k.sent[w] = a
+		}
+	}
+	return true
+}
+
+// depart lets the next value of a link leave if it can.
+func (k *ticker) depart(link [2]int) bool {
+	if len(k.queue[link]) == 0 || k.free[link] > k.now {
+		return false
+	}
+	send := k.queue[link][0]
+	if k.links.Transport != schedule.Buffer && k.p.Capacity == schedule.Meet && k.neighbours(send) && !k.heard(send, k.posted, send.Matching()) {
+		return false
+	}
+	k.queue[link] = k.queue[link][1:]
+	cost := k.links.Cost(send)
+	k.free[link] = k.now + cost.Bytes
+	k.arrive[send] = k.free[link] + cost.Latency
+	return true
+}
+
+// Longer ways never make a step shorter.
+func TestLinksOnlyDelay(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawProgram(t)
+		duration := drawDurations(t, p.Stages)
+		before := time.Duration(0)
+		transport := rapid.SampledFrom([]schedule.Transport{schedule.Buffer, schedule.Rendezvous}).Draw(t, "transport")
+		for ms := range time.Duration(4) {
+			links := schedule.Uniform(transport, ms*time.Millisecond, 1e9, func(schedule.Action) int64 { return int64(ms) * 1e6 })
+			took, idle, err := links.Predict(p, duration)
+			if err != nil || took < before || idle < 0 || idle > 1 {
+				t.Fatalf("at %d ms a step takes %v, at less %v; idle %v, %v", ms, took, before, idle, err)
+			}
+			before = took
+		}
+	})
+}
+
+func TestUniformLinks(t *testing.T) {
+	bytes := func(send schedule.Action) int64 { return int64(send.MicroBatch) * 1e6 }
+	send := schedule.Action{Kind: schedule.SendActivation, MicroBatch: 5, Peer: 1}
+	for _, tt := range []struct {
+		links schedule.Links
+		want  schedule.Transfer
+	}{
+		{schedule.Uniform(schedule.Buffer, time.Millisecond, 1.25e9, bytes), schedule.Transfer{Latency: time.Millisecond, Bytes: 4 * time.Millisecond}},
+		{schedule.Uniform(schedule.FIFO, 0, 0, bytes), schedule.Transfer{}},
+		{schedule.Uniform(schedule.FIFO, 2, 1, nil), schedule.Transfer{Latency: 2}},
+	} {
+		if got := tt.links.Cost(send); got != tt.want {
+			t.Errorf("%v costs %v, want %v", send, got, tt.want)
+		}
+	}
+}
+
+func TestLinksRefuse(t *testing.T) {
+	p := twoStages(t, 0)
+	links := schedule.Uniform(schedule.Buffer, -time.Millisecond, 0, nil)
+	if _, err := links.Simulate(p, one); err == nil || !strings.Contains(err.Error(), "the value of 0F0>1 takes -1ms and 0s, want no less than zero") {
+		t.Errorf("%v", err)
+	}
+	p = parse(t, `program whole stages=2 micro-batches=2
+worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1
+worker 1: 0>1F1 0>1F0 1F0 1F1 1B0 1B0>0 1B1 1B1>0
+`)
+	for transport, want := range map[schedule.Transport]string{schedule.Buffer: "", schedule.Rendezvous: "", schedule.FIFO: "in order: worker 1, action 2, 0>1F0: "} {
+		_, err := schedule.Links{Transport: transport}.Simulate(p, one)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%v: %v, want %q", transport, err, want)
+		}
+	}
+	for _, transport := range []schedule.Transport{schedule.Buffer, schedule.Rendezvous, schedule.FIFO} {
+		if got, err := schedule.ParseTransport(transport.String()); got != transport || err != nil {
+			t.Errorf("%v is read as %v, %v", transport, got, err)
+		}
+	}
+	if _, err := schedule.ParseTransport("tcp"); err == nil || !strings.Contains(err.Error(), `no transport "tcp", want buffer, rendezvous or fifo`) {
+		t.Error(err)
+	}
+}
