@@ -8,11 +8,11 @@ import "slices"
 //	worker 0  0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0F3 0I0 0W0 3F2 3I2 3W2 0I1 0W1 3F3 3I3 3W3 0I2 0W2 0I3 0W3 .
 //	worker 1  .   1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1F3 1I1 1W1 2F3 2I2 2W2 1I2 2I3 1I3 1W2 2W3 1W3
 //
-// Where forwards and both parts of a backward take as long as each other, a device is idle for none
-// of its 6M computations between its first and its last, and for P - 1 of them before and after.
-// Each device holds 2P micro-batches of one of its stages, as much memory as the first stage of
-// 1F1B, if M is at least 2P - 1, and no more otherwise (Qi et al., 2023, arXiv:2401.10241, section
-// 6).
+// Where forwards and both parts of a backward take as long as each other, and M is at least 2P - 1,
+// a device is idle for none of its 6M computations between its first and its last, and for P - 1 of
+// them before and after. Each device then holds 2P micro-batches of one of its stages, as much
+// memory as the first stage of 1F1B, and no more otherwise (Qi et al., 2023, arXiv:2401.10241,
+// section 6).
 func ZeroBubbleV(config Config) (*Program, error) {
 	return build("zb-v", config, folded, func(b *builder) {
 		p := len(b.order)
@@ -43,9 +43,9 @@ func ZeroBubbleV(config Config) (*Program, error) {
 //
 // On machines that run a forward of one stage while the other goes backward, most of it overlaps
 // with communication. Here a device does one thing at a time: where forwards and both parts of a
-// backward take as long as each other, it is idle for P - 1 of 6M + P - 1 of them, like
-// [ZeroBubbleV], and holds 2P + 1 micro-batches of one of its stages if M is at least 2P
-// (DeepSeek-AI, 2024, arXiv:2412.19437, section 3.2.1, cut in half).
+// backward take as long as each other, and M is at least 2P, it is idle for P - 1 of 6M + P - 1 of
+// them, like [ZeroBubbleV], and holds 2P + 1 micro-batches of one of its stages (DeepSeek-AI, 2024,
+// arXiv:2412.19437, section 3.2.1, cut in half).
 func DualPipeV(config Config) (*Program, error) {
 	return build("dualpipe-v", config, folded, func(b *builder) {
 		p := len(b.order)

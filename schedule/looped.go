@@ -37,8 +37,8 @@ func BreadthFirst(config Config) (*Program, error) {
 // On P devices with V stages each there are max(1, M div P) groups, as equal as can be, the larger
 // first; let g be the size of the first. Device r runs min(VM, (V-1)g + 2(P-1-r)) forwards, then a
 // forward and a backward in turn, then the backwards that are left. It is idle for P - 1 of VM + P
-// - 1 forwards and backwards of a stage, and holds min(VM, (V-1)g + 2(P-1-r) + 1) of them
-// (Narayanan et al., 2021, arXiv:2104.04473, section 2.2.2).
+// - 1 forwards and backwards of a stage if M is at least P, and holds min(VM, (V-1)g + 2(P-1-r) +
+// 1) of them (Narayanan et al., 2021, arXiv:2104.04473, section 2.2.2).
 func Interleaved(config Config) (*Program, error) {
 	return build("interleaved", config, looped, func(b *builder) {
 		l := b.loop()

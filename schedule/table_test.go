@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"penstock/schedule"
 )
 
@@ -157,22 +159,68 @@ func TestZeroBubble(t *testing.T) {
 				continue
 			}
 			timeline := simulate(t, scheduled(t, tt.name, at.p, at.v, schedule.Config{MicroBatches: at.m}), equal)
-			first, last := make(map[int]time.Duration), make(map[int]time.Duration)
-			for _, e := range timeline.Events {
-				if !e.Action.Kind.Transfer() {
-					if _, begun := first[e.Worker]; !begun {
-						first[e.Worker] = e.Start
-					}
-					last[e.Worker] = e.End
-				}
-			}
-			for w := range timeline.Workers {
-				if got, want := last[w]-first[w], time.Duration(3*at.v*at.m); got != want {
+			for w, got := range spans(timeline) {
+				if want := time.Duration(3 * at.v * at.m); got != want {
 					t.Errorf("%s of %+v: worker %d takes %d from first to last, want %d", tt.name, at, w, got, want)
 				}
 			}
 		}
 	}
+}
+
+// What stages are idle for at any times, as the schedules say of themselves: each for the whole step,
+// and with zb-h2 between its first and its last computation.
+func TestBubblesAtAnyTimes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(name string, most int) time.Duration {
+			return time.Duration(rapid.IntRange(0, most).Draw(t, name))
+		}
+		p := rapid.IntRange(1, 6).Draw(t, "devices")
+		m := rapid.IntRange(2*p-1, 4*p).Draw(t, "micro-batches")
+		f, i := draw("f", 12), draw("i", 12)
+		for _, name := range []string{"1f1b", "zb-h1", "zb-h2"} {
+			most := 12
+			if name == "zb-h2" {
+				most = int(min(f, i))
+			}
+			w := draw("w of "+name, most)
+			step := map[string]time.Duration{"1f1b": f + i + w, "zb-h1": max(f, i, f+i-w), "zb-h2": max(f, f+i-2*w)}[name]
+			timeline := simulate(t, scheduled(t, name, p, 1, schedule.Config{MicroBatches: m}), func(a schedule.Action) time.Duration {
+				return map[schedule.Kind]time.Duration{schedule.Forward: f, schedule.BackwardInput: i, schedule.BackwardWeight: w, schedule.Backward: i + w}[a.Kind]
+			})
+			work := time.Duration(m) * (f + i + w)
+			if got, want := timeline.Makespan()-work, time.Duration(p-1)*step; got != want {
+				t.Errorf("%s, %d devices, %d micro-batches, times %d, %d, %d: idle for %d, want %d", name, p, m, f, i, w, got, want)
+			}
+			if name != "zb-h2" {
+				continue
+			}
+			for r, took := range spans(timeline) {
+				if got, want := took-work, time.Duration(p-1-r)*(f+i-2*w); got != want {
+					t.Errorf("%s, %d devices, %d micro-batches, times %d, %d, %d: device %d is idle for %d in between, want %d", name, p, m, f, i, w, r, got, want)
+				}
+			}
+		}
+	})
+}
+
+// spans returns how long each worker takes from its first computation to its last.
+func spans(timeline schedule.Timeline) []time.Duration {
+	first, last := make([]time.Duration, timeline.Workers), make([]time.Duration, timeline.Workers)
+	begun := make([]bool, timeline.Workers)
+	for _, e := range timeline.Events {
+		if e.Action.Kind.Transfer() {
+			continue
+		}
+		if !begun[e.Worker] {
+			begun[e.Worker], first[e.Worker] = true, e.Start
+		}
+		last[e.Worker] = e.End
+	}
+	for w := range last {
+		last[w] -= first[w]
+	}
+	return last
 }
 
 // Bubbles in one device's share of the work, at times of 10 for a forward, 14 and 6 for the parts
