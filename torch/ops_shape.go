@@ -26,6 +26,9 @@ var (
 	opPad        = declare("aten::constant_pad_nd(Tensor self, int[] pad, Scalar value=0) -> Tensor")
 	opTriu       = declare("aten::triu(Tensor self, int diagonal=0) -> Tensor")
 	opContiguous = declare("aten::contiguous(Tensor(a) self) -> Tensor(a)")
+	opStride     = declare("aten::stride.int(Tensor self, int dim) -> int")
+	opStrided    = declare("aten::empty_strided(int[] size, int[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
+	opExpand     = declare("aten::expand(Tensor(a) self, int[] size, *, bool implicit=False) -> Tensor(a)")
 	opBernoulli_ = declare("aten::bernoulli_.float(Tensor(a!) self, float p=0.5, *, Generator? generator=None) -> Tensor(a!)")
 	opUniform_   = declare("aten::uniform_(Tensor(a!) self, float from=0., float to=1., *, Generator? generator=None) -> Tensor(a!)")
 	opNormal_    = declare("aten::normal_(Tensor(a!) self, float mean=0., float std=1., *, Generator? generator=None) -> Tensor(a!)")
@@ -33,6 +36,25 @@ var (
 
 // Empty is aten::empty: uninitialised.
 func (c *Ctx) Empty(dtype DType, shape ...int64) *Tensor { return c.factory(opEmpty, dtype, shape) }
+
+// EmptyStrided is aten::empty_strided: uninitialised, with strides in elements.
+func (c *Ctx) EmptyStrided(dtype DType, shape, strides []int64) *Tensor {
+	return c.begin(opStrided).is(shape).is(strides).dtype(dtype).none().device(c.device).one()
+}
+
+// Strides returns, for each dimension, the number of elements in memory from one index to the next.
+func (c *Ctx) Strides(a *Tensor) []int64 {
+	out := make([]int64, len(a.Shape()))
+	for d := range out {
+		out[d] = int64(c.begin(opStride).t(a).i(int64(d)).run()[1])
+	}
+	return out
+}
+
+// Expand is aten::expand: a view in which dimensions of one element repeat it.
+func (c *Ctx) Expand(a *Tensor, shape ...int64) *Tensor {
+	return c.begin(opExpand).t(a).is(shape).one()
+}
 
 // Zeros is aten::zeros.
 func (c *Ctx) Zeros(dtype DType, shape ...int64) *Tensor { return c.factory(opZeros, dtype, shape) }

@@ -1,0 +1,453 @@
+package link
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// Transport moves the memory of tensors between processes. Messages with different tags do not wait
+// for each other; those with the same tag arrive in the order in which they are sent. A message may
+// be shorter than the memory it is received in, and must not be longer.
+type Transport interface {
+	// Send begins to send the memory of a dense tensor to a process. The tensor must stay until
+	// the work is done.
+	Send(t *torch.Tensor, to, tag int) (Work, error)
+	// Receive begins to fill the memory of a dense tensor with what a process sends.
+	Receive(t *torch.Tensor, from, tag int) (Work, error)
+}
+
+// maxTag bounds the tags of a Transport.
+const maxTag = 1 << 30
+
+// Remote carries parcels between the stages of several processes, over a Transport on which a send
+// ends when it is received. It is for all runs of a pipe, one after the other; [Remote.Open] makes
+// the Link of a run. The process of the receiver must have a Remote for the same stages.
+//
+// A parcel is one message for each of its tensors, and a head of a few bytes. Whoever receives must
+// know the sizes before. Both sides therefore remember the layout of the last parcel of a send
+// action. The head says whether this parcel has it too:
+//
+//	the same layout    head, tensors                    received all at once
+//	another layout     head, a byte in place of each    the receives that were begun end;
+//	                   remembered tensor, layout,       the layout is read,
+//	                   tensors                          then the tensors
+//
+// A batch with other rows, as the last of an epoch, costs a message and a wait more at each change.
+type Remote struct {
+	transport Transport
+	rank      []int // by stage
+	parts     int   // tags of a parcel
+	chunks    int
+
+	mu    sync.Mutex
+	known map[schedule.Action][]byte // the layout of the last parcel, by send
+}
+
+// NewRemote makes a Remote. rank is the process of each stage, chunks the most micro-batches.
+func NewRemote(t Transport, rank []int, chunks int) (*Remote, error) {
+	sends := 2 * len(rank) * len(rank) * chunks
+	l := &Remote{transport: t, rank: rank, chunks: chunks, parts: maxTag / sends, known: map[schedule.Action][]byte{}}
+	if l.parts < 64 {
+		return nil, fmt.Errorf("link: %d stages and %d micro-batches have %d sends between processes, and there are tags "+
+			"for %d; want fewer", len(rank), chunks, sends, maxTag/64)
+	}
+	return l, nil
+}
+
+// Open makes the link of a run in which so many values may wait on each link between neighbours
+// (schedule.Program.Capacity).
+func (l *Remote) Open(capacity int) Link {
+	return &remoteRun{Remote: l, capacity: capacity, waiting: map[edge][]*sending{}}
+}
+
+// remoteRun is the link of a run.
+type remoteRun struct {
+	*Remote
+	capacity int
+
+	mu      sync.Mutex // of the fields, not of the values: an edge has one sender
+	waiting map[edge][]*sending
+}
+
+// edge is a link in one direction.
+type edge struct {
+	kind     schedule.Kind
+	from, to int
+}
+
+// sending is a parcel that was sent and is not known to have arrived.
+type sending struct {
+	works  []Work
+	parcel Parcel
+	heads  []*torch.Tensor
+}
+
+// wait waits until the parcel has arrived, and frees it. On failure it is left to Free.
+func (s *sending) wait() error {
+	for _, w := range s.works {
+		if err := w.Wait(); err != nil {
+			return err
+		}
+	}
+	s.free()
+	return nil
+}
+
+func (s *sending) done() bool {
+	return !slices.ContainsFunc(s.works, func(w Work) bool { return !w.Done() })
+}
+
+func (s *sending) free() {
+	s.parcel.Free()
+	torch.FreeAll(s.heads)
+	s.heads = nil
+}
+
+// Parts of a parcel's tags. The tensors of a new layout have tags of their own, as those of the
+// remembered one are taken by the receives that were begun.
+const (
+	headTag = iota
+	layoutTag
+	firstTensorTag
+)
+
+// tag is the first tag of the parcel of a send.
+func (l *Remote) tag(send schedule.Action) int {
+	kind := 0
+	if send.Kind == schedule.SendGradient {
+		kind = 1
+	}
+	n := len(l.rank)
+	return (((kind*n+send.Stage)*n+send.Peer)*l.chunks + send.MicroBatch) * l.parts
+}
+
+// tensorTag is the tag of the k-th tensor of a parcel, of a remembered layout or a new one.
+func (l *Remote) tensorTag(send schedule.Action, k int, fresh bool) (int, error) {
+	at := firstTensorTag + 2*k
+	if fresh {
+		at++
+	}
+	if at >= l.parts {
+		return 0, fmt.Errorf("link: %v has more than %d tensors, for which there are no tags; want fewer micro-batches, "+
+			"or a cut that fewer tensors cross", send, k)
+	}
+	return l.tag(send) + at, nil
+}
+
+// headBytes is the size of a head: the number of bytes of the layout that follows, or 0 if the
+// parcel has the layout of the one before.
+const headBytes = 8
+
+// Send begins to send a parcel, and waits while more values than the capacity are on their way.
+func (l *remoteRun) Send(c *torch.Ctx, send schedule.Action, p Parcel) error {
+	s := &sending{parcel: p}
+	e := edge{send.Kind, send.Stage, send.Peer}
+	if err := l.reap(e); err != nil {
+		s.free()
+		return err
+	}
+	err := l.begin(c, send, s)
+	l.mu.Lock()
+	l.waiting[e] = append(l.waiting[e], s) // also after a failure: works may go on
+	l.mu.Unlock()
+	if err != nil || l.capacity != schedule.Meet || send.Peer != send.Stage+1 && send.Peer != send.Stage-1 {
+		return err
+	}
+	return s.wait()
+}
+
+// reap frees the parcels of an edge that have arrived, and waits until one more may be sent.
+func (l *remoteRun) reap(e edge) error {
+	l.mu.Lock()
+	list := l.waiting[e]
+	l.mu.Unlock()
+	neighbours := e.to == e.from+1 || e.to == e.from-1
+	for len(list) > 0 && (l.capacity > 0 && neighbours && len(list) >= l.capacity || list[0].done()) {
+		if err := list[0].wait(); err != nil {
+			return err
+		}
+		list = list[1:]
+	}
+	l.mu.Lock()
+	l.waiting[e] = list
+	l.mu.Unlock()
+	return nil
+}
+
+// begin begins all messages of a parcel.
+func (l *remoteRun) begin(c *torch.Ctx, send schedule.Action, s *sending) error {
+	shape, tensors := pack(c, &s.parcel)
+	text := shape.encode()
+	if len(text) > maxLayout {
+		return fmt.Errorf("link: the description of %v has %d bytes; want at most %d", send, len(text), maxLayout)
+	}
+	l.Remote.mu.Lock()
+	before, was := l.known[send]
+	l.known[send] = text
+	l.Remote.mu.Unlock()
+	post := func(t *torch.Tensor, tag int) error {
+		w, err := l.transport.Send(t, l.rank[send.Peer], tag)
+		if err == nil {
+			s.works = append(s.works, w)
+		}
+		return err
+	}
+	own := func(content []byte) *torch.Tensor { // in no device's account
+		var t *torch.Tensor
+		c.Unlimited(func() { t = c.Keep(torch.From(c, content)) })
+		s.heads = append(s.heads, t)
+		return t
+	}
+	same := was && bytes.Equal(before, text)
+	head := make([]byte, headBytes)
+	if !same {
+		binary.LittleEndian.PutUint64(head, uint64(len(text)))
+	}
+	if err := post(own(head), l.tag(send)+headTag); err != nil {
+		return err
+	}
+	if !same {
+		if was {
+			old, err := parseLayout(before)
+			if err != nil {
+				return err
+			}
+			for k := range old.tensors() {
+				tag, err := l.tensorTag(send, k, false)
+				if err == nil {
+					err = post(own([]byte{0}), tag)
+				}
+				if err != nil {
+					return err
+				}
+			}
+		}
+		if err := post(own(text), l.tag(send)+layoutTag); err != nil {
+			return err
+		}
+	}
+	for k, t := range tensors {
+		tag, err := l.tensorTag(send, k, !same)
+		if err == nil {
+			err = post(t, tag)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Receive receives a parcel on the device of c.
+func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (p Parcel, err error) {
+	l.Remote.mu.Lock()
+	text, was := l.known[send]
+	l.Remote.mu.Unlock()
+	from := l.rank[send.Stage]
+	small := func(n int, tag int) ([]byte, error) {
+		var t *torch.Tensor
+		c.Unlimited(func() { t = c.Empty(torch.Uint8, int64(n)) })
+		w, err := l.transport.Receive(t, from, tag)
+		if err == nil {
+			err = w.Wait()
+		}
+		if err != nil {
+			return nil, err
+		}
+		return torch.Bytes(t), nil
+	}
+	var begun *arriving
+	if was {
+		if begun, err = l.expect(c, send, text, false); err != nil {
+			return p, err
+		}
+		defer begun.drop()
+	}
+	head, err := small(headBytes, l.tag(send)+headTag)
+	if err != nil {
+		return p, err
+	}
+	n := binary.LittleEndian.Uint64(head)
+	switch {
+	case n > maxLayout || n == 0 && !was:
+		return p, fmt.Errorf("link: %v came with a head of %d; want processes with the same program and the same Penstock", send, n)
+	case n > 0:
+		if begun != nil {
+			if err := begun.wait(); err != nil { // a byte in place of each tensor
+				return p, err
+			}
+			begun.drop()
+		}
+		if text, err = small(int(n), l.tag(send)+layoutTag); err != nil {
+			return p, err
+		}
+		if begun, err = l.expect(c, send, text, true); err != nil {
+			return p, err
+		}
+		defer begun.drop()
+		l.Remote.mu.Lock()
+		l.known[send] = text
+		l.Remote.mu.Unlock()
+	}
+	if err := begun.wait(); err != nil {
+		return p, err
+	}
+	return begun.parcel(c), nil
+}
+
+// arriving is a parcel whose tensors are being received.
+type arriving struct {
+	layout  layout
+	tensors []*torch.Tensor // the cores that move
+	works   []Work
+}
+
+// expect begins to receive the tensors of a layout.
+func (l *remoteRun) expect(c *torch.Ctx, send schedule.Action, text []byte, fresh bool) (*arriving, error) {
+	shape, err := parseLayout(text)
+	if err != nil {
+		return nil, err
+	}
+	a := &arriving{layout: shape}
+	for k, s := range shape.tensors() {
+		tag, err := l.tensorTag(send, k, fresh)
+		if err != nil {
+			a.drop()
+			return nil, err
+		}
+		t := c.Keep(s.empty(c))
+		a.tensors = append(a.tensors, t)
+		w, err := l.transport.Receive(t, l.rank[send.Stage], tag)
+		if err != nil {
+			a.drop()
+			return nil, err
+		}
+		a.works = append(a.works, w)
+	}
+	return a, nil
+}
+
+func (a *arriving) wait() error {
+	for _, w := range a.works {
+		if err := w.Wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drop frees the tensors that were not made part of a parcel. The group has failed, or nothing
+// arrives in them any more.
+func (a *arriving) drop() {
+	torch.FreeAll(a.tensors)
+	a.tensors, a.works = nil, nil
+}
+
+// parcel is what has arrived.
+func (a *arriving) parcel(c *torch.Ctx) Parcel {
+	p, next := Parcel{Device: c.Device()}, 0
+	for _, slots := range a.layout {
+		list := make([]Value, len(slots))
+		for i, s := range slots {
+			list[i].Wants = s.wants
+			switch {
+			case s.absent:
+			case s.same >= 0:
+				list[i].Tensor = list[s.same].Tensor
+			case s.moves():
+				core := a.tensors[next]
+				next++
+				list[i].Tensor = core
+				if !slices.Equal(s.shape, s.core) {
+					list[i].Tensor = c.Keep(c.Expand(core, s.shape...))
+					core.Free()
+				}
+			default:
+				list[i].Tensor = c.Keep(c.Expand(s.empty(c), s.shape...))
+			}
+		}
+		p.Add(list)
+	}
+	a.tensors = nil
+	return p
+}
+
+// Meets is true: a send ends when it is received.
+func (l *remoteRun) Meets(schedule.Action) bool { return true }
+
+// Abort does nothing: whoever aborts fails the group, which ends all works.
+func (l *remoteRun) Abort() {}
+
+// Free waits until the parcels that were sent have arrived, or the group has failed, and frees them.
+func (l *remoteRun) Free() {
+	for _, list := range l.waiting {
+		for _, s := range list {
+			for _, w := range s.works {
+				w.Wait() //nolint:errcheck // the run has ended; the group has its error
+			}
+			s.free()
+		}
+	}
+	clear(l.waiting)
+}
+
+// tensors are the slots whose tensors move.
+func (l layout) tensors() (out []slot) {
+	for _, list := range l {
+		for _, s := range list {
+			if s.moves() {
+				out = append(out, s)
+			}
+		}
+	}
+	return out
+}
+
+// pack describes a parcel, and lists the cores that move. They belong to the parcel, or to c.
+func pack(c *torch.Ctx, p *Parcel) (out layout, tensors []*torch.Tensor) {
+	for _, list := range p.Lists() {
+		slots := make([]slot, len(list))
+		for i, v := range list {
+			at := &slots[i]
+			at.absent, at.wants, at.same = v.Tensor == nil, v.Wants, -1
+			if at.absent {
+				continue
+			}
+			if at.same = slices.IndexFunc(list[:i], func(e Value) bool { return e.Tensor == v.Tensor }); at.same >= 0 {
+				continue
+			}
+			core := coreOf(c, v.Tensor)
+			at.dtype, at.shape = v.Tensor.DType(), v.Tensor.Shape()
+			at.core, at.strides = core.Shape(), c.Strides(core)
+			if at.moves() {
+				tensors = append(tensors, core)
+			}
+		}
+		out = append(out, slots)
+	}
+	return out, tensors
+}
+
+// coreOf is a dense tensor with the elements of t, without the dimensions along which t repeats
+// itself: what a copy to another device would hold.
+func coreOf(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
+	core := t
+	for d, stride := range c.Strides(t) {
+		if stride == 0 && core.Size(d) > 1 {
+			core = c.Narrow(core, int64(d), 0, 1)
+		}
+	}
+	if dense(core.Shape(), c.Strides(core)) {
+		return core
+	}
+	return c.CopyHere(core)
+}
+
+// empty makes room for a core.
+func (s slot) empty(c *torch.Ctx) *torch.Tensor { return c.EmptyStrided(s.dtype, s.core, s.strides) }

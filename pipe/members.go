@@ -1,0 +1,221 @@
+package pipe
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"penstock/group"
+	"penstock/internal/link"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// The stages of a pipe may be in several processes, which are the members of a group. Each has a
+// pipe for the same model and configuration, runs the workers of its own stages, and makes the same
+// calls in the same order. Two things move between them: parcels over the link, when the program
+// says so, and what all have to know, when all of them meet.
+//
+//	process 0   Step: actions of stages 0, 1 ──┐ meet: the loss   Update: norms ─┐ meet   prepare ─┐ meet   apply
+//	process 1   Step: actions of stages 2, 3 ──┘                          norms ─┘        prepare ─┘        apply
+//
+// A failure in the middle of a step is final for the group: messages may be under way, and nobody
+// knows which. Every process ends its call with the error of the one that failed first.
+
+// MemberError is the failure of another process of the group, at a point where all of them meet.
+// Nothing has changed in any process, and the group can go on.
+type MemberError struct {
+	Rank    int
+	Message string
+
+	outOfMemory bool
+}
+
+func (e *MemberError) Error() string { return fmt.Sprintf("pipe: process %d: %s", e.Rank, e.Message) }
+
+// Is says of an error for lack of memory that it is torch.ErrOutOfMemory.
+func (e *MemberError) Is(target error) bool { return e.outOfMemory && target == torch.ErrOutOfMemory }
+
+// said is what a process tells all others when they meet.
+type said[T any] struct {
+	Error       string `json:",omitempty"`
+	OutOfMemory bool   `json:",omitempty"`
+	Body        T
+	Most        map[int]int64 `json:",omitempty"` // by worker: safe.most
+	Peak        map[int]int64 `json:",omitempty"` // by worker: torch.Memory.Peak
+}
+
+// meet waits for all processes of the pipe's group, and returns what each of them says, by rank. If
+// any has failed before, all get an error: that of their own, or a *MemberError. A pipe without a
+// group meets nobody.
+func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error) ([]T, error) {
+	if p.cfg.Group == nil {
+		return []T{mine}, failed
+	}
+	own := said[T]{Body: mine, Most: map[int]int64{}, Peak: map[int]int64{}}
+	for _, w := range p.mine {
+		own.Most[w], own.Peak[w] = p.safe.of(w), p.workers[w].device.Memory().Peak
+	}
+	if failed != nil {
+		own.Error, own.OutOfMemory = failed.Error(), errors.Is(failed, torch.ErrOutOfMemory)
+	}
+	text, err := json.Marshal(own)
+	if err != nil {
+		return nil, fmt.Errorf("pipe: telling the other processes of %s: %w", what, err)
+	}
+	all, err := p.cfg.Group.Gather(ctx, "pipe: "+what, text)
+	if err != nil {
+		return nil, errors.Join(failed, err)
+	}
+	out := make([]T, len(all))
+	var first error
+	for rank, text := range all {
+		var s said[T]
+		if err := json.Unmarshal(text, &s); err != nil {
+			return nil, fmt.Errorf("pipe: what process %d says of %s: %w", rank, what, err)
+		}
+		for w, bytes := range s.Most {
+			p.safe.raise(w, bytes)
+		}
+		p.peaks.set(s.Peak)
+		if s.Error != "" && first == nil && rank != p.cfg.Group.Rank() {
+			first = &MemberError{rank, s.Error, s.OutOfMemory}
+		}
+		out[rank] = s.Body
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	return out, first
+}
+
+// fromFirst has the first process of the group do f, and gives its result to all. Without a group f
+// is done here. T must be what JSON can write and read.
+func fromFirst[T any](ctx context.Context, p *Pipe, what string, f func() (T, error)) (out T, err error) {
+	if p.cfg.Group == nil || p.cfg.Group.Rank() == 0 {
+		out, err = f()
+	}
+	all, err := meet(ctx, p, what, out, err)
+	if err != nil {
+		return out, err
+	}
+	return all[0], nil
+}
+
+// lost ends a call that has failed where the others may be in the middle of something: the group
+// fails with it. It returns the error that counts, which is that of the process that failed first.
+func (p *Pipe) lost(err error) error {
+	g := p.cfg.Group
+	if err == nil || g == nil {
+		return err
+	}
+	f := group.Failure{Rank: g.Rank(), Stage: -1, MicroBatch: -1, Message: err.Error()}
+	var at *Error
+	if errors.As(err, &at) {
+		f.Stage, f.MicroBatch, f.Action, f.Message = at.Stage, at.MicroBatch, at.Direction.String(), at.text()
+	}
+	g.Fail(f)
+	if first := g.Err(); first != nil {
+		var failed *group.FailedError
+		if !errors.As(first, &failed) || failed.Rank != g.Rank() {
+			return first
+		}
+	}
+	return err
+}
+
+// link makes the link between the stages for a run of a program.
+func (p *Pipe) linkOf(program *schedule.Program) link.Link {
+	if p.remote == nil {
+		return p.newLink()
+	}
+	return &joined{here: p.newLink(), there: p.remote.Open(program.Capacity), p: p}
+}
+
+// joined carries parcels within the process, and to others.
+type joined struct {
+	here, there link.Link
+	p           *Pipe
+}
+
+// of is the link that a send takes.
+func (l *joined) of(send schedule.Action) link.Link {
+	if l.p.stages[send.Stage].Here && l.p.stages[send.Peer].Here {
+		return l.here
+	}
+	return l.there
+}
+
+func (l *joined) Send(c *torch.Ctx, send schedule.Action, p link.Parcel) error {
+	return l.of(send).Send(c, send, p)
+}
+
+func (l *joined) Receive(c *torch.Ctx, send schedule.Action) (link.Parcel, error) {
+	return l.of(send).Receive(c, send)
+}
+
+func (l *joined) Meets(send schedule.Action) bool { return l.of(send).Meets(send) }
+
+func (l *joined) Abort() {
+	l.here.Abort()
+	l.there.Abort()
+}
+
+func (l *joined) Free() {
+	l.here.Free()
+	l.there.Free()
+}
+
+// checkGroup checks Group and Ranks, and fills in the default of Ranks.
+func (cfg *Config) checkGroup() error {
+	refuse := func(problem, remedy string) error {
+		return &ConfigError{Of: "pipe", Field: "Ranks", Value: cfg.Ranks, Problem: problem, Remedy: remedy}
+	}
+	stages := len(cfg.Balance)
+	if cfg.Group == nil {
+		if cfg.Ranks != nil {
+			return refuse("there is no Group", "want Ranks with a Group of several processes, or neither")
+		}
+		return nil
+	}
+	size := cfg.Group.Size()
+	if cfg.Ranks == nil {
+		if stages < size {
+			return &ConfigError{Of: "pipe", Field: "Group", Value: unquoted(fmt.Sprintf("of %d processes", size)),
+				Problem: fmt.Sprintf("%d stages leave some without one", stages), Remedy: "want as many stages as processes, or more"}
+		}
+		cfg.Ranks = defaultRanks(cfg.Devices, size)
+	}
+	if len(cfg.Ranks) != stages {
+		return refuse(fmt.Sprintf("%d for %d stages", len(cfg.Ranks), stages), "want the rank of the process of each stage")
+	}
+	for rank := range size {
+		if !slices.Contains(cfg.Ranks, rank) {
+			return refuse(fmt.Sprintf("process %d has no stage", rank), "want a stage for each process of the group")
+		}
+	}
+	for i, rank := range cfg.Ranks {
+		if rank < 0 || rank >= size {
+			return refuse(fmt.Sprintf("stage %d is on process %d", i, rank), fmt.Sprintf("want 0 to %d", size-1))
+		}
+		for k := range i {
+			if cfg.Devices[k] == cfg.Devices[i] && cfg.Ranks[k] != rank && cfg.Devices[i].Kind == torch.KindCPU {
+				return refuse(fmt.Sprintf("stages %d and %d are both on %v and in processes %d and %d", k, i, cfg.Devices[i],
+					cfg.Ranks[k], rank), "want devices of different processes to have different names, as cpu:0 and cpu:1")
+			}
+		}
+	}
+	return nil
+}
+
+// defaultRanks shares distinct devices out over processes, in order and as evenly as can be.
+func defaultRanks(devices []torch.Device, size int) []int {
+	worker, distinct := placement(devices)
+	ranks := make([]int, len(devices))
+	for i, w := range worker {
+		ranks[i] = w * size / len(distinct)
+	}
+	return ranks
+}
