@@ -70,8 +70,8 @@ func (g *Group) Gather(ctx context.Context, what string, mine []byte) ([][]byte,
 // memory, in any order of its dimensions. Tags match by name: a receive gets what was sent to it
 // under its tag, and what was sent under one tag in the order of the sends. The send ends after the
 // member has begun to receive. Shapes, strides and types are not sent, and sizes are not checked:
-// the caller agrees on them beforehand. Receiving less than is sent ends the receiving process. The
-// tensor must stay as it is until Wait has returned.
+// the caller agrees on them beforehand. What is sent may be shorter than what is received. Longer
+// ends the receiving process. The tensor must stay as it is until Wait has returned.
 func (g *Group) Send(t *torch.Tensor, to, tag int) (link.Work, error) {
 	if err := g.transfer("Send", t, to, tag); err != nil {
 		return nil, err

@@ -11,8 +11,8 @@ import (
 	"penstock/torch"
 )
 
-// Local returns n members within this process, for tests: goroutines stand for processes. They do
-// as those of Join with Gloo: a send waits for its receive, and tags match by name. A receive of
+// Local returns n members within this process, for tests: goroutines stand for processes. They
+// do as those of Join with Gloo: a send waits for its receive, and tags match by name. A receive of
 // another size than is sent panics, where Gloo would end the process or leave a part unwritten.
 // Close does not wait. Local panics if n is below 1.
 func Local(n int) []*Group {
@@ -130,10 +130,13 @@ func (r *room) meet(t *torch.Tensor, e edge, peer int, sends bool) (link.Work, e
 func move(to, from *torch.Tensor, e edge) {
 	flat(from, func(source *torch.Tensor) {
 		flat(to, func(target *torch.Tensor) {
-			if source.Numel() != target.Numel() {
-				panic(fmt.Sprintf("group: rank %d sends %v to rank %d under tag %d, which receives %v; want the same size", e.from, from, e.to, e.tag, to))
+			n := source.Numel() * source.DType().Size()
+			if n > target.Numel()*target.DType().Size() {
+				panic(fmt.Sprintf("group: rank %d sends %v to rank %d under tag %d, which receives %v; want room for it", e.from, from, e.to, e.tag, to))
 			}
-			if err := torch.SetBytes(target, torch.Bytes(source)); err != nil {
+			content := torch.Bytes(target)
+			copy(content, torch.Bytes(source))
+			if err := torch.SetBytes(target, content); err != nil {
 				panic(err.Error())
 			}
 		})

@@ -39,6 +39,9 @@ func (c *Ctx) Empty(dtype DType, shape ...int64) *Tensor { return c.factory(opEm
 
 // EmptyStrided is aten::empty_strided: uninitialised, with strides in elements.
 func (c *Ctx) EmptyStrided(dtype DType, shape, strides []int64) *Tensor {
+	if len(shape) == 0 {
+		shape, strides = []int64{}, []int64{}
+	}
 	return c.begin(opStrided).is(shape).is(strides).dtype(dtype).none().device(c.device).one()
 }
 

@@ -1,0 +1,169 @@
+package link_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"penstock/group"
+	"penstock/internal/link"
+	"penstock/internal/torchtest"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// tensor draws a tensor of any layout that a layer may make: permuted, repeated, with gaps, empty.
+func tensor(t *rapid.T, c *torch.Ctx) *torch.Tensor {
+	shape := rapid.SliceOfN(rapid.Int64Range(0, 4), 0, 4).Draw(t, "shape")
+	x := c.Randn(shape...)
+	switch rapid.IntRange(0, 4).Draw(t, "layout") {
+	case 1:
+		if len(shape) > 1 {
+			x = c.Transpose(x, 0, int64(len(shape)-1))
+		}
+	case 2:
+		x = c.Expand(c.Randn(append([]int64{1}, shape...)...), append([]int64{3}, shape...)...)
+	case 3:
+		if len(shape) > 0 && shape[0] > 1 {
+			x = c.Narrow(x, 0, 1, shape[0]-1)
+		}
+	case 4:
+		if n := len(shape) - 1; n >= 0 && shape[n] > 1 {
+			x = c.Narrow(x, int64(n), 0, shape[n]-1)
+		}
+	}
+	if rapid.Bool().Draw(t, "ints") {
+		x = c.To(x, torch.Int64)
+	}
+	return c.Keep(x)
+}
+
+// parcel draws a parcel, and says what a copy of it on another device would be.
+func parcel(t *rapid.T, c *torch.Ctx) (p link.Parcel, want string) {
+	p.Device = c.Device()
+	for range rapid.IntRange(0, 3).Draw(t, "lists") {
+		var list []link.Value
+		for i := range rapid.IntRange(0, 3).Draw(t, "values") {
+			v := link.Value{Wants: rapid.Bool().Draw(t, "wants")}
+			switch rapid.IntRange(0, 5).Draw(t, "value") {
+			case 0:
+			case 1:
+				if i > 0 {
+					v.Tensor = list[i-1].Tensor
+					break
+				}
+				fallthrough
+			default:
+				v.Tensor = tensor(t, c)
+			}
+			list = append(list, v)
+		}
+		p.Add(list)
+	}
+	return p, describe(c, p)
+}
+
+func describe(c *torch.Ctx, p link.Parcel) string {
+	var b bytes.Buffer
+	for _, list := range p.Lists() {
+		fmt.Fprintf(&b, "list")
+		for i, v := range list {
+			if v.Tensor == nil {
+				fmt.Fprintf(&b, " absent %v", v.Wants)
+				continue
+			}
+			same := slices.IndexFunc(list, func(e link.Value) bool { return e.Tensor == v.Tensor })
+			copied := c.CopyHere(v.Tensor)
+			fmt.Fprintf(&b, " %d %v %v %v %v %x", i-same, v.Wants, v.Tensor.DType(), copied.Shape(), c.Strides(copied), torch.Bytes(copied))
+		}
+		fmt.Fprintln(&b)
+	}
+	return b.String()
+}
+
+// A parcel arrives as a copy on another device would: values, strides, what is absent, the same or
+// wants a gradient. It does so also where its layout changes from one run to the next.
+func TestRemote(t *testing.T) {
+	torchtest.Check(t)
+	rapid.Check(t, func(t *rapid.T) {
+		members := group.Local(2)
+		rank := []int{0, 1, 0}
+		sends := []schedule.Action{
+			{Kind: schedule.SendActivation, Stage: 0, MicroBatch: 0, Peer: 1},
+			{Kind: schedule.SendActivation, Stage: 0, MicroBatch: 1, Peer: 1},
+			{Kind: schedule.SendActivation, Stage: 0, MicroBatch: 2, Peer: 1},
+		}
+		capacity := rapid.SampledFrom([]int{schedule.Meet, 0, 1, 2}).Draw(t, "capacity")
+		var ends [2]*link.Remote
+		for i := range ends {
+			var err error
+			if ends[i], err = link.NewRemote(members[i], rank, 3); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range rapid.IntRange(1, 4).Draw(t, "runs") {
+			c := torch.NewCtx(torch.Options{})
+			var parcels []link.Parcel
+			var wants []string
+			same := rapid.Bool().Draw(t, "same layout")
+			for i := range sends {
+				if same && i > 0 {
+					var again link.Parcel
+					for _, list := range parcels[0].Lists() {
+						copied := map[*torch.Tensor]*torch.Tensor{}
+						values := slices.Clone(list)
+						for k, v := range values {
+							if v.Tensor == nil {
+								continue
+							}
+							if copied[v.Tensor] == nil {
+								copied[v.Tensor] = c.Keep(c.CopyHere(v.Tensor))
+							}
+							values[k].Tensor = copied[v.Tensor]
+						}
+						again.Add(values)
+					}
+					parcels, wants = append(parcels, again), append(wants, describe(c, again))
+					continue
+				}
+				p, want := parcel(t, c)
+				parcels, wants = append(parcels, p), append(wants, want)
+			}
+			var both sync.WaitGroup
+			both.Go(func() {
+				c := torch.NewCtx(torch.Options{})
+				defer c.Close()
+				l := ends[0].Open(capacity)
+				defer l.Free()
+				for i, send := range sends {
+					if err := l.Send(c, send, parcels[i]); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			both.Go(func() {
+				c := torch.NewCtx(torch.Options{Device: torch.CPU(1)})
+				defer c.Close()
+				l := ends[1].Open(capacity)
+				defer l.Free()
+				for i, send := range sends {
+					p, err := l.Receive(c, send)
+					if err != nil {
+						t.Error(err)
+						continue
+					}
+					if got := describe(c, p); got != wants[i] || p.Device != torch.CPU(1) {
+						t.Errorf("%v on %v is\n%swant\n%s", send, p.Device, got, wants[i])
+					}
+					p.Free()
+				}
+			})
+			both.Wait()
+			c.Close()
+		}
+	})
+}
