@@ -26,18 +26,18 @@ func wrappedNet(wrap func(nn.Layer) nn.Layer) *nn.Sequential {
 	pop.Pops("far")
 	return nn.NewSequential().
 		Add("stem", wrap(nn.NewConv2d(2, 4, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}))).
-		Add("one", group{wrap(nn.NewSequential(nn.NewBatchNorm2d(4, nn.BatchNormConfig{}), nn.NewReLUInPlace(), stash, nn.NewDropout(0.3)))}).
-		Add("two", group{wrap(nn.NewSequential(nn.NewReLUInPlace(), group{wrap(nn.NewBasicBlock(4, 4, 1))}, pop))}).
+		Add("one", grouped{wrap(nn.NewSequential(nn.NewBatchNorm2d(4, nn.BatchNormConfig{}), nn.NewReLUInPlace(), stash, nn.NewDropout(0.3)))}).
+		Add("two", grouped{wrap(nn.NewSequential(nn.NewReLUInPlace(), grouped{wrap(nn.NewBasicBlock(4, 4, 1))}, pop))}).
 		Add("pool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
 		Add("flat", nn.NewFlatten(1, -1)).
 		Add("head", nn.NewLinear(4, 3))
 }
 
-// group is a layer that a pipe does not flatten, so that a model has the same layers with wrappers
+// grouped is a layer that a pipe does not flatten, so that a model has the same layers with wrappers
 // and without.
-type group struct{ nn.Layer }
+type grouped struct{ nn.Layer }
 
-func (l group) OverwritesInput() bool {
+func (l grouped) OverwritesInput() bool {
 	f, ok := l.Layer.(nn.InPlace)
 	return ok && f.OverwritesInput()
 }
@@ -84,7 +84,7 @@ func TestCheckpointedLowersThePeakOfAStageThatRecomputesNothing(t *testing.T) {
 			for k := range layers {
 				block.Add(string(rune('a'+k)), nn.NewTanh())
 			}
-			model.Add(name, wrap(group{block}))
+			model.Add(name, wrap(grouped{block}))
 		}
 		p := started(t, model, pipe.Config{Chunks: chunks, Checkpoint: pipe.Never, Devices: []torch.Device{device}})
 		c := torch.NewCtx(torch.Options{})
@@ -273,7 +273,7 @@ func TestCheckpointedLayersOfATiedParameter(t *testing.T) {
 	gradients := func(wrap func(nn.Layer) nn.Layer, cfg pipe.Config) []float32 {
 		embedding := nn.NewEmbedding(7, 4, nn.EmbeddingConfig{})
 		model := nn.NewSequential(wrap(embedding), nn.NewTanh(),
-			wrap(group{nn.NewSequential(nn.NewTanh(), nn.NewLinearShared(embedding.Weight, true))}))
+			wrap(grouped{nn.NewSequential(nn.NewTanh(), nn.NewLinearShared(embedding.Weight, true))}))
 		cfg.Chunks, cfg.Seed = 3, 3
 		p := started(t, model, cfg)
 		defer nn.ZeroGrads(model)

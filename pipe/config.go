@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"penstock/group"
 	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/optim"
@@ -65,6 +66,13 @@ type Config struct {
 	Cores [][]int
 	// Seed is the root of initial weights and of all randomness.
 	Seed uint64
+	// Group is the processes that the stages are in, of which this is one; see Pipe. It belongs to
+	// the caller, who closes it after the pipe. Nil is this process alone.
+	Group *group.Group
+	// Ranks is the rank in Group of the process of each stage. Every process needs a stage. CPU
+	// devices of different processes have different names. Nil shares the distinct devices out in
+	// order, as evenly as can be.
+	Ranks []int
 	// Record makes every Step and Infer return a timeline.
 	Record bool
 
@@ -87,7 +95,7 @@ var (
 // copied is the configuration with slices of its own, because the caller may change his later.
 func (cfg Config) copied() Config {
 	cfg.Balance, cfg.Devices, cfg.policies = slices.Clone(cfg.Balance), slices.Clone(cfg.Devices), slices.Clone(cfg.policies)
-	cfg.Cores, cfg.Budget = slices.Clone(cfg.Cores), slices.Clone(cfg.Budget)
+	cfg.Cores, cfg.Budget, cfg.Ranks = slices.Clone(cfg.Cores), slices.Clone(cfg.Budget), slices.Clone(cfg.Ranks)
 	return cfg
 }
 
@@ -119,6 +127,7 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	for _, check := range []func() error{
 		func() error { return arg.Balance("pipe", cfg.Balance, len(layers)) },
 		cfg.checkDevices,
+		cfg.checkGroup,
 		func() error { return arg.AtLeast("pipe", "Chunks", cfg.Chunks, 0) },
 		func() (err error) { cfg.policies, err = cfg.Checkpoint.Stages(len(cfg.Balance)); return err },
 		cfg.checkBudget,
@@ -133,7 +142,8 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 }
 
 // placement numbers the distinct devices, each of which has a worker, in the order of their first
-// stage. It returns the worker of each stage, and the devices.
+// stage. It returns the worker of each stage, and the devices. Two processes have no CPU device of
+// the same name.
 func placement(stages []torch.Device) (worker []int, devices []torch.Device) {
 	for _, d := range stages {
 		w := slices.Index(devices, d)

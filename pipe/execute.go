@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"penstock/group"
 	"penstock/schedule"
 	"penstock/torch"
 )
@@ -26,17 +28,18 @@ type task interface {
 	// do performs an action on a worker. It may panic.
 	do(c *torch.Ctx, a schedule.Action) error
 	// meets says of a send that do waits in it for the matching receive to begin. abort ends such
-	// waits, and those of receives, when the run has failed.
+	// waits, and those of receives, when the run has failed with err.
 	meets(send schedule.Action) bool
-	abort()
+	abort(err error)
 	// layer is the name of the layer that was running when the action failed with err, or "".
 	layer(a schedule.Action, err error) string
 	// waits lists what an action has made for other stages to receive.
 	waits(a schedule.Action) []outgoing
 }
 
-// graphRun is a run of a graph by all workers at once.
+// graphRun is a run of a graph by all workers of this process at once.
 type graphRun struct {
+	p      *Pipe
 	ctx    context.Context
 	graph  *program
 	task   task
@@ -75,38 +78,61 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 	if !p.placed.Load() {
 		return nil, ErrNotPlaced
 	}
-	x := &graphRun{ctx: ctx, graph: g, task: t, done: make([]atomic.Bool, len(g.Actions)), begin: time.Now(),
-		running: len(p.workers), over: make(chan struct{})}
-	x.spin, x.record = runtime.GOMAXPROCS(0) >= len(p.workers), p.record.Load()
+	record := p.record.Load()
+	if record { // the clocks of all processes begin together
+		if _, err := meet(ctx, p, "the beginning of a recorded run", 0, nil); err != nil {
+			return nil, err
+		}
+	}
+	x := &graphRun{p: p, ctx: ctx, graph: g, task: t, done: make([]atomic.Bool, len(g.Actions)), begin: time.Now(),
+		running: len(p.mine), over: make(chan struct{})}
+	x.spin, x.record = runtime.GOMAXPROCS(0) >= len(p.mine), record
 	x.moved = sync.NewCond(&x.mu)
-	x.hold, x.ledger = p.hold, newLedger(g, len(p.workers))
+	x.hold, x.ledger = p.hold, newLedger(g, len(p.workers), x.here)
 	x.events = make([][]schedule.Event, len(p.workers))
 	var all sync.WaitGroup
-	all.Add(len(p.workers))
+	all.Add(len(p.mine))
 	p.start(func(worker int, c *torch.Ctx) {
 		defer all.Done()
 		defer x.leave(worker)
 		x.work(worker, c)
 	})
 	stop := context.AfterFunc(ctx, func() { x.fail(ctx.Err()) })
+	if group := p.cfg.Group; group != nil {
+		go x.watch(group)
+	}
 	<-x.over
 	stop()
 	if x.err != nil {
 		all.Wait()
 		x.ledger.close()
-		return nil, x.err
+		return nil, p.lost(x.err)
 	}
-	for w := range p.workers {
+	for _, w := range p.mine {
 		p.safe.raise(w, x.ledger.most(w))
 	}
 	if !x.record {
 		return nil, nil
 	}
-	timeline := &schedule.Timeline{Workers: len(p.workers)}
-	for _, e := range x.events {
-		timeline.Events = append(timeline.Events, e...)
+	recorded, err := meet(ctx, p, "what was recorded", slices.Concat(x.events...), nil)
+	if err != nil {
+		return nil, err
 	}
-	return timeline, nil
+	events := slices.Concat(recorded...)
+	slices.SortStableFunc(events, func(a, b schedule.Event) int { return a.Worker - b.Worker })
+	return &schedule.Timeline{Workers: len(p.workers), Events: events}, nil
+}
+
+// here says whether a worker is in this process.
+func (x *graphRun) here(worker int) bool { return x.p.workers[worker] != nil }
+
+// watch fails the run when another process of the group has failed.
+func (x *graphRun) watch(g *group.Group) {
+	select {
+	case <-g.Failed():
+		x.fail(g.Err())
+	case <-x.over:
+	}
 }
 
 // work performs a worker's actions in order. After a failure anywhere no action starts.
@@ -136,7 +162,8 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 			x.hold(worker, id)
 		}
 		for _, dep := range x.graph.Cross[id] {
-			if send := x.graph.Actions[dep]; !current.Kind.Receive() || current.Matching() != send || !x.task.meets(send) {
+			if send := x.graph.Actions[dep]; x.here(x.graph.Worker[dep]) &&
+				(!current.Kind.Receive() || current.Matching() != send || !x.task.meets(send)) {
 				x.wait(dep)
 			}
 		}
@@ -226,7 +253,7 @@ func (x *graphRun) fail(err error) {
 	x.mu.Unlock()
 	x.moved.Broadcast()
 	if first {
-		x.task.abort()
+		x.task.abort(err)
 	}
 }
 
@@ -244,7 +271,12 @@ func (e *Error) Error() string {
 	if e.Layer != "" {
 		s += fmt.Sprintf(", layer %q", e.Layer)
 	}
-	s += fmt.Sprintf(", %v: %v", e.Direction, e.Err)
+	return s + fmt.Sprintf(", %v: %s", e.Direction, e.text())
+}
+
+// text gives the cause and, if there is one, the remedy.
+func (e *Error) text() string {
+	s := e.Err.Error()
 	if errors.Is(e.Err, torch.ErrOutOfMemory) {
 		s += "; use more chunks, checkpoint policy always, more stages, or a higher limit"
 	}

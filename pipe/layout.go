@@ -156,6 +156,12 @@ func (p *Pipe) replicate(stage int, c *torch.Ctx) error {
 			continue
 		}
 		home, owner := p.home(t)
+		if !home.Here { // the first parcel brings the value
+			param := t.handles[0]
+			replica := c.Zeros(param.DType(), param.Shape()...)
+			t.become(c.Keep(replica).SetRequiresGrad(param.Trainable()))
+			continue
+		}
 		value := owner.tensor()
 		replica := c.Detach(value)
 		if home.Device != s.Device {

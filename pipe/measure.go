@@ -59,17 +59,17 @@ func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile
 	return chains, err
 }
 
-// alone runs f on the first worker while the others wait, within a run that was entered. Nothing
+// alone runs f on the first worker of the process while the others wait, within a run that was entered. Nothing
 // else changes the accounts of the devices meanwhile.
 func (p *Pipe) alone(f func(c *torch.Ctx) error) (err error) {
 	var arrived, all sync.WaitGroup
 	done := make(chan struct{})
-	arrived.Add(len(p.workers))
-	all.Add(len(p.workers))
+	arrived.Add(len(p.mine))
+	all.Add(len(p.mine))
 	p.start(func(worker int, c *torch.Ctx) {
 		defer all.Done()
 		arrived.Done()
-		if worker != 0 {
+		if worker != p.mine[0] {
 			<-done
 			return
 		}

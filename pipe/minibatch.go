@@ -43,7 +43,8 @@ type minibatch struct {
 	lossWeight float64
 	lossType   torch.DType
 
-	prepared *prepared // the plan; nil without a backward
+	prepared *prepared    // the plan; nil without a backward
+	rooms    map[int]room // of the stages of other processes
 
 	gathers    bool            // the run ends with gathering the outputs
 	outputs    []*torch.Tensor // gathered, kept
@@ -73,7 +74,7 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 		return nil, err
 	}
 	r := &minibatch{p: p, training: training, graph: graph, batch: b, inputs: inputs,
-		inputGrad: graph && requiresGrad(inputs), total: total, parts: split(total, p.cfg.Chunks), link: p.newLink()}
+		inputGrad: graph && requiresGrad(inputs), total: total, parts: split(total, p.cfg.Chunks)}
 	r.states = make([][]microBatchState, len(p.stages))
 	for s := range r.states {
 		r.states[s] = make([]microBatchState, len(r.parts))
@@ -89,6 +90,13 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 		}
 	}
 	return r, nil
+}
+
+// open makes the link of the run of a plan. Its backward goes over the link of its forward.
+func (r *minibatch) open(prepared *prepared) {
+	if r.link == nil {
+		r.link = r.p.linkOf(prepared.plan.Program)
+	}
 }
 
 // begins prepares the executions of a stage's micro-batches for a segment.
@@ -145,7 +153,9 @@ func (r *minibatch) free() {
 			r.states[s][i].free()
 		}
 	}
-	r.link.Free()
+	if r.link != nil {
+		r.link.Free()
+	}
 	for _, d := range r.deferred {
 		d.Free()
 	}

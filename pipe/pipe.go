@@ -24,6 +24,12 @@ import (
 // does not wait for theirs. A call on their own pipe that needs the workers, such as Close, fails
 // with ErrNested, also when it comes by way of other pipes. A call from a goroutine that they start
 // and wait for is not recognised, and blocks for ever.
+//
+// With Config.Group the stages are in several processes. Each process has a Pipe for the same model
+// and configuration, and makes the same calls in the same order with the same arguments. It has the
+// parameters of its own stages, and of the results what belongs to them. Parcels between processes
+// are sent by the program as those between workers are, so all results are the same to the bit. A
+// step that fails in one process fails in all of them, and with it the group.
 type Pipe struct {
 	cfg     Config
 	model   *nn.Sequential
@@ -31,7 +37,9 @@ type Pipe struct {
 	routes  []nn.SkipRoute
 	tag     int64 // of the workers' threads
 	stages  []*Stage
-	workers []*worker
+	workers []*worker // nil for a device of another process
+	mine    []int     // the workers of this process
+	remote  *link.Remote
 
 	record atomic.Bool
 	open   sync.WaitGroup // runs that were started
@@ -45,17 +53,22 @@ type Pipe struct {
 	unlimit []func()
 	placed  atomic.Bool
 	safe    safe
+	peaks   peaks
 	hold    func(worker, action int) // in tests; see graphRun
 	newLink func() link.Link         // between the stages, for a mini-batch
 }
 
-// startWorkers starts a worker for each distinct device.
+// startWorkers starts a worker for each distinct device of this process.
 func (p *Pipe) startWorkers() error {
-	worker, devices := placement(p.cfg.Devices)
+	of, devices := placement(p.cfg.Devices)
 	for i, s := range p.stages {
-		s.worker = worker[i]
+		s.worker = of[i]
 	}
+	p.workers = make([]*worker, len(devices))
 	for i, d := range devices {
+		if !slices.ContainsFunc(p.stages, func(s *Stage) bool { return s.worker == i && s.Here }) {
+			continue
+		}
 		var cores []int
 		if i < len(p.cfg.Cores) {
 			cores = p.cfg.Cores[i]
@@ -68,7 +81,7 @@ func (p *Pipe) startWorkers() error {
 		if err != nil {
 			return fmt.Errorf("pipe: the worker of %v: %w", d, err)
 		}
-		p.workers = append(p.workers, w)
+		p.workers[i], p.mine = w, append(p.mine, i)
 	}
 	return nil
 }
@@ -83,7 +96,8 @@ func (p *Pipe) SetRecord(on bool) { p.record.Store(on) }
 func (p *Pipe) Config() Config { return p.cfg.copied() }
 
 // Devices lists the distinct devices, in the order of their first stage. Where stages share
-// devices, the last device need not be that of the last stage; see Stages.
+// devices, the last device need not be that of the last stage; see Stages. Those of other processes
+// are among them.
 func (p *Pipe) Devices() []torch.Device {
 	_, devices := placement(p.cfg.Devices)
 	return devices
@@ -103,8 +117,8 @@ func (p *Pipe) Close() error {
 	p.submit.Unlock()
 	p.stop.Do(func() {
 		p.open.Wait()
-		for _, w := range p.workers {
-			w.stop()
+		for _, w := range p.mine {
+			p.workers[w].stop()
 		}
 		for _, s := range p.stages {
 			s.forget()
@@ -116,14 +130,14 @@ func (p *Pipe) Close() error {
 	return nil
 }
 
-// start gives every worker its job, within a run that was entered. A job runs on the goroutine of
+// start gives every worker of this process its job, within a run that was entered. A job runs on the goroutine of
 // the worker, with its index.
 func (p *Pipe) start(job func(worker int, c *torch.Ctx)) {
 	p.submit.Lock()
 	defer p.submit.Unlock()
-	for i, w := range p.workers {
+	for _, i := range p.mine {
 		p.jobs.Add(1)
-		w.jobs <- func(c *torch.Ctx) {
+		p.workers[i].jobs <- func(c *torch.Ctx) {
 			defer p.jobs.Add(-1)
 			job(i, c)
 		}
@@ -134,7 +148,7 @@ func (p *Pipe) start(job func(worker int, c *torch.Ctx)) {
 // hold between runs. A run that starts meanwhile can only add to them.
 func (p *Pipe) busy() bool { return p.jobs.Load() > 0 }
 
-// OnStages runs f once for each stage on the stage's worker. Stages on different devices run at the
+// OnStages runs f once for each stage of this process on the stage's worker. Stages on different devices run at the
 // same time. c is on the stage's device and without gradients; what it owns is freed when f
 // returns. OnStages returns when all have returned, with their errors joined. To step an optimizer
 // use Update.
@@ -161,12 +175,12 @@ func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) err
 func (p *Pipe) onStages(f func(stage int, c *torch.Ctx) error) error {
 	errs := make([]error, len(p.stages))
 	var all sync.WaitGroup
-	all.Add(len(p.workers))
+	all.Add(len(p.mine))
 	p.start(func(worker int, c *torch.Ctx) {
 		defer all.Done()
 		defer p.count(worker)()
 		for i, s := range p.stages {
-			if s.worker == worker {
+			if s.worker == worker && s.Here {
 				// overwritten unless f ends the goroutine
 				errs[i] = fmt.Errorf("pipe: stage %d: %w", i, ErrGoexit)
 				errs[i] = onStage(i, c, f)
@@ -216,6 +230,11 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	}
 	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1),
 		newLink: func() link.Link { return &link.Memory{} }}
+	if cfg.Group != nil {
+		if p.remote, err = link.NewRemote(cfg.Group, cfg.Ranks, cfg.Chunks); err != nil {
+			return nil, fmt.Errorf("pipe: %w", err)
+		}
+	}
 	for _, s := range nn.Shared(model) {
 		if s.Replica() != nil {
 			return nil, fmt.Errorf("pipe: %q is shared by stages of another pipe, which has the model; Close that one "+
@@ -258,7 +277,8 @@ func (p *Pipe) workersOfPlan() error {
 
 // Place makes parameters and buffers that do not exist, on the devices of their stages, and copies
 // there those that exist. It fails with a *planner.MemoryError if they do not fit. After a failure
-// those that were made are freed. On a pipe that is placed it does nothing.
+// those that were made are freed. On a pipe that is placed it does nothing. What exists of a stage
+// of another process is freed: it is in that process.
 func (p *Pipe) Place() error {
 	leave, err := p.enter("Place")
 	if err != nil {
@@ -268,20 +288,28 @@ func (p *Pipe) Place() error {
 	if p.placed.Load() {
 		return nil
 	}
+	var tight error
 	if short := p.unplaceable(); short != nil {
-		return memoryError{&planner.MemoryError{Stages: short}}
+		tight = memoryError{&planner.MemoryError{Stages: short}}
+	}
+	if _, err := meet(context.Background(), p, "the room for parameters", 0, tight); err != nil {
+		return err
 	}
 	var made []nn.NamedParam
-	for _, s := range nn.State(p.model) {
-		if !s.Exists() {
-			made = append(made, s)
+	for _, stage := range p.stages {
+		for _, s := range stage.State() {
+			if !stage.Here {
+				s.Param.Free()
+			} else if !s.Exists() {
+				made = append(made, s)
+			}
 		}
 	}
 	err = p.onStages(p.placeStage)
 	if err == nil {
 		err = p.onStages(p.replicate)
 	}
-	if err != nil {
+	if _, err = meet(context.Background(), p, "the parameters", 0, err); err != nil {
 		for _, s := range made {
 			s.Param.Free()
 		}
@@ -291,10 +319,12 @@ func (p *Pipe) Place() error {
 	return nil
 }
 
-// unplaceable lists the devices that cannot hold the parameters and buffers of their stages, each
+// unplaceable lists the devices of this process that cannot hold the parameters and buffers of their stages, each
 // by its first stage.
 func (p *Pipe) unplaceable() (short []planner.Shortage) {
-	for i, d := range p.Devices() {
+	devices := p.Devices()
+	for _, i := range p.mine {
+		d := devices[i]
 		first, unplaced := -1, int64(0)
 		for at, s := range p.stages {
 			if s.worker == i {
@@ -313,9 +343,12 @@ func (p *Pipe) unplaceable() (short []planner.Shortage) {
 }
 
 // Unplaced is the bytes that a stage still has to allocate for its parameters and buffers, and for
-// its replicas of parameters that live on other devices.
+// its replicas of parameters that live on other devices. It is 0 for a stage of another process.
 func (p *Pipe) Unplaced(stage int) (bytes int64) {
 	s := p.stages[stage]
+	if !s.Here {
+		return 0
+	}
 	for _, q := range s.State() {
 		if !q.Exists() {
 			bytes += q.Bytes()
@@ -392,7 +425,7 @@ func (p *Pipe) Convert(ctx context.Context, dtype torch.DType) error {
 // limit makes budgets the limits of devices until the pipe is closed. A lower limit stays.
 func (p *Pipe) limit() {
 	for i, s := range p.stages {
-		if p.cfg.policies[i] != Optimal {
+		if p.cfg.policies[i] != Optimal || !s.Here {
 			continue
 		}
 		if b := p.cfg.Budget[i]; b > 0 {

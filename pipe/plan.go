@@ -3,6 +3,8 @@ package pipe
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"penstock/nn"
@@ -74,7 +76,7 @@ func (r *minibatch) prepare(ctx context.Context) (err error) {
 	if p.cfg.Plan != nil {
 		r.prepared, err = r.given()
 	} else if p.optimal() {
-		r.prepared, err = r.measuredPlan(ctx)
+		r.prepared, err = r.agreedPlan(ctx)
 	} else {
 		r.prepared, err = p.unmeasured(len(r.parts))
 	}
@@ -84,6 +86,7 @@ func (r *minibatch) prepare(ctx context.Context) (err error) {
 	p.plans.known.Lock()
 	p.plans.last = r.prepared
 	p.plans.known.Unlock()
+	r.open(r.prepared)
 	for i, s := range r.prepared.segments {
 		if s != nil {
 			r.begins(i, s)
@@ -119,6 +122,79 @@ func (p *Pipe) unmeasured(microBatches int) (*prepared, error) {
 		}
 		return withoutSegments(found), nil
 	})
+}
+
+// agreedPlan is the plan for this batch that the first process of the group makes for all. It knows
+// its own stages and what the others say of theirs.
+func (r *minibatch) agreedPlan(ctx context.Context) (*prepared, error) {
+	p := r.p
+	if p.cfg.Group == nil {
+		return r.measuredPlan(ctx)
+	}
+	mine := map[int]room{}
+	for i, s := range p.stages {
+		if s.Here && p.cfg.policies[i] == Optimal {
+			mine[i] = r.room(i)
+		}
+	}
+	all, err := meet(ctx, p, "the memory of a step", mine, nil)
+	if err != nil {
+		return nil, err
+	}
+	r.rooms = map[int]room{}
+	for _, rooms := range all {
+		maps.Copy(r.rooms, rooms)
+	}
+	var found *prepared
+	first, err := fromFirst(ctx, p, "the plan of a step", func() (told toldPlan, err error) {
+		if found, err = r.measuredPlan(ctx); err != nil {
+			return told, err
+		}
+		return p.plans.tell(found), nil
+	})
+	if err != nil || found != nil {
+		return found, err
+	}
+	return r.hear(first)
+}
+
+// toldPlan is a plan as the first process tells the others of it: with its text the first time, and
+// later by its number.
+type toldPlan struct {
+	Number int
+	Text   string `json:",omitempty"`
+}
+
+// tell numbers a plan.
+func (c *plans) tell(found *prepared) toldPlan {
+	c.known.Lock()
+	defer c.known.Unlock()
+	if n := slices.Index(c.told, found); n >= 0 {
+		return toldPlan{Number: n}
+	}
+	c.told = append(c.told, found)
+	return toldPlan{Number: len(c.told) - 1, Text: found.plan.String()}
+}
+
+// hear is the plan that the first process has told of.
+func (r *minibatch) hear(told toldPlan) (*prepared, error) {
+	c := &r.p.plans
+	c.known.Lock()
+	defer c.known.Unlock()
+	if told.Number < len(c.told) {
+		return c.told[told.Number], nil
+	}
+	plan, err := planner.Parse(told.Text)
+	if err != nil {
+		return nil, fmt.Errorf("pipe: the plan of process 0: %w", err)
+	}
+	found, err := r.ready(plan)
+	if err != nil {
+		return nil, err
+	}
+	c.told = append(c.told, found)
+	r.p.predicted(plan)
+	return found, nil
 }
 
 // measuredPlan is the plan for this batch within the memory that is available.

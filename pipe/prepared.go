@@ -19,7 +19,8 @@ type plans struct {
 
 	known sync.Mutex // guards what follows; no layer runs under it
 	all   map[string]*prepared
-	last  *prepared // of the last Step or Forward
+	last  *prepared   // of the last Step or Forward
+	told  []*prepared // that the first process of the group has told the others of
 }
 
 // prepared is a plan with what is needed to run it. The plan is guarded by plans.known. Nothing

@@ -12,8 +12,8 @@ import (
 // without measuring.
 func (p *Pipe) problem(microBatches int) planner.Problem {
 	out := planner.Problem{MicroBatches: microBatches, Skips: edges(p.stages), Schedule: p.cfg.Schedule}
-	for _, w := range p.workers {
-		out.Devices = append(out.Devices, planner.Device{Name: w.device.String()})
+	for _, d := range p.Devices() {
+		out.Devices = append(out.Devices, planner.Device{Name: d.String()})
 	}
 	for i, s := range p.stages {
 		out.Stages = append(out.Stages, planner.Stage{Device: s.worker, Layers: len(s.Layers),
@@ -30,13 +30,11 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 		if p.cfg.policies[i] != Optimal {
 			continue
 		}
-		c, m := chains[i], s.Device.Memory()
+		c, room := chains[i], r.room(i)
 		d := &out.Devices[s.worker]
-		d.Live = m.Live
-		for _, limit := range []int64{m.Limit, p.cfg.Budget[i]} {
-			if limit > 0 && (d.Limit == 0 || limit < d.Limit) {
-				d.Limit = limit
-			}
+		d.Live = room.Live
+		if limit := room.Limit; limit > 0 && (d.Limit == 0 || limit < d.Limit) {
+			d.Limit = limit
 		}
 		out.Stages[i].Costs = planner.Costs{
 			First: c.Chain, Later: c.Later, Units: c.Units, Prologue: c.Prologue, ProloguePeak: c.ProloguePeak,
@@ -47,11 +45,8 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 			out.Stages[i].Costs.Deferred += d.Bytes
 		}
 		memory := planner.Memory{
-			Unplaced: p.Unplaced(i), Tied: s.tied(), Gradients: s.hasGrads(),
+			Unplaced: room.Unplaced, Tied: s.tied(), Gradients: room.Gradients, State: room.State,
 			BatchInput: i == 0 && !r.inputGrad,
-		}
-		if o := p.cfg.Optimizer; o != nil {
-			memory.State = o.Need(s.Params()).State
 		}
 		if r.loss == nil && r.last(i) {
 			// The outputs of the whole batch, and with them while they are put together the
@@ -59,6 +54,31 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 			memory.Outputs = 2 * int64(len(r.parts)) * c.Gives
 		}
 		out.Stages[i].Memory = memory
+	}
+	return out
+}
+
+// room is what the process of a stage knows of the stage's memory.
+type room struct {
+	Live, Limit int64 // of the device
+	Unplaced    int64
+	Gradients   bool  // all of them exist
+	State       int64 // of the optimizer, still to be allocated
+}
+
+// room is the room of a stage: known here, or what its process has said.
+func (r *minibatch) room(stage int) room {
+	p, s := r.p, r.p.stages[stage]
+	if !s.Here {
+		return r.rooms[stage]
+	}
+	m := s.Device.Memory()
+	out := room{Live: m.Live, Limit: m.Limit, Unplaced: p.Unplaced(stage), Gradients: s.hasGrads()}
+	if b := p.cfg.Budget[stage]; b > 0 && (out.Limit == 0 || b < out.Limit) {
+		out.Limit = b
+	}
+	if o := p.cfg.Optimizer; o != nil {
+		out.State = o.Need(s.Params()).State
 	}
 	return out
 }

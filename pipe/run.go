@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 
@@ -32,12 +33,13 @@ type Result struct {
 //
 // A training run has the workers to itself until it has ended on all of them, so that each run can
 // be undone by itself. It copies the buffers before it begins, into memory that no account counts.
-func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) {
+func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, err error) {
 	leave, err := p.enter("Step")
 	if err != nil {
 		return Result{}, err
 	}
 	defer leave()
+	defer func() { err = p.lost(err) }()
 	r, err := p.minibatch(ctx, b, true, true)
 	if err != nil {
 		return Result{}, err
@@ -60,7 +62,20 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (Result, error) 
 	for i := range r.parts {
 		out.Loss += r.states[len(p.stages)-1][i].loss * r.weight(i)
 	}
-	return out, nil
+	out.Loss, err = p.ofLast(ctx, "the loss", out.Loss)
+	return out, err
+}
+
+// ofLast is the number that the process of the last stage has.
+func (p *Pipe) ofLast(ctx context.Context, what string, x float64) (float64, error) {
+	if p.cfg.Group == nil {
+		return x, nil
+	}
+	all, err := meet(ctx, p, what, math.Float64bits(x), nil) // JSON has no word for NaN
+	if err != nil {
+		return 0, err
+	}
+	return math.Float64frombits(all[p.cfg.Ranks[len(p.stages)-1]]), nil
 }
 
 var errNoLoss = errors.New("pipe: Step needs a loss; Forward and Backward do without")
@@ -70,6 +85,7 @@ var errNoLoss = errors.New("pipe: Step needs a loss; Forward and Backward do wit
 type Run struct {
 	r       *minibatch
 	outputs []*torch.Tensor
+	closed  bool
 
 	running, closing atomic.Bool // a backward runs; it was closed meanwhile
 }
@@ -77,12 +93,13 @@ type Run struct {
 // Forward runs the training forward over all stages and keeps what backward needs. On failure see
 // Step. Once it has returned, running statistics have moved, even if Backward fails. It fails with a
 // *ConfigError if the schedule puts backwards before forwards.
-func (p *Pipe) Forward(ctx context.Context, b Batch) (*Run, error) {
+func (p *Pipe) Forward(ctx context.Context, b Batch) (run *Run, err error) {
 	leave, err := p.enter("Forward")
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
+	defer func() { err = p.lost(err) }()
 	r, err := p.minibatch(ctx, b, true, true)
 	if err != nil {
 		return nil, err
@@ -108,7 +125,7 @@ var errNotApart = &ConfigError{Of: "pipe", Field: "Schedule", Value: unquoted("n
 	Remedy:  "want one such as schedule.GPipe, or Step, which computes the loss of each micro-batch"}
 
 // Output is the model's output for the whole batch, on the last device; nil after the run was
-// closed. The run owns it. Its floating-point tensors are leaves that require a gradient, so a loss
+// closed, and in a process that does not have the last stage. The run owns it. Its floating-point tensors are leaves that require a gradient, so a loss
 // computed from them in any Ctx, and that Ctx's Backward, leave the gradients that Backward wants
 // in them.
 func (run *Run) Output() []*torch.Tensor { return run.outputs }
@@ -147,7 +164,7 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 		return err
 	}
 	defer func() {
-		if err != nil || !retain || run.closing.Load() {
+		if err = run.r.p.lost(err); err != nil || !retain || run.closing.Load() {
 			run.Close()
 		}
 	}()
@@ -158,8 +175,11 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 	if err := arg.Context(ctx, "pipe"); err != nil {
 		return err
 	}
-	if run.outputs == nil {
+	if run.closed {
 		return errors.New("pipe: this run is closed; a run has one Backward, which frees it, and BackwardRetained before that")
+	}
+	if r := run.r; !r.p.stages[len(r.p.stages)-1].Here {
+		return run.backwardOfMine(ctx, retain)
 	}
 	r := run.r
 	c := torch.NewCtx(torch.Options{Device: r.p.stages[len(r.p.stages)-1].Device})
@@ -192,9 +212,16 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 			return fmt.Errorf("pipe: gradient %d is on %v and the last stage on %v; make it there", i, g.Kind(), c.Device())
 		}
 	}
-	r.grads, r.retain = grads, retain
+	r.grads = grads
+	return run.backwardOfMine(ctx, retain)
+}
+
+// backwardOfMine runs backward on the stages of this process.
+func (run *Run) backwardOfMine(ctx context.Context, retain bool) error {
+	r := run.r
+	r.retain = retain
 	run.running.Store(true)
-	_, err = r.p.execute(ctx, r.prepared.programs[schedule.BackwardOnly](), r)
+	_, err := r.p.execute(ctx, r.prepared.programs[schedule.BackwardOnly](), r)
 	run.running.Store(false)
 	return err
 }
@@ -206,6 +233,7 @@ func (run *Run) Close() {
 		run.closing.Store(true)
 		return
 	}
+	run.closed = true
 	run.r.free()
 	for _, t := range run.outputs {
 		t.SetGradOf(nil)
@@ -224,6 +252,7 @@ func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timelin
 			return nil, nil, err
 		}
 	}
+	r.open(prepared)
 	r.gathers = true
 	timeline, err := p.execute(ctx, prepared.programs[schedule.ForwardOnly](), r)
 	r.gathers = false
@@ -237,7 +266,8 @@ func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timelin
 
 // Inference is the result of Infer.
 type Inference struct {
-	// Output is the model's output for the whole batch, on the last device. The caller frees it.
+	// Output is the model's output for the whole batch, on the last device, in the process that has
+	// the last stage. The caller frees it.
 	Output       []*torch.Tensor
 	MicroBatches int
 	Timeline     *schedule.Timeline // if Config.Record is set
@@ -247,12 +277,13 @@ type Inference struct {
 // b.Training is set. It blocks until every worker is done. Each activation is freed at its last
 // use, and nothing is recomputed. A batch may have any number of rows, with b.Training at least
 // one. On failure see Step.
-func (p *Pipe) Infer(ctx context.Context, b Batch) (Inference, error) {
+func (p *Pipe) Infer(ctx context.Context, b Batch) (result Inference, err error) {
 	leave, err := p.enter("Infer")
 	if err != nil {
 		return Inference{}, err
 	}
 	defer leave()
+	defer func() { err = p.lost(err) }()
 	r, err := p.minibatch(ctx, b, b.Training, false)
 	if err != nil {
 		return Inference{}, err

@@ -32,11 +32,25 @@ import (
 //
 // The limit is exact if nothing else uses the devices and no stage passes on memory that it
 // received; otherwise it may be too high. With the policy Optimal it is at least the predicted
-// peak. It is 0 for a device whose memory is not counted. SafeLimit may be called at any time.
+// peak. It is 0 for a device whose memory is not counted. SafeLimit may be called at any time. Of a
+// device of another process it is what that process has said at the end of the last run.
 func (p *Pipe) SafeLimit() []int64 {
 	p.safe.mu.Lock()
 	defer p.safe.mu.Unlock()
 	return slices.Clone(p.safe.most)
+}
+
+// Peaks is the most bytes live on each device, in the order of Devices, since its torch.ResetPeak in
+// its own process. Of a device of another process it is what that process has said at the end of
+// the last run or update.
+func (p *Pipe) Peaks() []int64 {
+	out := make([]int64, len(p.workers))
+	for i, w := range p.workers {
+		if out[i] = p.peaks.of(i); w != nil {
+			out[i] = w.device.Memory().Peak
+		}
+	}
+	return out
 }
 
 // safe is the most bytes that each worker's device can have held in any run.
@@ -52,6 +66,15 @@ func (s *safe) raise(worker int, bytes int64) {
 		s.most = append(s.most, 0)
 	}
 	s.most[worker] = max(s.most[worker], bytes)
+}
+
+func (s *safe) of(worker int) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if worker >= len(s.most) {
+		return 0
+	}
+	return s.most[worker]
 }
 
 // count begins a part of a run in which nothing waits for other devices. Until done is called, all
@@ -82,14 +105,15 @@ type loan struct {
 // ledger is what is known of the memory of a run.
 type ledger struct {
 	graph *program
-	own   []int64   // by action: the most bytes without what waits
-	made  [][]*loan // by worker
-	due   [][]*loan // by receive: what it receives
-	ended []int64   // by worker: the most bytes after the last action
+	here  func(worker int) bool // of this process
+	own   []int64               // by action: the most bytes without what waits
+	made  [][]*loan             // by worker
+	due   [][]*loan             // by receive: what it receives
+	ended []int64               // by worker: the most bytes after the last action
 }
 
-func newLedger(g *program, workers int) *ledger {
-	return &ledger{graph: g, own: make([]int64, len(g.Actions)), made: make([][]*loan, workers),
+func newLedger(g *program, workers int, here func(worker int) bool) *ledger {
+	return &ledger{graph: g, here: here, own: make([]int64, len(g.Actions)), made: make([][]*loan, workers),
 		due: make([][]*loan, len(g.Actions)), ended: make([]int64, workers)}
 }
 
@@ -122,7 +146,14 @@ func (l *ledger) enter(id int, d torch.Device, list []outgoing) {
 	for _, o := range fresh {
 		o.pending.Store(int32(len(o.from)))
 		for _, by := range o.from {
-			l.due[by] = append(l.due[by], o)
+			if !l.here(l.graph.Worker[by]) { // nobody here sees the receive: it is done at the latest before this action
+				by = max(l.graph.latest[by]-1, id)
+			}
+			if by > id || l.graph.Worker[by] != l.graph.Worker[id] {
+				l.due[by] = append(l.due[by], o)
+			} else {
+				o.pending.Add(-1)
+			}
 		}
 	}
 	worker := l.graph.Worker[id]

@@ -14,6 +14,9 @@ import (
 type Stage struct {
 	Device torch.Device
 	Layers []nn.NamedLayer
+	// Here says whether the stage is in this process. One that is not has neither parameters nor
+	// memory here.
+	Here bool
 
 	first     int // index among the model's flattened layers
 	worker    int
@@ -99,8 +102,8 @@ func (p *Pipe) cut(layers []nn.NamedLayer) error {
 	trained, first := false, 0
 	seen := map[*nn.Param]string{} // the name under which an earlier stage has it
 	for i, n := range p.cfg.Balance {
-		s := &Stage{Device: p.cfg.Devices[i], Layers: layers[first : first+n], first: first, inputGrad: trained,
-			elsewhere: map[*nn.Param]bool{}}
+		s := &Stage{Device: p.cfg.Devices[i], Here: p.cfg.Group == nil || p.cfg.Ranks[i] == p.cfg.Group.Rank(), Layers: layers[first : first+n], first: first,
+			inputGrad: trained, elsewhere: map[*nn.Param]bool{}}
 		here := map[*nn.Param]string{}
 		for _, l := range s.Layers {
 			for _, q := range l.State() {

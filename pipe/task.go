@@ -40,7 +40,10 @@ func (r *minibatch) do(c *torch.Ctx, a schedule.Action) error {
 
 func (r *minibatch) meets(send schedule.Action) bool { return r.link.Meets(send) }
 
-func (r *minibatch) abort() { r.link.Abort() }
+func (r *minibatch) abort(err error) {
+	r.link.Abort()
+	r.p.lost(err) // the first failure is the one that counts
+}
 
 // begin notes what a training run may change on a worker's stages, before the first action there.
 func (r *minibatch) begin(worker int) {

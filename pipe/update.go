@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 
 	"penstock/internal/arg"
@@ -67,6 +68,12 @@ func (p *Pipe) UpdateClipped(ctx context.Context, o optim.Optimizer, maxNorm flo
 	return norm, err
 }
 
+// wireNorm is an optim.NamedNorm as processes tell it each other: JSON has no word for NaN.
+type wireNorm struct {
+	Name    string
+	Squared uint64
+}
+
 // update is an optimizer's update of all stages. Stages that share a device are updated together.
 type update struct {
 	p        *Pipe
@@ -90,18 +97,57 @@ func (p *Pipe) update(ctx context.Context, call string, u *update) error {
 		return ErrNotPlaced
 	}
 	u.prepared = make([]optim.Update, len(p.workers))
-	phases := []phase{u.measure, u.prepare, u.apply, u.drop}
+	phases := []phase{{u.measure, u.meetNorms}, {u.prepare, u.meetPrepared}, {u.apply, nil}, {u.drop, nil}}
 	failed, worker, err := p.inPhases(ctx, phases, u.end)
-	if err != nil && failed >= 0 {
-		return &UpdateError{Device: p.workers[worker].device, Half: failed >= 2, Err: err}
+	if err == nil || failed < 0 {
+		return p.lost(err)
 	}
+	err = &UpdateError{Device: p.Devices()[worker], Half: failed >= 2, Err: err}
+	var other *MemberError
+	if failed >= 2 || p.cfg.Group != nil && p.cfg.Group.Err() != nil {
+		return p.lost(err)
+	} else if errors.As(err, &other) {
+		return other
+	}
+	return err // all know
+}
+
+// meetNorms gives all processes the norms of all.
+func (u *update) meetNorms(ctx context.Context, failed error) error {
+	if u.norms == nil && failed == nil { // of what is not measured, nothing fails
+		return nil
+	}
+	var mine []wireNorm
+	for _, list := range u.norms {
+		for _, n := range list {
+			mine = append(mine, wireNorm{n.Name, math.Float64bits(n.Squared)})
+		}
+	}
+	all, err := meet(ctx, u.p, "the norms of gradients", mine, failed)
+	if err != nil {
+		return err
+	}
+	u.norms = nil
+	for _, list := range all {
+		var norms []optim.NamedNorm
+		for _, n := range list {
+			norms = append(norms, optim.NamedNorm{Name: n.Name, Squared: math.Float64frombits(n.Squared)})
+		}
+		u.norms = append(u.norms, norms)
+	}
+	return nil
+}
+
+// meetPrepared ends when all processes have allocated what the update takes.
+func (u *update) meetPrepared(ctx context.Context, failed error) error {
+	_, err := meet(ctx, u.p, "the update", 0, failed)
 	return err
 }
 
 // params lists the parameters of a worker's stages.
 func (u *update) params(worker int) (out []nn.NamedParam) {
 	for _, s := range u.p.stages {
-		if s.worker == worker {
+		if s.worker == worker && s.Here {
 			out = append(out, s.Params()...)
 		}
 	}
@@ -144,8 +190,13 @@ func (u *update) end(worker int) {
 	}
 }
 
-// phase is one of the parts that all workers do together. It may panic.
-type phase func(ctx context.Context, worker int, c *torch.Ctx) error
+// phase is one of the parts that all workers do together.
+type phase struct {
+	do func(ctx context.Context, worker int, c *torch.Ctx) error // may panic
+	// meet is called when the phase has ended on all workers of the process, with what has failed
+	// in it, where all processes have to know before the next phase begins. Nil where they need not.
+	meet func(ctx context.Context, failed error) error
+}
 
 // inPhases runs phases on all workers at once, within a run that was entered and without gradients.
 // A phase begins when the one before has ended on every worker. After a failure no phase begins.
@@ -161,14 +212,22 @@ func (p *Pipe) inPhases(ctx context.Context, phases []phase, end func(worker int
 		return -1, 0, err
 	}
 	errs, ended := make([][]error, len(phases)+1), make([]sync.WaitGroup, len(phases))
+	met := make([]func() error, len(phases))
 	for i := range errs {
 		errs[i] = make([]error, len(p.workers))
 	}
 	for i := range ended {
-		ended[i].Add(len(p.workers))
+		ended[i].Add(len(p.mine))
+		met[i] = sync.OnceValue(func() error {
+			failed := errors.Join(errs[i]...)
+			if p.cfg.Group == nil || phases[i].meet == nil {
+				return failed
+			}
+			return phases[i].meet(ctx, failed)
+		})
 	}
 	var all sync.WaitGroup
-	all.Add(len(p.workers))
+	all.Add(len(p.mine))
 	p.start(func(worker int, c *torch.Ctx) {
 		defer all.Done()
 		defer p.count(worker)()
@@ -185,27 +244,34 @@ func (p *Pipe) inPhases(ctx context.Context, phases []phase, end func(worker int
 		}()
 		for at < len(phases) {
 			errs[at][worker] = ErrGoexit // overwritten unless the phase ends the goroutine
-			errs[at][worker] = inPhase(ctx, phases[at], worker, c)
+			errs[at][worker] = inPhase(ctx, phases[at].do, worker, c)
 			ended[at].Done()
 			ended[at].Wait()
 			at++
-			if errors.Join(errs[at-1]...) != nil {
+			if met[at-1]() != nil {
 				return
 			}
 		}
 	})
 	all.Wait()
 	for i, list := range errs {
+		var others error
+		if i < len(met) {
+			others = met[i]() // also where no worker has come so far
+		}
 		for worker, err := range list {
 			if err != nil {
 				return i, worker, err
 			}
 		}
+		if others != nil {
+			return i, p.mine[0], others
+		}
 	}
 	return 0, 0, nil
 }
 
-func inPhase(ctx context.Context, f phase, worker int, c *torch.Ctx) (err error) {
+func inPhase(ctx context.Context, f func(ctx context.Context, worker int, c *torch.Ctx) error, worker int, c *torch.Ctx) (err error) {
 	defer c.Close()
 	defer func() {
 		if r := recover(); r != nil {
