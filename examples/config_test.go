@@ -71,6 +71,16 @@ var (
 			{pipe.Config{Devices: []torch.Device{torch.CPU(-1)}}, "there is no cpu:-1", "from 0 to 1022"},
 			{pipe.Config{Devices: []torch.Device{torch.CUDA(0)}}, "cannot use cuda:0", "want cpu:0, cpu:1, ..."},
 		},
+		"pipe.Config.Group": {
+			{pipe.Config{Balance: []int{3}, Group: group.Local(2)[1]}, "of 2 processes: 1 stages leave some without one", "want as many stages as processes, or more"},
+		},
+		"pipe.Config.Ranks": {
+			{pipe.Config{Ranks: []int{0}}, "[0]: there is no Group", "want Ranks with a Group of several processes, or neither"},
+			{pipe.Config{Balance: []int{1, 2}, Group: group.Local(2)[0], Ranks: []int{0}}, "[0]: 1 for 2 stages", "want the rank of the process of each stage"},
+			{pipe.Config{Balance: []int{1, 2}, Group: group.Local(2)[0], Ranks: []int{0, 0}}, "[0 0]: process 1 has no stage", "want a stage for each process"},
+			{pipe.Config{Balance: []int{1, 1, 1}, Group: group.Local(2)[0], Ranks: []int{0, 1, 2}}, "[0 1 2]: stage 2 is on process 2", "want 0 to 1"},
+			{pipe.Config{Balance: []int{1, 2}, Group: group.Local(2)[0], Devices: []torch.Device{torch.CPU(0), torch.CPU(0)}, Ranks: []int{0, 1}}, "stages 0 and 1 are both on cpu:0 and in processes 0 and 1", "want devices of different processes to have different names, as cpu:0 and cpu:1"},
+		},
 		"pipe.Config.Schedule": {
 			{pipe.Config{Balance: []int{1, 2}, Chunks: 2, Schedule: schedule.Fixed(whole("cpu:0").Program)}, "for 2 stages on workers [0 1] and 2 micro-batches: schedule: a given program: it has 1 stages, and 2 are asked for", "other Balance, Devices or Chunks"},
 			{pipe.Config{Chunks: 2, Schedule: schedule.Fixed(whole("cpu:0").Program)}, "it has 1 micro-batches, and 2 are asked for", "other Balance, Devices or Chunks"},
