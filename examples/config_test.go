@@ -236,7 +236,7 @@ var (
 		"data.Options.Mean": "checked with the images (data.NewImages)", "data.Options.Std": "checked with the images (data.NewImages)", "data.Options.Synthetic": "a data.Synthetic",
 		"pipe.Config.Optimizer": "any optimizer", "pipe.Config.DeferredBatchNorm": "a switch", "pipe.Config.Autocast": "a switch",
 		"pipe.Config.Seed": "any number", "pipe.Config.Record": "a switch",
-		"train.BalanceConfig.Profile": "a profile.Config", "train.BalanceConfig.Loss": "any", "pipe.Config.Profile": "one of something else is not used",
+		"train.BalanceConfig.Profile": "a profile.Config", "train.BalanceConfig.Loss": "any", "train.BalanceConfig.Group": "one of group.Join", "pipe.Config.Profile": "one of something else is not used",
 		"train.Loop.Pipe": "nil is refused by name", "train.Loop.Optimizer": "nil is refused by name", "train.Loop.Loss": "nil is refused by name", "train.Loop.Loader": "nil is refused by name",
 		"train.Loop.LRSchedule": "any", "train.Loop.OnStep": "any functions", "train.Loop.OnEpoch": "any function",
 		"profile.Config.Seed": "any number", "profile.Config.Extras": "any values", "profile.Config.Autocast": "a switch", "profile.Config.Clock": "any function", "profile.Config.BytesOnly": "a switch",

@@ -3,11 +3,13 @@ package train
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
 	"penstock/balance"
 	"penstock/data"
+	"penstock/group"
 	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/pipe"
@@ -30,6 +32,9 @@ type BalanceConfig struct {
 	// Loss is measured with the layers, for plans by the profile (pipe.Config.Profile). It does not
 	// count in the cut. Nil is none.
 	Loss nn.Loss
+	// Group is the processes that train the model together. Rank 0 measures, and all cut by what it
+	// has found. Nil is this process alone.
+	Group *group.Group
 }
 
 // Balance is a model cut by measured times.
@@ -45,6 +50,9 @@ type Balance struct {
 // fast as any cut can make it, transfers and recomputation counted. Layers are measured on a
 // micro-batch of the first rows of set. Measurements vary, and so may the cut. The weights that
 // training gives do not depend on it. A cut that is given is measured alone.
+//
+// In a group all members call it. The Profile of all but rank 0 lacks what pipe.Config.Profile needs
+// to spare a measurement.
 func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, config BalanceConfig) (Balance, error) {
 	if err := cmp.Or(arg.Context(ctx, "train"),
 		arg.Given(model, "train: BalanceByTime: the model", "an nn.Sequential"), arg.Given(set,
@@ -77,19 +85,7 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	if err != nil {
 		return Balance{}, err
 	}
-	c := torch.NewCtx(torch.Options{Device: config.Profile.Device})
-	defer c.Close()
-	var input *torch.Tensor
-	measure := config.Profile
-	if err := torch.Try(func() {
-		if input = tensorOf(c, sample.Input); config.Loss != nil {
-			measure.Loss, measure.Target = config.Loss, []*torch.Tensor{tensorOf(c, sample.Target)}
-		}
-	}); err != nil {
-		return Balance{}, fmt.Errorf("train: timing layers: %w", err)
-	}
-	p, err := profile.Measure(ctx, model, measure, input)
-	torch.TrimProcess()
+	p, err := measureForAll(ctx, config.Group, func() (profile.Profile, error) { return measureLayers(ctx, model, sample, config) })
 	if err != nil {
 		return Balance{}, err
 	}
@@ -101,6 +97,73 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	}
 	return out, err
 }
+
+// measureLayers measures the model's layers on a micro-batch.
+func measureLayers(ctx context.Context, model *nn.Sequential, sample data.Batch, config BalanceConfig) (profile.Profile, error) {
+	c := torch.NewCtx(torch.Options{Device: config.Profile.Device})
+	defer c.Close()
+	var input *torch.Tensor
+	measure := config.Profile
+	if err := torch.Try(func() {
+		if input = tensorOf(c, sample.Input); config.Loss != nil {
+			measure.Loss, measure.Target = config.Loss, []*torch.Tensor{tensorOf(c, sample.Target)}
+		}
+	}); err != nil {
+		return profile.Profile{}, fmt.Errorf("train: timing layers: %w", err)
+	}
+	p, err := profile.Measure(ctx, model, measure, input)
+	torch.TrimProcess()
+	return p, err
+}
+
+// measuredLayers is what rank 0 of a group tells of its measurement.
+type measuredLayers struct {
+	Profile     profile.Profile
+	Problem     string `json:",omitempty"`
+	OutOfMemory bool   `json:",omitempty"`
+}
+
+// measureForAll measures on rank 0 of a group, and returns what it has found on all. Without a group
+// it measures.
+func measureForAll(ctx context.Context, g *group.Group, measure func() (profile.Profile, error)) (p profile.Profile, err error) {
+	var mine measuredLayers
+	if g == nil || g.Rank() == 0 {
+		if p, err = measure(); err != nil {
+			mine.Problem, mine.OutOfMemory = err.Error(), errors.Is(err, torch.ErrOutOfMemory)
+		}
+		mine.Profile = p
+	}
+	if g == nil {
+		return p, err
+	}
+	text, unwritable := json.Marshal(mine)
+	if unwritable != nil {
+		return p, errors.Join(err, fmt.Errorf("train: telling the other processes of the measured layers: %w", unwritable))
+	}
+	all, lost := g.Gather(ctx, "measured layers", text)
+	if err := cmp.Or(err, lost); err != nil || g.Rank() == 0 {
+		return p, err
+	}
+	var first measuredLayers
+	if err := json.Unmarshal(all[0], &first); err != nil {
+		return p, fmt.Errorf("train: what rank 0 says of the measured layers: %w", err)
+	}
+	if first.Problem != "" {
+		return p, &measureError{first.Problem, first.OutOfMemory}
+	}
+	return first.Profile, nil
+}
+
+// measureError is the failure of a measurement on rank 0.
+type measureError struct {
+	problem     string
+	outOfMemory bool
+}
+
+func (e *measureError) Error() string { return "train: rank 0: " + e.problem }
+
+// Is says of an error for lack of memory that it is torch.ErrOutOfMemory.
+func (e *measureError) Is(target error) bool { return e.outOfMemory && target == torch.ErrOutOfMemory }
 
 // CutByTime cuts measured layers into a stage for each policy, and says what each stage is to take
 // for one of so many micro-batches. The error is that of balance.ByTime.

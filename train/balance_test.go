@@ -2,11 +2,15 @@ package train_test
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"penstock/data"
+	"penstock/group"
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/pipe"
@@ -169,5 +173,43 @@ func TestMeasuredOnce(t *testing.T) {
 	}
 	if got := planning(true, 9); got != alone {
 		t.Errorf("for other micro-batches a layer runs %d times, want %d", got, alone)
+	}
+}
+
+// In a group rank 0 measures, and all have its numbers and its failure.
+func TestAGroupIsCutByWhatRankZeroMeasures(t *testing.T) {
+	check(t)
+	set, _ := dataset(t)
+	const device = 5
+	var runs [2]int
+	cutAll := func() (cuts [2]train.Balance, errs [2]error) {
+		members := group.Local(2)
+		var wg sync.WaitGroup
+		for rank, g := range members {
+			wg.Go(func() {
+				model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 8), &counted{runs: &runs[rank]}, nn.NewTanh(), nn.NewLinear(8, 3))
+				cuts[rank], errs[rank] = train.BalanceByTime(t.Context(), model, set, train.BalanceConfig{Stages: 2, Batch: 6, Chunks: 3, Group: g,
+					Profile: profile.Config{Repeats: 3, Device: torch.CPU(device)}})
+			})
+		}
+		wg.Wait()
+		for _, g := range members {
+			if err := g.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		return cuts, errs
+	}
+	cuts, errs := cutAll()
+	if errs[0] != nil || errs[1] != nil || runs[0] == 0 || runs[1] != 0 {
+		t.Fatalf("%v; a layer ran %d times", errs, runs)
+	}
+	if !slices.Equal(cuts[0].Counts, cuts[1].Counts) || cuts[0].Times[0] != cuts[1].Times[0] || cuts[0].Times[1] != cuts[1].Times[1] || cuts[0].Timing != cuts[1].Timing {
+		t.Errorf("rank 0 has %+v, rank 1 %+v", cuts[0], cuts[1])
+	}
+	torch.CPU(device).SetLimit(100)
+	defer torch.CPU(device).SetLimit(0)
+	if _, errs = cutAll(); !errors.Is(errs[0], torch.ErrOutOfMemory) || !errors.Is(errs[1], torch.ErrOutOfMemory) || !strings.HasPrefix(errs[1].Error(), "train: rank 0: ") {
+		t.Errorf("got %v", errs)
 	}
 }
