@@ -109,7 +109,6 @@ func nils(g given) map[string]struct {
 		"nn.Params.m":                  {panics(func() { nn.Params(nil) }), "is nil; want a model"},
 		"nn.Buffers.m":                 {panics(func() { nn.Buffers(nil) }), "is nil; want a model"},
 		"nn.Count.m":                   {panics(func() { nn.Count(nil) }), "is nil; want a model"},
-		"nn.FileTensors.m":             {panics(func() { nn.FileTensors(nil) }), "is nil; want a model"},
 		"nn.Save.m":                    {func() error { return nn.Save(filepath.Join("there", "is", "none"), nil) }, "nn: Save: the model is nil"},
 		"nn.Load.m":                    {func() error { return nn.Load(g.c, "none", nil) }, "nn: Load: the model is nil"},
 		"nn.Load.c":                    {func() error { return nn.Load(nil, "none", g.model) }, "nn: Load: the torch.Ctx is nil"},
@@ -207,16 +206,17 @@ func nils(g given) map[string]struct {
 		"train.Store.Save.o": {func() error {
 			return discard(train.Store{Dir: "none"}.Save(train.Progress{}, train.Recipe{}, g.model, nil))
 		}, "train: Save: the optimizer is nil"},
-		"train.BalanceByTime.ctx":   {func() error { return discard(train.BalanceByTime(ctx, g.model, g.set, train.BalanceConfig{})) }, "train: " + background},
-		"train.BalanceByTime.model": {func() error { return discard(train.BalanceByTime(g.ctx, nil, g.set, train.BalanceConfig{})) }, "train: BalanceByTime: the model is nil"},
-		"train.BalanceByTime.set":   {func() error { return discard(train.BalanceByTime(g.ctx, g.model, nil, train.BalanceConfig{})) }, "train: BalanceByTime: the data set is nil"},
-		"train.Agree.ctx":           {func() error { return train.Agree(ctx, group.Local(1)[0], nil) }, "train: " + background},
-		"train.Agree.g":             {func() error { return train.Agree(context.Background(), nil, nil) }, "train: Agree: the group is nil; want one of group.Join"},
-		"train.Accuracy.ctx":        {func() error { return discard(train.Accuracy(ctx, g.pipe, g.set, 2)) }, "train: " + background},
-		"train.Accuracy.p":          {func() error { return discard(train.Accuracy(g.ctx, nil, g.set, 2)) }, "train: Accuracy: the pipe is nil"},
-		"train.Accuracy.set":        {func() error { return discard(train.Accuracy(g.ctx, g.pipe, nil, 2)) }, "train: Accuracy: the data set is nil"},
-		"train.Fingerprint.set":     {func() error { return discard(train.Fingerprint(nil)) }, "train: Fingerprint: the data set is nil"},
-		"train.ParamsSHA256.model":  {panics(func() { train.ParamsSHA256(nil) }), "is nil; want a model"},
+		"train.BalanceByTime.ctx":    {func() error { return discard(train.BalanceByTime(ctx, g.model, g.set, train.BalanceConfig{})) }, "train: " + background},
+		"train.BalanceByTime.model":  {func() error { return discard(train.BalanceByTime(g.ctx, nil, g.set, train.BalanceConfig{})) }, "train: BalanceByTime: the model is nil"},
+		"train.BalanceByTime.set":    {func() error { return discard(train.BalanceByTime(g.ctx, g.model, nil, train.BalanceConfig{})) }, "train: BalanceByTime: the data set is nil"},
+		"train.Agree.ctx":            {func() error { return train.Agree(ctx, group.Local(1)[0], nil) }, "train: " + background},
+		"train.Agree.g":              {func() error { return train.Agree(context.Background(), nil, nil) }, "train: Agree: the group is nil; want one of group.Join"},
+		"train.Accuracy.ctx":         {func() error { return discard(train.Accuracy(ctx, g.pipe, g.set, 2)) }, "train: " + background},
+		"train.Accuracy.p":           {func() error { return discard(train.Accuracy(g.ctx, nil, g.set, 2)) }, "train: Accuracy: the pipe is nil"},
+		"train.Accuracy.set":         {func() error { return discard(train.Accuracy(g.ctx, g.pipe, nil, 2)) }, "train: Accuracy: the data set is nil"},
+		"train.Fingerprint.set":      {func() error { return discard(train.Fingerprint(nil)) }, "train: Fingerprint: the data set is nil"},
+		"train.ParamsSHA256.model":   {panics(func() { train.ParamsSHA256(nil) }), "is nil; want a model"},
+		"train.ParamsSHA256In.model": {func() error { return discard(train.ParamsSHA256In(nil, nil)) }, "train: ParamsSHA256In: the model is nil"},
 
 		"optim.SquaredNorms.c": {panics(func() { optim.SquaredNorms(nil, nil) }), "optim: SquaredNorms: the torch.Ctx is nil"},
 		"optim.Scale.c":        {panics(func() { optim.Scale(nil, nil, 2) }), "optim: Scale: the torch.Ctx is nil"},
@@ -280,6 +280,7 @@ func nils(g given) map[string]struct {
 // fine are arguments that may be nil, and why.
 var fine = map[string]string{
 	"schedule.Uniform.bytes":        "no bytes are counted",
+	"train.ParamsSHA256In.g":        "one process",
 	"schedule.Program.Without.drop": "nothing is taken out",
 	"nn.Ctx.Stash.t":                "the skip is absent", "nn.Param.Replicate.t": "takes the replica away", "nn.SkipStore.Give.tensors": "the skip is absent",
 	"nn.ExtraKey.With.v": "a value of the caller's", "nn.Ctx.Checkpoint.xs": "an input may be absent",

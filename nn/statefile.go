@@ -17,23 +17,18 @@ func Save(path string, m Module) error {
 	if err := arg.Given(m, "nn: Save: the model", "one that exists"); err != nil {
 		return err
 	}
+	var tensors []safetensors.Tensor
 	for _, p := range State(m) {
 		if !p.Exists() {
 			return fmt.Errorf("nn: saving a model: %q does not exist yet; call nn.Materialise or pipe.New first", p.Name)
 		}
+		tensors = append(tensors, p.FileTensor())
 	}
-	return safetensors.WriteFile(path, FileTensors(m), nil)
+	return safetensors.WriteFile(path, tensors, nil)
 }
 
-// FileTensors lists the parameters and buffers of m, which must all exist, as they are to be
-// written.
-func FileTensors(m Module) []safetensors.Tensor {
-	var out []safetensors.Tensor
-	for _, p := range State(m) {
-		out = append(out, torch.FileTensor(p.Name, p.value()))
-	}
-	return out
-}
+// FileTensor is the parameter, which must exist, as it is to be written to a file.
+func (p NamedParam) FileTensor() safetensors.Tensor { return torch.FileTensor(p.Name, p.value()) }
 
 // Load gives the parameters and buffers of m the values that a safetensors file has under their
 // names, such as one that Save wrote or a PyTorch state_dict saved as such. Those that exist stay

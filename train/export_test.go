@@ -1,9 +1,18 @@
 package train
 
-import "os"
+import (
+	"penstock/nn"
+	"penstock/optim"
+)
 
-// WithSync is the store with another way to force files to disk.
-func (s Store) WithSync(sync func(*os.File) error) Store {
-	s.sync = sync
+// WithBefore is the store with a function that is called before each operation on a file ("mkdir",
+// "create", "write", "sync", "rename", "remove"), and whose error refuses it.
+func (s Store) WithBefore(before func(operation, path string) error) Store {
+	s.before = before
 	return s
+}
+
+// RestoreModel is Restore without a pipe.
+func (c *Checkpoint) RestoreModel(model nn.Module, places []optim.Placement, o optim.Optimizer) error {
+	return c.restore(model, places, o)
 }

@@ -3,11 +3,16 @@ package train
 import (
 	"cmp"
 	"crypto/sha256"
+	"encoding"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
+	"hash"
 	"io"
 	"slices"
 
+	"penstock/group"
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/torch"
 )
@@ -25,18 +30,75 @@ import (
 func ParamsSHA256(model nn.Module) string {
 	h := sha256.New()
 	for _, p := range byName(nn.State(model)) {
-		io.WriteString(h, p.Name)
-		h.Write([]byte{0})
-		shape := binary.LittleEndian.AppendUint64(nil, uint64(len(p.Shape())))
-		for _, size := range p.Shape() {
-			shape = binary.LittleEndian.AppendUint64(shape, uint64(size))
-		}
-		h.Write(shape)
-		if err := torch.Pieces(p.Tensor(), func(piece []byte) error { h.Write(piece); return nil }); err != nil {
+		if err := addTo(h, p); err != nil {
 			panic(err)
 		}
 	}
 	return hex.EncodeToString(h.Sum(nil))
+}
+
+// ParamsSHA256In is ParamsSHA256 of a model whose parameters exist in the processes of a group,
+// each in one of them at least. Nil is this process alone. It is collective: all members call it,
+// and all get the same hash. No parameter is sent: the members add theirs in turn to the state of
+// the hash.
+func ParamsSHA256In(g *group.Group, model nn.Module) (string, error) {
+	if err := arg.Given(model, "train: ParamsSHA256In: the model", "the run's"); err != nil {
+		return "", err
+	}
+	p, params := peers{g}, byName(nn.State(model))
+	sum, err := p.sha256(params)
+	if err != nil {
+		return "", fmt.Errorf("train: the hash of the parameters: %w", err)
+	}
+	return sum, nil
+}
+
+func (p peers) sha256(params []nn.NamedParam) (string, error) {
+	owners, err := p.owners(params)
+	if err != nil {
+		return "", err
+	}
+	type turn struct {
+		State   []byte // of the hash, after the member's parameters
+		Problem string
+	}
+	h := sha256.New()
+	for at := 0; at < len(params); {
+		owner, first := owners[at], at
+		var mine turn
+		for ; at < len(params) && owners[at] == owner; at++ {
+			if owner == p.rank() && err == nil {
+				err = addTo(h, params[at])
+			}
+		}
+		if owner == p.rank() && err == nil {
+			mine.State, err = h.(encoding.BinaryMarshaler).MarshalBinary()
+		}
+		mine.Problem = errorText(err)
+		all, gathered := gather(p, fmt.Sprintf("the hash of %d parameters from the %d-th on", at-first, first), mine)
+		if err := cmp.Or(err, gathered); err != nil {
+			return "", err
+		}
+		if all[owner].Problem != "" {
+			return "", fmt.Errorf("rank %d: %s", owner, all[owner].Problem)
+		}
+		if err := h.(encoding.BinaryUnmarshaler).UnmarshalBinary(all[owner].State); err != nil {
+			return "", err
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// addTo adds a parameter to a hash.
+func addTo(h hash.Hash, p nn.NamedParam) error {
+	io.WriteString(h, p.Name)
+	h.Write([]byte{0})
+	shape := binary.LittleEndian.AppendUint64(nil, uint64(len(p.Shape())))
+	for _, size := range p.Shape() {
+		shape = binary.LittleEndian.AppendUint64(shape, uint64(size))
+	}
+	h.Write(shape)
+	return torch.Pieces(p.Tensor(), func(piece []byte) error { h.Write(piece); return nil })
 }
 
 // byName returns the parameters in the order of their names.

@@ -3,66 +3,190 @@ package train
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/pipe"
-	"penstock/safetensors"
 	"penstock/torch"
 )
 
-// Checkpoint is a checkpoint on disk that was found to be whole.
+// Checkpoint is a checkpoint on disk. In a group its files may be in the directories of several
+// members.
 type Checkpoint struct {
 	Path string
 	Progress
 
 	state state
+	peers peers
+	// has says which members have which files in their directories: by rank, then in the order of
+	// state.names.
+	has [][]bool
+}
+
+// OpenCheckpoint reads the index of the checkpoint in the directory at path, for one process. Its
+// files are not looked at before they are read; Verify checks them. The error is *DamagedError if
+// the index is not what was written.
+func OpenCheckpoint(path string) (*Checkpoint, error) {
+	st, err := readState(path)
+	if err != nil {
+		return nil, err
+	}
+	c := &Checkpoint{Path: path, Progress: st.Progress, state: st}
+	c.has = [][]bool{c.present()}
+	return c, nil
 }
 
 // Latest finds the newest checkpoint and checks every byte of it against its hashes. The error is
 // ErrNoCheckpoint if there is none and *DamagedError if it is not what was written. A damaged
 // checkpoint is not skipped: remove it to resume from the one before.
+//
+// In a group Latest is collective. The newest checkpoint is that of any member; each file has to be
+// in the directory of one of them, and those that share a directory check its files between them.
 func (s Store) Latest() (*Checkpoint, error) {
-	if info, err := os.Stat(s.Dir); err == nil && !info.IsDir() {
-		return nil, fmt.Errorf("train: %s is not a directory of checkpoints but a file", s.Dir)
+	p := peers{s.Group}
+	var steps []int64
+	info, err := os.Stat(s.Dir)
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("train: %s is not a directory of checkpoints but a file", s.Dir)
+	} else {
+		steps, err = s.Steps()
 	}
-	steps, err := s.Steps()
+	if err := p.agree("looking for checkpoints", err); err != nil {
+		return nil, err
+	}
+	newest, err := gather(p, "newest steps", slices.Max(append(steps, -1)))
 	if err != nil {
 		return nil, err
 	}
-	if len(steps) == 0 {
+	step := slices.Max(newest)
+	if step < 0 {
 		return nil, fmt.Errorf("train: %w in %s", ErrNoCheckpoint, s.Dir)
 	}
-	step := steps[len(steps)-1]
-	c := &Checkpoint{Path: s.path(step)}
-	if c.state, err = readState(c.Path); err != nil {
+	c := &Checkpoint{Path: s.path(step), peers: p}
+	if err := c.readIndex(step, newest); err != nil {
 		return nil, err
 	}
-	c.Progress = c.state.Progress
-	if c.Step != step {
-		return nil, &DamagedError{c.Path, fmt.Errorf("%s is of step %d", stateFile, c.Step)}
+	if c.has, err = gather(p, "which files are there", c.present()); err != nil {
+		return nil, err
 	}
-	for _, name := range []string{modelFile, optimizerFile} {
-		if err := c.state.Files[name].check(filepath.Join(c.Path, name)); err != nil {
-			if errors.Is(err, fs.ErrNotExist) {
-				err = fmt.Errorf("%s is missing: %w", name, err)
-			}
-			return nil, &DamagedError{c.Path, err}
-		}
+	all, err := s.share()
+	if err != nil && p.lost() {
+		return nil, err
+	}
+	if err := c.verify(all); err != nil {
+		return nil, err
 	}
 	return c, nil
+}
+
+// readIndex reads the index, which the members with this newest step have, and gives it to the
+// others.
+func (c *Checkpoint) readIndex(step int64, newest []int64) error {
+	here := newest[c.peers.rank()] == step
+	var err error
+	if here {
+		c.state, err = readState(c.Path)
+		if err == nil && c.state.Step != step {
+			err = &DamagedError{c.Path, fmt.Errorf("%s is of step %d", stateFile, c.state.Step)}
+		}
+	}
+	if err := c.peers.agree("index read", err); err != nil {
+		return err
+	}
+	giver := slices.Index(newest, step)
+	given := c.state
+	if c.peers.rank() != giver {
+		given = state{SHA256: c.state.SHA256}
+	}
+	all, err := gather(c.peers, "index", given)
+	if err != nil {
+		return err
+	}
+	for rank := range all {
+		if newest[rank] == step && all[rank].SHA256 != all[giver].SHA256 {
+			return fmt.Errorf("train: checkpoint %s is another one on rank %d than on rank %d; remove the wrong one, or start anew in other directories",
+				c.Path, rank, giver)
+		}
+	}
+	c.state = all[giver]
+	c.Progress = c.state.Progress
+	return nil
+}
+
+// present reports which files are in this process's directory.
+func (c *Checkpoint) present() []bool {
+	var there []bool
+	for _, name := range c.state.names() {
+		_, err := os.Lstat(filepath.Join(c.Path, name))
+		there = append(there, err == nil)
+	}
+	return there
+}
+
+// verify checks all files, each in every directory that has it. The members of a directory take
+// turns.
+func (c *Checkpoint) verify(all shared) error {
+	var problem error
+	turn := map[int]int{} // by leader
+	for i, name := range c.state.names() {
+		if c.reader(i) < 0 {
+			return &DamagedError{c.Path, c.state.Files[name].missing(name)}
+		}
+		for rank, leader := range all.leaders {
+			if rank != leader {
+				continue
+			}
+			var members []int // that share the directory and see the file
+			for rank := range all.leaders {
+				if all.leaders[rank] == leader && c.has[rank][i] {
+					members = append(members, rank)
+				}
+			}
+			if len(members) == 0 {
+				continue
+			}
+			if members[turn[leader]%len(members)] == c.peers.rank() && problem == nil {
+				problem = c.state.Files[name].check(filepath.Join(c.Path, name))
+			}
+			turn[leader]++
+		}
+	}
+	problems, err := gather(c.peers, "files checked", errorText(problem))
+	if err != nil {
+		return err
+	}
+	if problem = cmp.Or(problem, firstError(problems)); problem != nil {
+		return &DamagedError{c.Path, problem}
+	}
+	return nil
+}
+
+// reader is the lowest rank that has a file, given by its number, or -1.
+func (c *Checkpoint) reader(file int) int {
+	return slices.IndexFunc(c.has, func(has []bool) bool { return has[file] })
+}
+
+// Verify checks every byte of the checkpoint against its hashes, in this process alone. It returns a
+// *DamagedError for each file that is not what was written.
+func (c *Checkpoint) Verify() (damage []*DamagedError) {
+	for _, name := range c.state.names() {
+		if err := c.state.Files[name].check(filepath.Join(c.Path, name)); err != nil {
+			damage = append(damage, &DamagedError{c.Path, err})
+		}
+	}
+	return damage
 }
 
 // Files lists the checkpoint's files, so that none of them is written to.
 func (c *Checkpoint) Files() []string {
 	var paths []string
-	for _, name := range []string{modelFile, optimizerFile, stateFile} {
+	for _, name := range append(c.state.names(), stateFile) {
 		paths = append(paths, filepath.Join(c.Path, name))
 	}
 	return paths
@@ -102,14 +226,11 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 	if field != "" {
 		return &MismatchError{c.Path, field, saved, given}
 	}
-	file, err := safetensors.Open(filepath.Join(c.Path, modelFile))
-	if err != nil {
-		return &DamagedError{c.Path, err}
-	}
-	defer file.Close()
 	there := map[string]string{}
-	for _, t := range file.Tensors() {
-		there[t.Name] = fmt.Sprintf("%s%v", t.DType, t.Shape)
+	for _, name := range c.state.of(modelKind) {
+		for tensor, mark := range c.state.Files[name].Tensors {
+			there[tensor] = mark.String()
+		}
 	}
 	for _, p := range byName(nn.State(model)) {
 		here := fmt.Sprintf("%s%v", torch.FileDType(p.DType()), p.Shape())
@@ -122,10 +243,8 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 		}
 		delete(there, p.Name)
 	}
-	for _, t := range file.Tensors() {
-		if was, ok := there[t.Name]; ok {
-			return &MismatchError{c.Path, fmt.Sprintf("tensor %q", t.Name), was, "absent"}
-		}
+	if left := slices.Sorted(maps.Keys(there)); len(left) > 0 {
+		return &MismatchError{c.Path, fmt.Sprintf("tensor %q", left[0]), there[left[0]], "absent"}
 	}
 	return nil
 }
@@ -133,58 +252,79 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 // Restore puts the checkpoint's weights and the optimizer's state on the pipe's devices, one tensor
 // at a time. The model must have passed Check. The loop's Step and the loader's Start are Progress.
 // After an error model and optimizer are unusable.
+//
+// In a group Restore is collective. Each member reads what exists in its process, and no other
+// tensors; those in files that its directory does not have are sent by a member that has them.
 func (c *Checkpoint) Restore(p *pipe.Pipe, o optim.Optimizer) error {
 	if err := cmp.Or(arg.Given(p, "train: Restore: the pipe", "the run's"),
 		arg.Given(o, "train: Restore: the optimizer", "the run's")); err != nil {
 		return err
 	}
-	if err := c.restoreModel(p.Model()); err != nil {
-		return fmt.Errorf("train: restoring the model from %s: %w", c.Path, err)
-	}
-	if err := c.restoreOptimizer(p.Stages(), o); err != nil {
-		return fmt.Errorf("train: restoring the optimizer from %s: %w", c.Path, err)
-	}
-	return nil
-}
-
-func (c *Checkpoint) restoreModel(model nn.Module) error {
-	file, err := safetensors.Open(filepath.Join(c.Path, modelFile))
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	for _, p := range nn.State(model) {
-		t, err := file.Read(p.Name)
-		if err != nil {
-			return err
-		}
-		if err := torch.SetBytes(p.Tensor(), t.Data); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *Checkpoint) restoreOptimizer(stages []*pipe.Stage, o optim.Optimizer) error {
-	file, err := safetensors.Open(filepath.Join(c.Path, optimizerFile))
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	var saved []optim.SavedTensor
-	for _, t := range file.Tensors() {
-		dtype, err := torch.DTypeOfFile(t.DType)
-		if err != nil {
-			return fmt.Errorf("%q: %w", t.Name, err)
-		}
-		saved = append(saved, optim.SavedTensor{Name: t.Name, DType: dtype, Shape: t.Shape, Read: func() ([]byte, error) {
-			t, err := file.Read(t.Name)
-			return t.Data, err
-		}})
-	}
 	var places []optim.Placement
-	for _, s := range stages {
+	for _, s := range p.Stages() {
 		places = append(places, optim.Placement{Device: s.Device, Params: s.Params()})
 	}
-	return o.Load(saved, c.state.Updates, places)
+	return c.restore(p.Model(), places, o)
+}
+
+func (c *Checkpoint) restore(model nn.Module, places []optim.Placement, o optim.Optimizer) error {
+	from := c.open()
+	err := c.restoreModel(from, model)
+	if err != nil {
+		err = fmt.Errorf("train: restoring the model from %s: %w", c.Path, err)
+	} else if err = c.restoreOptimizer(from, model, places, o); err != nil {
+		err = fmt.Errorf("train: restoring the optimizer from %s: %w", c.Path, err)
+	}
+	err = cmp.Or(err, from.close())
+	return c.peers.agree("checkpoint restored", err)
+}
+
+func (c *Checkpoint) restoreModel(from *source, model nn.Module) error {
+	for _, p := range nn.State(model) {
+		if !p.Exists() {
+			continue
+		}
+		data, err := from.read(modelKind, p.Name)
+		if err != nil {
+			return err
+		}
+		if err := torch.SetBytes(p.Tensor(), data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restoreOptimizer loads the state of the parameters that exist here.
+func (c *Checkpoint) restoreOptimizer(from *source, model nn.Module, places []optim.Placement, o optim.Optimizer) error {
+	elsewhere := map[string]bool{}
+	for _, p := range nn.State(model) {
+		elsewhere[p.Name] = !p.Exists()
+	}
+	here := make([]optim.Placement, len(places))
+	for i, place := range places {
+		here[i].Device = place.Device
+		for _, p := range place.Params {
+			if p.Exists() {
+				here[i].Params = append(here[i].Params, p)
+			}
+		}
+	}
+	updates := maps.Clone(c.state.Updates)
+	maps.DeleteFunc(updates, func(name string, _ int64) bool { return elsewhere[name] })
+	var saved []optim.SavedTensor
+	for _, name := range c.state.of(optimizerKind) {
+		for tensor, mark := range c.state.Files[name].Tensors {
+			if elsewhere[optim.StateTensor{Name: tensor}.Param()] {
+				continue
+			}
+			dtype, err := torch.DTypeOfFile(mark.DType)
+			if err != nil {
+				return fmt.Errorf("%q: %w", tensor, err)
+			}
+			saved = append(saved, optim.SavedTensor{Name: tensor, DType: dtype, Shape: mark.Shape,
+				Read: func() ([]byte, error) { return from.read(optimizerKind, tensor) }})
+		}
+	}
+	return o.Load(saved, updates, here)
 }

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"penstock/nn"
@@ -233,5 +236,53 @@ func TestKernelsAreNoMismatch(t *testing.T) {
 	}
 	if c := latest(t, store); c.Kernels() != nil || c.Check(recipe(), network()) != nil {
 		t.Errorf("without: kernels %v, %v", c.Kernels(), c.Check(recipe(), network()))
+	}
+}
+
+// TestResumeVersion1 goes on from a checkpoint that a penstock before version 2 of the format has
+// written, after step 2 of the rig's run with the recipe of these tests.
+func TestResumeVersion1(t *testing.T) {
+	check(t)
+	store := train.Store{Dir: t.TempDir()}
+	if err := os.CopyFS(store.Dir, os.DirFS(filepath.Join("testdata", "version1"))); err != nil {
+		t.Fatal(err)
+	}
+	next, closer := resume(t, store, setup{balance: []int{3, 5}})
+	const want = "0c40df9e2e7cc41a8bb37f67a05889bc07e270a4228d706b64d263f775fdbc7a"
+	if got := train.ParamsSHA256(next.model); got != want || next.Step != 2 {
+		t.Errorf("step %d with the parameters %s, want 2 and %s", next.Step, got, want)
+	}
+	momentum := map[string]bool{}
+	for _, s := range next.Optimizer.State() {
+		momentum[s.Param()] = slices.ContainsFunc(torch.Values[float32](s.Tensor), func(x float32) bool { return x != 0 })
+	}
+	for name, updates := range next.Optimizer.Steps() {
+		if updates != 2 || !momentum[name] {
+			t.Errorf("%s has %d updates, and it is %t that it has momentum", name, updates, momentum[name])
+		}
+	}
+	next.Steps = 3
+	next.run(t)
+	want3 := train.ParamsSHA256(next.model)
+	save(t, store, next)
+	closer()
+	again, _ := resume(t, store, setup{})
+	if got := train.ParamsSHA256(again.model); got != want3 || again.Step != 3 {
+		t.Errorf("saved anew, step %d with the parameters %s, want 3 and %s", again.Step, got, want3)
+	}
+}
+
+// TestVersion1IsDamaged: what is missing from an old checkpoint is found as in a new one.
+func TestVersion1IsDamaged(t *testing.T) {
+	for _, name := range []string{"model.safetensors", "optimizer.safetensors"} {
+		store := train.Store{Dir: t.TempDir()}
+		err := os.CopyFS(store.Dir, os.DirFS(filepath.Join("testdata", "version1")))
+		if err := errors.Join(err, os.Remove(filepath.Join(store.Dir, "step-000002", name))); err != nil {
+			t.Fatal(err)
+		}
+		var damaged *train.DamagedError
+		if _, err := store.Latest(); !errors.As(err, &damaged) || !strings.Contains(err.Error(), name+" is missing") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

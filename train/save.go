@@ -1,16 +1,13 @@
 package train
 
 import (
-	"bufio"
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"hash"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"penstock/internal/arg"
 	"penstock/nn"
@@ -24,6 +21,10 @@ import (
 // the memory of the largest. A checkpoint of the same step that is there already is of the same run
 // and is left as it is.
 //
+// In a group Save is collective. Each member writes the parameters and buffers that exist in its
+// process and the optimizer's state for them; what exists in several is written by the lowest rank.
+// Progress and recipe are those of rank 0.
+//
 // No step may run meanwhile.
 func (s Store) Save(at Progress, r Recipe, model nn.Module, o optim.Optimizer) (path string, err error) {
 	if err := cmp.Or(arg.Given(model, "train: Save: the model", "the run's"),
@@ -31,47 +32,138 @@ func (s Store) Save(at Progress, r Recipe, model nn.Module, o optim.Optimizer) (
 		return "", err
 	}
 	path = s.path(at.Step)
-	if info, err := os.Lstat(path); err == nil && info.IsDir() {
+	failed := func(err error) (string, error) { return "", fmt.Errorf("train: saving %s: %w", path, err) }
+	all, err := s.share()
+	if err := all.agree("who shares a directory to save in", err); err != nil {
+		return failed(err)
+	}
+	info, err := os.Lstat(path)
+	there, err := gather(all.peers, fmt.Sprintf("whether there is a checkpoint of step %d", at.Step), err == nil && info.IsDir())
+	if err != nil {
+		return failed(err)
+	}
+	if slices.Contains(there, true) {
 		return path, nil
 	}
-	if err := s.save(path, at, r, model, o); err != nil {
-		return "", fmt.Errorf("train: saving %s: %w", path, err)
+	if err := all.save(path, at, r, model, o); err != nil {
+		return failed(err)
 	}
-	if err := s.clean(); err != nil {
+	if err := all.led("older checkpoints removed", s.clean); err != nil {
 		return "", fmt.Errorf("train: %s is saved, but older checkpoints cannot be removed: %w", path, err)
 	}
 	return path, nil
 }
 
-func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim.Optimizer) (err error) {
+func (s shared) save(path string, at Progress, r Recipe, model nn.Module, o optim.Optimizer) error {
 	temporary := s.temporary(at.Step)
-	if err := os.RemoveAll(temporary); err != nil {
+	abandon := func(err error) error {
+		s.lead(func() error { return s.remove(temporary) }) // the first error is the one to report
 		return err
 	}
-	if err := os.Mkdir(temporary, 0o777); err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.RemoveAll(temporary) // the first error is the one to report
+	err := s.led("directory made", func() error {
+		if err := s.remove(temporary); err != nil {
+			return err
 		}
-	}()
+		return s.mkdir(temporary)
+	})
+	var index state
+	if err == nil {
+		index, err = s.writeShards(temporary, at, r, model, o)
+	}
+	if err != nil { // nobody renames before all are prepared
+		return abandon(err)
+	}
+	err = s.led("checkpoint prepared", func() error { return s.prepareIndex(temporary, index) })
+	if err != nil {
+		if s.lost() && s.apart() {
+			return err // others may have renamed theirs
+		}
+		return abandon(err)
+	}
+	return s.commit(temporary, path)
+}
 
+// part is what a member adds to the index.
+type part struct {
+	Progress
+	Recipe  json.RawMessage
+	Updates map[string]int64
+	Files   map[string]fileMark
+	Problem string // in place of the rest
+}
+
+// writeShards writes this member's files and returns the index of the files of all.
+func (s shared) writeShards(temporary string, at Progress, r Recipe, model nn.Module, o optim.Optimizer) (state, error) {
+	params := nn.State(model)
+	owners, err := s.owners(params)
+	if err != nil {
+		return state{}, err
+	}
+	mine, err := s.writePart(temporary, at, r, params, owners, o)
+	mine.Problem = errorText(err)
+	parts, gathered := gather(s.peers, fmt.Sprintf("files of step %d", at.Step), mine)
+	if err := cmp.Or(err, gathered); err != nil {
+		return state{}, err
+	}
+	index := state{Version: formatVersion, Progress: parts[0].Progress, Recipe: parts[0].Recipe,
+		Updates: map[string]int64{}, Files: map[string]fileMark{}}
+	for rank, p := range parts {
+		if p.Problem != "" {
+			return state{}, fmt.Errorf("rank %d: %s", rank, p.Problem)
+		}
+		for name, mark := range p.Files {
+			index.Files[name] = mark
+		}
+		for name, n := range p.Updates {
+			index.Updates[name] = n
+		}
+	}
+	return index, nil
+}
+
+// writePart writes the files of the parameters and buffers that this member stands for.
+func (s shared) writePart(temporary string, at Progress, r Recipe, params []nn.NamedParam, owners []int, o optim.Optimizer) (part, error) {
 	r.Kernels = torch.KernelNames()
 	recipe, err := json.Marshal(r)
 	if err != nil {
-		return err
+		return part{}, err
 	}
-	st := state{Version: formatVersion, Progress: at, Recipe: recipe, Updates: o.Steps(), Files: map[string]fileMark{}}
-	for name, tensors := range map[string][]safetensors.Tensor{modelFile: nn.FileTensors(model),
-		optimizerFile: optimizerTensors(o)} {
-		st.Files[name], err = s.writeFile(filepath.Join(temporary, name),
-			func(w io.Writer) error { return safetensors.Write(w, tensors, nil) })
-		if err != nil {
-			return err
+	p := part{Progress: at, Recipe: recipe, Updates: map[string]int64{}, Files: map[string]fileMark{}}
+	tensors := map[string][]safetensors.Tensor{modelKind: nil, optimizerKind: nil}
+	elsewhere := map[string]bool{}
+	for i, n := range params {
+		if owners[i] == s.rank() {
+			tensors[modelKind] = append(tensors[modelKind], n.FileTensor())
+		} else {
+			elsewhere[n.Name] = true
 		}
 	}
-	text, err := st.encode()
+	for _, t := range o.State() {
+		if !elsewhere[t.Param()] {
+			tensors[optimizerKind] = append(tensors[optimizerKind], torch.FileTensor(t.Name, t.Tensor))
+		}
+	}
+	for name, n := range o.Steps() {
+		if !elsewhere[name] {
+			p.Updates[name] = n
+		}
+	}
+	for _, kind := range []string{modelKind, optimizerKind} {
+		list, name := tensors[kind], shardName(kind, s.rank(), s.size())
+		mark, err := s.writeFile(filepath.Join(temporary, name), func(w io.Writer) error { return safetensors.Write(w, list, nil) })
+		if err != nil {
+			return part{}, err
+		}
+		mark.Tensors = marks(list)
+		p.Files[name] = mark
+	}
+	return p, nil
+}
+
+// prepareIndex writes the index, and returns when all of the checkpoint in this directory would
+// survive a loss of power.
+func (s shared) prepareIndex(temporary string, index state) error {
+	text, err := index.encode()
 	if err != nil {
 		return err
 	}
@@ -79,72 +171,9 @@ func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim
 		func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
 		return err
 	}
-	if err := s.syncDirectory(temporary); err != nil {
+	if err := s.syncDirectory(temporary); err != nil || !s.apart() {
 		return err
 	}
-	if err := os.Rename(temporary, path); err != nil {
-		return err
-	}
+	// Other directories rely on this one having it.
 	return s.syncDirectory(s.Dir)
-}
-
-// writeFile writes a new file, forces it to disk and says what was written.
-func (s Store) writeFile(path string, write func(io.Writer) error) (mark fileMark, err error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if err != nil {
-		return fileMark{}, err
-	}
-	defer func() {
-		if closed := f.Close(); err == nil {
-			err = closed
-		}
-	}()
-	tally := &tally{to: bufio.NewWriterSize(f, 1<<20), hash: sha256.New()}
-	if err := write(tally); err != nil {
-		return fileMark{}, err
-	}
-	if err := tally.to.Flush(); err != nil {
-		return fileMark{}, err
-	}
-	return fileMark{tally.bytes, hex.EncodeToString(tally.hash.Sum(nil))}, s.toDisk(f)
-}
-
-// tally passes on what is written, and counts and hashes it.
-type tally struct {
-	to    *bufio.Writer
-	hash  hash.Hash
-	bytes int64
-}
-
-func (t *tally) Write(b []byte) (int, error) {
-	n, err := t.to.Write(b)
-	t.hash.Write(b[:n])
-	t.bytes += int64(n)
-	return n, err
-}
-
-func (s Store) syncDirectory(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return s.toDisk(d)
-}
-
-// toDisk returns when a file, or a directory's list of names, would survive a loss of power.
-func (s Store) toDisk(f *os.File) error {
-	if s.sync != nil {
-		return s.sync(f)
-	}
-	return f.Sync()
-}
-
-// optimizerTensors lists an optimizer's state to be written.
-func optimizerTensors(o optim.Optimizer) []safetensors.Tensor {
-	var out []safetensors.Tensor
-	for _, s := range o.State() {
-		out = append(out, torch.FileTensor(s.Name, s.Tensor))
-	}
-	return out
 }

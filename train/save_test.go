@@ -21,15 +21,18 @@ func TestSaveForcesToDisk(t *testing.T) {
 	exists := func(path string) bool { _, err := os.Lstat(path); return err == nil }
 	sizes := map[string]int64{}
 	var order []string
-	store := train.Store{Dir: dir}.WithSync(func(f *os.File) error {
-		info, err := f.Stat()
+	store := train.Store{Dir: dir}.WithBefore(func(operation, path string) error {
+		if operation != "sync" {
+			return nil
+		}
+		info, err := os.Stat(path)
 		if err != nil {
 			return err
 		}
-		if named := exists(final); named != (f.Name() == dir) {
-			t.Errorf("forcing %s: it is %t that the checkpoint has its name", f.Name(), named)
+		if named := exists(final); named != (path == dir) {
+			t.Errorf("forcing %s: it is %t that the checkpoint has its name", path, named)
 		}
-		switch f.Name() {
+		switch path {
 		case dir:
 			order = append(order, "parent")
 		case temporary:
@@ -39,9 +42,9 @@ func TestSaveForcesToDisk(t *testing.T) {
 			}
 		default:
 			order = append(order, "file")
-			sizes[filepath.Base(f.Name())] = info.Size()
+			sizes[filepath.Base(path)] = info.Size()
 		}
-		return f.Sync()
+		return nil
 	})
 	if _, err := store.Save(train.Progress{Step: 1}, recipe(), s.model, s.Optimizer); err != nil {
 		t.Fatal(err)
@@ -67,7 +70,10 @@ func TestSaveWithoutDisk(t *testing.T) {
 	boom := errors.New("boom")
 	for fails := range 5 {
 		n := 0
-		store := train.Store{Dir: t.TempDir()}.WithSync(func(*os.File) error {
+		store := train.Store{Dir: t.TempDir()}.WithBefore(func(operation, _ string) error {
+			if operation != "sync" {
+				return nil
+			}
 			if n++; n == fails+1 {
 				return boom
 			}

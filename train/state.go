@@ -7,22 +7,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 
 	"penstock/data"
 	"penstock/internal/disk"
+	"penstock/safetensors"
 )
 
-// formatVersion is the version of the checkpoint format. It changes when an older penstock could
-// misread a newer checkpoint, or the other way round.
-const formatVersion = 1
+// formatVersion is the version of the checkpoint format that is written. It changes when an older
+// penstock could misread a newer checkpoint, or the other way round. Version 1, whose two files are
+// not listed with their tensors, is read as well.
+const formatVersion = 2
 
-// Names of a checkpoint's files.
-const (
-	modelFile     = "model.safetensors"
-	optimizerFile = "optimizer.safetensors"
-	stateFile     = "state.json"
-)
+// stateFile is the index of a checkpoint: what is in it besides tensors, and its other files.
+const stateFile = "state.json"
 
 // Progress is where a run stands between two steps.
 type Progress struct {
@@ -43,11 +43,8 @@ type state struct {
 	SHA256 string `json:"sha256"`
 }
 
-// fileMark says what a file must be.
-type fileMark struct {
-	Bytes  int64  `json:"bytes"`
-	SHA256 string `json:"sha256"`
-}
+// names lists the checkpoint's files but for the index.
+func (s state) names() []string { return slices.Sorted(maps.Keys(s.Files)) }
 
 // encode returns the file's content, with its own hash in it.
 func (s state) encode() ([]byte, error) {
@@ -87,8 +84,8 @@ func readState(path string) (state, error) {
 	if err := json.Unmarshal(content, &version); err != nil {
 		return damaged("%w", err)
 	}
-	if version.Version != formatVersion {
-		return state{}, fmt.Errorf("train: checkpoint %s has version %d of the format, this penstock reads version %d: resume it with the penstock that wrote it",
+	if version.Version < 1 || version.Version > formatVersion {
+		return state{}, fmt.Errorf("train: checkpoint %s has version %d of the format, this penstock reads versions 1 to %d: resume it with the penstock that wrote it",
 			path, version.Version, formatVersion)
 	}
 	var s state
@@ -102,38 +99,52 @@ func readState(path string) (state, error) {
 	if !bytes.Equal(again, content) {
 		return damaged("its content does not have the hash that it says")
 	}
-	for _, name := range []string{modelFile, optimizerFile} {
-		if _, ok := s.Files[name]; !ok {
-			return damaged("%s is not listed", name)
-		}
+	if err := s.complete(); err != nil {
+		return damaged("%w", err)
+	}
+	if s.Version == 1 {
+		s.listTensors(path)
 	}
 	return s, nil
 }
 
-// check returns an error unless the file matches the mark.
-func (m fileMark) check(path string) error {
-	f, err := disk.Open(path)
-	if err != nil {
-		return err
+// listTensors lists the tensors of files whose index does not. A file that cannot be read has none:
+// it is damaged, which its hash tells.
+func (s state) listTensors(path string) {
+	for name, mark := range s.Files {
+		file, err := safetensors.Open(filepath.Join(path, name))
+		if err != nil {
+			continue
+		}
+		mark.Tensors = marks(file.Tensors())
+		s.Files[name] = mark
+		file.Close() // it was only read
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
+}
+
+// complete returns an error unless the index can be that of a checkpoint.
+func (s state) complete() error {
+	for _, kind := range []string{modelKind, optimizerKind} {
+		if len(s.of(kind)) == 0 {
+			return fmt.Errorf("%s is not listed", shardName(kind, 0, 1))
+		}
+		twice := map[string]bool{}
+		for _, name := range s.of(kind) {
+			for tensor := range s.Files[name].Tensors {
+				if twice[tensor] {
+					return fmt.Errorf("tensor %q is in two files", tensor)
+				}
+				twice[tensor] = true
+			}
+		}
 	}
-	n, h := info.Size(), sha256.New()
-	if n == m.Bytes { // a file of another size need not be read to be refused
-		n, err = f.WriteTo(h)
+	for _, name := range s.names() {
+		if kindOf(name) == "" {
+			return fmt.Errorf("a file %q is listed, which no checkpoint has", name)
+		}
 	}
-	switch name := filepath.Base(path); {
-	case err != nil:
-		return err
-	case n < m.Bytes:
-		return fmt.Errorf("%s is truncated: it has %d bytes of %d", name, n, m.Bytes)
-	case n > m.Bytes:
-		return fmt.Errorf("%s has %d bytes, %d were written", name, n, m.Bytes)
-	case hex.EncodeToString(h.Sum(nil)) != m.SHA256:
-		return errors.New(name + ": its content does not have the hash that was written")
+	if s.Step < 0 {
+		return errors.New("the step is negative")
 	}
 	return nil
 }

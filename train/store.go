@@ -9,19 +9,30 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"penstock/group"
 )
 
 // Store is a directory of checkpoints.
 //
 //	DIR/step-000200/model.safetensors       parameters and buffers under their names in the model
-//	DIR/step-000200/optimizer.safetensors   the optimizer's state
-//	DIR/step-000200/state.json              the rest, and the hashes of the two
+//	DIR/step-000200/optimizer.safetensors   the optimizer's state, under the parameters' names
+//	DIR/step-000200/state.json              the rest, and the other files: size, hash, tensors
 //	DIR/step-000150/...                     the one before
+//
+// In a group each process writes what it has, as model-00002-of-00004.safetensors and optimizer-...,
+// and the index lists the files of all. Which tensors are in which file depends on where they were;
+// their names, and what any process reads, do not. So a run goes on at another number of processes,
+// stages or with another schedule, and no process has the whole model.
 //
 // The newest is the one with the highest step. A checkpoint is written as DIR/.step-000200.tmp,
 // forced to disk, and renamed: the rename is atomic, so whenever a run dies every step-N is
 // complete. There is no pointer to the newest, which would have to agree with the directories.
 // Other files in DIR are left alone.
+//
+// Processes that do not share a file system have a directory each, with their own files and the same
+// index. All of them force their files to disk before one of them renames. If a run dies between the
+// renames, the next Lock completes them. What is not in a process's directory is sent to it.
 //
 // One run at a time may use a directory; Lock sees to it.
 type Store struct {
@@ -29,16 +40,23 @@ type Store struct {
 	// Keep is how many checkpoints remain after a Save. 0 is 2: if the disk damages the newest
 	// there is another.
 	Keep int
+	// Group is the processes that train the model together, nil for this one alone. In a group
+	// Prepare, Lock, Save, Latest and Checkpoint.Restore are collective: all members call them in
+	// the same order. They end on all members with the same outcome; an error on one is an error on
+	// all. They block until all members have called them, or the group has failed.
+	Group *group.Group
 
-	sync func(*os.File) error // nil is File.Sync; tests watch the order
+	before func(operation, path string) error // in tests: may refuse an operation on a file
 }
 
 // ErrNoCheckpoint is the error of Latest for a directory without checkpoints.
 var ErrNoCheckpoint = errors.New("no checkpoint")
 
 // Prepare makes the directory if there is none and finds out whether a checkpoint can be written to
-// it, so that a run does not fail at its first Save.
-func (s Store) Prepare() error {
+// it, so that a run does not fail at its first Save. It is collective in a group.
+func (s Store) Prepare() error { return peers{s.Group}.agree("checkpoints prepared", s.prepare()) }
+
+func (s Store) prepare() error {
 	if info, err := os.Stat(s.Dir); err == nil && !info.IsDir() {
 		return fmt.Errorf("train: checkpoints cannot be kept in %s: it is not a directory", s.Dir)
 	}
@@ -60,6 +78,8 @@ const (
 	stepPrefix      = "step-"
 	temporaryPrefix = ".step-"
 	temporarySuffix = ".tmp"
+	removedSuffix   = ".removed" + temporarySuffix // of a checkpoint that is being removed
+	sharePrefix     = temporaryPrefix + "share-"   // of a file by which members find who shares a directory
 )
 
 func (s Store) path(step int64) string {
@@ -70,8 +90,8 @@ func (s Store) temporary(step int64) string {
 	return filepath.Join(s.Dir, fmt.Sprintf("%s%06d%s", temporaryPrefix, step, temporarySuffix))
 }
 
-// Steps lists the steps that there are checkpoints of, ascending. A directory that does not exist
-// has none.
+// Steps lists the steps that there are checkpoints of in this process's directory, ascending. A
+// directory that does not exist has none.
 func (s Store) Steps() ([]int64, error) {
 	entries, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -102,7 +122,7 @@ func (s Store) removeLeftovers() error {
 		return err
 	}
 	for _, path := range leftovers {
-		if err := os.RemoveAll(path); err != nil {
+		if err := s.remove(path); err != nil {
 			return err
 		}
 	}
@@ -125,10 +145,11 @@ func (s Store) clean() error {
 	for _, step := range steps[:max(len(steps)-keep, 0)] {
 		// Renamed first: a removal that is cut short must not leave something that looks like a
 		// checkpoint.
-		if err := os.Rename(s.path(step), s.temporary(step)); err != nil {
+		removed := strings.TrimSuffix(s.temporary(step), temporarySuffix) + removedSuffix
+		if err := s.rename(s.path(step), removed); err != nil {
 			return err
 		}
-		if err := os.RemoveAll(s.temporary(step)); err != nil {
+		if err := s.remove(removed); err != nil {
 			return err
 		}
 	}

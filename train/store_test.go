@@ -208,8 +208,8 @@ func TestDamageIsFound(t *testing.T) {
 	}
 	t.Run("another version", func(t *testing.T) {
 		store := train.Store{Dir: t.TempDir()}
-		replace(`"version": 1`, `"version": 2`)(t, filepath.Join(save(t, store, s), state))
-		if _, err := store.Latest(); err == nil || !strings.Contains(err.Error(), "version 2") {
+		replace(`"version": 2`, `"version": 3`)(t, filepath.Join(save(t, store, s), state))
+		if _, err := store.Latest(); err == nil || !strings.Contains(err.Error(), "version 3") {
 			t.Errorf("got %v", err)
 		}
 	})
