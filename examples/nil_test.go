@@ -198,6 +198,7 @@ func nils(g given) map[string]struct {
 		"train.Loop.PlanMemory":        {func() error { return (&train.Loop{}).PlanMemory(g.ctx, g.set, 2) }, "train: Loop.Pipe is nil"},
 		"train.Every.f":                {panics(func() { train.Every(1, nil) }), "train: Every: the hook is nil"},
 		"train.Checkpoint.Check.model": {func() error { return (&train.Checkpoint{}).Check(train.Recipe{}, nil) }, "train: Check: the model is nil"},
+		"train.Checkpoint.Merge.write": {func() error { return (&train.Checkpoint{}).Merge(nil) }, "train: Merge: the function is nil"},
 		"train.Checkpoint.Restore.p":   {func() error { return (&train.Checkpoint{}).Restore(nil, g.sgd) }, "train: Restore: the pipe is nil"},
 		"train.Checkpoint.Restore.o":   {func() error { return (&train.Checkpoint{}).Restore(g.pipe, nil) }, "train: Restore: the optimizer is nil"},
 		"train.Store.Save.model": {func() error {

@@ -66,7 +66,7 @@ func (s shared) complete() error {
 			return err
 		}
 		mine.Step = steps[len(steps)-1]
-		st, err := readState(s.path(mine.Step))
+		st, err := readState(s.Path(mine.Step))
 		mine.SHA256 = st.SHA256
 		if damaged := (*DamagedError)(nil); errors.As(err, &damaged) {
 			return nil // which Latest tells
@@ -89,7 +89,7 @@ func (s shared) complete() error {
 		if err != nil || st.SHA256 != last.SHA256 {
 			return nil // not prepared, or another one
 		}
-		if err := s.rename(s.temporary(last.Step), s.path(last.Step)); err != nil {
+		if err := s.rename(s.temporary(last.Step), s.Path(last.Step)); err != nil {
 			return err
 		}
 		return s.syncDirectory(s.Dir)

@@ -29,19 +29,6 @@ type Checkpoint struct {
 	has [][]bool
 }
 
-// OpenCheckpoint reads the index of the checkpoint in the directory at path, for one process. Its
-// files are not looked at before they are read; Verify checks them. The error is *DamagedError if
-// the index is not what was written.
-func OpenCheckpoint(path string) (*Checkpoint, error) {
-	st, err := readState(path)
-	if err != nil {
-		return nil, err
-	}
-	c := &Checkpoint{Path: path, Progress: st.Progress, state: st}
-	c.has = [][]bool{c.present()}
-	return c, nil
-}
-
 // Latest finds the newest checkpoint and checks every byte of it against its hashes. The error is
 // ErrNoCheckpoint if there is none and *DamagedError if it is not what was written. A damaged
 // checkpoint is not skipped: remove it to resume from the one before.
@@ -68,7 +55,7 @@ func (s Store) Latest() (*Checkpoint, error) {
 	if step < 0 {
 		return nil, fmt.Errorf("train: %w in %s", ErrNoCheckpoint, s.Dir)
 	}
-	c := &Checkpoint{Path: s.path(step), peers: p}
+	c := &Checkpoint{Path: s.Path(step), peers: p}
 	if err := c.readIndex(step, newest); err != nil {
 		return nil, err
 	}
@@ -170,17 +157,6 @@ func (c *Checkpoint) verify(all shared) error {
 // reader is the lowest rank that has a file, given by its number, or -1.
 func (c *Checkpoint) reader(file int) int {
 	return slices.IndexFunc(c.has, func(has []bool) bool { return has[file] })
-}
-
-// Verify checks every byte of the checkpoint against its hashes, in this process alone. It returns a
-// *DamagedError for each file that is not what was written.
-func (c *Checkpoint) Verify() (damage []*DamagedError) {
-	for _, name := range c.state.names() {
-		if err := c.state.Files[name].check(filepath.Join(c.Path, name)); err != nil {
-			damage = append(damage, &DamagedError{c.Path, err})
-		}
-	}
-	return damage
 }
 
 // Files lists the checkpoint's files, so that none of them is written to.

@@ -31,7 +31,7 @@ func (s Store) Save(at Progress, r Recipe, model nn.Module, o optim.Optimizer) (
 		arg.Given(o, "train: Save: the optimizer", "the run's")); err != nil {
 		return "", err
 	}
-	path = s.path(at.Step)
+	path = s.Path(at.Step)
 	failed := func(err error) (string, error) { return "", fmt.Errorf("train: saving %s: %w", path, err) }
 	all, err := s.share()
 	if err := all.agree("who shares a directory to save in", err); err != nil {

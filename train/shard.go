@@ -130,8 +130,15 @@ func (m fileMark) check(path string) error {
 // missing is the error of a file that is not there.
 func (m fileMark) missing(path string) error {
 	name := filepath.Base(path)
-	return fmt.Errorf("%s is missing%s", name, m.layers(name))
+	return &absentError{fmt.Sprintf("%s is missing%s", name, m.layers(name))}
 }
+
+// absentError is fs.ErrNotExist in other words.
+type absentError struct{ text string }
+
+func (e *absentError) Error() string { return e.text }
+
+func (e *absentError) Unwrap() error { return fs.ErrNotExist }
 
 // layers says for an error which layers are in the file of this name.
 func (m fileMark) layers(name string) string {

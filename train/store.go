@@ -82,7 +82,8 @@ const (
 	sharePrefix     = temporaryPrefix + "share-"   // of a file by which members find who shares a directory
 )
 
-func (s Store) path(step int64) string {
+// Path is where the checkpoint of a step is, or would be.
+func (s Store) Path(step int64) string {
 	return filepath.Join(s.Dir, fmt.Sprintf("%s%06d", stepPrefix, step))
 }
 
@@ -107,7 +108,7 @@ func (s Store) Steps() ([]int64, error) {
 			continue
 		}
 		step, err := strconv.ParseInt(digits, 10, 64)
-		if err == nil && filepath.Base(s.path(step)) == e.Name() {
+		if err == nil && filepath.Base(s.Path(step)) == e.Name() {
 			steps = append(steps, step)
 		}
 	}
@@ -146,7 +147,7 @@ func (s Store) clean() error {
 		// Renamed first: a removal that is cut short must not leave something that looks like a
 		// checkpoint.
 		removed := strings.TrimSuffix(s.temporary(step), temporarySuffix) + removedSuffix
-		if err := s.rename(s.path(step), removed); err != nil {
+		if err := s.rename(s.Path(step), removed); err != nil {
 			return err
 		}
 		if err := s.remove(removed); err != nil {

@@ -21,7 +21,8 @@ func verbLines(t *testing.T) map[string][]string {
 	t.Helper()
 	chain, plan := chainFile(t), filepath.Join(t.TempDir(), "plan.json")
 	must(t, "remat", "solve", chain, "--limit", "30MiB", "--out", plan)
-	program := textFile(t, "program.csv", "0F0,0B0\n")
+	program, saved := textFile(t, "program.csv", "0F0,0B0\n"), filepath.Join(t.TempDir(), "out")
+	must(t, with(small, "--steps", "1", "--out", saved)...)
 	return map[string][]string{
 		"penstock":                       {},
 		"penstock help":                  {"help", "train"},
@@ -30,6 +31,10 @@ func verbLines(t *testing.T) map[string][]string {
 		"penstock balance":               {"balance", "--costs", "1,2,3", "--stages", "2"},
 		"penstock profile":               profiled(),
 		"penstock train":                 with(small, "--steps", "1"),
+		"penstock checkpoint":            {"checkpoint"},
+		"penstock checkpoint inspect":    {"checkpoint", "inspect", saved},
+		"penstock checkpoint merge":      {"checkpoint", "merge", saved, "--out", filepath.Join(t.TempDir(), "model.safetensors")},
+		"penstock checkpoint verify":     {"checkpoint", "verify", saved},
 		"penstock remat":                 {"remat"},
 		"penstock remat check":           {"remat", "check", chain, plan},
 		"penstock remat compare":         {"remat", "compare", chain},
@@ -98,7 +103,7 @@ func TestOutputIsChecked(t *testing.T) {
 		}
 		all = append(all, args, append(strings.Fields(path)[1:], "--help"))
 	}
-	for _, path := range []string{"penstock models", "penstock balance", "penstock profile", "penstock train", "penstock remat compare", "penstock remat explain", "penstock remat solve", "penstock schedule", "penstock schedule compare"} {
+	for _, path := range []string{"penstock models", "penstock balance", "penstock profile", "penstock train", "penstock checkpoint inspect", "penstock remat compare", "penstock remat explain", "penstock remat solve", "penstock schedule", "penstock schedule compare"} {
 		all = append(all, with(lines[path], "--format", "json"))
 	}
 	outputs := brokenOutputs(t)

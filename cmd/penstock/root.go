@@ -84,7 +84,7 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line.`,
 	// For all verbs. Cobra's own messages are of one line and name the flag or argument.
 	root.SetFlagErrorFunc(unread)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newTrain(args), newBalance(), newProfile(), newRemat(), newSchedule(), newModels(), newVersion())
+	root.AddCommand(newTrain(args), newBalance(), newProfile(), newRemat(), newSchedule(), newCheckpoint(), newModels(), newVersion())
 	return root
 }
 

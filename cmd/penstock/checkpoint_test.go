@@ -1,0 +1,245 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"penstock/group"
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/optim"
+	"penstock/safetensors"
+	"penstock/torch"
+	"penstock/train"
+)
+
+func threeLayers() *nn.Sequential {
+	return nn.NewSequential(nn.NewLinear(3, 4), nn.NewBatchNorm1d(4, nn.BatchNormConfig{}), nn.NewLinear(4, 2))
+}
+
+// savedBy saves step 12 of a small model by so many processes, each with some of the parameters, and
+// returns the directory of the checkpoints.
+func savedBy(t *testing.T, processes int) string {
+	t.Helper()
+	torchtest.Check(t)
+	dir := t.TempDir()
+	groups := []*group.Group{nil}
+	if processes > 1 {
+		groups = group.Local(processes)
+	}
+	errs := make([]error, processes)
+	var wg sync.WaitGroup
+	for rank, g := range groups {
+		wg.Go(func() {
+			c := torch.NewCtx(torch.Options{})
+			defer c.Close()
+			model := threeLayers()
+			defer nn.Free(model)
+			state := nn.State(model)
+			for i, p := range state {
+				if i*processes/len(state) == rank {
+					nn.Materialise(c, []nn.NamedParam{p}, 5)
+				}
+			}
+			o, err := optim.SGD(optim.Config{LR: 0.1, Momentum: 0.9})
+			if err != nil {
+				errs[rank] = err
+				return
+			}
+			defer o.Close()
+			recipe := train.Recipe{Model: train.Choice{Name: "three", Settings: map[string]any{"classes": 2}}, Seed: 1<<64 - 1}
+			_, errs[rank] = train.Store{Dir: dir, Group: g}.Save(train.Progress{Step: 12}, recipe, model, o)
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestCheckpointInspect: the text and the JSON say step, recipe, files and tensors.
+func TestCheckpointInspect(t *testing.T) {
+	dir := savedBy(t, 2)
+	step := filepath.Join(dir, "step-000012")
+	for _, name := range []string{dir, step} {
+		text := strings.Join(strings.Fields(must(t, "checkpoint", "inspect", name).stdout), " ")
+		for _, want := range []string{"checkpoint " + step, "step 12", "model 9 tensors of 176 B, 2 files", "optimizer 0 tensors of 0 B, 2 files",
+			"model.settings.classes 2", "model.name three", "seed 18446744073709551615", "model-00001-of-00002.safetensors",
+			"2.weight F32 [2 4] 32 model-00002-of-00002.safetensors", "1.num_batches_tracked I64 [] 8"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("no %q in %s", want, text)
+			}
+		}
+	}
+	var got struct {
+		Path    string
+		Step    int64
+		Version int
+		Recipe  struct {
+			Seed  uint64
+			Model struct{ Name string }
+		}
+		Files []struct {
+			Name, SHA256 string
+			Optimizer    bool
+			Bytes        int64
+			Tensors      []struct {
+				Name, DType string
+				Shape       []int64
+				Bytes       int64
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(must(t, "checkpoint", "inspect", dir, "--format", "json").stdout), &got); err != nil {
+		t.Fatal(err)
+	}
+	var names, tensors []string
+	for _, f := range got.Files {
+		names = append(names, f.Name)
+		info, err := os.Stat(filepath.Join(step, f.Name))
+		if err != nil || info.Size() != f.Bytes || len(f.SHA256) != 64 || f.Optimizer != strings.HasPrefix(f.Name, "optimizer") {
+			t.Errorf("%+v: %v", f, err)
+		}
+		for _, x := range f.Tensors {
+			tensors = append(tensors, x.Name)
+		}
+	}
+	slices.Sort(tensors)
+	if got.Step != 12 || got.Path != step || got.Version != 2 || got.Recipe.Seed != 1<<64-1 || got.Recipe.Model.Name != "three" ||
+		len(names) != 4 || strings.Join(tensors, " ") != "0.bias 0.weight 1.bias 1.num_batches_tracked 1.running_mean 1.running_var 1.weight 2.bias 2.weight" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestCheckpointMerge: whoever saved, the merged file has the bytes that one process writes, and both
+// nn.Load and Python read it.
+func TestCheckpointMerge(t *testing.T) {
+	want, err := os.ReadFile(filepath.Join(savedBy(t, 1), "step-000012", "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, processes := range []int{1, 2, 3} {
+		dir, out := savedBy(t, processes), filepath.Join(t.TempDir(), "model.safetensors")
+		if r := must(t, "checkpoint", "merge", dir, "--out", out); !strings.Contains(r.stdout, "9 tensors of step 12") {
+			t.Errorf("%d processes: %q", processes, r.stdout)
+		}
+		if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%d processes: other bytes than those of one process, %v", processes, err)
+		}
+		if got := must(t, "checkpoint", "merge", dir, "--out", "/dev/stdout").stdout; got != string(want) {
+			t.Errorf("%d processes: other bytes on standard output", processes)
+		}
+		c := torch.NewCtx(torch.Options{})
+		model := threeLayers()
+		if err := nn.Load(c, out, model); err != nil {
+			t.Error(err)
+		}
+		nn.Free(model)
+		c.Close()
+
+		if exec.Command("python3", "-c", "import safetensors, numpy").Run() != nil {
+			continue // it is not installed
+		}
+		script := `import sys; from safetensors.numpy import load_file; print(*sorted(f"{k}{list(v.shape)}" for k, v in load_file(sys.argv[1]).items()))`
+		got, err := exec.Command("python3", "-c", script, out).CombinedOutput()
+		if err != nil || !strings.HasPrefix(string(got), "0.bias[4] 0.weight[4, 3] 1.bias[4] 1.num_batches_tracked[]") {
+			t.Errorf("%d processes: Python reads %s, %v", processes, got, err)
+		}
+	}
+}
+
+// TestCheckpointOfARunIsMerged: the model of a training run, merged, is what its checkpoint has.
+func TestCheckpointOfARunIsMerged(t *testing.T) {
+	dir := t.TempDir()
+	out := filepath.Join(dir, "merged")
+	must(t, with(small, "--steps", "2", "--stages", "2", "--out", filepath.Join(dir, "out"))...)
+	must(t, "checkpoint", "verify", filepath.Join(dir, "out"))
+	must(t, "checkpoint", "merge", filepath.Join(dir, "out"), "--out", out)
+	file, err := safetensors.Open(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if n := len(file.Tensors()); n != 6 {
+		t.Errorf("%d tensors, want 6", n)
+	}
+}
+
+// TestCheckpointVerify: what is missing or changed is told with its layers, all of it, and neither
+// merged nor taken for a checkpoint.
+func TestCheckpointVerify(t *testing.T) {
+	dir := savedBy(t, 2)
+	if r := must(t, "checkpoint", "verify", dir); !strings.Contains(r.stdout, "step 12, 4 files") {
+		t.Errorf("%+v", r)
+	}
+	first, second := filepath.Join(dir, "step-000012", "model-00001-of-00002.safetensors"), filepath.Join(dir, "step-000012", "model-00002-of-00002.safetensors")
+	content, err := os.ReadFile(second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[len(content)-1] ^= 1
+	if err := errors.Join(os.Remove(first), os.WriteFile(second, content, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	r := command(t, "checkpoint", "verify", dir)
+	for _, want := range []string{"is damaged", "model-00001-of-00002.safetensors is missing; it is of the layers 0 and 1",
+		"model-00002-of-00002.safetensors: its content does not have the hash that was written; it is of the layers 1 and 2", "copy them here"} {
+		if r.code != exitFailed || r.stdout != "" || !strings.Contains(r.stderr, want) {
+			t.Errorf("%+v; want %q", r, want)
+		}
+	}
+	out := filepath.Join(t.TempDir(), "out")
+	if r := command(t, "checkpoint", "merge", dir, "--out", out); r.code != exitFailed || !strings.Contains(r.stderr, "is damaged") {
+		t.Errorf("%+v", r)
+	}
+	if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a damaged checkpoint was merged: %v", err)
+	}
+	if r := command(t, "checkpoint", "inspect", dir); r.code != exitDone {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestCheckpointRefuses(t *testing.T) {
+	dir, file, empty := savedBy(t, 1), textFile(t, "file", ""), t.TempDir()
+	model := filepath.Join(dir, "step-000012", "model.safetensors")
+	for _, row := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"checkpoint", "nope"}, exitUsage, `unexpected argument "nope"`},
+		{[]string{"checkpoint", "inspect"}, exitUsage, "DIR is missing"},
+		{[]string{"checkpoint", "inspect", ""}, exitUsage, "DIR is an empty name"},
+		{[]string{"checkpoint", "verify", dir, dir}, exitUsage, "unexpected argument"},
+		{[]string{"checkpoint", "inspect", dir, "--format", "xml"}, exitUsage, "--format"},
+		{[]string{"checkpoint", "merge", dir}, exitUsage, "--out is needed"},
+		{[]string{"checkpoint", "merge", dir, "--out", model}, exitUsage, "would be overwritten"},
+		{[]string{"checkpoint", "merge", dir, "--out", filepath.Join(dir, "none", "m")}, exitFailed, "--out"},
+		{[]string{"checkpoint", "inspect", filepath.Join(dir, "none")}, exitFailed, "no such directory"},
+		{[]string{"checkpoint", "inspect", file}, exitFailed, "is a file"},
+		{[]string{"checkpoint", "verify", empty}, exitFailed, "no checkpoint there"},
+	} {
+		r := command(t, row.args...)
+		if r.code != row.code || r.stdout != "" || !strings.Contains(r.stderr, row.want) || strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("%q: %+v; want exit code %d and %q", row.args, r, row.code, row.want)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "step-000012", "state.json"), []byte("{"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"inspect", "verify"} {
+		if r := command(t, "checkpoint", verb, dir); r.code != exitFailed || !strings.Contains(r.stderr, "is damaged: state.json") {
+			t.Errorf("%+v", r)
+		}
+	}
+}

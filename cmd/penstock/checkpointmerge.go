@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"penstock/safetensors"
+)
+
+func newCheckpointMerge() *cobra.Command {
+	var out string
+	cmd := &cobra.Command{
+		Use:   "merge DIR --out FILE",
+		Short: "Write the model of a checkpoint as one safetensors file",
+		Long: `Write all parameters and buffers of a checkpoint, under their names, to one
+safetensors file, whichever number of processes has saved it. nn.Load reads the file,
+and so does Python's safetensors. One tensor at a time is in memory. The model's
+files are checked first; a file that is damaged is an error, and nothing is written.
+
+DIR is a checkpoint, or the directory of --out of penstock train, whose newest
+checkpoint is meant.`,
+		Example: `  penstock checkpoint merge out/fashion --out weights.safetensors`,
+		Args:    filesNamed("DIR"),
+		PreRunE: func(*cobra.Command, []string) error {
+			if out == "" {
+				return badUsage("--out is needed: the file to write, such as weights.safetensors")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := findCheckpoint(args[0])
+			if err != nil {
+				return err
+			}
+			if err := keepInputs(cmd.InOrStdin(), "out", out, c.Files()...); err != nil {
+				return err
+			}
+			if err := probeOut(cmd, out); err != nil {
+				return err
+			}
+			if stream := standardOutput(cmd, out); stream != nil {
+				return c.Merge(func(model []safetensors.Tensor) error { return safetensors.Write(stream, model, nil) })
+			}
+			count := 0
+			err = c.Merge(func(model []safetensors.Tensor) error {
+				count = len(model)
+				return safetensors.WriteFile(out, model, nil)
+			})
+			if err == nil {
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d tensors of step %d\n", out, count, c.Step)
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&out, "out", "", "`FILE` to write; /dev/stdout for standard output")
+	return cmd
+}
