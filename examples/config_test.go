@@ -83,6 +83,7 @@ var (
 		},
 		"pipe.Config.Schedule": {
 			{pipe.Config{Balance: []int{1, 2}, Chunks: 2, Schedule: schedule.Fixed(whole("cpu:0").Program)}, "for 2 stages on workers [0 1] and 2 micro-batches: schedule: a given program: it has 1 stages, and 2 are asked for", "other Balance, Devices or Chunks"},
+			{pipe.Config{Schedule: schedule.Fixed(schedule.AddReduce(whole("cpu:0").Program))}, "for 1 stages on workers [0] and 1 micro-batches: its program reduces gradients over replicas, and a pipe is one", "want one without reductions"},
 			{pipe.Config{Chunks: 2, Schedule: schedule.Fixed(whole("cpu:0").Program)}, "it has 1 micro-batches, and 2 are asked for", "other Balance, Devices or Chunks"},
 		},
 		"planner.Problem.MicroBatches": {{step(func(p *planner.Problem) { p.MicroBatches = -1 }), "-1", "want at least 1"}},
@@ -117,6 +118,7 @@ var (
 		},
 		"pipe.Config.Plan": {
 			{pipe.Config{Plan: &planner.Plan{}}, "for 0 stages and 0 micro-batches: planner: the plan has no program", "want one that planner.Solve or planner.Parse returned"},
+			{pipe.Config{Plan: &planner.Plan{Devices: whole("cpu:0").Devices, Stages: whole("cpu:0").Stages, Program: schedule.AddReduce(whole("cpu:0").Program)}}, "its program reduces gradients over replicas, and a pipe is one", "want one without reductions"},
 			{pipe.Config{Plan: whole("cpu:0"), Balance: []int{3}}, "the configuration says what the plan says", "leave Balance, Devices, Checkpoint, Budget and Schedule out"},
 			{pipe.Config{Plan: whole("tpu:0")}, "stage 0: ", "want a device of this machine"},
 		},

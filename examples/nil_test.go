@@ -228,6 +228,7 @@ func nils(g given) map[string]struct {
 		"models.Set.o":                 {func() error { return models.Set("mlp", nil, nil) }, "models: Set: the options is nil"},
 
 		"schedule.Check.p":                 {func() error { return schedule.Check(nil, schedule.Limits{}) }, "schedule: Check: the program is nil"},
+		"schedule.AddReduce.p":             {panics(func() { schedule.AddReduce(nil) }), "schedule: AddReduce: the program is nil"},
 		"schedule.Fixed.p":                 {panics(func() { schedule.Fixed(nil) }), "schedule: Fixed: the program is nil"},
 		"schedule.Memory.p":                {panics(func() { schedule.Memory(nil) }), "schedule: Memory: the program is nil"},
 		"schedule.Costs.Held.p":            {panics(func() { schedule.Costs{}.Held(nil) }), "schedule: Held: the program is nil"},

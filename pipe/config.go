@@ -162,14 +162,25 @@ func (cfg *Config) checkSchedule() error {
 		return nil
 	}
 	worker, _ := placement(cfg.Devices)
-	_, err := cfg.Schedule.Make(schedule.Config{Stages: len(worker), MicroBatches: cfg.Chunks, Worker: worker})
-	if err == nil {
+	p, err := cfg.Schedule.Make(schedule.Config{Stages: len(worker), MicroBatches: cfg.Chunks, Worker: worker})
+	refused := &ConfigError{Of: "pipe", Field: "Schedule",
+		Value: unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches", len(worker), worker, cfg.Chunks))}
+	switch {
+	case err != nil:
+		refused.Problem, refused.Remedy = err.Error(), "want a schedule for these, or other Balance, Devices or Chunks"
+	case p.Reduces():
+		refused.Problem, refused.Remedy = reduces, withoutReduce
+	default:
 		return nil
 	}
-	return &ConfigError{Of: "pipe", Field: "Schedule",
-		Value:   unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches", len(worker), worker, cfg.Chunks)),
-		Problem: err.Error(), Remedy: "want a schedule for these, or other Balance, Devices or Chunks"}
+	return refused
 }
+
+// What is wrong with a program that has reductions, and what to do about it.
+const (
+	reduces       = "its program reduces gradients over replicas, and a pipe is one"
+	withoutReduce = "want one without reductions (schedule.Program.WithoutReduce)"
+)
 
 // unquoted is the value of a ConfigError that is not quoted.
 type unquoted string
@@ -318,6 +329,9 @@ func (cfg Config) planned() (Config, error) {
 	const leaveOut = "leave Balance, Devices, Checkpoint, Budget and Schedule out"
 	if err := cfg.Plan.Check(); err != nil {
 		return cfg, cfg.refusePlan(err.Error(), "want one that planner.Solve or planner.Parse returned, unchanged")
+	}
+	if cfg.Plan.Program.Reduces() {
+		return cfg, cfg.refusePlan(reduces, withoutReduce)
 	}
 	if cfg.Balance != nil || cfg.Devices != nil || cfg.Checkpoint != "" || cfg.Budget != nil || cfg.Schedule != nil {
 		return cfg, cfg.refusePlan("the configuration says what the plan says", leaveOut)

@@ -33,7 +33,7 @@ func (r *minibatch) do(c *torch.Ctx, a schedule.Action) error {
 	case schedule.ReceiveGradient:
 		return r.receiveGradient(c, a)
 	default:
-		return fmt.Errorf("pipe: %v: no stage can do this yet; want a schedule with whole backwards", a)
+		return fmt.Errorf("pipe: %v: a pipe does not do this; want a program without it", a)
 	}
 	return nil
 }

@@ -250,7 +250,7 @@ func (p Problem) order(out *Plan, g *schedule.Graph, latest []int, device int, s
 			pause(m.waits)
 			again, before = m.waits, m.waits
 			continue
-		case m.Kind.Transfer() || m.Kind == schedule.BackwardWeight: // for which the base has memory
+		case m.Kind.Transfer() || m.Kind == schedule.BackwardWeight || m.Kind == schedule.Reduce: // for which the base has memory
 			between = max(between, m.waits)
 			continue
 		}

@@ -29,6 +29,10 @@ const (
 	SendGradient
 	// ReceiveGradient takes the gradient of what the stage sent to a later one from its link.
 	ReceiveGradient
+	// Reduce sums the gradients of a stage over the replicas of the pipeline. It is one action for
+	// all micro-batches, whose MicroBatch is 0. It goes on beside what its worker does next, and
+	// nobody waits for it but the end of the step.
+	Reduce
 )
 
 // String returns the kind in lower-case words.
@@ -52,6 +56,8 @@ func (k Kind) String() string {
 		return "send gradient"
 	case ReceiveGradient:
 		return "receive gradient"
+	case Reduce:
+		return "gradient reduction"
 	}
 	return fmt.Sprintf("kind(%d)", uint8(k))
 }
@@ -109,15 +115,21 @@ type Action struct {
 //	0>1F2  stage 1 receives the activation of micro-batch 2 from stage 0
 //	1B2>0  stage 1 sends the gradient of micro-batch 2 to stage 0
 //	1>0B2  stage 0 receives the gradient of micro-batch 2 from stage 1
+//	0RED   stage 0, the reduction of its gradients over replicas
 func (a Action) String() string {
 	switch {
 	case a.Kind.Send():
 		return fmt.Sprintf("%d%c%d>%d", a.Stage, a.Kind.letter(), a.MicroBatch, a.Peer)
 	case a.Kind.Receive():
 		return fmt.Sprintf("%d>%d%c%d", a.Peer, a.Stage, a.Kind.letter(), a.MicroBatch)
+	case a.Kind == Reduce:
+		return strconv.Itoa(a.Stage) + reduceWord
 	}
 	return fmt.Sprintf("%d%c%d", a.Stage, a.Kind.letter(), a.MicroBatch)
 }
+
+// reduceWord is the text form of a reduction after its stage.
+const reduceWord = "RED"
 
 // Words says what the action is in words, for people: "forward, stage 2, micro-batch 5", "send
 // activation, stage 0 to 1, micro-batch 2".
@@ -128,6 +140,8 @@ func (a Action) Words() string {
 		where += " to " + strconv.Itoa(a.Peer)
 	case a.Kind.Receive():
 		where += " from " + strconv.Itoa(a.Peer)
+	case a.Kind == Reduce:
+		return fmt.Sprintf("%v, stage %s", a.Kind, where)
 	}
 	return fmt.Sprintf("%v, stage %s, micro-batch %d", a.Kind, where, a.MicroBatch)
 }

@@ -17,6 +17,7 @@ func TestWords(t *testing.T) {
 		"1R0":   "recompute, stage 1, micro-batch 0",
 		"0F2>1": "send activation, stage 0 to 1, micro-batch 2",
 		"1>0B2": "receive gradient, stage 0 from 1, micro-batch 2",
+		"3RED":  "gradient reduction, stage 3",
 	} {
 		a, err := schedule.ParseAction(text)
 		if err != nil || a.Words() != want {
@@ -42,6 +43,7 @@ func TestActionText(t *testing.T) {
 		{"0>3F2", schedule.Action{Kind: schedule.ReceiveActivation, Stage: 3, MicroBatch: 2, Peer: 0}},
 		{"12B100>4", schedule.Action{Kind: schedule.SendGradient, Stage: 12, MicroBatch: 100, Peer: 4}},
 		{"12>4B100", schedule.Action{Kind: schedule.ReceiveGradient, Stage: 4, MicroBatch: 100, Peer: 12}},
+		{"12RED", schedule.Action{Kind: schedule.Reduce, Stage: 12}},
 		{"2147483647B0", schedule.Action{Kind: schedule.Backward, Stage: 1<<31 - 1}},
 	}
 	for _, tt := range tests {
@@ -65,6 +67,11 @@ func TestParseActionErrors(t *testing.T) {
 		{"0f2", "want a letter"},
 		{"0>1", "want a letter"},
 		{"F2", `stage: ""`},
+		{"RED", `stage: ""`},
+		{"0RED1", `micro-batch: "ED1"`},
+		{"01RED", `stage: "01"`},
+		{"0RED>1", `micro-batch: "ED"`},
+		{"0>1RED", `stage: "0>1"`},
 		{"0F", `micro-batch: ""`},
 		{"0FB2", `micro-batch: "B2"`},
 		{"-1F2", `stage: "-1"`},
@@ -122,8 +129,9 @@ func TestKind(t *testing.T) {
 		{schedule.ReceiveActivation, "receive activation", true},
 		{schedule.SendGradient, "send gradient", true},
 		{schedule.ReceiveGradient, "receive gradient", true},
+		{schedule.Reduce, "gradient reduction", false},
 		{0, "kind(0)", false},
-		{10, "kind(10)", false},
+		{11, "kind(11)", false},
 	}
 	for _, tt := range tests {
 		if got := tt.kind.String(); got != tt.want || tt.kind.Transfer() != tt.transfer {
@@ -143,13 +151,15 @@ func TestActionWithoutKind(t *testing.T) {
 func drawAction(t *rapid.T) schedule.Action {
 	number := rapid.OneOf(rapid.IntRange(0, 12), rapid.IntRange(0, 1<<31-2))
 	a := schedule.Action{
-		Kind:       schedule.Kind(rapid.IntRange(int(schedule.Forward), int(schedule.ReceiveGradient)).Draw(t, "kind")),
+		Kind:       schedule.Kind(rapid.IntRange(int(schedule.Forward), int(schedule.Reduce)).Draw(t, "kind")),
 		Stage:      number.Draw(t, "stage"),
 		MicroBatch: number.Draw(t, "micro-batch"),
 	}
 	switch a.Kind {
 	case schedule.SendActivation, schedule.ReceiveGradient: // the other stage is a later one
 		a.Peer = a.Stage + rapid.IntRange(1, 1<<31-1-a.Stage).Draw(t, "hop")
+	case schedule.Reduce:
+		a.MicroBatch = 0
 	case schedule.ReceiveActivation, schedule.SendGradient:
 		a.Peer = a.Stage
 		a.Stage += rapid.IntRange(1, 1<<31-1-a.Stage).Draw(t, "hop")

@@ -61,6 +61,7 @@ func newChecker(p *Program) (*checker, error) {
 func (c *checker) lists() {
 	c.known()
 	c.missing()
+	c.reductions()
 	c.placement()
 	c.order()
 }
@@ -154,12 +155,14 @@ func (c *checker) foreign(a Action) string {
 	edge := Edge{min(a.Stage, a.Peer), max(a.Stage, a.Peer)}
 	upward := a.Stage == edge.From // to, or from, a later stage
 	switch {
-	case a.Kind < Forward || a.Kind > ReceiveGradient:
+	case a.Kind < Forward || a.Kind > Reduce:
 		return "no such kind of action"
 	case outside(a.Stage) || outside(a.Peer):
 		return fmt.Sprintf("there are %d stages", c.Stages)
 	case a.MicroBatch < 0 || a.MicroBatch >= c.MicroBatches:
 		return fmt.Sprintf("there are %d micro-batches", c.MicroBatches)
+	case a.Kind == Reduce && a.MicroBatch != 0:
+		return fmt.Sprintf("micro-batch %d for a reduction, which is of all", a.MicroBatch)
 	case a.Kind.Transfer() && forward && (upward != a.Kind.Send() || !c.declared(edge)):
 		return "activations move from a stage to the next or along a declared skip"
 	case a.Kind.Transfer() && !forward && (upward != a.Kind.Receive() || !c.declared(edge)):
@@ -206,6 +209,23 @@ func (c *checker) missing() {
 			}
 			if c.Phase.backward() {
 				half(i, c.backward(s, i), ReceiveGradient, SendGradient, after, before)
+			}
+		}
+	}
+}
+
+// reductions finds stages without a reduction where others have one.
+func (c *checker) reductions() {
+	if !c.Reduces() {
+		return
+	}
+	for s := range c.Stages {
+		if _, ok := c.index.find(Action{Kind: Reduce, Stage: s}); ok {
+			continue
+		}
+		for _, kind := range []Kind{Backward, BackwardWeight} {
+			if last, ok := c.index.find(Action{kind, s, c.MicroBatches - 1, 0}); ok {
+				c.reportAt(RuleMissing, last, "no %v follows, and other stages have one", Action{Kind: Reduce, Stage: s})
 			}
 		}
 	}

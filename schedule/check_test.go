@@ -296,7 +296,7 @@ func TestCheckMalformedActions(t *testing.T) {
 		want   string
 	}{
 		{schedule.Action{}, "no such kind of action"},
-		{schedule.Action{Kind: 10}, "no such kind of action"},
+		{schedule.Action{Kind: 11}, "no such kind of action"},
 		{schedule.Action{Kind: schedule.Forward, Stage: -1}, "there are 2 stages"},
 		{schedule.Action{Kind: schedule.Forward, MicroBatch: -1}, "there are 2 micro-batches"},
 		{schedule.Action{Kind: schedule.ReceiveActivation, Stage: 0, Peer: -1}, "there are 2 stages"},
@@ -306,6 +306,9 @@ func TestCheckMalformedActions(t *testing.T) {
 		{schedule.Action{Kind: schedule.ReceiveGradient, Stage: 1, Peer: 0}, "gradients move from a stage to the one before or back along a declared skip"},
 		{schedule.Action{Kind: schedule.SendGradient, Stage: 0, Peer: 1}, "gradients move from a stage to the one before or back along a declared skip"},
 		{schedule.Action{Kind: schedule.Backward, Stage: 1, Peer: 1}, "other stage 1 for what is not a transfer"},
+		{schedule.Action{Kind: schedule.Reduce, Stage: 1, MicroBatch: 1}, "micro-batch 1 for a reduction, which is of all"},
+		{schedule.Action{Kind: schedule.Reduce, Stage: 1, Peer: 1}, "other stage 1 for what is not a transfer"},
+		{schedule.Action{Kind: schedule.Reduce, Stage: 2}, "there are 2 stages"},
 	}
 	for _, tt := range tests {
 		p := gpipe(t, schedule.Config{Stages: 2, MicroBatches: 2})

@@ -18,9 +18,9 @@ import (
 // Where no field is a transfer they are added, as for any schedule. Otherwise all between workers
 // must be there, as 0SEND_F1, 1RECV_F1, 1SEND_B1 and 0RECV_B1: the stage that acts, and the
 // micro-batch. Those between stages of one worker are added in either case. (0F4;3B1)OVERLAP_F_B is
-// a forward and then a backward, as a worker here does one thing at a time. UNSHARD, RESHARD and
-// REDUCE_GRAD are left out: weights are where they are used. There are as many stages and
-// micro-batches as the highest says.
+// a forward and then a backward, as a worker here does one thing at a time. 0REDUCE_GRAD is the
+// reduction 0RED. UNSHARD and RESHARD are left out: weights are where they are used. There are as
+// many stages and micro-batches as the highest says.
 //
 // The first fault is returned with its line and column, both counted from 1. Whether the program
 // can run is [Check]'s question.
@@ -78,7 +78,7 @@ type csvKind struct {
 // csvKinds are all words that a CSV has for kinds of actions.
 var csvKinds = []csvKind{
 	{"SEND_F", SendActivation}, {"RECV_F", ReceiveActivation}, {"SEND_B", SendGradient}, {"RECV_B", ReceiveGradient},
-	{"UNSHARD", 0}, {"RESHARD", 0}, {"REDUCE_GRAD", 0},
+	{"UNSHARD", 0}, {"RESHARD", 0}, {"REDUCE_GRAD", Reduce},
 	{"F", Forward}, {"B", Backward}, {"I", BackwardInput}, {"W", BackwardWeight},
 }
 
@@ -119,8 +119,13 @@ func parseCSVAction(text string) ([]Action, error) {
 		if a.Stage, err = parseNumber(text[:digits]); err != nil {
 			return nil, fmt.Errorf("%q: stage: %w", text, err)
 		}
-		if k.kind == 0 {
+		switch {
+		case k.kind == 0:
 			return nil, nil
+		case k.kind == Reduce && microBatch == "":
+			return []Action{a}, nil
+		case k.kind == Reduce:
+			return nil, fmt.Errorf("%q: %q follows; a reduction is of all micro-batches", text, microBatch)
 		}
 		if a.MicroBatch, err = parseNumber(microBatch); err != nil {
 			return nil, fmt.Errorf("%q: micro-batch: %w", text, err)
@@ -164,25 +169,23 @@ func (p *Program) addInner() {
 }
 
 // CSV returns the program in the form that [ParseCSV] reads and torch.distributed.pipelining loads:
-// with transfers those between workers are listed ("compute_comms" there), without only
-// computations ("compute_only"). Recomputations are left out, as it has none in a program. It fails
-// for a program with skips, which that form cannot say, or with an action that moves to or from a
-// stage that is no neighbour.
+// with transfers those between workers are listed, and reductions ("compute_comms" there), without
+// only computations ("compute_only", to which it adds reductions itself). Recomputations are left
+// out, as it has none in a program. It fails for a program with skips, which that form cannot say,
+// or with an action of a stage that is not there, or that moves to or from one that is no neighbour.
 func (p *Program) CSV(transfers bool) (string, error) {
 	if len(p.Skips) > 0 && transfers {
 		return "", fmt.Errorf("schedule: CSV: the program has the skip %v, and a row has no word for it; list computations only", p.Skips[0])
 	}
-	home := map[int]int{}
-	for w, actions := range p.Workers {
-		for _, a := range actions {
-			home[a.Stage] = w
-		}
+	if err := p.inside(); err != nil {
+		return "", fmt.Errorf("schedule: CSV: %w", err)
 	}
+	home := p.Placement()
 	var b strings.Builder
 	for w, actions := range p.Workers {
 		first := true
 		for _, a := range actions {
-			if a.Kind == Recompute || a.Kind.Transfer() && (!transfers || home[a.Peer] == w) {
+			if a.Kind == Recompute || a.Kind == Reduce && !transfers || a.Kind.Transfer() && (!transfers || home[a.Peer] == w) {
 				continue
 			}
 			at := slices.IndexFunc(csvKinds, func(k csvKind) bool { return k.kind == a.Kind })
@@ -193,11 +196,26 @@ func (p *Program) CSV(transfers bool) (string, error) {
 				b.WriteByte(',')
 			}
 			first = false
-			fmt.Fprintf(&b, "%d%s%d", a.Stage, csvKinds[at].word, a.MicroBatch)
+			fmt.Fprintf(&b, "%d%s", a.Stage, csvKinds[at].word)
+			if a.Kind != Reduce {
+				fmt.Fprint(&b, a.MicroBatch)
+			}
 		}
 		b.WriteByte('\n')
 	}
 	return b.String(), nil
+}
+
+// inside returns an error for the first action of a stage that the program does not have.
+func (p *Program) inside() error {
+	for w, actions := range p.Workers {
+		for at, a := range actions {
+			if s := max(a.Stage, a.Peer); s >= p.Stages || min(a.Stage, a.Peer) < 0 {
+				return fmt.Errorf("worker %d, action %d, %v: there are %d stages", w, at+1, a, p.Stages)
+			}
+		}
+	}
+	return nil
 }
 
 // Load reads a program in either form: its text if the first word is program, a CSV otherwise.

@@ -18,7 +18,7 @@ func TestParseCSV(t *testing.T) {
 	for name, text := range map[string]string{
 		"computations":      "0F0,0F1,,0B0,0F2,0B1,,0B2\r\n,1F0,1B0,1F1,1B1,1F2,1B2,\r\n",
 		"no idle steps":     "0F0,0F1,0B0,0F2,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2",
-		"weights unsharded": "0UNSHARD,0F0,0F1, 0B0 ,0F2,0B1,0B2,0REDUCE_GRAD,0RESHARD\n1UNSHARD,1F0,1B0,1F1,1B1,1F2,1B2\n",
+		"weights unsharded": "0UNSHARD,0F0,0F1, 0B0 ,0F2,0B1,0B2,0RESHARD\n1UNSHARD,1F0,1B0,1F1,1B1,1F2,1B2\n",
 		"communication": "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0F2,0SEND_F2,0RECV_B1,0B1,0RECV_B2,0B2\n" +
 			"1RECV_F0,1F0,1B0,1RECV_F1,1SEND_B0,1F1,1B1,1RECV_F2,1SEND_B1,1F2,1B2,1SEND_B2\n",
 	} {
@@ -58,6 +58,8 @@ func TestParseCSVErrors(t *testing.T) {
 		{"0F0,(0F1;0Y0)OVERLAP_F_B", `line 1, column 5: "0Y0", want a stage`},
 		{"0F0\n0F1,\"0B0", "line 2, column 9: extraneous or missing \" in quoted-field"},
 		{"2147483646F2147483646", "are more than 16777216 forwards"},
+		{"0F0,0REDUCE_GRAD0", `line 1, column 5: "0REDUCE_GRAD0": "0" follows; a reduction is of all micro-batches`},
+		{"REDUCE_GRAD", `line 1, column 1: "REDUCE_GRAD": stage: ""`},
 		{"UNSHARD", `line 1, column 1: "UNSHARD": stage: ""`},
 	} {
 		p, err := schedule.ParseCSV(tt.text)
@@ -136,6 +138,13 @@ func TestCSVErrors(t *testing.T) {
 	}
 	if text, err := p.CSV(false); err != nil || text != "0F0,0B0\n1F0,1B0\n2F0,2B0\n" {
 		t.Errorf("%q, %v", text, err)
+	}
+	for _, stray := range []schedule.Action{{Kind: schedule.Forward, Stage: 3}, {Kind: schedule.SendActivation, Stage: 1, Peer: 3}, {Kind: schedule.Forward, Stage: -1}} {
+		wrong := clone(p)
+		wrong.Workers[1] = append(wrong.Workers[1], stray)
+		if _, err := wrong.CSV(false); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("CSV: worker 1, action %d, %v: there are 3 stages", len(wrong.Workers[1]), stray)) {
+			t.Error(err)
+		}
 	}
 	p.Workers[0][0].Kind = 99
 	if _, err := p.CSV(false); err == nil || !strings.Contains(err.Error(), "a row has no word for") {

@@ -20,6 +20,7 @@ import "slices"
 //	sBi>t   sBi or sIi; likewise s>tB(i-c)
 //	s>tFi   sFi>t
 //	s>tBi   sBi>t
+//	sRED    sB(m-1) or sW(m-1) of m micro-batches
 //
 // On a link on which nothing waits, the action after a send on its worker also needs the receive of
 // what was sent.
@@ -102,6 +103,8 @@ func (p *Program) needs(list []Action, skips fan, a Action) []Action {
 		return append(list, Action{Backward, s, i, 0}, Action{BackwardInput, s, i, 0})
 	case ReceiveActivation, ReceiveGradient:
 		return append(list, a.Matching())
+	case Reduce:
+		return append(list, Action{Backward, s, p.MicroBatches - 1, 0}, Action{BackwardWeight, s, p.MicroBatches - 1, 0})
 	}
 	return list
 }

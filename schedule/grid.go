@@ -16,7 +16,8 @@ import (
 //
 // An action is drawn as its text without the stage, for as many columns as it takes; where a worker
 // has several stages, all actions show theirs. A transfer is drawn if it takes half a column or
-// more: F2> is a send and >F2 a receive, F2>3 and 0>F2 those of a stage that is no neighbour.
+// more: F2> is a send and >F2 a receive, F2>3 and 0>F2 those of a stage that is no neighbour. So is
+// a reduction, RED, in a row below that of its worker, as it goes on beside what that does.
 //
 // A column is as long as the shortest computation, so that unit times give one column per action
 // and the jitter of a recorded run does little. Where that would give a very wide grid the column
@@ -27,7 +28,7 @@ import (
 func (t Timeline) Grid() string {
 	start, end := t.bounds()
 	column := t.column(end - start)
-	rows, columns, width := t.spans(column, func(string) int { return 1 })
+	rows, columns, width := t.rows(column, func(string) int { return 1 })
 	return t.lines(fmt.Sprintf("1 column = %v", column), rows, func(spans []span) string { return row(spans, columns, width) })
 }
 
@@ -48,7 +49,7 @@ func (t Timeline) GridWidth(characters int) string {
 	room := max(1, characters-t.nameWidth()-len("  "))
 	column := max(1, (end-start)/time.Duration(room))
 	for {
-		rows, columns, _ := t.spans(column, func(text string) int { return len(text) })
+		rows, columns, _ := t.rows(column, func(text string) int { return len(text) })
 		if columns > room && column < end-start {
 			column += column/32 + 1
 			continue
@@ -76,39 +77,51 @@ func widest(grid string) int {
 	return n
 }
 
-// spans places the actions of each worker on columns of a given duration, least(text) of them or
-// more for each. It returns how many columns there are and the length of the longest text.
-func (t Timeline) spans(column time.Duration, least func(text string) int) (rows [][]span, columns, width int) {
+// lane is what a worker does one after the other, or its reductions beside that.
+type lane struct{ spans, reductions []span }
+
+// rows places the actions of each worker on columns of a given duration, least(text) of them or more
+// for each. It returns how many columns there are and the length of the longest text.
+func (t Timeline) rows(column time.Duration, least func(text string) int) (rows []lane, columns, width int) {
 	start, end := t.bounds()
 	round := func(at time.Duration) int { return int((at - start + column/2) / column) }
 	label := t.labels()
-	rows = make([][]span, t.Workers)
+	rows = make([]lane, t.Workers)
 	columns, width = round(end), 1
 	for w := range rows {
-		free := 0
+		free := map[bool]int{} // of reductions, and of the rest
 		for _, e := range t.worker(w) {
-			text := label(e.Action)
+			text, beside := label(e.Action), e.Action.Kind == Reduce
 			least := least(text)
-			if e.Action.Kind.Transfer() && e.End-e.Start < (time.Duration(2*least-1)*column+1)/2 {
+			if (beside || e.Action.Kind.Transfer()) && e.End-e.Start < (time.Duration(2*least-1)*column+1)/2 {
 				continue
 			}
-			from := max(free, round(e.Start))
-			free = max(from+least, round(e.End))
-			rows[w] = append(rows[w], span{from, free, text})
-			columns = max(columns, free)
+			from := max(free[beside], round(e.Start))
+			to := max(from+least, round(e.End))
+			into := &rows[w].spans
+			if beside {
+				into = &rows[w].reductions
+			}
+			*into = append(*into, span{from, to, text})
+			free[beside] = to
+			columns = max(columns, to)
 			width = max(width, len(text))
 		}
 	}
 	return rows, columns, width
 }
 
-// lines draws each worker's row after its name.
-func (t Timeline) lines(first string, rows [][]span, draw func([]span) string) string {
+// lines draws each worker's row after its name, and its reductions below.
+func (t Timeline) lines(first string, rows []lane, draw func([]span) string) string {
 	var b strings.Builder
 	b.WriteString(first + "\n")
-	for w, spans := range rows {
-		line := fmt.Sprintf("%-*s ", t.nameWidth(), fmt.Sprintf("worker %d", w)) + draw(spans)
+	for w, lane := range rows {
+		line := fmt.Sprintf("%-*s ", t.nameWidth(), fmt.Sprintf("worker %d", w)) + draw(lane.spans)
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		if lane.reductions != nil {
+			line := strings.Repeat(" ", t.nameWidth()+1) + strings.ReplaceAll(draw(lane.reductions), ".", " ")
+			b.WriteString(strings.TrimRight(line, " ") + "\n")
+		}
 	}
 	return b.String()
 }
@@ -173,6 +186,9 @@ func (t Timeline) labels() func(Action) string {
 		if several {
 			return a.String()
 		}
+		if a.Kind == Reduce {
+			return reduceWord
+		}
 		text, peer := fmt.Sprintf("%c%d", a.Kind.letter(), a.MicroBatch), ""
 		if a.distance() > 1 {
 			peer = strconv.Itoa(a.Peer)
@@ -195,7 +211,7 @@ func (t Timeline) column(makespan time.Duration) time.Duration {
 	computations := make([]int, t.Workers)
 	var shortest time.Duration
 	for _, e := range t.Events {
-		if d := e.End - e.Start; !e.Action.Kind.Transfer() && d > 0 {
+		if d := e.End - e.Start; !e.Action.Kind.Transfer() && e.Action.Kind != Reduce && d > 0 {
 			computations[e.Worker]++
 			if shortest == 0 || d < shortest {
 				shortest = d

@@ -105,6 +105,9 @@ func drawProgram(t *rapid.T) *schedule.Program {
 		return drawGPipe(t)
 	}
 	_, _, p := drawScheduled(t)
+	if rapid.Bool().Draw(t, "replicas") {
+		p = schedule.AddReduce(p)
+	}
 	return drawPart(t, p)
 }
 
@@ -150,7 +153,7 @@ func drawPlacement(t *rapid.T, stages int) []int {
 // drawDurations draws a duration for every kind of action on every stage, transfers being allowed
 // to take none.
 func drawDurations(t *rapid.T, stages int) func(schedule.Action) time.Duration {
-	const kinds = int(schedule.ReceiveGradient) + 1
+	const kinds = int(schedule.Reduce) + 1
 	ms := rapid.SliceOfN(rapid.IntRange(1, 20), stages*kinds, stages*kinds).Draw(t, "durations")
 	return func(a schedule.Action) time.Duration {
 		d := time.Duration(ms[a.Stage*kinds+int(a.Kind)]) * time.Millisecond

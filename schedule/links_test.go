@@ -109,7 +109,7 @@ func TestLinksAgainstAClock(t *testing.T) {
 		p := drawProgram(t)
 		took := drawDurations(t, p.Stages)
 		duration := func(a schedule.Action) time.Duration {
-			if a.Kind.Transfer() {
+			if a.Kind.Transfer() || a.Kind == schedule.Reduce {
 				return 0
 			}
 			return took(a) / time.Millisecond

@@ -22,9 +22,16 @@ func parseAction(text string) (Action, error) {
 	bad := func(reason string) (Action, error) {
 		return Action{}, fmt.Errorf("action %q: %s", text, reason)
 	}
+	if stage, found := strings.CutSuffix(text, reduceWord); found {
+		n, err := parseNumber(stage)
+		if err != nil {
+			return bad("stage: " + err.Error())
+		}
+		return Action{Kind: Reduce, Stage: n}, nil
+	}
 	at := strings.IndexAny(text, "FRBIW")
 	if at < 0 {
-		return bad("want a letter F, R, B, I or W between stage and micro-batch, as in 0F2, 0F2>1 or 0>1F2")
+		return bad("want a letter F, R, B, I or W between stage and micro-batch, as in 0F2, 0F2>1 or 0>1F2, or 0RED")
 	}
 	var a Action
 	peer, stage, receive := strings.Cut(text[:at], ">")

@@ -31,6 +31,9 @@ func parts(a Action) time.Duration {
 // one before and all that the action needs is done. Workers never slow each other down otherwise.
 // The function is called once for each action and must not return less than zero.
 //
+// A reduction begins when its worker comes to it and when the one before on that worker has ended.
+// The worker goes on at once.
+//
 // Events are in an order in which each comes after those that it needed. A program that [Check]
 // refuses is refused with the same error.
 func Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error) {
@@ -93,6 +96,7 @@ func (l Links) run(name string, p *Program, duration func(Action) time.Duration,
 // as workers get.
 func (n *numbered) simulate(duration func(Action) time.Duration, links Links, visit func(id, w int, a Action, start, end time.Duration)) {
 	ends := make([]time.Duration, n.size())
+	var reduced map[int]time.Duration // by worker: when its last reduction ends
 	var f *flights
 	if links.Cost != nil {
 		f = n.flights(links, ends)
@@ -109,6 +113,16 @@ func (n *numbered) simulate(duration func(Action) time.Duration, links Links, vi
 			} else {
 				start = max(start, f.before(id, w, dep))
 			}
+		}
+		if a.Kind == Reduce {
+			if reduced == nil {
+				reduced = map[int]time.Duration{}
+			}
+			ends[id] = start
+			start = max(start, reduced[w])
+			reduced[w] = start + duration(a)
+			visit(id, w, a, start, reduced[w])
+			return
 		}
 		ends[id] = start + duration(a)
 		if f != nil {
@@ -127,9 +141,11 @@ func Predict(p *Program, duration func(Action) time.Duration) (makespan time.Dur
 // Predict is the function [Predict] where values move over such links.
 func (l Links) Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration, idle float64, err error) {
 	var busy float64
-	err = l.run("Predict", p, duration, func(int) {}, func(_ int, _ Action, start, end time.Duration) {
+	err = l.run("Predict", p, duration, func(int) {}, func(_ int, a Action, start, end time.Duration) {
 		makespan = max(makespan, end)
-		busy += float64(end - start)
+		if a.Kind != Reduce {
+			busy += float64(end - start)
+		}
 	})
 	if err != nil {
 		return 0, 0, err

@@ -56,7 +56,7 @@ func (t Timeline) bounds() (start, end time.Duration) {
 }
 
 // Idle returns the share of the makespan, from 0 to 1, in which the worker does nothing. Transfers
-// are work. Time that events share counts once.
+// are work, reductions, which go on beside it, are not. Time that events share counts once.
 func (t Timeline) Idle(worker int) float64 {
 	start, end := t.bounds()
 	if start == end {
@@ -65,7 +65,7 @@ func (t Timeline) Idle(worker int) float64 {
 	var busy time.Duration
 	until := start
 	for _, e := range t.worker(worker) {
-		if e.End > until {
+		if e.End > until && e.Action.Kind != Reduce {
 			busy += e.End - max(e.Start, until)
 			until = e.End
 		}

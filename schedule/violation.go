@@ -19,13 +19,13 @@ const (
 	// RuleDuplicate: no action occurs twice, and no backward both whole and in parts.
 	RuleDuplicate Rule = "duplicate"
 	// RuleMissing: forward, backward or both of its parts, sends and receives are there for every
-	// stage, skip and micro-batch.
+	// stage, skip and micro-batch; and a reduction for every stage, if there is one for any.
 	RuleMissing Rule = "missing"
 	// RulePlacement: all actions of a stage are on one worker.
 	RulePlacement Rule = "placement"
 	// RuleOrder: a worker performs no action before one of its own that it needs. As forward and
 	// backward of a micro-batch need those of the one before, both ascend on every stage, and so
-	// does either part of a backward.
+	// does either part of a backward. A reduction follows all of them.
 	RuleOrder Rule = "order"
 	// RuleInOrder: what one worker sends another is received in the order in which it is sent.
 	RuleInOrder Rule = "in order"

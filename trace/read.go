@@ -34,7 +34,7 @@ func Read(r io.Reader) (schedule.Timeline, error) {
 	for i, rec := range file.TraceEvents {
 		switch rec.Phase {
 		case phaseMetadata:
-			if rec.Name == metaThread {
+			if rec.Name == metaThread && rec.Pid == pid {
 				t.Workers++
 			}
 		case phaseComplete:
@@ -65,13 +65,18 @@ func (r record) event() (schedule.Event, error) {
 		return schedule.Event{}, err
 	case r.Ts == nil || r.Dur == nil:
 		return schedule.Event{}, fmt.Errorf("%v has no time", a)
-	case r.Args.Stage == nil || r.Args.MicroBatch == nil:
-		return schedule.Event{}, fmt.Errorf("%v has no stage or micro-batch", a)
+	case r.Args.Stage == nil || (r.Args.MicroBatch == nil) != (a.Kind == schedule.Reduce):
+		return schedule.Event{}, fmt.Errorf("%v has no stage or micro-batch, or is of all and has one", a)
 	case r.Args.Live < 0:
 		return schedule.Event{}, fmt.Errorf("%v left %d bytes", a, r.Args.Live)
-	case r.Name != a.Words() || *r.Args.Stage != a.Stage || *r.Args.MicroBatch != a.MicroBatch || r.Cat != category(a.Kind):
+	}
+	microBatch := 0
+	if r.Args.MicroBatch != nil {
+		microBatch = *r.Args.MicroBatch
+	}
+	if r.Name != a.Words() || *r.Args.Stage != a.Stage || microBatch != a.MicroBatch || r.Cat != category(a.Kind) {
 		return schedule.Event{}, fmt.Errorf("%v is said to be %q, %s of micro-batch %d on stage %d",
-			a, r.Name, r.Cat, *r.Args.MicroBatch, *r.Args.Stage)
+			a, r.Name, r.Cat, microBatch, *r.Args.Stage)
 	}
 	start := time.Duration(*r.Ts)
 	return schedule.Event{Worker: r.Tid - 1, Action: a, Start: start, End: start + time.Duration(*r.Dur), Live: r.Args.Live}, nil

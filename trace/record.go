@@ -38,9 +38,13 @@ const (
 	metaSort    = "thread_sort_index"
 )
 
-// pid is the only process. Workers are its threads; Perfetto takes a thread 0 for the kernel's idle
-// thread, so worker 0 is thread 1.
-const pid = 1
+// pid is the process of the workers, which are its threads. Reductions have one of their own with
+// the same threads, as they go on beside what their worker does, and slices of a thread must not
+// overlap. Perfetto takes a thread 0 for the kernel's idle thread, so worker 0 is thread 1.
+const (
+	pid           = 1
+	pidReductions = 2
+)
 
 func tid(worker int) int { return worker + 1 }
 

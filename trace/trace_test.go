@@ -67,6 +67,7 @@ func TestWriteGolden(t *testing.T) {
 			Workers: []string{"worker 0 · cpu:0", "worker 1 · cpu:1"},
 		}},
 		{"backward.json", schedule.Config{Stages: 2, MicroBatches: 1}, trace.Options{}},
+		{"replicas.json", schedule.Config{Stages: 2, MicroBatches: 1, Worker: []int{0, 0}}, trace.Options{}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.file, func(t *testing.T) {
@@ -76,6 +77,9 @@ func TestWriteGolden(t *testing.T) {
 			}
 			if tt.file == "backward.json" {
 				p = p.Part(schedule.BackwardOnly)
+			}
+			if tt.file == "replicas.json" {
+				p = schedule.AddReduce(p)
 			}
 			timeline := timed(t, p)
 			if tt.opts.Workers != nil {
@@ -111,7 +115,7 @@ func drawTimeline(t *rapid.T) schedule.Timeline {
 	for range rapid.IntRange(0, 5).Draw(t, "more") {
 		at += time.Duration(rapid.Int64Range(0, 1e17).Draw(t, "idle"))
 		end := at + time.Duration(rapid.Int64Range(0, 1e17).Draw(t, "duration"))
-		a, err := schedule.ParseAction(rapid.SampledFrom([]string{"0F0", "7R2147483647", "0>3F2", "5>1B0"}).Draw(t, "action"))
+		a, err := schedule.ParseAction(rapid.SampledFrom([]string{"0F0", "7R2147483647", "0>3F2", "5>1B0", "3RED"}).Draw(t, "action"))
 		if err != nil {
 			t.Fatal(err)
 		}

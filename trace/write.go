@@ -42,7 +42,10 @@ func Write(w io.Writer, t schedule.Timeline, opts Options) error {
 	}
 	out := &writer{w: bufio.NewWriter(w)}
 	out.text(`{"displayTimeUnit":"ms","traceEvents":[`)
-	writeNames(out, t.Workers, opts)
+	writeNames(out, pid, t.Workers, opts)
+	if slices.ContainsFunc(t.Events, func(e schedule.Event) bool { return e.Action.Kind == schedule.Reduce }) {
+		writeNames(out, pidReductions, t.Workers, opts)
+	}
 	events := slices.Clone(t.Events)
 	slices.SortStableFunc(events, func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
 	writeEvents(out, events)
@@ -57,11 +60,15 @@ func Write(w io.Writer, t schedule.Timeline, opts Options) error {
 	return nil
 }
 
-// writeNames writes the metadata: who the process and the workers are, and that rows go by number.
-func writeNames(out *writer, workers int, opts Options) {
+// writeNames writes the metadata of a process: who it and the workers are, and that rows go by
+// number.
+func writeNames(out *writer, pid, workers int, opts Options) {
 	process := opts.Process
 	if process == "" {
 		process = "penstock"
+	}
+	if pid == pidReductions {
+		process += ", gradient reductions"
 	}
 	out.record(record{Phase: phaseMetadata, Pid: pid, Name: metaProcess, Args: &args{Name: process}})
 	for w := range workers {
@@ -94,7 +101,7 @@ func writeEvents(out *writer, events []schedule.Event) {
 func complete(e schedule.Event) record {
 	a := e.Action
 	start, dur := micros(e.Start), micros(e.End-e.Start)
-	return record{
+	r := record{
 		Phase: phaseComplete,
 		Pid:   pid,
 		Tid:   tid(e.Worker),
@@ -104,6 +111,10 @@ func complete(e schedule.Event) record {
 		Cat:   category(a.Kind),
 		Args:  &args{Action: a.String(), Stage: &a.Stage, MicroBatch: &a.MicroBatch, Live: e.Live},
 	}
+	if a.Kind == schedule.Reduce { // of all micro-batches
+		r.Pid, r.Args.MicroBatch = pidReductions, nil
+	}
+	return r
 }
 
 // category is what viewers filter and colour by.

@@ -107,7 +107,7 @@ func (p *plan) readProgram(s *pflag.FlagSet, unknown error) error {
 	if !s.Changed("chunks") {
 		p.config.Chunks = program.MicroBatches
 	}
-	p.config.Schedule = schedule.Fixed(program)
+	p.config.Schedule = schedule.Fixed(program.WithoutReduce()) // which is for replicas, and this is one
 	p.placeStages(program.Placement(), devices)
 	return nil
 }

@@ -32,10 +32,12 @@ NAME is a schedule:
 ` + scheduleList() + `
 
 A stage's forward of micro-batch 2 on stage 0 is 0F2, its backward 0B2, or in two
-parts 0I2, the gradient of the stage's input, and 0W2, those of its weights.
+parts 0I2, the gradient of the stage's input, and 0W2, those of its weights. With
+--replicas 0RED sums the gradients of stage 0 over all replicas of the pipeline, beside
+what its device does next.
 
 Times are those of one stage on one micro-batch, in any unit; a whole backward takes
-i and w together. What a device holds is counted in micro-batches of a stage, from
+i and w together, and r is that of a reduction. What a device holds is counted in micro-batches of a stage, from
 forward to the end of backward, the running one included. Links between devices cost
 nothing, unless --latency or --bandwidth says so; times are milliseconds then. A value
 takes the latency and its bytes over the bandwidth; a link moves one at a time, and no
@@ -125,6 +127,7 @@ type scheduleShape struct {
 	devices, virtual, chunks int
 	held                     int // for auto; 0 is any number
 	times                    scheduleTimes
+	replicas                 int
 	linkFlags
 }
 
@@ -169,7 +172,7 @@ func (s *scheduleShape) fastest(c schedule.Config) (best *schedule.Program, err 
 			err = unable
 			continue
 		}
-		took, _, failed := links.Predict(p, s.times.of)
+		took, _, failed := links.Predict(s.replicated(p), s.times.of)
 		if failed == nil && took < least {
 			best, least = p, took
 		}
@@ -197,9 +200,10 @@ func (s *scheduleShape) flags(cmd *cobra.Command) {
 	count(flags, &s.devices, "stages", 0, "`P` devices of the pipeline, with one stage each or with --virtual of them")
 	count(flags, &s.virtual, "virtual", 0, "`V` stages on each device (default: 2 for schedules of several, 1 otherwise)")
 	count(flags, &s.chunks, "chunks", 0, "`M` micro-batches of a step")
-	s.times = scheduleTimes{1, 1, 1}
+	count(flags, &s.replicas, "replicas", 1, "`R` copies of the pipeline, which sum their gradients at the end of a step")
+	s.times = usualTimes
 	flags.Var(&value{text: "f=1,i=1,w=1", read: s.times.read}, "times",
-		"`TIMES` of a stage's forward, gradient of the input and gradients of the weights on a micro-batch")
+		"`TIMES` of a stage's forward, gradient of the input and gradients of the weights on a micro-batch, and with --replicas of a reduction, r")
 	s.register(flags)
 }
 
@@ -212,22 +216,33 @@ func (s *scheduleShape) program(of schedule.Schedule) (*schedule.Program, error)
 	if err != nil {
 		return nil, badUsage("%s", message(err))
 	}
-	return p, nil
+	return s.replicated(p), nil
 }
 
-// scheduleTimes is how long the computations of a stage on a micro-batch take, in any unit.
-type scheduleTimes struct{ forward, input, weight float64 }
+// replicated is the program of each replica.
+func (s *scheduleShape) replicated(p *schedule.Program) *schedule.Program {
+	if s.replicas > 1 {
+		return schedule.AddReduce(p)
+	}
+	return p
+}
+
+// scheduleTimes is how long the computations of a stage on a micro-batch take, and the reduction of
+// its gradients, in any unit.
+type scheduleTimes struct{ forward, input, weight, reduction float64 }
+
+var usualTimes = scheduleTimes{1, 1, 1, 1}
 
 // scheduleUnit is what the unit of scheduleTimes is in virtual time: so much that six decimals count.
 const scheduleUnit = time.Millisecond
 
 // read reads times such as f=10,i=14,w=6. What is left out is 1.
 func (t *scheduleTimes) read(text string) error {
-	*t = scheduleTimes{1, 1, 1}
+	*t = usualTimes
 	given := map[string]bool{}
 	for word := range strings.SplitSeq(text, ",") {
 		name, number, _ := strings.Cut(strings.TrimSpace(word), "=")
-		to, known := map[string]*float64{"f": &t.forward, "i": &t.input, "w": &t.weight}[name]
+		to, known := map[string]*float64{"f": &t.forward, "i": &t.input, "w": &t.weight, "r": &t.reduction}[name]
 		x, err := strconv.ParseFloat(number, 64)
 		switch {
 		case !known || err != nil || given[name]:
@@ -255,6 +270,8 @@ func (t scheduleTimes) of(a schedule.Action) time.Duration {
 		x = t.input
 	case schedule.BackwardWeight:
 		x = t.weight
+	case schedule.Reduce:
+		x = t.reduction
 	}
 	return time.Duration(math.Round(x * float64(scheduleUnit)))
 }

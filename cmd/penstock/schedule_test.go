@@ -119,6 +119,8 @@ func TestScheduleRefuses(t *testing.T) {
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--activation", "1MB"}, exitUsage, []string{"--activation 1000000: bytes take no time on links without --bandwidth"}},
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--transport", "fifo"}, exitUsage, []string{"--transport fifo: links cost nothing; want --latency or --bandwidth"}},
 		{[]string{"schedule", "compare", "--stages", "2", "--chunks", "2", "--transport", "tcp"}, exitUsage, []string{`--transport "tcp": want buffer or rendezvous or fifo`}},
+		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--replicas", "0"}, exitUsage, []string{"--replicas 0: want at least 1"}},
+		{[]string{"schedule", "compare", "--stages", "2", "--chunks", "2", "--replicas", "2", "--profile", chainFile(t)}, exitUsage, []string{"--replicas 2: a profile does not say"}},
 		{[]string{"schedule", "compare", "--stages", "2"}, exitUsage, []string{"--chunks is needed"}},
 		{[]string{"schedule", "compare", "--stages", "2", "--chunks", "2", "--times", "f=1", "--profile", "chain.json"}, exitUsage, []string{"--times and --profile: want one of them"}},
 		{[]string{"schedule", "compare", "--stages", "9", "--chunks", "2", "--profile", chainFile(t)}, exitUsage, []string{"are more than the chain's 6 layers"}},
@@ -199,6 +201,49 @@ func TestScheduleLinks(t *testing.T) {
 	var line scheduleLine
 	if err := json.Unmarshal([]byte(got), &line); err != nil || line.Makespan > took["1f1b-2x"] || line.Makespan > took["zb-h2"] {
 		t.Errorf("auto takes %v; %v", line.Makespan, took)
+	}
+}
+
+// Replicas reduce the gradients of each stage after its last backward, beside what its device does
+// next. On 2 devices of GPipe with 2 micro-batches device 1 has ended at 7 and device 0 at 9; a
+// reduction takes 4.
+func TestScheduleReplicas(t *testing.T) {
+	args := []string{"schedule", "gpipe", "--stages", "2", "--chunks", "2"}
+	one := must(t, with(args, "--format", "json")...).stdout
+	if got := must(t, with(args, "--format", "json", "--replicas", "1")...).stdout; got != one {
+		t.Errorf("%s, want %s", got, one)
+	}
+	replicas := with(args, "--replicas", "4", "--times", "r=4")
+	var line scheduleLine
+	if err := json.Unmarshal([]byte(must(t, with(replicas, "--format", "json")...).stdout), &line); err != nil {
+		t.Fatal(err)
+	}
+	if line.Makespan != 13 || math.Abs(line.Bubble-7./13) > 1e-12 || strings.Join(line.Workers[1], " ") != "1F0 1F1 1B0 1B1 1RED" {
+		t.Errorf("%+v", line)
+	}
+	want := `gpipe: a step takes 13, of which devices are idle for 53.8 %
+worker 0  F0  F1  .   .   .   B0----- B1----- .   .   .   .
+                                              RED------------
+worker 1  .   F0  F1  B0----- B1----- .   .   .   .   .   .
+                                      RED------------
+held at most: 2 2
+`
+	if got := must(t, replicas...).stdout; got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	text := must(t, with(replicas, "--format", "text")...).stdout
+	if got := piped(t, text, "schedule", "check", "-"); got.code != exitDone || !strings.Contains(got.stdout, "2 micro-batches, gradients reduced over replicas\n") {
+		t.Errorf("%+v", got)
+	}
+	if got := piped(t, strings.Replace(text, " 1RED", "", 1), "schedule", "check", "-"); got.code != exitFailed || !strings.Contains(got.stderr, "missing: worker 1, action 7, 1B1: no 1RED follows") {
+		t.Errorf("%+v", got)
+	}
+	if got := must(t, with(replicas, "--format", "csv")...).stdout; strings.Contains(got, "REDUCE") { // torch adds its own to computations
+		t.Error(got)
+	}
+	auto := must(t, "schedule", "auto", "--stages", "2", "--chunks", "4", "--replicas", "2", "--format", "text").stdout
+	if strings.Count(auto, "RED") != 2 {
+		t.Error(auto)
 	}
 }
 

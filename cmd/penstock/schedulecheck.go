@@ -16,7 +16,7 @@ func newScheduleCheck() *cobra.Command {
 		Short: "Check that a program of a pipeline can run",
 		Long: `Check that the program in a file can run to its end and gives bit-equal results:
 every computation is there once, sends and receives match, nothing comes before
-what it needs, gradients are summed in ascending order, and no device waits for
+what it needs, all stages have their reduction over replicas or none, gradients are summed in ascending order, and no device waits for
 another for ever; and whether it still does where nothing waits on a link, and where
 links keep order.
 
@@ -56,8 +56,12 @@ reason. It is 2 if the file is no program.`,
 			case order != nil:
 				links = "on links that name what they carry, not on links in order"
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the program can run %s: %d stages on %d devices, %d micro-batches\n",
-				links, p.Stages, len(p.Workers), p.MicroBatches)
+			reduced := ""
+			if p.Reduces() {
+				reduced = ", gradients reduced over replicas"
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the program can run %s: %d stages on %d devices, %d micro-batches%s\n",
+				links, p.Stages, len(p.Workers), p.MicroBatches, reduced)
 			if err == nil {
 				scheduleHeld(cmd.OutOrStdout(), p)
 			}

@@ -42,6 +42,9 @@ device holds is what its layers save for backward, in bytes.`,
 				if cmd.Flags().Changed("times") {
 					return badUsage("--times and --profile: want one of them")
 				}
+				if shape.replicas > 1 {
+					return badUsage("--replicas %d: a profile does not say how long a reduction takes; want --times with it", shape.replicas)
+				}
 				c, err := readChain(cmd, profile)
 				if err != nil {
 					return err
@@ -98,6 +101,7 @@ func (s *scheduleShape) compare(chain *remat.Chain) ([]comparedSchedule, error) 
 		if err != nil {
 			return nil, badUsage("%s", message(err))
 		}
+		p = s.replicated(p)
 		makespan, idle, err := links.Predict(p, costs.Time)
 		if err != nil {
 			return nil, err

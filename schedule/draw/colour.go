@@ -21,6 +21,7 @@ var kinds = []struct {
 	{schedule.Backward, "backward", colour{213, 94, 0}},
 	{schedule.BackwardInput, "gradient of the input", colour{230, 159, 0}},
 	{schedule.BackwardWeight, "gradients of the weights", colour{0, 145, 106}},
+	{schedule.Reduce, "gradient reduction", colour{125, 84, 40}},
 	{schedule.SendActivation, "transfer", colour{190, 100, 155}},
 }
 

@@ -23,7 +23,9 @@ func held(events []schedule.Event, bytes bool) []level {
 	var out []level
 	if bytes {
 		for _, e := range events {
-			out = append(out, level{e.End, e.Live})
+			if e.Action.Kind != schedule.Reduce || e.Live != 0 {
+				out = append(out, level{e.End, e.Live})
+			}
 		}
 		slices.SortStableFunc(out, func(a, b level) int { return cmp.Compare(a.at, b.at) })
 		return out

@@ -35,7 +35,7 @@ const (
 
 // SVG draws a timeline. Each worker has a row of what it computes, in a colour for each kind and a
 // shade for each of its stages, with the number of the micro-batch where there is room; transfers
-// that take time are thin bars. Below it is the memory that it holds: the bytes of a recorded
+// that take time are thin bars, and so are reductions, which go on beside the rest. Below it is the memory that it holds: the bytes of a recorded
 // timeline, otherwise the micro-batches whose graph is held. To the right are the share of time
 // that it is idle and the most that it holds.
 //
@@ -167,7 +167,7 @@ func (p *picture) legend() {
 	there := map[schedule.Kind]bool{}
 	several := false
 	for _, e := range p.t.Events {
-		there[e.Action.Kind] = there[e.Action.Kind] || !e.Action.Kind.Transfer() || e.End > e.Start
+		there[e.Action.Kind] = there[e.Action.Kind] || !thin(e.Action.Kind) || e.End > e.Start
 		several = several || p.shades[e.Action.Stage] > 0
 	}
 	x := float64(p.left)
@@ -198,6 +198,9 @@ func (p *picture) worker(w int) {
 	p.curve(w, y+row+2)
 }
 
+// thin reports whether what goes on is drawn as a thin bar.
+func thin(k schedule.Kind) bool { return k.Transfer() || k == schedule.Reduce }
+
 // event draws what a worker does.
 func (p *picture) event(e schedule.Event, y int) {
 	x, width := p.x(e.Start), p.x(e.End)-p.x(e.Start)
@@ -205,8 +208,11 @@ func (p *picture) event(e schedule.Event, y int) {
 		return
 	}
 	colour, shade := colourOf(e.Action.Kind), p.shades[e.Action.Stage]
-	if e.Action.Kind.Transfer() {
-		fmt.Fprintf(&p.b, `<rect x="%.2f" y="%d" width="%.2f" height="4" fill="%s"/>`+"\n", x, y+row-4, width, colour.mixed(0))
+	if thin(e.Action.Kind) {
+		if e.Action.Kind != schedule.Reduce {
+			y += row - 4
+		}
+		fmt.Fprintf(&p.b, `<rect x="%.2f" y="%d" width="%.2f" height="4" fill="%s"/>`+"\n", x, y, width, colour.mixed(0))
 		return
 	}
 	edge := min(0.6, width/8) // a line between what follows directly
@@ -240,7 +246,7 @@ func (p *picture) axis() {
 	}
 }
 
-// idle is the share of the time in which a worker computes nothing and moves nothing.
+// idle is the share of the time in which a worker computes nothing and moves nothing itself.
 func (p *picture) idle(w int) float64 {
 	if p.end == p.start {
 		return 0
@@ -248,7 +254,7 @@ func (p *picture) idle(w int) float64 {
 	var busy time.Duration
 	until := p.start
 	for _, e := range p.events[w] {
-		if e.End > until {
+		if e.End > until && e.Action.Kind != schedule.Reduce {
 			busy += e.End - max(e.Start, until)
 			until = e.End
 		}

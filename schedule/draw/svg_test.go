@@ -5,6 +5,7 @@ import (
 	"encoding/xml"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,6 +66,37 @@ func read(t rapid.TB, svg []byte) (texts []string, elements map[string]int) {
 				texts = append(texts, text)
 			}
 		}
+	}
+}
+
+// Reductions are thin bars above what their worker does meanwhile, which they do not make busier.
+func TestSVGOfReductions(t *testing.T) {
+	p, err := schedule.BreadthFirst(schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 1, 0, 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := func(reduction time.Duration) schedule.Timeline {
+		timeline, err := schedule.Simulate(schedule.AddReduce(p), func(a schedule.Action) time.Duration {
+			if a.Kind == schedule.Reduce {
+				return reduction
+			}
+			return parts(a)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return timeline
+	}
+	texts, elements := read(t, draw.SVG(took(3*time.Millisecond), draw.Options{}))
+	if !slices.Contains(texts, "gradient reduction") || !slices.Contains(texts, "idle 33.3 %") {
+		t.Errorf("%q", texts)
+	}
+	// Sixteen computations, four reductions, two rows, the page, three colours.
+	if elements["title"] != 16 || elements["rect"] != 16+4+2+1+3 {
+		t.Errorf("%v", elements)
+	}
+	if texts, _ := read(t, draw.SVG(took(0), draw.Options{})); slices.Contains(texts, "gradient reduction") {
+		t.Errorf("the legend names what takes no time: %q", texts)
 	}
 }
 
