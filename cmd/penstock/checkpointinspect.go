@@ -87,8 +87,11 @@ func showCheckpoint(w io.Writer, c train.Contents) error {
 	return t.Flush()
 }
 
-// counted is a number of things: "1 file", "2 files".
+// counted is a number of things: "1 file", "2 files", "2 micro-batches".
 func counted(n int, thing string) string {
+	if n != 1 && strings.HasSuffix(thing, "ch") {
+		thing += "e"
+	}
 	if n != 1 {
 		thing += "s"
 	}

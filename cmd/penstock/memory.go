@@ -95,6 +95,10 @@ func planned(p *planner.Plan, device int) string {
 	if again == 0 {
 		return text + ", nothing recomputed"
 	}
-	return fmt.Sprintf("%s; of %d micro-batches in %d units, %d forwards are run again: %.1f %% more time",
-		text, p.MicroBatches(), units, again, 100*max(d.Time-d.Once, 0)/d.Once)
+	are := "are"
+	if again == 1 {
+		are = "is"
+	}
+	return fmt.Sprintf("%s; of %s in %s, %s %s run again: %.1f %% more time", text, counted(p.MicroBatches(), "micro-batch"),
+		counted(units, "unit"), counted(again, "forward"), are, 100*max(d.Time-d.Once, 0)/d.Once)
 }
