@@ -30,8 +30,9 @@ type source struct {
 	numbers map[stored]int // of the tensors, without their marks
 	here    []bool         // by file: this process's directory has it
 
-	mu    sync.Mutex // guards files
-	files map[string]*safetensors.File
+	mu     sync.Mutex // guards files
+	files  map[string]*safetensors.File
+	asking sync.Mutex // one question at a time is under way
 
 	serving sync.WaitGroup
 	failed  []error // by rank that was served
@@ -133,6 +134,8 @@ func (s *source) ask(server int, t stored, mark tensorMark) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.asking.Lock()
+	defer s.asking.Unlock()
 	if err := s.request(server, s.numbers[t]); err != nil {
 		return nil, err
 	}
