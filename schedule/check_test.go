@@ -181,6 +181,10 @@ func TestCheck(t *testing.T) {
 				"duplicate: worker 0, action 2, 0I0: it is a part of 0B0: worker 0, action 3",
 				"duplicate: worker 0, action 4, 0W0: it is a part of 0B0: worker 0, action 3",
 			}},
+		{name: "a backward whole, and the gradients of the weights again",
+			text: "program whole stages=1 micro-batches=1\nworker 0: 0F0 0B0 0W0\n", want: []string{
+				"duplicate: worker 0, action 3, 0W0: it is a part of 0B0: worker 0, action 2",
+			}},
 		{name: "parts in forward",
 			text: "program forward-only stages=1 micro-batches=1\nworker 0: 0F0 0I0 0W0\n", want: []string{
 				"unknown: worker 0, action 2, 0I0: not part of a forward-only program",

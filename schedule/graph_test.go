@@ -25,8 +25,8 @@ func TestGraphDependencies(t *testing.T) {
 	shared.Worker = []int{0, 0, 1}
 	one.Capacity, meet.Capacity = 1, schedule.Meet
 	skips := schedule.Config{Stages: 5, MicroBatches: 2, Recompute: exceptLast, Skips: edges(t, "0>4,1>4,0>3")}
-	meetSkips := skips
-	meetSkips.Capacity = schedule.Meet
+	oneSkips, meetSkips := skips, skips
+	oneSkips.Capacity, meetSkips.Capacity = 1, schedule.Meet
 	tests := []struct {
 		config      schedule.Config
 		action      string
@@ -56,6 +56,8 @@ func TestGraphDependencies(t *testing.T) {
 		{skips, "2F1", "1>2F1 2F0", "", "both skips pass"},
 		{skips, "0>4F1", "0F1>4", "0F1>4", ""},
 		{skips, "0F1>4", "0F1", "", ""},
+		{oneSkips, "0F1>4", "0F1", "", "what waits on a skip's link has no limit"},
+		{oneSkips, "0F1>1", "0F1 0>1F0", "0>1F0", "but between neighbours"},
 		{skips, "0B1", "0F1 0R1 4>0B1 3>0B1 1>0B1 0B0", "", "two skips begin here"},
 		{skips, "0R1", "0F1", "", "it waits for no gradient"},
 		{skips, "4>0B1", "4B1>0", "4B1>0", ""},
