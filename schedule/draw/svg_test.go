@@ -3,9 +3,13 @@ package draw_test
 import (
 	"bytes"
 	"encoding/xml"
+	"fmt"
 	"io"
+	"math"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -117,6 +121,79 @@ func TestSVG(t *testing.T) {
 	if elements["title"] != 48 || elements["rect"] != 48+2+1+3 || elements["path"] != 2 {
 		t.Errorf("%v", elements)
 	}
+}
+
+// The curve below a device is, at any time, as high as there are micro-batches of a stage between the
+// start of their forward and the end of their backward or its second part; at most it is what
+// schedule.WorkerMemory counts.
+func TestCurveIsWhatIsHeld(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := rapid.SampledFrom(schedule.Schedules()).Draw(t, "schedule")
+		p, err := s.Program(rapid.IntRange(1, 4).Draw(t, "devices"), 0, schedule.Config{MicroBatches: rapid.IntRange(1, 9).Draw(t, "micro-batches")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		timeline, err := schedule.Simulate(p, parts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		svg := draw.SVG(timeline, draw.Options{})
+		texts, _ := read(t, svg)
+		var most []int
+		peak := 0
+		for _, text := range texts {
+			var n int
+			if _, err := fmt.Sscanf(text, "at most %d held", &n); err == nil {
+				most, peak = append(most, n), max(peak, n)
+			}
+		}
+		for w, holds := range schedule.WorkerMemory(p) {
+			if most[w] != holds.Saved {
+				t.Fatalf("device %d holds at most %d, want %d", w, most[w], holds.Saved)
+			}
+		}
+		curves := regexp.MustCompile(`<path d="M([0-9.]+) ([0-9.]+)((?:H[0-9.]+V[0-9.]+)*)H([0-9.]+)V`).FindAllStringSubmatch(string(svg), -1)
+		number := func(text string) float64 {
+			x, err := strconv.ParseFloat(text, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return x
+		}
+		highest := 0.0 // above its base line is a curve where peak are held
+		for _, c := range curves {
+			for _, step := range regexp.MustCompile(`V([0-9.]+)`).FindAllStringSubmatch(c[3], -1) {
+				highest = max(highest, number(c[2])-number(step[1]))
+			}
+		}
+		for at := time.Millisecond / 2; at < timeline.Makespan(); at += time.Millisecond {
+			want := make([]int, len(p.Workers))
+			for _, e := range timeline.Events {
+				switch e.Action.Kind {
+				case schedule.Forward:
+					if e.Start < at {
+						want[e.Worker]++
+					}
+				case schedule.Backward, schedule.BackwardWeight:
+					if e.End < at {
+						want[e.Worker]--
+					}
+				}
+			}
+			for w, c := range curves {
+				left, right := number(c[1]), number(c[4])
+				here, level := left+(right-left)*float64(at)/float64(timeline.Makespan()), 0.0
+				for _, step := range regexp.MustCompile(`H([0-9.]+)V([0-9.]+)`).FindAllStringSubmatch(c[3], -1) {
+					if number(step[1]) <= here {
+						level = number(c[2]) - number(step[2])
+					}
+				}
+				if got := level / highest * float64(peak); math.Abs(got-float64(want[w])) > 0.05 {
+					t.Fatalf("%s: at %v the curve of device %d is at %.2f, want %d\n%v", s.Name, at, w, got, want[w], p)
+				}
+			}
+		}
+	})
 }
 
 // A recorded step shows its bytes.
