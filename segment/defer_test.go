@@ -135,6 +135,7 @@ func TestDeferredWeightsHoldInputsAndGradients(t *testing.T) {
 			t.Errorf("units %v, %s, input gradient %v: %d bytes are held, want %d: %s", tt.units, tt.ops, tt.wants, got, tt.held, tt.of)
 		}
 		e.Weights(c)
+		e.Weights(c) // nothing is left
 		for _, p := range nn.Params(m) {
 			p.Tensor().SetGradOf(nil)
 		}
