@@ -40,23 +40,23 @@ func ParseCSV(text string) (*Program, error) {
 		var list []Action
 		for i, field := range record {
 			actions, err := parseCSVField(strings.TrimSpace(field))
-			if err != nil {
-				line, column := r.FieldPos(i)
-				return nil, fmt.Errorf("schedule: line %d, column %d: %w", line, column, err)
-			}
 			for _, a := range actions {
 				p.Stages, p.MicroBatches = max(p.Stages, a.Stage+1, a.Peer+1), max(p.MicroBatches, a.MicroBatch+1)
 				transfers = transfers || a.Kind.Transfer()
+			}
+			if err == nil && len(actions) > 0 {
+				err = checkSize(p.Stages, 0, p.MicroBatches)
+			}
+			if err != nil {
+				line, column := r.FieldPos(i)
+				return nil, fmt.Errorf("schedule: line %d, column %d: %w", line, column, err)
 			}
 			list = append(list, actions...)
 		}
 		p.Workers = append(p.Workers, list)
 	}
-	if len(p.Workers) == 0 {
-		return nil, errors.New("schedule: line 1, column 1: no row, want one for each worker, such as 0F0,0F1,0B0,0B1")
-	}
-	if err := checkSize(p.Stages, 0, p.MicroBatches); err != nil {
-		return nil, fmt.Errorf("schedule: %w", err)
+	if p.Stages == 0 {
+		return nil, errors.New("schedule: line 1, column 1: no action, want a row of them for each worker, such as 0F0,0F1,0B0,0B1")
 	}
 	if transfers {
 		p.addInner()

@@ -46,7 +46,8 @@ func TestParseCSVOverlap(t *testing.T) {
 
 func TestParseCSVErrors(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
-		{"", "line 1, column 1: no row"},
+		{"", "line 1, column 1: no action"},
+		{",,\n0UNSHARD,", "line 1, column 1: no action"},
 		{"0F0,0X0", `line 1, column 5: "0X0", want a stage, a kind and a micro-batch`},
 		{"0F0\n1F0,\n2F0,2B", `line 3, column 5: "2B": micro-batch: ""`},
 		{"F0", `line 1, column 1: "F0": stage: ""`},
@@ -57,7 +58,8 @@ func TestParseCSVErrors(t *testing.T) {
 		{"0F0,(0F1;0B0)OVERLAP", `line 1, column 5: "(0F1;0B0)OVERLAP", want several actions`},
 		{"0F0,(0F1;0Y0)OVERLAP_F_B", `line 1, column 5: "0Y0", want a stage`},
 		{"0F0\n0F1,\"0B0", "line 2, column 9: extraneous or missing \" in quoted-field"},
-		{"2147483646F2147483646", "are more than 16777216 forwards"},
+		{"2147483646F2147483646", "line 1, column 1: 2147483647 stages"},
+		{"0F0,1F0\n0F8388607, 2F0\n0X0", "line 2, column 11: 3 stages of 8388608 micro-batches are more than 16777216 forwards"},
 		{"0F0,0REDUCE_GRAD0", `line 1, column 5: "0REDUCE_GRAD0": "0" follows; a reduction is of all micro-batches`},
 		{"REDUCE_GRAD", `line 1, column 1: "REDUCE_GRAD": stage: ""`},
 		{"UNSHARD", `line 1, column 1: "UNSHARD": stage: ""`},

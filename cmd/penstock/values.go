@@ -187,13 +187,14 @@ func inFlags(s *pflag.FlagSet, err error) error {
 	if flag == nil {
 		return badUsage("%s", message(err))
 	}
+	value := flag.Value.String()
 	advice := e.Remedy
 	if e.Problem != "" {
-		advice = e.Problem + "; " + e.Remedy
+		problem := message(errors.New(e.Problem)) // a schedule says its own name, which is the value
+		advice = strings.TrimPrefix(problem, value+": ") + "; " + e.Remedy
 	}
 	advice = strings.Replace(advice, "balance.Partition finds a balance", "left out, layers are timed and cut evenly", 1)
 	advice = strings.Replace(advice, "other Balance, Devices or Chunks", "other --stages, --balance, --devices or --chunks", 1)
-	value := flag.Value.String()
 	if value == "" {
 		value = "left out"
 	}
