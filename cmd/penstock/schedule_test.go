@@ -123,7 +123,7 @@ func TestScheduleRefuses(t *testing.T) {
 		{[]string{"schedule", "compare", "--stages", "2", "--chunks", "2", "--replicas", "2", "--profile", chainFile(t)}, exitUsage, []string{"--replicas 2: a profile does not say"}},
 		{[]string{"schedule", "compare", "--stages", "2"}, exitUsage, []string{"--chunks is needed"}},
 		{[]string{"schedule", "compare", "--stages", "2", "--chunks", "2", "--times", "f=1", "--profile", "chain.json"}, exitUsage, []string{"--times and --profile: want one of them"}},
-		{[]string{"schedule", "compare", "--stages", "9", "--chunks", "2", "--profile", chainFile(t)}, exitUsage, []string{"are more than the chain's 6 layers"}},
+		{[]string{"schedule", "compare", "--stages", "9", "--chunks", "2", "--profile", chainFile(t)}, exitUsage, []string{"--stages 9: the chain has 6 layers; want at most as many"}},
 		{[]string{"schedule", "check"}, exitUsage, []string{"FILE is missing"}},
 		{[]string{"schedule", "check", "missing.csv"}, exitFailed, []string{"missing.csv", "no such file"}},
 		{[]string{"schedule", "check", broken}, exitUsage, []string{`broken.txt: line 2, word 4: action "0X0"`}},
@@ -294,6 +294,11 @@ func TestScheduleCompare(t *testing.T) {
 		if l.Schedule == "gpipe" && (l.Makespan != 36000 || !slices.Equal(l.Held, []float64{36 << 20, 90 << 20})) {
 			t.Errorf("%+v", l)
 		}
+	}
+	// Of six layers four devices have one stage each and no more; what is left out is said.
+	got := must(t, "schedule", "compare", "--stages", "4", "--chunks", "3", "--profile", chainFile(t))
+	if want := "left out, as the chain has 6 layers: bfs, interleaved, interleaved-zb, zb-v, dualpipe-v\n"; got.stderr != want || strings.Count(got.stdout, "\n") != 6 {
+		t.Errorf("%q, want %q\n%s", got.stderr, want, got.stdout)
 	}
 	table := must(t, "schedule", "compare", "--stages", "2", "--chunks", "3").stdout
 	if !strings.HasPrefix(table, "SCHEDULE") || strings.Count(table, "\n") != len(schedule.Schedules())+1 {

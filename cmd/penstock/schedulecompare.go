@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -51,9 +52,12 @@ device holds is what its layers save for backward, in bytes.`,
 				}
 				chain = &c
 			}
-			lines, err := shape.compare(chain)
+			lines, left, err := shape.compare(chain)
 			if err != nil {
 				return err
+			}
+			if len(left) > 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "left out, as the chain has %d layers: %s\n", len(chain.Layers), strings.Join(left, ", "))
 			}
 			if format == "json" {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(lines)
@@ -76,35 +80,40 @@ type comparedSchedule struct {
 	Held     []float64 `json:"held"` // by device: micro-batches of its share; bytes of a chain
 }
 
-// compare lists all schedules, the best first. A chain takes the place of times.
-func (s *scheduleShape) compare(chain *remat.Chain) ([]comparedSchedule, error) {
+// compare lists all schedules, the best first, and the names of those that have more stages than a
+// chain has layers. A chain takes the place of times.
+func (s *scheduleShape) compare(chain *remat.Chain) (lines []comparedSchedule, left []string, err error) {
 	if err := s.complete(); err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	if chain != nil && s.devices > len(chain.Layers) {
+		return nil, nil, badUsage("--stages %d: the chain has %d layers; want at most as many", s.devices, len(chain.Layers))
 	}
 	links, err := s.links()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var lines []comparedSchedule
-	var last error
 	for _, of := range schedule.Schedules() {
 		virtual := of.Usual()
 		if of.Virtual == 0 {
 			virtual = cmp.Or(s.virtual, virtual)
 		}
-		costs, unit, err := s.costs(of.Name, virtual, chain)
-		if err != nil {
-			last = err
+		if chain != nil && s.devices*virtual > len(chain.Layers) {
+			left = append(left, of.Name)
 			continue
+		}
+		costs, unit, err := s.costs(virtual, chain)
+		if err != nil {
+			return nil, nil, err
 		}
 		p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks, Time: costs.Time})
 		if err != nil {
-			return nil, badUsage("%s", message(err))
+			return nil, nil, badUsage("%s", message(err))
 		}
 		p = s.replicated(p)
 		makespan, idle, err := links.Predict(p, costs.Time)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		line := comparedSchedule{Schedule: of.Name, Virtual: virtual, Makespan: float64(makespan) / float64(unit), Bubble: idle}
 		for _, held := range costs.Held(p) {
@@ -116,18 +125,15 @@ func (s *scheduleShape) compare(chain *remat.Chain) ([]comparedSchedule, error) 
 		}
 		lines = append(lines, line)
 	}
-	if lines == nil {
-		return nil, last
-	}
 	slices.SortStableFunc(lines, func(a, b comparedSchedule) int {
 		return cmp.Or(cmp.Compare(a.Makespan, b.Makespan), cmp.Compare(slices.Max(a.Held), slices.Max(b.Held)))
 	})
-	return lines, nil
+	return lines, left, nil
 }
 
-// costs returns what the stages of a schedule take, and what the unit of its times is in virtual time. It fails if a chain has
-// fewer layers than stages.
-func (s *scheduleShape) costs(name string, virtual int, chain *remat.Chain) (schedule.Costs, time.Duration, error) {
+// costs returns what the stages of a schedule take, and what the unit of its times is in virtual
+// time. A chain has at least as many layers.
+func (s *scheduleShape) costs(virtual int, chain *remat.Chain) (schedule.Costs, time.Duration, error) {
 	if chain == nil {
 		times := s.times
 		return schedule.Costs{Time: func(a schedule.Action) time.Duration {
@@ -141,9 +147,6 @@ func (s *scheduleShape) costs(name string, virtual int, chain *remat.Chain) (sch
 		forward[i], backward[i], both[i], saved[i] = l.Forward, l.Backward, l.Forward+l.Backward, float64(l.Saved)
 	}
 	stages := s.devices * virtual
-	if stages > len(chain.Layers) {
-		return schedule.Costs{}, 0, badUsage("%d stages on each of %d devices are more than the chain's %d layers; want fewer", virtual, s.devices, len(chain.Layers))
-	}
 	counts, err := balance.Partition(both, stages)
 	if err != nil {
 		return schedule.Costs{}, 0, err
