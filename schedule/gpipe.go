@@ -40,12 +40,17 @@ func GPipe(config Config) (*Program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("schedule: GPipe: %w", err)
 	}
-	timed := config.timed()
-	slices.SortFunc(timed, compareTimed)
-	order := make(order, len(p.Workers))
-	for _, t := range timed {
+	timed := make([][]timedAction, len(p.Workers))
+	for _, t := range config.timed() {
 		w := placement[t.action.Stage]
-		order[w] = append(order[w], t.action)
+		timed[w] = append(timed[w], t)
+	}
+	order := make(order, len(p.Workers))
+	for w, list := range timed {
+		slices.SortFunc(list, compareTimed)
+		for _, t := range list {
+			order[w] = append(order[w], t.action)
+		}
 	}
 	p.fill(order)
 	p.meet(config.time())

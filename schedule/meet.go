@@ -44,14 +44,15 @@ func (p *Program) meet(duration func(Action) time.Duration) {
 // meeting is a run of a program on links on which nothing waits.
 type meeting struct {
 	*numbered
-	next   []int           // by worker: the id of the action that it is at
-	ahead  []bool          // by id: received ahead
-	before []int32         // by id: computations of its worker before it
-	start  []time.Duration // by id: of its worker's next computation from there on, where links hold any number of values
-	out    [][]Action      // by worker: what it has done
-	home   []int           // by stage: its worker
+	next  []int      // by worker: the id of the action that it is at
+	ahead []bool     // by id: received ahead
+	out   [][]Action // by worker: what it has done
+	home  []int      // by stage: its worker
 
 	duration func(Action) time.Duration
+	// Where links hold any number of values; nil until it is asked for (foresee).
+	before []int32         // by id: computations of its worker before it
+	start  []time.Duration // by id: of its worker's next computation from there on
 }
 
 func newMeeting(p *Program, duration func(Action) time.Duration) *meeting {
@@ -60,28 +61,38 @@ func newMeeting(p *Program, duration func(Action) time.Duration) *meeting {
 	m := &meeting{numbered: free.numbered(), duration: duration, home: p.Placement()}
 	m.next = slices.Clone(m.first[:len(p.Workers)])
 	m.ahead = make([]bool, m.size())
+	for _, actions := range p.Workers {
+		m.out = append(m.out, make([]Action, 0, len(actions)))
+	}
+	return m
+}
+
+// foresee simulates the program, once. Many programs have no value to choose.
+func (m *meeting) foresee() {
+	if m.start != nil {
+		return
+	}
 	m.before = make([]int32, m.size())
 	m.start = make([]time.Duration, m.size())
-	m.simulate(duration, Links{}, func(id, _ int, _ Action, start, _ time.Duration) { m.start[id] = start })
-	for w, actions := range p.Workers {
+	m.simulate(m.duration, Links{}, func(id, _ int, _ Action, start, _ time.Duration) { m.start[id] = start })
+	for w, actions := range m.Workers {
 		computations := int32(0)
 		next := time.Duration(math.MaxInt64)
+		computes := func(a Action) bool { return !a.Kind.Transfer() && a.Kind != Reduce }
 		for at, a := range actions {
 			m.before[m.first[w]+at] = computations
-			if !a.Kind.Transfer() {
+			if computes(a) {
 				computations++
 			}
 		}
 		for at, a := range slices.Backward(actions) {
-			if id := m.first[w] + at; a.Kind.Transfer() {
-				m.start[id] = next
-			} else {
+			if id := m.first[w] + at; computes(a) {
 				next = m.start[id]
+			} else {
+				m.start[id] = next
 			}
 		}
-		m.out = append(m.out, make([]Action, 0, len(actions)))
 	}
-	return m
 }
 
 // at returns the action that a worker is at, or false if it has ended.
@@ -141,6 +152,7 @@ func (m *meeting) wanted(send Action) int32 {
 
 // better returns that of two sends that is better received ahead.
 func (m *meeting) better(a, b Action) Action {
+	m.foresee()
 	late := func(send Action) time.Duration { // by how much the receiver would go on later
 		return max(0, m.made(send)-m.due(m.home[send.Peer]))
 	}
