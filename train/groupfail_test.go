@@ -367,3 +367,49 @@ func TestLockInAGroup(t *testing.T) {
 		})
 	}
 }
+
+// TestRestoreFailsOnAllMembers: a file that is lost after it was checked, or a member that is gone,
+// is an error on every member that is there, and nobody waits for ever.
+func TestRestoreFailsOnAllMembers(t *testing.T) {
+	check(t)
+	for layout, shared := range layouts {
+		for _, gone := range []bool{false, true} {
+			dirs := directories(t.TempDir(), shared)
+			all := newMembers(t, dirs, 1, third)
+			for _, err := range each(all, func(_ int, m member) error {
+				defer m.free()
+				return errors.Join(m.loadState(1), m.store().Prepare(), m.save(1))
+			}) {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			// each needs what another one has
+			all = newMembers(t, dirs, 2, func(rank, param int) bool { return param%3 == (rank+1)%3 })
+			saved := make([]*train.Checkpoint, len(all))
+			for rank, err := range each(all, func(rank int, m member) (err error) { saved[rank], err = m.store().Latest(); return err }) {
+				if err != nil {
+					t.Fatalf("%s: rank %d: %v", layout, rank, err)
+				}
+			}
+			lost := "model-00002-of-00003.safetensors"
+			if !gone {
+				if err := os.Remove(filepath.Join(dirs[1], "step-000001", lost)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for rank, err := range each(all, func(rank int, m member) error {
+				defer m.free()
+				if gone && rank == 1 {
+					m.group.Close()
+					return errFault
+				}
+				return saved[rank].RestoreModel(m.model, m.places(), m.opt)
+			}) {
+				if err == nil || !gone && !strings.Contains(err.Error(), lost) && !strings.Contains(err.Error(), "cannot read") {
+					t.Errorf("%s, a member is gone %t: rank %d: %v", layout, gone, rank, err)
+				}
+			}
+		}
+	}
+}
