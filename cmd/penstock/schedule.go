@@ -108,7 +108,7 @@ func scheduleList() string {
 	for _, s := range schedule.Schedules() {
 		fmt.Fprintf(&b, "  %-15s%s\n", s.Name, about[s.Name])
 	}
-	fmt.Fprintf(&b, "  %-15s%s\n", auto, "the fastest of all these, or of lists made for the times, within --held")
+	fmt.Fprintf(&b, "  %-15s%s\n", auto, "the fastest within --held at --virtual (1 if left out): of these, or made for the times")
 	return strings.TrimRight(b.String(), "\n")
 }
 
