@@ -2,7 +2,6 @@ package pipe
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,84 +23,36 @@ import (
 // A failure in the middle of a step is final for the group: messages may be under way, and nobody
 // knows which. Every process ends its call with the error of the one that failed first.
 
-// MemberError is the failure of another process of the group, at a point where all of them meet.
-// Nothing has changed in any process, and the group can go on.
-type MemberError struct {
-	Rank    int
-	Message string
-
-	outOfMemory bool
-}
-
-func (e *MemberError) Error() string { return fmt.Sprintf("pipe: process %d: %s", e.Rank, e.Message) }
-
-// Is says of an error for lack of memory that it is torch.ErrOutOfMemory.
-func (e *MemberError) Is(target error) bool { return e.outOfMemory && target == torch.ErrOutOfMemory }
-
 // said is what a process tells all others when they meet.
 type said[T any] struct {
-	Error       string `json:",omitempty"`
-	OutOfMemory bool   `json:",omitempty"`
-	Body        T
-	Most        map[int]int64 `json:",omitempty"` // by worker: safe.most
-	Peak        map[int]int64 `json:",omitempty"` // by worker: torch.Memory.Peak
+	Body T
+	Most map[int]int64 // by worker: safe.most
+	Peak map[int]int64 // by worker: torch.Memory.Peak
 }
 
-// meet waits for all processes of the pipe's group, and returns what each of them says, by rank. If
-// any has failed before, all get an error: that of their own, or a *MemberError. A pipe without a
-// group meets nobody.
+// meet is group.Meet of the processes of the pipe. They also tell each other what their devices
+// hold.
 func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error) ([]T, error) {
 	if p.cfg.Group == nil {
 		return []T{mine}, failed
 	}
-	own := said[T]{Body: mine, Most: map[int]int64{}, Peak: map[int]int64{}}
+	own := said[T]{mine, map[int]int64{}, map[int]int64{}}
 	for _, w := range p.mine {
 		own.Most[w], own.Peak[w] = p.safe.of(w), p.workers[w].device.Memory().Peak
 	}
-	if failed != nil {
-		own.Error, own.OutOfMemory = failed.Error(), errors.Is(failed, torch.ErrOutOfMemory)
-	}
-	text, err := json.Marshal(own)
+	all, err := group.Meet(ctx, p.cfg.Group, "pipe: "+what, own, failed)
 	if err != nil {
-		return nil, fmt.Errorf("pipe: telling the other processes of %s: %w", what, err)
-	}
-	all, err := p.cfg.Group.Gather(ctx, "pipe: "+what, text)
-	if err != nil {
-		return nil, errors.Join(failed, err)
+		return nil, err
 	}
 	out := make([]T, len(all))
-	var first error
-	for rank, text := range all {
-		var s said[T]
-		if err := json.Unmarshal(text, &s); err != nil {
-			return nil, fmt.Errorf("pipe: what process %d says of %s: %w", rank, what, err)
-		}
+	for rank, s := range all {
 		for w, bytes := range s.Most {
 			p.safe.raise(w, bytes)
 		}
 		p.peaks.set(s.Peak)
-		if s.Error != "" && first == nil && rank != p.cfg.Group.Rank() {
-			first = &MemberError{rank, s.Error, s.OutOfMemory}
-		}
 		out[rank] = s.Body
 	}
-	if failed != nil {
-		return nil, failed
-	}
-	return out, first
-}
-
-// fromFirst has the first process of the group do f, and gives its result to all. Without a group f
-// is done here. T must be what JSON can write and read.
-func fromFirst[T any](ctx context.Context, p *Pipe, what string, f func() (T, error)) (out T, err error) {
-	if p.cfg.Group == nil || p.cfg.Group.Rank() == 0 {
-		out, err = f()
-	}
-	all, err := meet(ctx, p, what, out, err)
-	if err != nil {
-		return out, err
-	}
-	return all[0], nil
+	return out, nil
 }
 
 // lost ends a call that has failed where the others may be in the middle of something: the group

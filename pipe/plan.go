@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"penstock/group"
 	"penstock/nn"
 	"penstock/planner"
 	"penstock/profile"
@@ -146,7 +147,7 @@ func (r *minibatch) agreedPlan(ctx context.Context) (*prepared, error) {
 		maps.Copy(r.rooms, rooms)
 	}
 	var found *prepared
-	first, err := fromFirst(ctx, p, "the plan of a step", func() (told toldPlan, err error) {
+	first, err := group.FromFirst(ctx, p.cfg.Group, "pipe: the plan of a step", func() (told toldPlan, err error) {
 		if found, err = r.measuredPlan(ctx); err != nil {
 			return told, err
 		}

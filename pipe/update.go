@@ -8,6 +8,7 @@ import (
 	"math"
 	"sync"
 
+	"penstock/group"
 	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/optim"
@@ -103,7 +104,7 @@ func (p *Pipe) update(ctx context.Context, call string, u *update) error {
 		return p.lost(err)
 	}
 	err = &UpdateError{Device: p.Devices()[worker], Half: failed >= 2, Err: err}
-	var other *MemberError
+	var other *group.MemberError
 	if failed >= 2 || p.cfg.Group != nil && p.cfg.Group.Err() != nil {
 		return p.lost(err)
 	} else if errors.As(err, &other) {

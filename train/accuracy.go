@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"penstock/data"
+	"penstock/group"
 	"penstock/internal/arg"
 	"penstock/pipe"
 	"penstock/torch"
@@ -30,7 +31,7 @@ func Accuracy(ctx context.Context, p *pipe.Pipe, set data.Dataset, batch int) (f
 	for {
 		b, err := loader.Next(ctx)
 		if err == io.EOF {
-			return float64(right) / float64(all), nil
+			break
 		}
 		if err != nil {
 			return 0, err
@@ -42,8 +43,19 @@ func Accuracy(ctx context.Context, p *pipe.Pipe, set data.Dataset, batch int) (f
 		right += n
 		all += int64(len(b.Target.Int64))
 	}
+	counts, err := group.Meet(ctx, p.Config().Group, "train: the accuracy", right, nil)
+	if err != nil {
+		return 0, fmt.Errorf("train: evaluating: %w", err)
+	}
+	right = 0
+	for _, n := range counts {
+		right += n
+	}
+	return float64(right) / float64(all), nil
 }
 
+// countRight is the number of a batch's targets that the model finds most likely, in the process of
+// the last stage, and 0 in others.
 func countRight(ctx context.Context, p *pipe.Pipe, b data.Batch) (right int64, err error) {
 	stages := p.Stages()
 	first := torch.NewCtx(torch.Options{Device: stages[0].Device, Threads: p.Config().Threads})
@@ -57,6 +69,9 @@ func countRight(ctx context.Context, p *pipe.Pipe, b data.Batch) (right int64, e
 	result, err := p.Infer(ctx, pipe.Batch{Input: pipe.Rows(input)})
 	if err != nil {
 		return 0, err
+	}
+	if !stages[len(stages)-1].Here {
+		return 0, nil
 	}
 	for _, y := range result.Output {
 		last.Adopt(y)

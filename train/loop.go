@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"time"
 
 	"penstock/data"
+	"penstock/group"
 	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/optim"
@@ -165,6 +167,9 @@ func (l *Loop) next(ctx context.Context) (data.Batch, error) {
 // otherwise. Run called again repeats the step with the same batch, and ends with the bits of a run
 // without failures. After any other error the run stands between two steps as well.
 //
+// With a pipe of several processes each of them has a Loop, and calls Run at the same step. When ctx
+// has ended in one of them, all end after the same step.
+//
 // Every step leaves exactly as many bytes live on each device as the one before; gradients exist
 // only within a step.
 func (l *Loop) Run(ctx context.Context) (Result, error) {
@@ -172,13 +177,25 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 		arg.Given(l.Loader, "train: Loop.Loader", "one of data.NewLoader")); err != nil {
 		return Result{Step: l.Step}, err
 	}
+	g := l.Pipe.Config().Group
 	for {
 		if l.Steps > 0 && l.Step >= l.Steps || l.Epochs > 0 && l.position().Epoch >= l.Epochs {
 			return Result{Step: l.Step}, nil
 		}
 		at := l.position()
 		start := time.Now()
-		batch, err := l.next(ctx)
+		interrupted, err := anyOf(ctx, g, "whether to go on", ctx.Err() != nil)
+		if err != nil {
+			return Result{Step: l.Step}, fmt.Errorf("train: step %d: %w", l.Step+1, err)
+		}
+		if g != nil && interrupted {
+			return Result{Step: l.Step, Interrupted: true}, nil
+		}
+		loading := ctx
+		if g != nil { // all end at the same step, and none before it
+			loading = context.WithoutCancel(ctx)
+		}
+		batch, err := l.next(loading)
 		switch {
 		case err == io.EOF:
 			if l.OnEpoch != nil {
@@ -244,10 +261,14 @@ func (l *Loop) take(ctx context.Context, batch data.Batch) (info StepInfo, part 
 	if info.GradNorm, err = l.update(ctx); err != nil {
 		return info, Updating, fmt.Errorf("updating the parameters: %w", err)
 	}
-	for _, d := range devices {
-		info.Peak = append(info.Peak, d.Memory().Peak)
-	}
+	info.Peak = l.Pipe.Peaks()
 	return info, Updating, nil
+}
+
+// anyOf says whether a condition holds in any process of a group. A nil group is this process alone.
+func anyOf(ctx context.Context, g *group.Group, what string, here bool) (bool, error) {
+	all, err := group.Meet(context.WithoutCancel(ctx), g, "train: "+what, here, nil)
+	return slices.Contains(all, true), err
 }
 
 // update steps the optimizer on all stages. It returns the gradients' norm before clipping, or 0 if

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"penstock/data"
+	"penstock/group"
 	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/optim"
@@ -41,13 +43,17 @@ func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error
 	}
 	free()
 	var short *planner.MemoryError
-	if err != nil && !errors.As(err, &short) {
-		return fmt.Errorf("train: planning the memory: %w", err)
+	var other *group.MemberError
+	switch {
+	case errors.As(err, &other):
+	case err != nil && !errors.As(err, &short):
+		err = fmt.Errorf("train: planning the memory: %w", err)
+	default:
+		if err = nil; short.WithUpdates(l.updates()) != nil {
+			err = short.WithUpdates(l.updates())
+		}
 	}
-	if short = short.WithUpdates(l.updates()); short != nil {
-		return short
-	}
-	return nil
+	return group.Agree(ctx, l.Pipe.Config().Group, "train: the memory", err)
 }
 
 // placeBeyond is place, whatever the limits are.
@@ -59,11 +65,14 @@ func (l *Loop) placeBeyond(batch data.Batch) (b pipe.Batch, free func(), err err
 	return l.place(batch)
 }
 
-// updates is the bytes on each device while the parameters of its stages are updated together:
+// updates is the bytes on each device of this process while the parameters of its stages are updated together:
 // gradients and the optimizer's state count, the batch and the activations are freed by then.
 func (l *Loop) updates() (list []planner.Update) {
 	stages := l.Pipe.Stages()
 	for _, d := range l.Pipe.Devices() {
+		if !slices.ContainsFunc(stages, func(s *pipe.Stage) bool { return s.Here && s.Device == d }) {
+			continue
+		}
 		m, u := d.Memory(), planner.Update{Device: d.String()}
 		u.Limit, u.Bytes = m.Limit, m.Live
 		var params []nn.NamedParam

@@ -1,0 +1,85 @@
+package group
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"penstock/torch"
+)
+
+// MemberError is the failure of another member at a point where all of them meet. The group itself
+// goes on.
+type MemberError struct {
+	Rank        int
+	Message     string
+	OutOfMemory bool // the member's error was torch.ErrOutOfMemory, and so is this one
+}
+
+func (e *MemberError) Error() string { return fmt.Sprintf("rank %d: %s", e.Rank, e.Message) }
+
+// Is says of an error for lack of memory that it is torch.ErrOutOfMemory.
+func (e *MemberError) Is(target error) bool { return e.OutOfMemory && target == torch.ErrOutOfMemory }
+
+// meeting is what a member says where all meet, and what it has failed in
+// before.
+type meeting[T any] struct {
+	Body        T
+	Failed      bool   `json:",omitempty"`
+	Error       string `json:",omitempty"`
+	OutOfMemory bool   `json:",omitempty"`
+}
+
+// Meet waits for all members, and returns what each of them says, by rank. If any has failed before,
+// all get an error: their own, or the *MemberError of the first by rank that has one. A nil group is
+// this process alone. T must be what encoding/json writes and reads back.
+func Meet[T any](ctx context.Context, g *Group, what string, mine T, failed error) ([]T, error) {
+	if g == nil {
+		return []T{mine}, failed
+	}
+	own := meeting[T]{Body: mine}
+	if failed != nil {
+		own.Failed, own.Error, own.OutOfMemory = true, cut(failed.Error(), MaxMessage), errors.Is(failed, torch.ErrOutOfMemory)
+	}
+	text, err := json.Marshal(own)
+	if err != nil {
+		return nil, errors.Join(failed, fmt.Errorf("group: meeting for %s: %w", what, err))
+	}
+	all, err := g.Gather(ctx, what, text)
+	if err != nil {
+		return nil, errors.Join(failed, err)
+	}
+	out, first := make([]T, len(all)), failed
+	for rank, text := range all {
+		var m meeting[T]
+		if err := json.Unmarshal(text, &m); err != nil {
+			return nil, fmt.Errorf("group: what rank %d says of %s: %w", rank, what, err)
+		}
+		if m.Failed && first == nil {
+			first = &MemberError{rank, m.Error, m.OutOfMemory}
+		}
+		out[rank] = m.Body
+	}
+	return out, first
+}
+
+// FromFirst has rank 0 do f, and gives its result to all. A nil group is this process alone. T must
+// be what encoding/json writes and reads back.
+func FromFirst[T any](ctx context.Context, g *Group, what string, f func() (T, error)) (out T, err error) {
+	if g == nil || g.Rank() == 0 {
+		out, err = f()
+	}
+	all, err := Meet(ctx, g, what, out, err)
+	if err != nil || g == nil || g.Rank() == 0 { // what rank 0 has made need not have gone through JSON
+		return out, err
+	}
+	return all[0], nil
+}
+
+// Agree waits for all members and returns an error if any has failed in what was done before: the
+// own, or a *MemberError.
+func Agree(ctx context.Context, g *Group, what string, failed error) error {
+	_, err := Meet(ctx, g, what, 0, failed)
+	return err
+}
