@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"penstock/data"
+	"penstock/group"
 	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/optim"
@@ -58,6 +59,7 @@ type setup struct {
 	optimizer string
 	config    optim.Config
 	start     train.Progress
+	group     *group.Group
 }
 
 // rig is a run's machinery.
@@ -70,7 +72,7 @@ type rig struct {
 func newRig(t testing.TB, s setup) (*rig, func()) {
 	t.Helper()
 	model := network()
-	p, err := pipe.New(model, pipe.Config{Balance: s.balance, Chunks: 3, Seed: 7})
+	p, err := pipe.New(model, pipe.Config{Balance: s.balance, Chunks: 3, Seed: 7, Group: s.group})
 	if err != nil {
 		t.Fatal(err)
 	}

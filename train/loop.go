@@ -204,13 +204,13 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 				err = nil
 			}
 			if err != nil {
-				return Result{Step: l.Step}, err
+				return Result{Step: l.Step}, l.alone("after an epoch", err)
 			}
 			continue
 		case err != nil && ctx.Err() != nil:
 			return Result{Step: l.Step, Interrupted: true}, nil
 		case err != nil:
-			return Result{Step: l.Step}, fmt.Errorf("train: step %d: %w", l.Step+1, err)
+			return Result{Step: l.Step}, l.alone("loading a batch", fmt.Errorf("train: step %d: %w", l.Step+1, err))
 		}
 
 		info, part, err := l.take(context.WithoutCancel(ctx), batch)
@@ -225,7 +225,7 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 		info.SamplesPerSecond = float64(info.Samples) / info.Duration.Seconds()
 		for _, hook := range l.OnStep {
 			if err := hook(info); err != nil {
-				return Result{Step: l.Step}, err
+				return Result{Step: l.Step}, l.alone("after a step", err)
 			}
 		}
 	}
@@ -271,6 +271,14 @@ func anyOf(ctx context.Context, g *group.Group, what string, here bool) (bool, e
 	return slices.Contains(all, true), err
 }
 
+// alone tells the other processes of a failure that they cannot know of, and returns it.
+func (l *Loop) alone(action string, err error) error {
+	if g := l.Pipe.Config().Group; g != nil {
+		g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Action: action, Message: err.Error()})
+	}
+	return err
+}
+
 // update steps the optimizer on all stages. It returns the gradients' norm before clipping, or 0 if
 // they are not clipped.
 func (l *Loop) update(ctx context.Context) (norm float64, err error) {
@@ -286,7 +294,7 @@ func (l *Loop) gradients(ctx context.Context, batch data.Batch) (result pipe.Res
 	b, free, err := l.place(batch)
 	defer free()
 	if err != nil {
-		return result, Placing, fmt.Errorf("placing the batch: %w", err)
+		return result, Placing, l.alone("placing a batch", fmt.Errorf("placing the batch: %w", err))
 	}
 	b.Step = l.Step
 	result, err = l.Pipe.Step(ctx, b, l.Loss)
