@@ -85,7 +85,7 @@ type edge struct {
 type sending struct {
 	works  []Work
 	parcel Parcel
-	heads  []*torch.Tensor
+	made   []*torch.Tensor // for the messages, and not in the parcel
 }
 
 // wait waits until the parcel has arrived, and frees it. On failure it is left to Free.
@@ -105,8 +105,8 @@ func (s *sending) done() bool {
 
 func (s *sending) free() {
 	s.parcel.Free()
-	torch.FreeAll(s.heads)
-	s.heads = nil
+	torch.FreeAll(s.made)
+	s.made = nil
 }
 
 // Parts of a parcel's tags. The tensors of a new layout have tags of their own, as those of the
@@ -182,7 +182,7 @@ func (l *remoteRun) reap(e edge) error {
 
 // begin begins all messages of a parcel.
 func (l *remoteRun) begin(c *torch.Ctx, send schedule.Action, s *sending) error {
-	shape, tensors := pack(c, &s.parcel)
+	shape, tensors := s.pack(c)
 	text := shape.encode()
 	if len(text) > maxLayout {
 		return fmt.Errorf("link: the description of %v has %d bytes; want at most %d", send, len(text), maxLayout)
@@ -201,7 +201,7 @@ func (l *remoteRun) begin(c *torch.Ctx, send schedule.Action, s *sending) error 
 	own := func(content []byte) *torch.Tensor { // in no device's account
 		var t *torch.Tensor
 		c.Unlimited(func() { t = c.Keep(torch.From(c, content)) })
-		s.heads = append(s.heads, t)
+		s.made = append(s.made, t)
 		return t
 	}
 	same := was && bytes.Equal(before, text)
@@ -409,8 +409,9 @@ func (l layout) tensors() (out []slot) {
 	return out
 }
 
-// pack describes a parcel, and lists the cores that move. They belong to the parcel, or to c.
-func pack(c *torch.Ctx, p *Parcel) (out layout, tensors []*torch.Tensor) {
+// pack describes a parcel, and lists the cores that move. They are kept as long as s is.
+func (s *sending) pack(c *torch.Ctx) (out layout, tensors []*torch.Tensor) {
+	p := &s.parcel
 	for _, list := range p.Lists() {
 		slots := make([]slot, len(list))
 		for i, v := range list {
@@ -423,6 +424,9 @@ func pack(c *torch.Ctx, p *Parcel) (out layout, tensors []*torch.Tensor) {
 				continue
 			}
 			core := coreOf(c, v.Tensor)
+			if core != v.Tensor {
+				s.made = append(s.made, c.Keep(core))
+			}
 			at.dtype, at.shape = v.Tensor.DType(), v.Tensor.Shape()
 			at.core, at.strides = core.Shape(), c.Strides(core)
 			if at.moves() {

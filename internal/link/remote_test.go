@@ -143,6 +143,7 @@ func TestRemote(t *testing.T) {
 					if err := l.Send(c, send, parcels[i]); err != nil {
 						t.Error(err)
 					}
+					c.Close() // as a worker does after each action
 				}
 			})
 			both.Go(func() {
