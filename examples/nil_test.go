@@ -272,6 +272,7 @@ func nils(g given) map[string]struct {
 
 		"group.FromEnvironment.getenv": {func() error { _, _, err := group.FromEnvironment(nil); return err }, "group: FromEnvironment: the function is nil; want os.Getenv"},
 		"group.Join.ctx":               {func() error { return discard(group.Join(ctx, group.Config{Size: 1})) }, "group: " + background},
+		"group.Agree.ctx":              {func() error { return group.Agree(ctx, group.Local(1)[0], "a", nil) }, "group: " + background},
 		"group.Group.Gather.ctx":       {func() error { return discard(group.Local(1)[0].Gather(ctx, "a", nil)) }, "group: " + background},
 		"group.Group.Send.t":           {func() error { return discard(group.Local(2)[0].Send(nil, 1, 0)) }, "group: Send: the tensor is nil"},
 		"group.Group.Receive.t":        {func() error { return discard(group.Local(2)[0].Receive(nil, 1, 0)) }, "group: Receive: the tensor is nil"},
@@ -283,6 +284,7 @@ func nils(g given) map[string]struct {
 var fine = map[string]string{
 	"schedule.Uniform.bytes":        "no bytes are counted",
 	"train.ParamsSHA256In.g":        "one process",
+	"group.Agree.g":                 "one process",
 	"schedule.Program.Without.drop": "nothing is taken out",
 	"nn.Ctx.Stash.t":                "the skip is absent", "nn.Param.Replicate.t": "takes the replica away", "nn.SkipStore.Give.tensors": "the skip is absent",
 	"nn.ExtraKey.With.v": "a value of the caller's", "nn.Ctx.Checkpoint.xs": "an input may be absent",
