@@ -272,19 +272,24 @@ func nils(g given) map[string]struct {
 
 		"group.FromEnvironment.getenv": {func() error { _, _, err := group.FromEnvironment(nil); return err }, "group: FromEnvironment: the function is nil; want os.Getenv"},
 		"group.Join.ctx":               {func() error { return discard(group.Join(ctx, group.Config{Size: 1})) }, "group: " + background},
-		"group.Agree.ctx":              {func() error { return group.Agree(ctx, group.Local(1)[0], "a", nil) }, "group: " + background},
-		"group.Group.Gather.ctx":       {func() error { return discard(group.Local(1)[0].Gather(ctx, "a", nil)) }, "group: " + background},
-		"group.Group.Send.t":           {func() error { return discard(group.Local(2)[0].Send(nil, 1, 0)) }, "group: Send: the tensor is nil"},
-		"group.Group.Receive.t":        {func() error { return discard(group.Local(2)[0].Receive(nil, 1, 0)) }, "group: Receive: the tensor is nil"},
-		"torch.FileTensor.t":           {panics(func() { torch.FileTensor("a", nil) }), "the tensor is nil"},
+		"group.FromFirst.f":            {func() error { return discard(group.FromFirst[int](context.Background(), nil, "a", nil)) }, "group: FromFirst: the function is nil; want what rank 0 is to do"},
+		"group.Meet.ctx":               {func() error { return discard(group.Meet(ctx, group.Local(1)[0], "a", 0, nil)) }, "group: " + background},
+		"group.FromFirst.ctx": {func() error {
+			return discard(group.FromFirst(ctx, group.Local(1)[0], "a", func() (int, error) { return 0, nil }))
+		}, "group: " + background},
+		"group.Agree.ctx":        {func() error { return group.Agree(ctx, group.Local(1)[0], "a", nil) }, "group: " + background},
+		"group.Group.Gather.ctx": {func() error { return discard(group.Local(1)[0].Gather(ctx, "a", nil)) }, "group: " + background},
+		"group.Group.Send.t":     {func() error { return discard(group.Local(2)[0].Send(nil, 1, 0)) }, "group: Send: the tensor is nil"},
+		"group.Group.Receive.t":  {func() error { return discard(group.Local(2)[0].Receive(nil, 1, 0)) }, "group: Receive: the tensor is nil"},
+		"torch.FileTensor.t":     {panics(func() { torch.FileTensor("a", nil) }), "the tensor is nil"},
 	}
 }
 
 // fine are arguments that may be nil, and why.
 var fine = map[string]string{
-	"schedule.Uniform.bytes":        "no bytes are counted",
-	"train.ParamsSHA256In.g":        "one process",
-	"group.Agree.g":                 "one process",
+	"schedule.Uniform.bytes": "no bytes are counted",
+	"train.ParamsSHA256In.g": "one process",
+	"group.Agree.g":          "one process", "group.Meet.g": "one process", "group.FromFirst.g": "one process",
 	"schedule.Program.Without.drop": "nothing is taken out",
 	"nn.Ctx.Stash.t":                "the skip is absent", "nn.Param.Replicate.t": "takes the replica away", "nn.SkipStore.Give.tensors": "the skip is absent",
 	"nn.ExtraKey.With.v": "a value of the caller's", "nn.Ctx.Checkpoint.xs": "an input may be absent",

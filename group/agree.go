@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"penstock/internal/arg"
 	"penstock/torch"
 )
 
@@ -67,6 +68,9 @@ func Meet[T any](ctx context.Context, g *Group, what string, mine T, failed erro
 // FromFirst has rank 0 do f, and gives its result to all. A nil group is this process alone. T must
 // be what encoding/json writes and reads back.
 func FromFirst[T any](ctx context.Context, g *Group, what string, f func() (T, error)) (out T, err error) {
+	if err := arg.Given(f, "group: FromFirst: the function", "what rank 0 is to do"); err != nil {
+		return out, err
+	}
 	if g == nil || g.Rank() == 0 {
 		out, err = f()
 	}
