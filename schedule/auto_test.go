@@ -101,6 +101,9 @@ func TestAutoIsNeverSlower(t *testing.T) {
 			}
 			return
 		}
+		if again, err := schedule.Auto(costs)(config); err != nil || again.String() != got.String() { // processes that know the same times make the same
+			t.Fatalf("%v, the second time\n%v%v", got, again, err)
+		}
 		if err := schedule.Check(got, schedule.Limits{Meet: true, InOrder: true}); err != nil {
 			t.Fatalf("%v\n%v", err, got)
 		}
