@@ -41,7 +41,7 @@ i and w together, and r is that of a reduction. What a device holds is counted i
 forward to the end of backward, the running one included. Links between devices cost
 nothing, unless --latency or --bandwidth says so; times are milliseconds then. A value
 takes the latency and its bytes over the bandwidth; a link moves one at a time, and no
-device waits for what it has sent.
+device waits for what it has sent unless --capacity says so.
 
   text   the program, with what is sent and received; penstock schedule check reads it
   grid   the time of each action, to the right
@@ -212,7 +212,7 @@ func (s *scheduleShape) program(of schedule.Schedule) (*schedule.Program, error)
 	if err := s.complete(); err != nil {
 		return nil, err
 	}
-	p, err := of.Program(s.devices, s.virtual, schedule.Config{MicroBatches: s.chunks, Time: s.times.of})
+	p, err := of.Program(s.devices, s.virtual, schedule.Config{MicroBatches: s.chunks, Capacity: s.capacity, Time: s.times.of})
 	if err != nil {
 		return nil, badUsage("%s", message(err))
 	}

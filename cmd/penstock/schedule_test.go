@@ -119,6 +119,7 @@ func TestScheduleRefuses(t *testing.T) {
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--activation", "1MB"}, exitUsage, []string{"--activation 1000000: bytes take no time on links without --bandwidth"}},
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--transport", "fifo"}, exitUsage, []string{"--transport fifo: links cost nothing; want --latency or --bandwidth"}},
 		{[]string{"schedule", "compare", "--stages", "2", "--chunks", "2", "--transport", "tcp"}, exitUsage, []string{`--transport "tcp": want buffer or rendezvous or fifo`}},
+		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--capacity", "0"}, exitUsage, []string{"--capacity 0: want meet, or a number of values from 1"}},
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--replicas", "0"}, exitUsage, []string{"--replicas 0: want at least 1"}},
 		{[]string{"schedule", "compare", "--stages", "2", "--chunks", "2", "--replicas", "2", "--profile", chainFile(t)}, exitUsage, []string{"--replicas 2: a profile does not say"}},
 		{[]string{"schedule", "compare", "--stages", "2"}, exitUsage, []string{"--chunks is needed"}},
@@ -184,6 +185,23 @@ func TestScheduleLinks(t *testing.T) {
 	}
 	if got := must(t, with(with(args, flags...), "--format", "svg")...).stdout; !strings.Contains(got, "1f1b: 2 devices, 2 micro-batches, links of 1ms and 1.25 GB/s") {
 		t.Error(got)
+	}
+	// One value waits on each link, or none.
+	for capacity, want := range map[string]string{"1": "capacity=1", "meet": "capacity=meet"} {
+		text := must(t, with(with(args, flags...), "--format", "text", "--capacity", capacity)...).stdout
+		if !strings.Contains(text, " "+want+"\n") {
+			t.Errorf("%s: %s", capacity, text)
+		}
+		var line scheduleLine
+		if err := json.Unmarshal([]byte(must(t, with(with(args, flags...), "--format", "json", "--capacity", capacity, "--transport", "rendezvous")...).stdout), &line); err != nil {
+			t.Fatal(err)
+		}
+		// Nobody waits if one receive is posted. If none is, device 1 posts F1's at 45, when B0 has ended;
+		// device 0 hears of it at 46, and the value arrives at 51. F1 ends at 61, B1 at 81, whose value
+		// arrives at 86.
+		if want := map[string]float64{"1": 100, "meet": 106}[capacity]; line.Makespan != want {
+			t.Errorf("capacity %s: %v, want %v", capacity, line.Makespan, want)
+		}
 	}
 	// Where links are slow, twice the forwards in advance pay.
 	var lines []comparedSchedule

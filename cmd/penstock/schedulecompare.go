@@ -106,7 +106,7 @@ func (s *scheduleShape) compare(chain *remat.Chain) (lines []comparedSchedule, l
 		if err != nil {
 			return nil, nil, err
 		}
-		p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks, Time: costs.Time})
+		p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks, Capacity: s.capacity, Time: costs.Time})
 		if err != nil {
 			return nil, nil, badUsage("%s", message(err))
 		}

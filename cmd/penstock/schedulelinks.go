@@ -19,6 +19,7 @@ type linkFlags struct {
 	bandwidth  float64 // bytes a second; 0 is no bound
 	activation int64   // bytes that move between neighbours for a micro-batch
 	transport  string
+	capacity   int  // values that may wait on a link; 0 is any number
 	asked      bool // some cost is given
 }
 
@@ -36,6 +37,15 @@ func (l *linkFlags) register(s *pflag.FlagSet) {
 		return err
 	}}, "bandwidth", "`RATE` of a link between two devices, such as 1.25GB/s or 10Gbit/s, for --activation (default no bound)")
 	size(s, &l.activation, "activation", "bytes of a stage's output for a micro-batch, and of its gradient, as a `SIZE` such as 4MiB")
+	s.Var(&value{read: func(text string) (err error) {
+		if l.capacity = schedule.Meet; text == "meet" {
+			return nil
+		}
+		if l.capacity, err = strconv.Atoi(text); err != nil || l.capacity < 1 {
+			return errors.New("want meet, or a number of values from 1")
+		}
+		return nil
+	}}, "capacity", "`N` values that may wait on a link, sent and not received, or meet for none (default any number)")
 	word(s, &l.transport, "transport", "buffer", "`NAME` of how links carry values: buffer, rendezvous (a value leaves when its receive was posted, as with Gloo), or fifo (in order too, as with NCCL)",
 		"buffer", "rendezvous", "fifo")
 }
