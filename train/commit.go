@@ -73,10 +73,7 @@ func (s shared) complete() error {
 		}
 		return err
 	})
-	if err := s.agree("checkpoints that there are", err); err != nil {
-		return err
-	}
-	all, err := gather(s.peers, "newest checkpoints", mine)
+	all, err := meet(s.peers, "newest checkpoints", mine, err)
 	if err != nil {
 		return err
 	}

@@ -413,3 +413,23 @@ func TestRestoreFailsOnAllMembers(t *testing.T) {
 		}
 	}
 }
+
+// TestLatestOfDifferentRuns: directories that have different checkpoints of one step are refused on
+// every rank.
+func TestLatestOfDifferentRuns(t *testing.T) {
+	check(t)
+	dirs := directories(t.TempDir(), []int{0, 1})
+	for seed, dir := range dirs {
+		alone := newMembers(t, []string{dir}, uint64(seed), func(int, int) bool { return true })[0]
+		if err := errors.Join(alone.store().Prepare(), alone.save(3)); err != nil {
+			t.Fatal(err)
+		}
+		alone.free()
+	}
+	all := newMembers(t, dirs, 1, func(rank, param int) bool { return true })
+	for rank, err := range each(all, func(_ int, m member) error { defer m.free(); _, err := m.store().Latest(); return err }) {
+		if err == nil || !strings.Contains(err.Error(), "another one on rank 1 than on rank 0") {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}

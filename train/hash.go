@@ -58,31 +58,23 @@ func (p peers) sha256(params []nn.NamedParam) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	type turn struct {
-		State   []byte // of the hash, after the member's parameters
-		Problem string
-	}
 	h := sha256.New()
 	for at := 0; at < len(params); {
 		owner, first := owners[at], at
-		var mine turn
+		var state []byte // after the owner's parameters
 		for ; at < len(params) && owners[at] == owner; at++ {
 			if owner == p.rank() && err == nil {
 				err = addTo(h, params[at])
 			}
 		}
 		if owner == p.rank() && err == nil {
-			mine.State, err = h.(encoding.BinaryMarshaler).MarshalBinary()
+			state, err = h.(encoding.BinaryMarshaler).MarshalBinary()
 		}
-		mine.Problem = errorText(err)
-		all, gathered := gather(p, fmt.Sprintf("the hash of %d parameters from the %d-th on", at-first, first), mine)
-		if err := cmp.Or(err, gathered); err != nil {
+		all, err := meet(p, fmt.Sprintf("the hash of %d parameters from the %d-th on", at-first, first), state, err)
+		if err != nil {
 			return "", err
 		}
-		if all[owner].Problem != "" {
-			return "", fmt.Errorf("rank %d: %s", owner, all[owner].Problem)
-		}
-		if err := h.(encoding.BinaryUnmarshaler).UnmarshalBinary(all[owner].State); err != nil {
+		if err := h.(encoding.BinaryUnmarshaler).UnmarshalBinary(all[owner]); err != nil {
 			return "", err
 		}
 	}

@@ -1,12 +1,9 @@
 package train
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 
 	"penstock/group"
 	"penstock/nn"
@@ -34,57 +31,18 @@ func (p peers) size() int {
 // lost reports whether the group has failed, so that what the other members do is not known.
 func (p peers) lost() bool { return p.group != nil && p.group.Err() != nil }
 
-// gather returns what every member has given, in the order of ranks.
-func gather[T any](p peers, what string, mine T) ([]T, error) {
-	if p.group == nil {
-		return []T{mine}, nil
-	}
-	text, err := json.Marshal(mine)
-	if err != nil {
-		return nil, err
-	}
-	texts, err := p.group.Gather(context.Background(), "train: "+what, text)
-	if err != nil {
-		return nil, err
-	}
-	all := make([]T, len(texts))
-	for rank, text := range texts {
-		if err := json.Unmarshal(text, &all[rank]); err != nil {
-			return nil, fmt.Errorf("%s of rank %d: %w", what, rank, err)
-		}
-	}
-	return all, nil
+// meet returns what every member says, by rank, or an error on all of them if one has failed.
+func meet[T any](p peers, what string, mine T, failed error) ([]T, error) {
+	return group.Meet(context.Background(), p.group, "train: "+what, mine, failed)
 }
 
-// agree returns an error on all members if one of them has one: its own on a member that has, and
-// on the others the text of the first.
-func (p peers) agree(what string, mine error) error {
-	if p.group == nil {
-		return mine
-	}
-	all, err := gather(p, what, errorText(mine))
-	if mine != nil {
-		return mine
-	}
-	return cmp.Or(err, firstError(all))
-}
+// gather returns what every member says, by rank.
+func gather[T any](p peers, what string, mine T) ([]T, error) { return meet(p, what, mine, nil) }
 
-// errorText is an error as members tell it each other: "" for none.
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return strings.TrimPrefix(err.Error(), "train: ")
-}
-
-// firstError is the error of the first member that has told one.
-func firstError(texts []string) error {
-	for rank, text := range texts {
-		if text != "" {
-			return fmt.Errorf("rank %d: %s", rank, text)
-		}
-	}
-	return nil
+// agree returns an error on all members if one of them has failed.
+func (p peers) agree(what string, failed error) error {
+	_, err := meet(p, what, 0, failed)
+	return err
 }
 
 // owners returns the rank of the process that stands for each parameter and buffer of a model: the

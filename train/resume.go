@@ -44,10 +44,7 @@ func (s Store) Latest() (*Checkpoint, error) {
 	} else {
 		steps, err = s.Steps()
 	}
-	if err := p.agree("looking for checkpoints", err); err != nil {
-		return nil, err
-	}
-	newest, err := gather(p, "newest steps", slices.Max(append(steps, -1)))
+	newest, err := meet(p, "newest steps", slices.Max(append(steps, -1)), err)
 	if err != nil {
 		return nil, err
 	}
@@ -83,15 +80,12 @@ func (c *Checkpoint) readIndex(step int64, newest []int64) error {
 			err = &DamagedError{c.Path, fmt.Errorf("%s is of step %d", stateFile, c.state.Step)}
 		}
 	}
-	if err := c.peers.agree("index read", err); err != nil {
-		return err
-	}
 	giver := slices.Index(newest, step)
 	given := c.state
 	if c.peers.rank() != giver {
 		given = state{SHA256: c.state.SHA256}
 	}
-	all, err := gather(c.peers, "index", given)
+	all, err := meet(c.peers, "index", given, err)
 	if err != nil {
 		return err
 	}
@@ -144,14 +138,11 @@ func (c *Checkpoint) verify(all shared) error {
 			turn[leader]++
 		}
 	}
-	problems, err := gather(c.peers, "files checked", errorText(problem))
-	if err != nil {
-		return err
+	err := c.peers.agree("files checked", problem)
+	if err != nil && !c.peers.lost() {
+		return &DamagedError{c.Path, err}
 	}
-	if problem = cmp.Or(problem, firstError(problems)); problem != nil {
-		return &DamagedError{c.Path, problem}
-	}
-	return nil
+	return err
 }
 
 // reader is the lowest rank that has a file, given by its number, or -1.

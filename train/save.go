@@ -89,7 +89,6 @@ type part struct {
 	Recipe  json.RawMessage
 	Updates map[string]int64
 	Files   map[string]fileMark
-	Problem string // in place of the rest
 }
 
 // writeShards writes this member's files and returns the index of the files of all.
@@ -100,17 +99,13 @@ func (s shared) writeShards(temporary string, at Progress, r Recipe, model nn.Mo
 		return state{}, err
 	}
 	mine, err := s.writePart(temporary, at, r, params, owners, o)
-	mine.Problem = errorText(err)
-	parts, gathered := gather(s.peers, fmt.Sprintf("files of step %d", at.Step), mine)
-	if err := cmp.Or(err, gathered); err != nil {
+	parts, err := meet(s.peers, fmt.Sprintf("files of step %d", at.Step), mine, err)
+	if err != nil {
 		return state{}, err
 	}
 	index := state{Version: formatVersion, Progress: parts[0].Progress, Recipe: parts[0].Recipe,
 		Updates: map[string]int64{}, Files: map[string]fileMark{}}
-	for rank, p := range parts {
-		if p.Problem != "" {
-			return state{}, fmt.Errorf("rank %d: %s", rank, p.Problem)
-		}
+	for _, p := range parts {
 		for name, mark := range p.Files {
 			index.Files[name] = mark
 		}
