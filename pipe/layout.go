@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"penstock/nn"
-	"penstock/schedule"
 	"penstock/torch"
 )
 
@@ -89,24 +88,6 @@ func connect(stages []*Stage, routes []nn.SkipRoute) {
 func (s *Stage) add(p stageSkip) int {
 	s.skips = append(s.skips, p)
 	return len(s.skips) - 1
-}
-
-// edges lists the pairs of stages between which skips or ties move.
-func edges(stages []*Stage) []schedule.Edge {
-	var out []schedule.Edge
-	for i, s := range stages {
-		for _, p := range s.skips {
-			for _, t := range p.to {
-				out = append(out, schedule.Edge{From: i, To: t.stage})
-			}
-		}
-		for _, t := range s.ties {
-			if t.to.stage >= 0 {
-				out = append(out, schedule.Edge{From: i, To: t.to.stage})
-			}
-		}
-	}
-	return out
 }
 
 // tie is a parameter that several stages use, on one of them. The parameter lives on the first of

@@ -12,7 +12,7 @@ import (
 	"penstock/torch"
 )
 
-// measure measures the model on the first micro-batch. No other has more rows.
+// measure measures the model on the first micro-batch, and on the last one if that has fewer rows.
 func (r *minibatch) measure(ctx context.Context) ([]profile.Chain, error) {
 	chains, err := r.measured(ctx, false)
 	// Measuring takes more memory than some plans, and the least limit is known only when it is
@@ -47,12 +47,19 @@ func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile
 		var buffers nn.BufferCopy
 		buffers.Take(nn.Buffers(p.model))
 		defer buffers.Restore()
+		var workers []int
+		for _, s := range p.stages {
+			workers = append(workers, s.worker)
+		}
+		var fewer, fewerTarget []*torch.Tensor
+		if last := len(r.parts) - 1; r.larger() <= last {
+			fewer, fewerTarget = r.partsOf(c, r.inputs, last), r.partsOf(c, r.targets, last)
+		}
 		measured, err := profile.Measure(ctx, p.model, profile.Config{
 			Device: device, Peer: device, Threads: p.cfg.Threads, Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
-			Known: p.cfg.Profile, Balance: p.cfg.Balance, Loss: r.loss, Target: r.partsOf(c,
-				r.targets), LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
-			Split: slices.Max(p.problem(len(r.parts)).Deferred()) > 0,
-		}, r.partsOf(c, r.inputs)...)
+			Known: p.cfg.Profile, Balance: p.cfg.Balance, Workers: workers, Loss: r.loss, Target: r.partsOf(c, r.targets, 0), Fewer: fewer, FewerTarget: fewerTarget, LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
+			Split: p.problem(len(r.parts)).Splits(),
+		}, r.partsOf(c, r.inputs, 0)...)
 		chains = measured.Chains
 		return err
 	})
@@ -142,10 +149,10 @@ func (p *Pipe) highestLimit() (highest int64) {
 	return highest
 }
 
-// partsOf are the parts of values that the first micro-batch has.
-func (r *minibatch) partsOf(c *torch.Ctx, values []Value) (out []*torch.Tensor) {
+// partsOf are the parts of values that a micro-batch has.
+func (r *minibatch) partsOf(c *torch.Ctx, values []Value, microBatch int) (out []*torch.Tensor) {
 	for _, v := range values {
-		out = append(out, c.Detach(r.parts[0].part(c, v)))
+		out = append(out, c.Detach(r.parts[microBatch].part(c, v)))
 	}
 	return out
 }

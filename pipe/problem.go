@@ -11,7 +11,8 @@ import (
 // problem is the planning problem of a step with so many micro-batches, as far as it is known
 // without measuring.
 func (p *Pipe) problem(microBatches int) planner.Problem {
-	out := planner.Problem{MicroBatches: microBatches, Skips: edges(p.stages), Schedule: p.cfg.Schedule}
+	out := planner.Problem{MicroBatches: microBatches, Schedule: p.cfg.Schedule}
+	out.Skips, out.Ties = wires(p.stages)
 	for _, d := range p.Devices() {
 		out.Devices = append(out.Devices, planner.Device{Name: d.String()})
 	}
@@ -36,18 +37,12 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 		if limit := room.Limit; limit > 0 && (d.Limit == 0 || limit < d.Limit) {
 			d.Limit = limit
 		}
-		out.Stages[i].Costs = planner.Costs{
-			First: c.Chain, Later: c.Later, Units: c.Units, Prologue: c.Prologue, ProloguePeak: c.ProloguePeak,
-			Given: c.Given, Gives: c.Gives, SkipsIn: c.SkipsIn, SkipsOut: c.SkipsOut,
-			Statistics: c.Statistics, Spread: c.Timing.Spread,
+		out.Stages[i].Costs = costs(c)
+		if c.Fewer != nil {
+			fewer := costs(*c.Fewer)
+			out.Stages[i].Fewer, out.Larger = &fewer, r.larger()
 		}
-		for _, d := range c.Deferred {
-			out.Stages[i].Costs.Deferred += d.Bytes
-		}
-		memory := planner.Memory{
-			Unplaced: room.Unplaced, Tied: s.tied(), Gradients: room.Gradients, State: room.State,
-			BatchInput: i == 0 && !r.inputGrad,
-		}
+		memory := planner.Memory{Unplaced: room.Unplaced, Gradients: room.Gradients, State: room.State, BatchInput: i == 0}
 		if r.loss == nil && r.last(i) {
 			// The outputs of the whole batch, and with them while they are put together the
 			// micro-batches', later their gradients.
@@ -83,17 +78,53 @@ func (r *minibatch) room(stage int) room {
 	return out
 }
 
-// tied is the bytes of gradients of tied parameters that a stage holds beside its own: one received
-// from a later stage, and one that waits for an earlier.
-func (s *Stage) tied() (bytes int64) {
-	for _, t := range s.ties {
-		for _, other := range []location{t.from, t.to} {
-			if other.stage >= 0 {
-				bytes += t.handles[0].Bytes()
+// costs are the costs of a stage that was measured.
+func costs(c profile.Chain) planner.Costs {
+	return planner.Costs{First: c.Chain, Later: c.Later, Split: c.Split, SplitLater: c.SplitLater, Footprint: c.Footprint, Units: c.Units,
+		Prologue: c.Prologue, ProloguePeak: c.ProloguePeak, Given: c.Given, Gives: c.Gives, Statistics: c.Statistics, Spread: c.Timing.Spread}
+}
+
+// larger is the number of micro-batches with the most rows, which are the first.
+func (r *minibatch) larger() (n int) {
+	for n < len(r.parts) && r.parts[n].length == r.parts[0].length {
+		n++
+	}
+	return n
+}
+
+// wires are the skips and ties between stages, with their places among what the stages send and
+// receive.
+func wires(stages []*Stage) (skips []planner.Skip, ties []planner.Tie) {
+	entering := func(at location) (place int) {
+		for _, s := range stages[at.stage].skips[:at.index] {
+			if s.from.stage >= 0 {
+				place++
 			}
 		}
+		return place
 	}
-	return bytes
+	for i, s := range stages {
+		for _, p := range s.skips {
+			for _, to := range p.to {
+				skips = append(skips, planner.Skip{From: i, FromPlace: p.place, To: to.stage, ToPlace: entering(to), Pops: stages[to.stage].skips[to.index].pops})
+			}
+		}
+		place := 0
+		for _, t := range s.ties {
+			if t.to.stage < 0 {
+				continue
+			}
+			later := 0
+			for _, o := range stages[t.to.stage].ties[:t.to.index] {
+				if o.from.stage >= 0 {
+					later++
+				}
+			}
+			ties = append(ties, planner.Tie{Earlier: i, EarlierPlace: place, Later: t.to.stage, LaterPlace: later})
+			place++
+		}
+	}
+	return skips, ties
 }
 
 // hasGrads says whether all parameters of the stage have gradients already.

@@ -19,11 +19,11 @@ func (r *minibatch) sendActivation(c *torch.Ctx, a schedule.Action) error {
 	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
 	p := link.Parcel{Device: stage.Device}
 	if a.Peer == a.Stage+1 {
-		p.Add(state.output(c))
+		p.Add(state.output(c, r.p.optimal()))
 	}
 	for _, skip := range r.p.stages[a.Peer].skips {
 		if skip.from.stage == a.Stage {
-			p.Add(state.skips[skip.from.index].stashed(c))
+			p.Add(state.skips[skip.from.index].stashed(c, r.p.optimal()))
 		}
 	}
 	for _, t := range stage.ties {
@@ -35,8 +35,8 @@ func (r *minibatch) sendActivation(c *torch.Ctx, a schedule.Action) error {
 }
 
 // output is what a stage sends to the next, without a graph. A gradient of a tensor can be wanted
-// if the tensor requires one, or if its graph is not made yet.
-func (c *microBatchState) output(t *torch.Ctx) []link.Value {
+// if the tensor requires one, or if its graph is not made yet, or assumed is set: plans assume it.
+func (c *microBatchState) output(t *torch.Ctx, assumed bool) []link.Value {
 	from := c.sent
 	if from == nil {
 		from = c.out
@@ -47,7 +47,7 @@ func (c *microBatchState) output(t *torch.Ctx) []link.Value {
 			values[i].Tensor = values[k].Tensor
 			continue
 		}
-		values[i] = link.Value{Tensor: t.Keep(t.Detach(x)), Wants: c.sent != nil || x.RequiresGrad()}
+		values[i] = link.Value{Tensor: t.Keep(t.Detach(x)), Wants: assumed || c.sent != nil || x.RequiresGrad()}
 	}
 	torch.FreeAll(c.sent)
 	c.sent = nil
@@ -55,11 +55,11 @@ func (c *microBatchState) output(t *torch.Ctx) []link.Value {
 }
 
 // stashed is the value of a skip for the next of the stages that pop it, without a graph. It is
-// absent if the skip is.
-func (s *skipState) stashed(c *torch.Ctx) []link.Value {
+// absent if the skip is. assumed is as in output.
+func (s *skipState) stashed(c *torch.Ctx, assumed bool) []link.Value {
 	var v link.Value
 	if from := cmp.Or(s.sent, s.out); from != nil {
-		v = link.Value{Tensor: c.Keep(c.Detach(from)), Wants: s.sent != nil || from.RequiresGrad()}
+		v = link.Value{Tensor: c.Keep(c.Detach(from)), Wants: assumed || s.sent != nil || from.RequiresGrad()}
 	}
 	if s.left--; s.left == 0 {
 		s.sent.Free()

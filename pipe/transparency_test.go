@@ -83,17 +83,13 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 			q.loss = nn.CrossEntropy().Sum()
 		}
 		cfg := pipe.Config{Chunks: chunks, DeferredBatchNorm: q.deferred, Autocast: q.autocast, Threads: q.threads, Seed: seed}
-		meets, plans := randomSchedule(t, &cfg, len(q.model().Layers()))
+		meets := randomSchedule(t, &cfg, len(q.model().Layers()))
 		var mixed []pipe.Checkpoint
 		for range cfg.Balance {
 			mixed = append(mixed, rapid.SampledFrom(policies).Draw(t, "policy"))
 		}
 		cfg.Checkpoint = pipe.PerStage(mixed...)
-		// Sizes do not foresee gradients that come transposed through other layers, nor all that layers
-		// which recompute by themselves take, nor that a skip and an input that are one tensor on the
-		// stage that sends them arrive as two.
-		odd := slices.ContainsFunc(kinds, func(k int) bool { return k == 12 || k == 17 || k == 18 || k == 23 })
-		if plans && !odd && rapid.IntRange(0, 9).Draw(t, "optimal") == 0 {
+		if rapid.IntRange(0, 4).Draw(t, "optimal") == 0 {
 			q.randomBudgets(t, &cfg)
 		}
 		if q.link = randomLink(t, meets); cfg.Budget != nil {
@@ -111,41 +107,43 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 	})
 }
 
-// randomBudgets lets the policy of some stages be optimal, within budgets from the least that will do
-// to what the stages take without it.
+// randomBudgets lets the policy of all stages of some devices be optimal, within budgets from the least
+// that will do to what the devices take without it.
 func (q problem) randomBudgets(t *rapid.T, cfg *pipe.Config) {
-	optimal := *cfg
 	var mixed []pipe.Checkpoint
-	for range cfg.Balance {
-		mixed = append(mixed, rapid.SampledFrom(append(policies, pipe.Optimal, pipe.Optimal)).Draw(t, "policy with optimal"))
-	}
-	optimal.Checkpoint = pipe.PerStage(mixed...)
-	if optimal.Check(q.model()) != nil { // such as stages that share a device
-		return
-	}
-	for _, d := range cfg.Devices {
-		d.ResetPeak()
-	}
-	q.piped(t, *cfg)
+	optimal, budgets := map[torch.Device]bool{}, map[torch.Device]int64{}
 	for i, d := range cfg.Devices {
-		budget := int64(0)
-		if mixed[i] == pipe.Optimal {
-			budget = d.Memory().Peak * rapid.Int64Range(50, 100).Draw(t, "percent") / 100
+		if _, drawn := optimal[d]; !drawn {
+			optimal[d] = rapid.IntRange(0, 3).Draw(t, "optimal on a device") > 0
 		}
-		optimal.Budget = append(optimal.Budget, budget)
+		policy := pipe.Optimal
+		if !optimal[d] {
+			policy = rapid.SampledFrom(policies).Draw(t, "policy beside optimal")
+		}
+		cfg.Devices[i].ResetPeak()
+		mixed = append(mixed, policy)
 	}
 	if !slices.Contains(mixed, pipe.Optimal) {
-		optimal.Budget = nil
+		return
 	}
-	if short := q.shortages(t, optimal); short != nil {
-		for _, s := range short.Stages {
-			optimal.Budget[s.Stage] = s.Least
+	q.piped(t, *cfg)
+	cfg.Checkpoint, cfg.Budget = pipe.PerStage(mixed...), make([]int64, len(mixed))
+	for i, d := range cfg.Devices {
+		if _, drawn := budgets[d]; optimal[d] && !drawn {
+			budgets[d] = d.Memory().Peak * rapid.Int64Range(50, 110).Draw(t, "percent") / 100
 		}
-		if short := q.shortages(t, optimal); short != nil {
+		cfg.Budget[i] = budgets[d]
+	}
+	if short := q.shortages(t, *cfg); short != nil {
+		for _, s := range short.Stages {
+			for _, stage := range append(s.Others, s.Stage) {
+				cfg.Budget[stage] = s.Least
+			}
+		}
+		if short := q.shortages(t, *cfg); short != nil {
 			t.Fatalf("a second time: %v", short)
 		}
 	}
-	*cfg = optimal
 }
 
 // shortages lists the stages whose budgets are too low.
@@ -167,10 +165,8 @@ func (q problem) shortages(t *rapid.T, cfg pipe.Config) (short *planner.MemoryEr
 }
 
 // randomSchedule draws a schedule, with a cut of so many layers and a placement that it has programs
-// for. It says whether the programs run on links that meet. plans says that the policy optimal may be
-// drawn too: under GPipe, with a device for each stage. What other schedules receive ahead is not in
-// every plan.
-func randomSchedule(t *rapid.T, cfg *pipe.Config, layers int) (meets, plans bool) {
+// for. It says whether the programs run on links that meet.
+func randomSchedule(t *rapid.T, cfg *pipe.Config, layers int) (meets bool) {
 	capacity := rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity")
 	named := rapid.SampledFrom(schedule.Schedules()).Draw(t, "schedule")
 	virtual := named.Virtual
@@ -185,7 +181,7 @@ func randomSchedule(t *rapid.T, cfg *pipe.Config, layers int) (meets, plans bool
 		t.Fatal(err)
 	}
 	generate := named.Generate
-	meets, plans = true, named.Name == "gpipe"
+	meets = true
 	switch rapid.IntRange(0, 2).Draw(t, "order") {
 	case 0: // any order on any placement
 		count := rapid.IntRange(1, len(workers)).Draw(t, "count")
@@ -193,13 +189,11 @@ func randomSchedule(t *rapid.T, cfg *pipe.Config, layers int) (meets, plans bool
 			workers[i] = rapid.IntRange(0, count-1).Draw(t, "worker")
 		}
 		generate, capacity, meets = anyOrder(rapid.Uint64().Draw(t, "seed of the order"), rapid.Bool().Draw(t, "backwards in two parts")), 0, false
-		plans = false
 	case 1: // GPipe too has programs for any placement
 		for i := range workers {
 			workers[i] = rapid.IntRange(0, len(workers)-1).Draw(t, "worker")
 		}
 		generate = schedule.GPipe
-		plans = len(slices.Compact(slices.Sorted(slices.Values(workers)))) == len(workers)
 	}
 	for i, w := range workers {
 		n := layers - (len(workers) - 1 - i)
@@ -215,13 +209,15 @@ func randomSchedule(t *rapid.T, cfg *pipe.Config, layers int) (meets, plans bool
 		}
 		return generate(c)
 	}
-	return meets, plans
+	return meets
 }
 
 // anyOrder makes programs with any of the orders that the dependencies of their actions allow. With
 // parts, some backwards are in two.
 func anyOrder(seed uint64, parts bool) schedule.Generator {
 	return func(c schedule.Config) (*schedule.Program, error) {
+		capacity := c.Capacity
+		c.Capacity = 0
 		p, err := schedule.GPipe(c)
 		if err != nil {
 			return nil, err
@@ -249,7 +245,7 @@ func anyOrder(seed uint64, parts bool) schedule.Generator {
 			done[id] = true
 			workers[g.Worker[id]] = append(workers[g.Worker[id]], g.Actions[id])
 		}
-		p.Workers = workers
+		p.Workers, p.Capacity = workers, capacity // with which it may be stuck
 		return p, nil
 	}
 }

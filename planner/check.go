@@ -12,7 +12,8 @@ import (
 // Check returns what is wrong with a plan, or nil if it can run. The program must pass
 // schedule.Check. The operations of every micro-batch must be complete and in a possible order. The
 // program must recompute exactly where there are operations for it. Worker i must be that of device
-// i. Predicted peaks must be those of the micro-batches' bytes, and not above their limits.
+// i. Peaks must not be above their limits, and must be what the program takes, where that is known: a
+// plan that was read knows its peaks alone.
 func (p *Plan) Check() error {
 	if p == nil || p.Program == nil {
 		return errors.New("planner: the plan has no program")
@@ -88,14 +89,14 @@ func (p *Plan) checkDevices() error {
 	return nil
 }
 
-// checkPeaks checks the predicted peaks of devices whose stages' bytes are known.
+// checkPeaks checks the predicted peaks of devices of whose stages it is known what they take.
 func (p *Plan) checkPeaks() error {
 	again := *p
 	again.Devices = slices.Clone(p.Devices)
 	again.predictPeaks()
 	for i, d := range again.Devices {
 		if have := p.Devices[i].Peak; d.Peak != have {
-			return fmt.Errorf("planner: device %s: a peak of %d bytes, and its micro-batches take %d", d.Name, have, d.Peak)
+			return fmt.Errorf("planner: device %s: a peak of %d bytes, and its program takes %d", d.Name, have, d.Peak)
 		}
 	}
 	return nil

@@ -3,32 +3,20 @@ package planner
 import (
 	"slices"
 
-	"penstock/remat"
 	"penstock/schedule"
 )
 
-// Bytes is what a stage takes for a micro-batch, predicted, without what others hold.
-type Bytes struct {
-	Forward   int64 // the most during the forward
-	Held      int64 // from there to the recomputation or backward
-	Recompute int64 // the most during the recomputation; 0 where there is none
-	Backward  int64 // the most during the backward
-}
-
 // moment is an action of a worker with what its device holds meanwhile that belongs to no
-// computation: values that were made and may wait to be received, and that were received and wait
-// to be used.
-//
-//	worker 0   0F1  0F1>1  0F2  ...   1>0B0  0B0        0F1 has made x, and 1>0B0 cannot start
-//	waits           x      x    x     y                  before x was received
+// computation: values that were made and may wait to be received, that were received and wait to be
+// used, and what first parts of backwards have left to the second parts. It may be more than is there
+// (see replay), where these lie in memory of a computation, or of each other.
 type moment struct {
 	schedule.Action
 	waits int64
 }
 
-// moments lists a worker's actions. bytes is the size of what a send leaves on the sender's device
-// and of what a receive adds to the receiver's.
-func moments(g *schedule.Graph, latest []int, worker int, bytes func(schedule.Action) int64) []moment {
+// moments lists a worker's actions.
+func (p *Plan) moments(g *schedule.Graph, latest []int, worker int) []moment {
 	first, end := g.First[worker], g.First[worker+1]
 	change := make([]int64, end-first+1)
 	wait := func(from, to int, bytes int64) {
@@ -39,10 +27,21 @@ func moments(g *schedule.Graph, latest []int, worker int, bytes func(schedule.Ac
 	}
 	for id := first; id < end; id++ {
 		a := g.Actions[id]
+		if a.Kind == schedule.BackwardInput {
+			second := a
+			second.Kind = schedule.BackwardWeight
+			if last, ok := g.IndexOf(second); ok {
+				fp := p.Stages[a.Stage].footprint(a.MicroBatch)
+				wait(id+1, last+1, fp.deferred())
+				if a.MicroBatch == 0 && !p.Stages[a.Stage].gradients {
+					wait(last, end, fp.laterWeights())
+				}
+			}
+		}
 		if !a.Kind.Transfer() {
 			continue
 		}
-		size := bytes(a)
+		size := p.moved(a)
 		if size == 0 {
 			continue
 		}
@@ -77,104 +76,27 @@ func computing(g *schedule.Graph, a schedule.Action) int {
 	return -1
 }
 
-// sizes is what moves between a stage and others for a micro-batch, in bytes.
-type sizes struct {
-	output   int64 // to the next stage
-	returned int64 // gradients of the input, to the stage before
-	skipsIn  int64 // skips that it receives, and the gradients of these that it sends
-	skipsOut int64 // skips that it sends, and the gradients of these that it receives
-}
-
-// sizesOf is what moves between a stage and others; nil if it is not known.
-func (p *Plan) sizesOf(stage int) *sizes {
-	if p.Stages[stage].Policy != Optimal {
-		return nil
+// moved is the size of what an action moves between stages.
+func (p *Plan) moved(a schedule.Action) (bytes int64) {
+	s := &p.Stages[a.Stage]
+	fp := s.footprint(a.MicroBatch)
+	of, at, parcel := fp.Inputs, len(fp.Units), fp.Leaves
+	switch b := &fp.Backward[Adds]; a.Kind {
+	case schedule.ReceiveActivation:
+		at, parcel = 0, fp.Arrives
+	case schedule.ReceiveGradient:
+		of, parcel = b.Gradients, b.Arrives
+	case schedule.SendGradient:
+		of, at, parcel = b.Gradients, 0, b.Leaves
 	}
-	return &p.Stages[stage].sizes
-}
-
-// moved is the size of what an action moves between stages. of is nil for a stage whose sizes are not
-// known. Those of the stage that sends are.
-func moved(a schedule.Action, of func(stage int) *sizes) int64 {
-	from, to := a.Stage, a.Peer // in the direction of the forward
-	if from > to {
-		from, to = to, from
-	}
-	forward := a.Kind == schedule.SendActivation || a.Kind == schedule.ReceiveActivation
-	leave, arrive := of(from), of(to)
-	var size int64
-	switch {
-	case leave == nil && arrive == nil:
-		return 0
-	case leave == nil:
-		size = arrive.skipsIn
-	case arrive == nil:
-		size = leave.skipsOut
-	default:
-		size = min(leave.skipsOut, arrive.skipsIn)
-	}
-	switch {
-	case to == from+1 && forward && leave != nil:
-		size += leave.output
-	case to == from+1 && !forward && arrive != nil:
-		size += arrive.returned
-	}
-	return size
-}
-
-// savesOutput says that the output of the stage is a part of what it holds for the backward.
-func (m MicroBatch) savesOutput() bool {
-	forward, _, _ := Split(m.Ops)
-	if len(forward) < 2 {
-		return false
-	}
-	return forward[len(forward)-2].Kind == remat.ForwardSave
-}
-
-// peak is the most bytes that a device holds beside its base, whichever stage runs ahead.
-func (p *Plan) peak(g *schedule.Graph, latest []int, device int) (most int64) {
-	alone := func(stage, microBatch int) bool {
-		return !p.Stages[stage].MicroBatches[microBatch].savesOutput()
-	}
-	list := moments(g, latest, device, func(a schedule.Action) int64 {
-		size := moved(a, p.sizesOf)
-		switch here := p.Stages[a.Peer].Device == device; {
-		case a.Kind == schedule.SendActivation && a.Peer == a.Stage+1 && !alone(a.Stage, a.MicroBatch):
-			return size - p.Stages[a.Stage].output // which is a part of what the stage holds
-		case a.Kind == schedule.ReceiveActivation && a.Peer == a.Stage-1 && here && !alone(a.Peer, a.MicroBatch):
-			return size - p.Stages[a.Peer].output
-		}
-		return size
-	})
-	held, made := int64(0), int64(0)
-	now := map[[2]int]int64{} // what each micro-batch in flight holds
-	for _, m := range list {
-		at := [2]int{m.Stage, m.MicroBatch}
-		s := &p.Stages[m.Stage]
-		own := s.MicroBatches[m.MicroBatch].Bytes
-		if m.Stage > 0 && p.Stages[m.Stage-1].Device == device && !alone(m.Stage-1, m.MicroBatch) {
-			// x(0) is a part of what the stage before holds.
-			own.Forward, own.Held, own.Recompute, own.Backward = own.Forward-s.input, own.Held-s.input, own.Recompute-s.input, own.Backward-s.input
-		}
-		switch m.Kind {
-		case schedule.Forward:
-			most = max(most, m.waits+made+held+own.Forward)
-			now[at] = own.Held
-			held += own.Held
-		case schedule.Recompute:
-			most = max(most, m.waits+made+held-now[at]+own.Recompute)
-		case schedule.Backward, schedule.BackwardInput:
-			held -= now[at]
-			delete(now, at)
-			most = max(most, m.waits+made+held+own.Backward)
-			if m.MicroBatch == 0 {
-				made += s.made
-			}
-		default:
-			most = max(most, m.waits+made+held)
+	var seen []int
+	for _, m := range p.moves(a, parcel) {
+		if b := of.At[at][m.at]; b >= 0 && !slices.Contains(seen, b) {
+			seen = append(seen, b)
+			bytes += of.Bytes[b]
 		}
 	}
-	return most
+	return bytes
 }
 
 // recomputeLate moves the recomputations of some stages so that only transfers stand between them

@@ -57,7 +57,7 @@ func problem(t *rapid.T) planner.Problem {
 		units := rapid.IntRange(1, 4).Draw(t, "units")
 		s.Layers = units
 		if s.Policy == planner.Optimal {
-			c := planner.Costs{Given: gives, SkipsIn: 7, SkipsOut: 7}
+			c := planner.Costs{Given: gives}
 			if i == 0 || p.Stages[i-1].Policy == planner.Optimal && len(p.Stages[i-1].Costs.First.Layers) == 0 {
 				c.Prologue = rapid.IntRange(0, units).Draw(t, "prologue")
 			}
@@ -80,14 +80,13 @@ func problem(t *rapid.T) planner.Problem {
 			if c.Prologue > 0 {
 				c.ProloguePeak = rapid.Int64Range(0, 200).Draw(t, "prologue's peak")
 			}
-			c.Deferred = rapid.Int64Range(0, 50).Draw(t, "deferred")
 			s.Costs, gives = c, c.Gives
 			s.Memory = planner.Memory{State: rapid.Int64Range(0, 50).Draw(t, "state"), Gradients: rapid.Bool().Draw(t, "gradients"), BatchInput: i == 0}
 		}
 		p.Stages = append(p.Stages, s)
 	}
 	if stages >= 3 && rapid.Bool().Draw(t, "skip") {
-		p.Skips = []schedule.Edge{{From: 0, To: 2}}
+		p.Skips = []planner.Skip{{From: 0, To: 2}}
 	}
 	return p
 }

@@ -14,6 +14,9 @@ type Plan struct {
 	Program *schedule.Program // of a whole step
 	Devices []DevicePlan      // by worker of the program
 	Stages  []StagePlan
+
+	skips []Skip
+	ties  []Tie
 }
 
 // MicroBatches is the number of micro-batches that the plan is for; 0 without a program.
@@ -55,9 +58,20 @@ type StagePlan struct {
 	// MicroBatches has the operations on each micro-batch.
 	MicroBatches []MicroBatch
 
-	sizes       // predicted where the policy is Optimal
-	input int64 // bytes of a micro-batch's input that the stage holds
-	made  int64 // bytes of gradients of parameters that micro-batch 0 makes
+	// What micro-batches take of the most rows, and of fewer; nil where it is not known, as in a plan
+	// that was read.
+	larger, smaller *Footprint
+	most            int  // the number of those of the most rows
+	gradients       bool // all parameters have gradients
+	batchInput      bool // the input is a view of the batch
+}
+
+// footprint is what a micro-batch takes.
+func (s *StagePlan) footprint(microBatch int) *Footprint {
+	if microBatch < s.most {
+		return s.larger
+	}
+	return s.smaller
 }
 
 // MicroBatch is what a stage does with one micro-batch.
@@ -69,8 +83,6 @@ type MicroBatch struct {
 	// Forward, Recompute and Backward are the predicted microseconds of the three actions of the
 	// program; 0 if they are not known.
 	Forward, Recompute, Backward float64
-	// Bytes are predicted where the policy is Optimal.
-	Bytes Bytes
 }
 
 // timed is a micro-batch with the times of its operations, predicted from a chain. The layers of
@@ -138,13 +150,15 @@ func (p *Plan) recomputes(stage, microBatch int) bool {
 	return len(again) > 0
 }
 
-// Fewer is the plan for the first micro-batches alone, as a batch with fewer rows needs it. Its
-// peaks are predicted again.
+// Fewer is the plan for the first micro-batches alone, as a batch with fewer rows needs it. Its peaks
+// are predicted again. Those of a plan that was read stay, as no device holds more with fewer
+// micro-batches.
 func (p *Plan) Fewer(microBatches int) *Plan {
 	if microBatches == p.Program.MicroBatches {
 		return p
 	}
-	out := &Plan{Program: p.Program.Fewer(microBatches), Stages: slices.Clone(p.Stages), Devices: slices.Clone(p.Devices)}
+	out := *p
+	out.Program, out.Stages, out.Devices = p.Program.Fewer(microBatches), slices.Clone(p.Stages), slices.Clone(p.Devices)
 	for i := range out.Stages {
 		s := &out.Stages[i]
 		s.MicroBatches = s.MicroBatches[:microBatches]
@@ -154,10 +168,10 @@ func (p *Plan) Fewer(microBatches int) *Plan {
 		d.Time, d.Once, d.LowerBound = 0, 0, 0
 	}
 	out.predictPeaks()
-	return out
+	return &out
 }
 
-// predictPeaks computes the peaks of devices whose stages' bytes are known.
+// predictPeaks computes the peaks of devices of whose stages it is known what they take.
 func (p *Plan) predictPeaks() {
 	var g *schedule.Graph
 	var latest []int
@@ -173,14 +187,9 @@ func (p *Plan) predictPeaks() {
 	}
 }
 
-// sized says whether the bytes of a device's stages are known.
+// sized says whether it is known what the stages of a device take.
 func (p *Plan) sized(device int) bool {
-	for _, s := range p.Stages {
-		if s.Device == device && slices.ContainsFunc(s.MicroBatches, func(m MicroBatch) bool { return m.Bytes != Bytes{} }) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Stages, func(s StagePlan) bool { return s.Device == device && s.larger != nil })
 }
 
 // spare is the part of a limit that must have become free to make another plan worth solving.
@@ -196,7 +205,7 @@ func (p *Plan) Refit(now Problem) *Plan {
 		if !p.planned(i) {
 			continue
 		}
-		base := now.base(i, p.Program)
+		base := now.base(i)
 		more := base - d.Base
 		tight := d.Limit > 0 && float64(-more) > spare*float64(d.Limit)
 		if now.Devices[i].Limit != d.Limit || tight || d.Limit > 0 && d.Peak+more > d.Limit {

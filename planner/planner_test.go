@@ -3,7 +3,6 @@ package planner_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -176,8 +175,6 @@ worker 1: 0>1F0 1F0 0>1F1 1F1 1R0 1B0 1B0>0 1R1 1B1 1B1>0
 		{"device=cpu:1", "device=cpu:0", "want it for all stages of a device"},
 		{"device=cpu:1", "device=cpu:2", "line 6: device=cpu:2: no line before is of this device"},
 		{"device=cpu:1 ", "", "line 6: stage 1 has no device"},
-		{"times=4.5/1/7", "times=4.5/1/7 bytes=100/50/70/90", "device cpu:1: a peak of 880 bytes, and its micro-batches take 550"},
-		{"times=4.5/1/7", "bytes=100/50/70", "line 7: bytes=100/50/70; want four numbers"},
 		{"time=25", "time=25 time=25", "line 2: time is given twice"},
 		{"limit=900", "limit=many", "line 2: limit=many"},
 		{"stage 1", "stage 2", "line 6: stage 2; want stage 1 next"},
@@ -227,48 +224,6 @@ worker 0: ` + worker + "\n")
 			t.Errorf("%v\n%s", err, drawn)
 		}
 	}
-}
-
-// What micro-batches hold between the two parts of a backward is in the base of a device, once for
-// each that is between them in the schedule's program.
-func TestBaseHasWhatIsDeferred(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := problem(t)
-		p.Skips = nil
-		for i := range p.Stages {
-			p.Stages[i].Costs.Deferred = 0
-		}
-		for i := range p.Devices {
-			p.Devices[i].Limit = 0
-		}
-		deferred := p.Deferred()
-		without, err := planner.Solve(context.Background(), p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range p.Stages {
-			p.Stages[i].Costs.Deferred = 7
-		}
-		with, err := planner.Solve(context.Background(), p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		more := make([]int64, len(p.Devices))
-		for i, s := range with.Stages {
-			first := strings.Count(with.Program.String(), fmt.Sprint(i, "I"))
-			if most := deferred[i]; first == 0 && most != 0 || first > 0 && (most < 1 || most > p.MicroBatches) {
-				t.Errorf("stage %d: %d micro-batches are between both parts\n%v", i, most, with.Program)
-			}
-			if s.Policy == planner.Optimal {
-				more[s.Device] += 7 * int64(deferred[i])
-			}
-		}
-		for i, d := range with.Devices {
-			if d.Base != without.Devices[i].Base+more[i] {
-				t.Errorf("%s: base %d, without what is deferred %d, which is %d bytes", d.Name, d.Base, without.Devices[i].Base, more[i])
-			}
-		}
-	})
 }
 
 func FuzzParse(f *testing.F) {

@@ -42,7 +42,7 @@ func Solve(ctx context.Context, p Problem) (*Plan, error) {
 
 // plan is the plan in the order of a program, which recomputes all that may be recomputed.
 func (p Problem) plan(ctx context.Context, program *schedule.Program) (*Plan, error) {
-	out := &Plan{Program: program}
+	out := &Plan{Program: program, skips: numbered(p.Skips), ties: p.Ties}
 	for _, d := range p.Devices {
 		out.Devices = append(out.Devices, DevicePlan{Name: d.Name})
 	}
@@ -84,7 +84,7 @@ func (p Problem) program(capacity int) (*schedule.Program, error) {
 		workers = append(workers, s.Device)
 	}
 	program, err := generate.Make(schedule.Config{
-		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: workers, Skips: p.Skips, Capacity: capacity,
+		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: workers, Skips: p.edges(), Capacity: capacity,
 		Recompute: func(stage, microBatch int) bool {
 			if stage >= len(p.Stages) {
 				return false // the schedule asks for a program of more than there is
@@ -105,8 +105,8 @@ func (p Problem) program(capacity int) (*schedule.Program, error) {
 
 // bounded is the program for which memory is planned, and whether any number of values may wait on
 // its links if memory suffices. Without limits it always does. Otherwise nothing waits where the
-// program runs like that, and one value on each link where it does not. A schedule may have a
-// capacity of its own, which stays.
+// program runs like that, one value on each link where it does not, and any number where it does not
+// run like that either. A schedule may have a capacity of its own, which stays.
 func (p Problem) bounded() (program *schedule.Program, may bool, err error) {
 	limited := false
 	for _, s := range p.Stages {
@@ -116,12 +116,16 @@ func (p Problem) bounded() (program *schedule.Program, may bool, err error) {
 		program, err = p.program(0)
 		return program, false, err
 	}
-	capacity := schedule.Meet
-	if program, err = p.program(capacity); err != nil {
-		capacity = 1
-		program, err = p.program(capacity)
+	capacities := []int{schedule.Meet, 1}
+	if !p.Meet {
+		capacities = append(capacities, 0)
 	}
-	return program, err == nil && !p.Meet && program.Capacity == capacity, err
+	for _, capacity := range capacities {
+		if program, err = p.program(capacity); err == nil {
+			return program, !p.Meet && capacity != 0 && program.Capacity == capacity, nil
+		}
+	}
+	return nil, false, err
 }
 
 // unbounded is the plan where any number of values may wait on links, or nil if that exceeds a
@@ -152,83 +156,91 @@ func (p Problem) stage(at int, s Stage) StagePlan {
 		}
 		return out
 	}
-	c := s.Costs
-	first, later := s.chains()
-	out.Units, out.Prologue = c.Units, c.Prologue
-	out.sizes = sizes{output: c.Gives, returned: inputGradient(later), skipsIn: c.SkipsIn, skipsOut: c.SkipsOut}
-	if at == 0 {
-		out.sizes.returned = 0 // added to what the batch has, in memory of the batch
+	out.Units, out.Prologue = s.Costs.Units, s.Costs.Prologue
+	out.larger, out.smaller, out.most = s.Costs.footprint(), s.smaller().footprint(), p.Larger
+	if p.Larger == 0 {
+		out.most = p.MicroBatches
 	}
-	out.input = later.Input
-	for _, l := range first.Layers {
-		out.made += l.WeightGradient
+	out.gradients, out.batchInput = s.Memory.Gradients, s.Memory.BatchInput
+	out.MicroBatches = make([]MicroBatch, p.MicroBatches)
+	return out
+}
+
+// edges lists the pairs of stages between which values move directly.
+func (p Problem) edges() (out []schedule.Edge) {
+	for _, s := range p.Skips {
+		out = append(out, schedule.Edge{From: s.From, To: s.To})
+	}
+	for _, t := range p.Ties {
+		out = append(out, schedule.Edge{From: t.Earlier, To: t.Later})
 	}
 	return out
 }
 
-// inputGradient is the size of the gradient of a chain's input, y(0). Carries are made by the layer that
-// they go to.
-func inputGradient(c remat.Chain) int64 {
-	size := c.InputGradient
-	for _, k := range c.GradientCarries {
-		if k.From == -1 {
-			size += k.Bytes
+// numbered are the skips with the numbers of their gradients on the stages that they come from: they
+// stand there in the order of the stages that send them.
+func numbered(skips []Skip) []Skip {
+	out := slices.Clone(skips)
+	for i := range out {
+		for _, s := range skips {
+			if s.From == out[i].From && s.FromPlace == out[i].FromPlace && s.To < out[i].To {
+				out[i].first += s.Pops
+			}
 		}
 	}
-	return size
+	return out
 }
 
 // device plans the stages of a device, or returns what it is short of.
+//
+// What the solver counts may be more or less than what the program takes (see moment), which a replay
+// says to the byte. So it is given fewer bytes where its plans take more than there are, and more
+// where they leave some, a few times. If no plan fits, the one of the fewest bytes may.
 func (p Problem) device(ctx context.Context, out *Plan, at int, g *schedule.Graph, latest []int) (*Shortage, error) {
-	d, problem := &out.Devices[at], solver.Device{MicroBatches: p.MicroBatches}
+	d, problem := &out.Devices[at], solver.Device{MicroBatches: p.MicroBatches, Larger: p.Larger}
 	var stages []int
+	statistics := int64(0)
 	for i, s := range p.Stages {
 		if s.Device != at || s.Policy != Optimal {
 			continue
 		}
-		first, later := s.chains()
-		problem.Stages = append(problem.Stages, solver.Stage{First: first, Later: later, Receives: i < len(p.Stages)-1,
+		first, later, fewer := p.chains(i, out.Program)
+		problem.Stages = append(problem.Stages, solver.Stage{First: first, Later: later, Fewer: fewer, Receives: i < len(p.Stages)-1,
 			Continues: len(stages) > 0 && stages[len(stages)-1] == i-1 && s.Costs.Prologue == 0})
 		stages = append(stages, i)
+		statistics += s.Costs.Statistics
+		d.Spread = max(d.Spread, s.Costs.Spread)
 	}
 	if stages == nil {
 		return nil, nil
 	}
-	d.Limit, d.Base = p.Devices[at].Limit, p.base(at, out.Program)
-	if d.Limit > 0 {
-		problem.Limit = max(d.Limit-d.Base, 1)
-	}
+	d.Limit, d.Base = p.Devices[at].Limit, p.base(at)
 	problem.Order = p.order(out, g, latest, at, stages)
-	solved, err := solver.SolveDevice(ctx, problem, solver.Options{})
+	f := &fitting{ctx: ctx, p: p, out: out, at: at, stages: stages, problem: problem, statistics: statistics,
+		peak: func() int64 { return out.peak(g, latest, at) }}
+	best, err := f.best(d.Limit - d.Base)
 	if err != nil {
 		return nil, err
 	}
-	if !solved.Feasible || d.Limit > 0 && d.Base+solved.Peak > d.Limit {
-		return p.shortage(stages, d.Base+solved.Peak), nil
+	if d.Limit > 0 && d.Base+best.peak > d.Limit {
+		return p.shortage(out.Program, stages, d.Base+best.peak), nil
 	}
-	d.Time, d.LowerBound = solved.Time, solved.LowerBound
-	for k, i := range stages {
-		first, later := p.Stages[i].chains()
-		s := &out.Stages[i]
-		d.Spread = max(d.Spread, p.Stages[i].Costs.Spread)
-		if len(first.Layers) > 0 {
-			d.Once += first.Once() + float64(p.MicroBatches-1)*later.Once()
+	f.apply(best.solved)
+	d.Time, d.LowerBound, d.Once = best.solved.Time, best.solved.LowerBound, 0
+	for _, s := range problem.Stages {
+		if len(s.First.Layers) == 0 {
+			continue
 		}
-		for b, one := range solved.MicroBatches[k] {
-			c := later
-			if b == 0 {
-				c = first
-			}
-			m := timed(one.Ops, c, s.Prologue)
-			m.Bytes = Bytes{Forward: max(one.Forward, p.Stages[i].prologue()), Held: one.Held, Recompute: one.Recompute, Backward: one.Backward}
-			s.MicroBatches = append(s.MicroBatches, m)
+		smaller := 0
+		if p.Larger > 0 {
+			smaller = p.MicroBatches - p.Larger
 		}
+		d.Once += s.First.Once() + float64(p.MicroBatches-1-smaller)*s.Later.Once() + float64(smaller)*s.Fewer.Once()
 	}
 	return nil, nil
 }
 
-// order is the forwards and backwards of a device's stages, with what waits meanwhile. What waits
-// may be more than what will: an output waits nowhere if it is a part of what its stage holds.
+// order is the forwards and backwards of a device's stages, with what waits meanwhile.
 func (p Problem) order(out *Plan, g *schedule.Graph, latest []int, device int, stages []int) (order []solver.Computation) {
 	index := map[int]int{}
 	for k, i := range stages {
@@ -241,7 +253,7 @@ func (p Problem) order(out *Plan, g *schedule.Graph, latest []int, device int, s
 		}
 		between = 0
 	}
-	for _, m := range moments(g, latest, device, func(a schedule.Action) int64 { return moved(a, out.sizesOf) }) {
+	for _, m := range out.moments(g, latest, device) {
 		k, ok := index[m.Stage]
 		switch {
 		case !ok:
@@ -250,7 +262,10 @@ func (p Problem) order(out *Plan, g *schedule.Graph, latest []int, device int, s
 			pause(m.waits)
 			again, before = m.waits, m.waits
 			continue
-		case m.Kind.Transfer() || m.Kind == schedule.BackwardWeight || m.Kind == schedule.Reduce: // for which the base has memory
+		case m.Kind == schedule.BackwardWeight:
+			between = max(between, m.waits+out.Stages[m.Stage].footprint(m.MicroBatch).second())
+			continue
+		case m.Kind.Transfer() || m.Kind == schedule.Reduce:
 			between = max(between, m.waits)
 			continue
 		}
@@ -273,14 +288,14 @@ var (
 )
 
 // shortage is the shortage of a device with these stages that needs so many bytes.
-func (p Problem) shortage(stages []int, least int64) *Shortage {
+func (p Problem) shortage(program *schedule.Program, stages []int, least int64) *Shortage {
 	d := p.Devices[p.Stages[stages[0]].Device]
 	out := &Shortage{Stage: stages[0], Others: stages[1:], Device: d.Name, Limit: d.Limit, Least: least}
 	if len(stages) > 1 {
 		return out
 	}
 	s := p.Stages[stages[0]]
-	first, _ := s.chains()
+	first, _, _ := p.chains(stages[0], program)
 	if one, at, err := solver.Least(first); err == nil && s.Costs.Prologue == 0 && one.Ops[at].Kind != remat.LossStep {
 		out.SetBy = fmt.Sprintf("layer %q", first.Layers[one.Ops[at].Layer].Name)
 	}

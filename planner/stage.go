@@ -1,6 +1,8 @@
 package planner
 
 import (
+	"slices"
+
 	"penstock/remat"
 	"penstock/schedule"
 )
@@ -9,10 +11,14 @@ import (
 type Problem struct {
 	Devices      []Device // each has a worker of the same number
 	Stages       []Stage
-	MicroBatches int                // 1 or more
-	Skips        []schedule.Edge    // stages between which values move directly
-	Schedule     schedule.Generator // makes the program; nil is schedule.GPipe
-	Meet         bool               // nothing may wait on links between neighbours, whatever the limits
+	MicroBatches int    // 1 or more
+	Skips        []Skip // values that move directly between stages
+	Ties         []Tie  // parameters that several stages use
+	// Larger is the number of micro-batches that have the most rows, which are the first; the others
+	// have Stage.Fewer. 0 is all.
+	Larger   int
+	Schedule schedule.Generator // makes the program; nil is schedule.GPipe
+	Meet     bool               // nothing may wait on links between neighbours, whatever the limits
 }
 
 // Device is what is known of a device. Limit and Live count if its stages have the policy Optimal.
@@ -30,6 +36,7 @@ type Stage struct {
 	Layers int // of the model
 	Policy Policy
 	Costs  Costs  // for Optimal alone
+	Fewer  *Costs // those of micro-batches of fewer rows, if there are any; its times and units do not count
 	Memory Memory // for Optimal alone
 }
 
@@ -40,6 +47,11 @@ type Costs struct {
 	// of parameters. Later is the chain of the others, and of the first where the gradients exist
 	// already. The layers of both are the units of the stage after the prologue.
 	First, Later remat.Chain
+	// Split and SplitLater are the same where backwards are in two parts; their backwards are the first
+	// parts. Without layers they are First and Later.
+	Split, SplitLater remat.Chain
+	// Footprint is what the stage takes, block by block. Nil is what the chains say.
+	Footprint *Footprint
 	// Units is the number of layers in each unit; a loss that ends the last stage counts as a
 	// layer.
 	Units []int
@@ -48,19 +60,14 @@ type Costs struct {
 	// that they hold beside the stage's input.
 	Prologue     int
 	ProloguePeak int64
-	// Given is the size of what the stage receives from the one before. Gives is the size of what
-	// it sends to the next.
+	// Given is the size of what the stage receives from the one before, Gives of what it sends to the
+	// next. They count without a Footprint.
 	Given, Gives int64
-	// SkipsIn and SkipsOut are the sizes of the skips that it receives and sends.
-	SkipsIn, SkipsOut int64
 	// Spread is how much longer the median of a layer's timed runs took than what counts, as a part
 	// of that.
 	Spread float64
 	// Statistics is the size of what deferred batch norms accumulate until the end of the step.
 	Statistics int64
-	// Deferred is the most that a micro-batch holds between the two parts of a backward, where
-	// backwards are in two.
-	Deferred int64
 }
 
 // Memory is what a stage's device will hold for it during a step, whatever is recomputed, beyond
@@ -69,74 +76,69 @@ type Memory struct {
 	Unplaced int64 // parameters and buffers that do not exist yet
 	State    int64 // optimizer state that does not exist yet
 	Outputs  int64 // the whole batch's outputs and their gradients, where the caller computes the loss
-	Tied     int64 // gradients of parameters that other stages use, received or waiting to be sent
 	// Gradients says that all parameters have gradients. If only some have, those count twice.
 	Gradients bool
 	// BatchInput says that the stage's input is a view of the batch, which Live includes.
 	BatchInput bool
 }
 
-// base is the bytes that a device holds during a step whatever is recomputed. While a stage works,
-// the skips of a micro-batch may be there beside what its chains count. What is held between the
-// parts of backwards is counted beside all that is held before, in the order of a program.
-func (p Problem) base(device int, program *schedule.Program) int64 {
+// base is the bytes that a device holds during a step whatever is recomputed.
+func (p Problem) base(device int) int64 {
 	sum := p.Devices[device].Live
-	var most []int
-	for i, s := range p.Stages {
-		if s.Device != device {
-			continue
+	for _, s := range p.Stages {
+		if s.Device == device {
+			sum += s.Memory.Unplaced + s.Memory.State + s.Memory.Outputs
 		}
-		m, c := s.Memory, s.Costs
-		sum += m.Unplaced + m.State + c.Statistics + c.SkipsIn + c.SkipsOut + m.Outputs + m.Tied
-		if c.Deferred == 0 {
-			continue
-		}
-		if most == nil {
-			most = deferred(program)
-		}
-		sum += int64(most[i]) * c.Deferred
 	}
 	return sum
 }
 
-// Deferred returns, by stage, of how many micro-batches at most the first part of the backward has
-// begun and the second has not ended, in the order of the program. They are 0 where the schedule has
-// no program, which Solve refuses.
-func (p Problem) Deferred() []int {
+// Splits says whether the program has backwards in two parts. It has none where the schedule makes no
+// program, which Solve refuses.
+func (p Problem) Splits() bool {
 	program, err := p.program(0)
-	if err != nil {
-		return make([]int, len(p.Stages))
-	}
-	return deferred(program)
+	return err == nil && slices.ContainsFunc(slices.Concat(program.Workers...), func(a schedule.Action) bool { return a.Kind == schedule.BackwardInput })
 }
 
-// deferred is Problem.Deferred of a program.
-func deferred(program *schedule.Program) []int {
-	now, most := make([]int, program.Stages), make([]int, program.Stages)
-	for _, actions := range program.Workers {
-		for _, a := range actions {
-			switch a.Kind {
-			case schedule.BackwardInput:
-				now[a.Stage]++
-				most[a.Stage] = max(most[a.Stage], now[a.Stage])
-			case schedule.BackwardWeight:
-				now[a.Stage]--
-			}
+// chains are those of a stage's micro-batches in this step, with the backwards that a program has: of
+// the first, of later ones, and of those of fewer rows. Where some backwards of later ones are in two
+// parts and others are not, they are of the latter.
+func (p Problem) chains(stage int, program *schedule.Program) (first, later, fewer remat.Chain) {
+	s := &p.Stages[stage]
+	splits := make([]bool, p.MicroBatches)
+	for _, a := range program.Workers[s.Device] {
+		if a.Kind == schedule.BackwardInput && a.Stage == stage {
+			splits[a.MicroBatch] = true
 		}
 	}
-	return most
+	split := !slices.Contains(splits[1:], false) && p.MicroBatches > 1
+	later, fewer = s.Costs.chain(false, split), s.smaller().chain(false, split)
+	first = s.Costs.chain(!s.Memory.Gradients, splits[0])
+	if s.Memory.BatchInput && s.Costs.Prologue == 0 {
+		first, later, fewer = first.WithoutInput(), later.WithoutInput(), fewer.WithoutInput()
+	}
+	return first, later, fewer
 }
 
-// chains are the chains of the first and of later micro-batches in this step.
-func (s Stage) chains() (first, later remat.Chain) {
-	first, later = s.Costs.First, s.Costs.Later
-	if s.Memory.BatchInput && s.Costs.Prologue == 0 {
-		first, later = first.WithoutInput(), later.WithoutInput()
+// smaller is the costs of micro-batches of fewer rows.
+func (s *Stage) smaller() *Costs {
+	if s.Fewer != nil {
+		return s.Fewer
 	}
-	if s.Memory.Gradients {
-		first = later
+	return &s.Costs
+}
+
+// chain is the chain of a micro-batch that makes the gradients of parameters, or adds to them, in a
+// backward in one or in two parts.
+func (c *Costs) chain(makes, split bool) remat.Chain {
+	whole, parts := c.Later, c.SplitLater
+	if makes {
+		whole, parts = c.First, c.Split
 	}
-	return first, later
+	if split && len(parts.Layers) > 0 {
+		return parts
+	}
+	return whole
 }
 
 // prologue is the most bytes that the prologue holds. It includes the input if no chain does.

@@ -21,12 +21,12 @@ import (
 //	stage 0 device=cpu:0 layers=2 policy=except_last
 //	  0 S0 L B0
 //	  1-3 K0 L S0 B0
-//	stage 1 device=cpu:1 layers=3 policy=optimal units=1,2 input=20 made=60
-//	  0-3 times=4.5/1.5/7 bytes=90/80/120/150 S0 K1 L S1 B1 B0
+//	stage 1 device=cpu:1 layers=3 policy=optimal units=1,2
+//	  0-3 times=4.5/1.5/7 S0 K1 L S1 B1 B0
 //	program whole stages=2 micro-batches=4
 //	worker 0: ...
 //
-// Times are microseconds of a forward, a recomputation and a backward. Bytes are those of [Bytes].
+// Times are microseconds of a forward, a recomputation and a backward.
 func (p *Plan) String() string {
 	var b strings.Builder
 	for _, d := range p.Devices {
@@ -46,7 +46,6 @@ func (p *Plan) String() string {
 		if s.Prologue > 0 {
 			fmt.Fprintf(&b, " prologue=%d", s.Prologue)
 		}
-		write(&b, s.fields())
 		b.WriteByte('\n')
 		for from := 0; from < len(s.MicroBatches); {
 			m, to := s.MicroBatches[from], from
@@ -59,9 +58,6 @@ func (p *Plan) String() string {
 			}
 			if m.Forward != 0 || m.Recompute != 0 || m.Backward != 0 {
 				words = append(words, timesPrefix+number(m.Forward)+"/"+number(m.Recompute)+"/"+number(m.Backward))
-			}
-			if w := m.Bytes; w != (Bytes{}) {
-				words = append(words, fmt.Sprintf("%s%d/%d/%d/%d", bytesPrefix, w.Forward, w.Held, w.Recompute, w.Backward))
 			}
 			for _, op := range m.Ops {
 				words = append(words, op.String())
@@ -83,17 +79,16 @@ func write(b *strings.Builder, fields []field) {
 	}
 }
 
-// timesPrefix begins the word for the times of a forward, a recomputation and a backward,
-// bytesPrefix that for their bytes.
-const timesPrefix, bytesPrefix = "times=", "bytes="
+// timesPrefix begins the word for the times of a forward, a recomputation and a backward.
+const timesPrefix = "times="
 
 func (m MicroBatch) equal(o MicroBatch) bool {
-	return slices.Equal(m.Ops, o.Ops) && m.Forward == o.Forward && m.Recompute == o.Recompute && m.Backward == o.Backward && m.Bytes == o.Bytes
+	return slices.Equal(m.Ops, o.Ops) && m.Forward == o.Forward && m.Recompute == o.Recompute && m.Backward == o.Backward
 }
 
 func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
 
-// field is a number of a device or a stage in the text form.
+// field is a number of a device in the text form.
 type field struct {
 	name string
 	in   *int64
@@ -129,24 +124,16 @@ func (d *DevicePlan) fields() []field {
 	}
 }
 
-// fields lists the sizes of a stage. They may be left out.
-func (s *StagePlan) fields() []field {
-	return []field{
-		{name: "input", in: &s.input}, {name: "output", in: &s.output}, {name: "returned", in: &s.returned},
-		{name: "skips-in", in: &s.skipsIn}, {name: "skips-out", in: &s.skipsOut}, {name: "made", in: &s.made},
-	}
-}
-
-// set reads a word into one of the fields, or returns an error that lists them after other words
-// that may stand there.
-func set(fields []field, word string, others ...string) error {
+// set reads a word into one of the fields, or returns an error that lists them.
+func set(fields []field, word string) error {
 	name, value, _ := strings.Cut(word, "=")
 	i := slices.IndexFunc(fields, func(f field) bool { return f.name == name })
 	if i < 0 {
+		var names []string
 		for _, f := range fields {
-			others = append(others, f.name)
+			names = append(names, f.name)
 		}
-		return fmt.Errorf("%q; want %s, each with =", word, strings.Join(others, ", "))
+		return fmt.Errorf("%q; want %s, each with =", word, strings.Join(names, ", "))
 	}
 	if err := fields[i].parse(value); err != nil {
 		return fmt.Errorf("%s: %w", word, err)
@@ -229,9 +216,7 @@ func (p *Plan) parseStage(words []string) error {
 		case "prologue":
 			s.Prologue, err = strconv.Atoi(value)
 		default:
-			if err := set(s.fields(), word, "device", "layers", "policy", "units", "prologue"); err != nil {
-				return err
-			}
+			return fmt.Errorf("%q; want device, layers, policy, units, prologue, each with =", word)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", word, err)
@@ -283,12 +268,6 @@ func (s *StagePlan) parseOps(words []string) error {
 		}
 		words = words[1:]
 	}
-	if len(words) > 0 && strings.HasPrefix(words[0], bytesPrefix) {
-		if m.Bytes, err = parseBytes(words[0]); err != nil {
-			return err
-		}
-		words = words[1:]
-	}
 	if m.Ops, err = remat.ParseOps(strings.Join(words, " ")); err != nil {
 		return err
 	}
@@ -310,18 +289,4 @@ func parseTimes(word string) (m MicroBatch, err error) {
 		}
 	}
 	return m, nil
-}
-
-func parseBytes(word string) (b Bytes, err error) {
-	parts := strings.Split(strings.TrimPrefix(word, bytesPrefix), "/")
-	into := []*int64{&b.Forward, &b.Held, &b.Recompute, &b.Backward}
-	if len(parts) != len(into) {
-		return b, fmt.Errorf("%s; want four numbers of bytes, as in bytes=90/80/120/150", word)
-	}
-	for i, part := range parts {
-		if *into[i], err = strconv.ParseInt(part, 10, 64); err != nil || *into[i] < 0 || *into[i] > remat.MaxBytes {
-			return b, fmt.Errorf("%s: %q is no number of bytes", word, part)
-		}
-	}
-	return b, nil
 }

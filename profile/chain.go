@@ -1,6 +1,9 @@
 package profile
 
 import (
+	"slices"
+
+	"penstock/planner"
 	"penstock/remat"
 	"penstock/segment"
 	"penstock/torch"
@@ -12,6 +15,15 @@ type Chain struct {
 	remat.Chain             // of the first micro-batch of a step, whose backward makes the gradients of parameters
 	Later       remat.Chain // of a later one, whose backward adds to them
 
+	// Split and SplitLater are both where backwards are in two parts, with Config.Split. Their
+	// backwards are the first parts.
+	Split, SplitLater remat.Chain
+	// Footprint is what the stage takes, block by block.
+	Footprint *planner.Footprint
+
+	// Fewer is the chain of micro-batches of fewer rows, with Config.Fewer. Its times are those of the
+	// others.
+	Fewer *Chain
 	// Deferred is, by layer of the chain, what it leaves to the second part of a backward in two
 	// parts, with Config.Split.
 	Deferred []Deferred
@@ -56,30 +68,68 @@ func (p *prober) chains(s *sweep, sample []*torch.Tensor) (chains []Chain, err e
 	if err != nil {
 		return nil, err
 	}
+	var stages []*staged
+	defer func() {
+		for _, st := range stages {
+			st.free()
+		}
+	}()
 	first := 0
 	for stage, n := range p.Balance {
-		last := stage == len(p.Balance)-1
-		if last && p.Loss != nil && p.LossUnit {
+		if stage == len(p.Balance)-1 && p.Loss != nil && p.LossUnit {
 			units[stage], n = append(units[stage], 1), n+1
 		}
-		chain, err := p.stage(first, first+n, units[stage], s.times)
+		st, err := p.stage(stage, first, first+n, units[stage])
 		if err != nil {
 			return nil, err
 		}
-		for i, reason := range merged[first:min(first+n, p.model)] {
-			if reason != "" {
-				chain.Merged = append(chain.Merged, Merge{p.layers[first+i].Name, reason})
-			}
+		stages = append(stages, st)
+		if err := p.forwards(st); err != nil {
+			return nil, err
 		}
-		if last && p.Loss != nil && !p.LossUnit {
-			if err := p.lossOp(&chain, s.times); err != nil {
-				return nil, err
+		first += n
+	}
+	if p.Loss != nil && !p.LossUnit {
+		if err := p.lossOp(s.times); err != nil {
+			return nil, err
+		}
+	}
+	torch.FreeAll(p.xs)
+	p.xs = nil
+	for _, st := range slices.Backward(stages) {
+		if err := p.backwards(st); err != nil {
+			return nil, err
+		}
+	}
+	for _, st := range stages {
+		chain := p.timed(st, s.times)
+		for i, reason := range merged[st.first:min(st.last, p.model)] {
+			if reason != "" {
+				chain.Merged = append(chain.Merged, Merge{p.layers[st.first+i].Name, reason})
 			}
 		}
 		chains = append(chains, chain)
-		first += n
 	}
+	last := &chains[len(chains)-1]
+	last.Chain.Loss, last.Later.Loss = p.loss, p.loss
+	last.Footprint.AtOnce, last.Footprint.LossTmp = p.Loss != nil && !p.LossUnit, p.loss.Tmp
 	return chains, nil
+}
+
+// timed is the chain of a stage, with the times of its layers if they are known.
+func (p *prober) timed(st *staged, times []unitTimes) Chain {
+	at := st.first
+	var timing []timed
+	for i, n := range st.units {
+		if times != nil {
+			st.all[i].times = together(times[at : at+n])
+		}
+		timing = append(timing, st.all[i].times[:]...)
+		at += n
+	}
+	chain := assemble(st, p.Split)
+	chain.Timing = p.timing(timing)
+	return chain
 }
 
 // cut finds the units of each stage, as numbers of layers. merged is, by layer, why it is in one

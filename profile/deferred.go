@@ -3,6 +3,7 @@ package profile
 import (
 	"slices"
 
+	"penstock/planner"
 	"penstock/remat"
 	"penstock/segment"
 	"penstock/torch"
@@ -10,47 +11,170 @@ import (
 
 // Deferred is what a unit leaves to the second part of a backward in two parts.
 type Deferred struct {
-	// Bytes is what the unit holds between both parts. Memory that two units hold counts for both,
-	// and where the unit's input is a view of more, all of that counts.
+	// Bytes is what the unit holds between both parts. Memory that two units hold counts for both.
 	Bytes int64
 	// Share is the second part's share of the time of both, from 0 to 1; 0 with Config.BytesOnly.
 	Share float64
 }
 
-// parts measures what unit i defers. Its input is a copy, which nobody else holds. The
-// gradients of its parameters are there.
-func (p *prober) parts(i int) (out Deferred) {
+// deferredMemory is what a unit holds between both parts of a backward: memory of its own, and
+// elements, by number, of its input and output and of the gradients of its output and its input.
+type deferredMemory struct {
+	own             int64
+	inputs, outputs []int
+	given, going    []int
+	lent            []int // gradients of the output of which it is not known whether it holds them
+}
+
+// share is the second part's share of the time.
+func (r backReading) share() float64 {
+	if r.second.took <= 0 {
+		return 0
+	}
+	return r.second.took.Seconds() / (r.first.took + r.second.took).Seconds()
+}
+
+// parts finds what unit i defers, in a backward of its own, whose inputs and gradients are copies.
+// The handles on them are freed one after the other. What is not freed with them is deferred. The
+// gradients of parameters are there.
+func (p *prober) parts(st *staged, i int) (out deferredMemory) {
 	before := p.live()
+	left := &p.left[planner.MakesLater]
+	after := st.elements(i+1, st.flows.tuple[i+1])
 	a := segment.Arrival{Tensors: p.copies(p.xs), Skips: p.copies(p.skips)}
-	copies := p.live() - before
+	own := func(list []*torch.Tensor) []*torch.Tensor {
+		for _, t := range list {
+			p.owned(t)
+		}
+		return list
+	}
+	inputs := own(slices.Concat(p.shared(a.Tensors), p.shared(a.Skips)))
 	if i == 0 {
 		a.Wants, a.WantsSkips = p.wants(p.xs), p.wants(p.skips)
 	}
 	e := p.executeWith(i, a)
-	defer e.Free()
 	e.Again(i)
 	p.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
-	if p.give(i, e) == nil {
-		return out
+	ys, stashed := e.Saved(i)
+	outputs := own(slices.Concat(p.shared(ys), p.shared(stashed)))
+	copied := left.copied(p)
+	defer func() { copied.free() }()
+	lent := map[uintptr]bool{}
+	for _, t := range left.list(after) {
+		if t != nil {
+			id, _ := t.Storage()
+			lent[id] = true
+		}
 	}
+	given := own(p.shared(copied.list(after)))
+	for place, t := range stashed { // those of other skips go on below the unit
+		for pop := 0; t == nil && pop < after.skips[place]; pop++ {
+			given[after.skip(place, pop)].Free()
+		}
+	}
+	copied.give(st, i, e)
 	e.Defer = true
-	first := p.do(e, remat.Op{Kind: remat.Backward, Layer: i})
-	xs, skips := e.TakeGrads(i)
+	p.do(e, remat.Op{Kind: remat.Backward, Layer: i})
+	copied.take(p, st, i, e)
+	xs, skips := e.Take(i + 1) // such as skips that go on
 	torch.FreeAll(xs)
-	for _, list := range skips {
-		torch.FreeAll(list)
+	torch.FreeAll(skips)
+	going := slices.Clone(copied.list(st.elements(i, st.flows.tuple[i])))
+
+	lists := [][]*torch.Tensor{inputs, outputs, given, going}
+	held := []*[]int{&out.inputs, &out.outputs, &out.given, &out.going}
+	for which, list := range lists {
+		for k, t := range list {
+			if t == nil || t.Freed() {
+				continue
+			}
+			id, bytes := t.Storage()
+			was := p.live()
+			for _, o := range slices.Concat(lists...) { // a gradient that goes on is what was given
+				if o != nil && o != t && !o.Freed() {
+					if other, _ := o.Storage(); other == id {
+						o.Free()
+					}
+				}
+			}
+			switch t.Free(); {
+			case lent[id]:
+				if which == 2 {
+					out.lent = append(out.lent, k)
+				}
+			case p.live() == was && bytes > 0:
+				*held[which] = append(*held[which], k)
+				out.own -= bytes
+			}
+		}
 	}
-	for _, k := range p.s.Tied(i) {
-		e.TakeTie(k).Free()
-	}
-	out.Bytes = p.live() - before
-	if all := sizeOf(append(slices.Clone(p.xs), p.skips...)); all > copies { // as what they are views of
-		out.Bytes += all - copies
-	}
-	begin := p.now()
+	out.own += p.live() - before
 	e.Weights(p.c)
-	if took := p.now() - begin; !p.BytesOnly && took > 0 {
-		out.Share = took.Seconds() / (took + first.took).Seconds()
+	e.Free()
+	return out
+}
+
+// settle finds which of the gradients that were no copies are deferred: second is the second part of a
+// backward of the unit, after which nobody else holds those that do not go on.
+func (d *deferredMemory) settle(f *gradientFlow, i int, second reading) {
+	rest := -second.delta - d.own
+	goesOn := func(k int) bool { return slices.Contains(f.states[i], f.states[i+1][k]) }
+	for _, k := range d.given {
+		if s := f.states[i+1][k]; s != nil && !goesOn(k) {
+			rest -= s.bytes
+		}
+	}
+	for _, k := range d.lent {
+		if goesOn(k) || rest > 0 {
+			d.given = append(d.given, k)
+		}
+	}
+	d.lent = nil
+}
+
+// bytes is all that is held.
+func (d *deferredMemory) bytes(f *flows, i int) int64 {
+	seen, sum := map[*storage]bool{}, d.own
+	add := func(states []*storage, elements []int) {
+		for _, k := range elements {
+			if s := states[k]; s != nil && !seen[s] {
+				seen[s] = true
+				sum += s.bytes
+			}
+		}
+	}
+	back := &f.back[planner.AddsLater]
+	add(f.states[i], d.inputs)
+	add(f.states[i+1], d.outputs)
+	add(back.states[i+1], d.given)
+	add(back.states[i], d.going)
+	return sum
+}
+
+// copied is copies of the gradients. One that does not fill its memory is shared: a copy would have
+// another layout.
+func (b *gradients) copied(p *prober) (out gradients) {
+	one := func(t *torch.Tensor) *torch.Tensor {
+		if t == nil {
+			return nil
+		}
+		if _, bytes := t.Storage(); bytes != t.Numel()*t.DType().Size() {
+			return p.owned(p.c.Keep(p.c.Share(t)))
+		}
+		return p.owned(p.c.Keep(p.c.Clone(t)))
+	}
+	for _, t := range b.xs {
+		out.xs = append(out.xs, one(t))
+	}
+	for _, list := range b.skips {
+		var copies []*torch.Tensor
+		for _, t := range list {
+			copies = append(copies, one(t))
+		}
+		out.skips = append(out.skips, copies)
+	}
+	for k, t := range b.ties {
+		out.put(k, one(t))
 	}
 	return out
 }
@@ -62,7 +186,7 @@ func (p *prober) copies(list []*torch.Tensor) []*torch.Tensor {
 		if k := slices.Index(list[:i], x); k >= 0 {
 			out[i] = out[k]
 		} else if x != nil {
-			out[i] = p.c.Keep(p.c.Clone(x))
+			out[i] = p.owned(p.c.Keep(p.c.Clone(x)))
 		}
 	}
 	return out

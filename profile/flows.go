@@ -19,17 +19,20 @@ type storage struct {
 // gradients are those of the tuple, those of each skip's pops from there on, and those of the ties
 // that wait there.
 type flows struct {
-	s        *segment.Segment
+	st       *staged
 	storages []*storage
 	states   [][]*storage // by boundary, by element; nil where there is none
 
-	tuple   []int      // by boundary: elements of the tuple
-	origins [][]origin // by unit, by element of the gradients of its input
-	end     []int64    // bytes of the gradients of the last output, by element
+	tuple []int               // by boundary: elements of the tuple
+	back  [kinds]gradientFlow // by planner.BackwardKind
 }
 
-func newFlows(s *segment.Segment, xs, skips []*torch.Tensor) *flows {
-	f := &flows{s: s, states: make([][]*storage, s.Units()+1), origins: make([][]origin, s.Units()), tuple: make([]int, s.Units()+1)}
+func newFlows(st *staged, xs, skips []*torch.Tensor) *flows {
+	n := st.s.Units()
+	f := &flows{st: st, states: make([][]*storage, n+1), tuple: make([]int, n+1)}
+	for k := range f.back {
+		f.back[k].states = make([][]*storage, n+1)
+	}
 	f.enter(0, nil, slices.Concat(xs, skips))
 	f.tuple[0] = len(xs)
 	return f

@@ -8,15 +8,6 @@ import (
 	"penstock/torch"
 )
 
-// origin says whose memory a gradient has after the backward of a unit.
-type origin struct {
-	from  int   // the element of the gradients after the unit with the same memory; -1 if it is new
-	group int   // gradients of one group share new memory; -1 where there is no gradient
-	bytes int64 // of the new memory
-}
-
-var absent = origin{-1, -1, 0}
-
 // elements numbers the gradients at a boundary: those of the tuple, those of each skip's pops from
 // there on, and those of the ties that wait there.
 type elements struct {
@@ -25,8 +16,24 @@ type elements struct {
 	ties  []int
 }
 
-func elementsOf(s *segment.Segment, boundary, tuple int) elements {
-	return elements{tuple, s.Crossing(boundary), s.Tied(boundary)}
+// elements are those at a boundary of the stage. Later stages send a gradient for each of their pops.
+func (st *staged) elements(boundary, tuple int) elements {
+	out := elements{tuple: tuple, skips: st.s.Crossing(boundary)}
+	for place := range out.skips {
+		at := place
+		for unit := boundary; unit < len(st.units) && at >= 0; unit++ {
+			_, at = st.s.Goes(unit, at)
+		}
+		if at >= 0 {
+			out.skips[place] += st.beyond[at] - 1
+		}
+	}
+	for k, t := range st.ties {
+		if (t.earlier || t.first < boundary) && (t.later || t.last >= boundary) {
+			out.ties = append(out.ties, k)
+		}
+	}
+	return out
 }
 
 func (e elements) count() int {
@@ -84,174 +91,131 @@ func (b *gradients) free() {
 	*b = gradients{}
 }
 
-// odd reports whether a gradient differs from one that give makes: contiguous, in memory of its
-// own.
-func (b *gradients) odd() bool {
-	seen := map[uintptr]bool{}
-	for _, list := range append(b.skips, b.xs) {
-		for _, t := range list {
-			if t == nil { // give would make one, perhaps
-				return true
-			}
-			id, bytes := t.Storage()
-			if seen[id] || bytes != t.Numel()*t.DType().Size() || !t.IsContiguous() {
-				return true
-			}
-			seen[id] = true
-		}
-	}
-	return false
-}
-
-// strided reports whether a tensor is not contiguous. Ones in its layout would not be, either.
-func strided(list []*torch.Tensor) bool {
-	return slices.ContainsFunc(list, func(t *torch.Tensor) bool { return t != nil && !t.IsContiguous() })
-}
-
-// give gives an execution the gradients of a unit's output that the unit after it has left. It
-// returns the identity of the memory of each, by its number.
-func (b *gradients) give(p *prober, unit int, e *segment.Execution) (given []uintptr) {
-	n := elementsOf(p.s, unit+1, len(b.xs))
-	given = make([]uintptr, n.count())
-	handle := func(number int, t *torch.Tensor) *torch.Tensor {
-		if t == nil {
-			return nil
-		}
-		given[number] = p.hold(t)
-		return t
-	}
-	gx, gs := make([]*torch.Tensor, len(b.xs)), make([][]*torch.Tensor, len(b.skips))
-	e.GiveGrads(unit+1, gx, gs) // before they are there: it frees what a failure has left
-	for i, t := range b.xs {
-		gx[i] = handle(i, t)
-	}
-	_, stashed := e.Saved(unit)
-	for i, list := range b.skips {
-		pops, _ := p.s.Goes(unit+1, i)
+// list is all gradients by their number.
+func (b *gradients) list(n elements) []*torch.Tensor {
+	out := make([]*torch.Tensor, n.count())
+	copy(out, b.xs[:min(len(b.xs), n.tuple)])
+	for place, list := range b.skips {
 		for k, t := range list {
-			if t == nil && k >= pops && stashed[i] != nil && stashed[i].RequiresGrad() { // it comes from a later unit, and was not made
-				t = p.c.Keep(p.c.OnesLike(stashed[i]))
-			}
-			gs[i] = append(gs[i], handle(n.skip(i, k), t))
+			out[n.skip(place, k)] = t
 		}
 	}
-	for _, k := range n.ties {
-		if p.s.Uses(unit, k) {
-			t := b.ties[k]
-			if of := p.s.TieTensor(k); t == nil && of.RequiresGrad() { // so does this
-				t = p.c.Keep(p.c.OnesLike(of))
-			}
-			e.GiveTie(k, handle(n.tie(k), t))
+	for k, t := range b.ties {
+		out[n.tie(k)] = t
+	}
+	return out
+}
+
+// again is further handles on the gradients.
+func (b *gradients) again(p *prober) (out gradients) {
+	out.xs = p.shared(b.xs)
+	for _, list := range b.skips {
+		out.skips = append(out.skips, p.shared(list))
+	}
+	for k, t := range b.ties {
+		out.put(k, p.c.Keep(p.c.Share(t)))
+	}
+	return out
+}
+
+// give gives an execution gradients of a unit's output. Those of ties that the unit does not use stay.
+func (b *gradients) give(st *staged, unit int, e *segment.Execution) {
+	e.GiveGrads(unit+1, b.xs, b.skips)
+	for k, t := range b.ties {
+		if st.s.Uses(unit, k) {
+			e.GiveTie(k, t)
 			delete(b.ties, k)
 		}
 	}
 	b.xs, b.skips = nil, nil
-	return given
 }
 
-// give gives an execution ones as the gradients of a unit's output, each in the layout of its
-// tensor. It returns the identity of the memory of each, by its number; nil if the unit has no
-// backward.
-func (p *prober) give(unit int, e *segment.Execution) (given []uintptr) {
-	xs, skips := e.Saved(unit)
-	n := elementsOf(p.s, unit+1, len(xs))
-	given, p.ended = make([]uintptr, n.count()), make([]int64, n.count())
-	any := false
-	ones := func(number int, t *torch.Tensor) *torch.Tensor {
-		if t == nil || !t.RequiresGrad() {
-			return nil
-		}
-		g := p.c.Keep(p.c.OnesLike(t))
-		given[number] = p.hold(g)
-		_, p.ended[number] = g.Storage()
-		any = true
-		return g
-	}
-	gx, gs := make([]*torch.Tensor, len(xs)), make([][]*torch.Tensor, len(skips))
-	e.GiveGrads(unit+1, gx, gs) // before they are made: it frees what a failure has left
-	for i, t := range xs {
-		if !slices.Contains(xs[:i], t) {
-			gx[i] = ones(i, t)
+// take takes the gradients of a unit's input out of an execution. Those of ties that it was not given
+// stand in b already.
+func (b *gradients) take(p *prober, st *staged, unit int, e *segment.Execution) {
+	b.xs, b.skips = e.TakeGrads(unit)
+	for k, t := range st.ties {
+		switch {
+		case !st.s.Uses(unit, k):
+		case t.first < unit:
+			b.put(k, e.TakeTie(k))
+		case t.earlier:
+			tensor := st.s.TieTensor(k)
+			b.put(k, p.c.Keep(p.c.GradOf(tensor)))
+			tensor.SetGradOf(nil)
 		}
 	}
-	for i, pops := range n.skips {
-		for k := range pops {
-			gs[i] = append(gs[i], ones(n.skip(i, k), skips[i]))
-		}
-	}
-	for _, k := range n.ties {
-		if p.s.Uses(unit, k) {
-			e.GiveTie(k, ones(n.tie(k), p.s.TieTensor(k)))
-		}
-	}
-	if !any {
-		return nil
-	}
-	return given
 }
 
-// backward records whose memory the gradients have that a unit's backward has left, and returns
-// them.
-func (f *flows) backward(unit int, e *segment.Execution, list []nn.NamedLayer, given []uintptr) (left gradients) {
-	here, after := elementsOf(f.s, unit, f.tuple[unit]), elementsOf(f.s, unit+1, f.tuple[unit+1])
-	out := make([]origin, here.count())
-	groups := map[uintptr]int{}
+func (b *gradients) put(tie int, t *torch.Tensor) {
+	if b.ties == nil {
+		b.ties = map[int]*torch.Tensor{}
+	}
+	if t != nil {
+		b.ties[tie] = t
+	}
+}
+
+// gradientFlow is the memory of gradients in a backward of the stage.
+type gradientFlow struct {
+	storages []*storage
+	states   [][]*storage // by boundary, by element; nil where there is none
+}
+
+// arrives notes the gradients of the stage's output.
+func (f *gradientFlow) arrives(list []*torch.Tensor) {
+	known := map[uintptr]*storage{}
+	last := len(f.states) - 1
+	for _, t := range list {
+		var s *storage
+		if t != nil {
+			id, bytes := t.Storage()
+			if s = known[id]; s == nil {
+				s = f.begin(last, bytes)
+				known[id] = s
+			}
+		}
+		f.states[last] = append(f.states[last], s)
+	}
+}
+
+func (f *gradientFlow) begin(boundary int, bytes int64) *storage {
+	s := &storage{bytes: bytes, first: boundary, last: boundary}
+	f.storages = append(f.storages, s)
+	return s
+}
+
+// goes notes the gradients that the backward of a unit has left. given are the identities of those
+// that it was given, by number. Memory of gradients of parameters counts as theirs.
+func (f *gradientFlow) goes(unit int, given []uintptr, left []*torch.Tensor, list []nn.NamedLayer) {
+	known := map[uintptr]*storage{}
+	for k, id := range given {
+		if id != 0 {
+			known[id] = f.states[unit+1][k]
+		}
+	}
+	own := map[uintptr]bool{}
 	for _, l := range list {
 		for _, s := range l.State() {
 			if s.Trainable() && s.Tensor().HasGrad() {
-				groups[gradStorage(s.Tensor())] = -1
+				own[gradStorage(s.Tensor())] = true
 			}
 		}
 	}
-	of := func(t *torch.Tensor) origin {
-		if t == nil {
-			return absent
-		}
-		id, bytes := t.Storage()
-		if k := slices.Index(given, id); k >= 0 {
-			return origin{from: k, group: -1}
-		}
-		group, known := groups[id]
-		if !known {
-			group = len(groups)
-			groups[id] = group
-		}
-		if group < 0 { // it counts as the gradient of a parameter
-			return absent
-		}
-		return origin{-1, group, bytes}
-	}
-	xs, skips := e.TakeGrads(unit)
-	left = gradients{xs: xs, skips: skips, ties: map[int]*torch.Tensor{}}
-	for i := range here.tuple {
-		out[i] = absent
-		if i < len(xs) {
-			out[i] = of(xs[i])
-		}
-	}
-	for place, n := range here.skips {
-		pops, on := f.s.Goes(unit, place)
-		for k := range n {
-			o := absent
-			switch {
-			case k >= pops:
-				o = origin{from: after.skip(on, k-pops), group: -1}
-			case place < len(skips) && k < len(skips[place]):
-				o = of(skips[place][k])
+	for _, t := range left {
+		var s *storage
+		if t != nil {
+			id, bytes := t.Storage()
+			if s = known[id]; s == nil && !own[id] {
+				s = f.begin(unit, bytes)
+				known[id] = s
 			}
-			out[here.skip(place, k)] = o
 		}
-	}
-	for _, k := range here.ties {
-		if f.s.Uses(unit, k) {
-			left.ties[k] = e.TakeTie(k)
-			out[here.tie(k)] = of(left.ties[k])
-		} else {
-			out[here.tie(k)] = origin{from: after.tie(k), group: -1}
+		if s != nil {
+			s.last = unit
 		}
+		f.states[unit] = append(f.states[unit], s)
 	}
-	f.origins[unit] = out
-	return left
 }
 
 func gradStorage(t *torch.Tensor) uintptr {
@@ -261,37 +225,12 @@ func gradStorage(t *torch.Tensor) uintptr {
 	return id
 }
 
-// grads follows the gradients down from the last boundary, and returns their memory. made[b] is the
-// bytes of it that are allocated at boundary b.
-func (f *flows) grads() (storages []*storage, made []int64) {
-	n := f.s.Units()
-	made = make([]int64, n+1)
-	var at []*storage
-	begin := func(boundary int, bytes int64) *storage {
-		l := &storage{bytes: bytes, first: boundary, last: boundary}
-		storages, made[boundary] = append(storages, l), made[boundary]+bytes
-		return l
-	}
-	for _, bytes := range f.end {
-		at = append(at, begin(n, bytes))
-	}
-	for unit := n - 1; unit >= 0; unit-- {
-		groups := map[int]*storage{}
-		next := make([]*storage, len(f.origins[unit]))
-		for i, o := range f.origins[unit] {
-			switch {
-			case o.from >= 0:
-				if next[i] = at[o.from]; next[i] != nil {
-					next[i].last = unit
-				}
-			case o.group >= 0:
-				if groups[o.group] == nil {
-					groups[o.group] = begin(unit, o.bytes)
-				}
-				next[i] = groups[o.group]
-			}
+// made is the bytes that begin at a boundary.
+func made(storages []*storage, boundary int) (bytes int64) {
+	for _, s := range storages {
+		if s.first == boundary {
+			bytes += s.bytes
 		}
-		at = next
 	}
-	return storages, made
+	return bytes
 }

@@ -6,11 +6,12 @@ import (
 )
 
 // lossOp measures the loss after the last layer of a chain, forward and backward at once.
-func (p *prober) lossOp(chain *Chain, times []unitTimes) error {
+func (p *prober) lossOp(times []unitTimes) error {
 	return attempt("loss", func() (err error) {
 		defer p.c.Close()
 		defer p.dropHeld()
 		p.inputGrad = true
+		p.skips = nil
 		if p.s, err = p.segment(p.model, len(p.layers), nil); err != nil {
 			return err
 		}
@@ -25,12 +26,11 @@ func (p *prober) lossOp(chain *Chain, times []unitTimes) error {
 		for _, g := range xs {
 			p.owned(g)
 		}
-		chain.Loss.Tmp = max(saved.peak, saved.delta+sizeOf([]*torch.Tensor{seed})+backward.peak) - sizeOf(xs)
+		p.loss.Tmp = max(saved.peak, saved.delta+sizeOf([]*torch.Tensor{seed})+backward.peak) - sizeOf(xs)
 		if times != nil {
 			t := times[p.model]
-			chain.Loss.Backward = t[forward].micros() + t[firstBackward].micros()
+			p.loss.Backward = t[forward].micros() + t[firstBackward].micros()
 		}
-		chain.Later.Loss = chain.Loss
 		return nil
 	})
 }

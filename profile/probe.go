@@ -27,17 +27,19 @@ type prober struct {
 	overwrite bool // see segment.Config
 	inputGrad bool // the gradient of its input is wanted
 
-	xs     []*torch.Tensor              // the input of the next unit; kept
-	skips  []*torch.Tensor              // by place at the boundary before it; kept
-	before input                        // of the unit before
-	left   [2]gradients                 // of the last unit's input, from two runs: each can be given once
-	sent   map[nn.SkipKey]*torch.Tensor // skips that stages have stashed for later ones
+	xs    []*torch.Tensor        // the input of the next unit; kept
+	skips []*torch.Tensor        // by place at the boundary before it; kept
+	sent  map[nn.SkipKey]stashed // skips that stages have stashed for later ones
 
-	ended      []int64              // bytes of the gradients that give gave last
+	loss remat.Loss // the chain's, where it is no unit
+
+	left     [kinds]gradients // of the last unit's input, by planner.BackwardKind; each can be given once
+	returned [kinds]returned  // gradients that later stages send to earlier ones
+
 	drops      []func()             // free what is held while a unit is measured
 	executions []*segment.Execution // of the unit; one that fails still holds tensors
 	spare      []*segment.Execution // that are over
-	deferred   nn.Deferred          // statistics that first forwards gather
+	deferred   *nn.Deferred         // statistics that first forwards gather
 }
 
 func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) *prober {
@@ -64,7 +66,7 @@ func (p *prober) live() int64 { return p.Device.Memory().Live }
 func (p *prober) context(c *torch.Ctx, run segment.Run) *nn.Ctx {
 	cfg := nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again, Seed: p.Seed, Spans: run.Graph, Skips: run.Skips, Extras: p.Extras, Loss: p.Loss, Target: p.Target}
 	if p.DeferredBatchNorm {
-		cfg.Deferred = &p.deferred
+		cfg.Deferred = p.deferred
 	}
 	return nn.NewCtx(c, cfg)
 }
@@ -78,14 +80,18 @@ type reading struct {
 
 // do performs an operation, and reads the account before and after it.
 func (p *prober) do(e *segment.Execution, op remat.Op) (r reading) {
-	was := p.c.SetAutocast(p.Autocast)
-	before := p.Device.Memory().Live
+	defer p.c.SetAutocast(p.c.SetAutocast(p.Autocast))
+	return p.read(func() { e.Do(p.c, op) })
+}
+
+// read does something, and reads the account before and after it.
+func (p *prober) read(do func()) (r reading) {
+	before := p.live()
 	p.Device.ResetPeak()
 	start := p.now()
-	e.Do(p.c, op)
+	do()
 	r.took = p.now() - start
 	m := p.Device.Memory()
-	p.c.SetAutocast(was)
 	r.peak, r.delta = m.Peak-before, m.Live-before
 	return r
 }
@@ -146,10 +152,13 @@ func (p *prober) wants(xs []*torch.Tensor) []bool {
 func (p *prober) close() {
 	torch.FreeAll(p.xs)
 	torch.FreeAll(p.skips)
-	for _, t := range p.sent {
-		t.Free()
+	for _, sent := range p.sent {
+		sent.t.Free()
 	}
-	p.deferred.Free()
+	for k := range p.left {
+		p.left[k].free()
+		p.returned[k].free()
+	}
 	p.c.Close()
 	p.peer.Close()
 }

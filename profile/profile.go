@@ -64,9 +64,14 @@ type Config struct {
 	// Balance cuts the model into stages of so many layers, each of which gets a chain. Nil is no
 	// chains.
 	Balance []int
+	// Workers is the device of each stage, as a number. What moves between two stages on one device
+	// stays where it is; otherwise it is copied. Nil is a device for each.
+	Workers []int
 	// Loss follows the last layer. Target has the rows of the sample.
 	Loss   nn.Loss
 	Target []*torch.Tensor
+	// Fewer is a sample of fewer rows, with FewerTarget, for Chain.Fewer. Nil is none.
+	Fewer, FewerTarget []*torch.Tensor
 	// LossUnit makes the loss the last unit of the last chain, whose backward may come long after
 	// its forward, as in a pipe. Otherwise it is the chain's Loss, forward and backward at once.
 	LossUnit bool
@@ -156,8 +161,25 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 			return Profile{}, err
 		}
 	}
+	if config.Balance != nil && config.Fewer != nil {
+		if err := out.fewer(ctx, config, layers, routes); err != nil {
+			return Profile{}, err
+		}
+	}
 	p.progress(1, 1)
 	return out, nil
+}
+
+// fewer measures the chains of micro-batches of fewer rows. Their units are those of the others.
+func (out *Profile) fewer(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) error {
+	config.Target = config.FewerTarget
+	p := newProber(ctx, config, layers, routes)
+	defer p.close()
+	chains, err := p.chains(&out.sweep, config.Fewer)
+	for i := range chains {
+		out.Chains[i].Fewer = &chains[i]
+	}
+	return err
 }
 
 // trim returns memory that the devices have cached to the system: training asks for other sizes.

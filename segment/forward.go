@@ -57,7 +57,7 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 	e.leave(n, store, at, xs, &g)
 	done = true
 	e.ran[at] = true
-	if save && len(e.s.units) == 1 && !(e.Retain && e.after) {
+	if save && e.s.hold && len(e.s.units) == 1 && !(e.Retain && e.after) {
 		s.free() // the graph keeps what it needs, and no operation can need the rest
 	}
 	c.Release(begin)

@@ -45,7 +45,8 @@ type Config struct {
 	InputGrad bool
 	// Hold lets a backward hold its unit's output, and the output's gradients, to its end. That
 	// saves some microseconds in each backward, and takes the memory of what lies between the
-	// unit's last layers.
+	// unit's last layers. It also lets a segment of one unit free its input after a forward with
+	// gradients, unless the graph needs it: no plan counts on what is held.
 	Hold bool
 	// Overwrite lets layers overwrite the input of their unit, as they may within a unit: nothing
 	// is to be computed from it again. Skips are kept.

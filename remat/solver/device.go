@@ -16,8 +16,8 @@ import (
 // backward of micro-batch 0 makes them, and the others add to them.
 type Device struct {
 	Stages []Stage
-	// MicroBatches is their number, 1 or more.
-	MicroBatches int
+	// MicroBatches is their number, 1 or more. Those from Larger on have fewer rows; 0 is none.
+	MicroBatches, Larger int
 	// Order is the order of all forwards and backwards. Nil is that of GPipe: all forwards, by
 	// micro-batch and stage, then all backwards, by micro-batch and from the last stage to the
 	// first.
@@ -33,6 +33,8 @@ type Stage struct {
 	// First is the chain of micro-batch 0, Later that of all others. Later has no WeightGradient:
 	// those of First are there after micro-batch 0, and count in every moment from then on.
 	First, Later remat.Chain
+	// Fewer is the chain of the micro-batches from Device.Larger on, as Later.
+	Fewer remat.Chain
 	// Receives says that a later stage sends the gradient of the output, y(L), which is received
 	// when what precedes the first backward has run again. Otherwise the loss is on the stage.
 	Receives bool
@@ -88,11 +90,13 @@ func (d Device) Check() error {
 		return fmt.Errorf("remat: a device without stages; want at least one")
 	case d.MicroBatches < 1:
 		return fmt.Errorf("remat: a stage with %d micro-batches; want 1 or more", d.MicroBatches)
+	case d.Larger < 0:
+		return fmt.Errorf("remat: the first %d micro-batches are larger; want 0 for all, or more", d.Larger)
 	case d.Limit < 0:
 		return fmt.Errorf("remat: a stage with a limit of %d bytes; want 0 for none, or more", d.Limit)
 	}
 	for at, s := range d.Stages {
-		if err := s.check(len(d.Stages) * d.MicroBatches); err != nil {
+		if err := s.check(len(d.Stages)*d.MicroBatches, d.smaller()); err != nil {
 			return err
 		}
 		if s.Continues && at == 0 {
@@ -102,7 +106,10 @@ func (d Device) Check() error {
 	return d.checkOrder()
 }
 
-func (s Stage) check(microBatches int) error {
+// smaller says whether there are micro-batches of fewer rows.
+func (d Device) smaller() bool { return d.Larger > 0 && d.Larger < d.MicroBatches }
+
+func (s Stage) check(microBatches int, smaller bool) error {
 	if len(s.First.Layers) == 0 && len(s.Later.Layers) == 0 {
 		return nil
 	}
@@ -112,12 +119,21 @@ func (s Stage) check(microBatches int) error {
 	if err := s.Later.Check(); err != nil {
 		return fmt.Errorf("%w (of the stage's later micro-batches)", err)
 	}
-	for i, l := range s.Later.Layers {
-		if l.WeightGradient != 0 {
-			return fmt.Errorf("remat: layer %d of the stage's later micro-batches makes %d bytes of gradients of parameters; want 0, as they are there after the first", i, l.WeightGradient)
+	chains := []remat.Chain{s.First, s.Later}
+	if smaller {
+		if err := s.Fewer.Check(); err != nil {
+			return fmt.Errorf("%w (of the stage's micro-batches of fewer rows)", err)
+		}
+		chains = append(chains, s.Fewer)
+	}
+	for _, c := range chains[1:] {
+		for i, l := range c.Layers {
+			if l.WeightGradient != 0 {
+				return fmt.Errorf("remat: layer %d of the stage's later micro-batches makes %d bytes of gradients of parameters; want 0, as they are there after the first", i, l.WeightGradient)
+			}
 		}
 	}
-	for _, c := range []remat.Chain{s.First, s.Later} {
+	for _, c := range chains {
 		if all := newSide(newTerms(c)).everything(); all > remat.MaxBytes/int64(microBatches) {
 			return fmt.Errorf("remat: %d micro-batches of stages of %d bytes; want at most %d together", microBatches, all, int64(remat.MaxBytes))
 		}

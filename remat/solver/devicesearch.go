@@ -283,7 +283,7 @@ func (f *microBatches) reused(paths []*path, i int, r available) *path {
 	if it := &f.items[i]; it.side == nil || it.microBatch == 0 || it.microBatch == f.k-1 {
 		return nil
 	}
-	if p := paths[i+1]; p != nil && p.extra == 0 && p.fits(r) && r.forward >= f.items[i].forward && r.backward >= f.items[i].backward {
+	if p := paths[i+1]; p != nil && f.items[i].side == f.items[i+1].side && p.extra == 0 && p.fits(r) && r.forward >= f.items[i].forward && r.backward >= f.items[i].backward {
 		return p
 	}
 	return nil

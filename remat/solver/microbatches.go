@@ -56,15 +56,21 @@ type pathKey struct {
 func newMicroBatches(d Device) *microBatches {
 	f := &microBatches{limit: d.Limit, stages: d.Stages, k: d.MicroBatches, known: map[pathKey]*path{}}
 	for at, s := range d.Stages {
-		var first, later *side
+		var first, later, fewer *side
 		if len(s.First.Layers) > 0 {
 			first = f.side(newTermsOf(s.First, s.Receives))
 			later = f.side(newTermsOf(s.Later, s.Receives))
+			if d.smaller() {
+				fewer = f.side(newTermsOf(s.Fewer, s.Receives))
+			}
 		}
 		for b := range d.MicroBatches {
 			i := item{stage: at, microBatch: b, side: later, continues: -1}
-			if b == 0 {
+			switch {
+			case b == 0:
 				i.side = first
+			case d.smaller() && b >= d.Larger:
+				i.side = fewer
 			}
 			if s.Continues && i.side != nil && f.items[(at-1)*f.k+b].side != nil {
 				i.continues, i.shares = (at-1)*f.k+b, i.side.t.chain.Input

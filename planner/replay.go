@@ -1,0 +1,482 @@
+package planner
+
+import (
+	"slices"
+
+	"penstock/remat"
+	"penstock/schedule"
+)
+
+// replay carries out what a worker does, action by action and operation by operation, and adds up
+// what its device holds, block by block. What waits for another worker waits as long as the program
+// lets it.
+//
+//	worker 0   0F1  0F1>1  0F2  ...   1>0B0  0B0        0F1 has made x, and 1>0B0 cannot start
+//	waits           x      x    x     y                  before x was received
+type replay struct {
+	p          *Plan
+	g          *schedule.Graph
+	latest     []int // see schedule.Graph.LatestReceives
+	worker     int
+	live, most int64 // bytes
+	states     map[[2]int]*inFlight
+	statistics map[int]*block                        // by stage
+	due        map[int][]*block                      // by action: what no longer waits when it begins
+	sent       map[schedule.Action]map[[3]int]*block // by receive on the worker itself
+}
+
+// block is memory that is there as long as somebody holds it.
+type block struct {
+	bytes   int64
+	holders int
+}
+
+// inFlight is a micro-batch on a stage.
+type inFlight struct {
+	fp     *Footprint
+	inputs [][]*block // by boundary, by element; nil where the input of the unit is not there
+	within []bool     // by boundary: it is a part of what a forward with gradients has left
+	saved  []*block   // by unit: the rest of that
+	ran    []bool     // by unit
+	grads  [][]*block // by boundary, by element
+	kind   BackwardKind
+	left   []left
+}
+
+// left is what the first part of a unit's backward has left to the second.
+type left struct {
+	blocks        []*block
+	peak, weights int64
+}
+
+// peak is the most bytes that a device holds beside its base.
+func (p *Plan) peak(g *schedule.Graph, latest []int, device int) int64 {
+	r := &replay{p: p, g: g, latest: latest, worker: device, states: map[[2]int]*inFlight{}, statistics: map[int]*block{},
+		due: map[int][]*block{}, sent: map[schedule.Action]map[[3]int]*block{}}
+	for id := g.First[device]; id < g.First[device+1]; id++ {
+		r.drop(r.due[id])
+		delete(r.due, id)
+		r.do(g.Actions[id])
+		r.takes(0)
+	}
+	return r.most
+}
+
+// takes notes that so many bytes are there for a moment, beside what is live.
+func (r *replay) takes(bytes int64) { r.most = max(r.most, r.live+bytes) }
+
+func (r *replay) hold(list []*block) {
+	for _, b := range list {
+		if b == nil {
+			continue
+		}
+		if b.holders++; b.holders == 1 {
+			r.live += b.bytes
+		}
+	}
+}
+
+func (r *replay) drop(list []*block) {
+	for _, b := range list {
+		if b == nil {
+			continue
+		}
+		if b.holders--; b.holders == 0 {
+			r.live -= b.bytes
+		}
+	}
+}
+
+func (r *replay) do(a schedule.Action) {
+	if a.Kind == schedule.Reduce { // for which nothing is allocated
+		return
+	}
+	m := r.at(a)
+	switch a.Kind {
+	case schedule.ReceiveActivation:
+		r.receive(a, m.inputs, 0, m.fp.Inputs, m.fp.Arrives)
+	case schedule.ReceiveGradient:
+		n := len(m.fp.Units)
+		b := m.backward()
+		r.receive(a, m.grads, n, b.Gradients, b.Arrives)
+	case schedule.Forward:
+		r.forward(m, a)
+	case schedule.Recompute:
+		r.start(m, a)
+		_, again, _ := Split(r.ops(a))
+		r.operations(m, a, again)
+	case schedule.Backward, schedule.BackwardInput:
+		r.start(m, a)
+		_, _, back := Split(r.ops(a))
+		r.operations(m, a, back)
+		r.returns(m, a)
+	case schedule.BackwardWeight:
+		for _, l := range m.left {
+			r.takes(l.peak)
+			r.drop(l.blocks)
+			r.live += l.weights
+		}
+		m.left = nil
+	}
+	if a.Kind == schedule.BackwardWeight || a.Kind == schedule.Backward {
+		delete(r.states, [2]int{a.Stage, a.MicroBatch})
+	}
+}
+
+func (r *replay) ops(a schedule.Action) []remat.Op {
+	return r.p.Stages[a.Stage].MicroBatches[a.MicroBatch].Ops
+}
+
+// at is the state of an action's micro-batch.
+func (r *replay) at(a schedule.Action) *inFlight {
+	key := [2]int{a.Stage, a.MicroBatch}
+	m := r.states[key]
+	if m == nil {
+		s := &r.p.Stages[a.Stage]
+		fp := s.footprint(a.MicroBatch)
+		n := len(fp.Units)
+		m = &inFlight{fp: fp, inputs: make([][]*block, n+1), within: make([]bool, n+1), saved: make([]*block, n), ran: make([]bool, n), grads: make([][]*block, n+1)}
+		if m.kind = Adds; a.MicroBatch == 0 && !s.gradients {
+			m.kind = Makes
+		}
+		if _, split := r.g.IndexOf(schedule.Action{Kind: schedule.BackwardInput, Stage: a.Stage, MicroBatch: a.MicroBatch}); split {
+			m.kind += MakesLater
+		}
+		r.states[key] = m
+	}
+	return m
+}
+
+// backward is what the backward of the micro-batch takes.
+func (m *inFlight) backward() *BackwardBytes {
+	if b := &m.fp.Backward[m.kind]; len(b.Units) > 0 || m.kind < MakesLater {
+		return b
+	}
+	return &m.fp.Backward[m.kind-MakesLater] // it was not measured in two parts
+}
+
+// blocksOf are blocks for the elements of a boundary. Those that are at another boundary too are the
+// same.
+func blocksOf(of Blocks, boundary, other int, there []*block) []*block {
+	known := map[int]*block{}
+	if there != nil {
+		for k, b := range of.At[other] {
+			if b >= 0 {
+				known[b] = there[k]
+			}
+		}
+	}
+	out := make([]*block, len(of.At[boundary]))
+	for k, b := range of.At[boundary] {
+		if b < 0 {
+			continue
+		}
+		if known[b] == nil {
+			known[b] = &block{bytes: of.Bytes[b]}
+		}
+		out[k] = known[b]
+	}
+	return out
+}
+
+// thing is something that moves between two stages: at is its number at the boundary, what tells it
+// apart from others on the way.
+type thing struct {
+	at   int
+	what [3]int
+}
+
+// moves lists what an action moves: the tuple between neighbours, skips, and gradients of these and of
+// ties. parcel is what stands at the boundary.
+func (p *Plan) moves(a schedule.Action, parcel Parcel) (list []thing) {
+	earlier, later := min(a.Peer, a.Stage), max(a.Peer, a.Stage)
+	forward := a.Kind == schedule.SendActivation || a.Kind == schedule.ReceiveActivation
+	if later == earlier+1 {
+		for k := range parcel.Tuple {
+			list = append(list, thing{k, [3]int{0, 0, k}})
+		}
+	}
+	start := len(parcel.Tuple)
+	for place, pops := range parcel.Skips {
+		for i, s := range p.skips {
+			if s.From != earlier || s.To != later {
+				continue
+			}
+			for k := range pops {
+				switch {
+				case a.Stage == later && s.ToPlace == place:
+					list = append(list, thing{start + k, [3]int{1, i, k}})
+				case a.Stage == earlier && s.FromPlace == place && forward:
+					list = append(list, thing{start + k, [3]int{1, i, k}})
+				case a.Stage == earlier && s.FromPlace == place && s.first <= k && k < s.first+s.Pops:
+					list = append(list, thing{start + k, [3]int{1, i, k - s.first}})
+				}
+			}
+		}
+		start += len(pops)
+	}
+	for place := range parcel.Ties {
+		for i, t := range p.ties {
+			if !forward && t.Earlier == earlier && t.Later == later &&
+				(a.Stage == later && t.LaterPlace == place || a.Stage == earlier && t.EarlierPlace == place) {
+				list = append(list, thing{start + place, [3]int{2, i, 0}})
+			}
+		}
+	}
+	return list
+}
+
+// receive puts what arrives at a boundary of the micro-batch. From the same device it is the memory
+// that was sent, and from another a copy.
+func (r *replay) receive(a schedule.Action, into [][]*block, boundary int, of Blocks, parcel Parcel) {
+	if into[boundary] == nil {
+		into[boundary] = make([]*block, len(of.At[boundary]))
+	}
+	sent, same := r.sent[a]
+	delete(r.sent, a)
+	fresh := map[int]*block{}
+	for _, m := range r.p.moves(a, parcel) {
+		to := into[boundary][m.at : m.at+1]
+		if same {
+			to[0] = sent[m.what]
+			continue
+		}
+		if b := of.At[boundary][m.at]; b >= 0 {
+			if fresh[b] == nil {
+				fresh[b] = &block{bytes: of.Bytes[b]}
+			}
+			to[0] = fresh[b]
+		}
+		r.hold(to)
+	}
+}
+
+// forward performs a forward, and lets the output wait for other stages.
+func (r *replay) forward(m *inFlight, a schedule.Action) {
+	s := &r.p.Stages[a.Stage]
+	if a.Stage == 0 {
+		m.inputs[0] = blocksOf(m.fp.Inputs, 0, 0, nil)
+		for _, b := range m.inputs[0] {
+			if b != nil && s.batchInput {
+				b.bytes = 0
+			}
+		}
+		r.hold(m.inputs[0])
+	}
+	ops, _, _ := Split(r.ops(a))
+	r.operations(m, a, ops)
+	n := len(m.fp.Units)
+	out := m.inputs[n]
+	if m.within[n] {
+		r.hold(out)
+	} else {
+		m.inputs[n] = nil
+	}
+	if a.Stage == len(r.p.Stages)-1 {
+		r.drop(out)
+	} else {
+		r.leave(a, schedule.SendActivation, out, m.fp.Leaves)
+	}
+	if a.MicroBatch == r.p.MicroBatches()-1 {
+		if b := r.statistics[a.Stage]; b != nil {
+			r.takes(m.fp.Commit)
+			r.drop([]*block{b})
+		}
+	}
+}
+
+// leave sends what is at a boundary, and held, to other stages. For another worker it waits until that
+// has received it.
+func (r *replay) leave(a schedule.Action, kind schedule.Kind, list []*block, parcel Parcel) {
+	for stage := range r.p.Stages {
+		if stage == a.Stage || (stage > a.Stage) != (kind == schedule.SendActivation) {
+			continue
+		}
+		send := schedule.Action{Kind: kind, Stage: a.Stage, MicroBatch: a.MicroBatch, Peer: stage}
+		id, found := r.g.IndexOf(send)
+		receive, ok := r.g.IndexOf(send.Matching())
+		if !found || !ok {
+			continue
+		}
+		var out []*block
+		sent := map[[3]int]*block{}
+		for _, m := range r.p.moves(send, parcel) {
+			out = append(out, list[m.at])
+			sent[m.what] = list[m.at]
+		}
+		r.hold(out)
+		if r.g.Worker[receive] == r.worker {
+			r.sent[send.Matching()] = sent
+		} else {
+			until := max(id+1, r.latest[receive])
+			r.due[until] = append(r.due[until], out...)
+		}
+	}
+	r.drop(list)
+}
+
+// returns lets the gradients of the stage's input wait for earlier stages.
+func (r *replay) returns(m *inFlight, a schedule.Action) {
+	if list := m.grads[0]; list != nil {
+		r.leave(a, schedule.SendGradient, list, m.backward().Leaves)
+	}
+	for b := range m.grads {
+		if b > 0 {
+			r.drop(m.grads[b]) // of units in front that have no backward
+		}
+		m.grads[b] = nil
+	}
+	for b := range m.inputs {
+		r.drop(m.inputs[b])
+		m.inputs[b] = nil
+	}
+}
+
+// start makes the gradient of the loss, on the last stage.
+func (r *replay) start(m *inFlight, a schedule.Action) {
+	n := len(m.fp.Units)
+	if a.Stage < len(r.p.Stages)-1 || m.grads[n] != nil {
+		return
+	}
+	m.grads[n] = blocksOf(m.backward().Gradients, n, n, nil)
+	r.hold(m.grads[n])
+	r.takes(0)
+}
+
+// operations performs operations of a micro-batch's plan.
+func (r *replay) operations(m *inFlight, a schedule.Action, ops []remat.Op) {
+	for _, op := range ops {
+		switch i := op.Layer; op.Kind {
+		case remat.Forward, remat.ForwardKeep, remat.ForwardSave:
+			r.run(m, a, i, op.Kind)
+		case remat.LossStep:
+			if n := len(m.fp.Units); m.fp.AtOnce && a.Stage == len(r.p.Stages)-1 {
+				r.start(m, a)
+				r.takes(m.fp.LossTmp)
+				if !m.within[n] {
+					r.drop(m.inputs[n])
+					m.inputs[n] = nil
+				}
+			}
+		case remat.Backward:
+			r.unitBackward(m, i)
+		}
+	}
+}
+
+// run performs a forward of a unit.
+func (r *replay) run(m *inFlight, a schedule.Action, i int, kind remat.Kind) {
+	u, run := &m.fp.Units[i], Again
+	switch {
+	case !m.ran[i] && a.MicroBatch == 0:
+		run = FirstOfStep
+	case !m.ran[i]:
+		run = FirstOfBatch
+	}
+	m.ran[i] = true
+	if kind == remat.ForwardSave {
+		r.takes(u.Save[run])
+	} else {
+		r.takes(u.Keep[run])
+	}
+	m.inputs[i+1] = blocksOf(m.fp.Inputs, i+1, i, m.inputs[i])
+	r.hold(m.inputs[i+1])
+	if run == FirstOfStep && u.Statistics > 0 {
+		b := r.statistics[a.Stage]
+		if b == nil {
+			b = &block{holders: 1}
+			r.statistics[a.Stage] = b
+		}
+		b.bytes += u.Statistics
+		r.live += u.Statistics
+	}
+	switch kind {
+	case remat.ForwardSave:
+		m.within[i+1], m.saved[i] = true, &block{bytes: u.Saved}
+		r.hold(m.saved[i : i+1])
+	case remat.Forward:
+		r.dropInput(m, i)
+	}
+}
+
+// dropInput drops x(i) unless it is a part of what a forward with gradients has left.
+func (r *replay) dropInput(m *inFlight, i int) {
+	if !m.within[i] {
+		r.drop(m.inputs[i])
+		m.inputs[i] = nil
+	}
+}
+
+// unitBackward performs the backward of a unit.
+func (r *replay) unitBackward(m *inFlight, i int) {
+	b := m.backward()
+	u, before := &b.Units[i], r.live
+	m.grads[i] = blocksOf(b.Gradients, i, i+1, m.grads[i+1])
+	r.hold(m.grads[i])
+	r.live += u.Weights
+	var deferred []*block
+	for _, l := range m.left {
+		deferred = append(deferred, l.blocks...)
+	}
+	stays := slices.Concat(m.inputs[i], m.grads[i], r.left(m, b, i, u))
+	gone := append(append([]*block(nil), m.inputs[i+1]...), m.grads[i+1]...)
+	r.drop(gone)
+	r.drop(m.saved[i : i+1])
+	m.inputs[i+1], m.within[i+1], m.saved[i], m.grads[i+1] = nil, false, nil, nil
+	peak := u.Peak
+	switch units, stages := elsewhere(gone, stays, deferred); {
+	case stages > 0:
+		peak = min(peak+units+stages, max(u.Held, u.Peak))
+	case units > 0:
+		peak = min(peak+units, max(u.Deferred, u.Peak))
+	}
+	r.most = max(r.most, before+peak)
+	r.dropInput(m, i)
+}
+
+// left holds what the first part of a unit's backward leaves to the second.
+func (r *replay) left(m *inFlight, b *BackwardBytes, i int, u *UnitBackward) []*block {
+	if m.kind < MakesLater {
+		return nil
+	}
+	l := left{peak: u.LeftPeak, weights: u.LeftWeights, blocks: []*block{{bytes: u.Left}}}
+	find := func(at [][]int, list [][]*block, wanted []int) {
+		for _, id := range wanted {
+		search:
+			for _, boundary := range []int{i, i + 1} {
+				for k, found := range at[boundary] {
+					if found == id && list[boundary] != nil && list[boundary][k] != nil {
+						l.blocks = append(l.blocks, list[boundary][k])
+						break search
+					}
+				}
+			}
+		}
+	}
+	find(m.fp.Inputs.At, m.inputs, u.LeftInputs)
+	find(b.Gradients.At, m.grads, u.LeftGradients)
+	r.hold(l.blocks)
+	m.left = append(m.left, l)
+	return l.blocks
+}
+
+// elsewhere is the bytes of blocks that a unit's backward frees where nobody else holds them, and that
+// are held: by what units after it have deferred, and by other stages. When it needs most, they may be
+// there.
+func elsewhere(gone, stays, deferred []*block) (units, stages int64) {
+	seen := map[*block]bool{nil: true}
+	for _, b := range stays {
+		seen[b] = true
+	}
+	for _, b := range gone {
+		switch {
+		case seen[b] || b.holders == 0:
+		case slices.Contains(deferred, b):
+			units += b.bytes
+		default:
+			stages += b.bytes
+		}
+		seen[b] = true
+	}
+	return units, stages
+}

@@ -1,0 +1,369 @@
+package profile
+
+import (
+	"slices"
+
+	"penstock/nn"
+	"penstock/planner"
+	"penstock/remat"
+	"penstock/torch"
+)
+
+// backwards measures the backwards of a stage's units, from the last to the first, with the gradients
+// that come from the stages after it.
+func (p *prober) backwards(st *staged) error {
+	p.s, p.inputGrad = st.s, st.inputGrad
+	defer st.free()
+	n := len(st.units)
+	if err := attempt(st.all[n-1].name, func() error {
+		defer p.c.Close()
+		return p.arrive(st)
+	}); err != nil {
+		return err
+	}
+	for i := n - 1; i >= 0; i-- {
+		if err := p.ctx.Err(); err != nil {
+			return err
+		}
+		if err := p.inputsOf(st, i); err != nil {
+			return err
+		}
+		if err := p.backward(st, i); err != nil {
+			return err
+		}
+	}
+	return attempt(st.all[0].name, func() error {
+		defer p.c.Close()
+		p.depart(st)
+		return nil
+	})
+}
+
+// kinds lists the kinds of backwards that are measured.
+func (p *prober) kinds() []planner.BackwardKind {
+	if p.Split {
+		return []planner.BackwardKind{planner.Makes, planner.Adds, planner.MakesLater, planner.AddsLater}
+	}
+	return []planner.BackwardKind{planner.Makes, planner.Adds}
+}
+
+// inputsOf makes the inputs of a unit, and of those before it up to one that is held.
+func (p *prober) inputsOf(st *staged, unit int) error {
+	from := unit
+	for {
+		if _, held := st.held[from]; held {
+			break
+		}
+		from--
+	}
+	for i := from; i < unit; i++ {
+		err := attempt(st.all[i].name, func() error {
+			defer p.c.Close()
+			defer p.dropHeld()
+			for _, l := range st.all[i].list {
+				defer prepare(p.c, l, p.Seed)()
+			}
+			p.xs, p.skips = st.held[i].xs, st.held[i].skips
+			xs, skips := p.next(i)
+			st.held[i+1] = input{xs, skips}
+			return nil
+		})
+		p.xs, p.skips = nil, nil
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// backward measures the backwards of a unit, and leaves the gradients of its input.
+func (p *prober) backward(st *staged, i int) error {
+	out := &st.all[i]
+	in := st.held[i]
+	p.xs, p.skips = in.xs, in.skips
+	defer func() {
+		p.xs, p.skips = nil, nil
+		in.free()
+		delete(st.held, i)
+	}()
+	return attempt(out.name, func() error {
+		defer p.c.Close()
+		defer p.dropHeld()
+		for _, l := range out.list {
+			defer prepare(p.c, l, p.Seed)()
+		}
+		for _, kind := range p.kinds() {
+			if kind == planner.MakesLater && !out.passes { // the gradients of parameters are there
+				out.leaves = p.parts(st, i)
+			}
+			all := p.given(st, i)
+			deferred := st.deferred(i, kind)
+			b := &out.backs[kind]
+			if all && p.Split {
+				b.held = p.back(st, i, kind, true, func(*storage) bool { return true }).first.peak
+			}
+			if len(deferred) > 0 {
+				b.deferred = p.back(st, i, kind, true, func(s *storage) bool { return deferred[s] }).first.peak
+			}
+			held, after := b.held, b.deferred
+			*b = p.back(st, i, kind, false, func(*storage) bool { return false })
+			b.held, b.deferred = max(held, b.first.peak), max(after, b.first.peak)
+		}
+		if p.Split {
+			second := out.backs[planner.AddsLater].second
+			out.leaves.settle(&st.flows.back[planner.AddsLater], i, second)
+			out.deferred.Bytes = out.leaves.bytes(st.flows, i)
+			if !p.BytesOnly {
+				out.deferred.Share = out.backs[planner.AddsLater].share()
+			}
+		}
+		return nil
+	})
+}
+
+// given says whether the gradients of unit i come from a stage on the same device.
+func (p *prober) given(st *staged, i int) bool {
+	return i == len(st.units)-1 && st.number < len(p.Balance)-1 && !p.apart(st.number, st.number+1)
+}
+
+// back measures one backward. Meanwhile somebody else holds those blocks of the output of the unit, and
+// of its gradients, that held says. A trial drops what it leaves.
+func (p *prober) back(st *staged, i int, kind planner.BackwardKind, trial bool, held func(*storage) bool) (out backReading) {
+	if kind == planner.Makes || kind == planner.MakesLater {
+		for _, l := range st.all[i].list {
+			zeroGrads(l)
+		}
+	}
+	left, list := &p.left[kind], st.all[i].list
+	f := &st.flows.back[kind]
+	after := st.elements(i+1, st.flows.tuple[i+1])
+	arrived := left.list(after)
+	given := make([]uintptr, after.count())
+	for k, t := range arrived {
+		if t != nil {
+			given[k] = p.hold(t)
+		}
+	}
+	for k, t := range st.ties { // a replica has the gradient of one micro-batch
+		if t.earlier && t.first == i && st.s.Uses(i, k) {
+			st.s.TieTensor(k).SetGradOf(nil)
+		}
+	}
+	before := gradBytes(list)
+	e := p.execute(i, true)
+	p.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
+	e.Defer = kind >= planner.MakesLater
+
+	var others []*torch.Tensor
+	hold := func(elements []*torch.Tensor, states []*storage) {
+		for k, t := range elements {
+			if t != nil && states[k] != nil && held(states[k]) {
+				others = append(others, p.owned(p.c.Keep(p.c.Share(t))))
+			}
+		}
+	}
+	ys, stashed := e.Saved(i)
+	hold(slices.Concat(ys, stashed), st.flows.states[i+1])
+	hold(arrived, f.states[i+1])
+	if trial {
+		copies := left.again(p)
+		left = &copies
+		defer left.free()
+	}
+	left.give(st, i, e)
+	out.first = p.do(e, remat.Op{Kind: remat.Backward, Layer: i})
+	left.take(p, st, i, e)
+	torch.FreeAll(others)
+	out.made = gradBytes(list) - before
+	if !trial {
+		f.goes(i, given, left.list(st.elements(i, st.flows.tuple[i])), list)
+	}
+	if e.Defer {
+		out.second = p.read(func() { e.Weights(p.c) })
+		out.madeThen = gradBytes(list) - before - out.made
+	}
+	e.Free()
+	return out
+}
+
+// deferred is the memory at the boundary after unit i that the units after it hold between the parts of
+// a backward.
+func (st *staged) deferred(i int, kind planner.BackwardKind) map[*storage]bool {
+	if kind < planner.MakesLater {
+		return nil
+	}
+	out := map[*storage]bool{}
+	f := &st.flows.back[kind]
+	there := func(s *storage) bool {
+		return s != nil && (slices.Contains(st.flows.states[i+1], s) || slices.Contains(f.states[i+1], s))
+	}
+	for j := i + 1; j < len(st.all); j++ {
+		for at, list := range map[*[]*storage][]int{&st.flows.states[j]: st.all[j].leaves.inputs, &st.flows.states[j+1]: st.all[j].leaves.outputs,
+			&f.states[j]: st.all[j].leaves.going, &f.states[j+1]: st.all[j].leaves.given} {
+			for _, k := range list {
+				if s := (*at)[k]; there(s) {
+					out[s] = true
+				}
+			}
+		}
+	}
+	return out
+}
+
+// arrive makes what later stages have sent the gradients of the stage's output. After the last stage
+// come ones.
+func (p *prober) arrive(st *staged) error {
+	n := len(st.units)
+	tuple := st.flows.tuple[n]
+	for _, kind := range p.kinds() {
+		left := &p.left[kind]
+		left.free()
+		if st.number == len(p.Balance)-1 {
+			left.xs = nil
+			if err := p.inputsOf(st, n-1); err != nil {
+				return err
+			}
+			if err := p.ones(st, left); err != nil {
+				return err
+			}
+		} else {
+			back := &p.returned[kind]
+			left.xs, back.xs = back.xs, nil
+			left.skips = make([][]*torch.Tensor, len(st.beyond))
+			for _, r := range p.routes {
+				if at := st.s.Leaves(r.Key); at >= 0 {
+					left.skips[at] = back.skips[r.Key]
+					delete(back.skips, r.Key)
+				}
+			}
+			for k, t := range st.ties {
+				if g := back.ties[t.owner]; t.later && g != nil {
+					left.put(k, g)
+					delete(back.ties, t.owner)
+				}
+			}
+		}
+		st.flows.back[kind].arrives(left.list(st.elements(n, tuple)))
+	}
+	return nil
+}
+
+// ones makes ones the gradients of the model's output.
+func (p *prober) ones(st *staged, into *gradients) error {
+	i := len(st.units) - 1
+	defer p.dropHeld()
+	for _, l := range st.all[i].list {
+		defer prepare(p.c, l, p.Seed)()
+	}
+	p.xs, p.skips = st.held[i].xs, st.held[i].skips
+	defer func() { p.xs, p.skips = nil, nil }()
+	e := p.execute(i, true)
+	p.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
+	ys, _ := e.Saved(i)
+	into.xs = make([]*torch.Tensor, len(ys))
+	for k, y := range ys {
+		if y != nil && y.RequiresGrad() && !slices.Contains(ys[:k], y) {
+			into.xs[k] = p.c.Keep(p.c.OnesLike(y))
+		}
+	}
+	return nil
+}
+
+// returned are gradients that stages send to earlier ones.
+type returned struct {
+	xs    []*torch.Tensor
+	skips map[nn.SkipKey][]*torch.Tensor // of all pops by later stages, in their order
+	ties  map[*nn.Param]*torch.Tensor
+}
+
+func (b *returned) free() {
+	torch.FreeAll(b.xs)
+	for _, list := range b.skips {
+		torch.FreeAll(list)
+	}
+	for _, t := range b.ties {
+		t.Free()
+	}
+	*b = returned{}
+}
+
+// depart sends the gradients of the stage's input to earlier stages.
+func (p *prober) depart(st *staged) {
+	for _, kind := range p.kinds() {
+		left, back := &p.left[kind], &p.returned[kind]
+		if st.number == 0 {
+			left.free()
+			continue
+		}
+		if back.skips == nil {
+			back.skips, back.ties = map[nn.SkipKey][]*torch.Tensor{}, map[*nn.Param]*torch.Tensor{}
+		}
+		move := func(list []*torch.Tensor, to int) []*torch.Tensor {
+			if !p.apart(st.number, to) {
+				return list
+			}
+			defer torch.FreeAll(list)
+			return p.transferred(list)
+		}
+		torch.FreeAll(back.xs)
+		back.xs = move(left.xs, st.number-1)
+		for key, sent := range p.sent {
+			if at := st.s.Enters(key); at >= 0 && at < len(left.skips) {
+				back.skips[key] = append(move(left.skips[at], sent.stage), back.skips[key]...)
+				left.skips[at] = nil
+			}
+		}
+		for k, t := range left.ties {
+			owner := st.ties[k].owner
+			back.ties[owner] = move([]*torch.Tensor{t}, p.userBefore(st, owner))[0]
+		}
+		left.xs, left.ties = nil, nil
+		left.free()
+	}
+}
+
+// userBefore is the last stage before one that uses a parameter.
+func (p *prober) userBefore(st *staged, owner *nn.Param) int {
+	stage, first := -1, 0
+	for s, n := range p.Balance[:st.number] {
+		for _, l := range p.layers[first : first+n] {
+			if slices.ContainsFunc(nn.Shared(l.Layer), func(q nn.NamedParam) bool { return q.Owner() == owner }) {
+				stage = s
+			}
+		}
+		first += n
+	}
+	return stage
+}
+
+// backReading is what a backward takes.
+type backReading struct {
+	first, second  reading // the two parts; a whole one is a first
+	made, madeThen int64   // bytes of gradients of parameters that the parts make
+	// deferred is the peak of the first part where the units after it have deferred something, held where
+	// another stage holds all of the output and its gradients.
+	deferred, held int64
+}
+
+// zeroGrads drops the gradients of a layer's parameters.
+func zeroGrads(l nn.NamedLayer) {
+	for _, s := range l.State() {
+		if s.Trainable() {
+			s.Tensor().SetGradOf(nil)
+		}
+	}
+}
+
+// gradBytes is the bytes of the gradients of the layers' parameters. Shared ones count once.
+func gradBytes(list []nn.NamedLayer) (sum int64) {
+	seen := map[*nn.Param]bool{}
+	for _, l := range list {
+		for _, s := range l.State() {
+			if s.Trainable() && !seen[s.Owner()] && s.Tensor().HasGrad() {
+				seen[s.Owner()] = true
+				sum += s.Owner().Bytes()
+			}
+		}
+	}
+	return sum
+}
