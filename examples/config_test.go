@@ -87,6 +87,9 @@ var (
 			{pipe.Config{Chunks: 2, Schedule: schedule.Fixed(whole("cpu:0").Program)}, "it has 1 micro-batches, and 2 are asked for", "other Balance, Devices or Chunks"},
 		},
 		"planner.Problem.MicroBatches": {{step(func(p *planner.Problem) { p.MicroBatches = -1 }), "-1", "want at least 1"}},
+		"planner.Problem.Larger":       {{step(func(p *planner.Problem) { p.Larger = 3 }), "3", "at most 2, or 0 for all"}},
+		"planner.Problem.Skips":        {{step(func(p *planner.Problem) { p.Skips = []planner.Skip{{From: 1, To: 1}} }), `"1 to 1": the stages of skip 0`, "want an earlier and a later one of 2"}},
+		"planner.Problem.Ties":         {{step(func(p *planner.Problem) { p.Ties = []planner.Tie{{Earlier: 0, Later: 2}} }), `"0 and 2": the stages of tie 0`, "want an earlier and a later one of 2"}},
 		"planner.Problem.Devices": {
 			{step(func(p *planner.Problem) { p.Devices[1].Name = "cpu:0" }), `"cpu:0": device 1 has this name`, "want a name that no other has"},
 			{step(func(p *planner.Problem) { p.Devices[1].Limit = -5 }), "-5: the limit of cpu:1", "want a number of bytes, or 0 for none"},
@@ -148,6 +151,8 @@ var (
 		"profile.Config.Repeats":   {{profile.Config{Repeats: -1}, "-1", "want at least 0"}},
 		"profile.Config.Balance":   {{profile.Config{Balance: []int{3, 0}}, "stage 1 has 0 layers", "the 3 layers in all"}},
 		"profile.Config.Target":    {{profile.Config{Loss: nn.MSE()}, "[]: there are none for the loss", "want those of the sample"}},
+		"profile.Config.Workers":   {{profile.Config{Balance: []int{1, 2}, Workers: []int{0}}, "[0]: 1 for 2 stages", "want one for each stage"}},
+		"profile.Config.Fewer":     {{profile.Config{Balance: []int{3}, Fewer: []*torch.Tensor{}}, "[]: it has no rows", "want a sample of fewer rows, or nil"}},
 		"profile.Config.MostUnits": {{profile.Config{MostUnits: -1}, "-1", "want at least 0"}},
 
 		"balance.TimeConfig.Recomputed": {{balance.TimeConfig{Recomputed: []float64{0, 2}}, "[0 2]: stage 1 has 2", "want shares of the micro-batches, 0 to 1"},
@@ -231,8 +236,8 @@ var (
 	}
 	unwrong = map[string]string{
 		"torch.Options.Device": "one that does not exist is refused when something is allocated", "torch.Options.Grad": "a switch", "torch.Options.Seed": "any number", "torch.Options.Autocast": "a switch",
-		"trace.Options.Process": "any text",
-		"planner.Problem.Skips": "package schedule says what is wrong with them", "planner.Problem.Schedule": "its program is checked", "planner.Problem.Meet": "a switch",
+		"trace.Options.Process":    "any text",
+		"planner.Problem.Schedule": "its program is checked", "planner.Problem.Meet": "a switch",
 		"solver.Options.Steps":   "any number",
 		"data.LoaderConfig.Seed": "any number", "data.LoaderConfig.Shuffle": "a switch", "data.LoaderConfig.DropLast": "a switch", "data.Synthetic.Seed": "any number",
 		"data.Options.Mean": "checked with the images (data.NewImages)", "data.Options.Std": "checked with the images (data.NewImages)", "data.Options.Synthetic": "a data.Synthetic",
@@ -243,7 +248,7 @@ var (
 		"train.Loop.LRSchedule": "any", "train.Loop.OnStep": "any functions", "train.Loop.OnEpoch": "any function",
 		"profile.Config.Seed": "any number", "profile.Config.Extras": "any values", "profile.Config.Autocast": "a switch", "profile.Config.Clock": "any function", "profile.Config.BytesOnly": "a switch",
 		"profile.Config.Progress": "any function", "profile.Config.Loss": "any", "profile.Config.LossUnit": "a switch", "profile.Config.Split": "a switch", "profile.Config.InputGrad": "a switch",
-		"profile.Config.DeferredBatchNorm": "a switch", "profile.Config.Known": "one of something else is not used",
+		"profile.Config.DeferredBatchNorm": "a switch", "profile.Config.Known": "one of something else is not used", "profile.Config.FewerTarget": "as Target",
 		"group.Config.Token": "any text", "group.Config.AgentStore": "a switch",
 		"autoremat.Config.Optimizer": "any", "autoremat.Config.Loss": "any", "autoremat.Config.Report": "any function",
 	}

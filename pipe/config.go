@@ -162,7 +162,10 @@ func (cfg *Config) checkSchedule() error {
 		return nil
 	}
 	worker, _ := placement(cfg.Devices)
-	p, err := cfg.Schedule.Make(schedule.Config{Stages: len(worker), MicroBatches: cfg.Chunks, Worker: worker})
+	p, err := cfg.Schedule.Make(schedule.Config{Stages: len(worker), MicroBatches: cfg.Chunks, Worker: worker,
+		Recompute: func(stage, microBatch int) bool {
+			return stage < len(worker) && (cfg.policies[stage] == Optimal || planner.Policy(cfg.policies[stage]).Recomputes(microBatch))
+		}})
 	refused := &ConfigError{Of: "pipe", Field: "Schedule",
 		Value: unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches", len(worker), worker, cfg.Chunks))}
 	switch {

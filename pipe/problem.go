@@ -17,8 +17,15 @@ func (p *Pipe) problem(microBatches int) planner.Problem {
 		out.Devices = append(out.Devices, planner.Device{Name: d.String()})
 	}
 	for i, s := range p.stages {
-		out.Stages = append(out.Stages, planner.Stage{Device: s.worker, Layers: len(s.Layers),
-			Policy: planner.Policy(p.cfg.policies[i])})
+		stage := planner.Stage{Device: s.worker, Layers: len(s.Layers), Policy: planner.Policy(p.cfg.policies[i])}
+		if known := p.cfg.Profile; known != nil && len(known.Layers) == len(p.layers) {
+			for _, l := range known.Layers[s.first : s.first+len(s.Layers)] {
+				stage.Times.Forward += 1e6 * l.Forward
+				stage.Times.Backward += 1e6 * l.Backward
+			}
+			stage.Times.Weights = stage.Times.Backward / 2 // not measured; of a linear layer each part is a product
+		}
+		out.Stages = append(out.Stages, stage)
 	}
 	return out
 }
@@ -28,6 +35,7 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 	p := r.p
 	out := p.problem(len(r.parts))
 	for i, s := range p.stages {
+		out.Stages[i].Times = timesOf(chains[i])
 		if p.cfg.policies[i] != Optimal {
 			continue
 		}
@@ -74,6 +82,18 @@ func (r *minibatch) room(stage int) room {
 	}
 	if o := p.cfg.Optimizer; o != nil {
 		out.State = o.Need(s.Params()).State
+	}
+	return out
+}
+
+// timesOf is how long the actions of a stage that was measured take.
+func timesOf(c profile.Chain) (out planner.Times) {
+	for i, l := range c.Later.Layers {
+		out.Forward += l.Forward
+		out.Backward += l.Backward
+		if i < len(c.Deferred) {
+			out.Weights += c.Deferred[i].Share * l.Backward
+		}
 	}
 	return out
 }

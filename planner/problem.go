@@ -28,6 +28,19 @@ func (p Problem) check() error {
 			return refuse("Devices", d.Live, "the bytes that are live on "+d.Name, "want 0 or more")
 		}
 	}
+	if p.Larger < 0 || p.Larger > p.MicroBatches {
+		return refuse("Larger", p.Larger, "", fmt.Sprintf("want the number of micro-batches of the most rows, at most %d, or 0 for all", p.MicroBatches))
+	}
+	for i, s := range p.Skips {
+		if s.From < 0 || s.From >= s.To || s.To >= len(p.Stages) {
+			return refuse("Skips", fmt.Sprint(s.From, " to ", s.To), fmt.Sprintf("the stages of skip %d", i), fmt.Sprintf("want an earlier and a later one of %d", len(p.Stages)))
+		}
+	}
+	for i, t := range p.Ties {
+		if t.Earlier < 0 || t.Earlier >= t.Later || t.Later >= len(p.Stages) {
+			return refuse("Ties", fmt.Sprint(t.Earlier, " and ", t.Later), fmt.Sprintf("the stages of tie %d", i), fmt.Sprintf("want an earlier and a later one of %d", len(p.Stages)))
+		}
+	}
 	planned := make([]int, len(p.Devices)) // stages of each device, with the policy Optimal and others
 	others := make([]int, len(p.Devices))
 	for i, s := range p.Stages {
@@ -36,6 +49,8 @@ func (p Problem) check() error {
 			return refuse("Stages", s.Device, fmt.Sprintf("the device of stage %d", i), fmt.Sprintf("want an index below %d", len(p.Devices)))
 		case !slices.Contains(Policies, s.Policy):
 			return refuse("Stages", string(s.Policy), fmt.Sprintf("the policy of stage %d", i), fmt.Sprintf("want one of %v", Policies))
+		case min(s.Times.Forward, s.Times.Backward, s.Times.Weights) < 0 || s.Times.Weights > s.Times.Backward:
+			return refuse("Stages", fmt.Sprintf("%+v", s.Times), fmt.Sprintf("the times of stage %d", i), "want microseconds, 0 or more, and Weights at most Backward")
 		case s.Layers < 1:
 			return refuse("Stages", s.Layers, fmt.Sprintf("the layers of stage %d", i), "want at least 1")
 		case s.Policy == Optimal:

@@ -84,7 +84,7 @@ func (p Problem) program(capacity int) (*schedule.Program, error) {
 		workers = append(workers, s.Device)
 	}
 	program, err := generate.Make(schedule.Config{
-		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: workers, Skips: p.edges(), Capacity: capacity,
+		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: workers, Skips: p.edges(), Capacity: capacity, Time: p.time(),
 		Recompute: func(stage, microBatch int) bool {
 			if stage >= len(p.Stages) {
 				return false // the schedule asks for a program of more than there is
@@ -121,7 +121,9 @@ func (p Problem) bounded() (program *schedule.Program, may bool, err error) {
 		capacities = append(capacities, 0)
 	}
 	for _, capacity := range capacities {
-		if program, err = p.program(capacity); err == nil {
+		if program, err = p.program(capacity); err == nil && p.Meet && program.Capacity != capacity {
+			return nil, false, fmt.Errorf("planner: the schedule's program has a capacity of %d values on links, and memory is not planned; want the capacity of the schedule.Config, %d", program.Capacity, capacity)
+		} else if err == nil {
 			return program, !p.Meet && capacity != 0 && program.Capacity == capacity, nil
 		}
 	}

@@ -235,6 +235,12 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 		return c, &ConfigError{Of: "profile", Field: "Target", Value: c.Target, Problem: "there are none for the loss", Remedy: "want those of the sample"}
 	case c.Balance != nil && c.Device.Kind != torch.KindCPU:
 		return c, &ConfigError{Of: "profile", Field: "Device", Value: c.Device, Problem: "its memory is not counted, and a chain is about bytes", Remedy: "want a CPU device"}
+	case c.Workers != nil && len(c.Workers) != len(c.Balance):
+		return c, &ConfigError{Of: "profile", Field: "Workers", Value: c.Workers, Problem: fmt.Sprintf("%d for %d stages", len(c.Workers), len(c.Balance)), Remedy: "want one for each stage"}
+	case c.Fewer != nil && !slices.ContainsFunc(c.Fewer, func(x *torch.Tensor) bool { return x != nil && !x.Freed() && x.Numel() > 0 }):
+		return c, &ConfigError{Of: "profile", Field: "Fewer", Value: torch.Describe(c.Fewer), Problem: "it has no rows", Remedy: "want a sample of fewer rows, or nil"}
+	case c.Fewer != nil && c.Loss != nil && len(c.FewerTarget) == 0:
+		return c, &ConfigError{Of: "profile", Field: "FewerTarget", Value: c.FewerTarget, Problem: "there are none for the loss", Remedy: "want those of Fewer"}
 	case c.Balance != nil:
 		if err := arg.Balance("profile", c.Balance, len(layers)); err != nil {
 			return c, err

@@ -11,7 +11,7 @@ import (
 type Generator func(Config) (*Program, error)
 
 // Make returns the program for a config. A program that [Check] refuses, or that is for other
-// stages, micro-batches, workers or skips, is an error.
+// stages, micro-batches, workers, skips or recomputations, is an error.
 func (g Generator) Make(c Config) (*Program, error) {
 	want, placement, err := c.program()
 	if err != nil {
@@ -34,6 +34,12 @@ func (g Generator) Make(c Config) (*Program, error) {
 				return nil, fmt.Errorf("schedule: stage %d is on worker %d of the program, want worker %d", a.Stage, w, placement[a.Stage])
 			}
 		}
+	}
+	if s, i, asked, ok := p.recomputesElse(c); ok {
+		if asked {
+			return nil, fmt.Errorf("schedule: the program lacks %dR%d, a recomputation that is asked for", s, i)
+		}
+		return nil, fmt.Errorf("schedule: the program has %dR%d, a recomputation that is not asked for", s, i)
 	}
 	return p, nil
 }

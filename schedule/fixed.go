@@ -113,13 +113,20 @@ func (p *Program) recomputed() map[Action]bool {
 
 // recomputesAs reports whether the program recomputes what a config wants.
 func (p *Program) recomputesAs(c Config) bool {
+	_, _, _, found := p.recomputesElse(c)
+	return !found
+}
+
+// recomputesElse finds a micro-batch on a stage that the program recomputes and the config does not ask
+// for, or the other way round.
+func (p *Program) recomputesElse(c Config) (stage, microBatch int, asked, found bool) {
 	recomputed := p.recomputed()
 	for s := range p.Stages {
 		for i := range p.MicroBatches {
-			if recomputed[Action{Recompute, s, i, 0}] != c.recomputes(s, i) {
-				return false
+			if asked := c.recomputes(s, i); recomputed[Action{Recompute, s, i, 0}] != asked {
+				return s, i, asked, true
 			}
 		}
 	}
-	return true
+	return 0, 0, false, false
 }

@@ -1,0 +1,85 @@
+package pipe_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// A schedule whose programs leave out recomputations that the policy asks for is refused when the pipe
+// is made, and not when a step is to run.
+func TestSchedulesThatDropRecomputations(t *testing.T) {
+	torchtest.Check(t)
+	drops := func(c schedule.Config) (*schedule.Program, error) {
+		c.Recompute = nil
+		return schedule.OneFOneB(c)
+	}
+	for _, policy := range []pipe.Checkpoint{pipe.Always, pipe.ExceptLast, pipe.Optimal, pipe.Never} {
+		model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewTanh(), nn.NewLinear(4, 4))
+		p, err := pipe.New(model, pipe.Config{Balance: []int{2, 1}, Chunks: 3, Checkpoint: policy, Schedule: drops})
+		if err == nil {
+			p.Close()
+			nn.Free(model)
+		}
+		if refused := err != nil && strings.Contains(err.Error(), "a recomputation that is asked for"); refused != (policy != pipe.Never) {
+			t.Errorf("%v: %v", policy, err)
+		}
+	}
+}
+
+// A schedule with links of its own capacity is refused where memory is not planned and nothing may
+// wait: an inference of a pipe with the policy optimal.
+func TestSchedulesOfTheirOwnCapacity(t *testing.T) {
+	torchtest.Check(t)
+	wide := func(c schedule.Config) (*schedule.Program, error) {
+		c.Capacity = 3
+		return schedule.GPipe(c)
+	}
+	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewTanh(), nn.NewLinear(4, 4))
+	p := started(t, model, pipe.Config{Balance: []int{2, 1}, Chunks: 3, Checkpoint: pipe.Optimal, Schedule: wide})
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	_, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0))})
+	if err == nil || !strings.Contains(err.Error(), "a capacity of 3 values on links, and memory is not planned") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A schedule gets the times that were measured, in proportion to what its stages do.
+func TestSchedulesGetMeasuredTimes(t *testing.T) {
+	torchtest.Check(t)
+	var last schedule.Config
+	notes := func(c schedule.Config) (*schedule.Program, error) {
+		last = c
+		return schedule.ZeroBubbleH1(c)
+	}
+	model := nn.NewSequential(nn.NewLinear(8, 8), nn.NewLinear(8, 256), nn.NewLinear(256, 256), nn.NewLinear(256, 8))
+	p := started(t, model, pipe.Config{Balance: []int{1, 3}, Chunks: 2, Checkpoint: pipe.Optimal, Schedule: notes})
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	b := pipe.Batch{Input: pipe.Rows(normal(256, 8)(c, 0)), Target: pipe.Rows(normal(256, 8)(c, 0))}
+	if _, err := p.PlanFor(context.Background(), b, nn.MSE()); err != nil {
+		t.Fatal(err)
+	}
+	if last.Time == nil {
+		t.Fatal("no times")
+	}
+	at := func(kind schedule.Kind, stage int) float64 {
+		return last.Time(schedule.Action{Kind: kind, Stage: stage}).Seconds()
+	}
+	for _, kind := range []schedule.Kind{schedule.Forward, schedule.Backward} {
+		if at(kind, 0) <= 0 || at(kind, 1) <= at(kind, 0) {
+			t.Errorf("%v: %v and %v seconds; the second stage does far more", kind, at(kind, 0), at(kind, 1))
+		}
+	}
+	whole := at(schedule.Backward, 1)
+	if parts := at(schedule.BackwardInput, 1) + at(schedule.BackwardWeight, 1); at(schedule.BackwardWeight, 1) <= 0 || parts < 0.999*whole || parts > 1.001*whole {
+		t.Errorf("a backward of %v seconds, and parts of %v and %v", whole, at(schedule.BackwardInput, 1), at(schedule.BackwardWeight, 1))
+	}
+}
