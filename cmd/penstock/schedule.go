@@ -37,11 +37,12 @@ parts 0I2, the gradient of the stage's input, and 0W2, those of its weights. Wit
 what its device does next.
 
 Times are those of one stage on one micro-batch, in any unit; a whole backward takes
-i and w together, and r is that of a reduction. What a device holds is counted in micro-batches of a stage, from
-forward to the end of backward, the running one included. Links between devices cost
-nothing, unless --latency or --bandwidth says so; times are milliseconds then. A value
-takes the latency and its bytes over the bandwidth; a link moves one at a time, and no
-device waits for what it has sent unless --capacity says so.
+i and w together, and r is that of a reduction. What a device holds is counted in
+micro-batches of a stage, from forward to the end of backward, the running one
+included. Links between devices cost nothing, unless --latency or --bandwidth says so;
+times are milliseconds then. A value takes the latency and its bytes over the bandwidth;
+a link moves one at a time, and no device waits for what it has sent unless --capacity
+says so.
 
   text   the program, with what is sent and received; penstock schedule check reads it
   grid   the time of each action, to the right

@@ -192,8 +192,12 @@ func (p *picture) worker(w int) {
 	p.text(float64(p.left-10), float64(y+17), 12, "end", "#111111", p.name(w))
 	p.text(float64(p.left+plain+10), float64(y+17), 12, "start", "#555555", fmt.Sprintf("idle %.1f %%", 100*p.idle(w)))
 	fmt.Fprintf(&p.b, `<rect x="%d" y="%d" width="%d" height="%d" fill="#f1f1f1"/>`+"\n", p.left, y, plain, row)
-	for _, e := range p.events[w] {
-		p.event(e, y)
+	for _, beside := range []bool{false, true} { // reductions last, over what goes on meanwhile
+		for _, e := range p.events[w] {
+			if (e.Action.Kind == schedule.Reduce) == beside {
+				p.event(e, y)
+			}
+		}
 	}
 	p.curve(w, y+row+2)
 }

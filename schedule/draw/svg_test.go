@@ -99,6 +99,12 @@ func TestSVGOfReductions(t *testing.T) {
 	if elements["title"] != 16 || elements["rect"] != 16+4+2+1+3 {
 		t.Errorf("%v", elements)
 	}
+	// They are drawn over what goes on meanwhile: no computation of the row comes later.
+	for _, row := range strings.Split(string(draw.SVG(took(3*time.Millisecond), draw.Options{})), "<path")[:2] {
+		if last := strings.LastIndex(row, "<title>"); strings.Count(row[last:], `height="4"`) != 2 {
+			t.Errorf("two reductions do not follow the last computation in\n%s", row)
+		}
+	}
 	if texts, _ := read(t, draw.SVG(took(0), draw.Options{})); slices.Contains(texts, "gradient reduction") {
 		t.Errorf("the legend names what takes no time: %q", texts)
 	}
