@@ -1,11 +1,13 @@
 package group
 
 import (
+	"log/slog"
 	"net"
 	"strconv"
 	"time"
 
 	"penstock/internal/arg"
+	"penstock/torch"
 )
 
 // Config says how a process joins a group. Size, Rank and Address are needed; the rest has
@@ -22,6 +24,7 @@ type Config struct {
 	AgentStore bool          // torchrun's agent has the store
 	Interface  string        // network interface to listen on; empty: the one that leads to Address
 	Backend    string        // what carries tensors: "gloo", the default
+	Log        *slog.Logger  // told of connections that are refused; nil: nobody is
 }
 
 // maxSize is the most members of a group.
@@ -56,6 +59,10 @@ func (c Config) Validate() error {
 	}
 	switch c.Backend {
 	case "gloo":
+		if c.Size > 1 && !torch.HasGloo() {
+			return &ConfigError{Of: "group", Field: "Backend", Value: c.Backend, Problem: "this Penstock is built without it",
+				Remedy: "want a build with the headers of Gloo (Debian's libgloo-dev), or one process"}
+		}
 	case "nccl", "mpi":
 		return &ConfigError{Of: "group", Field: "Backend", Value: c.Backend, Problem: "this Penstock is built without it", Remedy: "want gloo"}
 	default:

@@ -3,12 +3,21 @@ package group
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
 
 	"penstock/internal/arg"
+	"penstock/internal/link"
+	"penstock/torch"
 )
 
-// Join makes this process a member of a group. It blocks until all members are there, ctx is done,
-// or Config.Timeout has passed.
+// Join makes this process a member of a group. It blocks until all members are there, ctx is done
+// or Config.Timeout has passed. If a rank is missing or there twice, or if members differ in the
+// size of the group, the token or libtorch, it fails on all ranks that are there. The caller closes
+// the group.
 func Join(ctx context.Context, cfg Config) (*Group, error) {
 	if err := arg.Context(ctx, "group"); err != nil {
 		return nil, err
@@ -16,5 +25,164 @@ func Join(ctx context.Context, cfg Config) (*Group, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return nil, errors.New("group: Join: not yet")
+	cfg = cfg.filled()
+	if cfg.Size == 1 {
+		return Local(1)[0], nil
+	}
+	j := &joined{control: newControl(cfg)}
+	if err := j.join(ctx); err != nil {
+		_ = j.close()
+		return nil, err
+	}
+	return &Group{rank: cfg.Rank, size: cfg.Size, first: j.first, member: j}, nil
+}
+
+// errTimeout is why a Join is given up after Config.Timeout.
+var errTimeout = errors.New("the time to wait for the others is over")
+
+// joined is a member in a process of its own.
+type joined struct {
+	*control
+	store *store
+	host  *host // at rank 0
+	data  *carrier
+}
+
+func (j *joined) join(user context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(user, j.cfg.Timeout, errTimeout)
+	defer cancel()
+	name, err := os.Hostname()
+	if err != nil {
+		name = "?"
+	}
+	me := hello{rank: j.cfg.Rank, size: j.cfg.Size, pid: os.Getpid(), host: cut(name, maxName), libtorch: cut(torch.Version(), maxName)}
+	var hosts bool
+	if j.store, hosts, err = openStore(ctx, j.cfg); err != nil {
+		return err
+	}
+	var ip net.IP
+	if hosts {
+		ip, err = j.receiveOthers(ctx, me)
+	} else {
+		ip, err = j.attend(ctx, user, me)
+	}
+	if err != nil {
+		return err
+	}
+	if j.data, err = openCarrier(ctx, j.control, j.store, ip); err == nil {
+		_, err = j.gather(ctx, "joined", nil)
+	}
+	if err != nil {
+		j.fail(Failure{Rank: j.cfg.Rank, Stage: -1, MicroBatch: -1, Action: "joining", Message: err.Error()}.bounded())
+		return j.first.get()
+	}
+	return nil
+}
+
+// receiveOthers is rank 0's part of the rendezvous. It returns the address that it listens on.
+func (j *joined) receiveOthers(ctx context.Context, me hello) (net.IP, error) {
+	ip, err := listenOn(ctx, j.cfg)
+	if err != nil {
+		return nil, err
+	}
+	if j.host, err = newHost(j.control, me, ip); err != nil {
+		return nil, err
+	}
+	if err := j.host.publish(j.store); err != nil {
+		return nil, fmt.Errorf("group: the store at %s: %w", j.cfg.Address, err)
+	}
+	return ip, j.host.assemble(ctx)
+}
+
+// attend is any other member's part. It returns the address by which this one reaches rank 0.
+func (j *joined) attend(ctx, user context.Context, me hello) (net.IP, error) {
+	began := time.Now()
+	failed := func(what string, err error) error {
+		return fmt.Errorf("group: rank %d of %d: %s: %w, after %v", me.rank, me.size, what, err, time.Since(began).Round(time.Millisecond))
+	}
+	value, err := j.store.wait(ctx, controlKey)
+	if err != nil {
+		return nil, failed("rank 0 has not said in the store at "+j.cfg.Address+" where it listens", err)
+	}
+	at, err := parseContact(value)
+	if err != nil {
+		return nil, err
+	}
+	token := j.cfg.Token
+	switch {
+	case at.token != "" && token != "":
+		return nil, fmt.Errorf("group: rank %d has a token, and rank 0 has none; want the same on all ranks (PENSTOCK_TOKEN)", me.rank)
+	case at.token == "" && token == "":
+		return nil, fmt.Errorf("group: rank 0 has a token, and rank %d has none; want the same on all ranks (PENSTOCK_TOKEN)", me.rank)
+	case token == "":
+		token = at.token
+	}
+	d := net.Dialer{Timeout: answerWithin}
+	conn, err := d.DialContext(ctx, "tcp", at.address)
+	if err != nil {
+		return nil, failed("rank 0 listens at "+at.address+" and cannot be reached there; want Interface on rank 0, the network interface that the others reach", err)
+	}
+	var refused *refusedError
+	if err := introduce(conn, token, me, j.cfg.Silence); errors.As(err, &refused) {
+		_ = conn.Close()
+		return nil, refused
+	} else if err != nil {
+		_ = conn.Close()
+		return nil, failed("rank 0 at "+at.address, err)
+	}
+	j.add(newPeer(0, conn, j.cfg))
+	// Rank 0's time ends first, and it knows who is missing.
+	ctx, cancel := context.WithTimeoutCause(user, j.cfg.Timeout+j.cfg.Silence, errTimeout)
+	defer cancel()
+	select {
+	case <-j.ready:
+	case <-j.first.failed:
+		return nil, j.first.get()
+	case <-ctx.Done():
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		return nil, failed("it waited for "+j.waiting, context.Cause(ctx))
+	}
+	ip := conn.LocalAddr().(*net.TCPAddr).IP
+	if j.cfg.Interface != "" {
+		return addressOf(j.cfg.Interface)
+	}
+	return ip, nil
+}
+
+func (j *joined) send(t *torch.Tensor, to, tag int) (link.Work, error) {
+	return j.data.send(t, to, tag)
+}
+
+func (j *joined) receive(t *torch.Tensor, from, tag int) (link.Work, error) {
+	return j.data.receive(t, from, tag)
+}
+
+// close leaves the group, in good order if it has not failed. It is also the end of a join that has
+// failed.
+func (j *joined) close() error {
+	if j.data != nil && j.first.get() == nil {
+		j.sayGoodbye()
+	}
+	j.flush(time.Second)
+	close(j.closing)
+	if j.data != nil {
+		j.data.close()
+	}
+	if j.host != nil {
+		j.host.close()
+	}
+	j.control.close()
+	if j.store != nil {
+		j.store.Close()
+	}
+	return nil
+}
+
+// log is where is told what is refused.
+func (c Config) log() *slog.Logger {
+	if c.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return c.Log
 }

@@ -3,8 +3,6 @@ package group
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 
 	"penstock/internal/link"
@@ -13,14 +11,17 @@ import (
 
 // Local returns n members within this process, for tests: goroutines stand for processes. They
 // do as those of Join with Gloo: a send waits for its receive, and tags match by name. A receive of
-// another size than is sent panics, where Gloo would end the process or leave a part unwritten.
+// less than is sent panics, where Gloo would end the process.
 // Close does not wait. Local panics if n is below 1.
 func Local(n int) []*Group {
 	if n < 1 {
 		panic(fmt.Sprintf("group: Local of %d members; want at least 1", n))
 	}
 	o := newOutcome()
-	r := &room{first: o, left: make([]bool, n), at: make([]int, n), posts: map[edge]*posts{}, gathers: map[int]*gathering{}}
+	r := &room{first: o, left: make([]bool, n), posts: map[edge]*posts{}}
+	for range n {
+		r.gathers = append(r.gathers, newGathers(n))
+	}
 	all := make([]*Group, n)
 	for rank := range all {
 		all[rank] = &Group{rank: rank, size: n, first: o, member: &local{r, rank}}
@@ -38,10 +39,9 @@ type local struct {
 type room struct {
 	first   *outcome
 	mu      sync.Mutex
-	left    []bool             // by rank: it has called Close
-	posts   map[edge]*posts    // transfers that wait for the other side
-	at      []int              // by rank: how many gathers it has begun
-	gathers map[int]*gathering // by number
+	left    []bool          // by rank: it has called Close
+	posts   map[edge]*posts // transfers that wait for the other side
+	gathers []*gathers      // by rank
 }
 
 // edge is where a send and its receive meet.
@@ -94,7 +94,9 @@ func (m *local) receive(t *torch.Tensor, from, tag int) (link.Work, error) {
 // meet moves the bytes if the other side is there, and waits for it otherwise.
 func (r *room) meet(t *torch.Tensor, e edge, peer int, sends bool) (link.Work, error) {
 	mine := &post{r, t, make(chan struct{})}
-	flat(t, func(*torch.Tensor) {}) // refuses what is not dense
+	if err := dense(t); err != nil {
+		return nil, err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.left[peer] {
@@ -126,76 +128,61 @@ func (r *room) meet(t *torch.Tensor, e edge, peer int, sends bool) (link.Work, e
 	return mine, nil
 }
 
-// move copies the memory of one tensor to another.
-func move(to, from *torch.Tensor, e edge) {
-	flat(from, func(source *torch.Tensor) {
-		flat(to, func(target *torch.Tensor) {
-			n := source.Numel() * source.DType().Size()
-			if n > target.Numel()*target.DType().Size() {
-				panic(fmt.Sprintf("group: rank %d sends %v to rank %d under tag %d, which receives %v; want room for it", e.from, from, e.to, e.tag, to))
-			}
-			content := torch.Bytes(target)
-			copy(content, torch.Bytes(source))
-			if err := torch.SetBytes(target, content); err != nil {
-				panic(err.Error())
-			}
-		})
-	})
+// dense refuses a tensor that Gloo would.
+func dense(t *torch.Tensor) error {
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	return torch.Try(func() { c.InMemoryOrder(t) })
 }
 
-// gathering is one Gather of all members.
-type gathering struct {
-	what  []string
-	bytes [][]byte
-	begun []bool
-	ended chan struct{}
+// move copies the memory of one tensor to another.
+func move(to, from *torch.Tensor, e edge) {
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	content, target := torch.Bytes(c.InMemoryOrder(from)), c.InMemoryOrder(to)
+	all := torch.Bytes(target)
+	if len(content) > len(all) {
+		panic(fmt.Sprintf("group: rank %d sends %v to rank %d under tag %d, which receives %v; want room for it", e.from, from, e.to, e.tag, to))
+	}
+	copy(all, content)
+	if err := torch.SetBytes(target, all); err != nil {
+		panic(err.Error())
+	}
 }
 
 func (m *local) gather(ctx context.Context, what string, mine []byte) ([][]byte, error) {
-	g, err := m.enter(what, mine)
+	one, err := m.enter(what, mine)
 	if err != nil {
 		return nil, err
 	}
 	select {
-	case <-g.ended:
+	case <-one.ended:
+		return one.result()
 	case <-m.first.failed:
 		return nil, m.first.get()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if err := differ(g.what); err != nil {
-		return nil, err
-	}
-	all := make([][]byte, len(g.bytes))
-	for i, b := range g.bytes {
-		all[i] = append([]byte{}, b...)
-	}
-	return all, nil
 }
 
-// enter adds a member's part to its next gathering.
+// enter adds a member's part to the next gathering of all.
 func (m *local) enter(what string, mine []byte) (*gathering, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n := m.at[m.rank]
-	m.at[m.rank]++
-	g := m.gathers[n]
-	if g == nil {
-		size := len(m.at)
-		g = &gathering{make([]string, size), make([][]byte, size), make([]bool, size), make(chan struct{})}
-		m.gathers[n] = g
-	}
-	g.what[m.rank], g.bytes[m.rank], g.begun[m.rank] = what, append([]byte{}, mine...), true
-	if !slices.Contains(g.begun, false) {
-		delete(m.gathers, n)
-		close(g.ended)
+	one := m.gathers[m.rank].begin()
+	for _, g := range m.gathers {
+		for _, p := range one.parts(m.rank, what, mine) {
+			if err := g.add(p); err != nil {
+				return nil, err
+			}
+		}
 	}
 	for rank, left := range m.left {
-		if left && !g.begun[rank] {
+		if left && m.gathers[m.rank].wants(rank) {
 			m.first.set(&LostError{Rank: rank, Why: hasLeft})
 		}
 	}
-	return g, m.first.get()
+	return one, m.first.get()
 }
 
 func (m *local) fail(f Failure) {
@@ -213,24 +200,10 @@ func (m *local) close() error {
 		lost = lost || e.from == m.rank || e.to == m.rank
 	}
 	for _, g := range m.gathers {
-		lost = lost || !g.begun[m.rank]
+		lost = lost || g.wants(m.rank)
 	}
 	if lost {
 		m.first.set(&LostError{Rank: m.rank, Why: hasLeft})
 	}
 	return nil
-}
-
-const hasLeft = "it has left the group"
-
-// differ is the error of members that are not at the same gather, or nil.
-func differ(what []string) error {
-	if len(slices.Compact(slices.Clone(what))) == 1 {
-		return nil
-	}
-	var at []string
-	for rank, w := range what {
-		at = append(at, fmt.Sprintf("rank %d at %q", rank, w))
-	}
-	return fmt.Errorf("group: the members gather different things: %s; want the same calls in the same order on every rank", strings.Join(at, ", "))
 }

@@ -38,23 +38,31 @@ func none(t *testing.T, errs []error) {
 
 func TestGatherGivesAllInRankOrder(t *testing.T) {
 	torchtest.Check(t)
-	all := group.Local(4)
-	none(t, each(all, func(g *group.Group) error {
-		for round := range 20 {
-			mine := bytes.Repeat([]byte{byte(g.Rank())}, round*g.Rank())
-			got, err := g.Gather(context.Background(), fmt.Sprint("round ", round), mine)
-			if err != nil {
-				return err
-			}
-			for rank, b := range got {
-				if !bytes.Equal(b, bytes.Repeat([]byte{byte(rank)}, round*rank)) {
-					return fmt.Errorf("round %d: rank %d gave %v", round, rank, b)
-				}
-			}
-			mine = append(mine, 9) // it is the caller's again
+	none(t, each(group.Local(4), func(g *group.Group) error {
+		if err := gatherAll(g); err != nil {
+			return err
 		}
 		return g.Close()
 	}))
+}
+
+// gatherAll gathers bytes of many lengths, of each rank another.
+func gatherAll(g *group.Group) error {
+	for round := range 20 {
+		each := func(rank int) []byte { return bytes.Repeat([]byte{byte(rank), byte(round)}, round*round*round*rank*10) }
+		mine := each(g.Rank())
+		got, err := g.Gather(context.Background(), fmt.Sprint("round ", round), mine)
+		if err != nil {
+			return err
+		}
+		for rank, b := range got {
+			if !bytes.Equal(b, each(rank)) {
+				return fmt.Errorf("round %d: rank %d gave %d bytes", round, rank, len(b))
+			}
+		}
+		clear(mine) // it is the caller's again
+	}
+	return nil
 }
 
 func TestGatherOfDifferentThingsNamesTheRanks(t *testing.T) {
@@ -83,60 +91,67 @@ func TestGatherGivenUpFailsTheGroup(t *testing.T) {
 	}
 }
 
-// TestTagsMatchByName sends many tensors both ways at once and receives them in another order. Half
-// of them are transposed, so that their memory is in another order than their elements.
 func TestTagsMatchByName(t *testing.T) {
 	torchtest.Check(t)
-	const tags = 50
 	none(t, each(group.Local(4), func(g *group.Group) error {
-		c := torch.NewCtx(torch.Options{})
-		defer c.Close()
-		r := rand.New(rand.NewSource(int64(g.Rank())))
-		var works []link.Work
-		var check []func() error
-		for peer := range g.Size() {
-			if peer == g.Rank() {
-				continue
-			}
-			for _, tag := range r.Perm(tags) {
-				x := numbers(c, g.Rank(), peer, tag)
-				w, err := g.Send(x, peer, tag)
-				if err != nil {
-					return err
-				}
-				works = append(works, w)
-			}
-			for _, tag := range r.Perm(tags) {
-				want := numbers(c, peer, g.Rank(), tag)
-				y := c.EmptyLike(want)
-				w, err := g.Receive(y, peer, tag)
-				if err != nil {
-					return err
-				}
-				works = append(works, w)
-				check = append(check, func() error {
-					if !bytes.Equal(torch.Bytes(y), torch.Bytes(want)) {
-						return fmt.Errorf("tag %d from rank %d: %v", tag, peer, torch.Values[float32](y))
-					}
-					return nil
-				})
-			}
-		}
-		for _, w := range works {
-			if err := w.Wait(); err != nil {
-				return err
-			}
-			if !w.Done() {
-				return errors.New("it has ended and is not done")
-			}
-		}
-		for _, f := range check {
-			if err := f(); err != nil {
-				return err
-			}
+		if err := exchange(g); err != nil {
+			return err
 		}
 		return g.Close()
 	}))
+}
+
+// exchange sends many tensors both ways at once and receives them in another order. Half of them
+// are transposed, so that their memory is in another order than their elements.
+func exchange(g *group.Group) error {
+	const tags = 50
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	r := rand.New(rand.NewSource(int64(g.Rank())))
+	var works []link.Work
+	var check []func() error
+	for peer := range g.Size() {
+		if peer == g.Rank() {
+			continue
+		}
+		for _, tag := range r.Perm(tags) {
+			x := numbers(c, g.Rank(), peer, tag)
+			w, err := g.Send(x, peer, tag)
+			if err != nil {
+				return err
+			}
+			works = append(works, w)
+		}
+		for _, tag := range r.Perm(tags) {
+			want := numbers(c, peer, g.Rank(), tag)
+			y := c.EmptyLike(want)
+			w, err := g.Receive(y, peer, tag)
+			if err != nil {
+				return err
+			}
+			works = append(works, w)
+			check = append(check, func() error {
+				if !bytes.Equal(torch.Bytes(y), torch.Bytes(want)) {
+					return fmt.Errorf("tag %d from rank %d: %v", tag, peer, torch.Values[float32](y))
+				}
+				return nil
+			})
+		}
+	}
+	for _, w := range works {
+		if err := w.Wait(); err != nil {
+			return err
+		}
+		if !w.Done() {
+			return errors.New("it has ended and is not done")
+		}
+	}
+	for _, f := range check {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // numbers is what a rank sends another under a tag: tag+1 rows of 3, transposed where the tag is odd.
@@ -268,6 +283,10 @@ func TestTransfersThatAreRefused(t *testing.T) {
 		"oneself": {func() (link.Work, error) { return g.Send(x, 0, 0) }, "rank 0 of 2 has rank 0 as the other side"},
 		"nobody":  {func() (link.Work, error) { return g.Receive(x, 2, 0) }, "rank 0 of 2 has rank 2 as the other side"},
 		"tag":     {func() (link.Work, error) { return g.Receive(x, 1, group.MaxTag) }, "the tag is 1073741824; want 0 to 1073741823"},
+		"gaps":    {func() (link.Work, error) { return g.Send(c.Narrow(x, 1, 0, 1), 1, 0) }, "the tensor is not dense"},
+		"expanded": {func() (link.Work, error) {
+			return g.Receive(c.Call("aten::expand", "", x, []int64{3, 2, 2}, false)[0].(*torch.Tensor), 1, 0)
+		}, "the tensor is not dense"},
 	} {
 		if _, err := row.call(); err == nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: got %v; want %s", name, err, row.want)

@@ -1,0 +1,65 @@
+package group
+
+import (
+	"context"
+	"fmt"
+	"net"
+)
+
+// listenOn is the address of this machine that rank 0 listens on: that of the interface if there is
+// one, the store's own if this machine has it, or the one that leads there.
+func listenOn(ctx context.Context, c Config) (net.IP, error) {
+	if c.Interface != "" {
+		return addressOf(c.Interface)
+	}
+	host, _, _ := net.SplitHostPort(c.Address)
+	all, err := net.DefaultResolver.LookupIPAddr(ctx, host)
+	if err != nil {
+		return nil, fmt.Errorf("group: the host of %s has no address: %w", c.Address, err)
+	}
+	mine, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("group: %w", err)
+	}
+	for _, a := range all {
+		for _, m := range mine {
+			if n, ok := m.(*net.IPNet); ok && (n.IP.Equal(a.IP) || a.IP.IsLoopback() && n.Contains(a.IP)) {
+				return a.IP, nil
+			}
+		}
+	}
+	// Nothing is sent: this asks for the route.
+	route, err := net.Dial("udp", c.Address)
+	if err != nil {
+		return nil, fmt.Errorf("group: no interface of this machine leads to %s: %w", c.Address, err)
+	}
+	defer func() { _ = route.Close() }()
+	return route.LocalAddr().(*net.UDPAddr).IP, nil
+}
+
+// addressOf is an address of an interface, of IPv4 if it has one.
+func addressOf(name string) (net.IP, error) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("group: the interface %s: %w", name, err)
+	}
+	all, err := i.Addrs()
+	if err != nil {
+		return nil, fmt.Errorf("group: the interface %s: %w", name, err)
+	}
+	var found net.IP
+	for _, a := range all {
+		n, ok := a.(*net.IPNet)
+		if !ok || n.IP.IsLinkLocalUnicast() {
+			continue
+		}
+		if n.IP.To4() != nil {
+			return n.IP, nil
+		}
+		found = n.IP
+	}
+	if found == nil {
+		return nil, fmt.Errorf("group: the interface %s has no address; want one that the other members reach", name)
+	}
+	return found, nil
+}

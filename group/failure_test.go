@@ -1,0 +1,256 @@
+package group_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"penstock/group"
+	"penstock/internal/link"
+	"penstock/internal/torchtest"
+	"penstock/torch"
+)
+
+// The members of these scenarios wait for ever, for the member whose number is Config.LocalRank or
+// for each other in a ring.
+
+func init() {
+	forever := func() { time.Sleep(time.Hour) }
+	for name, wait := range map[string]func(g *group.Group, x *torch.Tensor, victim int) error{
+		"receive": func(g *group.Group, x *torch.Tensor, _ int) error {
+			w, err := g.Receive(x, (g.Rank()+1)%g.Size(), 1)
+			return waited(w, err)
+		},
+		"send": func(g *group.Group, x *torch.Tensor, _ int) error {
+			w, err := g.Send(x, (g.Rank()+1)%g.Size(), 1)
+			return waited(w, err)
+		},
+		"gather": func(g *group.Group, _ *torch.Tensor, victim int) error {
+			if g.Rank() == victim {
+				forever()
+			}
+			_, err := g.Gather(context.Background(), "models", make([]byte, 1<<20))
+			return err
+		},
+		"panic": func(g *group.Group, x *torch.Tensor, victim int) error {
+			if g.Rank() == victim {
+				panic("a bug")
+			}
+			w, err := g.Receive(x, (g.Rank()+1)%g.Size(), 1)
+			return waited(w, err)
+		},
+		"exit": func(g *group.Group, x *torch.Tensor, victim int) error {
+			if g.Rank() == victim {
+				os.Exit(3)
+			}
+			w, err := g.Receive(x, (g.Rank()+1)%g.Size(), 1)
+			return waited(w, err)
+		},
+		"fail": func(g *group.Group, x *torch.Tensor, victim int) error {
+			if g.Rank() == victim {
+				g.Fail(group.Failure{Stage: 2, MicroBatch: 5, Action: "forward", Message: "not a number"})
+				return g.Err()
+			}
+			w, err := g.Receive(x, (g.Rank()+1)%g.Size(), 1)
+			return waited(w, err)
+		},
+	} {
+		scenarios[name] = func(cfg group.Config, say func(string)) error {
+			return member(func(g *group.Group, say func(string)) error {
+				c := torch.NewCtx(torch.Options{})
+				defer c.Close()
+				x := c.Zeros(torch.Float32, 1<<18)
+				// All are there before one of them goes.
+				if _, err := g.Gather(context.Background(), "start", nil); err != nil {
+					return err
+				}
+				say("waiting")
+				return wait(g, x, cfg.LocalRank)
+			})(cfg, say)
+		}
+	}
+}
+
+func waited(w link.Work, err error) error {
+	if err != nil {
+		return err
+	}
+	return w.Wait()
+}
+
+// victims are the members of a group of n that a test ends: rank 0 hands on what is for all.
+func victims(n int) []int { return []int{0, n - 1} }
+
+// othersSay waits for the end of all members but one. Each ends with an error that has the text.
+func othersSay(t *testing.T, all []*process, victim int, began time.Time, within time.Duration, want string) {
+	t.Helper()
+	var slowest time.Duration
+	for _, p := range all {
+		if p.rank == victim {
+			continue
+		}
+		last, took := p.end(began)
+		slowest = max(slowest, took)
+		if !strings.HasPrefix(last, "error ") || !strings.Contains(last, want) {
+			t.Errorf("rank %d: %s; want an error with %q", p.rank, last, want)
+		}
+	}
+	if t.Logf("%d members, victim %d: %v", len(all), victim, slowest); slowest > within {
+		t.Errorf("it took %v; want at most %v", slowest, within)
+	}
+}
+
+// TestKilledMember: all others end at once with an error that names the rank. A second is what is
+// promised; a machine that does much else may take longer, but no heartbeat is waited for.
+func TestKilledMember(t *testing.T) {
+	for _, scenario := range []string{"receive", "send", "gather"} {
+		for _, size := range []int{2, 4} {
+			for _, victim := range victims(size) {
+				t.Run(fmt.Sprintf("%s of %d, rank %d", scenario, size, victim), func(t *testing.T) {
+					cfg := config(t, size)
+					cfg.LocalRank, cfg.Heartbeat, cfg.Silence = victim, 20*time.Second, time.Minute
+					all := job(t, scenario, cfg)
+					for _, p := range all {
+						p.until("at waiting")
+					}
+					time.Sleep(50 * time.Millisecond)
+					began := time.Now()
+					if err := all[victim].cmd.Process.Kill(); err != nil {
+						t.Fatal(err)
+					}
+					othersSay(t, all, victim, began, 5*time.Second, fmt.Sprintf("rank %d is lost: ", victim))
+				})
+			}
+		}
+	}
+}
+
+func TestStoppedMember(t *testing.T) {
+	for _, victim := range victims(3) {
+		cfg := config(t, 3)
+		cfg.LocalRank, cfg.Heartbeat, cfg.Silence = victim, 200*time.Millisecond, 2*time.Second
+		all := job(t, "receive", cfg)
+		for _, p := range all {
+			p.until("at waiting")
+		}
+		began := time.Now()
+		if err := all[victim].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		othersSay(t, all, victim, began, 8*time.Second, fmt.Sprintf("rank %d is lost: nothing was heard of it for 2s", victim))
+	}
+}
+
+func TestMemberThatEnds(t *testing.T) {
+	for scenario, want := range map[string]string{"panic": "rank %d is lost: ", "exit": "rank %d is lost: ", "fail": "rank %d failed: stage 2, micro-batch 5, forward: not a number"} {
+		for _, victim := range victims(3) {
+			cfg := config(t, 3)
+			cfg.LocalRank = victim
+			all := job(t, scenario, cfg)
+			all[victim].until("at waiting")
+			othersSay(t, all, victim, time.Now(), 5*time.Second, fmt.Sprintf(want, victim))
+		}
+	}
+}
+
+// TestFailureLeavesNothingBehind has members in one process fail while others wait in everything.
+func TestFailureLeavesNothingBehind(t *testing.T) {
+	torchtest.Check(t)
+	all := inProcess(t, config(t, 3))
+	const want = "rank 2 failed: backward: out of memory"
+	for rank, err := range each(all, func(g *group.Group) error {
+		c := torch.NewCtx(torch.Options{})
+		defer c.Close()
+		x, y := c.Zeros(torch.Float32, 1<<20), c.Zeros(torch.Float32, 1<<20)
+		if g.Rank() == 2 {
+			time.Sleep(100 * time.Millisecond)
+			g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Action: "backward", Message: "out of memory"})
+			g.Fail(group.Failure{Message: "later"})
+			return g.Err()
+		}
+		send, err := g.Send(x, 1-g.Rank(), 1)
+		if err != nil {
+			return err
+		}
+		receive, err := g.Receive(y, 2, 2)
+		if err != nil {
+			return err
+		}
+		if send.Done() || receive.Done() {
+			return errors.New("what nobody has answered is done")
+		}
+		// One more is left to Close.
+		if _, err := g.Receive(y, 2, 3); err != nil {
+			return err
+		}
+		_, gathered := g.Gather(context.Background(), "models", nil)
+		for _, err := range []error{send.Wait(), receive.Wait(), gathered} {
+			if err == nil || err.Error() != want {
+				return fmt.Errorf("got %v; want %s", err, want)
+			}
+		}
+		if !send.Done() {
+			return errors.New("what has failed is not done")
+		}
+		if _, err := g.Send(x, 2, 4); err == nil || err.Error() != want {
+			return fmt.Errorf("later: got %v; want %s", err, want)
+		}
+		return g.Err()
+	}) {
+		if err == nil || err.Error() != want {
+			t.Errorf("rank %d: got %v; want %s", rank, err, want)
+		}
+	}
+	none(t, each(all, func(g *group.Group) error { return g.Close() }))
+}
+
+// TestMemberThatLeavesTooSoon is lost for who waits for it.
+func TestMemberThatLeavesTooSoon(t *testing.T) {
+	torchtest.Check(t)
+	cfg := config(t, 3)
+	cfg.Heartbeat, cfg.Silence = 100*time.Millisecond, time.Second
+	for rank, err := range each(inProcess(t, cfg), func(g *group.Group) error {
+		defer func() { _ = g.Close() }()
+		if g.Rank() == 1 {
+			return nil
+		}
+		_, err := g.Gather(context.Background(), "models", nil)
+		return err
+	}) {
+		if want := "rank 1 is lost: it has left the group"; rank != 1 && (err == nil || err.Error() != want) {
+			t.Errorf("rank %d: got %v; want %s", rank, err, want)
+		}
+	}
+}
+
+// TestCallsAfterClose end with an error.
+func TestCallsAfterClose(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	all := inProcess(t, config(t, 2))
+	x := c.Zeros(torch.Float32, 4)
+	waits, err := all[0].Receive(x, 1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	none(t, each(all, func(g *group.Group) error { return g.Close() }))
+	if err := waits.Wait(); err == nil {
+		t.Error("a receive of nothing has ended well")
+	}
+	for _, g := range all {
+		if _, err := g.Send(x, 1-g.Rank(), 1); err == nil {
+			t.Error("a send after Close goes on")
+		}
+		if _, err := g.Gather(context.Background(), "models", nil); err == nil {
+			t.Error("a gather after Close goes on")
+		}
+		if err := g.Close(); err != nil {
+			t.Errorf("Close again: %v", err)
+		}
+		g.Fail(group.Failure{Message: "late"})
+	}
+}

@@ -1,0 +1,106 @@
+package group
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// gathers are the gathers that a member has not finished. A member can only be one gather ahead of
+// another, as each gather takes a part of everybody.
+type gathers struct {
+	size  int
+	mu    sync.Mutex
+	begun uint64 // how many this member has begun
+	open  map[uint64]*gathering
+}
+
+// gathering is one gather.
+type gathering struct {
+	number uint64
+	begun  bool // by this member
+	what   []string
+	bytes  [][]byte
+	there  []bool // all of a rank's bytes are there
+	ended  chan struct{}
+}
+
+func newGathers(size int) *gathers { return &gathers{size: size, open: map[uint64]*gathering{}} }
+
+// get is a gathering that is open, or a new one.
+func (g *gathers) get(number uint64) *gathering {
+	one := g.open[number]
+	if one == nil {
+		one = &gathering{number: number, what: make([]string, g.size), bytes: make([][]byte, g.size), there: make([]bool, g.size), ended: make(chan struct{})}
+		g.open[number] = one
+	}
+	return one
+}
+
+// begin is this member's next gather.
+func (g *gathers) begin() *gathering {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	one := g.get(g.begun)
+	one.begun = true
+	g.begun++
+	return one
+}
+
+// add adds a piece of a rank's bytes. Its error says that the rank does not keep to the order.
+func (g *gathers) add(p part) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p.rank < 0 || p.rank >= g.size || p.number > g.begun || p.number < g.begun && g.open[p.number] == nil {
+		return fmt.Errorf("%w: gather %d of rank %d when this member is at %d", errMessage, p.number, p.rank, g.begun)
+	}
+	one := g.get(p.number)
+	if one.there[p.rank] || len(one.bytes[p.rank])+len(p.data) > p.total {
+		return fmt.Errorf("%w: rank %d gives more to gather %d than it has said", errMessage, p.rank, p.number)
+	}
+	one.what[p.rank] = p.what
+	one.bytes[p.rank] = append(one.bytes[p.rank], p.data...)
+	if len(one.bytes[p.rank]) < p.total {
+		return nil
+	}
+	if one.there[p.rank] = true; !slices.Contains(one.there, false) {
+		delete(g.open, p.number)
+		close(one.ended)
+	}
+	return nil
+}
+
+// wants reports whether this member waits for a rank.
+func (g *gathers) wants(rank int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, one := range g.open {
+		if one.begun && !one.there[rank] {
+			return true
+		}
+	}
+	return false
+}
+
+// result is what an ended gather gives: the bytes of all, or the error of members that were not at
+// the same.
+func (one *gathering) result() ([][]byte, error) {
+	if len(slices.Compact(slices.Clone(one.what))) == 1 {
+		return one.bytes, nil
+	}
+	var at []string
+	for rank, w := range one.what {
+		at = append(at, fmt.Sprintf("rank %d at %q", rank, w))
+	}
+	return nil, fmt.Errorf("group: the members gather different things: %s; want the same calls in the same order on every rank", strings.Join(at, ", "))
+}
+
+// parts are the pieces in which a member's bytes are sent.
+func (one *gathering) parts(rank int, what string, mine []byte) []part {
+	all := []part{{one.number, rank, len(mine), what, mine[:min(len(mine), partBytes)]}}
+	for at := partBytes; at < len(mine); at += partBytes {
+		all = append(all, part{one.number, rank, len(mine), what, mine[at:min(len(mine), at+partBytes)]})
+	}
+	return all
+}

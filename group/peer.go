@@ -1,0 +1,157 @@
+package group
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// peer is the control connection to another member. It says that this member is alive whenever it
+// has nothing else to say.
+type peer struct {
+	rank      int
+	who       hello // of the other side, at rank 0
+	conn      net.Conn
+	in        io.Reader
+	heartbeat time.Duration
+	silence   time.Duration
+
+	mu    sync.Mutex
+	queue []outgoing
+	more  chan struct{} // has room for one: something was queued
+	done  chan struct{} // closed by stop
+	once  sync.Once
+}
+
+// outgoing is a frame that is to be sent, or somebody to be told that all before it were.
+type outgoing struct {
+	frame []byte
+	sent  chan struct{}
+}
+
+func newPeer(rank int, conn net.Conn, c Config) *peer {
+	return &peer{
+		rank: rank, conn: conn, in: bufio.NewReaderSize(&patient{conn, c.Silence}, partBytes),
+		heartbeat: c.Heartbeat, silence: c.Silence, more: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+}
+
+// patient reads from a connection and gives up after a silence.
+type patient struct {
+	conn    net.Conn
+	silence time.Duration
+}
+
+func (p *patient) Read(b []byte) (int, error) {
+	if err := p.conn.SetReadDeadline(time.Now().Add(p.silence)); err != nil {
+		return 0, err
+	}
+	return p.conn.Read(b)
+}
+
+// send queues a message. It does not block.
+func (p *peer) send(m message) { p.enqueue(outgoing{frame: frame(m)}) }
+
+func (p *peer) enqueue(o outgoing) {
+	p.mu.Lock()
+	p.queue = append(p.queue, o)
+	p.mu.Unlock()
+	select {
+	case p.more <- struct{}{}:
+	default:
+	}
+}
+
+// flush waits until what is queued was sent, the connection has ended or the time is over.
+func (p *peer) flush(timeout time.Duration) {
+	sent := make(chan struct{})
+	p.enqueue(outgoing{sent: sent})
+	select {
+	case <-sent:
+	case <-p.done:
+	case <-time.After(timeout):
+	}
+}
+
+// write sends what is queued until the connection ends.
+func (p *peer) write() {
+	tick := time.NewTicker(p.heartbeat)
+	defer tick.Stop()
+	defer p.stop()
+	for {
+		p.mu.Lock()
+		queue := p.queue
+		p.queue = nil
+		p.mu.Unlock()
+		for _, o := range queue {
+			if o.sent != nil {
+				close(o.sent)
+				continue
+			}
+			if err := p.conn.SetWriteDeadline(time.Now().Add(p.silence)); err != nil {
+				return
+			}
+			if _, err := p.conn.Write(o.frame); err != nil {
+				return
+			}
+		}
+		select {
+		case <-p.more:
+		case <-tick.C:
+			p.send(beat{})
+		case <-p.done:
+			return
+		}
+	}
+}
+
+// read gives the messages that come, of kinds that may, to a function, until the connection ends.
+// It returns why it has ended.
+func (p *peer) read(may func(kind) bool, f func(message) error) error {
+	defer p.stop()
+	for {
+		m, err := read(p.in, may)
+		if err == nil {
+			err = f(m)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// stop ends the connection.
+func (p *peer) stop() {
+	p.once.Do(func() {
+		close(p.done)
+		_ = p.conn.Close()
+	})
+}
+
+// gone reports whether the connection has ended.
+func (p *peer) gone() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// why is the end of a connection in words.
+func (p *peer) why(err error) string {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Sprintf("nothing was heard of it for %v", p.silence)
+	case errors.Is(err, errMessage):
+		return "its control connection has sent what is " + err.Error()
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
+		return "its control connection was closed"
+	}
+	return "its control connection has failed: " + err.Error()
+}

@@ -1,0 +1,288 @@
+package group_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock/group"
+	"penstock/internal/torchtest"
+	"penstock/torch"
+)
+
+// attempt is a process that tries to join. It may come late.
+type attempt struct {
+	change func(*group.Config)
+	late   time.Duration
+}
+
+func rank(n int) attempt { return attempt{change: func(c *group.Config) { c.Rank = n }} }
+
+// attempts has all try to join, and returns their errors.
+func attempts(t *testing.T, cfg group.Config, all ...attempt) []error {
+	t.Helper()
+	torchtest.Check(t)
+	errs := make([]error, len(all))
+	groups := make([]*group.Group, len(all))
+	var wg sync.WaitGroup
+	for i, a := range all {
+		wg.Go(func() {
+			cfg := cfg
+			a.change(&cfg)
+			time.Sleep(a.late)
+			groups[i], errs[i] = group.Join(context.Background(), cfg)
+		})
+	}
+	wg.Wait()
+	for _, g := range groups {
+		if g != nil {
+			wg.Go(func() { _ = g.Close() })
+		}
+	}
+	wg.Wait()
+	return errs
+}
+
+// allSay checks that all attempts ended with an error that has the text.
+func allSay(t *testing.T, errs []error, want ...string) {
+	t.Helper()
+	for i, err := range errs {
+		for _, w := range want {
+			if err == nil || !strings.Contains(err.Error(), w) {
+				t.Errorf("process %d: got %v; want %s", i, err, w)
+			}
+		}
+	}
+}
+
+func TestARankTwice(t *testing.T) {
+	late := rank(2)
+	late.late = 500 * time.Millisecond
+	allSay(t, attempts(t, config(t, 3), rank(0), rank(1), rank(1), late), "rank 1 is there twice: process ", "want each rank once")
+}
+
+func TestRank0Twice(t *testing.T) {
+	late := rank(1)
+	late.late = time.Second
+	allSay(t, attempts(t, config(t, 2), rank(0), rank(0), late), "rank 0 is there twice: process ")
+}
+
+func TestARankThatIsMissing(t *testing.T) {
+	cfg := config(t, 4)
+	cfg.Timeout = time.Second
+	allSay(t, attempts(t, cfg, rank(0), rank(2)), "group: ranks 1 and 3 of 4 did not come within 1s")
+}
+
+func TestRank0IsMissing(t *testing.T) {
+	cfg := config(t, 3)
+	cfg.Timeout = 500 * time.Millisecond
+	allSay(t, attempts(t, cfg, rank(1), rank(2)), "nobody answers at "+cfg.Address, "connection refused")
+}
+
+func TestAnotherSize(t *testing.T) {
+	other := attempt{change: func(c *group.Config) { c.Rank, c.Size = 2, 4 }}
+	late := rank(1)
+	late.late = 500 * time.Millisecond
+	allSay(t, attempts(t, config(t, 3), rank(0), other, late), "rank 2 is one of 4 processes, and rank 0 one of 3; want the same WORLD_SIZE")
+}
+
+func TestAnotherToken(t *testing.T) {
+	with := func(n int, token string) attempt {
+		return attempt{change: func(c *group.Config) { c.Rank, c.Token, c.Timeout = n, token, time.Second }}
+	}
+	errs := attempts(t, config(t, 2), with(0, "a"), with(1, "b"))
+	allSay(t, errs[:1], "rank 1 of 2 did not come within", "was refused: it does not know the job's token")
+	allSay(t, errs[1:], "rank 0 has refused this process: it does not know the job's token")
+	errs = attempts(t, config(t, 2), with(0, "a"), with(1, ""))
+	allSay(t, errs[1:], "rank 0 has a token, and rank 1 has none")
+	errs = attempts(t, config(t, 2), with(0, ""), with(1, "b"))
+	allSay(t, errs[1:], "rank 1 has a token, and rank 0 has none")
+	none(t, attempts(t, config(t, 2), with(0, "a"), with(1, "a")))
+}
+
+// TestAPortThatIsTaken: what listens there never answers.
+func TestAPortThatIsTaken(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	cfg := group.Config{Size: 2, Address: l.Addr().String(), Timeout: time.Minute}
+	errs := attempts(t, cfg, rank(0), rank(1))
+	allSay(t, errs[:1], "rank 0 cannot start its store on port ", "another process listens there", "want a port that is free")
+	allSay(t, errs[1:], "what listens at "+cfg.Address+" is no store of libtorch "+torch.Version(), "want the same libtorch everywhere, or another port")
+}
+
+func TestJoinIsGivenUp(t *testing.T) {
+	torchtest.Check(t)
+	for n := range 2 {
+		cfg := config(t, 2)
+		cfg.Rank = n
+		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+		if _, err := group.Join(ctx, cfg); !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(fmt.Sprint(err), "deadline exceeded") {
+			t.Errorf("rank %d: %v", n, err)
+		}
+		cancel()
+	}
+}
+
+// foreign is a store that ends each connection that begins as ours do, as that of libtorch 2 does.
+func foreign(t *testing.T) (port int) {
+	t.Helper()
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port = l.Addr().(*net.TCPAddr).Port
+		next, err := net.Listen("tcp", fmt.Sprintf(":%d", port+1))
+		if err != nil {
+			_ = l.Close()
+			continue
+		}
+		_ = next.Close()
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = conn.Read(make([]byte, 1))
+				_ = conn.Close()
+			}
+		}()
+		return port
+	}
+}
+
+func TestAgentStoreOfAnotherLibtorch(t *testing.T) {
+	cfg := config(t, 2)
+	cfg.Address = fmt.Sprintf("127.0.0.1:%d", foreign(t))
+	allSay(t, attempts(t, cfg, rank(1)), "is no store of libtorch")
+	cfg.AgentStore = true
+	none(t, attempts(t, cfg, rank(0), rank(1)))
+}
+
+func TestAgentStore(t *testing.T) {
+	cfg := config(t, 2)
+	cfg.AgentStore, cfg.Restart = true, 3
+	_, text, _ := net.SplitHostPort(cfg.Address)
+	var port int
+	_, _ = fmt.Sscan(text, &port)
+	agent, err := torch.OpenStore("127.0.0.1", port, true, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer agent.Close()
+	none(t, attempts(t, cfg, rank(0), rank(1)))
+	if v, err := agent.Get("/worker/attempt_3/penstock/control"); err != nil || v == nil {
+		t.Errorf("the members are not where torchrun's are: %v", err)
+	}
+	cfg.Restart++ // the same store, as after a failure
+	none(t, attempts(t, cfg, rank(0), rank(1)))
+	cfg.Restart++
+	late := rank(1)
+	late.late = 500 * time.Millisecond
+	allSay(t, attempts(t, cfg, rank(0), rank(0), late), "rank 0 is there twice")
+}
+
+// TestStrangersAreRefused: while a group works, others connect and say what they like.
+func TestStrangersAreRefused(t *testing.T) {
+	torchtest.Check(t)
+	var logged safeBuffer
+	cfg := config(t, 2)
+	cfg.Log = slog.New(slog.NewTextHandler(&logged, nil))
+	cfg.Heartbeat, cfg.Silence = 200*time.Millisecond, time.Second
+	all := inProcess(t, cfg)
+	at := controlAddress(t, cfg)
+
+	strangers := map[string][]byte{
+		"nothing":   nil,
+		"a browser": []byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
+		"zeros":     make([]byte, 1<<20),
+		"much":      bytes.Repeat([]byte{2, 0xff, 0xff, 0xff, 0xff}, 1000),
+		"a hello":   append([]byte{2, 0, 0, 0, 86}, make([]byte, 86)...),
+	}
+	var wg sync.WaitGroup
+	for name, b := range strangers {
+		wg.Go(func() {
+			conn, err := net.Dial("tcp", at)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				return
+			}
+			defer func() { _ = conn.Close() }()
+			_, _ = conn.Write(b)
+			_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+			if _, err := io.Copy(io.Discard, conn); err != nil && strings.Contains(err.Error(), "timeout") {
+				t.Errorf("%s: the connection stays open", name)
+			}
+		})
+	}
+	none(t, each(all, func(g *group.Group) error {
+		if err := exchange(g); err != nil {
+			return err
+		}
+		return gatherAll(g)
+	}))
+	wg.Wait()
+	// A process that knows the token and comes late is told so, and harms nobody.
+	late := cfg
+	late.Rank, late.Timeout = 1, 5*time.Second
+	if _, err := group.Join(context.Background(), late); err == nil || !strings.Contains(err.Error(), "rank 1 is there already: process ") {
+		t.Errorf("late: %v", err)
+	}
+	late.Rank = 0
+	if _, err := group.Join(context.Background(), late); err == nil || !strings.Contains(err.Error(), "rank 0 is there already: process ") {
+		t.Errorf("late: %v", err)
+	}
+	none(t, each(all, gatherAll))
+	none(t, each(all, func(g *group.Group) error { return g.Close() }))
+	if n, want := strings.Count(logged.String(), "a connection was refused"), len(strangers)+2; n != want {
+		t.Errorf("%d refusals are in the log; want %d:\n%s", n, want, logged.String())
+	}
+}
+
+// controlAddress is where rank 0 listens.
+func controlAddress(t *testing.T, cfg group.Config) string {
+	t.Helper()
+	host, text, _ := net.SplitHostPort(cfg.Address)
+	var port int
+	_, _ = fmt.Sscan(text, &port)
+	s, err := torch.OpenStore(host, port, false, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	v, err := s.Get("penstock/control")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(string(v), "\n")[1]
+}
+
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}

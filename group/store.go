@@ -1,0 +1,165 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"penstock/torch"
+)
+
+// The store is where members find each other. Rank 0 starts it, or torchrun's agent has.
+
+const (
+	answerWithin = 5 * time.Second        // what a store may take to answer
+	askAgain     = 20 * time.Millisecond  // how often is asked for what is not there yet
+	connectAgain = 100 * time.Millisecond // how often is called where nobody answers
+)
+
+// store is a c10d store with the keys of one start of the job.
+type store struct {
+	*torch.Store
+	prefix string
+}
+
+// openStore finds the store, or starts it at rank 0 unless the agent has. hosts reports whether this
+// process is the rank 0 that the others come to.
+func openStore(ctx context.Context, c Config) (s *store, hosts bool, err error) {
+	host, text, _ := net.SplitHostPort(c.Address)
+	port, _ := strconv.Atoi(text)
+	if c.AgentStore {
+		s, err := connect(ctx, c, host, port)
+		if err == nil {
+			s.prefix = "/worker/attempt_" + strconv.Itoa(c.Restart) + "/"
+			if c.Rank != 0 {
+				return s, false, nil
+			}
+			// Another process may be rank 0 already. Then this one is refused by that.
+			n, err := s.Add(s.prefix+"penstock/rank 0", 1)
+			return s, n == 1, err
+		}
+		var foreign *foreignError
+		if !errors.As(err, &foreign) {
+			return nil, false, err
+		}
+		// The agent's libtorch is another. All members find that, and take a store of their own.
+		c.log().Warn("group: the store of torchrun's agent is of another libtorch; rank 0 has one on the next port", "port", port+1, "error", foreign.err)
+		port++
+	}
+	if c.Rank != 0 {
+		s, err := connect(ctx, c, host, port)
+		return s, false, err
+	}
+	return startStore(ctx, c, host, port)
+}
+
+// startStore starts the store, unless another process has, which may be rank 0 already. Then this
+// one is refused by that. Who listens is found by a call: libtorch writes to standard error of a
+// port that is taken, and a listener that was there for a moment would reset who has called it,
+// which ends a process that was about to open the store.
+func startStore(ctx context.Context, c Config, host string, port int) (s *store, hosts bool, err error) {
+	d := net.Dialer{Timeout: answerWithin}
+	why := errors.New("another process listens there")
+	if conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort("localhost", strconv.Itoa(port))); err == nil {
+		_ = conn.Close()
+	} else {
+		opened, err := torch.OpenStore("localhost", port, true, answerWithin)
+		if err == nil {
+			return &store{opened, ""}, true, nil
+		}
+		why = err
+	}
+	if another, failed := torch.OpenStore(host, port, false, answerWithin); failed == nil {
+		soon, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		s := &store{another, ""}
+		if _, failed := s.wait(soon, controlKey); failed == nil {
+			return s, false, nil
+		}
+		s.Close()
+	}
+	return nil, false, fmt.Errorf("group: rank 0 cannot start its store on port %d: %w; want a port that is free", port, why)
+}
+
+// connect waits until somebody listens there and connects.
+func connect(ctx context.Context, c Config, host string, port int) (*store, error) {
+	at := net.JoinHostPort(host, strconv.Itoa(port))
+	var last error
+	for {
+		d := net.Dialer{Timeout: answerWithin}
+		conn, err := d.DialContext(ctx, "tcp", at)
+		if err == nil {
+			_ = conn.Close()
+			opened, err := torch.OpenStore(host, port, false, answerWithin)
+			if err != nil {
+				return nil, &foreignError{at, err}
+			}
+			return &store{opened, ""}, nil
+		}
+		// A call that was cut short by the end of the time says less than the one before.
+		if last == nil || !os.IsTimeout(err) {
+			last = err
+		}
+		if !sleep(ctx, connectAgain) {
+			return nil, fmt.Errorf("group: rank %d of %d: nobody answers at %s, where rank 0 is to be: %w; last: %w", c.Rank, c.Size, at, context.Cause(ctx), last)
+		}
+	}
+}
+
+// foreignError says that what listens is not a store that this libtorch can talk to.
+type foreignError struct {
+	at  string
+	err error
+}
+
+func (e *foreignError) Error() string {
+	return fmt.Sprintf("group: what listens at %s is no store of libtorch %s: %s; want the same libtorch everywhere, or another port", e.at, torch.Version(), e.err)
+}
+
+// sleep reports whether the time has passed before ctx was done.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// controlKey is where rank 0 says how the control connection is reached.
+const controlKey = "penstock/control"
+
+// contact is the value of controlKey.
+type contact struct {
+	address string
+	token   string // empty where members have been given it
+}
+
+func (k contact) String() string { return magic + k.address + "\n" + k.token }
+
+func parseContact(b []byte) (k contact, err error) {
+	rest, ours := strings.CutPrefix(string(b), magic)
+	address, token, whole := strings.Cut(rest, "\n")
+	if _, _, err := net.SplitHostPort(address); !ours || !whole || err != nil || len(b) > 1024 {
+		return k, errors.New("group: the store says of rank 0 what another Penstock or another program has written; want the same Penstock on all ranks")
+	}
+	return contact{address, token}, nil
+}
+
+// wait waits for a key's value.
+func (s *store) wait(ctx context.Context, key string) ([]byte, error) {
+	for {
+		v, err := s.Get(s.prefix + key)
+		if v != nil || err != nil {
+			return v, err
+		}
+		if !sleep(ctx, askAgain) {
+			return nil, context.Cause(ctx)
+		}
+	}
+}
