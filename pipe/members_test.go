@@ -2,12 +2,15 @@ package pipe_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"penstock/group"
@@ -87,6 +90,16 @@ func (q problem) member(cfg pipe.Config) (r record, err error) {
 				}
 			}
 		}
+		if cfg.Budget != nil { // which is for steps alone
+			if err := p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
+				descend(c, p.Stages()[stage].Params())
+				return nil
+			}); err != nil {
+				return r, err
+			}
+			nn.ZeroGrads(model)
+			continue
+		}
 		norm, err := p.UpdateClipped(context.Background(), o, 0.5)
 		if err != nil {
 			return r, err
@@ -119,12 +132,16 @@ func TestTransparencyOfProcesses(t *testing.T) {
 		}
 		cfg := pipe.Config{Chunks: rapid.IntRange(1, 6).Draw(t, "chunks"), Seed: rapid.Uint64().Draw(t, "seed"),
 			DeferredBatchNorm: rapid.Bool().Draw(t, "deferred"), Autocast: rapid.IntRange(0, 3).Draw(t, "autocast") == 0}
-		randomSchedule(t, &cfg, len(q.model().Layers()))
+		_, plans := randomSchedule(t, &cfg, len(q.model().Layers()))
 		var mixed []pipe.Checkpoint
 		for range cfg.Balance {
 			mixed = append(mixed, rapid.SampledFrom(policies).Draw(t, "policy"))
 		}
 		cfg.Checkpoint = pipe.PerStage(mixed...)
+		odd := slices.ContainsFunc(kinds, func(k int) bool { return k == 12 || k == 17 || k == 18 || k == 23 })
+		if plans && !odd && rapid.IntRange(0, 3).Draw(t, "optimal") == 0 {
+			q.randomBudgets(t, &cfg)
+		}
 		distinct := slices.Clone(cfg.Devices)
 		slices.SortFunc(distinct, func(a, b torch.Device) int { return a.Index - b.Index })
 		distinct = slices.Compact(distinct)
@@ -137,4 +154,130 @@ func TestTransparencyOfProcesses(t *testing.T) {
 			t.Fatalf("%d tensors were not freed:\n%s", n, strings.Join(torch.Leaks(), "\n"))
 		}
 	})
+}
+
+// What a model gives for a batch is in the process of the last stage, backward begins there, and a
+// timeline has what all workers did.
+func TestForwardAndBackwardOfProcesses(t *testing.T) {
+	torchtest.Check(t)
+	kinds := []int{0, 1, 3, 14, 5}
+	q := problem{model: func() *nn.Sequential { return randomModel(kinds, unwrapped) }, rows: 5, steps: 2,
+		loss: nn.CrossEntropy(), input: normal(5, 2, 6, 6), target: classes(5, 3)}
+	cfg := pipe.Config{Balance: []int{2, 2, len(q.model().Layers()) - 4}, Chunks: 3, Seed: 5, Record: true}
+	type result struct {
+		output, again string
+		gradients     map[string]string
+		workers       int
+		events        int
+	}
+	run := func(g *group.Group) (r result, err error) {
+		cfg := cfg
+		cfg.Group = g
+		model := q.model()
+		defer nn.Free(model)
+		p, err := pipe.New(model, cfg)
+		if err != nil {
+			return r, err
+		}
+		defer p.Close()
+		c := torch.NewCtx(torch.Options{Device: torch.CPU(20 + g.Rank())})
+		defer c.Close()
+		text := func(list []*torch.Tensor) (s string) {
+			for _, y := range list {
+				s += fmt.Sprintf("%v %x", y, torch.Bytes(y))
+			}
+			return s
+		}
+		b := pipe.Batch{Input: pipe.Rows(q.input(c, 0))}
+		inferred, err := p.Infer(context.Background(), b)
+		if err != nil {
+			return r, err
+		}
+		r.output, r.workers, r.events = text(inferred.Output), inferred.Timeline.Workers, len(inferred.Timeline.Events)
+		torch.FreeAll(inferred.Output)
+		forward, err := p.Forward(context.Background(), b)
+		if err != nil {
+			return r, err
+		}
+		r.again = text(forward.Output())
+		var grads []*torch.Tensor
+		for _, y := range forward.Output() {
+			grads = append(grads, c.Keep(c.Ones(y.DType(), y.Shape()...)))
+		}
+		err = forward.BackwardRetained(context.Background(), grads...)
+		if err == nil {
+			err = forward.Backward(context.Background(), grads...)
+		}
+		torch.FreeAll(grads)
+		r.gradients = map[string]string{}
+		for _, s := range nn.State(model) {
+			if s.Exists() {
+				r.gradients[s.Name] = fmt.Sprintf("%x", gradient(s))
+			}
+		}
+		return r, err
+	}
+	alone, errs := each(1, run)
+	apart, more := each(3, run)
+	for _, err := range append(errs, more...) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	merged := map[string]string{}
+	for rank, r := range apart {
+		maps.Copy(merged, r.gradients)
+		want := alone[0]
+		if rank < 2 {
+			want.output, want.again = "", ""
+		}
+		if r.output != want.output || r.again != want.again {
+			t.Errorf("process %d has outputs %q and %q, want %q and %q", rank, r.output, r.again, want.output, want.again)
+		}
+		if r.workers != 3 || r.events != want.events {
+			t.Errorf("process %d has a timeline of %d events by %d workers, want %d by 3", rank, r.events, r.workers, want.events)
+		}
+	}
+	if d := cmp.Diff(alone[0].gradients, merged); d != "" {
+		t.Errorf("gradients: %s", d)
+	}
+}
+
+// When a process fails in the middle of a step, all of them end with an error that says where it
+// was, and keep nothing.
+func TestFailureInOneOfSeveralProcesses(t *testing.T) {
+	torchtest.Check(t)
+	for _, direction := range []string{"forward", "backward"} {
+		s := make([]*saboteur, 3)
+		_, errs := each(3, func(g *group.Group) (struct{}, error) {
+			it := &saboteur{how: func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("boom") }}
+			s[g.Rank()] = it
+			model := buried(it)
+			defer nn.Free(model)
+			p, err := pipe.New(model, pipe.Config{Balance: []int{1, 2, 1}, Chunks: 3, Checkpoint: pipe.Always, Group: g})
+			if err != nil {
+				return struct{}{}, err
+			}
+			defer p.Close()
+			c := torch.NewCtx(torch.Options{Device: torch.CPU(20 + g.Rank())})
+			defer c.Close()
+			b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
+			defer nn.ZeroGrads(model)
+			if _, err := p.Step(context.Background(), b, nn.CrossEntropy()); err != nil {
+				return struct{}{}, fmt.Errorf("the first step: %w", err)
+			}
+			it.when = func(c *nn.Ctx) bool { return c.MicroBatch == 1 && c.Recomputing == (direction == "backward") }
+			_, err = p.Step(context.Background(), b, nn.CrossEntropy())
+			return struct{}{}, err
+		})
+		for rank, err := range errs {
+			var failed *group.FailedError
+			switch {
+			case err == nil || !strings.Contains(err.Error(), "boom") || !strings.Contains(err.Error(), "stage 1, micro-batch 1"):
+				t.Errorf("%s, process %d: %v", direction, rank, err)
+			case rank != 1 && (!errors.As(err, &failed) || failed.Rank != 1):
+				t.Errorf("%s, process %d: %v does not name process 1", direction, rank, err)
+			}
+		}
+	}
 }
