@@ -27,6 +27,8 @@ type task interface {
 	undo(worker int)
 	// do performs an action on a worker. It may panic.
 	do(c *torch.Ctx, a schedule.Action) error
+	// settle ends a send that was received before the next action of its worker begins.
+	settle(send schedule.Action) error
 	// meets says of a send that do waits in it for the matching receive to begin. abort ends such
 	// waits, and those of receives, when the run has failed with err.
 	meets(send schedule.Action) bool
@@ -165,6 +167,11 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 			if send := x.graph.Actions[dep]; x.here(x.graph.Worker[dep]) &&
 				(!current.Kind.Receive() || current.Matching() != send || !x.task.meets(send)) {
 				x.wait(dep)
+			}
+		}
+		for _, send := range x.graph.settled[id] {
+			if err := x.task.settle(send); err != nil {
+				x.fail(&Error{Stage: send.Stage, MicroBatch: send.MicroBatch, Direction: send.Kind, Err: err})
 			}
 		}
 		if err := x.ctx.Err(); err != nil {

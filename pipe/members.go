@@ -109,6 +109,8 @@ func (l *joined) Receive(c *torch.Ctx, send schedule.Action) (link.Parcel, error
 
 func (l *joined) Meets(send schedule.Action) bool { return l.of(send).Meets(send) }
 
+func (l *joined) Settle(send schedule.Action) error { return l.of(send).Settle(send) }
+
 func (l *joined) Abort() {
 	l.here.Abort()
 	l.there.Abort()

@@ -43,6 +43,9 @@ type program struct {
 	*schedule.Graph
 	awaited []bool // by id: another worker waits for the action
 	latest  []int  // by id: schedule.Graph.LatestReceives
+	// settled has the sends that have been received when an action begins, by the action's id, where
+	// they may have waited until then.
+	settled map[int][]schedule.Action
 }
 
 // find returns the plan of a key, which it makes if there is none.
@@ -88,7 +91,12 @@ func withoutSegments(plan *planner.Plan) *prepared {
 // newProgram is a program with what is needed to run it.
 func newProgram(p *schedule.Program) *program {
 	g := &program{Graph: p.Graph()}
-	g.latest = g.LatestReceives()
+	g.latest, g.settled = g.LatestReceives(), map[int][]schedule.Action{}
+	for id, before := range g.latest {
+		if before >= 0 {
+			g.settled[before] = append(g.settled[before], g.Actions[id].Matching())
+		}
+	}
 	g.awaited = make([]bool, len(g.Actions))
 	for _, deps := range g.Cross {
 		for _, id := range deps {

@@ -38,6 +38,8 @@ func (r *minibatch) do(c *torch.Ctx, a schedule.Action) error {
 	return nil
 }
 
+func (r *minibatch) settle(send schedule.Action) error { return r.link.Settle(send) }
+
 func (r *minibatch) meets(send schedule.Action) bool { return r.link.Meets(send) }
 
 func (r *minibatch) abort(err error) {

@@ -86,6 +86,8 @@ func (w *wire) wait(until func() bool) error {
 	return nil
 }
 
+func (w *wire) Settle(schedule.Action) error { return nil }
+
 func (w *wire) Abort() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

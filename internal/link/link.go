@@ -83,6 +83,10 @@ type Link interface {
 	// Meets reports whether Send waits until the other side is at Receive, as Gloo's does. A worker
 	// then does not wait for the end of a send before it receives.
 	Meets(send schedule.Action) bool
+	// Settle returns when what was sent is known to have arrived, and nothing of it is in memory of
+	// the sender any more. The program says that it was received by now. It is called by the
+	// sender's worker, also for a send of an earlier run or of none.
+	Settle(send schedule.Action) error
 	// Abort ends all calls that wait, and all later ones, with ErrAborted.
 	Abort()
 	// Free frees the parcels that wait. No call may go on meanwhile.
@@ -125,6 +129,9 @@ func (l *Memory) Receive(_ *torch.Ctx, send schedule.Action) (Parcel, error) {
 
 // Meets is false.
 func (l *Memory) Meets(schedule.Action) bool { return false }
+
+// Settle does nothing: a receiver takes the parcel from the memory of the sender.
+func (l *Memory) Settle(schedule.Action) error { return nil }
 
 // Abort does nothing, as no call waits.
 func (l *Memory) Abort() {}

@@ -83,6 +83,7 @@ type edge struct {
 
 // sending is a parcel that was sent and is not known to have arrived.
 type sending struct {
+	send   schedule.Action
 	works  []Work
 	parcel Parcel
 	made   []*torch.Tensor // for the messages, and not in the parcel
@@ -146,8 +147,8 @@ const headBytes = 8
 
 // Send begins to send a parcel, and waits while more values than the capacity are on their way.
 func (l *remoteRun) Send(c *torch.Ctx, send schedule.Action, p Parcel) error {
-	s := &sending{parcel: p}
-	e := edge{send.Kind, send.Stage, send.Peer}
+	s := &sending{send: send, parcel: p}
+	e := edgeOf(send)
 	if err := l.reap(e); err != nil {
 		s.free()
 		return err
@@ -160,6 +161,30 @@ func (l *remoteRun) Send(c *torch.Ctx, send schedule.Action, p Parcel) error {
 		return err
 	}
 	return s.wait()
+}
+
+func edgeOf(send schedule.Action) edge { return edge{send.Kind, send.Stage, send.Peer} }
+
+// Settle waits for a send, if it is still on its way.
+func (l *remoteRun) Settle(send schedule.Action) error {
+	l.mu.Lock()
+	e := edgeOf(send)
+	list := l.waiting[e]
+	at := slices.IndexFunc(list, func(s *sending) bool { return s.send == send })
+	if at >= 0 {
+		l.waiting[e] = append(slices.Clone(list[:at]), list[at+1:]...)
+	}
+	l.mu.Unlock()
+	if at < 0 {
+		return nil
+	}
+	err := list[at].wait()
+	if err != nil { // Free waits for it
+		l.mu.Lock()
+		l.waiting[e] = append(l.waiting[e], list[at])
+		l.mu.Unlock()
+	}
+	return err
 }
 
 // reap frees the parcels of an edge that have arrived, and waits until one more may be sent.
