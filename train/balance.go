@@ -3,7 +3,6 @@ package train
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -85,7 +84,9 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	if err != nil {
 		return Balance{}, err
 	}
-	p, err := measureForAll(ctx, config.Group, func() (profile.Profile, error) { return measureLayers(ctx, model, sample, config) })
+	p, err := group.FromFirst(ctx, config.Group, "train: measured layers", func() (profile.Profile, error) {
+		return measureLayers(ctx, model, sample, config)
+	})
 	if err != nil {
 		return Balance{}, err
 	}
@@ -115,55 +116,6 @@ func measureLayers(ctx context.Context, model *nn.Sequential, sample data.Batch,
 	torch.TrimProcess()
 	return p, err
 }
-
-// measuredLayers is what rank 0 of a group tells of its measurement.
-type measuredLayers struct {
-	Profile     profile.Profile
-	Problem     string `json:",omitempty"`
-	OutOfMemory bool   `json:",omitempty"`
-}
-
-// measureForAll measures on rank 0 of a group, and returns what it has found on all. Without a group
-// it measures.
-func measureForAll(ctx context.Context, g *group.Group, measure func() (profile.Profile, error)) (p profile.Profile, err error) {
-	var mine measuredLayers
-	if g == nil || g.Rank() == 0 {
-		if p, err = measure(); err != nil {
-			mine.Problem, mine.OutOfMemory = err.Error(), errors.Is(err, torch.ErrOutOfMemory)
-		}
-		mine.Profile = p
-	}
-	if g == nil {
-		return p, err
-	}
-	text, unwritable := json.Marshal(mine)
-	if unwritable != nil {
-		return p, errors.Join(err, fmt.Errorf("train: telling the other processes of the measured layers: %w", unwritable))
-	}
-	all, lost := g.Gather(ctx, "measured layers", text)
-	if err := cmp.Or(err, lost); err != nil || g.Rank() == 0 {
-		return p, err
-	}
-	var first measuredLayers
-	if err := json.Unmarshal(all[0], &first); err != nil {
-		return p, fmt.Errorf("train: what rank 0 says of the measured layers: %w", err)
-	}
-	if first.Problem != "" {
-		return p, &measureError{first.Problem, first.OutOfMemory}
-	}
-	return first.Profile, nil
-}
-
-// measureError is the failure of a measurement on rank 0.
-type measureError struct {
-	problem     string
-	outOfMemory bool
-}
-
-func (e *measureError) Error() string { return "train: rank 0: " + e.problem }
-
-// Is says of an error for lack of memory that it is torch.ErrOutOfMemory.
-func (e *measureError) Is(target error) bool { return e.outOfMemory && target == torch.ErrOutOfMemory }
 
 // CutByTime cuts measured layers into a stage for each policy, and says what each stage is to take
 // for one of so many micro-batches. The error is that of balance.ByTime.
