@@ -39,11 +39,13 @@ func (j *job) keep(failure error) error {
 		return f
 	}
 	var within *train.StepError
-	lost := errors.Is(failure, train.ErrDiverged) || errors.As(failure, &within) && within.Half()
+	inStep := errors.As(failure, &within)
+	lost := errors.Is(failure, train.ErrDiverged) || inStep && within.Half() ||
+		j.group != nil && (j.group.Err() != nil || !inStep) // what fails outside of a step fails in one process
 	if !lost && !j.unsaved && j.loop.Step > 0 {
 		path, err := j.save()
 		if err == nil {
-			f.kept = fmt.Sprintf("step %d is saved in %s", j.loop.Step, path)
+			f.kept, j.together = keptAt(j.loop.Step, path), true
 			return f
 		}
 		f.err = fmt.Errorf("%w; nor can step %d be saved: %w", failure, j.loop.Step, err)
@@ -55,6 +57,14 @@ func (j *job) keep(failure error) error {
 	}
 	f.kept = fmt.Sprintf("the last checkpoint in %s is step %d", j.out, steps[len(steps)-1])
 	return f
+}
+
+// keptAt says where a step is saved; "" if it is not.
+func keptAt(step int64, path string) string {
+	if path == "" {
+		return ""
+	}
+	return fmt.Sprintf("step %d is saved in %s", step, path)
 }
 
 // Remedies for lack of memory, by what did not fit.

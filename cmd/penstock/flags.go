@@ -20,6 +20,8 @@ type trainFlags struct {
 	settings                     []string
 	window                       int
 
+	groupFlags
+
 	stages   int
 	schedule string // of the pipeline: a name or a file
 	virtual  int
@@ -53,7 +55,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a usual place, synthetic has none")
 	count(s, &f.window, "window", 128, "`N` bytes in a sample of text")
 
-	count(s, &f.stages, "stages", 1, "`N` stages side by side, which the model is cut into")
+	count(s, &f.stages, "stages", 1, "`N` stages side by side, which the model is cut into (default: as many as there are processes)")
 	list(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage; left out, layers are timed and cut evenly", layers)
 	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default cpu:0,cpu:1,...)", device)
 	count(s, &f.config.Chunks, "chunks", 8, "`N` micro-batches of each batch")
@@ -84,6 +86,8 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	count(s, &f.scheduleSteps, "schedule-steps", 0, "`N` steps that --lr-schedule spans (default: the whole run)")
 	amount(s, &f.clipNorm, "clip-norm", math.Inf(1), "greatest `NORM` of all gradients together (default any)")
 	s.Uint64Var(&f.config.Seed, "seed", 1, "`SEED` of weights, order of the data and dropout")
+
+	f.groupFlags.register(s)
 
 	path(s, &f.out, "out", "`DIR` to save checkpoints in; without it nothing is saved")
 	s.BoolVar(&f.resume, "resume", false, "go on from the newest checkpoint in --out")

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"penstock/data"
+	"penstock/group"
 	"penstock/models"
 	"penstock/nn"
 	"penstock/optim"
@@ -23,6 +24,7 @@ import (
 // job is a plan with everything it needs: found, made, restored.
 type job struct {
 	plan
+	group          *group.Group // nil: this process alone
 	training, test data.Dataset
 	model          *nn.Sequential
 	recipe         train.Recipe
@@ -33,6 +35,7 @@ type job struct {
 	loop           train.Loop
 	trace          stepTrace
 	unsaved        bool         // saving failed
+	together       bool         // all processes of the group end here, and nobody waits
 	told           bool         // that measured times are uncertain
 	unlock         func() error // releases --out; nil without it
 }
@@ -42,11 +45,15 @@ type job struct {
 // The caller closes the job.
 func openJob(ctx context.Context, p plan, stderr io.Writer) (*job, error) {
 	j := &job{plan: p}
+	if p.member.Rank > 0 { // what all processes would say is said once
+		stderr = io.Discard
+	}
 	for _, open := range []func(ctx context.Context, stderr io.Writer) error{
-		j.openData, j.planSteps, j.tellChanges, j.openStore, j.openTrace, j.limitMemory, j.findBalance,
+		j.openGroup, j.openData, j.planSteps, j.agree, j.tellChanges, j.openStore, j.openTrace, j.limitMemory, j.findBalance,
 		j.chooseSchedule, j.openPipe, j.openLoop, j.planMemory, j.placePipe,
 	} {
 		if err := open(ctx, stderr); err != nil {
+			j.tellGroup(err)
 			return nil, errors.Join(err, j.close())
 		}
 	}
@@ -71,6 +78,9 @@ func (j *job) close() error {
 	j.setLimits(0)
 	if j.unlock != nil {
 		err = errors.Join(err, j.unlock())
+	}
+	if j.group != nil {
+		err = errors.Join(err, j.group.Close())
 	}
 	return err
 }
@@ -165,6 +175,11 @@ func (j *job) openStore(_ context.Context, stderr io.Writer) error {
 	if err := j.store().Prepare(); err != nil {
 		return err
 	}
+	if j.member.Restart > 0 { // by a launcher, with the command line of the start
+		if err := j.openCheckpoint(stderr); !errors.Is(err, train.ErrNoCheckpoint) {
+			return err
+		}
+	}
 	if err := j.lock(); err != nil {
 		return err
 	}
@@ -181,7 +196,12 @@ func (j *job) openStore(_ context.Context, stderr io.Writer) error {
 // openCheckpoint finds what to go on from and says what is unusual about it.
 func (j *job) openCheckpoint(stderr io.Writer) error {
 	// Locked before anything is read: another run may be about to remove what would be found. Where
-	// there is no directory, Latest says so.
+	// there is no directory, Latest says so. Of the processes of a group some may have to make theirs.
+	if j.group != nil {
+		if err := j.store().Prepare(); err != nil {
+			return err
+		}
+	}
 	if info, err := os.Stat(j.out); err == nil && info.IsDir() {
 		if err := j.lock(); err != nil {
 			return err
@@ -222,6 +242,9 @@ func (j *job) beyond() string {
 
 // lock keeps other runs out of --out until the job is closed.
 func (j *job) lock() (err error) {
+	if j.unlock != nil {
+		return nil
+	}
 	j.unlock, err = j.store().Lock()
 	if errors.Is(err, train.ErrLocked) {
 		return fmt.Errorf("another run uses --out %s; wait for its end, or choose another --out", j.out)
@@ -229,7 +252,7 @@ func (j *job) lock() (err error) {
 	return err
 }
 
-func (j *job) store() train.Store { return train.Store{Dir: j.out} }
+func (j *job) store() train.Store { return train.Store{Dir: j.out, Group: j.group} }
 
 // save saves where the run stands, if there is an --out, and returns the checkpoint's path.
 func (j *job) save() (path string, err error) {
@@ -260,7 +283,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 		return nil
 	}
 	config := train.BalanceConfig{
-		Stages: j.stages, Balance: j.config.Balance, Batch: j.batch, Chunks: j.config.Chunks, Checkpoint: j.config.Checkpoint, Loss: trainingLoss(),
+		Group: j.group, Stages: j.stages, Balance: j.config.Balance, Batch: j.batch, Chunks: j.config.Chunks, Checkpoint: j.config.Checkpoint, Loss: trainingLoss(),
 		Profile: profile.Config{Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
 			Threads: j.config.Threads, Seed: j.config.Seed, Autocast: j.config.Autocast, Clock: clock},
 	}

@@ -19,6 +19,7 @@ import (
 // verbLines is a command line for each verb, by its path.
 func verbLines(t *testing.T) map[string][]string {
 	t.Helper()
+	t.Setenv(asCommand, "1") // what launch starts is this binary
 	chain, plan := chainFile(t), filepath.Join(t.TempDir(), "plan.json")
 	must(t, "remat", "solve", chain, "--limit", "30MiB", "--out", plan)
 	program, saved := textFile(t, "program.csv", "0F0,0B0\n"), filepath.Join(t.TempDir(), "out")
@@ -41,6 +42,7 @@ func verbLines(t *testing.T) map[string][]string {
 		"penstock remat curve":           {"remat", "curve", chain, "--out", filepath.Join(t.TempDir(), "curve.svg")},
 		"penstock remat explain":         {"remat", "explain", chain, "--limit", "30MiB"},
 		"penstock remat solve":           {"remat", "solve", chain, "--limit", "30MiB"},
+		"penstock launch":                with([]string{"launch", "--"}, with(small, "--steps", "1")...),
 		"penstock completion":            {"completion"},
 		"penstock completion bash":       {"completion", "bash"},
 		"penstock schedule":              {"schedule", "1f1b", "--stages", "2", "--chunks", "2"},

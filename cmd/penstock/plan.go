@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock/data"
+	"penstock/group"
 	"penstock/models"
 	"penstock/optim"
 	"penstock/pipe"
@@ -18,17 +19,21 @@ import (
 // plan is a checked command line, as far as it can be checked without looking at the disk.
 type plan struct {
 	trainFlags
+	getenv  func(string) string
+	member  group.Config // the place of this process among those of the run
+	grouped bool         // there are several
+	facts   []train.Fact // that they must have in common
 	info    models.Info
 	options models.Options    // what --set asks for
 	policy  []pipe.Checkpoint // by stage
 	movable bool              // the command line does not say which stages of several share a device
 }
 
-// plan checks flags that were read against each other. Its errors are usage errors of one line that
-// name the flag, the value and what to give instead.
-func (f trainFlags) plan(s *pflag.FlagSet) (plan, error) {
-	p := plan{trainFlags: f}
-	for _, check := range []func(*pflag.FlagSet) error{p.checkNames, p.checkCut, p.checkMemory, p.checkOptimizer, p.checkFiles} {
+// plan checks flags that were read against each other, and against the environment. Its errors are
+// usage errors of one line that name the flag, the value and what to give instead.
+func (f trainFlags) plan(s *pflag.FlagSet, getenv func(string) string) (plan, error) {
+	p := plan{trainFlags: f, getenv: getenv}
+	for _, check := range []func(*pflag.FlagSet) error{p.checkNames, p.checkGroup, p.checkCut, p.checkProcesses, p.checkMemory, p.checkOptimizer, p.checkFiles} {
 		if err := check(s); err != nil {
 			return plan{}, err
 		}
@@ -78,6 +83,9 @@ func (p *plan) checkCut(s *pflag.FlagSet) error {
 		return err
 	}
 	all, cut, asked := len(model.Layers()), p.config, fmt.Sprintf("--stages %d", p.stages/p.virtual)
+	if p.grouped && !s.Changed("stages") {
+		asked += fmt.Sprintf(", one for each of %d processes", p.member.Size)
+	}
 	if p.virtual > 1 {
 		asked += fmt.Sprintf(" with %d on each device", p.virtual)
 	}

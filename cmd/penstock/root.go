@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock/internal/launch"
 	"penstock/torch"
 )
 
@@ -50,10 +51,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	tell(stderr, err)
 	var usage *usageError
-	if !errors.As(err, &usage) {
-		return exitFailed
+	var process *launch.Failure
+	switch {
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.As(err, &process) && process.Code > 0:
+		return process.Code
 	}
-	return exitUsage
+	return exitFailed
 }
 
 // tell writes an error as one line. The stack of a panic follows, as a panic is no user's mistake.
@@ -84,7 +89,8 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line.`,
 	// For all verbs. Cobra's own messages are of one line and name the flag or argument.
 	root.SetFlagErrorFunc(unread)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newTrain(args), newBalance(), newProfile(), newRemat(), newSchedule(), newCheckpoint(), newModels(), newVersion())
+	root.AddCommand(newTrain(args), newBalance(), newProfile(), newRemat(), newSchedule(), newCheckpoint(), newModels(),
+		newLaunch(), newVersion())
 	return root
 }
 
@@ -105,7 +111,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 func message(err error) string {
 	text := err.Error()
 	for _, name := range []string{"train: ", "pipe: ", "data: ", "models: ", "optim: ", "torch: ", "trace: ",
-		"balance: ", "profile: ", "remat: ", "schedule: "} {
+		"balance: ", "profile: ", "remat: ", "schedule: ", "group: ", "launch: "} {
 		text = strings.TrimPrefix(text, name)
 	}
 	return text

@@ -29,6 +29,10 @@ func (j *job) openTrace(context.Context, io.Writer) error {
 	if j.traceFile == "" {
 		return nil
 	}
+	j.trace = stepTrace{step: min(j.loop.Step+3, j.last)}
+	if j.member.Rank > 0 { // rank 0 writes it
+		return nil
+	}
 	inputs, err := data.Files(j.dataName, j.dataDir)
 	if err != nil {
 		return err
@@ -42,7 +46,7 @@ func (j *job) openTrace(context.Context, io.Writer) error {
 	if err := disk.Probe(j.traceFile); err != nil {
 		return unwritable("trace", j.traceFile, err)
 	}
-	j.trace = stepTrace{file: j.traceFile, step: min(j.loop.Step+3, j.last)}
+	j.trace.file = j.traceFile
 	return nil
 }
 

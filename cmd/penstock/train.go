@@ -1,10 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -38,14 +39,17 @@ will hold, how many forwards it runs again, and how much time that takes.`,
   penstock train --model resnet20 --data synthetic --chunks 1 --batch 128 --memory-limit 100MiB --checkpoint optimal --steps 5`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := flags.plan(cmd.Flags())
+			p, err := flags.plan(cmd.Flags(), os.Getenv)
 			if err != nil {
 				return err
 			}
 			err = runTraining(cmd, p)
+			if p.member.Rank > 0 { // rank 0 says what is to be done now
+				return withRemedy(err)
+			}
 			var stopped *interruptedError
 			if errors.As(err, &stopped) && stopped.saved != "" {
-				return fmt.Errorf("%w. To go on:\n  %s", err, resumption(args))
+				return fmt.Errorf("%w. %s", err, p.resumption(args))
 			}
 			err = withRemedy(err)
 			var failed *failedError
@@ -53,7 +57,7 @@ will hold, how many forwards it runs again, and how much time that takes.`,
 			case !errors.As(err, &failed) || failed.kept == "":
 				return err
 			case failed.more:
-				return fmt.Errorf("%w\n%s. To go on:\n  %s", err, failed.kept, resumption(args))
+				return fmt.Errorf("%w\n%s. %s", err, failed.kept, p.resumption(args))
 			}
 			return fmt.Errorf("%w\n%s", err, failed.kept)
 		},
@@ -64,8 +68,11 @@ will hold, how many forwards it runs again, and how much time that takes.`,
 
 // runTraining does what a plan asks for.
 func runTraining(cmd *cobra.Command, p plan) (err error) {
-	ctx, stderr := cmd.Context(), cmd.ErrOrStderr()
-	if err := checkOutput(cmd.OutOrStdout()); err != nil {
+	ctx, stdout, stderr := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+	if p.member.Rank > 0 { // what one process would say is said by rank 0
+		stdout, stderr = io.Discard, io.Discard
+	}
+	if err := checkOutput(stdout); err != nil {
 		return err
 	}
 	for _, k := range torch.KernelsInUse() {
@@ -80,16 +87,23 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, j.close()) }()
+	defer func() {
+		if !j.together {
+			j.tellGroup(err)
+		}
+		err = errors.Join(err, j.close())
+	}()
 
 	var show reporter
 	if p.format == "json" {
-		show = newJSONReporter(cmd.OutOrStdout())
+		show = newJSONReporter(stdout)
 	} else {
-		show = newTextReporter(cmd.OutOrStdout(), stderr, j)
+		show = newTextReporter(stdout, stderr, j)
 	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	var peaks highest
-	j.loop.OnStep = append([]train.Hook{show.step, func(s train.StepInfo) error { peaks.add(s); return nil }}, j.loop.OnStep...)
+	j.loop.OnStep = append([]train.Hook{j.inOrder(show.step, stop), func(s train.StepInfo) error { peaks.add(s); return nil }}, j.loop.OnStep...)
 	defer sparingly()()
 	result, err := j.loop.Run(ctx)
 	show.endSteps()
@@ -104,7 +118,8 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 		return j.keep(err)
 	}
 	if result.Interrupted {
-		return &interruptedError{result.Step, saved}
+		j.together = true
+		return j.interruption(ctx, result.Step, saved)
 	}
 	for _, d := range j.pipe.Devices() {
 		d.ResetPeak()
@@ -116,13 +131,38 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	if err != nil {
 		return j.keep(withFlags(err, remedyForTest))
 	}
-	o := outcome{result.Step, accuracy, peaks.safeLimit(j.pipe), torch.ProcessMemory{},
-		train.ParamsSHA256(j.model), saved, p.traceFile}
+	sum, err := train.ParamsSHA256In(j.group, j.model)
+	if err != nil {
+		return j.keep(err)
+	}
+	o := outcome{result.Step, accuracy, peaks.safeLimit(j.pipe), torch.ProcessMemory{}, sum, saved, p.traceFile}
 	o.memory = torch.ReadProcessMemory() // of all that was done
 	if err := show.done(o); err != nil {
 		return j.keep(err)
 	}
 	return nil
+}
+
+// inOrder is a hook whose error, in a group, ends the run as a signal does: all processes finish the
+// step and save. Otherwise the others would wait for this one.
+func (j *job) inOrder(hook train.Hook, stop context.CancelCauseFunc) train.Hook {
+	if j.group == nil {
+		return hook
+	}
+	return func(s train.StepInfo) error {
+		if err := hook(s); err != nil {
+			stop(err)
+		}
+		return nil
+	}
+}
+
+// interruption is the error of a run that ctx ended.
+func (j *job) interruption(ctx context.Context, step int64, saved string) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, ctx.Err()) {
+		return &failedError{err: cause, kept: keptAt(step, saved), more: saved != ""}
+	}
+	return &interruptedError{step, saved}
 }
 
 // interruptedError says that a signal ended a run early.
@@ -138,13 +178,18 @@ func (e *interruptedError) Error() string {
 	return fmt.Sprintf("interrupted after step %d; saved in %s", e.step, e.saved)
 }
 
-// resumption is the command line that resumes a run.
-func resumption(args []string) string {
-	words := append([]string{os.Args[0]}, args...)
-	if !slices.Contains(words, "--resume") {
-		words = append(words, "--resume")
+// resumption says how to resume a run.
+func (p *plan) resumption(args []string) string {
+	command := shellQuoted(append([]string{os.Args[0]}, args...))
+	if p.grouped {
+		if command = p.getenv(launchedBy); command == "" {
+			return "To go on, start all processes again with --resume"
+		}
 	}
-	return shellQuoted(words)
+	if !p.resume {
+		command += " --resume"
+	}
+	return "To go on:\n  " + command
 }
 
 // withRemedy adds to an error of the library which flags help.

@@ -115,6 +115,7 @@ func (j Job) Run(ctx context.Context) error {
 			signal(running, syscall.SIGTERM)
 		case <-deadline:
 			signal(running, next)
+			signal(running, syscall.SIGCONT) // one that is stopped would not see SIGTERM
 			deadline, next = time.After(orDefault(j.Grace, 10*time.Second)), syscall.SIGKILL
 		}
 	}

@@ -39,6 +39,8 @@ func TestMain(m *testing.M) {
 	case "wait":
 		fmt.Println("there")
 		time.Sleep(forever)
+	case "silent":
+		time.Sleep(forever)
 	case "stubborn": // ignores SIGTERM
 		signal.Ignore(syscall.SIGTERM)
 		time.Sleep(forever)
@@ -136,6 +138,34 @@ func TestTheFirstFailureEndsAll(t *testing.T) {
 	j.Settle = time.Millisecond
 	f := failure(t, j.Run(t.Context()))
 	if f.Name != "1" || f.Code != 3 || f.Signal != 0 || !strings.Contains(f.Error(), "process 1 exited with 3 after ") {
+		t.Errorf("got %+v", f)
+	}
+}
+
+// A process that is stopped goes on to see that it is to end.
+func TestAStoppedProcessEndsInOrder(t *testing.T) {
+	r, w := io.Pipe()
+	j := job(io.Discard, w, "orderly", "silent")
+	j.Settle = time.Millisecond
+	done := make(chan error, 1)
+	go func() { done <- j.Run(t.Context()); w.Close() }()
+	lines := bufio.NewScanner(r)
+	if !lines.Scan() {
+		t.Fatal("the process is not there")
+	}
+	pids := children(t, os.Getpid())
+	if len(pids) != 2 {
+		t.Fatalf("processes %v, want 2", pids)
+	}
+	for i, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGTERM} {
+		if err := syscall.Kill(slices.Sorted(slices.Values(pids))[i], s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !lines.Scan() || lines.Text() != "[0] saved" {
+		t.Errorf("got %q", lines.Text())
+	}
+	if f := failure(t, <-done); f.Name != "1" {
 		t.Errorf("got %+v", f)
 	}
 }

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/pflag"
+
+	"penstock/group"
+	"penstock/torch"
+	"penstock/train"
+)
+
+// groupFlags say which process of which group this one is, where no launcher has said it in the
+// environment.
+type groupFlags struct {
+	rank, processes int
+	rendezvous      string
+}
+
+func (f *groupFlags) register(s *pflag.FlagSet) {
+	count(s, &f.processes, "processes", 1, "`N` processes that share the run and are started one by one (default: as penstock launch, torchrun, srun or mpirun says)")
+	whole(s, &f.rank, "rank", 0, 0, 1<<31-1, "`R` number of this process among --processes, from 0")
+	address(s, &f.rendezvous, "rendezvous", "`HOST:PORT` of process 0, where processes meet")
+}
+
+// ofOneProcess are flags in which the processes of a run may differ.
+var ofOneProcess = []string{"rank", "rendezvous", "data-dir", "format", "help"}
+
+// onlyGiven are flags whose values are paths: processes may have different ones, but all or none
+// must have one.
+var onlyGiven = []string{"out", "trace"}
+
+// facts is what flags say that all processes of a run must have in common.
+func facts(s *pflag.FlagSet) (out []train.Fact) {
+	s.VisitAll(func(f *pflag.Flag) {
+		value := f.Value.String()
+		switch {
+		case slices.Contains(ofOneProcess, f.Name):
+			return
+		case slices.Contains(onlyGiven, f.Name) && f.Changed:
+			value = "a path"
+		}
+		out = append(out, train.Fact{Name: "--" + f.Name, Value: value})
+	})
+	return out
+}
+
+// config is the place of this process in its group, by flags and environment. found is whether there
+// are several processes.
+func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg group.Config, found bool, err error) {
+	byHand := s.Changed("rank") || s.Changed("processes")
+	switch {
+	case byHand && !(s.Changed("rank") && s.Changed("processes")):
+		return cfg, false, badUsage("--rank and --processes: want both, or neither where a launcher says it")
+	case byHand && f.rank >= f.processes:
+		return cfg, false, badUsage("--rank %d: there are --processes %d; want 0 to %d", f.rank, f.processes, f.processes-1)
+	case byHand && f.processes > 1 && f.rendezvous == "":
+		return cfg, false, badUsage("--processes %d needs --rendezvous HOST:PORT, an address of process 0 that the others reach", f.processes)
+	}
+	instead := map[string]string{}
+	if byHand {
+		for _, name := range torchrunVariables {
+			instead[name] = ""
+		}
+		instead["RANK"], instead["WORLD_SIZE"] = strconv.Itoa(f.rank), strconv.Itoa(f.processes)
+	}
+	if f.rendezvous != "" {
+		instead["MASTER_ADDR"], instead["MASTER_PORT"], _ = net.SplitHostPort(f.rendezvous)
+		instead["TORCHELASTIC_USE_AGENT_STORE"] = "" // it is at another address
+	}
+	cfg, found, err = group.FromEnvironment(func(name string) string {
+		if text, ok := instead[name]; ok {
+			return text
+		}
+		return getenv(name)
+	})
+	var refused *group.ConfigError
+	if errors.As(err, &refused) {
+		return cfg, false, badUsage("environment variable %s", message(err))
+	}
+	if err == nil && !found && f.rendezvous != "" && !byHand {
+		return cfg, false, badUsage("--rendezvous %s: this is one process; want --rank and --processes with it", f.rendezvous)
+	}
+	return cfg, found, err
+}
+
+// checkGroup finds out which process of which group this one is. Without --stages and --balance each
+// process gets a stage.
+func (p *plan) checkGroup(s *pflag.FlagSet) (err error) {
+	p.member, p.grouped, err = p.groupFlags.config(s, p.getenv)
+	if err != nil || !p.grouped {
+		return err
+	}
+	p.facts = facts(s)
+	if !s.Changed("stages") && !s.Changed("balance") {
+		p.stages = p.member.Size
+	}
+	return nil
+}
+
+// checkProcesses checks that every process has a device.
+func (p *plan) checkProcesses(*pflag.FlagSet) error {
+	if !p.grouped {
+		return nil
+	}
+	var devices []torch.Device
+	for _, d := range p.config.Devices {
+		if !slices.Contains(devices, d) {
+			devices = append(devices, d)
+		}
+	}
+	if n := len(devices); n < p.member.Size {
+		return badUsage("%d processes share %d devices, and one device is in one process: want --stages %[1]d or more, or fewer processes",
+			p.member.Size, n)
+	}
+	return nil
+}
+
+// openGroup meets the other processes of the run.
+func (j *job) openGroup(ctx context.Context, stderr io.Writer) (err error) {
+	if !j.grouped {
+		return nil
+	}
+	member := j.member
+	member.Log = slog.New(slog.NewTextHandler(stderr, nil))
+	if j.group, err = group.Join(ctx, member); err != nil {
+		return fmt.Errorf("meeting the other processes at %s: %w", j.member.Address, err)
+	}
+	j.config.Group = j.group
+	return nil
+}
+
+// tellGroup tells the other processes that this one cannot go on. Those that know it, because they
+// could not either, are not waiting any more.
+func (j *job) tellGroup(err error) {
+	if j.group != nil && err != nil {
+		j.group.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: message(err)})
+	}
+}
+
+// agree finds out whether all processes run the same training.
+func (j *job) agree(ctx context.Context, _ io.Writer) error {
+	if j.group == nil {
+		return nil
+	}
+	data, ok := j.recipe.Data.Settings.(map[string]any)
+	if !ok {
+		return errors.New("the data set has no fingerprint") // openData makes it
+	}
+	return train.Agree(ctx, j.group, append([]train.Fact{{Name: "penstock", Value: ownVersion()}, {Name: "libtorch", Value: torch.Version()}},
+		append(j.facts, train.Fact{Name: "data with the fingerprint", Value: fmt.Sprint(data["fingerprint"])})...))
+}

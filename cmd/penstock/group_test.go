@@ -1,0 +1,107 @@
+package main
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"penstock/group"
+)
+
+// groupOf is the plan of a command line of train in an environment.
+func groupOf(t *testing.T, environment map[string]string, args ...string) (plan, error) {
+	t.Helper()
+	var flags trainFlags
+	cmd := &cobra.Command{Use: "train"}
+	flags.register(cmd)
+	if err := cmd.ParseFlags(append(slices.Clone(small[1:]), args...)); err != nil {
+		t.Fatal(err)
+	}
+	return flags.plan(cmd.Flags(), func(name string) string { return environment[name] })
+}
+
+// threeOf4 is what torchrun says to the last of four processes.
+var threeOf4 = map[string]string{"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node7", "MASTER_PORT": "29500",
+	"TORCHELASTIC_USE_AGENT_STORE": "True", "PENSTOCK_TOKEN": "secret"}
+
+func TestFlagsComeBeforeTheEnvironment(t *testing.T) {
+	for _, row := range []struct {
+		environment map[string]string
+		args        []string
+		want        group.Config
+		stages      int
+	}{
+		{nil, nil, group.Config{}, 1},
+		{nil, []string{"--rank", "0", "--processes", "1"}, group.Config{Size: 1}, 1},
+		{threeOf4, nil, group.Config{Rank: 3, Size: 4, LocalRank: 1, Address: "node7:29500", AgentStore: true, Token: "secret"}, 4},
+		{threeOf4, []string{"--stages", "5"}, group.Config{Rank: 3, Size: 4, LocalRank: 1, Address: "node7:29500", AgentStore: true, Token: "secret"}, 5},
+		{threeOf4, []string{"--balance", "1,1,1,1,1,1"}, group.Config{Rank: 3, Size: 4, LocalRank: 1, Address: "node7:29500", AgentStore: true, Token: "secret"}, 6},
+		{threeOf4, []string{"--rendezvous", "[::1]:7"}, group.Config{Rank: 3, Size: 4, LocalRank: 1, Address: "[::1]:7", Token: "secret"}, 4},
+		{threeOf4, []string{"--rank", "1", "--processes", "2", "--rendezvous", "here:7"}, group.Config{Rank: 1, Size: 2, Address: "here:7", Token: "secret"}, 2},
+	} {
+		p, err := groupOf(t, row.environment, row.args...)
+		if err != nil || p.member != row.want || p.grouped != (row.want.Size > 1) || p.stages != row.stages {
+			t.Errorf("%q: got %+v, %d stages, %v; want %+v, %d stages", row.args, p.member, p.stages, err, row.want, row.stages)
+		}
+	}
+}
+
+func TestGroupsThatAreRefused(t *testing.T) {
+	with := func(name, value string) map[string]string {
+		out := maps.Clone(threeOf4)
+		out[name] = value
+		return out
+	}
+	for _, row := range []struct {
+		environment map[string]string
+		args        []string
+		want        string
+	}{
+		{with("RANK", "four"), nil, `environment variable RANK is "four"; want a whole number from 0 to 65535`},
+		{with("RANK", "4"), nil, `environment variable RANK is "4": WORLD_SIZE is 4; want 0 to 3`},
+		{nil, []string{"--rank", "1"}, "--rank and --processes: want both"},
+		{nil, []string{"--processes", "2"}, "--rank and --processes: want both"},
+		{nil, []string{"--rank", "2", "--processes", "2"}, "--rank 2: there are --processes 2; want 0 to 1"},
+		{nil, []string{"--rank", "1", "--processes", "2"}, "--processes 2 needs --rendezvous HOST:PORT"},
+		{nil, []string{"--rendezvous", "here:7"}, "--rendezvous here:7: this is one process; want --rank and --processes with it"},
+		{threeOf4, []string{"--stages", "2"}, "4 processes share 2 devices, and one device is in one process: want --stages 4 or more, or fewer processes"},
+		{threeOf4, []string{"--stages", "4", "--devices", "cpu:0,cpu:1,cpu:2,cpu:0"}, "4 processes share 3 devices"},
+		{with("WORLD_SIZE", "7"), nil, "--stages 7, one for each of 7 processes: mlp has 6 layers; want at most as many stages"},
+	} {
+		_, err := groupOf(t, row.environment, row.args...)
+		if err == nil || !strings.HasPrefix(err.Error(), row.want) {
+			t.Errorf("%q: got  %v\nwant %s", row.args, err, row.want)
+		}
+	}
+}
+
+// Facts are the flags that processes must have in common; paths may differ.
+func TestFactsOfARun(t *testing.T) {
+	of := func(args ...string) map[string]string {
+		p, err := groupOf(t, threeOf4, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]string{}
+		for _, f := range p.facts {
+			out[f.Name] = f.Value
+		}
+		return out
+	}
+	plain := of()
+	for _, flag := range []string{"--model", "--set", "--data", "--stages", "--balance", "--devices", "--chunks", "--schedule", "--virtual", "--checkpoint",
+		"--memory-limit", "--batch", "--seed", "--lr", "--resume", "--threads"} {
+		if _, ok := plain[flag]; !ok {
+			t.Errorf("%s is no fact", flag)
+		}
+	}
+	if got := of("--seed", "7")["--seed"]; got != "7" || plain["--seed"] != "1" {
+		t.Errorf("--seed is %q, and %q where it is left out", got, plain["--seed"])
+	}
+	if a, b := of("--out", "a", "--trace", "b.json"), of("--out", "c", "--trace", "d.json", "--format", "json", "--rendezvous", "x:1"); !maps.Equal(a, b) || maps.Equal(a, plain) {
+		t.Errorf("%v\n%v\n%v", a, b, plain)
+	}
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// training is a run of a second or less, as launch takes it.
+var training = append([]string{"--"}, small...)
+
+func TestLaunchRefuses(t *testing.T) {
+	for _, row := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "launch starts penstock train: want penstock launch --processes 1 -- train ..."},
+		{[]string{"--processes", "2"}, "want penstock launch --processes 2 -- train ..."},
+		{[]string{"--processes", "2", "--"}, "want penstock launch --processes 2 -- train ..."},
+		{[]string{"--processes", "2", "--", "balance"}, "launch starts penstock train"},
+		{[]string{"train", "--processes", "2", "--", "train"}, "launch starts penstock train"},
+		{append([]string{"--processes", "0"}, training...), "--processes 0: want at least 1"},
+		{append([]string{"--restarts", "-1"}, training...), "--restarts -1: want at least 0"},
+		{append([]string{"--rendezvous", "here"}, training...), `--rendezvous "here": want HOST:PORT, such as 10.0.0.1:29500`},
+		{append([]string{"--rendezvous", "here:70000"}, training...), "--rendezvous here:70000: want HOST:PORT"},
+		{append([]string{"--nodes", "2"}, training...), "--nodes 2 needs --rendezvous HOST:PORT"},
+		{append([]string{"--nodes", "2", "--node-rank", "2"}, training...), "--node-rank 2: there are --nodes 2; want 0 to 1"},
+		{append([]string{"--nodes", "2", "--rendezvous", "here:7"}, training...), "--nodes 2 needs the environment variable PENSTOCK_TOKEN"},
+		// once, and not by each process
+		{with(append([]string{"--processes", "2"}, training...), "--batch", "many"), `--batch "many": want a whole number`},
+		{with(append([]string{"--processes", "2"}, training...), "--sed", "7"), "unknown flag: --sed; see penstock train --help"},
+		{with(append([]string{"--processes", "2"}, training...), "more"), `unexpected argument "more" for "penstock train"`},
+		{with(append([]string{"--processes", "4"}, training...), "--stages", "3"), "4 processes share 3 devices"},
+		{with(append([]string{"--processes", "2"}, training...), "--rank", "1"), "--rank 1: launch says which process is which"},
+	} {
+		t.Setenv(token, "")
+		r := command(t, append([]string{"launch"}, row.args...)...)
+		if r.code != exitUsage || r.stdout != "" || !strings.Contains(r.stderr, row.want) || strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("%q: exit code %d, stdout %q, stderr %q; want %s", row.args, r.code, r.stdout, r.stderr, row.want)
+		}
+	}
+}
+
+func TestLaunchShowsTheHelpOfTrain(t *testing.T) {
+	if r := must(t, "launch", "--processes", "2", "--", "train", "--help"); r.stdout != must(t, "train", "--help").stdout {
+		t.Errorf("got %s", r.stdout)
+	}
+}

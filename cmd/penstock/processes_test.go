@@ -1,0 +1,490 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"penstock/train"
+)
+
+// inThree is a training run of three stages, to be shared by up to three processes.
+var inThree = with(small, "--balance", "2,2,2", "--format", "json")
+
+// launched is a command line of launch.
+func launched(processes int, training ...string) []string {
+	return append([]string{"launch", "--processes", fmt.Sprint(processes), "--"}, training...)
+}
+
+// process is a run of the command in a process of its own.
+type process struct {
+	*exec.Cmd
+	stdout, stderr *transcript
+}
+
+// transcript is what a process has written. It may be read meanwhile.
+type transcript struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (w *transcript) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.Write(p)
+}
+
+func (w *transcript) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.String()
+}
+
+// begin starts the command. What it has started has ended when the test ends.
+func begin(t *testing.T, environment []string, args ...string) *process {
+	t.Helper()
+	return beginIn(t, nil, environment, args...)
+}
+
+// beginIn starts the command by another, which becomes it.
+func beginIn(t *testing.T, by, environment []string, args ...string) *process {
+	t.Helper()
+	words := append(append(slices.Clone(by), os.Args[0]), args...)
+	p := &process{Cmd: exec.Command(words[0], words[1:]...), stdout: &transcript{}, stderr: &transcript{}}
+	p.Env = append(append(os.Environ(), asCommand+"=1"), environment...)
+	p.Stdout, p.Stderr = p.stdout, p.stderr
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		members := children(p.Process.Pid)
+		_ = p.Process.Kill()
+		_ = p.Wait()
+		for _, pid := range members {
+			for range 1000 {
+				if !runs(pid) {
+					break
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			if runs(pid) {
+				t.Errorf("process %d is still there", pid)
+			}
+		}
+	})
+	return p
+}
+
+// after waits until the process has taken a step.
+func (p *process) after(t *testing.T, step int) {
+	t.Helper()
+	want := fmt.Sprintf(`{"step":%d,`, step)
+	for until := time.Now().Add(time.Minute); !strings.Contains(p.stdout.String(), want); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(until) || !runs(p.Process.Pid) {
+			t.Fatalf("no step %d; stdout:\n%s\nstderr:\n%s", step, p.stdout, p.stderr)
+		}
+	}
+}
+
+// end waits for the end of the process and returns its exit code.
+func (p *process) end(t *testing.T) int {
+	t.Helper()
+	err := p.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return p.ProcessState.ExitCode()
+}
+
+// member is the process with a rank, of those that a launcher starts.
+func (p *process) member(t *testing.T, rank int) int {
+	t.Helper()
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(time.Millisecond) {
+		for _, pid := range children(p.Process.Pid) {
+			environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+			if err == nil && bytes.Contains(environment, fmt.Appendf(nil, "\x00RANK=%d\x00", rank)) {
+				return pid
+			}
+		}
+	}
+	t.Fatalf("there is no process of rank %d; stderr:\n%s", rank, p.stderr)
+	return 0
+}
+
+// said is what a rank has written to standard error, without its prefix.
+func (p *process) said(rank int) string {
+	var b strings.Builder
+	for line := range strings.Lines(p.stderr.String()) {
+		if rest, ok := strings.CutPrefix(line, fmt.Sprintf("[%d] ", rank)); ok {
+			b.WriteString(rest)
+		}
+	}
+	return b.String()
+}
+
+// status is the fields of a process behind its name, or nil if it does not run.
+func status(pid int) []string {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, fields, ok := strings.Cut(string(stat), ") ")
+	if err != nil || !ok || fields[0] == 'Z' {
+		return nil
+	}
+	return strings.Fields(fields)
+}
+
+func runs(pid int) bool { return status(pid) != nil }
+
+// children are the processes that a process has started.
+func children(of int) (pids []int) {
+	entries, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		panic(err)
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(filepath.Base(e))
+		if err != nil {
+			continue
+		}
+		if fields := status(pid); fields != nil && fields[1] == fmt.Sprint(of) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// Rank 0's standard output is what one process prints, and the weights are its weights.
+func TestProcessesTrainAsOne(t *testing.T) {
+	args := with(inThree, "--steps", "4", "--clip-norm", "0.5")
+	_, want := lines(t, must(t, args...).stdout)
+	for _, run := range [][]string{
+		launched(1, args...), launched(2, args...), launched(3, args...),
+		launched(2, with(args, "--schedule", "1f1b", "--checkpoint", "always")...),
+		launched(2, "train", "--model", "mlp", "--data", "synthetic", "--batch", "128", "--chunks", "4", "--format", "json", "--steps", "4", "--clip-norm", "0.5"), // measured and cut
+	} {
+		p := begin(t, nil, run...)
+		if code := p.end(t); code != exitDone {
+			t.Fatalf("%q: exit code %d, stderr:\n%s", run, code, p.stderr)
+		}
+		steps, done := lines(t, p.stdout.String())
+		if len(steps) != 4 || done.ParamsSHA256 != want.ParamsSHA256 || done.TestAccuracy != want.TestAccuracy || min(len(steps[0].PeakBytes), len(done.SafeLimitBytes)) < 2 {
+			t.Errorf("%q: got %d steps, %+v; want %+v", run, len(steps), done, want)
+		}
+		for _, line := range strings.Split(p.stderr.String(), "\n") {
+			if line != "" && !strings.HasPrefix(line, "[0] ") {
+				t.Errorf("%q: stderr has %q", run, line)
+			}
+		}
+	}
+}
+
+// Without a launcher processes say themselves which they are.
+func TestProcessesStartedByHand(t *testing.T) {
+	address, err := freeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := with(inThree, "--steps", "2", "--processes", "2", "--rendezvous", address)
+	one, zero := begin(t, []string{token + "=a"}, with(args, "--rank", "1")...), begin(t, []string{token + "=a"}, with(args, "--rank", "0")...)
+	if a, b := zero.end(t), one.end(t); a != exitDone || b != exitDone {
+		t.Fatalf("exit codes %d and %d, stderr:\n%s\n%s", a, b, zero.stderr, one.stderr)
+	}
+	if _, done := lines(t, zero.stdout.String()); done.ParamsSHA256 != sha(t, with(small, "--steps", "2")...) || one.stdout.String() != "" || one.stderr.String() != "" {
+		t.Errorf("rank 0 wrote %s; rank 1 wrote %q and %q", zero.stdout, one.stdout, one.stderr)
+	}
+}
+
+// All finish the step together and save; going on gives the bits of a run that was not cut short.
+func TestASignalToALauncher(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	p := begin(t, nil, launched(3, with(inThree, "--steps", "1000000", "--out", out)...)...)
+	p.after(t, 2)
+	if err := p.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	code := p.end(t)
+	steps, err := train.Store{Dir: out}.Steps()
+	if code != exitFailed || err != nil || len(steps) != 1 {
+		t.Fatalf("exit code %d, checkpoints of %v, %v; stderr:\n%s", code, steps, err, p.stderr)
+	}
+	told := fmt.Sprintf("penstock: interrupted after step %d; saved in %s/step-", steps[0], out)
+	for rank := range 3 {
+		if got := p.said(rank); !strings.HasPrefix(got, told) || strings.Contains(got, "To go on:") != (rank == 0) {
+			t.Errorf("rank %d says %q", rank, got)
+		}
+	}
+	if want := "launch --processes 3 -- train"; !strings.Contains(p.said(0), want) || !strings.HasSuffix(p.said(0), " --resume\n") {
+		t.Errorf("rank 0 says %q, without %q", p.said(0), want)
+	}
+	wantGoesOn(t, out, steps[0]+2, 2)
+}
+
+// wantGoesOn resumes a run in so many processes up to a step, and compares the weights with those of
+// a run that was not cut short.
+func wantGoesOn(t *testing.T, out string, to int64, processes int) {
+	t.Helper()
+	args := with(inThree, "--steps", fmt.Sprint(to))
+	p := begin(t, nil, launched(processes, with(args, "--out", out, "--resume")...)...)
+	if code := p.end(t); code != exitDone {
+		t.Fatalf("going on: exit code %d, stderr:\n%s", code, p.stderr)
+	}
+	if _, done := lines(t, p.stdout.String()); done.Steps != to || done.ParamsSHA256 != sha(t, with(small, "--steps", fmt.Sprint(to))...) {
+		t.Errorf("going on to step %d: %+v: other weights than without a failure", to, done)
+	}
+}
+
+// A second signal ends all at once: the launcher dies, and nothing outlives it.
+func TestASecondSignalToALauncher(t *testing.T) {
+	p := begin(t, nil, launched(2, "train", "--model", "resnet20", "--data", "synthetic", "--batch", "1024", "--chunks", "2", "--balance", "5,6", "--format", "json", "--epochs", "100")...)
+	p.after(t, 1)
+	members := children(p.Process.Pid)
+	for range 2 {
+		if err := p.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(200 * time.Millisecond) // well within the second step: each takes more than a second
+	}
+	if p.end(t); p.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGINT || len(members) != 2 {
+		t.Errorf("%v, of processes %v; stderr:\n%s", p.ProcessState, members, p.stderr)
+	}
+}
+
+// A process that dies or is stopped ends the others, which name it; what was saved is there.
+func TestALostProcess(t *testing.T) {
+	for _, row := range []struct {
+		signal syscall.Signal
+		rank   int
+		why    string
+	}{{syscall.SIGKILL, 1, "connection"}, {syscall.SIGKILL, 0, "connection"}, {syscall.SIGSTOP, 2, "nothing was heard of it for 5s"}} {
+		out := filepath.Join(t.TempDir(), "out")
+		p := begin(t, nil, launched(3, with(inThree, "--steps", "1000000", "--out", out, "--save-every", "3")...)...)
+		p.after(t, 4)
+		var others []int
+		for rank := range 3 {
+			if rank != row.rank {
+				others = append(others, p.member(t, rank))
+			}
+		}
+		if err := syscall.Kill(p.member(t, row.rank), row.signal); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		for slices.ContainsFunc(others, runs) && time.Since(began) < time.Minute {
+			time.Sleep(time.Millisecond)
+		}
+		t.Logf("%v to rank %d: the others ended after %v", row.signal, row.rank, time.Since(began))
+		if code := p.end(t); code != exitFailed {
+			t.Errorf("%v to rank %d: exit code %d", row.signal, row.rank, code)
+		}
+		for rank := range 3 {
+			said := p.said(rank)
+			if want := fmt.Sprintf("rank %d is lost: ", row.rank); rank != row.rank && !(strings.Contains(said, want) && strings.Contains(said, row.why)) {
+				t.Errorf("%v to rank %d: rank %d says %q, without %q and %q", row.signal, row.rank, rank, said, want, row.why)
+			}
+		}
+		wantGoesOn(t, out, lastStep(t, out)+2, 1+row.rank)
+	}
+}
+
+// lastStep is the step of the newest checkpoint, which has to be whole.
+func lastStep(t *testing.T, out string) int64 {
+	t.Helper()
+	c, err := train.Store{Dir: out}.Latest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Step
+}
+
+// killsVariable sets how many processes TestKills kills:
+//
+//	PENSTOCK_KILLS=200 go test ./cmd/penstock -run TestKills -v -timeout 1h
+const killsVariable = "PENSTOCK_KILLS"
+
+// Processes are killed at random moments: while they start, meet, train, save and load. After each
+// kill the launcher starts all again, and the weights are in the end those of a run without kills.
+func TestKills(t *testing.T) {
+	kills := 10
+	if text := os.Getenv(killsVariable); text != "" {
+		var err error
+		if kills, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	out := filepath.Join(t.TempDir(), "out")
+	args := with(inThree, "--steps", "1000000", "--out", out, "--save-every", "1")
+	p := begin(t, nil, append([]string{"launch", "--processes", "3", "--restarts", fmt.Sprint(kills), "--"}, args...)...)
+	steps := func() int { return strings.Count(p.stdout.String(), "\n") }
+	early := 0
+	for kill := range kills {
+		before, moment := steps(), time.Duration(random.Int64N(int64(2*time.Second)))
+		if random.IntN(2) == 0 { // in a step, or while it is saved
+			for until := time.Now().Add(time.Minute); steps() == before && time.Now().Before(until); {
+				time.Sleep(time.Millisecond)
+			}
+			moment /= 10
+		}
+		time.Sleep(moment)
+		rank := random.IntN(3)
+		if steps() == before {
+			early++
+		}
+		if err := syscall.Kill(p.member(t, rank), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		want := fmt.Sprintf("process %d was ended by signal 9 (killed)", rank)
+		again := fmt.Sprintf("restart %d of %d\n", kill+1, kills)
+		for until := time.Now().Add(time.Minute); !strings.Contains(p.stderr.String(), again); time.Sleep(time.Millisecond) {
+			if time.Now().After(until) || !runs(p.Process.Pid) {
+				t.Fatalf("kill %d, of rank %d after %v: no %q; stderr:\n%s", kill, rank, moment, again, p.stderr)
+			}
+		}
+		for line := range strings.Lines(p.stderr.String()) {
+			if strings.HasSuffix(line, again) && !strings.Contains(line, want) {
+				t.Errorf("kill %d, of rank %d after %v: %s", kill, rank, moment, line)
+			}
+		}
+	}
+	for until, before := time.Now().Add(time.Minute), steps(); steps() < before+2; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatalf("no step after %d kills; stderr:\n%s", kills, p.stderr)
+		}
+	}
+	if err := p.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.end(t); code != exitFailed || !strings.Contains(p.said(0), "interrupted after step ") {
+		t.Fatalf("exit code %d, stderr:\n%s", code, p.stderr)
+	}
+	t.Logf("%d kills, %d of them before a step was taken; the run is at step %d", kills, early, lastStep(t, out))
+	wantGoesOn(t, out, lastStep(t, out)+1, 2)
+	if left, err := filepath.Glob(filepath.Join(out, ".*")); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v is left in --out", left, err)
+	}
+}
+
+// A process that cannot go on says so, and the others say that it did and why.
+func TestAFailureOfOneProcess(t *testing.T) {
+	for _, row := range []struct {
+		args  []string
+		rank  int
+		first string // what it says
+		rest  string // what the others say
+	}{
+		{[]string{"--memory-limit", "2500000"}, 0, "out of memory", "out of memory"},
+		{[]string{"--lr", "1e30"}, 2, "not a finite number", "not a finite number"},
+	} {
+		p := begin(t, nil, launched(3, with(with(inThree, "--steps", "50"), row.args...)...)...)
+		if code := p.end(t); code != exitFailed {
+			t.Errorf("%q: exit code %d", row.args, code)
+		}
+		for rank := range 3 {
+			want := row.rest
+			if rank == row.rank {
+				want = row.first
+			}
+			if got := p.said(rank); !strings.Contains(got, want) {
+				t.Errorf("%q: rank %d says %q, without %q", row.args, rank, got, want)
+			}
+		}
+	}
+}
+
+// Processes with other flags all say who differs in what. One whose command line is wrong does not
+// keep the others from waiting for it.
+func TestProcessesThatDiffer(t *testing.T) {
+	address, err := freeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func(rank int, more ...string) *process {
+		return begin(t, []string{token + "=a"}, with(with(inThree, "--steps", "2", "--processes", "3", "--rendezvous", address, "--rank", fmt.Sprint(rank)), more...)...)
+	}
+	all := []*process{start(0), start(1, "--seed", "7"), start(2)}
+	for rank, p := range all {
+		if code := p.end(t); code != exitFailed || p.stdout.String() != "" || !strings.Contains(p.stderr.String(), "rank 1 has --seed 7, ranks 0 and 2 have 1") {
+			t.Errorf("rank %d: exit code %d, stdout %q, stderr %q", rank, code, p.stdout, p.stderr)
+		}
+	}
+	all = []*process{start(0), start(1), start(2, "--sed", "7")}
+	if code := all[2].end(t); code != exitUsage || !strings.Contains(all[2].stderr.String(), "unknown flag: --sed") {
+		t.Errorf("exit code %d, stderr %q", code, all[2].stderr)
+	}
+	all[2] = start(2)
+	for rank, p := range all {
+		if code := p.end(t); code != exitDone {
+			t.Errorf("rank %d: exit code %d, stderr %q", rank, code, p.stderr)
+		}
+	}
+}
+
+// What is not there on one process's machine is said on all.
+func TestDataThatOneProcessLacks(t *testing.T) {
+	address, err := freeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(file, bytes.Repeat([]byte("a text. "), 1000), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"train", "--model", "gpt", "--data", "text", "--batch", "4", "--chunks", "2", "--steps", "1", "--processes", "2", "--rendezvous", address}
+	zero, one := begin(t, nil, with(args, "--rank", "0", "--data-dir", file)...), begin(t, nil, with(args, "--rank", "1", "--data-dir", file+"-not")...)
+	if code := one.end(t); code != exitFailed || !strings.Contains(one.stderr.String(), "no such file") {
+		t.Errorf("rank 1: exit code %d, stderr %q", code, one.stderr)
+	}
+	if code := zero.end(t); code != exitFailed || !strings.Contains(zero.stderr.String(), "rank 1 failed: ") || !strings.Contains(zero.stderr.String(), "no such file") {
+		t.Errorf("rank 0: exit code %d, stderr %q", code, zero.stderr)
+	}
+}
+
+// Whoever reads the first lines only ends the run in order, on all processes.
+func TestClosedStdoutOfProcesses(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	p := &process{Cmd: exec.Command(os.Args[0], launched(2, with(inThree, "--steps", "1000000", "--save-every", "1000000", "--out", out)...)...), stderr: &transcript{}}
+	p.Env = append(os.Environ(), asCommand+"=1")
+	p.Stderr = p.stderr
+	stdout, err := p.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stdout.Read(make([]byte, 1)); err != nil {
+		t.Fatalf("%v; stderr:\n%s", err, p.stderr)
+	}
+	stdout.Close()
+	code := p.end(t)
+	for _, want := range []string{"broken pipe\n", fmt.Sprintf("step %d is saved in %s/step-", lastStep(t, out), out), " --resume\n"} {
+		if code != exitFailed || !strings.Contains(p.said(0), want) {
+			t.Errorf("exit code %d, no %q in stderr:\n%s", code, want, p.stderr)
+		}
+	}
+	wantGoesOn(t, out, lastStep(t, out)+1, 2)
+}
+
+// A launcher that is told so starts a run again that was lost, until it has done so often enough.
+func TestRestartsAreCounted(t *testing.T) {
+	p := begin(t, nil, append([]string{"launch", "--processes", "2", "--restarts", "1", "--"}, with(inThree, "--steps", "50", "--lr", "1e30")...)...)
+	if code := p.end(t); code != exitFailed {
+		t.Errorf("exit code %d", code)
+	}
+	if got := strings.Count(p.stderr.String(), "; starting again, restart 1 of 1\n"); got != 1 || strings.Count(p.said(1), "penstock: ") != 2 {
+		t.Errorf("stderr:\n%s", p.stderr)
+	}
+}
