@@ -27,6 +27,9 @@ type task interface {
 	undo(worker int)
 	// do performs an action on a worker. It may panic.
 	do(c *torch.Ctx, a schedule.Action) error
+	// expect begins to receive what will be sent. expects says whether there is memory for it.
+	expect(c *torch.Ctx, send schedule.Action) error
+	expects() bool
 	// settle ends a send that was received before the next action of its worker begins.
 	settle(send schedule.Action) error
 	// meets says of a send that do waits in it for the matching receive to begin. abort ends such
@@ -172,6 +175,15 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 		for _, send := range x.graph.settled[id] {
 			if err := x.task.settle(send); err != nil {
 				x.fail(&Error{Stage: send.Stage, MicroBatch: send.MicroBatch, Direction: send.Kind, Err: err})
+			}
+		}
+		for _, send := range x.graph.expected[id] {
+			if !x.task.expects() {
+				break
+			}
+			if err := x.task.expect(c, send); err != nil {
+				receive := send.Matching()
+				x.fail(&Error{Stage: receive.Stage, MicroBatch: receive.MicroBatch, Direction: receive.Kind, Err: err})
 			}
 		}
 		if err := x.ctx.Err(); err != nil {

@@ -103,6 +103,8 @@ func (l *joined) Send(c *torch.Ctx, send schedule.Action, p link.Parcel) error {
 	return l.of(send).Send(c, send, p)
 }
 
+func (l *joined) Expect(c *torch.Ctx, send schedule.Action) error { return l.of(send).Expect(c, send) }
+
 func (l *joined) Receive(c *torch.Ctx, send schedule.Action) (link.Parcel, error) {
 	return l.of(send).Receive(c, send)
 }

@@ -46,6 +46,10 @@ type program struct {
 	// settled has the sends that have been received when an action begins, by the action's id, where
 	// they may have waited until then.
 	settled map[int][]schedule.Action
+	// expected has the sends that a worker begins to receive before an action, by the action's id:
+	// the first on each link, and the next when one was received. Thus a value can arrive while its
+	// receiver computes.
+	expected map[int][]schedule.Action
 }
 
 // find returns the plan of a key, which it makes if there is none.
@@ -95,6 +99,26 @@ func newProgram(p *schedule.Program) *program {
 	for id, before := range g.latest {
 		if before >= 0 {
 			g.settled[before] = append(g.settled[before], g.Actions[id].Matching())
+		}
+	}
+	g.expected = map[int][]schedule.Action{}
+	for w := range p.Workers {
+		type link struct {
+			kind     schedule.Kind
+			from, to int
+		}
+		next := map[link]int{} // the action before which the next receive on a link is begun
+		for id := g.First[w]; id < g.First[w+1]; id++ {
+			a := g.Actions[id]
+			if !a.Kind.Receive() {
+				continue
+			}
+			l := link{a.Kind, a.Peer, a.Stage}
+			at, before := next[l]
+			if !before {
+				at = g.First[w]
+			}
+			g.expected[at], next[l] = append(g.expected[at], a.Matching()), id+1
 		}
 	}
 	g.awaited = make([]bool, len(g.Actions))

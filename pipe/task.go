@@ -38,6 +38,14 @@ func (r *minibatch) do(c *torch.Ctx, a schedule.Action) error {
 	return nil
 }
 
+func (r *minibatch) expect(c *torch.Ctx, send schedule.Action) error { return r.link.Expect(c, send) }
+
+// expects is false where a plan counts what every device holds: it counts what is received from the
+// receive on.
+func (r *minibatch) expects() bool {
+	return r.p.remote != nil && !r.p.optimal() && (r.prepared == nil || r.prepared.plan.Program.Capacity != schedule.Meet)
+}
+
 func (r *minibatch) settle(send schedule.Action) error { return r.link.Settle(send) }
 
 func (r *minibatch) meets(send schedule.Action) bool { return r.link.Meets(send) }

@@ -86,6 +86,8 @@ func (w *wire) wait(until func() bool) error {
 	return nil
 }
 
+func (w *wire) Expect(*torch.Ctx, schedule.Action) error { return nil }
+
 func (w *wire) Settle(schedule.Action) error { return nil }
 
 func (w *wire) Abort() {

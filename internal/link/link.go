@@ -77,6 +77,10 @@ type Link interface {
 	// Send hands a parcel to the link, which owns it from then on, also when it fails. c is that of
 	// the sender's worker.
 	Send(c *torch.Ctx, send schedule.Action, p Parcel) error
+	// Expect says that the next Receive of the send's link will be that of this send, and that there
+	// is memory for the parcel from now on, so that it can arrive before it is wanted. c is that of
+	// the receiver's worker.
+	Expect(c *torch.Ctx, send schedule.Action) error
 	// Receive returns the parcel of a send, which belongs to the caller. It waits until the parcel
 	// has arrived. c is that of the receiver's worker.
 	Receive(c *torch.Ctx, send schedule.Action) (Parcel, error)
@@ -114,6 +118,9 @@ func (l *Memory) Send(_ *torch.Ctx, send schedule.Action, p Parcel) error {
 	l.waiting[send] = p
 	return nil
 }
+
+// Expect does nothing: a parcel waits where it was made.
+func (l *Memory) Expect(*torch.Ctx, schedule.Action) error { return nil }
 
 // Receive takes a parcel from the link.
 func (l *Memory) Receive(_ *torch.Ctx, send schedule.Action) (Parcel, error) {

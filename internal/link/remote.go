@@ -63,7 +63,8 @@ func NewRemote(t Transport, rank []int, chunks int) (*Remote, error) {
 // Open makes the link of a run in which so many values may wait on each link between neighbours
 // (schedule.Program.Capacity).
 func (l *Remote) Open(capacity int) Link {
-	return &remoteRun{Remote: l, capacity: capacity, waiting: map[edge][]*sending{}}
+	return &remoteRun{Remote: l, capacity: capacity, waiting: map[edge][]*sending{},
+		expected: map[schedule.Action]*arriving{}}
 }
 
 // remoteRun is the link of a run.
@@ -71,8 +72,9 @@ type remoteRun struct {
 	*Remote
 	capacity int
 
-	mu      sync.Mutex // of the fields, not of the values: an edge has one sender
-	waiting map[edge][]*sending
+	mu       sync.Mutex // of the fields, not of the values: an edge has one sender and one receiver
+	waiting  map[edge][]*sending
+	expected map[schedule.Action]*arriving // by send
 }
 
 // edge is a link in one direction.
@@ -269,93 +271,148 @@ func (l *remoteRun) begin(c *torch.Ctx, send schedule.Action, s *sending) error 
 	return nil
 }
 
+// Expect begins to receive a parcel: its head, and the tensors of the remembered layout.
+func (l *remoteRun) Expect(c *torch.Ctx, send schedule.Action) error {
+	a, err := l.expect(c, send)
+	if err == nil {
+		l.mu.Lock()
+		l.expected[send] = a
+		l.mu.Unlock()
+	}
+	return err
+}
+
 // Receive receives a parcel on the device of c.
 func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (p Parcel, err error) {
-	l.Remote.mu.Lock()
-	text, was := l.known[send]
-	l.Remote.mu.Unlock()
-	from := l.rank[send.Stage]
-	small := func(n int, tag int) ([]byte, error) {
-		var t *torch.Tensor
-		c.Unlimited(func() { t = c.Empty(torch.Uint8, int64(n)) })
-		w, err := l.transport.Receive(t, from, tag)
-		if err == nil {
-			err = w.Wait()
-		}
-		if err != nil {
-			return nil, err
-		}
-		return torch.Bytes(t), nil
-	}
-	var begun *arriving
-	if was {
-		if begun, err = l.expect(c, send, text, false); err != nil {
+	l.mu.Lock()
+	a := l.expected[send]
+	delete(l.expected, send)
+	l.mu.Unlock()
+	if a == nil {
+		if a, err = l.expect(c, send); err != nil {
 			return p, err
 		}
-		defer begun.drop()
 	}
-	head, err := small(headBytes, l.tag(send)+headTag)
+	defer func() { a.drop() }()
+	head, err := a.head.bytes()
 	if err != nil {
 		return p, err
 	}
-	n := binary.LittleEndian.Uint64(head)
-	switch {
-	case n > maxLayout || n == 0 && !was:
+	if n := binary.LittleEndian.Uint64(head); n > maxLayout || n == 0 && !a.known {
 		return p, fmt.Errorf("link: %v came with a head of %d; want processes with the same program and the same Penstock", send, n)
-	case n > 0:
-		if begun != nil {
-			if err := begun.wait(); err != nil { // a byte in place of each tensor
-				return p, err
-			}
-			begun.drop()
-		}
-		if text, err = small(int(n), l.tag(send)+layoutTag); err != nil {
+	} else if n > 0 {
+		if err := a.wait(); err != nil { // a byte in place of each tensor
 			return p, err
 		}
-		if begun, err = l.expect(c, send, text, true); err != nil {
+		a.drop()
+		if a, err = l.expectNew(c, send, int(n)); err != nil {
 			return p, err
 		}
-		defer begun.drop()
-		l.Remote.mu.Lock()
-		l.known[send] = text
-		l.Remote.mu.Unlock()
 	}
-	if err := begun.wait(); err != nil {
+	if err := a.wait(); err != nil {
 		return p, err
 	}
-	return begun.parcel(c), nil
+	return a.parcel(c), nil
 }
 
-// arriving is a parcel whose tensors are being received.
+// arriving is a parcel that is being received.
 type arriving struct {
+	head    *arrivingBytes
+	known   bool // the layout is that of the parcel before, or that which came with this one
 	layout  layout
 	tensors []*torch.Tensor // the cores that move
 	works   []Work
 }
 
-// expect begins to receive the tensors of a layout.
-func (l *remoteRun) expect(c *torch.Ctx, send schedule.Action, text []byte, fresh bool) (*arriving, error) {
-	shape, err := parseLayout(text)
+// expect begins to receive the head and what has the remembered layout.
+func (l *remoteRun) expect(c *torch.Ctx, send schedule.Action) (a *arriving, err error) {
+	l.Remote.mu.Lock()
+	text, known := l.known[send]
+	l.Remote.mu.Unlock()
+	a = &arriving{known: known}
+	if a.head, err = l.small(c, headBytes, send, headTag); err == nil && known {
+		err = l.tensors(c, send, text, false, a)
+	}
 	if err != nil {
+		a.drop()
 		return nil, err
 	}
-	a := &arriving{layout: shape}
-	for k, s := range shape.tensors() {
-		tag, err := l.tensorTag(send, k, fresh)
+	return a, nil
+}
+
+// expectNew receives a layout of so many bytes and begins to receive what has it.
+func (l *remoteRun) expectNew(c *torch.Ctx, send schedule.Action, n int) (a *arriving, err error) {
+	a = &arriving{known: true}
+	defer func() {
 		if err != nil {
 			a.drop()
-			return nil, err
+		}
+	}()
+	shape, err := l.small(c, n, send, layoutTag)
+	if err != nil {
+		return a, err
+	}
+	text, err := shape.bytes()
+	if err != nil {
+		return a, err
+	}
+	if err := l.tensors(c, send, text, true, a); err != nil {
+		return a, err
+	}
+	l.Remote.mu.Lock()
+	defer l.Remote.mu.Unlock()
+	l.known[send] = text
+	return a, nil
+}
+
+// tensors begins to receive the tensors of a layout.
+func (l *remoteRun) tensors(c *torch.Ctx, send schedule.Action, text []byte, fresh bool, a *arriving) (err error) {
+	if a.layout, err = parseLayout(text); err != nil {
+		return err
+	}
+	for k, s := range a.layout.tensors() {
+		tag, err := l.tensorTag(send, k, fresh)
+		if err != nil {
+			return err
 		}
 		t := c.Keep(s.empty(c))
 		a.tensors = append(a.tensors, t)
 		w, err := l.transport.Receive(t, l.rank[send.Stage], tag)
 		if err != nil {
-			a.drop()
-			return nil, err
+			return err
 		}
 		a.works = append(a.works, w)
 	}
-	return a, nil
+	return nil
+}
+
+// arrivingBytes is a short message that is being received, in no device's account.
+type arrivingBytes struct {
+	t    *torch.Tensor
+	work Work
+}
+
+func (l *remoteRun) small(c *torch.Ctx, n int, send schedule.Action, part int) (*arrivingBytes, error) {
+	m := &arrivingBytes{}
+	c.Unlimited(func() { m.t = c.Keep(c.Empty(torch.Uint8, int64(n))) })
+	var err error
+	if m.work, err = l.transport.Receive(m.t, l.rank[send.Stage], l.tag(send)+part); err != nil {
+		m.t.Free()
+		return nil, err
+	}
+	return m, nil
+}
+
+// bytes waits for the message and frees its tensor.
+func (m *arrivingBytes) bytes() ([]byte, error) {
+	defer func() {
+		m.t.Free()
+		m.t = nil
+	}()
+	if err := m.work.Wait(); err != nil {
+		return nil, err
+	}
+	return torch.Bytes(m.t), nil
 }
 
 func (a *arriving) wait() error {
@@ -370,6 +427,10 @@ func (a *arriving) wait() error {
 // drop frees the tensors that were not made part of a parcel. The group has failed, or nothing
 // arrives in them any more.
 func (a *arriving) drop() {
+	if a.head != nil {
+		a.head.t.Free()
+		a.head.t = nil
+	}
 	torch.FreeAll(a.tensors)
 	a.tensors, a.works = nil, nil
 }
@@ -420,6 +481,14 @@ func (l *remoteRun) Free() {
 		}
 	}
 	clear(l.waiting)
+	for _, a := range l.expected { // of a run that failed
+		if a.head.t != nil {
+			a.head.work.Wait() //nolint:errcheck // likewise
+		}
+		a.wait() //nolint:errcheck // likewise
+		a.drop()
+	}
+	clear(l.expected)
 }
 
 // tensors are the slots whose tensors move.

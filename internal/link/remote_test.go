@@ -98,6 +98,7 @@ func TestRemote(t *testing.T) {
 			{Kind: schedule.SendActivation, Stage: 0, MicroBatch: 2, Peer: 1},
 		}
 		capacity := rapid.SampledFrom([]int{schedule.Meet, 0, 1, 2}).Draw(t, "capacity")
+		ahead := rapid.IntRange(0, len(sends)).Draw(t, "receives ahead")
 		var ends [2]*link.Remote
 		for i := range ends {
 			var err error
@@ -151,6 +152,13 @@ func TestRemote(t *testing.T) {
 				defer c.Close()
 				l := ends[1].Open(capacity)
 				defer l.Free()
+				for i, send := range sends {
+					if i < ahead {
+						if err := l.Expect(c, send); err != nil {
+							t.Error(err)
+						}
+					}
+				}
 				for i, send := range sends {
 					p, err := l.Receive(c, send)
 					if err != nil {
