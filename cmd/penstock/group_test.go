@@ -2,6 +2,7 @@ package main
 
 import (
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -103,5 +104,23 @@ func TestFactsOfARun(t *testing.T) {
 	}
 	if a, b := of("--out", "a", "--trace", "b.json"), of("--out", "c", "--trace", "d.json", "--format", "json", "--rendezvous", "x:1"); !maps.Equal(a, b) || maps.Equal(a, plain) {
 		t.Errorf("%v\n%v\n%v", a, b, plain)
+	}
+}
+
+// The manifest for Kubernetes has a command line that the pods can run: as many stages as there are
+// replicas, of which the operator says which is which.
+func TestTheManifestForKubernetes(t *testing.T) {
+	text, err := os.ReadFile("../../examples/kubernetes/pytorchjob.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, args, _ := strings.Cut(string(text), "exec penstock train ")
+	args, _, found := strings.Cut(args, "$(")
+	if !found || !strings.Contains(string(text), "replicas: 1\n") || !strings.Contains(string(text), "replicas: 3\n") {
+		t.Fatalf("the manifest has no command line, or other replicas:\n%s", text)
+	}
+	environment := []string{"RANK=3", "WORLD_SIZE=4", "MASTER_ADDR=penstock-master-0", "MASTER_PORT=23456"}
+	if err := checkTraining(strings.Fields(args), environment); err != nil {
+		t.Errorf("%s: %v", args, err)
 	}
 }

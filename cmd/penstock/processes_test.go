@@ -189,19 +189,49 @@ func TestProcessesTrainAsOne(t *testing.T) {
 	}
 }
 
-// Without a launcher processes say themselves which they are.
-func TestProcessesStartedByHand(t *testing.T) {
+// unused is an address of this machine that nobody listens at.
+func unused(t *testing.T) string {
+	t.Helper()
 	address, err := freeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := with(inThree, "--steps", "2", "--processes", "2", "--rendezvous", address)
+	return address
+}
+
+// Without a launcher processes say themselves which they are.
+func TestProcessesStartedByHand(t *testing.T) {
+	args := with(inThree, "--steps", "2", "--processes", "2", "--rendezvous", unused(t))
 	one, zero := begin(t, []string{token + "=a"}, with(args, "--rank", "1")...), begin(t, []string{token + "=a"}, with(args, "--rank", "0")...)
 	if a, b := zero.end(t), one.end(t); a != exitDone || b != exitDone {
 		t.Fatalf("exit codes %d and %d, stderr:\n%s\n%s", a, b, zero.stderr, one.stderr)
 	}
 	if _, done := lines(t, zero.stdout.String()); done.ParamsSHA256 != sha(t, with(small, "--steps", "2")...) || one.stdout.String() != "" || one.stderr.String() != "" {
 		t.Errorf("rank 0 wrote %s; rank 1 wrote %q and %q", zero.stdout, one.stdout, one.stderr)
+	}
+}
+
+// srun and mpirun say in variables of their own which process is which.
+func TestProcessesOfOtherLaunchers(t *testing.T) {
+	_, port, _ := strings.Cut(unused(t), ":")
+	args := with(inThree, "--steps", "2")
+	for name, environment := range map[string]func(rank int) []string{
+		"srun": func(rank int) []string {
+			return []string{fmt.Sprintf("SLURM_PROCID=%d", rank), "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NODELIST=127.0.0.[1,7-9]", fmt.Sprintf("SLURM_JOB_ID=%d", os.Getpid())}
+		},
+		"mpirun": func(rank int) []string {
+			return []string{fmt.Sprintf("OMPI_COMM_WORLD_RANK=%d", rank), "OMPI_COMM_WORLD_SIZE=2", "MASTER_ADDR=localhost", "MASTER_PORT=" + port}
+		},
+	} {
+		all := []*process{begin(t, environment(0), args...), begin(t, environment(1), args...)}
+		for rank, p := range all {
+			if code := p.end(t); code != exitDone {
+				t.Fatalf("%s: rank %d: exit code %d, stderr:\n%s", name, rank, code, p.stderr)
+			}
+		}
+		if _, done := lines(t, all[0].stdout.String()); done.ParamsSHA256 != sha(t, with(small, "--steps", "2")...) || all[1].stdout.String() != "" {
+			t.Errorf("%s: rank 0 wrote %s; rank 1 wrote %q", name, all[0].stdout, all[1].stdout)
+		}
 	}
 }
 
@@ -407,10 +437,7 @@ func TestAFailureOfOneProcess(t *testing.T) {
 // Processes with other flags all say who differs in what. One whose command line is wrong does not
 // keep the others from waiting for it.
 func TestProcessesThatDiffer(t *testing.T) {
-	address, err := freeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := unused(t)
 	start := func(rank int, more ...string) *process {
 		return begin(t, []string{token + "=a"}, with(with(inThree, "--steps", "2", "--processes", "3", "--rendezvous", address, "--rank", fmt.Sprint(rank)), more...)...)
 	}
@@ -434,10 +461,7 @@ func TestProcessesThatDiffer(t *testing.T) {
 
 // What is not there on one process's machine is said on all.
 func TestDataThatOneProcessLacks(t *testing.T) {
-	address, err := freeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := unused(t)
 	file := filepath.Join(t.TempDir(), "text")
 	if err := os.WriteFile(file, bytes.Repeat([]byte("a text. "), 1000), 0o666); err != nil {
 		t.Fatal(err)

@@ -47,6 +47,26 @@ func TestResume(t *testing.T) {
 	}
 }
 
+// A launcher starts a run again with the command line of the start: it goes on from what was saved.
+func TestRestartedByALauncher(t *testing.T) {
+	want := sha(t, with(small, "--steps", "5")...)
+	for _, name := range []string{"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"} {
+		t.Setenv(name, "1")
+		out := filepath.Join(t.TempDir(), "out")
+		args := with(small, "--out", out)
+		must(t, with(args, "--steps", "3")...) // nothing was saved before
+		r := must(t, with(args, "--steps", "5", "--format", "json")...)
+		if _, done := lines(t, r.stdout); done.ParamsSHA256 != want || !strings.HasPrefix(r.stderr, "going on from "+out) {
+			t.Errorf("%s: %+v, stderr:\n%s", name, done, r.stderr)
+		}
+		t.Setenv(name, "0")
+		if r := command(t, with(args, "--steps", "6")...); r.code != exitFailed || !strings.Contains(r.stderr, "--resume") {
+			t.Errorf("%s=0: exit code %d, stderr:\n%s", name, r.code, r.stderr)
+		}
+		t.Setenv(name, "")
+	}
+}
+
 func TestResumeOfACompleteRun(t *testing.T) {
 	out := t.TempDir()
 	args := with(small, "--epochs", "1", "--out", out)

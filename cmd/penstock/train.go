@@ -31,6 +31,10 @@ error ends saves as well, also where a step failed, which then counts as not
 taken. A loss that is not a number is the exception: after that the last
 checkpoint is the one to go on from.
 
+Several processes share a run if penstock launch, torchrun, srun or mpirun has
+started them, or with --processes, --rank and --rendezvous. Each has some of the
+stages. All must have the same command line, data and program.
+
 With --checkpoint optimal the run says first, for each stage, how many bytes it
 will hold, how many forwards it runs again, and how much time that takes.`,
 		Example: `  penstock train --model resnet20 --data fashion-mnist --stages 2 --epochs 3 --out out/fashion
