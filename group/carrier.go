@@ -3,7 +3,9 @@ package group
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,13 +16,12 @@ import (
 // carrier moves tensors between processes with Gloo. Nothing in it has a time limit: Gloo closes a
 // connection whose wait took too long. What waits is aborted instead, when the group has failed.
 type carrier struct {
-	gloo  *torch.Gloo
-	c     *control
-	mu    sync.Mutex
-	works map[*work]bool // that have not ended
-	shut  bool           // what waits was aborted, and nothing begins any more
-	ended sync.WaitGroup // of works
-	watch sync.WaitGroup
+	gloo    *torch.Gloo
+	c       *control
+	mu      sync.Mutex
+	works   map[*work]bool // that have not ended, and whether a goroutine waits for it
+	shut    bool           // what waits was aborted, and nothing begins any more
+	waiters sync.WaitGroup // goroutines
 }
 
 // openCarrier connects this process with all others. ip is the address that it listens on.
@@ -59,7 +60,7 @@ func openCarrier(ctx context.Context, c *control, s *store, ip net.IP) (*carrier
 		return nil, o.err
 	}
 	d := &carrier{gloo: o.gloo, c: c, works: map[*work]bool{}}
-	d.watch.Go(func() {
+	d.waiters.Go(func() {
 		select {
 		case <-c.first.failed:
 		case <-c.closing:
@@ -69,20 +70,25 @@ func openCarrier(ctx context.Context, c *control, s *store, ip net.IP) (*carrier
 	return d, nil
 }
 
-// work is a send or a receive. A goroutine of its own waits for its end, as Gloo cannot be asked
-// whether it has come.
+// work is a send or a receive. Gloo cannot be asked whether one has ended, so somebody has to wait:
+// a goroutine of its own for a send, which nobody else may wait for, and for a receive whoever
+// calls Wait, which saves a switch between threads.
 type work struct {
+	d        *carrier
+	peer     int
 	transfer *torch.Transfer
+	waiter   sync.Once
 	ended    chan struct{}
 	err      error // set before ended is closed
 }
 
 func (w *work) Wait() error {
-	<-w.ended
+	w.waiter.Do(w.finish)
 	return w.err
 }
 
 func (w *work) Done() bool {
+	w.wait()
 	select {
 	case <-w.ended:
 		return true
@@ -91,16 +97,35 @@ func (w *work) Done() bool {
 	}
 }
 
+// wait has a goroutine wait, if nobody does.
+func (w *work) wait() {
+	w.d.mu.Lock()
+	defer w.d.mu.Unlock()
+	if has, open := w.d.works[w]; open && !has {
+		w.d.works[w] = true
+		w.d.waiters.Go(func() { _ = w.Wait() })
+	}
+}
+
 func (d *carrier) send(t *torch.Tensor, to, tag int) (link.Work, error) {
-	return d.begin(to, func() (*torch.Transfer, error) { return d.gloo.Send(t, to, tag) })
+	w, err := d.begin(to, func() (*torch.Transfer, error) { return d.gloo.Send(t, to, tag) })
+	if err != nil {
+		return nil, err
+	}
+	w.wait()
+	return w, nil
 }
 
 func (d *carrier) receive(t *torch.Tensor, from, tag int) (link.Work, error) {
-	return d.begin(from, func() (*torch.Transfer, error) { return d.gloo.Receive(t, from, tag) })
+	w, err := d.begin(from, func() (*torch.Transfer, error) { return d.gloo.Receive(t, from, tag) })
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
 }
 
 // begin begins a transfer with a peer.
-func (d *carrier) begin(peer int, f func() (*torch.Transfer, error)) (link.Work, error) {
+func (d *carrier) begin(peer int, f func() (*torch.Transfer, error)) (*work, error) {
 	d.mu.Lock()
 	if d.shut {
 		d.mu.Unlock()
@@ -111,25 +136,24 @@ func (d *carrier) begin(peer int, f func() (*torch.Transfer, error)) (link.Work,
 		d.mu.Unlock()
 		return nil, d.broken(peer, err)
 	}
-	w := &work{transfer: t, ended: make(chan struct{})}
-	d.works[w] = true
-	d.ended.Go(func() { d.finish(w, peer) })
+	w := &work{d: d, peer: peer, transfer: t, ended: make(chan struct{})}
+	d.works[w] = false
 	d.mu.Unlock()
 	return w, nil
 }
 
 // finish waits for the end of a work.
-func (d *carrier) finish(w *work, peer int) {
+func (w *work) finish() {
 	done, err := w.transfer.Wait()
-	d.mu.Lock()
-	delete(d.works, w)
+	w.d.mu.Lock()
+	delete(w.d.works, w)
 	w.transfer.Free()
-	d.mu.Unlock()
+	w.d.mu.Unlock()
 	switch {
 	case err != nil:
-		w.err = d.broken(peer, err)
+		w.err = w.d.broken(w.peer, err)
 	case !done:
-		w.err = d.over()
+		w.err = w.d.over()
 	}
 	close(w.ended)
 }
@@ -172,7 +196,12 @@ func (d *carrier) abort() {
 // close ends what waits and closes the connections.
 func (d *carrier) close() {
 	d.abort()
-	d.ended.Wait()
-	d.watch.Wait()
+	d.mu.Lock()
+	left := slices.Collect(maps.Keys(d.works))
+	d.mu.Unlock()
+	for _, w := range left {
+		_ = w.Wait()
+	}
+	d.waiters.Wait()
 	d.gloo.Close()
 }

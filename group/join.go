@@ -56,16 +56,7 @@ func (j *joined) join(user context.Context) error {
 		name = "?"
 	}
 	me := hello{rank: j.cfg.Rank, size: j.cfg.Size, pid: os.Getpid(), host: cut(name, maxName), libtorch: cut(torch.Version(), maxName)}
-	var hosts bool
-	if j.store, hosts, err = openStore(ctx, j.cfg); err != nil {
-		return err
-	}
-	var ip net.IP
-	if hosts {
-		ip, err = j.receiveOthers(ctx, me)
-	} else {
-		ip, err = j.attend(ctx, user, me)
-	}
+	ip, err := j.meet(ctx, user, me)
 	if err != nil {
 		return err
 	}
@@ -76,8 +67,44 @@ func (j *joined) join(user context.Context) error {
 		j.fail(Failure{Rank: j.cfg.Rank, Stage: -1, MicroBatch: -1, Action: "joining", Message: err.Error()}.bounded())
 		return j.first.get()
 	}
+	if !j.store.serves { // the connection to a store that ends must not end this process
+		j.store.Close()
+		j.store = nil
+	}
 	return nil
 }
+
+// settles is how long what is left of an earlier start of the job may disturb: a store that still
+// answers and is of a rank 0 that has gone.
+const settles = 10 * time.Second
+
+// meet is the rendezvous: all members have a control connection afterwards. It returns the address
+// of this machine that the others reach.
+func (j *joined) meet(ctx, user context.Context, me hello) (net.IP, error) {
+	for began := time.Now(); ; {
+		s, hosts, err := openStore(ctx, j.cfg)
+		if err != nil {
+			return nil, err
+		}
+		j.store = s
+		if hosts {
+			return j.receiveOthers(ctx, me)
+		}
+		ip, err := j.attend(ctx, user, me)
+		var unreached *unreachedError
+		if !errors.As(err, &unreached) || time.Since(began) > settles || !sleep(ctx, connectAgain) {
+			return ip, err
+		}
+		s.Close()
+		j.store = nil
+	}
+}
+
+// unreachedError says that rank 0 is not where the store says, or the store has gone.
+type unreachedError struct{ err error }
+
+func (e *unreachedError) Error() string { return e.err.Error() }
+func (e *unreachedError) Unwrap() error { return e.err }
 
 // receiveOthers is rank 0's part of the rendezvous. It returns the address that it listens on.
 func (j *joined) receiveOthers(ctx context.Context, me hello) (net.IP, error) {
@@ -101,6 +128,9 @@ func (j *joined) attend(ctx, user context.Context, me hello) (net.IP, error) {
 		return fmt.Errorf("group: rank %d of %d: %s: %w, after %v", me.rank, me.size, what, err, time.Since(began).Round(time.Millisecond))
 	}
 	value, err := j.store.wait(ctx, controlKey)
+	if err != nil && ctx.Err() == nil {
+		return nil, &unreachedError{failed("the store at "+j.cfg.Address, err)}
+	}
 	if err != nil {
 		return nil, failed("rank 0 has not said in the store at "+j.cfg.Address+" where it listens", err)
 	}
@@ -120,7 +150,7 @@ func (j *joined) attend(ctx, user context.Context, me hello) (net.IP, error) {
 	d := net.Dialer{Timeout: answerWithin}
 	conn, err := d.DialContext(ctx, "tcp", at.address)
 	if err != nil {
-		return nil, failed("rank 0 listens at "+at.address+" and cannot be reached there; want Interface on rank 0, the network interface that the others reach", err)
+		return nil, &unreachedError{failed("rank 0 listens at "+at.address+" and cannot be reached there; want Interface on rank 0, the network interface that the others reach", err)}
 	}
 	var refused *refusedError
 	if err := introduce(conn, token, me, j.cfg.Silence); errors.As(err, &refused) {
@@ -128,7 +158,7 @@ func (j *joined) attend(ctx, user context.Context, me hello) (net.IP, error) {
 		return nil, refused
 	} else if err != nil {
 		_ = conn.Close()
-		return nil, failed("rank 0 at "+at.address, err)
+		return nil, &unreachedError{failed("rank 0 at "+at.address, err)}
 	}
 	j.add(newPeer(0, conn, j.cfg))
 	// Rank 0's time ends first, and it knows who is missing.

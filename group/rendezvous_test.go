@@ -195,6 +195,26 @@ func TestAgentStore(t *testing.T) {
 	allSay(t, attempts(t, cfg, rank(0), rank(0), late), "rank 0 is there twice")
 }
 
+// TestWhatIsLeftOfAnEarlierStart: a member finds the store of a rank 0 that has gone, before the new
+// one has started its own.
+func TestWhatIsLeftOfAnEarlierStart(t *testing.T) {
+	cfg := config(t, 2)
+	_, text, _ := net.SplitHostPort(cfg.Address)
+	var port int
+	_, _ = fmt.Sscan(text, &port)
+	old, err := torch.OpenStore("127.0.0.1", port, true, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Set("penstock/control", fmt.Appendf(nil, "penstock 1\n127.0.0.1:%d\nx", freePort(t))); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(300*time.Millisecond, old.Close)
+	late := rank(0)
+	late.late = 600 * time.Millisecond
+	none(t, attempts(t, cfg, rank(1), late))
+}
+
 // TestStrangersAreRefused: while a group works, others connect and say what they like.
 func TestStrangersAreRefused(t *testing.T) {
 	torchtest.Check(t)

@@ -25,6 +25,7 @@ const (
 type store struct {
 	*torch.Store
 	prefix string
+	serves bool // this process has started it
 }
 
 // openStore finds the store, or starts it at rank 0 unless the agent has. hosts reports whether this
@@ -70,14 +71,14 @@ func startStore(ctx context.Context, c Config, host string, port int) (s *store,
 	} else {
 		opened, err := torch.OpenStore("localhost", port, true, answerWithin)
 		if err == nil {
-			return &store{opened, ""}, true, nil
+			return &store{opened, "", true}, true, nil
 		}
 		why = err
 	}
 	if another, failed := torch.OpenStore(host, port, false, answerWithin); failed == nil {
 		soon, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		s := &store{another, ""}
+		s := &store{another, "", false}
 		if _, failed := s.wait(soon, controlKey); failed == nil {
 			return s, false, nil
 		}
@@ -99,7 +100,7 @@ func connect(ctx context.Context, c Config, host string, port int) (*store, erro
 			if err != nil {
 				return nil, &foreignError{at, err}
 			}
-			return &store{opened, ""}, nil
+			return &store{opened, "", false}, nil
 		}
 		// A call that was cut short by the end of the time says less than the one before.
 		if last == nil || !os.IsTimeout(err) {
