@@ -2,14 +2,17 @@ package schedule
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
 // meet moves receives of the program's lists ahead until the program gets to its end also where
 // nothing waits on any link, so that a worker that sends goes on when the value was received
-// ([Limits]). The program must get to its end on links that hold any number of values.
+// ([Limits]). The program must get to its end on links that hold any number of values. Otherwise the
+// generator that made it is wrong, and meet panics with the workers that wait for each other.
 //
 // Two neighbours of 1F1B show what is at stake. Worker 0 hands an activation on and then wants a
 // gradient, worker 1 hands that gradient on and then wants the activation:
@@ -146,8 +149,7 @@ func (m *meeting) run(w int) {
 
 // wanted is the number of computations that the receiver of what is sent does before it wants it.
 func (m *meeting) wanted(send Action) int32 {
-	id, _ := m.index.find(send.Matching())
-	return m.before[id] - m.before[m.next[m.home[send.Peer]]]
+	return m.before[m.receiveOf(send)] - m.before[m.next[m.home[send.Peer]]]
 }
 
 // better returns that of two sends that is better received ahead.
@@ -181,11 +183,34 @@ func (m *meeting) made(send Action) time.Duration {
 	return 0
 }
 
+// receiveOf is the id of the receive of what is sent.
+func (m *meeting) receiveOf(send Action) int {
+	id, ok := m.index.find(send.Matching())
+	if !ok {
+		w := m.home[send.Stage]
+		panic(fmt.Sprintf("schedule: an order that cannot run: %s, which never receives it", m.waits(w, send)))
+	}
+	return id
+}
+
+// waits says for whom a worker waits.
+func (m *meeting) waits(w int, a Action) string {
+	return fmt.Sprintf("worker %d, at %v, waits for worker %d", w, a, m.home[a.Peer])
+}
+
+// allWait says for whom each worker waits, by what it is at.
+func (m *meeting) allWait(path []Action) string {
+	var list []string
+	for _, a := range path {
+		list = append(list, m.waits(m.home[a.Stage], a))
+	}
+	return strings.Join(list, "; ")
+}
+
 // takeAhead performs a send that its worker is at, and has it received where the receiver is.
 func (m *meeting) takeAhead(send Action) {
 	receive := send.Matching()
-	id, _ := m.index.find(receive)
-	m.ahead[id] = true
+	m.ahead[m.receiveOf(send)] = true
 	m.out[m.home[receive.Stage]] = append(m.out[m.home[receive.Stage]], receive)
 	m.do(m.home[send.Stage], send)
 }
@@ -198,7 +223,10 @@ func (m *meeting) breakCircle(w int) {
 	for {
 		a, ok := m.at(w)
 		if !ok {
-			return
+			if len(path) == 0 {
+				return
+			}
+			panic(fmt.Sprintf("schedule: an order that cannot run: %s, which has ended", m.allWait(path)))
 		}
 		if at, ok := seen[w]; ok {
 			path = path[at:]
@@ -217,6 +245,9 @@ func (m *meeting) breakCircle(w int) {
 		default:
 			best = m.better(best, a)
 		}
+	}
+	if best.Kind == 0 {
+		panic(fmt.Sprintf("schedule: an order that cannot run: workers wait for values in a circle, and none has one to send: %s", m.allWait(path)))
 	}
 	m.takeAhead(best)
 	m.run(m.home[best.Stage])
