@@ -218,14 +218,25 @@ func (p *Program) inside() error {
 	return nil
 }
 
-// Load reads a program in either form: its text if the first word is program, a CSV otherwise.
+// Load reads a program in either form: its text if the first word is program, a CSV otherwise. What
+// neither begins with is an error with its line and column, both counted from 1.
 func Load(text string) (*Program, error) {
+	for _, mark := range []string{"\ufeff", "\xff\xfe", "\xfe\xff"} { // of UTF-8 and UTF-16
+		if strings.HasPrefix(text, mark) {
+			return nil, errors.New("schedule: line 1, column 1: a byte order mark, want the same file without it, as plain UTF-8")
+		}
+	}
+	number := 0
 	for line := range strings.Lines(text) {
+		number++
 		line, _, _ = strings.Cut(line, "#")
 		if words := strings.Fields(line); len(words) > 0 {
 			switch first := words[0]; {
 			case first[0] == '{' || first[0] == '<': // penstock schedule writes such files too
 				return nil, fmt.Errorf("schedule: the file begins with %q, want a program, as text or as CSV, not JSON or a picture", first[:1])
+			case first != "program" && strings.EqualFold(first, "program"):
+				return nil, fmt.Errorf("schedule: line %d, column %d: %q, want \"program\" in small letters, as in \"program whole stages=4 micro-batches=2\"",
+					number, strings.Index(line, first)+1, first)
 			case first != "program":
 				return ParseCSV(text)
 			}

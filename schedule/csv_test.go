@@ -177,6 +177,23 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+// Of a file that is nearly a program it is said where it is none.
+func TestLoadSaysWhereAndWhatIsExpected(t *testing.T) {
+	text := gpipe(t, schedule.Config{Stages: 2, MicroBatches: 2}).String()
+	for _, test := range []struct{ text, want string }{
+		{"\ufeff" + text, "schedule: line 1, column 1: a byte order mark, want the same file without it, as plain UTF-8"},
+		{"\ufeff0F0,0B0\n", "schedule: line 1, column 1: a byte order mark"},
+		{"\xff\xfep\x00r\x00", "schedule: line 1, column 1: a byte order mark"},
+		{"\xfe\xff\x00p\x00r", "schedule: line 1, column 1: a byte order mark"},
+		{"P" + text[1:], `schedule: line 1, column 1: "Program", want "program" in small letters, as in "program whole stages=4 micro-batches=2"`},
+		{"# a comment\n\n  PROGRAM" + text[7:], `schedule: line 3, column 3: "PROGRAM", want "program"`},
+	} {
+		if _, err := schedule.Load(test.text); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%.20q: %v, want %s", test.text, err, test.want)
+		}
+	}
+}
+
 func FuzzParseCSV(f *testing.F) {
 	f.Add("0F0,(0F1;0B0)OVERLAP_F_B,0I1,0W1\n1RECV_F0,1UNSHARD")
 	f.Fuzz(func(t *testing.T, text string) {

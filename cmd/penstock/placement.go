@@ -78,6 +78,9 @@ func (p *plan) readProgram(s *pflag.FlagSet, unknown error) error {
 		return badUsage("--schedule %q: %s, or a file with a program; there is no such file (the learning rate's schedule is --lr-schedule)",
 			p.schedule, message(unknown))
 	}
+	if at := (*fs.PathError)(nil); errors.Is(err, disk.ErrNotRegular) && errors.As(err, &at) {
+		return badUsage("--schedule %s: %v; want a schedule's name, such as 1f1b, or a file with a program", p.schedule, at.Err)
+	}
 	if err != nil {
 		return err
 	}

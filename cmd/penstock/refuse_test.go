@@ -19,8 +19,9 @@ func TestRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	programs := t.TempDir()
-	broken, other := filepath.Join(programs, "broken"), filepath.Join(programs, "other")
+	broken, other, marked := filepath.Join(programs, "broken"), filepath.Join(programs, "other"), filepath.Join(programs, "marked")
 	for path, text := range map[string]string{
+		marked: "\ufeffprogram whole stages=1 micro-batches=1\nworker 0: 0F0 0B0\n",
 		broken: "program whole stages=1 micro-batches=2\nworker 0: 0F0 0B0 0F1\n",
 		other:  "program whole stages=1 micro-batches=4\nworker 0: 0F0 0B0 0F1 0B1 0F2 0B2 0F3 0B3\n",
 	} {
@@ -44,6 +45,8 @@ func TestRefuses(t *testing.T) {
 		{train("--lr-schedule", "cos"), exitUsage, []string{`"cos"`, "cosine"}},
 		{train("--schedule", "cosine"), exitUsage, []string{`--schedule "cosine": no schedule "cosine", want one of gpipe, 1f1b`, "no such file", "--lr-schedule"}},
 		{train("--schedule", file), exitUsage, []string{"--schedule " + file, "line 1, column 1"}},
+		{train("--schedule", programs), exitUsage, []string{"--schedule " + programs + ": ", "not a regular file but a directory; want a schedule's name, such as 1f1b, or a file with a program"}},
+		{train("--schedule", marked), exitUsage, []string{"--schedule " + marked, "line 1, column 1: a byte order mark"}},
 		{train("--schedule", broken), exitUsage, []string{"--schedule " + broken, "missing: 0B1 is on no worker", "penstock schedule check"}},
 		{train("--schedule", other, "--stages", "2"), exitUsage, []string{"--stages 2: ", other, "is for 1 devices; want --stages 1"}},
 		{train("--schedule", other, "--balance", "3,3"), exitUsage, []string{"--balance 3,3: it has 2 stages", other, "has 1"}},

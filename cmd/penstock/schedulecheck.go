@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock/internal/disk"
 	"penstock/schedule"
 )
 
@@ -35,6 +36,8 @@ reason. It is 2 if the file is no program.`,
 			text, err := readInput(cmd, args[0])
 			var at *fs.PathError
 			switch {
+			case errors.Is(err, disk.ErrNotRegular):
+				return badUsage("%v; want a file with a program", err)
 			case errors.As(err, &at):
 				return err // it names the file
 			case err != nil:
