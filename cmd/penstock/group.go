@@ -131,9 +131,15 @@ func (j *job) openGroup(ctx context.Context, stderr io.Writer) (err error) {
 	member := j.member
 	member.Log = slog.New(slog.NewTextHandler(stderr, nil))
 	if j.group, err = group.Join(ctx, member); err != nil {
-		return fmt.Errorf("meeting the other processes at %s: %w", j.member.Address, err)
+		return &remedyError{err, fmt.Sprintf("meeting the other processes at %s: %s", j.member.Address, message(err))}
 	}
 	j.config.Group = j.group
+	// Launchers of several machines count restarts by themselves. All take the way that one has to.
+	restarts, err := group.Meet(ctx, j.group, "restarts", j.member.Restart, nil)
+	if err != nil {
+		return err
+	}
+	j.member.Restart = slices.Max(restarts)
 	return nil
 }
 

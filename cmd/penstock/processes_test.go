@@ -235,6 +235,28 @@ func TestProcessesOfOtherLaunchers(t *testing.T) {
 	}
 }
 
+// The launchers of several machines count restarts by themselves. A run is one that was started again
+// if any of them says so.
+func TestRestartsOfSeveralLaunchers(t *testing.T) {
+	args, out := with(inThree, "--steps", "2"), filepath.Join(t.TempDir(), "out")
+	for _, to := range []string{"1", "3"} { // from the beginning, and from a checkpoint
+		host, port, _ := strings.Cut(unused(t), ":")
+		var all []*process
+		for rank := range 2 {
+			all = append(all, begin(t, []string{"WORLD_SIZE=2", "MASTER_ADDR=" + host, "MASTER_PORT=" + port,
+				fmt.Sprintf("RANK=%d", rank), fmt.Sprintf("TORCHELASTIC_RESTART_COUNT=%d", rank)}, with(args, "--out", out, "--steps", to)...))
+		}
+		for rank, p := range all {
+			if code := p.end(t); code != exitDone {
+				t.Fatalf("to step %s: rank %d: exit code %d, stderr:\n%s", to, rank, code, p.stderr)
+			}
+		}
+		if _, done := lines(t, all[0].stdout.String()); done.ParamsSHA256 != sha(t, with(small, "--steps", to)...) {
+			t.Errorf("to step %s: other weights than one process", to)
+		}
+	}
+}
+
 // All finish the step together and save; going on gives the bits of a run that was not cut short.
 func TestASignalToALauncher(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
@@ -319,7 +341,7 @@ func TestALostProcess(t *testing.T) {
 		}
 		for rank := range 3 {
 			said := p.said(rank)
-			if want := fmt.Sprintf("rank %d is lost: ", row.rank); rank != row.rank && !(strings.Contains(said, want) && strings.Contains(said, row.why)) {
+			if want := fmt.Sprintf("rank %d is lost: ", row.rank); rank != row.rank && !(strings.Count(said, want) == 1 && strings.Contains(said, row.why)) {
 				t.Errorf("%v to rank %d: rank %d says %q, without %q and %q", row.signal, row.rank, rank, said, want, row.why)
 			}
 		}
@@ -427,7 +449,7 @@ func TestAFailureOfOneProcess(t *testing.T) {
 			if rank == row.rank {
 				want = row.first
 			}
-			if got := p.said(rank); !strings.Contains(got, want) {
+			if got := p.said(rank); !strings.Contains(got, want) || strings.Count(got, "\n") != 1 {
 				t.Errorf("%q: rank %d says %q, without %q", row.args, rank, got, want)
 			}
 		}
