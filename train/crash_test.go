@@ -25,6 +25,10 @@ func TestMain(m *testing.M) {
 		fmt.Println(saver(dir))
 		os.Exit(1)
 	}
+	if text := os.Getenv(saveTogether); text != "" {
+		fmt.Println(togetherSaver(text))
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
 }
 
