@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand"
 	"os"
 	"strings"
 	"syscall"
@@ -73,6 +74,39 @@ func init() {
 				return wait(g, x, cfg.LocalRank)
 			})(cfg, say)
 		}
+	}
+}
+
+func init() {
+	scenarios["work"] = member(func(g *group.Group, say func(string)) error {
+		say("working")
+		for {
+			if err := exchange(g); err != nil {
+				return err
+			}
+			if err := gatherAll(g); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// TestMemberKilledAtWork kills a member at any moment of transfers and gathers. The others see its
+// connections break in some order, and those of each other, as they end; all name the one that was
+// killed.
+func TestMemberKilledAtWork(t *testing.T) {
+	for range 3 {
+		victim := rand.Intn(4)
+		cfg := config(t, 4)
+		cfg.Heartbeat, cfg.Silence = 20*time.Second, time.Minute
+		all := job(t, "work", cfg)
+		all[victim].until("at working")
+		time.Sleep(time.Duration(rand.Intn(200)) * time.Millisecond)
+		began := time.Now()
+		if err := all[victim].cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		othersSay(t, all, victim, began, 5*time.Second, fmt.Sprintf("rank %d is lost: ", victim))
 	}
 }
 
