@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 namespace {
@@ -22,25 +23,26 @@ namespace {
 using std::chrono::milliseconds;
 
 // RendezvousStore asks another store again and again where that one would wait, so that a wait can be interrupted and its end leaves the connection in
-// order. It does not say override where libtorch 1.13 and 2.x differ in what a store has.
+// order. After close it has none: Gloo keeps its store for ever, and libtorch 1.13 ends the process if the connection of a TCPStore is reset. It does not
+// say override where libtorch 1.13 and 2.x differ in what a store has.
 class RendezvousStore final : public c10d::Store {
  public:
   RendezvousStore(c10::intrusive_ptr<c10d::Store> inner, milliseconds timeout) : c10d::Store(timeout), inner_(std::move(inner)) {}
 
-  void set(const std::string& key, const std::vector<uint8_t>& value) override { inner_->set(key, value); }
+  void set(const std::string& key, const std::vector<uint8_t>& value) override { inner()->set(key, value); }
   std::vector<uint8_t> get(const std::string& key) override {
     wait({key}, timeout_);
-    return inner_->get(key);
+    return inner()->get(key);
   }
-  int64_t add(const std::string& key, int64_t n) override { return inner_->add(key, n); }
-  bool deleteKey(const std::string& key) override { return inner_->deleteKey(key); }
-  bool check(const std::vector<std::string>& keys) override { return inner_->check(keys); }
-  int64_t getNumKeys() override { return inner_->getNumKeys(); }
+  int64_t add(const std::string& key, int64_t n) override { return inner()->add(key, n); }
+  bool deleteKey(const std::string& key) override { return inner()->deleteKey(key); }
+  bool check(const std::vector<std::string>& keys) override { return inner()->check(keys); }
+  int64_t getNumKeys() override { return inner()->getNumKeys(); }
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
   void wait(const std::vector<std::string>& keys, const milliseconds& timeout) override {
     const auto end = std::chrono::steady_clock::now() + timeout;
     auto pause = milliseconds(1);
-    while (!inner_->check(keys)) {
+    while (!check(keys)) {
       if (interrupted_) throw std::runtime_error("the rendezvous was interrupted");
       if (std::chrono::steady_clock::now() >= end) throw std::runtime_error("nobody has set " + keys[0] + " in the store");
       std::this_thread::sleep_for(pause);
@@ -50,9 +52,22 @@ class RendezvousStore final : public c10d::Store {
   c10::intrusive_ptr<c10d::Store> clone() { return c10::intrusive_ptr<RendezvousStore>::reclaim_copy(this); }
 
   void interrupt() { interrupted_ = true; }
+  void close() {
+    interrupt();
+    c10::intrusive_ptr<c10d::Store> last;  // closed without the lock
+    std::lock_guard<std::mutex> lock(mutex_);
+    last.swap(inner_);
+  }
 
  private:
-  const c10::intrusive_ptr<c10d::Store> inner_;
+  c10::intrusive_ptr<c10d::Store> inner() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!inner_) throw std::runtime_error("the store was closed");
+    return inner_;
+  }
+
+  std::mutex mutex_;
+  c10::intrusive_ptr<c10d::Store> inner_;
   std::atomic<bool> interrupted_{false};
 };
 
@@ -123,7 +138,10 @@ ps_error* ps_store_get(ps_store s, const char* key, void** data, int64_t* bytes)
 
 void ps_store_interrupt(ps_store s) { store_of(s).interrupt(); }
 
-void ps_store_close(ps_store s) { drop<RendezvousStore>(s); }
+void ps_store_close(ps_store s) {
+  store_of(s).close();
+  drop<RendezvousStore>(s);
+}
 
 #ifdef USE_C10D_GLOO
 
