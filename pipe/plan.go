@@ -272,7 +272,7 @@ func (p *Pipe) predicted(plan *planner.Plan) {
 func gradients(problem planner.Problem) string {
 	var b strings.Builder
 	for _, s := range problem.Stages {
-		fmt.Fprint(&b, " ", s.Memory.Gradients)
+		fmt.Fprint(&b, " ", s.Memory.Gradients, s.Memory.InputHasGradient)
 	}
 	return b.String()
 }

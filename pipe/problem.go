@@ -51,6 +51,15 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 			out.Stages[i].Fewer, out.Larger = &fewer, r.larger()
 		}
 		memory := planner.Memory{Unplaced: room.Unplaced, Gradients: room.Gradients, State: room.State, BatchInput: i == 0}
+		if i == 0 {
+			memory.InputHasGradient = true
+			for _, v := range r.inputs {
+				if r.inputGrad && v.Tensor.RequiresGrad() {
+					memory.InputGradient += v.Tensor.Numel() * v.Tensor.DType().Size()
+					memory.InputHasGradient = memory.InputHasGradient && v.Tensor.HasGrad()
+				}
+			}
+		}
 		if r.loss == nil && r.last(i) {
 			// The outputs of the whole batch, and with them while they are put together the
 			// micro-batches', later their gradients.

@@ -33,7 +33,7 @@ func (p *Plan) moments(g *schedule.Graph, latest []int, worker int) []moment {
 			if last, ok := g.IndexOf(second); ok {
 				fp := p.Stages[a.Stage].footprint(a.MicroBatch)
 				wait(id+1, last+1, fp.deferred())
-				if a.MicroBatch == 0 && !p.Stages[a.Stage].gradients {
+				if a.MicroBatch == 0 && !p.Stages[a.Stage].memory.Gradients {
 					wait(last, end, fp.laterWeights())
 				}
 			}

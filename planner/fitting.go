@@ -8,14 +8,14 @@ import (
 
 // fitting looks for the plan of a device that is fastest by a replay within its bytes.
 type fitting struct {
-	ctx        context.Context
-	p          Problem
-	out        *Plan
-	at         int
-	stages     []int
-	problem    solver.Device
-	statistics int64        // of deferred batch norms, which the solver does not count
-	peak       func() int64 // of the plan that is applied
+	ctx       context.Context
+	p         Problem
+	out       *Plan
+	at        int
+	stages    []int
+	problem   solver.Device
+	uncounted int64        // bytes that the solver does not count
+	peak      func() int64 // of the plan that is applied
 }
 
 // fitted is a plan and what it takes by a replay.
@@ -37,7 +37,7 @@ func (f *fitting) best(bytes int64) (best fitted, err error) {
 		best, _, err = f.solve(0)
 		return best, err
 	}
-	given := max(bytes-f.statistics, 1)
+	given := max(bytes-f.uncounted, 1)
 	best, ok, err := f.solve(given)
 	for range rounds {
 		if err != nil || !ok || best.peak <= bytes {

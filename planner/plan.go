@@ -61,9 +61,8 @@ type StagePlan struct {
 	// What micro-batches take of the most rows, and of fewer; nil where it is not known, as in a plan
 	// that was read.
 	larger, smaller *Footprint
-	most            int  // the number of those of the most rows
-	gradients       bool // all parameters have gradients
-	batchInput      bool // the input is a view of the batch
+	most            int // the number of those of the most rows
+	memory          Memory
 }
 
 // footprint is what a micro-batch takes.

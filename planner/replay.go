@@ -136,7 +136,7 @@ func (r *replay) at(a schedule.Action) *inFlight {
 		fp := s.footprint(a.MicroBatch)
 		n := len(fp.Units)
 		m = &inFlight{fp: fp, inputs: make([][]*block, n+1), within: make([]bool, n+1), saved: make([]*block, n), ran: make([]bool, n), grads: make([][]*block, n+1)}
-		if m.kind = Adds; a.MicroBatch == 0 && !s.gradients {
+		if m.kind = Adds; a.MicroBatch == 0 && !s.memory.Gradients {
 			m.kind = Makes
 		}
 		if _, split := r.g.IndexOf(schedule.Action{Kind: schedule.BackwardInput, Stage: a.Stage, MicroBatch: a.MicroBatch}); split {
@@ -257,7 +257,7 @@ func (r *replay) forward(m *inFlight, a schedule.Action) {
 	if a.Stage == 0 {
 		m.inputs[0] = blocksOf(m.fp.Inputs, 0, 0, nil)
 		for _, b := range m.inputs[0] {
-			if b != nil && s.batchInput {
+			if b != nil && s.memory.BatchInput {
 				b.bytes = 0
 			}
 		}
@@ -317,6 +317,12 @@ func (r *replay) leave(a schedule.Action, kind schedule.Kind, list []*block, par
 
 // returns lets the gradients of the stage's input wait for earlier stages.
 func (r *replay) returns(m *inFlight, a schedule.Action) {
+	if memory := &r.p.Stages[a.Stage].memory; a.Stage == 0 && memory.InputGradient > 0 {
+		r.takes(memory.InputGradient)
+		if a.MicroBatch == 0 && !memory.InputHasGradient {
+			r.live += memory.InputGradient
+		}
+	}
 	if list := m.grads[0]; list != nil {
 		r.leave(a, schedule.SendGradient, list, m.backward().Leaves)
 	}

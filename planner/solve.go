@@ -163,7 +163,7 @@ func (p Problem) stage(at int, s Stage) StagePlan {
 	if p.Larger == 0 {
 		out.most = p.MicroBatches
 	}
-	out.gradients, out.batchInput = s.Memory.Gradients, s.Memory.BatchInput
+	out.memory = s.Memory
 	out.MicroBatches = make([]MicroBatch, p.MicroBatches)
 	return out
 }
@@ -201,7 +201,7 @@ func numbered(skips []Skip) []Skip {
 func (p Problem) device(ctx context.Context, out *Plan, at int, g *schedule.Graph, latest []int) (*Shortage, error) {
 	d, problem := &out.Devices[at], solver.Device{MicroBatches: p.MicroBatches, Larger: p.Larger}
 	var stages []int
-	statistics := int64(0)
+	uncounted := int64(0)
 	for i, s := range p.Stages {
 		if s.Device != at || s.Policy != Optimal {
 			continue
@@ -210,7 +210,7 @@ func (p Problem) device(ctx context.Context, out *Plan, at int, g *schedule.Grap
 		problem.Stages = append(problem.Stages, solver.Stage{First: first, Later: later, Fewer: fewer, Receives: i < len(p.Stages)-1,
 			Continues: len(stages) > 0 && stages[len(stages)-1] == i-1 && s.Costs.Prologue == 0})
 		stages = append(stages, i)
-		statistics += s.Costs.Statistics
+		uncounted += s.Costs.Statistics + 2*s.Memory.InputGradient
 		d.Spread = max(d.Spread, s.Costs.Spread)
 	}
 	if stages == nil {
@@ -218,7 +218,7 @@ func (p Problem) device(ctx context.Context, out *Plan, at int, g *schedule.Grap
 	}
 	d.Limit, d.Base = p.Devices[at].Limit, p.base(at)
 	problem.Order = p.order(out, g, latest, at, stages)
-	f := &fitting{ctx: ctx, p: p, out: out, at: at, stages: stages, problem: problem, statistics: statistics,
+	f := &fitting{ctx: ctx, p: p, out: out, at: at, stages: stages, problem: problem, uncounted: uncounted,
 		peak: func() int64 { return out.peak(g, latest, at) }}
 	best, err := f.best(d.Limit - d.Base)
 	if err != nil {

@@ -84,6 +84,10 @@ type Memory struct {
 	Outputs  int64 // the whole batch's outputs and their gradients, where the caller computes the loss
 	// Gradients says that all parameters have gradients. If only some have, those count twice.
 	Gradients bool
+	// InputGradient is the gradient of the batch's input, which every backward of the first stage makes
+	// in full. The first one stays, or all are added to one that is there (InputHasGradient).
+	InputGradient    int64
+	InputHasGradient bool
 	// BatchInput says that the stage's input is a view of the batch, which Live includes.
 	BatchInput bool
 }

@@ -15,22 +15,9 @@ func (p *prober) backwards(st *staged) error {
 	p.s, p.inputGrad = st.s, st.inputGrad
 	defer st.free()
 	n := len(st.units)
-	if err := attempt(st.all[n-1].name, func() error {
-		defer p.c.Close()
-		return p.arrive(st)
-	}); err != nil {
+	p.arrive(st)
+	if err := p.descend(st, 0, n); err != nil {
 		return err
-	}
-	for i := n - 1; i >= 0; i-- {
-		if err := p.ctx.Err(); err != nil {
-			return err
-		}
-		if err := p.inputsOf(st, i); err != nil {
-			return err
-		}
-		if err := p.backward(st, i); err != nil {
-			return err
-		}
 	}
 	return attempt(st.all[0].name, func() error {
 		defer p.c.Close()
@@ -47,15 +34,30 @@ func (p *prober) kinds() []planner.BackwardKind {
 	return []planner.BackwardKind{planner.Makes, planner.Adds}
 }
 
-// inputsOf makes the inputs of a unit, and of those before it up to one that is held.
-func (p *prober) inputsOf(st *staged, unit int) error {
-	from := unit
-	for {
-		if _, held := st.held[from]; held {
-			break
-		}
-		from--
+// descend measures the backwards of the units from <= i < to, whose first one's input is held, from the
+// last to the first. It holds the input of the middle one for the upper half, and makes it again from
+// there: inputs of log2 of the units at once, for half as many forwards of each unit.
+func (p *prober) descend(st *staged, from, to int) error {
+	if err := p.ctx.Err(); err != nil {
+		return err
 	}
+	if to-from == 1 {
+		return p.backward(st, from)
+	}
+	middle := (from + to) / 2
+	if err := p.inputOf(st, from, middle); err != nil {
+		return err
+	}
+	if err := p.descend(st, middle, to); err != nil {
+		return err
+	}
+	return p.descend(st, from, middle)
+}
+
+// inputOf makes the input of a unit from that of an earlier one, which is held, and holds it.
+func (p *prober) inputOf(st *staged, from, unit int) error {
+	in := input{p.shared(st.held[from].xs), p.shared(st.held[from].skips)}
+	defer func() { in.free() }()
 	for i := from; i < unit; i++ {
 		err := attempt(st.all[i].name, func() error {
 			defer p.c.Close()
@@ -63,16 +65,18 @@ func (p *prober) inputsOf(st *staged, unit int) error {
 			for _, l := range st.all[i].list {
 				defer prepare(p.c, l, p.Seed)()
 			}
-			p.xs, p.skips = st.held[i].xs, st.held[i].skips
+			p.xs, p.skips = in.xs, in.skips
+			defer func() { p.xs, p.skips = nil, nil }()
 			xs, skips := p.next(i)
-			st.held[i+1] = input{xs, skips}
+			in.free()
+			in = input{xs, skips}
 			return nil
 		})
-		p.xs, p.skips = nil, nil
 		if err != nil {
 			return err
 		}
 	}
+	st.held[unit], in = in, input{}
 	return nil
 }
 
@@ -210,23 +214,15 @@ func (st *staged) deferred(i int, kind planner.BackwardKind) map[*storage]bool {
 	return out
 }
 
-// arrive makes what later stages have sent the gradients of the stage's output. After the last stage
-// come ones.
-func (p *prober) arrive(st *staged) error {
+// arrive makes what later stages have sent the gradients of the stage's output. That of the last one
+// has ones.
+func (p *prober) arrive(st *staged) {
 	n := len(st.units)
 	tuple := st.flows.tuple[n]
 	for _, kind := range p.kinds() {
 		left := &p.left[kind]
-		left.free()
-		if st.number == len(p.Balance)-1 {
-			left.xs = nil
-			if err := p.inputsOf(st, n-1); err != nil {
-				return err
-			}
-			if err := p.ones(st, left); err != nil {
-				return err
-			}
-		} else {
+		if st.number < len(p.Balance)-1 {
+			left.free()
 			back := &p.returned[kind]
 			left.xs, back.xs = back.xs, nil
 			left.skips = make([][]*torch.Tensor, len(st.beyond))
@@ -245,28 +241,19 @@ func (p *prober) arrive(st *staged) error {
 		}
 		st.flows.back[kind].arrives(left.list(st.elements(n, tuple)))
 	}
-	return nil
 }
 
-// ones makes ones the gradients of the model's output.
-func (p *prober) ones(st *staged, into *gradients) error {
-	i := len(st.units) - 1
-	defer p.dropHeld()
-	for _, l := range st.all[i].list {
-		defer prepare(p.c, l, p.Seed)()
-	}
-	p.xs, p.skips = st.held[i].xs, st.held[i].skips
-	defer func() { p.xs, p.skips = nil, nil }()
-	e := p.execute(i, true)
-	p.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
-	ys, _ := e.Saved(i)
-	into.xs = make([]*torch.Tensor, len(ys))
-	for k, y := range ys {
-		if y != nil && y.RequiresGrad() && !slices.Contains(ys[:k], y) {
-			into.xs[k] = p.c.Keep(p.c.OnesLike(y))
+// ones makes ones the gradients of the model's output, for all kinds of backwards.
+func (p *prober) ones(ys []*torch.Tensor) {
+	for _, kind := range p.kinds() {
+		left := &p.left[kind]
+		left.xs = make([]*torch.Tensor, len(ys))
+		for k, y := range ys {
+			if y != nil && y.RequiresGrad() && !slices.Contains(ys[:k], y) {
+				left.xs[k] = p.c.Keep(p.c.OnesLike(y))
+			}
 		}
 	}
-	return nil
 }
 
 // returned are gradients that stages send to earlier ones.

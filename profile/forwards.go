@@ -24,12 +24,10 @@ func (p *prober) forwards(st *staged) error {
 	}
 	st.flows = newFlows(st, p.xs, p.skips)
 	st.given, st.skipsIn = sizeOf(p.xs), sizeOf(p.skips)
+	st.held[0] = input{p.shared(p.xs), p.shared(p.skips)}
 	for i := range st.units {
 		if err := p.ctx.Err(); err != nil {
 			return err
-		}
-		if i%st.window == 0 {
-			st.held[i] = input{p.shared(p.xs), p.shared(p.skips)}
 		}
 		if err := p.forward(st, i); err != nil {
 			return err
@@ -116,7 +114,7 @@ func (p *prober) forward(st *staged, i int) error {
 		}
 		mark := p.c.Mark()
 		p.keeps(st, i, out)
-		p.saves(i, out)
+		p.saves(st, i, out)
 		xs, skips := p.next(i)
 		torch.FreeAll(p.xs)
 		torch.FreeAll(p.skips)
@@ -160,8 +158,9 @@ func (p *prober) keeps(st *staged, i int, out *figures) {
 	}
 }
 
-// saves measures the forwards with gradients.
-func (p *prober) saves(i int, out *figures) {
+// saves measures the forwards with gradients. After the model's last unit it makes ones the gradients of
+// its output.
+func (p *prober) saves(st *staged, i int, out *figures) {
 	op := remat.Op{Kind: remat.ForwardSave, Layer: i}
 	p.deferred = nn.NewDeferred()
 	defer p.deferred.Free()
@@ -175,6 +174,9 @@ func (p *prober) saves(i int, out *figures) {
 		if planner.Run(run) == planner.Again {
 			xs, skips := e.Saved(i)
 			out.passes = !slices.ContainsFunc(slices.Concat(xs, skips), func(t *torch.Tensor) bool { return t != nil && t.RequiresGrad() })
+			if st.number == len(p.Balance)-1 && i == len(st.units)-1 {
+				p.ones(xs)
+			}
 		}
 		e.Free()
 	}

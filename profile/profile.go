@@ -13,7 +13,8 @@
 //	passes.go      the times of every layer, in passes that are like training steps
 //	found.go       the view of package balance: layers, skips, ties
 //	units.go       which layers are one unit, because a plan gains nothing from keeping them apart
-//	stage.go       the bytes of every unit, by the operations of a plan
+//	forwards.go    the bytes of every unit's forwards, by the operations of a plan
+//	backwards.go   those of its backwards, from the gradients that the units after it leave
 //	deferred.go    what every unit leaves to the second part of a backward
 //	assemble.go    the view of package remat: chains
 //
@@ -128,7 +129,8 @@ type sweep struct {
 // goroutine to a thread while it runs. It stops between two runs of a layer when ctx ends, with
 // ctx's error. A failure in a layer is an *Error.
 //
-// Only one unit has to fit at a time. Passes over several layers hold at most 256 MiB beside
+// Only one unit has to fit at a time, and with Config.Balance the inputs of log2 of a stage's units and of
+// all stages beside it. Passes over several layers hold at most 256 MiB beside
 // temporaries, and under a limit of the device at most half of what is free.
 func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ...*torch.Tensor) (Profile, error) {
 	if err := cmp.Or(arg.Context(ctx, "profile"), arg.Given(model, "profile: the model", "an nn.Sequential")); err != nil {

@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"math"
 	"slices"
 
 	"penstock/nn"
@@ -22,7 +21,6 @@ type staged struct {
 	flows       *flows
 	all         []figures
 	held        map[int]input // inputs of some units, from which those of the others are made again
-	window      int           // how far apart they are
 	beyond      []int         // by skip at the last boundary: how often later stages pop it
 	ties        []tied
 
@@ -63,7 +61,7 @@ type figures struct {
 
 // stage prepares the measurement of a stage.
 func (p *prober) stage(number, first, last int, units []int) (st *staged, err error) {
-	st = &staged{number: number, first: first, last: last, units: units, held: map[int]input{}, window: max(int(math.Sqrt(float64(len(units)))), 1)}
+	st = &staged{number: number, first: first, last: last, units: units, held: map[int]input{}}
 	st.inputGrad = p.InputGrad || slices.ContainsFunc(p.layers[:first], func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 })
 	p.inputGrad = st.inputGrad
 	if st.s, err = p.segment(first, last, units); err != nil {

@@ -106,6 +106,14 @@ func (e *Execution) settle(c *torch.Ctx, at int) {
 	if e.grads[at] = x; at > 0 && !u.trained {
 		e.grads[at].free() // of a skip: the gradient was assumed to be wanted, and nothing that made it goes backward
 	}
+	if at == 0 { // likewise of one that came with the input
+		for place, wanted := range e.states[0].wantsSkips {
+			if !wanted {
+				torch.FreeAll(x.skips[place])
+				clear(x.skips[place])
+			}
+		}
+	}
 	for _, k := range u.ties {
 		if e.s.ties[k].first == at {
 			e.ties[k].Free()
