@@ -65,7 +65,7 @@ type ended struct {
 }
 
 // Run starts the processes and returns when all have ended. Its error is nil if all exited with 0,
-// or else a *Failure. After a failure the others have Settle to end by themselves, then get SIGTERM,
+// or else the *Failure of the first that did not, or that a signal ended. After a failure the others have Settle to end by themselves, then get SIGTERM,
 // and SIGKILL after Grace. When ctx ends all get SIGTERM, and Run waits for as long as they take.
 //
 // Processes are in process groups of their own: Ctrl-C on a terminal is a signal to the caller
@@ -92,7 +92,8 @@ func (j Job) Run(ctx context.Context) error {
 	}
 
 	var deadline <-chan time.Time // of what comes next after a failure
-	if failure != nil {
+	signalled := failure != nil   // by this launcher
+	if signalled {
 		signal(running, syscall.SIGKILL)
 	}
 	interrupted := ctx.Done()
@@ -103,17 +104,26 @@ func (j Job) Run(ctx context.Context) error {
 			left--
 			name := j.Processes[e.index].Name
 			log.named(name).flush()
-			if e.err == nil || failure != nil {
+			if e.err == nil {
 				continue
 			}
-			failure = failed(name, running[e.index], e.err, time.Since(started))
+			f := failed(name, running[e.index], e.err, time.Since(started))
+			if failure != nil {
+				// Who was killed is why others exit, which may be seen first.
+				if f.Signal != 0 && failure.Signal == 0 && !signalled {
+					failure = f
+				}
+				continue
+			}
+			failure = f
 			if interrupted != nil { // otherwise all are ending already
 				deadline = time.After(orDefault(j.Settle, 2*time.Second))
 			}
 		case <-interrupted:
-			interrupted = nil
+			interrupted, signalled = nil, true
 			signal(running, syscall.SIGTERM)
 		case <-deadline:
+			signalled = true
 			signal(running, next)
 			signal(running, syscall.SIGCONT) // one that is stopped would not see SIGTERM
 			deadline, next = time.After(orDefault(j.Grace, 10*time.Second)), syscall.SIGKILL

@@ -60,6 +60,10 @@ func TestMain(m *testing.M) {
 		time.Sleep(100 * time.Millisecond)
 		fmt.Fprintln(os.Stderr, "lost the other")
 		os.Exit(1)
+	case "dies": // a moment after the other has noticed that it will
+		time.Sleep(100 * time.Millisecond)
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		time.Sleep(forever)
 	case "write":
 		fmt.Print("a\x00b\nno end")
 		fmt.Fprint(os.Stderr, "one\ntw")
@@ -185,6 +189,19 @@ func TestOthersMaySayWhatTheyMiss(t *testing.T) {
 	}
 	if got := stderr.String(); got != "[0] lost the other\n" {
 		t.Errorf("stderr is %q", got)
+	}
+}
+
+// Others may notice that a process is dying, and exit, before it is found dead.
+func TestWhoIsKilledIsToldBeforeWhoExits(t *testing.T) {
+	if f := failure(t, job(io.Discard, io.Discard, "exit 1", "dies", "exit 1").Run(t.Context())); f.Name != "1" || f.Signal != syscall.SIGKILL {
+		t.Errorf("got %+v", f)
+	}
+	// not one that the launcher has ended
+	j := job(io.Discard, io.Discard, "exit 1", "silent")
+	j.Settle = time.Millisecond
+	if f := failure(t, j.Run(t.Context())); f.Name != "0" {
+		t.Errorf("got %+v", f)
 	}
 }
 
