@@ -150,7 +150,10 @@ func (c *Costs) footprint() *Footprint {
 		out.Units = append(out.Units, u)
 	}
 	out.Arrives, out.Leaves = Parcel{Tuple: out.Inputs.At[0]}, Parcel{Tuple: out.Inputs.At[p+n]}
-	for kind, chain := range []remat.Chain{c.First, c.Later} {
+	for kind, chain := range []remat.Chain{c.First, c.Later, c.Split, c.SplitLater} {
+		if BackwardKind(kind) >= MakesLater && len(chain.Layers) == 0 {
+			continue
+		}
 		b := &out.Backward[kind]
 		b.Gradients = chainBlocks(p+n, p, chain.GradientCarries, true, func(boundary int) int64 {
 			switch {
@@ -168,7 +171,14 @@ func (c *Costs) footprint() *Footprint {
 			if i > 0 {
 				made = chain.Layers[i-1].Gradient
 			}
-			b.Units[p+i] = UnitBackward{Weights: l.WeightGradient, Peak: made + l.WeightGradient + l.BackwardTmp - l.BackwardEarly}
+			u := UnitBackward{Weights: l.WeightGradient, Peak: made + l.WeightGradient + l.BackwardTmp - l.BackwardEarly}
+			u.Deferred, u.Held = u.Peak, u.Peak
+			if BackwardKind(kind) >= MakesLater && c.First.Layers[i].WeightGradient > 0 {
+				u.Weights, u.LeftWeights, u.LeftPeak = 0, u.Weights, u.Weights
+				u.Peak -= u.LeftWeights
+				u.LeftInputs, u.LeftGradients = out.Inputs.At[p+i], b.Gradients.At[p+i+1]
+			}
+			b.Units[p+i] = u
 		}
 	}
 	return out

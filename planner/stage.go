@@ -54,7 +54,8 @@ type Costs struct {
 	// already. The layers of both are the units of the stage after the prologue.
 	First, Later remat.Chain
 	// Split and SplitLater are the same where backwards are in two parts; their backwards are the first
-	// parts. Without layers they are First and Later.
+	// parts. Without layers they are First and Later. Where there is no Footprint, the first part of a
+	// layer that has weights leaves its input and the gradient of its output to the second.
 	Split, SplitLater remat.Chain
 	// Footprint is what the stage takes, block by block. Nil is what the chains say.
 	Footprint *Footprint

@@ -310,6 +310,9 @@ func TestScheduleCompare(t *testing.T) {
 	// Six layers of 1 + 2 ms on 2 devices; two devices hold 12 and 30 MiB of GPipe's three
 	// micro-batches each.
 	for _, l := range compared("--stages", "2", "--chunks", "3", "--profile", chainFile(t)) {
+		if len(l.Peak) != 2 || slices.Min(l.Peak) <= 0 {
+			t.Errorf("%+v", l)
+		}
 		if l.Schedule == "gpipe" && (l.Makespan != 36000 || !slices.Equal(l.Held, []float64{36 << 20, 90 << 20})) {
 			t.Errorf("%+v", l)
 		}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -31,8 +33,15 @@ Here times are those of a device's whole share of the model on one micro-batch, 
 unit, and so is what is held: a schedule with V stages on each device cuts that share
 in V, and not what it sends. With --latency or --bandwidth times are milliseconds. With
 --profile the layers of a chain (penstock profile) are cut evenly by time
-into as many stages as there are, both parts of a backward take half of it, and what a
-device holds is what its layers save for backward, in bytes.`,
+into as many stages as there are, and both parts of a backward take half of it. The
+peak of a device is planned from the bytes of the chain, with nothing recomputed: what
+layers save, what waits on links, gradients, temporaries, the batch's input, and weights,
+which count as much as their gradients. Not counted are targets, buffers, weights that
+are not trained and the optimizer's state. A chain does not say what backwards after the
+first take to add to gradients, which counts as nothing, nor what the first part of a
+backward leaves to the second: it counts as the inputs of layers that have weights, and
+the gradients of their outputs. A skip counts on the stages that it passes. JSON has what
+layers save for backward too, as "held".`,
 		Example: `  penstock schedule compare --stages 4 --chunks 16
   penstock schedule compare --stages 4 --chunks 16 --times f=10,i=14,w=6
   penstock schedule compare --stages 2 --chunks 8 --profile chain.json`,
@@ -52,7 +61,7 @@ device holds is what its layers save for backward, in bytes.`,
 				}
 				chain = &c
 			}
-			lines, left, err := shape.compare(chain)
+			lines, left, err := shape.compare(cmd.Context(), chain)
 			if err != nil {
 				return err
 			}
@@ -77,12 +86,13 @@ type comparedSchedule struct {
 	Virtual  int       `json:"virtual"`
 	Makespan float64   `json:"makespan"` // in microseconds of a chain
 	Bubble   float64   `json:"bubble"`
-	Held     []float64 `json:"held"` // by device: micro-batches of its share; bytes of a chain
+	Held     []float64 `json:"held"`           // by device: micro-batches of its share; of a chain the bytes saved for backward
+	Peak     []int64   `json:"peak,omitempty"` // by device, of a chain: see chainPeaks
 }
 
 // compare lists all schedules, the best first, and the names of those that have more stages than a
 // chain has layers. A chain takes the place of times.
-func (s *scheduleShape) compare(chain *remat.Chain) (lines []comparedSchedule, left []string, err error) {
+func (s *scheduleShape) compare(ctx context.Context, chain *remat.Chain) (lines []comparedSchedule, left []string, err error) {
 	if err := s.complete(); err != nil {
 		return nil, nil, err
 	}
@@ -123,10 +133,23 @@ func (s *scheduleShape) compare(chain *remat.Chain) (lines []comparedSchedule, l
 			}
 			line.Held = append(line.Held, n)
 		}
+		if chain != nil {
+			counts, err := balancedLayers(chain, s.devices*virtual)
+			if err != nil {
+				return nil, nil, err
+			}
+			if line.Peak, err = chainPeaks(ctx, chain, counts, p); err != nil {
+				return nil, nil, fmt.Errorf("%s: %w", of.Name, err)
+			}
+		}
 		lines = append(lines, line)
 	}
 	slices.SortStableFunc(lines, func(a, b comparedSchedule) int {
-		return cmp.Or(cmp.Compare(a.Makespan, b.Makespan), cmp.Compare(slices.Max(a.Held), slices.Max(b.Held)))
+		held := cmp.Compare(slices.Max(a.Held), slices.Max(b.Held))
+		if chain != nil {
+			held = cmp.Compare(slices.Max(a.Peak), slices.Max(b.Peak))
+		}
+		return cmp.Or(cmp.Compare(a.Makespan, b.Makespan), held)
 	})
 	return lines, left, nil
 }
@@ -141,13 +164,12 @@ func (s *scheduleShape) costs(virtual int, chain *remat.Chain) (schedule.Costs, 
 		}}, scheduleUnit, nil
 	}
 	forward, backward := make([]float64, len(chain.Layers)), make([]float64, len(chain.Layers))
-	both := make([]float64, len(chain.Layers))
 	saved := make([]float64, len(chain.Layers))
 	for i, l := range chain.Layers {
-		forward[i], backward[i], both[i], saved[i] = l.Forward, l.Backward, l.Forward+l.Backward, float64(l.Saved)
+		forward[i], backward[i], saved[i] = l.Forward, l.Backward, float64(l.Saved)
 	}
 	stages := s.devices * virtual
-	counts, err := balance.Partition(both, stages)
+	counts, err := balancedLayers(chain, stages)
 	if err != nil {
 		return schedule.Costs{}, 0, err
 	}
@@ -180,16 +202,53 @@ func (s *scheduleShape) costs(virtual int, chain *remat.Chain) (schedule.Costs, 
 	}}, time.Microsecond, nil
 }
 
-// showSchedules prints a table. What is held is in bytes if it is of a chain.
-func showSchedules(w io.Writer, lines []comparedSchedule, bytes bool) error {
-	t := newTable(w)
-	fmt.Fprintln(t, "SCHEDULE\tSTAGES A DEVICE\tSTEP\tIDLE\tHELD AT MOST")
-	for _, l := range lines {
-		step, held := fmt.Sprintf("%.6g", l.Makespan), fmt.Sprintf("%.4g", slices.Max(l.Held))
-		if bytes {
-			step, held = micros(l.Makespan), formatBytes(int64(slices.Max(l.Held)))
+// balancedLayers cuts a chain evenly by time: the layers of each stage.
+func balancedLayers(chain *remat.Chain, stages int) ([]int, error) {
+	var both []float64
+	for _, l := range chain.Layers {
+		both = append(both, l.Forward+l.Backward)
+	}
+	return balance.Partition(both, stages)
+}
+
+// showSchedules prints a table: of a chain with the peak of each device, or only the highest where these
+// do not fit a line of 80 columns.
+func showSchedules(w io.Writer, lines []comparedSchedule, chain bool) error {
+	if !chain {
+		return scheduleTable(w, lines, "HELD AT MOST", func(l comparedSchedule) string { return fmt.Sprintf("%.4g", slices.Max(l.Held)) })
+	}
+	var text bytes.Buffer
+	err := scheduleTable(&text, lines, "PEAK OF EACH DEVICE", func(l comparedSchedule) string {
+		var peaks []string
+		for _, n := range l.Peak {
+			peaks = append(peaks, formatBytes(n))
 		}
-		fmt.Fprintf(t, "%s\t%d\t%s\t%.1f %%\t%s\n", l.Schedule, l.Virtual, step, 100*l.Bubble, held)
+		return strings.Join(peaks, "  ")
+	})
+	if err == nil && slices.ContainsFunc(strings.Split(text.String(), "\n"), func(line string) bool { return len(line) > 80 }) {
+		text.Reset()
+		err = scheduleTable(&text, lines, "HIGHEST PEAK", func(l comparedSchedule) string {
+			most := slices.Max(l.Peak)
+			return fmt.Sprintf("%s on device %d", formatBytes(most), slices.Index(l.Peak, most))
+		})
+	}
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(text.Bytes())
+	return err
+}
+
+// scheduleTable prints a table whose last column says what is held.
+func scheduleTable(w io.Writer, lines []comparedSchedule, title string, held func(comparedSchedule) string) error {
+	t := newTable(w)
+	fmt.Fprintf(t, "SCHEDULE\tSTAGES A DEVICE\tSTEP\tIDLE\t%s\n", title)
+	for _, l := range lines {
+		step := fmt.Sprintf("%.6g", l.Makespan)
+		if l.Peak != nil {
+			step = micros(l.Makespan)
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\t%.1f %%\t%s\n", l.Schedule, l.Virtual, step, 100*l.Bubble, held(l))
 	}
 	return t.Flush()
 }
