@@ -159,7 +159,7 @@ func (q problem) piped(t test, cfg pipe.Config) record {
 	if q.link != nil {
 		p.SetLink(q.link)
 	}
-	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(7)}) // which no budget is for
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20)}) // which no budget is for
 	defer c.Close()
 	var losses []float64
 	var r record

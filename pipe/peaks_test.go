@@ -49,7 +49,7 @@ func (q problem) predicted(t *rapid.T, cfg pipe.Config) (wrong string) {
 	}
 	defer nn.Free(model)
 	defer p.Close()
-	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(7)})
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20)})
 	defer c.Close()
 	b := pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}
 	plan, err := p.PlanFor(context.Background(), b, q.loss)

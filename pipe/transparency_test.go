@@ -155,7 +155,7 @@ func (q problem) shortages(t *rapid.T, cfg pipe.Config) (short *planner.MemoryEr
 		t.Fatal(err)
 	}
 	defer p.Close()
-	c := torch.NewCtx(torch.Options{Device: torch.CPU(7)})
+	c := torch.NewCtx(torch.Options{Device: torch.CPU(20)})
 	defer c.Close()
 	_, err = p.PlanFor(context.Background(), pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}, q.loss)
 	if err != nil && !errors.As(err, &short) {

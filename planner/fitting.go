@@ -2,7 +2,9 @@ package planner
 
 import (
 	"context"
+	"slices"
 
+	"penstock/remat"
 	"penstock/remat/solver"
 )
 
@@ -74,15 +76,59 @@ func (f *fitting) best(bytes int64) (best fitted, err error) {
 	return best, nil
 }
 
-// fewest is the plan of the fewest bytes by the solver, and how many it was given.
+// fewest is the plan of the fewest bytes by the solver, and how many it was given. It does not depend on
+// measured times: all operations count the same.
 func (f *fitting) fewest() (fitted, int64, error) {
+	measured := f.problem.Stages
+	f.problem.Stages = slices.Clone(measured)
+	for i := range f.problem.Stages {
+		s := &f.problem.Stages[i]
+		s.First, s.Later, s.Fewer = even(s.First), even(s.Later), even(s.Fewer)
+	}
 	f.problem.Limit = 1
 	none, err := solver.SolveDevice(f.ctx, f.problem, solver.Options{})
-	if err != nil {
+	var best fitted
+	if err == nil {
+		best, _, err = f.solve(none.Peak)
+	}
+	if f.problem.Stages = measured; err != nil {
 		return fitted{}, 0, err
 	}
-	best, _, err := f.solve(none.Peak)
-	return best, none.Peak, err
+	f.apply(best.solved)
+	best.solved.Time, best.solved.LowerBound = 0, 0
+	for _, i := range f.stages {
+		for _, m := range f.out.Stages[i].MicroBatches {
+			best.solved.Time += m.Forward + m.Recompute + m.Backward
+		}
+	}
+	for _, s := range measured {
+		best.solved.LowerBound += f.once(s)
+	}
+	best.solved.LowerBound = min(best.solved.LowerBound, best.solved.Time)
+	return best, none.Peak, nil
+}
+
+// even is a chain whose operations take the same time.
+func even(c remat.Chain) remat.Chain {
+	c.Layers = slices.Clone(c.Layers)
+	for i := range c.Layers {
+		l := &c.Layers[i]
+		l.Forward, l.ForwardNoGrad, l.Backward = 1, 1, 1
+	}
+	c.Loss.Backward = 0
+	return c
+}
+
+// once is the time of a stage's micro-batches without recomputation.
+func (f *fitting) once(s solver.Stage) float64 {
+	if len(s.First.Layers) == 0 {
+		return 0
+	}
+	smaller := 0
+	if f.p.Larger > 0 {
+		smaller = f.p.MicroBatches - f.p.Larger
+	}
+	return s.First.Once() + float64(f.p.MicroBatches-1-smaller)*s.Later.Once() + float64(smaller)*s.Fewer.Once()
 }
 
 // solve solves within so many bytes by the solver's count, and applies the plan. ok says that there

@@ -230,14 +230,7 @@ func (p Problem) device(ctx context.Context, out *Plan, at int, g *schedule.Grap
 	f.apply(best.solved)
 	d.Time, d.LowerBound, d.Once = best.solved.Time, best.solved.LowerBound, 0
 	for _, s := range problem.Stages {
-		if len(s.First.Layers) == 0 {
-			continue
-		}
-		smaller := 0
-		if p.Larger > 0 {
-			smaller = p.MicroBatches - p.Larger
-		}
-		d.Once += s.First.Once() + float64(p.MicroBatches-1-smaller)*s.Later.Once() + float64(smaller)*s.Fewer.Once()
+		d.Once += f.once(s)
 	}
 	return nil, nil
 }

@@ -276,11 +276,11 @@ func (h *handles) output(i int, t *torch.Tensor, earlier []*torch.Tensor, flows 
 	}
 	h.add(t, b)
 	was := h.p.live()
-	out = h.p.copied(t, earlier, flows, b)
 	if t.RequiresGrad() {
 		defer c.SetGrad(c.SetGrad(true))
 		c.Sum(t) // keeps the graph, and not the memory of t
 	}
+	out = h.p.copied(t, earlier, flows, b) // last, as nobody would free it if the sum failed
 	h.beside += h.p.live() - was
 	return out
 }
