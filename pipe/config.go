@@ -73,6 +73,10 @@ type Config struct {
 	// devices of different processes have different names. Nil shares the distinct devices out in
 	// order, as evenly as can be.
 	Ranks []int
+	// Replicas is how many times Group has the pipeline. Each replica trains on rows of its own, and
+	// the gradients are summed over the replicas within a step. Replica 0 is in the first processes
+	// of the group, and so on; Ranks, and Devices, are those of each replica. 0 is 1.
+	Replicas int
 	// Record makes every Step and Infer return a timeline.
 	Record bool
 
@@ -158,7 +162,9 @@ func placement(stages []torch.Device) (worker []int, devices []torch.Device) {
 // checkSchedule has the schedule make a program, which must run.
 func (cfg *Config) checkSchedule() error {
 	if cfg.Schedule == nil {
-		cfg.Schedule = schedule.GPipe
+		if cfg.Schedule = schedule.GPipe; cfg.Replicas > 1 {
+			cfg.Schedule = reducing(schedule.GPipe)
+		}
 		return nil
 	}
 	worker, _ := placement(cfg.Devices)
@@ -174,6 +180,9 @@ func (cfg *Config) checkSchedule() error {
 	case p.Reduces():
 		refused.Problem, refused.Remedy = reduces, withoutReduce
 	default:
+		if cfg.Replicas > 1 {
+			cfg.Schedule = reducing(cfg.Schedule)
+		}
 		return nil
 	}
 	return refused

@@ -123,7 +123,7 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 	if err != nil {
 		return nil, err
 	}
-	events := slices.Concat(recorded...)
+	events := slices.Concat(ofMine(p.cfg, recorded)...)
 	slices.SortStableFunc(events, func(a, b schedule.Event) int { return a.Worker - b.Worker })
 	return &schedule.Timeline{Workers: len(p.workers), Events: events}, nil
 }

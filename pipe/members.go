@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"penstock/group"
+	"penstock/internal/arg"
 	"penstock/internal/link"
 	"penstock/schedule"
 	"penstock/torch"
@@ -44,14 +45,17 @@ func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error
 	if err != nil {
 		return nil, err
 	}
-	out := make([]T, len(all))
+	out, peak := make([]T, len(all)), map[int]int64{}
 	for rank, s := range all {
 		for w, bytes := range s.Most {
 			p.safe.raise(w, bytes)
 		}
-		p.peaks.set(s.Peak)
+		for w, bytes := range s.Peak { // of the replicas the one that holds most
+			peak[w] = max(peak[w], bytes)
+		}
 		out[rank] = s.Body
 	}
+	p.peaks.set(peak)
 	return out, nil
 }
 
@@ -123,23 +127,40 @@ func (l *joined) Free() {
 	l.there.Free()
 }
 
-// checkGroup checks Group and Ranks, and fills in the default of Ranks.
+// checkGroup checks Group and Ranks and Replicas, and fills in the default of Ranks.
 func (cfg *Config) checkGroup() error {
 	refuse := func(problem, remedy string) error {
 		return &ConfigError{Of: "pipe", Field: "Ranks", Value: cfg.Ranks, Problem: problem, Remedy: remedy}
 	}
 	stages := len(cfg.Balance)
+	if err := arg.AtLeast("pipe", "Replicas", cfg.Replicas, 0); err != nil {
+		return err
+	}
+	replicas := max(cfg.Replicas, 1)
+	refuseReplicas := func(problem, remedy string) error {
+		return &ConfigError{Of: "pipe", Field: "Replicas", Value: cfg.Replicas, Problem: problem, Remedy: remedy}
+	}
 	if cfg.Group == nil {
-		if cfg.Ranks != nil {
+		switch {
+		case cfg.Ranks != nil:
 			return refuse("there is no Group", "want Ranks with a Group of several processes, or neither")
+		case replicas > 1:
+			return refuseReplicas("there is no Group", "want a Group with the processes of all replicas")
 		}
 		return nil
 	}
-	size := cfg.Group.Size()
+	switch {
+	case cfg.Group.Size()%replicas != 0:
+		return refuseReplicas(fmt.Sprintf("the group has %d processes", cfg.Group.Size()), "want a number of processes that the replicas share out evenly")
+	case cfg.Plan != nil && replicas > 1:
+		return refuseReplicas("the plan is of one", "want no Plan, or one replica")
+	}
+	size := cfg.Group.Size() / replicas
 	if cfg.Ranks == nil {
 		if stages < size {
-			return &ConfigError{Of: "pipe", Field: "Group", Value: unquoted(fmt.Sprintf("of %d processes", size)),
-				Problem: fmt.Sprintf("%d stages leave some without one", stages), Remedy: "want as many stages as processes, or more"}
+			return &ConfigError{Of: "pipe", Field: "Group", Value: unquoted(fmt.Sprintf("of %d processes", cfg.Group.Size())),
+				Problem: fmt.Sprintf("%d stages in each of %d replicas leave some without one", stages, replicas),
+				Remedy:  "want as many stages as a replica has processes, or more"}
 		}
 		cfg.Ranks = defaultRanks(cfg.Devices, size)
 	}

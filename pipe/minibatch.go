@@ -31,7 +31,8 @@ type minibatch struct {
 	// joined has the rows of each output, by micro-batch, in the whole output. They may be other
 	// rows than those of the input.
 	joined   [][]rows
-	parts    []rows
+	parts    []rows // of this replica
+	before   int    // micro-batches of the replicas before
 	total    int64
 	states   [][]microBatchState // [stage][micro-batch]
 	link     link.Link
@@ -74,7 +75,10 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 		return nil, err
 	}
 	r := &minibatch{p: p, training: training, graph: graph, batch: b, inputs: inputs,
-		inputGrad: graph && requiresGrad(inputs), total: total, parts: split(total, p.cfg.Chunks)}
+		inputGrad: graph && requiresGrad(inputs), total: total}
+	if r.parts, r.before, err = p.share(total, graph); err != nil {
+		return nil, err
+	}
 	r.states = make([][]microBatchState, len(p.stages))
 	for s := range r.states {
 		r.states[s] = make([]microBatchState, len(r.parts))
@@ -90,6 +94,30 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 		}
 	}
 	return r, nil
+}
+
+// share is the micro-batches of a batch of so many rows. In training each replica has some of the
+// rows, and before is the number of micro-batches of those before it. Without a backward each has
+// all.
+func (p *Pipe) share(total int64, graph bool) (parts []rows, before int, err error) {
+	count, index := p.cfg.replicas()
+	if !graph || count == 1 {
+		return split(total, p.cfg.Chunks), 0, nil
+	}
+	if total < int64(count) {
+		return nil, 0, fmt.Errorf("pipe: the batch has %d rows for %d replicas; want at least one for each", total, count)
+	}
+	for k, of := range split(total, count) {
+		parts = split(of.length, p.cfg.Chunks)
+		for i := range parts {
+			parts[i].start += of.start
+		}
+		if k == index {
+			break
+		}
+		before += len(parts)
+	}
+	return parts, before, nil
 }
 
 // open makes the link of the run of a plan. Its backward goes over the link of its forward.
@@ -281,7 +309,7 @@ func number(c *torch.Ctx, t *torch.Tensor) float64 {
 // context makes the context in which a unit runs its layers on a micro-batch.
 func (r *minibatch) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.Ctx {
 	cfg := nn.Config{
-		Training: r.training, MicroBatch: microBatch, MicroBatches: len(r.parts),
+		Training: r.training, MicroBatch: r.before + microBatch, MicroBatches: len(r.parts),
 		Checkpointing: run.More, Recomputing: run.Again,
 		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.batch.Step)), Spans: run.Graph, Skips: run.Skips, Extras: r.batch.Extras,
 	}

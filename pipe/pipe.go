@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"penstock/group"
 	"penstock/internal/arg"
 	"penstock/internal/link"
 	"penstock/nn"
@@ -37,9 +38,11 @@ type Pipe struct {
 	routes  []nn.SkipRoute
 	tag     int64 // of the workers' threads
 	stages  []*Stage
-	workers []*worker // nil for a device of another process
-	mine    []int     // the workers of this process
-	remote  *link.Remote
+	workers []*worker      // nil for a device of another process
+	mine    []int          // the workers of this process
+	remote  *link.Remote   // between the processes of the replica
+	between []*link.Remote // between the replicas, by stage; nil where there is one
+	replica int            // of this process
 
 	record atomic.Bool
 	open   sync.WaitGroup // runs that were started
@@ -230,8 +233,12 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	}
 	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1),
 		newLink: func() link.Link { return &link.Memory{} }}
-	if cfg.Group != nil {
-		if p.remote, err = link.NewRemote(cfg.Group, cfg.Ranks, cfg.Chunks); err != nil {
+	if _, p.replica = cfg.replicas(); cfg.Group != nil {
+		var ranks []int
+		for i := range cfg.Ranks {
+			ranks = append(ranks, cfg.rank(i, p.replica))
+		}
+		if p.remote, err = link.NewRemote(cfg.Group, ranks, cfg.Chunks, link.Tags{Count: group.MaxTag / 2}); err != nil {
 			return nil, fmt.Errorf("pipe: %w", err)
 		}
 	}
@@ -247,6 +254,11 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	p.record.Store(cfg.Record)
 	if err := p.cut(layers); err != nil {
 		return nil, err
+	}
+	if cfg.Replicas > 1 {
+		if err := p.connectReplicas(link.Tags{First: group.MaxTag / 2, Count: group.MaxTag / 2}); err != nil {
+			return nil, err
+		}
 	}
 	if err := p.startWorkers(); err != nil {
 		return nil, errors.Join(err, p.Close())

@@ -3,7 +3,6 @@ package pipe
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -74,6 +73,9 @@ func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
 // it, other batches wait.
 func (r *minibatch) prepare(ctx context.Context) (err error) {
 	p := r.p
+	if err := p.fresh(); err != nil {
+		return err
+	}
 	if p.cfg.Plan != nil {
 		r.prepared, err = r.given()
 	} else if p.optimal() {
@@ -144,7 +146,9 @@ func (r *minibatch) agreedPlan(ctx context.Context) (*prepared, error) {
 	}
 	r.rooms = map[int]room{}
 	for _, rooms := range all {
-		maps.Copy(r.rooms, rooms)
+		for i, room := range rooms {
+			r.rooms[i] = room.tightest(r.rooms[i])
+		}
 	}
 	var found *prepared
 	first, err := group.FromFirst(ctx, p.cfg.Group, "pipe: the plan of a step", func() (told toldPlan, err error) {

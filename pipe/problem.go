@@ -78,11 +78,24 @@ type room struct {
 	State       int64 // of the optimizer, still to be allocated
 }
 
+// tightest is what both of two replicas have room for. The zero room is any.
+func (a room) tightest(b room) room {
+	if b == (room{}) {
+		return a
+	}
+	if b.Limit > 0 && (a.Limit == 0 || b.Limit < a.Limit) {
+		a.Limit = b.Limit
+	}
+	a.Live, a.Unplaced, a.State = max(a.Live, b.Live), max(a.Unplaced, b.Unplaced), max(a.State, b.State)
+	a.Gradients = a.Gradients && b.Gradients
+	return a
+}
+
 // room is the room of a stage: known here, or what its process has said.
 func (r *minibatch) room(stage int) room {
 	p, s := r.p, r.p.stages[stage]
-	if !s.Here {
-		return r.rooms[stage]
+	if known, told := r.rooms[stage]; told {
+		return known
 	}
 	m := s.Device.Memory()
 	out := room{Live: m.Live, Limit: m.Limit, Unplaced: p.Unplaced(stage), Gradients: s.hasGrads()}

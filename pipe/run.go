@@ -66,7 +66,8 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 	return out, err
 }
 
-// ofLast is the number that the process of the last stage has.
+// ofLast is the sum, in the order of replicas, of the numbers that the processes of the last stage
+// have.
 func (p *Pipe) ofLast(ctx context.Context, what string, x float64) (float64, error) {
 	if p.cfg.Group == nil {
 		return x, nil
@@ -75,7 +76,12 @@ func (p *Pipe) ofLast(ctx context.Context, what string, x float64) (float64, err
 	if err != nil {
 		return 0, err
 	}
-	return math.Float64frombits(all[p.cfg.Ranks[len(p.stages)-1]]), nil
+	count, _ := p.cfg.replicas()
+	sum := 0.0
+	for k := range count {
+		sum += math.Float64frombits(all[p.cfg.rank(len(p.stages)-1, k)])
+	}
+	return sum, nil
 }
 
 var errNoLoss = errors.New("pipe: Step needs a loss; Forward and Backward do without")

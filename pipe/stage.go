@@ -102,7 +102,7 @@ func (p *Pipe) cut(layers []nn.NamedLayer) error {
 	trained, first := false, 0
 	seen := map[*nn.Param]string{} // the name under which an earlier stage has it
 	for i, n := range p.cfg.Balance {
-		s := &Stage{Device: p.cfg.Devices[i], Here: p.cfg.Group == nil || p.cfg.Ranks[i] == p.cfg.Group.Rank(), Layers: layers[first : first+n], first: first,
+		s := &Stage{Device: p.cfg.Devices[i], Here: p.cfg.Group == nil || p.cfg.rank(i, p.replica) == p.cfg.Group.Rank(), Layers: layers[first : first+n], first: first,
 			inputGrad: trained, elsewhere: map[*nn.Param]bool{}}
 		here := map[*nn.Param]string{}
 		for _, l := range s.Layers {

@@ -24,6 +24,8 @@ func (r *minibatch) do(c *torch.Ctx, a schedule.Action) error {
 		r.backward(c, a)
 	case schedule.BackwardWeight:
 		r.states[a.Stage][a.MicroBatch].execution.Weights(c)
+	case schedule.Reduce:
+		return r.reduce(c, a)
 	case schedule.SendActivation:
 		return r.sendActivation(c, a)
 	case schedule.ReceiveActivation:

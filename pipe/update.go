@@ -129,7 +129,7 @@ func (u *update) meetNorms(ctx context.Context, failed error) error {
 		return err
 	}
 	u.norms = nil
-	for _, list := range all {
+	for _, list := range ofMine(u.p.cfg, all) { // the replicas have the same
 		var norms []optim.NamedNorm
 		for _, n := range list {
 			norms = append(norms, optim.NamedNorm{Name: n.Name, Squared: math.Float64frombits(n.Squared)})

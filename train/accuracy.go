@@ -48,7 +48,7 @@ func Accuracy(ctx context.Context, p *pipe.Pipe, set data.Dataset, batch int) (f
 		return 0, fmt.Errorf("train: evaluating: %w", err)
 	}
 	right = 0
-	for _, n := range counts {
+	for _, n := range counts[:len(counts)/max(p.Config().Replicas, 1)] { // each replica has evaluated the whole set
 		right += n
 	}
 	return float64(right) / float64(all), nil

@@ -48,7 +48,7 @@ func TestCapacityOfRemote(t *testing.T) {
 			c := torch.NewCtx(torch.Options{})
 			defer c.Close()
 			transport := &slow{}
-			remote, err := link.NewRemote(transport, []int{0, 1, 2}, 4)
+			remote, err := link.NewRemote(transport, []int{0, 1, 2}, 4, link.Tags{Count: 1 << 20})
 			if err != nil {
 				t.Fatal(err)
 			}

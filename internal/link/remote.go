@@ -22,8 +22,8 @@ type Transport interface {
 	Receive(t *torch.Tensor, from, tag int) (Work, error)
 }
 
-// maxTag bounds the tags of a Transport.
-const maxTag = 1 << 30
+// Tags is a range of a Transport's tags.
+type Tags struct{ First, Count int }
 
 // Remote carries parcels between the stages of several processes, over a Transport on which a send
 // ends when it is received. It is for all runs of a pipe, one after the other; [Remote.Open] makes
@@ -42,6 +42,7 @@ const maxTag = 1 << 30
 type Remote struct {
 	transport Transport
 	rank      []int // by stage
+	first     int   // tag
 	parts     int   // tags of a parcel
 	chunks    int
 
@@ -49,13 +50,15 @@ type Remote struct {
 	known map[schedule.Action][]byte // the layout of the last parcel, by send
 }
 
-// NewRemote makes a Remote. rank is the process of each stage, chunks the most micro-batches.
-func NewRemote(t Transport, rank []int, chunks int) (*Remote, error) {
+// NewRemote makes a Remote. rank is the process of each stage, chunks the most micro-batches, tags
+// what no other Remote of the Transport uses.
+func NewRemote(t Transport, rank []int, chunks int, tags Tags) (*Remote, error) {
 	sends := 2 * len(rank) * len(rank) * chunks
-	l := &Remote{transport: t, rank: rank, chunks: chunks, parts: maxTag / sends, known: map[schedule.Action][]byte{}}
-	if l.parts < 64 {
+	l := &Remote{transport: t, rank: rank, chunks: chunks, first: tags.First, parts: tags.Count / sends,
+		known: map[schedule.Action][]byte{}}
+	if l.parts < 16 {
 		return nil, fmt.Errorf("link: %d stages and %d micro-batches have %d sends between processes, and there are tags "+
-			"for %d; want fewer", len(rank), chunks, sends, maxTag/64)
+			"for %d; want fewer", len(rank), chunks, sends, tags.Count/16)
 	}
 	return l, nil
 }
@@ -127,7 +130,7 @@ func (l *Remote) tag(send schedule.Action) int {
 		kind = 1
 	}
 	n := len(l.rank)
-	return (((kind*n+send.Stage)*n+send.Peer)*l.chunks + send.MicroBatch) * l.parts
+	return l.first + (((kind*n+send.Stage)*n+send.Peer)*l.chunks+send.MicroBatch)*l.parts
 }
 
 // tensorTag is the tag of the k-th tensor of a parcel, of a remembered layout or a new one.

@@ -102,7 +102,7 @@ func TestRemote(t *testing.T) {
 		var ends [2]*link.Remote
 		for i := range ends {
 			var err error
-			if ends[i], err = link.NewRemote(members[i], rank, 3); err != nil {
+			if ends[i], err = link.NewRemote(members[i], rank, 3, link.Tags{First: 7, Count: group.MaxTag - 7}); err != nil {
 				t.Fatal(err)
 			}
 		}

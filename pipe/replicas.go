@@ -1,0 +1,190 @@
+package pipe
+
+import (
+	"errors"
+	"fmt"
+
+	"penstock/internal/link"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// Replicas of the pipeline train the same model on rows of their own. Each is in processes of its
+// own, and runs the same program. Where the program says so, after the last backward of a stage, the
+// processes that have the stage sum its gradients. They do so one after the other, in the order of
+// replicas, so that the bits do not depend on who is late, and hand the sum back:
+//
+//	replica 0   g0 ─────────► ┌─ g0+g1+g2
+//	replica 1   g0+g1 ──────► ◄┘─┐
+//	replica 2   (g0+g1)+g2 ───►  ◄┘
+//
+// Parameters move one by one, so that a replica holds one of them beside its own. Buffers, such as
+// running statistics, go the same way: those of replica 0 count.
+
+// replicas is how many replicas there are, and which of them this process belongs to.
+func (cfg Config) replicas() (count, index int) {
+	count = max(cfg.Replicas, 1)
+	if cfg.Group == nil {
+		return count, 0
+	}
+	return count, cfg.Group.Rank() / (cfg.Group.Size() / count)
+}
+
+// rank is the rank in the group of the process that has a stage in a replica.
+func (cfg Config) rank(stage, replica int) int {
+	count, _ := cfg.replicas()
+	return replica*(cfg.Group.Size()/count) + cfg.Ranks[stage]
+}
+
+// ofMine are those of a list by rank that are of this process's replica.
+func ofMine[T any](cfg Config, byRank []T) []T {
+	count, index := cfg.replicas()
+	each := len(byRank) / count
+	return byRank[index*each : (index+1)*each]
+}
+
+// reducing is a generator whose programs reduce gradients over replicas.
+func reducing(g schedule.Generator) schedule.Generator {
+	return func(c schedule.Config) (*schedule.Program, error) {
+		p, err := g(c)
+		if err != nil {
+			return nil, err
+		}
+		return schedule.AddReduce(p), nil
+	}
+}
+
+// connectReplicas makes the links between the processes that have a stage, by stage.
+func (p *Pipe) connectReplicas(tags link.Tags) error {
+	count, _ := p.cfg.replicas()
+	each := tags.Count / len(p.stages)
+	for i, s := range p.stages {
+		var ranks []int
+		for k := range count {
+			ranks = append(ranks, p.cfg.rank(i, k))
+		}
+		values := max(len(s.Params())+len(s.buffers), 1)
+		l, err := link.NewRemote(p.cfg.Group, ranks, values, link.Tags{First: tags.First + i*each, Count: each})
+		if err != nil {
+			return fmt.Errorf("pipe: stage %d has %d parameters and buffers and %d replicas: %w", i, values, count, err)
+		}
+		p.between = append(p.between, l)
+	}
+	return nil
+}
+
+var errAccumulated = errors.New("pipe: a parameter has a gradient from before, which the replicas would sum once more; Update, or " +
+	"drop the gradients with nn.ZeroGrads, after each step")
+
+// fresh refuses a step of replicas that finds gradients.
+func (p *Pipe) fresh() error {
+	if p.between == nil {
+		return nil
+	}
+	for _, s := range p.stages {
+		for _, q := range s.trained {
+			if s.Here && q.Tensor().HasGrad() {
+				return errAccumulated
+			}
+		}
+	}
+	return nil
+}
+
+// reduce sums a stage's gradients over the replicas.
+func (r *minibatch) reduce(c *torch.Ctx, a schedule.Action) error {
+	if r.p.between == nil {
+		return nil // of one replica
+	}
+	count, k := r.p.cfg.replicas()
+	s, l := r.p.stages[a.Stage], r.p.between[a.Stage].Open(0)
+	defer l.Free()
+	c.SetGrad(false)
+	up := func(k, i int) schedule.Action {
+		return schedule.Action{Kind: schedule.SendActivation, Stage: k, MicroBatch: i, Peer: k + 1}
+	}
+	down := func(k, i int) schedule.Action {
+		return schedule.Action{Kind: schedule.SendGradient, Stage: k, MicroBatch: i, Peer: k - 1}
+	}
+	send := func(at schedule.Action, t *torch.Tensor) error {
+		p := link.Parcel{Device: c.Device()}
+		if t != nil {
+			t = c.Keep(c.Detach(t))
+		}
+		p.Add(link.Values(t))
+		return l.Send(c, at, p)
+	}
+	receive := func(at schedule.Action) (*torch.Tensor, error) {
+		p, err := l.Receive(c, at)
+		if err != nil {
+			return nil, err
+		}
+		t := p.Take()[0].Tensor
+		if t != nil {
+			c.Adopt(t)
+		}
+		return t, nil
+	}
+	for i, q := range s.trained {
+		mark, grad := c.Mark(), c.GradOf(q.Tensor())
+		if k > 0 {
+			before, err := receive(up(k-1, i))
+			switch {
+			case err != nil:
+				return err
+			case grad == nil && before != nil:
+				q.Tensor().SetGradOf(before)
+				grad = c.GradOf(q.Tensor())
+			case before != nil:
+				c.Add_(grad, before, 1)
+			}
+		}
+		if k < count-1 {
+			if err := send(up(k, i), grad); err != nil {
+				return err
+			}
+		}
+		c.Release(mark)
+	}
+	for i, q := range s.buffers {
+		mark, at := c.Mark(), len(s.trained)+i
+		if k > 0 {
+			first, err := receive(up(k-1, at))
+			if err != nil {
+				return err
+			}
+			c.Copy_(q.Tensor(), first)
+		}
+		if k < count-1 {
+			if err := send(up(k, at), q.Tensor()); err != nil {
+				return err
+			}
+		}
+		c.Release(mark)
+	}
+	for i, q := range s.trained {
+		mark := c.Mark()
+		if k < count-1 {
+			sum, err := receive(down(k+1, i))
+			if err == nil {
+				err = l.Settle(up(k, i)) // it has arrived, and may be overwritten
+			}
+			grad := c.GradOf(q.Tensor())
+			switch {
+			case err != nil:
+				return err
+			case grad == nil && sum != nil:
+				q.Tensor().SetGradOf(sum)
+			case sum != nil:
+				c.Copy_(grad, sum)
+			}
+		}
+		if k > 0 {
+			if err := send(down(k, i), c.GradOf(q.Tensor())); err != nil {
+				return err
+			}
+		}
+		c.Release(mark)
+	}
+	return nil
+}

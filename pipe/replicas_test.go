@@ -1,0 +1,205 @@
+package pipe_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"penstock/group"
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/torch"
+)
+
+// parts are the sizes of the parts of n rows, longer ones first.
+func parts(n, m int64) (out []int64) {
+	m = min(n, m)
+	for i := range m {
+		out = append(out, n/m)
+		if i < n%m {
+			out[i]++
+		}
+	}
+	return out
+}
+
+// plainReplicas trains without a pipe: for each replica a loop over its micro-batches from gradients
+// of zero, and then the sum of the replicas' gradients in their order. Buffers are those that replica
+// 0 leaves.
+func (q problem) plainReplicas(replicas, chunks int64, seed uint64) record {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	c := torch.NewCtx(torch.Options{Threads: 1, Autocast: q.autocast})
+	defer c.Close()
+	model := q.model()
+	defer nn.Free(model)
+	nn.Materialise(c, nn.State(model), seed)
+	var losses []float64
+	var r record
+	for step := range q.steps {
+		nn.ZeroGrads(model)
+		var buffers [][]byte // that replica 0 leaves
+		var start nn.BufferCopy
+		start.Take(nn.Buffers(model))
+		sums := map[string]*torch.Tensor{}
+		x, y, row, microBatch, total := q.input(c, step), q.target(c, step), int64(0), 0, 0.0
+		for k, rows := range parts(q.rows, replicas) {
+			start.Restore()
+			loss := 0.0
+			var deferred *nn.Deferred
+			if q.deferred {
+				deferred = nn.NewDeferred()
+			}
+			for _, n := range parts(rows, chunks) {
+				weight := 1.0
+				if q.loss.Reduction() == torch.ReduceMean {
+					weight = float64(n) / float64(q.rows)
+				}
+				c.SetGrad(true)
+				ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: microBatch, MicroBatches: len(parts(rows, chunks)),
+					Seed: torch.Mix(seed, uint64(step)), Deferred: deferred})
+				l := q.loss.Forward(ctx, model.Forward(ctx, c.Narrow(x, 0, row, n)), c.Narrow(y, 0, row, n))
+				loss += float64(torch.Item[float32](l)) * weight
+				c.SetGrad(false)
+				c.Backward([]*torch.Tensor{l}, []*torch.Tensor{c.Fill_(c.EmptyLike(l), weight)}, false)
+				row, microBatch = row+n, microBatch+1
+			}
+			if q.deferred {
+				deferred.Commit(nn.NewCtx(c, nn.Config{}))
+			}
+			total += loss
+			for _, p := range nn.Params(model) {
+				if g := c.GradOf(p.Tensor()); g == nil {
+				} else if sums[p.Name] == nil {
+					sums[p.Name] = g
+				} else {
+					sums[p.Name] = c.Add(sums[p.Name], g)
+				}
+			}
+			nn.ZeroGrads(model)
+			if k == 0 {
+				for _, b := range nn.Buffers(model) {
+					buffers = append(buffers, torch.Bytes(b.Tensor()))
+				}
+			}
+		}
+		for i, b := range nn.Buffers(model) {
+			if err := torch.SetBytes(b.Tensor(), buffers[i]); err != nil {
+				panic(err)
+			}
+		}
+		for _, p := range nn.Params(model) {
+			p.Tensor().SetGradOf(sums[p.Name])
+		}
+		losses = append(losses, total)
+		if step == q.steps-1 {
+			r = snapshot(model, losses, gradient)
+		}
+		descend(c, nn.Params(model))
+		c.Close()
+	}
+	for name, value := range snapshot(model, losses, func(nn.NamedParam) []byte { return nil }).values {
+		if value != nil {
+			r.values[name] = value
+		}
+	}
+	return r
+}
+
+// descending is the part of a training run of one process, with plain gradient descent.
+func (q problem) descending(cfg pipe.Config) (r record, err error) {
+	model := q.model()
+	defer nn.Free(model)
+	p, err := pipe.New(model, cfg)
+	if err != nil {
+		return r, err
+	}
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20 + cfg.Group.Rank())})
+	defer c.Close()
+	r.values = map[string][]byte{}
+	for step := range q.steps {
+		nn.ZeroGrads(model)
+		result, err := p.Step(context.Background(),
+			pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step)), Step: int64(step)}, q.loss)
+		if err != nil {
+			return r, err
+		}
+		r.losses = append(r.losses, result.Loss)
+		for _, s := range nn.State(model) {
+			if s.Exists() {
+				r.values["gradient of "+s.Name] = gradient(s)
+			}
+		}
+		if err := p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
+			descend(c, p.Stages()[stage].Params())
+			return nil
+		}); err != nil {
+			return r, err
+		}
+		c.Close()
+	}
+	for _, s := range nn.State(model) {
+		if s.Exists() {
+			r.values[s.Name] = torch.Bytes(s.Tensor())
+		}
+	}
+	return r, nil
+}
+
+// Replicas give the bits of a plain loop over the replicas, however many processes each of them has.
+func TestTransparencyOfReplicas(t *testing.T) {
+	torchtest.Check(t)
+	rapid.Check(t, func(t *rapid.T) {
+		live := torch.LiveTensors()
+		replicas := rapid.IntRange(1, 3).Draw(t, "replicas")
+		rows := rapid.Int64Range(int64(replicas), 9).Draw(t, "rows")
+		kinds := rapid.SliceOfN(rapid.IntRange(0, kindCount-1), 2, 8).Draw(t, "layers")
+		q := problem{
+			model: func() *nn.Sequential { return randomModel(kinds, unwrapped) }, rows: rows, steps: 2,
+			loss: nn.CrossEntropy(), input: normal(rows, 2, 6, 6), target: classes(rows, 3),
+			deferred: rapid.Bool().Draw(t, "deferred"), autocast: rapid.IntRange(0, 3).Draw(t, "autocast") == 0,
+		}
+		if rapid.Bool().Draw(t, "sum") {
+			q.loss = nn.CrossEntropy().Sum()
+		}
+		cfg := pipe.Config{Chunks: rapid.IntRange(1, 4).Draw(t, "chunks"), Seed: rapid.Uint64().Draw(t, "seed"),
+			DeferredBatchNorm: q.deferred, Autocast: q.autocast, Replicas: replicas}
+		randomSchedule(t, &cfg, len(q.model().Layers()))
+		cfg.Checkpoint = rapid.SampledFrom(policies).Draw(t, "policy")
+		distinct := map[torch.Device]bool{}
+		for _, d := range cfg.Devices {
+			distinct[d] = true
+		}
+		processes := rapid.IntRange(1, len(distinct)).Draw(t, "processes of a replica")
+		want := q.plainReplicas(int64(replicas), int64(cfg.Chunks), cfg.Seed)
+		records, errs := each(replicas*processes, func(g *group.Group) (record, error) {
+			cfg := cfg
+			cfg.Group = g
+			return q.descending(cfg)
+		})
+		for rank, err := range errs {
+			if err != nil {
+				t.Fatalf("process %d: %v", rank, err)
+			}
+		}
+		for rank, r := range records {
+			if fmt.Sprint(r.losses) != fmt.Sprint(want.losses) {
+				t.Fatalf("process %d has losses %v, want %v", rank, r.losses, want.losses)
+			}
+			for name, value := range r.values {
+				if string(value) != string(want.values[name]) {
+					t.Fatalf("process %d: %s differs from the plain loop", rank, name)
+				}
+			}
+		}
+		if n := torch.LiveTensors() - live; n != 0 {
+			t.Fatalf("%d tensors were not freed:\n%s", n, strings.Join(torch.Leaks(), "\n"))
+		}
+	})
+}
