@@ -72,7 +72,13 @@ var (
 			{pipe.Config{Devices: []torch.Device{torch.CUDA(0)}}, "cannot use cuda:0", "want cpu:0, cpu:1, ..."},
 		},
 		"pipe.Config.Group": {
-			{pipe.Config{Balance: []int{3}, Group: group.Local(2)[1]}, "of 2 processes: 1 stages leave some without one", "want as many stages as processes, or more"},
+			{pipe.Config{Balance: []int{3}, Group: group.Local(2)[1]}, "of 2 processes: 1 stages in each of 1 replicas leave some without one", "want as many stages as a replica has processes, or more"},
+		},
+		"pipe.Config.Replicas": {
+			{pipe.Config{Replicas: -1}, "-1", "want at least 0"},
+			{pipe.Config{Replicas: 2}, "2: there is no Group", "want a Group with the processes of all replicas"},
+			{pipe.Config{Replicas: 2, Group: group.Local(3)[1]}, "2: the group has 3 processes", "want a number of processes that the replicas share out evenly"},
+			{pipe.Config{Replicas: 2, Group: group.Local(2)[1], Plan: whole("cpu:0")}, "2: the plan is of one", "want no Plan, or one replica"},
 		},
 		"pipe.Config.Ranks": {
 			{pipe.Config{Ranks: []int{0}}, "[0]: there is no Group", "want Ranks with a Group of several processes, or neither"},

@@ -181,25 +181,30 @@ func (c *plans) tell(found *prepared) toldPlan {
 	return toldPlan{Number: len(c.told) - 1, Text: found.plan.String()}
 }
 
-// hear is the plan that the first process has told of.
+// hear is the plan that the first process has told of. A replica with fewer micro-batches runs the
+// part of it for them, as none of them has more rows.
 func (r *minibatch) hear(told toldPlan) (*prepared, error) {
-	c := &r.p.plans
-	c.known.Lock()
-	defer c.known.Unlock()
-	if told.Number < len(c.told) {
-		return c.told[told.Number], nil
+	c, n := &r.p.plans, len(r.parts)
+	if told.Text != "" {
+		plan, err := planner.Parse(told.Text)
+		if err != nil {
+			return nil, fmt.Errorf("pipe: the plan of process 0: %w", err)
+		}
+		c.known.Lock()
+		c.heard = append(c.heard, plan)
+		c.known.Unlock()
+		r.p.predicted(plan)
 	}
-	plan, err := planner.Parse(told.Text)
-	if err != nil {
-		return nil, fmt.Errorf("pipe: the plan of process 0: %w", err)
+	if told.Number >= len(c.heard) {
+		return nil, fmt.Errorf("pipe: process 0 goes by its plan %d, and has told of %d", told.Number, len(c.heard))
 	}
-	found, err := r.ready(plan)
-	if err != nil {
-		return nil, err
-	}
-	c.told = append(c.told, found)
-	r.p.predicted(plan)
-	return found, nil
+	return c.find(fmt.Sprint("heard ", told.Number, n), func() (*prepared, error) {
+		plan := c.heard[told.Number]
+		if n < plan.MicroBatches() {
+			plan = plan.Fewer(n)
+		}
+		return r.ready(plan)
+	})
 }
 
 // measuredPlan is the plan for this batch within the memory that is available.

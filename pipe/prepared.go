@@ -19,8 +19,9 @@ type plans struct {
 
 	known sync.Mutex // guards what follows; no layer runs under it
 	all   map[string]*prepared
-	last  *prepared   // of the last Step or Forward
-	told  []*prepared // that the first process of the group has told the others of
+	last  *prepared       // of the last Step or Forward
+	told  []*prepared     // that this process, the first of the group, has told the others of
+	heard []*planner.Plan // that the first process has told this one of
 }
 
 // prepared is a plan with what is needed to run it. The plan is guarded by plans.known. Nothing

@@ -60,6 +60,11 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 				}
 			}
 		}
+		if p.between != nil {
+			for _, q := range append(slices.Clone(s.trained), s.buffers...) {
+				memory.Reduction = max(memory.Reduction, q.Bytes())
+			}
+		}
 		if r.loss == nil && r.last(i) {
 			// The outputs of the whole batch, and with them while they are put together the
 			// micro-batches', later their gradients.

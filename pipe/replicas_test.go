@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -120,7 +121,7 @@ func (q problem) descending(cfg pipe.Config) (r record, err error) {
 		return r, err
 	}
 	defer p.Close()
-	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20 + cfg.Group.Rank())})
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(40 + cfg.Group.Rank())})
 	defer c.Close()
 	r.values = map[string][]byte{}
 	for step := range q.steps {
@@ -169,9 +170,13 @@ func TestTransparencyOfReplicas(t *testing.T) {
 			q.loss = nn.CrossEntropy().Sum()
 		}
 		cfg := pipe.Config{Chunks: rapid.IntRange(1, 4).Draw(t, "chunks"), Seed: rapid.Uint64().Draw(t, "seed"),
-			DeferredBatchNorm: q.deferred, Autocast: q.autocast, Replicas: replicas}
+			DeferredBatchNorm: q.deferred, Autocast: q.autocast}
 		randomSchedule(t, &cfg, len(q.model().Layers()))
 		cfg.Checkpoint = rapid.SampledFrom(policies).Draw(t, "policy")
+		if rapid.IntRange(0, 3).Draw(t, "optimal") == 0 {
+			q.randomBudgets(t, &cfg)
+		}
+		cfg.Replicas = replicas
 		distinct := map[torch.Device]bool{}
 		for _, d := range cfg.Devices {
 			distinct[d] = true
@@ -180,7 +185,10 @@ func TestTransparencyOfReplicas(t *testing.T) {
 		want := q.plainReplicas(int64(replicas), int64(cfg.Chunks), cfg.Seed)
 		records, errs := each(replicas*processes, func(g *group.Group) (record, error) {
 			cfg := cfg
-			cfg.Group = g
+			cfg.Group, cfg.Devices = g, slices.Clone(cfg.Devices)
+			for i := range cfg.Devices { // a replica has devices of its own
+				cfg.Devices[i].Index += 8 * (g.Rank() / processes)
+			}
 			return q.descending(cfg)
 		})
 		for rank, err := range errs {

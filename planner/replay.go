@@ -88,7 +88,8 @@ func (r *replay) drop(list []*block) {
 }
 
 func (r *replay) do(a schedule.Action) {
-	if a.Kind == schedule.Reduce { // for which nothing is allocated
+	if a.Kind == schedule.Reduce {
+		r.takes(r.p.Stages[a.Stage].memory.Reduction)
 		return
 	}
 	m := r.at(a)

@@ -91,6 +91,8 @@ type Memory struct {
 	InputHasGradient bool
 	// BatchInput says that the stage's input is a view of the batch, which Live includes.
 	BatchInput bool
+	// Reduction is the most bytes that the stage holds of another replica's gradients at a time.
+	Reduction int64
 }
 
 // time is how long actions take, nil unless it is known of all stages.
