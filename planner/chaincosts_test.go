@@ -1,0 +1,44 @@
+package planner_test
+
+import (
+	"context"
+	"testing"
+
+	"penstock/planner"
+	"penstock/remat"
+	"penstock/schedule"
+)
+
+// Where only chains are known, the first part of a backward leaves the input of a layer that has
+// weights, and the gradient of its output, to the second, which makes the gradients of the weights.
+func TestChainsOfBackwardsInTwoParts(t *testing.T) {
+	program, err := schedule.Parse("program whole stages=1 micro-batches=2\nworker 0: 0F0 0I0 0F1 0I1 0W0 0W1\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name          string
+		weights, want int64
+	}{
+		// 0W0 makes 100 bytes beside two inputs of 7 and two gradients of outputs of 10.
+		{"weights", 100, 134},
+		// 0I1 has its input, what is saved and the gradient of the output, and nothing is left of 0I0.
+		{"no weights", 0, 27},
+	} {
+		later := remat.Chain{Input: 7, Layers: []remat.Layer{{Name: "a", Forward: 1, Backward: 1, Output: 10, Saved: 10, Gradient: 10}}}
+		first := later
+		first.Layers = []remat.Layer{later.Layers[0]}
+		first.Layers[0].WeightGradient = test.weights
+		costs := planner.Costs{First: first, Later: later, Split: first, SplitLater: later, Units: []int{1}}
+		plan, err := planner.Solve(context.Background(), planner.Problem{
+			Devices: []planner.Device{{Name: "cpu:0"}}, Stages: []planner.Stage{{Layers: 1, Policy: planner.Optimal, Costs: costs}},
+			MicroBatches: 2, Schedule: schedule.Fixed(program),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := plan.Devices[0].Peak; got != test.want {
+			t.Errorf("%s: %d bytes, want %d", test.name, got, test.want)
+		}
+	}
+}
