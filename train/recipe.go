@@ -27,6 +27,9 @@ type Recipe struct {
 	// run may go on with another number: Check does not compare it, Checkpoint.Threads tells it. 0
 	// is not written down.
 	Threads int `json:"threads,omitempty"`
+	// Replicas is how many replicas of the pipeline there are. The order of sums depends on it, and
+	// with it the last bits. As with Threads, Check does not compare it. 0 is one.
+	Replicas int `json:"replicas,omitempty"`
 	// Kernels names the kernels in use, by library (torch.KernelNames). The last bits of results
 	// depend on them too. Save writes them down, Check does not compare them, and
 	// Checkpoint.Kernels tells them.

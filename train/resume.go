@@ -163,6 +163,9 @@ func (c *Checkpoint) Files() []string {
 // written down.
 func (c *Checkpoint) Threads() int { return c.machine().Threads }
 
+// Replicas is the recipe's number of replicas when the checkpoint was saved; 0 is one.
+func (c *Checkpoint) Replicas() int { return c.machine().Replicas }
+
 // Kernels names the kernels in use when the checkpoint was saved, by library (torch.KernelNames);
 // nil if unknown.
 func (c *Checkpoint) Kernels() map[string]string { return c.machine().Kernels }
@@ -170,13 +173,13 @@ func (c *Checkpoint) Kernels() map[string]string { return c.machine().Kernels }
 // machine is the part of the saved recipe in which a resumed run may differ.
 func (c *Checkpoint) machine() (saved Recipe) {
 	var m struct {
-		Threads int
+		Threads, Replicas int
 		Kernels map[string]string
 	}
 	if json.Unmarshal(c.state.Recipe, &m) != nil {
 		return Recipe{} // a recipe of another shape, which Check tells of
 	}
-	return Recipe{Threads: m.Threads, Kernels: m.Kernels}
+	return Recipe{Threads: m.Threads, Replicas: m.Replicas, Kernels: m.Kernels}
 }
 
 // Check returns a *MismatchError unless a run of this recipe and model, which need not be
@@ -185,7 +188,7 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 	if err := arg.Given(model, "train: Check: the model", "the run's"); err != nil {
 		return err
 	}
-	r.Threads, r.Kernels = c.Threads(), c.Kernels()
+	r.Threads, r.Replicas, r.Kernels = c.Threads(), c.Replicas(), c.Kernels()
 	field, saved, given, err := difference(c.state.Recipe, r)
 	if err != nil {
 		return &DamagedError{c.Path, err}

@@ -20,13 +20,14 @@ import (
 // groupFlags say which process of which group this one is, where no launcher has said it in the
 // environment.
 type groupFlags struct {
-	rank, processes int
-	rendezvous      string
+	rank, processes, replicas int
+	rendezvous                string
 }
 
 func (f *groupFlags) register(s *pflag.FlagSet) {
 	count(s, &f.processes, "processes", 1, "`N` processes that share the run and are started one by one (default: as penstock launch, torchrun, srun or mpirun says)")
 	whole(s, &f.rank, "rank", 0, 0, 1<<31-1, "`R` number of this process among --processes, from 0")
+	count(s, &f.replicas, "replicas", 1, "`N` times the pipeline, each in an equal share of the processes and on its own rows of a batch; gradients are summed over them")
 	address(s, &f.rendezvous, "rendezvous", "`HOST:PORT` of process 0, where processes meet")
 }
 
@@ -95,12 +96,23 @@ func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg gr
 // process gets a stage.
 func (p *plan) checkGroup(s *pflag.FlagSet) (err error) {
 	p.member, p.grouped, err = p.groupFlags.config(s, p.getenv)
-	if err != nil || !p.grouped {
+	switch {
+	case err != nil:
 		return err
+	case !p.grouped && p.replicas > 1:
+		return badUsage("--replicas %d: this is one process; want a process for each stage of each replica, as penstock launch --processes %d starts them",
+			p.replicas, p.replicas)
+	case !p.grouped:
+		return nil
+	case p.member.Size%p.replicas != 0:
+		return badUsage("--replicas %d: %d processes cannot be shared out evenly; want a number of processes that it divides",
+			p.replicas, p.member.Size)
+	case p.batch < p.replicas:
+		return badUsage("--replicas %d: a --batch of %d has fewer rows; want at least one for each", p.replicas, p.batch)
 	}
 	p.facts = facts(s)
 	if !s.Changed("stages") && !s.Changed("balance") {
-		p.stages = p.member.Size
+		p.stages = p.member.Size / p.replicas
 	}
 	return nil
 }
@@ -116,9 +128,9 @@ func (p *plan) checkProcesses(*pflag.FlagSet) error {
 			devices = append(devices, d)
 		}
 	}
-	if n := len(devices); n < p.member.Size {
+	if n, each := len(devices), p.member.Size/p.replicas; n < each {
 		return badUsage("%d processes share %d devices, and one device is in one process: want --stages %[1]d or more, or fewer processes",
-			p.member.Size, n)
+			each, n)
 	}
 	return nil
 }
@@ -133,7 +145,9 @@ func (j *job) openGroup(ctx context.Context, stderr io.Writer) (err error) {
 	if j.group, err = group.Join(ctx, member); err != nil {
 		return &remedyError{err, fmt.Sprintf("meeting the other processes at %s: %s", j.member.Address, message(err))}
 	}
-	j.config.Group = j.group
+	if j.config.Group = j.group; j.replicas > 1 {
+		j.config.Replicas = j.replicas
+	}
 	// Launchers of several machines count restarts by themselves. All take the way that one has to.
 	restarts, err := group.Meet(ctx, j.group, "restarts", j.member.Restart, nil)
 	if err != nil {

@@ -107,7 +107,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	j.recipe = train.Recipe{
 		Model: train.Choice{Name: j.modelName, Settings: settings},
 		Data:  train.Choice{Name: j.dataName, Settings: map[string]any{"fingerprint": fingerprint, "samples": j.training.Len()}},
-		Batch: j.batch, Chunks: j.config.Chunks, Seed: j.config.Seed, ClipNorm: j.clipNorm, Threads: j.config.Threads,
+		Batch: j.batch, Chunks: j.config.Chunks, Seed: j.config.Seed, ClipNorm: j.clipNorm, Threads: j.config.Threads, Replicas: j.config.Replicas,
 		DeferredBatchNorm: j.config.DeferredBatchNorm, Autocast: j.config.Autocast,
 		Optimizer: train.Choice{Name: j.optimizerName, Settings: map[string]any{
 			"lr": j.update.LR, "momentum": j.update.Momentum, "nesterov": j.update.Nesterov, "weight-decay": j.update.WeightDecay,
@@ -219,6 +219,10 @@ func (j *job) openCheckpoint(stderr io.Writer) error {
 		fmt.Fprintf(stderr, "the checkpoint was trained with --threads %d, this run has --threads %d: the last bits of the weights may differ\n",
 			was, j.config.Threads)
 	}
+	if was := max(from.Replicas(), 1); was != j.replicas {
+		fmt.Fprintf(stderr, "the checkpoint was trained with --replicas %d, this run has --replicas %d: the last bits of the weights may differ\n",
+			was, j.replicas)
+	}
 	now := torch.KernelNames()
 	for _, library := range slices.Sorted(maps.Keys(now)) {
 		if was := from.Kernels()[library]; was != "" && was != now[library] {
@@ -283,7 +287,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 		return nil
 	}
 	config := train.BalanceConfig{
-		Group: j.group, Stages: j.stages, Balance: j.config.Balance, Batch: j.batch, Chunks: j.config.Chunks, Checkpoint: j.config.Checkpoint, Loss: trainingLoss(),
+		Group: j.group, Stages: j.stages, Balance: j.config.Balance, Batch: (j.batch + j.replicas - 1) / j.replicas, Chunks: j.config.Chunks, Checkpoint: j.config.Checkpoint, Loss: trainingLoss(),
 		Profile: profile.Config{Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
 			Threads: j.config.Threads, Seed: j.config.Seed, Autocast: j.config.Autocast, Clock: clock},
 	}
