@@ -174,7 +174,7 @@ func (c *Checkpoint) Kernels() map[string]string { return c.machine().Kernels }
 func (c *Checkpoint) machine() (saved Recipe) {
 	var m struct {
 		Threads, Replicas int
-		Kernels map[string]string
+		Kernels           map[string]string
 	}
 	if json.Unmarshal(c.state.Recipe, &m) != nil {
 		return Recipe{} // a recipe of another shape, which Check tells of
