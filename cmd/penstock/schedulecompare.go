@@ -40,8 +40,9 @@ which count as much as their gradients. Not counted are targets, buffers, weight
 are not trained and the optimizer's state. A chain does not say what backwards after the
 first take to add to gradients, which counts as nothing, nor what the first part of a
 backward leaves to the second: it counts as the inputs of layers that have weights, and
-the gradients of their outputs. A skip counts on the stages that it passes. JSON has what
-layers save for backward too, as "held".`,
+the gradients of their outputs, which is too little for a block of several products. A
+skip counts on the stages that it passes. JSON has what layers save for backward too, as
+"held".`,
 		Example: `  penstock schedule compare --stages 4 --chunks 16
   penstock schedule compare --stages 4 --chunks 16 --times f=10,i=14,w=6
   penstock schedule compare --stages 2 --chunks 8 --profile chain.json`,
