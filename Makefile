@@ -42,7 +42,7 @@ test: ## format, vet, tests (races too), and a short training run
 	bin/penstock train $(SMOKE_FLAGS) > out/smoke/steps.jsonl
 	@tail -n 1 out/smoke/steps.jsonl | grep -q '"done": *true' || { echo "the training run did not end in \"done\":true:"; tail -n 3 out/smoke/steps.jsonl; exit 1; }
 
-bench: ## benchmarks; TORCHGPIPE=a torchgpipe checkout compares with it, BENCH_FLAGS=--quick takes a minute
+bench: ## benchmarks; TORCHGPIPE=a checkout and PIPELINING=a Debian 13 chroot compare with them, BENCH_FLAGS=--quick takes minutes
 	@scripts/setup
 	$(if $(TORCHGPIPE),@scripts/setup python)
 	scripts/bench $(BENCH_FLAGS)

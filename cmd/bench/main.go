@@ -1,8 +1,9 @@
 // Command bench measures what the pipeline costs and gains, and prints one table: the matrix
 // product against the core's peak, the overhead of a cell, steps of whole models over one, two and
 // four stages, beside the schedule's simulation, all schedules, what parts of the machine are
-// worth, plans of what to recompute, and, when TORCHGPIPE names a torchgpipe checkout, the same
-// models there, in alternation. `make bench` runs it.
+// worth, two processes beside two threads, plans of what to recompute, and, when TORCHGPIPE names a
+// torchgpipe checkout or PIPELINING a Debian 13 chroot with python3-torch, the same models there, in
+// alternation. `make bench` runs it.
 //
 //	go run ./cmd/bench [--quick] [--only PART,...] [--format text|json]
 //
@@ -28,6 +29,13 @@ func main() {
 	only := flag.String("only", "", "measure only these parts, separated by commas: "+strings.Join(parts(), ", "))
 	format := flag.String("format", "text", "text or json")
 	flag.Parse()
+	if flag.NArg() == 1 && flag.Arg(0) == memberArg {
+		if err := beMember(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: member:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	chosen, err := choose(*only)
 	switch {
 	case err != nil:
@@ -41,7 +49,7 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err = run(ctx, chosen, effortOf(*quick), *format, os.Getenv("TORCHGPIPE"), os.Stdout)
+	err = run(ctx, chosen, effortOf(*quick), *format, opponents{os.Getenv("TORCHGPIPE"), os.Getenv("PIPELINING")}, os.Stdout)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -69,13 +77,19 @@ func effortOf(quick bool) effort {
 	return effort{products: 50, blocks: 200, profile: 9, rounds: 7, round: 400 * time.Millisecond, seeds: 3, steps: 5}
 }
 
-func run(ctx context.Context, chosen selection, e effort, format, torchgpipe string, w io.Writer) error {
+// opponents are those that a run compares with; "" is none.
+type opponents struct {
+	torchgpipe string // the folder of a torchgpipe checkout
+	chroot     string // of a Debian 13 with python3-torch
+}
+
+func run(ctx context.Context, chosen selection, e effort, format string, beside opponents, w io.Writer) error {
 	usage := startUsage()
 	r := &report{Machine: describeMachine()}
 	var others []*child
-	if torchgpipe != "" {
+	if beside.torchgpipe != "" {
 		var err error
-		if others, err = startChildren(ctx, torchgpipe); err != nil {
+		if others, err = startChildren(ctx, beside.torchgpipe); err != nil {
 			return err
 		}
 		defer func() {
@@ -84,14 +98,14 @@ func run(ctx context.Context, chosen selection, e effort, format, torchgpipe str
 			}
 		}()
 	}
-	if err := measure(ctx, chosen, e, others, r); err != nil {
+	if err := measure(ctx, chosen, e, others, beside.chroot, r); err != nil {
 		return err
 	}
 	for _, c := range others {
 		c.stop()
 	}
 	r.Machine.OtherCores = usage.others()
-	r.Targets, r.Notes = targets(r), r.notes(torchgpipe != "", torch.KernelsInUse())
+	r.Targets, r.Notes = targets(r), r.notes(beside.torchgpipe != "", torch.KernelsInUse())
 	if format == "json" {
 		j := json.NewEncoder(w)
 		j.SetIndent("", "  ")

@@ -9,16 +9,17 @@ import (
 
 // report is everything a run measured; --format json prints it as it is.
 type report struct {
-	Machine   machine          `json:"machine"`
-	Product   *product         `json:"product,omitempty"`
-	Cells     []cell           `json:"cells,omitempty"` // ours first
-	Workloads []workloadResult `json:"workloads,omitempty"`
-	Ablations []contest        `json:"ablation,omitempty"` // by number of stages
-	Schedules []contest        `json:"schedules,omitempty"`
-	StepTimes []stepTime       `json:"step_times,omitempty"`
-	Remat     *rematResult     `json:"remat,omitempty"`
-	Targets   []target         `json:"targets"`
-	Notes     []string         `json:"notes,omitempty"`
+	Machine   machine           `json:"machine"`
+	Product   *product          `json:"product,omitempty"`
+	Cells     []cell            `json:"cells,omitempty"` // ours first
+	Workloads []workloadResult  `json:"workloads,omitempty"`
+	Ablations []contest         `json:"ablation,omitempty"` // by number of stages
+	Schedules []contest         `json:"schedules,omitempty"`
+	Processes []processesResult `json:"processes,omitempty"`
+	StepTimes []stepTime        `json:"step_times,omitempty"`
+	Remat     *rematResult      `json:"remat,omitempty"`
+	Targets   []target          `json:"targets"`
+	Notes     []string          `json:"notes,omitempty"`
 }
 
 // spread is the middle of several measurements and how far they lie apart.

@@ -27,7 +27,7 @@ func parts() []string {
 			list = append(list, w.Model)
 		}
 	}
-	return append(list, ablationPart, schedulePart, timesPart, rematPart)
+	return append(list, ablationPart, schedulePart, processesPart, timesPart, rematPart)
 }
 
 // selection is what a run measures.
@@ -51,15 +51,15 @@ func choose(list string) (selection, error) {
 func (s selection) has(part string) bool { return slices.Contains(s, part) }
 
 // measure fills the report. What fails in libtorch comes back as an error.
-func measure(ctx context.Context, chosen selection, e effort, others []*child, r *report) error {
+func measure(ctx context.Context, chosen selection, e effort, others []*child, chroot string, r *report) error {
 	var err error
-	if failed := torch.Try(func() { err = chosen.measure(ctx, e, others, r) }); failed != nil {
+	if failed := torch.Try(func() { err = chosen.measure(ctx, e, others, chroot, r) }); failed != nil {
 		return failed
 	}
 	return err
 }
 
-func (s selection) measure(ctx context.Context, e effort, others []*child, r *report) error {
+func (s selection) measure(ctx context.Context, e effort, others []*child, chroot string, r *report) error {
 	if s.has(productPart) {
 		p := measureProduct(e.products)
 		r.Product = &p
@@ -98,6 +98,12 @@ func (s selection) measure(ctx context.Context, e effort, others []*child, r *re
 		var err error
 		if r.Schedules, err = measureSchedules(ctx, e, scheduled); err != nil {
 			return fmt.Errorf("schedules: %w", err)
+		}
+	}
+	if s.has(processesPart) {
+		var err error
+		if r.Processes, err = measureProcesses(ctx, e, pairings(), chroot); err != nil {
+			return fmt.Errorf("processes: %w", err)
 		}
 	}
 	if s.has(timesPart) {

@@ -42,7 +42,7 @@ func TestPartsAreNamedOnce(t *testing.T) {
 func TestRunOnly(t *testing.T) {
 	torchtest.Check(t)
 	var b strings.Builder
-	if err := run(context.Background(), selection{cellPart}, effort{blocks: 1}, "text", "", &b); err != nil {
+	if err := run(context.Background(), selection{cellPart}, effort{blocks: 1}, "text", opponents{}, &b); err != nil {
 		t.Fatal(err)
 	}
 	if text := b.String(); !strings.Contains(text, "us for each stage and micro-batch") || strings.Contains(text, "GFLOP/s") || strings.Contains(text, "workload") {
@@ -51,7 +51,7 @@ func TestRunOnly(t *testing.T) {
 }
 
 func TestRunRefusesWhatIsNoCheckout(t *testing.T) {
-	err := run(context.Background(), selection{cellPart}, effort{blocks: 1}, "text", t.TempDir(), io.Discard)
+	err := run(context.Background(), selection{cellPart}, effort{blocks: 1}, "text", opponents{torchgpipe: t.TempDir()}, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "is not a torchgpipe checkout") {
 		t.Errorf("got %v", err)
 	}

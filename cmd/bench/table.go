@@ -37,6 +37,7 @@ func (r *report) write(w io.Writer) error {
 	t.writeComparisons(r.Ablations)
 	t.writeComparisons(r.Schedules)
 	r.writeOthers(t)
+	r.writeProcesses(t)
 	r.writeStepTimes(t)
 	r.writeRemat(t)
 	r.writeTargets(t)

@@ -51,6 +51,7 @@ func targets(r *report) []target {
 		}
 	}
 	list = append(list, scheduleTargets(r.Schedules)...)
+	list = append(list, processesTargets(r.Processes)...)
 	if r.Remat != nil {
 		list = append(list, r.Remat.targets()...)
 	}

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"penstock/nn"
+	"penstock/optim"
 	"penstock/pipe"
-	"penstock/schedule"
 	"penstock/torch"
 )
 
@@ -16,13 +16,14 @@ type trainer struct {
 	pipe    *pipe.Pipe
 	batch   pipe.Batch
 	loss    nn.MSELoss
-	data    []*torch.Ctx // own the batch, on the first and the last device
-	actions actions      // of all steps of its rounds
+	data    []*torch.Ctx    // own the batch, on the first and the last device
+	actions actions         // of all steps of its rounds
+	updates optim.Optimizer // of each step; nil is none
 }
 
-// trainer makes a pipe with the workload's chunks, and its policy if the config has none, on
-// devices from first on, and warms it up. Devices of its own give a pipe accounts of its own.
-func (w workload) trainer(ctx context.Context, config pipe.Config, first int) (*trainer, error) {
+// unstarted makes a pipe with the workload's chunks, and its policy if the config has none, on
+// devices from first on. Devices of its own give a pipe accounts of its own.
+func (w workload) unstarted(config pipe.Config, first int) (*trainer, error) {
 	s, err := w.shapes(w.Batch)
 	if err != nil {
 		return nil, err
@@ -44,6 +45,16 @@ func (w workload) trainer(ctx context.Context, config pipe.Config, first int) (*
 		t.data = append(t.data, torch.NewCtx(torch.Options{Device: d, Seed: 7}))
 	}
 	t.batch = pipe.Batch{Input: pipe.Rows(s.input(t.data[0])), Target: pipe.Rows(normal(t.data[1], s.Target))}
+	return t, nil
+}
+
+// trainer is warmed up and records its steps.
+func (w workload) trainer(ctx context.Context, config pipe.Config, first int) (*trainer, error) {
+	t, err := w.unstarted(config, first)
+	if err != nil {
+		return nil, err
+	}
+	p := t.pipe
 	for range 2 {
 		if _, err := t.step(ctx); err != nil {
 			t.close()
@@ -65,6 +76,9 @@ func (t *trainer) close() {
 	for _, c := range t.data {
 		c.Close()
 	}
+	if t.updates != nil {
+		t.updates.Close()
+	}
 	t.pipe.Close()
 	nn.Free(t.model)
 	for _, d := range t.pipe.Devices() {
@@ -72,11 +86,14 @@ func (t *trainer) close() {
 	}
 }
 
-func (t *trainer) step(ctx context.Context) (*schedule.Timeline, error) {
+func (t *trainer) step(ctx context.Context) (pipe.Result, error) {
 	r, err := t.pipe.Step(ctx, t.batch, t.loss)
+	if err == nil && t.updates != nil {
+		err = t.pipe.Update(ctx, t.updates)
+	}
 	nn.ZeroGrads(t.model)
 	t.batch.Step++
-	return r.Timeline, err
+	return r, err
 }
 
 // round is the median of the steps, in milliseconds, that fit into some time. They are recorded,
@@ -85,12 +102,12 @@ func (t *trainer) round(ctx context.Context, length time.Duration) (float64, err
 	var ms []float64
 	for begin := time.Now(); len(ms) == 0 || time.Since(begin) < length; {
 		start := time.Now()
-		timeline, err := t.step(ctx)
+		r, err := t.step(ctx)
 		if err != nil {
 			return 0, err
 		}
 		ms = append(ms, time.Since(start).Seconds()*1e3)
-		if err := t.actions.add(timeline); err != nil {
+		if err := t.actions.add(r.Timeline); err != nil {
 			return 0, err
 		}
 	}

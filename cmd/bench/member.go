@@ -1,0 +1,234 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"time"
+
+	"penstock/group"
+	"penstock/models"
+	"penstock/optim"
+	"penstock/pipe"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// memberArg makes a process of this program a member: it trains when asked to, alone or with others.
+const memberArg = "member"
+
+// exercise is what members are asked to train: steps of a workload with the updates of SGD, on two
+// devices of one thread. Exercises that differ in Steps alone go on.
+type exercise struct {
+	Model    string         `json:"model"`
+	Options  models.Options `json:"options"`
+	Batch    int64          `json:"batch"`
+	Chunks   int            `json:"chunks"`
+	Schedule string         `json:"schedule"`
+	Balance  []int          `json:"balance"`
+	LR       float64        `json:"lr"`
+	Steps    int            `json:"steps"`
+}
+
+// trained is the answer: the mean time of the steps, and their losses.
+type trained struct {
+	MS     float64   `json:"ms"`
+	Losses []float64 `json:"losses"`
+}
+
+// exerciseDevices is how many devices the stages of an exercise are on. In a group each process has
+// as many.
+const exerciseDevices = 2
+
+// workload is what is trained. Nothing is recomputed.
+func (x exercise) workload() workload {
+	return workload{Model: x.Model, Options: x.Options, Batch: x.Batch, Chunks: x.Chunks, Checkpoint: pipe.Never}
+}
+
+// trainer makes what trains in this process.
+func (x exercise) trainer(ctx context.Context, g *group.Group) (*trainer, error) {
+	s, err := schedule.Named(x.Schedule)
+	if err != nil {
+		return nil, err
+	}
+	workers, err := s.Workers(exerciseDevices, s.Usual())
+	if err != nil {
+		return nil, err
+	}
+	config := pipe.Config{Balance: x.Balance, Schedule: s.Generate, Group: g}
+	for _, on := range workers {
+		config.Devices = append(config.Devices, torch.CPU(on))
+	}
+	t, err := x.workload().trainer(ctx, config, 0)
+	if err != nil {
+		return nil, err
+	}
+	t.pipe.SetRecord(false)
+	if t.updates, err = optim.SGD(optim.Config{LR: x.LR}); err != nil {
+		t.close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// member is a process that trains exercises. It keeps the trainers of a model until another is
+// asked for.
+type member struct {
+	group    *group.Group // nil: alone
+	model    string
+	trainers map[string]*trainer // by exercise, without its steps
+}
+
+func (m *member) close() {
+	for _, t := range m.trainers {
+		t.close()
+	}
+	m.trainers = map[string]*trainer{}
+}
+
+// train does an exercise. All members call it.
+func (m *member) train(ctx context.Context, x exercise) (trained, error) {
+	if x.Model != m.model {
+		m.close()
+		m.model = x.Model
+	}
+	steps := x.Steps
+	x.Steps = 0
+	text, err := json.Marshal(x)
+	if err != nil {
+		return trained{}, err
+	}
+	t := m.trainers[string(text)]
+	if t == nil {
+		if t, err = x.trainer(ctx, m.group); err != nil {
+			return trained{}, err
+		}
+		m.trainers[string(text)] = t
+	}
+	var out trained
+	begin := time.Now()
+	for range steps {
+		r, err := t.step(ctx)
+		if err != nil {
+			return trained{}, err
+		}
+		out.Losses = append(out.Losses, r.Loss)
+	}
+	if err := group.Agree(ctx, m.group, "bench: the end of the steps", nil); err != nil {
+		return trained{}, err
+	}
+	out.MS = time.Since(begin).Seconds() * 1e3 / float64(steps)
+	return out, nil
+}
+
+// told is what rank 0 is asked, in all members; nil at the end.
+func (m *member) told(ctx context.Context, in *bufio.Reader) (*exercise, error) {
+	return group.FromFirst(ctx, m.group, "bench: the next exercise", func() (*exercise, error) {
+		line, err := in.ReadBytes('\n')
+		if err == io.EOF {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		x := new(exercise)
+		return x, json.Unmarshal(line, x)
+	})
+}
+
+// serve answers requests, a line each, until there are no more. Rank 0 reads and writes. Whatever
+// goes wrong is the answer, as long as the group goes on.
+func (m *member) serve(ctx context.Context, in io.Reader, out io.Writer) error {
+	defer m.close()
+	write := func(answer any) error {
+		if m.group != nil && m.group.Rank() > 0 {
+			return nil
+		}
+		return json.NewEncoder(out).Encode(answer)
+	}
+	if err := write(map[string]string{"blas": torch.BLASCore(), "torch": torch.Version()}); err != nil {
+		return err
+	}
+	lines := bufio.NewReader(in)
+	for {
+		x, err := m.told(ctx, lines)
+		if x == nil || err != nil {
+			return err
+		}
+		var answer any
+		failed := torch.Try(func() { answer, err = m.train(ctx, *x) })
+		if failed != nil {
+			err = failed
+		}
+		if err != nil {
+			answer = map[string]string{"error": err.Error()}
+		}
+		if err := write(answer); err != nil {
+			return err
+		}
+	}
+}
+
+// beMember is the life of a member.
+func beMember(ctx context.Context) error {
+	m := &member{trainers: map[string]*trainer{}}
+	cfg, several, err := group.FromEnvironment(os.Getenv)
+	if err != nil {
+		return err
+	}
+	if several {
+		if m.group, err = group.Join(ctx, cfg); err != nil {
+			return err
+		}
+		defer m.group.Close()
+	}
+	return m.serve(ctx, os.Stdin, os.Stdout)
+}
+
+// startMembers starts processes of this program that train together.
+func startMembers(ctx context.Context, name string, n int) (*child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	c := &child{name: name}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	env := func(rank int) []string {
+		if n == 1 {
+			return os.Environ()
+		}
+		return append(os.Environ(), "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, "WORLD_SIZE="+strconv.Itoa(n), "RANK="+strconv.Itoa(rank))
+	}
+	for rank := 1; rank < n; rank++ {
+		o := exec.CommandContext(ctx, self, memberArg)
+		o.Env, o.Stderr = env(rank), os.Stderr
+		if err := o.Start(); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		c.others = append(c.others, o)
+	}
+	if err := c.start(ctx, self, []string{memberArg}, env(0)); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// freePort is a port of this machine that nobody listened on a moment ago.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, err
+}
