@@ -36,7 +36,7 @@ func pairings() (out []pairing) {
 	}{
 		{workloadOf(mlp, 8), 100, []int{16, 16}, []int{16, 16}, []int{8, 8, 8, 8}, []int{8, 8, 8, 8}, 1.5},
 		{workloadOf("gpt", 8), 1, []int{29, 29}, []int{3, 3}, []int{15, 14, 14, 15}, []int{2, 1, 1, 2}, 1.5},
-		{workloadOf("resnet20", 8), 0.1, []int{5, 6}, []int{5, 6}, []int{3, 2, 2, 4}, []int{3, 2, 2, 4}, 1.2},
+		{workloadOf("resnet20", 8), 0.001, []int{5, 6}, []int{5, 6}, []int{3, 2, 2, 4}, []int{3, 2, 2, 4}, 1.2},
 	} {
 		for _, schedule := range []string{gpipe, oneFOneB, "interleaved"} {
 			x := exercise{Model: p.Model, Options: p.Options, Batch: p.Batch, Chunks: p.Chunks, Schedule: schedule, Balance: p.balance, LR: p.lr}
