@@ -1,6 +1,8 @@
 package pipe
 
 import (
+	"slices"
+
 	"penstock/remat"
 	"penstock/schedule"
 	"penstock/segment"
@@ -100,6 +102,11 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 			skips[p.place] = append(skips[p.place], list...)
 			state.skips[i].grads[k] = nil
 		}
+	}
+	if !r.inputGrad && !stage.inputGrad && !stage.trains() { // plans that assume a gradient have had it sent here
+		torch.FreeAll(slices.Concat(append(skips, state.outGrad)...))
+		clear(skips)
+		state.outGrad = nil
 	}
 	state.execution.GiveGrads(state.execution.Units(), state.outGrad, skips)
 	state.outGrad = nil

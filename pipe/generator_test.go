@@ -67,11 +67,11 @@ func TestSchedulesGetMeasuredTimes(t *testing.T) {
 	if _, err := p.PlanFor(context.Background(), b, nn.MSE()); err != nil {
 		t.Fatal(err)
 	}
-	if last.Time == nil {
+	if last.Measured == nil {
 		t.Fatal("no times")
 	}
 	at := func(kind schedule.Kind, stage int) float64 {
-		return last.Time(schedule.Action{Kind: kind, Stage: stage}).Seconds()
+		return last.Measured(schedule.Action{Kind: kind, Stage: stage}).Seconds()
 	}
 	for _, kind := range []schedule.Kind{schedule.Forward, schedule.Backward} {
 		if at(kind, 0) <= 0 || at(kind, 1) <= at(kind, 0) {

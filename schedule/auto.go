@@ -12,7 +12,7 @@ import (
 
 // Costs are what the computations of a program take, as they were measured.
 type Costs struct {
-	// Time is how long an action takes; nil is [Config.Time].
+	// Time is how long an action takes; nil is [Config.Measured], or [Config.Time] where that is nil.
 	Time func(Action) time.Duration
 	// Links is what transfers between workers cost. Lists are made as if they cost nothing, and of
 	// all programs the one is chosen that takes least with them.
@@ -51,6 +51,10 @@ type Costs struct {
 // The generator fails if nothing keeps the limits, unless they are soft.
 func Auto(costs Costs) Generator {
 	return func(c Config) (*Program, error) {
+		costs := costs
+		if costs.Time == nil {
+			costs.Time = c.Measured
+		}
 		if costs.Time == nil {
 			costs.Time = c.time()
 		}

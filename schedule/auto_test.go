@@ -208,10 +208,35 @@ func TestAutoTakesTheTimesOfTheConfig(t *testing.T) {
 	if diff := cmp.Diff(want.String(), got.String()); diff != "" {
 		t.Error(diff)
 	}
-	config.Time = nil
+	config.Measured, config.Time = config.Time, nil
+	measured, err := schedule.Auto(schedule.Costs{Split: true})(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Measured = nil
 	other, err := schedule.Auto(schedule.Costs{Split: true})(config)
-	if err != nil || other.String() == got.String() {
+	if err != nil || other.String() == got.String() || other.String() == measured.String() {
 		t.Errorf("%v: equal times have the same order\n%v", err, other)
+	}
+}
+
+// A schedule by name has the same program after each measurement, and so the same bytes.
+func TestNamedSchedulesIgnoreMeasuredTimes(t *testing.T) {
+	for _, named := range schedule.Schedules() {
+		worker, err := named.Workers(4, named.Usual())
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := schedule.Config{Stages: len(worker), MicroBatches: 8, Worker: worker}
+		want, err := named.Generate.Make(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.Measured = func(a schedule.Action) time.Duration { return time.Duration(1 + 1000*a.Stage + 7*int(a.Kind)) }
+		got, err := named.Generate.Make(config)
+		if err != nil || got.String() != want.String() {
+			t.Errorf("%s: %v, and %v\n%v", named.Name, err, got, want)
+		}
 	}
 }
 
