@@ -175,6 +175,15 @@ func TestTransparencyOfReplicas(t *testing.T) {
 		cfg.Checkpoint = rapid.SampledFrom(policies).Draw(t, "policy")
 		if rapid.IntRange(0, 3).Draw(t, "optimal") == 0 {
 			q.randomBudgets(t, &cfg)
+			largest := int64(0) // of which one is received at a time
+			for _, p := range nn.State(q.model()) {
+				largest = max(largest, p.Bytes())
+			}
+			for i := range cfg.Budget {
+				if cfg.Budget[i] > 0 {
+					cfg.Budget[i] += largest
+				}
+			}
 		}
 		cfg.Replicas = replicas
 		distinct := map[torch.Device]bool{}
