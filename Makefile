@@ -35,8 +35,9 @@ test: ## format, vet, tests (races too), and a short training run
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not gofmt'ed (make fmt):"; echo "$$unformatted"; exit 1; }
 	go vet ./...
 	CGO_ENABLED=0 go build $(PURE)
-	go test -race $(PURE) ./pipe
-	go test ./...
+	go test -race $(PURE)
+	go test -race -timeout 20m ./pipe -rapid.checks=20
+	go test -timeout 20m ./...
 	$(BUILD)
 	@rm -rf out/smoke && mkdir -p out/smoke
 	bin/penstock train $(SMOKE_FLAGS) > out/smoke/steps.jsonl
