@@ -44,7 +44,7 @@ func (j *job) keep(failure error) error {
 		j.group != nil && (j.group.Err() != nil || !inStep) // what fails outside of a step fails in one process
 	if !lost && !j.unsaved && j.loop.Step > 0 {
 		path, err := j.save()
-		if err == nil {
+		if path != "" {
 			f.kept, j.together = keptAt(j.loop.Step, path), true
 			return f
 		}

@@ -38,11 +38,13 @@ type trainFlags struct {
 	scheduleSteps int
 	clipNorm      float64
 
-	out       string
-	resume    bool
-	saveEvery int64
-	traceFile string
-	format    string
+	out         string
+	resume      bool
+	saveEvery   int64
+	testEvery   int64
+	tensorboard string
+	traceFile   string
+	format      string
 }
 
 func (f *trainFlags) register(cmd *cobra.Command) {
@@ -89,9 +91,11 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 
 	f.groupFlags.register(s)
 
-	path(s, &f.out, "out", "`DIR` to save checkpoints in; without it nothing is saved")
+	path(s, &f.out, "out", "`DIR` to save checkpoints and metrics.jsonl in; without it nothing is saved")
 	s.BoolVar(&f.resume, "resume", false, "go on from the newest checkpoint in --out")
 	count(s, &f.saveEvery, "save-every", 0, "save every `N` steps (default: at the end of each epoch); always at the end")
+	count(s, &f.testEvery, "test-every", 0, "test every `N` steps (default: at the end)")
+	path(s, &f.tensorboard, "tensorboard", "`DIR` for event files with the numbers of each step, which TensorBoard reads")
 	path(s, &f.traceFile, "trace", "`FILE` for the timeline of one step, which chrome://tracing and ui.perfetto.dev open; a picture if it ends in .svg")
 	word(s, &f.format, "format", "text", "`FORMAT` of what stdout gets: text, or json for one object per line", "text", "json")
 }

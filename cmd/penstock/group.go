@@ -36,7 +36,7 @@ var ofOneProcess = []string{"rank", "rendezvous", "data-dir", "format", "help"}
 
 // onlyGiven are flags whose values are paths: processes may have different ones, but all or none
 // must have one.
-var onlyGiven = []string{"out", "trace"}
+var onlyGiven = []string{"out", "trace", "tensorboard"}
 
 // facts is what flags say that all processes of a run must have in common.
 func facts(s *pflag.FlagSet) (out []train.Fact) {

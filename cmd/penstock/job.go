@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ type job struct {
 	pipe           *pipe.Pipe
 	loop           train.Loop
 	trace          stepTrace
+	measures       measures
 	unsaved        bool         // saving failed
 	together       bool         // all processes of the group end here, and nobody waits
 	told           bool         // that measured times are uncertain
@@ -49,7 +51,7 @@ func openJob(ctx context.Context, p plan, stderr io.Writer) (*job, error) {
 		stderr = io.Discard
 	}
 	for _, open := range []func(ctx context.Context, stderr io.Writer) error{
-		j.openGroup, j.openData, j.planSteps, j.agree, j.tellChanges, j.openStore, j.openTrace, j.limitMemory, j.findBalance,
+		j.openGroup, j.openData, j.planSteps, j.agree, j.tellChanges, j.openStore, j.openTrace, j.openMeasures, j.limitMemory, j.findBalance,
 		j.chooseSchedule, j.openPipe, j.openLoop, j.planMemory, j.placePipe,
 	} {
 		if err := open(ctx, stderr); err != nil {
@@ -76,6 +78,7 @@ func (j *job) close() error {
 		nn.Free(j.model)
 	}
 	j.setLimits(0)
+	err = errors.Join(err, j.measures.close())
 	if j.unlock != nil {
 		err = errors.Join(err, j.unlock())
 	}
@@ -263,9 +266,12 @@ func (j *job) save() (path string, err error) {
 	if j.out == "" {
 		return "", nil
 	}
+	// First, so that no checkpoint is of a step whose line is not on disk. If the disk takes no lines the
+	// weights are saved all the same.
+	unwritten := j.measures.sync()
 	path, err = j.store().Save(j.loop.Progress(), j.recipe, j.model, j.loop.Optimizer)
 	j.unsaved = err != nil
-	return path, err
+	return path, cmp.Or(err, unwritten)
 }
 
 func (j *job) limitMemory(context.Context, io.Writer) error {
@@ -357,7 +363,7 @@ func (j *job) placePipe(context.Context, io.Writer) error {
 }
 
 // openLoop completes the loop.
-func (j *job) openLoop(_ context.Context, stderr io.Writer) (err error) {
+func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	config := data.LoaderConfig{BatchSize: j.batch, Seed: j.config.Seed, Shuffle: true, Prefetch: 2}
 	if j.from != nil {
 		config.Start = j.from.Position
@@ -374,6 +380,9 @@ func (j *job) openLoop(_ context.Context, stderr io.Writer) (err error) {
 	l.Pipe, l.Loss, l.LRSchedule = j.pipe, trainingLoss(), j.schedule
 	l.ClipNorm, l.Steps, l.Epochs = j.clipNorm, j.steps, j.epochs
 	l.OnStep = []train.Hook{j.trace.hook(j.pipe, j.loop.Step)}
+	if j.testEvery > 0 { // before the step is saved, so that no test is missing after it
+		l.OnStep = append(l.OnStep, j.testing(ctx))
+	}
 	save := func() error { _, err := j.save(); return err }
 	if j.saveEvery > 0 {
 		l.OnStep = append(l.OnStep, train.Every(j.saveEvery, func(train.StepInfo) error { return save() }))

@@ -111,7 +111,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 func message(err error) string {
 	text := err.Error()
 	for _, name := range []string{"train: ", "pipe: ", "data: ", "models: ", "optim: ", "torch: ", "trace: ",
-		"balance: ", "profile: ", "remat: ", "schedule: ", "group: ", "launch: "} {
+		"balance: ", "profile: ", "remat: ", "schedule: ", "group: ", "launch: ", "metrics: "} {
 		text = strings.TrimPrefix(text, name)
 	}
 	return text

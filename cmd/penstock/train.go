@@ -107,7 +107,7 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var peaks highest
-	j.loop.OnStep = append([]train.Hook{j.inOrder(show.step, stop), func(s train.StepInfo) error { peaks.add(s); return nil }}, j.loop.OnStep...)
+	j.loop.OnStep = append([]train.Hook{j.inOrder(show.step, stop), j.inOrder(j.measures.step, stop), func(s train.StepInfo) error { peaks.add(s); return nil }}, j.loop.OnStep...)
 	defer sparingly()()
 	result, err := j.loop.Run(ctx)
 	show.endSteps()
@@ -134,6 +134,9 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	}
 	if err != nil {
 		return j.keep(withFlags(err, remedyForTest))
+	}
+	if err := j.measures.test(result.Step, accuracy); err != nil {
+		return j.keep(err)
 	}
 	sum, err := train.ParamsSHA256In(j.group, j.model)
 	if err != nil {

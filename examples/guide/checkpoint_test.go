@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"penstock/data"
+	"penstock/metrics"
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/pipe"
@@ -39,8 +41,15 @@ func Example_checkpoint() {
 	sgd, err := optim.SGD(optim.Config{LR: 0.1, Momentum: 0.9})
 	check(err)
 	loop := train.Loop{Pipe: p, Optimizer: sgd, Loss: nn.CrossEntropy(), Loader: loader(data.Position{}), Steps: 3}
+	log, err := metrics.Open(filepath.Join(dir, metrics.FileName), loop.Step)
+	check(err)
+	loop.OnStep = append(loop.OnStep, func(s train.StepInfo) error {
+		return log.Step(metrics.Step{Step: s.Step, Time: metrics.Seconds(time.Now()), Loss: s.Loss, LR: s.LR, PeakBytes: s.Peak})
+	})
 	_, err = loop.Run(ctx)
 	check(err)
+	check(log.Sync()) // before a checkpoint, so that no line is missing after it
+	check(log.Close())
 
 	store := train.Store{Dir: dir}
 	check(store.Prepare()) // before the first step: can it be written to at all?

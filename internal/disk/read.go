@@ -29,7 +29,13 @@ func Open(path string) (*os.File, error) {
 		return nil, err
 	}
 	// Without O_NONBLOCK, opening a named pipe waits for its writer.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	return openRegular(path, os.O_RDONLY)
+}
+
+// openRegular opens a file and closes it again unless it is regular. Its mode follows the umask if
+// it is made.
+func openRegular(path string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(path, flags|syscall.O_NONBLOCK, 0o666)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"penstock/metrics"
+	"penstock/torch"
+	"penstock/train"
+)
+
+// measures is what takes the numbers of each step: files, and who looks at the run. Its zero value
+// takes nothing. In a group rank 0 has it.
+type measures struct {
+	writers []metrics.Writer
+	clipped bool // gradients have a norm
+	epoch   int  // of the last step
+}
+
+// openMeasures opens the files that get a line for each step.
+func (j *job) openMeasures(context.Context, io.Writer) error {
+	if j.member.Rank > 0 {
+		return nil
+	}
+	m := &j.measures
+	m.clipped = j.clipNorm > 0
+	if j.from != nil {
+		m.epoch = j.from.Position.Epoch
+	}
+	if j.out != "" {
+		log, err := metrics.Open(filepath.Join(j.out, metrics.FileName), j.loop.Step)
+		if err != nil {
+			return unwritable("out", j.out, err)
+		}
+		m.writers = append(m.writers, log)
+	}
+	if j.tensorboard != "" {
+		var devices []string
+		for _, d := range j.config.Devices { // as pipe.Devices lists them
+			if name := d.String(); !slices.Contains(devices, name) {
+				devices = append(devices, name)
+			}
+		}
+		events, err := metrics.OpenEvents(j.tensorboard, devices, j.loop.Step)
+		if err != nil {
+			return unwritable("tensorboard", j.tensorboard, err)
+		}
+		m.writers = append(m.writers, events)
+	}
+	return nil
+}
+
+// step is a train.Hook.
+func (m *measures) step(s train.StepInfo) error {
+	m.epoch = s.Epoch
+	out := metrics.Step{Step: s.Step, Epoch: s.Epoch, Time: metrics.Seconds(time.Now()), Loss: s.Loss, LR: s.LR,
+		SamplesPerSecond: s.SamplesPerSecond, PeakBytes: s.Peak}
+	if m.clipped {
+		out.GradNorm = &s.GradNorm
+	}
+	return m.each(func(w metrics.Writer) error { return w.Step(out) })
+}
+
+// test takes the accuracy after a step.
+func (m *measures) test(step int64, accuracy float64) error {
+	out := metrics.Test{Step: step, Epoch: m.epoch, Time: metrics.Seconds(time.Now()), Accuracy: accuracy}
+	return m.each(func(w metrics.Writer) error { return w.Test(out) })
+}
+
+func (m *measures) sync() error  { return m.each(metrics.Writer.Sync) }
+func (m *measures) close() error { return m.each(metrics.Writer.Close) }
+
+func (m *measures) each(f func(metrics.Writer) error) error {
+	var errs []error
+	for _, w := range m.writers {
+		errs = append(errs, f(w))
+	}
+	return errors.Join(errs...)
+}
+
+// testing is the hook of --test-every. A signal ends the test: the run then saves and ends, as it does
+// anyway. In a group all end after the same step, so the test is finished.
+func (j *job) testing(ctx context.Context) train.Hook {
+	if j.group != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	return train.Every(j.testEvery, func(s train.StepInfo) error {
+		if s.Step == j.last { // tested at the end
+			return nil
+		}
+		accuracy, err := train.Accuracy(ctx, j.pipe, j.test, j.batch)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil
+		case errors.Is(err, torch.ErrOutOfMemory):
+			return withFlags(err, remedyForTest)
+		case err != nil:
+			return fmt.Errorf("testing after step %d: %w", s.Step, err)
+		}
+		return j.measures.test(s.Step, accuracy)
+	})
+}

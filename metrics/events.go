@@ -1,0 +1,181 @@
+package metrics
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Events writes an event file that TensorBoard reads: scalars loss, learning_rate, grad_norm,
+// samples_per_second, peak_bytes of each device, and accuracy.
+//
+// A file is a sequence of records (tensorflow/core/lib/io/record_writer.h), each an Event
+// (tensorflow/core/util/event.proto):
+//
+//	uint64 length | uint32 masked CRC-32C of length | Event | uint32 masked CRC-32C of Event
+type Events struct {
+	file    *os.File
+	devices []string
+	tested  int64
+}
+
+// OpenEvents makes a new event file in dir, which is made if there is none. Its name sorts after those
+// that are there: TensorBoard reads the files of a directory in that order. devices names those of
+// Step.PeakBytes. The run has taken so many steps: what older files have of later ones TensorBoard
+// drops, as the run takes those steps again.
+func OpenEvents(dir string, devices []string, steps int64) (*Events, error) {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	now := time.Now()
+	second, err := afterAll(dir, now.Unix())
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	path := filepath.Join(dir, fmt.Sprintf("%s%010d.%s.%d", eventsPrefix, second, host, os.Getpid()))
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	e := &Events{file: f, devices: devices}
+	err = e.write(event(Seconds(now), 0, fieldFileVersion, []byte("brain.Event:2")))
+	if err == nil && steps > 0 {
+		started := protowire.AppendVarint(protowire.AppendTag(nil, fieldStatus, protowire.VarintType), sessionStart)
+		err = e.write(event(Seconds(now), steps+1, fieldSessionLog, started))
+	}
+	if err != nil {
+		f.Close()
+		os.Remove(path)
+		return nil, err
+	}
+	return e, nil
+}
+
+// eventsPrefix begins the names of event files; the time in seconds follows.
+const eventsPrefix = "events.out.tfevents."
+
+// afterAll is a time that is later than those in the names of the event files of a directory.
+func afterAll(dir string, now int64) (int64, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range entries {
+		rest, ok := strings.CutPrefix(e.Name(), eventsPrefix)
+		digits, _, _ := strings.Cut(rest, ".")
+		if second, err := strconv.ParseInt(digits, 10, 64); ok && err == nil && second < math.MaxInt32 {
+			now = max(now, second+1)
+		}
+	}
+	return now, nil
+}
+
+// Field numbers of the messages.
+const (
+	fieldWallTime    = 1 // of Event
+	fieldStep        = 2
+	fieldFileVersion = 3
+	fieldSummary     = 5
+	fieldSessionLog  = 7
+	fieldValue       = 1 // of Summary
+	fieldTag         = 1 // of Summary.Value
+	fieldSimple      = 2
+	fieldStatus      = 1 // of SessionLog
+
+	sessionStart = 1 // SessionLog.START: what is there of this step and later ones is void
+)
+
+// event is an Event with one message or string in it.
+func event(seconds float64, step int64, field protowire.Number, content []byte) []byte {
+	b := protowire.AppendFixed64(protowire.AppendTag(nil, fieldWallTime, protowire.Fixed64Type), math.Float64bits(seconds))
+	if step != 0 { // which is the default
+		b = protowire.AppendVarint(protowire.AppendTag(b, fieldStep, protowire.VarintType), uint64(step))
+	}
+	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), content)
+}
+
+// scalar adds a named number to a Summary.
+func scalar(summary []byte, tag string, x float64) []byte {
+	if !finite(x) {
+		return summary
+	}
+	v := protowire.AppendString(protowire.AppendTag(nil, fieldTag, protowire.BytesType), tag)
+	v = protowire.AppendFixed32(protowire.AppendTag(v, fieldSimple, protowire.Fixed32Type), math.Float32bits(float32(x)))
+	return protowire.AppendBytes(protowire.AppendTag(summary, fieldValue, protowire.BytesType), v)
+}
+
+// Step writes the scalars of a step.
+func (e *Events) Step(s Step) error {
+	b := scalar(nil, "loss", s.Loss)
+	b = scalar(b, "learning_rate", s.LR)
+	if s.GradNorm != nil {
+		b = scalar(b, "grad_norm", *s.GradNorm)
+	}
+	b = scalar(b, "samples_per_second", s.SamplesPerSecond)
+	for i, peak := range s.PeakBytes {
+		name := strconv.Itoa(i)
+		if i < len(e.devices) {
+			name = e.devices[i]
+		}
+		b = scalar(b, "peak_bytes/"+name, float64(peak))
+	}
+	return e.write(event(s.Time, s.Step, fieldSummary, b))
+}
+
+// Test writes the accuracy after a step, once.
+func (e *Events) Test(t Test) error {
+	if t.Step <= e.tested {
+		return nil
+	}
+	e.tested = t.Step
+	return e.write(event(t.Time, t.Step, fieldSummary, scalar(nil, "accuracy", t.Accuracy)))
+}
+
+// write writes a record, at once and in one piece.
+func (e *Events) write(message []byte) error {
+	record := binary.LittleEndian.AppendUint64(nil, uint64(len(message)))
+	record = binary.LittleEndian.AppendUint32(record, masked(record))
+	record = append(record, message...)
+	record = binary.LittleEndian.AppendUint32(record, masked(message))
+	if _, err := e.file.Write(record); err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	return nil
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// masked is the CRC-32C of b, rotated and moved, as a CRC of bytes that hold CRCs is a weak one
+// (tensorflow/core/lib/hash/crc32c.h).
+func masked(b []byte) uint32 {
+	sum := crc32.Checksum(b, castagnoli)
+	return (sum>>15 | sum<<17) + 0xa282ead8
+}
+
+// Sync returns when all that was written would survive a loss of power.
+func (e *Events) Sync() error {
+	if err := e.file.Sync(); err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	return nil
+}
+
+// Close closes the file.
+func (e *Events) Close() error {
+	if err := e.file.Close(); err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	return nil
+}

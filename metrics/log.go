@@ -1,0 +1,149 @@
+package metrics
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+
+	"penstock/internal/disk"
+)
+
+// FileName is the name of a run's file in its directory.
+const FileName = "metrics.jsonl"
+
+// Log appends lines to a file. Every line goes to the system at once and in one piece, so a run that
+// is killed leaves at most the last line incomplete.
+type Log struct {
+	file    *os.File
+	path    string
+	pending []byte // lines that could not be written yet
+	tested  int64  // the step of the last Test
+}
+
+// Open opens the file of a run that has taken so many steps, and makes it if there is none. Lines of
+// later steps are cut off: the run takes those steps again. So is what a kill or a loss of power has
+// left of a line after the last of these steps. A file that is damaged before that, or that no run
+// has written, is refused and stays as it is.
+//
+// So that a resumed run has no gap, call Sync before each checkpoint.
+func Open(path string, steps int64) (*Log, error) {
+	f, err := disk.OpenAppend(path)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	past, end, err := read(f, steps)
+	if err == nil {
+		err = f.Truncate(end)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("metrics: %s: %w", path, err)
+	}
+	_, tested := past.last()
+	return &Log{file: f, path: path, tested: tested}, nil
+}
+
+// Read reads a file that a run may be writing to: a last line without its end is left out.
+func Read(path string) (History, error) {
+	f, err := disk.Open(path)
+	if err != nil {
+		return History{}, fmt.Errorf("metrics: %w", err)
+	}
+	defer f.Close()
+	h, _, err := read(f, -1)
+	if err != nil {
+		return History{}, fmt.Errorf("metrics: %s: %w", path, err)
+	}
+	return h, nil
+}
+
+// opening is how the lines of a run begin.
+const opening = `{"step":`
+
+// read reads lines up to a step, and returns how many bytes they have. -1 is all steps.
+func read(r io.Reader, steps int64) (h History, end int64, err error) {
+	lines := bufio.NewReader(r)
+	for number := 1; ; number++ {
+		text, err := lines.ReadBytes('\n')
+		whole := err == nil
+		if err != nil && err != io.EOF {
+			return h, end, err
+		}
+		if !whole && (len(text) == 0 || end > 0 || bytes.HasPrefix(text, []byte(opening)) || bytes.HasPrefix([]byte(opening), text)) {
+			return h, end, nil
+		}
+		if end == 0 && bytes.IndexByte(text, 0) >= 0 { // a loss of power in the first steps
+			return h, end, nil
+		}
+		l, err := parse(bytes.TrimSuffix(text, []byte("\n")))
+		if err == nil && steps >= 0 && l.Step.Step > steps {
+			return h, end, nil
+		}
+		if err == nil {
+			err = h.add(l)
+		}
+		if err != nil {
+			if last, _ := h.last(); steps >= 0 && last >= steps && end > 0 {
+				return h, end, nil
+			}
+			return h, end, fmt.Errorf("line %d: %w; it is damaged or of something else than a run: move it away", number, err)
+		}
+		end += int64(len(text))
+	}
+}
+
+// Step appends the line of a step.
+func (l *Log) Step(s Step) error { return l.append(s) }
+
+// Test appends the line of a test, unless that of the same step is there.
+func (l *Log) Test(t Test) error {
+	if t.Step <= l.tested {
+		return nil
+	}
+	l.tested = t.Step
+	return l.append(t)
+}
+
+// append appends a line, after those that could not be written before.
+func (l *Log) append(what any) error {
+	text, err := format(what)
+	if err != nil {
+		return fmt.Errorf("metrics: %s: %w", l.path, err)
+	}
+	l.pending = append(l.pending, text...)
+	return l.flush()
+}
+
+func (l *Log) flush() error {
+	if len(l.pending) == 0 {
+		return nil
+	}
+	n, err := l.file.Write(l.pending)
+	l.pending = l.pending[n:]
+	if err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	return nil
+}
+
+// Sync writes what could not be written before, and returns when all would survive a loss of power.
+func (l *Log) Sync() error {
+	if err := l.flush(); err != nil {
+		return err
+	}
+	if err := l.file.Sync(); err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	return nil
+}
+
+// Close writes what could not be written before and closes the file.
+func (l *Log) Close() error {
+	err := l.flush()
+	if closed := l.file.Close(); err == nil && closed != nil {
+		err = fmt.Errorf("metrics: %w", closed)
+	}
+	return err
+}

@@ -1,0 +1,216 @@
+package metrics_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"penstock/internal/disk"
+	"penstock/metrics"
+)
+
+// step is what a run measures after a step, the same whenever it takes it.
+func step(n int64) metrics.Step {
+	s := metrics.Step{Step: n, Epoch: int(n / 5), Time: 1763838000.125 + float64(n), Loss: 1 / float64(n), LR: 0.1,
+		SamplesPerSecond: 100, PeakBytes: []int64{n << 20, 5}}
+	if n%2 == 0 {
+		norm := float64(n) / 3
+		s.GradNorm = &norm
+	}
+	return s
+}
+
+func test(n int64) metrics.Test {
+	return metrics.Test{Step: n, Epoch: int(n / 5), Time: 1763838000.5 + float64(n), Accuracy: 1 - 1/float64(n+1)}
+}
+
+func open(t rapid.TB, path string, steps int64) *metrics.Log {
+	t.Helper()
+	l, err := metrics.Open(path, steps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func ok(t rapid.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The names of fields are what users' scripts read.
+func TestLines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), metrics.FileName)
+	l := open(t, path, 0)
+	ok(t, l.Step(step(1)), l.Step(step(2)), l.Test(test(2)), l.Test(test(2)), l.Close())
+	got, err := os.ReadFile(path)
+	ok(t, err)
+	const want = `{"step":1,"epoch":0,"time":1763838001.125,"loss":1,"lr":0.1,"grad_norm":null,"samples_per_s":100,"peak_bytes":[1048576,5]}
+{"step":2,"epoch":0,"time":1763838002.125,"loss":0.5,"lr":0.1,"grad_norm":0.6666666666666666,"samples_per_s":100,"peak_bytes":[2097152,5]}
+{"step":2,"epoch":0,"time":1763838002.5,"accuracy":0.6666666666666667}
+`
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Error(diff)
+	}
+	if at := metrics.Seconds(time.UnixMilli(1763838000125)); at != 1763838000.125 {
+		t.Error(at)
+	}
+}
+
+// However often a run is killed, by a signal or with its machine, and from whichever checkpoint it
+// goes on: its file has every step and every test once, in order.
+func TestResumedWithoutGapsAndDoubles(t *testing.T) {
+	dir := t.TempDir()
+	rapid.Check(t, func(t *rapid.T) {
+		path := filepath.Join(dir, metrics.FileName)
+		ok(t, os.RemoveAll(path))
+		const last, saveEvery, testEvery = 23, 4, 3
+		checkpoints := []int64{0}
+		for done := int64(0); done < last; {
+			done = rapid.SampledFrom(checkpoints).Draw(t, "resumed from")
+			for checkpoints[len(checkpoints)-1] > done { // an older one was chosen by removing the others
+				checkpoints = checkpoints[:len(checkpoints)-1]
+			}
+			l := open(t, path, done)
+			killed := rapid.Int64Range(done+1, last+8).Draw(t, "killed at")
+			safe := int64(0) // bytes that are on disk
+			for done < min(killed, last) {
+				done++
+				ok(t, l.Step(step(done)))
+				if done%testEvery == 0 || done == last {
+					ok(t, l.Test(test(done)))
+				}
+				if done%saveEvery == 0 {
+					ok(t, l.Sync())
+					info, err := os.Stat(path)
+					ok(t, err)
+					safe = info.Size()
+					checkpoints = append(checkpoints, done)
+				}
+			}
+			ok(t, l.Close())
+			if killed > last {
+				break
+			}
+			done = 0
+			content, err := os.ReadFile(path)
+			ok(t, err)
+			from := max(safe, int64(len(cutAt(t, path, checkpoints[len(checkpoints)-1]))))
+			keep := rapid.Int64Range(from, int64(len(content))).Draw(t, "bytes left")
+			tail := rapid.SampledFrom([]string{"", "", "\x00\x00\x00", "\x00\n\x00\n"}).Draw(t, "tail")
+			if keep == 0 {
+				tail = ""
+			}
+			ok(t, os.WriteFile(path, []byte(string(content[:keep])+tail), 0o666))
+		}
+		got, err := metrics.Read(path)
+		ok(t, err)
+		var want metrics.History
+		for n := int64(1); n <= last; n++ {
+			want.Steps = append(want.Steps, step(n))
+			if n%testEvery == 0 || n == last {
+				want.Tests = append(want.Tests, test(n))
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+// cutAt is the lines of a file up to a step.
+func cutAt(t rapid.TB, path string, steps int64) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	ok(t, err)
+	out := ""
+	for _, text := range strings.SplitAfter(string(content), "\n") {
+		var n int64
+		for _, c := range strings.TrimPrefix(text, `{"step":`) {
+			if c < '0' || c > '9' {
+				break
+			}
+			n = 10*n + int64(c-'0')
+		}
+		if n > steps || text == "" {
+			break
+		}
+		out += text
+	}
+	return out
+}
+
+// What no run has written, or what is damaged before the point to go on from, stays as it is.
+func TestRefused(t *testing.T) {
+	for name, content := range map[string]string{
+		"notes":              "my notes\n",
+		"notes without end":  "my notes",
+		"another format":     `{"loss":1}` + "\n",
+		"step 0":             `{"step":0,"loss":1}` + "\n",
+		"disorder":           `{"step":2}` + "\n" + `{"step":1}` + "\n" + `{"step":3}` + "\n",
+		"twice":              `{"step":2}` + "\n" + `{"step":2}` + "\n",
+		"test of the past":   `{"step":2}` + "\n" + `{"step":1,"accuracy":1}` + "\n",
+		"step after a test":  `{"step":2,"accuracy":1}` + "\n" + `{"step":2}` + "\n",
+		"damaged in between": `{"step":1}` + "\n" + `{"st` + "\n" + `{"step":3}` + "\n",
+	} {
+		path := filepath.Join(t.TempDir(), metrics.FileName)
+		ok(t, os.WriteFile(path, []byte(content), 0o666))
+		_, err := metrics.Open(path, 3)
+		if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "move it away") {
+			t.Errorf("%s: error %v", name, err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != content {
+			t.Errorf("%s: the file has changed to %q, %v", name, got, err)
+		}
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	ok(t, syscall.Mkfifo(pipe, 0o666))
+	if _, err := metrics.Open(pipe, 0); !errors.Is(err, disk.ErrNotRegular) {
+		t.Errorf("a named pipe: error %v", err)
+	}
+	if _, err := metrics.Read(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no file: error %v", err)
+	}
+}
+
+// A line that the disk had no space for is written with the next.
+func TestFullDisk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), metrics.FileName)
+	l := open(t, path, 0)
+	ok(t, l.Step(step(1)))
+	info, err := os.Stat(path)
+	ok(t, err)
+	limit(t, info.Size()+10)
+	if err := l.Step(step(2)); !errors.Is(err, syscall.EFBIG) {
+		t.Errorf("error %v", err)
+	}
+	limit(t, -1)
+	ok(t, l.Sync(), l.Step(step(3)), l.Close())
+	got, err := metrics.Read(path)
+	ok(t, err)
+	if diff := cmp.Diff([]metrics.Step{step(1), step(2), step(3)}, got.Steps); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// limit makes files of at most so many bytes possible; -1 is no limit.
+func limit(t *testing.T, bytes int64) {
+	t.Helper()
+	var now syscall.Rlimit
+	ok(t, syscall.Getrlimit(syscall.RLIMIT_FSIZE, &now))
+	now.Cur = uint64(bytes)
+	if bytes < 0 {
+		now.Cur = now.Max
+	}
+	ok(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &now))
+}
