@@ -175,7 +175,7 @@ func (h *host) admit(p *peer, ok welcome) (wrong string) {
 }
 
 // String is a process in words.
-func (m hello) String() string { return fmt.Sprintf("process %d on %s", m.pid, m.host) }
+func (m hello) String() string { return fmt.Sprintf("pid %d on %s", m.pid, m.host) }
 
 // refuseAll tells all members that are there, and those to come, what is wrong. Its caller has the
 // lock, and tells the rank that comes now.
@@ -259,7 +259,7 @@ func (h *host) giveUp(why error) {
 	}
 	text := fmt.Sprintf("group: rank 0 waited for %s: %v", h.missing(), why)
 	if why == errTimeout {
-		text = fmt.Sprintf("group: %s of %d did not come within %v", h.missing(), h.c.cfg.Size, h.c.cfg.Timeout)
+		text = fmt.Sprintf("group: %s of %d did not come within %v; want all ranks started by then, or more time (--join-timeout)", h.missing(), h.c.cfg.Size, h.c.cfg.Timeout)
 	}
 	if h.refused != "" {
 		text += "; " + h.refused

@@ -38,7 +38,7 @@ func Join(ctx context.Context, cfg Config) (*Group, error) {
 }
 
 // errTimeout is why a Join is given up after Config.Timeout.
-var errTimeout = errors.New("the time to wait for the others is over")
+var errTimeout = errors.New("the time to wait for the others is over; want all ranks started by then, or more time (--join-timeout)")
 
 // joined is a member in a process of its own.
 type joined struct {

@@ -66,13 +66,13 @@ func allSay(t *testing.T, errs []error, want ...string) {
 func TestARankTwice(t *testing.T) {
 	late := rank(2)
 	late.late = 500 * time.Millisecond
-	allSay(t, attempts(t, config(t, 3), rank(0), rank(1), rank(1), late), "rank 1 is there twice: process ", "want each rank once")
+	allSay(t, attempts(t, config(t, 3), rank(0), rank(1), rank(1), late), "rank 1 is there twice: pid ", "want each rank once")
 }
 
 func TestRank0Twice(t *testing.T) {
 	late := rank(1)
 	late.late = time.Second
-	allSay(t, attempts(t, config(t, 2), rank(0), rank(0), late), "rank 0 is there twice: process ")
+	allSay(t, attempts(t, config(t, 2), rank(0), rank(0), late), "rank 0 is there twice: pid ")
 }
 
 func TestARankThatIsMissing(t *testing.T) {

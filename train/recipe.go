@@ -10,7 +10,7 @@ import (
 
 // Recipe is what two runs must have in common for one to continue the other. If any of it differed,
 // the weights would not be those of an uninterrupted run, or the position in the data would mean
-// other samples. Cut, devices and recomputation are not part of it.
+// other samples. Devices, schedule and recomputation are not part of it.
 type Recipe struct {
 	Model      Choice  `json:"model"`
 	Data       Choice  `json:"data"`
@@ -30,6 +30,9 @@ type Recipe struct {
 	// Replicas is how many replicas of the pipeline there are. The order of sums depends on it, and
 	// with it the last bits. As with Threads, Check does not compare it. 0 is one.
 	Replicas int `json:"replicas,omitempty"`
+	// Balance is how many layers each stage has. Nothing depends on it: Checkpoint.Balance tells it, so
+	// that a run can say that it is cut in another way. Nil is not written down.
+	Balance []int `json:"balance,omitempty"`
 	// Kernels names the kernels in use, by library (torch.KernelNames). The last bits of results
 	// depend on them too. Save writes them down, Check does not compare them, and
 	// Checkpoint.Kernels tells them.

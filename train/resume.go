@@ -166,6 +166,12 @@ func (c *Checkpoint) Threads() int { return c.machine().Threads }
 // Replicas is the recipe's number of replicas when the checkpoint was saved; 0 is one.
 func (c *Checkpoint) Replicas() int { return c.machine().Replicas }
 
+// Balance is how many layers each stage had when the checkpoint was saved; nil if unknown.
+func (c *Checkpoint) Balance() []int { return c.machine().Balance }
+
+// Processes is how many processes have saved the checkpoint: each has written a file of the model.
+func (c *Checkpoint) Processes() int { return len(c.state.of(modelKind)) }
+
 // Kernels names the kernels in use when the checkpoint was saved, by library (torch.KernelNames);
 // nil if unknown.
 func (c *Checkpoint) Kernels() map[string]string { return c.machine().Kernels }
@@ -174,12 +180,13 @@ func (c *Checkpoint) Kernels() map[string]string { return c.machine().Kernels }
 func (c *Checkpoint) machine() (saved Recipe) {
 	var m struct {
 		Threads, Replicas int
+		Balance           []int
 		Kernels           map[string]string
 	}
 	if json.Unmarshal(c.state.Recipe, &m) != nil {
 		return Recipe{} // a recipe of another shape, which Check tells of
 	}
-	return Recipe{Threads: m.Threads, Replicas: m.Replicas, Kernels: m.Kernels}
+	return Recipe{Threads: m.Threads, Replicas: m.Replicas, Balance: m.Balance, Kernels: m.Kernels}
 }
 
 // Check returns a *MismatchError unless a run of this recipe and model, which need not be
@@ -188,7 +195,8 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 	if err := arg.Given(model, "train: Check: the model", "the run's"); err != nil {
 		return err
 	}
-	r.Threads, r.Replicas, r.Kernels = c.Threads(), c.Replicas(), c.Kernels()
+	was := c.machine()
+	r.Threads, r.Replicas, r.Balance, r.Kernels = was.Threads, was.Replicas, was.Balance, was.Kernels
 	field, saved, given, err := difference(c.state.Recipe, r)
 	if err != nil {
 		return &DamagedError{c.Path, err}

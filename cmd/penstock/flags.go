@@ -40,6 +40,7 @@ type trainFlags struct {
 
 	out         string
 	resume      bool
+	autoresume  bool // if there is a checkpoint
 	saveEvery   int64
 	testEvery   int64
 	tensorboard string
@@ -93,6 +94,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 
 	path(s, &f.out, "out", "`DIR` to save checkpoints and metrics.jsonl in; without it nothing is saved")
 	s.BoolVar(&f.resume, "resume", false, "go on from the newest checkpoint in --out")
+	s.BoolVar(&f.autoresume, "autoresume", false, "go on from the newest checkpoint in --out if there is one, or begin: the same command line for every start of a job")
 	count(s, &f.saveEvery, "save-every", 0, "save every `N` steps (default: at the end of each epoch); always at the end")
 	count(s, &f.testEvery, "test-every", 0, "test every `N` steps (default: at the end)")
 	path(s, &f.tensorboard, "tensorboard", "`DIR` for event files with the numbers of each step, which TensorBoard reads")

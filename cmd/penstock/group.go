@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -22,17 +23,19 @@ import (
 type groupFlags struct {
 	rank, processes, replicas int
 	rendezvous                string
+	joinTimeout               time.Duration
 }
 
 func (f *groupFlags) register(s *pflag.FlagSet) {
 	count(s, &f.processes, "processes", 1, "`N` processes that share the run and are started one by one (default: as penstock launch, torchrun, srun or mpirun says)")
-	whole(s, &f.rank, "rank", 0, 0, 1<<31-1, "`R` number of this process among --processes, from 0")
+	whole(s, &f.rank, "rank", 0, 0, 1<<31-1, "`R` of this process among --processes, from 0")
 	count(s, &f.replicas, "replicas", 1, "`N` times the pipeline, each in an equal share of the processes and on its own rows of a batch; gradients are summed over them")
-	address(s, &f.rendezvous, "rendezvous", "`HOST:PORT` of process 0, where processes meet")
+	address(s, &f.rendezvous, "rendezvous", "`HOST:PORT` of rank 0, where processes meet")
+	joinTimeout(s, &f.joinTimeout)
 }
 
 // ofOneProcess are flags in which the processes of a run may differ.
-var ofOneProcess = []string{"rank", "rendezvous", "data-dir", "format", "help"}
+var ofOneProcess = []string{"rank", "rendezvous", "join-timeout", "data-dir", "format", "help"}
 
 // onlyGiven are flags whose values are paths: processes may have different ones, but all or none
 // must have one.
@@ -63,7 +66,7 @@ func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg gr
 	case byHand && f.rank >= f.processes:
 		return cfg, false, badUsage("--rank %d: there are --processes %d; want 0 to %d", f.rank, f.processes, f.processes-1)
 	case byHand && f.processes > 1 && f.rendezvous == "":
-		return cfg, false, badUsage("--processes %d needs --rendezvous HOST:PORT, an address of process 0 that the others reach", f.processes)
+		return cfg, false, badUsage("--processes %d needs --rendezvous HOST:PORT, an address of rank 0 that the others reach", f.processes)
 	}
 	instead := map[string]string{}
 	if byHand {
@@ -89,7 +92,13 @@ func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg gr
 	if err == nil && !found && f.rendezvous != "" && !byHand {
 		return cfg, false, badUsage("--rendezvous %s: this is one process; want --rank and --processes with it", f.rendezvous)
 	}
+	cfg.Timeout = f.joinTimeout
 	return cfg, found, err
+}
+
+// joinTimeout is the flag of how long is waited for others.
+func joinTimeout(s *pflag.FlagSet, to *time.Duration) {
+	duration(s, to, "join-timeout", 0, "`TIME` to wait for the others at a start, such as 90s (default 5m)")
 }
 
 // checkGroup finds out which process of which group this one is. Without --stages and --balance each

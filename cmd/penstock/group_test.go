@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -42,6 +43,7 @@ func TestFlagsComeBeforeTheEnvironment(t *testing.T) {
 		{threeOf4, []string{"--balance", "1,1,1,1,1,1"}, group.Config{Rank: 3, Size: 4, LocalRank: 1, Address: "node7:29500", AgentStore: true, Token: "secret"}, 6},
 		{threeOf4, []string{"--rendezvous", "[::1]:7"}, group.Config{Rank: 3, Size: 4, LocalRank: 1, Address: "[::1]:7", Token: "secret"}, 4},
 		{threeOf4, []string{"--rank", "1", "--processes", "2", "--rendezvous", "here:7"}, group.Config{Rank: 1, Size: 2, Address: "here:7", Token: "secret"}, 2},
+		{nil, []string{"--rank", "0", "--processes", "1", "--join-timeout", "90s"}, group.Config{Size: 1, Timeout: 90 * time.Second}, 1},
 	} {
 		p, err := groupOf(t, row.environment, row.args...)
 		if err != nil || p.member != row.want || p.grouped != (row.want.Size > 1) || p.stages != row.stages {

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"os"
 	"slices"
 	"strings"
 
@@ -167,113 +164,6 @@ func (j *job) planSteps(context.Context, io.Writer) (err error) {
 	return err
 }
 
-// openStore looks at what is in --out, and whether more can be written there.
-func (j *job) openStore(_ context.Context, stderr io.Writer) error {
-	if j.out == "" {
-		return nil
-	}
-	if j.resume {
-		return j.openCheckpoint(stderr)
-	}
-	if err := j.store().Prepare(); err != nil {
-		return err
-	}
-	if j.member.Restart > 0 { // by a launcher, with the command line of the start
-		if err := j.openCheckpoint(stderr); !errors.Is(err, train.ErrNoCheckpoint) {
-			return err
-		}
-	}
-	if err := j.lock(); err != nil {
-		return err
-	}
-	switch steps, err := j.store().Steps(); {
-	case err != nil:
-		return err
-	case len(steps) > 0:
-		return fmt.Errorf("--out %s holds the checkpoint of a run, at step %d; go on from it with --resume, or choose another --out",
-			j.out, steps[len(steps)-1])
-	}
-	return nil
-}
-
-// openCheckpoint finds what to go on from and says what is unusual about it.
-func (j *job) openCheckpoint(stderr io.Writer) error {
-	// Locked before anything is read: another run may be about to remove what would be found. Where
-	// there is no directory, Latest says so. Of the processes of a group some may have to make theirs.
-	if j.group != nil {
-		if err := j.store().Prepare(); err != nil {
-			return err
-		}
-	}
-	if info, err := os.Stat(j.out); err == nil && info.IsDir() {
-		if err := j.lock(); err != nil {
-			return err
-		}
-	}
-	from, err := j.store().Latest()
-	if err != nil {
-		return err
-	}
-	if err := from.Check(j.recipe, j.model); err != nil {
-		return err
-	}
-	j.from, j.loop.Step = from, from.Step
-	if was := from.Threads(); was != 0 && was != j.config.Threads {
-		fmt.Fprintf(stderr, "the checkpoint was trained with --threads %d, this run has --threads %d: the last bits of the weights may differ\n",
-			was, j.config.Threads)
-	}
-	if was := max(from.Replicas(), 1); was != j.replicas {
-		fmt.Fprintf(stderr, "the checkpoint was trained with --replicas %d, this run has --replicas %d: the last bits of the weights may differ\n",
-			was, j.replicas)
-	}
-	now := torch.KernelNames()
-	for _, library := range slices.Sorted(maps.Keys(now)) {
-		if was := from.Kernels()[library]; was != "" && was != now[library] {
-			fmt.Fprintf(stderr, "the checkpoint was trained with %s kernels of %s, this run has %s: the last bits of the weights may differ\n",
-				was, library, now[library])
-		}
-	}
-	return j.store().Prepare()
-}
-
-// beyond names the flag that ends a run before the point at which the checkpoint is, or is "".
-func (j *job) beyond() string {
-	switch at := j.from.Position; {
-	case j.steps > 0 && j.from.Step > j.steps:
-		return fmt.Sprintf("--steps %d", j.steps)
-	case j.epochs > 0 && (at.Epoch > j.epochs || at.Epoch == j.epochs && at.Batch > 0):
-		return fmt.Sprintf("--epochs %d", j.epochs)
-	}
-	return ""
-}
-
-// lock keeps other runs out of --out until the job is closed.
-func (j *job) lock() (err error) {
-	if j.unlock != nil {
-		return nil
-	}
-	j.unlock, err = j.store().Lock()
-	if errors.Is(err, train.ErrLocked) {
-		return fmt.Errorf("another run uses --out %s; wait for its end, or choose another --out", j.out)
-	}
-	return err
-}
-
-func (j *job) store() train.Store { return train.Store{Dir: j.out, Group: j.group} }
-
-// save saves where the run stands, if there is an --out, and returns the checkpoint's path.
-func (j *job) save() (path string, err error) {
-	if j.out == "" {
-		return "", nil
-	}
-	// First, so that no checkpoint is of a step whose line is not on disk. If the disk takes no lines the
-	// weights are saved all the same.
-	unwritten := j.measures.sync()
-	path, err = j.store().Save(j.loop.Progress(), j.recipe, j.model, j.loop.Optimizer)
-	j.unsaved = err != nil
-	return path, cmp.Or(err, unwritten)
-}
-
 func (j *job) limitMemory(context.Context, io.Writer) error {
 	j.setLimits(j.limit)
 	return nil
@@ -347,6 +237,7 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 	}
 	config := j.config
 	config.Optimizer = j.loop.Optimizer
+	j.recipe.Balance = config.Balance
 	j.pipe, err = pipe.Open(j.model, config)
 	return err
 }
@@ -370,7 +261,7 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 		if end := j.beyond(); end != "" {
 			fmt.Fprintf(stderr, "the checkpoint is at step %d, beyond %s: nothing to do\n", j.from.Step, end)
 		} else {
-			fmt.Fprintf(stderr, "going on from %s\n", j.from.Path)
+			fmt.Fprintf(stderr, "going on from %s%s\n", j.from.Path, j.changed())
 		}
 	}
 	l := &j.loop

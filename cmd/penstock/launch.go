@@ -31,10 +31,10 @@ func newLaunch() *cobra.Command {
 		Short: "Start the processes of a training run on this machine",
 		Long: `Start the processes that share a training run, and end them together.
 
-Each gets its number by torchrun's environment variables, and a common secret in
-PENSTOCK_TOKEN. Standard output is that of process 0. What processes write to
-standard error, and the others to standard output, goes to standard error with
-the process's number in front of each line.
+Each gets its rank by torchrun's environment variables, and a common secret in
+PENSTOCK_TOKEN. Standard output is that of rank 0. What processes write to standard error,
+and the others to standard output, goes to standard error with the rank in
+front of each line.
 
 When a process fails the others are ended, and launch exits with its exit code,
 or 1 if a signal ended it. Ctrl-C or SIGTERM lets all finish their step and save;
@@ -193,7 +193,7 @@ func (f *launchFlags) job(train []string, secret string, restart int) (launch.Jo
 	for local := range f.processes {
 		rank := f.nodeRank*f.processes + local
 		job.Processes = append(job.Processes, launch.Process{
-			Name: strconv.Itoa(rank), Path: program, Args: train,
+			Rank: rank, Path: program, Args: train,
 			Env: append(withoutTorchrun(os.Environ()),
 				fmt.Sprintf("RANK=%d", rank), fmt.Sprintf("WORLD_SIZE=%d", f.processes*f.nodes),
 				fmt.Sprintf("LOCAL_RANK=%d", local), fmt.Sprintf("LOCAL_WORLD_SIZE=%d", f.processes),

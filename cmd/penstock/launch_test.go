@@ -22,6 +22,7 @@ func TestLaunchRefuses(t *testing.T) {
 		{append([]string{"--restarts", "-1"}, training...), "--restarts -1: want at least 0"},
 		{append([]string{"--rendezvous", "here"}, training...), `--rendezvous "here": want HOST:PORT, such as 10.0.0.1:29500`},
 		{append([]string{"--rendezvous", "here:70000"}, training...), "--rendezvous here:70000: want HOST:PORT"},
+		{with(append([]string{"--processes", "2"}, training...), "--join-timeout", "90"), `--join-timeout 90: want a time with its unit, such as 90s or 10m`},
 		{append([]string{"--nodes", "2"}, training...), "--nodes 2 needs --rendezvous HOST:PORT"},
 		{append([]string{"--nodes", "2", "--node-rank", "2"}, training...), "--node-rank 2: there are --nodes 2; want 0 to 1"},
 		{append([]string{"--nodes", "2", "--rendezvous", "here:7"}, training...), "--nodes 2 needs the environment variable PENSTOCK_TOKEN"},

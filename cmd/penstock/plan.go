@@ -166,6 +166,8 @@ func (p *plan) checkFiles(*pflag.FlagSet) error {
 		return badUsage("--data %s needs --data-dir PATH, where its files are", p.dataName)
 	case p.resume && p.out == "":
 		return badUsage("--resume needs --out DIR, the directory to go on from")
+	case p.autoresume && p.out == "":
+		return badUsage("--autoresume needs --out DIR, the directory to go on from")
 	case p.saveEvery > 0 && p.out == "":
 		return badUsage("--save-every needs --out DIR, the directory to save in")
 	}

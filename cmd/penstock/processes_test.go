@@ -420,7 +420,7 @@ func TestKills(t *testing.T) {
 		if err := syscall.Kill(p.member(t, rank), syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		want := fmt.Sprintf("process %d was ended by signal 9 (killed)", rank)
+		want := fmt.Sprintf("rank %d was ended by signal 9 (killed)", rank)
 		again := fmt.Sprintf("restart %d of %d\n", kill+1, kills)
 		for until := time.Now().Add(time.Minute); !strings.Contains(p.stderr.String(), again); time.Sleep(time.Millisecond) {
 			if time.Now().After(until) || !runs(p.Process.Pid) {
@@ -474,6 +474,16 @@ func TestAFailureOfOneProcess(t *testing.T) {
 			if got := p.said(rank); !strings.Contains(got, want) || strings.Count(got, "\n") != 1 {
 				t.Errorf("%q: rank %d says %q, without %q", row.args, rank, got, want)
 			}
+		}
+	}
+}
+
+// A process waits for the others for as long as it is told, and says who has not come.
+func TestAProcessThatDoesNotCome(t *testing.T) {
+	for rank, want := range []string{"rank 1 of 2 did not come within 1s", "rank 1 of 2: nobody answers at"} {
+		p := begin(t, nil, with(inThree, "--processes", "2", "--rank", fmt.Sprint(rank), "--rendezvous", unused(t), "--join-timeout", "1s")...)
+		if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), want) || !strings.Contains(p.stderr.String(), "more time (--join-timeout)") {
+			t.Errorf("rank %d: exit code %d, stderr %q; want %s", rank, code, p.stderr, want)
 		}
 	}
 }

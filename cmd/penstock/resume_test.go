@@ -67,6 +67,20 @@ func TestRestartedByALauncher(t *testing.T) {
 	}
 }
 
+// A machine that joins a job of torchrun is a start that counts as none: with --autoresume every start has
+// the same command line.
+func TestAutoresume(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	args := with(small, "--out", out, "--autoresume", "--format", "json")
+	if r := must(t, with(args, "--steps", "3")...); r.stderr != "" {
+		t.Errorf("nothing to go on from: %s", r.stderr)
+	}
+	r := must(t, with(args, "--steps", "5")...)
+	if steps, done := lines(t, r.stdout); len(steps) != 2 || done.ParamsSHA256 != sha(t, with(small, "--steps", "5")...) || !strings.HasPrefix(r.stderr, "going on from "+out) {
+		t.Errorf("%+v, stderr:\n%s", done, r.stderr)
+	}
+}
+
 func TestResumeOfACompleteRun(t *testing.T) {
 	out := t.TempDir()
 	args := with(small, "--epochs", "1", "--out", out)

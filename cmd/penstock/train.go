@@ -193,7 +193,7 @@ func (p *plan) resumption(args []string) string {
 			return "To go on, start all processes again with --resume"
 		}
 	}
-	if !p.resume {
+	if !p.resume && !p.autoresume {
 		command += " --resume"
 	}
 	return "To go on:\n  " + command

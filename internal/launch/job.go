@@ -20,7 +20,7 @@ type Job struct {
 	// process has the file itself.
 	Stdout io.Writer
 	// Stderr gets, line by line, the standard error of all processes and the standard output of all
-	// but the first. Each line begins with the name of its process, as in "[2] ".
+	// but the first. Each line begins with the rank of its process, as in "[2] ".
 	Stderr io.Writer
 	// Settle is how long the others may go on after one has failed, to say themselves what they
 	// miss. 0 is 2 seconds.
@@ -31,7 +31,7 @@ type Job struct {
 
 // Process is one process of a Job.
 type Process struct {
-	Name string   // in front of its lines
+	Rank int      // in front of its lines
 	Path string   // of the program
 	Args []string // without the program's name
 	Env  []string // all of the environment
@@ -39,7 +39,7 @@ type Process struct {
 
 // Failure is the end of the process that failed first.
 type Failure struct {
-	Name   string
+	Rank   int
 	Code   int            // its exit code; -1 if a signal ended it
 	Signal syscall.Signal // that ended it, or 0
 	After  time.Duration  // from its start
@@ -49,11 +49,11 @@ type Failure struct {
 func (f *Failure) Error() string {
 	switch {
 	case f.Err != nil:
-		return fmt.Sprintf("launch: process %s: %v", f.Name, f.Err)
+		return fmt.Sprintf("launch: rank %d: %v", f.Rank, f.Err)
 	case f.Signal != 0:
-		return fmt.Sprintf("launch: process %s was ended by signal %d (%v) after %v", f.Name, int(f.Signal), f.Signal, f.After.Round(time.Millisecond))
+		return fmt.Sprintf("launch: rank %d was ended by signal %d (%v) after %v", f.Rank, int(f.Signal), f.Signal, f.After.Round(time.Millisecond))
 	}
-	return fmt.Sprintf("launch: process %s exited with %d after %v", f.Name, f.Code, f.After.Round(time.Millisecond))
+	return fmt.Sprintf("launch: rank %d exited with %d after %v", f.Rank, f.Code, f.After.Round(time.Millisecond))
 }
 
 func (f *Failure) Unwrap() error { return f.Err }
@@ -65,8 +65,8 @@ type ended struct {
 }
 
 // Run starts the processes and returns when all have ended. Its error is nil if all exited with 0,
-// or else the *Failure of the first that did not, or that a signal ended. After a failure the others have Settle to end by themselves, then get SIGTERM,
-// and SIGKILL after Grace. When ctx ends all get SIGTERM, and Run waits for as long as they take.
+// or else the *Failure of the first that did not, or that a signal ended. After a failure the others have
+// Settle to end by themselves, then get SIGTERM, and SIGKILL after Grace. When ctx ends all get SIGTERM, and Run waits for as long as they take.
 //
 // Processes are in process groups of their own: Ctrl-C on a terminal is a signal to the caller
 // alone. If the caller dies the system kills them.
@@ -82,9 +82,9 @@ func (j Job) Run(ctx context.Context) error {
 	var running []*exec.Cmd
 	ends := make(chan ended)
 	for i, p := range j.Processes {
-		c := j.command(i, log.named(p.Name))
+		c := j.command(i, log.named(p.Rank))
 		if err := c.Start(); err != nil {
-			failure = &Failure{Name: p.Name, Err: err}
+			failure = &Failure{Rank: p.Rank, Err: err}
 			break
 		}
 		running = append(running, c)
@@ -102,12 +102,12 @@ func (j Job) Run(ctx context.Context) error {
 		select {
 		case e := <-ends:
 			left--
-			name := j.Processes[e.index].Name
-			log.named(name).flush()
+			rank := j.Processes[e.index].Rank
+			log.named(rank).flush()
 			if e.err == nil {
 				continue
 			}
-			f := failed(name, running[e.index], e.err, time.Since(started))
+			f := failed(rank, running[e.index], e.err, time.Since(started))
 			if failure != nil {
 				// Who was killed is why others exit, which may be seen first.
 				if f.Signal != 0 && failure.Signal == 0 && !signalled {
@@ -149,8 +149,8 @@ func (j Job) command(i int, log io.Writer) *exec.Cmd {
 }
 
 // failed describes the end of a process that has not exited with 0.
-func failed(name string, c *exec.Cmd, err error, after time.Duration) *Failure {
-	f := &Failure{Name: name, Code: c.ProcessState.ExitCode(), After: after}
+func failed(rank int, c *exec.Cmd, err error, after time.Duration) *Failure {
+	f := &Failure{Rank: rank, Code: c.ProcessState.ExitCode(), After: after}
 	if status, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		f.Signal = status.Signal()
 	}

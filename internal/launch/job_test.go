@@ -84,7 +84,7 @@ func TestMain(m *testing.M) {
 func job(stdout, stderr io.Writer, whats ...string) launch.Job {
 	j := launch.Job{Stdout: stdout, Stderr: stderr, Settle: forever, Grace: forever}
 	for i, what := range whats {
-		j.Processes = append(j.Processes, launch.Process{Name: fmt.Sprint(i), Path: os.Args[0], Env: append(os.Environ(), asProcess+"="+what)})
+		j.Processes = append(j.Processes, launch.Process{Rank: i, Path: os.Args[0], Env: append(os.Environ(), asProcess+"="+what)})
 	}
 	return j
 }
@@ -141,7 +141,7 @@ func TestTheFirstFailureEndsAll(t *testing.T) {
 	j := job(io.Discard, io.Discard, "wait", "exit 3", "wait")
 	j.Settle = time.Millisecond
 	f := failure(t, j.Run(t.Context()))
-	if f.Name != "1" || f.Code != 3 || f.Signal != 0 || !strings.Contains(f.Error(), "process 1 exited with 3 after ") {
+	if f.Rank != 1 || f.Code != 3 || f.Signal != 0 || !strings.Contains(f.Error(), "rank 1 exited with 3 after ") {
 		t.Errorf("got %+v", f)
 	}
 }
@@ -169,7 +169,7 @@ func TestAStoppedProcessEndsInOrder(t *testing.T) {
 	if !lines.Scan() || lines.Text() != "[0] saved" {
 		t.Errorf("got %q", lines.Text())
 	}
-	if f := failure(t, <-done); f.Name != "1" {
+	if f := failure(t, <-done); f.Rank != 1 {
 		t.Errorf("got %+v", f)
 	}
 }
@@ -184,7 +184,7 @@ func TestWhoIgnoresSIGTERMIsKilled(t *testing.T) {
 
 func TestOthersMaySayWhatTheyMiss(t *testing.T) {
 	var stderr bytes.Buffer
-	if f := failure(t, job(io.Discard, &stderr, "loses", "exit 2").Run(t.Context())); f.Name != "1" {
+	if f := failure(t, job(io.Discard, &stderr, "loses", "exit 2").Run(t.Context())); f.Rank != 1 {
 		t.Errorf("got %+v", f)
 	}
 	if got := stderr.String(); got != "[0] lost the other\n" {
@@ -194,13 +194,13 @@ func TestOthersMaySayWhatTheyMiss(t *testing.T) {
 
 // Others may notice that a process is dying, and exit, before it is found dead.
 func TestWhoIsKilledIsToldBeforeWhoExits(t *testing.T) {
-	if f := failure(t, job(io.Discard, io.Discard, "exit 1", "dies", "exit 1").Run(t.Context())); f.Name != "1" || f.Signal != syscall.SIGKILL {
+	if f := failure(t, job(io.Discard, io.Discard, "exit 1", "dies", "exit 1").Run(t.Context())); f.Rank != 1 || f.Signal != syscall.SIGKILL {
 		t.Errorf("got %+v", f)
 	}
 	// not one that the launcher has ended
 	j := job(io.Discard, io.Discard, "exit 1", "silent")
 	j.Settle = time.Millisecond
-	if f := failure(t, j.Run(t.Context())); f.Name != "0" {
+	if f := failure(t, j.Run(t.Context())); f.Rank != 0 {
 		t.Errorf("got %+v", f)
 	}
 }
@@ -245,7 +245,7 @@ func TestInterruptedJobsEndInOrder(t *testing.T) {
 			saved++
 		}
 	}
-	if f := failure(t, <-done); there != 3 || saved != 2 || f.Name != "1" {
+	if f := failure(t, <-done); there != 3 || saved != 2 || f.Rank != 1 {
 		t.Errorf("%d were there, %d have saved, first ended %+v", there, saved, f)
 	}
 }
@@ -253,7 +253,7 @@ func TestInterruptedJobsEndInOrder(t *testing.T) {
 func TestAProgramThatIsNotThere(t *testing.T) {
 	j := job(io.Discard, io.Discard, "wait", "wait")
 	j.Processes[1].Path = "/nonexistent"
-	if f := failure(t, j.Run(t.Context())); f.Name != "1" || !errors.Is(f, os.ErrNotExist) {
+	if f := failure(t, j.Run(t.Context())); f.Rank != 1 || !errors.Is(f, os.ErrNotExist) {
 		t.Errorf("got %+v", f)
 	}
 	if left := children(t, os.Getpid()); len(left) > 0 {

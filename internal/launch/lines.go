@@ -2,6 +2,7 @@ package launch
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"sync"
 )
@@ -9,25 +10,25 @@ import (
 // longest is the most bytes of a line that are held until its end is there.
 const longest = 64 << 10
 
-// lineLog writes the lines of several processes to one writer, each whole and behind the name of its
+// lineLog writes the lines of several processes to one writer, each whole and behind the rank of its
 // process. It is safe for concurrent use.
 type lineLog struct {
 	mu      sync.Mutex
 	to      io.Writer
-	writers map[string]*lineWriter
+	writers map[int]*lineWriter // by rank
 }
 
 // named returns the writer of a process. A process has one.
-func (l *lineLog) named(name string) *lineWriter {
+func (l *lineLog) named(rank int) *lineWriter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.writers == nil {
-		l.writers = map[string]*lineWriter{}
+		l.writers = map[int]*lineWriter{}
 	}
-	if l.writers[name] == nil {
-		l.writers[name] = &lineWriter{log: l, prefix: "[" + name + "] "}
+	if l.writers[rank] == nil {
+		l.writers[rank] = &lineWriter{log: l, prefix: fmt.Sprintf("[%d] ", rank)}
 	}
-	return l.writers[name]
+	return l.writers[rank]
 }
 
 // lineWriter takes what a process writes.
