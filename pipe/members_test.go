@@ -38,7 +38,7 @@ func (q problem) apart(t test, cfg pipe.Config, processes int) record {
 	records, errs := each(processes, func(g *group.Group) (r record, err error) {
 		cfg := cfg
 		cfg.Group = g
-		return q.member(cfg)
+		return q.member(cfg, cfg.Budget == nil) // a budget is for steps alone
 	})
 	for rank, err := range errs {
 		if err != nil {
@@ -59,8 +59,9 @@ func (q problem) apart(t test, cfg pipe.Config, processes int) record {
 	return merged
 }
 
-// member is the part of a training run of one process. It has the values of its own stages.
-func (q problem) member(cfg pipe.Config) (r record, err error) {
+// member is the part of a training run of one process. It has the values of its own stages. Updates
+// are those of an optimizer, of clipped gradients, or else plain gradient descent.
+func (q problem) member(cfg pipe.Config, clipped bool) (r record, err error) {
 	model := q.model()
 	defer nn.Free(model)
 	p, err := pipe.New(model, cfg)
@@ -68,7 +69,7 @@ func (q problem) member(cfg pipe.Config) (r record, err error) {
 		return r, err
 	}
 	defer p.Close()
-	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20 + cfg.Group.Rank())}) // which no budget is for
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(40 + cfg.Group.Rank())}) // which no budget is for
 	defer c.Close()
 	o, err := optim.New("sgd", optim.Config{LR: 0.05, Momentum: 0.9})
 	if err != nil {
@@ -90,7 +91,7 @@ func (q problem) member(cfg pipe.Config) (r record, err error) {
 				}
 			}
 		}
-		if cfg.Budget != nil { // which is for steps alone
+		if !clipped {
 			if err := p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
 				descend(c, p.Stages()[stage].Params())
 				return nil

@@ -1,7 +1,6 @@
 package pipe_test
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 	"slices"
@@ -112,47 +111,6 @@ func (q problem) plainReplicas(replicas, chunks int64, seed uint64) record {
 	return r
 }
 
-// descending is the part of a training run of one process, with plain gradient descent.
-func (q problem) descending(cfg pipe.Config) (r record, err error) {
-	model := q.model()
-	defer nn.Free(model)
-	p, err := pipe.New(model, cfg)
-	if err != nil {
-		return r, err
-	}
-	defer p.Close()
-	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(40 + cfg.Group.Rank())})
-	defer c.Close()
-	r.values = map[string][]byte{}
-	for step := range q.steps {
-		nn.ZeroGrads(model)
-		result, err := p.Step(context.Background(),
-			pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step)), Step: int64(step)}, q.loss)
-		if err != nil {
-			return r, err
-		}
-		r.losses = append(r.losses, result.Loss)
-		for _, s := range nn.State(model) {
-			if s.Exists() {
-				r.values["gradient of "+s.Name] = gradient(s)
-			}
-		}
-		if err := p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
-			descend(c, p.Stages()[stage].Params())
-			return nil
-		}); err != nil {
-			return r, err
-		}
-		c.Close()
-	}
-	for _, s := range nn.State(model) {
-		if s.Exists() {
-			r.values[s.Name] = torch.Bytes(s.Tensor())
-		}
-	}
-	return r, nil
-}
-
 // Replicas give the bits of a plain loop over the replicas, however many processes each of them has.
 func TestTransparencyOfReplicas(t *testing.T) {
 	torchtest.Check(t)
@@ -198,7 +156,7 @@ func TestTransparencyOfReplicas(t *testing.T) {
 			for i := range cfg.Devices { // a replica has devices of its own
 				cfg.Devices[i].Index += 8 * (g.Rank() / processes)
 			}
-			return q.descending(cfg)
+			return q.member(cfg, false)
 		})
 		for rank, err := range errs {
 			if err != nil {
