@@ -76,8 +76,8 @@ var (
 		},
 		"pipe.Config.Replicas": {
 			{pipe.Config{Replicas: -1}, "-1", "want at least 0"},
-			{pipe.Config{Replicas: 2}, "2: there is no Group", "want a Group with the processes of all replicas"},
-			{pipe.Config{Replicas: 2, Group: group.Local(3)[1]}, "2: the group has 3 processes", "want a number of processes that the replicas share out evenly"},
+			{pipe.Config{Replicas: 2}, "2: there is no Group", "want one whose members have all replicas: of group.Join, or of group.Local within this process"},
+			{pipe.Config{Replicas: 2, Group: group.Local(3)[1]}, "2: the group has 3 members", "want a number of members that the replicas share out evenly"},
 			{pipe.Config{Replicas: 2, Group: group.Local(2)[1], Plan: whole("cpu:0")}, "2: the plan is of one", "want no Plan, or one replica"},
 		},
 		"pipe.Config.Ranks": {

@@ -9,9 +9,9 @@ import (
 	"penstock/torch"
 )
 
-// Local returns n members within this process, for tests: goroutines stand for processes. They
-// do as those of Join with Gloo: a send waits for its receive, and tags match by name. A receive of
-// less than is sent panics, where Gloo would end the process.
+// Local returns n members within this process, such as replicas of a pipeline: goroutines stand for
+// processes. They do as those of Join with Gloo: a send waits for its receive, and tags match by
+// name. A receive of less than is sent panics, where Gloo would end the process.
 // Close does not wait. Local panics if n is below 1.
 func Local(n int) []*Group {
 	if n < 1 {

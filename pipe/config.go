@@ -21,8 +21,8 @@ type Config struct {
 	// Balance is the number of layers of each stage, counted on the model's flattened layers. Nil
 	// is one stage.
 	Balance []int
-	// Devices gives each stage its device; more than stages are ignored. Nil is cpu:0, cpu:1, ...
-	// Stages on one device share its worker.
+	// Devices gives each stage its device; more than stages are ignored. Nil is cpu:0, cpu:1, ...,
+	// which goes on from replica to replica. Stages on one device share its worker.
 	Devices []torch.Device
 	// Chunks is the number of micro-batches asked for; a batch with fewer rows has fewer. 0 is 1.
 	Chunks int
@@ -74,8 +74,9 @@ type Config struct {
 	// order, as evenly as can be.
 	Ranks []int
 	// Replicas is how many times Group has the pipeline. Each replica trains on rows of its own, and
-	// the gradients are summed over the replicas within a step. Replica 0 is in the first processes
-	// of the group, and so on; Ranks, and Devices, are those of each replica. 0 is 1.
+	// the gradients are summed over the replicas within a step. Replica 0 is the first members of
+	// the group, and so on; Ranks are those of each replica. Replicas that are in one process, as
+	// members of one group.Local, have a model each, and devices of different names. 0 is 1.
 	Replicas int
 	// Record makes every Step and Infer return a timeline.
 	Record bool
@@ -130,6 +131,7 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	cfg.Checkpoint = Checkpoint(cfg.Checkpoint.String())
 	for _, check := range []func() error{
 		func() error { return arg.Balance("pipe", cfg.Balance, len(layers)) },
+		cfg.checkReplicas,
 		cfg.checkDevices,
 		cfg.checkGroup,
 		func() error { return arg.AtLeast("pipe", "Chunks", cfg.Chunks, 0) },
@@ -204,8 +206,9 @@ func (cfg *Config) checkDevices() error {
 			Remedy: fmt.Sprintf(remedy, args...)}
 	}
 	if cfg.Devices == nil {
-		for i := range cfg.Balance {
-			cfg.Devices = append(cfg.Devices, torch.CPU(i))
+		_, replica := cfg.replicas()
+		for i, n := 0, len(cfg.Balance); i < n; i++ {
+			cfg.Devices = append(cfg.Devices, torch.CPU(replica*n+i))
 		}
 	}
 	if len(cfg.Devices) < len(cfg.Balance) {

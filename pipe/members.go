@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"penstock/group"
-	"penstock/internal/arg"
 	"penstock/internal/link"
 	"penstock/schedule"
 	"penstock/torch"
@@ -127,34 +126,21 @@ func (l *joined) Free() {
 	l.there.Free()
 }
 
-// checkGroup checks Group and Ranks and Replicas, and fills in the default of Ranks.
+// checkGroup checks Group and Ranks, and fills in the default of Ranks.
 func (cfg *Config) checkGroup() error {
 	refuse := func(problem, remedy string) error {
 		return &ConfigError{Of: "pipe", Field: "Ranks", Value: cfg.Ranks, Problem: problem, Remedy: remedy}
 	}
 	stages := len(cfg.Balance)
-	if err := arg.AtLeast("pipe", "Replicas", cfg.Replicas, 0); err != nil {
-		return err
+	switch {
+	case cfg.Group == nil && cfg.Ranks != nil:
+		return refuse("there is no Group", "want Ranks with a Group of several processes, or neither")
+	case cfg.Group == nil:
+		return nil
+	case cfg.Plan != nil && cfg.Replicas > 1:
+		return &ConfigError{Of: "pipe", Field: "Replicas", Value: cfg.Replicas, Problem: "the plan is of one", Remedy: "want no Plan, or one replica"}
 	}
 	replicas := max(cfg.Replicas, 1)
-	refuseReplicas := func(problem, remedy string) error {
-		return &ConfigError{Of: "pipe", Field: "Replicas", Value: cfg.Replicas, Problem: problem, Remedy: remedy}
-	}
-	if cfg.Group == nil {
-		switch {
-		case cfg.Ranks != nil:
-			return refuse("there is no Group", "want Ranks with a Group of several processes, or neither")
-		case replicas > 1:
-			return refuseReplicas("there is no Group", "want a Group with the processes of all replicas")
-		}
-		return nil
-	}
-	switch {
-	case cfg.Group.Size()%replicas != 0:
-		return refuseReplicas(fmt.Sprintf("the group has %d processes", cfg.Group.Size()), "want a number of processes that the replicas share out evenly")
-	case cfg.Plan != nil && replicas > 1:
-		return refuseReplicas("the plan is of one", "want no Plan, or one replica")
-	}
 	size := cfg.Group.Size() / replicas
 	if cfg.Ranks == nil {
 		if stages < size {

@@ -304,7 +304,11 @@ func (p *Pipe) Place() error {
 	if short := p.unplaceable(); short != nil {
 		tight = memoryError{&planner.MemoryError{Stages: short}}
 	}
-	if _, err := meet(context.Background(), p, "the room for parameters", 0, tight); err != nil {
+	hosts, err := meet(context.Background(), p, "the room for parameters", p.host(), tight)
+	if err == nil {
+		err = p.cfg.apart(hosts)
+	}
+	if err != nil {
 		return err
 	}
 	var made []nn.NamedParam

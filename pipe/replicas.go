@@ -1,16 +1,20 @@
 package pipe
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 
+	"penstock/internal/arg"
 	"penstock/internal/link"
 	"penstock/schedule"
 	"penstock/torch"
 )
 
-// Replicas of the pipeline train the same model on rows of their own. Each is in processes of its
-// own, and runs the same program. Where the program says so, after the last backward of a stage, the
+// Replicas of the pipeline train the same model on rows of their own. Each has members of the group
+// of its own, in as many processes as there are, and runs the same program. Where the program says so, after the last backward of a stage, the
 // processes that have the stage sum its gradients. They do so one after the other, in the order of
 // replicas, so that the bits do not depend on who is late, and hand the sum back:
 //
@@ -28,6 +32,58 @@ func (cfg Config) replicas() (count, index int) {
 		return count, 0
 	}
 	return count, cfg.Group.Rank() / (cfg.Group.Size() / count)
+}
+
+// checkReplicas checks that the members of the group can be shared out.
+func (cfg Config) checkReplicas() error {
+	refuse := func(problem, remedy string) error {
+		return &ConfigError{Of: "pipe", Field: "Replicas", Value: cfg.Replicas, Problem: problem, Remedy: remedy}
+	}
+	if err := arg.AtLeast("pipe", "Replicas", cfg.Replicas, 0); err != nil {
+		return err
+	}
+	switch n := max(cfg.Replicas, 1); {
+	case cfg.Group == nil && n > 1:
+		return refuse("there is no Group", "want one whose members have all replicas: of group.Join, or of group.Local within this process")
+	case cfg.Group != nil && cfg.Group.Size()%n != 0:
+		return refuse(fmt.Sprintf("the group has %d members", cfg.Group.Size()), "want a number of members that the replicas share out evenly")
+	}
+	return nil
+}
+
+// thisProcess tells this process from all others, on any machine.
+var thisProcess = sync.OnceValue(rand.Text)
+
+// host is where a member of the group has its stages.
+type host struct {
+	Process string
+	Devices []string
+}
+
+// host is that of this member.
+func (p *Pipe) host() host {
+	out := host{Process: thisProcess()}
+	for _, w := range p.mine {
+		out.Devices = append(out.Devices, p.workers[w].device.String())
+	}
+	return out
+}
+
+// apart refuses replicas that share a device of a process, whose memory is counted as that of one.
+func (cfg Config) apart(hosts []host) error {
+	count, _ := cfg.replicas()
+	for b := range hosts {
+		for a := range b {
+			for _, d := range hosts[b].Devices {
+				if hosts[a].Process == hosts[b].Process && slices.Contains(hosts[a].Devices, d) {
+					return &ConfigError{Of: "pipe", Field: "Devices", Value: cfg.Devices,
+						Problem: fmt.Sprintf("replicas %d and %d are in one process, and both have stages on %s", a*count/len(hosts), b*count/len(hosts), d),
+						Remedy:  "want others for each replica, as they are by default"}
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // rank is the rank in the group of the process that has a stage in a replica.
@@ -83,7 +139,7 @@ func (p *Pipe) fresh() error {
 	}
 	for _, s := range p.stages {
 		for _, q := range s.trained {
-			if s.Here && q.Tensor().HasGrad() {
+			if s.Here && q.Exists() && q.Tensor().HasGrad() {
 				return errAccumulated
 			}
 		}

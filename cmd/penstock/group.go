@@ -29,7 +29,7 @@ type groupFlags struct {
 func (f *groupFlags) register(s *pflag.FlagSet) {
 	count(s, &f.processes, "processes", 1, "`N` processes that share the run and are started one by one (default: as penstock launch, torchrun, srun or mpirun says)")
 	whole(s, &f.rank, "rank", 0, 0, 1<<31-1, "`R` of this process among --processes, from 0")
-	count(s, &f.replicas, "replicas", 1, "`N` times the pipeline, each in an equal share of the processes and on its own rows of a batch; gradients are summed over them")
+	count(s, &f.replicas, "replicas", 1, "`N` times the pipeline, each on its own rows of a batch, in an equal share of the processes or several in each; gradients are summed over them")
 	address(s, &f.rendezvous, "rendezvous", "`HOST:PORT` of rank 0, where processes meet")
 	joinTimeout(s, &f.joinTimeout)
 }
@@ -102,22 +102,13 @@ func joinTimeout(s *pflag.FlagSet, to *time.Duration) {
 }
 
 // checkGroup finds out which process of which group this one is. Without --stages and --balance each
-// process gets a stage.
+// member gets a stage.
 func (p *plan) checkGroup(s *pflag.FlagSet) (err error) {
-	p.member, p.grouped, err = p.groupFlags.config(s, p.getenv)
-	switch {
-	case err != nil:
+	if p.member, _, err = p.groupFlags.config(s, p.getenv); err == nil {
+		err = p.countMembers()
+	}
+	if err != nil || !p.grouped {
 		return err
-	case !p.grouped && p.replicas > 1:
-		return badUsage("--replicas %d: this is one process; want a process for each stage of each replica, as penstock launch --processes %d starts them",
-			p.replicas, p.replicas)
-	case !p.grouped:
-		return nil
-	case p.member.Size%p.replicas != 0:
-		return badUsage("--replicas %d: %d processes cannot be shared out evenly; want a number of processes that it divides",
-			p.replicas, p.member.Size)
-	case p.batch < p.replicas:
-		return badUsage("--replicas %d: a --batch of %d has fewer rows; want at least one for each", p.replicas, p.batch)
 	}
 	p.facts = facts(s)
 	if !s.Changed("stages") && !s.Changed("balance") {
@@ -144,15 +135,17 @@ func (p *plan) checkProcesses(*pflag.FlagSet) error {
 	return nil
 }
 
-// openGroup meets the other processes of the run.
+// openGroup meets the other members of the run.
 func (j *job) openGroup(ctx context.Context, stderr io.Writer) (err error) {
 	if !j.grouped {
 		return nil
 	}
-	member := j.member
-	member.Log = slog.New(slog.NewTextHandler(stderr, nil))
-	if j.group, err = group.Join(ctx, member); err != nil {
-		return &remedyError{err, fmt.Sprintf("meeting the other processes at %s: %s", j.member.Address, message(err))}
+	if j.group = j.within; j.group == nil {
+		member := j.member
+		member.Log = slog.New(slog.NewTextHandler(stderr, nil))
+		if j.group, err = group.Join(ctx, member); err != nil {
+			return &remedyError{err, fmt.Sprintf("meeting the other processes at %s: %s", j.member.Address, message(err))}
+		}
 	}
 	if j.config.Group = j.group; j.replicas > 1 {
 		j.config.Replicas = j.replicas

@@ -88,10 +88,11 @@ func (j *job) close() error {
 // openData reads the data set, makes the model that fits it, and writes down what describes the
 // two.
 func (j *job) openData(context.Context, io.Writer) (err error) {
-	if j.training, j.test, err = data.Open(j.dataName, j.dataDir, data.Options{Window: j.window}); err != nil {
+	sets, err := j.read()
+	if err != nil {
 		return err
 	}
-	torch.TrimProcess() // reading took more than what was read
+	j.training, j.test = sets.training, sets.test
 	info := j.training.Info()
 	o, settings, err := j.modelOf(info)
 	if err != nil {

@@ -20,8 +20,11 @@ import (
 type plan struct {
 	trainFlags
 	getenv  func(string) string
-	member  group.Config // the place of this process among those of the run
-	grouped bool         // there are several
+	member  group.Config // the place of this process, or of a replica in it, in the group
+	grouped bool         // the group has several members
+	here    int          // of them in this process
+	within  *group.Group // the group, where all of it is in this process
+	read    func() (datasets, error)
 	facts   []train.Fact // that they must have in common
 	info    models.Info
 	options models.Options    // what --set asks for
@@ -33,7 +36,7 @@ type plan struct {
 // usage errors of one line that name the flag, the value and what to give instead.
 func (f trainFlags) plan(s *pflag.FlagSet, getenv func(string) string) (plan, error) {
 	p := plan{trainFlags: f, getenv: getenv}
-	for _, check := range []func(*pflag.FlagSet) error{p.checkNames, p.checkGroup, p.checkCut, p.checkProcesses, p.checkMemory, p.checkOptimizer, p.checkFiles} {
+	for _, check := range []func(*pflag.FlagSet) error{p.checkNames, p.checkGroup, p.checkCut, p.checkProcesses, p.checkDevices, p.checkMemory, p.checkOptimizer, p.checkFiles} {
 		if err := check(s); err != nil {
 			return plan{}, err
 		}

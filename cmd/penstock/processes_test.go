@@ -189,28 +189,6 @@ func TestProcessesTrainAsOne(t *testing.T) {
 	}
 }
 
-// Replicas give the same weights in however many processes each of them is.
-func TestReplicas(t *testing.T) {
-	training := with(small, "--replicas", "2", "--chunks", "2", "--steps", "3", "--format", "json")
-	var want string
-	for _, run := range [][]string{
-		launched(2, with(training, "--balance", "6")...), launched(4, with(training, "--balance", "3,3")...),
-		launched(4, with(training, "--balance", "2,1,1,2", "--stages", "2", "--virtual", "2", "--schedule", "zb-v")...),
-	} {
-		p := begin(t, nil, run...)
-		if code := p.end(t); code != exitDone {
-			t.Fatalf("%q: exit code %d, stderr:\n%s", run, code, p.stderr)
-		}
-		steps, done := lines(t, p.stdout.String())
-		if want == "" {
-			want = done.ParamsSHA256
-		}
-		if len(steps) != 3 || want == "" || done.ParamsSHA256 != want {
-			t.Errorf("%q: got %d steps, %+v; want the weights %s", run, len(steps), done, want)
-		}
-	}
-}
-
 // unused is an address of this machine that nobody listens at.
 func unused(t *testing.T) string {
 	t.Helper()

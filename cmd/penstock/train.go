@@ -33,7 +33,8 @@ checkpoint is the one to go on from.
 
 Several processes share a run if penstock launch, torchrun, srun or mpirun has
 started them, or with --processes, --rank and --rendezvous. Each has some of the
-stages. All must have the same command line, data and program.
+stages. All must have the same command line, data and program. --replicas has the
+pipeline several times, in as many processes as there are, or in one.
 
 With --checkpoint optimal the run says first, for each stage, how many bytes it
 will hold, how many forwards it runs again, and how much time that takes.`,
@@ -47,7 +48,7 @@ will hold, how many forwards it runs again, and how much time that takes.`,
 			if err != nil {
 				return err
 			}
-			err = runTraining(cmd, p)
+			err = together(p.members(), func(p plan) error { return runTraining(cmd, p) })
 			if p.member.Rank > 0 { // rank 0 says what is to be done now
 				return withRemedy(err)
 			}
@@ -70,7 +71,7 @@ will hold, how many forwards it runs again, and how much time that takes.`,
 	return cmd
 }
 
-// runTraining does what a plan asks for.
+// runTraining does what a plan asks for, as a member of the group.
 func runTraining(cmd *cobra.Command, p plan) (err error) {
 	ctx, stdout, stderr := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if p.member.Rank > 0 { // what one process would say is said by rank 0
@@ -108,7 +109,9 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	defer stop(nil)
 	var peaks highest
 	j.loop.OnStep = append([]train.Hook{j.inOrder(show.step, stop), j.inOrder(j.measures.step, stop), func(s train.StepInfo) error { peaks.add(s); return nil }}, j.loop.OnStep...)
-	defer sparingly()()
+	if p.within == nil || p.member.Rank == 0 {
+		defer sparingly()()
+	}
 	result, err := j.loop.Run(ctx)
 	show.endSteps()
 	if err != nil {
@@ -188,7 +191,7 @@ func (e *interruptedError) Error() string {
 // resumption says how to resume a run.
 func (p *plan) resumption(args []string) string {
 	command := shellQuoted(append([]string{os.Args[0]}, args...))
-	if p.grouped {
+	if p.member.Size > p.here {
 		if command = p.getenv(launchedBy); command == "" {
 			return "To go on, start all processes again with --resume"
 		}
