@@ -22,6 +22,7 @@ import (
 	"penstock/optim"
 	"penstock/pipe"
 	"penstock/planner"
+	"penstock/planner/search"
 	"penstock/profile"
 	"penstock/remat"
 	"penstock/remat/baselines"
@@ -157,7 +158,10 @@ func nils(g given) map[string]struct {
 		"explain.Explain.ctx":     {func() error { return discard(explain.Explain(ctx, g.chain, g.plan, nil, g.solve)) }, "remat: " + background},
 		"explain.Explain.solve":   {func() error { return discard(explain.Explain(g.ctx, g.chain, g.plan, []int64{1}, nil)) }, "remat: Explain: the function that solves is nil"},
 		"solver.NewTable.ctx":     {func() error { return discard(solver.NewTable(ctx, g.chain, 0, solver.Options{})) }, "remat: " + background},
-		"planner.Solve.ctx":       {func() error { return discard(planner.Solve(ctx, planner.Problem{})) }, "planner: " + background},
+		"search.Search.ctx": {func() error {
+			return discard(search.Search(ctx, search.Profile{}, search.Machine{}, search.Wishes{}))
+		}, "search: " + background},
+		"planner.Solve.ctx": {func() error { return discard(planner.Solve(ctx, planner.Problem{})) }, "planner: " + background},
 		"solver.SolveDevice.ctx": {func() error {
 			return discard(solver.SolveDevice(ctx, solver.Device{Stages: []solver.Stage{{First: g.chain}}, MicroBatches: 1}, solver.Options{}))
 		}, "remat: " + background},

@@ -1,0 +1,94 @@
+package search
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"penstock/remat"
+)
+
+// madeUp is a chain whose units cost what those of a network do: some several times as much as others,
+// in a pattern that repeats.
+func madeUp(units int) remat.Chain {
+	c := remat.Chain{Input: 1 << 20, Loss: remat.Loss{Backward: 5}}
+	for i := range units {
+		l := remat.Layer{Name: fmt.Sprint("unit", i), Forward: float64(60 + i*i*31%170), Output: int64(1+i*7%5) << 18, WeightGradient: int64(1+i*13%9) << 16}
+		l.ForwardNoGrad, l.Backward = l.Forward, 2*l.Forward+float64(i*17%40)
+		l.Saved, l.Gradient = l.Output*3, l.Output
+		c.Layers = append(c.Layers, l)
+	}
+	return c
+}
+
+// devices is a machine of equal devices.
+func devices(n int, bytes int64) (m Machine) {
+	for i := range n {
+		m.Devices = append(m.Devices, Device{Name: fmt.Sprint("d", i), Bytes: bytes})
+	}
+	return m
+}
+
+// scaled is a profile of micro-batches of several sizes.
+func scaled(c remat.Chain, batch int, chunks ...int) (p Profile) {
+	for _, m := range chunks {
+		p.Measured = append(p.Measured, Measured{Rows: batch / m, Chain: Scaled(c, 16, batch/m)})
+	}
+	return p
+}
+
+func reportGap(b *testing.B, r *Result) {
+	gap := 0.0
+	for _, o := range r.Schedules {
+		if o.Plan != nil {
+			gap = max(gap, float64(o.Plan.Step)/float64(o.LowerBound)-1)
+		}
+		b.Logf("%s: %v, bound %v, proved %v %s", o.Schedule, o.Plan.Step, o.LowerBound, o.Proved, o.Lost)
+	}
+	b.ReportMetric(100*(float64(r.Best.Step)/float64(r.LowerBound)-1), "%gap")
+	b.ReportMetric(100*gap, "%worst-gap")
+}
+
+// 100 units on 8 devices, 6 schedules, 6 numbers of micro-batches.
+func BenchmarkSearch(b *testing.B) {
+	p := scaled(madeUp(100), 512, 4, 8, 16, 32, 64, 128)
+	for b.Loop() {
+		r, err := Search(context.Background(), p, devices(8, 0), Wishes{Batch: 512, Devices: 8,
+			Schedules: []string{"gpipe", "1f1b", "zb-h1", "interleaved", "interleaved-zb", "zb-v"}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		reportGap(b, r)
+	}
+}
+
+// 1,000 units on 64 devices.
+func BenchmarkSearchLong(b *testing.B) {
+	for b.Loop() {
+		r, err := Search(context.Background(), Profile{[]Measured{{Chain: madeUp(1000)}}}, devices(64, 0), Wishes{MicroBatches: []int{128}, Devices: 64,
+			Schedules: []string{"1f1b"}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		reportGap(b, r)
+	}
+}
+
+// The same where memory decides.
+func BenchmarkSearchLimit(b *testing.B) {
+	c := madeUp(48)
+	for b.Loop() {
+		free, err := Search(context.Background(), Profile{[]Measured{{Chain: c}}}, devices(4, 0), Wishes{MicroBatches: []int{8}, Devices: 4, Schedules: []string{"1f1b"}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		began := time.Now()
+		r, err := Search(context.Background(), Profile{[]Measured{{Chain: c}}}, devices(4, 0), Wishes{MicroBatches: []int{8}, Devices: 4, Limit: free.Best.Peaks[0] * 6 / 10, Schedules: []string{"1f1b"}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(time.Since(began).Seconds(), "s-limited")
+		reportGap(b, r)
+	}
+}

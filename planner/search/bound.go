@@ -1,0 +1,235 @@
+package search
+
+import "penstock/schedule"
+
+// order is the computations of a worker in the order of the program.
+//
+// A bound of a step follows from one worker alone: what precedes its first action upstream, its actions in
+// their order, and what must happen downstream between a forward of its and a backward. The others are
+// taken to do that at once, as if they had nothing else to do. With one stage on the worker and equal
+// micro-batches it is, in closed form,
+//
+//	U + m (f + b) + gaps + tail
+//
+// where gaps are those between the forward on which the first, and the last, backward depends and that
+// backward: the time D that all later stages take for a forward and a backward, less what the worker
+// does meanwhile. For 1F1B these are max(0, D - w f) and max(0, D - w b) for w forwards before the first
+// backward.
+type order struct {
+	list   []step
+	stages []int // of the worker, in order
+	// after is, by micro-batch, the last forward that precedes its backward on the last stage.
+	after []int32
+	// Of a worker with one stage: what it does in a gap, and whether the two gaps are apart; how many
+	// second parts of backwards follow the last first part.
+	gaps     [2]gap
+	apart    bool
+	trailing int64
+}
+
+// gap is how many computations of each kind lie in a gap.
+type gap struct{ forward, backward, second int64 }
+
+// newOrder is the order of a worker of the program.
+func (p *space) newOrder(w int) order {
+	o := order{after: make([]int32, p.m)}
+	last := int32(-1)
+	for _, e := range p.program.list {
+		if int(e.stage) == p.stages()-1 {
+			switch e.kind {
+			case schedule.Forward:
+				last = e.microBatch
+			case schedule.Backward, schedule.BackwardInput:
+				o.after[e.microBatch] = last
+			}
+		}
+		if int(e.worker) == w && !e.kind.Transfer() && e.kind != schedule.Reduce {
+			o.list = append(o.list, e)
+		}
+	}
+	for s, on := range p.place {
+		if on == w {
+			o.stages = append(o.stages, s)
+		}
+	}
+	if len(o.stages) > 1 {
+		return o
+	}
+	var from, to [2]int
+	for k, i := range []int{0, p.m - 1} {
+		for at, e := range o.list {
+			switch {
+			case e.kind == schedule.Forward && e.microBatch == o.after[i]:
+				from[k] = at
+			case (e.kind == schedule.Backward || e.kind == schedule.BackwardInput) && int(e.microBatch) == i:
+				to[k] = at
+			}
+		}
+		for _, e := range o.list[from[k]+1 : to[k]] {
+			o.gaps[k].count(e.kind)
+		}
+	}
+	o.apart = from[1] > to[0]
+	for _, e := range o.list[to[1]+1:] {
+		if e.kind == schedule.BackwardWeight {
+			o.trailing++
+		}
+	}
+	return o
+}
+
+func (g *gap) count(kind schedule.Kind) {
+	switch kind {
+	case schedule.Forward:
+		g.forward++
+	case schedule.Backward:
+		g.backward++
+		g.second++
+	case schedule.BackwardInput:
+		g.backward++
+	case schedule.BackwardWeight:
+		g.second++
+	}
+}
+
+// forwards are prefix sums of what forwards take at least, at a class of speed.
+func (p *space) forwards(class int) []int64 {
+	if p.limited {
+		return p.sums[class].least
+	}
+	return p.sums[class].forward
+}
+
+// backwards is what backwards, or their first parts, of units from i up to but not including j take.
+func (p *space) backwards(class, i, j int) int64 {
+	a := &p.sums[class]
+	if p.schedule.Split {
+		return a.whole[j] - a.whole[i] - a.second[j] + a.second[i]
+	}
+	return a.whole[j] - a.whole[i]
+}
+
+// around is what must be done by other stages before a stage, after it, and in between.
+type around struct {
+	before  int64 // forwards upstream
+	after   int64 // backwards upstream
+	between int64 // forwards and backwards downstream
+}
+
+// around is that of stage s with units from i up to but not including j.
+func (p *space) around(s, i, j int) (a around) {
+	if s > 0 {
+		class := p.fast[s-1]
+		a.before = p.forwards(class)[i] + p.link[s-1].takes(p.x[i])
+		a.after = p.backwards(class, 0, i) + p.link[s-1].takes(p.y[i])
+		for _, h := range p.link[:s] {
+			a.before += int64(h.latency)
+			a.after += int64(h.latency)
+		}
+	}
+	if s < p.stages()-1 {
+		class := p.slow[s+1]
+		f := p.forwards(class)
+		a.between = f[p.units] - f[j] + p.backwards(class, j, p.units) + p.link[s].takes(p.x[j]) + p.link[s].takes(p.y[j])
+		for _, h := range p.link[s:] {
+			a.between += 2 * int64(h.latency)
+		}
+	}
+	return a
+}
+
+// quick is a bound of a step in which stage s, the only one of its worker, has units from i up to but not
+// including j.
+func (p *space) quick(s, i, j int) int64 {
+	o, own := &p.order[p.place[s]], p.of(s)
+	a := p.around(s, i, j)
+	fs := p.forwards(p.workers[p.place[s]].class)
+	f, b, w := fs[j]-fs[i], p.backwards(p.workers[p.place[s]].class, i, j), int64(0)
+	if p.schedule.Split {
+		w = own.second[j] - own.second[i]
+	}
+	m := int64(p.m)
+	idle := func(g gap) int64 { return max(0, a.between-g.forward*f-g.backward*b-g.second*w) }
+	gaps := max(idle(o.gaps[0]), idle(o.gaps[1]))
+	if o.apart {
+		gaps = idle(o.gaps[0]) + idle(o.gaps[1])
+	}
+	out := a.before + m*(f+b+w) + gaps + max(0, a.after-o.trailing*w, p.reduction(s, i, j))
+	if s < p.stages()-1 { // the link to the next stage carries all activations, then the last one goes on
+		if h := p.link[s]; h != (hop{}) {
+			out = max(out, a.before+f+(m-1)*h.takes(p.x[j])+a.between+b+a.after, a.before+f+a.between+(m-1)*h.takes(p.y[j])+b+a.after)
+		}
+	}
+	return out
+}
+
+// bound is a bound of a step in which the stages of a worker, from unit first[s] up to but not including
+// last[s], take these times. It is never below quick where these are those without recomputation, and
+// never above what simulate finds.
+func (p *space) bound(w int, first, last []int, times []stageTimes) (end int64) {
+	o := &p.order[w]
+	type state struct {
+		around
+		from, to int // the worker's stages before and after; -1 is none
+		enter    int64
+		leave    int64
+		forward  []int64 // by micro-batch: its end
+		backward []int64
+	}
+	states := make([]state, p.stages())
+	fastest := p.fast[p.stages()-1]
+	for k, s := range o.stages {
+		t := state{around: p.around(s, first[s], last[s]), from: -1, to: -1, forward: make([]int64, p.m), backward: make([]int64, p.m)}
+		t.enter = t.before
+		if k > 0 {
+			t.from = o.stages[k-1]
+			t.enter = p.forwards(fastest)[first[s]] - p.forwards(fastest)[last[t.from]]
+		}
+		if k < len(o.stages)-1 {
+			t.to = o.stages[k+1]
+			t.leave = p.backwards(fastest, last[s], first[t.to])
+		}
+		states[s] = t
+	}
+	now := int64(0)
+	for at := range o.list {
+		e := &o.list[at]
+		s, i := int(e.stage), e.microBatch
+		x, t := &states[s], &times[s]
+		switch e.kind {
+		case schedule.Forward:
+			takes, ready := t.forward, x.before
+			if t.each != nil {
+				takes = t.each[i].forward
+			}
+			if x.from >= 0 {
+				ready = states[x.from].forward[i] + x.enter
+			}
+			now = max(now, ready) + takes
+			x.forward[i] = now
+		case schedule.Recompute:
+			takes := t.recompute
+			if t.each != nil {
+				takes = t.each[i].recompute
+			}
+			now += takes
+		case schedule.Backward, schedule.BackwardInput:
+			takes, ready := t.backward, x.forward[o.after[i]]+x.between
+			if t.each != nil {
+				takes = t.each[i].backward
+			}
+			if e.kind == schedule.Backward {
+				takes += t.second
+			}
+			if x.to >= 0 {
+				ready = max(ready, states[x.to].backward[i]+x.leave)
+			}
+			now = max(now, ready) + takes
+			x.backward[i] = now
+			end = max(end, now+x.around.after)
+		case schedule.BackwardWeight:
+			now += t.second
+		}
+	}
+	return max(end, now)
+}

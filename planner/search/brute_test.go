@@ -1,0 +1,63 @@
+package search
+
+import (
+	"context"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"penstock/schedule"
+)
+
+// The cut that is found is as fast as any, for every schedule, and is proved to be.
+func TestBruteForce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		schedules := schedule.Schedules()
+		s := schedules[rapid.IntRange(0, len(schedules)-1).Draw(t, "schedule")]
+		v := rapid.SampledFrom(virtuals(s)).Draw(t, "virtual")
+		devices := rapid.IntRange(1, 4).Draw(t, "devices")
+		units := rapid.IntRange(devices*v, max(12, devices*v)).Draw(t, "units")
+		p := oneSpace(t, randomChain(t, units), randomMachine(t, devices), Wishes{}, s.Name, v, rapid.IntRange(1, 6).Draw(t, "micro-batches"))
+		f, err := p.best(context.Background(), none)
+		if err != nil {
+			t.Fatal(err)
+		}
+		least := int64(none)
+		everyCut(units, p.stages(), func(c cut) { least = min(least, p.plain(c)) })
+		if f.step != least || !f.proved || f.bound != least {
+			t.Fatalf("%s v=%d m=%d: %v takes %d ns, bound %d, proved %v; the best takes %d", s.Name, v, p.m, f.cut, f.step, f.bound, f.proved, least)
+		}
+		if took, ok := judged(t, p, f.cut); !ok || took != least {
+			t.Fatalf("%s v=%d m=%d: %v takes %d ns as planned, found %d", s.Name, v, p.m, f.cut, took, least)
+		}
+	})
+}
+
+// Under limits it is as fast as the best of all cuts that are planned as a whole, and none is above its
+// limit.
+func TestBruteForceUnderLimits(t *testing.T) {
+	few(t, func(t *rapid.T) {
+		schedules := schedule.Schedules()
+		s := schedules[rapid.IntRange(0, len(schedules)-1).Draw(t, "schedule")]
+		v := max(s.Virtual, 1)
+		devices := rapid.IntRange(1, 3).Draw(t, "devices")
+		units := rapid.IntRange(devices*v, max(5, devices*v)).Draw(t, "units")
+		c := randomChain(t, units)
+		m := rapid.IntRange(1, 4).Draw(t, "micro-batches")
+		w := Wishes{Limit: rapid.Int64Range(100, 5000).Draw(t, "limit")}
+		p := oneSpace(t, c, randomMachine(t, devices), w, s.Name, v, m)
+		f, err := p.best(context.Background(), none)
+		if err != nil {
+			t.Fatal(err)
+		}
+		least := int64(none)
+		everyCut(units, p.stages(), func(c cut) {
+			if took, ok := judged(t, p, c); ok {
+				least = min(least, took)
+			}
+		})
+		if f.step != least || !f.proved || f.bound != least {
+			t.Fatalf("%s v=%d m=%d limit=%d: %v takes %d ns, bound %d, proved %v; the best takes %d", s.Name, v, m, w.Limit, f.cut, f.step, f.bound, f.proved, least)
+		}
+	})
+}

@@ -1,0 +1,34 @@
+// Package search chooses how to train: the schedule, how many stages each device has, where the model is
+// cut, how many micro-batches there are, what is recomputed, how many threads a device has, and how many
+// replicas run side by side, so that a step is shortest and no device exceeds its bytes.
+//
+// A [Profile] says what the model's units cost, a [Machine] what there is to run on, [Wishes] what is
+// decided already. [Search] returns the best [Plan], a bound that no plan of the searched space is below,
+// and the best plan of every schedule with the reason why it was not taken.
+//
+// # The searched space
+//
+// Devices are taken in the order in which the machine lists them. A stage is one or more units. What a
+// device recomputes is what [planner.Solve] plans for its stages in the order of the program. The time of
+// a plan is that of [schedule.Simulate], in whole nanoseconds; its peaks are those of planner.Solve.
+//
+// # How it searches
+//
+// Each schedule, number of devices, stages, micro-batches, threads and replicas is a space of its own, in
+// which only the cut is to be found. A bound of a device says that a step cannot be shorter, whatever
+// the other devices have:
+//
+//	what must precede its first action + its load + what must follow its last + the gaps that nothing can fill
+//
+// With one stage on each device dynamic programming over (device, first unit) finds the cut whose
+// greatest bound is least, which is a bound of the whole space. A search over cuts in depth, the least
+// bound first, then simulates the cuts whose bounds are below the best plan's time. When none is left,
+// that plan is proved best. GPipe on links that cost nothing has a closed form: the times of all stages,
+// and of all micro-batches but one on the slowest forward and the slowest backward. With several stages on
+// each device there is no small state: cuts are listed in depth, and cut off by the same bounds.
+//
+// Under a limit the bounds know at first what no recomputation can avoid (see held). A device is
+// planned, which is slow, only where it is on the cut that looks best. Equal blocks are planned once.
+//
+// The package is pure. All its functions may be called at the same time.
+package search

@@ -1,0 +1,217 @@
+package search
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"time"
+
+	"penstock/internal/arg"
+)
+
+// Machine is what there is to train on.
+type Machine struct {
+	Devices []Device // in the order in which stages are put on them; at least one
+	Links   []Link   // what joins two devices; of two that do, the later. None costs nothing.
+}
+
+// Device is a device of a machine.
+type Device struct {
+	Name string // that no other has
+	// Bytes is the most that it may hold; 0 is no limit. What it is divided into has equal parts.
+	Bytes int64
+	// Threads is how many threads it has; 0 is 1. With fewer for each stage, several stages share it, as
+	// far as they go, each as a device of its own.
+	Threads int
+	// Speed is how many times as fast it is as what was measured; 0 is 1.
+	Speed float64
+}
+
+// Link is what it costs to move values between two devices, in either direction.
+type Link struct {
+	From, To  string        // names of devices; "" is any
+	Latency   time.Duration // from when a value leaves until its first byte arrives
+	Bandwidth float64       // bytes a second; 0 is no bound
+}
+
+func (d Device) threads() int { return max(d.Threads, 1) }
+
+func (d Device) speed() float64 {
+	if d.Speed == 0 {
+		return 1
+	}
+	return d.Speed
+}
+
+// check returns a *arg.ConfigError for what makes no sense.
+func (m Machine) check() error {
+	refuse := func(field string, value any, problem, remedy string) error {
+		return &arg.ConfigError{Of: "search", Field: field, Value: value, Problem: problem, Remedy: remedy}
+	}
+	if len(m.Devices) == 0 {
+		return refuse("Devices", 0, "the machine has none", "want at least one")
+	}
+	named := func(name string) bool {
+		return name == "" || slices.ContainsFunc(m.Devices, func(d Device) bool { return d.Name == name })
+	}
+	for i, d := range m.Devices {
+		switch {
+		case d.Name == "" || slices.ContainsFunc(m.Devices[:i], func(o Device) bool { return o.Name == d.Name }):
+			return refuse("Devices", d.Name, fmt.Sprintf("device %d has this name", i), "want a name that no other has")
+		case d.Bytes < 0:
+			return refuse("Devices", d.Bytes, "the bytes of "+d.Name, "want 1 or more, or 0 for no limit")
+		case d.Threads < 0:
+			return refuse("Devices", d.Threads, "the threads of "+d.Name, "want 1 or more")
+		case !(d.Speed >= 0) || math.IsInf(d.Speed, 0):
+			return refuse("Devices", d.Speed, "the speed of "+d.Name, "want more than 0, such as 1 for that of the profile")
+		}
+	}
+	for i, l := range m.Links {
+		switch {
+		case !named(l.From) || !named(l.To):
+			return refuse("Links", fmt.Sprintf("%q and %q", l.From, l.To), fmt.Sprintf("what link %d joins", i), "want names of devices")
+		case l.Latency < 0:
+			return refuse("Links", l.Latency, fmt.Sprintf("the latency of link %d", i), "want 0 or more")
+		case !(l.Bandwidth >= 0) || math.IsInf(l.Bandwidth, 0):
+			return refuse("Links", l.Bandwidth, fmt.Sprintf("the bandwidth of link %d", i), "want bytes a second")
+		}
+	}
+	return nil
+}
+
+// hop is what a link between two devices costs.
+type hop struct {
+	latency   time.Duration
+	bandwidth float64 // bytes a second; 0 is no bound
+}
+
+// takes is how long so many bytes are on a link.
+func (h hop) takes(bytes int64) int64 {
+	if h.bandwidth == 0 {
+		return 0
+	}
+	return int64(float64(bytes) / h.bandwidth * float64(time.Second))
+}
+
+// between is the link of two devices.
+func (m Machine) between(a, b string) (h hop) {
+	if a == b {
+		return hop{}
+	}
+	joins := func(l Link, a, b string) bool { return (l.From == "" || l.From == a) && (l.To == "" || l.To == b) }
+	for _, l := range m.Links {
+		if joins(l, a, b) || joins(l, b, a) {
+			h = hop{l.Latency, l.Bandwidth}
+		}
+	}
+	return h
+}
+
+// The file of a machine, as JSON. All fields are needed but count, from and to, and links, which cost
+// nothing without:
+//
+//	{"version":1,
+//	"devices":[{"name":"gpu","count":8,"bytes":80000000000,"threads":1,"speed":1}],
+//	"links":[{"latency_us":5,"bytes_per_second":25e9},{"from":"gpu0","to":"gpu1","latency_us":2,"bytes_per_second":3e11}]}
+type machineJSON struct {
+	Version *int         `json:"version"`
+	Devices []deviceJSON `json:"devices"`
+	Links   []linkJSON   `json:"links"`
+}
+
+type deviceJSON struct {
+	Name    *string  `json:"name"`
+	Count   *int     `json:"count"`
+	Bytes   *int64   `json:"bytes"`
+	Threads *int     `json:"threads"`
+	Speed   *float64 `json:"speed"`
+}
+
+type linkJSON struct {
+	From      string   `json:"from"`
+	To        string   `json:"to"`
+	Latency   *float64 `json:"latency_us"`
+	Bandwidth *float64 `json:"bytes_per_second"`
+}
+
+// maxDevices bounds what a file may ask for.
+const maxDevices = 1 << 16
+
+// ParseMachine reads the file of a machine. A device with a count stands for as many, whose names end in
+// their numbers. A number that is missing, or is not more than 0, is refused, but for a latency of 0. The
+// error names the field.
+func ParseMachine(data []byte) (Machine, error) {
+	var file machineJSON
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&file); err != nil {
+		return Machine{}, fmt.Errorf("search: the machine is no JSON of one: %w; want {\"version\":1,\"devices\":[...],\"links\":[...]}", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return Machine{}, errors.New("search: something follows the machine; want the end of the file")
+	}
+	if file.Version == nil || *file.Version != 1 {
+		return Machine{}, errors.New(`search: "version" is missing or not known; want 1`)
+	}
+	var m Machine
+	for i, f := range file.Devices {
+		at := fmt.Sprintf("devices[%d]", i)
+		switch {
+		case f.Name == nil || *f.Name == "":
+			return m, missing(at, "name", "a name")
+		case f.Count != nil && (*f.Count < 1 || *f.Count > maxDevices):
+			return m, wrong(at, "count", *f.Count, fmt.Sprintf("1 to %d", maxDevices))
+		case f.Bytes == nil:
+			return m, missing(at, "bytes", "the most that it may hold")
+		case *f.Bytes < 1:
+			return m, wrong(at, "bytes", *f.Bytes, "1 or more")
+		case f.Threads == nil:
+			return m, missing(at, "threads", "how many it has, such as 1")
+		case *f.Threads < 1:
+			return m, wrong(at, "threads", *f.Threads, "1 or more")
+		case f.Speed == nil:
+			return m, missing(at, "speed", "how many times as fast it is as what was measured, such as 1")
+		case *f.Speed <= 0:
+			return m, wrong(at, "speed", *f.Speed, "more than 0")
+		}
+		one := Device{Name: *f.Name, Bytes: *f.Bytes, Threads: *f.Threads, Speed: *f.Speed}
+		if f.Count == nil {
+			m.Devices = append(m.Devices, one)
+			continue
+		}
+		for k := range *f.Count {
+			one.Name = fmt.Sprint(*f.Name, k)
+			m.Devices = append(m.Devices, one)
+		}
+	}
+	if len(m.Devices) > maxDevices {
+		return m, fmt.Errorf("search: %d devices; want at most %d", len(m.Devices), maxDevices)
+	}
+	for i, f := range file.Links {
+		at := fmt.Sprintf("links[%d]", i)
+		switch {
+		case f.Latency == nil:
+			return m, missing(at, "latency_us", "microseconds")
+		case *f.Latency < 0 || *f.Latency > 1e12:
+			return m, wrong(at, "latency_us", *f.Latency, "0 or more microseconds")
+		case f.Bandwidth == nil:
+			return m, missing(at, "bytes_per_second", "the bandwidth")
+		case *f.Bandwidth <= 0:
+			return m, wrong(at, "bytes_per_second", *f.Bandwidth, "more than 0")
+		}
+		m.Links = append(m.Links, Link{From: f.From, To: f.To, Latency: time.Duration(*f.Latency * float64(time.Microsecond)), Bandwidth: *f.Bandwidth})
+	}
+	return m, m.check()
+}
+
+func missing(at, field, want string) error {
+	return fmt.Errorf("search: %s.%s is missing; want %s", at, field, want)
+}
+
+func wrong(at, field string, value any, want string) error {
+	return fmt.Errorf("search: %s.%s is %v; want %s", at, field, value, want)
+}

@@ -1,0 +1,254 @@
+package search
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"slices"
+	"time"
+
+	"penstock/planner"
+	"penstock/remat"
+	"penstock/schedule"
+)
+
+// oracle says what the stages of a worker take within its bytes: what planner.Solve recomputes of them in
+// the order of the program. It asks only once for each worker and layers, and for layers that cost the
+// same.
+type oracle struct {
+	p        *space
+	kinds    []int // of units: equal ones have the same
+	cells    map[string]*cell
+	programs map[int]*schedule.Program // by capacity
+	groups   []group                   // by worker
+	solved   int
+}
+
+// cell is the answer for a worker's stages.
+type cell struct {
+	times []stageTimes // by stage; those of other workers are zero
+	bound int64        // of a step; none if nothing fits
+	least int64        // bytes, if nothing fits
+	peak  int64
+	wait  int // how many values may wait on links; 0 is any number
+}
+
+// none is the bound of what does not fit.
+const none = math.MaxInt64 / 4
+
+func newOracle(p *space) *oracle {
+	o := &oracle{p: p, cells: map[string]*cell{}, programs: map[int]*schedule.Program{}}
+	known := map[remat.Layer]int{}
+	for i, l := range p.chain.Layers {
+		l.Name = ""
+		if _, ok := known[l]; !ok {
+			known[l] = len(known)
+		}
+		kind := known[l]
+		if len(p.chain.Carries)+len(p.chain.GradientCarries) > 0 {
+			kind = i // which shares memory with others
+		}
+		o.kinds = append(o.kinds, kind)
+	}
+	for w := range p.workers {
+		o.groups = append(o.groups, p.group(w))
+	}
+	return o
+}
+
+// generate makes the program once for each capacity of links.
+func (o *oracle) generate(c schedule.Config) (*schedule.Program, error) {
+	known, ok := o.programs[c.Capacity]
+	if !ok {
+		var err error
+		if known, err = o.p.generate(c); err != nil {
+			return nil, err
+		}
+		o.programs[c.Capacity] = known
+	}
+	out := *known
+	out.Workers = slices.Clone(known.Workers)
+	return &out, nil
+}
+
+// key tells apart what may have different answers.
+func (o *oracle) key(w int, first, last []int) string {
+	key := binary.AppendVarint(nil, int64(w))
+	for _, s := range o.p.order[w].stages {
+		key = binary.AppendVarint(key, o.p.x[first[s]])
+		key = binary.AppendVarint(key, o.p.y[last[s]])
+		for _, k := range o.kinds[first[s]:last[s]] {
+			key = binary.AppendVarint(key, int64(k))
+		}
+		key = binary.AppendVarint(key, -1)
+	}
+	return string(key)
+}
+
+// known is the answer for a worker's stages if there is one already.
+func (o *oracle) known(w int, first, last []int) *cell { return o.cells[o.key(w, first, last)] }
+
+// ask is the answer for a worker's stages, from unit first[s] up to but not including last[s].
+func (o *oracle) ask(ctx context.Context, w int, first, last []int) (*cell, error) {
+	key := o.key(w, first, last)
+	if c := o.cells[key]; c != nil {
+		return c.at(o.p, w, first, last), nil
+	}
+	p := o.p
+	problem := planner.Problem{MicroBatches: p.m, Schedule: o.generate}
+	for _, of := range p.workers {
+		problem.Devices = append(problem.Devices, planner.Device{Name: of.name})
+	}
+	problem.Devices[w].Limit = p.workers[w].bytes
+	for s := range p.stages() {
+		stage := planner.Stage{Device: p.place[s], Layers: 1, Policy: planner.Always}
+		if p.place[s] == w {
+			stage = planner.ChainStage(p.chain, first[s], last[s])
+			stage.Device = w
+			p.finish(&stage)
+			if s == 0 {
+				problem.Devices[w].Live = int64(p.m) * p.chain.Input
+			}
+		}
+		problem.Stages = append(problem.Stages, stage)
+	}
+	o.solved++
+	c := &cell{}
+	plan, err := planner.Solve(ctx, problem)
+	var short *planner.MemoryError
+	switch {
+	case errors.As(err, &short):
+		c.bound, c.least = none, short.Least()
+	case err != nil:
+		return nil, err
+	default:
+		c.peak, c.wait = plan.Devices[w].Peak, plan.Program.Capacity
+		c.times = make([]stageTimes, p.stages())
+		for _, s := range p.order[w].stages {
+			c.times[s] = p.planned(plan, s, first[s])
+		}
+	}
+	o.cells[key] = c
+	return c.at(p, w, first, last), nil
+}
+
+// at is the answer with its bound where the layers are: those of equal layers elsewhere are others.
+func (c *cell) at(p *space, w int, first, last []int) *cell {
+	if c.bound == none {
+		return c
+	}
+	out := *c
+	out.bound = p.bound(w, first, last, c.times)
+	return &out
+}
+
+// planned is what a plan's stage takes, whose first unit is given.
+func (p *space) planned(plan *planner.Plan, s, first int) (t stageTimes) {
+	own, split := p.of(s).unit, p.schedule.Split
+	last := first
+	for _, n := range plan.Stages[s].Units {
+		last += n
+	}
+	t = p.times(s, first, last)
+	loss := int64(0)
+	if s == p.stages()-1 {
+		sums := p.of(s)
+		loss = sums.forward[p.units] - sums.forward[p.units-1] - own[p.units-1].forward
+	}
+	sum := func(ops []remat.Op) (n int64) {
+		for _, op := range ops {
+			switch op.Kind {
+			case remat.ForwardSave:
+				n += own[first+op.Layer].forward
+			case remat.Forward, remat.ForwardKeep:
+				n += own[first+op.Layer].noGrad
+			case remat.LossStep:
+				n += loss
+			case remat.Backward:
+				n += own[first+op.Layer].backward
+				if split {
+					n -= own[first+op.Layer].second
+				}
+			}
+		}
+		return n
+	}
+	for _, m := range plan.Stages[s].MicroBatches {
+		forward, again, backward := planner.Split(m.Ops)
+		t.each = append(t.each, microTimes{sum(forward), sum(again), sum(backward)})
+	}
+	return t
+}
+
+// durations are times as schedule.Simulate takes them.
+func durations(times []stageTimes) func(schedule.Action) time.Duration {
+	return func(a schedule.Action) time.Duration {
+		t := &times[a.Stage]
+		forward, recompute, backward := t.forward, t.recompute, t.backward
+		if t.each != nil {
+			forward, recompute, backward = t.each[a.MicroBatch].forward, t.each[a.MicroBatch].recompute, t.each[a.MicroBatch].backward
+		}
+		switch a.Kind {
+		case schedule.Forward:
+			return time.Duration(forward)
+		case schedule.Recompute:
+			return time.Duration(recompute)
+		case schedule.Backward:
+			return time.Duration(backward + t.second)
+		case schedule.BackwardInput:
+			return time.Duration(backward)
+		case schedule.BackwardWeight:
+			return time.Duration(t.second)
+		case schedule.Reduce:
+			return time.Duration(t.reduce)
+		}
+		return 0
+	}
+}
+
+// links are those of a cut.
+func (p *space) links(c cut) schedule.Links {
+	free := true
+	for _, h := range p.link {
+		free = free && h == hop{}
+	}
+	if free {
+		return schedule.Links{}
+	}
+	return schedule.Links{Cost: func(a schedule.Action) schedule.Transfer {
+		s := min(a.Stage, a.Peer)
+		bytes := p.x[c[s+1]]
+		if a.Kind == schedule.SendGradient {
+			bytes = p.y[c[s+1]]
+		}
+		return schedule.Transfer{Latency: p.link[s].latency, Bytes: time.Duration(p.link[s].takes(bytes))}
+	}}
+}
+
+// evaluate is the time of a step of a cut, with what its devices recompute, or none.
+func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
+	p.work += len(p.program.list)
+	if !p.limited {
+		return p.plain(c), nil
+	}
+	times, capacity := make([]stageTimes, p.stages()), 0
+	for w := range p.workers {
+		one, err := p.oracle.ask(ctx, w, c, c[1:])
+		if err != nil || one.bound == none {
+			return none, err
+		}
+		for _, s := range p.order[w].stages {
+			times[s] = one.times[s]
+		}
+		if one.wait != 0 {
+			capacity = one.wait
+		}
+	}
+	if capacity == 0 {
+		return p.simulate(c, times), nil
+	}
+	program := p.oracle.programs[capacity].Without(func(a schedule.Action) bool { return times[a.Stage].each[a.MicroBatch].recompute == 0 })
+	took, _, err := p.links(c).Predict(program, durations(times))
+	return int64(took), err
+}

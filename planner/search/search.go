@@ -1,0 +1,417 @@
+package search
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"penstock/internal/arg"
+	"penstock/planner"
+	"penstock/schedule"
+)
+
+// Plan is how to train, and what a step takes.
+type Plan struct {
+	Schedule     string
+	Virtual      int // stages of each device
+	MicroBatches int // of a replica
+	Rows         int // of a micro-batch; 0 is what was measured
+	Threads      int // of each device
+	Replicas     int
+	Devices      []string // names of the pipeline's devices; of replicas those of the first
+	Balance      []int    // units of each stage
+	Step         time.Duration
+	LowerBound   time.Duration // no plan of the same space takes less
+	Proved       bool          // LowerBound is Step
+	Peaks        []int64       // bytes, by device; nil if it was not asked for
+	Limits       []int64       // bytes, by device; 0 is none
+	Busy         []time.Duration
+	Planned      *planner.Plan // program and operations
+}
+
+// Outcome is what became of a schedule.
+type Outcome struct {
+	Schedule   string
+	Plan       *Plan         // its best; nil if it has none
+	LowerBound time.Duration // no plan of the schedule takes less
+	Proved     bool          // LowerBound is the plan's Step, or there is no plan
+	Lost       string        // why it is not the best; "" if it is
+	// Short is what the devices lacked that have the fewest bytes too few, where bytes are why there is
+	// no plan.
+	Short *planner.MemoryError
+}
+
+// Result is what a search came to.
+type Result struct {
+	Best       *Plan // nil if no plan fits
+	LowerBound time.Duration
+	Proved     bool      // no plan of the searched space takes less than Best
+	Schedules  []Outcome // in the order of schedule.Schedules
+}
+
+// Search finds the plan of the shortest step. It blocks until it is done, or fails with ctx.Err() when
+// ctx ends. The errors of what is asked for are *arg.ConfigError and *remat.ChainError. That no plan
+// fits is no error: Best is nil, and Short says of each schedule what it lacks.
+//
+// Among plans of the same step it takes the one whose greatest peak is least, then the simplest
+// schedule.
+func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes) (*Result, error) {
+	if err := arg.Context(ctx, "search"); err != nil {
+		return nil, err
+	}
+	for _, err := range []error{profile.check(), machine.check(), wishes.check()} {
+		if err != nil {
+			return nil, err
+		}
+	}
+	list, err := wishes.named()
+	if err != nil {
+		return nil, err
+	}
+	out := &Result{}
+	for _, s := range list {
+		one, err := searchSchedule(ctx, profile, machine, wishes, s)
+		if err != nil {
+			return nil, err
+		}
+		out.Schedules = append(out.Schedules, one)
+	}
+	return out, out.judge()
+}
+
+// judge says which plan is the best, and why others are not.
+func (r *Result) judge() error {
+	var best *Plan
+	fullest := func(p *Plan) int64 {
+		if len(p.Peaks) == 0 {
+			return 0
+		}
+		return slices.Max(p.Peaks)
+	}
+	for _, o := range r.Schedules {
+		if p := o.Plan; p != nil && (best == nil || cmp.Or(cmp.Compare(p.Step, best.Step), cmp.Compare(fullest(p), fullest(best))) < 0) {
+			best = p
+		}
+	}
+	if r.Best = best; best == nil {
+		return nil
+	}
+	r.LowerBound = best.Step
+	for i := range r.Schedules {
+		o := &r.Schedules[i]
+		if o.Plan != nil || !o.Proved {
+			r.LowerBound = min(r.LowerBound, o.LowerBound)
+		}
+		switch {
+		case o.Plan == nil || o.Plan == best:
+		case o.Lost != "" && o.Plan.Step > best.Step: // bytes, as it turned out
+		case o.Plan.Step == best.Step:
+			o.Lost = "the same time"
+		default:
+			o.Lost = fmt.Sprintf("time: %.1f %% more", 100*(float64(o.Plan.Step)/float64(best.Step)-1))
+		}
+	}
+	r.Proved = r.LowerBound == best.Step
+	return nil
+}
+
+// searchSchedule searches all spaces of a schedule, those of the least bounds first.
+func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishes Wishes, s schedule.Schedule) (Outcome, error) {
+	out := Outcome{Schedule: s.Name, Proved: true}
+	spaces, why := wishes.spaces(profile, machine, s)
+	if len(spaces) == 0 {
+		out.Lost = why
+		return out, nil
+	}
+	slices.SortStableFunc(spaces, func(a, b *space) int { return cmp.Compare(a.floor(), b.floor()) })
+	var best *space
+	known, bound := found{step: none}, int64(none)
+	var refused error
+	for _, p := range spaces {
+		if p.floor() >= known.step {
+			break
+		}
+		if err := p.prepare(); err != nil {
+			refused = err
+			continue
+		}
+		f, err := p.best(ctx, known.step)
+		if err != nil {
+			return out, err
+		}
+		bound = min(bound, f.bound)
+		out.Proved = out.Proved && f.proved
+		if f.cut != nil {
+			known, best = f, p
+		}
+	}
+	if best == nil {
+		out.LowerBound = time.Duration(min(bound, none))
+		if refused != nil && bound == none {
+			out.Lost = refused.Error()
+		}
+		p := spaces[0]
+		if p.limited && p.program != nil {
+			var err error
+			if out.Short, err = p.short(ctx); err != nil {
+				return out, err
+			}
+			out.Lost = "bytes: " + out.Short.Shortages()
+			if !out.Proved {
+				out.Lost = "no plan found; " + out.Lost
+			}
+		}
+		return out, nil
+	}
+	plan, err := best.plan(ctx, known)
+	if err != nil {
+		return out, err
+	}
+	out.Plan, out.LowerBound = plan, min(plan.Step, time.Duration(bound))
+	plan.LowerBound = out.LowerBound
+	out.Proved = out.Proved && plan.LowerBound == plan.Step
+	plan.Proved = out.Proved
+	if best.limited {
+		out.Lost, err = best.without(ctx, plan)
+	}
+	return out, err
+}
+
+// plan is a cut with all that is decided. It is solved once more as a whole, and simulated by package
+// schedule.
+func (p *space) plan(ctx context.Context, f found) (*Plan, error) {
+	out := &Plan{Schedule: p.schedule.Name, Virtual: p.virtual, MicroBatches: p.m, Rows: p.rows, Threads: p.threads, Replicas: p.replicas, Balance: f.cut.counts()}
+	for _, w := range p.workers {
+		out.Devices, out.Limits = append(out.Devices, w.name), append(out.Limits, w.bytes)
+	}
+	plan, err := planner.Solve(ctx, p.problem(f.cut))
+	if err != nil {
+		return nil, fmt.Errorf("search: the plan found does not hold, which is a fault of penstock: %w", err)
+	}
+	out.Planned = plan
+	times := make([]stageTimes, p.stages())
+	for s := range times {
+		times[s] = p.planned(plan, s, f.cut[s])
+	}
+	line, err := p.links(f.cut).Simulate(plan.Program, durations(times))
+	if err != nil {
+		return nil, err
+	}
+	out.Busy = make([]time.Duration, len(p.workers))
+	for _, e := range line.Events {
+		out.Step = max(out.Step, e.End)
+		if !e.Action.Kind.Transfer() && e.Action.Kind != schedule.Reduce {
+			out.Busy[e.Worker] += e.End - e.Start
+		}
+	}
+	for w, d := range plan.Devices {
+		out.Peaks = append(out.Peaks, d.Peak)
+		if limit := p.workers[w].bytes; limit > 0 && d.Peak > limit {
+			return nil, fmt.Errorf("search: device %s takes %d bytes of %d, which is a fault of penstock", d.Name, d.Peak, limit)
+		}
+	}
+	return out, nil
+}
+
+// without says whether a plan is slower for its limits, and which device exceeds its limit most without.
+func (p *space) without(ctx context.Context, plan *Plan) (string, error) {
+	bare := *p
+	bare.limited, bare.order, bare.oracle, bare.work = false, nil, nil, 0
+	bare.wishes.Work = 500_000
+	if err := bare.prepare(); err != nil {
+		return "", err
+	}
+	f, err := bare.best(ctx, int64(plan.Step))
+	if err != nil || f.cut == nil {
+		return "", err
+	}
+	problem := bare.problem(f.cut)
+	for w := range problem.Devices {
+		problem.Devices[w].Limit = 0
+	}
+	free, err := planner.Solve(ctx, problem)
+	if err != nil {
+		return "", err
+	}
+	at, most := -1, 0.0
+	for w, d := range free.Devices {
+		if limit := p.workers[w].bytes; limit > 0 && float64(d.Peak)/float64(limit) > max(most, 1) {
+			at, most = w, float64(d.Peak)/float64(limit)
+		}
+	}
+	if at < 0 {
+		return "", nil
+	}
+	return fmt.Sprintf("bytes: %s would take %d of %d, and the step %v", free.Devices[at].Name, free.Devices[at].Peak, p.workers[at].bytes, time.Duration(f.step)), nil
+}
+
+// short says what devices lack with a cut that has about the fewest bytes too few.
+func (p *space) short(ctx context.Context) (*planner.MemoryError, error) {
+	c, err := p.light()
+	if err != nil {
+		return nil, err
+	}
+	_, err = planner.Solve(ctx, p.problem(c))
+	var lack *planner.MemoryError
+	switch {
+	case errors.As(err, &lack):
+		return lack, nil
+	case err != nil:
+		return nil, err
+	}
+	return &planner.MemoryError{}, nil
+}
+
+// spaces are those of a schedule, or why there is none.
+func (w Wishes) spaces(profile Profile, machine Machine, s schedule.Schedule) (list []*space, why string) {
+	why = "no number of micro-batches suits the rows that were measured"
+	replicas := w.Replicas
+	if replicas == nil {
+		replicas = []int{1}
+	}
+	for _, threads := range profile.threads() {
+		all := machine.workers(threads, w.Limit)
+		for _, r := range replicas {
+			most := len(all) / r
+			devices := []int{w.Devices}
+			if w.Devices == 0 {
+				devices = nil
+				for n := range min(most, profile.units()) {
+					devices = append(devices, n+1)
+				}
+			}
+			for _, n := range devices {
+				if n > most {
+					why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", n*r, threads, len(all))
+					continue
+				}
+				virtual := w.Virtual
+				switch {
+				case s.Virtual > 0:
+					virtual = []int{s.Virtual}
+				case virtual == nil:
+					virtual = []int{s.Usual()}
+				}
+				for _, v := range virtual {
+					if n*v > profile.units() {
+						why = fmt.Sprintf("%d stages are more than %d units", n*v, profile.units())
+						continue
+					}
+					for _, m := range w.chunks(r) {
+						measured, ok := profile.of(w.rows(m, r), threads)
+						if !ok {
+							continue
+						}
+						workers, link := machine.pipeline(all, n, r)
+						p, err := newSpace(w, s, measured.Chain, v, m, r, workers, link)
+						if err != nil {
+							why = err.Error()
+							continue
+						}
+						p.rows, p.threads = measured.Rows, threads
+						list = append(list, p)
+					}
+				}
+			}
+		}
+	}
+	return list, why
+}
+
+// chunks are the numbers of micro-batches of a replica that are tried.
+func (w Wishes) chunks(replicas int) (list []int) {
+	if w.MicroBatches != nil {
+		return w.MicroBatches
+	}
+	for m := 1; m <= w.Batch/replicas; m++ {
+		if w.Batch/replicas%m == 0 {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// rows are those of each of m micro-batches of a replica, or 0 for those that were measured.
+func (w Wishes) rows(m, replicas int) int {
+	if w.Batch == 0 {
+		return 0
+	}
+	if w.Batch%(m*replicas) != 0 {
+		return -1
+	}
+	return w.Batch / (m * replicas)
+}
+
+// of is what was measured for micro-batches of so many rows, or of any for 0.
+func (p Profile) of(rows, threads int) (Measured, bool) {
+	at := slices.IndexFunc(p.Measured, func(m Measured) bool { return (rows == 0 || m.Rows == rows) && m.threads() == threads })
+	if at < 0 {
+		return Measured{}, false
+	}
+	return p.Measured[at], true
+}
+
+// threads are the numbers of threads that were measured, ascending.
+func (p Profile) threads() (list []int) {
+	for _, m := range p.Measured {
+		if !slices.Contains(list, m.threads()) {
+			list = append(list, m.threads())
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// workers are the parts of the machine's devices that have so many threads each.
+func (m Machine) workers(threads int, limit int64) (list []worker) {
+	for _, d := range m.Devices {
+		parts := d.threads() / threads
+		for k := range parts {
+			one := worker{name: d.Name, device: d.Name, bytes: d.Bytes / int64(parts), speed: d.speed()}
+			if parts > 1 {
+				one.name = fmt.Sprintf("%s/%d", d.Name, k)
+			}
+			if limit > 0 && (one.bytes == 0 || one.bytes > limit) {
+				one.bytes = limit
+			}
+			list = append(list, one)
+		}
+	}
+	return list
+}
+
+// pipeline are the first n of a machine's workers, and as many for each further replica. Of each n
+// replicas have, the slowest speed, the fewest bytes and the slowest link count, as all wait for it.
+func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link func(a, b worker) hop) {
+	list = slices.Clone(all[:n])
+	worse := func(a, b hop) hop {
+		a.latency = max(a.latency, b.latency)
+		if b.bandwidth > 0 && (a.bandwidth == 0 || b.bandwidth < a.bandwidth) {
+			a.bandwidth = b.bandwidth
+		}
+		return a
+	}
+	for r := 1; r < replicas; r++ {
+		for k := range n {
+			other, one := all[r*n+k], &list[k]
+			one.speed = min(one.speed, other.speed)
+			if other.bytes > 0 && (one.bytes == 0 || other.bytes < one.bytes) {
+				one.bytes = other.bytes
+			}
+			one.reduce = worse(one.reduce, m.between(all[(r-1)*n+k].device, other.device))
+		}
+	}
+	at := map[string]int{}
+	for k, w := range list {
+		at[w.name] = k
+	}
+	return list, func(a, b worker) (h hop) {
+		for r := range replicas {
+			h = worse(h, m.between(all[r*n+at[a.name]].device, all[r*n+at[b.name]].device))
+		}
+		return h
+	}
+}

@@ -1,0 +1,99 @@
+package search
+
+import (
+	"fmt"
+
+	"penstock/internal/arg"
+	"penstock/schedule"
+)
+
+// Wishes is what is decided before the search. The zero value, with a Batch, decides nothing.
+type Wishes struct {
+	// Batch is the rows of a step, over all replicas. Micro-batches have the rows that were measured. 0
+	// is what MicroBatches say, of the rows that were measured, on one replica.
+	Batch        int
+	MicroBatches []int    // of a replica; nil is any that Batch can be cut into
+	Devices      int      // in a pipeline; 0 is any number
+	Schedules    []string // by name; nil is all of [schedule.Schedules]
+	Virtual      []int    // stages of each device, for schedules of any number; nil is 2
+	Replicas     []int    // nil is 1
+	// Limit is the most bytes that each device may hold, beside what the machine says; 0 is none.
+	Limit int64
+	// State is how many times as large as the weights what the optimizer keeps is.
+	State int
+	// Work is how many actions of programs are simulated in a space before the search in it ends without
+	// proof, and Plans how many devices are planned under limits; 0 is 4,000,000 and 400.
+	Work, Plans int
+}
+
+// named are the schedules that are searched.
+func (w Wishes) named() (list []schedule.Schedule, err error) {
+	if w.Schedules == nil {
+		return schedule.Schedules(), nil
+	}
+	for _, name := range w.Schedules {
+		s, err := schedule.Named(name)
+		if err != nil {
+			return nil, &arg.ConfigError{Of: "search", Field: "Schedules", Value: name, Remedy: err.Error()}
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+func (w Wishes) check() error {
+	refuse := func(field string, value any, remedy string) error {
+		return &arg.ConfigError{Of: "search", Field: field, Value: value, Remedy: remedy}
+	}
+	for _, f := range []struct {
+		field string
+		value int64
+	}{{"Batch", int64(w.Batch)}, {"Devices", int64(w.Devices)}, {"Limit", w.Limit}, {"State", int64(w.State)}, {"Work", int64(w.Work)}, {"Plans", int64(w.Plans)}} {
+		if f.value < 0 {
+			return refuse(f.field, f.value, "want 0 or more")
+		}
+	}
+	for _, f := range []struct {
+		field string
+		list  []int
+	}{{"MicroBatches", w.MicroBatches}, {"Virtual", w.Virtual}, {"Replicas", w.Replicas}} {
+		for _, n := range f.list {
+			if n < 1 {
+				return refuse(f.field, n, "want 1 or more")
+			}
+		}
+	}
+	if w.Batch == 0 && len(w.MicroBatches) == 0 {
+		return refuse("Batch", 0, "want the rows of a step, or MicroBatches")
+	}
+	for _, r := range w.Replicas {
+		if w.Batch == 0 && r > 1 {
+			return refuse("Replicas", r, "want a Batch with it, which replicas share")
+		}
+		if w.Batch > 0 && w.Batch%r != 0 {
+			return refuse("Replicas", r, fmt.Sprintf("want a divisor of the %d rows of a step", w.Batch))
+		}
+	}
+	for _, m := range w.MicroBatches {
+		if w.Batch > 0 && w.Batch%m != 0 {
+			return refuse("MicroBatches", m, fmt.Sprintf("want divisors of the %d rows of a step", w.Batch))
+		}
+	}
+	_, err := w.named()
+	return err
+}
+
+// work and plans are the bounds of the work in a space.
+func (w Wishes) work() int {
+	if w.Work == 0 {
+		return 4_000_000
+	}
+	return w.Work
+}
+
+func (w Wishes) plans() int {
+	if w.Plans == 0 {
+		return 400
+	}
+	return w.Plans
+}
