@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"penstock/internal/shim"
+	_ "penstock/internal/shim/timers" // less work for the runtime's monitor
 )
 
 // MaxThreads is the most intra-op threads that a context may have. A process with very many more
