@@ -19,9 +19,9 @@ type carrier struct {
 	gloo    *torch.Gloo
 	c       *control
 	mu      sync.Mutex
-	works   map[*work]bool // that have not ended, and whether a goroutine waits for it
+	works   map[*work]bool // that nobody has waited for to the end
 	shut    bool           // what waits was aborted, and nothing begins any more
-	waiters sync.WaitGroup // goroutines
+	watcher sync.WaitGroup // the goroutine that aborts
 }
 
 // openCarrier connects this process with all others. ip is the address that it listens on.
@@ -60,7 +60,7 @@ func openCarrier(ctx context.Context, c *control, s *store, ip net.IP) (*carrier
 		return nil, o.err
 	}
 	d := &carrier{gloo: o.gloo, c: c, works: map[*work]bool{}}
-	d.waiters.Go(func() {
+	d.watcher.Go(func() {
 		select {
 		case <-c.first.failed:
 		case <-c.closing:
@@ -70,16 +70,14 @@ func openCarrier(ctx context.Context, c *control, s *store, ip net.IP) (*carrier
 	return d, nil
 }
 
-// work is a send or a receive. Gloo cannot be asked whether one has ended, so somebody has to wait:
-// a goroutine of its own for a send, which nobody else may wait for, and for a receive whoever
-// calls Wait, which saves a switch between threads.
+// work is a send or a receive. Gloo cannot be asked whether one has ended. Whoever calls Wait waits
+// in Gloo: a goroutine that waits for all of them costs a thread and two switches for each.
 type work struct {
 	d        *carrier
 	peer     int
 	transfer *torch.Transfer
 	waiter   sync.Once
-	ended    chan struct{}
-	err      error // set before ended is closed
+	err      error
 }
 
 func (w *work) Wait() error {
@@ -87,45 +85,16 @@ func (w *work) Wait() error {
 	return w.err
 }
 
-func (w *work) Done() bool {
-	w.wait()
-	select {
-	case <-w.ended:
-		return true
-	default:
-		return false
-	}
-}
-
-// wait has a goroutine wait, if nobody does.
-func (w *work) wait() {
-	w.d.mu.Lock()
-	defer w.d.mu.Unlock()
-	if has, open := w.d.works[w]; open && !has {
-		w.d.works[w] = true
-		w.d.waiters.Go(func() { _ = w.Wait() })
-	}
-}
-
 func (d *carrier) send(t *torch.Tensor, to, tag int) (link.Work, error) {
-	w, err := d.begin(to, func() (*torch.Transfer, error) { return d.gloo.Send(t, to, tag) })
-	if err != nil {
-		return nil, err
-	}
-	w.wait()
-	return w, nil
+	return d.begin(to, func() (*torch.Transfer, error) { return d.gloo.Send(t, to, tag) })
 }
 
 func (d *carrier) receive(t *torch.Tensor, from, tag int) (link.Work, error) {
-	w, err := d.begin(from, func() (*torch.Transfer, error) { return d.gloo.Receive(t, from, tag) })
-	if err != nil {
-		return nil, err
-	}
-	return w, nil
+	return d.begin(from, func() (*torch.Transfer, error) { return d.gloo.Receive(t, from, tag) })
 }
 
 // begin begins a transfer with a peer.
-func (d *carrier) begin(peer int, f func() (*torch.Transfer, error)) (*work, error) {
+func (d *carrier) begin(peer int, f func() (*torch.Transfer, error)) (link.Work, error) {
 	d.mu.Lock()
 	if d.shut {
 		d.mu.Unlock()
@@ -136,8 +105,8 @@ func (d *carrier) begin(peer int, f func() (*torch.Transfer, error)) (*work, err
 		d.mu.Unlock()
 		return nil, d.broken(peer, err)
 	}
-	w := &work{d: d, peer: peer, transfer: t, ended: make(chan struct{})}
-	d.works[w] = false
+	w := &work{d: d, peer: peer, transfer: t}
+	d.works[w] = true
 	d.mu.Unlock()
 	return w, nil
 }
@@ -155,7 +124,6 @@ func (w *work) finish() {
 	case !done:
 		w.err = w.d.over()
 	}
-	close(w.ended)
 }
 
 // over is the error of what was aborted.
@@ -202,6 +170,6 @@ func (d *carrier) close() {
 	for _, w := range left {
 		_ = w.Wait()
 	}
-	d.waiters.Wait()
+	d.watcher.Wait()
 	d.gloo.Close()
 }

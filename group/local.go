@@ -73,16 +73,6 @@ func (p *post) Wait() error {
 	}
 }
 
-func (p *post) Done() bool {
-	select {
-	case <-p.ended:
-	case <-p.room.first.failed:
-	default:
-		return false
-	}
-	return true
-}
-
 func (m *local) send(t *torch.Tensor, to, tag int) (link.Work, error) {
 	return m.meet(t, edge{m.rank, to, tag}, to, true)
 }

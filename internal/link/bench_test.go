@@ -37,8 +37,6 @@ func (w c10dWork) Wait() error {
 	return err
 }
 
-func (c10dWork) Done() bool { panic("c10d cannot be asked") }
-
 func (o overC10d) Send(t *torch.Tensor, to, tag int) (link.Work, error) {
 	w, err := o.g.Send(t, to, tag)
 	return c10dWork{w}, err

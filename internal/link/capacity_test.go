@@ -16,7 +16,6 @@ type slow struct{ works []*slowWork }
 type slowWork struct{ waited bool }
 
 func (w *slowWork) Wait() error { w.waited = true; return nil }
-func (w *slowWork) Done() bool  { return w.waited }
 
 func (s *slow) Send(*torch.Tensor, int, int) (link.Work, error) {
 	w := &slowWork{}

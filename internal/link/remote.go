@@ -105,10 +105,6 @@ func (s *sending) wait() error {
 	return nil
 }
 
-func (s *sending) done() bool {
-	return !slices.ContainsFunc(s.works, func(w Work) bool { return !w.Done() })
-}
-
 func (s *sending) free() {
 	s.parcel.Free()
 	torch.FreeAll(s.made)
@@ -192,13 +188,15 @@ func (l *remoteRun) Settle(send schedule.Action) error {
 	return err
 }
 
-// reap frees the parcels of an edge that have arrived, and waits until one more may be sent.
+// reap waits until one more parcel may be sent on an edge, and frees those that have arrived then.
 func (l *remoteRun) reap(e edge) error {
 	l.mu.Lock()
 	list := l.waiting[e]
 	l.mu.Unlock()
-	neighbours := e.to == e.from+1 || e.to == e.from-1
-	for len(list) > 0 && (l.capacity > 0 && neighbours && len(list) >= l.capacity || list[0].done()) {
+	if neighbours := e.to == e.from+1 || e.to == e.from-1; l.capacity <= 0 || !neighbours {
+		return nil
+	}
+	for len(list) >= l.capacity {
 		if err := list[0].wait(); err != nil {
 			return err
 		}

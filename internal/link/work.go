@@ -6,6 +6,4 @@ type Work interface {
 	// Wait blocks until the transfer has ended or the group has failed. Its error is then the
 	// group's. It may be called again and returns the same.
 	Wait() error
-	// Done reports whether Wait would return at once. It never blocks.
-	Done() bool
 }
