@@ -184,11 +184,11 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 		}
 		at := l.position()
 		start := time.Now()
-		interrupted, err := anyOf(ctx, g, "whether to go on", ctx.Err() != nil)
+		interrupted, err := gather(peers{g}, "whether to go on", ctx.Err() != nil)
 		if err != nil {
 			return Result{Step: l.Step}, fmt.Errorf("train: step %d: %w", l.Step+1, err)
 		}
-		if g != nil && interrupted {
+		if g != nil && slices.Contains(interrupted, true) {
 			return Result{Step: l.Step, Interrupted: true}, nil
 		}
 		loading := ctx
@@ -263,12 +263,6 @@ func (l *Loop) take(ctx context.Context, batch data.Batch) (info StepInfo, part 
 	}
 	info.Peak = l.Pipe.Peaks()
 	return info, Updating, nil
-}
-
-// anyOf says whether a condition holds in any process of a group. A nil group is this process alone.
-func anyOf(ctx context.Context, g *group.Group, what string, here bool) (bool, error) {
-	all, err := group.Meet(context.WithoutCancel(ctx), g, "train: "+what, here, nil)
-	return slices.Contains(all, true), err
 }
 
 // alone tells the other processes of a failure that they cannot know of, and returns it.

@@ -49,8 +49,9 @@ func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error
 	case err != nil && !errors.As(err, &short):
 		err = fmt.Errorf("train: planning the memory: %w", err)
 	default:
-		if err = nil; short.WithUpdates(l.updates()) != nil {
-			err = short.WithUpdates(l.updates())
+		err = nil
+		if short = short.WithUpdates(l.updates()); short != nil {
+			err = short
 		}
 	}
 	return group.Agree(ctx, l.Pipe.Config().Group, "train: the memory", err)
