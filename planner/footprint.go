@@ -174,9 +174,25 @@ func (c *Costs) footprint() *Footprint {
 			u := UnitBackward{Weights: l.WeightGradient, Peak: made + l.WeightGradient + l.BackwardTmp - l.BackwardEarly}
 			u.Deferred, u.Held = u.Peak, u.Peak
 			if BackwardKind(kind) >= MakesLater && c.First.Layers[i].WeightGradient > 0 {
+				d := remat.Deferred{Input: true, Gradient: true} // of a linear layer
+				if chain.Deferred != nil {
+					d = chain.Deferred[i]
+				}
+				u.Left = d.Bytes
+				for _, l := range []struct {
+					held bool
+					to   *[]int
+					at   []int
+				}{
+					{d.Input, &u.LeftInputs, out.Inputs.At[p+i]}, {d.Output, &u.LeftInputs, out.Inputs.At[p+i+1]},
+					{d.Gradient, &u.LeftGradients, b.Gradients.At[p+i+1]}, {d.InputGradient, &u.LeftGradients, b.Gradients.At[p+i]},
+				} {
+					if l.held {
+						*l.to = append(*l.to, l.at...)
+					}
+				}
 				u.Weights, u.LeftWeights, u.LeftPeak = 0, u.Weights, u.Weights
 				u.Peak -= u.LeftWeights
-				u.LeftInputs, u.LeftGradients = out.Inputs.At[p+i], b.Gradients.At[p+i+1]
 			}
 			b.Units[p+i] = u
 		}

@@ -53,7 +53,9 @@ func assemble(st *staged, split bool) Chain {
 			ForwardNoGradTmp: most(u.keep) - made[boundary],
 		})
 		out.Spread = append(out.Spread, u.times.spread())
-		out.Deferred = append(out.Deferred, u.deferred)
+		if split {
+			c.Deferred = append(c.Deferred, u.leaves.ofLayer(u.share))
+		}
 	}
 	for _, l := range f.storages {
 		if from, to := max(l.first, skip), l.last; to > from && l.bytes > 0 {

@@ -116,9 +116,8 @@ func (p *prober) backward(st *staged, i int) error {
 		if p.Split {
 			second := out.backs[planner.AddsLater].second
 			out.leaves.settle(&st.flows.back[planner.AddsLater], i, second)
-			out.deferred.Bytes = out.leaves.bytes(st.flows, i)
 			if !p.BytesOnly {
-				out.deferred.Share = out.backs[planner.AddsLater].share()
+				out.share = out.backs[planner.AddsLater].share()
 			}
 		}
 		return nil
@@ -131,7 +130,7 @@ func (p *prober) given(st *staged, i int) bool {
 }
 
 // back measures one backward. Meanwhile somebody else holds those blocks of the output of the unit, and
-// of its gradients, that held says. A trial drops what it leaves.
+// of its gradients, that held says. A trial has copies of the other gradients, and drops what it leaves.
 func (p *prober) back(st *staged, i int, kind planner.BackwardKind, trial bool, held func(*storage) bool) (out backReading) {
 	if kind == planner.Makes || kind == planner.MakesLater {
 		for _, l := range st.all[i].list {
@@ -162,7 +161,7 @@ func (p *prober) back(st *staged, i int, kind planner.BackwardKind, trial bool, 
 	hold := func(elements []*torch.Tensor, states []*storage) {
 		for k, t := range elements {
 			if t != nil && states[k] != nil && held(states[k]) {
-				others = append(others, p.owned(p.c.Keep(p.c.Share(t))))
+				others = append(others, p.owned(p.c.Keep(p.c.Detach(t))))
 			}
 		}
 	}
@@ -170,7 +169,10 @@ func (p *prober) back(st *staged, i int, kind planner.BackwardKind, trial bool, 
 	hold(slices.Concat(ys, stashed), st.flows.states[i+1])
 	hold(arrived, f.states[i+1])
 	if trial {
-		copies := left.again(p)
+		copies := left.copied(p, func(id uintptr) bool {
+			k := slices.Index(given, id)
+			return held(f.states[i+1][k])
+		})
 		left = &copies
 		defer left.free()
 	}

@@ -24,9 +24,6 @@ type Chain struct {
 	// Fewer is the chain of micro-batches of fewer rows, with Config.Fewer. Its times are those of the
 	// others.
 	Fewer *Chain
-	// Deferred is, by layer of the chain, what it leaves to the second part of a backward in two
-	// parts, with Config.Split.
-	Deferred []Deferred
 	// Statistics is the bytes that first forwards gather for the batch norms of a mini-batch
 	// (DeferredBatchNorm). They are held to its end.
 	Statistics int64

@@ -9,14 +9,6 @@ import (
 	"penstock/torch"
 )
 
-// Deferred is what a unit leaves to the second part of a backward in two parts.
-type Deferred struct {
-	// Bytes is what the unit holds between both parts. Memory that two units hold counts for both.
-	Bytes int64
-	// Share is the second part's share of the time of both, from 0 to 1; 0 with Config.BytesOnly.
-	Share float64
-}
-
 // deferredMemory is what a unit holds between both parts of a backward: memory of its own, and
 // elements, by number, of its input and output and of the gradients of its output and its input.
 type deferredMemory struct {
@@ -57,7 +49,7 @@ func (p *prober) parts(st *staged, i int) (out deferredMemory) {
 	p.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
 	ys, stashed := e.Saved(i)
 	outputs := own(slices.Concat(p.shared(ys), p.shared(stashed)))
-	copied := left.copied(p)
+	copied := left.copied(p, func(uintptr) bool { return false })
 	defer func() { copied.free() }()
 	lent := map[uintptr]bool{}
 	for _, t := range left.list(after) {
@@ -132,46 +124,43 @@ func (d *deferredMemory) settle(f *gradientFlow, i int, second reading) {
 	d.lent = nil
 }
 
-// bytes is all that is held.
-func (d *deferredMemory) bytes(f *flows, i int) int64 {
-	seen, sum := map[*storage]bool{}, d.own
-	add := func(states []*storage, elements []int) {
-		for _, k := range elements {
-			if s := states[k]; s != nil && !seen[s] {
-				seen[s] = true
-				sum += s.bytes
-			}
-		}
-	}
-	back := &f.back[planner.AddsLater]
-	add(f.states[i], d.inputs)
-	add(f.states[i+1], d.outputs)
-	add(back.states[i+1], d.given)
-	add(back.states[i], d.going)
-	return sum
+// ofLayer is what the layer of a chain defers.
+func (d *deferredMemory) ofLayer(share float64) remat.Deferred {
+	return remat.Deferred{Bytes: d.own, Input: len(d.inputs) > 0, Output: len(d.outputs) > 0,
+		Gradient: len(d.given) > 0, InputGradient: len(d.going) > 0, Share: share}
 }
 
-// copied is copies of the gradients. One that does not fill its memory is shared: a copy would have
-// another layout.
-func (b *gradients) copied(p *prober) (out gradients) {
+// copied is copies of the gradients but for those that somebody else holds, by the identity of their
+// memory: these are further handles. So are those that do not fill their memory: copies would lie
+// otherwise. Gradients of one shape that lie in the same memory do so in the copies.
+func (b *gradients) copied(p *prober, held func(id uintptr) bool) (out gradients) {
+	copies := map[uintptr]*torch.Tensor{}
 	one := func(t *torch.Tensor) *torch.Tensor {
 		if t == nil {
 			return nil
 		}
-		if _, bytes := t.Storage(); bytes != t.Numel()*t.DType().Size() {
-			return p.owned(p.c.Keep(p.c.Share(t)))
+		from := t
+		id, bytes := t.Storage()
+		if !held(id) && bytes == t.Numel()*t.DType().Size() {
+			same := copies[id]
+			if same == nil || !slices.Equal(same.Shape(), t.Shape()) || !same.IsContiguous() || !t.IsContiguous() {
+				same = p.owned(p.c.Keep(p.c.Clone(t)))
+				copies[id] = same
+				return same
+			}
+			from = same
 		}
-		return p.owned(p.c.Keep(p.c.Clone(t)))
+		return p.owned(p.c.Keep(p.c.Share(from)))
 	}
-	for _, t := range b.xs {
-		out.xs = append(out.xs, one(t))
-	}
-	for _, list := range b.skips {
-		var copies []*torch.Tensor
+	each := func(list []*torch.Tensor) (copies []*torch.Tensor) {
 		for _, t := range list {
 			copies = append(copies, one(t))
 		}
-		out.skips = append(out.skips, copies)
+		return copies
+	}
+	out.xs = each(b.xs)
+	for _, list := range b.skips {
+		out.skips = append(out.skips, each(list))
 	}
 	for k, t := range b.ties {
 		out.put(k, one(t))

@@ -106,18 +106,6 @@ func (b *gradients) list(n elements) []*torch.Tensor {
 	return out
 }
 
-// again is further handles on the gradients.
-func (b *gradients) again(p *prober) (out gradients) {
-	out.xs = p.shared(b.xs)
-	for _, list := range b.skips {
-		out.skips = append(out.skips, p.shared(list))
-	}
-	for k, t := range b.ties {
-		out.put(k, p.c.Keep(p.c.Share(t)))
-	}
-	return out
-}
-
 // give gives an execution gradients of a unit's output. Those of ties that the unit does not use stay.
 func (b *gradients) give(st *staged, unit int, e *segment.Execution) {
 	e.GiveGrads(unit+1, b.xs, b.skips)

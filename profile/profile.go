@@ -86,7 +86,7 @@ type Config struct {
 	// DeferredBatchNorm measures forwards that gather the statistics of a mini-batch; see
 	// nn.Deferred.
 	DeferredBatchNorm bool
-	// Split measures also what units defer where backwards are in two parts (Chain.Deferred).
+	// Split measures also what units defer where backwards are in two parts (remat.Chain.Deferred).
 	Split bool
 	// Known is an earlier profile of the model, for micro-batches of the same shapes and with the
 	// same loss. Its layers and times are not measured again. A profile of something else is not

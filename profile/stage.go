@@ -54,8 +54,8 @@ type figures struct {
 	statistics int64              // bytes that a first forward gathers for deferred batch norms
 	commit     int64              // the most when these are over
 	passes     bool               // the unit has no backward
-	deferred   Deferred
-	leaves     deferredMemory // to second parts
+	share      float64            // of the second part of a backward in its time
+	leaves     deferredMemory     // to second parts
 	times      unitTimes
 }
 

@@ -12,6 +12,8 @@ type Chain struct {
 	// Carries are inputs that share memory, GradientCarries gradients that do; see the package's
 	// doc.
 	Carries, GradientCarries []Carry
+	// Deferred is by layer; nil where it is not known. No plan of a chain depends on it.
+	Deferred []Deferred
 }
 
 // WithoutInput is the chain without the bytes of x(0), for use where x(0) is there in any case and
@@ -50,6 +52,14 @@ type Layer struct {
 type Loss struct {
 	Backward float64
 	Tmp      int64 // most bytes beside those before and y(L)
+}
+
+// Deferred is what the first part of a layer's backward leaves to the second, where backwards are in two
+// parts: first the gradients that others wait for, later those of parameters.
+type Deferred struct {
+	Bytes                                  int64   // memory of its own
+	Input, Output, Gradient, InputGradient bool    // and all or parts of x(i), x(i+1), y(i+1) and y(i)
+	Share                                  float64 // of the time of both parts that the second takes, from 0 to 1
 }
 
 // Carry is memory that the inputs, or the gradients, of several layers share.

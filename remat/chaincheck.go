@@ -32,7 +32,7 @@ func (e *ChainError) Error() string { return fmt.Sprintf("remat: chain, %s: %s",
 // Check returns a [*ChainError] unless the chain makes sense. It has layers, whose names can be
 // shown. Sizes and times are finite and not negative, and all together at most 2^60 bytes and 1e18
 // microseconds. What a layer saves includes its output. Carries lie within the chain and within
-// what makes them.
+// what makes them. What is deferred is known of all layers, or of none.
 func (c Chain) Check() error {
 	if len(c.Layers) == 0 {
 		return &ChainError{"layers", "there are none; want at least one"}
@@ -48,6 +48,16 @@ func (c Chain) Check() error {
 	for i, l := range c.Layers {
 		if s.err == nil && l.BackwardEarly > 0 && l.BackwardEarly > l.Saved+l.WeightGradient+l.BackwardTmp+c.madeGradient(i)+c.gradientAt(i+1) {
 			s.fail(fmt.Sprintf("layers[%d].backward_early_bytes", i), "%d bytes, more than the layer saves, is given and makes", l.BackwardEarly)
+		}
+	}
+	if n := len(c.Deferred); n != 0 && n != len(c.Layers) {
+		return &ChainError{"layers", fmt.Sprintf("what is deferred is known of %d, of %d; want all or none", n, len(c.Layers))}
+	}
+	for i, d := range c.Deferred {
+		path := fmt.Sprintf("layers[%d].deferred", i)
+		s.bytes(path+".bytes", d.Bytes)
+		if !(d.Share >= 0 && d.Share <= 1) {
+			s.fail(path+".share", "%v; want 0 to 1", d.Share)
 		}
 	}
 	if s.err != nil {

@@ -19,6 +19,9 @@ func (c Chain) Part(first, last int) Chain {
 		}
 		return list
 	}
+	if c.Deferred != nil {
+		out.Deferred = slices.Clone(c.Deferred[first:last])
+	}
 	out.Carries, out.GradientCarries = part(c.Carries), part(c.GradientCarries)
 	return out
 }

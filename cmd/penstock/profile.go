@@ -134,7 +134,7 @@ func (p profilePlan) measure(ctx context.Context, stderr io.Writer) (profile.Cha
 	defer c.Close()
 	config := profile.Config{
 		Threads: p.threads, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast, Clock: clock,
-		Balance: []int{len(p.model.Layers())}, MostUnits: p.maxUnits,
+		Balance: []int{len(p.model.Layers())}, MostUnits: p.maxUnits, Split: true,
 	}
 	var sample *torch.Tensor
 	err := torch.Try(func() {

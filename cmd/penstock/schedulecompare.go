@@ -32,17 +32,17 @@ fastest come first, and of these the one that holds least.
 Here times are those of a device's whole share of the model on one micro-batch, in any
 unit, and so is what is held: a schedule with V stages on each device cuts that share
 in V, and not what it sends. With --latency or --bandwidth times are milliseconds. With
---profile the layers of a chain (penstock profile) are cut evenly by time
-into as many stages as there are, and both parts of a backward take half of it. The
-peak of a device is planned from the bytes of the chain, with nothing recomputed: what
-layers save, what waits on links, gradients, temporaries, the batch's input, and weights,
-which count as much as their gradients. Not counted are targets, buffers, weights that
-are not trained and the optimizer's state. A chain does not say what backwards after the
-first take to add to gradients, which counts as nothing, nor what the first part of a
-backward leaves to the second: it counts as the inputs of layers that have weights, and
-the gradients of their outputs, which is too little for a block of several products. A
-skip counts on the stages that it passes. JSON has what layers save for backward too, as
-"held".`,
+--profile the layers of a chain (penstock profile) are cut evenly by time into as many
+stages as there are. The peak of a device is planned from the bytes of the chain, with
+nothing recomputed: what layers save, what waits on links, gradients, temporaries, the
+batch's input, and weights, which count as much as their gradients. Not counted are
+targets, buffers, weights that are not trained and the optimizer's state. A chain does
+not say what backwards after the first take to add to gradients: it counts as nothing.
+What the first part of a backward leaves to the second, and how long each takes, a chain
+of penstock profile says; where one does not, it is half the time, the inputs of layers
+that have weights, and the gradients of their outputs. A skip counts on the stages that
+it passes. JSON has the layers of each stage too ("balance"), and what layers save for
+backward ("held").`,
 		Example: `  penstock schedule compare --stages 4 --chunks 16
   penstock schedule compare --stages 4 --chunks 16 --times f=10,i=14,w=6
   penstock schedule compare --stages 2 --chunks 8 --profile chain.json`,
@@ -87,8 +87,9 @@ type comparedSchedule struct {
 	Virtual  int       `json:"virtual"`
 	Makespan float64   `json:"makespan"` // in microseconds of a chain
 	Bubble   float64   `json:"bubble"`
-	Held     []float64 `json:"held"`           // by device: micro-batches of its share; of a chain the bytes saved for backward
-	Peak     []int64   `json:"peak,omitempty"` // by device, of a chain: see chainPeaks
+	Held     []float64 `json:"held"`              // by device: micro-batches of its share; of a chain the bytes saved for backward
+	Peak     []int64   `json:"peak,omitempty"`    // by device, of a chain: see chainPeaks
+	Balance  []int     `json:"balance,omitempty"` // by stage: layers of a chain
 }
 
 // compare lists all schedules, the best first, and the names of those that have more stages than a
@@ -135,11 +136,10 @@ func (s *scheduleShape) compare(ctx context.Context, chain *remat.Chain) (lines 
 			line.Held = append(line.Held, n)
 		}
 		if chain != nil {
-			counts, err := balancedLayers(chain, s.devices*virtual)
-			if err != nil {
+			if line.Balance, err = balancedLayers(chain, s.devices*virtual); err != nil {
 				return nil, nil, err
 			}
-			if line.Peak, err = chainPeaks(ctx, chain, counts, p); err != nil {
+			if line.Peak, err = chainPeaks(ctx, chain, line.Balance, p); err != nil {
 				return nil, nil, fmt.Errorf("%s: %w", of.Name, err)
 			}
 		}
@@ -165,9 +165,12 @@ func (s *scheduleShape) costs(virtual int, chain *remat.Chain) (schedule.Costs, 
 		}}, scheduleUnit, nil
 	}
 	forward, backward := make([]float64, len(chain.Layers)), make([]float64, len(chain.Layers))
-	saved := make([]float64, len(chain.Layers))
+	weights, saved := make([]float64, len(chain.Layers)), make([]float64, len(chain.Layers))
 	for i, l := range chain.Layers {
-		forward[i], backward[i], saved[i] = l.Forward, l.Backward, float64(l.Saved)
+		forward[i], backward[i], weights[i], saved[i] = l.Forward, l.Backward, l.Backward/2, float64(l.Saved)
+		if chain.Deferred != nil {
+			weights[i] = l.Backward * chain.Deferred[i].Share
+		}
 	}
 	stages := s.devices * virtual
 	counts, err := balancedLayers(chain, stages)
@@ -184,7 +187,7 @@ func (s *scheduleShape) costs(virtual int, chain *remat.Chain) (schedule.Costs, 
 		}
 		return out
 	}
-	f, b := sums(forward), sums(backward)
+	f, b, w := sums(forward), sums(backward), sums(weights)
 	bytes := make([]int64, stages)
 	for i, n := range sums(saved) {
 		bytes[i] = int64(n)
@@ -196,8 +199,10 @@ func (s *scheduleShape) costs(virtual int, chain *remat.Chain) (schedule.Costs, 
 			us = f[a.Stage]
 		case schedule.Backward:
 			us = b[a.Stage]
-		case schedule.BackwardInput, schedule.BackwardWeight:
-			us = b[a.Stage] / 2
+		case schedule.BackwardInput:
+			us = b[a.Stage] - w[a.Stage]
+		case schedule.BackwardWeight:
+			us = w[a.Stage]
 		}
 		return time.Duration(us * float64(time.Microsecond))
 	}}, time.Microsecond, nil

@@ -16,6 +16,9 @@ import (
 // forward_nograd_tmp_bytes (forward_tmp_bytes), gradient_bytes (output_bytes),
 // weight_gradient_bytes and backward_early_bytes (0); of the chain input_gradient_bytes
 // (input_bytes), carries and gradient_carries, lists of {"from":-1,"to":3,"bytes":N} (none).
+// A layer may have "deferred":{"bytes":N,"input":true,"output":false,"gradient":true,
+// "input_gradient":false,"share":0.5}, as [remat.Deferred] says it, of which all fields may be left
+// out. Where one layer has it, those that have none defer nothing; where none has it, it is not known.
 
 // ParseChain reads a chain that [FormatChain] or a program of another make has written. The whole
 // text is to be one chain as [remat.Chain.Check] wants it, without fields that it does not have:
@@ -28,7 +31,7 @@ func ParseChain(data []byte) (remat.Chain, error) {
 			{"version", false, (*reader).version},
 			{"input_bytes", false, into((*reader).bytes, &c.Input)},
 			{"input_gradient_bytes", true, into((*reader).bytes, &c.InputGradient)},
-			{"layers", false, func(r *reader) error { return r.array(func(r *reader) error { return readLayer(r, &c.Layers) }) }},
+			{"layers", false, func(r *reader) error { return r.array(func(r *reader) error { return readLayer(r, &c) }) }},
 			{"loss", false, func(r *reader) error {
 				_, err := r.object([]field{{"backward_us", false, into((*reader).time, &c.Loss.Backward)}, {"tmp_bytes", false, into((*reader).bytes, &c.Loss.Tmp)}})
 				return err
@@ -50,8 +53,9 @@ func ParseChain(data []byte) (remat.Chain, error) {
 	return c, nil
 }
 
-func readLayer(r *reader, layers *[]remat.Layer) error {
+func readLayer(r *reader, c *remat.Chain) error {
 	var l remat.Layer
+	var d remat.Deferred
 	seen, err := r.object([]field{
 		{"name", false, into(func(r *reader) (string, error) { return r.text("the layer's name") }, &l.Name)},
 		{"forward_us", false, into((*reader).time, &l.Forward)},
@@ -65,6 +69,15 @@ func readLayer(r *reader, layers *[]remat.Layer) error {
 		{"backward_early_bytes", true, into((*reader).bytes, &l.BackwardEarly)},
 		{"gradient_bytes", true, into((*reader).bytes, &l.Gradient)},
 		{"weight_gradient_bytes", true, into((*reader).bytes, &l.WeightGradient)},
+		{"deferred", true, func(r *reader) error {
+			_, err := r.object([]field{
+				{"bytes", true, into((*reader).bytes, &d.Bytes)},
+				{"input", true, into((*reader).truth, &d.Input)}, {"output", true, into((*reader).truth, &d.Output)},
+				{"gradient", true, into((*reader).truth, &d.Gradient)}, {"input_gradient", true, into((*reader).truth, &d.InputGradient)},
+				{"share", true, into((*reader).time, &d.Share)},
+			})
+			return err
+		}},
 	})
 	if err != nil {
 		return err
@@ -78,7 +91,12 @@ func readLayer(r *reader, layers *[]remat.Layer) error {
 	if !seen["gradient_bytes"] {
 		l.Gradient = l.Output
 	}
-	*layers = append(*layers, l)
+	if seen["deferred"] && c.Deferred == nil {
+		c.Deferred = make([]remat.Deferred, len(c.Layers))
+	}
+	if c.Layers = append(c.Layers, l); c.Deferred != nil {
+		c.Deferred = append(c.Deferred, d)
+	}
 	return nil
 }
 
@@ -112,6 +130,17 @@ type layerJSON struct {
 	BackwardEarly    int64    `json:"backward_early_bytes,omitempty"`
 	Gradient         *int64   `json:"gradient_bytes,omitempty"`
 	WeightGradient   int64    `json:"weight_gradient_bytes,omitempty"`
+
+	Deferred *deferredJSON `json:"deferred,omitempty"`
+}
+
+type deferredJSON struct {
+	Bytes         int64   `json:"bytes,omitempty"`
+	Input         bool    `json:"input,omitempty"`
+	Output        bool    `json:"output,omitempty"`
+	Gradient      bool    `json:"gradient,omitempty"`
+	InputGradient bool    `json:"input_gradient,omitempty"`
+	Share         float64 `json:"share,omitempty"`
 }
 
 type lossJSON struct {
@@ -139,9 +168,15 @@ func FormatChain(c remat.Chain) ([]byte, error) {
 	}
 	w.list("layers", len(c.Layers), func(i int) any {
 		l := c.Layers[i]
+		var deferred *deferredJSON
+		if c.Deferred != nil {
+			d := deferredJSON(c.Deferred[i])
+			deferred = &d
+		}
 		return layerJSON{
 			l.Name, l.Forward, unless(l.ForwardNoGrad, l.Forward), l.Backward, l.Output, l.Saved,
 			l.ForwardTmp, unless(l.ForwardNoGradTmp, l.ForwardTmp), l.BackwardTmp, l.BackwardEarly, unless(l.Gradient, l.Output), l.WeightGradient,
+			deferred,
 		}
 	})
 	w.field("loss", lossJSON(c.Loss))
