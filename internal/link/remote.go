@@ -29,16 +29,20 @@ type Tags struct{ First, Count int }
 // ends when it is received. It is for all runs of a pipe, one after the other; [Remote.Open] makes
 // the Link of a run. The process of the receiver must have a Remote for the same stages.
 //
-// A parcel is one message for each of its tensors, and a head of a few bytes. Whoever receives must
-// know the sizes before. Both sides therefore remember the layout of the last parcel of a send
-// action. The head says whether this parcel has it too:
+// A parcel is one message for each of its tensors. Whoever receives must know the sizes before. Both
+// sides therefore remember the layout of the last parcel of a send action. Where this parcel has
+// another, a byte comes in place of each remembered tensor:
 //
-//	the same layout    head, tensors                    received all at once
-//	another layout     head, a byte in place of each    the receives that were begun end;
-//	                   remembered tensor, layout,       the layout is read,
-//	                   tensors                          then the tensors
+//	the same layout    tensors                          received all at once
+//	another layout     a byte in place of each          the receives that were begun end;
+//	                   remembered tensor, head,         the layout is read,
+//	                   layout, tensors                  then the tensors
 //
-// A batch with other rows, as the last of an epoch, costs a message and a wait more at each change.
+// The receiver tells the byte from a tensor by a mark, which it has written to the end of the first
+// tensor's memory (mark.go). A parcel that ends with the mark itself is sent as one of another layout.
+// Where all tensors are too small for a mark, each parcel has a head, which says whether a layout
+// follows. A batch with other rows, as the last of an epoch, costs three messages and waits more at
+// each change.
 type Remote struct {
 	transport Transport
 	rank      []int // by stage
@@ -232,30 +236,35 @@ func (l *remoteRun) begin(c *torch.Ctx, send schedule.Action, s *sending) error 
 		s.made = append(s.made, t)
 		return t
 	}
-	same := was && bytes.Equal(before, text)
-	head := make([]byte, headBytes)
-	if !same {
-		binary.LittleEndian.PutUint64(head, uint64(len(text)))
+	same, marked := was && bytes.Equal(before, text), shape.marked()
+	if same && marked >= 0 && hasMark(c, tensors[marked]) {
+		same = false
 	}
-	if err := post(own(head), l.tag(send)+headTag); err != nil {
-		return err
-	}
-	if !same {
-		if was {
-			old, err := parseLayout(before)
+	if !same && was {
+		old, err := parseLayout(before)
+		if err != nil {
+			return err
+		}
+		for k := range old.tensors() {
+			tag, err := l.tensorTag(send, k, false)
+			if err == nil {
+				err = post(own([]byte{0}), tag)
+			}
 			if err != nil {
 				return err
 			}
-			for k := range old.tensors() {
-				tag, err := l.tensorTag(send, k, false)
-				if err == nil {
-					err = post(own([]byte{0}), tag)
-				}
-				if err != nil {
-					return err
-				}
-			}
 		}
+	}
+	if !same || marked < 0 {
+		head := make([]byte, headBytes)
+		if !same {
+			binary.LittleEndian.PutUint64(head, uint64(len(text)))
+		}
+		if err := post(own(head), l.tag(send)+headTag); err != nil {
+			return err
+		}
+	}
+	if !same {
 		if err := post(own(text), l.tag(send)+layoutTag); err != nil {
 			return err
 		}
@@ -272,7 +281,7 @@ func (l *remoteRun) begin(c *torch.Ctx, send schedule.Action, s *sending) error 
 	return nil
 }
 
-// Expect begins to receive a parcel: its head, and the tensors of the remembered layout.
+// Expect begins to receive a parcel: the tensors of the remembered layout, or the head.
 func (l *remoteRun) Expect(c *torch.Ctx, send schedule.Action) error {
 	a, err := l.expect(c, send)
 	if err == nil {
@@ -295,20 +304,31 @@ func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (p Parcel, err e
 		}
 	}
 	defer func() { a.drop() }()
+	if err := a.wait(); err != nil {
+		return p, err
+	}
+	if a.marked >= 0 && hasMark(c, a.tensors[a.marked]) { // a byte has come
+		if a.head, err = l.small(c, headBytes, send, headTag); err != nil {
+			return p, err
+		}
+	}
+	if a.head == nil {
+		return a.parcel(c), nil
+	}
 	head, err := a.head.bytes()
 	if err != nil {
 		return p, err
 	}
-	if n := binary.LittleEndian.Uint64(head); n > maxLayout || n == 0 && !a.known {
+	n := binary.LittleEndian.Uint64(head)
+	if n == 0 && a.known && a.marked < 0 {
+		return a.parcel(c), nil
+	}
+	if n > maxLayout || n == 0 {
 		return p, fmt.Errorf("link: %v came with a head of %d; want processes with the same program and the same Penstock", send, n)
-	} else if n > 0 {
-		if err := a.wait(); err != nil { // a byte in place of each tensor
-			return p, err
-		}
-		a.drop()
-		if a, err = l.expectNew(c, send, int(n)); err != nil {
-			return p, err
-		}
+	}
+	a.drop()
+	if a, err = l.expectNew(c, send, int(n)); err != nil {
+		return p, err
 	}
 	if err := a.wait(); err != nil {
 		return p, err
@@ -318,21 +338,25 @@ func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (p Parcel, err e
 
 // arriving is a parcel that is being received.
 type arriving struct {
-	head    *arrivingBytes
-	known   bool // the layout is that of the parcel before, or that which came with this one
+	head    *arrivingBytes // nil if there is none so far
+	known   bool           // the layout is that of the parcel before, or that which came with this one
+	marked  int            // the tensor that has a mark until it arrives, or -1
 	layout  layout
 	tensors []*torch.Tensor // the cores that move
 	works   []Work
 }
 
-// expect begins to receive the head and what has the remembered layout.
+// expect begins to receive what has the remembered layout, and the head where that has no mark.
 func (l *remoteRun) expect(c *torch.Ctx, send schedule.Action) (a *arriving, err error) {
 	l.Remote.mu.Lock()
 	text, known := l.known[send]
 	l.Remote.mu.Unlock()
-	a = &arriving{known: known}
-	if a.head, err = l.small(c, headBytes, send, headTag); err == nil && known {
+	a = &arriving{known: known, marked: -1}
+	if known {
 		err = l.tensors(c, send, text, false, a)
+	}
+	if err == nil && a.marked < 0 {
+		a.head, err = l.small(c, headBytes, send, headTag)
 	}
 	if err != nil {
 		a.drop()
@@ -343,7 +367,7 @@ func (l *remoteRun) expect(c *torch.Ctx, send schedule.Action) (a *arriving, err
 
 // expectNew receives a layout of so many bytes and begins to receive what has it.
 func (l *remoteRun) expectNew(c *torch.Ctx, send schedule.Action, n int) (a *arriving, err error) {
-	a = &arriving{known: true}
+	a = &arriving{known: true, marked: -1}
 	defer func() {
 		if err != nil {
 			a.drop()
@@ -371,6 +395,9 @@ func (l *remoteRun) tensors(c *torch.Ctx, send schedule.Action, text []byte, fre
 	if a.layout, err = parseLayout(text); err != nil {
 		return err
 	}
+	if !fresh {
+		a.marked = a.layout.marked()
+	}
 	for k, s := range a.layout.tensors() {
 		tag, err := l.tensorTag(send, k, fresh)
 		if err != nil {
@@ -378,6 +405,11 @@ func (l *remoteRun) tensors(c *torch.Ctx, send schedule.Action, text []byte, fre
 		}
 		t := c.Keep(s.empty(c))
 		a.tensors = append(a.tensors, t)
+		if k == a.marked {
+			if err := setMark(c, t); err != nil {
+				return err
+			}
+		}
 		w, err := l.transport.Receive(t, l.rank[send.Stage], tag)
 		if err != nil {
 			return err
@@ -483,7 +515,7 @@ func (l *remoteRun) Free() {
 	}
 	clear(l.waiting)
 	for _, a := range l.expected { // of a run that failed
-		if a.head.t != nil {
+		if a.head != nil {
 			a.head.work.Wait() //nolint:errcheck // likewise
 		}
 		a.wait() //nolint:errcheck // likewise
