@@ -21,6 +21,11 @@ type Batch struct {
 	// micro-batch, and running statistics move. Other calls ignore it.
 	Training bool
 	Extras   []nn.Extra // values that are no tensors; every layer sees them on every micro-batch
+	// Accumulate says that a later batch will add to the gradients before the update. Each replica
+	// (Config.Replicas) then adds to its own. The first Step, or Backward, of a batch without it sums
+	// them over the replicas, and what buffers have then is that of replica 0. Without replicas
+	// nothing depends on it: every Step adds to the gradients that there are.
+	Accumulate bool
 }
 
 // Value is an element of a batch's tuple.

@@ -90,11 +90,14 @@ const MaxThreads = torch.MaxThreads
 // ConfigError is a setting of a Config that New and Open refuse.
 type ConfigError = arg.ConfigError
 
-// ErrClosed, ErrNotPlaced and ErrNested are sentinel errors of a Pipe.
+// ErrClosed, ErrNotPlaced, ErrNested and ErrAccumulating are sentinel errors of a Pipe.
 var (
 	ErrClosed    = errors.New("pipe: closed")
 	ErrNotPlaced = errors.New("pipe: the model was not placed yet; call Place first")
 	ErrNested    = errors.New("pipe: used from within itself") // by a layer, a loss or an update; see Pipe
+	// ErrAccumulating is the error of an update between the first batch with Accumulate and the one
+	// without, when each replica has gradients of its own.
+	ErrAccumulating = errors.New("pipe: the gradients are not summed over the replicas yet; the last batch before an update is one without Accumulate")
 )
 
 // copied is the configuration with slices of its own, because the caller may change his later.

@@ -55,10 +55,12 @@ type Pipe struct {
 	plans   plans
 	unlimit []func()
 	placed  atomic.Bool
-	safe    safe
-	peaks   peaks
-	hold    func(worker, action int) // in tests; see graphRun
-	newLink func() link.Link         // between the stages, for a mini-batch
+	// unsummed says that each replica has gradients of its own.
+	unsummed atomic.Bool
+	safe     safe
+	peaks    peaks
+	hold     func(worker, action int) // in tests; see graphRun
+	newLink  func() link.Link         // between the stages, for a mini-batch
 }
 
 // startWorkers starts a worker for each distinct device of this process.

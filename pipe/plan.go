@@ -73,7 +73,7 @@ func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
 // it, other batches wait.
 func (r *minibatch) prepare(ctx context.Context) (err error) {
 	p := r.p
-	if err := p.fresh(); err != nil {
+	if err := p.addable(); err != nil {
 		return err
 	}
 	if p.cfg.Plan != nil {

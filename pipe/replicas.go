@@ -129,28 +129,38 @@ func (p *Pipe) connectReplicas(tags link.Tags) error {
 	return nil
 }
 
-var errAccumulated = errors.New("pipe: a parameter has a gradient from before, which the replicas would sum once more; Update, or " +
-	"drop the gradients with nn.ZeroGrads, after each step")
+// Gradients that are summed over the replicas are the same on all of them. What a later run added
+// would be summed with them, which would then count once for each replica. So a run ends with the sum,
+// and the next begins without gradients; or it does not, and the next adds to those of its replica.
 
-// fresh refuses a step of replicas that finds gradients.
-func (p *Pipe) fresh() error {
-	if p.between == nil {
+var errSummed = errors.New("pipe: a parameter has a gradient that was summed over the replicas before, and would count once for each; " +
+	"Update, or drop the gradients with nn.ZeroGrads, after each step, or set Batch.Accumulate in all steps but the last")
+
+// sums says whether the backward of a run ends with the sum over replicas.
+func (r *minibatch) sums() bool { return !r.batch.Accumulate && !r.retain }
+
+// addable refuses a run of replicas that finds gradients which are summed.
+func (p *Pipe) addable() error {
+	if p.between == nil || p.unsummed.Load() {
 		return nil
 	}
 	for _, s := range p.stages {
 		for _, q := range s.trained {
 			if s.Here && q.Exists() && q.Tensor().HasGrad() {
-				return errAccumulated
+				return errSummed
 			}
 		}
 	}
 	return nil
 }
 
+// ran notes that a backward has added to the gradients.
+func (r *minibatch) ran() { r.p.unsummed.Store(r.p.between != nil && !r.sums()) }
+
 // reduce sums a stage's gradients over the replicas.
 func (r *minibatch) reduce(c *torch.Ctx, a schedule.Action) error {
-	if r.p.between == nil {
-		return nil // of one replica
+	if r.p.between == nil || !r.sums() { // of one replica, or by a later run
+		return nil
 	}
 	count, k := r.p.cfg.replicas()
 	s, l := r.p.stages[a.Stage], r.p.between[a.Stage].Open(0)

@@ -58,6 +58,7 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 	if err != nil {
 		return Result{}, err
 	}
+	r.ran()
 	out := Result{MicroBatches: len(r.parts), Timeline: timeline}
 	for i := range r.parts {
 		out.Loss += r.states[len(p.stages)-1][i].loss * r.weight(i)
@@ -151,7 +152,8 @@ func (run *Run) Backward(ctx context.Context, grads ...*torch.Tensor) error {
 // BackwardRetained is Backward, but keeps what a further backward of the run needs. Micro-batches
 // that are recomputed are recomputed again. It drops the gradients in Output, because the next loss
 // leaves its own there. The policy Optimal does not plan for the memory that it keeps, which may
-// exceed a budget. On failure the run is closed.
+// exceed a budget. Gradients of replicas are summed by the Backward that closes the run. On failure
+// the run is closed.
 func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) error {
 	err := run.backward(ctx, "BackwardRetained", true, grads)
 	if err == nil && len(grads) == 0 {
@@ -226,9 +228,15 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 func (run *Run) backwardOfMine(ctx context.Context, retain bool) error {
 	r := run.r
 	r.retain = retain
+	if err := r.p.addable(); err != nil {
+		return err
+	}
 	run.running.Store(true)
 	_, err := r.p.execute(ctx, r.prepared.programs[schedule.BackwardOnly](), r)
 	run.running.Store(false)
+	if err == nil {
+		r.ran()
+	}
 	return err
 }
 

@@ -41,7 +41,8 @@ func (e *UpdateError) Error() string {
 func (e *UpdateError) Unwrap() error { return e.Err }
 
 // Update steps an optimizer on all stages, each on its own worker, and drops all gradients. It
-// blocks until that is done, and takes its turn among the runs.
+// blocks until that is done, and takes its turn among the runs. It fails with ErrAccumulating while
+// replicas have gradients of their own (Batch.Accumulate).
 //
 // Either all stages are updated or none. The first parameter changes when every stage has allocated
 // all that its update takes. On failure, or when ctx ends before that, parameters, gradients and
@@ -96,6 +97,9 @@ func (p *Pipe) update(ctx context.Context, call string, u *update) error {
 	}
 	if !p.placed.Load() {
 		return ErrNotPlaced
+	}
+	if p.unsummed.Load() {
+		return ErrAccumulating
 	}
 	u.prepared = make([]optim.Update, len(p.workers))
 	phases := []phase{{u.measure, u.meetNorms}, {u.prepare, u.meetPrepared}, {u.apply, nil}, {u.drop, nil}}
