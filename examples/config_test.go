@@ -78,7 +78,6 @@ var (
 			{pipe.Config{Replicas: -1}, "-1", "want at least 0"},
 			{pipe.Config{Replicas: 2}, "2: there is no Group", "want one whose members have all replicas: of group.Join, or of group.Local within this process"},
 			{pipe.Config{Replicas: 2, Group: group.Local(3)[1]}, "2: the group has 3 members", "want a number of members that the replicas share out evenly"},
-			{pipe.Config{Replicas: 2, Group: group.Local(2)[1], Plan: whole("cpu:0")}, "2: the plan is of one", "want no Plan, or one replica"},
 		},
 		"pipe.Config.Ranks": {
 			{pipe.Config{Ranks: []int{0}}, "[0]: there is no Group", "want Ranks with a Group of several processes, or neither"},
@@ -128,7 +127,7 @@ var (
 		"pipe.Config.Plan": {
 			{pipe.Config{Plan: &planner.Plan{}}, "for 0 stages and 0 micro-batches: planner: the plan has no program", "want one that planner.Solve or planner.Parse returned"},
 			{pipe.Config{Plan: &planner.Plan{Devices: whole("cpu:0").Devices, Stages: whole("cpu:0").Stages, Program: schedule.AddReduce(whole("cpu:0").Program)}}, "its program reduces gradients over replicas, and a pipe is one", "want one without reductions"},
-			{pipe.Config{Plan: whole("cpu:0"), Balance: []int{3}}, "the configuration says what the plan says", "leave Balance, Devices, Checkpoint, Budget and Schedule out"},
+			{pipe.Config{Plan: whole("cpu:0"), Balance: []int{3}}, "the configuration says what the plan says", "leave Balance, Checkpoint, Budget and Schedule out"},
 			{pipe.Config{Plan: whole("tpu:0")}, "stage 0: ", "want a device of this machine"},
 		},
 		"pipe.Config.Threads": {{pipe.Config{Threads: 257}, "257", "want 0 to 256"}, {pipe.Config{Threads: -1}, "-1", "want 0 to 256"}},

@@ -38,8 +38,9 @@ type Config struct {
 	// the state that it has not allocated yet. It belongs to the caller. Nil is none.
 	Optimizer optim.Optimizer
 	// Plan is a plan that was made before, by another pipe or a program. The pipe runs it as it is.
-	// Balance, Devices, Checkpoint, Budget and Schedule are those of the plan and must be left out.
-	// Chunks is its number of micro-batches, or fewer if given. A batch with fewer micro-batches
+	// Balance, Checkpoint, Budget and Schedule are those of the plan and must be left out. Devices
+	// are its own too, unless others are given, of which as many stages share each. With Replicas
+	// its program gets their sums, which must fit in its limits, unless it has them. Chunks is its number of micro-batches, or fewer if given. A batch with fewer micro-batches
 	// runs the part of the plan for them. The limits of its stages hold as those of a Budget. Nil
 	// lets the pipe plan.
 	Plan *planner.Plan
@@ -344,14 +345,14 @@ func (cfg Config) refusePlan(problem, remedy string) error {
 
 // planned is the configuration with the settings of its plan.
 func (cfg Config) planned() (Config, error) {
-	const leaveOut = "leave Balance, Devices, Checkpoint, Budget and Schedule out"
+	const leaveOut = "leave Balance, Checkpoint, Budget and Schedule out"
 	if err := cfg.Plan.Check(); err != nil {
 		return cfg, cfg.refusePlan(err.Error(), "want one that planner.Solve or planner.Parse returned, unchanged")
 	}
-	if cfg.Plan.Program.Reduces() {
+	if cfg.Plan.Program.Reduces() && cfg.Replicas <= 1 {
 		return cfg, cfg.refusePlan(reduces, withoutReduce)
 	}
-	if cfg.Balance != nil || cfg.Devices != nil || cfg.Checkpoint != "" || cfg.Budget != nil || cfg.Schedule != nil {
+	if cfg.Balance != nil || cfg.Checkpoint != "" || cfg.Budget != nil || cfg.Schedule != nil {
 		return cfg, cfg.refusePlan("the configuration says what the plan says", leaveOut)
 	}
 	if n := cfg.Plan.MicroBatches(); cfg.Chunks > n {
@@ -361,15 +362,18 @@ func (cfg Config) planned() (Config, error) {
 		cfg.Chunks = n
 	}
 	var policies []Checkpoint
+	var devices []torch.Device
 	for i, s := range cfg.Plan.Stages {
 		device := cfg.Plan.Devices[s.Device]
 		d, err := torch.ParseDevice(device.Name)
-		if err != nil {
+		if err != nil && cfg.Devices == nil {
 			return cfg, cfg.refusePlan(fmt.Sprintf("stage %d: %v", i, err), "want a device of this machine, such as cpu:0")
 		}
-		cfg.Balance, cfg.Devices, policies = append(cfg.Balance, s.Layers), append(cfg.Devices, d),
-			append(policies, Checkpoint(s.Policy))
+		cfg.Balance, devices, policies = append(cfg.Balance, s.Layers), append(devices, d), append(policies, Checkpoint(s.Policy))
 		cfg.Budget = append(cfg.Budget, device.Limit)
+	}
+	if cfg.Devices == nil {
+		cfg.Devices = devices
 	}
 	cfg.Checkpoint = PerStage(policies...)
 	if !slices.Contains(policies, Optimal) {

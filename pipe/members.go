@@ -137,8 +137,6 @@ func (cfg *Config) checkGroup() error {
 		return refuse("there is no Group", "want Ranks with a Group of several processes, or neither")
 	case cfg.Group == nil:
 		return nil
-	case cfg.Plan != nil && cfg.Replicas > 1:
-		return &ConfigError{Of: "pipe", Field: "Replicas", Value: cfg.Replicas, Problem: "the plan is of one", Remedy: "want no Plan, or one replica"}
 	}
 	replicas := max(cfg.Replicas, 1)
 	size := cfg.Group.Size() / replicas

@@ -261,6 +261,9 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 		if err := p.connectReplicas(link.Tags{First: group.MaxTag / 2, Count: group.MaxTag / 2}); err != nil {
 			return nil, err
 		}
+		if err := p.planSums(); err != nil {
+			return nil, err
+		}
 	}
 	if err := p.startWorkers(); err != nil {
 		return nil, errors.Join(err, p.Close())

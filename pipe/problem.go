@@ -61,9 +61,7 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 			}
 		}
 		if p.between != nil {
-			for _, q := range append(slices.Clone(s.trained), s.buffers...) {
-				memory.Reduction = max(memory.Reduction, q.Bytes())
-			}
+			memory.Reduction = s.reduction()
 		}
 		if r.loss == nil && r.last(i) {
 			// The outputs of the whole batch, and with them while they are put together the

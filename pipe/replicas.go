@@ -129,6 +129,32 @@ func (p *Pipe) connectReplicas(tags link.Tags) error {
 	return nil
 }
 
+// reduction is the most bytes of another replica that a stage holds at a time.
+func (s *Stage) reduction() (bytes int64) {
+	for _, q := range append(slices.Clone(s.trained), s.buffers...) {
+		bytes = max(bytes, q.Bytes())
+	}
+	return bytes
+}
+
+// planSums gives a plan that was made for a pipe alone the sums over replicas.
+func (p *Pipe) planSums() error {
+	given := p.cfg.Plan
+	if given == nil || given.Program.Reduces() {
+		return nil
+	}
+	var bytes []int64
+	for _, s := range p.stages {
+		bytes = append(bytes, s.reduction())
+	}
+	p.cfg.Plan = given.Reducing(bytes)
+	if err := p.cfg.Plan.Check(); err != nil {
+		return p.cfg.refusePlan(fmt.Sprintf("the sums over replicas take up to %d bytes more: %v", slices.Max(bytes), err),
+			"want a plan that a pipe with Replicas has made, or higher limits in it")
+	}
+	return nil
+}
+
 // Gradients that are summed over the replicas are the same on all of them. What a later run added
 // would be summed with them, which would then count once for each replica. So a run ends with the sum,
 // and the next begins without gradients; or it does not, and the next adds to those of its replica.
