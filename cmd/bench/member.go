@@ -36,9 +36,11 @@ type exercise struct {
 	Steps    int            `json:"steps"`
 }
 
-// trained is the answer: the mean time of the steps, and their losses.
+// trained is the answer: the mean time of the steps, the mean processor time of all members together,
+// and the losses.
 type trained struct {
 	MS     float64   `json:"ms"`
+	CPU    float64   `json:"cpu_ms"`
 	Losses []float64 `json:"losses"`
 }
 
@@ -112,7 +114,7 @@ func (m *member) train(ctx context.Context, x exercise) (trained, error) {
 		m.trainers[string(text)] = t
 	}
 	var out trained
-	begin := time.Now()
+	begin, worked := time.Now(), ownTime()
 	for range steps {
 		r, err := t.step(ctx)
 		if err != nil {
@@ -120,12 +122,18 @@ func (m *member) train(ctx context.Context, x exercise) (trained, error) {
 		}
 		out.Losses = append(out.Losses, r.Loss)
 	}
-	if err := group.Agree(ctx, m.group, "bench: the end of the steps", nil); err != nil {
+	all, err := group.Meet(ctx, m.group, "bench: the end of the steps", ownTime()-worked, nil)
+	if err != nil {
 		return trained{}, err
 	}
-	out.MS = time.Since(begin).Seconds() * 1e3 / float64(steps)
+	out.MS = milliseconds(time.Since(begin)) / float64(steps)
+	for _, d := range all {
+		out.CPU += milliseconds(d) / float64(steps)
+	}
 	return out, nil
 }
+
+func milliseconds(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
 // told is what rank 0 is asked, in all members; nil at the end.
 func (m *member) told(ctx context.Context, in *bufio.Reader) (*exercise, error) {

@@ -59,7 +59,8 @@ type processesResult struct {
 	Balance   []int   `json:"balance"`
 	Threads   spread  `json:"threads_ms"`
 	Processes spread  `json:"processes_ms"`
-	Slower    spread  `json:"processes_to_threads"` // of a step, round by round
+	Slower    spread  `json:"processes_to_threads"`     // of a step, round by round
+	Costlier  spread  `json:"processes_to_threads_cpu"` // the same of processor time
 	FirstLoss float64 `json:"first_loss"`
 	LastLoss  float64 `json:"last_loss"`
 	Theirs    *theirs `json:"pytorch,omitempty"`
@@ -69,12 +70,13 @@ type processesResult struct {
 
 // theirs is the pairing in PyTorch.
 type theirs struct {
-	Name   string  `json:"name"`
-	BLAS   string  `json:"blas"`
-	Step   spread  `json:"step_ms"`
-	Faster spread  `json:"ours"`         // our throughput to theirs, round by round
-	Apart  float64 `json:"losses_apart"` // the greatest difference of two losses
-	Error  string  `json:"error,omitempty"`
+	Name    string  `json:"name"`
+	BLAS    string  `json:"blas"`
+	Step    spread  `json:"step_ms"`
+	Faster  spread  `json:"ours"`         // our throughput to theirs, round by round
+	Cheaper spread  `json:"ours_cpu"`     // the same of steps in the same processor time
+	Apart   float64 `json:"losses_apart"` // the greatest difference of two losses
+	Error   string  `json:"error,omitempty"`
 }
 
 // athlete is a contestant that a child trains.
@@ -82,6 +84,7 @@ type athlete struct {
 	child *child
 	ask   func(steps int) any // the request
 	ms    float64             // of the last round's steps
+	cpu   []float64           // processor time in milliseconds of a step, by round
 }
 
 func (a *athlete) run(steps int) (trained, error) {
@@ -95,6 +98,7 @@ func (a *athlete) run(steps int) (trained, error) {
 func (a *athlete) round(_ context.Context, length time.Duration) (float64, error) {
 	steps := max(int(math.Round(length.Seconds()*1e3/a.ms)), 1)
 	out, err := a.run(steps)
+	a.cpu = append(a.cpu, out.CPU)
 	return out.MS, err
 }
 
@@ -183,9 +187,11 @@ func (p pairing) measure(ctx context.Context, e effort, threads, processes *chil
 		}
 	}
 	result.Threads, result.Processes, result.Slower = spreadOf(ms[0]), spreadOf(ms[1]), paired(ms[1], ms[0])
+	result.Costlier = paired(all[1].cpu, all[0].cpu)
 	if len(all) > 2 {
 		t := result.Theirs
 		t.Step, t.Faster, t.Apart = spreadOf(ms[2]), paired(ms[2], ms[1]), apart(losses[1], losses[2])
+		t.Cheaper = paired(all[2].cpu, all[1].cpu)
 	}
 	return result, nil
 }
@@ -206,11 +212,13 @@ func apart(a, b []float64) (most float64) {
 func processesTargets(list []processesResult) (out []target) {
 	for _, r := range list {
 		name := fmt.Sprintf("%s, %s, 2 processes: ", r.Model, r.Schedule)
-		out = append(out, atMost(name+"time to that of 2 threads", r.Slower.Median, slowerThanThreads))
+		out = append(out, atMost(name+"time to that of 2 threads", r.Slower.Median, slowerThanThreads),
+			atMost(name+"processor time to that of 2 threads", r.Costlier.Median, slowerThanThreads))
 		if r.Theirs == nil {
 			continue
 		}
-		out = append(out, atLeast(name+"throughput to PyTorch's", r.Theirs.Faster.Median, r.faster))
+		out = append(out, atLeast(name+"throughput to PyTorch's", r.Theirs.Faster.Median, r.faster),
+			atLeast(name+"steps to PyTorch's in the same processor time", r.Theirs.Cheaper.Median, r.faster))
 		if r.Theirs.Error == "" {
 			out = append(out, atMost(name+"losses apart from PyTorch's, 1e-5", r.Theirs.Apart/lossesApart, 1))
 		}
@@ -222,17 +230,19 @@ func (r *report) writeProcesses(t *table) {
 	if len(r.Processes) == 0 {
 		return
 	}
-	t.block("2 processes", "schedule", "batch", "micro-batches", "balance", "losses", "2 threads ms", "2 processes ms", "to threads", "min-max",
-		"PyTorch ms", "ours/theirs", "min-max", "losses apart", "its BLAS kernels")
+	t.block("2 processes", "schedule", "batch", "micro-batches", "balance", "losses", "2 threads ms", "2 processes ms", "to threads", "min-max", "processor time", "min-max",
+		"PyTorch ms", "ours/theirs", "min-max", "in processor time", "min-max", "losses apart", "its BLAS kernels")
 	for _, x := range r.Processes {
 		cells := []string{x.Model, x.Schedule, fmt.Sprint(x.Batch), fmt.Sprint(x.Chunks), join("%d", x.Balance), fmt.Sprintf("%.3f to %.3f", x.FirstLoss, x.LastLoss),
-			one(x.Threads.Median, "%.1f"), one(x.Processes.Median, "%.1f"), one(x.Slower.Median, "%.2f"), span("%.2f", x.Slower)}
+			one(x.Threads.Median, "%.1f"), one(x.Processes.Median, "%.1f"), one(x.Slower.Median, "%.2f"), span("%.2f", x.Slower),
+			one(x.Costlier.Median, "%.2f"), span("%.2f", x.Costlier)}
 		switch o := x.Theirs; {
 		case o == nil:
 		case o.Error != "":
 			cells = append(cells, "failed: "+o.Error)
 		default:
-			cells = append(cells, one(o.Step.Median, "%.1f"), one(o.Faster.Median, "%.2f"), span("%.2f", o.Faster), one(o.Apart, "%.1e"), o.BLAS)
+			cells = append(cells, one(o.Step.Median, "%.1f"), one(o.Faster.Median, "%.2f"), span("%.2f", o.Faster), one(o.Cheaper.Median, "%.2f"), span("%.2f", o.Cheaper),
+				one(o.Apart, "%.1e"), o.BLAS)
 		}
 		t.line(cells...)
 	}

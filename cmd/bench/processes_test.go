@@ -58,7 +58,7 @@ func TestProcesses(t *testing.T) {
 		if r.Model != p.Model || r.Schedule != p.Schedule {
 			t.Fatalf("result %d is of %s, %s; want %s, %s", i, r.Model, r.Schedule, p.Model, p.Schedule)
 		}
-		if !(r.Threads.Min > 0 && r.Processes.Min > 0 && r.Slower.Min > 0) {
+		if !(r.Threads.Min > 0 && r.Processes.Min > 0 && r.Slower.Min > 0 && r.Costlier.Min > 0) {
 			t.Errorf("%s, %s: %+v", r.Model, r.Schedule, r)
 		}
 		if math.Abs(r.LastLoss-r.FirstLoss) < 100*lossesApart {
@@ -67,7 +67,7 @@ func TestProcesses(t *testing.T) {
 		if chroot == "" {
 			continue
 		}
-		if o := r.Theirs; o.Error != "" || o.Apart > lossesApart || !(o.Faster.Min > 0) {
+		if o := r.Theirs; o.Error != "" || o.Apart > lossesApart || !(o.Faster.Min > 0 && o.Cheaper.Min > 0) {
 			t.Errorf("%s, %s: %+v", r.Model, r.Schedule, *o)
 		}
 		t.Logf("%s, %s: %v to %v, apart %g", r.Model, r.Schedule, r.FirstLoss, r.LastLoss, r.Theirs.Apart)
@@ -128,10 +128,10 @@ func TestApart(t *testing.T) {
 
 // The targets and the line of a pairing, with and without the other side.
 func TestProcessesReport(t *testing.T) {
-	alone := processesResult{Model: "gpt", Schedule: "gpipe", Slower: spread{Median: 1.06}, faster: 1.5}
+	alone := processesResult{Model: "gpt", Schedule: "gpipe", Slower: spread{Median: 1.06}, Costlier: spread{Median: 1.04}, faster: 1.5}
 	beside := alone
-	beside.Slower.Median = 1.05
-	beside.Theirs = &theirs{Name: "PyTorch 2.6", Faster: spread{Median: 1.6}, Apart: 2e-5}
+	beside.Slower.Median, beside.Costlier.Median = 1.05, 1.07
+	beside.Theirs = &theirs{Name: "PyTorch 2.6", Faster: spread{Median: 1.6}, Cheaper: spread{Median: 1.4}, Apart: 2e-5}
 	broken := alone
 	broken.Theirs = &theirs{Error: "RuntimeError: no"}
 	r := &report{Processes: []processesResult{alone, beside, broken}}
@@ -139,7 +139,7 @@ func TestProcessesReport(t *testing.T) {
 	for _, x := range processesTargets(r.Processes) {
 		met = append(met, x.Met)
 	}
-	if want := []bool{false, true, true, false, false, false}; fmt.Sprint(met) != fmt.Sprint(want) {
+	if want := []bool{false, true, true, false, true, false, false, false, true, false, false}; fmt.Sprint(met) != fmt.Sprint(want) {
 		t.Errorf("met are %v, want %v", met, want)
 	}
 	var b strings.Builder

@@ -6,7 +6,8 @@ answers each with one:
 
     {"model": "mlp", "options": {"width": 1024, "depth": 16}, "weights": FILE, "batch": FILE, "chunks": 8, "schedule": "1f1b", "balance": [16, 16],
      "lr": 0.1, "steps": 5}
-    {"ms": 210.5, "losses": [...]}          the mean time and the losses of so many steps: forward, mean squared error, backward, SGD's update
+    {"ms": 210.5, "cpu_ms": 402.1, "losses": [...]}      the mean time, the mean processor time of all processes and the losses of so many steps:
+                                                        forward, mean squared error, backward, SGD's update
 
 or {"error": "..."}, after which it ends. FILE are safetensors of the weights that the first request of a trainer begins with, and of input and target. The balance
 counts the modules of models.py. Later requests that differ in the number of steps alone go on. It ends when its input does.
@@ -100,11 +101,12 @@ class Trainer:
 
     def run(self, steps):
         """The answer, on every rank."""
-        begin = time.perf_counter()
+        begin, worked = time.perf_counter(), time.process_time()
         losses = [self.step() for _ in range(steps)]
-        dist.barrier()
+        cpu = torch.tensor(time.process_time() - worked, dtype=torch.float64)
+        dist.all_reduce(cpu)  # and wait for each other
         ms = (time.perf_counter() - begin) * 1e3 / steps
-        answer = [{'ms': ms, 'losses': [float(loss) for loss in losses] if self.target is not None else None}]
+        answer = [{'ms': ms, 'cpu_ms': float(cpu) * 1e3 / steps, 'losses': [float(loss) for loss in losses] if self.target is not None else None}]
         dist.broadcast_object_list(answer, src=dist.get_world_size() - 1)
         return answer[0]
 
