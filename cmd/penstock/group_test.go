@@ -121,8 +121,9 @@ func TestTheManifestForKubernetes(t *testing.T) {
 	if !found || !strings.Contains(string(text), "replicas: 1\n") || !strings.Contains(string(text), "replicas: 3\n") {
 		t.Fatalf("the manifest has no command line, or other replicas:\n%s", text)
 	}
-	environment := []string{"RANK=3", "WORLD_SIZE=4", "MASTER_ADDR=penstock-master-0", "MASTER_PORT=23456"}
-	if err := checkTraining(strings.Fields(args), environment); err != nil {
+	var launcher launchFlags
+	launcher.processes = 1
+	if _, err := launcher.checkTraining(strings.Fields(args), 4); err != nil {
 		t.Errorf("%s: %v", args, err)
 	}
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -11,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -20,8 +23,10 @@ import (
 
 // launchFlags is the command line of penstock launch up to its "--".
 type launchFlags struct {
-	processes, nodes, nodeRank, restarts int
-	rendezvous                           string
+	processes, nodeRank, restarts int
+	nodes                         span
+	rendezvous                    string
+	joinTimeout, wait             time.Duration
 }
 
 func newLaunch() *cobra.Command {
@@ -43,10 +48,19 @@ again, from its newest checkpoint if it has an --out; a wrong command line is no
 
 On several machines, run the same command on each with --rendezvous, an address of
 the first that the others reach, --nodes, a --node-rank of its own, and the same
-PENSTOCK_TOKEN.`,
+PENSTOCK_TOKEN. The launchers meet at the first before each start, and --restarts
+of the first counts.
+
+With --nodes MIN:MAX a start needs MIN machines and takes more that come within
+--wait, up to MAX. A machine that dies or gets Ctrl-C is done without: the others
+start again from the newest checkpoint. One that comes later has the others save
+and start again with it, which is no restart to be counted; without --out it waits
+for the next. Numbers of processes that train cannot be run with, because
+of --replicas or --stages, are left out.`,
 		Example: `  penstock launch --processes 2 -- train --model resnet20 --data fashion-mnist --stages 2 --out out/fashion
   penstock launch --processes 4 --restarts 3 -- train --model gpt --data text --data-dir shakespeare.txt --out out/gpt
-  penstock launch --processes 1 --nodes 2 --node-rank 1 --rendezvous 10.0.0.1:29500 -- train --model mlp --data synthetic`,
+  penstock launch --processes 1 --nodes 2 --node-rank 1 --rendezvous 10.0.0.1:29500 -- train --model mlp --data synthetic
+  penstock launch --nodes 2:4 --node-rank 0 --rendezvous 10.0.0.1:29500 --restarts 10 -- train --model mlp --data synthetic --out out/mlp --save-every 50`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.ArgsLenAtDash() != 0 || len(args) == 0 || args[0] != "train" {
 				return badUsage("launch starts penstock train: want penstock launch --processes %d -- train ...; see penstock launch --help", flags.processes)
@@ -63,9 +77,32 @@ func (f *launchFlags) register(cmd *cobra.Command) {
 	s.SortFlags = false
 	count(s, &f.processes, "processes", 1, "`N` processes on this machine")
 	whole(s, &f.restarts, "restarts", 0, 0, 1<<31-1, "start a run that fails again, up to `N` times (default not)")
-	count(s, &f.nodes, "nodes", 1, "`N` machines on which launch is run, each with as many --processes")
+	from(s, &f.nodes, "nodes", "`N|MIN:MAX` machines on which launch is run, each with as many --processes (default 1)")
 	whole(s, &f.nodeRank, "node-rank", 0, 0, 1<<31-1, "`R` number of this machine, from 0")
-	address(s, &f.rendezvous, "rendezvous", "`HOST:PORT` of the first machine at which processes meet (default: a free port of this machine's loopback interface)")
+	address(s, &f.rendezvous, "rendezvous", "`HOST:PORT` of the first machine at which processes meet, and launchers at the next port (default: a free port of this machine's loopback interface)")
+	joinTimeout(s, &f.joinTimeout)
+	duration(s, &f.wait, "wait", 30*time.Second, "`TIME` that a start waits for more machines than MIN of --nodes")
+}
+
+// span is a range of numbers.
+type span struct{ least, most int }
+
+// from is a flag of a number or a range of numbers above 0. Left out it is 1.
+func from(s *pflag.FlagSet, to *span, name, usage string) {
+	*to = span{1, 1}
+	s.Var(&value{text: "1", read: func(text string) error {
+		least, most, ranged := strings.Cut(text, ":")
+		if !ranged {
+			most = least
+		}
+		a, err := strconv.Atoi(least)
+		b, bad := strconv.Atoi(most)
+		if err != nil || bad != nil || a < 1 || b < a || b > launch.MaxNodes {
+			return fmt.Errorf("want a number from 1 to %d, or two as in 2:4", launch.MaxNodes)
+		}
+		*to = span{a, b}
+		return nil
+	}}, name, usage)
 }
 
 // address is a flag of a host and a port.
@@ -89,13 +126,16 @@ const launchedBy = "PENSTOCK_LAUNCHED_BY"
 
 // check checks flags against each other.
 func (f *launchFlags) check() error {
+	most := f.nodes.most
 	switch {
-	case f.nodeRank >= f.nodes:
-		return badUsage("--node-rank %d: there are --nodes %d; want 0 to %d", f.nodeRank, f.nodes, f.nodes-1)
-	case f.nodes > 1 && f.rendezvous == "":
-		return badUsage("--nodes %d needs --rendezvous HOST:PORT, an address of the first machine that the others reach", f.nodes)
-	case f.nodes > 1 && os.Getenv(token) == "":
-		return badUsage("--nodes %d needs the environment variable %s, a secret that is the same on all machines, such as openssl rand -hex 32 prints", f.nodes, token)
+	case f.nodeRank >= most:
+		return badUsage("--node-rank %d: there are --nodes %d; want 0 to %d", f.nodeRank, most, most-1)
+	case most > 1 && f.rendezvous == "":
+		return badUsage("--nodes %d needs --rendezvous HOST:PORT, an address of the first machine that the others reach", most)
+	case most > 1 && strings.HasSuffix(f.rendezvous, ":65535"):
+		return badUsage("--rendezvous %s: launchers meet at the next port; want one below 65535", f.rendezvous)
+	case most > 1 && os.Getenv(token) == "":
+		return badUsage("--nodes %d needs the environment variable %s, a secret that is the same on all machines, such as openssl rand -hex 32 prints", most, token)
 	}
 	return nil
 }
@@ -105,101 +145,145 @@ func (f *launchFlags) run(cmd *cobra.Command, train []string) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	secret := os.Getenv(token)
-	if secret == "" {
-		var random [32]byte
-		rand.Read(random[:]) // which never fails
-		secret = hex.EncodeToString(random[:])
-	}
-	first, err := f.job(train, secret, 0)
-	if err != nil {
-		return err
-	}
-	if err := checkTraining(train[1:], first.Processes[0].Env); errors.Is(err, pflag.ErrHelp) {
+	flags, err := f.checkTraining(train[1:], f.nodes.most)
+	if errors.Is(err, pflag.ErrHelp) {
 		return newHelp().RunE(cmd, []string{"train"})
 	} else if err != nil {
 		return err
 	}
-	ctx, stderr := cmd.Context(), cmd.ErrOrStderr()
+	if f.joinTimeout > 0 && flags.joinTimeout == 0 {
+		train = append(slices.Clone(train), "--join-timeout", f.joinTimeout.String())
+	}
+	l := launcher{launchFlags: *f, train: train, secret: os.Getenv(token), stdout: fileOf(cmd.OutOrStdout()), stderr: cmd.ErrOrStderr()}
+	if l.secret == "" {
+		var random [32]byte
+		rand.Read(random[:]) // which never fails
+		l.secret = hex.EncodeToString(random[:])
+	}
+	if f.nodes.most > 1 {
+		err = l.onNodes(cmd.Context(), flags.out != "")
+	} else {
+		err = l.alone(cmd.Context())
+	}
+	if err != nil && cmd.Context().Err() != nil {
+		return errors.New("interrupted")
+	}
+	return err
+}
+
+// launcher starts the processes of a command line.
+type launcher struct {
+	launchFlags
+	train          []string
+	secret         string
+	stdout, stderr io.Writer
+}
+
+// say writes a line to standard error.
+func (l *launcher) say(text string) { fmt.Fprintf(l.stderr, "penstock: %s\n", text) }
+
+// alone starts the processes of a run that are all on this machine.
+func (l *launcher) alone(ctx context.Context) error {
 	for restart := 0; ; restart++ {
-		job, err := f.job(train, secret, restart)
-		if err != nil {
-			return err
-		}
-		job.Stdout, job.Stderr = fileOf(cmd.OutOrStdout()), stderr
-		err = job.Run(ctx)
+		err := l.start(ctx, launch.Place{Start: restart, Size: l.processes}, nil)
 		var failure *launch.Failure
-		switch {
-		case err == nil:
-			return nil
-		case ctx.Err() != nil:
-			return errors.New("interrupted")
-		case !errors.As(err, &failure) || failure.Code == exitUsage || restart == f.restarts:
+		if err == nil || ctx.Err() != nil || !errors.As(err, &failure) || failure.Code == launch.Usage || restart == l.restarts {
 			return err
 		}
-		fmt.Fprintf(stderr, "penstock: %s; starting again, restart %d of %d\n", message(err), restart+1, f.restarts)
+		l.say(fmt.Sprintf("%s; starting again, restart %d of %d", message(err), restart+1, l.restarts))
 	}
 }
 
-// checkTraining refuses a command line of train that its processes would refuse, so that it is said
-// once. The error of --help is pflag.ErrHelp.
-func checkTraining(args, environment []string) error {
-	var flags trainFlags
+// onNodes starts those of this machine, one of several. saves is whether the run has an --out.
+func (l *launcher) onNodes(ctx context.Context, saves bool) error {
+	host, port, err := net.SplitHostPort(l.rendezvous)
+	if err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(port) // which address has checked
+	if err != nil {
+		return err
+	}
+	nodes := launch.Nodes{Address: net.JoinHostPort(host, strconv.Itoa(n+1)), Token: l.secret, Node: l.nodeRank, Processes: l.processes,
+		Least: l.nodes.least, Most: l.nodes.most, Restarts: l.restarts, Saves: saves, Wait: l.wait, Timeout: cmp.Or(l.joinTimeout, 5*time.Minute),
+		Fits: func(n int) bool { _, err := l.checkTraining(l.train[1:], n); return err == nil }}
+	if l.nodeRank == 0 {
+		host, err := nodes.Open(func(text string) { l.say(text) })
+		if err != nil {
+			return err
+		}
+		defer host.Close()
+	}
+	return nodes.Run(ctx, l.say, func(ctx context.Context, p launch.Place, abandon <-chan struct{}) error {
+		if nodes.Least < nodes.Most {
+			l.say(fmt.Sprintf("starting on %s, %s", launch.NameNodes(p.Nodes), processes(p.Size)))
+		}
+		return l.start(ctx, p, abandon)
+	})
+}
+
+// start starts the processes of this machine and waits until they have ended.
+func (l *launcher) start(ctx context.Context, p launch.Place, abandon <-chan struct{}) error {
+	job, err := l.job(p)
+	if err != nil {
+		return err
+	}
+	job.Stdout, job.Stderr, job.Abandon = l.stdout, l.stderr, abandon
+	return job.Run(ctx)
+}
+
+// checkTraining refuses a command line of train that its processes on so many nodes would refuse, so that
+// it is said once. The error of --help is pflag.ErrHelp.
+func (f *launchFlags) checkTraining(args []string, nodes int) (flags trainFlags, err error) {
 	train := &cobra.Command{Use: "train"}
 	(&cobra.Command{Use: "penstock"}).AddCommand(train)
 	flags.register(train)
 	s := train.Flags()
 	if err := s.Parse(args); errors.Is(err, pflag.ErrHelp) {
-		return err
+		return flags, err
 	} else if err != nil {
-		return unread(train, err)
+		return flags, unread(train, err)
 	}
 	if err := noArguments(train, s.Args()); err != nil {
-		return err
+		return flags, err
 	}
 	for _, name := range []string{"rank", "processes", "rendezvous"} {
 		if s.Changed(name) {
-			return badUsage("--%s %s: launch says which process is which; want it left out after train", name, s.Lookup(name).Value)
+			return flags, badUsage("--%s %s: launch says which process is which; want it left out after train", name, s.Lookup(name).Value)
 		}
 	}
-	_, err := flags.plan(s, func(name string) string {
-		for _, assignment := range slices.Backward(environment) {
-			if text, ok := strings.CutPrefix(assignment, name+"="); ok {
-				return text
-			}
-		}
-		return ""
-	})
-	return err
+	environment := f.environment(launch.Place{Size: f.processes * nodes}, 0, cmp.Or(f.rendezvous, "127.0.0.1:1"))
+	_, err = flags.plan(s, func(name string) string { return environment[name] })
+	return flags, err
+}
+
+// environment is what a process of this machine finds in the environment, which is what torchrun says.
+func (f *launchFlags) environment(p launch.Place, local int, at string) map[string]string {
+	host, port, _ := net.SplitHostPort(at)
+	return map[string]string{
+		"RANK": strconv.Itoa(p.First + local), "WORLD_SIZE": strconv.Itoa(p.Size), "LOCAL_RANK": strconv.Itoa(local), "LOCAL_WORLD_SIZE": strconv.Itoa(f.processes),
+		"MASTER_ADDR": host, "MASTER_PORT": port, "TORCHELASTIC_RESTART_COUNT": strconv.Itoa(p.Start),
+	}
 }
 
 // job makes the job of a start.
-func (f *launchFlags) job(train []string, secret string, restart int) (launch.Job, error) {
+func (l *launcher) job(p launch.Place) (job launch.Job, err error) {
 	program, err := os.Executable()
 	if err != nil {
-		return launch.Job{}, fmt.Errorf("finding the program to start: %w", err)
+		return job, fmt.Errorf("finding the program to start: %w", err)
 	}
-	at := f.rendezvous
+	at := l.rendezvous
 	if at == "" {
 		if at, err = freeAddress(); err != nil {
-			return launch.Job{}, err
+			return job, err
 		}
 	}
-	host, port, err := net.SplitHostPort(at)
-	if err != nil {
-		return launch.Job{}, err
-	}
-	var job launch.Job
-	for local := range f.processes {
-		rank := f.nodeRank*f.processes + local
-		job.Processes = append(job.Processes, launch.Process{
-			Rank: rank, Path: program, Args: train,
-			Env: append(withoutTorchrun(os.Environ()),
-				fmt.Sprintf("RANK=%d", rank), fmt.Sprintf("WORLD_SIZE=%d", f.processes*f.nodes),
-				fmt.Sprintf("LOCAL_RANK=%d", local), fmt.Sprintf("LOCAL_WORLD_SIZE=%d", f.processes),
-				"MASTER_ADDR="+host, "MASTER_PORT="+port, fmt.Sprintf("TORCHELASTIC_RESTART_COUNT=%d", restart), token+"="+secret,
-				launchedBy+"="+shellQuoted(os.Args)),
-		})
+	for local := range l.processes {
+		environment := append(withoutTorchrun(os.Environ()), token+"="+l.secret, launchedBy+"="+shellQuoted(os.Args))
+		for name, value := range l.environment(p, local, at) {
+			environment = append(environment, name+"="+value)
+		}
+		job.Processes = append(job.Processes, launch.Process{Rank: p.First + local, Path: program, Args: l.train, Env: environment})
 	}
 	return job, nil
 }

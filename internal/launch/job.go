@@ -22,6 +22,8 @@ type Job struct {
 	// Stderr gets, line by line, the standard error of all processes and the standard output of all
 	// but the first. Each line begins with the rank of its process, as in "[2] ".
 	Stderr io.Writer
+	// Abandon ends the job, when it is closed, as a failure of a process does. Nil: nothing does.
+	Abandon <-chan struct{}
 	// Settle is how long the others may go on after one has failed, to say themselves what they
 	// miss. 0 is 2 seconds.
 	Settle time.Duration
@@ -96,7 +98,7 @@ func (j Job) Run(ctx context.Context) error {
 	if signalled {
 		signal(running, syscall.SIGKILL)
 	}
-	interrupted := ctx.Done()
+	interrupted, abandon := ctx.Done(), j.Abandon
 	next := syscall.SIGTERM
 	for left := len(running); left > 0; {
 		select {
@@ -122,6 +124,10 @@ func (j Job) Run(ctx context.Context) error {
 		case <-interrupted:
 			interrupted, signalled = nil, true
 			signal(running, syscall.SIGTERM)
+		case <-abandon:
+			if abandon = nil; interrupted != nil && failure == nil {
+				deadline = time.After(orDefault(j.Settle, 2*time.Second))
+			}
 		case <-deadline:
 			signalled = true
 			signal(running, next)

@@ -174,6 +174,23 @@ func TestAStoppedProcessEndsInOrder(t *testing.T) {
 	}
 }
 
+// A failure elsewhere ends all as one here does, with time to say what they miss.
+func TestAnAbandonedJob(t *testing.T) {
+	var stderr bytes.Buffer
+	abandon := make(chan struct{})
+	close(abandon)
+	j := job(io.Discard, &stderr, "loses", "loses")
+	j.Abandon = abandon
+	if f := failure(t, j.Run(t.Context())); f.Code != 1 || strings.Count(stderr.String(), "lost the other\n") != 2 {
+		t.Errorf("got %+v, stderr %q", f, stderr.String())
+	}
+	j = job(io.Discard, io.Discard, "silent", "stubborn")
+	j.Abandon, j.Settle, j.Grace = abandon, time.Millisecond, 300*time.Millisecond
+	if f := failure(t, j.Run(t.Context())); f.Signal != syscall.SIGTERM && f.Signal != syscall.SIGKILL {
+		t.Errorf("got %+v", f)
+	}
+}
+
 func TestWhoIgnoresSIGTERMIsKilled(t *testing.T) {
 	j := job(io.Discard, io.Discard, "stubborn", "exit 2")
 	j.Settle, j.Grace = time.Millisecond, 300*time.Millisecond
