@@ -30,9 +30,11 @@ type Recipe struct {
 	// Replicas is how many replicas of the pipeline there are. The order of sums depends on it, and
 	// with it the last bits. As with Threads, Check does not compare it. 0 is one.
 	Replicas int `json:"replicas,omitempty"`
-	// Balance is how many layers each stage has. Nothing depends on it: Checkpoint.Balance tells it, so
-	// that a run can say that it is cut in another way. Nil is not written down.
-	Balance []int `json:"balance,omitempty"`
+	// Processes is how many there are, and Balance how many layers each stage has. Nothing depends on
+	// them: Checkpoint.Processes and Balance tell them, so that a run can say that it goes on otherwise. 0
+	// and nil are not written down.
+	Processes int   `json:"processes,omitempty"`
+	Balance   []int `json:"balance,omitempty"`
 	// Kernels names the kernels in use, by library (torch.KernelNames). The last bits of results
 	// depend on them too. Save writes them down, Check does not compare them, and
 	// Checkpoint.Kernels tells them.

@@ -169,8 +169,8 @@ func (c *Checkpoint) Replicas() int { return c.machine().Replicas }
 // Balance is how many layers each stage had when the checkpoint was saved; nil if unknown.
 func (c *Checkpoint) Balance() []int { return c.machine().Balance }
 
-// Processes is how many processes have saved the checkpoint: each has written a file of the model.
-func (c *Checkpoint) Processes() int { return len(c.state.of(modelKind)) }
+// Processes is how many there were when the checkpoint was saved, or 0 if it was not written down.
+func (c *Checkpoint) Processes() int { return c.machine().Processes }
 
 // Kernels names the kernels in use when the checkpoint was saved, by library (torch.KernelNames);
 // nil if unknown.
@@ -179,14 +179,14 @@ func (c *Checkpoint) Kernels() map[string]string { return c.machine().Kernels }
 // machine is the part of the saved recipe in which a resumed run may differ.
 func (c *Checkpoint) machine() (saved Recipe) {
 	var m struct {
-		Threads, Replicas int
-		Balance           []int
-		Kernels           map[string]string
+		Threads, Replicas, Processes int
+		Balance                      []int
+		Kernels                      map[string]string
 	}
 	if json.Unmarshal(c.state.Recipe, &m) != nil {
 		return Recipe{} // a recipe of another shape, which Check tells of
 	}
-	return Recipe{Threads: m.Threads, Replicas: m.Replicas, Balance: m.Balance, Kernels: m.Kernels}
+	return Recipe{Threads: m.Threads, Replicas: m.Replicas, Processes: m.Processes, Balance: m.Balance, Kernels: m.Kernels}
 }
 
 // Check returns a *MismatchError unless a run of this recipe and model, which need not be
@@ -196,7 +196,7 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 		return err
 	}
 	was := c.machine()
-	r.Threads, r.Replicas, r.Balance, r.Kernels = was.Threads, was.Replicas, was.Balance, was.Kernels
+	r.Threads, r.Replicas, r.Processes, r.Balance, r.Kernels = was.Threads, was.Replicas, was.Processes, was.Balance, was.Kernels
 	field, saved, given, err := difference(c.state.Recipe, r)
 	if err != nil {
 		return &DamagedError{c.Path, err}

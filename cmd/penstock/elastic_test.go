@@ -78,6 +78,10 @@ func TestChangesByTorchrun(t *testing.T) {
 				if err := all[random.IntN(n)].Process.Signal(syscall.SIGKILL); err != nil {
 					t.Fatal(err)
 				}
+				time.Sleep(moment / 10)
+				for _, p := range all { // the agent ends the others; some may still wait for the one that was killed
+					_ = p.Process.Signal(syscall.SIGTERM)
+				}
 				for _, p := range all {
 					p.end(t)
 				}

@@ -238,7 +238,7 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 	}
 	config := j.config
 	config.Optimizer = j.loop.Optimizer
-	j.recipe.Balance = config.Balance
+	j.recipe.Balance, j.recipe.Processes = config.Balance, j.processCount()
 	j.pipe, err = pipe.Open(j.model, config)
 	return err
 }

@@ -97,7 +97,7 @@ func (j *job) beyond() string {
 // changed says in what the cut differs from that of the run that saved the checkpoint, or is "". Results do
 // not depend on it.
 func (j *job) changed() (text string) {
-	if was, now := j.from.Processes(), max(j.member.Size, 1); was != now && j.here == 1 {
+	if was, now := j.from.Processes(), j.processCount(); was != 0 && was != now {
 		text = fmt.Sprintf(" with %s instead of %d", processes(now), was)
 	}
 	if was, now := j.from.Balance(), j.config.Balance; was != nil && !slices.Equal(was, now) {
@@ -105,6 +105,9 @@ func (j *job) changed() (text string) {
 	}
 	return text
 }
+
+// processCount is how many processes run the training.
+func (p *plan) processCount() int { return max(p.member.Size/p.here, 1) }
 
 // processes is a number of processes in words.
 func processes(n int) string {
