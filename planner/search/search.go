@@ -3,7 +3,6 @@ package search
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -159,8 +158,7 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 			if out.Short, err = p.short(ctx); err != nil {
 				return out, err
 			}
-			out.Lost = "bytes: " + out.Short.Shortages()
-			if !out.Proved {
+			if out.Lost = "bytes: " + out.Short.Shortages(); !out.Proved {
 				out.Lost = "no plan found; " + out.Lost
 			}
 		}
@@ -246,23 +244,6 @@ func (p *space) without(ctx context.Context, plan *Plan) (string, error) {
 		return "", nil
 	}
 	return fmt.Sprintf("bytes: %s would take %d of %d, and the step %v", free.Devices[at].Name, free.Devices[at].Peak, p.workers[at].bytes, time.Duration(f.step)), nil
-}
-
-// short says what devices lack with a cut that has about the fewest bytes too few.
-func (p *space) short(ctx context.Context) (*planner.MemoryError, error) {
-	c, err := p.light()
-	if err != nil {
-		return nil, err
-	}
-	_, err = planner.Solve(ctx, p.problem(c))
-	var lack *planner.MemoryError
-	switch {
-	case errors.As(err, &lack):
-		return lack, nil
-	case err != nil:
-		return nil, err
-	}
-	return &planner.MemoryError{}, nil
 }
 
 // spaces are those of a schedule, or why there is none.

@@ -1,0 +1,125 @@
+package search
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// Explanation says what sets the time and the memory of a plan.
+type Explanation struct {
+	Slowest int     // the device that is busy longest
+	Busy    float64 // its share of the step
+	Slow    []Share // its units that take most time, at most three
+	Fullest int     // the device whose peak is the greatest part of its limit, or the greatest without limits
+	Full    []Share // its units that hold most bytes, at most three
+	Gains   []Gain
+}
+
+// Share is a unit's part of what its device takes.
+type Share struct {
+	Unit int
+	Name string
+	Part float64 // from 0 to 1
+}
+
+// Gain is what a step would take if there were more of something.
+type Gain struct {
+	What string
+	Step time.Duration // 0 if nothing fits
+}
+
+// Explain says what sets the time and the memory of the best plan of a search, and searches again with
+// one more device like the last, with a tenth more bytes, and with links of twice the bandwidth. It
+// blocks until that is done, or fails with ctx.Err().
+func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishes, plan *Plan) (*Explanation, error) {
+	if plan == nil {
+		return nil, fmt.Errorf("search: the plan is nil; want the best of a Result")
+	}
+	measured, ok := profile.of(plan.Rows, plan.Threads)
+	if !ok || plan.Planned == nil {
+		return nil, fmt.Errorf("search: the plan is for %d rows and %d threads, which the profile does not have; want a plan of Search for this profile", plan.Rows, plan.Threads)
+	}
+	out := &Explanation{}
+	for w := range plan.Devices {
+		full := func(w int) float64 {
+			if plan.Limits[w] == 0 {
+				return float64(plan.Peaks[w]) / math.MaxInt64
+			}
+			return float64(plan.Peaks[w]) / float64(plan.Limits[w])
+		}
+		if plan.Busy[w] > plan.Busy[out.Slowest] {
+			out.Slowest = w
+		}
+		if full(w) > full(out.Fullest) {
+			out.Fullest = w
+		}
+	}
+	out.Busy = float64(plan.Busy[out.Slowest]) / float64(plan.Step)
+	layers := measured.Chain.Layers
+	shares := func(device int, of func(unit int) float64) (list []Share) {
+		at, sum := 0, 0.0
+		for s, n := range plan.Balance {
+			for u := at; u < at+n; u++ {
+				if plan.Planned.Stages[s].Device == device {
+					list, sum = append(list, Share{u, layers[u].Name, of(u)}), sum+of(u)
+				}
+			}
+			at += n
+		}
+		slices.SortStableFunc(list, func(a, b Share) int { return cmp.Compare(b.Part, a.Part) })
+		for i := range list {
+			list[i].Part /= max(sum, 1e-300)
+		}
+		return list[:min(3, len(list))]
+	}
+	out.Slow = shares(out.Slowest, func(u int) float64 { return layers[u].Forward + layers[u].Backward })
+	out.Full = shares(out.Fullest, func(u int) float64 { return float64(layers[u].Saved + 2*layers[u].WeightGradient) })
+	for _, more := range []struct {
+		what   string
+		change func(m *Machine, w *Wishes) bool
+	}{
+		{"one more device", func(m *Machine, w *Wishes) bool {
+			d := m.Devices[len(m.Devices)-1]
+			d.Name = "one more"
+			m.Devices = append(m.Devices, d)
+			if w.Devices > 0 {
+				w.Devices++
+			}
+			return true
+		}},
+		{"10 % more bytes", func(m *Machine, w *Wishes) bool {
+			limited := w.Limit > 0
+			w.Limit += w.Limit / 10
+			for i := range m.Devices {
+				limited = limited || m.Devices[i].Bytes > 0
+				m.Devices[i].Bytes += m.Devices[i].Bytes / 10
+			}
+			return limited
+		}},
+		{"twice the bandwidth", func(m *Machine, _ *Wishes) bool {
+			for i := range m.Links {
+				m.Links[i].Bandwidth *= 2
+			}
+			return len(m.Links) > 0
+		}},
+	} {
+		m, w := Machine{slices.Clone(machine.Devices), slices.Clone(machine.Links)}, wishes
+		if !more.change(&m, &w) {
+			continue
+		}
+		r, err := Search(ctx, profile, m, w)
+		if err != nil {
+			return nil, err
+		}
+		g := Gain{What: more.what}
+		if r.Best != nil {
+			g.Step = r.Best.Step
+		}
+		out.Gains = append(out.Gains, g)
+	}
+	return out, nil
+}

@@ -1,0 +1,134 @@
+package search
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"penstock/remat"
+)
+
+// plainChain is a chain of units that take so many microseconds to go forward, twice as many backward, and
+// save as many bytes as given.
+func plainChain(times []float64, saved int64) remat.Chain {
+	c := remat.Chain{Input: 8}
+	for _, f := range times {
+		c.Layers = append(c.Layers, remat.Layer{Name: "u", Forward: f, ForwardNoGrad: f, Backward: 2 * f, Output: 8, Saved: saved, Gradient: 8, WeightGradient: 4})
+	}
+	return c
+}
+
+// equal is so many times the same.
+func equal(n int, x float64) []float64 { return slices.Repeat([]float64{x}, n) }
+
+func search(t *testing.T, p Profile, m Machine, w Wishes) *Result {
+	t.Helper()
+	r, err := Search(context.Background(), p, m, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Best == nil {
+		t.Fatalf("no plan: %+v", r.Schedules)
+	}
+	if r.LowerBound > r.Best.Step {
+		t.Fatalf("the bound %v is above the step %v", r.LowerBound, r.Best.Step)
+	}
+	for d, peak := range r.Best.Peaks {
+		if limit := r.Best.Limits[d]; limit > 0 && peak > limit {
+			t.Fatalf("device %d holds %d of %d bytes", d, peak, limit)
+		}
+	}
+	return r
+}
+
+// On one CPU with two threads, one stage with both beats two stages with one each: it has no bubble.
+func TestOneStageWithAllThreads(t *testing.T) {
+	var p Profile
+	for _, rows := range []int{2, 4, 8, 16} {
+		one := plainChain(equal(8, 10+50*float64(rows)), 64)
+		two := plainChain(equal(8, 10+26*float64(rows)), 64) // not quite twice as fast
+		p.Measured = append(p.Measured, Measured{rows, 1, one}, Measured{rows, 2, two})
+	}
+	r := search(t, p, Machine{Devices: []Device{{Name: "cpu", Threads: 2}}}, Wishes{Batch: 16})
+	if b := r.Best; b.Threads != 2 || len(b.Devices) != 1 || !r.Proved {
+		t.Errorf("%d devices with %d threads, proved %v; want one with both", len(b.Devices), b.Threads, r.Proved)
+	}
+}
+
+// Without a limit a few large micro-batches are best, as small ones are less efficient. Under a limit
+// they would have to be recomputed, and 1F1B with more and smaller ones is faster.
+func TestMoreMicroBatchesRatherThanRecomputation(t *testing.T) {
+	var p Profile
+	for m, slower := range map[int]float64{2: 1, 4: 1.18, 8: 1.4} {
+		p.Measured = append(p.Measured, Measured{Rows: 16 / m, Chain: plainChain(equal(6, slower*800/float64(m)), 1600/int64(m))})
+	}
+	slices.SortFunc(p.Measured, func(a, b Measured) int { return a.Rows - b.Rows })
+	w := Wishes{Batch: 16, Devices: 2, Schedules: []string{"gpipe", "1f1b"}}
+	free := search(t, p, devices(2, 0), w)
+	if free.Best.MicroBatches != 2 {
+		t.Fatalf("%d micro-batches without a limit, want 2", free.Best.MicroBatches)
+	}
+	w.Limit = slices.Max(free.Best.Peaks) * 11 / 20
+	r := search(t, p, devices(2, 0), w)
+	recomputed := 0
+	for _, s := range r.Best.Planned.Stages {
+		recomputed += s.Recomputed()
+	}
+	if r.Best.Schedule != "1f1b" || r.Best.MicroBatches <= 2 || recomputed > 0 {
+		t.Errorf("%s with %d micro-batches and %d recomputations, want 1f1b with more than 2 and none", r.Best.Schedule, r.Best.MicroBatches, recomputed)
+	}
+	few := w
+	few.MicroBatches = []int{2}
+	if again := search(t, p, devices(2, 0), few); again.Best.Step <= r.Best.Step {
+		t.Errorf("2 micro-batches with recomputation take %v, more take %v", again.Best.Step, r.Best.Step)
+	}
+}
+
+// A slow link moves the cut to where little crosses it.
+func TestSlowLinkMovesTheCut(t *testing.T) {
+	c := plainChain(equal(8, 100), 5000)
+	for i := range c.Layers {
+		c.Layers[i].Output, c.Layers[i].Gradient = 4000, 4000
+	}
+	c.Layers[2].Output, c.Layers[2].Gradient = 8, 8
+	p, w := Profile{[]Measured{{Chain: c}}}, Wishes{MicroBatches: []int{6}, Devices: 2, Schedules: []string{"1f1b"}}
+	m := devices(2, 0)
+	if got := search(t, p, m, w).Best.Balance; !slices.Equal(got, []int{4, 4}) {
+		t.Errorf("%v without a slow link", got)
+	}
+	m.Links = []Link{{Latency: time.Microsecond, Bandwidth: 1e7}} // 400 us for 4000 bytes
+	if got := search(t, p, m, w).Best.Balance; !slices.Equal(got, []int{3, 5}) {
+		t.Errorf("%v with a slow link, want a cut where 8 bytes cross it", got)
+	}
+}
+
+// A device that is twice as fast gets twice as many units.
+func TestUnequalDevices(t *testing.T) {
+	m := devices(2, 0)
+	m.Devices[0].Speed, m.Devices[1].Speed = 2, 1
+	r := search(t, Profile{[]Measured{{Chain: plainChain(equal(12, 100), 64)}}}, m, Wishes{MicroBatches: []int{16}, Devices: 2, Schedules: []string{"1f1b"}})
+	if !slices.Equal(r.Best.Balance, []int{8, 4}) {
+		t.Errorf("%v, want twice as many on the faster device", r.Best.Balance)
+	}
+}
+
+// Replicas share the rows of a step and sum their gradients, which a slow link makes too slow.
+func TestReplicas(t *testing.T) {
+	var p Profile
+	for _, rows := range []int{1, 2, 4, 8, 16} {
+		c := plainChain([]float64{20 * float64(rows), 300 * float64(rows), 20 * float64(rows)}, 64)
+		for i := range c.Layers {
+			c.Layers[i].WeightGradient = 1 << 20
+		}
+		p.Measured = append(p.Measured, Measured{Rows: rows, Chain: c})
+	}
+	m, w := devices(2, 0), Wishes{Batch: 16, Replicas: []int{1, 2}, Schedules: []string{"1f1b"}}
+	if r := search(t, p, m, w); r.Best.Replicas != 2 {
+		t.Errorf("%d replicas of a unit that no cut divides, want 2", r.Best.Replicas)
+	}
+	m.Links = []Link{{Bandwidth: 1e8}}
+	if r := search(t, p, m, w); r.Best.Replicas != 1 {
+		t.Errorf("%d replicas where sums take too long, want 1", r.Best.Replicas)
+	}
+}
