@@ -18,7 +18,7 @@ func TestBruteForce(t *testing.T) {
 		devices := rapid.IntRange(1, 4).Draw(t, "devices")
 		units := rapid.IntRange(devices*v, max(12, devices*v)).Draw(t, "units")
 		p := oneSpace(t, randomChain(t, units), randomMachine(t, devices), Wishes{}, s.Name, v, rapid.IntRange(1, 6).Draw(t, "micro-batches"))
-		f, err := p.best(context.Background(), none)
+		f, err := p.best(context.Background(), none, none)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func TestBruteForceUnderLimits(t *testing.T) {
 		m := rapid.IntRange(1, 4).Draw(t, "micro-batches")
 		w := Wishes{Limit: rapid.Int64Range(100, 5000).Draw(t, "limit")}
 		p := oneSpace(t, c, randomMachine(t, devices), w, s.Name, v, m)
-		f, err := p.best(context.Background(), none)
+		f, err := p.best(context.Background(), none, none)
 		if err != nil {
 			t.Fatal(err)
 		}

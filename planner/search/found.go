@@ -15,9 +15,10 @@ type found struct {
 	proved bool  // the bound is the step, or what was known before
 }
 
-// best searches the space for a cut whose step takes less than known.
-func (p *space) best(ctx context.Context, known int64) (found, error) {
-	f := &finder{p: p, ctx: ctx, found: found{step: known}}
+// best searches the space for a cut whose step takes less than known. It does not look for better ones
+// once it has one and no cut takes less than rival, which is known of another space.
+func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
+	f := &finder{p: p, ctx: ctx, rival: rival, found: found{step: known}}
 	var err error
 	if p.virtual == 1 {
 		err = f.one()
@@ -38,6 +39,7 @@ type finder struct {
 	found
 	p     *space
 	ctx   context.Context
+	rival int64
 	spent bool // the search ended before all cuts were looked at
 }
 
@@ -53,7 +55,8 @@ func (f *finder) try(c cut) (int64, error) {
 // over says that the search is to end.
 func (f *finder) over() bool {
 	p := f.p
-	f.spent = f.spent || p.work >= p.wishes.work() || p.limited && p.oracle.solved >= p.wishes.plans() || f.ctx.Err() != nil
+	f.spent = f.spent || p.work >= p.wishes.work() || p.limited && p.oracle.solved >= p.wishes.plans() || f.ctx.Err() != nil ||
+		p.limited && f.cut != nil && f.bound >= f.rival
 	return f.spent
 }
 

@@ -51,8 +51,8 @@ func (p *space) group(w int) (g group) {
 	return g
 }
 
-// fixed is the bytes that a worker holds at the end of a step whatever it recomputes: weights, their
-// gradients, the optimizer's state, and the batch.
+// fixed is the bytes that a worker holds at the end of a step whatever it recomputes, of a stage: weights,
+// their gradients, the optimizer's state, and the batch.
 func (p *space) fixed(s, i, j int) (bytes int64) {
 	for _, l := range p.chain.Layers[i:j] {
 		bytes += int64(2+p.wishes.State) * l.WeightGradient
@@ -61,6 +61,32 @@ func (p *space) fixed(s, i, j int) (bytes int64) {
 		bytes += int64(p.m) * p.chain.Input
 	}
 	return bytes
+}
+
+// least is a bound of the bytes that a worker needs for its stages, whatever it recomputes: all that is
+// fixed; or, at the backward of each unit, weights, what the unit saves and its backward takes, and, with
+// one stage, the inputs of the other micro-batches in flight.
+func (p *space) least(w int, first, last []int) int64 {
+	carried := len(p.chain.Carries)+len(p.chain.GradientCarries) > 0
+	fixed, weights, most := int64(0), int64(0), int64(0)
+	for _, s := range p.order[w].stages {
+		fixed += p.fixed(s, first[s], last[s])
+		for k := first[s]; k < last[s]; k++ {
+			l := &p.chain.Layers[k]
+			weights += int64(1+p.wishes.State) * l.WeightGradient
+			takes := l.Saved - l.Output
+			if !carried {
+				takes += max(0, l.Gradient+l.BackwardTmp-l.BackwardEarly)
+			}
+			most = max(most, takes)
+		}
+		if s == 0 {
+			weights += int64(p.m) * p.chain.Input
+		} else if g := p.oracle.groups[w]; g.times > 0 && !carried {
+			most += int64(g.micro-1) * p.x[first[s]]
+		}
+	}
+	return max(weights+most, fixed)
 }
 
 // again is the least time that stage s, the only one of its worker, with units from i up to but not
@@ -75,7 +101,8 @@ func (p *space) again(s, i, j int) int64 {
 	if limit == 0 {
 		return 0
 	}
-	if p.fixed(s, i, j) > limit {
+	first, last := make([]int, p.stages()), make([]int, p.stages())
+	if first[s], last[s] = i, j; p.least(p.place[s], first, last) > limit {
 		return none
 	}
 	g := p.oracle.groups[p.place[s]]

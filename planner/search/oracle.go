@@ -29,9 +29,7 @@ type oracle struct {
 type cell struct {
 	times []stageTimes // by stage; those of other workers are zero
 	bound int64        // of a step; none if nothing fits
-	least int64        // bytes, if nothing fits
-	peak  int64
-	wait  int // how many values may wait on links; 0 is any number
+	wait  int          // how many values may wait on links; 0 is any number
 }
 
 // none is the bound of what does not fit.
@@ -86,9 +84,6 @@ func (o *oracle) key(w int, first, last []int) string {
 	return string(key)
 }
 
-// known is the answer for a worker's stages if there is one already.
-func (o *oracle) known(w int, first, last []int) *cell { return o.cells[o.key(w, first, last)] }
-
 // ask is the answer for a worker's stages, from unit first[s] up to but not including last[s].
 func (o *oracle) ask(ctx context.Context, w int, first, last []int) (*cell, error) {
 	key := o.key(w, first, last)
@@ -96,6 +91,9 @@ func (o *oracle) ask(ctx context.Context, w int, first, last []int) (*cell, erro
 		return c.at(o.p, w, first, last), nil
 	}
 	p := o.p
+	if limit := p.workers[w].bytes; limit > 0 && p.least(w, first, last) > limit {
+		return &cell{bound: none}, nil
+	}
 	problem := planner.Problem{MicroBatches: p.m, Schedule: o.generate}
 	for _, of := range p.workers {
 		problem.Devices = append(problem.Devices, planner.Device{Name: of.name})
@@ -119,11 +117,11 @@ func (o *oracle) ask(ctx context.Context, w int, first, last []int) (*cell, erro
 	var short *planner.MemoryError
 	switch {
 	case errors.As(err, &short):
-		c.bound, c.least = none, short.Least()
+		c.bound = none
 	case err != nil:
 		return nil, err
 	default:
-		c.peak, c.wait = plan.Devices[w].Peak, plan.Program.Capacity
+		c.wait = plan.Program.Capacity
 		c.times = make([]stageTimes, p.stages())
 		for _, s := range p.order[w].stages {
 			c.times[s] = p.planned(plan, s, first[s])

@@ -27,7 +27,7 @@ func seeded(seed uint64, units int) remat.Chain {
 func TestWhoLooksAtTwoOfThreeLoses(t *testing.T) {
 	ctx := context.Background()
 	best := func(p *space) found {
-		f, err := p.best(ctx, none)
+		f, err := p.best(ctx, none, none)
 		if err != nil || !f.proved {
 			t.Fatal(f, err)
 		}

@@ -38,9 +38,6 @@ type Outcome struct {
 	LowerBound time.Duration // no plan of the schedule takes less
 	Proved     bool          // LowerBound is the plan's Step, or there is no plan
 	Lost       string        // why it is not the best; "" if it is
-	// Short is what the devices lacked that have the fewest bytes too few, where bytes are why there is
-	// no plan.
-	Short *planner.MemoryError
 }
 
 // Result is what a search came to.
@@ -49,11 +46,13 @@ type Result struct {
 	LowerBound time.Duration
 	Proved     bool      // no plan of the searched space takes less than Best
 	Schedules  []Outcome // in the order of schedule.Schedules
+	// Short is what devices lack, about the fewest bytes, where no plan fits for lack of them.
+	Short *planner.MemoryError
 }
 
 // Search finds the plan of the shortest step. It blocks until it is done, or fails with ctx.Err() when
 // ctx ends. The errors of what is asked for are *arg.ConfigError and *remat.ChainError. That no plan
-// fits is no error: Best is nil, and Short says of each schedule what it lacks.
+// fits is no error: Best is nil, and Short says what devices lack.
 //
 // Among plans of the same step it takes the one whose greatest peak is least, then the simplest
 // schedule.
@@ -71,12 +70,36 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 		return nil, err
 	}
 	out := &Result{}
-	for _, s := range list {
-		one, err := searchSchedule(ctx, profile, machine, wishes, s)
+	rival := int64(none)
+	spaces := make([]*space, len(list)) // of schedules that found no plan
+	for i, s := range list {
+		one, p, err := searchSchedule(ctx, profile, machine, wishes, s, rival)
 		if err != nil {
 			return nil, err
 		}
+		if spaces[i] = p; one.Plan != nil {
+			rival = min(rival, int64(one.Plan.Step))
+		}
 		out.Schedules = append(out.Schedules, one)
+	}
+	for i, p := range spaces {
+		if p == nil || rival == none && out.Short != nil && list[i].Name != "1f1b" {
+			continue // one is enough where nothing fits, that of the fewest micro-batches in flight
+		}
+		lack, err := p.short(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if lack == nil {
+			continue
+		}
+		o := &out.Schedules[i]
+		if o.Lost = "bytes: " + lack.Shortages(); !o.Proved {
+			o.Lost = "no plan was found; " + o.Lost
+		}
+		if rival == none && (out.Short == nil || lack.Least() < out.Short.Least()) {
+			out.Short = lack
+		}
 	}
 	return out, out.judge()
 }
@@ -117,13 +140,14 @@ func (r *Result) judge() error {
 	return nil
 }
 
-// searchSchedule searches all spaces of a schedule, those of the least bounds first.
-func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishes Wishes, s schedule.Schedule) (Outcome, error) {
+// searchSchedule searches all spaces of a schedule, those of the least bounds first. Rival is the step of
+// another schedule's plan. Without a plan it returns the space that needs fewest bytes, if these are limited.
+func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishes Wishes, s schedule.Schedule, rival int64) (Outcome, *space, error) {
 	out := Outcome{Schedule: s.Name, Proved: true}
 	spaces, why := wishes.spaces(profile, machine, s)
 	if len(spaces) == 0 {
 		out.Lost = why
-		return out, nil
+		return out, nil, nil
 	}
 	slices.SortStableFunc(spaces, func(a, b *space) int { return cmp.Compare(a.floor(), b.floor()) })
 	var best *space
@@ -133,13 +157,17 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 		if p.floor() >= known.step {
 			break
 		}
+		if p.limited && best != nil && p.floor() >= rival {
+			bound, out.Proved = min(bound, p.floor()), false
+			break
+		}
 		if err := p.prepare(); err != nil {
 			refused = err
 			continue
 		}
-		f, err := p.best(ctx, known.step)
+		f, err := p.best(ctx, known.step, rival)
 		if err != nil {
-			return out, err
+			return out, nil, err
 		}
 		bound = min(bound, f.bound)
 		out.Proved = out.Proved && f.proved
@@ -152,21 +180,20 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 		if refused != nil && bound == none {
 			out.Lost = refused.Error()
 		}
-		p := spaces[0]
-		if p.limited && p.program != nil {
-			var err error
-			if out.Short, err = p.short(ctx); err != nil {
-				return out, err
-			}
-			if out.Lost = "bytes: " + out.Short.Shortages(); !out.Proved {
-				out.Lost = "no plan found; " + out.Lost
-			}
+		p := slices.MaxFunc(spaces, func(a, b *space) int {
+			return cmp.Or(cmp.Compare(len(a.workers), len(b.workers)), cmp.Compare(a.m, b.m))
+		})
+		if out.Lost == "" {
+			out.Lost = "no plan was found"
 		}
-		return out, nil
+		if !p.limited || p.program == nil && p.prepare() != nil {
+			return out, nil, nil
+		}
+		return out, p, nil
 	}
 	plan, err := best.plan(ctx, known)
 	if err != nil {
-		return out, err
+		return out, nil, err
 	}
 	out.Plan, out.LowerBound = plan, min(plan.Step, time.Duration(bound))
 	plan.LowerBound = out.LowerBound
@@ -175,7 +202,7 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 	if best.limited {
 		out.Lost, err = best.without(ctx, plan)
 	}
-	return out, err
+	return out, nil, err
 }
 
 // plan is a cut with all that is decided. It is solved once more as a whole, and simulated by package
@@ -222,7 +249,7 @@ func (p *space) without(ctx context.Context, plan *Plan) (string, error) {
 	if err := bare.prepare(); err != nil {
 		return "", err
 	}
-	f, err := bare.best(ctx, int64(plan.Step))
+	f, err := bare.best(ctx, int64(plan.Step), none)
 	if err != nil || f.cut == nil {
 		return "", err
 	}

@@ -1,56 +1,58 @@
 package search
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 
 	"penstock/planner"
+	"penstock/remat/solver"
+	"penstock/schedule"
 )
 
-// short says what devices lack with a cut that has about the fewest bytes too few: bytes are balanced
-// evenly, then borders are moved away from the device that lacks most as long as that helps. It lists no
-// device if a cut fits.
+// short says what devices lack with a cut that has about the fewest bytes too few, nil if it fits: bytes
+// are balanced evenly, then borders are moved away from the device that lacks most as long as that helps.
 func (p *space) short(ctx context.Context) (*planner.MemoryError, error) {
-	c, err := p.light()
+	c, _, err := p.lean()
 	if err != nil {
 		return nil, err
-	}
-	worst, at, err := p.lack(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	for tries := 4 * p.stages(); worst > 1 && tries > 0; {
-		better := false
-		for _, s := range p.order[at].stages {
-			for _, moved := range []cut{p.moved(c, s, 1), p.moved(c, s+1, -1)} {
-				if moved == nil || better {
-					continue
-				}
-				tries--
-				now, on, err := p.lack(ctx, moved)
-				if err != nil {
-					return nil, err
-				}
-				if now < worst {
-					c, worst, at, better = moved, now, on, true
-				}
-			}
-		}
-		if !better {
-			break
-		}
 	}
 	_, err = planner.Solve(ctx, p.problem(c))
 	var lack *planner.MemoryError
-	if err == nil || errors.As(err, &lack) {
-		if lack == nil {
-			lack = &planner.MemoryError{}
-		}
+	if errors.As(err, &lack) {
 		return lack, nil
 	}
 	return nil, err
+}
+
+// lean is a cut that has about the fewest bytes too few, and how many times its limit the device needs
+// that needs most.
+func (p *space) lean() (cut, float64, error) {
+	c, err := p.light()
+	if err != nil {
+		return nil, 0, err
+	}
+	worst, at, err := p.lack(c)
+	for again := err == nil; again; {
+		again = false
+		for _, s := range p.order[at].stages {
+			for _, moved := range []cut{p.moved(c, s, 1), p.moved(c, s+1, -1)} {
+				if moved == nil || again {
+					continue
+				}
+				now, on, err := p.lack(moved)
+				if err != nil {
+					return nil, 0, err
+				}
+				if now < worst {
+					c, worst, at, again = moved, now, on, true
+				}
+			}
+		}
+	}
+	return c, worst, err
 }
 
 // moved is a cut with the border before stage s moved, nil if a stage would have no unit.
@@ -63,25 +65,33 @@ func (p *space) moved(c cut, s, by int) cut {
 	return c
 }
 
-// lack is how many times its limit the device needs that needs most, and which it is.
-func (p *space) lack(ctx context.Context, c cut) (worst float64, at int, err error) {
+// lack is about how many times its limit the device needs that needs most, and which it is: weights, the
+// inputs of micro-batches in flight, and the least that one of them needs.
+func (p *space) lack(c cut) (worst float64, at int, err error) {
 	for w, of := range p.workers {
 		if of.bytes == 0 {
 			continue
 		}
-		fixed := int64(0)
+		held, most := int64(0), int64(0)
 		for _, s := range p.order[w].stages {
-			fixed += p.fixed(s, c[s], c[s+1])
-		}
-		x := float64(fixed) / float64(of.bytes)
-		if fixed <= of.bytes {
-			one, err := p.oracle.ask(ctx, w, c, c[1:])
+			flight := int64(p.oracle.groups[w].micro)
+			if len(p.order[w].stages) > 1 {
+				flight = int64(min(p.m, 2*len(p.workers)))
+			}
+			if s > 0 {
+				held += (flight - 1) * p.x[c[s]]
+			} else {
+				held += int64(p.m-1) * p.chain.Input
+			}
+			stage := planner.ChainStage(p.chain, c[s], c[s+1])
+			held += int64(1+p.wishes.State) * stage.Memory.Unplaced
+			one, _, err := solver.Least(stage.Costs.First)
 			if err != nil {
 				return 0, 0, err
 			}
-			x = float64(max(one.peak, one.least)) / float64(of.bytes)
+			most = max(most, one.Peak)
 		}
-		if x > worst {
+		if x := float64(held+most) / float64(of.bytes); x > worst {
 			worst, at = x, w
 		}
 	}
@@ -89,12 +99,15 @@ func (p *space) lack(ctx context.Context, c cut) (worst float64, at int, err err
 }
 
 // Enough is a number of devices like the machine's last one, more than the machine has or than wishes say,
-// with which a plan fits, 0 if none is found with up to eight times as many. It is not always the
-// fewest. It blocks until it is known, or fails with ctx.Err().
+// with which a plan fits, 0 if none is found with up to eight times as many. It tries the smallest
+// micro-batches of the schedules that hold fewest, and is not always the least. It blocks until it is known, or fails with ctx.Err().
 func Enough(ctx context.Context, profile Profile, machine Machine, wishes Wishes) (int, error) {
 	list, err := wishes.named()
 	if err != nil {
 		return 0, err
+	}
+	if lean := slices.DeleteFunc(slices.Clone(list), func(s schedule.Schedule) bool { return s.Name != "1f1b" }); len(lean) > 0 {
+		list = lean
 	}
 	had := len(machine.Devices)
 	if wishes.Devices > 0 {
@@ -111,16 +124,16 @@ func Enough(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 		wishes.Devices = n
 		for _, s := range list {
 			spaces, _ := wishes.spaces(profile, wider, s)
-			for _, p := range spaces {
+			slices.SortStableFunc(spaces, func(a, b *space) int { return cmp.Compare(b.m, a.m) })
+			for _, p := range spaces[:min(1, len(spaces))] { // of the smallest micro-batches
 				if p.prepare() != nil || !p.limited {
 					continue
 				}
-				lack, err := p.short(ctx)
-				if err != nil {
-					return 0, err
+				if _, worst, err := p.lean(); err != nil || worst > 1 {
+					continue
 				}
-				if len(lack.Stages) == 0 {
-					return n, nil
+				if lack, err := p.short(ctx); err != nil || lack == nil {
+					return n, err
 				}
 			}
 		}

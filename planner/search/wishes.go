@@ -22,7 +22,7 @@ type Wishes struct {
 	// State is how many times as large as the weights what the optimizer keeps is.
 	State int
 	// Work is how many actions of programs are simulated in a space before the search in it ends without
-	// proof, and Plans how many devices are planned under limits; 0 is 4,000,000 and 400.
+	// proof, and Plans how many devices are planned under limits; 0 is 4,000,000 and 100.
 	Work, Plans int
 }
 
@@ -93,7 +93,7 @@ func (w Wishes) work() int {
 
 func (w Wishes) plans() int {
 	if w.Plans == 0 {
-		return 400
+		return 100
 	}
 	return w.Plans
 }

@@ -1,0 +1,359 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"penstock/internal/arg"
+	"penstock/planner/search"
+	"penstock/remat"
+	"penstock/schedule"
+)
+
+// searchFlags say what is planned from a chain, and on what.
+type searchFlags struct {
+	stages, chunks, batch, rows int
+	schedules                   []string
+	virtual, replicas           []int
+	limit                       int64
+	machine                     string
+	latency                     time.Duration
+	bandwidth                   float64
+}
+
+func newPlan() *cobra.Command {
+	var f searchFlags
+	var format, out string
+	cmd := &cobra.Command{
+		Use:   "plan CHAIN [flags]",
+		Short: "Find the fastest way to train a chain of layers on devices within their memory",
+		Long: `Find the fastest way to train a model of which only a chain is known (penstock
+profile): the schedule, the layers of each stage, the number of micro-batches, and
+what is recomputed, so that no device holds more than its limit. A bound says how
+much faster any plan of those that are searched could be; where it is the step, that
+is proved to be the best.
+
+With --chunks the chain is of one micro-batch. With --batch it is of the whole batch,
+or of --rows of it, and the numbers of micro-batches are its divisors; what they take
+is taken to grow with their rows. Transfers cost nothing unless --latency or
+--bandwidth is given, or a machine:
+
+  {"version":1,
+  "devices":[{"name":"gpu","count":8,"bytes":80000000000,"threads":1,"speed":1}],
+  "links":[{"latency_us":5,"bytes_per_second":25e9}]}
+
+A device that is twice as fast as what was measured has the speed 2. A link that has
+"from" and "to" joins two devices by name, gpu0 and gpu1 here. Devices are used in
+their order.
+
+Peaks are those of penstock schedule compare; of the optimizer's state they have
+nothing. If no plan keeps the limits the exit code is 2, the least limits are told,
+and nothing is written.`,
+		Example: `  penstock plan chain.json --stages 4 --chunks 8 --memory-limit 2GiB
+  penstock plan chain.json --stages 2 --chunks 8 --schedule 1f1b --format json
+  penstock plan chain.json --machine machine.json --batch 64 --out plan.json
+  penstock plan explain chain.json --stages 4 --chunks 8 --memory-limit 2GiB`,
+		Args: filesNamed("CHAIN"),
+		RunE: interruptible("planning", func(cmd *cobra.Command, args []string) error {
+			if err := keepInputs(cmd.InOrStdin(), "out", out, args[0], f.machine); err != nil {
+				return err
+			}
+			job, err := f.read(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			found, err := job.search(cmd.Context())
+			if err != nil {
+				return err
+			}
+			text, err := json.Marshal(lineOf(found))
+			if err != nil {
+				return err
+			}
+			text = append(text, '\n')
+			if out != "" {
+				if err := writeOut(cmd, out, text); err != nil {
+					return err
+				}
+			}
+			if format == "json" {
+				_, err = cmd.OutOrStdout().Write(text)
+				return err
+			}
+			return showSearch(cmd.OutOrStdout(), job.profile.Measured[0].Chain, found)
+		}),
+	}
+	f.register(cmd)
+	path(cmd.Flags(), &out, "out", "`FILE` to write the plan to, as JSON")
+	tableOrJSON(cmd.Flags(), &format, "table, or json for the plan as --out has it")
+	cmd.AddCommand(newPlanExplain())
+	return cmd
+}
+
+func (f *searchFlags) register(cmd *cobra.Command) {
+	s := cmd.Flags()
+	s.SortFlags = false
+	number := func(text string) (int, error) {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return 0, errors.New("want a number from 1")
+		}
+		return n, nil
+	}
+	count(s, &f.stages, "stages", 0, "`P` devices side by side (default: any number of the machine's)")
+	count(s, &f.chunks, "chunks", 0, "`M` micro-batches of a batch, each as the chain says")
+	count(s, &f.batch, "batch", 0, "`N` rows of a batch, which are cut into any number of micro-batches")
+	count(s, &f.rows, "rows", 0, "`N` rows that the chain is of, with --batch (default all)")
+	list(s, &f.schedules, "schedule", "`NAME,...` of the schedules to choose from (default all): "+strings.Join(scheduleNames(), ", "), func(text string) (string, error) {
+		_, err := schedule.Named(text)
+		if err != nil {
+			return "", errors.New(strings.TrimPrefix(message(err), fmt.Sprintf("no schedule %q, ", text)))
+		}
+		return text, nil
+	})
+	list(s, &f.virtual, "virtual", "`V,...` stages of each device, for schedules of several (default 2)", number)
+	list(s, &f.replicas, "replicas", "`N,...` pipelines side by side, with --machine and --batch (default 1)", number)
+	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none, or the machine's)")
+	path(s, &f.machine, "machine", "`FILE` of the devices and links to plan for, as JSON")
+	s.Var(&value{read: func(text string) (err error) {
+		if f.latency, err = time.ParseDuration(text); err != nil || f.latency < 0 {
+			return errors.New("want a time such as 1ms or 50us")
+		}
+		return nil
+	}}, "latency", "`TIME` that a value is on its way between two devices, such as 1ms (default none)")
+	s.Var(&value{read: func(text string) (err error) {
+		f.bandwidth, err = parseRate(text)
+		return err
+	}}, "bandwidth", "`RATE` of a link between two devices, such as 1.25GB/s or 10Gbit/s (default no bound)")
+}
+
+func scheduleNames() (names []string) {
+	for _, s := range schedule.Schedules() {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// searchJob is what is searched for what.
+type searchJob struct {
+	profile search.Profile
+	machine search.Machine
+	wishes  search.Wishes
+}
+
+// read checks the flags and reads the files.
+func (f *searchFlags) read(cmd *cobra.Command, chain string) (searchJob, error) {
+	var job searchJob
+	switch {
+	case f.chunks == 0 && f.batch == 0:
+		return job, badUsage("want --chunks M, how many micro-batches of the chain there are, or --batch N, to have their number chosen")
+	case f.stages == 0 && f.machine == "":
+		return job, badUsage("want --stages P, how many devices there are, or --machine FILE")
+	case f.rows > 0 && (f.batch == 0 || f.chunks > 0):
+		return job, badUsage("--rows %d: with --chunks the chain is of one micro-batch; want --rows with --batch alone", f.rows)
+	case f.batch > 0 && f.chunks > 0 && f.batch%f.chunks != 0:
+		return job, badUsage("--chunks %d: it does not divide the %d rows of --batch", f.chunks, f.batch)
+	case f.replicas != nil && (f.machine == "" || f.batch == 0):
+		return job, badUsage("--replicas: want --machine FILE and --batch N with it")
+	case f.machine != "" && (f.latency > 0 || f.bandwidth > 0):
+		return job, badUsage("--machine has the links; want --latency and --bandwidth left out")
+	}
+	c, err := readChain(cmd, chain)
+	if err != nil {
+		return job, err
+	}
+	job.wishes = search.Wishes{Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual, Replicas: f.replicas, Limit: f.limit}
+	switch {
+	case f.chunks > 0 && f.replicas == nil:
+		job.wishes.MicroBatches, job.profile.Measured = []int{f.chunks}, []search.Measured{{Chain: c}}
+	default:
+		if job.wishes.Batch = f.batch; f.chunks > 0 {
+			job.wishes.MicroBatches = []int{f.chunks}
+		}
+		from := f.rows
+		switch {
+		case from == 0 && f.chunks > 0:
+			from = f.batch / f.chunks
+		case from == 0:
+			from = f.batch
+		}
+		for rows := 1; rows <= f.batch; rows++ {
+			if f.batch%rows == 0 {
+				job.profile.Measured = append(job.profile.Measured, search.Measured{Rows: rows, Chain: search.Scaled(c, from, rows)})
+			}
+		}
+	}
+	if f.machine != "" {
+		if job.machine, err = readMachine(cmd, f.machine); err != nil {
+			return job, err
+		}
+		if f.stages > len(job.machine.Devices) {
+			return job, badUsage("--stages %d: the machine has %d devices; want at most as many", f.stages, len(job.machine.Devices))
+		}
+	} else {
+		for i := range f.stages {
+			job.machine.Devices = append(job.machine.Devices, search.Device{Name: fmt.Sprint("device ", i)})
+		}
+		if f.latency > 0 || f.bandwidth > 0 {
+			job.machine.Links = []search.Link{{Latency: f.latency, Bandwidth: f.bandwidth}}
+		}
+	}
+	if f.stages > len(c.Layers) {
+		return job, badUsage("--stages %d: the chain has %d layers; want at most as many", f.stages, len(c.Layers))
+	}
+	return job, nil
+}
+
+// readMachine reads the file of a machine. What is wrong in it is a usage error.
+func readMachine(cmd *cobra.Command, path string) (search.Machine, error) {
+	text, err := readInput(cmd, path)
+	if err != nil {
+		return search.Machine{}, err
+	}
+	m, err := search.ParseMachine(text)
+	if err != nil {
+		return m, badUsage("--machine %s: %s", path, message(err))
+	}
+	return m, nil
+}
+
+// search finds the best plan, or says why there is none.
+func (j searchJob) search(ctx context.Context) (*search.Result, error) {
+	r, err := search.Search(ctx, j.profile, j.machine, j.wishes)
+	var refused *arg.ConfigError
+	switch {
+	case errors.As(err, &refused):
+		return nil, badUsage("%s", message(err))
+	case err != nil:
+		return nil, err
+	case r.Best != nil:
+		return r, nil
+	}
+	least := r.Short
+	if least == nil {
+		var all []string
+		for _, o := range r.Schedules {
+			all = append(all, o.Schedule+": "+message(errors.New(o.Lost)))
+		}
+		return nil, badUsage("no schedule can be planned: %s", strings.Join(all, "; "))
+	}
+	enough, err := search.Enough(ctx, j.profile, j.machine, j.wishes)
+	if err != nil {
+		return nil, err
+	}
+	remedy := fmt.Sprintf("a limit of at least %d bytes will do", least.Least())
+	if enough > 0 {
+		remedy += fmt.Sprintf(", or %d devices", enough)
+	} else {
+		remedy += "; more devices alone will not"
+	}
+	return nil, badUsage("no plan keeps the limits: %s; %s", least.Shortages(), remedy)
+}
+
+// searchLine is the JSON of a plan. Its fields stay.
+type searchLine struct {
+	Balance    []int    `json:"balance"` // layers of each stage
+	Schedule   string   `json:"schedule"`
+	Chunks     int      `json:"chunks"` // of each replica
+	Step       float64  `json:"step_us"`
+	LowerBound float64  `json:"lower_bound_us"` // no plan of those searched takes less
+	Peak       []int64  `json:"peak_bytes"`     // by device
+	Proved     bool     `json:"proved"`
+	Virtual    int      `json:"virtual,omitempty"`  // stages of each device, if more than 1
+	Replicas   int      `json:"replicas,omitempty"` // if more than 1
+	Threads    int      `json:"threads,omitempty"`  // of each device, if more than 1
+	Devices    []string `json:"devices,omitempty"`  // of a machine
+}
+
+func lineOf(r *search.Result) searchLine {
+	p := r.Best
+	line := searchLine{Balance: p.Balance, Schedule: p.Schedule, Chunks: p.MicroBatches, Step: us(p.Step), LowerBound: us(r.LowerBound), Peak: p.Peaks, Proved: r.Proved}
+	more := func(n int) int {
+		if n == 1 {
+			return 0
+		}
+		return n
+	}
+	line.Virtual, line.Replicas, line.Threads = more(p.Virtual), more(p.Replicas), more(p.Threads)
+	if p.Devices[0] != "device 0" {
+		line.Devices = p.Devices
+	}
+	return line
+}
+
+// us is microseconds.
+func us(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+// showSearch prints the best plan and the others.
+func showSearch(w io.Writer, c remat.Chain, r *search.Result) error {
+	p := r.Best
+	t := newTable(w)
+	fmt.Fprintf(t, "step\t%s, ", micros(us(p.Step)))
+	if r.Proved {
+		fmt.Fprintf(t, "and no plan of those searched takes less\n")
+	} else {
+		fmt.Fprintf(t, "and no plan of those searched takes less than %s (%s)\n", micros(us(r.LowerBound)), percent(float64(r.LowerBound-p.Step), float64(p.Step)))
+	}
+	fmt.Fprintf(t, "schedule\t%s, %d micro-batches", p.Schedule, p.MicroBatches)
+	if p.Rows > 0 {
+		fmt.Fprintf(t, " of %d rows", p.Rows)
+	}
+	if p.Threads > 1 {
+		fmt.Fprintf(t, ", %d threads", p.Threads)
+	}
+	if p.Replicas > 1 {
+		fmt.Fprintf(t, ", %d replicas", p.Replicas)
+	}
+	fmt.Fprintln(t)
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(t, "\nSTAGE\tDEVICE\tLAYERS\tRECOMPUTED\tBUSY\tPEAK\tLIMIT\n")
+	at := 0
+	for s, n := range p.Balance {
+		on := p.Planned.Stages[s].Device
+		limit := "none"
+		if p.Limits[on] > 0 {
+			limit = formatBytes(p.Limits[on])
+		}
+		fmt.Fprintf(t, "%d\t%s\t%d: %s\t%d\t%.1f %%\t%s\t%s\n", s, p.Devices[on], n, span(c, at, at+n), p.Planned.Stages[s].Recomputed(),
+			part(float64(p.Busy[on]), float64(p.Step)), formatBytes(p.Peaks[on]), limit)
+		at += n
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(t, "\nSCHEDULE\tCHUNKS\tSTEP\tNONE BELOW\tHIGHEST PEAK\tWHY NOT\n")
+	for _, o := range r.Schedules {
+		if o.Plan == nil {
+			fmt.Fprintf(t, "%s\t\t\t\t\t%s\n", o.Schedule, o.Lost)
+			continue
+		}
+		most := int64(0)
+		for _, n := range o.Plan.Peaks {
+			most = max(most, n)
+		}
+		why := o.Lost
+		if o.Plan == p {
+			why = "the best"
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\n", o.Schedule, o.Plan.MicroBatches, micros(us(o.Plan.Step)), micros(us(o.LowerBound)), formatBytes(most), why)
+	}
+	return t.Flush()
+}
+
+// span names the layers from first up to but not including last.
+func span(c remat.Chain, first, last int) string {
+	if last-first == 1 {
+		return c.Layers[first].Name
+	}
+	return c.Layers[first].Name + " to " + c.Layers[last-1].Name
+}

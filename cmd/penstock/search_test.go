@@ -1,0 +1,124 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// planLine runs penstock plan and decodes its JSON, which has these fields and no others.
+func planLine(t *testing.T, args ...string) searchLine {
+	t.Helper()
+	got := must(t, with([]string{"plan"}, with(args, "--format", "json")...)...)
+	var line searchLine
+	d := json.NewDecoder(strings.NewReader(got.stdout))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&line); err != nil {
+		t.Fatal(err)
+	}
+	return line
+}
+
+// The chain's six layers take 3000 us each on each micro-batch, the loss 100.
+func TestPlanOfAChain(t *testing.T) {
+	chain := chainFile(t)
+	line := planLine(t, chain, "--stages", "2", "--chunks", "4", "--schedule", "1f1b")
+	// 9000 us a stage: 4 of the second one's with the loss, and 9000 for the first one's bubble.
+	if !slices.Equal(line.Balance, []int{3, 3}) || line.Schedule != "1f1b" || line.Chunks != 4 || line.Step != 4*9100+9000 || line.LowerBound != line.Step || !line.Proved {
+		t.Errorf("%+v", line)
+	}
+	limit := slices.Max(line.Peak) * 3 / 4
+	under := planLine(t, chain, "--stages", "2", "--chunks", "4", "--schedule", "1f1b", "--memory-limit", fmt.Sprint(limit))
+	if slices.Max(under.Peak) > limit || under.Step < line.Step || under.LowerBound > under.Step || under.LowerBound < line.LowerBound {
+		t.Errorf("under %d bytes: %+v", limit, under)
+	}
+	all := planLine(t, chain, "--stages", "2", "--chunks", "4")
+	if all.Step > line.Step {
+		t.Errorf("the best of all schedules takes %v us, 1f1b %v", all.Step, line.Step)
+	}
+	if batch := planLine(t, chain, "--stages", "2", "--batch", "8", "--schedule", "gpipe,1f1b"); batch.Chunks < 2 || 8%batch.Chunks != 0 {
+		t.Errorf("of a batch of 8 rows: %+v", batch)
+	}
+	text := must(t, "plan", chain, "--stages", "2", "--chunks", "4").stdout
+	for _, want := range []string{"step", "SCHEDULE", "gpipe", "zb-v", "the best", "a to b"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the table lacks %q:\n%s", want, text)
+		}
+	}
+}
+
+func TestPlanForAMachine(t *testing.T) {
+	chain := chainFile(t)
+	machine := textFile(t, "machine.json", `{"version":1,"devices":[{"name":"fast","bytes":1000000000,"threads":1,"speed":2},{"name":"slow","bytes":1000000000,"threads":1,"speed":1}],
+		"links":[{"latency_us":10,"bytes_per_second":1e12}]}`)
+	line := planLine(t, chain, "--machine", machine, "--stages", "2", "--chunks", "8", "--schedule", "1f1b")
+	if !slices.Equal(line.Balance, []int{4, 2}) || !slices.Equal(line.Devices, []string{"fast", "slow"}) {
+		t.Errorf("%+v, want more layers on the faster device", line)
+	}
+	text := must(t, "plan", "explain", chain, "--machine", machine, "--chunks", "8", "--schedule", "1f1b").stdout
+	for _, want := range []string{"is busy for", "memory", "one more device", "10 % more bytes", "twice the bandwidth"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("explain lacks %q:\n%s", want, text)
+		}
+	}
+}
+
+func TestPlanRefuses(t *testing.T) {
+	chain := chainFile(t)
+	machine := func(device string) string {
+		return textFile(t, "machine.json", `{"version":1,"devices":[`+device+`]}`)
+	}
+	out := filepath.Join(t.TempDir(), "plan.json")
+	for _, test := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{}, []string{"--chunks M", "--batch N"}},
+		{[]string{"--chunks", "4"}, []string{"--stages P", "--machine FILE"}},
+		{[]string{"--chunks", "4", "--stages", "0"}, []string{"--stages"}},
+		{[]string{"--chunks", "4", "--stages", "7"}, []string{"--stages 7", "6 layers"}},
+		{[]string{"--chunks", "3", "--batch", "8", "--stages", "2"}, []string{"--chunks 3", "8 rows"}},
+		{[]string{"--chunks", "4", "--stages", "2", "--schedule", "2f2b"}, []string{"2f2b", "want one of gpipe"}},
+		{[]string{"--chunks", "4", "--stages", "2", "--memory-limit", "0"}, []string{"--memory-limit", "more than 0 bytes"}},
+		{[]string{"--chunks", "4", "--stages", "2", "--memory-limit", "1MiB"}, []string{"no plan keeps the limits", "device 0 needs", "device 1 needs", "a limit of at least"}},
+		{[]string{"--chunks", "4", "--machine", machine("")}, []string{"--machine", "the machine has none"}},
+		{[]string{"--chunks", "4", "--machine", machine(`{"name":"a","bytes":-1,"threads":1,"speed":1}`)}, []string{"devices[0].bytes is -1"}},
+		{[]string{"--chunks", "4", "--machine", machine(`{"name":"a","bytes":1}`)}, []string{"devices[0].threads is missing"}},
+		{[]string{"--chunks", "4", "--stages", "2", "--machine", machine(`{"name":"a","bytes":1000000000,"threads":1,"speed":1}`)}, []string{"the machine has 1 devices"}},
+		{[]string{"--chunks", "4", "--replicas", "2", "--stages", "1"}, []string{"--replicas", "--machine"}},
+	} {
+		got := command(t, with([]string{"plan", chain, "--out", out}, test.args...)...)
+		if got.code != exitUsage || got.stdout != "" || strings.Count(got.stderr, "\n") != 1 {
+			t.Errorf("%v: exit code %d, stdout %q, stderr:\n%s", test.args, got.code, got.stdout, got.stderr)
+		}
+		for _, want := range test.want {
+			if !strings.Contains(got.stderr, want) {
+				t.Errorf("%v: %s lacks %q", test.args, got.stderr, want)
+			}
+		}
+		if _, err := os.Stat(out); err == nil {
+			t.Errorf("%v: a file is written", test.args)
+		}
+	}
+}
+
+// A limit that is too low for two devices is enough for as many as are said, and the least that is
+// said is enough for two.
+func TestPlanSaysWhatWouldDo(t *testing.T) {
+	chain := chainFile(t)
+	got := command(t, "plan", chain, "--stages", "2", "--chunks", "2", "--schedule", "1f1b", "--memory-limit", "17MiB")
+	_, rest, ok := strings.Cut(got.stderr, "a limit of at least ")
+	least, rest, _ := strings.Cut(rest, " bytes will do")
+	if !ok || got.code != exitUsage {
+		t.Fatalf("exit code %d: %s", got.code, got.stderr)
+	}
+	planLine(t, chain, "--stages", "2", "--chunks", "2", "--schedule", "1f1b", "--memory-limit", least)
+	if _, devices, ok := strings.Cut(rest, ", or "); ok {
+		devices, _, _ = strings.Cut(devices, " ")
+		planLine(t, chain, "--stages", devices, "--chunks", "2", "--schedule", "1f1b", "--memory-limit", "17MiB")
+	}
+}
