@@ -324,7 +324,7 @@ func showSearch(w io.Writer, c remat.Chain, r *search.Result) error {
 		if p.Limits[on] > 0 {
 			limit = formatBytes(p.Limits[on])
 		}
-		fmt.Fprintf(t, "%d\t%s\t%d: %s\t%d\t%.1f %%\t%s\t%s\n", s, p.Devices[on], n, span(c, at, at+n), p.Planned.Stages[s].Recomputed(),
+		fmt.Fprintf(t, "%d\t%s\t%d: %s\t%d\t%.1f %%\t%s\t%s\n", s, p.Devices[on], n, namesOf(c, at, at+n), p.Planned.Stages[s].Recomputed(),
 			part(float64(p.Busy[on]), float64(p.Step)), formatBytes(p.Peaks[on]), limit)
 		at += n
 	}
@@ -350,8 +350,8 @@ func showSearch(w io.Writer, c remat.Chain, r *search.Result) error {
 	return t.Flush()
 }
 
-// span names the layers from first up to but not including last.
-func span(c remat.Chain, first, last int) string {
+// namesOf names the layers from first up to but not including last.
+func namesOf(c remat.Chain, first, last int) string {
 	if last-first == 1 {
 		return c.Layers[first].Name
 	}
