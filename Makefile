@@ -11,7 +11,7 @@ SMOKE_FLAGS = --model resnet20 --data fashion-mnist --stages 2 --chunks 8 --chec
 	--steps 20 --format json --out out/smoke
 
 # Packages that build and are tested without cgo.
-PURE = ./internal/disk ./internal/launch ./planner/... ./schedule ./balance ./remat/... ./safetensors ./data ./trace ./metrics
+PURE = ./internal/disk ./internal/launch ./planner/... ./schedule ./balance ./remat/... ./safetensors ./data ./trace ./metrics ./report
 
 PYTHON = /usr/bin/python3
 BUILD = go build -buildvcs=auto -o bin/penstock ./cmd/penstock
@@ -31,7 +31,7 @@ train: ## train ResNet-20 on Fashion-MNIST in a pipeline of two stages, into out
 	bin/penstock train $(TRAIN_FLAGS)
 
 test: ## format, vet, tests (races too), and a short training run
-	@scripts/setup data
+	@scripts/setup test
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not gofmt'ed (make fmt):"; echo "$$unformatted"; exit 1; }
 	go vet ./...
 	CGO_ENABLED=0 go build $(PURE)

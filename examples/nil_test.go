@@ -28,6 +28,7 @@ import (
 	"penstock/remat/baselines"
 	"penstock/remat/explain"
 	"penstock/remat/solver"
+	"penstock/report"
 	"penstock/safetensors"
 	"penstock/schedule"
 	"penstock/segment"
@@ -247,6 +248,7 @@ func nils(g given) map[string]struct {
 		"schedule.Simulate.duration":       {func() error { return discard(schedule.Simulate(&schedule.Program{}, nil)) }, "schedule: Simulate: the function of durations is nil"},
 
 		"trace.Read.r":               {func() error { return discard(trace.Read(nil)) }, "trace: Read: the reader is nil"},
+		"report.Write.w":             {func() error { return report.Write(nil, report.Page{}) }, "report: Write: the writer is nil"},
 		"trace.Write.w":              {func() error { return trace.Write(nil, schedule.Timeline{}, trace.Options{}) }, "trace: Write: the writer is nil"},
 		"safetensors.NewFile.source": {func() error { return discard(safetensors.NewFile(nil, 0)) }, "safetensors: NewFile: the source is nil"},
 		"safetensors.Write.w":        {func() error { return safetensors.Write(nil, nil, nil) }, "safetensors: Write: the writer is nil"},
@@ -294,6 +296,7 @@ func nils(g given) map[string]struct {
 
 // fine are arguments that may be nil, and why.
 var fine = map[string]string{
+	"report.NewCurve.p": "there is no plan", "report.Live.ServeHTTP.r": "an http.Handler's request",
 	"schedule.Uniform.bytes": "no bytes are counted",
 	"train.ParamsSHA256In.g": "one process",
 	"group.Agree.g":          "one process", "group.Meet.g": "one process", "group.FromFirst.g": "one process",

@@ -11,15 +11,21 @@ import (
 // Step is the predicted duration of a step: of the program with the predicted times of its actions,
 // where transfers take no time. It is 0 unless all stages have predictions.
 func (p *Plan) Step() time.Duration {
-	duration, known := p.durations()
-	if !known {
-		return 0
-	}
-	t, err := schedule.Simulate(p.Program, duration)
-	if err != nil {
+	t, predicted, err := p.Timeline()
+	if err != nil || !predicted {
 		return 0
 	}
 	return t.Makespan()
+}
+
+// Timeline is the predicted timeline of a step, as for [Plan.Step]. predicted is false unless all
+// stages have predictions: then every action takes one unit.
+func (p *Plan) Timeline() (t schedule.Timeline, predicted bool, err error) {
+	duration, predicted := p.durations()
+	if t, err = schedule.Simulate(p.Program, duration); err != nil {
+		return t, false, fmt.Errorf("planner: %w", err)
+	}
+	return t, predicted, nil
 }
 
 // durations is the predicted duration of each action. Without predictions for all stages every
@@ -59,10 +65,9 @@ func (p *Plan) Draw(characters int) (string, error) {
 	if err := p.Check(); err != nil {
 		return "", err
 	}
-	duration, known := p.durations()
-	t, err := schedule.Simulate(p.Program, duration)
+	t, known, err := p.Timeline()
 	if err != nil {
-		return "", fmt.Errorf("planner: %w", err)
+		return "", err
 	}
 	var b strings.Builder
 	grid := t.GridWidth(characters)

@@ -43,6 +43,7 @@ type trainFlags struct {
 	autoresume  bool // if there is a checkpoint
 	saveEvery   int64
 	testEvery   int64
+	dashboardAt string
 	tensorboard string
 	traceFile   string
 	format      string
@@ -92,12 +93,13 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 
 	f.groupFlags.register(s)
 
-	path(s, &f.out, "out", "`DIR` to save checkpoints and metrics.jsonl in; without it nothing is saved")
+	path(s, &f.out, "out", "`DIR` to save checkpoints, metrics.jsonl and what penstock report needs in; without it nothing is saved")
 	s.BoolVar(&f.resume, "resume", false, "go on from the newest checkpoint in --out")
 	s.BoolVar(&f.autoresume, "autoresume", false, "go on from the newest checkpoint in --out if there is one, or begin: the same command line for every start of a job")
 	count(s, &f.saveEvery, "save-every", 0, "save every `N` steps (default: at the end of each epoch); always at the end")
 	count(s, &f.testEvery, "test-every", 0, "test every `N` steps (default: at the end)")
 	path(s, &f.tensorboard, "tensorboard", "`DIR` for event files with the numbers of each step, which TensorBoard reads")
+	listenAddress(s, &f.dashboardAt, "dashboard", "`HOST:PORT` at which a page shows the run as it goes on; without a host only to this machine, and port 0 is any")
 	path(s, &f.traceFile, "trace", "`FILE` for the timeline of one step, which chrome://tracing and ui.perfetto.dev open; a picture if it ends in .svg")
 	word(s, &f.format, "format", "text", "`FORMAT` of what stdout gets: text, or json for one object per line", "text", "json")
 }

@@ -37,9 +37,9 @@ func (f *groupFlags) register(s *pflag.FlagSet) {
 // ofOneProcess are flags in which the processes of a run may differ.
 var ofOneProcess = []string{"rank", "rendezvous", "join-timeout", "data-dir", "format", "help"}
 
-// onlyGiven are flags whose values are paths: processes may have different ones, but all or none
+// onlyGiven are flags whose values are paths or addresses: processes may have different ones, but all or none
 // must have one.
-var onlyGiven = []string{"out", "trace", "tensorboard"}
+var onlyGiven = []string{"out", "trace", "tensorboard", "dashboard"}
 
 // facts is what flags say that all processes of a run must have in common.
 func facts(s *pflag.FlagSet) (out []train.Fact) {

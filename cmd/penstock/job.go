@@ -33,6 +33,7 @@ type job struct {
 	loop           train.Loop
 	trace          stepTrace
 	measures       measures
+	dashboard      dashboard
 	unsaved        bool         // saving failed
 	together       bool         // all processes of the group end here, and nobody waits
 	told           bool         // that measured times are uncertain
@@ -49,7 +50,7 @@ func openJob(ctx context.Context, p plan, stderr io.Writer) (*job, error) {
 	}
 	for _, open := range []func(ctx context.Context, stderr io.Writer) error{
 		j.openGroup, j.openData, j.planSteps, j.agree, j.tellChanges, j.openStore, j.openTrace, j.openMeasures, j.limitMemory, j.findBalance,
-		j.chooseSchedule, j.openPipe, j.openLoop, j.planMemory, j.placePipe,
+		j.chooseSchedule, j.openPipe, j.openLoop, j.planMemory, j.placePipe, j.serveDashboard,
 	} {
 		if err := open(ctx, stderr); err != nil {
 			j.tellGroup(err)
@@ -75,7 +76,7 @@ func (j *job) close() error {
 		nn.Free(j.model)
 	}
 	j.setLimits(0)
-	err = errors.Join(err, j.measures.close())
+	err = errors.Join(err, j.measures.close(), j.dashboard.close())
 	if j.unlock != nil {
 		err = errors.Join(err, j.unlock())
 	}
@@ -271,7 +272,7 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	l.Pipe, l.Loss, l.LRSchedule = j.pipe, trainingLoss(), j.schedule
 	l.ClipNorm, l.Steps, l.Epochs = j.clipNorm, j.steps, j.epochs
-	l.OnStep = []train.Hook{j.trace.hook(j.pipe, j.loop.Step)}
+	l.OnStep = []train.Hook{j.trace.hook(j.pipe, j.loop.Step), j.keepRun}
 	if j.testEvery > 0 { // before the step is saved, so that no test is missing after it
 		l.OnStep = append(l.OnStep, j.testing(ctx))
 	}

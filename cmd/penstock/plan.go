@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 
@@ -19,17 +20,20 @@ import (
 // plan is a checked command line, as far as it can be checked without looking at the disk.
 type plan struct {
 	trainFlags
-	getenv  func(string) string
-	member  group.Config // the place of this process, or of a replica in it, in the group
-	grouped bool         // the group has several members
-	here    int          // of them in this process
-	within  *group.Group // the group, where all of it is in this process
-	read    func() (datasets, error)
-	facts   []train.Fact // that they must have in common
-	info    models.Info
-	options models.Options    // what --set asks for
-	policy  []pipe.Checkpoint // by stage
-	movable bool              // the command line does not say which stages of several share a device
+	args []string // the whole command line
+	// listener is that of --dashboard, nil without it, and in other processes than the first.
+	listener net.Listener
+	getenv   func(string) string
+	member   group.Config // the place of this process, or of a replica in it, in the group
+	grouped  bool         // the group has several members
+	here     int          // of them in this process
+	within   *group.Group // the group, where all of it is in this process
+	read     func() (datasets, error)
+	facts    []train.Fact // that they must have in common
+	info     models.Info
+	options  models.Options    // what --set asks for
+	policy   []pipe.Checkpoint // by stage
+	movable  bool              // the command line does not say which stages of several share a device
 }
 
 // plan checks flags that were read against each other, and against the environment. Its errors are

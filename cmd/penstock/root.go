@@ -89,7 +89,7 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line.`,
 	// For all verbs. Cobra's own messages are of one line and name the flag or argument.
 	root.SetFlagErrorFunc(unread)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newTrain(args), newBalance(), newProfile(), newPlan(), newRemat(), newSchedule(), newCheckpoint(), newModels(),
+	root.AddCommand(newTrain(args), newBalance(), newProfile(), newPlan(), newRemat(), newSchedule(), newReport(), newCheckpoint(), newModels(),
 		newLaunch(), newVersion())
 	return root
 }
@@ -111,7 +111,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 func message(err error) string {
 	text := err.Error()
 	for _, name := range []string{"train: ", "pipe: ", "data: ", "models: ", "optim: ", "torch: ", "trace: ",
-		"balance: ", "profile: ", "remat: ", "schedule: ", "search: ", "planner: ", "group: ", "launch: ", "metrics: "} {
+		"balance: ", "profile: ", "remat: ", "schedule: ", "search: ", "planner: ", "group: ", "launch: ", "metrics: ", "report: "} {
 		text = strings.TrimPrefix(text, name)
 	}
 	return text

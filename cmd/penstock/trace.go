@@ -26,11 +26,11 @@ type stepTrace struct {
 // the step. The first ones are not typical: the first touches fresh memory and the second is the
 // first in which the optimizer has its state.
 func (j *job) openTrace(context.Context, io.Writer) error {
-	if j.traceFile == "" {
+	if j.traceFile == "" && j.out == "" && j.dashboardAt == "" {
 		return nil
 	}
 	j.trace = stepTrace{step: min(j.loop.Step+3, j.last)}
-	if j.member.Rank > 0 { // rank 0 writes it
+	if j.traceFile == "" || j.member.Rank > 0 { // rank 0 writes it
 		return nil
 	}
 	inputs, err := data.Files(j.dataName, j.dataDir)

@@ -48,6 +48,13 @@ will hold, how many forwards it runs again, and how much time that takes.`,
 			if err != nil {
 				return err
 			}
+			p.args = args
+			if p.listener, err = p.listen(); err != nil {
+				return err
+			}
+			if p.listener != nil {
+				defer p.listener.Close()
+			}
 			err = together(p.members(), func(p plan) error { return runTraining(cmd, p) })
 			if p.member.Rank > 0 { // rank 0 says what is to be done now
 				return withRemedy(err)
@@ -96,6 +103,7 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 		if !j.together {
 			j.tellGroup(err)
 		}
+		j.dashboard.ended(err)
 		err = errors.Join(err, j.close())
 	}()
 

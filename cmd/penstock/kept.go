@@ -1,0 +1,109 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"penstock/nn"
+	"penstock/report"
+	"penstock/torch"
+	"penstock/train"
+)
+
+// keepRun is a hook that keeps what the page of the run shows, when a step has been recorded.
+func (j *job) keepRun(s train.StepInfo) error {
+	if s.Timeline == nil || s.Step != j.trace.step || j.member.Rank > 0 {
+		return nil
+	}
+	r := j.describeRun()
+	r.Step, r.Ran, r.Plan = s.Step, s.Timeline, j.pipe.Plan()
+	if j.dashboard.live != nil {
+		if err := j.dashboard.live.SetRun(r); err != nil {
+			return err
+		}
+	}
+	if j.out == "" {
+		return nil
+	}
+	return unwritable("out", j.out, r.WriteFile(filepath.Join(j.out, report.FileName)))
+}
+
+// describeRun is what is known of the run before its first step.
+func (j *job) describeRun() report.Run {
+	r := report.Run{Title: j.modelName + " on " + j.dataName, Last: j.last, Layers: j.describeLayers(), Facts: j.runFacts()}
+	for _, d := range j.pipe.Devices() {
+		r.Limits = append(r.Limits, d.Memory().Limit)
+	}
+	for i, c := range j.pipe.Chains() {
+		if len(c.Later.Layers) > 0 { // something is trained
+			r.Chains = append(r.Chains, report.Chain{Stage: i, Chain: c.Later})
+		}
+	}
+	return r
+}
+
+// runFacts is the run in words.
+func (j *job) runFacts() []report.Fact {
+	config := j.pipe.Config()
+	optimizer := fmt.Sprintf("%s, learning rate %g, %s", j.optimizerName, j.update.LR, j.lrSchedule)
+	facts := []report.Fact{
+		{Name: "Command", Value: j.commandLine()},
+		{Name: "Batch", Value: fmt.Sprintf("%d samples in %s", j.batch, counted(config.Chunks, "micro-batch"))},
+		{Name: "Cut", Value: fmt.Sprintf("%s layers", strings.ReplaceAll(numbers(config.Balance), ",", " + "))},
+		{Name: "Schedule", Value: cmp.Or(j.plan.schedule, "gpipe")},
+		{Name: "Recomputation", Value: config.Checkpoint.String()},
+		{Name: "Optimizer", Value: optimizer},
+		{Name: "Threads", Value: fmt.Sprintf("%d within an operator", max(config.Threads, 1))},
+	}
+	if j.group != nil {
+		facts = append(facts, report.Fact{Name: "Processes", Value: fmt.Sprint(j.group.Size())})
+	}
+	return append(facts, report.Fact{Name: "Versions", Value: fmt.Sprintf("penstock %s, libtorch %s", ownVersion(), torch.Version())},
+		report.Fact{Name: "Recorded", Value: time.Now().Format("2 January 2006, 15:04 MST")})
+}
+
+// commandLine is what the run was started with.
+func (p *plan) commandLine() string {
+	if p.grouped {
+		if command := p.getenv(launchedBy); command != "" {
+			return command
+		}
+	}
+	return shellQuoted(append([]string{"penstock"}, p.args...))
+}
+
+// describeLayers lists the model's layers, with what they cost where something has measured it: of each
+// layer for a cut by time, of each unit for a plan.
+func (j *job) describeLayers() (out []report.Layer) {
+	known := map[string]nn.LayerSummary{}
+	for _, s := range nn.Summary(j.model) {
+		known[s.Name] = s
+	}
+	for _, l := range j.pipe.Layers() {
+		out = append(out, report.Layer{Name: l.Name, Type: known[l.Name].Type, Parameters: known[l.Name].Bytes})
+	}
+	if p := j.config.Profile; p != nil && len(p.Layers) == len(out) {
+		for i, l := range p.Layers {
+			out[i].Forward, out[i].Backward, out[i].Saved = l.Forward, l.Backward, l.Saved
+		}
+		return out
+	}
+	first := 0
+	stages := j.pipe.Stages()
+	for i, c := range j.pipe.Chains() {
+		at, end := first, first+len(stages[i].Layers)
+		for unit, n := range c.Units {
+			if k := unit - c.Prologue; k >= 0 && k < len(c.Later.Layers) && at < end {
+				l := c.Later.Layers[k]
+				out[at].Forward, out[at].Backward, out[at].Saved = l.Forward/1e6, l.Backward/1e6, l.Saved
+				out[at].Of = min(n, end-at) // a loss that ends a unit is no layer of the model
+			}
+			at += n
+		}
+		first = end
+	}
+	return out
+}

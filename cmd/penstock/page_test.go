@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/report"
+)
+
+// A run's page has its step as planned and as it ran, its numbers, its layers with what was measured,
+// and the curve of each stage.
+func TestReport(t *testing.T) {
+	dir := t.TempDir()
+	out, page := filepath.Join(dir, "run"), filepath.Join(dir, "report.html")
+	must(t, with(small, "--steps", "5", "--stages", "2", "--checkpoint", "optimal", "--schedule", "1f1b", "--memory-limit", "40MiB", "--out", out)...)
+	run, err := report.ReadFile(filepath.Join(out, report.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if run.Title != "mlp on synthetic" || run.Last != 5 || run.Step != 3 || run.Ran == nil || run.Ran.Workers != 2 || len(run.Layers) != 6 || len(run.Chains) != 2 ||
+		len(run.Limits) != 2 || run.Limits[1] != 40<<20 || !strings.HasPrefix(run.Facts[0].Value, "penstock train --model mlp --data synthetic ") {
+		t.Errorf("%+v", run)
+	}
+	if got, want := len(run.Ran.Events), len(run.Plan.Program.Workers[0])+len(run.Plan.Program.Workers[1]); got != want {
+		t.Errorf("%d actions ran, and %d were planned", got, want)
+	}
+	measured := 0
+	for _, l := range run.Layers {
+		if l.Type == "" {
+			t.Errorf("%+v", l)
+		}
+		if l.Backward > 0 {
+			measured++
+		}
+	}
+	if measured < 2 {
+		t.Errorf("%d layers have a cost: %+v", measured, run.Layers)
+	}
+	r := must(t, "report", out, "--out", page)
+	if want := "mlp on synthetic: 5 steps in " + page + "\n"; r.stdout != want || r.stderr != "" {
+		t.Errorf("%+v, want %q", r, want)
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"<!doctype html>", "default-src 'none'", `"best":[{"bytes":`, `"chosen":[{"bytes":`, `"times":"predicted"`, `"title":"mlp on synthetic"`} {
+		if !strings.Contains(string(text), want) && !strings.Contains(string(text), strings.ReplaceAll(want, "'", "&#39;")) {
+			t.Errorf("no %s", want)
+		}
+	}
+	if r := must(t, "report", out, "--out", "/dev/stdout"); r.stdout != string(text) {
+		t.Errorf("%d bytes on standard output, %d in the file", len(r.stdout), len(text))
+	}
+}
+
+// A run under another policy, in several processes and with layers timed for its cut, has a page too,
+// and a run that has only its numbers.
+func TestReportOfOtherRuns(t *testing.T) {
+	dir := t.TempDir()
+	out, page := filepath.Join(dir, "run"), filepath.Join(dir, "report.html")
+	p := begin(t, nil, launched(2, with(small, "--steps", "4", "--out", out)...)...)
+	if code := p.end(t); code != exitDone {
+		t.Fatalf("exit code %d: %s", code, p.said(0))
+	}
+	run, err := report.ReadFile(filepath.Join(out, report.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(run.Plan.Devices) != 2 || run.Ran.Workers != 2 || run.Layers[1].Forward <= 0 || len(run.Chains) != 0 || !strings.Contains(run.Facts[0].Value, "launch --processes 2") {
+		t.Errorf("%+v", run)
+	}
+	must(t, "report", out, "--out", page)
+	if err := os.Remove(filepath.Join(out, report.FileName)); err != nil {
+		t.Fatal(err)
+	}
+	if r := must(t, "report", out, "--out", page); r.stdout != "run: 4 steps in "+page+"\n" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// What is no run is refused, and no page is written over what it is made of.
+func TestReportRefuses(t *testing.T) {
+	dir := t.TempDir()
+	page := filepath.Join(dir, "report.html")
+	broken := filepath.Join(dir, "broken")
+	if err := os.Mkdir(broken, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	kept := filepath.Join(broken, report.FileName)
+	if err := os.WriteFile(kept, []byte("{"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"report"}, exitUsage, "DIR"},
+		{[]string{"report", dir}, exitUsage, "--out is needed"},
+		{[]string{"report", dir, "--out", page}, exitUsage, "has neither run.json nor metrics.jsonl; want the directory of a run"},
+		{[]string{"report", filepath.Join(dir, "none"), "--out", page}, exitUsage, "has neither"},
+		{[]string{"report", broken, "--out", page}, exitFailed, kept},
+		{[]string{"report", broken, "--out", kept}, exitUsage, "would be overwritten"},
+		{[]string{"report", broken, "--out", filepath.Join(dir, "none", "page")}, exitFailed, "cannot be written"},
+	} {
+		r := command(t, tt.args...)
+		if r.code != tt.code || r.stdout != "" || !strings.Contains(r.stderr, tt.want) || strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("%q: %+v", tt.args, r)
+		}
+	}
+	if _, err := os.Stat(page); err == nil {
+		t.Error("a page was written")
+	}
+}
+
+// The page of a run that goes on is where the run says, ends with it, and a run that is resumed shows
+// the steps before.
+func TestDashboard(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	must(t, with(small, "--steps", "3", "--out", out)...)
+	p := begin(t, nil, with(small, "--steps", "1000000", "--balance", "3,3", "--out", out, "--resume", "--dashboard", ":0")...)
+	var url string
+	for began := time.Now(); url == "" && time.Since(began) < time.Minute; time.Sleep(time.Millisecond) {
+		if _, rest, ok := strings.Cut(p.stderr.String(), "dashboard: "); ok {
+			url, _, _ = strings.Cut(rest, "\n")
+		}
+	}
+	if !strings.HasPrefix(url, "http://127.0.0.1:") {
+		t.Fatalf("no address in %s", p.stderr)
+	}
+	get := func(path string) string {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		r, err := http.NewRequestWithContext(ctx, "GET", url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		text := make([]byte, 400)
+		n, err := io.ReadFull(answer.Body, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if path == "" {
+			rest, err := io.ReadAll(answer.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(text[:n]) + string(rest)
+		}
+		return string(text[:n])
+	}
+	if page := get(""); !strings.Contains(page, `"steps":[[1,0,`) || !strings.Contains(page, `"title":"mlp on synthetic"`) {
+		t.Errorf("the page is %d bytes without the first step", len(page))
+	}
+	if text := get("events?after=3.3.0"); !strings.Contains(text, "event: run\ndata: {") {
+		t.Errorf("events: %s", text)
+	}
+	p.Process.Signal(os.Interrupt)
+	p.end(t)
+	if _, err := http.Get(url); err == nil {
+		t.Error("the page is there after the run")
+	}
+}
+
+// An address that is taken is said before anything is made.
+func TestDashboardRefused(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	out := filepath.Join(t.TempDir(), "run")
+	for at, want := range map[string]string{
+		taken.Addr().String():               "--dashboard " + taken.Addr().String() + ": bind: address already in use; want an address of this machine with a port that is free",
+		"192.0.2.1:0":                       "--dashboard 192.0.2.1:0: bind: cannot assign requested address",
+		"8080":                              "--dashboard 8080: want HOST:PORT",
+		"127.0.0.1:http-proxy-that-is-none": "want HOST:PORT",
+		"127.0.0.1:99999":                   "want HOST:PORT",
+		"127.0.0.1:":                        "want HOST:PORT",
+	} {
+		r := command(t, with(small, "--steps", "1", "--out", out, "--dashboard", at)...)
+		if r.code != exitUsage || r.stdout != "" || !strings.Contains(r.stderr, want) {
+			t.Errorf("%s: %+v, want %q", at, r, want)
+		}
+		if _, err := os.Stat(out); err == nil {
+			t.Errorf("%s: --out was made", at)
+		}
+	}
+}

@@ -1,0 +1,563 @@
+package report_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	cdppage "github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"penstock/metrics"
+	"penstock/remat/solver"
+	"penstock/report"
+)
+
+var screenshots = flag.String("screenshots", "", "a `DIR` for pictures of the page, to be looked at")
+
+// best is the curve of chain.
+func best(t testing.TB) []solver.Point {
+	t.Helper()
+	table, err := solver.NewTable(context.Background(), chain(), 0, solver.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table.Curve()
+}
+
+// allocator is where tabs come from: one Chromium for all tests.
+var allocator, closeAllocator = context.WithCancel(context.Background())
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code := m.Run()
+	closeAllocator()
+	os.Exit(code)
+}
+
+var chromium = sync.OnceValues(func() (context.Context, error) {
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
+				chromedp.Flag("disable-dev-shm-usage", true), chromedp.WSURLReadTimeout(time.Minute))
+			exec, _ := chromedp.NewExecAllocator(allocator, options...)
+			browser, _ := chromedp.NewContext(exec)
+			return browser, chromedp.Run(browser)
+		}
+	}
+	return nil, exec.ErrNotFound
+})
+
+// tab is a page in Chromium.
+type tab struct {
+	t   *testing.T
+	ctx context.Context
+
+	mu       sync.Mutex
+	problems []string // messages of the console, errors, dialogs
+	asked    []string // addresses that were requested
+}
+
+// newTab opens a tab of a size. When the test ends nothing must have been said on the console.
+func newTab(t *testing.T, width, height int64) *tab {
+	t.Helper()
+	browser, err := chromium()
+	if err == exec.ErrNotFound {
+		if _, apt := exec.LookPath("apt-get"); apt == nil {
+			t.Fatal("there is no Chromium to test the page with; scripts/setup test installs it")
+		}
+		t.Skip("there is no Chromium to test the page with, and no apt-get with which scripts/setup test could install it")
+	}
+	if err != nil {
+		t.Fatalf("Chromium does not start: %v", err)
+	}
+	opened, closeTab := chromedp.NewContext(browser)
+	ctx, cancel := context.WithTimeout(opened, time.Minute) // a test that hangs says where
+	p := &tab{t: t, ctx: ctx}
+	chromedp.ListenTarget(ctx, func(event any) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		switch e := event.(type) {
+		case *runtime.EventConsoleAPICalled:
+			for _, a := range e.Args {
+				p.problems = append(p.problems, fmt.Sprintf("console %s: %s", e.Type, a.Value))
+			}
+		case *runtime.EventExceptionThrown:
+			p.problems = append(p.problems, e.ExceptionDetails.Error())
+		case *log.EventEntryAdded:
+			p.problems = append(p.problems, fmt.Sprintf("log %s: %s %s", e.Entry.Level, e.Entry.Text, e.Entry.URL))
+		case *cdppage.EventJavascriptDialogOpening:
+			p.problems = append(p.problems, "dialog: "+e.Message)
+			go chromedp.Run(ctx, cdppage.HandleJavaScriptDialog(true))
+		case *network.EventRequestWillBeSent:
+			p.asked = append(p.asked, e.Request.URL)
+		}
+	})
+	t.Cleanup(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if len(p.problems) > 0 {
+			t.Errorf("the page says:\n%s", strings.Join(p.problems, "\n"))
+		}
+		cancel()
+		closeTab()
+	})
+	p.run(network.Enable(), log.Enable(), chromedp.EmulateViewport(width, height))
+	return p
+}
+
+func (p *tab) run(actions ...chromedp.Action) {
+	p.t.Helper()
+	if err := chromedp.Run(p.ctx, actions...); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// open shows a page from a file.
+func (p *tab) open(page report.Page) {
+	p.t.Helper()
+	path := filepath.Join(p.t.TempDir(), "report.html")
+	f, err := os.Create(path)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if err := report.Write(f, page); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.run(chromedp.Navigate("file://" + path))
+	p.frame()
+}
+
+// frame waits until what is due has been painted. Chromium paints no tab that is behind another.
+func (p *tab) frame() {
+	p.t.Helper()
+	p.run(cdppage.BringToFront(), chromedp.Evaluate(`new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))`, nil,
+		func(e *runtime.EvaluateParams) *runtime.EvaluateParams { return e.WithAwaitPromise(true) }))
+}
+
+// text is the value of an expression.
+func (p *tab) text(expression string) (out string) {
+	p.t.Helper()
+	p.run(chromedp.Evaluate("String("+expression+")", &out))
+	return out
+}
+
+// want says that an expression has a value.
+func (p *tab) want(expression, value string) {
+	p.t.Helper()
+	if got := p.text(expression); got != value {
+		p.t.Errorf("%s is %q, want %q", expression, got, value)
+	}
+}
+
+// until waits until an expression has a value.
+func (p *tab) until(expression, value string) {
+	p.t.Helper()
+	if err := chromedp.Run(p.ctx, chromedp.Poll(fmt.Sprintf("String(%s) === %q", expression, value), nil, chromedp.WithPollingInterval(20*time.Millisecond), chromedp.WithPollingTimeout(30*time.Second))); err != nil {
+		p.t.Fatalf("%s is %q, want %q: %v", expression, p.text(expression), value, err)
+	}
+}
+
+// at is a point of an element's canvas in the window.
+func (p *tab) at(id string, x, y float64) (float64, float64) {
+	p.t.Helper()
+	var at [2]float64
+	p.run(chromedp.Evaluate(fmt.Sprintf(`(() => { const c = document.querySelector("#%s canvas"); c.scrollIntoView({ block: "center" }); const r = c.getBoundingClientRect(); return [r.left + %g, r.top + %g]; })()`, id, x, y), &at))
+	return at[0], at[1]
+}
+
+// hover moves the mouse over a point of a canvas and returns the tooltip.
+func (p *tab) hover(id string, x, y float64) string {
+	p.t.Helper()
+	cx, cy := p.at(id, x, y)
+	p.run(chromedp.MouseEvent(input.MouseMoved, cx-1, cy), chromedp.MouseEvent(input.MouseMoved, cx, cy))
+	return p.text(`document.getElementById("tip").hidden ? "" : document.getElementById("tip").innerText`)
+}
+
+// colours counts the pixels of a canvas that have the colour of a variable of the style.
+func (p *tab) colours(id, variable string) (n int) {
+	p.t.Helper()
+	p.run(chromedp.Evaluate(fmt.Sprintf(`(() => {
+		const c = document.querySelector("#%s canvas"), copy = document.createElement("canvas");
+		copy.width = c.width; copy.height = c.height;
+		const probe = copy.getContext("2d", { willReadFrequently: true });
+		probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--%s"); probe.fillRect(0, 0, 1, 1);
+		const [r, g, b] = probe.getImageData(0, 0, 1, 1).data;
+		probe.clearRect(0, 0, 1, 1); probe.drawImage(c, 0, 0);
+		const all = probe.getImageData(0, 0, c.width, c.height).data;
+		let n = 0;
+		for (let i = 0; i < all.length; i += 4) if (all[i] === r && all[i + 1] === g && all[i + 2] === b) n++;
+		return n; })()`, id, variable), &n))
+	return n
+}
+
+const (
+	left    = 132 // of the timeline's axis on a wide screen
+	lane    = 32  // from one worker to the next
+	planned = 26  // the first lane
+)
+
+// A page shows everything, asks for nothing, and says nothing on the console.
+func TestPageRenders(t *testing.T) {
+	p := newTab(t, 1600, 1200)
+	p.open(page(t, 4, 8))
+	p.want(`document.title`, "gpt on text · Penstock")
+	p.want(`document.querySelector("h1").textContent`, "gpt on text")
+	p.want(`document.querySelectorAll("main > section:not([hidden])").length`, "6")
+	p.want(`document.querySelectorAll(".tile").length`, "6")
+	p.want(`[...document.querySelectorAll(".tile .name")].map(e => e.textContent).join()`, "Steps,Loss,Test accuracy,Samples a second,Idle,Peak memory")
+	p.want(`document.querySelectorAll("#charts figure").length`, "6")
+	p.want(`document.querySelectorAll("#memory-charts figure").length`, "1")
+	p.want(`document.querySelectorAll("#layer-table tbody tr").length`, "12")
+	p.want(`document.querySelectorAll("#layer-table .again").length`, "12")
+	p.want(`document.querySelector("#layer-table .again").textContent`, "recomputed in 4 of 8")
+	p.want(`document.querySelectorAll("#devices tbody tr").length`, "4")
+	for _, colour := range []string{"forward", "backward", "recompute", "transfer"} {
+		if n := p.colours("timeline", colour); n < 100 {
+			t.Errorf("%d pixels of the timeline have the colour of %s", n, colour)
+		}
+	}
+	if n := p.colours("bytes", "limit"); n < 500 {
+		t.Errorf("%d pixels of the bytes have the colour of the limit", n)
+	}
+	if n := p.colours("memory-charts", "mark"); n < 50 {
+		t.Errorf("%d pixels of the curve have the colour of the plan's point", n)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.asked) != 1 || !strings.HasSuffix(p.asked[0], "/report.html") {
+		t.Errorf("requested: %q", p.asked)
+	}
+}
+
+// What is under the mouse is said in words, with what was planned.
+func TestHover(t *testing.T) {
+	p := newTab(t, 1600, 1200)
+	p.open(page(t, 4, 8))
+	got := p.hover("timeline", left+4, planned+10)
+	for _, want := range []string{"Forward · stage 0 · micro-batch 0", "As planned, on cpu:0", "from 0 ns to 1 ms: 1 ms", "planned 1 ms, ran 1.", "later than planned"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in %q", want, got)
+		}
+	}
+	ran := float64(planned + 4*lane + 6 + 26)
+	got = p.hover("timeline", left+4, ran+10)
+	for _, want := range []string{"As it ran, on cpu:0", "17 MiB on the device afterwards"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in %q", want, got)
+		}
+	}
+	if got := p.hover("timeline", left+4, planned+lane+10); got != "" {
+		t.Errorf("where a worker waits: %q", got)
+	}
+	if got := p.hover("bytes", 800, 100); !strings.Contains(got, "At ") || !strings.Contains(got, "cpu:3: ") || !strings.Contains(got, "MiB after ") {
+		t.Errorf("bytes: %q", got)
+	}
+	if got := p.hover("charts", 300, 100); !strings.Contains(got, "Step 2") || !strings.Contains(got, "loss: 0.") {
+		t.Errorf("loss: %q", got)
+	}
+	if got := p.hover("memory-charts", 300, 100); !strings.Contains(got, "Within ") || !strings.Contains(got, "fastest plan: ") {
+		t.Errorf("memory: %q", got)
+	}
+}
+
+// The timeline is zoomed and moved by wheel, mouse, buttons and keys, and keys go from action to action.
+func TestZoomAndKeys(t *testing.T) {
+	p := newTab(t, 1600, 1200)
+	p.open(page(t, 4, 8))
+	const y = planned + 10
+	whole := p.hover("timeline", 900, y)
+	x, cy := p.at("timeline", 900, y)
+	wheel := func() {
+		p.run(chromedp.ActionFunc(func(ctx context.Context) error {
+			return input.DispatchMouseEvent(input.MouseWheel, x, cy).WithDeltaY(-300).WithModifiers(input.ModifierCtrl).Do(ctx)
+		}))
+		p.frame()
+	}
+	for range 5 {
+		wheel()
+	}
+	if got := p.hover("timeline", 900, y); got != whole {
+		t.Errorf("the wheel zooms away from the mouse: %q, want %q", got, whole)
+	}
+	if got := p.hover("timeline", 1100, y); got != whole {
+		t.Errorf("200 pixels beside: %q, want %q, which is wide now", got, whole)
+	}
+	// dragged to the right by more than an action
+	p.run(chromedp.MouseEvent(input.MousePressed, x, cy, chromedp.ButtonLeft), chromedp.MouseEvent(input.MouseMoved, x+300, cy, chromedp.ButtonLeft),
+		chromedp.MouseEvent(input.MouseReleased, x+300, cy, chromedp.ButtonLeft))
+	p.frame()
+	if got := p.hover("timeline", 1200, y); got != whole {
+		t.Errorf("dragged: %q, want %q", got, whole)
+	}
+	p.run(chromedp.Click("#zoom-all"))
+	p.frame()
+	if got := p.hover("timeline", 900, y); got != whole {
+		t.Errorf("all: %q, want %q", got, whole)
+	}
+
+	picked := `document.getElementById("picked").textContent.split(".")[0]`
+	p.run(chromedp.Focus("#timeline"), chromedp.KeyEvent(kb.ArrowRight)) // right
+	p.want(picked, "Forward · stage 0 · micro-batch 0")
+	p.run(chromedp.KeyEvent(kb.ArrowRight), chromedp.KeyEvent(kb.ArrowRight))
+	p.want(picked, "Forward · stage 0 · micro-batch 2")
+	p.run(chromedp.KeyEvent(kb.ArrowDown)) // down: what cpu:1 does meanwhile, or next
+	p.want(picked, "Forward · stage 1 · micro-batch 1")
+	for range 30 {
+		p.run(chromedp.KeyEvent("+"))
+	}
+	p.frame()
+	p.run(chromedp.KeyEvent(kb.End)) // end: scrolls there
+	p.want(picked, "Backward · stage 1 · micro-batch 7")
+	if got := p.text(`document.getElementById("tip").innerText`); !strings.HasPrefix(got, "Backward · stage 1 · micro-batch 7") {
+		t.Errorf("the tooltip says %q", got)
+	}
+	p.run(chromedp.KeyEvent(kb.Escape)) // escape
+	p.want(`document.getElementById("tip").hidden`, "true")
+	p.run(chromedp.KeyEvent("0"))
+	p.frame()
+	if got := p.hover("timeline", 900, y); got != whole {
+		t.Errorf("0: %q, want %q", got, whole)
+	}
+}
+
+// Tables are sorted and filtered.
+func TestLayersTable(t *testing.T) {
+	p := newTab(t, 1600, 1200)
+	p.open(page(t, 4, 8))
+	first := `document.querySelector("#layer-table tbody code").textContent`
+	p.want(first, "block0.mlp")
+	sort := func(column string) {
+		p.run(chromedp.Evaluate(fmt.Sprintf(`[...document.querySelectorAll("#layer-table th button")].find(b => b.textContent.startsWith(%q)).click()`, column), nil))
+	}
+	sort("Forward")
+	p.want(first, "block4.mlp")
+	p.want(`document.querySelector("#layer-table th[aria-sort=descending]").textContent`, "Forward ▾")
+	sort("Layer")
+	sort("Layer")
+	p.want(first, "block11.mlp")
+	p.run(chromedp.SendKeys("#filter", "block7"))
+	p.want(`document.querySelectorAll("#layer-table tbody tr").length`, "1")
+}
+
+// Names are text, whatever is in them.
+func TestHostileNames(t *testing.T) {
+	hostile := []string{
+		`<img src=x onerror="window.hacked=1">`, `</script><script>window.hacked=1</script>`, `"><svg onload=window.hacked=1>`, `<!--<script>`, `]]>`,
+		`{{data}}`, `{{script}}`, `'; window.hacked=1; '`, `&lt;b&gt;`, "line\nbreak\u2028\u2029", "\u202egnp.exe", `<a href="javascript:window.hacked=1">x</a>`,
+		`<iframe srcdoc="<script>parent.hacked=1</script>">`, `${window.hacked=1}`, `__proto__`, `<style>*{display:none}</style>`,
+	}
+	content := page(t, 4, 8)
+	r := &content.Run
+	r.Layers = nil
+	for i := range 1000 {
+		name := fmt.Sprintf("%s %d", hostile[i%len(hostile)], i)
+		r.Layers = append(r.Layers, report.Layer{Name: name, Type: name, Forward: 1, Backward: 1, Saved: 1})
+	}
+	r.Title = strings.Join(hostile, " ")
+	r.Facts = nil
+	for _, h := range hostile {
+		r.Facts = append(r.Facts, report.Fact{Name: h, Value: h})
+	}
+	for i := range r.Plan.Devices {
+		r.Plan.Devices[i].Name = hostile[i]
+	}
+	p := newTab(t, 1600, 1200)
+	p.open(content)
+	p.want(`window.hacked`, "undefined")
+	p.want(`document.querySelectorAll("script").length`, "2")
+	p.want(`document.querySelectorAll("img, iframe, svg, a:not(.skip)").length`, "0")
+	p.want(`document.querySelectorAll("style").length`, "1")
+	p.want(`document.querySelectorAll("#layer-table tbody tr").length`, "1000")
+	var names []string
+	p.run(chromedp.Evaluate(`[...document.querySelectorAll("#layer-table tbody code")].map(e => e.textContent)`, &names))
+	for i, name := range names {
+		if name != r.Layers[i].Name {
+			t.Fatalf("layer %d is shown as %q, want %q", i, name, r.Layers[i].Name)
+		}
+	}
+	p.want(`document.querySelector("h1").textContent`, r.Title)
+	if got := p.hover("timeline", left+4, planned+10); !strings.Contains(got, hostile[0]) {
+		t.Errorf("a device is shown as %q", got)
+	}
+	p.want(`window.hacked`, "undefined")
+}
+
+// Ten thousand actions take no more to draw than there are pixels for them.
+func TestTenThousandActions(t *testing.T) {
+	content := page(t, 8, 160)
+	if n := len(content.Run.Ran.Events); n < 7000 {
+		t.Fatalf("%d actions", n)
+	}
+	p := newTab(t, 1600, 1200)
+	p.run(chromedp.ActionFunc(func(ctx context.Context) error {
+		_, err := cdppage.AddScriptToEvaluateOnNewDocument(`window.rectangles = 0; const fill = CanvasRenderingContext2D.prototype.fillRect;
+			CanvasRenderingContext2D.prototype.fillRect = function (...a) { window.rectangles++; return fill.apply(this, a); };`).Do(ctx)
+		return err
+	}))
+	p.open(content)
+	draws := func() (n int) {
+		p.run(chromedp.Evaluate(`window.rectangles = 0`, nil), chromedp.KeyEvent("-"))
+		p.frame()
+		p.run(chromedp.Evaluate(`window.rectangles`, &n))
+		return n
+	}
+	p.run(chromedp.Focus("#timeline"))
+	// 16 rows of 1450 pixels; a bar narrower than a pixel joins its neighbour.
+	if n := draws(); n == 0 || n > 16*1450 {
+		t.Errorf("%d rectangles are drawn for the whole step", n)
+	}
+	for range 14 {
+		p.run(chromedp.KeyEvent("+"))
+	}
+	p.frame()
+	if n := draws(); n == 0 || n > 16*30 {
+		t.Errorf("%d rectangles are drawn for a thousandth of the step", n)
+	}
+	p.run(chromedp.KeyEvent(kb.End))
+	p.want(`document.getElementById("picked").textContent.split(".")[0]`, "Backward · stage 0 · micro-batch 159")
+}
+
+// The colours follow the system, or the switch.
+func TestDarkAndLight(t *testing.T) {
+	p := newTab(t, 1600, 1200)
+	p.open(page(t, 2, 4))
+	background := `getComputedStyle(document.body).backgroundColor`
+	const light, dark = "rgb(244, 245, 247)", "rgb(16, 20, 26)"
+	p.want(background, light)
+	p.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}))
+	p.until(background, dark)
+	p.frame()
+	if n := p.colours("timeline", "forward"); n < 100 {
+		t.Errorf("%d pixels of the timeline have the colour of a forward in the dark", n)
+	}
+	p.run(chromedp.Click("#theme"))
+	p.until(background, light)
+	p.run(chromedp.Click("#theme"))
+	p.until(background, dark)
+	p.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"}}))
+	p.want(background, dark)
+	p.run(chromedp.Click("#theme")) // kept for pages to come
+	p.until(background, light)
+}
+
+// A narrow screen shows all of it without moving sideways.
+func TestNarrow(t *testing.T) {
+	p := newTab(t, 400, 800)
+	p.open(page(t, 4, 8))
+	p.want(`document.documentElement.scrollWidth`, "400")
+	p.want(`document.querySelectorAll("main > section:not([hidden])").length`, "6")
+}
+
+// A run without a recorded step, without numbers, or without a plan has a page as well.
+func TestPartsOfARun(t *testing.T) {
+	whole := page(t, 2, 4)
+	for name, change := range map[string]func(*report.Page){
+		"nothing":    func(p *report.Page) { *p = report.Page{} },
+		"numbers":    func(p *report.Page) { p.Run, p.Curves = report.Run{Title: "numbers"}, nil },
+		"one step":   func(p *report.Page) { p.History = numbers(1, 2) },
+		"no numbers": func(p *report.Page) { p.History = metrics.History{} },
+		"plan alone": func(p *report.Page) { p.Run.Ran, p.History = nil, metrics.History{} },
+		"ran alone":  func(p *report.Page) { p.Run.Plan = nil },
+		"unpredicted": func(p *report.Page) {
+			p.Run.Plan = plan(t, 2, 4, false)
+			p.Run.Ran = ran(t, p.Run.Plan)
+		},
+		"no limit": func(p *report.Page) {
+			p.Run.Plan.Devices[0].Limit = 0
+			p.Run.Plan.Devices[1].Limit = 0
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			content := whole
+			content.Run.Plan = plan(t, 2, 4, true)
+			change(&content)
+			p := newTab(t, 1000, 800)
+			p.open(content)
+			p.want(`document.querySelectorAll("h1").length`, "1")
+		})
+	}
+}
+
+// Open pages show what comes, and how the run ended.
+func TestLiveUpdates(t *testing.T) {
+	run := sample(t, 2, 4)
+	first := run
+	first.Plan, first.Ran = nil, nil
+	past := numbers(400, 2)
+	some := metrics.History{Steps: past.Steps[:10]}
+	live, err := report.NewLive(first, some)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(live)
+	defer server.Close()
+	defer live.Close()
+	p := newTab(t, 1600, 1200)
+	p.run(chromedp.Navigate(server.URL))
+	p.until(`document.getElementById("live").textContent`, "live")
+	steps := `document.querySelector(".tile strong").textContent`
+	p.want(steps, "10")
+	p.want(`document.getElementById("step").hidden`, "true")
+	for _, s := range past.Steps[10:60] {
+		live.Step(s)
+	}
+	live.Test(past.Tests[2])
+	p.until(steps, "60")
+	p.until(`document.querySelectorAll(".tile").length`, "5")
+	if err := live.SetRun(run); err != nil {
+		t.Fatal(err)
+	}
+	p.until(`document.getElementById("step").hidden`, "false")
+	p.frame()
+	if n := p.colours("timeline", "backward"); n < 100 {
+		t.Errorf("%d pixels of the timeline have the colour of a backward", n)
+	}
+	another := newTab(t, 400, 800)
+	another.run(chromedp.Navigate(server.URL))
+	another.until(steps, "60")
+	live.Step(past.Steps[60])
+	p.until(steps, "61")
+	another.until(steps, "61")
+	live.End("finished")
+	p.until(`document.getElementById("live").textContent`, "finished")
+	another.until(`document.getElementById("live").textContent`, "finished")
+}
+
+// TestScreenshots writes pictures where they are asked for.
+func TestScreenshots(t *testing.T) {
+	if *screenshots == "" {
+		t.Skip("no -screenshots DIR")
+	}
+	content := page(t, 4, 8)
+	for _, width := range []int64{1600, 400} {
+		for _, scheme := range []string{"light", "dark"} {
+			p := newTab(t, width, 1000)
+			p.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
+			p.open(content)
+			p.hover("timeline", 260, planned+4*lane+6+26+10)
+			var picture []byte
+			p.run(chromedp.FullScreenshot(&picture, 100))
+			if err := os.WriteFile(filepath.Join(*screenshots, fmt.Sprintf("%d-%s.png", width, scheme)), picture, 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

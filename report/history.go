@@ -1,0 +1,62 @@
+package report
+
+import "penstock/metrics"
+
+// mostSteps is about how many steps a page has: more than a screen has points.
+const mostSteps = 20000
+
+// columns is a History as the page's script gets it: an array for each step, in this order, and for
+// each test.
+type columns struct {
+	Steps [][]any `json:"steps"` // step, epoch, time, loss, lr, grad norm or null, samples/s, peak bytes by device
+	Tests [][]any `json:"tests"` // step, epoch, time, accuracy
+}
+
+// newColumns is a history with about mostSteps steps at most: of those that are next to each other, the ones with
+// the least and with the greatest loss.
+func newColumns(h metrics.History) columns {
+	out := columns{Steps: [][]any{}, Tests: [][]any{}}
+	each := (2*len(h.Steps) + mostSteps - 1) / mostSteps
+	for from := 0; from < len(h.Steps); {
+		if len(h.Steps) <= mostSteps {
+			out.Steps = append(out.Steps, stepRow(h.Steps[from]))
+			from++
+			continue
+		}
+		to := min(from+each, len(h.Steps))
+		least, most := from, from
+		for i := from; i < to; i++ {
+			if h.Steps[i].Loss < h.Steps[least].Loss {
+				least = i
+			}
+			if h.Steps[i].Loss > h.Steps[most].Loss {
+				most = i
+			}
+		}
+		for i := from; i < to; i++ {
+			if i == least || i == most || i == len(h.Steps)-1 {
+				out.Steps = append(out.Steps, stepRow(h.Steps[i]))
+			}
+		}
+		from = to
+	}
+	for _, t := range h.Tests {
+		out.Tests = append(out.Tests, testRow(t))
+	}
+	return out
+}
+
+func stepRow(s metrics.Step) []any {
+	return []any{s.Step, s.Epoch, s.Time, s.Loss, s.LR, s.GradNorm, s.SamplesPerSecond, s.PeakBytes}
+}
+
+func testRow(t metrics.Test) []any { return []any{t.Step, t.Epoch, t.Time, t.Accuracy} }
+
+// payload is all that the page's script gets.
+type payload struct {
+	View    view    `json:"view"`
+	History columns `json:"history"`
+	Curves  []Curve `json:"curves"`
+	Live    string  `json:"live,omitempty"`    // where further events come from
+	Edition int     `json:"edition,omitempty"` // of View, for those
+}

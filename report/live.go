@@ -1,0 +1,209 @@
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"sort"
+	"sync"
+	"time"
+
+	"penstock/metrics"
+)
+
+// Live serves the page of a run that goes on: at / the page with all that there is so far, at /events
+// what comes, as server-sent events. It is a metrics.Writer, so it is told of steps like a file. All
+// methods are safe for concurrent use, none waits for those who look, and it answers GET and HEAD only.
+//
+// A page that another site has led a browser to by a name of its own (DNS rebinding) is refused: the
+// host that a request names must be an address, localhost, or Host.
+type Live struct {
+	Host string // a name that requests may use
+
+	mu      sync.Mutex
+	run     Run
+	view    view
+	edition int // of run
+	past    metrics.History
+	end     string        // how the run ended; "" while it goes on
+	changed chan struct{} // closed when something comes
+	closed  bool
+}
+
+// NewLive begins with what is known of a run, and the numbers of its steps so far.
+func NewLive(run Run, past metrics.History) (*Live, error) {
+	l := &Live{past: past, changed: make(chan struct{})}
+	if err := l.SetRun(run); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// SetRun replaces what is known of the run.
+func (l *Live) SetRun(run Run) error {
+	v, err := newView(run)
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	l.change(func() { l.run, l.view = run, v; l.edition++ })
+	return nil
+}
+
+// Step shows a step.
+func (l *Live) Step(s metrics.Step) error {
+	l.change(func() { l.past.Steps = append(l.past.Steps, s) })
+	return nil
+}
+
+// Test shows a test.
+func (l *Live) Test(t metrics.Test) error {
+	l.change(func() { l.past.Tests = append(l.past.Tests, t) })
+	return nil
+}
+
+// Sync does nothing.
+func (l *Live) Sync() error { return nil }
+
+// End says how the run ended: "finished", "interrupted", "failed". Pages say so and wait for no more.
+func (l *Live) End(how string) { l.change(func() { l.end = how }) }
+
+// Close ends all connections of pages. Pages that are open keep what they show.
+func (l *Live) Close() error {
+	l.change(func() { l.closed = true })
+	return nil
+}
+
+func (l *Live) change(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f()
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// ServeHTTP serves the page and its events.
+func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", policy("'self'")+"; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	switch {
+	case !l.knows(r.Host):
+		http.Error(w, "this host is not served here; use the address that penstock has printed", http.StatusMisdirectedRequest)
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		h.Set("Allow", "GET, HEAD")
+		http.Error(w, "this page can only be looked at", http.StatusMethodNotAllowed)
+	case r.URL.Path == "/":
+		l.servePage(w)
+	case r.URL.Path == "/events":
+		l.serveEvents(w, r)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// knows reports whether a request's host is this machine by address or by a name that was chosen.
+func (l *Live) knows(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	return name == "localhost" || name != "" && name == l.Host || net.ParseIP(name) != nil
+}
+
+func (l *Live) servePage(w http.ResponseWriter) {
+	l.mu.Lock()
+	text, err := document(payload{View: l.view, History: newColumns(l.past), Live: "events", Edition: l.edition})
+	l.mu.Unlock()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Write(text)
+}
+
+// position is what a page has: the last step and test, and the edition of the run.
+type position struct {
+	step, test int64
+	edition    int
+}
+
+// A page gets what has come at most every pause, and a sign of life when nothing comes.
+const (
+	pause     = 200 * time.Millisecond
+	heartbeat = 15 * time.Second
+)
+
+// serveEvents sends what comes after what a page has, until either side ends. Its query says what that
+// is, and when the browser connects again, the id of the last event.
+func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
+	var at position
+	from := r.Header.Get("Last-Event-ID")
+	if from == "" {
+		from = r.URL.Query().Get("after")
+	}
+	fmt.Sscanf(from, "%d.%d.%d", &at.step, &at.test, &at.edition) // what cannot be read is 0: all of it
+	w.Header().Set("Content-Type", "text/event-stream")
+	out := http.NewResponseController(w)
+	for {
+		text, last, changed := l.after(&at)
+		if text == "" && !last {
+			text = ": still here\n\n"
+		}
+		out.SetWriteDeadline(time.Now().Add(heartbeat)) // so that nobody who stops reading is kept
+		if _, err := w.Write([]byte(text)); err != nil || out.Flush() != nil || last {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-time.After(heartbeat):
+			continue
+		case <-changed:
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// after is the events that come after a position, which it moves on. last says that no more will come.
+func (l *Live) after(at *position) (text string, last bool, changed <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at.edition != l.edition {
+		at.edition = l.edition
+		text += at.event("run", l.view)
+	}
+	steps, tests := l.past.Steps, l.past.Tests
+	steps = steps[sort.Search(len(steps), func(i int) bool { return steps[i].Step > at.step }):]
+	tests = tests[sort.Search(len(tests), func(i int) bool { return tests[i].Step > at.test }):]
+	if len(steps)+len(tests) > 0 {
+		if n := len(steps); n > 0 {
+			at.step = steps[n-1].Step
+		}
+		if n := len(tests); n > 0 {
+			at.test = tests[n-1].Step
+		}
+		text += at.event("numbers", newColumns(metrics.History{Steps: steps, Tests: tests}))
+	}
+	if l.end != "" {
+		return text + at.event("end", l.end), true, nil
+	}
+	return text, l.closed, l.changed
+}
+
+// event is an event with data as JSON, which is one line.
+func (at position) event(name string, data any) string {
+	text, err := json.Marshal(data)
+	if err != nil { // numbers are finite, as metrics refuses others
+		return ""
+	}
+	return fmt.Sprintf("id: %d.%d.%d\nevent: %s\ndata: %s\n\n", at.step, at.test, at.edition, name, text)
+}

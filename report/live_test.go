@@ -1,0 +1,178 @@
+package report_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/metrics"
+	"penstock/report"
+)
+
+// serving serves a run of ten steps.
+func serving(t *testing.T) (*report.Live, *httptest.Server) {
+	t.Helper()
+	live, err := report.NewLive(sample(t, 2, 4), numbers(10, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(live)
+	t.Cleanup(func() { live.Close(); server.Close() })
+	return live, server
+}
+
+// request asks a server for a path, by whatever host.
+func request(t *testing.T, server *httptest.Server, method, path, host string) (*http.Response, string) {
+	t.Helper()
+	r, err := http.NewRequest(method, server.URL+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = host
+	answer, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer, string(body)
+}
+
+// The page can be looked at and no more, by its own address, under a strict policy.
+func TestLiveRefuses(t *testing.T) {
+	live, server := serving(t)
+	live.Host = "trainer"
+	for _, tt := range []struct {
+		method, path, host string
+		want               int
+	}{
+		{"GET", "/", "127.0.0.1:80", 200}, {"HEAD", "/", "[::1]:80", 200}, {"GET", "/", "localhost", 200}, {"GET", "/", "trainer:80", 200},
+		{"GET", "/", "evil.example", 421}, {"GET", "/events", "evil.example:80", 421}, {"GET", "/", "127.0.0.1.evil.example", 421},
+		{"POST", "/", "localhost", 405}, {"DELETE", "/", "localhost", 405}, {"PUT", "/events", "localhost", 405},
+		{"GET", "/run.json", "localhost", 404}, {"GET", "/../../etc/passwd", "localhost", 404}, {"GET", "/favicon.ico", "localhost", 404},
+	} {
+		answer, body := request(t, server, tt.method, tt.path, tt.host)
+		if answer.StatusCode != tt.want {
+			t.Errorf("%s %s of %s: %s", tt.method, tt.path, tt.host, answer.Status)
+		}
+		policy := answer.Header.Get("Content-Security-Policy")
+		for _, want := range []string{"default-src 'none'", "script-src 'sha256-", "style-src 'sha256-", "connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"} {
+			if !strings.Contains(policy, want) {
+				t.Errorf("%s %s: the policy %q lacks %s", tt.method, tt.path, policy, want)
+			}
+		}
+		if strings.Contains(policy, "unsafe") || answer.Header.Get("X-Content-Type-Options") != "nosniff" || answer.Header.Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("%s %s: %v", tt.method, tt.path, answer.Header)
+		}
+		if tt.method == "HEAD" != (body == "") {
+			t.Errorf("%s %s: %d bytes", tt.method, tt.path, len(body))
+		}
+	}
+}
+
+// events reads so many events from a stream.
+func events(t *testing.T, server *httptest.Server, n int, query, last string) (out []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "GET", server.URL+"/events"+query, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last != "" {
+		r.Header.Set("Last-Event-ID", last)
+	}
+	answer, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if got := answer.Header.Get("Content-Type"); got != "text/event-stream" {
+		t.Errorf("the type is %s", got)
+	}
+	lines := bufio.NewReader(answer.Body)
+	for len(out) < n {
+		event := ""
+		for {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				t.Fatalf("%v after %q", err, out)
+			}
+			if line == "\n" {
+				break
+			}
+			if len(line) > 60 {
+				line = line[:60]
+			}
+			event += strings.TrimSuffix(line, "\n") + " "
+		}
+		if !strings.HasPrefix(event, ":") {
+			out = append(out, event)
+		}
+	}
+	return out
+}
+
+// A page gets what it does not have yet, also when it connects again.
+func TestLiveEvents(t *testing.T) {
+	live, server := serving(t)
+	more := numbers(40, 2)
+	for _, tt := range []struct {
+		query, last string
+		want        []string
+	}{
+		{"", "", []string{`id: 0.0.1 event: run data: {"title":"gpt on text"`, `id: 10.0.1 event: numbers data: {"steps":[[1,0,`}},
+		{"?after=10.0.0", "", []string{`id: 10.0.1 event: run`}},
+		{"?after=7.0.1", "", []string{`id: 10.0.1 event: numbers data: {"steps":[[8,0,`}},
+		{"?after=0.0.1", "9.0.1", []string{`id: 10.0.1 event: numbers data: {"steps":[[10,0,`}},
+		{"?after=nonsense", "", []string{`id: 0.0.1 event: run`}},
+	} {
+		for i, got := range events(t, server, len(tt.want), tt.query, tt.last) {
+			if !strings.HasPrefix(got, tt.want[i]) {
+				t.Errorf("%q %q: %q, want %q", tt.query, tt.last, got, tt.want[i])
+			}
+		}
+	}
+	for _, s := range more.Steps[10:20] {
+		live.Step(s)
+	}
+	live.Test(more.Tests[0])
+	if got := events(t, server, 1, "?after=10.0.1", ""); !strings.HasPrefix(got[0], `id: 20.20.1 event: numbers data: {"steps":[[11,0,`) {
+		t.Errorf("%q", got)
+	}
+	live.End("interrupted")
+	if got := events(t, server, 1, "?after=20.20.1", ""); got[0] != `id: 20.20.1 event: end data: "interrupted" ` {
+		t.Errorf("%q", got)
+	}
+}
+
+// Telling of steps waits for nobody, whether pages read what they get or not, and Close ends them.
+func TestLiveWaitsForNobody(t *testing.T) {
+	live, server := serving(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	r, _ := http.NewRequestWithContext(ctx, "GET", server.URL+"/events", nil)
+	answer, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	for n := int64(11); n < 100_000; n++ {
+		if err := live.Step(metrics.Step{Step: n, Loss: 1, PeakBytes: []int64{1, 2}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var _ metrics.Writer = live
+	live.Close()
+	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
+		t.Error(err)
+	}
+}

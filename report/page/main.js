@@ -1,0 +1,302 @@
+// --- the page ---
+
+const data = JSON.parse(byId("data").textContent);
+const history = { steps: data.history.steps, tests: data.history.tests };
+const STEP = 0, TIME = 2, LOSS = 3, LR = 4, NORM = 5, SPEED = 6, PEAKS = 7, ACCURACY = 3;
+let view = data.view;
+
+// legend lists what colours mean, for those that are there.
+function legend(list, entries) {
+  list.replaceChildren(...entries.map(e => {
+    const swatch = element("i", { className: "swatch" + (e.hatched ? " hatched" : "") + (e.line ? " line" : "") });
+    if (e.line) {
+      swatch.style.borderTopColor = `var(--${e.colour})`;
+      swatch.style.borderTopStyle = e.dashed ? "dashed" : "solid";
+    } else swatch.style.background = `var(--${e.colour})`;
+    return element("li", {}, swatch, e.name);
+  }));
+}
+
+// --- key figures ---
+
+function tile(name, value, note, share) {
+  const t = element("div", { className: "tile" }, element("span", { className: "name", textContent: name }), element("strong", { textContent: value }));
+  if (share !== undefined) {
+    const fill = element("i", { className: share > 1 ? "fill over" : "fill" });
+    fill.style.width = Math.min(100, 100 * share) + "%";
+    t.append(element("span", { className: "meter" }, fill));
+  }
+  t.append(element("span", { className: "note", textContent: note || "\u00a0" }));
+  return t;
+}
+
+function tiles() {
+  const out = [], steps = history.steps, last = steps.at(-1);
+  if (last) {
+    const done = last[STEP];
+    out.push(tile("Steps", grouped(done), view.last ? `of ${grouped(view.last)}` : "", view.last ? done / view.last : undefined));
+    const first = steps[0];
+    out.push(tile("Loss", significant(last[LOSS], 4), first !== last ? `from ${significant(first[LOSS], 4)} at step ${grouped(first[STEP])}` : ""));
+  }
+  const test = history.tests.at(-1);
+  if (test) out.push(tile("Test accuracy", (100 * test[ACCURACY]).toFixed(2) + " %", `after step ${grouped(test[STEP])}`));
+  if (last) out.push(tile("Samples a second", grouped(Math.round(median(steps.slice(-50).map(s => s[SPEED])))), "median of the last steps"));
+  if (view.devices && view.ran) {
+    const mean = of => view.devices.reduce((sum, d) => sum + d[of], 0) / view.devices.length;
+    out.push(tile("Idle", percent(mean("ran_idle")), `planned ${percent(mean("idle"))}, mean of ${count(view.devices.length, "device")}`));
+  }
+  if (last && last[PEAKS] && last[PEAKS].length) {
+    let worst = 0;
+    const share = i => view.devices && view.devices[i] && view.devices[i].limit ? last[PEAKS][i] / view.devices[i].limit : 0;
+    last[PEAKS].forEach((p, i) => { if (share(i) > share(worst) || share(worst) === 0 && p > last[PEAKS][worst]) worst = i; });
+    const d = view.devices && view.devices[worst];
+    out.push(tile("Peak memory", bytes(last[PEAKS][worst]), d ? d.name + (d.limit ? `, of ${bytes(d.limit)}` : ", no limit") : `device ${worst}`, d && d.limit ? share(worst) : undefined));
+  }
+  byId("tiles").replaceChildren(...out);
+}
+
+// --- the step ---
+
+const stepView = new View(0, 1);
+let timeline = null, memoryChart = null;
+
+const timesOf = {
+  predicted: "with the predicted time of each action",
+  median: "each action as long as the median of its kind took on its stage, transfers without time",
+  unit: "all actions equally long",
+};
+
+function step() {
+  const planned = view.planned && view.planned.events.length, ran = view.ran && view.ran.events.length;
+  byId("step").hidden = !planned && !ran;
+  if (!planned && !ran) return;
+  const blocks = [];
+  if (planned) blocks.push(new Block("As planned", timesOf[view.times], view.planned));
+  if (ran) blocks.push(new Block("As it ran", `step ${grouped(view.step)}, recorded`, view.ran));
+  for (const b of blocks) b.note = `${view.times === "unit" && b === blocks[0] ? "" : duration(b.length) + ", "}${b.note}`;
+  byId("step-title").textContent = "One step";
+  const idle = view.devices.map(d => d.ran_idle), meanOf = list => list.reduce((a, b) => a + b, 0) / list.length;
+  byId("step-note").textContent = ran && planned && view.times !== "unit"
+    ? `It ran ${duration(blocks[1].length)} where ${duration(blocks[0].length)} were planned; devices stood idle for ${percent(meanOf(idle))} of it on average. Both share one time axis.`
+    : "What each device does when.";
+  const there = new Set(blocks.flatMap(b => b.events.map(e => e.letter)));
+  legend(byId("kinds"), Object.entries(kinds).filter(([k]) => there.has(k)).map(([k, v]) => ({ name: `${capital(v.name)}${k.length === 1 && k !== "T" ? ` (${k})` : ""}`, colour: v.colour, hatched: k === "R" })));
+  stepView.listeners = []; stepView.min = stepView.lo = 0;
+  stepView.max = stepView.hi = Math.max(...blocks.map(b => b.length));
+  timeline = new Timeline(byId("timeline"), stepView, blocks, view.devices);
+  timeline.box.setAttribute("aria-label", `Timeline of a step: ${blocks.map(b => `${b.title.toLowerCase()}, ${count(b.events.length, "action")}, ${duration(b.length)}`).join("; ")}`);
+  memoryOverStep(blocks.find(b => b.title === "As it ran"));
+  devicesTable();
+}
+
+// memoryOverStep draws the bytes of each device over the step, on the axis of the timeline.
+function memoryOverStep(ran) {
+  const some = ran && ran.events.some(e => e.live);
+  for (const id of ["bytes", "bytes-title", "bytes-legend"]) byId(id).hidden = !some;
+  if (!some) return;
+  memoryChart = new Chart(byId("bytes"), stepView, {
+    label: "Bytes on each device over the step", height: 200, from: 0, base: 1024, left: Timeline.left,
+    yText: bytes, xText: (t, exact) => exact ? "At " + duration(t) : duration(t),
+  });
+  const levels = new Map(), series = [], names = [];
+  view.devices.forEach((d, w) => {
+    const mine = ran.events.filter(e => e.worker === w && (e.live || e.letter !== "RED")).sort((a, b) => a.end - b.end);
+    const i = w % 8;
+    series.push({ name: d.name, x: mine.map(e => e.end), y: mine.map(e => e.live), stepped: true, until: ran.length, colour: undefined, dash: dashes[i], note: k => ` after ${mine[k].words.charAt(0).toLowerCase() + mine[k].words.slice(1)}` });
+    names.push({ name: d.name, colour: "series-" + i, line: true, dashed: i > 0 });
+    if (d.limit) levels.set(d.limit, (levels.get(d.limit) || []).concat(d.name));
+  });
+  const lines = [...levels].map(([y, of]) => ({ y, text: `limit ${bytes(y)}${levels.size > 1 ? " of " + of.join(", ") : ""}`, get colour() { return theme.colour("limit"); } }));
+  legend(byId("bytes-legend"), names);
+  memoryChart.set(series, lines);
+}
+
+function devicesTable() {
+  const columns = [
+    { title: "Device", value: d => d.name },
+    { title: "Stages", value: d => (d.stages || []).join(", "), number: true },
+    { title: "Idle", note: "share of the step as it ran", number: true, value: d => d.ran_idle, cell: d => view.ran ? bar(percent(d.ran_idle), d.ran_idle, "idle") : "–" },
+    { title: "Idle, planned", number: true, value: d => d.idle, cell: d => bar(percent(d.idle), d.idle, "idle") },
+    { title: "Forwards run again", number: true, value: d => d.recomputed },
+    { title: "Most bytes seen", note: "after an action of the recorded step", number: true, value: d => d.peak, cell: d => d.peak ? (d.limit ? bar(bytes(d.peak), d.peak / d.limit, "series-0") : bytes(d.peak)) : "–" },
+    { title: "Predicted peak", number: true, value: d => d.predicted, cell: d => d.predicted ? bytes(d.predicted) : "–" },
+    { title: "Limit", number: true, value: d => d.limit, cell: d => d.limit ? bytes(d.limit) : "none" },
+  ];
+  new Table(byId("devices"), columns, "Devices").set(view.devices);
+}
+
+// --- curves over steps ---
+
+const numbersView = new View(0, 1);
+const charts = [];
+
+// Curves that can be shown: a name, what makes its series of the history, and how numbers are written.
+const curves = [
+  { id: "loss", name: "Loss", text: x => significant(x, 4), series: () => both("loss", s => s[LOSS], 0) },
+  { id: "accuracy", name: "Test accuracy", text: x => (100 * x).toFixed(1) + " %", series: () =>
+    history.tests.length ? [{ name: "accuracy", x: history.tests.map(t => t[STEP]), y: history.tests.map(t => t[ACCURACY]), colour: theme.series(2), dots: history.tests.length < 200 }] : [] },
+  { id: "lr", name: "Learning rate", from: 0, text: x => significant(x, 3), series: () =>
+    [{ name: "learning rate", x: history.steps.map(s => s[STEP]), y: history.steps.map(s => s[LR]), colour: theme.series(1) }] },
+  { id: "speed", name: "Samples a second", from: 0, text: x => significant(x, 4), series: () => both("samples/s", s => s[SPEED], 4) },
+  { id: "norm", name: "Gradient norm", from: 0, text: x => significant(x, 3), series: () =>
+    history.steps.some(s => s[NORM] !== null) ? both("gradient norm", s => s[NORM] || 0, 3) : [] },
+  { id: "peaks", name: "Peak memory", from: 0, base: 1024, text: bytes, series: () => {
+    const n = Math.max(0, ...history.steps.slice(-1).map(s => (s[PEAKS] || []).length));
+    return Array.from({ length: n }, (_, i) => ({ name: view.devices && view.devices[i] ? view.devices[i].name : `device ${i}`,
+      x: history.steps.map(s => s[STEP]), y: history.steps.map(s => s[PEAKS] && s[PEAKS][i] !== undefined ? s[PEAKS][i] : null), dash: dashes[i % 8], dots: false }));
+  } },
+];
+
+// both is a number of each step, and where there are many of them also their course.
+function both(name, of, colour) {
+  const x = history.steps.map(s => s[STEP]), y = history.steps.map(of);
+  if (x.length < 40) return x.length ? [{ name, x, y, colour: theme.series(colour) }] : [];
+  return [{ name, x, y, faint: true, width: 1, colour: theme.series(colour) }, { name: name + ", smoothed", x, y: smoothed(y), colour: theme.series(colour) }];
+}
+
+// smoothed is an exponential mean over about a fiftieth of all, corrected for its beginning.
+function smoothed(y) {
+  const keep = 1 - 1 / Math.max(3, y.length / 50);
+  let sum = 0, weight = 0;
+  return y.map(v => { sum = keep * sum + v; weight = keep * weight + 1; return sum / weight; });
+}
+
+function numbers() {
+  const n = history.steps.length;
+  byId("curves").hidden = n === 0 && history.tests.length === 0;
+  if (byId("curves").hidden) return;
+  const first = n ? history.steps[0][STEP] : history.tests[0][0], last = Math.max(n ? history.steps.at(-1)[STEP] : 0, history.tests.length ? history.tests.at(-1)[0] : 0);
+  numbersView.limit(first, last);
+  for (const c of curves) {
+    const series = c.series();
+    if (!series.length) continue;
+    if (!c.chart) {
+      const box = element("div", { className: "canvas-box" });
+      c.figure = element("figure", {}, element("figcaption", { textContent: c.name }), box);
+      c.chart = new Chart(box, numbersView, { label: c.name + " over steps", from: c.from, base: c.base, yText: c.text, together: charts,
+        xText: (t, exact) => exact ? "Step " + grouped(Math.round(t)) : Number.isInteger(t) ? grouped(t) : "" });
+      charts.push(c.chart);
+      byId("charts").replaceChildren(...curves.filter(k => k.figure).map(k => k.figure));
+    }
+    const limit = c.id === "peaks" && view.devices ? Math.max(0, ...view.devices.map(d => d.limit || 0)) : 0;
+    c.chart.set(series, limit ? [{ y: limit, text: `limit ${bytes(limit)}`, get colour() { return theme.colour("limit"); } }] : []);
+  }
+}
+
+// --- time over memory ---
+
+function memory() {
+  const list = (data.curves || []).filter(c => c.best && c.best.length);
+  byId("memory").hidden = !list.length;
+  byId("memory-charts").replaceChildren(...list.map(c => {
+    const x = c.best.map(p => p.bytes), y = c.best.map(p => p.us * 1000);
+    const chosen = c.chosen || [];
+    const lo = Math.min(...x, ...chosen.map(p => p.bytes)), hi = Math.max(...x, ...chosen.map(p => p.bytes));
+    const room = Math.max((hi - lo) * 0.06, hi * 0.01);
+    const box = element("div", { className: "canvas-box" });
+    const title = `Stage ${c.stage}, ${count(c.layers, "unit")}`;
+    const chart = new Chart(box, new View(Math.max(0, lo - room), hi + room), { label: title + ": time over memory", height: 230, base: undefined, xBase: 1024,
+      yText: duration, xText: (b, exact) => exact ? `Within ${bytes(b)}` : bytes(b) });
+    chart.set([{ name: "fastest plan", x, y, stepped: true, note: k => ` (${percent(c.best[k].us / c.once - 1)} more than without recomputation)` }], [],
+      chosen.map(p => ({ x: p.bytes, y: p.us * 1000 })));
+    const of = chosen.length ? `This run: ${chosen.map(p => `${duration(p.us * 1000)} within ${bytes(p.bytes)}`).join("; ")}.` : "";
+    return element("figure", {}, element("figcaption", { textContent: title }), box, element("p", { className: "note", textContent: of }));
+  }));
+}
+
+// --- layers ---
+
+let layerTable = null;
+
+function layers() {
+  const rows = (view.layers || []).map((l, i) => ({ ...l, i }));
+  byId("layers").hidden = !rows.length;
+  if (!rows.length) return;
+  const measured = rows.some(l => l.forward || l.backward || l.saved);
+  const most = Math.max(...rows.map(l => l.forward + l.backward));
+  const mostSaved = Math.max(...rows.map(l => l.saved));
+  const again = rows.filter(l => l.again).length;
+  byId("layers-note").textContent = `${count(rows.length, "layer")}${again ? `, of which ${grouped(again)} are computed again in backward` : view.layers.some(l => l.stage >= 0) ? ", none computed again" : ""}.`
+    + (measured ? " Times and bytes are of one micro-batch." : " Their costs were not measured, as nothing in this run asked for it.");
+  const columns = [
+    { title: "#", value: l => l.i, number: true },
+    { title: "Layer", value: l => l.name, cell: l => element("code", { textContent: l.name }) },
+    { title: "Kind", value: l => l.type || "" },
+    { title: "Stage", value: l => l.stage, number: true, cell: l => l.stage < 0 ? "–" : String(l.stage) },
+    { title: "Device", value: l => l.device || "" },
+    { title: "Parameters", value: l => l.parameters, number: true, cell: l => l.parameters ? bytes(l.parameters) : "–" },
+  ];
+  if (measured) {
+    const joined = l => l.of > 1 ? ` for ${l.of}` : "";
+    columns.push(
+      { title: "Forward", value: l => l.forward, number: true, cell: l => l.forward ? bar(duration(l.forward * 1e9) + joined(l), l.forward / most, "forward") : "–" },
+      { title: "Backward", value: l => l.backward, number: true, cell: l => l.backward ? bar(duration(l.backward * 1e9) + joined(l), l.backward / most, "backward") : "–" },
+      { title: "Saved", note: "bytes held from forward to backward", value: l => l.saved, number: true, cell: l => l.saved ? bar(bytes(l.saved) + joined(l), l.saved / mostSaved, "weight") : "–" });
+  }
+  if (rows.some(l => l.stage >= 0)) {
+    columns.push({ title: "Plan", value: l => l.again / (l.micro_batches || 1), cell: l => {
+      if (l.stage < 0) return "–";
+      if (!l.again) return element("span", { className: "badge kept", textContent: "kept" });
+      const of = l.again === l.micro_batches ? "" : ` in ${l.again} of ${l.micro_batches}`;
+      return element("span", { className: "badge again", textContent: "recomputed" + of, title: `runs ${l.runs} times for ${count(l.micro_batches, "micro-batch")}` });
+    } });
+  }
+  layerTable = new Table(byId("layer-table"), columns, "Layers of the model");
+  layerTable.set(rows);
+  filter();
+}
+
+function filter() {
+  const words = byId("filter").value.trim().toLowerCase();
+  if (layerTable) layerTable.filter(words ? l => `${l.name} ${l.type} ${l.device}`.toLowerCase().includes(words) : undefined);
+}
+
+// --- the rest ---
+
+function heading() {
+  byId("title").textContent = view.title || "A run";
+  byId("about").hidden = !(view.facts && view.facts.length);
+  byId("facts").replaceChildren(...(view.facts || []).flatMap(f => [element("dt", { textContent: f.name }), element("dd", { textContent: f.value })]));
+  const n = history.steps.length;
+  const parts = [];
+  if (view.devices && view.devices.length) {
+    const stages = view.devices.reduce((k, d) => k + (d.stages || []).length, 0);
+    parts.push(`${count(stages, "stage")} on ${count(view.devices.length, "device")}`);
+  }
+  if (n) {
+    const at = new Date(history.steps.at(-1)[TIME] * 1000);
+    parts.push(`last step on ${at.toLocaleDateString("en-GB", { day: "numeric", month: "long", year: "numeric" })} at ${at.toLocaleTimeString("en-GB")}`);
+  }
+  byId("status").textContent = parts.join(" · ");
+}
+
+function everything() { heading(); tiles(); step(); numbers(); memory(); layers(); }
+
+// Live: further events come from the program that trains.
+function listen() {
+  const live = byId("live");
+  live.hidden = false;
+  const say = (text, state) => { live.textContent = text; live.dataset.state = state; };
+  say("connecting", "waiting");
+  const last = history.steps.length ? history.steps.at(-1)[STEP] : 0, tested = history.tests.length ? history.tests.at(-1)[0] : 0;
+  const source = new EventSource(`${data.live}?after=${last}.${tested}.${data.edition}`);
+  source.addEventListener("open", () => say("live", "on"));
+  source.addEventListener("error", () => say(source.readyState === EventSource.CLOSED ? "not connected" : "reconnecting", "waiting"));
+  source.addEventListener("numbers", e => {
+    const more = JSON.parse(e.data), after = (list, rows) => rows.filter(r => !list.length || r[0] > list.at(-1)[0]);
+    history.steps.push(...after(history.steps, more.steps));
+    history.tests.push(...after(history.tests, more.tests));
+    heading(); tiles(); numbers();
+  });
+  source.addEventListener("run", e => { view = JSON.parse(e.data); everything(); });
+  source.addEventListener("end", e => { say(JSON.parse(e.data), "off"); source.close(); });
+}
+
+theme.start();
+everything();
+byId("zoom-in").addEventListener("click", () => stepView.zoom((stepView.lo + stepView.hi) / 2, 1.6));
+byId("zoom-out").addEventListener("click", () => stepView.zoom((stepView.lo + stepView.hi) / 2, 1 / 1.6));
+byId("zoom-all").addEventListener("click", () => stepView.all());
+byId("filter").addEventListener("input", filter);
+theme.listeners.push(numbers);
+if (data.live) listen();

@@ -1,0 +1,198 @@
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"penstock/internal/disk"
+	"penstock/planner"
+	"penstock/remat"
+	"penstock/remat/planfile"
+	"penstock/schedule"
+)
+
+// FileName is the name of a run's file in its directory.
+const FileName = "run.json"
+
+// Run is what a run keeps for its page, beside its numbers. All of it but Title may be missing.
+type Run struct {
+	Title string // "resnet20 on fashion-mnist"
+	Facts []Fact
+	Last  int64 // the number of the run's last step; 0 is not known
+
+	Plan   *planner.Plan // of a whole step
+	Limits []int64       // bytes, by device of Plan; 0 is no limit
+	Layers []Layer       // in order, as the stages of Plan have them; a loss is none
+	Chains []Chain
+
+	Step int64              // the one that Ran is of
+	Ran  *schedule.Timeline // its workers are the devices of Plan
+}
+
+// Fact is something about the run in words, such as {"libtorch", "1.13.1"}.
+type Fact struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// Layer is a layer of the model. Times and Saved are of one micro-batch, and 0 if they were not measured.
+type Layer struct {
+	Name       string  `json:"name"`
+	Type       string  `json:"type"`
+	Parameters int64   `json:"parameters"` // bytes
+	Forward    float64 `json:"forward"`    // seconds
+	Backward   float64 `json:"backward"`   // seconds
+	Saved      int64   `json:"saved"`      // bytes held from forward to backward
+	// Of is the number of layers, this one and those after it, that times and Saved are of: layers
+	// that were measured together. 0 is 1.
+	Of int `json:"of,omitempty"`
+}
+
+// Chain is what the units of a stage cost for one micro-batch after the first.
+type Chain struct {
+	Stage int
+	remat.Chain
+}
+
+// runFile is the form of a Run in a file.
+type runFile struct {
+	Version int         `json:"version"`
+	Title   string      `json:"title"`
+	Facts   []Fact      `json:"facts,omitempty"`
+	Last    int64       `json:"last,omitempty"`
+	Plan    string      `json:"plan,omitempty"` // as planner.Parse reads it
+	Limits  []int64     `json:"limits,omitempty"`
+	Layers  []Layer     `json:"layers,omitempty"`
+	Chains  []chainFile `json:"chains,omitempty"`
+	Step    int64       `json:"step,omitempty"`
+	Ran     *timeline   `json:"ran,omitempty"`
+}
+
+type chainFile struct {
+	Stage int             `json:"stage"`
+	Chain json.RawMessage `json:"chain"` // as planfile.ParseChain reads it
+}
+
+const version = 1
+
+// WriteFile writes a run to a file, as a whole or not at all.
+func (r Run) WriteFile(path string) error {
+	text, err := r.format()
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	if err := disk.Write(path, func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return nil
+}
+
+func (r Run) format() ([]byte, error) {
+	f := runFile{Version: version, Title: r.Title, Facts: r.Facts, Last: r.Last, Limits: r.Limits, Layers: r.Layers, Step: r.Step, Ran: (*timeline)(r.Ran)}
+	if r.Plan != nil {
+		f.Plan = r.Plan.String()
+	}
+	for _, c := range r.Chains {
+		text, err := planfile.FormatChain(c.Chain)
+		if err != nil {
+			return nil, err
+		}
+		f.Chains = append(f.Chains, chainFile{c.Stage, text})
+	}
+	return json.Marshal(f)
+}
+
+// ReadFile reads a file that [Run.WriteFile] wrote. It is safe on files from anywhere.
+func ReadFile(path string) (Run, error) {
+	text, err := disk.Read(path, disk.MaxJSON)
+	if err != nil {
+		return Run{}, fmt.Errorf("report: %w", err)
+	}
+	r, err := parse(text)
+	if err != nil {
+		return Run{}, fmt.Errorf("report: %s: %w", path, err)
+	}
+	return r, nil
+}
+
+func parse(text []byte) (Run, error) {
+	var f runFile
+	if err := json.Unmarshal(text, &f); err != nil {
+		return Run{}, err
+	}
+	if f.Version != version {
+		return Run{}, fmt.Errorf("version %d; this Penstock reads version %d", f.Version, version)
+	}
+	r := Run{Title: f.Title, Facts: f.Facts, Last: f.Last, Limits: f.Limits, Layers: f.Layers, Step: f.Step, Ran: (*schedule.Timeline)(f.Ran)}
+	if f.Plan != "" {
+		var err error
+		if r.Plan, err = planner.Parse(f.Plan); err != nil {
+			return Run{}, err
+		}
+	}
+	for _, c := range f.Chains {
+		chain, err := planfile.ParseChain(c.Chain)
+		if err != nil {
+			return Run{}, err
+		}
+		r.Chains = append(r.Chains, Chain{c.Stage, chain})
+	}
+	if r.Ran != nil {
+		if err := r.Ran.Validate(); err != nil {
+			return Run{}, err
+		}
+	}
+	return r, nil
+}
+
+// timeline is a timeline with a short form in JSON: an event is [worker, action, start, end, live],
+// its times in nanoseconds.
+type timeline schedule.Timeline
+
+type timelineFile struct {
+	Workers int                  `json:"workers"`
+	Events  [][5]json.RawMessage `json:"events"`
+}
+
+// MarshalJSON writes the short form.
+func (t timeline) MarshalJSON() ([]byte, error) {
+	out := fmt.Appendf(nil, `{"workers":%d,"events":[`, t.Workers)
+	for i, e := range t.Events {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = fmt.Appendf(out, `[%d,"%v",%d,%d,%d]`, e.Worker, e.Action, e.Start.Nanoseconds(), e.End.Nanoseconds(), e.Live)
+	}
+	return append(out, "]}"...), nil
+}
+
+// UnmarshalJSON reads the short form.
+func (t *timeline) UnmarshalJSON(text []byte) error {
+	var f timelineFile
+	if err := json.Unmarshal(text, &f); err != nil {
+		return err
+	}
+	t.Workers, t.Events = f.Workers, nil
+	for i, fields := range f.Events {
+		var e schedule.Event
+		var action string
+		var start, end int64
+		for k, into := range []any{&e.Worker, &action, &start, &end, &e.Live} {
+			if len(fields[k]) == 0 {
+				return fmt.Errorf("event %d has %d fields; want 5", i, k)
+			}
+			if err := json.Unmarshal(fields[k], into); err != nil {
+				return fmt.Errorf("event %d: %w", i, err)
+			}
+		}
+		var err error
+		if e.Action, err = schedule.ParseAction(action); err != nil {
+			return fmt.Errorf("event %d: %w", i, err)
+		}
+		e.Start, e.End = time.Duration(start), time.Duration(end)
+		t.Events = append(t.Events, e)
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"penstock/planner"
+	"penstock/remat"
+	"penstock/schedule"
+)
+
+// view is what the page's script gets of a Run: all of it computed, nothing to be decided.
+type view struct {
+	Title   string       `json:"title"`
+	Facts   []Fact       `json:"facts"`
+	Last    int64        `json:"last"`
+	Devices []deviceView `json:"devices"`
+	Planned *timeline    `json:"planned"`
+	// Times says where the durations of Planned come from: "predicted", "median" of what Ran took, or
+	// "unit", all the same.
+	Times  string      `json:"times"`
+	Ran    *timeline   `json:"ran"`
+	Step   int64       `json:"step"`
+	Layers []layerView `json:"layers"`
+}
+
+// deviceView is a device and its worker.
+type deviceView struct {
+	Name        string  `json:"name"`
+	Stages      []int   `json:"stages"`
+	Limit       int64   `json:"limit"`      // bytes; 0 is none
+	Predicted   int64   `json:"predicted"`  // the most bytes; 0 is not known
+	Peak        int64   `json:"peak"`       // the most bytes after an action of the step that was recorded
+	PlannedIdle float64 `json:"idle"`       // share of the planned step
+	RanIdle     float64 `json:"ran_idle"`   // share of the recorded one
+	Recomputed  int     `json:"recomputed"` // forwards that are run again in a step
+}
+
+// layerView is a Layer and what the plan does with it.
+type layerView struct {
+	Layer
+	Stage  int    `json:"stage"`
+	Device string `json:"device"`
+	Policy string `json:"policy"`
+	// Again is in how many of MicroBatches the layer is computed again, Runs how often it runs in all.
+	Again        int `json:"again"`
+	MicroBatches int `json:"micro_batches"`
+	Runs         int `json:"runs"`
+}
+
+// newView computes what the page shows.
+func newView(r Run) (view, error) {
+	v := view{Title: r.Title, Facts: r.Facts, Last: r.Last, Step: r.Step, Ran: (*timeline)(r.Ran)}
+	for _, l := range r.Layers {
+		v.Layers = append(v.Layers, layerView{Layer: l, Stage: -1})
+	}
+	if r.Plan == nil {
+		if r.Ran != nil {
+			for w := range r.Ran.Workers {
+				v.Devices = append(v.Devices, ranView(deviceView{Name: fmt.Sprintf("worker %d", w)}, r.Ran, w))
+			}
+		}
+		return v, nil
+	}
+	planned, times, err := plannedTimeline(r.Plan, r.Ran)
+	if err != nil {
+		return view{}, err
+	}
+	v.Planned, v.Times = (*timeline)(&planned), times
+	for w, d := range r.Plan.Devices {
+		out := deviceView{Name: d.Name, Limit: d.Limit, Predicted: d.Peak, PlannedIdle: planned.Idle(w)}
+		if w < len(r.Limits) {
+			out.Limit = max(out.Limit, r.Limits[w])
+		}
+		for i, s := range r.Plan.Stages {
+			if s.Device == w {
+				out.Stages = append(out.Stages, i)
+				out.Recomputed += s.Recomputed()
+			}
+		}
+		v.Devices = append(v.Devices, ranView(out, r.Ran, w))
+	}
+	v.placeLayers(r.Plan)
+	return v, nil
+}
+
+// ranView adds what a worker has done in the step that was recorded, if there is one.
+func ranView(d deviceView, ran *schedule.Timeline, worker int) deviceView {
+	if ran == nil {
+		return d
+	}
+	d.RanIdle = ran.Idle(worker)
+	for _, e := range ran.Events {
+		if e.Worker == worker {
+			d.Peak = max(d.Peak, e.Live)
+		}
+	}
+	return d
+}
+
+// plannedTimeline is a plan's program with the durations that are predicted. Without predictions an
+// action takes the median time of such actions of its stage in the step that was recorded, and moving
+// values no time.
+func plannedTimeline(p *planner.Plan, ran *schedule.Timeline) (t schedule.Timeline, times string, err error) {
+	t, predicted, err := p.Timeline()
+	switch {
+	case err != nil || predicted:
+		return t, "predicted", err
+	case ran == nil || len(ran.Events) == 0:
+		return t, "unit", nil
+	}
+	type of struct {
+		kind  schedule.Kind
+		stage int
+	}
+	took := map[of][]time.Duration{}
+	for _, e := range ran.Events {
+		if a := e.Action; !a.Kind.Transfer() {
+			took[of{a.Kind, a.Stage}] = append(took[of{a.Kind, a.Stage}], e.End-e.Start)
+		}
+	}
+	for _, all := range took {
+		slices.Sort(all)
+	}
+	t, err = schedule.Simulate(p.Program, func(a schedule.Action) time.Duration {
+		all := took[of{a.Kind, a.Stage}]
+		if len(all) == 0 {
+			return 0
+		}
+		return all[len(all)/2]
+	})
+	return t, "median", err
+}
+
+// placeLayers says of each layer where it is and how often it runs.
+func (v *view) placeLayers(p *planner.Plan) {
+	next := 0
+	for i, s := range p.Stages {
+		units := s.Units
+		if units == nil {
+			units = []int{s.Layers}
+		}
+		left := s.Layers
+		for unit, n := range units {
+			again, runs := 0, 0
+			for _, m := range s.MicroBatches {
+				times := forwards(m.Ops, unit)
+				runs += times
+				again += min(1, max(0, times-1))
+			}
+			for range min(n, left) { // a loss that ends the last unit is no layer of the model
+				if next == len(v.Layers) {
+					return
+				}
+				l := &v.Layers[next]
+				l.Stage, l.Device, l.Policy = i, p.Devices[s.Device].Name, string(s.Policy)
+				l.Again, l.MicroBatches, l.Runs = again, len(s.MicroBatches), runs
+				next++
+			}
+			left -= min(n, left)
+		}
+	}
+}
+
+// forwards is how often operations run a unit forward.
+func forwards(ops []remat.Op, unit int) (n int) {
+	for _, op := range ops {
+		if op.Layer == unit && (op.Kind == remat.Forward || op.Kind == remat.ForwardKeep || op.Kind == remat.ForwardSave) {
+			n++
+		}
+	}
+	return n
+}
