@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,7 +94,7 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 		running: len(p.mine), over: make(chan struct{})}
 	x.spin, x.record = runtime.GOMAXPROCS(0) >= len(p.mine), record
 	x.moved = sync.NewCond(&x.mu)
-	x.hold, x.ledger = p.hold, newLedger(g, len(p.workers), x.here)
+	x.hold, x.ledger = p.hold, newLedger(p, g, x.here)
 	x.events = make([][]schedule.Event, len(p.workers))
 	var all sync.WaitGroup
 	all.Add(len(p.mine))
@@ -145,6 +146,8 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 	var current schedule.Action
 	finished, ending := false, false
 	defer c.Close() // before the run is over for its caller, who may count on the memory
+	beside := sums{x: x, worker: worker}
+	defer beside.wait() // when a failure is known, which ends them, and before anything is undone
 	defer func() {
 		if x.hold != nil {
 			defer x.hold(worker, x.graph.First[worker+1])
@@ -192,6 +195,15 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 		if x.failed.Load() {
 			break
 		}
+		if x.graph.beside(worker, id) {
+			beside.begin(c.Device(), x.p.cfg.Threads, current)
+			x.ledger.enter(id, c.Device(), nil)
+			x.finish(id)
+			continue
+		}
+		if current.Kind == schedule.Reduce {
+			beside.wait()
+		}
 		var start time.Duration
 		if x.record {
 			start = time.Since(x.begin)
@@ -209,6 +221,9 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 		}
 		x.finish(id)
 	}
+	beside.wait()
+	x.events[worker] = append(x.events[worker], beside.events...)
+	slices.SortStableFunc(x.events[worker], func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
 	if ending = true; !x.failed.Load() {
 		x.task.end(c, worker)
 		x.ledger.ended[worker] = c.Device().OwnPeak()

@@ -14,9 +14,10 @@ import (
 )
 
 // Replicas of the pipeline train the same model on rows of their own. Each has members of the group
-// of its own, in as many processes as there are, and runs the same program. Where the program says so, after the last backward of a stage, the
-// processes that have the stage sum its gradients. They do so one after the other, in the order of
-// replicas, so that the bits do not depend on who is late, and hand the sum back:
+// of its own, in as many processes as there are, and runs the same program. Where the program says
+// so, after the last backward of a stage, the members that have the stage sum its gradients. They do
+// so one after the other, in the order of replicas, so that the bits do not depend on who is late,
+// and hand the sum back:
 //
 //	replica 0   g0 ─────────► ┌─ g0+g1+g2
 //	replica 1   g0+g1 ──────► ◄┘─┐

@@ -1,12 +1,14 @@
 package pipe_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -14,6 +16,7 @@ import (
 	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/pipe"
+	"penstock/schedule"
 	"penstock/torch"
 )
 
@@ -204,6 +207,187 @@ func TestDevicesOfReplicas(t *testing.T) {
 		var refused *pipe.ConfigError
 		if !errors.As(err, &refused) || refused.Field != "Devices" || !strings.Contains(err.Error(), "replicas 0 and 1 are in one process, and both have stages on cpu:8") {
 			t.Errorf("process %d: %v", rank, err)
+		}
+	}
+}
+
+// A worker goes on while the gradients of a stage are summed, if it has other stages: replica 1 begins
+// the sum of stage 1 when replica 0 is through with stage 0.
+func TestSumsGoOnBesideTheirWorker(t *testing.T) {
+	torchtest.Check(t)
+	q := problem{model: func() *nn.Sequential {
+		return nn.NewSequential(nn.NewLinear(6, 7), nn.NewTanh(), nn.NewBatchNorm1d(7, nn.BatchNormConfig{}), nn.NewLinear(7, 3))
+	}, rows: 8, steps: 1, loss: nn.CrossEntropy(), input: normal(8, 6), target: classes(8, 3)}
+	want := q.plainReplicas(2, 2, 5)
+	through := make(chan struct{})
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	_, errs := each(2, func(g *group.Group) (struct{}, error) {
+		model := q.model()
+		defer nn.Free(model)
+		d := torch.CPU(10 + g.Rank())
+		p, err := pipe.New(model, pipe.Config{Balance: []int{2, 2}, Devices: []torch.Device{d, d}, Chunks: 2, Seed: 5, Group: g, Replicas: 2, Record: true})
+		if err != nil {
+			return struct{}{}, err
+		}
+		defer p.Close()
+		program, err := p.Program(2)
+		if err != nil {
+			return struct{}{}, err
+		}
+		sum := func(stage int) int {
+			id, _ := program.Graph().IndexOf(schedule.Action{Kind: schedule.Reduce, Stage: stage})
+			return id
+		}
+		p.Hold(func(_, action int) {
+			switch {
+			case g.Rank() == 0 && action == sum(0):
+				close(through)
+			case g.Rank() == 1 && action == sum(1):
+				select {
+				case <-through:
+				case <-ctx.Done():
+				}
+			}
+		})
+		c := torch.NewCtx(torch.Options{Threads: 1})
+		defer c.Close()
+		result, err := p.Step(ctx, pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}, q.loss)
+		if err != nil {
+			return struct{}{}, err
+		}
+		for _, s := range nn.Params(model) {
+			if string(gradient(s)) != string(want.values["gradient of "+s.Name]) {
+				return struct{}{}, fmt.Errorf("%s has another gradient than the plain loop", s.Name)
+			}
+		}
+		sums := 0
+		for _, e := range result.Timeline.Events {
+			if e.Action.Kind == schedule.Reduce {
+				sums++
+			}
+		}
+		if sums != 2 {
+			return struct{}{}, fmt.Errorf("the timeline has %d sums; want 2:\n%s", sums, result.Timeline.Grid())
+		}
+		return struct{}{}, nil
+	})
+	for rank, err := range errs {
+		if err != nil {
+			t.Errorf("replica %d: %v", rank, err)
+		}
+	}
+}
+
+// A sum that goes on beside its worker holds a part of another replica. Plans count it for as long as
+// it may be there, here until the last backward of a stage with more gradients.
+func TestSumsAreInThePlan(t *testing.T) {
+	torchtest.Check(t)
+	const rows, steps, received = 4, 3, 20 * 100 * 4
+	model := func() *nn.Sequential {
+		var layers []nn.Layer
+		for range 10 {
+			layers = append(layers, nn.NewLinear(20, 20))
+		}
+		return nn.NewSequential(append(layers, nn.NewLinear(20, 100), nn.NewLinear(100, 3))...)
+	}
+	type peaks struct{ measured, predicted, safe int64 }
+	through, ctx := make([]chan struct{}, steps), t.Context()
+	for i := range through {
+		through[i] = make(chan struct{})
+	}
+	got, errs := each(2, func(g *group.Group) (out peaks, err error) {
+		model := model()
+		defer nn.Free(model)
+		d := torch.CPU(10 + g.Rank())
+		p, err := pipe.New(model, pipe.Config{Balance: []int{10, 2}, Devices: []torch.Device{d, d}, Chunks: 2, Seed: 5, Group: g, Replicas: 2, Checkpoint: pipe.Optimal})
+		if err != nil {
+			return out, err
+		}
+		defer p.Close()
+		c := torch.NewCtx(torch.Options{Threads: 1})
+		defer c.Close()
+		for step := range steps {
+			b := pipe.Batch{Input: pipe.Rows(normal(rows, 20)(c, step)), Target: pipe.Rows(classes(rows, 3)(c, step))}
+			nn.ZeroGrads(model)
+			plan, err := p.PlanFor(ctx, b, nn.CrossEntropy())
+			if err != nil {
+				return out, err
+			}
+			sum := func(stage int) int {
+				id, _ := plan.Program.Graph().IndexOf(schedule.Action{Kind: schedule.Reduce, Stage: stage})
+				return id
+			}
+			before := int64(0)
+			p.Hold(func(_, action int) {
+				switch {
+				case g.Rank() == 0 && action == sum(1): // so that replica 1 receives until the end
+					<-through[step]
+				case g.Rank() == 1 && action == sum(1):
+					before = d.Memory().Live
+				case g.Rank() == 1 && action == sum(1)+1 && step > 0: // when it is known what comes
+					for until := time.Now().Add(10 * time.Second); d.Memory().Live < before+received && time.Now().Before(until); {
+						time.Sleep(time.Millisecond)
+					}
+				case g.Rank() == 1 && action == sum(0):
+					close(through[step])
+				}
+			})
+			d.ResetPeak()
+			if _, err := p.Step(ctx, b, nn.CrossEntropy()); err != nil {
+				return out, err
+			}
+			out = peaks{d.Memory().Peak, p.Plan().Devices[0].Peak, p.SafeLimit()[0]}
+		}
+		return out, nil
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	for rank, p := range got {
+		if p.measured > p.predicted || p.predicted > p.safe || rank == 1 && p.measured != p.predicted {
+			t.Errorf("replica %d: %+v", rank, p)
+		}
+	}
+}
+
+// A worker that fails while a sum goes on beside it ends the sum, and all is as before the step.
+func TestFailureBesideASum(t *testing.T) {
+	torchtest.Check(t)
+	_, errs := each(2, func(g *group.Group) (struct{}, error) {
+		it := &saboteur{how: func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("boom") }}
+		it.when = func(c *nn.Ctx) bool { return g.Rank() == 0 && c.MicroBatch == 1 && c.Recomputing }
+		model := buried(it)
+		defer nn.Free(model)
+		d := torch.CPU(10 + g.Rank())
+		p, err := pipe.New(model, pipe.Config{Balance: []int{3, 1}, Devices: []torch.Device{d, d}, Chunks: 2, Checkpoint: pipe.Always, Group: g, Replicas: 2})
+		if err != nil {
+			return struct{}{}, err
+		}
+		defer p.Close()
+		program, err := p.Program(2)
+		if err != nil {
+			return struct{}{}, err
+		}
+		first, _ := program.Graph().IndexOf(schedule.Action{Kind: schedule.Reduce, Stage: 1})
+		p.Hold(func(_, action int) {
+			if g.Rank() == 1 && action == first {
+				<-g.Failed()
+			}
+		})
+		c := torch.NewCtx(torch.Options{})
+		defer c.Close()
+		_, err = p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(8, 4)(c, 0)), Target: pipe.Rows(classes(8, 3)(c, 0))}, nn.CrossEntropy())
+		for _, q := range nn.Params(model) {
+			if q.Tensor().HasGrad() {
+				return struct{}{}, fmt.Errorf("%s has a gradient of a step that failed with %v", q.Name, err)
+			}
+		}
+		return struct{}{}, err
+	})
+	for rank, err := range errs {
+		if err == nil || !strings.Contains(err.Error(), "boom") || !strings.Contains(err.Error(), "stage 0, micro-batch 1") {
+			t.Errorf("replica %d: %v", rank, err)
 		}
 	}
 }

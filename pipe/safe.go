@@ -30,8 +30,8 @@ import (
 // however far stages run ahead of each other. A measured peak (torch.Device.Memory) can be lower,
 // as a neighbour may receive later the next time.
 //
-// The limit is exact if nothing else uses the devices and no stage passes on memory that it
-// received; otherwise it may be too high. With the policy Optimal it is at least the predicted
+// The limit is exact if nothing else uses the devices, no stage passes on memory that it received, and
+// no gradients are summed over replicas beside later actions; otherwise it may be too high. With the policy Optimal it is at least the predicted
 // peak. It is 0 for a device whose memory is not counted. SafeLimit may be called at any time. Of a
 // device of another process it is what that process has said at the end of the last run.
 func (p *Pipe) SafeLimit() []int64 {
@@ -105,6 +105,7 @@ type loan struct {
 // ledger is what is known of the memory of a run.
 type ledger struct {
 	graph *program
+	sum   func(stage int) int64 // what a sum over replicas holds
 	here  func(worker int) bool // of this process
 	own   []int64               // by action: the most bytes without what waits
 	made  [][]*loan             // by worker
@@ -112,8 +113,9 @@ type ledger struct {
 	ended []int64               // by worker: the most bytes after the last action
 }
 
-func newLedger(g *program, workers int, here func(worker int) bool) *ledger {
-	return &ledger{graph: g, here: here, own: make([]int64, len(g.Actions)), made: make([][]*loan, workers),
+func newLedger(p *Pipe, g *program, here func(worker int) bool) *ledger {
+	workers := len(p.workers)
+	return &ledger{graph: g, sum: func(stage int) int64 { return p.stages[stage].reduction() }, here: here, own: make([]int64, len(g.Actions)), made: make([][]*loan, workers),
 		due: make([][]*loan, len(g.Actions)), ended: make([]int64, workers)}
 }
 
@@ -183,10 +185,12 @@ func (l *ledger) most(worker int) (most int64) {
 		change[o.made+1-first] += o.bytes
 		change[until-first] -= o.bytes
 	}
-	waits := int64(0)
+	waits, sums := int64(0), int64(0)
 	for id := first; id < end; id++ {
-		waits += change[id-first]
-		most = max(most, l.own[id]+waits)
+		if waits += change[id-first]; l.graph.beside(worker, id) {
+			sums = max(sums, l.sum(l.graph.Actions[id].Stage))
+		}
+		most = max(most, l.own[id]+waits+sums)
 	}
 	// the outputs are gathered after all that was sent to the last stage was received
 	return max(most, l.ended[worker])

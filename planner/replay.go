@@ -19,6 +19,7 @@ type replay struct {
 	latest     []int // see schedule.Graph.LatestReceives
 	worker     int
 	live, most int64 // bytes
+	reduction  int64 // of them for what a reduction that goes on may hold
 	states     map[[2]int]*inFlight
 	statistics map[int]*block                        // by stage
 	due        map[int][]*block                      // by action: what no longer waits when it begins
@@ -88,8 +89,10 @@ func (r *replay) drop(list []*block) {
 }
 
 func (r *replay) do(a schedule.Action) {
-	if a.Kind == schedule.Reduce {
-		r.takes(r.p.Stages[a.Stage].memory.Reduction)
+	if a.Kind == schedule.Reduce { // it goes on beside what follows, one after the other
+		if more := r.p.Stages[a.Stage].memory.Reduction - r.reduction; more > 0 {
+			r.live, r.reduction = r.live+more, r.reduction+more
+		}
 		return
 	}
 	m := r.at(a)

@@ -91,7 +91,9 @@ type Memory struct {
 	InputHasGradient bool
 	// BatchInput says that the stage's input is a view of the batch, which Live includes.
 	BatchInput bool
-	// Reduction is the most bytes that the stage holds of another replica's gradients at a time.
+	// Reduction is the most bytes that the stage holds of another replica's gradients at a time. They
+	// may be there from the reduction in the program to the end of the step, as it goes on beside the
+	// device's later actions.
 	Reduction int64
 }
 
