@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"time"
 
@@ -24,7 +26,7 @@ import (
 const memberArg = "member"
 
 // exercise is what members are asked to train: steps of a workload with the updates of SGD, on two
-// devices of one thread. Exercises that differ in Steps alone go on.
+// devices of one thread. Exercises that differ in Steps and Record alone go on.
 type exercise struct {
 	Model    string         `json:"model"`
 	Options  models.Options `json:"options"`
@@ -34,14 +36,36 @@ type exercise struct {
 	Balance  []int          `json:"balance"`
 	LR       float64        `json:"lr"`
 	Steps    int            `json:"steps"`
+	Record   bool           `json:"record,omitempty"`
 }
 
 // trained is the answer: the mean time of the steps, the mean processor time of all members together,
 // and the losses.
 type trained struct {
-	MS     float64   `json:"ms"`
-	CPU    float64   `json:"cpu_ms"`
-	Losses []float64 `json:"losses"`
+	MS     float64     `json:"ms"`
+	CPU    float64     `json:"cpu_ms"`
+	Losses []float64   `json:"losses"`
+	Steps  []stepTimes `json:"steps,omitempty"` // where they are recorded
+}
+
+// stepTimes are of a step: how long each action took, and how long it took until rank 0 had done its last.
+type stepTimes struct {
+	Actions  map[string]time.Duration `json:"actions"`
+	Makespan time.Duration            `json:"makespan"`
+}
+
+func timesOf(t *schedule.Timeline) stepTimes {
+	r := stepTimes{map[string]time.Duration{}, t.Makespan()}
+	for _, e := range t.Events {
+		r.Actions[e.Action.String()] = e.End - e.Start
+	}
+	return r
+}
+
+// worked is what a member tells the others of its part of the steps.
+type worked struct {
+	CPU   time.Duration
+	Steps []stepTimes
 }
 
 // exerciseDevices is how many devices the stages of an exercise are on. In a group each process has
@@ -101,7 +125,8 @@ func (m *member) train(ctx context.Context, x exercise) (trained, error) {
 		m.model = x.Model
 	}
 	steps := x.Steps
-	x.Steps = 0
+	record := x.Record
+	x.Steps, x.Record = 0, false
 	text, err := json.Marshal(x)
 	if err != nil {
 		return trained{}, err
@@ -114,21 +139,30 @@ func (m *member) train(ctx context.Context, x exercise) (trained, error) {
 		m.trainers[string(text)] = t
 	}
 	var out trained
-	begin, worked := time.Now(), ownTime()
+	t.pipe.SetRecord(record)
+	var own worked
+	begin, before := time.Now(), ownTime()
 	for range steps {
 		r, err := t.step(ctx)
 		if err != nil {
 			return trained{}, err
 		}
 		out.Losses = append(out.Losses, r.Loss)
+		if record {
+			own.Steps = append(own.Steps, timesOf(r.Timeline))
+		}
 	}
-	all, err := group.Meet(ctx, m.group, "bench: the end of the steps", ownTime()-worked, nil)
+	own.CPU = ownTime() - before
+	all, err := group.Meet(ctx, m.group, "bench: the end of the steps", own, nil)
 	if err != nil {
 		return trained{}, err
 	}
-	out.MS = milliseconds(time.Since(begin)) / float64(steps)
-	for _, d := range all {
-		out.CPU += milliseconds(d) / float64(steps)
+	out.MS, out.Steps = milliseconds(time.Since(begin))/float64(steps), all[0].Steps
+	for _, w := range all {
+		out.CPU += milliseconds(w.CPU) / float64(steps)
+		for i, s := range w.Steps {
+			maps.Copy(out.Steps[i].Actions, s.Actions)
+		}
 	}
 	return out, nil
 }
@@ -199,8 +233,20 @@ func beMember(ctx context.Context) error {
 	return m.serve(ctx, os.Stdin, os.Stdout)
 }
 
-// startMembers starts processes of this program that train together.
+// host is where a member runs.
+type host struct {
+	address string
+	on      []string // what its command line begins with
+}
+
+// startMembers starts processes of this program that train together, on this machine.
 func startMembers(ctx context.Context, name string, n int) (*child, error) {
+	return startMembersOn(ctx, name, slices.Repeat([]host{{address: "127.0.0.1"}}, n))
+}
+
+// startMembersOn starts a process of this program on each host. They train together.
+func startMembersOn(ctx context.Context, name string, hosts []host) (*child, error) {
+	n := len(hosts)
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -214,17 +260,18 @@ func startMembers(ctx context.Context, name string, n int) (*child, error) {
 		if n == 1 {
 			return os.Environ()
 		}
-		return append(os.Environ(), "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, "WORLD_SIZE="+strconv.Itoa(n), "RANK="+strconv.Itoa(rank))
+		return append(os.Environ(), "MASTER_ADDR="+hosts[0].address, "MASTER_PORT="+port, "WORLD_SIZE="+strconv.Itoa(n), "RANK="+strconv.Itoa(rank))
 	}
+	words := func(rank int) []string { return append(slices.Clone(hosts[rank].on), self, memberArg) }
 	for rank := 1; rank < n; rank++ {
-		o := exec.CommandContext(ctx, self, memberArg)
+		o := exec.CommandContext(ctx, words(rank)[0], words(rank)[1:]...)
 		o.Env, o.Stderr = env(rank), os.Stderr
 		if err := o.Start(); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		c.others = append(c.others, o)
 	}
-	if err := c.start(ctx, self, []string{memberArg}, env(0)); err != nil {
+	if err := c.start(ctx, words(0)[0], words(0)[1:], env(0)); err != nil {
 		return nil, err
 	}
 	return c, nil
