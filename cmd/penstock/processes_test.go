@@ -382,6 +382,7 @@ func TestKills(t *testing.T) {
 	p := begin(t, nil, append([]string{"launch", "--processes", "3", "--restarts", fmt.Sprint(kills), "--"}, args...)...)
 	steps := func() int { return strings.Count(p.stdout.String(), "\n") }
 	early := 0
+	var ended []time.Duration // all processes, after a kill
 	for kill := range kills {
 		before, moment := steps(), time.Duration(random.Int64N(int64(2*time.Second)))
 		if random.IntN(2) == 0 { // in a step, or while it is saved
@@ -398,6 +399,7 @@ func TestKills(t *testing.T) {
 		if err := syscall.Kill(p.member(t, rank), syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
+		killed := time.Now()
 		want := fmt.Sprintf("rank %d was ended by signal 9 (killed)", rank)
 		again := fmt.Sprintf("restart %d of %d\n", kill+1, kills)
 		for until := time.Now().Add(time.Minute); !strings.Contains(p.stderr.String(), again); time.Sleep(time.Millisecond) {
@@ -406,6 +408,9 @@ func TestKills(t *testing.T) {
 			}
 		}
 		for line := range strings.Lines(p.stderr.String()) {
+			if strings.HasSuffix(line, again) {
+				ended = append(ended, time.Since(killed))
+			}
 			if strings.HasSuffix(line, again) && !strings.Contains(line, want) {
 				t.Errorf("kill %d, of rank %d after %v: %s", kill, rank, moment, line)
 			}
@@ -422,7 +427,9 @@ func TestKills(t *testing.T) {
 	if code := p.end(t); code != exitFailed || !strings.Contains(p.said(0), "interrupted after step ") {
 		t.Fatalf("exit code %d, stderr:\n%s", code, p.stderr)
 	}
-	t.Logf("%d kills, %d of them before a step was taken; the run is at step %d", kills, early, lastStep(t, out))
+	slices.Sort(ended)
+	t.Logf("%d kills, %d of them before a step was taken; all processes had ended after %v at the median, %v of 9 in 10, %v at most; the run is at step %d",
+		kills, early, ended[len(ended)/2], ended[len(ended)*9/10], ended[len(ended)-1], lastStep(t, out))
 	wantGoesOn(t, out, lastStep(t, out)+1, 2)
 	if left, err := filepath.Glob(filepath.Join(out, ".*")); err != nil || len(left) > 0 {
 		t.Errorf("%v, %v is left in --out", left, err)
