@@ -36,7 +36,7 @@ func openCarrier(ctx context.Context, c *control, s *store, ip net.IP) (*carrier
 	}
 	result := make(chan opened, 1)
 	go func() {
-		g, err := torch.OpenGloo(s.Store, s.prefix+"penstock/gloo", c.cfg.Rank, c.cfg.Size, ip.String(), within)
+		g, err := torch.OpenGloo(s.Store, s.prefix+"penstock/gloo "+s.first, c.cfg.Rank, c.cfg.Size, ip.String(), within)
 		result <- opened{g, err}
 	}()
 	giveUp := func(err error) (*carrier, error) {

@@ -53,6 +53,7 @@ func newHost(c *control, me hello, ip net.IP) (*host, error) {
 // publish says in the store where rank 0 listens.
 func (h *host) publish(s *store) error {
 	k := contact{address: h.listen.Addr().String()}
+	s.first = k.address
 	if h.token == "" {
 		h.token = rand.Text()
 		k.token = h.token

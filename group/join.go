@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"penstock/internal/arg"
@@ -92,6 +93,9 @@ func (j *joined) meet(ctx, user context.Context, me hello) (net.IP, error) {
 		}
 		ip, err := j.attend(ctx, user, me)
 		var unreached *unreachedError
+		if j.cfg.Rank == 0 && errors.As(err, &unreached) && unreached.gone {
+			return j.receiveOthers(ctx, me)
+		}
 		if !errors.As(err, &unreached) || time.Since(began) > settles || !sleep(ctx, connectAgain) {
 			return ip, err
 		}
@@ -101,7 +105,10 @@ func (j *joined) meet(ctx, user context.Context, me hello) (net.IP, error) {
 }
 
 // unreachedError says that rank 0 is not where the store says, or the store has gone.
-type unreachedError struct{ err error }
+type unreachedError struct {
+	err  error
+	gone bool // nobody listens where the store says: it was rank 0 of an earlier start
+}
 
 func (e *unreachedError) Error() string { return e.err.Error() }
 func (e *unreachedError) Unwrap() error { return e.err }
@@ -129,7 +136,7 @@ func (j *joined) attend(ctx, user context.Context, me hello) (net.IP, error) {
 	}
 	value, err := j.store.wait(ctx, controlKey)
 	if err != nil && ctx.Err() == nil {
-		return nil, &unreachedError{failed("the store at "+j.cfg.Address, err)}
+		return nil, &unreachedError{failed("the store at "+j.cfg.Address, err), false}
 	}
 	if err != nil {
 		return nil, failed("rank 0 has not said in the store at "+j.cfg.Address+" where it listens", err)
@@ -138,6 +145,7 @@ func (j *joined) attend(ctx, user context.Context, me hello) (net.IP, error) {
 	if err != nil {
 		return nil, err
 	}
+	j.store.first = at.address
 	token := j.cfg.Token
 	switch {
 	case at.token != "" && token != "":
@@ -150,7 +158,7 @@ func (j *joined) attend(ctx, user context.Context, me hello) (net.IP, error) {
 	d := net.Dialer{Timeout: answerWithin}
 	conn, err := d.DialContext(ctx, "tcp", at.address)
 	if err != nil {
-		return nil, &unreachedError{failed("rank 0 listens at "+at.address+" and cannot be reached there; want Interface on rank 0, the network interface that the others reach", err)}
+		return nil, &unreachedError{failed("rank 0 listens at "+at.address+" and cannot be reached there; want Interface on rank 0, the network interface that the others reach", err), errors.Is(err, syscall.ECONNREFUSED)}
 	}
 	var refused *refusedError
 	if err := introduce(conn, token, me, j.cfg.Silence); errors.As(err, &refused) {
@@ -158,7 +166,7 @@ func (j *joined) attend(ctx, user context.Context, me hello) (net.IP, error) {
 		return nil, refused
 	} else if err != nil {
 		_ = conn.Close()
-		return nil, &unreachedError{failed("rank 0 at "+at.address, err)}
+		return nil, &unreachedError{failed("rank 0 at "+at.address, err), false}
 	}
 	j.add(newPeer(0, conn, j.cfg))
 	// Rank 0's time ends first, and it knows who is missing.

@@ -189,6 +189,10 @@ func TestAgentStore(t *testing.T) {
 	}
 	cfg.Restart++ // the same store, as after a failure
 	none(t, attempts(t, cfg, rank(0), rank(1)))
+	cfg.Size = 3 // and the same number, as after a machine has joined, which torchrun counts as no restart
+	none(t, attempts(t, cfg, rank(0), rank(1), rank(2)))
+	cfg.Size = 2
+	none(t, attempts(t, cfg, rank(0), rank(1)))
 	cfg.Restart++
 	late := rank(1)
 	late.late = 500 * time.Millisecond
@@ -258,11 +262,11 @@ func TestStrangersAreRefused(t *testing.T) {
 	// A process that knows the token and comes late is told so, and harms nobody.
 	late := cfg
 	late.Rank, late.Timeout = 1, 5*time.Second
-	if _, err := group.Join(context.Background(), late); err == nil || !strings.Contains(err.Error(), "rank 1 is there already: process ") {
+	if _, err := group.Join(context.Background(), late); err == nil || !strings.Contains(err.Error(), "rank 1 is there already: pid ") {
 		t.Errorf("late: %v", err)
 	}
 	late.Rank = 0
-	if _, err := group.Join(context.Background(), late); err == nil || !strings.Contains(err.Error(), "rank 0 is there already: process ") {
+	if _, err := group.Join(context.Background(), late); err == nil || !strings.Contains(err.Error(), "rank 0 is there already: pid ") {
 		t.Errorf("late: %v", err)
 	}
 	none(t, each(all, gatherAll))

@@ -21,11 +21,14 @@ const (
 	connectAgain = 100 * time.Millisecond // how often is called where nobody answers
 )
 
-// store is a c10d store with the keys of one start of the job.
+// store is a c10d store with the keys of one start of the job. After a machine has joined, torchrun's
+// agent has the same store with the same prefix: what rank 0 of the earlier start has left is replaced,
+// and other keys are below the new one's address.
 type store struct {
 	*torch.Store
 	prefix string
-	serves bool // this process has started it
+	first  string // the address at which rank 0 listens for control connections
+	serves bool   // this process has started it
 }
 
 // openStore finds the store, or starts it at rank 0 unless the agent has. hosts reports whether this
@@ -71,14 +74,14 @@ func startStore(ctx context.Context, c Config, host string, port int) (s *store,
 	} else {
 		opened, err := torch.OpenStore("localhost", port, true, answerWithin)
 		if err == nil {
-			return &store{opened, "", true}, true, nil
+			return &store{Store: opened, serves: true}, true, nil
 		}
 		why = err
 	}
 	if another, failed := torch.OpenStore(host, port, false, answerWithin); failed == nil {
 		soon, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		s := &store{another, "", false}
+		s := &store{Store: another}
 		if _, failed := s.wait(soon, controlKey); failed == nil {
 			return s, false, nil
 		}
@@ -100,7 +103,7 @@ func connect(ctx context.Context, c Config, host string, port int) (*store, erro
 			if err != nil {
 				return nil, &foreignError{at, err}
 			}
-			return &store{opened, "", false}, nil
+			return &store{Store: opened}, nil
 		}
 		// A call that was cut short by the end of the time says less than the one before.
 		if last == nil || !os.IsTimeout(err) {
