@@ -117,6 +117,29 @@ func (t *table) refine(s, i, j int) (bool, error) {
 	return t.bound(s, i, j) > was, nil
 }
 
+// check learns more of the stages of a cut, those of the greatest bounds first, until the cut's greatest
+// bound has risen, which it reports: another cut may be the better one then.
+func (t *table) check(c cut) (bool, error) {
+	var stages []int
+	greatest := int64(0)
+	for s := range t.f.p.stages() {
+		stages, greatest = append(stages, s), max(greatest, t.bound(s, c[s], c[s+1]))
+	}
+	slices.SortStableFunc(stages, func(a, b int) int { return cmp.Compare(t.bound(b, c[b], c[b+1]), t.bound(a, c[a], c[a+1])) })
+	for _, s := range stages {
+		for up := true; up; {
+			var err error
+			if up, err = t.refine(s, c[s], c[s+1]); err != nil {
+				return false, err
+			}
+			if t.bound(s, c[s], c[s+1]) > greatest {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
 // one searches where each worker has one stage.
 func (f *finder) one() error {
 	p := f.p
@@ -141,16 +164,9 @@ func (f *finder) one() error {
 		if c == nil || f.over() {
 			break
 		}
-		raised := false
-		for s := range p.stages() {
-			up, err := t.refine(s, c[s], c[s+1])
-			if err != nil {
-				return err
-			}
-			raised = raised || up
-			if up && t.bound(s, c[s], c[s+1]) >= none {
-				break // the cut is out
-			}
+		raised, err := t.check(c)
+		if err != nil {
+			return err
 		}
 		if raised {
 			continue
