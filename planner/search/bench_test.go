@@ -92,3 +92,23 @@ func BenchmarkSearchLimit(b *testing.B) {
 		reportGap(b, r)
 	}
 }
+
+// 2,000 units on 1,000 devices: replicas of pipelines.
+func BenchmarkSearchThousand(b *testing.B) {
+	c := madeUp(2000)
+	for b.Loop() {
+		var best, bound time.Duration
+		for _, replicas := range []int{8, 20, 40} {
+			r, err := Search(context.Background(), Profile{[]Measured{{Rows: 1, Chain: c}}}, devices(1000, 0), Wishes{Batch: 64 * replicas, Devices: 1000 / replicas,
+				Replicas: []int{replicas}, Schedules: []string{"1f1b"}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Logf("%d replicas of %d devices: %v, bound %v", replicas, 1000/replicas, r.Best.Step, r.LowerBound)
+			if best == 0 || r.Best.Step < best {
+				best, bound = r.Best.Step, r.LowerBound
+			}
+		}
+		b.ReportMetric(100*(float64(best)/float64(bound)-1), "%gap")
+	}
+}

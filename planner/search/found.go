@@ -52,10 +52,21 @@ func (f *finder) try(c cut) (int64, error) {
 	return took, err
 }
 
+// enough is the work after which the search ends.
+func (p *space) enough() int {
+	switch {
+	case p.wishes.Work > 0:
+		return p.wishes.Work
+	case p.virtual == 1:
+		return max(4_000_000, 1000*len(p.program.list))
+	}
+	return 4_000_000
+}
+
 // over says that the search is to end.
 func (f *finder) over() bool {
 	p := f.p
-	f.spent = f.spent || p.work >= p.wishes.work() || p.limited && p.oracle.solved >= p.wishes.plans() || f.ctx.Err() != nil ||
+	f.spent = f.spent || p.work >= p.enough() || p.limited && p.oracle.solved >= p.wishes.plans() || f.ctx.Err() != nil ||
 		p.limited && f.cut != nil && f.bound >= f.rival
 	return f.spent
 }

@@ -147,7 +147,7 @@ func (f *finder) one() error {
 		if _, err := f.try(c); err != nil {
 			return err
 		}
-		if err := f.improve(2 * p.stages()); err != nil {
+		if err := f.improve(10 * p.stages()); err != nil {
 			return err
 		}
 	}

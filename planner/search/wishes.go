@@ -22,7 +22,8 @@ type Wishes struct {
 	// State is how many times as large as the weights what the optimizer keeps is.
 	State int
 	// Work is how many actions of programs are simulated in a space before the search in it ends without
-	// proof, and Plans how many devices are planned under limits; 0 is 4,000,000 and 100.
+	// proof, and Plans how many devices are planned under limits; 0 is 4,000,000, or a thousand steps where
+	// devices have one stage, and 100.
 	Work, Plans int
 }
 
@@ -83,14 +84,7 @@ func (w Wishes) check() error {
 	return err
 }
 
-// work and plans are the bounds of the work in a space.
-func (w Wishes) work() int {
-	if w.Work == 0 {
-		return 4_000_000
-	}
-	return w.Work
-}
-
+// plans is the bound of devices that are planned in a space.
 func (w Wishes) plans() int {
 	if w.Plans == 0 {
 		return 100
