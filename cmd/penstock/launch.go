@@ -37,9 +37,9 @@ func newLaunch() *cobra.Command {
 		Long: `Start the processes that share a training run, and end them together.
 
 Each gets its rank by torchrun's environment variables, and a common secret in
-PENSTOCK_TOKEN. Standard output is that of rank 0. What processes write to standard error,
-and the others to standard output, goes to standard error with the rank in
-front of each line.
+PENSTOCK_TOKEN. Standard output is that of rank 0. What processes write to
+standard error, and the others to standard output, goes to standard error with
+the rank in front of each line.
 
 When a process fails the others are ended, and launch exits with its exit code,
 or 1 if a signal ended it. Ctrl-C or SIGTERM lets all finish their step and save;
@@ -52,11 +52,11 @@ PENSTOCK_TOKEN. The launchers meet at the first before each start, and --restart
 of the first counts.
 
 With --nodes MIN:MAX a start needs MIN machines and takes more that come within
---wait, up to MAX. A machine that dies or gets Ctrl-C is done without: the others
-start again from the newest checkpoint. One that comes later has the others save
-and start again with it, which is no restart to be counted; without --out it waits
-for the next. Numbers of processes that train cannot be run with, because
-of --replicas or --stages, are left out.`,
+--wait, up to MAX. A machine that dies or gets Ctrl-C is done without, unless it is
+the first: the others start again from the newest checkpoint. One that comes later
+has the others save and start again with it, which is no restart to be counted;
+without --out it waits for the next. Numbers of processes that train cannot be run
+with, because of --replicas or --stages, are left out.`,
 		Example: `  penstock launch --processes 2 -- train --model resnet20 --data fashion-mnist --stages 2 --out out/fashion
   penstock launch --processes 4 --restarts 3 -- train --model gpt --data text --data-dir shakespeare.txt --out out/gpt
   penstock launch --processes 1 --nodes 2 --node-rank 1 --rendezvous 10.0.0.1:29500 -- train --model mlp --data synthetic
@@ -77,7 +77,7 @@ func (f *launchFlags) register(cmd *cobra.Command) {
 	s.SortFlags = false
 	count(s, &f.processes, "processes", 1, "`N` processes on this machine")
 	whole(s, &f.restarts, "restarts", 0, 0, 1<<31-1, "start a run that fails again, up to `N` times (default not)")
-	from(s, &f.nodes, "nodes", "`N|MIN:MAX` machines on which launch is run, each with as many --processes (default 1)")
+	from(s, &f.nodes, "nodes", "`N|MIN:MAX` machines on which launch is run, each with as many --processes")
 	whole(s, &f.nodeRank, "node-rank", 0, 0, 1<<31-1, "`R` number of this machine, from 0")
 	address(s, &f.rendezvous, "rendezvous", "`HOST:PORT` of the first machine at which processes meet, and launchers at the next port (default: a free port of this machine's loopback interface)")
 	joinTimeout(s, &f.joinTimeout)

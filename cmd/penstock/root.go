@@ -16,8 +16,8 @@ import (
 // Exit codes.
 const (
 	exitDone   = 0
-	exitFailed = 1 // something went wrong, or a signal ended the run early
-	exitUsage  = 2 // the command line is wrong, whatever is on the disk
+	exitFailed = 1            // something went wrong, or a signal ended the run early
+	exitUsage  = launch.Usage // the command line is wrong, whatever is on the disk
 )
 
 // usageError is the error of a wrong command line. It is printed as one line: after a page of help
