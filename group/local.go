@@ -129,8 +129,13 @@ func dense(t *torch.Tensor) error {
 func move(to, from *torch.Tensor, e edge) {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	content, target := torch.Bytes(c.InMemoryOrder(from)), c.InMemoryOrder(to)
-	all := torch.Bytes(target)
+	c.SetGrad(false)
+	source, target := c.InMemoryOrder(from), c.InMemoryOrder(to)
+	if n := source.Numel(); source.DType() == target.DType() && n <= target.Numel() {
+		c.Copy_(c.Narrow(target, 0, 0, n), source)
+		return
+	}
+	content, all := torch.Bytes(source), torch.Bytes(target)
 	if len(content) > len(all) {
 		panic(fmt.Sprintf("group: rank %d sends %v to rank %d under tag %d, which receives %v; want room for it", e.from, from, e.to, e.tag, to))
 	}
