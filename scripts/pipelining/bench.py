@@ -16,6 +16,7 @@ counts the modules of models.py. Later requests that differ in the number of ste
 import ctypes
 import json
 import logging
+import os
 import sys
 import time
 from datetime import timedelta
@@ -143,7 +144,8 @@ def main():
         except Exception as e:  # the other process would wait for this one
             write({'error': f'{type(e).__name__}: {e}'})
             raise
-    dist.destroy_process_group()
+    dist.barrier()
+    os._exit(0)  # destroy_process_group sometimes waits for ever for what the other process has closed
 
 
 if __name__ == '__main__':
