@@ -252,7 +252,7 @@ func TestHover(t *testing.T) {
 	p := newTab(t, 1600, 1200)
 	p.open(page(t, 4, 8))
 	got := p.hover("timeline", left+4, planned+10)
-	for _, want := range []string{"Forward · stage 0 · micro-batch 0", "As planned, on cpu:0", "from 0 ns to 1 ms: 1 ms", "planned 1 ms, ran 1.", "later than planned"} {
+	for _, want := range []string{"Forward · stage 0 · micro-batch 0", "As planned, on cpu:0", "from 0 to 1 ms: 1 ms", "planned 1 ms, ran 1.", "later than planned"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in %q", want, got)
 		}

@@ -31,6 +31,7 @@ function bytes(n) {
 // duration is nanoseconds in words.
 function duration(ns) {
   const size = Math.abs(ns);
+  if (size === 0) return "0";
   if (size >= 1e9) return significant(ns / 1e9, 4) + " s";
   if (size >= 1e6) return significant(ns / 1e6, 4) + " ms";
   if (size >= 1e3) return significant(ns / 1e3, 3) + " µs";
