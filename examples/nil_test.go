@@ -162,6 +162,15 @@ func nils(g given) map[string]struct {
 		"search.Search.ctx": {func() error {
 			return discard(search.Search(ctx, search.Profile{}, search.Machine{}, search.Wishes{}))
 		}, "search: " + background},
+		"search.Enough.ctx": {func() error {
+			return discard(search.Enough(ctx, search.Profile{}, search.Machine{}, search.Wishes{}))
+		}, "search: " + background},
+		"search.Explain.ctx": {func() error {
+			return discard(search.Explain(ctx, search.Profile{}, search.Machine{}, search.Wishes{}, nil))
+		}, "search: " + background},
+		"search.Explain.plan": {func() error {
+			return discard(search.Explain(context.Background(), search.Profile{}, search.Machine{}, search.Wishes{}, nil))
+		}, "search: the plan is nil; want the best of a Result"},
 		"planner.Solve.ctx": {func() error { return discard(planner.Solve(ctx, planner.Problem{})) }, "planner: " + background},
 		"solver.SolveDevice.ctx": {func() error {
 			return discard(solver.SolveDevice(ctx, solver.Device{Stages: []solver.Stage{{First: g.chain}}, MicroBatches: 1}, solver.Options{}))

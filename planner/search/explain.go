@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"penstock/internal/arg"
 )
 
 // Explanation says what sets the time and the memory of a plan.
@@ -36,8 +38,14 @@ type Gain struct {
 // one more device like the last, with a tenth more bytes, and with links of twice the bandwidth. It
 // blocks until that is done, or fails with ctx.Err().
 func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishes, plan *Plan) (*Explanation, error) {
-	if plan == nil {
-		return nil, fmt.Errorf("search: the plan is nil; want the best of a Result")
+	if err := arg.Context(ctx, "search"); err != nil {
+		return nil, err
+	}
+	if err := arg.Given(plan, "search: the plan", "the best of a Result"); err != nil {
+		return nil, err
+	}
+	if err := profile.check(); err != nil {
+		return nil, err
 	}
 	measured, ok := profile.of(plan.Rows, plan.Threads)
 	if !ok || plan.Planned == nil {

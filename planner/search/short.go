@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock/internal/arg"
 	"penstock/planner"
 	"penstock/remat/solver"
 	"penstock/schedule"
@@ -102,6 +103,14 @@ func (p *space) lack(c cut) (worst float64, at int, err error) {
 // with which a plan fits, 0 if none is found with up to eight times as many. It tries the smallest
 // micro-batches of the schedules that hold fewest, and is not always the least. It blocks until it is known, or fails with ctx.Err().
 func Enough(ctx context.Context, profile Profile, machine Machine, wishes Wishes) (int, error) {
+	if err := arg.Context(ctx, "search"); err != nil {
+		return 0, err
+	}
+	for _, err := range []error{profile.check(), machine.check(), wishes.check()} {
+		if err != nil {
+			return 0, err
+		}
+	}
 	list, err := wishes.named()
 	if err != nil {
 		return 0, err
