@@ -165,7 +165,7 @@ func tree(t testing.TB, dir string) string {
 func TestSaveEvery(t *testing.T) {
 	out := t.TempDir()
 	must(t, with(small, "--steps", "7", "--save-every", "3", "--out", out)...)
-	entries, err := filepath.Glob(filepath.Join(out, "*"))
+	entries, err := filepath.Glob(filepath.Join(out, "step-*"))
 	if err != nil || len(entries) != 2 || filepath.Base(entries[0]) != "step-000006" || filepath.Base(entries[1]) != "step-000007" {
 		t.Errorf("%q, %v", entries, err)
 	}
