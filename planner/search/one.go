@@ -86,10 +86,18 @@ func (t *table) path() cut {
 func (t *table) refine(s, i, j int) (bool, error) {
 	key := [3]int{s, i, j}
 	p := t.f.p
-	if !p.limited || t.firm[key] {
+	if t.firm[key] {
 		return false, nil
 	}
 	was := t.bound(s, i, j)
+	if !p.limited {
+		first, last, times := make([]int, p.stages()), make([]int, p.stages()), make([]stageTimes, p.stages())
+		first[s], last[s], times[s] = i, j, p.times(s, i, j)
+		p.work += len(p.order[p.place[s]].list)
+		t.firm[key] = true
+		t.raised[key] = p.bound(p.place[s], first, last, times)
+		return t.bound(s, i, j) > was, nil
+	}
 	if _, known := t.raised[key]; !known {
 		extra, load := p.again(s, i, j), int64(0)
 		if t.raised[key] = none; extra < none {
