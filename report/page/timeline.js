@@ -124,7 +124,7 @@ class Timeline extends Picture {
     for (let i = firstWhere(n, k => events[k].end >= this.view.lo); i < n && events[i].start <= end; i++) {
       const e = events[i], x0 = Math.max(this.x(e.start), this.left - 2), x1 = Math.min(this.x(e.end), this.right + 2), w = x1 - x0;
       if (w < 3) {
-        if (to >= 0 && letter === e.letter && x0 - to < 1) { to = Math.max(to, x1); continue; }
+        if (to >= 0 && (letter === e.letter ? x0 - to < 1 : x1 - from < 1)) { to = Math.max(to, x1); continue; }
         flush(); letter = e.letter; from = x0; to = x1;
         continue;
       }
