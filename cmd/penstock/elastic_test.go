@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -229,8 +230,9 @@ func TestLaunchersOfTwoMachines(t *testing.T) {
 		t.Fatal(err)
 	}
 	for node, p := range []*process{zero, one} {
-		if code := p.end(t); code != exitDone || !strings.Contains(p.stderr.String(), "penstock: rank 3 was ended by signal 9 (killed) after ") ||
-			!strings.Contains(p.stderr.String(), "; starting again, restart 1 of 1\n") {
+		// Which launcher is the first to see a process end is a race.
+		why := regexp.MustCompile(`penstock: rank (3 was ended by signal 9 \(killed\)|[012] exited with 1) after .*; starting again, restart 1 of 1\n`)
+		if code := p.end(t); code != exitDone || !why.MatchString(p.stderr.String()) {
 			t.Errorf("node %d: exit code %d, stderr:\n%s", node, code, p.stderr)
 		}
 	}

@@ -25,6 +25,7 @@ type trainFlags struct {
 	stages   int
 	schedule string // of the pipeline: a name or a file
 	virtual  int
+	planned  string      // a file, or auto; "" is no plan
 	config   pipe.Config // its Balance is nil if the cut is to be found by timing the layers
 	limit    int64       // bytes; 0 is none
 
@@ -66,6 +67,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	path(s, &f.schedule, "schedule", "`NAME|FILE` of the order in which stages run micro-batches: "+strings.Join(pipelineSchedules(), ", ")+
 		", auto, which is made for the measured times within --memory-limit, or a file with a program (default gpipe)")
 	count(s, &f.virtual, "virtual", 0, "`N` parts of the model on each device, which --schedule places: N times as many stages (default 2 for schedules of several, 1 otherwise)")
+	path(s, &f.planned, "plan", "`FILE` with a plan of penstock plan --model, which says model, batch, balance, schedule, chunks, threads, limit and policy; or auto, to make one now")
 	s.StringVar((*string)(&f.config.Checkpoint), "checkpoint", "except_last",
 		"`POLICY` of recomputing activations to save memory: never, except_last, always, or optimal, which plans what is fastest within --memory-limit; or a list with one for each stage")
 	s.BoolVar(&f.config.DeferredBatchNorm, "deferred-batch-norm", false,

@@ -42,6 +42,9 @@ func verbLines(t *testing.T) map[string][]string {
 		"penstock remat curve":           {"remat", "curve", chain, "--out", filepath.Join(t.TempDir(), "curve.svg")},
 		"penstock remat explain":         {"remat", "explain", chain, "--limit", "30MiB"},
 		"penstock remat solve":           {"remat", "solve", chain, "--limit", "30MiB"},
+		"penstock plan":                  {"plan", chain, "--stages", "2", "--chunks", "2"},
+		"penstock plan explain":          {"plan", "explain", chain, "--stages", "2", "--chunks", "2"},
+		"penstock report":                {"report", saved, "--out", filepath.Join(t.TempDir(), "page.html")},
 		"penstock launch":                with([]string{"launch", "--"}, with(small, "--steps", "1")...),
 		"penstock completion":            {"completion"},
 		"penstock completion bash":       {"completion", "bash"},
@@ -105,7 +108,7 @@ func TestOutputIsChecked(t *testing.T) {
 		}
 		all = append(all, args, append(strings.Fields(path)[1:], "--help"))
 	}
-	for _, path := range []string{"penstock models", "penstock balance", "penstock profile", "penstock train", "penstock checkpoint inspect", "penstock remat compare", "penstock remat explain", "penstock remat solve", "penstock schedule", "penstock schedule compare"} {
+	for _, path := range []string{"penstock models", "penstock balance", "penstock plan", "penstock profile", "penstock train", "penstock checkpoint inspect", "penstock remat compare", "penstock remat explain", "penstock remat solve", "penstock schedule", "penstock schedule compare"} {
 		all = append(all, with(lines[path], "--format", "json"))
 	}
 	outputs := brokenOutputs(t)
@@ -124,7 +127,8 @@ func TestOutputIsChecked(t *testing.T) {
 func TestClosedOutputIsFoundFirst(t *testing.T) {
 	closed := brokenOutputs(t)["bad file descriptor"]
 	out := filepath.Join(t.TempDir(), "out")
-	for _, args := range [][]string{with(small, "--steps", "1", "--out", out), profiled("--out", out), {"balance", "--model", "mlp", "--stages", "2"}} {
+	for _, args := range [][]string{with(small, "--steps", "1", "--out", out), profiled("--out", out), {"balance", "--model", "mlp", "--stages", "2"},
+		{"plan", "--model", "mlp", "--batch", "8", "--out", out}} {
 		torchtest.Check(t)
 		var stderr bytes.Buffer
 		code := run(context.Background(), args, closed, &stderr)

@@ -25,6 +25,7 @@ type searchFlags struct {
 	virtual, replicas           []int
 	limit                       int64
 	machine                     string
+	of                          modelFlags
 	latency                     time.Duration
 	bandwidth                   float64
 }
@@ -33,13 +34,21 @@ func newPlan() *cobra.Command {
 	var f searchFlags
 	var format, out string
 	cmd := &cobra.Command{
-		Use:   "plan CHAIN [flags]",
-		Short: "Find the fastest way to train a chain of layers on devices within their memory",
-		Long: `Find the fastest way to train a model of which only a chain is known (penstock
-profile): the schedule, the layers of each stage, the number of micro-batches, and
-what is recomputed, so that no device holds more than its limit. A bound says how
-much faster any plan of those that are searched could be; where it is the step, that
-is proved to be the best.
+		Use:   "plan CHAIN|--model NAME [flags]",
+		Short: "Find the fastest way to train a model on devices within their memory",
+		Long: `Find the fastest way to train a model: the schedule, the layers of each stage, the
+number of micro-batches, and what is recomputed, so that no device holds more than its
+limit. A bound says how much faster any plan of those that are searched could be; where
+it is the step, that is proved to be the best.
+
+With --model the model is measured on this machine, for up to 16 micro-batches, and on
+all its cores: one device with all threads, or several with a part of them. The step of
+the best plan is then planned as penstock train does it, so that its peaks are known to
+the byte. Under a limit schedules with several stages on each device, which take minutes
+to plan, are searched where --schedule names them. With --out the plan is for penstock
+train --plan.
+
+Otherwise only a chain is known (penstock profile).
 
 With --chunks the chain is of one micro-batch. With --batch it is of the whole batch,
 or of --rows of it, and the numbers of micro-batches are its divisors; what they take
@@ -54,27 +63,36 @@ A device that is twice as fast as what was measured has the speed 2. A link that
 "from" and "to" joins two devices by name, gpu0 and gpu1 here. Devices are used in
 their order.
 
-Peaks are those of penstock schedule compare; of the optimizer's state they have
-nothing. If no plan keeps the limits the exit code is 2, the least limits are told,
+Peaks of a chain are those of penstock schedule compare; of the optimizer's state they
+have nothing. If no plan keeps the limits the exit code is 2, the least limits are told,
 and nothing is written.`,
-		Example: `  penstock plan chain.json --stages 4 --chunks 8 --memory-limit 2GiB
+		Example: `  penstock plan --model resnet50 --batch 64 --devices 2 --memory-limit 300MiB --out plan.json
+  penstock plan chain.json --stages 4 --chunks 8 --memory-limit 2GiB
   penstock plan chain.json --stages 2 --chunks 8 --schedule 1f1b --format json
   penstock plan chain.json --machine machine.json --batch 64 --out plan.json
   penstock plan explain chain.json --stages 4 --chunks 8 --memory-limit 2GiB`,
-		Args: filesNamed("CHAIN"),
+		Args: chainOrModel(&f),
 		RunE: interruptible("planning", func(cmd *cobra.Command, args []string) error {
-			if err := keepInputs(cmd.InOrStdin(), "out", out, args[0], f.machine); err != nil {
+			if err := keepInputs(cmd.InOrStdin(), "out", out, append(args, f.machine)...); err != nil {
 				return err
 			}
-			job, err := f.read(cmd, args[0])
+			if err := checkOutput(cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			if out != "" {
+				if err := probeOut(cmd, out); err != nil {
+					return err
+				}
+			}
+			job, err := f.read(cmd, args)
 			if err != nil {
 				return err
 			}
-			found, err := job.search(cmd.Context())
+			found, err := job.search(cmd.Context(), cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			text, err := json.Marshal(lineOf(found))
+			text, err := json.Marshal(job.line(found))
 			if err != nil {
 				return err
 			}
@@ -108,7 +126,9 @@ func (f *searchFlags) register(cmd *cobra.Command) {
 		}
 		return n, nil
 	}
+	f.of.register(s)
 	count(s, &f.stages, "stages", 0, "`P` devices side by side (default: any number of the machine's)")
+	count(s, &f.stages, "devices", 0, "the same as --stages, `P` devices side by side")
 	count(s, &f.chunks, "chunks", 0, "`M` micro-batches of a batch, each as the chain says")
 	count(s, &f.batch, "batch", 0, "`N` rows of a batch, which are cut into any number of micro-batches")
 	count(s, &f.rows, "rows", 0, "`N` rows that the chain is of, with --batch (default all)")
@@ -147,11 +167,20 @@ type searchJob struct {
 	profile search.Profile
 	machine search.Machine
 	wishes  search.Wishes
+	model   *modelSearch // nil where only a chain is known
+	// elsewhere says that the devices are not here, so that a model's step cannot be planned.
+	elsewhere bool
 }
 
 // read checks the flags and reads the files.
-func (f *searchFlags) read(cmd *cobra.Command, chain string) (searchJob, error) {
+func (f *searchFlags) read(cmd *cobra.Command, args []string) (searchJob, error) {
 	var job searchJob
+	if cmd.Flags().Changed("stages") && cmd.Flags().Changed("devices") {
+		return job, badUsage("--stages and --devices are the same; want one of them")
+	}
+	if f.of.modelName != "" {
+		return f.measure(cmd)
+	}
 	switch {
 	case f.chunks == 0 && f.batch == 0:
 		return job, badUsage("want --chunks M, how many micro-batches of the chain there are, or --batch N, to have their number chosen")
@@ -166,7 +195,7 @@ func (f *searchFlags) read(cmd *cobra.Command, chain string) (searchJob, error) 
 	case f.machine != "" && (f.latency > 0 || f.bandwidth > 0):
 		return job, badUsage("--machine has the links; want --latency and --bandwidth left out")
 	}
-	c, err := readChain(cmd, chain)
+	c, err := readChain(cmd, args[0])
 	if err != nil {
 		return job, err
 	}
@@ -202,14 +231,38 @@ func (f *searchFlags) read(cmd *cobra.Command, chain string) (searchJob, error) 
 		for i := range f.stages {
 			job.machine.Devices = append(job.machine.Devices, search.Device{Name: fmt.Sprint("device ", i)})
 		}
-		if f.latency > 0 || f.bandwidth > 0 {
-			job.machine.Links = []search.Link{{Latency: f.latency, Bandwidth: f.bandwidth}}
-		}
+		job.machine.Links = f.joined(nil)
 	}
 	if f.stages > len(c.Layers) {
 		return job, badUsage("--stages %d: the chain has %d layers; want at most as many", f.stages, len(c.Layers))
 	}
 	return job, nil
+}
+
+// joined is the links of a machine, with the one that --latency and --bandwidth say.
+func (f *searchFlags) joined(links []search.Link) []search.Link {
+	if f.latency > 0 || f.bandwidth > 0 {
+		links = append(links, search.Link{Latency: f.latency, Bandwidth: f.bandwidth})
+	}
+	return links
+}
+
+// chainOrModel wants the file of a chain, or --model.
+func chainOrModel(f *searchFlags) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if f.of.modelName != "" {
+			if len(args) > 0 {
+				return badUsage("%s and --model %s: want one of the two", args[0], f.of.modelName)
+			}
+			return nil
+		}
+		for _, name := range modelOnly {
+			if cmd.Flags().Changed(name) {
+				return badUsage("--%s is for a model that is measured; want --model NAME with it", name)
+			}
+		}
+		return filesNamed("CHAIN, or --model NAME,")(cmd, args)
+	}
 }
 
 // readMachine reads the file of a machine. What is wrong in it is a usage error.
@@ -225,8 +278,8 @@ func readMachine(cmd *cobra.Command, path string) (search.Machine, error) {
 	return m, nil
 }
 
-// search finds the best plan, or says why there is none.
-func (j searchJob) search(ctx context.Context) (*search.Result, error) {
+// once finds the best plan, or says why there is none.
+func (j *searchJob) once(ctx context.Context) (*search.Result, error) {
 	r, err := search.Search(ctx, j.profile, j.machine, j.wishes)
 	var refused *arg.ConfigError
 	switch {
@@ -271,9 +324,16 @@ type searchLine struct {
 	Replicas   int      `json:"replicas,omitempty"` // if more than 1
 	Threads    int      `json:"threads,omitempty"`  // of each device, if more than 1
 	Devices    []string `json:"devices,omitempty"`  // of a machine
+	// Of a model that was measured, for penstock train.
+	Model     string   `json:"model,omitempty"`
+	Settings  []string `json:"set,omitempty"`
+	Batch     int      `json:"batch,omitempty"`
+	Limit     int64    `json:"memory_limit,omitempty"` // bytes of each device
+	Optimizer string   `json:"optimizer,omitempty"`
+	Autocast  bool     `json:"autocast,omitempty"`
 }
 
-func lineOf(r *search.Result) searchLine {
+func (j *searchJob) line(r *search.Result) searchLine {
 	p := r.Best
 	line := searchLine{Balance: p.Balance, Schedule: p.Schedule, Chunks: p.MicroBatches, Step: us(p.Step), LowerBound: us(r.LowerBound), Peak: p.Peaks, Proved: r.Proved}
 	more := func(n int) int {
@@ -281,6 +341,11 @@ func lineOf(r *search.Result) searchLine {
 			return 0
 		}
 		return n
+	}
+	if m := j.model; m != nil {
+		line.Balance = m.layers(p.Balance)
+		line.Model, line.Settings, line.Batch, line.Optimizer, line.Autocast = m.modelName, m.set, m.batch, m.optimizer, m.autocast
+		line.Limit = m.limit
 	}
 	line.Virtual, line.Replicas, line.Threads = more(p.Virtual), more(p.Replicas), more(p.Threads)
 	if p.Devices[0] != "device 0" {

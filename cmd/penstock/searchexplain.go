@@ -12,19 +12,19 @@ import (
 func newPlanExplain() *cobra.Command {
 	var f searchFlags
 	cmd := &cobra.Command{
-		Use:   "explain CHAIN [flags]",
+		Use:   "explain CHAIN|--model NAME [flags]",
 		Short: "Say what sets the time and the memory of the fastest plan, and what more would gain",
 		Long: `Find the plan that penstock plan finds, and say which device and which layers set its
 time and its memory, and what a step would take with one more device, with 10 %
 more bytes, and with links of twice the bandwidth.`,
 		Example: `  penstock plan explain chain.json --stages 4 --chunks 8 --memory-limit 2GiB`,
-		Args:    filesNamed("CHAIN"),
+		Args:    chainOrModel(&f),
 		RunE: interruptible("planning", func(cmd *cobra.Command, args []string) error {
-			job, err := f.read(cmd, args[0])
+			job, err := f.read(cmd, args)
 			if err != nil {
 				return err
 			}
-			found, err := job.search(cmd.Context())
+			found, err := job.search(cmd.Context(), cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}

@@ -1,0 +1,296 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"penstock/models"
+	"penstock/nn"
+	"penstock/optim"
+	"penstock/pipe"
+	"penstock/planner"
+	"penstock/planner/search"
+	"penstock/profile"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// modelFlags say which model is measured for a plan, and how it will be trained.
+type modelFlags struct {
+	modelName string
+	set       []string
+	optimizer string
+	autocast  bool
+	threads   int
+	repeats   int
+	seed      uint64
+}
+
+func (f *modelFlags) register(s *pflag.FlagSet) {
+	word(s, &f.modelName, "model", "", "`NAME` of a model, which is measured, in place of CHAIN: "+strings.Join(models.Names(), ", "), models.Names()...)
+	s.StringArrayVar(&f.set, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
+	word(s, &f.optimizer, "optimizer", "sgd", "`NAME` of the optimizer that will train the model: "+strings.Join(optim.Names(), ", "), optim.Names()...)
+	s.BoolVar(&f.autocast, "autocast", false, "plan for forwards of the model in bfloat16 where that is safe")
+	whole(s, &f.threads, "threads", 0, 1, pipe.MaxThreads, "`N` threads of each device on the model (default: as many as there are cores for each)")
+	count(s, &f.repeats, "repeats", 3, "`N` timed runs of each layer of the model, of which the lower quartile counts")
+	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of the weights and samples that the model is measured with")
+}
+
+// modelOnly are the flags that go with --model.
+var modelOnly = []string{"set", "optimizer", "autocast", "threads", "repeats", "seed"}
+
+// modelSearch is a model that is planned for.
+type modelSearch struct {
+	modelFlags
+	measuredModel
+	batch int
+	limit int64 // bytes of each device; 0 is none
+	units []int // layers of each unit of the chain
+}
+
+// modelPlans is how many plans of a device are made for each schedule and number of micro-batches of a
+// model, which is measured for several: a second or so for a plan of two devices.
+const modelPlans = 30
+
+// mostChunks is the most micro-batches that a model is measured for, unless --chunks asks for more.
+const mostChunks = 16
+
+// measure makes a job of a model: it measures it for each number of micro-batches and of threads.
+func (f *searchFlags) measure(cmd *cobra.Command) (job searchJob, err error) {
+	switch {
+	case f.batch == 0:
+		return job, badUsage("--model %s: want --batch N with it, the rows of a step", f.of.modelName)
+	case f.rows > 0 || f.replicas != nil:
+		return job, badUsage("--rows and --replicas are for a chain; want them left out with --model")
+	case f.chunks > 0 && f.batch%f.chunks != 0:
+		return job, badUsage("--chunks %d: it does not divide the %d rows of --batch", f.chunks, f.batch)
+	case f.machine != "" && (f.latency > 0 || f.bandwidth > 0):
+		return job, badUsage("--machine has the links; want --latency and --bandwidth left out")
+	}
+	m := &modelSearch{modelFlags: f.of, batch: f.batch, limit: f.limit}
+	if m.measuredModel, err = newMeasuredModel(m.modelName, m.set); err != nil {
+		return job, err
+	}
+	slots, err := optim.Slots(m.optimizer, optim.Config{LR: 1, Momentum: usualMomentum(m.optimizer)})
+	if err != nil {
+		return job, err
+	}
+	layers := len(m.model.Layers())
+	if f.stages > layers {
+		return job, badUsage("--devices %d: %s has %d layers; want at most as many", f.stages, m.name, layers)
+	}
+	job.model, job.elsewhere = m, f.machine != ""
+	job.wishes = search.Wishes{Batch: f.batch, Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit, State: slots, Plans: modelPlans}
+	if f.limit > 0 && f.schedules == nil {
+		job.wishes.Schedules = oneStage()
+	}
+	cores := runtime.NumCPU()
+	if f.machine != "" {
+		if job.machine, err = readMachine(cmd, f.machine); err != nil {
+			return job, err
+		}
+	} else {
+		job.machine = search.Machine{Devices: []search.Device{{Name: "cpu", Threads: max(cores, f.stages*max(m.threads, 1))}}}
+		if f.stages > cores {
+			fmt.Fprintf(cmd.ErrOrStderr(), "--devices %d: there are %d cores, so that a step will take longer than planned\n", f.stages, cores)
+		}
+	}
+	job.machine.Links = f.joined(job.machine.Links)
+	show := newLayerProgress(cmd.ErrOrStderr())
+	defer show.end()
+	for _, chunks := range f.modelChunks() {
+		for _, threads := range f.modelThreads(cores) {
+			c, units, err := m.measured(cmd.Context(), f.batch/chunks, threads, show)
+			switch {
+			case err != nil:
+				return job, err
+			case len(c.Layers) == 0:
+				return job, badUsage("--model %s: nothing in it is trained, so there is nothing to plan", m.name)
+			case m.units != nil && !slices.Equal(units, m.units):
+				fmt.Fprintf(cmd.ErrOrStderr(), "micro-batches of %d rows are left out: other layers of them are one unit\n", f.batch/chunks)
+				continue
+			}
+			m.units = units
+			job.profile.Measured = append(job.profile.Measured, search.Measured{Rows: f.batch / chunks, Threads: threads, Chain: c.Chain})
+		}
+	}
+	return job, nil
+}
+
+// oneStage are the schedules of one stage on each device. Planning several stages on each under a limit
+// takes a second for each cut.
+func oneStage() (names []string) {
+	for _, s := range schedule.Schedules() {
+		if s.Usual() == 1 {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+// usualMomentum is what penstock train gives an optimizer unless it is told otherwise.
+func usualMomentum(optimizer string) float64 {
+	if optimizer == "sgd" {
+		return 0.9
+	}
+	return 0
+}
+
+// modelChunks are the numbers of micro-batches that a model is measured for.
+func (f *searchFlags) modelChunks() (list []int) {
+	if f.chunks > 0 {
+		return []int{f.chunks}
+	}
+	for m := 1; m <= min(f.batch, mostChunks); m *= 2 {
+		if f.batch%m == 0 {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// modelThreads are the numbers of threads of a device that a model is measured for.
+func (f *searchFlags) modelThreads(cores int) (list []int) {
+	switch {
+	case f.of.threads > 0:
+		return []int{f.of.threads}
+	case f.machine != "":
+		return []int{1}
+	case f.stages > 0:
+		return []int{max(cores/f.stages, 1)}
+	}
+	for n := cores; n >= 1; n /= 2 {
+		list = append(list, n)
+	}
+	return list
+}
+
+// measured measures the model on micro-batches of so many rows.
+func (m *modelSearch) measured(ctx context.Context, rows, threads int, show *layerProgress) (profile.Chain, []int, error) {
+	c := torch.NewCtx(torch.Options{Seed: m.seed})
+	defer c.Close()
+	config := profile.Config{Threads: threads, Repeats: m.repeats, Seed: m.seed, Autocast: m.autocast, Clock: clock,
+		Balance: []int{len(m.model.Layers())}, Split: true, Loss: trainingLoss(), Progress: show.layer}
+	if threads > 1 {
+		config.Clock = nil // the time of day
+	}
+	var sample *torch.Tensor
+	if err := torch.Try(func() {
+		sample, config.Target = m.sample(c, rows), []*torch.Tensor{m.target(c, rows, m.seed)}
+	}); err != nil {
+		return profile.Chain{}, nil, fmt.Errorf("not enough memory for a micro-batch of %d samples: %w; use a smaller --batch, or more --chunks", rows, err)
+	}
+	p, err := profile.Measure(ctx, m.model, config, sample)
+	if err != nil {
+		return profile.Chain{}, nil, err
+	}
+	chain := p.Chains[0]
+	units := slices.Clone(chain.Units[chain.Prologue:])
+	for i := range chain.Prologue { // which the first stage runs
+		units[0] += chain.Units[i]
+	}
+	return chain, units, nil
+}
+
+// layers is a balance of units as one of the model's layers.
+func (m *modelSearch) layers(balance []int) (list []int) {
+	at := 0
+	for _, n := range balance {
+		sum := 0
+		for _, units := range m.units[at : at+n] {
+			sum += units
+		}
+		list, at = append(list, sum), at+n
+	}
+	return list
+}
+
+// fits plans a step of the model itself by the plan that was found, and gives it the peaks that the step
+// will have, to the byte. It returns a *planner.MemoryError where that takes more than the limits.
+func (m *modelSearch) fits(ctx context.Context, p *search.Plan) error {
+	named, err := schedule.Named(p.Schedule)
+	if err != nil {
+		return err
+	}
+	workers, err := named.Workers(len(p.Devices), p.Virtual)
+	if err != nil {
+		return err
+	}
+	config := pipe.Config{Balance: m.layers(p.Balance), Chunks: p.MicroBatches, Threads: max(p.Threads, 1), Autocast: m.autocast, Seed: m.seed,
+		Schedule: named.Generate, Checkpoint: pipe.Optimal}
+	for _, w := range workers {
+		config.Devices = append(config.Devices, torch.CPU(w))
+	}
+	for w := range p.Devices {
+		torch.CPU(w).SetLimit(m.limit)
+		defer torch.CPU(w).SetLimit(0)
+	}
+	if config.Optimizer, err = optim.New(m.optimizer, optim.Config{LR: 1, Momentum: usualMomentum(m.optimizer)}); err != nil {
+		return err
+	}
+	defer config.Optimizer.Close()
+	model, err := newMeasuredModel(m.modelName, m.set) // as a pipe is opened on a model of its own
+	if err != nil {
+		return err
+	}
+	on, err := pipe.Open(model.model, config)
+	if err != nil {
+		return err
+	}
+	defer on.Close()
+	defer nn.Free(model.model)
+	first, last := torch.NewCtx(torch.Options{Device: config.Devices[0]}), torch.NewCtx(torch.Options{Device: config.Devices[len(workers)-1]})
+	defer first.Close()
+	defer last.Close()
+	var batch pipe.Batch
+	if err := torch.Try(func() {
+		batch = pipe.Batch{Input: pipe.Rows(m.sample(first, m.batch)), Target: pipe.Rows(m.target(last, m.batch, m.seed))}
+	}); err != nil {
+		return err
+	}
+	plan, err := on.PlanFor(ctx, batch, trainingLoss())
+	if err != nil {
+		return err
+	}
+	for w := range p.Devices {
+		p.Peaks[w], p.Limits[w] = plan.Devices[w].Peak, m.limit
+	}
+	p.Planned = plan
+	return nil
+}
+
+// rounds is how often a plan is sought whose step fits.
+const rounds = 5
+
+// search finds the best plan, or says why there is none. That of a model is one whose step is known to
+// fit: what its chain does not say is taken from the limit until it does.
+func (j *searchJob) search(ctx context.Context, stderr io.Writer) (*search.Result, error) {
+	wanted := j.wishes.Limit
+	for round := 1; ; round++ {
+		found, err := j.once(ctx)
+		if err != nil || j.model == nil || j.elsewhere {
+			return found, err
+		}
+		err = j.model.fits(ctx, found.Best)
+		var short *planner.MemoryError
+		if !errors.As(err, &short) || round == rounds {
+			return found, err
+		}
+		more := int64(1)
+		for _, s := range short.Stages {
+			more = max(more, s.Least-s.Limit)
+		}
+		if j.wishes.Limit -= more; j.wishes.Limit <= 0 {
+			return found, err
+		}
+		fmt.Fprintf(stderr, "the plan found lacks %s of the limit of %s; planning with as much less\n", formatBytes(more), formatBytes(wanted))
+	}
+}
