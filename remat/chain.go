@@ -62,6 +62,15 @@ type Deferred struct {
 	Share                                  float64 // of the time of both parts that the second takes, from 0 to 1
 }
 
+// Second is how long the second part of the backward of layer i takes, where backwards are in two
+// parts: half of the time where nothing is known of it.
+func (c Chain) Second(i int) float64 {
+	if c.Deferred == nil {
+		return c.Layers[i].Backward / 2
+	}
+	return c.Layers[i].Backward * c.Deferred[i].Share
+}
+
 // Carry is memory that the inputs, or the gradients, of several layers share.
 type Carry struct {
 	From, To int

@@ -167,10 +167,7 @@ func (s *scheduleShape) costs(virtual int, chain *remat.Chain) (schedule.Costs, 
 	forward, backward := make([]float64, len(chain.Layers)), make([]float64, len(chain.Layers))
 	weights, saved := make([]float64, len(chain.Layers)), make([]float64, len(chain.Layers))
 	for i, l := range chain.Layers {
-		forward[i], backward[i], weights[i], saved[i] = l.Forward, l.Backward, l.Backward/2, float64(l.Saved)
-		if chain.Deferred != nil {
-			weights[i] = l.Backward * chain.Deferred[i].Share
-		}
+		forward[i], backward[i], weights[i], saved[i] = l.Forward, l.Backward, chain.Second(i), float64(l.Saved)
 	}
 	stages := s.devices * virtual
 	counts, err := balancedLayers(chain, stages)

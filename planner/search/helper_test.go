@@ -30,6 +30,12 @@ func randomChain(t *rapid.T, units int) remat.Chain {
 		}
 		c.Layers = append(c.Layers, l)
 	}
+	if rapid.Bool().Draw(t, "deferred is known") {
+		for range units {
+			d := remat.Deferred{Bytes: bytes("deferred", 100), Input: rapid.Bool().Draw(t, "input"), Gradient: rapid.Bool().Draw(t, "gradient"), Share: float64(rapid.IntRange(0, 8).Draw(t, "share")) / 8}
+			c.Deferred = append(c.Deferred, d)
+		}
+	}
 	return c
 }
 

@@ -37,13 +37,20 @@ const none = math.MaxInt64 / 4
 
 func newOracle(p *space) *oracle {
 	o := &oracle{p: p, cells: map[string]*cell{}, programs: map[int]*schedule.Program{}}
-	known := map[remat.Layer]int{}
+	type unit struct {
+		layer    remat.Layer
+		deferred remat.Deferred
+	}
+	known := map[unit]int{}
 	for i, l := range p.chain.Layers {
-		l.Name = ""
-		if _, ok := known[l]; !ok {
-			known[l] = len(known)
+		u := unit{layer: l}
+		if u.layer.Name = ""; p.chain.Deferred != nil {
+			u.deferred = p.chain.Deferred[i]
 		}
-		kind := known[l]
+		if _, ok := known[u]; !ok {
+			known[u] = len(known)
+		}
+		kind := known[u]
 		if len(p.chain.Carries)+len(p.chain.GradientCarries) > 0 {
 			kind = i // which shares memory with others
 		}

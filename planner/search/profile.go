@@ -2,6 +2,7 @@ package search
 
 import (
 	"fmt"
+	"slices"
 
 	"penstock/internal/arg"
 	"penstock/remat"
@@ -16,8 +17,8 @@ type Profile struct {
 type Measured struct {
 	Rows    int // of the micro-batch; 0 where it does not count, as with [Wishes.Batch] 0
 	Threads int // of the device; 0 is 1
-	// Chain has a layer for each unit. A layer's time of backward is that of both parts; the second
-	// takes half of it.
+	// Chain has a layer for each unit. A layer's time of backward is that of both parts; see
+	// remat.Chain.Second.
 	Chain remat.Chain
 }
 
@@ -78,6 +79,10 @@ func Scaled(c remat.Chain, from, to int) remat.Chain {
 			out = append(out, k)
 		}
 		return out
+	}
+	out.Deferred = slices.Clone(c.Deferred)
+	for i := range out.Deferred {
+		out.Deferred[i].Bytes = size(out.Deferred[i].Bytes)
 	}
 	out.Carries, out.GradientCarries = carried(c.Carries), carried(c.GradientCarries)
 	return out

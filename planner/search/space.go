@@ -63,7 +63,7 @@ func newSums(c remat.Chain, speed float64) sums {
 	n := len(c.Layers)
 	s := sums{forward: make([]int64, n+1), least: make([]int64, n+1), whole: make([]int64, n+1), second: make([]int64, n+1)}
 	for i, l := range c.Layers {
-		u := unitTimes{nanos(l.Forward, speed), nanos(l.ForwardNoGrad, speed), nanos(l.Backward, speed), nanos(l.Backward, speed) / 2}
+		u := unitTimes{nanos(l.Forward, speed), nanos(l.ForwardNoGrad, speed), nanos(l.Backward, speed), nanos(c.Second(i), speed)}
 		s.unit = append(s.unit, u)
 		s.forward[i+1], s.least[i+1] = s.forward[i]+u.forward, s.least[i]+min(u.forward, u.noGrad)
 		s.whole[i+1], s.second[i+1] = s.whole[i]+u.backward, s.second[i]+u.second
