@@ -95,8 +95,9 @@ type UnitBackward struct {
 	Left          int64
 	LeftInputs    []int
 	LeftGradients []int
-	// LeftPeak is the most that the second part takes, LeftWeights the gradients that it makes.
-	LeftPeak, LeftWeights int64
+	// LeftPeak is the most that the second part takes, LeftHeld the same where another stage holds what
+	// it frees, LeftWeights the gradients that it makes.
+	LeftPeak, LeftHeld, LeftWeights int64
 }
 
 // Skip is a skip that moves between two stages. Places are those in the stages' parcels.
@@ -191,7 +192,7 @@ func (c *Costs) footprint() *Footprint {
 						*l.to = append(*l.to, l.at...)
 					}
 				}
-				u.Weights, u.LeftWeights, u.LeftPeak = 0, u.Weights, u.Weights
+				u.Weights, u.LeftWeights, u.LeftPeak, u.LeftHeld = 0, u.Weights, u.Weights, u.Weights
 				u.Peak -= u.LeftWeights
 			}
 			b.Units[p+i] = u
@@ -257,7 +258,7 @@ func (f *Footprint) deferred() (bytes int64) {
 func (f *Footprint) second() (bytes int64) {
 	for _, kind := range []BackwardKind{MakesLater, AddsLater} {
 		for _, u := range f.Backward[kind].Units {
-			bytes = max(bytes, u.LeftPeak)
+			bytes = max(bytes, u.LeftHeld)
 		}
 	}
 	return bytes

@@ -46,8 +46,8 @@ type inFlight struct {
 
 // left is what the first part of a unit's backward has left to the second.
 type left struct {
-	blocks        []*block
-	peak, weights int64
+	blocks              []*block
+	peak, held, weights int64
 }
 
 // peak is the most bytes that a device holds beside its base.
@@ -116,8 +116,12 @@ func (r *replay) do(a schedule.Action) {
 		r.returns(m, a)
 	case schedule.BackwardWeight:
 		for _, l := range m.left {
-			r.takes(l.peak)
+			before, peak := r.live, l.peak
 			r.drop(l.blocks)
+			if _, stages := elsewhere(l.blocks, nil, nil); stages > 0 {
+				peak = min(peak+stages, max(l.held, peak))
+			}
+			r.most = max(r.most, before+peak)
 			r.live += l.weights
 		}
 		m.left = nil
@@ -449,7 +453,7 @@ func (r *replay) left(m *inFlight, b *BackwardBytes, i int, u *UnitBackward) []*
 	if m.kind < MakesLater {
 		return nil
 	}
-	l := left{peak: u.LeftPeak, weights: u.LeftWeights, blocks: []*block{{bytes: u.Left}}}
+	l := left{peak: u.LeftPeak, held: u.LeftHeld, weights: u.LeftWeights, blocks: []*block{{bytes: u.Left}}}
 	find := func(at [][]int, list [][]*block, wanted []int) {
 		for _, id := range wanted {
 		search:

@@ -126,7 +126,7 @@ func (st *staged) footprint() *planner.Footprint {
 			r := u.backs[kind]
 			one := planner.UnitBackward{Peak: r.first.peak, Deferred: r.deferred, Held: r.held, Weights: r.made}
 			if kind >= int(planner.MakesLater) {
-				one.LeftPeak, one.LeftWeights, one.Left = r.second.peak, r.madeThen, u.leaves.own
+				one.LeftPeak, one.LeftHeld, one.LeftWeights, one.Left = r.second.peak, r.heldThen, r.madeThen, u.leaves.own
 				one.LeftInputs = append(picked(inputs.At[i], u.leaves.inputs), picked(inputs.At[i+1], u.leaves.outputs)...)
 				one.LeftGradients = append(picked(b.Gradients.At[i+1], u.leaves.given), picked(b.Gradients.At[i], u.leaves.going)...)
 			}

@@ -104,14 +104,16 @@ func (p *prober) backward(st *staged, i int) error {
 			deferred := st.deferred(i, kind)
 			b := &out.backs[kind]
 			if all && p.Split {
-				b.held = p.back(st, i, kind, true, func(*storage) bool { return true }).first.peak
+				r := p.back(st, i, kind, true, func(*storage) bool { return true })
+				b.held, b.heldThen = r.first.peak, r.second.peak
 			}
 			if len(deferred) > 0 {
 				b.deferred = p.back(st, i, kind, true, func(s *storage) bool { return deferred[s] }).first.peak
 			}
-			held, after := b.held, b.deferred
+			held, heldThen, after := b.held, b.heldThen, b.deferred
 			*b = p.back(st, i, kind, false, func(*storage) bool { return false })
 			b.held, b.deferred = max(held, b.first.peak), max(after, b.first.peak)
+			b.heldThen = max(heldThen, b.second.peak)
 		}
 		if p.Split {
 			second := out.backs[planner.AddsLater].second
@@ -330,8 +332,8 @@ type backReading struct {
 	first, second  reading // the two parts; a whole one is a first
 	made, madeThen int64   // bytes of gradients of parameters that the parts make
 	// deferred is the peak of the first part where the units after it have deferred something, held where
-	// another stage holds all of the output and its gradients.
-	deferred, held int64
+	// another stage holds all of the output and its gradients, and heldThen that of the second part.
+	deferred, held, heldThen int64
 }
 
 // zeroGrads drops the gradients of a layer's parameters.
