@@ -107,6 +107,13 @@ func (q problem) member(cfg pipe.Config, clipped bool) (r record, err error) {
 		}
 		r.losses = append(r.losses, norm)
 	}
+	if cfg.Budget == nil {
+		result, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(q.input(c, 0))})
+		if err != nil {
+			return r, err
+		}
+		torch.FreeAll(result.Output)
+	}
 	defer func() {
 		for _, s := range o.State() {
 			s.Tensor.Free()

@@ -98,8 +98,12 @@ func newProgram(p *schedule.Program) *program {
 	g := &program{Graph: p.Graph()}
 	g.latest, g.settled = g.LatestReceives(), map[int][]schedule.Action{}
 	for id, before := range g.latest {
-		if before >= 0 {
-			g.settled[before] = append(g.settled[before], g.Actions[id].Matching())
+		if before < 0 {
+			continue
+		}
+		send := g.Actions[id].Matching()
+		if from, _ := g.IndexOf(send); before < g.First[g.Worker[from]+1] { // else nothing waits for it in the run
+			g.settled[before] = append(g.settled[before], send)
 		}
 	}
 	g.expected = map[int][]schedule.Action{}
