@@ -117,7 +117,7 @@ func TestTheManifestForKubernetes(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, args, _ := strings.Cut(string(text), "exec penstock train ")
-	args, _, found := strings.Cut(args, "$(")
+	args, _, found := strings.Cut(args, "env:")
 	if !found || !strings.Contains(string(text), "replicas: 1\n") || !strings.Contains(string(text), "replicas: 3\n") {
 		t.Fatalf("the manifest has no command line, or other replicas:\n%s", text)
 	}
