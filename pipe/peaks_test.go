@@ -2,7 +2,6 @@ package pipe_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"testing"
 
@@ -20,12 +19,6 @@ import (
 // those under which nothing is recomputed.
 func TestPredictedPeaksOfRandomModels(t *testing.T) {
 	torchtest.Check(t)
-	// About one model in a hundred still has a peak that is not the planned one. These are drawn with a
-	// seed; others are looked for with -rapid.seed.
-	if seed := flag.Lookup("rapid.seed"); seed.Value.String() == "0" {
-		seed.Value.Set("9181")
-		defer seed.Value.Set("0")
-	}
 	rapid.Check(t, func(t *rapid.T) {
 		rows := rapid.Int64Range(1, 9).Draw(t, "rows")
 		kinds := rapid.SliceOfN(rapid.IntRange(0, kindCount-1), 1, 10).Draw(t, "layers")
