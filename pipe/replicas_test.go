@@ -158,7 +158,7 @@ func TestTransparencyOfReplicas(t *testing.T) {
 			cfg := cfg
 			cfg.Group, cfg.Devices = g, slices.Clone(cfg.Devices)
 			for i := range cfg.Devices { // a replica has devices of its own
-				cfg.Devices[i].Index += 8 * (g.Rank() / processes)
+				cfg.Devices[i].Index += 12 * (g.Rank() / processes)
 			}
 			return q.member(cfg, false)
 		})
