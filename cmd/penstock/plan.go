@@ -157,12 +157,20 @@ func (p *plan) checkOptimizer(s *pflag.FlagSet) error {
 	return nil
 }
 
-// momentumOf is --momentum, or 0.9 for sgd where it is left out.
+// momentumOf is --momentum, or the usual one where it is left out.
 func momentumOf(s *pflag.FlagSet, optimizer string, momentum float64) float64 {
-	if !s.Changed("momentum") && optimizer == "sgd" {
+	if s.Changed("momentum") {
+		return momentum
+	}
+	return usualMomentum(optimizer)
+}
+
+// usualMomentum is the momentum of an optimizer unless --momentum says another.
+func usualMomentum(optimizer string) float64 {
+	if optimizer == "sgd" {
 		return 0.9
 	}
-	return momentum
+	return 0
 }
 
 func (p *plan) checkFiles(*pflag.FlagSet) error {

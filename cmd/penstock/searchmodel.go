@@ -79,7 +79,7 @@ func (f *searchFlags) measure(cmd *cobra.Command) (job searchJob, err error) {
 	if m.measuredModel, err = newMeasuredModel(m.modelName, m.set); err != nil {
 		return job, err
 	}
-	slots, err := optim.Slots(m.optimizer, optim.Config{LR: 1, Momentum: usualMomentum(m.optimizer)})
+	slots, err := optim.Slots(m.optimizer, m.update())
 	if err != nil {
 		return job, err
 	}
@@ -136,12 +136,9 @@ func oneStage() (names []string) {
 	return names
 }
 
-// usualMomentum is what penstock train gives an optimizer unless it is told otherwise.
-func usualMomentum(optimizer string) float64 {
-	if optimizer == "sgd" {
-		return 0.9
-	}
-	return 0
+// update says how the optimizer updates, as far as it matters for its state.
+func (f *modelFlags) update() optim.Config {
+	return optim.Config{LR: 1, Momentum: usualMomentum(f.optimizer)}
 }
 
 // modelChunks are the numbers of micro-batches that a model is measured for.
@@ -233,7 +230,7 @@ func (m *modelSearch) fits(ctx context.Context, p *search.Plan) error {
 		torch.CPU(w).SetLimit(m.limit)
 		defer torch.CPU(w).SetLimit(0)
 	}
-	if config.Optimizer, err = optim.New(m.optimizer, optim.Config{LR: 1, Momentum: usualMomentum(m.optimizer)}); err != nil {
+	if config.Optimizer, err = optim.New(m.optimizer, m.update()); err != nil {
 		return err
 	}
 	defer config.Optimizer.Close()
