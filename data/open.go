@@ -2,8 +2,8 @@ package data
 
 import (
 	"maps"
+	"penstock/internal/arg"
 	"slices"
-	"strings"
 )
 
 // Options adjust what Open returns. The zero value is each set's usual form.
@@ -88,7 +88,7 @@ func Files(name, directory string) ([]string, error) {
 func find(name string) (set, error) {
 	s, ok := sets[name]
 	if !ok {
-		return set{}, &ConfigError{Of: "data", Field: "Data", Value: name, Remedy: "want one of " + strings.Join(Names(), ", ")}
+		return set{}, &ConfigError{Of: "data", Field: "Data", Value: name, Remedy: arg.OneOf(name, Names())}
 	}
 	return s, nil
 }

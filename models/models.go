@@ -5,8 +5,8 @@ package models
 
 import (
 	"slices"
-	"strings"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 )
 
@@ -88,8 +88,7 @@ func New(name string, o Options) (*nn.Sequential, error) {
 func find(name string) (model, error) {
 	i := slices.IndexFunc(registry, func(m model) bool { return m.Name == name || slices.Contains(m.also, name) })
 	if i < 0 {
-		return model{}, &ConfigError{Of: "models", Field: "Model", Value: name,
-			Remedy: "want one of " + strings.Join(Names(), ", ")}
+		return model{}, &ConfigError{Of: "models", Field: "Model", Value: name, Remedy: arg.OneOf(name, Names())}
 	}
 	return registry[i], nil
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/torch"
 )
@@ -93,7 +94,7 @@ func Names() []string { return slices.Sorted(maps.Keys(constructors)) }
 func New(name string, o Config) (Optimizer, error) {
 	construct, ok := constructors[name]
 	if !ok {
-		return nil, &ConfigError{Of: "optim", Field: "Optimizer", Value: name, Remedy: "want one of " + strings.Join(Names(), ", ")}
+		return nil, &ConfigError{Of: "optim", Field: "Optimizer", Value: name, Remedy: arg.OneOf(name, Names())}
 	}
 	return construct(o)
 }

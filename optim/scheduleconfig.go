@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"penstock/internal/arg"
 )
@@ -34,8 +33,7 @@ func ScheduleNames() []string { return []string{"constant", "cosine", "step"} }
 // NewSchedule makes a schedule by its name.
 func NewSchedule(name string, o ScheduleConfig) (Schedule, error) {
 	if !slices.Contains(ScheduleNames(), name) {
-		return nil, &ConfigError{Of: "optim", Field: "Schedule", Value: name,
-			Remedy: "want one of " + strings.Join(ScheduleNames(), ", ")}
+		return nil, &ConfigError{Of: "optim", Field: "Schedule", Value: name, Remedy: arg.OneOf(name, ScheduleNames())}
 	}
 	if err := o.check(name); err != nil {
 		return nil, err

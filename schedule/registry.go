@@ -2,7 +2,7 @@ package schedule
 
 import (
 	"fmt"
-	"strings"
+	"penstock/internal/arg"
 )
 
 // Schedule is a [Generator] with a name, and what has to be known to choose it.
@@ -46,7 +46,7 @@ func Named(name string) (Schedule, error) {
 		}
 		names = append(names, s.Name)
 	}
-	return Schedule{}, fmt.Errorf("schedule: no schedule %q, want one of %s", name, strings.Join(names, ", "))
+	return Schedule{}, fmt.Errorf("schedule: no schedule %q; %s", name, arg.OneOf(name, names))
 }
 
 // Workers returns the worker of each stage for a number of devices with so many stages each. It

@@ -137,7 +137,7 @@ func TestNamed(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := schedule.Named("zbv")
-	if want := `schedule: no schedule "zbv", want one of gpipe, 1f1b,`; err == nil || !strings.HasPrefix(err.Error(), want) {
+	if want := `schedule: no schedule "zbv"; did you mean zb-v? want one of gpipe, 1f1b,`; err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }

@@ -217,7 +217,7 @@ func TestCheckpointRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"checkpoint", "nope"}, exitUsage, `unexpected argument "nope"`},
+		{[]string{"checkpoint", "nope"}, exitUsage, `unknown command "nope"`},
 		{[]string{"checkpoint", "inspect"}, exitUsage, "DIR is missing"},
 		{[]string{"checkpoint", "inspect", ""}, exitUsage, "DIR is an empty name"},
 		{[]string{"checkpoint", "verify", dir, dir}, exitUsage, "unexpected argument"},

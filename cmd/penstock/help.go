@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"penstock/internal/arg"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -40,7 +41,7 @@ func addCompletion(root *cobra.Command) error {
 	}
 	completion.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return badUsage("unknown shell %q for %q; want one of %s", args[0], cmd.CommandPath(), strings.Join(shells, ", "))
+			return badUsage("unknown shell %q for %q; %s", args[0], cmd.CommandPath(), arg.OneOf(args[0], shells))
 		}
 		return nil
 	}

@@ -31,7 +31,7 @@ func TestLaunchRefuses(t *testing.T) {
 		{append([]string{"--nodes", "2", "--rendezvous", "here:7"}, training...), "--nodes 2 needs the environment variable PENSTOCK_TOKEN"},
 		// once, and not by each process
 		{with(append([]string{"--processes", "2"}, training...), "--batch", "many"), `--batch "many": want a whole number`},
-		{with(append([]string{"--processes", "2"}, training...), "--sed", "7"), "unknown flag: --sed; see penstock train --help"},
+		{with(append([]string{"--processes", "2"}, training...), "--sed", "7"), "unknown flag: --sed; did you mean --set? see penstock train --help"},
 		{with(append([]string{"--processes", "2"}, training...), "more"), `unexpected argument "more" for "penstock train"`},
 		{with(append([]string{"--processes", "4"}, training...), "--stages", "3"), "4 processes share 3 devices"},
 		{with(append([]string{"--processes", "3"}, training...), "--replicas", "2"), "--replicas 2: 3 processes cannot be shared out evenly"},

@@ -43,7 +43,7 @@ func TestRefuses(t *testing.T) {
 		{train("--data", "mnits"), exitUsage, []string{`"mnits"`, "mnist"}},
 		{train("--optimizer", "sdg"), exitUsage, []string{`"sdg"`, "sgd"}},
 		{train("--lr-schedule", "cos"), exitUsage, []string{`"cos"`, "cosine"}},
-		{train("--schedule", "cosine"), exitUsage, []string{`--schedule "cosine": no schedule "cosine", want one of gpipe, 1f1b`, "no such file", "--lr-schedule"}},
+		{train("--schedule", "cosine"), exitUsage, []string{`--schedule "cosine": no schedule "cosine"; want one of gpipe, 1f1b`, "no such file", "--lr-schedule"}},
 		{train("--schedule", file), exitUsage, []string{"--schedule " + file, "line 1, column 1"}},
 		{train("--schedule", programs), exitUsage, []string{"--schedule " + programs + ": ", "not a regular file but a directory; want a schedule's name, such as 1f1b, or a file with a program"}},
 		{train("--schedule", marked), exitUsage, []string{"--schedule " + marked, "line 1, column 1: a byte order mark"}},
@@ -205,8 +205,10 @@ func TestRefusesSyntax(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"tain"}, `unknown command "tain" for "penstock"; see penstock --help`},
-		{[]string{"train", "--stagse", "2"}, "unknown flag: --stagse; see penstock train --help"},
+		{[]string{"tain"}, `unknown command "tain" for "penstock"; did you mean train? see penstock --help`},
+		{[]string{"checkpoint", "inspct", "x"}, `unknown command "inspct" for "penstock checkpoint"; did you mean inspect? see`},
+		{[]string{"train", "--model", "resnt20"}, `--model "resnt20": did you mean resnet20? want one of mlp, `},
+		{[]string{"train", "--stagse", "2"}, "unknown flag: --stagse; did you mean --stages? see penstock train --help"},
 		{[]string{"train", "--stages", "two"}, "two"},
 		{[]string{"train", "--stages"}, "--stages"},
 		{[]string{"train", "--seed", "-1"}, "-1"},

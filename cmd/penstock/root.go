@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock/internal/arg"
 	"penstock/internal/launch"
 	"penstock/torch"
 )
@@ -83,9 +84,11 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		Version:           ownVersion(),
 		Args:              noArguments,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetVersionTemplate("penstock {{.Version}}\n")
 	// For all verbs. Cobra's own messages are of one line and name the flag or argument.
 	root.SetFlagErrorFunc(unread)
 	root.SetHelpCommand(newHelp())
@@ -94,16 +97,23 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line.`,
 	return root
 }
 
-// noArguments refuses arguments that are no flags, at the root an unknown verb.
+// noArguments refuses arguments that are no flags; where there are verbs, it is an unknown verb.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	what := "unexpected argument"
-	if !cmd.HasParent() {
+	what, remedy := "unexpected argument", ""
+	if cmd.HasSubCommands() {
 		what = "unknown command"
+		var verbs []string
+		for _, c := range cmd.Commands() {
+			verbs = append(verbs, c.Name())
+		}
+		if near := arg.Nearest(args[0], verbs); near != "" {
+			remedy = fmt.Sprintf(" did you mean %s?", near)
+		}
 	}
-	return badUsage("%s %q for %q; see %s --help", what, args[0], cmd.CommandPath(), cmd.CommandPath())
+	return badUsage("%s %q for %q;%s see %s --help", what, args[0], cmd.CommandPath(), remedy, cmd.CommandPath())
 }
 
 // message is an error without the names of packages: users of the command look for the flag, not

@@ -92,7 +92,7 @@ func TestScheduleRefuses(t *testing.T) {
 		want []string
 	}{
 		{[]string{"schedule"}, exitUsage, []string{"NAME is missing"}},
-		{[]string{"schedule", "gpip", "--stages", "2", "--chunks", "2"}, exitUsage, []string{`no schedule "gpip", want one of gpipe, 1f1b`}},
+		{[]string{"schedule", "gpip", "--stages", "2", "--chunks", "2"}, exitUsage, []string{`no schedule "gpip"; did you mean gpipe? want one of gpipe, 1f1b`}},
 		{[]string{"schedule", "gpipe", "more"}, exitUsage, []string{`unexpected argument "more"`}},
 		{[]string{"schedule", "gpipe", "--chunks", "2"}, exitUsage, []string{"--stages is needed"}},
 		{[]string{"schedule", "gpipe", "--stages", "2"}, exitUsage, []string{"--chunks is needed"}},
@@ -118,7 +118,7 @@ func TestScheduleRefuses(t *testing.T) {
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--bandwidth", "1GB/s"}, exitUsage, []string{"--bandwidth needs --activation"}},
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--activation", "1MB"}, exitUsage, []string{"--activation 1000000: bytes take no time on links without --bandwidth"}},
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--transport", "fifo"}, exitUsage, []string{"--transport fifo: links cost nothing; want --latency or --bandwidth"}},
-		{[]string{"schedule", "compare", "--stages", "2", "--chunks", "2", "--transport", "tcp"}, exitUsage, []string{`--transport "tcp": want buffer or rendezvous or fifo`}},
+		{[]string{"schedule", "compare", "--stages", "2", "--chunks", "2", "--transport", "tcp"}, exitUsage, []string{`--transport "tcp": want one of buffer, rendezvous, fifo`}},
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--capacity", "0"}, exitUsage, []string{"--capacity 0: want meet, or a number of values from 1"}},
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--replicas", "0"}, exitUsage, []string{"--replicas 0: want at least 1"}},
 		{[]string{"schedule", "compare", "--stages", "2", "--chunks", "2", "--replicas", "2", "--profile", chainFile(t)}, exitUsage, []string{"--replicas 2: a profile does not say"}},

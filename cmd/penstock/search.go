@@ -133,9 +133,8 @@ func (f *searchFlags) register(cmd *cobra.Command) {
 	count(s, &f.batch, "batch", 0, "`N` rows of a batch, which are cut into any number of micro-batches")
 	count(s, &f.rows, "rows", 0, "`N` rows that the chain is of, with --batch (default all)")
 	list(s, &f.schedules, "schedule", "`NAME,...` of the schedules to choose from (default all): "+strings.Join(scheduleNames(), ", "), func(text string) (string, error) {
-		_, err := schedule.Named(text)
-		if err != nil {
-			return "", errors.New(strings.TrimPrefix(message(err), fmt.Sprintf("no schedule %q, ", text)))
+		if _, err := schedule.Named(text); err != nil {
+			return "", errors.New(arg.OneOf(text, scheduleNames()))
 		}
 		return text, nil
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock/internal/arg"
 	"penstock/pipe"
 	"penstock/torch"
 )
@@ -94,10 +95,7 @@ func word(s *pflag.FlagSet, to *string, name, otherwise, usage string, words ...
 	*to = otherwise
 	s.Var(&value{text: otherwise, read: func(text string) error {
 		if !slices.Contains(words, text) {
-			if len(words) < 4 {
-				return fmt.Errorf("want %s", strings.Join(words, " or "))
-			}
-			return fmt.Errorf("want one of %s", strings.Join(words, ", "))
+			return errors.New(arg.OneOf(text, words))
 		}
 		*to = text
 		return nil
@@ -171,6 +169,14 @@ func unread(cmd *cobra.Command, err error) error {
 				"ParseInt": errors.New("want a whole number"), "ParseUint": errors.New("want a whole number that is not negative")}[number.Func]
 		}
 		return badUsage("--%s %s: %w; see %s --help", value.GetFlag().Name, quoted(value.GetValue()), cause, cmd.CommandPath())
+	}
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		var flags []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { flags = append(flags, f.Name) })
+		if near := arg.Nearest(unknown.GetSpecifiedName(), flags); near != "" {
+			return badUsage("%w; did you mean --%s? see %s --help", err, near, cmd.CommandPath())
+		}
 	}
 	return badUsage("%w; see %s --help", err, cmd.CommandPath())
 }
