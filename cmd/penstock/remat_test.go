@@ -266,13 +266,26 @@ func TestRematCurve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	decoder := xml.NewDecoder(bytes.NewReader(svg))
+	decoder, texts := xml.NewDecoder(bytes.NewReader(svg)), 0
 	for {
-		if _, err := decoder.Token(); err == io.EOF {
+		token, err := decoder.Token()
+		if err == io.EOF {
 			break
 		} else if err != nil {
 			t.Fatal(err)
 		}
+		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "text" { // where it is meant to be, in any font
+			at := map[string]string{}
+			for _, a := range e.Attr {
+				at[a.Name.Local] = a.Value
+			}
+			if texts++; at["text-anchor"] != "middle" || at["textLength"] == "" {
+				t.Errorf("text %v", e.Attr)
+			}
+		}
+	}
+	if texts < 10 {
+		t.Errorf("%d texts", texts)
 	}
 	for _, want := range []string{"memory, MiB", "time on top", "chain.json, 6 layers", "best plan", "least that has a plan", "sequential", "revolve", "none", "all", "Arial"} {
 		if !strings.Contains(string(svg), want) {

@@ -16,9 +16,7 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 
 	"penstock/remat"
-
 	"penstock/remat/baselines"
-
 	"penstock/remat/solver"
 )
 
@@ -45,7 +43,8 @@ func drawCurve(title string, c remat.Chain, points []solver.Point, baselines []b
 	unit, name := memoryUnit(points[len(points)-1].Peak)
 	p.X.Label.Text = "memory, " + name
 	p.Y.Label.Text = "time on top of computing everything once"
-	dress(p)
+	legend := plot.NewLegend()
+	dress(p, &legend)
 
 	at := func(peak int64, time float64) plotter.XY {
 		overhead := 0.0
@@ -75,8 +74,8 @@ func drawCurve(title string, c remat.Chain, points []solver.Point, baselines []b
 	}
 	wall.Color, wall.Dashes = curveColour, []vg.Length{vg.Points(3), vg.Points(3)}
 	p.Add(wall, line)
-	p.Legend.Add("best plan", line)
-	p.Legend.Add("least that has a plan", wall)
+	legend.Add("best plan", line)
+	legend.Add("least that has a plan", wall)
 	for _, m := range strategyMarks {
 		if len(marks[m.strategy]) == 0 {
 			continue
@@ -87,18 +86,44 @@ func drawCurve(title string, c remat.Chain, points []solver.Point, baselines []b
 		}
 		scatter.GlyphStyle = draw.GlyphStyle{Color: m.colour, Radius: vg.Points(4), Shape: m.shape}
 		p.Add(scatter)
-		p.Legend.Add(m.strategy+beyond(marks[m.strategy], axes.Max.Y), scatter)
+		legend.Add(m.strategy+beyond(marks[m.strategy], axes.Max.Y), scatter)
 	}
 	// Add has widened them
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = axes.Min.X, axes.Max.X, axes.Min.Y, axes.Max.Y
-	canvas := vgsvg.New(8*vg.Inch, 5*vg.Inch)
-	p.Draw(draw.Crop(draw.New(canvas), vg.Points(8), -vg.Points(12), vg.Points(8), -vg.Points(8)))
+	canvas := &anchored{Canvas: vgsvg.New(10*vg.Inch, 5*vg.Inch)}
+	whole := draw.New(canvas)
+	const beside = 2.4 * vg.Inch // the legend's, off the data
+	p.Draw(draw.Crop(whole, vg.Points(8), -beside, vg.Points(8), -vg.Points(8)))
+	legend.Draw(draw.Crop(whole, 10*vg.Inch-beside+vg.Points(12), 0, 0, -vg.Points(40)))
+	return canvas.bytes()
+}
+
+// anchored draws text about the middle of where it is meant to be and as wide, whatever font there
+// is: gonum places it by the widths of a font that the reader may lack.
+type anchored struct {
+	*vgsvg.Canvas
+	widths []vg.Length // of each text, in the order of the file
+}
+
+func (a *anchored) FillString(face font.Face, at vg.Point, text string) {
+	width := face.Width(text)
+	a.widths = append(a.widths, width)
+	a.Canvas.FillString(face, vg.Point{X: at.X + width/2, Y: at.Y}, text)
+}
+
+// bytes is the file.
+func (a *anchored) bytes() ([]byte, error) {
 	var b bytes.Buffer
-	if _, err := canvas.WriteTo(&b); err != nil {
+	if _, err := a.WriteTo(&b); err != nil {
 		return nil, err
 	}
+	parts := bytes.Split(b.Bytes(), []byte("<text "))
+	out := bytes.NewBuffer(parts[0])
+	for i, part := range parts[1:] {
+		fmt.Fprintf(out, `<text text-anchor="middle" textLength="%.5g" %s`, a.widths[i].Points(), part)
+	}
 	// Fonts of the same widths, for those who do not have this one.
-	return bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans"),
+	return bytes.ReplaceAll(out.Bytes(), []byte("font-family:Liberation Sans"),
 		[]byte("font-family:'Liberation Sans',Arial,Helvetica,sans-serif")), nil
 }
 
@@ -153,18 +178,16 @@ func memoryUnit(bytes int64) (float64, string) {
 }
 
 // dress sets fonts, grid and places of everything.
-func dress(p *plot.Plot) {
+func dress(p *plot.Plot, legend *plot.Legend) {
 	for _, style := range []*text.Style{&p.Title.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle,
-		&p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle} {
+		&p.X.Tick.Label, &p.Y.Tick.Label, &legend.TextStyle} {
 		style.Font = font.Font{Typeface: "Liberation", Variant: "Sans", Size: vg.Points(11)}
 	}
 	p.Title.TextStyle.Font.Size = vg.Points(13)
 	p.Title.Padding, p.X.Label.Padding, p.Y.Label.Padding = vg.Points(8), vg.Points(6), vg.Points(6)
 	p.X.Tick.Marker, p.Y.Tick.Marker = evenTicks{}, evenTicks{" %"}
 	p.X.Padding, p.Y.Padding = 0, 0
-	p.Legend.Top, p.Legend.Padding = true, vg.Points(3)
-	p.Legend.ThumbnailWidth = vg.Points(24)
-	p.Legend.XOffs, p.Legend.YOffs = -vg.Points(8), -vg.Points(8)
+	legend.Top, legend.Left, legend.Padding, legend.ThumbnailWidth = true, true, vg.Points(3), vg.Points(24)
 	grid := plotter.NewGrid()
 	pale := color.NRGBA{225, 225, 225, 255}
 	grid.Horizontal.Color, grid.Vertical.Color = pale, pale
