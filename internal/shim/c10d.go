@@ -2,7 +2,7 @@ package shim
 
 /*
 #include <stdlib.h>
-#include "c10d.h"
+#include "native/c10d.h"
 */
 import "C"
 

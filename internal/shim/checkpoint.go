@@ -1,7 +1,7 @@
 package shim
 
 /*
-#include "shim.h"
+#include "native/shim.h"
 
 int32_t penstockRecompute(int64_t, ps_recomputation*);
 void penstockForget(int64_t);

@@ -1,24 +1,25 @@
-// Package shim is the only cgo in Penstock: a thin Go face on the plain C header shim.h over libtorch.
+// Package shim is the only cgo in Penstock: a thin Go face on the plain C headers of package native, which is the C++ over libtorch.
 //
 // It has no opinions. Handles are raw words, every function returns its error in the same call, and what a call runs under
 // is an argument (Mode). Ownership, errors people read and typed operators are package torch's.
 //
-// The default flags link Debian's libtorch. Another one is chosen with CGO_CXXFLAGS and CGO_LDFLAGS, which come before these.
+// cgo links each package by itself, which leaves native's functions unresolved here. A binary is linked with native's flags last, so that there it is an error.
 package shim
 
 /*
-#cgo CXXFLAGS: -std=c++17 -O2 -Wall
-#cgo LDFLAGS: -ltorch_cpu -lc10 -ldl
+#cgo LDFLAGS: -Wl,--unresolved-symbols=ignore-all
 #cgo noescape ps_call
 #cgo noescape ps_describe
 #include <stdlib.h>
-#include "shim.h"
+#include "native/shim.h"
 */
 import "C"
 
 import (
 	"math"
 	"unsafe"
+
+	_ "penstock/internal/shim/native"
 )
 
 // Mode is what a call runs under. It mirrors ps_mode.

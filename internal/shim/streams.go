@@ -1,6 +1,6 @@
 package shim
 
-// #include "shim.h"
+// #include "native/shim.h"
 import "C"
 
 // ClosedAtStart reports whether a standard stream, 0, 1 or 2, was closed when the process began. Go has opened /dev/null in its place since.

@@ -2,7 +2,7 @@
 //
 // Three thread counts must agree or stages slow each other down: OpenMP's (per OS thread), libtorch's, and OpenBLAS's own pool
 // (one per process, found by name because a libtorch may be linked with another BLAS).
-#include "internal.hpp"
+#include "../internal.hpp"
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>

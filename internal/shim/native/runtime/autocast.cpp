@@ -1,5 +1,5 @@
 // bfloat16 autocast for the length of a call.
-#include "internal.hpp"
+#include "../internal.hpp"
 
 #include <ATen/autocast_mode.h>
 

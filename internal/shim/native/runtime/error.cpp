@@ -1,4 +1,4 @@
-#include "internal.hpp"
+#include "../internal.hpp"
 
 #include <cstdlib>
 #include <cstring>

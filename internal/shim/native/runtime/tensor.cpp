@@ -1,5 +1,5 @@
 // Handles, and data in and out.
-#include "internal.hpp"
+#include "../internal.hpp"
 
 #include <cstring>
 

@@ -3,7 +3,7 @@
 // Every block carries a header that says whose it is, so that a block freed on any thread, at any time, is given back to the
 // account that it was charged to. An account counts the bytes that were asked for, exactly; headers and the rounding to pages are not counted. Where blocks come from is arena.hpp's.
 #include "arena.hpp"
-#include "internal.hpp"
+#include "../internal.hpp"
 #include "loans.hpp"
 
 #include <c10/core/CPUAllocator.h>

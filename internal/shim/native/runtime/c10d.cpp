@@ -1,8 +1,8 @@
 // c10d: the store of the rendezvous, sends and receives over Gloo.
 //
 // A build whose libtorch comes without the headers of Gloo has the store alone.
-#include "c10d.h"
-#include "internal.hpp"
+#include "../c10d.h"
+#include "../internal.hpp"
 
 #if __has_include(<gloo/config.h>)
 #define USE_C10D_GLOO

@@ -1,6 +1,6 @@
 // A backward that is prepared: what it starts from, and running it. Its two parts are split.cpp's.
 #pragma once
-#include "internal.hpp"
+#include "../internal.hpp"
 
 #include <torch/csrc/autograd/function.h>
 

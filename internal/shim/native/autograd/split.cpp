@@ -34,10 +34,10 @@ namespace {
 
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
-using torch::autograd::Node;
+using AnyNode = torch::autograd::Node;
 using torch::autograd::variable_list;
 
-bool is_product(const Node& node) {
+bool is_product(const AnyNode& node) {
   static const std::unordered_set<std::string> names{
       "LinearBackward", "LinearBackward0", "ConvolutionBackward0", "ConvolutionOverrideableBackward0",
       "MmBackward0", "AddmmBackward0", "BmmBackward0", "BaddbmmBackward0", "AddbmmBackward0", "MvBackward0", "AddmvBackward0"};
@@ -45,11 +45,11 @@ bool is_product(const Node& node) {
 }
 
 // Stands before a product in the first part. The product has its edges to the weights back when it has run.
-class Before final : public Node {
+class Before final : public AnyNode {
  public:
   // weights says, by edge of the product, which are for later.
-  Before(std::shared_ptr<Node> product, const std::vector<bool>& weights, const Prepared& later)
-      : Node(product->sequence_nr(), only(product->next_edges(), weights, false)),
+  Before(std::shared_ptr<AnyNode> product, const std::vector<bool>& weights, const Prepared& later)
+      : AnyNode(product->sequence_nr(), only(product->next_edges(), weights, false)),
         name_(product->name()),
         product_(std::move(product)),
         later_(later) {
@@ -81,17 +81,17 @@ class Before final : public Node {
   }
 
   const std::string name_;
-  std::shared_ptr<Node> product_;
+  std::shared_ptr<AnyNode> product_;
   edge_list weights_;
   const std::weak_ptr<Start> later_;  // it will hold the product, whose x may have this node in its graph
 };
 
-using Nodes = std::unordered_set<Node*>;
+using Nodes = std::unordered_set<AnyNode*>;
 
 // The nodes of a graph, each after those that its edges lead to.
-std::vector<Node*> nodes_of(Node* root) {
-  std::vector<Node*> out;
-  std::vector<std::pair<Node*, uint32_t>> path{{root, 0}};
+std::vector<AnyNode*> nodes_of(AnyNode* root) {
+  std::vector<AnyNode*> out;
+  std::vector<std::pair<AnyNode*, uint32_t>> path{{root, 0}};
   Nodes seen{root};
   while (!path.empty()) {
     auto& [node, next] = path.back();
@@ -100,7 +100,7 @@ std::vector<Node*> nodes_of(Node* root) {
       path.pop_back();
       continue;
     }
-    Node* to = node->next_edge(next++).function.get();
+    AnyNode* to = node->next_edge(next++).function.get();
     if (to != nullptr && seen.insert(to).second) path.emplace_back(to, 0);
   }
   return out;
@@ -111,13 +111,13 @@ class Parts {
  public:
   // wanted are nodes that the first part reaches, beside the gates.
   Parts(Start* start, const Nodes& wanted) : start_(start), all_(nodes_of(start)) {
-    for (Node* node : all_) {
+    for (AnyNode* node : all_) {
       bool leads = wanted.count(node) > 0 || node->name() == "GateBackward";
       for (const Edge& e : node->next_edges()) leads = leads || first_.count(e.function.get()) > 0;
       if (leads) first_.insert(node);
     }
     first_.insert(start);
-    for (Node* node : all_)
+    for (AnyNode* node : all_)
       if (first_.count(node) > 0) sort(node);
     while (!summed_.empty() && settle()) {
     }
@@ -125,10 +125,10 @@ class Parts {
 
   // Takes the second part out of the graph.
   void cut(const Prepared& later) {
-    std::unordered_map<Node*, const Leaving*> leaves;
+    std::unordered_map<AnyNode*, const Leaving*> leaves;
     for (const Leaving& l : leaving_) leaves[l.from] = &l;
-    std::unordered_map<Node*, std::shared_ptr<Node>> before;
-    for (Node* node : all_) {  // a node comes after those that it leads to
+    std::unordered_map<AnyNode*, std::shared_ptr<AnyNode>> before;
+    for (AnyNode* node : all_) {  // a node comes after those that it leads to
       for (Edge& e : node->next_edges()) {
         auto found = before.find(e.function.get());
         if (found != before.end()) e.function = found->second;
@@ -136,7 +136,7 @@ class Parts {
       auto found = leaves.find(node);
       if (found == leaves.end() || node == start_) continue;
       auto* instead = new Before(node->shared_from_this(), found->second->edges, later);
-      before[node] = std::shared_ptr<Node>(instead, torch::autograd::deleteNode);
+      before[node] = std::shared_ptr<AnyNode>(instead, torch::autograd::deleteNode);
     }
     edge_list edges;
     variable_list grads;
@@ -155,16 +155,16 @@ class Parts {
  private:
   // Edges of a node that are for later, all of them or none.
   struct Leaving {
-    Node* from;
+    AnyNode* from;
     std::vector<bool> edges;
   };
 
   // Finds what of a node in the first part may be for later.
-  void sort(Node* node) {
+  void sort(AnyNode* node) {
     Leaving weights{node, std::vector<bool>(node->num_outputs())};
     bool any = false;
     for (uint32_t i = 0; i < node->num_outputs(); i++) {
-      Node* to = node->next_edge(i).function.get();
+      AnyNode* to = node->next_edge(i).function.get();
       if (to == nullptr || first_.count(to) > 0) continue;
       if (node == start_) {  // an output that leads to weights only
         leaving_.push_back({node, std::vector<bool>(node->num_outputs())});
@@ -179,9 +179,9 @@ class Parts {
   }
 
   // The first part computes a node that leads to weights only, and all that the node leads to.
-  void sum(Node* node) {
+  void sum(AnyNode* node) {
     if (summed_.count(node) > 0) return;
-    for (Node* n : nodes_of(node)) summed_.insert(n);
+    for (AnyNode* n : nodes_of(node)) summed_.insert(n);
   }
 
   // Keeps in the first part what leads to weights that it sums. Says whether there was any.
@@ -193,7 +193,7 @@ class Parts {
       for (size_t i = 0; i < l.edges.size() && !shared; i++) {
         if (!l.edges[i]) continue;
         const auto below = nodes_of(l.from->next_edge(i).function.get());
-        shared = std::any_of(below.begin(), below.end(), [&](Node* n) { return summed_.count(n) > 0; });
+        shared = std::any_of(below.begin(), below.end(), [&](AnyNode* n) { return summed_.count(n) > 0; });
       }
       if (!shared) {
         k++;
@@ -207,7 +207,7 @@ class Parts {
   }
 
   Start* const start_;
-  const std::vector<Node*> all_;
+  const std::vector<AnyNode*> all_;
   Nodes first_;   // nodes that lead to what the first part is for
   Nodes summed_;  // nodes beside those, which the first part runs too
   std::vector<Leaving> leaving_;

@@ -2,7 +2,7 @@
 //
 // callBoxed checks nothing: too few values are an out-of-bounds read, an int where a float is wanted is an internal assertion. So
 // the argument kinds are read from the schema at lookup and every value is checked and coerced here; missing ones are filled from the schema.
-#include "internal.hpp"
+#include "../internal.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>

@@ -2,7 +2,7 @@
 #include <cerrno>
 #include <fcntl.h>
 
-#include "shim.h"
+#include "../shim.h"
 
 namespace {
 

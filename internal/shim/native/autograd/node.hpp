@@ -1,7 +1,7 @@
 // What our own autograd functions share: a node that saves tensors, and tensors put under it. torch::autograd::Function does the same with more allocations, and
 // cannot leave a gradient untouched, or save less than its arguments.
 #pragma once
-#include "internal.hpp"
+#include "../internal.hpp"
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>

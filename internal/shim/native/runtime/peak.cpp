@@ -1,5 +1,5 @@
 // The rate of fused multiply-adds that one core can reach: what a GEMM is measured against.
-#include "shim.h"
+#include "../shim.h"
 
 #include <chrono>
 

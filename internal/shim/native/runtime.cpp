@@ -1,0 +1,12 @@
+// The unit of everything else: calls, tensors, memory, threads, processes. See autograd.cpp.
+#include "runtime/account.cpp"
+#include "runtime/arena.cpp"
+#include "runtime/autocast.cpp"
+#include "runtime/c10d.cpp"
+#include "runtime/error.cpp"
+#include "runtime/op.cpp"
+#include "runtime/peak.cpp"
+#include "runtime/spans.cpp"
+#include "runtime/streams.cpp"
+#include "runtime/tensor.cpp"
+#include "runtime/threads.cpp"

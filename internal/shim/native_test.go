@@ -1,0 +1,60 @@
+package shim_test
+
+import (
+	"go/build"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// cgo compiles all C++ of a package when any of its files changes. So package shim has none, and package native, which has all, has no Go that would change.
+func TestAChangeInGoCompilesNoCpp(t *testing.T) {
+	face, err := build.ImportDir(".", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := slices.Concat(face.CFiles, face.CXXFiles, face.HFiles); len(c) > 0 {
+		t.Errorf("package shim has %v; want all of C++ in package native", c)
+	}
+	native, err := build.ImportDir("native", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files := slices.Concat(native.GoFiles, native.CgoFiles, native.TestGoFiles); !slices.Equal(files, []string{"native.go"}) {
+		t.Errorf("package native has %v; want native.go alone", files)
+	}
+	text, err := os.ReadFile("native/native.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), "\nfunc ") {
+		t.Error("native.go has a function; want Go in package shim")
+	}
+}
+
+// Files in the folders of package native are compiled by the units of the same names, and only they. A unit that forgot one would link all the same if nothing called it.
+func TestUnitsIncludeTheirFolders(t *testing.T) {
+	units, err := filepath.Glob("native/*.cpp")
+	if err != nil || len(units) != 2 {
+		t.Fatalf("units %v, %v; want two, one for each core", units, err)
+	}
+	for _, unit := range units {
+		text, err := os.ReadFile(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		folder := strings.TrimSuffix(unit, ".cpp")
+		files, err := filepath.Glob(folder + "/*.cpp")
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: files %v, %v", folder, files, err)
+		}
+		for _, f := range files {
+			line := `#include "` + filepath.Base(folder) + "/" + filepath.Base(f) + `"`
+			if strings.Count(string(text), line+"\n") != 1 {
+				t.Errorf("%s: want one line %s", unit, line)
+			}
+		}
+	}
+}
