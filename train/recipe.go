@@ -35,6 +35,9 @@ type Recipe struct {
 	// and nil are not written down.
 	Processes int   `json:"processes,omitempty"`
 	Balance   []int `json:"balance,omitempty"`
+	// Plan is the plan that decided stages, schedule and micro-batches, in whatever form its maker reads
+	// it, and Checkpoint.Plan tells it. Nothing depends on it. "" is not written down.
+	Plan string `json:"plan,omitempty"`
 	// Kernels names the kernels in use, by library (torch.KernelNames). The last bits of results
 	// depend on them too. Save writes them down, Check does not compare them, and
 	// Checkpoint.Kernels tells them.

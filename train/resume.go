@@ -163,6 +163,12 @@ func (c *Checkpoint) Files() []string {
 // written down.
 func (c *Checkpoint) Threads() int { return c.machine().Threads }
 
+// Chunks is the recipe's number of micro-batches when the checkpoint was saved.
+func (c *Checkpoint) Chunks() int { return c.machine().Chunks }
+
+// Plan is the recipe's plan when the checkpoint was saved; "" is none.
+func (c *Checkpoint) Plan() string { return c.machine().Plan }
+
 // Replicas is the recipe's number of replicas when the checkpoint was saved; 0 is one.
 func (c *Checkpoint) Replicas() int { return c.machine().Replicas }
 
@@ -176,17 +182,18 @@ func (c *Checkpoint) Processes() int { return c.machine().Processes }
 // nil if unknown.
 func (c *Checkpoint) Kernels() map[string]string { return c.machine().Kernels }
 
-// machine is the part of the saved recipe in which a resumed run may differ.
+// machine is the part of the saved recipe in which a resumed run may differ, and its micro-batches.
 func (c *Checkpoint) machine() (saved Recipe) {
 	var m struct {
-		Threads, Replicas, Processes int
-		Balance                      []int
-		Kernels                      map[string]string
+		Threads, Replicas, Processes, Chunks int
+		Balance                              []int
+		Plan                                 string
+		Kernels                              map[string]string
 	}
 	if json.Unmarshal(c.state.Recipe, &m) != nil {
 		return Recipe{} // a recipe of another shape, which Check tells of
 	}
-	return Recipe{Threads: m.Threads, Replicas: m.Replicas, Processes: m.Processes, Balance: m.Balance, Kernels: m.Kernels}
+	return Recipe{Threads: m.Threads, Replicas: m.Replicas, Processes: m.Processes, Chunks: m.Chunks, Balance: m.Balance, Plan: m.Plan, Kernels: m.Kernels}
 }
 
 // Check returns a *MismatchError unless a run of this recipe and model, which need not be
@@ -196,7 +203,7 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 		return err
 	}
 	was := c.machine()
-	r.Threads, r.Replicas, r.Processes, r.Balance, r.Kernels = was.Threads, was.Replicas, was.Processes, was.Balance, was.Kernels
+	r.Threads, r.Replicas, r.Processes, r.Balance, r.Plan, r.Kernels = was.Threads, was.Replicas, was.Processes, was.Balance, was.Plan, was.Kernels
 	field, saved, given, err := difference(c.state.Recipe, r)
 	if err != nil {
 		return &DamagedError{c.Path, err}

@@ -155,7 +155,8 @@ func (p balancePlan) cutModel(ctx context.Context, stdout, stderr io.Writer) err
 // place, elsewhere in a line now and then.
 type layerProgress struct {
 	w     io.Writer
-	live  bool // on a terminal
+	what  string // of what the layers are, where they are measured several times, such as " of 8 rows"
+	live  bool   // on a terminal
 	next  time.Time
 	shown bool
 }
@@ -182,10 +183,10 @@ func (p *layerProgress) layer(done, layers int) {
 	p.next = now.Add(p.every())
 	if p.live {
 		p.shown = true
-		fmt.Fprintf(p.w, "\r\x1b[Kmeasured %d of %d layers", done, layers)
+		fmt.Fprintf(p.w, "\r\x1b[Kmeasured %d of %d layers%s", done, layers, p.what)
 		return
 	}
-	fmt.Fprintf(p.w, "measured %d of %d layers\n", done, layers)
+	fmt.Fprintf(p.w, "measured %d of %d layers%s\n", done, layers, p.what)
 }
 
 // end clears the line.

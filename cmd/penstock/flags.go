@@ -26,6 +26,7 @@ type trainFlags struct {
 	schedule string // of the pipeline: a name or a file
 	virtual  int
 	planned  string      // a file, or auto; "" is no plan
+	decided  bool        // the plan of auto has given its flags
 	config   pipe.Config // its Balance is nil if the cut is to be found by timing the layers
 	limit    int64       // bytes; 0 is none
 

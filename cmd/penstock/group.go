@@ -128,7 +128,10 @@ func (p *plan) checkProcesses(*pflag.FlagSet) error {
 			devices = append(devices, d)
 		}
 	}
-	if n, each := len(devices), p.member.Size/p.replicas; n < each {
+	if n, each := len(devices), p.member.Size/p.replicas; n < each && p.planned != "" && p.planned != auto {
+		return badUsage("--plan %s has %d devices, and one device is in one process, of which there are %d: want a plan for --devices %[3]d or more, --plan auto, or fewer processes",
+			p.planned, n, each)
+	} else if n < each {
 		return badUsage("%d processes share %d devices, and one device is in one process: want --stages %[1]d or more, or fewer processes",
 			each, n)
 	}

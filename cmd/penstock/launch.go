@@ -252,6 +252,9 @@ func (f *launchFlags) checkTraining(args []string, nodes int) (flags trainFlags,
 			return flags, badUsage("--%s %s: launch says which process is which; want it left out after train", name, s.Lookup(name).Value)
 		}
 	}
+	if err := flags.takePlan(train); err != nil {
+		return flags, err
+	}
 	environment := f.environment(launch.Place{Size: f.processes * nodes}, 0, cmp.Or(f.rendezvous, "127.0.0.1:1"))
 	_, err = flags.plan(s, func(name string) string { return environment[name] })
 	return flags, err

@@ -13,23 +13,33 @@ import (
 type measuredModel struct {
 	name    string
 	info    models.Info
+	options models.Options
 	model   *nn.Sequential
 	input   []int64 // of one sample
 	classes int
 }
 
 // newMeasuredModel makes the model that --model and --set ask for. Its errors are usage errors.
-func newMeasuredModel(name string, set []string) (m measuredModel, err error) {
-	m.name = name
+func newMeasuredModel(name string, set []string) (measuredModel, error) {
+	var o models.Options
+	if err := models.Set(name, &o, set); err != nil {
+		return measuredModel{}, badUsage("--set %s", message(err))
+	}
+	m, err := measuredWith(name, o)
+	if err != nil {
+		return m, badUsage("--set %s: %s", strings.Join(set, ","), message(err))
+	}
+	return m, nil
+}
+
+// measuredWith makes the model with these options.
+func measuredWith(name string, o models.Options) (m measuredModel, err error) {
+	m.name, m.options = name, o
 	if m.info, err = models.Describe(name); err != nil {
 		return m, err
 	}
-	var o models.Options
-	if err := models.Set(name, &o, set); err != nil {
-		return m, badUsage("--set %s", message(err))
-	}
 	if m.model, err = models.New(name, o); err != nil {
-		return m, badUsage("--set %s: %s", strings.Join(set, ","), message(err))
+		return m, err
 	}
 	m.input, m.classes = m.info.Input, m.info.Defaults.Classes
 	for at, size := range map[int]int{0: o.Context + o.Channels, 1: o.Size, 2: o.Size} { // a model reads text, or images

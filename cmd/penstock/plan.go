@@ -34,13 +34,16 @@ type plan struct {
 	options  models.Options    // what --set asks for
 	policy   []pipe.Checkpoint // by stage
 	movable  bool              // the command line does not say which stages of several share a device
+	// Of --plan auto: what the plan is for, and the command line with what a plan says.
+	world  planWorld
+	decide func(searchLine) (plan, error)
 }
 
 // plan checks flags that were read against each other, and against the environment. Its errors are
 // usage errors of one line that name the flag, the value and what to give instead.
 func (f trainFlags) plan(s *pflag.FlagSet, getenv func(string) string) (plan, error) {
 	p := plan{trainFlags: f, getenv: getenv}
-	for _, check := range []func(*pflag.FlagSet) error{p.checkNames, p.checkGroup, p.checkCut, p.checkProcesses, p.checkDevices, p.checkMemory, p.checkOptimizer, p.checkFiles} {
+	for _, check := range []func(*pflag.FlagSet) error{p.checkNames, p.checkGroup, p.checkAuto, p.checkCut, p.checkProcesses, p.checkDevices, p.checkMemory, p.checkOptimizer, p.checkFiles} {
 		if err := check(s); err != nil {
 			return plan{}, err
 		}

@@ -178,7 +178,7 @@ func (f *searchFlags) read(cmd *cobra.Command, args []string) (searchJob, error)
 		return job, badUsage("--stages and --devices are the same; want one of them")
 	}
 	if f.of.modelName != "" {
-		return f.measure(cmd)
+		return f.ofModel(cmd)
 	}
 	switch {
 	case f.chunks == 0 && f.batch == 0:
@@ -329,6 +329,7 @@ type searchLine struct {
 	Batch     int      `json:"batch,omitempty"`
 	Limit     int64    `json:"memory_limit,omitempty"` // bytes of each device
 	Optimizer string   `json:"optimizer,omitempty"`
+	Momentum  *float64 `json:"momentum,omitempty"` // of the optimizer, if not the usual one
 	Autocast  bool     `json:"autocast,omitempty"`
 }
 
@@ -344,7 +345,9 @@ func (j *searchJob) line(r *search.Result) searchLine {
 	if m := j.model; m != nil {
 		line.Balance = m.layers(p.Balance)
 		line.Model, line.Settings, line.Batch, line.Optimizer, line.Autocast = m.modelName, m.set, m.batch, m.optimizer, m.autocast
-		line.Limit = m.limit
+		if line.Limit = m.limit; m.update.Momentum != usualMomentum(m.optimizer) {
+			line.Momentum = &m.update.Momentum
+		}
 	}
 	line.Virtual, line.Replicas, line.Threads = more(p.Virtual), more(p.Replicas), more(p.Threads)
 	if p.Devices[0] != "device 0" {

@@ -28,6 +28,7 @@ type modelFlags struct {
 	modelName string
 	set       []string
 	optimizer string
+	momentum  float64
 	autocast  bool
 	threads   int
 	repeats   int
@@ -38,6 +39,7 @@ func (f *modelFlags) register(s *pflag.FlagSet) {
 	word(s, &f.modelName, "model", "", "`NAME` of a model, which is measured, in place of CHAIN: "+strings.Join(models.Names(), ", "), models.Names()...)
 	s.StringArrayVar(&f.set, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
 	word(s, &f.optimizer, "optimizer", "sgd", "`NAME` of the optimizer that will train the model: "+strings.Join(optim.Names(), ", "), optim.Names()...)
+	amount(s, &f.momentum, "momentum", 1, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
 	s.BoolVar(&f.autocast, "autocast", false, "plan for forwards of the model in bfloat16 where that is safe")
 	whole(s, &f.threads, "threads", 0, 1, pipe.MaxThreads, "`N` threads of each device on the model (default: as many as there are cores for each)")
 	count(s, &f.repeats, "repeats", 3, "`N` timed runs of each layer of the model, of which the lower quartile counts")
@@ -45,15 +47,17 @@ func (f *modelFlags) register(s *pflag.FlagSet) {
 }
 
 // modelOnly are the flags that go with --model.
-var modelOnly = []string{"set", "optimizer", "autocast", "threads", "repeats", "seed"}
+var modelOnly = []string{"set", "optimizer", "momentum", "autocast", "threads", "repeats", "seed"}
 
 // modelSearch is a model that is planned for.
 type modelSearch struct {
 	modelFlags
 	measuredModel
-	batch int
-	limit int64 // bytes of each device; 0 is none
-	units []int // layers of each unit of the chain
+	update            optim.Config // what of it decides how much state there is
+	deferredBatchNorm bool
+	batch             int
+	limit             int64 // bytes of each device; 0 is none
+	units             []int // layers of each unit of the chain
 }
 
 // modelPlans is how many plans of a device are made for each schedule and number of micro-batches of a
@@ -63,23 +67,50 @@ const modelPlans = 30
 // mostChunks is the most micro-batches that a model is measured for, unless --chunks asks for more.
 const mostChunks = 16
 
-// measure makes a job of a model: it measures it for each number of micro-batches and of threads.
-func (f *searchFlags) measure(cmd *cobra.Command) (job searchJob, err error) {
+// ofModel checks the flags and makes a job of a model, which it measures.
+func (f *searchFlags) ofModel(cmd *cobra.Command) (job searchJob, err error) {
 	switch {
 	case f.batch == 0:
 		return job, badUsage("--model %s: want --batch N with it, the rows of a step", f.of.modelName)
 	case f.rows > 0 || f.replicas != nil:
 		return job, badUsage("--rows and --replicas are for a chain; want them left out with --model")
-	case f.chunks > 0 && f.batch%f.chunks != 0:
-		return job, badUsage("--chunks %d: it does not divide the %d rows of --batch", f.chunks, f.batch)
 	case f.machine != "" && (f.latency > 0 || f.bandwidth > 0):
 		return job, badUsage("--machine has the links; want --latency and --bandwidth left out")
 	}
-	m := &modelSearch{modelFlags: f.of, batch: f.batch, limit: f.limit}
+	m := &modelSearch{modelFlags: f.of}
+	m.update.Momentum = momentumOf(cmd.Flags(), m.optimizer, m.momentum)
 	if m.measuredModel, err = newMeasuredModel(m.modelName, m.set); err != nil {
 		return job, err
 	}
-	slots, err := optim.Slots(m.optimizer, m.update())
+	cores := runtime.NumCPU()
+	var machine search.Machine
+	if f.machine != "" {
+		if machine, err = readMachine(cmd, f.machine); err != nil {
+			return job, err
+		}
+	} else {
+		machine = thisMachine(max(cores, f.stages*max(m.threads, 1)))
+		if f.stages > cores {
+			fmt.Fprintf(cmd.ErrOrStderr(), "--devices %d: there are %d cores, so that a step will take longer than planned\n", f.stages, cores)
+		}
+	}
+	machine.Links = f.joined(machine.Links)
+	return f.measure(cmd.Context(), cmd.ErrOrStderr(), m, machine, f.modelThreads(cores))
+}
+
+// thisMachine is a CPU of so many threads, which its devices share.
+func thisMachine(threads int) search.Machine {
+	return search.Machine{Devices: []search.Device{{Name: "cpu", Threads: threads}}}
+}
+
+// measure makes a job of a model for a machine: it measures the model for each number of micro-batches and
+// of threads of a device.
+func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSearch, machine search.Machine, threads []int) (job searchJob, err error) {
+	if f.chunks > 0 && f.batch%f.chunks != 0 {
+		return job, badUsage("--chunks %d: it does not divide the %d rows of --batch", f.chunks, f.batch)
+	}
+	m.batch, m.limit, m.update.LR = f.batch, f.limit, 1
+	slots, err := optim.Slots(m.optimizer, m.update)
 	if err != nil {
 		return job, err
 	}
@@ -87,41 +118,33 @@ func (f *searchFlags) measure(cmd *cobra.Command) (job searchJob, err error) {
 	if f.stages > layers {
 		return job, badUsage("--devices %d: %s has %d layers; want at most as many", f.stages, m.name, layers)
 	}
-	job.model, job.elsewhere = m, f.machine != ""
+	job.model, job.machine, job.elsewhere = m, machine, f.machine != ""
 	job.wishes = search.Wishes{Batch: f.batch, Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit, State: slots, Plans: modelPlans}
 	if f.limit > 0 && f.schedules == nil {
 		job.wishes.Schedules = oneStage()
 	}
-	cores := runtime.NumCPU()
-	if f.machine != "" {
-		if job.machine, err = readMachine(cmd, f.machine); err != nil {
-			return job, err
-		}
-	} else {
-		job.machine = search.Machine{Devices: []search.Device{{Name: "cpu", Threads: max(cores, f.stages*max(m.threads, 1))}}}
-		if f.stages > cores {
-			fmt.Fprintf(cmd.ErrOrStderr(), "--devices %d: there are %d cores, so that a step will take longer than planned\n", f.stages, cores)
-		}
-	}
-	job.machine.Links = f.joined(job.machine.Links)
-	show := newLayerProgress(cmd.ErrOrStderr())
+	show := newLayerProgress(stderr)
 	defer show.end()
+	var timing profile.Timing
 	for _, chunks := range f.modelChunks() {
-		for _, threads := range f.modelThreads(cores) {
-			c, units, err := m.measured(cmd.Context(), f.batch/chunks, threads, show)
+		for _, n := range threads {
+			rows := f.batch / chunks
+			show.what = fmt.Sprintf(" for micro-batches of %s with %s", counted(rows, "row"), counted(n, "thread"))
+			c, units, err := m.measured(ctx, rows, n, show)
 			switch {
 			case err != nil:
 				return job, err
 			case len(c.Layers) == 0:
 				return job, badUsage("--model %s: nothing in it is trained, so there is nothing to plan", m.name)
 			case m.units != nil && !slices.Equal(units, m.units):
-				fmt.Fprintf(cmd.ErrOrStderr(), "micro-batches of %d rows are left out: other layers of them are one unit\n", f.batch/chunks)
+				fmt.Fprintf(stderr, "micro-batches of %d rows are left out: other layers of them are one unit\n", rows)
 				continue
 			}
-			m.units = units
-			job.profile.Measured = append(job.profile.Measured, search.Measured{Rows: f.batch / chunks, Threads: threads, Chain: c.Chain})
+			m.units, timing.Spread = units, max(timing.Spread, c.Timing.Spread)
+			job.profile.Measured = append(job.profile.Measured, search.Measured{Rows: rows, Threads: n, Chain: c.Chain})
 		}
 	}
+	warnOfTiming(stderr, timing, searchAgain)
 	return job, nil
 }
 
@@ -134,11 +157,6 @@ func oneStage() (names []string) {
 		}
 	}
 	return names
-}
-
-// update says how the optimizer updates, as far as it matters for its state.
-func (f *modelFlags) update() optim.Config {
-	return optim.Config{LR: 1, Momentum: usualMomentum(f.optimizer)}
 }
 
 // modelChunks are the numbers of micro-batches that a model is measured for.
@@ -175,7 +193,7 @@ func (m *modelSearch) measured(ctx context.Context, rows, threads int, show *lay
 	c := torch.NewCtx(torch.Options{Seed: m.seed})
 	defer c.Close()
 	config := profile.Config{Threads: threads, Repeats: m.repeats, Seed: m.seed, Autocast: m.autocast, Clock: clock,
-		Balance: []int{len(m.model.Layers())}, Split: true, Loss: trainingLoss(), Progress: show.layer}
+		Balance: []int{len(m.model.Layers())}, Split: true, DeferredBatchNorm: m.deferredBatchNorm, Loss: trainingLoss(), Progress: show.layer}
 	if threads > 1 {
 		config.Clock = nil // the time of day
 	}
@@ -222,7 +240,7 @@ func (m *modelSearch) fits(ctx context.Context, p *search.Plan) error {
 		return err
 	}
 	config := pipe.Config{Balance: m.layers(p.Balance), Chunks: p.MicroBatches, Threads: max(p.Threads, 1), Autocast: m.autocast, Seed: m.seed,
-		Schedule: named.Generate, Checkpoint: pipe.Optimal}
+		DeferredBatchNorm: m.deferredBatchNorm, Schedule: named.Generate, Checkpoint: pipe.Optimal}
 	for _, w := range workers {
 		config.Devices = append(config.Devices, torch.CPU(w))
 	}
@@ -230,11 +248,11 @@ func (m *modelSearch) fits(ctx context.Context, p *search.Plan) error {
 		torch.CPU(w).SetLimit(m.limit)
 		defer torch.CPU(w).SetLimit(0)
 	}
-	if config.Optimizer, err = optim.New(m.optimizer, m.update()); err != nil {
+	if config.Optimizer, err = optim.New(m.optimizer, m.update); err != nil {
 		return err
 	}
 	defer config.Optimizer.Close()
-	model, err := newMeasuredModel(m.modelName, m.set) // as a pipe is opened on a model of its own
+	model, err := measuredWith(m.name, m.options) // as a pipe is opened on a model of its own
 	if err != nil {
 		return err
 	}

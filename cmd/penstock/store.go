@@ -15,18 +15,18 @@ import (
 )
 
 // openStore looks at what is in --out, and whether more can be written there.
-func (j *job) openStore(_ context.Context, stderr io.Writer) error {
+func (j *job) openStore(context.Context, io.Writer) error {
 	if j.out == "" {
 		return nil
 	}
 	if j.resume {
-		return j.openCheckpoint(stderr)
+		return j.openCheckpoint()
 	}
 	if err := j.store().Prepare(); err != nil {
 		return err
 	}
 	if j.autoresume || j.member.Restart > 0 { // by a launcher, with the command line of the start
-		if err := j.openCheckpoint(stderr); !errors.Is(err, train.ErrNoCheckpoint) {
+		if err := j.openCheckpoint(); !errors.Is(err, train.ErrNoCheckpoint) {
 			return err
 		}
 	}
@@ -43,8 +43,8 @@ func (j *job) openStore(_ context.Context, stderr io.Writer) error {
 	return nil
 }
 
-// openCheckpoint finds what to go on from and says what is unusual about it.
-func (j *job) openCheckpoint(stderr io.Writer) error {
+// openCheckpoint finds what to go on from.
+func (j *job) openCheckpoint() error {
 	// Locked before anything is read: another run may be about to remove what would be found. Where
 	// there is no directory, Latest says so. Of the processes of a group some may have to make theirs.
 	if j.group != nil {
@@ -61,10 +61,27 @@ func (j *job) openCheckpoint(stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := from.Check(j.recipe, j.model); err != nil {
+	r := j.recipe
+	if j.planned == auto && j.world.Chunks == 0 { // still to be planned
+		r.Chunks = from.Chunks()
+	}
+	if err := from.Check(r, j.model); err != nil {
 		return err
 	}
 	j.from, j.loop.Step = from, from.Step
+	return j.store().Prepare()
+}
+
+// tellResumed says what is unusual about the checkpoint that the run goes on from.
+func (j *job) tellResumed(_ context.Context, stderr io.Writer) error {
+	from := j.from
+	if from == nil {
+		return nil
+	}
+	if was := from.Chunks(); was != j.config.Chunks {
+		fmt.Fprintf(stderr, "the checkpoint was trained with --chunks %d, this run has --chunks %d: results differ from those of an uninterrupted run; --chunks %[1]d keeps them\n",
+			was, j.config.Chunks)
+	}
 	if was := from.Threads(); was != 0 && was != j.config.Threads {
 		fmt.Fprintf(stderr, "the checkpoint was trained with --threads %d, this run has --threads %d: the last bits of the weights may differ\n",
 			was, j.config.Threads)
@@ -80,7 +97,7 @@ func (j *job) openCheckpoint(stderr io.Writer) error {
 				was, library, now[library])
 		}
 	}
-	return j.store().Prepare()
+	return nil
 }
 
 // beyond names the flag that ends a run before the point at which the checkpoint is, or is "".

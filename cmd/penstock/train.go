@@ -36,6 +36,10 @@ started them, or with --processes, --rank and --rendezvous. Each has some of the
 stages. All must have the same command line, data and program. --replicas has the
 pipeline several times, in as many processes as there are, or in one.
 
+With --plan auto a run measures the model and plans itself, with a device for each
+process at least. Resumed in the same world it keeps its plan, and in another, with
+other processes, cores, flags or limits, it plans again and says what has changed.
+
 With --checkpoint optimal the run says first, for each stage, how many bytes it
 will hold, how many forwards it runs again, and how much time that takes.`,
 		Example: `  penstock train --model resnet20 --data fashion-mnist --stages 2 --epochs 3 --out out/fashion
@@ -53,6 +57,13 @@ will hold, how many forwards it runs again, and how much time that takes.`,
 				return err
 			}
 			p.args = args
+			p.decide = func(line searchLine) (plan, error) {
+				if err := flags.take(cmd.Flags(), line); err != nil {
+					return plan{}, err
+				}
+				flags.decided = true
+				return flags.plan(cmd.Flags(), os.Getenv)
+			}
 			if p.listener, err = p.listen(); err != nil {
 				return err
 			}

@@ -6,33 +6,31 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"penstock/schedule"
 )
 
-// takePlan gives the flags of penstock train what the plan of --plan says: one in a file that penstock
-// plan --model has written, or with auto one that is made now. A flag that says something else is a usage
-// error.
+// takePlan gives the flags of penstock train what the plan of --plan FILE says, which penstock plan --model
+// has written. A flag that says something else is a usage error. What auto decides is not known yet: see
+// choosePlan.
 func (f *trainFlags) takePlan(cmd *cobra.Command) error {
-	if f.planned == "" {
+	if f.planned == "" || f.planned == auto {
 		return nil
 	}
-	s := cmd.Flags()
-	var line searchLine
-	var err error
-	if f.planned == auto {
-		line, err = f.planNow(cmd)
-	} else {
-		line, err = readPlan(cmd, f.planned)
-	}
+	line, err := readPlan(cmd, f.planned)
 	if err != nil {
 		return err
 	}
+	return f.take(cmd.Flags(), line)
+}
+
+// take gives the flags what a plan says.
+func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) (err error) {
 	for _, p := range line.flags() {
 		flag := s.Lookup(p.name)
 		given := strings.Trim(flag.Value.String(), "[]")
@@ -41,7 +39,9 @@ func (f *trainFlags) takePlan(cmd *cobra.Command) error {
 		}
 		switch {
 		case !flag.Changed:
-			err = s.Set(p.name, p.value)
+			if bad := s.Set(p.name, p.value); bad != nil {
+				err = badUsage("--plan %s: its %s is %q: %v", f.planned, p.name, p.value, bad)
+			}
 		case given != p.value && (f.planned != auto || !slices.Contains(keptByAuto, p.name)):
 			err = badUsage("--%s %s: the plan of --plan %s has %s; want --%[1]s left out, or another plan", p.name, given, f.planned, p.value)
 		}
@@ -51,9 +51,6 @@ func (f *trainFlags) takePlan(cmd *cobra.Command) error {
 	}
 	return nil
 }
-
-// keptByAuto are the flags that a plan that is made now keeps.
-var keptByAuto = []string{"model", "set", "batch", "optimizer", "autocast", "memory-limit", "chunks", "threads", "schedule"}
 
 // planFlag is what a plan says of a flag.
 type planFlag struct{ name, value string }
@@ -72,6 +69,9 @@ func (l searchLine) flags() []planFlag {
 		policy = "optimal"
 		out = append(out, planFlag{"memory-limit", fmt.Sprint(l.Limit)})
 	}
+	if l.Momentum != nil {
+		out = append(out, planFlag{"momentum", fmt.Sprint(*l.Momentum)})
+	}
 	return append(out, planFlag{"checkpoint", policy})
 }
 
@@ -81,66 +81,34 @@ func readPlan(cmd *cobra.Command, path string) (line searchLine, err error) {
 	if err != nil {
 		return line, err
 	}
-	refuse := func(format string, args ...any) error {
-		return badUsage("--plan %s: %s; want a file that penstock plan --model has written with --out", path, fmt.Sprintf(format, args...))
-	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&line); err != nil {
-		return line, refuse("%s", strings.TrimPrefix(err.Error(), "json: "))
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return line, refuse("something follows the plan")
-	}
-	named, err := schedule.Named(line.Schedule)
-	switch {
-	case err != nil:
-		return line, refuse("%s", message(err))
-	case line.Model == "":
-		return line, refuse("it was made from a chain, whose layers are not those of a model")
-	case line.Batch < 1 || line.Chunks < 1 || line.Threads < 0 || line.Virtual < 0 || line.Limit < 0 || line.Replicas > 1:
-		return line, refuse("a number in it makes no sense")
-	case len(line.Balance) == 0 || slices.Min(line.Balance) < 1:
-		return line, refuse("its balance is %v", line.Balance)
-	case len(line.Balance)%max(line.Virtual, 1) != 0 || named.Virtual > 0 && named.Virtual != max(line.Virtual, 1):
-		return line, refuse("%d stages are not %d on each device", len(line.Balance), max(line.Virtual, 1))
+	if line, err = parsePlan(text); err != nil {
+		return line, badUsage("--plan %s: %v; want a file that penstock plan --model has written with --out", path, err)
 	}
 	return line, nil
 }
 
-// planNow plans the model of the command line, as it is to be trained, on the cores of this machine.
-func (f *trainFlags) planNow(cmd *cobra.Command) (line searchLine, err error) {
-	s := cmd.Flags()
-	if f.modelName == "" {
-		return line, badUsage("--model is needed with --plan auto")
+// parsePlan reads the plan of a model as JSON.
+func parsePlan(text []byte) (line searchLine, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&line); err != nil {
+		return line, errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	}
-	if p := (plan{trainFlags: *f, getenv: os.Getenv}); p.checkGroup(s) == nil && p.grouped {
-		return line, badUsage("--plan auto: several processes would each find a plan of their own; want a file of penstock plan, the same for all")
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return line, errors.New("something follows the plan")
 	}
-	search := searchFlags{batch: f.batch, limit: f.limit, of: modelFlags{modelName: f.modelName, set: f.settings,
-		optimizer: f.optimizerName, autocast: f.config.Autocast, repeats: 3, seed: f.config.Seed}}
-	if s.Changed("stages") {
-		search.stages = f.stages
+	named, err := schedule.Named(line.Schedule)
+	switch {
+	case err != nil:
+		return line, errors.New(message(err))
+	case line.Model == "":
+		return line, errors.New("it was made from a chain, whose layers are not those of a model")
+	case line.Batch < 1 || line.Chunks < 1 || line.Threads < 0 || line.Virtual < 0 || line.Limit < 0 || line.Replicas > 1:
+		return line, errors.New("a number in it makes no sense")
+	case len(line.Balance) == 0 || slices.Min(line.Balance) < 1:
+		return line, fmt.Errorf("its balance is %v", line.Balance)
+	case len(line.Balance)%max(line.Virtual, 1) != 0 || named.Virtual > 0 && named.Virtual != max(line.Virtual, 1):
+		return line, fmt.Errorf("%d stages are not %d on each device", len(line.Balance), max(line.Virtual, 1))
 	}
-	if s.Changed("chunks") {
-		search.chunks = f.config.Chunks
-	}
-	if s.Changed("threads") {
-		search.of.threads = f.config.Threads
-	}
-	if s.Changed("schedule") {
-		search.schedules = []string{f.schedule}
-	}
-	job, err := search.measure(cmd)
-	if err != nil {
-		return line, err
-	}
-	found, err := job.search(cmd.Context(), cmd.ErrOrStderr())
-	if err != nil {
-		return line, err
-	}
-	line = job.line(found)
-	fmt.Fprintf(cmd.ErrOrStderr(), "--plan auto: %s with --balance %s --chunks %d --threads %d, %s a step\n",
-		line.Schedule, numbers(line.Balance), line.Chunks, max(line.Threads, 1), micros(line.Step))
 	return line, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -80,5 +81,174 @@ func TestTrainingByAPlan(t *testing.T) {
 		if got.code != exitUsage && got.code != 1 || !strings.Contains(got.stderr, test.want) {
 			t.Errorf("%v: exit %d, want %q in\n%s", test.args, got.code, test.want, got.stderr)
 		}
+	}
+}
+
+// inAuto is a run that plans itself.
+var inAuto = []string{"train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--plan", "auto", "--format", "json"}
+
+// chosen is the flags that a run said it has chosen for itself, and the line in which it said so.
+func chosen(t *testing.T, stderr string) (flags []string, line string) {
+	t.Helper()
+	for line := range strings.Lines(stderr) {
+		_, text, ok := strings.Cut(strings.TrimSpace(line), "--plan auto: ")
+		if !ok {
+			continue
+		}
+		said := text
+		if again, ok := strings.CutPrefix(text, "planned again"); ok {
+			_, text, _ = strings.Cut(again, ": ")
+		}
+		text = strings.TrimPrefix(text, "as before, ")
+		schedule, rest, _ := strings.Cut(text, " with ")
+		rest, _, _ = strings.Cut(rest, ",  ")
+		words := strings.Fields(rest)
+		flags = append(flags, "--schedule", schedule)
+		for i := 0; i+1 < len(words) && strings.HasPrefix(words[i], "--"); i += 2 {
+			flags = append(flags, words[i], strings.TrimSuffix(words[i+1], ","))
+		}
+		return flags, said
+	}
+	t.Fatalf("nothing is said of a plan:\n%s", stderr)
+	return nil, ""
+}
+
+// Processes that plan themselves have the plan of rank 0, with a device for each at least, and the weights
+// that one process has by the same micro-batches and threads.
+func TestProcessesPlanThemselves(t *testing.T) {
+	for _, more := range [][]string{nil, {"--memory-limit", "3MiB", "--chunks", "4"}, {"--stages", "3"}} {
+		p := begin(t, nil, launched(2, with(with(inAuto, "--steps", "2"), more...)...)...)
+		if code := p.end(t); code != exitDone {
+			t.Fatalf("%v: exit code %d, stderr:\n%s", more, code, p.stderr)
+		}
+		steps, done := lines(t, p.stdout.String())
+		flags, _ := chosen(t, p.stderr.String())
+		want := 2
+		if len(more) > 0 && more[0] == "--stages" {
+			want = 3
+		}
+		if len(steps) != 2 || len(steps[0].PeakBytes) != want {
+			t.Errorf("%v: %d steps on %d devices, want 2 on %d", more, len(steps), len(steps[0].PeakBytes), want)
+		}
+		same := []string{"train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--steps", "2"}
+		for i := 0; i < len(flags); i += 2 {
+			if flags[i] == "--chunks" || flags[i] == "--threads" {
+				same = append(same, flags[i], flags[i+1])
+			}
+		}
+		if sum := sha(t, same...); sum != done.ParamsSHA256 {
+			t.Errorf("%v: other weights than one process by %v", more, same)
+		}
+	}
+}
+
+// A run that goes on in the same world has the plan that it had, and the weights of a run that was not
+// interrupted. In another world it is planned again, and says in what that differs.
+func TestPlansOfResumedRuns(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	args := with(inAuto, "--out", out)
+	first, _ := chosen(t, must(t, with(args, "--steps", "2")...).stderr)
+	whole := sha(t, with([]string{"train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--steps", "3"}, first...)...)
+	r := must(t, with(args, "--steps", "3", "--resume")...)
+	same, said := chosen(t, r.stderr)
+	if _, done := lines(t, r.stdout); done.ParamsSHA256 != whole || !slices.Equal(first, same) || !strings.HasPrefix(said, "as before, ") {
+		t.Errorf("%v, then %v (%s): the weights %s, want %s", first, same, said, done.ParamsSHA256, whole)
+	}
+	chunks := first[slices.Index(first, "--chunks")+1]
+	for i, test := range []struct {
+		processes int
+		args      []string
+		want      string
+	}{
+		{1, []string{"--stages", "2"}, "planned again for --stages 2 instead of any: "},
+		{1, []string{"--stages", "2", "--memory-limit", "4MiB"}, "planned again for --memory-limit 4194304 instead of any: "},
+		{2, nil, "planned again for 2 processes instead of 1, "},
+	} {
+		before := same
+		p := begin(t, nil, launched(test.processes, with(with(args, "--steps", fmt.Sprint(4+i), "--resume"), test.args...)...)...)
+		if code := p.end(t); code != exitDone {
+			t.Fatalf("%v: exit code %d, stderr:\n%s", test.args, code, p.stderr)
+		}
+		var said string
+		same, said = chosen(t, p.stderr.String())
+		if !strings.HasPrefix(said, test.want) || strings.Contains(said, "; it was ") == slices.Equal(before, same) {
+			t.Errorf("%v: %s\nwant %s", test.args, said, test.want)
+		}
+		now := same[slices.Index(same, "--chunks")+1]
+		if told := strings.Contains(p.stderr.String(), "results differ"); told != (now != chunks) {
+			t.Errorf("%v: --chunks %s after %s, and told so %v:\n%s", test.args, now, chunks, told, p.stderr)
+		}
+		chunks = now
+	}
+}
+
+// In another world weights are those of a run that was not interrupted if micro-batches and threads are.
+func TestAnotherWorldKeepsTheWeights(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	fixed := with(inAuto, "--chunks", "4", "--threads", "1")
+	must(t, with(fixed, "--steps", "2", "--out", out)...)
+	p := begin(t, nil, launched(2, with(fixed, "--steps", "4", "--out", out, "--resume", "--memory-limit", "3MiB")...)...)
+	if code := p.end(t); code != exitDone {
+		t.Fatalf("exit code %d, stderr:\n%s", code, p.stderr)
+	}
+	want := sha(t, "train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--chunks", "4", "--steps", "4")
+	if _, done := lines(t, p.stdout.String()); done.ParamsSHA256 != want {
+		t.Errorf("other weights; stderr:\n%s", p.stderr)
+	}
+	r := command(t, with(inAuto, "--chunks", "8", "--steps", "5", "--out", out, "--resume")...)
+	if r.code != exitFailed || !strings.Contains(r.stderr, "chunks is 4 there and 8 here") {
+		t.Errorf("exit code %d: %s", r.code, r.stderr)
+	}
+}
+
+// Several processes run by a plan in a file, which has to have a device for each.
+func TestProcessesByAPlanInAFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "plan.json")
+	must(t, "plan", "--model", "mlp", "--batch", "64", "--devices", "2", "--chunks", "4", "--repeats", "1", "--out", file)
+	args := []string{"train", "--plan", file, "--data", "synthetic", "--steps", "2", "--format", "json"}
+	p := begin(t, nil, launched(2, args...)...)
+	if code := p.end(t); code != exitDone {
+		t.Fatalf("exit code %d, stderr:\n%s", code, p.stderr)
+	}
+	if _, done := lines(t, p.stdout.String()); done.ParamsSHA256 != sha(t, args[:len(args)-2]...) {
+		t.Errorf("other weights than in one process; stderr:\n%s", p.stderr)
+	}
+	r := command(t, launched(3, args...)...)
+	if want := "--plan " + file + " has 2 devices, and one device is in one process, of which there are 3: want a plan for --devices 3 or more"; r.code != exitUsage || !strings.Contains(r.stderr, want) {
+		t.Errorf("exit code %d, want %q in %s", r.code, want, r.stderr)
+	}
+}
+
+func TestAutoRefuses(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--balance", "3,3"}, "--balance 3,3: --plan auto decides it"},
+		{[]string{"--checkpoint", "always"}, "--checkpoint always: --plan auto decides it"},
+		{[]string{"--replicas", "2"}, "--replicas 2: --plan auto plans one pipeline"},
+		{[]string{"--schedule", "auto"}, "--schedule auto with --plan auto"},
+		{[]string{"--chunks", "7"}, "--chunks 7: it does not divide the 64 rows"},
+		{[]string{"--memory-limit", "20KiB"}, "a limit of at least"},
+	} {
+		r := command(t, with(inAuto, append(test.args, "--steps", "1")...)...)
+		if r.code != exitUsage || !strings.Contains(r.stderr, test.want) || r.stdout != "" {
+			t.Errorf("%v: exit code %d, want %q in %s", test.args, r.code, test.want, r.stderr)
+		}
+	}
+}
+
+// The optimizer's state counts as --momentum says.
+func TestPlansCountTheStateOfTheOptimizer(t *testing.T) {
+	peak := func(more ...string) int64 {
+		line := planLine(t, with([]string{"--model", "mlp", "--batch", "16", "--devices", "1", "--chunks", "1", "--memory-limit", "1GiB", "--schedule", "gpipe", "--repeats", "1"}, more...)...)
+		if len(more) > 1 && (line.Momentum == nil || *line.Momentum != 0) {
+			t.Errorf("%v: the plan has a momentum of %v", more, line.Momentum)
+		}
+		return line.Peak[0]
+	}
+	with, without := peak(), peak("--momentum", "0")
+	if weights := int64(4 * 269322); with-without != weights {
+		t.Errorf("%d bytes with a momentum, %d without; want %d more", with, without, weights)
 	}
 }
