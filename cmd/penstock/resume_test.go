@@ -222,7 +222,7 @@ func TestSignal(t *testing.T) {
 		if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitFailed {
 			t.Fatalf("%v: %v, stderr:\n%s", signal, err, stderr)
 		}
-		for _, want := range []string{fmt.Sprintf("interrupted after step %d; saved in %s", steps, out), `'` + strings.ReplaceAll(out, `'`, `'\''`) + `'`, " --resume\n"} {
+		for _, want := range []string{"finishing the step; Ctrl-C again ends at once\n", fmt.Sprintf("interrupted after step %d; saved in %s", steps, out), `'` + strings.ReplaceAll(out, `'`, `'\''`) + `'`, " --resume\n"} {
 			if !strings.Contains(stderr.String(), want) {
 				t.Errorf("%v: no %q in stderr:\n%s", signal, want, stderr)
 			}
@@ -244,7 +244,7 @@ func TestSecondSignal(t *testing.T) {
 		}
 	}
 	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || !exit.Sys().(syscall.WaitStatus).Signaled() {
+	if err := cmd.Wait(); !errors.As(err, &exit) || !exit.Sys().(syscall.WaitStatus).Signaled() || !strings.Contains(stderr.String(), "Ctrl-C again") {
 		t.Errorf("%v, stderr:\n%s", err, stderr)
 	}
 }

@@ -102,6 +102,7 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	if err := checkOutput(stdout); err != nil {
 		return err
 	}
+	defer announce(ctx, stderr)()
 	for _, k := range torch.KernelsInUse() {
 		if slow := k.Slow(); slow != "" {
 			fmt.Fprintln(stderr, slow)
