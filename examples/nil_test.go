@@ -171,7 +171,8 @@ func nils(g given) map[string]struct {
 		"search.Explain.plan": {func() error {
 			return discard(search.Explain(context.Background(), search.Profile{}, search.Machine{}, search.Wishes{}, nil))
 		}, "search: the plan is nil; want the best of a Result"},
-		"planner.Solve.ctx": {func() error { return discard(planner.Solve(ctx, planner.Problem{})) }, "planner: " + background},
+		"planner.Plan.OverLimits.ctx": {func() error { return discard((&planner.Plan{}).OverLimits(ctx, nil, 1)) }, "planner: " + background},
+		"planner.Solve.ctx":           {func() error { return discard(planner.Solve(ctx, planner.Problem{})) }, "planner: " + background},
 		"solver.SolveDevice.ctx": {func() error {
 			return discard(solver.SolveDevice(ctx, solver.Device{Stages: []solver.Stage{{First: g.chain}}, MicroBatches: 1}, solver.Options{}))
 		}, "remat: " + background},
@@ -305,7 +306,7 @@ func nils(g given) map[string]struct {
 
 // fine are arguments that may be nil, and why.
 var fine = map[string]string{
-	"report.NewCurve.p": "there is no plan", "report.Live.ServeHTTP.r": "an http.Handler's request",
+	"report.NewCurve.p": "there is no plan", "report.NewStepCurve.p": "there is no plan", "report.Live.ServeHTTP.r": "an http.Handler's request",
 	"schedule.Uniform.bytes": "no bytes are counted",
 	"train.ParamsSHA256In.g": "one process",
 	"group.Agree.g":          "one process", "group.Meet.g": "one process", "group.FromFirst.g": "one process",

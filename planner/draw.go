@@ -18,14 +18,39 @@ func (p *Plan) Step() time.Duration {
 	return t.Makespan()
 }
 
-// Timeline is the predicted timeline of a step, as for [Plan.Step]. predicted is false unless all
-// stages have predictions: then every action takes one unit.
+// Timeline is the predicted timeline of a step, as for [Plan.Step], with bytes ([Plan.Hold]). predicted is
+// false unless all stages have predictions: then every action takes one unit.
 func (p *Plan) Timeline() (t schedule.Timeline, predicted bool, err error) {
 	duration, predicted := p.durations()
 	if t, err = schedule.Simulate(p.Program, duration); err != nil {
 		return t, false, fmt.Errorf("planner: %w", err)
 	}
+	p.Hold(t)
 	return t, predicted, nil
+}
+
+// Hold gives the events of a timeline of the plan's program the bytes that their devices hold when they
+// are over, at most: what waits for another worker is there as long as the program lets it wait. Devices
+// of which it is not known what their stages take, as in a plan that was read, stay as they are.
+func (p *Plan) Hold(t schedule.Timeline) {
+	live := map[schedule.Action]int64{}
+	var g *schedule.Graph
+	var latest []int
+	for i, d := range p.Devices {
+		if !p.sized(i) {
+			continue
+		}
+		if g == nil {
+			g = p.Program.Graph()
+			latest = g.LatestReceives()
+		}
+		p.replay(g, latest, i, func(a schedule.Action, bytes int64) { live[a] = d.Base + bytes })
+	}
+	for i := range t.Events {
+		if bytes, known := live[t.Events[i].Action]; known {
+			t.Events[i].Live = bytes
+		}
+	}
 }
 
 // durations is the predicted duration of each action. Without predictions for all stages every

@@ -52,6 +52,12 @@ type left struct {
 
 // peak is the most bytes that a device holds beside its base.
 func (p *Plan) peak(g *schedule.Graph, latest []int, device int) int64 {
+	return p.replay(g, latest, device, func(schedule.Action, int64) {})
+}
+
+// replay calls after with each of a device's actions and the bytes that are held when it is over, and
+// returns the most bytes. Neither counts the base.
+func (p *Plan) replay(g *schedule.Graph, latest []int, device int, after func(a schedule.Action, live int64)) (most int64) {
 	r := &replay{p: p, g: g, latest: latest, worker: device, states: map[[2]int]*inFlight{}, statistics: map[int]*block{},
 		due: map[int][]*block{}, sent: map[schedule.Action]map[[3]int]*block{}}
 	for id := g.First[device]; id < g.First[device+1]; id++ {
@@ -59,6 +65,7 @@ func (p *Plan) peak(g *schedule.Graph, latest []int, device int) int64 {
 		delete(r.due, id)
 		r.do(g.Actions[id])
 		r.takes(0)
+		after(g.Actions[id], r.live)
 	}
 	return r.most
 }

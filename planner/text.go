@@ -26,18 +26,19 @@ import (
 //	program whole stages=2 micro-batches=4
 //	worker 0: ...
 //
-// Times are microseconds of a forward, a recomputation and a backward.
+// Times are microseconds of a forward, a recomputation and a backward. A name that is no plain word is
+// quoted, with \x20 for a blank.
 func (p *Plan) String() string {
 	var b strings.Builder
 	for _, d := range p.Devices {
-		fmt.Fprintf(&b, "device %s", d.Name)
+		fmt.Fprintf(&b, "device %s", nameWord(d.Name))
 		write(&b, d.fields())
 		b.WriteByte('\n')
 	}
 	for i, s := range p.Stages {
 		name := strconv.Itoa(s.Device)
 		if s.Device >= 0 && s.Device < len(p.Devices) {
-			name = p.Devices[s.Device].Name
+			name = nameWord(p.Devices[s.Device].Name)
 		}
 		fmt.Fprintf(&b, "stage %d device=%s layers=%d policy=%s", i, name, s.Layers, s.Policy)
 		if s.Units != nil {
@@ -68,6 +69,26 @@ func (p *Plan) String() string {
 	}
 	b.WriteString(p.Program.String())
 	return b.String()
+}
+
+// nameWord is a name as one word.
+func nameWord(name string) string {
+	if plain := strconv.QuoteToASCII(name); plain != `"`+name+`"` || len(strings.Fields(name)) != 1 {
+		return strings.ReplaceAll(plain, " ", `\x20`)
+	}
+	return name
+}
+
+// parseName reads what nameWord writes.
+func parseName(word string) (string, error) {
+	if !strings.HasPrefix(word, `"`) {
+		return word, nil
+	}
+	name, err := strconv.Unquote(word)
+	if err != nil {
+		return "", fmt.Errorf("the name %s; want a word, or one in quotes as in \"device\\x200\"", word)
+	}
+	return name, nil
 }
 
 // write writes numbers that are not 0.
@@ -198,6 +219,9 @@ func (p *Plan) parseStage(words []string) error {
 		}
 		switch name {
 		case "device":
+			if value, err = parseName(value); err != nil {
+				return err
+			}
 			if s.Device = slices.IndexFunc(p.Devices, func(d DevicePlan) bool { return d.Name == value }); s.Device < 0 {
 				return fmt.Errorf("%s: no line before is of this device", word)
 			}
@@ -233,7 +257,11 @@ func (p *Plan) parseDevice(words []string) error {
 	if len(words) == 0 {
 		return errors.New("a device without a name")
 	}
-	d := DevicePlan{Name: words[0]}
+	name, err := parseName(words[0])
+	if err != nil {
+		return err
+	}
+	d := DevicePlan{Name: name}
 	seen := map[string]bool{}
 	for _, word := range words[1:] {
 		if _, _, err := once(seen, word); err != nil {

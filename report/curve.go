@@ -1,6 +1,8 @@
 package report
 
 import (
+	"time"
+
 	"penstock/planner"
 	"penstock/remat"
 	"penstock/remat/solver"
@@ -20,6 +22,34 @@ type Curve struct {
 type CurvePoint struct {
 	Bytes int64   `json:"bytes"`
 	Time  float64 `json:"us"`
+}
+
+// StepCurve is how the time of a whole step depends on the limit of its devices, and what the plan does.
+type StepCurve struct {
+	Best   []CurvePoint `json:"best"`   // by ascending limits
+	Chosen CurvePoint   `json:"chosen"` // the plan's greatest peak
+}
+
+// NewStepCurve puts a plan's point on the curve of its step ([planner.Plan.OverLimits]). Planned is how long
+// the plan's step is predicted to take: where that is not [planner.Plan.Step], as with transfers that take
+// time, all of the curve is that much longer or shorter. A nil plan has no curve.
+func NewStepCurve(best []planner.LimitPoint, p *planner.Plan, planned time.Duration) *StepCurve {
+	if p == nil {
+		return nil
+	}
+	longer := 1.0
+	if alone := p.Step(); alone > 0 && planned > 0 {
+		longer = float64(planned) / float64(alone)
+	}
+	us := func(d time.Duration) float64 { return longer * float64(d) / float64(time.Microsecond) }
+	out := &StepCurve{Chosen: CurvePoint{Time: us(p.Step())}}
+	for _, d := range p.Devices {
+		out.Chosen.Bytes = max(out.Chosen.Bytes, d.Peak)
+	}
+	for _, b := range best {
+		out.Best = append(out.Best, CurvePoint{b.Limit, us(b.Step)})
+	}
+	return out
 }
 
 // NewCurve puts a plan's point on the curve of best plans of the chain of a stage (solver.Table.Curve).

@@ -126,6 +126,21 @@ func numbers(steps int64, devices int) (h metrics.History) {
 	return h
 }
 
+// planPage is the page of a plan that has not run.
+func planPage(t testing.TB, stages, microBatches int) report.Page {
+	t.Helper()
+	r := sample(t, stages, microBatches)
+	planned := *ran(t, r.Plan)
+	r.Title, r.Planned, r.Ran, r.Step, r.Last = "gpt, planned", &planned, nil, 0, 0
+	r.Others = []report.Other{
+		{Schedule: "gpipe", MicroBatches: microBatches, Step: 0.05, Bound: 0.05, Peak: 60 << 20, Lost: "time: 12.0 % more"},
+		{Schedule: "1f1b", MicroBatches: microBatches, Step: 0.04, Bound: 0.04, Peak: 53 << 20},
+		{Schedule: "zb-v", Lost: "2 stages on each device are more than there are units"},
+	}
+	limits := []planner.LimitPoint{{Limit: 40 << 20, Step: 60 * time.Millisecond}, {Limit: 50 << 20, Step: 45 * time.Millisecond}, {Limit: 60 << 20, Step: 40 * time.Millisecond}}
+	return report.Page{Run: r, Curves: []report.Curve{report.NewCurve(0, chain(), best(t), r.Plan)}, Step: report.NewStepCurve(limits, r.Plan, planned.Makespan())}
+}
+
 // page is a complete page.
 func page(t testing.TB, stages, microBatches int) report.Page {
 	t.Helper()

@@ -54,9 +54,10 @@ func testRow(t metrics.Test) []any { return []any{t.Step, t.Epoch, t.Time, t.Acc
 
 // payload is all that the page's script gets.
 type payload struct {
-	View    view    `json:"view"`
-	History columns `json:"history"`
-	Curves  []Curve `json:"curves"`
-	Live    string  `json:"live,omitempty"`    // where further events come from
-	Edition int     `json:"edition,omitempty"` // of View, for those
+	View    view       `json:"view"`
+	History columns    `json:"history"`
+	Curves  []Curve    `json:"curves"`
+	Step    *StepCurve `json:"step,omitempty"`
+	Live    string     `json:"live,omitempty"`    // where further events come from
+	Edition int        `json:"edition,omitempty"` // of View, for those
 }

@@ -20,6 +20,7 @@ type Page struct {
 	Run     Run
 	History metrics.History
 	Curves  []Curve
+	Step    *StepCurve // nil is not known
 }
 
 // Write writes the page. It needs no network, and no other file.
@@ -31,7 +32,7 @@ func Write(w io.Writer, p Page) error {
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	text, err := document(payload{View: v, History: newColumns(p.History), Curves: p.Curves})
+	text, err := document(payload{View: v, History: newColumns(p.History), Curves: p.Curves, Step: p.Step})
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}

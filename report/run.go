@@ -22,13 +22,27 @@ type Run struct {
 	Facts []Fact
 	Last  int64 // the number of the run's last step; 0 is not known
 
-	Plan   *planner.Plan // of a whole step
-	Limits []int64       // bytes, by device of Plan; 0 is no limit
-	Layers []Layer       // in order, as the stages of Plan have them; a loss is none
-	Chains []Chain
+	Plan *planner.Plan // of a whole step
+	// Planned is the step as it is predicted, with the bytes that devices hold. Where it is nil, Plan says
+	// what it can: times alone.
+	Planned *schedule.Timeline
+	Limits  []int64 // bytes, by device of Plan; 0 is no limit
+	Others  []Other // what else could have been done
+	Layers  []Layer // in order, as the stages of Plan have them; a loss is none
+	Chains  []Chain
 
 	Step int64              // the one that Ran is of
 	Ran  *schedule.Timeline // its workers are the devices of Plan
+}
+
+// Other is a schedule that was planned for as well.
+type Other struct {
+	Schedule     string  `json:"schedule"`
+	MicroBatches int     `json:"micro_batches,omitempty"`
+	Step         float64 `json:"step,omitempty"`  // seconds; 0 if it has no plan
+	Bound        float64 `json:"bound,omitempty"` // seconds; no plan of the schedule takes less
+	Peak         int64   `json:"peak,omitempty"`  // bytes, the greatest of a device
+	Lost         string  `json:"lost,omitempty"`  // why it is not the plan; "" for the one that is
 }
 
 // Fact is something about the run in words, such as {"libtorch", "1.13.1"}.
@@ -63,7 +77,9 @@ type runFile struct {
 	Facts   []Fact      `json:"facts,omitempty"`
 	Last    int64       `json:"last,omitempty"`
 	Plan    string      `json:"plan,omitempty"` // as planner.Parse reads it
+	Planned *timeline   `json:"planned,omitempty"`
 	Limits  []int64     `json:"limits,omitempty"`
+	Others  []Other     `json:"others,omitempty"`
 	Layers  []Layer     `json:"layers,omitempty"`
 	Chains  []chainFile `json:"chains,omitempty"`
 	Step    int64       `json:"step,omitempty"`
@@ -79,7 +95,7 @@ const version = 1
 
 // WriteFile writes a run to a file, as a whole or not at all.
 func (r Run) WriteFile(path string) error {
-	text, err := r.format()
+	text, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
@@ -89,8 +105,10 @@ func (r Run) WriteFile(path string) error {
 	return nil
 }
 
-func (r Run) format() ([]byte, error) {
-	f := runFile{Version: version, Title: r.Title, Facts: r.Facts, Last: r.Last, Limits: r.Limits, Layers: r.Layers, Step: r.Step, Ran: (*timeline)(r.Ran)}
+// MarshalJSON writes the form that a run has in files.
+func (r Run) MarshalJSON() ([]byte, error) {
+	f := runFile{Version: version, Title: r.Title, Facts: r.Facts, Last: r.Last, Planned: (*timeline)(r.Planned), Limits: r.Limits, Others: r.Others, Layers: r.Layers,
+		Step: r.Step, Ran: (*timeline)(r.Ran)}
 	if r.Plan != nil {
 		f.Plan = r.Plan.String()
 	}
@@ -110,41 +128,46 @@ func ReadFile(path string) (Run, error) {
 	if err != nil {
 		return Run{}, fmt.Errorf("report: %w", err)
 	}
-	r, err := parse(text)
-	if err != nil {
+	var r Run
+	if err := json.Unmarshal(text, &r); err != nil {
 		return Run{}, fmt.Errorf("report: %s: %w", path, err)
 	}
 	return r, nil
 }
 
-func parse(text []byte) (Run, error) {
+// UnmarshalJSON reads what [Run.MarshalJSON] has written. It is safe on text from anywhere.
+func (r *Run) UnmarshalJSON(text []byte) error {
 	var f runFile
 	if err := json.Unmarshal(text, &f); err != nil {
-		return Run{}, err
+		return err
 	}
 	if f.Version != version {
-		return Run{}, fmt.Errorf("version %d; this Penstock reads version %d", f.Version, version)
+		return fmt.Errorf("version %d; this Penstock reads version %d", f.Version, version)
 	}
-	r := Run{Title: f.Title, Facts: f.Facts, Last: f.Last, Limits: f.Limits, Layers: f.Layers, Step: f.Step, Ran: (*schedule.Timeline)(f.Ran)}
+	*r = Run{Title: f.Title, Facts: f.Facts, Last: f.Last, Planned: (*schedule.Timeline)(f.Planned), Limits: f.Limits, Others: f.Others, Layers: f.Layers,
+		Step: f.Step, Ran: (*schedule.Timeline)(f.Ran)}
 	if f.Plan != "" {
 		var err error
 		if r.Plan, err = planner.Parse(f.Plan); err != nil {
-			return Run{}, err
+			return err
 		}
 	}
 	for _, c := range f.Chains {
 		chain, err := planfile.ParseChain(c.Chain)
 		if err != nil {
-			return Run{}, err
+			return err
 		}
 		r.Chains = append(r.Chains, Chain{c.Stage, chain})
 	}
-	if r.Ran != nil {
-		if err := r.Ran.Validate(); err != nil {
-			return Run{}, err
+	for _, t := range []*schedule.Timeline{r.Planned, r.Ran} {
+		if t == nil {
+			continue
+		}
+		if err := t.Validate(); err != nil {
+			return err
 		}
 	}
-	return r, nil
+	return nil
 }
 
 // timeline is a timeline with a short form in JSON: an event is [worker, action, start, end, live],

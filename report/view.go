@@ -14,6 +14,7 @@ import (
 type view struct {
 	Title   string       `json:"title"`
 	Facts   []Fact       `json:"facts"`
+	Others  []Other      `json:"others"`
 	Last    int64        `json:"last"`
 	Devices []deviceView `json:"devices"`
 	Planned *timeline    `json:"planned"`
@@ -51,7 +52,7 @@ type layerView struct {
 
 // newView computes what the page shows.
 func newView(r Run) (view, error) {
-	v := view{Title: r.Title, Facts: r.Facts, Last: r.Last, Step: r.Step, Ran: (*timeline)(r.Ran)}
+	v := view{Title: r.Title, Facts: r.Facts, Others: r.Others, Last: r.Last, Step: r.Step, Ran: (*timeline)(r.Ran)}
 	for _, l := range r.Layers {
 		v.Layers = append(v.Layers, layerView{Layer: l, Stage: -1})
 	}
@@ -63,7 +64,7 @@ func newView(r Run) (view, error) {
 		}
 		return v, nil
 	}
-	planned, times, err := plannedTimeline(r.Plan, r.Ran)
+	planned, times, err := plannedTimeline(r)
 	if err != nil {
 		return view{}, err
 	}
@@ -99,10 +100,14 @@ func ranView(d deviceView, ran *schedule.Timeline, worker int) deviceView {
 	return d
 }
 
-// plannedTimeline is a plan's program with the durations that are predicted. Without predictions an
-// action takes the median time of such actions of its stage in the step that was recorded, and moving
-// values no time.
-func plannedTimeline(p *planner.Plan, ran *schedule.Timeline) (t schedule.Timeline, times string, err error) {
+// plannedTimeline is what was predicted, or the plan's program with the durations that are predicted.
+// Without predictions an action takes the median time of such actions of its stage in the step that was
+// recorded, and moving values no time.
+func plannedTimeline(r Run) (t schedule.Timeline, times string, err error) {
+	p, ran := r.Plan, r.Ran
+	if r.Planned != nil {
+		return *r.Planned, "predicted", nil
+	}
 	t, predicted, err := p.Timeline()
 	switch {
 	case err != nil || predicted:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/nn"
+	"penstock/pipe"
 	"penstock/report"
 	"penstock/torch"
 	"penstock/train"
@@ -20,6 +21,13 @@ func (j *job) keepRun(s train.StepInfo) error {
 	}
 	r := j.describeRun()
 	r.Step, r.Ran, r.Plan = s.Step, s.Timeline, j.pipe.Plan()
+	planned, predicted, err := r.Plan.Timeline()
+	if err != nil {
+		return err
+	}
+	if predicted {
+		r.Planned = &planned
+	}
 	if j.dashboard.live != nil {
 		if err := j.dashboard.live.SetRun(r); err != nil {
 			return err
@@ -33,16 +41,22 @@ func (j *job) keepRun(s train.StepInfo) error {
 
 // describeRun is what is known of the run before its first step.
 func (j *job) describeRun() report.Run {
-	r := report.Run{Title: j.modelName + " on " + j.dataName, Last: j.last, Layers: j.describeLayers(), Facts: j.runFacts()}
+	r := report.Run{Title: j.modelName + " on " + j.dataName, Last: j.last, Layers: describeLayers(j.model, j.pipe), Facts: j.runFacts()}
 	for _, d := range j.pipe.Devices() {
 		r.Limits = append(r.Limits, d.Memory().Limit)
 	}
-	for i, c := range j.pipe.Chains() {
+	r.Chains = describeChains(j.pipe)
+	return r
+}
+
+// describeChains is what the units of a pipe's stages cost, where they were measured.
+func describeChains(p *pipe.Pipe) (out []report.Chain) {
+	for i, c := range p.Chains() {
 		if len(c.Later.Layers) > 0 { // something is trained
-			r.Chains = append(r.Chains, report.Chain{Stage: i, Chain: c.Later})
+			out = append(out, report.Chain{Stage: i, Chain: c.Later})
 		}
 	}
-	return r
+	return out
 }
 
 // runFacts is the run in words.
@@ -75,25 +89,25 @@ func (p *plan) commandLine() string {
 	return shellQuoted(append([]string{"penstock"}, p.args...))
 }
 
-// describeLayers lists the model's layers, with what they cost where something has measured it: of each
+// describeLayers lists the layers of a model in a pipe, with what they cost where something has measured it: of each
 // layer for a cut by time, of each unit for a plan.
-func (j *job) describeLayers() (out []report.Layer) {
+func describeLayers(model *nn.Sequential, on *pipe.Pipe) (out []report.Layer) {
 	known := map[string]nn.LayerSummary{}
-	for _, s := range nn.Summary(j.model) {
+	for _, s := range nn.Summary(model) {
 		known[s.Name] = s
 	}
-	for _, l := range j.pipe.Layers() {
+	for _, l := range on.Layers() {
 		out = append(out, report.Layer{Name: l.Name, Type: known[l.Name].Type, Parameters: known[l.Name].Bytes})
 	}
-	if p := j.config.Profile; p != nil && len(p.Layers) == len(out) {
+	if p := on.Config().Profile; p != nil && len(p.Layers) == len(out) {
 		for i, l := range p.Layers {
 			out[i].Forward, out[i].Backward, out[i].Saved = l.Forward, l.Backward, l.Saved
 		}
 		return out
 	}
 	first := 0
-	stages := j.pipe.Stages()
-	for i, c := range j.pipe.Chains() {
+	stages := on.Stages()
+	for i, c := range on.Chains() {
 		at, end := first, first+len(stages[i].Layers)
 		for unit, n := range c.Units {
 			if k := unit - c.Prologue; k >= 0 && k < len(c.Later.Layers) && at < end {

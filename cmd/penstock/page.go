@@ -3,45 +3,56 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"penstock/metrics"
+	"penstock/remat"
 	"penstock/report"
 )
 
 func newReport() *cobra.Command {
 	var out string
 	cmd := &cobra.Command{
-		Use:   "report DIR --out FILE.html",
-		Short: "Write a page about a run, to look at in a browser",
+		Use:   "report DIR|PLAN --out FILE.html",
+		Short: "Write a page about a run or a plan, to look at in a browser",
 		Long: `Write a page about a run, from what penstock train --out DIR has kept: the schedule
 of a step as it was planned and as it ran, on one time axis, and the bytes of each
 device over it; how long devices stood idle; loss, accuracy, learning rate and speed
 over the steps; the layers, with what they cost and whether they are computed again;
-and, where --checkpoint optimal has measured them, how time depends on memory.
+and, where --checkpoint optimal has measured them, how time depends on memory. For how
+a whole step does, the plan's cut and schedule are planned under up to 12 limits, as
+many as can be in 10 seconds.
+
+PLAN is a file of penstock plan --out. Its page has the step as it is planned, and the
+schedules that were searched.
 
 The page is one file. It loads nothing and sends nothing. It can be written while the
 run goes on; penstock train --dashboard shows the same page live.`,
-		Example: `  penstock report out/run --out report.html`,
-		Args:    filesNamed("DIR"),
+		Example: `  penstock report out/run --out report.html
+  penstock report plan.json --out plan.html`,
+		Args: filesNamed("DIR, or PLAN,"),
 		RunE: interruptible("solving", func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("out") {
 				return badUsage("--out is needed: the file to write, such as report.html")
 			}
-			dir := args[0]
-			inputs := []string{filepath.Join(dir, report.FileName), filepath.Join(dir, metrics.FileName)}
+			from := args[0]
+			inputs := []string{from, filepath.Join(from, report.FileName), filepath.Join(from, metrics.FileName)}
 			if err := keepInputs(cmd.InOrStdin(), "out", out, inputs...); err != nil {
 				return err
 			}
 			if err := probeOut(cmd, out); err != nil {
 				return err
 			}
-			page, err := pageOf(cmd.Context(), dir)
+			page, err := pageOf(cmd, from)
 			if err != nil {
 				return err
 			}
@@ -55,7 +66,11 @@ run goes on; penstock train --dashboard shows the same page live.`,
 			if standardOutput(cmd, out) != nil {
 				return nil
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s in %s\n", page.Run.Title, counted(len(page.History.Steps), "step"), out)
+			what := counted(len(page.History.Steps), "step")
+			if isFile(from) {
+				what = "a planned step"
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s in %s\n", page.Run.Title, what, out)
 			return err
 		}),
 	}
@@ -63,8 +78,43 @@ run goes on; penstock train --dashboard shows the same page live.`,
 	return cmd
 }
 
-// pageOf reads what a run has kept. A run that has not recorded a step yet has its numbers.
-func pageOf(ctx context.Context, dir string) (page report.Page, err error) {
+// isFile says whether a path is of something other than a directory: of a plan, not of a run.
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.IsDir()
+}
+
+// pageOf reads the page of a plan or a run.
+func pageOf(cmd *cobra.Command, from string) (page report.Page, err error) {
+	if isFile(from) {
+		page.Run, err = pageOfPlan(cmd, from)
+	} else {
+		page, err = pageOfRun(from)
+	}
+	if err != nil {
+		return page, err
+	}
+	return page, curvesOf(cmd.Context(), &page)
+}
+
+// pageOfPlan reads what a file of penstock plan has for a page.
+func pageOfPlan(cmd *cobra.Command, path string) (report.Run, error) {
+	text, err := readInput(cmd, path)
+	if err != nil {
+		return report.Run{}, err
+	}
+	var line searchLine
+	if err := json.Unmarshal(text, &line); err != nil {
+		return report.Run{}, badUsage("%s: %s; want the directory of a run, or a file that penstock plan has written with --out", path, strings.TrimPrefix(message(err), "json: "))
+	}
+	if line.Page == nil {
+		return report.Run{}, badUsage("%s: there is no plan in it to show; want a file that penstock plan has written with --out", path)
+	}
+	return *line.Page, nil
+}
+
+// pageOfRun reads what a run has kept. A run that has not recorded a step yet has its numbers.
+func pageOfRun(dir string) (page report.Page, err error) {
 	page.Run, err = report.ReadFile(filepath.Join(dir, report.FileName))
 	noRun := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !noRun {
@@ -73,19 +123,48 @@ func pageOf(ctx context.Context, dir string) (page report.Page, err error) {
 	page.History, err = metrics.Read(filepath.Join(dir, metrics.FileName))
 	switch noNumbers := errors.Is(err, fs.ErrNotExist); {
 	case noRun && noNumbers:
-		return page, badUsage("%s has neither %s nor %s; want the directory of a run, which penstock train --out has written", dir, report.FileName, metrics.FileName)
+		return page, badUsage("%s has neither %s nor %s; want the directory of a run, which penstock train --out has written, or a file of penstock plan --out", dir, report.FileName, metrics.FileName)
 	case err != nil && !noNumbers:
 		return page, err
 	}
 	if noRun {
 		page.Run.Title = filepath.Base(dir)
 	}
+	return page, nil
+}
+
+// The curve of a step has at most so many points, and those that are found in this time.
+const (
+	stepPoints   = 12
+	stepPatience = 10 * time.Second
+)
+
+// curvesOf computes how time depends on memory: of a micro-batch on each stage whose chain is known, and
+// of a step where all are.
+func curvesOf(ctx context.Context, page *report.Page) error {
+	plan := page.Run.Plan
+	var chains []remat.Chain
 	for _, c := range page.Run.Chains {
 		points, err := rematCurve(ctx, c.Chain)
 		if err != nil {
-			return page, err
+			return err
 		}
-		page.Curves = append(page.Curves, report.NewCurve(c.Stage, c.Chain, points, page.Run.Plan))
+		page.Curves = append(page.Curves, report.NewCurve(c.Stage, c.Chain, points, plan))
+		chains = append(chains, c.Chain)
 	}
-	return page, nil
+	if plan == nil || len(chains) != len(plan.Stages) {
+		return nil
+	}
+	some, cancel := context.WithTimeout(ctx, stepPatience)
+	defer cancel()
+	points, err := plan.OverLimits(some, chains, stepPoints)
+	if err != nil || len(points) == 0 {
+		return ctx.Err() // a plan that does not say enough, such as one of other chains, has no curve
+	}
+	planned := time.Duration(0)
+	if page.Run.Planned != nil {
+		planned = page.Run.Planned.Makespan()
+	}
+	page.Step = report.NewStepCurve(points, plan, planned)
+	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -86,6 +87,78 @@ func TestReportOfOtherRuns(t *testing.T) {
 	}
 }
 
+// A plan's page has the step as it is planned, with the bytes of each device, its layers, the schedules that
+// were searched and how the step depends on the limit; of a model, of a chain, and of a machine with links.
+func TestReportOfAPlan(t *testing.T) {
+	dir := t.TempDir()
+	file, page, chain, machine := filepath.Join(dir, "plan.json"), filepath.Join(dir, "plan.html"), filepath.Join(dir, "mlp.json"), filepath.Join(dir, "machine.json")
+	must(t, "profile", "--model", "mlp", "--batch", "16", "--repeats", "1", "--out", chain)
+	if err := os.WriteFile(machine, []byte(`{"version":1,"devices":[{"name":"a gpu","count":2,"bytes":80000000,"threads":1,"speed":2}],"links":[{"latency_us":50,"bytes_per_second":1e9}]}`), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		args   []string
+		title  string
+		layers int
+		curve  bool
+	}{
+		"model":   {[]string{"--model", "mlp", "--batch", "32", "--devices", "2", "--memory-limit", "3MiB", "--schedule", "gpipe,1f1b", "--repeats", "1"}, "mlp, planned", 6, true},
+		"chain":   {[]string{chain, "--stages", "2", "--chunks", "4", "--memory-limit", "16MiB"}, "mlp.json, planned", 0, true},
+		"machine": {[]string{chain, "--machine", machine, "--batch", "16", "--schedule", "gpipe,1f1b"}, "mlp.json, planned", 0, true},
+	} {
+		printed := must(t, append([]string{"plan", "--out", file, "--format", "json"}, tt.args...)...)
+		if strings.Contains(printed.stdout, `"page"`) || strings.Count(printed.stdout, "\n") != 1 {
+			t.Errorf("%s: printed %.200s", name, printed.stdout)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var line searchLine
+		if err := json.Unmarshal(text, &line); err != nil {
+			t.Fatal(err)
+		}
+		run := line.Page
+		if run == nil || run.Title != tt.title || run.Plan == nil || run.Planned == nil || run.Ran != nil || len(run.Others) < 2 || tt.layers > 0 && len(run.Layers) != tt.layers || len(run.Layers) == 0 {
+			t.Fatalf("%s: %+v", name, run)
+		}
+		most := make([]int64, len(run.Plan.Devices))
+		for _, e := range run.Planned.Events {
+			most[e.Worker] = max(most[e.Worker], e.Live)
+		}
+		for w, d := range run.Plan.Devices {
+			if most[w] == 0 || most[w] > d.Peak || d.Peak != line.Peak[w] {
+				t.Errorf("%s: %s holds %d bytes after an action, %d at most, and the plan says %d", name, d.Name, most[w], d.Peak, line.Peak[w])
+			}
+		}
+		if took := us(run.Planned.Makespan()); took != line.Step {
+			t.Errorf("%s: a timeline of %v us, and a step of %v", name, took, line.Step)
+		}
+		if r := must(t, "report", file, "--out", page); r.stdout != tt.title+": a planned step in "+page+"\n" {
+			t.Errorf("%s: %+v", name, r)
+		}
+		shown, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(shown), `"step":{"best":[{"bytes":`) != tt.curve || !strings.Contains(string(shown), `"title":"`+tt.title) {
+			t.Errorf("%s: the page has no curve, or no title", name)
+		}
+	}
+	r := command(t, "report", file, "--out", file)
+	if r.code != exitUsage || !strings.Contains(r.stderr, "would be overwritten") {
+		t.Errorf("%+v", r)
+	}
+	for text, want := range map[string]string{"{": "want the directory of a run, or a file", `{"balance":[1]}`: "there is no plan in it to show", `{"page":{"version":9}}`: "version 9"} {
+		if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if r := command(t, "report", file, "--out", page); r.code != exitUsage || !strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("%s: %+v, want %q", text, r, want)
+		}
+	}
+}
+
 // What is no run is refused, and no page is written over what it is made of.
 func TestReportRefuses(t *testing.T) {
 	dir := t.TempDir()
@@ -105,7 +178,7 @@ func TestReportRefuses(t *testing.T) {
 	}{
 		{[]string{"report"}, exitUsage, "DIR"},
 		{[]string{"report", dir}, exitUsage, "--out is needed"},
-		{[]string{"report", dir, "--out", page}, exitUsage, "has neither run.json nor metrics.jsonl; want the directory of a run"},
+		{[]string{"report", dir, "--out", page}, exitUsage, "has neither run.json nor metrics.jsonl; want the directory of a run, which penstock train --out has written, or a file of penstock plan"},
 		{[]string{"report", filepath.Join(dir, "none"), "--out", page}, exitUsage, "has neither"},
 		{[]string{"report", broken, "--out", page}, exitFailed, kept},
 		{[]string{"report", broken, "--out", kept}, exitUsage, "would be overwritten"},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"penstock/internal/arg"
 	"penstock/planner/search"
 	"penstock/remat"
+	"penstock/report"
 	"penstock/schedule"
 )
 
@@ -92,26 +94,28 @@ and nothing is written.`,
 			if err != nil {
 				return err
 			}
-			text, err := json.Marshal(job.line(found))
-			if err != nil {
-				return err
-			}
-			text = append(text, '\n')
+			line := job.line(found)
 			if out != "" {
-				if err := writeOut(cmd, out, text); err != nil {
+				page := job.page(found)
+				file := line
+				file.Page = &page
+				text, err := json.Marshal(file)
+				if err != nil {
+					return err
+				}
+				if err := writeOut(cmd, out, append(text, '\n')); err != nil {
 					return err
 				}
 			}
 			if format == "json" {
-				_, err = cmd.OutOrStdout().Write(text)
-				return err
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(line)
 			}
 			return showSearch(cmd.OutOrStdout(), job.profile.Measured[0].Chain, found)
 		}),
 	}
 	f.register(cmd)
 	path(cmd.Flags(), &out, "out", "`FILE` to write the plan to, as JSON")
-	tableOrJSON(cmd.Flags(), &format, "table, or json for the plan as --out has it")
+	tableOrJSON(cmd.Flags(), &format, "table, or json for the plan as --out has it, less what a page shows")
 	cmd.AddCommand(newPlanExplain())
 	return cmd
 }
@@ -163,6 +167,7 @@ func scheduleNames() (names []string) {
 
 // searchJob is what is searched for what.
 type searchJob struct {
+	title   string // of the model, or of the chain's file
 	profile search.Profile
 	machine search.Machine
 	wishes  search.Wishes
@@ -197,6 +202,9 @@ func (f *searchFlags) read(cmd *cobra.Command, args []string) (searchJob, error)
 	c, err := readChain(cmd, args[0])
 	if err != nil {
 		return job, err
+	}
+	if job.title = filepath.Base(args[0]); args[0] == "-" {
+		job.title = "a chain"
 	}
 	job.wishes = search.Wishes{Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual, Replicas: f.replicas, Limit: f.limit}
 	switch {
@@ -331,6 +339,8 @@ type searchLine struct {
 	Optimizer string   `json:"optimizer,omitempty"`
 	Momentum  *float64 `json:"momentum,omitempty"` // of the optimizer, if not the usual one
 	Autocast  bool     `json:"autocast,omitempty"`
+	// Page is the plan itself, in a file, for penstock report.
+	Page *report.Run `json:"page,omitempty"`
 }
 
 func (j *searchJob) line(r *search.Result) searchLine {

@@ -19,6 +19,7 @@ import (
 	"penstock/planner"
 	"penstock/planner/search"
 	"penstock/profile"
+	"penstock/report"
 	"penstock/schedule"
 	"penstock/torch"
 )
@@ -58,6 +59,9 @@ type modelSearch struct {
 	batch             int
 	limit             int64 // bytes of each device; 0 is none
 	units             []int // layers of each unit of the chain
+	// What a page shows of the plan whose step was planned last.
+	known  []report.Layer
+	chains []report.Chain
 }
 
 // modelPlans is how many plans of a device are made for each schedule and number of micro-batches of a
@@ -118,7 +122,7 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 	if f.stages > layers {
 		return job, badUsage("--devices %d: %s has %d layers; want at most as many", f.stages, m.name, layers)
 	}
-	job.model, job.machine, job.elsewhere = m, machine, f.machine != ""
+	job.title, job.model, job.machine, job.elsewhere = m.name, m, machine, f.machine != ""
 	job.wishes = search.Wishes{Batch: f.batch, Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit, State: slots, Plans: modelPlans}
 	if f.limit > 0 && f.schedules == nil {
 		job.wishes.Schedules = oneStage()
@@ -278,7 +282,12 @@ func (m *modelSearch) fits(ctx context.Context, p *search.Plan) error {
 	for w := range p.Devices {
 		p.Peaks[w], p.Limits[w] = plan.Devices[w].Peak, m.limit
 	}
-	p.Planned = plan
+	if plan.Program.String() == p.Planned.Program.String() {
+		plan.Hold(p.Timeline)
+	} else if p.Timeline, _, err = plan.Timeline(); err != nil {
+		return err
+	}
+	p.Planned, m.known, m.chains = plan, describeLayers(model.model, on), describeChains(on)
 	return nil
 }
 

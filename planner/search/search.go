@@ -29,6 +29,8 @@ type Plan struct {
 	Limits       []int64       // bytes, by device; 0 is none
 	Busy         []time.Duration
 	Planned      *planner.Plan // program and operations
+	// Timeline is the step as it is simulated, transfers included, with the bytes that devices hold.
+	Timeline schedule.Timeline
 }
 
 // Outcome is what became of a schedule.
@@ -225,7 +227,8 @@ func (p *space) plan(ctx context.Context, f found) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	out.Busy = make([]time.Duration, len(p.workers))
+	plan.Hold(line)
+	out.Timeline, out.Busy = line, make([]time.Duration, len(p.workers))
 	for _, e := range line.Events {
 		out.Step = max(out.Step, e.End)
 		if !e.Action.Kind.Transfer() && e.Action.Kind != schedule.Reduce {

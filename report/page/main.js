@@ -41,6 +41,14 @@ function tiles() {
   const test = history.tests.at(-1);
   if (test) out.push(tile("Test accuracy", (100 * test[ACCURACY]).toFixed(2) + " %", `after step ${grouped(test[STEP])}`));
   if (last) out.push(tile("Samples a second", grouped(Math.round(median(steps.slice(-50).map(s => s[SPEED])))), "median of the last steps"));
+  if (!last && view.planned && view.times === "predicted" && view.devices) {
+    const bound = Math.max(...view.devices.map(d => d.predicted && d.limit ? d.predicted / d.limit : 0));
+    const i = view.devices.reduce((best, d, k) => d.predicted > view.devices[best].predicted ? k : best, 0), d = view.devices[i];
+    out.push(tile("Step, planned", duration(lengthOf(view.planned)), `${grouped(view.devices.length)} ${view.devices.length === 1 ? "device" : "devices"}`));
+    if (!view.ran) out.push(tile("Idle, planned", percent(view.devices.reduce((sum, d) => sum + d.idle, 0) / view.devices.length), "mean of the devices"));
+    if (d.predicted) out.push(tile("Peak memory, planned", bytes(d.predicted), d.name + (d.limit ? `, of ${bytes(d.limit)}` : ", no limit"), d.limit ? bound : undefined));
+    out.push(tile("Forwards run again", grouped(view.devices.reduce((sum, d) => sum + d.recomputed, 0)), "in a step, of all units"));
+  }
   if (view.devices && view.ran) {
     const mean = of => view.devices.reduce((sum, d) => sum + d[of], 0) / view.devices.length;
     out.push(tile("Idle", percent(mean("ran_idle")), `planned ${percent(mean("idle"))}, mean of ${count(view.devices.length, "device")}`));
@@ -53,6 +61,11 @@ function tiles() {
     out.push(tile("Peak memory", bytes(last[PEAKS][worst]), d ? d.name + (d.limit ? `, of ${bytes(d.limit)}` : ", no limit") : `device ${worst}`, d && d.limit ? share(worst) : undefined));
   }
   byId("tiles").replaceChildren(...out);
+}
+
+// lengthOf is the time from the first event of a timeline to the last.
+function lengthOf(timeline) {
+  return timeline.events.reduce((t, e) => Math.max(t, e[3]), -Infinity) - timeline.events.reduce((t, e) => Math.min(t, e[2]), Infinity);
 }
 
 // --- the step ---
@@ -78,22 +91,23 @@ function step() {
   const idle = view.devices.map(d => d.ran_idle), meanOf = list => list.reduce((a, b) => a + b, 0) / list.length;
   byId("step-note").textContent = ran && planned && view.times !== "unit"
     ? `It ran ${duration(blocks[1].length)} where ${duration(blocks[0].length)} were planned; devices stood idle for ${percent(meanOf(idle))} of it on average. Both share one time axis.`
-    : "What each device does when.";
-  const there = new Set(blocks.flatMap(b => b.events.map(e => e.letter)));
+    : view.times === "predicted" && planned ? `Planned to take ${duration(blocks[0].length)}; devices stand idle for ${percent(meanOf(view.devices.map(d => d.idle)))} of it on average.` : "What each device does when.";
+  const there = new Set(blocks.flatMap(b => b.events.filter(e => e.letter !== "T" || e.end > e.start).map(e => e.letter)));
   legend(byId("kinds"), Object.entries(kinds).filter(([k]) => there.has(k)).map(([k, v]) => ({ name: `${capital(v.name)}${k.length === 1 && k !== "T" ? ` (${k})` : ""}`, colour: v.colour, hatched: k === "R" })));
   stepView.listeners = []; stepView.min = stepView.lo = 0;
   stepView.max = stepView.hi = Math.max(...blocks.map(b => b.length));
   timeline = new Timeline(byId("timeline"), stepView, blocks, view.devices);
   timeline.box.setAttribute("aria-label", `Timeline of a step: ${blocks.map(b => `${b.title.toLowerCase()}, ${count(b.events.length, "action")}, ${duration(b.length)}`).join("; ")}`);
-  memoryOverStep(blocks.find(b => b.title === "As it ran"));
+  memoryOverStep(blocks.findLast(b => b.events.some(e => e.live)));
   devicesTable();
 }
 
-// memoryOverStep draws the bytes of each device over the step, on the axis of the timeline.
+// memoryOverStep draws the bytes of each device over the step as it ran, or else as it was planned, on the
+// axis of the timeline.
 function memoryOverStep(ran) {
-  const some = ran && ran.events.some(e => e.live);
-  for (const id of ["bytes", "bytes-title", "bytes-legend"]) byId(id).hidden = !some;
-  if (!some) return;
+  for (const id of ["bytes", "bytes-title", "bytes-legend"]) byId(id).hidden = !ran;
+  if (!ran) return;
+  byId("bytes-title").textContent = `Bytes on each device after each action, ${ran.title.charAt(0).toLowerCase() + ran.title.slice(1)}`;
   memoryChart = new Chart(byId("bytes"), stepView, {
     label: "Bytes on each device over the step", height: 200, from: 0, base: 1024, left: Timeline.left,
     yText: bytes, xText: (t, exact) => exact ? "At " + duration(t) : duration(t),
@@ -115,13 +129,13 @@ function devicesTable() {
   const columns = [
     { title: "Device", value: d => d.name },
     { title: "Stages", value: d => (d.stages || []).join(", "), number: true },
-    { title: "Idle", note: "share of the step as it ran", number: true, value: d => d.ran_idle, cell: d => view.ran ? bar(percent(d.ran_idle), d.ran_idle, "idle") : "–" },
+    { title: "Idle", note: "share of the step as it ran", number: true, value: d => d.ran_idle, cell: d => bar(percent(d.ran_idle), d.ran_idle, "idle"), only: view.ran },
     { title: "Idle, planned", number: true, value: d => d.idle, cell: d => bar(percent(d.idle), d.idle, "idle") },
     { title: "Forwards run again", number: true, value: d => d.recomputed },
-    { title: "Most bytes seen", note: "after an action of the recorded step", number: true, value: d => d.peak, cell: d => d.peak ? (d.limit ? bar(bytes(d.peak), d.peak / d.limit, "series-0") : bytes(d.peak)) : "–" },
-    { title: "Predicted peak", number: true, value: d => d.predicted, cell: d => d.predicted ? bytes(d.predicted) : "–" },
+    { title: "Most bytes seen", note: "after an action of the recorded step", number: true, value: d => d.peak, cell: d => d.peak ? (d.limit ? bar(bytes(d.peak), d.peak / d.limit, "series-0") : bytes(d.peak)) : "–", only: view.ran },
+    { title: "Predicted peak", number: true, value: d => d.predicted, cell: d => d.predicted ? (d.limit ? bar(bytes(d.predicted), d.predicted / d.limit, "series-0") : bytes(d.predicted)) : "–" },
     { title: "Limit", number: true, value: d => d.limit, cell: d => d.limit ? bytes(d.limit) : "none" },
-  ];
+  ].filter(c => !("only" in c) || c.only);
   new Table(byId("devices"), columns, "Devices").set(view.devices);
 }
 
@@ -186,7 +200,9 @@ function numbers() {
 // --- time over memory ---
 
 function memory() {
-  const list = (data.curves || []).filter(c => c.best && c.best.length);
+  const step = data.step && data.step.best ? [{ ...data.step, title: "The whole step, each device within a limit", once: data.step.best.at(-1).us, chosen: [data.step.chosen] }] : [];
+  const stages = (data.curves || []).map(c => ({ ...c, title: `Stage ${c.stage}, ${count(c.layers, "unit")}: one micro-batch` }));
+  const list = [...step, ...stages].filter(c => c.best && c.best.length);
   byId("memory").hidden = !list.length;
   byId("memory-charts").replaceChildren(...list.map(c => {
     const x = c.best.map(p => p.bytes), y = c.best.map(p => p.us * 1000);
@@ -194,14 +210,30 @@ function memory() {
     const lo = Math.min(...x, ...chosen.map(p => p.bytes)), hi = Math.max(...x, ...chosen.map(p => p.bytes));
     const room = Math.max((hi - lo) * 0.06, hi * 0.01);
     const box = element("div", { className: "canvas-box" });
-    const title = `Stage ${c.stage}, ${count(c.layers, "unit")}`;
+    const title = c.title;
     const chart = new Chart(box, new View(Math.max(0, lo - room), hi + room), { label: title + ": time over memory", height: 230, base: undefined, xBase: 1024,
       yText: duration, xText: (b, exact) => exact ? `Within ${bytes(b)}` : bytes(b) });
     chart.set([{ name: "fastest plan", x, y, stepped: true, note: k => ` (${percent(c.best[k].us / c.once - 1)} more than without recomputation)` }], [],
       chosen.map(p => ({ x: p.bytes, y: p.us * 1000 })));
-    const of = chosen.length ? `This run: ${chosen.map(p => `${duration(p.us * 1000)} within ${bytes(p.bytes)}`).join("; ")}.` : "";
+    const of = chosen.length ? `This plan: ${chosen.map(p => `${duration(p.us * 1000)} within ${bytes(p.bytes)}`).join("; ")}.` : "";
     return element("figure", {}, element("figcaption", { textContent: title }), box, element("p", { className: "note", textContent: of }));
   }));
+}
+
+// --- other schedules ---
+
+function others() {
+  const rows = view.others || [];
+  byId("others").hidden = !rows.length;
+  const most = Math.max(...rows.map(o => o.step || 0));
+  new Table(byId("other-table"), [
+    { title: "Schedule", value: o => o.schedule },
+    { title: "Micro-batches", number: true, value: o => o.micro_batches || 0, cell: o => o.micro_batches ? grouped(o.micro_batches) : "–" },
+    { title: "Step", number: true, value: o => o.step || 0, cell: o => o.step ? bar(duration(o.step * 1e9), o.step / most, o.lost ? "idle" : "series-2") : "–" },
+    { title: "None below", note: "no plan of the schedule takes less", number: true, value: o => o.bound || 0, cell: o => o.bound ? duration(o.bound * 1e9) : "–" },
+    { title: "Highest peak", number: true, value: o => o.peak || 0, cell: o => o.peak ? bytes(o.peak) : "–" },
+    { title: "Why not", value: o => o.lost || "", cell: o => o.lost ? element("span", { className: "wrap", textContent: o.lost }) : element("span", { className: "badge kept", textContent: "the plan" }) },
+  ], "Schedules").set(rows);
 }
 
 // --- layers ---
@@ -254,10 +286,11 @@ function filter() {
 // --- the rest ---
 
 function heading() {
+  const n = history.steps.length;
   byId("title").textContent = view.title || "A run";
+  byId("about-title").textContent = n || view.ran ? "About this run" : "About this plan";
   byId("about").hidden = !(view.facts && view.facts.length);
   byId("facts").replaceChildren(...(view.facts || []).flatMap(f => [element("dt", { textContent: f.name }), element("dd", { textContent: f.value })]));
-  const n = history.steps.length;
   const parts = [];
   if (view.devices && view.devices.length) {
     const stages = view.devices.reduce((k, d) => k + (d.stages || []).length, 0);
@@ -270,7 +303,7 @@ function heading() {
   byId("status").textContent = parts.join(" · ");
 }
 
-function everything() { heading(); tiles(); step(); numbers(); memory(); layers(); }
+function everything() { heading(); tiles(); step(); numbers(); memory(); others(); layers(); }
 
 // Live: further events come from the program that trains.
 function listen() {

@@ -43,7 +43,7 @@ class Block {
       this.lanes.push({
         all: mine.filter(e => e.letter !== "T" || e.end > e.start),
         main: mine.filter(e => e.letter !== "T" && e.letter !== "RED"),
-        thin: mine.filter(e => e.letter === "T"),
+        thin: mine.filter(e => e.letter === "T" && e.end > e.start),
         beside: mine.filter(e => e.letter === "RED"),
       });
     }

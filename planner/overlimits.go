@@ -1,0 +1,145 @@
+package planner
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"penstock/internal/arg"
+	"penstock/remat"
+	"penstock/schedule"
+)
+
+// LimitPoint is how long a step takes where no device may hold more than so many bytes.
+type LimitPoint struct {
+	Limit int64 // the same for all devices
+	Step  time.Duration
+}
+
+// OverLimits is the time of a step over limits, from the least limit that has a plan to one under which
+// nothing is recomputed, by ascending limits: so many points or fewer. The cut, the micro-batches and the
+// order of the plan's program stay; what is recomputed changes. Transfers take no time.
+//
+// Chains has the chain of each stage, for a micro-batch after the first, as many layers as the stage has
+// units after its prologue. What they do not say of a device, such as the gradients that the first
+// micro-batch makes, counts as held all the time: as much as makes the plan's own peak come out. So the
+// plan lies on the curve, and far from it the curve is an estimate.
+//
+// It blocks until the points are found. When the deadline of ctx passes it returns those that there are,
+// which are spread over all limits: the ends are found first, then the middle of the widest gap. It fails
+// where the plan does not say what its devices take, and with ctx.Err() when ctx is cancelled.
+func (p *Plan) OverLimits(ctx context.Context, chains []remat.Chain, points int) ([]LimitPoint, error) {
+	if err := arg.Context(ctx, "planner"); err != nil {
+		return nil, err
+	}
+	problem, err := p.problemOf(chains)
+	if err != nil {
+		return nil, err
+	}
+	out, err := problem.overLimits(ctx, points, p.fullest())
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = nil
+	}
+	return out, err
+}
+
+// fullest is the greatest peak of a device.
+func (p *Plan) fullest() (most int64) {
+	for _, d := range p.Devices {
+		most = max(most, d.Peak)
+	}
+	return most
+}
+
+// problemOf is the problem of planning the same step anew, from what chains say, without limits.
+func (p *Plan) problemOf(chains []remat.Chain) (Problem, error) {
+	out := Problem{MicroBatches: p.MicroBatches(), Schedule: schedule.Fixed(p.Program.WithoutReduce())}
+	if len(chains) != len(p.Stages) {
+		return out, fmt.Errorf("planner: the chains of %d stages, and the plan has %d", len(chains), len(p.Stages))
+	}
+	for _, e := range p.Program.Skips { // what moves over them is not in the chains
+		out.Skips = append(out.Skips, Skip{From: e.From, To: e.To})
+	}
+	for i, s := range p.Stages {
+		c := chains[i]
+		if s.Policy != Optimal || len(c.Layers) == 0 || len(c.Layers) != len(s.Units)-s.Prologue {
+			return out, fmt.Errorf("planner: the plan does not say what stage %d takes, with the policy %s and %d units for %d layers of its chain", i, s.Policy, len(s.Units), len(c.Layers))
+		}
+		out.Stages = append(out.Stages, Stage{Device: s.Device, Layers: s.Layers, Policy: Optimal,
+			Costs:  Costs{First: c, Later: c, Units: s.Units, Prologue: s.Prologue},
+			Memory: Memory{Gradients: true, BatchInput: i == 0}})
+	}
+	own := &Plan{Program: p.Program, skips: out.Skips}
+	for i, s := range out.Stages {
+		stage := out.stage(i, s)
+		stage.MicroBatches = p.Stages[i].MicroBatches
+		own.Stages = append(own.Stages, stage)
+	}
+	g := own.Program.Graph()
+	latest := g.LatestReceives()
+	for i, d := range p.Devices {
+		out.Devices = append(out.Devices, Device{Name: d.Name, Live: max(d.Peak-own.peak(g, latest, i), 0)})
+	}
+	return out, nil
+}
+
+// overLimits finds points; one of them has the limit at.
+func (p Problem) overLimits(ctx context.Context, points int, at int64) (out []LimitPoint, err error) {
+	p.Devices = slices.Clone(p.Devices)
+	solve := func(limit int64) (*Plan, error) {
+		for i := range p.Devices {
+			p.Devices[i].Limit = limit
+		}
+		plan, err := Solve(ctx, p)
+		if err = cmp.Or(ctx.Err(), err); err == nil {
+			out = append(out, LimitPoint{limit, plan.Step()})
+		}
+		return plan, err
+	}
+	free, err := solve(0)
+	if err != nil {
+		return out, err
+	}
+	most := free.fullest()
+	out[0].Limit = most
+	var short *MemoryError
+	if _, err = solve(1); !errors.As(err, &short) {
+		return out, err
+	}
+	err = nil
+	wanted := []int64{short.Least(), at}
+	for tries := 0; len(out) < points && tries < 2*points; tries++ {
+		if len(wanted) == 0 {
+			slices.SortFunc(out, byLimit)
+			widest := 0
+			for i := range len(out) - 1 {
+				if out[i+1].Limit-out[i].Limit > out[widest+1].Limit-out[widest].Limit {
+					widest = i
+				}
+			}
+			if len(out) < 2 || out[widest+1].Limit-out[widest].Limit < 2 {
+				break
+			}
+			wanted = append(wanted, (out[widest].Limit+out[widest+1].Limit)/2)
+		}
+		limit := wanted[0]
+		wanted = wanted[1:]
+		if slices.ContainsFunc(out, func(o LimitPoint) bool { return o.Limit == limit }) || limit > most {
+			continue
+		}
+		if _, err = solve(limit); err != nil && !errors.As(err, &short) {
+			break
+		}
+		err = nil
+	}
+	slices.SortFunc(out, byLimit)
+	for i := 1; i < len(out); i++ { // a plan within fewer bytes is one within more
+		out[i].Step = min(out[i].Step, out[i-1].Step)
+	}
+	return out, err
+}
+
+func byLimit(a, b LimitPoint) int { return cmp.Compare(a.Limit, b.Limit) }
