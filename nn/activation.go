@@ -43,6 +43,16 @@ func NewGELUTanh() *GELU { return &GELU{approximate: "tanh"} }
 // Forward is aten::gelu.
 func (l *GELU) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.GELU(x, l.approximate) }
 
+// SiLU is x sigmoid(x) (Elfwing, Uchibe and Doya 2017, "Sigmoid-Weighted Linear Units for Neural
+// Network Function Approximation in Reinforcement Learning"), also known as swish.
+type SiLU struct{ Base }
+
+// NewSiLU makes a SiLU.
+func NewSiLU() *SiLU { return &SiLU{} }
+
+// Forward is aten::silu.
+func (l *SiLU) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.SiLU(x) }
+
 // Tanh is the hyperbolic tangent.
 type Tanh struct{ Base }
 

@@ -1,13 +1,31 @@
 package nn
 
 import (
+	"fmt"
 	"math"
+	"slices"
 
 	"penstock/torch"
 )
 
-// NewCausalSelfAttention makes the layers by which each token of a sequence looks at itself and the
-// tokens before it (Vaswani et al. 2017, section 3.2, masked): [N, T, dim] to the same.
+// AttentionMask says which tokens of a sequence a token must not look at.
+type AttentionMask int
+
+// The masks.
+const (
+	// NoMask lets each token look at all.
+	NoMask AttentionMask = iota
+	// CausalMask hides the tokens after a token from it.
+	CausalMask
+	// GivenMask hides what a tensor says. Layers take and give a tuple: x [N, T, dim] and a mask of
+	// torch.Bool, [T, T] for all sequences, or [N, T, T], or [N, 1, T] for all tokens of a sequence;
+	// true hides the token of the last dimension, as in PyTorch's MultiheadAttention. A token to
+	// which all are hidden gets NaN.
+	GivenMask
+)
+
+// NewSelfAttention makes the layers by which each token of a sequence looks at others of it (Vaswani
+// et al. 2017, section 3.2): [N, T, dim] to the same.
 //
 //	qkv      x Wqkv + b                              [N, T, 3 dim]
 //	heads    q, k, v of each head                    a head is a contiguous chunk of width = dim/heads
@@ -17,18 +35,45 @@ import (
 //
 // Parameters are qkv.weight [3 dim, dim], qkv.bias, proj.weight [dim, dim] and proj.bias. The
 // weights take N * heads * T * T elements; the backward keeps them once, after the softmax.
+func NewSelfAttention(dim, heads int64, mask AttentionMask) *Sequential {
+	core := NewDotProductAttention(dim, heads, mask)
+	s := NewSequential().Add("qkv", besideMask(NewLinear(dim, 3*dim), mask))
+	for _, l := range core {
+		s.Add(l.Name, l.Layer)
+	}
+	return s.Add("proj", besideMask(NewLinear(dim, dim), mask))
+}
+
+// NewCausalSelfAttention is NewSelfAttention with the CausalMask.
 func NewCausalSelfAttention(dim, heads int64) *Sequential {
-	requirePositive("CausalSelfAttention", "dim", dim)
-	requirePositive("CausalSelfAttention", "heads", heads)
-	require(dim%heads == 0, "CausalSelfAttention: dim is %d, which %d heads do not divide; choose a multiple of the heads",
+	return NewSelfAttention(dim, heads, CausalMask)
+}
+
+// NewDotProductAttention makes the layers of NewSelfAttention without its products, for networks
+// that have their own: heads, weights and values, which turn queries, keys and values of all heads,
+// side by side in [N, T, 3 dim], into [N, T, dim]. They have no parameters.
+func NewDotProductAttention(dim, heads int64, mask AttentionMask) []NamedLayer {
+	requirePositive("SelfAttention", "dim", dim)
+	requirePositive("SelfAttention", "heads", heads)
+	require(dim%heads == 0, "SelfAttention: dim is %d, which %d heads do not divide; choose a multiple of the heads",
 		dim, heads)
-	split, weigh, join := &attentionHeads{dim: dim, heads: heads}, &attentionWeights{}, &attentionValues{heads: heads}
-	return NewSequential().
-		Add("qkv", NewLinear(dim, 3*dim)).
-		Add("heads", Tuple(split, split.forward)).
-		Add("weights", Tuple(weigh, weigh.forward)).
-		Add("values", Tuple(join, join.forward)).
-		Add("proj", NewLinear(dim, dim))
+	require(mask >= NoMask && mask <= GivenMask, "SelfAttention: the mask is %d; it must be NoMask, CausalMask or GivenMask", mask)
+	split, weigh, join := &attentionHeads{dim: dim, heads: heads}, &attentionWeights{mask: mask, heads: heads}, &attentionValues{heads: heads}
+	return []NamedLayer{
+		{"heads", Tuple(split, split.forward)},
+		{"weights", Tuple(weigh, weigh.forward)},
+		{"values", Tuple(join, join.forward)},
+	}
+}
+
+// besideMask is l, and with a GivenMask a layer that runs l on x of (x, mask).
+func besideMask(l Layer, mask AttentionMask) Layer {
+	if mask != GivenMask {
+		return l
+	}
+	return Tuple(l, func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		return append([]*torch.Tensor{l.Forward(c, xs[0])}, xs[1:]...)
+	})
 }
 
 // attentionHeads turns queries, keys and values of all heads, [N, T, 3 dim], into those of each: q
@@ -52,12 +97,17 @@ func (l *attentionHeads) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			parts[i] = c.Reshape(head, n*l.heads, tokens, width)
 		}
 	}
+	parts = append(parts, xs[1:]...)
 	c.Release(mark, parts...)
 	return parts
 }
 
 // attentionWeights turns q, k and v into the weights of the values, [N heads, T, T], and v itself.
-type attentionWeights struct{ Base }
+type attentionWeights struct {
+	Base
+	mask  AttentionMask
+	heads int64
+}
 
 // forward works in place on the scores, which nothing needs before the softmax, and frees them
 // right after it.
@@ -65,24 +115,53 @@ func (l *attentionWeights) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	q, k, v := xs[0], xs[1], xs[2]
 	tokens, width := q.Size(1), q.Size(2)
+	var hidden *torch.Tensor
+	if l.mask == GivenMask {
+		// the heads get a dimension of their own, over which the mask is the same
+		n := q.Size(0) / l.heads
+		hidden = l.given(c, xs, n, tokens)
+		q, k = c.Reshape(q, n, l.heads, tokens, width), c.Reshape(k, n, l.heads, width, tokens)
+	}
 	scores := c.Matmul(q, k)
 	c.MulScalar_(scores, 1/math.Sqrt(float64(width)))
 	inner := c.Mark()
-	c.MaskedFill_(scores, c.Triu(c.Ones(torch.Bool, tokens, tokens), 1), math.Inf(-1))
+	if l.mask == CausalMask {
+		hidden = c.Triu(c.Ones(torch.Bool, tokens, tokens), 1)
+	}
+	if hidden != nil {
+		c.MaskedFill_(scores, hidden, math.Inf(-1))
+	}
 	c.Release(inner)
 	weights := c.Softmax(scores, -1)
+	if l.mask == GivenMask {
+		weights = c.Reshape(weights, -1, tokens, tokens)
+	}
 	c.Release(mark, weights)
-	return []*torch.Tensor{weights, v}
+	return append([]*torch.Tensor{weights, v}, xs[3:]...)
+}
+
+// given is the mask as the scores [N, heads, T, T] take it.
+func (l *attentionWeights) given(c *Ctx, xs []*torch.Tensor, n, tokens int64) *torch.Tensor {
+	if len(xs) == 4 && xs[3].DType() == torch.Bool {
+		switch mask, shape := xs[3], xs[3].Shape(); {
+		case slices.Equal(shape, []int64{tokens, tokens}):
+			return mask
+		case slices.Equal(shape, []int64{n, tokens, tokens}), slices.Equal(shape, []int64{n, 1, tokens}):
+			return c.Reshape(mask, n, 1, shape[1], tokens)
+		}
+	}
+	panic(&torch.Error{Op: "attention", Args: torch.Describe(xs), Device: c.Device(),
+		Message: fmt.Sprintf("expected a mask after the %d sequences of %d tokens: torch.Bool [%d %d], [%d %d %d] or [%d 1 %d]",
+			n, tokens, tokens, tokens, n, tokens, tokens, n, tokens)})
 }
 
 // attentionValues turns weights and v into the weighted sums of values, heads side by side: [N, T,
-// dim].
+// dim]. A mask goes past it, as past attentionHeads.
 type attentionValues struct {
 	Base
 	heads int64
 }
 
-// forward returns one tensor.
 func (l *attentionValues) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	weights, v := xs[0], xs[1]
@@ -90,5 +169,5 @@ func (l *attentionValues) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	y := c.Transpose(c.Reshape(c.Matmul(weights, v), n, l.heads, tokens, width), 1, 2)
 	y = c.Reshape(y, n, tokens, l.heads*width)
 	c.Release(mark, y)
-	return []*torch.Tensor{y}
+	return append([]*torch.Tensor{y}, xs[2:]...)
 }

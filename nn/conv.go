@@ -1,6 +1,10 @@
 package nn
 
-import "penstock/torch"
+import (
+	"cmp"
+
+	"penstock/torch"
+)
 
 // Conv2d is a cross-correlation over images: [N, in, H, W] to [N, out, H', W'], H' = (H + 2 padding
 // - dilation (kernel - 1) - 1) / stride + 1, rounded down.
@@ -28,15 +32,8 @@ type Conv2dConfig struct {
 // NewConv2d makes a Conv2d. Weight and bias start uniform within 1/sqrt(in/groups * height *
 // width).
 func NewConv2d(in, out int64, kernel Pair, o Conv2dConfig) *Conv2d {
-	l := &Conv2d{stride: o.Stride.or(Square(1)), padding: o.Padding, dilation: o.Dilation.or(Square(1)), groups: o.Groups}
-	if l.groups == 0 {
-		l.groups = 1
-	}
-	requirePositive("Conv2d", "in", in)
-	requirePositive("Conv2d", "out", out)
-	requirePositive("Conv2d", "Groups", l.groups)
-	require(in%l.groups == 0 && out%l.groups == 0,
-		"Conv2d: %d groups do not divide %d input and %d output channels; choose a divisor of both", l.groups, in, out)
+	l := &Conv2d{stride: o.Stride.or(Square(1)), padding: o.Padding, dilation: o.Dilation.or(Square(1)), groups: cmp.Or(o.Groups, 1)}
+	requireChannels("Conv2d", in, out, l.groups)
 	kernel.require("Conv2d", "the kernel", 1)
 	l.stride.require("Conv2d", "Stride", 1)
 	l.padding.require("Conv2d", "Padding", 0)
@@ -53,4 +50,13 @@ func NewConv2d(in, out int64, kernel Pair, o Conv2dConfig) *Conv2d {
 // Forward is aten::conv2d.
 func (l *Conv2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.Conv2d(x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride[:], l.padding[:], l.dilation[:], l.groups)
+}
+
+// requireChannels refuses channels that a convolution's groups do not divide.
+func requireChannels(layer string, in, out, groups int64) {
+	requirePositive(layer, "in", in)
+	requirePositive(layer, "out", out)
+	requirePositive(layer, "Groups", groups)
+	require(in%groups == 0 && out%groups == 0,
+		"%s: %d groups do not divide %d input and %d output channels; choose a divisor of both", layer, groups, in, out)
 }

@@ -51,7 +51,12 @@ func (l CrossEntropyLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.T
 
 // Targets is the first class, everywhere.
 func (l CrossEntropyLoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor {
-	shape := outputs[0].Shape()
+	return firstClass(c, outputs[0])
+}
+
+// firstClass is a target of class 0 for each row and place of an output [N, C, ...].
+func firstClass(c *torch.Ctx, output *torch.Tensor) []*torch.Tensor {
+	shape := output.Shape()
 	if len(shape) < 2 {
 		return []*torch.Tensor{c.Zeros(torch.Int64)}
 	}

@@ -27,10 +27,7 @@ func NewLayerNorm(shape []int64, o LayerNormConfig) *LayerNorm {
 	if o.Eps == 0 {
 		o.Eps = 1e-5
 	}
-	require(len(shape) > 0, "LayerNorm: the shape is empty; give the sizes of the last dimensions")
-	for _, n := range shape {
-		requirePositive("LayerNorm", "a size", n)
-	}
+	requireNormalised("LayerNorm", shape)
 	require(o.Eps > 0, "LayerNorm: Eps is %v; it must be positive, or 0 for 1e-5", o.Eps)
 	l := &LayerNorm{shape: slices.Clone(shape), eps: o.Eps}
 	if !o.NoAffine {
@@ -58,4 +55,12 @@ func (c *Ctx) precisely(x *torch.Tensor, weight *Param, norm func(x *torch.Tenso
 	precise := c.To(x, weight.DType())
 	defer precise.Free() // where the graph does not keep it
 	return norm(precise)
+}
+
+// requireNormalised refuses a shape that no norm can be over.
+func requireNormalised(layer string, shape []int64) {
+	require(len(shape) > 0, "%s: the shape is empty; give the sizes of the last dimensions", layer)
+	for _, n := range shape {
+		requirePositive(layer, "a size", n)
+	}
 }

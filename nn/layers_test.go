@@ -37,8 +37,22 @@ func TestConstructorsNameTheMistakeAndTheRemedy(t *testing.T) {
 		{"Upsample: Size is [0 0] and Scale is [0 0]; give one of them", func() { nn.NewUpsample(nn.UpsampleConfig{}) }},
 		{"Upsample: Size is [2 2] and Scale is [2 2]; give one of them", func() { nn.NewUpsample(nn.UpsampleConfig{Size: nn.Square(2), Scale: [2]float64{2, 2}}) }},
 		{"Upsample: AlignCorners is for Bilinear only", func() { nn.NewUpsample(nn.UpsampleConfig{Size: nn.Square(2), AlignCorners: true}) }},
-		{"CausalSelfAttention: dim is 10, which 4 heads do not divide; choose a multiple of the heads", func() { nn.NewCausalSelfAttention(10, 4) }},
-		{"CausalSelfAttention: heads is 0; it must be at least 1", func() { nn.NewTransformerBlock(8, 0, nn.TransformerConfig{}) }},
+		{"SelfAttention: dim is 10, which 4 heads do not divide; choose a multiple of the heads", func() { nn.NewCausalSelfAttention(10, 4) }},
+		{"SelfAttention: the mask is 3; it must be NoMask, CausalMask or GivenMask", func() { nn.NewSelfAttention(8, 2, 3) }},
+		{"Conv1d: 3 groups do not divide 4 input and 6 output channels; choose a divisor of both", func() { nn.NewConv1d(4, 6, 3, nn.Conv1dConfig{Groups: 3}) }},
+		{"Conv1d: the kernel is 0; it must be at least 1", func() { nn.NewConv1d(4, 6, 0, nn.Conv1dConfig{}) }},
+		{"Conv1d: Stride is -1; it must be at least 1", func() { nn.NewConv1d(4, 6, 3, nn.Conv1dConfig{Stride: -1}) }},
+		{"Conv1d: Padding is -1; it must be at least 0", func() { nn.NewConv1d(4, 6, 3, nn.Conv1dConfig{Padding: -1}) }},
+		{"ConvTranspose2d: in is 0; it must be at least 1", func() { nn.NewConvTranspose2d(0, 6, nn.Square(2), nn.ConvTranspose2dConfig{}) }},
+		{"ConvTranspose2d: OutputPadding is 0x2; it must be less than the stride 2x2 or the dilation 1x1", func() {
+			nn.NewConvTranspose2d(4, 6, nn.Square(2), nn.ConvTranspose2dConfig{Stride: nn.Square(2), OutputPadding: nn.Pair{0, 2}})
+		}},
+		{"GroupNorm: 3 groups do not divide 4 channels; choose a divisor", func() { nn.NewGroupNorm(3, 4, nn.GroupNormConfig{}) }},
+		{"GroupNorm: Eps is -1; it must be positive, or 0 for 1e-5", func() { nn.NewGroupNorm(2, 4, nn.GroupNormConfig{Eps: -1}) }},
+		{"RMSNorm: the shape is empty; give the sizes of the last dimensions", func() { nn.NewRMSNorm(nil, nn.RMSNormConfig{}) }},
+		{"RMSNorm: Eps is -1; it must be positive, or 0 for that of float32", func() { nn.NewRMSNorm([]int64{4}, nn.RMSNormConfig{Eps: -1}) }},
+		{"Huber: delta is 0; it must be positive", func() { nn.Huber(0) }},
+		{"SelfAttention: heads is 0; it must be at least 1", func() { nn.NewTransformerBlock(8, 0, nn.TransformerConfig{}) }},
 		{"Bottleneck: stride is 0; it must be at least 1", func() { nn.NewBottleneck(8, 2, 0) }},
 		{"CrossEntropy: LabelSmoothing is -0.1; it must be from 0 to 1", func() { nn.CrossEntropy().LabelSmoothing(-0.1) }},
 	} {
@@ -256,6 +270,82 @@ func TestLossesOfNoRows(t *testing.T) {
 		}
 		if got := torch.Item[float32](row.sum.Forward(c, y, target)); got != 0 {
 			t.Errorf("%s: the sum is %v", name, got)
+		}
+	}
+}
+
+// What libtorch would take in silence, or refuse without saying what was wanted.
+func TestLayersRefuseInputsOfOtherSizes(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	n := nn.NewCtx(c, nn.Config{})
+	ones := func(shape ...int64) *torch.Tensor { return c.Ones(torch.Float32, shape...) }
+	masked := nn.NewSelfAttention(4, 2, nn.GivenMask)
+	nn.Materialise(c, nn.State(masked), 1)
+	defer nn.Free(masked)
+	classes := func(shape ...int64) *torch.Tensor { return c.Zeros(torch.Int64, shape...) }
+	for _, row := range []struct {
+		want string
+		run  func()
+	}{
+		{"expected an input of [N, 4, ...]", func() { nn.NewGroupNorm(2, 4, nn.GroupNormConfig{NoAffine: true}).Forward(n, ones(2, 6, 3)) }},
+		{"expected more than 1 value per group and sample; use fewer groups or larger inputs", func() { nn.NewGroupNorm(4, 4, nn.GroupNormConfig{NoAffine: true}).Forward(n, ones(2, 4)) }},
+		{"expected an input whose last dimensions are [3 4]", func() { nn.NewRMSNorm([]int64{3, 4}, nn.RMSNormConfig{NoAffine: true}).Forward(n, ones(2, 4)) }},
+		{"expected a mask after the 2 sequences of 3 tokens: torch.Bool [3 3], [2 3 3] or [2 1 3]", func() { masked.ForwardTuple(n, []*torch.Tensor{ones(2, 3, 4)}) }},
+		{"expected a mask after", func() { masked.ForwardTuple(n, []*torch.Tensor{ones(2, 3, 4), ones(3, 3)}) }},
+		{"expected a mask after", func() { masked.ForwardTuple(n, []*torch.Tensor{ones(2, 3, 4), c.Ones(torch.Bool, 3, 4)}) }},
+		{"output and target must have one shape", func() { nn.L1().Forward(n, ones(2, 1), ones(2)) }},
+		{"output and target must have one shape", func() { nn.Huber(1).Forward(n, ones(2, 1), ones(2)) }},
+		{"the mean over no rows is no number", func() { nn.L1().Forward(n, ones(0, 1), ones(0, 1)) }},
+		{"the mean over no rows is no number", func() { nn.Huber(1).Forward(n, ones(0, 1), ones(0, 1)) }},
+		{"the mean over no rows is no number", func() { nn.NLL().Forward(n, ones(0, 3), classes(0)) }},
+		{"Target 3 is out of bounds", func() { nn.NLL().Forward(n, ones(1, 3), c.AddInt_(classes(1), 3)) }},
+		{"aten::conv1d", func() { run(c, n, nn.NewConv1d(2, 3, 3, nn.Conv1dConfig{}), ones(1, 4, 8)) }},
+		{"aten::conv_transpose2d", func() {
+			run(c, n, nn.NewConvTranspose2d(2, 3, nn.Square(2), nn.ConvTranspose2dConfig{}), ones(1, 4, 8, 8))
+		}},
+	} {
+		n = nn.NewCtx(c, nn.Config{})
+		if err := torch.Try(row.run); err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("got %v, want %q in it", err, row.want)
+		}
+	}
+}
+
+// run materialises a layer, runs it and frees it.
+func run(c *torch.Ctx, n *nn.Ctx, l nn.Layer, x *torch.Tensor) {
+	nn.Materialise(c, nn.State(l), 1)
+	defer nn.Free(l)
+	l.Forward(n, x)
+}
+
+// A mask of no token is no mask, and one for all sequences the same as one for each, to the bit.
+func TestMasksOfAttention(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	n := nn.NewCtx(c, nn.Config{})
+	x := c.Normal_(c.Empty(torch.Float32, 2, 4, 6), 0, 1)
+	causal := c.Triu(c.Ones(torch.Bool, 4, 4), 1)
+	attend := func(kind nn.AttentionMask, mask ...*torch.Tensor) []float32 {
+		s := nn.NewSelfAttention(6, 3, kind)
+		nn.Materialise(c, nn.State(s), 1)
+		defer nn.Free(s)
+		ys := s.ForwardTuple(n, append([]*torch.Tensor{x}, mask...))
+		if len(ys) != 1+len(mask) {
+			t.Errorf("mask %d: a tuple of %d comes out", kind, len(ys))
+		}
+		return torch.Values[float32](ys[0])
+	}
+	all, before := attend(nn.NoMask), attend(nn.CausalMask)
+	if slices.Equal(all, before) {
+		t.Error("the causal mask changes nothing")
+	}
+	for what, row := range map[string]struct{ got, want []float32 }{
+		"nothing hidden":        {attend(nn.GivenMask, c.Zeros(torch.Bool, 4, 4)), all},
+		"the future":            {attend(nn.GivenMask, causal), before},
+		"the future, each":      {attend(nn.GivenMask, c.Contiguous(c.Expand(causal, 2, 4, 4))), before},
+		"nothing hidden, a row": {attend(nn.GivenMask, c.Zeros(torch.Bool, 2, 1, 4)), all},
+	} {
+		if !slices.Equal(row.got, row.want) {
+			t.Errorf("%s: the results differ", what)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"penstock/nn"
+	"penstock/torch"
 )
 
 // Builders of the fixtures' layers from PyTorch's arguments.
@@ -32,6 +33,50 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 		}
 		decodeStrictly(t, args, &a)
 		return nn.NewConv2d(a.In, a.Out, a.Kernel, nn.Conv2dConfig{Stride: a.Stride, Padding: a.Padding, Dilation: a.Dilation, Groups: a.Groups, NoBias: !a.Bias})
+	},
+	"Conv1d": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			In                                int64 `json:"in_channels"`
+			Out                               int64 `json:"out_channels"`
+			Kernel                            int64 `json:"kernel_size"`
+			Stride, Padding, Dilation, Groups int64
+			Bias                              bool
+		}
+		decodeStrictly(t, args, &a)
+		return nn.NewConv1d(a.In, a.Out, a.Kernel, nn.Conv1dConfig{Stride: a.Stride, Padding: a.Padding, Dilation: a.Dilation, Groups: a.Groups, NoBias: !a.Bias})
+	},
+	"ConvTranspose2d": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			In                        int64   `json:"in_channels"`
+			Out                       int64   `json:"out_channels"`
+			Kernel                    nn.Pair `json:"kernel_size"`
+			OutputPadding             nn.Pair `json:"output_padding"`
+			Stride, Padding, Dilation nn.Pair
+			Groups                    int64
+			Bias                      bool
+		}
+		decodeStrictly(t, args, &a)
+		return nn.NewConvTranspose2d(a.In, a.Out, a.Kernel, nn.ConvTranspose2dConfig{Stride: a.Stride, Padding: a.Padding,
+			OutputPadding: a.OutputPadding, Dilation: a.Dilation, Groups: a.Groups, NoBias: !a.Bias})
+	},
+	"GroupNorm": func(t *testing.T, args string) nn.Layer {
+		a := struct {
+			Groups   int64 `json:"num_groups"`
+			Channels int64 `json:"num_channels"`
+			Eps      float64
+			Affine   bool
+		}{Affine: true}
+		decodeStrictly(t, args, &a)
+		return nn.NewGroupNorm(a.Groups, a.Channels, nn.GroupNormConfig{Eps: a.Eps, NoAffine: !a.Affine})
+	},
+	"RMSNorm": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			Shape  []int64 `json:"normalized_shape"`
+			Eps    float64
+			Affine bool `json:"elementwise_affine"`
+		}
+		decodeStrictly(t, args, &a)
+		return nn.NewRMSNorm(a.Shape, nn.RMSNormConfig{Eps: a.Eps, NoAffine: !a.Affine})
 	},
 	"BatchNorm1d": func(t *testing.T, args string) nn.Layer { return nn.NewBatchNorm1d(batchNormArgs(t, args)) },
 	"BatchNorm2d": func(t *testing.T, args string) nn.Layer { return nn.NewBatchNorm2d(batchNormArgs(t, args)) },
@@ -86,6 +131,7 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 		}
 		return nn.NewGELU()
 	},
+	"SiLU":       func(t *testing.T, args string) nn.Layer { return nn.NewSiLU() },
 	"Tanh":       func(t *testing.T, args string) nn.Layer { return nn.NewTanh() },
 	"Sigmoid":    func(t *testing.T, args string) nn.Layer { return nn.NewSigmoid() },
 	"Identity":   func(t *testing.T, args string) nn.Layer { return nn.NewIdentity() },
@@ -150,6 +196,21 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 		decodeStrictly(t, args, &a)
 		return nn.NewCausalSelfAttention(a.Dim, a.Heads)
 	},
+	"SelfAttention": func(t *testing.T, args string) nn.Layer {
+		var a struct {
+			Dim, Heads int64
+			Lengths    []int64
+			Causal     bool
+		}
+		decodeStrictly(t, args, &a)
+		switch {
+		case a.Lengths != nil:
+			return padded(nn.NewSelfAttention(a.Dim, a.Heads, nn.GivenMask), a.Lengths, a.Causal)
+		case a.Causal:
+			return nn.NewSelfAttention(a.Dim, a.Heads, nn.CausalMask)
+		}
+		return nn.NewSelfAttention(a.Dim, a.Heads, nn.NoMask)
+	},
 	"GPTBlock": func(t *testing.T, args string) nn.Layer {
 		var a struct{ Dim, Heads int64 }
 		decodeStrictly(t, args, &a)
@@ -203,6 +264,27 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 	},
 }
 
+// padded runs layers on sequences of so many tokens each: the rest is hidden, and with causal what
+// follows a token too.
+func padded(s *nn.Sequential, lengths []int64, causal bool) nn.Layer {
+	return nn.Tuple(s, func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		tokens := xs[0].Size(1)
+		var hidden []bool
+		for _, length := range lengths {
+			for i := range tokens {
+				if !causal && i > 0 {
+					break // one row for all tokens
+				}
+				for j := range tokens {
+					hidden = append(hidden, j >= length || causal && j > i)
+				}
+			}
+		}
+		mask := torch.From(c.Ctx, hidden, int64(len(lengths)), int64(len(hidden))/int64(len(lengths))/tokens, tokens)
+		return s.ForwardTuple(c, []*torch.Tensor{xs[0], mask})[:1]
+	})
+}
+
 func buildLayer(t *testing.T, layer string, args json.RawMessage) nn.Layer {
 	build := layers[layer]
 	if build == nil {
@@ -241,9 +323,10 @@ func buildLoss(t *testing.T, p parityCase, f *fixture) nn.Loss {
 		Ignore    *int64  `json:"ignore_index"`
 		Weight    bool
 		PosWeight bool `json:"pos_weight"`
+		Delta     float64
 	}
 	switch p.Layer {
-	case "CrossEntropyLoss", "MSELoss", "BCEWithLogitsLoss":
+	case "CrossEntropyLoss", "MSELoss", "L1Loss", "HuberLoss", "NLLLoss", "BCEWithLogitsLoss":
 		decodeStrictly(t, string(p.Args), &a)
 	}
 	sum := a.Reduction == "sum"
@@ -262,6 +345,22 @@ func buildLoss(t *testing.T, p parityCase, f *fixture) nn.Loss {
 			return nn.MSE().Sum()
 		}
 		return nn.MSE()
+	case "L1Loss":
+		if sum {
+			return nn.L1().Sum()
+		}
+		return nn.L1()
+	case "HuberLoss":
+		if sum {
+			return nn.Huber(a.Delta).Sum()
+		}
+		return nn.Huber(a.Delta)
+	case "NLLLoss":
+		l := nn.NLL().IgnoreIndex(*a.Ignore).Weight(f.vector(a.Weight, "buffer.weight"))
+		if sum {
+			return l.Sum()
+		}
+		return l
 	case "BCEWithLogitsLoss":
 		l := nn.BCEWithLogits().PosWeight(f.vector(a.PosWeight, "buffer.pos_weight"))
 		if sum {

@@ -9,7 +9,7 @@ import (
 )
 
 // kindCount is how many numbers randomModel knows.
-const kindCount = 25
+const kindCount = 32
 
 // randomModel makes a network of [rows, 2, 6, 6] to 3 classes out of numbers. Some of its layers
 // are wrapped by wrap.
@@ -47,6 +47,7 @@ func (m *randomNet) add(l nn.Layer) {
 func unwrapped(l nn.Layer) nn.Layer { return l }
 
 func (m *randomNet) grow(i, k int) {
+	image := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Reshape(x, -1, 2, 6, 6) })
 	switch k {
 	case 0:
 		m.add(nn.NewConv2d(2, 2, nn.Pair{3, 3}, nn.Conv2dConfig{Padding: nn.Pair{1, 1}, Groups: 2}))
@@ -85,7 +86,7 @@ func (m *randomNet) grow(i, k int) {
 		m.add(nn.NewSoftmax(1))
 	case 17:
 		m.add(nn.NewSequential(nn.NewFlatten(2, -1), nn.NewTransformerBlock(36, 4, nn.TransformerConfig{Dropout: 0.1}),
-			layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Reshape(x, -1, 2, 6, 6) })))
+			image))
 	case 18, 19:
 		m.stash(k == 19)
 	case 20:
@@ -100,6 +101,28 @@ func (m *randomNet) grow(i, k int) {
 		m.wrapNext = true
 	case 24:
 		m.freeze()
+	case 25:
+		m.add(nn.NewSequential(nn.NewConvTranspose2d(2, 2, nn.Square(2), nn.ConvTranspose2dConfig{Stride: nn.Square(2)}),
+			nn.NewAvgPool2d(nn.Square(2), nn.AvgPool2dConfig{})))
+	case 26:
+		m.add(nn.NewSequential(nn.NewFlatten(2, -1), nn.NewConv1d(2, 2, 3, nn.Conv1dConfig{Padding: 1, Groups: 2}), image))
+	case 27:
+		m.add(nn.NewGroupNorm(1, 2, nn.GroupNormConfig{}))
+	case 28:
+		m.add(nn.NewRMSNorm([]int64{6, 6}, nn.RMSNormConfig{Eps: 1e-3}))
+	case 29:
+		m.add(nn.NewSiLU())
+	case 30:
+		m.add(nn.NewSequential(nn.NewFlatten(2, -1), nn.NewSelfAttention(36, 3, nn.NoMask), image))
+	case 31:
+		m.add(nn.NewFlatten(2, -1))
+		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			return append(xs[:1:1], c.Triu(c.Ones(torch.Bool, xs[0].Size(0), 2, 2), 1))
+		}))
+		m.add(nn.NewSelfAttention(36, 4, nn.GivenMask))
+		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			return []*torch.Tensor{c.Reshape(xs[0], -1, 2, 6, 6)}
+		}))
 	}
 }
 

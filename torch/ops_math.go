@@ -27,6 +27,8 @@ var (
 	opSum         = declare("aten::sum(Tensor self) -> Tensor")
 	opSumDim      = declare("aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor")
 	opMean        = declare("aten::mean(Tensor self) -> Tensor")
+	opMeanDim     = declare("aten::mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor")
+	opRsqrt_      = declare("aten::rsqrt_(Tensor(a!) self) -> Tensor(a!)")
 	opVarMean     = declare("aten::var_mean.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> (Tensor, Tensor)")
 	opArgmax      = declare("aten::argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor")
 	opEq          = declare("aten::eq.Tensor(Tensor self, Tensor other) -> Tensor")
@@ -131,6 +133,14 @@ func (c *Ctx) SumAs(a *Tensor, dtype DType) *Tensor {
 
 // Mean is aten::mean over all elements.
 func (c *Ctx) Mean(a *Tensor) *Tensor { return c.begin(opMean).t(a).one() }
+
+// MeanDim is aten::mean.dim over some dimensions, which stay with size 1 if keep is set.
+func (c *Ctx) MeanDim(a *Tensor, dims []int64, keep bool) *Tensor {
+	return c.begin(opMeanDim).t(a).is(dims).b(keep).none().one()
+}
+
+// Rsqrt_ is aten::rsqrt_: 1/sqrt(a).
+func (c *Ctx) Rsqrt_(a *Tensor) *Tensor { return c.begin(opRsqrt_).t(a).same(a) }
 
 // VarMean is aten::var_mean.dim, biased: the variance, divided by the number of values, and the
 // mean over one dimension.

@@ -4,6 +4,8 @@ var (
 	opLinear        = declare("penstock::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
 	opPlainLinear   = declare("aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
 	opConv2d        = declare("aten::conv2d(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, int groups=1) -> Tensor")
+	opConv1d        = declare("aten::conv1d(Tensor input, Tensor weight, Tensor? bias=None, int[1] stride=1, int[1] padding=0, int[1] dilation=1, int groups=1) -> Tensor")
+	opConvTrans2d   = declare("aten::conv_transpose2d.input(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, int[2] padding=0, int[2] output_padding=0, int groups=1, int[2] dilation=1) -> Tensor")
 	opBatchNorm     = declare("aten::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps, bool cudnn_enabled) -> Tensor")
 	opLayerNorm     = declare("aten::layer_norm(Tensor input, int[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05) -> Tensor")
 	opGroupNorm     = declare("aten::group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05) -> Tensor")
@@ -13,6 +15,7 @@ var (
 	opLeakyReLU     = declare("aten::leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor")
 	opLeakyReLU_    = declare("aten::leaky_relu_(Tensor(a!) self, Scalar negative_slope=0.01) -> Tensor(a!)")
 	opGELU          = declare(`penstock::gelu(Tensor self, *, str approximate="none") -> Tensor`)
+	opSiLU          = declare("aten::silu(Tensor self) -> Tensor")
 	opTanh          = declare("aten::tanh(Tensor self) -> Tensor")
 	opSigmoid       = declare("aten::sigmoid(Tensor self) -> Tensor")
 	opSoftmax       = declare("aten::softmax.int(Tensor self, int dim) -> Tensor")
@@ -24,6 +27,9 @@ var (
 	opBilinear2d    = declare("aten::upsample_bilinear2d.vec(Tensor input, int[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor")
 	opCrossEntropy  = declare("aten::cross_entropy_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, int ignore_index=-100, float label_smoothing=0.) -> Tensor")
 	opMSE           = declare("aten::mse_loss(Tensor self, Tensor target, int reduction=1) -> Tensor")
+	opL1            = declare("aten::l1_loss(Tensor self, Tensor target, int reduction=1) -> Tensor")
+	opHuber         = declare("aten::huber_loss(Tensor self, Tensor target, int reduction=1, float delta=1.) -> Tensor")
+	opNLL           = declare("aten::nll_loss_nd(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, int ignore_index=-100) -> Tensor")
 	opBCEWithLogits = declare("aten::binary_cross_entropy_with_logits(Tensor self, Tensor target, Tensor? weight=None, Tensor? pos_weight=None, int reduction=1) -> Tensor")
 )
 
@@ -53,6 +59,18 @@ func (c *Ctx) PlainLinear(input, weight, bias *Tensor) *Tensor {
 // nil).
 func (c *Ctx) Conv2d(input, weight, bias *Tensor, stride, padding, dilation []int64, groups int64) *Tensor {
 	return c.begin(opConv2d).t(input).t(weight).t(bias).is(stride).is(padding).is(dilation).i(groups).one()
+}
+
+// Conv1d is aten::conv1d: input [N, in, L], weight [out, in/groups, k], bias [out] (may be nil).
+func (c *Ctx) Conv1d(input, weight, bias *Tensor, stride, padding, dilation, groups int64) *Tensor {
+	return c.begin(opConv1d).t(input).t(weight).t(bias).
+		is([]int64{stride}).is([]int64{padding}).is([]int64{dilation}).i(groups).one()
+}
+
+// ConvTranspose2d is aten::conv_transpose2d.input: input [N, in, H, W], weight [in, out/groups, kH,
+// kW], bias [out] (may be nil).
+func (c *Ctx) ConvTranspose2d(input, weight, bias *Tensor, stride, padding, outputPadding []int64, groups int64, dilation []int64) *Tensor {
+	return c.begin(opConvTrans2d).t(input).t(weight).t(bias).is(stride).is(padding).is(outputPadding).i(groups).is(dilation).one()
 }
 
 // BatchNorm is aten::batch_norm over dimension 1. With training set it normalises by the batch and,
@@ -98,6 +116,9 @@ func (c *Ctx) LeakyReLU_(a *Tensor, slope float64) *Tensor {
 func (c *Ctx) GELU(a *Tensor, approximate string) *Tensor {
 	return c.begin(opGELU).t(a).s(approximate).one()
 }
+
+// SiLU is aten::silu.
+func (c *Ctx) SiLU(a *Tensor) *Tensor { return c.begin(opSiLU).t(a).one() }
 
 // Tanh is aten::tanh.
 func (c *Ctx) Tanh(a *Tensor) *Tensor { return c.begin(opTanh).t(a).one() }
@@ -147,6 +168,22 @@ func (c *Ctx) CrossEntropy(logits, target, weight *Tensor, r Reduction, ignoreIn
 // MSE is aten::mse_loss.
 func (c *Ctx) MSE(a, target *Tensor, r Reduction) *Tensor {
 	return c.begin(opMSE).t(a).t(target).i(int64(r)).one()
+}
+
+// L1 is aten::l1_loss.
+func (c *Ctx) L1(a, target *Tensor, r Reduction) *Tensor {
+	return c.begin(opL1).t(a).t(target).i(int64(r)).one()
+}
+
+// Huber is aten::huber_loss.
+func (c *Ctx) Huber(a, target *Tensor, r Reduction, delta float64) *Tensor {
+	return c.begin(opHuber).t(a).t(target).i(int64(r)).f(delta).one()
+}
+
+// NLL is aten::nll_loss_nd of log-probabilities [N, C, ...] and int64 classes [N, ...]; weight [C]
+// may be nil.
+func (c *Ctx) NLL(a, target, weight *Tensor, r Reduction, ignoreIndex int64) *Tensor {
+	return c.begin(opNLL).t(a).t(target).t(weight).i(int64(r)).i(ignoreIndex).one()
 }
 
 // BCEWithLogits is aten::binary_cross_entropy_with_logits; weight and posWeight may be nil.
