@@ -36,8 +36,8 @@ test: ## format, vet, tests (races too), and a short training run
 	go vet ./...
 	CGO_ENABLED=0 go build $(PURE)
 	go test -race $(PURE)
-	go test -race -timeout 20m ./pipe -rapid.checks=20
-	go test -timeout 20m ./...
+	go test -race -timeout 40m ./pipe -rapid.checks=20
+	go test -timeout 30m ./...
 	$(BUILD)
 	@rm -rf out/smoke && mkdir -p out/smoke
 	bin/penstock train $(SMOKE_FLAGS) > out/smoke/steps.jsonl

@@ -237,7 +237,7 @@ func (l *launcher) start(ctx context.Context, p launch.Place, abandon <-chan str
 func (f *launchFlags) checkTraining(args []string, nodes int) (flags trainFlags, err error) {
 	train := &cobra.Command{Use: "train"}
 	(&cobra.Command{Use: "penstock"}).AddCommand(train)
-	flags.register(train)
+	flags.register(configurable(train))
 	s := train.Flags()
 	if err := s.Parse(args); errors.Is(err, pflag.ErrHelp) {
 		return flags, err
@@ -251,6 +251,9 @@ func (f *launchFlags) checkTraining(args []string, nodes int) (flags trainFlags,
 		if s.Changed(name) {
 			return flags, badUsage("--%s %s: launch says which process is which; want it left out after train", name, s.Lookup(name).Value)
 		}
+	}
+	if err := readConfig(train); err != nil {
+		return flags, err
 	}
 	if err := flags.takePlan(train); err != nil {
 		return flags, err

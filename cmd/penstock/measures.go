@@ -38,6 +38,9 @@ func (j *job) openMeasures(context.Context, io.Writer) error {
 			return unwritable("out", j.out, err)
 		}
 		m.writers = append(m.writers, log)
+		if err := j.keepConfig(); err != nil {
+			return err
+		}
 	}
 	if j.tensorboard != "" {
 		var devices []string

@@ -20,7 +20,8 @@ import (
 // plan is a checked command line, as far as it can be checked without looking at the disk.
 type plan struct {
 	trainFlags
-	args []string // the whole command line
+	args      []string // the whole command line
+	effective []byte   // the flags as a file
 	// listener is that of --dashboard, nil without it, and in other processes than the first.
 	listener net.Listener
 	getenv   func(string) string

@@ -92,7 +92,7 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line.`,
 	// For all verbs. Cobra's own messages are of one line and name the flag or argument.
 	root.SetFlagErrorFunc(unread)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newTrain(args), newBalance(), newProfile(), newPlan(), newRemat(), newSchedule(), newReport(), newCheckpoint(), newModels(),
+	root.AddCommand(newTrain(args), configurable(newBalance()), configurable(newProfile()), configurable(newPlan()), newRemat(), newSchedule(), newReport(), newCheckpoint(), newModels(),
 		newLaunch(), newVersion())
 	return root
 }

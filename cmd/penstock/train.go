@@ -56,7 +56,7 @@ will hold, how many forwards it runs again, and how much time that takes.`,
 			if err != nil {
 				return err
 			}
-			p.args = args
+			p.args, p.effective = args, effectiveConfig(cmd)
 			p.decide = func(line searchLine) (plan, error) {
 				if err := flags.take(cmd.Flags(), line); err != nil {
 					return plan{}, err
@@ -90,7 +90,7 @@ will hold, how many forwards it runs again, and how much time that takes.`,
 		},
 	}
 	flags.register(cmd)
-	return cmd
+	return configurable(cmd)
 }
 
 // runTraining does what a plan asks for, as a member of the group.

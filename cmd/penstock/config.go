@@ -1,0 +1,149 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"penstock/internal/arg"
+	"penstock/internal/disk"
+)
+
+// configName is the file in --out that says how penstock train can be run again.
+const configName = "config.toml"
+
+// neverInFiles are flags that a file of flags does not have: the file itself, what is no setting,
+// and what differs from one process of a run to the next.
+var neverInFiles = []string{"config", "help", "rank", "processes", "rendezvous"}
+
+// configurable gives a verb the flag --config FILE.
+func configurable(cmd *cobra.Command) *cobra.Command {
+	var file string
+	path(cmd.Flags(), &file, "config", "`FILE` of flags as TOML, such as batch = 64 or balance = [5, 6]; those of the command line come first")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := readConfig(cmd); err != nil {
+			return err
+		}
+		return run(cmd, args)
+	}
+	return cmd
+}
+
+// plainValue is what TOML reads without quotes.
+var plainValue = regexp.MustCompile(`^(true|false|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?)$`)
+
+// readConfig gives the flags that the command line leaves out what the file of --config says.
+func readConfig(cmd *cobra.Command) error {
+	file := cmd.Flags().Lookup("config").Value.String()
+	if file == "" {
+		return nil
+	}
+	text, err := readInput(cmd, file)
+	if err != nil {
+		var at *fs.PathError
+		if errors.As(err, &at) {
+			err = at.Err
+		}
+		return fmt.Errorf("--config %s: %w", file, err)
+	}
+	var settings map[string]any
+	meta, err := toml.Decode(string(text), &settings)
+	var bad toml.ParseError
+	switch {
+	case errors.As(err, &bad):
+		return badUsage("--config %s: line %d: %s", file, bad.Position.Line, bad.Message)
+	case err != nil:
+		return badUsage("--config %s: %v", file, err)
+	}
+	s := cmd.Flags()
+	typed := map[string]bool{}
+	s.Visit(func(f *pflag.Flag) { typed[f.Name] = true })
+	var known []string
+	s.VisitAll(func(f *pflag.Flag) {
+		if !slices.Contains(neverInFiles, f.Name) {
+			known = append(known, f.Name)
+		}
+	})
+	for _, key := range meta.Keys() { // in the order of the file
+		name := key.String()
+		if !slices.Contains(known, name) {
+			remedy := fmt.Sprintf("want flags of %s, without --", cmd.CommandPath())
+			if near := arg.Nearest(name, known); near != "" {
+				remedy = "did you mean " + near + "? " + remedy
+			}
+			return badUsage("--config %s: %s is no flag there; %s", file, name, remedy)
+		}
+		if typed[name] {
+			continue
+		}
+		values, err := flagValues(settings[name], s.Lookup(name).Value.Type() == "stringArray")
+		for _, v := range values {
+			if err == nil {
+				err = s.Set(name, v)
+			}
+		}
+		if err != nil {
+			return badUsage("--config %s: %w", file, unread(cmd, err))
+		}
+	}
+	return nil
+}
+
+// flagValues is what a flag is given for a value of a file: all elements of an array in one, or one by
+// one where the flag may be repeated.
+func flagValues(value any, repeated bool) ([]string, error) {
+	elements, ok := value.([]any)
+	if !ok {
+		elements = []any{value}
+	}
+	var texts []string
+	for _, e := range elements {
+		switch e.(type) {
+		case string, bool, int64, float64:
+			texts = append(texts, fmt.Sprint(e))
+		default:
+			return nil, fmt.Errorf("%v: want text, a number, true or false, or an array of them", e)
+		}
+	}
+	if repeated {
+		return texts, nil
+	}
+	return []string{strings.Join(texts, ",")}, nil
+}
+
+// effectiveConfig is a file of the flags that a verb was given, by whatever.
+func effectiveConfig(cmd *cobra.Command) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# %s --config %s\n", cmd.CommandPath(), configName)
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if slices.Contains(neverInFiles, f.Name) || strings.HasSuffix(f.Name, "resume") { // it would go on with this run
+			return
+		}
+		text := fmt.Sprintf("%q", f.Value.String())
+		switch list, ok := f.Value.(pflag.SliceValue); {
+		case ok:
+			text = strings.ReplaceAll(fmt.Sprintf("%q", list.GetSlice()), `" "`, `", "`)
+		case plainValue.MatchString(f.Value.String()):
+			text = f.Value.String()
+		}
+		fmt.Fprintf(&b, "%s = %s\n", f.Name, text)
+	})
+	return b.Bytes()
+}
+
+// keepConfig writes the flags of the run beside its checkpoints.
+func (j *job) keepConfig() error {
+	file := filepath.Join(j.out, configName)
+	return unwritable("out", j.out, disk.Write(file, func(w io.Writer) error { _, err := w.Write(j.effective); return err }))
+}
