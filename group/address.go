@@ -13,9 +13,23 @@ func listenOn(ctx context.Context, c Config) (net.IP, error) {
 		return addressOf(c.Interface)
 	}
 	host, _, _ := net.SplitHostPort(c.Address)
+	if ip, err := ownAddress(ctx, host); ip != nil || err != nil {
+		return ip, err
+	}
+	// Nothing is sent: this asks for the route.
+	route, err := net.Dial("udp", c.Address)
+	if err != nil {
+		return nil, fmt.Errorf("group: no interface of this machine leads to %s: %w", c.Address, err)
+	}
+	defer func() { _ = route.Close() }()
+	return route.LocalAddr().(*net.UDPAddr).IP, nil
+}
+
+// ownAddress is the first address of a host that an interface of this machine has, or nil.
+func ownAddress(ctx context.Context, host string) (net.IP, error) {
 	all, err := net.DefaultResolver.LookupIPAddr(ctx, host)
 	if err != nil {
-		return nil, fmt.Errorf("group: the host of %s has no address: %w", c.Address, err)
+		return nil, fmt.Errorf("group: %s, where rank 0 is to be, has no address: %w; want an address or a name of rank 0's machine (MASTER_ADDR or --rendezvous)", host, err)
 	}
 	mine, err := net.InterfaceAddrs()
 	if err != nil {
@@ -28,13 +42,7 @@ func listenOn(ctx context.Context, c Config) (net.IP, error) {
 			}
 		}
 	}
-	// Nothing is sent: this asks for the route.
-	route, err := net.Dial("udp", c.Address)
-	if err != nil {
-		return nil, fmt.Errorf("group: no interface of this machine leads to %s: %w", c.Address, err)
-	}
-	defer func() { _ = route.Close() }()
-	return route.LocalAddr().(*net.UDPAddr).IP, nil
+	return nil, nil
 }
 
 // addressOf is an address of an interface, of IPv4 if it has one.

@@ -67,7 +67,7 @@ func (c *control) take(from *peer, m message) error {
 	case ready:
 		c.start()
 	case refusal:
-		c.first.set(&refusedError{m.text})
+		c.first.set(&refusedError{m.text}, nil)
 	case part:
 		if err := c.speaks(from, m.rank); err != nil {
 			return err
@@ -128,17 +128,17 @@ func (c *control) tell(m message, but *peer) {
 	}
 }
 
-// end records the end of the group and tells it to the others, if it is the first.
+// end records the end of the group and tells it to the others, if it is the first. That is queued
+// before anybody here knows: who does may close the group at once, which sends what is queued.
 func (c *control) end(err error, heardFrom *peer) {
-	if !c.first.set(err) {
-		return
-	}
-	switch err := err.(type) {
-	case *FailedError:
-		c.tell(failed(err.Failure.bounded()), heardFrom)
-	case *LostError:
-		c.tell(lost{err.Rank, cut(err.Why, MaxMessage)}, heardFrom)
-	}
+	c.first.set(err, func() {
+		switch err := err.(type) {
+		case *FailedError:
+			c.tell(failed(err.Failure.bounded()), heardFrom)
+		case *LostError:
+			c.tell(lost{err.Rank, cut(err.Why, MaxMessage)}, heardFrom)
+		}
+	})
 }
 
 // ended is called when the connection to a peer has ended.

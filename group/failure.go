@@ -80,13 +80,15 @@ type outcome struct {
 
 func newOutcome() *outcome { return &outcome{failed: make(chan struct{})} }
 
-// set records a failure and reports whether it is the first.
-func (o *outcome) set(err error) (first bool) {
+// set records a failure if it is the first. before is called with it, if not nil, before anybody can
+// know of it.
+func (o *outcome) set(err error, before func()) {
 	o.once.Do(func() {
-		o.err, first = err, true
+		if o.err = err; before != nil {
+			before()
+		}
 		close(o.failed)
 	})
-	return first
 }
 
 // get is the first failure, or nil.

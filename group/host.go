@@ -1,6 +1,7 @@
 package group
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -114,8 +115,18 @@ func (h *host) serve(conn net.Conn) {
 	if wrong := h.admit(p, ok); wrong != "" {
 		_ = conn.SetWriteDeadline(time.Now().Add(h.c.cfg.Silence))
 		_, _ = conn.Write(frame(refusal{cut(wrong, MaxMessage)}))
+		if h.isFatal(wrong) { // which rank 0 says itself
+			_ = conn.Close()
+			return
+		}
 		h.refuse(conn, wrong)
 	}
+}
+
+func (h *host) isFatal(wrong string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return wrong == h.fatal
 }
 
 // refuse ends a connection.
@@ -205,9 +216,17 @@ func (h *host) tellOf(rank int) {
 
 // missing names the ranks that are not there. Its caller has the lock.
 func (h *host) missing() string {
+	return h.absent(func(r int) bool {
+		p := h.members[r]
+		return p == nil || p.gone()
+	})
+}
+
+// absent names the ranks of which this is so. Its caller has the lock.
+func (h *host) absent(is func(rank int) bool) string {
 	var ranks []string
 	for r := 1; r < h.c.cfg.Size; r++ {
-		if p := h.members[r]; p == nil || p.gone() {
+		if is(r) {
 			ranks = append(ranks, strconv.Itoa(r))
 		}
 	}
@@ -228,11 +247,17 @@ func (h *host) missing() string {
 // lingers is how long rank 0 stays for those who come late, so that they hear what is wrong.
 const lingers = 3 * time.Second
 
-// assemble waits for all members. Its error says who is missing, or what is wrong with whom.
+// assemble waits for all members. Its error says who is missing, what is wrong with whom, or which
+// member will not join.
 func (h *host) assemble(ctx context.Context) error {
 	select {
 	case <-h.settled:
 	case <-h.wrong:
+	case <-h.c.first.failed:
+		var e *FailedError
+		if errors.As(h.c.first.get(), &e) {
+			h.wontJoin(e.Failure)
+		}
 	case <-ctx.Done():
 		h.giveUp(context.Cause(ctx))
 	}
@@ -242,13 +267,32 @@ func (h *host) assemble(ctx context.Context) error {
 	if fatal == "" {
 		return nil
 	}
+	soon, cancel := context.WithTimeout(ctx, lingers)
+	defer cancel()
+	_ = h.tellAll(soon)
+	return cmp.Or(h.c.first.get(), errors.New(fatal))
+}
+
+// wontJoin tells all that a rank will not join, unless all are there: then they know.
+func (h *host) wontJoin(f Failure) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.fatal == "" && !h.complete {
+		h.refuseAll(f.Rank, "%v", &FailedError{f})
+	}
+}
+
+// tellAll waits until all members know what is fatal. Its error names those who do not.
+func (h *host) tellAll(ctx context.Context) error {
+	defer h.c.flush(time.Second)
 	select {
 	case <-h.settled:
+		return nil
 	case <-ctx.Done():
-	case <-time.After(lingers):
 	}
-	h.c.flush(time.Second)
-	return errors.New(fatal)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return fmt.Errorf("group: %s did not come to be told", h.absent(func(r int) bool { return !h.told[r] }))
 }
 
 // giveUp says who has not come, if that is still so.
@@ -260,7 +304,7 @@ func (h *host) giveUp(why error) {
 	}
 	text := fmt.Sprintf("group: rank 0 waited for %s: %v", h.missing(), why)
 	if why == errTimeout {
-		text = fmt.Sprintf("group: %s of %d did not come within %v; want all ranks started by then, or more time (--join-timeout)", h.missing(), h.c.cfg.Size, h.c.cfg.Timeout)
+		text = fmt.Sprintf("group: %s of %d did not come to %s within %v; want all ranks started by then, or more time (--join-timeout)", h.missing(), h.c.cfg.Size, h.c.cfg.Address, h.c.cfg.Timeout)
 	}
 	if h.refused != "" {
 		text += "; " + h.refused

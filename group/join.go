@@ -38,26 +38,57 @@ func Join(ctx context.Context, cfg Config) (*Group, error) {
 	return &Group{rank: cfg.Rank, size: cfg.Size, first: j.first, member: j}, nil
 }
 
+// Refuse tells the other members that this process will not join and why, such as an error of its
+// command line. The Join of each then fails at once with a *FailedError or the same text, instead of
+// waiting for this process. cfg is what Join would be given. Refuse blocks until rank 0 knows, or at
+// rank 0 until all others do, ctx is done, or 10 seconds or Config.Timeout have passed: who has not
+// come by then hears nothing, which is an error.
+func Refuse(ctx context.Context, cfg Config, why string) error {
+	if err := arg.Context(ctx, "group"); err != nil {
+		return err
+	}
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	if cfg = cfg.filled(); cfg.Size == 1 {
+		return nil
+	}
+	cfg.Timeout = min(cfg.Timeout, refusing)
+	j := &joined{control: newControl(cfg), refusal: &Failure{Rank: cfg.Rank, Stage: -1, MicroBatch: -1, Message: cut(why, MaxMessage)}}
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Timeout, errTimeout)
+	defer cancel()
+	_, err := j.meet(ctx, ctx, introduction(cfg))
+	return errors.Join(err, j.close())
+}
+
+// refusing is how long a process that will not join stays for those who are about to come.
+const refusing = 10 * time.Second
+
 // errTimeout is why a Join is given up after Config.Timeout.
 var errTimeout = errors.New("the time to wait for the others is over; want all ranks started by then, or more time (--join-timeout)")
 
 // joined is a member in a process of its own.
 type joined struct {
 	*control
-	store *store
-	host  *host // at rank 0
-	data  *carrier
+	store   *store
+	host    *host // at rank 0
+	data    *carrier
+	refusal *Failure // why this process will not join; nil at one that does
+}
+
+// introduction is what this process says of itself.
+func introduction(c Config) hello {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "?"
+	}
+	return hello{rank: c.Rank, size: c.Size, pid: os.Getpid(), host: cut(name, maxName), libtorch: cut(torch.Version(), maxName)}
 }
 
 func (j *joined) join(user context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(user, j.cfg.Timeout, errTimeout)
 	defer cancel()
-	name, err := os.Hostname()
-	if err != nil {
-		name = "?"
-	}
-	me := hello{rank: j.cfg.Rank, size: j.cfg.Size, pid: os.Getpid(), host: cut(name, maxName), libtorch: cut(torch.Version(), maxName)}
-	ip, err := j.meet(ctx, user, me)
+	ip, err := j.meet(ctx, user, introduction(j.cfg))
 	if err != nil {
 		return err
 	}
@@ -122,11 +153,22 @@ func (j *joined) receiveOthers(ctx context.Context, me hello) (net.IP, error) {
 	if j.host, err = newHost(j.control, me, ip); err != nil {
 		return nil, err
 	}
+	if j.refusal != nil {
+		j.host.wontJoin(*j.refusal)
+	}
 	if err := j.host.publish(j.store); err != nil {
 		return nil, fmt.Errorf("group: the store at %s: %w", j.cfg.Address, err)
 	}
+	if j.refusal != nil {
+		return nil, j.host.tellAll(ctx)
+	}
 	return ip, j.host.assemble(ctx)
 }
+
+// saysWithin is how long a store that rank 0 has started may be without its address.
+const saysWithin = 5 * time.Second
+
+var errSilent = errors.New("it has not said where it listens; want a port that nothing else listens on")
 
 // attend is any other member's part. It returns the address by which this one reaches rank 0.
 func (j *joined) attend(ctx, user context.Context, me hello) (net.IP, error) {
@@ -134,7 +176,17 @@ func (j *joined) attend(ctx, user context.Context, me hello) (net.IP, error) {
 	failed := func(what string, err error) error {
 		return fmt.Errorf("group: rank %d of %d: %s: %w, after %v", me.rank, me.size, what, err, time.Since(began).Round(time.Millisecond))
 	}
-	value, err := j.store.wait(ctx, controlKey)
+	// Torchrun's agent has the store before there is a rank 0, which otherwise starts it and says at once
+	// where it listens.
+	asking, stop := ctx, func() {}
+	if !j.cfg.AgentStore {
+		asking, stop = context.WithTimeoutCause(ctx, saysWithin, errSilent)
+	}
+	value, err := j.store.wait(asking, controlKey)
+	stop()
+	if err == errSilent {
+		return nil, failed(fmt.Sprintf("what listens at %s is a store of c10d, but not rank 0 of a job", j.cfg.Address), err)
+	}
 	if err != nil && ctx.Err() == nil {
 		return nil, &unreachedError{failed("the store at "+j.cfg.Address, err), false}
 	}
@@ -169,6 +221,10 @@ func (j *joined) attend(ctx, user context.Context, me hello) (net.IP, error) {
 		return nil, &unreachedError{failed("rank 0 at "+at.address, err), false}
 	}
 	j.add(newPeer(0, conn, j.cfg))
+	if j.refusal != nil {
+		j.fail(*j.refusal)
+		return nil, nil
+	}
 	// Rank 0's time ends first, and it knows who is missing.
 	ctx, cancel := context.WithTimeoutCause(user, j.cfg.Timeout+j.cfg.Silence, errTimeout)
 	defer cancel()

@@ -90,7 +90,7 @@ func (r *room) meet(t *torch.Tensor, e edge, peer int, sends bool) (link.Work, e
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.left[peer] {
-		r.first.set(&LostError{Rank: peer, Why: hasLeft})
+		r.first.set(&LostError{Rank: peer, Why: hasLeft}, nil)
 	}
 	if err := r.first.get(); err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ func (m *local) enter(what string, mine []byte) (*gathering, error) {
 	}
 	for rank, left := range m.left {
 		if left && m.gathers[m.rank].wants(rank) {
-			m.first.set(&LostError{Rank: rank, Why: hasLeft})
+			m.first.set(&LostError{Rank: rank, Why: hasLeft}, nil)
 		}
 	}
 	return one, m.first.get()
@@ -183,7 +183,7 @@ func (m *local) enter(what string, mine []byte) (*gathering, error) {
 func (m *local) fail(f Failure) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.first.set(&FailedError{f})
+	m.first.set(&FailedError{f}, nil)
 }
 
 func (m *local) close() error {
@@ -198,7 +198,7 @@ func (m *local) close() error {
 		lost = lost || g.wants(m.rank)
 	}
 	if lost {
-		m.first.set(&LostError{Rank: m.rank, Why: hasLeft})
+		m.first.set(&LostError{Rank: m.rank, Why: hasLeft}, nil)
 	}
 	return nil
 }

@@ -78,11 +78,22 @@ func (p *peer) flush(timeout time.Duration) {
 	}
 }
 
-// write sends what is queued until the connection ends.
+// write sends what is queued until the connection ends. If nothing more can be sent, what the other
+// side has sent before it closed the connection, such as why it has failed, is still to be read.
 func (p *peer) write() {
+	defer p.stop()
+	if p.writeAll() != nil {
+		select {
+		case <-p.done:
+		case <-time.After(p.silence):
+		}
+	}
+}
+
+// writeAll sends what is queued. Its error is nil if the connection was ended on this side.
+func (p *peer) writeAll() error {
 	tick := time.NewTicker(p.heartbeat)
 	defer tick.Stop()
-	defer p.stop()
 	for {
 		p.mu.Lock()
 		queue := p.queue
@@ -94,10 +105,10 @@ func (p *peer) write() {
 				continue
 			}
 			if err := p.conn.SetWriteDeadline(time.Now().Add(p.silence)); err != nil {
-				return
+				return err
 			}
 			if _, err := p.conn.Write(o.frame); err != nil {
-				return
+				return err
 			}
 		}
 		select {
@@ -105,7 +116,7 @@ func (p *peer) write() {
 		case <-tick.C:
 			p.send(beat{})
 		case <-p.done:
-			return
+			return nil
 		}
 	}
 }

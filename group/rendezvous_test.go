@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,10 +19,11 @@ import (
 	"penstock/torch"
 )
 
-// attempt is a process that tries to join. It may come late.
+// attempt is a process that tries to join, or refuses to. It may come late.
 type attempt struct {
-	change func(*group.Config)
-	late   time.Duration
+	change  func(*group.Config)
+	late    time.Duration
+	refuses string
 }
 
 func rank(n int) attempt { return attempt{change: func(c *group.Config) { c.Rank = n }} }
@@ -38,6 +40,10 @@ func attempts(t *testing.T, cfg group.Config, all ...attempt) []error {
 			cfg := cfg
 			a.change(&cfg)
 			time.Sleep(a.late)
+			if a.refuses != "" {
+				errs[i] = group.Refuse(context.Background(), cfg, a.refuses)
+				return
+			}
 			groups[i], errs[i] = group.Join(context.Background(), cfg)
 		})
 	}
@@ -78,7 +84,7 @@ func TestRank0Twice(t *testing.T) {
 func TestARankThatIsMissing(t *testing.T) {
 	cfg := config(t, 4)
 	cfg.Timeout = time.Second
-	allSay(t, attempts(t, cfg, rank(0), rank(2)), "group: ranks 1 and 3 of 4 did not come within 1s")
+	allSay(t, attempts(t, cfg, rank(0), rank(2)), "group: ranks 1 and 3 of 4 did not come to "+cfg.Address+" within 1s")
 }
 
 func TestRank0IsMissing(t *testing.T) {
@@ -99,7 +105,7 @@ func TestAnotherToken(t *testing.T) {
 		return attempt{change: func(c *group.Config) { c.Rank, c.Token, c.Timeout = n, token, time.Second }}
 	}
 	errs := attempts(t, config(t, 2), with(0, "a"), with(1, "b"))
-	allSay(t, errs[:1], "rank 1 of 2 did not come within", "was refused: it does not know the job's token")
+	allSay(t, errs[:1], "rank 1 of 2 did not come to 127.0.0.1:", "was refused: it does not know the job's token")
 	allSay(t, errs[1:], "rank 0 has refused this process: it does not know the job's token")
 	errs = attempts(t, config(t, 2), with(0, "a"), with(1, ""))
 	allSay(t, errs[1:], "rank 0 has a token, and rank 1 has none")
@@ -118,7 +124,45 @@ func TestAPortThatIsTaken(t *testing.T) {
 	cfg := group.Config{Size: 2, Address: l.Addr().String(), Timeout: time.Minute}
 	errs := attempts(t, cfg, rank(0), rank(1))
 	allSay(t, errs[:1], "rank 0 cannot start its store on port ", "another process listens there", "want a port that is free")
-	allSay(t, errs[1:], "what listens at "+cfg.Address+" is no store of libtorch "+torch.Version(), "want the same libtorch everywhere, or another port")
+	allSay(t, errs[1:], "what listens at "+cfg.Address+" is not rank 0 of a job, or rank 0 with another libtorch than "+torch.Version())
+}
+
+// TestAStoreOfAnotherJob: what listens there is a store of c10d, of a program that knows nothing of
+// this job.
+func TestAStoreOfAnotherJob(t *testing.T) {
+	cfg := config(t, 2)
+	other, err := torch.OpenStore("127.0.0.1", port(t, cfg), true, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	errs := attempts(t, cfg, rank(0), rank(1))
+	allSay(t, errs[:1], "rank 0 cannot start its store on port ", "another process listens there", "want a port that is free")
+	allSay(t, errs[1:], "what listens at "+cfg.Address+" is a store of c10d, but not rank 0 of a job")
+}
+
+// port is the port of the group's store.
+func port(t *testing.T, cfg group.Config) (port int) {
+	t.Helper()
+	_, text, _ := net.SplitHostPort(cfg.Address)
+	if _, err := fmt.Sscan(text, &port); err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// TestAnAddressOfAnotherMachine: rank 0 is not where all are told that it is.
+func TestAnAddressOfAnotherMachine(t *testing.T) {
+	for host, want := range map[string]string{
+		"192.0.2.1":      "192.0.2.1, where rank 0 is to be, is no address of this machine, which has rank 0", // is for documentation, and nobody's
+		"nobody.invalid": "nobody.invalid, where rank 0 is to be, has no address",
+	} {
+		cfg := config(t, 2)
+		cfg.Address = net.JoinHostPort(host, fmt.Sprint(port(t, cfg)))
+		allSay(t, attempts(t, cfg, rank(0)), want, "want ")
+		cfg.Timeout = 300 * time.Millisecond
+		allSay(t, attempts(t, cfg, rank(1)), "nobody answers at "+cfg.Address)
+	}
 }
 
 func TestJoinIsGivenUp(t *testing.T) {
@@ -167,7 +211,7 @@ func foreign(t *testing.T) (port int) {
 func TestAgentStoreOfAnotherLibtorch(t *testing.T) {
 	cfg := config(t, 2)
 	cfg.Address = fmt.Sprintf("127.0.0.1:%d", foreign(t))
-	allSay(t, attempts(t, cfg, rank(1)), "is no store of libtorch")
+	allSay(t, attempts(t, cfg, rank(1)), "is not rank 0 of a job")
 	cfg.AgentStore = true
 	none(t, attempts(t, cfg, rank(0), rank(1)))
 }
@@ -175,10 +219,7 @@ func TestAgentStoreOfAnotherLibtorch(t *testing.T) {
 func TestAgentStore(t *testing.T) {
 	cfg := config(t, 2)
 	cfg.AgentStore, cfg.Restart = true, 3
-	_, text, _ := net.SplitHostPort(cfg.Address)
-	var port int
-	_, _ = fmt.Sscan(text, &port)
-	agent, err := torch.OpenStore("127.0.0.1", port, true, time.Second)
+	agent, err := torch.OpenStore("127.0.0.1", port(t, cfg), true, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,10 +244,7 @@ func TestAgentStore(t *testing.T) {
 // one has started its own.
 func TestWhatIsLeftOfAnEarlierStart(t *testing.T) {
 	cfg := config(t, 2)
-	_, text, _ := net.SplitHostPort(cfg.Address)
-	var port int
-	_, _ = fmt.Sscan(text, &port)
-	old, err := torch.OpenStore("127.0.0.1", port, true, time.Second)
+	old, err := torch.OpenStore("127.0.0.1", port(t, cfg), true, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,10 +317,7 @@ func TestStrangersAreRefused(t *testing.T) {
 // controlAddress is where rank 0 listens.
 func controlAddress(t *testing.T, cfg group.Config) string {
 	t.Helper()
-	host, text, _ := net.SplitHostPort(cfg.Address)
-	var port int
-	_, _ = fmt.Sscan(text, &port)
-	s, err := torch.OpenStore(host, port, false, time.Second)
+	s, err := torch.OpenStore("127.0.0.1", port(t, cfg), false, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,4 +344,39 @@ func (s *safeBuffer) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.String()
+}
+
+// TestARankThatRefuses: a process that will not join says why, and nobody waits for it, whoever comes
+// first.
+func TestARankThatRefuses(t *testing.T) {
+	for _, row := range []struct {
+		refuses    int
+		early      time.Duration // how long it is there before the others
+		late       time.Duration
+		size, come int
+	}{
+		{refuses: 1, size: 3, come: 3}, {refuses: 0, size: 3, come: 3}, {refuses: 2, early: 300 * time.Millisecond, size: 3, come: 3},
+		{refuses: 0, early: 300 * time.Millisecond, size: 2, come: 2}, {refuses: 1, late: 300 * time.Millisecond, size: 2, come: 2},
+		{refuses: 1, size: 3, come: 2}, // and rank 2 does not come
+	} {
+		cfg := config(t, row.size)
+		cfg.Token = "a"
+		var all []attempt
+		for r := range row.come {
+			a := rank(r)
+			if a.late = row.early; r == row.refuses {
+				a.late, a.refuses = row.late, "--lr fast: want a number"
+			}
+			all = append(all, a)
+		}
+		began := time.Now()
+		errs := attempts(t, cfg, all...)
+		if err := errs[row.refuses]; err != nil && row.come == row.size {
+			t.Errorf("%+v: %v", row, err)
+		}
+		if took := time.Since(began); took > cfg.Timeout/2 {
+			t.Errorf("%+v: it took %v", row, took)
+		}
+		allSay(t, slices.Delete(errs, row.refuses, row.refuses+1), fmt.Sprintf("rank %d failed: --lr fast: want a number", row.refuses))
+	}
 }

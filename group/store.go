@@ -1,7 +1,9 @@
 package group
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -67,18 +69,27 @@ func openStore(ctx context.Context, c Config) (s *store, hosts bool, err error) 
 // port that is taken, and a listener that was there for a moment would reset who has called it,
 // which ends a process that was about to open the store.
 func startStore(ctx context.Context, c Config, host string, port int) (s *store, hosts bool, err error) {
+	ip, err := ownAddress(ctx, host)
+	if err != nil {
+		return nil, false, err
+	}
 	d := net.Dialer{Timeout: answerWithin}
 	why := errors.New("another process listens there")
 	if conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort("localhost", strconv.Itoa(port))); err == nil {
 		_ = conn.Close()
 	} else {
 		opened, err := torch.OpenStore("localhost", port, true, answerWithin)
-		if err == nil {
+		if err == nil && (ip != nil || reaches(ctx, opened, host, port)) {
 			return &store{Store: opened, serves: true}, true, nil
+		}
+		if err == nil {
+			opened.Close()
+			return nil, false, fmt.Errorf("group: %s, where rank 0 is to be, is no address of this machine, which has rank 0; want one of it that the other ranks reach (MASTER_ADDR or --rendezvous), or rank 0 started there", host)
 		}
 		why = err
 	}
-	if another, failed := torch.OpenStore(host, port, false, answerWithin); failed == nil {
+	// A store on this machine answers in milliseconds.
+	if another, failed := torch.OpenStore("localhost", port, false, time.Second); failed == nil {
 		soon, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		s := &store{Store: another}
@@ -88,6 +99,29 @@ func startStore(ctx context.Context, c Config, host string, port int) (s *store,
 		s.Close()
 	}
 	return nil, false, fmt.Errorf("group: rank 0 cannot start its store on port %d: %w; want a port that is free", port, why)
+}
+
+// reaches reports whether a host that is no address of this machine leads here all the same, as the
+// address of a service does.
+func reaches(ctx context.Context, mine *torch.Store, host string, port int) bool {
+	d := net.Dialer{Timeout: answerWithin}
+	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	const key = "penstock/rank 0 is here"
+	mark := []byte(rand.Text())
+	if mine.Set(key, mark) != nil {
+		return false
+	}
+	there, err := torch.OpenStore(host, port, false, answerWithin)
+	if err != nil {
+		return false
+	}
+	defer there.Close()
+	got, err := there.Get(key)
+	return err == nil && bytes.Equal(got, mark)
 }
 
 // connect waits until somebody listens there and connects.
@@ -122,7 +156,7 @@ type foreignError struct {
 }
 
 func (e *foreignError) Error() string {
-	return fmt.Sprintf("group: what listens at %s is no store of libtorch %s: %s; want the same libtorch everywhere, or another port", e.at, torch.Version(), e.err)
+	return fmt.Sprintf("group: what listens at %s is not rank 0 of a job, or rank 0 with another libtorch than %s: as a store it says %q; want a port that nothing else listens on, and the same libtorch on all ranks", e.at, torch.Version(), e.err)
 }
 
 // sleep reports whether the time has passed before ctx was done.

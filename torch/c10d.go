@@ -2,6 +2,7 @@ package torch
 
 import (
 	"errors"
+	"sync"
 	"time"
 
 	"penstock/internal/arg"
@@ -23,7 +24,12 @@ func HasGloo() bool { return shim.HasGloo() }
 
 // Store is c10d's TCPStore: keys and values by which processes find each other. It is neither
 // authenticated nor encrypted. It is safe for concurrent use until Close.
-type Store struct{ h shim.Store }
+type Store struct {
+	h      shim.Store
+	mu     sync.Mutex
+	users  int  // calls of OpenGloo under way
+	closed bool // Close was called
+}
 
 // OpenStore connects to the store at host and port, which server also starts, on all of the
 // machine's interfaces. It fails at once if nobody listens there. If what listens is no store, or
@@ -33,7 +39,7 @@ func OpenStore(host string, port int, server bool, timeout time.Duration) (*Stor
 	if err != nil {
 		return nil, plain(err)
 	}
-	return &Store{h}, nil
+	return &Store{h: h}, nil
 }
 
 // Set sets the value of a key.
@@ -54,8 +60,36 @@ func (s *Store) Get(key string) ([]byte, error) {
 // Interrupt ends an OpenGloo that waits for a process to set its keys, now or later.
 func (s *Store) Interrupt() { shim.InterruptStore(s.h) }
 
-// Close closes the connection, and ends the server if this store has started it.
-func (s *Store) Close() { shim.CloseStore(s.h) }
+// Close closes the connection, and ends the server if this store has started it. It does not wait for
+// an OpenGloo, which it interrupts: the store is then closed when that returns.
+func (s *Store) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed = true; s.users > 0 {
+		s.Interrupt()
+		return
+	}
+	shim.CloseStore(s.h)
+}
+
+// use keeps the store open, or reports that it is closed. Its counterpart is leave.
+func (s *Store) use() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.users++
+	return true
+}
+
+func (s *Store) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users--; s.closed && s.users == 0 {
+		shim.CloseStore(s.h)
+	}
+}
 
 // Gloo is c10d's ProcessGroupGloo: connections between each two of a number of processes. They are
 // neither authenticated nor encrypted. It is safe for concurrent use until Close.
@@ -68,6 +102,10 @@ func OpenGloo(s *Store, prefix string, rank, size int, address string, timeout t
 	if err := arg.Given(s, "torch: OpenGloo: the store", "one of torch.OpenStore"); err != nil {
 		return nil, err
 	}
+	if !s.use() {
+		return nil, errors.New("torch: OpenGloo: the store is closed; want it open until OpenGloo has returned")
+	}
+	defer s.leave()
 	h, err := shim.OpenGloo(s.h, prefix, rank, size, address, timeout)
 	if err != nil {
 		return nil, plain(err)

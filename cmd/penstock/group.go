@@ -147,7 +147,7 @@ func (j *job) openGroup(ctx context.Context, stderr io.Writer) (err error) {
 		member := j.member
 		member.Log = slog.New(slog.NewTextHandler(stderr, nil))
 		if j.group, err = group.Join(ctx, member); err != nil {
-			return &remedyError{err, fmt.Sprintf("meeting the other processes at %s: %s", j.member.Address, message(err))}
+			return err
 		}
 	}
 	if j.config.Group = j.group; j.replicas > 1 {

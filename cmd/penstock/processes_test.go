@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -465,7 +466,7 @@ func TestAFailureOfOneProcess(t *testing.T) {
 
 // A process waits for the others for as long as it is told, and says who has not come.
 func TestAProcessThatDoesNotCome(t *testing.T) {
-	for rank, want := range []string{"rank 1 of 2 did not come within 1s", "rank 1 of 2: nobody answers at"} {
+	for rank, want := range []string{"rank 1 of 2 did not come to 127.0.0.1:", "rank 1 of 2: nobody answers at"} {
 		p := begin(t, nil, with(inThree, "--processes", "2", "--rank", fmt.Sprint(rank), "--rendezvous", unused(t), "--join-timeout", "1s")...)
 		if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), want) || !strings.Contains(p.stderr.String(), "more time (--join-timeout)") {
 			t.Errorf("rank %d: exit code %d, stderr %q; want %s", rank, code, p.stderr, want)
@@ -473,27 +474,62 @@ func TestAProcessThatDoesNotCome(t *testing.T) {
 	}
 }
 
-// Processes with other flags all say who differs in what. One whose command line is wrong does not
-// keep the others from waiting for it.
+// Processes with other flags all say who differs in what.
 func TestProcessesThatDiffer(t *testing.T) {
 	address := unused(t)
 	start := func(rank int, more ...string) *process {
 		return begin(t, []string{token + "=a"}, with(with(inThree, "--steps", "2", "--processes", "3", "--rendezvous", address, "--rank", fmt.Sprint(rank)), more...)...)
 	}
-	all := []*process{start(0), start(1, "--seed", "7"), start(2)}
-	for rank, p := range all {
+	for rank, p := range []*process{start(0), start(1, "--seed", "7"), start(2)} {
 		if code := p.end(t); code != exitFailed || p.stdout.String() != "" || !strings.Contains(p.stderr.String(), "rank 1 has --seed 7, ranks 0 and 2 have 1") {
 			t.Errorf("rank %d: exit code %d, stdout %q, stderr %q", rank, code, p.stdout, p.stderr)
 		}
 	}
-	all = []*process{start(0), start(1), start(2, "--sed", "7")}
-	if code := all[2].end(t); code != exitUsage || !strings.Contains(all[2].stderr.String(), "unknown flag: --sed") {
-		t.Errorf("exit code %d, stderr %q", code, all[2].stderr)
+}
+
+// A process that is refused before it has met the others tells them why, and nobody waits for it. Its
+// place is read from flags and environment, whatever else is wrong.
+func TestAProcessThatIsRefused(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
-	all[2] = start(2)
-	for rank, p := range all {
-		if code := p.end(t); code != exitDone {
-			t.Errorf("rank %d: exit code %d, stderr %q", rank, code, p.stderr)
+	defer taken.Close()
+	for _, row := range []struct {
+		rank, code int
+		args       []string
+		want       string
+	}{
+		{2, exitUsage, []string{"--sed", "7"}, "unknown flag: --sed"},
+		{1, exitUsage, []string{"--model", "mlpp"}, `--model "mlpp": want one of `},
+		{0, exitUsage, []string{"--lr", "0"}, "--lr 0: want a number above 0"},
+		{1, exitUsage, []string{"more"}, `unexpected argument "more"`},
+		{1, exitFailed, []string{"--plan", "none.json"}, "no such file"},
+		{1, exitUsage, []string{"--schedule", "none"}, "there is no such file"},
+		{0, exitUsage, []string{"--dashboard", taken.Addr().String()}, "address already in use"},
+	} {
+		host, port, _ := strings.Cut(unused(t), ":")
+		var all []*process
+		for rank := range 3 {
+			args, environment := with(inThree, "--steps", "2"), []string{token + "=a"}
+			if rank == row.rank {
+				args = with(args, row.args...)
+			}
+			if row.rank == 1 { // a launcher says which is which
+				environment = append(environment, fmt.Sprintf("RANK=%d", rank), "WORLD_SIZE=3", "MASTER_ADDR="+host, "MASTER_PORT="+port)
+			} else {
+				args = with(args, "--processes", "3", "--rendezvous", host+":"+port, "--rank", fmt.Sprint(rank))
+			}
+			all = append(all, begin(t, environment, args...))
+		}
+		for rank, p := range all {
+			code, want := exitFailed, fmt.Sprintf("penstock: rank %d failed: ", row.rank)
+			if rank == row.rank {
+				code, want = row.code, "penstock: "
+			}
+			if got, said := p.end(t), p.stderr.String(); got != code || p.stdout.String() != "" || !strings.HasPrefix(said, want) || !strings.Contains(said, row.want) || strings.Count(said, "\n") != 1 {
+				t.Errorf("%q on rank %d: rank %d: exit code %d, stdout %q, stderr %q; want %d and %q", row.args, row.rank, rank, got, p.stdout, said, code, row.want)
+			}
 		}
 	}
 }

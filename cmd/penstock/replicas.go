@@ -22,19 +22,26 @@ import (
 // datasets are those of a run, to train and to test with.
 type datasets struct{ training, test data.Dataset }
 
+// share is how many members of the group are in each of so many processes, and whether replicas and
+// processes can be shared out evenly.
+func (f *groupFlags) share(processes int) (here int, even bool) {
+	return max(f.replicas/processes, 1), f.replicas%processes == 0 || processes%f.replicas == 0
+}
+
 // countMembers finds how many members of the group are in this process, and which they are.
 func (p *plan) countMembers() error {
 	processes := max(p.member.Size, 1)
+	here, even := p.share(processes)
 	switch {
-	case processes >= p.replicas && processes%p.replicas != 0:
+	case !even && processes >= p.replicas:
 		return badUsage("--replicas %d: %d processes cannot be shared out evenly; want a number of processes that it divides",
 			p.replicas, processes)
-	case p.replicas%processes != 0 && processes%p.replicas != 0:
+	case !even:
 		return badUsage("--replicas %d: %d processes cannot share them out evenly; want a multiple of %[2]d", p.replicas, processes)
 	case p.batch < p.replicas:
 		return badUsage("--replicas %d: a --batch of %d has fewer rows; want at least one for each", p.replicas, p.batch)
 	}
-	if p.here = max(p.replicas/processes, 1); p.here > 1 {
+	if p.here = here; p.here > 1 {
 		p.member.Rank, p.member.Size = p.here*p.member.Rank, p.replicas
 	}
 	p.grouped = p.member.Size > 1

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -51,6 +52,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitDone
 	}
 	tell(stderr, err)
+	tellOthers(ctx, args, os.Getenv, stderr, err)
 	var usage *usageError
 	var process *launch.Failure
 	switch {

@@ -16,6 +16,7 @@ import (
 // newTrain makes the verb. args is the whole command line, for telling how to resume.
 func newTrain(args []string) *cobra.Command {
 	var flags trainFlags
+	met := false // the other processes
 	cmd := &cobra.Command{
 		Use:   "train --model NAME --data NAME [flags]",
 		Short: "Train a model",
@@ -47,29 +48,16 @@ will hold, how many forwards it runs again, and how much time that takes.`,
   penstock train --model resnet20 --data synthetic --stages 2 --memory-limit 64MiB --steps 20 --format json
   penstock train --plan plan.json --data synthetic
   penstock train --model resnet20 --data synthetic --chunks 1 --batch 128 --memory-limit 100MiB --checkpoint optimal --steps 5`,
-		Args: noArguments,
+		Args: func(cmd *cobra.Command, args []string) error { return unmet(noArguments(cmd, args)) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := flags.takePlan(cmd); err != nil {
-				return err
-			}
-			p, err := flags.plan(cmd.Flags(), os.Getenv)
+			p, err := flags.prepare(cmd, args)
 			if err != nil {
-				return err
-			}
-			p.args, p.effective = args, effectiveConfig(cmd)
-			p.decide = func(line searchLine) (plan, error) {
-				if err := flags.take(cmd.Flags(), line); err != nil {
-					return plan{}, err
-				}
-				flags.decided = true
-				return flags.plan(cmd.Flags(), os.Getenv)
-			}
-			if p.listener, err = p.listen(); err != nil {
 				return err
 			}
 			if p.listener != nil {
 				defer p.listener.Close()
 			}
+			met = true
 			err = together(p.members(), func(p plan) error { return runTraining(cmd, p) })
 			if p.member.Rank > 0 { // rank 0 says what is to be done now
 				return withRemedy(err)
@@ -90,7 +78,42 @@ will hold, how many forwards it runs again, and how much time that takes.`,
 		},
 	}
 	flags.register(cmd)
-	return configurable(cmd)
+	cmd = configurable(cmd)
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := run(cmd, args)
+		if !met {
+			err = unmet(err)
+		}
+		return err
+	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return unmet(unread(cmd, err)) })
+	return cmd
+}
+
+// prepare is what a process does before it meets the others.
+func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (p plan, err error) {
+	if err := f.takePlan(cmd); err != nil {
+		return p, err
+	}
+	if p, err = f.plan(cmd.Flags(), os.Getenv); err != nil {
+		return p, err
+	}
+	p.args, p.effective = args, effectiveConfig(cmd)
+	p.decide = func(line searchLine) (plan, error) {
+		if err := f.take(cmd.Flags(), line); err != nil {
+			return plan{}, err
+		}
+		f.decided = true
+		return f.plan(cmd.Flags(), os.Getenv)
+	}
+	if p.member.Rank == 0 { // the others write nothing
+		if err := checkOutput(cmd.OutOrStdout()); err != nil {
+			return p, err
+		}
+	}
+	p.listener, err = p.listen()
+	return p, err
 }
 
 // runTraining does what a plan asks for, as a member of the group.
@@ -98,9 +121,6 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	ctx, stdout, stderr := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if p.member.Rank > 0 { // what one process would say is said by rank 0
 		stdout, stderr = io.Discard, io.Discard
-	}
-	if err := checkOutput(stdout); err != nil {
-		return err
 	}
 	defer announce(ctx, stderr)()
 	for _, k := range torch.KernelsInUse() {
