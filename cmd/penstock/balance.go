@@ -44,7 +44,7 @@ func (f *balanceFlags) register(cmd *cobra.Command) {
 	s.SortFlags = false
 	list(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
 	word(s, &f.modelName, "model", "",
-		"`NAME` of the model whose layers are measured: "+strings.Join(models.Names(), ", "), models.Names()...)
+		"`NAME` of the model whose layers are measured; penstock models lists them", models.Names()...)
 	s.StringArrayVar(&f.set, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
 	count(s, &f.stages, "stages", 0, "`N` stages to cut into")
 	word(s, &f.by, "by", "time", "what is to be even: `time` of a micro-batch, or size in memory", "time", "size")

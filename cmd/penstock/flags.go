@@ -54,7 +54,7 @@ type trainFlags struct {
 func (f *trainFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &f.modelName, "model", "", "`NAME` of the model: "+strings.Join(models.Names(), ", "), models.Names()...)
+	word(s, &f.modelName, "model", "", "`NAME` of the model; penstock models lists them", models.Names()...)
 	s.StringArrayVar(&f.settings, "set", nil,
 		"`NAME=VALUE,...` options of the model, which penstock models NAME lists; what the data decides cannot be set")
 	word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", "), data.Names()...)

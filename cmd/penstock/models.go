@@ -95,10 +95,9 @@ func listModels(w io.Writer, format string) error {
 		return json.NewEncoder(w).Encode(lines)
 	}
 	t := newTable(w)
-	fmt.Fprintln(t, "MODEL\tLAYERS\tPARAMETERS\t")
+	fmt.Fprintln(t, "MODEL\tLAYERS\tPARAMETERS\tOPTIONS")
 	for _, l := range lines {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%s\n", l.Name, l.Layers, l.Parameters, l.info.Summary)
-		fmt.Fprintf(t, "\t\t\t%s\n", assignments(l.settings))
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\n", l.Name, l.Layers, l.Parameters, assignments(l.settings))
 	}
 	return t.Flush()
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -36,7 +35,7 @@ type profileFlags struct {
 func (f *profileFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &f.modelName, "model", "", "`NAME` of the model: "+strings.Join(models.Names(), ", "), models.Names()...)
+	word(s, &f.modelName, "model", "", "`NAME` of the model; penstock models lists them", models.Names()...)
 	s.StringArrayVar(&f.set, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
 	s.IntVar(&f.size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N (default: the model's)")
 	count(s, &f.batch, "batch", 32, "`N` samples in a batch")

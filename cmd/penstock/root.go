@@ -90,6 +90,7 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line.`,
 		Args:              noArguments,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	root.SetVersionTemplate("penstock {{.Version}}\n")
 	// For all verbs. Cobra's own messages are of one line and name the flag or argument.
 	root.SetFlagErrorFunc(unread)

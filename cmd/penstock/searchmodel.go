@@ -37,7 +37,7 @@ type modelFlags struct {
 }
 
 func (f *modelFlags) register(s *pflag.FlagSet) {
-	word(s, &f.modelName, "model", "", "`NAME` of a model, which is measured, in place of CHAIN: "+strings.Join(models.Names(), ", "), models.Names()...)
+	word(s, &f.modelName, "model", "", "`NAME` of a model, which is measured, in place of CHAIN; penstock models lists them", models.Names()...)
 	s.StringArrayVar(&f.set, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
 	word(s, &f.optimizer, "optimizer", "sgd", "`NAME` of the optimizer that will train the model: "+strings.Join(optim.Names(), ", "), optim.Names()...)
 	amount(s, &f.momentum, "momentum", 1, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
