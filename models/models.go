@@ -46,7 +46,7 @@ type model struct {
 
 // registry lists the models in the order of Names.
 var registry = slices.Concat(mlps, cifarResNets, resNets, preActResNets, vggs, denseNets, inceptions,
-	googleNets, amoebaNets, unets, gpts)
+	googleNets, amoebaNets, unets, viTs, gpts, gpt2s)
 
 // Names lists the models, each by the one name that Describe gives.
 func Names() []string {

@@ -22,6 +22,14 @@ func TestSizes(t *testing.T) {
 		layers       int
 		lastOfLayers string
 	}{
+		{"vit_b_16", 86567656, 152, 174, "heads.head"},
+		{"vit_b_32", 88224232, 152, 174, "heads.head"},
+		{"vit_l_16", 304326632, 296, 342, "heads.head"},
+		{"vit_l_32", 306535400, 296, 342, "heads.head"},
+		{"gpt2", 124439808, 148, 209, "lm_head"}, // as Hugging Face counts them
+		{"gpt2-medium", 354823168, 292, 413, "lm_head"},
+		{"gpt2-large", 774030080, 436, 617, "lm_head"},
+		{"gpt2-xl", 1557611200, 580, 821, "lm_head"},
 		{"mlp", 784*256 + 256 + 256*256 + 256 + 256*10 + 10, 6, 6, "fc"},
 		{"resnet20", 269722 + 2752, 0, 11, "head"},
 		{"resnet32", 464154 + 2752, 0, 17, "head"},
@@ -139,6 +147,27 @@ func TestNamesAreTorchvisions(t *testing.T) {
 	}
 }
 
+// The entries of Hugging Face's GPT2Model, but for the masks, which it keeps as buffers.
+func TestNamesOfGPT2AreHuggingFaces(t *testing.T) {
+	want := []string{"wte.weight 257 12", "wpe.weight 6 12"}
+	for _, name := range []string{"ln_1.weight 12", "ln_1.bias 12", "attn.c_attn.weight 12 36", "attn.c_attn.bias 36",
+		"attn.c_proj.weight 12 12", "attn.c_proj.bias 12", "ln_2.weight 12", "ln_2.bias 12", "mlp.c_fc.weight 12 48", "mlp.c_fc.bias 48",
+		"mlp.c_proj.weight 48 12", "mlp.c_proj.bias 12"} {
+		want = append(want, "h.0."+name)
+	}
+	want = append(want, "ln_f.weight 12", "ln_f.bias 12")
+	var got []string
+	for _, p := range nn.State(build(t, "gpt2", models.Options{Width: 12, Depth: 1, Heads: 3, Context: 6, Classes: 257})) {
+		got = append(got, strings.Trim(fmt.Sprint(p.Name, " ", p.Shape()), "[]"))
+	}
+	for i := range got {
+		got[i] = strings.Replace(got[i], "[", "", 1)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
 func TestNamesAreUniqueAndFollowTheLayers(t *testing.T) {
 	for _, name := range models.Names() {
 		s := build(t, name, models.Options{})
@@ -198,6 +227,10 @@ func TestOptions(t *testing.T) {
 		{"the smallest image", "vgg16_bn", models.Options{Size: 32, NoDropout: true}, ""},
 		{"everything dropped", "mlp", models.Options{Dropout: 1}, "mlp: Dropout is 1; want at least 0 and below 1"},
 		{"heads that do not divide", "gpt", models.Options{Width: 30}, "Width is 30; want a multiple of the 4 Heads"},
+		{"heads that do not divide, in an image", "vit_b_16", models.Options{Heads: 5}, "vit_b_16: Width is 768; want a multiple of the 5 Heads"},
+		{"heads that do not divide, by another name", "gpt2-xl", models.Options{Heads: 7}, "gpt2-xl: Width is 1600; want a multiple of the 7 Heads"},
+		{"a part of a patch", "vit_b_32", models.Options{Size: 48}, "vit_b_32: Size is 48; want a multiple of 32, the size of a patch"},
+		{"channels of a text", "gpt2", models.Options{Channels: 3}, "gpt2: Channels is 3; want it left out; the model has Classes, Width, Depth, Heads, Context, Dropout"},
 		{"fashion-mnist", "resnet20", models.Options{Classes: 10, Channels: 1, Size: 28}, ""},
 		{"cifar-10", "mlp", models.Options{Channels: 3, Size: 32, Dropout: 0.1}, ""},
 	} {

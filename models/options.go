@@ -14,14 +14,14 @@ type Options struct {
 	Classes  int // number of outputs
 	Channels int // of the input image
 	// Size is the height and width of the input image. Networks that end in an average take other
-	// images too.
+	// images too. It is a multiple of a vit's patches.
 	Size int
 	// Width is the number of mlp's hidden units, and of those in a vgg's classifier; the length of
-	// a token's vector in gpt; the channels of the first group of resnet20 to resnet56, and of the
+	// a token's vector in gpt, gpt2 and vit; the channels of the first group of resnet20 to resnet56, and of the
 	// 3x3 convolutions of that of resnet1001, of the first level of unet [C], and those that a
 	// layer of a densenet adds [growth]; the filters of amoebanetd [D].
 	Width int
-	// Depth is the number of mlp's hidden layers, of gpt's blocks, of the blocks of each group of
+	// Depth is the number of mlp's hidden layers, of the blocks of gpt, gpt2 and vit, of those of each group of
 	// resnet1001, of unet's levels, and of amoebanetd's normal cells [L], a multiple of 3.
 	Depth        int
 	Convolutions int     // unet [B]: in each level

@@ -28,6 +28,7 @@ func TestStepInAPipe(t *testing.T) {
 		{"vgg11", models.Options{Width: 16}, 32},
 		{"densenet121", models.Options{Width: 8}, 32},
 		{"inception_v3", models.Options{}, 75},
+		{"vit_b_32", models.Options{Width: 24, Depth: 2}, 64},
 		{"googlenet", models.Options{Aux: true}, 32},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -37,6 +38,7 @@ func TestStepInAPipe(t *testing.T) {
 			batch := pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(torch.From(c, []int64{0, 1, 2, 3, 4, 0}))}
 			step := func(stages int) (float64, [][]byte) {
 				s := build(t, row.name, row.o)
+				stir(s)
 				defer nn.Free(s)
 				n := len(s.Layers())
 				balance := []int{n}

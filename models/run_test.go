@@ -28,6 +28,8 @@ var small = []struct {
 	{"densenet121", models.Options{Classes: 5, Width: 8, Dropout: 0.2}},
 	{"inception_v3", models.Options{Classes: 5, Size: 75}},
 	{"googlenet", models.Options{Classes: 5}},
+	{"gpt2", models.Options{Width: 8, Heads: 2, Context: 6, Depth: 2, Classes: 200}},
+	{"vit_b_16", models.Options{Classes: 5, Width: 8, Heads: 2, Depth: 2, Size: 32, Dropout: 0.2}},
 	{"gpt", models.Options{Width: 8, Heads: 2, Context: 6, Depth: 2, Dropout: 0.2}},
 	// 21, 10 and 5: the last level is filled up
 	{"unet", models.Options{Classes: 2, Convolutions: 2, Width: 4, Depth: 2, Size: 21}},
@@ -65,6 +67,16 @@ func materialise(t *testing.T, c *torch.Ctx, s *nn.Sequential) {
 	t.Cleanup(func() { nn.Free(s) })
 }
 
+// stir lets a vit's head start from values that are not zero, with which nothing before it has a
+// gradient.
+func stir(s *nn.Sequential) {
+	for _, p := range nn.Params(s) {
+		if p.Name == "heads.head.weight" {
+			p.SetInit(nn.Normal(0.5))
+		}
+	}
+}
+
 func TestForwardShapes(t *testing.T) {
 	for _, name := range models.Names() {
 		t.Run(name, func(t *testing.T) {
@@ -75,6 +87,14 @@ func TestForwardShapes(t *testing.T) {
 				"inception_v3": {Size: 75},
 				"amoebanetd":   {Width: 16, Size: 64},
 				"unet":         {Width: 8, Size: 64},
+				"vit_b_16":     {Size: 32, Depth: 1},
+				"vit_b_32":     {Size: 64, Depth: 1},
+				"vit_l_16":     {Size: 48, Depth: 1},
+				"vit_l_32":     {Size: 64, Depth: 1},
+				"gpt2":         {Depth: 1},
+				"gpt2-medium":  {Depth: 1, Classes: 1000},
+				"gpt2-large":   {Depth: 1, Classes: 1000},
+				"gpt2-xl":      {Depth: 1, Classes: 1000},
 			}[name]
 			s := build(t, name, o)
 			for _, p := range nn.State(s) {
@@ -101,6 +121,7 @@ func TestLayersCutApartComputeTheSameBits(t *testing.T) {
 			defer runtime.UnlockOSThread()
 			c := torchtest.New(t, torch.Options{Grad: true})
 			s := build(t, m.name, m.o)
+			stir(s)
 			materialise(t, c, s)
 			x, want := input(t, c, m.name, m.o)
 			start := buffers(s)
@@ -341,4 +362,22 @@ func TestInitialisation(t *testing.T) {
 	check(gpt, "blocks.1.attn.proj.weight", 0.0070710678) // 0.02 / sqrt(2 * 4)
 	check(gpt, "blocks.3.mlp.2.weight", 0.0070710678)
 	check(gpt, "blocks.3.ln1.weight", 1)
+	gpt2 := build(t, "gpt2", models.Options{Width: 96, Depth: 2, Classes: 300})
+	materialise(t, c, gpt2)
+	check(gpt2, "wte.weight", 0.02)
+	check(gpt2, "wpe.weight", 0.02)
+	check(gpt2, "h.1.attn.c_attn.weight", 0.02)
+	check(gpt2, "h.1.attn.c_proj.weight", 0.01) // 0.02 / sqrt(2 * 2)
+	check(gpt2, "h.0.mlp.c_proj.weight", 0.01)
+	check(gpt2, "h.0.mlp.c_proj.bias", 0)
+	vit := build(t, "vit_b_16", models.Options{Width: 96, Depth: 1})
+	materialise(t, c, vit)
+	check(vit, "conv_proj.weight", 0.036084392) // sqrt(1 / (3 * 16 * 16))
+	check(vit, "class_token", 0)
+	check(vit, "encoder.pos_embedding", 0.02)
+	check(vit, "encoder.layers.encoder_layer_0.self_attention.in_proj_weight", 0.072168784)  // sqrt(2 / (96 + 3 * 96))
+	check(vit, "encoder.layers.encoder_layer_0.self_attention.out_proj.weight", 0.058925565) // sqrt(1 / (3 * 96))
+	check(vit, "encoder.layers.encoder_layer_0.self_attention.out_proj.bias", 0)
+	check(vit, "encoder.layers.encoder_layer_0.mlp.0.weight", 0.064549722) // sqrt(2 / (96 + 4 * 96))
+	check(vit, "heads.head.weight", 0)
 }

@@ -27,7 +27,7 @@ const torchvision = "testdata/torchvision" // scripts/fixtures/README.md says wh
 // nothing else: files of weights fit.
 func TestStatesAreTorchvisions(t *testing.T) {
 	states := torchvisionStates(t)
-	if want := 26; len(states) != want { // ten residual networks, eight VGGs, four DenseNets, and Inception v3 and GoogLeNet twice
+	if want := 30; len(states) != want { // ten residual networks, eight VGGs, four DenseNets, four Vision Transformers, and Inception v3 and GoogLeNet twice
 		t.Fatalf("%d models in the file, want %d", len(states), want)
 	}
 	for title, want := range states {

@@ -141,7 +141,7 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	seed, draws := c.Draws()
 	running, stashed, popped := c.running, c.stashed, c.popped
 	c.running, c.stashed, c.popped = l.Layer, nil, nil
-	if length > 0 {
+	if length > 0 && l.Name != "" {
 		c.write(".")
 	}
 	c.write(l.Name)

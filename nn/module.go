@@ -38,7 +38,7 @@ type named struct {
 
 func (b *Base) node() *Base { return b }
 
-// Param declares a trainable parameter of float32.
+// Param declares a trainable parameter of float32. With an empty name it has the module's.
 func (b *Base) Param(name string, init Init, shape ...int64) *Param {
 	return b.declare(name, &Param{shape: shape, dtype: torch.Float32, init: init, trainable: true})
 }
@@ -118,11 +118,21 @@ func walk(m Module, prefix string, visit func(name string, p *Param)) {
 	arg.Must(m, "nn: the module whose parameters are asked for", "a model")
 	n := m.node()
 	for _, p := range n.params {
-		visit(prefix+p.name, p.p)
+		visit(join(prefix, p.name), p.p)
 	}
 	for _, c := range n.children {
-		walk(c.m, prefix+c.name+".", visit)
+		walk(c.m, join(prefix, c.name), visit)
 	}
+}
+
+// join is the full name of what has a name in a module. An empty name adds nothing: a parameter may
+// have the name of its module, and a child that of its parent, so that a layer can have the names of
+// parameters that others know, whatever layers there are here.
+func join(module, name string) string {
+	if module == "" || name == "" {
+		return module + name
+	}
+	return module + "." + name
 }
 
 // Count is the number of trainable elements in m, from shapes alone.

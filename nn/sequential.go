@@ -22,7 +22,7 @@ func NewSequential(layers ...Layer) *Sequential {
 	return s
 }
 
-// Add appends a layer under a name and returns s.
+// Add appends a layer under a name and returns s. With an empty name it has that of s.
 func (s *Sequential) Add(name string, l Layer) *Sequential {
 	s.Child(name, l)
 	s.layers = append(s.layers, l)
@@ -84,7 +84,7 @@ func (s *Sequential) Layers() []NamedLayer {
 			continue
 		}
 		for _, n := range nested.Layers() {
-			out = append(out, NamedLayer{name + "." + n.Name, n.Layer})
+			out = append(out, NamedLayer{join(name, n.Name), n.Layer})
 		}
 	}
 	return out
@@ -94,7 +94,7 @@ func (s *Sequential) Layers() []NamedLayer {
 func (l NamedLayer) State() []NamedParam {
 	out := State(l.Layer)
 	for i := range out {
-		out[i].Name = l.Name + "." + out[i].Name
+		out[i].Name = join(l.Name, out[i].Name)
 	}
 	return out
 }

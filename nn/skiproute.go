@@ -99,7 +99,7 @@ func (v *verifier) containers(path string, s *Sequential) {
 	}
 	for _, l := range s.layers {
 		if nested, ok := l.(*Sequential); ok {
-			v.containers(strings.TrimPrefix(path+"."+nested.name, "."), nested)
+			v.containers(join(path, nested.name), nested)
 		}
 	}
 }
@@ -119,7 +119,7 @@ func (v *verifier) visit(layer int, path string, b *Base) {
 		}
 	}
 	for _, c := range b.children {
-		v.visit(layer, path+"."+c.name, c.m.node())
+		v.visit(layer, join(path, c.name), c.m.node())
 	}
 	v.clock++
 	for i, k := range b.pops {

@@ -90,7 +90,7 @@ type summary struct {
 func (s *summary) layers(name string, m Module) {
 	if nested, ok := m.(*Sequential); ok {
 		for _, c := range nested.children {
-			s.layers(name+"."+c.name, c.m)
+			s.layers(join(name, c.name), c.m)
 		}
 		return
 	}

@@ -26,7 +26,7 @@ func NewTransformerBlock(dim, heads int64, o TransformerConfig) *Sequential {
 		if o.Dropout != 0 {
 			s.Add("drop"+number, NewDropout(o.Dropout))
 		}
-		s.Add("add"+number, newAddSkip("skip"+number))
+		s.Add("add"+number, NewAddSkip("skip"+number))
 	}
 	part("1", "attn", NewCausalSelfAttention(dim, heads))
 	part("2", "mlp", NewSequential(NewLinear(dim, 4*dim), NewGELUTanh(), NewLinear(4*dim, dim)))
@@ -34,22 +34,23 @@ func NewTransformerBlock(dim, heads int64, o TransformerConfig) *Sequential {
 	return s
 }
 
-// addSkip adds a skip connection to its input, in place: what comes before, a Linear or a Dropout,
-// does not need its output.
-type addSkip struct {
+// AddSkip adds a skip connection to its input, in place. What comes before must not need its output
+// to compute its gradient; Linear, Conv2d, BatchNorm and Dropout do not.
+type AddSkip struct {
 	Base
 	skip string
 }
 
-func newAddSkip(skip string) *addSkip {
-	a := &addSkip{skip: skip}
+// NewAddSkip makes an AddSkip that pops the skip of this name.
+func NewAddSkip(skip string) *AddSkip {
+	a := &AddSkip{skip: skip}
 	a.Pops(skip)
 	return a
 }
 
 // Forward returns x. Under autocast x is bfloat16 and the skip is not, and the sum, which is of the
 // skip's type, is new.
-func (a *addSkip) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+func (a *AddSkip) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	skip := c.Pop(a.skip)
 	if x.DType() == skip.DType() {
@@ -62,4 +63,4 @@ func (a *addSkip) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 }
 
 // OverwritesInput is true.
-func (a *addSkip) OverwritesInput() bool { return true }
+func (a *AddSkip) OverwritesInput() bool { return true }

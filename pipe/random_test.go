@@ -9,7 +9,7 @@ import (
 )
 
 // kindCount is how many numbers randomModel knows.
-const kindCount = 32
+const kindCount = 33
 
 // randomModel makes a network of [rows, 2, 6, 6] to 3 classes out of numbers. Some of its layers
 // are wrapped by wrap.
@@ -115,6 +115,8 @@ func (m *randomNet) grow(i, k int) {
 	case 30:
 		m.add(nn.NewSequential(nn.NewFlatten(2, -1), nn.NewSelfAttention(36, 3, nn.NoMask), image))
 	case 31:
+		m.add(nn.NewSequential().Add("", nn.NewLinearTransposed(6, 6)).Add("two", nn.NewLinearTransposed(6, 6)))
+	case 32:
 		m.add(nn.NewFlatten(2, -1))
 		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			return append(xs[:1:1], c.Triu(c.Ones(torch.Bool, xs[0].Size(0), 2, 2), 1))

@@ -54,6 +54,8 @@ var known = []struct {
 	options models.Options
 }{
 	{"mlp", models.Options{}}, {"resnet20", models.Options{Width: 4}}, {"resnet18", models.Options{Classes: 5}}, {"resnet50", models.Options{Classes: 5}},
+	{"gpt2", models.Options{Width: 16, Heads: 2, Context: 5, Depth: 2, Classes: 200}},
+	{"vit_b_16", models.Options{Width: 16, Heads: 2, Depth: 2, Size: 32, Dropout: 0.2}},
 	{"gpt", models.Options{Width: 16, Heads: 2, Context: 5, Depth: 2, Dropout: 0.2}},
 	{"resnet1001", models.Options{Width: 4, Depth: 2}}, {"vgg11_bn", models.Options{Width: 16, Classes: 5}}, {"densenet121", models.Options{Width: 8, Classes: 5}},
 	{"unet", models.Options{Convolutions: 2, Width: 4, Depth: 2, Size: 32}}, {"amoebanetd", models.Options{Depth: 3, Width: 16, Size: 32}},

@@ -1,0 +1,106 @@
+package models
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"penstock/nn"
+	"penstock/torch"
+)
+
+// gpt2s are the four sizes of GPT-2 (Radford et al. 2019, table 2), with the names and layouts of
+// parameters that Hugging Face's GPT2Model has, so that its weights fit.
+var gpt2s = []model{
+	gpt2("gpt2", 12, 768, 12), gpt2("gpt2-medium", 24, 1024, 16),
+	gpt2("gpt2-large", 36, 1280, 20), gpt2("gpt2-xl", 48, 1600, 25),
+}
+
+func gpt2(name string, depth, width, heads int) model {
+	return model{
+		Info: Info{
+			Name:    name,
+			Summary: fmt.Sprintf("GPT-2 with Hugging Face's names: %d blocks of %d heads, %d wide", depth, heads, width),
+			Kind:    Text, Input: []int64{1024},
+			Defaults: Options{Classes: 50257, Width: width, Depth: depth, Heads: heads, Context: 1024, Dropout: 0.1},
+		},
+		dropout: true,
+		build:   func(o Options) (*nn.Sequential, error) { return buildGPT2(name, o) },
+	}
+}
+
+// buildGPT2 makes wte, wpe, drop, h.0, h.1, ..., ln_f, lm_head, as a chain of layers that a balance
+// may cut anywhere. The head's weight is the tokens' embedding (Press and Wolf 2017, "Using the
+// Output Embedding to Improve Language Models"): one parameter, wte.weight. Weights start as in
+// OpenAI's code: normal with standard deviation 0.02, those that end a residual path divided by the
+// square root of the number of paths; biases start at zero.
+func buildGPT2(name string, o Options) (*nn.Sequential, error) {
+	if o.Width%o.Heads != 0 {
+		return nil, refuse(name, "Width", o.Width, "want a multiple of the %d Heads", o.Heads)
+	}
+	width := int64(o.Width)
+	tokens := nn.NewEmbedding(int64(o.Classes), width, nn.EmbeddingConfig{})
+	s := nn.NewSequential().
+		Add("wte", tokens).
+		Add("wpe", newAddParam("weight", int64(o.Context), width))
+	addDropout(s, "drop", o.Dropout)
+	blocks := nn.NewSequential()
+	for i := range o.Depth {
+		blocks.Add(strconv.Itoa(i), gpt2Block(width, int64(o.Heads), o.Dropout))
+	}
+	s.Add("h", blocks).
+		Add("ln_f", nn.NewLayerNorm([]int64{width}, nn.LayerNormConfig{})).
+		Add("lm_head", newVocabularyHead(tokens.Weight))
+
+	const std = 0.02
+	for _, p := range nn.Params(s) {
+		switch {
+		case strings.HasSuffix(p.Name, ".c_proj.weight"):
+			p.SetInit(nn.Normal(std / math.Sqrt(float64(2*o.Depth))))
+		case len(p.Shape()) == 2:
+			p.SetInit(nn.Normal(std))
+		case strings.HasSuffix(p.Name, ".bias"):
+			p.SetInit(nn.Zeros)
+		}
+	}
+	return s, nil
+}
+
+// gpt2Block is skip_1, ln_1, attn, add_1, skip_2, ln_2, mlp, add_2: nn.NewTransformerBlock under
+// other names, with weights [in, out] and dropout of the attention's weights as well.
+func gpt2Block(width, heads int64, dropout float64) *nn.Sequential {
+	attn := nn.NewSequential().Add("c_attn", nn.NewLinearTransposed(width, 3*width))
+	for _, l := range nn.NewDotProductAttention(width, heads, nn.CausalMask) {
+		attn.Add(l.Name, l.Layer)
+		if l.Name == "weights" && dropout != 0 {
+			attn.Add("attn_dropout", onFirst(nn.NewDropout(dropout)))
+		}
+	}
+	attn.Add("c_proj", nn.NewLinearTransposed(width, width))
+	addDropout(attn, "resid_dropout", dropout)
+	mlp := nn.NewSequential().
+		Add("c_fc", nn.NewLinearTransposed(width, 4*width)).
+		Add("act", nn.NewGELUTanh()).
+		Add("c_proj", nn.NewLinearTransposed(4*width, width))
+	addDropout(mlp, "dropout", dropout)
+	return residualPaths(nn.LayerNormConfig{}, width, namedPart{"attn", attn}, namedPart{"mlp", mlp})
+}
+
+// vocabularyHead is a linear layer whose weight [classes, width] is the tokens' embedding: [N, T,
+// width] to logits [N, classes, T], with the classes where cross entropy wants them.
+type vocabularyHead struct {
+	nn.Base
+	weight *nn.Param
+}
+
+func newVocabularyHead(embedding *nn.Param) *vocabularyHead {
+	h := &vocabularyHead{}
+	h.weight = h.Share("weight", embedding)
+	return h
+}
+
+// Forward returns a view.
+func (h *vocabularyHead) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	return c.Transpose(c.PlainLinear(x, h.weight.Tensor(), nil), 1, 2)
+}

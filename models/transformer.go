@@ -1,0 +1,70 @@
+package models
+
+import (
+	"strconv"
+
+	"penstock/nn"
+	"penstock/torch"
+)
+
+// What the transformers that have others' names of parameters are made of.
+
+// namedPart is a part of a block, with its name in it.
+type namedPart struct {
+	name string
+	*nn.Sequential
+}
+
+// residualPaths is a block of parts, each with its input normalised first and added to its output:
+// skip_1, ln_1, the first part, add_1, skip_2 and so on. Inputs go around the parts as skip
+// connections, in a namespace of the block's own.
+func residualPaths(norm nn.LayerNormConfig, width int64, parts ...namedPart) *nn.Sequential {
+	s := nn.NewSequential()
+	for i, p := range parts {
+		number := strconv.Itoa(i + 1)
+		s.Add("skip_"+number, nn.NewStash("skip_"+number)).
+			Add("ln_"+number, nn.NewLayerNorm([]int64{width}, norm)).
+			Add(p.name, p.Sequential).
+			Add("add_"+number, nn.NewAddSkip("skip_"+number))
+	}
+	s.Isolate(nn.NewNamespace())
+	return s
+}
+
+// addDropout adds a layer of dropout where there is any.
+func addDropout(s *nn.Sequential, name string, dropout float64) {
+	if dropout != 0 {
+		s.Add(name, nn.NewDropout(dropout))
+	}
+}
+
+// onFirst runs a layer on the first tensor of a tuple.
+func onFirst(l nn.Layer) nn.Layer {
+	return nn.Tuple(l, func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		return append([]*torch.Tensor{l.Forward(c, xs[0])}, xs[1:]...)
+	})
+}
+
+// addParam adds a parameter, of a vector for each position, to its input in place: what comes
+// before, an embedding or a concatenation, does not need its output.
+type addParam struct {
+	nn.Base
+	param *nn.Param // [..., positions, width]
+}
+
+func newAddParam(name string, shape ...int64) *addParam {
+	a := &addParam{}
+	a.param = a.Param(name, nn.Normal(0.02), shape...)
+	return a
+}
+
+// Forward takes [N, T, width] and returns it. It fails on more positions than the parameter has.
+func (a *addParam) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	mark := c.Mark()
+	c.Add_(x, c.Narrow(a.param.Tensor(), int64(len(a.param.Shape())-2), 0, x.Size(1)), 1)
+	c.Release(mark)
+	return x
+}
+
+// OverwritesInput is true.
+func (a *addParam) OverwritesInput() bool { return true }

@@ -1,0 +1,151 @@
+package models
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"penstock/nn"
+	"penstock/torch"
+)
+
+// viTs are Vision Transformers (Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", table 1)
+// with torchvision's names and parameters.
+var viTs = []model{
+	viT("vit_b_16", 16, 12, 768, 12), viT("vit_b_32", 32, 12, 768, 12),
+	viT("vit_l_16", 16, 24, 1024, 16), viT("vit_l_32", 32, 24, 1024, 16),
+}
+
+func viT(name string, patch, depth, width, heads int) model {
+	return model{
+		Info: Info{
+			Name: name,
+			Summary: fmt.Sprintf("Vision Transformer of %dx%d patches, %d blocks of %d heads, %d wide (Dosovitskiy et al. 2020)",
+				patch, patch, depth, heads, width),
+			Kind: Image, Input: []int64{3, 224, 224},
+			Defaults: Options{Classes: 1000, Channels: 3, Size: 224, Width: width, Depth: depth, Heads: heads},
+		},
+		dropout: true,
+		build:   func(o Options) (*nn.Sequential, error) { return buildViT(name, patch, o) },
+	}
+}
+
+// buildViT makes conv_proj, class_token, encoder, token, heads. Blocks are chains of layers, which a
+// balance may cut anywhere. Images have one size, which the positions are for. Weights start as
+// torchvision's; what those of the head are is zero.
+func buildViT(name string, patch int, o Options) (*nn.Sequential, error) {
+	if o.Width%o.Heads != 0 {
+		return nil, refuse(name, "Width", o.Width, "want a multiple of the %d Heads", o.Heads)
+	}
+	if o.Size%patch != 0 {
+		return nil, refuse(name, "Size", o.Size, "want a multiple of %d, the size of a patch", patch)
+	}
+	width, side := int64(o.Width), int64(o.Size/patch)
+	blocks := nn.NewSequential()
+	for i := range o.Depth {
+		blocks.Add(fmt.Sprintf("encoder_layer_%d", i), viTBlock(width, int64(o.Heads), o.Dropout))
+	}
+	encoder := nn.NewSequential().Add("pos_embedding", newAddParam("", 1, side*side+1, width))
+	addDropout(encoder, "dropout", o.Dropout)
+	encoder.Add("layers", blocks).
+		Add("ln", nn.NewLayerNorm([]int64{width}, viTNorm))
+	s := nn.NewSequential().
+		Add("conv_proj", nn.NewConv2d(int64(o.Channels), width, nn.Square(int64(patch)), nn.Conv2dConfig{Stride: nn.Square(int64(patch))})).
+		Add("class_token", newClassToken(width, side)).
+		Add("encoder", encoder).
+		Add("token", &firstToken{}).
+		Add("heads", nn.NewSequential().Add("head", nn.NewLinear(width, int64(o.Classes))))
+
+	for _, p := range nn.Params(s) {
+		shape := p.Shape()
+		switch {
+		case strings.HasPrefix(p.Name, "heads."), strings.HasSuffix(p.Name, "_proj.bias"), strings.HasSuffix(p.Name, "_proj_bias"):
+			p.SetInit(nn.Zeros)
+		case p.Name == "conv_proj.weight": // torchvision cuts off at 2, dozens of standard deviations away
+			p.SetInit(nn.Normal(math.Sqrt(1 / float64(shape[1]*shape[2]*shape[3]))))
+		case strings.HasSuffix(p.Name, "_proj_weight"), strings.Contains(p.Name, ".mlp.") && len(shape) == 2:
+			p.SetInit(nn.XavierUniform(shape[1], shape[0]))
+		case strings.Contains(p.Name, ".mlp."):
+			p.SetInit(nn.Normal(1e-6))
+		}
+	}
+	return s, nil
+}
+
+var viTNorm = nn.LayerNormConfig{Eps: 1e-6}
+
+// viTBlock is skip_1, ln_1, self_attention, add_1, skip_2, ln_2, mlp, add_2. The first layer of
+// self_attention has its name, so that its parameters are torchvision's self_attention.in_proj_weight
+// and self_attention.in_proj_bias.
+func viTBlock(width, heads int64, dropout float64) *nn.Sequential {
+	attention := nn.NewSequential().Add("", newInProjection(width))
+	for _, l := range nn.NewDotProductAttention(width, heads, nn.NoMask) {
+		attention.Add(l.Name, l.Layer)
+	}
+	attention.Add("out_proj", nn.NewLinear(width, width))
+	addDropout(attention, "dropout", dropout)
+	mlp := nn.NewSequential().
+		Add("0", nn.NewLinear(width, 4*width)).
+		Add("1", nn.NewGELU())
+	addDropout(mlp, "2", dropout)
+	mlp.Add("3", nn.NewLinear(4*width, width))
+	addDropout(mlp, "4", dropout)
+	return residualPaths(viTNorm, width, namedPart{"self_attention", attention}, namedPart{"mlp", mlp})
+}
+
+// inProjection makes queries, keys and values side by side: [N, T, width] to [N, T, 3 width].
+type inProjection struct {
+	nn.Base
+	weight, bias *nn.Param
+}
+
+func newInProjection(width int64) *inProjection {
+	p := &inProjection{}
+	p.weight = p.Param("in_proj_weight", nn.Zeros, 3*width, width)
+	p.bias = p.Param("in_proj_bias", nn.Zeros, 3*width)
+	return p
+}
+
+// Forward is aten::linear.
+func (p *inProjection) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	return c.Linear(x, p.weight.Tensor(), p.bias.Tensor())
+}
+
+// classToken puts a token of its own before the patches: [N, width, side, side] to [N, 1 + side^2,
+// width].
+type classToken struct {
+	nn.Base
+	token *nn.Param // [1, 1, width]
+	side  int64
+}
+
+func newClassToken(width, side int64) *classToken {
+	t := &classToken{side: side}
+	t.token = t.Param("", nn.Zeros, 1, 1, width)
+	return t
+}
+
+// Forward refuses images of another size than the positions are for.
+func (t *classToken) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	mark := c.Mark()
+	n, width := x.Size(0), x.Size(1)
+	if x.Size(2) != t.side || x.Size(3) != t.side {
+		panic(&torch.Error{Op: "class_token", Args: []string{x.String()}, Device: c.Device(),
+			Message: fmt.Sprintf("expected %d x %d patches; give images of the model's Size, or a model of theirs", t.side, t.side)})
+	}
+	patches := c.Transpose(c.Reshape(x, n, width, t.side*t.side), 1, 2)
+	y := c.Cat([]*torch.Tensor{c.Expand(t.token.Tensor(), n, 1, width), patches}, 1)
+	c.Release(mark, y)
+	return y
+}
+
+// firstToken takes the first token of each sequence: [N, T, width] to [N, width].
+type firstToken struct{ nn.Base }
+
+// Forward copies, so that the other tokens need not be held.
+func (*firstToken) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	mark := c.Mark()
+	y := c.Clone(c.Reshape(c.Narrow(x, 1, 0, 1), x.Size(0), x.Size(2)))
+	c.Release(mark, y)
+	return y
+}
