@@ -36,21 +36,31 @@ func (o Options) normalisation(mean, std []float32) ([]float32, []float32) {
 
 // set is a data set that Open knows.
 type set struct {
-	files func(directory string) ([]string, error) // those that open reads
-	open  func(directory string, o Options) (train, test Dataset, err error)
+	tasks    []Task                                   // that it may have
+	settings []setting                                // of its Options, for Set
+	files    func(directory string) ([]string, error) // those that open reads
+	open     func(directory string, o Options) (train, test Dataset, err error)
 }
 
 var sets = map[string]set{
-	"mnist":         {mnist.files, mnist.open},
-	"fashion-mnist": {fashionMNIST.files, fashionMNIST.open},
-	"cifar10": {cifarFiles, func(directory string, o Options) (train, test Dataset, err error) {
+	"mnist":         {tasks: classes, files: mnist.files, open: mnist.open},
+	"fashion-mnist": {tasks: classes, files: fashionMNIST.files, open: fashionMNIST.open},
+	"cifar10": {tasks: classes, files: cifarFiles, open: func(directory string, o Options) (train, test Dataset, err error) {
 		return openCIFAR10(directory, o, cifarRecords)
 	}},
-	"text": {textFiles, openText},
-	"synthetic": {func(string) ([]string, error) { return nil, nil }, func(_ string, o Options) (train, test Dataset, err error) {
-		return o.Synthetic.Open()
-	}},
+	"text": {tasks: []Task{NextToken}, files: textFiles, open: openText},
+	"synthetic": {
+		tasks:    []Task{Classification, Segmentation, NextToken},
+		settings: syntheticSettings,
+		files:    func(string) ([]string, error) { return nil, nil },
+		open: func(_ string, o Options) (train, test Dataset, err error) {
+			return o.Synthetic.Open()
+		},
+	},
 }
+
+// classes is the task of sets of labelled samples.
+var classes = []Task{Classification}
 
 // Names returns the names that Open knows, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(sets)) }
@@ -83,6 +93,13 @@ func Files(name, directory string) ([]string, error) {
 		return nil, err
 	}
 	return s.files(directory)
+}
+
+// Tasks lists what a data set may ask of a model. Which of them it is, follows from its files and
+// its options; Info.Task says it.
+func Tasks(name string) ([]Task, error) {
+	s, err := find(name)
+	return slices.Clone(s.tasks), err
 }
 
 func find(name string) (set, error) {

@@ -1,6 +1,8 @@
 package data_test
 
 import (
+	"maps"
+	"math"
 	"slices"
 	"testing"
 
@@ -85,5 +87,121 @@ func TestSyntheticCanBeLearnt(t *testing.T) {
 	}
 	if right != test.Len() {
 		t.Errorf("%d of %d test images are nearest to the mean of their class", right, test.Len())
+	}
+}
+
+// Each task has targets of its own, which a sample keeps wherever it is in a batch.
+func TestSyntheticTasks(t *testing.T) {
+	for _, row := range []struct {
+		task          data.Task
+		input, target []int64
+	}{
+		{data.Classification, []int64{3, 8, 6}, nil},
+		{data.Segmentation, []int64{3, 8, 6}, []int64{8, 6}},
+		{data.NextToken, []int64{6}, []int64{6}},
+	} {
+		set, _, err := data.Synthetic{Task: row.task, Classes: 4, Channels: 3, Height: 8, Width: 6}.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		info := set.Info()
+		if info.Task() != row.task || info.Outputs() != 4 || !slices.Equal(info.Input.Shape, row.input) || !slices.Equal(info.Target.Shape, row.target) {
+			t.Errorf("%s: %s, %+v", row.task, info.Task(), info)
+		}
+		one, many := fill(t, set, 7), fill(t, set, 3, 7)
+		if !slices.Equal(one.Target.Int64, many.Target.Int64[len(one.Target.Int64):]) || !slices.Equal(one.Input.Float32, many.Input.Float32[len(one.Input.Float32):]) {
+			t.Errorf("%s: sample 7 depends on those next to it", row.task)
+		}
+		seen := map[int64]bool{}
+		for _, label := range fill(t, set, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9).Target.Int64 {
+			seen[label] = true
+		}
+		if len(seen) != 4 || slices.Max(slices.Collect(maps.Keys(seen))) > 3 {
+			t.Errorf("%s: targets %v, want 0 to 3", row.task, seen)
+		}
+	}
+	_, _, err := data.Synthetic{Task: data.Regression}.Open()
+	wantError(t, err, `Task is regression; want one of classification, segmentation, next token`)
+}
+
+// The pixels of a class are nearer to its colour than to any other's, and most tokens are followed
+// by one: the sets can be learnt.
+func TestSyntheticMasksAndTextCanBeLearnt(t *testing.T) {
+	masks, _, err := data.Synthetic{Task: data.Segmentation, Classes: 2, Channels: 3, Height: 32, Width: 32}.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := fill(t, masks, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+	var sums [2][3]float64
+	var counts [2]float64
+	for i, label := range b.Target.Int64 {
+		row, pixel := i/1024, i%1024
+		counts[label]++
+		for c := range 3 {
+			sums[label][c] += float64(b.Input.Float32[row*3072+c*1024+pixel])
+		}
+	}
+	distance := 0.0
+	for c := range 3 {
+		distance += math.Abs(sums[0][c]/counts[0] - sums[1][c]/counts[1])
+	}
+	if distance < 0.3 {
+		t.Errorf("the classes' colours differ by %v in all channels", distance)
+	}
+
+	text, _, err := data.Synthetic{Task: data.NextToken, Classes: 5, Width: 500}.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b = fill(t, text, 0)
+	if !slices.Equal(b.Input.Int64[1:], b.Target.Int64[:499]) {
+		t.Error("targets are not the inputs that follow")
+	}
+	follows := map[[2]int64]int{}
+	for i, token := range b.Input.Int64 {
+		follows[[2]int64{token, b.Target.Int64[i]}]++
+	}
+	usual := 0
+	for token := range int64(5) {
+		most := 0
+		for next := range int64(5) {
+			most = max(most, follows[[2]int64{token, next}])
+		}
+		usual += most
+	}
+	if usual < 350 || usual > 475 {
+		t.Errorf("%d of 500 tokens are the usual ones, want about 80 %%", usual)
+	}
+}
+
+func TestSet(t *testing.T) {
+	var o data.Options
+	if err := data.Set("synthetic", &o, []string{"size=8,channels=3", "classes=4,train=50,test=20,seed=7", "size=16"}); err != nil {
+		t.Fatal(err)
+	}
+	if want := (data.Synthetic{Seed: 7, Train: 50, Test: 20, Classes: 4, Channels: 3, Height: 16, Width: 16}); o.Synthetic != want {
+		t.Errorf("%+v, want %+v", o.Synthetic, want)
+	}
+	const all = "synthetic has size=28, channels=1, classes=10, train=1024, test=256, seed=0"
+	for assignment, want := range map[string]string{
+		"size":       `data: "size": want NAME=VALUE; ` + all,
+		"colour=3":   "data: colour=3: want one of the data set's options; " + all,
+		"size=0":     "data: size=0: want a whole number from 1 to 16384; " + all,
+		"classes=ab": "data: classes=ab: want a whole number from 1 to 1048576; " + all,
+		"seed=-1":    "data: seed=-1: want a whole number from 0 to 18446744073709551615; " + all,
+	} {
+		before := o
+		err := data.Set("synthetic", &o, []string{"train=9", assignment})
+		if err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", assignment, err, want)
+		}
+		if o.Synthetic != before.Synthetic {
+			t.Errorf("%s: options are changed", assignment)
+		}
+	}
+	wantError(t, data.Set("mnist", &o, []string{"size=3"}), "mnist has none")
+	wantError(t, data.Set("mnits", &o, nil), `Data is "mnits"`)
+	if tasks, err := data.Tasks("text"); err != nil || !slices.Equal(tasks, []data.Task{data.NextToken}) {
+		t.Errorf("text: %v, %v", tasks, err)
 	}
 }

@@ -2,21 +2,38 @@ package data
 
 import (
 	"fmt"
+	"math"
 
 	"penstock/internal/arg"
 )
 
-// Synthetic describes images made from a seed, for tests and benchmarks. A sample is its class's
-// pattern plus as much noise, each uniform in [-1, 1), so that a network can learn the set. The
-// samples are made when they are asked for and take no memory before.
+// Synthetic describes samples made from a seed, for tests and benchmarks. They are made when they
+// are asked for and take no memory before. A network can learn them:
+//
+//   - Classification: an image is its class's pattern plus as much noise, each uniform in [-1, 1).
+//   - Segmentation: an image is a rectangle of one class on a background of another. A pixel is its
+//     class's colour plus as much noise.
+//   - NextToken: each of Classes tokens has one that follows it three times out of four, and
+//     otherwise any.
 type Synthetic struct {
+	Task    Task // "" means Classification
 	Seed    uint64
 	Train   int // samples; 0 means 1024
 	Test    int // samples; 0 means 256
 	Classes int // 0 means 10
 
-	// A dimension of 0 means that of Fashion-MNIST's images: 1, 28, 28.
+	// A dimension of 0 means that of Fashion-MNIST's images: 1, 28, 28. Width is also the length of
+	// a text, which has no other dimension.
 	Channels, Height, Width int
+}
+
+var syntheticSettings = []setting{
+	whole("size", "28", 1<<14, func(o *Options) *int { return &o.Synthetic.Height }, func(o *Options) *int { return &o.Synthetic.Width }),
+	whole("channels", "1", 1<<12, func(o *Options) *int { return &o.Synthetic.Channels }),
+	whole("classes", "10", 1<<20, func(o *Options) *int { return &o.Synthetic.Classes }),
+	whole("train", "1024", math.MaxInt32, func(o *Options) *int { return &o.Synthetic.Train }),
+	whole("test", "256", math.MaxInt32, func(o *Options) *int { return &o.Synthetic.Test }),
+	seeding(func(o *Options) *uint64 { return &o.Synthetic.Seed }),
 }
 
 // Open returns a set to train with and one to test with: other samples of the same classes. It
@@ -46,7 +63,19 @@ func (c Synthetic) Open() (train, test Dataset, err error) {
 		Target:  Spec{Kind: Int64},
 		Pad:     make([]float32, c.Channels),
 	}
-	return &synthetic{info, c.Seed, 0, c.Train}, &synthetic{info, c.Seed, c.Train, c.Test}, nil
+	sample := Info.classified
+	switch c.Task {
+	case "", Classification:
+	case Segmentation:
+		info.Target.Shape, sample = info.Input.Shape[1:], Info.segmented
+	case NextToken:
+		spec := Spec{Int64, []int64{int64(c.Width)}}
+		info.Input, info.Target, info.Pad, sample = spec, spec, nil, Info.followed
+	default:
+		return nil, nil, &ConfigError{Of: "data: synthetic", Field: "Task", Value: c.Task,
+			Remedy: arg.OneOf(string(c.Task), []string{string(Classification), string(Segmentation), string(NextToken)})}
+	}
+	return &synthetic{info, c.Seed, 0, c.Train, sample}, &synthetic{info, c.Seed, c.Train, c.Test, sample}, nil
 }
 
 // synthetic is the samples [first, first+length) of those that a seed makes.
@@ -54,6 +83,7 @@ type synthetic struct {
 	info          Info
 	seed          uint64
 	first, length int
+	sample        func(info Info, seed uint64, noise *stream, batch *Batch, row int) // makes a row
 }
 
 func (s *synthetic) Len() int   { return s.length }
@@ -67,16 +97,62 @@ func (s *synthetic) Fill(batch *Batch, indices []int) error {
 		return err
 	}
 	batch.reset(len(indices), s.info)
-	size := s.info.Input.Size()
 	for row, index := range indices {
 		noise := newStream(forSample, s.seed, uint64(s.first+index))
-		label := noise.below(uint64(s.info.Classes))
-		pattern := newStream(forClass, s.seed, label)
-		batch.Target.Int64[row] = int64(label)
-		image := batch.Input.Float32[row*size:][:size]
-		for i := range image {
-			image[i] = pattern.centred() + noise.centred()
-		}
+		s.sample(s.info, s.seed, &noise, batch, row)
 	}
 	return nil
+}
+
+func (i Info) classified(seed uint64, noise *stream, batch *Batch, row int) {
+	label := noise.below(uint64(i.Classes))
+	pattern := newStream(forClass, seed, label)
+	batch.Target.Int64[row] = int64(label)
+	size := i.Input.Size()
+	image := batch.Input.Float32[row*size:][:size]
+	for i := range image {
+		image[i] = pattern.centred() + noise.centred()
+	}
+}
+
+func (i Info) segmented(seed uint64, noise *stream, batch *Batch, row int) {
+	height, width := int(i.Target.Shape[0]), int(i.Target.Shape[1])
+	span := func(length int) (from, to int) {
+		from = int(noise.below(uint64(length)))
+		return from, from + 1 + int(noise.below(uint64(length-from)))
+	}
+	top, bottom := span(height)
+	left, right := span(width)
+	labels := [2]uint64{noise.below(uint64(i.Classes)), noise.below(uint64(i.Classes))} // outside, inside
+	colours := [2]stream{newStream(forClass, seed, labels[0]), newStream(forClass, seed, labels[1])}
+	mask := batch.Target.Int64[row*height*width:][:height*width]
+	image := batch.Input.Float32[row*i.Input.Size():][:i.Input.Size()]
+	for ; len(image) > 0; image = image[height*width:] { // channels
+		colour := [2]float32{colours[0].centred(), colours[1].centred()}
+		for y := range height {
+			for x := range width {
+				inside := 0
+				if y >= top && y < bottom && x >= left && x < right {
+					inside = 1
+				}
+				mask[y*width+x] = int64(labels[inside])
+				image[y*width+x] = colour[inside] + noise.centred()
+			}
+		}
+	}
+}
+
+func (i Info) followed(seed uint64, noise *stream, batch *Batch, row int) {
+	length := i.Input.Size()
+	token := noise.below(uint64(i.Classes))
+	for k := range length {
+		batch.Input.Int64[row*length+k] = int64(token)
+		if noise.below(4) == 0 {
+			token = noise.below(uint64(i.Classes))
+		} else {
+			usual := newStream(forClass, seed, token)
+			token = usual.below(uint64(i.Classes))
+		}
+		batch.Target.Int64[row*length+k] = int64(token)
+	}
 }

@@ -209,6 +209,7 @@ var (
 		"data.LoaderConfig.Start":    {{data.LoaderConfig{BatchSize: 512, Start: data.Position{Batch: 3}}, "{0 3}: the position is of another", "want a batch from 0 to 2"}},
 		"data.Options.Window":        {{named("text", data.Options{Window: -1}), "-1", "want at least 1"}},
 		"data.Options.Holdout":       {{named("text", data.Options{Holdout: 1}), "1", "want a share between 0 and 1"}},
+		"data.Synthetic.Task":        {{data.Synthetic{Task: "dreams"}, "dreams", "want one of classification, segmentation, next token"}},
 		"data.Synthetic.Train":       {{data.Synthetic{Train: -1}, "-1", "want at least 1, or 0 for 1024"}},
 		"data.Synthetic.Test":        {{data.Synthetic{Test: -1}, "-1", "want at least 1, or 0 for 256"}},
 		"data.Synthetic.Classes":     {{data.Synthetic{Classes: -1}, "-1", "want at least 1, or 0 for 10"}},

@@ -17,7 +17,7 @@ import (
 // trainFlags is the command line of penstock train, as it was typed.
 type trainFlags struct {
 	modelName, dataName, dataDir string
-	settings                     []string
+	settings, dataSettings       []string
 	window                       int
 
 	groupFlags
@@ -59,6 +59,8 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 		"`NAME=VALUE,...` options of the model, which penstock models NAME lists; what the data decides cannot be set")
 	word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", "), data.Names()...)
 	path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a usual place, synthetic has none")
+	s.StringArrayVar(&f.dataSettings, "data-set", nil,
+		"`NAME=VALUE,...` options of the data set, such as size=64,classes=5 of synthetic; a NAME that there is not lists them")
 	count(s, &f.window, "window", 128, "`N` bytes in a sample of text")
 
 	count(s, &f.stages, "stages", 1, "`N` stages side by side, which the model is cut into (default: as many as there are processes)")
@@ -116,6 +118,8 @@ func flagOf(field string) string {
 		return "--lr-schedule"
 	case field == "deferred_batch_norm":
 		return "--deferred-batch-norm"
+	case strings.HasPrefix(field, "data.settings.chosen"):
+		return "--data-set"
 	case strings.HasPrefix(field, "data.settings"):
 		return "--data-dir"
 	case slices.Contains([]string{"model.settings.classes", "model.settings.channels", "model.settings.size", "model.settings.context"}, field):
@@ -129,6 +133,18 @@ func flagOf(field string) string {
 	default:
 		return "--" + top
 	}
+}
+
+// assigned is what assignments such as "B=6,C=12" say, the last one for a name.
+func assigned(lists []string) map[string]any {
+	out := map[string]any{}
+	for _, list := range lists {
+		for assignment := range strings.SplitSeq(list, ",") {
+			name, value, _ := strings.Cut(assignment, "=")
+			out[name] = value
+		}
+	}
+	return out
 }
 
 // shellQuoted is words as a shell takes them.

@@ -100,15 +100,19 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		return err
 	}
 	if j.model, err = models.New(j.modelName, o); err != nil {
-		return badUsage("--model %s with --data %s: %s", j.modelName, j.dataName, message(err))
+		return badUsage("--model %s with --data %s: %s%s", j.modelName, j.dataName, message(err), j.sizeHint(err))
 	}
 	fingerprint, err := train.Fingerprint(j.training)
 	if err != nil {
 		return err
 	}
+	described := map[string]any{"fingerprint": fingerprint, "samples": j.training.Len()}
+	if chosen := assigned(j.dataSettings); len(chosen) > 0 {
+		described["chosen"] = chosen
+	}
 	j.recipe = train.Recipe{
 		Model: train.Choice{Name: j.modelName, Settings: settings},
-		Data:  train.Choice{Name: j.dataName, Settings: map[string]any{"fingerprint": fingerprint, "samples": j.training.Len()}},
+		Data:  train.Choice{Name: j.dataName, Settings: described},
 		Batch: j.batch, Chunks: j.config.Chunks, Seed: j.config.Seed, ClipNorm: j.clipNorm, Threads: j.config.Threads, Replicas: j.config.Replicas,
 		DeferredBatchNorm: j.config.DeferredBatchNorm, Autocast: j.config.Autocast,
 		Optimizer: train.Choice{Name: j.optimizerName, Settings: map[string]any{
@@ -130,29 +134,47 @@ func (j *job) modelOf(info data.Info) (models.Options, map[string]any, error) {
 		*option, settings[name] = value, value
 		return nil
 	}
-	err := fit("classes", &o.Classes, info.Classes)
-	switch {
+	if task := info.Task(); !slices.Contains(tasks[j.info.Kind], task) {
+		return o, nil, badUsage("--model %s is for %s, and --data %s for %s; want another of the two",
+			j.modelName, tasks[j.info.Kind][0], j.dataName, task)
+	}
+	err := fit("classes", &o.Classes, info.Outputs())
+	switch shape := info.Input.Shape; {
 	case err != nil:
 	case j.info.Kind == models.Text:
-		err = fit("context", &o.Context, int(info.Input.Shape[0]))
+		err = fit("context", &o.Context, int(shape[0]))
+	case len(shape) != 3:
+		err = badUsage("--model %s reads images [channels height width], and --data %s has inputs %v; want another of the two",
+			j.modelName, j.dataName, shape)
 	default:
-		err = fit("channels", &o.Channels, int(info.Input.Shape[0]))
+		err = fit("channels", &o.Channels, int(shape[0]))
 		if err == nil && j.info.Defaults.Size > 0 {
-			err = fit("size", &o.Size, int(info.Input.Shape[1]))
+			if shape[1] != shape[2] {
+				return o, nil, badUsage("--model %s reads square images, and those of --data %s are %d x %d; want another of the two",
+					j.modelName, j.dataName, shape[1], shape[2])
+			}
+			err = fit("size", &o.Size, int(shape[1]))
 		}
 	}
 	if err != nil {
 		return o, nil, err
 	}
-	for _, list := range j.settings {
-		for assignment := range strings.SplitSeq(list, ",") {
-			name, value, _ := strings.Cut(assignment, "=")
-			if _, fitted := settings[name]; !fitted {
-				settings[name] = value
-			}
+	for name, value := range assigned(j.settings) {
+		if _, fitted := settings[name]; !fitted {
+			settings[name] = value
 		}
 	}
 	return o, settings, nil
+}
+
+// sizeHint says which option of the data makes images that a model takes which has refused their
+// size.
+func (j *job) sizeHint(err error) string {
+	var refused *models.ConfigError
+	if !errors.As(err, &refused) || refused.Field != "Size" || data.Set(j.dataName, &data.Options{}, []string{"size=1"}) != nil {
+		return ""
+	}
+	return fmt.Sprintf("; --data-set size=%d makes images of the model's usual size", j.info.Defaults.Size)
 }
 
 // planSteps finds the last step and the learning rate's schedule up to it.

@@ -33,6 +33,7 @@ type plan struct {
 	facts    []train.Fact // that they must have in common
 	info     models.Info
 	options  models.Options    // what --set asks for
+	data     data.Options      // what --data-set asks for, and the model
 	policy   []pipe.Checkpoint // by stage
 	movable  bool              // the command line does not say which stages of several share a device
 	// Of --plan auto: what the plan is for, and the command line with what a plan says.
@@ -65,15 +66,10 @@ func (p *plan) checkNames(s *pflag.FlagSet) (err error) {
 	if p.info, err = models.Describe(p.modelName); err != nil {
 		return err
 	}
+	if err := p.checkData(s); err != nil {
+		return err
+	}
 	switch {
-	case (p.info.Kind == models.Text) != (p.dataName == "text"):
-		return badUsage("--model %s reads %ss, which --data %s does not have; want another of the two",
-			p.modelName, p.info.Kind, p.dataName)
-	case p.info.Kind == models.Segmentation:
-		return badUsage("--model %s answers for each pixel, and no --data has such targets; want a model that answers for an image",
-			p.modelName)
-	case s.Changed("window") && p.dataName != "text":
-		return badUsage("--window %d: it is for --data text, and %s has samples of their own size", p.window, p.dataName)
 	case p.lrSchedule == "constant" && p.scheduleSteps > 0:
 		return badUsage("--schedule-steps %d: a constant schedule has no end; want --lr-schedule cosine or step with it",
 			p.scheduleSteps)
@@ -81,6 +77,40 @@ func (p *plan) checkNames(s *pflag.FlagSet) (err error) {
 	if err := models.Set(p.modelName, &p.options, p.settings); err != nil {
 		return badUsage("--set %s", message(err))
 	}
+	return nil
+}
+
+// tasks are what models of a kind can be trained for.
+var tasks = map[models.Kind][]data.Task{
+	models.Image:        {data.Classification, data.Regression},
+	models.Segmentation: {data.Segmentation},
+	models.Text:         {data.NextToken},
+}
+
+// checkData checks the options of the data set, and that it may have what the model is trained for.
+func (p *plan) checkData(s *pflag.FlagSet) error {
+	offered, err := data.Tasks(p.dataName)
+	wanted := tasks[p.info.Kind]
+	fits := func(t data.Task) bool { return slices.Contains(wanted, t) }
+	switch {
+	case err != nil:
+		return err
+	case !slices.ContainsFunc(offered, fits):
+		var others []string
+		for _, name := range data.Names() {
+			if offered, err := data.Tasks(name); err == nil && slices.ContainsFunc(offered, fits) {
+				others = append(others, name)
+			}
+		}
+		return badUsage("--model %s is for %s, and --data %s for %s; want --data %s with it",
+			p.modelName, wanted[0], p.dataName, offered[0], strings.Join(others, " or "))
+	case s.Changed("window") && !slices.Contains(offered, data.NextToken) || s.Changed("window") && p.dataName == "synthetic":
+		return badUsage("--window %d: it is for --data text, and %s has samples of their own size", p.window, p.dataName)
+	}
+	if err := data.Set(p.dataName, &p.data, p.dataSettings); err != nil {
+		return badUsage("--data-set %s", message(err))
+	}
+	p.data.Window, p.data.Synthetic.Task = p.window, wanted[0]
 	return nil
 }
 

@@ -38,7 +38,7 @@ func TestRefuses(t *testing.T) {
 		{[]string{"train"}, exitUsage, []string{"--model", "resnet20"}},
 		{[]string{"train", "--model", "mlp"}, exitUsage, []string{"--data", "fashion-mnist"}},
 		{train("--model", "resnet21"), exitUsage, []string{`"resnet21"`, "resnet20"}},
-		{train("--model", "gpt"), exitUsage, []string{"gpt", "synthetic"}},
+		{train("--model", "gpt", "--data", "cifar10", "--data-dir", dir), exitUsage, []string{"gpt", "cifar10"}},
 		{train("--data", "text"), exitUsage, []string{"mlp", "text"}},
 		{train("--data", "mnits"), exitUsage, []string{`"mnits"`, "mnist"}},
 		{train("--optimizer", "sdg"), exitUsage, []string{`"sdg"`, "sgd"}},
@@ -165,7 +165,7 @@ func TestRefuses(t *testing.T) {
 		{[]string{"models", "unet", "--set", "C=64", "--set", "B=0"}, exitUsage, []string{"--set B=0", "from 1 to 1024", "B=6"}},
 		{[]string{"models", "unet", "--set", ""}, exitUsage, []string{`--set ""`, "NAME=VALUE", "B=6"}},
 		{[]string{"models", "amoebanetd", "--set", "D=64", "--set", "L=17"}, exitUsage, []string{"--set D=64,L=17", "multiple of 3", "L=18"}},
-		{train("--model", "unet"), exitUsage, []string{"--model unet", "each pixel"}},
+		{train("--model", "unet"), exitUsage, []string{"unet", "--data-set size=192"}},
 	}
 	for _, tt := range tests {
 		t.Run(strings.Join(tt.args[1:], " "), func(t *testing.T) {

@@ -68,7 +68,7 @@ func (p *plan) checkDevices(*pflag.FlagSet) error {
 // members are the plans of the members of the group that are in this process.
 func (p plan) members() (all []plan) {
 	p.read = sync.OnceValues(func() (out datasets, err error) {
-		out.training, out.test, err = data.Open(p.dataName, p.dataDir, data.Options{Window: p.window})
+		out.training, out.test, err = data.Open(p.dataName, p.dataDir, p.data)
 		torch.TrimProcess() // reading took more than what was read
 		return out, err
 	})

@@ -1,0 +1,99 @@
+package data
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"penstock/internal/arg"
+)
+
+// setting is an option of a data set that has a name, for Set.
+type setting struct {
+	name    string
+	usually string // what holds without it
+	read    func(o *Options, text string) error
+}
+
+// Set changes options by assignments such as "size=64", by the names that the set has; one may hold
+// several, separated by commas. The last one for a name holds. It returns an error that lists what
+// there is, and leaves o as it was, where an assignment is none, its name is unknown, or its value
+// cannot be. What goes together is for Open to check.
+func Set(name string, o *Options, assignments []string) error {
+	s, err := find(name)
+	if err != nil {
+		return err
+	}
+	if err := arg.Given(o, "data: Set: the options", "those that are to be changed"); err != nil {
+		return err
+	}
+	changed := *o
+	for _, list := range assignments {
+		for assignment := range strings.SplitSeq(list, ",") {
+			if want := s.set(&changed, assignment); want != "" {
+				if !strings.Contains(assignment, "=") {
+					assignment = strconv.Quote(assignment)
+				}
+				return fmt.Errorf("data: %s: want %s; %s has %s", assignment, want, name, s.listed())
+			}
+		}
+	}
+	*o = changed
+	return nil
+}
+
+// set makes an assignment, or says what is wanted instead.
+func (s set) set(o *Options, assignment string) (want string) {
+	name, text, ok := strings.Cut(assignment, "=")
+	if !ok {
+		return "NAME=VALUE"
+	}
+	i := slices.IndexFunc(s.settings, func(a setting) bool { return a.name == name })
+	if i < 0 {
+		return "one of the data set's options"
+	}
+	if err := s.settings[i].read(o, text); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// listed is the set's options with what holds without them.
+func (s set) listed() string {
+	var all []string
+	for _, a := range s.settings {
+		all = append(all, a.name+"="+a.usually)
+	}
+	if all == nil {
+		return "none"
+	}
+	return strings.Join(all, ", ")
+}
+
+// whole is a setting of a whole number that is at least 1.
+func whole(name, usually string, most int, fields ...func(*Options) *int) setting {
+	return setting{name, usually, func(o *Options, text string) error {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > most {
+			return fmt.Errorf("a whole number from 1 to %d", most)
+		}
+		for _, field := range fields {
+			*field(o) = n
+		}
+		return nil
+	}}
+}
+
+// seeding is a setting of a seed.
+func seeding(field func(*Options) *uint64) setting {
+	return setting{"seed", "0", func(o *Options, text string) error {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return fmt.Errorf("a whole number from 0 to %d", uint64(math.MaxUint64))
+		}
+		*field(o) = n
+		return nil
+	}}
+}
