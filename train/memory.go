@@ -50,7 +50,7 @@ func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error
 		err = fmt.Errorf("train: planning the memory: %w", err)
 	default:
 		err = nil
-		if short = short.WithUpdates(l.updates()); short != nil {
+		if short = short.WithUpdates(l.Updates()); short != nil {
 			err = short
 		}
 	}
@@ -66,9 +66,10 @@ func (l *Loop) placeBeyond(batch data.Batch) (b pipe.Batch, free func(), err err
 	return l.place(batch)
 }
 
-// updates is the bytes on each device of this process while the parameters of its stages are updated together:
-// gradients and the optimizer's state count, the batch and the activations are freed by then.
-func (l *Loop) updates() (list []planner.Update) {
+// Updates is the bytes on each device of this process while the parameters of its stages are updated together:
+// gradients and the optimizer's state count, and what is there now; the activations of a step are freed by
+// then, and a batch should be. The loop's Pipe and Optimizer must be set.
+func (l *Loop) Updates() (list []planner.Update) {
 	stages := l.Pipe.Stages()
 	for _, d := range l.Pipe.Devices() {
 		if !slices.ContainsFunc(stages, func(s *pipe.Stage) bool { return s.Here && s.Device == d }) {

@@ -22,6 +22,7 @@ import (
 	"penstock/report"
 	"penstock/schedule"
 	"penstock/torch"
+	"penstock/train"
 )
 
 // modelFlags say which model is measured for a plan, and how it will be trained.
@@ -235,49 +236,19 @@ func (m *modelSearch) layers(balance []int) (list []int) {
 // fits plans a step of the model itself by the plan that was found, and gives it the peaks that the step
 // will have, to the byte. It returns a *planner.MemoryError where that takes more than the limits.
 func (m *modelSearch) fits(ctx context.Context, p *search.Plan) error {
-	named, err := schedule.Named(p.Schedule)
+	o, err := m.open(p)
 	if err != nil {
 		return err
 	}
-	workers, err := named.Workers(len(p.Devices), p.Virtual)
-	if err != nil {
+	defer o.close()
+	plan, err := o.pipe.PlanFor(ctx, o.batch, trainingLoss())
+	var short *planner.MemoryError
+	if err != nil && !errors.As(err, &short) {
 		return err
 	}
-	config := pipe.Config{Balance: m.layers(p.Balance), Chunks: p.MicroBatches, Threads: max(p.Threads, 1), Autocast: m.autocast, Seed: m.seed,
-		DeferredBatchNorm: m.deferredBatchNorm, Schedule: named.Generate, Checkpoint: pipe.Optimal}
-	for _, w := range workers {
-		config.Devices = append(config.Devices, torch.CPU(w))
-	}
-	for w := range p.Devices {
-		torch.CPU(w).SetLimit(m.limit)
-		defer torch.CPU(w).SetLimit(0)
-	}
-	if config.Optimizer, err = optim.New(m.optimizer, m.update); err != nil {
-		return err
-	}
-	defer config.Optimizer.Close()
-	model, err := measuredWith(m.name, m.options) // as a pipe is opened on a model of its own
-	if err != nil {
-		return err
-	}
-	on, err := pipe.Open(model.model, config)
-	if err != nil {
-		return err
-	}
-	defer on.Close()
-	defer nn.Free(model.model)
-	first, last := torch.NewCtx(torch.Options{Device: config.Devices[0]}), torch.NewCtx(torch.Options{Device: config.Devices[len(workers)-1]})
-	defer first.Close()
-	defer last.Close()
-	var batch pipe.Batch
-	if err := torch.Try(func() {
-		batch = pipe.Batch{Input: pipe.Rows(m.sample(first, m.batch)), Target: pipe.Rows(m.target(last, m.batch, m.seed))}
-	}); err != nil {
-		return err
-	}
-	plan, err := on.PlanFor(ctx, batch, trainingLoss())
-	if err != nil {
-		return err
+	o.freeBatch()
+	if short = short.WithUpdates((&train.Loop{Pipe: o.pipe, Optimizer: o.optimizer}).Updates()); short != nil {
+		return short
 	}
 	for w := range p.Devices {
 		p.Peaks[w], p.Limits[w] = plan.Devices[w].Peak, m.limit
@@ -287,8 +258,94 @@ func (m *modelSearch) fits(ctx context.Context, p *search.Plan) error {
 	} else if p.Timeline, _, err = plan.Timeline(); err != nil {
 		return err
 	}
-	p.Planned, m.known, m.chains = plan, describeLayers(model.model, on), describeChains(on)
+	p.Planned, m.known, m.chains = plan, describeLayers(o.model, o.pipe), describeChains(o.pipe)
 	return nil
+}
+
+// openPlan is a pipe that is opened by a plan, as training opens it, with a made-up batch. The model is
+// its own.
+type openPlan struct {
+	model     *nn.Sequential
+	pipe      *pipe.Pipe
+	optimizer optim.Optimizer
+	batch     pipe.Batch
+	data      []*torch.Ctx // own the batch, on the first and the last device
+}
+
+// open opens a pipe by a plan that was found. Its devices have the limit until it is closed.
+func (m *modelSearch) open(p *search.Plan) (o *openPlan, err error) {
+	named, err := schedule.Named(p.Schedule)
+	if err != nil {
+		return nil, err
+	}
+	workers, err := named.Workers(len(p.Devices), p.Virtual)
+	if err != nil {
+		return nil, err
+	}
+	config := pipe.Config{Balance: m.layers(p.Balance), Chunks: p.MicroBatches, Threads: max(p.Threads, 1), Autocast: m.autocast, Seed: m.seed,
+		DeferredBatchNorm: m.deferredBatchNorm, Schedule: named.Generate, Checkpoint: pipe.Optimal}
+	for _, w := range workers {
+		config.Devices = append(config.Devices, torch.CPU(w))
+	}
+	o = &openPlan{}
+	defer func() {
+		if err != nil {
+			o.close()
+		}
+	}()
+	if config.Optimizer, err = optim.New(m.optimizer, m.update); err != nil {
+		return nil, err
+	}
+	o.optimizer = config.Optimizer
+	model, err := measuredWith(m.name, m.options)
+	if err != nil {
+		return nil, err
+	}
+	for w := range p.Devices {
+		torch.CPU(w).SetLimit(m.limit)
+	}
+	if o.pipe, err = pipe.Open(model.model, config); err != nil {
+		for w := range p.Devices {
+			torch.CPU(w).SetLimit(0)
+		}
+		return nil, err
+	}
+	o.model = model.model
+	return o, o.makeBatch(m)
+}
+
+// makeBatch makes up a batch on the first and the last device.
+func (o *openPlan) makeBatch(m *modelSearch) error {
+	devices := o.pipe.Config().Devices // by stage
+	for _, d := range []torch.Device{devices[0], devices[len(devices)-1]} {
+		o.data = append(o.data, torch.NewCtx(torch.Options{Device: d}))
+	}
+	return torch.Try(func() {
+		o.batch = pipe.Batch{Input: pipe.Rows(m.sample(o.data[0], m.batch)), Target: pipe.Rows(m.target(o.data[1], m.batch, m.seed))}
+	})
+}
+
+func (o *openPlan) freeBatch() {
+	for _, c := range o.data {
+		c.Close()
+	}
+	o.data = nil
+}
+
+func (o *openPlan) close() {
+	o.freeBatch()
+	if o.optimizer != nil {
+		o.optimizer.Close()
+	}
+	if o.pipe == nil {
+		return
+	}
+	devices := o.pipe.Devices()
+	o.pipe.Close()
+	nn.Free(o.model)
+	for _, d := range devices {
+		d.SetLimit(0)
+	}
 }
 
 // rounds is how often a plan is sought whose step fits.
