@@ -182,3 +182,43 @@ func TestReplicasSumOnceAfterRetainedBackwards(t *testing.T) {
 		})
 	}
 }
+
+// A batch's place in its update is checked, and its micro-batches are counted as they are split.
+func TestPlaceInAnUpdate(t *testing.T) {
+	torchtest.Check(t)
+	p := started(t, withNorm(), pipe.Config{Chunks: 3})
+	c := torch.NewCtx(torch.Options{Threads: 1})
+	defer c.Close()
+	for want, b := range map[string]pipe.Batch{
+		"the batch has 5 rows, and TotalRows is 4; want at least as many, or 0":          {TotalRows: 4},
+		"the batch has 5 rows, and TotalRows is -1; want":                                {TotalRows: -1},
+		"FirstMicroBatch is -2; want the number of micro-batches before the batch, or 0": {FirstMicroBatch: -2},
+	} {
+		b.Input, b.Target = pipe.Rows(normal(5, 4)(c, 0)), pipe.Rows(classes(5, 3)(c, 0))
+		if _, err := p.Step(context.Background(), b, nn.CrossEntropy()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	for rows, want := range map[int64]int{0: 0, 1: 1, 2: 2, 3: 3, 30: 3} {
+		if got := p.MicroBatches(rows); got != want {
+			t.Errorf("%d rows are %d micro-batches, want %d", rows, got, want)
+		}
+	}
+	_, errs := each(2, func(g *group.Group) (struct{}, error) {
+		model := withNorm()
+		defer nn.Free(model)
+		p, err := pipe.New(model, pipe.Config{Chunks: 3, Group: g, Replicas: 2})
+		if err != nil {
+			return struct{}{}, err
+		}
+		for rows, want := range map[int64]int{0: 0, 1: 0, 2: 2, 5: 5, 30: 6} {
+			if got := p.MicroBatches(rows); got != want {
+				err = errors.Join(err, fmt.Errorf("%d rows are %d micro-batches of two replicas, want %d", rows, got, want))
+			}
+		}
+		return struct{}{}, errors.Join(err, p.Close())
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+}

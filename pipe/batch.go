@@ -26,6 +26,14 @@ type Batch struct {
 	// them over the replicas, and what buffers have then is that of replica 0. Without replicas
 	// nothing depends on it: every Step adds to the gradients that there are.
 	Accumulate bool
+	// TotalRows is how many rows the batches of an update have together, in which the mean of a loss
+	// counts: Result.Loss and the gradients are then the batch's share of theirs. 0 is the rows of
+	// this batch.
+	TotalRows int64
+	// FirstMicroBatch is how many micro-batches the update had before this batch (Pipe.MicroBatches
+	// of each batch). The layers' random numbers depend on the number of a micro-batch. PlanFor
+	// counts the gradients that they leave.
+	FirstMicroBatch int
 }
 
 // Value is an element of a batch's tuple.
@@ -117,6 +125,17 @@ func requiresGrad(list []Value) bool {
 }
 
 var errNoInput = errors.New("pipe: the batch has no input; set Input to pipe.Rows(x)")
+
+// checkPlace checks the place of the batch among those of an update.
+func (b Batch) checkPlace(rows int64) error {
+	switch {
+	case b.TotalRows != 0 && b.TotalRows < rows:
+		return fmt.Errorf("pipe: the batch has %d rows, and TotalRows is %d; want at least as many, or 0", rows, b.TotalRows)
+	case b.FirstMicroBatch < 0:
+		return fmt.Errorf("pipe: FirstMicroBatch is %d; want the number of micro-batches before the batch, or 0", b.FirstMicroBatch)
+	}
+	return nil
+}
 
 // part is a micro-batch's part of a value: a view of its rows, or the whole.
 func (r rows) part(c *torch.Ctx, v Value) *torch.Tensor {

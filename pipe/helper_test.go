@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"runtime"
+	"slices"
 	"testing"
 
 	"penstock/internal/link"
@@ -19,17 +21,22 @@ import (
 // last step, buffers.
 type record struct {
 	losses []float64
-	names  []string
-	values map[string][]byte
+	values map[string][]byte // a gradient that does not exist is nil, as one that is missing
 }
 
+// differs names a loss or a value that is not in both the same, or nothing.
 func (r record) differs(other record) string {
+	if len(r.losses) != len(other.losses) {
+		return fmt.Sprintf("the number of losses: %d and %d", len(r.losses), len(other.losses))
+	}
 	for i := range r.losses {
 		if r.losses[i] != other.losses[i] {
 			return fmt.Sprintf("loss of step %d: %v and %v", i, r.losses[i], other.losses[i])
 		}
 	}
-	for _, n := range r.names {
+	all := maps.Clone(r.values)
+	maps.Copy(all, other.values)
+	for _, n := range slices.Sorted(maps.Keys(all)) {
 		if !bytes.Equal(r.values[n], other.values[n]) {
 			return n
 		}
@@ -40,7 +47,6 @@ func (r record) differs(other record) string {
 func snapshot(model nn.Module, losses []float64, gradients func(p nn.NamedParam) []byte) record {
 	r := record{losses: losses, values: map[string][]byte{}}
 	for _, s := range nn.State(model) {
-		r.names = append(r.names, s.Name, "gradient of "+s.Name)
 		r.values[s.Name] = torch.Bytes(s.Tensor())
 		r.values["gradient of "+s.Name] = gradients(s)
 	}

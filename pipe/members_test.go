@@ -1,17 +1,16 @@
 package pipe_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"pgregory.net/rapid"
 
 	"penstock/group"
 	"penstock/internal/torchtest"
@@ -45,19 +44,35 @@ func (q problem) apart(t test, cfg pipe.Config, processes int) record {
 			t.Fatalf("process %d: %v", rank, err)
 		}
 	}
-	merged := records[0]
-	for rank, r := range records {
-		if fmt.Sprint(r.losses) != fmt.Sprint(merged.losses) {
-			t.Fatalf("process %d has losses %v, process 0 %v", rank, r.losses, merged.losses)
-		}
-		for name, value := range r.values {
-			if value != nil {
-				merged.values[name] = value
-			}
-		}
+	merged, err := merge(records)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return merged
 }
+
+// merge puts together what the processes of a pipe have.
+func merge(records []record) (merged record, err error) {
+	merged = record{records[0].losses, map[string][]byte{}}
+	for rank, r := range records {
+		if fmt.Sprint(r.losses) != fmt.Sprint(merged.losses) {
+			return merged, fmt.Errorf("process %d has losses %v, process 0 %v", rank, r.losses, merged.losses)
+		}
+		for name, value := range r.values {
+			if len(value) == 0 {
+				continue
+			}
+			if had := merged.values[name]; had != nil && !bytes.Equal(had, value) {
+				return merged, fmt.Errorf("process %d has another %s than one before it", rank, name)
+			}
+			merged.values[name] = value
+		}
+	}
+	return merged, nil
+}
+
+// evaluated begins the names of what the model gives in evaluation.
+const evaluated = "output "
 
 // member is the part of a training run of one process. It has the values of its own stages. Updates
 // are those of an optimizer, of clipped gradients, or else plain gradient descent.
@@ -112,6 +127,9 @@ func (q problem) member(cfg pipe.Config, clipped bool) (r record, err error) {
 		if err != nil {
 			return r, err
 		}
+		for i, y := range result.Output {
+			r.values[fmt.Sprintf("%s%d", evaluated, i)] = torch.Bytes(y)
+		}
 		torch.FreeAll(result.Output)
 	}
 	defer func() {
@@ -125,42 +143,6 @@ func (q problem) member(cfg pipe.Config, clipped bool) (r record, err error) {
 		}
 	}
 	return r, nil
-}
-
-// Results are the same to the bit in any number of processes.
-func TestTransparencyOfProcesses(t *testing.T) {
-	torchtest.Check(t)
-	rapid.Check(t, func(t *rapid.T) {
-		live := torch.LiveTensors()
-		rows := rapid.Int64Range(1, 9).Draw(t, "rows")
-		kinds := rapid.SliceOfN(rapid.IntRange(0, kindCount-1), 2, 10).Draw(t, "layers")
-		q := problem{
-			model: func() *nn.Sequential { return randomModel(kinds, nn.Checkpointed) }, rows: rows, steps: 3,
-			loss: nn.CrossEntropy(), input: normal(rows, 2, 6, 6), target: classes(rows, 3),
-		}
-		cfg := pipe.Config{Chunks: rapid.IntRange(1, 6).Draw(t, "chunks"), Seed: rapid.Uint64().Draw(t, "seed"),
-			DeferredBatchNorm: rapid.Bool().Draw(t, "deferred"), Autocast: rapid.IntRange(0, 3).Draw(t, "autocast") == 0}
-		randomSchedule(t, &cfg, len(q.model().Layers()))
-		var mixed []pipe.Checkpoint
-		for range cfg.Balance {
-			mixed = append(mixed, rapid.SampledFrom(policies).Draw(t, "policy"))
-		}
-		cfg.Checkpoint = pipe.PerStage(mixed...)
-		if rapid.IntRange(0, 3).Draw(t, "optimal") == 0 {
-			q.randomBudgets(t, &cfg)
-		}
-		distinct := slices.Clone(cfg.Devices)
-		slices.SortFunc(distinct, func(a, b torch.Device) int { return a.Index - b.Index })
-		distinct = slices.Compact(distinct)
-		processes := rapid.IntRange(1, len(distinct)).Draw(t, "processes")
-		want := q.apart(t, cfg, 1)
-		if d := want.differs(q.apart(t, cfg, processes)); d != "" {
-			t.Fatalf("%s differs from that of one process", d)
-		}
-		if n := torch.LiveTensors() - live; n != 0 {
-			t.Fatalf("%d tensors were not freed:\n%s", n, strings.Join(torch.Leaks(), "\n"))
-		}
-	})
 }
 
 // What a model gives for a batch is in the process of the last stage, backward begins there, and a

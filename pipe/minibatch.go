@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,7 @@ type minibatch struct {
 	// rows than those of the input.
 	joined   [][]rows
 	parts    []rows // of this replica
-	before   int    // micro-batches of the replicas before
+	before   int    // micro-batches of the update so far, and of the replicas before
 	total    int64
 	states   [][]microBatchState // [stage][micro-batch]
 	link     link.Link
@@ -71,7 +72,7 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 	if total == 0 && training {
 		return nil, fmt.Errorf("pipe: the batch has no rows (input 0 is %v); a training step needs at least one", inputs[0].Tensor)
 	}
-	if err := checkKind("input", inputs, "first", p.stages[0]); err != nil {
+	if err := cmp.Or(checkKind("input", inputs, "first", p.stages[0]), b.checkPlace(total)); err != nil {
 		return nil, err
 	}
 	r := &minibatch{p: p, training: training, graph: graph, batch: b, inputs: inputs,
@@ -79,6 +80,7 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 	if r.parts, r.before, err = p.share(total, graph); err != nil {
 		return nil, err
 	}
+	r.before += b.FirstMicroBatch
 	r.states = make([][]microBatchState, len(p.stages))
 	for s := range r.states {
 		r.states[s] = make([]microBatchState, len(r.parts))
@@ -118,6 +120,19 @@ func (p *Pipe) share(total int64, graph bool) (parts []rows, before int, err err
 		before += len(parts)
 	}
 	return parts, before, nil
+}
+
+// MicroBatches is into how many micro-batches a batch of so many rows is split in training, in all
+// replicas together. It is 0 for fewer rows than there are replicas.
+func (p *Pipe) MicroBatches(rows int64) (n int) {
+	count, _ := p.cfg.replicas()
+	if rows < int64(count) {
+		return 0
+	}
+	for _, of := range split(rows, count) {
+		n += len(split(of.length, p.cfg.Chunks))
+	}
+	return n
 }
 
 // open makes the link of the run of a plan. Its backward goes over the link of its forward.
@@ -267,12 +282,12 @@ func (c *microBatchState) free() {
 }
 
 // weight is the factor of a micro-batch, with which the losses add up to the loss of the whole
-// batch. Of a mean it is the share of the rows, of a sum 1.
+// batch, or of all batches of the update. Of a mean it is the share of the rows, of a sum 1.
 func (r *minibatch) weight(microBatch int) float64 {
 	if r.loss.Reduction() == torch.ReduceSum || r.total == 0 {
 		return 1
 	}
-	return float64(r.parts[microBatch].length) / float64(r.total)
+	return float64(r.parts[microBatch].length) / float64(cmp.Or(r.batch.TotalRows, r.total))
 }
 
 // gradOfLoss is the gradient of a micro-batch's loss: its weight. The micro-batches of a mini-batch

@@ -108,6 +108,12 @@ func (r *minibatch) room(stage int) room {
 	if o := p.cfg.Optimizer; o != nil {
 		out.State = o.Need(s.Params()).State
 	}
+	if r.batch.FirstMicroBatch > 0 && !slices.ContainsFunc(s.trained, hasGrad) { // planned before the first batch of the update
+		for _, q := range s.trained {
+			out.Unplaced += q.Bytes()
+		}
+		out.Gradients = true
+	}
 	return out
 }
 
@@ -172,7 +178,9 @@ func wires(stages []*Stage) (skips []planner.Skip, ties []planner.Tie) {
 	return skips, ties
 }
 
+func hasGrad(p nn.NamedParam) bool { return p.Exists() && p.Tensor().HasGrad() }
+
 // hasGrads says whether all parameters of the stage have gradients already.
 func (s *Stage) hasGrads() bool {
-	return !slices.ContainsFunc(s.Params(), func(p nn.NamedParam) bool { return !p.Exists() || !p.Tensor().HasGrad() })
+	return !slices.ContainsFunc(s.Params(), func(p nn.NamedParam) bool { return !hasGrad(p) })
 }

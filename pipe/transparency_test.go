@@ -164,52 +164,91 @@ func (q problem) shortages(t *rapid.T, cfg pipe.Config) (short *planner.MemoryEr
 	return short
 }
 
-// randomSchedule draws a schedule, with a cut of so many layers and a placement that it has programs
-// for. It says whether the programs run on links that meet.
-func randomSchedule(t *rapid.T, cfg *pipe.Config, layers int) (meets bool) {
-	capacity := rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity")
+// order is how stages are placed and what their workers do, drawn at random, as data.
+type order struct {
+	Name     string // of the schedule; "" is any order
+	Capacity int
+	Seed     uint64 // of any order
+	Parts    bool   // any order has backwards in two parts
+	Balance  []int
+	Devices  []int // by stage
+}
+
+// drawOrder draws the order of so many layers on at least so many devices, and at most so many.
+func drawOrder(t *rapid.T, layers, least, most int) (o order) {
+	o.Capacity = rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity")
 	named := rapid.SampledFrom(schedule.Schedules()).Draw(t, "schedule")
 	virtual := named.Virtual
 	if virtual == 0 {
 		virtual = rapid.IntRange(1, min(3, layers)).Draw(t, "virtual")
 	}
-	if virtual > layers {
+	if virtual*least > layers {
 		named, virtual = schedule.Schedules()[0], 1
 	}
-	workers, err := named.Workers(rapid.IntRange(1, min(4, layers/virtual)).Draw(t, "devices"), virtual)
+	workers, err := named.Workers(rapid.IntRange(least, min(most, layers/virtual)).Draw(t, "devices"), virtual)
 	if err != nil {
 		t.Fatal(err)
 	}
-	generate := named.Generate
-	meets = true
+	o.Name = named.Name
+	place := func(count int) { // the stages on so many devices, of which each of the least has one
+		for i := range workers {
+			if workers[i] = i; i >= least {
+				workers[i] = rapid.IntRange(0, count-1).Draw(t, "worker")
+			}
+		}
+		workers = rapid.Permutation(workers).Draw(t, "placement")
+	}
 	switch rapid.IntRange(0, 2).Draw(t, "order") {
 	case 0: // any order on any placement
-		count := rapid.IntRange(1, len(workers)).Draw(t, "count")
-		for i := range workers {
-			workers[i] = rapid.IntRange(0, count-1).Draw(t, "worker")
-		}
-		generate, capacity, meets = anyOrder(rapid.Uint64().Draw(t, "seed of the order"), rapid.Bool().Draw(t, "backwards in two parts")), 0, false
+		place(rapid.IntRange(least, len(workers)).Draw(t, "count"))
+		o.Name, o.Capacity = "", 0
+		o.Seed, o.Parts = rapid.Uint64().Draw(t, "seed of the order"), rapid.Bool().Draw(t, "backwards in two parts")
 	case 1: // GPipe too has programs for any placement
-		for i := range workers {
-			workers[i] = rapid.IntRange(0, len(workers)-1).Draw(t, "worker")
-		}
-		generate = schedule.GPipe
+		place(len(workers))
+		o.Name = "gpipe"
 	}
-	for i, w := range workers {
+	o.Devices = workers
+	for i := range workers {
 		n := layers - (len(workers) - 1 - i)
 		if i < len(workers)-1 {
 			n = rapid.IntRange(1, n).Draw(t, "stage")
 		}
-		cfg.Balance, layers = append(cfg.Balance, n), layers-n
-		cfg.Devices = append(cfg.Devices, torch.CPU(w))
+		o.Balance, layers = append(o.Balance, n), layers-n
 	}
-	cfg.Schedule = func(c schedule.Config) (*schedule.Program, error) {
+	return o
+}
+
+// meets says whether the programs run on links that meet.
+func (o order) meets() bool { return o.Name != "" }
+
+// generate is the generator of the programs.
+func (o order) generate() schedule.Generator {
+	generate := anyOrder(o.Seed, o.Parts)
+	if named, err := schedule.Named(o.Name); err == nil {
+		generate = named.Generate
+	}
+	return func(c schedule.Config) (*schedule.Program, error) {
 		if c.Capacity == 0 { // no memory is planned
-			c.Capacity = capacity
+			c.Capacity = o.Capacity
 		}
 		return generate(c)
 	}
-	return meets
+}
+
+// set makes it that of a configuration.
+func (o order) set(cfg *pipe.Config) {
+	cfg.Balance, cfg.Schedule, cfg.Devices = o.Balance, o.generate(), nil
+	for _, d := range o.Devices {
+		cfg.Devices = append(cfg.Devices, torch.CPU(d))
+	}
+}
+
+// randomSchedule draws a schedule, with a cut of so many layers and a placement that it has programs
+// for. It says whether the programs run on links that meet.
+func randomSchedule(t *rapid.T, cfg *pipe.Config, layers int) (meets bool) {
+	o := drawOrder(t, layers, 1, 4)
+	o.set(cfg)
+	return o.meets()
 }
 
 // anyOrder makes programs with any of the orders that the dependencies of their actions allow. With

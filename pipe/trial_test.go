@@ -60,7 +60,6 @@ func (r *record) add(step int, in []part) {
 	for i, p := range in {
 		if g := c.GradOf(p.t); g != nil {
 			name := fmt.Sprintf("gradient of input %d of step %d", i, step)
-			r.names = append(r.names, name)
 			r.values[name] = torch.Bytes(g)
 			p.t.SetGradOf(nil)
 		}
@@ -131,10 +130,8 @@ func (q trial) plain(chunks int, seed uint64) record {
 func (r *record) keep(model nn.Module, losses []float64, step int, in []part) {
 	s := snapshot(model, losses, gradient)
 	r.losses = losses
-	for _, n := range s.names {
-		name := fmt.Sprintf("%s at step %d", n, step)
-		r.names = append(r.names, name)
-		r.values[name] = s.values[n]
+	for name, value := range s.values {
+		r.values[fmt.Sprintf("%s at step %d", name, step)] = value
 	}
 	r.add(step, in)
 }

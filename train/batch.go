@@ -31,9 +31,9 @@ func firstRows(set data.Dataset, n int) (out data.Batch, err error) {
 	return out, set.Fill(&out, indices)
 }
 
-// place makes a batch's tensors on the first and the last device. Call free in any case: it frees
-// them.
-func (l *Loop) place(batch data.Batch) (b pipe.Batch, free func(), err error) {
+// place makes a batch's tensors, for b, on the first and the last device. Call free in any case: it
+// frees them.
+func (l *Loop) place(b *pipe.Batch, batch data.Batch) (free func(), err error) {
 	stages := l.Pipe.Stages()
 	first := torch.NewCtx(torch.Options{Device: stages[0].Device})
 	last := torch.NewCtx(torch.Options{Device: stages[len(stages)-1].Device})
@@ -41,7 +41,7 @@ func (l *Loop) place(batch data.Batch) (b pipe.Batch, free func(), err error) {
 		b.Input = pipe.Rows(tensorOf(first, batch.Input))
 		b.Target = pipe.Rows(tensorOf(last, batch.Target))
 	})
-	return b, func() {
+	return func() {
 		first.Close()
 		last.Close()
 	}, err

@@ -1,6 +1,7 @@
 package train_test
 
 import (
+	"cmp"
 	"context"
 	"testing"
 
@@ -40,12 +41,18 @@ func dataset(t testing.TB) (training, testing data.Dataset) {
 // when the test ends.
 func loader(t testing.TB, start ...data.Position) *data.Loader {
 	t.Helper()
-	training, _ := dataset(t)
-	config := data.LoaderConfig{BatchSize: batch, Seed: 7, Shuffle: true, Prefetch: 2}
+	at := data.Position{}
 	if len(start) > 0 {
-		config.Start = start[0]
+		at = start[0]
 	}
-	l, err := data.NewLoader(training, config)
+	return loaderOf(t, batch, at)
+}
+
+// loaderOf is loader with batches of so many rows.
+func loaderOf(t testing.TB, rows int, start data.Position) *data.Loader {
+	t.Helper()
+	training, _ := dataset(t)
+	l, err := data.NewLoader(training, data.LoaderConfig{BatchSize: rows, Seed: 7, Shuffle: true, Prefetch: 2, Start: start})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,6 +67,9 @@ type setup struct {
 	config    optim.Config
 	start     train.Progress
 	group     *group.Group
+	replicas  int
+
+	batch, chunks, accumulate int // 0 is the usual batch in 3 micro-batches, one an update
 }
 
 // rig is a run's machinery.
@@ -72,7 +82,7 @@ type rig struct {
 func newRig(t testing.TB, s setup) (*rig, func()) {
 	t.Helper()
 	model := network()
-	p, err := pipe.New(model, pipe.Config{Balance: s.balance, Chunks: 3, Seed: 7, Group: s.group})
+	p, err := pipe.New(model, pipe.Config{Balance: s.balance, Chunks: cmp.Or(s.chunks, 3), Seed: 7, Group: s.group, Replicas: s.replicas})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +93,7 @@ func newRig(t testing.TB, s setup) (*rig, func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	loader := loader(t, s.start.Position)
+	loader := loaderOf(t, cmp.Or(s.batch, batch), s.start.Position)
 	closed := false
 	closer := func() {
 		if closed {
@@ -99,7 +109,7 @@ func newRig(t testing.TB, s setup) (*rig, func()) {
 	}
 	t.Cleanup(closer)
 	return &rig{&train.Loop{
-		Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), Loader: loader, Step: s.start.Step,
+		Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), Loader: loader, Step: s.start.Step, Accumulate: s.accumulate,
 	}, model}, closer
 }
 

@@ -34,6 +34,18 @@ type Loop struct {
 	// are scaled down to it. 0 is no limit.
 	ClipNorm float64
 
+	// Accumulate is how many batches of the Loader an update takes; 0 is 1. Their gradients are added
+	// up, and a step is all of it: a mean counts the rows of all of them, LRSchedule and Steps count
+	// updates. The last update of an epoch takes the batches that are left. Each batch runs in the
+	// memory that it takes alone; the batches of a step are read before it begins.
+	//
+	// Where Chunks divides the rows of every batch, parameters and running statistics are those of
+	// one batch with all the rows and Accumulate times as many Chunks, to the bit. There are three
+	// exceptions. Deferred batch norm moves its statistics once for each batch. Replicas share out
+	// each batch, and so have other rows. The loss of the step is a sum of sums, of which the last
+	// digits may be others.
+	Accumulate int
+
 	// Steps and Epochs end the run, whichever comes first, once Step steps and so many epochs are
 	// done in total, counting those before a resumed run began. 0 is no limit.
 	Steps  int64
@@ -49,14 +61,14 @@ type Loop struct {
 	OnStep  []Hook
 	OnEpoch func(epoch int) error
 
-	failed *failed       // the step that failed, to be taken again
-	before nn.BufferCopy // the step that runs
+	pending pending       // the step that is read, runs, or has failed and is to be taken again
+	before  nn.BufferCopy // the step that runs
 }
 
-// failed is a batch whose step has failed, and its position.
-type failed struct {
-	batch data.Batch
-	at    data.Position
+// pending is the batches of a step that was not taken yet.
+type pending struct {
+	batches []data.Batch
+	at      data.Position // of the first
 }
 
 // Hook is told of a step that was taken.
@@ -84,11 +96,11 @@ type StepInfo struct {
 	LR               float64
 	GradNorm         float64 // before clipping; 0 without ClipNorm
 	Samples          int
-	Duration         time.Duration // from asking for the batch to the end of the update
+	Duration         time.Duration // from asking for the batches to the end of the update
 	SamplesPerSecond float64
 	// Peak is the most bytes live during the step, by device, in the order of Pipe.Devices
 	Peak     []int64
-	Timeline *schedule.Timeline // when the pipe records
+	Timeline *schedule.Timeline // when the pipe records, of the last batch
 }
 
 // Result says how a run ended.
@@ -105,7 +117,7 @@ var ErrDiverged = errors.New("the loss is not a finite number; lower the learnin
 type Part int
 
 const (
-	Placing   Part = iota // the batch on its devices
+	Placing   Part = iota // a batch on its devices
 	Computing             // the gradients
 	Updating              // the parameters
 )
@@ -134,30 +146,41 @@ func (l *Loop) complete() error {
 	return cmp.Or(arg.Given(l.Pipe, "train: Loop.Pipe", "one of pipe.New"),
 		arg.Given(l.Optimizer, "train: Loop.Optimizer", "one of package optim, or of your own"),
 		arg.Given(l.Loss, "train: Loop.Loss", "an nn.Loss"), arg.Finite("train", "ClipNorm", l.ClipNorm),
-		arg.AtLeast("train", "Steps", l.Steps, 0),
+		arg.AtLeast("train", "Steps", l.Steps, 0), arg.AtLeast("train", "Accumulate", l.Accumulate, 0),
 		arg.AtLeast("train", "Epochs", l.Epochs, 0), arg.AtLeast("train", "Step", l.Step, 0))
 }
 
 // Progress is where the run stands, for Store.Save. After a failed step it is before that step's
-// batch. Do not call it during a step.
+// batches. Do not call it during a step.
 func (l *Loop) Progress() Progress {
 	arg.Must(l.Loader, "train: Loop.Loader", "one of data.NewLoader")
 	return Progress{Step: l.Step, Position: l.position()}
 }
 
 func (l *Loop) position() data.Position {
-	if l.failed != nil {
-		return l.failed.at
+	if len(l.pending.batches) > 0 {
+		return l.pending.at
 	}
 	return l.Loader.Position()
 }
 
-// next is the batch of the next step: that of a failed step, or the loader's next.
-func (l *Loop) next(ctx context.Context) (data.Batch, error) {
-	if l.failed == nil {
-		return l.Loader.Next(ctx)
+// next is the batches of the next step: those of a failed step, or the loader's next. An error loses
+// none that was read.
+func (l *Loop) next(ctx context.Context) ([]data.Batch, error) {
+	for {
+		at, n := l.Loader.Position(), len(l.pending.batches)
+		if n >= max(l.Accumulate, 1) || n > 0 && at.Batch == l.Loader.Batches() { // its io.EOF comes after the step
+			return l.pending.batches, ctx.Err()
+		}
+		batch, err := l.Loader.Next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			l.pending.at = at
+		}
+		l.pending.batches = append(l.pending.batches, batch)
 	}
-	return l.failed.batch, ctx.Err()
 }
 
 // Run takes steps until Steps or Epochs are reached, a step or a hook fails, or ctx ends. In the
@@ -195,7 +218,7 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 		if g != nil { // all end at the same step, and none before it
 			loading = context.WithoutCancel(ctx)
 		}
-		batch, err := l.next(loading)
+		batches, err := l.next(loading)
 		switch {
 		case err == io.EOF:
 			if l.OnEpoch != nil {
@@ -213,12 +236,11 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 			return Result{Step: l.Step}, l.alone("loading a batch", fmt.Errorf("train: step %d: %w", l.Step+1, err))
 		}
 
-		info, part, err := l.take(context.WithoutCancel(ctx), batch)
+		info, part, err := l.take(context.WithoutCancel(ctx), batches)
 		if err != nil {
-			l.failed = &failed{batch, at}
 			return Result{Step: l.Step}, &StepError{l.Step + 1, part, err}
 		}
-		l.failed = nil
+		l.pending = pending{}
 		l.Step++
 		info.Step, info.Epoch = l.Step, at.Epoch
 		info.Duration = time.Since(start)
@@ -233,7 +255,7 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 
 // take takes one step. After an error, part is the part that failed, and running statistics are as
 // before.
-func (l *Loop) take(ctx context.Context, batch data.Batch) (info StepInfo, part Part, err error) {
+func (l *Loop) take(ctx context.Context, batches []data.Batch) (info StepInfo, part Part, err error) {
 	devices := l.Pipe.Devices()
 	for _, d := range devices {
 		d.ResetPeak()
@@ -248,15 +270,22 @@ func (l *Loop) take(ctx context.Context, batch data.Batch) (info StepInfo, part 
 	if l.LRSchedule != nil {
 		l.Optimizer.SetLR(l.LRSchedule.LR(int(l.Step)))
 	}
-	info = StepInfo{LR: l.Optimizer.LR(), Samples: batch.Rows}
-
-	result, part, err := l.gradients(ctx, batch)
-	if err != nil {
-		return info, part, err
+	info = StepInfo{LR: l.Optimizer.LR()}
+	for _, b := range batches {
+		info.Samples += b.Rows
 	}
-	info.Loss, info.Timeline = result.Loss, result.Timeline
-	if math.IsNaN(info.Loss) || math.IsInf(info.Loss, 0) {
-		return info, Computing, fmt.Errorf("loss %v: %w", info.Loss, ErrDiverged)
+	place := pipe.Batch{Step: l.Step, TotalRows: int64(info.Samples)}
+	for i, batch := range batches {
+		place.Accumulate = i < len(batches)-1
+		result, part, err := l.gradients(ctx, batch, place)
+		if err != nil {
+			return info, part, err
+		}
+		info.Loss, info.Timeline = info.Loss+result.Loss, result.Timeline
+		if math.IsNaN(info.Loss) || math.IsInf(info.Loss, 0) {
+			return info, Computing, fmt.Errorf("loss %v: %w", info.Loss, ErrDiverged)
+		}
+		place.FirstMicroBatch += l.Pipe.MicroBatches(int64(batch.Rows))
 	}
 	if info.GradNorm, err = l.update(ctx); err != nil {
 		return info, Updating, fmt.Errorf("updating the parameters: %w", err)
@@ -282,15 +311,14 @@ func (l *Loop) update(ctx context.Context) (norm float64, err error) {
 	return 0, l.Pipe.Update(ctx, l.Optimizer)
 }
 
-// gradients runs a batch through the pipe. The batch's tensors live on the first and the last
-// device, and are gone when it returns: the update finds their memory free.
-func (l *Loop) gradients(ctx context.Context, batch data.Batch) (result pipe.Result, part Part, err error) {
-	b, free, err := l.place(batch)
+// gradients runs a batch through the pipe, at its place in the step. The batch's tensors live on the
+// first and the last device, and are gone when it returns: the update finds their memory free.
+func (l *Loop) gradients(ctx context.Context, batch data.Batch, b pipe.Batch) (result pipe.Result, part Part, err error) {
+	free, err := l.place(&b, batch)
 	defer free()
 	if err != nil {
 		return result, Placing, l.alone("placing a batch", fmt.Errorf("placing the batch: %w", err))
 	}
-	b.Step = l.Step
 	result, err = l.Pipe.Step(ctx, b, l.Loss)
 	return result, Computing, err
 }

@@ -37,7 +37,13 @@ func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error
 	if err != nil {
 		return err
 	}
-	b, free, err := l.placeBeyond(sample)
+	var b pipe.Batch
+	free, err := l.placeBeyond(&b, sample)
+	if err == nil && l.Accumulate > 1 && set.Len() > rows { // later batches find gradients
+		b.FirstMicroBatch = l.Pipe.MicroBatches(int64(sample.Rows))
+		_, err = l.Pipe.PlanFor(ctx, b, l.Loss)
+		b.FirstMicroBatch = 0
+	}
 	if err == nil {
 		_, err = l.Pipe.PlanFor(ctx, b, l.Loss)
 	}
@@ -58,12 +64,12 @@ func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error
 }
 
 // placeBeyond is place, whatever the limits are.
-func (l *Loop) placeBeyond(batch data.Batch) (b pipe.Batch, free func(), err error) {
+func (l *Loop) placeBeyond(b *pipe.Batch, batch data.Batch) (free func(), err error) {
 	for _, d := range l.Pipe.Devices() {
 		defer d.SetLimit(d.Memory().Limit)
 		d.SetLimit(0)
 	}
-	return l.place(batch)
+	return l.place(b, batch)
 }
 
 // Updates is the bytes on each device of this process while the parameters of its stages are updated together:

@@ -46,19 +46,23 @@ func TestPlanMemory(t *testing.T) {
 		model   func() *nn.Sequential
 		balance []int
 		clip    float64
+		batches int      // of an update
 		set     []string // what sets the least of each stage; "" is a layer
 	}{
-		{"one stage", network, []int{8}, 0, []string{""}},
+		{"one stage", network, []int{8}, 0, 1, []string{""}},
+		{"one stage, and batches that find gradients", network, []int{8}, 0, 2, []string{""}},
+		{"two stages, and batches that find gradients", network, []int{4, 4}, 0, 2, []string{"", ""}},
 		{"the step of one stage, the update of the other", func() *nn.Sequential {
 			return nn.NewSequential(nn.NewFlatten(1, -1), nn.NewDropout(0.5), nn.NewLinear(16, 40), nn.NewTanh(), nn.NewTanh(), nn.NewTanh(), nn.NewLinear(40, 300), nn.NewReLU(), nn.NewLinear(300, 3))
-		}, []int{6, 3}, 0, []string{"", "the optimizer's update"}},
-		{"clipping", network, []int{4, 4}, 0.1, []string{"the optimizer's update", "the optimizer's update"}},
+		}, []int{6, 3}, 0, 1, []string{"", "the optimizer's update"}},
+		{"clipping", network, []int{4, 4}, 0.1, 1, []string{"the optimizer's update", "the optimizer's update"}},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			check(t)
 			stages := len(row.balance)
 			plan := func(limits ...int64) (*train.Loop, []planner.Shortage) {
 				l := budgeted(t, row.model(), row.balance, limits, row.clip)
+				l.Accumulate = row.batches
 				err := l.PlanMemory(context.Background(), training, batch)
 				var short *planner.MemoryError
 				if err != nil && !errors.As(err, &short) {
@@ -101,6 +105,9 @@ func TestPlanMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			l.Loader, l.Steps = loader(t), 3
+			if row.batches > 1 {
+				l.Steps = 2 // later batches are short and measured anew
+			}
 			l.OnStep = []train.Hook{func(s train.StepInfo) error {
 				for i, peak := range s.Peak {
 					if peak > least[i] || s.Step > 1 && row.set[i] != "" && peak != least[i] {

@@ -20,6 +20,8 @@ type Recipe struct {
 	Optimizer  Choice  `json:"optimizer"`
 	LRSchedule Choice  `json:"schedule"`
 	ClipNorm   float64 `json:"clip_norm"`
+	// Accumulate is Loop.Accumulate. 0 is 1, and is not written.
+	Accumulate int `json:"accumulate,omitempty"`
 	// False is not written, so that checkpoints from before this field existed can be resumed.
 	DeferredBatchNorm bool `json:"deferred_batch_norm,omitempty"`
 	Autocast          bool `json:"autocast,omitempty"`

@@ -31,6 +31,7 @@ type trainFlags struct {
 	limit    int64       // bytes; 0 is none
 
 	batch         int
+	accumulate    int // batches of a step
 	steps         int64
 	epochs        int
 	optimizerName string
@@ -82,6 +83,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none)")
 
 	count(s, &f.batch, "batch", 256, "`N` samples in a batch")
+	count(s, &f.accumulate, "accumulate", 1, "`N` batches in a step, run one after the other, whose gradients are added up; the last step of an epoch takes those that are left")
 	count(s, &f.steps, "steps", 0, "`N` steps in all, those before a resumed run counted (default: as many as --epochs take)")
 	count(s, &f.epochs, "epochs", 0, "`N` times through the data in all (default 1, or no limit with --steps)")
 	word(s, &f.optimizerName, "optimizer", "sgd", "`NAME` of the optimizer: "+strings.Join(optim.Names(), ", "), optim.Names()...)

@@ -119,6 +119,9 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 			"lr": j.update.LR, "momentum": j.update.Momentum, "nesterov": j.update.Nesterov, "weight-decay": j.update.WeightDecay,
 		}},
 	}
+	if j.accumulate > 1 {
+		j.recipe.Accumulate = j.accumulate
+	}
 	return nil
 }
 
@@ -180,8 +183,9 @@ func (j *job) sizeHint(err error) string {
 // planSteps finds the last step and the learning rate's schedule up to it.
 func (j *job) planSteps(context.Context, io.Writer) (err error) {
 	batches := int64((j.training.Len() + j.batch - 1) / j.batch) // an epoch's last batch may be short
+	updates := (batches + int64(j.accumulate) - 1) / int64(j.accumulate)
 	j.last = j.steps
-	if all := int64(j.epochs) * batches; j.epochs > 0 && (j.steps == 0 || all < j.steps) {
+	if all := int64(j.epochs) * updates; j.epochs > 0 && (j.steps == 0 || all < j.steps) {
 		j.last = all
 	}
 	j.schedule, j.recipe.LRSchedule, err = j.scheduled(j.last)
@@ -293,7 +297,7 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 		return err
 	}
 	l.Pipe, l.Loss, l.LRSchedule = j.pipe, trainingLoss(), j.schedule
-	l.ClipNorm, l.Steps, l.Epochs = j.clipNorm, j.steps, j.epochs
+	l.ClipNorm, l.Accumulate, l.Steps, l.Epochs = j.clipNorm, j.accumulate, j.steps, j.epochs
 	l.OnStep = []train.Hook{j.trace.hook(j.pipe, j.loop.Step), j.keepRun}
 	if j.testEvery > 0 { // before the step is saved, so that no test is missing after it
 		l.OnStep = append(l.OnStep, j.testing(ctx))

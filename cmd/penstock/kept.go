@@ -63,9 +63,13 @@ func describeChains(p *pipe.Pipe) (out []report.Chain) {
 func (j *job) runFacts() []report.Fact {
 	config := j.pipe.Config()
 	optimizer := fmt.Sprintf("%s, learning rate %g, %s", j.optimizerName, j.update.LR, j.lrSchedule)
+	batch := fmt.Sprintf("%d samples in %s", j.batch, counted(config.Chunks, "micro-batch"))
+	if j.accumulate > 1 {
+		batch += fmt.Sprintf(", %d batches in a step", j.accumulate)
+	}
 	facts := []report.Fact{
 		{Name: "Command", Value: j.commandLine()},
-		{Name: "Batch", Value: fmt.Sprintf("%d samples in %s", j.batch, counted(config.Chunks, "micro-batch"))},
+		{Name: "Batch", Value: batch},
 		{Name: "Cut", Value: fmt.Sprintf("%s layers", strings.ReplaceAll(numbers(config.Balance), ",", " + "))},
 		{Name: "Schedule", Value: cmp.Or(j.plan.schedule, "gpipe")},
 		{Name: "Recomputation", Value: config.Checkpoint.String()},

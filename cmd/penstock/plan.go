@@ -162,6 +162,10 @@ func (p *plan) checkMemory(*pflag.FlagSet) error {
 			return badUsage("--memory-limit %d: the memory of %v is not counted; want CPU devices, or no limit", p.limit, d)
 		}
 	}
+	if p.planned != "" && p.limit > 0 && p.accumulate > 1 {
+		return badUsage("--accumulate %d: --plan %s with a limit does not count the gradients that are there between batches; want --checkpoint optimal instead of --plan",
+			p.accumulate, p.planned)
+	}
 	return nil
 }
 

@@ -1,0 +1,98 @@
+package pipe_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/torch"
+)
+
+// drawn is a training run drawn at random, as data: any process can do its part of it.
+type drawn struct {
+	Kinds              []int // of the layers, for randomModel
+	Rows, Short        int64 // of the batches; of one between others
+	Chunks             int
+	Seed               uint64
+	Deferred, Autocast bool
+	Order              order
+	Checkpoint         pipe.Checkpoint
+	Budget             []int64
+}
+
+// drawRun draws a run on at least so many devices.
+func drawRun(t *rapid.T, devices int) (d drawn) {
+	d.Rows = rapid.Int64Range(1, 9).Draw(t, "rows")
+	d.Short = d.Rows
+	kind := rapid.OneOf(rapid.IntRange(0, kindCount-1), rapid.SampledFrom([]int{1, 4, 18, 19, 20, 21, 22})) // more of what crosses stages
+	d.Kinds = rapid.SliceOfN(kind, max(2, devices), devices+8).Filter(func(kinds []int) bool {
+		return len(randomModel(kinds, nn.Checkpointed).Layers()) >= devices
+	}).Draw(t, "layers")
+	d.Chunks, d.Seed = rapid.IntRange(1, 6).Draw(t, "chunks"), rapid.Uint64().Draw(t, "seed")
+	d.Deferred, d.Autocast = rapid.Bool().Draw(t, "deferred"), rapid.IntRange(0, 3).Draw(t, "autocast") == 0
+	d.Order = drawOrder(t, len(d.problem().model().Layers()), devices, max(4, devices))
+	var mixed []pipe.Checkpoint
+	for range d.Order.Balance {
+		mixed = append(mixed, rapid.SampledFrom(policies).Draw(t, "policy"))
+	}
+	d.Checkpoint = pipe.PerStage(mixed...)
+	if rapid.IntRange(0, 3).Draw(t, "optimal") == 0 {
+		cfg := d.config()
+		d.problem().randomBudgets(t, &cfg)
+		d.Checkpoint, d.Budget = cfg.Checkpoint, cfg.Budget
+	}
+	if d.Budget == nil {
+		d.Short = rapid.Int64Range(1, d.Rows).Draw(t, "rows of the short batch")
+	}
+	return d
+}
+
+func (d drawn) problem() problem {
+	rows := func(step int) int64 {
+		if step == 1 {
+			return d.Short
+		}
+		return d.Rows
+	}
+	return problem{
+		model: func() *nn.Sequential { return randomModel(d.Kinds, nn.Checkpointed) }, rows: d.Rows, steps: 3,
+		loss:   nn.CrossEntropy(),
+		input:  func(c *torch.Ctx, step int) *torch.Tensor { return normal(rows(step), 2, 6, 6)(c, step) },
+		target: func(c *torch.Ctx, step int) *torch.Tensor { return classes(rows(step), 3)(c, step) },
+	}
+}
+
+func (d drawn) config() pipe.Config {
+	cfg := pipe.Config{Chunks: d.Chunks, Seed: d.Seed, DeferredBatchNorm: d.Deferred, Autocast: d.Autocast, Checkpoint: d.Checkpoint, Budget: d.Budget}
+	d.Order.set(&cfg)
+	return cfg
+}
+
+// devices is how many there are, each counted once.
+func (d drawn) devices() int {
+	distinct := slices.Clone(d.Order.Devices)
+	slices.Sort(distinct)
+	return len(slices.Compact(distinct))
+}
+
+// Results are the same to the bit in any number of processes.
+func TestTransparencyOfProcesses(t *testing.T) {
+	torchtest.Check(t)
+	rapid.Check(t, func(t *rapid.T) {
+		live := torch.LiveTensors()
+		d := drawRun(t, 1)
+		processes := rapid.IntRange(1, d.devices()).Draw(t, "processes")
+		want := d.problem().apart(t, d.config(), 1)
+		if s := want.differs(d.problem().apart(t, d.config(), processes)); s != "" {
+			t.Fatalf("%s differs from that of one process", s)
+		}
+		if n := torch.LiveTensors() - live; n != 0 {
+			t.Fatalf("%d tensors were not freed:\n%s", n, strings.Join(torch.Leaks(), "\n"))
+		}
+	})
+}
