@@ -1,6 +1,9 @@
 package data
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // Augment changes training images at random, the same way for the same seed, epoch and sample. The
 // zero value changes nothing.
@@ -11,42 +14,125 @@ type Augment struct {
 
 	// Flip mirrors every other image, left to right, after the crop.
 	Flip bool
+
+	// Scale takes a part of each picture in place of its largest square, before it is resized: any
+	// share of its area from Scale to 1, of any aspect ratio from 3/4 to 4/3, anywhere (Szegedy et
+	// al. 2015, "Going Deeper with Convolutions", section 6, with a Scale of 0.08). It is for sets
+	// that are read from pictures, and 0 is none.
+	Scale float64
 }
 
-// check returns an error if the augmentation cannot be applied to what info describes.
-func (a Augment) check(of string, info Info) error {
-	if a.Crop < 0 {
-		return &ConfigError{Of: of, Field: "Augment", Value: a, Problem: "Crop is negative", Remedy: "want a Crop of at least 0"}
+// check returns an error if the augmentation cannot be applied to a set.
+func (a Augment) check(of string, set Dataset) error {
+	refuse := func(problem, remedy string) error {
+		return &ConfigError{Of: of, Field: "Augment", Value: a, Problem: problem, Remedy: remedy}
 	}
-	if a == (Augment{}) {
+	info := set.Info()
+	switch {
+	case a.Crop < 0:
+		return refuse("Crop is negative", "want a Crop of at least 0")
+	case !(a.Scale >= 0 && a.Scale <= 1):
+		return refuse("Scale is no share", "want a Scale from 0 to 1")
+	case a == Augment{}:
 		return nil
+	case a.Scale > 0 && !hasPictures(set):
+		return refuse("the images have their size already", "want a Scale of 0, or a set that is read from pictures")
 	}
-	if shape := info.Input.Shape; info.Input.Kind != Float32 || len(shape) != 3 || int64(len(info.Pad)) != shape[0] {
-		return &ConfigError{Of: of, Field: "Augment", Value: a,
-			Problem: fmt.Sprintf("inputs are %v %v with pad %v", info.Input.Kind, shape, info.Pad),
-			Remedy:  "want images, float32 [channels height width] with a pad per channel, or no augmentation"}
+	if shape := info.Input.Shape; info.Input.Kind != Float32 || len(shape) != 3 || int64(len(info.Pad)) != shape[0] || len(info.Target.Shape) == 2 {
+		return refuse(fmt.Sprintf("inputs are %v %v with pad %v and targets %v", info.Input.Kind, shape, info.Pad, info.Target.Shape),
+			"want images, float32 [channels height width] with a pad per channel and targets that are no images, or no augmentation")
 	}
 	return nil
 }
 
-// apply augments a batch of the samples with these indices.
-func (a Augment) apply(batch *Batch, info Info, seed uint64, epoch int, indices []int) {
+// view is what is seen of a sample's image.
+type view struct {
+	down, right int
+	flip        bool
+	part        *part // of a picture; nil is its largest square in the middle
+}
+
+// part is a rectangle: of which share of the area and aspect ratio, and where between the edges,
+// each from 0 to 1. The first that fits into a picture counts, or else the largest square.
+type part [10]struct{ area, aspect, x, y float64 }
+
+// views draws what is seen of samples in an epoch. It is nil without augmentation.
+func (a Augment) views(seed uint64, epoch int, indices []int) []view {
 	if a == (Augment{}) {
-		return
+		return nil
 	}
-	size := info.Input.Size()
-	original := make([]float32, size)
+	views := make([]view, len(indices))
 	for row, index := range indices {
 		s := newStream(forAugment, seed, uint64(epoch), uint64(index))
-		var down, right int
+		v := &views[row]
 		if a.Crop > 0 {
-			down = int(s.below(uint64(2*a.Crop+1))) - a.Crop
-			right = int(s.below(uint64(2*a.Crop+1))) - a.Crop
+			v.down = int(s.below(uint64(2*a.Crop+1))) - a.Crop
+			v.right = int(s.below(uint64(2*a.Crop+1))) - a.Crop
 		}
-		flip := a.Flip && s.below(2) == 1
+		v.flip = a.Flip && s.below(2) == 1
+		if a.Scale > 0 {
+			v.part = newPart(&s, a.Scale)
+		}
+	}
+	return views
+}
+
+func newPart(s *stream, least float64) *part {
+	const narrowest = 3.0 / 4
+	p := new(part)
+	for i := range p {
+		p[i].area = least + (1-least)*s.share()
+		p[i].aspect = narrowest + (1-narrowest)*s.share()
+		if s.below(2) == 1 {
+			p[i].aspect = 1 / p[i].aspect
+		}
+		p[i].x, p[i].y = s.share(), s.share()
+	}
+	return p
+}
+
+// of is the rectangle in a picture of this size.
+func (p *part) of(width, height int) (x, y, w, h int) {
+	if p != nil {
+		for _, try := range p {
+			area := try.area * float64(width) * float64(height)
+			w, h = int(math.Round(math.Sqrt(area*try.aspect))), int(math.Round(math.Sqrt(area/try.aspect)))
+			if w > 0 && h > 0 && w <= width && h <= height {
+				return int(try.x * float64(width-w+1)), int(try.y * float64(height-h+1)), w, h
+			}
+		}
+	}
+	side := min(width, height)
+	return (width - side) / 2, (height - side) / 2, side, side
+}
+
+// viewed is a data set that is read from pictures, of which it can take a part.
+type viewed interface {
+	fillViews(batch *Batch, indices []int, views []view) error
+	pictures() bool
+}
+
+func hasPictures(set Dataset) bool {
+	s, ok := set.(viewed)
+	return ok && s.pictures()
+}
+
+// fillViews is Fill, of the parts of pictures that views say where the set has pictures.
+func fillViews(set Dataset, batch *Batch, indices []int, views []view) error {
+	if s, ok := set.(viewed); ok {
+		return s.fillViews(batch, indices, views)
+	}
+	return set.Fill(batch, indices)
+}
+
+// apply moves and mirrors the images of a batch.
+func apply(views []view, batch *Batch, info Info) {
+	size := info.Input.Size()
+	original := make([]float32, size)
+	for row, v := range views {
 		image := batch.Input.Float32[row*size:][:size]
 		copy(original, image)
-		move(image, original, info, down, right, flip)
+		move(image, original, info, v.down, v.right, v.flip)
 	}
 }
 

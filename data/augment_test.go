@@ -146,7 +146,7 @@ func TestAugmentRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = data.NewLoader(text, data.LoaderConfig{BatchSize: 1, Augment: data.Augment{Flip: true}})
-	wantError(t, err, "data: text: Augment is {0 true}: inputs are int64 [2]", "want images, float32")
+	wantError(t, err, "data: text: Augment is {0 true 0}: inputs are int64 [2]", "want images, float32")
 	_, err = data.NewLoader(numbered(t, 1), data.LoaderConfig{BatchSize: 1, Augment: data.Augment{Crop: -1}})
-	wantError(t, err, "data: numbered: Augment is {-1 false}: Crop is negative")
+	wantError(t, err, "data: numbered: Augment is {-1 false 0}: Crop is negative")
 }

@@ -19,13 +19,16 @@ type Dataset interface {
 // Info describes a data set.
 type Info struct {
 	Name    string
-	Classes int  // a target is in [0, Classes)
+	Classes int  // a target is in [0, Classes); 0 for regression
 	Input   Spec // images are Float32 [channels, height, width]
 	Target  Spec
 
 	// Pad is the value of a black pixel in each channel, for augmentation to fill up with. It is
 	// nil for inputs that are not images.
 	Pad []float32
+
+	// ClassNames has the name of each class. It is nil where classes are numbers.
+	ClassNames []string
 }
 
 // Batch holds samples: row i of Input and row i of Target belong together. The Shapes begin with

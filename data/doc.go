@@ -1,5 +1,5 @@
 // Package data reads data sets and hands them out in batches, as Go slices: what becomes of them on
-// a device is the caller's. There is no tensor here, no download and no decoding of JPEG.
+// a device is the caller's. There is no tensor here, and no download.
 //
 //	train, test, err := data.Open("fashion-mnist", "", data.Options{})
 //	loader, err := data.NewLoader(train, data.LoaderConfig{BatchSize: 64, Seed: 1, Shuffle: true, Prefetch: 2})

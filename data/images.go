@@ -34,29 +34,42 @@ func NewImages(name string, classes int, images, labels Array, mean, std []float
 	if len(images.Uint8) == 0 {
 		return nil, fail("there are no images, their shape is %v", images.Shape)
 	}
-	if int64(len(mean)) != channels || int64(len(std)) != channels {
-		return nil, fail("mean %v and std %v, expected a number for each of %d channels", mean, std, channels)
-	}
 	for i, label := range labels.Uint8 {
 		if int(label) >= classes {
 			return nil, fail("label %d is %d, expected 0 to %d", i, label, classes-1)
 		}
 	}
 
-	s := &Images{pixels: images.Uint8, labels: labels.Uint8, tables: make([][256]float32, channels)}
+	tables, err := normalised(name, mean, std, int(channels))
+	if err != nil {
+		return nil, err
+	}
+	s := &Images{pixels: images.Uint8, labels: labels.Uint8, tables: tables}
 	s.info = Info{Name: name, Classes: classes, Input: Spec{Float32, images.Shape[1:]}, Target: Spec{Kind: Int64}}
-	for c := range s.tables {
-		if !finite(mean[c]) || !finite(std[c]) || std[c] <= 0 {
-			return nil, fail("channel %d has mean %v and std %v, expected finite numbers and std above 0", c, mean[c], std[c])
-		}
-		for pixel := range s.tables[c] {
-			// In float32 and in this order, as torchvision's ToTensor and Normalize compute it: the
-			// same bits.
-			s.tables[c][pixel] = (float32(pixel)/255 - mean[c]) / std[c]
-		}
-		s.info.Pad = append(s.info.Pad, s.tables[c][0])
+	for _, table := range tables {
+		s.info.Pad = append(s.info.Pad, table[0])
 	}
 	return s, nil
+}
+
+// normalised is the value of each byte in each channel. It returns an error unless there is a finite
+// mean and a deviation above 0 for each.
+func normalised(name string, mean, std []float32, channels int) ([][256]float32, error) {
+	if len(mean) != channels || len(std) != channels {
+		return nil, fmt.Errorf("data: %s: mean %v and std %v, expected a number for each of %d channels", name, mean, std, channels)
+	}
+	tables := make([][256]float32, channels)
+	for c := range tables {
+		if !finite(mean[c]) || !finite(std[c]) || std[c] <= 0 {
+			return nil, fmt.Errorf("data: %s: channel %d has mean %v and std %v, expected finite numbers and std above 0", name, c, mean[c], std[c])
+		}
+		for pixel := range tables[c] {
+			// In float32 and in this order, as torchvision's ToTensor and Normalize compute it: the
+			// same bits.
+			tables[c][pixel] = (float32(pixel)/255 - mean[c]) / std[c]
+		}
+	}
+	return tables, nil
 }
 
 func finite(x float32) bool {

@@ -66,7 +66,7 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 	}
 	of := "data: " + set.Info().Name
 	err := cmp.Or(arg.AtLeast(of, "BatchSize", c.BatchSize, 1), arg.AtLeast(of, "Prefetch", c.Prefetch, 0),
-		c.Augment.check(of, set.Info()))
+		c.Augment.check(of, set))
 	if err != nil {
 		return nil, err
 	}

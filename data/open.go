@@ -9,15 +9,27 @@ import (
 // Options adjust what Open returns. The zero value is each set's usual form.
 type Options struct {
 	// Mean and Std replace the numbers by which images are normalised, one per channel, pixels
-	// being in [0, 1]. Nil keeps those of the set's training images. Sets that are not read from
-	// images ignore them.
+	// being in [0, 1]. Nil keeps those of the set's training images, and ImageNet's for images. Sets
+	// that are not read from images ignore them.
 	Mean, Std []float32
+
+	// Size is the height and width that pictures are resized to. 0 means 224.
+	Size int
+
+	// Channels is 3 for pictures in colour, 1 for their brightness. 0 means 3.
+	Channels int
+
+	// Augment is how images to train with are changed. Open checks it against the set, and it is
+	// for the caller to give to the Loader.
+	Augment Augment
 
 	// Window is the length of a text's samples in bytes. 0 means 128.
 	Window int
 
-	// Holdout is the share of a text, at its end, that is kept for testing. 0 means 0.1.
+	// Holdout is the share of a set without a part to test with that is kept for testing: of a text
+	// its end, of other sets samples that are drawn by Seed. 0 means 0.1.
 	Holdout float64
+	Seed    uint64
 
 	// Synthetic describes the set named synthetic.
 	Synthetic Synthetic
@@ -43,12 +55,13 @@ type set struct {
 }
 
 var sets = map[string]set{
-	"mnist":         {tasks: classes, files: mnist.files, open: mnist.open},
-	"fashion-mnist": {tasks: classes, files: fashionMNIST.files, open: fashionMNIST.open},
-	"cifar10": {tasks: classes, files: cifarFiles, open: func(directory string, o Options) (train, test Dataset, err error) {
+	"mnist":         {tasks: classes, settings: imageSettings, files: mnist.files, open: mnist.open},
+	"fashion-mnist": {tasks: classes, settings: imageSettings, files: fashionMNIST.files, open: fashionMNIST.open},
+	"images":        {tasks: classes, settings: folderSettings, files: folderFiles, open: openFolder},
+	"cifar10": {tasks: classes, settings: imageSettings, files: cifarFiles, open: func(directory string, o Options) (train, test Dataset, err error) {
 		return openCIFAR10(directory, o, cifarRecords)
 	}},
-	"text": {tasks: []Task{NextToken}, files: textFiles, open: openText},
+	"text": {tasks: []Task{NextToken}, settings: []setting{holdout}, files: textFiles, open: openText},
 	"synthetic": {
 		tasks:    []Task{Classification, Segmentation, NextToken},
 		settings: syntheticSettings,
@@ -71,18 +84,26 @@ func Names() []string { return slices.Sorted(maps.Keys(sets)) }
 //	               plain or with .gz
 //	fashion-mnist  the same names; directory may be "" where Debian's dataset-fashion-mnist is installed
 //	cifar10        data_batch_1.bin to data_batch_5.bin and test_batch.bin, or cifar-10-batches-bin with them in it
+//	images         DIR/train/CLASS/*.png, .jpg, .jpeg, .gif and DIR/val/CLASS, or DIR/test/CLASS; or DIR/CLASS
 //	text           a file, or a directory whose .txt files are taken in the order of their names
 //	synthetic      no file: directory is ignored
 //
-// Nothing is downloaded. Only regular files are read, and of text at most MaxText bytes. The whole
-// set is read and checked before Open returns; an error names the file, what was found, what was
+// Nothing is downloaded. Only regular files are read, and of text at most MaxText bytes. Pictures
+// are read when they are asked for: Open finds them, and Fill returns the error of one that is
+// damaged. Any other set is read and checked as a whole before Open returns. An error names the file, what was found, what was
 // expected and where to get it, and is fs.ErrNotExist if a file is missing.
 func Open(name, directory string, o Options) (train, test Dataset, err error) {
 	s, err := find(name)
 	if err != nil {
 		return nil, nil, err
 	}
-	return s.open(directory, o)
+	if train, test, err = s.open(directory, o); err != nil {
+		return nil, nil, err
+	}
+	if err := o.Augment.check("data: "+name, train); err != nil {
+		return nil, nil, err
+	}
+	return train, test, nil
 }
 
 // Files lists the files that Open reads, so that none of them is written to. It returns an error if

@@ -10,12 +10,12 @@ import (
 )
 
 func TestNames(t *testing.T) {
-	want := []string{"cifar10", "fashion-mnist", "mnist", "synthetic", "text"}
+	want := []string{"cifar10", "fashion-mnist", "images", "mnist", "synthetic", "text"}
 	if got := data.Names(); !slices.Equal(got, want) {
 		t.Errorf("Names() = %v, want %v", got, want)
 	}
 	_, _, err := data.Open("imagenet", "", data.Options{})
-	wantError(t, err, `Data is "imagenet"; want one of cifar10, fashion-mnist, mnist, synthetic, text`)
+	wantError(t, err, `Data is "imagenet"; want one of cifar10, fashion-mnist, images, mnist, synthetic, text`)
 }
 
 func TestSynthetic(t *testing.T) {
@@ -199,7 +199,7 @@ func TestSet(t *testing.T) {
 			t.Errorf("%s: options are changed", assignment)
 		}
 	}
-	wantError(t, data.Set("mnist", &o, []string{"size=3"}), "mnist has none")
+	wantError(t, data.Set("mnist", &o, []string{"size=3"}), "mnist has crop=0, flip=0, mean=")
 	wantError(t, data.Set("mnits", &o, nil), `Data is "mnits"`)
 	if tasks, err := data.Tasks("text"); err != nil || !slices.Equal(tasks, []data.Task{data.NextToken}) {
 		t.Errorf("text: %v, %v", tasks, err)

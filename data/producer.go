@@ -48,11 +48,12 @@ func (p *producer) run(from Position, to chan<- produced, done <-chan struct{}) 
 
 func (p *producer) produce(at Position) produced {
 	indices := p.indices(at)
+	views := p.config.Augment.views(p.config.Seed, at.Epoch, indices)
 	var batch Batch
-	if err := p.set.Fill(&batch, indices); err != nil {
+	if err := fillViews(p.set, &batch, indices, views); err != nil {
 		return produced{err: fmt.Errorf("data: epoch %d, batch %d: %w", at.Epoch, at.Batch, err)}
 	}
-	p.config.Augment.apply(&batch, p.set.Info(), p.config.Seed, at.Epoch, indices)
+	apply(views, &batch, p.set.Info())
 	return produced{batch: batch}
 }
 

@@ -57,6 +57,11 @@ func (s *stream) centred() float32 {
 	return float32(s.next()>>40)/(1<<23) - 1
 }
 
+// share returns a number in [0, 1), a multiple of 2^-53.
+func (s *stream) share() float64 {
+	return float64(s.next()>>11) / (1 << 53)
+}
+
 // Permutation returns the order in which a shuffling Loader delivers n samples in an epoch: a
 // Fisher-Yates shuffle of 0 to n-1, drawn from a stream of (seed, epoch). It is the same on every
 // machine and will stay so.

@@ -97,3 +97,66 @@ func seeding(field func(*Options) *uint64) setting {
 		return nil
 	}}
 }
+
+// numbers is a setting of a number for each channel.
+func numbers(name, usually string, field func(*Options) *[]float32) setting {
+	return setting{name, usually, func(o *Options, text string) error {
+		var all []float32
+		for one := range strings.SplitSeq(text, ":") {
+			x, err := strconv.ParseFloat(one, 32)
+			if err != nil || !finite(float32(x)) {
+				return fmt.Errorf("a number for each channel, such as 0.485:0.456:0.406")
+			}
+			all = append(all, float32(x))
+		}
+		*field(o) = all
+		return nil
+	}}
+}
+
+// share is a setting of a number from 0 to 1, and not the ends that are excluded.
+func share(name, usually string, field func(*Options) *float64) setting {
+	return setting{name, usually, func(o *Options, text string) error {
+		x, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(x > 0 && x < 1) {
+			return fmt.Errorf("a share between 0 and 1")
+		}
+		*field(o) = x
+		return nil
+	}}
+}
+
+// toggle is a setting of 0 or 1.
+func toggle(name, usually string, field func(*Options, bool)) setting {
+	return setting{name, usually, func(o *Options, text string) error {
+		if text != "0" && text != "1" {
+			return fmt.Errorf("0 or 1")
+		}
+		field(o, text == "1")
+		return nil
+	}}
+}
+
+// Settings that several sets have.
+var (
+	holdout   = share("holdout", "0.1", func(o *Options) *float64 { return &o.Holdout })
+	splitSeed = seeding(func(o *Options) *uint64 { return &o.Seed })
+
+	augmented = []setting{
+		whole("crop", "0", 1<<12, func(o *Options) *int { return &o.Augment.Crop }),
+		toggle("flip", "0", func(o *Options, on bool) { o.Augment.Flip = on }),
+	}
+	imageSettings = slices.Concat(augmented, []setting{
+		numbers("mean", "the set's", func(o *Options) *[]float32 { return &o.Mean }),
+		numbers("std", "the set's", func(o *Options) *[]float32 { return &o.Std }),
+	})
+	folderSettings = slices.Concat([]setting{
+		whole("size", "224", 1<<14, func(o *Options) *int { return &o.Size }),
+		whole("channels", "3", 3, func(o *Options) *int { return &o.Channels }),
+		share("scale", "none", func(o *Options) *float64 { return &o.Augment.Scale }),
+	}, augmented, []setting{
+		numbers("mean", "ImageNet's", func(o *Options) *[]float32 { return &o.Mean }),
+		numbers("std", "ImageNet's", func(o *Options) *[]float32 { return &o.Std }),
+		holdout, splitSeed,
+	})
+)

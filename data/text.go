@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 
@@ -75,15 +74,9 @@ func (t *Text) Fill(batch *Batch, indices []int) error {
 // openText reads the text at path and splits off its last samples for testing: the share o.Holdout,
 // at least one.
 func openText(path string, o Options) (train, test Dataset, err error) {
-	window, holdout := o.Window, o.Holdout
+	window := o.Window
 	if window == 0 {
 		window = defaultWindow
-	}
-	if holdout == 0 {
-		holdout = defaultHoldout
-	}
-	if !(holdout > 0 && holdout < 1) {
-		return nil, nil, &ConfigError{Of: "data: text", Field: "Holdout", Value: o.Holdout, Remedy: "want a share between 0 and 1"}
 	}
 	paths, err := textFiles(path)
 	if err != nil {
@@ -101,7 +94,10 @@ func openText(path string, o Options) (train, test Dataset, err error) {
 		return nil, nil, fmt.Errorf("data: text: %s has %d bytes, expected at least %d for a sample to train and one to test: "+
 			"a longer text or a shorter window", path, len(content), 2*(window+1))
 	}
-	tested := min(int(math.Ceil(holdout*float64(whole.Len()))), whole.Len()-1)
+	tested, err := heldOut("text", whole.Len(), o.Holdout)
+	if err != nil {
+		return nil, nil, err
+	}
 	cut := (whole.Len() - tested) * (window + 1)
 	training, testing := *whole, *whole
 	training.content, testing.content = content[:cut], content[cut:]

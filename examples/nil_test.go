@@ -267,6 +267,7 @@ func nils(g given) map[string]struct {
 		"data.Loader.Next.ctx":   {func() error { return discard(g.loader.Next(ctx)) }, "data: " + background},
 		"data.DecodeIDX.r":       {func() error { return discard(data.DecodeIDX(nil)) }, "data: DecodeIDX: the reader is nil"},
 		"data.DecodeCIFAR10.r":   {func() error { _, _, err := data.DecodeCIFAR10(nil, 1); return err }, "data: DecodeCIFAR10: the reader is nil"},
+		"data.Split.set":         {func() error { _, _, err := data.Split(nil, 0.5, 0); return err }, "data: Split: the data set is nil"},
 		"data.Set.o":             {func() error { return data.Set("synthetic", nil, nil) }, "data: Set: the options is nil"},
 		"data.Images.Fill.batch": {func() error { return new(data.Images).Fill(nil, nil) }, "data: Fill: the batch is nil"},
 		"data.Text.Fill.batch":   {func() error { return new(data.Text).Fill(nil, nil) }, "data: Fill: the batch is nil"},

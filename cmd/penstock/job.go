@@ -283,7 +283,7 @@ func (j *job) placePipe(context.Context, io.Writer) error {
 
 // openLoop completes the loop.
 func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
-	config := data.LoaderConfig{BatchSize: j.batch, Seed: j.config.Seed, Shuffle: true, Prefetch: 2}
+	config := data.LoaderConfig{BatchSize: j.batch, Seed: j.config.Seed, Shuffle: true, Augment: j.data.Augment, Prefetch: 2}
 	if j.from != nil {
 		config.Start = j.from.Position
 		if end := j.beyond(); end != "" {

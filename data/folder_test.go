@@ -1,0 +1,338 @@
+package data_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"image"
+	"image/color"
+	"image/gif"
+	"image/jpeg"
+	"image/png"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"penstock/data"
+)
+
+// picture is an image whose pixels all differ, as far as bytes can.
+func picture(width, height, seed int) *image.NRGBA {
+	p := image.NewNRGBA(image.Rect(0, 0, width, height))
+	for i := range p.Pix {
+		p.Pix[i] = byte(i*7 + seed*31)
+		if i%4 == 3 {
+			p.Pix[i] = 255
+		}
+	}
+	return p
+}
+
+func pngOf(t *testing.T, p image.Image) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := png.Encode(&b, p); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// folder is a directory of classes with so many pictures of 12 x 9 each.
+func folder(t *testing.T, pictures int, parts ...string) string {
+	files := map[string][]byte{}
+	for _, part := range parts {
+		for i, class := range []string{"cat", "dog"} {
+			for k := range pictures {
+				files[filepath.Join(part, class, fmt.Sprintf("%02d.png", k))] = pngOf(t, picture(12, 9, 10*i+k))
+			}
+		}
+	}
+	return directoryOf(t, files)
+}
+
+// half normalises to multiples of 2/255 from -1.
+var half = []float32{0.5, 0.5, 0.5}
+
+// A picture that has the size is delivered as it is; labels follow the sorted names of directories.
+func TestImageFolder(t *testing.T) {
+	p := picture(4, 4, 0)
+	var jpegged, giffed bytes.Buffer
+	if err := jpeg.Encode(&jpegged, p, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := gif.Encode(&giffed, p, nil); err != nil {
+		t.Fatal(err)
+	}
+	directory := directoryOf(t, map[string][]byte{
+		"train/dog/a.png": pngOf(t, p), "train/cat/b.JPG": jpegged.Bytes(), "train/cat/a.gif": giffed.Bytes(),
+		"train/dog/notes.txt": nil, "train/.hidden/x": nil, "val/dog/a.png": pngOf(t, p), "test/dog/z.txt": nil,
+	})
+	train, test, err := data.Open("images", directory, data.Options{Size: 4, Mean: half, Std: half})
+	if err != nil {
+		t.Fatal(err)
+	}
+	info := train.Info()
+	if train.Len() != 3 || test.Len() != 1 || info.Classes != 2 || !slices.Equal(info.ClassNames, []string{"cat", "dog"}) ||
+		!slices.Equal(info.Input.Shape, []int64{3, 4, 4}) || info.Task() != data.Classification {
+		t.Errorf("%d and %d samples of %+v", train.Len(), test.Len(), info)
+	}
+	b := fill(t, train, 0, 1, 2)
+	if !slices.Equal(b.Target.Int64, []int64{0, 0, 1}) {
+		t.Errorf("labels %v", b.Target.Int64)
+	}
+	for i := range 16 {
+		for c := range 3 {
+			want := (float32(p.Pix[4*i+c])/255 - 0.5) / 0.5
+			if got := b.Input.Float32[2*48+c*16+i]; got != want {
+				t.Fatalf("channel %d, pixel %d: %v, want %v", c, i, got, want)
+			}
+		}
+	}
+	if got := fill(t, test, 0); !slices.Equal(got.Input.Float32, b.Input.Float32[2*48:]) || got.Target.Int64[0] != 1 {
+		t.Error("the same file is another sample in val")
+	}
+	paths, err := data.Files("images", directory)
+	if err != nil || len(paths) != 4 || paths[1] != filepath.Join(directory, "train/cat/b.JPG") {
+		t.Errorf("files %v, %v", paths, err)
+	}
+}
+
+// Pictures are resized by the means of their pixels, from the largest square in the middle.
+func TestPicturesAreResized(t *testing.T) {
+	p := image.NewGray(image.Rect(0, 0, 16, 8)) // columns 0 to 3 and 12 to 15 are cut off
+	for i := range p.Pix {
+		switch column := i % 16; {
+		case column < 4 || column > 11:
+			p.Pix[i] = 255
+		case column < 8:
+			p.Pix[i] = 100
+		default:
+			p.Pix[i] = 200
+		}
+	}
+	directory := directoryOf(t, map[string][]byte{"a/1.png": pngOf(t, p), "b/1.png": pngOf(t, p)})
+	zero, one := []float32{0}, []float32{1.0 / 255}
+	train, _, err := data.Open("images", directory, data.Options{Size: 2, Channels: 1, Mean: zero, Std: one})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := fill(t, train, 0).Input.Float32
+	if len(got) != 4 || got[0] < 100 || got[0] > 125 || got[1] < 175 || got[1] > 200 || got[0] != got[2] || got[1] != got[3] {
+		t.Errorf("%v, want about 100 and 200 in two rows", got)
+	}
+	transparent := image.NewNRGBA(image.Rect(0, 0, 2, 2))
+	for i := range 4 {
+		transparent.SetNRGBA(i%2, i/2, color.NRGBA{R: 200, A: 0})
+	}
+	directory = directoryOf(t, map[string][]byte{"a/1.png": pngOf(t, transparent), "b/1.png": pngOf(t, transparent)})
+	train, _, err = data.Open("images", directory, data.Options{Size: 2, Mean: []float32{0, 0, 0}, Std: []float32{1, 1, 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fill(t, train, 0).Input.Float32; slices.Max(got) != 0 {
+		t.Errorf("transparent pixels are %v, want black", got)
+	}
+}
+
+// What a sample is in an epoch follows from the seed, the epoch and its number alone, whatever the
+// batch that it is in, what is prefetched, and where the loader began.
+func TestPicturesAreTheSameInAnyBatch(t *testing.T) {
+	directory := folder(t, 6, ".")
+	rapid.Check(t, func(r *rapid.T) {
+		o := data.Options{Size: rapid.IntRange(1, 14).Draw(r, "size"), Channels: rapid.SampledFrom([]int{1, 3}).Draw(r, "channels"), Holdout: 0.3,
+			Augment: data.Augment{Crop: rapid.IntRange(0, 2).Draw(r, "crop"), Flip: rapid.Bool().Draw(r, "flip"),
+				Scale: rapid.SampledFrom([]float64{0, 0.08, 0.5, 1}).Draw(r, "scale")}}
+		set, test, err := data.Open("images", directory, o)
+		if err != nil {
+			r.Fatal(err)
+		}
+		if set.Len() != 8 || test.Len() != 4 {
+			r.Fatalf("%d and %d samples", set.Len(), test.Len())
+		}
+		epoch := rapid.IntRange(0, 3).Draw(r, "epoch")
+		seed := rapid.Uint64().Draw(r, "seed")
+		read := func(batch, prefetch int) (all []float32) {
+			l, err := data.NewLoader(set, data.LoaderConfig{BatchSize: batch, Seed: seed, Shuffle: true, Augment: o.Augment, Prefetch: prefetch,
+				Start: data.Position{Epoch: epoch}})
+			if err != nil {
+				r.Fatal(err)
+			}
+			defer l.Close()
+			for range l.Batches() {
+				b, err := l.Next(context.Background())
+				if err != nil {
+					r.Fatal(err)
+				}
+				all = append(all, b.Input.Float32...)
+			}
+			return all
+		}
+		want := read(8, 0)
+		if got := read(rapid.IntRange(1, 8).Draw(r, "batch"), rapid.IntRange(0, 2).Draw(r, "prefetch")); !slices.Equal(got, want) {
+			r.Fatal("another batch size gives other samples")
+		}
+	})
+}
+
+// Scale shows a picture in parts: other pixels in other epochs, and at least that share of it.
+func TestScaleShowsParts(t *testing.T) {
+	train, _, err := data.Open("images", folder(t, 2, "."), data.Options{Size: 9, Holdout: 0.1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(scale float64, epoch int) []float32 {
+		l, err := data.NewLoader(train, data.LoaderConfig{BatchSize: 3, Seed: 1, Augment: data.Augment{Scale: scale}, Start: data.Position{Epoch: epoch}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := l.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b.Input.Float32
+	}
+	if slices.Equal(read(0.2, 0), read(0.2, 1)) || slices.Equal(read(0.2, 0), read(0, 0)) {
+		t.Error("a part is the whole, or the same in two epochs")
+	}
+	if !slices.Equal(read(0, 0), read(0, 1)) {
+		t.Error("without Scale a picture differs between epochs")
+	}
+}
+
+// What is wrong with a folder of pictures is said with the path and what to do.
+func TestImageFolderRefuses(t *testing.T) {
+	whole := pngOf(t, picture(4, 4, 0))
+	file := filepath.Join(t.TempDir(), "file")
+	writeFile(t, file, whole)
+	for name, row := range map[string]struct {
+		directory string
+		options   data.Options
+		want      []string
+	}{
+		"no directory": {"", data.Options{}, []string{"images has no usual place: name a directory with a directory of pictures for each class with --data-dir"}},
+		"missing":      {"/nowhere/at/all", data.Options{}, []string{"/nowhere/at/all", "--data-dir"}},
+		"a file":       {file, data.Options{}, []string{file + " is no directory"}},
+		"empty":        {t.TempDir(), data.Options{}, []string{"has 0 directories", "at least two"}},
+		"one class":    {directoryOf(t, map[string][]byte{"cat/a.png": whole}), data.Options{}, []string{`has 1 directories ["cat"]`, "at least two"}},
+		"empty class":  {directoryOf(t, map[string][]byte{"cat/a.png": whole, "dog/a.txt": nil}), data.Options{}, []string{"no picture in ", "dog; want files that end in .png"}},
+		"other class": {directoryOf(t, map[string][]byte{"train/cat/a.png": whole, "train/dog/a.png": whole, "val/cow/a.png": whole}), data.Options{},
+			[]string{"val/cow is no class to train with; those are cat, dog"}},
+		"no test": {directoryOf(t, map[string][]byte{"train/cat/a.png": whole, "train/dog/a.png": whole, "val/x.txt": nil}), data.Options{},
+			[]string{"no picture in ", "val; want a directory for each of cat, dog"}},
+		"other format": {directoryOf(t, map[string][]byte{"cat/a.webp": nil, "dog/a.png": whole}), data.Options{}, []string{"cat/a.webp: .webp is not read; want PNG, JPEG or GIF"}},
+		"too deep":     {directoryOf(t, map[string][]byte{"a/cat/a.png": whole, "b/cat/a.png": whole}), data.Options{}, []string{"a/cat is a directory within that of a class"}},
+		"holdout":      {folder(t, 1, "train", "val"), data.Options{Holdout: 0.5}, []string{"Holdout is 0.5", "val is there to test with"}},
+		"share":        {folder(t, 1, "."), data.Options{Holdout: 1}, []string{"Holdout is 1; want a share between 0 and 1"}},
+		"size":         {folder(t, 1, "."), data.Options{Size: -1}, []string{"Size is -1; want at least 1"}},
+		"channels":     {folder(t, 1, "."), data.Options{Channels: 2}, []string{"Channels is 2; want 3 for colours"}},
+		"mean":         {folder(t, 1, "."), data.Options{Mean: []float32{1}}, []string{"mean [1] and std", "each of 3 channels"}},
+		"scale":        {folder(t, 1, "."), data.Options{Augment: data.Augment{Scale: 2}}, []string{"Scale is no share"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := data.Open("images", row.directory, row.options)
+			wantError(t, err, append(row.want, "data: images")...)
+		})
+	}
+	_, _, err := data.Open("synthetic", "", data.Options{Augment: data.Augment{Scale: 0.5}})
+	wantError(t, err, "data: synthetic: Augment", "a set that is read from pictures")
+	_, _, err = data.Open("synthetic", "", data.Options{Augment: data.Augment{Flip: true}, Synthetic: data.Synthetic{Task: data.Segmentation}})
+	wantError(t, err, "targets that are no images")
+}
+
+// A file that is no picture is named when it is read, whatever is wrong with it.
+func TestDamagedPicturesAreNamed(t *testing.T) {
+	whole := pngOf(t, picture(40, 40, 0))
+	huge := slices.Clone(whole)
+	copy(huge[16:], []byte{0, 1, 0, 0, 0, 1, 0, 0}) // 65536 x 65536
+	binary.BigEndian.PutUint32(huge[29:], crc32.ChecksumIEEE(huge[12:29]))
+	for name, content := range map[string][]byte{
+		"empty": nil, "text": []byte("no picture"), "cut": whole[:len(whole)/2], "huge": huge, "flipped": append(slices.Clone(whole[:60]), whole[61:]...),
+	} {
+		directory := directoryOf(t, map[string][]byte{"cat/a.png": content, "dog/a.png": whole, "dog/b.png": whole})
+		set, _, err := data.Open("images", directory, data.Options{Size: 4, Holdout: 0.01, Seed: seedThatKeeps(t, directory)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var batch data.Batch
+		err = set.Fill(&batch, []int{0, 1})
+		if name == "huge" {
+			wantError(t, err, "it is 65536 x 65536, and at least a pixel and at most 134217728 are read")
+		}
+		wantError(t, err, "data: images: ", filepath.Join(directory, "cat/a.png")+": ", "want a PNG, JPEG or GIF that is whole: replace the file, or remove it")
+	}
+	directory := directoryOf(t, map[string][]byte{"cat/b.png": whole, "dog/a.png": whole})
+	pipe := filepath.Join(directory, "cat/a.png")
+	if err := syscall.Mkfifo(pipe, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	set, _, err := data.Open("images", directory, data.Options{Size: 4, Seed: seedThatKeeps(t, directory)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var batch data.Batch
+	wantError(t, set.Fill(&batch, []int{0, 1}), pipe, "named pipe")
+	if err := os.Remove(pipe); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, set.Fill(&batch, []int{0, 1}), pipe, "no such file")
+}
+
+// seedThatKeeps is a seed by which the first sample of three is one to train with.
+func seedThatKeeps(t *testing.T, directory string) uint64 {
+	for seed := range uint64(100) {
+		if data.Permutation(3, seed, 0)[0] != 0 {
+			return seed
+		}
+	}
+	t.Fatal("no seed for " + directory)
+	return 0
+}
+
+// A split has every sample once, and at least one in each part.
+func TestSplit(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		n := rapid.IntRange(2, 50).Draw(r, "samples")
+		share := rapid.Float64Range(0.001, 0.999).Draw(r, "share")
+		set, _, err := data.Synthetic{Train: n, Width: 1, Height: 1}.Open()
+		if err != nil {
+			r.Fatal(err)
+		}
+		train, test, err := data.Split(set, share, rapid.Uint64().Draw(r, "seed"))
+		if err != nil {
+			r.Fatal(err)
+		}
+		values := func(set data.Dataset) (all []float32) {
+			var b data.Batch
+			for i := range set.Len() {
+				if err := set.Fill(&b, []int{i}); err != nil {
+					r.Fatal(err)
+				}
+				all = append(all, b.Input.Float32...)
+			}
+			return all
+		}
+		both := append(values(train), values(test)...)
+		want := values(set)
+		slices.Sort(both)
+		slices.Sort(want)
+		if !slices.Equal(both, want) || train.Len() == 0 || test.Len() == 0 {
+			r.Fatalf("%d and %d of %d samples", train.Len(), test.Len(), n)
+		}
+		var b data.Batch
+		if err := test.Fill(&b, []int{test.Len()}); err == nil {
+			r.Fatal("a sample that there is not")
+		}
+	})
+	one, _, err := data.Synthetic{Train: 1}.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = data.Split(one, 0.5, 0)
+	wantError(t, err, "1 samples; want at least 2")
+}

@@ -1,0 +1,78 @@
+package data
+
+import (
+	"fmt"
+	"image"
+	_ "image/gif" // formats that image.Decode knows
+	_ "image/jpeg"
+	_ "image/png"
+	"io"
+	"os"
+
+	"golang.org/x/image/draw"
+
+	"penstock/internal/disk"
+)
+
+// maxPixels is the most pixels of a picture that is decoded. A small file can claim any number.
+const maxPixels = 1 << 27
+
+// readPicture decodes a file: PNG, JPEG or GIF, of which it takes the first image, told apart by
+// content.
+func readPicture(path string) (image.Image, error) {
+	file, err := disk.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() // only read
+	picture, err := decodePicture(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; want a PNG, JPEG or GIF that is whole: replace the file, or remove it", path, err)
+	}
+	return picture, nil
+}
+
+func decodePicture(file *os.File) (image.Image, error) {
+	config, _, err := image.DecodeConfig(file)
+	if err != nil {
+		return nil, err
+	}
+	if config.Width < 1 || config.Height < 1 || config.Width > maxPixels/config.Height {
+		return nil, fmt.Errorf("it is %d x %d, and at least a pixel and at most %d are read", config.Width, config.Height, maxPixels)
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	picture, _, err := image.Decode(file)
+	return picture, err
+}
+
+// resize takes the part of a picture, on black where it is transparent, and makes it as large as
+// to: each pixel is the mean of those that it covers, weighted by a triangle (bilinear, with
+// antialiasing). A part that has the size is copied.
+func resize(to *image.RGBA, picture image.Image, p *part) {
+	b := picture.Bounds()
+	x, y, w, h := p.of(b.Dx(), b.Dy())
+	from := image.Rect(x, y, x+w, y+h).Add(b.Min)
+	if from.Size() == to.Bounds().Size() {
+		draw.Draw(to, to.Bounds(), picture, from.Min, draw.Src)
+		return
+	}
+	draw.BiLinear.Scale(to, to.Bounds(), picture, from, draw.Src, nil)
+}
+
+// pixels writes an image's planes, each byte as its channel's table has it: red, green and blue, or
+// with one table the brightness (ITU-R BT.601, as image/color has it).
+func pixels(to []float32, from *image.RGBA, tables [][256]float32) {
+	plane := len(to) / len(tables)
+	for i := range plane {
+		rgb := from.Pix[4*i:][:3]
+		if len(tables) == 1 {
+			to[i] = tables[0][(19595*uint32(rgb[0])+38470*uint32(rgb[1])+7471*uint32(rgb[2])+1<<15)>>16]
+			continue
+		}
+		for c := range tables {
+			to[c*plane+i] = tables[c][rgb[c]]
+		}
+	}
+}
