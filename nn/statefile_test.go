@@ -70,7 +70,7 @@ func TestLoadRefusesAnotherModel(t *testing.T) {
 	}
 	other := nn.NewSequential().Add("in", nn.NewLinear(4, 5)).Add("end", nn.NewLinear(5, 1))
 	err := nn.Load(c, path, other)
-	for _, want := range []string{`"in.weight" is F32 [4 4] in the file and F32 [5 4] in the model`, `"end.bias" is not in the file`, `"norm.running_var" is not in the model`} {
+	for _, want := range []string{`"in.weight" is [4 4] in the file and [5 4] in the model`, `2 not in the file: "end.weight", "end.bias"; rename`, `6 not in the model: "norm.bias"`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}

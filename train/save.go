@@ -145,7 +145,7 @@ func (s shared) writePart(temporary string, at Progress, r Recipe, params []nn.N
 	}
 	for _, kind := range []string{modelKind, optimizerKind} {
 		list, name := tensors[kind], shardName(kind, s.rank(), s.size())
-		mark, err := s.writeFile(filepath.Join(temporary, name), func(w io.Writer) error { return safetensors.Write(w, list, nil) })
+		mark, err := s.writeFile(filepath.Join(temporary, name), func(w io.Writer) error { return safetensors.Write(w, list, safetensors.PyTorch) })
 		if err != nil {
 			return part{}, err
 		}

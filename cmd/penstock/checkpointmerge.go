@@ -40,12 +40,12 @@ checkpoint is meant.`,
 				return err
 			}
 			if stream := standardOutput(cmd, out); stream != nil {
-				return c.Merge(func(model []safetensors.Tensor) error { return safetensors.Write(stream, model, nil) })
+				return c.Merge(func(model []safetensors.Tensor) error { return safetensors.Write(stream, model, safetensors.PyTorch) })
 			}
 			count := 0
 			err = c.Merge(func(model []safetensors.Tensor) error {
 				count = len(model)
-				return safetensors.WriteFile(out, model, nil)
+				return safetensors.WriteFile(out, model, safetensors.PyTorch)
 			})
 			if err == nil {
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d tensors of step %d\n", out, count, c.Step)
