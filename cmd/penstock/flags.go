@@ -21,6 +21,7 @@ type trainFlags struct {
 	window                       int
 
 	groupFlags
+	weights weightFlags
 
 	stages   int
 	schedule string // of the pipeline: a name or a file
@@ -98,6 +99,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	amount(s, &f.clipNorm, "clip-norm", math.Inf(1), "greatest `NORM` of all gradients together (default any)")
 	s.Uint64Var(&f.config.Seed, "seed", 1, "`SEED` of weights, order of the data and dropout")
 
+	f.weights.register(s)
 	f.groupFlags.register(s)
 
 	path(s, &f.out, "out", "`DIR` to save checkpoints, metrics.jsonl and what penstock report needs in; without it nothing is saved")

@@ -39,7 +39,7 @@ var ofOneProcess = []string{"rank", "rendezvous", "join-timeout", "data-dir", "f
 
 // onlyGiven are flags whose values are paths or addresses: processes may have different ones, but all or none
 // must have one.
-var onlyGiven = []string{"out", "trace", "tensorboard", "dashboard"}
+var onlyGiven = []string{"init", "out", "trace", "tensorboard", "dashboard"}
 
 // facts is what flags say that all processes of a run must have in common.
 func facts(s *pflag.FlagSet) (out []train.Fact) {

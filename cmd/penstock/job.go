@@ -49,7 +49,7 @@ func openJob(ctx context.Context, p plan, stderr io.Writer) (*job, error) {
 		stderr = io.Discard
 	}
 	for _, open := range []func(ctx context.Context, stderr io.Writer) error{
-		j.openGroup, j.openData, j.planSteps, j.agree, j.openStore, j.choosePlan, j.tellChanges, j.tellResumed, j.openTrace, j.openMeasures, j.limitMemory, j.findBalance,
+		j.openGroup, j.openData, j.planSteps, j.agree, j.openStore, j.matchInit, j.choosePlan, j.tellChanges, j.tellResumed, j.openTrace, j.openMeasures, j.limitMemory, j.findBalance,
 		j.chooseSchedule, j.openPipe, j.openLoop, j.planMemory, j.placePipe, j.serveDashboard,
 	} {
 		if err := open(ctx, stderr); err != nil {
@@ -270,13 +270,17 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 	return err
 }
 
-// placePipe puts model and optimizer on their devices, as they were if the run is resumed.
+// placePipe puts model and optimizer on their devices, as they were if the run is resumed,
+// and with the weights of --init if it begins.
 func (j *job) placePipe(context.Context, io.Writer) error {
 	if err := j.pipe.Place(); err != nil {
 		return withFlags(err, remedyForModel)
 	}
 	if j.from != nil {
 		return withFlags(j.from.Restore(j.pipe, j.loop.Optimizer), remedyForModel)
+	}
+	if j.weights.init != "" {
+		return withFlags(j.loadInit(), remedyForModel)
 	}
 	return nil
 }

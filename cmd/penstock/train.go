@@ -32,6 +32,11 @@ error ends saves as well, also where a step failed, which then counts as not
 taken. A loss that is not a number is the exception: after that the last
 checkpoint is the one to go on from.
 
+--init starts from the weights of a file, and says what it has loaded. The names
+in it are made the model's by --init-rename, which replaces parts of names, and what
+is not to be loaded, such as the head for other classes, is left out by --init-skip.
+With --resume the checkpoint's weights count.
+
 Several processes share a run if penstock launch, torchrun, srun or mpirun has
 started them, or with --processes, --rank and --rendezvous. Each has some of the
 stages. All must have the same command line, data and program. --replicas has the

@@ -35,3 +35,27 @@ func Example_weights() {
 	// Output:
 	// 3 stages; float32[256,64]
 }
+
+func Example_otherWeights() {
+	folder, err := os.MkdirTemp("", "guide")
+	check(err)
+	defer os.RemoveAll(folder)
+	path := filepath.Join(folder, "model.safetensors")
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	trained := classifier()
+	nn.Materialise(c, nn.State(trained), 7)
+	check(nn.Save(path, trained))
+	nn.Free(trained)
+
+	fewer := nn.NewSequential(
+		nn.NewLinear(64, 256), nn.NewReLU(),
+		nn.NewLinear(256, 256), nn.NewReLU(),
+		nn.NewLinear(256, 5))
+	report, err := nn.LoadWeights(c, path, fewer, nn.WeightsConfig{Skip: []string{"4.*"}})
+	check(err)
+	fmt.Println(report)
+	nn.Free(fewer)
+	// Output:
+	// loaded 4 of 6; skipped: 4.weight, 4.bias
+}

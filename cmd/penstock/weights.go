@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/pflag"
+
+	"penstock/internal/disk"
+	"penstock/nn"
+	"penstock/torch"
+	"penstock/train"
+)
+
+// weightFlags say which weights a run starts from, and how their names become the model's.
+type weightFlags struct {
+	init  string // "" is none
+	rules nn.WeightsConfig
+}
+
+func (f *weightFlags) register(s *pflag.FlagSet) {
+	path(s, &f.init, "init", "`FILE` of weights to start from, as safetensors: of nn.Save, of penstock checkpoint merge, or others' with the same names; a resumed run has its own")
+	s.Var(&value{read: func(text string) error {
+		r, err := nn.ParseRename(text)
+		if err != nil {
+			return errors.New("want OLD=NEW, parts of names with dots between them; module= takes a prefix off, =module puts it in front")
+		}
+		f.rules.Rename = append(f.rules.Rename, r)
+		return nil
+	}}, "init-rename", "`OLD=NEW` parts of the names in --init; may be given several times")
+	s.StringArrayVar(&f.rules.Skip, "init-skip", nil, "`NAME` to leave out of --init, where * stands for any text, as fc.*; may be given several times")
+	s.BoolVar(&f.rules.Partial, "init-partial", false, "leave out what only --init has, or only the model")
+}
+
+// checkInit refuses rules without a file.
+func (p *plan) checkInit(s *pflag.FlagSet) error {
+	for _, name := range []string{"init-rename", "init-skip", "init-partial"} {
+		if s.Changed(name) && p.weights.init == "" {
+			return badUsage("--%s: it is for --init FILE, which is not there; want both, or neither", name)
+		}
+	}
+	return nil
+}
+
+// matchInit compares the file of --init with the model, before anything is measured, and says what
+// will be loaded. The processes of a group must have the same file.
+func (j *job) matchInit(ctx context.Context, stderr io.Writer) error {
+	if j.weights.init == "" || j.from != nil {
+		return nil
+	}
+	report, err := nn.CheckWeights(j.weights.init, j.model, j.weights.rules)
+	var mismatch *nn.WeightsError
+	switch {
+	case errors.As(err, &mismatch):
+		return fmt.Errorf("--init: %w\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, load in part with --init-partial", err)
+	case err != nil:
+		return fmt.Errorf("--init: %w", err)
+	}
+	if j.group != nil {
+		sum, err := hashOf(j.weights.init)
+		if err != nil {
+			return fmt.Errorf("--init: %w", err)
+		}
+		if err := train.Agree(ctx, j.group, []train.Fact{{Name: "--init with the SHA-256", Value: sum}}); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(stderr, "--init %s: %v\n", j.weights.init, report)
+	return nil
+}
+
+// hashOf is the SHA-256 of a file.
+func hashOf(path string) (string, error) {
+	file, err := disk.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close() // it was only read
+	hash := sha256.New()
+	_, err = io.Copy(hash, file)
+	return fmt.Sprintf("%x", hash.Sum(nil)), err
+}
+
+// loadInit gives the parameters on this process's devices the values of --init.
+func (j *job) loadInit() error {
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	rules := j.weights.rules
+	rules.Existing = true
+	if _, err := nn.LoadWeights(c, j.weights.init, j.pipe.Model(), rules); err != nil {
+		return fmt.Errorf("--init: %w", err)
+	}
+	return nil
+}
