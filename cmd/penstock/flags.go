@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -23,13 +22,14 @@ type trainFlags struct {
 	groupFlags
 	weights weightFlags
 
-	stages   int
-	schedule string // of the pipeline: a name or a file
-	virtual  int
-	planned  string      // a file, or auto; "" is no plan
-	decided  bool        // the plan of auto has given its flags
-	config   pipe.Config // its Balance is nil if the cut is to be found by timing the layers
-	limit    int64       // bytes; 0 is none
+	stages     int
+	schedule   string // of the pipeline: a name or a file
+	virtual    int
+	planned    string      // a file, or auto; "" is no plan
+	decided    bool        // the plan of auto has given its flags
+	allThreads bool        // --threads all
+	config     pipe.Config // its Balance is nil if the cut is to be found by timing the layers
+	limit      int64       // bytes; 0 is none
 
 	batch         int
 	accumulate    int // batches of a step
@@ -79,8 +79,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 		"move running statistics of batch norms once a batch, by all its rows, not once a micro-batch")
 	s.BoolVar(&f.config.Autocast, "autocast", false,
 		"run forwards in bfloat16 where that is safe; weights, gradients and optimizer stay float32")
-	whole(s, &f.config.Threads, "threads", 1, 1, pipe.MaxThreads,
-		fmt.Sprintf("`N` threads within an operator, on each stage, at most %d", pipe.MaxThreads))
+	threadsFlag(s, &f.config.Threads, &f.allThreads)
 	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none)")
 
 	count(s, &f.batch, "batch", 256, "`N` samples in a batch")

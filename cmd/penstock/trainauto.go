@@ -101,6 +101,9 @@ func (p *plan) checkAuto(s *pflag.FlagSet) error {
 	if s.Changed("replicas") {
 		return badUsage("--replicas %d: --plan auto plans one pipeline; want one of the two left out", p.replicas)
 	}
+	if p.allThreads {
+		return badUsage("--threads all: --plan auto chooses the number by measuring; want one of the two left out")
+	}
 	for _, name := range decidedByAuto {
 		if s.Changed(name) {
 			return badUsage("--%s %s: --plan auto decides it; want it left out, or --plan left out", name, strings.Trim(s.Lookup(name).Value.String(), "[]"))

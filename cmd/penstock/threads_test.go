@@ -1,0 +1,56 @@
+package main
+
+import (
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"penstock/train"
+)
+
+func TestCoresFor(t *testing.T) {
+	for _, tt := range []struct{ cores, devices, want int }{{8, 1, 8}, {8, 2, 4}, {8, 3, 2}, {2, 4, 1}, {1, 1, 1}, {1000, 1, 256}} {
+		if got := coresFor(tt.cores, tt.devices); got != tt.want {
+			t.Errorf("%d cores for %d devices: %d threads each, want %d", tt.cores, tt.devices, got, tt.want)
+		}
+	}
+}
+
+// --threads all shares the cores out over the devices, and writes the number down: a run that is resumed has
+// the same, so that its results are those of a run that was never interrupted.
+func TestThreadsAll(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	threads := func() int {
+		t.Helper()
+		c, err := (&train.Store{Dir: out}).Latest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Threads()
+	}
+	cores := runtime.NumCPU()
+	r := must(t, with(small, "--steps", "1", "--balance", "3,3", "--threads", "all", "--out", out)...)
+	two := max(cores/2, 1)
+	if want := "--threads all: " + counted(two, "thread") + " on each device\n"; !strings.Contains(r.stderr, want) || threads() != two {
+		t.Errorf("%d threads, %s", threads(), r.stderr)
+	}
+	r = must(t, with(small, "--steps", "2", "--balance", "6", "--threads", "all", "--out", out, "--resume")...)
+	if threads() != two || cores > 1 && !strings.Contains(r.stderr, "as before; there are cores for") || strings.Contains(r.stderr, "may differ") {
+		t.Errorf("resumed: %d threads, %s", threads(), r.stderr)
+	}
+	// on one device from the beginning
+	out = filepath.Join(t.TempDir(), "one")
+	must(t, with(small, "--steps", "1", "--balance", "6", "--threads", "all", "--out", out)...)
+	if threads() != cores {
+		t.Errorf("%d threads on one device of %d cores", threads(), cores)
+	}
+	for want, args := range map[string][]string{
+		`--threads "some": want a whole number, at least 1, or all`:  {"--threads", "some"},
+		"--threads all: --plan auto chooses the number by measuring": {"--threads", "all", "--plan", "auto", "--batch", "8"},
+	} {
+		if r := command(t, with(small, append(args, "--steps", "1")...)...); r.code != exitUsage || !strings.Contains(r.stderr, want) {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+}
