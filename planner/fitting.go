@@ -36,17 +36,18 @@ const worthwhile = 0.002
 // If none was found, it is the one of the fewest bytes, which takes more.
 func (f *fitting) best(bytes int64) (best fitted, err error) {
 	if f.p.Devices[f.at].Limit == 0 {
-		best, _, err = f.solve(0)
+		best, _, err = f.solve(0, solver.Options{})
 		return best, err
 	}
 	given := max(bytes-f.uncounted, 1)
-	best, ok, err := f.solve(given)
+	o := solver.Options{NoBound: f.p.NoBound}
+	best, ok, err := f.solve(given, o)
 	for range rounds {
 		if err != nil || !ok || best.peak <= bytes {
 			break
 		}
 		given = max(given-(best.peak-bytes), 1)
-		best, ok, err = f.solve(given)
+		best, ok, err = f.solve(given, o)
 	}
 	if err == nil && (!ok || best.peak > bytes) {
 		best, given, err = f.fewest()
@@ -60,7 +61,7 @@ func (f *fitting) best(bytes int64) (best fitted, err error) {
 			break
 		}
 		given += left
-		more, ok, err := f.solve(given)
+		more, ok, err := f.solve(given, o)
 		if err != nil {
 			return best, err
 		}
@@ -89,7 +90,7 @@ func (f *fitting) fewest() (fitted, int64, error) {
 	none, err := solver.SolveDevice(f.ctx, f.problem, solver.Options{})
 	var best fitted
 	if err == nil {
-		best, _, err = f.solve(none.Peak)
+		best, _, err = f.solve(none.Peak, solver.Options{NoBound: true}) // which follows
 	}
 	if f.problem.Stages = measured; err != nil {
 		return fitted{}, 0, err
@@ -133,9 +134,9 @@ func (f *fitting) once(s solver.Stage) float64 {
 
 // solve solves within so many bytes by the solver's count, and applies the plan. ok says that there
 // is one.
-func (f *fitting) solve(bytes int64) (out fitted, ok bool, err error) {
+func (f *fitting) solve(bytes int64, o solver.Options) (out fitted, ok bool, err error) {
 	f.problem.Limit = bytes
-	out.solved, err = solver.SolveDevice(f.ctx, f.problem, solver.Options{})
+	out.solved, err = solver.SolveDevice(f.ctx, f.problem, o)
 	if err != nil || !out.solved.Feasible {
 		return out, false, err
 	}

@@ -20,6 +20,9 @@ type Problem struct {
 	Larger   int
 	Schedule schedule.Generator // makes the program; nil is schedule.GPipe
 	Meet     bool               // nothing may wait on links between neighbours, whatever the limits
+	// NoBound leaves out the lower bounds of devices, DevicePlan.LowerBound, which take most of the time:
+	// they are the times without recomputation. What is planned is the same.
+	NoBound bool
 }
 
 // Device is what is known of a device. Limit and Live count if its stages have the policy Optimal.

@@ -30,6 +30,12 @@ func (t Timing) Warning() string {
 	return fmt.Sprintf("the median run took %.0f %% longer than the lower quartile", 100*t.Spread)
 }
 
+// useless is the spread from which on times are of no use: the median run took twice as long as what counts.
+const useless = 1
+
+// Useless says that the times are of no use for a decision.
+func (t Timing) Useless() bool { return t.Spread >= useless }
+
 // Spread is how much longer the median of a unit's timed runs took than the lower quartile, which
 // counts, as a part of the latter.
 type Spread struct{ ForwardNoGrad, Forward, Backward float64 }

@@ -14,6 +14,9 @@ type Chain struct {
 	Carries, GradientCarries []Carry
 	// Deferred is by layer; nil where it is not known. No plan of a chain depends on it.
 	Deferred []Deferred
+	// Spread is how much longer the median of timed runs took than those that count, as a part of the
+	// latter; 0 where it is not known. No plan depends on it.
+	Spread float64
 }
 
 // WithoutInput is the chain without the bytes of x(0), for use where x(0) is there in any case and

@@ -45,6 +45,7 @@ func (c Chain) Check() error {
 	}
 	s.time("loss.backward_us", c.Loss.Backward)
 	s.bytes("loss.tmp_bytes", c.Loss.Tmp)
+	s.time("spread", c.Spread)
 	for i, l := range c.Layers {
 		if s.err == nil && l.BackwardEarly > 0 && l.BackwardEarly > l.Saved+l.WeightGradient+l.BackwardTmp+c.madeGradient(i)+c.gradientAt(i+1) {
 			s.fail(fmt.Sprintf("layers[%d].backward_early_bytes", i), "%d bytes, more than the layer saves, is given and makes", l.BackwardEarly)

@@ -101,6 +101,7 @@ func (p profilePlan) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	chain.Chain.Spread = chain.Timing.Spread
 	text, err := planfile.FormatChain(chain.Chain)
 	if err != nil {
 		return err

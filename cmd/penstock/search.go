@@ -15,6 +15,7 @@ import (
 
 	"penstock/internal/arg"
 	"penstock/planner/search"
+	"penstock/profile"
 	"penstock/remat"
 	"penstock/report"
 	"penstock/schedule"
@@ -62,8 +63,9 @@ is taken to grow with their rows. Transfers cost nothing unless --latency or
   "links":[{"latency_us":5,"bytes_per_second":25e9}]}
 
 A device that is twice as fast as what was measured has the speed 2. A link that has
-"from" and "to" joins two devices by name, gpu0 and gpu1 here. Devices are used in
-their order.
+"from" and "to" joins two devices by name, gpu0 and gpu1 here. Unequal devices are
+tried in all orders, if there are at most 24 and no link joins two by name; otherwise
+in their own.
 
 Peaks of a chain are those of penstock schedule compare; of the optimizer's state they
 have nothing. If no plan keeps the limits the exit code is 2, the least limits are told,
@@ -205,6 +207,11 @@ func (f *searchFlags) read(cmd *cobra.Command, args []string) (searchJob, error)
 	}
 	if job.title = filepath.Base(args[0]); args[0] == "-" {
 		job.title = "a chain"
+	}
+	if timing := (profile.Timing{Spread: c.Spread}); timing.Useless() {
+		return job, badUsage("%s: its times are of no use: %s; %s", args[0], timing.Warning(), profileAgain)
+	} else if warnOfTiming(cmd.ErrOrStderr(), timing, profileAgain) {
+		fmt.Fprintln(cmd.ErrOrStderr(), "another plan may be faster than the one that is found; limits hold")
 	}
 	job.wishes = search.Wishes{Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual, Replicas: f.replicas, Limit: f.limit}
 	switch {

@@ -56,8 +56,8 @@ func TestPlanForAMachine(t *testing.T) {
 	machine := textFile(t, "machine.json", `{"version":1,"devices":[{"name":"fast","bytes":1000000000,"threads":1,"speed":2},{"name":"slow","bytes":1000000000,"threads":1,"speed":1}],
 		"links":[{"latency_us":10,"bytes_per_second":1e12}]}`)
 	line := planLine(t, chain, "--machine", machine, "--stages", "2", "--chunks", "8", "--schedule", "1f1b")
-	if !slices.Equal(line.Balance, []int{4, 2}) || !slices.Equal(line.Devices, []string{"fast", "slow"}) {
-		t.Errorf("%+v, want more layers on the faster device", line)
+	if !slices.Equal(line.Balance, []int{2, 4}) || !slices.Equal(line.Devices, []string{"slow", "fast"}) {
+		t.Errorf("%+v, want more layers on the faster device, which has the loss", line)
 	}
 	text := must(t, "plan", "explain", chain, "--machine", machine, "--chunks", "8", "--schedule", "1f1b").stdout
 	for _, want := range []string{"is busy for", "memory", "one more device", "10 % more bytes", "twice the bandwidth"} {
@@ -120,5 +120,30 @@ func TestPlanSaysWhatWouldDo(t *testing.T) {
 	if _, devices, ok := strings.Cut(rest, ", or "); ok {
 		devices, _, _ = strings.Cut(devices, " ")
 		planLine(t, chain, "--stages", devices, "--chunks", "2", "--schedule", "1f1b", "--memory-limit", "17MiB")
+	}
+}
+
+// Times that vary too much are of no use; a chain whose times vary less is planned with a warning.
+func TestPlanLooksAtTheSpreadOfTimes(t *testing.T) {
+	text, err := os.ReadFile(chainFile(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spread := func(x string) string {
+		return textFile(t, "chain.json", strings.Replace(string(text), `"input_bytes"`, `"spread":`+x+`,"input_bytes"`, 1))
+	}
+	got := command(t, "plan", spread("1.5"), "--stages", "2", "--chunks", "2")
+	if want := "its times are of no use: the median run took 150 % longer"; got.code != exitUsage || !strings.Contains(got.stderr, want) || !strings.Contains(got.stderr, "penstock profile again") {
+		t.Errorf("exit code %d: %s", got.code, got.stderr)
+	}
+	for x, told := range map[string]bool{"0.05": false, "0.5": true} {
+		if got := must(t, "plan", spread(x), "--stages", "2", "--chunks", "2"); strings.Contains(got.stderr, "measured times are uncertain") != told {
+			t.Errorf("a spread of %s: %s", x, got.stderr)
+		}
+	}
+	for _, x := range []string{"-1", "null", `"a"`} {
+		if got := command(t, "plan", spread(x), "--stages", "2", "--chunks", "2"); got.code == exitDone || !strings.Contains(got.stderr, "spread") {
+			t.Errorf("a spread of %s: exit code %d, %s", x, got.code, got.stderr)
+		}
 	}
 }

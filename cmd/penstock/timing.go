@@ -24,6 +24,7 @@ func warnOfTiming(w io.Writer, t profile.Timing, remedy string) (told bool) {
 // What to do about uncertain times.
 const (
 	measureAgain = "measure again when nothing else runs, or with more --repeats"
+	profileAgain = "penstock profile again when nothing else runs, or with more --repeats"
 	cutAgain     = "the balance may not be the best; train when nothing else runs, or give a --balance that penstock balance finds with more --repeats"
 	bothAgain    = "the balance may not be the best, and more than needed may be recomputed; limits hold; train when nothing else runs"
 	orderAgain   = "the schedule may not be the best; train when nothing else runs"

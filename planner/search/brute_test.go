@@ -2,6 +2,7 @@ package search
 
 import (
 	"context"
+	"flag"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -36,28 +37,49 @@ func TestBruteForce(t *testing.T) {
 // Under limits it is as fast as the best of all cuts that are planned as a whole, and none is above its
 // limit.
 func TestBruteForceUnderLimits(t *testing.T) {
-	few(t, func(t *rapid.T) {
-		schedules := schedule.Schedules()
-		s := schedules[rapid.IntRange(0, len(schedules)-1).Draw(t, "schedule")]
-		v := max(s.Virtual, 1)
-		devices := rapid.IntRange(1, 3).Draw(t, "devices")
-		units := rapid.IntRange(devices*v, max(5, devices*v)).Draw(t, "units")
-		c := randomChain(t, units)
-		m := rapid.IntRange(1, 4).Draw(t, "micro-batches")
-		w := Wishes{Limit: rapid.Int64Range(100, 5000).Draw(t, "limit")}
-		p := oneSpace(t, c, randomMachine(t, devices), w, s.Name, v, m)
-		f, err := p.best(context.Background(), none, none)
-		if err != nil {
-			t.Fatal(err)
-		}
-		least := int64(none)
-		everyCut(units, p.stages(), func(c cut) {
-			if took, ok := judged(t, p, c); ok {
-				least = min(least, took)
+	few(t, func(t *rapid.T) { bruteForceUnderLimits(t, 6, 3, 4) })
+}
+
+var limited = flag.Int("limited", 0, "how many larger random cases under limits are compared with all cuts, which takes seconds for each")
+
+// The same with more units, devices and micro-batches.
+func TestBruteForceUnderLimitsOfMore(t *testing.T) {
+	if *limited == 0 {
+		t.Skip("with -limited N, such as 100")
+	}
+	done := 0
+	for done < *limited {
+		rapid.Check(t, func(t *rapid.T) {
+			if done < *limited {
+				bruteForceUnderLimits(t, 12, 4, 6)
 			}
+			done++
 		})
-		if f.step != least || !f.proved || f.bound != least {
-			t.Fatalf("%s v=%d m=%d limit=%d: %v takes %d ns, bound %d, proved %v; the best takes %d", s.Name, v, m, w.Limit, f.cut, f.step, f.bound, f.proved, least)
+	}
+}
+
+func bruteForceUnderLimits(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
+	schedules := schedule.Schedules()
+	s := schedules[rapid.IntRange(0, len(schedules)-1).Draw(t, "schedule")]
+	v := rapid.SampledFrom(virtuals(s)).Draw(t, "virtual")
+	devices := rapid.IntRange(1, mostDevices).Draw(t, "devices")
+	units := rapid.IntRange(devices*v, max(mostUnits, devices*v)).Draw(t, "units")
+	c := randomChain(t, units)
+	m := rapid.IntRange(1, mostChunks).Draw(t, "micro-batches")
+	w := Wishes{Limit: rapid.Int64Range(100, 5000).Draw(t, "limit")}
+	p := oneSpace(t, c, randomMachine(t, devices), w, s.Name, v, m)
+	p.wishes.Plans = 1 << 30
+	f, err := p.best(context.Background(), none, none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	least := int64(none)
+	everyCut(units, p.stages(), func(c cut) {
+		if took, ok := judged(t, p, c); ok {
+			least = min(least, took)
 		}
 	})
+	if f.step != least || !f.proved || f.bound != least {
+		t.Fatalf("%s v=%d m=%d limit=%d: %v takes %d ns, bound %d, proved %v; the best takes %d", s.Name, v, m, w.Limit, f.cut, f.step, f.bound, f.proved, least)
+	}
 }

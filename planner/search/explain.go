@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"penstock/internal/arg"
+	"penstock/remat"
+	"penstock/schedule"
 )
 
 // Explanation says what sets the time and the memory of a plan.
@@ -84,8 +86,9 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishe
 		}
 		return list[:min(3, len(list))]
 	}
-	out.Slow = shares(out.Slowest, func(u int) float64 { return layers[u].Forward + layers[u].Backward })
-	out.Full = shares(out.Fullest, func(u int) float64 { return float64(layers[u].Saved + 2*layers[u].WeightGradient) })
+	took, held := taken(plan, measured.Chain)
+	out.Slow = shares(out.Slowest, func(u int) float64 { return took[u] })
+	out.Full = shares(out.Fullest, func(u int) float64 { return held[u] })
 	for _, more := range []struct {
 		what   string
 		change func(m *Machine, w *Wishes) bool
@@ -109,10 +112,12 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishe
 			return limited
 		}},
 		{"twice the bandwidth", func(m *Machine, _ *Wishes) bool {
+			bounded := false
 			for i := range m.Links {
+				bounded = bounded || m.Links[i].Bandwidth > 0
 				m.Links[i].Bandwidth *= 2
 			}
-			return len(m.Links) > 0
+			return bounded
 		}},
 	} {
 		m, w := Machine{slices.Clone(machine.Devices), slices.Clone(machine.Links)}, wishes
@@ -130,4 +135,49 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishe
 		out.Gains = append(out.Gains, g)
 	}
 	return out, nil
+}
+
+// taken is by unit the microseconds of a step, with what is run again, and the bytes that it holds when most
+// micro-batches of its stage are in flight: weights, their gradients, and what its forwards save.
+func taken(plan *Plan, c remat.Chain) (took, held []float64) {
+	took, held = make([]float64, len(c.Layers)), make([]float64, len(c.Layers))
+	most, now := make([]int, len(plan.Balance)), make([]int, len(plan.Balance)) // by stage: in flight
+	for _, actions := range plan.Planned.Program.Workers {
+		for _, a := range actions {
+			switch a.Kind {
+			case schedule.Forward:
+				now[a.Stage]++
+				most[a.Stage] = max(most[a.Stage], now[a.Stage])
+			case schedule.Backward, schedule.BackwardInput:
+				now[a.Stage]--
+			}
+		}
+	}
+	first := 0
+	for s, n := range plan.Balance {
+		part := float64(most[s]) / float64(plan.MicroBatches)
+		for u := first; u < first+n; u++ {
+			held[u] = 2 * float64(c.Layers[u].WeightGradient)
+		}
+		for _, m := range plan.Planned.Stages[s].MicroBatches {
+			before := true // the loss
+			for _, op := range m.Ops {
+				u := first + op.Layer
+				switch op.Kind {
+				case remat.ForwardSave:
+					if took[u] += c.Layers[u].Forward; before {
+						held[u] += part * float64(c.Layers[u].Saved)
+					}
+				case remat.Forward, remat.ForwardKeep:
+					took[u] += c.Layers[u].ForwardNoGrad
+				case remat.Backward:
+					took[u] += c.Layers[u].Backward
+				case remat.LossStep:
+					before = false
+				}
+			}
+		}
+		first += n
+	}
+	return took, held
 }

@@ -132,3 +132,36 @@ func TestReplicas(t *testing.T) {
 		t.Errorf("%d replicas where sums take too long, want 1", r.Best.Replicas)
 	}
 }
+
+// Devices of two kinds are tried in all orders: a slow one goes where little is to be done.
+func TestOrdersOfDevices(t *testing.T) {
+	m := devices(3, 0)
+	m.Devices[0].Speed = 0.25
+	c := plainChain([]float64{400, 400, 400, 400, 30}, 64) // the last stage's is small
+	w := Wishes{MicroBatches: []int{8}, Devices: 3, Schedules: []string{"1f1b"}}
+	r := search(t, Profile{[]Measured{{Chain: c}}}, m, w)
+	if !slices.Equal(r.Best.Devices, []string{"d1", "d2", "d0"}) || !slices.Equal(r.Best.Balance, []int{2, 2, 1}) {
+		t.Errorf("%v with %v units, want the slow device last with the small unit", r.Best.Devices, r.Best.Balance)
+	}
+	least := time.Duration(none)
+	for _, first := range []int{0, 1, 2} {
+		given := Machine{Devices: slices.Clone(m.Devices), Links: []Link{{From: "d0", To: "d1"}}} // which keeps the order
+		given.Devices[0], given.Devices[first] = given.Devices[first], given.Devices[0]
+		least = min(least, search(t, Profile{[]Measured{{Chain: c}}}, given, w).Best.Step)
+	}
+	if r.Best.Step != least {
+		t.Errorf("%v, want %v as the best of the orders", r.Best.Step, least)
+	}
+	for _, test := range []struct {
+		speeds []float64
+		want   int
+	}{{[]float64{1, 1, 1, 1, 1, 1, 1, 1}, 1}, {[]float64{1, 2, 3, 4}, 24}, {[]float64{1, 1, 2, 2}, 6}, {[]float64{1, 2, 3, 4, 5}, 1}} {
+		m := devices(len(test.speeds), 0)
+		for i, s := range test.speeds {
+			m.Devices[i].Speed = s
+		}
+		if got := m.orders(); len(got) != test.want || !slices.Equal(got[0].Devices, m.Devices) {
+			t.Errorf("speeds %v: %d orders, want %d", test.speeds, len(got), test.want)
+		}
+	}
+}

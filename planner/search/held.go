@@ -51,6 +51,38 @@ func (p *space) group(w int) (g group) {
 	return g
 }
 
+// flight is the micro-batches in flight on a worker at a backward, beside the one that it is of: how many of
+// each of the worker's stages.
+type flight []int
+
+// flights are those at the backwards of each of a worker's stages, without those that are part of another.
+func (p *space) flights(w int) [][]flight {
+	o := &p.order[w]
+	out := make([][]flight, len(o.stages))
+	now := make(flight, len(o.stages))
+	within := func(a, b flight) bool {
+		for k := range a {
+			if a[k] > b[k] {
+				return false
+			}
+		}
+		return true
+	}
+	for _, e := range o.list {
+		k := slices.Index(o.stages, int(e.stage))
+		switch e.kind {
+		case schedule.Forward:
+			now[k]++
+		case schedule.Backward, schedule.BackwardInput:
+			now[k]--
+			if !slices.ContainsFunc(out[k], func(f flight) bool { return within(now, f) }) {
+				out[k] = append(slices.DeleteFunc(out[k], func(f flight) bool { return within(f, now) }), slices.Clone(now))
+			}
+		}
+	}
+	return out
+}
+
 // fixed is the bytes that a worker holds at the end of a step whatever it recomputes, of a stage: weights,
 // their gradients, the optimizer's state, and the batch.
 func (p *space) fixed(s, i, j int) (bytes int64) {
@@ -64,26 +96,40 @@ func (p *space) fixed(s, i, j int) (bytes int64) {
 }
 
 // least is a bound of the bytes that a worker needs for its stages, whatever it recomputes: all that is
-// fixed; or, at the backward of each unit, weights, what the unit saves and its backward takes, and, with
-// one stage, the inputs of the other micro-batches in flight.
+// fixed; or, at the backward of each unit, weights, what the unit saves and its backward takes, and the
+// inputs of the other micro-batches in flight. An input that comes from the stage before on the same worker
+// may be a part of what that holds.
 func (p *space) least(w int, first, last []int) int64 {
 	carried := len(p.chain.Carries)+len(p.chain.GradientCarries) > 0
+	stages := p.order[w].stages
 	fixed, weights, most := int64(0), int64(0), int64(0)
-	for _, s := range p.order[w].stages {
+	for k, s := range stages {
 		fixed += p.fixed(s, first[s], last[s])
-		for k := first[s]; k < last[s]; k++ {
-			l := &p.chain.Layers[k]
+		unit := int64(0)
+		for i := first[s]; i < last[s]; i++ {
+			l := &p.chain.Layers[i]
 			weights += int64(1+p.wishes.State) * l.WeightGradient
 			takes := l.Saved - l.Output
 			if !carried {
 				takes += max(0, l.Gradient+l.BackwardTmp-l.BackwardEarly)
 			}
-			most = max(most, takes)
+			unit = max(unit, takes)
 		}
+		most = max(most, unit)
 		if s == 0 {
 			weights += int64(p.m) * p.chain.Input
-		} else if g := p.oracle.groups[w]; g.times > 0 && !carried {
-			most += int64(g.micro-1) * p.x[first[s]]
+		}
+		if carried {
+			continue
+		}
+		for _, f := range p.oracle.flights[w][k] {
+			others := int64(0)
+			for at, of := range stages {
+				if of > 0 && p.place[of-1] != w {
+					others += int64(f[at]) * p.x[first[of]]
+				}
+			}
+			most = max(most, unit+others)
 		}
 	}
 	return max(weights+most, fixed)

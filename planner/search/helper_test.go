@@ -95,7 +95,9 @@ func everyCut(units, stages int, visit func(c cut)) {
 // judged is the time of a step of a cut as package schedule says of the plan that package planner makes,
 // or false if that does not fit.
 func judged(t interface{ Fatal(...any) }, p *space, c cut) (int64, bool) {
-	plan, err := planner.Solve(context.Background(), p.problem(c))
+	problem := p.problem(c)
+	problem.NoBound = true
+	plan, err := planner.Solve(context.Background(), problem)
 	if _, short := err.(*planner.MemoryError); short {
 		return 0, false
 	}

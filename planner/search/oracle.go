@@ -22,6 +22,7 @@ type oracle struct {
 	cells    map[string]*cell
 	programs map[int]*schedule.Program // by capacity
 	groups   []group                   // by worker
+	flights  [][][]flight              // by worker, by stage of it
 	solved   int
 }
 
@@ -57,7 +58,7 @@ func newOracle(p *space) *oracle {
 		o.kinds = append(o.kinds, kind)
 	}
 	for w := range p.workers {
-		o.groups = append(o.groups, p.group(w))
+		o.groups, o.flights = append(o.groups, p.group(w)), append(o.flights, p.flights(w))
 	}
 	return o
 }
@@ -101,7 +102,7 @@ func (o *oracle) ask(ctx context.Context, w int, first, last []int) (*cell, erro
 	if limit := p.workers[w].bytes; limit > 0 && p.least(w, first, last) > limit {
 		return &cell{bound: none}, nil
 	}
-	problem := planner.Problem{MicroBatches: p.m, Schedule: o.generate}
+	problem := planner.Problem{MicroBatches: p.m, Schedule: o.generate, NoBound: true}
 	for _, of := range p.workers {
 		problem.Devices = append(problem.Devices, planner.Device{Name: of.name})
 	}

@@ -283,50 +283,67 @@ func (w Wishes) spaces(profile Profile, machine Machine, s schedule.Schedule) (l
 	if replicas == nil {
 		replicas = []int{1}
 	}
+	orders, known := machine.orders(), map[string]bool{}
 	for _, threads := range profile.threads() {
-		all := machine.workers(threads, w.Limit)
-		for _, r := range replicas {
-			most := len(all) / r
-			devices := []int{w.Devices}
-			if w.Devices == 0 {
-				devices = nil
-				for n := range min(most, profile.units()) {
-					devices = append(devices, n+1)
+		for _, machine := range orders {
+			all := machine.workers(threads, w.Limit)
+			for _, r := range replicas {
+				most := len(all) / r
+				devices := []int{w.Devices}
+				if w.Devices == 0 {
+					devices = nil
+					for n := range min(most, profile.units()) {
+						devices = append(devices, n+1)
+					}
 				}
-			}
-			for _, n := range devices {
-				if n > most {
-					why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", n*r, threads, len(all))
-					continue
-				}
-				virtual := w.Virtual
-				switch {
-				case s.Virtual > 0:
-					virtual = []int{s.Virtual}
-				case virtual == nil:
-					virtual = []int{s.Usual()}
-				}
-				for _, v := range virtual {
-					if n*v > profile.units() {
-						why = fmt.Sprintf("%d stages are more than %d units", n*v, profile.units())
+				for _, n := range devices {
+					if n > most {
+						why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", n*r, threads, len(all))
 						continue
 					}
-					for _, m := range w.chunks(r) {
-						measured, ok := profile.of(w.rows(m, r), threads)
-						if !ok {
-							continue
-						}
-						workers, link := machine.pipeline(all, n, r)
-						p, err := newSpace(w, s, measured.Chain, v, m, r, workers, link)
-						if err != nil {
-							why = err.Error()
-							continue
-						}
-						p.rows, p.threads = measured.Rows, threads
-						list = append(list, p)
+					if key := alike(all[:n*r], threads, n); len(orders) > 1 && known[key] {
+						continue // in another order
+					} else {
+						known[key] = true
+					}
+					more, because := w.onWorkers(profile, machine, s, all, threads, n, r)
+					if list = append(list, more...); because != "" {
+						why = because
 					}
 				}
 			}
+		}
+	}
+	return list, why
+}
+
+// onWorkers are the spaces of a schedule on the first n workers, of each of r replicas, or why there is none.
+func (w Wishes) onWorkers(profile Profile, machine Machine, s schedule.Schedule, all []worker, threads, n, r int) (list []*space, why string) {
+	virtual := w.Virtual
+	switch {
+	case s.Virtual > 0:
+		virtual = []int{s.Virtual}
+	case virtual == nil:
+		virtual = []int{s.Usual()}
+	}
+	for _, v := range virtual {
+		if n*v > profile.units() {
+			why = fmt.Sprintf("%d stages are more than %d units", n*v, profile.units())
+			continue
+		}
+		for _, m := range w.chunks(r) {
+			measured, ok := profile.of(w.rows(m, r), threads)
+			if !ok {
+				continue
+			}
+			workers, link := machine.pipeline(all, n, r)
+			p, err := newSpace(w, s, measured.Chain, v, m, r, workers, link)
+			if err != nil {
+				why = err.Error()
+				continue
+			}
+			p.rows, p.threads = measured.Rows, threads
+			list = append(list, p)
 		}
 	}
 	return list, why

@@ -33,7 +33,7 @@ func (f *microBatches) solve(ctx context.Context, most int64, o Options) (Device
 	for _, caps := range f.extremes() {
 		best = f.better(best, f.realise(caps))
 	}
-	levels := newLevels(f)
+	levels := newLevels(f, o.NoBound)
 	if err := levels.fill(ctx); err != nil {
 		return DevicePlan{}, err
 	}

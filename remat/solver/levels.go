@@ -26,6 +26,7 @@ type levels struct {
 	levels  int // of the limit
 	classes []*class
 	of      []int // by item: its class
+	noBound bool  // times below are not wanted
 }
 
 // class is the items with the same times.
@@ -48,8 +49,8 @@ const (
 	fewLayers, levelsOfFewLayers = 8, 1024
 )
 
-func newLevels(f *microBatches) *levels {
-	l := &levels{f: f, of: make([]int, len(f.items))}
+func newLevels(f *microBatches, noBound bool) *levels {
+	l := &levels{f: f, of: make([]int, len(f.items)), noBound: noBound}
 	levels := min(max(levelsPerShare*f.inFlight(-1), fewestLevels), mostLevels)
 	if f.longest() <= fewLayers {
 		levels = levelsOfFewLayers
@@ -106,27 +107,46 @@ func (l *levels) classify() {
 	}
 }
 
-// fill computes the times.
+// fill computes the times: those below only for a bound, and those above only of the sums that are looked
+// at.
 func (l *levels) fill(ctx context.Context) error {
+	all := make([]int, l.levels+1)
+	for sum := range all {
+		all[sum] = sum
+	}
+	tried := all
+	if !l.f.forwardsFirst() {
+		tried = l.steadySums()
+	}
+	var tasks []func()
+	add := func(out []float64, g *grid, sums []int, top, shares int64, factor float64) {
+		for some := range slices.Chunk(sums, sumsAtOnce) {
+			tasks = append(tasks, func() { l.times(out, g, some, top, shares, factor) })
+		}
+	}
 	w := l.levels + 1
 	for _, c := range l.classes {
-		c.above, c.below = make([]float64, w*w), make([]float64, w*w)
+		c.above = make([]float64, w*w)
+		if !l.noBound {
+			c.below = make([]float64, w*w)
+		}
+		if s := c.side; s != nil {
+			add(c.above, s.above, tried, l.f.limit-c.most, c.shares, 1)
+			if !l.noBound {
+				add(c.below, s.below, all, l.f.limit-c.least, c.shares, 1-s.below.slack())
+			}
+		}
 	}
 	var next atomic.Int64
 	var wait sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		wait.Go(func() {
 			for ctx.Err() == nil {
-				sum := int(next.Add(1)) - 1
-				if sum > l.levels {
+				at := int(next.Add(1)) - 1
+				if at >= len(tasks) {
 					return
 				}
-				for _, c := range l.classes {
-					if s := c.side; s != nil {
-						l.times(c.above, s.above, sum, l.f.limit-c.most, c.shares, 1)
-						l.times(c.below, s.below, sum, l.f.limit-c.least, c.shares, 1-s.below.slack())
-					}
-				}
+				tasks[at]()
 			}
 		})
 	}
@@ -134,13 +154,28 @@ func (l *levels) fill(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// times are those for all r and s of one sum, with so many bytes at the backward in all, and shares
-// more for the item alone.
-func (l *levels) times(out []float64, g *grid, sum int, top, shares int64, factor float64) {
-	rows := newSpineRows(g, newSpine(g.t, g.b, available{forward: 1 << 61, held: int64(sum)*l.unit + shares, backward: top + shares}))
-	for r := range sum + 1 {
-		m := top + shares - int64(r)*l.unit - g.t.chain.Input
-		out[r*(l.levels+1)+sum-r] = g.microseconds(rows.time(0, m)) * factor
+// sumsAtOnce is how many sums times computes side by side. In a row of times those of neighbouring sums
+// are neighbours, so that they share a line of the processor's cache.
+const sumsAtOnce = 8
+
+// times are those for all r and s of some sums, ascending and at most sumsAtOnce, with so many bytes at the
+// backward in all, and shares more for the item alone.
+func (l *levels) times(out []float64, g *grid, sums []int, top, shares int64, factor float64) {
+	last, most := sums[len(sums)-1], top+shares-g.t.chain.Input
+	var rows [sumsAtOnce]*spineRows
+	begin := last + 1 // below it everything may be held, which takes no time, as in out as it is made
+	for k, sum := range sums {
+		on := newSpine(g.t, g.b, available{forward: 1 << 61, held: int64(sum)*l.unit + shares, backward: top + shares})
+		rows[k] = newSpineRows(g, on)
+		begin = min(begin, max(floorDiv(most-on.all[0], l.unit)+1, 0))
+	}
+	for r := begin; r <= last; r++ {
+		m := most - int64(r)*l.unit
+		for k, sum := range sums {
+			if sum >= r {
+				out[r*(l.levels+1)+sum-r] = g.microseconds(rows[k].time(0, m)) * factor
+			}
+		}
 	}
 }
 
@@ -240,6 +275,9 @@ func (l *levels) nothing() []float64 {
 // take if there were no other items and all forwards came first. Sets of items that are each in
 // flight at once and have no item in common add up.
 func (l *levels) bound() float64 {
+	if l.noBound {
+		return 0
+	}
 	sum, known := 0.0, map[string]float64{}
 	taken := make([]bool, len(l.f.items))
 	for {

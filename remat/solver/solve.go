@@ -28,6 +28,9 @@ type Options struct {
 	// made in any case. Where MaxTable stops the refining, Plan.LowerBound says how far it has
 	// come.
 	MaxTable int64
+	// NoBound leaves out the lower bound of the plans of a device with several micro-batches, which takes
+	// most of the time: DevicePlan.LowerBound is the time without recomputation.
+	NoBound bool
 }
 
 const (

@@ -9,6 +9,16 @@ import (
 // steadySums is how many sums of held bytes steady tries.
 const steadySums = 64
 
+// steadySums are the sums that steady tries, ascending.
+func (l *levels) steadySums() (list []int) {
+	for q := range steadySums {
+		if sum := l.levels * (q + 1) / steadySums; sum > 0 {
+			list = append(list, sum)
+		}
+	}
+	return slices.Compact(list)
+}
+
 // steady are caps where forwards and backwards alternate, as in 1F1B. Micro-batches of a stage whose
 // numbers differ by the most that it has in flight take each other's place, so they get the same
 // cap. The caps of all places have a sum. For each of some sums, dynamic programming divides it
@@ -36,13 +46,7 @@ func (l *levels) steady() (list [][]int64) {
 		caps []int64
 	}
 	var all []outcome
-	tried := 0
-	for q := range steadySums {
-		sum := l.levels * (q + 1) / steadySums
-		if sum == tried {
-			continue
-		}
-		tried = sum
+	for _, sum := range l.steadySums() {
 		shares, time := l.divide(sum, count)
 		if math.IsInf(time, 1) {
 			continue
@@ -75,13 +79,18 @@ func (l *levels) divide(sum int, count [][]int) (shares []int, time float64) {
 				}
 			}
 		}
+		// To hold more than what takes no time is of no use.
+		enough := sum + 1
+		if at := slices.Index(costs, 0); at >= 0 {
+			enough = at + 1
+		}
 		best := l.impossible()
 		share[p] = make([]int16, sum+1)
 		for r, cost := range after[:sum+1] {
 			if math.IsInf(cost, 1) {
 				continue
 			}
-			for s, time := range costs[:sum+1-r] {
+			for s, time := range costs[:min(sum+1-r, enough)] {
 				if all := cost + time; all < best[r+s] {
 					best[r+s], share[p][r+s] = all, int16(s)
 				}
@@ -134,19 +143,36 @@ func (l *levels) average() float64 {
 			terms[term{l.of[e.item], seen - since[e.item]}]++
 		}
 	}
+	// A term depends on r and s only by what they cost at a price of 1: of those that cost the same the
+	// least time counts, which is found once for all prices.
 	w := l.levels + 1
+	type priced struct {
+		count int
+		least []float64 // by the cost, from -w on
+	}
+	var list []priced
+	for t, n := range terms {
+		p := priced{n, slices.Repeat([]float64{math.Inf(1)}, w+(t.backwards-1)*w+1)}
+		times := l.classes[t.class].below
+		for r := range w {
+			at := w - r - 1
+			for s, time := range times[r*w : r*w+w-r] {
+				cost := at + (t.backwards-1)*max(s-1, 0)
+				p.least[cost] = min(p.least[cost], time)
+			}
+		}
+		list = append(list, p)
+	}
 	at := func(price float64) (sum float64) {
-		for t, n := range terms {
-			least, times := math.Inf(1), l.classes[t.class].below
-			for r := range w {
-				for s, time := range times[r*w : r*w+w-r] {
-					least = min(least, time-price*float64(r+1)+price*float64((t.backwards-1)*max(s-1, 0)))
-				}
+		for _, p := range list {
+			least := math.Inf(1)
+			for cost, time := range p.least {
+				least = min(least, time+price*float64(cost-w))
 			}
 			if math.IsInf(least, 1) {
 				return 0
 			}
-			sum += float64(n) * least
+			sum += float64(p.count) * least
 		}
 		return sum
 	}
