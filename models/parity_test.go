@@ -35,8 +35,8 @@ func TestParityWithPyTorch(t *testing.T) {
 			c := torchtest.New(t, torch.Options{Grad: true})
 			f := openFixture(t, c, filepath.Join(parity, p.File))
 			// The norms of a small AmoebaNet divide by deviations of six values, one after the
-			// other: rounding grows.
-			f.tolerance = map[string]float64{"unet": 1e-5, "resnet1001": 1e-5, "gpt2": 1e-5, "amoebanetd": 2e-4}[p.Model]
+			// other: rounding grows. Of the U-Net PyTorch's own float32 differs by 1.4e-5.
+			f.tolerance = map[string]float64{"unet": 2e-5, "resnet1001": 1e-5, "gpt2": 1e-5, "amoebanetd": 2e-4}[p.Model]
 			o := models.Options{NoDropout: p.Model == "unet" || p.Model == "gpt2"}
 			for name, value := range p.Args {
 				if err := models.Set(p.Model, &o, []string{fmt.Sprintf("%s=%d", name, value)}); err != nil {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +14,7 @@ import (
 	"penstock/torch"
 )
 
-// What PyTorch 1.13 computed is in testdata/parity; scripts/fixtures/README.md says what each file
+// What PyTorch computed is in testdata/parity; scripts/fixtures/README.md says what each file
 // holds.
 const parity = "testdata/parity"
 
@@ -97,7 +96,7 @@ type fixture struct {
 }
 
 func openFixture(t *testing.T, name string) *fixture {
-	file, err := safetensors.Open(filepath.Join(parity, name))
+	file, err := safetensors.Open(torchtest.Fixture(parity, name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +188,7 @@ func distance(got, want []float64) (difference, largest float64) {
 
 func readJSON(t *testing.T, name string, into any) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(parity, name))
+	text, err := os.ReadFile(torchtest.Fixture(parity, name))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,10 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
+	"penstock/internal/torchtest"
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/safetensors"
@@ -19,7 +19,7 @@ const parity = "testdata/parity"
 
 func readCases[T any](t *testing.T, file string) []T {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(parity, file))
+	data, err := os.ReadFile(torchtest.Fixture(parity, file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func readCases[T any](t *testing.T, file string) []T {
 // fixture opens a file of tensors and returns a reader that puts one of them into c.
 func fixture(t *testing.T, c *torch.Ctx, file string) func(name string) *torch.Tensor {
 	t.Helper()
-	f, err := safetensors.Open(filepath.Join(parity, file))
+	f, err := safetensors.Open(torchtest.Fixture(parity, file))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"math"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,7 +14,7 @@ import (
 	"penstock/torch"
 )
 
-// What PyTorch 1.13 computed under autocast is in testdata/autocast; scripts/fixtures/README.md
+// What PyTorch computed under autocast is in testdata/autocast; scripts/fixtures/README.md
 // says what each file holds.
 const autocastFixtures = "testdata/autocast"
 
@@ -59,10 +58,7 @@ var autocastOperators = map[string]func(c *torch.Ctx, arg func(string) *torch.Te
 // Under autocast every operator gives PyTorch's types, and its numbers to bfloat16's accuracy, as
 // do the gradients.
 func TestAutocastGivesWhatPyTorchGives(t *testing.T) {
-	if !strings.HasPrefix(torch.Version(), "1.13.") {
-		t.Skipf("which operators are lowered changed after 1.13, which the fixtures are of; this is %s", torch.Version())
-	}
-	text, err := os.ReadFile(filepath.Join(autocastFixtures, "cases.json"))
+	text, err := os.ReadFile(torchtest.Fixture(autocastFixtures, "cases.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +68,7 @@ func TestAutocastGivesWhatPyTorchGives(t *testing.T) {
 	}
 	for _, row := range cases {
 		t.Run(row.Name, func(t *testing.T) {
-			file, err := safetensors.Open(filepath.Join(autocastFixtures, row.File))
+			file, err := safetensors.Open(torchtest.Fixture(autocastFixtures, row.File))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -104,6 +104,9 @@ ps_error* ps_store_open(const char* host, int32_t port, int32_t server, int64_t 
     options.isServer = server != 0;
     options.waitWorkers = false;
     options.timeout = milliseconds(timeout_ms);
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+    options.useLibUV = false;  // the default, which Debian's libtorch is built without
+#endif
     auto tcp = c10::make_intrusive<c10d::TCPStore>(host, options);
     // The first answer: is it a store, and one of this libtorch? A wait alone sets the time that any later answer may take.
     const std::string key = "penstock/hello";

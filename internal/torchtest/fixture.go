@@ -1,0 +1,22 @@
+package torchtest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	"penstock/torch"
+)
+
+// Fixture returns the path of a file in a folder of what PyTorch computed (scripts/fixtures). The
+// folder has what PyTorch 1.13 computes. With a libtorch of version 2 the file of the same name in
+// FOLDER-2.6 takes its place, where there is one: what PyTorch 2.6 computes otherwise.
+func Fixture(folder, name string) string {
+	if !strings.HasPrefix(torch.Version(), "1.") {
+		later := filepath.Join(folder+"-2.6", name)
+		if _, err := os.Stat(later); err == nil {
+			return later
+		}
+	}
+	return filepath.Join(folder, name)
+}
