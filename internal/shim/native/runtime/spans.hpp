@@ -2,7 +2,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <vector>
 
 namespace ps {
@@ -32,7 +31,10 @@ class Spans {
   Span take_smallest(size_t most);
 
  private:
-  std::map<uintptr_t, Span> by_address_;
+  std::vector<Span>::iterator from(uintptr_t at);  // the first span that begins there or later
+
+  // A placement walks over all of them: some hundred in a training of many sizes, and a walk over a tree's nodes takes several times as long.
+  std::vector<Span> by_address_;
   size_t mapped_ = 0;
 };
 
