@@ -37,6 +37,12 @@ func TestTransparency(t *testing.T) {
 			},
 			loss: nn.CrossEntropy(), input: normal(10, 3, 4), target: classes(10, 4), rows: 10, steps: 3,
 		},
+		"products that oneDNN computes, with a last micro-batch of other kernels": {
+			model: func() *nn.Sequential {
+				return nn.NewSequential(nn.NewLinear(72, 96), nn.NewTransformerBlock(96, 4, nn.TransformerConfig{}), nn.NewFlatten(1, -1), nn.NewLinear(40*96, 4))
+			},
+			loss: nn.CrossEntropy(), input: normal(10, 40, 72), target: classes(10, 4), rows: 10, steps: 2,
+		},
 		"convolutions with batch norm": {
 			model: func() *nn.Sequential {
 				return nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3}, nn.Conv2dConfig{Padding: nn.Pair{1, 1}}),

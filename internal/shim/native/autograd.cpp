@@ -5,4 +5,5 @@
 #include "autograd/cut.cpp"
 #include "autograd/gelu.cpp"
 #include "autograd/linear.cpp"
+#include "autograd/product.cpp"
 #include "autograd/split.cpp"

@@ -7,6 +7,7 @@
 // Under autocast it gives what aten::linear gives: products of bfloat16, in backward too. aten::linear keeps the casted weight until backward; here it is casted
 // again, so that the micro-batches in flight do not hold a copy of the weights each.
 #include "node.hpp"
+#include "product.hpp"
 
 namespace ps {
 namespace {
@@ -29,11 +30,11 @@ struct Linear final : Node {
     const at::Tensor input = saved(0), weight = saved(1);
     const at::Tensor grad = grads[0].reshape({-1, grads[0].size(-1)});
     at::Tensor for_input, for_weight, for_bias;
-    if (task_should_compute_output(0)) for_input = grad.mm(weight.to(grad.scalar_type())).reshape(sizes);
+    if (task_should_compute_output(0)) for_input = linear_for_input(grad, weight.to(grad.scalar_type())).reshape(sizes);
     if (task_should_compute_output(1)) {
       const at::Tensor rows = input.reshape({-1, input.size(-1)});
-      if (!accumulates(weight)) for_weight = grad.t().mm(rows);
-      else if (grad.scalar_type() == weight.scalar_type()) weight.grad().addmm_(grad.t(), rows);
+      if (!accumulates(weight)) for_weight = linear_for_weight(grad, rows, at::Tensor());
+      else if (grad.scalar_type() == weight.scalar_type()) linear_for_weight(grad, rows, weight.grad());
       else weight.grad().add_(grad.t().mm(rows));
     }
     if (task_should_compute_output(2)) for_bias = grad.sum(0);
@@ -42,15 +43,16 @@ struct Linear final : Node {
 };
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias) {
-  auto node = recorded<Linear>("LinearBackward", {input, weight, bias.has_value() ? *bias : at::Tensor()});
-  if (node == nullptr) return at::linear(input, weight, bias);
+  const at::Tensor b = bias.has_value() ? *bias : at::Tensor();
+  auto node = recorded<Linear>("LinearBackward", {input, weight, b});
+  const at::Tensor x = lowered(input), w = lowered(weight);
+  if (node == nullptr) return linear_output(x, w, b);
   at::AutoDispatchBelowADInplaceOrView guard;
-  const at::Tensor x = lowered(input);
   // As aten::linear: only what a gradient needs, so that a frozen layer keeps no activations.
   node->sizes = input.sizes().vec();
   node->save(weight.requires_grad() ? x : at::Tensor());
   node->save(input.requires_grad() || weight.requires_grad() ? weight : at::Tensor());
-  return under(node, at::linear(x, lowered(weight), bias));
+  return under(node, linear_output(x, w, b));
 }
 
 }  // namespace

@@ -1,0 +1,17 @@
+// Products of a linear layer, x [*, in], weight [out, in] and dy [rows, out], by whichever library is faster for the sizes. Which one it is depends on types and
+// sizes alone, never on how a tensor lies in memory, so that a cut of the model changes no bit.
+#pragma once
+#include "../internal.hpp"
+
+namespace ps {
+
+// x weight^T + bias (which may be undefined): what at::linear gives.
+at::Tensor linear_output(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+
+// dy weight [rows, in].
+at::Tensor linear_for_input(const at::Tensor& dy, const at::Tensor& weight);
+
+// dy^T x [out, in] of x [rows, in]: as a new tensor, or added to sum where that is defined, which is then returned. sum is contiguous and of dy's type.
+at::Tensor linear_for_weight(const at::Tensor& dy, const at::Tensor& x, at::Tensor sum);
+
+}  // namespace ps
