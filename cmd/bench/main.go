@@ -1,9 +1,9 @@
 // Command bench measures what the pipeline costs and gains, and prints one table: the matrix
 // product against the core's peak, the overhead of a cell, steps of whole models over one, two and
 // four stages, beside the schedule's simulation, all schedules, what parts of the machine are
-// worth, two processes beside two threads, plans of what to recompute, and, when TORCHGPIPE names a
-// torchgpipe checkout or PIPELINING a Debian 13 chroot with python3-torch, the same models there, in
-// alternation. `make bench` runs it.
+// worth, two processes beside two threads, plans beside what their steps take, one stage beside plain
+// PyTorch, plans of what to recompute, and, when TORCHGPIPE names a torchgpipe checkout or PIPELINING a
+// Debian 13 chroot with python3-torch, the same models there, in alternation. `make bench` runs it.
 //
 //	go run ./cmd/bench [--quick] [--only PART,...] [--format text|json]
 //

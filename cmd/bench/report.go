@@ -17,6 +17,8 @@ type report struct {
 	Schedules []contest         `json:"schedules,omitempty"`
 	Processes []processesResult `json:"processes,omitempty"`
 	StepTimes []stepTime        `json:"step_times,omitempty"`
+	Plans     []plannedResult   `json:"plans,omitempty"`
+	Plain     []plainResult     `json:"plain,omitempty"`
 	Remat     *rematResult      `json:"remat,omitempty"`
 	Targets   []target          `json:"targets"`
 	Notes     []string          `json:"notes,omitempty"`

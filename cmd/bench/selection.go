@@ -27,7 +27,7 @@ func parts() []string {
 			list = append(list, w.Model)
 		}
 	}
-	return append(list, ablationPart, schedulePart, processesPart, timesPart, rematPart)
+	return append(list, ablationPart, schedulePart, processesPart, timesPart, plansPart, plainPart, rematPart)
 }
 
 // selection is what a run measures.
@@ -110,6 +110,19 @@ func (s selection) measure(ctx context.Context, e effort, others []*child, chroo
 		var err error
 		if r.StepTimes, err = measureStepTimes(ctx, e); err != nil {
 			return fmt.Errorf("times: %w", err)
+		}
+	}
+	known := newCosts(e)
+	if s.has(plansPart) {
+		var err error
+		if r.Plans, err = measurePlans(ctx, e, known, plainWorkloads(), cores()); err != nil {
+			return fmt.Errorf("plans: %w", err)
+		}
+	}
+	if s.has(plainPart) {
+		var err error
+		if r.Plain, err = measurePlain(ctx, e, known, plainWorkloads(), cores()); err != nil {
+			return fmt.Errorf("plain: %w", err)
 		}
 	}
 	if s.has(rematPart) {

@@ -39,6 +39,8 @@ func (r *report) write(w io.Writer) error {
 	r.writeOthers(t)
 	r.writeProcesses(t)
 	r.writeStepTimes(t)
+	r.writePlans(t)
+	r.writePlain(t)
 	r.writeRemat(t)
 	r.writeTargets(t)
 	for _, note := range r.Notes {

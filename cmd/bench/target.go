@@ -52,6 +52,8 @@ func targets(r *report) []target {
 	}
 	list = append(list, scheduleTargets(r.Schedules)...)
 	list = append(list, processesTargets(r.Processes)...)
+	list = append(list, plansTargets(r.Plans)...)
+	list = append(list, plainTargets(r.Plain)...)
 	if r.Remat != nil {
 		list = append(list, r.Remat.targets()...)
 	}

@@ -13,7 +13,6 @@ or {"error": "..."}, after which it ends. FILE are safetensors of the weights th
 counts the modules of models.py. Later requests that differ in the number of steps alone go on. It ends when its input does.
 """
 
-import ctypes
 import json
 import logging
 import os
@@ -26,24 +25,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B, schedules
 
+import blas
 import models
 import tensorfile
 
 SCHEDULES = {'gpipe': ScheduleGPipe, '1f1b': Schedule1F1B, 'interleaved': ScheduleInterleaved1F1B}
-
-
-def blas_core():
-    """The BLAS kernels in use, '' when the BLAS does not tell."""
-    with open('/proc/self/maps') as maps:
-        paths = {line.split()[-1] for line in maps if 'blas' in line}
-    for path in sorted(paths):
-        try:
-            f = ctypes.CDLL(path).openblas_get_corename
-        except (AttributeError, OSError):
-            continue
-        f.restype = ctypes.c_char_p
-        return f().decode()
-    return ''
 
 
 def keep_works():
@@ -130,7 +116,7 @@ def main():
         if first:
             print(json.dumps(answer), file=out, flush=True)
 
-    write({'torch': torch.__version__, 'blas': blas_core()})
+    write({'torch': torch.__version__, 'blas': blas.core()})
     trainers, key = {}, None
     while request := told(json.loads(sys.stdin.readline() or 'null') if first else None):
         steps = request.pop('steps')

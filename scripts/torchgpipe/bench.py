@@ -15,10 +15,10 @@ First it writes a line about itself: {"blas": "the kernels' name"}. Then it read
 or {"error": "..."}. It ends when its input does.
 """
 
-import ctypes
 import json
 import sys
 import time
+from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
 
@@ -27,21 +27,10 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 from torchgpipe import GPipe  # noqa: E402
 
+sys.path.append(str(Path(__file__).parent.parent / 'pipelining'))
+
+import blas  # noqa: E402
 import networks  # noqa: E402
-
-
-def blas_core():
-    """The BLAS kernels in use, '' when the BLAS does not tell."""
-    with open('/proc/self/maps') as maps:
-        paths = {line.split()[-1] for line in maps if 'blas' in line}
-    for path in sorted(paths):
-        try:
-            f = ctypes.CDLL(path).openblas_get_corename
-        except (AttributeError, OSError):
-            continue
-        f.restype = ctypes.c_char_p
-        return f().decode()
-    return ''
 
 
 class Trainer:
@@ -124,7 +113,7 @@ def main():
     def write(answer):
         print(json.dumps(answer), file=out, flush=True)
 
-    write({'blas': blas_core()})
+    write({'blas': blas.core()})
     for line in sys.stdin:
         try:
             request = json.loads(line)
