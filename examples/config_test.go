@@ -82,9 +82,8 @@ var (
 		"pipe.Config.Ranks": {
 			{pipe.Config{Ranks: []int{0}}, "[0]: there is no Group", "want Ranks with a Group of several processes, or neither"},
 			{pipe.Config{Balance: []int{1, 2}, Group: group.Local(2)[0], Ranks: []int{0}}, "[0]: 1 for 2 stages", "want the rank of the process of each stage"},
-			{pipe.Config{Balance: []int{1, 2}, Group: group.Local(2)[0], Ranks: []int{0, 0}}, "[0 0]: process 1 has no stage", "want a stage for each process"},
-			{pipe.Config{Balance: []int{1, 1, 1}, Group: group.Local(2)[0], Ranks: []int{0, 1, 2}}, "[0 1 2]: stage 2 is on process 2", "want 0 to 1"},
-			{pipe.Config{Balance: []int{1, 2}, Group: group.Local(2)[0], Devices: []torch.Device{torch.CPU(0), torch.CPU(0)}, Ranks: []int{0, 1}}, "stages 0 and 1 are both on cpu:0 and in processes 0 and 1", "want devices of different processes to have different names, as cpu:0 and cpu:1"},
+			{pipe.Config{Balance: []int{1, 2}, Group: group.Local(2)[0], Ranks: []int{0, 0}}, "[0 0]: rank 1 has no stage", "want a stage for each rank of the group"},
+			{pipe.Config{Balance: []int{1, 1, 1}, Group: group.Local(2)[0], Ranks: []int{0, 1, 2}}, "[0 1 2]: stage 2 is on rank 2", "want 0 to 1"},
 		},
 		"pipe.Config.Schedule": {
 			{pipe.Config{Balance: []int{1, 2}, Chunks: 2, Schedule: schedule.Fixed(whole("cpu:0").Program)}, "for 2 stages on workers [0 1] and 2 micro-batches: schedule: a given program: it has 1 stages, and 2 are asked for", "other Balance, Devices or Chunks"},

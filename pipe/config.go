@@ -22,7 +22,9 @@ type Config struct {
 	// is one stage.
 	Balance []int
 	// Devices gives each stage its device; more than stages are ignored. Nil is cpu:0, cpu:1, ...,
-	// which goes on from replica to replica. Stages on one device share its worker.
+	// which goes on from replica to replica. Stages on one device share its worker. A device is one of
+	// the process that has the stage (Ranks): of the same name in two processes, such as the only GPU
+	// of each of two machines, it is two devices. A process needs those of its own stages.
 	Devices []torch.Device
 	// Chunks is the number of micro-batches asked for; a batch with fewer rows has fewer. 0 is 1.
 	Chunks int
@@ -70,9 +72,9 @@ type Config struct {
 	// Group is the processes that the stages are in, of which this is one; see Pipe. It belongs to
 	// the caller, who closes it after the pipe. Nil is this process alone.
 	Group *group.Group
-	// Ranks is the rank in Group of the process of each stage. Every process needs a stage. CPU
-	// devices of different processes have different names. Nil shares the distinct devices out in
-	// order, as evenly as can be.
+	// Ranks is the rank in Group of the process of each stage. Every process needs a stage. Nil shares
+	// the distinct devices out in order, as evenly as can be. Where there are fewer than processes, it
+	// so shares the stages.
 	Ranks []int
 	// Replicas is how many times Group has the pipeline. Each replica trains on rows of its own, and
 	// the gradients are summed over the replicas within a step. Replica 0 is the first members of
@@ -138,6 +140,7 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 		cfg.checkReplicas,
 		cfg.checkDevices,
 		cfg.checkGroup,
+		cfg.checkAvailable,
 		func() error { return arg.AtLeast("pipe", "Chunks", cfg.Chunks, 0) },
 		func() (err error) { cfg.policies, err = cfg.Checkpoint.Stages(len(cfg.Balance)); return err },
 		cfg.checkBudget,
@@ -151,20 +154,6 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	return cfg, cfg.checkSchedule()
 }
 
-// placement numbers the distinct devices, each of which has a worker, in the order of their first
-// stage. It returns the worker of each stage, and the devices. Two processes have no CPU device of
-// the same name.
-func placement(stages []torch.Device) (worker []int, devices []torch.Device) {
-	for _, d := range stages {
-		w := slices.Index(devices, d)
-		if w < 0 {
-			w, devices = len(devices), append(devices, d)
-		}
-		worker = append(worker, w)
-	}
-	return worker, devices
-}
-
 // checkSchedule has the schedule make a program, which must run.
 func (cfg *Config) checkSchedule() error {
 	if cfg.Schedule == nil {
@@ -173,7 +162,7 @@ func (cfg *Config) checkSchedule() error {
 		}
 		return nil
 	}
-	worker, _ := placement(cfg.Devices)
+	worker, _ := cfg.workers()
 	p, err := cfg.Schedule.Make(schedule.Config{Stages: len(worker), MicroBatches: cfg.Chunks, Worker: worker,
 		Recompute: func(stage, microBatch int) bool {
 			return stage < len(worker) && (cfg.policies[stage] == Optimal || planner.Policy(cfg.policies[stage]).Recomputes(microBatch))
@@ -224,8 +213,16 @@ func (cfg *Config) checkDevices() error {
 		if d.Index < 0 || d.Kind == torch.KindCPU && d.Index >= torch.MaxCPU {
 			return refuse(fmt.Sprintf("there is no %v", d), "want an index from 0 to %d", torch.MaxCPU-1)
 		}
-		if !d.Available() {
-			return refuse(fmt.Sprintf("libtorch %s here cannot use %v", torch.Version(), d), "want cpu:0, cpu:1, ...")
+	}
+	return nil
+}
+
+// checkAvailable checks that this process can use the devices of its stages.
+func (cfg *Config) checkAvailable() error {
+	for i, d := range cfg.Devices {
+		if cfg.here(i) && !d.Available() {
+			return &ConfigError{Of: "pipe", Field: "Devices", Value: cfg.Devices,
+				Problem: fmt.Sprintf("libtorch %s here cannot use %v", torch.Version(), d), Remedy: "want cpu:0, cpu:1, ..."}
 		}
 	}
 	return nil
@@ -321,14 +318,16 @@ func (cfg *Config) checkBudget() error {
 	refuseDevices := func(problem, remedy string) error {
 		return &ConfigError{Of: "pipe", Field: "Devices", Value: cfg.Devices, Problem: problem, Remedy: remedy}
 	}
+	worker, _ := cfg.workers()
 	for i, d := range cfg.Devices {
+		first := slices.Index(worker, worker[i])
 		switch {
 		case d.Kind != torch.KindCPU && cfg.policies[i] == Optimal:
 			return refuseDevices(fmt.Sprintf("the memory of %v is not counted, and the policy optimal of stage %d plans "+
 				"it", d, i), "want CPU devices, or another policy")
-		case (cfg.policies[slices.Index(cfg.Devices, d)] == Optimal) != (cfg.policies[i] == Optimal):
+		case (cfg.policies[first] == Optimal) != (cfg.policies[i] == Optimal):
 			return &ConfigError{Of: "pipe", Field: "Checkpoint", Value: cfg.Checkpoint.String(),
-				Problem: fmt.Sprintf("stages %d and %d share %v, whose memory is planned as one", slices.Index(cfg.Devices, d), i, d),
+				Problem: fmt.Sprintf("stages %d and %d share %v, whose memory is planned as one", first, i, d),
 				Remedy:  "want optimal for all stages of a device, or for none"}
 		}
 	}
@@ -363,17 +362,24 @@ func (cfg Config) planned() (Config, error) {
 	}
 	var policies []Checkpoint
 	var devices []torch.Device
+	var ranks []int
 	for i, s := range cfg.Plan.Stages {
 		device := cfg.Plan.Devices[s.Device]
-		d, err := torch.ParseDevice(device.Name)
+		d, rank, err := parseDevice(device.Name)
 		if err != nil && cfg.Devices == nil {
 			return cfg, cfg.refusePlan(fmt.Sprintf("stage %d: %v", i, err), "want a device of this machine, such as cpu:0")
 		}
 		cfg.Balance, devices, policies = append(cfg.Balance, s.Layers), append(devices, d), append(policies, Checkpoint(s.Policy))
+		if rank >= 0 {
+			ranks = append(ranks, rank)
+		}
 		cfg.Budget = append(cfg.Budget, device.Limit)
 	}
 	if cfg.Devices == nil {
 		cfg.Devices = devices
+		if cfg.Ranks == nil && len(ranks) == len(devices) {
+			cfg.Ranks = ranks
+		}
 	}
 	cfg.Checkpoint = PerStage(policies...)
 	if !slices.Contains(policies, Optimal) {

@@ -139,7 +139,10 @@ func (p *Pipe) unusedDevice() (d torch.Device, done func(), err error) {
 
 // highestLimit is the highest limit of the stages' devices. 0 is none.
 func (p *Pipe) highestLimit() (highest int64) {
-	for _, s := range p.stages {
+	for i, s := range p.stages {
+		if s.Device != p.cfg.Devices[i] { // of another process
+			continue
+		}
 		limit := s.Device.Memory().Limit
 		if limit == 0 {
 			return 0

@@ -153,29 +153,13 @@ func (cfg *Config) checkGroup() error {
 	}
 	for rank := range size {
 		if !slices.Contains(cfg.Ranks, rank) {
-			return refuse(fmt.Sprintf("process %d has no stage", rank), "want a stage for each process of the group")
+			return refuse(fmt.Sprintf("rank %d has no stage", rank), "want a stage for each rank of the group")
 		}
 	}
 	for i, rank := range cfg.Ranks {
 		if rank < 0 || rank >= size {
-			return refuse(fmt.Sprintf("stage %d is on process %d", i, rank), fmt.Sprintf("want 0 to %d", size-1))
-		}
-		for k := range i {
-			if cfg.Devices[k] == cfg.Devices[i] && cfg.Ranks[k] != rank && cfg.Devices[i].Kind == torch.KindCPU {
-				return refuse(fmt.Sprintf("stages %d and %d are both on %v and in processes %d and %d", k, i, cfg.Devices[i],
-					cfg.Ranks[k], rank), "want devices of different processes to have different names, as cpu:0 and cpu:1")
-			}
+			return refuse(fmt.Sprintf("stage %d is on rank %d", i, rank), fmt.Sprintf("want 0 to %d", size-1))
 		}
 	}
 	return nil
-}
-
-// defaultRanks shares distinct devices out over processes, in order and as evenly as can be.
-func defaultRanks(devices []torch.Device, size int) []int {
-	worker, distinct := placement(devices)
-	ranks := make([]int, len(devices))
-	for i, w := range worker {
-		ranks[i] = w * size / len(distinct)
-	}
-	return ranks
 }

@@ -65,7 +65,7 @@ type Pipe struct {
 
 // startWorkers starts a worker for each distinct device of this process.
 func (p *Pipe) startWorkers() error {
-	of, devices := placement(p.cfg.Devices)
+	of, devices := p.cfg.workers()
 	for i, s := range p.stages {
 		s.worker = of[i]
 	}
@@ -102,11 +102,14 @@ func (p *Pipe) Config() Config { return p.cfg.copied() }
 
 // Devices lists the distinct devices, in the order of their first stage. Where stages share
 // devices, the last device need not be that of the last stage; see Stages. Those of other processes
-// are among them.
+// are among them; DeviceHere tells them apart, and Config.DeviceNames names them.
 func (p *Pipe) Devices() []torch.Device {
-	_, devices := placement(p.cfg.Devices)
+	_, devices := p.cfg.workers()
 	return devices
 }
+
+// DeviceHere reports whether a device of Devices, by index, is of this process.
+func (p *Pipe) DeviceHere(device int) bool { return slices.Contains(p.mine, device) }
 
 // Close waits for the runs that were started, ends the workers and waits for them. A second Close
 // waits too. Any other use after Close fails with ErrClosed. On a worker of the pipe Close fails

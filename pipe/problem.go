@@ -13,8 +13,8 @@ import (
 func (p *Pipe) problem(microBatches int) planner.Problem {
 	out := planner.Problem{MicroBatches: microBatches, Schedule: p.cfg.Schedule}
 	out.Skips, out.Ties = wires(p.stages)
-	for _, d := range p.Devices() {
-		out.Devices = append(out.Devices, planner.Device{Name: d.String()})
+	for _, name := range p.cfg.DeviceNames() {
+		out.Devices = append(out.Devices, planner.Device{Name: name})
 	}
 	for i, s := range p.stages {
 		stage := planner.Stage{Device: s.worker, Layers: len(s.Layers), Policy: planner.Policy(p.cfg.policies[i])}

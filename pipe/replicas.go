@@ -70,16 +70,20 @@ func (p *Pipe) host() host {
 	return out
 }
 
-// apart refuses replicas that share a device of a process, whose memory is counted as that of one.
+// apart refuses members of one process that share a device, whose memory is counted as that of one.
 func (cfg Config) apart(hosts []host) error {
 	count, _ := cfg.replicas()
+	what := "replicas"
+	if count == 1 {
+		what, count = "ranks", len(hosts)
+	}
 	for b := range hosts {
 		for a := range b {
 			for _, d := range hosts[b].Devices {
 				if hosts[a].Process == hosts[b].Process && slices.Contains(hosts[a].Devices, d) {
 					return &ConfigError{Of: "pipe", Field: "Devices", Value: cfg.Devices,
-						Problem: fmt.Sprintf("replicas %d and %d are in one process, and both have stages on %s", a*count/len(hosts), b*count/len(hosts), d),
-						Remedy:  "want others for each replica, as they are by default"}
+						Problem: fmt.Sprintf("%s %d and %d are in one process, and both have stages on %s", what, a*count/len(hosts), b*count/len(hosts), d),
+						Remedy:  "want others for each, as they are by default"}
 				}
 			}
 		}

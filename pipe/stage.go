@@ -12,6 +12,8 @@ import (
 
 // Stage is a part of the model on its device.
 type Stage struct {
+	// Device is the one that the stage is on. For a stage of another process it is one of this process
+	// for what stands for that one here, such as a copy of the batch.
 	Device torch.Device
 	Layers []nn.NamedLayer
 	// Here says whether the stage is in this process. One that is not has neither parameters nor
@@ -102,7 +104,7 @@ func (p *Pipe) cut(layers []nn.NamedLayer) error {
 	trained, first := false, 0
 	seen := map[*nn.Param]string{} // the name under which an earlier stage has it
 	for i, n := range p.cfg.Balance {
-		s := &Stage{Device: p.cfg.Devices[i], Here: p.cfg.Group == nil || p.cfg.rank(i, p.replica) == p.cfg.Group.Rank(), Layers: layers[first : first+n], first: first,
+		s := &Stage{Device: p.cfg.deviceHere(i), Here: p.cfg.here(i), Layers: layers[first : first+n], first: first,
 			inputGrad: trained, elsewhere: map[*nn.Param]bool{}}
 		here := map[*nn.Param]string{}
 		for _, l := range s.Layers {

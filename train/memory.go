@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"penstock/data"
 	"penstock/group"
@@ -77,8 +76,8 @@ func (l *Loop) placeBeyond(b *pipe.Batch, batch data.Batch) (free func(), err er
 // then, and a batch should be. The loop's Pipe and Optimizer must be set.
 func (l *Loop) Updates() (list []planner.Update) {
 	stages := l.Pipe.Stages()
-	for _, d := range l.Pipe.Devices() {
-		if !slices.ContainsFunc(stages, func(s *pipe.Stage) bool { return s.Here && s.Device == d }) {
+	for i, d := range l.Pipe.Devices() {
+		if !l.Pipe.DeviceHere(i) {
 			continue
 		}
 		m, u := d.Memory(), planner.Update{Device: d.String()}

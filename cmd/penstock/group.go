@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock/group"
+	"penstock/pipe"
 	"penstock/torch"
 	"penstock/train"
 )
@@ -118,24 +119,28 @@ func (p *plan) checkGroup(s *pflag.FlagSet) (err error) {
 }
 
 // checkProcesses checks that every process has a device.
-func (p *plan) checkProcesses(*pflag.FlagSet) error {
-	if !p.grouped {
-		return nil
+func (p *plan) checkProcesses() error {
+	devices, each := p.stages, p.pipelineProcesses()
+	if p.sideBySide > 0 {
+		devices = p.sideBySide
 	}
-	var devices []torch.Device
-	for _, d := range p.config.Devices {
-		if !slices.Contains(devices, d) {
-			devices = append(devices, d)
-		}
-	}
-	if n, each := len(devices), p.member.Size/p.replicas; n < each && p.planned != "" && p.planned != auto {
-		return badUsage("--plan %s has %d devices, and one device is in one process, of which there are %d: want a plan for --devices %[3]d or more, --plan auto, or fewer processes",
-			p.planned, n, each)
-	} else if n < each {
+	if p.grouped && devices < each {
 		return badUsage("%d processes share %d devices, and one device is in one process: want --stages %[1]d or more, or fewer processes",
-			each, n)
+			each, devices)
 	}
 	return nil
+}
+
+// asMember is the group of the run before this process has met the others: it has their number and the
+// rank of this one.
+func (p *plan) asMember(config pipe.Config) pipe.Config {
+	if p.grouped {
+		config.Group = group.Local(p.member.Size)[p.member.Rank]
+	}
+	if p.replicas > 1 {
+		config.Replicas = p.replicas
+	}
+	return config
 }
 
 // openGroup meets the other members of the run.

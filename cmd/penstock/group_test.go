@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/group"
+	"penstock/torch"
 )
 
 // groupOf is the plan of a command line of train in an environment.
@@ -71,7 +72,9 @@ func TestGroupsThatAreRefused(t *testing.T) {
 		{nil, []string{"--rank", "1", "--processes", "2"}, "--processes 2 needs --rendezvous HOST:PORT"},
 		{nil, []string{"--rendezvous", "here:7"}, "--rendezvous here:7: this is one process; want --rank and --processes with it"},
 		{threeOf4, []string{"--stages", "2"}, "4 processes share 2 devices, and one device is in one process: want --stages 4 or more, or fewer processes"},
-		{threeOf4, []string{"--stages", "4", "--devices", "cpu:0,cpu:1,cpu:2,cpu:0"}, "4 processes share 3 devices"},
+		{threeOf4, []string{"--devices", "cpu:0,cpu:0,cpu:0,cuda:0"}, "--devices cpu:0,cpu:0,cpu:0,cuda:0: libtorch " + torch.Version() + " here cannot use cuda:0"},
+		{threeOf4, []string{"--devices", "cuda:0,cuda:0,cuda:0"}, "--devices cuda:0,cuda:0,cuda:0: 3 for 4 stages"},
+		{threeOf4, []string{"--stages", "2", "--schedule", "interleaved", "--virtual", "2", "--devices", "cpu:0,cpu:1"}, "4 processes share 2 devices"},
 		{with("WORLD_SIZE", "7"), nil, "--stages 7, one for each of 7 processes: mlp has 6 layers; want at most as many stages"},
 	} {
 		_, err := groupOf(t, row.environment, row.args...)
@@ -125,5 +128,26 @@ func TestTheManifestForKubernetes(t *testing.T) {
 	launcher.processes = 1
 	if _, err := launcher.checkTraining(strings.Fields(args), 4); err != nil {
 		t.Errorf("%s: %v", args, err)
+	}
+}
+
+// A process has the devices of its own stages, which those of other processes may be named like. It does
+// not need theirs.
+func TestDevicesOfProcesses(t *testing.T) {
+	for _, row := range []struct {
+		environment map[string]string
+		args        []string
+		ranks       []int
+		names       string
+	}{
+		{threeOf4, []string{"--devices", "cuda:0,cuda:0,cuda:0,cpu:0"}, []int{0, 1, 2, 3}, "rank:0/cuda:0 rank:1/cuda:0 rank:2/cuda:0 rank:3/cpu:0"},
+		{threeOf4, []string{"--devices", "cpu:0,cpu:0,cpu:0,cpu:0"}, []int{0, 1, 2, 3}, "rank:0/cpu:0 rank:1/cpu:0 rank:2/cpu:0 rank:3/cpu:0"},
+		{threeOf4, []string{"--devices", "cpu:7,cpu:6,cpu:5,cpu:4"}, nil, "cpu:7 cpu:6 cpu:5 cpu:4"},
+		{threeOf4, []string{"--schedule", "interleaved", "--set", "depth=6", "--devices", "cuda:0,cuda:0,cuda:0,cpu:0"}, []int{0, 1, 2, 3, 0, 1, 2, 3}, "rank:0/cuda:0 rank:1/cuda:0 rank:2/cuda:0 rank:3/cpu:0"},
+	} {
+		p, err := groupOf(t, row.environment, row.args...)
+		if err != nil || !slices.Equal(p.config.Ranks, row.ranks) || strings.Join(p.config.DeviceNames(), " ") != row.names {
+			t.Errorf("%q: ranks %v, %v", row.args, p.config.Ranks, err)
+		}
 	}
 }

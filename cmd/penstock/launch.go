@@ -258,9 +258,14 @@ func (f *launchFlags) checkTraining(args []string, nodes int) (flags trainFlags,
 	if err := flags.takePlan(train); err != nil {
 		return flags, err
 	}
-	environment := f.environment(launch.Place{Size: f.processes * nodes}, 0, cmp.Or(f.rendezvous, "127.0.0.1:1"))
-	_, err = flags.plan(s, func(name string) string { return environment[name] })
-	return flags, err
+	place := launch.Place{Size: f.processes * nodes, First: f.processes * min(f.nodeRank, nodes-1)}
+	for local := range f.processes {
+		environment := f.environment(place, local, cmp.Or(f.rendezvous, "127.0.0.1:1"))
+		if _, err := flags.plan(s, func(name string) string { return environment[name] }); err != nil {
+			return flags, err
+		}
+	}
+	return flags, nil
 }
 
 // environment is what a process of this machine finds in the environment, which is what torchrun says.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"penstock/metrics"
@@ -43,13 +42,7 @@ func (j *job) openMeasures(context.Context, io.Writer) error {
 		}
 	}
 	if j.tensorboard != "" {
-		var devices []string
-		for _, d := range j.config.Devices { // as pipe.Devices lists them
-			if name := d.String(); !slices.Contains(devices, name) {
-				devices = append(devices, name)
-			}
-		}
-		events, err := metrics.OpenEvents(j.tensorboard, devices, j.loop.Step)
+		events, err := metrics.OpenEvents(j.tensorboard, j.config.DeviceNames(), j.loop.Step)
 		if err != nil {
 			return unwritable("tensorboard", j.tensorboard, err)
 		}

@@ -34,7 +34,9 @@ func (h highest) safeLimit(p *pipe.Pipe) []int64 {
 	}
 	out := p.SafeLimit()
 	for i, d := range p.Devices() {
-		out[i] = max(out[i], h[i], d.Memory().Peak)
+		if out[i] = max(out[i], h[i]); p.DeviceHere(i) {
+			out[i] = max(out[i], d.Memory().Peak)
+		}
 	}
 	return out
 }

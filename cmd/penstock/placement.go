@@ -50,6 +50,7 @@ func (p *plan) checkSchedule(s *pflag.FlagSet) error {
 	p.config.Schedule = named.Generate
 	p.movable = p.virtual > 1 && (len(p.config.Devices) == 0 || len(p.config.Devices) == devices)
 	p.placeStages(workers, devices)
+	p.movable = p.movable && p.config.Ranks == nil
 	return nil
 }
 
@@ -115,11 +116,19 @@ func (p *plan) readProgram(s *pflag.FlagSet, unknown error) error {
 	return nil
 }
 
-// placeStages gives each stage the device of its worker, unless --devices names one for each stage.
+// placeStages gives each stage the device of its worker, unless --devices names one for each stage. Of a
+// device that several processes name alike each has its own: workers are then shared out over them.
 func (p *plan) placeStages(workers []int, count int) {
 	given := p.config.Devices
 	if len(given) != 0 && (len(given) != count || count == p.stages) {
 		return
+	}
+	p.sideBySide = count
+	if each := p.pipelineProcesses(); given != nil && distinct(given) < each {
+		p.config.Ranks = nil
+		for _, w := range workers {
+			p.config.Ranks = append(p.config.Ranks, w*each/count)
+		}
 	}
 	p.config.Devices = nil
 	for _, w := range workers {
@@ -130,3 +139,15 @@ func (p *plan) placeStages(workers []int, count int) {
 		p.config.Devices = append(p.config.Devices, d)
 	}
 }
+
+// distinct is how many different devices there are.
+func distinct(devices []torch.Device) int {
+	seen := map[torch.Device]bool{}
+	for _, d := range devices {
+		seen[d] = true
+	}
+	return len(seen)
+}
+
+// pipelineProcesses is how many processes have the stages of one replica, at least 1.
+func (p *plan) pipelineProcesses() int { return max(p.member.Size/p.replicas, 1) }

@@ -35,7 +35,9 @@ type plan struct {
 	options  models.Options    // what --set asks for
 	data     data.Options      // what --data-set asks for, and the model
 	policy   []pipe.Checkpoint // by stage
-	movable  bool              // the command line does not say which stages of several share a device
+	// sideBySide is how many devices the schedule puts stages on; 0 where the command line does.
+	sideBySide int
+	movable    bool // the command line does not say which stages of several share a device
 	// Of --plan auto: what the plan is for, and the command line with what a plan says.
 	world  planWorld
 	decide func(searchLine) (plan, error)
@@ -45,7 +47,7 @@ type plan struct {
 // usage errors of one line that name the flag, the value and what to give instead.
 func (f trainFlags) plan(s *pflag.FlagSet, getenv func(string) string) (plan, error) {
 	p := plan{trainFlags: f, getenv: getenv}
-	for _, check := range []func(*pflag.FlagSet) error{p.checkNames, p.checkGroup, p.checkAuto, p.checkCut, p.checkProcesses, p.checkDevices, p.checkMemory, p.checkOptimizer, p.checkFiles, p.checkInit} {
+	for _, check := range []func(*pflag.FlagSet) error{p.checkNames, p.checkGroup, p.checkAuto, p.checkCut, p.checkDevices, p.checkMemory, p.checkOptimizer, p.checkFiles, p.checkInit} {
 		if err := check(s); err != nil {
 			return plan{}, err
 		}
@@ -143,7 +145,10 @@ func (p *plan) checkCut(s *pflag.FlagSet) error {
 			p.config.Balance = cut.Balance
 		}
 	}
-	if err := cut.Check(model); err != nil {
+	if err := p.checkProcesses(); err != nil {
+		return err
+	}
+	if err := p.asMember(cut).Check(model); err != nil {
 		return inFlags(s, err)
 	}
 	if p.config.Devices == nil {
@@ -152,6 +157,11 @@ func (p *plan) checkCut(s *pflag.FlagSet) error {
 		}
 	}
 	p.config.Devices = p.config.Devices[:p.stages]
+	if each := p.pipelineProcesses(); p.config.Ranks == nil && distinct(p.config.Devices) < each {
+		for i := range p.stages { // as the pipe does
+			p.config.Ranks = append(p.config.Ranks, i*each/p.stages)
+		}
+	}
 	p.policy, err = cut.Checkpoint.Stages(p.stages)
 	return err
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/torch"
 	"penstock/train"
 )
 
@@ -501,7 +502,7 @@ func TestAProcessThatIsRefused(t *testing.T) {
 		want       string
 	}{
 		{2, exitUsage, []string{"--sed", "7"}, "unknown flag: --sed"},
-		{1, exitUsage, []string{"--model", "mlpp"}, `--model "mlpp": want one of `},
+		{1, exitUsage, []string{"--model", "mlpp"}, `--model "mlpp": `},
 		{0, exitUsage, []string{"--lr", "0"}, "--lr 0: want a number above 0"},
 		{1, exitUsage, []string{"more"}, `unexpected argument "more"`},
 		{1, exitFailed, []string{"--plan", "none.json"}, "no such file"},
@@ -527,9 +528,56 @@ func TestAProcessThatIsRefused(t *testing.T) {
 			if rank == row.rank {
 				code, want = row.code, "penstock: "
 			}
-			if got, said := p.end(t), p.stderr.String(); got != code || p.stdout.String() != "" || !strings.HasPrefix(said, want) || !strings.Contains(said, row.want) || strings.Count(said, "\n") != 1 {
+			got, said := p.end(t), strings.TrimSuffix(p.stderr.String(), waitsToTell+"\n")
+			if got != code || p.stdout.String() != "" || !strings.HasPrefix(said, want) || !strings.Contains(said, row.want) || strings.Count(said, "\n") != 1 {
 				t.Errorf("%q on rank %d: rank %d: exit code %d, stdout %q, stderr %q; want %d and %q", row.args, row.rank, rank, got, p.stdout, said, code, row.want)
 			}
+		}
+	}
+}
+
+// Devices of processes that are named alike are several: bits, bytes and limits are those of devices with
+// different names.
+func TestDevicesOfOneNameInProcesses(t *testing.T) {
+	for _, args := range [][]string{
+		with(inThree, "--steps", "3", "--stages", "3", "--processes", "3"),
+		with(inThree, "--steps", "3", "--stages", "3", "--processes", "3", "--checkpoint", "optimal", "--memory-limit", "3MiB"),
+		with(small, "--steps", "3", "--balance", "1,2,2,1", "--format", "json", "--schedule", "interleaved", "--virtual", "2", "--stages", "2", "--processes", "2"),
+		with(small, "--steps", "3", "--balance", "3,3", "--format", "json", "--stages", "2", "--replicas", "2", "--processes", "4"),
+	} {
+		n, stages, devices := args[slices.Index(args, "--processes")+1], args[slices.Index(args, "--stages")+1], "cpu:0"
+		for range stages[0] - '1' {
+			devices += ",cpu:0"
+		}
+		var done []doneLine
+		for _, more := range [][]string{nil, {"--devices", devices}} {
+			i := slices.Index(args, "--processes")
+			p := begin(t, nil, append([]string{"launch", "--processes", n, "--"}, with(slices.Delete(slices.Clone(args), i, i+2), more...)...)...)
+			if code := p.end(t); code != exitDone {
+				t.Fatalf("%q %q: exit code %d, stderr:\n%s", args, more, code, p.stderr)
+			}
+			_, d := lines(t, p.stdout.String())
+			done = append(done, d)
+		}
+		if done[0].ParamsSHA256 != done[1].ParamsSHA256 || !slices.Equal(done[0].SafeLimitBytes, done[1].SafeLimitBytes) || len(done[1].SafeLimitBytes) < 2 {
+			t.Errorf("%q: with one name %+v\nwith several %+v", args, done[1], done[0])
+		}
+	}
+}
+
+// A device that a process lacks is refused by that process alone, and told on all.
+func TestADeviceThatOneProcessLacks(t *testing.T) {
+	if torch.CUDA(0).Available() {
+		t.Skip("there is a GPU")
+	}
+	var all []*process
+	address := unused(t)
+	for rank := range 2 {
+		all = append(all, begin(t, []string{token + "=a"}, with(small, "--balance", "3,3", "--steps", "1", "--devices", "cpu:0,cuda:0", "--processes", "2", "--rendezvous", address, "--rank", fmt.Sprint(rank))...))
+	}
+	for rank, want := range []string{"penstock: rank 1 failed: --devices cpu:0,cuda:0: libtorch ", "penstock: --devices cpu:0,cuda:0: libtorch "} {
+		if code, said := all[rank].end(t), all[rank].stderr.String(); code != []int{exitFailed, exitUsage}[rank] || !strings.HasPrefix(said, want) || !strings.Contains(said, "cannot use cuda:0") {
+			t.Errorf("rank %d: exit code %d, stderr %q", rank, code, said)
 		}
 	}
 }

@@ -48,12 +48,15 @@ func tellOthers(ctx context.Context, args []string, getenv func(string) string, 
 		select {
 		case <-done.Done():
 		case <-time.After(time.Second):
-			fmt.Fprintln(stderr, "penstock: waiting some seconds for the other ranks, to tell them")
+			fmt.Fprintln(stderr, waitsToTell)
 		}
 	}()
 	// Who does not come in time hears nothing. There is nobody to say so to.
 	_ = group.Refuse(ctx, place, message(err))
 }
+
+// waitsToTell is said where the others do not know at once.
+const waitsToTell = "penstock: waiting some seconds for the other ranks, to tell them"
 
 // placeOf is the place in its group of a process of penstock train, whatever else is wrong with its
 // command line. found is false for one process, and where the place itself is refused.

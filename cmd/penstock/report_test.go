@@ -20,7 +20,7 @@ func step(n int64) train.StepInfo {
 }
 
 func textReport(stdout, stderr *bytes.Buffer) *textReporter {
-	return &textReporter{stdout: stdout, stderr: stderr, title: "a on b", devices: []torch.Device{torch.CPU(4), torch.CPU(5)}, last: 9}
+	return &textReporter{stdout: stdout, stderr: stderr, title: "a on b", devices: []torch.Device{torch.CPU(4), torch.CPU(5)}, names: []string{"cpu:4", "cpu:5"}, last: 9}
 }
 
 func TestTextReport(t *testing.T) {

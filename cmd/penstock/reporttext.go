@@ -19,7 +19,8 @@ type textReporter struct {
 	stdout, stderr io.Writer
 	title          string // "resnet20 on fashion-mnist"
 	devices        []torch.Device
-	last           int64 // the number of the last step
+	names          []string // of devices
+	last           int64    // the number of the last step
 
 	bar     *progressbar.ProgressBar // nil without a terminal
 	width   func() int               // of the terminal, which may change
@@ -38,7 +39,7 @@ const (
 
 func newTextReporter(stdout, stderr io.Writer, j *job) *textReporter {
 	r := &textReporter{stdout: stdout, stderr: stderr, title: j.modelName + " on " + j.dataName,
-		devices: j.pipe.Devices(), last: j.last}
+		devices: j.pipe.Devices(), names: j.pipe.Config().DeviceNames(), last: j.last}
 	if width, ok := terminalWidth(stderr); ok {
 		r.bar = newBar(stderr, width, j.loop.Step, j.last)
 		r.width = func() int { width, _ := terminalWidth(stderr); return width }
@@ -133,7 +134,7 @@ func (r *textReporter) memoryInBrief(bytes []int64) string {
 func (r *textReporter) memoryRow(bytes []int64, format func(int64) string, of, between string) string {
 	var parts []string
 	for i, d := range r.devices {
-		part := fmt.Sprintf("%v %s", d, format(bytes[i]))
+		part := fmt.Sprintf("%s %s", r.names[i], format(bytes[i]))
 		if limit := d.Memory().Limit; limit > 0 {
 			part += of + format(limit)
 		}

@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"penstock/optim"
+	"penstock/pipe"
 	"penstock/planner"
 	"penstock/schedule"
 	"penstock/torch"
@@ -76,14 +76,7 @@ type autoSchedule struct {
 
 // scheduleOn makes the schedule auto for stages on devices.
 func (j *job) scheduleOn(devices []torch.Device, config train.ScheduleConfig) (out autoSchedule, err error) {
-	var distinct []torch.Device
-	config.Worker = nil
-	for _, d := range devices {
-		if !slices.Contains(distinct, d) {
-			distinct = append(distinct, d)
-		}
-		config.Worker = append(config.Worker, slices.Index(distinct, d))
-	}
+	config.Worker = pipe.Config{Devices: devices, Ranks: j.config.Ranks}.Workers()
 	costs, err := train.ScheduleCosts(*j.config.Profile, config)
 	if err != nil {
 		return out, err

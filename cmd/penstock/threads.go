@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/spf13/pflag"
 
 	"penstock/pipe"
-	"penstock/torch"
 )
 
 // threadsFlag is --threads N, or all for a share of the cores.
@@ -60,13 +58,7 @@ func coresFor(cores, devices int) int { return min(max(cores/max(devices, 1), 1)
 func (j *job) devicesOfEach() int {
 	devices := j.stages / max(j.virtual, 1)
 	if given := j.config.Devices; len(given) > 0 {
-		var distinct []torch.Device
-		for _, d := range given {
-			if !slices.Contains(distinct, d) {
-				distinct = append(distinct, d)
-			}
-		}
-		devices = len(distinct)
+		devices = len(j.config.DeviceNames())
 	}
 	members := max(j.member.Size, 1)
 	return (devices*max(j.replicas, 1) + members - 1) / members

@@ -74,8 +74,8 @@ func (t *stepTrace) finish(p *pipe.Pipe, stderr io.Writer) error {
 	width, _ := terminalWidth(stderr)
 	fmt.Fprintf(stderr, "step %d, F forward, R recomputation, B backward:\n%s", t.step, t.timeline.GridWidth(width))
 	var workers []string
-	for i, d := range p.Devices() {
-		workers = append(workers, fmt.Sprintf("worker %d · %v", i, d))
+	for i, name := range p.Config().DeviceNames() {
+		workers = append(workers, fmt.Sprintf("worker %d · %s", i, name))
 	}
 	if filepath.Ext(t.file) == ".svg" {
 		svg := draw.SVG(*t.timeline, draw.Options{Title: fmt.Sprintf("step %d", t.step), Workers: workers, Bytes: formatBytes})

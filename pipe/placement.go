@@ -1,0 +1,119 @@
+package pipe
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"penstock/torch"
+)
+
+// A device belongs to the process that has its stages. The only GPU of each of two machines is cuda:0
+// twice, and two devices.
+
+// workers numbers the distinct devices, each of which has a worker, in the order of their first
+// stage. It returns the worker of each stage, and the devices.
+func (cfg Config) workers() (worker []int, devices []torch.Device) {
+	type owned struct {
+		device torch.Device
+		rank   int
+	}
+	var distinct []owned
+	for i, d := range cfg.Devices {
+		o := owned{device: d}
+		if cfg.Ranks != nil {
+			o.rank = cfg.Ranks[i]
+		}
+		w := slices.Index(distinct, o)
+		if w < 0 {
+			w, distinct, devices = len(distinct), append(distinct, o), append(devices, d)
+		}
+		worker = append(worker, w)
+	}
+	return worker, devices
+}
+
+// Workers is the worker of each stage, which is that of its device. Devices has an element for each
+// stage, and so has Ranks, or it is nil.
+func (cfg Config) Workers() []int {
+	worker, _ := cfg.workers()
+	return worker
+}
+
+// DeviceNames are the names of the distinct devices, in the order of their first stage. Where two
+// processes have one of the same name, all have the rank of their process in front, as PyTorch writes
+// it: rank:1/cuda:0. Devices and Ranks have an element for each stage; Ranks may be nil.
+func (cfg Config) DeviceNames() (names []string) {
+	worker, devices := cfg.workers()
+	for w, d := range devices {
+		if slices.Index(devices, d) < w { // not the first
+			return cfg.ranked(worker, devices)
+		}
+		names = append(names, d.String())
+	}
+	return names
+}
+
+func (cfg Config) ranked(worker []int, devices []torch.Device) (names []string) {
+	for w, d := range devices {
+		names = append(names, fmt.Sprintf("rank:%d/%v", cfg.Ranks[slices.Index(worker, w)], d))
+	}
+	return names
+}
+
+// parseDevice reads a name of DeviceNames. rank is -1 if it has none.
+func parseDevice(name string) (d torch.Device, rank int, err error) {
+	rank = -1
+	if rest, ok := strings.CutPrefix(name, "rank:"); ok {
+		number, device, _ := strings.Cut(rest, "/")
+		if rank, err = strconv.Atoi(number); err != nil || rank < 0 {
+			return d, rank, fmt.Errorf("pipe: device %q: want a rank and a device, such as rank:1/cuda:0", name)
+		}
+		name = device
+	}
+	d, err = torch.ParseDevice(name)
+	return d, rank, err
+}
+
+// defaultRanks shares distinct devices out over processes, in order and as evenly as can be, or the
+// stages if there are fewer devices than processes.
+func defaultRanks(devices []torch.Device, size int) []int {
+	worker, distinct := Config{Devices: devices}.workers()
+	ranks := make([]int, len(devices))
+	for i, w := range worker {
+		if ranks[i] = w * size / len(distinct); len(distinct) < size {
+			ranks[i] = i * size / len(devices)
+		}
+	}
+	return ranks
+}
+
+// here reports whether a stage is in this process.
+func (cfg Config) here(stage int) bool {
+	if cfg.Group == nil {
+		return true
+	}
+	_, replica := cfg.replicas()
+	return cfg.rank(stage, replica) == cfg.Group.Rank()
+}
+
+// deviceHere is the device of a stage in this process: its own, or what stands for the device of
+// another process here, such as for a copy of the batch. That is a CPU device of the same name, or
+// one that no stage is on where this process uses the name itself.
+func (cfg Config) deviceHere(stage int) torch.Device {
+	device := cfg.Devices[stage]
+	if cfg.here(stage) {
+		return device
+	}
+	used := device.Kind != torch.KindCPU
+	for i, d := range cfg.Devices {
+		used = used || d == device && cfg.here(i)
+	}
+	for i := torch.MaxCPU - 1; used && i >= 0; i-- {
+		if d := torch.CPU(i); !slices.Contains(cfg.Devices, d) {
+			return d
+		}
+	}
+	return device
+}
