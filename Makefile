@@ -16,7 +16,7 @@ PURE = ./internal/disk ./internal/launch ./planner/... ./schedule ./balance ./re
 PYTHON = /usr/bin/python3
 BUILD = go build -buildvcs=auto -o bin/penstock ./cmd/penstock
 
-.PHONY: help build train test bench fixtures fmt clean
+.PHONY: help build train test bench bundle fixtures fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,9 @@ bench: ## benchmarks; TORCHGPIPE=a checkout and PIPELINING=a Debian 13 chroot co
 	@scripts/setup
 	$(if $(TORCHGPIPE),@scripts/setup python)
 	scripts/bench $(BENCH_FLAGS)
+
+bundle: ## one file with sources, Go modules and the Go toolchain, out/penstock-bundle.tar.xz, for machines without network
+	@scripts/bundle/make
 
 fixtures: ## regenerate the parity fixtures with Debian's PyTorch
 	@scripts/setup python
