@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,54 +15,107 @@ import (
 // beginOn starts a process of a run on each of n machines.
 func beginOn(t *testing.T, w *nettest.Network, n int, args ...string) (all []*process) {
 	t.Helper()
+	address := w.Free(t, 0)
 	for rank := range n {
-		more := []string{"--processes", fmt.Sprint(n), "--rank", fmt.Sprint(rank), "--rendezvous", w.Address(0) + ":29500"}
+		more := []string{"--processes", fmt.Sprint(n), "--rank", fmt.Sprint(rank), "--rendezvous", address}
 		all = append(all, beginIn(t, w.On(rank), []string{token + "=a"}, with(args, more...)...))
 	}
 	return all
 }
 
-// Machines on a slow network that loses packets give the bits of one process.
-func TestMachines(t *testing.T) {
-	args := with(inThree, "--steps", "3")
-	for _, n := range []int{2, 3} {
-		w := nettest.New(t, n, nettest.Link{Delay: 5 * time.Millisecond, Loss: 0.01})
-		all := beginOn(t, w, n, args...)
-		for rank, p := range all {
-			if code := p.end(t); code != exitDone {
-				t.Fatalf("rank %d of %d: exit code %d, stderr:\n%s", rank, n, code, p.stderr)
-			}
+// endAs waits for the end of processes that are to train as one that takes so many steps.
+func endAs(t *testing.T, all []*process, steps int) {
+	t.Helper()
+	for rank, p := range all {
+		if code := p.end(t); code != exitDone {
+			t.Fatalf("rank %d of %d: exit code %d, stderr:\n%s", rank, len(all), code, p.stderr)
 		}
-		if _, done := lines(t, all[0].stdout.String()); done.ParamsSHA256 != sha(t, with(small, "--steps", "3")...) {
-			t.Errorf("%d machines: other weights than one process", n)
-		}
-		if w.Lost() == 0 {
-			t.Errorf("%d machines: no packet was lost", n)
-		}
+	}
+	if _, done := lines(t, all[0].stdout.String()); done.ParamsSHA256 != sha(t, with(small, "--steps", fmt.Sprint(steps))...) {
+		t.Errorf("%d machines: other weights than one process", len(all))
 	}
 }
 
-// A machine that is cut off is missed by all others, and misses them, in the time of silence. What
-// was saved is there.
+// Machines on a slow network that loses packets give the bits of one process. Where there are no
+// namespaces, so do processes that are told an address of this machine.
+func TestMachines(t *testing.T) {
+	for _, loopback := range []string{"", "1"} {
+		t.Run("loopback="+loopback, func(t *testing.T) {
+			t.Setenv(nettest.LoopbackVariable, loopback)
+			for _, n := range []int{2, 3} {
+				w := nettest.New(t, n, nettest.Link{Delay: 5 * time.Millisecond, Loss: 0.01})
+				endAs(t, beginOn(t, w, n, with(inThree, "--steps", "3")...), 3)
+				if w.Carries() && w.Lost() == 0 {
+					t.Errorf("%d machines: no packet was lost", n)
+				}
+			}
+		})
+	}
+}
+
+// A machine that is cut off is missed by all others, and misses them, in the time of silence. So is one
+// that only hears, and is told so. What was saved is there. Where nothing can be cut, the machine's process is
+// stopped instead, and hears of it when it goes on.
 func TestACutLink(t *testing.T) {
+	for _, row := range []struct {
+		name, loopback string
+		cut            func(w *nettest.Network)
+		said           string // by rank 1
+	}{
+		{"cut", "", func(w *nettest.Network) { w.Cut(1) }, "is lost: nothing was heard of it for 5s"},
+		{"mute", "", func(w *nettest.Network) { w.Mute(1) }, "is lost: nothing was heard of it for 5s"},
+		{"stopped", "1", func(*nettest.Network) {}, "is lost: "},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Setenv(nettest.LoopbackVariable, row.loopback)
+			w := nettest.New(t, 3, nettest.Link{})
+			out := filepath.Join(t.TempDir(), "out")
+			all := beginOn(t, w, 3, with(inThree, "--steps", "1000000", "--out", out, "--save-every", "2")...)
+			all[0].after(t, 3)
+			if row.cut(w); !w.Carries() {
+				if err := all[1].Process.Signal(syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+			}
+			began := time.Now()
+			left := func(ranks ...*process) {
+				for slices.ContainsFunc(ranks, func(p *process) bool { return runs(p.Process.Pid) }) && time.Since(began) < time.Minute {
+					time.Sleep(10 * time.Millisecond)
+				}
+			}
+			left(all[0], all[2])
+			if !w.Carries() {
+				if err := all[1].Process.Signal(syscall.SIGCONT); err != nil {
+					t.Fatal(err)
+				}
+			}
+			left(all...)
+			t.Logf("all ended after %v", time.Since(began))
+			for rank, p := range all {
+				want := "rank 1 is lost: nothing was heard of it for 5s"
+				if rank == 1 {
+					want = row.said
+				}
+				if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), want) {
+					t.Errorf("rank %d: exit code %d, stderr %q; want %s", rank, code, p.stderr, want)
+				}
+			}
+			wantGoesOn(t, out, lastStep(t, out)+1, 2)
+		})
+	}
+}
+
+// A machine that is away for less than the time of silence is missed by nobody: packets come again, and
+// the bits are those of one process.
+func TestALinkThatComesBack(t *testing.T) {
 	w := nettest.New(t, 3, nettest.Link{})
-	out := filepath.Join(t.TempDir(), "out")
-	all := beginOn(t, w, 3, with(inThree, "--steps", "1000000", "--out", out, "--save-every", "2")...)
+	if !w.Carries() {
+		t.Skip("nothing can be cut")
+	}
+	all := beginOn(t, w, 3, with(inThree, "--steps", "40")...)
 	all[0].after(t, 3)
-	w.Cut(1)
-	began := time.Now()
-	for slices.ContainsFunc(all, func(p *process) bool { return runs(p.Process.Pid) }) && time.Since(began) < time.Minute {
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Logf("all ended after %v", time.Since(began))
-	for rank, p := range all {
-		want := "rank 1 is lost: nothing was heard of it for 5s"
-		if rank == 1 {
-			want = "rank 0 is lost: nothing was heard of it for 5s"
-		}
-		if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), want) {
-			t.Errorf("rank %d: exit code %d, stderr %q; want %s", rank, code, p.stderr, want)
-		}
-	}
-	wantGoesOn(t, out, lastStep(t, out)+1, 2)
+	w.Cut(2)
+	time.Sleep(1500 * time.Millisecond)
+	w.Restore(2)
+	endAs(t, all, 40)
 }
