@@ -53,7 +53,8 @@ func (w *transcript) String() string {
 	return w.all.String()
 }
 
-// begin starts the command. What it has started has ended when the test ends.
+// begin starts the command. What it has started has ended when the test ends, and has left no temporary
+// file, not even where it was killed.
 func begin(t *testing.T, environment []string, args ...string) *process {
 	t.Helper()
 	return beginIn(t, nil, environment, args...)
@@ -64,7 +65,8 @@ func beginIn(t *testing.T, by, environment []string, args ...string) *process {
 	t.Helper()
 	words := append(append(slices.Clone(by), os.Args[0]), args...)
 	p := &process{Cmd: exec.Command(words[0], words[1:]...), stdout: &transcript{}, stderr: &transcript{}}
-	p.Env = append(append(os.Environ(), asCommand+"=1"), environment...)
+	temporary := t.TempDir()
+	p.Env = append(append(os.Environ(), asCommand+"=1", "TMPDIR="+temporary), environment...)
 	p.Stdout, p.Stderr = p.stdout, p.stderr
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
@@ -83,6 +85,9 @@ func beginIn(t *testing.T, by, environment []string, args ...string) *process {
 			if runs(pid) {
 				t.Errorf("process %d is still there", pid)
 			}
+		}
+		if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
+			t.Errorf("%v, %v is left in the folder for temporary files", left, err)
 		}
 	})
 	return p
