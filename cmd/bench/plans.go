@@ -59,6 +59,9 @@ func (k *costs) plan(ctx context.Context, w workload, devices, threads int) (out
 	var units []int
 	for chunks := 1; chunks <= min(int(w.Batch), plansChunks); chunks *= 2 {
 		for _, n := range each {
+			if devices < 2 && 2*n > threads && chunks > 2 {
+				continue // a device that is alone gains nothing by more micro-batches
+			}
 			c, err := k.chain(ctx, w, model, w.Batch/int64(chunks), n)
 			if err != nil {
 				return out, err

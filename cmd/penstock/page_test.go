@@ -32,6 +32,9 @@ func TestReport(t *testing.T) {
 	if got, want := len(run.Ran.Events), len(run.Plan.Program.Workers[0])+len(run.Plan.Program.Workers[1]); got != want {
 		t.Errorf("%d actions ran, and %d were planned", got, want)
 	}
+	if run.Planned == nil || run.Planned.Makespan() != run.Plan.Step() || run.Planned.Events[0].Live == 0 {
+		t.Errorf("planned: %+v", run.Planned)
+	}
 	measured := 0
 	for _, l := range run.Layers {
 		if l.Type == "" {
@@ -52,7 +55,7 @@ func TestReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"<!doctype html>", "default-src 'none'", `"best":[{"bytes":`, `"chosen":[{"bytes":`, `"times":"predicted"`, `"title":"mlp on synthetic"`} {
+	for _, want := range []string{"<!doctype html>", "default-src 'none'", `"step":{"best":[{"bytes":`, `"best":[{"bytes":`, `"chosen":[{"bytes":`, `"times":"predicted"`, `"title":"mlp on synthetic"`} {
 		if !strings.Contains(string(text), want) && !strings.Contains(string(text), strings.ReplaceAll(want, "'", "&#39;")) {
 			t.Errorf("no %s", want)
 		}
