@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -83,6 +84,17 @@ void drop(uintptr_t h) {
 
 RendezvousStore& store_of(ps_store s) { return *reinterpret_cast<RendezvousStore*>(s); }
 
+using StorePointer = c10::intrusive_ptr<c10d::TCPStore>;
+
+// A TCPStore, or an error after options.timeout. libtorch 2 waits for the first answer as long as the connection lasts, on a thread that is given up here: it ends when the other side closes.
+StorePointer open(const std::string& host, const c10d::TCPStoreOptions& options) {
+  std::packaged_task<StorePointer()> task([=] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
+  std::future<StorePointer> opened = task.get_future();
+  std::thread(std::move(task)).detach();
+  if (opened.wait_for(options.timeout) != std::future_status::ready) throw std::runtime_error("no answer of a store");
+  return opened.get();
+}
+
 // The memory of a dense tensor, in the order of addresses. Gloo takes contiguous tensors only.
 at::Tensor memory(ps_tensor handle) {
   c10::AutoGradMode no_graph(false);
@@ -107,7 +119,7 @@ ps_error* ps_store_open(const char* host, int32_t port, int32_t server, int64_t 
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
     options.useLibUV = false;  // the default, which Debian's libtorch is built without
 #endif
-    auto tcp = c10::make_intrusive<c10d::TCPStore>(host, options);
+    StorePointer tcp = open(host, options);
     // The first answer: is it a store, and one of this libtorch? A wait alone sets the time that any later answer may take.
     const std::string key = "penstock/hello";
     tcp->set(key, {1});
