@@ -56,7 +56,7 @@ func (p *Plan) fullest() (most int64) {
 
 // problemOf is the problem of planning the same step anew, from what chains say, without limits.
 func (p *Plan) problemOf(chains []remat.Chain) (Problem, error) {
-	out := Problem{MicroBatches: p.MicroBatches(), Schedule: schedule.Fixed(p.Program.WithoutReduce())}
+	out := Problem{MicroBatches: p.MicroBatches(), NoBound: true, Schedule: schedule.Fixed(p.Program.WithoutReduce())}
 	if len(chains) != len(p.Stages) {
 		return out, fmt.Errorf("planner: the chains of %d stages, and the plan has %d", len(chains), len(p.Stages))
 	}

@@ -21,6 +21,7 @@ func TestOverLimits(t *testing.T) {
 		_, c := chain(t, layers)
 		first := rapid.IntRange(1, layers-1).Draw(t, "first")
 		p := planner.FromChain(c, []int{first, layers - first}, []int{0, 1}, rapid.IntRange(1, 3).Draw(t, "micro-batches"))
+		p.NoBound = true
 		p.Schedule = rapid.SampledFrom([]schedule.Generator{schedule.GPipe, schedule.OneFOneB}).Draw(t, "schedule")
 		var chains []remat.Chain
 		for i := range p.Stages {
