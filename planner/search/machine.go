@@ -54,8 +54,8 @@ const maxOrders = 24
 
 // orders are the machine with its devices in all orders that differ, its own first.
 func (m Machine) orders() []Machine {
-	kinds, list := m.kinds(), []Machine{m}
-	if slices.ContainsFunc(m.Links, func(l Link) bool { return l.From != "" || l.To != "" }) || arrangements(kinds) > maxOrders {
+	n, list := arrangements(m.kinds()), []Machine{m}
+	if n == 1 || n > maxOrders || slices.ContainsFunc(m.Links, func(l Link) bool { return l.From != "" || l.To != "" }) {
 		return list
 	}
 	rest := slices.Clone(m.Devices)
@@ -130,27 +130,27 @@ func (m Machine) check() error {
 	if len(m.Devices) == 0 {
 		return refuse("Devices", 0, "the machine has none", "want at least one")
 	}
-	named := func(name string) bool {
-		return name == "" || slices.ContainsFunc(m.Devices, func(d Device) bool { return d.Name == name })
-	}
+	known, threads := map[string]bool{}, 0
+	named := func(name string) bool { return name == "" || known[name] }
 	for i, d := range m.Devices {
 		switch {
-		case d.Name == "" || slices.ContainsFunc(m.Devices[:i], func(o Device) bool { return o.Name == d.Name }):
+		case d.Name == "" || known[d.Name]:
 			return refuse("Devices", d.Name, fmt.Sprintf("device %d has this name", i), "want a name that no other has")
 		case d.Bytes < 0:
 			return refuse("Devices", d.Bytes, "the bytes of "+d.Name, "want 1 or more, or 0 for no limit")
-		case d.Threads < 0:
-			return refuse("Devices", d.Threads, "the threads of "+d.Name, "want 1 or more")
-		case !(d.Speed >= 0) || math.IsInf(d.Speed, 0):
-			return refuse("Devices", d.Speed, "the speed of "+d.Name, "want more than 0, such as 1 for that of the profile")
+		case d.Threads < 0 || d.Threads > maxThreads-threads:
+			return refuse("Devices", d.Threads, "the threads of "+d.Name, fmt.Sprintf("want 1 or more, and at most %d of all devices", maxThreads))
+		case d.Speed != 0 && !(d.Speed >= 1/maxSpeed && d.Speed <= maxSpeed):
+			return refuse("Devices", d.Speed, "the speed of "+d.Name, "want "+speeds+", such as 1 for that of the profile")
 		}
+		known[d.Name], threads = true, threads+d.threads()
 	}
 	for i, l := range m.Links {
 		switch {
 		case !named(l.From) || !named(l.To):
 			return refuse("Links", fmt.Sprintf("%q and %q", l.From, l.To), fmt.Sprintf("what link %d joins", i), "want names of devices")
-		case l.Latency < 0:
-			return refuse("Links", l.Latency, fmt.Sprintf("the latency of link %d", i), "want 0 or more")
+		case l.Latency < 0 || l.Latency > maxLatency:
+			return refuse("Links", l.Latency, fmt.Sprintf("the latency of link %d", i), fmt.Sprintf("want 0 to %v", maxLatency))
 		case !(l.Bandwidth >= 0) || math.IsInf(l.Bandwidth, 0):
 			return refuse("Links", l.Bandwidth, fmt.Sprintf("the bandwidth of link %d", i), "want bytes a second")
 		}
@@ -164,12 +164,12 @@ type hop struct {
 	bandwidth float64 // bytes a second; 0 is no bound
 }
 
-// takes is how long so many bytes are on a link.
+// takes is how long so many bytes are on a link, at most a day, so that sums of it are numbers.
 func (h hop) takes(bytes int64) int64 {
 	if h.bandwidth == 0 {
 		return 0
 	}
-	return int64(float64(bytes) / h.bandwidth * float64(time.Second))
+	return int64(min(float64(bytes)/h.bandwidth*float64(time.Second), float64(24*time.Hour)))
 }
 
 // between is the link of two devices.
@@ -213,8 +213,14 @@ type linkJSON struct {
 	Bandwidth *float64 `json:"bytes_per_second"`
 }
 
-// maxDevices bounds what a file may ask for.
-const maxDevices = 1 << 16
+// What a machine may have: so that files cannot ask for more memory than there is, and times are numbers.
+const (
+	maxDevices = 1 << 16
+	maxThreads = 1 << 20 // of all devices
+	maxSpeed   = 1e6
+	maxLatency = time.Hour
+	speeds     = "0.000001 to 1000000"
+)
 
 // ParseMachine reads the file of a machine. A device with a count stands for as many, whose names end in
 // their numbers. A number that is missing, or is not more than 0, is refused, but for a latency of 0. The
@@ -246,17 +252,20 @@ func ParseMachine(data []byte) (Machine, error) {
 			return m, wrong(at, "bytes", *f.Bytes, "1 or more")
 		case f.Threads == nil:
 			return m, missing(at, "threads", "how many it has, such as 1")
-		case *f.Threads < 1:
-			return m, wrong(at, "threads", *f.Threads, "1 or more")
+		case *f.Threads < 1 || *f.Threads > maxThreads:
+			return m, wrong(at, "threads", *f.Threads, fmt.Sprintf("1 to %d", maxThreads))
 		case f.Speed == nil:
 			return m, missing(at, "speed", "how many times as fast it is as what was measured, such as 1")
-		case *f.Speed <= 0:
-			return m, wrong(at, "speed", *f.Speed, "more than 0")
+		case !(*f.Speed >= 1/maxSpeed && *f.Speed <= maxSpeed):
+			return m, wrong(at, "speed", *f.Speed, speeds)
 		}
 		one := Device{Name: *f.Name, Bytes: *f.Bytes, Threads: *f.Threads, Speed: *f.Speed}
 		if f.Count == nil {
 			m.Devices = append(m.Devices, one)
 			continue
+		}
+		if len(m.Devices)+*f.Count > maxDevices {
+			return m, fmt.Errorf("search: more than %d devices; want at most as many", maxDevices)
 		}
 		for k := range *f.Count {
 			one.Name = fmt.Sprint(*f.Name, k)
@@ -271,8 +280,8 @@ func ParseMachine(data []byte) (Machine, error) {
 		switch {
 		case f.Latency == nil:
 			return m, missing(at, "latency_us", "microseconds")
-		case *f.Latency < 0 || *f.Latency > 1e12:
-			return m, wrong(at, "latency_us", *f.Latency, "0 or more microseconds")
+		case !(*f.Latency >= 0 && *f.Latency <= us(maxLatency)):
+			return m, wrong(at, "latency_us", *f.Latency, fmt.Sprintf("0 to %.0f microseconds", us(maxLatency)))
 		case f.Bandwidth == nil:
 			return m, missing(at, "bytes_per_second", "the bandwidth")
 		case *f.Bandwidth <= 0:
@@ -282,6 +291,9 @@ func ParseMachine(data []byte) (Machine, error) {
 	}
 	return m, m.check()
 }
+
+// us is microseconds.
+func us(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 func missing(at, field, want string) error {
 	return fmt.Errorf("search: %s.%s is missing; want %s", at, field, want)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -67,6 +68,9 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 			return nil, err
 		}
 	}
+	if err := bounded(profile, machine, wishes); err != nil {
+		return nil, err
+	}
 	list, err := wishes.named()
 	if err != nil {
 		return nil, err
@@ -104,6 +108,31 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 		}
 	}
 	return out, out.judge()
+}
+
+// longest is the most time that steps may take, of any plan: their sums in nanoseconds are numbers.
+const longest = 365 * 24 * time.Hour
+
+// bounded refuses a chain whose steps take longer, on one of the slowest devices.
+func bounded(profile Profile, machine Machine, wishes Wishes) error {
+	slowest, most := 1.0, max(wishes.Batch, 1)
+	for _, d := range machine.Devices {
+		slowest = min(slowest, d.speed())
+	}
+	for _, m := range wishes.MicroBatches {
+		most = max(most, m)
+	}
+	for _, m := range profile.Measured {
+		micros := m.Chain.Loss.Backward
+		for _, l := range m.Chain.Layers {
+			micros += l.Forward + l.ForwardNoGrad + l.Backward
+		}
+		if step := micros * float64(most) / slowest; step > us(longest) {
+			return &arg.ConfigError{Of: "search", Field: "Measured", Value: time.Duration(min(micros, us(math.MaxInt64/2)) * 1000),
+				Problem: fmt.Sprintf("a chain that takes so long, %d times on a device of speed %g", most, slowest), Remedy: "want steps of less than a year"}
+		}
+	}
+	return nil
 }
 
 // judge says which plan is the best, and why others are not.
