@@ -82,6 +82,16 @@ func (e *FileError) Error() string { return e.Problem.Error() }
 
 func (e *FileError) Unwrap() error { return e.Problem }
 
+// Missing returns which files are not in this process's directory, without reading any.
+func (c *Checkpoint) Missing() (missing []*FileError) {
+	for i, name := range c.state.names() {
+		if !c.present()[i] {
+			missing = append(missing, &FileError{name, true, c.state.Files[name].missing(name)})
+		}
+	}
+	return missing
+}
+
 // Damage checks every byte of the files in this process's directory against their hashes, and
 // returns what is wrong with each that is not as it was written.
 func (c *Checkpoint) Damage() (damage []*FileError) {

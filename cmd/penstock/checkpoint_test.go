@@ -204,8 +204,29 @@ func TestCheckpointVerify(t *testing.T) {
 	if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a damaged checkpoint was merged: %v", err)
 	}
-	if r := command(t, "checkpoint", "inspect", dir); r.code != exitDone {
-		t.Errorf("%+v", r)
+	for _, format := range []string{"text", "json"} {
+		r := command(t, "checkpoint", "inspect", dir, "--format", format)
+		if want := "lacks files:\n  * model-00001-of-00002.safetensors is missing; it is of the layers 0 and 1\nA process"; r.code != exitFailed || !strings.Contains(r.stderr, want) || !strings.Contains(r.stdout, "model-00002-of-00002.safetensors") {
+			t.Errorf("%+v; want %s", r, want)
+		}
+	}
+	args := with(small, "--steps", "2", "--balance", "3,3", "--out", filepath.Join(t.TempDir(), "run"))
+	p := begin(t, nil, launched(2, args...)...)
+	if code := p.end(t); code != exitDone {
+		t.Fatalf("exit code %d, stderr:\n%s", code, p.stderr)
+	}
+	run := args[len(args)-1]
+	if err := os.Remove(filepath.Join(run, "step-000002", "model-00002-of-00002.safetensors")); err != nil {
+		t.Fatal(err)
+	}
+	p = begin(t, nil, launched(2, with(args, "--steps", "3", "--resume")...)...)
+	if code := p.end(t); code != exitFailed {
+		t.Errorf("exit code %d", code)
+	}
+	for rank := range 2 {
+		if want := "is damaged: model-00002-of-00002.safetensors is missing; it is of the layers fc and fc2; "; !strings.Contains(p.said(rank), want) {
+			t.Errorf("rank %d says %q, without %q", rank, p.said(rank), want)
+		}
 	}
 }
 

@@ -21,7 +21,8 @@ func newCheckpointInspect() *cobra.Command {
 		Short: "Say what is in a checkpoint",
 		Long: `Say what a checkpoint's state.json says: step, position in the data, recipe of the
 run, files, and tensors with their types, shapes and sizes. Only state.json is read;
-penstock checkpoint verify checks the rest.
+penstock checkpoint verify checks the rest. The exit code is 1 if a file is missing,
+and stderr says which, and which layers are in it.
 
 DIR is a checkpoint, or the directory of --out, whose newest checkpoint is meant.`,
 		Example: `  penstock checkpoint inspect out/fashion
@@ -33,9 +34,14 @@ DIR is a checkpoint, or the directory of --out, whose newest checkpoint is meant
 				return err
 			}
 			if format == "json" {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(c.Contents())
+				err = json.NewEncoder(cmd.OutOrStdout()).Encode(c.Contents())
+			} else {
+				err = showCheckpoint(cmd.OutOrStdout(), c.Contents())
 			}
-			return showCheckpoint(cmd.OutOrStdout(), c.Contents())
+			if missing := c.Missing(); err == nil && len(missing) > 0 {
+				err = damaged("lacks files", c, missing)
+			}
+			return err
 		},
 	}
 	word(cmd.Flags(), &format, "format", "text", "`FORMAT` of the output: text or json", "text", "json")

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"penstock/train"
 )
 
 func newCheckpointVerify() *cobra.Command {
@@ -23,17 +26,8 @@ DIR is a checkpoint, or the directory of --out, whose newest checkpoint is meant
 			if err != nil {
 				return err
 			}
-			var problems []string
-			missing := false
-			for _, d := range c.Damage() {
-				problems, missing = append(problems, d.Error()), missing || d.Missing
-			}
-			if len(problems) > 0 {
-				text := fmt.Sprintf("checkpoint %s is damaged:\n  * %s", c.Path, strings.Join(problems, "\n  * "))
-				if missing {
-					text += "\nA process that shares no file system with this one has its files in its own directory; copy them here"
-				}
-				return fmt.Errorf("%s", text)
+			if damage := c.Damage(); len(damage) > 0 {
+				return damaged("is damaged", c, damage)
 			}
 			contents := c.Contents()
 			total := int64(0)
@@ -45,4 +39,18 @@ DIR is a checkpoint, or the directory of --out, whose newest checkpoint is meant
 			return err
 		},
 	}
+}
+
+// damaged is the error of a checkpoint with files that are not as they were written.
+func damaged(what string, c *train.Checkpoint, files []*train.FileError) error {
+	text, missing := fmt.Sprintf("checkpoint %s %s:", c.Path, what), false
+	var lines []string
+	for _, f := range files {
+		lines, missing = append(lines, f.Error()), missing || f.Missing
+	}
+	text += "\n  * " + strings.Join(lines, "\n  * ")
+	if missing {
+		text += "\nA process that shares no file system with this one has its files in its own directory; copy them here"
+	}
+	return errors.New(text)
 }
