@@ -152,9 +152,9 @@ func (h *host) admit(p *peer, ok welcome) (wrong string) {
 	}
 	switch {
 	case h.complete && taken:
-		return fmt.Sprintf("group: rank %d is there already: %v; the group is complete since", who.rank, there)
+		return fmt.Sprintf("group: rank %d is there already: %v, and the job runs; want each rank once, and another port for another job (MASTER_PORT or --rendezvous)", who.rank, there)
 	case h.complete:
-		return "group: the group is complete"
+		return fmt.Sprintf("group: the job of this port runs, with %d ranks; want another port for another job (MASTER_PORT or --rendezvous)", h.c.cfg.Size)
 	case h.fatal != "":
 		h.tellOf(who.rank)
 		return h.fatal
@@ -165,7 +165,7 @@ func (h *host) admit(p *peer, ok welcome) (wrong string) {
 	case who.rank < 0 || who.rank >= h.c.cfg.Size:
 		return h.refuseAll(who.rank, "group: there is a rank %d in a group of %d", who.rank, h.c.cfg.Size)
 	case taken:
-		return h.refuseAll(who.rank, "group: rank %d is there twice: %v, and %v; want each rank once", who.rank, there, who)
+		return h.refuseAll(who.rank, "group: rank %d is there twice: %v, and %v; want each rank once, and another port for another job (MASTER_PORT or --rendezvous)", who.rank, there, who)
 	}
 	p.send(ok)
 	h.members[who.rank] = p

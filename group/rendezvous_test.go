@@ -300,7 +300,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	// A process that knows the token and comes late is told so, and harms nobody.
 	late := cfg
 	late.Rank, late.Timeout = 1, 5*time.Second
-	if _, err := group.Join(context.Background(), late); err == nil || !strings.Contains(err.Error(), "rank 1 is there already: pid ") {
+	if _, err := group.Join(context.Background(), late); err == nil || !strings.Contains(err.Error(), "rank 1 is there already: pid ") || !strings.Contains(err.Error(), "want each rank once, and another port for another job") {
 		t.Errorf("late: %v", err)
 	}
 	late.Rank = 0

@@ -24,7 +24,7 @@ import (
 type groupFlags struct {
 	rank, processes, replicas int
 	rendezvous                string
-	joinTimeout               time.Duration
+	joinTimeout, silence      time.Duration
 }
 
 func (f *groupFlags) register(s *pflag.FlagSet) {
@@ -33,6 +33,7 @@ func (f *groupFlags) register(s *pflag.FlagSet) {
 	count(s, &f.replicas, "replicas", 1, "`N` times the pipeline, each on its own rows of a batch, in an equal share of the processes or several in each; gradients are summed over them")
 	address(s, &f.rendezvous, "rendezvous", "`HOST:PORT` of rank 0, where processes meet")
 	joinTimeout(s, &f.joinTimeout)
+	duration(s, &f.silence, "silence", 0, "`TIME` without a word after which another process is lost, such as 30s; one that dies is noticed at once (default 5s)")
 }
 
 // ofOneProcess are flags in which the processes of a run may differ.
@@ -51,6 +52,8 @@ func facts(s *pflag.FlagSet) (out []train.Fact) {
 			return
 		case slices.Contains(onlyGiven, f.Name) && f.Changed:
 			value = "a path"
+		case !f.Changed && slices.Contains([]string{"0", "0s", "[]"}, f.DefValue): // which is not what it stands for
+			value = ""
 		}
 		out = append(out, train.Fact{Name: "--" + f.Name, Value: value})
 	})
@@ -94,8 +97,12 @@ func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg gr
 		return cfg, false, badUsage("--rendezvous %s: this is one process; want --rank and --processes with it", f.rendezvous)
 	}
 	cfg.Timeout = f.joinTimeout
+	cfg.Silence, cfg.Heartbeat = f.silence, f.silence/heartbeats
 	return cfg, found, err
 }
+
+// heartbeats is how often a process says that it is alive in the time of --silence.
+const heartbeats = 5
 
 // joinTimeout is the flag of how long is waited for others.
 func joinTimeout(s *pflag.FlagSet, to *time.Duration) {

@@ -45,6 +45,7 @@ func TestFlagsComeBeforeTheEnvironment(t *testing.T) {
 		{threeOf4, []string{"--rendezvous", "[::1]:7"}, group.Config{Rank: 3, Size: 4, LocalRank: 1, Address: "[::1]:7", Token: "secret"}, 4},
 		{threeOf4, []string{"--rank", "1", "--processes", "2", "--rendezvous", "here:7"}, group.Config{Rank: 1, Size: 2, Address: "here:7", Token: "secret"}, 2},
 		{nil, []string{"--rank", "0", "--processes", "1", "--join-timeout", "90s"}, group.Config{Size: 1, Timeout: 90 * time.Second}, 1},
+		{nil, []string{"--rank", "0", "--processes", "1", "--silence", "10s"}, group.Config{Size: 1, Silence: 10 * time.Second, Heartbeat: 2 * time.Second}, 1},
 	} {
 		p, err := groupOf(t, row.environment, row.args...)
 		if err != nil || p.member != row.want || p.grouped != (row.want.Size > 1) || p.stages != row.stages {
@@ -106,6 +107,9 @@ func TestFactsOfARun(t *testing.T) {
 	}
 	if got := of("--seed", "7")["--seed"]; got != "7" || plain["--seed"] != "1" {
 		t.Errorf("--seed is %q, and %q where it is left out", got, plain["--seed"])
+	}
+	if got := plain["--lr"] + plain["--steps"] + plain["--balance"]; got != "" {
+		t.Errorf("what is left out has the values %q", got)
 	}
 	if a, b := of("--out", "a", "--trace", "b.json"), of("--out", "c", "--trace", "d.json", "--format", "json", "--rendezvous", "x:1"); !maps.Equal(a, b) || maps.Equal(a, plain) {
 		t.Errorf("%v\n%v\n%v", a, b, plain)

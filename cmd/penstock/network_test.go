@@ -90,7 +90,11 @@ func TestACutLink(t *testing.T) {
 				}
 			}
 			left(all...)
-			t.Logf("all ended after %v", time.Since(began))
+			took := time.Since(began)
+			t.Logf("all ended after %v", took)
+			if slices.ContainsFunc(all, func(p *process) bool { return runs(p.Process.Pid) }) || took < 2*time.Second {
+				t.Fatalf("after %v some run, or all have ended too soon", took)
+			}
 			for rank, p := range all {
 				want := "rank 1 is lost: nothing was heard of it for 5s"
 				if rank == 1 {
