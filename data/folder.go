@@ -86,9 +86,8 @@ func openFolder(directory string, o Options) (train, test Dataset, err error) {
 	if len(sets) == 1 {
 		return Split(sets[0], o.Holdout, o.Seed)
 	}
-	if o.Holdout != 0 {
-		return nil, nil, &ConfigError{Of: "data: images", Field: "Holdout", Value: o.Holdout,
-			Problem: parts[1] + " is there to test with", Remedy: "want it left out, or a directory without val and test"}
+	if err := o.noHoldout("images", parts[1]); err != nil {
+		return nil, nil, err
 	}
 	return sets[0], sets[1], nil
 }

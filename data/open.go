@@ -19,15 +19,25 @@ type Options struct {
 	// Channels is 3 for pictures in colour, 1 for their brightness. 0 means 3.
 	Channels int
 
+	// Classes is how many classes npy and tokens have. 0 means one more than the greatest that is in
+	// the files.
+	Classes int
+
+	// TokenBytes is the width of a token in a file, 2 or 4. 0 means 2.
+	TokenBytes int
+
+	// CSV says how files of rows are read.
+	CSV CSV
+
 	// Augment is how images to train with are changed. Open checks it against the set, and it is
 	// for the caller to give to the Loader.
 	Augment Augment
 
-	// Window is the length of a text's samples in bytes. 0 means 128.
+	// Window is the length of a sample of text in bytes, and of tokens. 0 means 128.
 	Window int
 
-	// Holdout is the share of a set without a part to test with that is kept for testing: of a text
-	// its end, of other sets samples that are drawn by Seed. 0 means 0.1.
+	// Holdout is the share of a set without a part to test with that is kept for testing: of texts
+	// and tokens the end, of other sets samples that are drawn by Seed. 0 means 0.1.
 	Holdout float64
 	Seed    uint64
 
@@ -61,7 +71,10 @@ var sets = map[string]set{
 	"cifar10": {tasks: classes, settings: imageSettings, files: cifarFiles, open: func(directory string, o Options) (train, test Dataset, err error) {
 		return openCIFAR10(directory, o, cifarRecords)
 	}},
-	"text": {tasks: []Task{NextToken}, settings: []setting{holdout}, files: textFiles, open: openText},
+	"npy":    {tasks: []Task{Classification, Regression, Segmentation, NextToken}, settings: npySettings, files: npyFiles, open: openNPY},
+	"csv":    {tasks: []Task{Classification, Regression}, settings: csvSettings, files: csvFiles, open: openCSV},
+	"tokens": {tasks: []Task{NextToken}, settings: tokenSettings, files: tokenFiles, open: openTokens},
+	"text":   {tasks: []Task{NextToken}, settings: []setting{holdout}, files: textFiles, open: openText},
 	"synthetic": {
 		tasks:    []Task{Classification, Segmentation, NextToken},
 		settings: syntheticSettings,
@@ -85,12 +98,16 @@ func Names() []string { return slices.Sorted(maps.Keys(sets)) }
 //	fashion-mnist  the same names; directory may be "" where Debian's dataset-fashion-mnist is installed
 //	cifar10        data_batch_1.bin to data_batch_5.bin and test_batch.bin, or cifar-10-batches-bin with them in it
 //	images         DIR/train/CLASS/*.png, .jpg, .jpeg, .gif and DIR/val/CLASS, or DIR/test/CLASS; or DIR/CLASS
+//	npy            x.npy and y.npy, or train_x.npy, train_y.npy, test_x.npy, test_y.npy (or val_): see NewArrays for what
+//	               they may be; rows of numbers are images of one pixel, [k 1 1]
+//	csv            a file, or a directory with train.csv and test.csv, or val.csv: see CSV
+//	tokens         a file of little-endian uint16 or uint32, or a directory with train.bin and val.bin, or test.bin
 //	text           a file, or a directory whose .txt files are taken in the order of their names
 //	synthetic      no file: directory is ignored
 //
 // Nothing is downloaded. Only regular files are read, and of text at most MaxText bytes. Pictures
 // are read when they are asked for: Open finds them, and Fill returns the error of one that is
-// damaged. Any other set is read and checked as a whole before Open returns. An error names the file, what was found, what was
+// damaged. So are tokens. Any other set is read and checked as a whole before Open returns. An error names the file, what was found, what was
 // expected and where to get it, and is fs.ErrNotExist if a file is missing.
 func Open(name, directory string, o Options) (train, test Dataset, err error) {
 	s, err := find(name)

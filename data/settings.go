@@ -2,6 +2,7 @@ package data
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -159,4 +160,47 @@ var (
 		numbers("std", "ImageNet's", func(o *Options) *[]float32 { return &o.Std }),
 		holdout, splitSeed,
 	})
+	npySettings = slices.Concat(augmented, []setting{
+		numbers("mean", "none", func(o *Options) *[]float32 { return &o.Mean }),
+		numbers("std", "none", func(o *Options) *[]float32 { return &o.Std }),
+		classCount, holdout, splitSeed,
+	})
+	classCount    = whole("classes", "the greatest and one", 1<<20, func(o *Options) *int { return &o.Classes })
+	tokenSettings = []setting{
+		oneOf("type", map[string]func(*Options){
+			"uint16": func(o *Options) { o.TokenBytes = 2 }, "uint32": func(o *Options) { o.TokenBytes = 4 },
+		}, "uint16"),
+		classCount, holdout,
+	}
+	csvSettings = []setting{
+		{"target", "the last column", func(o *Options, text string) error {
+			if o.CSV.Target = text; text == "" {
+				return fmt.Errorf("the name of a column, or its number from 1")
+			}
+			return nil
+		}},
+		oneOf("task", map[string]func(*Options){
+			"classification": func(o *Options) { o.CSV.Task = Classification }, "regression": func(o *Options) { o.CSV.Task = Regression },
+		}, "by the targets"),
+		oneOf("header", map[string]func(*Options){
+			"1": func(o *Options) { o.CSV.Header = HeaderThere }, "0": func(o *Options) { o.CSV.Header = HeaderAbsent },
+		}, "by the first line"),
+		oneOf("separator", map[string]func(*Options){
+			"comma": func(o *Options) { o.CSV.Separator = ',' }, "semicolon": func(o *Options) { o.CSV.Separator = ';' }, "tab": func(o *Options) { o.CSV.Separator = '\t' },
+		}, "comma"),
+		toggle("standardise", "0", func(o *Options, on bool) { o.CSV.Standardise = on }),
+		holdout, splitSeed,
+	}
 )
+
+// oneOf is a setting of one of some words.
+func oneOf(name string, words map[string]func(*Options), usually string) setting {
+	return setting{name, usually, func(o *Options, text string) error {
+		choose, ok := words[text]
+		if !ok {
+			return fmt.Errorf("%s", strings.Join(slices.Sorted(maps.Keys(words)), " or "))
+		}
+		choose(o)
+		return nil
+	}}
+}

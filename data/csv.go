@@ -1,0 +1,330 @@
+package data
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"penstock/internal/arg"
+	"penstock/internal/disk"
+)
+
+// CSV says how a file of comma-separated values (RFC 4180) is read: a sample a line, a target in one
+// column and finite numbers in the others, which are an image of one pixel with a channel for each,
+// [columns 1 1]. The zero value finds out what it can.
+type CSV struct {
+	// Target is the column of the targets, by its name in the header or its number from 1. "" means
+	// the last.
+	Target string
+
+	// Task is what targets are: Classification or Regression. "" means regression if all are numbers
+	// and one of them has a fraction, and classification otherwise: by the sorted whole numbers, or
+	// by the sorted names. Info.ClassNames has them.
+	Task Task
+
+	Header    Header
+	Separator rune // 0 means a comma
+
+	// Standardise gives each column the mean 0 and the deviation 1 in the samples to train with.
+	Standardise bool
+}
+
+// Header says whether the first line of a file has the names of its columns.
+type Header int
+
+// The ways of a header.
+const (
+	HeaderUnknown Header = iota // it has if it has no number
+	HeaderThere
+	HeaderAbsent
+)
+
+func csvFiles(path string) ([]string, error) { return partFiles("csv", path, ".csv") }
+
+// openCSV reads the files at path. Classes are those of the samples to train with.
+func openCSV(path string, o Options) (train, test Dataset, err error) {
+	c := o.CSV
+	if c.Task != "" && c.Task != Classification && c.Task != Regression {
+		return nil, nil, &ConfigError{Of: "data: csv", Field: "Task", Value: c.Task,
+			Remedy: arg.OneOf(string(c.Task), []string{string(Classification), string(Regression)})}
+	}
+	paths, err := csvFiles(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	var tables []*table
+	for _, path := range paths {
+		t, err := readTable(path, c)
+		if err != nil {
+			return nil, nil, fmt.Errorf("data: csv: %s: %w", path, err)
+		}
+		tables = append(tables, t)
+	}
+	task, err := tables[0].task(c.Task)
+	if err != nil {
+		return nil, nil, fmt.Errorf("data: csv: %s: %w", paths[0], err)
+	}
+	var names []string
+	if task == Classification {
+		names = tables[0].classNames()
+	}
+	var sets []*Arrays
+	for i, t := range tables {
+		set, err := t.arrays(task, names)
+		if err != nil {
+			return nil, nil, fmt.Errorf("data: csv: %s: %w", paths[i], err)
+		}
+		sets = append(sets, set)
+	}
+	train, test = sets[0], sets[len(sets)-1]
+	switch {
+	case len(sets) == 1:
+		train, test, err = Split(train, o.Holdout, o.Seed)
+	case sets[0].info.Input.Size() != sets[1].info.Input.Size():
+		err = fmt.Errorf("data: csv: %s has %d columns and %s has %d; want the same", paths[0], tables[0].columns+1, paths[1], tables[1].columns+1)
+	default:
+		err = o.noHoldout("csv", paths[1])
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if c.Standardise {
+		standardise(train, sets)
+	}
+	return train, test, nil
+}
+
+// table is what a file says.
+type table struct {
+	columns int // without the target's
+	numbers []float32
+	targets []string
+	lines   []int // of the targets
+}
+
+func readTable(path string, c CSV) (*table, error) {
+	file, err := disk.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() // only read
+	return decodeTable(file, c)
+}
+
+// decodeTable reads a table. Its errors name the line.
+func decodeTable(r io.Reader, c CSV) (*table, error) {
+	buffered := bufio.NewReaderSize(r, 1<<16)
+	if mark, err := buffered.Peek(3); err == nil && string(mark) == "\ufeff" {
+		buffered.Discard(3) // it is there
+	}
+	reader := csv.NewReader(buffered)
+	reader.FieldsPerRecord, reader.ReuseRecord, reader.TrimLeadingSpace = -1, true, true
+	if c.Separator != 0 {
+		reader.Comma = c.Separator
+	}
+	t, target, fields := &table{}, -1, 0
+	for {
+		record, err := reader.Read()
+		var wrong *csv.ParseError
+		switch {
+		case err == io.EOF && len(t.targets) == 0:
+			return nil, errors.New("no line with numbers; want a sample a line")
+		case err == io.EOF:
+			return t, nil
+		case errors.As(err, &wrong):
+			return nil, fmt.Errorf("line %d, column %d: %w; want values that are separated by %q, those with quotes in quotes", wrong.Line, wrong.Column, wrong.Err, reader.Comma)
+		case err != nil:
+			return nil, err
+		}
+		line, _ := reader.FieldPos(0)
+		if target < 0 { // the first line
+			header := c.Header == HeaderThere || c.Header == HeaderUnknown && !slices.ContainsFunc(record, isNumber)
+			if target, err = c.target(record, header); err != nil {
+				return nil, fmt.Errorf("line %d: %w", line, err)
+			}
+			if fields = len(record); header {
+				continue
+			}
+		}
+		if len(record) != fields {
+			return nil, fmt.Errorf("line %d: %d values; want %d, as in the first line", line, len(record), fields)
+		}
+		if err := t.add(record, target); err != nil {
+			return nil, fmt.Errorf("line %d, %w", line, err)
+		}
+		t.columns, t.lines = fields-1, append(t.lines, line)
+	}
+}
+
+// add adds a line.
+func (t *table) add(record []string, target int) error {
+	for i, text := range record {
+		text = strings.TrimSpace(text)
+		if i == target {
+			if text == "" {
+				return fmt.Errorf("column %d: no target; want a class or a number: fill it in, or remove the line", i+1)
+			}
+			t.targets = append(t.targets, text)
+			continue
+		}
+		x, err := strconv.ParseFloat(text, 32)
+		switch {
+		case text == "":
+			return fmt.Errorf("column %d: no value; want a number: fill it in, or remove the line", i+1)
+		case err != nil || !finite(float32(x)):
+			return fmt.Errorf("column %d: %q; want a finite number: turn it into one, or remove the column", i+1, text)
+		}
+		t.numbers = append(t.numbers, float32(x))
+	}
+	return nil
+}
+
+func isNumber(text string) bool {
+	_, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	return err == nil
+}
+
+// target is the target's column, by the first line.
+func (c CSV) target(first []string, header bool) (int, error) {
+	if len(first) < 2 {
+		return 0, fmt.Errorf("one column; want one for the target and at least one for numbers: a file with columns, or another separator")
+	}
+	if c.Target == "" {
+		return len(first) - 1, nil
+	}
+	if header {
+		for i, name := range first {
+			if strings.TrimSpace(name) == c.Target {
+				return i, nil
+			}
+		}
+	}
+	n, err := strconv.Atoi(c.Target)
+	switch {
+	case err == nil && n >= 1 && n <= len(first):
+		return n - 1, nil
+	case header:
+		return 0, fmt.Errorf("no column %q; want a target of %s, or a number from 1 to %d", c.Target, strings.Join(first, ", "), len(first))
+	}
+	return 0, fmt.Errorf("no column %q; want a number from 1 to %d for the target, as there is no header", c.Target, len(first))
+}
+
+// task is what the targets are.
+func (t *table) task(asked Task) (Task, error) {
+	if asked != "" {
+		return asked, nil
+	}
+	whole, different := true, map[string]bool{}
+	for _, text := range t.targets {
+		if !isNumber(text) {
+			return Classification, nil
+		}
+		_, err := strconv.Atoi(text)
+		whole = whole && err == nil
+		different[text] = true
+	}
+	const few = 100
+	switch n := len(different); {
+	case !whole:
+		return Regression, nil
+	case n > few && n > len(t.targets)/10:
+		return "", fmt.Errorf("%d different whole numbers are targets of %d lines: classes or amounts? want task=classification or task=regression", n, len(t.targets))
+	}
+	return Classification, nil
+}
+
+// classNames are the different targets: whole numbers by value if all are, otherwise names as text.
+func (t *table) classNames() []string {
+	different := map[string]bool{}
+	whole := true
+	for _, text := range t.targets {
+		different[text] = true
+		_, err := strconv.Atoi(text)
+		whole = whole && err == nil
+	}
+	names := slices.Sorted(maps.Keys(different))
+	if whole {
+		slices.SortStableFunc(names, func(a, b string) int {
+			x, _ := strconv.Atoi(a) // each is a number
+			y, _ := strconv.Atoi(b)
+			return cmp.Compare(x, y)
+		})
+	}
+	return names
+}
+
+// arrays makes a set of the table.
+func (t *table) arrays(task Task, names []string) (*Arrays, error) {
+	n := int64(len(t.targets))
+	input := Array{Kind: Float32, Shape: []int64{n, int64(t.columns), 1, 1}, Float32: t.numbers}
+	target := Array{Kind: Int64, Shape: []int64{n}}
+	if task == Regression {
+		target = Array{Kind: Float32, Shape: []int64{n, 1}}
+	} else if len(names) < 2 {
+		return nil, fmt.Errorf("all targets are %q; want at least two classes, or another column as target", names)
+	}
+	labels := map[string]int64{}
+	for label, name := range names {
+		labels[name] = int64(label)
+	}
+	for i, text := range t.targets {
+		if task == Regression {
+			x, err := strconv.ParseFloat(text, 32)
+			if err != nil || !finite(float32(x)) {
+				return nil, fmt.Errorf("line %d: the target is %q; want a finite number", t.lines[i], text)
+			}
+			target.Float32 = append(target.Float32, float32(x))
+			continue
+		}
+		label, ok := labels[text]
+		if !ok {
+			return nil, fmt.Errorf("line %d: %q is no class to train with; those are %s", t.lines[i], text, strings.Join(names, ", "))
+		}
+		target.Int64 = append(target.Int64, label)
+	}
+	set, err := NewArrays("csv", len(names), input, target)
+	if err != nil {
+		return nil, err
+	}
+	set.info.ClassNames = names
+	return set, nil
+}
+
+// standardise moves and scales the columns of sets so that those of train have mean 0 and deviation
+// 1. A column of one value is moved alone.
+func standardise(train Dataset, sets []*Arrays) {
+	whole, rows := sets[0], train.Len()
+	at := func(i int) int { return i }
+	if s, ok := train.(*subset); ok {
+		at = func(i int) int { return s.indices[i] }
+	}
+	columns := whole.info.Input.Size()
+	for c := range columns {
+		var sum, squares float64
+		for i := range rows {
+			sum += float64(whole.input.Float32[at(i)*columns+c])
+		}
+		mean := sum / float64(rows)
+		for i := range rows {
+			d := float64(whole.input.Float32[at(i)*columns+c]) - mean
+			squares += d * d
+		}
+		deviation := math.Sqrt(squares / float64(rows))
+		if deviation == 0 {
+			deviation = 1
+		}
+		for _, set := range sets {
+			for i := c; i < len(set.input.Float32); i += columns {
+				set.input.Float32[i] = float32((float64(set.input.Float32[i]) - mean) / deviation)
+			}
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package data_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"penstock/data"
+)
+
+func csvFile(t *testing.T, lines ...string) string {
+	path := filepath.Join(t.TempDir(), "a.csv")
+	writeFile(t, path, []byte(strings.Join(lines, "\n")+"\n"))
+	return path
+}
+
+func TestOpenCSV(t *testing.T) {
+	for name, row := range map[string]struct {
+		lines  []string
+		csv    data.CSV
+		task   data.Task
+		first  []float32 // the first sample
+		label  float64
+		names  []string
+		length int
+	}{
+		"names":          {[]string{"a,b,kind", "1,2,cat", "3,4.5,dog", "5,6,cat"}, data.CSV{}, data.Classification, []float32{1, 2}, 0, []string{"cat", "dog"}, 3},
+		"no header":      {[]string{"1,2,10", "3,4,9", "5,6,10"}, data.CSV{}, data.Classification, []float32{1, 2}, 1, []string{"9", "10"}, 3},
+		"regression":     {[]string{"a,b,price", "1,2,1.5", "3,4,9", "5,6,7"}, data.CSV{}, data.Regression, []float32{1, 2}, 1.5, nil, 3},
+		"amounts":        {[]string{"1,2,10", "3,4,9", "5,6,10"}, data.CSV{Task: data.Regression}, data.Regression, []float32{1, 2}, 10, nil, 3},
+		"column by name": {[]string{"a,b,c", "1,2,3", "0,4,6"}, data.CSV{Target: "a"}, data.Classification, []float32{2, 3}, 1, []string{"0", "1"}, 2},
+		"by number":      {[]string{"1,2,3", "0,4,6"}, data.CSV{Target: "2"}, data.Classification, []float32{1, 3}, 0, []string{"2", "4"}, 2},
+		"header given":   {[]string{"1,2,3", "5,6,cat", "7,8,dog"}, data.CSV{Header: data.HeaderThere}, data.Classification, []float32{5, 6}, 0, []string{"cat", "dog"}, 2},
+		"quotes, spaces": {[]string{"\ufeffa; b; \"c;d\"", "\"1\"; 2; x", " 3;4;y", "", "5;6;y"}, data.CSV{Separator: ';', Target: "c;d"}, data.Classification, []float32{1, 2}, 0, []string{"x", "y"}, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			train, test, err := data.Open("csv", csvFile(t, row.lines...), data.Options{CSV: row.csv, Holdout: 0.01, Seed: seedThatKeeps(t, name)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			info := train.Info()
+			if train.Len()+test.Len() != row.length || info.Task() != row.task || !slices.Equal(info.ClassNames, row.names) || !slices.Equal(info.Input.Shape, []int64{2, 1, 1}) {
+				t.Errorf("%d and %d samples of %+v", train.Len(), test.Len(), info)
+			}
+			samples := [][2]any{}
+			for _, set := range []data.Dataset{train, test} {
+				for i := range set.Len() {
+					b := fill(t, set, i)
+					label := 0.0
+					if row.task == data.Regression {
+						label = float64(b.Target.Float32[0])
+					} else {
+						label = float64(b.Target.Int64[0])
+					}
+					samples = append(samples, [2]any{fmt.Sprint(b.Input.Float32), label})
+				}
+			}
+			if !slices.Contains(samples, [2]any{fmt.Sprint(row.first), row.label}) {
+				t.Errorf("samples %v, want %v %v among them", samples, row.first, row.label)
+			}
+		})
+	}
+}
+
+// Numbers and classes that are written are read, in any column order, whatever is held out.
+func TestCSVKeepsNumbers(t *testing.T) {
+	directory := t.TempDir()
+	rapid.Check(t, func(r *rapid.T) {
+		rows, columns := rapid.IntRange(3, 12).Draw(r, "rows"), rapid.IntRange(1, 4).Draw(r, "columns")
+		target := rapid.IntRange(0, columns).Draw(r, "target")
+		var lines, want []string
+		for i := range rows {
+			var words []string
+			for range columns {
+				words = append(words, fmt.Sprint(rapid.Float32Range(-1e30, 1e30).Draw(r, "x")))
+			}
+			class := i % 2
+			want = append(want, fmt.Sprint(words, class))
+			lines = append(lines, strings.Join(slices.Insert(words, target, []string{"no", "yes"}[class]), ","))
+		}
+		path := filepath.Join(directory, "a.csv")
+		writeFile(t, path, []byte(strings.Join(lines, "\n")))
+		train, test, err := data.Open("csv", path, data.Options{Holdout: rapid.Float64Range(0.01, 0.99).Draw(r, "holdout"), Seed: rapid.Uint64().Draw(r, "seed"),
+			CSV: data.CSV{Target: fmt.Sprint(target + 1), Header: data.HeaderAbsent}})
+		if err != nil {
+			r.Fatal(err)
+		}
+		var got []string
+		for _, set := range []data.Dataset{train, test} {
+			for i := range set.Len() {
+				b := fill(t, set, i)
+				got = append(got, fmt.Sprint(b.Input.Float32, b.Target.Int64[0]))
+			}
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			r.Fatalf("%v, want %v", got, want)
+		}
+	})
+}
+
+func TestCSVStandardises(t *testing.T) {
+	directory := directoryOf(t, map[string][]byte{"train.csv": []byte("1,7,0\n3,7,1\n5,7,1\n"), "test.csv": []byte("3,8,1\n")})
+	train, test, err := data.Open("csv", directory, data.Options{CSV: data.CSV{Standardise: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := float32(2 / math.Sqrt(8.0/3))
+	if got := fill(t, train, 0, 1, 2).Input.Float32; !slices.Equal(got, []float32{-one, 0, 0, 0, one, 0}) {
+		t.Errorf("to train with %v", got)
+	}
+	if got := fill(t, test, 0).Input.Float32; !slices.Equal(got, []float32{0, 1}) {
+		t.Errorf("to test with %v", got)
+	}
+}
+
+func TestOpenCSVRefuses(t *testing.T) {
+	var amounts []string
+	for i := range 150 {
+		amounts = append(amounts, fmt.Sprintf("1,%d", 1000*i))
+	}
+	for name, row := range map[string]struct {
+		lines []string
+		csv   data.CSV
+		want  []string
+	}{
+		"ragged":         {[]string{"a,b,c", "1,2,0", "1,2,3,1"}, data.CSV{}, []string{"line 3: 4 values; want 3, as in the first line"}},
+		"no number":      {[]string{"a,b,c", "1,2,0", "1,red,1"}, data.CSV{}, []string{`line 3, column 2: "red"; want a finite number`}},
+		"not finite":     {[]string{"1,2,0", "1,nan,1"}, data.CSV{}, []string{`line 2, column 2: "nan"; want a finite number`}},
+		"too large":      {[]string{"1,2,0", "1,1e39,1"}, data.CSV{}, []string{`line 2, column 2: "1e39"; want a finite number`}},
+		"missing":        {[]string{"1,2,0", "1,,1"}, data.CSV{}, []string{"line 2, column 2: no value; want a number: fill it in, or remove the line"}},
+		"missing target": {[]string{"1,2,0", "1,2,"}, data.CSV{}, []string{"line 2, column 3: no target; want a class or a number"}},
+		"one class":      {[]string{"1,2,0", "1,3,0"}, data.CSV{}, []string{`all targets are ["0"]; want at least two classes`}},
+		"empty":          {nil, data.CSV{}, []string{"no line with numbers"}},
+		"header alone":   {[]string{"a,b"}, data.CSV{}, []string{"no line with numbers"}},
+		"one column":     {[]string{"1", "2"}, data.CSV{}, []string{"line 1: one column; want one for the target"}},
+		"no such column": {[]string{"a,b", "1,2"}, data.CSV{Target: "c"}, []string{`line 1: no column "c"; want a target of a, b, or a number from 1 to 2`}},
+		"no such number": {[]string{"1,2", "1,2"}, data.CSV{Target: "3"}, []string{`line 1: no column "3"; want a number from 1 to 2`}},
+		"quotes":         {[]string{"a,b", "1,\"2"}, data.CSV{}, []string{"line 2, column ", `want values that are separated by ','`}},
+		"amounts":        {amounts, data.CSV{}, []string{"150 different whole numbers", "want task=classification or task=regression"}},
+		"named amount":   {[]string{"1,2", "1,red"}, data.CSV{Task: data.Regression}, []string{`line 2: the target is "red"; want a finite number`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := csvFile(t, row.lines...)
+			_, _, err := data.Open("csv", path, data.Options{CSV: row.csv})
+			wantError(t, err, append(row.want, "data: csv: "+path+": ")...)
+		})
+	}
+	_, _, err := data.Open("csv", "", data.Options{CSV: data.CSV{Task: data.NextToken}})
+	wantError(t, err, "data: csv: Task is next token; want classification or regression")
+	_, _, err = data.Open("csv", directoryOf(t, map[string][]byte{"train.csv": []byte("1,a\n2,b\n"), "val.csv": []byte("1,a\n2,c\n")}), data.Options{})
+	wantError(t, err, "val.csv: line 2: \"c\" is no class to train with; those are a, b")
+	_, _, err = data.Open("csv", directoryOf(t, map[string][]byte{"train.csv": []byte("1,a\n2,b\n"), "val.csv": []byte("1,1,a\n2,2,b\n")}), data.Options{})
+	wantError(t, err, "train.csv has 2 columns", "val.csv has 3; want the same")
+	_, _, err = data.Open("csv", t.TempDir(), data.Options{})
+	wantError(t, err, "no train.csv in ", "name a file, or a directory with train.csv and val.csv or test.csv, with --data-dir")
+}
+
+func FuzzOpenCSV(f *testing.F) {
+	f.Add("a,b\n1,2\n3,4\n")
+	f.Add("1,cat\n2,\"dog\"\n")
+	f.Add("\ufeff1;2\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		path := filepath.Join(t.TempDir(), "a.csv")
+		writeFile(t, path, []byte(text))
+		train, _, err := data.Open("csv", path, data.Options{})
+		if err != nil {
+			if errors.Unwrap(err) == nil && !strings.Contains(err.Error(), "data: csv: ") {
+				t.Errorf("error %v does not say where it is from", err)
+			}
+			return
+		}
+		var b data.Batch
+		if err := train.Fill(&b, []int{0, train.Len() - 1}); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,69 @@
+package data
+
+import "fmt"
+
+// Number is what FromSlices makes samples of.
+type Number interface {
+	float32 | float64 | int | int32 | int64 | uint8
+}
+
+// FromSlices returns the data set of inputs of this shape, one after the other in row-major order,
+// and their targets. It is NewArrays for slices:
+//
+//	set, err := data.FromSlices(pixels, []int64{3, 32, 32}, labels) // []uint8, []int
+//	set, err := data.FromSlices(rows, []int64{13}, prices)          // []float64, []float64
+//
+// Inputs of float32 and float64 are Float32, uint8 are images or others of bytes, and other whole
+// numbers are tokens. Targets that are whole numbers are classes: one for each input, or as many as
+// there are pixels or tokens. Others are numbers, as many for each input as there are. Slices of
+// float32, int64 inputs and targets and uint8 inputs are kept, not copied. The errors are those of
+// NewArrays, and those of slices whose lengths do not fit.
+func FromSlices[X, Y Number](inputs []X, shape []int64, targets []Y) (*Arrays, error) {
+	x, y := array(inputs, true), array(targets, false)
+	size := int64((Spec{Shape: shape}).Size())
+	if size < 1 || len(inputs) == 0 || int64(len(inputs))%size != 0 {
+		return nil, fmt.Errorf("data: slices: %d numbers; want a multiple, above 0, of the %d of an input %v", len(inputs), size, shape)
+	}
+	n := int64(len(inputs)) / size
+	if len(targets) == 0 || int64(len(targets))%n != 0 {
+		return nil, fmt.Errorf("data: slices: %d targets for %d inputs %v; want a multiple, above 0", len(targets), n, shape)
+	}
+	x.Shape = append([]int64{n}, shape...)
+	y.Shape = []int64{n}
+	switch each := int64(len(targets)) / n; {
+	case y.Kind == Float32:
+		y.Shape = append(y.Shape, each)
+	case x.Kind == Int64:
+		y.Shape = append(y.Shape, each)
+	case each > 1 && len(shape) == 3:
+		y.Shape = append(y.Shape, each/shape[2], shape[2])
+	case each > 1:
+		y.Shape = append(y.Shape, each)
+	}
+	return NewArrays("slices", 0, x, y)
+}
+
+// array is an Array without its shape. Bytes stay bytes only in inputs.
+func array[N Number](numbers []N, bytes bool) Array {
+	switch all := any(numbers).(type) {
+	case []float32:
+		return Array{Kind: Float32, Float32: all}
+	case []float64:
+		return Array{Kind: Float32, Float32: converted[float32](all)}
+	case []int64:
+		return Array{Kind: Int64, Int64: all}
+	case []uint8:
+		if bytes {
+			return Array{Kind: Uint8, Uint8: all}
+		}
+	}
+	return Array{Kind: Int64, Int64: converted[int64](numbers)}
+}
+
+func converted[To float32 | int64, From Number](numbers []From) []To {
+	out := make([]To, len(numbers))
+	for i, x := range numbers {
+		out[i] = To(x)
+	}
+	return out
+}
