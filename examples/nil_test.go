@@ -242,6 +242,9 @@ func nils(g given) map[string]struct {
 		"train.Accuracy.ctx":         {func() error { return discard(train.Accuracy(ctx, g.pipe, g.set, 2)) }, "train: " + background},
 		"train.Accuracy.p":           {func() error { return discard(train.Accuracy(g.ctx, nil, g.set, 2)) }, "train: Accuracy: the pipe is nil"},
 		"train.Accuracy.set":         {func() error { return discard(train.Accuracy(g.ctx, g.pipe, nil, 2)) }, "train: Accuracy: the data set is nil"},
+		"train.MeanSquaredError.ctx": {func() error { return discard(train.MeanSquaredError(ctx, g.pipe, g.set, 2)) }, "train: " + background},
+		"train.MeanSquaredError.p":   {func() error { return discard(train.MeanSquaredError(g.ctx, nil, g.set, 2)) }, "train: MeanSquaredError: the pipe is nil"},
+		"train.MeanSquaredError.set": {func() error { return discard(train.MeanSquaredError(g.ctx, g.pipe, nil, 2)) }, "train: MeanSquaredError: the data set is nil"},
 		"train.Fingerprint.set":      {func() error { return discard(train.Fingerprint(nil)) }, "train: Fingerprint: the data set is nil"},
 		"train.ParamsSHA256.model":   {panics(func() { train.ParamsSHA256(nil) }), "is nil; want a model"},
 		"train.ParamsSHA256In.model": {func() error { return discard(train.ParamsSHA256In(nil, nil)) }, "train: ParamsSHA256In: the model is nil"},
@@ -281,6 +284,8 @@ func nils(g given) map[string]struct {
 		"data.DecodeCIFAR10.r":   {func() error { _, _, err := data.DecodeCIFAR10(nil, 1); return err }, "data: DecodeCIFAR10: the reader is nil"},
 		"data.Split.set":         {func() error { _, _, err := data.Split(nil, 0.5, 0); return err }, "data: Split: the data set is nil"},
 		"data.Set.o":             {func() error { return data.Set("synthetic", nil, nil) }, "data: Set: the options is nil"},
+		"data.DecodeNPY.r":       {func() error { return discard(data.DecodeNPY(nil)) }, "data: DecodeNPY: the reader is nil"},
+		"data.Arrays.Fill.batch": {func() error { return new(data.Arrays).Fill(nil, nil) }, "data: Fill: the batch is nil"},
 		"data.Images.Fill.batch": {func() error { return new(data.Images).Fill(nil, nil) }, "data: Fill: the batch is nil"},
 		"data.Text.Fill.batch":   {func() error { return new(data.Text).Fill(nil, nil) }, "data: Fill: the batch is nil"},
 

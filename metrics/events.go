@@ -15,7 +15,7 @@ import (
 )
 
 // Events writes an event file that TensorBoard reads: scalars loss, learning_rate, grad_norm,
-// samples_per_second, peak_bytes of each device, and accuracy.
+// samples_per_second, peak_bytes of each device, and accuracy or mse.
 //
 // A file is a sequence of records (tensorflow/core/lib/io/record_writer.h), each an Event
 // (tensorflow/core/util/event.proto):
@@ -134,13 +134,20 @@ func (e *Events) Step(s Step) error {
 	return e.write(event(s.Time, s.Step, fieldSummary, b))
 }
 
-// Test writes the accuracy after a step, once.
+// Test writes how well the model does after a step, once.
 func (e *Events) Test(t Test) error {
 	if t.Step <= e.tested {
 		return nil
 	}
 	e.tested = t.Step
-	return e.write(event(t.Time, t.Step, fieldSummary, scalar(nil, "accuracy", t.Accuracy)))
+	var b []byte
+	if t.Accuracy != nil {
+		b = scalar(b, "accuracy", *t.Accuracy)
+	}
+	if t.MSE != nil {
+		b = scalar(b, "mse", *t.MSE)
+	}
+	return e.write(event(t.Time, t.Step, fieldSummary, b))
 }
 
 // write writes a record, at once and in one piece.

@@ -21,12 +21,14 @@ type Step struct {
 	PeakBytes        []int64  `json:"peak_bytes"` // the most that was live during the step, by device
 }
 
-// Test is the share of the test data that the model gets right after a step.
+// Test is how well the model does on the test data after a step: the share that it gets right or,
+// for regression, its mean squared error. The other is nil.
 type Test struct {
-	Step     int64   `json:"step"`
-	Epoch    int     `json:"epoch"`
-	Time     float64 `json:"time"`
-	Accuracy float64 `json:"accuracy"` // from 0 to 1
+	Step     int64    `json:"step"`
+	Epoch    int      `json:"epoch"`
+	Time     float64  `json:"time"`
+	Accuracy *float64 `json:"accuracy,omitempty"` // from 0 to 1
+	MSE      *float64 `json:"mse,omitempty"`
 }
 
 // History is all that a run has measured, by ascending step.
@@ -52,10 +54,14 @@ func Seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 type line struct {
 	Step
 	Accuracy *float64 `json:"accuracy"`
+	MSE      *float64 `json:"mse"`
 }
 
-// test is the Test of a line that has an accuracy.
-func (l line) test() Test { return Test{l.Step.Step, l.Epoch, l.Time, *l.Accuracy} }
+// tested says whether the line is of a test.
+func (l line) tested() bool { return l.Accuracy != nil || l.MSE != nil }
+
+// test is the Test of a line that is of one.
+func (l line) test() Test { return Test{l.Step.Step, l.Epoch, l.Time, l.Accuracy, l.MSE} }
 
 // parse reads a line without its end. Fields that it does not know are passed over.
 func parse(text []byte) (line, error) {
@@ -82,9 +88,9 @@ var errDisorder = errors.New("the steps do not ascend")
 func (h *History) add(l line) error {
 	last, tested := h.last()
 	switch {
-	case l.Accuracy != nil && (l.Step.Step < last || l.Step.Step <= tested), l.Accuracy == nil && l.Step.Step <= max(last, tested):
+	case l.tested() && (l.Step.Step < last || l.Step.Step <= tested), !l.tested() && l.Step.Step <= max(last, tested):
 		return fmt.Errorf("step %d after step %d: %w", l.Step.Step, max(last, tested), errDisorder)
-	case l.Accuracy != nil:
+	case l.tested():
 		h.Tests = append(h.Tests, l.test())
 	default:
 		h.Steps = append(h.Steps, l.Step)

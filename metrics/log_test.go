@@ -29,7 +29,7 @@ func step(n int64) metrics.Step {
 }
 
 func test(n int64) metrics.Test {
-	return metrics.Test{Step: n, Epoch: int(n / 5), Time: 1763838000.5 + float64(n), Accuracy: 1 - 1/float64(n+1)}
+	return metrics.Test{Step: n, Epoch: int(n / 5), Time: 1763838000.5 + float64(n), Accuracy: new(1 - 1/float64(n+1))}
 }
 
 func open(t rapid.TB, path string, steps int64) *metrics.Log {

@@ -120,7 +120,7 @@ func numbers(steps int64, devices int) (h metrics.History) {
 		}
 		h.Steps = append(h.Steps, s)
 		if n%20 == 0 {
-			h.Tests = append(h.Tests, metrics.Test{Step: n, Time: s.Time, Accuracy: 0.95 - 0.8*math.Exp(-float64(n)/80)})
+			h.Tests = append(h.Tests, metrics.Test{Step: n, Time: s.Time, Accuracy: new(0.95 - 0.8*math.Exp(-float64(n)/80))})
 		}
 	}
 	return h

@@ -18,8 +18,25 @@ import (
 // in evaluation mode on batches of so many samples; it does not change. If ctx ends first the error
 // is ctx's.
 func Accuracy(ctx context.Context, p *pipe.Pipe, set data.Dataset, batch int) (float64, error) {
-	if err := cmp.Or(arg.Context(ctx, "train"), arg.Given(p, "train: Accuracy: the pipe", "one of pipe.New"),
-		arg.Given(set, "train: Accuracy: the data set", "a data.Dataset")); err != nil {
+	right := func(c *torch.Ctx, output, target *torch.Tensor) float64 {
+		return float64(torch.Item[int64](c.Sum(c.Eq(c.Argmax(output, 1), target))))
+	}
+	return meanOf(ctx, "Accuracy", p, set, batch, right)
+}
+
+// MeanSquaredError is the mean of (output - target)^2 over all numbers of a set's targets, which are
+// Float32 and shaped as the model's outputs (data.Regression). It runs the model as Accuracy does.
+func MeanSquaredError(ctx context.Context, p *pipe.Pipe, set data.Dataset, batch int) (float64, error) {
+	squares := func(c *torch.Ctx, output, target *torch.Tensor) float64 {
+		return float64(torch.Item[float32](c.MSE(output, target, torch.ReduceSum)))
+	}
+	return meanOf(ctx, "MeanSquaredError", p, set, batch, squares)
+}
+
+// meanOf is the mean over a set's targets of what sum adds up for a batch.
+func meanOf(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, batch int, sum func(c *torch.Ctx, output, target *torch.Tensor) float64) (float64, error) {
+	if err := cmp.Or(arg.Context(ctx, "train"), arg.Given(p, "train: "+name+": the pipe", "one of pipe.New"),
+		arg.Given(set, "train: "+name+": the data set", "a data.Dataset")); err != nil {
 		return 0, err
 	}
 	loader, err := data.NewLoader(set, data.LoaderConfig{BatchSize: batch, Prefetch: 1})
@@ -27,7 +44,7 @@ func Accuracy(ctx context.Context, p *pipe.Pipe, set data.Dataset, batch int) (f
 		return 0, err
 	}
 	defer loader.Close()
-	var right, all int64
+	var all float64
 	for {
 		b, err := loader.Next(ctx)
 		if err == io.EOF {
@@ -36,27 +53,25 @@ func Accuracy(ctx context.Context, p *pipe.Pipe, set data.Dataset, batch int) (f
 		if err != nil {
 			return 0, err
 		}
-		n, err := countRight(ctx, p, b)
+		x, err := sumOf(ctx, p, b, sum)
 		if err != nil {
 			return 0, fmt.Errorf("train: evaluating: %w", err)
 		}
-		right += n
-		all += int64(len(b.Target.Int64))
+		all += x
 	}
-	counts, err := group.Meet(ctx, p.Config().Group, "train: the accuracy", right, nil)
+	sums, err := group.Meet(ctx, p.Config().Group, "train: "+name, all, nil)
 	if err != nil {
 		return 0, fmt.Errorf("train: evaluating: %w", err)
 	}
-	right = 0
-	for _, n := range counts[:len(counts)/max(p.Config().Replicas, 1)] { // each replica has evaluated the whole set
-		right += n
+	all = 0
+	for _, x := range sums[:len(sums)/max(p.Config().Replicas, 1)] { // each replica has evaluated the whole set
+		all += x
 	}
-	return float64(right) / float64(all), nil
+	return all / float64(set.Len()*set.Info().Target.Size()), nil
 }
 
-// countRight is the number of a batch's targets that the model finds most likely, in the process of
-// the last stage, and 0 in others.
-func countRight(ctx context.Context, p *pipe.Pipe, b data.Batch) (right int64, err error) {
+// sumOf is the sum for a batch, in the process of the last stage, and 0 in others.
+func sumOf(ctx context.Context, p *pipe.Pipe, b data.Batch, sum func(c *torch.Ctx, output, target *torch.Tensor) float64) (x float64, err error) {
 	stages := p.Stages()
 	first := torch.NewCtx(torch.Options{Device: stages[0].Device, Threads: p.Config().Threads})
 	defer first.Close()
@@ -77,11 +92,10 @@ func countRight(ctx context.Context, p *pipe.Pipe, b data.Batch) (right int64, e
 		last.Adopt(y)
 	}
 	if n := len(result.Output); n != 1 {
-		return 0, fmt.Errorf("the model gives a tuple of %d; accuracy is of one tensor of logits", n)
+		return 0, fmt.Errorf("the model gives a tuple of %d; what is tested is one tensor", n)
 	}
 	err = torch.Try(func() {
-		target := tensorOf(last, b.Target)
-		right = torch.Item[int64](last.Sum(last.Eq(last.Argmax(result.Output[0], 1), target)))
+		x = sum(last, result.Output[0], tensorOf(last, b.Target))
 	})
-	return right, err
+	return x, err
 }

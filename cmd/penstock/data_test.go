@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"image"
 	"image/png"
@@ -16,7 +17,7 @@ import (
 
 // imageSettings are images that models take which the usual 28 x 28 are too small for.
 var imageSettings = map[string]string{
-	"unet": "size=64,channels=3", "inception_v3": "size=75", "amoebanetd": "size=32", "densenet": "size=32", "vgg": "size=32",
+	"vit_": "size=224,channels=3", "unet": "size=64,channels=3", "inception_v3": "size=75", "amoebanetd": "size=32", "densenet": "size=32", "vgg": "size=32",
 }
 
 func dataFor(model string) (args []string) {
@@ -77,7 +78,7 @@ func TestRefusesDataSettings(t *testing.T) {
 	}{
 		{[]string{"--model", "unet"}, []string{"--model unet with --data synthetic: unet: Size is 28; want at least 64", "--data-set size=192 makes images of the model's usual size"}},
 		{[]string{"--model", "inception_v3"}, []string{"--data-set size=299"}},
-		{[]string{"--model", "unet", "--data", "cifar10", "--data-dir", "x"}, []string{"--model unet is for segmentation, and --data cifar10 for classification; want --data synthetic"}},
+		{[]string{"--model", "unet", "--data", "cifar10", "--data-dir", "x"}, []string{"--model unet is for segmentation, and --data cifar10 for classification; want --data npy or synthetic with it"}},
 		{[]string{"--model", "mlp", "--data-set", "sizes=3"}, []string{"--data-set sizes=3: want one of the data set's options; synthetic has size=28, channels=1"}},
 		{[]string{"--model", "mlp", "--data-set", "size=9", "--set", "size=8"}, []string{"--set size=8: --data synthetic has 9; leave it out"}},
 		{[]string{"--model", "gpt", "--data", "text", "--data-dir", "x", "--data-set", "size=9"}, []string{"--data-set size=9: want", "text has holdout=0.1"}},
@@ -142,6 +143,50 @@ func TestTrainsOnImages(t *testing.T) {
 		}
 	}
 	refuses(t, line, exitFailed, filepath.Join(directory, "dark", "0.png")+": ", "want a PNG, JPEG or GIF that is whole: replace the file, or remove it")
+}
+
+// Rows of numbers are learnt from: classes with an accuracy, and numbers with a mean squared error,
+// which is in the metrics too. Tokens are read as text is.
+func TestTrainsOnFilesOfOnesOwn(t *testing.T) {
+	var classes, amounts strings.Builder
+	tokens := make([]byte, 0, 2000)
+	for i := range 200 {
+		x, y := i%20, i/20
+		fmt.Fprintf(&classes, "%d,%d,%s\n", x, y, []string{"left", "right"}[x/10])
+		fmt.Fprintf(&amounts, "%d,%d,%g\n", x, y, 0.1*float64(x)-0.3*float64(y))
+		tokens = append(tokens, byte(x), 0, byte(y), 0)
+	}
+	line := func(model, name, file, content string, more ...string) []string {
+		return with([]string{"train", "--model", model, "--data", name, "--data-dir", textFile(t, file, content), "--batch", "20", "--chunks", "2", "--stages", "2", "--optimizer", "adam", "--format", "json"}, more...)
+	}
+	_, done := lines(t, must(t, line("mlp", "csv", "a.csv", classes.String(), "--set", "width=16", "--data-set", "standardise=1", "--epochs", "8", "--lr", "0.01")...).stdout)
+	if done.TestAccuracy < 0.9 {
+		t.Errorf("accuracy %v", done.TestAccuracy)
+	}
+	out := t.TempDir()
+	r := must(t, line("mlp", "csv", "b.csv", amounts.String(), "--set", "width=16", "--data-set", "standardise=1,task=regression", "--epochs", "20", "--lr", "0.01", "--test-every", "50", "--out", out)...)
+	var end struct {
+		MSE      *float64 `json:"test_mse"`
+		Accuracy *float64 `json:"test_accuracy"`
+	}
+	all := strings.Split(strings.TrimSpace(r.stdout), "\n")
+	if err := json.Unmarshal([]byte(all[len(all)-1]), &end); err != nil {
+		t.Fatal(err)
+	}
+	if end.MSE == nil || *end.MSE > 0.1 || end.Accuracy != nil {
+		t.Errorf("the end says %s", all[len(all)-1])
+	}
+	measured, err := os.ReadFile(filepath.Join(out, "metrics.jsonl"))
+	if want := fmt.Sprintf(`"mse":%v}`, *end.MSE); err != nil || strings.Count(string(measured), `"mse":`) != 4 || !strings.Contains(string(measured), want) {
+		t.Errorf("%v, no %s in %s", err, want, measured)
+	}
+	_, done = lines(t, must(t, line("gpt", "tokens", "a.bin", string(tokens), "--set", "depth=1,width=8,heads=1", "--window", "7", "--epochs", "1")...).stdout)
+	if done.Steps != 3 { // 400 tokens are 50 samples, 45 to train with
+		t.Errorf("%d steps", done.Steps)
+	}
+	refuses(t, line("mlp", "csv", "c.csv", "1,2,3\n1,2\n"), exitFailed, "c.csv: line 2: 2 values; want 3, as in the first line")
+	refuses(t, line("mlp", "npy", "c.npy", ""), exitFailed, "name a directory with x.npy and y.npy")
+	refuses(t, line("gpt", "csv", "c.csv", "1,2,3\n"), exitUsage, "--model gpt is for next token, and --data csv for classification; want --data npy or synthetic or text or tokens")
 }
 
 // refuses fails unless a command line ends with this code and says all parts.

@@ -63,7 +63,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a usual place, synthetic has none")
 	s.StringArrayVar(&f.dataSettings, "data-set", nil,
 		"`NAME=VALUE,...` options of the data set, such as size=64,classes=5 of synthetic; a NAME that there is not lists them")
-	count(s, &f.window, "window", 128, "`N` bytes in a sample of text")
+	count(s, &f.window, "window", 128, "`N` bytes in a sample of text, and tokens in one of tokens")
 
 	count(s, &f.stages, "stages", 1, "`N` stages side by side, which the model is cut into (default: as many as there are processes)")
 	list(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage; left out, layers are timed and cut evenly", layers)

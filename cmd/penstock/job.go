@@ -211,7 +211,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 		return nil
 	}
 	config := train.BalanceConfig{
-		Group: j.group, Stages: j.stages, Balance: j.config.Balance, Batch: (j.batch + j.replicas - 1) / j.replicas, Chunks: j.config.Chunks, Checkpoint: j.config.Checkpoint, Loss: trainingLoss(),
+		Group: j.group, Stages: j.stages, Balance: j.config.Balance, Batch: (j.batch + j.replicas - 1) / j.replicas, Chunks: j.config.Chunks, Checkpoint: j.config.Checkpoint, Loss: trainingLoss(j.training.Info().Task()),
 		Profile: profile.Config{Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
 			Threads: j.config.Threads, Seed: j.config.Seed, Autocast: j.config.Autocast, Clock: clock},
 	}
@@ -248,8 +248,12 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	return nil
 }
 
-// trainingLoss is cross entropy, plus that of auxiliary classifiers if the model has some.
-func trainingLoss() nn.Loss {
+// trainingLoss is cross entropy, or the squared error for regression, plus that of auxiliary
+// classifiers if the model has some.
+func trainingLoss(task data.Task) nn.Loss {
+	if task == data.Regression {
+		return models.NewAuxiliaryLoss(nn.MSE(), auxiliaryWeight)
+	}
 	return models.NewAuxiliaryLoss(nn.CrossEntropy(), auxiliaryWeight)
 }
 
@@ -300,7 +304,7 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	if l.Loader, err = data.NewLoader(j.training, config); err != nil {
 		return err
 	}
-	l.Pipe, l.Loss, l.LRSchedule = j.pipe, trainingLoss(), j.schedule
+	l.Pipe, l.Loss, l.LRSchedule = j.pipe, trainingLoss(j.training.Info().Task()), j.schedule
 	l.ClipNorm, l.Accumulate, l.Steps, l.Epochs = j.clipNorm, j.accumulate, j.steps, j.epochs
 	l.OnStep = []train.Hook{j.trace.hook(j.pipe, j.loop.Step), j.keepRun}
 	if j.testEvery > 0 { // before the step is saved, so that no test is missing after it

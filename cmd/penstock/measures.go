@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"penstock/data"
 	"penstock/metrics"
 	"penstock/torch"
 	"penstock/train"
@@ -62,9 +63,23 @@ func (m *measures) step(s train.StepInfo) error {
 	return m.each(func(w metrics.Writer) error { return w.Step(out) })
 }
 
-// test takes the accuracy after a step.
-func (m *measures) test(step int64, accuracy float64) error {
-	out := metrics.Test{Step: step, Epoch: m.epoch, Time: metrics.Seconds(time.Now()), Accuracy: accuracy}
+// score is how well the model does on the test data: one of the two.
+type score struct{ accuracy, mse *float64 }
+
+// score tests the model.
+func (j *job) score(ctx context.Context) (s score, err error) {
+	measure, to := train.Accuracy, &s.accuracy
+	if j.test.Info().Task() == data.Regression {
+		measure, to = train.MeanSquaredError, &s.mse
+	}
+	x, err := measure(ctx, j.pipe, j.test, j.batch)
+	*to = &x
+	return s, err
+}
+
+// test takes the score after a step.
+func (m *measures) test(step int64, s score) error {
+	out := metrics.Test{Step: step, Epoch: m.epoch, Time: metrics.Seconds(time.Now()), Accuracy: s.accuracy, MSE: s.mse}
 	return m.each(func(w metrics.Writer) error { return w.Test(out) })
 }
 
@@ -89,7 +104,7 @@ func (j *job) testing(ctx context.Context) train.Hook {
 		if s.Step == j.last { // tested at the end
 			return nil
 		}
-		accuracy, err := train.Accuracy(ctx, j.pipe, j.test, j.batch)
+		tested, err := j.score(ctx)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil
@@ -98,6 +113,6 @@ func (j *job) testing(ctx context.Context) train.Hook {
 		case err != nil:
 			return fmt.Errorf("testing after step %d: %w", s.Step, err)
 		}
-		return j.measures.test(s.Step, accuracy)
+		return j.measures.test(s.Step, tested)
 	})
 }

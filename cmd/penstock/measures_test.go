@@ -42,7 +42,7 @@ func TestMetrics(t *testing.T) {
 	if len(h.Steps) != 10 || len(h.Tests) != 3 || h.Tests[0].Step != 4 || h.Tests[1].Step != 8 || h.Tests[2].Step != 10 {
 		t.Fatalf("%+v", h)
 	}
-	if got := h.Tests[2].Accuracy; got != done.TestAccuracy {
+	if got := *h.Tests[2].Accuracy; got != done.TestAccuracy {
 		t.Errorf("accuracy %v in the end, the run says %v", got, done.TestAccuracy)
 	}
 	for i, s := range h.Steps {

@@ -106,8 +106,8 @@ func (p *plan) checkData(s *pflag.FlagSet) error {
 		}
 		return badUsage("--model %s is for %s, and --data %s for %s; want --data %s with it",
 			p.modelName, wanted[0], p.dataName, offered[0], strings.Join(others, " or "))
-	case s.Changed("window") && !slices.Contains(offered, data.NextToken) || s.Changed("window") && p.dataName == "synthetic":
-		return badUsage("--window %d: it is for --data text, and %s has samples of their own size", p.window, p.dataName)
+	case s.Changed("window") && p.dataName != "text" && p.dataName != "tokens":
+		return badUsage("--window %d: it is for --data text and tokens, and %s has samples of their own size", p.window, p.dataName)
 	}
 	if err := data.Set(p.dataName, &p.data, p.dataSettings); err != nil {
 		return badUsage("--data-set %s", message(err))

@@ -6,6 +6,7 @@ import (
 	"io"
 	"testing"
 
+	"penstock/data"
 	"penstock/nn"
 	"penstock/planner"
 	"penstock/planner/search"
@@ -103,7 +104,7 @@ func tryPlan(t *testing.T, job *searchJob, limit int64) (most int64, again int, 
 		for _, d := range o.pipe.Devices() {
 			d.ResetPeak()
 		}
-		if _, err := o.pipe.Step(ctx, o.batch, trainingLoss()); err != nil {
+		if _, err := o.pipe.Step(ctx, o.batch, trainingLoss(data.Classification)); err != nil {
 			t.Fatalf("within %d bytes, step %d: %v", limit, step, err)
 		}
 		plan := o.pipe.Plan()

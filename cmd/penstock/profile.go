@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock/data"
 	"penstock/models"
 	"penstock/pipe"
 	"penstock/profile"
@@ -140,7 +141,7 @@ func (p profilePlan) measure(ctx context.Context, stderr io.Writer) (profile.Cha
 	err := torch.Try(func() {
 		sample = p.sample(c, p.batch)
 		if p.lossName != "none" {
-			config.Loss = trainingLoss()
+			config.Loss = trainingLoss(data.Classification)
 			config.Target = []*torch.Tensor{p.target(c, p.batch, p.seed)}
 		}
 	})

@@ -23,7 +23,7 @@ type reporter interface {
 // outcome is the result of a complete run.
 type outcome struct {
 	steps      int64
-	accuracy   float64
+	test       score
 	safeLimit  []int64 // bytes, by device; nil if none is known, as when no step was left to take
 	memory     torch.ProcessMemory
 	sha256     string
@@ -61,6 +61,13 @@ type doneLine struct {
 	PeakResidentBytes int64 `json:"peak_resident_bytes"`
 }
 
+// regressionLine is a doneLine of regression: the mean squared error is in place of the accuracy.
+type regressionLine struct {
+	doneLine
+	TestAccuracy *float64 `json:"test_accuracy,omitempty"`
+	TestMSE      float64  `json:"test_mse"`
+}
+
 func (r *jsonReporter) step(s train.StepInfo) error {
 	r.add(s.Duration)
 	return r.out.Encode(stepLine{s.Step, s.Loss, s.SamplesPerSecond, s.Peak})
@@ -70,12 +77,16 @@ func (r *jsonReporter) endSteps() {}
 
 func (r *jsonReporter) done(o outcome) error {
 	line := doneLine{
-		Done: true, Steps: o.steps, TestAccuracy: o.accuracy, ParamsSHA256: o.sha256, SafeLimitBytes: o.safeLimit,
+		Done: true, Steps: o.steps, ParamsSHA256: o.sha256, SafeLimitBytes: o.safeLimit,
 		ResidentBytes: o.memory.Resident, PeakResidentBytes: o.memory.Peak,
 	}
 	if m, ok := r.median(); ok {
 		line.StepMedian = &m
 	}
+	if o.test.mse != nil {
+		return r.out.Encode(regressionLine{doneLine: line, TestMSE: *o.test.mse})
+	}
+	line.TestAccuracy = *o.test.accuracy
 	return r.out.Encode(line)
 }
 

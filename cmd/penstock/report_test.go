@@ -41,7 +41,7 @@ func TestTextReport(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", &stderr, want)
 	}
 	o := outcome{
-		steps: 9, accuracy: 0.875, safeLimit: []int64{1 << 20, 3 << 20},
+		steps: 9, test: score{accuracy: new(0.875)}, safeLimit: []int64{1 << 20, 3 << 20},
 		memory: torch.ProcessMemory{Resident: 300 << 20, Peak: 400 << 20}, sha256: "abc", checkpoint: "out/step-000009",
 	}
 	if err := r.done(o); err != nil {

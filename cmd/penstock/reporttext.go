@@ -157,7 +157,11 @@ func (r *textReporter) endSteps() {
 func (r *textReporter) done(o outcome) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d steps done\n", r.title, o.steps)
-	fmt.Fprintf(&b, "test accuracy  %.2f %%\n", 100*o.accuracy)
+	if o.test.mse != nil {
+		fmt.Fprintf(&b, "test error     %.4g (mean squared)\n", *o.test.mse)
+	} else {
+		fmt.Fprintf(&b, "test accuracy  %.2f %%\n", 100**o.test.accuracy)
+	}
 	if ms, ok := r.median(); ok {
 		var total time.Duration
 		for _, d := range r.durations {

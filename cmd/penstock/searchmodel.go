@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock/data"
 	"penstock/models"
 	"penstock/nn"
 	"penstock/optim"
@@ -198,7 +199,7 @@ func (m *modelSearch) measured(ctx context.Context, rows, threads int, show *lay
 	c := torch.NewCtx(torch.Options{Seed: m.seed})
 	defer c.Close()
 	config := profile.Config{Threads: threads, Repeats: m.repeats, Seed: m.seed, Autocast: m.autocast, Clock: clock,
-		Balance: []int{len(m.model.Layers())}, Split: true, DeferredBatchNorm: m.deferredBatchNorm, Loss: trainingLoss(), Progress: show.layer}
+		Balance: []int{len(m.model.Layers())}, Split: true, DeferredBatchNorm: m.deferredBatchNorm, Loss: trainingLoss(data.Classification), Progress: show.layer}
 	if threads > 1 {
 		config.Clock = nil // the time of day
 	}
@@ -241,7 +242,7 @@ func (m *modelSearch) fits(ctx context.Context, p *search.Plan) error {
 		return err
 	}
 	defer o.close()
-	plan, err := o.pipe.PlanFor(ctx, o.batch, trainingLoss())
+	plan, err := o.pipe.PlanFor(ctx, o.batch, trainingLoss(data.Classification))
 	var short *planner.MemoryError
 	if err != nil && !errors.As(err, &short) {
 		return err

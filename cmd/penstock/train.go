@@ -180,21 +180,21 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	for _, d := range j.pipe.Devices() {
 		d.ResetPeak()
 	}
-	accuracy, err := train.Accuracy(ctx, j.pipe, j.test, p.batch)
+	tested, err := j.score(ctx)
 	if ctx.Err() != nil {
 		return &interruptedError{result.Step, saved}
 	}
 	if err != nil {
 		return j.keep(withFlags(err, remedyForTest))
 	}
-	if err := j.measures.test(result.Step, accuracy); err != nil {
+	if err := j.measures.test(result.Step, tested); err != nil {
 		return j.keep(err)
 	}
 	sum, err := train.ParamsSHA256In(j.group, j.model)
 	if err != nil {
 		return j.keep(err)
 	}
-	o := outcome{result.Step, accuracy, peaks.safeLimit(j.pipe), torch.ProcessMemory{}, sum, saved, p.traceFile}
+	o := outcome{result.Step, tested, peaks.safeLimit(j.pipe), torch.ProcessMemory{}, sum, saved, p.traceFile}
 	o.memory = torch.ReadProcessMemory() // of all that was done
 	if err := show.done(o); err != nil {
 		return j.keep(err)

@@ -38,7 +38,7 @@ function tiles() {
     const first = steps[0];
     out.push(tile("Loss", significant(last[LOSS], 4), first !== last ? `from ${significant(first[LOSS], 4)} at step ${grouped(first[STEP])}` : ""));
   }
-  const test = history.tests.at(-1);
+  const test = history.tests.filter(t => t[ACCURACY] !== null).at(-1);
   if (test) out.push(tile("Test accuracy", (100 * test[ACCURACY]).toFixed(2) + " %", `after step ${grouped(test[STEP])}`));
   if (last) out.push(tile("Samples a second", grouped(Math.round(median(steps.slice(-50).map(s => s[SPEED])))), "median of the last steps"));
   if (!last && view.planned && view.times === "predicted" && view.devices) {
@@ -148,7 +148,7 @@ const charts = [];
 const curves = [
   { id: "loss", name: "Loss", text: x => significant(x, 4), series: () => both("loss", s => s[LOSS], 0) },
   { id: "accuracy", name: "Test accuracy", text: x => (100 * x).toFixed(1) + " %", series: () =>
-    history.tests.length ? [{ name: "accuracy", x: history.tests.map(t => t[STEP]), y: history.tests.map(t => t[ACCURACY]), colour: theme.series(2), dots: history.tests.length < 200 }] : [] },
+    history.tests.some(t => t[ACCURACY] !== null) ? [{ name: "accuracy", x: history.tests.map(t => t[STEP]), y: history.tests.map(t => t[ACCURACY]), colour: theme.series(2), dots: history.tests.length < 200 }] : [] },
   { id: "lr", name: "Learning rate", from: 0, text: x => significant(x, 3), series: () =>
     [{ name: "learning rate", x: history.steps.map(s => s[STEP]), y: history.steps.map(s => s[LR]), colour: theme.series(1) }] },
   { id: "speed", name: "Samples a second", from: 0, text: x => significant(x, 4), series: () => both("samples/s", s => s[SPEED], 4) },
