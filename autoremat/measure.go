@@ -97,6 +97,10 @@ func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, 
 	if err := m.limit.bind(c.Device(), m.config.Limit); err != nil {
 		return nil, err
 	}
+	if m.modes.Changed() {
+		clear(m.instances)
+		m.latest = nil
+	}
 	key := keyOf(c, s.Input)
 	if known := m.instances[key]; known != nil {
 		m.latest = known

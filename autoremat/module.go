@@ -25,6 +25,9 @@ var ErrClosed = errors.New("the module is closed")
 // goroutine, as it reads which gradients are present. All other methods but Measure are safe for
 // concurrent use.
 //
+// Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) between steps.
+// The next forward measures anew; plans that were set are forgotten.
+//
 // The model is an nn.Sequential; nested ones are flattened. Its parameters must exist before it
 // trains. A layer that works in place on the module's input is given a copy. Where a parameter is
 // also used outside of the model, its gradient sums the model's uses first, as with
@@ -46,6 +49,7 @@ type Module struct {
 	mu        sync.Mutex
 	closed    bool
 	limit     accountLimit
+	modes     *nn.Modes // that the instances were measured in
 	instances map[string]*instance
 	latest    *instance
 	steps     int          // backwards so far
@@ -62,7 +66,7 @@ func New(model *nn.Sequential, config Config) (*Module, error) {
 	if err := config.check(); err != nil {
 		return nil, err
 	}
-	m := &Module{Layer: model, model: model, config: config, layers: model.Layers(), instances: map[string]*instance{}}
+	m := &Module{Layer: model, model: model, config: config, layers: model.Layers(), modes: nn.ModesOf(model), instances: map[string]*instance{}}
 	if len(m.layers) == 0 {
 		return nil, errors.New("autoremat: the model has no layers")
 	}

@@ -154,7 +154,10 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	if c.skips != nil {
 		in = c.skips.apart(c, l.Layer, xs)
 	}
+	training := c.Training
+	c.Training = training && !l.node().eval
 	ys := c.apply(l.Layer, in)
+	c.Training = training
 	c.exist(xs, ys)
 	c.kept()
 	if c.trace {

@@ -29,6 +29,7 @@ type Base struct {
 	children []child
 	stashes  []SkipKey
 	pops     []SkipKey
+	eval     bool // runs as in evaluation where a run trains; see Eval
 }
 
 type named struct {

@@ -79,8 +79,27 @@ func (p *Param) IsBuffer() bool { return p.buffer }
 // Trainable reports whether the parameter has a gradient.
 func (p *Param) Trainable() bool { return p.Owner().trainable }
 
-// Freeze excludes the parameter from training. Call it before the parameter is materialised.
-func (p *Param) Freeze() { p.Owner().trainable = false }
+// Freeze makes the parameter a constant, and drops its gradient. It is called between runs, as
+// Unfreeze is.
+func (p *Param) Freeze() { p.setTrainable(false) }
+
+// Unfreeze makes the parameter trainable again. A buffer never is.
+func (p *Param) Unfreeze() {
+	require(!p.Owner().buffer, "Unfreeze: a buffer is never trained")
+	p.setTrainable(true)
+}
+
+func (p *Param) setTrainable(on bool) {
+	p = p.Owner()
+	p.trainable = on && !p.buffer
+	if p.value == nil {
+		return
+	}
+	if !p.trainable {
+		p.value.SetGradOf(nil)
+	}
+	p.value.SetRequiresGrad(p.trainable)
+}
 
 // SetInit replaces the initialiser, for networks whose layers start from other values than their
 // defaults. Call it before the parameter is materialised.

@@ -1,7 +1,10 @@
 package nn
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"penstock/internal/arg"
 	"penstock/torch"
@@ -27,6 +30,66 @@ func (s *Sequential) Add(name string, l Layer) *Sequential {
 	s.Child(name, l)
 	s.layers = append(s.layers, l)
 	return s
+}
+
+// Replace puts a layer in place of the one with a name, which has dots where it is in a Sequential in
+// s, and returns the old one. That is no part of the model any more: its parameters are the caller's
+// to Free, except those that layers of the model share. Call it before a pipe or a plan is made of the
+// model. It panics, as Child does, where there is no such name or the new layer has a parent.
+func (s *Sequential) Replace(name string, l Layer) Layer {
+	for i, old := range s.layers {
+		of := old.node().name
+		if nested, ok := old.(*Sequential); ok && name != of {
+			if rest, inside := strings.CutPrefix(name, of+"."); inside && nested.has(rest) {
+				return nested.Replace(rest, l)
+			}
+		}
+		if name != of {
+			continue
+		}
+		n := old.node()
+		kept, parent := s.children, n.parent
+		s.children = slices.Delete(slices.Clone(kept), i, i+1)
+		defer func() { // a layer that Child refuses changes nothing
+			if s.layers[i] == old {
+				s.children, n.parent = kept, parent
+			}
+		}()
+		s.Child(name, l)
+		last := len(s.children) - 1
+		s.children = slices.Insert(s.children[:last:last], i, child{name, l})
+		s.layers = slices.Clone(s.layers)
+		s.layers[i] = l
+		if parent == &s.Base {
+			n.name, n.parent = "", nil
+		}
+		return old
+	}
+	var names []string
+	for _, l := range s.layers {
+		names = append(names, strconv.Quote(l.node().name))
+	}
+	panic(fmt.Sprintf("nn: Replace: there is no layer %q; there are %s", name, some(names)))
+}
+
+// has reports whether Replace knows a name.
+func (s *Sequential) has(name string) bool {
+	return slices.ContainsFunc(s.layers, func(l Layer) bool {
+		of := l.node().name
+		nested, ok := l.(*Sequential)
+		rest, inside := strings.CutPrefix(name, of+".")
+		return name == of || ok && inside && nested.has(rest)
+	})
+}
+
+// Slice makes a Sequential of the children from <= i < to, under their names. They stay children of s
+// as well: a slice is another view of the same layers, and what frees, freezes or replaces their
+// parameters through one of the two does so for both. Layers may be added to it, such as another head
+// behind a body.
+func (s *Sequential) Slice(from, to int) *Sequential {
+	require(from >= 0 && from <= to && to <= len(s.layers), "Slice: from %d to %d of %d children; want 0 <= from <= to <= %[3]d",
+		from, to, len(s.layers))
+	return &Sequential{Base: Base{children: slices.Clone(s.children[from:to])}, layers: slices.Clone(s.layers[from:to])}
 }
 
 // Len is the number of children.

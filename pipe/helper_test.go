@@ -85,7 +85,15 @@ type problem struct {
 	autocast bool // of the plain loop; a pipe's is in its Config
 	threads  int  // likewise; 0 is 1
 
+	before func(step int, model *nn.Sequential) // a step: what is set on the model
+
 	link func(worker []int) link.Link // between the stages of a pipe; nil is memory
+}
+
+func (q problem) sets(step int, model *nn.Sequential) {
+	if q.before != nil {
+		q.before(step, model)
+	}
 }
 
 // plain trains without a pipe: a loop over micro-batches, each forward and backward of the whole
@@ -104,6 +112,7 @@ func (q problem) plain(chunks int64, seed uint64) record {
 	var r record
 	for step := range q.steps {
 		nn.ZeroGrads(model)
+		q.sets(step, model)
 		x, y := q.input(c, step), q.target(c, step)
 		total, start := 0.0, int64(0)
 		var deferred *nn.Deferred
@@ -171,6 +180,7 @@ func (q problem) piped(t test, cfg pipe.Config) record {
 	var r record
 	for step := range q.steps {
 		nn.ZeroGrads(model)
+		q.sets(step, model)
 		result, err := p.Step(context.Background(),
 			pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step)), Step: int64(step)}, q.loss)
 		if err != nil {

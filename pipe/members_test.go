@@ -92,6 +92,7 @@ func (q problem) member(cfg pipe.Config, clipped bool) (r record, err error) {
 	}
 	r.values = map[string][]byte{}
 	for step := range q.steps {
+		q.sets(step, model)
 		result, err := p.Step(context.Background(),
 			pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step)), Step: int64(step)}, q.loss)
 		if err != nil {

@@ -58,7 +58,7 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 	if err := arg.Context(ctx, "pipe"); err != nil {
 		return nil, err
 	}
-	if err := p.undivided(); err != nil {
+	if err := cmp.Or(p.undivided(), p.notice()); err != nil {
 		return nil, err
 	}
 	inputs := b.Input

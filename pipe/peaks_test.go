@@ -41,7 +41,7 @@ func TestPredictedPeaksOfRandomModels(t *testing.T) {
 }
 
 // predicted says where the most bytes of a device are not those that were planned.
-func (q problem) predicted(t *rapid.T, cfg pipe.Config) (wrong string) {
+func (q problem) predicted(t test, cfg pipe.Config) (wrong string) {
 	model := q.model()
 	p, err := pipe.New(model, cfg)
 	if err != nil {
@@ -51,7 +51,15 @@ func (q problem) predicted(t *rapid.T, cfg pipe.Config) (wrong string) {
 	defer p.Close()
 	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20)})
 	defer c.Close()
-	b := pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}
+	for step := range q.steps {
+		q.sets(step, model)
+		wrong += q.predictedNow(t, p, model, pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step))})
+	}
+	return wrong
+}
+
+// predictedNow is predicted of one batch.
+func (q problem) predictedNow(t test, p *pipe.Pipe, model *nn.Sequential, b pipe.Batch) (wrong string) {
 	plan, err := p.PlanFor(context.Background(), b, q.loss)
 	if err != nil {
 		t.Fatal(err)

@@ -26,6 +26,9 @@ import (
 // with ErrNested, also when it comes by way of other pipes. A call from a goroutine that they start
 // and wait for is not recognised, and blocks for ever.
 //
+// Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) while no run
+// goes on. The next run notices, and plans anew.
+//
 // With Config.Group the stages are in several processes. Each process has a Pipe for the same model
 // and configuration, and makes the same calls in the same order with the same arguments. It has the
 // parameters of its own stages, and of the results what belongs to them. Parcels between processes
@@ -53,6 +56,7 @@ type Pipe struct {
 	submit  sync.Mutex
 	closed  bool // guarded by submit
 	plans   plans
+	modes   modes
 	unlimit []func()
 	placed  atomic.Bool
 	// unsummed says that each replica has gradients of its own.

@@ -101,11 +101,11 @@ func (s *Stage) Params() []nn.NamedParam {
 // cut makes the stages. It refuses a buffer that several of them use: a change on one stage would
 // reach the others late, or never.
 func (p *Pipe) cut(layers []nn.NamedLayer) error {
-	trained, first := false, 0
+	first := 0
 	seen := map[*nn.Param]string{} // the name under which an earlier stage has it
 	for i, n := range p.cfg.Balance {
 		s := &Stage{Device: p.cfg.deviceHere(i), Here: p.cfg.here(i), Layers: layers[first : first+n], first: first,
-			inputGrad: trained, elsewhere: map[*nn.Param]bool{}}
+			elsewhere: map[*nn.Param]bool{}}
 		here := map[*nn.Param]string{}
 		for _, l := range s.Layers {
 			for _, q := range l.State() {
@@ -120,11 +120,20 @@ func (p *Pipe) cut(layers []nn.NamedLayer) error {
 			}
 		}
 		maps.Copy(seen, here)
-		trained = trained || s.trains()
 		first += n
 		p.stages = append(p.stages, s)
 	}
+	connect(p.stages, p.routes)
+	p.modes.seen = nn.ModesOf(p.model)
+	return p.assess()
+}
+
+// assess finds what of the stages is trained, and what follows from it.
+func (p *Pipe) assess() error {
+	trained := false
 	for _, s := range p.stages {
+		s.inputGrad, s.buffers, s.trained = trained, nil, nil
+		trained = trained || s.trains()
 		for _, q := range s.State() {
 			if q.IsBuffer() {
 				s.buffers = append(s.buffers, q)
@@ -132,9 +141,6 @@ func (p *Pipe) cut(layers []nn.NamedLayer) error {
 				s.trained = append(s.trained, q)
 			}
 		}
-	}
-	connect(p.stages, p.routes)
-	for _, s := range p.stages {
 		var err error
 		if s.whole, err = p.segment(s, false, segment.Config{Hold: true}); err != nil {
 			return err
