@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"strings"
 	"testing"
 
 	"penstock/data"
@@ -127,4 +129,17 @@ func tryPlan(t *testing.T, job *searchJob, limit int64) (most int64, again int, 
 		nn.ZeroGrads(o.model)
 	}
 	return most, again, true
+}
+
+// What a model's steps take beyond its chains counts in what is said of a limit that is too low: no limit is
+// recommended that is not above the one that was given.
+func TestLimitThatMayDo(t *testing.T) {
+	const limit = 918_809 // that chains keep, and steps do not
+	r := command(t, "plan", "--model", "mlp", "--set", "depth=6,width=64", "--batch", "16", "--chunks", "4", "--devices", "2", "--optimizer", "adam",
+		"--schedule", "gpipe", "--repeats", "1", "--memory-limit", fmt.Sprint(limit))
+	_, said, _ := strings.Cut(r.stderr, "a limit of at least ")
+	var least int64
+	if _, err := fmt.Sscan(said, &least); err != nil || r.code != exitUsage || least <= limit || !strings.Contains(r.stderr, fmt.Sprintf("may have %d;", limit)) {
+		t.Errorf("within %d bytes: %+v", limit, r)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/internal/arg"
+	"penstock/planner"
 	"penstock/planner/search"
 	"penstock/profile"
 	"penstock/remat"
@@ -316,13 +318,28 @@ func (j *searchJob) once(ctx context.Context) (*search.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	remedy := fmt.Sprintf("a limit of at least %d bytes will do", least.Least())
+	least, will := j.beyondChains(least)
+	remedy := fmt.Sprintf("a limit of at least %d bytes %s do", least.Least(), will)
 	if enough > 0 {
 		remedy += fmt.Sprintf(", or %d devices", enough)
 	} else {
 		remedy += "; more devices alone will not"
 	}
 	return nil, badUsage("no plan keeps the limits: %s; %s", least.Shortages(), remedy)
+}
+
+// beyondChains is a shortage with what a model's steps take beyond what their chains say, as far as that has been
+// found and taken from the limit, and whether the limits that it needs will do, or may.
+func (j *searchJob) beyondChains(short *planner.MemoryError) (*planner.MemoryError, string) {
+	if j.model == nil || j.model.limit <= j.wishes.Limit {
+		return short, "will"
+	}
+	out := &planner.MemoryError{Stages: slices.Clone(short.Stages)}
+	for i := range out.Stages {
+		out.Stages[i].Least += j.model.limit - j.wishes.Limit
+		out.Stages[i].Limit = j.model.limit
+	}
+	return out, "may"
 }
 
 // searchLine is the JSON of a plan. Its fields stay.
