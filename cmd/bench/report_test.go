@@ -67,6 +67,10 @@ func sample() *report {
 		Gain: 0.2,
 	}
 	r.Remat.Networks[0].Points[1].Best.PredictedPeak = 89 << 20
+	r.Plans = []plannedResult{{Model: "gpt", Batch: 16, Devices: 2, Plan: "2 stages, 1 threads, 1f1b with 4 micro-batches", Balance: []int{30, 28}, Predicted: 103, Measured: spread{100, 99, 101},
+		Simulated: 98, Mean: 100}}
+	r.Plain = []plainResult{{Model: "mlp", Batch: 256, Threads: 2, Theirs: "1.13.0", BLAS: "Haswell", Step: spread{110, 100, 120}, Ours: []plainSide{
+		{How: "one stage, 2 threads", Step: spread{100, 90, 110}, Faster: spread{1.1, 1, 1.2}, Cheaper: spread{1.05, 1, 1.1}}}}}
 	r.Targets, r.Notes = targets(r), r.notes(true, nil)
 	return r
 }
@@ -100,6 +104,11 @@ func TestTable(t *testing.T) {
 		"googlenet none 200.0 100 % 200.0 196.0 +0.0 +0.0",
 		"googlenet sequential 4 150.0 75 % 264.0 260.0 +32.0 +32.7 149.0 220.0 216.0 +10.0 +10.2 +20.0 +10.0 to +30.0",
 		"googlenet all 90.0 45 % 800.0 796.0 +300.0 +306.1 90.0 (predicted 89.0) 240.0",
+		"gpt 16 2 stages, 1 threads, 1f1b with 4 micro-batches 30 28 103.0 100.0 99.0-101.0 +3.0 98.0 100.0 -2.0",
+		"plain PyTorch 1.13.0, 2 threads batch",
+		"mlp 256 110.0 one stage, 2 threads 100.0 1.10 1.00-1.20 1.05 1.00-1.10 Haswell",
+		"gpt, 2 stages, 1 threads, 1f1b with 4 micro-batches: predicted step apart from the measured one 0.03 at most 0.05 met",
+		"mlp, one stage, 2 threads: throughput to plain PyTorch's 1.10 at least 1.00 met",
 		"a table, ms 30.00 at most 40.00 met",
 		"peaks that are not as predicted, to the byte 1.00 at most 0.00 missed",
 	} {
