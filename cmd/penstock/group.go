@@ -131,11 +131,15 @@ func (p *plan) checkProcesses() error {
 	if p.sideBySide > 0 {
 		devices = p.sideBySide
 	}
-	if p.grouped && devices < each {
-		return badUsage("%d processes share %d devices, and one device is in one process: want --stages %[1]d or more, or fewer processes",
-			each, devices)
+	switch {
+	case !p.grouped || devices >= each:
+		return nil
+	case p.planned != "" && p.planned != auto:
+		return badUsage("--plan %s has %d devices, and one device is in one process, of which there are %d: want a plan for --devices %[3]d or more, --plan auto, or fewer processes",
+			p.planned, devices, each)
 	}
-	return nil
+	return badUsage("%d processes share %d devices, and one device is in one process: want --stages %[1]d or more, or fewer processes",
+		each, devices)
 }
 
 // asMember is the group of the run before this process has met the others: it has their number and the
