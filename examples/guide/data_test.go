@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"penstock/data"
+	"penstock/torch"
 )
 
 func Example_dataOfOnesOwn() {
@@ -12,6 +13,15 @@ func Example_dataOfOnesOwn() {
 	training, testing, err := data.Split(set, 0.25, 1) // a quarter to test with, drawn by a seed
 	check(err)
 	fmt.Println(set.Info().Task(), set.Info().Classes, training.Len(), testing.Len())
+
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	x, y := torch.From(c, []float32{0, 0, 0, 1, 1, 0}, 3, 2), torch.From(c, []int64{0, 1, 1}, 3)
+	set, err = data.FromSlices(torch.Values[float32](x), x.Shape()[1:], torch.Values[int64](y))
+	check(err)
+	if set.Len() != 3 {
+		panic("a sample is lost")
+	}
 
 	// Output:
 	// classification 2 3 1
