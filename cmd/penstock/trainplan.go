@@ -105,6 +105,8 @@ func parsePlan(text []byte) (line searchLine, err error) {
 		return line, errors.New("it was made from a chain, whose layers are not those of a model")
 	case line.Batch < 1 || line.Chunks < 1 || line.Threads < 0 || line.Virtual < 0 || line.Limit < 0 || line.Replicas > 1:
 		return line, errors.New("a number in it makes no sense")
+	case line.Batch%line.Chunks != 0:
+		return line, fmt.Errorf("%d micro-batches do not divide a batch of %d rows", line.Chunks, line.Batch)
 	case len(line.Balance) == 0 || slices.Min(line.Balance) < 1:
 		return line, fmt.Errorf("its balance is %v", line.Balance)
 	case len(line.Balance)%max(line.Virtual, 1) != 0 || named.Virtual > 0 && named.Virtual != max(line.Virtual, 1):

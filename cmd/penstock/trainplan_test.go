@@ -67,6 +67,7 @@ func TestTrainingByAPlan(t *testing.T) {
 		{[]string{"train", "--plan", write("chain", `{"balance":[1],"schedule":"gpipe","chunks":1}`), "--data", "synthetic"}, "made from a chain"},
 		{[]string{"train", "--plan", write("name", `{"balance":[1],"schedule":"g","chunks":1}`), "--data", "synthetic"}, `no schedule "g"`},
 		{[]string{"train", "--plan", write("stages", `{"balance":[1,1,1],"schedule":"zb-v","virtual":2,"chunks":1,"model":"mlp","batch":3}`), "--data", "synthetic"}, "3 stages are not 2 on each device"},
+		{[]string{"train", "--plan", write("chunks", `{"balance":[6],"schedule":"gpipe","chunks":5,"model":"mlp","batch":64}`), "--data", "synthetic"}, "5 micro-batches do not divide a batch of 64 rows"},
 		{[]string{"train", "--plan", filepath.Join(t.TempDir(), "none"), "--data", "synthetic"}, "no such file"},
 		{[]string{"train", "--plan", "auto", "--data", "synthetic"}, "--model is needed"},
 		{[]string{"plan", "--model", "mlp"}, "want --batch N"},
