@@ -138,8 +138,8 @@ func (p *plan) checkProcesses() error {
 		return badUsage("--plan %s has %d devices, and one device is in one process, of which there are %d: want a plan for --devices %[3]d or more, --plan auto, or fewer processes",
 			p.planned, devices, each)
 	}
-	return badUsage("%d processes share %d devices, and one device is in one process: want --stages %[1]d or more, or fewer processes",
-		each, devices)
+	return badUsage("%d processes share %s, and one device is in one process: want --stages %[1]d or more, or fewer processes",
+		each, counted(devices, "device"))
 }
 
 // asMember is the group of the run before this process has met the others: it has their number and the

@@ -37,7 +37,7 @@ func TestLaunchRefuses(t *testing.T) {
 		{with(append([]string{"--processes", "3"}, training...), "--replicas", "2"), "--replicas 2: 3 processes cannot be shared out evenly"},
 		{with(append([]string{"--processes", "2"}, training...), "--replicas", "3"), "--replicas 3: 2 processes cannot share them out evenly"},
 		{with(append([]string{"--processes", "4"}, training...), "--replicas", "2", "--batch", "1"), "--replicas 2: a --batch of 1 has fewer rows"},
-		{with(append([]string{"--processes", "4"}, training...), "--replicas", "2", "--stages", "1"), "2 processes share 1 devices"},
+		{with(append([]string{"--processes", "4"}, training...), "--replicas", "2", "--stages", "1"), "2 processes share 1 device, "},
 		{with(append([]string{"--processes", "1"}, training...), "--replicas", "600", "--stages", "2", "--batch", "600"), "--replicas 600: 600 in one process, each with devices up to cpu:1, take more than the 1023"},
 		{with(append([]string{"--processes", "2"}, training...), "--rank", "1"), "--rank 1: launch says which process is which"},
 	} {

@@ -517,6 +517,7 @@ func TestAProcessThatIsRefused(t *testing.T) {
 		{2, exitUsage, []string{"--sed", "7"}, "unknown flag: --sed"},
 		{1, exitUsage, []string{"--model", "mlpp"}, `--model "mlpp": `},
 		{0, exitUsage, []string{"--lr", "0"}, "--lr 0: want a number above 0"},
+		{1, exitUsage, []string{"--replicas", "2"}, "--replicas 2: 3 processes cannot be shared out evenly"},
 		{1, exitUsage, []string{"more"}, `unexpected argument "more"`},
 		{1, exitFailed, []string{"--plan", "none.json"}, "no such file"},
 		{1, exitUsage, []string{"--schedule", "none"}, "there is no such file"},

@@ -73,9 +73,8 @@ func placeOf(args []string, getenv func(string) string) (cfg group.Config, found
 	if err != nil || !found {
 		return cfg, false
 	}
-	here, even := f.share(cfg.Size)
-	if here > 1 {
+	if here, even := f.share(cfg.Size); even && here > 1 {
 		cfg.Rank, cfg.Size = here*cfg.Rank, f.replicas
 	}
-	return cfg, even
+	return cfg, true
 }
