@@ -103,7 +103,7 @@ func (p *prober) backward(st *staged, i int) error {
 			all := p.given(st, i)
 			deferred := st.deferred(i, kind)
 			b := &out.backs[kind]
-			if all && p.Split {
+			if all {
 				r := p.back(st, i, kind, true, func(*storage) bool { return true })
 				b.held, b.heldThen = r.first.peak, r.second.peak
 			}
