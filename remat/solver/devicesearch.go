@@ -15,6 +15,10 @@ func (f *microBatches) solve(ctx context.Context, most int64, o Options) (Device
 		}
 	}
 	reach, reached := f.reach()
+	usual := [][]*path{f.usual(false), f.usual(true)}
+	for _, paths := range usual {
+		reach = min(reach, f.peak(paths))
+	}
 	if reach > f.limit {
 		return DevicePlan{Limit: f.limit, Peak: min(reach, most)}, nil
 	}
@@ -32,6 +36,9 @@ func (f *microBatches) solve(ctx context.Context, most int64, o Options) (Device
 	best := f.better(nil, f.realise(reached))
 	for _, caps := range f.extremes() {
 		best = f.better(best, f.realise(caps))
+	}
+	for _, paths := range usual {
+		best = f.better(best, paths)
 	}
 	levels := newLevels(f, o.NoBound)
 	if err := levels.fill(ctx); err != nil {
@@ -64,6 +71,25 @@ func (f *microBatches) extremes() (list [][]int64) {
 		}
 	}
 	return list
+}
+
+// usual is what pipelines do as a rule: nothing but inputs is held, and all of micro-batch 0 if it is
+// spared. Caps may miss it where stages share memory, which counts only once.
+func (f *microBatches) usual(spare bool) []*path {
+	paths := f.plain()
+	for i := range f.items {
+		s := f.items[i].side
+		if s == nil || spare && f.items[i].microBatch == 0 {
+			continue
+		}
+		p := newPath(s.t)
+		p.compute(0, s.t.n, s.t.n)
+		p.save(s.t.n, s.t.n)
+		p.release(0, s.t.n)
+		p.all(0, s.t.n-1)
+		paths[i] = p
+	}
+	return paths
 }
 
 // grids makes the tables for limits up to most bytes.
