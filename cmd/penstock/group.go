@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
+	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -37,27 +40,43 @@ func (f *groupFlags) register(s *pflag.FlagSet) {
 }
 
 // ofOneProcess are flags in which the processes of a run may differ.
-var ofOneProcess = []string{"rank", "rendezvous", "join-timeout", "data-dir", "format", "help"}
+var ofOneProcess = []string{"rank", "rendezvous", "join-timeout", "data-dir", "format", "help", "config"}
 
 // onlyGiven are flags whose values are paths or addresses: processes may have different ones, but all or none
 // must have one.
 var onlyGiven = []string{"init", "out", "trace", "tensorboard", "dashboard"}
 
-// facts is what flags say that all processes of a run must have in common.
+// facts is what flags say that all processes of a run must have in common. Of the file of --schedule it is
+// what stands there; those of --config and --plan say it by the flags that they give.
 func facts(s *pflag.FlagSet) (out []train.Fact) {
 	s.VisitAll(func(f *pflag.Flag) {
 		value := f.Value.String()
 		switch {
 		case slices.Contains(ofOneProcess, f.Name):
 			return
-		case slices.Contains(onlyGiven, f.Name) && f.Changed:
+		case f.Name == "plan" && value != "" && value != auto, slices.Contains(onlyGiven, f.Name) && f.Changed:
 			value = "a path"
+		case f.Name == "schedule":
+			value = programOf(value)
 		case !f.Changed && slices.Contains([]string{"0", "0s", "[]"}, f.DefValue): // which is not what it stands for
 			value = ""
 		}
 		out = append(out, train.Fact{Name: "--" + f.Name, Value: value})
 	})
 	return out
+}
+
+// programOf is the value of --schedule, or what tells the program in the file that it names from others.
+func programOf(schedule string) string {
+	info, err := os.Stat(schedule)
+	if err != nil || !info.Mode().IsRegular() || slices.Contains(pipelineSchedules(), schedule) {
+		return schedule
+	}
+	sum, err := hashOf(schedule)
+	if err != nil {
+		return schedule
+	}
+	return "a file with the SHA-256 " + sum[:12]
 }
 
 // config is the place of this process in its group, by flags and environment. found is whether there
@@ -187,7 +206,7 @@ func (j *job) tellGroup(err error) {
 }
 
 // agree finds out whether all processes run the same training.
-func (j *job) agree(ctx context.Context, _ io.Writer) error {
+func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 	if j.group == nil {
 		return nil
 	}
@@ -195,6 +214,30 @@ func (j *job) agree(ctx context.Context, _ io.Writer) error {
 	if !ok {
 		return errors.New("the data set has no fingerprint") // openData makes it
 	}
-	return train.Agree(ctx, j.group, append([]train.Fact{{Name: "penstock", Value: ownVersion()}, {Name: "libtorch", Value: torch.Version()}},
+	err := train.Agree(ctx, j.group, append([]train.Fact{{Name: "penstock", Value: ownVersion()}, {Name: "libtorch", Value: torch.Version()}},
 		append(j.facts, train.Fact{Name: "data with the fingerprint", Value: fmt.Sprint(data["fingerprint"])})...))
+	if err != nil {
+		return err
+	}
+	return j.compareKernels(ctx, stderr)
+}
+
+// compareKernels warns of machines that compute in other ways, on which the last bits depend.
+func (j *job) compareKernels(ctx context.Context, stderr io.Writer) error {
+	var kernels []train.Fact
+	names := torch.KernelNames()
+	for _, library := range slices.Sorted(maps.Keys(names)) {
+		kernels = append(kernels, train.Fact{Name: library + " kernels", Value: names[library]})
+	}
+	err := train.Agree(ctx, j.group, kernels)
+	var differ *train.DisagreementError
+	if !errors.As(err, &differ) {
+		return err
+	}
+	var each []string
+	for _, d := range differ.Differences {
+		each = append(each, d.String())
+	}
+	fmt.Fprintf(stderr, "%s: the last bits of the weights may differ from those of one process\n", strings.Join(each, "; "))
+	return nil
 }

@@ -148,20 +148,24 @@ func (f *launchFlags) run(cmd *cobra.Command, train []string) error {
 	flags, err := f.checkTraining(train[1:], f.nodes.most)
 	if errors.Is(err, pflag.ErrHelp) {
 		return newHelp().RunE(cmd, []string{"train"})
-	} else if err != nil {
-		return err
+	}
+	refused := err
+	if refused != nil && f.nodes.most < 2 {
+		return refused
 	}
 	if f.joinTimeout > 0 && flags.joinTimeout == 0 {
 		train = append(slices.Clone(train), "--join-timeout", f.joinTimeout.String())
 	}
-	l := launcher{launchFlags: *f, train: train, secret: os.Getenv(token), stdout: fileOf(cmd.OutOrStdout()), stderr: cmd.ErrOrStderr()}
+	l := launcher{launchFlags: *f, train: train, secret: os.Getenv(token), refused: refused, stdout: fileOf(cmd.OutOrStdout()), stderr: cmd.ErrOrStderr()}
 	if l.secret == "" {
 		var random [32]byte
 		rand.Read(random[:]) // which never fails
 		l.secret = hex.EncodeToString(random[:])
 	}
 	if f.nodes.most > 1 {
-		err = l.onNodes(cmd.Context(), flags.out != "")
+		if err = l.onNodes(cmd.Context(), flags.out != ""); refused != nil {
+			return refused
+		}
 	} else {
 		err = l.alone(cmd.Context())
 	}
@@ -171,11 +175,15 @@ func (f *launchFlags) run(cmd *cobra.Command, train []string) error {
 	return err
 }
 
+// tells is how long a machine that starts nothing looks for the others to tell them.
+const tells = 10 * time.Second
+
 // launcher starts the processes of a command line.
 type launcher struct {
 	launchFlags
 	train          []string
 	secret         string
+	refused        error // why this machine starts nothing, which the others are told
 	stdout, stderr io.Writer
 }
 
@@ -206,7 +214,11 @@ func (l *launcher) onNodes(ctx context.Context, saves bool) error {
 	}
 	nodes := launch.Nodes{Address: net.JoinHostPort(host, strconv.Itoa(n+1)), Token: l.secret, Node: l.nodeRank, Processes: l.processes,
 		Least: l.nodes.least, Most: l.nodes.most, Restarts: l.restarts, Saves: saves, Wait: l.wait, Timeout: cmp.Or(l.joinTimeout, 5*time.Minute),
-		Fits: func(n int) bool { _, err := l.checkTraining(l.train[1:], n); return err == nil }}
+		Fits: func(n int) bool { _, err := l.checkTraining(l.train[1:], n); return err == nil || l.refused != nil }}
+	if l.refused != nil {
+		nodes.Timeout = min(nodes.Timeout, tells)
+		l.say(fmt.Sprintf("telling the launchers of the other machines: %s", message(l.refused)))
+	}
 	if l.nodeRank == 0 {
 		host, err := nodes.Open(func(text string) { l.say(text) })
 		if err != nil {
@@ -215,6 +227,9 @@ func (l *launcher) onNodes(ctx context.Context, saves bool) error {
 		defer host.Close()
 	}
 	return nodes.Run(ctx, l.say, func(ctx context.Context, p launch.Place, abandon <-chan struct{}) error {
+		if l.refused != nil {
+			return &launch.Failure{Rank: p.First, Code: launch.Usage, Err: l.refused}
+		}
 		if nodes.Least < nodes.Most {
 			l.say(fmt.Sprintf("starting on %s, %s", launch.NameNodes(p.Nodes), processes(p.Size)))
 		}

@@ -501,6 +501,56 @@ func TestProcessesThatDiffer(t *testing.T) {
 	}
 }
 
+// What the launcher of one machine refuses, the others hear at once, whichever it is.
+func TestALauncherThatRefuses(t *testing.T) {
+	for refuser := range 2 {
+		address := unused(t)
+		var all []*process
+		for node := range 2 {
+			args := with(append([]string{"launch", "--nodes", "2", "--node-rank", fmt.Sprint(node), "--processes", "1", "--rendezvous", address, "--"}, inThree...), "--steps", "2", "--balance", "3,3")
+			if node == refuser {
+				args = append(args, "--schedule", "missing.txt")
+			}
+			all = append(all, begin(t, []string{token + "=a"}, args...))
+		}
+		for node, p := range all {
+			want := exitFailed
+			if node == refuser {
+				want = exitUsage
+			}
+			if code := p.end(t); code != want || p.stdout.String() != "" || !strings.Contains(p.stderr.String(), `--schedule "missing.txt": `) {
+				t.Errorf("node %d of 2, of which %d refuses: exit code %d, %s", node, refuser, code, p.stderr)
+			}
+		}
+	}
+}
+
+// Files of flags and programs may lie elsewhere for each process. What stands in them counts.
+func TestProcessesWithFiles(t *testing.T) {
+	both := func(first, second []string, variables ...string) (a, b *process) {
+		address := unused(t)
+		start := func(rank string, more, environment []string) *process {
+			return begin(t, append([]string{token + "=a"}, environment...), append([]string{"train", "--data", "synthetic", "--batch", "32", "--chunks", "4", "--balance", "3,3", "--steps", "2", "--format", "json",
+				"--processes", "2", "--rendezvous", address, "--rank", rank}, more...)...)
+		}
+		return start("0", first, nil), start("1", second, variables)
+	}
+	program := func(name string) string {
+		return textFile(t, "program.txt", must(t, "schedule", name, "--stages", "2", "--chunks", "4", "--format", "text").stdout)
+	}
+	config := func() string { return textFile(t, "flags.toml", "model = \"mlp\"\n") }
+	a, b := both([]string{"--config", config(), "--schedule", program("gpipe")}, []string{"--config", config(), "--schedule", program("gpipe")}, "OPENBLAS_CORETYPE=Nehalem")
+	if a.end(t) != exitDone || b.end(t) != exitDone || !strings.Contains(a.stderr.String(), ", rank 1 has Nehalem: the last bits") {
+		t.Errorf("%s\n%s", a.stderr, b.stderr)
+	}
+	a, b = both([]string{"--model", "mlp", "--schedule", program("gpipe")}, []string{"--model", "mlp", "--schedule", program("1f1b")})
+	for _, p := range []*process{a, b} {
+		if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), "rank 0 has --schedule a file with the SHA-256 ") {
+			t.Errorf("exit code %d, %s", code, p.stderr)
+		}
+	}
+}
+
 // A process that is refused before it has met the others tells them why, and nobody waits for it. Its
 // place is read from flags and environment, whatever else is wrong.
 func TestAProcessThatIsRefused(t *testing.T) {
