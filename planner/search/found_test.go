@@ -39,7 +39,29 @@ func search(t *testing.T, p Profile, m Machine, w Wishes) *Result {
 			t.Fatalf("device %d holds %d of %d bytes", d, peak, limit)
 		}
 	}
+	for _, o := range r.Schedules {
+		if o.Plan == r.Best && o.Lost != "" {
+			t.Errorf("%s is the best and has lost by %s", o.Schedule, o.Lost)
+		}
+	}
 	return r
+}
+
+// The best plan is slower than another cut of its schedule whose bytes there are not. That is no reason
+// against it.
+func TestTheBestHasNotLost(t *testing.T) {
+	p := Profile{[]Measured{{Chain: plainChain([]float64{300, 100, 100, 100, 100, 100}, 4000)}}}
+	w := Wishes{MicroBatches: []int{4}, Devices: 2, Schedules: []string{"1f1b"}}
+	free := search(t, p, devices(2, 0), w).Best
+	for limit := slices.Max(free.Peaks) - 1; limit > slices.Max(free.Peaks)/2; limit -= slices.Max(free.Peaks) / 16 {
+		r, err := Search(t.Context(), p, devices(2, limit), w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := r.Schedules[0]; r.Best != nil && o.Plan == r.Best && o.Lost != "" {
+			t.Errorf("within %d bytes the best has lost by %s", limit, o.Lost)
+		}
+	}
 }
 
 // On one CPU with two threads, one stage with both beats two stages with one each: it has no bubble.

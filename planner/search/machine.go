@@ -216,7 +216,7 @@ type linkJSON struct {
 // What a machine may have: so that files cannot ask for more memory than there is, and times are numbers.
 const (
 	maxDevices = 1 << 16
-	maxThreads = 1 << 20 // of all devices
+	maxThreads = 1 << 17 // of all devices
 	maxSpeed   = 1e6
 	maxLatency = time.Hour
 	speeds     = "0.000001 to 1000000"

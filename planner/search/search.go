@@ -159,7 +159,9 @@ func (r *Result) judge() error {
 			r.LowerBound = min(r.LowerBound, o.LowerBound)
 		}
 		switch {
-		case o.Plan == nil || o.Plan == best:
+		case o.Plan == nil:
+		case o.Plan == best:
+			o.Lost = "" // what another cut of it would take is no reason against this one
 		case o.Lost != "" && o.Plan.Step > best.Step: // bytes, as it turned out
 		case o.Plan.Step == best.Step:
 			o.Lost = "the same time"

@@ -130,6 +130,9 @@ func Enough(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 			more.Name = fmt.Sprint("more", len(wider.Devices))
 			wider.Devices = append(wider.Devices, more)
 		}
+		if wider.check() != nil { // more threads than a machine may have
+			return 0, nil
+		}
 		wishes.Devices = n
 		for _, s := range list {
 			spaces, _ := wishes.spaces(profile, wider, s)
