@@ -44,7 +44,7 @@ func newHost(c *control, me hello, ip net.IP) (*host, error) {
 		return nil, fmt.Errorf("group: rank 0 cannot listen on %v: %w", ip, err)
 	}
 	h := &host{
-		c: c, me: me, token: c.cfg.Token, listen: l,
+		c: c, me: me, token: cmp.Or(c.cfg.Token, rand.Text()), listen: l,
 		members: map[int]*peer{}, told: map[int]bool{}, wrong: make(chan struct{}), settled: make(chan struct{}), shaking: map[net.Conn]bool{},
 	}
 	h.serves.Go(h.accept)
@@ -55,8 +55,7 @@ func newHost(c *control, me hello, ip net.IP) (*host, error) {
 func (h *host) publish(s *store) error {
 	k := contact{address: h.listen.Addr().String()}
 	s.first = k.address
-	if h.token == "" {
-		h.token = rand.Text()
+	if h.c.cfg.Token == "" { // the job has none: who reads the store may join
 		k.token = h.token
 	}
 	return s.Set(s.prefix+controlKey, []byte(k.String()))
