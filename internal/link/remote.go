@@ -566,7 +566,9 @@ func (s *sending) pack(c *torch.Ctx) (out layout, tensors []*torch.Tensor) {
 }
 
 // coreOf is a dense tensor with the elements of t, without the dimensions along which t repeats
-// itself: what a copy to another device would hold.
+// itself: what a copy to another device would hold. Where it has to be made, it is a message on its way
+// and in no device's account, like those of the transport: plans know what stages hold, and a device
+// that sends to another of its own process makes none.
 func coreOf(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
 	core := t
 	for d, stride := range c.Strides(t) {
@@ -577,7 +579,8 @@ func coreOf(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
 	if dense(core.Shape(), c.Strides(core)) {
 		return core
 	}
-	return c.CopyHere(core)
+	c.Unlimited(func() { core = c.CopyHere(core) })
+	return core
 }
 
 // empty makes room for a core.
