@@ -102,8 +102,9 @@ func newProgram(p *schedule.Program) *program {
 			continue
 		}
 		send := g.Actions[id].Matching()
-		if from, _ := g.IndexOf(send); before < g.First[g.Worker[from]+1] { // else nothing waits for it in the run
-			g.settled[before] = append(g.settled[before], send)
+		from, _ := g.IndexOf(send)
+		if at := max(from+1, before); at < g.First[g.Worker[from]+1] { // else nothing waits for it in the run
+			g.settled[at] = append(g.settled[at], send)
 		}
 	}
 	g.expected = map[int][]schedule.Action{}

@@ -58,7 +58,7 @@ func TestReplicasOfOneProcessGoOn(t *testing.T) {
 	if code != exitFailed || err != nil || len(steps) != 1 {
 		t.Fatalf("exit code %d, checkpoints of %v, %v; stderr:\n%s", code, steps, err, p.stderr)
 	}
-	if got := p.stderr.String(); !strings.HasPrefix(got, fmt.Sprintf("penstock: interrupted after step %d; saved in %s/step-", steps[0], out)) ||
+	if got := p.stderr.String(); !strings.HasPrefix(got, fmt.Sprintf("\nfinishing the step; Ctrl-C again ends at once\npenstock: interrupted after step %d; saved in %s/step-", steps[0], out)) ||
 		!strings.Contains(got, "To go on:\n") || !strings.HasSuffix(got, " --resume\n") || strings.Count(got, "penstock: ") != 1 {
 		t.Errorf("it says %q", got)
 	}

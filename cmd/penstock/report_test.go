@@ -100,7 +100,7 @@ func TestBarFits(t *testing.T) {
 	} {
 		var stderr bytes.Buffer
 		r := textReport(nil, &stderr)
-		r.devices = devices
+		r.devices, r.names = devices, []string{"cpu:0", "cpu:1", "cpu:2", "cpu:3"}
 		r.bar, r.width = newBar(&stderr, width, 7, 300), func() int { return width }
 		for n := int64(8); n <= 300; n++ {
 			s := step(n)
