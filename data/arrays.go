@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-
-	"penstock/internal/arg"
 )
 
 // Arrays is a Dataset of samples in memory: sample i is row i of two arrays. Inputs of Uint8 are
@@ -151,13 +149,9 @@ func (a *Arrays) Info() Info { return a.info }
 
 // Fill implements Dataset.
 func (a *Arrays) Fill(batch *Batch, indices []int) error {
-	if err := arg.Given(batch, "data: Fill: the batch", "what is to be filled"); err != nil {
+	if err := batch.begin(a, indices); err != nil {
 		return err
 	}
-	if err := checkIndices(a.info.Name, a.Len(), indices); err != nil {
-		return err
-	}
-	batch.reset(len(indices), a.info)
 	in, out := a.info.Input.Size(), a.info.Target.Size()
 	for row, index := range indices {
 		switch a.input.Kind {

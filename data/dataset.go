@@ -1,6 +1,9 @@
 package data
 
-import "fmt"
+import (
+	"fmt"
+	"penstock/internal/arg"
+)
 
 // Dataset is samples that are numbered from 0. Its methods may be called concurrently.
 type Dataset interface {
@@ -36,6 +39,20 @@ type Info struct {
 type Batch struct {
 	Input, Target Array
 	Rows          int
+}
+
+// begin sizes the batch for the samples of a set with these indices. It returns an error if the batch
+// is nil, or an index is not in [0, Len()).
+func (b *Batch) begin(set Dataset, indices []int) error {
+	if err := arg.Given(b, "data: Fill: the batch", "what is to be filled"); err != nil {
+		return err
+	}
+	info := set.Info()
+	if err := checkIndices(info.Name, set.Len(), indices); err != nil {
+		return err
+	}
+	b.reset(len(indices), info)
+	return nil
 }
 
 // reset sizes the batch for rows of what info describes.

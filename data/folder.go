@@ -234,13 +234,9 @@ func (f *folder) Fill(batch *Batch, indices []int) error { return f.fillViews(ba
 // fillViews reads the pictures of a batch side by side, on all cores. The first in the batch's order
 // that cannot be read is the error.
 func (f *folder) fillViews(batch *Batch, indices []int, views []view) error {
-	if err := arg.Given(batch, "data: Fill: the batch", "what is to be filled"); err != nil {
+	if err := batch.begin(f, indices); err != nil {
 		return err
 	}
-	if err := checkIndices(f.info.Name, f.Len(), indices); err != nil {
-		return err
-	}
-	batch.reset(len(indices), f.info)
 	errs := make([]error, len(indices))
 	var next atomic.Int64
 	var all sync.WaitGroup

@@ -3,8 +3,6 @@ package data
 import (
 	"fmt"
 	"math"
-
-	"penstock/internal/arg"
 )
 
 // Images is a Dataset of labelled byte images in memory. Inputs are Float32 [channels, height,
@@ -84,13 +82,9 @@ func (s *Images) Info() Info { return s.info }
 
 // Fill implements Dataset.
 func (s *Images) Fill(batch *Batch, indices []int) error {
-	if err := arg.Given(batch, "data: Fill: the batch", "what is to be filled"); err != nil {
+	if err := batch.begin(s, indices); err != nil {
 		return err
 	}
-	if err := checkIndices(s.info.Name, s.Len(), indices); err != nil {
-		return err
-	}
-	batch.reset(len(indices), s.info)
 	size := s.info.Input.Size()
 	plane := size / len(s.tables)
 	for row, index := range indices {

@@ -90,13 +90,9 @@ func (s *synthetic) Len() int   { return s.length }
 func (s *synthetic) Info() Info { return s.info }
 
 func (s *synthetic) Fill(batch *Batch, indices []int) error {
-	if err := arg.Given(batch, "data: Fill: the batch", "what is to be filled"); err != nil {
+	if err := batch.begin(s, indices); err != nil {
 		return err
 	}
-	if err := checkIndices(s.info.Name, s.length, indices); err != nil {
-		return err
-	}
-	batch.reset(len(indices), s.info)
 	for row, index := range indices {
 		noise := newStream(forSample, s.seed, uint64(s.first+index))
 		s.sample(s.info, s.seed, &noise, batch, row)

@@ -54,13 +54,9 @@ func (t *Text) Info() Info { return t.info }
 
 // Fill implements Dataset.
 func (t *Text) Fill(batch *Batch, indices []int) error {
-	if err := arg.Given(batch, "data: Fill: the batch", "what is to be filled"); err != nil {
+	if err := batch.begin(t, indices); err != nil {
 		return err
 	}
-	if err := checkIndices(t.info.Name, t.Len(), indices); err != nil {
-		return err
-	}
-	batch.reset(len(indices), t.info)
 	for row, index := range indices {
 		sample := t.content[index*(t.window+1):][:t.window+1]
 		input, target := batch.Input.Int64[row*t.window:][:t.window], batch.Target.Int64[row*t.window:][:t.window]

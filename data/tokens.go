@@ -144,13 +144,9 @@ func (t *tokens) Len() int   { return t.length }
 func (t *tokens) Info() Info { return t.info }
 
 func (t *tokens) Fill(batch *Batch, indices []int) error {
-	if err := arg.Given(batch, "data: Fill: the batch", "what is to be filled"); err != nil {
+	if err := batch.begin(t, indices); err != nil {
 		return err
 	}
-	if err := checkIndices(t.info.Name, t.length, indices); err != nil {
-		return err
-	}
-	batch.reset(len(indices), t.info)
 	window := t.info.Input.Size()
 	sample := make([]byte, (window+1)*t.width)
 	for row, index := range indices {

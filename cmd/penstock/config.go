@@ -78,11 +78,7 @@ func readConfig(cmd *cobra.Command) error {
 	for _, key := range meta.Keys() { // in the order of the file
 		name := key.String()
 		if !slices.Contains(known, name) {
-			remedy := fmt.Sprintf("want flags of %s, without --", cmd.CommandPath())
-			if near := arg.Nearest(name, known); near != "" {
-				remedy = "did you mean " + near + "? " + remedy
-			}
-			return badUsage("--config %s: %s is no flag there; %s", file, name, remedy)
+			return badUsage("--config %s: %s is no flag there; %swant flags of %s, without --", file, name, arg.Meant(name, known), cmd.CommandPath())
 		}
 		if typed[name] {
 			continue

@@ -112,11 +112,9 @@ func noArguments(cmd *cobra.Command, args []string) error {
 		for _, c := range cmd.Commands() {
 			verbs = append(verbs, c.Name())
 		}
-		if near := arg.Nearest(args[0], verbs); near != "" {
-			remedy = fmt.Sprintf(" did you mean %s?", near)
-		}
+		remedy = arg.Meant(args[0], verbs)
 	}
-	return badUsage("%s %q for %q;%s see %s --help", what, args[0], cmd.CommandPath(), remedy, cmd.CommandPath())
+	return badUsage("%s %q for %q; %ssee %s --help", what, args[0], cmd.CommandPath(), remedy, cmd.CommandPath())
 }
 
 // message is an error without the names of packages: users of the command look for the flag, not

@@ -9,10 +9,15 @@ func OneOf(word string, known []string) string {
 	if len(known) < 3 {
 		all = "want " + strings.Join(known, " or ")
 	}
+	return Meant(word, known) + all
+}
+
+// Meant asks for the word that was probably meant, such as "did you mean train? ", or is "".
+func Meant(word string, known []string) string {
 	if near := Nearest(word, known); near != "" {
-		return "did you mean " + near + "? " + all
+		return "did you mean " + near + "? "
 	}
-	return all
+	return ""
 }
 
 // Nearest is the known word that the fewest letters added, dropped, replaced or exchanged make of a
