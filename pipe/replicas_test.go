@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"penstock/group"
@@ -181,6 +182,35 @@ func TestTransparencyOfReplicas(t *testing.T) {
 			t.Fatalf("%d tensors were not freed:\n%s", n, strings.Join(torch.Leaks(), "\n"))
 		}
 	})
+}
+
+// Replicas whose backwards end in other orders, as they have other numbers of micro-batches, sum
+// their stages in one order. Otherwise each would wait for the sum that the other does later.
+func TestReplicasWithOtherOrders(t *testing.T) {
+	torchtest.Check(t)
+	orders := map[int]string{
+		1: "program whole stages=2 micro-batches=1\nworker 0: 0F0 0F0>1 0>1F0 1F0 1I0 1B0>0 1>0B0 0I0 0W0 1W0\n",
+		2: "program whole stages=2 micro-batches=2\nworker 0: 0F0 0F0>1 0>1F0 1F0 0F1 0F1>1 0>1F1 1F1 " +
+			"1I0 1B0>0 1>0B0 0I0 1I1 1B1>0 1>0B1 0I1 1W0 1W1 0W0 0W1\n",
+	}
+	q := problem{
+		model: func() *nn.Sequential { return nn.NewSequential(nn.NewLinear(4, 4), nn.NewLinear(4, 3)) }, rows: 3, steps: 2,
+		loss: nn.CrossEntropy(), input: normal(3, 4), target: classes(3, 3),
+	}
+	want := q.plainReplicas(2, 2, 0)
+	records, errs := each(2, func(g *group.Group) (record, error) {
+		return q.member(pipe.Config{Balance: []int{1, 1}, Chunks: 2, Checkpoint: pipe.Never, Replicas: 2, Group: g,
+			Devices:  []torch.Device{torch.CPU(g.Rank()), torch.CPU(g.Rank())},
+			Schedule: func(c schedule.Config) (*schedule.Program, error) { return schedule.Parse(orders[c.MicroBatches]) }}, false)
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	for rank, r := range records {
+		if diff := cmp.Diff(want.losses, r.losses); diff != "" {
+			t.Errorf("process %d:\n%s", rank, diff)
+		}
+	}
 }
 
 // Replicas in one process have devices of their own, each with its account. The default gives them

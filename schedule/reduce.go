@@ -1,6 +1,11 @@
 package schedule
 
-import "penstock/internal/arg"
+import (
+	"maps"
+	"slices"
+
+	"penstock/internal/arg"
+)
 
 // AddReduce returns the program of a pipeline that has replicas, each of which runs it on rows of
 // its own: the gradients of each stage are reduced ([Reduce]) after the last of its backwards, or of
@@ -9,13 +14,18 @@ import "penstock/internal/arg"
 //	worker 0: ... 1>0B1 0B1 0RED
 //	worker 1: ... 1B1 1B1>0 1RED
 //
+// The reductions of a worker stand in descending order of their stages, which is the order in which
+// backwards end in most programs. Replicas may have different numbers of micro-batches, so that their
+// backwards end in other orders, and a reduction waits for that of each replica: with one order for
+// all, none waits for another that waits for it.
+//
 // Reductions that the program has are placed anew. It must pass [Check]; it is not changed. A program
 // without backwards stays without reductions.
 func AddReduce(p *Program) *Program {
 	arg.Must(p, "schedule: AddReduce: the program", "one such as GPipe or Parse makes")
 	out := p.WithoutReduce()
 	for w, actions := range out.Workers {
-		last := map[int]int{} // by stage: after which action it stands
+		last := map[int]int{} // by stage: after which action it may stand
 		for at, a := range actions {
 			switch {
 			case a.Kind == Backward || a.Kind == BackwardWeight:
@@ -26,11 +36,13 @@ func AddReduce(p *Program) *Program {
 				}
 			}
 		}
+		stages := slices.Sorted(maps.Keys(last))
 		list := make([]Action, 0, len(actions)+len(last))
 		for at, a := range actions {
 			list = append(list, a)
-			if after, known := last[a.Stage]; known && after == at {
-				list = append(list, Action{Kind: Reduce, Stage: a.Stage})
+			for n := len(stages); n > 0 && last[stages[n-1]] <= at; n-- {
+				list = append(list, Action{Kind: Reduce, Stage: stages[n-1]})
+				stages = stages[:n-1]
 			}
 		}
 		out.Workers[w] = list

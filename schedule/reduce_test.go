@@ -28,6 +28,9 @@ func TestAddReduce(t *testing.T) {
 		{"a skip's gradient is sent before",
 			"program backward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 2B0 2B0>1 2B0>0 2>1B0 1B0 1B0>0 2>0B0 1>0B0 0B0\n",
 			"program backward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 2B0 2B0>1 2B0>0 2RED 2>1B0 1B0 1B0>0 1RED 2>0B0 1>0B0 0B0 0RED\n"},
+		{"a lower stage ends first, and waits for the higher one",
+			"program backward-only stages=2 micro-batches=1\nworker 0: 1I0 1I0>0 1>0B0 0B0 1W0\n",
+			"program backward-only stages=2 micro-batches=1\nworker 0: 1I0 1B0>0 1>0B0 0B0 1W0 1RED 0RED\n"},
 		{"nothing to reduce",
 			"program forward-only stages=1 micro-batches=1\nworker 0: 0F0\n",
 			"program forward-only stages=1 micro-batches=1\nworker 0: 0F0\n"},
@@ -67,6 +70,17 @@ func TestAddReduceKeepsPrograms(t *testing.T) {
 		}
 		if diff := cmp.Diff(schedule.WorkerMemory(p), schedule.WorkerMemory(got)); diff != "" {
 			t.Fatal(diff)
+		}
+		for w, actions := range got.Workers { // in one order in all programs
+			before := p.Stages
+			for _, a := range actions {
+				if a.Kind == schedule.Reduce {
+					if a.Stage >= before {
+						t.Fatalf("worker %d reduces stage %d after %d\n%v", w, a.Stage, before, got)
+					}
+					before = a.Stage
+				}
+			}
 		}
 		for _, part := range []*schedule.Program{got.Part(schedule.ForwardOnly), got.Part(schedule.BackwardOnly), got.Fewer((p.MicroBatches + 1) / 2)} {
 			if err := schedule.Check(part, schedule.Limits{}); err != nil {
