@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
+
+	"penstock/internal/arg"
 )
 
 // host is rank 0's part in bringing the members together: it lets in who knows the token, and says
@@ -223,24 +223,13 @@ func (h *host) missing() string {
 
 // absent names the ranks of which this is so. Its caller has the lock.
 func (h *host) absent(is func(rank int) bool) string {
-	var ranks []string
+	var ranks []int
 	for r := 1; r < h.c.cfg.Size; r++ {
 		if is(r) {
-			ranks = append(ranks, strconv.Itoa(r))
+			ranks = append(ranks, r)
 		}
 	}
-	const most = 16
-	if n := len(ranks); n > most {
-		ranks = append(ranks[:most], fmt.Sprintf("%d more", n-most))
-	}
-	switch n := len(ranks); n {
-	case 0:
-		return ""
-	case 1:
-		return "rank " + ranks[0]
-	default:
-		return "ranks " + strings.Join(ranks[:n-1], ", ") + " and " + ranks[n-1]
-	}
+	return arg.Numbered("rank", ranks)
 }
 
 // lingers is how long rank 0 stays for those who come late, so that they hear what is wrong.

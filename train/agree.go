@@ -5,8 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"penstock/group"
@@ -43,36 +43,7 @@ func (e *DisagreementError) Error() string {
 // String is such as "rank 2 has --seed 7, ranks 0, 1 and 3 have 8". The values that fewest have come
 // first.
 func (d Difference) String() string {
-	ranks := map[string][]int{}
-	for rank, v := range d.Values {
-		ranks[v] = append(ranks[v], rank)
-	}
-	values := slices.Clone(d.Values)
-	slices.SortStableFunc(values, func(a, b string) int {
-		return cmp.Or(cmp.Compare(len(ranks[a]), len(ranks[b])), cmp.Compare(ranks[a][0], ranks[b][0]))
-	})
-	var parts []string
-	for i, v := range slices.Compact(values) {
-		text := nameRanks(ranks[v])
-		if i == 0 {
-			text += d.Name + " "
-		}
-		parts = append(parts, text+cmp.Or(v, "none"))
-	}
-	return strings.Join(parts, ", ")
-}
-
-// nameRanks is such as "ranks 0, 1 and 3 have ".
-func nameRanks(ranks []int) string {
-	if len(ranks) == 1 {
-		return fmt.Sprintf("rank %d has ", ranks[0])
-	}
-	var words []string
-	for _, r := range ranks {
-		words = append(words, strconv.Itoa(r))
-	}
-	last := len(words) - 1
-	return "ranks " + strings.Join(words[:last], ", ") + " and " + words[last] + " have "
+	return arg.Differ("rank", d.Name, maps.Collect(slices.All(d.Values)))
 }
 
 // Agree returns nil if all members of a group have the same facts, and a *DisagreementError on every

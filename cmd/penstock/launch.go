@@ -149,34 +149,31 @@ func (f *launchFlags) run(cmd *cobra.Command, train []string) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		return newHelp().RunE(cmd, []string{"train"})
 	}
-	refused := err
-	if refused != nil && f.nodes.most < 2 {
-		return refused
+	if err != nil && f.nodes.most < 2 {
+		return err
 	}
 	if f.joinTimeout > 0 && flags.joinTimeout == 0 {
 		train = append(slices.Clone(train), "--join-timeout", f.joinTimeout.String())
 	}
-	l := launcher{launchFlags: *f, train: train, secret: os.Getenv(token), refused: refused, stdout: fileOf(cmd.OutOrStdout()), stderr: cmd.ErrOrStderr()}
+	l := launcher{launchFlags: *f, train: train, secret: os.Getenv(token), refused: err, stdout: fileOf(cmd.OutOrStdout()), stderr: cmd.ErrOrStderr()}
 	if l.secret == "" {
 		var random [32]byte
 		rand.Read(random[:]) // which never fails
 		l.secret = hex.EncodeToString(random[:])
 	}
 	if f.nodes.most > 1 {
-		if err = l.onNodes(cmd.Context(), flags.out != ""); refused != nil {
-			return refused
-		}
+		err = l.onNodes(cmd.Context(), flags.out != "")
 	} else {
 		err = l.alone(cmd.Context())
 	}
-	if err != nil && cmd.Context().Err() != nil {
+	switch {
+	case l.refused != nil: // whether or not the other machines could be told
+		return l.refused
+	case err != nil && cmd.Context().Err() != nil:
 		return errors.New("interrupted")
 	}
 	return err
 }
-
-// tells is how long a machine that starts nothing looks for the others to tell them.
-const tells = 10 * time.Second
 
 // launcher starts the processes of a command line.
 type launcher struct {
@@ -195,8 +192,11 @@ func (l *launcher) alone(ctx context.Context) error {
 	for restart := 0; ; restart++ {
 		err := l.start(ctx, launch.Place{Start: restart, Size: l.processes}, nil)
 		var failure *launch.Failure
-		if err == nil || ctx.Err() != nil || !errors.As(err, &failure) || failure.Code == launch.Usage || restart == l.restarts {
+		switch {
+		case err == nil || ctx.Err() != nil || !errors.As(err, &failure) || restart == l.restarts:
 			return err
+		case failure.Code == launch.Usage:
+			return fmt.Errorf("%w%s", err, launch.Hopeless)
 		}
 		l.say(fmt.Sprintf("%s; starting again, restart %d of %d", message(err), restart+1, l.restarts))
 	}
@@ -214,10 +214,10 @@ func (l *launcher) onNodes(ctx context.Context, saves bool) error {
 	}
 	nodes := launch.Nodes{Address: net.JoinHostPort(host, strconv.Itoa(n+1)), Token: l.secret, Node: l.nodeRank, Processes: l.processes,
 		Least: l.nodes.least, Most: l.nodes.most, Restarts: l.restarts, Saves: saves, Wait: l.wait, Timeout: cmp.Or(l.joinTimeout, 5*time.Minute),
-		Fits: func(n int) bool { _, err := l.checkTraining(l.train[1:], n); return err == nil || l.refused != nil }}
+		Fits: func(n int) bool { _, err := l.checkTraining(l.train[1:], n); return err == nil }}
 	if l.refused != nil {
-		nodes.Timeout = min(nodes.Timeout, tells)
-		l.say(fmt.Sprintf("telling the launchers of the other machines: %s", message(l.refused)))
+		nodes.Refusal = message(l.refused)
+		l.say(fmt.Sprintf("telling the launchers of the other machines: %s", nodes.Refusal))
 	}
 	if l.nodeRank == 0 {
 		host, err := nodes.Open(func(text string) { l.say(text) })
@@ -225,11 +225,9 @@ func (l *launcher) onNodes(ctx context.Context, saves bool) error {
 			return err
 		}
 		defer host.Close()
+		defer host.Wait(ctx)
 	}
 	return nodes.Run(ctx, l.say, func(ctx context.Context, p launch.Place, abandon <-chan struct{}) error {
-		if l.refused != nil {
-			return &launch.Failure{Rank: p.First, Code: launch.Usage, Err: l.refused}
-		}
 		if nodes.Least < nodes.Most {
 			l.say(fmt.Sprintf("starting on %s, %s", launch.NameNodes(p.Nodes), processes(p.Size)))
 		}

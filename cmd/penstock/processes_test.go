@@ -196,14 +196,21 @@ func TestProcessesTrainAsOne(t *testing.T) {
 	}
 }
 
-// unused is an address of this machine that nobody listens at.
+// unused is an address of this machine that nobody listens at, nor at the port next to it.
 func unused(t *testing.T) string {
 	t.Helper()
-	address, err := freeAddress()
-	if err != nil {
-		t.Fatal(err)
+	for {
+		address, err := freeAddress()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, port, _ := net.SplitHostPort(address)
+		n, _ := strconv.Atoi(port)
+		if next, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", n+1)); err == nil {
+			next.Close()
+			return address
+		}
 	}
-	return address
 }
 
 // Without a launcher processes say themselves which they are.
@@ -514,13 +521,24 @@ func TestALauncherThatRefuses(t *testing.T) {
 			all = append(all, begin(t, []string{token + "=a"}, args...))
 		}
 		for node, p := range all {
-			want := exitFailed
-			if node == refuser {
-				want = exitUsage
-			}
-			if code := p.end(t); code != want || p.stdout.String() != "" || !strings.Contains(p.stderr.String(), `--schedule "missing.txt": `) {
+			if code := p.end(t); code != exitUsage || strings.Contains(p.stderr.String(), "[") || p.stdout.String() != "" || !strings.Contains(p.stderr.String(), `--schedule "missing.txt": `) {
 				t.Errorf("node %d of 2, of which %d refuses: exit code %d, %s", node, refuser, code, p.stderr)
 			}
+		}
+	}
+}
+
+// Launchers that are given other numbers of machines all say so, and start nothing.
+func TestLaunchersThatDiffer(t *testing.T) {
+	address := unused(t)
+	var all []*process
+	for node, nodes := range []string{"2", "1:3", "1:3"} {
+		all = append(all, begin(t, []string{token + "=a"}, with(append([]string{"launch", "--nodes", nodes, "--node-rank", fmt.Sprint(node), "--rendezvous", address, "--"}, inThree...), "--steps", "2")...))
+	}
+	for node, p := range all {
+		if code := p.end(t); code != exitUsage || strings.Contains(p.stderr.String(), "[") || p.stdout.String() != "" || !strings.Contains(p.stderr.String(), "the launchers do not start the same job: ") ||
+			!strings.Contains(p.stderr.String(), " has") || !strings.Contains(p.stderr.String(), "1:3") {
+			t.Errorf("node %d: exit code %d, %s", node, code, p.stderr)
 		}
 	}
 }

@@ -54,12 +54,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	tell(stderr, err)
 	tellOthers(ctx, args, os.Getenv, stderr, err)
 	var usage *usageError
-	var process *launch.Failure
+	var launched interface{ ExitCode() int } // of a process of launch
 	switch {
 	case errors.As(err, &usage):
 		return exitUsage
-	case errors.As(err, &process) && process.Code > 0:
-		return process.Code
+	case errors.As(err, &launched) && launched.ExitCode() > 0:
+		return launched.ExitCode()
 	}
 	return exitFailed
 }

@@ -1,14 +1,18 @@
 package launch
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+
+	"penstock/internal/arg"
 )
 
 // Host is where launchers meet, at node 0. One goroutine has all of its state; one for each connection
@@ -19,6 +23,7 @@ type Host struct {
 	listen  net.Listener
 	events  chan event
 	closing chan struct{}
+	settled chan struct{} // closed when all who may come know that the job is over
 	all     sync.WaitGroup
 
 	// Of the goroutine of serve.
@@ -29,6 +34,9 @@ type Host struct {
 	grown    bool    // this start is to end for one with more nodes
 	first    message // of the node whose failure ends this start; no Kind: there is none
 	finished *message
+	heard    map[int]message  // the hellos before the first start, by node
+	told     map[int]bool     // the nodes that know why it does not start
+	late     bool             // the time in which nodes may come is over
 	patience <-chan time.Time // for the first start, or the next
 	last     <-chan time.Time // when no more nodes are waited for; nil while there are too few
 	called   bool             // last is over
@@ -66,7 +74,8 @@ func (n Nodes) Open(log func(text string)) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("launch: node 0 cannot listen at %s: %w; want --rendezvous with an address of this machine and a port that is free, as the next one", at, err)
 	}
-	h := &Host{nodes: n, log: log, listen: l, events: make(chan event), closing: make(chan struct{}), waiting: map[int]*visitor{}}
+	h := &Host{nodes: n, log: log, listen: l, events: make(chan event), closing: make(chan struct{}), settled: make(chan struct{}),
+		waiting: map[int]*visitor{}, heard: map[int]message{0: n.hello()}, told: map[int]bool{}}
 	h.patience = time.After(n.Timeout)
 	h.all.Go(h.accept)
 	h.all.Go(h.serve)
@@ -93,6 +102,16 @@ func listenAt(address string) (string, error) {
 		}
 	}
 	return net.JoinHostPort("", port), nil
+}
+
+// Wait blocks until the job is over. Where it is over without a start, as launchers differ or refuse, it stays
+// for those that are still to come, so that they hear why: until all have, or Nodes.Timeout has passed since
+// Open, or ctx is done.
+func (h *Host) Wait(ctx context.Context) {
+	select {
+	case <-h.settled:
+	case <-ctx.Done():
+	}
 }
 
 // Close ends all connections.
@@ -137,7 +156,7 @@ func (h *Host) attend(w *wire, shaken func()) {
 	shaken()
 	if err != nil {
 		if errors.Is(err, errToken) {
-			_ = w.write(message{Kind: refused, Text: "node 0 has refused this node: it does not know the job's token; want the same PENSTOCK_TOKEN on all nodes"})
+			_ = w.write(message{Kind: refused, Code: Usage, Text: "node 0 has refused this node: it does not know the job's token; want the same PENSTOCK_TOKEN on all nodes"})
 		}
 		select {
 		case <-h.closing: // which ends handshakes
@@ -200,19 +219,50 @@ func (h *Host) serve() {
 	}
 }
 
+// wrong is why nodes that say this, by their numbers, do not start a job together, or "".
+func wrong(heard map[int]message) string {
+	nodes, processes := map[int]string{}, map[int]string{}
+	for _, node := range slices.Sorted(maps.Keys(heard)) {
+		m := heard[node]
+		if m.Text != "" {
+			return fmt.Sprintf("node %d refuses its command line: %s", node, m.Text)
+		}
+		nodes[node], processes[node] = fmt.Sprint(m.Least), fmt.Sprint(m.Processes)
+		if m.Most != m.Least {
+			nodes[node] += fmt.Sprintf(":%d", m.Most)
+		}
+	}
+	differences := slices.DeleteFunc([]string{arg.Differ("node", "--nodes", nodes), arg.Differ("node", "--processes", processes)}, func(s string) bool { return s == "" })
+	if len(differences) == 0 {
+		return ""
+	}
+	return "the launchers do not start the same job: " + strings.Join(differences, "; ") + "; want the same on all"
+}
+
 // welcome lets a node wait for the next start, or refuses it.
 func (h *Host) welcome(v *visitor) {
 	node, n := v.hello.Node, h.nodes
 	_, waits := h.waiting[node]
 	runs := h.part[node] != nil && !h.part[node].gone
-	no := message{Kind: refused}
+	begun := h.starts > 0
+	if !begun {
+		if h.heard[node] = v.hello; h.finished == nil && wrong(h.heard) != "" {
+			h.finish(message{Kind: over, Node: -1, Text: wrong(h.heard), Code: Usage})
+		}
+	}
+	no := message{Kind: refused, Code: Usage}
 	switch {
+	case begun:
+		no.Text = wrong(map[int]message{0: n.hello(), node: v.hello})
 	case h.finished != nil:
-		no.Text = "the job is over"
+		no.Text = wrong(h.heard)
+	}
+	switch {
+	case no.Text != "":
+	case h.finished != nil:
+		no.Text, no.Code = "the job is over", 0
 	case node < 0 || node >= n.Most:
 		no.Text = fmt.Sprintf("there are --nodes %d, and this is node %d; want a --node-rank from 0 to %d", n.Most, node, n.Most-1)
-	case v.hello.Processes != n.Processes:
-		no.Text = fmt.Sprintf("this node has --processes %d, and node 0 has %d; want the same on all", v.hello.Processes, n.Processes)
 	case waits || runs:
 		no.Text = fmt.Sprintf("there is a node %d already; want another --node-rank", node)
 		no.Later = runs // it may be what is left of one that has gone
@@ -221,6 +271,7 @@ func (h *Host) welcome(v *visitor) {
 		h.log(fmt.Sprintf("node %d at %v was refused: %s", node, v.RemoteAddr(), no.Text))
 		_ = v.write(no)
 		_ = v.Close()
+		h.tellOf(node)
 		return
 	}
 	if v.write(v.welcome) != nil {
@@ -256,7 +307,7 @@ func (h *Host) note(v *visitor, m message) {
 		h.first = m
 		h.say(message{Kind: abandon, Text: m.Text})
 		h.reports = time.After(slow)
-	} else if m.Kind == interrupted && h.first.Kind == failure { // why the others have ended
+	} else if h.first.Kind == failure && (m.Kind == interrupted || m.Code == Usage && h.first.Code != Usage) { // why the others have ended
 		h.first = m
 	}
 }
@@ -315,8 +366,11 @@ func (h *Host) conclude() {
 		next = message{Kind: again, Text: fmt.Sprintf("node %d was interrupted and leaves; starting again", what.Node)}
 	case h.grown && what.Kind == "":
 		next = message{Kind: again, Text: fmt.Sprintf("%s joins; starting again", NameNodes(slices.Sorted(maps.Keys(h.waiting))))}
-	case what.Code == Usage || h.restarts == n.Restarts:
-		if what.Code != Usage && n.Restarts > 0 {
+	case what.Code == Usage && n.Restarts > 0:
+		next.Text += Hopeless
+	case what.Code == Usage:
+	case h.restarts == n.Restarts:
+		if n.Restarts > 0 {
 			next.Text += fmt.Sprintf("; no restart of %d is left", n.Restarts)
 		}
 	default:
@@ -344,11 +398,56 @@ func (h *Host) finish(m message) {
 	h.finished = &m
 	for _, node := range slices.Backward(slices.Sorted(maps.Keys(h.waiting))) {
 		_ = h.waiting[node].write(m)
+		h.told[node] = true
+	}
+	if missing := h.untold(); len(missing) > 0 {
+		h.log(fmt.Sprintf("%s; waiting for %s, to say so", m.Text, NameNodes(missing)))
+	}
+	h.settle()
+}
+
+// untold are the nodes that may still come and do not know why the job does not start.
+func (h *Host) untold() (nodes []int) {
+	if h.starts > 0 || h.late {
+		return nil
+	}
+	most := 0
+	for _, m := range h.heard {
+		most = max(most, min(m.Most, MaxNodes))
+	}
+	for node := range most {
+		if !h.told[node] {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
+}
+
+// tellOf notes that a node knows why the job does not start.
+func (h *Host) tellOf(node int) {
+	if h.finished != nil {
+		h.told[node] = true
+		h.settle()
+	}
+}
+
+// settle ends Wait when nobody is left to be told.
+func (h *Host) settle() {
+	select {
+	case <-h.settled:
+	default:
+		if len(h.untold()) == 0 {
+			close(h.settled)
+		}
 	}
 }
 
 // giveUp ends the job because too few nodes have come.
 func (h *Host) giveUp() {
+	if h.finished != nil {
+		h.late = true
+		h.settle()
+	}
 	if h.part != nil || h.finished != nil {
 		return
 	}
@@ -357,6 +456,7 @@ func (h *Host) giveUp() {
 		h.patience = time.After(n.Timeout)
 		return
 	}
+	h.late = true
 	h.finish(message{Kind: over, Node: -1, Text: fmt.Sprintf("%s of %d did not come within %v; want launch started there too, fewer --nodes, or more time (--join-timeout)",
 		NameNodes(n.absent(there)), n.Most, n.Timeout)})
 }

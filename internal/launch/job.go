@@ -60,6 +60,9 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Err }
 
+// ExitCode is the exit code of a launcher whose job has ended so.
+func (f *Failure) ExitCode() int { return f.Code }
+
 // ended is the end of a process.
 type ended struct {
 	index int
@@ -111,8 +114,8 @@ func (j Job) Run(ctx context.Context) error {
 			}
 			f := failed(rank, running[e.index], e.err, time.Since(started))
 			if failure != nil {
-				// Who was killed is why others exit, which may be seen first.
-				if f.Signal != 0 && failure.Signal == 0 && !signalled {
+				// Who was killed is why others exit, which may be seen first, as is who was refused.
+				if f.Signal != 0 && failure.Signal == 0 && !signalled || f.Code == Usage && failure.Code > 0 && failure.Code != Usage {
 					failure = f
 				}
 				continue

@@ -60,6 +60,9 @@ func TestMain(m *testing.M) {
 		time.Sleep(100 * time.Millisecond)
 		fmt.Fprintln(os.Stderr, "lost the other")
 		os.Exit(1)
+	case "refused": // and tells the others first
+		time.Sleep(100 * time.Millisecond)
+		os.Exit(launch.Usage)
 	case "dies": // a moment after the other has noticed that it will
 		time.Sleep(100 * time.Millisecond)
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -218,6 +221,13 @@ func TestWhoIsKilledIsToldBeforeWhoExits(t *testing.T) {
 	j := job(io.Discard, io.Discard, "exit 1", "silent")
 	j.Settle = time.Millisecond
 	if f := failure(t, j.Run(t.Context())); f.Rank != 0 {
+		t.Errorf("got %+v", f)
+	}
+}
+
+// Others are told why a process is refused, and exit, before it does.
+func TestWhoIsRefusedIsToldBeforeWhoExits(t *testing.T) {
+	if f := failure(t, job(io.Discard, io.Discard, "exit 1", "refused", "exit 1").Run(t.Context())); f.Rank != 1 || f.Code != launch.Usage {
 		t.Errorf("got %+v", f)
 	}
 }

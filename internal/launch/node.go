@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
+
+	"penstock/internal/arg"
 )
 
 // Place is the part of a node in a start of the job.
@@ -20,17 +21,7 @@ type Place struct {
 }
 
 // NameNodes is such as "node 2", or "nodes 0, 1 and 3".
-func NameNodes(nodes []int) string {
-	var words []string
-	for _, n := range nodes {
-		words = append(words, strconv.Itoa(n))
-	}
-	last := len(words) - 1
-	if last < 1 {
-		return "node " + strings.Join(words, "")
-	}
-	return "nodes " + strings.Join(words[:last], ", ") + " and " + words[last]
-}
+func NameNodes(nodes []int) string { return arg.Numbered("node", nodes) }
 
 // Work starts the processes of this node at a place and returns when they have ended. ctx ends when they
 // are to finish what they do and save; abandon is closed when another node has failed.
@@ -74,7 +65,7 @@ func (n Nodes) takePart(user context.Context, work Work) (more bool, text string
 			case !ok:
 				return true, lostHost, nil
 			case m.Kind == over:
-				return false, "", n.outcome(m, nil)
+				return false, "", outcome(m)
 			case m.Kind == start && m.Place != nil:
 				place = *m.Place
 			}
@@ -124,21 +115,21 @@ func (n Nodes) takePart(user context.Context, work Work) (more bool, text string
 		case again:
 			return true, m.Text, nil
 		case over:
-			return false, "", n.outcome(m, err)
+			if user.Err() != nil && err != nil {
+				return false, "", err
+			}
+			return false, "", outcome(m)
 		}
 	}
 	return user.Err() == nil, lostHost, err
 }
 
-// outcome is the error of a job that is over, by what node 0 says and the error of this node's processes.
-func (n Nodes) outcome(m message, mine error) error {
-	switch {
-	case m.Text == "":
+// outcome is the error of a job that is over, by what node 0 says.
+func outcome(m message) error {
+	if m.Text == "" {
 		return nil
-	case m.Node == n.Node && mine != nil:
-		return mine
 	}
-	return errors.New("launch: " + m.Text)
+	return &EndError{Text: m.Text, Code: m.Code}
 }
 
 // pass passes on what comes, until the connection or what it is for has ended.
@@ -164,7 +155,7 @@ func (n Nodes) call(ctx context.Context) (*wire, error) {
 	var last error
 	for {
 		w, err := n.callOnce(ctx)
-		var no *RefusedError
+		var no *EndError
 		if err == nil || errors.As(err, &no) && !no.Later || errors.Is(err, errToken) {
 			return w, err
 		}
@@ -190,11 +181,17 @@ func (n Nodes) callOnce(ctx context.Context) (*wire, error) {
 		return nil, err
 	}
 	w := newWire(c)
-	if err := w.introduce(n.Token, message{Node: n.Node, Processes: n.Processes}); err != nil {
+	if err := w.introduce(n.Token, n.hello()); err != nil {
 		_ = c.Close()
 		return nil, err
 	}
 	return w, nil
+}
+
+// hello is what this node says of itself.
+func (n Nodes) hello() message {
+	const longest = 4 << 10
+	return message{Node: n.Node, Processes: n.Processes, Least: n.Least, Most: n.Most, Text: strings.ToValidUTF8(n.Refusal[:min(len(n.Refusal), longest)], "?")}
 }
 
 // fits reports whether the job can be started on so many nodes.

@@ -18,14 +18,19 @@ import (
 //
 //	every node   hello ─►                    report ─►                 hello ─► ...
 //	node 0               ─► start    ─► end            ─► again, over
+//
+// Where the command lines of launchers differ, or one of them refuses its own, nothing starts.
 
-// Nodes describes a job on several nodes. But for Node it is the same on all.
+// Nodes describes a job on several nodes. Processes, Least and Most have to be the same on all.
 type Nodes struct {
 	Address     string // host:port at which node 0 listens
 	Token       string // what launchers prove to know
 	Node        int    // this one, from 0
 	Processes   int    // on each
 	Least, Most int    // how many nodes there may be
+	// Refusal is why this node starts nothing, such as what is wrong with its command line. Empty: it
+	// takes part. All are told, and nothing starts.
+	Refusal string
 	// Fits reports whether the job can be started on so many nodes. Nil: on any number from Least to Most.
 	Fits func(nodes int) bool
 	// Restarts is how often the job is started again after a failure. That of node 0 counts.
@@ -41,19 +46,23 @@ type Nodes struct {
 
 // message is what launchers tell each other, as a line of JSON.
 type message struct {
-	Kind      string
-	Nonce     []byte `json:",omitempty"` // of a challenge and a hello
-	Proof     []byte `json:",omitempty"` // of a hello and a welcome
-	Node      int    `json:",omitempty"` // of a hello
-	Processes int    `json:",omitempty"` // of a hello
-	Place     *Place `json:",omitempty"` // of a start
-	Text      string `json:",omitempty"` // why
-	Code      int    `json:",omitempty"` // exit code
-	Later     bool   `json:",omitempty"` // of a refusal: another call may be let in
+	Kind                   string
+	Nonce                  []byte `json:",omitempty"` // of a challenge and a hello
+	Proof                  []byte `json:",omitempty"` // of a hello and a welcome
+	Node                   int    `json:",omitempty"` // of a hello, with what that node says all have
+	Processes, Least, Most int    `json:",omitempty"`
+	Place                  *Place `json:",omitempty"` // of a start
+	Text                   string `json:",omitempty"` // why; of a hello, why that node starts nothing
+	Code                   int    `json:",omitempty"` // exit code
+	Later                  bool   `json:",omitempty"` // of a refusal: another call may be let in
 }
 
-// Usage is the exit code of a process whose command line is wrong. Such a job is not started again.
+// Usage is the exit code of a process whose command line is wrong, or what that names. Such a job is
+// not started again.
 const Usage = 2
+
+// Hopeless is said of the end of such a process where a failure would have been a reason to start again.
+const Hopeless = "; not started again, as its command line or data would be refused again"
 
 // Kinds of messages.
 const (
@@ -122,10 +131,12 @@ func (w *wire) read(kinds ...string) (m message, err error) {
 	return m, fmt.Errorf("launch: a message %q where %q was expected", m.Kind, kinds)
 }
 
-// proof shows that a side knows the token, which is never sent.
+// proof shows that a side knows the token, which is never sent, and that m is what it says.
 func proof(token, side string, theirs, mine []byte, m message) []byte {
+	m.Proof = nil
+	said, _ := json.Marshal(m) // which has no error for what message has
 	h := hmac.New(sha256.New, []byte(token))
-	fmt.Fprintf(h, "penstock launch, %s\n%x\n%x\n%d %d", side, theirs, mine, m.Node, m.Processes)
+	fmt.Fprintf(h, "penstock launch, %s\n%x\n%x\n%s", side, theirs, mine, said)
 	return h.Sum(nil)
 }
 
@@ -175,17 +186,21 @@ func (w *wire) introduce(token string, me message) error {
 	case err != nil:
 		return err
 	case m.Kind == refused:
-		return &RefusedError{m.Text, m.Later}
+		return &EndError{m.Text, m.Code, m.Later}
 	case !hmac.Equal(m.Proof, proof(token, welcome, me.Nonce, theirs.Nonce, message{})):
 		return errToken
 	}
 	return w.SetReadDeadline(time.Time{})
 }
 
-// RefusedError is why node 0 does not let a node take part.
-type RefusedError struct {
+// EndError is why node 0 has ended a job, or does not let a node take part.
+type EndError struct {
 	Text  string
-	Later bool // it may be let in when it calls again
+	Code  int  // exit code for it; 0 or less where the job gives none
+	Later bool // the node may be let in when it calls again
 }
 
-func (e *RefusedError) Error() string { return "launch: " + e.Text }
+func (e *EndError) Error() string { return "launch: " + e.Text }
+
+// ExitCode is the exit code of a launcher that ends for this reason.
+func (e *EndError) ExitCode() int { return e.Code }

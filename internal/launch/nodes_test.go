@@ -52,13 +52,14 @@ func (g *gathering) say(text string) {
 	g.said = append(g.said, text)
 }
 
-func (g *gathering) open() {
+func (g *gathering) open() *launch.Host {
 	g.t.Helper()
 	host, err := g.nodes.Open(g.say)
 	if err != nil {
 		g.t.Fatal(err)
 	}
 	g.t.Cleanup(host.Close)
+	return host
 }
 
 // only has the job started on so many nodes, however long the others take.
@@ -167,9 +168,12 @@ func TestAWrongCommandLineIsNotStartedAgain(t *testing.T) {
 	g.nodes.Restarts = 5
 	g.open()
 	zero, one := g.launch(t.Context(), 0), g.launch(t.Context(), 1)
-	g.started(0, 0, 1)[1].end <- &launch.Failure{Rank: 3, Code: launch.Usage}
-	want(t, "node 0", zero, "launch: rank 3 exited with 2")
-	want(t, "node 1", one, "launch: rank 3 exited with 2")
+	all := g.started(0, 0, 1)
+	all[0].end <- &launch.Failure{Rank: 0, Code: 1} // which has heard of it, and is seen first
+	all[1].end <- &launch.Failure{Rank: 3, Code: launch.Usage}
+	const text = "launch: rank 3 exited with 2 after 0s; not started again, as its command line or data would be refused again"
+	wantUsage(t, "node 0", zero, text)
+	wantUsage(t, "node 1", one, text)
 }
 
 // proxy is another address of a job, whose connections end when it is cut.
@@ -305,6 +309,97 @@ func TestNodesThatDoNotCome(t *testing.T) {
 	}
 }
 
+// wantUsage is want for a launcher whose command line is at fault.
+func wantUsage(t *testing.T, node string, ended <-chan error, text string) {
+	t.Helper()
+	again := make(chan error, 1)
+	select {
+	case err := <-ended:
+		var coded interface{ ExitCode() int }
+		if !errors.As(err, &coded) || coded.ExitCode() != launch.Usage {
+			t.Errorf("%s: %v has not the exit code %d", node, err, launch.Usage)
+		}
+		again <- err
+	case <-time.After(forever):
+		t.Fatalf("%s does not end", node)
+	}
+	want(t, node, again, text)
+}
+
+// Launchers whose command lines differ all say who has what, also one that comes late. Nothing starts.
+func TestLaunchersThatDiffer(t *testing.T) {
+	for text, change := range map[string]func(*launch.Nodes){
+		"--nodes 3, node 1 has 1:3":   func(n *launch.Nodes) { n.Least = 1 },
+		"--nodes 3, node 1 has 3:4":   func(n *launch.Nodes) { n.Most = 4 },
+		"--processes 2, node 1 has 1": func(n *launch.Nodes) { n.Processes = 1 },
+	} {
+		g := gather(t, 3, 3)
+		text = "launch: the launchers do not start the same job: node 0 has " + text
+		other := g.nodes
+		other.Node = 1
+		change(&other)
+		host := g.open()
+		zero, one := g.launch(t.Context(), 0), g.launchAs(t.Context(), other)
+		wantUsage(t, "node 0", zero, "launch: the launchers do not start the same job: node ")
+		wantUsage(t, "node 1", one, text)
+		told := make(chan struct{})
+		go func() {
+			host.Wait(t.Context())
+			close(told)
+		}()
+		if other.Most == 3 {
+			select {
+			case <-told:
+				t.Error("the host does not wait for node 2")
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+		wantUsage(t, "node 2", g.launch(t.Context(), 2), "launch: the launchers do not start the same job: node 1 has ")
+		if other.Most == 4 {
+			wantUsage(t, "node 3", g.launchAs(t.Context(), fourth(other)), "launch: the launchers do not start the same job: nodes 0 and 2 have --nodes 3, nodes 1 and 3 have 3:4")
+		}
+		<-told
+	}
+}
+
+// fourth is the launcher of node 3.
+func fourth(n launch.Nodes) launch.Nodes {
+	n.Node = 3
+	return n
+}
+
+// A launcher that refuses its own command line says so to all, and nothing starts. It does not end a job
+// that runs.
+func TestALauncherThatRefuses(t *testing.T) {
+	for refuser := range 2 {
+		g := gather(t, 2, 3)
+		g.nodes.Wait = forever
+		host := g.open()
+		n := g.nodes
+		n.Node, n.Refusal = refuser, "--lr fast: want a number"
+		first := g.launchAs(t.Context(), n)
+		other := g.launch(t.Context(), 1-refuser)
+		text := fmt.Sprintf("launch: node %d refuses its command line: --lr fast: want a number", refuser)
+		wantUsage(t, "the refuser", first, text)
+		wantUsage(t, "the other", other, text)
+		wantUsage(t, "node 2", g.launch(t.Context(), 2), text)
+		host.Wait(t.Context())
+	}
+	g := gather(t, 1, 2)
+	on := g.only(1)
+	g.open()
+	zero := g.launch(t.Context(), 0)
+	running := g.started(0, 0)
+	on.Store(2)
+	n := g.nodes
+	n.Node, n.Refusal = 1, "--lr fast: want a number"
+	wantUsage(t, "node 1", g.launchAs(t.Context(), n), "launch: node 1 refuses its command line: --lr fast")
+	n.Refusal, n.Processes = "", 7
+	wantUsage(t, "node 1", g.launchAs(t.Context(), n), "launch: the launchers do not start the same job: node 0 has --processes 2, node 1 has 7")
+	running[0].end <- nil
+	want(t, "node 0", zero, "")
+}
+
 func TestNodesThatAreRefused(t *testing.T) {
 	g := gather(t, 3, 3)
 	g.open()
@@ -316,12 +411,11 @@ func TestNodesThatAreRefused(t *testing.T) {
 	}{
 		{func(n *launch.Nodes) { n.Token = "b" }, "launch: node 0 has refused this node: it does not know the job's token; want the same PENSTOCK_TOKEN on all nodes"},
 		{func(n *launch.Nodes) { n.Node = 3 }, "launch: there are --nodes 3, and this is node 3; want a --node-rank from 0 to 2"},
-		{func(n *launch.Nodes) { n.Processes = 1 }, "launch: this node has --processes 1, and node 0 has 2; want the same on all"},
 	} {
 		n := g.nodes
 		n.Node = 2
 		row.change(&n)
-		want(t, row.want, g.launchAs(t.Context(), n), row.want)
+		wantUsage(t, row.want, g.launchAs(t.Context(), n), row.want)
 	}
 	for range 2 { // one of two of the same number
 		n := g.nodes
