@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/data"
 	"penstock/models"
 	"penstock/optim"
 	"penstock/pipe"
@@ -15,10 +14,7 @@ import (
 
 // trainFlags is the command line of penstock train, as it was typed.
 type trainFlags struct {
-	modelName, dataName, dataDir string
-	settings, dataSettings       []string
-	window                       int
-
+	modelFlags
 	groupFlags
 	weights weightFlags
 
@@ -26,6 +22,7 @@ type trainFlags struct {
 	schedule   string // of the pipeline: a name or a file
 	virtual    int
 	planned    string      // a file, or auto; "" is no plan
+	plannedFor *dataLine   // what the plan of a file is for; nil is not known
 	decided    bool        // the plan of auto has given its flags
 	allThreads bool        // --threads all
 	config     pipe.Config // its Balance is nil if the cut is to be found by timing the layers
@@ -59,11 +56,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	word(s, &f.modelName, "model", "", "`NAME` of the model; penstock models lists them", models.Names()...)
 	s.StringArrayVar(&f.settings, "set", nil,
 		"`NAME=VALUE,...` options of the model, which penstock models NAME lists; what the data decides cannot be set")
-	word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", "), data.Names()...)
-	path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a usual place, synthetic has none")
-	s.StringArrayVar(&f.dataSettings, "data-set", nil,
-		"`NAME=VALUE,...` options of the data set, such as size=64,classes=5 of synthetic; a NAME that there is not lists them")
-	count(s, &f.window, "window", 128, "`N` bytes in a sample of text, and tokens in one of tokens")
+	f.dataFlags.register(s, "")
 
 	count(s, &f.stages, "stages", 1, "`N` stages side by side, which the model is cut into (default: as many as there are processes)")
 	list(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage; left out, layers are timed and cut evenly", layers)

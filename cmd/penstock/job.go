@@ -95,12 +95,15 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	}
 	j.training, j.test = sets.training, sets.test
 	info := j.training.Info()
-	o, settings, err := j.modelOf(info)
+	if err := j.checkPlanned(info); err != nil {
+		return err
+	}
+	o, settings, err := j.fit(info)
 	if err != nil {
 		return err
 	}
 	if j.model, err = models.New(j.modelName, o); err != nil {
-		return badUsage("--model %s with --data %s: %s%s", j.modelName, j.dataName, message(err), j.sizeHint(err))
+		return j.misfit(err)
 	}
 	fingerprint, err := train.Fingerprint(j.training)
 	if err != nil {
@@ -123,61 +126,6 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		j.recipe.Accumulate = j.accumulate
 	}
 	return nil
-}
-
-// modelOf returns the model's options as the data and --set make them, and the ones for the recipe:
-// those that were chosen.
-func (j *job) modelOf(info data.Info) (models.Options, map[string]any, error) {
-	o := j.options
-	settings := map[string]any{}
-	fit := func(name string, option *int, value int) error {
-		if *option != 0 && *option != value {
-			return badUsage("--set %s=%d: --data %s has %d; leave it out", name, *option, j.dataName, value)
-		}
-		*option, settings[name] = value, value
-		return nil
-	}
-	if task := info.Task(); !slices.Contains(tasks[j.info.Kind], task) {
-		return o, nil, badUsage("--model %s is for %s, and --data %s for %s; want another of the two",
-			j.modelName, tasks[j.info.Kind][0], j.dataName, task)
-	}
-	err := fit("classes", &o.Classes, info.Outputs())
-	switch shape := info.Input.Shape; {
-	case err != nil:
-	case j.info.Kind == models.Text:
-		err = fit("context", &o.Context, int(shape[0]))
-	case len(shape) != 3:
-		err = badUsage("--model %s reads images [channels height width], and --data %s has inputs %v; want another of the two",
-			j.modelName, j.dataName, shape)
-	default:
-		err = fit("channels", &o.Channels, int(shape[0]))
-		if err == nil && j.info.Defaults.Size > 0 {
-			if shape[1] != shape[2] {
-				return o, nil, badUsage("--model %s reads square images, and those of --data %s are %d x %d; want another of the two",
-					j.modelName, j.dataName, shape[1], shape[2])
-			}
-			err = fit("size", &o.Size, int(shape[1]))
-		}
-	}
-	if err != nil {
-		return o, nil, err
-	}
-	for name, value := range assigned(j.settings) {
-		if _, fitted := settings[name]; !fitted {
-			settings[name] = value
-		}
-	}
-	return o, settings, nil
-}
-
-// sizeHint says which option of the data makes images that a model takes which has refused their
-// size.
-func (j *job) sizeHint(err error) string {
-	var refused *models.ConfigError
-	if !errors.As(err, &refused) || refused.Field != "Size" || data.Set(j.dataName, &data.Options{}, []string{"size=1"}) != nil {
-		return ""
-	}
-	return fmt.Sprintf("; --data-set size=%d makes images of the model's usual size", j.info.Defaults.Size)
 }
 
 // planSteps finds the last step and the learning rate's schedule up to it.

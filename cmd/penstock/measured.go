@@ -2,8 +2,10 @@ package main
 
 import (
 	"math/rand/v2"
+	"slices"
 	"strings"
 
+	"penstock/data"
 	"penstock/models"
 	"penstock/nn"
 	"penstock/torch"
@@ -12,77 +14,96 @@ import (
 // measuredModel is a model that a verb measures on made-up samples. Its weights do not exist yet.
 type measuredModel struct {
 	name    string
-	info    models.Info
 	options models.Options
 	model   *nn.Sequential
-	input   []int64 // of one sample
-	classes int
+	samples data.Info // what it reads, and what it is to answer
 }
 
-// newMeasuredModel makes the model that --model and --set ask for. Its errors are usage errors.
+// newMeasuredModel makes the model that --model and --set ask for, for samples as it usually reads them. Its
+// errors are usage errors.
 func newMeasuredModel(name string, set []string) (measuredModel, error) {
 	var o models.Options
 	if err := models.Set(name, &o, set); err != nil {
 		return measuredModel{}, badUsage("--set %s", message(err))
 	}
-	m, err := measuredWith(name, o)
+	info, err := models.Describe(name)
+	if err != nil {
+		return measuredModel{}, err
+	}
+	m, err := measuredWith(name, o, usualSamples(info, o))
 	if err != nil {
 		return m, badUsage("--set %s: %s", strings.Join(set, ","), message(err))
 	}
 	return m, nil
 }
 
-// measuredWith makes the model with these options.
-func measuredWith(name string, o models.Options) (m measuredModel, err error) {
-	m.name, m.options = name, o
-	if m.info, err = models.Describe(name); err != nil {
-		return m, err
+// measuredOn makes the model of flags that have been checked, for samples of their data. Its errors are
+// usage errors.
+func measuredOn(f *modelFlags, samples data.Info) (measuredModel, error) {
+	o, _, err := f.fit(samples)
+	if err != nil {
+		return measuredModel{}, err
 	}
-	if m.model, err = models.New(name, o); err != nil {
-		return m, err
-	}
-	m.input, m.classes = m.info.Input, m.info.Defaults.Classes
-	for at, size := range map[int]int{0: o.Context + o.Channels, 1: o.Size, 2: o.Size} { // a model reads text, or images
-		if size != 0 && at < len(m.input) {
-			m.input[at] = int64(size)
-		}
-	}
-	if o.Classes != 0 {
-		m.classes = o.Classes
+	m, err := measuredWith(f.modelName, o, samples)
+	if err != nil {
+		return m, f.misfit(err)
 	}
 	return m, nil
 }
 
+// measuredWith makes the model with these options, for these samples.
+func measuredWith(name string, o models.Options, samples data.Info) (m measuredModel, err error) {
+	m = measuredModel{name: name, options: o, samples: samples}
+	m.model, err = models.New(name, o)
+	return m, err
+}
+
+// usualSamples are those that a model with these options reads where there is no data set.
+func usualSamples(info models.Info, o models.Options) data.Info {
+	s := data.Info{Classes: info.Defaults.Classes, Input: data.Spec{Shape: slices.Clone(info.Input)}, Target: data.Spec{Kind: data.Int64}}
+	for at, size := range map[int]int{0: o.Context + o.Channels, 1: o.Size, 2: o.Size} { // a model reads text, or images
+		if size != 0 && at < len(s.Input.Shape) {
+			s.Input.Shape[at] = int64(size)
+		}
+	}
+	if o.Classes != 0 {
+		s.Classes = o.Classes
+	}
+	switch info.Kind {
+	case models.Text:
+		s.Input.Kind, s.Target.Shape = data.Int64, s.Input.Shape
+	case models.Segmentation:
+		s.Target.Shape = s.Input.Shape[1:]
+	}
+	return s
+}
+
+// loss is what the model will be trained with.
+func (m measuredModel) loss() nn.Loss { return trainingLoss(m.samples.Task()) }
+
 // sample makes up an input of rows samples.
 func (m measuredModel) sample(c *torch.Ctx, rows int) *torch.Tensor {
-	shape := append([]int64{int64(rows)}, m.input...)
-	if m.info.Kind != models.Text {
+	shape := append([]int64{int64(rows)}, m.samples.Input.Shape...)
+	if m.samples.Input.Kind != data.Int64 {
 		return c.Randn(shape...)
 	}
-	tokens := make([]int64, shape[0]*shape[1])
+	tokens := make([]int64, rows*m.samples.Input.Size())
 	for i := range tokens {
-		tokens[i] = int64(i % m.classes)
+		tokens[i] = int64(i % m.samples.Classes)
 	}
 	return torch.From(c, tokens, shape...)
 }
 
-// target makes up a class for each answer of the model on rows samples: for each image, pixel or
-// token.
+// target makes up what the model is to answer on rows samples: a class for each image, pixel or token, or
+// the numbers of regression.
 func (m measuredModel) target(c *torch.Ctx, rows int, seed uint64) *torch.Tensor {
-	shape := []int64{int64(rows)}
-	switch m.info.Kind {
-	case models.Text:
-		shape = append(shape, m.input...)
-	case models.Segmentation:
-		shape = append(shape, m.input[1:]...)
+	shape := append([]int64{int64(rows)}, m.samples.Target.Shape...)
+	if m.samples.Target.Kind == data.Float32 {
+		return c.Randn(shape...)
 	}
-	n := int64(1)
-	for _, size := range shape {
-		n *= size
-	}
-	list, r := make([]int64, n), rand.New(rand.NewPCG(seed, 0))
+	list, r := make([]int64, rows*m.samples.Target.Size()), rand.New(rand.NewPCG(seed, 0))
 	for i := range list {
-		list[i] = r.Int64N(int64(m.classes))
+		list[i] = r.Int64N(int64(m.samples.Classes))
 	}
 	return torch.From(c, list, shape...)
 }

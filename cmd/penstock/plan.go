@@ -30,10 +30,7 @@ type plan struct {
 	here     int          // of them in this process
 	within   *group.Group // the group, where all of it is in this process
 	read     func() (datasets, error)
-	facts    []train.Fact // that they must have in common
-	info     models.Info
-	options  models.Options    // what --set asks for
-	data     data.Options      // what --data-set asks for, and the model
+	facts    []train.Fact      // that they must have in common
 	policy   []pipe.Checkpoint // by stage
 	// sideBySide is how many devices the schedule puts stages on; 0 where the command line does.
 	sideBySide int
@@ -65,54 +62,13 @@ func (p *plan) checkNames(s *pflag.FlagSet) (err error) {
 	case p.dataName == "":
 		return badUsage("--data is needed: one of %s", strings.Join(data.Names(), ", "))
 	}
-	if p.info, err = models.Describe(p.modelName); err != nil {
+	if err := p.modelFlags.check(s); err != nil {
 		return err
 	}
-	if err := p.checkData(s); err != nil {
-		return err
-	}
-	switch {
-	case p.lrSchedule == "constant" && p.scheduleSteps > 0:
+	if p.lrSchedule == "constant" && p.scheduleSteps > 0 {
 		return badUsage("--schedule-steps %d: a constant schedule has no end; want --lr-schedule cosine or step with it",
 			p.scheduleSteps)
 	}
-	if err := models.Set(p.modelName, &p.options, p.settings); err != nil {
-		return badUsage("--set %s", message(err))
-	}
-	return nil
-}
-
-// tasks are what models of a kind can be trained for.
-var tasks = map[models.Kind][]data.Task{
-	models.Image:        {data.Classification, data.Regression},
-	models.Segmentation: {data.Segmentation},
-	models.Text:         {data.NextToken},
-}
-
-// checkData checks the options of the data set, and that it may have what the model is trained for.
-func (p *plan) checkData(s *pflag.FlagSet) error {
-	offered, err := data.Tasks(p.dataName)
-	wanted := tasks[p.info.Kind]
-	fits := func(t data.Task) bool { return slices.Contains(wanted, t) }
-	switch {
-	case err != nil:
-		return err
-	case !slices.ContainsFunc(offered, fits):
-		var others []string
-		for _, name := range data.Names() {
-			if offered, err := data.Tasks(name); err == nil && slices.ContainsFunc(offered, fits) {
-				others = append(others, name)
-			}
-		}
-		return badUsage("--model %s is for %s, and --data %s for %s; want --data %s with it",
-			p.modelName, wanted[0], p.dataName, offered[0], strings.Join(others, " or "))
-	case s.Changed("window") && p.dataName != "text" && p.dataName != "tokens":
-		return badUsage("--window %d: it is for --data text and tokens, and %s has samples of their own size", p.window, p.dataName)
-	}
-	if err := data.Set(p.dataName, &p.data, p.dataSettings); err != nil {
-		return badUsage("--data-set %s", message(err))
-	}
-	p.data.Window, p.data.Synthetic.Task = p.window, wanted[0]
 	return nil
 }
 
@@ -223,10 +179,6 @@ func usualMomentum(optimizer string) float64 {
 
 func (p *plan) checkFiles(*pflag.FlagSet) error {
 	switch {
-	case p.dataName == "synthetic" && p.dataDir != "":
-		return badUsage("--data-dir %s: it is for data with files, and synthetic has none", p.dataDir)
-	case p.dataName != "synthetic" && p.dataName != "fashion-mnist" && p.dataDir == "": // fashion-mnist has a usual place
-		return badUsage("--data %s needs --data-dir PATH, where its files are", p.dataName)
 	case p.resume && p.out == "":
 		return badUsage("--resume needs --out DIR, the directory to go on from")
 	case p.autoresume && p.out == "":

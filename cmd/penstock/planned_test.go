@@ -34,8 +34,8 @@ func TestPlansOfSixNetworksRun(t *testing.T) {
 	} {
 		t.Run(tt.model, func(t *testing.T) {
 			f := searchFlags{batch: tt.batch, chunks: 4, stages: 2, schedules: tt.schedules,
-				of: modelFlags{modelName: tt.model, set: tt.set, optimizer: tt.optimizer, threads: 1, repeats: 1, seed: 1}}
-			m := &modelSearch{modelFlags: f.of}
+				of: measureFlags{modelFlags: modelFlags{modelName: tt.model, settings: tt.set}, optimizer: tt.optimizer, threads: 1, repeats: 1, seed: 1}}
+			m := &modelSearch{measureFlags: f.of}
 			var err error
 			if m.measuredModel, err = newMeasuredModel(tt.model, tt.set); err != nil {
 				t.Fatal(err)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/data"
 	"penstock/models"
 	"penstock/pipe"
 	"penstock/profile"
@@ -141,7 +140,7 @@ func (p profilePlan) measure(ctx context.Context, stderr io.Writer) (profile.Cha
 	err := torch.Try(func() {
 		sample = p.sample(c, p.batch)
 		if p.lossName != "none" {
-			config.Loss = trainingLoss(data.Classification)
+			config.Loss = p.loss()
 			config.Target = []*torch.Tensor{p.target(c, p.batch, p.seed)}
 		}
 	})

@@ -50,7 +50,7 @@ func (r profileReport) show(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "\n%s on %d samples of %s: %d layers\n", r.name, r.batch, sizes(r.input), len(r.model.Layers()))
+	fmt.Fprintf(w, "\n%s on %d samples of %s: %d layers\n", r.name, r.batch, sizes(r.samples.Input.Shape), len(r.model.Layers()))
 	for _, line := range joins(c.Merged) {
 		fmt.Fprintln(w, line)
 	}

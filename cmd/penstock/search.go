@@ -30,7 +30,7 @@ type searchFlags struct {
 	virtual, replicas           []int
 	limit                       int64
 	machine                     string
-	of                          modelFlags
+	of                          measureFlags
 	latency                     time.Duration
 	bandwidth                   float64
 }
@@ -47,11 +47,12 @@ limit. A bound says how much faster any plan of those that are searched could be
 it is the step, that is proved to be the best.
 
 With --model the model is measured on this machine, for up to 16 micro-batches, and on
-all its cores: one device with all threads, or several with a part of them. The step of
-the best plan is then planned as penstock train does it, so that its peaks are known to
-the byte. Under a limit schedules with several stages on each device, which take minutes
-to plan, are searched where --schedule names them. With --out the plan is for penstock
-train --plan.
+all its cores: one device with all threads, or several with a part of them. The plan is
+for samples of --data, and training on samples of another shape is refused; without
+--data it is for those that the model usually reads. The step of the best plan is then
+planned as penstock train does it, so that its peaks are known to the byte. Under a
+limit schedules with several stages on each device, which take minutes to plan, are
+searched where --schedule names them. With --out the plan is for penstock train --plan.
 
 Otherwise only a chain is known (penstock profile).
 
@@ -72,7 +73,8 @@ in their own.
 Peaks of a chain are those of penstock schedule compare; of the optimizer's state they
 have nothing. If no plan keeps the limits the exit code is 2, the least limits are told,
 and nothing is written.`,
-		Example: `  penstock plan --model resnet50 --batch 64 --devices 2 --memory-limit 300MiB --out plan.json
+		Example: `  penstock plan --model resnet20 --data fashion-mnist --batch 64 --devices 2 --memory-limit 10MiB --out plan.json
+  penstock plan --model resnet50 --batch 64 --devices 2 --memory-limit 300MiB
   penstock plan chain.json --stages 4 --chunks 8 --memory-limit 2GiB
   penstock plan chain.json --stages 2 --chunks 8 --schedule 1f1b --format json
   penstock plan chain.json --machine machine.json --batch 64 --out plan.json
@@ -356,13 +358,15 @@ type searchLine struct {
 	Threads    int      `json:"threads,omitempty"`  // of each device, if more than 1
 	Devices    []string `json:"devices,omitempty"`  // of a machine
 	// Of a model that was measured, for penstock train.
-	Model     string   `json:"model,omitempty"`
-	Settings  []string `json:"set,omitempty"`
-	Batch     int      `json:"batch,omitempty"`
-	Limit     int64    `json:"memory_limit,omitempty"` // bytes of each device
-	Optimizer string   `json:"optimizer,omitempty"`
-	Momentum  *float64 `json:"momentum,omitempty"` // of the optimizer, if not the usual one
-	Autocast  bool     `json:"autocast,omitempty"`
+	Model     string    `json:"model,omitempty"`
+	Settings  []string  `json:"set,omitempty"`
+	Batch     int       `json:"batch,omitempty"`
+	Rows      int       `json:"rows,omitempty"` // of a micro-batch
+	Input     *dataLine `json:"input,omitempty"`
+	Limit     int64     `json:"memory_limit,omitempty"` // bytes of each device
+	Optimizer string    `json:"optimizer,omitempty"`
+	Momentum  *float64  `json:"momentum,omitempty"` // of the optimizer, if not the usual one
+	Autocast  bool      `json:"autocast,omitempty"`
 	// Page is the plan itself, in a file, for penstock report.
 	Page *report.Run `json:"page,omitempty"`
 }
@@ -378,7 +382,8 @@ func (j *searchJob) line(r *search.Result) searchLine {
 	}
 	if m := j.model; m != nil {
 		line.Balance = m.layers(p.Balance)
-		line.Model, line.Settings, line.Batch, line.Optimizer, line.Autocast = m.modelName, m.set, m.batch, m.optimizer, m.autocast
+		line.Model, line.Settings, line.Batch, line.Optimizer, line.Autocast = m.modelName, m.settings, m.batch, m.optimizer, m.autocast
+		line.Rows, line.Input = p.Rows, describeData(m.dataFlags, m.samples)
 		if line.Limit = m.limit; m.update.Momentum != usualMomentum(m.optimizer) {
 			line.Momentum = &m.update.Momentum
 		}

@@ -26,10 +26,9 @@ import (
 	"penstock/train"
 )
 
-// modelFlags say which model is measured for a plan, and how it will be trained.
-type modelFlags struct {
-	modelName string
-	set       []string
+// measureFlags say which model is measured for a plan, and how it will be trained.
+type measureFlags struct {
+	modelFlags
 	optimizer string
 	momentum  float64
 	autocast  bool
@@ -38,9 +37,10 @@ type modelFlags struct {
 	seed      uint64
 }
 
-func (f *modelFlags) register(s *pflag.FlagSet) {
+func (f *measureFlags) register(s *pflag.FlagSet) {
 	word(s, &f.modelName, "model", "", "`NAME` of a model, which is measured, in place of CHAIN; penstock models lists them", models.Names()...)
-	s.StringArrayVar(&f.set, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
+	s.StringArrayVar(&f.settings, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
+	f.dataFlags.register(s, " (default: samples as the model usually reads them)")
 	word(s, &f.optimizer, "optimizer", "sgd", "`NAME` of the optimizer that will train the model: "+strings.Join(optim.Names(), ", "), optim.Names()...)
 	amount(s, &f.momentum, "momentum", 1, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
 	s.BoolVar(&f.autocast, "autocast", false, "plan for forwards of the model in bfloat16 where that is safe")
@@ -50,11 +50,11 @@ func (f *modelFlags) register(s *pflag.FlagSet) {
 }
 
 // modelOnly are the flags that go with --model.
-var modelOnly = []string{"set", "optimizer", "momentum", "autocast", "threads", "repeats", "seed"}
+var modelOnly = []string{"set", "data", "data-dir", "data-set", "window", "optimizer", "momentum", "autocast", "threads", "repeats", "seed"}
 
 // modelSearch is a model that is planned for.
 type modelSearch struct {
-	modelFlags
+	measureFlags
 	measuredModel
 	update            optim.Config // what of it decides how much state there is
 	deferredBatchNorm bool
@@ -83,9 +83,12 @@ func (f *searchFlags) ofModel(cmd *cobra.Command) (job searchJob, err error) {
 	case f.machine != "" && (f.latency > 0 || f.bandwidth > 0):
 		return job, badUsage("--machine has the links; want --latency and --bandwidth left out")
 	}
-	m := &modelSearch{modelFlags: f.of}
+	if err := f.of.check(cmd.Flags()); err != nil {
+		return job, err
+	}
+	m := &modelSearch{measureFlags: f.of}
 	m.update.Momentum = momentumOf(cmd.Flags(), m.optimizer, m.momentum)
-	if m.measuredModel, err = newMeasuredModel(m.modelName, m.set); err != nil {
+	if m.measuredModel, err = f.ofSamples(); err != nil {
 		return job, err
 	}
 	cores := runtime.NumCPU()
@@ -102,6 +105,23 @@ func (f *searchFlags) ofModel(cmd *cobra.Command) (job searchJob, err error) {
 	}
 	machine.Links = f.joined(machine.Links)
 	return f.measure(cmd.Context(), cmd.ErrOrStderr(), m, machine, f.modelThreads(cores))
+}
+
+// ofSamples makes the model for the samples of --data, or for those that it usually reads.
+func (f *searchFlags) ofSamples() (measuredModel, error) {
+	of := &f.of.modelFlags
+	if of.dataName == "" {
+		return newMeasuredModel(of.modelName, of.settings)
+	}
+	training, _, err := data.Open(of.dataName, of.dataDir, of.data)
+	if err != nil {
+		return measuredModel{}, err
+	}
+	torch.TrimProcess() // reading took more than what was read
+	if n := training.Len(); f.batch > n {
+		return measuredModel{}, badUsage("--batch %d: --data %s has %d samples; want at most as many", f.batch, of.dataName, n)
+	}
+	return measuredOn(of, training.Info())
 }
 
 // thisMachine is a CPU of so many threads, which its devices share.
@@ -199,7 +219,7 @@ func (m *modelSearch) measured(ctx context.Context, rows, threads int, show *lay
 	c := torch.NewCtx(torch.Options{Seed: m.seed})
 	defer c.Close()
 	config := profile.Config{Threads: threads, Repeats: m.repeats, Seed: m.seed, Autocast: m.autocast, Clock: clock,
-		Balance: []int{len(m.model.Layers())}, Split: true, DeferredBatchNorm: m.deferredBatchNorm, Loss: trainingLoss(data.Classification), Progress: show.layer}
+		Balance: []int{len(m.model.Layers())}, Split: true, DeferredBatchNorm: m.deferredBatchNorm, Loss: m.loss(), Progress: show.layer}
 	if threads > 1 {
 		config.Clock = nil // the time of day
 	}
@@ -242,7 +262,7 @@ func (m *modelSearch) fits(ctx context.Context, p *search.Plan) error {
 		return err
 	}
 	defer o.close()
-	plan, err := o.pipe.PlanFor(ctx, o.batch, trainingLoss(data.Classification))
+	plan, err := o.pipe.PlanFor(ctx, o.batch, m.loss())
 	var short *planner.MemoryError
 	if err != nil && !errors.As(err, &short) {
 		return err
@@ -298,7 +318,7 @@ func (m *modelSearch) open(p *search.Plan) (o *openPlan, err error) {
 		return nil, err
 	}
 	o.optimizer = config.Optimizer
-	model, err := measuredWith(m.name, m.options)
+	model, err := measuredWith(m.name, m.options, m.samples)
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,7 @@ will hold, how many forwards it runs again, and how much time that takes.`,
 		Example: `  penstock train --model resnet20 --data fashion-mnist --stages 2 --epochs 3 --out out/fashion
   penstock train --model gpt --data text --data-dir shakespeare.txt --optimizer adamw --steps 500
   penstock train --model resnet20 --data synthetic --stages 2 --memory-limit 64MiB --steps 20 --format json
-  penstock train --plan plan.json --data synthetic
+  penstock train --plan plan.json
   penstock train --model resnet20 --data synthetic --chunks 1 --batch 128 --memory-limit 100MiB --checkpoint optimal --steps 5`,
 		Args: func(cmd *cobra.Command, args []string) error { return unmet(noArguments(cmd, args)) },
 		RunE: func(cmd *cobra.Command, _ []string) error {

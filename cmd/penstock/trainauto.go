@@ -230,16 +230,12 @@ func (j *job) coresOfEach(ctx context.Context) (int, error) {
 func (j *job) planNow(ctx context.Context, stderr io.Writer) (line searchLine, err error) {
 	w := j.world
 	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(), chunks: w.Chunks,
-		of: modelFlags{modelName: j.modelName, set: j.settings, optimizer: j.optimizerName, autocast: j.config.Autocast, threads: w.Threads, repeats: 3, seed: j.config.Seed}}
+		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, autocast: j.config.Autocast, threads: w.Threads, repeats: 3, seed: j.config.Seed}}
 	if w.Schedule != "" {
 		f.schedules = []string{w.Schedule}
 	}
-	options, _, err := j.modelOf(j.training.Info())
-	if err != nil {
-		return line, err
-	}
-	m := &modelSearch{modelFlags: f.of, update: j.update, deferredBatchNorm: j.config.DeferredBatchNorm}
-	if m.measuredModel, err = measuredWith(j.modelName, options); err != nil {
+	m := &modelSearch{measureFlags: f.of, update: j.update, deferredBatchNorm: j.config.DeferredBatchNorm}
+	if m.measuredModel, err = measuredOn(&j.modelFlags, j.training.Info()); err != nil {
 		return line, err
 	}
 	cores := w.Cores * w.Processes

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock/data"
 	"penstock/schedule"
 )
 
@@ -26,12 +27,21 @@ func (f *trainFlags) takePlan(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	f.plannedFor = line.Input
 	return f.take(cmd.Flags(), line)
 }
 
 // take gives the flags what a plan says.
 func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) (err error) {
-	for _, p := range line.flags() {
+	wanted := line.flags()
+	if of := line.Input; of != nil && of.Name != "" && !s.Changed("data") {
+		for _, p := range of.flags() {
+			if !s.Changed(p.name) {
+				wanted = append(wanted, p)
+			}
+		}
+	}
+	for _, p := range wanted {
 		flag := s.Lookup(p.name)
 		given := strings.Trim(flag.Value.String(), "[]")
 		if p.name == "memory-limit" { // a size may be written in several ways
@@ -75,6 +85,65 @@ func (l searchLine) flags() []planFlag {
 	return append(out, planFlag{"checkpoint", policy})
 }
 
+// dataLine is the data that a plan is for, as a file has it. Without a name they are made up, as the model
+// usually reads them.
+type dataLine struct {
+	Name     string   `json:"name,omitempty"`
+	Dir      string   `json:"dir,omitempty"`
+	Settings []string `json:"set,omitempty"`
+	Window   int      `json:"window,omitempty"`
+	Shape    []int64  `json:"shape"` // of a row
+	DType    string   `json:"dtype"`
+	Outputs  int      `json:"outputs"` // classes, or numbers of regression
+	Task     string   `json:"task"`
+}
+
+// describeData describes samples of the data that flags name.
+func describeData(f dataFlags, info data.Info) *dataLine {
+	l := &dataLine{Shape: info.Input.Shape, DType: info.Input.Kind.String(), Outputs: info.Outputs(), Task: string(info.Task())}
+	if f.dataName != "" {
+		l.Name, l.Dir, l.Settings = f.dataName, f.dataDir, f.dataSettings
+	}
+	if slices.Contains(windowed, f.dataName) {
+		l.Window = f.window
+	}
+	return l
+}
+
+// flags are what penstock train is to have of the data where it has no --data.
+func (l dataLine) flags() []planFlag {
+	out := []planFlag{{"data", l.Name}}
+	if l.Dir != "" {
+		out = append(out, planFlag{"data-dir", l.Dir})
+	}
+	if len(l.Settings) > 0 {
+		out = append(out, planFlag{"data-set", strings.Join(l.Settings, ",")})
+	}
+	if l.Window > 0 {
+		out = append(out, planFlag{"window", fmt.Sprint(l.Window)})
+	}
+	return out
+}
+
+// String is the data in words.
+func (l dataLine) String() string {
+	of := "classes"
+	if l.Task == string(data.Regression) {
+		of = "numbers to predict"
+	}
+	return fmt.Sprintf("%v of %s and %d %s", l.Shape, l.DType, l.Outputs, of)
+}
+
+// checkPlanned refuses data that are not those of --plan FILE.
+func (j *job) checkPlanned(info data.Info) error {
+	was, now := j.plannedFor, describeData(j.dataFlags, info)
+	if was == nil || was.String() == now.String() && was.Task == now.Task {
+		return nil
+	}
+	return badUsage("--plan %s: it was made for inputs %v, and --data %s has %v; want a plan made with the same --data, as penstock plan --model %s --data %s",
+		j.planned, was, j.dataName, now, j.modelName, j.dataName)
+}
+
 // readPlan reads the plan of a model.
 func readPlan(cmd *cobra.Command, path string) (line searchLine, err error) {
 	text, err := readInput(cmd, path)
@@ -105,6 +174,8 @@ func parsePlan(text []byte) (line searchLine, err error) {
 		return line, errors.New("it was made from a chain, whose layers are not those of a model")
 	case line.Batch < 1 || line.Chunks < 1 || line.Threads < 0 || line.Virtual < 0 || line.Limit < 0 || line.Replicas > 1:
 		return line, errors.New("a number in it makes no sense")
+	case line.Input != nil && (len(line.Input.Shape) == 0 || slices.Min(line.Input.Shape) < 1 || line.Input.Outputs < 1), line.Rows != 0 && line.Rows*line.Chunks != line.Batch:
+		return line, errors.New("its input or the rows of its micro-batches make no sense")
 	case line.Batch%line.Chunks != 0:
 		return line, fmt.Errorf("%d micro-batches do not divide a batch of %d rows", line.Chunks, line.Batch)
 	case len(line.Balance) == 0 || slices.Min(line.Balance) < 1:

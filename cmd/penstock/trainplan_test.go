@@ -253,3 +253,65 @@ func TestPlansCountTheStateOfTheOptimizer(t *testing.T) {
 		t.Errorf("%d bytes with a momentum, %d without; want %d more", with, without, weights)
 	}
 }
+
+// A plan is for the data that it was made with: its peaks are those of training on them, to the byte, and data of
+// another shape are refused before anything is written.
+func TestPlansAreForTheirData(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "plan.json")
+	on := func(size int, classes int) []string {
+		return []string{"--data", "synthetic", "--data-set", fmt.Sprintf("size=%d,classes=%d", size, classes)}
+	}
+	model := []string{"--model", "resnet20", "--set", "width=4", "--batch", "8"}
+	must(t, with(append([]string{"plan"}, model...), append(on(16, 5), "--devices", "2", "--chunks", "4", "--schedule", "1f1b", "--memory-limit", "1MiB", "--repeats", "1", "--out", file)...)...)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, err := parsePlan(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if in := line.Input; in == nil || !slices.Equal(in.Shape, []int64{1, 16, 16}) || in.DType != "float32" || in.Outputs != 5 || line.Rows != 2 {
+		t.Errorf("the plan is for inputs %+v, %d rows of a micro-batch", in, line.Rows)
+	}
+	got := must(t, with(append([]string{"train", "--plan", file}, on(16, 5)...), "--steps", "2", "--format", "json")...)
+	var step stepLine
+	if err := json.Unmarshal([]byte(strings.Split(got.stdout, "\n")[1]), &step); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(step.PeakBytes, line.Peak) {
+		t.Errorf("training holds %d bytes, the plan says %d", step.PeakBytes, line.Peak)
+	}
+	if got := must(t, "train", "--plan", file, "--steps", "1"); !strings.Contains(got.stdout+got.stderr, "resnet20 on synthetic") {
+		t.Errorf("without --data:\n%s%s", got.stdout, got.stderr)
+	}
+	out := filepath.Join(t.TempDir(), "out")
+	for _, test := range []struct {
+		data []string
+		want string
+	}{
+		{on(24, 5), "made for inputs [1 16 16] of float32 and 5 classes, and --data synthetic has [1 24 24] of float32 and 5 classes; want a plan made with the same --data"},
+		{on(16, 7), "and --data synthetic has [1 16 16] of float32 and 7 classes"},
+	} {
+		got := command(t, with(append([]string{"train", "--plan", file, "--out", out, "--tensorboard", filepath.Join(out, "events")}, test.data...), "--steps", "1")...)
+		if got.code != exitUsage || !strings.Contains(got.stderr, test.want) || got.stdout != "" {
+			t.Errorf("%v: exit code %d, want %q in %s", test.data, got.code, test.want, got.stderr)
+		}
+		if _, err := os.Stat(out); err == nil {
+			t.Errorf("%v: something is written", test.data)
+		}
+	}
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"plan", "--model", "resnet20", "--batch", "8", "--data-set", "size=8"}, "--data-set size=8: want --data NAME with it"},
+		{[]string{"plan", "--model", "gpt", "--batch", "8", "--data", "fashion-mnist"}, "--model gpt is for next token"},
+		{[]string{"plan", "chain.json", "--stages", "2", "--chunks", "2", "--data", "synthetic"}, "--data is for a model that is measured"},
+		{[]string{"plan", "--model", "resnet20", "--batch", "64", "--data", "synthetic", "--data-set", "train=32"}, "--batch 64: --data synthetic has 32 samples"},
+	} {
+		if got := command(t, test.args...); got.code != exitUsage || !strings.Contains(got.stderr, test.want) {
+			t.Errorf("%v: exit code %d, want %q in %s", test.args, got.code, test.want, got.stderr)
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"penstock/data"
+	"penstock/models"
+)
+
+// dataFlags say which data set is read.
+type dataFlags struct {
+	dataName, dataDir string // no name: none is
+	dataSettings      []string
+	window            int
+}
+
+// register adds the flags. otherwise says what holds where --data is left out, if it may be.
+func (f *dataFlags) register(s *pflag.FlagSet, otherwise string) {
+	word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", ")+otherwise, data.Names()...)
+	path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a usual place, synthetic has none")
+	s.StringArrayVar(&f.dataSettings, "data-set", nil,
+		"`NAME=VALUE,...` options of the data set, such as size=64,classes=5 of synthetic; a NAME that there is not lists them")
+	count(s, &f.window, "window", 128, "`N` bytes in a sample of text, and tokens in one of tokens")
+}
+
+// dataOnly are the flags that go with --data.
+var dataOnly = []string{"data-dir", "data-set", "window"}
+
+// windowed are the data sets whose samples have the length of --window.
+var windowed = []string{"text", "tokens"}
+
+// modelFlags say which model reads which data. From check on it has what they ask for.
+type modelFlags struct {
+	modelName string
+	settings  []string
+	dataFlags
+
+	info    models.Info
+	options models.Options // what --set asks for
+	data    data.Options   // what --data-set asks for, and the model
+}
+
+// check checks the options of the model, and of the data if there are some, against each other. It reads
+// no files. Its errors are usage errors.
+func (f *modelFlags) check(s *pflag.FlagSet) (err error) {
+	if f.info, err = models.Describe(f.modelName); err != nil {
+		return err
+	}
+	if err := f.checkData(s); err != nil {
+		return err
+	}
+	if err := models.Set(f.modelName, &f.options, f.settings); err != nil {
+		return badUsage("--set %s", message(err))
+	}
+	return nil
+}
+
+// tasks are what models of a kind can be trained for.
+var tasks = map[models.Kind][]data.Task{
+	models.Image:        {data.Classification, data.Regression},
+	models.Segmentation: {data.Segmentation},
+	models.Text:         {data.NextToken},
+}
+
+// checkData checks the options of the data set, and that it may have what the model is trained for.
+func (f *modelFlags) checkData(s *pflag.FlagSet) error {
+	if f.dataName == "" {
+		for _, name := range dataOnly {
+			if flag := s.Lookup(name); flag.Changed {
+				return badUsage("--%s %s: want --data NAME with it", name, strings.Trim(flag.Value.String(), "[]"))
+			}
+		}
+		return nil
+	}
+	offered, err := data.Tasks(f.dataName)
+	wanted := tasks[f.info.Kind]
+	fits := func(t data.Task) bool { return slices.Contains(wanted, t) }
+	switch {
+	case err != nil:
+		return err
+	case !slices.ContainsFunc(offered, fits):
+		var others []string
+		for _, name := range data.Names() {
+			if offered, err := data.Tasks(name); err == nil && slices.ContainsFunc(offered, fits) {
+				others = append(others, name)
+			}
+		}
+		return badUsage("--model %s is for %s, and --data %s for %s; want --data %s with it",
+			f.modelName, wanted[0], f.dataName, offered[0], strings.Join(others, " or "))
+	case s.Changed("window") && !slices.Contains(windowed, f.dataName):
+		return badUsage("--window %d: it is for --data text and tokens, and %s has samples of their own size", f.window, f.dataName)
+	case f.dataName == "synthetic" && f.dataDir != "":
+		return badUsage("--data-dir %s: it is for data with files, and synthetic has none", f.dataDir)
+	case f.dataName != "synthetic" && f.dataName != "fashion-mnist" && f.dataDir == "": // fashion-mnist has a usual place
+		return badUsage("--data %s needs --data-dir PATH, where its files are", f.dataName)
+	}
+	if err := data.Set(f.dataName, &f.data, f.dataSettings); err != nil {
+		return badUsage("--data-set %s", message(err))
+	}
+	f.data.Window, f.data.Synthetic.Task = f.window, wanted[0]
+	return nil
+}
+
+// fit returns the model's options as the data and --set make them, and the ones for the recipe: those that
+// were chosen. Its errors are usage errors.
+func (f *modelFlags) fit(info data.Info) (models.Options, map[string]any, error) {
+	o := f.options
+	settings := map[string]any{}
+	fit := func(name string, option *int, value int) error {
+		if *option != 0 && *option != value {
+			return badUsage("--set %s=%d: --data %s has %d; leave it out", name, *option, f.dataName, value)
+		}
+		*option, settings[name] = value, value
+		return nil
+	}
+	if task := info.Task(); !slices.Contains(tasks[f.info.Kind], task) {
+		return o, nil, badUsage("--model %s is for %s, and --data %s for %s; want another of the two",
+			f.modelName, tasks[f.info.Kind][0], f.dataName, task)
+	}
+	err := fit("classes", &o.Classes, info.Outputs())
+	switch shape := info.Input.Shape; {
+	case err != nil:
+	case f.info.Kind == models.Text:
+		err = fit("context", &o.Context, int(shape[0]))
+	case len(shape) != 3:
+		err = badUsage("--model %s reads images [channels height width], and --data %s has inputs %v; want another of the two",
+			f.modelName, f.dataName, shape)
+	default:
+		err = fit("channels", &o.Channels, int(shape[0]))
+		if err == nil && f.info.Defaults.Size > 0 {
+			if shape[1] != shape[2] {
+				return o, nil, badUsage("--model %s reads square images, and those of --data %s are %d x %d; want another of the two",
+					f.modelName, f.dataName, shape[1], shape[2])
+			}
+			err = fit("size", &o.Size, int(shape[1]))
+		}
+	}
+	if err != nil {
+		return o, nil, err
+	}
+	for name, value := range assigned(f.settings) {
+		if _, fitted := settings[name]; !fitted {
+			settings[name] = value
+		}
+	}
+	return o, settings, nil
+}
+
+// misfit is the usage error of a model that has refused the data's options.
+func (f *modelFlags) misfit(err error) error {
+	hint := ""
+	var refused *models.ConfigError
+	if errors.As(err, &refused) && refused.Field == "Size" && data.Set(f.dataName, &data.Options{}, []string{"size=1"}) == nil {
+		hint = fmt.Sprintf("; --data-set size=%d makes images of the model's usual size", f.info.Defaults.Size)
+	}
+	return badUsage("--model %s with --data %s: %s%s", f.modelName, f.dataName, message(err), hint)
+}
