@@ -31,7 +31,8 @@ type task interface {
 	// expect begins to receive what will be sent. expects says whether there is memory for it.
 	expect(c *torch.Ctx, send schedule.Action) error
 	expects() bool
-	// settle ends a send that was received before the next action of its worker begins.
+	// settle ends a send to another process that was received before the next action of its worker
+	// begins.
 	settle(send schedule.Action) error
 	// meets says of a send that do waits in it for the matching receive to begin. abort ends such
 	// waits, and those of receives, when the run has failed with err.
@@ -176,7 +177,9 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 			}
 		}
 		for _, send := range x.graph.settled[id] {
-			if err := x.task.settle(send); err != nil {
+			if receive, _ := x.graph.IndexOf(send.Matching()); x.here(x.graph.Worker[receive]) {
+				x.wait(receive)
+			} else if err := x.task.settle(send); err != nil {
 				x.fail(&Error{Stage: send.Stage, MicroBatch: send.MicroBatch, Direction: send.Kind, Err: err})
 			}
 		}

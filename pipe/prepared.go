@@ -45,7 +45,8 @@ type program struct {
 	awaited []bool // by id: another worker waits for the action
 	latest  []int  // by id: schedule.Graph.LatestReceives
 	// settled has the sends that have been received when an action begins, by the action's id, where
-	// they may have waited until then.
+	// they may have waited until then. Where the action receives from another process, nothing else
+	// makes its worker wait for them.
 	settled map[int][]schedule.Action
 	// expected has the sends that a worker begins to receive before an action, by the action's id:
 	// the first on each link, and the next when one was received. Thus a value can arrive while its
@@ -128,6 +129,12 @@ func newProgram(p *schedule.Program) *program {
 		}
 	}
 	g.awaited = make([]bool, len(g.Actions))
+	for _, sends := range g.settled {
+		for _, send := range sends {
+			receive, _ := g.IndexOf(send.Matching())
+			g.awaited[receive] = true
+		}
+	}
 	for _, deps := range g.Cross {
 		for _, id := range deps {
 			g.awaited[id] = true

@@ -91,6 +91,13 @@ func late(g *schedule.Graph, one int) func(worker, action int) {
 			}
 		}
 		mark(id)
+		if next := id + 1; g.Actions[id].Kind.Send() { // it may wait for the receive itself
+			receive, _ := g.IndexOf(g.Actions[id].Matching())
+			if next == g.First[one+1] || slices.Contains(g.Deps[next], receive) {
+				needs[id][receive] = true
+				mark(receive)
+			}
+		}
 	}
 	return paced(g, func(at []int, worker, action int) bool {
 		return worker != one && at[one] < g.First[one+1] && !needs[at[one]][action]
