@@ -4,10 +4,6 @@ import (
 	"fmt"
 
 	"penstock/remat"
-
-	"penstock/remat/baselines"
-
-	"penstock/remat/explain"
 )
 
 // Four layers, of which the first two are run again: their X are not kept over the others' backward.
@@ -30,27 +26,4 @@ func ExampleCheck() {
 	// Output:
 	// peak 10 bytes in B3, 8 held for the backward, 14 us, 2 forwards run again
 	// remat: the plan ends after 7 operations: the backward of layer 1 has not run; want the backward of layers 1 to 0
-}
-
-func ExampleDraw() {
-	c := plain(4, 3)
-	ops, err := baselines.Sequential(4, 2)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	text, err := explain.Draw(c, ops, explain.DrawConfig{Width: 80})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Print(text)
-	// Output:
-	// 11 operations, 2 recomputed; 1 column = 1; X of the memory row = 10 bytes
-	// 0 l0    Koooooos##B
-	// 1 l1    oF      sB
-	// 2 l2     oS###B
-	// 3 l3       S#B
-	// loss        L
-	// memory  23589X75896
 }

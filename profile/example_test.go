@@ -1,0 +1,34 @@
+package profile_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"penstock/balance"
+	"penstock/nn"
+	"penstock/profile"
+	"penstock/torch"
+)
+
+// Bytes alone are measured, and cut the model into stages of even sizes.
+func ExampleMeasure() {
+	model := nn.NewSequential(nn.NewLinear(64, 256), nn.NewReLU(), nn.NewLinear(256, 256), nn.NewReLU(), nn.NewLinear(256, 10))
+	defer nn.Free(model)
+	c := torch.NewCtx(torch.Options{Seed: 1}) // owns the sample
+	defer c.Close()
+	p, err := profile.Measure(context.Background(), model, profile.Config{BytesOnly: true}, c.Randn(32, 64))
+	if err != nil {
+		log.Fatal(err)
+	}
+	counts, sizes, err := balance.BySize(p.Layers, 2, balance.SizeConfig{Held: []balance.Held{{Graphs: 8}}, Input: p.Input, Skips: p.Skips, Ties: p.Ties})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for i, s := range sizes {
+		fmt.Printf("stage %d: %d layers, %d bytes of parameters\n", i, counts[i], s.Parameters)
+	}
+	// Output:
+	// stage 0: 2 layers, 66560 bytes of parameters
+	// stage 1: 3 layers, 273448 bytes of parameters
+}
