@@ -16,6 +16,9 @@ PURE = ./internal/disk ./internal/launch ./planner/... ./schedule ./balance ./re
 PYTHON = /usr/bin/python3
 BUILD = go build -buildvcs=auto -o bin/penstock ./cmd/penstock
 
+# CUDA is in the build where libtorch has it.
+export GOFLAGS := $(strip $(GOFLAGS) $(shell scripts/cuda))
+
 .PHONY: help build train test bench bundle fixtures fmt clean
 
 help: ## list the targets

@@ -149,7 +149,7 @@ var (
 		"train.Loop.Epochs":                 {{train.Loop{Epochs: -1}, "-1", "want at least 0"}},
 		"train.Loop.Step":                   {{train.Loop{Step: -1}, "-1", "want at least 0"}},
 
-		"profile.Config.Device":    {{profile.Config{Device: torch.CPU(torch.MaxCPU)}, "cpu:1023: there is no such device", "from 0 to 1022"}, {profile.Config{Device: torch.CUDA(0)}, "cannot use it", "want cpu:0"}},
+		"profile.Config.Device":    {{profile.Config{Device: torch.CPU(torch.MaxCPU)}, "cpu:1023: there is no such device", "from 0 to 1022"}, {profile.Config{Device: torch.CUDA(0)}, "cannot use cuda:0", "want cpu:0"}},
 		"profile.Config.Peer":      {{profile.Config{Peer: torch.CPU(-1)}, "cpu:-1: there is no such device", "from 0 to 1022"}},
 		"profile.Config.Threads":   {{profile.Config{Threads: 257}, "257", "want 0 to 256"}},
 		"profile.Config.Warmup":    {{profile.Config{Warmup: -1}, "-1", "want at least 0"}},

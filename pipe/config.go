@@ -220,9 +220,11 @@ func (cfg *Config) checkDevices() error {
 // checkAvailable checks that this process can use the devices of its stages.
 func (cfg *Config) checkAvailable() error {
 	for i, d := range cfg.Devices {
-		if cfg.here(i) && !d.Available() {
-			return &ConfigError{Of: "pipe", Field: "Devices", Value: cfg.Devices,
-				Problem: fmt.Sprintf("libtorch %s here cannot use %v", torch.Version(), d), Remedy: "want cpu:0, cpu:1, ..."}
+		if !cfg.here(i) {
+			continue
+		}
+		if err := d.Usable(); err != nil {
+			return &ConfigError{Of: "pipe", Field: "Devices", Value: cfg.Devices, Problem: err.Error(), Remedy: "want cpu:0, cpu:1, ..."}
 		}
 	}
 	return nil

@@ -228,8 +228,8 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 		if f.d.Index < 0 || f.d.Kind == torch.KindCPU && f.d.Index >= torch.MaxCPU {
 			return c, &ConfigError{Of: "profile", Field: f.field, Value: f.d, Problem: "there is no such device", Remedy: fmt.Sprintf("want an index from 0 to %d", torch.MaxCPU-1)}
 		}
-		if !f.d.Available() {
-			return c, &ConfigError{Of: "profile", Field: f.field, Value: f.d, Problem: fmt.Sprintf("libtorch %s here cannot use it", torch.Version()), Remedy: "want cpu:0, cpu:1, ..."}
+		if err := f.d.Usable(); err != nil {
+			return c, &ConfigError{Of: "profile", Field: f.field, Value: f.d, Problem: err.Error(), Remedy: "want cpu:0, cpu:1, ..."}
 		}
 	}
 	switch {

@@ -51,9 +51,8 @@ func NewCtx(o Options) *Ctx {
 		panic(&Error{Op: "NewCtx", Device: o.Device, Err: err})
 	}
 	c := &Ctx{device: o.Device, seed: o.Seed}
-	c.mode = shim.Mode{
-		Account: int32(o.Device.account()), Threads: int32(o.Threads), DeviceType: int32(o.Device.Kind), DeviceIndex: -1,
-	}
+	c.mode = shim.CPUMode()
+	c.mode.Account, c.mode.Threads, c.mode.DeviceType = int32(o.Device.account()), int32(o.Threads), int32(o.Device.Kind)
 	if o.Device.Kind != KindCPU {
 		c.mode.DeviceIndex = int32(o.Device.Index)
 	}

@@ -117,7 +117,7 @@ func SetBytes(t *Tensor, data []byte) error {
 	if t == nil {
 		return errors.New("torch: set: the tensor is nil")
 	}
-	mode := shim.Mode{DeviceIndex: -1}
+	mode := shim.CPUMode()
 	if err := shim.CopyFromBytes(&mode, t.handle(), data); err != nil {
 		return fmt.Errorf("torch: set %v: %s", t, err.Message)
 	}
@@ -125,7 +125,7 @@ func SetBytes(t *Tensor, data []byte) error {
 }
 
 func read(t *Tensor, into []byte) {
-	mode := shim.Mode{DeviceIndex: -1}
+	mode := shim.CPUMode()
 	if err := shim.ToBytes(&mode, t.given("read"), into); err != nil {
 		panic(&Error{Op: "read", Args: []string{t.String()}, Message: err.Message})
 	}

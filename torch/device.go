@@ -78,8 +78,47 @@ func ParseDevice(s string) (Device, error) {
 // String returns the device in the form that ParseDevice reads, such as "cpu:1".
 func (d Device) String() string { return fmt.Sprintf("%s:%d", d.Kind, d.Index) }
 
-// Available says whether the linked libtorch can use the device.
-func (d Device) Available() bool { return shim.HasDevice(int(d.Kind)) }
+// Available says whether this process can use the device.
+func (d Device) Available() bool { return d.unavailable() == "" }
+
+// Usable returns an error that says why this process cannot use the device, or nil.
+func (d Device) Usable() error {
+	if d.Available() {
+		return nil
+	}
+	return fmt.Errorf("libtorch %s here cannot use %v: %s", Version(), d, d.unavailable())
+}
+
+// unavailable says why this process cannot use the device, and is "" if it can.
+func (d Device) unavailable() string {
+	n := shim.Devices(int(d.Kind))
+	switch {
+	case d.Kind == KindCPU && d.Index < MaxCPU || d.Index >= 0 && d.Index < n:
+		return ""
+	case d.Kind == KindCPU:
+		return fmt.Sprintf("the last one is cpu:%d", MaxCPU-1)
+	case d.Kind == KindCUDA && shim.CUDAVersion() == 0:
+		return "this build has no CUDA; build with a libtorch that has it, and make finds it"
+	case n == 0:
+		return "there is no GPU, or no driver for it"
+	}
+	return fmt.Sprintf("the last one is %v", Device{d.Kind, n - 1})
+}
+
+// CUDABuild is the versions of CUDA and NCCL that this build was made with, such as "12.4" and
+// "2.22.3". Both are "" in a build without CUDA.
+func CUDABuild() (cuda, nccl string) {
+	if v := shim.CUDAVersion(); v > 0 {
+		cuda = fmt.Sprintf("%d.%d", v/1000, v%1000/10)
+	}
+	if v := shim.NCCLVersion(); v > 0 {
+		nccl = fmt.Sprintf("%d.%d.%d", v/10000, v%10000/100, v%100)
+	}
+	return cuda, nccl
+}
+
+// CUDADevices is the number of CUDA devices that this process can use.
+func CUDADevices() int { return shim.Devices(int(KindCUDA)) }
 
 // account returns the index of the device's account. Account 0 is for allocations that no Ctx asked
 // for.

@@ -16,6 +16,8 @@ var (
 	opGate       = declare("penstock::gate(Tensor mailbox, Tensor value) -> Tensor")
 	opBranch     = declare("penstock::branch(Tensor self) -> Tensor")
 	opTransfer   = declare("penstock::transfer(Tensor self, Device device) -> Tensor")
+	opTransferTo = declare("penstock::transfer_memory(Tensor self, Device device) -> Tensor")
+	opTransferIn = declare("penstock::transfer_into(Tensor into, Tensor self) -> ()")
 	opViewType   = declare("aten::view.dtype(Tensor(a) self, ScalarType dtype) -> Tensor(a)")
 	opReshape    = declare("aten::reshape(Tensor(a) self, int[] shape) -> Tensor(a)")
 	opFlatten    = declare("aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)")

@@ -19,18 +19,30 @@ func newVersion() *cobra.Command {
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			devices := fmt.Sprintf("cpu:0 to cpu:%d on %d cores", torch.MaxCPU-1, runtime.NumCPU())
-			if torch.CUDA(0).Available() {
-				devices += ", cuda"
+			if n := torch.CUDADevices(); n > 0 {
+				devices += fmt.Sprintf(", cuda:0 to cuda:%d", n-1)
 			}
 			var kernels strings.Builder
 			for _, k := range torch.KernelsInUse() {
 				fmt.Fprintf(&kernels, "%-8s  %s\n", k.Library, describeKernels(k))
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "penstock  %s\nlibtorch  %s\n%sdevices   %s\nGo        %s\n",
-				ownVersion(), torch.Version(), &kernels, devices, runtime.Version())
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "penstock  %s\nlibtorch  %s\n%sCUDA      %s\ndevices   %s\nGo        %s\n",
+				ownVersion(), torch.Version(), &kernels, describeCUDA(), devices, runtime.Version())
 			return err
 		},
 	}
+}
+
+// describeCUDA says whether this build has CUDA, and whether there is a GPU for it.
+func describeCUDA() string {
+	cuda, nccl := torch.CUDABuild()
+	switch {
+	case cuda == "":
+		return "not in this build"
+	case torch.CUDADevices() == 0:
+		return fmt.Sprintf("%s with NCCL %s; there is no GPU, or no driver for it", cuda, nccl)
+	}
+	return fmt.Sprintf("%s with NCCL %s", cuda, nccl)
 }
 
 // describeKernels names kernels and who chose them, and says when others would be better.

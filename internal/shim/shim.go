@@ -30,7 +30,13 @@ type Mode struct {
 	DeviceType  int32
 	DeviceIndex int32
 	Autocast    int32
+	PeerIndex   int32
+	Stream      int64
+	PeerStream  int64
 }
+
+// CPUMode is a mode on the CPU under which nothing else is set.
+func CPUMode() Mode { return Mode{DeviceIndex: -1, PeerIndex: -1} }
 
 // Handle is one strong reference to a tensor, or 0 for an undefined one.
 type Handle uintptr
@@ -82,8 +88,14 @@ func words[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData
 // Version is the version of the libtorch the shim was compiled against.
 func Version() string { return C.GoString(C.ps_version()) }
 
-// HasDevice says whether the linked libtorch can run on a device type (c10::DeviceType).
-func HasDevice(deviceType int) bool { return C.ps_has_device(C.int32_t(deviceType)) != 0 }
+// Devices is how many devices of a type (c10::DeviceType) the linked libtorch can run on. Of the CPU it is 1.
+func Devices(deviceType int) int { return int(C.ps_devices(C.int32_t(deviceType))) }
+
+// CUDAVersion is the version of CUDA that this build was compiled with, such as 12040, or 0 if it is without.
+func CUDAVersion() int { return int(C.ps_cuda_version()) }
+
+// NCCLVersion is the version of NCCL that is linked, such as 22203, or 0.
+func NCCLVersion() int { return int(C.ps_nccl_version()) }
 
 // Find looks an operator up by name ("aten::add") and overload ("Tensor", or "" for the default one).
 func Find(name, overload string) (op Op, arguments, returns int, schema string, err *Error) {

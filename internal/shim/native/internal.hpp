@@ -3,8 +3,8 @@
 #include "shim.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/StreamGuard.h>
 #include <torch/csrc/api/include/torch/version.h>
 
 #include <stdexcept>
@@ -63,6 +63,12 @@ class Autocast {
 // t as an operator that autocast lowers takes it: t itself without autocast.
 at::Tensor lowered(const at::Tensor& t);
 
+// A stream of an accelerator by its number.
+inline c10::Stream stream(int32_t device_type, int32_t device_index, int64_t id) {
+  const c10::Device device(static_cast<c10::DeviceType>(device_type), static_cast<c10::DeviceIndex>(device_index));
+  return c10::Stream(c10::Stream::UNSAFE, device, id);
+}
+
 // Applies a mode for the length of a call.
 class Enter {
  public:
@@ -70,14 +76,15 @@ class Enter {
     current_account = m->account;
     failure.out_of_memory = false;
     if (m->threads > 0) apply_threads(m->threads);
-    if (m->device_index >= 0) guard_.reset_device(c10::Device(static_cast<c10::DeviceType>(m->device_type), m->device_index));
+    if (m->peer_index >= 0) peer_.reset_stream(stream(m->device_type, m->peer_index, m->peer_stream));
+    if (m->device_index >= 0) stream_.reset_stream(stream(m->device_type, m->device_index, m->stream));
     if (m->autocast != 0) autocast_.begin(static_cast<c10::DeviceType>(m->device_type));
   }
   ~Enter() { current_account = account_; }
 
  private:
   c10::AutoGradMode grad_;
-  c10::OptionalDeviceGuard guard_;
+  c10::OptionalStreamGuard peer_, stream_;  // the second one also chooses the device
   Autocast autocast_;
   int32_t account_;
 };

@@ -3,6 +3,7 @@
 #include "runtime/arena.cpp"
 #include "runtime/autocast.cpp"
 #include "runtime/c10d.cpp"
+#include "runtime/devicestreams.cpp"
 #include "runtime/error.cpp"
 #include "runtime/op.cpp"
 #include "runtime/peak.cpp"

@@ -21,6 +21,9 @@ typedef struct ps_mode {
   int32_t device_type;   // c10::DeviceType
   int32_t device_index;  // for accelerators; -1 none
   int32_t autocast;      // 1: bfloat16 autocast on device_type. Backward ignores it: the graph has the casts
+  int32_t peer_index;    // of another device of the same type, whose current stream is peer_stream meanwhile; -1 none
+  int64_t stream;        // of device_index: what the call queues work on; 0 its default stream
+  int64_t peer_stream;
 } ps_mode;
 
 enum { PS_FAILED = 1, PS_OUT_OF_MEMORY = 2, PS_BAD_ARGUMENT = 3 };
@@ -150,11 +153,25 @@ int32_t ps_onednn_better_isa(void);            // the least that they should use
 int32_t ps_onednn_isa(void);                   // dnnl_cpu_isa_t that oneDNN's kernels use at most, or -1
 double ps_fma_peak(void);                      // multiply-adds of one core in float operations per second, best of several trials; 0 = unknown
 
+// --- streams and events of GPUs (devicestreams.cpp) ---
+// A stream is a number of libtorch's, and 0 is the default one. Events are the caller's, who frees them, also while a stream still waits for them.
+typedef uintptr_t ps_event;
+ps_error* ps_stream_open(int32_t device_type, int32_t device_index, int64_t* stream);  // of a pool, which gives each of them out several times
+// An event that is done when all work queued on the stream so far is. Only of a timed one ps_event_seconds knows the time.
+ps_error* ps_event_record(int32_t device_type, int32_t device_index, int64_t stream, int32_t timed, ps_event* out);
+ps_error* ps_event_wait(ps_event, int32_t device_type, int32_t device_index, int64_t stream);  // work queued on the stream from now on begins when the event is done; does not block
+ps_error* ps_event_done(ps_event, int32_t* done);
+ps_error* ps_event_synchronize(ps_event);                              // blocks until the event is done
+ps_error* ps_event_seconds(ps_event from, ps_event to, double* out);  // both timed and done
+void ps_event_free(ps_event);
+
 // --- standard streams (streams.cpp) ---
 int32_t ps_closed_at_start(int32_t fd);  // whether fd 0, 1 or 2 was closed when the process began
 
 const char* ps_version(void);
-int32_t ps_has_device(int32_t device_type);
+int32_t ps_devices(int32_t device_type);  // how many there are; of the CPU 1
+int32_t ps_cuda_version(void);            // that of CUDA that this build was compiled with, 12040 for 12.4; 0 = without
+int32_t ps_nccl_version(void);            // 22203 for 2.22.3; 0 = without
 
 #ifdef __cplusplus
 }

@@ -3,6 +3,7 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
+#include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -91,6 +92,21 @@ ps_error* ps_set_grad(ps_tensor t, ps_tensor grad) {
 
 namespace {
 
+// Has the engine run nodes of GPUs on the calling thread, as it does those of the CPU, instead of on a thread for each GPU. A worker has one device, and
+// its thread has the account, the stream and the observer.
+class OneThread {
+ public:
+#if TORCH_VERSION_MAJOR >= 2
+  OneThread() : was_(c10::AutogradState::get_tls_state().get_multithreading_enabled()) { c10::AutogradState::get_tls_state().set_multithreading_enabled(false); }
+  ~OneThread() { c10::AutogradState::get_tls_state().set_multithreading_enabled(was_); }
+
+ private:
+  bool was_;
+#else
+  OneThread() {}
+#endif
+};
+
 // Runs a backward on this thread and names what failed in it.
 template <class Run>
 ps_error* backward(const ps_mode* mode, Run&& run) {
@@ -100,6 +116,7 @@ ps_error* backward(const ps_mode* mode, Run&& run) {
     ps_mode plain = *mode;
     plain.autocast = 0;
     ps::Enter enter(&plain);
+    OneThread here;
     run();
   });
   if (e == nullptr) return nullptr;

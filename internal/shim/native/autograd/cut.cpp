@@ -23,13 +23,25 @@ at::Tensor gate(const at::Tensor& mailbox, const at::Tensor& value) {
   return under(node, value.detach());
 }
 
-// A copy that is expanded where self is.
-at::Tensor transfer(const at::Tensor& self, c10::Device device) {
+// self without the dimensions in which it is expanded.
+at::Tensor core(const at::Tensor& self) {
   at::Tensor core = self;
   for (int64_t d = 0; d < self.dim(); d++)
     if (self.size(d) > 1 && self.stride(d) == 0) core = core.narrow(d, 0, 1);
-  return at::_to_copy(core, at::TensorOptions().device(device)).expand(self.sizes());
+  return core;
 }
+
+// A copy that is expanded where self is.
+at::Tensor transfer(const at::Tensor& self, c10::Device device) {
+  return at::_to_copy(core(self), at::TensorOptions().device(device)).expand(self.sizes());
+}
+
+// The memory of such a copy, and the copy into it: where the memory belongs to one stream and another one copies, they are two calls.
+at::Tensor transfer_memory(const at::Tensor& self, c10::Device device) {
+  const at::Tensor from = core(self);
+  return at::empty_like(from, from.options().device(device), at::MemoryFormat::Preserve).expand(self.sizes());
+}
+void transfer_into(at::Tensor into, const at::Tensor& self) { core(into).copy_(core(self)); }
 
 }  // namespace
 }  // namespace ps
@@ -39,4 +51,8 @@ TORCH_LIBRARY_FRAGMENT(penstock, m) {
   m.impl("gate", c10::DispatchKey::CompositeImplicitAutograd, TORCH_FN(ps::gate));
   m.def("transfer(Tensor self, Device device) -> Tensor");
   m.impl("transfer", c10::DispatchKey::CompositeImplicitAutograd, TORCH_FN(ps::transfer));
+  m.def("transfer_memory(Tensor self, Device device) -> Tensor");
+  m.impl("transfer_memory", c10::DispatchKey::CompositeImplicitAutograd, TORCH_FN(ps::transfer_memory));
+  m.def("transfer_into(Tensor into, Tensor self) -> ()");
+  m.impl("transfer_into", c10::DispatchKey::CompositeImplicitAutograd, TORCH_FN(ps::transfer_into));
 }

@@ -41,7 +41,3 @@ void ps_error_free(ps_error* e) {
 }
 
 const char* ps_version(void) { return TORCH_VERSION; }
-
-int32_t ps_has_device(int32_t type) {
-  return type == 0 || c10::impl::hasDeviceGuardImpl(static_cast<c10::DeviceType>(type)) ? 1 : 0;
-}

@@ -1,0 +1,137 @@
+package torch
+
+import (
+	"time"
+
+	"penstock/internal/shim"
+	"penstock/internal/stream"
+)
+
+// Stream is a queue of work of a CUDA device; see package internal/stream. The zero Stream is the
+// default stream of its device, on which a Ctx works that was given none.
+type Stream struct {
+	device Device
+	id     int64
+}
+
+// NewStream returns a stream of the device out of libtorch's pool of 32 a device. That of a CPU
+// device is the host's. It panics with *Error if the device cannot be used.
+func (d Device) NewStream() stream.Stream {
+	if d.Kind == KindCPU {
+		return stream.Host{}
+	}
+	id, err := shim.OpenStream(int(d.Kind), d.Index)
+	d.streamFailed("open a stream", err)
+	return Stream{d, id}
+}
+
+// DefaultStream is the stream on which a Ctx works that was given none.
+func (d Device) DefaultStream() stream.Stream {
+	if d.Kind == KindCPU {
+		return stream.Host{}
+	}
+	return Stream{device: d}
+}
+
+func (d Device) streamFailed(what string, err *shim.Error) {
+	if err != nil {
+		panic(&Error{Op: what, Device: d, Message: err.Message})
+	}
+}
+
+// Record returns an event that is done when all work queued so far is. The caller frees it.
+func (s Stream) Record() stream.Event { return s.record(false) }
+
+func (s Stream) record(timed bool) *event {
+	e, err := shim.RecordEvent(int(s.device.Kind), s.device.Index, s.id, timed)
+	s.device.streamFailed("record an event", err)
+	return &event{e, s.device}
+}
+
+// Wait makes work that is queued from now on begin when the event is done. It does not block, unless
+// the event is the host's.
+func (s Stream) Wait(e stream.Event, _ stream.Reason) {
+	own, ok := e.(*event)
+	if !ok {
+		e.Synchronize()
+		return
+	}
+	s.device.streamFailed("wait for an event", shim.WaitEvent(own.handle, int(s.device.Kind), s.device.Index, s.id))
+}
+
+// event is one of a CUDA device.
+type event struct {
+	handle shim.Event
+	device Device
+}
+
+func (e *event) Synchronize() {
+	e.device.streamFailed("wait for an event", shim.SynchronizeEvent(e.handle))
+}
+
+func (e *event) Free() {
+	if e.handle != 0 {
+		shim.FreeEvent(e.handle)
+		e.handle = 0
+	}
+}
+
+// SetStream has the context work on a stream, of its device. The host's changes nothing.
+func (c *Ctx) SetStream(s stream.Stream) {
+	if own, ok := s.(Stream); ok {
+		c.mode.Stream = own.id
+	}
+}
+
+// MemoryLike allocates what CopyHere of a would have, with no values.
+func (c *Ctx) MemoryLike(a *Tensor) *Tensor {
+	var out *Tensor
+	c.NoGrad(func() { out = c.begin(opTransferTo).t(a).device(c.device).one() })
+	return out
+}
+
+// CopyOn queues a copy of a into memory of MemoryLike on a stream, of either device. Nothing waits
+// for anything: see stream.Route. A copy from or to a CPU device blocks until it has ended.
+func (c *Ctx) CopyOn(s stream.Stream, into, a *Tensor) {
+	was := c.mode
+	defer func() { c.mode = was }()
+	if own, ok := s.(Stream); ok {
+		if own.device.Kind == c.device.Kind && own.device != c.device { // from another GPU: libtorch copies on the stream there
+			c.mode.PeerIndex, c.mode.PeerStream = int32(own.device.Index), own.id
+		} else {
+			c.mode.DeviceType, c.mode.DeviceIndex, c.mode.Stream = int32(own.device.Kind), int32(own.device.Index), own.id
+		}
+	}
+	c.NoGrad(func() { c.begin(opTransferIn).t(into).t(a).run() })
+}
+
+// Moment is when a stream came to a point in its work: on a CPU now.
+type Moment struct {
+	at    time.Time
+	event *event
+}
+
+// Moment marks the point that the work of the context's stream has come to.
+func (c *Ctx) Moment() Moment {
+	if c.device.Kind == KindCPU {
+		return Moment{at: time.Now()}
+	}
+	return Moment{event: Stream{c.device, c.mode.Stream}.record(true)}
+}
+
+// Since is the time from an earlier moment of the same device, once the stream has been waited for.
+func (m Moment) Since(earlier Moment) time.Duration {
+	if m.event == nil {
+		return m.at.Sub(earlier.at)
+	}
+	s, err := shim.EventSeconds(earlier.event.handle, m.event.handle)
+	m.event.device.streamFailed("read the time of an event", err)
+	return time.Duration(s * float64(time.Second))
+}
+
+// Free frees what the moment takes. It is no moment afterwards.
+func (m Moment) Free() {
+	if m.event != nil {
+		m.event.Free()
+	}
+}

@@ -1,0 +1,87 @@
+package torch_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"penstock/internal/stream"
+	"penstock/internal/torchtest"
+	"penstock/torch"
+)
+
+// A copy in two parts is the copy in one, with its layout and its bytes.
+func TestCopyInTwoParts(t *testing.T) {
+	torchtest.Check(t)
+	from := torchtest.New(t, torch.Options{})
+	to := torch.NewCtx(torch.Options{Device: torch.CPU(1)})
+	defer to.Close()
+	values := make([]float32, 4*3*5)
+	for i := range values {
+		values[i] = float32(i)
+	}
+	x := torch.From(from, values, 4, 3, 5)
+	for name, a := range map[string]*torch.Tensor{
+		"dense": x, "transposed": from.Transpose(x, 0, 2), "narrow": from.Narrow(x, 1, 1, 2), "expanded": from.Expand(from.Narrow(x, 1, 0, 1), 4, 7, 5),
+		"transposed part": from.Transpose(from.Narrow(x, 2, 1, 3), 0, 1), "number": from.Mean(x), "nothing": from.Narrow(x, 0, 0, 0),
+	} {
+		want := to.CopyHere(a)
+		one := to.Device().Memory().Live
+		got := to.MemoryLike(a)
+		if two := to.Device().Memory().Live - one; two != one {
+			t.Errorf("%s: a copy takes %d bytes, its memory %d", name, one, two)
+		}
+		to.CopyOn(stream.Host{}, got, a)
+		if !slices.Equal(torch.Values[float32](got), torch.Values[float32](want)) || strides(to, got) != strides(to, want) {
+			t.Errorf("%s: got %v with strides %s, want %v with %s", name, got, strides(to, got), want, strides(to, want))
+		}
+		to.Close()
+	}
+}
+
+func strides(c *torch.Ctx, x *torch.Tensor) string {
+	var list []any
+	for d := range x.Shape() {
+		list = append(list, c.Call("aten::stride", "int", x, d)...)
+	}
+	return fmt.Sprint(list)
+}
+
+// What is of streams costs nothing on a CPU: its work is done when the call returns.
+func TestTheStreamOfACPU(t *testing.T) {
+	d := torch.CPU(1)
+	if d.NewStream() != (stream.Host{}) || d.DefaultStream() != (stream.Host{}) {
+		t.Error("the stream of a CPU device is not the host's")
+	}
+	c := torch.NewCtx(torch.Options{Device: d})
+	defer c.Close()
+	a := c.Moment()
+	if b := c.Moment(); b.Since(a) < 0 {
+		t.Errorf("the second moment is %v after the first", b.Since(a))
+	}
+}
+
+// A device that cannot be used is refused with the reason.
+func TestWhyADeviceCannotBeUsed(t *testing.T) {
+	why := "this build has no CUDA; build with a libtorch that has it, and make finds it"
+	if cuda, nccl := torch.CUDABuild(); cuda != "" {
+		why = "there is no GPU, or no driver for it"
+		if nccl == "" {
+			t.Error("a build with CUDA has no NCCL")
+		}
+	}
+	n := torch.CUDADevices()
+	if n > 0 {
+		why = fmt.Sprintf("the last one is cuda:%d", n-1)
+	}
+	for d, want := range map[torch.Device]string{
+		torch.CPU(torch.MaxCPU - 1): "",
+		torch.CUDA(n):               fmt.Sprintf("libtorch %s here cannot use cuda:%d: %s", torch.Version(), n, why),
+		torch.CPU(torch.MaxCPU):     fmt.Sprintf("libtorch %s here cannot use cpu:1023: the last one is cpu:1022", torch.Version()),
+	} {
+		err := d.Usable()
+		if got := fmt.Sprint(err); (err == nil) != (want == "") || err != nil && got != want || d.Available() != (err == nil) {
+			t.Errorf("%v: got %v, want %q", d, err, want)
+		}
+	}
+}
