@@ -12,8 +12,7 @@ func listenOn(ctx context.Context, c Config) (net.IP, error) {
 	if c.Interface != "" {
 		return addressOf(c.Interface)
 	}
-	host, _, _ := net.SplitHostPort(c.Address)
-	if ip, err := ownAddress(ctx, host); ip != nil || err != nil {
+	if ip, err := ownAddress(ctx, c); ip != nil || err != nil {
 		return ip, err
 	}
 	// Nothing is sent: this asks for the route.
@@ -25,11 +24,12 @@ func listenOn(ctx context.Context, c Config) (net.IP, error) {
 	return route.LocalAddr().(*net.UDPAddr).IP, nil
 }
 
-// ownAddress is the first address of a host that an interface of this machine has, or nil.
-func ownAddress(ctx context.Context, host string) (net.IP, error) {
+// ownAddress is the first address of rank 0's host that an interface of this machine has, or nil.
+func ownAddress(ctx context.Context, c Config) (net.IP, error) {
+	host, _, _ := net.SplitHostPort(c.Address)
 	all, err := net.DefaultResolver.LookupIPAddr(ctx, host)
 	if err != nil {
-		return nil, fmt.Errorf("group: %s, where rank 0 is to be, has no address: %w; want an address or a name of rank 0's machine (MASTER_ADDR or --rendezvous)", host, err)
+		return nil, noAddress(c, err)
 	}
 	mine, err := net.InterfaceAddrs()
 	if err != nil {

@@ -76,7 +76,7 @@ func (c Config) Validate() error {
 		return nil
 	}
 	host, port, err := net.SplitHostPort(c.Address)
-	if n, bad := strconv.Atoi(port); err != nil || bad != nil || host == "" || n < 1 || n > 65535 {
+	if n, bad := strconv.Atoi(port); err != nil || bad != nil || !arg.IsHost(host) || n < 1 || n > 65535 {
 		return &ConfigError{Of: "group", Field: "Address", Value: c.Address, Remedy: "want host:port of rank 0, such as 10.0.0.1:29500"}
 	}
 	return nil

@@ -3,7 +3,6 @@ package group
 import (
 	"fmt"
 	"net"
-	"net/netip"
 	"strconv"
 	"strings"
 
@@ -147,7 +146,7 @@ func (e environment) place(cfg *Config, rank, size, local string) (err error) {
 // address is MASTER_ADDR and MASTER_PORT, each of which may have something in its place.
 func (e environment) address(host, port, advice string) (string, error) {
 	if text := e.getenv("MASTER_ADDR"); text != "" || host == "" {
-		if !isHost(text) {
+		if !arg.IsHost(text) {
 			return "", refused("MASTER_ADDR", text, "", "want the host name or address of rank 0; "+advice)
 		}
 		host = text
@@ -188,15 +187,6 @@ func refused(name, text, problem, remedy string) error {
 	return &ConfigError{Of: "group", Field: name, Value: text, Problem: problem, Remedy: remedy}
 }
 
-// isHost reports whether text is an IP address, or looks like the name of a host.
-func isHost(text string) bool {
-	if _, err := netip.ParseAddr(text); err == nil {
-		return true
-	}
-	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
-	return text != "" && len(text) <= 255 && strings.Trim(text, letters) == ""
-}
-
 // firstHost is the first host of a list as Slurm writes it: "node[01-04,7],gpu3" begins with node01.
 func firstHost(list string) (string, error) {
 	var host strings.Builder
@@ -215,7 +205,7 @@ func firstHost(list string) (string, error) {
 		host.WriteString(first)
 		list = after
 	}
-	if !isHost(host.String()) {
+	if !arg.IsHost(host.String()) {
 		return "", fmt.Errorf("it does not begin with a host")
 	}
 	return host.String(), nil

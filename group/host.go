@@ -232,12 +232,10 @@ func (h *host) absent(is func(rank int) bool) string {
 	return arg.Numbered("rank", ranks)
 }
 
-// lingers is how long rank 0 stays for those who come late, so that they hear what is wrong.
-const lingers = 3 * time.Second
-
 // assemble waits for all members. Its error says who is missing, what is wrong with whom, or which
-// member will not join.
+// member will not join: after all have come to hear that, or ctx is done.
 func (h *host) assemble(ctx context.Context) error {
+	defer whenLong(func() { h.logMissing("group: rank 0 waits for others to join", "at", h.c.cfg.Address) })()
 	select {
 	case <-h.settled:
 	case <-h.wrong:
@@ -255,10 +253,18 @@ func (h *host) assemble(ctx context.Context) error {
 	if fatal == "" {
 		return nil
 	}
-	soon, cancel := context.WithTimeout(ctx, lingers)
-	defer cancel()
-	_ = h.tellAll(soon)
+	_ = h.tellAll(ctx)
 	return cmp.Or(h.c.first.get(), errors.New(fatal))
+}
+
+// logMissing logs which ranks have not come, if some have not.
+func (h *host) logMissing(text string, more ...any) {
+	h.mu.Lock()
+	missing := h.absent(func(r int) bool { return !h.told[r] && (h.members[r] == nil || h.members[r].gone()) })
+	h.mu.Unlock()
+	if missing != "" {
+		h.c.cfg.log().Info(text, append([]any{"missing", missing}, more...)...)
+	}
 }
 
 // wontJoin tells all that a rank will not join, unless all are there: then they know.
@@ -273,6 +279,7 @@ func (h *host) wontJoin(f Failure) {
 // tellAll waits until all members know what is fatal. Its error names those who do not.
 func (h *host) tellAll(ctx context.Context) error {
 	defer h.c.flush(time.Second)
+	defer whenLong(func() { h.logMissing("group: rank 0 waits for others to tell them", "what", h.fatal) })()
 	select {
 	case <-h.settled:
 		return nil

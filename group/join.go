@@ -41,8 +41,8 @@ func Join(ctx context.Context, cfg Config) (*Group, error) {
 // Refuse tells the other members that this process will not join and why, such as an error of its
 // command line. The Join of each then fails at once with a *FailedError or the same text, instead of
 // waiting for this process. cfg is what Join would be given. Refuse blocks until rank 0 knows, or at
-// rank 0 until all others do, ctx is done, or 10 seconds or Config.Timeout have passed: who has not
-// come by then hears nothing, which is an error.
+// rank 0 until all others do, ctx is done, or Config.Timeout has passed: who has not come by then
+// hears nothing, which is an error.
 func Refuse(ctx context.Context, cfg Config, why string) error {
 	if err := arg.Context(ctx, "group"); err != nil {
 		return err
@@ -53,16 +53,12 @@ func Refuse(ctx context.Context, cfg Config, why string) error {
 	if cfg = cfg.filled(); cfg.Size == 1 {
 		return nil
 	}
-	cfg.Timeout = min(cfg.Timeout, refusing)
 	j := &joined{control: newControl(cfg), refusal: &Failure{Rank: cfg.Rank, Stage: -1, MicroBatch: -1, Message: cut(why, MaxMessage)}}
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Timeout, errTimeout)
 	defer cancel()
 	_, err := j.meet(ctx, ctx, introduction(cfg))
 	return errors.Join(err, j.close())
 }
-
-// refusing is how long a process that will not join stays for those who are about to come.
-const refusing = 10 * time.Second
 
 // errTimeout is why a Join is given up after Config.Timeout.
 var errTimeout = errors.New("the time to wait for the others is over; want all ranks started by then, or more time (--join-timeout)")
@@ -273,7 +269,16 @@ func (j *joined) close() error {
 	return nil
 }
 
-// log is where is told what is refused.
+// quiet is how long a wait may take before it is told.
+const quiet = 2 * time.Second
+
+// whenLong calls say if a wait takes long. Its result is called when the wait ends.
+func whenLong(say func()) (ended func()) {
+	t := time.AfterFunc(quiet, say)
+	return func() { t.Stop() }
+}
+
+// log is where is told what is refused, and what is waited for.
 func (c Config) log() *slog.Logger {
 	if c.Log == nil {
 		return slog.New(slog.DiscardHandler)

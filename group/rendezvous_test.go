@@ -153,15 +153,26 @@ func port(t *testing.T, cfg group.Config) (port int) {
 
 // TestAnAddressOfAnotherMachine: rank 0 is not where all are told that it is.
 func TestAnAddressOfAnotherMachine(t *testing.T) {
-	for host, want := range map[string]string{
-		"192.0.2.1":      "192.0.2.1, where rank 0 is to be, is no address of this machine, which has rank 0", // is for documentation, and nobody's
-		"nobody.invalid": "nobody.invalid, where rank 0 is to be, has no address",
-	} {
+	cfg := config(t, 2)
+	cfg.Address = net.JoinHostPort("192.0.2.1", fmt.Sprint(port(t, cfg))) // is for documentation, and nobody's
+	allSay(t, attempts(t, cfg, rank(0)), "192.0.2.1, where rank 0 is to be, is no address of this machine, which has rank 0", "want ")
+	cfg.Timeout = 300 * time.Millisecond
+	allSay(t, attempts(t, cfg, rank(1)), "nobody answers at "+cfg.Address)
+}
+
+// TestAHostWithoutAnAddress: no rank waits for what it can never reach.
+func TestAHostWithoutAnAddress(t *testing.T) {
+	for host, want := range map[string]string{"nobody.invalid": "the host where rank 0 is to be has no address: ", "no body": "want host:port of rank 0"} {
 		cfg := config(t, 2)
 		cfg.Address = net.JoinHostPort(host, fmt.Sprint(port(t, cfg)))
-		allSay(t, attempts(t, cfg, rank(0)), want, "want ")
-		cfg.Timeout = 300 * time.Millisecond
-		allSay(t, attempts(t, cfg, rank(1)), "nobody answers at "+cfg.Address)
+		errs := attempts(t, cfg, rank(0), rank(1))
+		allSay(t, errs, want, "want ")
+		for n, err := range errs {
+			var refused *group.ConfigError
+			if !errors.As(err, &refused) || refused.Field != "Address" {
+				t.Errorf("rank %d: %v is no refused address", n, err)
+			}
+		}
 	}
 }
 
@@ -350,19 +361,18 @@ func (s *safeBuffer) String() string {
 // first.
 func TestARankThatRefuses(t *testing.T) {
 	for _, row := range []struct {
-		refuses    int
-		early      time.Duration // how long it is there before the others
-		late       time.Duration
-		size, come int
+		refuses int
+		early   time.Duration // how long it is there before the others
+		late    time.Duration
+		size    int
 	}{
-		{refuses: 1, size: 3, come: 3}, {refuses: 0, size: 3, come: 3}, {refuses: 2, early: 300 * time.Millisecond, size: 3, come: 3},
-		{refuses: 0, early: 300 * time.Millisecond, size: 2, come: 2}, {refuses: 1, late: 300 * time.Millisecond, size: 2, come: 2},
-		{refuses: 1, size: 3, come: 2}, // and rank 2 does not come
+		{refuses: 1, size: 3}, {refuses: 0, size: 3}, {refuses: 2, early: 300 * time.Millisecond, size: 3},
+		{refuses: 0, early: 300 * time.Millisecond, size: 2}, {refuses: 1, late: 300 * time.Millisecond, size: 2},
 	} {
 		cfg := config(t, row.size)
 		cfg.Token = "a"
 		var all []attempt
-		for r := range row.come {
+		for r := range row.size {
 			a := rank(r)
 			if a.late = row.early; r == row.refuses {
 				a.late, a.refuses = row.late, "--lr fast: want a number"
@@ -371,12 +381,48 @@ func TestARankThatRefuses(t *testing.T) {
 		}
 		began := time.Now()
 		errs := attempts(t, cfg, all...)
-		if err := errs[row.refuses]; err != nil && row.come == row.size {
+		if err := errs[row.refuses]; err != nil {
 			t.Errorf("%+v: %v", row, err)
 		}
 		if took := time.Since(began); took > cfg.Timeout/2 {
 			t.Errorf("%+v: it took %v", row, took)
 		}
 		allSay(t, slices.Delete(errs, row.refuses, row.refuses+1), fmt.Sprintf("rank %d failed: --lr fast: want a number", row.refuses))
+	}
+}
+
+// TestARankThatComesLateHearsWhy: a refusal is told for as long as others may join, and rank 0 says for whom it
+// waits meanwhile.
+func TestARankThatComesLateHearsWhy(t *testing.T) {
+	cfg := config(t, 4)
+	cfg.Token = "a"
+	var logged safeBuffer
+	first, refuser, late := rank(0), rank(1), rank(2)
+	first.change = func(c *group.Config) { c.Log = slog.New(slog.NewTextHandler(&logged, nil)) }
+	refuser.refuses = "--lr fast: want a number"
+	late.late = 3500 * time.Millisecond
+	last := rank(3)
+	last.late, last.refuses = late.late, "--batch 0: want at least 1"
+	errs := attempts(t, cfg, first, refuser, late, last)
+	allSay(t, []error{errs[0], errs[2]}, "rank 1 failed: --lr fast: want a number")
+	if errs[1] != nil {
+		t.Errorf("the rank that refuses: %v", errs[1])
+	}
+	if want := "ranks 2 and 3"; !strings.Contains(logged.String(), want) {
+		t.Errorf("no %q in %s", want, logged.String())
+	}
+}
+
+// TestARankThatWaitsSaysForWhat: nobody is there yet.
+func TestARankThatWaitsSaysForWhat(t *testing.T) {
+	cfg := config(t, 3)
+	for n, want := range []string{"ranks 1 and 2", cfg.Address} {
+		cfg := cfg
+		var logged safeBuffer
+		cfg.Log, cfg.Rank, cfg.Timeout = slog.New(slog.NewTextHandler(&logged, nil)), n, 2500*time.Millisecond
+		allSay(t, attempts(t, cfg, attempt{change: func(*group.Config) {}}), "within 2.5s")
+		if !strings.Contains(logged.String(), want) {
+			t.Errorf("rank %d: no %q in %q", n, want, logged.String())
+		}
 	}
 }

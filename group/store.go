@@ -54,7 +54,9 @@ func openStore(ctx context.Context, c Config) (s *store, hosts bool, err error) 
 			return nil, false, err
 		}
 		// The agent's libtorch is another. All members find that, and take a store of their own.
-		c.log().Warn("group: the store of torchrun's agent is of another libtorch; rank 0 has one on the next port", "port", port+1, "error", foreign.err)
+		if c.Rank == 0 {
+			c.log().Warn("group: the store of torchrun's agent is of another libtorch; rank 0 has one on the next port", "port", port+1, "error", foreign.err)
+		}
 		port++
 	}
 	if c.Rank != 0 {
@@ -69,7 +71,7 @@ func openStore(ctx context.Context, c Config) (s *store, hosts bool, err error) 
 // port that is taken, and a listener that was there for a moment would reset who has called it,
 // which ends a process that was about to open the store.
 func startStore(ctx context.Context, c Config, host string, port int) (s *store, hosts bool, err error) {
-	ip, err := ownAddress(ctx, host)
+	ip, err := ownAddress(ctx, c)
 	if err != nil {
 		return nil, false, err
 	}
@@ -124,9 +126,12 @@ func reaches(ctx context.Context, mine *torch.Store, host string, port int) bool
 	return err == nil && bytes.Equal(got, mark)
 }
 
-// connect waits until somebody listens there and connects.
+// connect waits until somebody listens there and connects. A host that has no address is refused at once.
 func connect(ctx context.Context, c Config, host string, port int) (*store, error) {
 	at := net.JoinHostPort(host, strconv.Itoa(port))
+	defer whenLong(func() {
+		c.log().Info(fmt.Sprintf("group: rank %d of %d calls rank 0, which does not answer yet", c.Rank, c.Size), "at", at, "for", c.Timeout)
+	})()
 	var last error
 	for {
 		d := net.Dialer{Timeout: answerWithin}
@@ -139,14 +144,30 @@ func connect(ctx context.Context, c Config, host string, port int) (*store, erro
 			}
 			return &store{Store: opened}, nil
 		}
+		var unknown *net.DNSError
+		if errors.As(err, &unknown) && unknown.IsNotFound {
+			return nil, noAddress(c, err)
+		}
 		// A call that was cut short by the end of the time says less than the one before.
 		if last == nil || !os.IsTimeout(err) {
 			last = err
 		}
-		if !sleep(ctx, connectAgain) {
-			return nil, fmt.Errorf("group: rank %d of %d: nobody answers at %s, where rank 0 is to be: %w; last: %w", c.Rank, c.Size, at, context.Cause(ctx), last)
+		if sleep(ctx, connectAgain) {
+			continue
 		}
+		why := context.Cause(ctx)
+		if why == errTimeout {
+			return nil, fmt.Errorf("group: rank %d of %d: nobody answers at %s, where rank 0 is to be, within %v: %w; want rank 0 started by then, an address of it that this machine reaches (MASTER_ADDR and MASTER_PORT, or --rendezvous), or more time (--join-timeout)",
+				c.Rank, c.Size, at, c.Timeout, last)
+		}
+		return nil, fmt.Errorf("group: rank %d of %d: nobody answers at %s, where rank 0 is to be: %w; last: %w", c.Rank, c.Size, at, why, last)
 	}
+}
+
+// noAddress refuses the address of rank 0, whose host has none.
+func noAddress(c Config, err error) error {
+	return &ConfigError{Of: "group", Field: "Address", Value: c.Address, Problem: fmt.Sprintf("the host where rank 0 is to be has no address: %v", err),
+		Remedy: "want an address or a name of rank 0's machine (MASTER_ADDR or --rendezvous)"}
 }
 
 // foreignError says that what listens is not a store that this libtorch can talk to.

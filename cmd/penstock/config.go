@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -43,11 +44,39 @@ func configurable(cmd *cobra.Command) *cobra.Command {
 // plainValue is what TOML reads without quotes.
 var plainValue = regexp.MustCompile(`^(true|false|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?)$`)
 
+// inFiles reports whether a file of flags may have a flag.
+func inFiles(name string) bool { return !slices.Contains(neverInFiles, name) }
+
 // readConfig gives the flags that the command line leaves out what the file of --config says.
 func readConfig(cmd *cobra.Command) error {
+	s := cmd.Flags()
+	settings, err := settingsOf(cmd)
+	if err != nil {
+		return err
+	}
+	var known []string
+	s.VisitAll(func(f *pflag.Flag) {
+		if inFiles(f.Name) {
+			known = append(known, f.Name)
+		}
+	})
+	file := s.Lookup("config").Value
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		if !slices.Contains(known, name) {
+			return badUsage("--config %s: %s is no flag there; %swant flags of %s, without --", file, name, arg.Meant(name, known), cmd.CommandPath())
+		}
+		if err := setFrom(s, name, settings[name]); err != nil {
+			return badUsage("--config %s: %w", file, unread(cmd, err))
+		}
+	}
+	return nil
+}
+
+// settingsOf reads the file of --config; nil if there is none.
+func settingsOf(cmd *cobra.Command) (settings map[string]any, err error) {
 	file := cmd.Flags().Lookup("config").Value.String()
 	if file == "" {
-		return nil
+		return nil, nil
 	}
 	text, err := readInput(cmd, file)
 	if err != nil {
@@ -55,45 +84,31 @@ func readConfig(cmd *cobra.Command) error {
 		if errors.As(err, &at) {
 			err = at.Err
 		}
-		return fmt.Errorf("--config %s: %w", file, err)
+		return nil, fmt.Errorf("--config %s: %w", file, err)
 	}
-	var settings map[string]any
-	meta, err := toml.Decode(string(text), &settings)
+	_, err = toml.Decode(string(text), &settings)
 	var bad toml.ParseError
 	switch {
 	case errors.As(err, &bad):
-		return badUsage("--config %s: line %d: %s", file, bad.Position.Line, bad.Message)
+		return nil, badUsage("--config %s: line %d: %s", file, bad.Position.Line, bad.Message)
 	case err != nil:
-		return badUsage("--config %s: %v", file, err)
+		return nil, badUsage("--config %s: %v", file, err)
 	}
-	s := cmd.Flags()
-	typed := map[string]bool{}
-	s.Visit(func(f *pflag.Flag) { typed[f.Name] = true })
-	var known []string
-	s.VisitAll(func(f *pflag.Flag) {
-		if !slices.Contains(neverInFiles, f.Name) {
-			known = append(known, f.Name)
-		}
-	})
-	for _, key := range meta.Keys() { // in the order of the file
-		name := key.String()
-		if !slices.Contains(known, name) {
-			return badUsage("--config %s: %s is no flag there; %swant flags of %s, without --", file, name, arg.Meant(name, known), cmd.CommandPath())
-		}
-		if typed[name] {
-			continue
-		}
-		values, err := flagValues(settings[name], s.Lookup(name).Value.Type() == "stringArray")
-		for _, v := range values {
-			if err == nil {
-				err = s.Set(name, v)
-			}
-		}
-		if err != nil {
-			return badUsage("--config %s: %w", file, unread(cmd, err))
+	return settings, nil
+}
+
+// setFrom gives a flag, unless it is set already, a value of a file.
+func setFrom(s *pflag.FlagSet, name string, value any) error {
+	if s.Changed(name) {
+		return nil
+	}
+	values, err := flagValues(value, s.Lookup(name).Value.Type() == "stringArray")
+	for _, v := range values {
+		if err == nil {
+			err = s.Set(name, v)
 		}
 	}
-	return nil
+	return err
 }
 
 // flagValues is what a flag is given for a value of a file: all elements of an array in one, or one by

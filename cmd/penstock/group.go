@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,8 +46,8 @@ var ofOneProcess = []string{"rank", "rendezvous", "join-timeout", "data-dir", "f
 var onlyGiven = []string{"init", "out", "trace", "tensorboard", "dashboard"}
 
 // facts is what flags say that all processes of a run must have in common. Of the file of --schedule it is
-// what stands there; those of --config and --plan say it by the flags that they give.
-func facts(s *pflag.FlagSet) (out []train.Fact) {
+// the program; those of --config and --plan say it by the flags that they give.
+func (p *plan) facts(s *pflag.FlagSet) (out []train.Fact) {
 	s.VisitAll(func(f *pflag.Flag) {
 		value := f.Value.String()
 		switch {
@@ -56,27 +55,14 @@ func facts(s *pflag.FlagSet) (out []train.Fact) {
 			return
 		case f.Name == "plan" && value != "" && value != auto, slices.Contains(onlyGiven, f.Name) && f.Changed:
 			value = "a path"
-		case f.Name == "schedule":
-			value = programOf(value)
+		case f.Name == "schedule" && p.program != "":
+			value = fmt.Sprintf("a program with the SHA-256 %.6x", sha256.Sum256([]byte(p.program)))
 		case !f.Changed && slices.Contains([]string{"0", "0s", "[]"}, f.DefValue): // which is not what it stands for
 			value = ""
 		}
 		out = append(out, train.Fact{Name: "--" + f.Name, Value: value})
 	})
 	return out
-}
-
-// programOf is the value of --schedule, or what tells the program in the file that it names from others.
-func programOf(schedule string) string {
-	info, err := os.Stat(schedule)
-	if err != nil || !info.Mode().IsRegular() || slices.Contains(pipelineSchedules(), schedule) {
-		return schedule
-	}
-	sum, err := hashOf(schedule)
-	if err != nil {
-		return schedule
-	}
-	return "a file with the SHA-256 " + sum[:12]
 }
 
 // config is the place of this process in its group, by flags and environment. found is whether there
@@ -137,7 +123,6 @@ func (p *plan) checkGroup(s *pflag.FlagSet) (err error) {
 	if err != nil || !p.grouped {
 		return err
 	}
-	p.facts = facts(s)
 	if !s.Changed("stages") && !s.Changed("balance") {
 		p.stages = p.member.Size / p.replicas
 	}
@@ -174,14 +159,17 @@ func (p *plan) asMember(config pipe.Config) pipe.Config {
 }
 
 // openGroup meets the other members of the run.
-func (j *job) openGroup(ctx context.Context, stderr io.Writer) (err error) {
+func (j *job) openGroup(ctx context.Context, _ io.Writer) (err error) {
 	if !j.grouped {
 		return nil
 	}
 	if j.group = j.within; j.group == nil {
-		member := j.member
-		member.Log = slog.New(slog.NewTextHandler(stderr, nil))
-		if j.group, err = group.Join(ctx, member); err != nil {
+		j.group, err = group.Join(ctx, j.member)
+		var refused *group.ConfigError
+		if errors.As(err, &refused) {
+			return &usageError{err}
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -215,7 +203,7 @@ func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 		return errors.New("the data set has no fingerprint") // openData makes it
 	}
 	err := train.Agree(ctx, j.group, append([]train.Fact{{Name: "penstock", Value: ownVersion()}, {Name: "libtorch", Value: torch.Version()}},
-		append(j.facts, train.Fact{Name: "data with the fingerprint", Value: fmt.Sprint(data["fingerprint"])})...))
+		append(j.common, train.Fact{Name: "data with the fingerprint", Value: fmt.Sprint(data["fingerprint"])})...))
 	if err != nil {
 		return err
 	}

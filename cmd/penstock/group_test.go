@@ -93,7 +93,7 @@ func TestFactsOfARun(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := map[string]string{}
-		for _, f := range p.facts {
+		for _, f := range p.common {
 			out[f.Name] = f.Value
 		}
 		return out

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock/internal/arg"
 	"penstock/internal/launch"
 )
 
@@ -109,7 +110,7 @@ func from(s *pflag.FlagSet, to *span, name, usage string) {
 func address(s *pflag.FlagSet, to *string, name, usage string) {
 	s.Var(&value{read: func(text string) error {
 		host, port, err := net.SplitHostPort(text)
-		if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || host == "" || n == 0 {
+		if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || !arg.IsHost(host) || n == 0 {
 			return errors.New("want HOST:PORT, such as 10.0.0.1:29500")
 		}
 		*to = text

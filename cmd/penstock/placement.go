@@ -98,6 +98,7 @@ func (p *plan) readProgram(s *pflag.FlagSet, unknown error) error {
 	case p.virtual > 0:
 		return badUsage("--virtual %d: the program in --schedule %s says where stages are; leave one of the two out", p.virtual, p.schedule)
 	}
+	p.program = program.String()
 	devices := len(program.Workers)
 	if p.virtual = max(program.Stages/devices, 1); s.Changed("stages") && p.stages != devices {
 		return badUsage("--stages %d: the program in --schedule %s is for %d devices; want --stages %[3]d, or leave it out",

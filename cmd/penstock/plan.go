@@ -30,7 +30,8 @@ type plan struct {
 	here     int          // of them in this process
 	within   *group.Group // the group, where all of it is in this process
 	read     func() (datasets, error)
-	facts    []train.Fact      // that they must have in common
+	common   []train.Fact      // what its members must have in common
+	program  string            // that the file of --schedule holds
 	policy   []pipe.Checkpoint // by stage
 	// sideBySide is how many devices the schedule puts stages on; 0 where the command line does.
 	sideBySide int
@@ -51,6 +52,9 @@ func (f trainFlags) plan(s *pflag.FlagSet, getenv func(string) string) (plan, er
 	}
 	if p.epochs == 0 && p.steps == 0 {
 		p.epochs = 1
+	}
+	if p.grouped {
+		p.common = p.facts(s)
 	}
 	return p, nil
 }

@@ -543,6 +543,24 @@ func TestLaunchersThatDiffer(t *testing.T) {
 	}
 }
 
+// A launcher says which address does not answer, and refuses one that it can never reach.
+func TestALauncherThatCannotReachTheFirst(t *testing.T) {
+	launcher := func(at string) *process {
+		return begin(t, []string{token + "=a"}, with([]string{"launch", "--nodes", "2", "--node-rank", "1", "--rendezvous", at, "--join-timeout", "3s", "--"}, inThree...)...)
+	}
+	at := unused(t)
+	p, unknown := launcher(at), launcher("nobody.invalid:7")
+	host, port, _ := net.SplitHostPort(at)
+	n, _ := strconv.Atoi(port)
+	at = net.JoinHostPort(host, strconv.Itoa(n+1))
+	if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), "penstock: the launcher of node 0, at "+at+", does not answer yet") || !strings.Contains(p.stderr.String(), "within 3s: ") {
+		t.Errorf("exit code %d, stderr %q", code, p.stderr)
+	}
+	if code := unknown.end(t); code != exitUsage || !strings.Contains(unknown.stderr.String(), "nobody.invalid: no such host; want --rendezvous with an address or a name of the first machine") {
+		t.Errorf("exit code %d, stderr %q", code, unknown.stderr)
+	}
+}
+
 // Files of flags and programs may lie elsewhere for each process. What stands in them counts.
 func TestProcessesWithFiles(t *testing.T) {
 	both := func(first, second []string, variables ...string) (a, b *process) {
@@ -557,13 +575,14 @@ func TestProcessesWithFiles(t *testing.T) {
 		return textFile(t, "program.txt", must(t, "schedule", name, "--stages", "2", "--chunks", "4", "--format", "text").stdout)
 	}
 	config := func() string { return textFile(t, "flags.toml", "model = \"mlp\"\n") }
-	a, b := both([]string{"--config", config(), "--schedule", program("gpipe")}, []string{"--config", config(), "--schedule", program("gpipe")}, "OPENBLAS_CORETYPE=Nehalem")
+	spaced := textFile(t, "spaced.txt", strings.ReplaceAll(must(t, "schedule", "gpipe", "--stages", "2", "--chunks", "4", "--format", "text").stdout, " ", "  ")) // the same program
+	a, b := both([]string{"--config", config(), "--schedule", program("gpipe")}, []string{"--config", config(), "--schedule", spaced}, "OPENBLAS_CORETYPE=Nehalem")
 	if a.end(t) != exitDone || b.end(t) != exitDone || !strings.Contains(a.stderr.String(), ", rank 1 has Nehalem: the last bits") {
 		t.Errorf("%s\n%s", a.stderr, b.stderr)
 	}
 	a, b = both([]string{"--model", "mlp", "--schedule", program("gpipe")}, []string{"--model", "mlp", "--schedule", program("1f1b")})
 	for _, p := range []*process{a, b} {
-		if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), "rank 0 has --schedule a file with the SHA-256 ") {
+		if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), "rank 0 has --schedule a program with the SHA-256 ") {
 			t.Errorf("exit code %d, %s", code, p.stderr)
 		}
 	}
@@ -615,6 +634,37 @@ func TestAProcessThatIsRefused(t *testing.T) {
 				t.Errorf("%q on rank %d: rank %d: exit code %d, stdout %q, stderr %q; want %d and %q", row.args, row.rank, rank, got, p.stdout, said, code, row.want)
 			}
 		}
+	}
+}
+
+// The place of a process that is refused is that of its flags, also those of its file.
+func TestAProcessWithAFileThatIsRefused(t *testing.T) {
+	file, address := textFile(t, "flags.toml", "replicas = 4\nstages = 1\nbatch = 32\nmodel = \"mlp\"\ndata = \"synthetic\"\n"), unused(t)
+	start := func(rank string, more ...string) *process {
+		return begin(t, []string{token + "=a"}, with([]string{"train", "--config", file, "--steps", "2", "--processes", "2", "--join-timeout", "1h", "--rendezvous", address, "--rank", rank}, more...)...)
+	}
+	zero, one := start("0"), start("1", "--lr", "fast")
+	for rank, p := range []*process{zero, one} {
+		if code := p.end(t); code != exitFailed+rank || !strings.Contains(p.stderr.String(), `--lr "fast": want a `) || strings.Contains(p.stderr.String(), "WORLD_SIZE") {
+			t.Errorf("rank %d: exit code %d, stderr %q", rank, code, p.stderr)
+		}
+	}
+}
+
+// A host that has no address is refused by all at once, and one that does not answer is named while it is called.
+func TestAnAddressThatIsWrong(t *testing.T) {
+	for host, want := range map[string]string{"nobody.invalid": "no address: ", "no body": `--rendezvous no body:7: want HOST:PORT`} {
+		for rank := range 2 {
+			p := begin(t, nil, with(inThree, "--processes", "2", "--rank", fmt.Sprint(rank), "--rendezvous", host+":7")...)
+			if code := p.end(t); code != exitUsage || !strings.Contains(p.stderr.String(), want) {
+				t.Errorf("%s: rank %d: exit code %d, stderr %q", host, rank, code, p.stderr)
+			}
+		}
+	}
+	at := unused(t)
+	p := begin(t, nil, with(inThree, "--processes", "2", "--rank", "1", "--rendezvous", at, "--join-timeout", "3s")...)
+	if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), "calls rank 0, which does not answer yet\" at="+at) || !strings.Contains(p.stderr.String(), "within 3s: dial tcp "+at+": connect: connection refused; want rank 0 started by then") {
+		t.Errorf("exit code %d, stderr %q", code, p.stderr)
 	}
 }
 

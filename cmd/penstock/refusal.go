@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 
 	"penstock/group"
 )
@@ -29,14 +30,14 @@ func unmet(err error) error {
 }
 
 // tellOthers tells the other processes of a run why this one does not join, if it has not met them.
-// It blocks until they know, or those who are not there by then have had some seconds to come.
+// It blocks until they know, or the time in which they may join is over.
 func tellOthers(ctx context.Context, args []string, getenv func(string) string, stderr io.Writer, err error) {
 	var e *unmetError
 	if !errors.As(err, &e) {
 		return
 	}
-	place, found := placeOf(args, getenv)
-	if !found {
+	places := placesOf(args, getenv)
+	if places == nil {
 		return
 	}
 	said := make(chan struct{})
@@ -52,29 +53,48 @@ func tellOthers(ctx context.Context, args []string, getenv func(string) string, 
 		}
 	}()
 	// Who does not come in time hears nothing. There is nobody to say so to.
-	_ = group.Refuse(ctx, place, message(err))
+	var all sync.WaitGroup
+	for _, place := range places {
+		all.Go(func() { _ = group.Refuse(ctx, place, message(err)) })
+	}
+	all.Wait()
 }
 
 // waitsToTell is said where the others do not know at once.
-const waitsToTell = "penstock: waiting some seconds for the other ranks, to tell them"
+const waitsToTell = "penstock: waiting for the other ranks, to tell them; Ctrl-C ends"
 
-// placeOf is the place in its group of a process of penstock train, whatever else is wrong with its
-// command line. found is false for one process, and where the place itself is refused.
-func placeOf(args []string, getenv func(string) string) (cfg group.Config, found bool) {
+// placesOf are the places in their group of the members in a process of penstock train, whatever else is
+// wrong with its command line and its file of flags. There are none for one process, and where the place
+// itself is refused.
+func placesOf(args []string, getenv func(string) string) (places []group.Config) {
 	var f groupFlags
-	s := pflag.NewFlagSet("train", pflag.ContinueOnError)
-	s.ParseErrorsWhitelist.UnknownFlags = true
-	s.Usage = func() {}
+	cmd := configurable(&cobra.Command{Use: "train", FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true}})
+	s := cmd.Flags()
 	f.register(s)
-	if s.Parse(args) != nil {
-		return cfg, false
+	if cmd.ParseFlags(args) != nil {
+		return nil
+	}
+	if settings, err := settingsOf(cmd); err == nil { // which may be what is refused
+		for name, value := range settings {
+			if s.Lookup(name) != nil && inFiles(name) && setFrom(s, name, value) != nil {
+				return nil
+			}
+		}
 	}
 	cfg, found, err := f.config(s, getenv)
 	if err != nil || !found {
-		return cfg, false
+		return nil
 	}
-	if here, even := f.share(cfg.Size); even && here > 1 {
+	here, even := f.share(cfg.Size)
+	if !even {
+		here = 1
+	}
+	if here > 1 {
 		cfg.Rank, cfg.Size = here*cfg.Rank, f.replicas
 	}
-	return cfg, true
+	for range here {
+		places = append(places, cfg)
+		cfg.Rank++
+	}
+	return places
 }

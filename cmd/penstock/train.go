@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -105,6 +106,7 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (p plan, err err
 		return p, err
 	}
 	p.args, p.effective = args, effectiveConfig(cmd)
+	p.member.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 	p.decide = func(line searchLine) (plan, error) {
 		if err := f.take(cmd.Flags(), line); err != nil {
 			return plan{}, err

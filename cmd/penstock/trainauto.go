@@ -179,7 +179,7 @@ func (l searchLine) inFlags() string {
 // become takes the flags of another plan of the same place in the group.
 func (p *plan) become(next plan) {
 	next.args, next.listener, next.member, next.within, next.read = p.args, p.listener, p.member, p.within, p.read
-	next.facts, next.decide, next.world = p.facts, p.decide, p.world
+	next.common, next.decide, next.world = p.common, p.decide, p.world
 	next.config.Group, next.config.Replicas = p.config.Group, p.config.Replicas
 	*p = next
 }

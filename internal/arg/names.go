@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,4 +58,13 @@ func Differ(who, setting string, values map[int]string) string {
 		parts = append(parts, text+cmp.Or(v, "none"))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// IsHost reports whether text is an IP address, or looks like the name of a host.
+func IsHost(text string) bool {
+	if _, err := netip.ParseAddr(text); err == nil {
+		return true
+	}
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
+	return text != "" && len(text) <= 255 && strings.Trim(text, letters) == ""
 }

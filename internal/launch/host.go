@@ -93,7 +93,11 @@ func listenAt(address string) (string, error) {
 		return address, nil
 	}
 	ips, err := net.LookupIP(host)
-	if err != nil {
+	var unknown *net.DNSError
+	switch {
+	case errors.As(err, &unknown) && unknown.IsNotFound:
+		return "", unreachable(unknown)
+	case err != nil:
 		return "", fmt.Errorf("launch: %w", err)
 	}
 	for _, ip := range ips {

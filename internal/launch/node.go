@@ -32,7 +32,7 @@ type Work func(ctx context.Context, p Place, abandon <-chan struct{}) error
 // error of work if that has ended the job, or one that says what has. At node 0 a Host has to be open.
 func (n Nodes) Run(ctx context.Context, say func(text string), work Work) error {
 	for {
-		more, text, err := n.takePart(ctx, work)
+		more, text, err := n.takePart(ctx, say, work)
 		if !more {
 			return err
 		}
@@ -44,8 +44,8 @@ func (n Nodes) Run(ctx context.Context, say func(text string), work Work) error 
 const lostHost = "the launcher of node 0 has gone; calling it again"
 
 // takePart is a start of the job. more is whether there may be another, and text why.
-func (n Nodes) takePart(user context.Context, work Work) (more bool, text string, err error) {
-	w, err := n.call(user)
+func (n Nodes) takePart(user context.Context, say func(text string), work Work) (more bool, text string, err error) {
+	w, err := n.call(user, say)
 	if err != nil {
 		return false, "", err
 	}
@@ -149,15 +149,23 @@ func (w *wire) pass(to chan<- message, ended <-chan struct{}) {
 }
 
 // call connects to node 0.
-func (n Nodes) call(ctx context.Context) (*wire, error) {
+func (n Nodes) call(ctx context.Context, say func(text string)) (*wire, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.Timeout)
 	defer cancel()
+	slow := time.AfterFunc(quiet, func() {
+		say(fmt.Sprintf("the launcher of node 0, at %s, does not answer yet; calling it for %v", n.Address, n.Timeout))
+	})
+	defer slow.Stop()
 	var last error
 	for {
 		w, err := n.callOnce(ctx)
 		var no *EndError
 		if err == nil || errors.As(err, &no) && !no.Later || errors.Is(err, errToken) {
 			return w, err
+		}
+		var unknown *net.DNSError
+		if errors.As(err, &unknown) && unknown.IsNotFound {
+			return nil, unreachable(unknown)
 		}
 		if last == nil || ctx.Err() == nil { // a call that the end of the time has cut short says less
 			last = err
@@ -167,11 +175,19 @@ func (n Nodes) call(ctx context.Context) (*wire, error) {
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return nil, context.Cause(ctx)
 			}
-			return nil, fmt.Errorf("launch: node %d cannot join at the launcher of node 0, at %s, within %v: %w; want launch on node 0 as well, or more time (--join-timeout)",
+			return nil, fmt.Errorf("launch: node %d cannot join at the launcher of node 0, at %s, within %v: %w; want launch on node 0 as well, an address of it that this node reaches (--rendezvous), or more time (--join-timeout)",
 				n.Node, n.Address, n.Timeout, last)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// quiet is how long node 0 may take to answer before that is said.
+const quiet = 2 * time.Second
+
+// unreachable refuses an address whose host has none.
+func unreachable(err *net.DNSError) error {
+	return &EndError{Text: fmt.Sprintf("%s: %s; want --rendezvous with an address or a name of the first machine", err.Name, err.Err), Code: Usage}
 }
 
 func (n Nodes) callOnce(ctx context.Context) (*wire, error) {
