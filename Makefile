@@ -11,7 +11,7 @@ SMOKE_FLAGS = --model resnet20 --data fashion-mnist --stages 2 --chunks 8 --chec
 	--steps 20 --format json --out out/smoke
 
 # Packages that build and are tested without cgo.
-PURE = ./internal/disk ./internal/launch ./internal/stream ./planner/... ./schedule ./balance ./remat/... ./safetensors ./data ./trace ./metrics ./report
+PURE = ./internal/disk ./internal/launch ./internal/stream ./planner/... ./schedule ./balance ./remat/... ./safetensors ./tokenizer ./data ./trace ./metrics ./report
 
 PYTHON = /usr/bin/python3
 BUILD = go build -buildvcs=auto -o bin/penstock ./cmd/penstock

@@ -32,15 +32,15 @@ func TestFilesAreThoseThatOpenReads(t *testing.T) {
 			}
 			want = append(want, filepath.Join(directory, name))
 		}
-		got, err := data.Files(row.name, directory)
+		got, err := data.Files(row.name, directory, data.Options{})
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: %v, %v, want %v", row.name, got, err, want)
 		}
 	}
-	if got, err := data.Files("synthetic", ""); err != nil || got != nil {
+	if got, err := data.Files("synthetic", "", data.Options{}); err != nil || got != nil {
 		t.Errorf("synthetic: %v, %v", got, err)
 	}
-	if _, err := data.Files("imagenet", ""); err == nil {
+	if _, err := data.Files("imagenet", "", data.Options{}); err == nil {
 		t.Error("an unknown data set: no error")
 	}
 }

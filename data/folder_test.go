@@ -97,7 +97,7 @@ func TestImageFolder(t *testing.T) {
 	if got := fill(t, test, 0); !slices.Equal(got.Input.Float32, b.Input.Float32[2*48:]) || got.Target.Int64[0] != 1 {
 		t.Error("the same file is another sample in val")
 	}
-	paths, err := data.Files("images", directory)
+	paths, err := data.Files("images", directory, data.Options{})
 	if err != nil || len(paths) != 4 || paths[1] != filepath.Join(directory, "train/cat/b.JPG") {
 		t.Errorf("files %v, %v", paths, err)
 	}

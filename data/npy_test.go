@@ -188,7 +188,7 @@ func TestOpenNPY(t *testing.T) {
 	if got := fill(t, train, 0).Input.Float32; !slices.Equal(got, []float32{-1, 1}) || train.Info().Classes != 5 || test.Info().Classes != 5 || !slices.Equal(train.Info().Pad, []float32{-1}) {
 		t.Errorf("%v, %+v", got, train.Info())
 	}
-	paths, err := data.Files("npy", directoryOf(t, parts))
+	paths, err := data.Files("npy", directoryOf(t, parts), data.Options{})
 	if err != nil || len(paths) != 4 || filepath.Base(paths[3]) != "val_y.npy" {
 		t.Errorf("%v, %v", paths, err)
 	}

@@ -33,8 +33,12 @@ type Options struct {
 	// for the caller to give to the Loader.
 	Augment Augment
 
-	// Window is the length of a sample of text in bytes, and of tokens. 0 means 128.
+	// Window is the length of a sample of text in bytes, or in tokens. 0 means 128.
 	Window int
+
+	// Tokenizer is where the tokenizer is that makes tokens of text, as tokenizer.Open takes it. ""
+	// leaves the text's bytes.
+	Tokenizer string
 
 	// Holdout is the share of a set without a part to test with that is kept for testing: of texts
 	// and tokens the end, of other sets samples that are drawn by Seed. 0 means 0.1.
@@ -58,31 +62,36 @@ func (o Options) normalisation(mean, std []float32) ([]float32, []float32) {
 
 // set is a data set that Open knows.
 type set struct {
-	tasks    []Task                                   // that it may have
-	settings []setting                                // of its Options, for Set
-	files    func(directory string) ([]string, error) // those that open reads
+	tasks    []Task                                              // that it may have
+	settings []setting                                           // of its Options, for Set
+	files    func(directory string, o Options) ([]string, error) // those that open reads
 	open     func(directory string, o Options) (train, test Dataset, err error)
 }
 
 var sets = map[string]set{
-	"mnist":         {tasks: classes, settings: imageSettings, files: mnist.files, open: mnist.open},
-	"fashion-mnist": {tasks: classes, settings: imageSettings, files: fashionMNIST.files, open: fashionMNIST.open},
-	"images":        {tasks: classes, settings: folderSettings, files: folderFiles, open: openFolder},
-	"cifar10": {tasks: classes, settings: imageSettings, files: cifarFiles, open: func(directory string, o Options) (train, test Dataset, err error) {
+	"mnist":         {tasks: classes, settings: imageSettings, files: always(mnist.files), open: mnist.open},
+	"fashion-mnist": {tasks: classes, settings: imageSettings, files: always(fashionMNIST.files), open: fashionMNIST.open},
+	"images":        {tasks: classes, settings: folderSettings, files: always(folderFiles), open: openFolder},
+	"cifar10": {tasks: classes, settings: imageSettings, files: always(cifarFiles), open: func(directory string, o Options) (train, test Dataset, err error) {
 		return openCIFAR10(directory, o, cifarRecords)
 	}},
-	"npy":    {tasks: []Task{Classification, Regression, Segmentation, NextToken}, settings: npySettings, files: npyFiles, open: openNPY},
-	"csv":    {tasks: []Task{Classification, Regression}, settings: csvSettings, files: csvFiles, open: openCSV},
-	"tokens": {tasks: []Task{NextToken}, settings: tokenSettings, files: tokenFiles, open: openTokens},
-	"text":   {tasks: []Task{NextToken}, settings: []setting{holdout}, files: textFiles, open: openText},
+	"npy":    {tasks: []Task{Classification, Regression, Segmentation, NextToken}, settings: npySettings, files: always(npyFiles), open: openNPY},
+	"csv":    {tasks: []Task{Classification, Regression}, settings: csvSettings, files: always(csvFiles), open: openCSV},
+	"tokens": {tasks: []Task{NextToken}, settings: tokenSettings, files: always(tokenFiles), open: openTokens},
+	"text":   {tasks: []Task{NextToken}, settings: textSettings, files: openedFiles, open: openText},
 	"synthetic": {
 		tasks:    []Task{Classification, Segmentation, NextToken},
 		settings: syntheticSettings,
-		files:    func(string) ([]string, error) { return nil, nil },
+		files:    func(string, Options) ([]string, error) { return nil, nil },
 		open: func(_ string, o Options) (train, test Dataset, err error) {
 			return o.Synthetic.Open()
 		},
 	},
+}
+
+// always lists the same files whatever the options.
+func always(files func(string) ([]string, error)) func(string, Options) ([]string, error) {
+	return func(directory string, _ Options) ([]string, error) { return files(directory) }
 }
 
 // classes is the task of sets of labelled samples.
@@ -102,7 +111,8 @@ func Names() []string { return slices.Sorted(maps.Keys(sets)) }
 //	               they may be; rows of numbers are images of one pixel, [k 1 1]
 //	csv            a file, or a directory with train.csv and test.csv, or val.csv: see CSV
 //	tokens         a file of little-endian uint16 or uint32, or a directory with train.bin and val.bin, or test.bin
-//	text           a file, or a directory whose .txt files are taken in the order of their names
+//	text           a file, or a directory whose .txt files are taken in the order of their names; as bytes, or as tokens of
+//	               Options.Tokenizer, which does not merge over the end of a file
 //	synthetic      no file: directory is ignored
 //
 // Nothing is downloaded. Only regular files are read, and of text at most MaxText bytes. Pictures
@@ -125,12 +135,12 @@ func Open(name, directory string, o Options) (train, test Dataset, err error) {
 
 // Files lists the files that Open reads, so that none of them is written to. It returns an error if
 // one is missing.
-func Files(name, directory string) ([]string, error) {
+func Files(name, directory string, o Options) ([]string, error) {
 	s, err := find(name)
 	if err != nil {
 		return nil, err
 	}
-	return s.files(directory)
+	return s.files(directory, o)
 }
 
 // Tasks lists what a data set may ask of a model. Which of them it is, follows from its files and

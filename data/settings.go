@@ -172,6 +172,15 @@ var (
 		}, "uint16"),
 		classCount, holdout,
 	}
+	textSettings = []setting{
+		{"tokenizer", "none, bytes", func(o *Options, text string) error {
+			if o.Tokenizer = text; text == "" {
+				return fmt.Errorf("the path of a tokenizer.json, or of a directory with vocab.json and merges.txt")
+			}
+			return nil
+		}},
+		holdout,
+	}
 	csvSettings = []setting{
 		{"target", "the last column", func(o *Options, text string) error {
 			if o.CSV.Target = text; text == "" {

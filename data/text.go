@@ -10,6 +10,7 @@ import (
 
 	"penstock/internal/arg"
 	"penstock/internal/disk"
+	"penstock/tokenizer"
 )
 
 // MaxText is the most bytes of text that Open reads, of all files together: they are held in
@@ -22,32 +23,73 @@ const (
 	defaultHoldout = 0.1
 )
 
-// Text is a Dataset for language models over bytes: 256 classes, Int64 inputs and targets of window
-// bytes each. Sample i is the window+1 bytes from i·(window+1) on, so that no byte is in two
-// samples; its input is all of them but the last and its target all but the first. Bytes after the
-// last whole sample are left out.
+// Text is a Dataset for language models over bytes, which are 256 classes, or over tokens: Int64
+// inputs and targets of window of them each. Sample i is the window+1 from i·(window+1) on, so that
+// none is in two samples; its input is all of them but the last and its target all but the first.
+// What follows the last whole sample is left out.
 type Text struct {
-	info    Info
-	content []byte
-	window  int
+	info   Info
+	bytes  []byte // nil if it is of tokens
+	tokens []int32
 }
 
 // NewText returns a data set of the content, which it keeps. It returns an error if window is below
 // one or the content is shorter than one sample.
 func NewText(content []byte, window int) (*Text, error) {
+	return newText(&Text{bytes: content, info: Info{Classes: 256}}, window)
+}
+
+// NewTokens returns a data set of the tokens, which it keeps: the Len of the tokenizer that made them
+// is how many classes there are. It returns an error if window is below one, there are fewer tokens
+// than one sample has, or a token is no class.
+//
+//	ids, err := t.Encode(text) // a tokenizer.Tokenizer
+//	set, err := data.NewTokens(ids, t.Len(), 128)
+func NewTokens(tokens []int32, classes, window int) (*Text, error) {
+	for i, token := range tokens {
+		if token < 0 || int(token) >= classes {
+			return nil, fmt.Errorf("data: text: token %d is %d; want 0 to %d: more classes, or the tokenizer that they were counted for", i, token, classes-1)
+		}
+	}
+	return newText(&Text{tokens: tokens, info: Info{Classes: classes}}, window)
+}
+
+func newText(t *Text, window int) (*Text, error) {
 	if window < 1 {
 		return nil, arg.AtLeast("data: text", "Window", window, 1)
 	}
-	if len(content) <= window {
-		return nil, fmt.Errorf("data: text: %d bytes, expected at least %d for one sample: a longer text or a shorter window",
-			len(content), int64(window)+1)
+	if t.size() <= window {
+		return nil, fmt.Errorf("data: text: %s, expected at least %d for one sample: a longer text or a shorter window", t.has(), int64(window)+1)
 	}
 	spec := Spec{Int64, []int64{int64(window)}}
-	return &Text{Info{Name: "text", Classes: 256, Input: spec, Target: spec}, content, window}, nil
+	t.info.Name, t.info.Input, t.info.Target = "text", spec, spec
+	return t, nil
+}
+
+func (t *Text) window() int { return int(t.info.Input.Shape[0]) }
+func (t *Text) size() int   { return max(len(t.bytes), len(t.tokens)) }
+
+// has says how much there is.
+func (t *Text) has() string {
+	if t.tokens != nil {
+		return fmt.Sprintf("%d tokens", len(t.tokens))
+	}
+	return fmt.Sprintf("%d bytes", len(t.bytes))
+}
+
+// part is the bytes or tokens from one to another.
+func (t *Text) part(from, to int) *Text {
+	out := *t
+	if t.tokens != nil {
+		out.tokens = t.tokens[from:to]
+	} else {
+		out.bytes = t.bytes[from:to]
+	}
+	return &out
 }
 
 // Len implements Dataset.
-func (t *Text) Len() int { return len(t.content) / (t.window + 1) }
+func (t *Text) Len() int { return t.size() / (t.window() + 1) }
 
 // Info implements Dataset.
 func (t *Text) Info() Info { return t.info }
@@ -57,14 +99,22 @@ func (t *Text) Fill(batch *Batch, indices []int) error {
 	if err := batch.begin(t, indices); err != nil {
 		return err
 	}
+	if t.tokens != nil {
+		fillText(batch, t.tokens, t.window(), indices)
+	} else {
+		fillText(batch, t.bytes, t.window(), indices)
+	}
+	return nil
+}
+
+func fillText[T byte | int32](batch *Batch, content []T, window int, indices []int) {
 	for row, index := range indices {
-		sample := t.content[index*(t.window+1):][:t.window+1]
-		input, target := batch.Input.Int64[row*t.window:][:t.window], batch.Target.Int64[row*t.window:][:t.window]
-		for i := range t.window {
+		sample := content[index*(window+1):][:window+1]
+		input, target := batch.Input.Int64[row*window:][:window], batch.Target.Int64[row*window:][:window]
+		for i := range window {
 			input[i], target[i] = int64(sample[i]), int64(sample[i+1])
 		}
 	}
-	return nil
 }
 
 // openText reads the text at path and splits off its last samples for testing: the share o.Holdout,
@@ -78,26 +128,64 @@ func openText(path string, o Options) (train, test Dataset, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	content, err := readText(paths)
+	contents, err := readText(paths)
 	if err != nil {
 		return nil, nil, err
 	}
-	whole, err := NewText(content, window)
+	var whole *Text
+	if o.Tokenizer == "" {
+		whole, err = NewText(joined(contents), window)
+	} else {
+		tokens, classes, failure := tokenised(contents, paths, o.Tokenizer)
+		if failure != nil {
+			return nil, nil, fmt.Errorf("data: text: %w", failure)
+		}
+		whole, err = NewTokens(tokens, classes, window)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (in %s)", err, path)
 	}
 	if whole.Len() < 2 {
-		return nil, nil, fmt.Errorf("data: text: %s has %d bytes, expected at least %d for a sample to train and one to test: "+
-			"a longer text or a shorter window", path, len(content), 2*(window+1))
+		return nil, nil, fmt.Errorf("data: text: %s has %s, expected at least %d for a sample to train and one to test: "+
+			"a longer text or a shorter window", path, whole.has(), 2*(window+1))
 	}
 	tested, err := heldOut("text", whole.Len(), o.Holdout)
 	if err != nil {
 		return nil, nil, err
 	}
 	cut := (whole.Len() - tested) * (window + 1)
-	training, testing := *whole, *whole
-	training.content, testing.content = content[:cut], content[cut:]
-	return &training, &testing, nil
+	return whole.part(0, cut), whole.part(cut, whole.size()), nil
+}
+
+// tokenised is the tokens of texts, each text's by itself, by the tokenizer at a path, and how many
+// that one has.
+func tokenised(texts [][]byte, paths []string, path string) (tokens []int32, classes int, err error) {
+	t, err := tokenizer.Open(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	tokens = []int32{} // not nil, also without a text
+	for i, text := range texts {
+		ids, err := t.Encode(text)
+		if err != nil {
+			return nil, 0, fmt.Errorf("%s: %w", paths[i], err)
+		}
+		tokens = append(tokens, ids...)
+	}
+	return tokens, t.Len(), nil
+}
+
+// openedFiles lists the files of a text and of its tokenizer.
+func openedFiles(path string, o Options) ([]string, error) {
+	paths, err := textFiles(path)
+	if err != nil || o.Tokenizer == "" {
+		return paths, err
+	}
+	more, err := tokenizer.Files(o.Tokenizer)
+	if err != nil {
+		return nil, fmt.Errorf("data: text: %w", err)
+	}
+	return append(paths, more...), nil
 }
 
 // textFiles lists a file, or the .txt files of a directory in the order of their names.
@@ -131,8 +219,8 @@ func textFiles(path string) ([]string, error) {
 	return paths, nil
 }
 
-// readText reads files one after the other.
-func readText(paths []string) ([]byte, error) {
+// readText reads files, which are at most MaxText bytes together.
+func readText(paths []string) ([][]byte, error) {
 	var texts [][]byte
 	left := int64(MaxText)
 	for _, path := range paths {
@@ -142,8 +230,13 @@ func readText(paths []string) ([]byte, error) {
 		}
 		texts, left = append(texts, text), left-int64(len(text))
 	}
+	return texts, nil
+}
+
+// joined is texts one after the other.
+func joined(texts [][]byte) []byte {
 	if len(texts) == 1 {
-		return texts[0], nil
+		return texts[0]
 	}
-	return bytes.Join(texts, nil), nil
+	return bytes.Join(texts, nil)
 }

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock/data"
+	"penstock/tokenizer"
 )
 
 func TestText(t *testing.T) {
@@ -107,5 +108,83 @@ func TestOpenText(t *testing.T) {
 	for _, holdout := range []float64{-0.1, 1, math.NaN()} {
 		_, _, err = data.Open("text", directory, data.Options{Holdout: holdout})
 		wantError(t, err, "want a share between 0 and 1", "between 0 and 1")
+	}
+}
+
+const fixture = "../tokenizer/testdata"
+
+// With a tokenizer a text is its tokens, each file's by itself.
+func TestTextTokens(t *testing.T) {
+	tok, err := tokenizer.Open(fixture)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []int64
+	for _, text := range []string{"the stages of the pipe", "line and the stages\n<|endoftext|>"} {
+		ids, err := tok.Encode([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range ids {
+			want = append(want, int64(id))
+		}
+	}
+	directory := directoryOf(t, map[string][]byte{"a.txt": []byte("the stages of the pipe"), "b.txt": []byte("line and the stages\n<|endoftext|>")})
+	options := data.Options{Window: 1}
+	if err := data.Set("text", &options, []string{"tokenizer=" + fixture, "holdout=0.2"}); err != nil {
+		t.Fatal(err)
+	}
+	train, test, err := data.Open("text", directory, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []int64
+	for _, set := range []data.Dataset{train, test} {
+		if info := set.Info(); info.Classes != 377 || info.Task() != data.NextToken {
+			t.Errorf("%+v", info)
+		}
+		for i := range set.Len() {
+			b := fill(t, set, i)
+			got = append(got, b.Input.Int64[0], b.Target.Int64[0])
+		}
+	}
+	if len(got) < len(want)-1 || !slices.Equal(got, want[:len(got)]) {
+		t.Errorf("tokens %v, want %v", got, want)
+	}
+	files, err := data.Files("text", directory, options)
+	if want := []string{filepath.Join(directory, "a.txt"), filepath.Join(directory, "b.txt"), filepath.Join(fixture, "tokenizer.json")}; err != nil || !slices.Equal(files, want) {
+		t.Errorf("%v, %v, want %v", files, err, want)
+	}
+}
+
+func TestTextTokensRefuses(t *testing.T) {
+	directory := t.TempDir()
+	text, latin := filepath.Join(directory, "a.txt"), filepath.Join(directory, "latin.txt")
+	writeFile(t, text, []byte("the stages"))
+	writeFile(t, latin, []byte("one\ntwo caf\xe9"))
+	damaged := filepath.Join(directory, "t.json")
+	writeFile(t, damaged, []byte("{\n"))
+	for path, row := range map[string]struct {
+		tokenizer string
+		want      []string
+	}{
+		text:  {damaged, []string{"data: text: tokenizer: " + damaged + ": line 2: "}},
+		latin: {fixture, []string{"data: text: " + latin + ": tokenizer: line 2, column 8: byte 0xe9 is not UTF-8"}},
+	} {
+		_, _, err := data.Open("text", path, data.Options{Window: 1, Tokenizer: row.tokenizer})
+		wantError(t, err, row.want...)
+	}
+	_, _, err := data.Open("text", text, data.Options{Window: 128, Tokenizer: fixture})
+	wantError(t, err, "2 tokens, expected at least 129 for one sample", text)
+	_, _, err = data.Open("text", text, data.Options{Window: 1, Tokenizer: directory})
+	wantError(t, err, "no such file", "want a tokenizer.json")
+	_, err = data.Files("text", text, data.Options{Tokenizer: directory})
+	wantError(t, err, "data: text: tokenizer: ", "want a tokenizer.json")
+	wantError(t, data.Set("text", &data.Options{}, []string{"tokenizer="}), "want the path of a tokenizer.json", "tokenizer=none, bytes")
+	_, err = data.NewTokens([]int32{0, 4, 1}, 4, 1)
+	wantError(t, err, "token 1 is 4; want 0 to 3")
+	set, err := data.NewTokens([]int32{0, 3, 1}, 4, 1)
+	if err != nil || set.Len() != 1 || !slices.Equal(fill(t, set, 0).Target.Int64, []int64{3}) {
+		t.Errorf("%v, %v", set, err)
 	}
 }

@@ -81,7 +81,7 @@ func TestRefusesDataSettings(t *testing.T) {
 		{[]string{"--model", "unet", "--data", "cifar10", "--data-dir", "x"}, []string{"--model unet is for segmentation, and --data cifar10 for classification; want --data npy or synthetic with it"}},
 		{[]string{"--model", "mlp", "--data-set", "sizes=3"}, []string{"--data-set sizes=3: want one of the data set's options; synthetic has size=28, channels=1"}},
 		{[]string{"--model", "mlp", "--data-set", "size=9", "--set", "size=8"}, []string{"--set size=8: --data synthetic has 9; leave it out"}},
-		{[]string{"--model", "gpt", "--data", "text", "--data-dir", "x", "--data-set", "size=9"}, []string{"--data-set size=9: want", "text has holdout=0.1"}},
+		{[]string{"--model", "gpt", "--data", "text", "--data-dir", "x", "--data-set", "size=9"}, []string{"--data-set size=9: want", "text has tokenizer=none, bytes, holdout=0.1"}},
 		{[]string{"--model", "gpt", "--window", "9"}, []string{"--window 9"}},
 	} {
 		refuses(t, with([]string{"train", "--data", "synthetic", "--steps", "1"}, row.args...), exitUsage, row.parts...)

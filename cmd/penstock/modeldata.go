@@ -122,11 +122,14 @@ func (f *modelFlags) fit(info data.Info) (models.Options, map[string]any, error)
 		return o, nil, badUsage("--model %s is for %s, and --data %s for %s; want another of the two",
 			f.modelName, tasks[f.info.Kind][0], f.dataName, task)
 	}
-	err := fit("classes", &o.Classes, info.Outputs())
+	var err error
+	if f.info.Kind == models.Text {
+		err = f.fitText(&o, settings, info)
+	} else {
+		err = fit("classes", &o.Classes, info.Outputs())
+	}
 	switch shape := info.Input.Shape; {
-	case err != nil:
-	case f.info.Kind == models.Text:
-		err = fit("context", &o.Context, int(shape[0]))
+	case err != nil, f.info.Kind == models.Text:
 	case len(shape) != 3:
 		err = badUsage("--model %s reads images [channels height width], and --data %s has inputs %v; want another of the two",
 			f.modelName, f.dataName, shape)
@@ -149,6 +152,24 @@ func (f *modelFlags) fit(info data.Info) (models.Options, map[string]any, error)
 		}
 	}
 	return o, settings, nil
+}
+
+// fitText gives a language model the classes and the context of its data. --set may ask for more of
+// both, which no data use, so that the model is that of weights which have more.
+func (f *modelFlags) fitText(o *models.Options, settings map[string]any, info data.Info) error {
+	tokens, window := info.Outputs(), int(info.Input.Shape[0])
+	switch {
+	case o.Classes != 0 && o.Classes < tokens && f.data.Tokenizer != "":
+		return badUsage("--set classes=%d: --data %s has %d tokens; want at least %d, or --data-set tokenizer=PATH with the tokenizer of a model of %d",
+			o.Classes, f.dataName, tokens, tokens, o.Classes)
+	case o.Classes != 0 && o.Classes < tokens:
+		return badUsage("--set classes=%d: --data %s has %d; want at least %d", o.Classes, f.dataName, tokens, tokens)
+	case o.Context != 0 && o.Context < window:
+		return badUsage("--set context=%d: --window %d; want at least %d, or a shorter window", o.Context, window, window)
+	}
+	o.Classes, o.Context = max(o.Classes, tokens), max(o.Context, window)
+	settings["classes"], settings["context"] = o.Classes, o.Context
+	return nil
 }
 
 // misfit is the usage error of a model that has refused the data's options.

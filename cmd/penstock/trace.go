@@ -33,7 +33,7 @@ func (j *job) openTrace(context.Context, io.Writer) error {
 	if j.traceFile == "" || j.member.Rank > 0 { // rank 0 writes it
 		return nil
 	}
-	inputs, err := data.Files(j.dataName, j.dataDir)
+	inputs, err := data.Files(j.dataName, j.dataDir, j.data)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock/internal/disk"
+	"penstock/models"
 	"penstock/nn"
 	"penstock/torch"
 	"penstock/train"
@@ -19,6 +20,8 @@ import (
 type weightFlags struct {
 	init  string // "" is none
 	rules nn.WeightsConfig
+
+	matched bool // the file was compared with the model
 }
 
 func (f *weightFlags) register(s *pflag.FlagSet) {
@@ -45,17 +48,26 @@ func (p *plan) checkInit(s *pflag.FlagSet) error {
 	return nil
 }
 
+// matchInitEarly is matchInit before --out is made, for a run that begins whatever is there.
+func (j *job) matchInitEarly(ctx context.Context, stderr io.Writer) error {
+	if j.resume || j.autoresume {
+		return nil
+	}
+	return j.matchInit(ctx, stderr)
+}
+
 // matchInit compares the file of --init with the model, before anything is measured, and says what
 // will be loaded. The processes of a group must have the same file.
 func (j *job) matchInit(ctx context.Context, stderr io.Writer) error {
-	if j.weights.init == "" || j.from != nil {
+	if j.weights.init == "" || j.from != nil || j.weights.matched {
 		return nil
 	}
+	j.weights.matched = true
 	report, err := nn.CheckWeights(j.weights.init, j.model, j.weights.rules)
 	var mismatch *nn.WeightsError
 	switch {
 	case errors.As(err, &mismatch):
-		return fmt.Errorf("--init: %w\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, load in part with --init-partial", err)
+		return fmt.Errorf("--init: %w\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, load in part with --init-partial%s", err, j.textHint())
 	case err != nil:
 		return fmt.Errorf("--init: %w", err)
 	}
@@ -70,6 +82,16 @@ func (j *job) matchInit(ctx context.Context, stderr io.Writer) error {
 	}
 	fmt.Fprintf(stderr, "--init %s: %v\n", j.weights.init, report)
 	return nil
+}
+
+// textHint says how a language model becomes one of other weights' tokens and positions.
+func (j *job) textHint() string {
+	if j.info.Kind != models.Text {
+		return ""
+	}
+	info := j.training.Info()
+	return fmt.Sprintf("\n  --data %s has %d tokens, --window %d: --set classes=N,context=N makes the model as large as the weights; with fewer tokens there, want the tokenizer of the weights",
+		j.dataName, info.Classes, info.Input.Shape[0])
 }
 
 // hashOf is the SHA-256 of a file.

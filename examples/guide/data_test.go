@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"penstock/data"
+	"penstock/tokenizer"
 	"penstock/torch"
 )
 
@@ -25,4 +26,18 @@ func Example_dataOfOnesOwn() {
 
 	// Output:
 	// classification 2 3 1
+}
+
+func Example_tokens() {
+	t, err := tokenizer.Open("../../tokenizer/testdata") // a small one: 377 tokens
+	check(err)
+	ids, err := t.Encode([]byte("the stages of the pipeline"))
+	check(err)
+	text, err := t.Decode(ids)
+	check(err)
+	set, err := data.NewTokens(ids, t.Len(), 2) // samples of two tokens, and the two that follow
+	check(err)
+	fmt.Printf("%d of %d tokens, %q, %d samples\n", len(ids), t.Len(), text, set.Len())
+	// Output:
+	// 5 of 377 tokens, "the stages of the pipeline", 1 samples
 }

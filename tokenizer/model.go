@@ -1,0 +1,139 @@
+package tokenizer
+
+import (
+	"container/heap"
+	"fmt"
+	"strconv"
+)
+
+// model is a vocabulary and its merges.
+type model struct {
+	vocabulary   map[string]int32
+	merges       map[[2]int32]merge
+	unknown      int32 // the token for characters that are not in the vocabulary; -1 is none
+	fuseUnknown  bool  // one token for several unknown characters in a row
+	byteFallback bool  // they become their bytes, as tokens <0x00> to <0xFF>, where these are there
+	wordsFirst   bool  // a piece that is a token is that token, whatever the merges
+}
+
+// merge says what two tokens become, and when: lower ranks are merged first.
+type merge struct {
+	rank   int
+	merged int32
+}
+
+// encode returns the tokens of a piece, and the first character that the vocabulary lacks, or -1.
+func (m *model) encode(piece string) (ids []int32, lacking rune) {
+	if id, ok := m.vocabulary[piece]; ok && m.wordsFirst {
+		return []int32{id}, -1
+	}
+	unknownBefore := false
+	for _, r := range piece {
+		id, ok := m.vocabulary[string(r)]
+		var bytes []int32
+		if !ok && m.byteFallback {
+			bytes = m.bytes(string(r))
+		}
+		switch {
+		case ok:
+			ids = append(ids, id)
+		case bytes != nil:
+			ids = append(ids, bytes...)
+		case m.unknown < 0:
+			return nil, r
+		case !m.fuseUnknown || !unknownBefore:
+			ids = append(ids, m.unknown)
+		}
+		unknownBefore = !ok && bytes == nil
+	}
+	return m.merge(ids), -1
+}
+
+// bytes returns the tokens of the bytes of a character, nil if one is not in the vocabulary.
+func (m *model) bytes(char string) (out []int32) {
+	for i := range len(char) {
+		id, ok := m.vocabulary[fmt.Sprintf("<0x%02X>", char[i])]
+		if !ok {
+			return nil
+		}
+		out = append(out, id)
+	}
+	return out
+}
+
+// fallbackByte is the byte that a token such as <0x0A> stands for.
+func fallbackByte(token string) (b byte, ok bool) {
+	if len(token) != len("<0x00>") || token[:3] != "<0x" || token[5] != '>' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(token[3:5], 16, 8)
+	return byte(n), err == nil
+}
+
+// merge merges pairs until no pair has a merge: each time the pair of the lowest rank, and of equal
+// ones the first. It changes ids. A heap has the pairs that there are and some that there were, so
+// that n tokens take n·log(n), also in a piece of a million letters.
+func (m *model) merge(ids []int32) []int32 {
+	next, previous := make([]int, len(ids)), make([]int, len(ids))
+	var pairs pairHeap
+	look := func(at int) {
+		if at < 0 || next[at] >= len(ids) {
+			return
+		}
+		if found, ok := m.merges[[2]int32{ids[at], ids[next[at]]}]; ok {
+			pairs = append(pairs, pair{found.rank, at, ids[at], ids[next[at]], found.merged})
+		}
+	}
+	for i := range ids {
+		next[i], previous[i] = i+1, i-1
+	}
+	for i := range ids {
+		look(i)
+	}
+	heap.Init(&pairs)
+	const gone = -1 // in ids: a token that was merged into the one before it
+	for len(pairs) > 0 {
+		p := heap.Pop(&pairs).(pair)
+		if ids[p.at] != p.left || next[p.at] >= len(ids) || ids[next[p.at]] != p.right {
+			continue // one of the two was merged with another in the meantime
+		}
+		right := next[p.at]
+		ids[p.at], ids[right] = p.merged, gone
+		if next[p.at] = next[right]; next[p.at] < len(ids) {
+			previous[next[p.at]] = p.at
+		}
+		for _, at := range []int{previous[p.at], p.at} {
+			before := len(pairs)
+			if look(at); len(pairs) > before {
+				heap.Fix(&pairs, before)
+			}
+		}
+	}
+	kept := ids[:0]
+	for _, id := range ids {
+		if id != gone {
+			kept = append(kept, id)
+		}
+	}
+	return kept
+}
+
+// pair is two neighbours that have a merge, the left one at a place.
+type pair struct {
+	rank, at            int
+	left, right, merged int32
+}
+
+type pairHeap []pair
+
+func (h pairHeap) Len() int { return len(h) }
+func (h pairHeap) Less(i, j int) bool {
+	return h[i].rank < h[j].rank || h[i].rank == h[j].rank && h[i].at < h[j].at
+}
+func (h pairHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *pairHeap) Push(x any)   { *h = append(*h, x.(pair)) }
+func (h *pairHeap) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
+}

@@ -1,0 +1,89 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"penstock/internal/disk"
+)
+
+// The names of the files of a tokenizer.
+const (
+	wholeFile      = "tokenizer.json"
+	vocabularyFile = "vocab.json"
+	mergesFile     = "merges.txt"
+)
+
+// Open reads a tokenizer from path: a tokenizer.json, whatever its name, or a vocab.json with a
+// merges.txt beside it, or a directory with the one or the others. A vocab.json is taken as GPT-2's:
+// its pattern, its byte alphabet, and <|endoftext|> as a token of its own where it is there.
+//
+// The error names the file and what is wrong in it, by line, token or merge; it is fs.ErrNotExist if
+// a file is missing.
+func Open(path string) (*Tokenizer, error) {
+	files, err := Files(path)
+	if err != nil {
+		return nil, err
+	}
+	var contents [][]byte
+	for _, file := range files {
+		content, err := disk.Read(file, disk.MaxJSON)
+		if err != nil {
+			return nil, fmt.Errorf("tokenizer: %w", err)
+		}
+		contents = append(contents, content)
+	}
+	if len(files) == 1 {
+		t, err := parse(contents[0])
+		if err != nil {
+			return nil, fmt.Errorf("tokenizer: %s: %w", files[0], err)
+		}
+		return t, nil
+	}
+	vocabulary, err := parseVocabulary(contents[0])
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %s: %w", files[0], err)
+	}
+	merges, err := parseMerges(contents[1])
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %s: %w", files[1], err)
+	}
+	t, err := gpt2(vocabulary, merges)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %s and %s: %w", files[0], mergesFile, err)
+	}
+	return t, nil
+}
+
+// Files lists the files that Open reads. It returns an error if one is missing.
+func Files(path string) ([]string, error) {
+	const want = "want a tokenizer.json, a vocab.json with a merges.txt beside it, or a directory with them"
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %w; %s", err, want)
+	}
+	directory := path
+	if !info.IsDir() {
+		if filepath.Base(path) != vocabularyFile {
+			return []string{path}, nil
+		}
+		directory = filepath.Dir(path)
+	} else if whole := filepath.Join(path, wholeFile); there(whole) {
+		return []string{whole}, nil
+	}
+	files := []string{filepath.Join(directory, vocabularyFile), filepath.Join(directory, mergesFile)}
+	for _, file := range files {
+		if _, err := os.Stat(file); err != nil {
+			return nil, fmt.Errorf("tokenizer: %w; %s", err, want)
+		}
+	}
+	return files, nil
+}
+
+func there(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}

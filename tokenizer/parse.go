@@ -1,0 +1,347 @@
+package tokenizer
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// file is a tokenizer.json, as far as it decides what text becomes. Its post-processor puts tokens
+// around a text, its truncation and padding are for batches, and its decoder is the inverse of what
+// is read here: none of them matters.
+type file struct {
+	AddedTokens []struct {
+		ID         int32
+		Content    string
+		SingleWord bool `json:"single_word"`
+		LStrip     bool
+		RStrip     bool
+	} `json:"added_tokens"`
+	Normalizer   *step
+	PreTokenizer *step `json:"pre_tokenizer"`
+	Model        struct {
+		Type         string
+		Dropout      float64
+		UnknownToken string     `json:"unk_token"`
+		Prefix       string     `json:"continuing_subword_prefix"`
+		Suffix       string     `json:"end_of_word_suffix"`
+		FuseUnknown  bool       `json:"fuse_unk"`
+		ByteFallback bool       `json:"byte_fallback"`
+		IgnoreMerges bool       `json:"ignore_merges"`
+		Vocab        vocabulary `json:"vocab"`
+		Merges       []tokens   `json:"merges"`
+	}
+}
+
+// step is a normalizer or a pre-tokenizer, or several in a row.
+type step struct {
+	Type             string
+	Normalizers      []step
+	PreTokenizers    []step `json:"pretokenizers"`
+	AddPrefixSpace   *bool  `json:"add_prefix_space"` // these two are true where they are left out
+	UseRegex         *bool  `json:"use_regex"`
+	IndividualDigits bool   `json:"individual_digits"`
+	Behavior         string
+	Invert           bool
+	Pattern          struct{ Regex, String *string }
+}
+
+func parse(content []byte) (*Tokenizer, error) {
+	var f file
+	if err := unmarshal(content, &f); err != nil {
+		return nil, err
+	}
+	m := f.Model
+	switch {
+	case m.Type != "BPE" && m.Type != "":
+		return nil, fmt.Errorf("model.type is %q; want BPE: no other model of tokens is read", m.Type)
+	case len(m.Vocab) == 0:
+		return nil, errors.New("model.vocab has no tokens; want a tokenizer.json of byte-pair encoding: this may be another kind of file")
+	case m.Dropout != 0:
+		return nil, fmt.Errorf("model.dropout is %g; want 0 or null: the same text has the same tokens here", m.Dropout)
+	case m.Prefix != "" || m.Suffix != "":
+		return nil, fmt.Errorf("model.continuing_subword_prefix is %q and end_of_word_suffix %q; want neither", m.Prefix, m.Suffix)
+	}
+	t := &Tokenizer{added: map[string]int32{}}
+	for _, a := range f.AddedTokens {
+		if a.SingleWord || a.LStrip || a.RStrip {
+			return nil, fmt.Errorf("added token %q has single_word, lstrip or rstrip; want none: it would take other text than its own", a.Content)
+		}
+		if a.Content == "" {
+			return nil, fmt.Errorf("added token %d has no content; want its text", a.ID)
+		}
+		if id, ok := t.added[a.Content]; ok && id != a.ID {
+			return nil, fmt.Errorf("added token %q is %d and %d; want one number", a.Content, id, a.ID)
+		}
+		t.added[a.Content] = a.ID
+	}
+	t.model = model{vocabulary: m.Vocab, unknown: -1, fuseUnknown: m.FuseUnknown, byteFallback: m.ByteFallback, wordsFirst: m.IgnoreMerges}
+	if m.UnknownToken != "" {
+		id, ok := m.Vocab[m.UnknownToken]
+		if !ok {
+			return nil, fmt.Errorf("model.unk_token is %q; want a token of model.vocab", m.UnknownToken)
+		}
+		t.model.unknown = id
+	}
+	if err := t.normalise(f.Normalizer); err != nil {
+		return nil, err
+	}
+	if err := t.split(f.PreTokenizer); err != nil {
+		return nil, err
+	}
+	return t, t.finish(m.Merges)
+}
+
+// gpt2 is a tokenizer of a vocab.json and a merges.txt.
+func gpt2(v vocabulary, merges []tokens) (*Tokenizer, error) {
+	t := &Tokenizer{added: map[string]int32{}, byteLevel: true, model: model{vocabulary: v, unknown: -1}}
+	const end = "<|endoftext|>"
+	if id, ok := v[end]; ok {
+		t.added[end] = id
+	}
+	s, err := newSplit(gpt2Pattern, true, true)
+	t.splits = []split{s}
+	return t, errors.Join(err, t.finish(merges))
+}
+
+func (t *Tokenizer) normalise(s *step) error {
+	if s == nil {
+		return nil
+	}
+	if s.Type == "Sequence" {
+		for _, one := range s.Normalizers {
+			if err := t.normalise(&one); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	form, ok := map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}[s.Type]
+	if !ok || t.form != nil {
+		return fmt.Errorf("normalizer is %s; want none, or one of NFC, NFD, NFKC and NFKD", s.Type)
+	}
+	t.form = &form
+	return nil
+}
+
+func (t *Tokenizer) split(s *step) error {
+	if s == nil {
+		return nil
+	}
+	if t.byteLevel {
+		return fmt.Errorf("pre_tokenizer has %s after ByteLevel; want ByteLevel last", s.Type)
+	}
+	pattern, matches, gaps := "", true, true
+	switch s.Type {
+	case "Sequence":
+		for _, one := range s.PreTokenizers {
+			if err := t.split(&one); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "ByteLevel":
+		if s.AddPrefixSpace == nil || *s.AddPrefixSpace {
+			if len(t.splits) > 0 {
+				return errors.New("pre_tokenizer puts a space in front of each piece of a split; want add_prefix_space false")
+			}
+			t.spaceFirst = true
+		}
+		t.byteLevel = true
+		if s.UseRegex != nil && !*s.UseRegex {
+			return nil
+		}
+		pattern = gpt2Pattern
+	case "Digits":
+		if pattern = `\p{N}+`; s.IndividualDigits {
+			pattern = `\p{N}`
+		}
+	case "Split":
+		switch {
+		case s.Pattern.Regex != nil:
+			pattern = *s.Pattern.Regex
+		case s.Pattern.String != nil:
+			pattern = regexp.QuoteMeta(*s.Pattern.String)
+		}
+		if pattern == "" {
+			return errors.New("pre_tokenizer has a Split without a pattern; want a Regex or a String")
+		}
+		switch {
+		case s.Behavior == "Isolated":
+		case s.Behavior == "Removed":
+			matches, gaps = s.Invert, !s.Invert
+		default:
+			return fmt.Errorf("pre_tokenizer has a Split with the behavior %q; want Isolated or Removed", s.Behavior)
+		}
+	default:
+		return fmt.Errorf("pre_tokenizer is %s; want ByteLevel, Split, Digits, or a Sequence of them", s.Type)
+	}
+	one, err := newSplit(pattern, matches, gaps)
+	if err != nil {
+		return fmt.Errorf("pre_tokenizer: the pattern %q: %w", pattern, err)
+	}
+	t.splits = append(t.splits, one)
+	return nil
+}
+
+// finish orders the tokens by number and the merges by rank.
+func (t *Tokenizer) finish(merges []tokens) error {
+	const most = 1 << 20 // tokens; the largest vocabularies have a quarter of that
+	all := maps.Clone(map[string]int32(t.model.vocabulary))
+	for token, id := range t.added {
+		if known, ok := all[token]; ok && known != id {
+			return fmt.Errorf("token %q is %d in model.vocab and %d in added_tokens; want one number", token, known, id)
+		}
+		all[token] = id
+	}
+	for _, token := range slices.Sorted(maps.Keys(all)) {
+		id := all[token]
+		switch {
+		case id < 0 || id >= most:
+			return fmt.Errorf("token %q is %d; want a number from 0 to %d", token, id, most-1)
+		case int(id) >= len(t.tokens):
+			t.tokens = append(t.tokens, make([]string, int(id)+1-len(t.tokens))...)
+		case t.tokens[id] != "":
+			return fmt.Errorf("tokens %q and %q are both %d; want a number for each", t.tokens[id], token, id)
+		}
+		t.tokens[id] = token
+	}
+	t.model.merges = make(map[[2]int32]merge, len(merges))
+	for rank, m := range merges {
+		var ids [3]int32
+		for i, token := range []string{m[0], m[1], m[0] + m[1]} {
+			id, ok := t.model.vocabulary[token]
+			if !ok {
+				return fmt.Errorf("merge %d, of %q and %q: %q is not in the vocabulary; want the merges that were learned with it", rank+1, m[0], m[1], token)
+			}
+			ids[i] = id
+		}
+		pair := [2]int32{ids[0], ids[1]}
+		if first, ok := t.model.merges[pair]; ok {
+			return fmt.Errorf("merges %d and %d are both of %q and %q; want each once", first.rank+1, rank+1, m[0], m[1])
+		}
+		t.model.merges[pair] = merge{rank, ids[2]}
+	}
+	if len(t.added) > 0 {
+		var quoted []string
+		for token := range t.added {
+			quoted = append(quoted, token)
+		}
+		// the longest of those that begin at the same place
+		slices.SortFunc(quoted, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+		for i, token := range quoted {
+			quoted[i] = regexp.QuoteMeta(token)
+		}
+		t.anyAdded = regexp.MustCompile(strings.Join(quoted, "|"))
+	}
+	return nil
+}
+
+// vocabulary is the number of each token. Unmarshal alone would keep the last of two equal tokens.
+type vocabulary map[string]int32
+
+func (v *vocabulary) UnmarshalJSON(content []byte) error {
+	d := json.NewDecoder(bytes.NewReader(content))
+	if open, err := d.Token(); err != nil || open != json.Delim('{') {
+		return fmt.Errorf("the vocabulary is %.20s; want an object of tokens and their numbers", content)
+	}
+	*v = vocabulary{}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return err
+		}
+		token := key.(string)
+		if _, ok := (*v)[token]; ok {
+			return fmt.Errorf("token %q is twice in the vocabulary; want it once", token)
+		}
+		if token == "" {
+			return errors.New(`token "" is in the vocabulary; want no empty one`)
+		}
+		var id *int32
+		if err := d.Decode(&id); err != nil || id == nil {
+			return fmt.Errorf("token %q has no number; want one from 0", token)
+		}
+		(*v)[token] = *id
+	}
+	_, err := d.Token()
+	return err
+}
+
+// tokens are those of a merge: ["a", "b"], or "a b" in older files.
+type tokens [2]string
+
+func (p *tokens) UnmarshalJSON(content []byte) error {
+	var both []string
+	var text string
+	if json.Unmarshal(content, &text) == nil {
+		both = strings.Split(text, " ")
+	} else if err := json.Unmarshal(content, &both); err != nil {
+		both = nil
+	}
+	return p.set(both, string(content))
+}
+
+func (p *tokens) set(both []string, text string) error {
+	if len(both) != 2 || both[0] == "" || both[1] == "" {
+		return fmt.Errorf("the merge %.60s; want two tokens with a space between", text)
+	}
+	*p = tokens(both)
+	return nil
+}
+
+func parseVocabulary(content []byte) (v vocabulary, err error) {
+	if err = unmarshal(content, &v); err == nil && len(v) == 0 {
+		err = errors.New("no tokens; want an object of tokens and their numbers")
+	}
+	return v, err
+}
+
+// parseMerges reads a merge of each line, after one that may begin with #version.
+func parseMerges(content []byte) (all []tokens, err error) {
+	number := 0
+	for line := range strings.Lines(string(content)) {
+		number++
+		line = strings.TrimRight(line, "\r\n")
+		if line == "" || number == 1 && strings.HasPrefix(line, "#version") {
+			continue
+		}
+		var p tokens
+		err := p.set(strings.Split(line, " "), fmt.Sprintf("%q", line))
+		if err == nil && !utf8.ValidString(line) {
+			err = fmt.Errorf("%q is not UTF-8; want UTF-8", line)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", number, err)
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// unmarshal reads JSON; an error of its syntax says the line.
+func unmarshal(content []byte, v any) error {
+	err := json.Unmarshal(content, v)
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	line := func(offset int64) int { return 1 + bytes.Count(content[:min(int(offset), len(content))], []byte("\n")) }
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF) || len(content) == 0:
+		return errors.New("it is empty or cut short; want JSON")
+	case errors.As(err, &syntax):
+		return fmt.Errorf("line %d: %v; want JSON: the file may be damaged, or cut short", line(syntax.Offset), err)
+	case errors.As(err, &kind):
+		return fmt.Errorf("line %d: %s is a %s; want a %v", line(kind.Offset), kind.Field, kind.Value, kind.Type)
+	}
+	return err
+}

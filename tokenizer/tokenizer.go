@@ -1,0 +1,160 @@
+package tokenizer
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// Tokenizer is a vocabulary and the rules by which a text becomes its tokens. It does not change, so
+// that several goroutines may use it. Open makes one.
+type Tokenizer struct {
+	added      map[string]int32
+	anyAdded   *regexp.Regexp // nil without added tokens
+	form       *norm.Form     // that text is brought into; nil leaves it as it is
+	spaceFirst bool           // a text that begins with no space gets one
+	splits     []split
+	byteLevel  bool // bytes become characters of the byte alphabet
+	model      model
+	tokens     []string // by number; "" where there is none
+}
+
+// Len is one more than the greatest number of a token: the rows that a model's embedding needs, and
+// the classes of its head.
+func (t *Tokenizer) Len() int { return len(t.tokens) }
+
+// Encode returns the numbers of the text's tokens, none of which stands for anything but the text.
+// The error says the line and the column, from 1, of a byte that is not UTF-8, or of a character that
+// the vocabulary lacks, where there is no token for the unknown.
+func (t *Tokenizer) Encode(text []byte) ([]int32, error) {
+	if at := invalid(text); at >= 0 {
+		return nil, fmt.Errorf("tokenizer: %s: byte 0x%02x is not UTF-8; want text in UTF-8, as iconv makes it", place(string(text[:at])), text[at])
+	}
+	e := encoder{Tokenizer: t, known: map[string][]int32{}}
+	whole, from := string(text), 0
+	var matches [][]int
+	if t.anyAdded != nil {
+		matches = t.anyAdded.FindAllStringIndex(whole, -1)
+	}
+	for _, m := range matches {
+		if err := e.segment(whole, from, m[0]); err != nil {
+			return nil, err
+		}
+		e.ids = append(e.ids, t.added[whole[m[0]:m[1]]])
+		from = m[1]
+	}
+	err := e.segment(whole, from, len(whole))
+	return e.ids, err
+}
+
+// Decode returns the text of tokens. It is what was encoded, but for what the tokenizer itself
+// changes: unknown characters, normalisation, and a space in front. The end of a text that was cut
+// between tokens may be a part of a character. The error names a number that is no token's.
+func (t *Tokenizer) Decode(ids []int32) ([]byte, error) {
+	var out bytes.Buffer
+	for i, id := range ids {
+		if id < 0 || int(id) >= len(t.tokens) || t.tokens[id] == "" {
+			return nil, fmt.Errorf("tokenizer: token %d of %d is %d; want the number of a token, from 0 to %d: it may be of another tokenizer",
+				i+1, len(ids), id, len(t.tokens)-1)
+		}
+		token := t.tokens[id]
+		if _, ok := t.added[token]; ok {
+			out.WriteString(token)
+		} else if b, ok := fallbackByte(token); ok && t.model.byteFallback {
+			out.WriteByte(b)
+		} else if t.byteLevel {
+			out.Write(fromByteLevel(token))
+		} else {
+			out.WriteString(token)
+		}
+	}
+	return out.Bytes(), nil
+}
+
+// encoder is an Encode under way.
+type encoder struct {
+	*Tokenizer
+	ids   []int32
+	known map[string][]int32 // tokens of pieces that were met before
+}
+
+// mostKnown is how many pieces an encoder remembers, the first that it meets: frequent words come
+// early.
+const mostKnown = 1 << 16
+
+// segment encodes what is between two added tokens.
+func (e *encoder) segment(whole string, from, to int) error {
+	text := whole[from:to]
+	if text == "" {
+		return nil
+	}
+	if e.form != nil {
+		text = e.form.String(text)
+	}
+	space := 0
+	if e.spaceFirst && !strings.HasPrefix(text, " ") {
+		text, space = " "+text, 1
+	}
+	return e.pieces(text, 0, e.splits, func(piece string, at int) error {
+		ids, ok := e.known[piece]
+		if !ok {
+			word := piece
+			if e.byteLevel {
+				word = toByteLevel(piece)
+			}
+			var lacking rune
+			if ids, lacking = e.model.encode(word); lacking >= 0 {
+				return e.unknown(whole[:from]+text[space:max(space, at)], lacking)
+			}
+			if len(e.known) < mostKnown {
+				e.known[piece] = ids
+			}
+		}
+		e.ids = append(e.ids, ids...)
+		return nil
+	})
+}
+
+// pieces gives what the splits leave of the text, which begins at byte at of its segment.
+func (e *encoder) pieces(text string, at int, splits []split, yield func(piece string, at int) error) error {
+	if len(splits) == 0 {
+		return yield(text, at)
+	}
+	return splits[0].each(text, func(piece string, offset int) error {
+		return e.pieces(piece, at+offset, splits[1:], yield)
+	})
+}
+
+// unknown is the error about a character of the piece that follows the text before.
+func (e *encoder) unknown(before string, r rune) error {
+	what := fmt.Sprintf("%q (%U) is", r, r)
+	if e.byteLevel {
+		what = fmt.Sprintf("byte 0x%02x, as %q, is", byteOf[r], r)
+	}
+	return fmt.Errorf("tokenizer: %s: in the piece that begins here, %s not in the vocabulary, and there is no token for the unknown; want a text without it, or a tokenizer that was made for such text",
+		place(before), what)
+}
+
+// place says where a text ends.
+func place(before string) string {
+	line := strings.LastIndexByte(before, '\n') + 1
+	return fmt.Sprintf("line %d, column %d", 1+strings.Count(before, "\n"), 1+utf8.RuneCountInString(before[line:]))
+}
+
+// invalid is where the first byte is that is not UTF-8, or -1.
+func invalid(text []byte) int {
+	if utf8.Valid(text) {
+		return -1
+	}
+	for at := 0; ; {
+		r, n := utf8.DecodeRune(text[at:])
+		if r == utf8.RuneError && n <= 1 {
+			return at
+		}
+		at += n
+	}
+}

@@ -1,0 +1,286 @@
+package tokenizer_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"penstock/tokenizer"
+)
+
+func open(t *testing.T, path string) *tokenizer.Tokenizer {
+	t.Helper()
+	tok, err := tokenizer.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tok
+}
+
+// The numbers are those of the definition (scripts/fixtures/tokenizer.py), and Hugging Face's own
+// library gives the same.
+func TestEncode(t *testing.T) {
+	apart := t.TempDir() // vocab.json and merges.txt without a tokenizer.json
+	for _, name := range []string{"vocab.json", "merges.txt"} {
+		write(t, filepath.Join(apart, name), read(t, "testdata/"+name))
+	}
+	for path, cases := range map[string]string{
+		"testdata": "cases.json", "testdata/tokenizer.json": "cases.json", "testdata/vocab.json": "cases.json", apart: "cases.json",
+		"testdata/split.json": "splitcases.json",
+	} {
+		tok := open(t, path)
+		if tok.Len() != 377 {
+			t.Errorf("%s: %d tokens, want 377", path, tok.Len())
+		}
+		var all []struct {
+			Text string
+			IDs  []int32
+		}
+		if err := json.Unmarshal(read(t, "testdata/"+cases), &all); err != nil || len(all) < 300 {
+			t.Fatal(len(all), err)
+		}
+		for _, c := range all {
+			ids, err := tok.Encode([]byte(c.Text))
+			if err != nil || !slices.Equal(ids, c.IDs) {
+				t.Errorf("%s: %q: %v, %v, want %v", path, c.Text, ids, err, c.IDs)
+			}
+			if text, err := tok.Decode(c.IDs); err != nil || string(text) != c.Text {
+				t.Errorf("%s: decoded %q, %v, want %q", path, text, err, c.Text)
+			}
+		}
+	}
+}
+
+// Every text of UTF-8 is had back, also what no pattern has thought of.
+func TestRoundTrip(t *testing.T) {
+	toks := []*tokenizer.Tokenizer{open(t, "testdata/tokenizer.json"), open(t, "testdata/split.json")}
+	rapid.Check(t, func(r *rapid.T) {
+		text := strings.Join(rapid.SliceOf(rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"stages", " the", "\n\n ", "<|endoftext|>", "'ll"}))).Draw(r, "text"), "")
+		for _, tok := range toks {
+			ids, err := tok.Encode([]byte(text))
+			if err != nil {
+				r.Fatal(err)
+			}
+			if back, err := tok.Decode(ids); err != nil || string(back) != text {
+				r.Fatalf("%q, %v", back, err)
+			}
+		}
+	})
+}
+
+// A long text is searched in windows, a piece at a time, with the same pieces; a piece of a million
+// letters takes no time that grows with its square.
+func TestLong(t *testing.T) {
+	type both struct{ whole, windows *tokenizer.Tokenizer }
+	var all []both
+	for _, path := range []string{"testdata/tokenizer.json", "testdata/split.json"} {
+		b := both{open(t, path), open(t, path)}
+		b.windows.SetWindow(2048)
+		all = append(all, b)
+	}
+	rapid.Check(t, func(r *rapid.T) {
+		words := rapid.SliceOfN(rapid.SampledFrom([]string{"the stages", " ", "  ", "\n", "東京", "7", strings.Repeat(" ", 900), strings.Repeat("x", 3000)}), 10, 60).Draw(r, "words")
+		text := []byte(strings.Join(words, ""))
+		for _, b := range all {
+			want, err := b.whole.Encode(text)
+			if err != nil {
+				r.Fatal(err)
+			}
+			if got, err := b.windows.Encode(text); err != nil || !slices.Equal(got, want) {
+				r.Fatalf("%v: %d tokens, want %d", err, len(got), len(want))
+			}
+		}
+	})
+	tok, text := open(t, "testdata"), bytes.Repeat([]byte("stages"), 200_000)
+	ids, err := tok.Encode(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back, err := tok.Decode(ids); err != nil || !bytes.Equal(back, text) || len(ids) >= len(text) {
+		t.Errorf("%d tokens, %v", len(ids), err)
+	}
+}
+
+// What a small tokenizer.json may say otherwise.
+func TestVariants(t *testing.T) {
+	for name, row := range map[string]struct {
+		change map[string]any
+		text   string
+		want   []int32
+	}{
+		// a=0 b=1 c=2 ab=3 bc=4 abc=5 ?=6 <0xC3>=7 <0xA9>=8 Ġ=9; merges bc, ab, ab c
+		"earliest merge first":  {nil, "abc", []int32{0, 4}},
+		"leftmost of equals":    {nil, "ababb", []int32{3, 3, 1}},
+		"words first":           {map[string]any{"ignore_merges": true}, "abc", []int32{5}},
+		"unknown":               {map[string]any{"unk_token": "?"}, "axxb", []int32{0, 6, 6, 1}},
+		"unknown ones fused":    {map[string]any{"unk_token": "?", "fuse_unk": true}, "axxbx", []int32{0, 6, 1, 6}},
+		"bytes of unknown ones": {map[string]any{"byte_fallback": true, "unk_token": "?"}, "aéxb", []int32{0, 7, 8, 6, 1}},
+		"composed":              {map[string]any{"normalizer": map[string]any{"type": "NFC"}, "byte_fallback": true}, "ae\u0301", []int32{0, 7, 8}},
+		"space in front":        {map[string]any{"pre_tokenizer": map[string]any{"type": "ByteLevel"}}, "ab", []int32{9, 3}},
+		"no second space":       {map[string]any{"pre_tokenizer": map[string]any{"type": "ByteLevel"}}, " ab", []int32{9, 3}},
+		"split by a string":     {map[string]any{"pre_tokenizer": map[string]any{"type": "Split", "pattern": map[string]any{"String": "b"}, "behavior": "Isolated"}}, "abc", []int32{0, 1, 2}},
+		"matches removed":       {map[string]any{"pre_tokenizer": map[string]any{"type": "Split", "pattern": map[string]any{"String": "x"}, "behavior": "Removed"}}, "axb", []int32{0, 1}},
+		"only matches":          {map[string]any{"pre_tokenizer": map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "[abc]"}, "behavior": "Removed", "invert": true}}, "axb c", []int32{0, 1, 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "t.json")
+			write(t, path, small(row.change))
+			ids, err := open(t, path).Encode([]byte(row.text))
+			if err != nil || !slices.Equal(ids, row.want) {
+				t.Errorf("%v, %v; want %v", ids, err, row.want)
+			}
+		})
+	}
+}
+
+// small is a tokenizer.json of few tokens, with changes to it or its model.
+func small(change map[string]any) []byte {
+	model := map[string]any{"type": "BPE",
+		"vocab":  map[string]int{"a": 0, "b": 1, "c": 2, "ab": 3, "bc": 4, "abc": 5, "?": 6, "<0xC3>": 7, "<0xA9>": 8, "Ġ": 9},
+		"merges": []string{"b c", "a b", "ab c"},
+	}
+	file := map[string]any{"model": model}
+	for name, value := range change {
+		if name == "normalizer" || name == "pre_tokenizer" || name == "added_tokens" {
+			file[name] = value
+		} else {
+			model[name] = value
+		}
+	}
+	content, err := json.Marshal(file)
+	if err != nil {
+		panic(err)
+	}
+	return content
+}
+
+func TestRefuses(t *testing.T) {
+	type change = map[string]any
+	added := func(fields change) change { return change{"added_tokens": []change{fields}} }
+	for name, row := range map[string]struct {
+		content []byte
+		want    string
+	}{
+		"empty":            {nil, "it is empty or cut short; want JSON"},
+		"cut short":        {read(t, "testdata/tokenizer.json")[:3000], "unexpected end of JSON input; want JSON: the file may be damaged, or cut short"},
+		"no JSON":          {[]byte("{\n\n?"), "line 3: invalid character '?'"},
+		"another file":     {[]byte(`{"architectures": ["GPT2LMHeadModel"]}`), "model.vocab has no tokens; want a tokenizer.json of byte-pair encoding"},
+		"WordPiece":        {small(change{"type": "WordPiece"}), `model.type is "WordPiece"; want BPE`},
+		"dropout":          {small(change{"dropout": 0.1}), "model.dropout is 0.1; want 0 or null"},
+		"suffix":           {small(change{"end_of_word_suffix": "</w>"}), `end_of_word_suffix "</w>"; want neither`},
+		"vocabulary":       {small(change{"vocab": 1}), "the vocabulary is 1; want an object"},
+		"number":           {small(change{"vocab": change{"a": "x"}}), `token "a" has no number; want one from 0`},
+		"no number":        {small(change{"vocab": change{"a": nil}}), `token "a" has no number; want one from 0`},
+		"empty token":      {small(change{"vocab": change{"": 1}}), `token "" is in the vocabulary; want no empty one`},
+		"negative":         {small(change{"vocab": change{"a": -1}}), `token "a" is -1; want a number from 0 to 1048575`},
+		"great":            {small(change{"vocab": change{"a": 1 << 20}}), `token "a" is 1048576; want a number from 0 to 1048575`},
+		"token twice":      {[]byte(`{"model": {"vocab": {"a": 0, "a": 1}}}`), `token "a" is twice in the vocabulary; want it once`},
+		"number twice":     {small(change{"vocab": change{"a": 3, "b": 3}}), `tokens "a" and "b" are both 3; want a number for each`},
+		"merge of three":   {small(change{"merges": []string{"a b c"}}), `the merge "a b c"; want two tokens with a space between`},
+		"merge of one":     {small(change{"merges": [][]string{{"a"}}}), `the merge ["a"]; want two tokens`},
+		"merge of numbers": {small(change{"merges": []int{1}}), `the merge 1; want two tokens`},
+		"merge of unknown": {small(change{"merges": []string{"b c", "x b"}}), `merge 2, of "x" and "b": "x" is not in the vocabulary`},
+		"merge to unknown": {small(change{"merges": []string{"c c"}}), `merge 1, of "c" and "c": "cc" is not in the vocabulary; want the merges that were learned with it`},
+		"merge twice":      {small(change{"merges": []string{"a b", "b c", "a b"}}), `merges 1 and 3 are both of "a" and "b"; want each once`},
+		"unknown token":    {small(change{"unk_token": "[UNK]"}), `model.unk_token is "[UNK]"; want a token of model.vocab`},
+		"normalizer":       {small(change{"normalizer": change{"type": "Lowercase"}}), "normalizer is Lowercase; want none, or one of NFC"},
+		"pre-tokenizer":    {small(change{"pre_tokenizer": change{"type": "Metaspace"}}), "pre_tokenizer is Metaspace; want ByteLevel, Split, Digits, or a Sequence of them"},
+		"pattern":          {small(change{"pre_tokenizer": change{"type": "Split", "pattern": change{"Regex": "("}, "behavior": "Isolated"}}), `the pattern "("`},
+		"no pattern":       {small(change{"pre_tokenizer": change{"type": "Split", "behavior": "Isolated"}}), "a Split without a pattern"},
+		"behavior":         {small(change{"pre_tokenizer": change{"type": "Split", "pattern": change{"String": "a"}, "behavior": "Contiguous"}}), `behavior "Contiguous"; want Isolated or Removed`},
+		"after ByteLevel":  {small(change{"pre_tokenizer": change{"type": "Sequence", "pretokenizers": []change{{"type": "ByteLevel"}, {"type": "Digits"}}}}), "Digits after ByteLevel; want ByteLevel last"},
+		"space in pieces":  {small(change{"pre_tokenizer": change{"type": "Sequence", "pretokenizers": []change{{"type": "Digits"}, {"type": "ByteLevel"}}}}), "want add_prefix_space false"},
+		"stripping":        {small(added(change{"id": 10, "content": "<m>", "lstrip": true})), `added token "<m>" has single_word, lstrip or rstrip; want none`},
+		"added, empty":     {small(added(change{"id": 10})), "added token 10 has no content"},
+		"added, other":     {small(added(change{"id": 10, "content": "a"})), `token "a" is 0 in model.vocab and 10 in added_tokens; want one number`},
+		"added, same":      {small(added(change{"id": 1, "content": "<m>"})), `tokens "<m>" and "b" are both 1`},
+		"added, two":       {small(change{"added_tokens": []change{{"id": 10, "content": "<m>"}, {"id": 11, "content": "<m>"}}}), `added token "<m>" is 10 and 11; want one number`},
+		"field":            {small(change{"added_tokens": 1}), "added_tokens is a number; want a "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "t.json")
+			write(t, path, row.content)
+			_, err := tokenizer.Open(path)
+			wantError(t, err, "tokenizer: "+path+": ", row.want)
+		})
+	}
+	for name, row := range map[string]struct {
+		vocabulary, merges string
+		want               string
+	}{
+		"damaged merge":   {`{"a": 0}`, "#version: 0.2\na b\n\na\n", `merges.txt: line 4: the merge "a"; want two tokens with a space between`},
+		"merge not UTF-8": {`{"a": 0}`, "a \xff", `merges.txt: line 1: "a \xff" is not UTF-8`},
+		"other merges":    {`{"a": 0}`, "a a", `vocab.json and merges.txt: merge 1, of "a" and "a": "aa" is not in the vocabulary`},
+		"no tokens":       {`{}`, "", "vocab.json: no tokens; want an object"},
+		"no vocabulary":   {`[`, "", "vocab.json: line 1: unexpected end of JSON input"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			directory := t.TempDir()
+			write(t, filepath.Join(directory, "vocab.json"), []byte(row.vocabulary))
+			write(t, filepath.Join(directory, "merges.txt"), []byte(row.merges))
+			_, err := tokenizer.Open(directory)
+			wantError(t, err, row.want)
+		})
+	}
+	directory := t.TempDir()
+	for _, path := range []string{directory, filepath.Join(directory, "no.json")} {
+		_, err := tokenizer.Open(path)
+		wantError(t, err, "no such file", "want a tokenizer.json, a vocab.json with a merges.txt beside it, or a directory with them")
+	}
+	write(t, filepath.Join(directory, "vocab.json"), []byte(`{"a": 0}`))
+	_, err := tokenizer.Open(filepath.Join(directory, "vocab.json"))
+	wantError(t, err, "merges.txt: no such file")
+}
+
+func TestRefusesText(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "t.json")
+	write(t, path, small(map[string]any{"added_tokens": []map[string]any{{"id": 10, "content": "<m>"}}}))
+	tok := open(t, path)
+	for text, want := range map[string]string{
+		"ab\ncab\xff":  "tokenizer: line 2, column 4: byte 0xff is not UTF-8; want text in UTF-8",
+		"x":            `line 1, column 1: in the piece that begins here, 'x' (U+0078) is not in the vocabulary`,
+		"ab<m>c\x00":   `line 1, column 6: in the piece that begins here, '\x00' (U+0000)`,
+		"ab<m>ab<m>\n": `line 1, column 11: in the piece that begins here, '\n'`,
+	} {
+		_, err := tok.Encode([]byte(text))
+		wantError(t, err, want)
+	}
+	write(t, path, small(map[string]any{"pre_tokenizer": map[string]any{"type": "ByteLevel"}}))
+	_, err := open(t, path).Encode([]byte("ab abé"))
+	wantError(t, err, `line 1, column 3: in the piece that begins here, byte 0xc3, as 'Ã', is not in the vocabulary, and there is no token for the unknown; want a text without it`)
+	for _, ids := range [][]int32{{0, -1}, {0, 11}} {
+		_, err := tok.Decode(ids)
+		wantError(t, err, "tokenizer: token 2 of 2 is ", "want the number of a token, from 0 to 10: it may be of another tokenizer")
+	}
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+func write(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, content, 0o666); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantError(t *testing.T, err error, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		if err == nil || !strings.Contains(err.Error(), w) {
+			t.Errorf("%v, want %q", err, w)
+		}
+	}
+}
