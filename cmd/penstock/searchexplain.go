@@ -44,8 +44,8 @@ more bytes, and with links of twice the bandwidth.`,
 			}
 			fmt.Fprintf(t, "memory\t%s holds %s%s; of what its layers hold %s\n", p.Devices[e.Fullest], formatBytes(p.Peaks[e.Fullest]), limit, shares(e.Full))
 			for _, g := range e.Gains {
-				if g.Step == 0 {
-					fmt.Fprintf(t, "%s\tno plan\n", g.What)
+				if g.Step == p.Step {
+					fmt.Fprintf(t, "%s\tgains nothing\n", g.What)
 					continue
 				}
 				fmt.Fprintf(t, "%s\t%s, %s\n", g.What, micros(us(g.Step)), percent(float64(g.Step-p.Step), float64(p.Step)))

@@ -30,10 +30,11 @@ type Share struct {
 	Part float64 // from 0 to 1
 }
 
-// Gain is what a step would take if there were more of something.
+// Gain is what a step would take if there were more of something: at most what the plan takes, which does
+// without.
 type Gain struct {
 	What string
-	Step time.Duration // 0 if nothing fits
+	Step time.Duration
 }
 
 // Explain says what sets the time and the memory of the best plan of a search, and searches again with
@@ -128,9 +129,9 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishe
 		if err != nil {
 			return nil, err
 		}
-		g := Gain{What: more.what}
+		g := Gain{What: more.what, Step: plan.Step}
 		if r.Best != nil {
-			g.Step = r.Best.Step
+			g.Step = min(g.Step, r.Best.Step)
 		}
 		out.Gains = append(out.Gains, g)
 	}

@@ -8,7 +8,10 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
+	"unicode"
 
 	"penstock/internal/arg"
 )
@@ -24,10 +27,10 @@ type Machine struct {
 // Device is a device of a machine.
 type Device struct {
 	Name string // that no other has
-	// Bytes is the most that it may hold; 0 is no limit. What it is divided into has equal parts.
+	// Bytes is the most that it may hold; 0 is no limit. Stages that share it have equal parts.
 	Bytes int64
-	// Threads is how many threads it has; 0 is 1. With fewer for each stage, several stages share it, as
-	// far as they go, each as a device of its own.
+	// Threads is how many threads it has; 0 is 1. It is of no use for what was measured with more. Where
+	// that was fewer, and there are more stages than devices, stages share it, each as a device of its own.
 	Threads int
 	// Speed is how many times as fast it is as what was measured; 0 is 1.
 	Speed float64
@@ -193,24 +196,24 @@ func (m Machine) between(a, b string) (h hop) {
 //	"devices":[{"name":"gpu","count":8,"bytes":80000000000,"threads":1,"speed":1}],
 //	"links":[{"latency_us":5,"bytes_per_second":25e9},{"from":"gpu0","to":"gpu1","latency_us":2,"bytes_per_second":3e11}]}
 type machineJSON struct {
-	Version *int         `json:"version"`
-	Devices []deviceJSON `json:"devices"`
-	Links   []linkJSON   `json:"links"`
+	Version json.RawMessage `json:"version"`
+	Devices []deviceJSON    `json:"devices"`
+	Links   []linkJSON      `json:"links"`
 }
 
 type deviceJSON struct {
-	Name    *string  `json:"name"`
-	Count   *int     `json:"count"`
-	Bytes   *int64   `json:"bytes"`
-	Threads *int     `json:"threads"`
-	Speed   *float64 `json:"speed"`
+	Name    json.RawMessage `json:"name"`
+	Count   json.RawMessage `json:"count"`
+	Bytes   json.RawMessage `json:"bytes"`
+	Threads json.RawMessage `json:"threads"`
+	Speed   json.RawMessage `json:"speed"`
 }
 
 type linkJSON struct {
-	From      string   `json:"from"`
-	To        string   `json:"to"`
-	Latency   *float64 `json:"latency_us"`
-	Bandwidth *float64 `json:"bytes_per_second"`
+	From      string          `json:"from"`
+	To        string          `json:"to"`
+	Latency   json.RawMessage `json:"latency_us"`
+	Bandwidth json.RawMessage `json:"bytes_per_second"`
 }
 
 // What a machine may have: so that files cannot ask for more memory than there is, and times are numbers.
@@ -230,70 +233,142 @@ func ParseMachine(data []byte) (Machine, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&file); err != nil {
-		return Machine{}, fmt.Errorf("search: the machine is no JSON of one: %w; want {\"version\":1,\"devices\":[...],\"links\":[...]}", err)
+		return Machine{}, fmt.Errorf("search: the machine is no JSON of one: %s; want {\"version\":1,\"devices\":[...],\"links\":[...]}", inWords(err))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return Machine{}, errors.New("search: something follows the machine; want the end of the file")
 	}
-	if file.Version == nil || *file.Version != 1 {
+	if version, err := wholeOf("", "version", file.Version, "1", 1, 1); err != nil || version != 1 {
 		return Machine{}, errors.New(`search: "version" is missing or not known; want 1`)
 	}
 	var m Machine
 	for i, f := range file.Devices {
-		at := fmt.Sprintf("devices[%d]", i)
+		one, count, err := f.read(fmt.Sprintf("devices[%d]", i))
 		switch {
-		case f.Name == nil || *f.Name == "":
-			return m, missing(at, "name", "a name")
-		case f.Count != nil && (*f.Count < 1 || *f.Count > maxDevices):
-			return m, wrong(at, "count", *f.Count, fmt.Sprintf("1 to %d", maxDevices))
-		case f.Bytes == nil:
-			return m, missing(at, "bytes", "the most that it may hold")
-		case *f.Bytes < 1:
-			return m, wrong(at, "bytes", *f.Bytes, "1 or more")
-		case f.Threads == nil:
-			return m, missing(at, "threads", "how many it has, such as 1")
-		case *f.Threads < 1 || *f.Threads > maxThreads:
-			return m, wrong(at, "threads", *f.Threads, fmt.Sprintf("1 to %d", maxThreads))
-		case f.Speed == nil:
-			return m, missing(at, "speed", "how many times as fast it is as what was measured, such as 1")
-		case !(*f.Speed >= 1/maxSpeed && *f.Speed <= maxSpeed):
-			return m, wrong(at, "speed", *f.Speed, speeds)
-		}
-		one := Device{Name: *f.Name, Bytes: *f.Bytes, Threads: *f.Threads, Speed: *f.Speed}
-		if f.Count == nil {
-			m.Devices = append(m.Devices, one)
-			continue
-		}
-		if len(m.Devices)+*f.Count > maxDevices {
+		case err != nil:
+			return m, err
+		case len(m.Devices)+max(count, 1) > maxDevices:
 			return m, fmt.Errorf("search: more than %d devices; want at most as many", maxDevices)
-		}
-		for k := range *f.Count {
-			one.Name = fmt.Sprint(*f.Name, k)
+		case count == 0:
 			m.Devices = append(m.Devices, one)
 		}
-	}
-	if len(m.Devices) > maxDevices {
-		return m, fmt.Errorf("search: %d devices; want at most %d", len(m.Devices), maxDevices)
+		name := one.Name
+		for k := range count {
+			one.Name = fmt.Sprint(name, k)
+			m.Devices = append(m.Devices, one)
+		}
 	}
 	for i, f := range file.Links {
-		at := fmt.Sprintf("links[%d]", i)
-		switch {
-		case f.Latency == nil:
-			return m, missing(at, "latency_us", "microseconds")
-		case !(*f.Latency >= 0 && *f.Latency <= us(maxLatency)):
-			return m, wrong(at, "latency_us", *f.Latency, fmt.Sprintf("0 to %.0f microseconds", us(maxLatency)))
-		case f.Bandwidth == nil:
-			return m, missing(at, "bytes_per_second", "the bandwidth")
-		case *f.Bandwidth <= 0:
-			return m, wrong(at, "bytes_per_second", *f.Bandwidth, "more than 0")
+		one, err := f.read(fmt.Sprintf("links[%d]", i))
+		if err != nil {
+			return m, err
 		}
-		m.Links = append(m.Links, Link{From: f.From, To: f.To, Latency: time.Duration(*f.Latency * float64(time.Microsecond)), Bandwidth: *f.Bandwidth})
+		m.Links = append(m.Links, one)
 	}
 	return m, m.check()
 }
 
+// read reads a device, and how many of it there are; 0 where it is said once.
+func (f deviceJSON) read(at string) (d Device, count int, err error) {
+	switch {
+	case absent(f.Name):
+		return d, 0, missing(at, "name", "a name")
+	case json.Unmarshal(f.Name, &d.Name) != nil:
+		return d, 0, wrong(at, "name", string(f.Name), "a text")
+	case d.Name == "":
+		return d, 0, missing(at, "name", "a name")
+	case strings.ContainsFunc(d.Name, unicode.IsControl):
+		return d, 0, wrong(at, "name", strconv.Quote(d.Name), "a name without control characters")
+	}
+	if !absent(f.Count) {
+		n, err := wholeOf(at, "count", f.Count, "how many there are", 1, maxDevices)
+		if err != nil {
+			return d, 0, err
+		}
+		count = int(n)
+	}
+	if d.Bytes, err = wholeOf(at, "bytes", f.Bytes, "the most that it may hold", 1, math.MaxInt64); err != nil {
+		return d, 0, err
+	}
+	threads, err := wholeOf(at, "threads", f.Threads, "how many it has, such as 1", 1, maxThreads)
+	if err != nil {
+		return d, 0, err
+	}
+	d.Threads = int(threads)
+	d.Speed, err = numberOf(at, "speed", f.Speed, "how many times as fast it is as what was measured, such as 1", speeds,
+		func(x float64) bool { return x >= 1/maxSpeed && x <= maxSpeed })
+	return d, count, err
+}
+
+// read reads a link.
+func (f linkJSON) read(at string) (l Link, err error) {
+	latency, err := numberOf(at, "latency_us", f.Latency, "microseconds", fmt.Sprintf("0 to %.0f microseconds", us(maxLatency)),
+		func(x float64) bool { return x >= 0 && x <= us(maxLatency) })
+	if err != nil {
+		return l, err
+	}
+	bandwidth, err := numberOf(at, "bytes_per_second", f.Bandwidth, "the bandwidth", "more than 0", func(x float64) bool { return x > 0 })
+	return Link{From: f.From, To: f.To, Latency: time.Duration(latency * float64(time.Microsecond)), Bandwidth: bandwidth}, err
+}
+
 // us is microseconds.
 func us(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+// absent says that a field is left out, or null.
+func absent(text json.RawMessage) bool { return len(text) == 0 || string(text) == "null" }
+
+// numberOf reads a number that fits.
+func numberOf(at, field string, text json.RawMessage, what, want string, fits func(x float64) bool) (x float64, err error) {
+	switch {
+	case absent(text):
+		return 0, missing(at, field, what)
+	case json.Unmarshal(text, &x) != nil:
+		return 0, wrong(at, field, string(text), "a number, "+want)
+	case !fits(x):
+		return 0, wrong(at, field, x, want)
+	}
+	return x, nil
+}
+
+// wholeOf reads a whole number from least to most, which may be written as 80e9.
+func wholeOf(at, field string, text json.RawMessage, what string, least, most int64) (int64, error) {
+	want := fmt.Sprintf("%d to %d", least, most)
+	if most == math.MaxInt64 {
+		want = fmt.Sprintf("%d or more", least)
+	}
+	var x float64
+	switch {
+	case absent(text):
+		return 0, missing(at, field, what)
+	case json.Unmarshal(text, &x) != nil || x != math.Trunc(x) || math.Abs(x) >= 1<<63:
+		return 0, wrong(at, field, string(text), "a whole number, "+want)
+	}
+	n, err := strconv.ParseInt(string(text), 10, 64) // to the last digit
+	if err != nil {
+		n = int64(x)
+	}
+	if n < least || n > most {
+		return 0, wrong(at, field, string(text), want)
+	}
+	return n, nil
+}
+
+// inWords is an error of package json without the names of Go's types.
+func inWords(err error) string {
+	var kind *json.UnmarshalTypeError
+	if errors.As(err, &kind) {
+		return fmt.Sprintf("%q is %s", kind.Field, article(kind.Value))
+	}
+	return strings.TrimPrefix(err.Error(), "json: ")
+}
+
+// article is a kind of JSON value with its article.
+func article(kind string) string {
+	if strings.HasPrefix(kind, "a") || strings.HasPrefix(kind, "o") {
+		return "an " + kind
+	}
+	return "a " + kind
+}
 
 func missing(at, field, want string) error {
 	return fmt.Errorf("search: %s.%s is missing; want %s", at, field, want)

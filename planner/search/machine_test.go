@@ -2,9 +2,13 @@ package search
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 func TestParseMachine(t *testing.T) {
@@ -17,6 +21,12 @@ func TestParseMachine(t *testing.T) {
 	}
 	if h := m.between("gpu0", "gpu1"); h != (hop{2 * time.Microsecond, 1}) {
 		t.Errorf("the link is %+v, want that of the two", h)
+	}
+	for _, whole := range []string{"80000000000", "80e9", "8.0E+10"} {
+		m, err := ParseMachine([]byte(`{"version":1,"devices":[{"name":"gpu","bytes":` + whole + `,"threads":1,"speed":1}]}`))
+		if err != nil || m.Devices[0].Bytes != 80e9 {
+			t.Errorf("bytes of %s: %+v, %v", whole, m, err)
+		}
 	}
 	for text, want := range map[string]string{
 		`{}`:                           `"version" is missing`,
@@ -43,6 +53,16 @@ func TestParseMachine(t *testing.T) {
 		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":100000,"speed":1,"count":2}]}`:                                                           "at most 131072 of all devices",
 		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1,"count":60000},{"name":"b","bytes":1,"threads":1,"speed":1,"count":60000}]}`: "more than 65536 devices",
 		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1}],"links":[{"latency_us":1e300,"bytes_per_second":1}]}`:                      "links[0].latency_us is 1e+300; want 0 to 3600000000",
+		`{"version":1,"devices":[{"name":"a","bytes":1.5,"threads":1,"speed":1}]}`:                                                                        "devices[0].bytes is 1.5; want a whole number, 1 or more",
+		`{"version":1,"devices":[{"name":"a","bytes":1e30,"threads":1,"speed":1}]}`:                                                                       "devices[0].bytes is 1e30; want a whole number, 1 or more",
+		`{"version":1,"devices":[{"name":"a","bytes":"80GB","threads":1,"speed":1}]}`:                                                                     `devices[0].bytes is "80GB"; want a whole number, 1 or more`,
+		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":"fast"}]}`:                                                                     `devices[0].speed is "fast"; want a number`,
+		`{"version":1,"devices":[{"name":7,"bytes":1,"threads":1,"speed":1}]}`:                                                                            "devices[0].name is 7; want a text",
+		`{"version":1,"devices":[{"name":"a\u001b[31m","bytes":1,"threads":1,"speed":1}]}`:                                                                `devices[0].name is "a\x1b[31m"; want a name without control characters`,
+		`{"version":1,"devices":{"name":"a"}}`:                                                                                                            `"devices" is an object`,
+		`{"version":1,"devices":[1]}`:                                                                                                                     `"devices" is a number`,
+		`{"version":"one","devices":[]}`:                                                                                                                  `"version" is missing or not known; want 1`,
+		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1}],"links":[{"from":"a\nb","latency_us":1,"bytes_per_second":1}]}`:            "want names of devices",
 		`nonsense`: "no JSON",
 	} {
 		if _, err := ParseMachine([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
@@ -79,5 +99,74 @@ func TestExtremeMachines(t *testing.T) {
 	c.Layers[0].Forward = 1e16
 	if _, err := Search(context.Background(), Profile{[]Measured{{Chain: c}}}, devices(2, 0), w); err == nil || !strings.Contains(err.Error(), "less than a year") {
 		t.Errorf("a step of centuries: %v", err)
+	}
+}
+
+// A device is shared by as few stages as there have to be, and its bytes are theirs in equal parts.
+func TestDevicesAreSharedByAsFewAsThereAre(t *testing.T) {
+	m := Machine{Devices: []Device{{Name: "a", Bytes: 1200, Threads: 8}, {Name: "b", Bytes: 900, Threads: 2}, {Name: "c", Bytes: 600, Threads: 1}}}
+	for _, test := range []struct {
+		threads, n int
+		want       []worker
+	}{
+		{1, 1, []worker{{name: "a", bytes: 1200}}},
+		{1, 3, []worker{{name: "a", bytes: 1200}, {name: "b", bytes: 900}, {name: "c", bytes: 600}}},
+		{1, 4, []worker{{name: "a/0", bytes: 600}, {name: "a/1", bytes: 600}, {name: "b/0", bytes: 450}, {name: "b/1", bytes: 450}}},
+		{1, 6, []worker{{name: "a/0", bytes: 400}, {name: "a/1", bytes: 400}, {name: "a/2", bytes: 400}, {name: "b/0", bytes: 450}, {name: "b/1", bytes: 450}, {name: "c", bytes: 600}}},
+		{2, 2, []worker{{name: "a", bytes: 1200}, {name: "b", bytes: 900}}},
+		{2, 5, []worker{{name: "a/0", bytes: 300}, {name: "a/1", bytes: 300}, {name: "a/2", bytes: 300}, {name: "a/3", bytes: 300}, {name: "b", bytes: 900}}},
+		{8, 1, []worker{{name: "a", bytes: 1200}}},
+	} {
+		var got []worker
+		for _, w := range m.workers(test.threads, test.n, 0) {
+			got = append(got, worker{name: w.name, bytes: w.bytes})
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%d stages of %d threads: %+v, want %+v", test.n, test.threads, got, test.want)
+		}
+	}
+	// Nobody takes more threads than there are, and every number of stages that there are threads for has a device.
+	rapid.Check(t, func(t *rapid.T) {
+		m, all, threads := Machine{}, 0, rapid.IntRange(1, 4).Draw(t, "threads")
+		for i := range rapid.IntRange(1, 5).Draw(t, "devices") {
+			d := Device{Name: fmt.Sprint(i), Bytes: int64(rapid.IntRange(100, 200).Draw(t, "bytes")), Threads: rapid.IntRange(1, 9).Draw(t, "of it")}
+			m.Devices, all = append(m.Devices, d), all+d.Threads/threads
+		}
+		if got := m.parts(threads); got != all {
+			t.Fatalf("%d parts, want %d", got, all)
+		}
+		for n := 1; n <= all; n++ {
+			list, on, held := m.workers(threads, n, 0), map[string]int{}, map[string]int64{}
+			for _, w := range list {
+				on[w.device]++
+				held[w.device] += w.bytes
+			}
+			most := 0
+			for _, d := range m.Devices {
+				if on[d.Name]*threads > d.Threads || held[d.Name] > d.Bytes || on[d.Name] > 0 && held[d.Name] <= d.Bytes-int64(on[d.Name]) {
+					t.Fatalf("%d stages: %d on %+v, with %d bytes", n, on[d.Name], d, held[d.Name])
+				}
+				most = max(most, on[d.Name])
+			}
+			fewer := 0 // that there is a place for if no device has as many
+			for _, d := range m.Devices {
+				fewer += min(d.Threads/threads, most-1)
+			}
+			if len(list) != n || fewer >= n {
+				t.Fatalf("%d stages: %+v", n, list)
+			}
+		}
+	})
+}
+
+// A model that one stage with all of a device's bytes has room for is not refused for the threads of the device.
+func TestThreadsDoNotTakeBytes(t *testing.T) {
+	p := Profile{[]Measured{{Chain: seeded(4, 8)}}}
+	w := Wishes{MicroBatches: []int{4}, Schedules: []string{"gpipe"}}
+	alone := search(t, p, devices(1, 0), w).Best
+	m := Machine{Devices: []Device{{Name: "cpu", Bytes: alone.Peaks[0], Threads: 8}}}
+	got := search(t, p, m, w).Best
+	if got == nil || got.Step > alone.Step {
+		t.Fatalf("%+v, want one stage of %v or better", got, alone.Step)
 	}
 }

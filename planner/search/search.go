@@ -317,9 +317,9 @@ func (w Wishes) spaces(profile Profile, machine Machine, s schedule.Schedule) (l
 	orders, known := machine.orders(), map[string]bool{}
 	for _, threads := range profile.threads() {
 		for _, machine := range orders {
-			all := machine.workers(threads, w.Limit)
+			parts := machine.parts(threads)
 			for _, r := range replicas {
-				most := len(all) / r
+				most := parts / r
 				devices := []int{w.Devices}
 				if w.Devices == 0 {
 					devices = nil
@@ -329,10 +329,11 @@ func (w Wishes) spaces(profile Profile, machine Machine, s schedule.Schedule) (l
 				}
 				for _, n := range devices {
 					if n > most {
-						why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", n*r, threads, len(all))
+						why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", n*r, threads, parts)
 						continue
 					}
-					if key := alike(all[:n*r], threads, n); len(orders) > 1 && known[key] {
+					all := machine.workers(threads, n*r, w.Limit)
+					if key := alike(all, threads, n); len(orders) > 1 && known[key] {
 						continue // in another order
 					} else {
 						known[key] = true
@@ -424,10 +425,31 @@ func (p Profile) threads() (list []int) {
 	return list
 }
 
-// workers are the parts of the machine's devices that have so many threads each.
-func (m Machine) workers(threads int, limit int64) (list []worker) {
+// parts is how many stages with so many threads each the machine has devices for.
+func (m Machine) parts(threads int) (n int) {
 	for _, d := range m.Devices {
-		parts := d.threads() / threads
+		n += d.threads() / threads
+	}
+	return n
+}
+
+// workers are n devices with so many threads each, of the [Machine.parts] that there are: those of the
+// machine, and where these are too few, parts of them, of each device as few as will do.
+func (m Machine) workers(threads, n int, limit int64) (list []worker) {
+	most, left := 1, n // of a device
+	for {
+		all := 0
+		for _, d := range m.Devices {
+			all += min(d.threads()/threads, most)
+		}
+		if all >= n {
+			break
+		}
+		most++
+	}
+	for _, d := range m.Devices {
+		parts := min(d.threads()/threads, most, left)
+		left -= parts
 		for k := range parts {
 			one := worker{name: d.Name, device: d.Name, bytes: d.Bytes / int64(parts), speed: d.speed()}
 			if parts > 1 {
@@ -437,6 +459,9 @@ func (m Machine) workers(threads int, limit int64) (list []worker) {
 				one.bytes = limit
 			}
 			list = append(list, one)
+		}
+		if left == 0 {
+			break
 		}
 	}
 	return list
