@@ -17,9 +17,32 @@ import (
 // isStdin reports whether an argument names standard input.
 func isStdin(path string) bool { return path == "-" || path == "/dev/stdin" }
 
-// readInput reads a chain or a plan: a regular file, standard input, or a descriptor that a shell
-// has opened, as for <(command).
+// readInput reads a chain, a plan or a machine: a regular file, standard input, or a descriptor that a
+// shell has opened, as for <(command). A file that cannot be read is wrong input, a usage error that names it.
 func readInput(cmd *cobra.Command, path string) ([]byte, error) {
+	text, err := openInput(cmd, path)
+	if err == nil {
+		return text, nil
+	}
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		err = at.Err
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, badUsage("%s: no such file", path)
+	}
+	return nil, badUsage("%s: %w", inputName(path), err)
+}
+
+// inputName is what errors call an input.
+func inputName(path string) string {
+	if isStdin(path) {
+		return "standard input"
+	}
+	return path
+}
+
+func openInput(cmd *cobra.Command, path string) ([]byte, error) {
 	if isStdin(path) {
 		return disk.ReadStream(cmd.InOrStdin(), disk.MaxJSON)
 	}

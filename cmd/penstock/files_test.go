@@ -104,7 +104,7 @@ func TestInputsAreRegularFiles(t *testing.T) {
 	} {
 		for _, args := range [][]string{{"remat", "solve", path, "--limit", "30MiB"}, {"remat", "check", chain, path}} {
 			r := command(t, args...)
-			if r.code != exitFailed || !strings.Contains(r.stderr, path) || !strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
+			if r.code != exitUsage || !strings.Contains(r.stderr, path) || !strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
 				t.Errorf("%q: %+v", args, r)
 			}
 		}

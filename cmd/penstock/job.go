@@ -38,6 +38,7 @@ type job struct {
 	together       bool         // all processes of the group end here, and nobody waits
 	told           bool         // that measured times are uncertain
 	unlock         func() error // releases --out; nil without it
+	made           []string     // directories that this run has made for --out, the innermost first
 }
 
 // openJob makes a job. What can fail is tried in the order of its cost: data, checkpoints and the
@@ -49,12 +50,14 @@ func openJob(ctx context.Context, p plan, stderr io.Writer) (*job, error) {
 		stderr = io.Discard
 	}
 	for _, open := range []func(ctx context.Context, stderr io.Writer) error{
-		j.openGroup, j.openData, j.planSteps, j.agree, j.matchInitEarly, j.openStore, j.matchInit, j.choosePlan, j.shareCores, j.tellChanges, j.tellResumed, j.openTrace, j.openMeasures, j.limitMemory, j.findBalance,
-		j.chooseSchedule, j.openPipe, j.openLoop, j.planMemory, j.placePipe, j.serveDashboard,
+		j.openGroup, j.openData, j.planSteps, j.agree, j.matchInitEarly, j.checkEvents, j.openStore, j.matchInit, j.choosePlan, j.shareCores, j.tellChanges, j.tellResumed, j.openTrace, j.limitMemory, j.findBalance,
+		j.chooseSchedule, j.openPipe, j.openLoop, j.planMemory, j.placePipe, j.openMeasures, j.serveDashboard,
 	} {
 		if err := open(ctx, stderr); err != nil {
 			j.tellGroup(err)
-			return nil, errors.Join(err, j.close())
+			err = errors.Join(err, j.close())
+			j.removeMade()
+			return nil, err
 		}
 	}
 	return j, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -20,6 +21,21 @@ type measures struct {
 	writers []metrics.Writer
 	clipped bool // gradients have a norm
 	epoch   int  // of the last step
+}
+
+// checkEvents refuses a --tensorboard that is no directory, before anything is made.
+func (j *job) checkEvents(context.Context, io.Writer) error {
+	if j.tensorboard == "" || j.member.Rank > 0 {
+		return nil
+	}
+	for dir := filepath.Clean(j.tensorboard); ; dir = filepath.Dir(dir) {
+		switch info, err := os.Stat(dir); {
+		case err == nil && info.IsDir() || dir == filepath.Dir(dir):
+			return nil
+		case err == nil:
+			return badUsage("--tensorboard %s: %s is no directory; want one, or a name that there is not", j.tensorboard, dir)
+		}
+	}
 }
 
 // openMeasures opens the files that get a line for each step.

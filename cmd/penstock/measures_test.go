@@ -135,11 +135,18 @@ func TestMetricsRefused(t *testing.T) {
 	if err := os.WriteFile(file, []byte("my notes\n"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	for _, tt := range []struct{ flag, path string }{{"--out", dir}, {"--tensorboard", file}} {
-		r := command(t, with(small, "--steps", "1", tt.flag, tt.path)...)
-		if r.code != exitFailed || r.stdout != "" || !strings.HasPrefix(r.stderr, "penstock: "+tt.flag+" "+tt.path+" cannot be written: ") {
+	if r := command(t, with(small, "--steps", "1", "--out", dir)...); r.code != exitFailed || r.stdout != "" || !strings.HasPrefix(r.stderr, "penstock: --out "+dir+" cannot be written: ") {
+		t.Errorf("%+v", r)
+	}
+	out := filepath.Join(dir, "new", "out")
+	for _, path := range []string{file, filepath.Join(file, "events")} {
+		r := command(t, with(small, "--steps", "1", "--out", out, "--tensorboard", path)...)
+		if r.code != exitUsage || r.stdout != "" || !strings.HasPrefix(r.stderr, "penstock: --tensorboard "+path+": "+file+" is no directory") {
 			t.Errorf("%+v", r)
 		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "new")); err == nil {
+		t.Error("--out is made")
 	}
 	if text, err := os.ReadFile(file); err != nil || string(text) != "my notes\n" {
 		t.Errorf("%q, %v", text, err)

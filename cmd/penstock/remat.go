@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -67,23 +66,16 @@ func readChain(cmd *cobra.Command, path string) (remat.Chain, error) {
 	return readRemat(cmd, path, planfile.ParseChain)
 }
 
+// readRemat reads a file. What is wrong in it is a usage error.
 func readRemat[T any](cmd *cobra.Command, path string, parse func([]byte) (T, error)) (T, error) {
 	var zero T
-	name := path
-	if isStdin(path) {
-		name = "standard input"
-	}
 	text, err := readInput(cmd, path)
-	var at *fs.PathError
-	switch {
-	case errors.As(err, &at):
-		return zero, err // it names the file
-	case err != nil:
-		return zero, fmt.Errorf("%s: %w", name, err)
+	if err != nil {
+		return zero, err
 	}
 	value, err := parse(text)
 	if err != nil {
-		return zero, fmt.Errorf("%s: %s", name, message(err))
+		return zero, badUsage("%s: %s", inputName(path), message(err))
 	}
 	return value, nil
 }

@@ -98,21 +98,21 @@ func TestRematRefuses(t *testing.T) {
 		{solve("--limit", "1GiB", "--out", filepath.Join(dir, "no", "plan.json")), exitFailed, []string{"--out", "cannot be written"}},
 		{solve("--limit", "1GiB", "--out", dir), exitFailed, []string{"--out", "cannot be written: not a regular file but a directory"}},
 		{solve("--limit", "1MiB", "--out", out), exitFailed, []string{"no plan stays under 1.0 MiB", "the least is", "layer 5, f, in backward", "saved"}},
-		{[]string{"remat", "solve", missing, "--limit", "1GiB"}, exitFailed, []string{"missing.json", "no such file"}},
-		{[]string{"remat", "solve", broken, "--limit", "1GiB", "--out", out}, exitFailed, []string{"broken.json: chain, byte", "input_bytes: -5 bytes; want 0 or more"}},
+		{[]string{"remat", "solve", missing, "--limit", "1GiB"}, exitUsage, []string{"missing.json", "no such file"}},
+		{[]string{"remat", "solve", broken, "--limit", "1GiB", "--out", out}, exitUsage, []string{"broken.json: chain, byte", "input_bytes: -5 bytes; want 0 or more"}},
 		{[]string{"remat", "explain", chain}, exitUsage, []string{"--limit is needed"}},
 		{[]string{"remat", "explain", chain, "--limit", "2MiB"}, exitFailed, []string{"no plan stays under 2.0 MiB"}},
-		{[]string{"remat", "explain", missing, "--limit", "2MiB"}, exitFailed, []string{"missing.json"}},
+		{[]string{"remat", "explain", missing, "--limit", "2MiB"}, exitUsage, []string{"missing.json"}},
 		{[]string{"remat", "compare"}, exitUsage, []string{"CHAIN is missing"}},
-		{[]string{"remat", "compare", broken}, exitFailed, []string{"broken.json"}},
+		{[]string{"remat", "compare", broken}, exitUsage, []string{"broken.json"}},
 		{[]string{"remat", "compare", chain, "--format", "text"}, exitUsage, []string{`"text"`}},
 		{[]string{"remat", "curve", chain}, exitUsage, []string{"--out is needed", "curve.svg"}},
 		{[]string{"remat", "curve", chain, "--out", out}, exitUsage, []string{"out.json", ".svg"}},
-		{[]string{"remat", "curve", broken, "--out", filepath.Join(dir, "a.svg")}, exitFailed, []string{"broken.json"}},
+		{[]string{"remat", "curve", broken, "--out", filepath.Join(dir, "a.svg")}, exitUsage, []string{"broken.json"}},
 		{[]string{"remat", "check", chain}, exitUsage, []string{"PLAN is missing"}},
 		{[]string{"remat", "check", "-", "-"}, exitUsage, []string{"both -"}},
-		{[]string{"remat", "check", chain, missing}, exitFailed, []string{"missing.json"}},
-		{[]string{"remat", "check", chain, broken}, exitFailed, []string{`broken.json: plan, byte`, `unknown field "input_bytes"`}},
+		{[]string{"remat", "check", chain, missing}, exitUsage, []string{"missing.json"}},
+		{[]string{"remat", "check", chain, broken}, exitUsage, []string{`broken.json: plan, byte`, `unknown field "input_bytes"`}},
 		{[]string{"remat", "check", chain, plan}, exitFailed, []string{"the plan does not hold: operation 0, L: the loss needs x(6)"}},
 	} {
 		r := command(t, test.args...)
@@ -190,7 +190,7 @@ func TestRematPipes(t *testing.T) {
 	if r := piped(t, strings.Replace(solved.stdout, `"peak_bytes":`, `"peak_bytes":1`, 1), "remat", "check", chain, "-"); r.code != exitFailed || !strings.Contains(r.stderr, "the plan does not hold: the peak is") {
 		t.Errorf("%+v", r)
 	}
-	if r := piped(t, "{}", "remat", "explain", "-", "--limit", "30MiB"); r.code != exitFailed || !strings.Contains(r.stderr, `standard input: chain, byte 2: the field "version" is missing`) {
+	if r := piped(t, "{}", "remat", "explain", "-", "--limit", "30MiB"); r.code != exitUsage || !strings.Contains(r.stderr, `standard input: chain, byte 2: the field "version" is missing`) {
 		t.Errorf("%+v", r)
 	}
 }
@@ -296,7 +296,7 @@ func TestRematCurve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := command(t, "remat", "curve", textFile(t, "x.json", "{"), "--out", out); r.code != exitFailed {
+	if r := command(t, "remat", "curve", textFile(t, "x.json", "{"), "--out", out); r.code != exitUsage {
 		t.Errorf("%+v", r)
 	}
 	if after, err := os.ReadFile(out); err != nil || !bytes.Equal(before, after) {

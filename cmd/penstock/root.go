@@ -19,7 +19,7 @@ import (
 const (
 	exitDone   = 0
 	exitFailed = 1            // something went wrong, or a signal ended the run early
-	exitUsage  = launch.Usage // the command line is wrong, whatever is on the disk
+	exitUsage  = launch.Usage // the command line is wrong, or a chain, plan or machine that it names
 )
 
 // usageError is the error of a wrong command line. It is printed as one line: after a page of help
@@ -82,7 +82,8 @@ func newRoot(args []string) *cobra.Command {
 memory limit of its own, and trains it as a pipeline of micro-batches. The
 result does not depend on the cut, to the bit.
 
-Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line.`,
+Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line or
+input.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},

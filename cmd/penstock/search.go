@@ -139,7 +139,7 @@ func (f *searchFlags) register(cmd *cobra.Command) {
 	f.of.register(s)
 	count(s, &f.stages, "stages", 0, "`P` devices side by side (default: any number of the machine's)")
 	count(s, &f.stages, "devices", 0, "the same as --stages, `P` devices side by side")
-	count(s, &f.chunks, "chunks", 0, "`M` micro-batches of a batch, each as the chain says")
+	whole(s, &f.chunks, "chunks", 0, 1, search.MostMicroBatches, fmt.Sprintf("`M` micro-batches of a batch, each as the chain says, at most %d", search.MostMicroBatches))
 	count(s, &f.batch, "batch", 0, "`N` rows of a batch, which are cut into any number of micro-batches")
 	count(s, &f.rows, "rows", 0, "`N` rows that the chain is of, with --batch (default all)")
 	list(s, &f.schedules, "schedule", "`NAME,...` of the schedules to choose from (default all): "+strings.Join(scheduleNames(), ", "), func(text string) (string, error) {
@@ -287,7 +287,7 @@ func chainOrModel(f *searchFlags) cobra.PositionalArgs {
 func readMachine(cmd *cobra.Command, path string) (search.Machine, error) {
 	text, err := readInput(cmd, path)
 	if err != nil {
-		return search.Machine{}, err
+		return search.Machine{}, badUsage("--machine %w", err)
 	}
 	m, err := search.ParseMachine(text)
 	if err != nil {
@@ -310,11 +310,7 @@ func (j *searchJob) once(ctx context.Context) (*search.Result, error) {
 	}
 	least := r.Short
 	if least == nil {
-		var all []string
-		for _, o := range r.Schedules {
-			all = append(all, o.Schedule+": "+message(errors.New(o.Lost)))
-		}
-		return nil, badUsage("no schedule can be planned: %s", strings.Join(all, "; "))
+		return nil, badUsage("no schedule can be planned: %s", reasons(r.Schedules))
 	}
 	enough, err := search.Enough(ctx, j.profile, j.machine, j.wishes)
 	if err != nil {
@@ -328,6 +324,23 @@ func (j *searchJob) once(ctx context.Context) (*search.Result, error) {
 		remedy += "; more devices alone will not"
 	}
 	return nil, badUsage("no plan keeps the limits: %s; %s", least.Shortages(), remedy)
+}
+
+// reasons says why schedules have no plan, those together that have the same reason.
+func reasons(list []search.Outcome) string {
+	var whys []string
+	of := map[string][]string{}
+	for _, o := range list {
+		why := message(errors.New(o.Lost))
+		if of[why] == nil {
+			whys = append(whys, why)
+		}
+		of[why] = append(of[why], o.Schedule)
+	}
+	for i, why := range whys {
+		whys[i] = strings.Join(of[why], ", ") + ": " + why
+	}
+	return strings.Join(whys, "; ")
 }
 
 // beyondChains is a shortage with what a model's steps take beyond what their chains say, as far as that has been

@@ -85,6 +85,10 @@ func TestPlanRefuses(t *testing.T) {
 		{[]string{"--chunks", "4", "--stages", "2", "--schedule", "2f2b"}, []string{"2f2b", "want one of gpipe"}},
 		{[]string{"--chunks", "4", "--stages", "2", "--memory-limit", "0"}, []string{"--memory-limit", "more than 0 bytes"}},
 		{[]string{"--chunks", "4", "--stages", "2", "--memory-limit", "1MiB"}, []string{"no plan keeps the limits", "device 0 needs", "device 1 needs", "a limit of at least"}},
+		{[]string{"--chunks", "1000000", "--stages", "2"}, []string{"--chunks 1000000", "want at most 16384"}},
+		{[]string{"--chunks", "4", "--stages", "4", "--schedule", "bfs,zb-v,interleaved"}, []string{"no schedule can be planned: bfs, zb-v, interleaved: 8 stages are more than 6 units\n"}},
+		{[]string{"--chunks", "4", "--machine", filepath.Join(t.TempDir(), "none.json")}, []string{"--machine", "none.json: no such file"}},
+		{[]string{"--chunks", "4", "--machine", t.TempDir()}, []string{"--machine", "not a regular file but a directory"}},
 		{[]string{"--chunks", "4", "--machine", machine("")}, []string{"--machine", "the machine has none"}},
 		{[]string{"--chunks", "4", "--machine", machine(`{"name":"a","bytes":-1,"threads":1,"speed":1}`)}, []string{"devices[0].bytes is -1"}},
 		{[]string{"--chunks", "4", "--machine", machine(`{"name":"a","bytes":1}`)}, []string{"devices[0].threads is missing"}},
@@ -102,6 +106,16 @@ func TestPlanRefuses(t *testing.T) {
 		}
 		if _, err := os.Stat(out); err == nil {
 			t.Errorf("%v: a file is written", test.args)
+		}
+	}
+}
+
+// What is no chain is wrong input.
+func TestPlanRefusesWhatIsNoChain(t *testing.T) {
+	for path, want := range map[string]string{filepath.Join(t.TempDir(), "none.json"): "no such file", textFile(t, "x.json", "{"): "the file ends here", textFile(t, "y.json", `{"version":1}`): "input_bytes"} {
+		got := command(t, "plan", path, "--stages", "2", "--chunks", "2")
+		if got.code != exitUsage || !strings.Contains(got.stderr, path) || !strings.Contains(got.stderr, want) || strings.Count(got.stderr, "\n") != 1 {
+			t.Errorf("%s: %+v, want %q", path, got, want)
 		}
 	}
 }

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"penstock/torch"
@@ -21,6 +23,12 @@ func (j *job) openStore(context.Context, io.Writer) error {
 	}
 	if j.resume {
 		return j.openCheckpoint()
+	}
+	for dir := filepath.Clean(j.out); ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		j.made = append(j.made, dir)
 	}
 	if err := j.store().Prepare(); err != nil {
 		return err
@@ -41,6 +49,15 @@ func (j *job) openStore(context.Context, io.Writer) error {
 			j.out, steps[len(steps)-1])
 	}
 	return nil
+}
+
+// removeMade removes the directories that the run has made, as far as nothing is in them.
+func (j *job) removeMade() {
+	for _, dir := range j.made {
+		if os.Remove(dir) != nil {
+			return
+		}
+	}
 }
 
 // openCheckpoint finds what to go on from.

@@ -239,6 +239,27 @@ func TestAutoRefuses(t *testing.T) {
 	}
 }
 
+// A run that is refused before its first step leaves no directory for --out, and keeps one that was there.
+func TestRefusedRunsLeaveNothing(t *testing.T) {
+	dir := t.TempDir()
+	small := []string{"train", "--model", "mlp", "--data", "synthetic", "--batch", "16", "--steps", "1", "--memory-limit", "20KiB"}
+	for _, args := range [][]string{{"--plan", "auto"}, {"--stages", "2", "--balance", "3,3", "--checkpoint", "optimal"}, {"--stages", "2", "--balance", "3,3"}} {
+		r := command(t, append(with(small, args...), "--out", filepath.Join(dir, "a", "b"))...)
+		if r.code == exitDone || r.stdout != "" {
+			t.Errorf("%v: exit code %d, %s", args, r.code, r.stdout)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("%v: %v is left, %v", args, left, err)
+		}
+	}
+	if r := command(t, with(small, "--plan", "auto", "--out", dir)...); r.code != exitUsage {
+		t.Errorf("%+v", r)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("%v is left, %v", left, err)
+	}
+}
+
 // The optimizer's state counts as --momentum says.
 func TestPlansCountTheStateOfTheOptimizer(t *testing.T) {
 	peak := func(more ...string) int64 {

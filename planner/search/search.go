@@ -386,7 +386,7 @@ func (w Wishes) chunks(replicas int) (list []int) {
 	if w.MicroBatches != nil {
 		return w.MicroBatches
 	}
-	for m := 1; m <= w.Batch/replicas; m++ {
+	for m := 1; m <= min(w.Batch/replicas, MostMicroBatches); m++ {
 		if w.Batch/replicas%m == 0 {
 			list = append(list, m)
 		}

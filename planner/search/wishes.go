@@ -12,7 +12,7 @@ type Wishes struct {
 	// Batch is the rows of a step, over all replicas. Micro-batches have the rows that were measured. 0
 	// is what MicroBatches say, of the rows that were measured, on one replica.
 	Batch        int
-	MicroBatches []int    // of a replica; nil is any that Batch can be cut into
+	MicroBatches []int    // of a replica; nil is any that Batch can be cut into, up to MostMicroBatches
 	Devices      int      // in a pipeline; 0 is any number
 	Schedules    []string // by name; nil is all of [schedule.Schedules]
 	Virtual      []int    // stages of each device, for schedules of any number; nil is 2
@@ -26,6 +26,10 @@ type Wishes struct {
 	// devices have one stage, and 100.
 	Work, Plans int
 }
+
+// MostMicroBatches is the most micro-batches of a replica that are searched for. A search for 10,000 on two
+// devices takes seconds.
+const MostMicroBatches = 1 << 14
 
 // named are the schedules that are searched.
 func (w Wishes) named() (list []schedule.Schedule, err error) {
@@ -76,6 +80,9 @@ func (w Wishes) check() error {
 		}
 	}
 	for _, m := range w.MicroBatches {
+		if m > MostMicroBatches {
+			return refuse("MicroBatches", m, fmt.Sprintf("want at most %d", MostMicroBatches))
+		}
 		if w.Batch > 0 && w.Batch%m != 0 {
 			return refuse("MicroBatches", m, fmt.Sprintf("want divisors of the %d rows of a step", w.Batch))
 		}
