@@ -14,6 +14,10 @@ type Chain struct {
 	Carries, GradientCarries []Carry
 	// Deferred is by layer; nil where it is not known. No plan of a chain depends on it.
 	Deferred []Deferred
+	// Model, Rows and Threads are what was measured: its name, the rows of the batch, and the threads
+	// within an operator; "" and 0 where they are not known. No plan depends on them.
+	Model         string
+	Rows, Threads int
 	// Spread is how much longer the median of timed runs took than those that count, as a part of the
 	// latter; 0 where it is not known. No plan depends on it.
 	Spread float64

@@ -19,6 +19,7 @@ import (
 const (
 	MaxBytes = 1 << 60 // of all sizes together
 	MaxTime  = 1e18    // microseconds of all times together: 30,000 years
+	maxCount = 1 << 30 // of rows, and of threads
 )
 
 // ChainError says what is wrong with a chain, and where.
@@ -46,6 +47,17 @@ func (c Chain) Check() error {
 	s.time("loss.backward_us", c.Loss.Backward)
 	s.bytes("loss.tmp_bytes", c.Loss.Tmp)
 	s.time("spread", c.Spread)
+	if !shown(c.Model) {
+		s.fail("model", "%q; want UTF-8 without control characters, so that it can be shown", c.Model)
+	}
+	for _, n := range []struct {
+		path  string
+		value int
+	}{{"rows", c.Rows}, {"threads", c.Threads}} {
+		if n.value < 0 || n.value > maxCount {
+			s.fail(n.path, "%d; want 1 to %d", n.value, maxCount)
+		}
+	}
 	for i, l := range c.Layers {
 		if s.err == nil && l.BackwardEarly > 0 && l.BackwardEarly > l.Saved+l.WeightGradient+l.BackwardTmp+c.madeGradient(i)+c.gradientAt(i+1) {
 			s.fail(fmt.Sprintf("layers[%d].backward_early_bytes", i), "%d bytes, more than the layer saves, is given and makes", l.BackwardEarly)
@@ -119,8 +131,13 @@ func (s *chainSums) time(path string, t float64) {
 	}
 }
 
+// shown reports whether a name can be shown on a terminal.
+func shown(name string) bool {
+	return utf8.ValidString(name) && !strings.ContainsFunc(name, unicode.IsControl)
+}
+
 func (s *chainSums) layer(path string, l Layer) {
-	if !utf8.ValidString(l.Name) || strings.ContainsFunc(l.Name, unicode.IsControl) {
+	if !shown(l.Name) {
 		s.fail(path+".name", "%q; want UTF-8 without control characters, so that it can be shown", l.Name)
 	}
 	s.time(path+".forward_us", l.Forward)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -101,7 +102,8 @@ func (p profilePlan) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	chain.Chain.Spread = chain.Timing.Spread
+	of := &chain.Chain
+	of.Spread, of.Model, of.Rows, of.Threads = chain.Timing.Spread, strings.Join(append([]string{p.name}, p.set...), " "), p.batch, p.threads
 	text, err := planfile.FormatChain(chain.Chain)
 	if err != nil {
 		return err

@@ -50,6 +50,9 @@ func TestProfileWritesTheChain(t *testing.T) {
 	if c.Fingerprint() != again.Fingerprint() || c.Fingerprint() != written.Fingerprint() {
 		t.Errorf("the chains of three runs: %s, %s and %s", c.Fingerprint(), again.Fingerprint(), written.Fingerprint())
 	}
+	if written.Model == "" || written.Rows != 4 || written.Threads != 1 {
+		t.Errorf("the chain is of %q, %d rows and %d threads", written.Model, written.Rows, written.Threads)
+	}
 	if !strings.Contains(r.stdout, "LAYER") || strings.Contains(r.stdout, "{") {
 		t.Errorf("beside the file there is\n%s", r.stdout)
 	}

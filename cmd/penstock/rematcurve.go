@@ -48,11 +48,7 @@ CHAIN is a file, or - for standard input.`,
 			if err != nil {
 				return err
 			}
-			title := fmt.Sprintf("%s, %d layers", filepath.Base(args[0]), len(c.Layers))
-			if args[0] == "-" {
-				title = fmt.Sprintf("%d layers", len(c.Layers))
-			}
-			svg, err := drawCurve(title, c, points, usual)
+			svg, err := drawCurve(chainTitle(c, args[0])+counted(len(c.Layers), "layer"), c, points, usual)
 			if err != nil {
 				return err
 			}
@@ -67,6 +63,20 @@ CHAIN is a file, or - for standard input.`,
 	}
 	path(cmd.Flags(), &out, "out", "`FILE` to draw to, an SVG")
 	return cmd
+}
+
+// chainTitle is the model of a chain and its batch, or the file where it does not say them, with a comma
+// after it; nothing of a stream.
+func chainTitle(c remat.Chain, path string) string {
+	switch {
+	case c.Model != "" && c.Rows > 0:
+		return fmt.Sprintf("%s, batch of %d, ", c.Model, c.Rows)
+	case c.Model != "":
+		return c.Model + ", "
+	case isStdin(path):
+		return ""
+	}
+	return filepath.Base(path) + ", "
 }
 
 // rematCurve is the best plans, by ascending peak: at least one, of plain training.

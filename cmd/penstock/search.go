@@ -1,12 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,19 +56,21 @@ searched where --schedule names them. With --out the plan is for penstock train 
 
 Otherwise only a chain is known (penstock profile).
 
-With --chunks the chain is of one micro-batch. With --batch it is of the whole batch,
-or of --rows of it, and the numbers of micro-batches are its divisors; what they take
-is taken to grow with their rows. Transfers cost nothing unless --latency or
---bandwidth is given, or a machine:
+With --chunks alone the chain is of one micro-batch. With --batch it is of as many rows
+as it says, or else of --rows, or of the whole batch, and the numbers of micro-batches
+are divisors of the batch; what they take is taken to grow with their rows. Transfers
+cost nothing unless --latency or --bandwidth is given, or a machine:
 
   {"version":1,
   "devices":[{"name":"gpu","count":8,"bytes":80000000000,"threads":1,"speed":1}],
   "links":[{"latency_us":5,"bytes_per_second":25e9}]}
 
-A device that is twice as fast as what was measured has the speed 2. A link that has
-"from" and "to" joins two devices by name, gpu0 and gpu1 here. Unequal devices are
-tried in all orders, if there are at most 24 and no link joins two by name; otherwise
-in their own.
+A device that is twice as fast as what was measured has the speed 2. It needs as many
+threads as the chain was measured with; one that has several times as many is shared by
+stages, in equal parts, where there are more stages than devices. A link that has
+"from" and "to" joins two devices by name, gpu0 and gpu1 here. Unequal devices are tried
+in all orders, if there are at most 24 and no link joins two by name; otherwise in their
+own.
 
 Peaks of a chain are those of penstock schedule compare; of the optimizer's state they
 have nothing. If no plan keeps the limits the exit code is 2, the least limits are told,
@@ -209,7 +211,8 @@ func (f *searchFlags) read(cmd *cobra.Command, args []string) (searchJob, error)
 	if err != nil {
 		return job, err
 	}
-	if job.title = filepath.Base(args[0]); args[0] == "-" {
+	job.title = strings.TrimSuffix(chainTitle(c, args[0]), ", ")
+	if job.title == "" {
 		job.title = "a chain"
 	}
 	if timing := (profile.Timing{Spread: c.Spread}); timing.Useless() {
@@ -218,23 +221,20 @@ func (f *searchFlags) read(cmd *cobra.Command, args []string) (searchJob, error)
 		fmt.Fprintln(cmd.ErrOrStderr(), "another plan may be faster than the one that is found; limits hold")
 	}
 	job.wishes = search.Wishes{Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual, Replicas: f.replicas, Limit: f.limit}
+	threads := max(c.Threads, 1)
 	switch {
-	case f.chunks > 0 && f.replicas == nil:
-		job.wishes.MicroBatches, job.profile.Measured = []int{f.chunks}, []search.Measured{{Chain: c}}
+	case f.rows > 0 && c.Rows > 0 && f.rows != c.Rows:
+		return job, badUsage("--rows %d: %s was measured with %d; want --rows left out", f.rows, args[0], c.Rows)
+	case f.chunks > 0 && f.replicas == nil && (f.batch == 0 || c.Rows == 0):
+		job.wishes.MicroBatches, job.profile.Measured = []int{f.chunks}, []search.Measured{{Threads: threads, Chain: c}}
 	default:
 		if job.wishes.Batch = f.batch; f.chunks > 0 {
 			job.wishes.MicroBatches = []int{f.chunks}
 		}
-		from := f.rows
-		switch {
-		case from == 0 && f.chunks > 0:
-			from = f.batch / f.chunks
-		case from == 0:
-			from = f.batch
-		}
+		from := cmp.Or(f.rows, c.Rows, f.batch/max(f.chunks, 1))
 		for rows := 1; rows <= f.batch; rows++ {
 			if f.batch%rows == 0 {
-				job.profile.Measured = append(job.profile.Measured, search.Measured{Rows: rows, Chain: search.Scaled(c, from, rows)})
+				job.profile.Measured = append(job.profile.Measured, search.Measured{Rows: rows, Threads: threads, Chain: search.Scaled(c, from, rows)})
 			}
 		}
 	}
@@ -242,17 +242,23 @@ func (f *searchFlags) read(cmd *cobra.Command, args []string) (searchJob, error)
 		if job.machine, err = readMachine(cmd, f.machine); err != nil {
 			return job, err
 		}
-		if f.stages > len(job.machine.Devices) {
-			return job, badUsage("--stages %d: the machine has %d devices; want at most as many", f.stages, len(job.machine.Devices))
+		switch n := job.machine.Parts(threads); {
+		case n == 0:
+			return job, badUsage("--machine %s: no device has the %d threads that %s was measured with; want such a device, or a chain that was measured with fewer (penstock profile --threads)", f.machine, threads, args[0])
+		case f.stages > n:
+			return job, badUsage("--stages %d: the machine has devices for %d, with %s each, as many as %s was measured with", f.stages, n, counted(threads, "thread"), args[0])
 		}
 	} else {
 		for i := range f.stages {
-			job.machine.Devices = append(job.machine.Devices, search.Device{Name: fmt.Sprint("device ", i)})
+			job.machine.Devices = append(job.machine.Devices, search.Device{Name: fmt.Sprint("device ", i), Threads: threads})
 		}
 		job.machine.Links = f.joined(nil)
 	}
 	if f.stages > len(c.Layers) {
 		return job, badUsage("--stages %d: the chain has %d layers; want at most as many", f.stages, len(c.Layers))
+	}
+	if f.machine != "" && c.Threads == 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s does not say with how many threads it was measured; it is read as 1\n", inputName(args[0]))
 	}
 	return job, nil
 }

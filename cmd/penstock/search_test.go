@@ -67,6 +67,46 @@ func TestPlanForAMachine(t *testing.T) {
 	}
 }
 
+// A chain says the rows and the threads that it was measured with: times of as many are asked of a machine.
+func TestPlanGoesByWhatTheChainWasMeasuredWith(t *testing.T) {
+	text, err := os.ReadFile(chainFile(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain := textFile(t, "chain.json", strings.Replace(string(text), `"input_bytes"`, `"model":"gpt depth=2","rows":8,"threads":2,"input_bytes"`, 1))
+	machine := func(name string, threads int) string {
+		return textFile(t, name, fmt.Sprintf(`{"version":1,"devices":[{"name":"cpu","bytes":1e9,"threads":%d,"speed":1}]}`, threads))
+	}
+	// 18,000 us and a loss of 100 for 8 rows, 4 times as much for 32.
+	if line := planLine(t, chain, "--stages", "1", "--batch", "32", "--schedule", "gpipe"); line.Step != 4*18100 || line.Threads != 2 {
+		t.Errorf("a batch of 32: %+v", line)
+	}
+	if line := planLine(t, chain, "--machine", machine("m.json", 4), "--stages", "2", "--batch", "32", "--schedule", "gpipe"); !slices.Equal(line.Devices, []string{"cpu/0", "cpu/1"}) {
+		t.Errorf("on parts of a device: %+v", line)
+	}
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--machine", machine("one.json", 1), "--chunks", "2"}, "no device has the 2 threads"},
+		{[]string{"--machine", machine("five.json", 5), "--stages", "3", "--chunks", "2"}, "the machine has devices for 2, with 2 threads each"},
+		{[]string{"--stages", "2", "--batch", "16", "--rows", "4"}, "--rows 4: "},
+	} {
+		if got := command(t, with([]string{"plan", chain}, test.args...)...); got.code != exitUsage || !strings.Contains(got.stderr, test.want) {
+			t.Errorf("%v: %+v, want %q", test.args, got, test.want)
+		}
+	}
+	old := must(t, "plan", chainFile(t), "--machine", machine("m.json", 1), "--chunks", "2")
+	if want := "does not say with how many threads it was measured; it is read as 1"; !strings.Contains(old.stderr, want) {
+		t.Errorf("%q lacks %q", old.stderr, want)
+	}
+	svg := filepath.Join(t.TempDir(), "curve.svg")
+	must(t, "remat", "curve", chain, "--out", svg)
+	if picture, err := os.ReadFile(svg); err != nil || !strings.Contains(string(picture), "gpt depth=2, batch of 8, 6 layers") {
+		t.Errorf("%v: the picture has no title with model and batch", err)
+	}
+}
+
 func TestPlanRefuses(t *testing.T) {
 	chain := chainFile(t)
 	machine := func(device string) string {
@@ -92,7 +132,7 @@ func TestPlanRefuses(t *testing.T) {
 		{[]string{"--chunks", "4", "--machine", machine("")}, []string{"--machine", "the machine has none"}},
 		{[]string{"--chunks", "4", "--machine", machine(`{"name":"a","bytes":-1,"threads":1,"speed":1}`)}, []string{"devices[0].bytes is -1"}},
 		{[]string{"--chunks", "4", "--machine", machine(`{"name":"a","bytes":1}`)}, []string{"devices[0].threads is missing"}},
-		{[]string{"--chunks", "4", "--stages", "2", "--machine", machine(`{"name":"a","bytes":1000000000,"threads":1,"speed":1}`)}, []string{"the machine has 1 devices"}},
+		{[]string{"--chunks", "4", "--stages", "2", "--machine", machine(`{"name":"a","bytes":1000000000,"threads":1,"speed":1}`)}, []string{"the machine has devices for 1, with 1 thread each"}},
 		{[]string{"--chunks", "4", "--replicas", "2", "--stages", "1"}, []string{"--replicas", "--machine"}},
 	} {
 		got := command(t, with([]string{"plan", chain, "--out", out}, test.args...)...)

@@ -62,7 +62,7 @@ func oneSpace(t interface{ Fatal(...any) }, c remat.Chain, m Machine, w Wishes, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := m.workers(1, m.parts(1), w.Limit)
+	all := m.workers(1, m.Parts(1), w.Limit)
 	workers, link := m.pipeline(all, len(all), 1)
 	p, err := newSpace(w, s, c, virtual, chunks, 1, workers, link)
 	if err == nil {

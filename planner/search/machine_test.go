@@ -132,7 +132,7 @@ func TestDevicesAreSharedByAsFewAsThereAre(t *testing.T) {
 			d := Device{Name: fmt.Sprint(i), Bytes: int64(rapid.IntRange(100, 200).Draw(t, "bytes")), Threads: rapid.IntRange(1, 9).Draw(t, "of it")}
 			m.Devices, all = append(m.Devices, d), all+d.Threads/threads
 		}
-		if got := m.parts(threads); got != all {
+		if got := m.Parts(threads); got != all {
 			t.Fatalf("%d parts, want %d", got, all)
 		}
 		for n := 1; n <= all; n++ {

@@ -63,6 +63,9 @@ func Scaled(c remat.Chain, from, to int) remat.Chain {
 	x := float64(to) / float64(from)
 	size := func(n int64) int64 { return (n*int64(to) + int64(from) - 1) / int64(from) }
 	out := c
+	if c.Rows > 0 {
+		out.Rows = to
+	}
 	out.Input, out.InputGradient = size(c.Input), size(c.InputGradient)
 	out.Loss = remat.Loss{Backward: c.Loss.Backward * x, Tmp: size(c.Loss.Tmp)}
 	out.Layers = make([]remat.Layer, len(c.Layers))

@@ -317,7 +317,7 @@ func (w Wishes) spaces(profile Profile, machine Machine, s schedule.Schedule) (l
 	orders, known := machine.orders(), map[string]bool{}
 	for _, threads := range profile.threads() {
 		for _, machine := range orders {
-			parts := machine.parts(threads)
+			parts := machine.Parts(threads)
 			for _, r := range replicas {
 				most := parts / r
 				devices := []int{w.Devices}
@@ -425,15 +425,15 @@ func (p Profile) threads() (list []int) {
 	return list
 }
 
-// parts is how many stages with so many threads each the machine has devices for.
-func (m Machine) parts(threads int) (n int) {
+// Parts is how many stages with so many threads each the machine has devices for.
+func (m Machine) Parts(threads int) (n int) {
 	for _, d := range m.Devices {
 		n += d.threads() / threads
 	}
 	return n
 }
 
-// workers are n devices with so many threads each, of the [Machine.parts] that there are: those of the
+// workers are n devices with so many threads each, of the [Machine.Parts] that there are: those of the
 // machine, and where these are too few, parts of them, of each device as few as will do.
 func (m Machine) workers(threads, n int, limit int64) (list []worker) {
 	most, left := 1, n // of a device

@@ -15,7 +15,7 @@ import (
 // Fields that may be left out, and what they are then: of a layer forward_nograd_us (forward_us),
 // forward_nograd_tmp_bytes (forward_tmp_bytes), gradient_bytes (output_bytes),
 // weight_gradient_bytes and backward_early_bytes (0); of the chain input_gradient_bytes
-// (input_bytes), spread (0, not known), carries and gradient_carries, lists of {"from":-1,"to":3,"bytes":N} (none).
+// (input_bytes), model, rows and threads ("" and 0, not known), spread (0, not known), carries and gradient_carries, lists of {"from":-1,"to":3,"bytes":N} (none).
 // A layer may have "deferred":{"bytes":N,"input":true,"output":false,"gradient":true,
 // "input_gradient":false,"share":0.5}, as [remat.Deferred] says it, of which all fields may be left
 // out. Where one layer has it, those that have none defer nothing; where none has it, it is not known.
@@ -36,6 +36,9 @@ func ParseChain(data []byte) (remat.Chain, error) {
 				_, err := r.object([]field{{"backward_us", false, into((*reader).time, &c.Loss.Backward)}, {"tmp_bytes", false, into((*reader).bytes, &c.Loss.Tmp)}})
 				return err
 			}},
+			{"model", true, into(func(r *reader) (string, error) { return r.text("the model's name") }, &c.Model)},
+			{"rows", true, into(func(r *reader) (int, error) { return r.count("the rows of the batch") }, &c.Rows)},
+			{"threads", true, into(func(r *reader) (int, error) { return r.count("the threads that it was measured with") }, &c.Threads)},
 			{"spread", true, into((*reader).time, &c.Spread)},
 			{"carries", true, func(r *reader) error { return readCarries(r, &c.Carries) }},
 			{"gradient_carries", true, func(r *reader) error { return readCarries(r, &c.GradientCarries) }},
@@ -181,6 +184,15 @@ func FormatChain(c remat.Chain) ([]byte, error) {
 		}
 	})
 	w.field("loss", lossJSON(c.Loss))
+	if c.Model != "" {
+		w.field("model", c.Model)
+	}
+	if c.Rows > 0 {
+		w.field("rows", c.Rows)
+	}
+	if c.Threads > 0 {
+		w.field("threads", c.Threads)
+	}
 	if c.Spread > 0 {
 		w.field("spread", c.Spread)
 	}

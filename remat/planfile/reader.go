@@ -212,6 +212,15 @@ func (r *reader) integer(want string) (int64, error) {
 	return n, nil
 }
 
+// count reads a number above 0.
+func (r *reader) count(want string) (int, error) {
+	n, err := r.integer(want)
+	if err == nil && (n < 1 || int64(int(n)) != n) {
+		return 0, r.fail("%d; want %s, 1 or more", n, want)
+	}
+	return int(n), err
+}
+
 // time reads microseconds.
 func (r *reader) time() (float64, error) {
 	const want = "a time in microseconds"
