@@ -92,13 +92,13 @@ func (f *microBatches) usual(spare bool) []*path {
 	return paths
 }
 
-// grids makes the tables for limits up to most bytes.
+// grids makes the tables for limits up to most bytes. That of bounds is left out where none is wanted.
 func (s *side) grids(ctx context.Context, most int64, o Options) error {
 	_, all := s.b.of(0, s.t.n)
 	m := max(most-s.t.chain.Input, 1)
 	unit := s.t.unitFor(min(m, all), o.Slots)
 	s.above, s.below = newGrid(s.t, s.b, m, unit, achievable), newGrid(s.t, s.b, m, unit, optimistic)
-	if err := s.above.fill(ctx); err != nil {
+	if err := s.above.fill(ctx); err != nil || o.NoBound {
 		return err
 	}
 	return s.below.fill(ctx)

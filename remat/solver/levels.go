@@ -36,9 +36,18 @@ type class struct {
 	shares int64 // bytes of x(0) that may be a part of what another stage holds
 	// least and most are the fewest and the most bytes that others than items take at a backward.
 	least, most int64
-	// above are times that can be achieved, with shares if there are, below times that no plan is
-	// below, at r*(levels+1)+s.
-	above, below []float64
+	// above are times that can be achieved, with shares if there are: by r where all forwards come first,
+	// otherwise by the sums of steadySums. below are times that no plan is below, by r.
+	above, below []stairs
+}
+
+// stairs is a time over s, how many units an item holds. It is that of the last stair from s down, and infinite
+// before the first. Stairs ascend in s, and their times fall: to hold more for the same time is of no use.
+type stairs []stair
+
+type stair struct {
+	s    int32
+	time float64
 }
 
 const (
@@ -114,32 +123,44 @@ func (l *levels) fill(ctx context.Context) error {
 	for sum := range all {
 		all[sum] = sum
 	}
+	first := l.f.forwardsFirst()
 	tried := all
-	if !l.f.forwardsFirst() {
+	if !first {
 		tried = l.steadySums()
 	}
-	var tasks []func()
-	add := func(out []float64, g *grid, sums []int, top, shares int64, factor float64) {
-		for some := range slices.Chunk(sums, sumsAtOnce) {
-			tasks = append(tasks, func() { l.times(out, g, some, top, shares, factor) })
+	var times, turns []func()
+	add := func(out *[]stairs, c *class, g *grid, sums []int, top int64, factor float64, turn bool) {
+		*out = make([]stairs, len(sums))
+		for k, sum := range sums {
+			times = append(times, func() { (*out)[k] = l.times(g, sum, top, c.shares, factor) })
+		}
+		if turn {
+			turns = append(turns, func() { *out = byOthers(*out) })
 		}
 	}
-	w := l.levels + 1
 	for _, c := range l.classes {
-		c.above = make([]float64, w*w)
-		if !l.noBound {
-			c.below = make([]float64, w*w)
+		s := c.side
+		if s == nil {
+			c.above = slices.Repeat([]stairs{{{}}}, len(tried))
+			c.below = slices.Repeat([]stairs{{{}}}, len(all))
+			continue
 		}
-		if s := c.side; s != nil {
-			add(c.above, s.above, tried, l.f.limit-c.most, c.shares, 1)
-			if !l.noBound {
-				add(c.below, s.below, all, l.f.limit-c.least, c.shares, 1-s.below.slack())
-			}
+		add(&c.above, c, s.above, tried, l.f.limit-c.most, 1, first)
+		if !l.noBound {
+			add(&c.below, c, s.below, all, l.f.limit-c.least, 1-s.below.slack(), true)
 		}
 	}
+	if err := inParallel(ctx, times); err != nil {
+		return err
+	}
+	return inParallel(ctx, turns)
+}
+
+// inParallel does all tasks on all processors, or fails with ctx.Err() when ctx ends first.
+func inParallel(ctx context.Context, tasks []func()) error {
 	var next atomic.Int64
 	var wait sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
+	for range min(runtime.GOMAXPROCS(0), len(tasks)) {
 		wait.Go(func() {
 			for ctx.Err() == nil {
 				at := int(next.Add(1)) - 1
@@ -154,29 +175,48 @@ func (l *levels) fill(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// sumsAtOnce is how many sums times computes side by side. In a row of times those of neighbouring sums
-// are neighbours, so that they share a line of the processor's cache.
-const sumsAtOnce = 8
-
-// times are those for all r and s of some sums, ascending and at most sumsAtOnce, with so many bytes at the
-// backward in all, and shares more for the item alone.
-func (l *levels) times(out []float64, g *grid, sums []int, top, shares int64, factor float64) {
-	last, most := sums[len(sums)-1], top+shares-g.t.chain.Input
-	var rows [sumsAtOnce]*spineRows
-	begin := last + 1 // below it everything may be held, which takes no time, as in out as it is made
-	for k, sum := range sums {
-		on := newSpine(g.t, g.b, available{forward: 1 << 61, held: int64(sum)*l.unit + shares, backward: top + shares})
-		rows[k] = newSpineRows(g, on)
-		begin = min(begin, max(floorDiv(most-on.all[0], l.unit)+1, 0))
+// times are those of a sum, with so many bytes at the backward in all, and shares more for the item alone.
+// They fall with s, so that only what lies between two that differ is looked at.
+func (l *levels) times(g *grid, sum int, top, shares int64, factor float64) (out stairs) {
+	on := newSpine(g.t, g.b, available{forward: 1 << 61, held: int64(sum)*l.unit + shares, backward: top + shares})
+	rows := newSpineRows(g, on)
+	at := func(s int) float64 {
+		return g.microseconds(rows.time(0, top+shares-g.t.chain.Input-int64(sum-s)*l.unit)) * factor
 	}
-	for r := begin; r <= last; r++ {
-		m := most - int64(r)*l.unit
-		for k, sum := range sums {
-			if sum >= r {
-				out[r*(l.levels+1)+sum-r] = g.microseconds(rows[k].time(0, m)) * factor
+	var between func(from, to int, before, after float64)
+	between = func(from, to int, before, after float64) {
+		switch {
+		case after >= before:
+		case to == from+1:
+			out = append(out, stair{int32(to), after})
+		default:
+			middle := from + (to-from)/2
+			time := at(middle)
+			between(from, middle, before, time)
+			between(middle, to, time, after)
+		}
+	}
+	between(-1, sum, math.Inf(1), at(sum))
+	return out
+}
+
+// byOthers are the times of all sums, by r.
+func byOthers(sums []stairs) []stairs {
+	out := make([]stairs, len(sums))
+	for sum, list := range sums {
+		for k, one := range list {
+			last := sum
+			if k+1 < len(list) {
+				last = int(list[k+1].s) - 1
+			}
+			for s := int(one.s); s <= last; s++ {
+				if to := &out[sum-s]; len(*to) == 0 || one.time < (*to)[len(*to)-1].time {
+					*to = append(*to, stair{int32(s), one.time})
+				}
 			}
 		}
 	}
+	return out
 }
 
 // realisations is how often caps are tried, each time with less held in all.
@@ -221,8 +261,9 @@ func (l *levels) falling() (list [][]int64) {
 			if math.IsInf(cost, 1) {
 				continue
 			}
-			for s, time := range times[r*w : r*w+w-r] {
-				if sum := cost + time; sum < sums[r+s] {
+			for _, one := range times[r] {
+				s := int(one.s)
+				if sum := cost + one.time; sum < sums[r+s] {
 					sums[r+s], shares[r+s] = sum, int16(s)
 				}
 			}
@@ -336,15 +377,14 @@ func (f *microBatches) crowd(taken []bool) (set []int) {
 // first. An item that holds more than s-1 units and at most s is given the time of s, and leaves
 // the others the bytes of s-1.
 func (l *levels) fallingBound(items []int) float64 {
-	w := l.levels + 1
 	after := l.nothing()
 	for _, i := range slices.Backward(items) {
 		best := l.impossible()
 		times := l.classes[l.of[i]].below
 		for r, cost := range after {
-			for s, time := range times[r*w : r*w+w-r] {
-				at := r + max(s-1, 0)
-				best[at] = min(best[at], cost+time)
+			for _, one := range times[r] {
+				at := r + max(int(one.s)-1, 0)
+				best[at] = min(best[at], cost+one.time)
 			}
 		}
 		after = best

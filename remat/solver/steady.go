@@ -46,8 +46,8 @@ func (l *levels) steady() (list [][]int64) {
 		caps []int64
 	}
 	var all []outcome
-	for _, sum := range l.steadySums() {
-		shares, time := l.divide(sum, count)
+	for k, sum := range l.steadySums() {
+		shares, time := l.divide(k, sum, count)
 		if math.IsInf(time, 1) {
 			continue
 		}
@@ -64,25 +64,14 @@ func (l *levels) steady() (list [][]int64) {
 	return list
 }
 
-// divide gives each place a share of a sum of levels, so that the time of all items is least.
-func (l *levels) divide(sum int, count [][]int) (shares []int, time float64) {
-	w := l.levels + 1
+// divide gives each place a share of the k-th sum of levels, so that the time of all items is least.
+func (l *levels) divide(k, sum int, count [][]int) (shares []int, time float64) {
 	after := l.nothing()
 	share := make([][]int16, len(count))
-	costs := make([]float64, sum+1)
+	var costs stairs
 	for p, classes := range count {
-		clear(costs)
-		for c, n := range classes {
-			for s := range costs {
-				if n > 0 {
-					costs[s] += float64(n) * l.classes[c].above[(sum-s)*w+s]
-				}
-			}
-		}
-		// To hold more than what takes no time is of no use.
-		enough := sum + 1
-		if at := slices.Index(costs, 0); at >= 0 {
-			enough = at + 1
+		if p == 0 || !slices.Equal(classes, count[p-1]) {
+			costs = l.costs(k, classes)
 		}
 		best := l.impossible()
 		share[p] = make([]int16, sum+1)
@@ -90,8 +79,12 @@ func (l *levels) divide(sum int, count [][]int) (shares []int, time float64) {
 			if math.IsInf(cost, 1) {
 				continue
 			}
-			for s, time := range costs[:min(sum+1-r, enough)] {
-				if all := cost + time; all < best[r+s] {
+			for _, one := range costs {
+				s := int(one.s)
+				if s > sum-r {
+					break
+				}
+				if all := cost + one.time; all < best[r+s] {
 					best[r+s], share[p][r+s] = all, int16(s)
 				}
 			}
@@ -114,6 +107,41 @@ func (l *levels) divide(sum int, count [][]int) (shares []int, time float64) {
 		at -= shares[p]
 	}
 	return shares, time
+}
+
+// costs are the times of a place that has so many items of each class, where the caps have the k-th sum.
+func (l *levels) costs(k int, classes []int) (out stairs) {
+	var steps []int32
+	for c, n := range classes {
+		if n > 0 {
+			for _, one := range l.classes[c].above[k] {
+				steps = append(steps, one.s)
+			}
+		}
+	}
+	slices.Sort(steps)
+	at := make([]int, len(classes)) // by class: how many of its stairs are behind
+	for _, s := range slices.Compact(steps) {
+		sum := 0.0
+		for c, n := range classes {
+			if n == 0 {
+				continue
+			}
+			list := l.classes[c].above[k]
+			for at[c] < len(list) && list[at[c]].s <= s {
+				at[c]++
+			}
+			if at[c] == 0 {
+				sum = math.Inf(1)
+				break
+			}
+			sum += float64(n) * list[at[c]-1].time
+		}
+		if !math.IsInf(sum, 1) {
+			out = append(out, stair{s, sum})
+		}
+	}
+	return out
 }
 
 // average is a bound that looks at all backwards together. Let h(i) be what item i holds, n(i) the
@@ -156,9 +184,9 @@ func (l *levels) average() float64 {
 		times := l.classes[t.class].below
 		for r := range w {
 			at := w - r - 1
-			for s, time := range times[r*w : r*w+w-r] {
-				cost := at + (t.backwards-1)*max(s-1, 0)
-				p.least[cost] = min(p.least[cost], time)
+			for _, one := range times[r] {
+				cost := at + (t.backwards-1)*max(int(one.s)-1, 0)
+				p.least[cost] = min(p.least[cost], one.time)
 			}
 		}
 		list = append(list, p)
