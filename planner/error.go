@@ -20,9 +20,8 @@ type Shortage struct {
 	Others []int  // the others
 	Device string // such as "cpu:0"
 	Limit  int64
-	// Least is the lowest limit that is known to do. It does not depend on measured times. Where a stage
-	// shares memory with the one before on its device, and in one of thousands of other cases, it is some
-	// bytes too high.
+	// Least is the lowest limit that is known to do: with a byte less no plan is found. It hardly ever
+	// depends on measured times.
 	Least int64
 	SetBy string // what needs so much, such as `layer "conv1"`; "" where it is no single thing
 }

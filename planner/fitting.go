@@ -39,17 +39,13 @@ func (f *fitting) best(bytes int64) (best fitted, err error) {
 		best, _, err = f.solve(0, solver.Options{})
 		return best, err
 	}
-	given := max(bytes-f.uncounted, 1)
 	o := solver.Options{NoBound: f.p.NoBound}
-	best, ok, err := f.solve(given, o)
-	for range rounds {
-		if err != nil || !ok || best.peak <= bytes {
-			break
-		}
-		given = max(given-(best.peak-bytes), 1)
-		best, ok, err = f.solve(given, o)
+	var given int64
+	ok := false
+	if bytes > 0 {
+		best, given, ok, err = f.within(bytes, o)
 	}
-	if err == nil && (!ok || best.peak > bytes) {
+	if err == nil && !ok {
 		best, given, err = f.fewest()
 	}
 	if err != nil || best.peak > bytes {
@@ -77,9 +73,38 @@ func (f *fitting) best(bytes int64) (best fitted, err error) {
 	return best, nil
 }
 
-// fewest is the plan of the fewest bytes by the solver, and how many it was given. It does not depend on
-// measured times: all operations count the same.
+// within is a plan that takes at most so many bytes by a replay, and how many the solver was given. ok says
+// that one was found.
+func (f *fitting) within(bytes int64, o solver.Options) (out fitted, given int64, ok bool, err error) {
+	given = max(bytes-f.uncounted, 1)
+	out, ok, err = f.solve(given, o)
+	for range rounds {
+		if err != nil || !ok || out.peak <= bytes {
+			break
+		}
+		given = max(given-(out.peak-bytes), 1)
+		out, ok, err = f.solve(given, o)
+	}
+	return out, given, ok && out.peak <= bytes, err
+}
+
+// fewest is the plan of the fewest bytes that is found, and how many the solver was given for it: that of
+// the fewest by the solver's count, or one that takes still fewer by a replay. The former does not depend
+// on measured times: all operations count the same.
 func (f *fitting) fewest() (fitted, int64, error) {
+	best, given, err := f.fewestCounted()
+	for err == nil {
+		less, with, ok, failed := f.within(best.peak-1, solver.Options{NoBound: true})
+		if err = failed; err != nil || !ok {
+			break
+		}
+		best, given = less, with
+	}
+	return best, given, err
+}
+
+// fewestCounted is the plan of the fewest bytes by the solver's count.
+func (f *fitting) fewestCounted() (fitted, int64, error) {
 	measured := f.problem.Stages
 	f.problem.Stages = slices.Clone(measured)
 	for i := range f.problem.Stages {

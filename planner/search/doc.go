@@ -30,5 +30,8 @@
 // Under a limit the bounds know at first what no recomputation can avoid (see held). A device is
 // planned, which is slow, only where it is on the cut that looks best. Equal blocks are planned once.
 //
+// Where no plan fits, the least limit that would do is searched in the same way: the cut whose device that needs
+// most needs least. Bytes take the place of times, and what no plan avoids that of bounds (see lean).
+//
 // The package is pure. All its functions may be called at the same time.
 package search

@@ -15,10 +15,26 @@ type found struct {
 	proved bool  // the bound is the step, or what was known before
 }
 
-// best searches the space for a cut whose step takes less than known. It does not look for better ones
+// best searches the space for a cut whose step takes less than known. Under limits, where nothing is known, it
+// begins with any cut that fits; that there is none is a proof, however many devices may be planned. It does not look for better ones
 // once it has one and no cut takes less than rival, which is known of another space.
 func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 	f := &finder{p: p, ctx: ctx, rival: rival, found: found{step: known}}
+	if p.limited && known == none {
+		l, err := p.fitting(ctx, p.wishes.plans())
+		if err != nil {
+			return found{}, err
+		}
+		if l.cut == nil && !l.spent {
+			f.bound, f.proved = known, true // no cut fits
+			return f.found, ctx.Err()
+		}
+		if l.cut != nil {
+			if _, err := f.try(l.cut); err != nil {
+				return found{}, err
+			}
+		}
+	}
 	var err error
 	if p.virtual == 1 {
 		err = f.one()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"penstock/remat"
 	"penstock/schedule"
 )
 
@@ -51,88 +52,198 @@ func (p *space) group(w int) (g group) {
 	return g
 }
 
-// flight is the micro-batches in flight on a worker at a backward, beside the one that it is of: how many of
-// each of the worker's stages.
-type flight []int
+// instant is a computation of a worker, and what is there meanwhile of other micro-batches and stages.
+type instant struct {
+	stage   int           // an index into the worker's stages
+	kind    schedule.Kind // Forward, Backward, or BackwardWeight, the second part
+	makes   bool          // a whole backward of micro-batch 0, which makes gradients of weights
+	flight  []int         // by stage of the worker: micro-batches in flight beside this one
+	between []int         // the same: between the parts of their backwards, with this one before the second
+	made    []bool        // by stage: gradients of weights
+}
 
-// flights are those at the backwards of each of a worker's stages, without those that are part of another.
-func (p *space) flights(w int) [][]flight {
-	o := &p.order[w]
-	out := make([][]flight, len(o.stages))
-	now := make(flight, len(o.stages))
-	within := func(a, b flight) bool {
-		for k := range a {
-			if a[k] > b[k] {
-				return false
-			}
-		}
-		return true
+// within says that a has nothing that b has not.
+func (a instant) within(b instant) bool {
+	if a.stage != b.stage || a.kind != b.kind || a.makes && !b.makes {
+		return false
 	}
+	for k := range a.flight {
+		if a.flight[k] > b.flight[k] || a.between[k] > b.between[k] || a.made[k] && !b.made[k] {
+			return false
+		}
+	}
+	return true
+}
+
+// instants are those of a worker, without those that are within another.
+func (p *space) instants(w int) (list []instant) {
+	o := &p.order[w]
+	flight, between, made := make([]int, len(o.stages)), make([]int, len(o.stages)), make([]bool, len(o.stages))
 	for _, e := range o.list {
 		k := slices.Index(o.stages, int(e.stage))
+		one := instant{stage: k, kind: e.kind, flight: flight, between: between, made: made}
+		switch e.kind {
+		case schedule.Recompute:
+			continue
+		case schedule.Backward, schedule.BackwardInput:
+			flight[k]--
+			one.kind, one.makes = schedule.Backward, e.kind == schedule.Backward && e.microBatch == 0
+		}
+		if !slices.ContainsFunc(list, one.within) {
+			one.flight, one.between, one.made = slices.Clone(flight), slices.Clone(between), slices.Clone(made)
+			list = append(slices.DeleteFunc(list, func(i instant) bool { return i.within(one) }), one)
+		}
 		switch e.kind {
 		case schedule.Forward:
-			now[k]++
-		case schedule.Backward, schedule.BackwardInput:
-			now[k]--
-			if !slices.ContainsFunc(out[k], func(f flight) bool { return within(now, f) }) {
-				out[k] = append(slices.DeleteFunc(out[k], func(f flight) bool { return within(f, now) }), slices.Clone(now))
-			}
+			flight[k]++
+		case schedule.Backward:
+			made[k] = made[k] || one.makes
+		case schedule.BackwardInput:
+			between[k]++
+		case schedule.BackwardWeight:
+			between[k]--
+			made[k] = made[k] || e.microBatch == 0
 		}
 	}
-	return out
+	return list
 }
 
-// fixed is the bytes that a worker holds at the end of a step whatever it recomputes, of a stage: weights,
-// their gradients, the optimizer's state, and the batch.
-func (p *space) fixed(s, i, j int) (bytes int64) {
-	for _, l := range p.chain.Layers[i:j] {
-		bytes += int64(2+p.wishes.State) * l.WeightGradient
+// unitBytes is the bytes that a unit takes whatever is recomputed, beside its input: at its forward, at its
+// backward, and where that makes the gradients of its weights, beside those of units after it.
+type unitBytes struct{ forward, backward, makes, weights int64 }
+
+// takes is what each unit takes. Of units that share memory with others only what they save is sure.
+func (p *space) takes() (list []unitBytes) {
+	for i, l := range p.chain.Layers {
+		made := p.chain.InputGradient
+		if i > 0 {
+			made = p.y[i]
+		}
+		t := unitBytes{weights: l.WeightGradient, backward: l.Saved - l.Output}
+		if t.makes = t.backward; !p.carried() {
+			t.forward = min(l.Output+l.ForwardNoGradTmp, l.Saved+l.ForwardTmp)
+			rest := l.Saved + p.y[i+1]
+			t.backward = rest + max(0, made+l.BackwardTmp-l.BackwardEarly)
+			t.makes = rest + max(0, made+l.WeightGradient+l.BackwardTmp-l.BackwardEarly)
+		}
+		list = append(list, t)
 	}
-	if s == 0 {
-		bytes += int64(p.m) * p.chain.Input
-	}
-	return bytes
+	return list
 }
 
-// least is a bound of the bytes that a worker needs for its stages, whatever it recomputes: all that is
-// fixed; or, at the backward of each unit, weights, what the unit saves and its backward takes, and the
-// inputs of the other micro-batches in flight. An input that comes from the stage before on the same worker
-// may be a part of what that holds.
+// carried says that units share memory with others.
+func (p *space) carried() bool { return len(p.chain.Carries)+len(p.chain.GradientCarries) > 0 }
+
+// needs is the most that one of a stage's units takes, with its input, and beside that of the stage.
+type needs struct {
+	forward, backward, makes int64
+	weights                  int64 // bytes of the weights
+	input                    int64 // bytes of the stage's input
+	// between is what a micro-batch holds between the parts of its backward; ends is how much of it lies at the
+	// end of the stage: the input of a unit that follows, and the gradient of that.
+	between int64
+	ends    [2]bool
+}
+
+// add is needs with one more unit, the i-th, of a stage that begins with unit first.
+func (n *needs) add(p *space, first, i int) {
+	u, input := &p.oracle.takes[i], int64(0)
+	if i == first {
+		if n.input = 0; first > 0 && !p.carried() {
+			n.input = p.x[first]
+		}
+	} else if !p.carried() {
+		input = p.x[i]
+	}
+	n.forward = max(n.forward, input+u.forward)
+	n.backward = max(n.backward, input+u.backward)
+	n.makes = max(n.makes+u.weights, input+u.makes)
+	n.weights += u.weights
+	n.holds(p, first, i)
+}
+
+// holds adds what a unit holds between the parts of a backward. What is at the first border of the stage may be a
+// part of what the stage before holds.
+func (n *needs) holds(p *space, first, i int) {
+	ends := n.ends
+	n.ends = [2]bool{}
+	if p.chain.Layers[i].WeightGradient == 0 {
+		return
+	}
+	d := remat.Deferred{Input: true, Gradient: true} // as planner.FromChain has it
+	if p.chain.Deferred != nil {
+		d = p.chain.Deferred[i]
+	}
+	if n.between += d.Bytes; p.carried() {
+		return
+	}
+	if d.Input && i > first && !ends[0] {
+		n.between += p.x[i]
+	}
+	if d.InputGradient && i > first && !ends[1] {
+		n.between += p.y[i]
+	}
+	if n.ends = [2]bool{d.Output, d.Gradient}; d.Output {
+		n.between += p.x[i+1]
+	}
+	if d.Gradient {
+		n.between += p.y[i+1]
+	}
+}
+
+// least is a bound of the bytes that a worker needs for its stages, whatever it recomputes. Those that are not
+// placed yet have no units. It is the most of what is there at the forward and at the backward of each unit: weights,
+// the optimizer's state, gradients of weights that are made, the inputs of micro-batches in flight, what first parts
+// of backwards have left, and what the unit takes; and at the end.
 func (p *space) least(w int, first, last []int) int64 {
-	carried := len(p.chain.Carries)+len(p.chain.GradientCarries) > 0
 	stages := p.order[w].stages
-	fixed, weights, most := int64(0), int64(0), int64(0)
+	list := make([]needs, len(stages))
 	for k, s := range stages {
-		fixed += p.fixed(s, first[s], last[s])
-		unit := int64(0)
 		for i := first[s]; i < last[s]; i++ {
-			l := &p.chain.Layers[i]
-			weights += int64(1+p.wishes.State) * l.WeightGradient
-			takes := l.Saved - l.Output
-			if !carried {
-				takes += max(0, l.Gradient+l.BackwardTmp-l.BackwardEarly)
-			}
-			unit = max(unit, takes)
+			list[k].add(p, first[s], i)
 		}
-		most = max(most, unit)
-		if s == 0 {
-			weights += int64(p.m) * p.chain.Input
+	}
+	return p.leastOf(w, list)
+}
+
+// leastOf is least, by what the units of each of the worker's stages take.
+func (p *space) leastOf(w int, list []needs) int64 {
+	stages := p.order[w].stages
+	there, most := int64(0), int64(0)
+	for k, s := range stages {
+		there += int64(1+p.wishes.State) * list[k].weights
+		most += list[k].weights // all gradients at the end
+		if s == 0 && list[k] != (needs{}) {
+			there += int64(p.m) * p.chain.Input
 		}
-		if carried {
+	}
+	for at := range p.oracle.instants[w] {
+		one := &p.oracle.instants[w][at]
+		n := &list[one.stage]
+		if *n == (needs{}) {
 			continue
 		}
-		for _, f := range p.oracle.flights[w][k] {
-			others := int64(0)
-			for at, of := range stages {
-				if of > 0 && p.place[of-1] != w {
-					others += int64(f[at]) * p.x[first[of]]
-				}
-			}
-			most = max(most, unit+others)
+		bytes := int64(0)
+		switch {
+		case one.kind == schedule.Forward:
+			bytes = n.input + n.forward
+		case one.makes:
+			bytes = n.input + n.makes
+		case one.kind == schedule.Backward:
+			bytes = n.input + n.backward
 		}
+		for k, s := range stages {
+			if one.made[k] {
+				bytes += list[k].weights
+			}
+			bytes += int64(one.between[k]) * list[k].between
+			if s > 0 && p.place[s-1] != w { // otherwise it may be a part of what the stage before holds
+				bytes += int64(one.flight[k]) * list[k].input
+			}
+		}
+		most = max(most, bytes)
 	}
-	return max(weights+most, fixed)
+	return there + most
 }
 
 // again is the least time that stage s, the only one of its worker, with units from i up to but not

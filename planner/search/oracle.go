@@ -20,9 +20,11 @@ type oracle struct {
 	p        *space
 	kinds    []int // of units: equal ones have the same
 	cells    map[string]*cell
+	needs    map[string]int64          // least limits, where they were asked for or nothing fits
 	programs map[int]*schedule.Program // by capacity
 	groups   []group                   // by worker
-	flights  [][][]flight              // by worker, by stage of it
+	instants [][]instant               // by worker
+	takes    []unitBytes               // by unit
 	solved   int
 }
 
@@ -37,7 +39,7 @@ type cell struct {
 const none = math.MaxInt64 / 4
 
 func newOracle(p *space) *oracle {
-	o := &oracle{p: p, cells: map[string]*cell{}, programs: map[int]*schedule.Program{}}
+	o := &oracle{p: p, takes: p.takes(), cells: map[string]*cell{}, needs: map[string]int64{}, programs: map[int]*schedule.Program{}}
 	type unit struct {
 		layer    remat.Layer
 		deferred remat.Deferred
@@ -58,7 +60,7 @@ func newOracle(p *space) *oracle {
 		o.kinds = append(o.kinds, kind)
 	}
 	for w := range p.workers {
-		o.groups, o.flights = append(o.groups, p.group(w)), append(o.flights, p.flights(w))
+		o.groups, o.instants = append(o.groups, p.group(w)), append(o.instants, p.instants(w))
 	}
 	return o
 }
@@ -102,11 +104,55 @@ func (o *oracle) ask(ctx context.Context, w int, first, last []int) (*cell, erro
 	if limit := p.workers[w].bytes; limit > 0 && p.least(w, first, last) > limit {
 		return &cell{bound: none}, nil
 	}
+	o.solved++
+	c := &cell{}
+	plan, err := planner.Solve(ctx, o.problem(w, first, last, p.workers[w].bytes))
+	var short *planner.MemoryError
+	switch {
+	case errors.As(err, &short):
+		c.bound, o.needs[key] = none, short.Least()
+	case err != nil:
+		return nil, err
+	default:
+		c.wait = plan.Program.Capacity
+		c.times = make([]stageTimes, p.stages())
+		for _, s := range p.order[w].stages {
+			c.times[s] = p.planned(plan, s, first[s])
+		}
+	}
+	o.cells[key] = c
+	return c.at(p, w, first, last), nil
+}
+
+// need is the least limit of a worker's stages: there is a plan of them within it, and none is found within
+// a byte less.
+func (o *oracle) need(ctx context.Context, w int, first, last []int) (int64, error) {
+	key := o.key(w, first, last)
+	if need, known := o.needs[key]; known {
+		return need, nil
+	}
+	o.solved++
+	_, err := planner.Solve(ctx, o.problem(w, first, last, 1))
+	var short *planner.MemoryError
+	switch {
+	case errors.As(err, &short):
+		o.needs[key] = short.Least()
+	case err != nil:
+		return 0, err
+	default:
+		o.needs[key] = 1
+	}
+	return o.needs[key], nil
+}
+
+// problem is that of a worker's stages alone, within so many bytes.
+func (o *oracle) problem(w int, first, last []int, limit int64) planner.Problem {
+	p := o.p
 	problem := planner.Problem{MicroBatches: p.m, Schedule: o.generate, NoBound: true}
 	for _, of := range p.workers {
 		problem.Devices = append(problem.Devices, planner.Device{Name: of.name})
 	}
-	problem.Devices[w].Limit = p.workers[w].bytes
+	problem.Devices[w].Limit = limit
 	for s := range p.stages() {
 		stage := planner.Stage{Device: p.place[s], Layers: 1, Policy: planner.Always}
 		if p.place[s] == w {
@@ -119,24 +165,7 @@ func (o *oracle) ask(ctx context.Context, w int, first, last []int) (*cell, erro
 		}
 		problem.Stages = append(problem.Stages, stage)
 	}
-	o.solved++
-	c := &cell{}
-	plan, err := planner.Solve(ctx, problem)
-	var short *planner.MemoryError
-	switch {
-	case errors.As(err, &short):
-		c.bound = none
-	case err != nil:
-		return nil, err
-	default:
-		c.wait = plan.Program.Capacity
-		c.times = make([]stageTimes, p.stages())
-		for _, s := range p.order[w].stages {
-			c.times[s] = p.planned(plan, s, first[s])
-		}
-	}
-	o.cells[key] = c
-	return c.at(p, w, first, last), nil
+	return problem
 }
 
 // at is the answer with its bound where the layers are: those of equal layers elsewhere are others.

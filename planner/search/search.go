@@ -49,7 +49,9 @@ type Result struct {
 	LowerBound time.Duration
 	Proved     bool      // no plan of the searched space takes less than Best
 	Schedules  []Outcome // in the order of schedule.Schedules
-	// Short is what devices lack, about the fewest bytes, where no plan fits for lack of them.
+	// Short is what devices lack where no plan fits for lack of bytes: of all cuts of all spaces, that whose devices
+	// need the least. Within the limits that it names a plan is found, and with a byte less on the device that needs
+	// most none is, unless the search for it ended early: it plans at most a thousand devices of each space.
 	Short *planner.MemoryError
 }
 
@@ -77,35 +79,19 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 	}
 	out := &Result{}
 	rival := int64(none)
-	spaces := make([]*space, len(list)) // of schedules that found no plan
+	spaces := make([][]*space, len(list)) // of schedules that found no plan
 	for i, s := range list {
-		one, p, err := searchSchedule(ctx, profile, machine, wishes, s, rival)
+		one, of, err := searchSchedule(ctx, profile, machine, wishes, s, rival)
 		if err != nil {
 			return nil, err
 		}
-		if spaces[i] = p; one.Plan != nil {
+		if spaces[i] = of; one.Plan != nil {
 			rival = min(rival, int64(one.Plan.Step))
 		}
 		out.Schedules = append(out.Schedules, one)
 	}
-	for i, p := range spaces {
-		if p == nil || rival == none && out.Short != nil && list[i].Name != "1f1b" {
-			continue // one is enough where nothing fits, that of the fewest micro-batches in flight
-		}
-		lack, err := p.short(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if lack == nil {
-			continue
-		}
-		o := &out.Schedules[i]
-		if o.Lost = "bytes: " + lack.Shortages(); !o.Proved {
-			o.Lost = "no plan was found; " + o.Lost
-		}
-		if rival == none && (out.Short == nil || lack.Least() < out.Short.Least()) {
-			out.Short = lack
-		}
+	if err := out.short(ctx, spaces); err != nil {
+		return nil, err
 	}
 	return out, out.judge()
 }
@@ -174,8 +160,8 @@ func (r *Result) judge() error {
 }
 
 // searchSchedule searches all spaces of a schedule, those of the least bounds first. Rival is the step of
-// another schedule's plan. Without a plan it returns the space that needs fewest bytes, if these are limited.
-func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishes Wishes, s schedule.Schedule, rival int64) (Outcome, *space, error) {
+// another schedule's plan. Without a plan it returns the spaces whose bytes are limited.
+func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishes Wishes, s schedule.Schedule, rival int64) (Outcome, []*space, error) {
 	out := Outcome{Schedule: s.Name, Proved: true}
 	spaces, why := wishes.spaces(profile, machine, s)
 	if len(spaces) == 0 {
@@ -213,16 +199,10 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 		if refused != nil && bound == none {
 			out.Lost = refused.Error()
 		}
-		p := slices.MaxFunc(spaces, func(a, b *space) int {
-			return cmp.Or(cmp.Compare(len(a.workers), len(b.workers)), cmp.Compare(a.m, b.m))
-		})
 		if out.Lost == "" {
 			out.Lost = "no plan was found"
 		}
-		if !p.limited || p.program == nil && p.prepare() != nil {
-			return out, nil, nil
-		}
-		return out, p, nil
+		return out, slices.DeleteFunc(spaces, func(p *space) bool { return p.program == nil || !p.limited }), nil
 	}
 	plan, err := best.plan(ctx, known)
 	if err != nil {

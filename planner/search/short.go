@@ -5,22 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"penstock/internal/arg"
 	"penstock/planner"
-	"penstock/remat/solver"
 	"penstock/schedule"
 )
 
-// short says what devices lack with a cut that has about the fewest bytes too few, nil if it fits: bytes
-// are balanced evenly, then borders are moved away from the device that lacks most as long as that helps.
-func (p *space) short(ctx context.Context) (*planner.MemoryError, error) {
-	c, _, err := p.lean()
-	if err != nil {
-		return nil, err
-	}
-	_, err = planner.Solve(ctx, p.problem(c))
+// lack says what devices lack with a cut, nil if it fits.
+func (p *space) lack(ctx context.Context, c cut) (*planner.MemoryError, error) {
+	_, err := planner.Solve(ctx, p.problem(c))
 	var lack *planner.MemoryError
 	if errors.As(err, &lack) {
 		return lack, nil
@@ -28,80 +23,80 @@ func (p *space) short(ctx context.Context) (*planner.MemoryError, error) {
 	return nil, err
 }
 
-// lean is a cut that has about the fewest bytes too few, and how many times its limit the device needs
-// that needs most.
-func (p *space) lean() (cut, float64, error) {
-	c, err := p.light()
-	if err != nil {
-		return nil, 0, err
+// short says which limits would do, where no plan fits within those that there are: of all spaces of all
+// schedules those of the cut whose devices need the least, and why each schedule has no plan.
+func (r *Result) short(ctx context.Context, spaces [][]*space) error {
+	some := slices.ContainsFunc(r.Schedules, func(o Outcome) bool { return o.Plan != nil })
+	order := make([]int, len(spaces))
+	for i := range order {
+		order[i] = i
 	}
-	worst, at, err := p.lack(c)
-	for again := err == nil; again; {
-		again = false
-		for _, s := range p.order[at].stages {
-			for _, moved := range []cut{p.moved(c, s, 1), p.moved(c, s+1, -1)} {
-				if moved == nil || again {
-					continue
-				}
-				now, on, err := p.lack(moved)
-				if err != nil {
-					return nil, 0, err
-				}
-				if now < worst {
-					c, worst, at, again = moved, now, on, true
-				}
-			}
+	slices.SortStableFunc(order, func(a, b int) int { // that of the fewest micro-batches in flight first
+		return lightness(r.Schedules[a].Schedule) - lightness(r.Schedules[b].Schedule)
+	})
+	worst, leanest := math.Inf(1), ""
+	for _, i := range order {
+		o := &r.Schedules[i]
+		list := slices.Clone(spaces[i])
+		slices.SortStableFunc(list, func(a, b *space) int {
+			return cmp.Or(cmp.Compare(len(b.workers), len(a.workers)), cmp.Compare(b.m, a.m))
+		})
+		if some {
+			worst = math.Inf(1)
+			list = list[:min(1, len(list))]
 		}
-	}
-	return c, worst, err
-}
-
-// moved is a cut with the border before stage s moved, nil if a stage would have no unit.
-func (p *space) moved(c cut, s, by int) cut {
-	if s < 1 || s >= p.stages() || c[s]+by <= c[s-1] || c[s]+by >= c[s+1] {
-		return nil
-	}
-	c = slices.Clone(c)
-	c[s] += by
-	return c
-}
-
-// lack is about how many times its limit the device needs that needs most, and which it is: weights, the
-// inputs of micro-batches in flight, and the least that one of them needs.
-func (p *space) lack(c cut) (worst float64, at int, err error) {
-	for w, of := range p.workers {
-		if of.bytes == 0 {
-			continue
-		}
-		held, most := int64(0), int64(0)
-		for _, s := range p.order[w].stages {
-			flight := int64(p.oracle.groups[w].micro)
-			if len(p.order[w].stages) > 1 {
-				flight = int64(min(p.m, 2*len(p.workers)))
+		var lack *planner.MemoryError
+		for _, p := range list {
+			plans := leanPlans
+			if some {
+				plans = fewPlans
 			}
-			if s > 0 {
-				held += (flight - 1) * p.x[c[s]]
-			} else {
-				held += int64(p.m-1) * p.chain.Input
-			}
-			stage := planner.ChainStage(p.chain, c[s], c[s+1])
-			held += int64(1+p.wishes.State) * stage.Memory.Unplaced
-			one, _, err := solver.Least(stage.Costs.First)
+			l, err := p.leanest(ctx, worst, plans)
 			if err != nil {
-				return 0, 0, err
+				return err
 			}
-			most = max(most, one.Peak)
+			if l.cut == nil {
+				continue
+			}
+			one, err := p.lack(ctx, l.cut)
+			if err != nil {
+				return err
+			}
+			if one != nil {
+				worst, lack = l.worst, one
+			}
 		}
-		if x := float64(held+most) / float64(of.bytes); x > worst {
-			worst, at = x, w
+		switch {
+		case lack != nil:
+			o.Lost = "bytes: " + lack.Shortages()
+			if leanest = o.Schedule; !some {
+				r.Short = lack
+			}
+		case leanest != "" && len(list) > 0:
+			o.Lost = "bytes: it needs no fewer than " + leanest
+		}
+		if !o.Proved {
+			o.Lost = "no plan was found; " + o.Lost
 		}
 	}
-	return worst, at, nil
+	return ctx.Err()
 }
 
-// Enough is a number of devices like the machine's last one, more than the machine has or than wishes say,
-// with which a plan fits, 0 if none is found with up to eight times as many. It tries the smallest
-// micro-batches of the schedules that hold fewest, and is not always the least. It blocks until it is known, or fails with ctx.Err().
+// lightness orders schedules: that of the fewest micro-batches in flight comes first, as it needs least as a rule.
+func lightness(schedule string) int {
+	if schedule == "1f1b" {
+		return 0
+	}
+	return 1
+}
+
+// leanPlans is how many devices are planned in a space to find the least limits, and fewPlans if another
+// schedule has a plan.
+const leanPlans, fewPlans = 1000, 20
+
+// Enough is how many devices are enough, if those that are added are like the machine's last one: the fewest with
+// which a plan fits, more than the machine has or than wishes say, 0 if none is found with up to eight times as many.
+// From 32 devices on it tries only some numbers. It blocks until it is known, or fails with ctx.Err().
 func Enough(ctx context.Context, profile Profile, machine Machine, wishes Wishes) (int, error) {
 	if err := arg.Context(ctx, "search"); err != nil {
 		return 0, err
@@ -115,14 +110,12 @@ func Enough(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 	if err != nil {
 		return 0, err
 	}
-	if lean := slices.DeleteFunc(slices.Clone(list), func(s schedule.Schedule) bool { return s.Name != "1f1b" }); len(lean) > 0 {
-		list = lean
-	}
+	slices.SortStableFunc(list, func(a, b schedule.Schedule) int { return lightness(a.Name) - lightness(b.Name) })
 	had := len(machine.Devices)
 	if wishes.Devices > 0 {
 		had = wishes.Devices
 	}
-	for n := had + 1; n <= min(8*had, profile.units()); n += max(1, n/8) {
+	for n := had + 1; n <= min(8*had, profile.units()); n += max(1, n/32) {
 		wider := machine
 		wider.Devices = slices.Clone(machine.Devices)
 		for len(wider.Devices) < n {
@@ -137,14 +130,11 @@ func Enough(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 		for _, s := range list {
 			spaces, _ := wishes.spaces(profile, wider, s)
 			slices.SortStableFunc(spaces, func(a, b *space) int { return cmp.Compare(b.m, a.m) })
-			for _, p := range spaces[:min(1, len(spaces))] { // of the smallest micro-batches
+			for _, p := range spaces {
 				if p.prepare() != nil || !p.limited {
 					continue
 				}
-				if _, worst, err := p.lean(); err != nil || worst > 1 {
-					continue
-				}
-				if lack, err := p.short(ctx); err != nil || lack == nil {
+				if l, err := p.fitting(ctx, leanPlans); err != nil || l.cut != nil {
 					return n, err
 				}
 			}

@@ -66,16 +66,18 @@ func (l *levels) steady() (list [][]int64) {
 
 // divide gives each place a share of the k-th sum of levels, so that the time of all items is least.
 func (l *levels) divide(k, sum int, count [][]int) (shares []int, time float64) {
-	after := l.nothing()
+	after, best := l.nothing()[:sum+1], make([]float64, sum+1)
 	share := make([][]int16, len(count))
 	var costs stairs
 	for p, classes := range count {
 		if p == 0 || !slices.Equal(classes, count[p-1]) {
 			costs = l.costs(k, classes)
 		}
-		best := l.impossible()
+		for r := range best {
+			best[r] = math.Inf(1)
+		}
 		share[p] = make([]int16, sum+1)
-		for r, cost := range after[:sum+1] {
+		for r, cost := range after {
 			if math.IsInf(cost, 1) {
 				continue
 			}
@@ -89,10 +91,10 @@ func (l *levels) divide(k, sum int, count [][]int) (shares []int, time float64) 
 				}
 			}
 		}
-		after = best
+		after, best = best, after
 	}
 	at := 0
-	for r, cost := range after[:sum+1] {
+	for r, cost := range after {
 		if cost < after[at] {
 			at = r
 		}

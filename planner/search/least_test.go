@@ -1,0 +1,112 @@
+package search
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"penstock/planner"
+	"penstock/schedule"
+)
+
+// randomSpace draws a space under a limit.
+func randomSpace(t *rapid.T, mostUnits, mostDevices, mostChunks int) *space {
+	schedules := schedule.Schedules()
+	s := schedules[rapid.IntRange(0, len(schedules)-1).Draw(t, "schedule")]
+	v := rapid.SampledFrom(virtuals(s)).Draw(t, "virtual")
+	devices := rapid.IntRange(1, mostDevices).Draw(t, "devices")
+	units := rapid.IntRange(devices*v, max(mostUnits, devices*v)).Draw(t, "units")
+	w := Wishes{Limit: rapid.Int64Range(100, 5000).Draw(t, "limit"), State: rapid.IntRange(0, 2).Draw(t, "state")}
+	p := oneSpace(t, randomChain(t, units), randomMachine(t, devices), w, s.Name, v, rapid.IntRange(1, mostChunks).Draw(t, "micro-batches"))
+	p.wishes.Plans = 1 << 30
+	return p
+}
+
+// No device needs fewer bytes than the bound says.
+func TestLeastBytesAreNeeded(t *testing.T) {
+	sum, bounds, n := 0.0, 0.0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		p := randomSpace(t, 8, 4, 6)
+		c := randomCut(t, p.units, p.stages())
+		for w := range p.workers {
+			need, err := p.oracle.need(context.Background(), w, c, c[1:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			least := p.least(w, c, c[1:])
+			if least > need {
+				t.Fatalf("%s m=%d %v: worker %d needs %d bytes, below the bound %d", p.schedule.Name, p.m, c, w, need, least)
+			}
+			sum, bounds, n = sum+float64(need), bounds+float64(least), n+1
+		}
+	})
+	t.Logf("%d devices, the bound is %.1f %% of what they need", n, 100*bounds/sum)
+}
+
+// leastOfAll is the least limit of all cuts, which are planned as a whole within a single byte.
+func leastOfAll(t *rapid.T, p *space) int64 {
+	least := int64(none)
+	everyCut(p.units, p.stages(), func(c cut) {
+		problem := p.problem(c)
+		for w := range problem.Devices {
+			problem.Devices[w].Limit = 1
+		}
+		var short *planner.MemoryError
+		if _, err := planner.Solve(context.Background(), problem); !errors.As(err, &short) {
+			t.Fatal(err)
+		}
+		least = min(least, short.Least())
+	})
+	return least
+}
+
+// Where no plan fits, the least limit that is told is the least with which a plan is found. With a byte less there
+// is none.
+func TestLeastLimit(t *testing.T) {
+	few(t, func(t *rapid.T) { leastLimit(t, 6, 3, 4) })
+}
+
+// The same with more units and micro-batches.
+func TestLeastLimitOfMore(t *testing.T) {
+	if *limited == 0 {
+		t.Skip("with -limited N, such as 100")
+	}
+	done := 0
+	for done < *limited {
+		rapid.Check(t, func(t *rapid.T) {
+			if done < *limited {
+				leastLimit(t, 8, 3, 6)
+			}
+			done++
+		})
+	}
+}
+
+func leastLimit(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
+	p := randomSpace(t, mostUnits, mostDevices, mostChunks)
+	w := Wishes{Devices: len(p.workers), Virtual: []int{p.virtual}, Schedules: []string{p.schedule.Name}, MicroBatches: []int{p.m}, State: p.wishes.State, Limit: 1}
+	of := Profile{[]Measured{{Chain: p.chain}}}
+	within := func(limit int64) *Result {
+		w.Limit = limit
+		r, err := Search(context.Background(), of, devices(len(p.workers), 0), w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	least := leastOfAll(t, p)
+	if least == 1 {
+		t.Skip("of a chain that takes nothing")
+	}
+	if r := within(1); r.Best != nil || r.Short == nil || r.Short.Least() != least {
+		t.Fatalf("%s v=%d m=%d: %v is told, the least is %d", p.schedule.Name, p.virtual, p.m, r.Short, least)
+	}
+	if r := within(least); r.Best == nil {
+		t.Fatalf("%s v=%d m=%d: no plan within the least limit %d", p.schedule.Name, p.virtual, p.m, least)
+	}
+	if r := within(least - 1); r.Best != nil || r.Short == nil || r.Short.Least() != least || !r.Schedules[0].Proved {
+		t.Fatalf("%s v=%d m=%d: within a byte less than %d: %+v", p.schedule.Name, p.virtual, p.m, least, r)
+	}
+}
