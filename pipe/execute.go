@@ -162,8 +162,13 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 			x.fail(&Error{Stage: current.Stage, MicroBatch: current.MicroBatch, Direction: current.Kind,
 				Layer: x.task.layer(current, err), Err: err})
 		}
+		if !finished {
+			_ = torch.Try(x.p.workers[worker].leave) // the failure is known
+		}
 	}()
 	c.Device().OwnPeak() // from here on
+	clock := newClock(c, time.Since(x.begin))
+	defer clock.free()
 	x.task.begin(worker)
 	for id := x.graph.First[worker]; id < x.graph.First[worker+1]; id++ {
 		current = x.graph.Actions[id]
@@ -207,9 +212,8 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 		if current.Kind == schedule.Reduce {
 			beside.wait()
 		}
-		var start time.Duration
 		if x.record {
-			start = time.Since(x.begin)
+			clock.mark(c)
 		}
 		if err := x.task.do(c, current); err != nil {
 			x.fail(&Error{Stage: current.Stage, MicroBatch: current.MicroBatch, Direction: current.Kind, Err: err})
@@ -218,19 +222,23 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 		c.Close()
 		x.ledger.enter(id, c.Device(), x.task.waits(current))
 		if x.record {
+			clock.mark(c)
 			x.events[worker] = append(x.events[worker],
-				schedule.Event{Worker: worker, Action: current, Start: start, End: time.Since(x.begin),
-					Live: c.Device().Memory().Live})
+				schedule.Event{Worker: worker, Action: current, Live: c.Device().Memory().Live})
 		}
 		x.finish(id)
 	}
 	beside.wait()
-	x.events[worker] = append(x.events[worker], beside.events...)
-	slices.SortStableFunc(x.events[worker], func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
 	if ending = true; !x.failed.Load() {
 		x.task.end(c, worker)
 		x.ledger.ended[worker] = c.Device().OwnPeak()
 	}
+	x.p.workers[worker].leave()
+	for i := range x.events[worker] {
+		x.events[worker][i].Start, x.events[worker][i].End = clock.at(2*i), clock.at(2*i+1)
+	}
+	x.events[worker] = append(x.events[worker], beside.events...)
+	slices.SortStableFunc(x.events[worker], func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
 	finished = true
 }
 

@@ -2,6 +2,7 @@ package pipe
 
 import (
 	"penstock/internal/link"
+	"penstock/internal/stream"
 	"penstock/profile"
 	"penstock/schedule"
 )
@@ -9,6 +10,15 @@ import (
 // Hold sets a function that may delay workers. It is called before each action, with the worker and
 // the id of the action in the graph, and at the end of a worker with the id after its last action.
 func (p *Pipe) Hold(f func(worker, action int)) { p.hold = f }
+
+// SetStreams sets the stream of each worker, what its caller queues on, and the streams of copies from
+// one worker to another.
+func (p *Pipe) SetStreams(own func(worker int) stream.Stream, given stream.Stream, copies func(from, to int) stream.Stream) {
+	for _, i := range p.mine {
+		p.workers[i].stream, p.workers[i].given = own(i), given
+	}
+	p.copies.open = copies
+}
 
 // InferGraph is what workers run in an Infer of so many micro-batches.
 func (p *Pipe) InferGraph(microBatches int) (*schedule.Graph, error) {

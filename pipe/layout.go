@@ -174,12 +174,9 @@ func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor, from 
 	if from == s.Device && nn.SameMemory(value, replica) {
 		return
 	}
-	if from.Kind != torch.KindCPU || s.Device.Kind != torch.KindCPU {
-		value = c.CopyHere(value)
-	}
 	c.NoGrad(func() {
 		switch {
-		case c.Equal(replica, value):
+		case c.Equal(replica, value): // which waits for a GPU, once a step
 		case from == s.Device:
 			t.become(c.Keep(c.Detach(value)).SetRequiresGrad(replica.RequiresGrad()))
 		default:

@@ -225,6 +225,7 @@ type microBatchState struct {
 	skips   []skipState     // by skip of the stage
 	ties    []tieState      // by tie of the stage
 	loss    float64
+	reading *torch.Tensor // the loss on its way from a GPU, until the run has ended
 }
 
 // skipState is what a stage holds of a skip that leaves or enters it.
@@ -273,6 +274,8 @@ func (c *microBatchState) free() {
 		}
 		*p = skipState{grads: p.grads}
 	}
+	c.reading.Free()
+	c.reading = nil
 	for _, t := range c.ties {
 		t.later.Free()
 		t.back.Free()
@@ -307,7 +310,24 @@ func (r *minibatch) gradOfLoss(c *torch.Ctx, weight float64) *torch.Tensor {
 // readLoss reads a micro-batch's loss. It is in the state with its graph, or given without one.
 func (r *minibatch) readLoss(c *torch.Ctx, state *microBatchState, given []*torch.Tensor) {
 	loss := slices.Concat(state.out, given)[0]
-	r.lossType, state.loss = loss.DType(), number(c, loss)
+	if r.lossType = loss.DType(); c.Device().Kind == torch.KindCPU {
+		state.loss = number(c, loss)
+	} else {
+		state.reading = c.Keep(c.ToHost(loss))
+	}
+}
+
+// lossOf is the loss of a micro-batch, after the run.
+func (r *minibatch) lossOf(microBatch int) float64 {
+	state := &r.states[len(r.p.stages)-1][microBatch]
+	if state.reading != nil {
+		c := torch.NewCtx(torch.Options{})
+		defer c.Close()
+		state.loss = number(c, state.reading)
+		state.reading.Free()
+		state.reading = nil
+	}
+	return state.loss
 }
 
 // number reads a loss of any floating-point type.

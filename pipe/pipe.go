@@ -65,6 +65,7 @@ type Pipe struct {
 	peaks    peaks
 	hold     func(worker, action int) // in tests; see graphRun
 	newLink  func() link.Link         // between the stages, for a mini-batch
+	copies   copyStreams
 }
 
 // startWorkers starts a worker for each distinct device of this process.
@@ -151,7 +152,7 @@ func (p *Pipe) start(job func(worker int, c *torch.Ctx)) {
 		p.jobs.Add(1)
 		p.workers[i].jobs <- func(c *torch.Ctx) {
 			defer p.jobs.Add(-1)
-			job(i, c)
+			p.workers[i].within(func() { job(i, c) })
 		}
 	}
 }

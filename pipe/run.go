@@ -61,7 +61,7 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 	r.ran()
 	out := Result{MicroBatches: len(r.parts), Timeline: timeline}
 	for i := range r.parts {
-		out.Loss += r.states[len(p.stages)-1][i].loss * r.weight(i)
+		out.Loss += r.lossOf(i) * r.weight(i)
 	}
 	out.Loss, err = p.ofLast(ctx, "the loss", out.Loss)
 	return out, err

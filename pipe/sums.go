@@ -48,6 +48,7 @@ func (s *sums) begin(d torch.Device, threads int, a schedule.Action) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		c := torch.NewCtx(torch.Options{Device: d, Threads: threads})
+		c.SetStream(s.x.p.workers[s.worker].stream) // on which the gradients were queued
 		defer c.Close()
 		finished := false
 		defer func() {

@@ -31,6 +31,12 @@ func (r *minibatch) sendActivation(c *torch.Ctx, a schedule.Action) error {
 			p.Add(link.Values(c.Keep(c.Detach(t.tensor()))))
 		}
 	}
+	return r.send(c, a, p)
+}
+
+// send gives a parcel to the link. Its values are there when the work queued so far is done.
+func (r *minibatch) send(c *torch.Ctx, a schedule.Action, p link.Parcel) error {
+	p.Ready = r.p.workers[r.p.stages[a.Stage].worker].stream.Record()
 	return r.link.Send(c, a, p)
 }
 
@@ -88,8 +94,13 @@ func (r *minibatch) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 	}
 	for _, t := range stage.ties {
 		if t.from.stage == a.Peer && a.MicroBatch == 0 {
-			value := p.Take()[0].Tensor
-			r.p.refresh(c, stage, t, value, p.Device)
+			value, from := p.Lists()[0][0].Tensor, p.Device
+			if _, queued := r.p.route(a.Peer, a.Stage); queued {
+				value = r.arrives(c, a, &p)[0]
+			} else {
+				p.Take()
+			}
+			r.p.refresh(c, stage, t, value, from)
 			value.Free()
 		}
 	}
@@ -99,8 +110,8 @@ func (r *minibatch) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 // arrived takes the next activations out of a parcel, and says for each of them whether the stage
 // has to send back a gradient: something before the stage is trained, or the batch wants a gradient.
 func (r *minibatch) arrived(c *torch.Ctx, a schedule.Action, p *link.Parcel) ([]*torch.Tensor, []bool) {
-	list := p.Take()
-	out, wants := moved(c, r.p.stages[a.Stage].Device, p.Device, list), make([]bool, len(list))
+	list := p.Lists()[0]
+	out, wants := r.arrives(c, a, p), make([]bool, len(list))
 	for i, t := range out {
 		wants[i] = t != nil && list[i].Wants && r.graph && t.DType().IsFloat() &&
 			(r.p.stages[a.Stage].inputGrad || r.inputGrad)
@@ -129,7 +140,7 @@ func (r *minibatch) sendGradient(c *torch.Ctx, a schedule.Action) error {
 			state.ties[i].back = nil
 		}
 	}
-	return r.link.Send(c, a, p)
+	return r.send(c, a, p)
 }
 
 // receiveGradient receives the gradients that a later stage has sent.
@@ -140,7 +151,7 @@ func (r *minibatch) receiveGradient(c *torch.Ctx, a schedule.Action) error {
 		return err
 	}
 	defer func() { p.Free() }()
-	take := func() []*torch.Tensor { return moved(c, stage.Device, p.Device, p.Take()) }
+	take := func() []*torch.Tensor { return r.arrives(c, a, &p) }
 	if a.Peer == a.Stage+1 {
 		state.outGrad = take()
 	}
@@ -157,28 +168,4 @@ func (r *minibatch) receiveGradient(c *torch.Ctx, a schedule.Action) error {
 		}
 	}
 	return nil
-}
-
-// moved brings values to the receiving stage's device. Tensors on another device are copied and
-// then freed. Tensors on the same device are taken as they are. The result belongs to the receiver
-// and is kept.
-func moved(c *torch.Ctx, to, from torch.Device, list []link.Value) []*torch.Tensor {
-	out := make([]*torch.Tensor, len(list))
-	for i, v := range list {
-		out[i] = v.Tensor
-	}
-	if to == from {
-		return out
-	}
-	defer torch.FreeAll(slices.Clone(out)) // also when a copy fails
-	once, at := torch.Distinct(out)
-	for i, t := range once {
-		if t != nil {
-			once[i] = c.CopyHere(t)
-		}
-	}
-	for i := range out { // not before: a copy that fails would leave those before it
-		out[i] = c.Keep(once[at[i]])
-	}
-	return out
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"penstock/internal/stream"
 	"penstock/torch"
 )
 
@@ -17,7 +18,9 @@ type worker struct {
 	device  torch.Device
 	threads int
 	cores   []int
-	tag     int64 // of its thread
+	tag     int64         // of its thread
+	stream  stream.Stream // of its work
+	given   stream.Stream // in tests, instead of the device's default stream
 
 	jobs   chan func(*torch.Ctx)
 	joined sync.WaitGroup
@@ -25,6 +28,9 @@ type worker struct {
 
 func newWorker(device torch.Device, threads int, cores []int, tag int64) (*worker, error) {
 	w := &worker{device: device, threads: threads, cores: cores, tag: tag, jobs: make(chan func(*torch.Ctx), 16)}
+	if err := torch.Try(func() { w.stream = device.NewStream() }); err != nil {
+		return nil, err
+	}
 	ready := make(chan error)
 	w.joined.Add(1)
 	go w.serve(ready)
@@ -59,6 +65,7 @@ func (w *worker) serve(ready chan<- error) {
 		ready <- nil
 	}
 	c := torch.NewCtx(torch.Options{Device: w.device, Threads: w.threads})
+	c.SetStream(w.stream)
 	defer c.Close()
 	for job := range w.jobs {
 		c.SetGrad(false)

@@ -105,6 +105,16 @@ func (c *Ctx) CopyOn(s stream.Stream, into, a *Tensor) {
 	c.NoGrad(func() { c.begin(opTransferIn).t(into).t(a).run() })
 }
 
+// ToHost queues a copy of a to memory of the CPU that no account counts. Its values are there when
+// the work of the context's stream is done.
+func (c *Ctx) ToHost(a *Tensor) *Tensor {
+	var out *Tensor
+	c.NoGrad(func() {
+		out = c.Call("aten::_to_copy", "", a, Omitted{}, Omitted{}, CPU(0), Omitted{}, true)[0].(*Tensor)
+	})
+	return out
+}
+
 // Moment is when a stream came to a point in its work: on a CPU now.
 type Moment struct {
 	at    time.Time

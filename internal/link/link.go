@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"sync"
 
+	"penstock/internal/stream"
 	"penstock/schedule"
 	"penstock/torch"
 )
@@ -26,7 +27,10 @@ type Parcel struct {
 	// Device is where the tensors are: that of the sender until the link has copied them. Device
 	// counts as the sender's also where both stages are on it.
 	Device torch.Device
-	lists  [][]Value
+	// Ready is an event after which the values are there. The parcel owns it. It may be nil in a
+	// parcel whose values are there already.
+	Ready stream.Event
+	lists [][]Value
 }
 
 // Value is a tensor in a parcel. It has no graph and is kept (torch.Ctx.Keep). A tensor that is in
@@ -69,6 +73,10 @@ func (p *Parcel) Free() {
 		}
 	}
 	p.lists = nil
+	if p.Ready != nil {
+		p.Ready.Free()
+		p.Ready = nil
+	}
 }
 
 // Link carries parcels from the stage of a send action to that of the matching receive. It is safe

@@ -1,0 +1,106 @@
+package pipe
+
+import (
+	"sync"
+
+	"penstock/internal/link"
+	"penstock/internal/stream"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// copyStreams are the streams for copies, one for each pair of workers in each direction.
+type copyStreams struct {
+	mu   sync.Mutex
+	of   map[[2]int]stream.Stream
+	open func(from, to int) stream.Stream // in tests
+}
+
+// route is the streams of moves between the workers of two stages of this process. queued is false
+// if both are CPUs, whose copies are done when the call returns.
+func (p *Pipe) route(from, to int) (r stream.Route, queued bool) {
+	pair := [2]int{p.stages[from].worker, p.stages[to].worker}
+	a, b := p.workers[pair[0]], p.workers[pair[1]]
+	if a == nil || b == nil || a.stream == b.stream {
+		return r, false
+	}
+	p.copies.mu.Lock()
+	defer p.copies.mu.Unlock()
+	copies := p.copies.of[pair]
+	if copies == nil {
+		if p.copies.open != nil {
+			copies = p.copies.open(pair[0], pair[1])
+		} else if copies = a.device.NewStream(); copies == (stream.Host{}) {
+			copies = b.device.NewStream()
+		}
+		if p.copies.of == nil {
+			p.copies.of = map[[2]int]stream.Stream{}
+		}
+		p.copies.of[pair] = copies
+	}
+	return stream.Route{From: a.stream, Copies: copies, To: b.stream}, true
+}
+
+// arrives brings the next list of a parcel to the device of the stage that receives it. Tensors on
+// another device are copied and then freed. Tensors on the same device are taken as they are. The
+// result belongs to the receiver and is kept.
+func (r *minibatch) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*torch.Tensor {
+	list := p.Take()
+	out := make([]*torch.Tensor, len(list))
+	for i, v := range list {
+		out[i] = v.Tensor
+	}
+	if p.Device == r.p.stages[receive.Stage].Device {
+		return out
+	}
+	values := append([]*torch.Tensor(nil), out...)
+	free := func() { torch.FreeAll(values) }
+	defer free() // also when a copy fails
+	once, at := torch.Distinct(out)
+	if route, queued := r.p.route(receive.Peer, receive.Stage); queued {
+		here := make([]*torch.Tensor, len(once))
+		each := func(f func(i int, t *torch.Tensor)) func() {
+			return func() {
+				for i, t := range once {
+					if t != nil {
+						f(i, t)
+					}
+				}
+			}
+		}
+		route.Move(p.Ready,
+			each(func(i int, t *torch.Tensor) { here[i] = c.MemoryLike(t) }),
+			each(func(i int, t *torch.Tensor) { c.CopyOn(route.Copies, here[i], t) }), free)
+		once = here
+	} else {
+		for i, t := range once {
+			if t != nil {
+				once[i] = c.CopyHere(t)
+			}
+		}
+	}
+	for i := range out { // not before: a copy that fails would leave those before it
+		out[i] = c.Keep(once[at[i]])
+	}
+	return out
+}
+
+// within runs a job of a caller: its work begins after what the caller has queued, and is done when
+// within returns. Nothing in between waits for a GPU. A device on which even that fails says so again in
+// the next operator.
+func (w *worker) within(job func()) {
+	defer func() { _ = torch.Try(w.leave) }()
+	_ = torch.Try(func() { stream.Begin(w.stream, w.caller()) })
+	job()
+}
+
+// leave blocks until all work of the worker is done.
+func (w *worker) leave() { stream.End(stream.Host{}, w.stream) }
+
+// caller is the stream on which the caller of a run queues what it makes on the worker's device.
+func (w *worker) caller() stream.Stream {
+	if w.given != nil {
+		return w.given
+	}
+	return w.device.DefaultStream()
+}

@@ -1,0 +1,207 @@
+package pipe_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+
+	"penstock/internal/stream"
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/schedule"
+	"penstock/torch"
+)
+
+// watch sees which work on which streams is known to come before which, as vector clocks do
+// (Mattern, "Virtual Time and Global States of Distributed Systems", 1989). The work itself is that
+// of a CPU.
+type watch struct {
+	mu      sync.Mutex
+	without stream.Reason // waits that are left out; stream.Reasons for none
+	faults  []string
+	host    map[*watched]int // what the host knows to have ended
+}
+
+// watched is a stream: how much was queued on it, and how much of each stream has ended before what
+// is queued next begins.
+type watched struct {
+	on     *watch
+	queued int
+	knows  map[*watched]int
+	moving bool     // of copies: a copy comes next
+	to     *watched // of copies: whose memory is written
+}
+
+func (w *watch) stream() *watched { return &watched{on: w, knows: map[*watched]int{}} }
+
+func (w *watch) fault(format string, args ...any) {
+	w.faults = append(w.faults, fmt.Sprintf(format, args...))
+}
+
+// work queues something.
+func (s *watched) work() {
+	s.queued++
+	s.knows[s] = s.queued
+}
+
+type watchedEvent struct {
+	on    *watch
+	knows map[*watched]int
+}
+
+func learn(into, from map[*watched]int) {
+	for s, n := range from {
+		into[s] = max(into[s], n)
+	}
+}
+
+func (s *watched) Record() stream.Event {
+	s.on.mu.Lock()
+	defer s.on.mu.Unlock()
+	if s.moving { // the copy was queued
+		s.work()
+		if s.knows[s.to] < s.to.queued {
+			s.on.fault("a copy is written before what used its memory has ended")
+		}
+		s.moving = false
+	}
+	return &watchedEvent{s.on, maps.Clone(s.knows)}
+}
+
+func (s *watched) Wait(e stream.Event, why stream.Reason) {
+	s.on.mu.Lock()
+	defer s.on.mu.Unlock()
+	if why == stream.Vacant {
+		s.moving = true
+	}
+	if why != s.on.without {
+		learn(s.knows, e.(*watchedEvent).knows)
+	}
+}
+
+func (e *watchedEvent) Synchronize() {
+	e.on.mu.Lock()
+	defer e.on.mu.Unlock()
+	if e.on.without != stream.Ended {
+		learn(e.on.host, e.knows)
+	}
+}
+
+func (e *watchedEvent) Free() {}
+
+// watchedStep is a step of a pipe whose workers have streams that are watched. It returns what was
+// used before it was known to be there.
+func watchedStep(t *testing.T, cfg pipe.Config, without stream.Reason) (faults []string, left record) {
+	t.Helper()
+	model := tied(true, false)
+	p := started(t, model, cfg)
+	w := &watch{without: without, host: map[*watched]int{}}
+	own, copies := map[int]*watched{}, map[[2]int]*watched{}
+	caller := w.stream()
+	stages := p.Stages()
+	worker := p.Config().Workers()
+	p.SetStreams(func(i int) stream.Stream {
+		own[i] = w.stream()
+		return own[i]
+	}, caller, func(from, to int) stream.Stream {
+		s := w.stream()
+		s.to = own[to]
+		w.mu.Lock()
+		copies[[2]int{from, to}] = s
+		w.mu.Unlock()
+		return s
+	})
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20)})
+	defer c.Close()
+	program, err := p.Program(cfg.Chunks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	graph := program.Graph()
+	queuedAt := map[schedule.Action]int{}
+	caller.work()
+	p.Hold(func(i, id int) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		s := own[i]
+		if s.knows[caller] < caller.queued {
+			w.fault("%d of worker %d begins before the batch is there", id-graph.First[i], i)
+		}
+		if id > graph.First[i] {
+			a := graph.Actions[id-1]
+			empty := a.Kind == schedule.ReceiveActivation && a.MicroBatch > 0 && a.Peer != a.Stage-1 // parameters move once
+			if a.Kind.Receive() && worker[a.Peer] != i && !empty {
+				from := worker[a.Peer]
+				if s.knows[own[from]] < queuedAt[a.Matching()] {
+					w.fault("what comes after %v begins before the value was made", a)
+				}
+				by := copies[[2]int{from, i}]
+				if own[from].knows[by] < by.queued {
+					w.fault("the memory of %v is used again before it was copied", a.Matching())
+				}
+				if s.knows[by] < by.queued {
+					w.fault("what comes after %v begins before the copy has ended", a)
+				}
+			}
+		}
+		if id < graph.First[i+1] {
+			s.work()
+			queuedAt[graph.Actions[id]] = s.queued
+		}
+	})
+	result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(classes(7, 6)(c, 0)), Target: pipe.Rows(classes(7, 6)(c, 1))}, nn.CrossEntropy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range own {
+		if w.host[s] < s.queued {
+			w.fault("the caller goes on before worker %d has ended", i)
+		}
+	}
+	if len(stages) > 1 && len(copies) == 0 {
+		t.Error("no copy went over a stream")
+	}
+	return w.faults, snapshot(model, []float64{result.Loss}, gradient)
+}
+
+// The streams of a pipe wait for all that they must wait for, with activations and tied parameters; no wait can be left out; and results are those without streams.
+func TestStreamsOfAPipe(t *testing.T) {
+	torchtest.Check(t)
+	for _, name := range []string{"gpipe", "1f1b", "zb-h1", "interleaved"} {
+		for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.Always} {
+			s, err := schedule.Named(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg := pipe.Config{Balance: []int{1, 1, 1, 2}, Chunks: 4, Checkpoint: policy, Seed: 3, Schedule: s.Generate, Devices: devices(4)}
+			if name == "interleaved" {
+				cfg.Devices = []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(0), torch.CPU(1)}
+			}
+			faults, got := watchedStep(t, cfg, stream.Reasons)
+			if len(faults) > 0 {
+				t.Errorf("%s, %s: %s", name, policy, strings.Join(faults, "\n"))
+			}
+			model := tied(true, false)
+			p := started(t, model, cfg)
+			c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20)})
+			result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(classes(7, 6)(c, 0)), Target: pipe.Rows(classes(7, 6)(c, 1))}, nn.CrossEntropy())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := got.differs(snapshot(model, []float64{result.Loss}, gradient)); d != "" {
+				t.Errorf("%s, %s: with streams another %s", name, policy, d)
+			}
+			nn.ZeroGrads(model)
+			c.Close()
+			for without := range stream.Reasons {
+				if faults, _ := watchedStep(t, cfg, without); len(faults) == 0 {
+					t.Errorf("%s, %s: nothing went wrong without the wait %q", name, policy, without)
+				}
+			}
+		}
+	}
+}
