@@ -28,10 +28,29 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
+// MarshalText makes JSON of a Kind its name.
+func (k Kind) MarshalText() ([]byte, error) {
+	if k > Uint8 {
+		return nil, fmt.Errorf("data: %v; want one of the number formats", k)
+	}
+	return []byte(k.String()), nil
+}
+
+// UnmarshalText reads what MarshalText wrote.
+func (k *Kind) UnmarshalText(text []byte) error {
+	for _, kind := range []Kind{Float32, Int64, Uint8} {
+		if kind.String() == string(text) {
+			*k = kind
+			return nil
+		}
+	}
+	return fmt.Errorf("data: %q is no number format; want float32, int64 or uint8", text)
+}
+
 // Spec is the kind and the shape of one sample's input or target, without the batch's dimension.
 type Spec struct {
-	Kind  Kind
-	Shape []int64 // empty for a single number
+	Kind  Kind    `json:"kind"`
+	Shape []int64 `json:"shape,omitempty"` // empty for a single number
 }
 
 // Size returns how many numbers the shape holds.

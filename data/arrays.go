@@ -37,7 +37,7 @@ func NewArrays(name string, classes int, input, target Array) (*Arrays, error) {
 	if input.Shape[0] != target.Shape[0] {
 		return fail("%d inputs and %d targets; want a target for each input", input.Shape[0], target.Shape[0])
 	}
-	a.info = Info{Name: name, Classes: classes, Input: Spec{input.Kind, input.Shape[1:]}, Target: Spec{target.Kind, target.Shape[1:]}}
+	a.info = Info{Name: name, Classes: classes, Input: Spec{input.Kind, input.Shape[1:]}, Target: Spec{target.Kind, target.Shape[1:]}, Source: input.Kind}
 	if input.Kind == Uint8 {
 		a.info.Input.Kind = Float32
 	}
@@ -134,7 +134,7 @@ func (a *Arrays) normalise(mean, std []float32) error {
 	if err != nil {
 		return err
 	}
-	a.tables = tables
+	a.tables, a.info.Mean, a.info.Std = tables, mean, std
 	for c, table := range tables {
 		a.info.Pad[c] = table[0]
 	}
@@ -160,10 +160,7 @@ func (a *Arrays) Fill(batch *Batch, indices []int) error {
 		case Int64:
 			copy(batch.Input.Int64[row*in:], a.input.Int64[index*in:][:in])
 		case Uint8:
-			plane := in / len(a.tables)
-			for i, pixel := range a.input.Uint8[index*in:][:in] {
-				batch.Input.Float32[row*in+i] = a.tables[i/plane][pixel]
-			}
+			byTables(batch.Input.Float32[row*in:][:in], a.input.Uint8[index*in:][:in], a.tables)
 		}
 		if a.target.Kind == Float32 {
 			copy(batch.Target.Float32[row*out:], a.target.Float32[index*out:][:out])

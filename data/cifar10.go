@@ -27,6 +27,9 @@ var (
 	cifarStd  = []float32{0.2470, 0.2435, 0.2616}
 )
 
+// cifarNames are the names of the classes, as batches.meta.txt has them.
+var cifarNames = []string{"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"}
+
 // DecodeCIFAR10 reads the given number of records of CIFAR-10's binary version: images Uint8
 // [records, 3, 32, 32] and labels Uint8 [records]. It returns an error if there are fewer bytes or
 // more, or if a label is above 9.
@@ -110,7 +113,11 @@ func cifarPart(paths []string, o Options, records int) (*Images, error) {
 		copy(labels.Uint8[i*records:], classes.Uint8)
 	}
 	mean, std := o.normalisation(cifarMean, cifarStd)
-	return NewImages("cifar10", cifarClasses, images, labels, mean, std)
+	set, err := NewImages("cifar10", cifarClasses, images, labels, mean, std)
+	if err == nil {
+		set.info.ClassNames = cifarNames
+	}
+	return set, err
 }
 
 func decodeCIFARFile(path string, records int) (images, labels Array, err error) {

@@ -307,6 +307,7 @@ func standardise(train Dataset, sets []*Arrays) {
 		at = func(i int) int { return s.indices[i] }
 	}
 	columns := whole.info.Input.Size()
+	var means, deviations []float32
 	for c := range columns {
 		var sum, squares float64
 		for i := range rows {
@@ -321,10 +322,19 @@ func standardise(train Dataset, sets []*Arrays) {
 		if deviation == 0 {
 			deviation = 1
 		}
-		for _, set := range sets {
-			for i := c; i < len(set.input.Float32); i += columns {
-				set.input.Float32[i] = float32((float64(set.input.Float32[i]) - mean) / deviation)
-			}
+		means, deviations = append(means, float32(mean)), append(deviations, float32(deviation))
+	}
+	for _, set := range sets {
+		set.info.Mean, set.info.Std = means, deviations
+		for x := range slices.Chunk(set.input.Float32, columns) {
+			standardiseRow(x, means, deviations)
 		}
+	}
+}
+
+// standardiseRow makes (x - mean) / deviation of each number of a row.
+func standardiseRow(x, means, deviations []float32) {
+	for i := range means {
+		x[i] = float32((float64(x[i]) - float64(means[i])) / float64(deviations[i]))
 	}
 }

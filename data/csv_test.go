@@ -112,7 +112,7 @@ func TestCSVStandardises(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one := float32(2 / math.Sqrt(8.0/3))
+	one := float32(2 / float64(float32(math.Sqrt(8.0/3)))) // by the deviation that Info has
 	if got := fill(t, train, 0, 1, 2).Input.Float32; !slices.Equal(got, []float32{-one, 0, 0, 0, one, 0}) {
 		t.Errorf("to train with %v", got)
 	}

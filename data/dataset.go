@@ -19,19 +19,28 @@ type Dataset interface {
 	Fill(batch *Batch, indices []int) error
 }
 
-// Info describes a data set.
+// Info describes a data set. As JSON it describes samples to whoever has a model and not the data it
+// was trained on.
 type Info struct {
-	Name    string
-	Classes int  // a target is in [0, Classes); 0 for regression
-	Input   Spec // images are Float32 [channels, height, width]
-	Target  Spec
+	Name    string `json:"name"`
+	Classes int    `json:"classes,omitempty"` // a target is in [0, Classes); 0 for regression
+	Input   Spec   `json:"input"`             // images are Float32 [channels, height, width]
+	Target  Spec   `json:"target"`
 
 	// Pad is the value of a black pixel in each channel, for augmentation to fill up with. It is
 	// nil for inputs that are not images.
-	Pad []float32
+	Pad []float32 `json:"pad,omitempty"`
 
 	// ClassNames has the name of each class. It is nil where classes are numbers.
-	ClassNames []string
+	ClassNames []string `json:"class_names,omitempty"`
+
+	// Source is what inputs are made of. Float32 inputs of Uint8 are pixels or other bytes, over 255
+	// where Mean and Std are nil, or else (byte/255 - Mean) / Std with a number for each channel.
+	// Float32 inputs of Float32 are as they are, or (x - Mean) / Std with a number for each column.
+	// Int64 inputs of Uint8 are the bytes of a text.
+	Source Kind      `json:"source"`
+	Mean   []float32 `json:"mean,omitempty"`
+	Std    []float32 `json:"std,omitempty"`
 }
 
 // Batch holds samples: row i of Input and row i of Target belong together. The Shapes begin with

@@ -71,7 +71,7 @@ func openFolder(directory string, o Options) (train, test Dataset, err error) {
 		return nil, nil, err
 	}
 	shape := []int64{int64(channels), int64(size), int64(size)}
-	info := Info{Name: "images", Classes: len(names), ClassNames: names, Input: Spec{Float32, shape}, Target: Spec{Kind: Int64}}
+	info := Info{Name: "images", Classes: len(names), ClassNames: names, Input: Spec{Float32, shape}, Target: Spec{Kind: Int64}, Source: Uint8, Mean: mean, Std: std}
 	for _, table := range tables {
 		info.Pad = append(info.Pad, table[0])
 	}
@@ -237,25 +237,40 @@ func (f *folder) fillViews(batch *Batch, indices []int, views []view) error {
 	if err := batch.begin(f, indices); err != nil {
 		return err
 	}
-	errs := make([]error, len(indices))
+	err := sideBySide(len(indices), func() func(row int) error {
+		picture := image.NewRGBA(image.Rect(0, 0, int(f.info.Input.Shape[2]), int(f.info.Input.Shape[1])))
+		return func(row int) error {
+			var p *part
+			if views != nil {
+				p = views[row].part
+			}
+			return f.fillRow(batch, row, f.files[indices[row]], picture, p)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("data: images: %w", err)
+	}
+	return nil
+}
+
+// sideBySide fills rows on all cores. Each goroutine fills with a function of its own, which worker
+// makes. The error is that of the first row that has one.
+func sideBySide(rows int, worker func() func(row int) error) error {
+	errs := make([]error, rows)
 	var next atomic.Int64
 	var all sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(indices)) {
+	for range min(runtime.GOMAXPROCS(0), rows) {
 		all.Go(func() {
-			picture := image.NewRGBA(image.Rect(0, 0, int(f.info.Input.Shape[2]), int(f.info.Input.Shape[1])))
-			for row := int(next.Add(1)) - 1; row < len(indices); row = int(next.Add(1)) - 1 {
-				var p *part
-				if views != nil {
-					p = views[row].part
-				}
-				errs[row] = f.fillRow(batch, row, f.files[indices[row]], picture, p)
+			fill := worker()
+			for row := int(next.Add(1)) - 1; row < rows; row = int(next.Add(1)) - 1 {
+				errs[row] = fill(row)
 			}
 		})
 	}
 	all.Wait()
 	for _, err := range errs {
 		if err != nil {
-			return fmt.Errorf("data: images: %w", err)
+			return err
 		}
 	}
 	return nil

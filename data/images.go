@@ -43,7 +43,7 @@ func NewImages(name string, classes int, images, labels Array, mean, std []float
 		return nil, err
 	}
 	s := &Images{pixels: images.Uint8, labels: labels.Uint8, tables: tables}
-	s.info = Info{Name: name, Classes: classes, Input: Spec{Float32, images.Shape[1:]}, Target: Spec{Kind: Int64}}
+	s.info = Info{Name: name, Classes: classes, Input: Spec{Float32, images.Shape[1:]}, Target: Spec{Kind: Int64}, Source: Uint8, Mean: mean, Std: std}
 	for _, table := range tables {
 		s.info.Pad = append(s.info.Pad, table[0])
 	}
@@ -86,16 +86,21 @@ func (s *Images) Fill(batch *Batch, indices []int) error {
 		return err
 	}
 	size := s.info.Input.Size()
-	plane := size / len(s.tables)
 	for row, index := range indices {
 		batch.Target.Int64[row] = int64(s.labels[index])
 		from, to := s.pixels[index*size:][:size], batch.Input.Float32[row*size:][:size]
-		for c := range s.tables {
-			table, from, to := &s.tables[c], from[c*plane:][:plane], to[c*plane:][:plane]
-			for i, pixel := range from {
-				to[i] = table[pixel]
-			}
-		}
+		byTables(to, from, s.tables)
 	}
 	return nil
+}
+
+// byTables writes the value of each byte, as its channel's table has it, or the one of all channels.
+func byTables(to []float32, from []uint8, tables [][256]float32) {
+	plane := len(from) / len(tables)
+	for c := range tables {
+		table, from, to := &tables[c], from[c*plane:][:plane], to[c*plane:][:plane]
+		for i, pixel := range from {
+			to[i] = table[pixel]
+		}
+	}
 }

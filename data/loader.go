@@ -156,6 +156,9 @@ func (l *Loader) moveTo(p Position) {
 // Batches returns the number of batches in an epoch.
 func (l *Loader) Batches() int { return l.producer.batches() }
 
+// BatchSize returns that of the configuration.
+func (l *Loader) BatchSize() int { return l.producer.config.BatchSize }
+
 // Close stops prefetching and waits until the background goroutine has ended. It may be called more
 // than once.
 func (l *Loader) Close() {

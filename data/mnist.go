@@ -18,6 +18,7 @@ type mnistLike struct {
 	directory string // where it is if the caller does not say, "" if nowhere in particular
 	fetch     string // where to get it
 	mean, std float32
+	classes   []string // names; nil where they are the digits
 }
 
 // Mean and standard deviation are those of all training pixels over 255, as the usual recipes round
@@ -34,6 +35,7 @@ var (
 		directory: "/usr/share/datasets/fashion-mnist", // Debian's
 		fetch:     "the Debian package dataset-fashion-mnist or https://github.com/zalandoresearch/fashion-mnist",
 		mean:      0.2860, std: 0.3530,
+		classes: []string{"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"},
 	}
 )
 
@@ -104,6 +106,7 @@ func (m mnistLike) part(directory, part string, o Options) (*Images, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w (in %s's %s-images-idx3-ubyte and %s-labels-idx1-ubyte)", err, directory, part, part)
 	}
+	set.info.ClassNames = m.classes
 	return set, nil
 }
 

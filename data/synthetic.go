@@ -70,7 +70,7 @@ func (c Synthetic) Open() (train, test Dataset, err error) {
 		info.Target.Shape, sample = info.Input.Shape[1:], Info.segmented
 	case NextToken:
 		spec := Spec{Int64, []int64{int64(c.Width)}}
-		info.Input, info.Target, info.Pad, sample = spec, spec, nil, Info.followed
+		info.Input, info.Target, info.Source, info.Pad, sample = spec, spec, Int64, nil, Info.followed
 	default:
 		return nil, nil, &ConfigError{Of: "data: synthetic", Field: "Task", Value: c.Task,
 			Remedy: arg.OneOf(string(c.Task), []string{string(Classification), string(Segmentation), string(NextToken)})}

@@ -36,7 +36,7 @@ type Text struct {
 // NewText returns a data set of the content, which it keeps. It returns an error if window is below
 // one or the content is shorter than one sample.
 func NewText(content []byte, window int) (*Text, error) {
-	return newText(&Text{bytes: content, info: Info{Classes: 256}}, window)
+	return newText(&Text{bytes: content, info: Info{Classes: 256, Source: Uint8}}, window)
 }
 
 // NewTokens returns a data set of the tokens, which it keeps: the Len of the tokenizer that made them
@@ -51,7 +51,7 @@ func NewTokens(tokens []int32, classes, window int) (*Text, error) {
 			return nil, fmt.Errorf("data: text: token %d is %d; want 0 to %d: more classes, or the tokenizer that they were counted for", i, token, classes-1)
 		}
 	}
-	return newText(&Text{tokens: tokens, info: Info{Classes: classes}}, window)
+	return newText(&Text{tokens: tokens, info: Info{Classes: classes, Source: Int64}}, window)
 }
 
 func newText(t *Text, window int) (*Text, error) {

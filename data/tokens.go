@@ -50,7 +50,7 @@ func openTokens(path string, o Options) (train, test Dataset, err error) {
 		return nil, nil, err
 	}
 	spec := Spec{Int64, []int64{int64(window)}}
-	info := Info{Name: "tokens", Classes: o.Classes, Input: spec, Target: spec}
+	info := Info{Name: "tokens", Classes: o.Classes, Input: spec, Target: spec, Source: Int64}
 	var sets []*tokens
 	for _, path := range paths {
 		t, err := openTokenFile(path, info, width)

@@ -147,6 +147,9 @@ var (
 		"train.Loop.Steps":                  {{train.Loop{Steps: -1}, "-1", "want at least 0"}},
 		"train.Loop.Accumulate":             {{train.Loop{Accumulate: -1}, "-1", "want at least 0"}},
 		"train.Loop.Epochs":                 {{train.Loop{Epochs: -1}, "-1", "want at least 0"}},
+		"train.Validation.Batch":            {{train.Validation{Batch: -1}, "-1", "want at least 0"}},
+		"train.Validation.Patience":         {{train.Validation{Patience: -1}, "-1", "want at least 0"}},
+		"train.EvaluateConfig.Batch":        {{train.EvaluateConfig{}, "0", "want at least 1"}},
 		"train.Loop.Step":                   {{train.Loop{Step: -1}, "-1", "want at least 0"}},
 
 		"profile.Config.Device":    {{profile.Config{Device: torch.CPU(torch.MaxCPU)}, "cpu:1023: there is no such device", "from 0 to 1022"}, {profile.Config{Device: torch.CUDA(0)}, "cannot use cuda:0", "want cpu:0"}},
@@ -256,6 +259,8 @@ var (
 		"pipe.Config.Seed": "any number", "pipe.Config.Record": "a switch",
 		"train.BalanceConfig.Profile": "a profile.Config", "train.BalanceConfig.Loss": "any", "train.BalanceConfig.Group": "one of group.Join", "pipe.Config.Profile": "one of something else is not used",
 		"train.Loop.Pipe": "nil is refused by name", "train.Loop.Optimizer": "nil is refused by name", "train.Loop.Loss": "nil is refused by name", "train.Loop.Loader": "nil is refused by name",
+		"train.Loop.Validation": "a train.Validation", "train.Loop.Best": "that of a checkpoint", "train.Validation.Set": "nil is refused by name", "train.Validation.OnBatch": "any function", "train.Validation.OnResult": "any function",
+		"train.EvaluateConfig.Loss": "any", "train.EvaluateConfig.OnBatch": "any function",
 		"train.Loop.LRSchedule": "any", "train.Loop.OnStep": "any functions", "train.Loop.OnEpoch": "any function",
 		"profile.Config.Seed": "any number", "profile.Config.Extras": "any values", "profile.Config.Autocast": "a switch", "profile.Config.Clock": "any function", "profile.Config.BytesOnly": "a switch",
 		"profile.Config.Progress": "any function", "profile.Config.Loss": "any", "profile.Config.LossUnit": "a switch", "profile.Config.Split": "a switch", "profile.Config.InputGrad": "a switch",
@@ -323,6 +328,25 @@ func refused(t *testing.T, config any) error {
 		defer p.Close()
 		config.Pipe, config.Optimizer, config.Loss = p, sgd(), nn.MSE()
 		_, err = config.Run(ctx)
+		return err
+	case train.Validation:
+		set, err := data.FromSlices([]float32{1, 2}, []int64{1}, []int{0, 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.Set = set
+		return refused(t, train.Loop{Validation: &config})
+	case train.EvaluateConfig:
+		p, err := pipe.Open(model, pipe.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		set, err := data.FromSlices([]float32{1, 2}, []int64{1}, []int{0, 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = train.Evaluate(ctx, p, set, config)
 		return err
 	case profile.Config:
 		_, err := profile.Measure(ctx, model, config, x)
@@ -405,7 +429,7 @@ func pkgOf(pkg, of string) string {
 
 // Every field of a configuration is in one of the two lists.
 func TestConfigurationsAreAllListed(t *testing.T) {
-	for _, config := range []any{pipe.Config{}, train.BalanceConfig{}, train.ScheduleConfig{}, train.Loop{}, profile.Config{}, autoremat.Config{}, optim.Config{}, optim.ScheduleConfig{}, models.Options{},
+	for _, config := range []any{pipe.Config{}, train.BalanceConfig{}, train.ScheduleConfig{}, train.Loop{}, train.Validation{}, train.EvaluateConfig{}, profile.Config{}, autoremat.Config{}, optim.Config{}, optim.ScheduleConfig{}, models.Options{},
 		data.LoaderConfig{}, data.Options{}, data.Synthetic{}, balance.TimeConfig{}, balance.SizeConfig{}, torch.Options{}, trace.Options{}, planner.Problem{},
 		solver.Options{}, group.Config{}} {
 		kind := reflect.TypeOf(config)

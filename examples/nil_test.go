@@ -251,9 +251,29 @@ func nils(g given) map[string]struct {
 		"train.MeanSquaredError.ctx": {func() error { return discard(train.MeanSquaredError(ctx, g.pipe, g.set, 2)) }, "train: " + background},
 		"train.MeanSquaredError.p":   {func() error { return discard(train.MeanSquaredError(g.ctx, nil, g.set, 2)) }, "train: MeanSquaredError: the pipe is nil"},
 		"train.MeanSquaredError.set": {func() error { return discard(train.MeanSquaredError(g.ctx, g.pipe, nil, 2)) }, "train: MeanSquaredError: the data set is nil"},
-		"train.Fingerprint.set":      {func() error { return discard(train.Fingerprint(nil)) }, "train: Fingerprint: the data set is nil"},
-		"train.ParamsSHA256.model":   {panics(func() { train.ParamsSHA256(nil) }), "is nil; want a model"},
-		"train.ParamsSHA256In.model": {func() error { return discard(train.ParamsSHA256In(nil, nil)) }, "train: ParamsSHA256In: the model is nil"},
+		"train.Evaluate.ctx":         {func() error { return discard(train.Evaluate(ctx, g.pipe, g.set, train.EvaluateConfig{Batch: 2})) }, "train: " + background},
+		"train.Evaluate.p":           {func() error { return discard(train.Evaluate(g.ctx, nil, g.set, train.EvaluateConfig{Batch: 2})) }, "train: Evaluate: the pipe is nil"},
+		"train.Evaluate.set":         {func() error { return discard(train.Evaluate(g.ctx, g.pipe, nil, train.EvaluateConfig{Batch: 2})) }, "train: Evaluate: the data set is nil"},
+		"train.Predict.ctx": {func() error {
+			return train.Predict(ctx, g.pipe, g.set, train.EvaluateConfig{Batch: 2}, func(int, []float32) error { return nil })
+		}, "train: " + background},
+		"train.Predict.p": {func() error {
+			return train.Predict(g.ctx, nil, g.set, train.EvaluateConfig{Batch: 2}, func(int, []float32) error { return nil })
+		}, "train: Predict: the pipe is nil"},
+		"train.Predict.set": {func() error {
+			return train.Predict(g.ctx, g.pipe, nil, train.EvaluateConfig{Batch: 2}, func(int, []float32) error { return nil })
+		}, "train: Predict: the data set is nil"},
+		"train.Predict.each": {func() error { return train.Predict(g.ctx, g.pipe, g.set, train.EvaluateConfig{Batch: 2}, nil) }, "train: Predict: the function is nil"},
+		"train.Loop.Validation": {func() error {
+			return discard(g.loop(func(l *train.Loop) { l.Validation = &train.Validation{} }).Run(g.ctx))
+		}, "train: Validation.Set is nil"},
+		"train.Checkpoint.RestoreModel.p": {func() error { return (&train.Checkpoint{}).RestoreModel(nil) }, "train: RestoreModel: the pipe is nil"},
+		"data.Join.first":                 {panics(func() { data.Join(nil, g.set) }), "data: Join: the first set is nil"},
+		"data.Join.second":                {panics(func() { data.Join(g.set, nil) }), "data: Join: the second set is nil"},
+		"data.Inputs.Fill.batch":          {func() error { return new(data.Inputs).Fill(nil, nil) }, "data: Fill: the batch is nil"},
+		"train.Fingerprint.set":           {func() error { return discard(train.Fingerprint(nil)) }, "train: Fingerprint: the data set is nil"},
+		"train.ParamsSHA256.model":        {panics(func() { train.ParamsSHA256(nil) }), "is nil; want a model"},
+		"train.ParamsSHA256In.model":      {func() error { return discard(train.ParamsSHA256In(nil, nil)) }, "train: ParamsSHA256In: the model is nil"},
 
 		"optim.SquaredNorms.c": {panics(func() { optim.SquaredNorms(nil, nil) }), "optim: SquaredNorms: the torch.Ctx is nil"},
 		"optim.Scale.c":        {panics(func() { optim.Scale(nil, nil, 2) }), "optim: Scale: the torch.Ctx is nil"},
@@ -334,8 +354,8 @@ func nils(g given) map[string]struct {
 var fine = map[string]string{
 	"report.NewCurve.p": "there is no plan", "report.NewStepCurve.p": "there is no plan", "report.Live.ServeHTTP.r": "an http.Handler's request",
 	"schedule.Uniform.bytes": "no bytes are counted",
-	"train.ParamsSHA256In.g": "one process",
-	"group.Agree.g":          "one process", "group.Meet.g": "one process", "group.FromFirst.g": "one process",
+	"train.ParamsSHA256In.g": "one process", "data.NewInputs.t": "text is bytes, or not read",
+	"group.Agree.g": "one process", "group.Meet.g": "one process", "group.FromFirst.g": "one process",
 	"schedule.Program.Without.drop": "nothing is taken out",
 	"nn.Ctx.Stash.t":                "the skip is absent", "nn.Param.Replicate.t": "takes the replica away", "nn.SkipStore.Give.tensors": "the skip is absent",
 	"nn.ExtraKey.With.v": "a value of the caller's", "nn.Ctx.Checkpoint.xs": "an input may be absent",

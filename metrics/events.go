@@ -24,7 +24,7 @@ import (
 type Events struct {
 	file    *os.File
 	devices []string
-	tested  int64
+	tested  tested
 }
 
 // OpenEvents makes a new event file in dir, which is made if there is none. Its name sorts after those
@@ -134,18 +134,24 @@ func (e *Events) Step(s Step) error {
 	return e.write(event(s.Time, s.Step, fieldSummary, b))
 }
 
-// Test writes how well the model does after a step, once.
+// Test writes how well the model does after a step, once on each of the two sets.
 func (e *Events) Test(t Test) error {
-	if t.Step <= e.tested {
+	if !e.tested.first(t) {
 		return nil
 	}
-	e.tested = t.Step
+	of, loss := "", "test_loss"
+	if t.Validation {
+		of, loss = "validation/", "validation/loss"
+	}
 	var b []byte
 	if t.Accuracy != nil {
-		b = scalar(b, "accuracy", *t.Accuracy)
+		b = scalar(b, of+"accuracy", *t.Accuracy)
 	}
 	if t.MSE != nil {
-		b = scalar(b, "mse", *t.MSE)
+		b = scalar(b, of+"mse", *t.MSE)
+	}
+	if t.TestLoss != nil {
+		b = scalar(b, loss, *t.TestLoss)
 	}
 	return e.write(event(t.Time, t.Step, fieldSummary, b))
 }

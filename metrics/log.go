@@ -19,7 +19,7 @@ type Log struct {
 	file    *os.File
 	path    string
 	pending []byte // lines that could not be written yet
-	tested  int64  // the step of the last Test
+	tested  tested
 }
 
 // Open opens the file of a run that has taken so many steps, and makes it if there is none. Lines of
@@ -97,12 +97,11 @@ func read(r io.Reader, steps int64) (h History, end int64, err error) {
 // Step appends the line of a step.
 func (l *Log) Step(s Step) error { return l.append(s) }
 
-// Test appends the line of a test, unless that of the same step is there.
+// Test appends the line of a test or a validation, unless that of the same step is there.
 func (l *Log) Test(t Test) error {
-	if t.Step <= l.tested {
+	if !l.tested.first(t) {
 		return nil
 	}
-	l.tested = t.Step
 	return l.append(t)
 }
 

@@ -67,6 +67,30 @@ func TestLines(t *testing.T) {
 	}
 }
 
+// After the last step of an epoch there may be a validation and a test, each once, and both are read
+// back.
+func TestValidationLines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), metrics.FileName)
+	l := open(t, path, 0)
+	held := test(1)
+	held.Validation, held.TestLoss = true, new(0.25)
+	ok(t, l.Step(step(1)), l.Test(held), l.Test(held), l.Test(test(1)), l.Close())
+	got, err := os.ReadFile(path)
+	ok(t, err)
+	const want = `{"step":1,"epoch":0,"time":1763838001.5,"accuracy":0.5,"test_loss":0.25,"validation":true}
+`
+	if lines := strings.SplitAfter(string(got), "\n"); len(lines) != 4 || lines[1] != want {
+		t.Errorf("%q; want %q", lines, want)
+	}
+	l = open(t, path, 1)
+	ok(t, l.Test(held), l.Test(test(1)), l.Step(step(2)), l.Close())
+	h, err := metrics.Read(path)
+	ok(t, err)
+	if len(h.Steps) != 2 || len(h.Tests) != 1 || len(h.Validations) != 1 || *h.Validations[0].TestLoss != 0.25 {
+		t.Errorf("%+v", h)
+	}
+}
+
 // However often a run is killed, by a signal or with its machine, and from whichever checkpoint it
 // goes on: its file has every step and every test once, in order.
 func TestResumedWithoutGapsAndDoubles(t *testing.T) {

@@ -56,8 +56,11 @@ func (l *Live) Step(s metrics.Step) error {
 	return nil
 }
 
-// Test shows a test.
+// Test shows a test. The page has no validations.
 func (l *Live) Test(t metrics.Test) error {
+	if t.Validation {
+		return nil
+	}
 	l.change(func() { l.past.Tests = append(l.past.Tests, t) })
 	return nil
 }

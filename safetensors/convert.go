@@ -10,31 +10,106 @@ import (
 // readers ask for it.
 var PyTorch = map[string]string{"format": "pt"}
 
-// Convert returns a tensor that was read as one of other floating-point numbers, F64 or F32, with
-// its data in a slice of its own: F16 and BF16 exactly, F64 to F32 rounded to nearest even. It
-// returns an error for other formats, and for a number that becomes infinite.
+// Float says whether a format is of floating-point numbers.
+func (d DType) Float() bool { return reader(d) != nil }
+
+// Convert returns a tensor that was read as one of other floating-point numbers, with its data in a
+// slice of its own: each number is rounded to nearest, even where two are as near, and exact where the
+// format has it. It returns an error for other formats, and for a number that becomes infinite.
 func Convert(t Tensor, to DType) (Tensor, error) {
-	from, wide := t.DType, reader(t.DType)
-	if wide == nil || to != F32 && to != F64 {
-		return Tensor{}, fmt.Errorf("safetensors: tensor %q: %s cannot become %s; floating-point numbers become F32 or F64", t.Name, from, to)
-	}
-	width := from.Size()
-	count := int64(len(t.Data)) / width
-	data := make([]byte, 0, count*to.Size())
-	for i := range count {
-		v := wide(t.Data[i*width:])
-		if to == F64 {
-			data = binary.LittleEndian.AppendUint64(data, math.Float64bits(v))
-			continue
-		}
-		narrow := float32(v)
-		if math.IsInf(float64(narrow), 0) && !math.IsInf(v, 0) {
-			return Tensor{}, fmt.Errorf("safetensors: tensor %q: element %d is %g, which F32 has no number for", t.Name, i, v)
-		}
-		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(narrow))
+	data, err := converted(t, t.Data, 0, to)
+	if err != nil {
+		return Tensor{}, err
 	}
 	t.DType, t.Data = to, data
 	return t, nil
+}
+
+// Converting is Convert as the tensor is written: its data, or what its Load gives, are converted piece by
+// piece, and an error is that of writing.
+func Converting(t Tensor, to DType) Tensor {
+	from := t
+	t.DType, t.Data = to, nil
+	t.Load = func(write func(piece []byte) error) error {
+		first := int64(0)
+		convert := func(piece []byte) error {
+			data, err := converted(from, piece, first, to)
+			if err != nil {
+				return err
+			}
+			first += int64(len(piece)) / from.DType.Size()
+			return write(data)
+		}
+		if from.Load == nil {
+			return convert(from.Data)
+		}
+		return from.Load(convert)
+	}
+	return t
+}
+
+// converted is elements of a tensor, from the first on, as other numbers.
+func converted(t Tensor, elements []byte, first int64, to DType) ([]byte, error) {
+	wide, narrow := reader(t.DType), writer(to)
+	if wide == nil || narrow == nil {
+		return nil, fmt.Errorf("safetensors: tensor %q: %s cannot become %s; floating-point numbers become F64, F32, F16 or BF16", t.Name, t.DType, to)
+	}
+	width := t.DType.Size()
+	count := int64(len(elements)) / width
+	data := make([]byte, 0, count*to.Size())
+	for i := range count {
+		v := wide(elements[i*width:])
+		var ok bool
+		if data, ok = narrow(data, v); !ok {
+			return nil, fmt.Errorf("safetensors: tensor %q: element %d is %g, which %s has no number for", t.Name, first+i, v, to)
+		}
+	}
+	return data, nil
+}
+
+// writer appends a number, and is not ok if it is finite and becomes infinite; nil for a format that
+// is no floating-point number.
+func writer(d DType) func(to []byte, v float64) (_ []byte, ok bool) {
+	switch d {
+	case F64:
+		return func(to []byte, v float64) ([]byte, bool) {
+			return binary.LittleEndian.AppendUint64(to, math.Float64bits(v)), true
+		}
+	case F32:
+		return func(to []byte, v float64) ([]byte, bool) {
+			x := float32(v)
+			return binary.LittleEndian.AppendUint32(to, math.Float32bits(x)), !math.IsInf(float64(x), 0) || math.IsInf(v, 0)
+		}
+	case F16:
+		return func(to []byte, v float64) ([]byte, bool) { return appendShort(to, v, 5, 10) }
+	case BF16:
+		return func(to []byte, v float64) ([]byte, bool) { return appendShort(to, v, 8, 7) }
+	}
+	return nil
+}
+
+// appendShort appends a number of 16 bits, rounded to nearest even: a sign, so many bits of exponent, and
+// of fraction (IEEE 754-2019, section 3.4).
+func appendShort(to []byte, v float64, exponentBits, fractionBits int) ([]byte, bool) {
+	bias, one := 1<<(exponentBits-1)-1, 1<<fractionBits
+	infinite := uint16(1<<exponentBits-1) << fractionBits
+	var bits uint16
+	switch f, e := math.Frexp(math.Abs(v)); { // f from 1/2 to below 1, the number f 2^e
+	case math.IsNaN(v):
+		bits = infinite | uint16(one/2)
+	case math.IsInf(v, 0), e > bias+1:
+		bits = infinite
+	case v == 0:
+	case e <= 1-bias: // subnormal; what is rounded up to the least normal number has its bits
+		bits = uint16(math.RoundToEven(math.Ldexp(f, e+bias-1+fractionBits)))
+	default: // what is rounded up to the next exponent has its bits
+		bits = uint16((e-1+bias)<<fractionBits) + uint16(int(math.RoundToEven(math.Ldexp(f, fractionBits+1)))-one)
+	}
+	ok := bits != infinite || math.IsInf(v, 0)
+	if math.Signbit(v) {
+		bits |= 1 << 15
+	}
+	return binary.LittleEndian.AppendUint16(to, bits), ok
 }
 
 // reader reads a floating-point number; nil for another format.

@@ -12,7 +12,7 @@ func (s Store) WithBefore(before func(operation, path string) error) Store {
 	return s
 }
 
-// RestoreModel is Restore without a pipe.
-func (c *Checkpoint) RestoreModel(model nn.Module, places []optim.Placement, o optim.Optimizer) error {
+// RestoreInto is Restore without a pipe.
+func (c *Checkpoint) RestoreInto(model nn.Module, places []optim.Placement, o optim.Optimizer) error {
 	return c.restore(model, places, o)
 }

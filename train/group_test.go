@@ -179,7 +179,7 @@ func (m member) restore() (int64, error) {
 	if err := c.Check(recipe(), m.model); err != nil {
 		return 0, err
 	}
-	return c.Step, c.RestoreModel(m.model, m.places(), m.opt)
+	return c.Step, c.RestoreInto(m.model, m.places(), m.opt)
 }
 
 // drawOwners draws which members have which parameters: each has one at least.

@@ -404,7 +404,7 @@ func TestRestoreFailsOnAllMembers(t *testing.T) {
 					m.group.Close()
 					return errFault
 				}
-				return saved[rank].RestoreModel(m.model, m.places(), m.opt)
+				return saved[rank].RestoreInto(m.model, m.places(), m.opt)
 			}) {
 				if err == nil || !gone && !strings.Contains(err.Error(), lost) && !strings.Contains(err.Error(), "cannot read") {
 					t.Errorf("%s, a member is gone %t: rank %d: %v", layout, gone, rank, err)

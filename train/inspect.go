@@ -110,13 +110,12 @@ func (c *Checkpoint) Merge(write func(model []safetensors.Tensor) error) error {
 	if err := arg.Given(write, "train: Merge: the function", "what takes the model's tensors"); err != nil {
 		return err
 	}
+	if err := c.checkModel(); err != nil {
+		return err
+	}
 	var model []safetensors.Tensor
 	for _, name := range c.state.of(modelKind) {
-		path := filepath.Join(c.Path, name)
-		if err := c.state.Files[name].check(path); err != nil {
-			return &DamagedError{c.Path, err}
-		}
-		file, err := safetensors.Open(path)
+		file, err := safetensors.Open(filepath.Join(c.Path, name))
 		if err != nil {
 			return &DamagedError{c.Path, err}
 		}

@@ -51,6 +51,13 @@ type Loop struct {
 	Steps  int64
 	Epochs int
 
+	// Validation is what is evaluated at the end of each epoch, before OnEpoch. Nil is nothing.
+	Validation *Validation
+
+	// Best is the best validation so far, nil before the first. It starts as that of the checkpoint in
+	// a resumed run, and Run keeps it up.
+	Best *Best
+
 	// Step is the number of steps taken. It starts at that of the checkpoint in a resumed run, and
 	// Run counts it up.
 	Step int64
@@ -61,8 +68,9 @@ type Loop struct {
 	OnStep  []Hook
 	OnEpoch func(epoch int) error
 
-	pending pending       // the step that is read, runs, or has failed and is to be taken again
-	before  nn.BufferCopy // the step that runs
+	pending pending        // the step that is read, runs, or has failed and is to be taken again
+	ended   *data.Position // the end of an epoch that is still to be validated
+	before  nn.BufferCopy  // the step that runs
 }
 
 // pending is the batches of a step that was not taken yet.
@@ -107,6 +115,7 @@ type StepInfo struct {
 type Result struct {
 	Step        int64
 	Interrupted bool // by the context, before Steps and Epochs
+	Stopped     bool // by Validation.Patience
 }
 
 // ErrDiverged ends a run whose loss is not a finite number. The step that gave it changes no
@@ -147,19 +156,22 @@ func (l *Loop) complete() error {
 		arg.Given(l.Optimizer, "train: Loop.Optimizer", "one of package optim, or of your own"),
 		arg.Given(l.Loss, "train: Loop.Loss", "an nn.Loss"), arg.Finite("train", "ClipNorm", l.ClipNorm),
 		arg.AtLeast("train", "Steps", l.Steps, 0), arg.AtLeast("train", "Accumulate", l.Accumulate, 0),
-		arg.AtLeast("train", "Epochs", l.Epochs, 0), arg.AtLeast("train", "Step", l.Step, 0))
+		arg.AtLeast("train", "Epochs", l.Epochs, 0), arg.AtLeast("train", "Step", l.Step, 0), l.Validation.complete())
 }
 
 // Progress is where the run stands, for Store.Save. After a failed step it is before that step's
 // batches. Do not call it during a step.
 func (l *Loop) Progress() Progress {
 	arg.Must(l.Loader, "train: Loop.Loader", "one of data.NewLoader")
-	return Progress{Step: l.Step, Position: l.position()}
+	return Progress{Step: l.Step, Position: l.position(), Best: l.Best}
 }
 
 func (l *Loop) position() data.Position {
-	if len(l.pending.batches) > 0 {
+	switch {
+	case len(l.pending.batches) > 0:
 		return l.pending.at
+	case l.ended != nil:
+		return *l.ended
 	}
 	return l.Loader.Position()
 }
@@ -183,8 +195,8 @@ func (l *Loop) next(ctx context.Context) ([]data.Batch, error) {
 	}
 }
 
-// Run takes steps until Steps or Epochs are reached, a step or a hook fails, or ctx ends. In the
-// last case the running step is finished, so that the run can be saved and resumed, and Run returns
+// Run takes steps until Steps or Epochs are reached, Validation ends it, a step or a hook fails, or ctx
+// ends. In the last case the running step is finished, so that the run can be saved and resumed, and Run returns
 // a Result with Interrupted set and no error. The failure of a step is a *StepError. It leaves the
 // run as it was before that step, running statistics included, unless StepError.Half says
 // otherwise. Run called again repeats the step with the same batch, and ends with the bits of a run
@@ -205,6 +217,9 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 		if l.Steps > 0 && l.Step >= l.Steps || l.Epochs > 0 && l.position().Epoch >= l.Epochs {
 			return Result{Step: l.Step}, nil
 		}
+		if l.stopped() {
+			return Result{Step: l.Step, Stopped: true}, nil
+		}
 		at := l.position()
 		start := time.Now()
 		interrupted, err := gather(peers{g}, "whether to go on", ctx.Err() != nil)
@@ -218,18 +233,22 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 		if g != nil { // all end at the same step, and none before it
 			loading = context.WithoutCancel(ctx)
 		}
-		batches, err := l.next(loading)
+		var batches []data.Batch
+		if l.ended == nil {
+			batches, err = l.next(loading)
+		} else {
+			err = io.EOF
+		}
+		if err == io.EOF {
+			if err = l.endEpoch(loading, at); err == nil {
+				continue
+			}
+			if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+				return Result{Step: l.Step, Interrupted: true}, nil
+			}
+			return Result{Step: l.Step}, l.alone("after an epoch", err)
+		}
 		switch {
-		case err == io.EOF:
-			if l.OnEpoch != nil {
-				err = l.OnEpoch(at.Epoch)
-			} else {
-				err = nil
-			}
-			if err != nil {
-				return Result{Step: l.Step}, l.alone("after an epoch", err)
-			}
-			continue
 		case err != nil && ctx.Err() != nil:
 			return Result{Step: l.Step, Interrupted: true}, nil
 		case err != nil:
@@ -251,6 +270,22 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 			}
 		}
 	}
+}
+
+// endEpoch is what is done at the end of an epoch. Before the validation is complete the run stands at the
+// epoch's end, so that it is neither lost nor done twice.
+func (l *Loop) endEpoch(ctx context.Context, at data.Position) error {
+	if l.Validation != nil {
+		l.ended = &at
+		if err := l.validate(ctx, at.Epoch); err != nil {
+			return err
+		}
+		l.ended = nil
+	}
+	if l.OnEpoch == nil {
+		return nil
+	}
+	return l.OnEpoch(at.Epoch)
 }
 
 // take takes one step. After an error, part is the part that failed, and running statistics are as

@@ -6,11 +6,16 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
+
+	"penstock/data"
 )
 
 // Recipe is what two runs must have in common for one to continue the other. If any of it differed,
 // the weights would not be those of an uninterrupted run, or the position in the data would mean
-// other samples. Devices, schedule and recomputation are not part of it.
+// other samples. Devices, schedule and recomputation are not part of it. What a run may change on
+// purpose as it goes on is: the setting "lr" (or "LR", of an optim.Config) of the optimizer, the setting "schedule-steps" of
+// LRSchedule, Steps, Epochs and SaveEvery. Checkpoint.Changes tells them.
 type Recipe struct {
 	Model      Choice  `json:"model"`
 	Data       Choice  `json:"data"`
@@ -40,6 +45,15 @@ type Recipe struct {
 	// Plan is the plan that decided stages, schedule and micro-batches, in whatever form its maker reads
 	// it, and Checkpoint.Plan tells it. Nothing depends on it. "" is not written down.
 	Plan string `json:"plan,omitempty"`
+	// Steps and Epochs are those of the Loop, and SaveEvery after how many steps the run saves; 0 is
+	// none.
+	Steps     int64 `json:"steps"`
+	Epochs    int   `json:"epochs"`
+	SaveEvery int64 `json:"save_every"`
+	// Samples describes the samples of the data, so that inputs can be made where the data are not
+	// (data.NewInputs). Check does not compare it, and Checkpoint.Recipe tells it. Nil is not written
+	// down.
+	Samples *data.Info `json:"samples,omitempty"`
 	// Kernels names the kernels in use, by library (torch.KernelNames). The last bits of results
 	// depend on them too. Save writes them down, Check does not compare them, and
 	// Checkpoint.Kernels tells them.
@@ -64,19 +78,40 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("train: checkpoint %s is of another run: %s is %s there and %s here", e.Path, e.Field, e.Saved, e.Given)
 }
 
-// difference finds the first field, in the order of names, in which two values that are written as
-// JSON differ.
-func difference(saved, given any) (field, was, is string, err error) {
+// Change is a setting in which a run goes on otherwise than the checkpoint was trained.
+type Change struct {
+	Field        string // "optimizer.settings.lr", "steps"
+	Saved, Given string // "absent" where there is none
+}
+
+// changeable are the fields of a Recipe in which a run may go on otherwise.
+var changeable = []string{"optimizer.settings.lr", "optimizer.settings.LR", "schedule.settings.schedule-steps", "steps", "epochs", "save_every"}
+
+// told are the fields of a Recipe that are not compared.
+var told = []string{"threads", "replicas", "processes", "balance", "plan", "kernels", "samples"}
+
+// compare finds the fields in which two recipes differ: the first of those that must not, in the order
+// of names, and all that may.
+func compare(saved json.RawMessage, given Recipe) (wrong *Change, changes []Change, err error) {
 	a, err := generic(saved)
 	if err != nil {
-		return "", "", "", err
+		return nil, nil, err
 	}
 	b, err := generic(given)
 	if err != nil {
-		return "", "", "", err
+		return nil, nil, err
 	}
-	field, was, is = differing("", a, b)
-	return field, was, is, nil
+	for _, c := range differing("", a, b) {
+		top, _, _ := strings.Cut(c.Field, ".")
+		switch {
+		case slices.Contains(told, top):
+		case slices.Contains(changeable, c.Field):
+			changes = append(changes, c)
+		case wrong == nil:
+			wrong = &c
+		}
+	}
+	return wrong, changes, nil
 }
 
 // generic decodes a value's JSON, with numbers as they are written.
@@ -91,14 +126,15 @@ func generic(v any) (any, error) {
 	return out, decoder.Decode(&out)
 }
 
-func differing(path string, a, b any) (field, was, is string) {
+// differing lists the fields in which two decoded values differ, in the order of names.
+func differing(path string, a, b any) (all []Change) {
 	left, leftOK := a.(map[string]any)
 	right, rightOK := b.(map[string]any)
 	if !leftOK || !rightOK {
 		if was, is := text(a), text(b); was != is {
-			return path, was, is
+			return []Change{{path, was, is}}
 		}
-		return "", "", ""
+		return nil
 	}
 	keys := maps.Clone(left)
 	maps.Copy(keys, right)
@@ -107,11 +143,9 @@ func differing(path string, a, b any) (field, was, is string) {
 		if path != "" {
 			below = path + "." + key
 		}
-		if field, was, is = differing(below, left[key], right[key]); field != "" {
-			return field, was, is
-		}
+		all = append(all, differing(below, left[key], right[key])...)
 	}
-	return "", "", ""
+	return all
 }
 
 // text is a decoded value as JSON, or "absent".

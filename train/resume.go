@@ -1,6 +1,7 @@
 package train
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -196,21 +197,47 @@ func (c *Checkpoint) machine() (saved Recipe) {
 	return Recipe{Threads: m.Threads, Replicas: m.Replicas, Processes: m.Processes, Chunks: m.Chunks, Balance: m.Balance, Plan: m.Plan, Kernels: m.Kernels}
 }
 
+// Recipe is how the checkpoint was trained. The settings of its Choices are decoded JSON: maps, lists,
+// text, and numbers as json.Number. The error is *DamagedError where the recipe is of another shape.
+func (c *Checkpoint) Recipe() (r Recipe, err error) {
+	decoder := json.NewDecoder(bytes.NewReader(c.state.Recipe))
+	decoder.UseNumber()
+	if err := decoder.Decode(&r); err != nil {
+		return Recipe{}, &DamagedError{c.Path, fmt.Errorf("the recipe: %w", err)}
+	}
+	return r, nil
+}
+
+// Changes are the settings in which a run of this recipe goes on otherwise than the checkpoint was
+// trained, as it may: see Recipe. What the checkpoint does not say is none.
+func (c *Checkpoint) Changes(r Recipe) ([]Change, error) {
+	_, changes, err := compare(c.state.Recipe, r)
+	if err != nil {
+		return nil, &DamagedError{c.Path, err}
+	}
+	return slices.DeleteFunc(changes, func(d Change) bool {
+		return d.Saved == "absent" && slices.Contains([]string{"steps", "epochs", "save_every"}, d.Field) // it was written before these were
+	}), nil
+}
+
 // Check returns a *MismatchError unless a run of this recipe and model, which need not be
 // materialised, can go on from the checkpoint.
 func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 	if err := arg.Given(model, "train: Check: the model", "the run's"); err != nil {
 		return err
 	}
-	was := c.machine()
-	r.Threads, r.Replicas, r.Processes, r.Balance, r.Plan, r.Kernels = was.Threads, was.Replicas, was.Processes, was.Balance, was.Plan, was.Kernels
-	field, saved, given, err := difference(c.state.Recipe, r)
+	wrong, _, err := compare(c.state.Recipe, r)
 	if err != nil {
 		return &DamagedError{c.Path, err}
 	}
-	if field != "" {
-		return &MismatchError{c.Path, field, saved, given}
+	if wrong != nil {
+		return &MismatchError{c.Path, wrong.Field, wrong.Saved, wrong.Given}
 	}
+	return c.checkTensors(model)
+}
+
+// checkTensors returns a *MismatchError unless the checkpoint has the model's tensors, and no others.
+func (c *Checkpoint) checkTensors(model nn.Module) error {
 	there := map[string]string{}
 	for _, name := range c.state.of(modelKind) {
 		for tensor, mark := range c.state.Files[name].Tensors {
@@ -250,6 +277,41 @@ func (c *Checkpoint) Restore(p *pipe.Pipe, o optim.Optimizer) error {
 		places = append(places, optim.Placement{Device: s.Device, Params: s.Params()})
 	}
 	return c.restore(p.Model(), places, o)
+}
+
+// RestoreModel puts the checkpoint's weights on the pipe's devices, one tensor at a time, for a pipe that
+// evaluates and does not train: the optimizer's state is not looked at. Every byte of the model's files
+// is checked first. The error is *DamagedError if one of them is not what was written, and
+// *MismatchError if the model is another than the checkpoint's. After an error while tensors are read
+// the model is unusable. In a group it is as Restore.
+func (c *Checkpoint) RestoreModel(p *pipe.Pipe) error {
+	if err := arg.Given(p, "train: RestoreModel: the pipe", "one of pipe.New"); err != nil {
+		return err
+	}
+	err := cmp.Or(c.checkTensors(p.Model()), c.checkModel())
+	if err := c.peers.agree("model checked", err); err != nil {
+		return err
+	}
+	from := c.open()
+	if err = c.restoreModel(from, p.Model()); err != nil {
+		err = fmt.Errorf("train: restoring the model from %s: %w", c.Path, err)
+	}
+	err = cmp.Or(err, from.close())
+	return c.peers.agree("model restored", err)
+}
+
+// checkModel returns a *DamagedError unless the model's files in this process's directory are as they
+// were written, and none is missing everywhere.
+func (c *Checkpoint) checkModel() error {
+	for i, name := range c.state.names() {
+		if kindOf(name) != modelKind || !c.has[c.peers.rank()][i] && c.reader(i) >= 0 {
+			continue
+		}
+		if err := c.state.Files[name].check(filepath.Join(c.Path, name)); err != nil {
+			return &DamagedError{c.Path, err}
+		}
+	}
+	return nil
 }
 
 func (c *Checkpoint) restore(model nn.Module, places []optim.Placement, o optim.Optimizer) error {

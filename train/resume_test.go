@@ -4,16 +4,19 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"penstock/data"
 	"penstock/nn"
 	"penstock/optim"
 	"penstock/torch"
@@ -180,6 +183,44 @@ func TestCheckFindsWhatDiffers(t *testing.T) {
 	}
 	if err := c.Check(recipe(), network()); err != nil {
 		t.Errorf("the same run: %v", err)
+	}
+}
+
+// A run may go on at another learning rate, for other steps and epochs, and save at others; what it
+// changes is told. What was not written down is no change.
+func TestChanges(t *testing.T) {
+	check(t)
+	s, _ := newRig(t, setup{})
+	saved := recipe()
+	saved.LRSchedule, saved.Steps, saved.Samples = train.Choice{Name: "cosine", Settings: map[string]any{"warmup": 0, "schedule-steps": 9}}, 9, &data.Info{Name: "synthetic", ClassNames: []string{"a", "b"}}
+	store := train.Store{Dir: t.TempDir()}
+	if _, err := store.Save(s.Progress(), saved, s.model, s.Optimizer); err != nil {
+		t.Fatal(err)
+	}
+	c, err := store.Latest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := saved
+	r.Optimizer.Settings = optim.Config{LR: 0.01, Momentum: 0.9}
+	r.LRSchedule.Settings = map[string]any{"warmup": 0, "schedule-steps": 20}
+	r.Steps, r.Epochs, r.SaveEvery, r.Samples = 20, 3, 5, nil
+	if err := c.Check(r, network()); err != nil {
+		t.Error(err)
+	}
+	got, err := c.Changes(r)
+	want := []train.Change{{"epochs", "0", "3"}, {"optimizer.settings.LR", "0.05", "0.01"}, {"save_every", "0", "5"}, {"schedule.settings.schedule-steps", "9", "20"}, {"steps", "9", "20"}}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
+	back, err := c.Recipe()
+	if err != nil || back.Samples.ClassNames[1] != "b" || back.Batch != batch || back.Model.Settings.(map[string]any)["classes"] != json.Number("3") {
+		t.Errorf("%+v, %v", back, err)
+	}
+	r.LRSchedule.Settings = map[string]any{"warmup": 2, "schedule-steps": 20}
+	var mismatch *train.MismatchError
+	if err := c.Check(r, network()); !errors.As(err, &mismatch) || mismatch.Field != "schedule.settings.warmup" {
+		t.Error(err)
 	}
 }
 

@@ -48,7 +48,7 @@ func (s Store) Save(at Progress, r Recipe, model nn.Module, o optim.Optimizer) (
 	if err := all.save(path, at, r, model, o); err != nil {
 		return failed(err)
 	}
-	if err := all.led("older checkpoints removed", s.clean); err != nil {
+	if err := all.led("older checkpoints removed", func() error { return s.clean(at.Best) }); err != nil {
 		return "", fmt.Errorf("train: %s is saved, but older checkpoints cannot be removed: %w", path, err)
 	}
 	return path, nil

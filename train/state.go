@@ -28,6 +28,8 @@ const stateFile = "state.json"
 type Progress struct {
 	Step     int64         `json:"step"`     // steps taken, counted over all runs that continued each other
 	Position data.Position `json:"position"` // of the next batch
+	// Best is the best validation, nil before the first. The checkpoint of its step is kept.
+	Best *Best `json:"best,omitempty"`
 }
 
 // state is the content of state.json.

@@ -37,8 +37,8 @@ import (
 // One run at a time may use a directory; Lock sees to it.
 type Store struct {
 	Dir string
-	// Keep is how many checkpoints remain after a Save. 0 is 2: if the disk damages the newest
-	// there is another.
+	// Keep is how many checkpoints remain after a Save, besides that of the best validation
+	// (Progress.Best). 0 is 2: if the disk damages the newest there is another.
 	Keep int
 	// Group is the processes that train the model together, nil for this one alone. In a group
 	// Prepare, Lock, Save, Latest and Checkpoint.Restore are collective: all members call them in
@@ -130,8 +130,8 @@ func (s Store) removeLeftovers() error {
 	return nil
 }
 
-// clean removes leftovers, and all checkpoints but the newest.
-func (s Store) clean() error {
+// clean removes leftovers, and all checkpoints but the newest and the best, which may be nil.
+func (s Store) clean(best *Best) error {
 	if err := s.removeLeftovers(); err != nil {
 		return err
 	}
@@ -144,6 +144,9 @@ func (s Store) clean() error {
 		return err
 	}
 	for _, step := range steps[:max(len(steps)-keep, 0)] {
+		if best != nil && step == best.Step {
+			continue
+		}
 		// Renamed first: a removal that is cut short must not leave something that looks like a
 		// checkpoint.
 		removed := strings.TrimSuffix(s.temporary(step), temporarySuffix) + removedSuffix

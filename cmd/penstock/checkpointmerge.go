@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/safetensors"
+	"penstock/train"
 )
 
 func newCheckpointMerge() *cobra.Command {
@@ -33,26 +34,35 @@ checkpoint is meant.`,
 			if err != nil {
 				return err
 			}
-			if err := keepInputs(cmd.InOrStdin(), "out", out, c.Files()...); err != nil {
-				return err
-			}
-			if err := probeOut(cmd, out); err != nil {
-				return err
-			}
-			if stream := standardOutput(cmd, out); stream != nil {
-				return c.Merge(func(model []safetensors.Tensor) error { return safetensors.Write(stream, model, safetensors.PyTorch) })
-			}
-			count := 0
-			err = c.Merge(func(model []safetensors.Tensor) error {
-				count = len(model)
-				return safetensors.WriteFile(out, model, safetensors.PyTorch)
-			})
-			if err == nil {
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d tensors of step %d\n", out, count, c.Step)
-			}
-			return err
+			return writeModel(cmd, out, c, func(t safetensors.Tensor) (safetensors.Tensor, error) { return t, nil })
 		},
 	}
 	cmd.Flags().StringVar(&out, "out", "", "`FILE` to write; /dev/stdout for standard output")
 	return cmd
+}
+
+// writeModel writes the model of a checkpoint, each tensor as change makes it, to what --out names.
+func writeModel(cmd *cobra.Command, out string, c *train.Checkpoint, change func(safetensors.Tensor) (safetensors.Tensor, error)) error {
+	if err := keepInputs(cmd.InOrStdin(), "out", out, c.Files()...); err != nil {
+		return err
+	}
+	if err := probeOut(cmd, out); err != nil {
+		return err
+	}
+	count, stream := 0, standardOutput(cmd, out)
+	err := c.Merge(func(model []safetensors.Tensor) (err error) {
+		for i := range model {
+			if model[i], err = change(model[i]); err != nil {
+				return err
+			}
+		}
+		if count = len(model); stream != nil {
+			return safetensors.Write(stream, model, safetensors.PyTorch)
+		}
+		return safetensors.WriteFile(out, model, safetensors.PyTorch)
+	})
+	if err == nil && stream == nil {
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d tensors of step %d\n", out, count, c.Step)
+	}
+	return err
 }

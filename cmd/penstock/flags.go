@@ -17,6 +17,7 @@ type trainFlags struct {
 	modelFlags
 	groupFlags
 	weights weightFlags
+	validateFlags
 
 	stages     int
 	schedule   string // of the pipeline: a name or a file
@@ -99,6 +100,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	s.BoolVar(&f.autoresume, "autoresume", false, "go on from the newest checkpoint in --out if there is one, or begin: the same command line for every start of a job")
 	count(s, &f.saveEvery, "save-every", 0, "save every `N` steps (default: at the end of each epoch); always at the end")
 	count(s, &f.testEvery, "test-every", 0, "test every `N` steps (default: at the end)")
+	f.validateFlags.register(s)
 	path(s, &f.tensorboard, "tensorboard", "`DIR` for event files with the numbers of each step, which TensorBoard reads")
 	listenAddress(s, &f.dashboardAt, "dashboard", "`HOST:PORT` at which a page shows the run as it goes on; without a host only to this machine, and port 0 is any")
 	path(s, &f.traceFile, "trace", "`FILE` for the timeline of one step, which chrome://tracing and ui.perfetto.dev open; a picture if it ends in .svg")
@@ -114,6 +116,10 @@ func flagOf(field string) string {
 		return "--lr-schedule"
 	case field == "deferred_batch_norm":
 		return "--deferred-batch-norm"
+	case field == "save_every":
+		return "--save-every"
+	case field == "data.settings.validation":
+		return "--validate"
 	case strings.HasPrefix(field, "data.settings.chosen"):
 		return "--data-set"
 	case strings.HasPrefix(field, "data.settings"):

@@ -24,6 +24,7 @@ type job struct {
 	plan
 	group          *group.Group // nil: this process alone
 	training, test data.Dataset
+	heldOut        data.Dataset // of training, for validation; nil is none
 	model          *nn.Sequential
 	recipe         train.Recipe
 	schedule       optim.Schedule
@@ -31,6 +32,8 @@ type job struct {
 	from           *train.Checkpoint // nil: from the beginning
 	pipe           *pipe.Pipe
 	loop           train.Loop
+	show           reporter
+	peaks          highest
 	trace          stepTrace
 	measures       measures
 	dashboard      dashboard
@@ -113,6 +116,12 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		return err
 	}
 	described := map[string]any{"fingerprint": fingerprint, "samples": j.training.Len()}
+	if j.training, j.heldOut, err = j.held(j.training); err != nil {
+		return err
+	}
+	if j.heldOut != nil {
+		described["validation"] = j.validate
+	}
 	if chosen := assigned(j.dataSettings); len(chosen) > 0 {
 		described["chosen"] = chosen
 	}
@@ -128,6 +137,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	if j.accumulate > 1 {
 		j.recipe.Accumulate = j.accumulate
 	}
+	j.recipe.Steps, j.recipe.Epochs, j.recipe.SaveEvery, j.recipe.Samples = j.steps, j.epochs, j.saveEvery, &info
 	return nil
 }
 
@@ -245,10 +255,14 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	config := data.LoaderConfig{BatchSize: j.batch, Seed: j.config.Seed, Shuffle: true, Augment: j.data.Augment, Prefetch: 2}
 	if j.from != nil {
 		config.Start = j.from.Position
+		changed, err := j.changedRecipe()
+		if err != nil {
+			return err
+		}
 		if end := j.beyond(); end != "" {
 			fmt.Fprintf(stderr, "the checkpoint is at step %d, beyond %s: nothing to do\n", j.from.Step, end)
 		} else {
-			fmt.Fprintf(stderr, "going on from %s%s\n", j.from.Path, j.changed())
+			fmt.Fprintf(stderr, "going on from %s%s%s\n", j.from.Path, j.changed(), changed)
 		}
 	}
 	l := &j.loop
@@ -261,11 +275,11 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	if j.testEvery > 0 { // before the step is saved, so that no test is missing after it
 		l.OnStep = append(l.OnStep, j.testing(ctx))
 	}
-	save := func() error { _, err := j.save(); return err }
 	if j.saveEvery > 0 {
-		l.OnStep = append(l.OnStep, train.Every(j.saveEvery, func(train.StepInfo) error { return save() }))
-	} else {
-		l.OnEpoch = func(int) error { return save() }
+		l.OnStep = append(l.OnStep, train.Every(j.saveEvery, func(train.StepInfo) error { _, err := j.save(); return err }))
+	}
+	if l.Validation = j.validation(); l.Validation != nil || j.saveEvery == 0 {
+		l.OnEpoch = j.saveAfterEpoch
 	}
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"penstock/data"
 	"penstock/metrics"
 	"penstock/torch"
 	"penstock/train"
@@ -84,13 +83,9 @@ type score struct{ accuracy, mse *float64 }
 
 // score tests the model.
 func (j *job) score(ctx context.Context) (s score, err error) {
-	measure, to := train.Accuracy, &s.accuracy
-	if j.test.Info().Task() == data.Regression {
-		measure, to = train.MeanSquaredError, &s.mse
-	}
-	x, err := measure(ctx, j.pipe, j.test, j.batch)
-	*to = &x
-	return s, err
+	e, err := train.Evaluate(ctx, j.pipe, j.test, train.EvaluateConfig{Batch: j.batch,
+		OnBatch: func(done, all int) { j.show.evaluating("testing", done, all) }})
+	return score{e.Accuracy, e.MSE}, err
 }
 
 // test takes the score after a step.

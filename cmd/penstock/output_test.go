@@ -32,6 +32,9 @@ func verbLines(t *testing.T) map[string][]string {
 		"penstock balance":               {"balance", "--costs", "1,2,3", "--stages", "2"},
 		"penstock profile":               profiled(),
 		"penstock train":                 with(small, "--steps", "1"),
+		"penstock eval":                  {"eval", saved},
+		"penstock predict":               {"predict", saved, numbersFile(t, "1, 28, 28", make([]float32, 784)...)},
+		"penstock export":                {"export", saved, "--out", filepath.Join(t.TempDir(), "model.safetensors")},
 		"penstock checkpoint":            {"checkpoint"},
 		"penstock checkpoint inspect":    {"checkpoint", "inspect", saved},
 		"penstock checkpoint merge":      {"checkpoint", "merge", saved, "--out", filepath.Join(t.TempDir(), "model.safetensors")},
@@ -108,7 +111,7 @@ func TestOutputIsChecked(t *testing.T) {
 		}
 		all = append(all, args, append(strings.Fields(path)[1:], "--help"))
 	}
-	for _, path := range []string{"penstock models", "penstock balance", "penstock plan", "penstock profile", "penstock train", "penstock checkpoint inspect", "penstock remat compare", "penstock remat explain", "penstock remat solve", "penstock schedule", "penstock schedule compare"} {
+	for _, path := range []string{"penstock models", "penstock balance", "penstock plan", "penstock profile", "penstock train", "penstock eval", "penstock checkpoint inspect", "penstock remat compare", "penstock remat explain", "penstock remat solve", "penstock schedule", "penstock schedule compare"} {
 		all = append(all, with(lines[path], "--format", "json"))
 	}
 	outputs := brokenOutputs(t)

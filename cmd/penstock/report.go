@@ -14,6 +14,10 @@ import (
 type reporter interface {
 	// step is told of every step.
 	step(train.StepInfo) error
+	// evaluating is told how many samples of an evaluation are done.
+	evaluating(what string, done, all int)
+	// validated is told of every validation.
+	validated(train.ValidationInfo) error
 	// endSteps is called once after the last, however the run ended.
 	endSteps()
 	// done is told of a run that is complete.
@@ -71,6 +75,22 @@ type regressionLine struct {
 func (r *jsonReporter) step(s train.StepInfo) error {
 	r.add(s.Duration)
 	return r.out.Encode(stepLine{s.Step, s.Loss, s.SamplesPerSecond, s.Peak})
+}
+
+func (r *jsonReporter) evaluating(string, int, int) {}
+
+// validationLine is a line after the last step of an epoch, with --validate.
+type validationLine struct {
+	Epoch    int      `json:"epoch"` // counted from 0
+	Step     int64    `json:"step"`
+	Loss     float64  `json:"validation_loss"`
+	Accuracy *float64 `json:"validation_accuracy,omitempty"`
+	MSE      *float64 `json:"validation_mse,omitempty"`
+	Better   bool     `json:"best"` // so far
+}
+
+func (r *jsonReporter) validated(v train.ValidationInfo) error {
+	return r.out.Encode(validationLine{v.Epoch, v.Step, *v.Loss, v.Accuracy, v.MSE, v.Better})
 }
 
 func (r *jsonReporter) endSteps() {}

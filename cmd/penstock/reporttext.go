@@ -24,6 +24,8 @@ type textReporter struct {
 
 	bar     *progressbar.ProgressBar // nil without a terminal
 	width   func() int               // of the terminal, which may change
+	ended   bool                     // there are no more steps
+	counter *counter                 // of an evaluation apart from the bar; nil between them
 	shown   time.Time                // when progress was shown last
 	samples int
 	peaks   highest
@@ -34,7 +36,7 @@ type textReporter struct {
 // run live and rarely enough for a log.
 const (
 	barEvery  = 100 * time.Millisecond
-	lineEvery = 5 * time.Second
+	lineEvery = 2 * time.Second
 )
 
 func newTextReporter(stdout, stderr io.Writer, j *job) *textReporter {
@@ -107,6 +109,31 @@ func (r *textReporter) show(s train.StepInfo) error {
 	return r.bar.AddDetail(fitting(width-1, r.memory(s.Peak), r.memoryInBrief(s.Peak)))
 }
 
+func (r *textReporter) evaluating(what string, done, all int) {
+	if r.bar != nil && !r.ended {
+		width := r.width()
+		r.bar.Describe(fitting(width-aroundBar(width), fmt.Sprintf("%s %d/%d", what, done, all), what))
+		return
+	}
+	if r.counter == nil {
+		r.counter = newCounter(r.stderr, what, "samples")
+	}
+	if r.counter.at(done, all); done == all {
+		r.counter.end()
+		r.counter = nil
+	}
+}
+
+func (r *textReporter) validated(v train.ValidationInfo) error {
+	if r.bar != nil {
+		if err := r.bar.Clear(); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintln(r.stderr, validationText(v))
+	return err
+}
+
 // fitting is the first text of at most so many characters, or else as much of the last as fits. The
 // texts are ASCII.
 func fitting(characters int, texts ...string) string {
@@ -145,6 +172,7 @@ func (r *textReporter) memoryRow(bytes []int64, format func(int64) string, of, b
 
 // endSteps goes on below the bar and its row of memory, on whichever of the two the cursor stands.
 func (r *textReporter) endSteps() {
+	r.ended = true
 	switch {
 	case r.bar == nil || !r.bar.IsStarted():
 	case r.bar.IsFinished():

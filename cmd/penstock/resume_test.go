@@ -113,7 +113,6 @@ func TestOutHolds(t *testing.T) {
 		{with(args, "--resume", "--chunks", "2"), []string{"chunks is 4 there and 2 here", "--chunks"}},
 		{with(args, "--resume", "--seed", "9"), []string{"seed is 1 there and 9 here", "--seed"}},
 		{with(args, "--resume", "--optimizer", "adam"), []string{"optimizer", `"sgd"`, `"adam"`, "--optimizer"}},
-		{with(args, "--resume", "--lr", "0.2"), []string{"lr is 0.1 there and 0.2 here", "--lr"}},
 		{with(args, "--resume", "--lr-schedule", "cosine"), []string{`"constant"`, `"cosine"`, "--lr-schedule"}},
 		{with(args, "--resume", "--clip-norm", "2"), []string{"clip_norm is 0 there and 2 here", "--clip-norm"}},
 	}
@@ -246,5 +245,42 @@ func TestSecondSignal(t *testing.T) {
 	var exit *exec.ExitError
 	if err := cmd.Wait(); !errors.As(err, &exit) || !exit.Sys().(syscall.WaitStatus).Signaled() || !strings.Contains(stderr.String(), "Ctrl-C again") {
 		t.Errorf("%v, stderr:\n%s", err, stderr)
+	}
+}
+
+// A run may go on at another learning rate, for other steps and epochs, and save at others. It says so, and
+// then it is the run that those settings make of the checkpoint.
+func TestResumeWithChanges(t *testing.T) {
+	args := with(small, "--lr-schedule", "cosine", "--out")
+	first, again := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "out")
+	must(t, with(args, first, "--steps", "4")...)
+	must(t, with(args, again, "--steps", "4")...)
+	r := must(t, with(args, first, "--steps", "6", "--lr", "0.02", "--save-every", "1", "--resume", "--format", "json")...)
+	want := "/step-000004; --lr 0.02 instead of 0.1; --save-every 1 instead of none; --schedule-steps 6 instead of 4; --steps 6 instead of 4\n"
+	if !strings.Contains(r.stderr, want) {
+		t.Errorf("stderr: %s; want %s", r.stderr, want)
+	}
+	_, done := lines(t, r.stdout)
+	if same := sha(t, with(args, again, "--steps", "6", "--lr", "0.02", "--resume")...); same != done.ParamsSHA256 || done.Steps != 6 {
+		t.Errorf("%+v; want %s", done, same)
+	}
+	r = must(t, with(args, first, "--steps", "7", "--epochs", "2", "--lr", "0.02", "--schedule-steps", "6", "--save-every", "1", "--resume")...)
+	if want := "/step-000006; --epochs 2 instead of none; --steps 7 instead of 6\n"; !strings.Contains(r.stderr, want) {
+		t.Errorf("stderr: %s; want %s", r.stderr, want)
+	}
+	r = must(t, with(args, first, "--steps", "7", "--epochs", "2", "--lr", "0.02", "--schedule-steps", "6", "--save-every", "1", "--resume")...)
+	if strings.Contains(r.stderr, "instead of") {
+		t.Errorf("stderr: %s", r.stderr)
+	}
+	for _, row := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--steps", "9", "--warmup", "1"}, "schedule.settings.warmup is 0 there and 1 here; resume with the --warmup of then"},
+		{[]string{"--steps", "9", "--momentum", "0.5"}, "optimizer.settings.momentum is 0.9 there and 0.5 here; resume with the --momentum of then"},
+	} {
+		if r := command(t, with(with(args, first, "--resume"), row.args...)...); r.code != exitFailed || !strings.Contains(r.stderr, row.want) {
+			t.Errorf("%q: %+v; want %q", row.args, r, row.want)
+		}
 	}
 }

@@ -85,7 +85,7 @@ func (j *job) openCheckpoint() error {
 	if err := from.Check(r, j.model); err != nil {
 		return err
 	}
-	j.from, j.loop.Step = from, from.Step
+	j.from, j.loop.Step, j.loop.Best = from, from.Step, from.Best
 	return j.store().Prepare()
 }
 
@@ -163,7 +163,7 @@ func (j *job) lock() (err error) {
 	return err
 }
 
-func (j *job) store() train.Store { return train.Store{Dir: j.out, Group: j.group} }
+func (j *job) store() train.Store { return train.Store{Dir: j.out, Keep: j.newest, Group: j.group} }
 
 // save saves where the run stands, if there is an --out, and returns the checkpoint's path.
 func (j *job) save() (path string, err error) {

@@ -156,17 +156,20 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	} else {
 		show = newTextReporter(stdout, stderr, j)
 	}
+	j.show = show
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	var peaks highest
-	j.loop.OnStep = append([]train.Hook{j.inOrder(show.step, stop), j.inOrder(j.measures.step, stop), func(s train.StepInfo) error { peaks.add(s); return nil }}, j.loop.OnStep...)
+	j.loop.OnStep = append([]train.Hook{j.inOrder(show.step, stop), j.inOrder(j.measures.step, stop), func(s train.StepInfo) error { j.peaks.add(s); return nil }}, j.loop.OnStep...)
 	if p.within == nil || p.member.Rank == 0 {
 		defer sparingly()()
 	}
 	result, err := j.loop.Run(ctx)
 	show.endSteps()
 	if err != nil {
-		return j.keep(withLimit(err, j.remedyInStep(err)))
+		return j.keep(j.remedyInRun(err))
+	}
+	if result.Stopped {
+		fmt.Fprintf(stderr, "--patience %d: stopped after step %d; the lowest validation loss was %.4g, after step %d\n", j.patience, result.Step, j.loop.Best.Loss, j.loop.Best.Step)
 	}
 	saved, err := j.save()
 	if err != nil {
@@ -196,7 +199,7 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	if err != nil {
 		return j.keep(err)
 	}
-	o := outcome{result.Step, tested, peaks.safeLimit(j.pipe), torch.ProcessMemory{}, sum, saved, p.traceFile}
+	o := outcome{result.Step, tested, j.peaks.safeLimit(j.pipe), torch.ProcessMemory{}, sum, saved, p.traceFile}
 	o.memory = torch.ReadProcessMemory() // of all that was done
 	if err := show.done(o); err != nil {
 		return j.keep(err)

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+)
+
+// counter shows on stderr how much of something is done, as soon as it takes long: as a bar on a
+// terminal, and elsewhere as a line now and then.
+type counter struct {
+	w     io.Writer
+	what  string // "evaluating"
+	of    string // "samples"
+	width int    // of the terminal; 0 elsewhere
+	bar   *progressbar.ProgressBar
+	next  time.Time
+}
+
+func newCounter(w io.Writer, what, of string) *counter {
+	c := &counter{w: w, what: what, of: of}
+	if width, ok := terminalWidth(w); ok {
+		c.width = width
+	}
+	c.next = time.Now().Add(c.every())
+	return c
+}
+
+func (c *counter) every() time.Duration {
+	if c.width > 0 {
+		return barEvery
+	}
+	return lineEvery
+}
+
+// at shows that so many are done.
+func (c *counter) at(done, all int) {
+	now := time.Now()
+	if now.Before(c.next) && (c.bar == nil || done < all) {
+		return
+	}
+	c.next = now.Add(c.every())
+	if c.width == 0 {
+		fmt.Fprintf(c.w, "%s: %d of %d %s\n", c.what, done, all, c.of)
+		return
+	}
+	if c.bar == nil {
+		c.bar = newPlainBar(c.w, c.width, all, c.what)
+	}
+	c.bar.Set(done) // an error of writing to stderr has nowhere to be told
+}
+
+// end clears the bar.
+func (c *counter) end() {
+	if c.bar != nil {
+		c.bar.Clear()
+	}
+}
+
+// newPlainBar makes a bar with a description in front, which is gone when it ends.
+func newPlainBar(w io.Writer, width, all int, what string) *progressbar.ProgressBar {
+	cells := 20
+	if width < narrow {
+		cells = 5
+	}
+	return progressbar.NewOptions(all, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(cells),
+		progressbar.OptionSetPredictTime(width >= narrow), progressbar.OptionSetElapsedTime(width >= narrow),
+		progressbar.OptionSetDescription(what), progressbar.OptionClearOnFinish())
+}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"penstock/data"
+	"penstock/torch"
+	"penstock/train"
+)
+
+// evalFlags is the command line of penstock eval.
+type evalFlags struct {
+	trainedFlags
+	dataFlags
+	part, format string
+}
+
+// Parts of a data set.
+const (
+	partTest       = "test"
+	partTrain      = "train"
+	partValidation = "validation"
+	partAll        = "all"
+)
+
+func newEval() *cobra.Command {
+	var f evalFlags
+	cmd := &cobra.Command{
+		Use:   "eval DIR [flags]",
+		Short: "Evaluate a trained model",
+		Long: `Evaluate the model of a run of penstock train: its loss, and the accuracy or, for
+regression, the mean squared error, on the data of the run or on others. DIR is the
+directory of --out, whose newest checkpoint is meant, or a checkpoint.
+
+Data, batch, micro-batches and threads are those of the run unless flags say others;
+the numbers are then those that the run itself has printed, to the bit, whatever the
+stages, devices and limit. Samples of --data must have the shape that the model was
+trained with, and as many classes. --data starts anew: --data-dir, --data-set and
+--window of the run do not count then.`,
+		Example: `  penstock eval out/fashion
+  penstock eval out/fashion --best --stages 2 --memory-limit 64MiB --format json
+  penstock eval out/pets --data images --data-dir holiday --data-set size=64 --part all`,
+		Args: filesNamed("DIR"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkOutput(cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			return f.run(cmd, args[0])
+		},
+	}
+	s := cmd.Flags()
+	s.SortFlags = false
+	word(s, &f.part, "part", partTest, "`PART` of the data: test, train, validation, which is what --validate of the run has held out, or all",
+		partTest, partTrain, partValidation, partAll)
+	f.dataFlags.register(s, " (default: the run's data)")
+	f.trainedFlags.register(s)
+	word(s, &f.format, "format", "text", "`FORMAT` of the output: text or json", "text", "json")
+	return cmd
+}
+
+// evalLine is the output of penstock eval.
+type evalLine struct {
+	Checkpoint string `json:"checkpoint"`
+	Step       int64  `json:"step"`
+	Data       string `json:"data"`
+	Part       string `json:"part"`
+	train.Evaluation
+}
+
+func (f *evalFlags) run(cmd *cobra.Command, dir string) (err error) {
+	var set data.Dataset
+	var name string
+	t, err := f.open(cmd, dir, func(t *trained) (err error) {
+		set, name, err = f.data(cmd, t)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	progress := newCounter(cmd.ErrOrStderr(), "evaluating", "samples")
+	e, err := train.Evaluate(cmd.Context(), t.pipe, set, train.EvaluateConfig{Batch: t.batch, Loss: trainingLoss(set.Info().Task()), OnBatch: progress.at})
+	progress.end()
+	if err != nil {
+		return endedBy(cmd, withFlags(err, remedyForTest))
+	}
+	c := t.checkpoint
+	if f.format == "json" {
+		return asJSON(cmd, evalLine{c.Path, c.Step, name, f.part, e})
+	}
+	out := cmd.OutOrStdout()
+	fmt.Fprintf(out, "%s, %s after step %d: %s of %s (%s)\n", c.Path, t.recipe.Model.Name, c.Step, counted(e.Samples, "sample"), name, f.part)
+	fmt.Fprintf(out, "loss      %.6g\n", *e.Loss)
+	if e.MSE != nil {
+		_, err = fmt.Fprintf(out, "error     %.6g (mean squared)\n", *e.MSE)
+	} else {
+		_, err = fmt.Fprintf(out, "accuracy  %.2f %%\n", 100**e.Accuracy)
+	}
+	return err
+}
+
+// endedBy is the error of a verb that a signal may have ended.
+func endedBy(cmd *cobra.Command, err error) error {
+	if cmd.Context().Err() != nil && errors.Is(err, cmd.Context().Err()) {
+		return errors.New("interrupted; nothing was written")
+	}
+	return err
+}
+
+// data opens the data of the run, or those that flags say, and checks that they are what the model was
+// trained for.
+func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, error) {
+	p, err := runData(cmd, t)
+	if err != nil {
+		return nil, "", err
+	}
+	training, test, err := data.Open(p.dataName, p.dataDir, p.data)
+	torch.TrimProcess() // reading took more than what was read
+	if err != nil {
+		return nil, "", err
+	}
+	var set data.Dataset
+	switch f.part {
+	case partTest:
+		set = test
+	case partAll:
+		set = data.Join(training, test)
+	default:
+		kept, held, err := p.held(training)
+		switch {
+		case err != nil:
+			return nil, "", err
+		case f.part == partTrain:
+			set = kept
+		case held == nil:
+			return nil, "", badUsage("--part validation: the run has held nothing out of training (--validate); want --part test")
+		default:
+			set = held
+		}
+	}
+	return set, p.dataName, fitsTrained(set.Info(), t, cmd.Flags().Changed("data"))
+}
+
+// runData is what a run's flags say of its data, with those of the command line in front.
+func runData(cmd *cobra.Command, t *trained) (*plan, error) {
+	typed := cmd.Flags()
+	from, flags, err := t.flags()
+	switch {
+	case typed.Changed("data"): // it starts anew
+		from, flags = trainingFlags()
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, badUsage("--data is needed: there is no %s, which would say what the run was trained on; want one of %s", t.configFile(), strings.Join(data.Names(), ", "))
+	case err != nil:
+		return nil, err
+	}
+	for _, name := range append([]string{"data"}, dataOnly...) {
+		flag := typed.Lookup(name)
+		if !flag.Changed {
+			continue
+		}
+		texts := []string{flag.Value.String()}
+		if list, ok := flag.Value.(pflag.SliceValue); ok {
+			texts = list.GetSlice()
+			if err := from.Flags().Lookup(name).Value.(pflag.SliceValue).Replace(nil); err != nil {
+				return nil, err
+			}
+		}
+		for _, text := range texts {
+			if err := from.Flags().Set(name, text); err != nil {
+				return nil, err
+			}
+		}
+	}
+	p := &plan{trainFlags: *flags}
+	p.modelName, p.settings, p.config.Seed = t.recipe.Model.Name, nil, t.recipe.Seed
+	return p, p.modelFlags.check(from.Flags())
+}
+
+// fitsTrained returns an error if samples are not what a model was trained on.
+func fitsTrained(info data.Info, t *trained, other bool) error {
+	was := t.recipe.Samples
+	if was == nil { // a checkpoint that does not say it
+		return nil
+	}
+	flag := "--data-dir"
+	if other {
+		flag = "--data"
+	}
+	refuse := func(what string, was, is any) error {
+		return fmt.Errorf("%s: the data have %s %v, and the model was trained with %v; want data like those of the run", flag, what, is, was)
+	}
+	switch {
+	case info.Task() != was.Task():
+		return refuse("the task", was.Task(), info.Task())
+	case info.Input.Kind != was.Input.Kind || !slices.Equal(info.Input.Shape, was.Input.Shape):
+		return refuse("inputs", fmt.Sprint(was.Input.Kind, " ", was.Input.Shape), fmt.Sprint(info.Input.Kind, " ", info.Input.Shape))
+	case info.Outputs() > was.Outputs() || info.Task() == data.Regression && info.Outputs() != was.Outputs():
+		return refuse("outputs", was.Outputs(), info.Outputs())
+	case len(info.ClassNames) > 0 && len(was.ClassNames) > 0 && !reflect.DeepEqual(info.ClassNames, was.ClassNames):
+		return refuse("the classes", strings.Join(was.ClassNames, ", "), strings.Join(info.ClassNames, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,285 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+	"image"
+	"io"
+	"os"
+	"slices"
+
+	"penstock/internal/disk"
+	"penstock/tokenizer"
+)
+
+// Inputs is a Dataset of inputs in files, made as the samples of another set are, for a model that
+// has been trained on that set. Targets are zeros. Pictures are decoded when they are asked for.
+type Inputs struct {
+	info      Info
+	tokenizer *tokenizer.Tokenizer // of text; nil is none
+	tables    [][256]float32       // of pictures and bytes: by channel, or one for all
+	inputs    []input
+}
+
+// input is a sample: a picture in a file, or numbers.
+type input struct {
+	path   string
+	row    int
+	length int   // of tokens; 0 of other inputs
+	array  Array // of one row; without numbers for a picture
+}
+
+// NewInputs finds the inputs in files for a model that was trained on samples such as info describes
+// (Dataset.Info):
+//
+//	pictures   PNG, JPEG, GIF; resized and normalised as the samples are, for sets that are made of bytes
+//	text       the last bytes of the file, for sets of text; or the last tokens, as t makes them, for sets of
+//	           tokens: then t is the tokenizer that the set was made with. Nil is none
+//	.npy       one or more rows, of the kind that the samples are made of (Info.Source): numbers are taken as
+//	           they are, or standardised with Info.Mean and Info.Std; of tokens the last of a row
+//
+// Tokens that are fewer than a sample has are filled up with zeros, which a model that looks only back
+// does not see; Length says how many there are. Text and arrays are read before NewInputs returns. Of
+// a picture only the head is read; Fill returns the error of one that is damaged further on. An error
+// names the file, what is there and what is wanted.
+func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, error) {
+	x := &Inputs{info: info, tokenizer: t}
+	if t != nil && (info.Input.Kind != Int64 || info.Source == Uint8 || t.Len() != info.Classes) {
+		return nil, fmt.Errorf("data: inputs: the tokenizer has %d tokens, and the samples are %v %v with %d classes; want the tokenizer that the set was made with", t.Len(), info.Input.Kind, info.Input.Shape, info.Classes)
+	}
+	if len(paths) == 0 {
+		return nil, errors.New("data: inputs: no files; want at least one")
+	}
+	if info.Input.Size() < 1 {
+		return nil, fmt.Errorf("data: inputs: a sample is %v %v; want the description of a set (Dataset.Info)", info.Input.Kind, info.Input.Shape)
+	}
+	if x.bytes() {
+		var err error
+		if x.tables, err = byteTables(info); err != nil {
+			return nil, err
+		}
+	}
+	for _, path := range paths {
+		if err := x.add(path); err != nil {
+			var at *os.PathError
+			if !errors.As(err, &at) { // which names the file
+				err = fmt.Errorf("%s: %w", path, err)
+			}
+			return nil, fmt.Errorf("data: inputs: %w", err)
+		}
+	}
+	return x, nil
+}
+
+// bytes says that samples are numbers that are made of bytes.
+func (x *Inputs) bytes() bool { return x.info.Source == Uint8 && x.info.Input.Kind == Float32 }
+
+// byteTables is the value of each byte, by channel or for all.
+func byteTables(info Info) ([][256]float32, error) {
+	if info.Mean == nil && info.Std == nil {
+		return [][256]float32{plain}, nil
+	}
+	return normalised("inputs", info.Mean, info.Std, int(info.Input.Shape[0]))
+}
+
+// npyMagic is how a file of NumPy begins.
+const npyMagic = "\x93NUMPY"
+
+func (x *Inputs) add(path string) error {
+	file, err := disk.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close() // only read
+	head := make([]byte, len(npyMagic))
+	n, err := io.ReadFull(file, head)
+	switch {
+	case err == io.EOF:
+		return errors.New("it is empty")
+	case err != nil && err != io.ErrUnexpectedEOF:
+		return err
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	switch shape := x.info.Input.Shape; {
+	case string(head[:n]) == npyMagic:
+		array, err := DecodeNPY(file)
+		if err != nil {
+			return err
+		}
+		return x.addArray(path, array)
+	case x.info.Input.Kind == Int64 && (x.info.Source == Uint8 || x.tokenizer != nil):
+		text, err := disk.Read(path, MaxText)
+		if err != nil {
+			return err
+		}
+		return x.addText(path, text)
+	case x.bytes() && len(shape) == 3 && (shape[0] == 1 || shape[0] == 3):
+		if _, _, err := image.DecodeConfig(file); err != nil {
+			return fmt.Errorf("%w; want a PNG, JPEG or GIF that is whole, or %s", err, x.wanted())
+		}
+		x.inputs = append(x.inputs, input{path: path})
+		return nil
+	}
+	remedy := x.wanted()
+	if x.info.Input.Kind == Int64 && x.info.Name == "text" {
+		remedy += ", or text with the tokenizer that the set was made with"
+	}
+	return fmt.Errorf("it is no file of NumPy; want %s", remedy)
+}
+
+// wanted says which arrays hold inputs.
+func (x *Inputs) wanted() string {
+	kind := x.info.Source
+	if x.info.Input.Kind == Int64 {
+		return fmt.Sprintf("an .npy of int64 [n t], tokens from 0 to %d", x.info.Classes-1)
+	}
+	return fmt.Sprintf("an .npy of %v %v, or with a dimension more in front", kind, x.info.Input.Shape)
+}
+
+// addArray adds the rows of an array.
+func (x *Inputs) addArray(path string, a Array) error {
+	if err := checkArray("the numbers", a); err != nil {
+		return err
+	}
+	refuse := func() error { return fmt.Errorf("it is %v %v; want %s", a.Kind, a.Shape, x.wanted()) }
+	if x.info.Input.Kind == Int64 {
+		if a.Kind == Uint8 {
+			a.Kind, a.Int64, a.Uint8 = Int64, converted[int64](a.Uint8), nil
+		}
+		if a.Kind != Int64 || len(a.Shape) > 2 {
+			return refuse()
+		}
+		length := int(a.Shape[len(a.Shape)-1])
+		for row := range len(a.Int64) / length {
+			tokens := a.Int64[row*length:][:length]
+			for i, token := range tokens {
+				if token < 0 || token >= int64(x.info.Classes) {
+					return fmt.Errorf("token %d of row %d is %d; want 0 to %d: the model was trained with other tokens", i, row, token, x.info.Classes-1)
+				}
+			}
+			x.addTokens(path, row, tokens)
+		}
+		return nil
+	}
+	rows, ok := rowsOf(a.Shape, x.info.Input.Shape)
+	if a.Kind != x.info.Source || !ok {
+		return refuse()
+	}
+	size := x.info.Input.Size()
+	for row := range rows {
+		one := Array{Kind: a.Kind}
+		if a.Kind == Uint8 {
+			one.Uint8 = a.Uint8[row*size:][:size]
+		} else {
+			one.Float32 = a.Float32[row*size:][:size]
+		}
+		x.inputs = append(x.inputs, input{path: path, row: row, array: one})
+	}
+	return nil
+}
+
+// rowsOf is how many samples of a shape an array has: one, or as many as a dimension in front says.
+// Dimensions of 1 do not count.
+func rowsOf(array, sample []int64) (int, bool) {
+	one := func(n int64) bool { return n == 1 }
+	if slices.Equal(array, sample) {
+		return 1, true
+	}
+	if len(array) > 0 && slices.Equal(array[1:], sample) {
+		return int(array[0]), true
+	}
+	a, s := slices.DeleteFunc(slices.Clone(array), one), slices.DeleteFunc(slices.Clone(sample), one)
+	switch {
+	case slices.Equal(a, s):
+		return 1, true
+	case len(a) > 0 && slices.Equal(a[1:], s):
+		return int(a[0]), true
+	}
+	return 0, false
+}
+
+// addText adds a text, as bytes or tokens.
+func (x *Inputs) addText(path string, text []byte) error {
+	if x.tokenizer == nil {
+		x.addTokens(path, 0, converted[int64](text))
+		return nil
+	}
+	ids, err := x.tokenizer.Encode(text)
+	if err != nil {
+		return err
+	}
+	if len(ids) == 0 {
+		return errors.New("there are no tokens in it")
+	}
+	x.addTokens(path, 0, converted[int64](ids))
+	return nil
+}
+
+// addTokens adds the last tokens of a text.
+func (x *Inputs) addTokens(path string, row int, tokens []int64) {
+	tokens = tokens[max(len(tokens)-x.info.Input.Size(), 0):]
+	x.inputs = append(x.inputs, input{path: path, row: row, length: len(tokens), array: Array{Kind: Int64, Int64: tokens}})
+}
+
+// Source returns the file of an input, and its row there, counted from 0.
+func (x *Inputs) Source(index int) (path string, row int) {
+	return x.inputs[index].path, x.inputs[index].row
+}
+
+// Length returns how many tokens an input has, which are the first of its sample, or 0 where it is not
+// made of tokens.
+func (x *Inputs) Length(index int) int { return x.inputs[index].length }
+
+// Len implements Dataset.
+func (x *Inputs) Len() int { return len(x.inputs) }
+
+// Info implements Dataset.
+func (x *Inputs) Info() Info { return x.info }
+
+// Fill implements Dataset.
+func (x *Inputs) Fill(batch *Batch, indices []int) error {
+	if err := batch.begin(x, indices); err != nil {
+		return err
+	}
+	clear(batch.Target.Int64)
+	clear(batch.Target.Float32)
+	return sideBySide(len(indices), func() func(row int) error {
+		var picture *image.RGBA
+		return func(row int) error {
+			in := x.inputs[indices[row]]
+			switch size := x.info.Input.Size(); {
+			case x.info.Input.Kind == Int64:
+				to := batch.Input.Int64[row*size:][:size]
+				clear(to[copy(to, in.array.Int64):])
+			case in.array.Float32 != nil:
+				to := batch.Input.Float32[row*size:][:size]
+				copy(to, in.array.Float32)
+				standardiseRow(to, x.info.Mean, x.info.Std)
+			case in.array.Uint8 != nil:
+				byTables(batch.Input.Float32[row*size:][:size], in.array.Uint8, x.tables)
+			default:
+				whole, err := readPicture(in.path)
+				if err != nil {
+					return fmt.Errorf("data: inputs: %w", err)
+				}
+				if picture == nil {
+					picture = image.NewRGBA(image.Rect(0, 0, int(x.info.Input.Shape[2]), int(x.info.Input.Shape[1])))
+				}
+				resize(picture, whole, nil)
+				x.pixels(batch.Input.Float32[row*size:][:size], picture)
+			}
+			return nil
+		}
+	})
+}
+
+// pixels writes a picture's planes.
+func (x *Inputs) pixels(to []float32, from *image.RGBA) {
+	tables := x.tables
+	if channels := int(x.info.Input.Shape[0]); len(tables) < channels {
+		tables = slices.Repeat(tables, channels)
+	}
+	pixels(to, from, tables)
+}

@@ -1,0 +1,209 @@
+package train
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"penstock/data"
+	"penstock/group"
+	"penstock/internal/arg"
+	"penstock/nn"
+	"penstock/pipe"
+	"penstock/torch"
+)
+
+// EvaluateConfig says how a set is gone through.
+type EvaluateConfig struct {
+	Batch int     // samples that are run at once
+	Loss  nn.Loss // nil is none
+	// OnBatch is told after each batch how many samples are done, of how many. Nil is nobody.
+	OnBatch func(done, all int)
+}
+
+// Evaluation is how well a model does on a set.
+type Evaluation struct {
+	Samples int `json:"samples"`
+	// Loss is the mean over the samples, or the sum where the loss is one (nn.Loss). It is computed
+	// for each micro-batch, as in training. Nil without EvaluateConfig.Loss.
+	Loss *float64 `json:"loss,omitempty"`
+	// Accuracy is the share of targets, from 0 to 1, that the model finds most likely: of labels for
+	// outputs [n, classes], of every position for [n, classes, positions]. Nil for regression.
+	Accuracy *float64 `json:"accuracy,omitempty"`
+	// MSE is the mean of (output - target)^2 over all numbers of the targets, which are Float32 and
+	// shaped as the outputs. Nil but for regression (data.Regression).
+	MSE *float64 `json:"mse,omitempty"`
+}
+
+// Evaluate runs the pipe's model in evaluation mode on a set; it does not change. Its results depend on
+// Batch, and on the pipe's Chunks and Threads, in their last bits, and on neither stages nor devices.
+// If ctx ends first the error is ctx's. In a group all members call it, and get the same.
+func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig) (Evaluation, error) {
+	if err := arg.Given(set, "train: Evaluate: the data set", "a data.Dataset"); err != nil {
+		return Evaluation{}, err
+	}
+	score, regression := right, set.Info().Task() == data.Regression
+	if regression {
+		score = squares
+	}
+	sums, err := sumsOf(ctx, "Evaluate", p, set, config, score)
+	if err != nil {
+		return Evaluation{}, err
+	}
+	e := Evaluation{Samples: set.Len()}
+	mean := sums.Score / float64(set.Len()*set.Info().Target.Size())
+	if regression {
+		e.MSE = &mean
+	} else {
+		e.Accuracy = &mean
+	}
+	if config.Loss != nil {
+		if config.Loss.Reduction() == torch.ReduceMean {
+			sums.Loss /= float64(set.Len())
+		}
+		e.Loss = &sums.Loss
+	}
+	return e, nil
+}
+
+// Accuracy is Evaluation.Accuracy, by batches of so many samples. See Evaluate.
+func Accuracy(ctx context.Context, p *pipe.Pipe, set data.Dataset, batch int) (float64, error) {
+	return meanOf(ctx, "Accuracy", p, set, batch, right)
+}
+
+// MeanSquaredError is Evaluation.MSE, by batches of so many samples. See Evaluate.
+func MeanSquaredError(ctx context.Context, p *pipe.Pipe, set data.Dataset, batch int) (float64, error) {
+	return meanOf(ctx, "MeanSquaredError", p, set, batch, squares)
+}
+
+// scoring adds up how well outputs do.
+type scoring func(c *torch.Ctx, output, target *torch.Tensor) float64
+
+func right(c *torch.Ctx, output, target *torch.Tensor) float64 {
+	return float64(torch.Item[int64](c.Sum(c.Eq(c.Argmax(output, 1), target))))
+}
+
+func squares(c *torch.Ctx, output, target *torch.Tensor) float64 {
+	return float64(torch.Item[float32](c.MSE(output, target, torch.ReduceSum)))
+}
+
+// meanOf is the mean of a score over a set's targets.
+func meanOf(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, batch int, score scoring) (float64, error) {
+	if err := arg.Given(set, "train: "+name+": the data set", "a data.Dataset"); err != nil {
+		return 0, err
+	}
+	s, err := sumsOf(ctx, name, p, set, EvaluateConfig{Batch: batch}, score)
+	return s.Score / float64(set.Len()*set.Info().Target.Size()), err
+}
+
+// sums are over a set, or a batch of it. A loss that is a mean counts once for each row.
+type sums struct{ Score, Loss float64 }
+
+func sumsOf(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, config EvaluateConfig, score scoring) (all sums, err error) {
+	err = forEach(ctx, name, p, set, config, func(c *torch.Ctx, at batchAt, output *torch.Tensor) error {
+		target := tensorOf(c, at.Target)
+		all.Score += score(c, output, target)
+		if config.Loss != nil {
+			all.Loss += lossOf(c, p, config.Loss, output, target)
+		}
+		return nil
+	})
+	if err != nil {
+		return sums{}, err
+	}
+	each, err := group.Meet(ctx, p.Config().Group, "train: "+name, all, nil)
+	if err != nil {
+		return sums{}, fmt.Errorf("train: evaluating: %w", err)
+	}
+	all = sums{}
+	for _, s := range each[:len(each)/max(p.Config().Replicas, 1)] { // each replica has evaluated the whole set
+		all.Score, all.Loss = all.Score+s.Score, all.Loss+s.Loss
+	}
+	return all, nil
+}
+
+// lossOf is the loss of a batch's rows, a mean times their number. The rows are taken as micro-batches
+// are, so that no more memory is needed than for one of them in training.
+func lossOf(c *torch.Ctx, p *pipe.Pipe, loss nn.Loss, output, target *torch.Tensor) (sum float64) {
+	rows := output.Shape()[0]
+	n := min(int64(max(p.Config().Chunks, 1)), rows)
+	for i, start := int64(0), int64(0); i < n; i++ {
+		length := rows / n
+		if i < rows%n { // the first are the longer ones
+			length++
+		}
+		mark := c.Mark()
+		x := nn.RunLoss(nn.NewCtx(c, nn.Config{}), loss,
+			[]*torch.Tensor{c.Narrow(output, 0, start, length)}, []*torch.Tensor{c.Narrow(target, 0, start, length)})
+		value := float64(torch.Item[float32](c.To(x, torch.Float32)))
+		if loss.Reduction() == torch.ReduceMean {
+			value *= float64(length)
+		}
+		sum += value
+		c.Release(mark)
+		start += length
+	}
+	return sum
+}
+
+// batchAt is a batch that begins at a sample.
+type batchAt struct {
+	data.Batch
+	first int
+}
+
+// forEach runs a set through a model in evaluation mode, in its order, and calls f for each batch with
+// what the model gives, in the process of the last stage. What f makes on c lives until it returns.
+func forEach(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, config EvaluateConfig, f func(c *torch.Ctx, at batchAt, output *torch.Tensor) error) error {
+	if err := cmp.Or(arg.Context(ctx, "train"), arg.Given(p, "train: "+name+": the pipe", "one of pipe.New"), arg.AtLeast("train: "+name, "Batch", config.Batch, 1)); err != nil {
+		return err
+	}
+	loader, err := data.NewLoader(set, data.LoaderConfig{BatchSize: config.Batch, Prefetch: 1})
+	if err != nil {
+		return err
+	}
+	defer loader.Close()
+	for at := (batchAt{}); ; at.first += at.Rows {
+		if at.Batch, err = loader.Next(ctx); err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return cmp.Or(errors.Unwrap(err), err) // without the loader's epoch, of which there is one
+		}
+		if err := runBatch(ctx, p, at, f); err != nil {
+			return fmt.Errorf("train: evaluating: %w", err)
+		}
+		if config.OnBatch != nil {
+			config.OnBatch(at.first+at.Rows, set.Len())
+		}
+	}
+}
+
+func runBatch(ctx context.Context, p *pipe.Pipe, at batchAt, f func(c *torch.Ctx, at batchAt, output *torch.Tensor) error) error {
+	stages := p.Stages()
+	first := torch.NewCtx(torch.Options{Device: stages[0].Device, Threads: p.Config().Threads})
+	defer first.Close()
+	last := torch.NewCtx(torch.Options{Device: stages[len(stages)-1].Device, Threads: p.Config().Threads})
+	defer last.Close()
+	var input *torch.Tensor
+	if err := torch.Try(func() { input = tensorOf(first, at.Input) }); err != nil {
+		return err
+	}
+	result, err := p.Infer(ctx, pipe.Batch{Input: pipe.Rows(input)})
+	if err != nil {
+		return err
+	}
+	if !stages[len(stages)-1].Here {
+		return nil
+	}
+	for _, y := range result.Output {
+		last.Adopt(y)
+	}
+	if n := len(result.Output); n != 1 {
+		return fmt.Errorf("the model gives a tuple of %d; what is evaluated is one tensor", n)
+	}
+	tried := torch.Try(func() { err = f(last, at, result.Output[0]) })
+	return cmp.Or(tried, err)
+}

@@ -1,0 +1,184 @@
+package train_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"penstock/data"
+	"penstock/group"
+	"penstock/train"
+)
+
+// validating makes a run validate on the test set, save after each epoch, and write down what it does.
+func validating(t testing.TB, s *rig, store train.Store, into *strings.Builder) {
+	t.Helper()
+	_, held := dataset(t)
+	s.Validation = &train.Validation{Set: held, OnResult: func(v train.ValidationInfo) error {
+		_, err := fmt.Fprintln(into, v.Step, v.Epoch, *v.Loss, *v.Accuracy, v.Better)
+		return err
+	}}
+	s.OnEpoch = func(int) error { _, err := store.Save(s.Progress(), recipe(), s.model, s.Optimizer); return err }
+}
+
+// A validation follows each epoch; its checkpoint stays if it is the best, beside the newest ones; and
+// it changes no weight.
+func TestValidationKeepsTheBest(t *testing.T) {
+	check(t)
+	plain, closer := newRig(t, setup{})
+	plain.Epochs = 4
+	plain.run(t)
+	want := train.ParamsSHA256(plain.model)
+	closer()
+
+	store := train.Store{Dir: t.TempDir(), Keep: 1}
+	s, _ := newRig(t, setup{})
+	var said strings.Builder
+	validating(t, s, store, &said)
+	s.Epochs = 4
+	s.run(t)
+	if got := train.ParamsSHA256(s.model); got != want {
+		t.Error("a run that validates has other bits")
+	}
+	lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+	if len(lines) != 4 || !strings.HasPrefix(lines[0], "5 0 ") || !strings.HasSuffix(lines[0], "true") {
+		t.Fatalf("said:\n%s", said.String())
+	}
+	best, epoch := 0, 0
+	for i, line := range lines {
+		if strings.HasSuffix(line, "true") {
+			best, epoch = 5*(i+1), i
+		}
+	}
+	c := latest(t, store)
+	if c.Best == nil || c.Best.Step != int64(best) || c.Best.Epoch != epoch || c.Best.Since != 3-epoch {
+		t.Errorf("the best is %+v after:\n%s", c.Best, said.String())
+	}
+
+	// A better one in the past is not removed, and one that was overtaken is.
+	store = train.Store{Dir: t.TempDir(), Keep: 1}
+	for _, row := range []struct {
+		step, best int64
+		want       []string
+	}{
+		{1, 1, []string{"step-000001"}},
+		{2, 1, []string{"step-000001", "step-000002"}},
+		{3, 1, []string{"step-000001", "step-000003"}},
+		{4, 4, []string{"step-000004"}},
+		{5, 0, []string{"step-000005"}},
+	} {
+		at := train.Progress{Step: row.step}
+		if row.best > 0 {
+			at.Best = &train.Best{Step: row.best}
+		}
+		if _, err := store.Save(at, recipe(), s.model, s.Optimizer); err != nil {
+			t.Fatal(err)
+		}
+		if got := names(t, store.Dir); !reflect.DeepEqual(got, row.want) {
+			t.Errorf("step %d, the best %d: %v; want %v", row.step, row.best, got, row.want)
+		}
+	}
+}
+
+// A run without progress ends after so many epochs, and is at its end when it is resumed, until it is
+// given more patience.
+func TestPatience(t *testing.T) {
+	check(t)
+	store := train.Store{Dir: t.TempDir()}
+	s, closer := newRig(t, setup{})
+	var said strings.Builder
+	validating(t, s, store, &said)
+	s.Validation.Patience = 2
+	s.Best = &train.Best{Loss: -1} // never again
+	s.Epochs = 9
+	if r := s.run(t); !r.Stopped || r.Interrupted || r.Step != 10 || s.Best.Since != 2 {
+		t.Errorf("%+v, %+v", r, s.Best)
+	}
+	closer()
+	for _, row := range []struct {
+		patience int
+		want     train.Result
+	}{{2, train.Result{Step: 10, Stopped: true}}, {3, train.Result{Step: 15, Stopped: true}}, {0, train.Result{Step: 20}}} {
+		next, closer := resume(t, store, setup{})
+		validating(t, next, store, &said)
+		next.Best, next.Validation.Patience, next.Epochs = latest(t, store).Best, row.patience, 4
+		if r := next.run(t); r != row.want {
+			t.Errorf("patience %d: %+v; want %+v", row.patience, r, row.want)
+		}
+		closer()
+	}
+}
+
+// A validation that is interrupted or fails is done when the run goes on, once, and nothing is lost.
+func TestInterruptedValidation(t *testing.T) {
+	check(t)
+	var want strings.Builder
+	whole, closer := newRig(t, setup{})
+	validating(t, whole, train.Store{Dir: t.TempDir()}, &want)
+	whole.Epochs = 2
+	whole.run(t)
+	sum := train.ParamsSHA256(whole.model)
+	closer()
+
+	broken := errors.New("broken")
+	for _, resumed := range []bool{false, true} {
+		store := train.Store{Dir: t.TempDir()}
+		var said strings.Builder
+		s, closer := newRig(t, setup{})
+		validating(t, s, store, &said)
+		s.Epochs = 2
+		ctx, cancel := context.WithCancel(context.Background())
+		s.Validation.Batch = 7
+		s.Validation.OnBatch = func(int, int) { cancel() }
+		r, err := s.Run(ctx)
+		if err != nil || !r.Interrupted || r.Step != 5 || s.Progress().Position != (data.Position{Batch: 5}) {
+			t.Fatalf("%+v, %v, %+v", r, err, s.Progress())
+		}
+		save(t, store, s)
+		if resumed {
+			closer()
+			s, _ = resume(t, store, setup{})
+			validating(t, s, store, &said)
+			s.Epochs = 2
+		}
+		s.Validation.Batch, s.Validation.OnBatch = 0, nil
+		tell := s.Validation.OnResult
+		s.Validation.OnResult = func(train.ValidationInfo) error { return broken }
+		if _, err := s.Run(context.Background()); !errors.Is(err, broken) {
+			t.Fatal(err)
+		}
+		s.Validation.OnResult = tell
+		s.run(t)
+		if said.String() != want.String() || train.ParamsSHA256(s.model) != sum {
+			t.Errorf("resumed %v: said\n%swant\n%s", resumed, said.String(), want.String())
+		}
+	}
+}
+
+// In a group all members validate the same.
+func TestValidationInProcesses(t *testing.T) {
+	check(t)
+	var want strings.Builder
+	s, closer := newRig(t, setup{})
+	validating(t, s, train.Store{Dir: t.TempDir()}, &want)
+	s.Epochs = 2
+	s.run(t)
+	closer()
+	said := make([]strings.Builder, 2)
+	dir := t.TempDir()
+	for rank, err := range inProcesses(2, func(g *group.Group) error {
+		s, closer := newRig(t, setup{balance: []int{4, 4}, group: g})
+		defer closer()
+		validating(t, s, train.Store{Dir: dir, Group: g}, &said[g.Rank()])
+		s.Epochs = 2
+		_, err := s.Run(context.Background())
+		return err
+	}) {
+		if err != nil || said[rank].String() != want.String() {
+			t.Errorf("rank %d: %v, said\n%swant\n%s", rank, err, said[rank].String(), want.String())
+		}
+	}
+}
