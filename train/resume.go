@@ -274,7 +274,13 @@ func (c *Checkpoint) Restore(p *pipe.Pipe, o optim.Optimizer) error {
 	}
 	var places []optim.Placement
 	for _, s := range p.Stages() {
-		places = append(places, optim.Placement{Device: s.Device, Params: s.Params()})
+		place := optim.Placement{Device: s.Device}
+		for _, q := range s.State() {
+			if !q.IsBuffer() { // also one that is frozen now: it may have been trained, and be trained again
+				place.Params = append(place.Params, q)
+			}
+		}
+		places = append(places, place)
 	}
 	return c.restore(p.Model(), places, o)
 }

@@ -129,6 +129,9 @@ func (s shared) writePart(temporary string, at Progress, r Recipe, params []nn.N
 	for i, n := range params {
 		if owners[i] == s.rank() {
 			tensors[modelKind] = append(tensors[modelKind], n.FileTensor())
+			if !n.IsBuffer() {
+				p.Updates[n.Name] = 0 // of one that was always frozen the optimizer knows nothing
+			}
 		} else {
 			elsewhere[n.Name] = true
 		}
