@@ -49,11 +49,11 @@ func TestAccumulateResumes(t *testing.T) {
 	args := with(small, "--accumulate", "3") // epochs of 3, 3 and 2 batches
 	must(t, with(args, "--steps", "2", "--out", out)...)
 	r := command(t, with(small, "--accumulate", "2", "--out", out, "--resume")...)
-	if want := "accumulate is 3 there and 2 here; resume with the --accumulate of then"; r.code != exitFailed || !strings.Contains(r.stderr, want) {
+	if want := "accumulate is 3 there and 2 here; resume with the --accumulate of then"; r.code != exitUsage || !strings.Contains(r.stderr, want) {
 		t.Errorf("exit code %d, stderr %q; want %s", r.code, r.stderr, want)
 	}
 	r = command(t, with(small, "--out", out, "--resume")...)
-	if want := "accumulate is 3 there and absent here"; r.code != exitFailed || !strings.Contains(r.stderr, want) {
+	if want := "accumulate is 3 there and absent here"; r.code != exitUsage || !strings.Contains(r.stderr, want) {
 		t.Errorf("exit code %d, stderr %q; want %s", r.code, r.stderr, want)
 	}
 	must(t, with(args, "--epochs", "2", "--out", out, "--resume", "--stages", "2", "--balance", "3,3")...)

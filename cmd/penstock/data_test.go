@@ -93,7 +93,7 @@ func TestResumeRefusesOtherDataSettings(t *testing.T) {
 	out := t.TempDir()
 	first := with(small, "--data-set", "classes=4", "--steps", "1", "--out", out)
 	must(t, first...)
-	refuses(t, with(small, "--data-set", "classes=5", "--steps", "2", "--out", out, "--resume"), exitFailed,
+	refuses(t, with(small, "--data-set", "classes=5", "--steps", "2", "--out", out, "--resume"), exitUsage,
 		`data.settings.chosen.classes is "4" there and "5" here; resume with the --data-set of then`)
 	must(t, with(small, "--data-set", "classes=4", "--steps", "2", "--out", out, "--resume")...)
 }
@@ -184,8 +184,8 @@ func TestTrainsOnFilesOfOnesOwn(t *testing.T) {
 	if done.Steps != 3 { // 400 tokens are 50 samples, 45 to train with
 		t.Errorf("%d steps", done.Steps)
 	}
-	refuses(t, line("mlp", "csv", "c.csv", "1,2,3\n1,2\n"), exitFailed, "c.csv: line 2: 2 values; want 3, as in the first line")
-	refuses(t, line("mlp", "npy", "c.npy", ""), exitFailed, "name a directory with x.npy and y.npy")
+	refuses(t, line("mlp", "csv", "c.csv", "1,2,3\n1,2\n"), exitUsage, "c.csv: line 2: 2 values; want 3, as in the first line")
+	refuses(t, line("mlp", "npy", "c.npy", ""), exitUsage, "name a directory with x.npy and y.npy")
 	refuses(t, line("gpt", "csv", "c.csv", "1,2,3\n"), exitUsage, "--model gpt is for next token, and --data csv for classification; want --data npy or synthetic or text or tokens")
 }
 

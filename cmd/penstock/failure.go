@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
+	"syscall"
 
 	"penstock/pipe"
 	"penstock/planner"
@@ -65,6 +67,18 @@ func keptAt(step int64, path string) string {
 		return ""
 	}
 	return fmt.Sprintf("step %d is saved in %s", step, path)
+}
+
+// wrongInput is err as a usage error: the data, the checkpoint or another process is not what the command line
+// says, and the same run would fail again. What the system could not do, such as reading from a server that
+// does not answer, stays as it is, as do lack of memory and nil.
+func wrongInput(err error) error {
+	var errno syscall.Errno
+	missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)
+	if err == nil || errors.Is(err, torch.ErrOutOfMemory) || errors.As(err, &errno) && !missing {
+		return err
+	}
+	return &usageError{err}
 }
 
 // Remedies for lack of memory, by what did not fit.

@@ -204,6 +204,10 @@ func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 	}
 	err := train.Agree(ctx, j.group, append([]train.Fact{{Name: "penstock", Value: ownVersion()}, {Name: "libtorch", Value: torch.Version()}},
 		append(j.common, train.Fact{Name: "data with the fingerprint", Value: fmt.Sprint(data["fingerprint"])})...))
+	var differ *train.DisagreementError
+	if errors.As(err, &differ) {
+		return wrongInput(err)
+	}
 	if err != nil {
 		return err
 	}

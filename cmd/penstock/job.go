@@ -97,7 +97,7 @@ func (j *job) close() error {
 func (j *job) openData(context.Context, io.Writer) (err error) {
 	sets, err := j.read()
 	if err != nil {
-		return err
+		return wrongInput(err)
 	}
 	j.training, j.test = sets.training, sets.test
 	info := j.training.Info()

@@ -85,10 +85,8 @@ func (j *job) runFacts() []report.Fact {
 
 // commandLine is what the run was started with.
 func (p *plan) commandLine() string {
-	if p.grouped {
-		if command := p.getenv(launchedBy); command != "" {
-			return command
-		}
+	if command := p.getenv(launchedBy); command != "" {
+		return command
 	}
 	return shellQuoted(append([]string{"penstock"}, p.args...))
 }

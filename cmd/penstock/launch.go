@@ -45,7 +45,8 @@ the rank in front of each line.
 When a process fails the others are ended, and launch exits with its exit code,
 or 1 if a signal ended it. Ctrl-C or SIGTERM lets all finish their step and save;
 a second one ends all at once. With --restarts a run that fails is started
-again, from its newest checkpoint if it has an --out; a wrong command line is not.
+again, from its newest checkpoint if it has an --out; one that exits with 2 is not,
+as its command line or data would be refused again.
 
 On several machines, run the same command on each with --rendezvous, an address of
 the first that the others reach, --nodes, a --node-rank of its own, and the same

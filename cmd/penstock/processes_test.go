@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/launch"
 	"penstock/torch"
 	"penstock/train"
 )
@@ -502,7 +503,7 @@ func TestProcessesThatDiffer(t *testing.T) {
 		return begin(t, []string{token + "=a"}, with(with(inThree, "--steps", "2", "--processes", "3", "--rendezvous", address, "--rank", fmt.Sprint(rank)), more...)...)
 	}
 	for rank, p := range []*process{start(0), start(1, "--seed", "7", "--momentum", "0"), start(2)} {
-		if code := p.end(t); code != exitFailed || p.stdout.String() != "" || !strings.Contains(p.stderr.String(), "rank 1 has --seed 7, ranks 0 and 2 have 1") || !strings.Contains(p.stderr.String(), "rank 1 has --momentum 0, ranks 0 and 2 have none") {
+		if code := p.end(t); code != exitUsage || p.stdout.String() != "" || !strings.Contains(p.stderr.String(), "rank 1 has --seed 7, ranks 0 and 2 have 1") || !strings.Contains(p.stderr.String(), "rank 1 has --momentum 0, ranks 0 and 2 have none") {
 			t.Errorf("rank %d: exit code %d, stdout %q, stderr %q", rank, code, p.stdout, p.stderr)
 		}
 	}
@@ -582,7 +583,7 @@ func TestProcessesWithFiles(t *testing.T) {
 	}
 	a, b = both([]string{"--model", "mlp", "--schedule", program("gpipe")}, []string{"--model", "mlp", "--schedule", program("1f1b")})
 	for _, p := range []*process{a, b} {
-		if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), "rank 0 has --schedule a program with the SHA-256 ") {
+		if code := p.end(t); code != exitUsage || !strings.Contains(p.stderr.String(), "rank 0 has --schedule a program with the SHA-256 ") {
 			t.Errorf("exit code %d, %s", code, p.stderr)
 		}
 	}
@@ -723,7 +724,7 @@ func TestDataThatOneProcessLacks(t *testing.T) {
 	}
 	args := []string{"train", "--model", "gpt", "--data", "text", "--batch", "4", "--chunks", "2", "--steps", "1", "--processes", "2", "--rendezvous", address}
 	zero, one := begin(t, nil, with(args, "--rank", "0", "--data-dir", file)...), begin(t, nil, with(args, "--rank", "1", "--data-dir", file+"-not")...)
-	if code := one.end(t); code != exitFailed || !strings.Contains(one.stderr.String(), "no such file") {
+	if code := one.end(t); code != exitUsage || !strings.Contains(one.stderr.String(), "no such file") {
 		t.Errorf("rank 1: exit code %d, stderr %q", code, one.stderr)
 	}
 	if code := zero.end(t); code != exitFailed || !strings.Contains(zero.stderr.String(), "rank 1 failed: ") || !strings.Contains(zero.stderr.String(), "no such file") {
@@ -765,5 +766,44 @@ func TestRestartsAreCounted(t *testing.T) {
 	}
 	if got := strings.Count(p.stderr.String(), "; starting again, restart 1 of 1\n"); got != 1 || strings.Count(p.said(1), "penstock: ") != 2 {
 		t.Errorf("stderr:\n%s", p.stderr)
+	}
+}
+
+// Restarts are for what may go well the next time. What a run is given, and is refused, stays wrong.
+func TestNoRestartForWhatIsRefused(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	must(t, with(inThree, "--steps", "1", "--out", out)...)
+	for _, args := range [][]string{
+		with(inThree, "--steps", "2", "--out", out), // which would go on with another run
+		with(inThree, "--steps", "2", "--out", out, "--resume", "--batch", "16"),
+		with(inThree, "--steps", "2", "--out", out+"-not", "--resume"),
+		{"train", "--model", "gpt", "--data", "text", "--data-dir", out + "-not", "--steps", "1"},
+		{"train", "--model", "unet", "--data", "synthetic", "--steps", "1"},
+	} {
+		p := begin(t, nil, append([]string{"launch", "--processes", "2", "--restarts", "3", "--"}, args...)...)
+		if code := p.end(t); code != exitUsage || strings.Contains(p.stderr.String(), "; starting again") || !strings.Contains(p.stderr.String(), "exited with 2 after ") || !strings.Contains(p.stderr.String(), launch.Hopeless) {
+			t.Errorf("%q: exit code %d, stderr:\n%s", args, code, p.stderr)
+		}
+	}
+}
+
+// How to go on is the command line of launch, also where one process is left of a run on several machines.
+func TestHowToGoOnWithOneProcessOfLaunch(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	p := begin(t, []string{token + "=a"}, append([]string{"launch", "--nodes", "1:3", "--wait", "10ms", "--rendezvous", unused(t), "--"}, with(inThree, "--steps", "1000000", "--out", out)...)...)
+	p.after(t, 2)
+	if err := p.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	p.end(t)
+	_, command, found := strings.Cut(p.said(0), "To go on:\n  ")
+	if !found || !strings.Contains(command, " launch --nodes 1:3 ") {
+		t.Fatalf("rank 0 says %q", p.said(0))
+	}
+	command = strings.Replace(strings.TrimSpace(command), "--steps 1000000", fmt.Sprintf("--steps %d", lastStep(t, out)+1), 1)
+	again := exec.Command("sh", "-c", command)
+	again.Env = append(os.Environ(), asCommand+"=1", token+"=a")
+	if text, err := again.CombinedOutput(); err != nil || !strings.Contains(string(text), `"done":true`) {
+		t.Errorf("%s\n%v\n%s", command, err, text)
 	}
 }

@@ -19,7 +19,7 @@ import (
 const (
 	exitDone   = 0
 	exitFailed = 1            // something went wrong, or a signal ended the run early
-	exitUsage  = launch.Usage // the command line is wrong, or a chain, plan or machine that it names
+	exitUsage  = launch.Usage // the command line is wrong, or what it names: a chain, data, the checkpoint to go on from
 )
 
 // usageError is the error of a wrong command line. It is printed as one line: after a page of help

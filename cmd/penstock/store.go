@@ -22,7 +22,11 @@ func (j *job) openStore(context.Context, io.Writer) error {
 		return nil
 	}
 	if j.resume {
-		return j.openCheckpoint()
+		err := j.openCheckpoint()
+		if errors.Is(err, train.ErrNoCheckpoint) {
+			err = wrongInput(err)
+		}
+		return err
 	}
 	for dir := filepath.Clean(j.out); ; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -45,7 +49,7 @@ func (j *job) openStore(context.Context, io.Writer) error {
 	case err != nil:
 		return err
 	case len(steps) > 0:
-		return fmt.Errorf("--out %s holds the checkpoint of a run, at step %d; go on from it with --resume, or choose another --out",
+		return badUsage("--out %s holds the checkpoint of a run, at step %d; go on from it with --resume, or choose another --out",
 			j.out, steps[len(steps)-1])
 	}
 	return nil
@@ -83,7 +87,7 @@ func (j *job) openCheckpoint() error {
 		r.Chunks = from.Chunks()
 	}
 	if err := from.Check(r, j.model); err != nil {
-		return err
+		return wrongInput(err)
 	}
 	j.from, j.loop.Step, j.loop.Best = from, from.Step, from.Best
 	return j.store().Prepare()

@@ -197,7 +197,7 @@ func TestAnotherWorldKeepsTheWeights(t *testing.T) {
 		t.Errorf("other weights; stderr:\n%s", p.stderr)
 	}
 	r := command(t, with(inAuto, "--chunks", "8", "--steps", "5", "--out", out, "--resume")...)
-	if r.code != exitFailed || !strings.Contains(r.stderr, "chunks is 4 there and 8 here") {
+	if r.code != exitUsage || !strings.Contains(r.stderr, "chunks is 4 there and 8 here") {
 		t.Errorf("exit code %d: %s", r.code, r.stderr)
 	}
 }
