@@ -58,10 +58,10 @@ func TestRefusesTokenizers(t *testing.T) {
 		"more tokens than the model": {[]string{"--set", "classes=300"}, exitUsage,
 			[]string{"--set classes=300: --data text has 377 tokens; want at least 377, or --data-set tokenizer=PATH with the tokenizer of a model of 300"}},
 		"a window that is too long": {[]string{"--set", "context=4"}, exitUsage, []string{"--set context=4: --window 8; want at least 8, or a shorter window"}},
-		"weights of another vocabulary": {[]string{"--init", weights}, exitFailed,
+		"weights of another vocabulary": {[]string{"--init", weights}, exitUsage,
 			[]string{"wte.weight", "[400 8]", "[377 8]", "--set classes=N,context=N makes the model as large as the weights", "the tokenizer of the weights"}},
-		"damaged": {[]string{"--data-set", "tokenizer=" + damaged}, exitFailed, []string{damaged + ": line 2: "}},
-		"missing": {[]string{"--data-set", "tokenizer=none"}, exitFailed, []string{"none: no such file", "want a tokenizer.json"}},
+		"damaged": {[]string{"--data-set", "tokenizer=" + damaged}, exitUsage, []string{damaged + ": line 2: "}},
+		"missing": {[]string{"--data-set", "tokenizer=none"}, exitUsage, []string{"none: no such file", "want a tokenizer.json"}},
 		"no path": {[]string{"--data-set", "tokenizer="}, exitUsage, []string{"--data-set tokenizer=: want the path of a tokenizer.json"}},
 	} {
 		t.Run(what, func(t *testing.T) {

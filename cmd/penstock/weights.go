@@ -67,9 +67,9 @@ func (j *job) matchInit(ctx context.Context, stderr io.Writer) error {
 	var mismatch *nn.WeightsError
 	switch {
 	case errors.As(err, &mismatch):
-		return fmt.Errorf("--init: %w\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, load in part with --init-partial%s", err, j.textHint())
+		return badUsage("--init: %w\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, load in part with --init-partial%s", err, j.textHint())
 	case err != nil:
-		return fmt.Errorf("--init: %w", err)
+		return wrongInput(fmt.Errorf("--init: %w", err))
 	}
 	if j.group != nil {
 		sum, err := hashOf(j.weights.init)

@@ -116,14 +116,14 @@ func TestInitRefuses(t *testing.T) {
 		code int
 		want []string
 	}{
-		{[]string{"--init", prefixed}, exitFailed, []string{prefixed, `names in the file have "module" before them`, "--init-rename"}},
-		{[]string{"--init", headless}, exitFailed, []string{`"fc.bias" is [3] in the file and [10] in the model`, "--init-skip"}},
-		{[]string{"--init", text}, exitFailed, []string{text, "--init"}},
-		{[]string{"--init", text + "x"}, exitFailed, []string{text + "x", "no such file"}},
+		{[]string{"--init", prefixed}, exitUsage, []string{prefixed, `names in the file have "module" before them`, "--init-rename"}},
+		{[]string{"--init", headless}, exitUsage, []string{`"fc.bias" is [3] in the file and [10] in the model`, "--init-skip"}},
+		{[]string{"--init", text}, exitUsage, []string{text, "--init"}},
+		{[]string{"--init", text + "x"}, exitUsage, []string{text + "x", "no such file"}},
 		{[]string{"--init-partial"}, exitUsage, []string{"--init-partial: it is for --init FILE"}},
 		{[]string{"--init-skip", "fc.*"}, exitUsage, []string{"--init-skip: it is for --init FILE"}},
 		{[]string{"--init", file, "--init-rename", "a"}, exitUsage, []string{"--init-rename", "want OLD=NEW"}},
-		{[]string{"--init", file, "--init-rename", "fc.weight=fc.bias"}, exitFailed, []string{`"fc.bias" and "fc.weight" both become "fc.bias"`}},
+		{[]string{"--init", file, "--init-rename", "fc.weight=fc.bias"}, exitUsage, []string{`"fc.bias" and "fc.weight" both become "fc.bias"`}},
 	} {
 		out := t.TempDir() + "/out"
 		r := command(t, with(still, with(row.args, "--out", out)...)...)
