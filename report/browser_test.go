@@ -588,6 +588,36 @@ func TestLiveUpdates(t *testing.T) {
 	another.until(`document.getElementById("live").textContent`, "finished")
 }
 
+// A narrow page shows all of its tables: nothing is beyond its edge. Bars are not behind their numbers, on any.
+func TestTablesAreReadable(t *testing.T) {
+	for _, width := range []int64{1400, 420, 340} {
+		for name, content := range map[string]report.Page{"run": page(t, 4, 8), "plan": planPage(t, 4, 8)} {
+			p := newTab(t, width, 1000)
+			p.open(content)
+			where := fmt.Sprintf("%s, %d wide", name, width)
+			if width < 640 {
+				if got := p.text(`document.documentElement.scrollWidth <= innerWidth && [...document.querySelectorAll(".scroll")].every(s => s.scrollWidth <= s.clientWidth)`); got != "true" {
+					t.Errorf("%s: something is cut off", where)
+				}
+				if got := p.text(`[...document.querySelectorAll(".table td, .table th")].filter(c => c.getClientRects().length && (c.getBoundingClientRect().right > innerWidth || c.scrollWidth > c.clientWidth + 1)).map(c => c.textContent).join("; ")`); got != "" {
+					t.Errorf("%s: cells that are cut off: %s", where, got)
+				}
+			}
+			const behind = `[...document.querySelectorAll(".bar")].filter(b => {
+				const text = document.createRange(); text.selectNodeContents([...b.children].find(c => c.textContent));
+				const t = text.getBoundingClientRect(), f = b.querySelector(".fill").getBoundingClientRect();
+				return f.width > 0 && f.bottom > t.top + 1 && t.bottom > f.top + 1 && f.right > t.left && t.right > f.left;
+			}).length`
+			if got := p.text(behind); got != "0" {
+				t.Errorf("%s: %s bars are behind their numbers", where, got)
+			}
+			if got := p.text(`document.querySelectorAll(".bar").length > 0`); got != "true" {
+				t.Errorf("%s: no bars", where)
+			}
+		}
+	}
+}
+
 // TestScreenshots writes pictures where they are asked for.
 func TestScreenshots(t *testing.T) {
 	if *screenshots == "" {

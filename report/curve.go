@@ -1,6 +1,8 @@
 package report
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"penstock/planner"
@@ -32,7 +34,8 @@ type StepCurve struct {
 
 // NewStepCurve puts a plan's point on the curve of its step ([planner.Plan.OverLimits]). Planned is how long
 // the plan's step is predicted to take: where that is not [planner.Plan.Step], as with transfers that take
-// time, all of the curve is that much longer or shorter. A nil plan has no curve.
+// time, all of the curve is that much longer or shorter. Far from the plan the curve is an estimate; it goes
+// through the plan's point, as the plan is the best that is known within its bytes. A nil plan has no curve.
 func NewStepCurve(best []planner.LimitPoint, p *planner.Plan, planned time.Duration) *StepCurve {
 	if p == nil {
 		return nil
@@ -48,6 +51,29 @@ func NewStepCurve(best []planner.LimitPoint, p *planner.Plan, planned time.Durat
 	}
 	for _, b := range best {
 		out.Best = append(out.Best, CurvePoint{b.Limit, us(b.Step)})
+	}
+	out.Best = through(out.Best, out.Chosen)
+	return out
+}
+
+// through is a curve of points by ascending bytes that goes through a point: what takes fewer bytes is no
+// faster than that, and what takes more no slower.
+func through(best []CurvePoint, at CurvePoint) []CurvePoint {
+	out := []CurvePoint{at}
+	for _, p := range best {
+		switch {
+		case p.Bytes < at.Bytes:
+			p.Time = max(p.Time, at.Time)
+		case p.Bytes > at.Bytes:
+			p.Time = min(p.Time, at.Time)
+		default:
+			continue
+		}
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b CurvePoint) int { return cmp.Compare(a.Bytes, b.Bytes) })
+	for i := range out[1:] {
+		out[i+1].Time = min(out[i+1].Time, out[i].Time)
 	}
 	return out
 }
@@ -75,9 +101,23 @@ func NewCurve(stage int, c remat.Chain, best []solver.Point, p *planner.Plan) Cu
 		if at := (CurvePoint{took.Peak, took.Time}); !seen[at] {
 			seen[at] = true
 			out.Chosen = append(out.Chosen, at)
+			out.Best = withPlan(out.Best, at)
 		}
 	}
 	return out
+}
+
+// withPlan is a curve with the point of a plan that may be better: points of tables are rounded up.
+func withPlan(best []CurvePoint, at CurvePoint) []CurvePoint {
+	i := slices.IndexFunc(best, func(p CurvePoint) bool { return p.Bytes > at.Bytes })
+	if i < 0 {
+		i = len(best)
+	}
+	if i > 0 && best[i-1].Time <= at.Time {
+		return best
+	}
+	best = slices.Insert(best, i, at)
+	return slices.DeleteFunc(best, func(p CurvePoint) bool { return p != at && p.Bytes >= at.Bytes && p.Time >= at.Time })
 }
 
 // withoutPrologue is a plan's operations on the units after the prologue, numbered as in the chain.

@@ -78,7 +78,7 @@ func settingsOf(cmd *cobra.Command) (settings map[string]any, err error) {
 	if file == "" {
 		return nil, nil
 	}
-	text, err := readInput(cmd, file)
+	text, err := openInput(cmd, file)
 	if err != nil {
 		var at *fs.PathError
 		if errors.As(err, &at) {

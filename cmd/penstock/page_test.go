@@ -106,8 +106,8 @@ func TestReportOfAPlan(t *testing.T) {
 		curve  bool
 	}{
 		"model":   {[]string{"--model", "mlp", "--batch", "32", "--devices", "2", "--memory-limit", "3MiB", "--schedule", "gpipe,1f1b", "--repeats", "1"}, "mlp, planned", 6, true},
-		"chain":   {[]string{chain, "--stages", "2", "--chunks", "4", "--memory-limit", "16MiB"}, "mlp.json, planned", 0, true},
-		"machine": {[]string{chain, "--machine", machine, "--batch", "16", "--schedule", "gpipe,1f1b"}, "mlp.json, planned", 0, true},
+		"chain":   {[]string{chain, "--stages", "2", "--chunks", "4", "--memory-limit", "16MiB"}, "mlp, batch of 16, planned", 0, true},
+		"machine": {[]string{chain, "--machine", machine, "--batch", "16", "--schedule", "gpipe,1f1b"}, "mlp, batch of 16, planned", 0, true},
 	} {
 		printed := must(t, append([]string{"plan", "--out", file, "--format", "json"}, tt.args...)...)
 		if strings.Contains(printed.stdout, `"page"`) || strings.Count(printed.stdout, "\n") != 1 {

@@ -232,7 +232,7 @@ function others() {
     { title: "Step", number: true, value: o => o.step || 0, cell: o => o.step ? bar(duration(o.step * 1e9), o.step / most, o.lost ? "idle" : "series-2") : "–" },
     { title: "None below", note: "no plan of the schedule takes less", number: true, value: o => o.bound || 0, cell: o => o.bound ? duration(o.bound * 1e9) : "–" },
     { title: "Highest peak", number: true, value: o => o.peak || 0, cell: o => o.peak ? bytes(o.peak) : "–" },
-    { title: "Why not", value: o => o.lost || "", cell: o => o.lost ? element("span", { className: "wrap", textContent: o.lost }) : element("span", { className: "badge kept", textContent: "the plan" }) },
+    { title: "Why not", wide: true, value: o => o.lost || "", cell: o => o.lost ? element("span", { className: "wrap", textContent: o.lost }) : element("span", { className: "badge kept", textContent: "the plan" }) },
   ], "Schedules").set(rows);
 }
 
@@ -251,8 +251,8 @@ function layers() {
   byId("layers-note").textContent = `${count(rows.length, "layer")}${again ? `, of which ${grouped(again)} are computed again in backward` : view.layers.some(l => l.stage >= 0) ? ", none computed again" : ""}.`
     + (measured ? " Times and bytes are of one micro-batch." : " Their costs were not measured, as nothing in this run asked for it.");
   const columns = [
-    { title: "#", value: l => l.i, number: true },
-    { title: "Layer", value: l => l.name, cell: l => element("code", { textContent: l.name }) },
+    { title: "#", value: l => l.i, number: true, minor: true },
+    { title: "Layer", wide: true, value: l => l.name, cell: l => element("code", { textContent: l.name }) },
     { title: "Kind", value: l => l.type || "" },
     { title: "Stage", value: l => l.stage, number: true, cell: l => l.stage < 0 ? "–" : String(l.stage) },
     { title: "Device", value: l => l.device || "" },
@@ -266,7 +266,7 @@ function layers() {
       { title: "Saved", note: "bytes held from forward to backward", value: l => l.saved, number: true, cell: l => l.saved ? bar(bytes(l.saved) + joined(l), l.saved / mostSaved, "weight") : "–" });
   }
   if (rows.some(l => l.stage >= 0)) {
-    columns.push({ title: "Plan", value: l => l.again / (l.micro_batches || 1), cell: l => {
+    columns.push({ title: "Plan", wide: true, value: l => l.again / (l.micro_batches || 1), cell: l => {
       if (l.stage < 0) return "–";
       if (!l.again) return element("span", { className: "badge kept", textContent: "kept" });
       const of = l.again === l.micro_batches ? "" : ` in ${l.again} of ${l.micro_batches}`;

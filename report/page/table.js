@@ -1,7 +1,7 @@
 // --- tables ---
 
-// Table fills a table from columns {title, note, value, cell, number, sort} and rows, which its
-// headers sort.
+// Table fills a table from columns {title, note, value, cell, number, sort, wide, minor} and rows, which its
+// headers sort. On a narrow page a row is a list: wide columns have a line of their own, minor ones are left out.
 class Table {
   constructor(table, columns, caption) {
     this.table = table; this.columns = columns; this.sorted = -1; this.down = false; this.caption = caption;
@@ -21,7 +21,7 @@ class Table {
     const head = element("tr");
     this.columns.forEach((c, i) => {
       const mark = i === this.sorted ? (this.down ? " ▾" : " ▴") : "";
-      const th = element("th", { scope: "col", className: c.number ? "number" : "" });
+      const th = element("th", { scope: "col", className: [c.number && "number", c.minor && "minor"].filter(Boolean).join(" ") });
       if (c.sort === false) th.textContent = c.title;
       else {
         const b = element("button", { type: "button", className: "sort", textContent: c.title + mark, title: c.note || "" });
@@ -35,8 +35,9 @@ class Table {
     for (const row of rows) {
       const tr = element("tr");
       this.columns.forEach((c, i) => {
-        const td = element(i === 0 ? "th" : "td", { className: c.number ? "number" : "" });
+        const td = element(i === 0 ? "th" : "td", { className: [c.number && "number", c.wide && "wide", c.minor && "minor"].filter(Boolean).join(" ") });
         if (i === 0) td.scope = "row";
+        td.dataset.title = c.title; // which a narrow page shows beside it
         const content = c.cell ? c.cell(row) : c.value(row);
         td.append(content instanceof Node ? content : String(content));
         tr.append(td);
@@ -48,10 +49,10 @@ class Table {
   }
 }
 
-// bar is a text over a bar that fills a share of the cell.
+// bar is a text with a bar below it that fills a share of the cell.
 function bar(text, share, colour) {
   const fill = element("i", { className: "fill" });
   fill.style.width = 100 * Math.max(0, Math.min(1, share)) + "%";
   if (colour) fill.style.background = `var(--${colour})`;
-  return element("div", { className: "bar" }, fill, element("span", { textContent: text }));
+  return element("div", { className: "bar" }, element("span", { textContent: text }), element("span", { className: "track" }, fill));
 }
