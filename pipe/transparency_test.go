@@ -153,7 +153,7 @@ func (q problem) randomBudgets(t *rapid.T, cfg *pipe.Config) {
 }
 
 // shortages lists the stages whose budgets are too low.
-func (q problem) shortages(t *rapid.T, cfg pipe.Config) (short *planner.MemoryError) {
+func (q problem) shortages(t test, cfg pipe.Config) (short *planner.MemoryError) {
 	model := q.model()
 	defer nn.Free(model)
 	p, err := pipe.Open(model, cfg)

@@ -14,7 +14,12 @@ import (
 type block struct {
 	creator int // the layer that allocated it, or nobody
 	saver   int // the last layer that saves it for backward, or nobody
+	first   int // the first layer that does, or nobody
 	bytes   int64
+}
+
+func newBlock(creator int, bytes int64) *block {
+	return &block{creator: creator, saver: nobody, first: nobody, bytes: bytes}
 }
 
 // nobody is the saver of blocks that no layer saves, and the creator of the model's input and of
@@ -38,7 +43,7 @@ type found struct {
 
 type foundSkip struct {
 	balance.Skip
-	block *block
+	stashed flow
 }
 
 // layer adds a layer: the bytes that it saves beside input and output, its input and its output.
@@ -56,7 +61,7 @@ func (f *found) layer(l nn.NamedLayer, saved int64, in, out []flow) {
 
 // skip adds a skip.
 func (f *found) skip(r nn.SkipRoute, stashed flow) {
-	s := foundSkip{balance.Skip{From: r.Stash, Bytes: stashed.bytes}, stashed.block}
+	s := foundSkip{balance.Skip{From: r.Stash, Bytes: stashed.bytes}, stashed}
 	if stashed.grad {
 		s.Gradient = stashed.bytes
 	}
@@ -83,13 +88,7 @@ func (p *Profile) view(layers []nn.NamedLayer, config *Config) {
 				l.Enter += in.bytes
 			}
 		}
-		var counted []*block
-		for _, out := range f.out[i] {
-			if !slices.Contains(counted, out.block) && !f.skipped(out.block, i) {
-				l.Leave += out.block.loose()
-				counted = append(counted, out.block)
-			}
-		}
+		l.Leave = f.leave(i)
 	}
 	for _, b := range f.blocks {
 		if b.saver != nobody {
@@ -97,8 +96,11 @@ func (p *Profile) view(layers []nn.NamedLayer, config *Config) {
 		}
 	}
 	for _, s := range f.skips {
-		s.Leave = s.block.loose()
-		if s.block != nil && s.block.saver >= s.To[0] {
+		b := s.stashed.block
+		if s.Leave = b.loose(); s.stashed.gaps {
+			s.Leave = s.Bytes
+		}
+		if b != nil && b.saver >= s.To[0] {
 			s.Enter = s.Bytes
 		}
 		p.Skips = append(p.Skips, s.Skip)
@@ -126,10 +128,37 @@ func (p *Profile) seconds(config *Config) {
 	p.Timing = config.timing(all)
 }
 
+// leave is the bytes that are held only because layer i ends a stage. Of an output that is not dense a
+// copy is sent. The original is then held where a layer up to this one saves it; if only later ones
+// do, it counts with the layer that allocated it nevertheless, and of the copies only what is more.
+func (f *found) leave(i int) (bytes int64) {
+	var counted []*block
+	copies, spared := int64(0), int64(0)
+	for _, out := range f.out[i] {
+		b := out.block
+		if out.gaps {
+			copies += out.bytes
+		}
+		if slices.Contains(counted, b) || f.skipped(b, i) {
+			continue
+		}
+		counted = append(counted, b)
+		switch {
+		case !out.gaps:
+			bytes += b.loose()
+		case b.creator != nobody && b.first > i:
+			spared += b.bytes
+		}
+	}
+	return bytes + max(copies-spared, 0)
+}
+
 // skipped reports whether a block is also that of a skip across the boundary after a layer. Then it
-// counts with the skip.
+// counts with the skip, unless that is sent as a copy.
 func (f *found) skipped(b *block, layer int) bool {
-	return slices.ContainsFunc(f.skips, func(s foundSkip) bool { return s.block == b && s.From <= layer && layer < s.To[len(s.To)-1] })
+	return slices.ContainsFunc(f.skips, func(s foundSkip) bool {
+		return s.stashed.block == b && !s.stashed.gaps && s.From <= layer && layer < s.To[len(s.To)-1]
+	})
 }
 
 // overwrites reports whether a layer at the begin of a stage gets a copy of the stage's input.

@@ -31,6 +31,7 @@ type flow struct {
 	grad  bool          // its gradient goes back
 	bytes int64         // of a transfer
 	block *block        // of the original
+	gaps  bool          // the original is not dense: a stage that ends with it sends a copy
 }
 
 // look runs each layer once with gradients, and finds what is held until its backward.
@@ -39,7 +40,7 @@ func (p *prober) look(f *found, sample []*torch.Tensor) error {
 	defer l.free()
 	err := attempt(theSample, func() error {
 		defer p.c.Close()
-		owned := &block{creator: nobody, saver: nobody} // the first stage of a pipe holds the batch in any case
+		owned := newBlock(nobody, 0) // the first stage of a pipe holds the batch in any case
 		for i, x := range sample {
 			l.xs = append(l.xs, l.copied(x, sample[:i], l.xs, owned))
 			l.xs[i].grad = p.InputGrad && x.DType().IsFloat()
@@ -210,15 +211,16 @@ type handles struct {
 	blocks map[uintptr]*block          // by identity of the storage
 	of     map[uintptr][]*torch.Tensor // by identity of the storage
 	order  []uintptr
+	gaps   map[uintptr]bool                // of the input: what the copies are of is not dense
 	copies map[*torch.Tensor]*torch.Tensor // of the input, by the flow's tensor
 	beside int64                           // bytes that were allocated to look, and not by the layer
 }
 
 func newHandles(p *prober, l nn.NamedLayer) *handles {
-	h := &handles{p: p, blocks: map[uintptr]*block{}, of: map[uintptr][]*torch.Tensor{}, copies: map[*torch.Tensor]*torch.Tensor{}}
+	h := &handles{p: p, blocks: map[uintptr]*block{}, of: map[uintptr][]*torch.Tensor{}, gaps: map[uintptr]bool{}, copies: map[*torch.Tensor]*torch.Tensor{}}
 	for _, s := range l.State() {
 		id, _ := s.Tensor().Storage()
-		h.blocks[id] = &block{creator: nobody, saver: nobody} // a layer may return its parameter
+		h.blocks[id] = newBlock(nobody, 0) // a layer may return its parameter
 	}
 	return h
 }
@@ -242,6 +244,8 @@ func (h *handles) given(f flow) *torch.Tensor {
 		x = h.p.owned(h.p.c.Keep(h.p.c.Clone(f.t)))
 		h.copies[f.t] = x
 		h.add(x, f.block)
+		id, _ := x.Storage()
+		h.gaps[id] = f.gaps
 	}
 	return x
 }
@@ -271,7 +275,7 @@ func (h *handles) output(i int, t *torch.Tensor, earlier []*torch.Tensor, flows 
 	id, bytes := t.Storage()
 	b := h.blocks[id]
 	if b == nil {
-		b = &block{creator: i, saver: nobody, bytes: bytes}
+		b = newBlock(i, bytes)
 		f.blocks = append(f.blocks, b)
 	}
 	h.add(t, b)
@@ -280,7 +284,9 @@ func (h *handles) output(i int, t *torch.Tensor, earlier []*torch.Tensor, flows 
 		defer c.SetGrad(c.SetGrad(true))
 		c.Sum(t) // keeps the graph, and not the memory of t
 	}
+	gaps := h.gaps[id] || !torch.Dense(t.Shape(), c.Strides(t))
 	out = h.p.copied(t, earlier, flows, b) // last, as nobody would free it if the sum failed
+	out.gaps = gaps
 	h.beside += h.p.live() - was
 	return out
 }
@@ -294,7 +300,10 @@ func (h *handles) release(layer int) int64 {
 		_, bytes := h.of[id][0].Storage()
 		torch.FreeAll(h.of[id])
 		if h.p.live() == was {
-			h.blocks[id].saver = layer
+			b := h.blocks[id]
+			if b.saver = layer; b.first == nobody {
+				b.first = layer
+			}
 		}
 		live -= bytes
 	}

@@ -53,6 +53,10 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 		c.Release(mark, xs...)
 		unchanged(l.Name)
 	}
+	if at == len(e.s.units)-1 && e.s.last < len(e.s.layers) {
+		xs = dense(c, xs)
+		c.Release(mark, xs...)
+	}
 	e.running = nil
 	e.leave(n, store, at, xs, &g)
 	done = true
@@ -171,6 +175,12 @@ func (e *Execution) watch(c *torch.Ctx, at int, in []*torch.Tensor) func(layer s
 func (e *Execution) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Tensor, g *graph) {
 	u, last := &e.s.units[at], at == len(e.s.units)-1
 	skips := make([]*torch.Tensor, len(e.s.boundaries[at+1]))
+	done := false
+	defer func() {
+		if !done {
+			torch.FreeAll(skips)
+		}
+	}()
 	from := e.states[at].skips
 	for _, p := range u.passed {
 		skips[p[1]] = n.Keep(shared(n.Ctx, from[p[0]]))
@@ -182,6 +192,9 @@ func (e *Execution) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Te
 	}
 	for _, s := range u.stashed {
 		t := store.Take(n, s.key)
+		if e.s.Leaves(s.key) >= 0 {
+			t = packed(n.Ctx, t)
+		}
 		if g.made {
 			g.stashed = append(g.stashed, t)
 			if t != nil && !last {
@@ -194,10 +207,9 @@ func (e *Execution) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Te
 	}
 	next := &e.states[at+1]
 	if g.made && e.graphs[at].made || next.held && !e.Retain {
-		torch.FreeAll(skips)
 		panic(&torch.Error{Op: "plan", Device: n.Device(), Message: fmt.Sprintf("unit %d computes what is still there", at)})
 	}
-	if g.made {
+	if done = true; g.made {
 		g.out = keep(n.Ctx, xs)
 		e.graphs[at] = *g
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 
 	"penstock/torch"
 )
@@ -206,6 +205,9 @@ func (s slot) check() error {
 		if n != s.shape[d] && n != 1 {
 			return fmt.Errorf("a core of %v for the shape %v", s.core, s.shape)
 		}
+		if n > 1 && s.strides[d] == 0 {
+			return fmt.Errorf("strides %v of a core of %v, which repeats itself", s.strides, s.core)
+		}
 	}
 	elements := int64(1)
 	for _, n := range s.shape {
@@ -214,30 +216,8 @@ func (s slot) check() error {
 		}
 		elements *= n
 	}
-	if !dense(s.core, s.strides) {
+	if !torch.Dense(s.core, s.strides) {
 		return fmt.Errorf("strides %v of a core of %v, which are not dense", s.strides, s.core)
 	}
 	return nil
-}
-
-// dense says whether a tensor's elements fill its memory, each once, in some order of dimensions.
-func dense(shape, strides []int64) bool {
-	var order []int
-	for d, n := range shape {
-		if n == 0 {
-			return true
-		}
-		if n > 1 {
-			order = append(order, d)
-		}
-	}
-	slices.SortFunc(order, func(a, b int) int { return int(strides[a] - strides[b]) })
-	next := int64(1)
-	for _, d := range order {
-		if strides[d] != next {
-			return false
-		}
-		next *= shape[d]
-	}
-	return true
 }

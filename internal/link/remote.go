@@ -214,7 +214,10 @@ func (l *remoteRun) reap(e edge) error {
 
 // begin begins all messages of a parcel.
 func (l *remoteRun) begin(c *torch.Ctx, send schedule.Action, s *sending) error {
-	shape, tensors := s.pack(c)
+	shape, tensors, err := s.pack(c)
+	if err != nil {
+		return err
+	}
 	text := shape.encode()
 	if len(text) > maxLayout {
 		return fmt.Errorf("link: the description of %v has %d bytes; want at most %d", send, len(text), maxLayout)
@@ -537,7 +540,7 @@ func (l layout) tensors() (out []slot) {
 }
 
 // pack describes a parcel, and lists the cores that move. They are kept as long as s is.
-func (s *sending) pack(c *torch.Ctx) (out layout, tensors []*torch.Tensor) {
+func (s *sending) pack(c *torch.Ctx) (out layout, tensors []*torch.Tensor, err error) {
 	p := &s.parcel
 	for _, list := range p.Lists() {
 		slots := make([]slot, len(list))
@@ -550,37 +553,38 @@ func (s *sending) pack(c *torch.Ctx) (out layout, tensors []*torch.Tensor) {
 			if at.same = slices.IndexFunc(list[:i], func(e Value) bool { return e.Tensor == v.Tensor }); at.same >= 0 {
 				continue
 			}
-			core := coreOf(c, v.Tensor)
+			core, strides, err := coreOf(c, v.Tensor)
+			if err != nil {
+				return nil, nil, fmt.Errorf("link: %v: %w", s.send, err)
+			}
 			if core != v.Tensor {
 				s.made = append(s.made, c.Keep(core))
 			}
 			at.dtype, at.shape = v.Tensor.DType(), v.Tensor.Shape()
-			at.core, at.strides = core.Shape(), c.Strides(core)
+			at.core, at.strides = core.Shape(), strides
 			if at.moves() {
 				tensors = append(tensors, core)
 			}
 		}
 		out = append(out, slots)
 	}
-	return out, tensors
+	return out, tensors, nil
 }
 
-// coreOf is a dense tensor with the elements of t, without the dimensions along which t repeats
-// itself: what a copy to another device would hold. Where it has to be made, it is a message on its way
-// and in no device's account, like those of the transport: plans know what stages hold, and a device
-// that sends to another of its own process makes none.
-func coreOf(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
-	core := t
-	for d, stride := range c.Strides(t) {
+// coreOf is a view of t without the dimensions along which t repeats itself, with its strides: what a
+// copy to another device would hold. t must be dense, as a copy that is made here would be in no plan.
+func coreOf(c *torch.Ctx, t *torch.Tensor) (core *torch.Tensor, strides []int64, err error) {
+	strides = c.Strides(t)
+	if !torch.Dense(t.Shape(), strides) {
+		return nil, nil, fmt.Errorf("a tensor of shape %v with strides %v has gaps; want it dense", t.Shape(), strides)
+	}
+	core = t
+	for d, stride := range strides {
 		if stride == 0 && core.Size(d) > 1 {
 			core = c.Narrow(core, int64(d), 0, 1)
 		}
 	}
-	if dense(core.Shape(), c.Strides(core)) {
-		return core
-	}
-	c.Unlimited(func() { core = c.CopyHere(core) })
-	return core
+	return core, strides, nil
 }
 
 // empty makes room for a core.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -16,7 +17,7 @@ import (
 	"penstock/torch"
 )
 
-// tensor draws a tensor of any layout that a layer may make: permuted, repeated, with gaps, empty.
+// tensor draws a tensor of any layout that a stage may send: permuted, repeated, a part of another, empty.
 func tensor(t *rapid.T, c *torch.Ctx) *torch.Tensor {
 	shape := rapid.SliceOfN(rapid.Int64Range(0, 4), 0, 4).Draw(t, "shape")
 	if rapid.IntRange(0, 4).Draw(t, "mark") == 0 { // what a Remote takes for the sign of another layout
@@ -36,7 +37,7 @@ func tensor(t *rapid.T, c *torch.Ctx) *torch.Tensor {
 		}
 	case 4:
 		if n := len(shape) - 1; n >= 0 && shape[n] > 1 {
-			x = c.Narrow(x, int64(n), 0, shape[n]-1)
+			x = c.Clone(c.Narrow(x, int64(n), 0, shape[n]-1))
 		}
 	}
 	if rapid.Bool().Draw(t, "ints") {
@@ -264,5 +265,27 @@ func TestMessagesOfAParcel(t *testing.T) {
 			t.Errorf("%s: %v messages, want %v", row.name, got, row.want)
 		}
 		c.Close()
+	}
+}
+
+// A tensor with gaps is refused: its copy would be in no plan.
+func TestRemoteRefusesGaps(t *testing.T) {
+	torchtest.Check(t)
+	ends, err := link.NewRemote(group.Local(2)[0], []int{0, 1}, 1, link.Tags{First: 7, Count: group.MaxTag - 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	wide := c.Randn(2, 3)
+	for _, gaps := range []*torch.Tensor{c.Narrow(wide, 1, 0, 2), c.Expand(c.Narrow(wide, 1, 0, 1), 2, 5)} {
+		l := ends.Open(0)
+		p := link.Parcel{Device: c.Device()}
+		p.Add(link.Values(c.Keep(c.Detach(gaps))))
+		err := l.Send(c, schedule.Action{Kind: schedule.SendActivation, Stage: 0, MicroBatch: 0, Peer: 1}, p)
+		if err == nil || !strings.Contains(err.Error(), "has gaps; want it dense") {
+			t.Errorf("%v: %v", gaps, err)
+		}
+		l.Free()
 	}
 }
