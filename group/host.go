@@ -22,15 +22,16 @@ type host struct {
 	listen net.Listener
 	serves sync.WaitGroup
 
-	mu       sync.Mutex
-	members  map[int]*peer // that were let in and are still there
-	complete bool
-	fatal    string            // what is wrong with the members: nobody is let in any more
-	told     map[int]bool      // the ranks that know what is fatal
-	wrong    chan struct{}     // closed when fatal is set
-	settled  chan struct{}     // closed when complete, or fatal and known to all
-	refused  string            // who was refused last, and why
-	shaking  map[net.Conn]bool // connections in a handshake; nil after close
+	mu        sync.Mutex
+	members   map[int]*peer // that were let in and are still there
+	complete  bool
+	fatal     string            // what is wrong with the members: nobody is let in any more
+	told      map[int]bool      // the ranks that know what is fatal
+	uncounted bool              // there are members of another size: nobody knows which ranks are still to come
+	wrong     chan struct{}     // closed when fatal is set
+	settled   chan struct{}     // closed when complete, or fatal and known to all
+	refused   string            // who was refused last, and why
+	shaking   map[net.Conn]bool // connections in a handshake; nil after close
 }
 
 // handshakes is the most connections that may be in a handshake: those who do not know the token
@@ -160,7 +161,8 @@ func (h *host) admit(p *peer, ok welcome) (wrong string) {
 	case who.libtorch != h.me.libtorch:
 		return h.refuseAll(who.rank, "group: rank %d has libtorch %s, and rank 0 %s; want the same on all ranks", who.rank, who.libtorch, h.me.libtorch)
 	case who.size != h.c.cfg.Size:
-		return h.refuseAll(who.rank, "group: rank %d is one of %d processes, and rank 0 one of %d; want the same WORLD_SIZE on all ranks", who.rank, who.size, h.c.cfg.Size)
+		h.uncounted = true
+		return h.refuseAll(who.rank, "group: rank %d is one of %d processes, and rank 0 one of %d; want the same WORLD_SIZE, and as many replicas, on all ranks", who.rank, who.size, h.c.cfg.Size)
 	case who.rank < 0 || who.rank >= h.c.cfg.Size:
 		return h.refuseAll(who.rank, "group: there is a rank %d in a group of %d", who.rank, h.c.cfg.Size)
 	case taken:
@@ -232,6 +234,9 @@ func (h *host) absent(is func(rank int) bool) string {
 	return arg.Numbered("rank", ranks)
 }
 
+// lingers is how long rank 0 stays for those who come late where it does not know who that is.
+const lingers = 10 * time.Second
+
 // assemble waits for all members. Its error says who is missing, what is wrong with whom, or which
 // member will not join: after all have come to hear that, or ctx is done.
 func (h *host) assemble(ctx context.Context) error {
@@ -248,10 +253,15 @@ func (h *host) assemble(ctx context.Context) error {
 		h.giveUp(context.Cause(ctx))
 	}
 	h.mu.Lock()
-	fatal := h.fatal
+	fatal, uncounted := h.fatal, h.uncounted
 	h.mu.Unlock()
 	if fatal == "" {
 		return nil
+	}
+	if uncounted {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, lingers)
+		defer cancel()
 	}
 	_ = h.tellAll(ctx)
 	return cmp.Or(h.c.first.get(), errors.New(fatal))

@@ -97,7 +97,7 @@ func TestAnotherSize(t *testing.T) {
 	other := attempt{change: func(c *group.Config) { c.Rank, c.Size = 2, 4 }}
 	late := rank(1)
 	late.late = 500 * time.Millisecond
-	allSay(t, attempts(t, config(t, 3), rank(0), other, late), "rank 2 is one of 4 processes, and rank 0 one of 3; want the same WORLD_SIZE")
+	allSay(t, attempts(t, config(t, 3), rank(0), other, late), "rank 2 is one of 4 processes, and rank 0 one of 3; want the same WORLD_SIZE, and as many replicas,")
 }
 
 func TestAnotherToken(t *testing.T) {
