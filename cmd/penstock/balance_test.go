@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"penstock/internal/torchtest"
 	"penstock/models"
@@ -256,6 +257,26 @@ func TestBalanceStops(t *testing.T) {
 	code := run(ctx, []string{"balance", "--model", "resnet20", "--stages", "2"}, &stdout, &stderr)
 	if code != exitFailed || stdout.Len() != 0 || stderr.String() != "penstock: interrupted while layers were measured; there is no balance yet\n" {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, &stdout, &stderr)
+	}
+}
+
+// TestPlanProgress: a log gets whole lines, a terminal one that goes away again.
+func TestPlanProgress(t *testing.T) {
+	for live, want := range map[bool]string{
+		false: "planning for 3 s\nplanning for 5 s: schedule 2 of 4, 1f1b\nkept\n",
+		true:  "\r\x1b[Kplanning for 3 s\r\x1b[Kplanning for 5 s: schedule 2 of 4, 1f1b\r\x1b[Kkept\n",
+	} {
+		var log bytes.Buffer
+		p := newPlanProgress(&log)
+		p.live = live
+		p.tell(p.began.Add(3 * time.Second))
+		p.at("1f1b", 1, 4)
+		p.tell(p.began.Add(5 * time.Second))
+		p.line("kept")
+		p.end()
+		if log.String() != want {
+			t.Errorf("got %q, want %q", &log, want)
+		}
 	}
 }
 

@@ -28,7 +28,10 @@ more bytes, and with links of twice the bandwidth.`,
 			if err != nil {
 				return err
 			}
+			show := newPlanProgress(cmd.ErrOrStderr())
+			job.wishes.Progress = show.at
 			e, err := search.Explain(cmd.Context(), job.profile, job.machine, job.wishes, found.Best)
+			show.end()
 			if err != nil {
 				return err
 			}

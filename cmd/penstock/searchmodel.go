@@ -375,6 +375,9 @@ const rounds = 5
 // search finds the best plan, or says why there is none. That of a model is one whose step is known to
 // fit: what its chain does not say is taken from the limit until it does.
 func (j *searchJob) search(ctx context.Context, stderr io.Writer) (*search.Result, error) {
+	show := newPlanProgress(stderr)
+	defer show.end()
+	j.wishes.Progress = show.at
 	wanted := j.wishes.Limit
 	for round := 1; ; round++ {
 		found, err := j.once(ctx)
@@ -393,6 +396,6 @@ func (j *searchJob) search(ctx context.Context, stderr io.Writer) (*search.Resul
 		if j.wishes.Limit -= more; j.wishes.Limit <= 0 {
 			return found, err
 		}
-		fmt.Fprintf(stderr, "the plan found lacks %s of the limit of %s; planning with as much less\n", formatBytes(more), formatBytes(wanted))
+		show.line(fmt.Sprintf("the plan found lacks %s of the limit of %s; planning with as much less", formatBytes(more), formatBytes(wanted)))
 	}
 }

@@ -81,6 +81,9 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 	rival := int64(none)
 	spaces := make([][]*space, len(list)) // of schedules that found no plan
 	for i, s := range list {
+		if wishes.Progress != nil {
+			wishes.Progress(s.Name, i, len(list))
+		}
 		one, of, err := searchSchedule(ctx, profile, machine, wishes, s, rival)
 		if err != nil {
 			return nil, err
@@ -284,7 +287,7 @@ func (p *space) without(ctx context.Context, plan *Plan) (string, error) {
 	if at < 0 {
 		return "", nil
 	}
-	return fmt.Sprintf("bytes: %s would take %d of %d, and the step %v", free.Devices[at].Name, free.Devices[at].Peak, p.workers[at].bytes, time.Duration(f.step)), nil
+	return fmt.Sprintf("bytes: %s would take %d of %d, and the step %v", free.Devices[at].Name, free.Devices[at].Peak, p.workers[at].bytes, time.Duration(f.step).Round(time.Microsecond)), nil
 }
 
 // spaces are those of a schedule, or why there is none.

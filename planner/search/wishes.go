@@ -25,6 +25,8 @@ type Wishes struct {
 	// proof, and Plans how many devices are planned under limits; 0 is 4,000,000, or a thousand steps where
 	// devices have one stage, and 100.
 	Work, Plans int
+	// Progress is told of each schedule before it is searched, after how many of all. Nil is told nothing.
+	Progress func(schedule string, done, of int)
 }
 
 // MostMicroBatches is the most micro-batches of a replica that are searched for. A search for 10,000 on two
