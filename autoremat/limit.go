@@ -32,7 +32,7 @@ func (b *accountLimit) bind(device torch.Device, limit int64) error {
 		return nil
 	}
 	if device.Kind != torch.KindCPU {
-		return fmt.Errorf("autoremat: the memory of %v is not counted; want a CPU device", device)
+		return fmt.Errorf("autoremat: the memory of %v is not planned yet; want a CPU device", device)
 	}
 	account := device.Memory()
 	n := accountLimit{device: device, bytes: limit, source: "Config.Limit", was: account.Limit}

@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"slices"
 
 	"penstock/remat"
@@ -123,7 +124,7 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 // start gives the last stage the gradients of its output, or of the loss.
 func (r *minibatch) start(c *torch.Ctx, a schedule.Action, state *microBatchState) {
 	if r.loss != nil {
-		state.outGrad = []*torch.Tensor{c.Keep(r.gradOfLoss(c, r.weight(a.MicroBatch)))}
+		state.outGrad = []*torch.Tensor{c.Keep(r.gradOfLoss(c, r.weight(a.MicroBatch)*cmp.Or(r.batch.LossScale, 1)))}
 		return
 	}
 	out, _, _ := state.execution.Output()

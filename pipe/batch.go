@@ -34,6 +34,9 @@ type Batch struct {
 	// of each batch). The layers' random numbers depend on the number of a micro-batch. PlanFor
 	// counts the gradients that they leave.
 	FirstMicroBatch int
+	// LossScale multiplies the gradients, as if the loss were so many times what it is; 0 is 1. See
+	// UpdateScaled. Result.Loss is not scaled.
+	LossScale float64
 }
 
 // Value is an element of a batch's tuple.

@@ -325,7 +325,7 @@ func (cfg *Config) checkBudget() error {
 		first := slices.Index(worker, worker[i])
 		switch {
 		case d.Kind != torch.KindCPU && cfg.policies[i] == Optimal:
-			return refuseDevices(fmt.Sprintf("the memory of %v is not counted, and the policy optimal of stage %d plans "+
+			return refuseDevices(fmt.Sprintf("what runs on %v is not measured yet, and the policy optimal of stage %d plans "+
 				"it", d, i), "want CPU devices, or another policy")
 		case (cfg.policies[first] == Optimal) != (cfg.policies[i] == Optimal):
 			return &ConfigError{Of: "pipe", Field: "Checkpoint", Value: cfg.Checkpoint.String(),

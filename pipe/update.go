@@ -70,6 +70,50 @@ func (p *Pipe) UpdateClipped(ctx context.Context, o optim.Optimizer, maxNorm flo
 	return norm, err
 }
 
+// UpdateScaled is Update after steps whose Batch.LossScale was that of the scaler: gradients are
+// divided by it, and then scaled down to maxNorm as UpdateClipped does, unless maxNorm is 0. It
+// returns their norm before that. Where a gradient is infinite or NaN, updated is false: all
+// gradients are dropped and nothing else has changed. The scaler then has the scale for the next
+// step, or err is optim.ErrNeverFinite. Other failures leave the scaler as it is, as the update may
+// be repeated.
+func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Scaler, maxNorm float64) (norm float64, updated bool, err error) {
+	if err := arg.Given(s, "pipe: UpdateScaled: the scaler", "a *optim.Scaler"); err != nil {
+		return 0, false, err
+	}
+	if maxNorm != 0 {
+		if _, err := optim.ClipFactor(0, maxNorm); err != nil {
+			return 0, false, err
+		}
+	}
+	if err := s.Validate(); err != nil {
+		return 0, false, err
+	}
+	scale := s.Factor()
+	u := &update{p: p, o: o, norms: make([][]optim.NamedNorm, len(p.workers))}
+	u.factor = sync.OnceValues(func() (float64, error) {
+		norm = optim.GlobalNorm(u.norms...) / scale
+		clip, err := optim.ClipFactor(norm, cmp.Or(maxNorm, math.MaxFloat64))
+		return clip / scale, err
+	})
+	err = p.update(ctx, "UpdateScaled", u)
+	switch {
+	case err == nil:
+		return norm, true, s.Done(true)
+	case !errors.Is(err, optim.ErrNotFinite):
+		return norm, false, err
+	}
+	err = p.OnStages(ctx, func(stage int, _ *torch.Ctx) error {
+		for _, q := range p.stages[stage].Params() {
+			q.Tensor().SetGradOf(nil)
+		}
+		return nil
+	})
+	if err != nil {
+		return norm, false, err
+	}
+	return norm, false, s.Done(false)
+}
+
 // wireNorm is an optim.NamedNorm as processes tell it each other: JSON has no word for NaN.
 type wireNorm struct {
 	Name    string

@@ -42,7 +42,7 @@ import (
 // with one thread, one warm-up and five timed runs.
 type Config struct {
 	// Device is where the layers run. Its account must be quiet meanwhile: bytes are read from it.
-	// On a CUDA device bytes are not counted: they are 0, and there are no chains.
+	// On a CUDA device nothing was ever measured, and there are no chains.
 	Device torch.Device
 	// Peer is the device that transfers are timed to. On CPU devices it makes no difference which.
 	Peer     torch.Device
@@ -236,7 +236,7 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 	case c.Loss != nil && len(c.Target) == 0:
 		return c, &ConfigError{Of: "profile", Field: "Target", Value: c.Target, Problem: "there are none for the loss", Remedy: "want those of the sample"}
 	case c.Balance != nil && c.Device.Kind != torch.KindCPU:
-		return c, &ConfigError{Of: "profile", Field: "Device", Value: c.Device, Problem: "its memory is not counted, and a chain is about bytes", Remedy: "want a CPU device"}
+		return c, &ConfigError{Of: "profile", Field: "Device", Value: c.Device, Problem: "what runs there is not measured yet", Remedy: "want a CPU device"}
 	case c.Workers != nil && len(c.Workers) != len(c.Balance):
 		return c, &ConfigError{Of: "profile", Field: "Workers", Value: c.Workers, Problem: fmt.Sprintf("%d for %d stages", len(c.Workers), len(c.Balance)), Remedy: "want one for each stage"}
 	case c.Fewer != nil && !slices.ContainsFunc(c.Fewer, func(x *torch.Tensor) bool { return x != nil && !x.Freed() && x.Numel() > 0 }):

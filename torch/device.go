@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 
 	"penstock/internal/shim"
 )
@@ -38,15 +39,16 @@ func (k Kind) String() string {
 // counts exactly the bytes that were asked for: parameters, gradients, optimizer state, activations
 // and operators' workspaces alike.
 //
-// Accounts belong to the process. All methods are safe for concurrent use. Memory of CUDA devices
-// is managed by libtorch and not counted here.
+// Accounts belong to the process. All methods are safe for concurrent use. The account of a CUDA
+// device counts what a Ctx on the device has asked libtorch's allocator for, which reserves more:
+// see Memory.
 type Device struct {
 	Kind  Kind
 	Index int
 }
 
 // MaxCPU is the number of CPU devices a process can have.
-const MaxCPU = shim.Accounts - 1
+const MaxCPU = shim.CPUAccounts - 1
 
 // CPU returns the i-th CPU device, 0 <= i < MaxCPU.
 func CPU(i int) Device { return Device{KindCPU, i} }
@@ -123,29 +125,31 @@ func CUDADevices() int { return shim.Devices(int(KindCUDA)) }
 // account returns the index of the device's account. Account 0 is for allocations that no Ctx asked
 // for.
 func (d Device) account() int {
-	if d.Kind != KindCPU {
+	switch {
+	case d.Kind == KindCPU && d.Index >= 0 && d.Index < MaxCPU:
+		return d.Index + 1
+	case d.Kind == KindCUDA && d.Index >= 0 && d.Index < shim.GPUAccounts:
+		return shim.GPUAccount + d.Index
+	case d.Kind != KindCPU && d.Kind != KindCUDA:
 		return 0
 	}
-	if d.Index < 0 || d.Index >= MaxCPU {
-		panic(fmt.Sprintf("torch: no such device: %v", d))
-	}
-	return d.Index + 1
+	panic(fmt.Sprintf("torch: no such device: %v", d))
 }
 
 // Memory is the state of a device's account, in bytes.
 //
-// Cached bytes are freed blocks kept for reuse; they are not live. Taken is the memory of the
+// On a CPU: cached bytes are freed blocks kept for reuse; they are not live. Taken is the memory of the
 // system under all blocks of the account: the live ones, with headers and partly used pages, and
 // the cached ones. It exceeds the most that live blocks alone have taken since the last Trim by at
 // most one part in 64. Live blocks take their bytes, and less than a page more for each block of 32
 // KiB and above.
+//
+// On a CUDA device taken is what libtorch's allocator has reserved, for all of the process, and
+// cached what of it is in no block in use. Fragmentation is what Taken is above Live and Cached.
 type Memory struct{ Live, Peak, Limit, Cached, Taken int64 }
 
-// Memory reads the account. For a CUDA device it is zero.
+// Memory reads the account.
 func (d Device) Memory() Memory {
-	if d.Kind != KindCPU {
-		return Memory{}
-	}
 	a := shim.GetAccount(d.account())
 	return Memory{Live: a.Live, Peak: a.Peak, Limit: a.Limit, Cached: a.Cached, Taken: a.Taken}
 }
@@ -154,34 +158,31 @@ func (d Device) Memory() Memory {
 // ErrOutOfMemory and changes nothing. A limit below what is live is accepted: all allocations are
 // then refused until enough is freed. Cached blocks beyond the limit go back to the system.
 //
-// On a CUDA device SetLimit does nothing, as ResetPeak and Trim.
-func (d Device) SetLimit(bytes int64) {
-	if d.Kind == KindCPU {
-		shim.SetLimit(d.account(), bytes)
-	}
-}
+// On a CUDA device the limit also bounds what libtorch's allocator reserves, to 80 MiB above it, as
+// it reserves in segments. An allocation that does not fit in there, because of fragmentation, or
+// because others use the GPU too, fails with ErrOutOfMemory as well.
+func (d Device) SetLimit(bytes int64) { shim.SetLimit(d.account(), bytes) }
 
 // ResetPeak lowers the peak to what is live now.
-func (d Device) ResetPeak() {
-	if d.Kind == KindCPU {
-		shim.ResetPeak(d.account())
-	}
-}
+func (d Device) ResetPeak() { shim.ResetPeak(d.account()) }
 
 // RaisePeak raises the peak to at least so many bytes. Code that has reset the peak to measure a
 // part of a longer measurement restores the longer one's peak with it.
-func (d Device) RaisePeak(bytes int64) {
-	if d.Kind == KindCPU {
-		shim.RaisePeak(d.account(), bytes)
-	}
-}
+func (d Device) RaisePeak(bytes int64) { shim.RaisePeak(d.account(), bytes) }
 
 // Trim gives cached blocks back to the system.
-func (d Device) Trim() {
-	if d.Kind == KindCPU {
-		shim.Trim(d.account())
-	}
+func (d Device) Trim() { shim.Trim(d.account()) }
+
+// SetDeterministic sets whether CUDA devices compute the same bits each time, which costs speed, and
+// has operators fail that cannot. It is on from the first stream of a CUDA device on, unless it was
+// set before: bits are promised. It is of the process, and comes before the first product. CPUs
+// always do.
+func SetDeterministic(on bool) {
+	deterministic.Do(func() {})
+	shim.SetDeterministic(on)
 }
+
+var deterministic sync.Once
 
 // UnattributedMemory returns the account of CPU allocations that no Ctx asked for, such as
 // libtorch's own start-up.

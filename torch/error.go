@@ -84,9 +84,11 @@ func (c *Ctx) failed(op string, tensors []*Tensor, e *shim.Error) *Error {
 		}
 	}
 	if e.Kind == shim.OutOfMemory {
-		device := CPU(e.Account - 1)
-		if e.Account == 0 {
-			device = c.device
+		device := c.device
+		if e.Account >= shim.GPUAccount {
+			device = CUDA(e.Account - shim.GPUAccount)
+		} else if e.Account > 0 {
+			device = CPU(e.Account - 1)
 		}
 		out.Err = &MemoryError{Device: device, Limit: e.Limit, Live: e.Live, Requested: e.Requested}
 	}

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// restrictions are those in force on the accounts of CPU devices. Like the accounts, they belong to
+// restrictions are those in force on the accounts of devices. Like the accounts, they belong to
 // the process.
 var restrictions struct {
 	mu sync.Mutex
@@ -18,7 +18,7 @@ type restricted struct {
 	limits []*int64
 }
 
-// Restrict limits the live bytes of a CPU device to at most so many, more than 0, until release is
+// Restrict limits the live bytes of a device to at most so many, more than 0, until release is
 // called. Restrictions may overlap and be released in any order, and release may be called again.
 // The limit in force is the lowest of all restrictions and of the limit before them, which returns
 // when the last is released. A SetLimit in between holds until the next Restrict or release.
@@ -26,9 +26,6 @@ type restricted struct {
 // It is tempting to let each restriction restore the limit that it found. But the first to come
 // need not be the last to go, and the limit of one that has gone would stay.
 func (d Device) Restrict(bytes int64) (release func()) {
-	if d.Kind != KindCPU {
-		return func() {}
-	}
 	limit := &bytes
 	r := &restrictions
 	r.mu.Lock()

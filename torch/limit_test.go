@@ -43,5 +43,13 @@ func TestRestrict(t *testing.T) {
 	limit("below it", 600)
 	lower()
 	limit("the device's own", 700)
-	torch.CUDA(0).Restrict(1)() // not counted: nothing happens
+	gpu := torch.CUDA(0)
+	release = gpu.Restrict(5)
+	if got := gpu.Memory().Limit; got != 5 {
+		t.Errorf("the limit of %v is %d, want 5", gpu, got)
+	}
+	release()
+	if got := gpu.Memory(); got.Limit != 0 || got.Live != 0 {
+		t.Errorf("%v has %+v, want no limit and nothing live", gpu, got)
+	}
 }

@@ -9,24 +9,12 @@ import "penstock/internal/shim"
 // are 0 where the memory is not charged to the device. Freeing the memory ends the loan too. Memory
 // that is lent already keeps its number.
 func (d Device) Lend(t *Tensor) (loan uint64, bytes int64) {
-	if d.Kind != KindCPU {
-		return 0, 0
-	}
 	return shim.Lend(d.account(), t.given("Lend"))
 }
 
 // EndLoan ends a loan; the memory need not be freed.
-func (d Device) EndLoan(loan uint64) {
-	if d.Kind == KindCPU {
-		shim.EndLoan(d.account(), loan)
-	}
-}
+func (d Device) EndLoan(loan uint64) { shim.EndLoan(d.account(), loan) }
 
 // OwnPeak returns the peak of live bytes without those lent, since its last call or since the
-// process began. It is 0 for a CUDA device.
-func (d Device) OwnPeak() int64 {
-	if d.Kind != KindCPU {
-		return 0
-	}
-	return shim.OwnPeak(d.account())
-}
+// process began.
+func (d Device) OwnPeak() int64 { return shim.OwnPeak(d.account()) }

@@ -16,6 +16,7 @@ var (
 	opGate       = declare("penstock::gate(Tensor mailbox, Tensor value) -> Tensor")
 	opBranch     = declare("penstock::branch(Tensor self) -> Tensor")
 	opTransfer   = declare("penstock::transfer(Tensor self, Device device) -> Tensor")
+	opToHost     = declare("aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool non_blocking=False) -> Tensor")
 	opTransferTo = declare("penstock::transfer_memory(Tensor self, Device device) -> Tensor")
 	opTransferIn = declare("penstock::transfer_into(Tensor into, Tensor self) -> ()")
 	opViewType   = declare("aten::view.dtype(Tensor(a) self, ScalarType dtype) -> Tensor(a)")

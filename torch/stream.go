@@ -20,6 +20,7 @@ func (d Device) NewStream() stream.Stream {
 	if d.Kind == KindCPU {
 		return stream.Host{}
 	}
+	deterministic.Do(func() { shim.SetDeterministic(true) })
 	id, err := shim.OpenStream(int(d.Kind), d.Index)
 	d.streamFailed("open a stream", err)
 	return Stream{d, id}
@@ -109,9 +110,7 @@ func (c *Ctx) CopyOn(s stream.Stream, into, a *Tensor) {
 // the work of the context's stream is done.
 func (c *Ctx) ToHost(a *Tensor) *Tensor {
 	var out *Tensor
-	c.NoGrad(func() {
-		out = c.Call("aten::_to_copy", "", a, Omitted{}, Omitted{}, CPU(0), Omitted{}, true)[0].(*Tensor)
-	})
+	c.NoGrad(func() { out = c.begin(opToHost).t(a).skip().skip().device(CPU(0)).skip().b(true).one() })
 	return out
 }
 

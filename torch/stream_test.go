@@ -1,8 +1,10 @@
 package torch_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"penstock/internal/stream"
@@ -83,5 +85,38 @@ func TestWhyADeviceCannotBeUsed(t *testing.T) {
 		if got := fmt.Sprint(err); (err == nil) != (want == "") || err != nil && got != want || d.Available() != (err == nil) {
 			t.Errorf("%v: got %v, want %q", d, err, want)
 		}
+	}
+}
+
+// What is read from the host is the tensor, whatever its layout.
+func TestToHost(t *testing.T) {
+	torchtest.Check(t)
+	c := torchtest.New(t, torch.Options{Device: torch.CPU(1)})
+	x := c.Transpose(torch.From(c, []float32{1, 2, 3, 4, 5, 6}, 2, 3), 0, 1)
+	if got := torch.Values[float32](c.ToHost(x)); !slices.Equal(got, []float32{1, 4, 2, 5, 3, 6}) {
+		t.Errorf("got %v", got)
+	}
+}
+
+// Without a GPU, NCCL says so, and ends.
+func TestNCCLWithoutGPU(t *testing.T) {
+	if torch.CUDADevices() > 0 {
+		t.Skip("there is a GPU")
+	}
+	n := torch.NewNCCL(torch.CUDA(0), true)
+	if err := n.Open(torch.NCCLID{}); err == nil || !strings.Contains(err.Error(), "here cannot use cuda:0") {
+		t.Errorf("open: %v", err)
+	}
+	if err := n.Err(); !errors.Is(err, torch.ErrNCCLClosed) {
+		t.Errorf("err: %v", err)
+	}
+	if err := torch.TransferNCCL(stream.Host{}, []*torch.NCCL{n}, nil); err == nil || !strings.Contains(err.Error(), "0 tensors for 1 communicators") {
+		t.Errorf("transfer: %v", err)
+	}
+	n.Abort()
+	n.Close()
+	cuda, _ := torch.CUDABuild()
+	if _, err := torch.NewNCCLID(); cuda == "" && (err == nil || err.Error() != "torch: this build has no NCCL") {
+		t.Errorf("id: %v", err)
 	}
 }

@@ -44,8 +44,12 @@ type Handle uintptr
 // Op is a looked-up operator. It lives for ever.
 type Op unsafe.Pointer
 
-// Accounts is the number of memory accounts.
-const Accounts = C.PS_ACCOUNTS
+// CPUAccounts is the number of memory accounts of CPUs, and GPUAccount the first one of GPUs, of which there are GPUAccounts.
+const (
+	CPUAccounts = C.PS_GPU_ACCOUNT
+	GPUAccount  = C.PS_GPU_ACCOUNT
+	GPUAccounts = C.PS_ACCOUNTS - C.PS_GPU_ACCOUNT
+)
 
 // Kinds of Error.
 const (
@@ -254,6 +258,9 @@ func EndLoan(account int, loan uint64) { C.ps_account_end_loan(C.int32_t(account
 
 // OwnPeak is the most bytes that were live at a time, lent ones aside, since it was asked last.
 func OwnPeak(account int) int64 { return int64(C.ps_account_own(C.int32_t(account))) }
+
+// SetDeterministic sets whether GPUs compute the same bits each time. It must come before the first product.
+func SetDeterministic(on bool) { C.ps_deterministic(boolean(on)) }
 
 // Trim gives an account's cached blocks back to the system.
 func Trim(i int) { C.ps_account_trim(C.int32_t(i)) }

@@ -25,8 +25,8 @@ struct Failure {
 };
 extern thread_local Failure failure;
 
-// The account that CPU allocations of this thread are charged to.
-extern thread_local int32_t current_account;
+// The accounts that allocations of this thread are charged to, on the CPU and on GPUs. Account 0 has no limit.
+extern thread_local int32_t current_account, current_gpu_account;
 
 // How many recomputations (checkpoint.cpp) this thread is inside of: what runs then is nested in a backward.
 extern thread_local int32_t recomputations;
@@ -43,14 +43,14 @@ ps_error* make_error(int32_t kind, const char* message);
 ps_error* caught(const char* message);
 ps_error* caught(const RecomputationFailed& e);
 
-// bfloat16 autocast on a type of device, from begin to the end of the scope (autocast.cpp). The cache of casted weights is off: it is
+// Autocast to a type of numbers on a type of device, from begin to the end of the scope (autocast.cpp). The cache of casted weights is off: it is
 // the thread's, outlives the call, and would hold memory that no graph needs.
 class Autocast {
  public:
   ~Autocast() {
     if (on_) end();
   }
-  void begin(c10::DeviceType type);
+  void begin(c10::DeviceType type, at::ScalarType to);
 
  private:
   void end();
@@ -72,21 +72,23 @@ inline c10::Stream stream(int32_t device_type, int32_t device_index, int64_t id)
 // Applies a mode for the length of a call.
 class Enter {
  public:
-  explicit Enter(const ps_mode* m) : grad_(m->grad != 0), account_(current_account) {
-    current_account = m->account;
+  explicit Enter(const ps_mode* m) : grad_(m->grad != 0), account_(current_account), gpu_account_(current_gpu_account) {
+    const bool gpu = m->account >= PS_GPU_ACCOUNT; // what it makes on the CPU is charged to none
+    current_account = gpu ? 0 : m->account;
+    current_gpu_account = gpu ? m->account : 0;
     failure.out_of_memory = false;
     if (m->threads > 0) apply_threads(m->threads);
     if (m->peer_index >= 0) peer_.reset_stream(stream(m->device_type, m->peer_index, m->peer_stream));
     if (m->device_index >= 0) stream_.reset_stream(stream(m->device_type, m->device_index, m->stream));
-    if (m->autocast != 0) autocast_.begin(static_cast<c10::DeviceType>(m->device_type));
+    if (m->autocast != 0) autocast_.begin(static_cast<c10::DeviceType>(m->device_type), m->autocast == 2 ? at::kHalf : at::kBFloat16);
   }
-  ~Enter() { current_account = account_; }
+  ~Enter() { current_account = account_, current_gpu_account = gpu_account_; }
 
  private:
   c10::AutoGradMode grad_;
   c10::OptionalStreamGuard peer_, stream_;  // the second one also chooses the device
   Autocast autocast_;
-  int32_t account_;
+  int32_t account_, gpu_account_;
 };
 
 // A borrowed handle as a tensor with a reference of its own.

@@ -5,6 +5,8 @@
 #include "runtime/c10d.cpp"
 #include "runtime/devicestreams.cpp"
 #include "runtime/error.cpp"
+#include "runtime/gpu.cpp"
+#include "runtime/nccl.cpp"
 #include "runtime/op.cpp"
 #include "runtime/peak.cpp"
 #include "runtime/spans.cpp"

@@ -16,11 +16,11 @@ typedef void* ps_op;      // a looked-up operator; lives for ever
 // What a call runs under. Applied on entry and undone on exit.
 typedef struct ps_mode {
   int32_t grad;          // 1: record the graph
-  int32_t account;       // CPU allocations are charged to this account
+  int32_t account;       // allocations are charged to this account: those of the CPU, or from PS_GPU_ACCOUNT on those of GPUs
   int32_t threads;       // intra-op threads; 0 leaves them alone
   int32_t device_type;   // c10::DeviceType
   int32_t device_index;  // for accelerators; -1 none
-  int32_t autocast;      // 1: bfloat16 autocast on device_type. Backward ignores it: the graph has the casts
+  int32_t autocast;      // on device_type; 1: to bfloat16, 2: to float16. Backward ignores it: the graph has the casts
   int32_t peer_index;    // of another device of the same type, whose current stream is peer_stream meanwhile; -1 none
   int64_t stream;        // of device_index: what the call queues work on; 0 its default stream
   int64_t peer_stream;
@@ -121,11 +121,11 @@ void ps_checkpoint_register(ps_recompute, ps_forget);  // once, before the first
 ps_error* ps_checkpoint(int64_t id, int32_t hold, const ps_tensor* inputs, int32_t n, const ps_tensor* outputs, int32_t m, ps_tensor* attached);
 
 // --- accounts (account.cpp) ---
-enum { PS_ACCOUNTS = 1024 };
+enum { PS_GPU_ACCOUNT = 1024, PS_ACCOUNTS = PS_GPU_ACCOUNT + 64 };  // those of GPUs are the last ones
 typedef struct ps_account {
   int64_t live, peak, limit;
   int64_t cached;  // free blocks kept for reuse
-  int64_t taken;   // of the system: blocks of live data, with headers and rounding, and free ones
+  int64_t taken;   // of the system, or reserved on a GPU: blocks of live data, with headers and rounding, and free ones
 } ps_account;
 void ps_account_get(int32_t, ps_account*);
 void ps_account_limit(int32_t, int64_t limit);  // 0 = none; free blocks beyond it go back to the system
@@ -164,6 +164,23 @@ ps_error* ps_event_done(ps_event, int32_t* done);
 ps_error* ps_event_synchronize(ps_event);                              // blocks until the event is done
 ps_error* ps_event_seconds(ps_event from, ps_event to, double* out);  // both timed and done
 void ps_event_free(ps_event);
+
+// --- algorithms and NCCL of GPUs (gpu.cpp, nccl.cpp) ---
+// Whether GPUs compute the same bits each time, which costs speed; for all threads. Call it before the first product.
+void ps_deterministic(int32_t on);
+
+// A communicator of two processes, for what one sends to the other. Both open it with the same id, which one of them makes.
+typedef uintptr_t ps_nccl;
+enum { PS_NCCL_ID = 128 };
+ps_error* ps_nccl_id(uint8_t id[PS_NCCL_ID]);
+// Blocks until the other one has opened it too; stop is looked at meanwhile, and ends it when it is not 0. The sender has rank 0.
+ps_error* ps_nccl_open(const uint8_t id[PS_NCCL_ID], int32_t rank, int32_t device_index, const volatile int32_t* stop, ps_nccl* out);
+// Queues transfers on a stream, of dense tensors' memory, all at once: none waits for another one. The rank of a communicator says its direction.
+ps_error* ps_nccl_transfer(const ps_nccl* comms, const ps_tensor* tensors, int32_t n, int32_t device_index, int64_t stream);
+ps_error* ps_nccl_error(ps_nccl);  // what has failed meanwhile, or NULL
+void ps_nccl_stop(ps_nccl);        // ends a ps_nccl_transfer that waits for the other process, on any thread
+void ps_nccl_abort(ps_nccl);       // ends what was queued, and frees the communicator
+void ps_nccl_close(ps_nccl);       // frees it when what was queued is done
 
 // --- standard streams (streams.cpp) ---
 int32_t ps_closed_at_start(int32_t fd);  // whether fd 0, 1 or 2 was closed when the process began

@@ -2,6 +2,7 @@
 //
 // Every block carries a header that says whose it is, so that a block freed on any thread, at any time, is given back to the
 // account that it was charged to. An account counts the bytes that were asked for, exactly; headers and the rounding to pages are not counted. Where blocks come from is arena.hpp's.
+#include "account.hpp"
 #include "arena.hpp"
 #include "../internal.hpp"
 #include "loans.hpp"
@@ -15,7 +16,8 @@
 
 namespace ps {
 
-thread_local int32_t current_account = 0;
+thread_local int32_t current_account = 0, current_gpu_account = 0;
+const GPUMemory* gpu_memory = nullptr;
 
 namespace {
 
@@ -39,36 +41,42 @@ Account* accounts() {
   return all;
 }
 
-[[noreturn]] void refuse(int32_t index, int64_t limit, int64_t live, size_t n) {
+[[noreturn]] void refuse(int32_t index, int64_t limit, int64_t live, int64_t n, const char* why) {
   failure.out_of_memory = true;
   failure.account = index;
   failure.limit = limit;
   failure.live = live;
-  failure.requested = static_cast<int64_t>(n);
-  TORCH_CHECK(false, "out of memory: limit ", limit, " bytes, live ", live, ", requested ", n);
+  failure.requested = n;
+  TORCH_CHECK(false, "out of memory: limit ", limit, " bytes, live ", live, ", requested ", n, why);
+}
+
+// Takes the bytes off the limit, and returns how many are live then. They are no peak before there is a block.
+int64_t reserve(int32_t index, int64_t bytes) {
+  Account& a = accounts()[index];
+  std::lock_guard<std::mutex> lock(a.mutex);
+  const int64_t live = a.live + bytes;
+  if (a.limit > 0 && live > a.limit) refuse(index, a.limit, a.live, bytes, "");
+  a.live = live;
+  a.loans.took(live);
+  return live;
+}
+
+void count_peak(int32_t index, int64_t live) {
+  Account& a = accounts()[index];
+  std::lock_guard<std::mutex> lock(a.mutex);
+  a.peak = std::max(a.peak, live);
 }
 
 void* take(size_t n) {
   const int32_t index = current_account;
-  Account& a = accounts()[index];
   const auto size = static_cast<int64_t>(n);
-  int64_t live;
-  {
-    std::lock_guard<std::mutex> lock(a.mutex);
-    live = a.live + size;
-    if (a.limit > 0 && live > a.limit) refuse(index, a.limit, a.live, n);
-    a.live = live;
-    a.loans.took(live);
+  const int64_t live = reserve(index, size);
+  const Block block = accounts()[index].arena.get(n + kAlign);
+  if (block.base == nullptr) {
+    discharge(index, size, nullptr);
+    ps::refuse(index, size, "");
   }
-  const Block block = a.arena.get(n + kAlign);
-  {
-    std::lock_guard<std::mutex> lock(a.mutex);
-    if (block.base == nullptr) {
-      a.live -= size;
-      refuse(index, a.limit, a.live, n);
-    }
-    a.peak = std::max(a.peak, live);
-  }
+  count_peak(index, live);
   *static_cast<Header*>(block.base) = {index, size, block};
   return static_cast<char*>(block.base) + kAlign;
 }
@@ -76,13 +84,18 @@ void* take(size_t n) {
 void put(void* data) {
   if (data == nullptr) return;
   const Header h = *reinterpret_cast<Header*>(static_cast<char*>(data) - kAlign);
-  Account& a = accounts()[h.account];
-  {
-    std::lock_guard<std::mutex> lock(a.mutex);
-    a.live -= h.size;
-    a.loans.freed(data);
-  }
-  a.arena.put(h.block);
+  discharge(static_cast<int32_t>(h.account), h.size, data);
+  accounts()[h.account].arena.put(h.block);
+}
+
+// The account of a block, and its bytes; whether it is charged to any.
+bool find(const c10::DataPtr& data, int32_t* account, int64_t* bytes) {
+  if (data.get() == nullptr) return false;
+  if (data.get_deleter() != &put) return gpu_memory != nullptr && gpu_memory->find(data, account, bytes);
+  const auto& h = *reinterpret_cast<Header*>(static_cast<char*>(data.get_context()) - kAlign);
+  *account = static_cast<int32_t>(h.account);
+  *bytes = h.size;
+  return true;
 }
 
 // The members repeat c10::Allocator's virtual functions without `override`: their constness and number differ between
@@ -104,13 +117,36 @@ const bool installed = [] {
 }();
 
 }  // namespace
+
+void charge(int32_t account, int64_t bytes) { count_peak(account, reserve(account, bytes)); }
+
+void discharge(int32_t account, int64_t bytes, void* data) {
+  Account& a = accounts()[account];
+  std::lock_guard<std::mutex> lock(a.mutex);
+  a.live -= bytes;
+  a.loans.freed(data);
+}
+
+void refuse(int32_t account, int64_t bytes, const char* why) {
+  int64_t limit, live;
+  {
+    Account& a = accounts()[account];
+    std::lock_guard<std::mutex> lock(a.mutex);
+    limit = a.limit, live = a.live;
+  }
+  refuse(account, limit, live, bytes, why);
+}
+
 }  // namespace ps
 
 void ps_account_get(int32_t i, ps_account* out) {
   auto& a = ps::accounts()[i];
-  std::lock_guard<std::mutex> lock(a.mutex);
-  *out = {a.live, a.peak, a.limit, 0, 0};
-  a.arena.count(&out->cached, &out->taken);
+  {
+    std::lock_guard<std::mutex> lock(a.mutex);
+    *out = {a.live, a.peak, a.limit, 0, 0};
+    a.arena.count(&out->cached, &out->taken);
+  }
+  if (i >= PS_GPU_ACCOUNT && ps::gpu_memory != nullptr) ps::gpu_memory->count(i, out);
 }
 
 void ps_account_limit(int32_t i, int64_t limit) {
@@ -119,6 +155,7 @@ void ps_account_limit(int32_t i, int64_t limit) {
     std::lock_guard<std::mutex> lock(a.mutex);
     a.limit = limit;
   }
+  if (i >= PS_GPU_ACCOUNT && ps::gpu_memory != nullptr) return ps::gpu_memory->limit(i, limit);
   if (limit > 0) a.arena.trim(static_cast<size_t>(limit));
 }
 
@@ -135,6 +172,7 @@ void ps_account_raise_peak(int32_t i, int64_t peak) {
 }
 
 void ps_account_trim(int32_t i) {
+  if (i >= PS_GPU_ACCOUNT && ps::gpu_memory != nullptr) return ps::gpu_memory->trim(i);
   ps::accounts()[i].arena.trim(0);
 }
 
@@ -143,10 +181,10 @@ uint64_t ps_account_lend(int32_t i, ps_tensor t, int64_t* bytes) {
   const at::Tensor& x = ps::borrow(t);
   if (!x.has_storage()) return 0;
   const auto& data = x.storage().data_ptr();
-  if (data.get() == nullptr || data.get_deleter() != &ps::put) return 0;
-  const auto& h = *reinterpret_cast<ps::Header*>(static_cast<char*>(data.get_context()) - ps::kAlign);
-  if (h.account != i) return 0;
-  *bytes = h.size;
+  int32_t account = 0;
+  int64_t size = 0;
+  if (!ps::find(data, &account, &size) || account != i) return 0;
+  *bytes = size;
   auto& a = ps::accounts()[i];
   std::lock_guard<std::mutex> lock(a.mutex);
   return a.loans.lend(data.get_context(), *bytes);

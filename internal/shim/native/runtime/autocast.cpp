@@ -1,4 +1,4 @@
-// bfloat16 autocast for the length of a call.
+// Autocast for the length of a call.
 #include "../internal.hpp"
 
 #include <ATen/autocast_mode.h>
@@ -29,14 +29,14 @@ void set_dtype(c10::DeviceType type, at::ScalarType dtype) {
 
 }  // namespace
 
-void Autocast::begin(c10::DeviceType type) {
+void Autocast::begin(c10::DeviceType type, at::ScalarType to) {
   type_ = type;
   was_enabled_ = enabled(type);
   was_dtype_ = dtype(type);
   was_cached_ = at::autocast::is_autocast_cache_enabled();
   on_ = true;
   enable(type, true);
-  set_dtype(type, at::kBFloat16);
+  set_dtype(type, to);
   at::autocast::set_autocast_cache_enabled(false);
 }
 

@@ -1,0 +1,143 @@
+// Sends and receives between GPUs of two processes. Each direction has a communicator of its own, as NCCL keeps one order a communicator and knows no tags.
+//
+// libtorch's ProcessGroupNCCL is not used: its watchdog ends the process, and its streams and its record_stream are its own.
+#include "../internal.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#ifdef PENSTOCK_CUDA
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <nccl.h>
+
+namespace {
+
+struct Communicator {
+  ncclComm_t comm = nullptr;
+  int rank = 0;
+  std::atomic<bool> stopped{false};
+};
+
+Communicator& communicator_of(ps_nccl c) { return *reinterpret_cast<Communicator*>(c); }
+
+void check(ncclResult_t r, ncclComm_t comm) {
+  if (r == ncclSuccess || r == ncclInProgress) return;
+  const char* last = comm != nullptr ? ncclGetLastError(comm) : nullptr;
+  TORCH_CHECK(false, "NCCL: ", ncclGetErrorString(r), last != nullptr && *last != 0 ? std::string(": ") + last : std::string());
+}
+
+// Waits until a call on a communicator, none of which blocks, is no longer in progress. It returns early when it is stopped.
+template <class Stopped>
+ncclResult_t settled(ncclComm_t comm, Stopped&& stopped) {
+  auto pause = std::chrono::microseconds(1);
+  for (;;) {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = ncclCommGetAsyncError(comm, &state);
+    if (asked != ncclSuccess) return asked;
+    if (state != ncclInProgress || stopped()) return state;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::microseconds(1000));
+  }
+}
+
+}  // namespace
+
+ps_error* ps_nccl_id(uint8_t* id) {
+  return ps::guarded([&] {
+    static_assert(sizeof(ncclUniqueId) == PS_NCCL_ID, "the size of NCCL's ids");
+    ncclUniqueId unique;
+    check(ncclGetUniqueId(&unique), nullptr);
+    memcpy(id, &unique, sizeof unique);
+  });
+}
+
+ps_error* ps_nccl_open(const uint8_t* id, int32_t rank, int32_t device, const volatile int32_t* stop, ps_nccl* out) {
+  return ps::guarded([&] {
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+    ncclUniqueId unique;
+    memcpy(&unique, id, sizeof unique);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    auto c = std::make_unique<Communicator>();
+    c->rank = rank;
+    ncclResult_t r = ncclCommInitRankConfig(&c->comm, 2, unique, rank, &config);
+    if (r == ncclInProgress || r == ncclSuccess) r = settled(c->comm, [&] { return *stop != 0; });
+    if (r != ncclSuccess) {
+      const bool stopped = r == ncclInProgress;
+      const std::string why = stopped ? "the run has failed elsewhere" : ncclGetErrorString(r);
+      if (c->comm != nullptr) ncclCommAbort(c->comm);
+      TORCH_CHECK(false, "NCCL: joining: ", why);
+    }
+    *out = reinterpret_cast<ps_nccl>(c.release());
+  });
+}
+
+ps_error* ps_nccl_transfer(const ps_nccl* comms, const ps_tensor* tensors, int32_t n, int32_t device, int64_t stream) {
+  return ps::guarded([&] {
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+    const auto queue = c10::cuda::CUDAStream(ps::stream(static_cast<int32_t>(c10::DeviceType::CUDA), device, stream)).stream();
+    std::vector<at::Tensor> memory;
+    for (int32_t i = 0; i < n; i++) {
+      const at::Tensor t = ps::borrow(tensors[i]).detach();
+      TORCH_CHECK(t.is_non_overlapping_and_dense(), "the tensor is not dense: its sizes are ", t.sizes(), " and its strides ", t.strides());
+      memory.push_back(t);
+    }
+    check(ncclGroupStart(), nullptr);
+    ncclResult_t r = ncclSuccess;
+    for (int32_t i = 0; i < n && (r == ncclSuccess || r == ncclInProgress); i++) {
+      const Communicator& c = communicator_of(comms[i]);
+      r = c.rank == 0 ? ncclSend(memory[i].data_ptr(), memory[i].nbytes(), ncclUint8, 1, c.comm, queue)
+                      : ncclRecv(memory[i].data_ptr(), memory[i].nbytes(), ncclUint8, 0, c.comm, queue);
+    }
+    const ncclResult_t ended = ncclGroupEnd();
+    check(r, nullptr);
+    check(ended, nullptr);
+    for (int32_t i = 0; i < n; i++) {
+      Communicator& c = communicator_of(comms[i]);
+      check(settled(c.comm, [&] { return c.stopped.load(); }), c.comm);
+      TORCH_CHECK(!c.stopped, "NCCL: the run has failed elsewhere");
+    }
+  });
+}
+
+ps_error* ps_nccl_error(ps_nccl c) {
+  return ps::guarded([&] {
+    ncclResult_t state = ncclSuccess;
+    check(ncclCommGetAsyncError(communicator_of(c).comm, &state), nullptr);
+    check(state, communicator_of(c).comm);
+  });
+}
+
+void ps_nccl_stop(ps_nccl c) { communicator_of(c).stopped = true; }
+
+void ps_nccl_abort(ps_nccl c) {
+  ncclCommAbort(communicator_of(c).comm);
+  delete &communicator_of(c);
+}
+
+void ps_nccl_close(ps_nccl c) {
+  const ncclComm_t comm = communicator_of(c).comm;
+  if (ncclCommFinalize(comm) == ncclInProgress) settled(comm, [] { return false; });
+  ncclCommDestroy(comm);
+  delete &communicator_of(c);
+}
+
+#else
+
+namespace {
+ps_error* no_nccl() { return ps::make_error(PS_FAILED, "this build has no NCCL"); }
+}  // namespace
+
+ps_error* ps_nccl_id(uint8_t*) { return no_nccl(); }
+ps_error* ps_nccl_open(const uint8_t*, int32_t, int32_t, const volatile int32_t*, ps_nccl*) { return no_nccl(); }
+ps_error* ps_nccl_transfer(const ps_nccl*, const ps_tensor*, int32_t, int32_t, int64_t) { return no_nccl(); }
+ps_error* ps_nccl_error(ps_nccl) { return no_nccl(); }
+void ps_nccl_stop(ps_nccl) {}
+void ps_nccl_abort(ps_nccl) {}
+void ps_nccl_close(ps_nccl) {}
+
+#endif

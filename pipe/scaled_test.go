@@ -1,0 +1,108 @@
+package pipe_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+
+	"penstock/internal/torchtest"
+	"penstock/nn"
+	"penstock/optim"
+	"penstock/pipe"
+	"penstock/torch"
+)
+
+// scaledRun trains for some steps with a scaler, or without one.
+func scaledRun(t *testing.T, s *optim.Scaler, autocast bool, maxNorm float64) record {
+	t.Helper()
+	model := small()
+	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 5, Autocast: autocast})
+	o, err := optim.SGD(optim.Config{LR: 0.1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20)})
+	defer c.Close()
+	var losses []float64
+	for step := range 3 {
+		b := pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, step)), Target: pipe.Rows(normal(5, 3)(c, step+9)), Step: int64(step)}
+		if s != nil {
+			b.LossScale = s.Factor()
+		}
+		result, err := p.Step(context.Background(), b, squares{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		losses = append(losses, result.Loss)
+		updated := true
+		switch {
+		case s != nil:
+			_, updated, err = p.UpdateScaled(context.Background(), o, s, maxNorm)
+		case maxNorm > 0:
+			_, err = p.UpdateClipped(context.Background(), o, maxNorm)
+		default:
+			err = p.Update(context.Background(), o)
+		}
+		if err != nil || !updated {
+			t.Fatalf("step %d: updated %v, %v", step, updated, err)
+		}
+	}
+	return snapshot(model, losses, gradient)
+}
+
+// A scale changes no bit where nothing underflows or overflows: it is a power of two. With bfloat16
+// neither.
+func TestScaledTrainingIsTheSame(t *testing.T) {
+	torchtest.Check(t)
+	for _, autocast := range []bool{false, true} {
+		for _, maxNorm := range []float64{0, 0.01} {
+			want := scaledRun(t, nil, autocast, maxNorm)
+			s := &optim.Scaler{Interval: 2}
+			if d := want.differs(scaledRun(t, s, autocast, maxNorm)); d != "" {
+				t.Errorf("autocast %v, norm %v: with a scaler another %s", autocast, maxNorm, d)
+			}
+			if s.Scale != 1<<17 || s.Skipped != 0 {
+				t.Errorf("after three updates %+v, want the scale raised once", *s)
+			}
+		}
+	}
+}
+
+// Gradients that are not finite leave the model as it is and are gone, and the scale is halved. At
+// the lowest scale that is an error.
+func TestScalerSkips(t *testing.T) {
+	torchtest.Check(t)
+	model := small()
+	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 5})
+	o, err := optim.SGD(optim.Config{LR: 0.1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20)})
+	defer c.Close()
+	before := snapshot(model, nil, gradient)
+	for _, scale := range []float64{4, 2, 1} {
+		s := &optim.Scaler{Scale: scale}
+		x := normal(5, 4)(c, 0)
+		c.Fill_(c.Narrow(x, 0, 4, 1), math.Inf(1))
+		_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(normal(5, 3)(c, 9)), LossScale: s.Factor()}, squares{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, updated, err := p.UpdateScaled(context.Background(), o, s, 0)
+		if updated || errors.Is(err, optim.ErrNeverFinite) != (scale == 1) || (err != nil) != (scale == 1) {
+			t.Errorf("scale %v: updated %v, %v", scale, updated, err)
+		}
+		if d := before.differs(snapshot(model, nil, gradient)); d != "" {
+			t.Errorf("scale %v: %s has changed", scale, d)
+		}
+		if s.Scale != max(scale/2, 1) || s.Skipped != 1 {
+			t.Errorf("after scale %v: %+v", scale, *s)
+		}
+	}
+	if _, _, err := p.UpdateScaled(context.Background(), o, &optim.Scaler{Scale: 3}, 0); err == nil {
+		t.Error("a scale of 3 is accepted")
+	}
+	nn.ZeroGrads(model)
+}
