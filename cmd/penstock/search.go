@@ -427,9 +427,9 @@ func showSearch(w io.Writer, c remat.Chain, r *search.Result) error {
 	} else {
 		fmt.Fprintf(t, "and no plan of those searched takes less than %s (%s)\n", micros(us(r.LowerBound)), percent(float64(r.LowerBound-p.Step), float64(p.Step)))
 	}
-	fmt.Fprintf(t, "schedule\t%s, %d micro-batches", p.Schedule, p.MicroBatches)
+	fmt.Fprintf(t, "schedule\t%s, %s", p.Schedule, counted(p.MicroBatches, "micro-batch"))
 	if p.Rows > 0 {
-		fmt.Fprintf(t, " of %d rows", p.Rows)
+		fmt.Fprintf(t, " of %s", counted(p.Rows, "row"))
 	}
 	if p.Threads > 1 {
 		fmt.Fprintf(t, ", %d threads", p.Threads)

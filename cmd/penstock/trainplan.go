@@ -140,15 +140,19 @@ func (j *job) checkPlanned(info data.Info) error {
 	if was == nil || was.String() == now.String() && was.Task == now.Task {
 		return nil
 	}
-	return badUsage("--plan %s: it was made for inputs %v, and --data %s has %v; want a plan made with the same --data, as penstock plan --model %s --data %s",
-		j.planned, was, j.dataName, now, j.modelName, j.dataName)
+	again := []string{"penstock", "plan", "--model", j.modelName}
+	for _, f := range now.flags() {
+		again = append(again, "--"+f.name, f.value)
+	}
+	return badUsage("--plan %s: it was made for inputs %v, and --data %s has %v; want a plan made with the same --data, as by %s",
+		j.planned, was, j.dataName, now, shellQuoted(again))
 }
 
 // readPlan reads the plan of a model.
 func readPlan(cmd *cobra.Command, path string) (line searchLine, err error) {
 	text, err := readInput(cmd, path)
 	if err != nil {
-		return line, err
+		return line, badUsage("--plan %w", err)
 	}
 	if line, err = parsePlan(text); err != nil {
 		return line, badUsage("--plan %s: %v; want a file that penstock plan --model has written with --out", path, err)

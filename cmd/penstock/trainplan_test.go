@@ -63,6 +63,7 @@ func TestTrainingByAPlan(t *testing.T) {
 		{[]string{"train", "--plan", file, "--data", "synthetic", "--model", "resnet20"}, "--model resnet20: the plan of --plan " + file + " has mlp"},
 		{[]string{"train", "--plan", file, "--data", "synthetic", "--batch", "32"}, "has 64"},
 		{[]string{"train", "--plan", file, "--data", "synthetic", "--memory-limit", "4MiB"}, "--memory-limit 4194304"},
+		{[]string{"train", "--plan", filepath.Join(t.TempDir(), "none"), "--data", "synthetic"}, "--plan "},
 		{[]string{"train", "--plan", write("junk", "{"), "--data", "synthetic"}, "want a file that penstock plan --model has written"},
 		{[]string{"train", "--plan", write("chain", `{"balance":[1],"schedule":"gpipe","chunks":1}`), "--data", "synthetic"}, "made from a chain"},
 		{[]string{"train", "--plan", write("name", `{"balance":[1],"schedule":"g","chunks":1}`), "--data", "synthetic"}, `no schedule "g"`},
@@ -275,8 +276,8 @@ func TestPlansCountTheStateOfTheOptimizer(t *testing.T) {
 	}
 }
 
-// A plan is for the data that it was made with: its peaks are those of training on them, to the byte, and data of
-// another shape are refused before anything is written.
+// A plan is for the data that it was made with: training on them holds no more than it says and hardly less, and
+// data of another shape are refused before anything is written.
 func TestPlansAreForTheirData(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "plan.json")
 	on := func(size int, classes int) []string {
@@ -300,8 +301,10 @@ func TestPlansAreForTheirData(t *testing.T) {
 	if err := json.Unmarshal([]byte(strings.Split(got.stdout, "\n")[1]), &step); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(step.PeakBytes, line.Peak) {
-		t.Errorf("training holds %d bytes, the plan says %d", step.PeakBytes, line.Peak)
+	for device, peak := range step.PeakBytes { // less where what a plan lets wait on a link did not wait
+		if peak > line.Peak[device] || peak < line.Peak[device]*9/10 {
+			t.Errorf("device %d: training holds %d bytes, the plan says %d", device, peak, line.Peak[device])
+		}
 	}
 	if got := must(t, "train", "--plan", file, "--steps", "1"); !strings.Contains(got.stdout+got.stderr, "resnet20 on synthetic") {
 		t.Errorf("without --data:\n%s%s", got.stdout, got.stderr)
@@ -311,7 +314,7 @@ func TestPlansAreForTheirData(t *testing.T) {
 		data []string
 		want string
 	}{
-		{on(24, 5), "made for inputs [1 16 16] of float32 and 5 classes, and --data synthetic has [1 24 24] of float32 and 5 classes; want a plan made with the same --data"},
+		{on(24, 5), "made for inputs [1 16 16] of float32 and 5 classes, and --data synthetic has [1 24 24] of float32 and 5 classes; want a plan made with the same --data, as by penstock plan --model resnet20 --data synthetic --data-set size=24,classes=5"},
 		{on(16, 7), "and --data synthetic has [1 16 16] of float32 and 7 classes"},
 	} {
 		got := command(t, with(append([]string{"train", "--plan", file, "--out", out, "--tensorboard", filepath.Join(out, "events")}, test.data...), "--steps", "1")...)
