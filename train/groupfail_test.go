@@ -303,7 +303,12 @@ func TestDamagedShards(t *testing.T) {
 				t.Fatal(err, done)
 			}
 			all = newMembers(t, dirs, 1, byLayer)
-			for r, err := range each(all, func(_ int, m member) error { defer m.free(); _, err := m.store().Latest(); return err }) {
+			for r, err := range each(all, func(_ int, m member) error {
+				defer m.free()
+				_, err := m.store().Latest()
+				m.group.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: "it goes"}) // others may not have seen yet what is wrong
+				return err
+			}) {
 				var damaged *train.DamagedError
 				if !errors.As(err, &damaged) {
 					t.Errorf("%s, %s %s, rank %d: %v", layout, tt.file, tt.what, r, err)

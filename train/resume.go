@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 
+	"penstock/group"
 	"penstock/internal/arg"
 	"penstock/nn"
 	"penstock/optim"
@@ -140,7 +142,8 @@ func (c *Checkpoint) verify(all shared) error {
 		}
 	}
 	err := c.peers.agree("files checked", problem)
-	if err != nil && !c.peers.lost() {
+	var found *group.MemberError // by another member
+	if problem != nil || errors.As(err, &found) {
 		return &DamagedError{c.Path, err}
 	}
 	return err

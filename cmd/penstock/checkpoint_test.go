@@ -219,7 +219,7 @@ func TestCheckpointVerify(t *testing.T) {
 		t.Fatal(err)
 	}
 	p = begin(t, nil, launched(2, with(args, "--steps", "3", "--resume")...)...)
-	if code := p.end(t); code != exitFailed {
+	if code := p.end(t); code != exitUsage {
 		t.Errorf("exit code %d", code)
 	}
 	for rank := range 2 {

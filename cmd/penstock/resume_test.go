@@ -136,7 +136,7 @@ func TestOutHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := command(t, with(args, "--resume")...)
-	if r.code != exitFailed || !strings.Contains(r.stderr, "step-000002 is damaged: model.safetensors is truncated") || !strings.Contains(r.stderr, "remove") {
+	if r.code != exitUsage || !strings.Contains(r.stderr, "step-000002 is damaged: model.safetensors is truncated") || !strings.Contains(r.stderr, "remove") {
 		t.Errorf("exit code %d, stderr: %s", r.code, r.stderr)
 	}
 }
@@ -279,7 +279,7 @@ func TestResumeWithChanges(t *testing.T) {
 		{[]string{"--steps", "9", "--warmup", "1"}, "schedule.settings.warmup is 0 there and 1 here; resume with the --warmup of then"},
 		{[]string{"--steps", "9", "--momentum", "0.5"}, "optimizer.settings.momentum is 0.9 there and 0.5 here; resume with the --momentum of then"},
 	} {
-		if r := command(t, with(with(args, first, "--resume"), row.args...)...); r.code != exitFailed || !strings.Contains(r.stderr, row.want) {
+		if r := command(t, with(with(args, first, "--resume"), row.args...)...); r.code != exitUsage || !strings.Contains(r.stderr, row.want) {
 			t.Errorf("%q: %+v; want %q", row.args, r, row.want)
 		}
 	}

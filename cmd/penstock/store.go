@@ -79,6 +79,10 @@ func (j *job) openCheckpoint() error {
 		}
 	}
 	from, err := j.store().Latest()
+	var damaged *train.DamagedError
+	if errors.As(err, &damaged) {
+		return wrongInput(err)
+	}
 	if err != nil {
 		return err
 	}
