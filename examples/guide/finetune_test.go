@@ -1,0 +1,233 @@
+package guide_test
+
+import (
+	"flag"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"penstock/data"
+	"penstock/models"
+	"penstock/nn"
+	"penstock/optim"
+	"penstock/pipe"
+	"penstock/safetensors"
+	"penstock/tokenizer"
+	"penstock/torch"
+	"penstock/train"
+)
+
+// The weights are random and small (scripts/fixtures/finetune.py), with the names of torchvision's
+// and of Hugging Face's.
+const pretrained = "testdata/finetune"
+
+// Pictures of two kinds, dark and bright ones, in a folder for each.
+func writePictures(folder string) {
+	for part, count := range map[string]int{"train": 12, "val": 4} {
+		for class, name := range []string{"dark", "bright"} {
+			directory := filepath.Join(folder, part, name)
+			check(os.MkdirAll(directory, 0o777))
+			for i := range count {
+				picture := image.NewRGBA(image.Rect(0, 0, 40, 36))
+				for y := range 36 {
+					for x := range 40 {
+						v := uint8(130*class + (x*7+y*5+i*11)%80)
+						picture.Set(x, y, color.RGBA{v, v / 2, 255 - v, 255})
+					}
+				}
+				file, err := os.Create(filepath.Join(directory, fmt.Sprintf("%02d.png", i)))
+				check(err)
+				check(png.Encode(file, picture))
+				check(file.Close())
+			}
+		}
+	}
+}
+
+// fineTunePictures trains a new head on pictures. It returns the model, which exists.
+func fineTunePictures(folder, out string) *nn.Sequential {
+	model, err := models.New("vit_b_16", models.Options{Size: 32, Width: 16, Depth: 1, Heads: 2, Classes: 10})
+	check(err)
+	model.Replace("heads.head", nn.NewLinear(16, 2))
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	report, err := nn.LoadWeights(c, pretrained+"/vit.safetensors", model, nn.WeightsConfig{Skip: []string{"heads.*"}})
+	check(err) // every tensor that does not fit, and what to do about it
+	fmt.Println(report)
+
+	body := model.Slice(0, model.Len()-1)
+	nn.Freeze(body) // no gradients, no state of the optimizer, no activations kept for a backward
+	nn.Eval(body)   // no dropout, and batch norms keep their statistics
+
+	training, testing, err := data.Open("images", folder, data.Options{Size: 32}) // normalised as ImageNet is
+	check(err)
+	loader, err := data.NewLoader(training, data.LoaderConfig{BatchSize: 8, Seed: 1, Shuffle: true, Augment: data.Augment{Crop: 4, Flip: true}})
+	check(err)
+	defer loader.Close()
+
+	for i := range 2 {
+		torch.CPU(i).SetLimit(224 << 10) // bytes; the plan keeps and recomputes what fits
+		defer torch.CPU(i).SetLimit(0)
+	}
+	p, err := pipe.New(model, pipe.Config{Balance: []int{9, 11}, Chunks: 4, Checkpoint: pipe.Optimal, Seed: 1})
+	check(err)
+	sgd, err := optim.SGD(optim.Config{LR: 0.1, Momentum: 0.9})
+	check(err)
+	defer sgd.Close()
+	loop := train.Loop{Pipe: p, Optimizer: sgd, Loss: nn.CrossEntropy(), Loader: loader, Epochs: 5}
+	_, err = loop.Run(ctx)
+	check(err)
+	e, err := train.Evaluate(ctx, p, testing, train.EvaluateConfig{Batch: 8})
+	check(err)
+	fmt.Printf("accuracy %.2f on %d pictures\n", *e.Accuracy, e.Samples)
+	check(p.Close())
+	check(nn.Save(out, model)) // torchvision's names, for PyTorch too
+	return model
+}
+
+func Example_fineTuning() {
+	folder, err := os.MkdirTemp("", "guide")
+	check(err)
+	defer os.RemoveAll(folder)
+	writePictures(folder)
+	nn.Free(fineTunePictures(folder, filepath.Join(folder, "tuned.safetensors")))
+	// Output:
+	// loaded 18 of 20; skipped: heads.head.weight, heads.head.bias
+	// accuracy 1.00 on 8 pictures
+}
+
+var busyText = strings.Repeat("The stages of the pipeline are busy, and the batch goes on. ", 40)
+
+// fineTuneText trains all but the embedding on a text. It returns the model, which exists.
+func fineTuneText(text []byte, out string) *nn.Sequential {
+	t, err := tokenizer.Open("../../tokenizer/testdata") // the folder with the model's tokenizer
+	check(err)
+	model, err := models.New("gpt2", models.Options{Depth: 1, Width: 16, Heads: 2, Context: 16, Classes: t.Len(), NoDropout: true})
+	check(err)
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	report, err := nn.LoadWeights(c, pretrained+"/gpt2.safetensors", model, nn.WeightsConfig{})
+	check(err) // also where the tokenizer is that of another model
+	fmt.Println(report)
+	nn.Freeze(model.Slice(0, 2)) // wte, and with it the head that shares it, and wpe
+
+	ids, err := t.Encode(text)
+	check(err) // the line of what is no text, or has no token
+	set, err := data.NewTokens(ids, t.Len(), 16)
+	check(err)
+	training, testing, err := data.Split(set, 0.25, 1)
+	check(err)
+	loader, err := data.NewLoader(training, data.LoaderConfig{BatchSize: 4, Seed: 1, Shuffle: true})
+	check(err)
+	defer loader.Close()
+	for i := range 2 {
+		torch.CPU(i).SetLimit(320 << 10)
+		defer torch.CPU(i).SetLimit(0)
+	}
+	p, err := pipe.New(model, pipe.Config{Balance: []int{9, 9}, Chunks: 2, Checkpoint: pipe.Optimal, Seed: 1})
+	check(err)
+	evaluate := func() float64 {
+		e, err := train.Evaluate(ctx, p, testing, train.EvaluateConfig{Batch: 4, Loss: nn.CrossEntropy()})
+		check(err)
+		return *e.Loss
+	}
+	before := evaluate()
+	sgd, err := optim.SGD(optim.Config{LR: 0.05, Momentum: 0.9})
+	check(err)
+	defer sgd.Close()
+	loop := train.Loop{Pipe: p, Optimizer: sgd, Loss: nn.CrossEntropy(), Loader: loader, Epochs: 4, ClipNorm: 1}
+	_, err = loop.Run(ctx)
+	check(err)
+	fmt.Println("a lower loss:", evaluate() < before)
+	check(p.Close())
+	check(nn.Save(out, model))
+	return model
+}
+
+func Example_fineTuningText() {
+	folder, err := os.MkdirTemp("", "guide")
+	check(err)
+	defer os.RemoveAll(folder)
+	nn.Free(fineTuneText([]byte(busyText), filepath.Join(folder, "tuned.safetensors")))
+	// Output:
+	// loaded 16 of 16
+	// a lower loss: true
+}
+
+var update = flag.Bool("update", false, "write anew what PyTorch computes, which takes Debian's python3-torch and python3-torchvision")
+
+// What was fine-tuned is the same model in PyTorch: it makes the same of an input. What PyTorch made
+// of the file that was written here once is recorded, and where PyTorch is there, it reads the file of now.
+func TestFineTunedInPyTorch(t *testing.T) {
+	folder := t.TempDir()
+	writePictures(folder)
+	pixels := make([]float32, 2*3*32*32)
+	for i := range pixels {
+		pixels[i] = float32(math.Sin(float64(i)))
+	}
+	tokens := make([]int64, 16)
+	for i := range tokens {
+		tokens[i] = int64(i * 11 % 377)
+	}
+	for name, row := range map[string]struct {
+		input func(*torch.Ctx) *torch.Tensor
+		tune  func(out string) *nn.Sequential
+	}{
+		"vit": {func(c *torch.Ctx) *torch.Tensor { return torch.From(c, pixels, 2, 3, 32, 32) },
+			func(out string) *nn.Sequential { return fineTunePictures(folder, out) }},
+		"gpt2": {func(c *torch.Ctx) *torch.Tensor { return torch.From(c, tokens, 1, 16) },
+			func(out string) *nn.Sequential { return fineTuneText([]byte(busyText), out) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tuned, input, golden := filepath.Join(folder, name), filepath.Join(folder, name+"-input"), filepath.Join(pretrained, name+"-output.safetensors")
+			model := row.tune(tuned)
+			defer nn.Free(model)
+			c := torch.NewCtx(torch.Options{})
+			defer c.Close()
+			x := row.input(c)
+			check(safetensors.WriteFile(input, []safetensors.Tensor{torch.FileTensor("input", x)}, safetensors.PyTorch))
+			got := torch.Values[float32](model.Forward(nn.NewCtx(c, nn.Config{}), x))
+			near := func(path string, most float64) {
+				t.Helper()
+				file, err := safetensors.Open(path)
+				check(err)
+				defer file.Close()
+				output, err := file.Read("output")
+				check(err)
+				want := torch.Values[float32](torch.FromBytes(c, output.Data, torch.Float32, output.Shape))
+				if len(want) != len(got) {
+					t.Fatalf("%s: %d numbers, want %d", path, len(got), len(want))
+				}
+				far := 0.0
+				for i := range want {
+					far = max(far, math.Abs(float64(got[i]-want[i])))
+				}
+				if !(far <= most) {
+					t.Errorf("%s: the outputs are apart by up to %g, want at most %g", path, far, most)
+				}
+			}
+			now := filepath.Join(folder, name+"-output")
+			if *update {
+				now = golden
+			}
+			python := exec.Command("/usr/bin/python3", "-c", "import torch, torchvision")
+			if err := python.Run(); err == nil || *update {
+				python = exec.Command("/usr/bin/python3", "../../scripts/fixtures/finetune.py", "outputs", name, tuned, input, now)
+				if text, err := python.CombinedOutput(); err != nil {
+					t.Fatalf("PyTorch does not take the file: %v\n%s", err, text)
+				}
+				near(now, 1e-5)
+			} else {
+				t.Log("there is no PyTorch to read the file: it is compared with what PyTorch made of it once")
+			}
+			near(golden, 1e-3) // other kernels train to other last digits
+		})
+	}
+}
