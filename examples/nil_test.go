@@ -104,6 +104,7 @@ func nils(g given) map[string]struct {
 		"nn.Convert.c":              {panics(func() { nn.Convert(nil, nil, torch.Float64) }), "nn: Convert: the torch.Ctx is nil"},
 		"nn.Free.m":                 {panics(func() { nn.Free(nil) }), "is nil; want a model"},
 		"nn.ZeroGrads.m":            {panics(func() { nn.ZeroGrads((*nn.Sequential)(nil)) }), "is nil; want a model"},
+		"nn.TrainOnly.m":            {func() error { return nn.TrainOnly(nil, "fc") }, "nn: TrainOnly: the model is nil; want one with the layers"},
 		"nn.Freeze.m":               {panics(func() { nn.Freeze(nil) }), "is nil; want a model"},
 		"nn.Unfreeze.m":             {panics(func() { nn.Unfreeze(nil) }), "is nil; want a model"},
 		"nn.Eval.m":                 {panics(func() { nn.Eval(nil) }), "nn: Eval or Train: the module is nil"},

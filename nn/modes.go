@@ -1,7 +1,10 @@
 package nn
 
 import (
+	"errors"
+	"fmt"
 	"slices"
+	"strconv"
 
 	"penstock/internal/arg"
 )
@@ -26,6 +29,54 @@ func Unfreeze(m Module) {
 			p.setTrainable(true)
 		}
 	}
+}
+
+// TrainOnly trains the layers of m, by their full names (Layers), that one of the patterns matches, in
+// which * stands for any text. All others are frozen and run as in evaluation, as Freeze and Eval do; a
+// parameter that is tied to a trained layer's is trained. It returns an error, and changes nothing,
+// where there are no patterns, or one has no layer with parameters.
+func TrainOnly(m *Sequential, patterns ...string) error {
+	if err := arg.Given(m, "nn: TrainOnly: the model", "one with the layers"); err != nil {
+		return err
+	}
+	if len(patterns) == 0 {
+		return errors.New("nn: TrainOnly: no layers are named; want those that are trained")
+	}
+	layers := m.Layers()
+	trained := make([]bool, len(layers))
+	for _, pattern := range patterns {
+		named, parameters := 0, 0
+		var names []string
+		for i, l := range layers {
+			names = append(names, strconv.Quote(l.Name))
+			if !matches(pattern, l.Name) {
+				continue
+			}
+			trained[i] = true
+			named++
+			for _, p := range State(l.Layer) {
+				if !p.IsBuffer() {
+					parameters++
+				}
+			}
+		}
+		switch {
+		case named == 0:
+			return fmt.Errorf("nn: TrainOnly: no layer is named %q; there are %s, and the last is %s", pattern, some(names), names[len(names)-1])
+		case parameters == 0:
+			return fmt.Errorf("nn: TrainOnly: the layers of %q have no parameters; want some that have", pattern)
+		}
+	}
+	Freeze(m)
+	Train(m) // also what the layers stand in, whose evaluation would be theirs
+	for i, l := range layers {
+		if trained[i] {
+			Unfreeze(l.Layer)
+		} else {
+			Eval(l.Layer)
+		}
+	}
+	return nil
 }
 
 // Eval makes the layers of m run as in evaluation where a run trains: dropout drops nothing, batch

@@ -137,3 +137,56 @@ func TestReplaceAndSlice(t *testing.T) {
 		t.Errorf("after what was refused the parameters are %s", got)
 	}
 }
+
+// All but some layers are constants that run as in evaluation; a parameter that one of these shares
+// is trained.
+func TestTrainOnly(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	tied := nn.NewLinear(2, 2)
+	m := nn.NewSequential().
+		Add("body", nn.NewSequential().Add("in", tied).Add("norm", nn.NewBatchNorm1d(2, nn.BatchNormConfig{})).Add("act", nn.NewTanh())).
+		Add("head", nn.NewSequential().Add("first", nn.NewLinear(2, 2)).Add("last", nn.NewLinear(2, 2))).
+		Add("out", nn.NewLinearShared(tied.Weight, false))
+	nn.Materialise(c, nn.State(m), 1)
+	defer nn.Free(m)
+	trained := func() (names []string) {
+		for _, p := range nn.State(m) {
+			if p.Trainable() {
+				names = append(names, p.Name)
+			}
+		}
+		return names
+	}
+	norm := m.Layers()[1].Layer.(*nn.BatchNorm)
+	for _, row := range []struct {
+		patterns, want []string
+	}{
+		{[]string{"head.*"}, []string{"head.first.weight", "head.first.bias", "head.last.weight", "head.last.bias"}},
+		{[]string{"head.last", "body.norm"}, []string{"body.norm.weight", "body.norm.bias", "head.last.weight", "head.last.bias"}},
+		{[]string{"out"}, []string{"body.in.weight"}},
+	} {
+		if err := nn.TrainOnly(m, row.patterns...); err != nil || !slices.Equal(trained(), row.want) {
+			t.Errorf("%q: %v, trained are %q, want %q", row.patterns, err, trained(), row.want)
+		}
+		before := torch.Item[int64](norm.NumBatchesTracked.Tensor())
+		m.Forward(nn.NewCtx(c, nn.Config{Training: true}), c.Randn(4, 2))
+		if moved := torch.Item[int64](norm.NumBatchesTracked.Tensor()) != before; moved != slices.Contains(row.patterns, "body.norm") {
+			t.Errorf("%q: the statistics move: %v", row.patterns, moved)
+		}
+	}
+	before := trained()
+	for pattern, want := range map[string]string{
+		"heads.*":  `nn: TrainOnly: no layer is named "heads.*"; there are "body.in", "body.norm", "body.act", "head.first" and 2 more, and the last is "out"`,
+		"body.act": `nn: TrainOnly: the layers of "body.act" have no parameters; want some that have`,
+	} {
+		if err := nn.TrainOnly(m, "out", pattern); err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	}
+	if !slices.Equal(trained(), before) {
+		t.Error("what was refused has changed the model")
+	}
+	if err := nn.TrainOnly(m); err == nil || err.Error() != "nn: TrainOnly: no layers are named; want those that are trained" {
+		t.Errorf("without names: %v", err)
+	}
+}

@@ -30,6 +30,8 @@ type Recipe struct {
 	// False is not written, so that checkpoints from before this field existed can be resumed.
 	DeferredBatchNorm bool `json:"deferred_batch_norm,omitempty"`
 	Autocast          bool `json:"autocast,omitempty"`
+	// TrainOnly is what nn.TrainOnly was given. Nil, all layers, is not written.
+	TrainOnly []string `json:"train_only,omitempty"`
 	// Threads is how many an operator has on each stage. The last bits of sums depend on it, but a
 	// run may go on with another number: Check does not compare it, Checkpoint.Threads tells it. 0
 	// is not written down.

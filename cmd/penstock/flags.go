@@ -116,6 +116,8 @@ func flagOf(field string) string {
 		return "--lr-schedule"
 	case field == "deferred_batch_norm":
 		return "--deferred-batch-norm"
+	case field == "train_only":
+		return "--train-only"
 	case field == "save_every":
 		return "--save-every"
 	case field == "data.settings.validation":

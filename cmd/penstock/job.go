@@ -111,6 +111,11 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	if j.model, err = models.New(j.modelName, o); err != nil {
 		return j.misfit(err)
 	}
+	if j.weights.trainOnly != nil {
+		if err := nn.TrainOnly(j.model, j.weights.trainOnly...); err != nil {
+			return badUsage("--train-only: %s", strings.TrimPrefix(err.Error(), "nn: TrainOnly: "))
+		}
+	}
 	fingerprint, err := train.Fingerprint(j.training)
 	if err != nil {
 		return err
@@ -129,7 +134,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		Model: train.Choice{Name: j.modelName, Settings: settings},
 		Data:  train.Choice{Name: j.dataName, Settings: described},
 		Batch: j.batch, Chunks: j.config.Chunks, Seed: j.config.Seed, ClipNorm: j.clipNorm, Threads: j.config.Threads, Replicas: j.config.Replicas,
-		DeferredBatchNorm: j.config.DeferredBatchNorm, Autocast: j.config.Autocast,
+		DeferredBatchNorm: j.config.DeferredBatchNorm, Autocast: j.config.Autocast, TrainOnly: j.weights.trainOnly,
 		Optimizer: train.Choice{Name: j.optimizerName, Settings: map[string]any{
 			"lr": j.update.LR, "momentum": j.update.Momentum, "nesterov": j.update.Nesterov, "weight-decay": j.update.WeightDecay,
 		}},

@@ -65,7 +65,7 @@ func TestRefuses(t *testing.T) {
 		{train("--checkpoint", "sometimes"), exitUsage, []string{`"sometimes"`, "except_last"}},
 		{train("--checkpoint", "never,sometimes"), exitUsage, []string{`"sometimes"`, "except_last"}},
 		{train("--stages", "2", "--checkpoint", "never,always,never"), exitUsage, []string{"never,always,never", "3 policies for 2 stages"}},
-		{train("--model", "gpt", "--data", "text", "--set", "heads=3"), exitUsage, []string{"--set heads=3: ", "128"}},
+		{train("--model", "gpt", "--data", "text", "--data-dir", "x", "--set", "heads=3"), exitUsage, []string{"--set heads=3: ", "128"}},
 		{train("--model", "amoebanetd"), exitUsage, []string{"--model amoebanetd with --data synthetic", "28", "32"}},
 		{train("--set", "depth"), exitUsage, []string{"--set", "depth", "NAME=VALUE"}},
 		{train("--set", "depht=2"), exitUsage, []string{"--set", "depht=2", "depth="}},

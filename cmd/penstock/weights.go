@@ -22,6 +22,8 @@ type weightFlags struct {
 	rules nn.WeightsConfig
 
 	matched bool // the file was compared with the model
+
+	trainOnly []string // layers; nil is all
 }
 
 func (f *weightFlags) register(s *pflag.FlagSet) {
@@ -35,6 +37,7 @@ func (f *weightFlags) register(s *pflag.FlagSet) {
 		return nil
 	}}, "init-rename", "`OLD=NEW` parts of the names in --init; may be given several times")
 	s.StringArrayVar(&f.rules.Skip, "init-skip", nil, "`NAME` to leave out of --init, where * stands for any text, as fc.*; may be given several times")
+	s.StringArrayVar(&f.trainOnly, "train-only", nil, "`NAME` of the layers to train, where * stands for any text, as fc or heads.*; all others stay as they are and run as in evaluation; may be given several times")
 	s.BoolVar(&f.rules.Partial, "init-partial", false, "leave out what only --init has, or only the model")
 }
 
