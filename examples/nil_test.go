@@ -192,6 +192,9 @@ func nils(g given) map[string]struct {
 		}, "search: the plan is nil; want the best of a Result"},
 		"planner.Plan.OverLimits.ctx": {func() error { return discard((&planner.Plan{}).OverLimits(ctx, nil, 1)) }, "planner: " + background},
 		"planner.Solve.ctx":           {func() error { return discard(planner.Solve(ctx, planner.Problem{})) }, "planner: " + background},
+		"solver.FewestDevice.ctx": {func() error {
+			return discard(solver.FewestDevice(ctx, solver.Device{Stages: []solver.Stage{{First: g.chain}}, MicroBatches: 1}, solver.Options{}))
+		}, "remat: " + background},
 		"solver.SolveDevice.ctx": {func() error {
 			return discard(solver.SolveDevice(ctx, solver.Device{Stages: []solver.Stage{{First: g.chain}}, MicroBatches: 1}, solver.Options{}))
 		}, "remat: " + background},

@@ -92,8 +92,9 @@ func (f *fitting) within(bytes int64, o solver.Options) (out fitted, given int64
 // the fewest by the solver's count, or one that takes still fewer by a replay. The former does not depend
 // on measured times: all operations count the same.
 func (f *fitting) fewest() (fitted, int64, error) {
-	best, given, err := f.fewestCounted()
-	for err == nil {
+	best, least, err := f.fewestCounted()
+	given := least
+	for err == nil && best.peak-1-f.uncounted >= least { // otherwise the solver has none
 		less, with, ok, failed := f.within(best.peak-1, solver.Options{NoBound: true})
 		if err = failed; err != nil || !ok {
 			break
@@ -111,17 +112,14 @@ func (f *fitting) fewestCounted() (fitted, int64, error) {
 		s := &f.problem.Stages[i]
 		s.First, s.Later, s.Fewer = even(s.First), even(s.Later), even(s.Fewer)
 	}
-	f.problem.Limit = 1
-	none, err := solver.SolveDevice(f.ctx, f.problem, solver.Options{})
-	var best fitted
-	if err == nil {
-		best, _, err = f.solve(none.Peak, solver.Options{NoBound: true}) // which follows
-	}
+	best := fitted{}
+	var err error
+	best.solved, err = solver.FewestDevice(f.ctx, f.problem, solver.Options{NoBound: true})
 	if f.problem.Stages = measured; err != nil {
 		return fitted{}, 0, err
 	}
 	f.apply(best.solved)
-	best.solved.Time, best.solved.LowerBound = 0, 0
+	best.peak, best.solved.Time, best.solved.LowerBound = f.peak(), 0, 0
 	for _, i := range f.stages {
 		for _, m := range f.out.Stages[i].MicroBatches {
 			best.solved.Time += m.Forward + m.Recompute + m.Backward
@@ -131,7 +129,7 @@ func (f *fitting) fewestCounted() (fitted, int64, error) {
 		best.solved.LowerBound += f.once(s)
 	}
 	best.solved.LowerBound = min(best.solved.LowerBound, best.solved.Time)
-	return best, none.Peak, nil
+	return best, best.solved.Limit, nil
 }
 
 // even is a chain whose operations take the same time.

@@ -2,7 +2,6 @@ package search
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -64,17 +63,6 @@ func TestMoreIsNeverWorse(t *testing.T) {
 	}
 	if g := e.Gains[0]; g.What != "one more device" || g.Step != best.Step {
 		t.Errorf("%+v, want no gain over %v", g, best.Step)
-	}
-}
-
-// A search tells of each schedule before it is searched.
-func TestProgress(t *testing.T) {
-	var told []string
-	w := Wishes{MicroBatches: []int{2}, Schedules: []string{"1f1b", "gpipe"}}
-	w.Progress = func(schedule string, done, of int) { told = append(told, fmt.Sprint(schedule, done, of)) }
-	search(t, Profile{[]Measured{{Chain: seeded(4, 8)}}}, devices(2, 0), w)
-	if want := []string{"1f1b0 2", "gpipe1 2"}; !slices.Equal(told, want) {
-		t.Errorf("%q, want %q", told, want)
 	}
 }
 

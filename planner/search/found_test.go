@@ -2,6 +2,7 @@ package search
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -60,6 +61,22 @@ func TestTheBestHasNotLost(t *testing.T) {
 		}
 		if o := r.Schedules[0]; r.Best != nil && o.Plan == r.Best && o.Lost != "" {
 			t.Errorf("within %d bytes the best has lost by %s", limit, o.Lost)
+		}
+	}
+}
+
+// Progress is told of each schedule, and again where it is searched what would do.
+func TestProgress(t *testing.T) {
+	for _, test := range []struct {
+		limit int64
+		want  []string
+	}{{0, []string{"gpipe 0/2", "1f1b 1/2"}}, {1, []string{"gpipe 0/2", "1f1b 1/2", "1f1b 0/2", "gpipe 1/2"}}} {
+		var told []string
+		w := Wishes{MicroBatches: []int{2}, Devices: 2, Schedules: []string{"gpipe", "1f1b"}, Limit: test.limit, Progress: func(schedule string, done, all int) {
+			told = append(told, fmt.Sprintf("%s %d/%d", schedule, done, all))
+		}}
+		if _, err := Search(t.Context(), Profile{[]Measured{{Chain: plainChain(equal(4, 100), 64)}}}, devices(2, 0), w); err != nil || !slices.Equal(told, test.want) {
+			t.Errorf("within %d bytes %q is told, want %q (%v)", test.limit, told, test.want, err)
 		}
 	}
 }

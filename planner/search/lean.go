@@ -208,7 +208,11 @@ func (l *lean) several() error {
 		return err
 	}
 	p := l.p
-	first, last := make([]int, p.stages()), make([]int, p.stages())
+	first, last, looked := make([]int, p.stages()), make([]int, p.stages()), 0
+	list := make([][]needs, len(p.workers)) // by worker, of its stages as far as they are placed
+	for w := range list {
+		list[w] = make([]needs, len(p.order[w].stages))
+	}
 	var descend func(c cut) error
 	descend = func(c cut) error {
 		s := len(c) - 1
@@ -219,34 +223,40 @@ func (l *lean) several() error {
 		if s == p.stages()-1 {
 			from = p.units
 		}
-		defer func() { first[s], last[s] = 0, 0 }()
-		whole := p.order[w].stages[len(p.order[w].stages)-1] == s
+		k := slices.Index(p.order[w].stages, s)
+		whole, own := k == len(p.order[w].stages)-1, &list[w][k]
+		defer func() { first[s], last[s], *own = 0, 0, needs{} }()
 		type choice struct {
 			j     int
+			needs needs
 			looks float64
 		}
-		var list []choice
-		for first[s], last[s] = i, from; last[s] <= p.units-(p.stages()-1-s); last[s]++ {
-			looks := l.part(w, p.least(w, first, last))
+		var choices []choice
+		for j := i + 1; j <= p.units-(p.stages()-1-s); j++ {
+			if own.add(p, i, j-1); j < from {
+				continue
+			}
+			looked++
+			looks := l.part(w, p.leastOf(w, list[w]))
 			if looks >= l.worst {
 				break // and so do more units
 			}
-			list = append(list, choice{last[s], looks})
+			choices = append(choices, choice{j, *own, looks})
 		}
 		share := i + (p.units-i)/(p.stages()-s)
-		slices.SortStableFunc(list, func(a, b choice) int { return cmp.Compare(max(a.j-share, share-a.j), max(b.j-share, share-b.j)) })
-		for _, one := range list {
+		slices.SortStableFunc(choices, func(a, b choice) int { return cmp.Compare(max(a.j-share, share-a.j), max(b.j-share, share-b.j)) })
+		for _, one := range choices {
 			if l.over() {
 				return nil
 			}
-			last[s] = one.j
 			if one.looks >= l.worst {
 				continue // it was below before
 			}
-			if p.work++; p.work >= p.enough() {
+			if looked >= mostLooks {
 				l.spent = true
 				return nil
 			}
+			first[s], last[s], *own = i, one.j, one.needs
 			if whole {
 				if x, err := l.need(w, first, last); err != nil {
 					return err
@@ -262,6 +272,9 @@ func (l *lean) several() error {
 	}
 	return descend(cut{0})
 }
+
+// mostLooks is how many devices several looks at before it ends without proof.
+const mostLooks = 300_000
 
 // spread is the cut of about as many units everywhere.
 func (p *space) spread() (cut, error) {

@@ -100,7 +100,7 @@ func leastLimit(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 	if least == 1 {
 		t.Skip("of a chain that takes nothing")
 	}
-	if r := within(1); r.Best != nil || r.Short == nil || r.Short.Least() != least {
+	if r := within(1); r.Best != nil || r.Short == nil || r.Short.Least() != least || !r.ShortProved {
 		t.Fatalf("%s v=%d m=%d: %v is told, the least is %d", p.schedule.Name, p.virtual, p.m, r.Short, least)
 	}
 	if r := within(least); r.Best == nil {

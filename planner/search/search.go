@@ -50,9 +50,11 @@ type Result struct {
 	Proved     bool      // no plan of the searched space takes less than Best
 	Schedules  []Outcome // in the order of schedule.Schedules
 	// Short is what devices lack where no plan fits for lack of bytes: of all cuts of all spaces, that whose devices
-	// need the least. Within the limits that it names a plan is found, and with a byte less on the device that needs
-	// most none is, unless the search for it ended early: it plans at most a thousand devices of each space.
+	// need the least. Within the limits that it names a plan is found.
 	Short *planner.MemoryError
+	// ShortProved says that with a byte less on the device that needs most no plan is found. It is false where the
+	// search for that ended early, as it may with several stages on each device.
+	ShortProved bool
 }
 
 // Search finds the plan of the shortest step. It blocks until it is done, or fails with ctx.Err() when
@@ -81,9 +83,7 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 	rival := int64(none)
 	spaces := make([][]*space, len(list)) // of schedules that found no plan
 	for i, s := range list {
-		if wishes.Progress != nil {
-			wishes.Progress(s.Name, i, len(list))
-		}
+		wishes.tell(s.Name, i, len(list))
 		one, of, err := searchSchedule(ctx, profile, machine, wishes, s, rival)
 		if err != nil {
 			return nil, err
@@ -93,7 +93,7 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 		}
 		out.Schedules = append(out.Schedules, one)
 	}
-	if err := out.short(ctx, spaces); err != nil {
+	if err := out.short(ctx, spaces, wishes); err != nil {
 		return nil, err
 	}
 	return out, out.judge()
@@ -162,6 +162,9 @@ func (r *Result) judge() error {
 	return nil
 }
 
+// mostPlans is for how many spaces of several stages on each device those of a schedule may be planned together.
+const mostPlans = 3
+
 // searchSchedule searches all spaces of a schedule, those of the least bounds first. Rival is the step of
 // another schedule's plan. Without a plan it returns the spaces whose bytes are limited.
 func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishes Wishes, s schedule.Schedule, rival int64) (Outcome, []*space, error) {
@@ -175,8 +178,13 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 	var best *space
 	known, bound := found{step: none}, int64(none)
 	var refused error
+	left := mostPlans * wishes.plans()
 	for _, p := range spaces {
 		if p.floor() >= known.step {
+			break
+		}
+		if p.wishes.Plans = min(wishes.plans(), left); left <= 0 {
+			bound, out.Proved = min(bound, p.floor()), false
 			break
 		}
 		if p.limited && best != nil && p.floor() >= rival {
@@ -190,6 +198,9 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 		f, err := p.best(ctx, known.step, rival)
 		if err != nil {
 			return out, nil, err
+		}
+		if p.limited && p.virtual > 1 {
+			left -= p.oracle.solved
 		}
 		bound = min(bound, f.bound)
 		out.Proved = out.Proved && f.proved

@@ -25,7 +25,7 @@ func (p *space) lack(ctx context.Context, c cut) (*planner.MemoryError, error) {
 
 // short says which limits would do, where no plan fits within those that there are: of all spaces of all
 // schedules those of the cut whose devices need the least, and why each schedule has no plan.
-func (r *Result) short(ctx context.Context, spaces [][]*space) error {
+func (r *Result) short(ctx context.Context, spaces [][]*space, wishes Wishes) error {
 	some := slices.ContainsFunc(r.Schedules, func(o Outcome) bool { return o.Plan != nil })
 	order := make([]int, len(spaces))
 	for i := range order {
@@ -34,26 +34,36 @@ func (r *Result) short(ctx context.Context, spaces [][]*space) error {
 	slices.SortStableFunc(order, func(a, b int) int { // that of the fewest micro-batches in flight first
 		return lightness(r.Schedules[a].Schedule) - lightness(r.Schedules[b].Schedule)
 	})
-	worst, leanest := math.Inf(1), ""
-	for _, i := range order {
-		o := &r.Schedules[i]
-		list := slices.Clone(spaces[i])
+	worst, leanest, left := math.Inf(1), "", leanPlans
+	r.ShortProved = true
+	for done, i := range order {
+		o, list := &r.Schedules[i], slices.Clone(spaces[i])
+		if len(list) == 0 {
+			continue // it has a plan, or something else is in the way
+		}
+		wishes.tell(o.Schedule, done, len(order))
 		slices.SortStableFunc(list, func(a, b *space) int {
 			return cmp.Or(cmp.Compare(len(b.workers), len(a.workers)), cmp.Compare(b.m, a.m))
 		})
 		if some {
 			worst = math.Inf(1)
-			list = list[:min(1, len(list))]
+			list = list[:1]
 		}
 		var lack *planner.MemoryError
 		for _, p := range list {
-			plans := leanPlans
-			if some {
+			plans, before := left, p.oracle.solved
+			switch {
+			case some:
 				plans = fewPlans
+			case p.virtual == 1:
+				plans = onePlans
 			}
 			l, err := p.leanest(ctx, worst, plans)
 			if err != nil {
 				return err
+			}
+			if r.ShortProved = r.ShortProved && !l.spent; !some && p.virtual > 1 {
+				left -= p.oracle.solved - before
 			}
 			if l.cut == nil {
 				continue
@@ -72,13 +82,14 @@ func (r *Result) short(ctx context.Context, spaces [][]*space) error {
 			if leanest = o.Schedule; !some {
 				r.Short = lack
 			}
-		case leanest != "" && len(list) > 0:
-			o.Lost = "bytes: it needs no fewer than " + leanest
+		case leanest != "":
+			o.Lost = "bytes: it is not known to need fewer than " + leanest
 		}
 		if !o.Proved {
 			o.Lost = "no plan was found; " + o.Lost
 		}
 	}
+	r.ShortProved = r.ShortProved && r.Short != nil
 	return ctx.Err()
 }
 
@@ -90,9 +101,9 @@ func lightness(schedule string) int {
 	return 1
 }
 
-// leanPlans is how many devices are planned in a space to find the least limits, and fewPlans if another
-// schedule has a plan.
-const leanPlans, fewPlans = 1000, 20
+// How many devices are planned to find the least limits: of each space of one stage on each device, of all spaces of
+// several, and of a space if another schedule has a plan.
+const onePlans, leanPlans, fewPlans = 1000, 300, 20
 
 // Enough is how many devices are enough, if those that are added are like the machine's last one: the fewest with
 // which a plan fits, more than the machine has or than wishes say, 0 if none is found with up to eight times as many.
@@ -134,7 +145,7 @@ func Enough(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 				if p.prepare() != nil || !p.limited {
 					continue
 				}
-				if l, err := p.fitting(ctx, leanPlans); err != nil || l.cut != nil {
+				if l, err := p.fitting(ctx, wishes.plans()); err != nil || l.cut != nil {
 					return n, err
 				}
 			}

@@ -23,10 +23,13 @@ type Wishes struct {
 	State int
 	// Work is how many actions of programs are simulated in a space before the search in it ends without
 	// proof, and Plans how many devices are planned under limits; 0 is 4,000,000, or a thousand steps where
-	// devices have one stage, and 100.
+	// devices have one stage, and 100. All spaces of a schedule of several stages on each device have three times
+	// Plans together.
 	Work, Plans int
-	// Progress is told of each schedule before it is searched, after how many of all. Nil is told nothing.
-	Progress func(schedule string, done, of int)
+	// Progress is called, if it is not nil, before each schedule is searched, with its name and how many of all
+	// are done; and before each for which the least limit is searched, where no plan fits. It is called by the
+	// goroutine that searches, which waits for it.
+	Progress func(schedule string, done, all int)
 }
 
 // MostMicroBatches is the most micro-batches of a replica that are searched for. A search for 10,000 on two
@@ -91,6 +94,13 @@ func (w Wishes) check() error {
 	}
 	_, err := w.named()
 	return err
+}
+
+// tell calls Progress.
+func (w Wishes) tell(schedule string, done, all int) {
+	if w.Progress != nil {
+		w.Progress(schedule, done, all)
+	}
 }
 
 // plans is the bound of devices that are planned in a space.

@@ -206,6 +206,16 @@ const smallStage, smallStageSlots = 128, 2000
 //
 // It returns an error for a device that makes no sense, and ctx.Err() when ctx ends first.
 func SolveDevice(ctx context.Context, d Device, o Options) (DevicePlan, error) {
+	return solveDevice(ctx, d, o, false)
+}
+
+// FewestDevice is SolveDevice within the least limit that it finds plans for, instead of that of d.
+func FewestDevice(ctx context.Context, d Device, o Options) (DevicePlan, error) {
+	d.Limit = 1
+	return solveDevice(ctx, d, o, true)
+}
+
+func solveDevice(ctx context.Context, d Device, o Options, fewest bool) (DevicePlan, error) {
 	if err := arg.Context(ctx, "remat"); err != nil {
 		return DevicePlan{}, err
 	}
@@ -213,6 +223,7 @@ func SolveDevice(ctx context.Context, d Device, o Options) (DevicePlan, error) {
 		return DevicePlan{}, err
 	}
 	f := newMicroBatches(d)
+	f.fewest = fewest
 	if o.Slots == 0 && len(f.items) > 1 && f.longest() <= smallStage {
 		o.Slots = smallStageSlots
 	}

@@ -19,6 +19,11 @@ func (f *microBatches) solve(ctx context.Context, most int64, o Options) (Device
 	for _, paths := range usual {
 		reach = min(reach, f.peak(paths))
 	}
+	if f.fewest {
+		if f.limit = min(reach, most); f.limit == most {
+			return f.result(f.plain(), 0), nil
+		}
+	}
 	if reach > f.limit {
 		return DevicePlan{Limit: f.limit, Peak: min(reach, most)}, nil
 	}

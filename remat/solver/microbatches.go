@@ -10,6 +10,7 @@ import (
 // microBatches are those of all stages of a device.
 type microBatches struct {
 	limit  int64
+	fewest bool // the limit is to be the least that has plans
 	stages []Stage
 	k      int     // micro-batches of a stage
 	sides  []*side // all that there are
@@ -313,6 +314,10 @@ func (f *microBatches) isChain() bool {
 // solveChain solves the only micro-batch as Solve does.
 func (f *microBatches) solveChain(ctx context.Context, o Options) (DevicePlan, error) {
 	p, bound, least, err := solveTerms(ctx, f.items[0].side.t, f.limit, o)
+	if err == nil && p == nil && f.fewest {
+		f.limit = least
+		p, bound, _, err = solveTerms(ctx, f.items[0].side.t, f.limit, o)
+	}
 	switch {
 	case err != nil:
 		return DevicePlan{}, err
