@@ -50,9 +50,8 @@ With --model the model is measured on this machine, for up to 16 micro-batches, 
 all its cores: one device with all threads, or several with a part of them. The plan is
 for samples of --data, and training on samples of another shape is refused; without
 --data it is for those that the model usually reads. The step of the best plan is then
-planned as penstock train does it, so that its peaks are known to the byte. Under a
-limit schedules with several stages on each device, which take minutes to plan, are
-searched where --schedule names them. With --out the plan is for penstock train --plan.
+planned as penstock train does it, so that its peaks are known to the byte. With --out
+the plan is for penstock train --plan.
 
 Otherwise only a chain is known (penstock profile).
 

@@ -67,7 +67,7 @@ type modelSearch struct {
 }
 
 // modelPlans is how many plans of a device are made for each schedule and number of micro-batches of a
-// model, which is measured for several: a second or so for a plan of two devices.
+// model, which is measured for several: some tenths of a second.
 const modelPlans = 30
 
 // mostChunks is the most micro-batches that a model is measured for, unless --chunks asks for more.
@@ -146,9 +146,6 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 	}
 	job.title, job.model, job.machine, job.elsewhere = m.name, m, machine, f.machine != ""
 	job.wishes = search.Wishes{Batch: f.batch, Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit, State: slots, Plans: modelPlans}
-	if f.limit > 0 && f.schedules == nil {
-		job.wishes.Schedules = oneStage()
-	}
 	show := newLayerProgress(stderr)
 	defer show.end()
 	var timing profile.Timing
@@ -172,17 +169,6 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 	}
 	warnOfTiming(stderr, timing, searchAgain)
 	return job, nil
-}
-
-// oneStage are the schedules of one stage on each device. Planning several stages on each under a limit
-// takes a second for each cut.
-func oneStage() (names []string) {
-	for _, s := range schedule.Schedules() {
-		if s.Usual() == 1 {
-			names = append(names, s.Name)
-		}
-	}
-	return names
 }
 
 // modelChunks are the numbers of micro-batches that a model is measured for.
