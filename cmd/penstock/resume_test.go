@@ -60,7 +60,7 @@ func TestRestartedByALauncher(t *testing.T) {
 			t.Errorf("%s: %+v, stderr:\n%s", name, done, r.stderr)
 		}
 		t.Setenv(name, "0")
-		if r := command(t, with(args, "--steps", "6")...); r.code != exitFailed || !strings.Contains(r.stderr, "--resume") {
+		if r := command(t, with(args, "--steps", "6")...); r.code != exitUsage || !strings.Contains(r.stderr, "--resume") {
 			t.Errorf("%s=0: exit code %d, stderr:\n%s", name, r.code, r.stderr)
 		}
 		t.Setenv(name, "")
@@ -118,7 +118,7 @@ func TestOutHolds(t *testing.T) {
 	}
 	for _, tt := range tests {
 		r := command(t, tt.args...)
-		if r.code != exitFailed || r.stdout != "" || strings.Count(r.stderr, "\n") != 1 {
+		if r.code != exitUsage || r.stdout != "" || strings.Count(r.stderr, "\n") != 1 {
 			t.Errorf("%q: exit code %d, stdout %q, stderr:\n%s", tt.args, r.code, r.stdout, r.stderr)
 		}
 		for _, part := range tt.want {
