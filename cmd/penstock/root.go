@@ -98,6 +98,7 @@ input.`,
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newTrain(args), newEval(), newPredict(), newExport(), configurable(newBalance()), configurable(newProfile()), configurable(newPlan()), newRemat(), newSchedule(), newReport(), newCheckpoint(), newModels(),
 		newLaunch(), newVersion())
+	completeValues(root)
 	return root
 }
 

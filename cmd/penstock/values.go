@@ -20,8 +20,10 @@ import (
 // value is a flag whose text is read, and refused, when the command line is parsed. read stores
 // what the text says.
 type value struct {
-	text string
-	read func(text string) error
+	text  string
+	read  func(text string) error
+	words []string // what it may be, where that is one of some words
+	path  bool     // it names a file or a directory
 }
 
 func (v *value) String() string { return v.text }
@@ -93,7 +95,7 @@ func duration(s *pflag.FlagSet, to *time.Duration, name string, otherwise time.D
 // word is a flag of one of some words.
 func word(s *pflag.FlagSet, to *string, name, otherwise, usage string, words ...string) {
 	*to = otherwise
-	s.Var(&value{text: otherwise, read: func(text string) error {
+	s.Var(&value{text: otherwise, words: words, read: func(text string) error {
 		if !slices.Contains(words, text) {
 			return errors.New(arg.OneOf(text, words))
 		}
@@ -114,7 +116,7 @@ func size(s *pflag.FlagSet, to *int64, name, usage string) {
 
 // path is a flag of a file's name.
 func path(s *pflag.FlagSet, to *string, name, usage string) {
-	s.Var(&value{read: func(text string) error {
+	s.Var(&value{path: true, read: func(text string) error {
 		if *to = text; text == "" {
 			return errors.New("want a path, or the flag left out")
 		}
