@@ -195,6 +195,7 @@ var (
 		"optim.Config.Betas[1]":    {{named("adam", optim.Config{Betas: [2]float64{0, -1}}), "-1", "want a number from 0 to 1, 1 excluded"}},
 		"optim.Config.Eps":         {{named("adam", optim.Config{Eps: -1}), "-1", "want a finite number"}},
 		"optim.Config.Alpha":       {{named("rmsprop", optim.Config{Alpha: 1}), "1", "want a number from 0 to 1, 1 excluded"}},
+		"optim.Config.Groups":      {{named("sgd", optim.Config{Groups: []optim.Group{{Params: "*.bias", Scale: -1}}}), "*.bias:scale=-1", "want a Scale that is a finite number and not negative"}},
 		"optim.Config.Centered":    {{named("sgd", optim.Config{Centered: true}), "true: it is no setting of sgd", "want it left out"}},
 
 		"optim.ScheduleConfig.LR":          {{named("constant", optim.ScheduleConfig{}), "0", "want a finite number above 0"}},

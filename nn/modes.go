@@ -49,7 +49,7 @@ func TrainOnly(m *Sequential, patterns ...string) error {
 		var names []string
 		for i, l := range layers {
 			names = append(names, strconv.Quote(l.Name))
-			if !matches(pattern, l.Name) {
+			if !Match(pattern, l.Name) {
 				continue
 			}
 			trained[i] = true

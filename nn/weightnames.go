@@ -63,8 +63,8 @@ func (r Rename) apply(name string) string {
 	return strings.Join(out, ".")
 }
 
-// matches reports whether a name is a pattern's, in which * stands for any text.
-func matches(pattern, name string) bool {
+// Match reports whether a parameter's name is a pattern's, in which * stands for any text: "fc.*", "*.bias".
+func Match(pattern, name string) bool {
 	texts := strings.Split(pattern, "*")
 	if len(texts) == 1 {
 		return pattern == name
@@ -173,7 +173,7 @@ func (w *weightsMatch) tied(there map[string]safetensors.Tensor, m Module) (seen
 
 // skipped reports whether a name is left out, and remembers that.
 func (w *weightsMatch) skipped(name string) bool {
-	if !slices.ContainsFunc(w.skip, func(p string) bool { return matches(p, name) }) {
+	if !slices.ContainsFunc(w.skip, func(p string) bool { return Match(p, name) }) {
 		return false
 	}
 	if !slices.Contains(w.report.Skipped, name) {

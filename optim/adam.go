@@ -33,7 +33,7 @@ func newAdam(name string, o Config, decoupled bool) (Optimizer, error) {
 		o.Betas = [2]float64{0.9, 0.999}
 	}
 	o.Eps = orElse(o.Eps, 1e-8)
-	return newOptimizer(&adam{o, decoupled}, orElse(o.LR, 1e-3)), nil
+	return newOptimizer(o, orElse(o.LR, 1e-3), func(o Config) rule { return &adam{o, decoupled} }), nil
 }
 
 type adam struct {

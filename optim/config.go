@@ -35,6 +35,8 @@ type Config struct {
 	Alpha float64
 	// Centered makes RMSprop divide by an estimate of the variance.
 	Centered bool
+	// Groups are parameters with settings of their own. A parameter is in the first that has its name.
+	Groups []Group
 }
 
 // check returns an error for the first setting that is invalid, or that the optimizer does not
@@ -68,7 +70,7 @@ func (o Config) check(optimizer string, takes ...string) error {
 			return &ConfigError{Of: "optim: " + optimizer, Field: s.name, Value: s.value, Remedy: "want " + s.want}
 		}
 	}
-	return nil
+	return o.checkGroups(optimizer)
 }
 
 // isSize and isPart are false for NaN.

@@ -19,7 +19,7 @@ func RMSprop(o Config) (Optimizer, error) {
 		return nil, err
 	}
 	o.Alpha, o.Eps = orElse(o.Alpha, 0.99), orElse(o.Eps, 1e-8)
-	return newOptimizer(&rmsprop{o}, orElse(o.LR, 1e-2)), nil
+	return newOptimizer(o, orElse(o.LR, 1e-2), func(o Config) rule { return &rmsprop{o} }), nil
 }
 
 type rmsprop struct{ Config }

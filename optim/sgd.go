@@ -16,7 +16,7 @@ func SGD(o Config) (Optimizer, error) {
 	if err := o.check("sgd", "Momentum", "Dampening", "Nesterov"); err != nil {
 		return nil, err
 	}
-	return newOptimizer(&sgd{o}, orElse(o.LR, 1e-3)), nil
+	return newOptimizer(o, orElse(o.LR, 1e-3), func(o Config) rule { return &sgd{o} }), nil
 }
 
 type sgd struct{ Config }

@@ -36,15 +36,16 @@ func (m *memory) free() {
 
 // optimizer is a rule and its memory. It implements Optimizer.
 type optimizer struct {
-	rule rule
+	rule   rule
+	groups []groupRule
 
 	mu sync.Mutex // guards what follows, but not inside a *memory
 	lr float64
 	of map[string]*memory // by the parameter's full name; nil once closed
 }
 
-func newOptimizer(r rule, lr float64) *optimizer {
-	return &optimizer{rule: r, lr: lr, of: map[string]*memory{}}
+func newOptimizer(o Config, lr float64, make func(Config) rule) *optimizer {
+	return &optimizer{rule: make(o), groups: grouped(o, make), lr: lr, of: map[string]*memory{}}
 }
 
 func (o *optimizer) Step(c *torch.Ctx, params []nn.NamedParam) {

@@ -53,12 +53,13 @@ type part struct {
 func (p part) fresh() bool { return p.memory != p.known }
 
 func (o *optimizer) Need(params []nn.NamedParam) (n Need) {
-	slots, temporaries := int64(len(o.rule.slots())), int64(o.rule.temporaries())
+	slots := int64(len(o.rule.slots()))
 	for _, p := range params {
 		if o.known(p.Name).fresh() {
 			n.State += slots * p.Bytes()
 		}
-		n.Scratch = max(n.Scratch, temporaries*p.Bytes())
+		rule, _ := o.ruleOf(p.Name)
+		n.Scratch = max(n.Scratch, int64(rule.temporaries())*p.Bytes())
 	}
 	return n
 }
@@ -87,7 +88,8 @@ func (o *optimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) Update {
 				u.parts[len(u.parts)-1].memory = &memory{}
 				u.parts[len(u.parts)-1].memory.allocate(c, t, len(o.rule.slots()))
 			}
-			scratch = max(scratch, int64(o.rule.temporaries())*p.Bytes())
+			rule, _ := o.ruleOf(p.Name)
+			scratch = max(scratch, int64(rule.temporaries())*p.Bytes())
 		}
 		if scratch > 0 {
 			u.scratch = c.Keep(c.Empty(torch.Uint8, scratch))
@@ -146,15 +148,16 @@ func (u *prepared) apply(p *part, lr float64) {
 			p.memory.steps--
 		}
 	}()
-	u.o.rule.update(u.c, t, u.c.GradOf(t), p.memory, u.temporaries(t), lr)
+	rule, scale := u.o.ruleOf(p.Name)
+	rule.update(u.c, t, u.c.GradOf(t), p.memory, u.temporaries(t, rule.temporaries()), scale*lr)
 	done = true
 	u.o.remember(p.Name, p.memory)
 	p.known = p.memory
 }
 
 // temporaries are views of the scratch, of a parameter's shape.
-func (u *prepared) temporaries(p *torch.Tensor) []*torch.Tensor {
-	out := make([]*torch.Tensor, u.o.rule.temporaries())
+func (u *prepared) temporaries(p *torch.Tensor, count int) []*torch.Tensor {
+	out := make([]*torch.Tensor, count)
 	n := p.Numel() * p.DType().Size()
 	for i := range out {
 		if u.scratch == nil { // of parameters without elements alone

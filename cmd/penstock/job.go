@@ -139,6 +139,12 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 			"lr": j.update.LR, "momentum": j.update.Momentum, "nesterov": j.update.Nesterov, "weight-decay": j.update.WeightDecay,
 		}},
 	}
+	if len(j.groups) > 0 {
+		j.recipe.Optimizer.Settings.(map[string]any)["group"] = j.groups
+	}
+	if err := j.checkGroups(); err != nil {
+		return err
+	}
 	if j.accumulate > 1 {
 		j.recipe.Accumulate = j.accumulate
 	}

@@ -157,6 +157,9 @@ func (p *plan) checkOptimizer(s *pflag.FlagSet) error {
 	if p.update.Nesterov && p.optimizerName == "sgd" && p.update.Momentum == 0 {
 		return badUsage("--nesterov with --momentum 0: want a momentum above 0 with it")
 	}
+	if err := p.readGroups(); err != nil {
+		return err
+	}
 	o, err := optim.New(p.optimizerName, p.update)
 	if err != nil {
 		return inFlags(s, err)

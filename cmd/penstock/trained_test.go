@@ -400,7 +400,7 @@ func TestValidate(t *testing.T) {
 	} {
 		refuses(t, with(with(small, "--steps", "1"), row.args...), row.code, row.part)
 	}
-	refuses(t, with(small, "--data-set", "train=256,test=64", "--validate", "0.5", "--batch", "64", "--lr", "0.5", "--resume", "--out", filepath.Join(dir, "a")), exitFailed,
+	refuses(t, with(small, "--data-set", "train=256,test=64", "--validate", "0.5", "--batch", "64", "--lr", "0.5", "--resume", "--out", filepath.Join(dir, "a")), exitUsage,
 		`data.settings.validation is "0.25" there and "0.5" here; resume with the --validate of then`)
 }
 
