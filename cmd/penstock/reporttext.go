@@ -25,6 +25,7 @@ type textReporter struct {
 	bar     *progressbar.ProgressBar // nil without a terminal
 	width   func() int               // of the terminal, which may change
 	ended   bool                     // there are no more steps
+	left    bool                     // what follows is below the bar
 	counter *counter                 // of an evaluation apart from the bar; nil between them
 	shown   time.Time                // when progress was shown last
 	samples int
@@ -110,11 +111,12 @@ func (r *textReporter) show(s train.StepInfo) error {
 }
 
 func (r *textReporter) evaluating(what string, done, all int) {
-	if r.bar != nil && !r.ended {
+	if r.running() {
 		width := r.width()
 		r.bar.Describe(fitting(width-aroundBar(width), fmt.Sprintf("%s %d/%d", what, done, all), what))
 		return
 	}
+	r.leaveBar()
 	if r.counter == nil {
 		r.counter = newCounter(r.stderr, what, "samples")
 	}
@@ -125,13 +127,26 @@ func (r *textReporter) evaluating(what string, done, all int) {
 }
 
 func (r *textReporter) validated(v train.ValidationInfo) error {
-	if r.bar != nil {
+	if r.running() {
 		if err := r.bar.Clear(); err != nil {
 			return err
 		}
+	} else {
+		r.leaveBar()
 	}
 	_, err := fmt.Fprintln(r.stderr, validationText(v))
 	return err
+}
+
+// running says that there is a bar with steps to come.
+func (r *textReporter) running() bool { return r.bar != nil && !r.ended && !r.bar.IsFinished() }
+
+// leaveBar goes on below a bar that is finished.
+func (r *textReporter) leaveBar() {
+	if r.bar != nil && r.bar.IsFinished() && !r.left {
+		r.left = true
+		fmt.Fprint(r.stderr, "\n")
+	}
 }
 
 // fitting is the first text of at most so many characters, or else as much of the last as fits. The
@@ -176,7 +191,7 @@ func (r *textReporter) endSteps() {
 	switch {
 	case r.bar == nil || !r.bar.IsStarted():
 	case r.bar.IsFinished():
-		fmt.Fprint(r.stderr, "\n")
+		r.leaveBar()
 	default:
 		fmt.Fprint(r.stderr, "\n\n")
 	}
