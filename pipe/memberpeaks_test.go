@@ -152,8 +152,8 @@ func TestMemoryOfNeighboursInOneProcess(t *testing.T) {
 // process and over Gloo a run takes what was planned, under the least limits, and a byte less is refused.
 func TestGapsAtCuts(t *testing.T) {
 	torchtest.Check(t)
-	d := drawn{Kinds: []int{9, 33, 33, 9}, Rows: 6, Short: 6, Chunks: 3, Seed: 4, Checkpoint: pipe.Optimal, Budget: []int64{1, 1, 1},
-		Order: order{Name: "gpipe", Balance: []int{2, 2, 2}, Devices: []int{0, 1, 2}}}
+	d := drawn{Kinds: []int{9, 33, 9}, Rows: 6, Short: 6, Chunks: 3, Seed: 4, Checkpoint: pipe.Optimal, Budget: []int64{1, 1, 1},
+		Order: order{Name: "gpipe", Balance: []int{2, 1, 4}, Devices: []int{0, 1, 2}}}
 	q := d.problem()
 	for _, s := range q.shortages(t, d.config()).Stages {
 		d.Budget[s.Stage] = s.Least

@@ -125,10 +125,12 @@ func (m *randomNet) grow(i, k int) {
 		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			return []*torch.Tensor{c.Reshape(xs[0], -1, 2, 6, 6)}
 		}))
-	case 33: // of its output and of the gradient of its input the memory has gaps
+	case 33: // gaps in the memory of an output and of the gradient of an input, beside layers that copy neither
+		m.add(nn.NewTanh())
 		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			return c.Narrow(c.Cat([]*torch.Tensor{x, c.Detach(c.Tanh(x))}, 3), 3, 3, 6)
 		}))
+		m.add(nn.NewTanh())
 	}
 }
 
