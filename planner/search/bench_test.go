@@ -41,9 +41,11 @@ func scaled(c remat.Chain, batch int, chunks ...int) (p Profile) {
 func reportGap(b *testing.B, r *Result) {
 	gap := 0.0
 	for _, o := range r.Schedules {
-		if o.Plan != nil {
-			gap = max(gap, float64(o.Plan.Step)/float64(o.LowerBound)-1)
+		if o.Plan == nil {
+			b.Logf("%s: %s", o.Schedule, o.Lost)
+			continue
 		}
+		gap = max(gap, float64(o.Plan.Step)/float64(o.LowerBound)-1)
 		b.Logf("%s: %v, bound %v, proved %v %s", o.Schedule, o.Plan.Step, o.LowerBound, o.Proved, o.Lost)
 	}
 	b.ReportMetric(100*(float64(r.Best.Step)/float64(r.LowerBound)-1), "%gap")
@@ -90,6 +92,33 @@ func BenchmarkSearchLimit(b *testing.B) {
 		}
 		b.ReportMetric(time.Since(began).Seconds(), "s-limited")
 		reportGap(b, r)
+	}
+}
+
+// All schedules, up to 4 devices and 16 micro-batches, where memory decides, and where no plan fits.
+func BenchmarkSearchLimitAll(b *testing.B) {
+	for _, units := range []int{16, 38} {
+		for _, percent := range []int64{60, 25} {
+			b.Run(fmt.Sprintf("units=%d/bytes=%d%%", units, percent), func(b *testing.B) {
+				p := scaled(madeUp(units), 16, 1, 2, 4, 8, 16)
+				w := Wishes{Batch: 16, MicroBatches: []int{8}, Devices: 4, Schedules: []string{"1f1b"}}
+				free, err := Search(context.Background(), p, devices(4, 0), w)
+				if err != nil {
+					b.Fatal(err)
+				}
+				for b.Loop() {
+					r, err := Search(context.Background(), p, devices(4, 0), Wishes{Batch: 16, Limit: free.Best.Peaks[0] * percent / 100, Plans: 30})
+					switch {
+					case err != nil:
+						b.Fatal(err)
+					case r.Best != nil:
+						reportGap(b, r)
+					default:
+						b.Logf("the least limit is %d, proved %v", r.Short.Least(), r.ShortProved)
+					}
+				}
+			})
+		}
 	}
 }
 

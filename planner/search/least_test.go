@@ -70,9 +70,6 @@ func TestLeastLimit(t *testing.T) {
 
 // The same with more units and micro-batches.
 func TestLeastLimitOfMore(t *testing.T) {
-	if *limited == 0 {
-		t.Skip("with -limited N, such as 100")
-	}
 	done := 0
 	for done < *limited {
 		rapid.Check(t, func(t *rapid.T) {
