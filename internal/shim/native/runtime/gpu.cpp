@@ -209,7 +209,8 @@ const GPUMemory memory{
       out->cached = out->taken - stats.active_bytes[all].current;
     },
     [](int32_t account, int64_t limit) {
-      if (!usable(account)) return;
+      if (device_of(account) >= ps_devices(static_cast<int32_t>(c10::DeviceType::CUDA))) return;
+      at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // a limit may be set before anything is allocated
       const c10::cuda::CUDAGuard guard(device_of(account));
       size_t unused = 0, total = 0;
       C10_CUDA_CHECK(cudaMemGetInfo(&unused, &total));
