@@ -103,7 +103,7 @@ func lightness(schedule string) int {
 
 // How many devices are planned to find the least limits: of each space of one stage on each device, of all spaces of
 // several, and of a space if another schedule has a plan.
-const onePlans, leanPlans, fewPlans = 1000, 300, 20
+const onePlans, leanPlans, fewPlans = 1000, 60, 20
 
 // Enough is how many devices are enough, if those that are added are like the machine's last one: the fewest with
 // which a plan fits, more than the machine has or than wishes say, 0 if none is found with up to eight times as many.
