@@ -102,7 +102,8 @@ func lightness(schedule string) int {
 }
 
 // How many devices are planned to find the least limits: of each space of one stage on each device, of all spaces of
-// several, and of a space if another schedule has a plan.
+// several, and of a space if another schedule has a plan,
+// or if it is tried with more devices.
 const onePlans, leanPlans, fewPlans = 1000, 60, 20
 
 // Enough is how many devices are enough, if those that are added are like the machine's last one: the fewest with
@@ -145,7 +146,11 @@ func Enough(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 				if p.prepare() != nil || !p.limited {
 					continue
 				}
-				if l, err := p.fitting(ctx, wishes.plans()); err != nil || l.cut != nil {
+				plans := wishes.plans()
+				if p.virtual > 1 {
+					plans = min(plans, fewPlans)
+				}
+				if l, err := p.fitting(ctx, plans); err != nil || l.cut != nil {
 					return n, err
 				}
 			}
