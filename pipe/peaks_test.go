@@ -40,6 +40,30 @@ func TestPredictedPeaksOfRandomModels(t *testing.T) {
 	})
 }
 
+// TestPredictedPeaksOfPartsOnOneDevice: a stage's backward frees what it may, and what the next stage on
+// its device holds for the second part of its own stays: an output, a gradient, both or neither.
+func TestPredictedPeaksOfPartsOnOneDevice(t *testing.T) {
+	torchtest.Check(t)
+	rapid.Check(t, func(t *rapid.T) {
+		kinds := rapid.SampledFrom([][]int{{4, 31}, {31, 9, 31}, {8, 31, 9}, {33, 8, 31}}).Draw(t, "layers")
+		q := problem{
+			model: func() *nn.Sequential { return randomModel(kinds, nn.Checkpointed) }, rows: 3, steps: 1,
+			loss: nn.CrossEntropy(), input: normal(3, 2, 6, 6), target: classes(3, 3), deferred: true, threads: 1,
+		}
+		cfg := pipe.Config{Chunks: 4, DeferredBatchNorm: q.deferred, Threads: 1, Seed: 1}
+		layers := len(q.model().Layers())
+		o := order{Seed: rapid.Uint64().Draw(t, "seed"), Parts: true, Balance: []int{2, 2, layers - 4}, Devices: []int{0, 0, 1}}
+		o.set(&cfg)
+		cfg.Checkpoint = pipe.Never
+		if q.randomBudgets(t, &cfg); cfg.Budget == nil {
+			return
+		}
+		if wrong := q.predicted(t, cfg); wrong != "" {
+			t.Fatal(wrong)
+		}
+	})
+}
+
 // predicted says where the most bytes of a device are not those that were planned.
 func (q problem) predicted(t test, cfg pipe.Config) (wrong string) {
 	model := q.model()

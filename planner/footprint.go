@@ -86,8 +86,9 @@ type BackwardBytes struct {
 // UnitBackward is what a backward of a unit takes.
 type UnitBackward struct {
 	// Peak is the most. Deferred is what it is where units after it hold what they have left to second
-	// parts, and Held where another stage holds all of the unit's output and its gradients.
-	Peak, Deferred, Held int64
+	// parts, and Held where another stage holds all of the unit's output and its gradients. Next is what
+	// it is where the next stage holds what it has left to second parts, 0 where that is not known.
+	Peak, Deferred, Held, Next int64
 
 	Weights int64 // gradients of parameters that it makes
 	// Left is what it leaves to the second part, beside the blocks of the unit's input and of gradients

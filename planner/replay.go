@@ -34,6 +34,7 @@ type block struct {
 
 // inFlight is a micro-batch on a stage.
 type inFlight struct {
+	key    [2]int // stage and micro-batch
 	fp     *Footprint
 	inputs [][]*block // by boundary, by element; nil where the input of the unit is not there
 	within []bool     // by boundary: it is a part of what a forward with gradients has left
@@ -150,7 +151,7 @@ func (r *replay) at(a schedule.Action) *inFlight {
 		s := &r.p.Stages[a.Stage]
 		fp := s.footprint(a.MicroBatch)
 		n := len(fp.Units)
-		m = &inFlight{fp: fp, inputs: make([][]*block, n+1), within: make([]bool, n+1), saved: make([]*block, n), ran: make([]bool, n), grads: make([][]*block, n+1)}
+		m = &inFlight{key: key, fp: fp, inputs: make([][]*block, n+1), within: make([]bool, n+1), saved: make([]*block, n), ran: make([]bool, n), grads: make([][]*block, n+1)}
 		if m.kind = Adds; a.MicroBatch == 0 && !s.memory.Gradients {
 			m.kind = Makes
 		}
@@ -446,6 +447,8 @@ func (r *replay) unitBackward(m *inFlight, i int) {
 	m.inputs[i+1], m.within[i+1], m.saved[i], m.grads[i+1] = nil, false, nil, nil
 	peak := u.Peak
 	switch units, stages := elsewhere(gone, stays, deferred); {
+	case u.Next > 0 && units == 0 && stages > 0 && r.heldByNext(m, gone, stays):
+		peak = max(u.Next, u.Peak)
 	case stages > 0:
 		peak = min(peak+units+stages, max(u.Held, u.Peak))
 	case units > 0:
@@ -453,6 +456,21 @@ func (r *replay) unitBackward(m *inFlight, i int) {
 	}
 	r.most = max(r.most, before+peak)
 	r.dropInput(m, i)
+}
+
+// heldByNext says whether what is held of a micro-batch's blocks is what the next stage has left to second
+// parts of its backward of the same.
+func (r *replay) heldByNext(m *inFlight, gone, stays []*block) bool {
+	next := r.states[[2]int{m.key[0] + 1, m.key[1]}]
+	if next == nil {
+		return false
+	}
+	var theirs []*block
+	for _, l := range next.left {
+		theirs = append(theirs, l.blocks...)
+	}
+	_, others := elsewhere(gone, slices.Concat(stays, theirs), nil)
+	return others == 0
 }
 
 // left holds what the first part of a unit's backward leaves to the second.

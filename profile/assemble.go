@@ -124,7 +124,7 @@ func (st *staged) footprint() *planner.Footprint {
 		b.Leaves = parcel(b.Gradients.At[0], st.elements(0, st.flows.tuple[0]))
 		for i, u := range st.all {
 			r := u.backs[kind]
-			one := planner.UnitBackward{Peak: r.first.peak, Deferred: r.deferred, Held: r.held, Weights: r.made}
+			one := planner.UnitBackward{Peak: r.first.peak, Deferred: r.deferred, Held: r.held, Next: r.next, Weights: r.made}
 			if kind >= int(planner.MakesLater) {
 				one.LeftPeak, one.LeftHeld, one.LeftWeights, one.Left = r.second.peak, r.heldThen, r.madeThen, u.leaves.own
 				one.LeftInputs = append(picked(inputs.At[i], u.leaves.inputs), picked(inputs.At[i+1], u.leaves.outputs)...)

@@ -100,20 +100,23 @@ func (p *prober) backward(st *staged, i int) error {
 			if kind == planner.MakesLater && !out.passes { // the gradients of parameters are there
 				out.leaves = p.parts(st, i)
 			}
-			all := p.given(st, i)
+			all := st.next != nil && i == len(st.units)-1 // the gradients are the next stage's
 			deferred := st.deferred(i, kind)
 			b := &out.backs[kind]
 			if all {
 				r := p.back(st, i, kind, true, func(*storage) bool { return true })
 				b.held, b.heldThen = r.first.peak, r.second.peak
+				if theirs := st.deferredByNext(kind); len(theirs) > 0 {
+					b.next = p.back(st, i, kind, true, func(s *storage) bool { return theirs[s] }).first.peak
+				}
 			}
 			if len(deferred) > 0 {
 				b.deferred = p.back(st, i, kind, true, func(s *storage) bool { return deferred[s] }).first.peak
 			}
-			held, heldThen, after := b.held, b.heldThen, b.deferred
+			held, heldThen, after, next := b.held, b.heldThen, b.deferred, b.next
 			*b = p.back(st, i, kind, false, func(*storage) bool { return false })
 			b.held, b.deferred = max(held, b.first.peak), max(after, b.first.peak)
-			b.heldThen = max(heldThen, b.second.peak)
+			b.heldThen, b.next = max(heldThen, b.second.peak), next
 		}
 		if p.Split {
 			second := out.backs[planner.AddsLater].second
@@ -124,11 +127,6 @@ func (p *prober) backward(st *staged, i int) error {
 		}
 		return nil
 	})
-}
-
-// given says whether the gradients of unit i come from a stage on the same device.
-func (p *prober) given(st *staged, i int) bool {
-	return i == len(st.units)-1 && st.number < len(p.Balance)-1 && !p.apart(st.number, st.number+1)
 }
 
 // back measures one backward. Meanwhile somebody else holds those blocks of the output of the unit, and
@@ -215,6 +213,26 @@ func (st *staged) deferred(i int, kind planner.BackwardKind) map[*storage]bool {
 			}
 		}
 	}
+	return out
+}
+
+// deferredByNext is the memory at the stage's end that the next one holds between the parts of a backward,
+// but for skips.
+func (st *staged) deferredByNext(kind planner.BackwardKind) map[*storage]bool {
+	next, later := st.next, kind
+	if later < planner.MakesLater {
+		later += planner.MakesLater
+	}
+	n, theirs, out := len(st.units), next.deferred(-1, later), map[*storage]bool{}
+	pair := func(sent, got []*storage) {
+		for k := range min(next.flows.tuple[0], len(sent), len(got)) {
+			if theirs[got[k]] {
+				out[sent[k]] = true
+			}
+		}
+	}
+	pair(st.flows.states[n], next.flows.states[0])
+	pair(st.flows.back[kind].states[n], next.flows.back[later].states[0])
 	return out
 }
 
@@ -334,6 +352,7 @@ type backReading struct {
 	// deferred is the peak of the first part where the units after it have deferred something, held where
 	// another stage holds all of the output and its gradients, and heldThen that of the second part.
 	deferred, held, heldThen int64
+	next                     int64 // the first part's, where the next stage holds what it has deferred
 }
 
 // zeroGrads drops the gradients of a layer's parameters.

@@ -93,7 +93,10 @@ func (p *prober) chains(s *sweep, sample []*torch.Tensor) (chains []Chain, err e
 	}
 	torch.FreeAll(p.xs)
 	p.xs = nil
-	for _, st := range slices.Backward(stages) {
+	for i, st := range slices.Backward(stages) {
+		if i < len(stages)-1 && !p.apart(i, i+1) {
+			st.next = stages[i+1]
+		}
 		if err := p.backwards(st); err != nil {
 			return nil, err
 		}

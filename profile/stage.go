@@ -23,6 +23,7 @@ type staged struct {
 	held        map[int]input // inputs of some units, from which those of the others are made again
 	beyond      []int         // by skip at the last boundary: how often later stages pop it
 	ties        []tied
+	next        *staged // the stage after it, if that is on the same device
 
 	given, gives, skipsIn, skipsOut int64 // bytes
 }
