@@ -255,6 +255,7 @@ func (x *graphRun) leave(worker int) {
 	}
 	if <-x.over; x.err != nil {
 		x.task.undo(worker)
+		_ = torch.Try(x.p.workers[worker].leave)
 	}
 }
 

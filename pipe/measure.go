@@ -69,12 +69,10 @@ func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile
 // alone runs f on the first worker of the process while the others wait, within a run that was entered. Nothing
 // else changes the accounts of the devices meanwhile.
 func (p *Pipe) alone(f func(c *torch.Ctx) error) (err error) {
-	var arrived, all sync.WaitGroup
+	var arrived sync.WaitGroup
 	done := make(chan struct{})
 	arrived.Add(len(p.mine))
-	all.Add(len(p.mine))
-	p.start(func(worker int, c *torch.Ctx) {
-		defer all.Done()
+	p.onWorkers(func(worker int, c *torch.Ctx) {
 		arrived.Done()
 		if worker != p.mine[0] {
 			<-done
@@ -85,7 +83,6 @@ func (p *Pipe) alone(f func(c *torch.Ctx) error) (err error) {
 		err = fmt.Errorf("pipe: measuring: %w", ErrGoexit) // overwritten unless a layer ends the goroutine
 		err = onStage(0, c, func(_ int, c *torch.Ctx) error { return f(c) })
 	})
-	all.Wait()
 	return err
 }
 

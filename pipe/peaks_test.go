@@ -40,19 +40,23 @@ func TestPredictedPeaksOfRandomModels(t *testing.T) {
 	})
 }
 
-// TestPredictedPeaksOfPartsOnOneDevice: a stage's backward frees what it may, and what the next stage on
-// its device holds for the second part of its own stays: an output, a gradient, both or neither.
-func TestPredictedPeaksOfPartsOnOneDevice(t *testing.T) {
+// TestPredictedPeaksOfParts: the backwards of a device free what they may, and what is held for second
+// parts of others stays: inputs, outputs, gradients, all of them or none.
+func TestPredictedPeaksOfParts(t *testing.T) {
 	torchtest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {
-		kinds := rapid.SampledFrom([][]int{{4, 31}, {31, 9, 31}, {8, 31, 9}, {33, 8, 31}}).Draw(t, "layers")
+		kinds := rapid.SampledFrom([][]int{{4, 31}, {31, 9, 31}, {8, 31, 9}, {19, 0}, {33, 8, 31}}).Draw(t, "layers")
 		q := problem{
 			model: func() *nn.Sequential { return randomModel(kinds, nn.Checkpointed) }, rows: 3, steps: 1,
 			loss: nn.CrossEntropy(), input: normal(3, 2, 6, 6), target: classes(3, 3), deferred: true, threads: 1,
 		}
-		cfg := pipe.Config{Chunks: 4, DeferredBatchNorm: q.deferred, Threads: 1, Seed: 1}
+		cfg := pipe.Config{Chunks: 3, DeferredBatchNorm: q.deferred, Threads: 1, Seed: 1}
 		layers := len(q.model().Layers())
-		o := order{Seed: rapid.Uint64().Draw(t, "seed"), Parts: true, Balance: []int{2, 2, layers - 4}, Devices: []int{0, 0, 1}}
+		o := order{Seed: rapid.Uint64().Draw(t, "seed"), Parts: true, Balance: []int{layers - 1, 1}, Devices: []int{0, 1}}
+		if rapid.Bool().Draw(t, "two stages on a device") {
+			first := rapid.IntRange(1, layers-2).Draw(t, "first")
+			o.Balance, o.Devices = []int{first, layers - 1 - first, 1}, []int{0, 0, 1}
+		}
 		o.set(&cfg)
 		cfg.Checkpoint = pipe.Never
 		if q.randomBudgets(t, &cfg); cfg.Budget == nil {

@@ -144,7 +144,7 @@ func (p *Pipe) Close() error {
 }
 
 // start gives every worker of this process its job, within a run that was entered. A job runs on the goroutine of
-// the worker, with its index.
+// the worker, with its index. It leaves the worker before it says that it is done.
 func (p *Pipe) start(job func(worker int, c *torch.Ctx)) {
 	p.submit.Lock()
 	defer p.submit.Unlock()
@@ -152,9 +152,22 @@ func (p *Pipe) start(job func(worker int, c *torch.Ctx)) {
 		p.jobs.Add(1)
 		p.workers[i].jobs <- func(c *torch.Ctx) {
 			defer p.jobs.Add(-1)
-			p.workers[i].within(func() { job(i, c) })
+			p.workers[i].begin()
+			job(i, c)
 		}
 	}
+}
+
+// onWorkers starts jobs and waits until they are done, and what they have queued.
+func (p *Pipe) onWorkers(job func(worker int, c *torch.Ctx)) {
+	var all sync.WaitGroup
+	all.Add(len(p.mine))
+	p.start(func(worker int, c *torch.Ctx) {
+		defer all.Done()
+		defer func() { _ = torch.Try(p.workers[worker].leave) }() // the next operator fails as well
+		job(worker, c)
+	})
+	all.Wait()
 }
 
 // busy says whether a worker has a job. If none has, the accounts of the devices show what they
@@ -187,10 +200,7 @@ func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) err
 // onStages is OnStages within a run that was entered. The model need not be placed.
 func (p *Pipe) onStages(f func(stage int, c *torch.Ctx) error) error {
 	errs := make([]error, len(p.stages))
-	var all sync.WaitGroup
-	all.Add(len(p.mine))
-	p.start(func(worker int, c *torch.Ctx) {
-		defer all.Done()
+	p.onWorkers(func(worker int, c *torch.Ctx) {
 		defer p.count(worker)()
 		for i, s := range p.stages {
 			if s.worker == worker && s.Here {
@@ -200,7 +210,6 @@ func (p *Pipe) onStages(f func(stage int, c *torch.Ctx) error) error {
 			}
 		}
 	})
-	all.Wait()
 	return errors.Join(errs...)
 }
 

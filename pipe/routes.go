@@ -85,16 +85,13 @@ func (r *minibatch) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parce
 	return out
 }
 
-// within runs a job of a caller: its work begins after what the caller has queued, and is done when
-// within returns. Nothing in between waits for a GPU. A device on which even that fails says so again in
-// the next operator.
-func (w *worker) within(job func()) {
-	defer func() { _ = torch.Try(w.leave) }()
+// begin has the worker's work begin after what the caller of its job has queued. From there to leave
+// nothing waits for a GPU. A device on which even that fails says so again in the next operator.
+func (w *worker) begin() {
 	_ = torch.Try(func() { stream.Begin(w.stream, w.caller()) })
-	job()
 }
 
-// leave blocks until all work of the worker is done.
+// leave blocks until all work of the worker is done. It panics if the work has failed.
 func (w *worker) leave() { stream.End(stream.Host{}, w.stream) }
 
 // caller is the stream on which the caller of a run queues what it makes on the worker's device.

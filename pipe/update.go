@@ -275,10 +275,7 @@ func (p *Pipe) inPhases(ctx context.Context, phases []phase, end func(worker int
 			return phases[i].meet(ctx, failed)
 		})
 	}
-	var all sync.WaitGroup
-	all.Add(len(p.mine))
-	p.start(func(worker int, c *torch.Ctx) {
-		defer all.Done()
+	p.onWorkers(func(worker int, c *torch.Ctx) {
 		defer p.count(worker)()
 		at := 0
 		defer func() { // nobody is to wait for a worker that does not go on
@@ -302,7 +299,6 @@ func (p *Pipe) inPhases(ctx context.Context, phases []phase, end func(worker int
 			}
 		}
 	})
-	all.Wait()
 	for i, list := range errs {
 		var others error
 		if i < len(met) {

@@ -104,19 +104,24 @@ func (p *prober) backward(st *staged, i int) error {
 			deferred := st.deferred(i, kind)
 			b := &out.backs[kind]
 			if all {
-				r := p.back(st, i, kind, true, func(*storage) bool { return true })
+				r := p.back(st, i, kind, gradientsAlone, func(*storage) bool { return true })
 				b.held, b.heldThen = r.first.peak, r.second.peak
 				if theirs := st.deferredByNext(kind); len(theirs) > 0 {
-					b.next = p.back(st, i, kind, true, func(s *storage) bool { return theirs[s] }).first.peak
+					b.next = p.back(st, i, kind, gradientsAlone, func(s *storage) bool { return theirs[s] }).first.peak
 				}
 			}
 			if len(deferred) > 0 {
-				b.deferred = p.back(st, i, kind, true, func(s *storage) bool { return deferred[s] }).first.peak
+				b.deferred = p.back(st, i, kind, gradientsAlone, func(s *storage) bool { return deferred[s] }).first.peak
+			}
+			var then int64
+			if kind >= planner.MakesLater {
+				then = p.back(st, i, kind, everything, func(*storage) bool { return false }).second.peak
 			}
 			held, heldThen, after, next := b.held, b.heldThen, b.deferred, b.next
-			*b = p.back(st, i, kind, false, func(*storage) bool { return false })
+			*b = p.back(st, i, kind, nothing, func(*storage) bool { return false })
 			b.held, b.deferred = max(held, b.first.peak), max(after, b.first.peak)
 			b.heldThen, b.next = max(heldThen, b.second.peak), next
+			b.second.peak = then
 		}
 		if p.Split {
 			second := out.backs[planner.AddsLater].second
@@ -129,9 +134,19 @@ func (p *prober) backward(st *staged, i int) error {
 	})
 }
 
-// back measures one backward. Meanwhile somebody else holds those blocks of the output of the unit, and
-// of its gradients, that held says. A trial has copies of the other gradients, and drops what it leaves.
-func (p *prober) back(st *staged, i int, kind planner.BackwardKind, trial bool, held func(*storage) bool) (out backReading) {
+// copying says what a backward that is measured has copies of. One without copies leaves gradients to
+// the unit before; others drop what they leave.
+type copying int
+
+const (
+	nothing copying = iota
+	gradientsAlone
+	everything // also of its input, which the second part may be the last to hold
+)
+
+// back measures one backward. Meanwhile somebody else holds the input that is no copy, and those blocks
+// of the output of the unit, and of its gradients, that held says.
+func (p *prober) back(st *staged, i int, kind planner.BackwardKind, copies copying, held func(*storage) bool) (out backReading) {
 	if kind == planner.Makes || kind == planner.MakesLater {
 		for _, l := range st.all[i].list {
 			zeroGrads(l)
@@ -153,7 +168,15 @@ func (p *prober) back(st *staged, i int, kind planner.BackwardKind, trial bool, 
 		}
 	}
 	before := gradBytes(list)
-	e := p.execute(i, true)
+	in := input{p.xs, p.skips}
+	if copies == everything {
+		in = p.copyOf(st, i)
+	}
+	e := p.executeFrom(in, i)
+	if copies == everything {
+		in.free()
+	}
+	e.Again(i)
 	p.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
 	e.Defer = kind >= planner.MakesLater
 
@@ -168,12 +191,12 @@ func (p *prober) back(st *staged, i int, kind planner.BackwardKind, trial bool, 
 	ys, stashed := e.Saved(i)
 	hold(slices.Concat(ys, stashed), st.flows.states[i+1])
 	hold(arrived, f.states[i+1])
-	if trial {
-		copies := left.copied(p, func(id uintptr) bool {
+	if copies != nothing {
+		own := left.copied(p, func(id uintptr) bool {
 			k := slices.Index(given, id)
 			return held(f.states[i+1][k])
 		})
-		left = &copies
+		left = &own
 		defer left.free()
 	}
 	left.give(st, i, e)
@@ -181,7 +204,7 @@ func (p *prober) back(st *staged, i int, kind planner.BackwardKind, trial bool, 
 	left.take(p, st, i, e)
 	torch.FreeAll(others)
 	out.made = gradBytes(list) - before
-	if !trial {
+	if copies == nothing {
 		f.goes(i, given, left.list(st.elements(i, st.flows.tuple[i])), list)
 	}
 	if e.Defer {
@@ -190,6 +213,31 @@ func (p *prober) back(st *staged, i int, kind planner.BackwardKind, trial bool, 
 	}
 	e.Free()
 	return out
+}
+
+// copyOf is the input of unit i. What has memory of its own is copied, but for what the stage gets from
+// the batch, which is held throughout.
+func (p *prober) copyOf(st *staged, i int) input {
+	states := st.flows.states[i]
+	elements := p.shared(slices.Concat(p.xs, p.skips))
+	for k, x := range elements {
+		if x == nil {
+			continue
+		}
+		_, bytes := x.Storage()
+		s, users := states[k], 0
+		for _, other := range states {
+			if other == s {
+				users++
+			}
+		}
+		if s == nil || s.first == 0 && st.number == 0 || users > 1 || bytes != x.Numel()*x.DType().Size() || !x.IsContiguous() {
+			continue
+		}
+		elements[k] = p.c.Keep(p.c.Clone(x))
+		x.Free()
+	}
+	return input{elements[:len(p.xs)], elements[len(p.xs):]}
 }
 
 // deferred is the memory at the boundary after unit i that the units after it hold between the parts of
