@@ -323,6 +323,9 @@ func (j *searchJob) once(ctx context.Context) (*search.Result, error) {
 	}
 	least, will := j.beyondChains(least)
 	remedy := fmt.Sprintf("a limit of at least %d bytes %s do", least.Least(), will)
+	if !r.ShortProved {
+		remedy += ", and perhaps a lower one, which was not searched for to the end"
+	}
 	if enough > 0 {
 		remedy += fmt.Sprintf(", or %d devices", enough)
 	} else {
