@@ -27,9 +27,9 @@ func listenOn(ctx context.Context, c Config) (net.IP, error) {
 // ownAddress is the first address of rank 0's host that an interface of this machine has, or nil.
 func ownAddress(ctx context.Context, c Config) (net.IP, error) {
 	host, _, _ := net.SplitHostPort(c.Address)
-	all, err := net.DefaultResolver.LookupIPAddr(ctx, host)
+	all, err := addressesOf(ctx, c, host)
 	if err != nil {
-		return nil, noAddress(c, err)
+		return nil, err
 	}
 	mine, err := net.InterfaceAddrs()
 	if err != nil {
@@ -43,6 +43,31 @@ func ownAddress(ctx context.Context, c Config) (net.IP, error) {
 		}
 	}
 	return nil, nil
+}
+
+// addressesOf waits until rank 0's host has addresses.
+func addressesOf(ctx context.Context, c Config, host string) ([]net.IPAddr, error) {
+	defer whenLong(func() {
+		c.log().Info("group: rank 0 looks up its address, for which there is no such host yet", "at", c.Address, "for", c.Timeout)
+	})()
+	var last error
+	for {
+		all, err := net.DefaultResolver.LookupIPAddr(ctx, host)
+		if err == nil {
+			return all, nil
+		}
+		if last == nil || ctx.Err() == nil { // a search that the end of the time has cut short says less
+			last = err
+		}
+		if sleep(ctx, lookAgain) {
+			continue
+		}
+		why := context.Cause(ctx)
+		if why == errTimeout {
+			return nil, fmt.Errorf("group: the host where rank 0 is to be has no address within %v: %w; want an address or a name of rank 0's machine (MASTER_ADDR or --rendezvous), or more time (--join-timeout)", c.Timeout, last)
+		}
+		return nil, fmt.Errorf("group: the host where rank 0 is to be has no address: %w; last: %w", why, last)
+	}
 }
 
 // addressOf is an address of an interface, of IPv4 if it has one.

@@ -160,18 +160,26 @@ func TestAnAddressOfAnotherMachine(t *testing.T) {
 	allSay(t, attempts(t, cfg, rank(1)), "nobody answers at "+cfg.Address)
 }
 
-// TestAHostWithoutAnAddress: no rank waits for what it can never reach.
+// TestAHostWithoutAnAddress: a name may come later, and no rank waits for what is none.
 func TestAHostWithoutAnAddress(t *testing.T) {
-	for host, want := range map[string]string{"nobody.invalid": "the host where rank 0 is to be has no address: ", "no body": "want host:port of rank 0"} {
-		cfg := config(t, 2)
-		cfg.Address = net.JoinHostPort(host, fmt.Sprint(port(t, cfg)))
-		errs := attempts(t, cfg, rank(0), rank(1))
-		allSay(t, errs, want, "want ")
-		for n, err := range errs {
-			var refused *group.ConfigError
-			if !errors.As(err, &refused) || refused.Field != "Address" {
-				t.Errorf("rank %d: %v is no refused address", n, err)
-			}
+	cfg := config(t, 2)
+	cfg.Address = net.JoinHostPort("no body", fmt.Sprint(port(t, cfg)))
+	for n, err := range attempts(t, cfg, rank(0), rank(1)) {
+		var refused *group.ConfigError
+		if !errors.As(err, &refused) || refused.Field != "Address" || !strings.Contains(refused.Error(), "want host:port of rank 0") {
+			t.Errorf("rank %d: %v is no refused address", n, err)
+		}
+	}
+	cfg.Address = net.JoinHostPort("nobody.invalid", fmt.Sprint(port(t, cfg)))
+	cfg.Timeout = 3 * time.Second
+	var said strings.Builder
+	cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
+	errs := attempts(t, cfg, rank(0), rank(1))
+	allSay(t, errs[:1], "the host where rank 0 is to be has no address within 3s: ", "no such host; want an address or a name of rank 0's machine")
+	allSay(t, errs[1:], "nobody answers at "+cfg.Address+", where rank 0 is to be, within 3s: ", "no such host; want rank 0 started by then")
+	for _, want := range []string{"rank 0 looks up its address, for which there is no such host yet", "rank 1 of 2 calls rank 0, for which there is no such host yet"} {
+		if !strings.Contains(said.String(), want) {
+			t.Errorf("%q is not said in\n%s", want, said.String())
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"penstock/torch"
@@ -21,6 +22,7 @@ const (
 	answerWithin = 5 * time.Second        // what a store may take to answer
 	askAgain     = 20 * time.Millisecond  // how often is asked for what is not there yet
 	connectAgain = 100 * time.Millisecond // how often is called where nobody answers
+	lookAgain    = time.Second            // how often a name that is not found is looked up
 )
 
 // store is a c10d store with the keys of one start of the job. After a machine has joined, torchrun's
@@ -126,11 +128,17 @@ func reaches(ctx context.Context, mine *torch.Store, host string, port int) bool
 	return err == nil && bytes.Equal(got, mark)
 }
 
-// connect waits until somebody listens there and connects. A host that has no address is refused at once.
+// connect waits until somebody listens there and connects. A host may get its address only later, as
+// those of containers do.
 func connect(ctx context.Context, c Config, host string, port int) (*store, error) {
 	at := net.JoinHostPort(host, strconv.Itoa(port))
+	var nameless atomic.Bool
 	defer whenLong(func() {
-		c.log().Info(fmt.Sprintf("group: rank %d of %d calls rank 0, which does not answer yet", c.Rank, c.Size), "at", at, "for", c.Timeout)
+		why := "which does not answer yet"
+		if nameless.Load() {
+			why = "for which there is no such host yet"
+		}
+		c.log().Info(fmt.Sprintf("group: rank %d of %d calls rank 0, %s", c.Rank, c.Size, why), "at", at, "for", c.Timeout)
 	})()
 	var last error
 	for {
@@ -144,15 +152,17 @@ func connect(ctx context.Context, c Config, host string, port int) (*store, erro
 			}
 			return &store{Store: opened}, nil
 		}
+		pause := connectAgain
 		var unknown *net.DNSError
-		if errors.As(err, &unknown) && unknown.IsNotFound {
-			return nil, noAddress(c, err)
+		nameless.Store(errors.As(err, &unknown) && unknown.IsNotFound)
+		if nameless.Load() {
+			pause = lookAgain
 		}
 		// A call that was cut short by the end of the time says less than the one before.
 		if last == nil || !os.IsTimeout(err) {
 			last = err
 		}
-		if sleep(ctx, connectAgain) {
+		if sleep(ctx, pause) {
 			continue
 		}
 		why := context.Cause(ctx)
@@ -162,12 +172,6 @@ func connect(ctx context.Context, c Config, host string, port int) (*store, erro
 		}
 		return nil, fmt.Errorf("group: rank %d of %d: nobody answers at %s, where rank 0 is to be: %w; last: %w", c.Rank, c.Size, at, why, last)
 	}
-}
-
-// noAddress refuses the address of rank 0, whose host has none.
-func noAddress(c Config, err error) error {
-	return &ConfigError{Of: "group", Field: "Address", Value: c.Address, Problem: fmt.Sprintf("the host where rank 0 is to be has no address: %v", err),
-		Remedy: "want an address or a name of rank 0's machine (MASTER_ADDR or --rendezvous)"}
 }
 
 // foreignError says that what listens is not a store that this libtorch can talk to.

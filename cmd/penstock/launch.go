@@ -222,7 +222,7 @@ func (l *launcher) onNodes(ctx context.Context, saves bool) error {
 		l.say(fmt.Sprintf("telling the launchers of the other machines: %s", nodes.Refusal))
 	}
 	if l.nodeRank == 0 {
-		host, err := nodes.Open(func(text string) { l.say(text) })
+		host, err := nodes.Open(ctx, func(text string) { l.say(text) })
 		if err != nil {
 			return err
 		}

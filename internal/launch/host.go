@@ -63,10 +63,11 @@ const slow = 30 * time.Second
 // handshakes is the most connections that may be in a handshake.
 const handshakes = 64
 
-// Open lets the launchers of a job meet here. log is told of connections that are refused. The caller
-// closes the host after Run has returned.
-func (n Nodes) Open(log func(text string)) (*Host, error) {
-	at, err := listenAt(n.Address)
+// Open lets the launchers of a job meet here. It blocks while there is no host of the name in Nodes.Address,
+// until there is, ctx is done or Nodes.Timeout has passed. log is told of that, and of connections that are
+// refused. The caller closes the host after Run has returned.
+func (n Nodes) Open(ctx context.Context, log func(text string)) (*Host, error) {
+	at, err := n.listenAt(ctx, log)
 	if err != nil {
 		return nil, err
 	}
@@ -84,21 +85,17 @@ func (n Nodes) Open(log func(text string)) (*Host, error) {
 
 // listenAt is the address to listen at: the one that is given, unless it is a name that means this
 // machine to itself only.
-func listenAt(address string) (string, error) {
-	host, port, err := net.SplitHostPort(address)
+func (n Nodes) listenAt(ctx context.Context, say func(text string)) (string, error) {
+	host, port, err := net.SplitHostPort(n.Address)
 	if err != nil {
 		return "", fmt.Errorf("launch: %w", err)
 	}
 	if _, err := netip.ParseAddr(host); err == nil || host == "localhost" {
-		return address, nil
+		return n.Address, nil
 	}
-	ips, err := net.LookupIP(host)
-	var unknown *net.DNSError
-	switch {
-	case errors.As(err, &unknown) && unknown.IsNotFound:
-		return "", unreachable(unknown)
-	case err != nil:
-		return "", fmt.Errorf("launch: %w", err)
+	ips, err := n.lookUp(ctx, host, say)
+	if err != nil {
+		return "", err
 	}
 	for _, ip := range ips {
 		if !ip.IsLoopback() {
@@ -106,6 +103,34 @@ func listenAt(address string) (string, error) {
 		}
 	}
 	return net.JoinHostPort("", port), nil
+}
+
+// lookUp waits until a name of this machine is found.
+func (n Nodes) lookUp(ctx context.Context, host string, say func(text string)) ([]net.IP, error) {
+	waiting, cancel := context.WithTimeout(ctx, n.Timeout)
+	defer cancel()
+	slow := time.AfterFunc(quiet, func() {
+		say(fmt.Sprintf("the launcher of node 0 is to listen at %s: no such host yet; looking it up for %v", n.Address, n.Timeout))
+	})
+	defer slow.Stop()
+	var last error
+	for {
+		ips, err := net.DefaultResolver.LookupIP(waiting, "ip", host)
+		if err == nil {
+			return ips, nil
+		}
+		if last == nil || waiting.Err() == nil { // a search that the end of the time has cut short says less
+			last = err
+		}
+		select {
+		case <-waiting.Done():
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			return nil, fmt.Errorf("launch: node 0 finds no address to listen at for %s within %v: %w; want --rendezvous with an address or a name of the first machine, or more time (--join-timeout)", n.Address, n.Timeout, last)
+		case <-time.After(lookAgain):
+		}
+	}
 }
 
 // Wait blocks until the job is over. Where it is over without a start, as launchers differ or refuse, it stays

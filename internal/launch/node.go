@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"penstock/internal/arg"
@@ -152,8 +153,13 @@ func (w *wire) pass(to chan<- message, ended <-chan struct{}) {
 func (n Nodes) call(ctx context.Context, say func(text string)) (*wire, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.Timeout)
 	defer cancel()
+	var nameless atomic.Bool
 	slow := time.AfterFunc(quiet, func() {
-		say(fmt.Sprintf("the launcher of node 0, at %s, does not answer yet; calling it for %v", n.Address, n.Timeout))
+		why := "does not answer yet"
+		if nameless.Load() {
+			why = "cannot be called: no such host yet"
+		}
+		say(fmt.Sprintf("the launcher of node 0, at %s, %s; calling it for %v", n.Address, why, n.Timeout))
 	})
 	defer slow.Stop()
 	var last error
@@ -163,9 +169,10 @@ func (n Nodes) call(ctx context.Context, say func(text string)) (*wire, error) {
 		if err == nil || errors.As(err, &no) && !no.Later || errors.Is(err, errToken) {
 			return w, err
 		}
-		var unknown *net.DNSError
-		if errors.As(err, &unknown) && unknown.IsNotFound {
-			return nil, unreachable(unknown)
+		pause := 100 * time.Millisecond
+		nameless.Store(notFound(err))
+		if nameless.Load() {
+			pause = lookAgain
 		}
 		if last == nil || ctx.Err() == nil { // a call that the end of the time has cut short says less
 			last = err
@@ -177,7 +184,7 @@ func (n Nodes) call(ctx context.Context, say func(text string)) (*wire, error) {
 			}
 			return nil, fmt.Errorf("launch: node %d cannot join at the launcher of node 0, at %s, within %v: %w; want launch on node 0 as well, an address of it that this node reaches (--rendezvous), or more time (--join-timeout)",
 				n.Node, n.Address, n.Timeout, last)
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -185,9 +192,13 @@ func (n Nodes) call(ctx context.Context, say func(text string)) (*wire, error) {
 // quiet is how long node 0 may take to answer before that is said.
 const quiet = 2 * time.Second
 
-// unreachable refuses an address whose host has none.
-func unreachable(err *net.DNSError) error {
-	return &EndError{Text: fmt.Sprintf("%s: %s; want --rendezvous with an address or a name of the first machine", err.Name, err.Err), Code: Usage}
+// lookAgain is how often a name that is not found is looked up. Names of containers come after their start.
+const lookAgain = time.Second
+
+// notFound reports whether an error is that of a name for which there is no host.
+func notFound(err error) bool {
+	var unknown *net.DNSError
+	return errors.As(err, &unknown) && unknown.IsNotFound
 }
 
 func (n Nodes) callOnce(ctx context.Context) (*wire, error) {

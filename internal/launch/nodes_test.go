@@ -54,7 +54,7 @@ func (g *gathering) say(text string) {
 
 func (g *gathering) open() *launch.Host {
 	g.t.Helper()
-	host, err := g.nodes.Open(g.say)
+	host, err := g.nodes.Open(context.Background(), g.say)
 	if err != nil {
 		g.t.Fatal(err)
 	}
