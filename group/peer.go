@@ -41,17 +41,25 @@ func newPeer(rank int, conn net.Conn, c Config) *peer {
 	}
 }
 
-// patient reads from a connection and gives up after a silence.
+// patient reads from a connection and gives up after a silence. It waits in short turns, and a turn counts
+// no longer than it was to last: where this process, or all of the job, was stopped for longer than the
+// silence, what has come meanwhile is still read, and others have time to go on.
 type patient struct {
 	conn    net.Conn
 	silence time.Duration
 }
 
 func (p *patient) Read(b []byte) (int, error) {
-	if err := p.conn.SetReadDeadline(time.Now().Add(p.silence)); err != nil {
-		return 0, err
+	turn := max(p.silence/5, 1)
+	for quiet := time.Duration(0); ; quiet += turn {
+		if err := p.conn.SetReadDeadline(time.Now().Add(turn)); err != nil {
+			return 0, err
+		}
+		n, err := p.conn.Read(b)
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || quiet+turn >= p.silence {
+			return n, err
+		}
 	}
-	return p.conn.Read(b)
 }
 
 // send queues a message. It does not block.
