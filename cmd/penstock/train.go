@@ -30,8 +30,9 @@ The weights that come out depend on the flags that describe the training, not on
 Ctrl-C or SIGTERM lets the running step finish, saves if there is --out, says how
 to go on, and exits with 1. A second one ends the process at once. A run that an
 error ends saves as well, also where a step failed, which then counts as not
-taken. A loss that is not a number is the exception: after that the last
-checkpoint is the one to go on from.
+taken. Not so several processes or --replicas, which end at once where one of
+them fails, and after a loss that is not a number: there the last checkpoint is
+the one to go on from (--save-every).
 
 --init starts from the weights of a file, and says what it has loaded. The names
 in it are made the model's by --init-rename, which replaces parts of names, and what
