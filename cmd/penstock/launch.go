@@ -22,7 +22,7 @@ import (
 	"penstock/internal/launch"
 )
 
-// launchFlags is the command line of penstock launch up to its "--".
+// launchFlags is the command line of penstock launch up to "train", or to "--" before that.
 type launchFlags struct {
 	processes, nodeRank, restarts int
 	nodes                         span
@@ -64,7 +64,7 @@ with, because of --replicas or --stages, are left out.`,
   penstock launch --processes 1 --nodes 2 --node-rank 1 --rendezvous 10.0.0.1:29500 -- train --model mlp --data synthetic
   penstock launch --nodes 2:4 --node-rank 0 --rendezvous 10.0.0.1:29500 --restarts 10 -- train --model mlp --data synthetic --out out/mlp --save-every 50`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if cmd.ArgsLenAtDash() != 0 || len(args) == 0 || args[0] != "train" {
+			if len(args) == 0 || args[0] != "train" {
 				return badUsage("launch starts penstock train: want penstock launch --processes %d -- train ...; see penstock launch --help", flags.processes)
 			}
 			return flags.run(cmd, args)
@@ -76,6 +76,7 @@ with, because of --replicas or --stages, are left out.`,
 
 func (f *launchFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
+	s.SetInterspersed(false) // what follows train is train's, also without "--"
 	s.SortFlags = false
 	count(s, &f.processes, "processes", 1, "`N` processes on this machine")
 	whole(s, &f.restarts, "restarts", 0, 0, 1<<31-1, "start a run that fails again, up to `N` times (default not)")
