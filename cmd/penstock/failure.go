@@ -81,6 +81,17 @@ func wrongInput(err error) error {
 	return &usageError{err}
 }
 
+// overLimit is err as a usage error if a run that has not begun does not fit into --memory-limit: it would not
+// the next time. Lack of the system's memory, other errors and nil stay as they are.
+func overLimit(err error) error {
+	var planned *planner.MemoryError
+	var measured *torch.MemoryError
+	if errors.As(err, &planned) || errors.As(err, &measured) && measured.Limit > 0 {
+		return &usageError{err}
+	}
+	return err
+}
+
 // Remedies for lack of memory, by what did not fit.
 const (
 	remedyForModel  = "more --stages, or a larger --memory-limit"

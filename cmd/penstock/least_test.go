@@ -17,8 +17,8 @@ func told(t *testing.T, r ran) int64 {
 	t.Helper()
 	all := regexp.MustCompile(`--memory-limit (\d+)`).FindAllStringSubmatch(r.stderr, -1)
 	_, refusal, _ := strings.Cut("\n"+r.stderr, "\npenstock: ")
-	if r.code != exitFailed || len(all) != 1 || strings.Contains(r.stderr, "aten::") || strings.Count(refusal, "\n") != 1 {
-		t.Fatalf("exit code %d, want %d and a line that names one limit; stderr:\n%s", r.code, exitFailed, r.stderr)
+	if r.code != exitUsage || len(all) != 1 || strings.Contains(r.stderr, "aten::") || strings.Count(refusal, "\n") != 1 {
+		t.Fatalf("exit code %d, want %d and a line that names one limit; stderr:\n%s", r.code, exitUsage, r.stderr)
 	}
 	least, err := strconv.ParseInt(all[0][1], 10, 64)
 	if err != nil {
@@ -122,7 +122,7 @@ func TestMemoryLimitHoldsOnEveryDevice(t *testing.T) {
 func TestParametersAloneDoNotFit(t *testing.T) {
 	r := command(t, strings.Fields("train --data synthetic --model mlp --set width=64 --balance 3,3 --steps 1 --memory-limit 1000")...)
 	for _, want := range []string{"stage 0 on cpu:0 needs ", "; stage 1 on cpu:1 needs ", "parameters and buffers alone", "use more --stages, or a larger --memory-limit"} {
-		if r.code != exitFailed || strings.Count(r.stderr, "\n") != 1 || strings.Contains(r.stderr, "aten::") || !strings.Contains(r.stderr, want) {
+		if r.code != exitUsage || strings.Count(r.stderr, "\n") != 1 || strings.Contains(r.stderr, "aten::") || !strings.Contains(r.stderr, want) {
 			t.Errorf("exit code %d, no %q in stderr:\n%s", r.code, want, r.stderr)
 		}
 	}

@@ -22,17 +22,25 @@ type measures struct {
 	epoch   int  // of the last step
 }
 
-// checkEvents refuses a --tensorboard that is no directory, before anything is made.
-func (j *job) checkEvents(context.Context, io.Writer) error {
-	if j.tensorboard == "" || j.member.Rank > 0 {
+// checkDirectories refuses an --out or a --tensorboard that is no directory, before anything is made.
+func (j *job) checkDirectories(context.Context, io.Writer) error {
+	if err := checkDirectory("out", j.out); err != nil || j.member.Rank > 0 {
+		return err
+	}
+	return checkDirectory("tensorboard", j.tensorboard)
+}
+
+// checkDirectory refuses a path that is no directory, or below what is none. Without a path it does nothing.
+func checkDirectory(flag, path string) error {
+	if path == "" {
 		return nil
 	}
-	for dir := filepath.Clean(j.tensorboard); ; dir = filepath.Dir(dir) {
+	for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
 		switch info, err := os.Stat(dir); {
 		case err == nil && info.IsDir() || dir == filepath.Dir(dir):
 			return nil
 		case err == nil:
-			return badUsage("--tensorboard %s: %s is no directory; want one, or a name that there is not", j.tensorboard, dir)
+			return badUsage("--%s %s: %s is no directory; want one, or a name that there is not", flag, path, dir)
 		}
 	}
 }

@@ -778,6 +778,9 @@ func TestNoRestartForWhatIsRefused(t *testing.T) {
 		with(inThree, "--steps", "2", "--out", out+"-not", "--resume"),
 		{"train", "--model", "gpt", "--data", "text", "--data-dir", out + "-not", "--steps", "1"},
 		{"train", "--model", "unet", "--data", "synthetic", "--steps", "1"},
+		with(inThree, "--steps", "2", "--out", os.Args[0]), // which is a file
+		with(inThree, "--steps", "2", "--memory-limit", "1KiB"),
+		with(inThree, "--steps", "2", "--memory-limit", "1KiB", "--checkpoint", "optimal"),
 	} {
 		p := begin(t, nil, append([]string{"launch", "--processes", "2", "--restarts", "3", "--"}, args...)...)
 		if code := p.end(t); code != exitUsage || strings.Contains(p.stderr.String(), "; starting again") || !strings.Contains(p.stderr.String(), "exited with 2 after ") || !strings.Contains(p.stderr.String(), launch.Hopeless) {

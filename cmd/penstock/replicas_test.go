@@ -84,7 +84,7 @@ func TestReplicasOfOneProcessGoOn(t *testing.T) {
 func TestAFailureInOneOfTheReplicas(t *testing.T) {
 	args := with(small, "--replicas", "2", "--chunks", "1", "--steps", "3", "--balance", "3,3", "--memory-limit")
 	r := command(t, with(args, "1KiB")...)
-	if r.code != exitFailed || strings.Count(r.stderr, "penstock: ") != 1 || !strings.Contains(r.stderr, "--memory-limit") || r.stdout != "" {
+	if r.code != exitUsage || strings.Count(r.stderr, "penstock: ") != 1 || !strings.Contains(r.stderr, "--memory-limit") || r.stdout != "" {
 		t.Errorf("placing: exit code %d, stdout %q, stderr %q", r.code, r.stdout, r.stderr)
 	}
 	r = command(t, with(args, "2200KiB")...)
