@@ -89,11 +89,21 @@ func (f *fitting) within(bytes int64, o solver.Options) (out fitted, given int64
 }
 
 // fewest is the plan of the fewest bytes that is found, and how many the solver was given for it: that of
-// the fewest by the solver's count, or one that takes still fewer by a replay. The former does not depend
-// on measured times: all operations count the same.
-func (f *fitting) fewest() (fitted, int64, error) {
-	best, least, err := f.fewestCounted()
-	given := least
+// the fewest by the solver's count, or one that takes still fewer by a replay. It does not depend on measured
+// times: all operations count the same.
+func (f *fitting) fewest() (best fitted, given int64, err error) {
+	measured := f.problem.Stages
+	f.problem.Stages = slices.Clone(measured)
+	for i := range f.problem.Stages {
+		s := &f.problem.Stages[i]
+		s.First, s.Later, s.Fewer = even(s.First), even(s.Later), even(s.Fewer)
+	}
+	best.solved, err = solver.FewestDevice(f.ctx, f.problem, solver.Options{NoBound: true})
+	least := best.solved.Limit
+	if given = least; err == nil {
+		f.apply(best.solved)
+		best.peak = f.peak()
+	}
 	for err == nil && best.peak-1-f.uncounted >= least { // otherwise the solver has none
 		less, with, ok, failed := f.within(best.peak-1, solver.Options{NoBound: true})
 		if err = failed; err != nil || !ok {
@@ -101,25 +111,11 @@ func (f *fitting) fewest() (fitted, int64, error) {
 		}
 		best, given = less, with
 	}
-	return best, given, err
-}
-
-// fewestCounted is the plan of the fewest bytes by the solver's count.
-func (f *fitting) fewestCounted() (fitted, int64, error) {
-	measured := f.problem.Stages
-	f.problem.Stages = slices.Clone(measured)
-	for i := range f.problem.Stages {
-		s := &f.problem.Stages[i]
-		s.First, s.Later, s.Fewer = even(s.First), even(s.Later), even(s.Fewer)
-	}
-	best := fitted{}
-	var err error
-	best.solved, err = solver.FewestDevice(f.ctx, f.problem, solver.Options{NoBound: true})
 	if f.problem.Stages = measured; err != nil {
 		return fitted{}, 0, err
 	}
 	f.apply(best.solved)
-	best.peak, best.solved.Time, best.solved.LowerBound = f.peak(), 0, 0
+	best.solved.Time, best.solved.LowerBound = 0, 0
 	for _, i := range f.stages {
 		for _, m := range f.out.Stages[i].MicroBatches {
 			best.solved.Time += m.Forward + m.Recompute + m.Backward
@@ -129,7 +125,7 @@ func (f *fitting) fewestCounted() (fitted, int64, error) {
 		best.solved.LowerBound += f.once(s)
 	}
 	best.solved.LowerBound = min(best.solved.LowerBound, best.solved.Time)
-	return best, best.solved.Limit, nil
+	return best, given, nil
 }
 
 // even is a chain whose operations take the same time.

@@ -608,7 +608,7 @@ func TestAProcessThatIsRefused(t *testing.T) {
 		{0, exitUsage, []string{"--lr", "0"}, "--lr 0: want a number above 0"},
 		{1, exitUsage, []string{"--replicas", "2"}, "--replicas 2: 3 processes cannot be shared out evenly"},
 		{1, exitUsage, []string{"more"}, `unexpected argument "more"`},
-		{1, exitFailed, []string{"--plan", "none.json"}, "no such file"},
+		{1, exitUsage, []string{"--plan", "none.json"}, "no such file"},
 		{1, exitUsage, []string{"--schedule", "none"}, "there is no such file"},
 		{0, exitUsage, []string{"--dashboard", taken.Addr().String()}, "address already in use"},
 	} {

@@ -126,8 +126,8 @@ func TestScheduleRefuses(t *testing.T) {
 		{[]string{"schedule", "compare", "--stages", "2", "--chunks", "2", "--times", "f=1", "--profile", "chain.json"}, exitUsage, []string{"--times and --profile: want one of them"}},
 		{[]string{"schedule", "compare", "--stages", "9", "--chunks", "2", "--profile", chainFile(t)}, exitUsage, []string{"--stages 9: the chain has 6 layers; want at most as many"}},
 		{[]string{"schedule", "check"}, exitUsage, []string{"FILE is missing"}},
-		{[]string{"schedule", "check", "missing.csv"}, exitFailed, []string{"missing.csv", "no such file"}},
-		{[]string{"schedule", "check", "."}, exitUsage, []string{"open .: not a regular file but a directory"}},
+		{[]string{"schedule", "check", "missing.csv"}, exitUsage, []string{"missing.csv", "no such file"}},
+		{[]string{"schedule", "check", "."}, exitUsage, []string{"penstock: .: not a regular file but a directory"}},
 		{[]string{"schedule", "check", broken}, exitUsage, []string{`broken.txt: line 2, word 4: action "0X0"`}},
 		{[]string{"schedule", "check", stuck}, exitFailed, []string{"stuck.csv: the program cannot run", "deadlock: worker 0, action 3, 1>0B0: it waits for 1B0>0 on worker 1"}},
 	} {
