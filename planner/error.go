@@ -20,8 +20,8 @@ type Shortage struct {
 	Others []int  // the others
 	Device string // such as "cpu:0"
 	Limit  int64
-	// Least is the lowest limit that is known to do: with a byte less no plan is found. It hardly ever
-	// depends on measured times.
+	// Least is the lowest limit that is known to do. It does not depend on measured times. In one of about
+	// a thousand cases there is a plan with some bytes less.
 	Least int64
 	SetBy string // what needs so much, such as `layer "conv1"`; "" where it is no single thing
 }
