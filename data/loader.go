@@ -156,6 +156,12 @@ func (l *Loader) moveTo(p Position) {
 // Batches returns the number of batches in an epoch.
 func (l *Loader) Batches() int { return l.producer.batches() }
 
+// LastBatch returns the rows of an epoch's last batch, which has fewer than the others if it is short.
+func (l *Loader) LastBatch() int {
+	last := l.producer.batches() - 1
+	return min(l.producer.config.BatchSize, l.producer.set.Len()-last*l.producer.config.BatchSize)
+}
+
 // BatchSize returns that of the configuration.
 func (l *Loader) BatchSize() int { return l.producer.config.BatchSize }
 

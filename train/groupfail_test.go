@@ -310,7 +310,8 @@ func TestDamagedShards(t *testing.T) {
 				return err
 			}) {
 				var damaged *train.DamagedError
-				if !errors.As(err, &damaged) {
+				var missing *train.MissingError
+				if errors.As(err, &missing) != (tt.what == "missing") || errors.As(err, &damaged) == (tt.what == "missing") {
 					t.Errorf("%s, %s %s, rank %d: %v", layout, tt.file, tt.what, r, err)
 					continue
 				}

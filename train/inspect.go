@@ -105,7 +105,8 @@ func (c *Checkpoint) Damage() (damage []*FileError) {
 
 // Merge calls write once with all parameters and buffers of the model, such as to write one file of
 // them by safetensors.WriteFile. Their elements are read while they are written, one tensor at a
-// time. The error is *DamagedError if a file of the model is not what was written.
+// time. The error is *MissingError if a file of the model is not there, and *DamagedError if one is not
+// what was written.
 func (c *Checkpoint) Merge(write func(model []safetensors.Tensor) error) error {
 	if err := arg.Given(write, "train: Merge: the function", "what takes the model's tensors"); err != nil {
 		return err

@@ -200,7 +200,8 @@ func (l *Loop) next(ctx context.Context) ([]data.Batch, error) {
 // a Result with Interrupted set and no error. The failure of a step is a *StepError. It leaves the
 // run as it was before that step, running statistics included, unless StepError.Half says
 // otherwise. Run called again repeats the step with the same batch, and ends with the bits of a run
-// without failures. After any other error the run stands between two steps as well.
+// without failures. After any other error the run stands between two steps as well. A run that would
+// come to an epoch's last batch with fewer rows than there are replicas takes no step.
 //
 // With a pipe of several processes each of them has a Loop, and calls Run at the same step. When ctx
 // has ended in one of them, all end after the same step.
@@ -210,6 +211,9 @@ func (l *Loop) next(ctx context.Context) ([]data.Batch, error) {
 func (l *Loop) Run(ctx context.Context) (Result, error) {
 	if err := cmp.Or(arg.Context(ctx, "train"), l.complete(),
 		arg.Given(l.Loader, "train: Loop.Loader", "one of data.NewLoader")); err != nil {
+		return Result{Step: l.Step}, err
+	}
+	if err := l.checkLastBatch(); err != nil {
 		return Result{Step: l.Step}, err
 	}
 	g := l.Pipe.Config().Group

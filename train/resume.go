@@ -33,8 +33,9 @@ type Checkpoint struct {
 }
 
 // Latest finds the newest checkpoint and checks every byte of it against its hashes. The error is
-// ErrNoCheckpoint if there is none and *DamagedError if it is not what was written. A damaged
-// checkpoint is not skipped: remove it to resume from the one before.
+// ErrNoCheckpoint if there is none, *MissingError if files of it are in no member's directory, and
+// *DamagedError if it is not what was written. A damaged checkpoint is not skipped: remove it to resume
+// from the one before.
 //
 // In a group Latest is collective. The newest checkpoint is that of any member; each file has to be
 // in the directory of one of them, and those that share a directory check its files between them.
@@ -116,12 +117,12 @@ func (c *Checkpoint) present() []bool {
 // verify checks all files, each in every directory that has it. The members of a directory take
 // turns.
 func (c *Checkpoint) verify(all shared) error {
+	if err := c.nowhere(modelKind, optimizerKind); err != nil {
+		return err
+	}
 	var problem error
 	turn := map[int]int{} // by leader
 	for i, name := range c.state.names() {
-		if c.reader(i) < 0 {
-			return &DamagedError{c.Path, c.state.Files[name].missing(name)}
-		}
 		for rank, leader := range all.leaders {
 			if rank != leader {
 				continue
@@ -290,9 +291,9 @@ func (c *Checkpoint) Restore(p *pipe.Pipe, o optim.Optimizer) error {
 
 // RestoreModel puts the checkpoint's weights on the pipe's devices, one tensor at a time, for a pipe that
 // evaluates and does not train: the optimizer's state is not looked at. Every byte of the model's files
-// is checked first. The error is *DamagedError if one of them is not what was written, and
-// *MismatchError if the model is another than the checkpoint's. After an error while tensors are read
-// the model is unusable. In a group it is as Restore.
+// is checked first. The error is *MissingError if one of them is not there, *DamagedError if one is not
+// what was written, and *MismatchError if the model is another than the checkpoint's. After an error
+// while tensors are read the model is unusable. In a group it is as Restore.
 func (c *Checkpoint) RestoreModel(p *pipe.Pipe) error {
 	if err := arg.Given(p, "train: RestoreModel: the pipe", "one of pipe.New"); err != nil {
 		return err
@@ -309,11 +310,14 @@ func (c *Checkpoint) RestoreModel(p *pipe.Pipe) error {
 	return c.peers.agree("model restored", err)
 }
 
-// checkModel returns a *DamagedError unless the model's files in this process's directory are as they
-// were written, and none is missing everywhere.
+// checkModel returns a *MissingError if a file of the model is missing everywhere, and a *DamagedError
+// unless those in this process's directory are as they were written.
 func (c *Checkpoint) checkModel() error {
+	if err := c.nowhere(modelKind); err != nil {
+		return err
+	}
 	for i, name := range c.state.names() {
-		if kindOf(name) != modelKind || !c.has[c.peers.rank()][i] && c.reader(i) >= 0 {
+		if kindOf(name) != modelKind || !c.has[c.peers.rank()][i] {
 			continue
 		}
 		if err := c.state.Files[name].check(filepath.Join(c.Path, name)); err != nil {

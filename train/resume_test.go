@@ -321,8 +321,8 @@ func TestVersion1IsDamaged(t *testing.T) {
 		if err := errors.Join(err, os.Remove(filepath.Join(store.Dir, "step-000002", name))); err != nil {
 			t.Fatal(err)
 		}
-		var damaged *train.DamagedError
-		if _, err := store.Latest(); !errors.As(err, &damaged) || !strings.Contains(err.Error(), name+" is missing") {
+		var missing *train.MissingError
+		if _, err := store.Latest(); !errors.As(err, &missing) || !strings.Contains(err.Error(), name+" is missing") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -140,6 +140,20 @@ func (e *absentError) Error() string { return e.text }
 
 func (e *absentError) Unwrap() error { return fs.ErrNotExist }
 
+// nowhere returns a *MissingError if files of these kinds are in the directory of no member.
+func (c *Checkpoint) nowhere(kinds ...string) error {
+	var missing []*FileError
+	for i, name := range c.state.names() {
+		if c.reader(i) < 0 && slices.Contains(kinds, kindOf(name)) {
+			missing = append(missing, &FileError{name, true, c.state.Files[name].missing(name)})
+		}
+	}
+	if missing == nil {
+		return nil
+	}
+	return &MissingError{c.Path, missing}
+}
+
 // layers says for an error which layers are in the file of this name.
 func (m fileMark) layers(name string) string {
 	const most = 8

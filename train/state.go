@@ -7,9 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"penstock/data"
 	"penstock/internal/disk"
@@ -72,6 +74,24 @@ func (e *DamagedError) Error() string {
 }
 
 func (e *DamagedError) Unwrap() error { return e.Problem }
+
+// MissingError says that files of a checkpoint are in no directory that was looked at. Those that are
+// there need not be damaged: processes that share no file system have written each their own.
+type MissingError struct {
+	Path  string // of the checkpoint
+	Files []*FileError
+}
+
+func (e *MissingError) Error() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "train: checkpoint %s lacks files: ", e.Path)
+	for _, f := range e.Files {
+		text.WriteString(f.Error() + "; ")
+	}
+	return fmt.Sprintf("%scopy them into %s from the machine that wrote them", &text, e.Path)
+}
+
+func (e *MissingError) Unwrap() error { return fs.ErrNotExist }
 
 // readState reads and checks state.json of the checkpoint at path.
 func readState(path string) (state, error) {

@@ -186,8 +186,6 @@ func TestDamageIsFound(t *testing.T) {
 		{"longer", state, extend, "state.json: invalid character"},
 		{"a bit flipped", model, flip, "model.safetensors: its content does not have the hash"},
 		{"a bit flipped", optimizer, flip, "optimizer.safetensors: its content does not have the hash"},
-		{"missing", model, remove, "model.safetensors is missing"},
-		{"missing", optimizer, remove, "optimizer.safetensors is missing"},
 		{"missing", state, remove, "state.json: no such file"},
 		{"another step", state, replace(`"step": 2`, `"step": 3`), "does not have the hash that it says"},
 		{"another position", state, replace(`"batch": 2`, `"batch": 3`), "does not have the hash that it says"},
@@ -206,6 +204,21 @@ func TestDamageIsFound(t *testing.T) {
 			}
 		})
 	}
+	t.Run("missing", func(t *testing.T) {
+		store := train.Store{Dir: t.TempDir()}
+		path := save(t, store, s)
+		remove(t, filepath.Join(path, model))
+		remove(t, filepath.Join(path, optimizer))
+		_, err := store.Latest()
+		var missing *train.MissingError
+		var damaged *train.DamagedError
+		want := "lacks files: model.safetensors is missing; "
+		if !errors.As(err, &missing) || errors.As(err, &damaged) || missing.Path != path || len(missing.Files) != 2 ||
+			!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "optimizer.safetensors is missing; ") ||
+			!strings.Contains(err.Error(), "copy them into "+path+" from the machine that wrote them") {
+			t.Errorf("got %v, want both files, and %q", err, want)
+		}
+	})
 	t.Run("another version", func(t *testing.T) {
 		store := train.Store{Dir: t.TempDir()}
 		replace(`"version": 2`, `"version": 3`)(t, filepath.Join(save(t, store, s), state))

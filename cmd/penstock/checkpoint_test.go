@@ -197,7 +197,7 @@ func TestCheckpointVerify(t *testing.T) {
 		}
 	}
 	out := filepath.Join(t.TempDir(), "out")
-	if r := command(t, "checkpoint", "merge", dir, "--out", out); r.code != exitFailed || !strings.Contains(r.stderr, "is damaged") {
+	if r := command(t, "checkpoint", "merge", dir, "--out", out); r.code != exitFailed || !strings.Contains(r.stderr, "lacks files: model-00001") {
 		t.Errorf("%+v", r)
 	}
 	if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
@@ -223,7 +223,7 @@ func TestCheckpointVerify(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	for rank := range 2 {
-		if want := "is damaged: model-00002-of-00002.safetensors is missing; it is of the layers fc and fc2; "; !strings.Contains(p.said(rank), want) {
+		if want := "lacks files: model-00002-of-00002.safetensors is missing; it is of the layers fc and fc2; "; !strings.Contains(p.said(rank), want) {
 			t.Errorf("rank %d says %q, without %q", rank, p.said(rank), want)
 		}
 	}

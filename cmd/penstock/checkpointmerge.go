@@ -17,7 +17,7 @@ func newCheckpointMerge() *cobra.Command {
 		Long: `Write all parameters and buffers of a checkpoint, under their names, to one
 safetensors file, whichever number of processes has saved it. nn.Load reads the file,
 and so does Python's safetensors. One tensor at a time is in memory. The model's
-files are checked first; a file that is damaged is an error, and nothing is written.
+files are checked first; if one is missing or damaged, nothing is written.
 
 DIR is a checkpoint, or the directory of --out of penstock train, whose newest
 checkpoint is meant.`,

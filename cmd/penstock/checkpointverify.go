@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -27,7 +28,11 @@ DIR is a checkpoint, or the directory of --out, whose newest checkpoint is meant
 				return err
 			}
 			if damage := c.Damage(); len(damage) > 0 {
-				return damaged("is damaged", c, damage)
+				what := "lacks files"
+				if slices.ContainsFunc(damage, func(f *train.FileError) bool { return !f.Missing }) {
+					what = "is damaged"
+				}
+				return damaged(what, c, damage)
 			}
 			contents := c.Contents()
 			total := int64(0)

@@ -80,7 +80,8 @@ func (j *job) openCheckpoint() error {
 	}
 	from, err := j.store().Latest()
 	var damaged *train.DamagedError
-	if errors.As(err, &damaged) {
+	var missing *train.MissingError
+	if errors.As(err, &damaged) || errors.As(err, &missing) {
 		return wrongInput(err)
 	}
 	if err != nil {
