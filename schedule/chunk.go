@@ -49,9 +49,6 @@ func (b *builder) forward(c, i int) {
 // backward appends the backward of a chunk on a micro-batch.
 func (b *builder) backward(c, i int) { b.gradients(Backward, c, i) }
 
-// input appends the part of a backward that makes the gradient of the chunk's input.
-func (b *builder) input(c, i int) { b.gradients(BackwardInput, c, i) }
-
 // gradients appends actions that need the gradient of the chunk's output. On each stage the
 // recomputation, if there is one, comes before.
 func (b *builder) gradients(kind Kind, c, i int) {

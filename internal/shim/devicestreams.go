@@ -27,13 +27,6 @@ func WaitEvent(e Event, deviceType, device int, stream int64) *Error {
 	return taken(C.ps_event_wait(C.ps_event(e), C.int32_t(deviceType), C.int32_t(device), C.int64_t(stream)))
 }
 
-// EventDone reports whether an event is done.
-func EventDone(e Event) (done bool, err *Error) {
-	var out C.int32_t
-	err = taken(C.ps_event_done(C.ps_event(e), &out))
-	return out != 0, err
-}
-
 // SynchronizeEvent blocks until an event is done.
 func SynchronizeEvent(e Event) *Error { return taken(C.ps_event_synchronize(C.ps_event(e))) }
 

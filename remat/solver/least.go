@@ -166,17 +166,3 @@ func (s savings) of(i, l int) int64 {
 	}
 	return all
 }
-
-// known is a beginning of (i, l) that is known to fit m bytes, m >= of(i, l).high.
-func (b *leasts) known(i, l int, m int64) int {
-	t := b.t
-	if m >= t.saving(i, l) && m-t.saved[i] >= b.of(i+1, l).high {
-		return i
-	}
-	for j := i + 1; j <= l && m >= t.sweeping(i, j, l); j++ {
-		if m-t.kept(i, j) >= b.of(j, l).high && m-t.weights(j, l) >= b.of(i, j-1).high {
-			return j
-		}
-	}
-	panic("none is known")
-}

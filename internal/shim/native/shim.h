@@ -160,7 +160,6 @@ ps_error* ps_stream_open(int32_t device_type, int32_t device_index, int64_t* str
 // An event that is done when all work queued on the stream so far is. Only of a timed one ps_event_seconds knows the time.
 ps_error* ps_event_record(int32_t device_type, int32_t device_index, int64_t stream, int32_t timed, ps_event* out);
 ps_error* ps_event_wait(ps_event, int32_t device_type, int32_t device_index, int64_t stream);  // work queued on the stream from now on begins when the event is done; does not block
-ps_error* ps_event_done(ps_event, int32_t* done);
 ps_error* ps_event_synchronize(ps_event);                              // blocks until the event is done
 ps_error* ps_event_seconds(ps_event from, ps_event to, double* out);  // both timed and done
 void ps_event_free(ps_event);

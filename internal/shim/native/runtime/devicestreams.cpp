@@ -37,10 +37,6 @@ ps_error* ps_event_wait(ps_event e, int32_t type, int32_t index, int64_t stream)
   return ps::guarded([&] { event_of(e).block(ps::stream(type, index, stream)); });
 }
 
-ps_error* ps_event_done(ps_event e, int32_t* done) {
-  return ps::guarded([&] { *done = event_of(e).query() ? 1 : 0; });
-}
-
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 6)
 ps_error* ps_event_synchronize(ps_event e) {
   return ps::guarded([&] { event_of(e).synchronize(); });
