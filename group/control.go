@@ -80,6 +80,9 @@ func (c *control) take(from *peer, m message) error {
 		if err := c.speaks(from, m.Rank); err != nil {
 			return err
 		}
+		c.mu.Lock()
+		from.ending = true
+		c.mu.Unlock()
 		c.end(&FailedError{Failure(m)}, from)
 	case lost:
 		if m.Rank < 0 || m.Rank >= c.cfg.Size {
@@ -119,13 +122,26 @@ func (c *control) start() {
 // tell sends a message to all peers but one.
 func (c *control) tell(m message, but *peer) {
 	f := frame(m)
+	var ends bool
+	switch m.(type) {
+	case failed, lost, refusal:
+		ends = true
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, p := range c.peers {
 		if p != but {
 			p.enqueue(outgoing{frame: f})
+			p.ending = p.ending || ends
 		}
 	}
+}
+
+// knows reports whether a peer was told that the group has failed, or has said so.
+func (c *control) knows(p *peer) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return p.ending
 }
 
 // end records the end of the group and tells it to the others, if it is the first. That is queued

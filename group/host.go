@@ -115,18 +115,18 @@ func (h *host) serve(conn net.Conn) {
 	if wrong := h.admit(p, ok); wrong != "" {
 		_ = conn.SetWriteDeadline(time.Now().Add(h.c.cfg.Silence))
 		_, _ = conn.Write(frame(refusal{cut(wrong, MaxMessage)}))
-		if h.isFatal(wrong) { // which rank 0 says itself
+		h.mu.Lock()
+		fatal := wrong == h.fatal
+		if fatal { // not before it was sent: when all know, rank 0 closes the connections
+			h.tellOf(who.rank)
+		}
+		h.mu.Unlock()
+		if fatal { // which rank 0 says itself
 			_ = conn.Close()
 			return
 		}
 		h.refuse(conn, wrong)
 	}
-}
-
-func (h *host) isFatal(wrong string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return wrong == h.fatal
 }
 
 // refuse ends a connection.
@@ -156,17 +156,16 @@ func (h *host) admit(p *peer, ok welcome) (wrong string) {
 	case h.complete:
 		return fmt.Sprintf("group: the job of this port runs, with %d ranks; want another port for another job (MASTER_PORT or --rendezvous)", h.c.cfg.Size)
 	case h.fatal != "":
-		h.tellOf(who.rank)
 		return h.fatal
 	case who.libtorch != h.me.libtorch:
-		return h.refuseAll(who.rank, "group: rank %d has libtorch %s, and rank 0 %s; want the same on all ranks", who.rank, who.libtorch, h.me.libtorch)
+		return h.refuseAll("group: rank %d has libtorch %s, and rank 0 %s; want the same on all ranks", who.rank, who.libtorch, h.me.libtorch)
 	case who.size != h.c.cfg.Size:
 		h.uncounted = true
-		return h.refuseAll(who.rank, "group: rank %d is one of %d processes, and rank 0 one of %d; want the same WORLD_SIZE, and as many replicas, on all ranks", who.rank, who.size, h.c.cfg.Size)
+		return h.refuseAll("group: rank %d is one of %d processes, and rank 0 one of %d; want the same WORLD_SIZE, and as many replicas, on all ranks", who.rank, who.size, h.c.cfg.Size)
 	case who.rank < 0 || who.rank >= h.c.cfg.Size:
-		return h.refuseAll(who.rank, "group: there is a rank %d in a group of %d", who.rank, h.c.cfg.Size)
+		return h.refuseAll("group: there is a rank %d in a group of %d", who.rank, h.c.cfg.Size)
 	case taken:
-		return h.refuseAll(who.rank, "group: rank %d is there twice: %v, and %v; want each rank once, and another port for another job (MASTER_PORT or --rendezvous)", who.rank, there, who)
+		return h.refuseAll("group: rank %d is there twice: %v, and %v; want each rank once, and another port for another job (MASTER_PORT or --rendezvous)", who.rank, there, who)
 	}
 	p.send(ok)
 	h.members[who.rank] = p
@@ -190,18 +189,17 @@ func (h *host) admit(p *peer, ok welcome) (wrong string) {
 // String is a process in words.
 func (m hello) String() string { return fmt.Sprintf("pid %d on %s", m.pid, m.host) }
 
-// refuseAll tells all members that are there, and those to come, what is wrong. Its caller has the
-// lock, and tells the rank that comes now.
-func (h *host) refuseAll(rank int, format string, args ...any) string {
+// refuseAll tells all members that are there, and those to come, what is wrong. A member that knows may have gone
+// by now. Its caller has the lock.
+func (h *host) refuseAll(format string, args ...any) string {
 	h.fatal = cut(fmt.Sprintf(format, args...), MaxMessage)
 	close(h.wrong)
 	h.c.tell(refusal{h.fatal}, nil)
 	for r, p := range h.members {
-		if !p.gone() {
+		if h.c.knows(p) {
 			h.tellOf(r)
 		}
 	}
-	h.tellOf(rank)
 	return h.fatal
 }
 
@@ -215,11 +213,11 @@ func (h *host) tellOf(rank int) {
 	}
 }
 
-// missing names the ranks that are not there. Its caller has the lock.
+// missing names the ranks that are not there to join. Its caller has the lock.
 func (h *host) missing() string {
 	return h.absent(func(r int) bool {
 		p := h.members[r]
-		return p == nil || p.gone()
+		return p == nil || p.gone() || p.who.refuses != 0
 	})
 }
 
@@ -282,7 +280,7 @@ func (h *host) wontJoin(f Failure) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.fatal == "" && !h.complete {
-		h.refuseAll(f.Rank, "%v", &FailedError{f})
+		h.refuseAll("%v", &FailedError{f})
 	}
 }
 
@@ -314,7 +312,7 @@ func (h *host) giveUp(why error) {
 	if h.refused != "" {
 		text += "; " + h.refused
 	}
-	h.refuseAll(0, "%s", text)
+	h.refuseAll("%s", text)
 }
 
 // close lets nobody in any more.

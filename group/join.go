@@ -56,7 +56,9 @@ func Refuse(ctx context.Context, cfg Config, why string) error {
 	j := &joined{control: newControl(cfg), refusal: &Failure{Rank: cfg.Rank, Stage: -1, MicroBatch: -1, Message: cut(why, MaxMessage)}}
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Timeout, errTimeout)
 	defer cancel()
-	_, err := j.meet(ctx, ctx, introduction(cfg))
+	me := introduction(cfg)
+	me.refuses = 1
+	_, err := j.meet(ctx, ctx, me)
 	return errors.Join(err, j.close())
 }
 

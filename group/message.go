@@ -46,7 +46,7 @@ const (
 // longest is the most bytes of a payload by kind.
 var longest = map[kind]int{
 	kindChallenge: len(magic) + nonceBytes,
-	kindHello:     2*nonceBytes + 3*4 + 2*(4+maxName),
+	kindHello:     2*nonceBytes + 4*4 + 2*(4+maxName),
 	kindWelcome:   nonceBytes,
 	kindRefusal:   4 + MaxMessage,
 	kindWaiting:   4 + MaxMessage,
@@ -74,6 +74,7 @@ type (
 	hello     struct {
 		nonce, proof    nonce
 		rank, size, pid int
+		refuses         int // 1 of who comes to say why it will not join, or 0
 		host, libtorch  string
 	}
 	welcome struct{ proof nonce }
@@ -113,6 +114,7 @@ func (m hello) put(w *writer) {
 	w.number(m.rank)
 	w.number(m.size)
 	w.number(m.pid)
+	w.number(m.refuses)
 	w.text(m.host)
 	w.text(m.libtorch)
 }
@@ -184,7 +186,9 @@ func parse(k kind, payload []byte) (message, error) {
 		}
 		m = challenge{r.nonce()}
 	case kindHello:
-		m = hello{r.nonce(), r.nonce(), r.number(), r.number(), r.number(), r.text(maxName), r.text(maxName)}
+		h := hello{r.nonce(), r.nonce(), r.number(), r.number(), r.number(), r.number(), r.text(maxName), r.text(maxName)}
+		r.bad = r.bad || h.refuses < 0 || h.refuses > 1
+		m = h
 	case kindWelcome:
 		m = welcome{r.nonce()}
 	case kindRefusal:

@@ -13,7 +13,7 @@ import (
 
 var messages = []message{
 	challenge{nonce{1, 2}},
-	hello{nonce{1}, nonce{2}, 3, 4, 12345, "a machine", "1.13.0"},
+	hello{nonce{1}, nonce{2}, 3, 4, 12345, 1, "a machine", "1.13.0"},
 	welcome{nonce{3}},
 	refusal{"no"},
 	waiting{"for rank 1"},

@@ -20,6 +20,7 @@ type peer struct {
 	in        io.Reader
 	heartbeat time.Duration
 	silence   time.Duration
+	ending    bool // it knows that the group has failed; the control's lock guards it
 
 	mu    sync.Mutex
 	queue []outgoing

@@ -291,7 +291,7 @@ func TestStrangersAreRefused(t *testing.T) {
 		"a browser": []byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
 		"zeros":     make([]byte, 1<<20),
 		"much":      bytes.Repeat([]byte{2, 0xff, 0xff, 0xff, 0xff}, 1000),
-		"a hello":   append([]byte{2, 0, 0, 0, 86}, make([]byte, 86)...),
+		"a hello":   append([]byte{2, 0, 0, 0, 88}, make([]byte, 88)...),
 	}
 	var wg sync.WaitGroup
 	for name, b := range strangers {
@@ -396,6 +396,28 @@ func TestARankThatRefuses(t *testing.T) {
 			t.Errorf("%+v: it took %v", row, took)
 		}
 		allSay(t, slices.Delete(errs, row.refuses, row.refuses+1), fmt.Sprintf("rank %d failed: --lr fast: want a number", row.refuses))
+	}
+}
+
+// TestSeveralRanksRefuse: a rank that has refused knows that the group has failed, and nobody waits to tell it,
+// even if it has gone before rank 0 tells the others.
+func TestSeveralRanksRefuse(t *testing.T) {
+	for range 50 {
+		cfg := config(t, 4)
+		cfg.Token = "a"
+		all := []attempt{rank(0), rank(1), rank(2), rank(3)}
+		all[0].change = func(c *group.Config) { c.Timeout = 20 * time.Second }
+		all[2].refuses, all[3].refuses = "--lr fast: want a number", "--lr fast: want a number"
+		began := time.Now()
+		errs := attempts(t, cfg, all...)
+		if took := time.Since(began); took > 10*time.Second {
+			t.Fatalf("it took %v", took)
+		}
+		for _, err := range errs[:2] {
+			if err == nil || !strings.Contains(err.Error(), "failed: --lr fast: want a number") {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 
