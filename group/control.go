@@ -211,6 +211,11 @@ const hasLeft = "it has left the group"
 func (c *control) gather(ctx context.Context, what string, mine []byte) ([][]byte, error) {
 	c.turn.Lock()
 	defer c.turn.Unlock()
+	select {
+	case <-c.closing: // the others miss it
+		return nil, errClosed
+	default:
+	}
 	one := c.gathers.begin()
 	for _, p := range one.parts(c.cfg.Rank, what, mine) {
 		c.tell(p, nil)

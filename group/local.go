@@ -164,6 +164,9 @@ func (m *local) gather(ctx context.Context, what string, mine []byte) ([][]byte,
 func (m *local) enter(what string, mine []byte) (*gathering, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.left[m.rank] { // the others miss it
+		return nil, errClosed
+	}
 	one := m.gathers[m.rank].begin()
 	for _, g := range m.gathers {
 		for _, p := range one.parts(m.rank, what, mine) {

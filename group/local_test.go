@@ -314,3 +314,26 @@ func TestLongerPanics(t *testing.T) {
 	}()
 	_, _ = all[1].Receive(torch.From(c, []float32{1, 2}, 2), 0, 3)
 }
+
+// TestNobodyGathersAfterClose: a member that has left gives no part to a gather, and the others find that it has left.
+func TestNobodyGathersAfterClose(t *testing.T) {
+	torchtest.Check(t)
+	for name, all := range map[string][]*group.Group{"local": group.Local(2), "joined": inProcess(t, config(t, 2))} {
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_ = all[1].Close()
+			if _, err := all[1].Gather(context.Background(), "last words", nil); err == nil {
+				t.Errorf("%s: rank 1 gathers after Close", name)
+			}
+		})
+		if name == "local" {
+			wg.Wait() // where Close does not wait for the others
+		}
+		var lost *group.LostError
+		if _, err := all[0].Gather(context.Background(), "last words", nil); !errors.As(err, &lost) || lost.Rank != 1 {
+			t.Errorf("%s: rank 0: %v; want rank 1 lost", name, err)
+		}
+		_ = all[0].Close()
+		wg.Wait()
+	}
+}

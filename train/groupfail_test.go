@@ -175,7 +175,7 @@ func TestSaveFailsTwiceWhileRenaming(t *testing.T) {
 		store = store.WithBefore(func(operation, path string) error {
 			if operation == "rename" {
 				if r == 0 {
-					close(renames)
+					close(renames) // panics if it is taken back
 					return nil
 				}
 				<-renames
