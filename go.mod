@@ -1,4 +1,4 @@
-module penstock
+module penstock.example
 
 go 1.26
 

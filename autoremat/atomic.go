@@ -1,6 +1,6 @@
 package autoremat
 
-import "penstock/nn"
+import "penstock.example/nn"
 
 // Atomic wraps s as one layer, which is kept or recomputed as a whole. Names and parameters are
 // those of s, and s stays the caller's.

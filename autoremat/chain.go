@@ -3,9 +3,9 @@ package autoremat
 import (
 	"slices"
 
-	"penstock/nn"
-	"penstock/profile"
-	"penstock/remat"
+	"penstock.example/nn"
+	"penstock.example/profile"
+	"penstock.example/remat"
 )
 
 // presence says whether the parameters of a unit have gradients.

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"penstock/nn"
-	"penstock/remat"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/remat"
+	"penstock.example/torch"
 )
 
 // choose gives the instance a plan that fits under the limit beside what is live now, and returns

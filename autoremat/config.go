@@ -3,9 +3,9 @@ package autoremat
 import (
 	"cmp"
 
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/optim"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/optim"
 )
 
 // Config configures a [Module]. The zero value limits the module to the memory that is free when it

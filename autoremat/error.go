@@ -3,10 +3,10 @@ package autoremat
 import (
 	"fmt"
 
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/planner"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/planner"
+	"penstock.example/torch"
 )
 
 // memoryError is a *planner.MemoryError for errors.As, and torch.ErrOutOfMemory for errors.Is. The

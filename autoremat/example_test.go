@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"log"
 
-	"penstock/autoremat"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/torch"
+	"penstock.example/autoremat"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/torch"
 )
 
 // A model trains in a loop of its own under a limit of 8 MiB, and takes what was predicted.

@@ -8,12 +8,12 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/autoremat"
-	"penstock/nn"
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/remat/baselines"
-	"penstock/torch"
+	"penstock.example/autoremat"
+	"penstock.example/nn"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/remat/baselines"
+	"penstock.example/torch"
 )
 
 // fragile is a model each of whose layers asks fail what to do, forward, again and back.

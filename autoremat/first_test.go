@@ -5,11 +5,11 @@ import (
 	"errors"
 	"testing"
 
-	"penstock/autoremat"
-	"penstock/internal/torchtest"
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/torch"
+	"penstock.example/autoremat"
+	"penstock.example/internal/torchtest"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/torch"
 )
 
 // TestTheFirstForwardKnowsTheLeastLimit: with a known loss, the least limit that the first Forward

@@ -3,7 +3,7 @@ package autoremat
 import (
 	"slices"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // forecast predicts the bytes of a step. forecastOf counts them from those that are live when the

@@ -7,12 +7,12 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/autoremat"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/remat"
-	"penstock/remat/baselines"
-	"penstock/torch"
+	"penstock.example/autoremat"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/remat"
+	"penstock.example/remat/baselines"
+	"penstock.example/torch"
 )
 
 // test is what testing.T and rapid.T have in common.

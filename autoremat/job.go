@@ -6,10 +6,10 @@ import (
 	"strings"
 	"sync"
 
-	"penstock/nn"
-	"penstock/remat"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/remat"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // job is one forward of the module with the backwards through it. It runs the execution of the

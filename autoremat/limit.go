@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // accountLimit is the module's limit on the memory account of its device.

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/autoremat"
-	"penstock/internal/torchtest"
-	"penstock/models"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/torch"
+	"penstock.example/autoremat"
+	"penstock.example/internal/torchtest"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/torch"
 )
 
 func adam() optim.Optimizer {

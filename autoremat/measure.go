@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"strings"
 
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/profile"
-	"penstock/remat"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/profile"
+	"penstock.example/remat"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // Sample is a batch to measure with. Its tensors stay the caller's.

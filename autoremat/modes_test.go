@@ -3,9 +3,9 @@ package autoremat_test
 import (
 	"testing"
 
-	"penstock/autoremat"
-	"penstock/internal/torchtest"
-	"penstock/nn"
+	"penstock.example/autoremat"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
 )
 
 // Parts of the model may be frozen, and set to evaluation, between steps: the next step is planned

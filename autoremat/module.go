@@ -7,9 +7,9 @@ import (
 	"slices"
 	"sync"
 
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // ErrClosed is the failure of training with a closed module.

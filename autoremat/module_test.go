@@ -3,11 +3,11 @@ package autoremat_test
 import (
 	"testing"
 
-	"penstock/autoremat"
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/remat"
-	"penstock/remat/baselines"
+	"penstock.example/autoremat"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/remat"
+	"penstock.example/remat/baselines"
 )
 
 // mlp has dropout, batch norm, nested Sequentials and layers that work in place.

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"sync"
 
-	"penstock/remat"
-	"penstock/torch"
+	"penstock.example/remat"
+	"penstock.example/torch"
 )
 
 // loss is what the caller allocates between the return of Forward and the backward of the last

@@ -10,13 +10,13 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/autoremat"
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/remat/baselines"
-	"penstock/torch"
+	"penstock.example/autoremat"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/remat/baselines"
+	"penstock.example/torch"
 )
 
 // trained returns what a few steps leave of a model whose parts build may wrap.

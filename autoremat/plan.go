@@ -7,11 +7,11 @@ import (
 	"io"
 	"time"
 
-	"penstock/internal/arg"
-	"penstock/internal/disk"
-	"penstock/profile"
-	"penstock/remat"
-	"penstock/remat/planfile"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/disk"
+	"penstock.example/profile"
+	"penstock.example/remat"
+	"penstock.example/remat/planfile"
 )
 
 // Report describes a plan that was chosen.

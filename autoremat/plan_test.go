@@ -9,13 +9,13 @@ import (
 	"syscall"
 	"testing"
 
-	"penstock/autoremat"
-	"penstock/internal/disk"
-	"penstock/nn"
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/remat/baselines"
-	"penstock/torch"
+	"penstock.example/autoremat"
+	"penstock.example/internal/disk"
+	"penstock.example/nn"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/remat/baselines"
+	"penstock.example/torch"
 )
 
 // Plans go into files and come back for the same model and batch, and for no other.

@@ -6,11 +6,11 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/autoremat"
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/remat"
-	"penstock/torch"
+	"penstock.example/autoremat"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/remat"
+	"penstock.example/torch"
 	"pgregory.net/rapid"
 )
 

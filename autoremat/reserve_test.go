@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/autoremat"
+	"penstock.example/autoremat"
 )
 
 // free is what the machine has free for programs, in bytes.

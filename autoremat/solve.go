@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/planner"
-	"penstock/remat"
+	"penstock.example/planner"
+	"penstock.example/remat"
 )
 
 // search solves for the plans of a batch.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // String returns a table of the units for the latest kind of batches: what their operations take,

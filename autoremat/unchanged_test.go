@@ -7,11 +7,11 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/autoremat"
-	"penstock/nn"
-	"penstock/remat"
-	"penstock/remat/baselines"
-	"penstock/torch"
+	"penstock.example/autoremat"
+	"penstock.example/nn"
+	"penstock.example/remat"
+	"penstock.example/remat/baselines"
+	"penstock.example/torch"
 )
 
 // moving is a model whose layers fail when told to, and whose buffers change: running statistics,

@@ -3,8 +3,8 @@ package autoremat
 import (
 	"strings"
 
-	"penstock/nn"
-	"penstock/optim"
+	"penstock.example/nn"
+	"penstock.example/optim"
 )
 
 // updateNeed returns what the optimizer's next update of the model allocates; ok is false without

@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/autoremat"
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/planner"
-	"penstock/torch"
+	"penstock.example/autoremat"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/planner"
+	"penstock.example/torch"
 )
 
 // fixture is a module on a context, with its model's parameters.

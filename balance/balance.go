@@ -17,7 +17,7 @@ import (
 	"fmt"
 	"math"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Partition returns how many layers each of n stages takes, in order: n counts of at least one that

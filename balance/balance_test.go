@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/balance"
+	"penstock.example/balance"
 )
 
 func ExamplePartition() {

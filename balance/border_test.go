@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/balance"
+	"penstock.example/balance"
 )
 
 // chain draws measured layers and skips. Seconds and bytes are small whole numbers, so that sums

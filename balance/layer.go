@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Layer is the measured costs of a layer for one micro-batch. Fields that the caller does not need

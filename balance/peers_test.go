@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/balance"
+	"penstock.example/balance"
 )
 
 // What torchgpipe's tests cut, and what its block partition cuts badly: its bottlenecks are in the

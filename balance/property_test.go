@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/balance"
+	"penstock.example/balance"
 )
 
 // TestPartitionIsBest compares with the best of all partitions. Costs are multiples of a power of

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/balance"
+	"penstock.example/balance"
 )
 
 func TestBordersRefuse(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"math"
 	"slices"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Held is how many micro-batches a stage holds when it holds most.

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"fmt"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // TimeConfig says what a stage's time is made of. The zero value is no recomputation, and transfers

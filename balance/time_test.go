@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/balance"
+	"penstock.example/balance"
 )
 
 func TestByTime(t *testing.T) {

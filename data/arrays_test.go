@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 // What a set is for follows from the kinds and shapes of its slices.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 // numbered returns n equal images of one 3 x 4 channel whose pixels are 1 to 12, black being 0.

@@ -6,8 +6,8 @@ import (
 	"io"
 	"path/filepath"
 
-	"penstock/internal/arg"
-	"penstock/internal/disk"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/disk"
 )
 
 // CIFAR-10's binary version (https://www.cs.toronto.edu/~kriz/cifar.html) is files of records: a

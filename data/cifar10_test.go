@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 const cifarRecord = 1 + 3*32*32

@@ -13,8 +13,8 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/internal/arg"
-	"penstock/internal/disk"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/disk"
 )
 
 // CSV says how a file of comma-separated values (RFC 4180) is read: a sample a line, a target in one

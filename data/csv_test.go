@@ -11,7 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 func csvFile(t *testing.T, lines ...string) string {

@@ -2,7 +2,7 @@ package data
 
 import (
 	"fmt"
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Dataset is samples that are numbered from 0. Its methods may be called concurrently.

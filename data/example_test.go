@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"log"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 // Two images of two grey pixels, with a class each.

@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
-	"penstock/data"
-	"penstock/internal/disk"
+	"penstock.example/data"
+	"penstock.example/internal/disk"
 )
 
 // Files lists what Open reads: without any one of them Open fails.

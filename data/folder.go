@@ -13,7 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // What folders of pictures are without other Options. Mean and deviation are ImageNet's, of colours

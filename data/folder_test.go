@@ -19,7 +19,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 // picture is an image whose pixels all differ, as far as bytes can.

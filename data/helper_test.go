@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 // fill returns the batch of some samples.

@@ -11,7 +11,7 @@ import (
 	"io"
 	"math/bits"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // DecodeIDX reads an array of bytes in the IDX format, plain or compressed with gzip, told apart by

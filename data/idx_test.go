@@ -10,7 +10,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 // idx returns an IDX file of bytes.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 func bytesOf(shape []int64, numbers ...uint8) data.Array {

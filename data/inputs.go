@@ -8,8 +8,8 @@ import (
 	"os"
 	"slices"
 
-	"penstock/internal/disk"
-	"penstock/tokenizer"
+	"penstock.example/internal/disk"
+	"penstock.example/tokenizer"
 )
 
 // Inputs is a Dataset of inputs in files, made as the samples of another set are, for a model that

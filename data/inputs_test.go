@@ -11,7 +11,7 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 // npyFile is a file of NumPy of little-endian numbers.

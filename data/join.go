@@ -1,6 +1,6 @@
 package data
 
-import "penstock/internal/arg"
+import "penstock.example/internal/arg"
 
 // Join returns the samples of two sets of one kind, such as both parts of Open, one after the other. It
 // panics if one is nil. Info is that of the first.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 // Both parts of a set, joined, are the whole, in whatever order samples are asked for.

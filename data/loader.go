@@ -8,7 +8,7 @@ import (
 	"io"
 	"sync"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // ErrClosed is returned by Next after Close.

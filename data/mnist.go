@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"penstock/internal/disk"
+	"penstock.example/internal/disk"
 )
 
 // mnistLike is a data set in MNIST's four files of 28 x 28 grey images in ten classes.

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 // mnistFiles is four files of blank images: five to train, three to test.

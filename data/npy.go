@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // DecodeNPY reads an array as numpy.save writes it, of any version of the format

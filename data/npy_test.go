@@ -11,7 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 // npy is an npy file of this version and header, and these numbers after it.

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"penstock/internal/disk"
+	"penstock.example/internal/disk"
 )
 
 const npyRemedy = "name a directory with x.npy and y.npy, or train_x.npy, train_y.npy, test_x.npy and test_y.npy, with --data-dir"

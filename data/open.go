@@ -2,7 +2,7 @@ package data
 
 import (
 	"maps"
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 	"slices"
 )
 

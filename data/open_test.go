@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 func TestNames(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/image/draw"
 
-	"penstock/internal/disk"
+	"penstock.example/internal/disk"
 )
 
 // maxPixels is the most pixels of a picture that is decoded. A small file can claim any number.

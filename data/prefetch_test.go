@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 // Prefetching goes as far ahead as it was told, and no further, however long nobody asks.

@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 // The orders that runs of the past have seen. A change here breaks every run that is resumed. The

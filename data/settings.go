@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // setting is an option of a data set that has a name, for Set.

@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Split parts a data set: the given share of its samples, drawn by seed and at least one, is for

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Synthetic describes samples made from a seed, for tests and benchmarks. They are made when they

@@ -8,9 +8,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"penstock/internal/arg"
-	"penstock/internal/disk"
-	"penstock/tokenizer"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/disk"
+	"penstock.example/tokenizer"
 )
 
 // MaxText is the most bytes of text that Open reads, of all files together: they are held in

@@ -11,8 +11,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/data"
-	"penstock/tokenizer"
+	"penstock.example/data"
+	"penstock.example/tokenizer"
 )
 
 func TestText(t *testing.T) {

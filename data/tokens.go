@@ -8,8 +8,8 @@ import (
 	"io"
 	"os"
 
-	"penstock/internal/arg"
-	"penstock/internal/disk"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/disk"
 )
 
 // tokens is a Dataset for language models over a file of tokens, cut as Text cuts bytes. It reads

@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 func tokenBytes[T uint16 | uint32](tokens ...T) []byte {

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock/internal/arg"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/torch"
 )
 
 // MemberError is the failure of another member at a point where all of them meet. The group itself

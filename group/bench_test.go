@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"penstock/group"
+	"penstock.example/group"
 )
 
 // BenchmarkGather gathers a MiB of each of three members over the control connections.

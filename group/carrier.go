@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"penstock/internal/link"
-	"penstock/torch"
+	"penstock.example/internal/link"
+	"penstock.example/torch"
 )
 
 // carrier moves tensors between processes with Gloo. Nothing in it has a time limit: Gloo closes a

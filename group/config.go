@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"time"
 
-	"penstock/internal/arg"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/torch"
 )
 
 // Config says how a process joins a group. Size, Rank and Address are needed; the rest has

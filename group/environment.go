@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // FromEnvironment finds out which process of which group this one is by what its launcher has put

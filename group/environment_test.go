@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/group"
+	"penstock.example/group"
 )
 
 // variables are an environment.

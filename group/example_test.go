@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync"
 
-	"penstock/group"
+	"penstock.example/group"
 )
 
 // Three members say what they have, and all know what each says.

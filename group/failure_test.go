@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"penstock/group"
-	"penstock/internal/link"
-	"penstock/internal/torchtest"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/internal/link"
+	"penstock.example/internal/torchtest"
+	"penstock.example/torch"
 )
 
 // The members of these scenarios wait for ever, for the member whose number is Config.LocalRank or

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"sync"
 
-	"penstock/internal/arg"
-	"penstock/internal/link"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/link"
+	"penstock.example/torch"
 )
 
 // MaxTag bounds the tags of sends and receives: 0 <= tag < MaxTag.

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // host is rank 0's part in bringing the members together: it lets in who knows the token, and says

@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"time"
 
-	"penstock/internal/arg"
-	"penstock/internal/link"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/link"
+	"penstock.example/torch"
 )
 
 // Join makes this process a member of a group. It blocks until all members are there, ctx is done

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/group"
-	"penstock/internal/torchtest"
+	"penstock.example/group"
+	"penstock.example/internal/torchtest"
 )
 
 func init() {

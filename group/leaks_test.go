@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/group"
-	"penstock/internal/torchtest"
+	"penstock.example/group"
+	"penstock.example/internal/torchtest"
 )
 
 // entries is how many a directory has.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"sync"
 
-	"penstock/internal/link"
-	"penstock/torch"
+	"penstock.example/internal/link"
+	"penstock.example/torch"
 )
 
 // Local returns n members within this process, such as replicas of a pipeline: goroutines stand for

@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"penstock/group"
-	"penstock/internal/link"
-	"penstock/internal/torchtest"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/internal/link"
+	"penstock.example/internal/torchtest"
+	"penstock.example/torch"
 )
 
 // each runs f for every member at the same time and returns the errors by rank.

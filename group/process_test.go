@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/group"
+	"penstock.example/group"
 )
 
 // Members in processes of their own: this test binary, run again with the name of a scenario.

@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"penstock/group"
-	"penstock/internal/torchtest"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/internal/torchtest"
+	"penstock.example/torch"
 )
 
 // attempt is a process that tries to join, or refuses to. It may come late.

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // The store is where members find each other. Rank 0 starts it, or torchrun's agent has.

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
 
-	"penstock/metrics"
+	"penstock.example/metrics"
 )
 
 // eventSchema is what TensorBoard's event.proto and summary.proto say of the fields that are

@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"penstock/metrics"
+	"penstock.example/metrics"
 )
 
 // A run that went to step 3 resumes from its checkpoint after step 2: the lines after that are cut off.

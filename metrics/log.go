@@ -7,7 +7,7 @@ import (
 	"io"
 	"os"
 
-	"penstock/internal/disk"
+	"penstock.example/internal/disk"
 )
 
 // FileName is the name of a run's file in its directory.

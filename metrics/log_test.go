@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"penstock/internal/disk"
-	"penstock/metrics"
+	"penstock.example/internal/disk"
+	"penstock.example/metrics"
 )
 
 // step is what a run measures after a step, the same whenever it takes it.

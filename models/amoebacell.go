@@ -3,8 +3,8 @@ package models
 import (
 	"strconv"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // genotype is the design of a cell (Real et al. 2018, section "Search space"): a cell starts with

@@ -3,8 +3,8 @@ package models
 import (
 	"strconv"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // amoebaNets has the AmoebaNet-D (Real et al. 2018, "Regularized Evolution for Image Classifier

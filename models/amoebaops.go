@@ -1,8 +1,8 @@
 package models
 
 import (
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // The operations in a cell of an AmoebaNet: [N, channels, H, W] to [N, channels, H/stride,

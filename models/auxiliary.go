@@ -1,9 +1,9 @@
 package models
 
 import (
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // Auxiliary classifiers read an activation inside the network and are trained with its own

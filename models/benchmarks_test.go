@@ -3,8 +3,8 @@ package models_test
 import (
 	"testing"
 
-	"penstock/models"
-	"penstock/nn"
+	"penstock.example/models"
+	"penstock.example/nn"
 )
 
 // The rows of the tables of torchgpipe's benchmarks and of GPipe's table 1: layers that a balance

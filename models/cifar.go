@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"penstock/nn"
+	"penstock.example/nn"
 )
 
 // cifarResNets are the residual networks for small images (He et al. 2015, "Deep Residual

@@ -1,8 +1,8 @@
 package models
 
 import (
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 const unetSkip = "skip"

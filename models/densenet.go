@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // denseNets are the densely connected networks for ImageNet (Huang et al. 2017, "Densely Connected

@@ -3,9 +3,9 @@ package models_test
 import (
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/models"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/models"
+	"penstock.example/torch"
 )
 
 // A dense layer leaves for its backward what a norm and a convolution cannot do without, once each:

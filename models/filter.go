@@ -1,6 +1,6 @@
 package models
 
-import "penstock/nn"
+import "penstock.example/nn"
 
 // filter is a convolution without a bias, a norm and a ReLU: torchvision's BasicConv2d.
 type filter struct {

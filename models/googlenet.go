@@ -1,6 +1,6 @@
 package models
 
-import "penstock/nn"
+import "penstock.example/nn"
 
 // googleNets has GoogLeNet (Szegedy et al. 2015, "Going Deeper with Convolutions", table 1) with
 // torchvision's names and parameters: norms after the convolutions, and 3x3 convolutions where the

@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 var gpts = []model{{

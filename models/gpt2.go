@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // gpt2s are the four sizes of GPT-2 (Radford et al. 2019, table 2), with the names and layouts of

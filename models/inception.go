@@ -1,7 +1,7 @@
 package models
 
 import (
-	"penstock/nn"
+	"penstock.example/nn"
 )
 
 // inceptions has Inception v3 (Szegedy et al. 2016, "Rethinking the Inception Architecture for

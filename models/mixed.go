@@ -3,8 +3,8 @@ package models
 import (
 	"strconv"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // mixed is the block of Inception networks: branches of convolutions read one input, and what they

@@ -3,9 +3,9 @@ package models_test
 import (
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/models"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/models"
+	"penstock.example/torch"
 )
 
 // A block of an Inception network leaves for its backward what goes into each norm, what comes out of the ReLUs inside its branches, the pool's result with its indices, and its output:

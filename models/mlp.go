@@ -3,7 +3,7 @@ package models
 import (
 	"strconv"
 
-	"penstock/nn"
+	"penstock.example/nn"
 )
 
 var mlps = []model{{

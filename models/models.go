@@ -6,8 +6,8 @@ package models
 import (
 	"slices"
 
-	"penstock/internal/arg"
-	"penstock/nn"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
 )
 
 // Kind is the kind of a model's input and output.

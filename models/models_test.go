@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/models"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // The counts of resnet18 and up are torchvision's. Those of the networks for small images are the paper's 0.27, 0.46, 0.66 and 0.85 million with option A, plus 2752

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Options configures a model. A zero is the model's default; an option that the model does not have

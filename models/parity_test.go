@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/models"
-	"penstock/nn"
-	"penstock/safetensors"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/safetensors"
+	"penstock.example/torch"
 )
 
 // TestParityWithPyTorch: small models give the outputs, gradients and running statistics that the

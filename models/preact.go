@@ -3,8 +3,8 @@ package models
 import (
 	"strconv"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // preActResNets has the residual network of 1001 layers for small images (He et al. 2016, "Identity

@@ -1,8 +1,8 @@
 package models
 
 import (
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // A residual block (He et al. 2015, "Deep Residual Learning", figure 5) as a chain of layers, so

@@ -7,10 +7,10 @@ import (
 	"strconv"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/models"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // plainResNet is a residual network whose blocks are layers of package nn, of which the parity

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"penstock/nn"
+	"penstock.example/nn"
 )
 
 // resNets are the residual networks for ImageNet with torchvision's names and parameters: those of

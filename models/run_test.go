@@ -6,10 +6,10 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/models"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // small are versions of the models that run in a blink.

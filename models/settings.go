@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Setting is an option of a model and its value.

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"penstock/models"
+	"penstock.example/models"
 )
 
 func TestSet(t *testing.T) {

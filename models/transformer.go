@@ -3,8 +3,8 @@ package models
 import (
 	"strconv"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // What the transformers that have others' names of parameters are made of.

@@ -3,7 +3,7 @@ package models
 import (
 	"strconv"
 
-	"penstock/nn"
+	"penstock.example/nn"
 )
 
 // unets has the U-Net (Ronneberger et al. 2015) with which pipelines are compared: that of

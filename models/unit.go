@@ -1,8 +1,8 @@
 package models
 
 import (
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // unit is a chain of layers that a partition takes as one layer, where a Sequential would be

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/nn"
+	"penstock.example/nn"
 )
 
 // vggs are the networks of Simonyan and Zisserman 2014 ("Very Deep Convolutional Networks", table

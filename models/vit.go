@@ -5,8 +5,8 @@ import (
 	"math"
 	"strings"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // viTs are Vision Transformers (Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", table 1)

@@ -1,6 +1,6 @@
 package nn
 
-import "penstock/torch"
+import "penstock.example/torch"
 
 // ReLU is max(x, 0).
 type ReLU struct {

@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // AttentionMask says which tokens of a sequence a token must not look at.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // BatchNorm normalises each channel (dimension 1) to mean 0 and variance 1, then scales and shifts

@@ -1,8 +1,8 @@
 package nn
 
 import (
-	"penstock/internal/arg"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/torch"
 )
 
 // BufferCopy is a copy of buffers, such as running statistics. A run that fails restores them from

@@ -3,8 +3,8 @@ package nn
 import (
 	"slices"
 
-	"penstock/internal/arg"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/torch"
 )
 
 // Checkpointed returns l as a layer whose forward keeps only its inputs and whose backward computes

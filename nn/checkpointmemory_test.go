@@ -3,8 +3,8 @@ package nn_test
 import (
 	"testing"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // Between forward and backward a checkpoint holds its inputs, to the byte, and who uses its outputs

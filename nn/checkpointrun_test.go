@@ -7,9 +7,9 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // sight is what a layer may ask of the run that it is in.

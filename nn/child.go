@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"penstock/internal/arg"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/torch"
 )
 
 // child is a module that another one has declared.

@@ -3,7 +3,7 @@ package nn
 import (
 	"cmp"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // Conv2d is a cross-correlation over images: [N, in, H, W] to [N, out, H', W'], H' = (H + 2 padding

@@ -3,7 +3,7 @@ package nn
 import (
 	"cmp"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // Conv1d is a cross-correlation over sequences: [N, in, L] to [N, out, L'], L' = (L + 2 padding -

@@ -3,7 +3,7 @@ package nn
 import (
 	"cmp"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // ConvTranspose2d is the transpose of Conv2d, which makes images larger: [N, in, H, W] to [N, out,

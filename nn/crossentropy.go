@@ -3,7 +3,7 @@ package nn
 import (
 	"slices"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // CrossEntropyLoss is -log softmax(output)[target]: logits [N, C] or [N, C, ...] and int64 classes

@@ -1,8 +1,8 @@
 package nn
 
 import (
-	"penstock/internal/arg"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/torch"
 )
 
 // Ctx is the context of a forward: a torch.Ctx for the operators, and what a layer may ask about

@@ -9,9 +9,9 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 func TestRandomNumbersFollowSeedMicroBatchAndName(t *testing.T) {

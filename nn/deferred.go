@@ -3,8 +3,8 @@ package nn
 import (
 	"fmt"
 
-	"penstock/internal/arg"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/torch"
 )
 
 // Deferred gathers the statistics of a mini-batch over its micro-batches, so that the running

@@ -8,9 +8,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 const channels = 3

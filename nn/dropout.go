@@ -1,6 +1,6 @@
 package nn
 
-import "penstock/torch"
+import "penstock.example/torch"
 
 // Dropout, in training, zeroes each element with probability p and scales the others by 1/(1-p)
 // (Srivastava et al. 2014). In evaluation, or with p = 0, it returns its input itself. What it

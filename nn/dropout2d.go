@@ -3,7 +3,7 @@ package nn
 import (
 	"fmt"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // Dropout2d, in training, zeroes each channel of each sample with probability p and scales the

@@ -1,6 +1,6 @@
 package nn
 
-import "penstock/torch"
+import "penstock.example/torch"
 
 // Embedding looks up rows of its weight: int64 indices [*] to [*, dim].
 type Embedding struct {

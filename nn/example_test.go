@@ -3,8 +3,8 @@ package nn_test
 import (
 	"fmt"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // Scale multiplies each feature by a learned number.

@@ -3,8 +3,8 @@ package nn
 import (
 	"fmt"
 
-	"penstock/internal/arg"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/torch"
 )
 
 // ExtraKey names a value that is no tensor and goes with a batch to every layer and micro-batch as

@@ -3,8 +3,8 @@ package nn
 import (
 	"slices"
 
-	"penstock/internal/arg"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/torch"
 )
 
 // Fork configures a fork of a context. Flags are added to those that the context has.

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"fmt"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // GroupNorm normalises groups of channels of each sample to mean 0 and variance 1, then scales and

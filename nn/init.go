@@ -3,7 +3,7 @@ package nn
 import (
 	"math"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // Init fills a new tensor, drawing from the context's seed.

@@ -3,7 +3,7 @@ package nn
 import (
 	"fmt"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // InstanceNorm2d normalises each channel of each sample to mean 0 and variance 1: [N, channels, H,

@@ -3,7 +3,7 @@ package nn
 import (
 	"slices"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // LayerNorm normalises over the last dimensions to mean 0 and variance 1, then scales and shifts

@@ -1,6 +1,6 @@
 package nn
 
-import "penstock/torch"
+import "penstock.example/torch"
 
 // LeakyReLU is x where x is positive and slope x elsewhere (Maas et al. 2013).
 type LeakyReLU struct {

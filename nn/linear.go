@@ -1,8 +1,8 @@
 package nn
 
 import (
-	"penstock/internal/arg"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/torch"
 )
 
 // Linear is y = x W^T + b over the last dimension: [*, in] to [*, out].

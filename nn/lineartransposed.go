@@ -1,6 +1,6 @@
 package nn
 
-import "penstock/torch"
+import "penstock.example/torch"
 
 // LinearTransposed is y = x W + b over the last dimension, [*, in] to [*, out]: a Linear whose
 // weight lies the other way round. GPT-2's code has these, under the name of Conv1D.

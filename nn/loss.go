@@ -3,8 +3,8 @@ package nn
 import (
 	"fmt"
 
-	"penstock/internal/arg"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/torch"
 )
 
 // Loss compares an output with a target and gives a scalar. Like a layer it must depend on nothing

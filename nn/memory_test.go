@@ -4,9 +4,9 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // account is a context on a device of its own and what it uses, in bytes.

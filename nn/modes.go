@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strconv"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // What is set on a part of a model for all runs that follow: constants, and layers that run as in

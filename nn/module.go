@@ -1,8 +1,8 @@
 package nn
 
 import (
-	"penstock/internal/arg"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/torch"
 )
 
 // Module owns parameters, buffers and other modules. A type becomes one by embedding Base.

@@ -3,7 +3,7 @@ package nn
 import (
 	"slices"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // MSELoss is (output - target)^2, for tensors of one shape.

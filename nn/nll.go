@@ -3,7 +3,7 @@ package nn
 import (
 	"slices"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // NLLLoss is -output[target], the negative log likelihood: log-probabilities [N, C] or [N, C, ...],

@@ -4,8 +4,8 @@ import (
 	"hash/fnv"
 	"slices"
 
-	"penstock/internal/arg"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/torch"
 )
 
 // Param is a parameter or a buffer: declared with a shape and an initialiser, allocated by

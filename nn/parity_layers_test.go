@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"testing"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // Builders of the fixtures' layers from PyTorch's arguments.

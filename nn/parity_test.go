@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/safetensors"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/safetensors"
+	"penstock.example/torch"
 )
 
 // What PyTorch computed is in testdata/parity; scripts/fixtures/README.md says what each file

@@ -5,9 +5,9 @@ import (
 	"strconv"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // Of two checkpoints in a row the second runs again and has gone back before the first runs again,

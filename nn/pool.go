@@ -1,6 +1,6 @@
 package nn
 
-import "penstock/torch"
+import "penstock.example/torch"
 
 // MaxPool2d takes the maximum of each window of an image: [N, C, H, W] to [N, C, H', W'], H' as for
 // Conv2d.

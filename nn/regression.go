@@ -1,6 +1,6 @@
 package nn
 
-import "penstock/torch"
+import "penstock.example/torch"
 
 // L1Loss is |output - target|, for tensors of one shape.
 type L1Loss struct{ reduction }

@@ -1,6 +1,6 @@
 package nn
 
-import "penstock/torch"
+import "penstock.example/torch"
 
 // Residual is a block of a residual network (He et al. 2015, "Deep Residual Learning", figure 5):
 // relu(main(x) + shortcut(x)), [N, in, H, W] to [N, out, H/stride, W/stride] rounded up. The

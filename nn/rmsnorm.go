@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // RMSNorm divides by the root of the mean square over the last dimensions, then scales each element

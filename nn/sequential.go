@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/internal/arg"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/torch"
 )
 
 // Sequential runs layers one after the other. A pipe cuts a Sequential into stages.

@@ -1,6 +1,6 @@
 package nn
 
-import "penstock/torch"
+import "penstock.example/torch"
 
 // Flatten makes one dimension of several neighbours. The result is a view where memory allows.
 type Flatten struct {

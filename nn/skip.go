@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // A skip connection takes a tensor from one layer past others to a later one. The layers declare

@@ -3,7 +3,7 @@ package nn
 import (
 	"slices"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // boundary lists the skips that cross the boundary of a module inside a model. Where the module

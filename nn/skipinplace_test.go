@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // inPlace is a layer of tuples that overwrites its first tensor.

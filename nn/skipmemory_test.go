@@ -5,9 +5,9 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // Without a graph nothing but the model's skips keeps an activation: what is live between two

@@ -6,8 +6,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // plan is a model of the property tests: it can be built with skips, and run without.

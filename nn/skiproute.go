@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // SkipRoute is a skip of a model: from the flattened layer that stashes it to those that pop it.

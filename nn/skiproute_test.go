@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"penstock/nn"
+	"penstock.example/nn"
 )
 
 // plainly declares skips and is never run.

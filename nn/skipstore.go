@@ -3,8 +3,8 @@ package nn
 import (
 	"slices"
 
-	"penstock/internal/arg"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/torch"
 )
 
 // SkipStore holds the skips of one forward of a model, or of a part of one, that were stashed and

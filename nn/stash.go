@@ -1,6 +1,6 @@
 package nn
 
-import "penstock/torch"
+import "penstock.example/torch"
 
 // Stash stashes its input as a skip connection and returns it.
 type Stash struct {

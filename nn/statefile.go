@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"fmt"
 
-	"penstock/internal/arg"
-	"penstock/safetensors"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/safetensors"
+	"penstock.example/torch"
 )
 
 // Save writes the parameters and buffers of m, which must all exist, to a safetensors file under

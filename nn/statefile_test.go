@@ -9,11 +9,11 @@ import (
 	"syscall"
 	"testing"
 
-	"penstock/internal/disk"
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/safetensors"
-	"penstock/torch"
+	"penstock.example/internal/disk"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/safetensors"
+	"penstock.example/torch"
 )
 
 func savable() *nn.Sequential {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // LayerSummary describes a layer, as far as it is known without an input.

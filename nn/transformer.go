@@ -1,6 +1,6 @@
 package nn
 
-import "penstock/torch"
+import "penstock.example/torch"
 
 // TransformerConfig configures a transformer block. The zero value is without dropout.
 type TransformerConfig struct {

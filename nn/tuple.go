@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/internal/arg"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/torch"
 )
 
 // Tuple makes a Layer of a function that turns tensors into tensors, of any types. All that is said

@@ -1,6 +1,6 @@
 package nn
 
-import "penstock/torch"
+import "penstock.example/torch"
 
 // Upsample enlarges images: [N, C, H, W] to [N, C, H', W'].
 type Upsample struct {

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"penstock/safetensors"
-	"penstock/torch"
+	"penstock.example/safetensors"
+	"penstock.example/torch"
 )
 
 // WeightsConfig says how the tensors of a file are those of a model. The zero value takes their

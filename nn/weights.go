@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strings"
 
-	"penstock/internal/arg"
-	"penstock/safetensors"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/safetensors"
+	"penstock.example/torch"
 )
 
 // WeightsReport says what was loaded.

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/safetensors"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/safetensors"
+	"penstock.example/torch"
 )
 
 // classifier is a model of a body and a head.

@@ -3,7 +3,7 @@ package optim
 import (
 	"math"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // Adam is torch.optim.Adam (Kingma and Ba 2015, algorithm 1), t counting the parameter's own

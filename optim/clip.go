@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // Clipping by the norm of all gradients together, as torch.nn.utils.clip_grad_norm_, in parts so

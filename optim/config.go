@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // ConfigError is a setting that is refused.

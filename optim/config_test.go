@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/optim"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/optim"
+	"penstock.example/torch"
 )
 
 func TestInvalidSettingsAreNamed(t *testing.T) {

@@ -3,9 +3,9 @@ package optim_test
 import (
 	"fmt"
 
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/torch"
 )
 
 // Finds the minimum of (w - 3)² with momentum and a rate that falls.

@@ -1,6 +1,6 @@
 package optim
 
-import "penstock/torch"
+import "penstock.example/torch"
 
 // Break makes an optimizer's updates panic half-way through the n-th parameter that is updated from
 // now on, counted from 0.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"penstock/nn"
+	"penstock.example/nn"
 )
 
 // Group is parameters that are updated with another rate, or another weight decay, such as the body of a

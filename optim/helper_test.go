@@ -7,11 +7,11 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/safetensors"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/safetensors"
+	"penstock.example/torch"
 )
 
 // parity is where PyTorch's results lie.

@@ -6,8 +6,8 @@ import (
 	"maps"
 	"slices"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 func (o *optimizer) Load(tensors []SavedTensor, steps map[string]int64, places []Placement) error {

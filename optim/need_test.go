@@ -3,10 +3,10 @@ package optim_test
 import (
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/torch"
 )
 
 // What an update needs is what the account sees, of parameters that do not exist yet as well; the

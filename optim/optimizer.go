@@ -5,9 +5,9 @@ import (
 	"slices"
 	"strings"
 
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // Optimizer is an update rule, its learning rate, and what it remembers of each parameter.

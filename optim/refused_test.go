@@ -9,10 +9,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/torch"
 )
 
 // An update that does not fit a limit changes nothing, at whichever of its allocations it is

@@ -1,6 +1,6 @@
 package optim
 
-import "penstock/torch"
+import "penstock.example/torch"
 
 // RMSprop is torch.optim.RMSprop (Hinton's lecture 6e; centered: Graves 2013, "Generating sequences
 // with recurrent neural networks", eq. 38-45):

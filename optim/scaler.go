@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Scaler chooses the factor of a loss whose backward runs in a narrow type. Gradients in float16

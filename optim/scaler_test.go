@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/optim"
+	"penstock.example/optim"
 )
 
 // A scaler does what torch.amp.GradScaler does: half of the scale after gradients that are not

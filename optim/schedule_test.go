@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/optim"
+	"penstock.example/optim"
 )
 
 func TestSchedulesFromNames(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // ScheduleConfig describes a schedule as a command's flags do.

@@ -1,6 +1,6 @@
 package optim
 
-import "penstock/torch"
+import "penstock.example/torch"
 
 // SGD is stochastic gradient descent as torch.optim.SGD:
 //

@@ -3,11 +3,11 @@ package optim_test
 import (
 	"testing"
 
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/torch"
 
-	"penstock/internal/torchtest"
+	"penstock.example/internal/torchtest"
 )
 
 // TestSlots counts what a step leaves.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"sync"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // rule is an update rule: all that tells one optimizer from another.

@@ -3,9 +3,9 @@ package optim
 import (
 	"fmt"
 
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // Update is an update that Optimizer.Prepare has found the memory for.

@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"slices"
 
-	"penstock/remat"
-	"penstock/schedule"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/remat"
+	"penstock.example/schedule"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // forward performs the operations of a micro-batch's plan before the loss, and keeps what has to be

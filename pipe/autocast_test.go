@@ -10,11 +10,11 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/models"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // lowered is a problem with the name of its model.

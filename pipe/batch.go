@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // Batch is a mini-batch. Its tensors belong to the caller, who keeps them until the call returns.

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"testing"
 
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // linear is a Linear with its ReLU, as small as a layer gets.

@@ -7,12 +7,12 @@ import (
 	"sort"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/models"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // Twenty steps of SGD with momentum leave the same weights, bit for bit, for 1 to 4 stages and

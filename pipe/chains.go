@@ -1,6 +1,6 @@
 package pipe
 
-import "penstock/profile"
+import "penstock.example/profile"
 
 // Chains is what the units of each stage cost, by stage, as they were measured for the policy Optimal:
 // on the batch with the most rows if there were several. It is nil if nothing was measured. The caller

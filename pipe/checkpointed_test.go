@@ -9,12 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/profile"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/profile"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // wrappedNet is six flattened layers of every kind, three of them wrapped: with dropout and batch

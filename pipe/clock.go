@@ -3,7 +3,7 @@ package pipe
 import (
 	"time"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // clock notes when the work of a worker comes to the beginnings and ends of its actions. On a GPU

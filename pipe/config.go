@@ -6,14 +6,14 @@ import (
 	"slices"
 	"strings"
 
-	"penstock/group"
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/planner"
-	"penstock/profile"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/planner"
+	"penstock.example/profile"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // Config says how a model is cut and run. With more than one stage it needs a Balance.

@@ -7,10 +7,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // drawn is a training run drawn at random, as data: any process can do its part of it.

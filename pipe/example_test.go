@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"log"
 
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // A model of three layers, cut after the second, learns to give the sum of its inputs.

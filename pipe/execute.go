@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/group"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // task is what a graph is run for.

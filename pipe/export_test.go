@@ -1,10 +1,10 @@
 package pipe
 
 import (
-	"penstock/internal/link"
-	"penstock/internal/stream"
-	"penstock/profile"
-	"penstock/schedule"
+	"penstock.example/internal/link"
+	"penstock.example/internal/stream"
+	"penstock.example/profile"
+	"penstock.example/schedule"
 )
 
 // Hold sets a function that may delay workers. It is called before each action, with the worker and

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // saboteur passes its input through, until its moment comes.

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/planner"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/planner"
 )
 
 // A stage in which nothing is trained, because it is frozen or has no parameters, and nothing

@@ -5,11 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // A schedule whose programs leave out recomputations that the policy asks for is refused when the pipe

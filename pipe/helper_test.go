@@ -11,10 +11,10 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/internal/link"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/internal/link"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // record is everything a training run leaves, as bytes: losses, parameters, gradients of the

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/planner"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/torch"
 )
 
 // The gradient of the batch's input is in the plan: it is made in the size of the whole batch, for each

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"slices"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // Stages exchange more than the activations between neighbours. A skip that is stashed on one stage

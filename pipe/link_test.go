@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/link"
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/internal/link"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // A tuple of which the second tensor does not fit on the receiving stage's device, in either

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"sync"
 
-	"penstock/nn"
-	"penstock/profile"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/profile"
+	"penstock.example/torch"
 )
 
 // measure measures the model on the first micro-batch, and on the last one if that has fewer rows.

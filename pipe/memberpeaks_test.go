@@ -11,11 +11,11 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/group"
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // TestPredictedPeaksOfProcesses: the account of every device sees what was planned, to the byte, in any

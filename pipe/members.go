@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/group"
-	"penstock/internal/link"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/internal/link"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // The stages of a pipe may be in several processes, which are the members of a group. Each has a

@@ -12,12 +12,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"penstock/group"
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // each runs f for every member of a group at once, and returns what it returned, by rank.

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/internal/arg"
-	"penstock/internal/link"
-	"penstock/nn"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/link"
+	"penstock.example/nn"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // minibatch is the state of a mini-batch in one run. The state of a micro-batch on a stage is used

@@ -3,7 +3,7 @@ package pipe
 import (
 	"sync"
 
-	"penstock/nn"
+	"penstock.example/nn"
 )
 
 // modes notices that parts of the model were frozen, unfrozen or set to evaluation between two runs.

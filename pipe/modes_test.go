@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // thawing is a model of norms, dropout and a tied parameter, of which parts are frozen, unfrozen and

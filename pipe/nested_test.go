@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // within ends the process, with all stacks, if f has not returned after two minutes. A test that

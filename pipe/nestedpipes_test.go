@@ -10,11 +10,11 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/remat"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/remat"
+	"penstock.example/torch"
 )
 
 // A layer may run another pipe, whatever its own is doing, and another layer the same one at the

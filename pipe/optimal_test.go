@@ -8,12 +8,12 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/models"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/planner"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/torch"
 )
 
 // planned are problems of every kind: convolutions with batch norm in place, chains with skips

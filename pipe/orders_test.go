@@ -5,12 +5,12 @@ import (
 	"errors"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/planner"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // TestPeaksOfAllOrders: with the policy optimal the account of every device sees what was planned,

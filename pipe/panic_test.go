@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // ways are all the ways in which a user's Go code can end without a result.

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/pipe"
-	"penstock/schedule"
+	"penstock.example/internal/torchtest"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
 )
 
 // What waits for the gradients of weights is in the plan: under schedules with backwards in two

@@ -7,10 +7,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // TestPredictedPeaksOfRandomModels: the account of every device sees what was planned, to the byte, if

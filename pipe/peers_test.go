@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // Once a stage has failed, those before it start nothing more. What the failing layer made is freed

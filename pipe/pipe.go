@@ -9,12 +9,12 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"penstock/group"
-	"penstock/internal/arg"
-	"penstock/internal/link"
-	"penstock/nn"
-	"penstock/planner"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/link"
+	"penstock.example/nn"
+	"penstock.example/planner"
+	"penstock.example/torch"
 )
 
 // Pipe runs a model over stages. It is safe for concurrent use: runs take turns on the workers, in

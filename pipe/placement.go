@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // A device belongs to the process that has its stages. The only GPU of each of two machines is cuda:0

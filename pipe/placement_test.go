@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/group"
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // Processes may name their devices alike: that is a device of each. Stages are then shared out in order.

@@ -6,13 +6,13 @@ import (
 	"slices"
 	"strings"
 
-	"penstock/group"
-	"penstock/nn"
-	"penstock/planner"
-	"penstock/profile"
-	"penstock/schedule"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/nn"
+	"penstock.example/planner"
+	"penstock.example/profile"
+	"penstock.example/schedule"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // Plan is the plan of the last Step or Forward, with predictions for the memory that was available;

@@ -5,11 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/planner"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/torch"
 )
 
 // A plan that was written down is run by another pipe as it is: in the same bytes, to the same

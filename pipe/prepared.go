@@ -3,11 +3,11 @@ package pipe
 import (
 	"sync"
 
-	"penstock/planner"
-	"penstock/profile"
-	"penstock/remat"
-	"penstock/schedule"
-	"penstock/segment"
+	"penstock.example/planner"
+	"penstock.example/profile"
+	"penstock.example/remat"
+	"penstock.example/schedule"
+	"penstock.example/segment"
 )
 
 // plans caches measurements and plans by what they depend on.

@@ -3,7 +3,7 @@ package pipe
 import (
 	"testing"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // A worker waits for its own sends alone. Those that nothing in the run waits for, such as a skip to the

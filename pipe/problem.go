@@ -3,9 +3,9 @@ package pipe
 import (
 	"slices"
 
-	"penstock/nn"
-	"penstock/planner"
-	"penstock/profile"
+	"penstock.example/nn"
+	"penstock.example/planner"
+	"penstock.example/profile"
 )
 
 // problem is the planning problem of a step with so many micro-batches, as far as it is known

@@ -20,9 +20,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/group"
-	"penstock/internal/torchtest"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/internal/torchtest"
+	"penstock.example/torch"
 )
 
 // Processes over Gloo: this test binary, run again as each member of a group. A member does one run

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // kindCount is how many numbers randomModel knows.

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"sync"
 
-	"penstock/internal/arg"
-	"penstock/internal/link"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/link"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // Replicas of the pipeline train the same model on rows of their own. Each has members of the group

@@ -3,10 +3,10 @@ package pipe
 import (
 	"sync"
 
-	"penstock/internal/link"
-	"penstock/internal/stream"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/internal/link"
+	"penstock.example/internal/stream"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // copyStreams are the streams for copies, one for each pair of workers in each direction.

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // Result is the result of a step.

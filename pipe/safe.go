@@ -5,8 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // The memory of a device depends on how far stages run ahead. An output, a gradient or a skip that

@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/planner"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/torch"
 )
 
 // deep is a model of Linear and Tanh, 16 wide and wider in the second half.

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // What a skip may be, on every balance, with every policy: losses, gradients of each parameter and

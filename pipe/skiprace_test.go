@@ -3,10 +3,10 @@ package pipe_test
 import (
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // Several stages may receive one skip at the same time, and may find that it is absent while the

@@ -5,9 +5,9 @@ import (
 	"maps"
 	"slices"
 
-	"penstock/nn"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // Stage is a part of the model on its device.

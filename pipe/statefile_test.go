@@ -7,11 +7,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/safetensors"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/safetensors"
+	"penstock.example/torch"
 )
 
 // A model that was trained at one balance, written to a file, read into a model at another balance

@@ -8,12 +8,12 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/internal/stream"
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/internal/stream"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // watch sees which work on which streams is known to come before which, as vector clocks do

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // A sum over replicas waits for other processes, and its worker may have other stages to go on with.

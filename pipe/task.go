@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/nn"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // A mini-batch is the task of a graphRun: what its actions do, what a failed run puts back, and

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // A layer that recomputes by itself may use a shared parameter. Its second run once added the

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"slices"
 
-	"penstock/internal/link"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/internal/link"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // Between two stages move, in this order: the output of a stage, or the gradients of its inputs, if

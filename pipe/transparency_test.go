@@ -10,13 +10,13 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/internal/link"
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/planner"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/internal/link"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 var policies = []pipe.Checkpoint{pipe.Never, pipe.Always, pipe.ExceptLast}

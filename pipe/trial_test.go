@@ -6,9 +6,9 @@ import (
 	"runtime"
 	"testing"
 
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // trial is training steps of a model of tuples, to be run by a plain loop and by pipes. What its

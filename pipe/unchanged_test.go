@@ -10,12 +10,12 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/planner"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/torch"
 )
 
 // fault is where a model fails next: in one of its counting layers, on one micro-batch, in forward,

@@ -8,11 +8,11 @@ import (
 	"math"
 	"sync"
 
-	"penstock/group"
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/torch"
 )
 
 // UpdateError is the failure of an update.

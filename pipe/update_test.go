@@ -13,11 +13,11 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // updated is a model, cut, with an optimizer.

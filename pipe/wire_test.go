@@ -5,9 +5,9 @@ import (
 	"slices"
 	"sync"
 
-	"penstock/internal/link"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/internal/link"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // wire is a link like one between two processes. A parcel on its way is bytes. Its tensors are freed

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"penstock/internal/stream"
-	"penstock/torch"
+	"penstock.example/internal/stream"
+	"penstock.example/torch"
 )
 
 // worker serves one device. It is a goroutine locked to an OS thread, so that it has libtorch's

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // FromChain is the problem of a step whose stages are so many layers of a chain each, on these

@@ -4,9 +4,9 @@ import (
 	"context"
 	"testing"
 
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 // Where only chains are known, the first part of a backward leaves the input of a layer that has

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 // Check returns what is wrong with a plan, or nil if it can run. The program must pass

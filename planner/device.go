@@ -3,7 +3,7 @@ package planner
 import (
 	"slices"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // moment is an action of a worker with what its device holds meanwhile that belongs to no

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // Step is the predicted duration of a step: of the program with the predicted times of its actions,

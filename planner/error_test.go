@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"penstock/planner"
+	"penstock.example/planner"
 )
 
 // An update is added to what its device lacks in a step, or listed by itself, in the order of

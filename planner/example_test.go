@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"log"
 
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 // Four layers on two devices with a limit: the plan recomputes where that saves enough bytes. Under a

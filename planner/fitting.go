@@ -4,8 +4,8 @@ import (
 	"context"
 	"slices"
 
-	"penstock/remat"
-	"penstock/remat/solver"
+	"penstock.example/remat"
+	"penstock.example/remat/solver"
 )
 
 // fitting looks for the plan of a device that is fastest by a replay within its bytes.

@@ -1,6 +1,6 @@
 package planner
 
-import "penstock/remat"
+import "penstock.example/remat"
 
 // Footprint is the memory that a stage takes for a micro-batch: what each operation on a unit takes,
 // to the byte, and which of the things that are handed on lie in the same memory. Package profile

@@ -5,9 +5,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 // chain draws the chain of a stage's units; gradients of parameters are made by the first

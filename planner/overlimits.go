@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"penstock/internal/arg"
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/internal/arg"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 // LimitPoint is how long a step takes where no device may hold more than so many bytes.

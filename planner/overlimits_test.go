@@ -8,9 +8,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 // The curve of a plan that was read is what planning under each of its limits gives, where chains say all

@@ -4,8 +4,8 @@ import (
 	"math"
 	"slices"
 
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 // Plan is what a pipe does in a step of so many micro-batches. It is plain data and may be wrong;

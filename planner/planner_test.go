@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"penstock/planner"
-	"penstock/remat"
+	"penstock.example/planner"
+	"penstock.example/remat"
 )
 
 // What is solved is valid and within its limits, and its text is read back as it was. What is short

@@ -3,8 +3,8 @@ package planner_test
 import (
 	"testing"
 
-	"penstock/planner"
-	"penstock/schedule"
+	"penstock.example/planner"
+	"penstock.example/schedule"
 )
 
 // TestHeld replays the schedule: after each action, how many graphs and how many inputs alone are

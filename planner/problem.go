@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // check returns a *arg.ConfigError for a field of the problem that makes no sense.

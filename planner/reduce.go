@@ -3,7 +3,7 @@ package planner
 import (
 	"slices"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // Reducing is the plan as each of several replicas of the pipeline runs it: its program reduces the

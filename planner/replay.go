@@ -3,8 +3,8 @@ package planner
 import (
 	"slices"
 
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 // replay carries out what a worker does, action by action and operation by operation, and adds up

@@ -6,8 +6,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/planner"
-	"penstock/remat"
+	"penstock.example/planner"
+	"penstock.example/remat"
 )
 
 // The peak of one micro-batch on one stage, of which only chains are known, is that which package remat

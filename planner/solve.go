@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/internal/arg"
-	"penstock/remat"
-	"penstock/remat/solver"
-	"penstock/schedule"
+	"penstock.example/internal/arg"
+	"penstock.example/remat"
+	"penstock.example/remat/solver"
+	"penstock.example/schedule"
 )
 
 // Solve plans a step. It blocks until the plan is made or ctx ends. It fails with a [*MemoryError]

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 // Problem is what is known of a step before it is planned.

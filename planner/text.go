@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 // String is the plan's text form, which [Parse] reads: a line for each device, a block for each

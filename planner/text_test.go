@@ -3,8 +3,8 @@ package planner_test
 import (
 	"testing"
 
-	"penstock/planner"
-	"penstock/remat"
+	"penstock.example/planner"
+	"penstock.example/remat"
 )
 
 // A device may have any name: a plan of a chain has "device 0".

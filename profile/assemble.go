@@ -3,8 +3,8 @@ package profile
 import (
 	"slices"
 
-	"penstock/planner"
-	"penstock/remat"
+	"penstock.example/planner"
+	"penstock.example/remat"
 )
 
 // at is the bytes at a boundary that did not come with the stage's input.

@@ -3,10 +3,10 @@ package profile
 import (
 	"slices"
 
-	"penstock/nn"
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/torch"
 )
 
 // backwards measures the backwards of a stage's units, from the last to the first, with the gradients

@@ -6,14 +6,14 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/balance"
-	"penstock/internal/torchtest"
-	"penstock/models"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/planner"
-	"penstock/profile"
-	"penstock/torch"
+	"penstock.example/balance"
+	"penstock.example/internal/torchtest"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/profile"
+	"penstock.example/torch"
 )
 
 // TestSavedBytesAddUp: what the layers hold one by one is what a forward of the whole model holds,

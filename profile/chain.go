@@ -3,10 +3,10 @@ package profile
 import (
 	"slices"
 
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // Chain is a model, or a stage of one, as package plan knows it: each layer of the chain is a unit

@@ -6,13 +6,13 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/profile"
-	"penstock/remat"
-	"penstock/remat/baselines"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/profile"
+	"penstock.example/remat"
+	"penstock.example/remat/baselines"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // training makes contexts as profile does.

@@ -3,10 +3,10 @@ package profile
 import (
 	"slices"
 
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // deferredMemory is what a unit holds between both parts of a backward: memory of its own, and

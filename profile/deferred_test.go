@@ -3,12 +3,12 @@ package profile_test
 import (
 	"testing"
 
-	"penstock/nn"
-	"penstock/planner"
-	"penstock/profile"
-	"penstock/remat"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/planner"
+	"penstock.example/profile"
+	"penstock.example/remat"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // What units are measured to defer is what an execution holds after the first parts of their

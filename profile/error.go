@@ -3,7 +3,7 @@ package profile
 import (
 	"fmt"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // Error is the failure of a layer while it was measured.

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"log"
 
-	"penstock/balance"
-	"penstock/nn"
-	"penstock/profile"
-	"penstock/torch"
+	"penstock.example/balance"
+	"penstock.example/nn"
+	"penstock.example/profile"
+	"penstock.example/torch"
 )
 
 // Bytes alone are measured, and cut the model into stages of even sizes.

@@ -3,9 +3,9 @@ package profile
 import (
 	"slices"
 
-	"penstock/nn"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // storage is memory that holds inputs of units, or gradients of inputs.

@@ -3,10 +3,10 @@ package profile
 import (
 	"slices"
 
-	"penstock/nn"
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/torch"
 )
 
 // runs is how many kinds of runs of a unit there are, kinds how many of backwards.

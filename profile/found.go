@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"slices"
 
-	"penstock/balance"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/balance"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // block is the memory of an output of a layer. Outputs of several layers may share one: views, and

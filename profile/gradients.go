@@ -3,9 +3,9 @@ package profile
 import (
 	"slices"
 
-	"penstock/nn"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // elements numbers the gradients at a boundary: those of the tuple, those of each skip's pops from

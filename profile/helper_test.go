@@ -5,10 +5,10 @@ import (
 	"context"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/profile"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/profile"
+	"penstock.example/torch"
 )
 
 // layer is a layer made of a function, with or without a module inside.

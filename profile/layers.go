@@ -3,10 +3,10 @@ package profile
 import (
 	"slices"
 
-	"penstock/nn"
-	"penstock/remat"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/remat"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // sweep measures every layer as a unit of its own. It is what all chains and balances are derived

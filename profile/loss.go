@@ -1,8 +1,8 @@
 package profile
 
 import (
-	"penstock/remat"
-	"penstock/torch"
+	"penstock.example/remat"
+	"penstock.example/torch"
 )
 
 // lossOp measures the loss after the last layer of a chain, forward and backward at once.

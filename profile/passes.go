@@ -4,9 +4,9 @@ import (
 	"slices"
 	"time"
 
-	"penstock/remat"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/remat"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // Layers are timed in passes. A pass runs each layer once, as a unit of its own, in the order of a

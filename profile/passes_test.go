@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"penstock/nn"
-	"penstock/profile"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/profile"
+	"penstock.example/torch"
 )
 
 // witness hands its input on and tells what it is run for. Its backward takes twice as long where

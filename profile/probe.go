@@ -5,10 +5,10 @@ import (
 	"slices"
 	"time"
 
-	"penstock/nn"
-	"penstock/remat"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/remat"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // prober runs units by single operations, as plans are run, and reads the account.

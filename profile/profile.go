@@ -32,10 +32,10 @@ import (
 	"strings"
 	"time"
 
-	"penstock/balance"
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/balance"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // Config says what is measured, and how. The zero value measures layers, without chains, on cpu:0,

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"penstock/nn"
-	"penstock/profile"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/profile"
+	"penstock.example/torch"
 )
 
 func asleep(d time.Duration) nn.Layer {

@@ -3,9 +3,9 @@ package profile
 import (
 	"slices"
 
-	"penstock/nn"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // staged is a stage that is measured: forwards first, unit by unit, over all stages of the model,

@@ -1,8 +1,8 @@
 package profile
 
 import (
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // prepare makes a layer ready to run: it makes parameters that do not exist, puts gradients aside,

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // Timing describes how the times of a profile were taken, and how far they can be trusted.

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"penstock/nn"
-	"penstock/profile"
-	"penstock/remat"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/profile"
+	"penstock.example/remat"
+	"penstock.example/torch"
 )
 
 // fakeClock is a clock that goes on by a tick whenever it is read, and by what layers add to it.

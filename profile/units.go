@@ -3,7 +3,7 @@ package profile
 import (
 	"slices"
 
-	"penstock/nn"
+	"penstock.example/nn"
 )
 
 // Why a layer is joined with the one before.

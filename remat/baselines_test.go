@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/remat"
+	"penstock.example/remat"
 
-	"penstock/remat/baselines"
+	"penstock.example/remat/baselines"
 )
 
 func TestBaselines(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"penstock/remat"
+	"penstock.example/remat"
 
-	"penstock/remat/planfile"
+	"penstock.example/remat/planfile"
 )
 
 func TestChainFileIsGolden(t *testing.T) {

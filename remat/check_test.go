@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 func parseOps(t testing.TB, s string) []remat.Op {

@@ -9,13 +9,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"penstock/remat"
+	"penstock.example/remat"
 
-	"penstock/remat/baselines"
+	"penstock.example/remat/baselines"
 
-	"penstock/remat/explain"
+	"penstock.example/remat/explain"
 
-	"penstock/remat/solver"
+	"penstock.example/remat/solver"
 )
 
 func solveEach(c remat.Chain) func(context.Context, int64) (remat.Plan, error) {

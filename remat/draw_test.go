@@ -7,11 +7,11 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/remat"
+	"penstock.example/remat"
 
-	"penstock/remat/baselines"
+	"penstock.example/remat/baselines"
 
-	"penstock/remat/explain"
+	"penstock.example/remat/explain"
 )
 
 func TestDrawIsGolden(t *testing.T) {

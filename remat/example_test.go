@@ -3,7 +3,7 @@ package remat_test
 import (
 	"fmt"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // Four layers, of which the first two are run again: their X are not kept over the others' backward.

@@ -7,13 +7,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"penstock/remat"
+	"penstock.example/remat"
 
-	"penstock/remat/baselines"
+	"penstock.example/remat/baselines"
 
-	"penstock/remat/explain"
+	"penstock.example/remat/explain"
 
-	"penstock/remat/planfile"
+	"penstock.example/remat/planfile"
 )
 
 // FuzzParseChain: what is read is valid JSON and a checked chain, and comes out the same when it is written and read again.

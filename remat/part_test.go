@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // A part of a chain is given what passes its borders. Here 5 of the input's 10 bytes go as far as x(3),

@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"penstock/remat"
+	"penstock.example/remat"
 
-	"penstock/remat/planfile"
+	"penstock.example/remat/planfile"
 )
 
 // ops generates lists of operations, of which few are allowed anywhere.

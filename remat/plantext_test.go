@@ -3,7 +3,7 @@ package remat_test
 import (
 	"testing"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 func TestPlanString(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // sample is a chain of five layers in which everything is of another size, with a skip of inputs (layer 0 to 3) and one of gradients.

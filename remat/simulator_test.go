@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // simulator is the model of the package's doc written a second time, slowly: the set of things that are there by name ("x1", "X2", "y3", "w0"), and bytes by looking at each thing, part by part.

@@ -22,9 +22,9 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
-	"penstock/metrics"
-	"penstock/remat/solver"
-	"penstock/report"
+	"penstock.example/metrics"
+	"penstock.example/remat/solver"
+	"penstock.example/report"
 )
 
 var screenshots = flag.String("screenshots", "", "a `DIR` for pictures of the page, to be looked at")

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/remat/solver"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/remat/solver"
 )
 
 // Curve is how the time of one micro-batch on a stage depends on the memory it may take, as far as

@@ -7,8 +7,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/planner"
-	"penstock/report"
+	"penstock.example/planner"
+	"penstock.example/report"
 )
 
 // A plan's point lies on the curve of its step, whatever the estimate of the curve is, and the curve falls.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"log"
 
-	"penstock/metrics"
-	"penstock/report"
+	"penstock.example/metrics"
+	"penstock.example/report"
 )
 
 // A page of a run's numbers: one file that loads nothing.

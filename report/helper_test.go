@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"penstock/metrics"
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/report"
-	"penstock/schedule"
+	"penstock.example/metrics"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/report"
+	"penstock.example/schedule"
 )
 
 // plan is the plan of a step under 1F1B where every other micro-batch is recomputed, with predictions if

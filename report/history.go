@@ -1,6 +1,6 @@
 package report
 
-import "penstock/metrics"
+import "penstock.example/metrics"
 
 // mostSteps is about how many steps a page has: more than a screen has points.
 const mostSteps = 20000

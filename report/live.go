@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"penstock/metrics"
+	"penstock.example/metrics"
 )
 
 // Live serves the page of a run that goes on: at / the page with all that there is so far, at /events

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/metrics"
-	"penstock/report"
+	"penstock.example/metrics"
+	"penstock.example/report"
 )
 
 // serving serves a run of ten steps.

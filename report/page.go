@@ -11,8 +11,8 @@ import (
 	"io"
 	"strings"
 
-	"penstock/internal/arg"
-	"penstock/metrics"
+	"penstock.example/internal/arg"
+	"penstock.example/metrics"
 )
 
 // Page is what a page shows.

@@ -6,11 +6,11 @@ import (
 	"io"
 	"time"
 
-	"penstock/internal/disk"
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/remat/planfile"
-	"penstock/schedule"
+	"penstock.example/internal/disk"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/remat/planfile"
+	"penstock.example/schedule"
 )
 
 // FileName is the name of a run's file in its directory.

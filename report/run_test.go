@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"penstock/report"
-	"penstock/schedule"
+	"penstock.example/report"
+	"penstock.example/schedule"
 )
 
 // written is a page as a file has it.

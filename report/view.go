@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 // view is what the page's script gets of a Run: all of it computed, nothing to be decided.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/safetensors"
+	"penstock.example/safetensors"
 )
 
 func TestConvert(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/safetensors"
+	"penstock.example/safetensors"
 )
 
 func TestDamagedFiles(t *testing.T) {

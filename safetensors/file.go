@@ -11,8 +11,8 @@ import (
 	"slices"
 	"sort"
 
-	"penstock/internal/arg"
-	"penstock/internal/disk"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/disk"
 )
 
 // File is an open file: an index in memory and tensors read when asked for. Its methods may be called concurrently.

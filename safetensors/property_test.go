@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
-	"penstock/safetensors"
+	"penstock.example/safetensors"
 )
 
 var dtypes = []safetensors.DType{

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"penstock/safetensors"
+	"penstock.example/safetensors"
 )
 
 // found is what testdata/read.py says of a file.

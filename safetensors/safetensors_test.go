@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/safetensors"
+	"penstock.example/safetensors"
 )
 
 func Example() {

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Write writes a file of the tensors and the metadata to w. The bytes do not depend on the order of either:

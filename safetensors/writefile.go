@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"io"
 
-	"penstock/internal/disk"
+	"penstock.example/internal/disk"
 )
 
 // WriteFile writes a file as Write does, as a whole or not at all: whoever opens path, after a failure or a loss of

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/safetensors"
+	"penstock.example/safetensors"
 )
 
 // onlyFile returns the content of the one file in a directory, by its path, and fails if there are others.

@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // TestWords: actions in words say everything that their text says.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Costs are what the computations of a program take, as they were measured.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Limits are what a program is checked against beside itself. The zero value limits nothing.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 func TestCheck(t *testing.T) {

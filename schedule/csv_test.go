@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // What torch.distributed.pipelining writes of 1F1B on two ranks: computations alone, and with

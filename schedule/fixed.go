@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Fixed returns the generator of one given program, such as [Parse] returns. The generator fails

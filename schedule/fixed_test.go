@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // A given program is what its generator made, or its computations are in the same order, with the

@@ -7,7 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 func TestGrid(t *testing.T) {

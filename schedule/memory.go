@@ -1,6 +1,6 @@
 package schedule
 
-import "penstock/internal/arg"
+import "penstock.example/internal/arg"
 
 // StageMemory is the most that a stage, or all stages of a worker together, hold at a time, in
 // micro-batches of a stage. The maxima need not be at the same time.

@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // drawOneFOneB draws a program of 1F1B: consecutive stages on any number of workers.

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 func TestParse(t *testing.T) {

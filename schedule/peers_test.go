@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // The numbers of stages on each device, micro-batches and devices for which

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // AddReduce returns the program of a pipeline that has replicas, each of which runs it on rows of

@@ -2,7 +2,7 @@ package schedule
 
 import (
 	"fmt"
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Schedule is a [Generator] with a name, and what has to be known to choose it.

@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // Each link is in one round, no process is twice in a round, and there are few rounds.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Unit is the duration of an action when all computations take as long as each other and transfers

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // The bubble of GPipe: with m micro-batches on n equal stages, and free transfers, a step takes the

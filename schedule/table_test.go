@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // equal is the duration of an action where forwards and both parts of a backward take a unit each.

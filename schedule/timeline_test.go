@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // event is one of a recorded run, in units of a millisecond.

@@ -3,7 +3,7 @@ package segment
 import (
 	"fmt"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // backward computes the gradients of a unit's input from those of its output, and adds to the

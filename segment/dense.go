@@ -3,7 +3,7 @@ package segment
 import (
 	"slices"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // What leaves a segment for other layers of the model is dense (torch.Dense): the output, the skips, and

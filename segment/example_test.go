@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"log"
 
-	"penstock/nn"
-	"penstock/remat"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/remat"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // Two units of two layers each: the first keeps its input alone, and is run again before its backward.

@@ -3,10 +3,10 @@ package segment
 import (
 	"fmt"
 
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/remat"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/remat"
+	"penstock.example/torch"
 )
 
 // NewContext makes the context that the layers of a unit run in. It is called on the goroutine that

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // forward runs a unit. With save it records the graph and keeps it.

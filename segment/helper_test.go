@@ -3,10 +3,10 @@ package segment_test
 import (
 	"runtime"
 
-	"penstock/nn"
-	"penstock/remat"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/remat"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // layer is a layer made of a function.

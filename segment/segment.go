@@ -16,7 +16,7 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/nn"
+	"penstock.example/nn"
 )
 
 // Segment is a contiguous part of a model's flattened layers, cut into units. It does not change

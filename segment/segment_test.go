@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/nn"
-	"penstock/segment"
+	"penstock.example/nn"
+	"penstock.example/segment"
 )
 
 // TestBoundaries: which skips and ties lie at each boundary, and what a unit does to them.

@@ -3,8 +3,8 @@ package segment
 import (
 	"slices"
 
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // tie is a parameter that several layers of the model use, at least one of them in the segment. The

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"log"
 
-	"penstock/tokenizer"
+	"penstock.example/tokenizer"
 )
 
 func Example() {

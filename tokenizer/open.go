@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"penstock/internal/disk"
+	"penstock.example/internal/disk"
 )
 
 // The names of the files of a tokenizer.

@@ -11,7 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/tokenizer"
+	"penstock.example/tokenizer"
 )
 
 func open(t *testing.T, path string) *tokenizer.Tokenizer {

@@ -1,8 +1,8 @@
 package torch
 
 import (
-	"penstock/internal/arg"
-	"penstock/internal/shim"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/shim"
 )
 
 // Node is an autograd node whose backward is Go code; see [Ctx.Attach].

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/torch"
 )
 
 // doubling is a node that stands for two outputs, 2x and 3x, and does what during says.

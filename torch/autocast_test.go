@@ -9,9 +9,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"penstock/internal/torchtest"
-	"penstock/safetensors"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/safetensors"
+	"penstock.example/torch"
 )
 
 // What PyTorch computed under autocast is in testdata/autocast; scripts/fixtures/README.md

@@ -3,7 +3,7 @@ package torch
 import (
 	"runtime"
 
-	"penstock/internal/shim"
+	"penstock.example/internal/shim"
 )
 
 // SetRequiresGrad sets whether t, a leaf, gets a gradient, and returns t.

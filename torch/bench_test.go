@@ -3,7 +3,7 @@ package torch_test
 import (
 	"testing"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // BenchmarkGEMM is a product of two 1024 x 1024 matrices on one thread, as a share of the core's

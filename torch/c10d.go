@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"penstock/internal/arg"
-	"penstock/internal/shim"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/shim"
 )
 
 // InMemoryOrder returns a view of one dimension of a dense tensor, in the order of addresses. A

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"penstock/internal/shim"
+	"penstock.example/internal/shim"
 )
 
 // operator is an operator that is looked up when it is first used. declared is the part of its

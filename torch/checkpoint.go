@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/internal/arg"
-	"penstock/internal/shim"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/shim"
 )
 
 // Checkpoint returns f(c, in) without keeping the graph, which backward makes again (Chen et al.,

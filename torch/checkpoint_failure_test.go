@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 func TestCheckpointNoticesOverwrittenInputs(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"penstock/internal/shim"
-	"penstock/internal/torchtest"
-	"penstock/torch"
+	"penstock.example/internal/shim"
+	"penstock.example/internal/torchtest"
+	"penstock.example/torch"
 )
 
 // tensors abbreviates the type of a checkpoint's function.

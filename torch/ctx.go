@@ -1,8 +1,8 @@
 package torch
 
 import (
-	"penstock/internal/arg"
-	"penstock/internal/shim"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/shim"
 )
 
 // Options configures a Ctx. The zero value is cpu:0, no gradients, libtorch's own thread count,

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"unsafe"
 
-	"penstock/internal/arg"
-	"penstock/internal/shim"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/shim"
 )
 
 // From copies data, row-major, into a new tensor of the given shape on the context's device, which

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	"penstock/internal/shim"
+	"penstock.example/internal/shim"
 )
 
 // Kind is a kind of device.

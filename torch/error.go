@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"penstock/internal/shim"
+	"penstock.example/internal/shim"
 )
 
 // ErrOutOfMemory is the failure of an allocation beyond a device's limit, or beyond what the system

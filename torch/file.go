@@ -3,7 +3,7 @@ package torch
 import (
 	"fmt"
 
-	"penstock/safetensors"
+	"penstock.example/safetensors"
 )
 
 // fileDTypes is how files spell element types.

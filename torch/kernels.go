@@ -6,7 +6,7 @@ import (
 	"os"
 	"strings"
 
-	"penstock/internal/shim"
+	"penstock.example/internal/shim"
 )
 
 // Kernels are the variants of a library's inner loops that compute in this process. They decide the

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 func TestKernelsInUse(t *testing.T) {

@@ -60,7 +60,7 @@ func creator(pcs []uintptr) string {
 	frames := runtime.CallersFrames(pcs)
 	for {
 		f, more := frames.Next()
-		if !strings.HasPrefix(f.Function, "penstock/torch.") || !more {
+		if !strings.HasPrefix(f.Function, "penstock.example/torch.") || !more {
 			return fmt.Sprintf("%s:%d", f.File, f.Line)
 		}
 	}

@@ -3,8 +3,8 @@ package torch_test
 import (
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/torch"
 )
 
 // Who restricts a device first need not go last. When each put back the limit that it had found,

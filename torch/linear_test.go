@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/torch"
 )
 
 // penstock::linear gives what aten::linear gives, over several micro-batches whose gradients add

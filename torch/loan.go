@@ -1,6 +1,6 @@
 package torch
 
-import "penstock/internal/shim"
+import "penstock.example/internal/shim"
 
 // A tensor is lent while it waits for another device's worker to copy and free it. How long it
 // waits depends on timing, so package pipe counts lent bytes apart from the rest.

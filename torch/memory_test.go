@@ -5,8 +5,8 @@ import (
 	"runtime"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/torch"
 )
 
 // churn allocates and frees tensors of all sizes at random, at most so many live bytes at once, and

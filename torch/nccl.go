@@ -6,8 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"penstock/internal/shim"
-	"penstock/internal/stream"
+	"penstock.example/internal/shim"
+	"penstock.example/internal/stream"
 )
 
 // NCCLID is what the two processes of an NCCL know it by. One of them makes it and gives it to the

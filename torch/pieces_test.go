@@ -5,8 +5,8 @@ import (
 	"errors"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/torch"
 )
 
 // The pieces of a tensor are its bytes, none is larger than a MiB, and all are whole elements.

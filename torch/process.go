@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/internal/shim"
+	"penstock.example/internal/shim"
 )
 
 // ProcessMemory is the memory of the machine that the whole process holds, in bytes: what its

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // BenchmarkSplit is a backward in two parts beside one in one, of 8 linear layers of width 1024

@@ -3,8 +3,8 @@ package torch
 import (
 	"time"
 
-	"penstock/internal/shim"
-	"penstock/internal/stream"
+	"penstock.example/internal/shim"
+	"penstock.example/internal/stream"
 )
 
 // Stream is a queue of work of a CUDA device; see package internal/stream. The zero Stream is the

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/stream"
-	"penstock/internal/torchtest"
-	"penstock/torch"
+	"penstock.example/internal/stream"
+	"penstock.example/internal/torchtest"
+	"penstock.example/torch"
 )
 
 // A copy in two parts is the copy in one, with its layout and its bytes.

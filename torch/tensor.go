@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	"penstock/internal/shim"
+	"penstock.example/internal/shim"
 )
 
 // Tensor is a handle on a libtorch tensor. It belongs to the Ctx that made it and is freed with it,

@@ -3,8 +3,8 @@ package torch
 import (
 	"fmt"
 
-	"penstock/internal/shim"
-	_ "penstock/internal/shim/timers" // less work for the runtime's monitor
+	"penstock.example/internal/shim"
+	_ "penstock.example/internal/shim/timers" // less work for the runtime's monitor
 )
 
 // MaxThreads is the most intra-op threads that a context may have. A process with very many more

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/torch"
 )
 
 // The first operator of such a context started as many threads, and the process stopped.

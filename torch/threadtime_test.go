@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // TestThreadTime: computing counts, sleeping does not.

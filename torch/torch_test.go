@@ -9,8 +9,8 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/torch"
 )
 
 func TestSlicesRoundTrip(t *testing.T) {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"io"
 
-	"penstock/internal/disk"
-	"penstock/schedule"
+	"penstock.example/internal/disk"
+	"penstock.example/schedule"
 )
 
 // WriteFile writes the timeline to a file, as [Write] does. The file appears under its name when it

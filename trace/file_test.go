@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"penstock/schedule"
-	"penstock/trace"
+	"penstock.example/schedule"
+	"penstock.example/trace"
 )
 
 func TestWriteFile(t *testing.T) {

@@ -1,6 +1,6 @@
 package trace
 
-import "penstock/schedule"
+import "penstock.example/schedule"
 
 // flows returns the ends of arrows at each event, given the events by start. What moves between
 // stages is drawn as an arrow from the action that made it, through its send and its receive, to

@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"penstock/schedule"
-	"penstock/trace"
+	"penstock.example/schedule"
+	"penstock.example/trace"
 )
 
 // arrows returns the arrows of a trace as the slices they join, "0F0 0>1F0 1F0", in the order in

@@ -7,8 +7,8 @@ import (
 	"io"
 	"time"
 
-	"penstock/internal/arg"
-	"penstock/schedule"
+	"penstock.example/internal/arg"
+	"penstock.example/schedule"
 )
 
 // Read reads the timeline of a trace that [Write] wrote, exact to the nanosecond, its events by

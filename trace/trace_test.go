@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"penstock/schedule"
-	"penstock/trace"
+	"penstock.example/schedule"
+	"penstock.example/trace"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")

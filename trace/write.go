@@ -9,8 +9,8 @@ import (
 	"io"
 	"slices"
 
-	"penstock/internal/arg"
-	"penstock/schedule"
+	"penstock.example/internal/arg"
+	"penstock.example/schedule"
 )
 
 // Options says what a trace shows besides the events. The zero Options is valid.

@@ -11,12 +11,12 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/data"
-	"penstock/group"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // Several batches of an update are one batch with all their rows and micro-batches: the weights, the

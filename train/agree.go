@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"penstock/group"
-	"penstock/internal/arg"
+	"penstock.example/group"
+	"penstock.example/internal/arg"
 )
 
 // Fact is something that all processes of a run must have in common. Its name is as the user knows

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/group"
-	"penstock/train"
+	"penstock.example/group"
+	"penstock.example/train"
 )
 
 // agree has each member of a group state its facts, and returns what each was told.

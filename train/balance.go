@@ -6,15 +6,15 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock/balance"
-	"penstock/data"
-	"penstock/group"
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/planner"
-	"penstock/profile"
-	"penstock/torch"
+	"penstock.example/balance"
+	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/profile"
+	"penstock.example/torch"
 )
 
 // ConfigError is a setting that is refused.

@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"penstock/data"
-	"penstock/group"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/profile"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/profile"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // fakeClock goes on by a tick whenever it is read, and by what layers take.

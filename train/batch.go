@@ -3,9 +3,9 @@ package train
 import (
 	"fmt"
 
-	"penstock/data"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/data"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // tensorOf copies an array to the context's device. It panics with *torch.Error if the device has

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // saveForever, a directory in the environment, makes this test binary a process that saves there

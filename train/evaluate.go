@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"io"
 
-	"penstock/data"
-	"penstock/group"
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // EvaluateConfig says how a set is gone through.

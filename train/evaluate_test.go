@@ -12,12 +12,12 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/data"
-	"penstock/group"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // trainedIn saves a run of some steps and returns its directory and weights.

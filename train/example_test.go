@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"log"
 
-	"penstock/data"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/train"
+	"penstock.example/data"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/train"
 )
 
 // A pipe trains on a data set of one's own for a hundred epochs, with a line after some steps.

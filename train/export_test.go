@@ -1,8 +1,8 @@
 package train
 
 import (
-	"penstock/nn"
-	"penstock/optim"
+	"penstock.example/nn"
+	"penstock.example/optim"
 )
 
 // WithBefore is the store with a function that is called before each operation on a file ("mkdir",

@@ -6,8 +6,8 @@ import (
 	"encoding/hex"
 	"fmt"
 
-	"penstock/data"
-	"penstock/internal/arg"
+	"penstock.example/data"
+	"penstock.example/internal/arg"
 )
 
 // Fingerprint tells data sets apart, for the settings of Recipe.Data. It is a hash of the set's

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"testing"
 
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // phases freezes the body of the network at first, with its batch norm as in evaluation, trains all

@@ -15,11 +15,11 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/group"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/group"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // member stands for a process of a group: its own model, of which a part exists, and its own

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/group"
-	"penstock/train"
+	"penstock.example/group"
+	"penstock.example/train"
 )
 
 // saveTogether, "RANK SIZE ADDRESS DIR" in the environment, makes this test binary a process of a

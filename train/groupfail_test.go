@@ -10,8 +10,8 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/group"
-	"penstock/train"
+	"penstock.example/group"
+	"penstock.example/train"
 )
 
 // layouts are which members share a directory.

@@ -8,11 +8,11 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/group"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/train"
+	"penstock.example/group"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/train"
 )
 
 // tied is network with a weight that layers of several stages use.

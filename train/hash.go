@@ -11,10 +11,10 @@ import (
 	"io"
 	"slices"
 
-	"penstock/group"
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // ParamsSHA256 is the SHA-256, in hex, of every parameter and buffer of a model: equal hashes are

@@ -7,9 +7,9 @@ import (
 	"math"
 	"testing"
 
-	"penstock/nn"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/nn"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // TestParamsSHA256 writes the bytes of the definition down by hand.

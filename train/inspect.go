@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"penstock/internal/arg"
-	"penstock/safetensors"
+	"penstock.example/internal/arg"
+	"penstock.example/safetensors"
 )
 
 // Contents is what a checkpoint's index says.

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/group"
-	"penstock/train"
+	"penstock.example/group"
+	"penstock.example/train"
 )
 
 // An epoch's last batch with fewer rows than replicas ends a run before its first step, unless the run

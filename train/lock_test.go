@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"penstock/train"
+	"penstock.example/train"
 )
 
 func TestLock(t *testing.T) {

@@ -10,13 +10,13 @@ import (
 	"slices"
 	"time"
 
-	"penstock/data"
-	"penstock/group"
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/schedule"
+	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
 )
 
 // Loop trains a pipe's model. Pipe, Optimizer, Loss and Loader are needed and stay the caller's;

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/data"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/data"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 func TestRunEnds(t *testing.T) {

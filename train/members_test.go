@@ -7,10 +7,10 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/group"
-	"penstock/optim"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/group"
+	"penstock.example/optim"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // inProcesses runs f for each of so many members of a group at once, and returns their errors.

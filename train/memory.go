@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock/data"
-	"penstock/group"
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/planner"
+	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/planner"
 )
 
 // PlanMemory plans before training what is recomputed (pipe.Optimal) for batches of so many rows of

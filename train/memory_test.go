@@ -6,12 +6,12 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/planner"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // budgeted makes a loop over a network under a limit for each device, by the policy optimal, with

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"penstock/internal/disk"
-	"penstock/train"
+	"penstock.example/internal/disk"
+	"penstock.example/train"
 )
 
 // A named pipe, a device or a hole of a terabyte in place of a checkpoint's file is damage, found

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/group"
-	"penstock/nn"
+	"penstock.example/group"
+	"penstock.example/nn"
 )
 
 // peers are the processes that train one model together, or this one alone where the group is nil.

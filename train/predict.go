@@ -5,10 +5,10 @@ import (
 	"math"
 	"slices"
 
-	"penstock/data"
-	"penstock/internal/arg"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/data"
+	"penstock.example/internal/arg"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // Predict calls each with what the pipe's model says of every sample of a set, in its order:

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"penstock/data"
+	"penstock.example/data"
 )
 
 // Recipe is what two runs must have in common for one to continue the other. If any of it differed,

@@ -6,10 +6,10 @@ import (
 	"maps"
 	"testing"
 
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // all is the state of a run: the model's, with running statistics, and the optimizer's, with its

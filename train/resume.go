@@ -11,12 +11,12 @@ import (
 	"path/filepath"
 	"slices"
 
-	"penstock/group"
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // Checkpoint is a checkpoint on disk. In a group its files may be in the directories of several

@@ -16,11 +16,11 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/data"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/data"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // recipe is that of the rigs of these tests.

@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 	"slices"
 
-	"penstock/internal/arg"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/safetensors"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/safetensors"
+	"penstock.example/torch"
 )
 
 // Save writes a checkpoint and returns its path. After an error, or a crash at any moment, the

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/train"
+	"penstock.example/train"
 )
 
 // TestSaveForcesToDisk: what a crash of the machine must not undo is on disk before what relies on

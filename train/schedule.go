@@ -6,11 +6,11 @@ import (
 	"slices"
 	"time"
 
-	"penstock/balance"
-	"penstock/internal/arg"
-	"penstock/pipe"
-	"penstock/profile"
-	"penstock/schedule"
+	"penstock.example/balance"
+	"penstock.example/internal/arg"
+	"penstock.example/pipe"
+	"penstock.example/profile"
+	"penstock.example/schedule"
 )
 
 // ScheduleConfig says how a measured model is cut and trained.

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"penstock/balance"
-	"penstock/pipe"
-	"penstock/profile"
-	"penstock/schedule"
-	"penstock/train"
+	"penstock.example/balance"
+	"penstock.example/pipe"
+	"penstock.example/profile"
+	"penstock.example/schedule"
+	"penstock.example/train"
 )
 
 // TestScheduleCosts: what stages take and what devices have left, added up by hand.

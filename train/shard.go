@@ -13,9 +13,9 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/internal/disk"
-	"penstock/optim"
-	"penstock/safetensors"
+	"penstock.example/internal/disk"
+	"penstock.example/optim"
+	"penstock.example/safetensors"
 )
 
 // Kinds of a checkpoint's files of tensors. Names of tensors are unique within a kind.

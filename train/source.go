@@ -9,9 +9,9 @@ import (
 	"slices"
 	"sync"
 
-	"penstock/group"
-	"penstock/safetensors"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/safetensors"
+	"penstock.example/torch"
 )
 
 // source reads the tensors of a checkpoint. Those in files that this process's directory does not

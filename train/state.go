@@ -13,9 +13,9 @@ import (
 	"slices"
 	"strings"
 
-	"penstock/data"
-	"penstock/internal/disk"
-	"penstock/safetensors"
+	"penstock.example/data"
+	"penstock.example/internal/disk"
+	"penstock.example/safetensors"
 )
 
 // formatVersion is the version of the checkpoint format that is written. It changes when an older

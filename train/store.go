@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/group"
+	"penstock.example/group"
 )
 
 // Store is a directory of checkpoints.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/data"
-	"penstock/train"
+	"penstock.example/data"
+	"penstock.example/train"
 )
 
 // names lists a directory.

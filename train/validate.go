@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"math"
 
-	"penstock/data"
-	"penstock/internal/arg"
+	"penstock.example/data"
+	"penstock.example/internal/arg"
 )
 
 // Validation says what a Loop evaluates at the end of each epoch, with the Loop's Loss. The best

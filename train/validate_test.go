@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/data"
-	"penstock/group"
-	"penstock/train"
+	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/train"
 )
 
 // validating makes a run validate on the test set, save after each epoch, and write down what it does.

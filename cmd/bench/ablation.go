@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 
-	"penstock/pipe"
-	"penstock/schedule"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
 )
 
 // The ablation is of torchgpipe's benchmark page: a network with skip connections, with a part of

@@ -5,9 +5,9 @@ import (
 	"runtime"
 	"time"
 
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // The cell that is measured: the smallest layers on the smallest micro-batches, so that what is

@@ -5,7 +5,7 @@ import (
 	"math"
 	"testing"
 
-	"penstock/internal/torchtest"
+	"penstock.example/internal/torchtest"
 )
 
 // BenchmarkCell is what the pipe adds to the operators of one (stage, micro-batch).

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // variant is a way to run a workload. Devices that are not given are one for each stage.

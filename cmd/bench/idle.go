@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // actions adds up recorded steps of a program.

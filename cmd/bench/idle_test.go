@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // recorded is a timeline as the simulator would have it, with everything from some moment on late

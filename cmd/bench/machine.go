@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // machine is what the numbers were measured on.

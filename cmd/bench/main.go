@@ -21,7 +21,7 @@ import (
 	"strings"
 	"time"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 func main() {

@@ -14,12 +14,12 @@ import (
 	"strconv"
 	"time"
 
-	"penstock/group"
-	"penstock/models"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/models"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // memberArg makes a process of this program a member: it trains when asked to, alone or with others.

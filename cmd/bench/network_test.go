@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/nettest"
-	"penstock/pipe"
-	"penstock/schedule"
+	"penstock.example/internal/nettest"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
 )
 
 // A step of two processes over a slow network takes as long as the simulator says of the program, with

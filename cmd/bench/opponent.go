@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"penstock/nn"
+	"penstock.example/nn"
 )
 
 // comparedStages is how many of stageCounts torchgpipe runs too: it has one worker for all stages

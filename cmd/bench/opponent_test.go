@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/pipe"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
 )
 
 // answering is a child that gives one answer to whatever it is asked, and the requests that reached

@@ -3,10 +3,10 @@ package main
 import (
 	"context"
 
-	"penstock/balance"
-	"penstock/planner"
-	"penstock/profile"
-	"penstock/torch"
+	"penstock.example/balance"
+	"penstock.example/planner"
+	"penstock.example/profile"
+	"penstock.example/torch"
 )
 
 // partitions gives a balance for each number of stages: even where all layers are, and else by the

@@ -7,10 +7,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/safetensors"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/safetensors"
+	"penstock.example/torch"
 )
 
 const (

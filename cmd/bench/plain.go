@@ -8,9 +8,9 @@ import (
 	"syscall"
 	"time"
 
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // plainPart compares one stage with all cores, and the plan that the planner finds for this machine, with

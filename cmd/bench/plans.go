@@ -8,12 +8,12 @@ import (
 	"slices"
 	"time"
 
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/planner/search"
-	"penstock/profile"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/planner/search"
+	"penstock.example/profile"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // plansPart compares what the planner predicts of a step with what it takes.

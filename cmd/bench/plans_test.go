@@ -5,7 +5,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"penstock/internal/torchtest"
+	"penstock.example/internal/torchtest"
 )
 
 // A plan is found for one and for two devices, and is run: predicted, measured and simulated times are there.

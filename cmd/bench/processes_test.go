@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/models"
+	"penstock.example/models"
 )
 
 // The test binary is a member if it is started as one.

@@ -4,7 +4,7 @@ import (
 	"runtime"
 	"time"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // product is a product of two 1024 x 1024 matrices of float32 on one thread.

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"penstock/remat"
+	"penstock.example/remat"
 
-	"penstock/remat/baselines"
-	"penstock/torch"
+	"penstock.example/remat/baselines"
+	"penstock.example/torch"
 )
 
 // networkResult is what training steps of a network took under plans.

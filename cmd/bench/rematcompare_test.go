@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/models"
-	"penstock/nn"
-	"penstock/remat"
-	"penstock/remat/baselines"
-	"penstock/torch"
+	"penstock.example/internal/torchtest"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/remat"
+	"penstock.example/remat/baselines"
+	"penstock.example/torch"
 )
 
 // tinyNetworks have skips over several layers, batch norms in place, a target for each token, and

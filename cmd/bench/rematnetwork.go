@@ -3,8 +3,8 @@ package main
 import (
 	"math/rand/v2"
 
-	"penstock/models"
-	"penstock/torch"
+	"penstock.example/models"
+	"penstock.example/torch"
 )
 
 // network is what is trained by plans of what to recompute.

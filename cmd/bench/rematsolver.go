@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"penstock/remat"
+	"penstock.example/remat"
 
-	"penstock/remat/solver"
+	"penstock.example/remat/solver"
 )
 
 // Limits that random chains are planned under, as parts of the peak without recomputation.

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/remat"
+	"penstock.example/remat"
 
-	"penstock/remat/solver"
+	"penstock.example/remat/solver"
 )
 
 // TestRandomChains: they are what rotor's experiments are of, and the same in every run.

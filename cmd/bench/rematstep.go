@@ -7,13 +7,13 @@ import (
 	"math"
 	"runtime"
 
-	"penstock/models"
-	"penstock/nn"
-	"penstock/profile"
-	"penstock/remat"
-	"penstock/remat/solver"
-	"penstock/segment"
-	"penstock/torch"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/profile"
+	"penstock.example/remat"
+	"penstock.example/remat/solver"
+	"penstock.example/segment"
+	"penstock.example/torch"
 )
 
 // stepper takes training steps with a network, by the operations of plans: forward, cross entropy,

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // report is everything a run measured; --format json prints it as it is.

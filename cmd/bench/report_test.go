@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 func TestSpread(t *testing.T) {

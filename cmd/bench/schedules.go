@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/pipe"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // The schedules are compared on these workloads, over these numbers of devices.

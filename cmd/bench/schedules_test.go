@@ -5,10 +5,10 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/models"
-	"penstock/pipe"
-	"penstock/schedule"
+	"penstock.example/internal/torchtest"
+	"penstock.example/models"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
 )
 
 // TestSchedules: every schedule trains the workload, over as many devices, and under the limit

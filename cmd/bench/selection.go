@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // The parts of a run that are not workloads, which go by the names of their models.

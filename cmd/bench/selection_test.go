@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
+	"penstock.example/internal/torchtest"
 )
 
 func TestChoose(t *testing.T) {

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"penstock/nn"
-	"penstock/pipe"
+	"penstock.example/nn"
+	"penstock.example/pipe"
 )
 
 // stageCounts are what each workload is cut into. The first is what the others are compared with;

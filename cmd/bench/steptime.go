@@ -6,9 +6,9 @@ import (
 	"math"
 	"slices"
 
-	"penstock/models"
-	"penstock/remat/baselines"
-	"penstock/torch"
+	"penstock.example/models"
+	"penstock.example/remat/baselines"
+	"penstock.example/torch"
 )
 
 // timed are the networks whose steps are timed beside what their profile predicts.

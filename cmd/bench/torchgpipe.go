@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 const (

@@ -4,10 +4,10 @@ import (
 	"context"
 	"time"
 
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // trainer is a workload in a pipe.

@@ -4,10 +4,10 @@ import (
 	"math/rand/v2"
 	"strconv"
 
-	"penstock/models"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // workload is a model and how it is trained. Its loss is the mean squared error to a random target;

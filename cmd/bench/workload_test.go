@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/torchtest"
-	"penstock/models"
+	"penstock.example/internal/torchtest"
+	"penstock.example/models"
 )
 
 var brief = effort{profile: 1, rounds: 2, round: time.Nanosecond}

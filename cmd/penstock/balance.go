@@ -10,13 +10,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/balance"
-	"penstock/models"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/profile"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/balance"
+	"penstock.example/models"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/profile"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // balanceFlags is the command line of penstock balance, as it was typed.

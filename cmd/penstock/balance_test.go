@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/torchtest"
-	"penstock/models"
-	"penstock/nn"
+	"penstock.example/internal/torchtest"
+	"penstock.example/models"
+	"penstock.example/nn"
 )
 
 func TestBalanceOfCosts(t *testing.T) {

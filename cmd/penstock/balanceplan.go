@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock/models"
-	"penstock/optim"
-	"penstock/pipe"
+	"penstock.example/models"
+	"penstock.example/optim"
+	"penstock.example/pipe"
 )
 
 // balancePlan is a checked command line of penstock balance.

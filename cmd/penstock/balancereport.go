@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"penstock/balance"
+	"penstock.example/balance"
 )
 
 // costsLine is the JSON of given costs. Its fields stay.

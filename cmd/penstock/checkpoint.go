@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/train"
+	"penstock.example/train"
 )
 
 func newCheckpoint() *cobra.Command {

@@ -12,13 +12,13 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/group"
-	"penstock/internal/torchtest"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/safetensors"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/group"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/safetensors"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 func threeLayers() *nn.Sequential {

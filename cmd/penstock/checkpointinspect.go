@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/train"
+	"penstock.example/train"
 )
 
 func newCheckpointInspect() *cobra.Command {

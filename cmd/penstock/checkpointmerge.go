@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/safetensors"
-	"penstock/train"
+	"penstock.example/safetensors"
+	"penstock.example/train"
 )
 
 func newCheckpointMerge() *cobra.Command {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/train"
+	"penstock.example/train"
 )
 
 func newCheckpointVerify() *cobra.Command {

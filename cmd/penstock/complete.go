@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/models"
-	"penstock/pipe"
+	"penstock.example/models"
+	"penstock.example/pipe"
 )
 
 // completeValues lets shells complete the values of all flags, and arguments that are names.

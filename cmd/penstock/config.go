@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/internal/arg"
-	"penstock/internal/disk"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/disk"
 )
 
 // configName is the file in --out that says how penstock train can be run again.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
+	"penstock.example/internal/torchtest"
 )
 
 // TestConfig: a file of flags is the same as a command line, which comes first; the run keeps it, and it

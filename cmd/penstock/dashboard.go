@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock/metrics"
-	"penstock/report"
+	"penstock.example/metrics"
+	"penstock.example/report"
 )
 
 // dashboard serves the page of the run while it goes on. Its zero value serves nothing.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/models"
+	"penstock.example/models"
 )
 
 // imageSettings are images that models take which the usual 28 x 28 are too small for.

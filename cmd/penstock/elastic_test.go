@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/train"
+	"penstock.example/train"
 )
 
 // changesVariable sets how often the tests of elastic runs change the number of processes:

@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/data"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/data"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // evalFlags is the command line of penstock eval.

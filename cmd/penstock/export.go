@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/safetensors"
+	"penstock.example/safetensors"
 )
 
 // exportTypes are the types of --dtype.

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"syscall"
 
-	"penstock/pipe"
-	"penstock/planner"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // failedError is an error that ended a run which could take steps.

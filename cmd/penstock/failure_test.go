@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/pipe"
-	"penstock/schedule"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // TestClosedStdout: whoever reads the first lines only, as head does, ends the run in order: the

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/internal/disk"
+	"penstock.example/internal/disk"
 )
 
 // isStdin reports whether an argument names standard input.

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"penstock/internal/disk"
+	"penstock.example/internal/disk"
 )
 
 // Whatever it is called, an input is not overwritten.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/safetensors"
+	"penstock.example/safetensors"
 )
 
 const pretrained = "../../examples/guide/testdata/finetune/"

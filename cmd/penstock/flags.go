@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/models"
-	"penstock/optim"
-	"penstock/pipe"
+	"penstock.example/models"
+	"penstock.example/optim"
+	"penstock.example/pipe"
 )
 
 // trainFlags is the command line of penstock train, as it was typed.

@@ -15,10 +15,10 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock/group"
-	"penstock/pipe"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/group"
+	"penstock.example/pipe"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // groupFlags say which process of which group this one is, where no launcher has said it in the

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/group"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/torch"
 )
 
 // groupOf is the plan of a command line of train in an environment.

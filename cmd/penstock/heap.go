@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"runtime/debug"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // garbage is the most bytes of Go's heap that may be garbage during training, unless the heap is

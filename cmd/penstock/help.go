@@ -2,7 +2,7 @@ package main
 
 import (
 	"fmt"
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 	"strings"
 
 	"github.com/spf13/cobra"

@@ -8,15 +8,15 @@ import (
 	"slices"
 	"strings"
 
-	"penstock/data"
-	"penstock/group"
-	"penstock/models"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/profile"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/profile"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // job is a plan with everything it needs: found, made, restored.

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"time"
 
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/report"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/report"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // keepRun is a hook that keeps what the page of the run shows, when a step has been recorded.

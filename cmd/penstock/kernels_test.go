@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // spawned runs a command line in a process of its own, with more variables in its environment.

@@ -18,8 +18,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/internal/arg"
-	"penstock/internal/launch"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/launch"
 )
 
 // launchFlags is the command line of penstock launch up to "train", or to "--" before that.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/planner"
+	"penstock.example/planner"
 )
 
 // told finds the limit that a refusal says will do. The refusal is one line that names one limit,

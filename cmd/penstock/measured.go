@@ -5,10 +5,10 @@ import (
 	"slices"
 	"strings"
 
-	"penstock/data"
-	"penstock/models"
-	"penstock/nn"
-	"penstock/torch"
+	"penstock.example/data"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 // measuredModel is a model that a verb measures on made-up samples. Its weights do not exist yet.

@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"penstock/metrics"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/metrics"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // measures is what takes the numbers of each step: files, and who looks at the run. Its zero value

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"penstock/metrics"
+	"penstock.example/metrics"
 )
 
 // history is what a run with --out has measured.

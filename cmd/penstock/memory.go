@@ -8,10 +8,10 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/pipe"
-	"penstock/planner"
-	"penstock/profile"
-	"penstock/train"
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/profile"
+	"penstock.example/train"
 )
 
 // highest is the most bytes of each device in any step.

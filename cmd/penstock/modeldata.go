@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock/data"
-	"penstock/models"
+	"penstock.example/data"
+	"penstock.example/models"
 )
 
 // dataFlags say which data set is read.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/models"
-	"penstock/nn"
+	"penstock.example/models"
+	"penstock.example/nn"
 )
 
 func newModels() *cobra.Command {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"penstock/models"
+	"penstock.example/models"
 )
 
 func TestModelsLists(t *testing.T) {

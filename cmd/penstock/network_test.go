@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/nettest"
+	"penstock.example/internal/nettest"
 )
 
 // beginOn starts a process of a run on each of n machines.

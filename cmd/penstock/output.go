@@ -6,7 +6,7 @@ import (
 	"os"
 	"syscall"
 
-	"penstock/internal/shim"
+	"penstock.example/internal/shim"
 )
 
 // output is standard output, and the first error of writing to it: a verb whose results did not

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/internal/torchtest"
+	"penstock.example/internal/torchtest"
 )
 
 // verbLines is a command line for each verb, by its path.

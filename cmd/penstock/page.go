@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/metrics"
-	"penstock/remat"
-	"penstock/report"
+	"penstock.example/metrics"
+	"penstock.example/remat"
+	"penstock.example/report"
 )
 
 func newReport() *cobra.Command {

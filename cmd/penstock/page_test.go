@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/report"
+	"penstock.example/report"
 )
 
 // A run's page has its step as planned and as it ran, its numbers, its layers with what was measured,

@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/nn"
-	"penstock/optim"
+	"penstock.example/nn"
+	"penstock.example/optim"
 )
 
 // readGroups reads --group.

@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock/internal/disk"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/internal/disk"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // pipelineSchedules are the names that --schedule takes.

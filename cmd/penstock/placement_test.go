@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // TestSchedules: a run ends with the same weights under every schedule that has a name, on as many

@@ -8,13 +8,13 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock/data"
-	"penstock/group"
-	"penstock/models"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/models"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // plan is a checked command line, as far as it can be checked without looking at the disk.

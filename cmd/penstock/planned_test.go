@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/data"
-	"penstock/nn"
-	"penstock/planner"
-	"penstock/planner/search"
-	"penstock/schedule"
+	"penstock.example/data"
+	"penstock.example/nn"
+	"penstock.example/planner"
+	"penstock.example/planner/search"
+	"penstock.example/schedule"
 )
 
 // Six networks are planned without a limit, and under three from a little more than the least, and take two steps and updates by these plans: each device holds what its plan says, to the byte, and

@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/data"
-	"penstock/tokenizer"
-	"penstock/train"
+	"penstock.example/data"
+	"penstock.example/tokenizer"
+	"penstock.example/train"
 )
 
 // predictFlags is the command line of penstock predict.

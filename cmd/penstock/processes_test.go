@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/launch"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/internal/launch"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // inThree is a training run of three stages, to be shared by up to three processes.

@@ -9,12 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/models"
-	"penstock/pipe"
-	"penstock/profile"
-	"penstock/remat/planfile"
+	"penstock.example/models"
+	"penstock.example/pipe"
+	"penstock.example/profile"
+	"penstock.example/remat/planfile"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // profileFlags is the command line of penstock profile, as it was typed.

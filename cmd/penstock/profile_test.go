@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/remat"
-	"penstock/remat/baselines"
-	"penstock/remat/planfile"
+	"penstock.example/internal/torchtest"
+	"penstock.example/remat"
+	"penstock.example/remat/baselines"
+	"penstock.example/remat/planfile"
 )
 
 // profiled is a command line that measures a network of a fraction of a second once.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock/models"
+	"penstock.example/models"
 )
 
 // profilePlan is a checked command line of penstock profile.

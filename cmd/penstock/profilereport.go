@@ -5,11 +5,11 @@ import (
 	"io"
 	"strings"
 
-	"penstock/nn"
-	"penstock/profile"
-	"penstock/remat"
-	"penstock/remat/baselines"
-	"penstock/remat/explain"
+	"penstock.example/nn"
+	"penstock.example/profile"
+	"penstock.example/remat"
+	"penstock.example/remat/baselines"
+	"penstock.example/remat/explain"
 )
 
 // profileReport is a measured model as a table.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/group"
+	"penstock.example/group"
 )
 
 // A process of several may be refused before it has met the others: for its command line, a file that

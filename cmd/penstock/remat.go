@@ -7,11 +7,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/remat"
+	"penstock.example/remat"
 
-	"penstock/remat/explain"
+	"penstock.example/remat/explain"
 
-	"penstock/remat/planfile"
+	"penstock.example/remat/planfile"
 )
 
 func newRemat() *cobra.Command {

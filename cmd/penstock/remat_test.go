@@ -15,11 +15,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"penstock/internal/torchtest"
-	"penstock/remat"
-	"penstock/remat/baselines"
-	"penstock/remat/planfile"
-	"penstock/remat/solver"
+	"penstock.example/internal/torchtest"
+	"penstock.example/remat"
+	"penstock.example/remat/baselines"
+	"penstock.example/remat/planfile"
+	"penstock.example/remat/solver"
 )
 
 // rematChain is the chain of the tests: six layers of 1, 2 .. 6 MiB that save twice as much,

@@ -5,9 +5,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/remat"
+	"penstock.example/remat"
 
-	"penstock/remat/planfile"
+	"penstock.example/remat/planfile"
 )
 
 func newRematCheck() *cobra.Command {

@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/remat"
+	"penstock.example/remat"
 
-	"penstock/remat/baselines"
+	"penstock.example/remat/baselines"
 )
 
 func newRematCompare() *cobra.Command {

@@ -7,11 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/remat"
+	"penstock.example/remat"
 
-	"penstock/remat/baselines"
+	"penstock.example/remat/baselines"
 
-	"penstock/remat/solver"
+	"penstock.example/remat/solver"
 )
 
 func newRematCurve() *cobra.Command {

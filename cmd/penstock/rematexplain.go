@@ -7,11 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/remat"
+	"penstock.example/remat"
 
-	"penstock/remat/explain"
+	"penstock.example/remat/explain"
 
-	"penstock/remat/solver"
+	"penstock.example/remat/solver"
 )
 
 // explainedBytes are how much more memory explain looks at.

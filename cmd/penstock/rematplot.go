@@ -15,9 +15,9 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgsvg"
 
-	"penstock/remat"
-	"penstock/remat/baselines"
-	"penstock/remat/solver"
+	"penstock.example/remat"
+	"penstock.example/remat/baselines"
+	"penstock.example/remat/solver"
 )
 
 // strategyMarks is how strategies are drawn. The colours can be told apart by those who do not see

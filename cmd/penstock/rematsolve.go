@@ -9,13 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/remat"
+	"penstock.example/remat"
 
-	"penstock/remat/explain"
+	"penstock.example/remat/explain"
 
-	"penstock/remat/planfile"
+	"penstock.example/remat/planfile"
 
-	"penstock/remat/solver"
+	"penstock.example/remat/solver"
 )
 
 func newRematSolve() *cobra.Command {

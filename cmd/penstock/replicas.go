@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock/data"
-	"penstock/group"
-	"penstock/torch"
+	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/torch"
 )
 
 // A process may have several replicas of the pipeline. Each of them is then a member of the group, as

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/train"
+	"penstock.example/train"
 )
 
 // Replicas give the same weights however they are spread over processes: each in several, each in

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // reporter reports progress and outcome of a run.

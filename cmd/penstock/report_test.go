@@ -11,8 +11,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 func step(n int64) train.StepInfo {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // textReporter shows progress on stderr, as a bar on a terminal and as a line now and then

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/torchtest"
+	"penstock.example/internal/torchtest"
 )
 
 // sha runs a training run and returns the hash of its weights.

@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/internal/arg"
-	"penstock/internal/launch"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/launch"
+	"penstock.example/torch"
 )
 
 // Exit codes.

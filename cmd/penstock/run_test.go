@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/torchtest"
-	"penstock/trace"
+	"penstock.example/internal/torchtest"
+	"penstock.example/trace"
 )
 
 // asCommand in the environment makes this test binary the command.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/schedule"
-	"penstock/schedule/draw"
+	"penstock.example/schedule"
+	"penstock.example/schedule/draw"
 )
 
 func newSchedule() *cobra.Command {

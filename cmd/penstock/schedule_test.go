@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 func TestScheduleJSON(t *testing.T) {

@@ -6,12 +6,12 @@ import (
 	"io"
 	"time"
 
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/planner"
-	"penstock/schedule"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/schedule"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // chooseSchedule makes the schedule auto by what was measured, and says what it is to take. Stages go

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/internal/disk"
-	"penstock/schedule"
+	"penstock.example/internal/disk"
+	"penstock.example/schedule"
 )
 
 func newScheduleCheck() *cobra.Command {

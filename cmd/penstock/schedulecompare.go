@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/balance"
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/balance"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 func newScheduleCompare() *cobra.Command {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // linkFlags say what links between devices cost.

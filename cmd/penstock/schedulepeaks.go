@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 // chainPeaks is the most bytes that each device holds in a step of a program whose stages are so many

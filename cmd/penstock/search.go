@@ -14,13 +14,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/internal/arg"
-	"penstock/planner"
-	"penstock/planner/search"
-	"penstock/profile"
-	"penstock/remat"
-	"penstock/report"
-	"penstock/schedule"
+	"penstock.example/internal/arg"
+	"penstock.example/planner"
+	"penstock.example/planner/search"
+	"penstock.example/profile"
+	"penstock.example/remat"
+	"penstock.example/report"
+	"penstock.example/schedule"
 )
 
 // searchFlags say what is planned from a chain, and on what.

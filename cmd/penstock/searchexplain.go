@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/planner/search"
+	"penstock.example/planner/search"
 )
 
 func newPlanExplain() *cobra.Command {

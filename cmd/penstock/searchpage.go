@@ -6,11 +6,11 @@ import (
 	"strings"
 	"time"
 
-	"penstock/planner"
-	"penstock/planner/search"
-	"penstock/remat"
-	"penstock/report"
-	"penstock/torch"
+	"penstock.example/planner"
+	"penstock.example/planner/search"
+	"penstock.example/remat"
+	"penstock.example/report"
+	"penstock.example/torch"
 )
 
 // page is what penstock report shows of the best plan.

@@ -12,8 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // openStore looks at what is in --out, and whether more can be written there.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock/pipe"
+	"penstock.example/pipe"
 )
 
 // threadsFlag is --threads N, or all for a share of the cores.

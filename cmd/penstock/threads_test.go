@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/train"
+	"penstock.example/train"
 )
 
 func TestCoresFor(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"io"
 	"time"
 
-	"penstock/profile"
+	"penstock.example/profile"
 )
 
 // clock times layers. Nil is the profile's own clock. Tests set one that does not depend on the

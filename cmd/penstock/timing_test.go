@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/planner"
+	"penstock.example/planner"
 )
 
 // setClock has layers timed by a clock that goes on by a step whenever it is read.

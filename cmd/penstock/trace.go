@@ -6,13 +6,13 @@ import (
 	"io"
 	"path/filepath"
 
-	"penstock/data"
-	"penstock/internal/disk"
-	"penstock/pipe"
-	"penstock/schedule"
-	"penstock/schedule/draw"
-	"penstock/trace"
-	"penstock/train"
+	"penstock.example/data"
+	"penstock.example/internal/disk"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
+	"penstock.example/schedule/draw"
+	"penstock.example/trace"
+	"penstock.example/train"
 )
 
 // stepTrace is the recording of one step. Its zero value records nothing.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // newTrain makes the verb. args is the whole command line, for telling how to resume.

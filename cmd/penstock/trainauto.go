@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock/group"
-	"penstock/planner/search"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/planner/search"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // With --plan auto a run plans itself when its processes have met and its checkpoint has been found: rank 0

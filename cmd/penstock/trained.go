@@ -14,12 +14,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/balance"
-	"penstock/models"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/balance"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // trainedFlags say which checkpoint of a run is meant, and how its model is run.

@@ -11,12 +11,12 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/metrics"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/safetensors"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/metrics"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/safetensors"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // evaluated is what penstock eval says.

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/data"
-	"penstock/schedule"
+	"penstock.example/data"
+	"penstock.example/schedule"
 )
 
 // takePlan gives the flags of penstock train what the plan of --plan FILE says, which penstock plan --model

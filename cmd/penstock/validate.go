@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock/data"
-	"penstock/metrics"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/data"
+	"penstock.example/metrics"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // validateFlags say what is validated at the end of each epoch, and what follows from it.

@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/internal/arg"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/internal/arg"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // value is a flag whose text is read, and refused, when the command line is parsed. read stores

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 func newVersion() *cobra.Command {

@@ -9,11 +9,11 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock/internal/disk"
-	"penstock/models"
-	"penstock/nn"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/internal/disk"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // weightFlags say which weights a run starts from, and how their names become the model's.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/safetensors"
+	"penstock.example/safetensors"
 )
 
 // still is a training run of a step that changes nothing: the hash of its weights is that of the

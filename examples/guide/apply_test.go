@@ -3,10 +3,10 @@ package guide_test
 import (
 	"fmt"
 
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // classifier is a model to be cut: five layers, logits of ten classes.

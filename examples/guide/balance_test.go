@@ -3,7 +3,7 @@ package guide_test
 import (
 	"fmt"
 
-	"penstock/balance"
+	"penstock.example/balance"
 )
 
 func Example_partition() {

@@ -6,12 +6,12 @@ import (
 	"path/filepath"
 	"time"
 
-	"penstock/data"
-	"penstock/metrics"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/train"
+	"penstock.example/data"
+	"penstock.example/metrics"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/train"
 )
 
 // images is a classifier of images of 8 by 8.

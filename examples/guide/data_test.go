@@ -3,9 +3,9 @@ package guide_test
 import (
 	"fmt"
 
-	"penstock/data"
-	"penstock/tokenizer"
-	"penstock/torch"
+	"penstock.example/data"
+	"penstock.example/tokenizer"
+	"penstock.example/torch"
 )
 
 func Example_dataOfOnesOwn() {

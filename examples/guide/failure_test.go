@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // picky panics where a programmer made a mistake.

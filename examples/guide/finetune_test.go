@@ -13,15 +13,15 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/data"
-	"penstock/models"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/safetensors"
-	"penstock/tokenizer"
-	"penstock/torch"
-	"penstock/train"
+	"penstock.example/data"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/safetensors"
+	"penstock.example/tokenizer"
+	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // The weights are random and small (scripts/fixtures/finetune.py), with the names of torchvision's

@@ -9,7 +9,7 @@ import (
 	"os"
 	"testing"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // ctx and check stand for what a program has anyway.

@@ -3,12 +3,12 @@ package guide_test
 import (
 	"fmt"
 
-	"penstock/balance"
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/planner"
-	"penstock/profile"
-	"penstock/torch"
+	"penstock.example/balance"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/profile"
+	"penstock.example/torch"
 )
 
 func Example_byTime() {

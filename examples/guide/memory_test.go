@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock/autoremat"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/planner"
-	"penstock/torch"
+	"penstock.example/autoremat"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/torch"
 )
 
 func Example_account() {

@@ -6,11 +6,11 @@ import (
 	"os"
 	"sync"
 
-	"penstock/group"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // join is the group of this process and the others that a launcher has started, or nil.

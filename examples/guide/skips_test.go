@@ -3,10 +3,10 @@ package guide_test
 import (
 	"fmt"
 
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // fork keeps a copy of its input beside its output.

@@ -5,11 +5,11 @@ import (
 	"os"
 	"path/filepath"
 
-	"penstock/data"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/pipe"
-	"penstock/train"
+	"penstock.example/data"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/train"
 )
 
 func Example_afterTraining() {

@@ -3,9 +3,9 @@ package guide_test
 import (
 	"fmt"
 
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // mix takes three tensors and gives two.

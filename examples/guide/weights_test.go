@@ -5,9 +5,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"penstock/nn"
-	"penstock/pipe"
-	"penstock/torch"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 func Example_weights() {

@@ -17,14 +17,14 @@ import (
 	"log"
 	"os"
 
-	"penstock/autoremat"
-	"penstock/data"
-	"penstock/nn"
-	"penstock/optim"
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/remat/baselines"
-	"penstock/torch"
+	"penstock.example/autoremat"
+	"penstock.example/data"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/remat/baselines"
+	"penstock.example/torch"
 )
 
 func main() {

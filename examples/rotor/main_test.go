@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"testing"
 
-	"penstock/internal/torchtest"
+	"penstock.example/internal/torchtest"
 )
 
 // The tutorial runs to its end, all trainings but that of another model end with the same loss, and

@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 func TestMissing(t *testing.T) {

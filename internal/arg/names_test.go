@@ -3,7 +3,7 @@ package arg_test
 import (
 	"testing"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 func TestDiffer(t *testing.T) {

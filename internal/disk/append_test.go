@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"penstock/internal/disk"
+	"penstock.example/internal/disk"
 )
 
 // A file is made or gone on with, and anything else is refused and stays as it is.

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"penstock/internal/disk"
+	"penstock.example/internal/disk"
 )
 
 // odd makes one of everything that is no regular file, by what it is called in errors.

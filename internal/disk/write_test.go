@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"penstock/internal/disk"
+	"penstock.example/internal/disk"
 )
 
 func text(s string) func(io.Writer) error {

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Host is where launchers meet, at node 0. One goroutine has all of its state; one for each connection

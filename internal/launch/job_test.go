@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/launch"
+	"penstock.example/internal/launch"
 )
 
 // asProcess in the environment makes this test binary a process of a job, which does what it says.

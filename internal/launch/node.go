@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Place is the part of a node in a start of the job.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/launch"
+	"penstock.example/internal/launch"
 )
 
 // gathering is a job on several nodes, whose launchers are in this process.

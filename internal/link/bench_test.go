@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"penstock/group"
-	"penstock/internal/link"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/internal/link"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // These benchmarks move tensors between two members over loopback in three ways: c10d's Gloo as it

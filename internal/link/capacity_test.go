@@ -4,10 +4,10 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/internal/link"
-	"penstock/internal/torchtest"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/internal/link"
+	"penstock.example/internal/torchtest"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // slow is a transport on which nothing arrives before somebody waits for it.

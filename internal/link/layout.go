@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // layout says what is in a parcel, so that a receiver can make room for its tensors before they

@@ -13,9 +13,9 @@ import (
 	"fmt"
 	"sync"
 
-	"penstock/internal/stream"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/internal/stream"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // Parcel is all that moves from one stage to another for a micro-batch in one direction: lists of

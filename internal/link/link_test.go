@@ -4,10 +4,10 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/link"
-	"penstock/internal/torchtest"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/internal/link"
+	"penstock.example/internal/torchtest"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // A parcel is handed over as it was sent, list by list.

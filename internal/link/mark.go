@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"slices"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // mark is what a receiver writes to the end of a tensor before it arrives. A message that is shorter

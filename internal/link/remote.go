@@ -7,8 +7,8 @@ import (
 	"slices"
 	"sync"
 
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // Transport moves the memory of tensors between processes. Messages with different tags do not wait

@@ -10,11 +10,11 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/group"
-	"penstock/internal/link"
-	"penstock/internal/torchtest"
-	"penstock/schedule"
-	"penstock/torch"
+	"penstock.example/group"
+	"penstock.example/internal/link"
+	"penstock.example/internal/torchtest"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // tensor draws a tensor of any layout that a stage may send: permuted, repeated, a part of another, empty.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/nettest"
+	"penstock.example/internal/nettest"
 )
 
 const peer = "PENSTOCK_NETTEST"

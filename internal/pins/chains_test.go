@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"penstock/remat"
+	"penstock.example/remat"
 
-	"penstock/remat/solver"
+	"penstock.example/remat/solver"
 )
 
 // chain draws the chain of a seed: even or ragged sizes, repeated blocks, memory that inputs share.

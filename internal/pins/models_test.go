@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/remat/planfile"
+	"penstock.example/remat/planfile"
 
-	"penstock/remat/solver"
+	"penstock.example/remat/solver"
 )
 
 // shares are the limits that the chains of models are solved under, as parts of what lies between

@@ -18,7 +18,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 var update = flag.Bool("update", false, "write the tables of testdata anew")
@@ -140,7 +140,7 @@ func build(t *testing.T) (binary string) {
 		t.Fatal(err)
 	}
 	binary = filepath.Join(t.TempDir(), "penstock")
-	if out, err := exec.Command("go", "build", "-o", binary, "penstock/cmd/penstock").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", binary, "penstock.example/cmd/penstock").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return binary

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/shim"
-	"penstock/torch"
+	"penstock.example/internal/shim"
+	"penstock.example/torch"
 )
 
 // Left alone, libtorch's engine takes threads of its own for what nests deeper than 60. Callbacks must work from there, and what ends a function must come out all the same.

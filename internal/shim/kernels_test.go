@@ -3,7 +3,7 @@ package shim_test
 import (
 	"testing"
 
-	"penstock/internal/shim"
+	"penstock.example/internal/shim"
 )
 
 // Whatever kernels OpenBLAS has chosen, those that this processor should use are found and taken.

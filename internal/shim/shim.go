@@ -19,7 +19,7 @@ import (
 	"math"
 	"unsafe"
 
-	_ "penstock/internal/shim/native"
+	_ "penstock.example/internal/shim/native"
 )
 
 // Mode is what a call runs under. It mirrors ps_mode.

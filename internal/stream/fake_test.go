@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"penstock/internal/stream"
+	"penstock.example/internal/stream"
 )
 
 // gpus are made-up GPUs whose streams do their work late and in any order that events allow. Memory

@@ -7,8 +7,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/internal/stream"
-	"penstock/schedule"
+	"penstock.example/internal/stream"
+	"penstock.example/schedule"
 )
 
 // job is a program that is run on made-up GPUs, as package pipe runs one: hosts queue the actions of

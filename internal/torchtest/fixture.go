@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // Fixture returns the path of a file in a folder of what PyTorch computed (scripts/fixtures). The

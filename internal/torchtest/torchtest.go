@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/torch"
+	"penstock.example/torch"
 )
 
 // devices is how many CPU devices are looked at for bytes left behind.

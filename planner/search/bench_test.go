@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // madeUp is a chain whose units cost what those of a network do: some several times as much as others,

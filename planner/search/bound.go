@@ -1,6 +1,6 @@
 package search
 
-import "penstock/schedule"
+import "penstock.example/schedule"
 
 // order is the computations of a worker in the order of the program.
 //

@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 var cases = flag.Int("cases", 300, "how many random cases bounds are compared with")

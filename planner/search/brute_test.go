@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // The cut that is found is as fast as any, for every schedule, and is proved to be.

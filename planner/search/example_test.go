@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"log"
 
-	"penstock/planner/search"
-	"penstock/remat"
+	"penstock.example/planner/search"
+	"penstock.example/remat"
 )
 
 // Which cut, schedule and number of micro-batches is best for six layers on two devices, one of which

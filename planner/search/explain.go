@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"penstock/internal/arg"
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/internal/arg"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 // Explanation says what sets the time and the memory of a plan.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"penstock/balance"
+	"penstock.example/balance"
 )
 
 // found is what the search in a space came to.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // plainChain is a chain of units that take so many microseconds to go forward, twice as many backward, and

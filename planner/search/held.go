@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"slices"
 
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 // group says how many micro-batches of a worker's only stage are in flight together, and how often as

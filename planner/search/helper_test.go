@@ -8,9 +8,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 // randomChain draws a chain of units; of some all cost the same.

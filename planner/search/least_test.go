@@ -7,8 +7,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/planner"
-	"penstock/schedule"
+	"penstock.example/planner"
+	"penstock.example/schedule"
 )
 
 // randomSpace draws a space under a limit.

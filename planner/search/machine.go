@@ -13,7 +13,7 @@ import (
 	"time"
 	"unicode"
 
-	"penstock/internal/arg"
+	"penstock.example/internal/arg"
 )
 
 // Machine is what there is to train on.

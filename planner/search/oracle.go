@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 // oracle says what the stages of a worker take within its bytes: what planner.Solve recomputes of them in

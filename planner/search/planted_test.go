@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"penstock/balance"
-	"penstock/remat"
+	"penstock.example/balance"
+	"penstock.example/remat"
 )
 
 // seeded is a chain whose costs vary.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/internal/arg"
-	"penstock/remat"
+	"penstock.example/internal/arg"
+	"penstock.example/remat"
 )
 
 // Profile is what the units of a model cost.

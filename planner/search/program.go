@@ -3,7 +3,7 @@ package search
 import (
 	"slices"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // compiled is a program as a list of actions, each after those that it needs, so that a step is

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"penstock/internal/arg"
-	"penstock/planner"
-	"penstock/schedule"
+	"penstock.example/internal/arg"
+	"penstock.example/planner"
+	"penstock.example/schedule"
 )
 
 // Plan is how to train, and what a step takes.

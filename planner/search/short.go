@@ -8,9 +8,9 @@ import (
 	"math"
 	"slices"
 
-	"penstock/internal/arg"
-	"penstock/planner"
-	"penstock/schedule"
+	"penstock.example/internal/arg"
+	"penstock.example/planner"
+	"penstock.example/schedule"
 )
 
 // lack says what devices lack with a cut, nil if it fits.

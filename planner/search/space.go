@@ -5,9 +5,9 @@ import (
 	"math"
 	"slices"
 
-	"penstock/planner"
-	"penstock/remat"
-	"penstock/schedule"
+	"penstock.example/planner"
+	"penstock.example/remat"
+	"penstock.example/schedule"
 )
 
 // space is all cuts of a model for one schedule, number of devices and stages, micro-batches, threads

@@ -3,8 +3,8 @@ package search
 import (
 	"fmt"
 
-	"penstock/internal/arg"
-	"penstock/schedule"
+	"penstock.example/internal/arg"
+	"penstock.example/schedule"
 )
 
 // Wishes is what is decided before the search. The zero value, with a Batch, decides nothing.

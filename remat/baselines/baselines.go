@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // None is the plan that saves everything and computes nothing again, as plain training does.

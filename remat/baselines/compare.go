@@ -7,8 +7,8 @@ import (
 	"math"
 	"slices"
 
-	"penstock/internal/arg"
-	"penstock/remat"
+	"penstock.example/internal/arg"
+	"penstock.example/remat"
 )
 
 // Baseline is a plan of one of the usual strategies.

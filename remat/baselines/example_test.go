@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"log"
 
-	"penstock/remat"
-	"penstock/remat/baselines"
-	"penstock/remat/solver"
+	"penstock.example/remat"
+	"penstock.example/remat/baselines"
+	"penstock.example/remat/solver"
 )
 
 // The best plan beside the usual strategies, each at the memory that the strategy takes.

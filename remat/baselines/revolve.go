@@ -3,7 +3,7 @@ package baselines
 import (
 	"fmt"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // Revolve is the plan of Griewank and Walther (Algorithm 799, ACM TOMS 26(1), 2000): it stores so

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // DrawConfig says how large a drawing is.

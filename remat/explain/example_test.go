@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"log"
 
-	"penstock/remat"
-	"penstock/remat/baselines"
-	"penstock/remat/explain"
+	"penstock.example/remat"
+	"penstock.example/remat/baselines"
+	"penstock.example/remat/explain"
 )
 
 // A plan is drawn: o is a forward that keeps nothing, s one that saves what backward needs, K one that

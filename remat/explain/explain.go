@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"math"
 
-	"penstock/internal/arg"
-	"penstock/remat"
-	"penstock/remat/baselines"
-	"penstock/remat/solver"
+	"penstock.example/internal/arg"
+	"penstock.example/remat"
+	"penstock.example/remat/baselines"
+	"penstock.example/remat/solver"
 )
 
 // LayerExplanation is what a plan does with a layer.

@@ -1,7 +1,7 @@
 package planfile
 
 import (
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // The file of a chain, as JSON. Times are in microseconds, sizes in bytes:

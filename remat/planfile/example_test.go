@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"log"
 
-	"penstock/remat"
-	"penstock/remat/planfile"
+	"penstock.example/remat"
+	"penstock.example/remat/planfile"
 )
 
 // A chain is written as JSON and read again.

@@ -5,7 +5,7 @@ import (
 	"math"
 	"strings"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // The file of a plan, as JSON:

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	. "penstock/remat"
+	. "penstock.example/remat"
 )
 
 // measured is a chain as rotor's solver has been timed with: forwards of 1 to 10 ms and backwards

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	. "penstock/remat"
+	. "penstock.example/remat"
 )
 
 // How the tests know better than the solver: a replay that adds up, after every operation, what

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"penstock/internal/arg"
-	"penstock/remat"
+	"penstock.example/internal/arg"
+	"penstock.example/remat"
 )
 
 // Device is the stages of a pipeline on one device, which share its memory, with several

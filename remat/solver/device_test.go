@@ -9,8 +9,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	. "penstock/remat"
-	. "penstock/remat/solver"
+	. "penstock.example/remat"
+	. "penstock.example/remat/solver"
 )
 
 // bytesOf is what a micro-batch takes: at its forward, while it waits, and at its backward.

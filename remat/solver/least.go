@@ -3,7 +3,7 @@ package solver
 import (
 	"math"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // Least is a plan of the least peak that there is, exactly, and the first operation at that peak,

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	. "penstock/remat"
+	. "penstock.example/remat"
 )
 
 // leastOfAll is the least of every interval, as the recurrence says it, without a thought of time.

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	. "penstock/remat"
+	. "penstock.example/remat"
 )
 
 // blocks is a chain of layers that repeat after so many, times apart, which differ by a part of noise.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // microBatches are those of all stages of a device.

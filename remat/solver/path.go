@@ -1,7 +1,7 @@
 package solver
 
 import (
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // path is a plan that is being written: its operations in order, with their costs. It uses the

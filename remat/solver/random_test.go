@@ -12,8 +12,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	. "penstock/remat"
-	. "penstock/remat/solver"
+	. "penstock.example/remat"
+	. "penstock.example/remat/solver"
 )
 
 var chainCount = flag.Int("chains", 200_000, "random chains whose plans TestPlansKeepTheirLimits checks")

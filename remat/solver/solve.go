@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"math"
 
-	"penstock/internal/arg"
-	"penstock/remat"
+	"penstock.example/internal/arg"
+	"penstock.example/remat"
 )
 
 // Options say how hard to look for a plan. The zero value takes the defaults.

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"penstock/remat"
+	"penstock.example/remat"
 
-	"penstock/remat/solver"
+	"penstock.example/remat/solver"
 )
 
 // alike is a chain of layers that are all the same: 10 µs forward, 20 µs backward, outputs of 4 MB

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	. "penstock/remat/solver"
+	. "penstock.example/remat/solver"
 )
 
 var kindsOfChains = []dice{

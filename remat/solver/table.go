@@ -6,8 +6,8 @@ import (
 	"math"
 	"slices"
 
-	"penstock/internal/arg"
-	"penstock/remat"
+	"penstock.example/internal/arg"
+	"penstock.example/remat"
 )
 
 // Table answers for every limit up to a greatest one with a plan. The plan is the best if the table

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	. "penstock/remat"
-	. "penstock/remat/solver"
+	. "penstock.example/remat"
+	. "penstock.example/remat/solver"
 )
 
 // TestTableAnswersForEveryIntervalAndLimit compares a table with every plan of every interval of

@@ -3,7 +3,7 @@ package solver
 import (
 	"slices"
 
-	"penstock/remat"
+	"penstock.example/remat"
 )
 
 // terms are a chain's bytes and times, prepared for the recurrence that all solvers here share.

@@ -3,7 +3,7 @@ package draw
 import (
 	"fmt"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // colour is red, green and blue.

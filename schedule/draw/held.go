@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // level is how much a worker holds from a time on.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"penstock/schedule"
+	"penstock.example/schedule"
 )
 
 // Options say what is written beside a picture. The zero value is good.

@@ -16,8 +16,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/schedule"
-	"penstock/schedule/draw"
+	"penstock.example/schedule"
+	"penstock.example/schedule/draw"
 )
 
 // parts is the duration of an action where both parts of a backward take as long as a forward.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	_ "penstock/internal/shim/timers"
+	_ "penstock.example/internal/shim/timers"
 )
 
 // All threads have the slack, the runtime's own among them.
