@@ -287,6 +287,38 @@ func TestPlanPage(t *testing.T) {
 	narrow.want(`document.documentElement.scrollWidth`, "400")
 }
 
+// A run that validates shows its loss and accuracy, or its mean squared error, beside those of training and of tests.
+func TestValidationsAreShown(t *testing.T) {
+	for _, tt := range []struct {
+		regression             bool
+		tiles, captions, hover string
+	}{
+		{false, "Steps,Loss,Validation loss,Validation accuracy,Test accuracy,Samples a second,Idle,Peak memory",
+			"Loss,Accuracy,Learning rate,Samples a second,Gradient norm,Peak memory", "validation: 89.5 %"},
+		{true, "Steps,Loss,Validation loss,Test mean squared error,Samples a second,Idle,Peak memory",
+			"Loss,Mean squared error,Learning rate,Samples a second,Gradient norm,Peak memory", "validation: 0.37"},
+	} {
+		content := page(t, 4, 8)
+		content.History = validated(400, 4, tt.regression)
+		p := newTab(t, 1600, 1200)
+		p.open(content)
+		p.want(`[...document.querySelectorAll(".tile .name")].map(e => e.textContent).join()`, tt.tiles)
+		p.want(`[...document.querySelectorAll("#charts figcaption")].map(e => e.textContent).join()`, tt.captions)
+		legend := `[...document.querySelectorAll("#charts figure")[%d].querySelectorAll(".legend li")].map(e => e.textContent).join("; ")`
+		p.want(fmt.Sprintf(legend, 0), "training, smoothed; validation")
+		p.want(fmt.Sprintf(legend, 1), "validation; test")
+		p.want(fmt.Sprintf(legend, 2), "")
+		p.run(chromedp.Evaluate(`document.querySelectorAll("#charts .canvas-box").forEach((b, i) => b.id = "chart" + i)`, nil))
+		if n := p.colours("chart0", "series-1"); n < 50 {
+			t.Errorf("%d pixels of the loss have the colour of the validation", n)
+		}
+		p.run(chromedp.Focus("#chart1"), chromedp.KeyEvent(kb.ArrowLeft))
+		if got := p.text(`document.getElementById("tip").innerText`); !strings.Contains(got, "Step 400") || !strings.Contains(got, tt.hover) {
+			t.Errorf("%q lacks %q", got, tt.hover)
+		}
+	}
+}
+
 // What is under the mouse is said in words, with what was planned.
 func TestHover(t *testing.T) {
 	p := newTab(t, 1600, 1200)
@@ -569,6 +601,10 @@ func TestLiveUpdates(t *testing.T) {
 	live.Test(past.Tests[2])
 	p.until(steps, "60")
 	p.until(`document.querySelectorAll(".tile").length`, "5")
+	validation := past.Tests[2] // after the same step
+	validation.Validation, validation.TestLoss = true, new(0.5)
+	live.Test(validation)
+	p.until(`document.querySelectorAll(".tile").length`, "7")
 	if err := live.SetRun(run); err != nil {
 		t.Fatal(err)
 	}
@@ -623,7 +659,9 @@ func TestScreenshots(t *testing.T) {
 	if *screenshots == "" {
 		t.Skip("no -screenshots DIR")
 	}
-	for name, content := range map[string]report.Page{"run": page(t, 4, 8), "plan": planPage(t, 4, 8)} {
+	run := page(t, 4, 8)
+	run.History = validated(400, 4, false)
+	for name, content := range map[string]report.Page{"run": run, "plan": planPage(t, 4, 8)} {
 		for _, width := range []int64{1600, 400} {
 			for _, scheme := range []string{"light", "dark"} {
 				p := newTab(t, width, 1000)

@@ -6,16 +6,18 @@ import "penstock.example/metrics"
 const mostSteps = 20000
 
 // columns is a History as the page's script gets it: an array for each step, in this order, and for
-// each test.
+// each test and validation.
 type columns struct {
 	Steps [][]any `json:"steps"` // step, epoch, time, loss, lr, grad norm or null, samples/s, peak bytes by device
-	Tests [][]any `json:"tests"` // step, epoch, time, accuracy
+	// step, epoch, time, and those that were computed of accuracy, loss, mean squared error
+	Tests       [][]any `json:"tests"`
+	Validations [][]any `json:"validations"`
 }
 
 // newColumns is a history with about mostSteps steps at most: of those that are next to each other, the ones with
 // the least and with the greatest loss.
 func newColumns(h metrics.History) columns {
-	out := columns{Steps: [][]any{}, Tests: [][]any{}}
+	out := columns{Steps: [][]any{}, Tests: testRows(h.Tests), Validations: testRows(h.Validations)}
 	each := (2*len(h.Steps) + mostSteps - 1) / mostSteps
 	for from := 0; from < len(h.Steps); {
 		if len(h.Steps) <= mostSteps {
@@ -40,9 +42,6 @@ func newColumns(h metrics.History) columns {
 		}
 		from = to
 	}
-	for _, t := range h.Tests {
-		out.Tests = append(out.Tests, testRow(t))
-	}
 	return out
 }
 
@@ -50,7 +49,13 @@ func stepRow(s metrics.Step) []any {
 	return []any{s.Step, s.Epoch, s.Time, s.Loss, s.LR, s.GradNorm, s.SamplesPerSecond, s.PeakBytes}
 }
 
-func testRow(t metrics.Test) []any { return []any{t.Step, t.Epoch, t.Time, t.Accuracy} }
+func testRows(list []metrics.Test) [][]any {
+	out := [][]any{}
+	for _, t := range list {
+		out = append(out, []any{t.Step, t.Epoch, t.Time, t.Accuracy, t.TestLoss, t.MSE})
+	}
+	return out
+}
 
 // payload is all that the page's script gets.
 type payload struct {

@@ -56,12 +56,15 @@ func (l *Live) Step(s metrics.Step) error {
 	return nil
 }
 
-// Test shows a test. The page has no validations.
+// Test shows a test or a validation.
 func (l *Live) Test(t metrics.Test) error {
-	if t.Validation {
-		return nil
-	}
-	l.change(func() { l.past.Tests = append(l.past.Tests, t) })
+	l.change(func() {
+		if t.Validation {
+			l.past.Validations = append(l.past.Validations, t)
+		} else {
+			l.past.Tests = append(l.past.Tests, t)
+		}
+	})
 	return nil
 }
 
@@ -129,10 +132,10 @@ func (l *Live) servePage(w http.ResponseWriter) {
 	w.Write(text)
 }
 
-// position is what a page has: the last step and test, and the edition of the run.
+// position is what a page has: the last step, test and validation, and the edition of the run.
 type position struct {
-	step, test int64
-	edition    int
+	step, test, validation int64
+	edition                int
 }
 
 // A page gets what has come at most every pause, and a sign of life when nothing comes.
@@ -149,7 +152,7 @@ func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 	if from == "" {
 		from = r.URL.Query().Get("after")
 	}
-	fmt.Sscanf(from, "%d.%d.%d", &at.step, &at.test, &at.edition) // what cannot be read is 0: all of it
+	fmt.Sscanf(from, "%d.%d.%d.%d", &at.step, &at.test, &at.validation, &at.edition) // what cannot be read is 0: all of it
 	w.Header().Set("Content-Type", "text/event-stream")
 	out := http.NewResponseController(w)
 	for {
@@ -184,22 +187,28 @@ func (l *Live) after(at *position) (text string, last bool, changed <-chan struc
 		at.edition = l.edition
 		text += at.event("run", l.view)
 	}
-	steps, tests := l.past.Steps, l.past.Tests
+	steps := l.past.Steps
 	steps = steps[sort.Search(len(steps), func(i int) bool { return steps[i].Step > at.step }):]
-	tests = tests[sort.Search(len(tests), func(i int) bool { return tests[i].Step > at.test }):]
-	if len(steps)+len(tests) > 0 {
-		if n := len(steps); n > 0 {
-			at.step = steps[n-1].Step
-		}
-		if n := len(tests); n > 0 {
-			at.test = tests[n-1].Step
-		}
-		text += at.event("numbers", newColumns(metrics.History{Steps: steps, Tests: tests}))
+	if n := len(steps); n > 0 {
+		at.step = steps[n-1].Step
+	}
+	tests, validations := since(l.past.Tests, &at.test), since(l.past.Validations, &at.validation)
+	if len(steps)+len(tests)+len(validations) > 0 {
+		text += at.event("numbers", newColumns(metrics.History{Steps: steps, Tests: tests, Validations: validations}))
 	}
 	if l.end != "" {
 		return text + at.event("end", l.end), true, nil
 	}
 	return text, l.closed, l.changed
+}
+
+// since is the tests after a step, which it moves to the last of them.
+func since(tests []metrics.Test, step *int64) []metrics.Test {
+	tests = tests[sort.Search(len(tests), func(i int) bool { return tests[i].Step > *step }):]
+	if n := len(tests); n > 0 {
+		*step = tests[n-1].Step
+	}
+	return tests
 }
 
 // event is an event with data as JSON, which is one line.
@@ -208,5 +217,5 @@ func (at position) event(name string, data any) string {
 	if err != nil { // numbers are finite, as metrics refuses others
 		return ""
 	}
-	return fmt.Sprintf("id: %d.%d.%d\nevent: %s\ndata: %s\n\n", at.step, at.test, at.edition, name, text)
+	return fmt.Sprintf("id: %d.%d.%d.%d\nevent: %s\ndata: %s\n\n", at.step, at.test, at.validation, at.edition, name, text)
 }

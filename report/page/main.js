@@ -1,8 +1,9 @@
 // --- the page ---
 
 const data = JSON.parse(byId("data").textContent);
-const history = { steps: data.history.steps, tests: data.history.tests };
-const STEP = 0, TIME = 2, LOSS = 3, LR = 4, NORM = 5, SPEED = 6, PEAKS = 7, ACCURACY = 3;
+const history = { steps: data.history.steps, tests: data.history.tests, validations: data.history.validations };
+const STEP = 0, TIME = 2, LOSS = 3, LR = 4, NORM = 5, SPEED = 6, PEAKS = 7;
+const ACCURACY = 3, TESTLOSS = 4, MSE = 5; // of tests and validations
 let view = data.view;
 
 // legend lists what colours mean, for those that are there.
@@ -38,8 +39,19 @@ function tiles() {
     const first = steps[0];
     out.push(tile("Loss", significant(last[LOSS], 4), first !== last ? `from ${significant(first[LOSS], 4)} at step ${grouped(first[STEP])}` : ""));
   }
-  const test = history.tests.filter(t => t[ACCURACY] !== null).at(-1);
-  if (test) out.push(tile("Test accuracy", (100 * test[ACCURACY]).toFixed(2) + " %", `after step ${grouped(test[STEP])}`));
+  const validation = last && history.validations.at(-1);
+  if (validation && validation[TESTLOSS] !== null) {
+    const lowest = history.validations.reduce((a, b) => b[TESTLOSS] < a[TESTLOSS] ? b : a);
+    out.push(tile("Validation loss", significant(validation[TESTLOSS], 4), lowest === validation ? `the lowest, after step ${grouped(validation[STEP])}`
+      : `lowest ${significant(lowest[TESTLOSS], 4)} after step ${grouped(lowest[STEP])}`));
+  }
+  for (const [name, list] of [["Validation", history.validations], ["Test", history.tests]]) {
+    const test = list.at(-1);
+    if (!test) continue;
+    const after = `after step ${grouped(test[STEP])}`;
+    if (test[ACCURACY] !== null) out.push(tile(`${name} accuracy`, (100 * test[ACCURACY]).toFixed(2) + " %", after));
+    else if (test[MSE] !== null && test[MSE] !== test[TESTLOSS]) out.push(tile(`${name} mean squared error`, significant(test[MSE], 4), after));
+  }
   if (last) out.push(tile("Samples a second", grouped(Math.round(median(steps.slice(-50).map(s => s[SPEED])))), "median of the last steps"));
   if (!last && view.planned && view.times === "predicted" && view.devices) {
     const bound = Math.max(...view.devices.map(d => d.predicted && d.limit ? d.predicted / d.limit : 0));
@@ -146,26 +158,37 @@ const charts = [];
 
 // Curves that can be shown: a name, what makes its series of the history, and how numbers are written.
 const curves = [
-  { id: "loss", name: "Loss", text: x => significant(x, 4), series: () => both("loss", s => s[LOSS], 0) },
-  { id: "accuracy", name: "Test accuracy", text: x => (100 * x).toFixed(1) + " %", series: () =>
-    history.tests.some(t => t[ACCURACY] !== null) ? [{ name: "accuracy", x: history.tests.map(t => t[STEP]), y: history.tests.map(t => t[ACCURACY]), colour: theme.series(2), dots: history.tests.length < 200 }] : [] },
+  { id: "loss", name: "Loss", text: x => significant(x, 4), series: () => {
+    const validated = tested("validation", history.validations, TESTLOSS, 1);
+    return [...both(validated.length ? "training" : "loss", s => s[LOSS], 0), ...validated];
+  } },
+  { id: "accuracy", name: "Accuracy", text: x => (100 * x).toFixed(1) + " %", series: () =>
+    [...tested("validation", history.validations, ACCURACY, 1), ...tested("test", history.tests, ACCURACY, 2)] },
+  { id: "mse", name: "Mean squared error", text: x => significant(x, 4), series: () =>
+    [...tested("validation", history.validations, MSE, 1), ...tested("test", history.tests, MSE, 2)] },
   { id: "lr", name: "Learning rate", from: 0, text: x => significant(x, 3), series: () =>
-    [{ name: "learning rate", x: history.steps.map(s => s[STEP]), y: history.steps.map(s => s[LR]), colour: theme.series(1) }] },
+    history.steps.length ? [{ name: "learning rate", x: history.steps.map(s => s[STEP]), y: history.steps.map(s => s[LR]), hue: 1 }] : [] },
   { id: "speed", name: "Samples a second", from: 0, text: x => significant(x, 4), series: () => both("samples/s", s => s[SPEED], 4) },
   { id: "norm", name: "Gradient norm", from: 0, text: x => significant(x, 3), series: () =>
     history.steps.some(s => s[NORM] !== null) ? both("gradient norm", s => s[NORM] || 0, 3) : [] },
   { id: "peaks", name: "Peak memory", from: 0, base: 1024, text: bytes, series: () => {
     const n = Math.max(0, ...history.steps.slice(-1).map(s => (s[PEAKS] || []).length));
     return Array.from({ length: n }, (_, i) => ({ name: view.devices && view.devices[i] ? view.devices[i].name : `device ${i}`,
-      x: history.steps.map(s => s[STEP]), y: history.steps.map(s => s[PEAKS] && s[PEAKS][i] !== undefined ? s[PEAKS][i] : null), dash: dashes[i % 8], dots: false }));
+      x: history.steps.map(s => s[STEP]), y: history.steps.map(s => s[PEAKS] && s[PEAKS][i] !== undefined ? s[PEAKS][i] : null), hue: i % 8, dash: dashes[i % 8], dots: false }));
   } },
 ];
 
+// tested is a number of tests or validations, where there are some.
+function tested(name, list, of, hue) {
+  const there = list.filter(t => t[of] !== null);
+  return there.length ? [{ name, x: there.map(t => t[STEP]), y: there.map(t => t[of]), hue, dash: dashes[hue], dots: there.length < 200 }] : [];
+}
+
 // both is a number of each step, and where there are many of them also their course.
-function both(name, of, colour) {
+function both(name, of, hue) {
   const x = history.steps.map(s => s[STEP]), y = history.steps.map(of);
-  if (x.length < 40) return x.length ? [{ name, x, y, colour: theme.series(colour) }] : [];
-  return [{ name, x, y, faint: true, width: 1, colour: theme.series(colour) }, { name: name + ", smoothed", x, y: smoothed(y), colour: theme.series(colour) }];
+  if (x.length < 40) return x.length ? [{ name, x, y, hue }] : [];
+  return [{ name, x, y, faint: true, width: 1, hue }, { name: name + ", smoothed", x, y: smoothed(y), hue }];
 }
 
 // smoothed is an exponential mean over about a fiftieth of all, corrected for its beginning.
@@ -177,22 +200,27 @@ function smoothed(y) {
 
 function numbers() {
   const n = history.steps.length;
-  byId("curves").hidden = n === 0 && history.tests.length === 0;
-  if (byId("curves").hidden) return;
-  const first = n ? history.steps[0][STEP] : history.tests[0][0], last = Math.max(n ? history.steps.at(-1)[STEP] : 0, history.tests.length ? history.tests.at(-1)[0] : 0);
-  numbersView.limit(first, last);
+  const all = [history.steps, history.tests, history.validations].filter(list => list.length);
+  byId("curves").hidden = !all.length;
+  if (!all.length) return;
+  numbersView.limit(n ? history.steps[0][STEP] : Math.min(...all.map(list => list[0][STEP])), Math.max(...all.map(list => list.at(-1)[STEP])));
   for (const c of curves) {
     const series = c.series();
     if (!series.length) continue;
     if (!c.chart) {
       const box = element("div", { className: "canvas-box" });
-      c.figure = element("figure", {}, element("figcaption", { textContent: c.name }), box);
+      c.legend = element("ul", { className: "legend" });
+      c.figure = element("figure", {}, element("figcaption", { textContent: c.name }), c.legend, box);
       c.chart = new Chart(box, numbersView, { label: c.name + " over steps", from: c.from, base: c.base, yText: c.text, together: charts,
         xText: (t, exact) => exact ? "Step " + grouped(Math.round(t)) : Number.isInteger(t) ? grouped(t) : "" });
       charts.push(c.chart);
       byId("charts").replaceChildren(...curves.filter(k => k.figure).map(k => k.figure));
     }
     const limit = c.id === "peaks" && view.devices ? Math.max(0, ...view.devices.map(d => d.limit || 0)) : 0;
+    for (const s of series) s.colour = theme.series(s.hue);
+    const named = series.filter(s => !s.faint);
+    c.legend.hidden = named.length < 2;
+    legend(c.legend, named.length < 2 ? [] : named.map(s => ({ name: s.name, colour: "series-" + s.hue, line: true, dashed: s.dash && s.dash.length > 0 })));
     c.chart.set(series, limit ? [{ y: limit, text: `limit ${bytes(limit)}`, get colour() { return theme.colour("limit"); } }] : []);
   }
 }
@@ -311,14 +339,15 @@ function listen() {
   live.hidden = false;
   const say = (text, state) => { live.textContent = text; live.dataset.state = state; };
   say("connecting", "waiting");
-  const last = history.steps.length ? history.steps.at(-1)[STEP] : 0, tested = history.tests.length ? history.tests.at(-1)[0] : 0;
-  const source = new EventSource(`${data.live}?after=${last}.${tested}.${data.edition}`);
+  const at = [history.steps, history.tests, history.validations].map(list => list.length ? list.at(-1)[STEP] : 0);
+  const source = new EventSource(`${data.live}?after=${at.join(".")}.${data.edition}`);
   source.addEventListener("open", () => say("live", "on"));
   source.addEventListener("error", () => say(source.readyState === EventSource.CLOSED ? "not connected" : "reconnecting", "waiting"));
   source.addEventListener("numbers", e => {
     const more = JSON.parse(e.data), after = (list, rows) => rows.filter(r => !list.length || r[0] > list.at(-1)[0]);
     history.steps.push(...after(history.steps, more.steps));
     history.tests.push(...after(history.tests, more.tests));
+    history.validations.push(...after(history.validations, more.validations));
     heading(); tiles(); numbers();
   });
   source.addEventListener("run", e => { view = JSON.parse(e.data); everything(); });
