@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"penstock.example/internal/arg"
 )
 
 // MemoryError says on which devices stages need more memory than they may have, and which limits
@@ -63,15 +65,15 @@ func (e *MemoryError) WithUpdates(updates []Update) *MemoryError {
 
 // String says what the stage needs and what it may have.
 func (s Shortage) String() string {
-	text := fmt.Sprintf("stage %d on %s needs %d bytes", s.Stage, s.Device, s.Least)
+	text := fmt.Sprintf("stage %d on %s needs %s", s.Stage, s.Device, arg.Size(s.Least))
 	if len(s.Others) > 0 {
 		list := strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Others), " ", ", "), "[]")
-		text = fmt.Sprintf("stages %d, %s on %s need %d bytes", s.Stage, list, s.Device, s.Least)
+		text = fmt.Sprintf("stages %d, %s on %s need %s", s.Stage, list, s.Device, arg.Size(s.Least))
 	}
 	if s.SetBy != "" {
 		text += fmt.Sprintf(", set by %s,", s.SetBy)
 	}
-	return text + fmt.Sprintf(" and may have %d", s.Limit)
+	return text + " and may have " + arg.Size(s.Limit)
 }
 
 // Least is a limit in bytes that will do for the device of every listed stage.
@@ -90,5 +92,5 @@ func (e *MemoryError) Shortages() string {
 
 // Error lists the stages and ends with the remedy.
 func (e *MemoryError) Error() string {
-	return fmt.Sprintf("pipe: %s; use a limit of at least %d bytes, more chunks, or more stages", e.Shortages(), e.Least())
+	return fmt.Sprintf("pipe: %s; use a limit of at least %s, more chunks, or more stages", e.Shortages(), arg.Size(e.Least()))
 }

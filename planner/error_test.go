@@ -8,6 +8,19 @@ import (
 	"penstock.example/planner"
 )
 
+// Bytes are said as a limit is given, and for reading.
+func TestShortagesInWords(t *testing.T) {
+	short := planner.MemoryError{Stages: []planner.Shortage{
+		{Stage: 0, Others: []int{2, 4}, Device: "cpu:0", Limit: 3 << 20, Least: 3415040, SetBy: `layer "fc"`}, {Stage: 1, Device: "cpu:1", Limit: 10, Least: 1023}}}
+	const want = `stages 0, 2, 4 on cpu:0 need 3415040 bytes (3.3 MiB), set by layer "fc", and may have 3145728 bytes (3.0 MiB); stage 1 on cpu:1 needs 1023 bytes and may have 10 bytes`
+	if got := short.Shortages(); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	if got := short.Error(); got != "pipe: "+want+"; use a limit of at least 3415040 bytes (3.3 MiB), more chunks, or more stages" {
+		t.Error(got)
+	}
+}
+
 // An update is added to what its device lacks in a step, or listed by itself, in the order of
 // stages; what fits is not.
 func TestWithUpdates(t *testing.T) {

@@ -36,8 +36,9 @@ type Recipe struct {
 	// run may go on with another number: Check does not compare it, Checkpoint.Threads tells it. 0
 	// is not written down.
 	Threads int `json:"threads,omitempty"`
-	// Replicas is how many replicas of the pipeline there are. The order of sums depends on it, and
-	// with it the last bits. As with Threads, Check does not compare it. 0 is one.
+	// Replicas is how many replicas of the pipeline there are. The order of sums depends on it, and with it the
+	// last bits; so do the rows of micro-batches, by which batch norms go. As with Threads, Check does not
+	// compare it. 0 is one.
 	Replicas int `json:"replicas,omitempty"`
 	// Processes is how many there are, and Balance how many layers each stage has. Nothing depends on
 	// them: Checkpoint.Processes and Balance tell them, so that a run can say that it goes on otherwise. 0

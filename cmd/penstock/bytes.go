@@ -2,10 +2,11 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
+
+	"penstock.example/internal/arg"
 )
 
 // units are the suffixes of sizes.
@@ -43,14 +44,4 @@ func briefBytes(n int64) string {
 }
 
 // formatBytes writes a size for reading.
-func formatBytes(n int64) string {
-	for _, u := range []struct {
-		size int64
-		name string
-	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
-		if n >= u.size {
-			return fmt.Sprintf("%.1f %s", float64(n)/float64(u.size), u.name)
-		}
-	}
-	return fmt.Sprintf("%d B", n)
-}
+func formatBytes(n int64) string { return arg.Bytes(n) }

@@ -139,7 +139,7 @@ func TestLimitThatMayDo(t *testing.T) {
 		"--schedule", "gpipe", "--repeats", "1", "--memory-limit", fmt.Sprint(limit))
 	_, said, _ := strings.Cut(r.stderr, "a limit of at least ")
 	var least int64
-	if _, err := fmt.Sscan(said, &least); err != nil || r.code != exitUsage || least <= limit || !strings.Contains(r.stderr, fmt.Sprintf("may have %d;", limit)) {
+	if _, err := fmt.Sscan(said, &least); err != nil || r.code != exitUsage || least <= limit || !strings.Contains(r.stderr, fmt.Sprintf("may have %d bytes", limit)) {
 		t.Errorf("within %d bytes: %+v", limit, r)
 	}
 }

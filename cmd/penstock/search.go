@@ -73,7 +73,8 @@ own.
 
 Peaks of a chain are those of penstock schedule compare; of the optimizer's state they
 have nothing. If no plan keeps the limits the exit code is 2, the least limits are told,
-and nothing is written.`,
+and nothing is written. Where a model's parameters, their gradients and the optimizer's
+state do not fit, that is said before anything is measured.`,
 		Example: `  penstock plan --model resnet20 --data fashion-mnist --batch 64 --devices 2 --memory-limit 10MiB --out plan.json
   penstock plan --model resnet50 --batch 64 --devices 2 --memory-limit 300MiB
   penstock plan chain.json --stages 4 --chunks 8 --memory-limit 2GiB
@@ -322,7 +323,7 @@ func (j *searchJob) once(ctx context.Context) (*search.Result, error) {
 		return nil, err
 	}
 	least, will := j.beyondChains(least)
-	remedy := fmt.Sprintf("a limit of at least %d bytes %s do", least.Least(), will)
+	remedy := fmt.Sprintf("a limit of at least %s %s do", arg.Size(least.Least()), will)
 	if !r.ShortProved {
 		remedy += ", and perhaps a lower one, which was not searched for to the end"
 	}

@@ -166,7 +166,7 @@ func TestPlanSaysWhatWouldDo(t *testing.T) {
 	chain := chainFile(t)
 	got := command(t, "plan", chain, "--stages", "2", "--chunks", "2", "--schedule", "1f1b", "--memory-limit", "17MiB")
 	_, rest, ok := strings.Cut(got.stderr, "a limit of at least ")
-	least, rest, _ := strings.Cut(rest, " bytes will do")
+	least, rest, _ := strings.Cut(rest, " bytes (")
 	if !ok || got.code != exitUsage {
 		t.Fatalf("exit code %d: %s", got.code, got.stderr)
 	}
@@ -199,5 +199,37 @@ func TestPlanLooksAtTheSpreadOfTimes(t *testing.T) {
 		if got := command(t, "plan", spread(x), "--stages", "2", "--chunks", "2"); got.code == exitDone || !strings.Contains(got.stderr, "spread") {
 			t.Errorf("a spread of %s: exit code %d, %s", x, got.code, got.stderr)
 		}
+	}
+}
+
+// What cannot fit whatever is measured is refused before anything is: gpt2-xl would be measured for minutes, and takes
+// more memory than there is. What is missing is said of all devices together, or of the layer that has most.
+func TestPlansThatCannotFitAreNotMeasured(t *testing.T) {
+	machine := textFile(t, "machine.json", `{"version":1,"devices":[{"name":"gpu","count":4,"bytes":4000000000,"threads":1,"speed":1}]}`)
+	out := filepath.Join(t.TempDir(), "plan.json")
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--devices", "2", "--memory-limit", "4GiB"}, "no plan keeps the limits: parameters, gradients and sgd's state take 18"},
+		{[]string{"--devices", "2", "--memory-limit", "4GiB"}, "and all devices together may have 8589934592 bytes (8.0 GiB); want a limit of at least 9"},
+		{[]string{"--devices", "2", "--memory-limit", "4GiB"}, ", or 5 devices, and more for what a step takes beside"},
+		{[]string{"--devices", "2", "--memory-limit", "4GiB", "--optimizer", "adamw"}, "adamw's state take 24"},
+		{[]string{"--memory-limit", "2GiB", "--optimizer", "adam"}, "want more devices, or higher limits"},
+		{[]string{"--devices", "48", "--memory-limit", "700MiB"}, `layer "wte" takes 964`},
+		{[]string{"--machine", machine}, "and all devices together may have 16000000000 bytes (14.9 GiB); want more devices, or higher limits"},
+		{[]string{"--machine", machine, "--memory-limit", "700MB"}, "and a device may have 700000000 bytes (667.6 MiB)"},
+	} {
+		got := command(t, with([]string{"plan", "--model", "gpt2-xl", "--batch", "8", "--out", out}, test.args...)...)
+		if got.code != exitUsage || !strings.Contains(got.stderr, test.want) || strings.Contains(got.stderr, "measured") {
+			t.Errorf("%v: exit code %d, want %q in %s", test.args, got.code, test.want, got.stderr)
+		}
+		if _, err := os.Stat(out); err == nil {
+			t.Errorf("%v: something is written", test.args)
+		}
+	}
+	got := command(t, "train", "--model", "gpt2-xl", "--data", "text", "--data-dir", textFile(t, "text", strings.Repeat("a text ", 1000)), "--batch", "8", "--plan", "auto", "--memory-limit", "1GiB", "--steps", "1")
+	if got.code != exitUsage || !strings.Contains(got.stderr, "no plan keeps the limits: ") || strings.Contains(got.stderr, "measured") {
+		t.Errorf("--plan auto: exit code %d, %s", got.code, got.stderr)
 	}
 }

@@ -144,6 +144,9 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 	if f.stages > layers {
 		return job, badUsage("--devices %d: %s has %d layers; want at most as many", f.stages, m.name, layers)
 	}
+	if err := weigh(m.model, slots).refuse(m.optimizer, machine, f.stages, slices.Min(threads), f.limit); err != nil {
+		return job, err
+	}
 	job.title, job.model, job.machine, job.elsewhere = m.name, m, machine, f.machine != ""
 	job.wishes = search.Wishes{Batch: f.batch, Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit, State: slots, Plans: modelPlans}
 	show := newLayerProgress(stderr)

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"penstock.example/nn"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -113,8 +114,8 @@ func (j *job) tellResumed(_ context.Context, stderr io.Writer) error {
 			was, j.config.Threads)
 	}
 	if was := max(from.Replicas(), 1); was != j.replicas {
-		fmt.Fprintf(stderr, "the checkpoint was trained with --replicas %d, this run has --replicas %d: the last bits of the weights may differ\n",
-			was, j.replicas)
+		fmt.Fprintf(stderr, "the checkpoint was trained with --replicas %d, this run has --replicas %d: %s; --replicas %[1]d keeps them\n",
+			was, j.replicas, otherReplicas(j.model))
 	}
 	now := torch.KernelNames()
 	for _, library := range slices.Sorted(maps.Keys(now)) {
@@ -124,6 +125,17 @@ func (j *job) tellResumed(_ context.Context, stderr io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// otherReplicas says what depends on how many replicas there are. The micro-batches of each have other rows.
+func otherReplicas(model *nn.Sequential) string {
+	for _, l := range model.Layers() {
+		trained := slices.ContainsFunc(nn.Params(l.Layer), func(p nn.NamedParam) bool { return p.Trainable() })
+		if trained && len(nn.Buffers(l.Layer)) > 0 {
+			return "results differ from those of an uninterrupted run, as batch norms go by the rows of micro-batches, which are others"
+		}
+	}
+	return "the last bits of the weights may differ, and with dropout more"
 }
 
 // beyond names the flag that ends a run before the point at which the checkpoint is, or is "".

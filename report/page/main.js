@@ -210,7 +210,7 @@ function numbers() {
     if (!c.chart) {
       const box = element("div", { className: "canvas-box" });
       c.legend = element("ul", { className: "legend" });
-      c.figure = element("figure", {}, element("figcaption", { textContent: c.name }), c.legend, box);
+      c.figure = element("figure", {}, element("figcaption", { textContent: c.name }), box, c.legend);
       c.chart = new Chart(box, numbersView, { label: c.name + " over steps", from: c.from, base: c.base, yText: c.text, together: charts,
         xText: (t, exact) => exact ? "Step " + grouped(Math.round(t)) : Number.isInteger(t) ? grouped(t) : "" });
       charts.push(c.chart);
