@@ -1,6 +1,7 @@
 package group
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -57,7 +58,8 @@ func openCarrier(ctx context.Context, c *control, s *store, ip net.IP) (*carrier
 		return giveUp(context.Cause(ctx))
 	}
 	if o.err != nil {
-		return nil, o.err
+		c.unheard()
+		return nil, cmp.Or(c.first.get(), o.err)
 	}
 	d := &carrier{gloo: o.gloo, c: c, works: map[*work]bool{}}
 	d.watcher.Go(func() {
@@ -138,17 +140,26 @@ func (d *carrier) over() error {
 // that has heard of a failure closes its connections, perhaps before this member has heard of it.
 const verdict = 500 * time.Millisecond
 
+// unheard waits for the verdict on a connection for tensors that has broken, or could not be opened. It reports whether
+// there is none.
+func (c *control) unheard() bool {
+	select {
+	case <-c.first.failed:
+		return false
+	case <-c.closing:
+		return false
+	case <-time.After(verdict):
+		return true
+	}
+}
+
 // broken is the error of a connection that has broken: the group's, which it is the first of if
 // there is none.
 func (d *carrier) broken(peer int, err error) error {
-	select {
-	case <-d.c.first.failed:
-	case <-d.c.closing:
-		return errClosed
-	case <-time.After(verdict):
+	if d.c.unheard() {
 		d.c.end(&LostError{Rank: peer, Why: cut(fmt.Sprintf("the connection for tensors between it and rank %d broke: %v", d.c.cfg.Rank, err), MaxMessage)}, nil)
 	}
-	return d.c.first.get()
+	return d.over()
 }
 
 // abort ends what waits.

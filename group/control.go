@@ -231,16 +231,7 @@ func (c *control) gather(ctx context.Context, what string, mine []byte) ([][]byt
 			c.end(&LostError{Rank: rank, Why: hasLeft}, nil)
 		}
 	}
-	select {
-	case <-one.ended:
-		return one.result()
-	case <-c.first.failed:
-		return nil, c.first.get()
-	case <-c.closing:
-		return nil, errClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	return one.wait(ctx, c.first, c.closing)
 }
 
 // errClosed is the error of calls that wait when this member leaves, and of later ones.

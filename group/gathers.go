@@ -1,6 +1,8 @@
 package group
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -81,6 +83,27 @@ func (g *gathers) wants(rank int) bool {
 		}
 	}
 	return false
+}
+
+// wait waits for the end of a gather. What has ended counts, whatever has failed since: a member that has its result
+// may fail or leave before another has looked at it. closing is closed when this member leaves.
+func (one *gathering) wait(ctx context.Context, first *outcome, closing <-chan struct{}) ([][]byte, error) {
+	var err error
+	select {
+	case <-one.ended:
+	case <-first.failed:
+		err = first.get()
+	case <-closing:
+		err = cmp.Or(first.get(), errClosed)
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	select {
+	case <-one.ended:
+		return one.result()
+	default:
+		return nil, err
+	}
 }
 
 // result is what an ended gather gives: the bytes of all, or the error of members that were not at

@@ -150,14 +150,7 @@ func (m *local) gather(ctx context.Context, what string, mine []byte) ([][]byte,
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case <-one.ended:
-		return one.result()
-	case <-m.first.failed:
-		return nil, m.first.get()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	return one.wait(ctx, m.first, nil)
 }
 
 // enter adds a member's part to the next gathering of all.
@@ -180,7 +173,7 @@ func (m *local) enter(what string, mine []byte) (*gathering, error) {
 			m.first.set(&LostError{Rank: rank, Why: hasLeft}, nil)
 		}
 	}
-	return one, m.first.get()
+	return one, nil
 }
 
 func (m *local) fail(f Failure) {

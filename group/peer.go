@@ -76,14 +76,20 @@ func (p *peer) enqueue(o outgoing) {
 	}
 }
 
-// flush waits until what is queued was sent, the connection has ended or the time is over.
+// flush waits until what is queued was sent, the connection has ended or the time is over. It waits in short turns, so that
+// a process that was stopped for longer still sends what it has.
 func (p *peer) flush(timeout time.Duration) {
+	const turns = 10
 	sent := make(chan struct{})
 	p.enqueue(outgoing{sent: sent})
-	select {
-	case <-sent:
-	case <-p.done:
-	case <-time.After(timeout):
+	for range turns {
+		select {
+		case <-sent:
+			return
+		case <-p.done:
+			return
+		case <-time.After(timeout / turns):
+		}
 	}
 }
 
