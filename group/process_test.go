@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/proctest"
 )
 
 // Members in processes of their own: this test binary, run again with the name of a scenario.
@@ -115,20 +116,15 @@ func (p *process) follow(out io.Reader) {
 // until waits for a line.
 func (p *process) until(want string) {
 	p.t.Helper()
-	limit := time.After(time.Minute)
-	for {
-		select {
-		case line, more := <-p.lines:
-			if line == want {
-				return
-			}
-			if !more {
-				p.t.Fatalf("rank %d has ended before %q: %s\n%s", p.rank, want, p.last, p.wrote.String())
-			}
-		case <-limit:
-			p.t.Fatalf("rank %d does not come to %q", p.rank, want)
+	stop := proctest.Watch(p.t, p.cmd, proctest.Limit)
+	for line := range p.lines {
+		if line == want {
+			stop()
+			return
 		}
 	}
+	<-p.done
+	p.t.Fatalf("rank %d has ended before %q: %s\n%s", p.rank, want, p.last, p.wrote.String())
 }
 
 // end waits for the end of a process and returns its last line and how long it took.
@@ -138,11 +134,9 @@ func (p *process) end(began time.Time) (string, time.Duration) {
 		for range p.lines { // so that follow goes on
 		}
 	}()
-	select {
-	case <-p.done:
-	case <-time.After(2 * time.Minute):
-		p.t.Fatalf("rank %d does not end; last: %s", p.rank, p.last)
-	}
+	hung := proctest.Watch(p.t, p.cmd, proctest.Limit)
+	<-p.done
+	hung()
 	if p.wrote.Len() > 0 {
 		p.t.Logf("rank %d: %s", p.rank, p.wrote.String())
 	}

@@ -15,12 +15,14 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
 	"penstock.example/group"
+	"penstock.example/internal/proctest"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
 )
@@ -168,7 +170,7 @@ func start(t *testing.T, processes int) *crew {
 
 // run has all do a run and puts together what they have. The crew is lost after an error.
 func (c *crew) run(d drawn) (r record, threads []int, err error) {
-	stuck := time.AfterFunc(2*time.Minute, c.kill) // ends the reads below
+	stuck := time.AfterFunc(proctest.Limit, func() { c.signal(syscall.SIGQUIT) }) // ends the reads below, and says where they hang
 	defer stuck.Stop()
 	for _, m := range c.members {
 		err = errors.Join(err, m.runs.Encode(d))
@@ -185,7 +187,9 @@ func (c *crew) run(d drawn) (r record, threads []int, err error) {
 		records, threads = append(records, record{a.Losses, a.Values}), append(threads, a.Threads)
 	}
 	if err != nil {
-		c.kill()
+		if stuck.Stop() { // otherwise they are ending
+			c.kill()
+		}
 		for rank, m := range c.members {
 			_ = m.cmd.Wait()
 			if m.stderr.Len() > 0 {
@@ -198,15 +202,17 @@ func (c *crew) run(d drawn) (r record, threads []int, err error) {
 	return r, threads, err
 }
 
-func (c *crew) kill() {
+func (c *crew) kill() { c.signal(syscall.SIGKILL) }
+
+func (c *crew) signal(s syscall.Signal) {
 	for _, m := range c.members {
-		_ = m.cmd.Process.Kill()
+		_ = m.cmd.Process.Signal(s)
 	}
 }
 
 // end lets all end, and checks that they did so in order and left no file.
 func (c *crew) end() error {
-	stuck := time.AfterFunc(2*time.Minute, c.kill)
+	stuck := time.AfterFunc(proctest.Limit, func() { c.signal(syscall.SIGQUIT) })
 	defer stuck.Stop()
 	var all error
 	for _, m := range c.members {

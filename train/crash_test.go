@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/proctest"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/torch"
@@ -56,6 +57,7 @@ func TestKilledWhileSaving(t *testing.T) {
 		dir := t.TempDir()
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), saveForever+"="+dir)
+		cmd.Stderr = os.Stderr
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -63,15 +65,15 @@ func TestKilledWhileSaving(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
+		proctest.Watch(t, cmd, proctest.Limit)
 		lines := bufio.NewScanner(out)
 		said := int64(0)
-		kill := time.AfterFunc(10*time.Second, func() { cmd.Process.Kill() })
 		for lines.Scan() {
 			if said, err = strconv.ParseInt(lines.Text(), 10, 64); err != nil {
 				t.Fatal(lines.Text())
 			}
 			if said == 2 {
-				kill.Reset(time.Duration(i*1900) * time.Microsecond)
+				time.AfterFunc(time.Duration(i*1900)*time.Microsecond, func() { cmd.Process.Kill() })
 			}
 		}
 		var exit *exec.ExitError

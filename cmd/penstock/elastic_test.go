@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/proctest"
 	"penstock.example/train"
 )
 
@@ -135,7 +136,7 @@ func (e *elastic) wait(nodes int, before string) string {
 		if strings.HasSuffix(last, want) {
 			return all
 		}
-		if time.Now().After(until) || !runs(e.launchers[0].Process.Pid) {
+		if time.Now().After(until) || !proctest.Runs(e.launchers[0].Process.Pid) {
 			e.t.Fatalf("no start on %d nodes after\n%s\nbut\n%s", nodes, before, all[len(before):])
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/proctest"
 	"penstock.example/pipe"
 	"penstock.example/schedule"
 	"penstock.example/torch"
@@ -31,6 +32,7 @@ func TestClosedStdout(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	proctest.Watch(t, cmd, proctest.Limit)
 	writer.Close()
 	if _, err := stdout.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)

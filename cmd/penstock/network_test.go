@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock.example/internal/nettest"
+	"penstock.example/internal/proctest"
 )
 
 // beginOn starts a process of a run on each of n machines.
@@ -79,7 +80,7 @@ func TestACutLink(t *testing.T) {
 			}
 			began := time.Now()
 			left := func(ranks ...*process) {
-				for slices.ContainsFunc(ranks, func(p *process) bool { return runs(p.Process.Pid) }) && time.Since(began) < time.Minute {
+				for slices.ContainsFunc(ranks, func(p *process) bool { return proctest.Runs(p.Process.Pid) }) && time.Since(began) < time.Minute {
 					time.Sleep(10 * time.Millisecond)
 				}
 			}
@@ -92,7 +93,7 @@ func TestACutLink(t *testing.T) {
 			left(all...)
 			took := time.Since(began)
 			t.Logf("all ended after %v", took)
-			if slices.ContainsFunc(all, func(p *process) bool { return runs(p.Process.Pid) }) || took < 2*time.Second {
+			if slices.ContainsFunc(all, func(p *process) bool { return proctest.Runs(p.Process.Pid) }) || took < 2*time.Second {
 				t.Fatalf("after %v some run, or all have ended too soon", took)
 			}
 			for rank, p := range all {

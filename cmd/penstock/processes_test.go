@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"penstock.example/internal/launch"
+	"penstock.example/internal/proctest"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -69,21 +70,22 @@ func beginIn(t *testing.T, by, environment []string, args ...string) *process {
 	temporary := t.TempDir()
 	p.Env = append(append(os.Environ(), asCommand+"=1", "TMPDIR="+temporary), environment...)
 	p.Stdout, p.Stderr = p.stdout, p.stderr
+	p.WaitDelay = 10 * time.Second // for others that have its standard output or error
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		members := children(p.Process.Pid)
+		members := proctest.Children(p.Process.Pid)
 		_ = p.Process.Kill()
 		_ = p.Wait()
 		for _, pid := range members {
 			for range 1000 {
-				if !runs(pid) {
+				if !proctest.Runs(pid) {
 					break
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
-			if runs(pid) {
+			if proctest.Runs(pid) {
 				t.Errorf("process %d is still there", pid)
 			}
 		}
@@ -99,28 +101,40 @@ func (p *process) after(t *testing.T, step int) {
 	t.Helper()
 	want := fmt.Sprintf(`{"step":%d,`, step)
 	for until := time.Now().Add(time.Minute); !strings.Contains(p.stdout.String(), want); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(until) || !runs(p.Process.Pid) {
+		if time.Now().After(until) || !proctest.Runs(p.Process.Pid) {
 			t.Fatalf("no step %d; stdout:\n%s\nstderr:\n%s", step, p.stdout, p.stderr)
 		}
 	}
 }
 
-// end waits for the end of the process and returns its exit code.
+// end waits for the end of the process and returns its exit code. A process that hangs ends the test, which shows where.
 func (p *process) end(t *testing.T) int {
 	t.Helper()
+	code, ended := p.endWithin(t, proctest.Limit)
+	if !ended {
+		t.Fatalf("stdout:\n%s\nstderr:\n%s", p.stdout, p.stderr)
+	}
+	return code
+}
+
+// endWithin reports whether the process has ended by itself, and its exit code.
+func (p *process) endWithin(t testing.TB, limit time.Duration) (code int, ended bool) {
+	t.Helper()
+	stop := proctest.Watch(t, p.Cmd, limit)
 	err := p.Wait()
+	ended = !stop()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
-	return p.ProcessState.ExitCode()
+	return p.ProcessState.ExitCode(), ended
 }
 
 // member is the process with a rank, of those that a launcher starts.
 func (p *process) member(t *testing.T, rank int) int {
 	t.Helper()
 	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(time.Millisecond) {
-		for _, pid := range children(p.Process.Pid) {
+		for _, pid := range proctest.Children(p.Process.Pid) {
 			environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 			if err == nil && bytes.Contains(environment, fmt.Appendf(nil, "\x00RANK=%d\x00", rank)) {
 				return pid
@@ -140,36 +154,6 @@ func (p *process) said(rank int) string {
 		}
 	}
 	return b.String()
-}
-
-// status is the fields of a process behind its name, or nil if it does not run.
-func status(pid int) []string {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	_, fields, ok := strings.Cut(string(stat), ") ")
-	if err != nil || !ok || fields[0] == 'Z' {
-		return nil
-	}
-	return strings.Fields(fields)
-}
-
-func runs(pid int) bool { return status(pid) != nil }
-
-// children are the processes that a process has started.
-func children(of int) (pids []int) {
-	entries, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		panic(err)
-	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(filepath.Base(e))
-		if err != nil {
-			continue
-		}
-		if fields := status(pid); fields != nil && fields[1] == fmt.Sprint(of) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }
 
 // Rank 0's standard output is what one process prints, and the weights are its weights.
@@ -315,7 +299,7 @@ func wantGoesOn(t *testing.T, out string, to int64, processes int) {
 func TestASecondSignalToALauncher(t *testing.T) {
 	p := begin(t, nil, launched(2, "train", "--model", "resnet20", "--data", "synthetic", "--batch", "1024", "--chunks", "2", "--balance", "5,6", "--format", "json", "--epochs", "100")...)
 	p.after(t, 1)
-	members := children(p.Process.Pid)
+	members := proctest.Children(p.Process.Pid)
 	for range 2 {
 		if err := p.Process.Signal(os.Interrupt); err != nil {
 			t.Fatal(err)
@@ -350,13 +334,13 @@ func TestALostProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		for slices.ContainsFunc(others, runs) && time.Since(began) < time.Minute {
+		for slices.ContainsFunc(others, proctest.Runs) && time.Since(began) < time.Minute {
 			time.Sleep(time.Millisecond)
 		}
 		took := time.Since(began)
 		t.Logf("%v to rank %d: the others ended after %v", row.signal, row.rank, took)
-		if silent := row.signal == syscall.SIGSTOP; slices.ContainsFunc(others, runs) || silent && took < time.Second {
-			t.Fatalf("%v to rank %d: the others run %v, after %v", row.signal, row.rank, slices.ContainsFunc(others, runs), took)
+		if silent := row.signal == syscall.SIGSTOP; slices.ContainsFunc(others, proctest.Runs) || silent && took < time.Second {
+			t.Fatalf("%v to rank %d: the others run %v, after %v", row.signal, row.rank, slices.ContainsFunc(others, proctest.Runs), took)
 		}
 		if code := p.end(t); code != exitFailed {
 			t.Errorf("%v to rank %d: exit code %d", row.signal, row.rank, code)
@@ -426,7 +410,7 @@ func TestKills(t *testing.T) {
 		want := fmt.Sprintf("rank %d was ended by signal 9 (killed)", rank)
 		again := fmt.Sprintf("restart %d of %d\n", kill+1, kills)
 		for until := time.Now().Add(time.Minute); !strings.Contains(p.stderr.String(), again); time.Sleep(time.Millisecond) {
-			if time.Now().After(until) || !runs(p.Process.Pid) {
+			if time.Now().After(until) || !proctest.Runs(p.Process.Pid) {
 				t.Fatalf("kill %d, of rank %d after %v: no %q; stderr:\n%s", kill, rank, moment, again, p.stderr)
 			}
 		}
@@ -744,9 +728,11 @@ func TestClosedStdoutOfProcesses(t *testing.T) {
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
+	stop := proctest.Watch(t, p.Cmd, proctest.Limit)
 	if _, err := stdout.Read(make([]byte, 1)); err != nil {
 		t.Fatalf("%v; stderr:\n%s", err, p.stderr)
 	}
+	stop()
 	stdout.Close()
 	code := p.end(t)
 	for _, want := range []string{"broken pipe\n", fmt.Sprintf("step %d is saved in %s/step-", lastStep(t, out), out), " --resume\n"} {

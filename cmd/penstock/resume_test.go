@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/proctest"
 	"penstock.example/internal/torchtest"
 )
 
@@ -197,6 +198,7 @@ func start(t *testing.T, args ...string) (cmd *exec.Cmd, stdout *bufio.Scanner, 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cmd.Process.Kill() })
+	proctest.Watch(t, cmd, proctest.Limit)
 	stdout = bufio.NewScanner(pipe)
 	if !stdout.Scan() {
 		t.Fatalf("no step was taken: %v, stderr:\n%s", cmd.Wait(), stderr)

@@ -81,8 +81,8 @@ func TestTrainFromWeights(t *testing.T) {
 		t.Error("what is skipped does not start as it would without the file")
 	}
 	p := begin(t, nil, launched(2, with(still, "--seed", "7", "--stages", "2", "--balance", "3,3", "--init", file)...)...)
-	if err := p.Wait(); err != nil || !strings.Contains(p.stdout.String(), sum) {
-		t.Errorf("two processes: %v\n%s%s", err, p.stdout, p.stderr)
+	if code := p.end(t); code != exitDone || !strings.Contains(p.stdout.String(), sum) {
+		t.Errorf("two processes: exit code %d\n%s%s", code, p.stdout, p.stderr)
 	}
 }
 

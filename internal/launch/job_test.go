@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"time"
 
 	"penstock.example/internal/launch"
+	"penstock.example/internal/proctest"
 )
 
 // asProcess in the environment makes this test binary a process of a job, which does what it says.
@@ -160,7 +160,7 @@ func TestAStoppedProcessEndsInOrder(t *testing.T) {
 	if !lines.Scan() {
 		t.Fatal("the process is not there")
 	}
-	pids := children(t, os.Getpid())
+	pids := proctest.Children(os.Getpid())
 	if len(pids) != 2 {
 		t.Fatalf("processes %v, want 2", pids)
 	}
@@ -242,7 +242,7 @@ func TestASignalThatEndsAProcessIsTold(t *testing.T) {
 	if _, err := r.Read(make([]byte, 100)); err != nil { // it is there
 		t.Fatal(err)
 	}
-	for _, pid := range children(t, os.Getpid())[:1] {
+	for _, pid := range proctest.Children(os.Getpid())[:1] {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
@@ -283,7 +283,7 @@ func TestAProgramThatIsNotThere(t *testing.T) {
 	if f := failure(t, j.Run(t.Context())); f.Rank != 1 || !errors.Is(f, os.ErrNotExist) {
 		t.Errorf("got %+v", f)
 	}
-	if left := children(t, os.Getpid()); len(left) > 0 {
+	if left := proctest.Children(os.Getpid()); len(left) > 0 {
 		t.Errorf("processes %v are left", left)
 	}
 }
@@ -305,7 +305,7 @@ func TestNothingOutlivesTheLauncher(t *testing.T) {
 			t.Fatal("the processes did not start")
 		}
 	}
-	pids := children(t, launcher.Process.Pid)
+	pids := proctest.Children(launcher.Process.Pid)
 	if len(pids) != 2 {
 		t.Fatalf("processes %v, want 2", pids)
 	}
@@ -316,7 +316,7 @@ func TestNothingOutlivesTheLauncher(t *testing.T) {
 	for _, pid := range pids {
 		gone := false
 		for range 500 {
-			if gone = !alive(pid); gone {
+			if gone = !proctest.Runs(pid); gone {
 				break
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -325,35 +325,4 @@ func TestNothingOutlivesTheLauncher(t *testing.T) {
 			t.Errorf("process %d is still there", pid)
 		}
 	}
-}
-
-// alive reports whether a process runs. One that has ended and that nobody has waited for does not.
-func alive(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err == nil && !bytes.Contains(stat, []byte(") Z "))
-}
-
-var parent = regexp.MustCompile(`\) \S (\d+) `)
-
-// children are the processes that a process has started.
-func children(t *testing.T, of int) (pids []int) {
-	t.Helper()
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
-		if err != nil {
-			continue // it has ended
-		}
-		if m := parent.FindSubmatch(stat); m != nil && string(m[1]) == fmt.Sprint(of) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }
