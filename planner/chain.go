@@ -13,7 +13,7 @@ import (
 // stage.
 //
 // Of what a chain does not say, weights are as large as their gradients, a micro-batch after the first
-// takes what the first does but for the gradients, and the first part of a backward in two leaves to
+// takes the bytes that the first does but for the gradients, and the first part of a backward in two leaves to
 // the second the inputs of layers that have weights, and the gradients of their outputs.
 func FromChain(chain remat.Chain, counts, workers []int, microBatches int) Problem {
 	p := Problem{MicroBatches: microBatches}
@@ -53,7 +53,8 @@ func chainCosts(chain remat.Chain, first, last int) (out Costs) {
 	out.First, out.Later = c, c
 	out.Later.Layers = slices.Clone(c.Layers)
 	for i := range out.Later.Layers {
-		out.Later.Layers[i].WeightGradient = 0
+		l := &out.Later.Layers[i]
+		l.Backward, l.WeightGradient = l.Later(), 0
 	}
 	out.Split, out.SplitLater = out.First, out.Later
 	for range c.Layers {

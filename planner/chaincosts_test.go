@@ -2,6 +2,7 @@ package planner_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"penstock.example/planner"
@@ -40,5 +41,21 @@ func TestChainsOfBackwardsInTwoParts(t *testing.T) {
 		if got := plan.Devices[0].Peak; got != test.want {
 			t.Errorf("%s: %d bytes, want %d", test.name, got, test.want)
 		}
+	}
+}
+
+// Micro-batches after the first take the time of backwards that add to gradients.
+func TestChainsOfLaterBackwards(t *testing.T) {
+	c := remat.Chain{Layers: []remat.Layer{{Name: "a", Forward: 1, ForwardNoGrad: 1, Backward: 2, BackwardLater: 5}, {Name: "b", Forward: 1, ForwardNoGrad: 1, Backward: 3}}}
+	plan, err := planner.Solve(context.Background(), planner.FromChain(c, []int{2}, []int{0}, 3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []float64
+	for _, m := range plan.Stages[0].MicroBatches {
+		got = append(got, m.Backward)
+	}
+	if want := []float64{5, 8, 8}; !slices.Equal(got, want) {
+		t.Errorf("backwards take %v, want %v", got, want)
 	}
 }

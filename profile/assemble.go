@@ -78,7 +78,10 @@ func (st *staged) chain(c remat.Chain, skip int, kind planner.BackwardKind) rema
 	for i := range c.Layers {
 		l, u := &c.Layers[i], &st.all[skip+i]
 		l.Gradient, l.WeightGradient = made(storages, skip+i+1), u.backs[kind].made
-		if kind == planner.Adds || kind == planner.AddsLater {
+		switch kind {
+		case planner.Makes:
+			l.BackwardLater = u.times[laterBackward].micros()
+		case planner.Adds, planner.AddsLater:
 			l.Backward, l.WeightGradient = u.times[laterBackward].micros(), 0
 		}
 		l.BackwardTmp, l.BackwardEarly = beyond(u.backs[kind].first.peak, made(storages, skip+i)+l.WeightGradient)

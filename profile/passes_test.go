@@ -84,6 +84,8 @@ func TestPasses(t *testing.T) {
 		for i := range chain.Layers {
 			if first, later := chain.Layers[i].Backward, chain.Later.Layers[i].Backward; !near(first, 10e3) || !near(later, 20e3) {
 				t.Errorf("limit %d: backward of unit %d takes %v us, and %v us later; want 10 ms and 20 ms", test.limit, i, first, later)
+			} else if got := chain.Layers[i].BackwardLater; got != later {
+				t.Errorf("limit %d: the first chain says %v us of later backwards of unit %d, want %v", test.limit, got, i, later)
 			}
 		}
 	}

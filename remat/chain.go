@@ -1,6 +1,9 @@
 package remat
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // Chain is the costs of a model's layers, for one batch. Package profile measures one. Times are in
 // microseconds, sizes in bytes.
@@ -53,7 +56,14 @@ type Layer struct {
 	// bytes that have been freed when the backward needs most: so many less are there than the sum
 	// of what was there before, the new gradients, WeightGradient and BackwardTmp.
 	BackwardEarly int64
+
+	// BackwardLater is the time of the backward of a micro-batch after a step's first, which adds to the
+	// gradients of parameters; 0 is Backward. No plan of a single batch depends on it.
+	BackwardLater float64
 }
+
+// Later is how long the backward of a micro-batch after a step's first takes.
+func (l Layer) Later() float64 { return cmp.Or(l.BackwardLater, l.Backward) }
 
 // Loss is the costs of the loss, forward and backward.
 type Loss struct {

@@ -143,6 +143,7 @@ func (s *chainSums) layer(path string, l Layer) {
 	s.time(path+".forward_us", l.Forward)
 	s.time(path+".forward_nograd_us", l.ForwardNoGrad)
 	s.time(path+".backward_us", l.Backward)
+	s.time(path+".backward_later_us", l.BackwardLater)
 	s.bytes(path+".output_bytes", l.Output)
 	s.bytes(path+".saved_bytes", l.Saved)
 	s.bytes(path+".forward_tmp_bytes", l.ForwardTmp)

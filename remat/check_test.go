@@ -41,12 +41,12 @@ func TestCheckCounts(t *testing.T) {
 			Resident: []int64{2, 2, 2, 2, 3, 3, 5, 2, 3, 5, 2, 4, 1}, Held: 1, // of what is there before the loss, x3 goes
 		}},
 		{"a layer with everything of another size; the forward's temporary is the peak", remat.Chain{Input: 1, InputGradient: 2, Loss: remat.Loss{1, 16}, Layers: []remat.Layer{
-			{"a", 10, 5, 20, 4, 8, 64, 32, 3, 100, 1000, 0}}}, "S0 L B0", remat.Report{
+			{"a", 10, 5, 20, 4, 8, 64, 32, 3, 100, 1000, 0, 0}}}, "S0 L B0", remat.Report{
 			Peak: 1 + 8 + 100 + 2 + 1000 + 3, PeakOp: 2, AtPeak: remat.Breakdown{Inputs: 1, Saved: 8, Gradients: 100, Made: 1002, Tmp: 3}, Time: 31, Layers: []remat.Runs{{0, 1}},
 			Resident: []int64{9, 109, 1002}, Held: 9,
 		}},
 		{"without gradients first: x1 goes after the loss", remat.Chain{Input: 1, InputGradient: 2, Loss: remat.Loss{1, 16}, Layers: []remat.Layer{
-			{"a", 10, 5, 20, 4, 8, 64, 320, 3, 5, 6, 0}}}, "K0 L S0 B0", remat.Report{
+			{"a", 10, 5, 20, 4, 8, 64, 320, 3, 5, 6, 0, 0}}}, "K0 L S0 B0", remat.Report{
 			Peak: 1 + 4 + 320, PeakOp: 0, AtPeak: remat.Breakdown{Inputs: 1, Made: 4, Tmp: 320}, Time: 36, Layers: []remat.Runs{{1, 1}}, Recomputed: 1, Extra: 5,
 			Resident: []int64{5, 6, 14, 8}, Held: 1,
 		}},

@@ -17,11 +17,11 @@ func sample() remat.Chain {
 	return remat.Chain{
 		Input: 8, InputGradient: 4,
 		Layers: []remat.Layer{
-			{"conv", 10, 9, 21, 16, 40, 5, 3, 7, 16, 9, 0},
-			{"relu", 2, 2, 3, 12, 12, 0, 0, 0, 12, 0, 0},
-			{"norm", 4, 3, 7, 14, 33, 2, 1, 4, 14, 2, 0},
-			{"add", 1, 1, 1, 6, 6, 0, 0, 0, 6, 0, 0},
-			{"fc", 8, 7, 17, 3, 5, 1, 1, 2, 3, 25, 0},
+			{"conv", 10, 9, 21, 16, 40, 5, 3, 7, 16, 9, 0, 26},
+			{"relu", 2, 2, 3, 12, 12, 0, 0, 0, 12, 0, 0, 0},
+			{"norm", 4, 3, 7, 14, 33, 2, 1, 4, 14, 2, 0, 0},
+			{"add", 1, 1, 1, 6, 6, 0, 0, 0, 6, 0, 0, 0},
+			{"fc", 8, 7, 17, 3, 5, 1, 1, 2, 3, 25, 0, 0},
 		},
 		Loss:            remat.Loss{Backward: 1.5, Tmp: 11},
 		Carries:         []remat.Carry{{From: 0, To: 3, Bytes: 10}, {From: -1, To: 1, Bytes: 3}},
@@ -54,7 +54,7 @@ func chains(most int) *rapid.Generator[remat.Chain] {
 				Output: bytes.Draw(t, "output"), ForwardTmp: bytes.Draw(t, "ftmp"), ForwardNoGradTmp: bytes.Draw(t, "ntmp"), BackwardTmp: bytes.Draw(t, "btmp"),
 				Gradient: bytes.Draw(t, "gradient"), WeightGradient: bytes.Draw(t, "weights"),
 			}
-			l.Saved = l.Output + bytes.Draw(t, "saved")
+			l.Saved, l.BackwardLater = l.Output+bytes.Draw(t, "saved"), us.Draw(t, "later")
 			if rapid.Bool().Draw(t, "early") {
 				l.BackwardEarly = rapid.Int64Range(0, l.Saved).Draw(t, "goes early")
 			}

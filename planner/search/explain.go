@@ -87,7 +87,7 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishe
 		}
 		return list[:min(3, len(list))]
 	}
-	took, held := taken(plan, measured.Chain)
+	took, held := taken(plan, meanOf(measured.Chain, plan.MicroBatches))
 	out.Slow = shares(out.Slowest, func(u int) float64 { return took[u] })
 	out.Full = shares(out.Fullest, func(u int) float64 { return held[u] })
 	for _, more := range []struct {

@@ -204,3 +204,23 @@ func TestOrdersOfDevices(t *testing.T) {
 		}
 	}
 }
+
+// A step's first micro-batch makes gradients and the others add to them, which is another time: the step is the
+// sum of all of them, and where loads decide the cut follows them.
+func TestLaterBackwardsCount(t *testing.T) {
+	c := plainChain(equal(3, 10), 16)
+	c.Layers[2].BackwardLater = 80
+	one := func(n int, s string) *Plan {
+		return search(t, Profile{[]Measured{{Chain: c}}}, devices(n, 0), Wishes{MicroBatches: []int{4}, Devices: n, Schedules: []string{s}}).Best
+	}
+	// Forward 30, backward 60, three of four with 60 more.
+	if p := one(1, "gpipe"); p.Step != (4*90+3*60)*time.Microsecond {
+		t.Errorf("a step of one device takes %v, want 540 us", p.Step)
+	}
+	// By the first micro-batch the borders after one and two units are alike.
+	for _, s := range []string{"1f1b", "zb-h1"} {
+		if p := one(2, s); !slices.Equal(p.Balance, []int{2, 1}) {
+			t.Errorf("%s: balance %v, want the slow unit alone", s, p.Balance)
+		}
+	}
+}

@@ -22,6 +22,9 @@ func randomChain(t *rapid.T, units int) remat.Chain {
 	for i := range units {
 		l := remat.Layer{Name: fmt.Sprint("unit", i), Forward: micros("forward"), Backward: micros("backward")}
 		l.ForwardNoGrad = l.Forward * 0.875
+		if rapid.Bool().Draw(t, "adds") {
+			l.BackwardLater = micros("later")
+		}
 		l.Output = bytes("output", 100)
 		l.Saved, l.Gradient = l.Output+bytes("saved", 300), l.Output
 		l.WeightGradient, l.BackwardTmp = bytes("weights", 80), bytes("tmp", 20)

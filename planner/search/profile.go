@@ -18,7 +18,7 @@ type Measured struct {
 	Rows    int // of the micro-batch; 0 where it does not count, as with [Wishes.Batch] 0
 	Threads int // of the device; 0 is 1
 	// Chain has a layer for each unit. A layer's time of backward is that of both parts; see
-	// remat.Chain.Second.
+	// remat.Chain.Second. A step is planned with the mean of Backward and BackwardLater over its micro-batches.
 	Chain remat.Chain
 }
 
@@ -57,8 +57,20 @@ func (p Profile) check() error {
 	return nil
 }
 
+// meanOf is a chain of which each of a step's micro-batches takes the mean of all their times: the first
+// makes gradients of parameters, the others add to them. So the work of a step is what it is, and all
+// micro-batches are alike.
+func meanOf(c remat.Chain, microBatches int) remat.Chain {
+	c.Layers = slices.Clone(c.Layers)
+	for i := range c.Layers {
+		l := &c.Layers[i]
+		l.Backward, l.BackwardLater = (l.Backward+float64(microBatches-1)*l.Later())/float64(microBatches), 0
+	}
+	return c
+}
+
 // Scaled is the chain of a micro-batch of fewer or more rows than were measured, where times and
-// activations grow with the rows and weights do not. Small micro-batches take longer than that.
+// activations grow with the rows, and weights and what it takes to add to their gradients do not. Small micro-batches take longer than that.
 func Scaled(c remat.Chain, from, to int) remat.Chain {
 	x := float64(to) / float64(from)
 	size := func(n int64) int64 { return (n*int64(to) + int64(from) - 1) / int64(from) }
@@ -70,6 +82,9 @@ func Scaled(c remat.Chain, from, to int) remat.Chain {
 	out.Loss = remat.Loss{Backward: c.Loss.Backward * x, Tmp: size(c.Loss.Tmp)}
 	out.Layers = make([]remat.Layer, len(c.Layers))
 	for i, l := range c.Layers {
+		if l.BackwardLater > 0 {
+			l.BackwardLater = max(l.BackwardLater+(x-1)*l.Backward, 0)
+		}
 		l.Forward, l.ForwardNoGrad, l.Backward = l.Forward*x, l.ForwardNoGrad*x, l.Backward*x
 		l.Output, l.Saved, l.Gradient = size(l.Output), size(l.Saved), size(l.Gradient)
 		l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp = size(l.ForwardTmp), size(l.ForwardNoGradTmp), size(l.BackwardTmp)

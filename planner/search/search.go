@@ -114,7 +114,7 @@ func bounded(profile Profile, machine Machine, wishes Wishes) error {
 	for _, m := range profile.Measured {
 		micros := m.Chain.Loss.Backward
 		for _, l := range m.Chain.Layers {
-			micros += l.Forward + l.ForwardNoGrad + l.Backward
+			micros += l.Forward + l.ForwardNoGrad + max(l.Backward, l.Later())
 		}
 		if step := micros * float64(most) / slowest; step > us(longest) {
 			return &arg.ConfigError{Of: "search", Field: "Measured", Value: time.Duration(min(micros, us(math.MaxInt64/2)) * 1000),

@@ -15,7 +15,7 @@ import (
 type space struct {
 	wishes   Wishes
 	schedule schedule.Schedule
-	chain    remat.Chain
+	chain    remat.Chain // all micro-batches alike
 	rows     int
 	threads  int
 	virtual  int
@@ -81,6 +81,7 @@ func nanos(micros, speed float64) int64 {
 
 // newSpace makes the space of a chain on workers, each for as many stages.
 func newSpace(w Wishes, s schedule.Schedule, c remat.Chain, virtual, m, replicas int, workers []worker, link func(a, b worker) hop) (*space, error) {
+	c = meanOf(c, m)
 	place, err := s.Workers(len(workers), virtual)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 //	"loss":{"backward_us":F,"tmp_bytes":N}}
 //
 // Fields that may be left out, and what they are then: of a layer forward_nograd_us (forward_us),
+// backward_later_us (backward_us),
 // forward_nograd_tmp_bytes (forward_tmp_bytes), gradient_bytes (output_bytes),
 // weight_gradient_bytes and backward_early_bytes (0); of the chain input_gradient_bytes
 // (input_bytes), model, rows and threads ("" and 0, not known), spread (0, not known), carries and gradient_carries, lists of {"from":-1,"to":3,"bytes":N} (none).
@@ -65,6 +66,7 @@ func readLayer(r *reader, c *remat.Chain) error {
 		{"forward_us", false, into((*reader).time, &l.Forward)},
 		{"forward_nograd_us", true, into((*reader).time, &l.ForwardNoGrad)},
 		{"backward_us", false, into((*reader).time, &l.Backward)},
+		{"backward_later_us", true, into((*reader).time, &l.BackwardLater)},
 		{"output_bytes", false, into((*reader).bytes, &l.Output)},
 		{"saved_bytes", false, into((*reader).bytes, &l.Saved)},
 		{"forward_tmp_bytes", false, into((*reader).bytes, &l.ForwardTmp)},
@@ -126,6 +128,7 @@ type layerJSON struct {
 	Forward          float64  `json:"forward_us"`
 	ForwardNoGrad    *float64 `json:"forward_nograd_us,omitempty"`
 	Backward         float64  `json:"backward_us"`
+	BackwardLater    float64  `json:"backward_later_us,omitempty"`
 	Output           int64    `json:"output_bytes"`
 	Saved            int64    `json:"saved_bytes"`
 	ForwardTmp       int64    `json:"forward_tmp_bytes"`
@@ -178,7 +181,7 @@ func FormatChain(c remat.Chain) ([]byte, error) {
 			deferred = &d
 		}
 		return layerJSON{
-			l.Name, l.Forward, unless(l.ForwardNoGrad, l.Forward), l.Backward, l.Output, l.Saved,
+			l.Name, l.Forward, unless(l.ForwardNoGrad, l.Forward), l.Backward, l.BackwardLater, l.Output, l.Saved,
 			l.ForwardTmp, unless(l.ForwardNoGradTmp, l.ForwardTmp), l.BackwardTmp, l.BackwardEarly, unless(l.Gradient, l.Output), l.WeightGradient,
 			deferred,
 		}
