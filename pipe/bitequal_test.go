@@ -64,7 +64,7 @@ func sgd(t *testing.T) optim.Optimizer {
 }
 
 func plainHash(t *testing.T, q problem, model *nn.Sequential, steps int, chunks int64, seed uint64) string {
-	c := torch.NewCtx(torch.Options{Threads: 1})
+	c := torch.NewCtx(torch.Options{Device: torchtest.Device(0), Threads: 1})
 	defer c.Close()
 	defer nn.Free(model)
 	nn.Materialise(c, nn.State(model), seed)
@@ -89,6 +89,7 @@ func plainHash(t *testing.T, q problem, model *nn.Sequential, steps int, chunks 
 }
 
 func pipedHash(t *testing.T, q problem, model *nn.Sequential, steps int, cfg pipe.Config) string {
+	cfg.Devices = onDevices(cfg)
 	p, err := pipe.New(model, cfg)
 	if err != nil {
 		t.Fatal(err)

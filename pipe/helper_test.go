@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/link"
+	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/torch"
@@ -102,7 +103,7 @@ func (q problem) plain(chunks int64, seed uint64) record {
 	// autograd orders what is used several times by numbers that it counts on each thread
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	c := torch.NewCtx(torch.Options{Threads: max(q.threads, 1), Autocast: q.autocast})
+	c := torch.NewCtx(torch.Options{Device: torchtest.Device(0), Threads: max(q.threads, 1), Autocast: q.autocast})
 	defer c.Close()
 	model := q.model()
 	defer nn.Free(model)
@@ -165,6 +166,7 @@ type test interface {
 func (q problem) piped(t test, cfg pipe.Config) record {
 	t.Helper()
 	model := q.model()
+	cfg.Devices = onDevices(cfg)
 	p, err := pipe.New(model, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -225,12 +227,14 @@ func classes(rows, n int64) func(*torch.Ctx, int) *torch.Tensor {
 	}
 }
 
-func devices(n int) []torch.Device {
-	out := make([]torch.Device, n)
-	for i := range out {
-		out[i] = torch.CPU(i)
+func devices(n int) []torch.Device { return torchtest.Devices(n) }
+
+// onDevices are the devices of a pipe: those for tests, if it names none.
+func onDevices(cfg pipe.Config) []torch.Device {
+	if cfg.Devices == nil {
+		return devices(len(cfg.Balance))
 	}
-	return out
+	return cfg.Devices
 }
 
 // started is a pipe that ends with the test, and its model's memory with it.

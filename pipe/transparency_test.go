@@ -245,7 +245,7 @@ func (o order) generate() schedule.Generator {
 func (o order) set(cfg *pipe.Config) {
 	cfg.Balance, cfg.Schedule, cfg.Devices = o.Balance, o.generate(), nil
 	for _, d := range o.Devices {
-		cfg.Devices = append(cfg.Devices, torch.CPU(d))
+		cfg.Devices = append(cfg.Devices, torchtest.Device(d))
 	}
 }
 

@@ -75,11 +75,16 @@ func (c contest) named(name string) variantResult {
 	return c.Variants[slices.IndexFunc(c.Variants, func(v variantResult) bool { return v.Name == name })]
 }
 
-// devices are those of a config's stages, counted from first on: cpu:0 becomes cpu:first.
+// devices are those of a config's stages. CPU devices are counted from first on: cpu:0 becomes
+// cpu:first. GPUs stay, as there are no more of them.
 func devices(config pipe.Config, first int) []torch.Device {
 	var out []torch.Device
 	for i := range config.Balance {
 		if config.Devices != nil {
+			if d := config.Devices[i]; d.Kind != torch.KindCPU {
+				out = append(out, d)
+				continue
+			}
 			i = config.Devices[i].Index
 		}
 		out = append(out, torch.CPU(first+i))

@@ -5,7 +5,10 @@
 // PyTorch, plans of what to recompute, and, when TORCHGPIPE names a torchgpipe checkout or PIPELINING a
 // Debian 13 chroot with python3-torch, the same models there, in alternation. `make bench` runs it.
 //
-//	go run ./cmd/bench [--quick] [--only PART,...] [--format text|json]
+//	go run ./cmd/bench [--quick] [--only PART,...] [--devices LIST] [--deterministic=false] [--format text|json]
+//
+// The part devices is for GPUs: one stage and a pipe on --devices, beside plain PyTorch and PyTorch's
+// pipelining there. It runs only where --only names it.
 //
 // docs/benchmarks.md says what each number means.
 package main
@@ -26,7 +29,9 @@ import (
 
 func main() {
 	quick := flag.Bool("quick", false, "fewer and shorter rounds: seconds instead of minutes, and noisier")
-	only := flag.String("only", "", "measure only these parts, separated by commas: "+strings.Join(parts(), ", "))
+	only := flag.String("only", "", "measure only these parts, separated by commas (default all but "+devicesPart+"): "+strings.Join(parts(), ", "))
+	on := flag.String("devices", "cpu:0", "the devices of the part "+devicesPart+", separated by commas, such as cuda:0,cuda:1")
+	deterministic := flag.Bool("deterministic", true, "GPUs compute the same bits each time")
 	format := flag.String("format", "text", "text or json")
 	flag.Parse()
 	if flag.NArg() == 1 && flag.Arg(0) == memberArg {
@@ -36,7 +41,11 @@ func main() {
 		}
 		return
 	}
+	beside := opponents{torchgpipe: os.Getenv("TORCHGPIPE"), chroot: os.Getenv("PIPELINING")}
 	chosen, err := choose(*only)
+	if err == nil {
+		beside.devices, err = parseDevices(*on)
+	}
 	switch {
 	case err != nil:
 	case flag.NArg() > 0:
@@ -49,7 +58,8 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err = run(ctx, chosen, effortOf(*quick), *format, opponents{os.Getenv("TORCHGPIPE"), os.Getenv("PIPELINING")}, os.Stdout)
+	torch.SetDeterministic(*deterministic)
+	err = run(ctx, chosen, effortOf(*quick), *format, beside, os.Stdout)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -79,8 +89,9 @@ func effortOf(quick bool) effort {
 
 // opponents are those that a run compares with; "" is none.
 type opponents struct {
-	torchgpipe string // the folder of a torchgpipe checkout
-	chroot     string // of a Debian 13 with python3-torch
+	torchgpipe string         // the folder of a torchgpipe checkout
+	chroot     string         // of a Debian 13 with python3-torch
+	devices    []torch.Device // of the part devices, on which PyTorch runs too
 }
 
 func run(ctx context.Context, chosen selection, e effort, format string, beside opponents, w io.Writer) error {
@@ -98,7 +109,7 @@ func run(ctx context.Context, chosen selection, e effort, format string, beside 
 			}
 		}()
 	}
-	if err := measure(ctx, chosen, e, others, beside.chroot, r); err != nil {
+	if err := measure(ctx, chosen, e, others, beside, r); err != nil {
 		return err
 	}
 	for _, c := range others {

@@ -15,30 +15,36 @@ import (
 
 const (
 	pipeliningScript = "scripts/pipelining/run"
-	// pipeliningData is where the script shows its folder to PyTorch.
+	// pipeliningData is where the script shows its folder to PyTorch in a chroot.
 	pipeliningData = "/mnt/data"
 )
 
-// pipelining is PyTorch's torch.distributed.pipelining in two processes in a chroot. It reads
-// weights and batches from files.
+// pipelining is PyTorch's torch.distributed.pipelining in several processes. It reads weights and
+// batches from files.
 type pipelining struct {
 	*child
 	folder string
+	shown  string // the folder, as the processes see it
 }
 
-func startPipelining(ctx context.Context, chroot string) (*pipelining, error) {
+// startPipelining starts so many processes in a chroot, or with this machine's python3 if it is "". On
+// CUDA devices each has the GPU of its rank.
+func startPipelining(ctx context.Context, chroot string, processes int, kind torch.Kind) (*pipelining, error) {
 	folder, err := os.MkdirTemp("", "penstock-bench")
 	if err != nil {
 		return nil, err
 	}
-	p := &pipelining{child: &child{name: "PyTorch"}, folder: folder}
+	p := &pipelining{child: &child{name: "PyTorch"}, folder: folder, shown: folder}
+	if chroot != "" {
+		p.shown = pipeliningData
+	}
 	port, err := freePort()
 	if err == nil {
-		err = p.start(ctx, pipeliningScript, []string{chroot, folder, port}, os.Environ())
+		err = p.start(ctx, pipeliningScript, []string{chroot, folder, port, fmt.Sprint(processes), kind.String()}, os.Environ())
 	}
 	if err != nil {
 		os.RemoveAll(folder)
-		return nil, fmt.Errorf("PIPELINING: %w (docs/benchmarks.md says how to make the chroot)", err)
+		return nil, fmt.Errorf("PyTorch's pipelining: %w (docs/benchmarks.md says how PIPELINING names a chroot)", err)
 	}
 	p.name += " " + p.hello.Torch
 	return p, nil
@@ -76,7 +82,7 @@ func (p *pipelining) request(ctx context.Context, x exercise, balance []int) (*p
 	if err := x.export(ctx, filepath.Join(p.folder, r.Weights), filepath.Join(p.folder, r.Batch)); err != nil {
 		return nil, err
 	}
-	r.Weights, r.Batch = filepath.Join(pipeliningData, r.Weights), filepath.Join(pipeliningData, r.Batch)
+	r.Weights, r.Batch = filepath.Join(p.shown, r.Weights), filepath.Join(p.shown, r.Batch)
 	return r, nil
 }
 

@@ -87,6 +87,7 @@ type plainRequest struct {
 	shapes
 	Options map[string]any `json:"options"`
 	Threads int            `json:"threads"`
+	Device  string         `json:"device"`
 	Seconds float64        `json:"seconds"`
 }
 
@@ -107,8 +108,8 @@ func (p *plainPython) round(_ context.Context, length time.Duration) (float64, e
 	return median(answer.MS), nil
 }
 
-// measurePlain starts plain PyTorch with the same BLAS kernels as ours.
-func measurePlain(ctx context.Context, e effort, k *costs, list []workload, threads int) (out []plainResult, err error) {
+// startPlain starts plain PyTorch with the same BLAS kernels as ours.
+func startPlain(ctx context.Context, python string) (*child, error) {
 	if _, err := os.Stat(plainScript); err != nil {
 		return nil, fmt.Errorf("run from the repository's root: %w", err)
 	}
@@ -119,6 +120,14 @@ func measurePlain(ctx context.Context, e effort, k *costs, list []workload, thre
 	}
 	if err := c.start(ctx, python, []string{"-B", plainScript}, env); err != nil {
 		return nil, fmt.Errorf("%w (scripts/setup python installs Debian's torch)", err)
+	}
+	return c, nil
+}
+
+func measurePlain(ctx context.Context, e effort, k *costs, list []workload, threads int) (out []plainResult, err error) {
+	c, err := startPlain(ctx, python)
+	if err != nil {
+		return nil, err
 	}
 	defer c.stop()
 	for _, w := range list {
@@ -164,7 +173,7 @@ func (w workload) besidePlain(ctx context.Context, e effort, k *costs, c *child,
 	}
 	defer planned.close()
 	trainers = append(trainers, &timedTrainer{trainer: planned})
-	theirs := &plainPython{child: c, count: nn.Count(one.model), request: plainRequest{Model: w.Model, shapes: s, Options: settings, Threads: threads}}
+	theirs := &plainPython{child: c, count: nn.Count(one.model), request: plainRequest{Model: w.Model, shapes: s, Options: settings, Threads: threads, Device: "cpu"}}
 	ms, failures, err := alternate(ctx, e, []contestant{trainers[0], trainers[1], theirs})
 	if err != nil {
 		return result, err

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"penstock.example/torch"
 )
 
 // processesPart compares processes with the threads of one, and with PyTorch's processes.
@@ -117,7 +119,7 @@ func measureProcesses(ctx context.Context, e effort, list []pairing, chroot stri
 	defer processes.stop()
 	var other *pipelining
 	if chroot != "" {
-		if other, err = startPipelining(ctx, chroot); err != nil {
+		if other, err = startPipelining(ctx, chroot, exerciseDevices, torch.KindCPU); err != nil {
 			return nil, err
 		}
 		defer other.stop()

@@ -20,6 +20,7 @@ type report struct {
 	Plans     []plannedResult   `json:"plans,omitempty"`
 	Plain     []plainResult     `json:"plain,omitempty"`
 	Remat     *rematResult      `json:"remat,omitempty"`
+	Devices   []deviceResult    `json:"devices,omitempty"`
 	Targets   []target          `json:"targets"`
 	Notes     []string          `json:"notes,omitempty"`
 }

@@ -27,17 +27,17 @@ func parts() []string {
 			list = append(list, w.Model)
 		}
 	}
-	return append(list, ablationPart, schedulePart, processesPart, timesPart, plansPart, plainPart, rematPart)
+	return append(list, ablationPart, schedulePart, processesPart, timesPart, plansPart, plainPart, rematPart, devicesPart)
 }
 
 // selection is what a run measures.
 type selection []string
 
-// choose reads a list of parts, which is empty for all of them.
+// choose reads a list of parts, which is empty for all of them but that of --devices.
 func choose(list string) (selection, error) {
 	all := parts()
 	if list == "" {
-		return all, nil
+		return all[:len(all)-1], nil // without devicesPart: on a CPU others say more
 	}
 	chosen := selection(strings.Split(list, ","))
 	for _, name := range chosen {
@@ -51,15 +51,15 @@ func choose(list string) (selection, error) {
 func (s selection) has(part string) bool { return slices.Contains(s, part) }
 
 // measure fills the report. What fails in libtorch comes back as an error.
-func measure(ctx context.Context, chosen selection, e effort, others []*child, chroot string, r *report) error {
+func measure(ctx context.Context, chosen selection, e effort, others []*child, beside opponents, r *report) error {
 	var err error
-	if failed := torch.Try(func() { err = chosen.measure(ctx, e, others, chroot, r) }); failed != nil {
+	if failed := torch.Try(func() { err = chosen.measure(ctx, e, others, beside, r) }); failed != nil {
 		return failed
 	}
 	return err
 }
 
-func (s selection) measure(ctx context.Context, e effort, others []*child, chroot string, r *report) error {
+func (s selection) measure(ctx context.Context, e effort, others []*child, beside opponents, r *report) error {
 	if s.has(productPart) {
 		p := measureProduct(e.products)
 		r.Product = &p
@@ -102,7 +102,7 @@ func (s selection) measure(ctx context.Context, e effort, others []*child, chroo
 	}
 	if s.has(processesPart) {
 		var err error
-		if r.Processes, err = measureProcesses(ctx, e, pairings(), chroot); err != nil {
+		if r.Processes, err = measureProcesses(ctx, e, pairings(), beside.chroot); err != nil {
 			return fmt.Errorf("processes: %w", err)
 		}
 	}
@@ -129,6 +129,12 @@ func (s selection) measure(ctx context.Context, e effort, others []*child, chroo
 		var err error
 		if r.Remat, err = measureRemat(ctx, e); err != nil {
 			return fmt.Errorf("remat: %w", err)
+		}
+	}
+	if s.has(devicesPart) {
+		var err error
+		if r.Devices, err = measureDevices(ctx, e, beside); err != nil {
+			return fmt.Errorf("devices: %w", err)
 		}
 	}
 	return nil

@@ -15,7 +15,8 @@ func TestChoose(t *testing.T) {
 		reason, list string
 		want         []string
 	}{
-		{"all", "", parts()},
+		{"all but what --devices is for", "", parts()[:len(parts())-1]},
+		{"that", devicesPart, []string{"devices"}},
 		{"one", "unet", []string{"unet"}},
 		{"several", "mlp,ablation,cell", []string{"mlp", "ablation", "cell"}},
 		{"unknown", "unet,vgg", nil},

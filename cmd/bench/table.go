@@ -41,6 +41,7 @@ func (r *report) write(w io.Writer) error {
 	r.writeStepTimes(t)
 	r.writePlans(t)
 	r.writePlain(t)
+	r.writeDevices(t)
 	r.writeRemat(t)
 	r.writeTargets(t)
 	for _, note := range r.Notes {

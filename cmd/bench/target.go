@@ -54,6 +54,7 @@ func targets(r *report) []target {
 	list = append(list, processesTargets(r.Processes)...)
 	list = append(list, plansTargets(r.Plans)...)
 	list = append(list, plainTargets(r.Plain)...)
+	list = append(list, devicesTargets(r.Devices)...)
 	if r.Remat != nil {
 		list = append(list, r.Remat.targets()...)
 	}

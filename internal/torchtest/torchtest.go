@@ -5,6 +5,7 @@ package torchtest
 import (
 	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,8 +13,16 @@ import (
 	"penstock.example/torch"
 )
 
-// devices is how many CPU devices are looked at for bytes left behind.
-const devices = 8
+// watched are the devices that are looked at for bytes left behind.
+func watched() []torch.Device {
+	list := slices.Clone(named())
+	for i := range 8 {
+		if d := torch.CPU(i); !slices.Contains(list, d) {
+			list = append(list, d)
+		}
+	}
+	return list
+}
 
 // Check registers the leak check. Call it first in a test, so that it runs after everything the
 // test itself cleans up. Tests that use it must not run in parallel: what is live is a number of
@@ -23,22 +32,23 @@ func Check(t testing.TB) {
 	torch.TrackLeaks(true)
 	tensors := torch.LiveTensors()
 	goroutines := runtime.NumGoroutine()
-	var live [devices]int64
-	for i := range live {
-		live[i] = torch.CPU(i).Memory().Live
+	devices := watched()
+	live := make([]int64, len(devices))
+	for i, d := range devices {
+		live[i] = d.Memory().Live
 	}
 	t.Cleanup(func() {
 		if n := torch.LiveTensors(); n != tensors {
 			t.Errorf("%d tensors were not freed:\n%s", n-tensors, strings.Join(torch.Leaks(), "\n"))
 		}
-		for i := range live {
-			m := torch.CPU(i).Memory()
+		for i, d := range devices {
+			m := d.Memory()
 			if m.Live != live[i] {
-				t.Errorf("%v: %d bytes more are live than before the test", torch.CPU(i), m.Live-live[i])
+				t.Errorf("%v: %d bytes more are live than before the test", d, m.Live-live[i])
 			}
 			if m.Limit != 0 {
-				t.Errorf("%v: the test left a limit of %d bytes", torch.CPU(i), m.Limit)
-				torch.CPU(i).SetLimit(0)
+				t.Errorf("%v: the test left a limit of %d bytes", d, m.Limit)
+				d.SetLimit(0)
 			}
 		}
 		for wait := 0; runtime.NumGoroutine() > goroutines; wait++ {
@@ -53,12 +63,16 @@ func Check(t testing.TB) {
 	})
 }
 
-// New checks for leaks and returns a context on cpu:0 that is closed when the test ends.
+// New checks for leaks and returns a context that is closed when the test ends. It is on Device(0) if
+// the options name no other device than cpu:0.
 func New(t testing.TB, o torch.Options) *torch.Ctx {
 	t.Helper()
 	Check(t)
 	if o.Threads == 0 {
 		o.Threads = 1
+	}
+	if o.Device == torch.CPU(0) {
+		o.Device = Device(0)
 	}
 	c := torch.NewCtx(o)
 	t.Cleanup(c.Close)

@@ -1,5 +1,5 @@
-"""Trains the benchmark's models with torch.distributed.pipelining over Gloo when asked to; each process
-of RANK and WORLD_SIZE runs it.
+"""Trains the benchmark's models with torch.distributed.pipelining when asked to; each process of RANK and
+WORLD_SIZE runs it. DEVICE is cpu, with Gloo, or cuda, with NCCL and a GPU for each process.
 
 First rank 0 writes a line about itself: {"torch": "2.6.0", "blas": "the kernels' name"}. Then it reads requests, one JSON object a line, and
 answers each with one:
@@ -13,6 +13,7 @@ or {"error": "..."}, after which it ends. FILE are safetensors of the weights th
 counts the modules of models.py. Later requests that differ in the number of steps alone go on. It ends when its input does.
 """
 
+import inspect
 import json
 import logging
 import os
@@ -32,13 +33,19 @@ import tensorfile
 SCHEDULES = {'gpipe': ScheduleGPipe, '1f1b': Schedule1F1B, 'interleaved': ScheduleInterleaved1F1B}
 
 
+KIND = os.environ.get('DEVICE', 'cpu')
+DEVICE = torch.device('cpu' if KIND == 'cpu' else f"{KIND}:{os.environ['RANK']}")
+
+
 def keep_works():
-    """Returns the works that a step begins and PyTorch 2.6 forgets.
+    """Returns the works that a step begins and PyTorch 2.6 forgets over Gloo.
 
     It waits for the last of those that it begins together and drops the others. Gloo loses a message whose work is dropped, and Schedule1F1B and
     ScheduleInterleaved1F1B then wait for ever.
     """
     kept = []
+    if KIND != 'cpu' or not torch.__version__.startswith('2.6'):
+        return kept
 
     def batch(ops, desc=None):
         works = dist.batch_isend_irecv(ops) if ops else [None]
@@ -63,16 +70,18 @@ class Trainer:
             for p in part.parameters():
                 owners.setdefault(p, set()).add(i % size)
             if i % size == rank:
-                stages.append(PipelineStage(part, i, len(balance), torch.device('cpu')))
+                stages.append(PipelineStage(part.to(DEVICE), i, len(balance), DEVICE))
         parameters = list({p: None for s in stages for p in s.submod.parameters()})
         self.shared = [p for p, ranks in owners.items() if len(ranks) > 1]  # every rank has its copy and sums the gradients
         self.optimizer = torch.optim.SGD(parameters, request['lr'])
-        batch, chunks = tensorfile.read(request['batch']), request['chunks']
+        batch, chunks = {name: t.to(DEVICE) for name, t in tensorfile.read(request['batch']).items()}, request['chunks']
         self.input = (batch['input'],) if any(s.is_first for s in stages) else ()
         self.target = batch['target'] if any(s.is_last for s in stages) else None
         single, loss = len(balance) == size, models.loss(request['model'])
-        # PyTorch 2.6 adds up the gradients of micro-batches.
-        self.schedule = SCHEDULES[request['schedule']](stages[0] if single else stages, chunks, loss_fn=lambda y, t: loss(y, t) / chunks)
+        # PyTorch 2.6 adds up the gradients of micro-batches. Later ones divide their sum, unless they are told not to.
+        make = SCHEDULES[request['schedule']]
+        sums = {'scale_grads': False} if 'scale_grads' in inspect.signature(make).parameters else {}
+        self.schedule = make(stages[0] if single else stages, chunks, loss_fn=lambda y, t: loss(y, t) / chunks, **sums)
 
     def step(self):
         losses = []
@@ -90,10 +99,13 @@ class Trainer:
         """The answer, on every rank."""
         begin, worked = time.perf_counter(), time.process_time()
         losses = [self.step() for _ in range(steps)]
-        cpu = torch.tensor(time.process_time() - worked, dtype=torch.float64)
+        if KIND == 'cuda':
+            torch.cuda.synchronize(DEVICE)
+        cpu = torch.tensor(time.process_time() - worked, dtype=torch.float64, device=DEVICE)
         dist.all_reduce(cpu)  # and wait for each other
+        cpu = float(cpu)
         ms = (time.perf_counter() - begin) * 1e3 / steps
-        answer = [{'ms': ms, 'cpu_ms': float(cpu) * 1e3 / steps, 'losses': [float(loss) for loss in losses] if self.target is not None else None}]
+        answer = [{'ms': ms, 'cpu_ms': cpu * 1e3 / steps, 'losses': [float(loss) for loss in losses] if self.target is not None else None}]
         dist.broadcast_object_list(answer, src=dist.get_world_size() - 1)
         return answer[0]
 
@@ -109,7 +121,9 @@ def main():
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     out, sys.stdout = sys.stdout, sys.stderr  # nothing but answers
-    dist.init_process_group('gloo', timeout=timedelta(minutes=10))
+    if KIND == 'cuda':
+        torch.cuda.set_device(DEVICE)
+    dist.init_process_group('nccl' if KIND == 'cuda' else 'gloo', timeout=timedelta(minutes=10))
     first = dist.get_rank() == 0
 
     def write(answer):

@@ -12,7 +12,7 @@ from torch import nn
 sys.path.append(str(Path(__file__).parent.parent / 'fixtures'))
 
 from attention import CausalSelfAttention  # noqa: E402
-from networks import BasicBlock, GPTBlock  # noqa: E402
+from networks import BasicBlock, Bottleneck, GPTBlock  # noqa: E402
 
 
 def mlp(width, depth):
@@ -61,6 +61,31 @@ def resnet20(channels, classes, width):
     groups.append(('head', Classifier(before, classes)))
     model = nn.Sequential(OrderedDict(groups))
     return model, [model.stem, *model.layer1, *model.layer2, *model.layer3, model.head]
+
+
+class InPlaceBottleneck(Bottleneck):
+    """Bottleneck with as many operators in place as autograd permits."""
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu_())).relu_()
+        y = self.bn3(self.conv3(y))
+        y += x if self.downsample is None else self.downsample(x)
+        return y.relu_()
+
+
+def resnet50(channels, classes):
+    modules, before = [
+        ('conv1', nn.Conv2d(channels, 64, 7, 2, 3, bias=False)), ('bn1', nn.BatchNorm2d(64)), ('relu', nn.ReLU(inplace=True)),
+        ('maxpool', nn.MaxPool2d(3, 2, 1))], 64
+    for group, count in enumerate((3, 4, 6, 3)):
+        blocks = nn.Sequential()
+        for i in range(count):
+            blocks.append(InPlaceBottleneck(before, 64 << group, 2 if group > 0 and i == 0 else 1))
+            before = 256 << group
+        modules.append((f'layer{group + 1}', blocks))
+    modules += [('avgpool', nn.AdaptiveAvgPool2d(1)), ('flatten', nn.Flatten()), ('fc', nn.Linear(before, classes))]
+    model = nn.Sequential(OrderedDict(modules))
+    return model, [m for name, of in modules for m in (of if name.startswith('layer') else [of])]
 
 
 class Embed(nn.Module):
@@ -114,7 +139,7 @@ def gpt(classes, context, width, depth, heads, dropout, fused=False):
     return model, [embed, *blocks, model.head]
 
 
-MODELS = {'mlp': mlp, 'resnet20': resnet20, 'gpt': gpt}
+MODELS = {'mlp': mlp, 'resnet20': resnet20, 'resnet50': resnet50, 'gpt': gpt}
 
 
 def build(model, options):

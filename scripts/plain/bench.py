@@ -2,7 +2,8 @@
 
 First it writes a line about itself: {"torch": "1.13.0", "blas": "the kernels' name"}. Then it reads requests, one JSON object a line, and answers each with one:
 
-    {"model": "mlp", "options": {"width": 1024, "depth": 16}, "input": [256, 1024], "tokens": 0, "target": [256, 1024], "threads": 2, "seconds": 0.5}
+    {"model": "mlp", "options": {"width": 1024, "depth": 16}, "input": [256, 1024], "tokens": 0, "target": [256, 1024], "threads": 2, "device": "cpu",
+     "seconds": 0.5}
     {"ms": [...], "cpu_ms": 402.1, "parameters": 16793600}      each step: forward, mean squared error, backward, gradients dropped; the mean processor time
                                                                of a step; the trainable numbers. The input is of whole numbers below tokens, or of floats
 
@@ -26,18 +27,22 @@ class Trainer:
     def __init__(self, request):
         torch.manual_seed(7)
         torch.set_num_threads(request['threads'])
+        self.device = torch.device(request['device'])
         self.model, _ = models.build(request['model'], request['options'])
         if request['model'] == 'gpt':
             torch.nn.init.normal_(self.model.embed.position)  # which a file would give
+        self.model.to(self.device)
         self.loss = models.loss(request['model'])
         tokens = request['tokens']
-        self.input = torch.randint(tokens, request['input']) if tokens else torch.randn(request['input'])
-        self.target = torch.randn(request['target'])
+        self.input = (torch.randint(tokens, request['input']) if tokens else torch.randn(request['input'])).to(self.device)
+        self.target = torch.randn(request['target']).to(self.device)
         self.step()
 
     def step(self):
         self.loss(self.model(self.input), self.target).backward()
         self.model.zero_grad(set_to_none=True)
+        if self.device.type == 'cuda':
+            torch.cuda.synchronize(self.device)
 
     def run(self, seconds):
         ms, begin, worked = [], time.perf_counter(), time.process_time()

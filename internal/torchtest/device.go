@@ -1,0 +1,48 @@
+package torchtest
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"penstock.example/torch"
+)
+
+// named are the devices that PENSTOCK_TEST_DEVICES names, such as cuda:0 or cuda:0,cuda:1; none where
+// it is not set.
+var named = sync.OnceValue(func() (list []torch.Device) {
+	text := os.Getenv("PENSTOCK_TEST_DEVICES")
+	if text == "" {
+		return nil
+	}
+	for name := range strings.SplitSeq(text, ",") {
+		d, err := torch.ParseDevice(name)
+		if err == nil {
+			err = d.Usable()
+		}
+		if err != nil {
+			panic(fmt.Sprintf("PENSTOCK_TEST_DEVICES=%s: %v", text, err))
+		}
+		list = append(list, d)
+	}
+	return list
+})
+
+// Device is the i-th device for tests of what runs on any: cpu:0, cpu:1 and so on, or those of
+// PENSTOCK_TEST_DEVICES in turn. With one device there all stages of a test share it.
+func Device(i int) torch.Device {
+	if list := named(); len(list) > 0 {
+		return list[i%len(list)]
+	}
+	return torch.CPU(i)
+}
+
+// Devices are the first n devices for tests.
+func Devices(n int) []torch.Device {
+	out := make([]torch.Device, n)
+	for i := range out {
+		out[i] = Device(i)
+	}
+	return out
+}
