@@ -236,45 +236,72 @@ func (f *microBatches) between(held []int64) (most int64) {
 // need is the least limit under which every item has a plan that holds at most its cap, or most if
 // that is less.
 func (f *microBatches) need(caps []int64, most int64) int64 {
-	type environment struct {
-		side                    *side
-		forward, held, backward int64
-		early, late             int64
-	}
-	seen := map[environment]bool{}
 	before, after := f.others(caps)
 	need := f.between(caps)
 	for i := range f.items {
 		it := &f.items[i]
-		at := environment{it.side, before[i], caps[i], after[i], it.forward, it.backward}
-		if seen[at] {
-			continue
+		need = max(need, before[i]+it.forward, after[i]+it.backward)
+		if need < most && it.side != nil {
+			need = max(need, after[i]+f.backward(it.side, after[i]-before[i], caps[i]))
 		}
-		seen[at] = true
-		fits := func(limit int64) bool {
-			r := available{forward: limit - before[i], held: caps[i], backward: limit - after[i]}
-			return r.forward >= it.forward && r.backward >= it.backward && (it.side == nil || newSpine(it.side.t, it.side.b, r).feasible())
+		if need >= most {
+			return most
 		}
-		if fits(need) {
-			continue
-		}
-		low, high := need, need+1 // low does not fit
-		for !fits(high) {
-			if high >= most {
-				return most
-			}
-			low, high = high, high+2*(high-need)
-		}
-		for high-low > 1 {
-			if middle := low + (high-low)/2; fits(middle) {
-				high = middle
-			} else {
-				low = middle
-			}
-		}
-		need = high
 	}
 	return need
+}
+
+// backwardKey is what the fewest bytes at a backward depend on.
+type backwardKey struct {
+	side        *side
+	early, held int64
+}
+
+// impossible is more than the bytes of any plan.
+const impossible = int64(1) << 60
+
+// backward is the fewest bytes at the backward with which a side has a plan that holds at most so many, if early
+// more are available before the loss than after it; or impossible.
+//
+// Whether there is a plan with so many bytes depends on them in two ways: they are to be as many as a spine needs,
+// and what waits until the loss, all of them but held, grows with them. A spine of more bytes needs no fewer. So
+// what a spine needs that has too few is a bound of how many there must be, and the first bound that suffices is
+// the answer.
+func (f *microBatches) backward(s *side, early, held int64) int64 {
+	key := backwardKey{s, early, held}
+	if known, ok := f.fewestBackward[key]; ok {
+		return known
+	}
+	needs := func(bytes, held int64) int64 {
+		f.probe.fill(s.t, s.b, available{forward: bytes + early, held: held, backward: bytes})
+		return s.t.chain.Input + f.probe.least[0]
+	}
+	bytes := needs(0, impossible) // with any number held
+	for range 8 {
+		more := needs(bytes, held)
+		if more <= bytes {
+			f.fewestBackward[key] = bytes
+			return bytes
+		}
+		bytes = more
+	}
+	low, high := bytes, bytes+1 // low does not do
+	for needs(high, held) > high {
+		if high >= impossible {
+			f.fewestBackward[key] = impossible
+			return impossible
+		}
+		low, high = high, high+2*(high-bytes)
+	}
+	for high-low > 1 {
+		if middle := low + (high-low)/2; needs(middle, held) <= middle {
+			high = middle
+		} else {
+			low = middle
+		}
+	}
+	f.fewestBackward[key] = high
+	return high
 }
 
 // realise makes plans that hold at most the caps; nil if there is none for some. The items come in

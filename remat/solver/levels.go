@@ -128,15 +128,10 @@ func (l *levels) fill(ctx context.Context) error {
 	if !first {
 		tried = l.steadySums()
 	}
-	var times, turns []func()
+	var list []filling
 	add := func(out *[]stairs, c *class, g *grid, sums []int, top int64, factor float64, turn bool) {
 		*out = make([]stairs, len(sums))
-		for k, sum := range sums {
-			times = append(times, func() { (*out)[k] = l.times(g, sum, top, c.shares, factor) })
-		}
-		if turn {
-			turns = append(turns, func() { *out = byOthers(*out) })
-		}
+		list = append(list, filling{out, c, g, sums, top, factor, turn})
 	}
 	for _, c := range l.classes {
 		s := c.side
@@ -150,24 +145,62 @@ func (l *levels) fill(ctx context.Context) error {
 			add(&c.below, c, s.below, all, l.f.limit-c.least, 1-s.below.slack(), true)
 		}
 	}
-	if err := inParallel(ctx, times); err != nil {
+	sums := 0
+	for _, f := range list {
+		sums += len(f.sums)
+	}
+	err := inParallel(ctx, sums, func(memory *scratch, at int) {
+		of := 0
+		for at >= len(list[of].sums) {
+			at, of = at-len(list[of].sums), of+1
+		}
+		f := &list[of]
+		(*f.out)[at] = l.times(memory, f, f.sums[at])
+	})
+	if err != nil {
 		return err
 	}
-	return inParallel(ctx, turns)
+	return inParallel(ctx, len(list), func(memory *scratch, at int) {
+		if f := &list[at]; f.turn {
+			*f.out = memory.byOthers(*f.out)
+		}
+	})
 }
 
-// inParallel does all tasks on all processors, or fails with ctx.Err() when ctx ends first.
-func inParallel(ctx context.Context, tasks []func()) error {
+// filling is the times of a class in a grid, by sums, or where it turns by r.
+type filling struct {
+	out    *[]stairs
+	class  *class
+	grid   *grid
+	sums   []int
+	top    int64 // bytes at the backward in all
+	factor float64
+	turn   bool
+}
+
+// scratch is memory that a processor uses again and again.
+type scratch struct {
+	spine spine
+	rows  spineRows
+	out   stairs
+	now   []float64
+	begin []int32
+	steps []turned
+}
+
+// inParallel does n tasks on all processors, or fails with ctx.Err() when ctx ends first.
+func inParallel(ctx context.Context, n int, task func(memory *scratch, at int)) error {
 	var next atomic.Int64
 	var wait sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(tasks)) {
+	for range min(runtime.GOMAXPROCS(0), n) {
 		wait.Go(func() {
+			var memory scratch
 			for ctx.Err() == nil {
 				at := int(next.Add(1)) - 1
-				if at >= len(tasks) {
+				if at >= n {
 					return
 				}
-				tasks[at]()
+				task(&memory, at)
 			}
 		})
 	}
@@ -175,13 +208,15 @@ func inParallel(ctx context.Context, tasks []func()) error {
 	return ctx.Err()
 }
 
-// times are those of a sum, with so many bytes at the backward in all, and shares more for the item alone.
-// They fall with s, so that only what lies between two that differ is looked at.
-func (l *levels) times(g *grid, sum int, top, shares int64, factor float64) (out stairs) {
-	on := newSpine(g.t, g.b, available{forward: 1 << 61, held: int64(sum)*l.unit + shares, backward: top + shares})
-	rows := newSpineRows(g, on)
+// times are those of a sum, of items that may have shares more bytes alone. They fall with s, so that only what
+// lies between two that differ is looked at.
+func (l *levels) times(memory *scratch, f *filling, sum int) stairs {
+	g, shares := f.grid, f.class.shares
+	memory.spine.fill(g.t, g.b, available{forward: 1 << 61, held: int64(sum)*l.unit + shares, backward: f.top + shares})
+	rows, out := &memory.rows, memory.out[:0]
+	rows.fill(g, &memory.spine)
 	at := func(s int) float64 {
-		return g.microseconds(rows.time(0, top+shares-g.t.chain.Input-int64(sum-s)*l.unit)) * factor
+		return g.microseconds(rows.time(0, f.top+shares-g.t.chain.Input-int64(sum-s)*l.unit)) * f.factor
 	}
 	var between func(from, to int, before, after float64)
 	between = func(from, to int, before, after float64) {
@@ -197,24 +232,56 @@ func (l *levels) times(g *grid, sum int, top, shares int64, factor float64) (out
 		}
 	}
 	between(-1, sum, math.Inf(1), at(sum))
-	return out
+	memory.out = out
+	return slices.Clone(out)
 }
 
-// byOthers are the times of all sums, by r.
-func byOthers(sums []stairs) []stairs {
-	out := make([]stairs, len(sums))
+// turned is the time of a sum from an r down.
+type turned struct {
+	sum  int32
+	time float64
+}
+
+// byOthers are the times of all sums, by r. From r to r-1 every sum leaves a unit more to s, and few get another
+// time by that.
+func (memory *scratch) byOthers(sums []stairs) []stairs {
+	n := len(sums)
+	memory.now, memory.begin = sized(memory.now, n), sized(memory.begin, n+1)
+	now, begin := memory.now, memory.begin
+	clear(begin)
 	for sum, list := range sums {
-		for k, one := range list {
-			last := sum
-			if k+1 < len(list) {
-				last = int(list[k+1].s) - 1
-			}
-			for s := int(one.s); s <= last; s++ {
-				if to := &out[sum-s]; len(*to) == 0 || one.time < (*to)[len(*to)-1].time {
-					*to = append(*to, stair{int32(s), one.time})
-				}
+		now[sum] = math.Inf(1)
+		for _, one := range list {
+			begin[sum-int(one.s)+1]++
+		}
+	}
+	for r := range n {
+		begin[r+1] += begin[r]
+	}
+	memory.steps = sized(memory.steps, int(begin[n]))
+	for sum, list := range sums {
+		for _, one := range list {
+			r := sum - int(one.s)
+			memory.steps[begin[r]] = turned{int32(sum), one.time}
+			begin[r]++ // in the end it is where the next r begins
+		}
+	}
+	out := make([]stairs, n)
+	for r := n - 1; r >= 0; r-- {
+		from := int32(0)
+		if r > 0 {
+			from = begin[r-1]
+		}
+		for _, one := range memory.steps[from:begin[r]] {
+			now[one.sum] = one.time
+		}
+		list, least := memory.out[:0], math.Inf(1)
+		for s, time := range now[r:] {
+			if time < least {
+				list, least = append(list, stair{int32(s), time}), time
 			}
 		}
+		out[r], memory.out = slices.Clone(list), list
 	}
 	return out
 }

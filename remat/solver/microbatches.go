@@ -17,6 +17,9 @@ type microBatches struct {
 	items  []item  // at stage*k + micro-batch
 	events []event // in order
 	known  map[pathKey]*path
+	// What backward knows, and the memory that it uses.
+	fewestBackward map[backwardKey]int64
+	probe          spine
 }
 
 // item is a micro-batch on a stage.
@@ -55,7 +58,7 @@ type pathKey struct {
 }
 
 func newMicroBatches(d Device) *microBatches {
-	f := &microBatches{limit: d.Limit, stages: d.Stages, k: d.MicroBatches, known: map[pathKey]*path{}}
+	f := &microBatches{limit: d.Limit, stages: d.Stages, k: d.MicroBatches, known: map[pathKey]*path{}, fewestBackward: map[backwardKey]int64{}}
 	for at, s := range d.Stages {
 		var first, later, fewer *side
 		if len(s.First.Layers) > 0 {

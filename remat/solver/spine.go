@@ -1,6 +1,9 @@
 package solver
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // available is the bytes that one micro-batch has on a stage of a pipeline, x(0) counted. forward
 // is for its operations before the loss, backward for those from the loss on, and held for what
@@ -27,6 +30,7 @@ type spine struct {
 	b *bounds
 	available
 	least, all []int64 // by i
+	keep       []int64 // at i*(n+1)+j: see keeping
 }
 
 // ends estimates what (i, L, m) costs on a spine, and all other intervals.
@@ -35,10 +39,17 @@ type ends interface {
 	end(i int, m int64) float64
 }
 
-// newSpine computes least and all.
+// newSpine computes least, all and keep.
 func newSpine(t *terms, b *bounds, r available) *spine {
+	s := &spine{}
+	s.fill(t, b, r)
+	return s
+}
+
+// fill makes s that of r, in the memory of the one that it was.
+func (s *spine) fill(t *terms, b *bounds, r available) {
 	n := t.n
-	s := &spine{t: t, b: b, available: r, least: make([]int64, n+1), all: make([]int64, n+1)}
+	*s = spine{t: t, b: b, available: r, least: sized(s.least, n+1), all: sized(s.all, n+1), keep: sized(s.keep, (n+1)*(n+1))}
 	s.least[n] = max(s.waiting(), t.saving(n, n))
 	s.all[n] = s.least[n]
 	for i := n - 1; i >= 0; i-- {
@@ -46,12 +57,16 @@ func newSpine(t *terms, b *bounds, r available) *spine {
 		least := max(save, t.saved[i]+s.least[i+1])
 		s.all[i] = max(save, t.saved[i]+s.all[i+1])
 		for j := i + 1; j <= n; j++ {
-			least = min(least, s.keeping(i, j))
+			keep := s.keepingOf(i, j)
+			s.keep[i*(n+1)+j] = keep
+			least = min(least, keep)
 		}
 		s.least[i] = least
 	}
-	return s
 }
+
+// sized is a slice of n elements that are to be overwritten, in the memory of list if that has them.
+func sized[T any](list []T, n int) []T { return slices.Grow(list[:0], n)[:n] }
 
 // early is how many more bytes are available before the loss than after it.
 func (s *spine) early() int64 { return s.forward - s.backward }
@@ -66,7 +81,10 @@ func (s *spine) saving(i int) int64 {
 }
 
 // keeping is the least m for keeping x(i) up to x(j), with all that happens until x(i)'s backward.
-func (s *spine) keeping(i, j int) int64 {
+func (s *spine) keeping(i, j int) int64 { return s.keep[i*(s.t.n+1)+j] }
+
+// keepingOf computes keeping from what follows.
+func (s *spine) keepingOf(i, j int) int64 {
 	t := s.t
 	left, _ := s.b.of(i, j-1)
 	need := max(t.sweeping(i, j, t.n)-s.early(), left+t.weights(j, t.n))

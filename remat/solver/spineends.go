@@ -36,20 +36,29 @@ func (e *spineFronts) end(i int, m int64) float64 { return e.fronts[i].at(m) }
 // spineRows are the rows of a spine in an achievable or an optimistic grid.
 type spineRows struct {
 	hopeful
-	on   *spine
-	rows []row // by i
+	on    *spine
+	rows  []row     // by i
+	cells []float32 // of the rows
 }
 
 func newSpineRows(g *grid, on *spine) *spineRows {
+	e := &spineRows{}
+	e.fill(g, on)
+	return e
+}
+
+// fill makes e that of a spine, in the memory of the one that it was.
+func (e *spineRows) fill(g *grid, on *spine) {
 	n := g.t.n
-	e := &spineRows{hopeful: hopeful{g}, on: on, rows: make([]row, n+1)}
+	*e = spineRows{hopeful: hopeful{g}, on: on, rows: sized(e.rows, n+1), cells: e.cells}
 	cells := 0
 	for i := range e.rows {
 		r := &e.rows[i]
 		r.lo, r.n, r.tail = g.band(i, n, on.least[i], on.all[i])
 		cells += r.n
 	}
-	v := make([]float32, cells)
+	e.cells = sized(e.cells, cells)
+	v := e.cells
 	loss := row{lo: -1 << 40, tail: 0} // after x(n) alone
 	for i := n; i >= 0; i-- {
 		r := &e.rows[i]
@@ -70,7 +79,6 @@ func newSpineRows(g *grid, on *spine) *spineRows {
 		}
 		r.close()
 	}
-	return e
 }
 
 // time is that of (i, L, m) in units of the grid's scale.

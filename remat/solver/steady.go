@@ -46,8 +46,9 @@ func (l *levels) steady() (list [][]int64) {
 		caps []int64
 	}
 	var all []outcome
+	var memory division
 	for k, sum := range l.steadySums() {
-		shares, time := l.divide(k, sum, count)
+		shares, time := l.divide(&memory, k, sum, count)
 		if math.IsInf(time, 1) {
 			continue
 		}
@@ -64,10 +65,20 @@ func (l *levels) steady() (list [][]int64) {
 	return list
 }
 
+// division is memory that divide uses again and again.
+type division struct {
+	after, best []float64
+	share       [][]int16
+}
+
 // divide gives each place a share of the k-th sum of levels, so that the time of all items is least.
-func (l *levels) divide(k, sum int, count [][]int) (shares []int, time float64) {
-	after, best := l.nothing()[:sum+1], make([]float64, sum+1)
-	share := make([][]int16, len(count))
+func (l *levels) divide(memory *division, k, sum int, count [][]int) (shares []int, time float64) {
+	memory.after, memory.best, memory.share = sized(memory.after, sum+1), sized(memory.best, sum+1), sized(memory.share, len(count))
+	after, best, share := memory.after, memory.best, memory.share
+	for r := range after {
+		after[r] = math.Inf(1)
+	}
+	after[0] = 0
 	var costs stairs
 	for p, classes := range count {
 		if p == 0 || !slices.Equal(classes, count[p-1]) {
@@ -76,7 +87,8 @@ func (l *levels) divide(k, sum int, count [][]int) (shares []int, time float64) 
 		for r := range best {
 			best[r] = math.Inf(1)
 		}
-		share[p] = make([]int16, sum+1)
+		share[p] = sized(share[p], sum+1)
+		clear(share[p])
 		for r, cost := range after {
 			if math.IsInf(cost, 1) {
 				continue
