@@ -120,7 +120,7 @@ type around struct {
 func (p *space) around(s, i, j int) (a around) {
 	if s > 0 {
 		class := p.fast[s-1]
-		a.before = p.forwards(class)[i] + p.link[s-1].takes(p.x[i])
+		a.before = p.forwards(class)[i] + p.link[s-1].takes(p.sent[i])
 		a.after = p.backwards(class, 0, i) + p.link[s-1].takes(p.y[i])
 		for _, h := range p.link[:s] {
 			a.before += int64(h.latency)
@@ -130,7 +130,7 @@ func (p *space) around(s, i, j int) (a around) {
 	if s < p.stages()-1 {
 		class := p.slow[s+1]
 		f := p.forwards(class)
-		a.between = f[p.units] - f[j] + p.backwards(class, j, p.units) + p.link[s].takes(p.x[j]) + p.link[s].takes(p.y[j])
+		a.between = f[p.units] - f[j] + p.backwards(class, j, p.units) + p.link[s].takes(p.sent[j]) + p.link[s].takes(p.y[j])
 		for _, h := range p.link[s:] {
 			a.between += 2 * int64(h.latency)
 		}
@@ -157,7 +157,7 @@ func (p *space) quick(s, i, j int) int64 {
 	out := a.before + m*(f+b+w) + gaps + max(0, a.after-o.trailing*w, p.reduction(s, i, j))
 	if s < p.stages()-1 { // the link to the next stage carries all activations, then the last one goes on
 		if h := p.link[s]; h != (hop{}) {
-			out = max(out, a.before+f+(m-1)*h.takes(p.x[j])+a.between+b+a.after, a.before+f+a.between+(m-1)*h.takes(p.y[j])+b+a.after)
+			out = max(out, a.before+f+(m-1)*h.takes(p.sent[j])+a.between+b+a.after, a.before+f+a.between+(m-1)*h.takes(p.y[j])+b+a.after)
 		}
 	}
 	return out

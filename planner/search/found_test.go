@@ -87,7 +87,7 @@ func TestOneStageWithAllThreads(t *testing.T) {
 	for _, rows := range []int{2, 4, 8, 16} {
 		one := plainChain(equal(8, 10+50*float64(rows)), 64)
 		two := plainChain(equal(8, 10+26*float64(rows)), 64) // not quite twice as fast
-		p.Measured = append(p.Measured, Measured{rows, 1, one}, Measured{rows, 2, two})
+		p.Measured = append(p.Measured, Measured{Rows: rows, Threads: 1, Chain: one}, Measured{Rows: rows, Threads: 2, Chain: two})
 	}
 	r := search(t, p, Machine{Devices: []Device{{Name: "cpu", Threads: 2}}}, Wishes{Batch: 16})
 	if b := r.Best; b.Threads != 2 || len(b.Devices) != 1 || !r.Proved {

@@ -137,7 +137,8 @@ func (p *space) carried() bool { return len(p.chain.Carries)+len(p.chain.Gradien
 // needs is the most that one of a stage's units takes, with its input, and beside that of the stage.
 type needs struct {
 	forward, backward, makes int64
-	weights                  int64 // bytes of the weights
+	weights                  int64 // bytes of the weights that are trained
+	held                     int64 // of what else is there
 	input                    int64 // bytes of the stage's input
 	// between is what a micro-batch holds between the parts of its backward; ends is how much of it lies at the
 	// end of the stage: the input of a unit that follows, and the gradient of that.
@@ -159,12 +160,13 @@ func (n *needs) add(p *space, first, i int) {
 	n.backward = max(n.backward, input+u.backward)
 	n.makes = max(n.makes+u.weights, input+u.makes)
 	n.weights += u.weights
-	n.holds(p, first, i)
+	n.held += p.holds(i, i+1)
+	n.leaves(p, first, i)
 }
 
-// holds adds what a unit holds between the parts of a backward. What is at the first border of the stage may be a
+// leaves adds what a unit holds between the parts of a backward. What is at the first border of the stage may be a
 // part of what the stage before holds.
-func (n *needs) holds(p *space, first, i int) {
+func (n *needs) leaves(p *space, first, i int) {
 	ends := n.ends
 	n.ends = [2]bool{}
 	if p.chain.Layers[i].WeightGradient == 0 {
@@ -211,7 +213,7 @@ func (p *space) leastOf(w int, list []needs) int64 {
 	stages := p.order[w].stages
 	there, most := int64(0), int64(0)
 	for k, s := range stages {
-		there += int64(1+p.wishes.State) * list[k].weights
+		there += int64(1+p.wishes.State)*list[k].weights + list[k].held
 		most += list[k].weights // all gradients at the end
 		if s == 0 && list[k] != (needs{}) {
 			there += int64(p.m) * p.chain.Input
@@ -279,7 +281,7 @@ func (p *space) again(s, i, j int) int64 {
 	carried := len(p.chain.Carries) > 0
 	for k := i; k < j; k++ {
 		l := &p.chain.Layers[k]
-		there -= int64(1+p.wishes.State) * l.WeightGradient
+		there -= int64(1+p.wishes.State)*l.WeightGradient + p.holds(k, k+1)
 		u := unit{l.Saved - l.Output, float64(min(own[k].forward, own[k].noGrad))}
 		if !carried && k < j-1 {
 			u.bytes = l.Saved

@@ -43,10 +43,11 @@ func newOracle(p *space) *oracle {
 	type unit struct {
 		layer    remat.Layer
 		deferred remat.Deferred
+		held     int64
 	}
 	known := map[unit]int{}
 	for i, l := range p.chain.Layers {
-		u := unit{layer: l}
+		u := unit{layer: l, held: p.holds(i, i+1)}
 		if u.layer.Name = ""; p.chain.Deferred != nil {
 			u.deferred = p.chain.Deferred[i]
 		}
@@ -158,7 +159,7 @@ func (o *oracle) problem(w int, first, last []int, limit int64) planner.Problem 
 		if p.place[s] == w {
 			stage = planner.ChainStage(p.chain, first[s], last[s])
 			stage.Device = w
-			p.finish(&stage)
+			p.finish(&stage, first[s])
 			if s == 0 {
 				problem.Devices[w].Live = int64(p.m) * p.chain.Input
 			}
@@ -253,7 +254,7 @@ func (p *space) links(c cut) schedule.Links {
 	}
 	return schedule.Links{Cost: func(a schedule.Action) schedule.Transfer {
 		s := min(a.Stage, a.Peer)
-		bytes := p.x[c[s+1]]
+		bytes := p.sent[c[s+1]]
 		if a.Kind == schedule.SendGradient {
 			bytes = p.y[c[s+1]]
 		}

@@ -20,6 +20,10 @@ type Measured struct {
 	// Chain has a layer for each unit. A layer's time of backward is that of both parts; see
 	// remat.Chain.Second. A step is planned with the mean of Backward and BackwardLater over its micro-batches.
 	Chain remat.Chain
+	// Sent is, by boundary of units, what a cut there sends forward in bytes; nil is the inputs of units. What is
+	// sent to a frozen unit is not held until a backward, so that the chain lacks it. Held is, by unit, the bytes
+	// that are there without a gradient: of frozen parameters and of buffers; nil is none.
+	Sent, Held []int64
 }
 
 func (m Measured) threads() int { return max(m.Threads, 1) }
@@ -47,6 +51,15 @@ func (p Profile) check() error {
 		}
 		if n := len(m.Chain.Layers); n != p.units() {
 			return refuse(n, fmt.Sprintf("the layers of chain %d, where the first has %d", i, p.units()), "want chains of one model")
+		}
+		for name, list := range map[string][]int64{"Sent": m.Sent, "Held": m.Held} {
+			want := p.units()
+			if name == "Sent" {
+				want++
+			}
+			if list != nil && (len(list) != want || slices.Min(list) < 0) {
+				return refuse(list, fmt.Sprintf("%s of chain %d", name, i), fmt.Sprintf("want %d numbers of 0 or more", want))
+			}
 		}
 		for _, o := range p.Measured[:i] {
 			if o.Rows == m.Rows && o.threads() == m.threads() {

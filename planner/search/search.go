@@ -368,7 +368,7 @@ func (w Wishes) onWorkers(profile Profile, machine Machine, s schedule.Schedule,
 				why = err.Error()
 				continue
 			}
-			p.rows, p.threads = measured.Rows, threads
+			p.measure(measured)
 			list = append(list, p)
 		}
 	}

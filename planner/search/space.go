@@ -31,6 +31,8 @@ type space struct {
 	fast []int // by worker: of the classes of speed before and after, the fastest: see before
 	slow []int
 	x, y []int64 // by border: bytes of the input there, and of its gradient
+	sent []int64 // by border: bytes that a cut there sends forward
+	held []int64 // by unit: bytes that are there without a gradient; nil is none
 
 	program *compiled
 	order   []order // by worker
@@ -126,7 +128,27 @@ func newSpace(w Wishes, s schedule.Schedule, c remat.Chain, virtual, m, replicas
 		part := c.Part(i, i+1)
 		p.x[i], p.y[i+1] = part.Input, part.Layers[0].Gradient
 	}
+	p.sent = p.x
 	return p, nil
+}
+
+// measure gives the space what was measured beside its chain.
+func (p *space) measure(m Measured) {
+	p.rows, p.threads, p.held = m.Rows, m.threads(), m.Held
+	if m.Sent != nil {
+		p.sent = m.Sent
+	}
+}
+
+// holds is what units from first up to but not including last hold without a gradient.
+func (p *space) holds(first, last int) (bytes int64) {
+	if p.held == nil {
+		return 0
+	}
+	for _, n := range p.held[first:last] {
+		bytes += n
+	}
+	return bytes
 }
 
 // prepare makes the program, which [space.floor] does without. As planner.Solve does, it has a recomputation
@@ -228,7 +250,7 @@ func (p *space) simulate(c cut, times []stageTimes) int64 {
 			if moves == nil {
 				moves = make([]move, p.stages())
 			}
-			moves[s] = move{int64(h.latency), h.takes(p.x[c[s+1]]), h.takes(p.y[c[s+1]])}
+			moves[s] = move{int64(h.latency), h.takes(p.sent[c[s+1]]), h.takes(p.y[c[s+1]])}
 		}
 	}
 	return p.program.run(times, moves)
@@ -251,14 +273,15 @@ func (p *space) problem(c cut) planner.Problem {
 		out.Devices[w].Name, out.Devices[w].Limit = p.workers[w].name, p.workers[w].bytes
 	}
 	for s := range out.Stages {
-		p.finish(&out.Stages[s])
+		p.finish(&out.Stages[s], c[s])
 	}
 	return out
 }
 
-// finish says of a stage what its chain does not.
-func (p *space) finish(s *planner.Stage) {
+// finish says of a stage, whose first unit is given, what its chain does not.
+func (p *space) finish(s *planner.Stage, first int) {
 	s.Memory.State = int64(p.wishes.State) * s.Memory.Unplaced
+	s.Memory.Unplaced += p.holds(first, first+s.Layers)
 	if p.replicas > 1 {
 		for _, l := range s.Costs.First.Layers {
 			s.Memory.Reduction = max(s.Memory.Reduction, l.WeightGradient)
