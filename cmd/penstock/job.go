@@ -111,10 +111,8 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	if j.model, err = models.New(j.modelName, o); err != nil {
 		return j.misfit(err)
 	}
-	if j.weights.trainOnly != nil {
-		if err := nn.TrainOnly(j.model, j.weights.trainOnly...); err != nil {
-			return badUsage("--train-only: %s", strings.TrimPrefix(err.Error(), "nn: TrainOnly: "))
-		}
+	if err := freeze(j.model, j.weights.trainOnly); err != nil {
+		return err
 	}
 	fingerprint, err := train.Fingerprint(j.training)
 	if err != nil {

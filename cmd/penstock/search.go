@@ -49,8 +49,10 @@ it is the step, that is proved to be the best.
 With --model the model is measured on this machine, for up to 16 micro-batches, and on
 all its cores: one device with all threads, or several with a part of them. The plan is
 for samples of --data, and training on samples of another shape is refused; without
---data it is for those that the model usually reads. The step of the best plan is then
-planned as penstock train does it, so that its peaks are known to the byte. With --out
+--data it is for those that the model usually reads. With --train-only layers that are
+frozen hold nothing for a backward, and have no state. The step of the best plan is then
+planned as penstock train does it under a limit, so that its peaks are known to the byte;
+without a limit training keeps everything, and may hold some percent more. With --out
 the plan is for penstock train --plan.
 
 Otherwise only a chain is known (penstock profile).
@@ -387,7 +389,8 @@ type searchLine struct {
 	Input     *dataLine `json:"input,omitempty"`
 	Limit     int64     `json:"memory_limit,omitempty"` // bytes of each device
 	Optimizer string    `json:"optimizer,omitempty"`
-	Momentum  *float64  `json:"momentum,omitempty"` // of the optimizer, if not the usual one
+	Momentum  *float64  `json:"momentum,omitempty"`   // of the optimizer, if not the usual one
+	TrainOnly []string  `json:"train_only,omitempty"` // layers, if not all
 	Autocast  bool      `json:"autocast,omitempty"`
 	// Page is the plan itself, in a file, for penstock report.
 	Page *report.Run `json:"page,omitempty"`
@@ -405,6 +408,7 @@ func (j *searchJob) line(r *search.Result) searchLine {
 	if m := j.model; m != nil {
 		line.Balance = m.layers(p.Balance)
 		line.Model, line.Settings, line.Batch, line.Optimizer, line.Autocast = m.modelName, m.settings, m.batch, m.optimizer, m.autocast
+		line.TrainOnly = m.trainOnly
 		line.Rows, line.Input = p.Rows, describeData(m.dataFlags, m.samples)
 		if line.Limit = m.limit; m.update.Momentum != usualMomentum(m.optimizer) {
 			line.Momentum = &m.update.Momentum

@@ -32,6 +32,7 @@ type measureFlags struct {
 	optimizer string
 	momentum  float64
 	autocast  bool
+	trainOnly []string // layers; nil is all
 	threads   int
 	repeats   int
 	seed      uint64
@@ -43,6 +44,7 @@ func (f *measureFlags) register(s *pflag.FlagSet) {
 	f.dataFlags.register(s, " (default: samples as the model usually reads them)")
 	word(s, &f.optimizer, "optimizer", "sgd", "`NAME` of the optimizer that will train the model: "+strings.Join(optim.Names(), ", "), optim.Names()...)
 	amount(s, &f.momentum, "momentum", 1, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
+	trainOnlyFlag(s, &f.trainOnly)
 	s.BoolVar(&f.autocast, "autocast", false, "plan for forwards of the model in bfloat16 where that is safe")
 	whole(s, &f.threads, "threads", 0, 1, pipe.MaxThreads, "`N` threads of each device on the model (default: as many as there are cores for each)")
 	count(s, &f.repeats, "repeats", 3, "`N` timed runs of each layer of the model, of which the lower quartile counts")
@@ -50,7 +52,7 @@ func (f *measureFlags) register(s *pflag.FlagSet) {
 }
 
 // modelOnly are the flags that go with --model.
-var modelOnly = []string{"set", "data", "data-dir", "data-set", "window", "optimizer", "momentum", "autocast", "threads", "repeats", "seed"}
+var modelOnly = []string{"set", "data", "data-dir", "data-set", "window", "optimizer", "momentum", "train-only", "autocast", "threads", "repeats", "seed"}
 
 // modelSearch is a model that is planned for.
 type modelSearch struct {
@@ -135,6 +137,9 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 	if f.chunks > 0 && f.batch%f.chunks != 0 {
 		return job, badUsage("--chunks %d: it does not divide the %d rows of --batch", f.chunks, f.batch)
 	}
+	if err := freeze(m.model, m.trainOnly); err != nil {
+		return job, err
+	}
 	m.batch, m.limit, m.update.LR = f.batch, f.limit, 1
 	slots, err := optim.Slots(m.optimizer, m.update)
 	if err != nil {
@@ -156,10 +161,13 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 		for _, n := range threads {
 			rows := f.batch / chunks
 			show.what = fmt.Sprintf(" for micro-batches of %s with %s", counted(rows, "row"), counted(n, "thread"))
-			c, units, err := m.measured(ctx, rows, n, show)
-			switch {
-			case err != nil:
+			p, err := m.measured(ctx, rows, n, show)
+			if err != nil {
 				return job, err
+			}
+			c := p.Chains[0]
+			one, units := m.asUnits(p)
+			switch {
 			case len(c.Layers) == 0:
 				return job, badUsage("--model %s: nothing in it is trained, so there is nothing to plan", m.name)
 			case m.units != nil && !slices.Equal(units, m.units):
@@ -167,7 +175,8 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 				continue
 			}
 			m.units, timing.Spread = units, max(timing.Spread, c.Timing.Spread)
-			job.profile.Measured = append(job.profile.Measured, search.Measured{Rows: rows, Threads: n, Chain: c.Chain})
+			one.Rows, one.Threads = rows, n
+			job.profile.Measured = append(job.profile.Measured, one)
 		}
 	}
 	warnOfTiming(stderr, timing, searchAgain)
@@ -204,7 +213,7 @@ func (f *searchFlags) modelThreads(cores int) (list []int) {
 }
 
 // measured measures the model on micro-batches of so many rows.
-func (m *modelSearch) measured(ctx context.Context, rows, threads int, show *layerProgress) (profile.Chain, []int, error) {
+func (m *modelSearch) measured(ctx context.Context, rows, threads int, show *layerProgress) (profile.Profile, error) {
 	c := torch.NewCtx(torch.Options{Seed: m.seed})
 	defer c.Close()
 	config := profile.Config{Threads: threads, Repeats: m.repeats, Seed: m.seed, Autocast: m.autocast, Clock: clock,
@@ -216,18 +225,9 @@ func (m *modelSearch) measured(ctx context.Context, rows, threads int, show *lay
 	if err := torch.Try(func() {
 		sample, config.Target = m.sample(c, rows), []*torch.Tensor{m.target(c, rows, m.seed)}
 	}); err != nil {
-		return profile.Chain{}, nil, fmt.Errorf("not enough memory for a micro-batch of %d samples: %w; use a smaller --batch, or more --chunks", rows, err)
+		return profile.Profile{}, fmt.Errorf("not enough memory for a micro-batch of %d samples: %w; use a smaller --batch, or more --chunks", rows, err)
 	}
-	p, err := profile.Measure(ctx, m.model, config, sample)
-	if err != nil {
-		return profile.Chain{}, nil, err
-	}
-	chain := p.Chains[0]
-	units := slices.Clone(chain.Units[chain.Prologue:])
-	for i := range chain.Prologue { // which the first stage runs
-		units[0] += chain.Units[i]
-	}
-	return chain, units, nil
+	return profile.Measure(ctx, m.model, config, sample)
 }
 
 // layers is a balance of units as one of the model's layers.
@@ -309,6 +309,9 @@ func (m *modelSearch) open(p *search.Plan) (o *openPlan, err error) {
 	o.optimizer = config.Optimizer
 	model, err := measuredWith(m.name, m.options, m.samples)
 	if err != nil {
+		return nil, err
+	}
+	if err := freeze(model.model, m.trainOnly); err != nil {
 		return nil, err
 	}
 	for w := range p.Devices {

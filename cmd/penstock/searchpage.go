@@ -82,6 +82,9 @@ func (j *searchJob) facts(r *search.Result) []report.Fact {
 	if j.model != nil {
 		facts = append(facts, report.Fact{Name: "Optimizer", Value: j.model.optimizer})
 	}
+	if j.model != nil && j.model.trainOnly != nil {
+		facts = append(facts, report.Fact{Name: "Trained", Value: strings.Join(j.model.trainOnly, ", ")})
+	}
 	return append(facts, report.Fact{Name: "Versions", Value: fmt.Sprintf("penstock %s, libtorch %s", ownVersion(), torch.Version())},
 		report.Fact{Name: "Planned", Value: time.Now().Format("2 January 2006, 15:04 MST")})
 }

@@ -90,7 +90,7 @@ type madePlan struct {
 // decidedByAuto are the flags that --plan auto decides, keptByAuto those that it goes by where they are given.
 var (
 	decidedByAuto = []string{"balance", "virtual", "checkpoint", "devices"}
-	keptByAuto    = []string{"model", "set", "batch", "optimizer", "momentum", "autocast", "memory-limit", "chunks", "threads", "schedule"}
+	keptByAuto    = []string{"model", "set", "batch", "optimizer", "momentum", "train-only", "autocast", "memory-limit", "chunks", "threads", "schedule"}
 )
 
 // checkAuto checks what stands beside --plan auto, and notes what the plan is for.
@@ -230,7 +230,7 @@ func (j *job) coresOfEach(ctx context.Context) (int, error) {
 func (j *job) planNow(ctx context.Context, stderr io.Writer) (line searchLine, err error) {
 	w := j.world
 	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(), chunks: w.Chunks,
-		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, autocast: j.config.Autocast, threads: w.Threads, repeats: 3, seed: j.config.Seed}}
+		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, trainOnly: j.weights.trainOnly, autocast: j.config.Autocast, threads: w.Threads, repeats: 3, seed: j.config.Seed}}
 	if w.Schedule != "" {
 		f.schedules = []string{w.Schedule}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,12 +49,17 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) (err error) {
 			given = fmt.Sprint(f.limit)
 		}
 		switch {
+		case !flag.Changed && p.value == "":
+		case !flag.Changed && p.name == "train-only": // a name by itself each time
+			for name := range strings.SplitSeq(p.value, ",") {
+				err = errors.Join(err, s.Set(p.name, name))
+			}
 		case !flag.Changed:
 			if bad := s.Set(p.name, p.value); bad != nil {
 				err = badUsage("--plan %s: its %s is %q: %v", f.planned, p.name, p.value, bad)
 			}
 		case given != p.value && (f.planned != auto || !slices.Contains(keptByAuto, p.name)):
-			err = badUsage("--%s %s: the plan of --plan %s has %s; want --%[1]s left out, or another plan", p.name, given, f.planned, p.value)
+			err = badUsage("--%s %s: the plan of --plan %s has %s; want --%[1]s left out, or another plan", p.name, given, f.planned, cmp.Or(p.value, "none"))
 		}
 		if err != nil {
 			return err
@@ -74,7 +80,8 @@ func (l searchLine) flags() []planFlag {
 	threads, virtual, policy := max(l.Threads, 1), max(l.Virtual, 1), "never"
 	out = append(out, planFlag{"batch", fmt.Sprint(l.Batch)}, planFlag{"optimizer", l.Optimizer}, planFlag{"balance", numbers(l.Balance)},
 		planFlag{"schedule", l.Schedule}, planFlag{"virtual", fmt.Sprint(virtual)}, planFlag{"chunks", fmt.Sprint(l.Chunks)},
-		planFlag{"threads", fmt.Sprint(threads)}, planFlag{"autocast", fmt.Sprint(l.Autocast)})
+		planFlag{"threads", fmt.Sprint(threads)}, planFlag{"autocast", fmt.Sprint(l.Autocast)},
+		planFlag{"train-only", strings.Join(l.TrainOnly, ",")})
 	if l.Limit > 0 {
 		policy = "optimal"
 		out = append(out, planFlag{"memory-limit", fmt.Sprint(l.Limit)})

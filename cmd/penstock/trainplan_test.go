@@ -339,3 +339,54 @@ func TestPlansAreForTheirData(t *testing.T) {
 		}
 	}
 }
+
+// A plan for a model of which only some layers are trained takes less memory than that for all of it, cuts
+// what is frozen too, holds what training holds, and is for such training alone.
+func TestPlansOfFrozenLayers(t *testing.T) {
+	dir := t.TempDir()
+	model := []string{"--model", "resnet20", "--set", "width=4", "--data", "synthetic", "--data-set", "size=16,channels=3,train=32,test=8", "--batch", "8", "--devices", "2", "--chunks", "4",
+		"--schedule", "1f1b", "--repeats", "1", "--memory-limit", "1MiB"}
+	plan := func(name string, more ...string) (string, searchLine) {
+		file := filepath.Join(dir, name)
+		return file, planLine(t, with(with(model, more...), "--out", file)...)
+	}
+	whole, all := plan("all")
+	head, some := plan("head", "--train-only", "head")
+	if len(some.Balance) != 2 || !slices.Equal(some.TrainOnly, []string{"head"}) || slices.Max(some.Peak) > slices.Max(all.Peak)*2/3 {
+		t.Errorf("only the head is trained: %+v; all of it: %+v", some, all)
+	}
+	late, _ := plan("late", "--train-only", "layer3*", "--train-only", "head")
+	for _, file := range []string{head, late} {
+		got := must(t, "train", "--plan", file, "--steps", "2", "--format", "json")
+		var line searchLine
+		text, err := os.ReadFile(file)
+		if err == nil {
+			err = json.Unmarshal(text, &line)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps, _ := lines(t, got.stdout)
+		for device, peak := range steps[1].PeakBytes { // less where what may wait on a link did not
+			if peak > line.Peak[device] || peak < line.Peak[device]*3/4 {
+				t.Errorf("%s: device %d: training holds %d bytes, the plan says %d", file, device, peak, line.Peak[device])
+			}
+		}
+	}
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"train", "--plan", head, "--steps", "1", "--train-only", "layer3*"}, "--train-only layer3*: the plan of --plan " + head + " has head"},
+		{[]string{"train", "--plan", whole, "--steps", "1", "--train-only", "head"}, "--train-only head: the plan of --plan " + whole + " has none"},
+		{with([]string{"plan"}, with(model, "--train-only", "nosuch")...), `--train-only: no layer is named "nosuch"`},
+		{[]string{"plan", "chain.json", "--stages", "1", "--chunks", "1", "--train-only", "head"}, "--train-only is for a model that is measured"},
+	} {
+		refuses(t, test.args, exitUsage, test.want)
+	}
+	auto := []string{"train", "--plan", "auto", "--model", "resnet20", "--set", "width=4", "--data", "synthetic", "--data-set", "size=16,train=32,test=8", "--batch", "8", "--train-only", "head", "--stages", "2", "--steps", "2", "--memory-limit", "1MiB", "--format", "json"}
+	got := must(t, auto...)
+	if flags, _ := chosen(t, got.stderr); !slices.Contains(flags, "--balance") {
+		t.Errorf("--plan auto: %v", flags)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -37,8 +38,24 @@ func (f *weightFlags) register(s *pflag.FlagSet) {
 		return nil
 	}}, "init-rename", "`OLD=NEW` parts of the names in --init; may be given several times")
 	s.StringArrayVar(&f.rules.Skip, "init-skip", nil, "`NAME` to leave out of --init, where * stands for any text, as fc.*; may be given several times")
-	s.StringArrayVar(&f.trainOnly, "train-only", nil, "`NAME` of the layers to train, where * stands for any text, as fc or heads.*; all others stay as they are and run as in evaluation; may be given several times")
+	trainOnlyFlag(s, &f.trainOnly)
 	s.BoolVar(&f.rules.Partial, "init-partial", false, "leave out what only --init has, or only the model")
+}
+
+// trainOnlyFlag is --train-only.
+func trainOnlyFlag(s *pflag.FlagSet, to *[]string) {
+	s.StringArrayVar(to, "train-only", nil, "`NAME` of the layers to train, where * stands for any text, as fc or heads.*; all others stay as they are and run as in evaluation; may be given several times")
+}
+
+// freeze lets a model train only the layers of --train-only, or all if it is not given.
+func freeze(model *nn.Sequential, trainOnly []string) error {
+	if trainOnly == nil {
+		return nil
+	}
+	if err := nn.TrainOnly(model, trainOnly...); err != nil {
+		return badUsage("--train-only: %s", strings.TrimPrefix(err.Error(), "nn: TrainOnly: "))
+	}
+	return nil
 }
 
 // checkInit refuses rules without a file.

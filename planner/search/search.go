@@ -298,7 +298,7 @@ func (p *space) without(ctx context.Context, plan *Plan) (string, error) {
 	if at < 0 {
 		return "", nil
 	}
-	return fmt.Sprintf("bytes: %s would take %d of %d, and the step %v", free.Devices[at].Name, free.Devices[at].Peak, p.workers[at].bytes, time.Duration(f.step).Round(time.Microsecond)), nil
+	return fmt.Sprintf("bytes: %s would take %s of %s, and the step %v", free.Devices[at].Name, arg.Size(free.Devices[at].Peak), arg.Bytes(p.workers[at].bytes), time.Duration(f.step).Round(time.Microsecond)), nil
 }
 
 // spaces are those of a schedule, or why there is none.
