@@ -102,7 +102,7 @@ func TestBalanceByTime(t *testing.T) {
 		}
 	}
 	r := must(t, "balance", "--model", "mlp", "--stages", "2", "--batch", "8", "--repeats", "1")
-	if lines := strings.Split(r.stdout, "\n"); len(lines) != 6 || !strings.HasPrefix(lines[0], "--balance ") || !strings.HasPrefix(lines[2], "STAGE") || !strings.Contains(r.stdout, "100 %") {
+	if lines := strings.Split(r.stdout, "\n"); len(lines) != 10 || !strings.HasPrefix(lines[0], "--balance ") || !strings.HasPrefix(lines[2], "STAGE") || !strings.Contains(r.stdout, "100 %") {
 		t.Errorf("got:\n%s", r.stdout)
 	}
 }
@@ -161,7 +161,7 @@ func TestBalanceBySize(t *testing.T) {
 		t.Errorf("a policy for each stage takes %v bytes, never %v, always %v", mixed.Bottleneck, never.Bottleneck, always.Bottleneck)
 	}
 	r := must(t, "balance", "--model", "mlp", "--stages", "2", "--by", "size")
-	if lines := strings.Split(r.stdout, "\n"); len(lines) != 6 || !strings.HasPrefix(lines[0], "--balance ") || !strings.Contains(r.stdout, "KiB") {
+	if lines := strings.Split(r.stdout, "\n"); len(lines) != 10 || !strings.HasPrefix(lines[0], "--balance ") || !strings.Contains(r.stdout, "KiB") {
 		t.Errorf("got:\n%s", r.stdout)
 	}
 }

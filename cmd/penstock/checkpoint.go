@@ -24,8 +24,9 @@ A checkpoint is a directory:
 
   step-000200/model.safetensors       parameters and buffers, by name
   step-000200/optimizer.safetensors   the optimizer's state, by name
-  step-000200/state.json              step, position in the data, recipe of the run,
-                                      and of each file: size, SHA-256, tensors
+  step-000200/state.json              step, position in the data, recipe of the
+                                      run, and of each file: size, SHA-256,
+                                      tensors
 
 Of a run of several processes each writes its own layers, as
 model-00002-of-00004.safetensors; state.json lists the files of all. The run can go

@@ -20,7 +20,8 @@ func newCheckpointInspect() *cobra.Command {
 		Use:   "inspect DIR",
 		Short: "Say what is in a checkpoint",
 		Long: `Say what a checkpoint's state.json says: step, position in the data, recipe of the
-run, files, and tensors with their types, shapes and sizes. Only state.json is read;
+run, files, and tensors with their types, shapes and sizes; of a SHA-256 the
+beginning, and with --format json all of it. Only state.json is read;
 penstock checkpoint verify checks the rest. The exit code is 1 if a file is missing,
 and stderr says which, and which layers are in it.
 
@@ -82,7 +83,7 @@ func showCheckpoint(w io.Writer, c train.Contents) error {
 	}
 	fmt.Fprintln(t, "\nFILE\tBYTES\tTENSORS\tSHA256")
 	for _, f := range c.Files {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%s\n", f.Name, f.Bytes, len(f.Tensors), f.SHA256)
+		fmt.Fprintf(t, "%s\t%d\t%d\t%.16s…\n", f.Name, f.Bytes, len(f.Tensors), f.SHA256)
 	}
 	fmt.Fprintln(t, "\nTENSOR\tTYPE\tSHAPE\tBYTES\tFILE")
 	for _, f := range c.Files {

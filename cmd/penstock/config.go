@@ -102,7 +102,7 @@ func setFrom(s *pflag.FlagSet, name string, value any) error {
 	if s.Changed(name) {
 		return nil
 	}
-	values, err := flagValues(value, s.Lookup(name).Value.Type() == "stringArray")
+	values, err := flagValues(value, s.Lookup(name).Value.Type() == repeatedType)
 	for _, v := range values {
 		if err == nil {
 			err = s.Set(name, v)
@@ -141,16 +141,37 @@ func effectiveConfig(cmd *cobra.Command) []byte {
 		if slices.Contains(neverInFiles, f.Name) || strings.HasSuffix(f.Name, "resume") { // it would go on with this run
 			return
 		}
-		text := fmt.Sprintf("%q", f.Value.String())
+		text := tomlText(f.Value.String())
 		switch list, ok := f.Value.(pflag.SliceValue); {
 		case ok:
-			text = strings.ReplaceAll(fmt.Sprintf("%q", list.GetSlice()), `" "`, `", "`)
+			var texts []string
+			for _, each := range list.GetSlice() {
+				texts = append(texts, tomlText(each))
+			}
+			text = "[" + strings.Join(texts, ", ") + "]"
 		case plainValue.MatchString(f.Value.String()):
 			text = f.Value.String()
 		}
 		fmt.Fprintf(&b, "%s = %s\n", f.Name, text)
 	})
 	return b.Bytes()
+}
+
+// tomlText is a text as TOML quotes it, where Go would write \x for what is no character and \a.
+func tomlText(text string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range text {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteString(`\` + string(r))
+		case r < ' ' || r == 0x7f:
+			fmt.Fprintf(&b, `\u%04X`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String() + `"`
 }
 
 // keepConfig writes the flags of the run beside its checkpoints.

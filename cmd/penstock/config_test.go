@@ -3,8 +3,12 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"penstock.example/internal/torchtest"
 )
@@ -70,5 +74,62 @@ func TestConfigRefuses(t *testing.T) {
 	}
 	if r := command(t, "train", "--config", "none.toml"); r.code != exitFailed || !strings.Contains(r.stderr, "--config none.toml: no such file") {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestConfigKeepsAll: whatever flags a verb has been given, once or several times, a file of them gives
+// another command line the same, and what is written of that says the same.
+func TestConfigKeepsAll(t *testing.T) {
+	examples := map[string][]string{ // of flags that may be repeated; others have the value they have
+		"set": {"width=16", "depth=3,classes=4"}, "data-set": {"size=8", "classes=3"}, "group": {"*.bias:scale=2", "a\"b\\c\a:weight-decay=0"},
+		"init-rename": {"a=b", "=module", "c.d=e"}, "init-skip": {"fc.*", "x, y"}, "train-only": {"head", `"q" "r"`},
+	}
+	for _, verb := range []string{"train", "plan", "profile", "balance"} {
+		find := func() *cobra.Command {
+			cmd, _, err := newRoot(nil).Find([]string{verb})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return cmd
+		}
+		given, met := find(), 0
+		given.Flags().VisitAll(func(f *pflag.Flag) {
+			if _, ok := f.Value.(pflag.SliceValue); !ok && !strings.Contains(f.Usage, "several times") && !strings.Contains(f.Usage, "repeated") {
+				return
+			}
+			if examples[f.Name] == nil {
+				t.Errorf("%s --%s may be repeated: it wants a row of examples", verb, f.Name)
+			}
+			for _, text := range examples[f.Name] {
+				if err := given.Flags().Set(f.Name, text); err != nil {
+					t.Error(err)
+				}
+			}
+			met++
+		})
+		if met == 0 {
+			t.Errorf("%s has no flag that may be repeated", verb)
+		}
+		text := effectiveConfig(given)
+		read := find()
+		if err := read.Flags().Set("config", textFile(t, "flags.toml", string(text))); err != nil {
+			t.Fatal(err)
+		}
+		if err := readConfig(read); err != nil {
+			t.Errorf("%s: %v\n%s", verb, err, text)
+		}
+		given.Flags().VisitAll(func(f *pflag.Flag) {
+			list, ok := f.Value.(pflag.SliceValue)
+			if !f.Changed || !ok {
+				return
+			}
+			if got := read.Flags().Lookup(f.Name).Value.(pflag.SliceValue).GetSlice(); !slices.Equal(got, examples[f.Name]) || !slices.Equal(list.GetSlice(), got) {
+				t.Errorf("%s --%s: %q, want %q\n%s", verb, f.Name, got, examples[f.Name], text)
+			}
+		})
+		sorted := func(text []byte) []string { return slices.Sorted(strings.Lines(string(text))) }
+		if again := effectiveConfig(read); !slices.Equal(sorted(again), sorted(text)) {
+			t.Errorf("%s:\n%s\nthen\n%s", verb, text, again)
+		}
 	}
 }

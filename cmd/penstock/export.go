@@ -23,7 +23,8 @@ PyTorch's users load: {"format": "pt"}, and torchvision's names for its networks
 vgg16, densenet121, vit_b_16, ...), Hugging Face's for gpt2. There is no tensor for the head of
 gpt2, which is the embedding.
 
-  torchvision.models.resnet18().load_state_dict(safetensors.torch.load_file("model.safetensors"))
+  weights = safetensors.torch.load_file("model.safetensors")
+  torchvision.models.resnet18().load_state_dict(weights)
 
 DIR is the directory of --out of penstock train, whose newest checkpoint is meant, or a
 checkpoint, of any number of processes. The model's files are checked first: of one that is

@@ -86,7 +86,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	amount(s, &f.update.Momentum, "momentum", 1, "`M` of sgd and rmsprop, from 0 to below 1 (default 0.9 for sgd)")
 	s.BoolVar(&f.update.Nesterov, "nesterov", false, "Nesterov momentum")
 	amount(s, &f.update.WeightDecay, "weight-decay", math.Inf(1), "`W` that pulls weights to zero (default none)")
-	s.StringArrayVar(&f.groups, "group", nil, "`PATTERN:scale=X,weight-decay=W` for the parameters with these names, where * stands for any text: what --lr is multiplied by, and another --weight-decay; may be given several times, and the first that fits counts")
+	s.StringArrayVar(&f.groups, "group", nil, "`RULE` PATTERN:scale=X,weight-decay=W for the parameters with these names, where * stands for any text: what --lr is multiplied by, and another --weight-decay; may be given several times, and the first that fits counts")
 	word(s, &f.lrSchedule, "lr-schedule", "constant",
 		"`NAME` of the learning rate's schedule: "+strings.Join(optim.ScheduleNames(), ", "), optim.ScheduleNames()...)
 	whole(s, &f.warmup, "warmup", 0, 0, math.MaxInt32, "`N` first steps in which the rate rises to --lr (default none)")

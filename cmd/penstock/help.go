@@ -2,10 +2,11 @@ package main
 
 import (
 	"fmt"
-	"penstock.example/internal/arg"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"penstock.example/internal/arg"
 )
 
 // newHelp is cobra's help, but that an unknown verb is an error.
@@ -47,4 +48,30 @@ func addCompletion(root *cobra.Command) error {
 	}
 	completion.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	return nil
+}
+
+// fillHelp makes the texts about a verb, and those below it, fit a terminal of the usual width.
+func fillHelp(cmd *cobra.Command) {
+	cmd.Long, cmd.Example = filled(cmd.Long, usualWidth), continued(cmd.Example, usualWidth)
+	for _, sub := range cmd.Commands() {
+		fillHelp(sub)
+	}
+}
+
+// continued breaks commands of the shell that are longer than a line, before a flag or a pipe.
+func continued(text string, width int) string {
+	const more, indent = ` \`, "      "
+	var out []string
+	for line := range strings.SplitSeq(text, "\n") {
+		for len(line) > width {
+			head := line[:width-len(more)]
+			at := max(strings.LastIndex(head, " --"), strings.LastIndex(head, " | "))
+			if at <= len(indent) {
+				break
+			}
+			out, line = append(out, line[:at]+more), indent+line[at+1:]
+		}
+		out = append(out, line)
+	}
+	return strings.Join(out, "\n")
 }

@@ -123,8 +123,26 @@ func describeModel(w io.Writer, name string, set []string, format string) error 
 		// a list as without NAME, so that one reader does for both
 		return json.NewEncoder(w).Encode([]modelLine{line})
 	}
-	_, err = fmt.Fprintf(w, "%s: %s\n%s\n\n%v\n", name, line.info.Summary, assignments(line.settings), model)
-	return err
+	width, _ := terminalWidth(w)
+	fmt.Fprintf(w, "%s\n%s\n\n", wrapped(name+": "+line.info.Summary, width), wrapped(assignments(line.settings), width))
+	return showLayers(w, nn.Summary(model))
+}
+
+// showLayers prints the layers of a model. Bytes are those of parameters and buffers.
+func showLayers(w io.Writer, layers []nn.LayerSummary) error {
+	t := newTable(w)
+	fmt.Fprintln(t, "LAYER\tTYPE\tPARAMETERS\tBYTES\tSHAPES")
+	parameters, bytes := int64(0), int64(0)
+	for _, l := range layers {
+		shapes := strings.Join(l.Shapes, ", ")
+		if len(l.Shapes) > 3 {
+			shapes = counted(len(l.Shapes), "tensor")
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\n", l.Name, l.Type, l.Parameters, l.Bytes, shapes)
+		parameters, bytes = parameters+l.Parameters, bytes+l.Bytes
+	}
+	fmt.Fprintf(t, "\t%s\t%d\t%d\t\n", counted(len(layers), "layer"), parameters, bytes)
+	return t.Flush()
 }
 
 // assignments is settings as --set takes them.

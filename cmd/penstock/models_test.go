@@ -97,28 +97,29 @@ func TestModelsDescribesOne(t *testing.T) {
 }
 
 func TestModelsDescribesOneInText(t *testing.T) {
-	want := `unet: U-Net of 5 levels with B convolutions each, the first of C channels (Ronneberger et al. 2015; Kim et al. 2020)
+	want := `unet: U-Net of 5 levels with B convolutions each, the first of C channels
+(Ronneberger et al. 2015; Kim et al. 2020)
 B=1,C=4,classes=1,channels=3,size=192,depth=1,dropout=0.1
 
-layer                       type            shapes            parameters  bytes
-encoder.0.encode.0.conv     Conv2d          weight [4 3 3 3]         108    432
-encoder.0.encode.0.dropout  Dropout2d                                  0      0
-encoder.0.encode.0.norm     InstanceNorm2d                             0      0
-encoder.0.encode.0.relu     LeakyReLU                                  0      0
-encoder.0.skip              Stash                                      0      0
-encoder.0.down              MaxPool2d                                  0      0
-bottleneck.0.0.conv         Conv2d          weight [4 4 3 3]         144    576
-bottleneck.0.0.dropout      Dropout2d                                  0      0
-bottleneck.0.0.norm         InstanceNorm2d                             0      0
-bottleneck.0.0.relu         LeakyReLU                                  0      0
-decoder.0.up                Upsample                                   0      0
-decoder.0.skip              concat                                     0      0
-decoder.0.decode.0.conv     Conv2d          weight [2 8 3 3]         144    576
-decoder.0.decode.0.dropout  Dropout2d                                  0      0
-decoder.0.decode.0.norm     InstanceNorm2d                             0      0
-decoder.0.decode.0.relu     LeakyReLU                                  0      0
-segment                     Conv2d          weight [1 2 1 1]           2      8
-                            17 layers                                398   1592
+LAYER                       TYPE            PARAMETERS  BYTES  SHAPES
+encoder.0.encode.0.conv     Conv2d          108         432    weight [4 3 3 3]
+encoder.0.encode.0.dropout  Dropout2d       0           0
+encoder.0.encode.0.norm     InstanceNorm2d  0           0
+encoder.0.encode.0.relu     LeakyReLU       0           0
+encoder.0.skip              Stash           0           0
+encoder.0.down              MaxPool2d       0           0
+bottleneck.0.0.conv         Conv2d          144         576    weight [4 4 3 3]
+bottleneck.0.0.dropout      Dropout2d       0           0
+bottleneck.0.0.norm         InstanceNorm2d  0           0
+bottleneck.0.0.relu         LeakyReLU       0           0
+decoder.0.up                Upsample        0           0
+decoder.0.skip              concat          0           0
+decoder.0.decode.0.conv     Conv2d          144         576    weight [2 8 3 3]
+decoder.0.decode.0.dropout  Dropout2d       0           0
+decoder.0.decode.0.norm     InstanceNorm2d  0           0
+decoder.0.decode.0.relu     LeakyReLU       0           0
+segment                     Conv2d          2           8      weight [1 2 1 1]
+                            17 layers       398         1592
 `
 	if diff := cmp.Diff(want, must(t, "models", "unet", "--set", "B=1,C=4,depth=1").stdout); diff != "" {
 		t.Error(diff)

@@ -33,10 +33,11 @@ func newPredict() *cobra.Command {
 		Long: `Run the model of a run of penstock train on inputs in files, and write a line of JSON
 for each, in their order:
 
-  classes    {"file": "a.png", "row": 0, "classes": [{"class": 7, "name": "Sneaker", "probability": 0.93}, ...]}
+  classes    {"file": "a.png", "row": 0,
+             "classes": [{"class": 7, "name": "Bag", "probability": 0.93}, ...]}
   text       the same, of the token that follows the last one
   numbers    {"file": "x.npy", "row": 2, "values": [0.5]}
-  pixels     {"file": "a.png", "row": 0, "pixels": [[0, 3, ...], ...]}, the class of each
+  pixels     {"file": "a.png", "row": 0, "pixels": [[0, 3, ...], ...]}, classes
 
 A file is a picture (PNG, JPEG, GIF) for a model that was trained on pictures or bytes, text
 for one that was trained on text, whose last bytes count, or an .npy of what the model was

@@ -50,13 +50,14 @@ func (r profileReport) show(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	width, _ := terminalWidth(w)
 	fmt.Fprintf(w, "\n%s on %d samples of %s: %d layers\n", r.name, r.batch, sizes(r.samples.Input.Shape), len(r.model.Layers()))
 	for _, line := range joins(c.Merged) {
-		fmt.Fprintln(w, line)
+		fmt.Fprintln(w, wrapped(line, width))
 	}
 	if c.Prologue > 0 {
-		fmt.Fprintf(w, "the first %d units have no backward, are run once, and are not in the chain; they need %s\n",
-			c.Prologue, formatBytes(c.ProloguePeak))
+		fmt.Fprintln(w, wrapped(fmt.Sprintf("the first %d units have no backward, are run once, and are not in the chain; they need %s",
+			c.Prologue, formatBytes(c.ProloguePeak)), width))
 	}
 	fmt.Fprintln(w)
 	t = newTable(w)

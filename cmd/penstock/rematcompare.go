@@ -16,11 +16,11 @@ func newRematCompare() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "compare CHAIN [flags]",
-		Short: "Compare the usual strategies with the best plans at the same memory",
+		Short: "Compare usual strategies with the best plans at the same memory",
 		Long: `Compare the usual strategies with the fastest plans at the same peak:
 
   none           nothing is computed again
-  sequential     PyTorch's checkpoint_sequential, with 2 to 2*sqrt(layers) segments
+  sequential     PyTorch's checkpoint_sequential: 2 to 2*sqrt(layers) segments
   revolve        Revolve, with 2 to 2*sqrt(layers) inputs kept at a time
   all            only the input is kept
 

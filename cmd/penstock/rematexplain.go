@@ -22,7 +22,7 @@ func newRematExplain() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "explain CHAIN --limit SIZE [flags]",
-		Short: "Say what the plan under a limit keeps, and what more memory would save",
+		Short: "Say what the plan under a limit keeps, and what more would save",
 		Long: `Find the fastest plan under a limit and say, for each layer, what is kept between its
 forward and its backward (everything that its backward needs, its input, or nothing),
 how often its forward runs again, and the bytes and the time that this takes. Then
@@ -116,26 +116,20 @@ func showExplanation(w io.Writer, c remat.Chain, e explain.Explanation) error {
 	}
 	fmt.Fprintf(t, "\tall %d\t\t%s\t%d\t%s\t%s\n", len(e.Layers), formatBytes(e.Report.Held),
 		e.Report.Recomputed, micros(e.Report.Time), signed(e.Report.Extra))
-	if err := t.Flush(); err != nil {
-		return err
-	}
 	once := e.Report.Time - e.Report.Extra
-	fmt.Fprintf(w, "\npeak      %s of %s, in %s: %s\n", formatBytes(e.Plan.Peak), formatBytes(e.Plan.Limit),
+	fmt.Fprintf(t, "\npeak\t%s of %s, in %s: %s\n", formatBytes(e.Plan.Peak), formatBytes(e.Plan.Limit),
 		opName(c, e.Plan.Ops[e.Report.PeakOp]), partsOf(e.Report.AtPeak))
-	fmt.Fprintf(w, "time      %s, %s on computing everything once\n", micros(e.Report.Time), percent(e.Report.Extra, once))
-	fmt.Fprintf(w, "least     %s (%d bytes), set by %s: %s\n", formatBytes(e.Least.Bytes), e.Least.Bytes,
+	fmt.Fprintf(t, "time\t%s, %s on computing everything once\n", micros(e.Report.Time), percent(e.Report.Extra, once))
+	fmt.Fprintf(t, "least\t%s (%d bytes), set by %s: %s\n", formatBytes(e.Least.Bytes), e.Least.Bytes,
 		opName(c, e.Least.Op), partsOf(e.Least.Parts))
-	fmt.Fprintf(w, "greatest  %s (%d bytes), above which nothing is computed again\n", formatBytes(e.Plain.Peak), e.Plain.Peak)
+	fmt.Fprintf(t, "greatest\t%s (%d bytes), above which nothing is computed again\n", formatBytes(e.Plain.Peak), e.Plain.Peak)
 	for i, m := range e.More {
 		if i > 0 && m.Time == e.More[i-1].Time {
 			break // nothing more to be had
 		}
-		if _, err := fmt.Fprintf(w, "%-9s more would save %s (%.1f %%)\n",
-			fmt.Sprintf("%d MB", explainedBytes[i]/1e6), micros(m.Saved), part(m.Saved, e.Report.Time)); err != nil {
-			return err
-		}
+		fmt.Fprintf(t, "%d MB\tmore would save %s (%.1f %%)\n", explainedBytes[i]/1e6, micros(m.Saved), part(m.Saved, e.Report.Time))
 	}
-	return nil
+	return t.Flush()
 }
 
 // signed is microseconds on top of others.

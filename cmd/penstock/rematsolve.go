@@ -140,8 +140,7 @@ func showPlan(w io.Writer, c remat.Chain, p remat.Plan) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "\n%s\nF forward, K keeping the input, S saving; lower case: again; B backward, L loss; # all of the layer is there, o its input\n",
-		drawing)
+	_, err = fmt.Fprintf(w, "\n%s\nF forward, K keeping the input, S saving; lower case: again; B backward, L loss;\n# all of the layer is there, o its input\n", drawing)
 	return err
 }
 

@@ -53,7 +53,7 @@ speed          500 samples/s, 20 ms a step (median)
 peak memory    cpu:4 1.0 MiB  cpu:5 3.0 MiB of 4.0 MiB
 safe limit     --memory-limit 3145728 is enough, whichever stage runs ahead
 process        300.0 MiB resident, at most 400.0 MiB
-parameters     sha256 abc
+params sha256  abc
 checkpoint     out/step-000009
 `
 	if stdout.String() != want {

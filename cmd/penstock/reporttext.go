@@ -219,7 +219,7 @@ func (r *textReporter) done(o outcome) error {
 	if o.memory.Peak > 0 {
 		fmt.Fprintf(&b, "process        %s resident, at most %s\n", formatBytes(o.memory.Resident), formatBytes(o.memory.Peak))
 	}
-	fmt.Fprintf(&b, "parameters     sha256 %s\n", o.sha256)
+	fmt.Fprintf(&b, "params sha256  %s\n", o.sha256)
 	if o.checkpoint != "" {
 		fmt.Fprintf(&b, "checkpoint     %s\n", o.checkpoint)
 	}

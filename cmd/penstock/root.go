@@ -99,6 +99,7 @@ input.`,
 	root.AddCommand(newTrain(args), newEval(), newPredict(), newExport(), configurable(newBalance()), configurable(newProfile()), configurable(newPlan()), newRemat(), newSchedule(), newReport(), newCheckpoint(), newModels(),
 		newLaunch(), newVersion())
 	completeValues(root)
+	fillHelp(root)
 	return root
 }
 

@@ -23,7 +23,7 @@ func newSchedule() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "schedule NAME --stages P --chunks M [flags]",
-		Short: "Draw a pipeline's schedule and predict its time and memory, without a model",
+		Short: "Draw a schedule and predict its time and memory, without a model",
 		Long: `Draw what each of P devices does when M micro-batches go forward and backward
 through a pipeline, and predict how long that takes and how much it holds.
 
@@ -44,11 +44,11 @@ times are milliseconds then. A value takes the latency and its bytes over the ba
 a link moves one at a time, and no device waits for what it has sent unless --capacity
 says so.
 
-  text   the program, with what is sent and received; penstock schedule check reads it
+  text   the program, with what is sent and received; schedule check reads it
   grid   the time of each action, to the right
   json   actions, what is held, time and bubble
   svg    a picture
-  csv    a row of computations for each device, as torch.distributed.pipelining loads`,
+  csv    a row of computations for each device, for torch.distributed.pipelining`,
 		Example: `  penstock schedule 1f1b --stages 4 --chunks 8
   penstock schedule interleaved --stages 4 --virtual 2 --chunks 8 --format grid
   penstock schedule zb-v --stages 4 --chunks 12 --times f=10,i=14,w=6 --format svg > zb-v.svg
@@ -75,7 +75,8 @@ says so.
 			case "json":
 				text, err = shape.json(s.Name, p)
 			default:
-				text, err = shape.drawn(s.Name, p, format)
+				width, _ := terminalWidth(cmd.OutOrStdout())
+				text, err = shape.drawn(s.Name, p, format, width)
 			}
 			if err != nil {
 				return err
@@ -109,7 +110,7 @@ func scheduleList() string {
 	for _, s := range schedule.Schedules() {
 		fmt.Fprintf(&b, "  %-15s%s\n", s.Name, about[s.Name])
 	}
-	fmt.Fprintf(&b, "  %-15s%s\n", auto, "the fastest within --held at --virtual (1 if left out): of these, or made for the times")
+	fmt.Fprintf(&b, "  %-15s%s\n", auto, "the fastest within --held: of these, or made for the times")
 	return strings.TrimRight(b.String(), "\n")
 }
 
@@ -325,8 +326,8 @@ func scheduleCSV(p *schedule.Program) ([]byte, error) {
 	return []byte(text), err
 }
 
-// drawn draws a program as a grid or as a picture.
-func (s *scheduleShape) drawn(name string, p *schedule.Program, format string) ([]byte, error) {
+// drawn draws a program as a picture, or as a grid of so many characters.
+func (s *scheduleShape) drawn(name string, p *schedule.Program, format string, width int) ([]byte, error) {
 	links, err := s.links()
 	if err != nil {
 		return nil, err
@@ -348,7 +349,7 @@ func (s *scheduleShape) drawn(name string, p *schedule.Program, format string) (
 		idle += timeline.Idle(w) / float64(timeline.Workers)
 	}
 	var b bytes.Buffer
-	_, grid, _ := strings.Cut(timeline.Grid(), "\n") // the unit of time is whatever the times are in
+	_, grid, _ := strings.Cut(timeline.GridParts(width), "\n") // the unit of time is whatever the times are in
 	fmt.Fprintf(&b, "%s%s: a step takes %s, of which devices are idle for %.1f %%\n", name, s.text(), unitText(timeline.Makespan()), 100*idle)
 	b.WriteString(grid)
 	scheduleHeld(&b, p)

@@ -251,7 +251,7 @@ held at most: 2 2
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 	text := must(t, with(replicas, "--format", "text")...).stdout
-	if got := piped(t, text, "schedule", "check", "-"); got.code != exitDone || !strings.Contains(got.stdout, "2 micro-batches, gradients reduced over replicas\n") {
+	if got := piped(t, text, "schedule", "check", "-"); got.code != exitDone || !strings.Contains(strings.ReplaceAll(got.stdout, "\n", " "), "2 micro-batches, gradients reduced over replicas held at most:") {
 		t.Errorf("%+v", got)
 	}
 	if got := piped(t, strings.Replace(text, " 1RED", "", 1), "schedule", "check", "-"); got.code != exitFailed || !strings.Contains(got.stderr, "missing: worker 1, action 7, 1B1: no 1RED follows") {

@@ -63,8 +63,9 @@ reason. It is 2 if the file is no program.`,
 			if p.Reduces() {
 				reduced = ", gradients reduced over replicas"
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the program can run %s: %d stages on %d devices, %d micro-batches%s\n",
-				links, p.Stages, len(p.Workers), p.MicroBatches, reduced)
+			width, _ := terminalWidth(cmd.OutOrStdout())
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), wrapped(fmt.Sprintf("the program can run %s: %d stages on %d devices, %d micro-batches%s",
+				links, p.Stages, len(p.Workers), p.MicroBatches, reduced), width))
 			if err == nil {
 				scheduleHeld(cmd.OutOrStdout(), p)
 			}

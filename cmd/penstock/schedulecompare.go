@@ -218,10 +218,10 @@ func balancedLayers(chain *remat.Chain, stages int) ([]int, error) {
 // do not fit a line of 80 columns.
 func showSchedules(w io.Writer, lines []comparedSchedule, chain bool) error {
 	if !chain {
-		return scheduleTable(w, lines, "HELD AT MOST", func(l comparedSchedule) string { return fmt.Sprintf("%.4g", slices.Max(l.Held)) })
+		return scheduleTable(newTable(w), lines, "HELD AT MOST", func(l comparedSchedule) string { return fmt.Sprintf("%.4g", slices.Max(l.Held)) })
 	}
 	var text bytes.Buffer
-	err := scheduleTable(&text, lines, "PEAK OF EACH DEVICE", func(l comparedSchedule) string {
+	err := scheduleTable(&table{to: &text, width: math.MaxInt}, lines, "PEAK OF EACH DEVICE", func(l comparedSchedule) string {
 		var peaks []string
 		for _, n := range l.Peak {
 			peaks = append(peaks, formatBytes(n))
@@ -230,7 +230,7 @@ func showSchedules(w io.Writer, lines []comparedSchedule, chain bool) error {
 	})
 	if err == nil && slices.ContainsFunc(strings.Split(text.String(), "\n"), func(line string) bool { return len(line) > 80 }) {
 		text.Reset()
-		err = scheduleTable(&text, lines, "HIGHEST PEAK", func(l comparedSchedule) string {
+		err = scheduleTable(newTable(&text), lines, "HIGHEST PEAK", func(l comparedSchedule) string {
 			most := slices.Max(l.Peak)
 			return fmt.Sprintf("%s on device %d", formatBytes(most), slices.Index(l.Peak, most))
 		})
@@ -243,8 +243,7 @@ func showSchedules(w io.Writer, lines []comparedSchedule, chain bool) error {
 }
 
 // scheduleTable prints a table whose last column says what is held.
-func scheduleTable(w io.Writer, lines []comparedSchedule, title string, held func(comparedSchedule) string) error {
-	t := newTable(w)
+func scheduleTable(t *table, lines []comparedSchedule, title string, held func(comparedSchedule) string) error {
 	fmt.Fprintf(t, "SCHEDULE\tSTAGES A DEVICE\tSTEP\tIDLE\t%s\n", title)
 	for _, l := range lines {
 		step := fmt.Sprintf("%.6g", l.Makespan)

@@ -40,7 +40,7 @@ func newPlan() *cobra.Command {
 	var format, out string
 	cmd := &cobra.Command{
 		Use:   "plan CHAIN|--model NAME [flags]",
-		Short: "Find the fastest way to train a model on devices within their memory",
+		Short: "Find the fastest way to train a model within devices' memory",
 		Long: `Find the fastest way to train a model: the schedule, the layers of each stage, the
 number of micro-batches, and what is recomputed, so that no device holds more than its
 limit. A bound says how much faster any plan of those that are searched could be; where
@@ -63,7 +63,7 @@ are divisors of the batch; what they take is taken to grow with their rows. Tran
 cost nothing unless --latency or --bandwidth is given, or a machine:
 
   {"version":1,
-  "devices":[{"name":"gpu","count":8,"bytes":80000000000,"threads":1,"speed":1}],
+  "devices":[{"name":"gpu","count":8,"bytes":80e9,"threads":1,"speed":1}],
   "links":[{"latency_us":5,"bytes_per_second":25e9}]}
 
 A device that is twice as fast as what was measured has the speed 2. It needs as many

@@ -13,7 +13,7 @@ func newPlanExplain() *cobra.Command {
 	var f searchFlags
 	cmd := &cobra.Command{
 		Use:   "explain CHAIN|--model NAME [flags]",
-		Short: "Say what sets the time and the memory of the fastest plan, and what more would gain",
+		Short: "Say what sets the time and memory of the fastest plan",
 		Long: `Find the plan that penstock plan finds, and say which device and which layers set its
 time and its memory, and what a step would take with one more device, with 10 %
 more bytes, and with links of twice the bandwidth.`,

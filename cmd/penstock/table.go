@@ -3,27 +3,25 @@ package main
 import (
 	"bytes"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode/utf8"
 )
 
-// table aligns columns, which tabs are between. On a terminal it fits the width: the last column goes
-// on below where it is text that can be broken, and otherwise columns that have no place follow below,
-// beside the first column once more. What is no terminal gets every row on a line.
+// table aligns columns, which tabs are between. It fits the width of the terminal, or 80 characters
+// elsewhere: the last column goes on below where it is text that can be broken, and otherwise columns that
+// have no place follow below, beside the first column once more. Programs read --format json.
 type table struct {
 	to    io.Writer
-	width int // 0 is any
+	width int
 	text  bytes.Buffer
 }
 
 func newTable(w io.Writer) *table {
-	t := &table{to: w}
-	if width, ok := terminalWidth(w); ok {
-		t.width = width
-	}
-	return t
+	width, _ := terminalWidth(w)
+	return &table{to: w, width: width}
 }
 
 func (t *table) Write(text []byte) (int, error) { return t.text.Write(text) }
@@ -32,28 +30,34 @@ func (t *table) Write(text []byte) (int, error) { return t.text.Write(text) }
 func (t *table) Flush() error {
 	text := t.text.String()
 	t.text.Reset()
-	if t.width > 0 {
-		var fitted strings.Builder
-		whole, ended := strings.CutSuffix(text, "\n")
-		for i, part := range strings.Split(whole, "\n\n") { // tables of their own
-			if i > 0 {
-				fitted.WriteString("\n\n")
-			}
-			fitted.WriteString(strings.Join(fitTable(strings.Split(part, "\n"), t.width), "\n"))
+	var fitted strings.Builder
+	whole, ended := strings.CutSuffix(text, "\n")
+	for i, part := range strings.Split(whole, "\n\n") { // tables of their own
+		if i > 0 {
+			fitted.WriteString("\n\n")
 		}
-		if text = fitted.String(); ended {
-			text += "\n"
-		}
+		fitted.WriteString(strings.Join(fitTable(strings.Split(part, "\n"), t.width), "\n"))
 	}
-	w := tabwriter.NewWriter(t.to, 0, 0, between, ' ', 0)
+	if text = fitted.String(); ended {
+		text += "\n"
+	}
+	var aligned strings.Builder
+	w := tabwriter.NewWriter(&aligned, 0, 0, between, ' ', 0)
 	if _, err := io.WriteString(w, text); err != nil {
 		return err
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := io.WriteString(t.to, blanksAtEnd.ReplaceAllString(aligned.String(), ""))
+	return err
 }
 
+// blanksAtEnd are those of cells without text at the end of lines.
+var blanksAtEnd = regexp.MustCompile(`(?m) +$`)
+
 // between is how many characters are between columns, and leastText how few a column of text may have.
-const between, leastText = 2, 24
+const between, leastText = 2, 12
 
 // fitTable makes rows of lines with tabs that are no wider than width, as far as they can be.
 func fitTable(lines []string, width int) []string {
@@ -151,4 +155,36 @@ func broken(text string, room int) (pieces []string, ok bool) {
 		text = strings.TrimPrefix(string(runes[at:]), " ")
 	}
 	return append(pieces, text), true
+}
+
+// wrapped is a text in lines of at most width characters, as far as it has commas and blanks to break at.
+func wrapped(text string, width int) string {
+	pieces, ok := broken(text, width)
+	if !ok {
+		return text
+	}
+	for i := range pieces {
+		pieces[i] = strings.TrimRight(pieces[i], " ")
+	}
+	return strings.Join(pieces, "\n")
+}
+
+// filled is a text with its paragraphs in lines as long as they may be. Lines that begin with a blank stay.
+func filled(text string, width int) string {
+	var out, paragraph []string
+	end := func() {
+		if paragraph != nil {
+			out, paragraph = append(out, wrapped(strings.Join(paragraph, " "), width)), nil
+		}
+	}
+	for line := range strings.SplitSeq(text, "\n") {
+		if line == "" || line[0] == ' ' {
+			end()
+			out = append(out, line)
+		} else {
+			paragraph = append(paragraph, line)
+		}
+	}
+	end()
+	return strings.Join(out, "\n")
 }

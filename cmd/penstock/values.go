@@ -139,6 +139,49 @@ func list[T any](s *pflag.FlagSet, to *[]T, name, usage string, read func(word s
 	}}, name, usage)
 }
 
+// several is a flag that may be given several times, of an element each time.
+func several[T any](s *pflag.FlagSet, to *[]T, name, usage string, read func(text string) (T, error)) {
+	s.Var(&repeated{read: func(text string) error {
+		x, err := read(text)
+		if err == nil {
+			*to = append(*to, x)
+		}
+		return err
+	}, clear: func() { *to = nil }}, name, usage)
+}
+
+// repeated is the value of a flag that may be given several times.
+type repeated struct {
+	texts []string
+	read  func(text string) error // adds an element
+	clear func()                  // removes all
+}
+
+func (r *repeated) String() string { return strings.Join(r.texts, ",") }
+func (r *repeated) Type() string   { return repeatedType }
+func (r *repeated) Append(text string) error {
+	err := r.read(text)
+	if err == nil {
+		r.texts = append(r.texts, text)
+	}
+	return err
+}
+func (r *repeated) Set(text string) error { return r.Append(text) }
+func (r *repeated) GetSlice() []string    { return r.texts }
+func (r *repeated) Replace(texts []string) error {
+	r.texts = nil
+	r.clear()
+	for _, text := range texts {
+		if err := r.Append(text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// repeatedType is the type of flags that may be given several times, of package pflag's own too.
+const repeatedType = "stringArray"
+
 // layers reads the number of layers of a stage.
 func layers(word string) (int, error) {
 	n, err := strconv.Atoi(word)

@@ -29,14 +29,13 @@ type weightFlags struct {
 
 func (f *weightFlags) register(s *pflag.FlagSet) {
 	path(s, &f.init, "init", "`FILE` of weights to start from, as safetensors: of nn.Save, of penstock checkpoint merge, or others' with the same names; a resumed run has its own")
-	s.Var(&value{read: func(text string) error {
+	several(s, &f.rules.Rename, "init-rename", "`OLD=NEW` parts of the names in --init; may be given several times", func(text string) (nn.Rename, error) {
 		r, err := nn.ParseRename(text)
 		if err != nil {
-			return errors.New("want OLD=NEW, parts of names with dots between them; module= takes a prefix off, =module puts it in front")
+			err = errors.New("want OLD=NEW, parts of names with dots between them; module= takes a prefix off, =module puts it in front")
 		}
-		f.rules.Rename = append(f.rules.Rename, r)
-		return nil
-	}}, "init-rename", "`OLD=NEW` parts of the names in --init; may be given several times")
+		return r, err
+	})
 	s.StringArrayVar(&f.rules.Skip, "init-skip", nil, "`NAME` to leave out of --init, where * stands for any text, as fc.*; may be given several times")
 	trainOnlyFlag(s, &f.trainOnly)
 	s.BoolVar(&f.rules.Partial, "init-partial", false, "leave out what only --init has, or only the model")
