@@ -22,6 +22,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"penstock.example/internal/proctest"
 	"penstock.example/metrics"
 	"penstock.example/remat/solver"
 	"penstock.example/report"
@@ -39,23 +40,37 @@ func best(t testing.TB) []solver.Point {
 	return table.Curve()
 }
 
-// allocator is where tabs come from: one Chromium for all tests.
-var allocator, closeAllocator = context.WithCancel(context.Background())
-
+// TestMain gives Chromium a folder for temporary files, which is removed when it has ended.
 func TestMain(m *testing.M) {
 	flag.Parse()
+	temporary, err := os.MkdirTemp("", "report")
+	if err == nil {
+		err = os.Setenv("TMPDIR", temporary)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	code := m.Run()
-	closeAllocator()
+	if browser != nil {
+		_ = chromedp.Cancel(browser) // which waits for its end
+	}
+	if err := os.RemoveAll(temporary); err != nil {
+		fmt.Fprintln(os.Stderr, "what Chromium has left:", err)
+	}
 	os.Exit(code)
 }
+
+// browser is where tabs come from: one Chromium for all tests. It is nil where none was started.
+var browser context.Context
 
 var chromium = sync.OnceValues(func() (context.Context, error) {
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if path, err := exec.LookPath(name); err == nil {
 			options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
 				chromedp.Flag("disable-dev-shm-usage", true), chromedp.WSURLReadTimeout(time.Minute))
-			exec, _ := chromedp.NewExecAllocator(allocator, options...)
-			browser, _ := chromedp.NewContext(exec)
+			exec, _ := chromedp.NewExecAllocator(context.Background(), options...)
+			browser, _ = chromedp.NewContext(exec)
 			return browser, chromedp.Run(browser)
 		}
 	}
@@ -86,7 +101,7 @@ func newTab(t *testing.T, width, height int64) *tab {
 		t.Fatalf("Chromium does not start: %v", err)
 	}
 	opened, closeTab := chromedp.NewContext(browser)
-	ctx, cancel := context.WithTimeout(opened, time.Minute) // a test that hangs says where
+	ctx, cancel := context.WithTimeout(opened, proctest.Limit) // a test that hangs says where
 	p := &tab{t: t, ctx: ctx}
 	chromedp.ListenTarget(ctx, func(event any) {
 		p.mu.Lock()
