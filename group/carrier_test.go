@@ -7,18 +7,19 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/launch"
 	"penstock.example/torch"
 )
 
 // TestWhoIsToBlameWhileJoining: where connections for tensors cannot be opened, another member may have been lost, of which
 // the others hear a moment later. They blamed themselves.
 func TestWhoIsToBlameWhileJoining(t *testing.T) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := launch.KeepPort(0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = free.Close()
-	opened, err := torch.OpenStore("127.0.0.1", free.Addr().(*net.TCPAddr).Port, true, time.Minute)
+	defer port.Release()
+	opened, err := torch.OpenStore("127.0.0.1", port.Number, true, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}

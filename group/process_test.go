@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -143,20 +142,9 @@ func (p *process) end(began time.Time) (string, time.Duration) {
 	return p.last, p.ended.Sub(began)
 }
 
-// freePort is a port that nobody listens on.
-func freePort(t testing.TB) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 // config is that of a group on this machine.
 func config(t testing.TB, size int) group.Config {
-	return group.Config{Size: size, Address: fmt.Sprintf("127.0.0.1:%d", freePort(t)), Timeout: time.Minute}
+	return group.Config{Size: size, Address: proctest.Address(t), Timeout: time.Minute}
 }
 
 // job starts all members.

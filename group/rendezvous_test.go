@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/proctest"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
 )
@@ -198,38 +199,30 @@ func TestJoinIsGivenUp(t *testing.T) {
 }
 
 // foreign is a store that ends each connection that begins as ours do, as that of libtorch 2 does.
-func foreign(t *testing.T) (port int) {
+func foreign(t *testing.T) (address string) {
 	t.Helper()
-	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		port = l.Addr().(*net.TCPAddr).Port
-		next, err := net.Listen("tcp", fmt.Sprintf(":%d", port+1))
-		if err != nil {
-			_ = l.Close()
-			continue
-		}
-		_ = next.Close()
-		t.Cleanup(func() { _ = l.Close() })
-		go func() {
-			for {
-				conn, err := l.Accept()
-				if err != nil {
-					return
-				}
-				_, _ = conn.Read(make([]byte, 1))
-				_ = conn.Close()
-			}
-		}()
-		return port
+	at := proctest.AddressOfTwo(t) // rank 0 takes the next port instead
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 1))
+			_ = conn.Close()
+		}
+	}()
+	return at
 }
 
 func TestAgentStoreOfAnotherLibtorch(t *testing.T) {
 	cfg := config(t, 2)
-	cfg.Address = fmt.Sprintf("127.0.0.1:%d", foreign(t))
+	cfg.Address = foreign(t)
 	allSay(t, attempts(t, cfg, rank(1)), "is not rank 0 of a job")
 	cfg.AgentStore = true
 	none(t, attempts(t, cfg, rank(0), rank(1)))
@@ -267,7 +260,7 @@ func TestWhatIsLeftOfAnEarlierStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := old.Set("penstock/control", fmt.Appendf(nil, "penstock 1\n127.0.0.1:%d\nx", freePort(t))); err != nil {
+	if err := old.Set("penstock/control", fmt.Appendf(nil, "penstock 1\n%s\nx", proctest.Address(t))); err != nil {
 		t.Fatal(err)
 	}
 	time.AfterFunc(300*time.Millisecond, old.Close)

@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -136,12 +135,7 @@ type crewMember struct {
 // start starts so many processes.
 func start(t *testing.T, processes int) *crew {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") // a port that nobody listens on
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	_ = l.Close()
+	address := proctest.Address(t)
 	c := &crew{dir: t.TempDir()}
 	for rank := range processes {
 		text, err := json.Marshal(group.Config{Rank: rank, Size: processes, Address: address, Silence: 2 * time.Minute})

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -89,17 +88,6 @@ func TestProcessKilledWhileSaving(t *testing.T) {
 	}
 }
 
-// freeAddress is an address at which nobody listens.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer free.Close()
-	return free.Addr().String()
-}
-
 // silence is longer than a machine that is busy with other tests keeps a member from its heartbeats.
 const silence = 2 * time.Minute
 
@@ -107,7 +95,7 @@ const silence = 2 * time.Minute
 // returns the last step that one of them says to have saved.
 func killOne(t *testing.T, dirs []string, victim int, after time.Duration) (said int64) {
 	t.Helper()
-	address := freeAddress(t)
+	address := proctest.Address(t)
 	var processes []*exec.Cmd
 	lines := make(chan string, 1<<16)
 	ended := make(chan error, len(dirs))
@@ -180,7 +168,7 @@ func TestRestoreOverGloo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	address := freeAddress(t)
+	address := proctest.Address(t)
 	all := newMembers(t, dirs, 5, func(rank, param int) bool { return param%3 != rank })
 	for rank, err := range each(all, func(rank int, m member) (err error) {
 		defer m.free()

@@ -43,7 +43,7 @@ func another(random *rand.Rand, n int) int { return (n+random.IntN(3))%4 + 1 }
 // startAs starts the processes of a run with the variables that torchrun gives them at a restart.
 func startAs(t *testing.T, n, restart int, args ...string) (all []*process) {
 	t.Helper()
-	host, port, _ := strings.Cut(unused(t), ":")
+	host, port, _ := strings.Cut(proctest.AddressOfTwo(t), ":")
 	for rank := range n {
 		all = append(all, begin(t, []string{fmt.Sprintf("WORLD_SIZE=%d", n), fmt.Sprintf("RANK=%d", rank), fmt.Sprintf("LOCAL_RANK=%d", rank),
 			"MASTER_ADDR=" + host, "MASTER_PORT=" + port, fmt.Sprintf("TORCHELASTIC_RESTART_COUNT=%d", restart)}, args...))
@@ -148,7 +148,7 @@ func (e *elastic) wait(nodes int, before string) string {
 func TestChanges(t *testing.T) {
 	changes, random := changes(t)
 	out := filepath.Join(t.TempDir(), "out")
-	e := &elastic{t, with([]string{"--nodes", "1:4", "--rendezvous", unused(t), "--wait", "1s", "--restarts", "1000000", "--"},
+	e := &elastic{t, with([]string{"--nodes", "1:4", "--rendezvous", proctest.AddressOfTwo(t), "--wait", "1s", "--restarts", "1000000", "--"},
 		with(small, "--format", "json", "--out", out, "--save-every", "1", "--steps", "1000000")...), map[int]*process{}}
 	n := another(random, 0)
 	for node := range n {
@@ -222,7 +222,7 @@ func TestChanges(t *testing.T) {
 // Launchers of two machines start all their processes again after a failure on one.
 func TestLaunchersOfTwoMachines(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
-	args := with([]string{"launch", "--nodes", "2", "--processes", "2", "--rendezvous", unused(t), "--restarts", "1", "--"},
+	args := with([]string{"launch", "--nodes", "2", "--processes", "2", "--rendezvous", proctest.AddressOfTwo(t), "--restarts", "1", "--"},
 		with(small, "--format", "json", "--out", out, "--save-every", "1", "--steps", "40")...)
 	one := begin(t, []string{token + "=a"}, with(args[:1], with([]string{"--node-rank", "1"}, args[1:]...)...)...)
 	zero := begin(t, []string{token + "=a"}, with(args[:1], with([]string{"--node-rank", "0"}, args[1:]...)...)...)

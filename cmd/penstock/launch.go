@@ -240,7 +240,16 @@ func (l *launcher) onNodes(ctx context.Context, saves bool) error {
 
 // start starts the processes of this machine and waits until they have ended.
 func (l *launcher) start(ctx context.Context, p launch.Place, abandon <-chan struct{}) error {
-	job, err := l.job(p)
+	at := l.rendezvous
+	if at == "" {
+		port, err := launch.KeepPort(0)
+		if err != nil {
+			return err
+		}
+		defer port.Release()
+		at = port.Address()
+	}
+	job, err := l.job(p, at)
 	if err != nil {
 		return err
 	}
@@ -293,17 +302,11 @@ func (f *launchFlags) environment(p launch.Place, local int, at string) map[stri
 	}
 }
 
-// job makes the job of a start.
-func (l *launcher) job(p launch.Place) (job launch.Job, err error) {
+// job makes the job of a start, whose processes meet at an address.
+func (l *launcher) job(p launch.Place, at string) (job launch.Job, err error) {
 	program, err := os.Executable()
 	if err != nil {
 		return job, fmt.Errorf("finding the program to start: %w", err)
-	}
-	at := l.rendezvous
-	if at == "" {
-		if at, err = freeAddress(); err != nil {
-			return job, err
-		}
 	}
 	for local := range l.processes {
 		environment := append(withoutTorchrun(os.Environ()), token+"="+l.secret, launchedBy+"="+shellQuoted(os.Args))
@@ -325,15 +328,6 @@ func withoutTorchrun(environment []string) []string {
 		name, _, _ := strings.Cut(assignment, "=")
 		return name == token || slices.Contains(torchrunVariables, name)
 	})
-}
-
-// freeAddress is an address of the loopback interface that nobody listens at.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("finding a free port: %w", err)
-	}
-	return l.Addr().String(), l.Close()
 }
 
 // fileOf is the file that a writer is, so that a process can have it, or else the writer.

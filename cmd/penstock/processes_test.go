@@ -188,26 +188,9 @@ func TestProcessesTrainAsOne(t *testing.T) {
 	}
 }
 
-// unused is an address of this machine that nobody listens at, nor at the port next to it.
-func unused(t *testing.T) string {
-	t.Helper()
-	for {
-		address, err := freeAddress()
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, port, _ := net.SplitHostPort(address)
-		n, _ := strconv.Atoi(port)
-		if next, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", n+1)); err == nil {
-			next.Close()
-			return address
-		}
-	}
-}
-
 // Without a launcher processes say themselves which they are.
 func TestProcessesStartedByHand(t *testing.T) {
-	args := with(inThree, "--steps", "2", "--processes", "2", "--rendezvous", unused(t))
+	args := with(inThree, "--steps", "2", "--processes", "2", "--rendezvous", proctest.AddressOfTwo(t))
 	one, zero := begin(t, []string{token + "=a"}, with(args, "--rank", "1")...), begin(t, []string{token + "=a"}, with(args, "--rank", "0")...)
 	if a, b := zero.end(t), one.end(t); a != exitDone || b != exitDone {
 		t.Fatalf("exit codes %d and %d, stderr:\n%s\n%s", a, b, zero.stderr, one.stderr)
@@ -219,7 +202,7 @@ func TestProcessesStartedByHand(t *testing.T) {
 
 // srun and mpirun say in variables of their own which process is which.
 func TestProcessesOfOtherLaunchers(t *testing.T) {
-	_, port, _ := strings.Cut(unused(t), ":")
+	_, port, _ := strings.Cut(proctest.AddressOfTwo(t), ":")
 	args := with(inThree, "--steps", "2")
 	for name, environment := range map[string]func(rank int) []string{
 		"srun": func(rank int) []string {
@@ -246,7 +229,7 @@ func TestProcessesOfOtherLaunchers(t *testing.T) {
 func TestRestartsOfSeveralLaunchers(t *testing.T) {
 	args, out := with(inThree, "--steps", "2"), filepath.Join(t.TempDir(), "out")
 	for _, to := range []string{"1", "3"} { // from the beginning, and from a checkpoint
-		host, port, _ := strings.Cut(unused(t), ":")
+		host, port, _ := strings.Cut(proctest.AddressOfTwo(t), ":")
 		var all []*process
 		for rank := range 2 {
 			all = append(all, begin(t, []string{"WORLD_SIZE=2", "MASTER_ADDR=" + host, "MASTER_PORT=" + port,
@@ -480,7 +463,7 @@ func TestAFailureOfOneProcess(t *testing.T) {
 // A process waits for the others for as long as it is told, and says who has not come.
 func TestAProcessThatDoesNotCome(t *testing.T) {
 	for rank, want := range []string{"rank 1 of 2 did not come to 127.0.0.1:", "rank 1 of 2: nobody answers at"} {
-		p := begin(t, nil, with(inThree, "--processes", "2", "--rank", fmt.Sprint(rank), "--rendezvous", unused(t), "--join-timeout", "1s")...)
+		p := begin(t, nil, with(inThree, "--processes", "2", "--rank", fmt.Sprint(rank), "--rendezvous", proctest.AddressOfTwo(t), "--join-timeout", "1s")...)
 		if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), want) || !strings.Contains(p.stderr.String(), "more time (--join-timeout)") {
 			t.Errorf("rank %d: exit code %d, stderr %q; want %s", rank, code, p.stderr, want)
 		}
@@ -489,7 +472,7 @@ func TestAProcessThatDoesNotCome(t *testing.T) {
 
 // Processes with other flags all say who differs in what.
 func TestProcessesThatDiffer(t *testing.T) {
-	address := unused(t)
+	address := proctest.AddressOfTwo(t)
 	start := func(rank int, more ...string) *process {
 		return begin(t, []string{token + "=a"}, with(with(inThree, "--steps", "2", "--processes", "3", "--rendezvous", address, "--rank", fmt.Sprint(rank)), more...)...)
 	}
@@ -503,7 +486,7 @@ func TestProcessesThatDiffer(t *testing.T) {
 // What the launcher of one machine refuses, the others hear at once, whichever it is.
 func TestALauncherThatRefuses(t *testing.T) {
 	for refuser := range 2 {
-		address := unused(t)
+		address := proctest.AddressOfTwo(t)
 		var all []*process
 		for node := range 2 {
 			args := with(append([]string{"launch", "--nodes", "2", "--node-rank", fmt.Sprint(node), "--processes", "1", "--rendezvous", address, "--"}, inThree...), "--steps", "2", "--balance", "3,3")
@@ -522,7 +505,7 @@ func TestALauncherThatRefuses(t *testing.T) {
 
 // Launchers that are given other numbers of machines all say so, and start nothing.
 func TestLaunchersThatDiffer(t *testing.T) {
-	address := unused(t)
+	address := proctest.AddressOfTwo(t)
 	var all []*process
 	for node, nodes := range []string{"2", "1:3", "1:3"} {
 		all = append(all, begin(t, []string{token + "=a"}, with(append([]string{"launch", "--nodes", nodes, "--node-rank", fmt.Sprint(node), "--rendezvous", address, "--"}, inThree...), "--steps", "2")...))
@@ -540,7 +523,7 @@ func TestALauncherThatCannotReachTheFirst(t *testing.T) {
 	launcher := func(at string) *process {
 		return begin(t, []string{token + "=a"}, with([]string{"launch", "--nodes", "2", "--node-rank", "1", "--rendezvous", at, "--join-timeout", "3s", "--"}, inThree...)...)
 	}
-	at := unused(t)
+	at := proctest.AddressOfTwo(t)
 	p, unknown := launcher(at), launcher("nobody.invalid:7")
 	host, port, _ := net.SplitHostPort(at)
 	n, _ := strconv.Atoi(port)
@@ -557,7 +540,7 @@ func TestALauncherThatCannotReachTheFirst(t *testing.T) {
 // Files of flags and programs may lie elsewhere for each process. What stands in them counts.
 func TestProcessesWithFiles(t *testing.T) {
 	both := func(first, second []string, variables ...string) (a, b *process) {
-		address := unused(t)
+		address := proctest.AddressOfTwo(t)
 		start := func(rank string, more, environment []string) *process {
 			return begin(t, append([]string{token + "=a"}, environment...), append([]string{"train", "--data", "synthetic", "--batch", "32", "--chunks", "4", "--balance", "3,3", "--steps", "2", "--format", "json",
 				"--processes", "2", "--rendezvous", address, "--rank", rank}, more...)...)
@@ -603,7 +586,7 @@ func TestAProcessThatIsRefused(t *testing.T) {
 		{1, exitUsage, []string{"--schedule", "none"}, "there is no such file"},
 		{0, exitUsage, []string{"--dashboard", taken.Addr().String()}, "address already in use"},
 	} {
-		host, port, _ := strings.Cut(unused(t), ":")
+		host, port, _ := strings.Cut(proctest.AddressOfTwo(t), ":")
 		var all []*process
 		for rank := range 3 {
 			args, environment := with(inThree, "--steps", "2"), []string{token + "=a"}
@@ -632,7 +615,7 @@ func TestAProcessThatIsRefused(t *testing.T) {
 
 // The place of a process that is refused is that of its flags, also those of its file.
 func TestAProcessWithAFileThatIsRefused(t *testing.T) {
-	file, address := textFile(t, "flags.toml", "replicas = 4\nstages = 1\nbatch = 32\nmodel = \"mlp\"\ndata = \"synthetic\"\n"), unused(t)
+	file, address := textFile(t, "flags.toml", "replicas = 4\nstages = 1\nbatch = 32\nmodel = \"mlp\"\ndata = \"synthetic\"\n"), proctest.AddressOfTwo(t)
 	start := func(rank string, more ...string) *process {
 		return begin(t, []string{token + "=a"}, with([]string{"train", "--config", file, "--steps", "2", "--processes", "2", "--join-timeout", "1h", "--rendezvous", address, "--rank", rank}, more...)...)
 	}
@@ -652,7 +635,7 @@ func TestAnAddressThatIsWrong(t *testing.T) {
 			t.Errorf("rank %d: exit code %d, stderr %q", rank, code, p.stderr)
 		}
 	}
-	at := unused(t)
+	at := proctest.AddressOfTwo(t)
 	p := begin(t, nil, with(inThree, "--processes", "2", "--rank", "1", "--rendezvous", at, "--join-timeout", "3s")...)
 	if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), "calls rank 0, which does not answer yet\" at="+at) || !strings.Contains(p.stderr.String(), "within 3s: dial tcp "+at+": connect: connection refused; want rank 0 started by then") {
 		t.Errorf("exit code %d, stderr %q", code, p.stderr)
@@ -694,7 +677,7 @@ func TestADeviceThatOneProcessLacks(t *testing.T) {
 		t.Skip("there is a GPU")
 	}
 	var all []*process
-	address := unused(t)
+	address := proctest.AddressOfTwo(t)
 	for rank := range 2 {
 		all = append(all, begin(t, []string{token + "=a"}, with(small, "--balance", "3,3", "--steps", "1", "--devices", "cpu:0,cuda:0", "--processes", "2", "--rendezvous", address, "--rank", fmt.Sprint(rank))...))
 	}
@@ -707,7 +690,7 @@ func TestADeviceThatOneProcessLacks(t *testing.T) {
 
 // What is not there on one process's machine is said on all.
 func TestDataThatOneProcessLacks(t *testing.T) {
-	address := unused(t)
+	address := proctest.AddressOfTwo(t)
 	file := filepath.Join(t.TempDir(), "text")
 	if err := os.WriteFile(file, bytes.Repeat([]byte("a text. "), 1000), 0o666); err != nil {
 		t.Fatal(err)
@@ -785,7 +768,7 @@ func TestNoRestartForWhatIsRefused(t *testing.T) {
 // How to go on is the command line of launch, also where one process is left of a run on several machines.
 func TestHowToGoOnWithOneProcessOfLaunch(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
-	p := begin(t, []string{token + "=a"}, append([]string{"launch", "--nodes", "1:3", "--wait", "10ms", "--rendezvous", unused(t), "--"}, with(inThree, "--steps", "1000000", "--out", out)...)...)
+	p := begin(t, []string{token + "=a"}, append([]string{"launch", "--nodes", "1:3", "--wait", "10ms", "--rendezvous", proctest.AddressOfTwo(t), "--"}, with(inThree, "--steps", "1000000", "--out", out)...)...)
 	p.after(t, 2)
 	if err := p.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"penstock.example/internal/launch"
+	"penstock.example/internal/proctest"
 )
 
 // gathering is a job on several nodes, whose launchers are in this process.
@@ -37,12 +38,7 @@ var errLeft, errAbandoned = errors.New("saved and left"), errors.New("missed ano
 
 func gather(t *testing.T, least, most int) *gathering {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	return &gathering{t: t, starts: make(chan started), nodes: launch.Nodes{Address: l.Addr().String(), Token: "a", Processes: 2, Least: least, Most: most,
+	return &gathering{t: t, starts: make(chan started), nodes: launch.Nodes{Address: proctest.Address(t), Token: "a", Processes: 2, Least: least, Most: most,
 		Wait: time.Millisecond, Timeout: forever}}
 }
 

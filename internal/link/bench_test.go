@@ -2,14 +2,14 @@ package link_test
 
 import (
 	"context"
-	"net"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/launch"
 	"penstock.example/internal/link"
+	"penstock.example/internal/proctest"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 )
@@ -122,15 +122,6 @@ func linkEnd(b *testing.B, g *group.Group, elements int64) end {
 	}
 }
 
-func freePort(b *testing.B) int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 // both calls f for ranks 0 and 1 at the same time.
 func both(b *testing.B, f func(rank int) error) {
 	b.Helper()
@@ -151,7 +142,12 @@ func both(b *testing.B, f func(rank int) error) {
 // inThreeWays runs a benchmark with the ends of two members.
 func inThreeWays(b *testing.B, elements int64, f func(b *testing.B, ends [2]end)) {
 	var raw [2]*torch.Gloo
-	store, err := torch.OpenStore("localhost", freePort(b), true, time.Second)
+	port, err := launch.KeepPort(0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer port.Release()
+	store, err := torch.OpenStore("localhost", port.Number, true, time.Second)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -161,7 +157,7 @@ func inThreeWays(b *testing.B, elements int64, f func(b *testing.B, ends [2]end)
 		return err
 	})
 	var groups [2]*group.Group
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(b)))
+	address := proctest.Address(b)
 	both(b, func(rank int) (err error) {
 		groups[rank], err = group.Join(context.Background(), group.Config{Rank: rank, Size: 2, Address: address})
 		return err

@@ -1,0 +1,48 @@
+package launch
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"syscall"
+)
+
+// Port is a port of the loopback interface that is kept for the process that is to listen there. A port that was only
+// found free may be given to somebody else before that. This one is bound, and nobody listens: the system gives it to
+// nobody who asks for any port, and whoever names it may listen, as it allows reuse.
+type Port struct {
+	Number int
+	socket int
+}
+
+// KeepPort keeps a port, or with 0 any that is free. It fails if somebody has the port. The caller releases it.
+func KeepPort(number int) (p *Port, err error) {
+	failed := func(err error) (*Port, error) { return nil, fmt.Errorf("launch: keeping port %d: %w", number, err) }
+	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return failed(err)
+	}
+	defer func() {
+		if err != nil {
+			_ = syscall.Close(socket)
+		}
+	}()
+	// Reuse is allowed after bind: a port that another process keeps is refused.
+	if err := syscall.Bind(socket, &syscall.SockaddrInet4{Port: number, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return failed(err)
+	}
+	if err := syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
+		return failed(err)
+	}
+	at, err := syscall.Getsockname(socket)
+	if err != nil {
+		return failed(err)
+	}
+	return &Port{at.(*syscall.SockaddrInet4).Port, socket}, nil
+}
+
+// Address is the port's, such as 127.0.0.1:29500.
+func (p *Port) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number)) }
+
+// Release gives the port to whoever asks. Who listens there goes on.
+func (p *Port) Release() error { return syscall.Close(p.socket) }
