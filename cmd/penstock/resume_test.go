@@ -184,11 +184,11 @@ func TestInterruptedBeforeTheFirstStep(t *testing.T) {
 }
 
 // start runs a command line in a process of its own and returns when it has taken a step.
-func start(t *testing.T, args ...string) (cmd *exec.Cmd, stdout *bufio.Scanner, stderr *bytes.Buffer) {
+func start(t *testing.T, args ...string) (cmd *exec.Cmd, stdout *bufio.Scanner, stderr *transcript) {
 	t.Helper()
 	cmd = exec.Command(os.Args[0], args...)
 	cmd.Env = append(os.Environ(), asCommand+"=1")
-	stderr = &bytes.Buffer{}
+	stderr = &transcript{}
 	cmd.Stderr = stderr
 	pipe, err := cmd.StdoutPipe()
 	if err != nil {
@@ -238,12 +238,13 @@ func TestSignal(t *testing.T) {
 // TestSecondSignal: whoever does not want to wait for the step signals twice.
 func TestSecondSignal(t *testing.T) {
 	cmd, _, stderr := start(t, "train", "--model", "resnet20", "--data", "synthetic", "--batch", "1024", "--chunks", "1", "--format", "json", "--epochs", "100")
-	for range 2 {
-		time.Sleep(200 * time.Millisecond) // well within the second step: each takes more than a second
-		if err := cmd.Process.Signal(os.Interrupt); err != nil {
-			t.Fatal(err)
-		}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
 	}
+	for proctest.Runs(cmd.Process.Pid) && !strings.Contains(stderr.String(), "Ctrl-C again") {
+		time.Sleep(time.Millisecond)
+	}
+	interruptAgain(cmd.Process)
 	var exit *exec.ExitError
 	if err := cmd.Wait(); !errors.As(err, &exit) || !exit.Sys().(syscall.WaitStatus).Signaled() || !strings.Contains(stderr.String(), "Ctrl-C again") {
 		t.Errorf("%v, stderr:\n%s", err, stderr)
