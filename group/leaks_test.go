@@ -25,8 +25,12 @@ func TestGroupsLeaveNoThreadAndNoConnection(t *testing.T) {
 	torchtest.Check(t)
 	const groups, more = 12, 6 // Go may start a thread of its own now and then
 	var threads, files int
-	for i := range groups {
-		all := inProcess(t, config(t, 3))
+	var configs []group.Config // each keeps a port
+	for range groups {
+		configs = append(configs, config(t, 3))
+	}
+	for i, cfg := range configs {
+		all := inProcess(t, cfg)
 		none(t, each(all, exchange))
 		if i%2 == 1 {
 			all[1].Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: "enough"})
