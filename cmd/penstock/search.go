@@ -206,7 +206,7 @@ func (f *searchFlags) read(cmd *cobra.Command, args []string) (searchJob, error)
 		return job, badUsage("--chunks %d: it does not divide the %d rows of --batch", f.chunks, f.batch)
 	case f.replicas != nil && (f.machine == "" || f.batch == 0):
 		return job, badUsage("--replicas: want --machine FILE and --batch N with it")
-	case f.machine != "" && (f.latency > 0 || f.bandwidth > 0):
+	case f.machine != "" && f.linked():
 		return job, badUsage("--machine has the links; want --latency and --bandwidth left out")
 	}
 	c, err := readChain(cmd, args[0])
@@ -254,7 +254,9 @@ func (f *searchFlags) read(cmd *cobra.Command, args []string) (searchJob, error)
 		for i := range f.stages {
 			job.machine.Devices = append(job.machine.Devices, search.Device{Name: fmt.Sprint("device ", i), Threads: threads})
 		}
-		job.machine.Links = f.joined(nil)
+		if f.linked() {
+			job.machine.Links = []search.Link{f.link()}
+		}
 	}
 	if f.stages > len(c.Layers) {
 		return job, badUsage("--stages %d: the chain has %d layers; want at most as many", f.stages, len(c.Layers))
@@ -265,12 +267,11 @@ func (f *searchFlags) read(cmd *cobra.Command, args []string) (searchJob, error)
 	return job, nil
 }
 
-// joined is the links of a machine, with the one that --latency and --bandwidth say.
-func (f *searchFlags) joined(links []search.Link) []search.Link {
-	if f.latency > 0 || f.bandwidth > 0 {
-		links = append(links, search.Link{Latency: f.latency, Bandwidth: f.bandwidth})
-	}
-	return links
+// linked says whether --latency or --bandwidth say what links cost, and link is what they say.
+func (f *searchFlags) linked() bool { return f.latency > 0 || f.bandwidth > 0 }
+
+func (f *searchFlags) link() search.Link {
+	return search.Link{Latency: f.latency, Bandwidth: f.bandwidth}
 }
 
 // chainOrModel wants the file of a chain, or --model.

@@ -82,8 +82,10 @@ func (f *searchFlags) ofModel(cmd *cobra.Command) (job searchJob, err error) {
 		return job, badUsage("--model %s: want --batch N with it, the rows of a step", f.of.modelName)
 	case f.rows > 0 || f.replicas != nil:
 		return job, badUsage("--rows and --replicas are for a chain; want them left out with --model")
-	case f.machine != "" && (f.latency > 0 || f.bandwidth > 0):
+	case f.machine != "" && f.linked():
 		return job, badUsage("--machine has the links; want --latency and --bandwidth left out")
+	case f.stages == 0 && f.linked():
+		return job, badUsage("--latency and --bandwidth: want --devices P with them, which links join, or --machine FILE")
 	}
 	if err := f.of.check(cmd.Flags()); err != nil {
 		return job, err
@@ -95,18 +97,21 @@ func (f *searchFlags) ofModel(cmd *cobra.Command) (job searchJob, err error) {
 	}
 	cores := runtime.NumCPU()
 	var machine search.Machine
-	if f.machine != "" {
+	threads := f.modelThreads(cores)
+	switch {
+	case f.machine != "":
 		if machine, err = readMachine(cmd, f.machine); err != nil {
 			return job, err
 		}
-	} else {
+	case f.linked():
+		machine = linkedMachine("cpu:", f.stages, slices.Max(threads), f.link())
+	default:
 		machine = thisMachine(max(cores, f.stages*max(m.threads, 1)))
-		if f.stages > cores {
-			fmt.Fprintf(cmd.ErrOrStderr(), "--devices %d: there are %d cores, so that a step will take longer than planned\n", f.stages, cores)
-		}
 	}
-	machine.Links = f.joined(machine.Links)
-	return f.measure(cmd.Context(), cmd.ErrOrStderr(), m, machine, f.modelThreads(cores))
+	if f.machine == "" && f.stages > cores {
+		fmt.Fprintf(cmd.ErrOrStderr(), "--devices %d: there are %d cores, so that a step will take longer than planned\n", f.stages, cores)
+	}
+	return f.measure(cmd.Context(), cmd.ErrOrStderr(), m, machine, threads)
 }
 
 // ofSamples makes the model for the samples of --data, or for those that it usually reads.

@@ -44,8 +44,8 @@ started them, or with --processes, --rank and --rendezvous. Each has some of the
 stages. All must have the same command line, data and program. --replicas has the
 pipeline several times, in as many processes as there are, or in one.
 
-With --plan auto a run measures the model and plans itself, with a device for each
-process at least. Resumed in the same world it keeps its plan, and in another, with
+With --plan auto a run measures the model, and what values take from process to process,
+and plans itself, with a device for each process at least. Resumed in the same world it keeps its plan, and in another, with
 other processes, cores, flags or limits, it plans again and says what has changed.
 
 With --checkpoint optimal the run says first, for each stage, how many bytes it

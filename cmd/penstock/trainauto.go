@@ -136,7 +136,14 @@ func (j *job) choosePlan(ctx context.Context, stderr io.Writer) error {
 	was, old := j.lastPlan()
 	line := old
 	if was.World != j.world {
-		made, err := group.FromFirst(ctx, j.group, "plan", func() (searchLine, error) { return j.planNow(ctx, stderr) })
+		var between search.Link
+		if j.world.Processes > 1 {
+			if between, err = measureLinks(ctx, j.group); err != nil {
+				return err
+			}
+			fmt.Fprintf(stderr, "from process to process: %s and %s/s, as measured\n", micros(us(between.Latency)), formatBytes(int64(between.Bandwidth)))
+		}
+		made, err := group.FromFirst(ctx, j.group, "plan", func() (searchLine, error) { return j.planNow(ctx, stderr, between) })
 		if err != nil {
 			return err
 		}
@@ -226,8 +233,19 @@ func (j *job) coresOfEach(ctx context.Context) (int, error) {
 	return least, nil
 }
 
-// planNow plans the model as it is to be trained.
-func (j *job) planNow(ctx context.Context, stderr io.Writer) (line searchLine, err error) {
+// machine is what a plan is for, whose devices may have so many threads: the cores of one process, or processes with
+// links between them. Stages in one process share nothing else.
+func (w planWorld) machine(threads []int, between search.Link) search.Machine {
+	most := slices.Max(threads)
+	if w.Processes == 1 {
+		return thisMachine(max(w.Cores, w.Stages*most))
+	}
+	each := (w.devices() + w.Processes - 1) / w.Processes
+	return linkedMachine("process ", w.Processes, max(w.Cores, each*most), between)
+}
+
+// planNow plans the model as it is to be trained, by processes that are joined by such links.
+func (j *job) planNow(ctx context.Context, stderr io.Writer, between search.Link) (line searchLine, err error) {
 	w := j.world
 	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(), chunks: w.Chunks,
 		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, trainOnly: j.weights.trainOnly, autocast: j.config.Autocast, threads: w.Threads, repeats: 3, seed: j.config.Seed}}
@@ -238,9 +256,8 @@ func (j *job) planNow(ctx context.Context, stderr io.Writer) (line searchLine, e
 	if m.measuredModel, err = measuredOn(&j.modelFlags, j.training.Info()); err != nil {
 		return line, err
 	}
-	cores := w.Cores * w.Processes
-	threads := f.modelThreads(cores)
-	plan, err := f.measure(ctx, stderr, m, thisMachine(max(cores, f.stages*slices.Max(threads))), threads)
+	threads := f.modelThreads(w.Cores * w.Processes)
+	plan, err := f.measure(ctx, stderr, m, w.machine(threads, between), threads)
 	if err != nil {
 		return line, err
 	}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"penstock.example/group"
+	"penstock.example/planner/search"
+)
+
+// All members measure the same links, each of which takes time.
+func TestLinksAreMeasured(t *testing.T) {
+	members := group.Local(3)
+	links, errs := make([]search.Link, len(members)), make([]error, len(members))
+	var all sync.WaitGroup
+	for i, g := range members {
+		all.Go(func() { links[i], errs[i] = measureLinks(t.Context(), g) })
+	}
+	all.Wait()
+	for i, l := range links {
+		if errs[i] != nil || l != links[0] || l.Latency <= 0 || l.Bandwidth <= 0 {
+			t.Errorf("rank %d: %+v, %v", i, l, errs[i])
+		}
+		if err := members[i].Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What links take counts in the plan of a model: here a second from device to device, for a step's forward and backward.
+func TestPlansOfModelsCountLinks(t *testing.T) {
+	model := []string{"--model", "mlp", "--batch", "16", "--chunks", "2", "--schedule", "gpipe", "--repeats", "1"}
+	if line := planLine(t, with(model, "--devices", "2", "--latency", "1s")...); line.Step < 2e6 || line.Step > 3e6 || len(line.Balance) != 2 {
+		t.Errorf("%+v, want a step of two seconds on two devices", line)
+	}
+	refuses(t, with([]string{"plan"}, with(model, "--latency", "1s")...), exitUsage, "--latency and --bandwidth: want --devices P with them")
+
+	// Of three stages in two processes two are in one, and values go over one link.
+	f := searchFlags{batch: 16, chunks: 2, stages: 3, schedules: []string{"gpipe"}, of: measureFlags{modelFlags: modelFlags{modelName: "mlp"}, optimizer: "sgd", threads: 1, repeats: 1, seed: 1}}
+	m := &modelSearch{measureFlags: f.of}
+	var err error
+	if m.measuredModel, err = newMeasuredModel("mlp", nil); err != nil {
+		t.Fatal(err)
+	}
+	w := planWorld{Processes: 2, Cores: 1, Stages: 3}
+	job, err := f.measure(t.Context(), io.Discard, m, w.machine([]int{1}, search.Link{Latency: 1e9}), []int{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := job.search(t.Context(), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if step := found.Best.Step.Seconds(); step < 2 || step > 3 || !slices.Equal(found.Best.Devices, []string{"process 0/0", "process 0/1", "process 1"}) {
+		t.Errorf("a step of %v s on %q, want two seconds on two parts of the first process and the second", step, found.Best.Devices)
+	}
+}
+
+// Processes that plan themselves say what the link between them takes.
+func TestProcessesMeasureTheirLinks(t *testing.T) {
+	p := begin(t, nil, launched(2, with(inAuto, "--steps", "1", "--chunks", "4")...)...)
+	if code := p.end(t); code != exitDone || strings.Count(p.stderr.String(), "from process to process: ") != 1 {
+		t.Errorf("exit code %d, stderr:\n%s", code, p.stderr)
+	}
+	if got := must(t, with(inAuto, "--steps", "1", "--chunks", "4")...); strings.Contains(got.stderr, "from process to process") {
+		t.Errorf("of one process:\n%s", fmt.Sprint(got.stderr))
+	}
+}
