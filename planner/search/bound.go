@@ -1,6 +1,10 @@
 package search
 
-import "penstock.example/schedule"
+import (
+	"slices"
+
+	"penstock.example/schedule"
+)
 
 // order is the computations of a worker in the order of the program.
 //
@@ -163,23 +167,34 @@ func (p *space) quick(s, i, j int) int64 {
 	return out
 }
 
+// state is what bound knows of a stage of the worker.
+type state struct {
+	around
+	from, to int // the worker's stages before and after; -1 is none
+	enter    int64
+	leave    int64
+	forward  []int64 // by micro-batch: its end
+	backward []int64
+}
+
+// bounding is memory that bound uses again and again.
+type bounding struct {
+	states []state // by stage
+	ends   []int64
+}
+
 // bound is a bound of a step in which the stages of a worker, from unit first[s] up to but not including
 // last[s], take these times. It is never below quick where these are those without recomputation, and
 // never above what simulate finds.
 func (p *space) bound(w int, first, last []int, times []stageTimes) (end int64) {
 	o := &p.order[w]
-	type state struct {
-		around
-		from, to int // the worker's stages before and after; -1 is none
-		enter    int64
-		leave    int64
-		forward  []int64 // by micro-batch: its end
-		backward []int64
-	}
-	states := make([]state, p.stages())
+	memory := &p.bounding
+	memory.states = slices.Grow(memory.states[:0], p.stages())[:p.stages()]
+	memory.ends = slices.Grow(memory.ends[:0], 2*p.m*len(o.stages))[:2*p.m*len(o.stages)]
+	states, ends := memory.states, memory.ends
 	fastest := p.fast[p.stages()-1]
 	for k, s := range o.stages {
-		t := state{around: p.around(s, first[s], last[s]), from: -1, to: -1, forward: make([]int64, p.m), backward: make([]int64, p.m)}
+		t := state{around: p.around(s, first[s], last[s]), from: -1, to: -1, forward: ends[2*k*p.m:][:p.m], backward: ends[(2*k+1)*p.m:][:p.m]}
 		t.enter = t.before
 		if k > 0 {
 			t.from = o.stages[k-1]

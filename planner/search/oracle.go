@@ -125,8 +125,7 @@ func (o *oracle) ask(ctx context.Context, w int, first, last []int) (*cell, erro
 	return c.at(p, w, first, last), nil
 }
 
-// need is the least limit of a worker's stages: there is a plan of them within it, and none is found within
-// a byte less.
+// need is the least limit of a worker's stages, as planner.Shortage has it: there is a plan of them within it.
 func (o *oracle) need(ctx context.Context, w int, first, last []int) (int64, error) {
 	key := o.key(w, first, last)
 	if need, known := o.needs[key]; known {

@@ -52,8 +52,8 @@ type Result struct {
 	// Short is what devices lack where no plan fits for lack of bytes: of all cuts of all spaces, that whose devices
 	// need the least. Within the limits that it names a plan is found.
 	Short *planner.MemoryError
-	// ShortProved says that with a byte less on the device that needs most no plan is found. It is false where the
-	// search for that ended early, as it may with several stages on each device.
+	// ShortProved says that no cut has a lower least limit, as planner.Shortage has it, on the device that needs
+	// most. It is false where the search for that ended early, as it may with several stages on each device.
 	ShortProved bool
 }
 

@@ -36,7 +36,8 @@ func (f *finder) several() error {
 	if err := f.improve(tries); err != nil {
 		return err
 	}
-	b := &branch{f: f, load: make([]int64, len(p.workers)), outer: make([]int64, len(p.workers)), fastest: p.fast[p.stages()-1]}
+	b := &branch{f: f, load: make([]int64, len(p.workers)), outer: make([]int64, len(p.workers)), fastest: p.fast[p.stages()-1],
+		first: make([]int, p.stages()), last: make([]int, p.stages()), times: make([]stageTimes, p.stages())}
 	for w := range b.outer {
 		b.outer[w] = none // not known yet
 	}
@@ -88,6 +89,9 @@ type branch struct {
 	load    []int64 // by worker: of its stages so far, for one micro-batch
 	outer   []int64 // by worker: what is before and after its first stage
 	fastest int
+	// By stage, of the worker that goesOn looks at.
+	first, last []int
+	times       []stageTimes
 }
 
 func (b *branch) descend(c cut) error {
@@ -170,8 +174,7 @@ func (b *branch) goesOn(c cut) (bool, error) {
 	if stages := p.order[w].stages; stages[len(stages)-1] != s {
 		return true, nil
 	}
-	first, last := make([]int, p.stages()), make([]int, p.stages())
-	times := make([]stageTimes, p.stages())
+	first, last, times := b.first, b.last, b.times // only those of the worker's stages count
 	for _, t := range p.order[w].stages {
 		first[t], last[t] = c[t], c[t+1]
 		times[t] = p.times(t, c[t], c[t+1])

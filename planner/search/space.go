@@ -38,6 +38,8 @@ type space struct {
 	order   []order // by worker
 	oracle  *oracle // under limits
 	work    int     // actions that were simulated
+
+	bounding bounding
 }
 
 // worker is what a device of the machine, or a part of it, has for the pipeline.
