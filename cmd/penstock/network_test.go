@@ -61,11 +61,10 @@ func TestACutLink(t *testing.T) {
 	for _, row := range []struct {
 		name, loopback string
 		cut            func(w *nettest.Network)
-		said           string // by rank 1
 	}{
-		{"cut", "", func(w *nettest.Network) { w.Cut(1) }, "is lost: nothing was heard of it for 5s"},
-		{"mute", "", func(w *nettest.Network) { w.Mute(1) }, "is lost: nothing was heard of it for 5s"},
-		{"stopped", "1", func(*nettest.Network) {}, "is lost: "},
+		{"cut", "", func(w *nettest.Network) { w.Cut(1) }},
+		{"mute", "", func(w *nettest.Network) { w.Mute(1) }},
+		{"stopped", "1", func(*nettest.Network) {}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Setenv(nettest.LoopbackVariable, row.loopback)
@@ -99,7 +98,10 @@ func TestACutLink(t *testing.T) {
 			for rank, p := range all {
 				want := "rank 1 is lost: nothing was heard of it for 5s"
 				if rank == 1 {
-					want = row.said
+					want = "is lost: nothing was heard of it for 5s"
+				}
+				if rank == 1 && !w.Carries() { // it may find first that the others have left
+					want = "is lost: "
 				}
 				if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), want) {
 					t.Errorf("rank %d: exit code %d, stderr %q; want %s", rank, code, p.stderr, want)
