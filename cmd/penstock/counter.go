@@ -59,6 +59,23 @@ func (c *counter) end() {
 	}
 }
 
+// evaluations shows evaluations that follow one another.
+type evaluations struct {
+	w       io.Writer
+	counter *counter // of the running one; nil between them
+}
+
+// at shows that so many samples are done.
+func (e *evaluations) at(what string, done, all int) {
+	if e.counter == nil {
+		e.counter = newCounter(e.w, what, "samples")
+	}
+	if e.counter.at(done, all); done == all {
+		e.counter.end()
+		e.counter = nil
+	}
+}
+
 // newPlainBar makes a bar with a description in front, which is gone when it ends.
 func newPlainBar(w io.Writer, width, all int, what string) *progressbar.ProgressBar {
 	cells := 20

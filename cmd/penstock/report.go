@@ -39,10 +39,18 @@ type outcome struct {
 // each on a line of its own. Their fields stay.
 type jsonReporter struct {
 	out *json.Encoder
+	evaluations
 	durations
 }
 
-func newJSONReporter(w io.Writer) *jsonReporter { return &jsonReporter{out: json.NewEncoder(w)} }
+// newJSONReporter reports on stdout, and on a terminal how far an evaluation is, which has no lines.
+func newJSONReporter(stdout, stderr io.Writer) *jsonReporter {
+	r := &jsonReporter{out: json.NewEncoder(stdout)}
+	if _, live := terminalWidth(stderr); live {
+		r.evaluations.w = stderr
+	}
+	return r
+}
 
 type stepLine struct {
 	Step             int64   `json:"step"`
@@ -77,7 +85,11 @@ func (r *jsonReporter) step(s train.StepInfo) error {
 	return r.out.Encode(stepLine{s.Step, s.Loss, s.SamplesPerSecond, s.Peak})
 }
 
-func (r *jsonReporter) evaluating(string, int, int) {}
+func (r *jsonReporter) evaluating(what string, done, all int) {
+	if r.evaluations.w != nil {
+		r.evaluations.at(what, done, all)
+	}
+}
 
 // validationLine is a line after the last step of an epoch, with --validate.
 type validationLine struct {

@@ -216,3 +216,32 @@ func TestFlagOf(t *testing.T) {
 		}
 	}
 }
+
+// TestJSONReportOfEvaluations: on a terminal an evaluation is seen while it runs, as a bar that is gone
+// when it ends; elsewhere nothing is said of it but its line.
+func TestJSONReportOfEvaluations(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	quiet := newJSONReporter(&stdout, &stderr)
+	quiet.evaluating("validating", 0, 10)
+	if quiet.evaluations.counter != nil {
+		t.Error("what is no terminal has a counter")
+	}
+	r := newJSONReporter(&stdout, &stderr)
+	r.evaluations.w = &stderr
+	r.evaluating("validating", 0, 10)
+	r.evaluations.counter.width, r.evaluations.counter.next = 80, time.Time{}
+	r.evaluating("validating", 4, 10)
+	if !strings.Contains(stderr.String(), "validating  40%") {
+		t.Errorf("%q", &stderr)
+	}
+	r.evaluating("validating", 10, 10)
+	if r.evaluations.counter != nil || !strings.HasSuffix(stderr.String(), "\r") || stdout.Len() > 0 {
+		t.Errorf("%q, %q", &stderr, &stdout)
+	}
+	if err := r.validated(train.ValidationInfo{Epoch: 1, Step: 7, Evaluation: train.Evaluation{Loss: new(0.5), Accuracy: new(0.25)}, Better: true}); err != nil {
+		t.Fatal(err)
+	}
+	if want := `{"epoch":1,"step":7,"validation_loss":0.5,"validation_accuracy":0.25,"best":true}` + "\n"; stdout.String() != want {
+		t.Errorf("%s, want %s", &stdout, want)
+	}
+}

@@ -153,7 +153,7 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 
 	var show reporter
 	if p.format == "json" {
-		show = newJSONReporter(stdout)
+		show = newJSONReporter(stdout, stderr)
 	} else {
 		show = newTextReporter(stdout, stderr, j)
 	}
