@@ -39,6 +39,9 @@ type Options struct {
 	// Tokenizer is where the tokenizer is that makes tokens of text, as tokenizer.Open takes it. ""
 	// leaves the text's bytes.
 	Tokenizer string
+	// OnText is told how many bytes of how many have become tokens, while Open makes tokens of text. Nil is
+	// nobody.
+	OnText func(done, all int)
 
 	// Holdout is the share of a set without a part to test with that is kept for testing: of texts
 	// and tokens the end, of other sets samples that are drawn by Seed. 0 means 0.1.

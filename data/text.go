@@ -136,7 +136,7 @@ func openText(path string, o Options) (train, test Dataset, err error) {
 	if o.Tokenizer == "" {
 		whole, err = NewText(joined(contents), window)
 	} else {
-		tokens, classes, failure := tokenised(contents, paths, o.Tokenizer)
+		tokens, classes, failure := tokenised(contents, paths, o)
 		if failure != nil {
 			return nil, nil, fmt.Errorf("data: text: %w", failure)
 		}
@@ -157,20 +157,29 @@ func openText(path string, o Options) (train, test Dataset, err error) {
 	return whole.part(0, cut), whole.part(cut, whole.size()), nil
 }
 
-// tokenised is the tokens of texts, each text's by itself, by the tokenizer at a path, and how many
-// that one has.
-func tokenised(texts [][]byte, paths []string, path string) (tokens []int32, classes int, err error) {
-	t, err := tokenizer.Open(path)
+// tokenised is the tokens of texts, each text's by itself, by the tokenizer that the options name, and how
+// many that one has.
+func tokenised(texts [][]byte, paths []string, o Options) (tokens []int32, classes int, err error) {
+	t, err := tokenizer.Open(o.Tokenizer)
 	if err != nil {
 		return nil, 0, err
 	}
 	tokens = []int32{} // not nil, also without a text
+	before, all := 0, 0
+	for _, text := range texts {
+		all += len(text)
+	}
 	for i, text := range texts {
-		ids, err := t.Encode(text)
+		err := t.EncodeParts(text, func(ids []int32, done int) error {
+			if tokens = append(tokens, ids...); o.OnText != nil {
+				o.OnText(before+done, all)
+			}
+			return nil
+		})
 		if err != nil {
 			return nil, 0, fmt.Errorf("%s: %w", paths[i], err)
 		}
-		tokens = append(tokens, ids...)
+		before += len(text)
 	}
 	return tokens, t.Len(), nil
 }

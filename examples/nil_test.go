@@ -32,6 +32,7 @@ import (
 	"penstock.example/safetensors"
 	"penstock.example/schedule"
 	"penstock.example/segment"
+	"penstock.example/tokenizer"
 	"penstock.example/torch"
 	"penstock.example/trace"
 	"penstock.example/train"
@@ -305,11 +306,12 @@ func nils(g given) map[string]struct {
 		"schedule.Simulate.p":              {func() error { return discard(schedule.Simulate(nil, schedule.Unit)) }, "schedule: Check: the program is nil"},
 		"schedule.Simulate.duration":       {func() error { return discard(schedule.Simulate(&schedule.Program{}, nil)) }, "schedule: Simulate: the function of durations is nil"},
 
-		"trace.Read.r":               {func() error { return discard(trace.Read(nil)) }, "trace: Read: the reader is nil"},
-		"report.Write.w":             {func() error { return report.Write(nil, report.Page{}) }, "report: Write: the writer is nil"},
-		"trace.Write.w":              {func() error { return trace.Write(nil, schedule.Timeline{}, trace.Options{}) }, "trace: Write: the writer is nil"},
-		"safetensors.NewFile.source": {func() error { return discard(safetensors.NewFile(nil, 0)) }, "safetensors: NewFile: the source is nil"},
-		"safetensors.Write.w":        {func() error { return safetensors.Write(nil, nil, nil) }, "safetensors: Write: the writer is nil"},
+		"trace.Read.r":                          {func() error { return discard(trace.Read(nil)) }, "trace: Read: the reader is nil"},
+		"report.Write.w":                        {func() error { return report.Write(nil, report.Page{}) }, "report: Write: the writer is nil"},
+		"trace.Write.w":                         {func() error { return trace.Write(nil, schedule.Timeline{}, trace.Options{}) }, "trace: Write: the writer is nil"},
+		"safetensors.NewFile.source":            {func() error { return discard(safetensors.NewFile(nil, 0)) }, "safetensors: NewFile: the source is nil"},
+		"tokenizer.Tokenizer.EncodeParts.yield": {func() error { return new(tokenizer.Tokenizer).EncodeParts(nil, nil) }, "tokenizer: EncodeParts: yield is nil"},
+		"safetensors.Write.w":                   {func() error { return safetensors.Write(nil, nil, nil) }, "safetensors: Write: the writer is nil"},
 
 		"data.NewLoader.set":     {func() error { return discard(data.NewLoader(nil, data.LoaderConfig{BatchSize: 1})) }, "data: NewLoader: the data set is nil"},
 		"data.Loader.Next.ctx":   {func() error { return discard(g.loader.Next(ctx)) }, "data: " + background},

@@ -43,6 +43,10 @@ type file struct {
 	}
 }
 
+// elsewhere says what to do with a tokenizer that is not read here, such as one of WordPiece, of Unigram, or
+// of SentencePiece's byte-pair encoding.
+const elsewhere = "for any other tokenizer make the tokens with Hugging Face's library and write them by numpy's tofile as uint16 or uint32, which the data set tokens reads"
+
 // step is a normalizer or a pre-tokenizer, or several in a row.
 type step struct {
 	Type             string
@@ -64,7 +68,7 @@ func parse(content []byte) (*Tokenizer, error) {
 	m := f.Model
 	switch {
 	case m.Type != "BPE" && m.Type != "":
-		return nil, fmt.Errorf("model.type is %q; want BPE: no other model of tokens is read", m.Type)
+		return nil, fmt.Errorf("model.type is %q; want BPE: %s", m.Type, elsewhere)
 	case len(m.Vocab) == 0:
 		return nil, errors.New("model.vocab has no tokens; want a tokenizer.json of byte-pair encoding: this may be another kind of file")
 	case m.Dropout != 0:
@@ -128,7 +132,7 @@ func (t *Tokenizer) normalise(s *step) error {
 	}
 	form, ok := map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}[s.Type]
 	if !ok || t.form != nil {
-		return fmt.Errorf("normalizer is %s; want none, or one of NFC, NFD, NFKC and NFKD", s.Type)
+		return fmt.Errorf("normalizer is %s; want none, or one of NFC, NFD, NFKC and NFKD: %s", s.Type, elsewhere)
 	}
 	t.form = &form
 	return nil
@@ -184,7 +188,7 @@ func (t *Tokenizer) split(s *step) error {
 			return fmt.Errorf("pre_tokenizer has a Split with the behavior %q; want Isolated or Removed", s.Behavior)
 		}
 	default:
-		return fmt.Errorf("pre_tokenizer is %s; want ByteLevel, Split, Digits, or a Sequence of them", s.Type)
+		return fmt.Errorf("pre_tokenizer is %s; want ByteLevel, Split, Digits, or a Sequence of them: %s", s.Type, elsewhere)
 	}
 	one, err := newSplit(pattern, matches, gaps)
 	if err != nil {

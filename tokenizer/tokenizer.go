@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
+
+	"penstock.example/internal/arg"
 )
 
 // Tokenizer is a vocabulary and the rules by which a text becomes its tokens. It does not change, so
@@ -30,11 +32,28 @@ func (t *Tokenizer) Len() int { return len(t.tokens) }
 // Encode returns the numbers of the text's tokens, none of which stands for anything but the text.
 // The error says the line and the column, from 1, of a byte that is not UTF-8, or of a character that
 // the vocabulary lacks, where there is no token for the unknown.
-func (t *Tokenizer) Encode(text []byte) ([]int32, error) {
-	if at := invalid(text); at >= 0 {
-		return nil, fmt.Errorf("tokenizer: %s: byte 0x%02x is not UTF-8; want text in UTF-8, as iconv makes it", place(string(text[:at])), text[at])
+func (t *Tokenizer) Encode(text []byte) (ids []int32, err error) {
+	err = t.EncodeParts(text, func(part []int32, _ int) error {
+		ids = append(ids, part...)
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	e := encoder{Tokenizer: t, known: map[string][]int32{}}
+	return ids, nil
+}
+
+// EncodeParts is Encode for texts whose tokens are not wanted at once: yield is given them in order, some
+// thousands at a time, with about how many bytes of the text are done. The slice is yield's until it returns;
+// an error that it returns ends the encoding, and is returned.
+func (t *Tokenizer) EncodeParts(text []byte, yield func(ids []int32, done int) error) error {
+	if err := arg.Given(yield, "tokenizer: EncodeParts: yield", "a function that takes the tokens"); err != nil {
+		return err
+	}
+	if at := invalid(text); at >= 0 {
+		return fmt.Errorf("tokenizer: %s: byte 0x%02x is not UTF-8; want text in UTF-8, as iconv makes it", place(string(text[:at])), text[at])
+	}
+	e := encoder{Tokenizer: t, known: map[string][]int32{}, yield: yield}
 	whole, from := string(text), 0
 	var matches [][]int
 	if t.anyAdded != nil {
@@ -42,13 +61,15 @@ func (t *Tokenizer) Encode(text []byte) ([]int32, error) {
 	}
 	for _, m := range matches {
 		if err := e.segment(whole, from, m[0]); err != nil {
-			return nil, err
+			return err
 		}
 		e.ids = append(e.ids, t.added[whole[m[0]:m[1]]])
 		from = m[1]
 	}
-	err := e.segment(whole, from, len(whole))
-	return e.ids, err
+	if err := e.segment(whole, from, len(whole)); err != nil {
+		return err
+	}
+	return yield(e.ids, len(whole))
 }
 
 // Decode returns the text of tokens. It is what was encoded, but for what the tokenizer itself
@@ -78,13 +99,17 @@ func (t *Tokenizer) Decode(ids []int32) ([]byte, error) {
 // encoder is an Encode under way.
 type encoder struct {
 	*Tokenizer
-	ids   []int32
+	ids   []int32 // that yield was not given yet
+	yield func(ids []int32, done int) error
 	known map[string][]int32 // tokens of pieces that were met before
 }
 
 // mostKnown is how many pieces an encoder remembers, the first that it meets: frequent words come
 // early.
 const mostKnown = 1 << 16
+
+// partSize is about how many tokens yield is given at a time.
+const partSize = 1 << 14
 
 // segment encodes what is between two added tokens.
 func (e *encoder) segment(whole string, from, to int) error {
@@ -114,8 +139,12 @@ func (e *encoder) segment(whole string, from, to int) error {
 				e.known[piece] = ids
 			}
 		}
-		e.ids = append(e.ids, ids...)
-		return nil
+		if e.ids = append(e.ids, ids...); len(e.ids) < partSize {
+			return nil
+		}
+		err := e.yield(e.ids, from+min(at, to-from)) // normalising may have made the text longer
+		e.ids = e.ids[:0]
+		return err
 	})
 }
 

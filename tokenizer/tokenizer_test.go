@@ -3,6 +3,7 @@ package tokenizer_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -281,6 +282,34 @@ func wantError(t *testing.T, err error, want ...string) {
 	for _, w := range want {
 		if err == nil || !strings.Contains(err.Error(), w) {
 			t.Errorf("%v, want %q", err, w)
+		}
+	}
+}
+
+// TestEncodeParts: the parts are the whole, each of some thousands of tokens, and what is done grows to the
+// end of the text; an error of yield ends it.
+func TestEncodeParts(t *testing.T) {
+	for _, path := range []string{"testdata/tokenizer.json", "testdata/split.json"} {
+		tok, text := open(t, path), bytes.Repeat([]byte("The stages of a pipeline.\n"), 20_000)
+		want, err := tok.Encode(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []int32
+		parts, before := 0, 0
+		err = tok.EncodeParts(text, func(ids []int32, done int) error {
+			if done < before || done > len(text) || len(ids) > 1<<15 {
+				t.Errorf("%s: %d tokens, %d bytes done after %d", path, len(ids), done, before)
+			}
+			got, before, parts = append(got, ids...), done, parts+1
+			return nil
+		})
+		if err != nil || !slices.Equal(got, want) || before != len(text) || parts < 5 {
+			t.Errorf("%s: %d tokens in %d parts, %d bytes, %v; want %d tokens", path, len(got), parts, before, err, len(want))
+		}
+		stop, calls := errors.New("stop"), 0
+		if err := tok.EncodeParts(text, func([]int32, int) error { calls++; return stop }); err != stop || calls != 1 {
+			t.Errorf("%v after %d calls", err, calls)
 		}
 	}
 }

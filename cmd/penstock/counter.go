@@ -59,21 +59,28 @@ func (c *counter) end() {
 	}
 }
 
-// evaluations shows evaluations that follow one another.
-type evaluations struct {
+// counters shows what is done one after the other, such as evaluations.
+type counters struct {
 	w       io.Writer
-	counter *counter // of the running one; nil between them
+	of      string   // "samples"
+	counter *counter // of what is being done; nil between them
 }
 
-// at shows that so many samples are done.
-func (e *evaluations) at(what string, done, all int) {
+// at shows that so many are done.
+func (e *counters) at(what string, done, all int) {
 	if e.counter == nil {
-		e.counter = newCounter(e.w, what, "samples")
+		e.counter = newCounter(e.w, what, e.of)
 	}
 	if e.counter.at(done, all); done == all {
 		e.counter.end()
 		e.counter = nil
 	}
+}
+
+// showText shows how much of a text has become tokens.
+func showText(w io.Writer) func(done, all int) {
+	c := counters{w: w, of: "bytes"}
+	return func(done, all int) { c.at("encoding text", done, all) }
 }
 
 // newPlainBar makes a bar with a description in front, which is gone when it ends.

@@ -122,6 +122,7 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 	if err != nil {
 		return nil, "", err
 	}
+	p.data.OnText = showText(cmd.ErrOrStderr())
 	training, test, err := data.Open(p.dataName, p.dataDir, p.data)
 	torch.TrimProcess() // reading took more than what was read
 	if err != nil {

@@ -34,6 +34,7 @@ func verbLines(t *testing.T) map[string][]string {
 		"penstock train":                 with(small, "--steps", "1"),
 		"penstock eval":                  {"eval", saved},
 		"penstock predict":               {"predict", saved, numbersFile(t, "1, 28, 28", make([]float32, 784)...)},
+		"penstock tokenize":              {"tokenize", textFile(t, "a.txt", "the stages"), "--tokenizer", "../../tokenizer/testdata", "--out", filepath.Join(t.TempDir(), "a.bin")},
 		"penstock export":                {"export", saved, "--out", filepath.Join(t.TempDir(), "model.safetensors")},
 		"penstock checkpoint":            {"checkpoint"},
 		"penstock checkpoint inspect":    {"checkpoint", "inspect", saved},

@@ -38,8 +38,8 @@ type outcome struct {
 // jsonReporter is the reporter of --format json: an object for each step and one for the outcome,
 // each on a line of its own. Their fields stay.
 type jsonReporter struct {
-	out *json.Encoder
-	evaluations
+	out         *json.Encoder
+	evaluations counters // without a writer nothing is shown
 	durations
 }
 
@@ -47,7 +47,7 @@ type jsonReporter struct {
 func newJSONReporter(stdout, stderr io.Writer) *jsonReporter {
 	r := &jsonReporter{out: json.NewEncoder(stdout)}
 	if _, live := terminalWidth(stderr); live {
-		r.evaluations.w = stderr
+		r.evaluations = counters{w: stderr, of: "samples"}
 	}
 	return r
 }

@@ -227,7 +227,7 @@ func TestJSONReportOfEvaluations(t *testing.T) {
 		t.Error("what is no terminal has a counter")
 	}
 	r := newJSONReporter(&stdout, &stderr)
-	r.evaluations.w = &stderr
+	r.evaluations = counters{w: &stderr, of: "samples"}
 	r.evaluating("validating", 0, 10)
 	r.evaluations.counter.width, r.evaluations.counter.next = 80, time.Time{}
 	r.evaluating("validating", 4, 10)

@@ -26,7 +26,7 @@ type textReporter struct {
 	width   func() int               // of the terminal, which may change
 	ended   bool                     // there are no more steps
 	left    bool                     // what follows is below the bar
-	apart   evaluations              // from the bar
+	apart   counters                 // of evaluations apart from the bar
 	shown   time.Time                // when progress was shown last
 	samples int
 	peaks   highest
@@ -41,7 +41,7 @@ const (
 )
 
 func newTextReporter(stdout, stderr io.Writer, j *job) *textReporter {
-	r := &textReporter{stdout: stdout, stderr: stderr, apart: evaluations{w: stderr}, title: j.modelName + " on " + j.dataName,
+	r := &textReporter{stdout: stdout, stderr: stderr, apart: counters{w: stderr, of: "samples"}, title: j.modelName + " on " + j.dataName,
 		devices: j.pipe.Devices(), names: j.pipe.Config().DeviceNames(), last: j.last}
 	if width, ok := terminalWidth(stderr); ok {
 		r.bar = newBar(stderr, width, j.loop.Step, j.last)

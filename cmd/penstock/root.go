@@ -96,7 +96,7 @@ input.`,
 	// For all verbs. Cobra's own messages are of one line and name the flag or argument.
 	root.SetFlagErrorFunc(unread)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newTrain(args), newEval(), newPredict(), newExport(), configurable(newBalance()), configurable(newProfile()), configurable(newPlan()), newRemat(), newSchedule(), newReport(), newCheckpoint(), newModels(),
+	root.AddCommand(newTrain(args), newEval(), newPredict(), newExport(), newTokenize(), configurable(newBalance()), configurable(newProfile()), configurable(newPlan()), newRemat(), newSchedule(), newReport(), newCheckpoint(), newModels(),
 		newLaunch(), newVersion())
 	completeValues(root)
 	fillHelp(root)

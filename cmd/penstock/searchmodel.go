@@ -92,7 +92,7 @@ func (f *searchFlags) ofModel(cmd *cobra.Command) (job searchJob, err error) {
 	}
 	m := &modelSearch{measureFlags: f.of}
 	m.update.Momentum = momentumOf(cmd.Flags(), m.optimizer, m.momentum)
-	if m.measuredModel, err = f.ofSamples(); err != nil {
+	if m.measuredModel, err = f.ofSamples(cmd.ErrOrStderr()); err != nil {
 		return job, err
 	}
 	cores := runtime.NumCPU()
@@ -115,11 +115,12 @@ func (f *searchFlags) ofModel(cmd *cobra.Command) (job searchJob, err error) {
 }
 
 // ofSamples makes the model for the samples of --data, or for those that it usually reads.
-func (f *searchFlags) ofSamples() (measuredModel, error) {
+func (f *searchFlags) ofSamples(stderr io.Writer) (measuredModel, error) {
 	of := &f.of.modelFlags
 	if of.dataName == "" {
 		return newMeasuredModel(of.modelName, of.settings)
 	}
+	of.data.OnText = showText(stderr)
 	training, _, err := data.Open(of.dataName, of.dataDir, of.data)
 	if err != nil {
 		return measuredModel{}, err

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -73,4 +76,57 @@ func TestRefusesTokenizers(t *testing.T) {
 		})
 	}
 	must(t, onText(t, "--init", weights, "--set", "classes=400,context=12")...)
+}
+
+// TestTokenize: tokens that are written once train the weights that the text itself trains, in either type;
+// what is wrong is named, and nothing is written.
+func TestTokenize(t *testing.T) {
+	dir := t.TempDir()
+	line := onText(t, "--format", "json")
+	text := line[slices.Index(line, "--data-dir")+1]
+	_, want := lines(t, must(t, line...).stdout)
+	for _, kind := range []string{"uint16", "uint32"} {
+		out := filepath.Join(dir, kind+".bin")
+		r := must(t, "tokenize", text, "--tokenizer", fixtureTokenizer, "--out", out, "--type", kind)
+		_, flags, ok := strings.Cut(r.stdout, "\nto train: ")
+		if !ok {
+			t.Fatalf("%+v", r)
+		}
+		args := with([]string{"train", "--model", "gpt2", "--set", "depth=1,width=8,heads=2", "--window", "8", "--batch", "4", "--chunks", "2", "--steps", "1", "--format", "json"}, strings.Fields(flags)...)
+		if _, got := lines(t, must(t, args...).stdout); got.ParamsSHA256 != want.ParamsSHA256 || got.TestAccuracy != want.TestAccuracy {
+			t.Errorf("%s: %+v, want %+v", kind, got, want)
+		}
+	}
+	for _, row := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{text}, exitUsage, "--tokenizer is needed"},
+		{[]string{text, "--tokenizer", fixtureTokenizer}, exitUsage, "--out is needed"},
+		{[]string{"--tokenizer", fixtureTokenizer, "--out", "x.bin"}, exitUsage, "FILE is missing"},
+		{[]string{"none.txt", "--tokenizer", fixtureTokenizer}, exitUsage, "none.txt: no such file"},
+		{[]string{text, "--tokenizer", "none"}, exitUsage, "--tokenizer: tokenizer: stat none: no such file"},
+		{[]string{textFile(t, "a.txt", ""), "--tokenizer", fixtureTokenizer}, exitFailed, "no tokens"},
+		{[]string{textFile(t, "b.txt", "a\nb\xff"), "--tokenizer", fixtureTokenizer}, exitFailed, "b.txt: tokenizer: line 2, column 2: byte 0xff is not UTF-8"},
+		{[]string{text, "--tokenizer", textFile(t, "t.json", `{"model":{"type":"Unigram","vocab":{"a":0}}}`)}, exitUsage, `model.type is "Unigram"; want BPE: for any other tokenizer make the tokens with`},
+	} {
+		args := row.args
+		out := filepath.Join(dir, "none.bin")
+		if row.code == exitFailed || len(args) == 3 && args[0] != "--tokenizer" && !strings.Contains(row.want, "--out") {
+			args = with(args, "--out", out)
+		}
+		r := command(t, with([]string{"tokenize"}, args...)...)
+		if r.code != row.code || r.stdout != "" || !strings.Contains(r.stderr, row.want) {
+			t.Errorf("%v: %+v, want %d, %s", args, r, row.code, row.want)
+		}
+		if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	before, _ := os.ReadFile(text)
+	r := command(t, "tokenize", text, "--tokenizer", fixtureTokenizer, "--out", text)
+	if after, err := os.ReadFile(text); r.code != exitUsage || err != nil || len(after) == 0 || string(after) != string(before) {
+		t.Errorf("%+v, %v", r, err)
+	}
 }

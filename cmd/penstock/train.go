@@ -116,6 +116,7 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (p plan, err err
 		return f.plan(cmd.Flags(), os.Getenv)
 	}
 	if p.member.Rank == 0 { // the others write nothing
+		p.data.OnText = showText(cmd.ErrOrStderr())
 		if err := checkOutput(cmd.OutOrStdout()); err != nil {
 			return p, err
 		}
