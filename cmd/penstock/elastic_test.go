@@ -125,7 +125,8 @@ func (e *elastic) launch(node int) {
 func (e *elastic) wait(nodes int, before string) string {
 	e.t.Helper()
 	want := fmt.Sprintf(", %s\n", processes(nodes))
-	for until := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
+	defer proctest.Watch(e.t, e.launchers[0].Cmd, proctest.Limit)()
+	for ; ; time.Sleep(time.Millisecond) {
 		all := e.launchers[0].stderr.String()
 		last := ""
 		for line := range strings.Lines(all[len(before):]) {
@@ -136,7 +137,7 @@ func (e *elastic) wait(nodes int, before string) string {
 		if strings.HasSuffix(last, want) {
 			return all
 		}
-		if time.Now().After(until) || !proctest.Runs(e.launchers[0].Process.Pid) {
+		if !proctest.Runs(e.launchers[0].Process.Pid) {
 			e.t.Fatalf("no start on %d nodes after\n%s\nbut\n%s", nodes, before, all[len(before):])
 		}
 	}
@@ -159,7 +160,7 @@ func TestChanges(t *testing.T) {
 	for range changes {
 		moment := time.Duration(random.Int64N(int64(2 * time.Second)))
 		if before := steps(); random.IntN(2) == 0 { // in a step, or while it is saved
-			for until := time.Now().Add(time.Minute); steps() == before && time.Now().Before(until); {
+			for until := time.Now().Add(proctest.Limit); steps() == before && time.Now().Before(until); {
 				time.Sleep(time.Millisecond)
 			}
 			moment /= 10
@@ -183,7 +184,7 @@ func TestChanges(t *testing.T) {
 		said = e.wait(n, said)
 		counts[n]++
 	}
-	for until, before := time.Now().Add(time.Minute), steps(); steps() < before+2; time.Sleep(5 * time.Millisecond) {
+	for until, before := time.Now().Add(proctest.Limit), steps(); steps() < before+2; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatalf("no step after %d changes; stderr:\n%s", changes, e.launchers[0].stderr)
 		}
@@ -223,11 +224,12 @@ func TestChanges(t *testing.T) {
 func TestLaunchersOfTwoMachines(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	args := with([]string{"launch", "--nodes", "2", "--processes", "2", "--rendezvous", proctest.AddressOfTwo(t), "--restarts", "1", "--"},
-		with(small, "--format", "json", "--out", out, "--save-every", "1", "--steps", "40")...)
+		with(small, "--format", "json", "--out", out, "--save-every", "1", "--steps", "100")...)
 	one := begin(t, []string{token + "=a"}, with(args[:1], with([]string{"--node-rank", "1"}, args[1:]...)...)...)
 	zero := begin(t, []string{token + "=a"}, with(args[:1], with([]string{"--node-rank", "0"}, args[1:]...)...)...)
+	victim := one.member(t, 3)
 	zero.after(t, 2)
-	if err := syscall.Kill(one.member(t, 3), syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	for node, p := range []*process{zero, one} {
@@ -237,7 +239,7 @@ func TestLaunchersOfTwoMachines(t *testing.T) {
 			t.Errorf("node %d: exit code %d, stderr:\n%s", node, code, p.stderr)
 		}
 	}
-	if _, done := lines(t, zero.stdout.String()); done.ParamsSHA256 != sha(t, with(small, "--steps", "40")...) || one.stdout.String() != "" {
+	if _, done := lines(t, zero.stdout.String()); done.ParamsSHA256 != sha(t, with(small, "--steps", "100")...) || one.stdout.String() != "" {
 		t.Errorf("node 0 wrote %+v, node 1 %q", done, one.stdout)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"penstock.example/internal/proctest"
 	"penstock.example/metrics"
 )
 
@@ -91,7 +92,7 @@ func TestMetricsOfAKilledRun(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(time.Millisecond) {
+	for began := time.Now(); time.Since(began) < proctest.Limit; time.Sleep(time.Millisecond) {
 		if saved, _ := filepath.Glob(filepath.Join(out, "step-*")); len(saved) > 0 {
 			break
 		}

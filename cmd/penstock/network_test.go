@@ -79,7 +79,7 @@ func TestACutLink(t *testing.T) {
 			}
 			began := time.Now()
 			left := func(ranks ...*process) {
-				for slices.ContainsFunc(ranks, func(p *process) bool { return proctest.Runs(p.Process.Pid) }) && time.Since(began) < time.Minute {
+				for slices.ContainsFunc(ranks, func(p *process) bool { return proctest.Runs(p.Process.Pid) }) && time.Since(began) < proctest.Limit {
 					time.Sleep(10 * time.Millisecond)
 				}
 			}

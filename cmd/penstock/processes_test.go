@@ -101,8 +101,9 @@ func beginIn(t *testing.T, by, environment []string, args ...string) *process {
 func (p *process) after(t *testing.T, step int) {
 	t.Helper()
 	want := fmt.Sprintf(`{"step":%d,`, step)
-	for until := time.Now().Add(time.Minute); !strings.Contains(p.stdout.String(), want); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(until) || !proctest.Runs(p.Process.Pid) {
+	defer proctest.Watch(t, p.Cmd, proctest.Limit)()
+	for ; !strings.Contains(p.stdout.String(), want); time.Sleep(5 * time.Millisecond) {
+		if !proctest.Runs(p.Process.Pid) {
 			t.Fatalf("no step %d; stdout:\n%s\nstderr:\n%s", step, p.stdout, p.stderr)
 		}
 	}
@@ -134,7 +135,7 @@ func (p *process) endWithin(t testing.TB, limit time.Duration) (code int, ended 
 // member is the process with a rank, of those that a launcher starts.
 func (p *process) member(t *testing.T, rank int) int {
 	t.Helper()
-	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(proctest.Limit); time.Now().Before(until); time.Sleep(time.Millisecond) {
 		for _, pid := range proctest.Children(p.Process.Pid) {
 			environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 			if err == nil && bytes.Contains(environment, fmt.Appendf(nil, "\x00RANK=%d\x00", rank)) {
@@ -327,7 +328,7 @@ func TestALostProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		for slices.ContainsFunc(others, proctest.Runs) && time.Since(began) < time.Minute {
+		for slices.ContainsFunc(others, proctest.Runs) && time.Since(began) < proctest.Limit {
 			time.Sleep(time.Millisecond)
 		}
 		took := time.Since(began)
@@ -365,7 +366,7 @@ const killsVariable = "PENSTOCK_KILLS"
 
 // Processes are killed at random moments: while they start, meet, train, save and load. After each
 // kill the launcher starts all again, and the weights are in the end those of a run without kills. No
-// silence is waited for, which would take more than the minute that a start may take here.
+// silence is waited for, which would take more than the minutes that a start may take here.
 func TestKills(t *testing.T) {
 	kills := 10
 	if text := os.Getenv(killsVariable); text != "" {
@@ -386,7 +387,7 @@ func TestKills(t *testing.T) {
 	for kill := range kills {
 		before, moment := steps(), time.Duration(random.Int64N(int64(2*time.Second)))
 		if random.IntN(2) == 0 { // in a step, or while it is saved
-			for until := time.Now().Add(time.Minute); steps() == before && time.Now().Before(until); {
+			for until := time.Now().Add(proctest.Limit); steps() == before && time.Now().Before(until); {
 				time.Sleep(time.Millisecond)
 			}
 			moment /= 10
@@ -402,11 +403,13 @@ func TestKills(t *testing.T) {
 		killed := time.Now()
 		want := fmt.Sprintf("rank %d was ended by signal 9 (killed)", rank)
 		again := fmt.Sprintf("restart %d of %d\n", kill+1, kills)
-		for until := time.Now().Add(time.Minute); !strings.Contains(p.stderr.String(), again); time.Sleep(time.Millisecond) {
-			if time.Now().After(until) || !proctest.Runs(p.Process.Pid) {
+		stop := proctest.Watch(t, p.Cmd, proctest.Limit)
+		for ; !strings.Contains(p.stderr.String(), again); time.Sleep(time.Millisecond) {
+			if !proctest.Runs(p.Process.Pid) {
 				t.Fatalf("kill %d, of rank %d after %v: no %q; stderr:\n%s", kill, rank, moment, again, p.stderr)
 			}
 		}
+		stop()
 		for line := range strings.Lines(p.stderr.String()) {
 			if strings.HasSuffix(line, again) {
 				ended = append(ended, time.Since(killed))
@@ -416,7 +419,7 @@ func TestKills(t *testing.T) {
 			}
 		}
 	}
-	for until, before := time.Now().Add(time.Minute), steps(); steps() < before+2; time.Sleep(5 * time.Millisecond) {
+	for until, before := time.Now().Add(proctest.Limit), steps(); steps() < before+2; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatalf("no step after %d kills; stderr:\n%s", kills, p.stderr)
 		}

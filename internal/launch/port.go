@@ -27,12 +27,18 @@ func KeepPort(number int) (p *Port, err error) {
 			_ = syscall.Close(socket)
 		}
 	}()
-	// Reuse is allowed after bind: a port that another process keeps is refused.
-	if err := syscall.Bind(socket, &syscall.SockaddrInet4{Port: number, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		return failed(err)
+	bind := func() error {
+		return syscall.Bind(socket, &syscall.SockaddrInet4{Port: number, Addr: [4]byte{127, 0, 0, 1}})
 	}
-	if err := syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
-		return failed(err)
+	reuse := func() error { return syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1) }
+	steps := []func() error{reuse, bind}
+	if number != 0 { // with reuse before, it would get what another process keeps
+		steps = []func() error{bind, reuse}
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return failed(err)
+		}
 	}
 	at, err := syscall.Getsockname(socket)
 	if err != nil {
