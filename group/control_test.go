@@ -60,3 +60,18 @@ func TestWhatWasSaidBeforeAConnectionClosedIsRead(t *testing.T) {
 		}
 	}
 }
+
+// TestNothingIsSaidAfterAWait: what a wait says while it ends is said before it has ended. It was written to the log of a
+// caller who had the result of Join already.
+func TestNothingIsSaidAfterAWait(t *testing.T) {
+	says, said := make(chan struct{}), false
+	ended := whenLong(func() {
+		close(says)
+		time.Sleep(20 * time.Millisecond)
+		said = true
+	})
+	<-says
+	if ended(); !said {
+		t.Error("it was still being said")
+	}
+}

@@ -274,10 +274,19 @@ func (j *joined) close() error {
 // quiet is how long a wait may take before it is told.
 const quiet = 2 * time.Second
 
-// whenLong calls say if a wait takes long. Its result is called when the wait ends.
+// whenLong calls say if a wait takes long. Its result is called when the wait ends, and returns when say is not running
+// any more: what say writes to may belong to a caller who does not expect it later.
 func whenLong(say func()) (ended func()) {
-	t := time.AfterFunc(quiet, say)
-	return func() { t.Stop() }
+	said := make(chan struct{})
+	t := time.AfterFunc(quiet, func() {
+		defer close(said)
+		say()
+	})
+	return func() {
+		if !t.Stop() {
+			<-said
+		}
+	}
 }
 
 // log is where is told what is refused, and what is waited for.
