@@ -217,10 +217,9 @@ func (f *searchFlags) read(cmd *cobra.Command, args []string) (searchJob, error)
 	if job.title == "" {
 		job.title = "a chain"
 	}
-	if timing := (profile.Timing{Spread: c.Spread}); timing.Useless() {
+	timing := profile.Timing{Spread: c.Spread}
+	if timing.Useless() {
 		return job, badUsage("%s: its times are of no use: %s; %s", args[0], timing.Warning(), profileAgain)
-	} else if warnOfTiming(cmd.ErrOrStderr(), timing, profileAgain) {
-		fmt.Fprintln(cmd.ErrOrStderr(), "another plan may be faster than the one that is found; limits hold")
 	}
 	job.wishes = search.Wishes{Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual, Replicas: f.replicas, Limit: f.limit}
 	threads := max(c.Threads, 1)
@@ -260,6 +259,9 @@ func (f *searchFlags) read(cmd *cobra.Command, args []string) (searchJob, error)
 	}
 	if f.stages > len(c.Layers) {
 		return job, badUsage("--stages %d: the chain has %d layers; want at most as many", f.stages, len(c.Layers))
+	}
+	if warnOfTiming(cmd.ErrOrStderr(), timing, profileAgain) {
+		fmt.Fprintln(cmd.ErrOrStderr(), "another plan may be faster than the one that is found; limits hold")
 	}
 	if f.machine != "" && c.Threads == 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s does not say with how many threads it was measured; it is read as 1\n", inputName(args[0]))

@@ -122,14 +122,15 @@ func TestPlanRefuses(t *testing.T) {
 		{[]string{"--chunks", "4", "--stages", "0"}, []string{"--stages"}},
 		{[]string{"--chunks", "4", "--stages", "7"}, []string{"--stages 7", "6 layers"}},
 		{[]string{"--chunks", "3", "--batch", "8", "--stages", "2"}, []string{"--chunks 3", "8 rows"}},
-		{[]string{"--chunks", "4", "--stages", "2", "--schedule", "2f2b"}, []string{"2f2b", "want one of gpipe"}},
+		{[]string{"--chunks", "4", "--stages", "2", "--schedule", "2f2b"}, []string{`--schedule "2f2b": want one of gpipe`}},
+		{[]string{"--chunks", "4", "--stages", "2", "--schedule", "gpipe,2f2b"}, []string{`--schedule gpipe,2f2b: "2f2b", element 1: want one of gpipe`}},
 		{[]string{"--chunks", "4", "--stages", "2", "--memory-limit", "0"}, []string{"--memory-limit", "more than 0 bytes"}},
 		{[]string{"--chunks", "4", "--stages", "2", "--memory-limit", "1MiB"}, []string{"no plan keeps the limits", "device 0 needs", "device 1 needs", "a limit of at least"}},
 		{[]string{"--chunks", "1000000", "--stages", "2"}, []string{"--chunks 1000000", "want at most 16384"}},
 		{[]string{"--chunks", "4", "--stages", "4", "--schedule", "bfs,zb-v,interleaved"}, []string{"no schedule can be planned: bfs, zb-v, interleaved: 8 stages are more than 6 units\n"}},
 		{[]string{"--chunks", "4", "--machine", filepath.Join(t.TempDir(), "none.json")}, []string{"--machine", "none.json: no such file"}},
 		{[]string{"--chunks", "4", "--machine", t.TempDir()}, []string{"--machine", "not a regular file but a directory"}},
-		{[]string{"--chunks", "4", "--machine", machine("")}, []string{"--machine", "the machine has none"}},
+		{[]string{"--chunks", "4", "--machine", machine("")}, []string{"--machine", `"devices" is empty or missing; want at least one`}},
 		{[]string{"--chunks", "4", "--machine", machine(`{"name":"a","bytes":-1,"threads":1,"speed":1}`)}, []string{"devices[0].bytes is -1"}},
 		{[]string{"--chunks", "4", "--machine", machine(`{"name":"a","bytes":1}`)}, []string{"devices[0].threads is missing"}},
 		{[]string{"--chunks", "4", "--stages", "2", "--machine", machine(`{"name":"a","bytes":1000000000,"threads":1,"speed":1}`)}, []string{"the machine has devices for 1, with 1 thread each"}},
@@ -232,4 +233,26 @@ func TestPlansThatCannotFitAreNotMeasured(t *testing.T) {
 	if got.code != exitUsage || !strings.Contains(got.stderr, "no plan keeps the limits: ") || strings.Contains(got.stderr, "measured") {
 		t.Errorf("--plan auto: exit code %d, %s", got.code, got.stderr)
 	}
+}
+
+// A slip is said in one line: what is uncertain of the chain's times is said of what is planned.
+func TestSlipsComeBeforeWarnings(t *testing.T) {
+	text, err := os.ReadFile(chainFile(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain := textFile(t, "chain.json", strings.Replace(string(text), `"input_bytes"`, `"spread":0.5,"input_bytes"`, 1))
+	for _, args := range [][]string{{"--machine", textFile(t, "m.json", "{}"), "--chunks", "2"}, {"--stages", "9", "--chunks", "2"}} {
+		if got := command(t, with([]string{"plan", chain}, args...)...); got.code != exitUsage || strings.Count(got.stderr, "\n") != 1 {
+			t.Errorf("%v: exit code %d, %s", args, got.code, got.stderr)
+		}
+	}
+}
+
+// A plan by a file is for as many devices as it has.
+func TestAPlanHasItsDevices(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "plan.json")
+	must(t, "plan", "--model", "mlp", "--batch", "16", "--devices", "2", "--chunks", "2", "--schedule", "gpipe", "--repeats", "1", "--out", file)
+	refuses(t, []string{"train", "--plan", file, "--data", "synthetic", "--steps", "1", "--stages", "3"}, exitUsage, "--stages 3: the plan of --plan "+file+" has 2; want --stages left out, or another plan")
+	must(t, "train", "--plan", file, "--data", "synthetic", "--steps", "1", "--stages", "2")
 }

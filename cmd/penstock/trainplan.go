@@ -78,7 +78,7 @@ func (l searchLine) flags() []planFlag {
 		out = append(out, planFlag{"set", strings.Join(l.Settings, ",")})
 	}
 	threads, virtual, policy := max(l.Threads, 1), max(l.Virtual, 1), "never"
-	out = append(out, planFlag{"batch", fmt.Sprint(l.Batch)}, planFlag{"optimizer", l.Optimizer}, planFlag{"balance", numbers(l.Balance)},
+	out = append(out, planFlag{"batch", fmt.Sprint(l.Batch)}, planFlag{"optimizer", l.Optimizer}, planFlag{"balance", numbers(l.Balance)}, planFlag{"stages", fmt.Sprint(len(l.Balance) / virtual)},
 		planFlag{"schedule", l.Schedule}, planFlag{"virtual", fmt.Sprint(virtual)}, planFlag{"chunks", fmt.Sprint(l.Chunks)},
 		planFlag{"threads", fmt.Sprint(threads)}, planFlag{"autocast", fmt.Sprint(l.Autocast)},
 		planFlag{"train-only", strings.Join(l.TrainOnly, ",")})

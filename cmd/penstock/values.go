@@ -128,8 +128,12 @@ func path(s *pflag.FlagSet, to *string, name, usage string) {
 func list[T any](s *pflag.FlagSet, to *[]T, name, usage string, read func(word string) (T, error)) {
 	s.Var(&value{read: func(text string) error {
 		*to = nil
-		for i, word := range strings.Split(text, ",") {
+		words := strings.Split(text, ",")
+		for i, word := range words {
 			x, err := read(strings.TrimSpace(word))
+			if err != nil && len(words) == 1 {
+				return err
+			}
 			if err != nil {
 				return fmt.Errorf("%q, element %d: %w", word, i, err)
 			}

@@ -241,6 +241,9 @@ func ParseMachine(data []byte) (Machine, error) {
 	if version, err := wholeOf("", "version", file.Version, "1", 1, 1); err != nil || version != 1 {
 		return Machine{}, errors.New(`search: "version" is missing or not known; want 1`)
 	}
+	if len(file.Devices) == 0 {
+		return Machine{}, errors.New(`search: "devices" is empty or missing; want at least one`)
+	}
 	var m Machine
 	for i, f := range file.Devices {
 		one, count, err := f.read(fmt.Sprintf("devices[%d]", i))
