@@ -48,6 +48,9 @@ func Meet[T any](ctx context.Context, g *Group, what string, mine T, failed erro
 		return nil, errors.Join(failed, fmt.Errorf("group: meeting for %s: %w", what, err))
 	}
 	all, err := g.Gather(ctx, what, text)
+	if err != nil && errors.Is(failed, err) { // the failure of the group is what has failed here
+		return nil, failed
+	}
 	if err != nil {
 		return nil, errors.Join(failed, err)
 	}

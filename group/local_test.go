@@ -337,3 +337,18 @@ func TestNobodyGathersAfterClose(t *testing.T) {
 		wg.Wait()
 	}
 }
+
+// TestAFailureIsToldOnce: what has failed before a meeting may be the failure of the group, by which the meeting fails as
+// well. Both are given where they differ.
+func TestAFailureIsToldOnce(t *testing.T) {
+	all := group.Local(2)
+	all[1].Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: "out of memory"})
+	saving := fmt.Errorf("saving: %w", all[0].Err())
+	if err := group.Agree(t.Context(), all[0], "saved", saving); err != saving {
+		t.Errorf("got %v; want %v", err, saving)
+	}
+	full := errors.New("the disk is full")
+	if err := group.Agree(t.Context(), all[0], "saved", full); !errors.Is(err, full) || !errors.Is(err, all[0].Err()) {
+		t.Errorf("got %v; want both failures", err)
+	}
+}

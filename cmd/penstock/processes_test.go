@@ -314,7 +314,7 @@ func TestALostProcess(t *testing.T) {
 		rank    int
 		silence string
 		why     string
-	}{{syscall.SIGKILL, 1, "20m", "connection"}, {syscall.SIGKILL, 0, "20m", "connection"}, {syscall.SIGSTOP, 2, "3s", "nothing was heard of it for 3s"}} {
+	}{{syscall.SIGKILL, 1, "20m", "connection"}, {syscall.SIGKILL, 0, "20m", "connection"}, {syscall.SIGSTOP, 2, "6s", "nothing was heard of it for 6s"}} {
 		out := filepath.Join(t.TempDir(), "out")
 		p := begin(t, nil, launched(3, with(inThree, "--steps", "1000000", "--out", out, "--save-every", "3", "--silence", row.silence)...)...)
 		p.after(t, 4)
