@@ -80,7 +80,7 @@ func planned(p *planner.Plan, device int) string {
 		if s.Device != device || s.Policy != planner.Optimal {
 			continue
 		}
-		if units > 0 {
+		if name != "stage " {
 			name = strings.Replace(name, "stage ", "stages ", 1) + ", "
 		}
 		name += strconv.Itoa(i)
