@@ -44,7 +44,10 @@ Data, batch, micro-batches and threads are those of the run unless flags say oth
 the numbers are then those that the run itself has printed, to the bit, whatever the
 stages, devices and limit. Samples of --data must have the shape that the model was
 trained with, and as many classes. --data starts anew: --data-dir, --data-set and
---window of the run do not count then.`,
+--window of the run do not count then.
+
+One process evaluates, also a checkpoint of several. A model that is too large for a
+device is cut: --stages over --devices, each under --memory-limit.`,
 		Example: `  penstock eval out/fashion
   penstock eval out/fashion --best --stages 2 --memory-limit 64MiB --format json
   penstock eval out/pets --data images --data-dir holiday --data-set size=64 --part all`,

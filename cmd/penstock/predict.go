@@ -46,7 +46,8 @@ resized and normalised as in training, and not augmented. Names are there where 
 have them.
 
 DIR is the directory of --out of penstock train, whose newest checkpoint is meant, or a
-checkpoint. The data of the run are not needed. If a file cannot be read or is no input of
+checkpoint, of any number of processes; one predicts, with --stages over --devices for
+a model that is too large for one. The data of the run are not needed. If a file cannot be read or is no input of
 the model, nothing is written.`,
 		Example: `  penstock predict out/pets cat.jpg dog.jpg --top 3
   penstock predict out/pets --best photos/*.jpg | jq -r '[.file, .classes[0].name] | @tsv'

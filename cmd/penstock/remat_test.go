@@ -266,7 +266,7 @@ func TestRematCurve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	decoder, texts := xml.NewDecoder(bytes.NewReader(svg)), 0
+	decoder, texts, left := xml.NewDecoder(bytes.NewReader(svg)), 0, 0
 	for {
 		token, err := decoder.Token()
 		if err == io.EOF {
@@ -279,13 +279,18 @@ func TestRematCurve(t *testing.T) {
 			for _, a := range e.Attr {
 				at[a.Name.Local] = a.Value
 			}
-			if texts++; at["text-anchor"] != "middle" || at["textLength"] == "" {
+			if at["text-anchor"] == "start" {
+				left++
+			} else if at["text-anchor"] != "middle" {
+				t.Errorf("text %v", e.Attr)
+			}
+			if texts++; at["textLength"] == "" {
 				t.Errorf("text %v", e.Attr)
 			}
 		}
 	}
-	if texts < 10 {
-		t.Errorf("%d texts", texts)
+	if texts < 10 || left != 6 { // those of the legend, beside their marks: the curve, the least, and four strategies
+		t.Errorf("%d texts, %d of them from the left", texts, left)
 	}
 	for _, want := range []string{"memory, MiB", "time on top", "chain.json, 6 layers", "best plan", "least that has a plan", "sequential", "revolve", "none", "all", "Arial"} {
 		if !strings.Contains(string(svg), want) {

@@ -92,23 +92,36 @@ func drawCurve(title string, c remat.Chain, points []solver.Point, baselines []b
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = axes.Min.X, axes.Max.X, axes.Min.Y, axes.Max.Y
 	canvas := &anchored{Canvas: vgsvg.New(10*vg.Inch, 5*vg.Inch)}
 	whole := draw.New(canvas)
-	const beside = 2.4 * vg.Inch // the legend's, off the data
+	const beside = 2.6 * vg.Inch // the legend's, off the data
 	p.Draw(draw.Crop(whole, vg.Points(8), -beside, vg.Points(8), -vg.Points(8)))
+	canvas.left = true
 	legend.Draw(draw.Crop(whole, 10*vg.Inch-beside+vg.Points(12), 0, 0, -vg.Points(40)))
 	return canvas.bytes()
 }
 
-// anchored draws text about the middle of where it is meant to be and as wide, whatever font there
-// is: gonum places it by the widths of a font that the reader may lack.
+// anchored draws text about the middle of where it is meant to be, or from its left, and as wide, whatever
+// font there is: gonum places it by the widths of a font that the reader may lack.
 type anchored struct {
 	*vgsvg.Canvas
-	widths []vg.Length // of each text, in the order of the file
+	left  bool // text begins where it is meant to, as beside the marks of a legend
+	texts []anchor
+}
+
+// anchor is where a text is held, and how wide it is.
+type anchor struct {
+	at    string // of SVG: middle or start
+	width vg.Length
 }
 
 func (a *anchored) FillString(face font.Face, at vg.Point, text string) {
 	width := face.Width(text)
-	a.widths = append(a.widths, width)
-	a.Canvas.FillString(face, vg.Point{X: at.X + width/2, Y: at.Y}, text)
+	if a.left {
+		a.texts = append(a.texts, anchor{"start", width})
+	} else {
+		a.texts = append(a.texts, anchor{"middle", width})
+		at.X += width / 2
+	}
+	a.Canvas.FillString(face, at, text)
 }
 
 // bytes is the file.
@@ -120,7 +133,7 @@ func (a *anchored) bytes() ([]byte, error) {
 	parts := bytes.Split(b.Bytes(), []byte("<text "))
 	out := bytes.NewBuffer(parts[0])
 	for i, part := range parts[1:] {
-		fmt.Fprintf(out, `<text text-anchor="middle" textLength="%.5g" %s`, a.widths[i].Points(), part)
+		fmt.Fprintf(out, `<text text-anchor="%s" textLength="%.5g" %s`, a.texts[i].at, a.texts[i].width.Points(), part)
 	}
 	// Fonts of the same widths, for those who do not have this one.
 	return bytes.ReplaceAll(out.Bytes(), []byte("font-family:Liberation Sans"),
