@@ -95,7 +95,7 @@ func (x *Inputs) add(path string) error {
 	n, err := io.ReadFull(file, head)
 	switch {
 	case err == io.EOF:
-		return errors.New("it is empty")
+		return errors.New("it is empty; want an input of the model")
 	case err != nil && err != io.ErrUnexpectedEOF:
 		return err
 	}

@@ -83,6 +83,9 @@ func tokenize(cmd *cobra.Command, texts []string, from, out, kind string) error 
 	if err := checkOutput(cmd.OutOrStdout()); err != nil {
 		return err
 	}
+	if err := probeOut(cmd, out); err != nil {
+		return err
+	}
 	count := 0
 	err = disk.Write(out, func(w io.Writer) error {
 		for _, name := range texts {

@@ -124,6 +124,9 @@ func TestTokenize(t *testing.T) {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
+	if r := command(t, "tokenize", text, "--tokenizer", fixtureTokenizer, "--out", filepath.Join(dir, "none", "x.bin")); r.code != exitFailed || !strings.Contains(r.stderr, "x.bin cannot be written: ") {
+		t.Errorf("%+v", r)
+	}
 	before, _ := os.ReadFile(text)
 	r := command(t, "tokenize", text, "--tokenizer", fixtureTokenizer, "--out", text)
 	if after, err := os.ReadFile(text); r.code != exitUsage || err != nil || len(after) == 0 || string(after) != string(before) {
