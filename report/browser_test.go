@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"math"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -300,6 +301,20 @@ func TestPlanPage(t *testing.T) {
 	narrow := newTab(t, 400, 800)
 	narrow.open(planPage(t, 4, 8))
 	narrow.want(`document.documentElement.scrollWidth`, "400")
+}
+
+// A curve of one plan, which differs from the chosen one by a rounding alone, is drawn: its ticks had steps that were lost
+// in rounding, and the page stood still.
+func TestACurveOfOnePlan(t *testing.T) {
+	content := page(t, 2, 4)
+	const us = 1868.321
+	content.Curves = []report.Curve{{Layers: 2, Once: us, Best: []report.CurvePoint{{Bytes: 540672, Time: us}}, Chosen: []report.CurvePoint{{Bytes: 540672, Time: math.Nextafter(us, 2*us)}}}}
+	p := newTab(t, 1600, 1200)
+	p.open(content)
+	p.want(`document.querySelectorAll("#memory-charts figure").length`, "1")
+	if n := p.colours("memory-charts", "mark"); n < 50 {
+		t.Errorf("%d pixels of the curve have the colour of the plan's point", n)
+	}
 }
 
 // A run that validates shows its loss and accuracy, or its mean squared error, beside those of training and of tests.

@@ -62,7 +62,7 @@ function firstWhere(n, holds) {
 // ticks are round numbers from lo to hi, about so many.
 function ticks(lo, hi, about, base) {
   const span = hi - lo;
-  if (!(span > 0) || !isFinite(span)) return [lo];
+  if (!(span > 1e-12 * Math.max(Math.abs(lo), Math.abs(hi))) || !isFinite(span)) return [lo]; // steps would be lost in rounding
   let step;
   if (base === 1024) {
     const unit = Math.pow(1024, Math.max(0, Math.floor(Math.log(Math.max(hi, 1)) / Math.log(1024))));
