@@ -31,15 +31,14 @@ func (b *accountLimit) bind(device torch.Device, limit int64) error {
 		}
 		return nil
 	}
-	if device.Kind != torch.KindCPU {
-		return fmt.Errorf("autoremat: the memory of %v is not planned yet; want a CPU device", device)
-	}
 	account := device.Memory()
 	n := accountLimit{device: device, bytes: limit, source: "Config.Limit", was: account.Limit}
 	switch {
 	case limit > 0:
 	case account.Limit > 0:
 		n.bytes, n.source = account.Limit, fmt.Sprintf("the limit of %v", device)
+	case device.Kind != torch.KindCPU:
+		return fmt.Errorf("autoremat: there is no limit for %v, whose free memory is unknown; set Config.Limit", device)
 	default:
 		free, err := freeMemory()
 		if err != nil {

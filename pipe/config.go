@@ -324,9 +324,9 @@ func (cfg *Config) checkBudget() error {
 	for i, d := range cfg.Devices {
 		first := slices.Index(worker, worker[i])
 		switch {
-		case d.Kind != torch.KindCPU && cfg.policies[i] == Optimal:
-			return refuseDevices(fmt.Sprintf("what runs on %v is not measured yet, and the policy optimal of stage %d plans "+
-				"it", d, i), "want CPU devices, or another policy")
+		case d.Kind != torch.KindCPU && cfg.policies[i] == Optimal && len(slices.Compact(slices.Clone(worker))) > 1:
+			return refuseDevices(fmt.Sprintf("what the policy optimal of stage %d plans is measured on one device, and %v is one of several", i, d),
+				"want all stages on one GPU, or CPU devices, or another policy")
 		case (cfg.policies[first] == Optimal) != (cfg.policies[i] == Optimal):
 			return &ConfigError{Of: "pipe", Field: "Checkpoint", Value: cfg.Checkpoint.String(),
 				Problem: fmt.Sprintf("stages %d and %d share %v, whose memory is planned as one", first, i, d),

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"penstock.example/internal/stream"
 	"penstock.example/nn"
 	"penstock.example/profile"
 	"penstock.example/torch"
@@ -55,6 +56,10 @@ func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile
 		if last := len(r.parts) - 1; r.larger() <= last {
 			fewer, fewerTarget = r.partsOf(c, r.inputs, last), r.partsOf(c, r.targets, last)
 		}
+		if d := p.stages[0].Device; d.Kind != torch.KindCPU { // which all stages are on: the default stream measures, and then theirs go on
+			c.Synchronize()
+			defer stream.End(stream.Host{}, d.DefaultStream())
+		}
 		measured, err := profile.Measure(ctx, p.model, profile.Config{
 			Device: device, Peer: device, Threads: p.cfg.Threads, Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
 			Known: p.cfg.Profile, Balance: p.cfg.Balance, Workers: workers, Loss: r.loss, Target: r.partsOf(c, r.targets, 0), Fewer: fewer, FewerTarget: fewerTarget, LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
@@ -86,13 +91,17 @@ func (p *Pipe) alone(f func(c *torch.Ctx) error) (err error) {
 	return err
 }
 
-// measuringDevice is the device on which layers are measured until restore is called. With one
-// stage it is the device of the stage, with its limit. With several it is a device that no stage is
-// on and no other pipe measures on, with the highest of the limits.
+// onOneDevice reports whether all stages are on one device.
+func (p *Pipe) onOneDevice() bool {
+	return !slices.ContainsFunc(p.stages, func(s *Stage) bool { return s.Device != p.stages[0].Device })
+}
+
+// measuringDevice is the device on which layers are measured until restore is called. With all stages
+// on one device it is that, with its limit. With several it is a device that no stage is on and no other
+// pipe measures on, with the highest of the limits.
 func (p *Pipe) measuringDevice(beyond bool) (d torch.Device, restore func(), err error) {
 	limit, done := int64(0), func() {}
-	if len(p.stages) == 1 {
-		d = p.stages[0].Device
+	if d = p.stages[0].Device; p.onOneDevice() {
 		limit = d.Memory().Limit
 	} else {
 		if d, done, err = p.unusedDevice(); err != nil {

@@ -6,7 +6,6 @@ import (
 
 	"penstock.example/balance"
 	"penstock.example/nn"
-	"penstock.example/torch"
 )
 
 // block is the memory of an output of a layer. Outputs of several layers may share one: views, and
@@ -80,9 +79,7 @@ func (p *Profile) view(layers []nn.NamedLayer, config *Config) {
 	p.Layers, p.Input, p.SecondsPerByte = slices.Clone(f.layers), f.input, f.copies.perByte()
 	for i := range p.Layers {
 		l := &p.Layers[i]
-		if config.Device.Kind == torch.KindCPU { // elsewhere nothing is counted
-			l.Saved = f.saved[i]
-		}
+		l.Saved = f.saved[i]
 		for _, in := range f.in[i] {
 			if in.block.saver >= i && (i > 0 || overwrites(layers[i])) {
 				l.Enter += in.bytes

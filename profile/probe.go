@@ -20,7 +20,6 @@ type prober struct {
 	routes []nn.SkipRoute
 	c      *torch.Ctx // nothing stays in it between operations
 	peer   *torch.Ctx // to which transfers are timed
-	now    func() time.Duration
 
 	// The segment that is measured: all layers one by one, or a stage.
 	s         *segment.Segment
@@ -43,7 +42,7 @@ type prober struct {
 }
 
 func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) *prober {
-	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes, now: config.clock()}
+	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes}
 	p.c = torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads})
 	p.peer = torch.NewCtx(torch.Options{Device: config.Peer, Threads: config.Threads})
 	if config.Loss != nil {
@@ -88,9 +87,7 @@ func (p *prober) do(e *segment.Execution, op remat.Op) (r reading) {
 func (p *prober) read(do func()) (r reading) {
 	before := p.live()
 	p.Device.ResetPeak()
-	start := p.now()
-	do()
-	r.took = p.now() - start
+	r.took = p.took(p.c, do)
 	m := p.Device.Memory()
 	r.peak, r.delta = m.Peak-before, m.Live-before
 	return r

@@ -42,7 +42,8 @@ import (
 // with one thread, one warm-up and five timed runs.
 type Config struct {
 	// Device is where the layers run. Its account must be quiet meanwhile: bytes are read from it.
-	// On a CUDA device nothing was ever measured, and there are no chains.
+	// On a CUDA device it is the default stream that works, and what is given is there for it; nothing was
+	// ever measured on one.
 	Device torch.Device
 	// Peer is the device that transfers are timed to. On CPU devices it makes no difference which.
 	Peer     torch.Device
@@ -54,7 +55,8 @@ type Config struct {
 	Autocast bool       // run forwards in bfloat16 where that is safe, as a pipe with Autocast does
 	// Clock is what runs are timed by: the difference of two readings, on the goroutine that
 	// measures. Nil is the processor time of its thread (torch.ThreadTime) where Threads is 1 and
-	// Device a CPU, so that others who use the processor do not count, and else the time of day.
+	// Device a CPU, so that others who use the processor do not count, on a CUDA device the time
+	// between events, and else the time of day.
 	Clock func() time.Duration
 	// BytesOnly leaves the seconds at 0.
 	BytesOnly bool
@@ -235,8 +237,6 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 	switch {
 	case c.Loss != nil && len(c.Target) == 0:
 		return c, &ConfigError{Of: "profile", Field: "Target", Value: c.Target, Problem: "there are none for the loss", Remedy: "want those of the sample"}
-	case c.Balance != nil && c.Device.Kind != torch.KindCPU:
-		return c, &ConfigError{Of: "profile", Field: "Device", Value: c.Device, Problem: "what runs there is not measured yet", Remedy: "want a CPU device"}
 	case c.Workers != nil && len(c.Workers) != len(c.Balance):
 		return c, &ConfigError{Of: "profile", Field: "Workers", Value: c.Workers, Problem: fmt.Sprintf("%d for %d stages", len(c.Workers), len(c.Balance)), Remedy: "want one for each stage"}
 	case c.Fewer != nil && !slices.ContainsFunc(c.Fewer, func(x *torch.Tensor) bool { return x != nil && !x.Freed() && x.Numel() > 0 }):

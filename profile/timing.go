@@ -83,14 +83,23 @@ func (c *Config) processor() bool {
 	return c.Clock == nil && c.Threads <= 1 && c.Device.Kind == torch.KindCPU
 }
 
-// clock is the clock that runs are timed by.
-func (c *Config) clock() func() time.Duration {
-	switch {
-	case c.Clock != nil:
-		return c.Clock
-	case c.processor():
-		return torch.ThreadTime
+// took is how long something takes on a context's device: by the clock of the settings, or by the
+// processor time of this thread, or else by moments of the context's stream, which on a GPU are events.
+func (c *Config) took(on *torch.Ctx, do func()) time.Duration {
+	clock := c.Clock
+	if c.processor() {
+		clock = torch.ThreadTime
 	}
-	began := time.Now()
-	return func() time.Duration { return time.Since(began) }
+	if clock != nil {
+		start := clock()
+		do()
+		return clock() - start
+	}
+	start := on.Moment()
+	defer start.Free()
+	do()
+	end := on.Moment()
+	defer end.Free()
+	on.Synchronize()
+	return end.Since(start)
 }

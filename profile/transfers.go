@@ -14,9 +14,8 @@ func (l *scan) transfers(flows []flow) {
 		}
 		var times timed
 		for k := range l.Warmup + l.Repeats {
-			start := l.now()
-			l.peer.CopyHere(f.t)
-			if took := l.now() - start; k >= l.Warmup {
+			took := l.took(l.peer, func() { l.peer.CopyHere(f.t) })
+			if k >= l.Warmup {
 				times = append(times, took)
 			}
 			l.peer.Close()

@@ -114,6 +114,16 @@ func (c *Ctx) ToHost(a *Tensor) *Tensor {
 	return out
 }
 
+// Synchronize blocks until the work of the context's stream is done. That of a CPU always is.
+func (c *Ctx) Synchronize() {
+	if c.device.Kind == KindCPU {
+		return
+	}
+	e := Stream{c.device, c.mode.Stream}.Record()
+	defer e.Free()
+	e.Synchronize()
+}
+
 // Moment is when a stream came to a point in its work: on a CPU now.
 type Moment struct {
 	at    time.Time

@@ -127,11 +127,6 @@ func (p *plan) checkCut(s *pflag.FlagSet) error {
 }
 
 func (p *plan) checkMemory(*pflag.FlagSet) error {
-	for _, d := range p.config.Devices {
-		if p.limit > 0 && d.Kind != torch.KindCPU {
-			return badUsage("--memory-limit %d: the memory of %v is not planned yet; want CPU devices, or no limit", p.limit, d)
-		}
-	}
 	if p.planned != "" && p.limit > 0 && p.accumulate > 1 {
 		return badUsage("--accumulate %d: --plan %s with a limit does not count the gradients that are there between batches; want --checkpoint optimal instead of --plan",
 			p.accumulate, p.planned)

@@ -160,11 +160,6 @@ func (f *trainedFlags) cut(cmd *cobra.Command, config *pipe.Config, model *nn.Se
 			config.Devices = append(config.Devices, torch.CPU(i))
 		}
 	}
-	for _, d := range config.Devices {
-		if f.limit > 0 && d.Kind != torch.KindCPU {
-			return badUsage("--memory-limit %d: the memory of %v is not counted; want CPU devices, or no limit", f.limit, d)
-		}
-	}
 	if f.allThreads {
 		config.Threads = coresFor(runtime.NumCPU(), len(config.DeviceNames()))
 	}
