@@ -60,8 +60,12 @@ func keyOf(c *nn.Ctx, xs []*torch.Tensor) string {
 			words[i] += " with gradient"
 		}
 	}
-	if c.Autocast() {
+	switch to := c.Autocast(); to {
+	case torch.AutocastOff:
+	case torch.AutocastBFloat16:
 		words = append(words, "autocast")
+	default:
+		words = append(words, "autocast to "+to.String())
 	}
 	return strings.Join(words, ", ")
 }

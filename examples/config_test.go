@@ -144,6 +144,7 @@ var (
 		"train.ScheduleConfig.State":        {{train.ScheduleConfig{MicroBatches: 1, Balance: []int{3}, State: -1}, "-1", "want at least 0"}},
 		"train.ScheduleConfig.Limit":        {{train.ScheduleConfig{MicroBatches: 1, Balance: []int{3}, Limit: -1}, "-1", "want at least 0"}},
 		"train.Loop.ClipNorm":               {{train.Loop{ClipNorm: nan}, "NaN", "want a finite number that is not negative"}, {train.Loop{ClipNorm: -1}, "-1", "not negative"}},
+		"train.Loop.Scaler":                 {{train.Loop{Scaler: &optim.Scaler{Scale: 3}}, "3", "want the zero Scaler"}},
 		"train.Loop.Steps":                  {{train.Loop{Steps: -1}, "-1", "want at least 0"}},
 		"train.Loop.Accumulate":             {{train.Loop{Accumulate: -1}, "-1", "want at least 0"}},
 		"train.Loop.Epochs":                 {{train.Loop{Epochs: -1}, "-1", "want at least 0"}},

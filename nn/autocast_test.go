@@ -71,7 +71,9 @@ func TestLayersTakeWhatAProductGives(t *testing.T) {
 			defer nn.Free(row.layer)
 			root := c.To(c.Normal_(c.Empty(torch.Float32, row.shape...), 0, 1), torch.BFloat16)
 			run := func(autocast bool) (y, grad *torch.Tensor) {
-				defer c.SetAutocast(c.SetAutocast(autocast))
+				if autocast {
+					defer c.SetAutocast(c.SetAutocast(torch.AutocastBFloat16))
+				}
 				x := c.Clone(root).SetRequiresGrad(true)
 				defer x.SetGradOf(nil)
 				in := c.MulScalar(x, 1) // a layer may overwrite it

@@ -205,7 +205,7 @@ var checkpointedModels = []struct {
 // the bit.
 func TestCheckpointedIsTheLayer(t *testing.T) {
 	for _, row := range checkpointedModels {
-		for _, autocast := range []bool{false, true} {
+		for _, autocast := range []torch.Autocast{torch.AutocastOff, torch.AutocastBFloat16} {
 			for way, wrap := range map[string]wrapper{"once": nn.Checkpointed, "twice": twice} {
 				t.Run(fmt.Sprintf("%s/%s/autocast=%v", row.reason, way, autocast), func(t *testing.T) {
 					c := torchtest.New(t, torch.Options{Grad: true, Autocast: autocast})

@@ -49,7 +49,7 @@ func (l *LayerNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 // bfloat16, which libtorch 1.13 does not scale by float32 on a CPU; on a GPU autocast itself has
 // these norms in float32.
 func (c *Ctx) precisely(x *torch.Tensor, weight *Param, norm func(x *torch.Tensor) *torch.Tensor) *torch.Tensor {
-	if !c.Autocast() || weight == nil || x.DType() == weight.DType() {
+	if c.Autocast() == torch.AutocastOff || weight == nil || x.DType() == weight.DType() {
 		return norm(x)
 	}
 	precise := c.To(x, weight.DType())

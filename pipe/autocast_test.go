@@ -61,7 +61,7 @@ func TestAutocastIsTransparent(t *testing.T) {
 		t.Run(q.name, func(t *testing.T) {
 			torchtest.Check(t)
 			precise := q.plain(3, 5)
-			q.autocast = true
+			q.autocast = torch.AutocastBFloat16
 			want := q.plain(3, 5)
 			if want.differs(precise) == "" {
 				t.Error("autocast changes nothing")
@@ -73,7 +73,7 @@ func TestAutocastIsTransparent(t *testing.T) {
 			}
 			for _, balance := range evenCuts(len(q.model().Layers())) {
 				for _, policy := range policies {
-					cfg := pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 5, Autocast: true,
+					cfg := pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 5, Autocast: torch.AutocastBFloat16,
 						DeferredBatchNorm: q.deferred}
 					if d := want.differs(q.piped(t, cfg)); d != "" {
 						t.Errorf("balance %v, %v: %s differs from the plain loop", balance, policy, d)
@@ -88,12 +88,12 @@ func TestAutocastIsTransparent(t *testing.T) {
 func TestAutocastOfCheckpointedLayers(t *testing.T) {
 	torchtest.Check(t)
 	plain, wrapped := wrappedProblem(unwrapped), wrappedProblem(nn.Checkpointed)
-	plain.autocast = true
+	plain.autocast = torch.AutocastBFloat16
 	want := plain.plain(3, 5)
 	for _, balance := range [][]int{{6}, {2, 4}, {1, 2, 3}} {
 		for _, policy := range policies {
 			if d := want.differs(wrapped.piped(t,
-				pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 5, Autocast: true})); d != "" {
+				pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 5, Autocast: torch.AutocastBFloat16})); d != "" {
 				t.Errorf("balance %v, %v: %s differs from the plain loop without wrappers", balance, policy, d)
 			}
 		}
@@ -125,7 +125,7 @@ func TestAutocastLowersWhatCrossesStages(t *testing.T) {
 	var o observer
 	model := nn.NewSequential(o.layer("input"), nn.NewLinear(4, 8), o.layer("second"), nn.NewTanh(),
 		nn.NewLinear(8, 8), o.layer("third"), nn.NewLinear(8, 3))
-	p := started(t, model, pipe.Config{Balance: []int{2, 3, 2}, Chunks: 3, Checkpoint: pipe.ExceptLast, Autocast: true})
+	p := started(t, model, pipe.Config{Balance: []int{2, 3, 2}, Chunks: 3, Checkpoint: pipe.ExceptLast, Autocast: torch.AutocastBFloat16})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	defer nn.ZeroGrads(model)
@@ -168,8 +168,8 @@ func TestLossesUnderAutocast(t *testing.T) {
 				loss: loss, input: normal(6, 4), target: func(c *torch.Ctx, step int) *torch.Tensor { return c.Sigmoid(normal(6, 3)(c, step)) }, rows: 6, steps: 2,
 			}
 			precise := q.plain(2, 1)
-			q.autocast = true
-			want, got := q.plain(2, 1), q.piped(t, pipe.Config{Balance: []int{1, 2, 1}, Chunks: 2, Seed: 1, Autocast: true})
+			q.autocast = torch.AutocastBFloat16
+			want, got := q.plain(2, 1), q.piped(t, pipe.Config{Balance: []int{1, 2, 1}, Chunks: 2, Seed: 1, Autocast: torch.AutocastBFloat16})
 			if d := want.differs(got); d != "" {
 				t.Errorf("%s differs from the plain loop", d)
 			}
@@ -186,8 +186,8 @@ func TestLossesUnderAutocast(t *testing.T) {
 func TestAutocastOfInference(t *testing.T) {
 	torchtest.Check(t)
 	model := small()
-	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 1, Autocast: true})
-	c := torch.NewCtx(torch.Options{Threads: 1, Autocast: true})
+	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 1, Autocast: torch.AutocastBFloat16})
+	c := torch.NewCtx(torch.Options{Threads: 1, Autocast: torch.AutocastBFloat16})
 	defer c.Close()
 	x := normal(7, 4)(c, 0)
 	for _, training := range []bool{true, false} {
@@ -233,7 +233,7 @@ func TestAutocastStaysWhereItIs(t *testing.T) {
 	model, other := sabotaged(s), sabotaged(&saboteur{})
 	cfg := pipe.Config{Balance: []int{1, 2, 2}, Chunks: 3, Checkpoint: pipe.Always, Seed: 4}
 	without := started(t, other, cfg)
-	cfg.Autocast = true
+	cfg.Autocast = torch.AutocastBFloat16
 	with := started(t, model, cfg)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
@@ -246,7 +246,7 @@ func TestAutocastStaysWhereItIs(t *testing.T) {
 	clean := func(when string) {
 		t.Helper()
 		if err := with.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
-			if c.Autocast() || c.Mm(c.Ones(torch.Float32, 2, 2), c.Ones(torch.Float32, 2, 2)).DType() != torch.Float32 {
+			if c.Autocast() != torch.AutocastOff || c.Mm(c.Ones(torch.Float32, 2, 2), c.Ones(torch.Float32, 2, 2)).DType() != torch.Float32 {
 				return fmt.Errorf("stage %d is under autocast", stage)
 			}
 			return nil

@@ -61,7 +61,7 @@ type Config struct {
 	DeferredBatchNorm bool
 	// Autocast runs forwards and recomputations in bfloat16 where that is safe; see torch.Options.
 	// Parameters, their gradients and their optimizers stay as they are.
-	Autocast bool
+	Autocast torch.Autocast
 	// Threads is the number of intra-op threads of each worker. 0 is 1, whatever the number of
 	// cores: sums depend on the thread count.
 	Threads int

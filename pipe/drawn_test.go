@@ -15,14 +15,15 @@ import (
 
 // drawn is a training run drawn at random, as data: any process can do its part of it.
 type drawn struct {
-	Kinds              []int // of the layers, for randomModel
-	Rows, Short        int64 // of the batches; of one between others
-	Chunks             int
-	Seed               uint64
-	Deferred, Autocast bool
-	Order              order
-	Checkpoint         pipe.Checkpoint
-	Budget             []int64
+	Kinds       []int // of the layers, for randomModel
+	Rows, Short int64 // of the batches; of one between others
+	Chunks      int
+	Seed        uint64
+	Deferred    bool
+	Autocast    torch.Autocast
+	Order       order
+	Checkpoint  pipe.Checkpoint
+	Budget      []int64
 }
 
 // drawRun draws a run on at least so many devices.
@@ -34,7 +35,7 @@ func drawRun(t *rapid.T, devices int) (d drawn) {
 		return len(randomModel(kinds, nn.Checkpointed).Layers()) >= devices
 	}).Draw(t, "layers")
 	d.Chunks, d.Seed = rapid.IntRange(1, 6).Draw(t, "chunks"), rapid.Uint64().Draw(t, "seed")
-	d.Deferred, d.Autocast = rapid.Bool().Draw(t, "deferred"), rapid.IntRange(0, 3).Draw(t, "autocast") == 0
+	d.Deferred, d.Autocast = rapid.Bool().Draw(t, "deferred"), randomAutocast(t)
 	d.Order = drawOrder(t, len(d.problem().model().Layers()), devices, max(4, devices))
 	var mixed []pipe.Checkpoint
 	for range d.Order.Balance {

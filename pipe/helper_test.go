@@ -11,6 +11,8 @@ import (
 	"slices"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"penstock.example/internal/link"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -82,9 +84,9 @@ type problem struct {
 	rows   int64
 	steps  int
 
-	deferred bool // batch norms
-	autocast bool // of the plain loop; a pipe's is in its Config
-	threads  int  // likewise; 0 is 1
+	deferred bool           // batch norms
+	autocast torch.Autocast // of the plain loop; a pipe's is in its Config
+	threads  int            // likewise; 0 is 1
 
 	before func(step int, model *nn.Sequential) // a step: what is set on the model
 
@@ -273,4 +275,12 @@ func eval(p *pipe.Pipe, ctx context.Context, x *torch.Tensor) (*torch.Tensor, er
 func inMode(b pipe.Batch, training bool) pipe.Batch {
 	b.Training = training
 	return b
+}
+
+// randomAutocast is bfloat16 now and then.
+func randomAutocast(t *rapid.T) torch.Autocast {
+	if rapid.IntRange(0, 3).Draw(t, "autocast") == 0 {
+		return torch.AutocastBFloat16
+	}
+	return torch.AutocastOff
 }

@@ -25,7 +25,7 @@ func TestPredictedPeaksOfRandomModels(t *testing.T) {
 		q := problem{
 			model: func() *nn.Sequential { return randomModel(kinds, nn.Checkpointed) }, rows: rows, steps: 1,
 			loss: nn.CrossEntropy(), input: normal(rows, 2, 6, 6), target: classes(rows, 3),
-			deferred: rapid.Bool().Draw(t, "deferred"), autocast: rapid.IntRange(0, 3).Draw(t, "autocast") == 0, threads: 1,
+			deferred: rapid.Bool().Draw(t, "deferred"), autocast: randomAutocast(t), threads: 1,
 		}
 		cfg := pipe.Config{Chunks: rapid.IntRange(1, 6).Draw(t, "chunks"), DeferredBatchNorm: q.deferred, Autocast: q.autocast, Threads: 1, Seed: 1}
 		randomSchedule(t, &cfg, len(q.model().Layers()))

@@ -14,7 +14,7 @@ import (
 )
 
 // scaledRun trains for some steps with a scaler, or without one.
-func scaledRun(t *testing.T, s *optim.Scaler, autocast bool, maxNorm float64) record {
+func scaledRun(t *testing.T, s *optim.Scaler, autocast torch.Autocast, maxNorm float64) record {
 	t.Helper()
 	model := small()
 	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 5, Autocast: autocast})
@@ -55,7 +55,7 @@ func scaledRun(t *testing.T, s *optim.Scaler, autocast bool, maxNorm float64) re
 // neither.
 func TestScaledTrainingIsTheSame(t *testing.T) {
 	torchtest.Check(t)
-	for _, autocast := range []bool{false, true} {
+	for _, autocast := range []torch.Autocast{torch.AutocastOff, torch.AutocastBFloat16} {
 		for _, maxNorm := range []float64{0, 0.01} {
 			want := scaledRun(t, nil, autocast, maxNorm)
 			s := &optim.Scaler{Interval: 2}

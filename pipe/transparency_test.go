@@ -82,7 +82,7 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 		q := problem{
 			model: func() *nn.Sequential { return randomModel(kinds, nn.Checkpointed) }, rows: rows, steps: 2,
 			loss: nn.CrossEntropy(), input: normal(rows, 2, 6, 6), target: classes(rows, 3),
-			deferred: rapid.Bool().Draw(t, "deferred"), autocast: rapid.IntRange(0, 3).Draw(t, "autocast") == 0,
+			deferred: rapid.Bool().Draw(t, "deferred"), autocast: randomAutocast(t),
 			threads: rapid.IntRange(1, 2).Draw(t, "threads"),
 		}
 		if rapid.Bool().Draw(t, "sum") {

@@ -249,13 +249,13 @@ func TestTies(t *testing.T) {
 // TestAutocast: what crosses a boundary after a product is half as wide.
 func TestAutocast(t *testing.T) {
 	c := newCtx(t)
-	for autocast, width := range map[bool]int64{false: 4, true: 2} {
+	for autocast, width := range map[torch.Autocast]int64{torch.AutocastOff: 4, torch.AutocastBFloat16: 2} {
 		p := measured(t, nn.NewSequential(nn.NewLinear(16, 4), nn.NewReLU()), profile.Config{Autocast: autocast, Repeats: 1}, vectors(c))
 		if l := p.Layers[1]; p.Input != 6*16*4 || l.Output != 6*4*width || l.Gradient != 6*4*width {
 			t.Errorf("autocast %v: %+v", autocast, p)
 		}
 	}
-	if c.Autocast() {
+	if c.Autocast() != torch.AutocastOff {
 		t.Error("autocast was left on")
 	}
 }

@@ -51,8 +51,8 @@ type Config struct {
 	Warmup   int // passes over the layers before the timed ones; 0 is 1
 	Repeats  int // timed passes, of which the lower quartile counts; 0 is 5
 	Seed     uint64
-	Extras   []nn.Extra // what the layers expect of a batch that is no tensor
-	Autocast bool       // run forwards in bfloat16 where that is safe, as a pipe with Autocast does
+	Extras   []nn.Extra     // what the layers expect of a batch that is no tensor
+	Autocast torch.Autocast // run forwards in this type where that is safe, as a pipe with Autocast does
 	// Clock is what runs are timed by: the difference of two readings, on the goroutine that
 	// measures. Nil is the processor time of its thread (torch.ThreadTime) where Threads is 1 and
 	// Device a CPU, so that others who use the processor do not count, on a CUDA device the time

@@ -73,7 +73,7 @@ func TestAutocastGivesWhatPyTorchGives(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = file.Close() }() // it was only read
-			c := torchtest.New(t, torch.Options{Grad: true, Autocast: true})
+			c := torchtest.New(t, torch.Options{Grad: true, Autocast: torch.AutocastBFloat16})
 			recorded := map[string]*torch.Tensor{}
 			for _, s := range file.Tensors() {
 				stored, err := file.Read(s.Name)
@@ -131,7 +131,7 @@ func differ(c *torch.Ctx, got, want *torch.Tensor) (difference, largest float64)
 // penstock::linear adds to the weight's gradient where it lies, in float32, the bfloat16 product of
 // each micro-batch, as autograd does for aten::linear.
 func TestAutocastLinearAccumulates(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Grad: true, Autocast: true})
+	c := torchtest.New(t, torch.Options{Grad: true, Autocast: torch.AutocastBFloat16})
 	w, bias := leaf(t, c, 5, 7), leaf(t, c, 5)
 	gradients := func(linear func(x, weight, bias *torch.Tensor) *torch.Tensor) (out []*torch.Tensor) {
 		c.SetSeed(11)
@@ -160,7 +160,7 @@ func TestAutocastLinearAccumulates(t *testing.T) {
 // Between forward and backward the graph holds the input as it was multiplied, but no copy of the
 // weights; without a graph nothing is held, in no cache either.
 func TestAutocastHoldsNoWeights(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Device: torch.CPU(2), Grad: true, Autocast: true})
+	c := torchtest.New(t, torch.Options{Device: torch.CPU(2), Grad: true, Autocast: torch.AutocastBFloat16})
 	live := func() int64 { return torch.CPU(2).Memory().Live }
 	x, w := leaf(t, c, 3, 64), leaf(t, c, 32, 64)
 	start := live()
@@ -179,10 +179,10 @@ func TestAutocastBelongsToTheContext(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
 	x, w := leaf(t, c, 4, 4), leaf(t, c, 4, 4)
 	dtype := func() torch.DType { return c.Linear(x, w, nil).DType() }
-	if c.Autocast() || dtype() != torch.Float32 {
+	if c.Autocast() != torch.AutocastOff || dtype() != torch.Float32 {
 		t.Errorf("by default: %v, %v", c.Autocast(), dtype())
 	}
-	if was := c.SetAutocast(true); was || !c.Autocast() || dtype() != torch.BFloat16 {
+	if was := c.SetAutocast(torch.AutocastBFloat16); was != torch.AutocastOff || c.Autocast() != torch.AutocastBFloat16 || dtype() != torch.BFloat16 {
 		t.Errorf("on: was %v, is %v, %v", was, c.Autocast(), dtype())
 	}
 	other := torch.NewCtx(torch.Options{})
@@ -193,7 +193,7 @@ func TestAutocastBelongsToTheContext(t *testing.T) {
 	if err := torch.Try(func() { c.Mm(x, leaf(t, c, 3, 3)) }); err == nil {
 		t.Error("shapes that do not fit went through")
 	}
-	if was := c.SetAutocast(false); !was || dtype() != torch.Float32 {
+	if was := c.SetAutocast(torch.AutocastOff); was != torch.AutocastBFloat16 || dtype() != torch.Float32 {
 		t.Errorf("off, after a failure under autocast: was %v, %v", was, dtype())
 	}
 }
@@ -204,11 +204,11 @@ func TestAutocastLeavesBackwardAlone(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
 	x, w := leaf(t, c, 4, 4), leaf(t, c, 4, 4)
 	var gradients [2][]float32
-	for i, on := range []bool{false, true} {
+	for i, to := range []torch.Autocast{torch.AutocastOff, torch.AutocastBFloat16} {
 		y := c.Mm(x, w)
-		c.SetAutocast(on)
+		c.SetAutocast(to)
 		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
-		c.SetAutocast(false)
+		c.SetAutocast(torch.AutocastOff)
 		gradients[i] = gradOf(c, x)
 		w.SetGradOf(nil)
 	}

@@ -80,8 +80,10 @@ func TestCheckpointIsTransparent(t *testing.T) {
 			mark := c.Mark()
 			defer c.Release(mark)
 			c.SetSeed(seed)
-			c.SetAutocast(autocast)
-			defer c.SetAutocast(false)
+			if autocast {
+				c.SetAutocast(torch.AutocastBFloat16)
+				defer c.SetAutocast(torch.AutocastOff)
+			}
 			var from func(c *torch.Ctx, i, depth int, x *torch.Tensor) *torch.Tensor
 			from = func(c *torch.Ctx, i, depth int, x *torch.Tensor) *torch.Tensor {
 				if i == len(chain) {

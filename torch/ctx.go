@@ -13,11 +13,11 @@ type Options struct {
 	Threads int    // intra-op threads of every call, at most MaxThreads; 0 leaves them alone
 	Seed    uint64 // root of the random numbers drawn through the context
 
-	// Autocast runs products and convolutions in bfloat16, and what needs the precision in float32,
+	// Autocast runs products and convolutions in that type, and what needs the precision in float32,
 	// as torch.autocast does. libtorch decides which operator is of which kind. Parameters stay
 	// float32 and get float32 gradients. Casts are not cached: a weight is cast by each operator
 	// that uses it.
-	Autocast bool
+	Autocast Autocast
 }
 
 // Ctx is the context that operators run in. It owns every tensor made through it and carries grad
@@ -105,16 +105,13 @@ func (c *Ctx) Unlimited(f func()) {
 }
 
 // Autocast says whether operators run under autocast; see Options.
-func (c *Ctx) Autocast() bool { return c.mode.Autocast != 0 }
+func (c *Ctx) Autocast() Autocast { return Autocast(c.mode.Autocast) }
 
 // SetAutocast switches autocast and returns the old setting. Backward is not affected: its casts
 // are in the graph.
-func (c *Ctx) SetAutocast(on bool) (was bool) {
-	was = c.mode.Autocast != 0
-	c.mode.Autocast = 0
-	if on {
-		c.mode.Autocast = 1
-	}
+func (c *Ctx) SetAutocast(to Autocast) (was Autocast) {
+	was = c.Autocast()
+	c.mode.Autocast = int32(to)
 	return was
 }
 

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"penstock.example/internal/shim"
 )
@@ -145,8 +146,12 @@ func (d Device) account() int {
 // KiB and above.
 //
 // On a CUDA device taken is what libtorch's allocator has reserved, for all of the process, and
-// cached what of it is in no block in use. Fragmentation is what Taken is above Live and Cached.
+// cached what of it is in no block in use.
 type Memory struct{ Live, Peak, Limit, Cached, Taken int64 }
+
+// Fragmentation is the bytes that an allocator has taken, and that are neither live nor kept for reuse:
+// lost to rounding and between blocks.
+func (m Memory) Fragmentation() int64 { return max(m.Taken-m.Live-m.Cached, 0) }
 
 // Memory reads the account.
 func (d Device) Memory() Memory {
@@ -178,11 +183,18 @@ func (d Device) Trim() { shim.Trim(d.account()) }
 // set before: bits are promised. It is of the process, and comes before the first product. CPUs
 // always do.
 func SetDeterministic(on bool) {
-	deterministic.Do(func() {})
+	deterministic.chosen.Do(func() {})
+	deterministic.off.Store(!on)
 	shim.SetDeterministic(on)
 }
 
-var deterministic sync.Once
+// Deterministic reports whether CUDA devices are told to compute the same bits each time.
+func Deterministic() bool { return !deterministic.off.Load() }
+
+var deterministic struct {
+	chosen sync.Once
+	off    atomic.Bool
+}
 
 // UnattributedMemory returns the account of CPU allocations that no Ctx asked for, such as
 // libtorch's own start-up.

@@ -20,7 +20,7 @@ func (d Device) NewStream() stream.Stream {
 	if d.Kind == KindCPU {
 		return stream.Host{}
 	}
-	deterministic.Do(func() { shim.SetDeterministic(true) })
+	deterministic.chosen.Do(func() { shim.SetDeterministic(true) })
 	id, err := shim.OpenStream(int(d.Kind), d.Index)
 	d.streamFailed("open a stream", err)
 	return Stream{d, id}

@@ -34,6 +34,11 @@ type Loop struct {
 	// are scaled down to it. 0 is no limit.
 	ClipNorm float64
 
+	// Scaler chooses the factor of the loss, for forwards in float16 (torch.AutocastFloat16). A step whose
+	// gradients are not finite updates nothing, and counts. Nil is none. A resumed run begins with that of
+	// the checkpoint; Run keeps it up.
+	Scaler *optim.Scaler
+
 	// Accumulate is how many batches of the Loader an update takes; 0 is 1. Their gradients are added
 	// up, and a step is all of it: a mean counts the rows of all of them, LRSchedule and Steps count
 	// updates. The last update of an epoch takes the batches that are left. Each batch runs in the
@@ -152,6 +157,11 @@ func (e *StepError) Unwrap() error { return e.Err }
 
 // complete returns an error if what every step needs is not set, or a setting is wrong.
 func (l *Loop) complete() error {
+	if l.Scaler != nil {
+		if err := l.Scaler.Validate(); err != nil {
+			return &ConfigError{Of: "train", Field: "Scaler", Value: l.Scaler.Scale, Problem: err.Error(), Remedy: "want the zero Scaler, or that of a checkpoint"}
+		}
+	}
 	return cmp.Or(arg.Given(l.Pipe, "train: Loop.Pipe", "one of pipe.New"),
 		arg.Given(l.Optimizer, "train: Loop.Optimizer", "one of package optim, or of your own"),
 		arg.Given(l.Loss, "train: Loop.Loss", "an nn.Loss"), arg.Finite("train", "ClipNorm", l.ClipNorm),
@@ -163,7 +173,11 @@ func (l *Loop) complete() error {
 // batches. Do not call it during a step.
 func (l *Loop) Progress() Progress {
 	arg.Must(l.Loader, "train: Loop.Loader", "one of data.NewLoader")
-	return Progress{Step: l.Step, Position: l.position(), Best: l.Best}
+	p := Progress{Step: l.Step, Position: l.position(), Best: l.Best}
+	if l.Scaler != nil {
+		p.Scaler = new(*l.Scaler)
+	}
+	return p
 }
 
 func (l *Loop) position() data.Position {
@@ -314,6 +328,9 @@ func (l *Loop) take(ctx context.Context, batches []data.Batch) (info StepInfo, p
 		info.Samples += b.Rows
 	}
 	place := pipe.Batch{Step: l.Step, TotalRows: int64(info.Samples)}
+	if l.Scaler != nil {
+		place.LossScale = l.Scaler.Factor()
+	}
 	for i, batch := range batches {
 		place.Accumulate = i < len(batches)-1
 		result, part, err := l.gradients(ctx, batch, place)
@@ -342,9 +359,16 @@ func (l *Loop) alone(action string, err error) error {
 }
 
 // update steps the optimizer on all stages. It returns the gradients' norm before clipping, or 0 if
-// they are not clipped.
+// they are not clipped, or not finite and dropped.
 func (l *Loop) update(ctx context.Context) (norm float64, err error) {
-	if l.ClipNorm > 0 {
+	switch {
+	case l.Scaler != nil:
+		norm, updated, err := l.Pipe.UpdateScaled(ctx, l.Optimizer, l.Scaler, l.ClipNorm)
+		if l.ClipNorm == 0 || !updated { // which is then no number
+			norm = 0
+		}
+		return norm, err
+	case l.ClipNorm > 0:
 		return l.Pipe.UpdateClipped(ctx, l.Optimizer, l.ClipNorm)
 	}
 	return 0, l.Pipe.Update(ctx, l.Optimizer)

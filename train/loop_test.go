@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -251,6 +252,52 @@ func TestTransparency(t *testing.T) {
 		}
 		closer()
 	}
+}
+
+// TestScaler: scales are powers of two, so that weights are those without; the run goes on with the
+// scale of the checkpoint; and a step whose gradients are not finite changes no weight.
+func TestScaler(t *testing.T) {
+	check(t)
+	hash := func(clip float64, scaler *optim.Scaler) (sum string, left *optim.Scaler, norm float64) {
+		s, closer := newRig(t, setup{balance: []int{4, 4}, optimizer: "adam", config: optim.Config{LR: 0.01}})
+		defer closer()
+		s.Steps, s.ClipNorm, s.Scaler = 3, clip, scaler
+		s.OnStep = []train.Hook{func(i train.StepInfo) error { norm = i.GradNorm; return nil }}
+		s.run(t)
+		return train.ParamsSHA256(s.model), s.Progress().Scaler, norm
+	}
+	for _, clip := range []float64{0, 0.3} {
+		want, none, norm := hash(clip, nil)
+		got, left, scaled := hash(clip, &optim.Scaler{Interval: 2})
+		if got != want || none != nil || norm != scaled {
+			t.Errorf("clip %v: other weights with a scaler, or another norm: %v, without %v; %+v", clip, scaled, norm, none)
+		}
+		if *left != (optim.Scaler{Scale: 1 << 17, Interval: 2, Passed: 1}) {
+			t.Errorf("clip %v: the scaler is %+v", clip, *left)
+		}
+	}
+
+	s, _ := newRig(t, setup{balance: []int{4, 4}, optimizer: "sgd", config: optim.Config{LR: 0.1}})
+	s.Steps, s.ClipNorm, s.Scaler = 1, 1, &optim.Scaler{Scale: 1 << 10}
+	before := values(s.model)
+	s.OnStep = []train.Hook{func(i train.StepInfo) error {
+		if i.GradNorm != 0 {
+			t.Errorf("the norm of gradients that were dropped is %v", i.GradNorm)
+		}
+		return nil
+	}}
+	s.Loss = spoiling{s.Loss}
+	s.run(t)
+	if same := slices.Equal(values(s.model), before); !same || *s.Scaler != (optim.Scaler{Scale: 1 << 9, Interval: 2000, Skipped: 1}) {
+		t.Errorf("a step whose gradients are not finite: weights stay: %v, %+v", same, *s.Scaler)
+	}
+}
+
+// spoiling is a loss that is finite and whose gradients are not.
+type spoiling struct{ nn.Loss }
+
+func (l spoiling) Forward(c *nn.Ctx, y, target *torch.Tensor) *torch.Tensor {
+	return l.Loss.Forward(c, c.MulScalar(c.MulScalar(y, 1e-38), 1e38), target) // backward goes by 1e38 first
 }
 
 // TestClipNorm: with a rate of 1 and no momentum a step moves the parameters by the norm of the

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"penstock.example/data"
+	"penstock.example/torch"
 )
 
 // Recipe is what two runs must have in common for one to continue the other. If any of it differed,
@@ -28,8 +29,8 @@ type Recipe struct {
 	// Accumulate is Loop.Accumulate. 0 is 1, and is not written.
 	Accumulate int `json:"accumulate,omitempty"`
 	// False is not written, so that checkpoints from before this field existed can be resumed.
-	DeferredBatchNorm bool `json:"deferred_batch_norm,omitempty"`
-	Autocast          bool `json:"autocast,omitempty"`
+	DeferredBatchNorm bool           `json:"deferred_batch_norm,omitempty"`
+	Autocast          torch.Autocast `json:"autocast,omitempty"`
 	// TrainOnly is what nn.TrainOnly was given. Nil, all layers, is not written.
 	TrainOnly []string `json:"train_only,omitempty"`
 	// Threads is how many an operator has on each stage. The last bits of sums depend on it, but a

@@ -15,6 +15,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/disk"
+	"penstock.example/optim"
 	"penstock.example/safetensors"
 )
 
@@ -32,6 +33,8 @@ type Progress struct {
 	Position data.Position `json:"position"` // of the next batch
 	// Best is the best validation, nil before the first. The checkpoint of its step is kept.
 	Best *Best `json:"best,omitempty"`
+	// Scaler is that of the Loop, nil without one.
+	Scaler *optim.Scaler `json:"scaler,omitempty"`
 }
 
 // state is the content of state.json.

@@ -30,7 +30,7 @@ type balanceFlags struct {
 	batch         int
 	chunks        int
 	checkpoint    pipe.Checkpoint
-	autocast      bool
+	autocast      torch.Autocast
 	optimizerName string
 	momentum      float64
 	threads       int
@@ -52,7 +52,7 @@ func (f *balanceFlags) register(cmd *cobra.Command) {
 	count(s, &f.chunks, "chunks", 8, "`N` micro-batches of each batch")
 	s.StringVar((*string)(&f.checkpoint), "checkpoint", "except_last",
 		"`POLICY` of recomputing activations: never, except_last, always or optimal; or a list with one for each stage")
-	s.BoolVar(&f.autocast, "autocast", false, "run forwards in bfloat16 where that is safe")
+	autocastFlag(s, &f.autocast, "run forwards in fewer bits where that is safe")
 	word(s, &f.optimizerName, "optimizer", "sgd",
 		"`NAME` of the optimizer, whose state counts by size: "+strings.Join(optim.Names(), ", "), optim.Names()...)
 	amount(s, &f.momentum, "momentum", 1, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")

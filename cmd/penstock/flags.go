@@ -41,6 +41,8 @@ type trainFlags struct {
 	scheduleSteps int
 	clipNorm      float64
 
+	deterministic bool
+
 	out         string
 	resume      bool
 	autoresume  bool // if there is a checkpoint
@@ -72,8 +74,8 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 		"`POLICY` of recomputing activations to save memory: never, except_last, always, or optimal, which plans what is fastest within --memory-limit; or a list with one for each stage")
 	s.BoolVar(&f.config.DeferredBatchNorm, "deferred-batch-norm", false,
 		"move running statistics of batch norms once a batch, by all its rows, not once a micro-batch")
-	s.BoolVar(&f.config.Autocast, "autocast", false,
-		"run forwards in bfloat16 where that is safe; weights, gradients and optimizer stay float32")
+	autocastFlag(s, &f.config.Autocast, "run forwards in fewer bits where that is safe; weights, gradients and optimizer stay float32")
+	s.BoolVar(&f.deterministic, "deterministic", true, "have GPUs compute the same bits each time, which costs speed; CPUs always do")
 	threadsFlag(s, &f.config.Threads, &f.allThreads)
 	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none)")
 

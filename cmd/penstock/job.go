@@ -280,6 +280,9 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	l.Pipe, l.Loss, l.LRSchedule = j.pipe, trainingLoss(j.training.Info().Task()), j.schedule
 	l.ClipNorm, l.Accumulate, l.Steps, l.Epochs = j.clipNorm, j.accumulate, j.steps, j.epochs
+	if j.config.Autocast == torch.AutocastFloat16 && l.Scaler == nil {
+		l.Scaler = &optim.Scaler{}
+	}
 	l.OnStep = []train.Hook{j.trace.hook(j.pipe, j.loop.Step), j.keepRun}
 	if j.testEvery > 0 { // before the step is saved, so that no test is missing after it
 		l.OnStep = append(l.OnStep, j.testing(ctx))

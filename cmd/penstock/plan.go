@@ -127,6 +127,11 @@ func (p *plan) checkCut(s *pflag.FlagSet) error {
 }
 
 func (p *plan) checkMemory(*pflag.FlagSet) error {
+	for _, d := range p.config.Devices {
+		if p.config.Autocast == torch.AutocastFloat16 && d.Kind == torch.KindCPU && strings.HasPrefix(torch.Version(), "1.") {
+			return badUsage("--autocast=%v: libtorch %s has no products in float16 on a CPU, and %v is one; want bfloat16, or CUDA devices", p.config.Autocast, torch.Version(), d)
+		}
+	}
 	if p.planned != "" && p.limit > 0 && p.accumulate > 1 {
 		return badUsage("--accumulate %d: --plan %s with a limit does not count the gradients that are there between batches; want --checkpoint optimal instead of --plan",
 			p.accumulate, p.planned)

@@ -24,7 +24,7 @@ type profileFlags struct {
 	size      int
 	batch     int
 	lossName  string
-	autocast  bool
+	autocast  torch.Autocast
 	maxUnits  int
 	threads   int
 	repeats   int
@@ -41,7 +41,7 @@ func (f *profileFlags) register(cmd *cobra.Command) {
 	s.IntVar(&f.size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N (default: the model's)")
 	count(s, &f.batch, "batch", 32, "`N` samples in a batch")
 	word(s, &f.lossName, "loss", "cross-entropy", "`LOSS` after the last layer: cross-entropy or none", "cross-entropy", "none")
-	s.BoolVar(&f.autocast, "autocast", false, "run forwards in bfloat16 where that is safe")
+	autocastFlag(s, &f.autocast, "run forwards in fewer bits where that is safe")
 	count(s, &f.maxUnits, "max-units", 2000, "`N` layers of the chain at most; beyond that layers of the model are joined")
 	whole(s, &f.threads, "threads", 1, 1, pipe.MaxThreads,
 		fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))

@@ -30,6 +30,7 @@ type outcome struct {
 	test       score
 	safeLimit  []int64 // bytes, by device; nil if none is known, as when no step was left to take
 	memory     torch.ProcessMemory
+	reserved   []torch.Memory // by device, of GPUs; nil if there is none
 	sha256     string
 	checkpoint string // "" without --out
 	trace      string // "" without --trace
@@ -71,6 +72,9 @@ type doneLine struct {
 	// Of the whole process, as the system counts: now, and at most. 0 is unknown.
 	ResidentBytes     int64 `json:"resident_bytes"`
 	PeakResidentBytes int64 `json:"peak_resident_bytes"`
+	// Of GPUs, by device: what libtorch's allocator has reserved, and what of it is lost between blocks.
+	ReservedBytes      []int64 `json:"reserved_bytes,omitempty"`
+	FragmentationBytes []int64 `json:"fragmentation_bytes,omitempty"`
 }
 
 // regressionLine is a doneLine of regression: the mean squared error is in place of the accuracy.
@@ -111,6 +115,9 @@ func (r *jsonReporter) done(o outcome) error {
 	line := doneLine{
 		Done: true, Steps: o.steps, ParamsSHA256: o.sha256, SafeLimitBytes: o.safeLimit,
 		ResidentBytes: o.memory.Resident, PeakResidentBytes: o.memory.Peak,
+	}
+	for _, m := range o.reserved {
+		line.ReservedBytes, line.FragmentationBytes = append(line.ReservedBytes, m.Taken), append(line.FragmentationBytes, m.Fragmentation())
 	}
 	if m, ok := r.median(); ok {
 		line.StepMedian = &m

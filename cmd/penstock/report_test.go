@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"regexp"
@@ -243,5 +244,54 @@ func TestJSONReportOfEvaluations(t *testing.T) {
 	}
 	if want := `{"epoch":1,"step":7,"validation_loss":0.5,"validation_accuracy":0.25,"best":true}` + "\n"; stdout.String() != want {
 		t.Errorf("%s, want %s", &stdout, want)
+	}
+}
+
+// What an allocator of a GPU has reserved, and what of it is lost, is said of GPUs alone.
+func TestReserved(t *testing.T) {
+	if got := reservedOn([]torch.Device{torch.CPU(0), torch.CPU(1)}); got != nil {
+		t.Errorf("of CPUs: %v", got)
+	}
+	var stdout, lines bytes.Buffer
+	o := outcome{test: score{accuracy: new(0.5)}, reserved: []torch.Memory{{}, {Live: 5 << 20, Cached: 2 << 20, Taken: 8 << 20}}}
+	if err := errors.Join(textReport(&stdout, nil).done(o), newJSONReporter(&lines, io.Discard).done(o)); err != nil {
+		t.Fatal(err)
+	}
+	if text := stdout.String(); !strings.Contains(text, "reserved       cpu:5 8.0 MiB, of which 1.0 MiB are lost to fragmentation\n") || strings.Count(text, "reserved") != 1 {
+		t.Errorf("got\n%s", text)
+	}
+	if text := lines.String(); !strings.Contains(text, `"reserved_bytes":[0,8388608],"fragmentation_bytes":[0,1048576]`) {
+		t.Errorf("got %s", text)
+	}
+}
+
+// --autocast alone is bfloat16, as it was when that was the only type. What GPUs compute by is said to libtorch before the model is made.
+func TestPrecisionFlags(t *testing.T) {
+	for _, row := range []struct{ flag, want string }{
+		{"--autocast=half", `--autocast "half": want one of off, bfloat16, float16`},
+		{"--autocast=float16", "libtorch 1.13.0 has no products in float16 on a CPU, and cpu:0 is one; want bfloat16, or CUDA devices"},
+	} {
+		if strings.Contains(row.want, "1.13.0") && torch.Version() != "1.13.0" {
+			continue
+		}
+		if r := command(t, with(small, "--steps", "1", row.flag)...); r.code != exitUsage || !strings.Contains(r.stderr, row.want) {
+			t.Errorf("%s: %d\n%s", row.flag, r.code, r.stderr)
+		}
+	}
+	sum := func(flags ...string) string {
+		r := must(t, with(small, append([]string{"--steps", "1", "--format", "json"}, flags...)...)...)
+		_, after, _ := strings.Cut(r.stdout, "params_sha256")
+		return after[:70]
+	}
+	defer torch.SetDeterministic(true)
+	plain := sum("--deterministic=false")
+	if torch.Deterministic() {
+		t.Error("--deterministic=false: they are told to be")
+	}
+	if off, on := sum("--autocast=off"), sum("--autocast"); off != plain || on == plain || on != sum("--autocast=bfloat16") || on != sum("--autocast=true") {
+		t.Errorf("--autocast=off %s, --autocast %s, none %s", off, on, plain)
+	}
+	if !torch.Deterministic() {
+		t.Error("by default they are not told to be deterministic")
 	}
 }

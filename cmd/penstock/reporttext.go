@@ -210,6 +210,11 @@ func (r *textReporter) done(o outcome) error {
 	if o.safeLimit != nil {
 		fmt.Fprintf(&b, "safe limit     --memory-limit %d is enough, whichever stage runs ahead\n", slices.Max(o.safeLimit))
 	}
+	for i, m := range o.reserved {
+		if m.Taken > 0 {
+			fmt.Fprintf(&b, "reserved       %s %s, of which %s are lost to fragmentation\n", r.names[i], formatBytes(m.Taken), formatBytes(m.Fragmentation()))
+		}
+	}
 	if o.memory.Peak > 0 {
 		fmt.Fprintf(&b, "process        %s resident, at most %s\n", formatBytes(o.memory.Resident), formatBytes(o.memory.Peak))
 	}

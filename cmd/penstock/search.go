@@ -21,6 +21,7 @@ import (
 	"penstock.example/remat"
 	"penstock.example/report"
 	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // searchFlags say what is planned from a chain, and on what.
@@ -385,16 +386,16 @@ type searchLine struct {
 	Threads    int      `json:"threads,omitempty"`  // of each device, if more than 1
 	Devices    []string `json:"devices,omitempty"`  // of a machine
 	// Of a model that was measured, for penstock train.
-	Model     string    `json:"model,omitempty"`
-	Settings  []string  `json:"set,omitempty"`
-	Batch     int       `json:"batch,omitempty"`
-	Rows      int       `json:"rows,omitempty"` // of a micro-batch
-	Input     *dataLine `json:"input,omitempty"`
-	Limit     int64     `json:"memory_limit,omitempty"` // bytes of each device
-	Optimizer string    `json:"optimizer,omitempty"`
-	Momentum  *float64  `json:"momentum,omitempty"`   // of the optimizer, if not the usual one
-	TrainOnly []string  `json:"train_only,omitempty"` // layers, if not all
-	Autocast  bool      `json:"autocast,omitempty"`
+	Model     string         `json:"model,omitempty"`
+	Settings  []string       `json:"set,omitempty"`
+	Batch     int            `json:"batch,omitempty"`
+	Rows      int            `json:"rows,omitempty"` // of a micro-batch
+	Input     *dataLine      `json:"input,omitempty"`
+	Limit     int64          `json:"memory_limit,omitempty"` // bytes of each device
+	Optimizer string         `json:"optimizer,omitempty"`
+	Momentum  *float64       `json:"momentum,omitempty"`   // of the optimizer, if not the usual one
+	TrainOnly []string       `json:"train_only,omitempty"` // layers, if not all
+	Autocast  torch.Autocast `json:"autocast,omitempty"`
 	// Page is the plan itself, in a file, for penstock report.
 	Page *report.Run `json:"page,omitempty"`
 }

@@ -31,7 +31,7 @@ type measureFlags struct {
 	modelFlags
 	optimizer string
 	momentum  float64
-	autocast  bool
+	autocast  torch.Autocast
 	trainOnly []string // layers; nil is all
 	threads   int
 	repeats   int
@@ -45,7 +45,7 @@ func (f *measureFlags) register(s *pflag.FlagSet) {
 	word(s, &f.optimizer, "optimizer", "sgd", "`NAME` of the optimizer that will train the model: "+strings.Join(optim.Names(), ", "), optim.Names()...)
 	amount(s, &f.momentum, "momentum", 1, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
 	trainOnlyFlag(s, &f.trainOnly)
-	s.BoolVar(&f.autocast, "autocast", false, "plan for forwards of the model in bfloat16 where that is safe")
+	autocastFlag(s, &f.autocast, "plan for forwards of the model in fewer bits where that is safe")
 	whole(s, &f.threads, "threads", 0, 1, pipe.MaxThreads, "`N` threads of each device on the model (default: as many as there are cores for each)")
 	count(s, &f.repeats, "repeats", 3, "`N` timed runs of each layer of the model, of which the lower quartile counts")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of the weights and samples that the model is measured with")

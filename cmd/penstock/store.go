@@ -95,7 +95,7 @@ func (j *job) openCheckpoint() error {
 	if err := from.Check(r, j.model); err != nil {
 		return wrongInput(err)
 	}
-	j.from, j.loop.Step, j.loop.Best = from, from.Step, from.Best
+	j.from, j.loop.Step, j.loop.Best, j.loop.Scaler = from, from.Step, from.Best, from.Scaler
 	return j.store().Prepare()
 }
 

@@ -137,6 +137,7 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 			fmt.Fprintln(stderr, slow)
 		}
 	}
+	torch.SetDeterministic(p.deterministic)
 	j, err := openJob(ctx, p, stderr)
 	if ctx.Err() != nil && err != nil {
 		return errors.New("interrupted before the first step; nothing is lost")
@@ -201,12 +202,26 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	if err != nil {
 		return j.keep(err)
 	}
-	o := outcome{result.Step, tested, j.peaks.safeLimit(j.pipe), torch.ProcessMemory{}, sum, saved, p.traceFile}
+	o := outcome{result.Step, tested, j.peaks.safeLimit(j.pipe), torch.ProcessMemory{}, reservedOn(j.pipe.Devices()), sum, saved, p.traceFile}
 	o.memory = torch.ReadProcessMemory() // of all that was done
 	if err := show.done(o); err != nil {
 		return j.keep(err)
 	}
 	return nil
+}
+
+// reservedOn is the memory of devices of which some are GPUs; nil if none is. Those of CPUs have nothing.
+func reservedOn(devices []torch.Device) (list []torch.Memory) {
+	for i, d := range devices {
+		if d.Kind == torch.KindCPU {
+			continue
+		}
+		if list == nil {
+			list = make([]torch.Memory, len(devices))
+		}
+		list[i] = d.Memory()
+	}
+	return list
 }
 
 // inOrder is a hook whose error, in a group, ends the run as a signal does: all processes finish the

@@ -22,12 +22,18 @@ import (
 type value struct {
 	text  string
 	read  func(text string) error
-	words []string // what it may be, where that is one of some words
-	path  bool     // it names a file or a directory
+	words []string      // what it may be, where that is one of some words
+	path  bool          // it names a file or a directory
+	shown func() string // what is said of it, if not the text
 }
 
-func (v *value) String() string { return v.text }
-func (v *value) Type() string   { return "" }
+func (v *value) String() string {
+	if v.shown != nil {
+		return v.shown()
+	}
+	return v.text
+}
+func (v *value) Type() string { return "" }
 func (v *value) Set(text string) error {
 	err := v.read(text)
 	if err == nil {
@@ -102,6 +108,25 @@ func word(s *pflag.FlagSet, to *string, name, otherwise, usage string, words ...
 		*to = text
 		return nil
 	}}, name, usage)
+}
+
+// autocastFlag is --autocast, which alone is bfloat16.
+func autocastFlag(s *pflag.FlagSet, to *torch.Autocast, usage string) {
+	words := []string{torch.AutocastOff.String(), torch.AutocastBFloat16.String(), torch.AutocastFloat16.String()}
+	s.Var(&value{words: words, shown: func() string { return to.String() }, read: func(text string) (err error) {
+		switch text {
+		case "true":
+			*to = torch.AutocastBFloat16
+		case "false":
+			*to = torch.AutocastOff
+		default:
+			if *to, err = torch.ParseAutocast(text); err != nil {
+				return errors.New(arg.OneOf(text, words))
+			}
+		}
+		return nil
+	}}, "autocast", usage+", in `TYPE` bfloat16, or float16 as --autocast=float16")
+	s.Lookup("autocast").NoOptDefVal = torch.AutocastBFloat16.String()
 }
 
 // size is a flag of a number of bytes above 0.

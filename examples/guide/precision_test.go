@@ -10,7 +10,7 @@ import (
 
 func Example_autocast() {
 	model := classifier()
-	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 3}, Chunks: 4, Autocast: true})
+	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 3}, Chunks: 4, Autocast: torch.AutocastBFloat16})
 	check(err)
 	defer nn.Free(model)
 	defer p.Close()

@@ -1,0 +1,63 @@
+package torch
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// Autocast is the type in which products and convolutions run, as torch.autocast has it. The zero value
+// is their own.
+type Autocast int
+
+// The types. Gradients in float16 underflow: train with an optim.Scaler. libtorch 1.13 has no products
+// in float16 on a CPU.
+const (
+	AutocastOff Autocast = iota
+	AutocastBFloat16
+	AutocastFloat16
+)
+
+var autocastNames = []string{"off", "bfloat16", "float16"}
+
+// ParseAutocast reads what String returns.
+func ParseAutocast(s string) (Autocast, error) {
+	if i := slices.Index(autocastNames, s); i >= 0 {
+		return Autocast(i), nil
+	}
+	return 0, fmt.Errorf("torch: autocast to %q: want bfloat16, float16 or off", s)
+}
+
+// String returns "off", "bfloat16" or "float16".
+func (a Autocast) String() string {
+	if a < 0 || int(a) >= len(autocastNames) {
+		return fmt.Sprintf("autocast %d", int(a))
+	}
+	return autocastNames[a]
+}
+
+// MarshalJSON writes the name; that of bfloat16, which was the only type once, is true.
+func (a Autocast) MarshalJSON() ([]byte, error) {
+	switch a {
+	case AutocastOff, AutocastBFloat16:
+		return json.Marshal(a == AutocastBFloat16)
+	}
+	return json.Marshal(a.String())
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (a *Autocast) UnmarshalJSON(text []byte) (err error) {
+	var on bool
+	if json.Unmarshal(text, &on) == nil {
+		if *a = AutocastOff; on {
+			*a = AutocastBFloat16
+		}
+		return nil
+	}
+	var name string
+	if err := json.Unmarshal(text, &name); err != nil {
+		return err
+	}
+	*a, err = ParseAutocast(name)
+	return err
+}
