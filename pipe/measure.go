@@ -91,17 +91,13 @@ func (p *Pipe) alone(f func(c *torch.Ctx) error) (err error) {
 	return err
 }
 
-// onOneDevice reports whether all stages are on one device.
-func (p *Pipe) onOneDevice() bool {
-	return !slices.ContainsFunc(p.stages, func(s *Stage) bool { return s.Device != p.stages[0].Device })
-}
-
-// measuringDevice is the device on which layers are measured until restore is called. With all stages
-// on one device it is that, with its limit. With several it is a device that no stage is on and no other
-// pipe measures on, with the highest of the limits.
+// measuringDevice is the device on which layers are measured until restore is called. With one
+// stage it is the device of the stage, with its limit, and on a GPU with all stages, which are on one
+// (Config.checkBudget). With several it is a device that no stage is on and no other pipe measures
+// on, with the highest of the limits.
 func (p *Pipe) measuringDevice(beyond bool) (d torch.Device, restore func(), err error) {
 	limit, done := int64(0), func() {}
-	if d = p.stages[0].Device; p.onOneDevice() {
+	if d = p.stages[0].Device; len(p.stages) == 1 || d.Kind != torch.KindCPU {
 		limit = d.Memory().Limit
 	} else {
 		if d, done, err = p.unusedDevice(); err != nil {
