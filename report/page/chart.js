@@ -161,7 +161,7 @@ class Chart extends Picture {
     for (const m of this.marks) { hi = Math.max(hi, m.y); lo = Math.min(lo, m.y); }
     if (this.o.from !== undefined) lo = Math.min(lo, this.o.from);
     if (this.o.to !== undefined) hi = Math.max(hi, this.o.to);
-    if (!(hi - lo > 1e-9 * Math.abs(hi))) { // one value, but for how it is rounded const d = Math.abs(hi) * 0.1 || 1; return isFinite(hi) ? [lo - d, hi + d] : [0, 1]; }
+    if (!(hi - lo > 1e-9 * Math.abs(hi))) { const d = Math.abs(hi) * 0.1 || 1; return isFinite(hi) ? [lo - d, hi + d] : [0, 1]; }
     const room = (hi - lo) * 0.06;
     return [this.o.from !== undefined && lo >= this.o.from ? this.o.from : lo - room, this.o.to !== undefined && hi <= this.o.to ? hi : hi + room];
   }
