@@ -130,7 +130,7 @@ func TestProfileTable(t *testing.T) {
 		t.Errorf("a byte below %d nothing is recomputed either", greatest)
 	}
 	for _, want := range []string{
-		"LAYER", "FORWARD", "SAVED", "unet on 4 samples of 3 x 32 x 32: ", "joined with the one before (works in place on its input): ", "step ", "of parameters and buffers", "loss ",
+		"LAYER", "FORWARD", "SAVED", "unet on 4 samples of 3 x 32 x 32: ", "joined with the one before (works in place on its input):", "step ", "of parameters and buffers", "loss ",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
