@@ -38,7 +38,7 @@ test: ## format, vet, tests (races too), and a short training run
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not gofmt'ed (make fmt):"; echo "$$unformatted"; exit 1; }
 	go vet ./...
 	CGO_ENABLED=0 go build $(PURE)
-	go test -race $(PURE)
+	go test -race -timeout 30m $(PURE)
 	go test -race -timeout 40m ./pipe -rapid.checks=20
 	go test -timeout 30m ./...
 	$(BUILD)
