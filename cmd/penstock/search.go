@@ -52,9 +52,8 @@ all its cores: one device with all threads, or several with a part of them. The 
 for samples of --data, and training on samples of another shape is refused; without
 --data it is for those that the model usually reads. With --train-only layers that are
 frozen hold nothing for a backward, and have no state. The step of the best plan is then
-planned as penstock train does it under a limit, so that its peaks are known to the byte;
-without a limit training keeps everything, and may hold some percent more. With --out
-the plan is for penstock train --plan.
+planned as penstock train --plan does it, so that its peaks are known to the byte.
+Without a limit nothing is recomputed. With --out the plan is for penstock train --plan.
 
 Otherwise only a chain is known (penstock profile).
 

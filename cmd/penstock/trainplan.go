@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/data"
+	"penstock.example/pipe"
 	"penstock.example/schedule"
 )
 
@@ -77,19 +78,18 @@ func (l searchLine) flags() []planFlag {
 	if len(l.Settings) > 0 {
 		out = append(out, planFlag{"set", strings.Join(l.Settings, ",")})
 	}
-	threads, virtual, policy := max(l.Threads, 1), max(l.Virtual, 1), "never"
+	threads, virtual := max(l.Threads, 1), max(l.Virtual, 1)
 	out = append(out, planFlag{"batch", fmt.Sprint(l.Batch)}, planFlag{"optimizer", l.Optimizer}, planFlag{"balance", numbers(l.Balance)}, planFlag{"stages", fmt.Sprint(len(l.Balance) / virtual)},
 		planFlag{"schedule", l.Schedule}, planFlag{"virtual", fmt.Sprint(virtual)}, planFlag{"chunks", fmt.Sprint(l.Chunks)},
 		planFlag{"threads", fmt.Sprint(threads)}, planFlag{"autocast", fmt.Sprint(l.Autocast)},
 		planFlag{"train-only", strings.Join(l.TrainOnly, ",")})
 	if l.Limit > 0 {
-		policy = "optimal"
 		out = append(out, planFlag{"memory-limit", fmt.Sprint(l.Limit)})
 	}
 	if l.Momentum != nil {
 		out = append(out, planFlag{"momentum", fmt.Sprint(*l.Momentum)})
 	}
-	return append(out, planFlag{"checkpoint", policy})
+	return append(out, planFlag{"checkpoint", string(pipe.Optimal)})
 }
 
 // dataLine is the data that a plan is for, as a file has it. Without a name they are made up, as the model

@@ -340,6 +340,34 @@ func TestPlansAreForTheirData(t *testing.T) {
 	}
 }
 
+// Without a limit too a plan tells the memory of the training that it is for: a run's own plan has its peaks,
+// which one device has to the byte, and several never pass.
+func TestPlansWithoutALimitTellThePeaks(t *testing.T) {
+	data := []string{"--data", "synthetic", "--data-set", "size=16,train=32,test=8"}
+	for name, model := range map[string][]string{
+		"plain":                 {"--model", "mlp", "--devices", "2", "--schedule", "gpipe"},
+		"residual":              {"--model", "resnet20", "--set", "width=4", "--devices", "1", "--schedule", "1f1b"},
+		"frozen, zero bubble":   {"--model", "resnet20", "--set", "width=4", "--devices", "2", "--schedule", "zb-v", "--train-only", "layer3*", "--train-only", "head"},
+		"frozen, on one device": {"--model", "resnet20", "--set", "width=4", "--devices", "1", "--schedule", "zb-v", "--train-only", "layer3*", "--train-only", "head"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "plan.json")
+			line := planLine(t, with(with(model, data...), "--batch", "8", "--chunks", "4", "--threads", "1", "--repeats", "1", "--out", file)...)
+			steps, done := lines(t, must(t, "train", "--plan", file, "--steps", "2", "--format", "json").stdout)
+			if !slices.Equal(done.SafeLimitBytes, line.Peak) {
+				t.Errorf("a run takes %v bytes if stages run ahead, the plan says %v", done.SafeLimitBytes, line.Peak)
+			}
+			// In the first step the optimizer has no state yet.
+			for device, peak := range steps[1].PeakBytes {
+				says := line.Peak[device]
+				if peak > says || len(line.Peak) == 1 && peak != says || peak < says*3/4 { // less where what may wait on a link did not
+					t.Errorf("device %d: training holds %d bytes, the plan says %d", device, peak, says)
+				}
+			}
+		})
+	}
+}
+
 // A plan for a model of which only some layers are trained takes less memory than that for all of it, cuts
 // what is frozen too, holds what training holds, and is for such training alone.
 func TestPlansOfFrozenLayers(t *testing.T) {
