@@ -244,7 +244,7 @@ func TestCheckpointRefuses(t *testing.T) {
 		{[]string{"checkpoint", "inspect", dir, "--format", "xml"}, exitUsage, "--format"},
 		{[]string{"checkpoint", "merge", dir}, exitUsage, "--out is needed"},
 		{[]string{"checkpoint", "merge", dir, "--out", model}, exitUsage, "would be overwritten"},
-		{[]string{"checkpoint", "merge", dir, "--out", filepath.Join(dir, "none", "m")}, exitFailed, "--out"},
+		{[]string{"checkpoint", "merge", dir, "--out", filepath.Join(dir, "none", "m")}, exitUsage, "there is no folder "},
 		{[]string{"checkpoint", "inspect", filepath.Join(dir, "none")}, exitFailed, "no such directory"},
 		{[]string{"checkpoint", "inspect", file}, exitFailed, "is a file"},
 		{[]string{"checkpoint", "verify", empty}, exitFailed, "no checkpoint there"},

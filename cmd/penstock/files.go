@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -82,7 +83,17 @@ func probeOut(cmd *cobra.Command, path string) error {
 	if standardOutput(cmd, path) != nil {
 		return nil
 	}
-	return unwritable("out", path, disk.Probe(path))
+	return probe("out", path)
+}
+
+// probe finds out whether the file that a flag names can be written. A folder that is not there is a
+// usage error.
+func probe(flag, path string) error {
+	err := disk.Probe(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return badUsage("--%s %s cannot be written: there is no folder %s; make it first, or choose another path", flag, path, filepath.Dir(path))
+	}
+	return unwritable(flag, path, err)
 }
 
 // unwritable puts a flag to an error of writing to the path that it names.

@@ -184,3 +184,37 @@ func TestChangesAreTold(t *testing.T) {
 		}
 	}
 }
+
+// TestFoldersThatAreNotThere: a file that cannot be written because its folder is not there is refused by
+// its own name before anything is read or measured, and no folder is made.
+func TestFoldersThatAreNotThere(t *testing.T) {
+	dir, chain := t.TempDir(), chainFile(t)
+	out := filepath.Join(dir, "out")
+	must(t, with(small, "--steps", "1", "--out", out)...)
+	folder := filepath.Join(dir, "none")
+	for _, row := range []struct {
+		name, flag string
+		args       []string
+	}{
+		{"plan.json", "out", []string{"plan", "--model", "mlp", "--batch", "64"}},
+		{"plan.json", "out", []string{"plan", chain, "--stages", "2", "--chunks", "2"}},
+		{"chain.json", "out", []string{"profile", "--model", "mlp"}},
+		{"plan.json", "out", []string{"remat", "solve", chain, "--limit", "1GiB"}},
+		{"curve.svg", "out", []string{"remat", "curve", chain}},
+		{"page.html", "out", []string{"report", out}},
+		{"mlp.safetensors", "out", []string{"export", out}},
+		{"mlp.safetensors", "out", []string{"checkpoint", "merge", out}},
+		{"tokens.bin", "out", []string{"tokenize", chain, "--tokenizer", fixtureTokenizer}},
+		{"step.json", "trace", with(small, "--steps", "1", "--plan", "auto")},
+	} {
+		file := filepath.Join(folder, row.name)
+		r := command(t, append(row.args, "--"+row.flag, file)...)
+		want := "penstock: --" + row.flag + " " + file + " cannot be written: there is no folder " + folder + "; make it first, or choose another path\n"
+		if r.code != exitUsage || r.stdout != "" || r.stderr != want {
+			t.Errorf("%v: exit code %d, stdout %q, stderr:\n%swant %s", row.args, r.code, r.stdout, r.stderr, want)
+		}
+	}
+	if _, err := os.Stat(folder); err == nil {
+		t.Error("the folder was made")
+	}
+}

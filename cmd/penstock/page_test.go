@@ -185,7 +185,7 @@ func TestReportRefuses(t *testing.T) {
 		{[]string{"report", filepath.Join(dir, "none"), "--out", page}, exitUsage, "has neither"},
 		{[]string{"report", broken, "--out", page}, exitFailed, kept},
 		{[]string{"report", broken, "--out", kept}, exitUsage, "would be overwritten"},
-		{[]string{"report", broken, "--out", filepath.Join(dir, "none", "page")}, exitFailed, "cannot be written"},
+		{[]string{"report", broken, "--out", filepath.Join(dir, "none", "page")}, exitUsage, "cannot be written: there is no folder"},
 	} {
 		r := command(t, tt.args...)
 		if r.code != tt.code || r.stdout != "" || !strings.Contains(r.stderr, tt.want) || strings.Count(r.stderr, "\n") != 1 {

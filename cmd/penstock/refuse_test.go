@@ -153,7 +153,7 @@ func TestRefuses(t *testing.T) {
 		{train("--out", "/proc/penstock"), exitFailed, []string{"/proc/penstock"}},
 		{train("--out", ""), exitUsage, []string{"--out"}},
 		{train("--trace", dir), exitFailed, []string{"cannot be written: not a regular file but a directory"}},
-		{train("--trace", filepath.Join(dir, "nowhere", "t.json")), exitFailed, []string{"--trace", "nowhere"}},
+		{train("--trace", filepath.Join(dir, "nowhere", "t.json")), exitUsage, []string{"--trace", "there is no folder", "nowhere"}},
 		{train("--trace", ""), exitUsage, []string{"--trace"}},
 
 		{[]string{"models", "resnet21"}, exitUsage, []string{`"resnet21"`, "resnet20"}},

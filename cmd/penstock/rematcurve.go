@@ -36,6 +36,9 @@ CHAIN is a file, or - for standard input.`,
 			if err := keepInputs(cmd.InOrStdin(), "out", out, args[0]); err != nil {
 				return err
 			}
+			if err := probeOut(cmd, out); err != nil {
+				return err
+			}
 			c, err := readChain(cmd, args[0])
 			if err != nil {
 				return err

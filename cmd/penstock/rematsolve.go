@@ -40,6 +40,11 @@ code is 1, the least limit is told, and nothing is written.`,
 			if err := keepInputs(cmd.InOrStdin(), "out", out, args[0]); err != nil {
 				return err
 			}
+			if out != "" {
+				if err := probeOut(cmd, out); err != nil {
+					return err
+				}
+			}
 			c, err := readChain(cmd, args[0])
 			if err != nil {
 				return err

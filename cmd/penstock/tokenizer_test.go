@@ -124,7 +124,7 @@ func TestTokenize(t *testing.T) {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
-	if r := command(t, "tokenize", text, "--tokenizer", fixtureTokenizer, "--out", filepath.Join(dir, "none", "x.bin")); r.code != exitFailed || !strings.Contains(r.stderr, "x.bin cannot be written: ") {
+	if r := command(t, "tokenize", text, "--tokenizer", fixtureTokenizer, "--out", filepath.Join(dir, "none", "x.bin")); r.code != exitUsage || !strings.Contains(r.stderr, "x.bin cannot be written: there is no folder ") {
 		t.Errorf("%+v", r)
 	}
 	before, _ := os.ReadFile(text)

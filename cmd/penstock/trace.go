@@ -43,8 +43,8 @@ func (j *job) openTrace(context.Context, io.Writer) error {
 	if err := keepInputs(nil, "trace", j.traceFile, inputs...); err != nil {
 		return err
 	}
-	if err := disk.Probe(j.traceFile); err != nil {
-		return unwritable("trace", j.traceFile, err)
+	if err := probe("trace", j.traceFile); err != nil {
+		return err
 	}
 	j.trace.file = j.traceFile
 	return nil

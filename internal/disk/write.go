@@ -85,13 +85,18 @@ func writeDevice(path string, content func(io.Writer) error) error {
 }
 
 // createBeside creates a new file next to path. os.CreateTemp does not serve: its files can only be
-// read by their owner.
+// read by their owner. Errors are of path, as nobody has asked for the new file.
 func createBeside(path string) (*os.File, error) {
 	for {
 		file, err := os.OpenFile(fmt.Sprintf("%s.%d.tmp", path, rand.Uint64()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-		if !errors.Is(err, fs.ErrExist) {
-			return file, err
+		var of *fs.PathError
+		switch {
+		case errors.Is(err, fs.ErrExist):
+			continue
+		case errors.As(err, &of):
+			of.Path = path
 		}
+		return file, err
 	}
 }
 

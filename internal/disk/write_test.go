@@ -81,7 +81,11 @@ func TestWriteTakesFilesAndDevices(t *testing.T) {
 			t.Errorf("%s: no error", path) // under go test stdout is no terminal
 		}
 	}
-	if err := disk.Probe(filepath.Join(t.TempDir(), "none", "file")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("no such directory: error %v", err)
+	missing := filepath.Join(t.TempDir(), "none", "file")
+	for _, err := range []error{disk.Probe(missing), disk.Write(missing, text("x"))} {
+		var of *os.PathError
+		if !errors.Is(err, os.ErrNotExist) || !errors.As(err, &of) || of.Path != missing {
+			t.Errorf("no such directory: error %v, want one of %s", err, missing)
+		}
 	}
 }
