@@ -30,8 +30,8 @@ func TestParseMachine(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		`{}`:                           `"version" is missing`,
-		`{"version":1}`:                "the machine has none",
-		`{"version":1,"devices":null}`: "the machine has none",
+		`{"version":1}`:                "\"devices\" is empty or missing",
+		`{"version":1,"devices":null}`: "\"devices\" is empty or missing",
 		`{"version":1,"devices":[{"bytes":1,"threads":1,"speed":1}]}`:                                                                                     "devices[0].name is missing",
 		`{"version":1,"devices":[{"name":"a","threads":1,"speed":1}]}`:                                                                                    "devices[0].bytes is missing",
 		`{"version":1,"devices":[{"name":"a","bytes":null,"threads":1,"speed":1}]}`:                                                                       "devices[0].bytes is missing",
