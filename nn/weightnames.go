@@ -43,10 +43,12 @@ func ParseRename(text string) (Rename, error) {
 	return r, nil
 }
 
-// apply renames one name.
-func (r Rename) apply(name string) string {
+func (r Rename) String() string { return r.Old + "=" + r.New }
+
+// apply renames one name, and reports whether the rule is about it.
+func (r Rename) apply(name string) (renamed string, about bool) {
 	if r.Old == "" {
-		return join(r.New, name)
+		return join(r.New, name), true
 	}
 	parts, old := strings.Split(name, "."), strings.Split(r.Old, ".")
 	var out []string
@@ -58,9 +60,9 @@ func (r Rename) apply(name string) string {
 		if r.New != "" {
 			out = append(out, r.New)
 		}
-		parts = parts[len(old):]
+		parts, about = parts[len(old):], true
 	}
-	return strings.Join(out, ".")
+	return strings.Join(out, "."), about
 }
 
 // Match reports whether a parameter's name is a pattern's, in which * stands for any text: "fc.*", "*.bias".
@@ -99,10 +101,13 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 	w := &weightsMatch{from: map[string]string{}, ties: map[string]string{}, skip: o.Skip}
 	there := map[string]safetensors.Tensor{}
 	renamed := make([]string, len(tensors))
+	matched := make([]bool, len(o.Rename))
 	for i, t := range tensors {
 		name := t.Name
-		for _, r := range o.Rename {
-			name = r.apply(name)
+		for rule, r := range o.Rename {
+			var about bool
+			name, about = r.apply(name)
+			matched[rule] = matched[rule] || about
 		}
 		renamed[i] = name
 		if other, taken := there[name]; taken {
@@ -111,6 +116,11 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 		}
 		there[name] = t
 	}
+	names := slices.Clone(renamed)
+	for _, p := range State(m) {
+		names = append(names, p.Name)
+	}
+	w.report.Unmatched = unmatched(o, matched, names)
 	seen := w.tied(there, m)
 	for _, p := range State(m) {
 		w.report.Total++
@@ -144,6 +154,22 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 		}
 	}
 	return w
+}
+
+// unmatched are the rules that are about no name: of Rename those that were not matched, of Skip those
+// for none of the names.
+func unmatched(o WeightsConfig, matched []bool, names []string) (rules []string) {
+	for i, r := range o.Rename {
+		if !matched[i] {
+			rules = append(rules, r.String())
+		}
+	}
+	for _, pattern := range o.Skip {
+		if !slices.ContainsFunc(names, func(name string) bool { return Match(pattern, name) }) {
+			rules = append(rules, pattern)
+		}
+	}
+	return rules
 }
 
 // tied finds the names in a file that tied parameters have besides their first: the values are there

@@ -19,6 +19,7 @@ type WeightsReport struct {
 	Missing   []string // what the file lacks, and may: num_batches_tracked, and with Partial others
 	Skipped   []string // what a Skip has left out, of the model or of the file
 	Unused    []string // with Partial, what the model lacks, by its name in the file
+	Unmatched []string // rules, as OLD=NEW or what to skip, that are about no name: perhaps slips
 }
 
 // String is one line.
@@ -30,7 +31,7 @@ func (r WeightsReport) String() string {
 	for _, part := range []struct {
 		what  string
 		names []string
-	}{{"skipped", r.Skipped}, {"not in the file", r.Missing}, {"not in the model", r.Unused}} {
+	}{{"skipped", r.Skipped}, {"not in the file", r.Missing}, {"not in the model", r.Unused}, {"rules that match no name", r.Unmatched}} {
 		if len(part.names) > 0 {
 			text += fmt.Sprintf("; %s: %s", part.what, some(part.names))
 		}
@@ -112,6 +113,9 @@ func openWeights(path string, m Module, o WeightsConfig) (*safetensors.File, *we
 		problems = []string{fmt.Sprintf("none of its %d tensors is one of the model's %d", len(file.Tensors()), w.report.Total)}
 	}
 	if len(problems) > 0 {
+		if idle := w.report.Unmatched; len(idle) > 0 {
+			problems = append(problems, fmt.Sprintf("%d rules that match no name: %s; want them left out, or names that are there", len(idle), some(idle)))
+		}
 		file.Close() // it was only read
 		return nil, nil, &WeightsError{path, problems}
 	}

@@ -81,6 +81,8 @@ func TestLoadWeightsByRules(t *testing.T) {
 			"body.1.weight body.1.bias body.1.running_mean body.1.running_var fc.weight fc.bias"},
 		{"what the model has no use for", append(state("", 4), f32("h.0.attn.bias", 1, 1), f32("h.11.attn.bias", 1, 1)),
 			nn.WeightsConfig{Skip: []string{"h.*.attn.bias"}}, "loaded 8 of 9; skipped: h.0.attn.bias, h.11.attn.bias; not in the file: body.1.num_batches_tracked", ""},
+		{"rules that match nothing", state("", 4), nn.WeightsConfig{Rename: rename("module=", "fc=fc"), Skip: []string{"fc.*", "head.*"}},
+			"loaded 6 of 9; skipped: fc.weight, fc.bias; not in the file: body.1.num_batches_tracked; rules that match no name: module=, head.*", "fc.weight fc.bias"},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{})
@@ -153,6 +155,8 @@ func TestLoadWeightsRefuses(t *testing.T) {
 		{"another head", state("", 7), nn.WeightsConfig{}, []string{`2 of another shape: "fc.weight" is [7 3] in the file and [4 3] in the model, "fc.bias" is [7] in the file and [4] in the model; skip them`}, 2},
 		{"in part, with another head", state("", 7), nn.WeightsConfig{Partial: true}, []string{`"fc.bias" is [7] in the file`}, 2},
 		{"a name twice", append(state("", 4), f32("net.fc.bias", 4)), nn.WeightsConfig{Rename: []nn.Rename{{Old: "net"}}}, []string{`1 names twice: "fc.bias" and "net.fc.bias" both become "fc.bias"; rename them apart, or neither`}, 2},
+		{"a slip in the rules", state("net.", 4), nn.WeightsConfig{Rename: []nn.Rename{{Old: "nett"}}, Skip: []string{"fcs.*"}},
+			[]string{`2 rules that match no name: nett=, fcs.*; want them left out, or names that are there`}, 3},
 		{"integers", append(whole[:7:7], integers), nn.WeightsConfig{}, []string{`"fc.bias" is I32 in the file and F32 in the model; skip them`}, 2},
 		{"nothing of it", []safetensors.Tensor{f32("x", 1)}, nn.WeightsConfig{Partial: true}, []string{"none of its 1 tensors is one of the model's 9"}, 2},
 		{"too large for the model", append(whole[:7:7], large), nn.WeightsConfig{}, []string{`loading "fc.bias"`, "element 0 is 1e+300, which F32 has no number for"}, 1},

@@ -24,7 +24,9 @@ func TestDamagedFiles(t *testing.T) {
 	}{
 		{"empty", nil, 0, "", "the file has 0 bytes, expected at least the 8"},
 		{"half a length", []byte{1, 2, 3}, 0, "", "the file has 3 bytes"},
-		{"another kind of file: zip, which PyTorch's own files are", []byte("PK\x03\x04\x00\x00\x08\x08rest"), 0, "", "expected at most 100000000: this may be another kind of file"},
+		{"another kind of file: zip, which PyTorch's own files are", []byte("PK\x03\x04\x00\x00\x08\x08rest"), 0, "", "it is a file of PyTorch; want the state_dict that it holds, as safetensors.torch.save_file(state, FILE) writes it"},
+		{"a pickle", []byte("\x80\x02\x8a\nl\xfc\x9cFrest"), 0, "", "it is a file of PyTorch; want"},
+		{"a pickle with a frame", []byte("\x80\x04\x95\x12\x00\x00\x00\x00rest"), 0, "", "it is a file of PyTorch; want"},
 		{"length of 2^64-1", []byte("\xff\xff\xff\xff\xff\xff\xff\xff{}"), 0, "", "18446744073709551615"},
 		{"header above the limit", []byte("\x01\xe1\xf5\x05\x00\x00\x00\x00{}"), 0, "", "length is 100000001"},
 		{"header cut", raw(`{"w":`, "")[:10], 0, "", "length is 5, the file has 2 bytes left"},

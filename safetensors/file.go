@@ -1,6 +1,7 @@
 package safetensors
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -81,6 +82,9 @@ func readHeader(source io.ReaderAt, size int64) ([]byte, error) {
 		return nil, fmt.Errorf("safetensors: reading the header's length: %w", err)
 	}
 	length := binary.LittleEndian.Uint64(prefix[:])
+	if length > min(MaxHeader, uint64(size-lengthSize)) && ofPyTorch(prefix) {
+		return nil, &FormatError{Problem: "it is a file of PyTorch; want the state_dict that it holds, as safetensors.torch.save_file(state, FILE) writes it"}
+	}
 	if length > MaxHeader {
 		return nil, &FormatError{Problem: fmt.Sprintf("the header's length is %d (bytes % x), expected at most %d: this may be another kind of file",
 			length, prefix, MaxHeader)}
@@ -94,6 +98,13 @@ func readHeader(source io.ReaderAt, size int64) ([]byte, error) {
 		return nil, fmt.Errorf("safetensors: reading the header: %w", err)
 	}
 	return header, nil
+}
+
+// ofPyTorch reports whether a file may be one of torch.save by its first bytes: a zip, or before 1.6 a pickle.
+func ofPyTorch(prefix [lengthSize]byte) bool {
+	zip := bytes.HasPrefix(prefix[:], []byte("PK\x03\x04"))
+	pickle := prefix[0] == 0x80 && prefix[1] >= 2 && prefix[1] <= 5 // its first operation, and its version
+	return zip || pickle
 }
 
 // checkTiling returns an error unless the spans cover the data, size bytes from start, each byte once.

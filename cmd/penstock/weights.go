@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -13,6 +15,7 @@ import (
 	"penstock.example/internal/disk"
 	"penstock.example/models"
 	"penstock.example/nn"
+	"penstock.example/safetensors"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -86,9 +89,9 @@ func (j *job) matchInit(ctx context.Context, stderr io.Writer) error {
 	var mismatch *nn.WeightsError
 	switch {
 	case errors.As(err, &mismatch):
-		return badUsage("--init: %w\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, load in part with --init-partial%s", err, j.textHint())
+		return badUsage("--init %s\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, load in part with --init-partial%s", strings.TrimPrefix(err.Error(), "nn: "), j.textHint())
 	case err != nil:
-		return wrongInput(fmt.Errorf("--init: %w", err))
+		return noWeights(j.weights.init, err)
 	}
 	if j.group != nil {
 		sum, err := hashOf(j.weights.init)
@@ -101,6 +104,32 @@ func (j *job) matchInit(ctx context.Context, stderr io.Writer) error {
 	}
 	fmt.Fprintf(stderr, "--init %s: %v\n", j.weights.init, report)
 	return nil
+}
+
+// noWeights is the error of a path that is no file of weights, with what to give instead.
+func noWeights(path string, err error) error {
+	var format *safetensors.FormatError
+	info, missing := os.Stat(path)
+	switch {
+	case errors.Is(missing, fs.ErrNotExist):
+		return badUsage("--init %s: no such file; want a safetensors file, such as penstock export writes", path)
+	case missing == nil && info.IsDir():
+		c, err := findCheckpoint(path)
+		if err != nil {
+			return badUsage("--init %s: it is a directory; want a safetensors file in it", path)
+		}
+		return badUsage("--init %s: it is a directory; want the file that penstock export %s --out FILE.safetensors writes, or a model's file in %s",
+			path, path, c.Path)
+	case errors.As(err, &format):
+		bare := *format
+		bare.Path = ""
+		return badUsage("--init %s: %s", path, strings.TrimPrefix(strings.TrimPrefix(bare.Error(), "safetensors: "), "byte 0: "))
+	}
+	var at *fs.PathError // the path is said already
+	if errors.As(err, &at) {
+		err = at.Err
+	}
+	return wrongInput(fmt.Errorf("--init %s: %w", path, err))
 }
 
 // textHint says how a language model becomes one of other weights' tokens and positions.

@@ -111,15 +111,24 @@ func TestInitRefuses(t *testing.T) {
 	if err := os.WriteFile(text, []byte("no weights at all"), 0o666); err != nil {
 		t.Fatal(err)
 	}
+	torch := filepath.Join(t.TempDir(), "torch.pth")
+	if err := os.WriteFile(torch, []byte("PK\x03\x04\x00\x00\x08\x08archive"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	run := filepath.Dir(file)
 	for _, row := range []struct {
 		args []string
 		code int
 		want []string
 	}{
-		{[]string{"--init", prefixed}, exitUsage, []string{prefixed, `names in the file have "module" before them`, "--init-rename"}},
+		{[]string{"--init", file, "--init-rename", "a=b", "--init-skip", "fc.bais"}, exitDone, []string{"loaded 6 of 6; rules that match no name: a=b, fc.bais"}},
+		{[]string{"--init", torch}, exitUsage, []string{"penstock: --init " + torch + ": it is a file of PyTorch; want", "safetensors.torch.save_file("}},
+		{[]string{"--init", run}, exitUsage, []string{"penstock: --init " + run + ": it is a directory; want the file that penstock export " + run + " --out FILE.safetensors writes, or a model's file in " + filepath.Join(run, "step-000001")}},
+		{[]string{"--init", filepath.Dir(text)}, exitUsage, []string{"penstock: --init " + filepath.Dir(text) + ": it is a directory; want a safetensors file"}},
+		{[]string{"--init", prefixed}, exitUsage, []string{"penstock: --init " + prefixed + " is not of this model", `names in the file have "module" before them`, "--init-rename"}},
 		{[]string{"--init", headless}, exitUsage, []string{`"fc.bias" is [3] in the file and [10] in the model`, "--init-skip"}},
-		{[]string{"--init", text}, exitUsage, []string{text, "--init"}},
-		{[]string{"--init", text + "x"}, exitUsage, []string{text + "x", "no such file"}},
+		{[]string{"--init", text}, exitUsage, []string{"penstock: --init " + text + ": "}},
+		{[]string{"--init", text + "x"}, exitUsage, []string{"penstock: --init " + text + "x: no such file; want a safetensors file"}},
 		{[]string{"--init-partial"}, exitUsage, []string{"--init-partial: it is for --init FILE"}},
 		{[]string{"--init-skip", "fc.*"}, exitUsage, []string{"--init-skip: it is for --init FILE"}},
 		{[]string{"--init", file, "--init-rename", "a"}, exitUsage, []string{"--init-rename", "want OLD=NEW"}},
@@ -127,7 +136,7 @@ func TestInitRefuses(t *testing.T) {
 	} {
 		out := t.TempDir() + "/out"
 		r := command(t, with(still, with(row.args, "--out", out)...)...)
-		if r.code != row.code || r.stdout != "" {
+		if r.code != row.code || (r.stdout == "") != (row.code == exitUsage) {
 			t.Errorf("%q: exit code %d, want %d, stdout %q", row.args, r.code, row.code, r.stdout)
 		}
 		for _, want := range row.want {
@@ -135,7 +144,7 @@ func TestInitRefuses(t *testing.T) {
 				t.Errorf("%q: stderr lacks %q:\n%s", row.args, want, r.stderr)
 			}
 		}
-		if found, _ := filepath.Glob(out + "/step-*"); len(found) > 0 {
+		if found, _ := filepath.Glob(out + "/step-*"); len(found) > 0 && row.code != exitDone {
 			t.Errorf("%q: wrote %q", row.args, found)
 		}
 	}
