@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -255,4 +256,29 @@ func TestAPlanHasItsDevices(t *testing.T) {
 	must(t, "plan", "--model", "mlp", "--batch", "16", "--devices", "2", "--chunks", "2", "--schedule", "gpipe", "--repeats", "1", "--out", file)
 	refuses(t, []string{"train", "--plan", file, "--data", "synthetic", "--steps", "1", "--stages", "3"}, exitUsage, "--stages 3: the plan of --plan "+file+" has 2; want --stages left out, or another plan")
 	must(t, "train", "--plan", file, "--data", "synthetic", "--steps", "1", "--stages", "2")
+}
+
+// A model's plan is explained by the layers that were measured, of which the step that is planned has the loss beyond.
+func TestPlanExplainOfAModel(t *testing.T) {
+	for _, test := range [][]string{
+		{"--model", "mlp", "--batch", "16", "--devices", "1"},
+		{"--model", "mlp", "--batch", "16", "--devices", "2", "--memory-limit", "6MiB"},
+		{"--model", "resnet20", "--set", "width=4", "--data", "synthetic", "--data-set", "size=16", "--batch", "8", "--devices", "2", "--memory-limit", "1MiB"},
+	} {
+		got := must(t, with([]string{"plan", "explain", "--chunks", "2", "--schedule", "1f1b", "--repeats", "1"}, test...)...)
+		said := regexp.MustCompile(`(?m)^time +\S.* is busy for [\d.]+ % of the step; of that (.*)\nmemory +\S.* holds .* of what its layers hold (.*)$`).FindStringSubmatch(
+			regexp.MustCompile(`\n {5,}`).ReplaceAllString(got.stdout, " "))
+		if said == nil {
+			t.Fatalf("%v: no time and memory in\n%s", test, got.stdout)
+		}
+		for _, list := range said[1:] {
+			for share := range strings.SplitSeq(list, ", ") {
+				var part float64
+				var name string
+				if n, err := fmt.Sscanf(share, "%g %% %s", &part, &name); n != 2 || part < 0 || part > 100 {
+					t.Errorf("%v: the share %q: %v", test, share, err)
+				}
+			}
+		}
+	}
 }

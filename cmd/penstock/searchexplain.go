@@ -28,9 +28,13 @@ more bytes, and with links of twice the bandwidth.`,
 			if err != nil {
 				return err
 			}
+			plan := found.Best
+			if m := job.model; m != nil && m.searched != nil {
+				plan = m.searched
+			}
 			show := newPlanProgress(cmd.ErrOrStderr())
 			job.wishes.Progress = show.at
-			e, err := search.Explain(cmd.Context(), job.profile, job.machine, job.wishes, found.Best)
+			e, err := search.Explain(cmd.Context(), job.profile, job.machine, job.wishes, plan)
 			show.end()
 			if err != nil {
 				return err

@@ -66,6 +66,9 @@ type modelSearch struct {
 	// What a page shows of the plan whose step was planned last.
 	known  []report.Layer
 	chains []report.Chain
+	// searched is that plan as it was found, whose units are those of the chain. The step has the units of each
+	// stage by itself, and the loss in the last.
+	searched *search.Plan
 }
 
 // modelPlans is how many plans of a device are made for each schedule and number of micro-batches of a
@@ -266,6 +269,8 @@ func (m *modelSearch) fits(ctx context.Context, p *search.Plan) error {
 	if short = short.WithUpdates((&train.Loop{Pipe: o.pipe, Optimizer: o.optimizer}).Updates()); short != nil {
 		return short
 	}
+	found := *p // with the peaks of the step, which it shares
+	m.searched = &found
 	for w := range p.Devices {
 		p.Peaks[w], p.Limits[w] = plan.Devices[w].Peak, m.limit
 	}
