@@ -56,7 +56,8 @@ type Loop struct {
 	Steps  int64
 	Epochs int
 
-	// Validation is what is evaluated at the end of each epoch, before OnEpoch. Nil is nothing.
+	// Validation is what is evaluated at the end of each epoch, before OnEpoch, and where Steps ends the
+	// run. Nil is nothing.
 	Validation *Validation
 
 	// Best is the best validation so far, nil before the first. It starts as that of the checkpoint in
@@ -231,14 +232,21 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 		return Result{Step: l.Step}, err
 	}
 	g := l.Pipe.Config().Group
+	loading := ctx
+	if g != nil { // all end at the same step, and none before it
+		loading = context.WithoutCancel(ctx)
+	}
 	for {
-		if l.Steps > 0 && l.Step >= l.Steps || l.Epochs > 0 && l.position().Epoch >= l.Epochs {
+		at := l.position()
+		if l.Epochs > 0 && at.Epoch >= l.Epochs {
 			return Result{Step: l.Step}, nil
+		}
+		if l.Steps > 0 && l.Step >= l.Steps {
+			return l.between(ctx, l.validateLast(loading, at))
 		}
 		if l.stopped() {
 			return Result{Step: l.Step, Stopped: true}, nil
 		}
-		at := l.position()
 		start := time.Now()
 		interrupted, err := gather(peers{g}, "whether to go on", ctx.Err() != nil)
 		if err != nil {
@@ -246,10 +254,6 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 		}
 		if g != nil && slices.Contains(interrupted, true) {
 			return Result{Step: l.Step, Interrupted: true}, nil
-		}
-		loading := ctx
-		if g != nil { // all end at the same step, and none before it
-			loading = context.WithoutCancel(ctx)
 		}
 		var batches []data.Batch
 		if l.ended == nil {
@@ -261,10 +265,7 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 			if err = l.endEpoch(loading, at); err == nil {
 				continue
 			}
-			if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-				return Result{Step: l.Step, Interrupted: true}, nil
-			}
-			return Result{Step: l.Step}, l.alone("after an epoch", err)
+			return l.between(ctx, err)
 		}
 		switch {
 		case err != nil && ctx.Err() != nil:
@@ -290,16 +291,28 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 	}
 }
 
+// between is how a run ends after the last step of an epoch or of the run, with the error of what was
+// done then.
+func (l *Loop) between(ctx context.Context, err error) (Result, error) {
+	switch {
+	case err == nil:
+		return Result{Step: l.Step}, nil
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		return Result{Step: l.Step, Interrupted: true}, nil
+	}
+	return Result{Step: l.Step}, l.alone("after an epoch", err)
+}
+
 // endEpoch is what is done at the end of an epoch. Before the validation is complete the run stands at the
 // epoch's end, so that it is neither lost nor done twice.
 func (l *Loop) endEpoch(ctx context.Context, at data.Position) error {
-	if l.Validation != nil {
+	if l.Validation != nil && !l.validated() {
 		l.ended = &at
-		if err := l.validate(ctx, at.Epoch); err != nil {
+		if err := l.validate(ctx, at.Epoch, false); err != nil {
 			return err
 		}
-		l.ended = nil
 	}
+	l.ended = nil
 	if l.OnEpoch == nil {
 		return nil
 	}

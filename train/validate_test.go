@@ -182,3 +182,92 @@ func TestValidationInProcesses(t *testing.T) {
 		}
 	}
 }
+
+// A run that Steps ends is validated at its end: as the end of an epoch where it is one, and else once
+// as a partial epoch, which Patience does not count. A run that goes on validates no step twice.
+func TestValidationAtTheEnd(t *testing.T) {
+	check(t)
+	for _, row := range []struct {
+		steps []int64 // of runs that each go on from the one before
+		want  string  // step, epoch, and whether it is partial
+	}{
+		{[]int64{5}, "5 0 false,"},
+		{[]int64{10}, "5 0 false,10 1 false,"},
+		{[]int64{3}, "3 0 true,"},
+		{[]int64{7}, "5 0 false,7 1 true,"},
+		{[]int64{5, 5, 10, 10}, "5 0 false,10 1 false,"},
+		{[]int64{3, 3, 7, 10}, "3 0 true,5 0 false,7 1 true,10 1 false,"},
+	} {
+		store := train.Store{Dir: t.TempDir()}
+		said, last := "", ""
+		for i, steps := range row.steps {
+			s, closer := newRig(t, setup{})
+			if i > 0 {
+				closer()
+				s, closer = resume(t, store, setup{})
+				s.Best = latest(t, store).Best
+			}
+			var ignored strings.Builder
+			validating(t, s, store, &ignored)
+			s.Validation.OnResult = func(v train.ValidationInfo) error {
+				said += fmt.Sprint(v.Step, " ", v.Epoch, " ", v.Partial, ",")
+				last = fmt.Sprint(v.Step)
+				return nil
+			}
+			s.Steps = steps
+			s.run(t)
+			if s.Best == nil || fmt.Sprint(s.Best.Last) != last {
+				t.Errorf("steps %v: best %+v; want one, validated last after step %s", row.steps, s.Best, last)
+			}
+			save(t, store, s)
+			closer()
+		}
+		if said != row.want {
+			t.Errorf("steps %v: validated %s; want %s", row.steps, said, row.want)
+		}
+	}
+
+	s, _ := newRig(t, setup{})
+	var said strings.Builder
+	validating(t, s, train.Store{Dir: t.TempDir()}, &said)
+	s.Best, s.Steps = &train.Best{Loss: -1}, 7 // never lower
+	s.run(t)
+	if s.Best.Since != 1 {
+		t.Errorf("%d epochs without a better validation; want 1, as the second is partial", s.Best.Since)
+	}
+}
+
+// The validation at the end of a run that is interrupted is done when the run goes on.
+func TestInterruptedValidationAtTheEnd(t *testing.T) {
+	check(t)
+	s, _ := newRig(t, setup{})
+	var said strings.Builder
+	validating(t, s, train.Store{Dir: t.TempDir()}, &said)
+	s.Steps = 3
+	ctx, cancel := context.WithCancel(context.Background())
+	s.Validation.Batch, s.Validation.OnBatch = 7, func(int, int) { cancel() }
+	if r, err := s.Run(ctx); err != nil || !r.Interrupted || r.Step != 3 || s.Best != nil || said.Len() > 0 {
+		t.Fatalf("%+v, %v, %+v, %s", r, err, s.Best, said.String())
+	}
+	s.Validation.OnBatch = nil
+	if r := s.run(t); r.Interrupted || s.Best == nil || s.Best.Step != 3 || strings.Count(said.String(), "\n") != 1 {
+		t.Errorf("%+v, %+v, %s", r, s.Best, said.String())
+	}
+
+	// One that is interrupted at the end of an epoch, and done at the end of a run, is not done again.
+	said.Reset()
+	s.Steps = 6
+	ctx, cancel = context.WithCancel(context.Background())
+	s.Validation.OnBatch = func(int, int) { cancel() }
+	if r, err := s.Run(ctx); err != nil || !r.Interrupted || r.Step != 5 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	s.Validation.OnBatch = nil
+	for _, steps := range []int64{5, 6} {
+		s.Steps = steps
+		s.run(t)
+	}
+	if lines := strings.Split(said.String(), "\n"); len(lines) != 3 || !strings.HasPrefix(lines[0], "5 0 ") || !strings.HasPrefix(lines[1], "6 1 ") {
+		t.Error(said.String())
+	}
+}

@@ -95,18 +95,19 @@ func (r *jsonReporter) evaluating(what string, done, all int) {
 	}
 }
 
-// validationLine is a line after the last step of an epoch, with --validate.
+// validationLine is a line after the last step of an epoch or of the run, with --validate.
 type validationLine struct {
 	Epoch    int      `json:"epoch"` // counted from 0
 	Step     int64    `json:"step"`
 	Loss     float64  `json:"validation_loss"`
 	Accuracy *float64 `json:"validation_accuracy,omitempty"`
 	MSE      *float64 `json:"validation_mse,omitempty"`
-	Better   bool     `json:"best"` // so far
+	Better   bool     `json:"best"`              // so far
+	Partial  bool     `json:"partial,omitempty"` // the run has ended within the epoch
 }
 
 func (r *jsonReporter) validated(v train.ValidationInfo) error {
-	return r.out.Encode(validationLine{v.Epoch, v.Step, *v.Loss, v.Accuracy, v.MSE, v.Better})
+	return r.out.Encode(validationLine{v.Epoch, v.Step, *v.Loss, v.Accuracy, v.MSE, v.Better, v.Partial})
 }
 
 func (r *jsonReporter) endSteps() {}

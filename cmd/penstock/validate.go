@@ -14,7 +14,7 @@ import (
 	"penstock.example/train"
 )
 
-// validateFlags say what is validated at the end of each epoch, and what follows from it.
+// validateFlags say what is validated at the end of each epoch and of the run, and what follows from it.
 type validateFlags struct {
 	validate string // a share, test, or "" for none
 	patience int
@@ -28,8 +28,8 @@ func (f *validateFlags) register(s *pflag.FlagSet) {
 		}
 		f.validate = text
 		return nil
-	}}, "validate", "`SHARE` of the samples to train with that is held out, and validated after each epoch; or test, for the data to test with. With --out the checkpoint with the lowest loss is kept")
-	count(s, &f.patience, "patience", 0, "stop after `N` epochs in a row in which --validate found no lower loss (default: never)")
+	}}, "validate", "`SHARE` of the samples to train with that is held out, and validated after each epoch, and where --steps ends the run; or test, for the data to test with. With --out the checkpoint with the lowest loss is kept")
+	count(s, &f.patience, "patience", 0, "stop after `N` whole epochs in a row in which --validate found no lower loss (default: never)")
 	count(s, &f.newest, "keep", 2, "`N` newest checkpoints that are kept, besides the best of --validate")
 }
 
@@ -61,7 +61,7 @@ func (p *plan) held(training data.Dataset) (kept, held data.Dataset, err error) 
 	return kept, held, err
 }
 
-// validation is what the loop validates after each epoch; nil is nothing.
+// validation is what the loop validates after each epoch and at its end; nil is nothing.
 func (j *job) validation() *train.Validation {
 	set := j.heldOut
 	if j.validate == partTest {
@@ -113,6 +113,9 @@ func (m *measures) validation(r train.ValidationInfo) error {
 // validationText says what a validation has found.
 func validationText(r train.ValidationInfo) string {
 	text := fmt.Sprintf("epoch %d: validation loss %.4f", r.Epoch+1, *r.Loss)
+	if r.Partial {
+		text = fmt.Sprintf("epoch %d, ended after step %d: validation loss %.4f", r.Epoch+1, r.Step, *r.Loss)
+	}
 	if r.Accuracy != nil {
 		text += fmt.Sprintf(", accuracy %.2f %%", 100**r.Accuracy)
 	}
