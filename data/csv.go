@@ -62,18 +62,26 @@ func openCSV(path string, o Options) (train, test Dataset, err error) {
 	}
 	var tables []*table
 	for _, path := range paths {
-		t, err := readTable(path, c)
+		t, err := readTable(path, c, o.Like)
 		if err != nil {
 			return nil, nil, fmt.Errorf("data: csv: %s: %w", path, err)
 		}
 		tables = append(tables, t)
 	}
-	task, err := tables[0].task(c.Task)
+	asked := c.Task
+	if like := o.Like; asked == "" && like != nil && (like.Task() == Classification || like.Task() == Regression) {
+		asked = like.Task()
+	}
+	task, err := tables[0].task(asked)
 	if err != nil {
 		return nil, nil, fmt.Errorf("data: csv: %s: %w", paths[0], err)
 	}
 	var names []string
-	if task == Classification {
+	switch {
+	case task != Classification:
+	case o.Like != nil && o.Like.ClassNames != nil:
+		names = o.Like.ClassNames
+	default:
 		names = tables[0].classNames()
 	}
 	var sets []*Arrays
@@ -96,31 +104,45 @@ func openCSV(path string, o Options) (train, test Dataset, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if c.Standardise {
-		standardise(train, sets)
+	switch like := o.Like; {
+	case like != nil && like.Source == Float32:
+		if c.Standardise && like.Mean == nil {
+			return nil, nil, &ConfigError{Of: "data: csv", Field: "Standardise", Value: true,
+				Problem: "the model was trained with columns as they are", Remedy: "want it left out"}
+		}
+		for _, set := range sets {
+			set.standardise(like.Mean, like.Std)
+		}
+	case c.Standardise:
+		mean, std := moments(train, sets[0])
+		for _, set := range sets {
+			set.standardise(mean, std)
+		}
 	}
 	return train, test, nil
 }
 
 // table is what a file says.
 type table struct {
-	columns int // without the target's
+	columns int      // without the target's
+	names   []string // of the columns, the target's last; nil without a header
 	numbers []float32
 	targets []string
 	lines   []int // of the targets
 }
 
-func readTable(path string, c CSV) (*table, error) {
+func readTable(path string, c CSV, like *Info) (*table, error) {
 	file, err := disk.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close() // only read
-	return decodeTable(file, c)
+	return decodeTable(file, c, like)
 }
 
-// decodeTable reads a table. Its errors name the line.
-func decodeTable(r io.Reader, c CSV) (*table, error) {
+// decodeTable reads a table, with the columns in the order of like's if both have names. Its errors name
+// the line.
+func decodeTable(r io.Reader, c CSV, like *Info) (*table, error) {
 	buffered := bufio.NewReaderSize(r, 1<<16)
 	if mark, err := buffered.Peek(3); err == nil && string(mark) == "\ufeff" {
 		buffered.Discard(3) // it is there
@@ -130,7 +152,8 @@ func decodeTable(r io.Reader, c CSV) (*table, error) {
 	if c.Separator != 0 {
 		reader.Comma = c.Separator
 	}
-	t, target, fields := &table{}, -1, 0
+	t, fields := &table{}, 0
+	var order []int // where the columns are, the target last
 	for {
 		record, err := reader.Read()
 		var wrong *csv.ParseError
@@ -145,30 +168,33 @@ func decodeTable(r io.Reader, c CSV) (*table, error) {
 			return nil, err
 		}
 		line, _ := reader.FieldPos(0)
-		if target < 0 { // the first line
+		if order == nil { // the first line
 			header := c.Header == HeaderThere || c.Header == HeaderUnknown && !slices.ContainsFunc(record, isNumber)
-			if target, err = c.target(record, header); err != nil {
+			if order, err = c.columns(record, header, like); err != nil {
 				return nil, fmt.Errorf("line %d: %w", line, err)
 			}
 			if fields = len(record); header {
+				for _, i := range order {
+					t.names = append(t.names, strings.TrimSpace(record[i]))
+				}
 				continue
 			}
 		}
 		if len(record) != fields {
 			return nil, fmt.Errorf("line %d: %d values; want %d, as in the first line", line, len(record), fields)
 		}
-		if err := t.add(record, target); err != nil {
+		if err := t.add(record, order); err != nil {
 			return nil, fmt.Errorf("line %d, %w", line, err)
 		}
 		t.columns, t.lines = fields-1, append(t.lines, line)
 	}
 }
 
-// add adds a line.
-func (t *table) add(record []string, target int) error {
-	for i, text := range record {
-		text = strings.TrimSpace(text)
-		if i == target {
+// add adds a line, of which order says where the columns are, the target's last.
+func (t *table) add(record []string, order []int) error {
+	for k, i := range order {
+		text := strings.TrimSpace(record[i])
+		if k == len(order)-1 {
 			if text == "" {
 				return fmt.Errorf("column %d: no target; want a class or a number: fill it in, or remove the line", i+1)
 			}
@@ -190,6 +216,45 @@ func (t *table) add(record []string, target int) error {
 func isNumber(text string) bool {
 	_, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	return err == nil
+}
+
+// columns are where the inputs' columns are, and last the target's, by the first line. They are in the order
+// of the file, or of like's columns if both have names.
+func (c CSV) columns(first []string, header bool, like *Info) (order []int, err error) {
+	target, err := c.target(first, header)
+	var names []string
+	for i, name := range first {
+		names = append(names, strings.TrimSpace(name))
+		if i != target {
+			order = append(order, i)
+		}
+	}
+	order = append(order, target)
+	if err != nil || !header || like == nil || like.Columns == nil {
+		return order, err
+	}
+	same := len(names) == len(like.Columns)
+	for k, i := range order {
+		same = same && names[i] == like.Columns[k]
+	}
+	if same {
+		return order, nil
+	}
+	if !slices.Equal(slices.Sorted(slices.Values(names)), slices.Sorted(slices.Values(like.Columns))) {
+		return nil, fmt.Errorf("the columns are %s, and the model was trained with %s; want the same, in any order",
+			strings.Join(names, ", "), strings.Join(like.Columns, ", "))
+	}
+	wanted := like.Columns[len(like.Columns)-1]
+	if slices.Contains(names, c.Target) && c.Target != wanted {
+		return nil, fmt.Errorf("the target is %q, and the model was trained for %q; want that one", c.Target, wanted)
+	}
+	for k, name := range like.Columns {
+		if slices.Contains(like.Columns[:k], name) {
+			return nil, fmt.Errorf("two columns are named %q; want the columns in the order of the model's, %s", name, strings.Join(like.Columns, ", "))
+		}
+		order[k] = slices.Index(names, name)
+	}
+	return order, nil
 }
 
 // target is the target's column, by the first line.
@@ -294,20 +359,18 @@ func (t *table) arrays(task Task, names []string) (*Arrays, error) {
 	if err != nil {
 		return nil, err
 	}
-	set.info.ClassNames = names
+	set.info.ClassNames, set.info.Columns = names, t.names
 	return set, nil
 }
 
-// standardise moves and scales the columns of sets so that those of train have mean 0 and deviation
-// 1. A column of one value is moved alone.
-func standardise(train Dataset, sets []*Arrays) {
-	whole, rows := sets[0], train.Len()
+// moments are the mean and the deviation of each column in the samples of train, which are of whole. The
+// deviation of a column of one value is 1.
+func moments(train Dataset, whole *Arrays) (means, deviations []float32) {
+	rows, columns := train.Len(), whole.info.Input.Size()
 	at := func(i int) int { return i }
 	if s, ok := train.(*subset); ok {
 		at = func(i int) int { return s.indices[i] }
 	}
-	columns := whole.info.Input.Size()
-	var means, deviations []float32
 	for c := range columns {
 		var sum, squares float64
 		for i := range rows {
@@ -324,11 +387,19 @@ func standardise(train Dataset, sets []*Arrays) {
 		}
 		means, deviations = append(means, float32(mean)), append(deviations, float32(deviation))
 	}
-	for _, set := range sets {
-		set.info.Mean, set.info.Std = means, deviations
-		for x := range slices.Chunk(set.input.Float32, columns) {
-			standardiseRow(x, means, deviations)
-		}
+	return means, deviations
+}
+
+// standardise makes (x - mean) / deviation of the numbers of each row. It does nothing where there are not as
+// many means as columns.
+func (a *Arrays) standardise(means, deviations []float32) {
+	columns := a.info.Input.Size()
+	if len(means) != columns || len(deviations) != columns {
+		return
+	}
+	a.info.Mean, a.info.Std = means, deviations
+	for x := range slices.Chunk(a.input.Float32, columns) {
+		standardiseRow(x, means, deviations)
 	}
 }
 

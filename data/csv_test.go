@@ -183,3 +183,38 @@ func FuzzOpenCSV(f *testing.F) {
 		}
 	})
 }
+
+// Rows are made as others were: standardised by their numbers, with the columns of the same names, their
+// classes and their task. An .npy of rows is so as well.
+func TestLike(t *testing.T) {
+	like := data.Info{Classes: 3, ClassNames: []string{"x", "y", "z"}, Source: data.Float32, Mean: []float32{1, 10}, Std: []float32{2, 4},
+		Columns: []string{"a", "b", "kind"}, Input: data.Spec{Kind: data.Float32, Shape: []int64{2, 1, 1}}, Target: data.Spec{Kind: data.Int64}}
+	train, test, err := data.Open("csv", csvFile(t, "kind,b,a", "z,18,5", "z,18,5"), data.Options{Like: &like})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range []data.Dataset{train, test} {
+		if b := fill(t, set, 0); !slices.Equal(b.Input.Float32, []float32{2, 2}) || b.Target.Int64[0] != 2 || !slices.Equal(set.Info().ClassNames, like.ClassNames) {
+			t.Errorf("%+v of %+v", b, set.Info())
+		}
+	}
+	for lines, part := range map[string]string{
+		"kind,b,c\nz,1,2":     "the columns are kind, b, c, and the model was trained with a, b, kind",
+		"kind,b\nz,1":         "the columns are kind, b, and the model was trained with a, b, kind",
+		"a,b,kind\n1,2,other": `"other" is no class to train with; those are x, y, z`,
+	} {
+		if _, _, err := data.Open("csv", csvFile(t, lines), data.Options{Like: &like}); err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("%q: %v; want %q", lines, err, part)
+		}
+	}
+	directory := t.TempDir()
+	writeFile(t, filepath.Join(directory, "x.npy"), npyOf("<f4", []float32{5, 18, 5, 18}, 2, 2))
+	writeFile(t, filepath.Join(directory, "y.npy"), npyOf("<i8", []int64{1, 1}, 2))
+	rows, _, err := data.Open("npy", directory, data.Options{Like: &like})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := fill(t, rows, 0); !slices.Equal(b.Input.Float32, []float32{2, 2}) || rows.Info().Classes != 3 {
+		t.Errorf("%+v of %+v", b, rows.Info())
+	}
+}

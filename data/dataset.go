@@ -41,6 +41,10 @@ type Info struct {
 	Source Kind      `json:"source"`
 	Mean   []float32 `json:"mean,omitempty"`
 	Std    []float32 `json:"std,omitempty"`
+
+	// Columns are the names of a table's columns: those of the inputs in their order, and the target's
+	// last. It is nil for what is no table, and for tables without a header.
+	Columns []string `json:"columns,omitempty"`
 }
 
 // Batch holds samples: row i of Input and row i of Target belong together. The Shapes begin with

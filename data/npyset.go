@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"penstock.example/internal/disk"
 )
@@ -61,17 +62,28 @@ func openNPY(directory string, o Options) (train, test Dataset, err error) {
 		arrays = append(arrays, array)
 	}
 	classes := o.Classes
+	if o.Like != nil && classes == 0 {
+		classes = o.Like.Classes
+	}
 	for i := 0; i < len(arrays); i += 2 {
 		arrays[i], arrays[i+1] = samples(arrays[i]), targets(arrays[i+1])
-		if o.Classes == 0 { // those of both parts
+		if o.Classes == 0 && o.Like == nil { // those of both parts
 			classes = max(classes, classesOf(arrays[i].Int64, arrays[i+1].Int64))
 		}
 	}
 	var sets []*Arrays
 	for i := 0; i < len(arrays); i += 2 {
 		set, err := NewArrays("npy", classes, arrays[i], arrays[i+1])
-		if err == nil && (o.Mean != nil || o.Std != nil) {
+		switch {
+		case err != nil:
+		case o.Mean != nil || o.Std != nil:
 			err = set.normalise(o.Mean, o.Std)
+		case o.Like != nil && o.Like.Mean != nil && o.Like.Source == set.input.Kind && slices.Equal(o.Like.Input.Shape, set.info.Input.Shape):
+			if set.input.Kind == Float32 {
+				set.standardise(o.Like.Mean, o.Like.Std)
+			} else {
+				err = set.normalise(o.Like.Mean, o.Like.Std)
+			}
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w (in %s and %s)", err, paths[i], paths[i+1])

@@ -48,12 +48,22 @@ type Options struct {
 	Holdout float64
 	Seed    uint64
 
+	// Like describes the samples that a model was trained on, for others to be made as those: images are
+	// normalised by its Mean and Std where Mean and Std are nil, rows of numbers are standardised by them
+	// whatever CSV says, columns of a csv with a header are found by its Columns, and its task, its class
+	// names and how many classes there are hold where they are not given. Nil is none.
+	Like *Info
+
 	// Synthetic describes the set named synthetic.
 	Synthetic Synthetic
 }
 
-// normalisation returns the mean and the standard deviation to use in place of a set's own.
+// normalisation returns the mean and the standard deviation to use in place of a set's own: those that are
+// given, or those of Like.
 func (o Options) normalisation(mean, std []float32) ([]float32, []float32) {
+	if like := o.Like; like != nil && like.Source == Uint8 && like.Mean != nil && len(like.Mean) == len(mean) {
+		mean, std = like.Mean, like.Std
+	}
 	if o.Mean != nil {
 		mean = o.Mean
 	}

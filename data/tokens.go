@@ -61,6 +61,9 @@ func openTokens(path string, o Options) (train, test Dataset, err error) {
 	}
 	if o.Classes == 0 {
 		most := 0
+		if o.Like != nil {
+			most = o.Like.Classes
+		}
 		for _, t := range sets {
 			n, err := t.classes()
 			if err != nil {

@@ -256,7 +256,7 @@ var (
 		"planner.Problem.Schedule": "its program is checked", "planner.Problem.Meet": "a switch", "planner.Problem.NoBound": "a switch",
 		"solver.Options.Steps": "any number", "solver.Options.NoBound": "a switch",
 		"data.LoaderConfig.Seed": "any number", "data.LoaderConfig.Shuffle": "a switch", "data.LoaderConfig.DropLast": "a switch", "data.Synthetic.Seed": "any number", "data.Options.Seed": "any number",
-		"data.Options.OnText": "a function, or nil", "data.Options.Mean": "checked with the images (data.NewImages)", "data.Options.Std": "checked with the images (data.NewImages)", "data.Options.Synthetic": "a data.Synthetic", "data.Options.CSV": "checked with the file", "data.Options.Tokenizer": "a path, checked when it is opened",
+		"data.Options.OnText": "a function, or nil", "data.Options.Like": "samples of another set, or nil", "data.Options.Mean": "checked with the images (data.NewImages)", "data.Options.Std": "checked with the images (data.NewImages)", "data.Options.Synthetic": "a data.Synthetic", "data.Options.CSV": "checked with the file", "data.Options.Tokenizer": "a path, checked when it is opened",
 		"pipe.Config.Optimizer": "any optimizer", "pipe.Config.DeferredBatchNorm": "a switch", "pipe.Config.Autocast": "a switch",
 		"pipe.Config.Seed": "any number", "pipe.Config.Record": "a switch",
 		"train.BalanceConfig.Profile": "a profile.Config", "train.BalanceConfig.Loss": "any", "train.BalanceConfig.Group": "one of group.Join", "pipe.Config.Profile": "one of something else is not used",

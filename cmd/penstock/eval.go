@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"reflect"
 	"slices"
@@ -43,8 +44,10 @@ directory of --out, whose newest checkpoint is meant, or a checkpoint.
 Data, batch, micro-batches and threads are those of the run unless flags say others;
 the numbers are then those that the run itself has printed, to the bit, whatever the
 stages, devices and limit. Samples of --data must have the shape that the model was
-trained with, and as many classes. --data starts anew: --data-dir, --data-set and
---window of the run do not count then.
+trained with, and as many classes. They are normalised by the numbers of the run, which
+it says where --data-set has others; rows of a csv are standardised by those of the run,
+and their columns are found by the names of the run's. --data starts anew: --data-dir,
+--data-set and --window of the run do not count then.
 
 One process evaluates, also a checkpoint of several. A model that is too large for a
 device is cut: --stages over --devices, each under --memory-limit.`,
@@ -125,7 +128,15 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 	if err != nil {
 		return nil, "", err
 	}
-	p.data.OnText = showText(cmd.ErrOrStderr())
+	p.data.OnText, p.data.Like = showText(cmd.ErrOrStderr()), t.recipe.Samples
+	if was := t.recipe.Samples; was != nil && p.dataName == "csv" {
+		switch said := assigned(p.dataSettings)["standardise"]; {
+		case said == "0" && was.Mean != nil:
+			return nil, "", badUsage("--data-set standardise=0: the model was trained with columns that are standardised, and others are so by the same numbers; want it left out")
+		case said == "1" && was.Source == data.Float32 && was.Mean == nil:
+			return nil, "", badUsage("--data-set standardise=1: the model was trained with columns as they are; want it left out")
+		}
+	}
 	training, test, err := data.Open(p.dataName, p.dataDir, p.data)
 	torch.TrimProcess() // reading took more than what was read
 	if err != nil {
@@ -150,7 +161,11 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 			set = held
 		}
 	}
-	return set, p.dataName, fitsTrained(set.Info(), t, cmd.Flags().Changed("data"))
+	if err := fitsTrained(set.Info(), t, cmd.Flags().Changed("data")); err != nil {
+		return nil, "", err
+	}
+	tellNormalised(cmd.ErrOrStderr(), set.Info(), t.recipe.Samples)
+	return set, p.dataName, nil
 }
 
 // runData is what a run's flags say of its data, with those of the command line in front.
@@ -186,6 +201,22 @@ func runData(cmd *cobra.Command, t *trained) (*plan, error) {
 	p := &plan{trainFlags: *flags}
 	p.modelName, p.settings, p.config.Seed = t.recipe.Model.Name, nil, t.recipe.Seed
 	return p, p.modelFlags.check(from.Flags())
+}
+
+// tellNormalised says where samples are normalised otherwise than those that a model was trained on, as
+// --data-set asks for.
+func tellNormalised(stderr io.Writer, info data.Info, was *data.Info) {
+	if was == nil || slices.Equal(info.Mean, was.Mean) && slices.Equal(info.Std, was.Std) {
+		return
+	}
+	is, trained := "as they are", "with data as they are"
+	if info.Mean != nil {
+		is = fmt.Sprintf("normalised with mean %v and deviation %v", info.Mean, info.Std)
+	}
+	if was.Mean != nil {
+		trained = fmt.Sprintf("with %v and %v", was.Mean, was.Std)
+	}
+	fmt.Fprintf(stderr, "the data are %s, and the model was trained %s\n", is, trained)
 }
 
 // fitsTrained returns an error if samples are not what a model was trained on.
