@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -49,11 +48,11 @@ func findCheckpoint(dir string) (*train.Checkpoint, error) {
 	info, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%s: no such directory; want a checkpoint, or the directory of --out", dir)
+		return nil, badUsage("%s: no such directory; want a checkpoint, or the directory of --out", dir)
 	case err != nil:
 		return nil, err
 	case !info.IsDir():
-		return nil, fmt.Errorf("%s is a file; want the directory of a checkpoint, or that of --out", dir)
+		return nil, badUsage("%s is a file; want the directory of a checkpoint, or that of --out", dir)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, "state.json")); err == nil {
 		return train.OpenCheckpoint(dir)
@@ -63,7 +62,7 @@ func findCheckpoint(dir string) (*train.Checkpoint, error) {
 		return nil, err
 	}
 	if len(steps) == 0 {
-		return nil, fmt.Errorf("%s: no checkpoint there, and no state.json of one; want a checkpoint, or the directory of --out", dir)
+		return nil, badUsage("%s: no checkpoint there, and no state.json of one; want a checkpoint, or the directory of --out", dir)
 	}
 	return train.OpenCheckpoint(train.Store{Dir: dir}.Path(slices.Max(steps)))
 }

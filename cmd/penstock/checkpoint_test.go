@@ -245,9 +245,9 @@ func TestCheckpointRefuses(t *testing.T) {
 		{[]string{"checkpoint", "merge", dir}, exitUsage, "--out is needed"},
 		{[]string{"checkpoint", "merge", dir, "--out", model}, exitUsage, "would be overwritten"},
 		{[]string{"checkpoint", "merge", dir, "--out", filepath.Join(dir, "none", "m")}, exitUsage, "there is no folder "},
-		{[]string{"checkpoint", "inspect", filepath.Join(dir, "none")}, exitFailed, "no such directory"},
-		{[]string{"checkpoint", "inspect", file}, exitFailed, "is a file"},
-		{[]string{"checkpoint", "verify", empty}, exitFailed, "no checkpoint there"},
+		{[]string{"checkpoint", "inspect", filepath.Join(dir, "none")}, exitUsage, "no such directory"},
+		{[]string{"checkpoint", "inspect", file}, exitUsage, "is a file"},
+		{[]string{"checkpoint", "verify", empty}, exitUsage, "no checkpoint there"},
 	} {
 		r := command(t, row.args...)
 		if r.code != row.code || r.stdout != "" || !strings.Contains(r.stderr, row.want) || strings.Count(r.stderr, "\n") != 1 {

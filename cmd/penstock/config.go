@@ -84,7 +84,7 @@ func settingsOf(cmd *cobra.Command) (settings map[string]any, err error) {
 		if errors.As(err, &at) {
 			err = at.Err
 		}
-		return nil, fmt.Errorf("--config %s: %w", file, err)
+		return nil, wrongInput(fmt.Errorf("--config %s: %w", file, err))
 	}
 	_, err = toml.Decode(string(text), &settings)
 	var bad toml.ParseError

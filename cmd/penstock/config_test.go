@@ -72,7 +72,7 @@ func TestConfigRefuses(t *testing.T) {
 			t.Errorf("%q: %+v; want %q", text, r, want)
 		}
 	}
-	if r := command(t, "train", "--config", "none.toml"); r.code != exitFailed || !strings.Contains(r.stderr, "--config none.toml: no such file") {
+	if r := command(t, "train", "--config", "none.toml"); r.code != exitUsage || !strings.Contains(r.stderr, "--config none.toml: no such file") {
 		t.Errorf("%+v", r)
 	}
 }

@@ -73,11 +73,11 @@ func findTrained(dir string, best bool) (*train.Checkpoint, train.Recipe, error)
 // bestOf opens the checkpoint with the best validation of a run, of which c is the newest.
 func bestOf(dir string, c *train.Checkpoint) (*train.Checkpoint, error) {
 	if c.Best == nil {
-		return nil, fmt.Errorf("--best: there was no validation up to %s; want --best left out, or a run of penstock train with --validate", c.Path)
+		return nil, badUsage("--best: there was no validation up to %s; want --best left out, or a run of penstock train with --validate", c.Path)
 	}
 	path := train.Store{Dir: filepath.Dir(c.Path)}.Path(c.Best.Step)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("--best: %s, the best by %s, is not there; want --best left out, or the directory of the run", path, c.Path)
+		return nil, badUsage("--best: %s, the best by %s, is not there; want --best left out, or the directory of the run", path, c.Path)
 	}
 	return train.OpenCheckpoint(path)
 }
@@ -91,7 +91,7 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 		return nil, err
 	}
 	if t.model, err = modelOfRecipe(t.checkpoint.Path, t.recipe); err != nil {
-		return nil, err
+		return nil, wrongInput(err)
 	}
 	config := f.config
 	config.Autocast = t.recipe.Autocast
@@ -109,7 +109,7 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 		return nil, err
 	}
 	if err := prepare(t); err != nil {
-		return nil, err
+		return nil, wrongInput(err)
 	}
 	for _, d := range config.Devices {
 		d.SetLimit(f.limit)

@@ -70,17 +70,17 @@ func TestEval(t *testing.T) {
 		part string
 	}{
 		{[]string{}, exitUsage, "DIR is missing"},
-		{[]string{"none"}, exitFailed, "none: no such directory; want a checkpoint, or the directory of --out"},
-		{[]string{t.TempDir()}, exitFailed, "no checkpoint there"},
+		{[]string{"none"}, exitUsage, "none: no such directory; want a checkpoint, or the directory of --out"},
+		{[]string{t.TempDir()}, exitUsage, "no checkpoint there"},
 		{[]string{out, "--stages", "7"}, exitUsage, "--stages 7: the model has 6 layers"},
 		{[]string{out, "--balance", "1,2"}, exitUsage, "--balance 1,2: "},
 		{[]string{out, "--balance", "3,3", "--stages", "3"}, exitUsage, "--balance 3,3 with --stages 3"},
-		{[]string{out, "--data-set", "classes=11"}, exitFailed, "--data-dir: the data have outputs 11, and the model was trained with 10"},
-		{[]string{out, "--data", "synthetic", "--data-set", "size=9"}, exitFailed, "--data: the data have inputs float32 [1 9 9], and the model was trained with float32 [1 28 28]"},
+		{[]string{out, "--data-set", "classes=11"}, exitUsage, "--data-dir: the data have outputs 11, and the model was trained with 10"},
+		{[]string{out, "--data", "synthetic", "--data-set", "size=9"}, exitUsage, "--data: the data have inputs float32 [1 9 9], and the model was trained with float32 [1 28 28]"},
 		{[]string{out, "--data", "text", "--data-dir", "x"}, exitUsage, "--model mlp is for classification"},
 		{[]string{out, "--data-dir", "x"}, exitUsage, "--data-dir x: it is for data with files"},
 		{[]string{out, "--part", "validation"}, exitUsage, "--part validation: the run has held nothing out"},
-		{[]string{out, "--best"}, exitFailed, "--best: there was no validation"},
+		{[]string{out, "--best"}, exitUsage, "--best: there was no validation"},
 		{[]string{out, "--memory-limit", "1KiB"}, exitFailed, "use more --stages, or a larger --memory-limit"},
 	} {
 		refuses(t, with([]string{"eval"}, row.args...), row.code, row.part)
@@ -153,25 +153,25 @@ func TestPredictPictures(t *testing.T) {
 	}{
 		{[]string{}, exitUsage, "DIR is missing"},
 		{[]string{out}, exitUsage, "FILE is missing"},
-		{[]string{out, dark, "none.png"}, exitFailed, "none.png: no such file"},
+		{[]string{out, dark, "none.png"}, exitUsage, "none.png: no such file"},
 		{[]string{out, dark, textFile(t, "cut.png", string(whole[:len(whole)-30]))}, exitFailed, "cut.png: png: invalid format: not enough pixel data; want a PNG, JPEG or GIF that is whole"},
-		{[]string{out, textFile(t, "a.txt", "hello")}, exitFailed, "a.txt: image: unknown format; want a PNG, JPEG or GIF that is whole, or an .npy of uint8 [3 12 12]"},
-		{[]string{out, textFile(t, "a.txt", "")}, exitFailed, "a.txt: it is empty"},
+		{[]string{out, textFile(t, "a.txt", "hello")}, exitUsage, "a.txt: image: unknown format; want a PNG, JPEG or GIF that is whole, or an .npy of uint8 [3 12 12]"},
+		{[]string{out, textFile(t, "a.txt", "")}, exitUsage, "a.txt: it is empty"},
 		{[]string{out, dark, "--top", "0"}, exitUsage, "--top 0: want at least 1"},
-		{[]string{savedBy(t, 1), dark}, exitFailed, `is of a model "three", which penstock models does not list`},
+		{[]string{savedBy(t, 1), dark}, exitUsage, `is of a model "three", which penstock models does not list`},
 	} {
 		refuses(t, with([]string{"predict"}, row.args...), row.code, row.part)
 		if r := command(t, with([]string{"predict"}, row.args...)...); r.stdout != "" {
 			t.Errorf("%q: something was written: %s", row.args, r.stdout)
 		}
 	}
-	refuses(t, []string{"eval", out}, exitFailed, "has 1 directories")
+	refuses(t, []string{"eval", out}, exitUsage, "has 1 directories")
 	must(t, "train", "--model", "mlp", "--data", "images", "--data-dir", folderOf(t), "--data-set", "size=12", "--epochs", "1", "--out", filepath.Join(out, "x"))
 	other := folderOf(t)
 	if err := os.Rename(filepath.Join(other, "light"), filepath.Join(other, "bright")); err != nil {
 		t.Fatal(err)
 	}
-	refuses(t, []string{"eval", out, "--data-dir", other}, exitFailed, "--data-dir: the data have the classes bright, dark, and the model was trained with dark, light")
+	refuses(t, []string{"eval", out, "--data-dir", other}, exitUsage, "--data-dir: the data have the classes bright, dark, and the model was trained with dark, light")
 }
 
 // numbersFile is an .npy of float32.
@@ -200,7 +200,7 @@ func TestPredictOthers(t *testing.T) {
 	if len(all) != 2 || all[1].Row != 1 || math.Abs(float64(all[0].Values[0])-1.9) > 0.3 || math.Abs(float64(all[1].Values[0])+2.4) > 0.3 {
 		t.Errorf("%+v; want 1.9 and -2.4", all)
 	}
-	refuses(t, []string{"predict", out("table"), numbersFile(t, "1, 3", 1, 2, 3)}, exitFailed, "x.npy: it is float32 [1 3]; want an .npy of float32 [2 1 1], or with a dimension more in front")
+	refuses(t, []string{"predict", out("table"), numbersFile(t, "1, 3", 1, 2, 3)}, exitUsage, "x.npy: it is float32 [1 3]; want an .npy of float32 [2 1 1], or with a dimension more in front")
 
 	must(t, "train", "--model", "gpt", "--set", "depth=1,width=32,heads=2", "--data", "text", "--data-dir", textFile(t, "a.txt", strings.Repeat("abcd", 500)), "--window", "15",
 		"--batch", "16", "--chunks", "2", "--optimizer", "adam", "--lr", "0.01", "--epochs", "12", "--out", out("text"))
@@ -208,8 +208,8 @@ func TestPredictOthers(t *testing.T) {
 	if len(all) != 2 || all[0].Classes[0].Name != "c" || all[1].Classes[0].Name != "a" || len(all[0].Classes) != 2 {
 		t.Errorf("%+v; want c and a", all)
 	}
-	refuses(t, []string{"predict", out("text"), textFile(t, "e.txt", "")}, exitFailed, "e.txt: it is empty")
-	refuses(t, []string{"predict", out("text"), numbersFile(t, "2,", 1, 2)}, exitFailed, "x.npy: it is float32 [2]; want an .npy of int64 [n t], tokens from 0 to 255")
+	refuses(t, []string{"predict", out("text"), textFile(t, "e.txt", "")}, exitUsage, "e.txt: it is empty")
+	refuses(t, []string{"predict", out("text"), numbersFile(t, "2,", 1, 2)}, exitUsage, "x.npy: it is float32 [2]; want an .npy of int64 [n t], tokens from 0 to 255")
 
 	must(t, onText(t, "--out", out("tokens"), "--steps", "200", "--set", "depth=1,width=16,heads=2,dropout=0,classes=400,context=12", "--optimizer", "adam", "--lr", "0.01")...)
 	prompt := textFile(t, "d.txt", "The stages of the")
@@ -220,12 +220,12 @@ func TestPredictOthers(t *testing.T) {
 	if err := os.Remove(filepath.Join(out("tokens"), configName)); err != nil {
 		t.Fatal(err)
 	}
-	refuses(t, []string{"predict", out("tokens"), prompt}, exitFailed, "d.txt: it is no file of NumPy; want an .npy of int64 [n t], tokens from 0 to 376, or text with the tokenizer that the set was made with: --tokenizer PATH")
+	refuses(t, []string{"predict", out("tokens"), prompt}, exitUsage, "d.txt: it is no file of NumPy; want an .npy of int64 [n t], tokens from 0 to 376, or text with the tokenizer that the set was made with: --tokenizer PATH")
 	if again := predicted(t, out("tokens"), prompt, "--top", "1", "--tokenizer", fixtureTokenizer); len(again) != 1 || again[0].Classes[0] != all[0].Classes[0] {
 		t.Errorf("%+v; want %+v", again, all)
 	}
-	refuses(t, []string{"predict", out("tokens"), prompt, "--tokenizer", "none"}, exitFailed, "--tokenizer: ", "want a tokenizer.json")
-	refuses(t, []string{"predict", out("tokens"), textFile(t, "e.txt", "\xff"), "--tokenizer", fixtureTokenizer}, exitFailed, "e.txt: ", "UTF-8")
+	refuses(t, []string{"predict", out("tokens"), prompt, "--tokenizer", "none"}, exitUsage, "--tokenizer: ", "want a tokenizer.json")
+	refuses(t, []string{"predict", out("tokens"), textFile(t, "e.txt", "\xff"), "--tokenizer", fixtureTokenizer}, exitUsage, "e.txt: ", "UTF-8")
 	refuses(t, []string{"predict", out("text"), prompt, "--tokenizer", fixtureTokenizer}, exitUsage, "--tokenizer "+fixtureTokenizer+": the model was not trained on tokens")
 
 	must(t, "train", "--model", "unet", "--set", "B=1,C=4,depth=2", "--data", "synthetic", "--data-set", "size=16,classes=4,train=8,test=2", "--batch", "4", "--chunks", "1", "--steps", "1", "--out", out("pixels"))
@@ -273,7 +273,7 @@ func TestExport(t *testing.T) {
 	refuses(t, []string{"export", out}, exitUsage, "--out is needed")
 	refuses(t, []string{"export", out, "--out", file, "--dtype", "int8"}, exitUsage, `--dtype "int8": `, "float16")
 	refuses(t, []string{"export", out, "--out", filepath.Join(out, "step-000002", "model.safetensors")}, exitUsage, "would be overwritten")
-	refuses(t, []string{"export", dir, "--out", file}, exitFailed, "no checkpoint there")
+	refuses(t, []string{"export", dir, "--out", file}, exitUsage, "no checkpoint there")
 	if after := tree(t, dir); after != before {
 		t.Errorf("something changed:\n%s\n%s", before, after)
 	}
