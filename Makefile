@@ -40,7 +40,7 @@ test: ## format, vet, tests (races too), and a short training run
 	CGO_ENABLED=0 go build $(PURE)
 	go test -race -timeout 30m $(PURE)
 	go test -race -timeout 40m ./pipe -rapid.checks=20
-	go test -timeout 30m ./...
+	go test -timeout 45m ./...
 	$(BUILD)
 	@rm -rf out/smoke && mkdir -p out/smoke
 	bin/penstock train $(SMOKE_FLAGS) > out/smoke/steps.jsonl
