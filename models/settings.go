@@ -52,6 +52,29 @@ func (m model) settings(o Options) []Setting {
 	return all
 }
 
+// SettingName is the name by which Set and Settings of a model know a field of Options, such as "C" of
+// unet for Width; "" if there is no such model, or it has no such option.
+func SettingName(name, field string) string {
+	m, err := find(name)
+	if err != nil {
+		return ""
+	}
+	own := slices.IndexFunc(m.own, func(a alias) bool { return a.field == field })
+	switch {
+	case own >= 0:
+		return m.own[own].name
+	case field == "Dropout" && m.dropout, field == "Aux" && m.aux:
+		return strings.ToLower(field)
+	}
+	defaults := m.Defaults
+	for _, n := range defaults.numbers() {
+		if n.field == field && *n.value != 0 {
+			return strings.ToLower(field)
+		}
+	}
+	return ""
+}
+
 // Set changes options by assignments such as "B=6", by the names of Settings; one may hold several,
 // separated by commas. The last one for a name holds. It returns an error that lists what there is,
 // and leaves o as it was, where an assignment is none, its name is unknown, or its value is no

@@ -129,3 +129,13 @@ func TestSettingsAreAssignments(t *testing.T) {
 		}
 	})
 }
+
+func TestSettingName(t *testing.T) {
+	for _, row := range []struct{ model, field, want string }{
+		{"unet", "Width", "C"}, {"gpt", "Width", "width"}, {"gpt", "Size", ""}, {"inception_v3", "Aux", "aux"}, {"resnet18", "Dropout", ""}, {"none", "Size", ""},
+	} {
+		if got := models.SettingName(row.model, row.field); got != row.want {
+			t.Errorf("%s of %s: %q, want %q", row.field, row.model, got, row.want)
+		}
+	}
+}

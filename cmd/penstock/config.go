@@ -103,6 +103,9 @@ func setFrom(s *pflag.FlagSet, name string, value any) error {
 		return nil
 	}
 	values, err := flagValues(value, s.Lookup(name).Value.Type() == repeatedType)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
 	for _, v := range values {
 		if err == nil {
 			err = s.Set(name, v)
@@ -120,9 +123,15 @@ func flagValues(value any, repeated bool) ([]string, error) {
 	}
 	var texts []string
 	for _, e := range elements {
-		switch e.(type) {
+		switch e := e.(type) {
 		case string, bool, int64, float64:
 			texts = append(texts, fmt.Sprint(e))
+		case map[string]any: // as if it were an option of several
+			var pairs []string
+			for _, key := range slices.Sorted(maps.Keys(e)) {
+				pairs = append(pairs, fmt.Sprintf("%s=%v", key, e[key]))
+			}
+			return nil, fmt.Errorf("a table; want text, as %q", strings.Join(pairs, ","))
 		default:
 			return nil, fmt.Errorf("%v: want text, a number, true or false, or an array of them", e)
 		}

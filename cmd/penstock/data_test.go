@@ -76,7 +76,7 @@ func TestRefusesDataSettings(t *testing.T) {
 		args  []string
 		parts []string
 	}{
-		{[]string{"--model", "unet"}, []string{"--model unet with --data synthetic: unet: Size is 28; want at least 64", "--data-set size=192 makes images of the model's usual size"}},
+		{[]string{"--model", "unet"}, []string{"--model unet with --data synthetic: size=28: want at least 64", "--data-set size=192 makes images of the model's usual size"}},
 		{[]string{"--model", "inception_v3"}, []string{"--data-set size=299"}},
 		{[]string{"--model", "unet", "--data", "cifar10", "--data-dir", "x"}, []string{"--model unet is for segmentation, and --data cifar10 for classification; want --data npy or synthetic with it"}},
 		{[]string{"--model", "mlp", "--data-set", "sizes=3"}, []string{"--data-set sizes=3: want one of the data set's options; synthetic has size=28, channels=1"}},

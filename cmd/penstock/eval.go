@@ -140,7 +140,7 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 	training, test, err := data.Open(p.dataName, p.dataDir, p.data)
 	torch.TrimProcess() // reading took more than what was read
 	if err != nil {
-		return nil, "", err
+		return nil, "", ofData(err)
 	}
 	var set data.Dataset
 	switch f.part {

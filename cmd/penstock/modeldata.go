@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -179,5 +181,48 @@ func (f *modelFlags) misfit(err error) error {
 	if errors.As(err, &refused) && refused.Field == "Size" && data.Set(f.dataName, &data.Options{}, []string{"size=1"}) == nil {
 		hint = fmt.Sprintf("; --data-set size=%d makes images of the model's usual size", f.info.Defaults.Size)
 	}
-	return badUsage("--model %s with --data %s: %s%s", f.modelName, f.dataName, message(err), hint)
+	return badUsage("--model %s with --data %s: %s%s", f.modelName, f.dataName, ofModel(f.modelName, err), hint)
+}
+
+// fieldInText is a field of models.Options in a remedy, perhaps in brackets behind the model's own name.
+var fieldInText = regexp.MustCompile(`\b\w+ \([A-Z]\w+\)|\b[A-Z][a-z]+\b`)
+
+// ofModel is the message of the refusal of a model's options, which are named as --set names them. Other
+// errors are as they are.
+func ofModel(model string, err error) string {
+	var e *models.ConfigError
+	if !errors.As(err, &e) || models.SettingName(model, e.Field) == "" {
+		return message(err)
+	}
+	remedy := fieldInText.ReplaceAllStringFunc(e.Remedy, func(word string) string {
+		if own, _, ok := strings.Cut(word, " ("); ok {
+			return own
+		}
+		return cmp.Or(models.SettingName(model, word), word)
+	})
+	return refused(models.SettingName(model, e.Field), e, remedy)
+}
+
+// refused is the message of a setting that is refused, by a name.
+func refused(name string, e *data.ConfigError, remedy string) string {
+	problem := ""
+	if e.Problem != "" {
+		problem = e.Problem + "; "
+	}
+	return fmt.Sprintf("%s=%v: %s%s", name, e.Value, problem, remedy)
+}
+
+// ofData is the error of opening a data set, in which an option is named as --data-set names it. What
+// is no refusal of one stays as it is.
+func ofData(err error) error {
+	var e *data.ConfigError
+	if !errors.As(err, &e) {
+		return err
+	}
+	set, found := strings.CutPrefix(e.Of, "data: ")
+	name := strings.ToLower(e.Field)
+	if !found || data.Set(set, &data.Options{}, []string{fmt.Sprintf("%s=%v", name, e.Value)}) != nil {
+		return err
+	}
+	return badUsage("--data-set %s", refused(name, e, e.Remedy))
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock.example/internal/arg"
 	"penstock.example/models"
 	"penstock.example/nn"
 )
@@ -107,14 +108,14 @@ func describeModel(w io.Writer, name string, set []string, format string) error 
 	var o models.Options
 	if err := models.Set(name, &o, set); err != nil {
 		if _, unknown := models.Describe(name); unknown != nil {
-			return &usageError{err} // it lists the names
+			return badUsage("NAME %q: %s", name, arg.OneOf(name, models.Names()))
 		}
 		return badUsage("--set %s", message(err))
 	}
 	line, model, err := readModel(name, o)
 	if err != nil {
 		have, _ := models.Settings(name, models.Options{})
-		return badUsage("--set %s: %s; by default it is %s", strings.Join(set, ","), message(err), assignments(have))
+		return badUsage("--set %s: %s; by default it is %s", strings.Join(set, ","), ofModel(name, err), assignments(have))
 	}
 	if format == "json" {
 		for _, l := range nn.Summary(model) {

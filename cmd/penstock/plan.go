@@ -80,7 +80,7 @@ func (p *plan) checkNames(s *pflag.FlagSet) (err error) {
 func (p *plan) checkCut(s *pflag.FlagSet) error {
 	model, err := models.New(p.modelName, p.options)
 	if err != nil {
-		return badUsage("--set %s: %s", strings.Join(p.settings, ","), message(err))
+		return badUsage("--set %s: %s", strings.Join(p.settings, ","), ofModel(p.modelName, err))
 	}
 	if err := p.checkSchedule(s); err != nil {
 		return err

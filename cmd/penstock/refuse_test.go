@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,6 +27,12 @@ func TestRefuses(t *testing.T) {
 		other:  "program whole stages=1 micro-batches=4\nworker 0: 0F0 0B0 0F1 0B1 0F2 0B2 0F3 0B3\n",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	split := t.TempDir() // pictures in parts to train and to test with
+	for _, class := range []string{"train/a", "train/b", "val/a", "val/b"} {
+		if err := errors.Join(os.MkdirAll(filepath.Join(split, class), 0o777), os.WriteFile(filepath.Join(split, class, "1.png"), nil, 0o666)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -156,7 +163,13 @@ func TestRefuses(t *testing.T) {
 		{train("--trace", filepath.Join(dir, "nowhere", "t.json")), exitUsage, []string{"--trace", "there is no folder", "nowhere"}},
 		{train("--trace", ""), exitUsage, []string{"--trace"}},
 
-		{[]string{"models", "resnet21"}, exitUsage, []string{`"resnet21"`, "resnet20"}},
+		{[]string{"models", "resnet21"}, exitUsage, []string{`penstock: NAME "resnet21": did you mean resnet20? want one of mlp`}},
+		{train("--model", "resnet21"), exitUsage, []string{`penstock: --model "resnet21": did you mean resnet20? want one of mlp`}},
+		{[]string{"models", "vit_b_16", "--set", "heads=5"}, exitUsage, []string{"--set heads=5: width=768: want a multiple of the 5 heads; "}},
+		{[]string{"models", "unet", "--set", "C=1"}, exitUsage, []string{"--set C=1: C=1: want C at least 2"}},
+		{train("--model", "inception_v3"), exitUsage, []string{"--model inception_v3 with --data synthetic: size=28: want at least 75"}},
+		{train("--data", "images", "--data-dir", split, "--data-set", "holdout=0.3"), exitUsage, []string{"--data-set holdout=0.3: ", "val is there to test with; want it left out"}},
+		{train("--data", "images", "--data-dir", split, "--data-set", "channels=2"), exitUsage, []string{"--data-set channels=2: want 3 for colours"}},
 		{[]string{"models", "--format", "xml"}, exitUsage, []string{`"xml"`}},
 		{[]string{"models", "--set", "B=6"}, exitUsage, []string{"--set B=6", "NAME", "unet"}},
 		{[]string{"models", "vgg", "--set", "B=6"}, exitUsage, []string{`"vgg"`, "unet"}},

@@ -70,7 +70,7 @@ func (p plan) members() (all []plan) {
 	p.read = sync.OnceValues(func() (out datasets, err error) {
 		out.training, out.test, err = data.Open(p.dataName, p.dataDir, p.data)
 		torch.TrimProcess() // reading took more than what was read
-		return out, err
+		return out, ofData(err)
 	})
 	within := make([]*group.Group, p.here)
 	if p.grouped && p.here == p.member.Size {
