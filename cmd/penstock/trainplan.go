@@ -46,9 +46,13 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) (err error) {
 	for _, p := range wanted {
 		flag := s.Lookup(p.name)
 		given := strings.Trim(flag.Value.String(), "[]")
-		if p.name == "memory-limit" { // a size may be written in several ways
+		if p.name == "memory-limit" && flag.Changed { // a size may be written in several ways
 			given = fmt.Sprint(f.limit)
 		}
+		if p.name == "momentum" && flag.Changed {
+			given = fmt.Sprint(f.update.Momentum)
+		}
+		has := cmp.Or(p.value, p.usual)
 		switch {
 		case !flag.Changed && p.value == "":
 		case !flag.Changed && p.name == "train-only": // a name by itself each time
@@ -59,8 +63,8 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) (err error) {
 			if bad := s.Set(p.name, p.value); bad != nil {
 				err = badUsage("--plan %s: its %s is %q: %v", f.planned, p.name, p.value, bad)
 			}
-		case given != p.value && (f.planned != auto || !slices.Contains(keptByAuto, p.name)):
-			err = badUsage("--%s %s: the plan of --plan %s has %s; want --%[1]s left out, or another plan", p.name, given, f.planned, cmp.Or(p.value, "none"))
+		case given != has && (f.planned != auto || !slices.Contains(keptByAuto, p.name)):
+			err = badUsage("--%s %s: the plan of --plan %s has %s; want --%[1]s left out, or another plan", p.name, given, f.planned, cmp.Or(has, "none"))
 		}
 		if err != nil {
 			return err
@@ -69,27 +73,26 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) (err error) {
 	return nil
 }
 
-// planFlag is what a plan says of a flag.
-type planFlag struct{ name, value string }
+// planFlag is what a plan says of a flag, and what the flag has where the plan leaves it out.
+type planFlag struct{ name, value, usual string }
 
 // flags are what penstock train is to have of a plan. The order is that in which they are compared.
 func (l searchLine) flags() []planFlag {
-	out := []planFlag{{"model", l.Model}}
-	if len(l.Settings) > 0 {
-		out = append(out, planFlag{"set", strings.Join(l.Settings, ",")})
-	}
-	threads, virtual := max(l.Threads, 1), max(l.Virtual, 1)
-	out = append(out, planFlag{"batch", fmt.Sprint(l.Batch)}, planFlag{"optimizer", l.Optimizer}, planFlag{"balance", numbers(l.Balance)}, planFlag{"stages", fmt.Sprint(len(l.Balance) / virtual)},
-		planFlag{"schedule", l.Schedule}, planFlag{"virtual", fmt.Sprint(virtual)}, planFlag{"chunks", fmt.Sprint(l.Chunks)},
-		planFlag{"threads", fmt.Sprint(threads)}, planFlag{"autocast", fmt.Sprint(l.Autocast)},
-		planFlag{"train-only", strings.Join(l.TrainOnly, ",")})
+	says := func(name, value string) planFlag { return planFlag{name: name, value: value} }
+	limit, momentum := "", ""
 	if l.Limit > 0 {
-		out = append(out, planFlag{"memory-limit", fmt.Sprint(l.Limit)})
+		limit = fmt.Sprint(l.Limit)
 	}
 	if l.Momentum != nil {
-		out = append(out, planFlag{"momentum", fmt.Sprint(*l.Momentum)})
+		momentum = fmt.Sprint(*l.Momentum)
 	}
-	return append(out, planFlag{"checkpoint", string(pipe.Optimal)})
+	threads, virtual := max(l.Threads, 1), max(l.Virtual, 1)
+	return []planFlag{says("model", l.Model), says("set", strings.Join(l.Settings, ",")), says("batch", fmt.Sprint(l.Batch)),
+		says("optimizer", l.Optimizer), says("balance", numbers(l.Balance)), says("stages", fmt.Sprint(len(l.Balance)/virtual)),
+		says("schedule", l.Schedule), says("virtual", fmt.Sprint(virtual)), says("chunks", fmt.Sprint(l.Chunks)),
+		says("threads", fmt.Sprint(threads)), says("autocast", fmt.Sprint(l.Autocast)),
+		says("train-only", strings.Join(l.TrainOnly, ",")), says("memory-limit", limit),
+		{"momentum", momentum, fmt.Sprint(usualMomentum(l.Optimizer))}, says("checkpoint", string(pipe.Optimal))}
 }
 
 // dataLine is the data that a plan is for, as a file has it. Without a name they are made up, as the model
@@ -119,15 +122,15 @@ func describeData(f dataFlags, info data.Info) *dataLine {
 
 // flags are what penstock train is to have of the data where it has no --data.
 func (l dataLine) flags() []planFlag {
-	out := []planFlag{{"data", l.Name}}
+	out := []planFlag{{name: "data", value: l.Name}}
 	if l.Dir != "" {
-		out = append(out, planFlag{"data-dir", l.Dir})
+		out = append(out, planFlag{name: "data-dir", value: l.Dir})
 	}
 	if len(l.Settings) > 0 {
-		out = append(out, planFlag{"data-set", strings.Join(l.Settings, ",")})
+		out = append(out, planFlag{name: "data-set", value: strings.Join(l.Settings, ",")})
 	}
 	if l.Window > 0 {
-		out = append(out, planFlag{"window", fmt.Sprint(l.Window)})
+		out = append(out, planFlag{name: "window", value: fmt.Sprint(l.Window)})
 	}
 	return out
 }

@@ -27,8 +27,12 @@ func TestTrainingByAPlan(t *testing.T) {
 	if err := json.Unmarshal(text, &line); err != nil {
 		t.Fatal(err)
 	}
-	if len(line.Balance) != 2 || line.Balance[0]+line.Balance[1] != 6 {
-		t.Errorf("a balance of %v, want the 6 layers of mlp on 2 devices", line.Balance)
+	layers := 0
+	for _, n := range line.Balance {
+		layers += n
+	}
+	if virtual := max(line.Virtual, 1); len(line.Balance) != 2*virtual || layers != 6 {
+		t.Errorf("a balance of %v, want the 6 layers of mlp on 2 devices, %d stages on each", line.Balance, virtual)
 	}
 	trained := func(args ...string) stepLine {
 		got := must(t, with([]string{"train", "--data", "synthetic", "--steps", "2", "--format", "json"}, args...)...)
@@ -417,4 +421,24 @@ func TestPlansOfFrozenLayers(t *testing.T) {
 	if flags, _ := chosen(t, got.stderr); !slices.Contains(flags, "--balance") {
 		t.Errorf("--plan auto: %v", flags)
 	}
+}
+
+// What a plan leaves out is as train has it by itself: a plan is not for another model, limit or optimizer.
+func TestPlansRefuseWhatTheyLeaveOut(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "plan.json")
+	must(t, "plan", "--model", "resnet20", "--data", "synthetic", "--data-set", "size=8,train=16,test=8", "--batch", "4", "--devices", "1", "--chunks", "1",
+		"--schedule", "gpipe", "--repeats", "1", "--out", file)
+	args := []string{"train", "--plan", file, "--steps", "1"}
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--set", "width=2"}, "--set width=2: the plan of --plan " + file + " has none; want --set left out, or another plan"},
+		{[]string{"--memory-limit", "1KiB"}, "--memory-limit 1024: the plan of --plan " + file + " has none; want --memory-limit left out, or another plan"},
+		{[]string{"--momentum", "0.5"}, "--momentum 0.5: the plan of --plan " + file + " has 0.9; want --momentum left out, or another plan"},
+		{[]string{"--momentum", "0"}, "--momentum 0: the plan of --plan " + file + " has 0.9"},
+	} {
+		refuses(t, with(args, test.args...), exitUsage, test.want)
+	}
+	must(t, with(args, "--momentum", "0.90")...)
 }
