@@ -307,7 +307,7 @@ func readMachine(cmd *cobra.Command, path string) (search.Machine, error) {
 	return m, nil
 }
 
-// once finds the best plan, or says why there is none.
+// once finds the best plan, which is nil where none keeps the limits.
 func (j *searchJob) once(ctx context.Context) (*search.Result, error) {
 	r, err := search.Search(ctx, j.profile, j.machine, j.wishes)
 	var refused *arg.ConfigError
@@ -316,18 +316,22 @@ func (j *searchJob) once(ctx context.Context) (*search.Result, error) {
 		return nil, badUsage("%s", message(err))
 	case err != nil:
 		return nil, err
-	case r.Best != nil:
-		return r, nil
-	}
-	least := r.Short
-	if least == nil {
+	case r.Best == nil && r.Short == nil:
 		return nil, badUsage("no schedule can be planned: %s", reasons(r.Schedules))
 	}
+	return r, nil
+}
+
+// refusal says which limits are too low, and which will do.
+func (j *searchJob) refusal(ctx context.Context, r *search.Result) error {
 	enough, err := search.Enough(ctx, j.profile, j.machine, j.wishes)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	least, will := j.beyondChains(least)
+	least, will, err := j.willDo(ctx, r.Short)
+	if err != nil {
+		return err
+	}
 	remedy := fmt.Sprintf("a limit of at least %s %s do", arg.Size(least.Least()), will)
 	if !r.ShortProved {
 		remedy += ", and perhaps a lower one, which was not searched for to the end"
@@ -337,7 +341,7 @@ func (j *searchJob) once(ctx context.Context) (*search.Result, error) {
 	} else {
 		remedy += "; more devices alone will not"
 	}
-	return nil, badUsage("no plan keeps the limits: %s; %s", least.Shortages(), remedy)
+	return badUsage("no plan keeps the limits: %s; %s", least.Shortages(), remedy)
 }
 
 // reasons says why schedules have no plan, those together that have the same reason.
@@ -357,18 +361,50 @@ func reasons(list []search.Outcome) string {
 	return strings.Join(whys, "; ")
 }
 
-// beyondChains is a shortage with what a model's steps take beyond what their chains say, as far as that has been
-// found and taken from the limit, and whether the limits that it needs will do, or may.
-func (j *searchJob) beyondChains(short *planner.MemoryError) (*planner.MemoryError, string) {
-	if j.model == nil || j.model.limit <= j.wishes.Limit {
-		return short, "will"
+// willDo raises a shortage to limits that will do, or else may. With those of a chain its plan keeps them. A
+// model's step takes more than its chain says, so that the model is planned with the limits, and they are raised
+// by what that lacks, until nothing is lacking.
+func (j *searchJob) willDo(ctx context.Context, short *planner.MemoryError) (*planner.MemoryError, string, error) {
+	if j.model == nil {
+		return short, "will", nil
 	}
+	short = raised(short, j.model.limit-j.wishes.Limit)
+	for i := range short.Stages {
+		short.Stages[i].Limit = j.model.limit
+	}
+	if j.elsewhere {
+		return short, "may", nil
+	}
+	for range rounds {
+		limit := short.Least()
+		k, m := *j, *j.model
+		k.model, k.wishes.Limit, m.limit = &m, limit, limit
+		found, err := k.fitting(ctx, func(string) {})
+		var lacks *planner.MemoryError
+		switch {
+		case errors.As(err, &lacks):
+			limit = lacks.Least()
+		case ctx.Err() != nil:
+			return nil, "", ctx.Err()
+		case err != nil:
+			return short, "may", nil
+		case found.Best != nil:
+			return short, "will", nil
+		default:
+			limit = found.Short.Least() + m.limit - k.wishes.Limit
+		}
+		short = raised(short, max(1, limit-short.Least()))
+	}
+	return short, "may", nil
+}
+
+// raised is a shortage in which each stage needs so many bytes more.
+func raised(short *planner.MemoryError, bytes int64) *planner.MemoryError {
 	out := &planner.MemoryError{Stages: slices.Clone(short.Stages)}
 	for i := range out.Stages {
-		out.Stages[i].Least += j.model.limit - j.wishes.Limit
-		out.Stages[i].Limit = j.model.limit
+		out.Stages[i].Least += bytes
 	}
-	return out, "may"
+	return out
 }
 
 // searchLine is the JSON of a plan. Its fields stay.

@@ -282,3 +282,23 @@ func TestPlanExplainOfAModel(t *testing.T) {
 		}
 	}
 }
+
+// The limit that is said to do where nothing fits has a plan whose step fits.
+func TestPlansKeepTheLimitThatWillDo(t *testing.T) {
+	for _, model := range [][]string{
+		{"--model", "mlp", "--batch", "16", "--devices", "1"},
+		{"--model", "resnet20", "--set", "width=4", "--data", "synthetic", "--data-set", "size=16", "--batch", "8", "--devices", "2"},
+	} {
+		args := with([]string{"plan", "--chunks", "2", "--schedule", "1f1b", "--repeats", "1"}, model...)
+		low := fmt.Sprint(3160 << 10)
+		if model[1] == "resnet20" {
+			low = fmt.Sprint(200 << 10)
+		}
+		r := command(t, with(args, "--memory-limit", low)...)
+		said := regexp.MustCompile(`a limit of at least (\d+) bytes .* will do`).FindStringSubmatch(r.stderr)
+		if r.code != exitUsage || said == nil {
+			t.Fatalf("%v with %s: exit code %d, and no limit that will do:\n%s", model, low, r.code, r.stderr)
+		}
+		must(t, with(args, "--memory-limit", said[1])...)
+	}
+}

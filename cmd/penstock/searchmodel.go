@@ -375,16 +375,25 @@ func (o *openPlan) close() {
 // rounds is how often a plan is sought whose step fits.
 const rounds = 5
 
-// search finds the best plan, or says why there is none. That of a model is one whose step is known to
-// fit: what its chain does not say is taken from the limit until it does.
+// search finds the best plan, or says why there is none.
 func (j *searchJob) search(ctx context.Context, stderr io.Writer) (*search.Result, error) {
 	show := newPlanProgress(stderr)
 	defer show.end()
 	j.wishes.Progress = show.at
+	found, err := j.fitting(ctx, show.line)
+	if err == nil && found.Best == nil {
+		return nil, j.refusal(ctx, found)
+	}
+	return found, err
+}
+
+// fitting finds the best plan. That of a model is one whose step is known to fit: what its chain does not say
+// is taken from the limit until it does.
+func (j *searchJob) fitting(ctx context.Context, tell func(line string)) (*search.Result, error) {
 	wanted := j.wishes.Limit
 	for round := 1; ; round++ {
 		found, err := j.once(ctx)
-		if err != nil || j.model == nil || j.elsewhere {
+		if err != nil || found.Best == nil || j.model == nil || j.elsewhere {
 			return found, err
 		}
 		err = j.model.fits(ctx, found.Best)
@@ -399,6 +408,6 @@ func (j *searchJob) search(ctx context.Context, stderr io.Writer) (*search.Resul
 		if j.wishes.Limit -= more; j.wishes.Limit <= 0 {
 			return found, err
 		}
-		show.line(fmt.Sprintf("the plan found lacks %s of the limit of %s; planning with as much less", formatBytes(more), formatBytes(wanted)))
+		tell(fmt.Sprintf("the plan found lacks %s of the limit of %s; planning with as much less", formatBytes(more), formatBytes(wanted)))
 	}
 }
