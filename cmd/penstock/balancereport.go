@@ -118,7 +118,7 @@ func stageLines(layers []balance.Layer, counts []int) []stageLine {
 	return lines
 }
 
-func ms(seconds float64) string { return fmt.Sprintf("%.3g", 1000*seconds) }
+func ms(seconds float64) string { return plainNumber(1000*seconds, 3) }
 
 // share is a stage's cost as a part of the bottleneck's: how busy the stage is while the slowest
 // one works.

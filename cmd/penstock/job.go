@@ -53,8 +53,8 @@ func openJob(ctx context.Context, p plan, stderr io.Writer) (*job, error) {
 		stderr = io.Discard
 	}
 	for _, open := range []func(ctx context.Context, stderr io.Writer) error{
-		j.openGroup, j.openData, j.planSteps, j.agree, j.matchInitEarly, j.checkDirectories, j.openStore, j.checkLastBatch, j.matchInit, j.openTrace, j.choosePlan, j.shareCores, j.tellChanges, j.tellResumed, j.limitMemory, j.findBalance,
-		j.chooseSchedule, j.openPipe, j.openLoop, j.planMemory, j.placePipe, j.openMeasures, j.serveDashboard,
+		j.openGroup, j.openData, j.planSteps, j.agree, j.matchInitEarly, j.checkDirectories, j.openStore, j.checkLastBatch, j.matchInit, j.openTrace, j.choosePlan, j.shareCores, j.tellChanges, j.tellResumed, j.limitMemory, telling("measuring", j.findBalance),
+		telling("planning", j.chooseSchedule), j.openPipe, j.openLoop, telling("planning", j.planMemory), telling("placing the model", j.placePipe), j.openMeasures, j.serveDashboard,
 	} {
 		if err := open(ctx, stderr); err != nil {
 			j.tellGroup(err)
@@ -211,7 +211,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	var each []string
 	for _, t := range cut.Times {
-		each = append(each, fmt.Sprintf("%.3g", 1000*t.Total()))
+		each = append(each, ms(t.Total()))
 	}
 	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n",
 		numbers(cut.Counts), strings.Join(each, ", "))

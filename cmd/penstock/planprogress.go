@@ -1,20 +1,21 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"sync"
 	"time"
 )
 
-// planProgress tells on stderr which schedule is searched, as soon as that takes long: on a terminal in
+// planProgress tells on stderr what is done before the first step, such as which schedule is searched, as soon as that takes long: on a terminal in
 // place, elsewhere in a line now and then.
 type planProgress struct {
 	w     io.Writer
-	live  bool // on a terminal
+	doing string // "planning"
+	live  bool   // on a terminal
 	began time.Time
-	over  chan struct{} // closed by end
-	ended sync.WaitGroup
+	stop  func()
 
 	mu    sync.Mutex // guards what follows, and w
 	what  string
@@ -22,20 +23,55 @@ type planProgress struct {
 }
 
 // newPlanProgress begins to tell. The caller calls end.
-func newPlanProgress(w io.Writer) *planProgress {
+func newPlanProgress(w io.Writer, doing string) *planProgress {
 	_, live := terminalWidth(w)
-	p := &planProgress{w: w, live: live, began: time.Now(), over: make(chan struct{})}
-	p.ended.Go(func() {
-		for next := time.After(lineEvery); ; next = time.After(lineEvery) {
+	p := &planProgress{w: w, doing: doing, live: live, began: time.Now()}
+	every := lineEvery
+	if live {
+		every = tickEvery
+	}
+	p.stop = repeat(every, p.tell)
+	return p
+}
+
+// repeat calls f again and again until stop is called, which waits for it, and may be called again.
+func repeat(every time.Duration, f func(now time.Time)) (stop func()) {
+	over := make(chan struct{})
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		for next := time.After(every); ; next = time.After(every) {
 			select {
-			case <-p.over:
+			case <-over:
 				return
 			case now := <-next:
-				p.tell(now)
+				f(now)
 			}
 		}
 	})
-	return p
+	return sync.OnceFunc(func() {
+		close(over)
+		ended.Wait()
+	})
+}
+
+// telling is what opens a part of a job, with what it does told on a terminal as soon as it takes long.
+func telling(doing string, open func(context.Context, io.Writer) error) func(context.Context, io.Writer) error {
+	return func(ctx context.Context, stderr io.Writer) error {
+		if _, live := terminalWidth(stderr); !live {
+			return open(ctx, stderr)
+		}
+		p := newPlanProgress(stderr, doing)
+		defer p.end()
+		return open(ctx, p)
+	}
+}
+
+// Write writes lines that stay.
+func (p *planProgress) Write(lines []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+	return p.w.Write(lines)
 }
 
 // at notes that a schedule is searched, after so many of all. It is a search.Wishes.Progress.
@@ -49,7 +85,7 @@ func (p *planProgress) at(schedule string, done, of int) {
 func (p *planProgress) tell(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	text := fmt.Sprintf("planning for %.0f s", now.Sub(p.began).Seconds())
+	text := fmt.Sprintf("%s for %.0f s", p.doing, now.Sub(p.began).Seconds())
 	if p.what != "" {
 		text += ": " + p.what
 	}
@@ -78,7 +114,6 @@ func (p *planProgress) clear() {
 
 // end clears the line. Nothing is told after it returns.
 func (p *planProgress) end() {
-	close(p.over)
-	p.ended.Wait()
+	p.stop()
 	p.clear()
 }

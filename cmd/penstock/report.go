@@ -12,6 +12,8 @@ import (
 
 // reporter reports progress and outcome of a run.
 type reporter interface {
+	// begin is called once before the first step.
+	begin()
 	// step is told of every step.
 	step(train.StepInfo) error
 	// evaluating is told how many samples of an evaluation are done.
@@ -83,6 +85,8 @@ type regressionLine struct {
 	TestAccuracy *float64 `json:"test_accuracy,omitempty"`
 	TestMSE      float64  `json:"test_mse"`
 }
+
+func (r *jsonReporter) begin() {}
 
 func (r *jsonReporter) step(s train.StepInfo) error {
 	r.add(s.Duration)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"regexp"
@@ -83,6 +84,48 @@ func TestBar(t *testing.T) {
 	}
 	if !strings.HasSuffix(stderr.String(), "\n") {
 		t.Errorf("what follows would stand beside the bar: %q", &stderr)
+	}
+}
+
+// A bar is there before the first step, which may take long, and follows the width of the terminal.
+func TestBarBeforeTheFirstStep(t *testing.T) {
+	for width, want := range map[int]string{80: "step 8 of 9 for 0 s", 30: "step 8 of 9"} {
+		var stderr bytes.Buffer
+		r := textReport(nil, &stderr)
+		r.taken, r.bar, r.width = 7, newBar(&stderr, width, 7, 9), func() int { return width }
+		r.begin()
+		r.endSteps()
+		if !strings.Contains(stderr.String(), want) {
+			t.Errorf("width %d: no %q in %q", width, want, &stderr)
+		}
+	}
+	var stderr bytes.Buffer
+	r := textReport(nil, &stderr)
+	r.taken, r.bar, r.width = 9, newBar(&stderr, 80, 9, 9), func() int { return 80 }
+	if r.begin(); stderr.Len() > 0 {
+		t.Errorf("a bar without steps: %q", &stderr)
+	}
+}
+
+// What is done before the first step is told by its time, and lines of it stay.
+func TestToldWhileOpening(t *testing.T) {
+	var stderr bytes.Buffer
+	p := newPlanProgress(&stderr, "measuring")
+	p.stop()
+	p.live = true
+	p.tell(p.began.Add(3 * time.Second))
+	fmt.Fprintln(p, "a line")
+	p.end()
+	if got, want := stderr.String(), "\r\x1b[Kmeasuring for 3 s\r\x1b[Ka line\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestPlainNumber(t *testing.T) {
+	for x, want := range map[float64]string{11834.2: "11830", 20: "20", 9999.7: "10000", 0.0123456: "0.01235", 1234567: "1235000"} {
+		if got := plainNumber(x, 4); got != want {
+			t.Errorf("%v: got %s, want %s", x, got, want)
+		}
 	}
 }
 

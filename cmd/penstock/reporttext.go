@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,8 +21,9 @@ type textReporter struct {
 	title          string // "resnet20 on fashion-mnist"
 	devices        []torch.Device
 	names          []string // of devices
-	last           int64    // the number of the last step
+	taken, last    int64    // the number of steps before the run, and of its last step
 
+	waiting func()                   // ends telling that the first step runs; nil where it is not told
 	bar     *progressbar.ProgressBar // nil without a terminal
 	width   func() int               // of the terminal, which may change
 	ended   bool                     // there are no more steps
@@ -38,11 +40,12 @@ type textReporter struct {
 const (
 	barEvery  = 100 * time.Millisecond
 	lineEvery = 2 * time.Second
+	tickEvery = time.Second // on a terminal, where nothing but time goes on
 )
 
 func newTextReporter(stdout, stderr io.Writer, j *job) *textReporter {
 	r := &textReporter{stdout: stdout, stderr: stderr, apart: counters{w: stderr, of: "samples"}, title: j.modelName + " on " + j.dataName,
-		devices: j.pipe.Devices(), names: j.pipe.Config().DeviceNames(), last: j.last}
+		devices: j.pipe.Devices(), names: j.pipe.Config().DeviceNames(), taken: j.loop.Step, last: j.last}
 	if width, ok := terminalWidth(stderr); ok {
 		r.bar = newBar(stderr, width, j.loop.Step, j.last)
 		r.width = func() int { width, _ := terminalWidth(stderr); return width }
@@ -76,7 +79,29 @@ func aroundBar(width int) int {
 	return len(" 100% |") + 20 + len("|   [59s:59s] ") // the bar itself shrinks for longer times
 }
 
+// begin shows a bar from the beginning: a first step may take long, as it also measures and plans.
+func (r *textReporter) begin() {
+	if r.bar == nil || r.taken >= r.last {
+		return
+	}
+	began := time.Now()
+	tell := func(now time.Time) {
+		count, width := fmt.Sprintf("step %d of %d", r.taken+1, r.last), r.width()
+		r.bar.Describe(fitting(width-aroundBar(width), fmt.Sprintf("%s for %.0f s", count, now.Sub(began).Seconds()), count))
+	}
+	tell(began)
+	r.waiting = repeat(tickEvery, tell)
+}
+
+// begun says that something else is shown from now on.
+func (r *textReporter) begun() {
+	if r.waiting != nil {
+		r.waiting()
+	}
+}
+
 func (r *textReporter) step(s train.StepInfo) error {
+	r.begun()
 	r.add(s.Duration)
 	r.samples += s.Samples
 	r.peaks.add(s)
@@ -111,6 +136,7 @@ func (r *textReporter) show(s train.StepInfo) error {
 }
 
 func (r *textReporter) evaluating(what string, done, all int) {
+	r.begun()
 	if r.running() {
 		width := r.width()
 		r.bar.Describe(fitting(width-aroundBar(width), fmt.Sprintf("%s %d/%d", what, done, all), what))
@@ -157,6 +183,12 @@ func fitting(characters int, texts ...string) string {
 	return texts[len(texts)-1][:characters-1] + "…"
 }
 
+// plainNumber is a number of so many digits, without an exponent.
+func plainNumber(x float64, digits int) string {
+	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(x, 'g', digits, 64), 64) // which it has written itself
+	return strconv.FormatFloat(rounded, 'f', -1, 64)
+}
+
 // memory shows the bytes of each device, against its limit if it has one.
 func (r *textReporter) memory(bytes []int64) string {
 	return r.memoryRow(bytes, formatBytes, " of ", "  ")
@@ -181,6 +213,7 @@ func (r *textReporter) memoryRow(bytes []int64, format func(int64) string, of, b
 
 // endSteps goes on below the bar and its row of memory, on whichever of the two the cursor stands.
 func (r *textReporter) endSteps() {
+	r.begun()
 	r.ended = true
 	switch {
 	case r.bar == nil || !r.bar.IsStarted():
@@ -204,7 +237,7 @@ func (r *textReporter) done(o outcome) error {
 		for _, d := range r.durations {
 			total += d
 		}
-		fmt.Fprintf(&b, "speed          %.0f samples/s, %.4g ms a step (median)\n", float64(r.samples)/total.Seconds(), ms)
+		fmt.Fprintf(&b, "speed          %.0f samples/s, %s ms a step (median)\n", float64(r.samples)/total.Seconds(), plainNumber(ms, 4))
 		fmt.Fprintf(&b, "peak memory    %s\n", r.memory(r.peaks))
 	}
 	if o.safeLimit != nil {

@@ -52,9 +52,9 @@ func (j *job) chooseSchedule(_ context.Context, stderr io.Writer) error {
 		return fmt.Errorf("--schedule auto: %s", message(err))
 	}
 	j.config.Schedule, j.config.Devices = best.generate, best.devices
-	text := fmt.Sprintf("a step takes %.3g ms, of which devices are idle for %.1f %%", 1000*best.step.Seconds(), 100*best.idle)
+	text := fmt.Sprintf("a step takes %s ms, of which devices are idle for %.1f %%", ms(best.step.Seconds()), 100*best.idle)
 	if best.gpipe > 0 {
-		text += fmt.Sprintf("; gpipe %.3g ms", 1000*best.gpipe.Seconds())
+		text += fmt.Sprintf("; gpipe %s ms", ms(best.gpipe.Seconds()))
 	}
 	if best.over {
 		text += "; by estimate that takes more than --memory-limit, as every order does"

@@ -32,7 +32,7 @@ more bytes, and with links of twice the bandwidth.`,
 			if m := job.model; m != nil && m.searched != nil {
 				plan = m.searched
 			}
-			show := newPlanProgress(cmd.ErrOrStderr())
+			show := newPlanProgress(cmd.ErrOrStderr(), "planning")
 			job.wishes.Progress = show.at
 			e, err := search.Explain(cmd.Context(), job.profile, job.machine, job.wishes, plan)
 			show.end()

@@ -377,7 +377,7 @@ const rounds = 5
 
 // search finds the best plan, or says why there is none.
 func (j *searchJob) search(ctx context.Context, stderr io.Writer) (*search.Result, error) {
-	show := newPlanProgress(stderr)
+	show := newPlanProgress(stderr, "planning")
 	defer show.end()
 	j.wishes.Progress = show.at
 	found, err := j.fitting(ctx, show.line)

@@ -166,6 +166,7 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	if p.within == nil || p.member.Rank == 0 {
 		defer sparingly()()
 	}
+	show.begin()
 	result, err := j.loop.Run(ctx)
 	show.endSteps()
 	if err != nil {
