@@ -224,7 +224,11 @@ func (c CSV) columns(first []string, header bool, like *Info) (order []int, err 
 	target, err := c.target(first, header)
 	var names []string
 	for i, name := range first {
-		names = append(names, strings.TrimSpace(name))
+		name = strings.TrimSpace(name)
+		if header && slices.Contains(names, name) {
+			return nil, fmt.Errorf("the header has the column %q twice; want each name once, or header=0 for a first line that is no header", name)
+		}
+		names = append(names, name)
 		if i != target {
 			order = append(order, i)
 		}

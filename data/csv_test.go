@@ -142,6 +142,7 @@ func TestOpenCSVRefuses(t *testing.T) {
 		"header alone":   {[]string{"a,b"}, data.CSV{}, []string{"no line with numbers"}},
 		"one column":     {[]string{"1", "2"}, data.CSV{}, []string{"line 1: one column; want one for the target"}},
 		"no such column": {[]string{"a,b", "1,2"}, data.CSV{Target: "c"}, []string{`line 1: no column "c"; want a target of a, b, or a number from 1 to 2`}},
+		"a name twice":   {[]string{"a,b,a", "1,2,0", "2,3,1"}, data.CSV{}, []string{`line 1: the header has the column "a" twice; want each name once`}},
 		"no such number": {[]string{"1,2", "1,2"}, data.CSV{Target: "3"}, []string{`line 1: no column "3"; want a number from 1 to 2`}},
 		"quotes":         {[]string{"a,b", "1,\"2"}, data.CSV{}, []string{"line 2, column ", `want values that are separated by ','`}},
 		"amounts":        {amounts, data.CSV{}, []string{"150 different whole numbers", "want task=classification or task=regression"}},

@@ -19,7 +19,7 @@ type setting struct {
 }
 
 // Set changes options by assignments such as "size=64", by the names that the set has; one may hold
-// several, separated by commas. The last one for a name holds. It returns an error that lists what
+// several, separated by commas, each once. The last list that has a name holds. It returns an error that lists what
 // there is, and leaves o as it was, where an assignment is none, its name is unknown, or its value
 // cannot be. What goes together is for Open to check.
 func Set(name string, o *Options, assignments []string) error {
@@ -32,12 +32,15 @@ func Set(name string, o *Options, assignments []string) error {
 	}
 	changed := *o
 	for _, list := range assignments {
+		if again, twice := arg.Twice(list); again != "" {
+			return fmt.Errorf("data: %s: %s is given twice; want it once", again, twice)
+		}
 		for assignment := range strings.SplitSeq(list, ",") {
 			if want := s.set(&changed, assignment); want != "" {
 				if !strings.Contains(assignment, "=") {
 					assignment = strconv.Quote(assignment)
 				}
-				return fmt.Errorf("data: %s: want %s; %s has %s", assignment, want, name, s.listed())
+				return fmt.Errorf("data: %s: %swant %s; %s has %s", assignment, s.meant(assignment), want, name, s.listed())
 			}
 		}
 	}
@@ -59,6 +62,19 @@ func (s set) set(o *Options, assignment string) (want string) {
 		return err.Error()
 	}
 	return ""
+}
+
+// meant asks for the option that an assignment to none probably means, or is "".
+func (s set) meant(assignment string) string {
+	name, _, _ := strings.Cut(assignment, "=")
+	var known []string
+	for _, a := range s.settings {
+		if a.name == name {
+			return ""
+		}
+		known = append(known, a.name)
+	}
+	return arg.Meant(name, known)
 }
 
 // listed is the set's options with what holds without them.

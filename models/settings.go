@@ -97,12 +97,13 @@ func Set(name string, o *Options, assignments []string) error {
 }
 
 func (m model) set(o *Options, assignment string) error {
+	meant := ""
 	refuse := func(want string) error {
 		var have []string
 		for _, s := range m.settings(m.Defaults) {
 			have = append(have, fmt.Sprintf("%s=%v", s.Name, s.Value))
 		}
-		return fmt.Errorf("models: %s: want %s; %s has %s", assignment, want, m.Name, strings.Join(have, ", "))
+		return fmt.Errorf("models: %s: %swant %s; %s has %s", assignment, meant, want, m.Name, strings.Join(have, ", "))
 	}
 	name, text, ok := strings.Cut(assignment, "=")
 	if !ok {
@@ -135,6 +136,11 @@ func (m model) set(o *Options, assignment string) error {
 		*n.value = v
 		return nil
 	}
+	var known []string
+	for _, s := range m.settings(m.Defaults) {
+		known = append(known, s.Name)
+	}
+	meant = arg.Meant(name, known)
 	return refuse("one of the model's options")
 }
 

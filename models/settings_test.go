@@ -43,7 +43,7 @@ func TestSetRefuses(t *testing.T) {
 		{"unet", "B", `"B": want NAME=VALUE` + unet},
 		{"unet", "", `"": want NAME=VALUE` + unet},
 		{"unet", "C=2,,B=1", `"": want NAME=VALUE` + unet},
-		{"unet", "b=6", "b=6: want one of the model's options" + unet},
+		{"unet", "b=6", "b=6: did you mean B? want one of the model's options" + unet},
 		{"unet", "=6", "=6: want one of the model's options" + unet},
 		{"unet", "Convolutions=6", "Convolutions=6: want one of the model's options" + unet},
 		{"unet", "width=6", "width=6: want one of the model's options" + unet},

@@ -278,7 +278,7 @@ func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 	for _, word := range strings.Split(k.String(), ",") {
 		if !slices.Contains(planner.Policies, planner.Policy(word)) {
 			return nil, refuse(fmt.Sprintf("%q is no policy", word),
-				"want never, except_last, always or optimal, or a list with one for each stage")
+				arg.Meant(word, []string{string(Never), string(ExceptLast), string(Always), string(Optimal)})+"want never, except_last, always or optimal, or a list with one for each stage")
 		}
 		out = append(out, Checkpoint(word))
 	}

@@ -82,6 +82,8 @@ func newRoot(args []string) *cobra.Command {
 memory limit of its own, and trains it as a pipeline of micro-batches. The
 result does not depend on the cut, to the bit.
 
+penstock completion bash, zsh, fish or powershell writes what lets a shell complete flags and values.
+
 Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line or
 input.`,
 		SilenceErrors:     true,

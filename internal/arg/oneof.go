@@ -30,7 +30,23 @@ func Nearest(word string, known []string) string {
 			best, least = k, d
 		}
 	}
-	return best
+	if best != "" {
+		return best
+	}
+	for _, k := range known { // a part of its name, as fashon, or a short form, as fp16
+		first, _, parts := strings.Cut(k, "-")
+		if parts && len(first) > 3 && distance(strings.ToLower(word), first) <= len(first)/3 || shortOf(word, k) {
+			return k
+		}
+	}
+	return ""
+}
+
+// shortOf reports whether a word with a number at its end is short for another, as fp16 for float16.
+func shortOf(word, long string) bool {
+	const digits = "0123456789"
+	name, longName := strings.TrimRight(word, digits), strings.TrimRight(long, digits)
+	return name != "" && longName != "" && len(name) < len(word) && len(name) < len(longName) && name[0] == longName[0] && word[len(name):] == long[len(longName):]
 }
 
 // distance is how many bytes are added, dropped, replaced or exchanged with their neighbour to make
@@ -56,4 +72,18 @@ func distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
+}
+
+// Twice is the first assignment, of several as "a=1,b=2", to a name that one before it has, and the name; "" if
+// there is none.
+func Twice(list string) (assignment, name string) {
+	seen := map[string]bool{}
+	for a := range strings.SplitSeq(list, ",") {
+		name, _, found := strings.Cut(a, "=")
+		if found && seen[name] {
+			return a, name
+		}
+		seen[name] = true
+	}
+	return "", ""
 }

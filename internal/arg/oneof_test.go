@@ -12,6 +12,11 @@ func TestNearest(t *testing.T) {
 			t.Errorf("Nearest(%q) = %q, want %q", tt.word, got, tt.want)
 		}
 	}
+	for word, want := range map[string]string{"fashon": "fashion-mnist", "fp16": "float16", "bf16": "bfloat16", "fp64": "", "f": "", "mnits": "mnist"} {
+		if got := Nearest(word, []string{"cifar10", "fashion-mnist", "mnist", "float16", "bfloat16", "float32"}); got != want {
+			t.Errorf("Nearest(%q) = %q, want %q", word, got, want)
+		}
+	}
 	if got, want := OneOf("transformer", []string{"mlp", "gpt2"}), "want mlp or gpt2"; got != want {
 		t.Errorf("OneOf: %q, want %q", got, want)
 	}
