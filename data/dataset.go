@@ -45,6 +45,20 @@ type Info struct {
 	// Columns are the names of a table's columns: those of the inputs in their order, and the target's
 	// last. It is nil for what is no table, and for tables without a header.
 	Columns []string `json:"columns,omitempty"`
+
+	// Tokenizer is the sum of the tokenizer that made tokens of text (tokenizer.Tokenizer.Sum). It is "" where
+	// there was none, or it is not known.
+	Tokenizer string `json:"tokenizer_sha256,omitempty"`
+}
+
+// otherTokenizer returns an error if the samples that i describes were made with another tokenizer than those
+// of was. Where one of the two is not known, none is another.
+func (i Info) otherTokenizer(was Info) error {
+	if i.Tokenizer == "" || was.Tokenizer == "" || i.Tokenizer == was.Tokenizer {
+		return nil
+	}
+	return fmt.Errorf("the tokenizer's vocabulary and merges have the SHA-256 %s, and the model was trained with those of %s; want the tokenizer that it was trained with",
+		i.Tokenizer, was.Tokenizer)
 }
 
 // Batch holds samples: row i of Input and row i of Target belong together. The Shapes begin with

@@ -34,7 +34,7 @@ type input struct {
 //
 //	pictures   PNG, JPEG, GIF; resized and normalised as the samples are, for sets that are made of bytes
 //	text       the last bytes of the file, for sets of text; or the last tokens, as t makes them, for sets of
-//	           tokens: then t is the tokenizer that the set was made with. Nil is none
+//	           tokens: then t is the tokenizer that the set was made with, by Info.Tokenizer. Nil is none
 //	.npy       one or more rows, of the kind that the samples are made of (Info.Source): numbers are taken as
 //	           they are, or standardised with Info.Mean and Info.Std; of tokens the last of a row
 //
@@ -46,6 +46,11 @@ func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, erro
 	x := &Inputs{info: info, tokenizer: t}
 	if t != nil && (info.Input.Kind != Int64 || info.Source == Uint8 || t.Len() != info.Classes) {
 		return nil, fmt.Errorf("data: inputs: the tokenizer has %d tokens, and the samples are %v %v with %d classes; want the tokenizer that the set was made with", t.Len(), info.Input.Kind, info.Input.Shape, info.Classes)
+	}
+	if t != nil {
+		if err := (Info{Tokenizer: t.Sum()}).otherTokenizer(info); err != nil {
+			return nil, fmt.Errorf("data: inputs: %w", err)
+		}
 	}
 	if len(paths) == 0 {
 		return nil, errors.New("data: inputs: no files; want at least one")

@@ -51,7 +51,8 @@ type Options struct {
 	// Like describes the samples that a model was trained on, for others to be made as those: images are
 	// normalised by its Mean and Std where Mean and Std are nil, rows of numbers are standardised by them
 	// whatever CSV says, columns of a csv with a header are found by its Columns, and its task, its class
-	// names and how many classes there are hold where they are not given. Nil is none.
+	// names and how many classes there are hold where they are not given, and another Tokenizer than its own is
+	// refused. Nil is none.
 	Like *Info
 
 	// Synthetic describes the set named synthetic.

@@ -136,11 +136,13 @@ func openText(path string, o Options) (train, test Dataset, err error) {
 	if o.Tokenizer == "" {
 		whole, err = NewText(joined(contents), window)
 	} else {
-		tokens, classes, failure := tokenised(contents, paths, o)
+		tokens, made, failure := tokenised(contents, paths, o)
 		if failure != nil {
 			return nil, nil, fmt.Errorf("data: text: %w", failure)
 		}
-		whole, err = NewTokens(tokens, classes, window)
+		if whole, err = NewTokens(tokens, made.Len(), window); err == nil {
+			whole.info.Tokenizer = made.Sum()
+		}
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (in %s)", err, path)
@@ -157,12 +159,16 @@ func openText(path string, o Options) (train, test Dataset, err error) {
 	return whole.part(0, cut), whole.part(cut, whole.size()), nil
 }
 
-// tokenised is the tokens of texts, each text's by itself, by the tokenizer that the options name, and how
-// many that one has.
-func tokenised(texts [][]byte, paths []string, o Options) (tokens []int32, classes int, err error) {
-	t, err := tokenizer.Open(o.Tokenizer)
-	if err != nil {
-		return nil, 0, err
+// tokenised is the tokens of texts, each text's by itself, by the tokenizer that the options name, and that
+// one, which is no other than Like's.
+func tokenised(texts [][]byte, paths []string, o Options) (tokens []int32, t *tokenizer.Tokenizer, err error) {
+	if t, err = tokenizer.Open(o.Tokenizer); err != nil {
+		return nil, nil, err
+	}
+	if o.Like != nil {
+		if err := (Info{Tokenizer: t.Sum()}).otherTokenizer(*o.Like); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", o.Tokenizer, err)
+		}
 	}
 	tokens = []int32{} // not nil, also without a text
 	before, all := 0, 0
@@ -177,11 +183,11 @@ func tokenised(texts [][]byte, paths []string, o Options) (tokens []int32, class
 			return nil
 		})
 		if err != nil {
-			return nil, 0, fmt.Errorf("%s: %w", paths[i], err)
+			return nil, nil, fmt.Errorf("%s: %w", paths[i], err)
 		}
 		before += len(text)
 	}
-	return tokens, t.Len(), nil
+	return tokens, t, nil
 }
 
 // openedFiles lists the files of a text and of its tokenizer.

@@ -188,3 +188,25 @@ func TestTextTokensRefuses(t *testing.T) {
 		t.Errorf("%v, %v", set, err)
 	}
 }
+
+// Another tokenizer than the one that a model was trained with is refused, by both sums. Where that one is not
+// known, it is taken.
+func TestLikeTokenizer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.txt")
+	writeFile(t, path, []byte("The stages of the pipeline are busy."))
+	tok, err := tokenizer.Open(fixture)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for was, refused := range map[string]bool{"": false, tok.Sum(): false, "other": true} {
+		like := data.Info{Classes: tok.Len(), Source: data.Int64, Tokenizer: was, Input: data.Spec{Kind: data.Int64, Shape: []int64{2}}, Target: data.Spec{Kind: data.Int64, Shape: []int64{2}}}
+		set, _, err := data.Open("text", path, data.Options{Window: 2, Tokenizer: fixture, Like: &like})
+		_, err2 := data.NewInputs(like, tok, []string{path})
+		if refused {
+			wantError(t, err, fixture, tok.Sum(), "those of other")
+			wantError(t, err2, tok.Sum(), "those of other")
+		} else if err != nil || err2 != nil || set.Info().Tokenizer != tok.Sum() {
+			t.Errorf("%q: %v, %v", was, err, err2)
+		}
+	}
+}

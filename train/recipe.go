@@ -55,7 +55,7 @@ type Recipe struct {
 	Epochs    int   `json:"epochs"`
 	SaveEvery int64 `json:"save_every"`
 	// Samples describes the samples of the data, so that inputs can be made where the data are not
-	// (data.NewInputs). Check does not compare it, and Checkpoint.Recipe tells it. Nil is not written
+	// (data.NewInputs). Check compares the tokenizer alone, and Checkpoint.Recipe tells it. Nil is not written
 	// down.
 	Samples *data.Info `json:"samples,omitempty"`
 	// Kernels names the kernels in use, by library (torch.KernelNames). The last bits of results

@@ -230,6 +230,12 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 	if err := arg.Given(model, "train: Check: the model", "the run's"); err != nil {
 		return err
 	}
+	if saved, err := c.Recipe(); err == nil { // or of another shape, which compare tells of
+		was, is := saved.Samples, r.Samples
+		if was != nil && is != nil && was.Tokenizer != "" && is.Tokenizer != "" && was.Tokenizer != is.Tokenizer {
+			return &MismatchError{c.Path, "the SHA-256 of the tokenizer", was.Tokenizer, is.Tokenizer}
+		}
+	}
 	wrong, _, err := compare(c.state.Recipe, r)
 	if err != nil {
 		return &DamagedError{c.Path, err}

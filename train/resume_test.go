@@ -224,6 +224,34 @@ func TestChanges(t *testing.T) {
 	}
 }
 
+// A run goes on with the tokenizer that it was trained with. Where one of the two is not known, it is taken.
+func TestOtherTokenizer(t *testing.T) {
+	check(t)
+	s, _ := newRig(t, setup{})
+	for _, row := range []struct {
+		saved, given *data.Info
+		refused      bool
+	}{
+		{&data.Info{Tokenizer: "one"}, &data.Info{Tokenizer: "other"}, true},
+		{&data.Info{Tokenizer: "one"}, &data.Info{Tokenizer: "one"}, false},
+		{&data.Info{}, &data.Info{Tokenizer: "other"}, false},
+		{nil, &data.Info{Tokenizer: "other"}, false},
+	} {
+		store := train.Store{Dir: t.TempDir()}
+		r := recipe()
+		r.Samples = row.saved
+		if _, err := store.Save(s.Progress(), r, s.model, s.Optimizer); err != nil {
+			t.Fatal(err)
+		}
+		r.Samples = row.given
+		err := latest(t, store).Check(r, network())
+		var mismatch *train.MismatchError
+		if errors.As(err, &mismatch) != row.refused || row.refused && (mismatch.Saved != "one" || mismatch.Given != "other") || !row.refused && err != nil {
+			t.Errorf("%+v and %+v: %v", row.saved, row.given, err)
+		}
+	}
+}
+
 // TestThreadsAreNoMismatch: another number of threads is told of, not refused.
 func TestThreadsAreNoMismatch(t *testing.T) {
 	check(t)

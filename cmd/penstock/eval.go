@@ -46,8 +46,8 @@ the numbers are then those that the run itself has printed, to the bit, whatever
 stages, devices and limit. Samples of --data must have the shape that the model was
 trained with, and as many classes. They are normalised by the numbers of the run, which
 it says where --data-set has others; rows of a csv are standardised by those of the run,
-and their columns are found by the names of the run's. --data starts anew: --data-dir,
---data-set and --window of the run do not count then.
+and their columns are found by the names of the run's. Another tokenizer is refused.
+--data starts anew: --data-dir, --data-set and --window of the run do not count then.
 
 One process evaluates, also a checkpoint of several. A model that is too large for a
 device is cut: --stages over --devices, each under --memory-limit.`,
@@ -237,7 +237,11 @@ func fitsTrained(info data.Info, t *trained, other bool) error {
 		return refuse("the task", was.Task(), info.Task())
 	case info.Input.Kind != was.Input.Kind || !slices.Equal(info.Input.Shape, was.Input.Shape):
 		return refuse("inputs", fmt.Sprint(was.Input.Kind, " ", was.Input.Shape), fmt.Sprint(info.Input.Kind, " ", info.Input.Shape))
-	case info.Outputs() > was.Outputs() || info.Task() == data.Regression && info.Outputs() != was.Outputs():
+	case info.Task() == data.NextToken && (info.Source == data.Uint8) != (was.Source == data.Uint8):
+		text := map[bool]string{true: "text as bytes", false: "tokens"}
+		return fmt.Errorf("%s: the data have %s, and the model was trained with %s; want data like those of the run",
+			flag, text[info.Source == data.Uint8], text[was.Source == data.Uint8])
+	case info.Outputs() != was.Outputs():
 		return refuse("outputs", was.Outputs(), info.Outputs())
 	case len(info.ClassNames) > 0 && len(was.ClassNames) > 0 && !reflect.DeepEqual(info.ClassNames, was.ClassNames):
 		return refuse("the classes", strings.Join(was.ClassNames, ", "), strings.Join(info.ClassNames, ", "))

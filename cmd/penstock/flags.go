@@ -126,7 +126,7 @@ func flagOf(field string) string {
 		return "--save-every"
 	case field == "data.settings.validation":
 		return "--validate"
-	case strings.HasPrefix(field, "data.settings.chosen"):
+	case strings.HasPrefix(field, "data.settings.chosen"), field == "the SHA-256 of the tokenizer":
 		return "--data-set"
 	case strings.HasPrefix(field, "data.settings"):
 		return "--data-dir"

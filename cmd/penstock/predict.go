@@ -69,7 +69,7 @@ the model, nothing is written.`,
 	s := cmd.Flags()
 	s.SortFlags = false
 	count(s, &f.top, "top", 5, "`K` most likely classes of each input")
-	path(s, &f.tokenizer, "tokenizer", "`PATH` of the tokenizer for text (default: the run's, --data-set tokenizer=PATH)")
+	path(s, &f.tokenizer, "tokenizer", "`PATH` of the tokenizer for text with the vocabulary and merges of the run's (default: the run's, --data-set tokenizer=PATH)")
 	f.register(s)
 	return cmd
 }
