@@ -45,7 +45,7 @@ func TestRefusesOtherTokens(t *testing.T) {
 	}
 	evaluated(t, out, "--data", "text", "--data-dir", text, "--window", "8", "--data-set", "tokenizer="+filepath.Join(fixtureTokenizer, "vocab.json"))
 	predicted(t, out, text, "--tokenizer", filepath.Join(fixtureTokenizer, "vocab.json"))
-	refuses(t, []string{"eval", out, "--data", "text", "--data-dir", text, "--window", "8"}, exitFailed, "--data: the data have text as bytes, and the model was trained with tokens")
+	refuses(t, []string{"eval", out, "--data", "text", "--data-dir", text, "--window", "8"}, exitUsage, "--data: the data have text as bytes, and the model was trained with tokens")
 	sums := []string{"SHA-256"}
 	for _, path := range []string{fixtureTokenizer, other} {
 		opened, err := tokenizer.Open(path)
@@ -62,8 +62,8 @@ func TestRefusesOtherTokens(t *testing.T) {
 		args []string
 		code int
 	}{
-		{[]string{"eval", out, "--data-set", "tokenizer=" + other}, exitFailed},
-		{[]string{"predict", out, text, "--tokenizer", other}, exitFailed},
+		{[]string{"eval", out, "--data-set", "tokenizer=" + other}, exitUsage},
+		{[]string{"predict", out, text, "--tokenizer", other}, exitUsage},
 		{resumed, exitUsage},
 	} {
 		refuses(t, row.args, row.code, sums...)
@@ -83,6 +83,6 @@ func TestEvalOfFewerTokens(t *testing.T) {
 	out := filepath.Join(dir, "out")
 	must(t, "train", "--model", "gpt", "--set", "depth=1,width=8,heads=2", "--data", "tokens", "--data-dir", file("a.bin", 20), "--window", "8", "--batch", "4", "--chunks", "1", "--steps", "1", "--out", out)
 	evaluated(t, out, "--data-dir", file("b.bin", 10), "--part", "all")
-	refuses(t, []string{"eval", out, "--data-dir", file("c.bin", 30)}, exitFailed, "the data have outputs 31, and the model was trained with 21")
-	refuses(t, []string{"eval", out, "--data-set", "classes=11", "--data-dir", file("b.bin", 10)}, exitFailed, "the data have outputs 11, and the model was trained with 21")
+	refuses(t, []string{"eval", out, "--data-dir", file("c.bin", 30)}, exitUsage, "the data have outputs 31, and the model was trained with 21")
+	refuses(t, []string{"eval", out, "--data-set", "classes=11", "--data-dir", file("b.bin", 10)}, exitUsage, "the data have outputs 11, and the model was trained with 21")
 }
