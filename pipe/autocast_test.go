@@ -135,7 +135,7 @@ func TestAutocastLowersWhatCrossesStages(t *testing.T) {
 	}
 	for name, dtype := range map[string]torch.DType{"input": torch.Float32, "second": torch.BFloat16, "third": torch.BFloat16} {
 		for recomputing, times := range map[bool]int{false: 3, true: 2} {
-			what := fmt.Sprintf("%s: %v, autocast true, recomputing %v", name, dtype, recomputing)
+			what := fmt.Sprintf("%s: %v, autocast bfloat16, recomputing %v", name, dtype, recomputing)
 			if o.seen[what] != times {
 				t.Errorf("%s: %d times, want %d", what, o.seen[what], times)
 			}

@@ -3,6 +3,7 @@ package pipe_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -10,13 +11,15 @@ import (
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/schedule"
 	"penstock.example/torch"
 )
 
 // TestPredictedPeaksOfRandomModels: the account of every device sees what was planned, to the byte, if
 // the others are as late as the program lets them: for random models, rows, cuts, placements and
 // schedules, also with backwards in two parts, and policies, from the least budgets that will do to
-// those under which nothing is recomputed.
+// those under which nothing is recomputed. Where plans are upper bounds (see bound), none is exceeded.
 func TestPredictedPeaksOfRandomModels(t *testing.T) {
 	torchtest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -103,7 +106,7 @@ func (q problem) predictedNow(t test, p *pipe.Pipe, model *nn.Sequential, b pipe
 		}
 		p.Hold(nil)
 		nn.ZeroGrads(model)
-		if peak, planned := d.Memory().Peak, plan.Devices[at].Peak; peak != planned {
+		if peak, planned := d.Memory().Peak, plan.Devices[at].Peak; peak > planned || peak < planned && !bound(plan, at) {
 			wrong += fmt.Sprintf("%v: %d bytes, planned %d (%+d)\n", d, peak, planned, planned-peak)
 		}
 	}
@@ -111,4 +114,16 @@ func (q problem) predictedNow(t test, p *pipe.Pipe, model *nn.Sequential, b pipe
 		wrong += fmt.Sprint(plan)
 	}
 	return wrong
+}
+
+// bound reports whether the peak of a device is planned as an upper bound: three or more stages, some with
+// backwards in two parts, may hold the same memory.
+func bound(plan *planner.Plan, device int) bool {
+	stages := 0
+	for _, s := range plan.Stages {
+		if s.Device == device {
+			stages++
+		}
+	}
+	return stages > 2 && slices.ContainsFunc(plan.Program.Workers[device], func(a schedule.Action) bool { return a.Kind == schedule.BackwardInput })
 }
