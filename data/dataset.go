@@ -51,14 +51,20 @@ type Info struct {
 	Tokenizer string `json:"tokenizer_sha256,omitempty"`
 }
 
-// otherTokenizer returns an error if the samples that i describes were made with another tokenizer than those
-// of was. Where one of the two is not known, none is another.
-func (i Info) otherTokenizer(was Info) error {
-	if i.Tokenizer == "" || was.Tokenizer == "" || i.Tokenizer == was.Tokenizer {
+// OtherTokenizer reports whether the samples that i and o describe were made with different tokenizers. Where
+// one of the two is not known, none is another.
+func (i Info) OtherTokenizer(o Info) bool {
+	return i.Tokenizer != "" && o.Tokenizer != "" && i.Tokenizer != o.Tokenizer
+}
+
+// takes returns an error if a model that was trained on the samples that i describes was trained with another
+// tokenizer than that of a sum.
+func (i Info) takes(sum string) error {
+	if !i.OtherTokenizer(Info{Tokenizer: sum}) {
 		return nil
 	}
 	return fmt.Errorf("the tokenizer's vocabulary and merges have the SHA-256 %s, and the model was trained with those of %s; want the tokenizer that it was trained with",
-		i.Tokenizer, was.Tokenizer)
+		sum, i.Tokenizer)
 }
 
 // Batch holds samples: row i of Input and row i of Target belong together. The Shapes begin with

@@ -48,7 +48,7 @@ func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, erro
 		return nil, fmt.Errorf("data: inputs: the tokenizer has %d tokens, and the samples are %v %v with %d classes; want the tokenizer that the set was made with", t.Len(), info.Input.Kind, info.Input.Shape, info.Classes)
 	}
 	if t != nil {
-		if err := (Info{Tokenizer: t.Sum()}).otherTokenizer(info); err != nil {
+		if err := info.takes(t.Sum()); err != nil {
 			return nil, fmt.Errorf("data: inputs: %w", err)
 		}
 	}

@@ -136,12 +136,12 @@ func openText(path string, o Options) (train, test Dataset, err error) {
 	if o.Tokenizer == "" {
 		whole, err = NewText(joined(contents), window)
 	} else {
-		tokens, made, failure := tokenised(contents, paths, o)
+		tokens, classes, sum, failure := tokenised(contents, paths, o)
 		if failure != nil {
 			return nil, nil, fmt.Errorf("data: text: %w", failure)
 		}
-		if whole, err = NewTokens(tokens, made.Len(), window); err == nil {
-			whole.info.Tokenizer = made.Sum()
+		if whole, err = NewTokens(tokens, classes, window); err == nil {
+			whole.info.Tokenizer = sum
 		}
 	}
 	if err != nil {
@@ -159,15 +159,17 @@ func openText(path string, o Options) (train, test Dataset, err error) {
 	return whole.part(0, cut), whole.part(cut, whole.size()), nil
 }
 
-// tokenised is the tokens of texts, each text's by itself, by the tokenizer that the options name, and that
-// one, which is no other than Like's.
-func tokenised(texts [][]byte, paths []string, o Options) (tokens []int32, t *tokenizer.Tokenizer, err error) {
-	if t, err = tokenizer.Open(o.Tokenizer); err != nil {
-		return nil, nil, err
+// tokenised is the tokens of texts, each text's by itself, by the tokenizer that the options name, which is no
+// other than Like's; and how many tokens that one has, and its sum.
+func tokenised(texts [][]byte, paths []string, o Options) (tokens []int32, classes int, sum string, err error) {
+	t, err := tokenizer.Open(o.Tokenizer)
+	if err != nil {
+		return nil, 0, "", err
 	}
+	sum = t.Sum()
 	if o.Like != nil {
-		if err := (Info{Tokenizer: t.Sum()}).otherTokenizer(*o.Like); err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", o.Tokenizer, err)
+		if err := o.Like.takes(sum); err != nil {
+			return nil, 0, "", fmt.Errorf("%s: %w", o.Tokenizer, err)
 		}
 	}
 	tokens = []int32{} // not nil, also without a text
@@ -183,11 +185,11 @@ func tokenised(texts [][]byte, paths []string, o Options) (tokens []int32, t *to
 			return nil
 		})
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", paths[i], err)
+			return nil, 0, "", fmt.Errorf("%s: %w", paths[i], err)
 		}
 		before += len(text)
 	}
-	return tokens, t, nil
+	return tokens, t.Len(), sum, nil
 }
 
 // openedFiles lists the files of a text and of its tokenizer.

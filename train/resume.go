@@ -232,7 +232,7 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 	}
 	if saved, err := c.Recipe(); err == nil { // or of another shape, which compare tells of
 		was, is := saved.Samples, r.Samples
-		if was != nil && is != nil && was.Tokenizer != "" && is.Tokenizer != "" && was.Tokenizer != is.Tokenizer {
+		if was != nil && is != nil && is.OtherTokenizer(*was) {
 			return &MismatchError{c.Path, "the SHA-256 of the tokenizer", was.Tokenizer, is.Tokenizer}
 		}
 	}
