@@ -10,114 +10,139 @@ import (
 	"penstock.example/internal/stream"
 )
 
-// NCCLID is what the two processes of an NCCL know it by. One of them makes it and gives it to the
-// other.
-type NCCLID = shim.NCCLID
-
-// NCCL carries tensors' memory from a CUDA device of one process to one of another. It has one
-// direction: NCCL keeps the order of what is queued on a communicator and knows no tags, so that
-// two directions in one would have to take turns. All methods are safe for concurrent use.
+// NCCL is the communicators of this process: each carries tensors' memory from a CUDA device of one
+// process to one of another. It has one direction: NCCL keeps the order of what is queued on a
+// communicator and knows no tags, so that two directions in one would have to take turns. They fail
+// together: Abort ends all. The zero NCCL has none. All methods are safe for concurrent use, but of
+// transfers over one communicator the caller says which is first.
 type NCCL struct {
-	device Device
-	sends  bool
-
-	mu     sync.Mutex
-	handle shim.NCCL // 0 when it was closed
-	open   atomic.Uintptr
-	stop   atomic.Int32
-	ending sync.Once
+	mu    sync.RWMutex // held for reading by calls that communicators must outlive
+	comms []shim.NCCL
+	of    []Device // by communicator
+	stop  atomic.Int32
+	ended bool // guarded by mu
 }
 
-// ErrNCCLClosed is the error of a transfer over an NCCL that was closed.
-var ErrNCCLClosed = errors.New("torch: this NCCL communicator was closed")
+// Move is a send or a receive of the memory of a dense tensor, queued on a stream of its device. The
+// communicator says which it is.
+type Move struct {
+	Over   int // what Open returned
+	On     stream.Stream
+	Tensor *Tensor
+}
 
-// NewNCCLID makes an id. It fails in a build without NCCL.
-func NewNCCLID() (NCCLID, error) {
+// ErrNCCLClosed is the error of calls after Abort or Close.
+var ErrNCCLClosed = errors.New("torch: the NCCL communicators were closed")
+
+// ID makes what both ends of a communicator know it by. It fails in a build without NCCL.
+func (n *NCCL) ID() ([]byte, error) {
 	id, err := shim.NewNCCLID()
-	return id, ncclFailed(err)
+	return id[:], ncclFailed(err)
 }
 
-// NewNCCL is one end, for a device of this process, that sends or receives. Call Open.
-func NewNCCL(d Device, sends bool) *NCCL { return &NCCL{device: d, sends: sends} }
-
-// Open joins the other end. It blocks until that has called Open with the same id, or Abort is
-// called. Processes that have several open them in the same order, a process one at a time: see
-// schedule.Rounds.
-func (n *NCCL) Open(id NCCLID) error {
-	if err := n.device.Usable(); err != nil {
-		return fmt.Errorf("torch: NCCL: %w", err)
+// Open joins the other end, for a device of this process, that sends or receives. It blocks until
+// that has called Open with the same id, or Abort is called. It returns the number of the
+// communicator. Processes that have several open them in the same order: see schedule.Rounds.
+func (n *NCCL) Open(id []byte, d Device, sends bool) (over int, err error) {
+	if err := d.Usable(); err != nil {
+		return 0, fmt.Errorf("torch: NCCL: %w", err)
 	}
+	var unique shim.NCCLID
+	if len(id) != len(unique) {
+		return 0, fmt.Errorf("torch: NCCL: an id of %d bytes; want one of NCCL.ID", len(id))
+	}
+	copy(unique[:], id)
 	rank := 1
-	if n.sends {
+	if sends {
 		rank = 0
 	}
-	handle, err := shim.OpenNCCL(&id, rank, n.device.Index, &n.stop)
-	if err != nil {
-		return ncclFailed(err)
+	comm, failed := shim.OpenNCCL(&unique, rank, d.Index, &n.stop)
+	if failed != nil {
+		return 0, ncclFailed(failed)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.stop.Load() != 0 {
-		shim.AbortNCCL(handle)
+	if n.ended || n.stop.Load() != 0 {
+		shim.AbortNCCL([]shim.NCCL{comm})
+		return 0, ErrNCCLClosed
+	}
+	n.comms, n.of = append(n.comms, comm), append(n.of, d)
+	return len(n.comms) - 1, nil
+}
+
+// Transfer queues moves, all at once, so that none has to wait for another one to be queued. It does
+// not wait for them: an event of the stream does. Each tensor stays as it is until then. The process
+// at the other end queues as many of the same sizes in the same order: NCCL compares nothing.
+func (n *NCCL) Transfer(moves []Move) error {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if n.ended {
 		return ErrNCCLClosed
 	}
-	n.handle = handle
-	n.open.Store(uintptr(handle))
+	var comms []shim.NCCL
+	var tensors []shim.Handle
+	var streams []int64
+	for _, m := range moves {
+		if m.Over < 0 || m.Over >= len(n.comms) {
+			return fmt.Errorf("torch: NCCL: there is no communicator %d; want one of 0 to %d", m.Over, len(n.comms)-1)
+		}
+		own, ok := m.On.(Stream)
+		if !ok || own.device != n.of[m.Over] {
+			return fmt.Errorf("torch: NCCL: a move on stream %v over communicator %d; want a stream of %v", m.On, m.Over, n.of[m.Over])
+		}
+		comms, tensors, streams = append(comms, n.comms[m.Over]), append(tensors, m.Tensor.given("transfer")), append(streams, own.id)
+	}
+	return ncclFailed(shim.TransferNCCL(comms, tensors, streams, &n.stop))
+}
+
+// Err is what has failed since a transfer was queued, such as the connection, or nil. NCCL does not
+// notice that the other process is gone where both are on one machine.
+func (n *NCCL) Err() error {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if n.ended {
+		return ErrNCCLClosed
+	}
+	for _, c := range n.comms {
+		if err := shim.NCCLError(c); err != nil {
+			return ncclFailed(err)
+		}
+	}
 	return nil
 }
 
-// TransferNCCL queues the transfers of the memory of tensors on a stream of their device, all at
-// once, so that none has to wait for another one to be queued. It does not wait for them: an event
-// of the stream does. Each tensor is dense and stays as it is until then. The communicators are
-// different ones of one device.
-func TransferNCCL(s stream.Stream, over []*NCCL, tensors []*Tensor) error {
-	own, ok := s.(Stream)
-	if !ok || len(over) != len(tensors) {
-		return fmt.Errorf("torch: NCCL: %d tensors for %d communicators on stream %v; want one each, on a stream of a CUDA device", len(tensors), len(over), s)
-	}
-	handles := make([]shim.NCCL, len(over))
-	for i, n := range over {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if handles[i] = n.handle; n.handle == 0 {
-			return ErrNCCLClosed
-		}
-	}
-	return ncclFailed(shim.TransferNCCL(handles, handlesOf(tensors), own.device.Index, own.id))
-}
-
-// Err is what has failed since the last transfer was queued, such as the other process, or nil.
-func (n *NCCL) Err() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.handle == 0 {
-		return ErrNCCLClosed
-	}
-	return ncclFailed(shim.NCCLError(n.handle))
-}
-
-// Abort ends Open and transfers that are under way, whose memory may have been written in part, and
-// closes the communicator. Nothing else ends a transfer whose other process is gone.
+// Abort ends calls of Open and Close, and transfers that are under way, whose memory may have been
+// written in part, and closes all communicators. Nothing else ends a transfer whose other process is
+// gone.
 func (n *NCCL) Abort() {
 	n.stop.Store(1)
-	n.end(true, shim.AbortNCCL)
+	n.end(shim.AbortNCCL)
 }
 
-// Close closes the communicator when the transfers that were queued are done.
-func (n *NCCL) Close() { n.end(false, shim.CloseNCCL) }
+// Close closes all communicators when the transfers that were queued are done. The other ends are
+// closed meanwhile.
+func (n *NCCL) Close() { n.end(func(comms []shim.NCCL) { shim.CloseNCCL(comms, &n.stop) }) }
 
-func (n *NCCL) end(stop bool, f func(shim.NCCL)) {
-	n.ending.Do(func() {
-		if h := n.open.Load(); h != 0 && stop {
-			shim.StopNCCL(shim.NCCL(h)) // a transfer that waits has the lock
-		}
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if n.handle != 0 {
-			f(n.handle)
-			n.handle = 0
-		}
-	})
+func (n *NCCL) end(f func([]shim.NCCL)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.ended {
+		f(n.comms)
+	}
+	n.ended, n.comms, n.of = true, nil, nil
+}
+
+// GPU is what tells a CUDA device from all others, of any machine; "" for a CPU, and in a build
+// without NCCL.
+func (d Device) GPU() string {
+	if d.Kind != KindCUDA || !d.Available() || shim.NCCLVersion() == 0 {
+		return ""
+	}
+	id, err := shim.GPUID(d.Index)
+	if err != nil {
+		return ""
+	}
+	return id
 }
 
 func ncclFailed(err *shim.Error) error {

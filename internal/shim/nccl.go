@@ -25,23 +25,32 @@ func NewNCCLID() (id NCCLID, err *Error) {
 // OpenNCCL blocks until both processes have opened the communicator, or stop is not 0. The sender has rank 0.
 func OpenNCCL(id *NCCLID, rank, device int, stop *atomic.Int32) (c NCCL, err *Error) {
 	var out C.ps_nccl
-	err = taken(C.ps_nccl_open((*C.uint8_t)(unsafe.Pointer(&id[0])), C.int32_t(rank), C.int32_t(device), (*C.int32_t)(unsafe.Pointer(stop)), &out))
+	err = taken(C.ps_nccl_open((*C.uint8_t)(unsafe.Pointer(&id[0])), C.int32_t(rank), C.int32_t(device), word(stop), &out))
 	return NCCL(out), err
 }
 
-// TransferNCCL queues transfers of tensors' memory on a stream, all at once. The rank in a communicator says its direction.
-func TransferNCCL(comms []NCCL, tensors []Handle, device int, stream int64) *Error {
-	return taken(C.ps_nccl_transfer((*C.ps_nccl)(words(comms)), (*C.ps_tensor)(words(tensors)), C.int32_t(len(comms)), C.int32_t(device), C.int64_t(stream)))
+// TransferNCCL queues transfers of tensors' memory on streams, all in one group. The rank in a communicator says its direction. It
+// ends early when stop is not 0.
+func TransferNCCL(comms []NCCL, tensors []Handle, streams []int64, stop *atomic.Int32) *Error {
+	return taken(C.ps_nccl_transfer((*C.ps_nccl)(words(comms)), (*C.ps_tensor)(words(tensors)), (*C.int64_t)(words(streams)), C.int32_t(len(comms)), word(stop)))
 }
 
 // NCCLError is what has failed on a communicator meanwhile, or nil.
 func NCCLError(c NCCL) *Error { return taken(C.ps_nccl_error(C.ps_nccl(c))) }
 
-// StopNCCL ends a TransferNCCL that waits for the other process, on any goroutine.
-func StopNCCL(c NCCL) { C.ps_nccl_stop(C.ps_nccl(c)) }
+// AbortNCCL ends what was queued, and frees the communicators.
+func AbortNCCL(comms []NCCL) { C.ps_nccl_abort((*C.ps_nccl)(words(comms)), C.int32_t(len(comms))) }
 
-// AbortNCCL ends what was queued, and frees the communicator.
-func AbortNCCL(c NCCL) { C.ps_nccl_abort(C.ps_nccl(c)) }
+// CloseNCCL frees communicators when what was queued is done, or stop is not 0.
+func CloseNCCL(comms []NCCL, stop *atomic.Int32) {
+	C.ps_nccl_close((*C.ps_nccl)(words(comms)), C.int32_t(len(comms)), word(stop))
+}
 
-// CloseNCCL frees a communicator when what was queued is done.
-func CloseNCCL(c NCCL) { C.ps_nccl_close(C.ps_nccl(c)) }
+// GPUID is what no other GPU has, of any machine.
+func GPUID(device int) (id string, err *Error) {
+	var out [33]C.char
+	err = taken(C.ps_gpu_uuid(C.int32_t(device), &out[0]))
+	return C.GoString(&out[0]), err
+}
+
+func word(stop *atomic.Int32) *C.int32_t { return (*C.int32_t)(unsafe.Pointer(stop)) }

@@ -31,10 +31,12 @@ type fake struct {
 	freed []*block
 }
 
-// work is a step of a stream: a wait for an event, or else something that it does.
+// work is a step of a stream: a wait for an event, something that it does, or something that it tries
+// until it has met another one.
 type work struct {
 	until *event
 	do    func()
+	meet  func() (ended, moved bool)
 }
 
 // event is done when so much of a stream's work has ended.
@@ -89,6 +91,11 @@ func (s *fake) step() bool {
 	w := s.queue[s.ended]
 	if w.until != nil && !w.until.done() {
 		return false
+	}
+	if w.meet != nil {
+		if ended, moved := w.meet(); !ended {
+			return moved
+		}
 	}
 	if w.do != nil {
 		w.do()
@@ -154,6 +161,12 @@ func (s *fake) Wait(e stream.Event, why stream.Reason) {
 func (s *fake) do(f func()) {
 	s.on.pause()
 	s.queue = append(s.queue, work{do: f})
+}
+
+// meet queues something that is tried until it has ended. moved says that a try has changed something.
+func (s *fake) meet(f func() (ended, moved bool)) {
+	s.on.pause()
+	s.queue = append(s.queue, work{meet: f})
 }
 
 // put queues that a block is written, and see that it is read and holds what is wanted.

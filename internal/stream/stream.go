@@ -20,10 +20,10 @@ type Reason int
 // The reasons.
 const (
 	Given    Reason = iota // what the caller of a run gives it is there before the run begins
-	Produced               // a value is there before it is copied
-	Vacant                 // all that used the memory of a copy before has ended before it is written
-	Arrived                // a copy has ended before it is used
-	Copied                 // a copy has ended before the memory of what it has read is used again
+	Produced               // a value is there before it is copied, or sent
+	Vacant                 // all that used the memory of a copy or receive before has ended before it is written
+	Arrived                // a copy or receive has ended before it is used
+	Copied                 // a copy or send has ended before the memory of what it has read is used again
 	Ended                  // all work of a run has ended before its caller goes on
 	Reasons                // how many there are
 )
@@ -111,4 +111,43 @@ func (r Route) Move(ready Event, allocate, copy, free func()) {
 	defer after(r.From, r.Copies, Copied)
 	copy()
 	after(r.To, r.Copies, Arrived)
+}
+
+// Way is the streams of moves in one direction between a worker and one of another process: that of
+// the worker, Own, and one for moves this way alone. The other process has its end, and its queue. A
+// move begins when both ends have come to it.
+//
+//	Own     ── F ─ ready ────────── B ──┬─ copied ─ free ──          ── room ─ F ────── arrived ── F ──
+//	Copies          └─ produced ─ send ─┘                                └─ vacant ─ receive ─┘
+type Way struct{ Own, Copies Stream }
+
+// Send queues sends of values that are there at ready, an event of Own. At the event that it returns,
+// also with an error, they have left.
+func (w Way) Send(ready Event, send func() error) (left Event, err error) {
+	w.Copies.Wait(ready, Produced)
+	err = send()
+	return w.Copies.Record(), err
+}
+
+// Free frees values, whose memory belongs to Own, when they have left. The host does not wait: the
+// work of Own is held up if it comes that far before.
+func (w Way) Free(left Event, free func()) {
+	w.Own.Wait(left, Copied)
+	left.Free()
+	free()
+}
+
+// Room takes memory of Own for what will be received, and returns an event at which nothing uses it
+// any more. Receives into it then wait for no later work of Own, and go on beside it.
+func (w Way) Room(allocate func()) (vacant Event) {
+	allocate()
+	return w.Own.Record()
+}
+
+// Receive queues receives into a room. What is queued on Own afterwards begins when they have ended,
+// also with an error.
+func (w Way) Receive(vacant Event, receive func() error) error {
+	w.Copies.Wait(vacant, Vacant)
+	defer after(w.Own, w.Copies, Arrived)
+	return receive()
 }

@@ -32,6 +32,12 @@ type job struct {
 	batch   []*block // by micro-batch
 	split   bool
 	stage0  int // its worker
+
+	ways     map[[2]int]*between // of workers that are processes, by sender and receiver; else nil
+	rooms    map[schedule.Action]room
+	left     map[schedule.Action]leaving // what was sent and not freed
+	received map[schedule.Action]bool
+	meet     bool // nothing waits on links
 }
 
 // parcel is a value on its way.
@@ -42,7 +48,7 @@ type parcel struct {
 }
 
 func newJob(g *gpus, p *schedule.Program) *job {
-	j := &job{g: g, graph: p.Graph(), move: stream.Route.Move, caller: g.stream("caller"), copies: map[[2]int]*fake{}}
+	j := &job{g: g, graph: p.Graph(), meet: p.Capacity == schedule.Meet, move: stream.Route.Move, caller: g.stream("caller"), copies: map[[2]int]*fake{}}
 	for w := range p.Workers {
 		j.compute = append(j.compute, g.stream(fmt.Sprintf("worker %d", w)))
 	}
@@ -70,7 +76,7 @@ func (j *job) run(stages, microBatches int) {
 	j.step++
 	j.next, j.within = slices.Clone(j.graph.First[:len(j.compute)]), make([]bool, len(j.compute))
 	j.queued = make([]bool, len(j.graph.Actions))
-	j.sent, j.here = map[schedule.Action]parcel{}, map[schedule.Action]*block{}
+	j.sent, j.here, j.received = map[schedule.Action]parcel{}, map[schedule.Action]*block{}, map[schedule.Action]bool{}
 	j.sums, j.sumText, j.batch = make([]*block, stages), make([]string, stages), nil
 	for i := range microBatches {
 		b := j.caller.allocate()
@@ -87,7 +93,8 @@ func (j *job) run(stages, microBatches int) {
 		}
 	}
 	j.g.others = nil
-	for _, s := range j.compute {
+	for w, s := range j.compute {
+		j.settle(w, true)
 		stream.End(host{j.g}, s)
 	}
 	for s, b := range j.sums {
@@ -141,6 +148,10 @@ func (j *job) peers(a schedule.Action, kind schedule.Kind) (list []schedule.Acti
 func (j *job) do(w int, a schedule.Action) {
 	s := j.compute[w]
 	what := a.String()
+	if j.ways != nil {
+		j.settle(w, false)
+		j.expect(w)
+	}
 	switch a.Kind {
 	case schedule.Forward:
 		j.compute_(s, a, schedule.ReceiveActivation, schedule.SendActivation, false)
@@ -160,6 +171,10 @@ func (j *job) do(w int, a schedule.Action) {
 		p := j.sent[a]
 		p.ready = s.Record()
 		j.sent[a] = p
+		receive, _ := j.graph.IndexOf(a.Matching())
+		if to := j.graph.Worker[receive]; j.ways != nil && to != w {
+			j.sendAway(w, to, a)
+		}
 	case schedule.ReceiveActivation, schedule.ReceiveGradient:
 		send := a.Matching()
 		p := j.sent[send]
@@ -168,6 +183,10 @@ func (j *job) do(w int, a schedule.Action) {
 		from := j.graph.Worker[id]
 		if from == w {
 			j.here[send] = p.value
+			return
+		}
+		if j.ways != nil {
+			j.here[send] = j.receiveAway(w, from, send)
 			return
 		}
 		var got *block
@@ -242,7 +261,7 @@ func drawProgram(t *rapid.T) *schedule.Program {
 		}
 	}
 	p, err := s.Program(devices, virtual, schedule.Config{MicroBatches: rapid.IntRange(1, 6).Draw(t, "micro-batches"), Skips: skips,
-		Capacity: rapid.IntRange(0, 2).Draw(t, "capacity")})
+		Capacity: rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity")})
 	if err != nil {
 		t.Skip(err)
 	}
@@ -263,12 +282,15 @@ func trial(p *schedule.Program, seed uint64, without stream.Reason, change func(
 	return g.wrong
 }
 
-// Whatever is late, everybody reads what was meant for him, with any program.
+// Whatever is late, everybody reads what was meant for him, with any program, in one process and in
+// several.
 func TestStreamsKeepTheOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawProgram(t)
-		if wrong := trial(p, rapid.Uint64().Draw(t, "seed"), stream.Reasons, nil); wrong != "" {
-			t.Fatalf("%s\n%v", wrong, p)
+		for _, change := range []func(*job){nil, apart} {
+			if wrong := trial(p, rapid.Uint64().Draw(t, "seed"), stream.Reasons, change); wrong != "" {
+				t.Fatalf("%s\n%v", wrong, p)
+			}
 		}
 	})
 }

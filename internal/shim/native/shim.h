@@ -168,18 +168,19 @@ void ps_event_free(ps_event);
 // Whether GPUs compute the same bits each time, which costs speed; for all threads. Call it before the first product.
 void ps_deterministic(int32_t on);
 
-// A communicator of two processes, for what one sends to the other. Both open it with the same id, which one of them makes.
+// A communicator of two processes, for what one sends to the other. Both open it with the same id, which one of them makes. Where there is a stop, it is looked at while the call
+// waits for the other process, and ends that when it is not 0.
 typedef uintptr_t ps_nccl;
 enum { PS_NCCL_ID = 128 };
 ps_error* ps_nccl_id(uint8_t id[PS_NCCL_ID]);
-// Blocks until the other one has opened it too; stop is looked at meanwhile, and ends it when it is not 0. The sender has rank 0.
+// Blocks until the other one has opened it too. The sender has rank 0.
 ps_error* ps_nccl_open(const uint8_t id[PS_NCCL_ID], int32_t rank, int32_t device_index, const volatile int32_t* stop, ps_nccl* out);
-// Queues transfers on a stream, of dense tensors' memory, all at once: none waits for another one. The rank of a communicator says its direction.
-ps_error* ps_nccl_transfer(const ps_nccl* comms, const ps_tensor* tensors, int32_t n, int32_t device_index, int64_t stream);
-ps_error* ps_nccl_error(ps_nccl);  // what has failed meanwhile, or NULL
-void ps_nccl_stop(ps_nccl);        // ends a ps_nccl_transfer that waits for the other process, on any thread
-void ps_nccl_abort(ps_nccl);       // ends what was queued, and frees the communicator
-void ps_nccl_close(ps_nccl);       // frees it when what was queued is done
+// Queues transfers of dense tensors' memory on streams, all in one group: none waits for another one to be queued. The rank in a communicator says its direction.
+ps_error* ps_nccl_transfer(const ps_nccl* comms, const ps_tensor* tensors, const int64_t* streams, int32_t n, const volatile int32_t* stop);
+ps_error* ps_nccl_error(ps_nccl);                     // what has failed meanwhile, or NULL
+void ps_nccl_abort(const ps_nccl* comms, int32_t n);      // ends what was queued, and frees the communicators
+void ps_nccl_close(const ps_nccl* comms, int32_t n, const volatile int32_t* stop);  // frees them when what was queued is done
+ps_error* ps_gpu_uuid(int32_t device_index, char out[33]);  // what no other GPU of any machine has, in hex
 
 // --- standard streams (streams.cpp) ---
 int32_t ps_closed_at_start(int32_t fd);  // whether fd 0, 1 or 2 was closed when the process began
