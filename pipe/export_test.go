@@ -5,6 +5,7 @@ import (
 	"penstock.example/internal/stream"
 	"penstock.example/profile"
 	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // Hold sets a function that may delay workers. It is called before each action, with the worker and
@@ -45,4 +46,10 @@ func (p *Pipe) SetLink(f func(worker []int) link.Link) {
 		worker = append(worker, s.worker)
 	}
 	p.newLink = func() link.Link { return f(worker) }
+}
+
+// SetGPUs has the devices be GPUs, which communicators that are given reach from other processes. It
+// comes before Place.
+func (p *Pipe) SetGPUs(id func(torch.Device) string, comms func() link.Communicators, copies func(torch.Device) stream.Stream) {
+	p.gpus = gpus{id, comms, copies}
 }

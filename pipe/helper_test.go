@@ -13,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/group"
 	"penstock.example/internal/link"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -90,7 +91,8 @@ type problem struct {
 
 	before func(step int, model *nn.Sequential) // a step: what is set on the model
 
-	link func(worker []int) link.Link // between the stages of a pipe; nil is memory
+	link  func(worker []int) link.Link       // between the stages of a pipe; nil is memory
+	reach func(p *pipe.Pipe, g *group.Group) // between processes: before a pipe is placed; nil is nothing
 }
 
 func (q problem) sets(step int, model *nn.Sequential) {

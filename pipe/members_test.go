@@ -79,11 +79,17 @@ const evaluated = "output "
 func (q problem) member(cfg pipe.Config, clipped bool) (r record, err error) {
 	model := q.model()
 	defer nn.Free(model)
-	p, err := pipe.New(model, cfg)
+	p, err := pipe.Open(model, cfg)
 	if err != nil {
 		return r, err
 	}
 	defer p.Close()
+	if q.reach != nil {
+		q.reach(p, cfg.Group)
+	}
+	if err := p.Place(); err != nil {
+		return r, err
+	}
 	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(40 + cfg.Group.Rank())}) // which no budget is for
 	defer c.Close()
 	o, err := optim.New("sgd", optim.Config{LR: 0.05, Momentum: 0.9})

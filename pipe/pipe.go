@@ -45,7 +45,9 @@ type Pipe struct {
 	mine    []int          // the workers of this process
 	remote  *link.Remote   // between the processes of the replica
 	between []*link.Remote // between the replicas, by stage; nil where there is one
-	replica int            // of this process
+	direct  *link.Direct   // to GPUs of other processes; nil where there are none
+	gpus    gpus
+	replica int // of this process
 
 	record atomic.Bool
 	open   sync.WaitGroup // runs that were started
@@ -130,6 +132,9 @@ func (p *Pipe) Close() error {
 	p.submit.Unlock()
 	p.stop.Do(func() {
 		p.open.Wait()
+		if p.direct != nil {
+			p.direct.Close()
+		}
 		for _, w := range p.mine {
 			p.workers[w].stop()
 		}
@@ -250,7 +255,7 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1),
+	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1), gpus: nccl,
 		newLink: func() link.Link { return &link.Memory{} }}
 	if _, p.replica = cfg.replicas(); cfg.Group != nil {
 		var ranks []int
@@ -347,7 +352,10 @@ func (p *Pipe) Place() error {
 	if err == nil {
 		err = p.onStages(p.replicate)
 	}
-	if _, err = meet(context.Background(), p, "the parameters", 0, err); err != nil {
+	if _, err = meet(context.Background(), p, "the parameters", 0, err); err == nil {
+		err = p.connect(hosts)
+	}
+	if err != nil {
 		for _, s := range made {
 			s.Param.Free()
 		}

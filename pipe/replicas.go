@@ -59,13 +59,17 @@ var thisProcess = sync.OnceValue(rand.Text)
 type host struct {
 	Process string
 	Devices []string
+	GPUs    map[int]string // by worker: gpus.id
 }
 
 // host is that of this member.
 func (p *Pipe) host() host {
-	out := host{Process: thisProcess()}
+	out := host{Process: thisProcess(), GPUs: map[int]string{}}
 	for _, w := range p.mine {
 		out.Devices = append(out.Devices, p.workers[w].device.String())
+		if id := p.gpus.id(p.workers[w].device); id != "" {
+			out.GPUs[w] = id
+		}
 	}
 	return out
 }

@@ -12,136 +12,168 @@ import (
 	"penstock.example/torch"
 )
 
-// ncclEnd is a process's part: a device, a stream, and a context that works on it.
+// ncclEnd is a process's part: its communicators, a device, a stream for each direction, and a context
+// that works on the first.
 type ncclEnd struct {
-	c *torch.Ctx
-	s stream.Stream
+	*torch.NCCL
+	c       *torch.Ctx
+	streams [2]stream.Stream
+	over    [2]int // the communicators to and from the other end
 }
 
-// ncclEnds are the parts of two processes, which are two GPUs of this one.
-func ncclEnds(t *testing.T) (ends [2]ncclEnd) {
+// move is a move by a direction: 0 sends, 1 receives.
+func (e *ncclEnd) move(direction int, x *torch.Tensor) torch.Move {
+	return torch.Move{Over: e.over[direction], On: e.streams[direction], Tensor: x}
+}
+
+// finish waits for what was queued on both streams.
+func (e *ncclEnd) finish() {
+	for _, s := range e.streams {
+		stream.End(stream.Host{}, s)
+	}
+}
+
+// ncclEnds are two processes, which are two GPUs of this one, that can send each other.
+func ncclEnds(t *testing.T) (ends [2]*ncclEnd) {
 	t.Helper()
 	if torch.CUDADevices() < 2 {
 		t.Skip("NCCL needs two GPUs")
 	}
+	var both sync.WaitGroup
 	for i := range ends {
 		d := torch.CUDA(i)
-		ends[i] = ncclEnd{torchtest.New(t, torch.Options{Device: d}), d.NewStream()}
-		ends[i].c.SetStream(ends[i].s)
+		ends[i] = &ncclEnd{NCCL: &torch.NCCL{}, c: torchtest.New(t, torch.Options{Device: d}), streams: [2]stream.Stream{d.NewStream(), d.NewStream()}}
+		ends[i].c.SetStream(ends[i].streams[0])
 	}
+	for from := range ends {
+		id, err := ends[from].ID()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, e := range ends {
+			both.Go(func() {
+				direction := 0
+				if i != from {
+					direction = 1
+				}
+				var err error
+				if e.over[direction], err = e.Open(id, torch.CUDA(i), i == from); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
+	}
+	t.Cleanup(func() {
+		for _, e := range ends {
+			both.Go(e.Close)
+		}
+		both.Wait()
+	})
 	return ends
 }
 
-// ncclPair is an open communicator from one GPU to the other.
-func ncclPair(t *testing.T, from, to torch.Device) (sends, receives *torch.NCCL) {
-	t.Helper()
-	id, err := torch.NewNCCLID()
-	if err != nil {
-		t.Fatal(err)
+// both runs f for both ends at once.
+func both(ends [2]*ncclEnd, f func(i int, e *ncclEnd)) {
+	var all sync.WaitGroup
+	for i, e := range ends {
+		all.Go(func() { f(i, e) })
 	}
-	sends, receives = torch.NewNCCL(from, true), torch.NewNCCL(to, false)
-	var both sync.WaitGroup
-	for _, n := range []*torch.NCCL{sends, receives} {
-		both.Go(func() {
-			if err := n.Open(id); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	both.Wait()
-	t.Cleanup(func() {
-		both.Go(sends.Close)
-		both.Go(receives.Close)
-		both.Wait()
-	})
-	return sends, receives
+	all.Wait()
 }
 
 // What is queued on a communicator arrives in the order in which it was sent, although nothing has a tag.
 func TestNCCLKeepsTheOrder(t *testing.T) {
 	ends := ncclEnds(t)
-	sends, receives := ncclPair(t, torch.CUDA(0), torch.CUDA(1))
-	var both sync.WaitGroup
-	both.Go(func() {
-		for i := range 3 {
-			x := torch.From(ends[0].c, []float32{float32(i), float32(10 * i)})
-			if err := torch.TransferNCCL(ends[0].s, []*torch.NCCL{sends}, []*torch.Tensor{x}); err != nil {
-				t.Error(err)
-			}
-		}
-		ends[0].c.Synchronize()
-	})
-	both.Go(func() {
-		var got []float32
-		for range 3 {
-			x := ends[1].c.Zeros(torch.Float32, 2)
-			if err := torch.TransferNCCL(ends[1].s, []*torch.NCCL{receives}, []*torch.Tensor{x}); err != nil {
-				t.Error(err)
-			}
-			ends[1].c.Synchronize()
-			got = append(got, torch.Values[float32](x)...)
-		}
-		if !slices.Equal(got, []float32{0, 0, 1, 10, 2, 20}) {
-			t.Errorf("got %v", got)
-		}
-	})
-	both.Wait()
-}
-
-// Two processes that both send 8 MiB and receive as much wait for nobody, if each queues the two at once.
-func TestNCCLInBothDirections(t *testing.T) {
-	ends := ncclEnds(t)
-	var of [2][]*torch.NCCL
-	a, b := ncclPair(t, torch.CUDA(0), torch.CUDA(1))
-	c, d := ncclPair(t, torch.CUDA(1), torch.CUDA(0))
-	of[0], of[1] = []*torch.NCCL{a, d}, []*torch.NCCL{b, c}
-	var both sync.WaitGroup
-	for i, e := range ends {
-		both.Go(func() {
-			own, other := e.c.Fill_(e.c.Empty(torch.Float32, 2<<20), float64(i+1)), e.c.Zeros(torch.Float32, 2<<20)
-			tensors := []*torch.Tensor{own, other}
+	both(ends, func(i int, e *ncclEnd) {
+		for k := range 3 {
+			x := torch.From(e.c, []float32{float32(k), float32(10 * k)})
 			if i == 1 {
-				slices.Reverse(tensors)
-			}
-			if err := torch.TransferNCCL(e.s, of[i], tensors); err != nil {
-				t.Error(err)
-				return
+				e.c.Fill_(x, -1)
 			}
 			e.c.Synchronize()
+			if err := e.Transfer([]torch.Move{e.move(i, x)}); err != nil {
+				t.Error(err)
+			}
+			e.finish()
+			if got := torch.Values[float32](x); !slices.Equal(got, []float32{float32(k), float32(10 * k)}) {
+				t.Errorf("message %d is %v", k, got)
+			}
+		}
+	})
+}
+
+// Two processes that both send 8 MiB and receive as much wait for nobody: queued in one group, and one
+// after the other on the streams of the two directions.
+func TestNCCLInBothDirections(t *testing.T) {
+	for _, grouped := range []bool{true, false} {
+		ends := ncclEnds(t)
+		both(ends, func(i int, e *ncclEnd) {
+			own, other := e.c.Fill_(e.c.Empty(torch.Float32, 2<<20), float64(i+1)), e.c.Zeros(torch.Float32, 2<<20)
+			e.c.Synchronize()
+			moves := [][]torch.Move{{e.move(0, own)}, {e.move(1, other)}}
+			if grouped {
+				moves = [][]torch.Move{{e.move(0, own), e.move(1, other)}}
+			}
+			for _, m := range moves {
+				if err := e.Transfer(m); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			e.finish()
 			if v := torch.Values[float32](other); slices.Min(v) != float32(2-i) || slices.Max(v) != float32(2-i) {
 				t.Errorf("GPU %d received %v to %v, want %d", i, slices.Min(v), slices.Max(v), 2-i)
 			}
 		})
 	}
-	both.Wait()
 }
 
-// Abort ends a process that waits for another to join, and one that waits for what nobody sends. The
-// process can open communicators afterwards.
+// Abort, from another thread, ends a process that waits for another to join, one that waits for what
+// nobody sends, and one that has less room than comes. The process can open communicators afterwards.
 func TestNCCLAbort(t *testing.T) {
 	ends := ncclEnds(t)
-	id, err := torch.NewNCCLID()
+	alone, ended := &torch.NCCL{}, make(chan error)
+	id, err := alone.ID()
 	if err != nil {
 		t.Fatal(err)
 	}
-	alone, ended := torch.NewNCCL(torch.CUDA(0), true), make(chan error)
-	go func() { ended <- alone.Open(id) }()
+	go func() {
+		_, err := alone.Open(id, torch.CUDA(0), true)
+		ended <- err
+	}()
 	time.Sleep(10 * time.Millisecond) // most often it waits by then
 	alone.Abort()
 	if err := <-ended; err == nil {
 		t.Error("a process has joined nobody")
 	}
-
-	sends, receives := ncclPair(t, torch.CUDA(0), torch.CUDA(1))
-	x := ends[1].c.Zeros(torch.Float32, 4)
-	if err := torch.TransferNCCL(ends[1].s, []*torch.NCCL{receives}, []*torch.Tensor{x}); err != nil {
-		t.Fatal(err)
+	for name, sent := range map[string]int64{"nothing is sent": 0, "more is sent": 2 << 20, "less is sent": 1} {
+		ends := ncclEnds(t)
+		both(ends, func(i int, e *ncclEnd) {
+			x := e.c.Zeros(torch.Float32, 1<<20)
+			if i == 0 {
+				x = e.c.Zeros(torch.Float32, sent)
+			}
+			e.c.Synchronize()
+			if i == 1 || sent > 0 {
+				if err := e.Transfer([]torch.Move{e.move(i, x)}); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			time.AfterFunc(50*time.Millisecond, e.Abort)
+			e.finish() // it has ended, or was ended
+			time.Sleep(100 * time.Millisecond)
+			if err := e.Transfer([]torch.Move{e.move(i, x)}); !errors.Is(err, torch.ErrNCCLClosed) {
+				t.Errorf("%s: a transfer over a communicator that was aborted: %v", name, err)
+			}
+		})
 	}
-	receives.Abort()
-	ends[1].c.Synchronize() // the receive has ended
-	if err := torch.TransferNCCL(ends[1].s, []*torch.NCCL{receives}, []*torch.Tensor{x}); !errors.Is(err, torch.ErrNCCLClosed) {
-		t.Errorf("a transfer over a communicator that was aborted: %v", err)
-	}
-	sends.Abort()
-	ncclPair(t, torch.CUDA(0), torch.CUDA(1))
+	both(ends, func(i int, e *ncclEnd) {
+		x := e.c.Zeros(torch.Float32, 4)
+		e.c.Synchronize()
+		if err := e.Transfer([]torch.Move{e.move(i, x)}); err != nil {
+			t.Error(err)
+		}
+		e.finish()
+	})
 }

@@ -30,7 +30,7 @@ var (
 	opTriu       = declare("aten::triu(Tensor self, int diagonal=0) -> Tensor")
 	opContiguous = declare("aten::contiguous(Tensor(a) self) -> Tensor(a)")
 	opStride     = declare("aten::stride.int(Tensor self, int dim) -> int")
-	opStrided    = declare("aten::empty_strided(int[] size, int[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
+	opStrided    = declare("aten::empty_strided(int[] size, int[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor")
 	opExpand     = declare("aten::expand(Tensor(a) self, int[] size, *, bool implicit=False) -> Tensor(a)")
 	opBernoulli_ = declare("aten::bernoulli_.float(Tensor(a!) self, float p=0.5, *, Generator? generator=None) -> Tensor(a!)")
 	opUniform_   = declare("aten::uniform_(Tensor(a!) self, float from=0., float to=1., *, Generator? generator=None) -> Tensor(a!)")
@@ -42,10 +42,21 @@ func (c *Ctx) Empty(dtype DType, shape ...int64) *Tensor { return c.factory(opEm
 
 // EmptyStrided is aten::empty_strided: uninitialised, with strides in elements.
 func (c *Ctx) EmptyStrided(dtype DType, shape, strides []int64) *Tensor {
+	return c.strided(dtype, shape, strides, c.device).none().one()
+}
+
+// EmptyPinned is EmptyStrided in memory of the host that no account counts, from which the context's
+// device copies fastest.
+func (c *Ctx) EmptyPinned(dtype DType, shape, strides []int64) (t *Tensor) {
+	c.Unlimited(func() { t = c.strided(dtype, shape, strides, CPU(0)).b(c.device.Kind != KindCPU).one() })
+	return t
+}
+
+func (c *Ctx) strided(dtype DType, shape, strides []int64, d Device) *encoder {
 	if len(shape) == 0 {
 		shape, strides = []int64{}, []int64{}
 	}
-	return c.begin(opStrided).is(shape).is(strides).dtype(dtype).none().device(c.device).one()
+	return c.begin(opStrided).is(shape).is(strides).dtype(dtype).none().device(d)
 }
 
 // Strides returns, for each dimension, the number of elements in memory from one index to the next.

@@ -103,20 +103,23 @@ func TestNCCLWithoutGPU(t *testing.T) {
 	if torch.CUDADevices() > 0 {
 		t.Skip("there is a GPU")
 	}
-	n := torch.NewNCCL(torch.CUDA(0), true)
-	if err := n.Open(torch.NCCLID{}); err == nil || !strings.Contains(err.Error(), "here cannot use cuda:0") {
+	n := &torch.NCCL{}
+	if _, err := n.Open(make([]byte, 128), torch.CUDA(0), true); err == nil || !strings.Contains(err.Error(), "here cannot use cuda:0") {
 		t.Errorf("open: %v", err)
 	}
-	if err := n.Err(); !errors.Is(err, torch.ErrNCCLClosed) {
-		t.Errorf("err: %v", err)
-	}
-	if err := torch.TransferNCCL(stream.Host{}, []*torch.NCCL{n}, nil); err == nil || !strings.Contains(err.Error(), "0 tensors for 1 communicators") {
+	if err := n.Transfer([]torch.Move{{}}); err == nil || !strings.Contains(err.Error(), "there is no communicator 0") {
 		t.Errorf("transfer: %v", err)
+	}
+	if gpu := torch.CUDA(0).GPU() + torch.CPU(0).GPU(); gpu != "" {
+		t.Errorf("the GPU is %q", gpu)
 	}
 	n.Abort()
 	n.Close()
+	if err := n.Err(); !errors.Is(err, torch.ErrNCCLClosed) {
+		t.Errorf("after Abort: %v", err)
+	}
 	cuda, _ := torch.CUDABuild()
-	if _, err := torch.NewNCCLID(); cuda == "" && (err == nil || err.Error() != "torch: this build has no NCCL") {
+	if _, err := n.ID(); cuda == "" && (err == nil || err.Error() != "torch: this build has no NCCL") {
 		t.Errorf("id: %v", err)
 	}
 }

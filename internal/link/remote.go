@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"penstock.example/internal/stream"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 )
@@ -43,12 +44,18 @@ type Tags struct{ First, Count int }
 // Where all tensors are too small for a mark, each parcel has a head, which says whether a layout
 // follows. A batch with other rows, as the last of an epoch, costs three messages and waits more at
 // each change.
+//
+// A tensor of a GPU goes by a copy in pinned memory of the host, at either end, unless its parcel has
+// a way of its own ([Direct]).
 type Remote struct {
 	transport Transport
-	rank      []int // by stage
-	first     int   // tag
-	parts     int   // tags of a parcel
+	direct    *Direct // or nil
+	rank      []int   // by stage
+	first     int     // tag
+	parts     int     // tags of a parcel
 	chunks    int
+
+	staged func(d torch.Device) bool // whether tensors of a device go by a copy on the host
 
 	mu    sync.Mutex
 	known map[schedule.Action][]byte // the layout of the last parcel, by send
@@ -59,12 +66,24 @@ type Remote struct {
 func NewRemote(t Transport, rank []int, chunks int, tags Tags) (*Remote, error) {
 	sends := 2 * len(rank) * len(rank) * chunks
 	l := &Remote{transport: t, rank: rank, chunks: chunks, first: tags.First, parts: tags.Count / sends,
-		known: map[schedule.Action][]byte{}}
+		known: map[schedule.Action][]byte{}, staged: func(d torch.Device) bool { return d.Kind != torch.KindCPU }}
 	if l.parts < 16 {
 		return nil, fmt.Errorf("link: %d stages and %d micro-batches have %d sends between processes, and there are tags "+
 			"for %d; want fewer", len(rank), chunks, sends, tags.Count/16)
 	}
 	return l, nil
+}
+
+// SetDirect has parcels take the ways that there are. It comes before the first Open.
+func (l *Remote) SetDirect(d *Direct) { l.direct = d }
+
+// recall remembers the layout of a send's parcel, and reports whether the one before had the same.
+func (l *Remote) recall(send schedule.Action, text []byte) (same bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before, was := l.known[send]
+	l.known[send] = text
+	return was && bytes.Equal(before, text)
 }
 
 // Open makes the link of a run in which so many values may wait on each link between neighbours
@@ -96,6 +115,8 @@ type sending struct {
 	works  []Work
 	parcel Parcel
 	made   []*torch.Tensor // for the messages, and not in the parcel
+	way    *way            // or nil
+	left   stream.Event    // of a way: the tensors have left
 }
 
 // wait waits until the parcel has arrived, and frees it. On failure it is left to Free.
@@ -110,9 +131,37 @@ func (s *sending) wait() error {
 }
 
 func (s *sending) free() {
-	s.parcel.Free()
-	torch.FreeAll(s.made)
-	s.made = nil
+	free := func() {
+		s.parcel.Free()
+		torch.FreeAll(s.made)
+		s.made = nil
+	}
+	if s.left == nil {
+		free()
+		return
+	}
+	s.way.streams().Free(s.left, free)
+	s.left = nil
+}
+
+// content is a short message, in no device's account.
+func (s *sending) content(content []byte) (t *torch.Tensor) {
+	h := torch.NewCtx(torch.Options{})
+	defer h.Close()
+	h.Unlimited(func() { t = h.Keep(torch.From(h, content)) })
+	s.made = append(s.made, t)
+	return t
+}
+
+// onHost copies tensors to the memory of the host, and waits until they are there.
+func (s *sending) onHost(c *torch.Ctx, tensors []*torch.Tensor) []*torch.Tensor {
+	out := make([]*torch.Tensor, len(tensors))
+	for i, t := range tensors {
+		out[i] = c.Keep(c.ToHost(t))
+		s.made = append(s.made, out[i])
+	}
+	c.Synchronize()
+	return out
 }
 
 // Parts of a parcel's tags. The tensors of a new layout have tags of their own, as those of the
@@ -133,7 +182,7 @@ func (l *Remote) tag(send schedule.Action) int {
 	return l.first + (((kind*n+send.Stage)*n+send.Peer)*l.chunks+send.MicroBatch)*l.parts
 }
 
-// tensorTag is the tag of the k-th tensor of a parcel, of a remembered layout or a new one.
+// tensorTag is the part of a parcel's tags of its k-th tensor, of a remembered layout or a new one.
 func (l *Remote) tensorTag(send schedule.Action, k int, fresh bool) (int, error) {
 	at := firstTensorTag + 2*k
 	if fresh {
@@ -143,7 +192,7 @@ func (l *Remote) tensorTag(send schedule.Action, k int, fresh bool) (int, error)
 		return 0, fmt.Errorf("link: %v has more than %d tensors, for which there are no tags; want fewer micro-batches, "+
 			"or a cut that fewer tensors cross", send, k)
 	}
-	return l.tag(send) + at, nil
+	return at, nil
 }
 
 // headBytes is the size of a head: the number of bytes of the layout that follows, or 0 if the
@@ -222,23 +271,16 @@ func (l *remoteRun) begin(c *torch.Ctx, send schedule.Action, s *sending) error 
 	if len(text) > maxLayout {
 		return fmt.Errorf("link: the description of %v has %d bytes; want at most %d", send, len(text), maxLayout)
 	}
+	if w := l.direct.way(send); w != nil {
+		return l.sendDirect(send, s, w, shape, tensors)
+	}
+	if l.staged(c.Device()) {
+		tensors = s.onHost(c, tensors)
+	}
 	l.Remote.mu.Lock()
 	before, was := l.known[send]
 	l.known[send] = text
 	l.Remote.mu.Unlock()
-	post := func(t *torch.Tensor, tag int) error {
-		w, err := l.transport.Send(t, l.rank[send.Peer], tag)
-		if err == nil {
-			s.works = append(s.works, w)
-		}
-		return err
-	}
-	own := func(content []byte) *torch.Tensor { // in no device's account
-		var t *torch.Tensor
-		c.Unlimited(func() { t = c.Keep(torch.From(c, content)) })
-		s.made = append(s.made, t)
-		return t
-	}
 	same, marked := was && bytes.Equal(before, text), shape.marked()
 	if same && marked >= 0 && hasMark(c, tensors[marked]) {
 		same = false
@@ -251,7 +293,7 @@ func (l *remoteRun) begin(c *torch.Ctx, send schedule.Action, s *sending) error 
 		for k := range old.tensors() {
 			tag, err := l.tensorTag(send, k, false)
 			if err == nil {
-				err = post(own([]byte{0}), tag)
+				err = l.post(send, s, s.content([]byte{0}), tag)
 			}
 			if err != nil {
 				return err
@@ -263,25 +305,34 @@ func (l *remoteRun) begin(c *torch.Ctx, send schedule.Action, s *sending) error 
 		if !same {
 			binary.LittleEndian.PutUint64(head, uint64(len(text)))
 		}
-		if err := post(own(head), l.tag(send)+headTag); err != nil {
+		if err := l.post(send, s, s.content(head), headTag); err != nil {
 			return err
 		}
 	}
 	if !same {
-		if err := post(own(text), l.tag(send)+layoutTag); err != nil {
+		if err := l.post(send, s, s.content(text), layoutTag); err != nil {
 			return err
 		}
 	}
 	for k, t := range tensors {
 		tag, err := l.tensorTag(send, k, !same)
 		if err == nil {
-			err = post(t, tag)
+			err = l.post(send, s, t, tag)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// post begins a message, whose tag is that of a part of the parcel.
+func (l *remoteRun) post(send schedule.Action, s *sending, t *torch.Tensor, part int) error {
+	w, err := l.transport.Send(t, l.rank[send.Peer], l.tag(send)+part)
+	if err == nil {
+		s.works = append(s.works, w)
+	}
+	return err
 }
 
 // Expect begins to receive a parcel: the tensors of the remembered layout, or the head.
@@ -307,11 +358,14 @@ func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (p Parcel, err e
 		}
 	}
 	defer func() { a.drop() }()
+	if a.way != nil {
+		return l.receiveDirect(c, send, a)
+	}
 	if err := a.wait(); err != nil {
 		return p, err
 	}
 	if a.marked >= 0 && hasMark(c, a.tensors[a.marked]) { // a byte has come
-		if a.head, err = l.small(c, headBytes, send, headTag); err != nil {
+		if a.head, err = l.small(headBytes, send, headTag); err != nil {
 			return p, err
 		}
 	}
@@ -347,10 +401,16 @@ type arriving struct {
 	layout  layout
 	tensors []*torch.Tensor // the cores that move
 	works   []Work
+	staged  bool         // the tensors are on the host
+	way     *way         // or nil
+	vacant  stream.Event // of a way: nothing uses the memory of the tensors any more
 }
 
 // expect begins to receive what has the remembered layout, and the head where that has no mark.
 func (l *remoteRun) expect(c *torch.Ctx, send schedule.Action) (a *arriving, err error) {
+	if w := l.direct.way(send); w != nil {
+		return l.expectDirect(c, send, w)
+	}
 	l.Remote.mu.Lock()
 	text, known := l.known[send]
 	l.Remote.mu.Unlock()
@@ -359,7 +419,7 @@ func (l *remoteRun) expect(c *torch.Ctx, send schedule.Action) (a *arriving, err
 		err = l.tensors(c, send, text, false, a)
 	}
 	if err == nil && a.marked < 0 {
-		a.head, err = l.small(c, headBytes, send, headTag)
+		a.head, err = l.small(headBytes, send, headTag)
 	}
 	if err != nil {
 		a.drop()
@@ -376,11 +436,7 @@ func (l *remoteRun) expectNew(c *torch.Ctx, send schedule.Action, n int) (a *arr
 			a.drop()
 		}
 	}()
-	shape, err := l.small(c, n, send, layoutTag)
-	if err != nil {
-		return a, err
-	}
-	text, err := shape.bytes()
+	text, err := l.text(send, n)
 	if err != nil {
 		return a, err
 	}
@@ -393,6 +449,15 @@ func (l *remoteRun) expectNew(c *torch.Ctx, send schedule.Action, n int) (a *arr
 	return a, nil
 }
 
+// text receives a layout of so many bytes.
+func (l *remoteRun) text(send schedule.Action, n int) ([]byte, error) {
+	m, err := l.small(n, send, layoutTag)
+	if err != nil {
+		return nil, err
+	}
+	return m.bytes()
+}
+
 // tensors begins to receive the tensors of a layout.
 func (l *remoteRun) tensors(c *torch.Ctx, send schedule.Action, text []byte, fresh bool, a *arriving) (err error) {
 	if a.layout, err = parseLayout(text); err != nil {
@@ -401,19 +466,25 @@ func (l *remoteRun) tensors(c *torch.Ctx, send schedule.Action, text []byte, fre
 	if !fresh {
 		a.marked = a.layout.marked()
 	}
+	a.staged = l.staged(c.Device())
 	for k, s := range a.layout.tensors() {
 		tag, err := l.tensorTag(send, k, fresh)
 		if err != nil {
 			return err
 		}
-		t := c.Keep(s.empty(c))
+		var t *torch.Tensor
+		if a.staged {
+			t = c.Keep(c.EmptyPinned(s.dtype, s.core, s.strides))
+		} else {
+			t = c.Keep(s.empty(c))
+		}
 		a.tensors = append(a.tensors, t)
 		if k == a.marked {
 			if err := setMark(c, t); err != nil {
 				return err
 			}
 		}
-		w, err := l.transport.Receive(t, l.rank[send.Stage], tag)
+		w, err := l.transport.Receive(t, l.rank[send.Stage], l.tag(send)+tag)
 		if err != nil {
 			return err
 		}
@@ -428,9 +499,10 @@ type arrivingBytes struct {
 	work Work
 }
 
-func (l *remoteRun) small(c *torch.Ctx, n int, send schedule.Action, part int) (*arrivingBytes, error) {
-	m := &arrivingBytes{}
-	c.Unlimited(func() { m.t = c.Keep(c.Empty(torch.Uint8, int64(n))) })
+func (l *remoteRun) small(n int, send schedule.Action, part int) (*arrivingBytes, error) {
+	m, h := &arrivingBytes{}, torch.NewCtx(torch.Options{})
+	defer h.Close()
+	h.Unlimited(func() { m.t = h.Keep(h.Empty(torch.Uint8, int64(n))) })
 	var err error
 	if m.work, err = l.transport.Receive(m.t, l.rank[send.Stage], l.tag(send)+part); err != nil {
 		m.t.Free()
@@ -467,8 +539,11 @@ func (a *arriving) drop() {
 		a.head.t.Free()
 		a.head.t = nil
 	}
+	if a.vacant != nil {
+		a.vacant.Free()
+	}
 	torch.FreeAll(a.tensors)
-	a.tensors, a.works = nil, nil
+	a.tensors, a.works, a.vacant = nil, nil, nil
 }
 
 // parcel is what has arrived.
@@ -484,6 +559,11 @@ func (a *arriving) parcel(c *torch.Ctx) Parcel {
 				list[i].Tensor = list[s.same].Tensor
 			case s.moves():
 				core := a.tensors[next]
+				if a.staged {
+					core = c.Keep(c.CopyHere(core))
+					a.tensors[next].Free()
+					a.tensors[next] = core
+				}
 				next++
 				list[i].Tensor = core
 				if !slices.Equal(s.shape, s.core) {
@@ -503,7 +583,7 @@ func (a *arriving) parcel(c *torch.Ctx) Parcel {
 // Meets is true: a send ends when it is received.
 func (l *remoteRun) Meets(schedule.Action) bool { return true }
 
-// Abort does nothing: whoever aborts fails the group, which ends all works.
+// Abort does nothing: whoever aborts fails the group, which ends all works and a Direct's moves.
 func (l *remoteRun) Abort() {}
 
 // Free waits until the parcels that were sent have arrived, or the group has failed, and frees them.

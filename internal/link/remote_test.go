@@ -103,12 +103,14 @@ func TestRemote(t *testing.T) {
 		}
 		capacity := rapid.SampledFrom([]int{schedule.Meet, 0, 1, 2}).Draw(t, "capacity")
 		ahead := rapid.IntRange(0, len(sends)).Draw(t, "receives ahead")
+		staged := rapid.Bool().Draw(t, "by copies on the host")
 		var ends [2]*link.Remote
 		for i := range ends {
 			var err error
 			if ends[i], err = link.NewRemote(members[i], rank, 3, link.Tags{First: 7, Count: group.MaxTag - 7}); err != nil {
 				t.Fatal(err)
 			}
+			ends[i].SetStaged(staged)
 		}
 		for range rapid.IntRange(1, 4).Draw(t, "runs") {
 			c := torch.NewCtx(torch.Options{})

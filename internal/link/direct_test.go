@@ -1,0 +1,349 @@
+package link_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"penstock.example/group"
+	"penstock.example/internal/link"
+	"penstock.example/internal/linktest"
+	streams "penstock.example/internal/stream"
+	"penstock.example/internal/torchtest"
+	"penstock.example/schedule"
+	"penstock.example/torch"
+)
+
+// member is a process with one worker, whose rank is the worker's number.
+type member struct {
+	group  *group.Group
+	remote *link.Remote
+	direct *link.Direct
+}
+
+// join makes the processes of stages on the given workers, with ways between all that are neighbours
+// or among skips.
+func join(t rapid.TB, worker []int, skips []schedule.Edge, chunks int, fabric *linktest.Fabric, change func(rank int, t link.Transport) link.Transport) []*member {
+	n := slices.Max(worker) + 1
+	var edges []schedule.Edge
+	pairs := slices.Clone(skips)
+	for s := range len(worker) - 1 {
+		pairs = append(pairs, schedule.Edge{From: s, To: s + 1})
+	}
+	for _, p := range pairs {
+		if a, b := worker[p.From], worker[p.To]; a != b {
+			edges = append(edges, schedule.Edge{From: a, To: b}, schedule.Edge{From: b, To: a})
+		}
+	}
+	members, ids := make([]*member, n), map[schedule.Edge][]byte{}
+	for rank, g := range group.Local(n) {
+		var transport link.Transport = g
+		if change != nil {
+			transport = change(rank, g)
+		}
+		m := &member{group: g}
+		var err error
+		if m.remote, err = link.NewRemote(transport, worker, chunks, link.Tags{Count: group.MaxTag}); err != nil {
+			t.Fatal(err)
+		}
+		copies := 0
+		end := link.End{Device: torch.CPU(rank), Stream: func() streams.Stream { return streams.Host{} },
+			Copies: func() streams.Stream { copies++; return linktest.NewStream(uint64(100*rank + copies)) }}
+		m.direct, err = link.NewDirect(fabric.Communicators(), edges, worker, map[int]link.End{rank: end}, g.Failed(),
+			func(err error) { g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()}) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.remote.SetDirect(m.direct)
+		of, err := m.direct.IDs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		maps.Copy(ids, of)
+		members[rank] = m
+	}
+	together(t, members, func(m *member) error { return m.direct.Open(ids) })
+	return members
+}
+
+// together runs f for all members at once.
+func together(t rapid.TB, members []*member, f func(m *member) error) {
+	var all sync.WaitGroup
+	for rank, m := range members {
+		all.Go(func() {
+			if err := f(m); err != nil {
+				t.Errorf("process %d: %v", rank, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func leave(t rapid.TB, members []*member) {
+	together(t, members, func(m *member) error { m.direct.Close(); return nil })
+}
+
+// Parcels of any schedule, each worker a process with ways to others, arrive as they were sent, whose
+// layouts change, with receives that were expected and without.
+func TestDirect(t *testing.T) {
+	torchtest.Check(t)
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.SampledFrom([]string{"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"}).Draw(t, "schedule")
+		s, err := schedule.Named(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		devices, virtual := rapid.IntRange(2, 4).Draw(t, "devices"), s.Virtual
+		if virtual == 0 {
+			virtual = rapid.IntRange(1, 2).Draw(t, "virtual")
+		}
+		var skips []schedule.Edge
+		if n := devices * virtual; n > 2 && rapid.Bool().Draw(t, "skip") {
+			skips = append(skips, schedule.Edge{From: 0, To: n - 1})
+		}
+		p, err := s.Program(devices, virtual, schedule.Config{MicroBatches: rapid.IntRange(1, 4).Draw(t, "micro-batches"),
+			Capacity: rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity"), Skips: skips})
+		if err != nil {
+			t.Skip(err)
+		}
+		ahead := rapid.Bool().Draw(t, "receives ahead")
+		members := join(t, p.Placement(), skips, p.MicroBatches, &linktest.Fabric{}, nil)
+		defer func() { leave(t, members) }()
+		graph := p.Graph()
+		for range 2 {
+			c := torch.NewCtx(torch.Options{})
+			parcels, wants := map[schedule.Action]link.Parcel{}, map[schedule.Action]string{}
+			for id, a := range graph.Actions {
+				if !a.Kind.Send() {
+					continue
+				}
+				if at, _ := graph.IndexOf(a.Matching()); graph.Worker[at] != graph.Worker[id] {
+					parcels[a], wants[a] = parcel(t, c)
+					wants[a] += "end"
+				}
+			}
+			var all sync.WaitGroup
+			for w, actions := range p.Workers {
+				all.Go(func() {
+					c := torch.NewCtx(torch.Options{Device: torch.CPU(w)})
+					defer c.Close()
+					l := members[w].remote.Open(p.Capacity)
+					defer l.Free()
+					failed := func(err error) {
+						t.Errorf("%v (%v)", err, members[w].group.Err())
+						members[w].group.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()})
+					}
+					for i, a := range actions {
+						if ahead && i+1 < len(actions) {
+							if next := actions[i+1]; next.Kind.Receive() && wants[next.Matching()] != "" && !a.Kind.Receive() {
+								if err := l.Expect(c, next.Matching()); err != nil {
+									failed(err)
+								}
+							}
+						}
+						switch of, is := parcels[a]; {
+						case is:
+							if err := l.Send(c, a, of); err != nil {
+								failed(err)
+							}
+						case a.Kind.Receive() && wants[a.Matching()] != "":
+							p, err := l.Receive(c, a.Matching())
+							if err != nil {
+								failed(err)
+								continue
+							}
+							if got := describe(c, p) + "end"; got != wants[a.Matching()] || p.Device != torch.CPU(w) {
+								t.Errorf("%v on %v is\n%swant\n%s", a, p.Device, got, wants[a.Matching()])
+							}
+							p.Free()
+						}
+						c.Close()
+					}
+				})
+			}
+			all.Wait()
+			c.Close()
+		}
+	})
+}
+
+// Ways between any processes are opened, however many there are and whatever they join.
+func TestDirectOpensAnyWays(t *testing.T) {
+	torchtest.Check(t)
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(2, 6).Draw(t, "processes")
+		worker := rapid.SliceOfN(rapid.IntRange(0, n-1), n, 3*n).Draw(t, "workers")
+		var skips []schedule.Edge
+		for range rapid.IntRange(0, 4).Draw(t, "skips") {
+			from := rapid.IntRange(0, n-2).Draw(t, "from")
+			skips = append(skips, schedule.Edge{From: from, To: rapid.IntRange(from+1, n-1).Draw(t, "to")})
+		}
+
+		leave(t, join(t, worker, skips, 1, &linktest.Fabric{}, nil))
+	})
+}
+
+// changing is a transport that changes the heads of parcels.
+type changing struct {
+	link.Transport
+	change func(head []byte)
+}
+
+func (t changing) Send(x *torch.Tensor, to, tag int) (link.Work, error) {
+	if b := torch.Bytes(x); t.change != nil && x.DType() == torch.Uint8 && len(b) == 24 {
+		t.change(b)
+		if err := torch.SetBytes(x, b); err != nil {
+			return nil, err
+		}
+	}
+	return t.Transport.Send(x, to, tag)
+}
+
+// What does not fit is an error that says so, on the side of the receiver, and nothing waits for it.
+func TestDirectRefuses(t *testing.T) {
+	torchtest.Check(t)
+	send := func(i int) schedule.Action {
+		return schedule.Action{Kind: schedule.SendActivation, MicroBatch: i, Peer: 1}
+	}
+	word := func(i int, to uint64) func([]byte) {
+		return func(head []byte) { binary.LittleEndian.PutUint64(head[8*i:], to) }
+	}
+	for _, row := range []struct {
+		name   string
+		change func([]byte)
+		first  int // micro-batch that is received first
+		want   string
+	}{
+		{"another length", word(1, 128), 0, "0F0>1, from stage 0 to stage 1, micro-batch 0: the sender sends 128 bytes, and the receiver has room for 256"},
+		{"another order", nil, 1, "0F1>1, from stage 0 to stage 1, micro-batch 1: it is parcel 1 of its sender's GPU, and 0 is the next that is received here"},
+		{"an unknown layout", word(2, 0), 0, "the sender takes its layout for known, and it is not"},
+		{"a long layout", word(2, 1<<40), 0, "its description has 1099511627776 bytes, more than 1048576"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			members := join(t, []int{0, 1}, nil, 2, &linktest.Fabric{}, func(_ int, t link.Transport) link.Transport {
+				return changing{t, row.change}
+			})
+			defer leave(t, members)
+			together(t, members, func(m *member) error {
+				c := torch.NewCtx(torch.Options{Device: torch.CPU(m.group.Rank())})
+				defer c.Close()
+				l := m.remote.Open(0)
+				defer l.Free()
+				if m.group.Rank() == 0 {
+					for i := range 2 {
+						var p link.Parcel
+						p.Add(link.Values(c.Keep(c.Ones(torch.Float32, 64))))
+						if err := l.Send(c, send(i), p); err != nil {
+							return err
+						}
+					}
+					<-m.group.Failed()
+					return nil
+				}
+				p, err := l.Receive(c, send(row.first))
+				p.Free()
+				if err == nil || !strings.Contains(err.Error(), row.want) {
+					t.Errorf("got %v, want %s", err, row.want)
+				}
+				m.group.Fail(group.Failure{Stage: 1, MicroBatch: row.first, Message: fmt.Sprint(err)})
+				return nil
+			})
+		})
+	}
+}
+
+// A failure ends whatever waits: a receive of what nobody sends, one whose send was lost, and the
+// opening of a way that the other end does not open. A communicator that fails is a failure of all.
+func TestDirectEndsWithTheGroup(t *testing.T) {
+	torchtest.Check(t)
+	failure := group.Failure{Stage: 3, MicroBatch: 4, Action: "forward", Message: "a layer has failed"}
+	send := schedule.Action{Kind: schedule.SendActivation, Peer: 1}
+	for name, fabric := range map[string]*linktest.Fabric{
+		"nothing is sent": {},
+		"a send is lost":  {Drop: func(move int) bool { return move > 4 }}, // after the moves of Open
+	} {
+		t.Run(name, func(t *testing.T) {
+			members := join(t, []int{0, 1}, nil, 1, fabric, nil)
+			defer leave(t, members)
+			begun := time.Now()
+			together(t, members, func(m *member) error {
+				c := torch.NewCtx(torch.Options{Device: torch.CPU(m.group.Rank())})
+				defer c.Close()
+				l := m.remote.Open(0)
+				defer l.Free()
+				if m.group.Rank() == 0 {
+					if fabric.Drop != nil {
+						var p link.Parcel
+						p.Add(link.Values(c.Keep(c.Ones(torch.Float32, 64))))
+						if err := l.Send(c, send, p); err != nil {
+							return err
+						}
+					}
+					time.AfterFunc(20*time.Millisecond, func() { m.group.Fail(failure) }) // from another thread
+					<-m.group.Failed()
+					return nil
+				}
+				p, err := l.Receive(c, send) // its values are not there
+				p.Free()
+				var failed *group.FailedError
+				if first := m.group.Err(); !errors.As(first, &failed) || failed.Stage != 3 || err != nil && err.Error() != first.Error() {
+					t.Errorf("the receive ended with %v, and the group with %v", err, first)
+				}
+				return nil
+			})
+			if took := time.Since(begun); took > linktest.Patience/2 {
+				t.Errorf("it took %v", took)
+			}
+		})
+	}
+	t.Run("a way is not opened", func(t *testing.T) {
+		g, edges := group.Local(2), []schedule.Edge{{From: 0, To: 1}}
+		end := link.End{Device: torch.CPU(0), Stream: func() streams.Stream { return streams.Host{} }, Copies: func() streams.Stream { return linktest.NewStream(1) }}
+		d, err := link.NewDirect((&linktest.Fabric{}).Communicators(), edges, []int{0, 1}, map[int]link.End{0: end}, g[0].Failed(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		ids, err := d.IDs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(20*time.Millisecond, func() { g[1].Fail(failure) })
+		if err := d.Open(ids); !errors.Is(err, linktest.ErrClosed) {
+			t.Errorf("opening ended with %v", err)
+		}
+	})
+	t.Run("a communicator fails", func(t *testing.T) {
+		g := group.Local(2)
+		d, err := link.NewDirect(&failing{}, []schedule.Edge{{From: 0, To: 1}}, []int{0, 1}, nil, g[0].Failed(), func(err error) {
+			g[0].Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		select {
+		case <-g[1].Failed():
+			if err := g[1].Err(); !strings.Contains(err.Error(), "between GPUs of different processes: the connection broke") {
+				t.Errorf("the group has failed with %v", err)
+			}
+		case <-time.After(linktest.Patience):
+			t.Error("nobody was told")
+		}
+	})
+}
+
+// failing are communicators that have failed.
+type failing struct{ linktest.Communicators }
+
+func (*failing) Err() error { return errors.New("the connection broke") }
+func (*failing) Abort()     {}
+func (*failing) Close()     {}
