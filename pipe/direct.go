@@ -76,7 +76,7 @@ func (p *Pipe) connect(hosts []host) error {
 	}
 	ways := p.ways(p.gpusOf(ofMine(p.cfg, hosts)))
 	if err := p.inOrder(); err != nil {
-		return p.lost(err)
+		return err
 	}
 	here := map[int]link.End{}
 	for _, w := range p.mine {
@@ -125,15 +125,20 @@ func (p *Pipe) gpusOf(hosts []host) []string {
 	return out
 }
 
-// inOrder refuses a given plan whose values are received in another order than they are sent: on a way
+// inOrder refuses a program in which values are received in another order than they are sent: on a way
 // they have no names. Generators of package schedule make none.
 func (p *Pipe) inOrder() error {
-	if p.cfg.Plan == nil {
+	program, err := p.Program(p.cfg.Chunks)
+	if err == nil {
+		err = schedule.Check(program, schedule.Limits{InOrder: true})
+	}
+	const problem, remedy = "between GPUs of different processes values have no names", "want a program that receives in the order in which it sends"
+	switch {
+	case err == nil:
 		return nil
+	case p.cfg.Plan != nil:
+		return p.cfg.refusePlan(fmt.Sprintf("%s: %v", problem, err), remedy)
 	}
-	if err := schedule.Check(p.cfg.Plan.Program, schedule.Limits{InOrder: true}); err != nil {
-		return p.cfg.refusePlan(fmt.Sprintf("between GPUs of different processes values have no names: %v", err),
-			"want a program that receives in the order in which it sends")
-	}
-	return nil
+	return &ConfigError{Of: "pipe", Field: "Schedule", Value: unquoted(fmt.Sprintf("for %d stages and %d micro-batches", len(p.stages), p.cfg.Chunks)),
+		Problem: fmt.Sprintf("%s: %v", problem, err), Remedy: remedy}
 }

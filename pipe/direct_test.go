@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
+	"penstock.example/schedule"
 	"penstock.example/torch"
 )
 
@@ -45,6 +47,9 @@ func TestTransparencyOfDirectWays(t *testing.T) {
 		live := torch.LiveTensors()
 		d := drawRun(t, 1)
 		processes := rapid.IntRange(1, d.devices()).Draw(t, "processes")
+		if d.Order.Name == "" { // any order: it may receive in another order than it sends
+			t.Skip("without a name")
+		}
 		want := d.problem().apart(t, d.config(), 1)
 		q, names := d.problem(), rapid.SliceOfN(rapid.SampledFrom([]string{"", "a", "b", "c", "d"}), 8, 8).Draw(t, "GPUs")
 		q.reach = reached(&linktest.Fabric{}, func(d torch.Device) string { return names[d.Index%len(names)] }, &ways)
@@ -57,6 +62,45 @@ func TestTransparencyOfDirectWays(t *testing.T) {
 	})
 	if ways.Load() == 0 {
 		t.Error("no process had a way")
+	}
+}
+
+// A program that receives in another order than it sends is refused, where values have no names.
+func TestDirectWaysKeepTheOrder(t *testing.T) {
+	torchtest.Check(t)
+	backwards := func(c schedule.Config) (*schedule.Program, error) { // worker 1 receives two activations the wrong way round
+		p, err := schedule.GPipe(c)
+		if err != nil || len(p.Workers) != 2 {
+			return p, err
+		}
+		list := p.Workers[1]
+		first := schedule.Action{Kind: schedule.ReceiveActivation, Stage: 1, MicroBatch: 0, Peer: 0}
+		second := schedule.Action{Kind: schedule.ReceiveActivation, Stage: 1, MicroBatch: 1, Peer: 0}
+		list = slices.DeleteFunc(slices.Clone(list), func(a schedule.Action) bool { return a == second })
+		p.Workers[1] = slices.Insert(list, slices.Index(list, first), second)
+		return p, nil
+	}
+	for _, direct := range []bool{false, true} {
+		var ways atomic.Int32
+		_, errs := each(2, func(g *group.Group) (struct{}, error) {
+			model := tied(true, false)
+			defer nn.Free(model)
+			p, err := pipe.Open(model, pipe.Config{Balance: []int{2, 3}, Chunks: 4, Group: g, Devices: devices(2), Schedule: backwards})
+			if err != nil {
+				return struct{}{}, err
+			}
+			defer p.Close()
+			if direct {
+				reached(&linktest.Fabric{}, torch.Device.String, &ways)(p, g)
+			}
+			return struct{}{}, p.Place()
+		})
+		for rank, err := range errs {
+			var refused *pipe.ConfigError
+			if direct != errors.As(err, &refused) || direct && !strings.Contains(err.Error(), "values have no names") {
+				t.Errorf("direct %v, process %d: %v", direct, rank, err)
+			}
+		}
 	}
 }
 
@@ -108,4 +152,62 @@ func TestDirectWaysEndWithTheGroup(t *testing.T) {
 			t.Errorf("lost %v: it took %v, and %d processes had ways: %s", lost, took, ways.Load(), fmt.Sprint(errs))
 		}
 	}
+}
+
+// Two processes, each with a device of its own, give the bits of one, with every schedule: on two GPUs
+// by NCCL, elsewhere over Gloo.
+func TestTwoProcessesWithEverySchedule(t *testing.T) {
+	if !torch.HasGloo() {
+		t.Skip("this build has no Gloo")
+	}
+	if torchtest.Device(0) == torchtest.Device(1) {
+		t.Skip("this needs two devices in PENSTOCK_TEST_DEVICES")
+	}
+	torchtest.Check(t)
+	c := start(t, 2)
+	defer func() {
+		if err := c.end(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, s := range schedule.Schedules() {
+		d := drawn{Kinds: []int{1, 4, 18, 19, 20}, Rows: 8, Short: 5, Chunks: 4, Seed: 7, Checkpoint: pipe.ExceptLast}
+		d.Order = order{Name: s.Name, Devices: []int{0, 1, 0, 1}}
+		if s.Virtual == 1 {
+			d.Order.Devices = []int{0, 1}
+		}
+		n, stages := len(d.problem().model().Layers()), len(d.Order.Devices)
+		for i := range stages {
+			d.Order.Balance = append(d.Order.Balance, (i+1)*n/stages-i*n/stages)
+		}
+		want, err := trialOf(t, d)
+		if err != nil { // to and fro
+			d.Order.Devices = []int{0, 1, 1, 0}
+			if want, err = trialOf(t, d); err != nil {
+				t.Errorf("%s: %v", s.Name, err)
+				continue
+			}
+		}
+		got, _, err := c.run(d)
+		if err != nil {
+			t.Fatalf("%s: %v", s.Name, err)
+		}
+		if s := want.differs(got); s != "" {
+			t.Errorf("%s: %s differs from that of one process", d.Order.Name, s)
+		}
+	}
+}
+
+// trialOf is a run in one process.
+func trialOf(t *testing.T, d drawn) (record, error) {
+	t.Helper()
+	records, errs := each(1, func(g *group.Group) (record, error) {
+		cfg := d.config()
+		cfg.Group = g
+		return d.problem().member(cfg, true)
+	})
+	if errs[0] != nil {
+		return record{}, errs[0]
+	}
+	return merge(records)
 }
