@@ -248,7 +248,7 @@ var (
 		"group.Config.Silence":   {{group.Config{Size: 1, Silence: -1}, "-1ns", "want at least 0s"}, {group.Config{Size: 1, Silence: time.Second}, "1s: the heartbeat is every 1s", "want at least twice that"}},
 		"group.Config.Restart":   {{group.Config{Size: 1, Restart: -1}, "-1", "want at least 0"}},
 		"group.Config.Interface": {{group.Config{Size: 1, Interface: "none0"}, `"none0": `, "want one of this machine's interfaces, such as "}},
-		"group.Config.Backend":   {{group.Config{Size: 1, Backend: "nccl"}, `"nccl": this Penstock is built without it`, "want gloo"}, {group.Config{Size: 1, Backend: "carrier pigeon"}, "there is no such backend", "want gloo"}},
+		"group.Config.Backend":   {{group.Config{Size: 1, Backend: "nccl"}, `"nccl": between GPUs pipes use it by themselves`, "want gloo"}, {group.Config{Size: 1, Backend: "carrier pigeon"}, "there is no such backend", "want gloo"}},
 	}
 	unwrong = map[string]string{
 		"torch.Options.Device": "one that does not exist is refused when something is allocated", "torch.Options.Grad": "a switch", "torch.Options.Seed": "any number", "torch.Options.Autocast": "a switch",

@@ -63,7 +63,9 @@ func (c Config) Validate() error {
 			return &ConfigError{Of: "group", Field: "Backend", Value: c.Backend, Problem: "this Penstock is built without it",
 				Remedy: "want a build with the headers of Gloo (Debian's libgloo-dev), or one process"}
 		}
-	case "nccl", "mpi":
+	case "nccl":
+		return &ConfigError{Of: "group", Field: "Backend", Value: c.Backend, Problem: "between GPUs pipes use it by themselves, beside what carries the rest", Remedy: "want gloo"}
+	case "mpi":
 		return &ConfigError{Of: "group", Field: "Backend", Value: c.Backend, Problem: "this Penstock is built without it", Remedy: "want gloo"}
 	default:
 		return &ConfigError{Of: "group", Field: "Backend", Value: c.Backend, Problem: "there is no such backend", Remedy: "want gloo"}
