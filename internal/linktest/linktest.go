@@ -99,6 +99,7 @@ type Communicators struct {
 	f       *Fabric
 	mu      sync.Mutex
 	ends    []*end
+	opening map[torch.Device]bool
 	stopped chan struct{}
 	once    sync.Once
 	failed  error
@@ -112,7 +113,7 @@ type end struct {
 
 // Communicators makes those of a process.
 func (f *Fabric) Communicators() *Communicators {
-	return &Communicators{f: f, stopped: make(chan struct{})}
+	return &Communicators{f: f, stopped: make(chan struct{}), opening: map[torch.Device]bool{}}
 }
 
 // ErrClosed is the error after Abort or Close.
@@ -127,8 +128,20 @@ func (c *Communicators) ID() ([]byte, error) {
 	return []byte(w.id), nil
 }
 
-// Open joins the other end.
-func (c *Communicators) Open(id []byte, _ torch.Device, sends bool) (int, error) {
+// Open joins the other end. A device opens one at a time.
+func (c *Communicators) Open(id []byte, d torch.Device, sends bool) (int, error) {
+	c.mu.Lock()
+	twice := c.opening[d]
+	c.opening[d] = true
+	c.mu.Unlock()
+	if twice {
+		return 0, fmt.Errorf("linktest: %v opens two communicators at once", d)
+	}
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.opening[d] = false
+	}()
 	side := 1
 	if sends {
 		side = 0
