@@ -112,7 +112,7 @@ func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
 		return out
 	}, inputs, p.trained, c.shared()...)
 	if c.skips != nil {
-		c.skips.Guard(inputs) // an output may be a view of one
+		c.skips.guard(inputs) // an output may be a view of one
 	}
 	for i, y := range first {
 		if k := slices.Index(first, y); k < i {
@@ -149,7 +149,7 @@ func (c *Ctx) checkpointing(p part, xs []*torch.Tensor) []*torch.Tensor {
 func (c *Ctx) inside(p part, xs []*torch.Tensor) []*torch.Tensor {
 	around := c.skips
 	c.skips = p.store()
-	c.skips.Guard(xs)
+	c.skips.guard(xs)
 	defer func() {
 		c.skips.Free()
 		c.skips = around

@@ -161,7 +161,11 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	c.exist(xs, ys)
 	c.kept()
 	if c.trace {
-		c.spans = append(c.spans, Span{string(c.path), from, torch.Sequence()})
+		name := l.Name
+		if length > 0 {
+			name = string(c.path)
+		}
+		c.spans = append(c.spans, Span{name, from, torch.Sequence()})
 	}
 	// Not deferred: when a layer panics, the path stays where it failed, for the error.
 	c.path, c.hash = c.path[:length], hash

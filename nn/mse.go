@@ -1,10 +1,6 @@
 package nn
 
-import (
-	"slices"
-
-	"penstock.example/torch"
-)
+import "penstock.example/torch"
 
 // MSELoss is (output - target)^2, for tensors of one shape.
 type MSELoss struct{ reduction }
@@ -35,7 +31,7 @@ func zerosLike(c *torch.Ctx, output *torch.Tensor) []*torch.Tensor {
 // requireOneShape refuses what libtorch would broadcast: [N, 1] against [N] is N*N differences, a
 // loss that falls and means nothing.
 func requireOneShape(op string, output, target *torch.Tensor) {
-	if !slices.Equal(output.Shape(), target.Shape()) {
+	if !output.SameShape(target) {
 		panic(&torch.Error{Op: op, Args: []string{output.String(), target.String()},
 			Message: "output and target must have one shape; reshape the target"})
 	}

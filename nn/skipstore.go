@@ -17,7 +17,10 @@ type SkipStore struct {
 	held   map[SkipKey]*heldSkip
 	given  map[SkipKey][]*heldSkip // by skip stashed outside: one for each pop to come, in order
 
-	guarded []uintptr // memory that is not given to a layer that overwrites it; see Guard
+	// Memory that is not given to a layer that overwrites it: of tensors that are there as long as it
+	// is needed (Guard), and of others (guard).
+	guarded [][]*torch.Tensor
+	memory  []uintptr
 }
 
 type heldSkip struct {
@@ -140,7 +143,7 @@ func (h *heldSkip) unchanged(c *Ctx, key SkipKey) {
 
 // apart gives a layer that overwrites its input copies of what is still to be popped, or guarded.
 func (s *SkipStore) apart(c *Ctx, l Layer, xs []*torch.Tensor) []*torch.Tensor {
-	if len(s.held)+len(s.given)+len(s.guarded) == 0 || !overwrites(l) {
+	if len(s.held)+len(s.given)+len(s.guarded)+len(s.memory) == 0 || !overwrites(l) {
 		return xs
 	}
 	out := slices.Clone(xs)
@@ -169,20 +172,34 @@ func (s *SkipStore) awaits(x *torch.Tensor) bool {
 }
 
 // Guard protects the memory of xs, which will be needed again, for the rest of the forward: layers
-// that declare InPlace get copies of it. If it is freed earlier, the next tensor in that memory is
-// guarded too, needlessly.
+// that declare InPlace get copies of it. The caller neither changes xs nor frees what is needed.
 func (s *SkipStore) Guard(xs []*torch.Tensor) {
+	if len(xs) > 0 {
+		s.guarded = append(s.guarded, xs)
+	}
+}
+
+// guard is Guard for tensors whose handles are freed while their memory is needed. If that is freed
+// earlier, the next tensor in it is guarded too, needlessly.
+func (s *SkipStore) guard(xs []*torch.Tensor) {
 	for _, x := range xs {
 		if x != nil {
 			memory, _ := x.Storage()
-			s.guarded = append(s.guarded, memory)
+			s.memory = append(s.memory, memory)
 		}
 	}
 }
 
 func (s *SkipStore) guards(x *torch.Tensor) bool {
 	memory, _ := x.Storage()
-	return slices.Contains(s.guarded, memory)
+	for _, list := range s.guarded {
+		for _, g := range list {
+			if g != nil && !g.Freed() && SameMemory(x, g) {
+				return true
+			}
+		}
+	}
+	return slices.Contains(s.memory, memory)
 }
 
 // SameMemory reports whether two tensors are views of the same memory.

@@ -151,7 +151,7 @@ func (r *minibatch) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage
 	}
 	for i, t := range stage.ties {
 		if t.from.stage >= 0 {
-			state.ties[i].back = taken(c, t.tensor())
+			state.ties[i].back = c.Keep(c.TakeGrad(t.tensor()))
 		}
 	}
 	if !r.retain {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"penstock.example/internal/arg"
 	"penstock.example/internal/link"
@@ -23,6 +22,7 @@ type minibatch struct {
 	retain    bool // the backward that runs is not the last
 	batch     Batch
 	inputs    []Value
+	memory    []uintptr // of inputs, which the caller keeps
 	targets   []Value
 	inputGrad bool // an input wants its gradient
 	loss      nn.Loss
@@ -81,6 +81,10 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 		return nil, err
 	}
 	r.before += b.FirstMicroBatch
+	for _, v := range inputs {
+		memory, _ := v.Tensor.Storage()
+		r.memory = append(r.memory, memory)
+	}
 	r.states = make([][]microBatchState, len(p.stages))
 	for s := range r.states {
 		r.states[s] = make([]microBatchState, len(r.parts))
@@ -309,9 +313,12 @@ func (r *minibatch) gradOfLoss(c *torch.Ctx, weight float64) *torch.Tensor {
 
 // readLoss reads a micro-batch's loss. It is in the state with its graph, or given without one.
 func (r *minibatch) readLoss(c *torch.Ctx, state *microBatchState, given []*torch.Tensor) {
-	loss := slices.Concat(state.out, given)[0]
+	if len(state.out) > 0 {
+		given = state.out
+	}
+	loss := given[0]
 	if r.lossType = loss.DType(); c.Device().Kind == torch.KindCPU {
-		state.loss = number(c, loss)
+		state.loss = number(c, loss, r.lossType)
 	} else {
 		state.reading = c.Keep(c.ToHost(loss))
 	}
@@ -323,16 +330,16 @@ func (r *minibatch) lossOf(microBatch int) float64 {
 	if state.reading != nil {
 		c := torch.NewCtx(torch.Options{})
 		defer c.Close()
-		state.loss = number(c, state.reading)
+		state.loss = number(c, state.reading, state.reading.DType())
 		state.reading.Free()
 		state.reading = nil
 	}
 	return state.loss
 }
 
-// number reads a loss of any floating-point type.
-func number(c *torch.Ctx, t *torch.Tensor) float64 {
-	switch t.DType() {
+// number reads a loss of a floating-point type.
+func number(c *torch.Ctx, t *torch.Tensor, of torch.DType) float64 {
+	switch of {
 	case torch.Float64:
 		return torch.Item[float64](t)
 	case torch.Float32:
@@ -378,11 +385,4 @@ func (r *minibatch) want(c *torch.Ctx, microBatch int) []*torch.Tensor {
 		r.wanted[microBatch] = list
 	}
 	return r.wanted[microBatch]
-}
-
-// taken takes a gradient away from the tensor that backward accumulated it in. It is kept.
-func taken(c *torch.Ctx, box *torch.Tensor) *torch.Tensor {
-	g := c.GradOf(box)
-	box.SetGradOf(nil)
-	return c.Keep(g)
 }

@@ -165,46 +165,60 @@ func (r *minibatch) gather(c *torch.Ctx) (out []*torch.Tensor) {
 func (r *minibatch) waits(a schedule.Action) (out []outgoing) {
 	stage := r.p.stages[a.Stage]
 	state := &r.states[a.Stage][a.MicroBatch]
-	leave := func(list []*torch.Tensor, receives ...schedule.Action) {
-		list = slices.DeleteFunc(slices.Clone(list), r.ofBatch)
-		if len(list) > 0 && len(receives) > 0 {
-			out = append(out, outgoing{list, receives})
-		}
-	}
-	to := func(kind schedule.Kind, stage int) schedule.Action {
-		return schedule.Action{Kind: kind, Stage: stage, MicroBatch: a.MicroBatch, Peer: a.Stage}
-	}
 	switch a.Kind {
 	case schedule.Forward:
 		if !r.last(a.Stage) {
-			leave(state.sent, to(schedule.ReceiveActivation, a.Stage+1))
+			out = r.leave(out, a, state.sent, schedule.ReceiveActivation, a.Stage+1)
 		}
 		for i, p := range stage.skips {
-			var receives []schedule.Action
-			for _, t := range p.to {
-				receives = append(receives, to(schedule.ReceiveActivation, t.stage))
+			if sent := state.skips[i].sent; sent != nil {
+				var to []int
+				for _, t := range p.to {
+					to = append(to, t.stage)
+				}
+				out = r.leave(out, a, []*torch.Tensor{sent}, schedule.ReceiveActivation, to...)
 			}
-			leave([]*torch.Tensor{state.skips[i].sent}, receives...)
 		}
 	case schedule.Backward, schedule.BackwardInput:
 		if a.Stage > 0 {
-			leave(state.inGrad, to(schedule.ReceiveGradient, a.Stage-1))
+			out = r.leave(out, a, state.inGrad, schedule.ReceiveGradient, a.Stage-1)
 		}
 		for i, p := range stage.skips {
 			if p.from.stage >= 0 {
-				leave(state.skips[i].back, to(schedule.ReceiveGradient, p.from.stage))
+				out = r.leave(out, a, state.skips[i].back, schedule.ReceiveGradient, p.from.stage)
 			}
 		}
 		for i, t := range stage.ties {
-			if t.from.stage >= 0 {
-				leave([]*torch.Tensor{state.ties[i].back}, to(schedule.ReceiveGradient, t.from.stage))
+			if back := state.ties[i].back; back != nil && t.from.stage >= 0 {
+				out = r.leave(out, a, []*torch.Tensor{back}, schedule.ReceiveGradient, t.from.stage)
 			}
 		}
 	}
 	return out
 }
 
-// ofBatch says whether a tensor is nil or in the memory of the batch. Such a tensor is not counted.
+// leave adds tensors that wait for stages to receive them. Memory of the batch is not counted.
+func (r *minibatch) leave(out []outgoing, a schedule.Action, list []*torch.Tensor, kind schedule.Kind, stages ...int) []outgoing {
+	if !slices.ContainsFunc(list, func(t *torch.Tensor) bool { return t != nil }) || len(stages) == 0 {
+		return out
+	}
+	w := outgoing{tensors: make([]*torch.Tensor, 0, len(list)), receives: make([]schedule.Action, len(stages))}
+	for _, t := range list {
+		if t != nil && !r.ofBatch(t) {
+			w.tensors = append(w.tensors, t)
+		}
+	}
+	if len(w.tensors) == 0 {
+		return out
+	}
+	for i, stage := range stages {
+		w.receives[i] = schedule.Action{Kind: kind, Stage: stage, MicroBatch: a.MicroBatch, Peer: a.Stage}
+	}
+	return append(out, w)
+}
+
+// ofBatch reports whether a tensor is in the memory of the batch.
 func (r *minibatch) ofBatch(t *torch.Tensor) bool {
-	return t == nil || slices.ContainsFunc(r.inputs, func(v Value) bool { return nn.SameMemory(v.Tensor, t) })
+	memory, _ := t.Storage()
+	return slices.Contains(r.memory, memory)
 }

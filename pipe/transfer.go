@@ -43,20 +43,30 @@ func (r *minibatch) send(c *torch.Ctx, a schedule.Action, p link.Parcel) error {
 // output is what a stage sends to the next, without a graph. A gradient of a tensor can be wanted
 // if the tensor requires one, or if its graph is not made yet, or assumed is set: plans assume it.
 func (c *microBatchState) output(t *torch.Ctx, assumed bool) []link.Value {
-	from := c.sent
-	if from == nil {
+	from, given := c.sent, c.sent != nil
+	if !given {
 		from = c.out
 	}
+	c.sent = nil
 	values := make([]link.Value, len(from))
 	for i, x := range from {
 		if k := slices.Index(from[:i], x); k >= 0 {
 			values[i].Tensor = values[k].Tensor
 			continue
 		}
-		values[i] = link.Value{Tensor: t.Keep(t.Detach(x)), Wants: assumed || c.sent != nil || x.RequiresGrad()}
+		trained := x.RequiresGrad()
+		values[i] = link.Value{Tensor: x, Wants: assumed || given || trained}
+		if !given || trained { // a parameter that a layer returned is
+			values[i].Tensor = t.Keep(t.Detach(x))
+		}
 	}
-	torch.FreeAll(c.sent)
-	c.sent = nil
+	if given {
+		for i, x := range from {
+			if values[i].Tensor != x {
+				x.Free()
+			}
+		}
+	}
 	return values
 }
 

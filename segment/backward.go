@@ -143,9 +143,7 @@ func taken(c *torch.Ctx, box *torch.Tensor) *torch.Tensor {
 	if box == nil {
 		return nil
 	}
-	g := c.GradOf(box)
-	box.SetGradOf(nil)
-	return c.Keep(g)
+	return c.Keep(c.TakeGrad(box))
 }
 
 // fold sums the gradients of a skip's pops as one backward through all of them would: latest pop

@@ -14,6 +14,9 @@ import (
 // dense replaces the tensors of a list that are not dense by copies, with a graph where gradients are
 // recorded. A tensor that stands there twice stays one. The copies belong to the context.
 func dense(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
+	if !slices.ContainsFunc(list, func(t *torch.Tensor) bool { return !isDense(c, t) }) {
+		return list
+	}
 	out := slices.Clone(list)
 	for i, t := range list {
 		if k := slices.Index(list[:i], t); k >= 0 {
@@ -34,4 +37,6 @@ func packed(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
 	return c.Keep(c.Clone(t))
 }
 
-func isDense(c *torch.Ctx, t *torch.Tensor) bool { return torch.Dense(t.Shape(), c.Strides(t)) }
+func isDense(c *torch.Ctx, t *torch.Tensor) bool {
+	return t.IsPacked() || torch.Dense(t.Shape(), c.Strides(t))
+}

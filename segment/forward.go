@@ -29,12 +29,12 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 			g.free()
 		}
 	}()
-	if save {
-		e.mailboxes(c, at, in, &g)
-	}
 	e.giveSkips(c, store, at, &g)
 	mark := c.Mark()
-	xs := gated(c, in, g.mail)
+	xs := slices.Clone(in) // a layer may write into it
+	if save {
+		e.gate(c, at, xs, &g)
+	}
 	if e.Final && !s.lent { // the input is freed when the first layer has used it
 		for _, x := range in {
 			c.Adopt(x)
@@ -47,11 +47,11 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 		store.Guard(s.skips)
 	}
 	store.Guard(guarded)
-	unchanged := e.watch(c, at, guarded)
+	w := e.watch(at, guarded)
 	for _, l := range e.s.layers[u.from:u.to] {
 		xs = n.RunNamed(l, xs)
 		c.Release(mark, xs...)
-		unchanged(l.Name)
+		w.unchanged(c, l.Name)
 	}
 	if at == len(e.s.units)-1 && e.s.last < len(e.s.layers) {
 		xs = dense(c, xs)
@@ -67,28 +67,6 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 	c.Release(begin)
 }
 
-// mailboxes makes the mailboxes of a unit's input. Whether a gradient is wanted is known for
-// certain only when the graph of the unit before is made, which may come later: it is assumed if
-// anything there is trained. A gradient that is not wanted after all goes no further.
-func (e *Execution) mailboxes(c *torch.Ctx, at int, in []*torch.Tensor, g *graph) {
-	s, u := &e.states[at], &e.s.units[at]
-	g.mail = make([]*torch.Tensor, len(in))
-	for i, x := range in {
-		if e.wants(s.wants, at, i, x) {
-			g.mail[i] = c.Keep(c.Mailbox())
-		}
-	}
-	for _, p := range u.popped {
-		var list []*torch.Tensor
-		if x := s.skips[p.in]; x != nil && e.wants(s.wantsSkips, at, p.in, x) {
-			for range p.pops {
-				list = append(list, c.Keep(c.Mailbox()))
-			}
-		}
-		g.skipMail = append(g.skipMail, list)
-	}
-}
-
 // wants reports whether the gradient of element i of a unit's input is wanted. told is what the
 // sender said, if anything.
 func (e *Execution) wants(told []bool, at, i int, x *torch.Tensor) bool {
@@ -101,34 +79,46 @@ func (e *Execution) wants(told []bool, at, i int, x *torch.Tensor) bool {
 	return e.s.units[at].trained && x.DType().IsFloat()
 }
 
-// gated hangs inputs on gates, which leave their gradients in the mailboxes. A tensor that stands
-// there twice stays one.
-func gated(c *torch.Ctx, in, mail []*torch.Tensor) []*torch.Tensor {
-	xs := slices.Clone(in)
-	for i, box := range mail {
-		if k := slices.Index(in[:i], in[i]); k >= 0 {
+// gate hangs xs, the input of a unit, on gates, which leave the gradients that are wanted in mailboxes. A
+// tensor that stands there twice stays one. Whether a gradient is wanted is known for certain only when
+// the graph of the unit before is made, which may come later: it is assumed if anything there is
+// trained. A gradient that is not wanted after all goes no further.
+func (e *Execution) gate(c *torch.Ctx, at int, xs []*torch.Tensor, g *graph) {
+	s := &e.states[at]
+	g.mail = make([]*torch.Tensor, len(xs))
+	for i, x := range s.xs {
+		if k := slices.Index(s.xs[:i], x); k >= 0 {
 			xs[i] = xs[k]
-		} else if box != nil {
-			xs[i] = c.Gate(box, in[i])
+		} else if e.wants(s.wants, at, i, x) {
+			g.mail[i], xs[i] = c.Mailed(x)
+			c.Keep(g.mail[i])
 		}
 	}
-	return xs
 }
 
-// giveSkips gives the unit's layers the skips that they pop. Each pop has a handle of its own.
+// giveSkips gives the unit's layers the skips that they pop. Each pop has a handle of its own, on a gate
+// where the gradient of the skip is wanted.
 func (e *Execution) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *graph) {
 	s := &e.states[at]
-	for i, p := range e.s.units[at].popped {
-		list := make([]*torch.Tensor, p.pops)
-		x := s.skips[p.in]
+	for _, p := range e.s.units[at].popped {
+		list, x := make([]*torch.Tensor, p.pops), s.skips[p.in]
+		var mail []*torch.Tensor
+		if g.made {
+			if x != nil && e.wants(s.wantsSkips, at, p.in, x) {
+				mail = make([]*torch.Tensor, p.pops)
+			}
+			g.skipMail = append(g.skipMail, mail)
+		}
 		for k := range list {
 			switch {
 			case x == nil:
-			case g.made && g.skipMail[i] != nil:
-				list[k] = c.Keep(c.Gate(g.skipMail[i][k], x))
+			case mail != nil:
+				mail[k], list[k] = c.Mailed(x)
+				c.Keep(mail[k])
 			default:
-				list[k] = c.Keep(c.Share(x))
+				list[k] = c.Share(x)
 			}
+			c.Keep(list[k])
 		}
 		store.Give(p.key, list...)
 		if e.Final && p.out < 0 { // the skip is freed with its last pop
@@ -138,36 +128,56 @@ func (e *Execution) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *grap
 	}
 }
 
-// watch returns a function to call after each layer, with its name. It panics if the layer has
-// overwritten something that is still to be used: an element of in, or a skip.
-func (e *Execution) watch(c *torch.Ctx, at int, in []*torch.Tensor) func(layer string) {
-	s, u := &e.states[at], &e.s.units[at]
-	list := slices.Clone(in)
-	for _, p := range u.popped {
-		list = append(list, s.skips[p.in])
+// watched is what a unit's layers must leave as it is: elements of its input, and skips.
+type watched struct {
+	e      *Execution
+	at     int
+	inputs []*torch.Tensor
+	before []int64 // how often each of them had been changed, then each skip that is popped
+}
+
+// watch begins to watch in and the skips that a unit pops.
+func (e *Execution) watch(at int, in []*torch.Tensor) watched {
+	s, w := &e.states[at], watched{e: e, at: at, inputs: in}
+	w.before = make([]int64, 0, len(in)+len(e.s.units[at].popped))
+	for _, x := range in {
+		w.before = append(w.before, changes(x))
 	}
-	before := make([]int64, len(list))
-	for i, x := range list {
-		if x != nil {
-			before[i] = x.Changes()
+	for _, p := range e.s.units[at].popped {
+		w.before = append(w.before, changes(s.skips[p.in]))
+	}
+	return w
+}
+
+func changes(x *torch.Tensor) int64 {
+	if x == nil {
+		return 0
+	}
+	return x.Changes()
+}
+
+// unchanged panics if a layer, which has just run, has overwritten something that is still to be used.
+func (w *watched) unchanged(c *torch.Ctx, layer string) {
+	for i, x := range w.inputs {
+		if changes(x) == w.before[i] {
+			continue
+		}
+		what, remedy := "the stage's input", "let it declare nn.InPlace, or work on a Clone"
+		if w.at > 0 {
+			what = fmt.Sprintf("the output of %q", w.e.s.layers[w.e.s.units[w.at].from-1].Name)
+		}
+		w.refuse(c, layer, x, what, remedy)
+	}
+	for i, p := range w.e.s.units[w.at].popped {
+		if x := w.e.states[w.at].skips[p.in]; changes(x) != w.before[len(w.inputs)+i] {
+			w.refuse(c, layer, x, fmt.Sprintf("the skip %v", p.key), "let it work on a Clone")
 		}
 	}
-	return func(layer string) {
-		for i, x := range list {
-			if x == nil || x.Changes() == before[i] {
-				continue
-			}
-			what, remedy := "the stage's input", "let it declare nn.InPlace, or work on a Clone"
-			switch {
-			case i >= len(in):
-				what, remedy = fmt.Sprintf("the skip %v", u.popped[i-len(in)].key), "let it work on a Clone"
-			case at > 0:
-				what = fmt.Sprintf("the output of %q", e.s.layers[u.from-1].Name)
-			}
-			panic(&torch.Error{Op: "Forward", Args: []string{x.String()}, Device: c.Device(),
-				Message: fmt.Sprintf("the layer %q overwrote %s, which is still to be used; %s", layer, what, remedy)})
-		}
-	}
+}
+
+func (w *watched) refuse(c *torch.Ctx, layer string, x *torch.Tensor, what, remedy string) {
+	panic(&torch.Error{Op: "Forward", Args: []string{x.String()}, Device: c.Device(),
+		Message: fmt.Sprintf("the layer %q overwrote %s, which is still to be used; %s", layer, what, remedy)})
 }
 
 // leave keeps the output of a unit: as the roots of a backward if there is a graph, and in any case

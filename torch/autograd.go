@@ -23,6 +23,15 @@ func (c *Ctx) GradOf(t *Tensor) *Tensor {
 	return c.own(h)
 }
 
+// TakeGrad takes t's gradient away from it. The context owns it; nil if there is none.
+func (c *Ctx) TakeGrad(t *Tensor) *Tensor {
+	h := shim.TakeGrad(t.given("grad"))
+	if h == 0 {
+		return nil
+	}
+	return c.own(h)
+}
+
 // HasGrad says whether t has a gradient.
 func (t *Tensor) HasGrad() bool {
 	h := shim.Grad(t.given("grad"))

@@ -48,12 +48,17 @@ func FromBytes(c *Ctx, data []byte, dtype DType, shape []int64) *Tensor {
 // Values copies a tensor's elements out, row-major. The caller owns the slice. T must be the
 // tensor's element type; another one panics with *Error.
 func Values[T Element](t *Tensor) []T {
-	if want, got := dtypeOf[T](), t.DType(); want != got {
-		panic(&Error{Op: "values", Args: []string{t.String()}, Message: fmt.Sprintf("asked for %v", want)})
-	}
+	mustBe[T](t)
 	out := make([]T, t.Numel())
 	read(t, bytesOf(out))
 	return out
+}
+
+// mustBe panics if the elements are of another type.
+func mustBe[T Element](t *Tensor) {
+	if want, got := dtypeOf[T](), t.DType(); want != got {
+		panic(&Error{Op: "values", Args: []string{t.String()}, Message: fmt.Sprintf("asked for %v", want)})
+	}
 }
 
 // Item returns the only element of a tensor. It panics with *Error if there is not exactly one, or
@@ -62,7 +67,10 @@ func Item[T Element](t *Tensor) T {
 	if n := t.Numel(); n != 1 {
 		panic(&Error{Op: "item", Args: []string{t.String()}, Message: fmt.Sprintf("a tensor with %d elements is not a number", n)})
 	}
-	return Values[T](t)[0]
+	mustBe[T](t)
+	var out [1]T
+	read(t, bytesOf(out[:]))
+	return out[0]
 }
 
 // Bytes copies a tensor's elements out as raw little-endian bytes, row-major.

@@ -1,5 +1,7 @@
 package torch
 
+import "penstock.example/internal/shim"
+
 var (
 	opEmpty      = declare("aten::empty.memory_format(int[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
 	opZeros      = declare("aten::zeros(int[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
@@ -14,6 +16,7 @@ var (
 	opDetach     = declare("aten::detach(Tensor(a) self) -> Tensor(a)")
 	opToCopy     = declare("aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
 	opGate       = declare("penstock::gate(Tensor mailbox, Tensor value) -> Tensor")
+	opMailed     = declare("penstock::mailed(Tensor value) -> (Tensor mailbox, Tensor behind)")
 	opBranch     = declare("penstock::branch(Tensor self) -> Tensor")
 	opTransfer   = declare("penstock::transfer(Tensor self, Device device) -> Tensor")
 	opToHost     = declare("aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool non_blocking=False) -> Tensor")
@@ -144,6 +147,12 @@ func (c *Ctx) Mailbox() *Tensor { return c.Empty(Float32, 0).SetRequiresGrad(tru
 // gradient, the result is value, detached.
 func (c *Ctx) Gate(mailbox, value *Tensor) *Tensor {
 	return c.begin(opGate).t(mailbox).t(value).one()
+}
+
+// Mailed is Gate with a mailbox of its own.
+func (c *Ctx) Mailed(value *Tensor) (mailbox, behind *Tensor) {
+	w := c.begin(opMailed).t(value).run()
+	return c.own(shim.Handle(w[1])), c.own(shim.Handle(w[3]))
 }
 
 // Branch returns t's memory under a node of its own. The gradients of the branch's uses are summed

@@ -92,8 +92,16 @@ func (t *Tensor) Size(dim int) int64 {
 	return s[dim]
 }
 
+// Dims is the number of dimensions.
+func (t *Tensor) Dims() int { return shim.Dims(t.given("dims")) }
+
 // Numel is the number of elements.
-func (t *Tensor) Numel() int64 { return product(t.Shape()) }
+func (t *Tensor) Numel() int64 { return shim.Numel(t.given("numel")) }
+
+// SameShape says whether both tensors have the same sizes.
+func (t *Tensor) SameShape(as *Tensor) bool {
+	return shim.SameShape(t.given("shape"), as.given("shape"))
+}
 
 func product(shape []int64) int64 {
 	n := int64(1)
@@ -118,14 +126,17 @@ func (t *Tensor) IsLeaf() bool { return shim.Describe(t.given("is_leaf")).Leaf }
 // IsContiguous says whether the elements lie in row-major order without gaps.
 func (t *Tensor) IsContiguous() bool { return shim.Describe(t.given("is_contiguous")).Contiguous }
 
+// IsPacked says whether the elements fill memory without gaps, each once, in some order of
+// dimensions.
+func (t *Tensor) IsPacked() bool { return shim.Packed(t.given("is_packed")) }
+
 // Changes returns how often the memory of the tensor and of all its views was changed in place.
 func (t *Tensor) Changes() int64 { return shim.Changes(t.given("changes")) }
 
 // Storage identifies the memory of the tensor and gives its size in bytes. Views of one storage
 // share the identity.
 func (t *Tensor) Storage() (id uintptr, bytes int64) {
-	d := shim.Describe(t.given("storage"))
-	return d.Storage, d.StorageBytes
+	return shim.Storage(t.given("storage"))
 }
 
 // HoldStorage is Storage with an identity that no other storage gets until drop is called, even if

@@ -8,8 +8,12 @@ package shim
 
 /*
 #cgo LDFLAGS: -Wl,--unresolved-symbols=ignore-all
-#cgo noescape ps_call
 #cgo noescape ps_describe
+#cgo nocallback ps_describe
+#cgo noescape ps_storage
+#cgo nocallback ps_storage
+#cgo noescape ps_account_lend
+#cgo nocallback ps_account_lend
 #include <stdlib.h>
 #include "native/shim.h"
 */
@@ -157,6 +161,25 @@ func Describe(h Handle) Description {
 // DType is a tensor's c10::ScalarType.
 func DType(h Handle) int { return int(C.ps_dtype(tensor(h))) }
 
+// Dims is how many dimensions a tensor has.
+func Dims(h Handle) int { return int(C.ps_dims(tensor(h))) }
+
+// Numel is how many elements a tensor has.
+func Numel(h Handle) int64 { return int64(C.ps_numel(tensor(h))) }
+
+// SameShape says whether two tensors have the same sizes.
+func SameShape(a, b Handle) bool { return C.ps_same_shape(tensor(a), tensor(b)) != 0 }
+
+// Packed says whether a tensor's elements fill its memory, each once, in some order of dimensions.
+func Packed(h Handle) bool { return C.ps_packed(tensor(h)) != 0 }
+
+// Storage is the identity of a tensor's storage, and its bytes.
+func Storage(h Handle) (id uintptr, bytes int64) {
+	var n C.int64_t
+	id = uintptr(C.ps_storage(tensor(h), &n))
+	return id, int64(n)
+}
+
 // RequiresGrad says whether autograd follows a tensor.
 func RequiresGrad(h Handle) bool { return C.ps_requires_grad(tensor(h)) != 0 }
 
@@ -193,6 +216,9 @@ func SetRequiresGrad(h Handle, on bool) *Error {
 
 // Grad returns a new reference to a tensor's gradient, or 0.
 func Grad(h Handle) Handle { return Handle(C.ps_grad(tensor(h))) }
+
+// TakeGrad moves a tensor's gradient out, or returns 0 if it has none.
+func TakeGrad(h Handle) Handle { return Handle(C.ps_take_grad(tensor(h))) }
 
 // SetGrad replaces a tensor's gradient; 0 drops it.
 func SetGrad(h, grad Handle) *Error { return taken(C.ps_set_grad(tensor(h), tensor(grad))) }

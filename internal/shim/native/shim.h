@@ -77,6 +77,11 @@ void ps_describe(ps_tensor, int64_t* out);
 // The short questions, answered without describing the rest.
 int32_t ps_dtype(ps_tensor);
 int32_t ps_requires_grad(ps_tensor);
+int32_t ps_dims(ps_tensor);
+int64_t ps_numel(ps_tensor);
+int32_t ps_same_shape(ps_tensor, ps_tensor);
+int32_t ps_packed(ps_tensor);                           // whether its elements fill its memory, each once, in some order of dimensions
+uintptr_t ps_storage(ps_tensor, int64_t* bytes);        // the address of its storage, and the bytes
 // The identity of a tensor's storage, which no other storage gets until it is dropped, although the memory is freed in its time.
 uint64_t ps_storage_hold(ps_tensor);
 void ps_storage_drop(uint64_t);
@@ -89,6 +94,7 @@ ps_error* ps_copy_from_bytes(const ps_mode*, ps_tensor, const void* data, int64_
 // --- autograd (autograd.cpp) ---
 ps_error* ps_set_requires_grad(ps_tensor, int32_t);
 ps_tensor ps_grad(ps_tensor);  // a new reference, or 0
+ps_tensor ps_take_grad(ps_tensor);  // its reference, moved out: the tensor has no gradient then; or 0
 ps_error* ps_set_grad(ps_tensor, ps_tensor grad_or_null);
 ps_error* ps_backward(const ps_mode*, const ps_tensor* outputs, const ps_tensor* grads, int32_t n, int32_t keep_graph);
 // A backward that is prepared holds the gradients and the graph, and not the outputs. It is run once, which frees it and the graph as it goes, or dropped.

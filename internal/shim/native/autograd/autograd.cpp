@@ -86,6 +86,11 @@ ps_error* ps_set_requires_grad(ps_tensor t, int32_t on) {
 
 ps_tensor ps_grad(ps_tensor t) { return ps::give(ps::borrow(t).grad()); }
 
+ps_tensor ps_take_grad(ps_tensor handle) {
+  const at::Tensor t = ps::borrow(handle);
+  return t.grad().defined() ? ps::give(std::move(t.mutable_grad())) : 0;
+}
+
 ps_error* ps_set_grad(ps_tensor t, ps_tensor grad) {
   return ps::guarded([&] { ps::borrow(t).mutable_grad() = ps::borrow(grad); });
 }

@@ -23,6 +23,13 @@ at::Tensor gate(const at::Tensor& mailbox, const at::Tensor& value) {
   return under(node, value.detach());
 }
 
+// A gate with a mailbox of its own.
+std::tuple<at::Tensor, at::Tensor> mailed(const at::Tensor& value) {
+  at::Tensor mailbox = at::empty({0}, value.options().dtype(at::kFloat)).set_requires_grad(true);
+  at::Tensor behind = gate(mailbox, value);
+  return {std::move(mailbox), std::move(behind)};
+}
+
 // self without the dimensions in which it is expanded.
 at::Tensor core(const at::Tensor& self) {
   at::Tensor core = self;
@@ -49,6 +56,8 @@ void transfer_into(at::Tensor into, const at::Tensor& self) { core(into).copy_(c
 TORCH_LIBRARY_FRAGMENT(penstock, m) {
   m.def("gate(Tensor mailbox, Tensor value) -> Tensor");
   m.impl("gate", c10::DispatchKey::CompositeImplicitAutograd, TORCH_FN(ps::gate));
+  m.def("mailed(Tensor value) -> (Tensor mailbox, Tensor behind)");
+  m.impl("mailed", c10::DispatchKey::CompositeImplicitAutograd, TORCH_FN(ps::mailed));
   m.def("transfer(Tensor self, Device device) -> Tensor");
   m.impl("transfer", c10::DispatchKey::CompositeImplicitAutograd, TORCH_FN(ps::transfer));
   m.def("transfer_memory(Tensor self, Device device) -> Tensor");

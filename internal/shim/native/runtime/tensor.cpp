@@ -29,6 +29,20 @@ int32_t ps_dtype(ps_tensor t) { return static_cast<int32_t>(ps::borrow(t).scalar
 
 int32_t ps_requires_grad(ps_tensor t) { return ps::borrow(t).requires_grad() ? 1 : 0; }
 
+int32_t ps_dims(ps_tensor t) { return static_cast<int32_t>(ps::borrow(t).dim()); }
+
+int64_t ps_numel(ps_tensor t) { return ps::borrow(t).numel(); }
+
+int32_t ps_same_shape(ps_tensor a, ps_tensor b) { return ps::borrow(a).sizes() == ps::borrow(b).sizes() ? 1 : 0; }
+
+int32_t ps_packed(ps_tensor t) { return ps::borrow(t).is_non_overlapping_and_dense() ? 1 : 0; }
+
+uintptr_t ps_storage(ps_tensor handle, int64_t* bytes) {
+  const at::Tensor t = ps::borrow(handle);
+  *bytes = t.has_storage() ? static_cast<int64_t>(t.storage().nbytes()) : 0;
+  return t.has_storage() ? reinterpret_cast<uintptr_t>(t.storage().unsafeGetStorageImpl()) : 0;
+}
+
 uint64_t ps_storage_hold(ps_tensor t) {
   return reinterpret_cast<uint64_t>(c10::raw::intrusive_ptr::make_weak(ps::borrow(t).storage().unsafeGetStorageImpl()));
 }
