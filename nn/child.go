@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -83,7 +84,7 @@ func (c *Ctx) mustRun(l Layer, deep bool) {
 	who := typeOf(c.running)
 	if loss, ok := c.running.(*lossLayer); ok {
 		c.refuseRun("%s is run by the loss %T, which is no module; embed nn.Base in the loss and %s", typeOf(l),
-			loss.loss, callChild(l, "loss"))
+			cmp.Or(loss.loss, c.loss), callChild(l, "loss"))
 	}
 	by := fmt.Sprintf("of %s, layer %q, which runs it", who, c.Path())
 	if n.parent == nil {

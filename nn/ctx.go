@@ -165,6 +165,9 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 		if length > 0 {
 			name = string(c.path)
 		}
+		if c.spans == nil {
+			c.spans = make([]Span, 0, 4)
+		}
 		c.spans = append(c.spans, Span{name, from, torch.Sequence()})
 	}
 	// Not deferred: when a layer panics, the path stays where it failed, for the error.

@@ -107,8 +107,13 @@ func (c *Ctx) moduleOf(l Loss) Module {
 	if m, ok := inner.(Module); ok {
 		return m
 	}
-	if _, ok := c.running.(*lossLayer); ok {
-		return c.running
+	switch m := c.running.(type) {
+	case *lossLayer:
+		return m
+	case *tuple:
+		if layer, ok := m.Module.(*lossLayer); ok { // that of LossLayer, which computes c.loss
+			return layer
+		}
 	}
 	return &lossLayer{loss: l}
 }

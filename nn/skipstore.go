@@ -41,6 +41,16 @@ func hold(t *torch.Tensor, pops int) *heldSkip {
 // routes.
 func NewSkipStore(routes []SkipRoute, from, to int) *SkipStore {
 	s := &SkipStore{}
+	s.Begin(routes, from, to)
+	return s
+}
+
+// Begin makes a store that holds nothing ready for another forward, of the layers from <= i < to.
+func (s *SkipStore) Begin(routes []SkipRoute, from, to int) {
+	clear(s.local)
+	clear(s.leaves)
+	clear(s.guarded)
+	s.guarded, s.memory = s.guarded[:0], s.memory[:0]
 	for _, r := range routes {
 		if r.Stash < from || r.Stash >= to {
 			continue
@@ -56,7 +66,6 @@ func NewSkipStore(routes []SkipRoute, from, to int) *SkipStore {
 			}
 		}
 	}
-	return s
 }
 
 // Give hands the store the tensors of a skip that was stashed outside: one for each pop, in their

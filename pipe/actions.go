@@ -104,7 +104,7 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 			state.skips[i].grads[k] = nil
 		}
 	}
-	if !r.inputGrad && !stage.inputGrad && !stage.trains() { // plans that assume a gradient have had it sent here
+	if !r.inputGrad && !stage.inputGrad && !stage.trains { // plans that assume a gradient have had it sent here
 		torch.FreeAll(slices.Concat(append(skips, state.outGrad)...))
 		clear(skips)
 		state.outGrad = nil

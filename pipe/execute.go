@@ -40,8 +40,10 @@ type task interface {
 	abort(err error)
 	// layer is the name of the layer that was running when the action failed with err, or "".
 	layer(a schedule.Action, err error) string
-	// waits lists what an action has made for other stages to receive.
-	waits(a schedule.Action) []outgoing
+	// waits appends to a list what an action has made for other stages to receive. ofBatch says of a
+	// tensor that it is in the memory of the batch, which is not counted.
+	waits(list []outgoing, a schedule.Action) []outgoing
+	ofBatch(t *torch.Tensor) bool
 }
 
 // graphRun is a run of a graph by all workers of this process at once.
@@ -95,7 +97,7 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 		running: len(p.mine), over: make(chan struct{})}
 	x.spin, x.record = runtime.GOMAXPROCS(0) >= len(p.mine), record
 	x.moved = sync.NewCond(&x.mu)
-	x.hold, x.ledger = p.hold, newLedger(p, g, x.here)
+	x.hold, x.ledger = p.hold, newLedger(p, g, t, x.here)
 	x.events = make([][]schedule.Event, len(p.workers))
 	var all sync.WaitGroup
 	all.Add(len(p.mine))
@@ -145,6 +147,7 @@ func (x *graphRun) watch(g *group.Group) {
 // work performs a worker's actions in order. After a failure anywhere no action starts.
 func (x *graphRun) work(worker int, c *torch.Ctx) {
 	var current schedule.Action
+	var waiting []outgoing
 	finished, ending := false, false
 	defer c.Close() // before the run is over for its caller, who may count on the memory
 	beside := sums{x: x, worker: worker}
@@ -220,7 +223,8 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 			break
 		}
 		c.Close()
-		x.ledger.enter(id, c.Device(), x.task.waits(current))
+		waiting = x.task.waits(waiting[:0], current)
+		x.ledger.enter(id, c.Device(), waiting)
 		if x.record {
 			clock.mark(c)
 			x.events[worker] = append(x.events[worker],

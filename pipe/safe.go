@@ -88,8 +88,26 @@ func (p *Pipe) count(worker int) (done func()) {
 // outgoing is what an action has made for other stages. It exists until all of the receives are
 // done.
 type outgoing struct {
-	tensors  []*torch.Tensor
-	receives []schedule.Action
+	tensors []*torch.Tensor // nil where one is absent
+	kind    schedule.Kind   // of the receives
+	stage   int             // of a receive
+	others  []location      // of further ones
+}
+
+// receives lists the ids of the receives in a program, of what an action has made.
+func (w *outgoing) receives(g *program, a schedule.Action) []int {
+	ids := make([]int, 0, 1+len(w.others))
+	add := func(stage int) {
+		by, ok := g.IndexOf(schedule.Action{Kind: w.kind, Stage: stage, MicroBatch: a.MicroBatch, Peer: a.Stage})
+		if ok && !slices.Contains(ids, by) {
+			ids = append(ids, by)
+		}
+	}
+	add(w.stage)
+	for _, o := range w.others {
+		add(o.stage)
+	}
+	return ids
 }
 
 // loan is memory that waits to be received.
@@ -105,6 +123,7 @@ type loan struct {
 // ledger is what is known of the memory of a run.
 type ledger struct {
 	graph *program
+	task  task
 	sum   func(stage int) int64 // what a sum over replicas holds
 	here  func(worker int) bool // of this process
 	own   []int64               // by action: the most bytes without what waits
@@ -113,9 +132,9 @@ type ledger struct {
 	ended []int64               // by worker: the most bytes after the last action
 }
 
-func newLedger(p *Pipe, g *program, here func(worker int) bool) *ledger {
+func newLedger(p *Pipe, g *program, t task, here func(worker int) bool) *ledger {
 	workers := len(p.workers)
-	return &ledger{graph: g, sum: func(stage int) int64 { return p.stages[stage].reduction() }, here: here, own: make([]int64, len(g.Actions)), made: make([][]*loan, workers),
+	return &ledger{graph: g, task: t, sum: func(stage int) int64 { return p.stages[stage].reduction() }, here: here, own: make([]int64, len(g.Actions)), made: make([][]*loan, workers),
 		due: make([][]*loan, len(g.Actions)), ended: make([]int64, workers)}
 }
 
@@ -127,39 +146,47 @@ func (l *ledger) enter(id int, d torch.Device, list []outgoing) {
 			taken.device.EndLoan(taken.number) // where something else holds the memory as well
 		}
 	}
-	var fresh []*loan
-	for _, w := range list {
-		for _, t := range w.tensors {
+	worker := l.graph.Worker[id]
+	before := len(l.made[worker])
+	for i := range list {
+		var from []int
+		for _, t := range list[i].tensors {
+			if t == nil || l.task.ofBatch(t) {
+				continue
+			}
 			number, bytes := d.Lend(t)
 			if bytes == 0 {
 				continue
 			}
+			if from == nil {
+				from = list[i].receives(l.graph, l.graph.Actions[id])
+			}
+			fresh := l.made[worker][before:]
 			at := slices.IndexFunc(fresh, func(o *loan) bool { return o.number == number })
 			if at < 0 {
-				at, fresh = len(fresh), append(fresh, &loan{device: d, number: number, bytes: bytes, made: id})
+				l.made[worker] = append(l.made[worker], &loan{device: d, number: number, bytes: bytes, made: id, from: from})
+				continue
 			}
-			for _, a := range w.receives {
-				if by, ok := l.graph.IndexOf(a); ok && !slices.Contains(fresh[at].from, by) {
-					fresh[at].from = append(fresh[at].from, by)
+			for _, by := range from {
+				if !slices.Contains(fresh[at].from, by) {
+					fresh[at].from = append(slices.Clip(fresh[at].from), by)
 				}
 			}
 		}
 	}
-	for _, o := range fresh {
+	for _, o := range l.made[worker][before:] {
 		o.pending.Store(int32(len(o.from)))
 		for _, by := range o.from {
 			if !l.here(l.graph.Worker[by]) { // nobody here sees the receive: it is done at the latest before this action
 				by = max(l.graph.latest[by]-1, id)
 			}
-			if by > id || l.graph.Worker[by] != l.graph.Worker[id] {
+			if by > id || l.graph.Worker[by] != worker {
 				l.due[by] = append(l.due[by], o)
 			} else {
 				o.pending.Add(-1)
 			}
 		}
 	}
-	worker := l.graph.Worker[id]
-	l.made[worker] = append(l.made[worker], fresh...)
 	l.own[id] = d.OwnPeak()
 }
 

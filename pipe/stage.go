@@ -23,6 +23,7 @@ type Stage struct {
 	first     int // index among the model's flattened layers
 	worker    int
 	inputGrad bool               // a layer before this stage is trained
+	trains    bool               // a layer of this stage is
 	elsewhere map[*nn.Param]bool // used here, but living on an earlier stage
 
 	whole   *segment.Segment // of one unit
@@ -77,16 +78,6 @@ func (s *Stage) State() []nn.NamedParam {
 	return out
 }
 
-// trains says whether anything on the stage has a gradient.
-func (s *Stage) trains() bool {
-	for _, l := range s.Layers {
-		if len(nn.Params(l.Layer)) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // Params lists the stage's trainable parameters.
 func (s *Stage) Params() []nn.NamedParam {
 	var out []nn.NamedParam
@@ -133,7 +124,8 @@ func (p *Pipe) assess() error {
 	trained := false
 	for _, s := range p.stages {
 		s.inputGrad, s.buffers, s.trained = trained, nil, nil
-		trained = trained || s.trains()
+		s.trains = slices.ContainsFunc(s.Layers, func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 })
+		trained = trained || s.trains
 		for _, q := range s.State() {
 			if q.IsBuffer() {
 				s.buffers = append(s.buffers, q)

@@ -161,60 +161,36 @@ func (r *minibatch) gather(c *torch.Ctx) (out []*torch.Tensor) {
 	return out
 }
 
-// waits lists what an action has made for other stages.
-func (r *minibatch) waits(a schedule.Action) (out []outgoing) {
+// waits appends to a list what an action has made for other stages.
+func (r *minibatch) waits(list []outgoing, a schedule.Action) []outgoing {
 	stage := r.p.stages[a.Stage]
 	state := &r.states[a.Stage][a.MicroBatch]
 	switch a.Kind {
 	case schedule.Forward:
 		if !r.last(a.Stage) {
-			out = r.leave(out, a, state.sent, schedule.ReceiveActivation, a.Stage+1)
+			list = append(list, outgoing{tensors: state.sent, kind: schedule.ReceiveActivation, stage: a.Stage + 1})
 		}
 		for i, p := range stage.skips {
-			if sent := state.skips[i].sent; sent != nil {
-				var to []int
-				for _, t := range p.to {
-					to = append(to, t.stage)
-				}
-				out = r.leave(out, a, []*torch.Tensor{sent}, schedule.ReceiveActivation, to...)
+			if sent := state.skips[i].sent; sent != nil && len(p.to) > 0 {
+				list = append(list, outgoing{tensors: []*torch.Tensor{sent}, kind: schedule.ReceiveActivation, stage: p.to[0].stage, others: p.to[1:]})
 			}
 		}
 	case schedule.Backward, schedule.BackwardInput:
 		if a.Stage > 0 {
-			out = r.leave(out, a, state.inGrad, schedule.ReceiveGradient, a.Stage-1)
+			list = append(list, outgoing{tensors: state.inGrad, kind: schedule.ReceiveGradient, stage: a.Stage - 1})
 		}
 		for i, p := range stage.skips {
 			if p.from.stage >= 0 {
-				out = r.leave(out, a, state.skips[i].back, schedule.ReceiveGradient, p.from.stage)
+				list = append(list, outgoing{tensors: state.skips[i].back, kind: schedule.ReceiveGradient, stage: p.from.stage})
 			}
 		}
 		for i, t := range stage.ties {
-			if back := state.ties[i].back; back != nil && t.from.stage >= 0 {
-				out = r.leave(out, a, []*torch.Tensor{back}, schedule.ReceiveGradient, t.from.stage)
+			if t.from.stage >= 0 {
+				list = append(list, outgoing{tensors: []*torch.Tensor{state.ties[i].back}, kind: schedule.ReceiveGradient, stage: t.from.stage})
 			}
 		}
 	}
-	return out
-}
-
-// leave adds tensors that wait for stages to receive them. Memory of the batch is not counted.
-func (r *minibatch) leave(out []outgoing, a schedule.Action, list []*torch.Tensor, kind schedule.Kind, stages ...int) []outgoing {
-	if !slices.ContainsFunc(list, func(t *torch.Tensor) bool { return t != nil }) || len(stages) == 0 {
-		return out
-	}
-	w := outgoing{tensors: make([]*torch.Tensor, 0, len(list)), receives: make([]schedule.Action, len(stages))}
-	for _, t := range list {
-		if t != nil && !r.ofBatch(t) {
-			w.tensors = append(w.tensors, t)
-		}
-	}
-	if len(w.tensors) == 0 {
-		return out
-	}
-	for i, stage := range stages {
-		w.receives[i] = schedule.Action{Kind: kind, Stage: stage, MicroBatch: a.MicroBatch, Peer: a.Stage}
-	}
-	return append(out, w)
+	return list
 }
 
 // ofBatch reports whether a tensor is in the memory of the batch.

@@ -9,7 +9,7 @@ import (
 // backward computes the gradients of a unit's input from those of its output, and adds to the
 // gradients of its parameters, or defers that.
 func (e *Execution) backward(c *torch.Ctx, at int) {
-	u, g, y := &e.s.units[at], &e.graphs[at], &e.grads[at+1]
+	u, g, y := &e.s.units[at], &e.at[at].graph, &e.at[at+1].grads
 	if !g.made {
 		panic(&torch.Error{Op: "plan", Device: c.Device(), Message: fmt.Sprintf("unit %d goes back and has no graph", at)})
 	}
@@ -53,7 +53,7 @@ func (e *Execution) backward(c *torch.Ctx, at int) {
 // consume goes backward through a unit's graph and frees the output, its gradients and the graph as
 // it goes. In a unit of several layers that saves the memory of what lies between the last two.
 func (e *Execution) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor) {
-	g, y := &e.graphs[at], &e.grads[at+1]
+	g, y := &e.at[at].graph, &e.at[at+1].grads
 	prepared := c.PrepareBackward(roots, starts)
 	defer prepared.Free()
 	if e.Defer {
@@ -72,7 +72,7 @@ func (e *Execution) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor)
 			t.Free()
 		}
 	}
-	if s := &e.states[at+1]; at+1 < len(e.s.units) && !e.stays(s.early) {
+	if s := &e.at[at+1].state; at+1 < len(e.s.units) && !e.stays(s.early) {
 		s.free()
 	}
 	prepared.Run()
@@ -81,7 +81,7 @@ func (e *Execution) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor)
 // settle gathers the gradients that backward left in the mailboxes, and frees what backward has
 // used.
 func (e *Execution) settle(c *torch.Ctx, at int) {
-	u, g, y := &e.s.units[at], &e.graphs[at], &e.grads[at+1]
+	u, g, y := &e.s.units[at], &e.at[at].graph, &e.at[at+1].grads
 	x := grads{xs: make([]*torch.Tensor, len(g.mail)), skips: make([][]*torch.Tensor, len(u.popped)+len(u.passed))}
 	for i, box := range g.mail {
 		x.xs[i] = taken(c, box)
@@ -103,11 +103,11 @@ func (e *Execution) settle(c *torch.Ctx, at int) {
 		x.skips[p[0]] = later(p[1])
 	}
 	y.free()
-	if e.grads[at] = x; at > 0 && !u.trained {
-		e.grads[at].free() // of a skip: the gradient was assumed to be wanted, and nothing that made it goes backward
+	if e.at[at].grads = x; at > 0 && !u.trained {
+		e.at[at].grads.free() // of a skip: the gradient was assumed to be wanted, and nothing that made it goes backward
 	}
 	if at == 0 { // likewise of one that came with the input
-		for place, wanted := range e.states[0].wantsSkips {
+		for place, wanted := range e.at[0].state.wantsSkips {
 			if !wanted {
 				torch.FreeAll(x.skips[place])
 				clear(x.skips[place])
@@ -120,13 +120,13 @@ func (e *Execution) settle(c *torch.Ctx, at int) {
 			e.ties[k] = nil
 		}
 	}
-	if s := &e.states[at+1]; at+1 < len(e.s.units) && !e.stays(s.early) {
+	if s := &e.at[at+1].state; at+1 < len(e.s.units) && !e.stays(s.early) {
 		s.free()
 	}
 	if !e.stays(g.early) {
 		g.free()
 	}
-	if s := &e.states[at]; e.alone(at) && !e.stays(s.early) {
+	if s := &e.at[at].state; e.alone(at) && !e.stays(s.early) {
 		s.free()
 	}
 	if at == 0 && e.s.first > 0 {

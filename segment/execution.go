@@ -27,11 +27,9 @@ type Run struct {
 type Execution struct {
 	s       *Segment
 	context NewContext
-	states  []state // by boundary
-	graphs  []graph // by unit
-	grads   []grads // by boundary
+	at      []step // by boundary
 	ties    []*torch.Tensor
-	ran     []bool // by unit
+	store   nn.SkipStore // of the unit that runs
 
 	// Retain says that another backward will follow the one that runs. What was made before the
 	// loss step stays, and the operations after it can be repeated.
@@ -47,6 +45,14 @@ type Execution struct {
 	later   []later // what backwards have deferred, in their order
 	after   bool    // the loss step is over
 	running *nn.Ctx // the forward that runs, or the one whose graph a backward goes through; for errors
+}
+
+// step is what is held at a boundary between units, and of the unit after it.
+type step struct {
+	state state
+	graph graph
+	grads grads
+	ran   bool // the unit, once or more
 }
 
 // state is the input of a unit.
@@ -87,8 +93,7 @@ type grads struct {
 func (e *Execution) Begin(s *Segment, context NewContext) {
 	arg.Must(s, "segment: Begin: the segment", "one of segment.New")
 	arg.Must(context, "segment: Begin: the function that makes contexts", "one that returns an nn.Ctx")
-	n := len(s.units)
-	*e = Execution{s: s, context: context, states: emptied(e.states, n+1), graphs: emptied(e.graphs, n), grads: emptied(e.grads, n+1), ran: emptied(e.ran, n)}
+	*e = Execution{s: s, context: context, at: emptied(e.at, len(s.units)+1)}
 	if len(s.ties) > 0 {
 		e.ties = make([]*torch.Tensor, len(s.ties))
 	}
@@ -121,7 +126,7 @@ func (e *Execution) Do(c *torch.Ctx, op remat.Op) {
 	switch op.Kind {
 	case remat.Forward, remat.ForwardKeep:
 		e.forward(c, op.Layer, false)
-		if s := &e.states[op.Layer]; op.Kind == remat.Forward && e.alone(op.Layer) && !e.stays(s.early) {
+		if s := &e.at[op.Layer].state; op.Kind == remat.Forward && e.alone(op.Layer) && !e.stays(s.early) {
 			s.free()
 		}
 	case remat.ForwardSave:
@@ -135,7 +140,7 @@ func (e *Execution) Do(c *torch.Ctx, op remat.Op) {
 
 // alone reports whether the input of a unit is by itself, and no part of what the graph of the unit
 // before has given.
-func (e *Execution) alone(unit int) bool { return unit == 0 || !e.graphs[unit-1].made }
+func (e *Execution) alone(unit int) bool { return unit == 0 || !e.at[unit-1].graph.made }
 
 // stays reports whether something is kept for further backwards; early says that it was made before
 // the loss step.
@@ -155,7 +160,7 @@ type Arrival struct {
 // Send gives the execution the input of a unit, usually of the first. The execution owns the
 // tensors from now on.
 func (e *Execution) Send(unit int, a Arrival) {
-	e.states[unit] = state{held: true, early: true, lent: a.Lent, xs: a.Tensors, skips: a.Skips, wants: a.Wants, wantsSkips: a.WantsSkips}
+	e.at[unit].state = state{held: true, early: true, lent: a.Lent, xs: a.Tensors, skips: a.Skips, wants: a.Wants, wantsSkips: a.WantsSkips}
 }
 
 // Output is the output of the segment, and the skips that it stashes for later layers, by
@@ -163,21 +168,21 @@ func (e *Execution) Send(unit int, a Arrival) {
 // the tensors then have their graph, and of the skips those are there that this unit has stashed.
 func (e *Execution) Output() (xs, skips []*torch.Tensor, saved bool) {
 	last := len(e.s.units)
-	if e.graphs[last-1].made {
+	if e.at[last-1].graph.made {
 		xs, skips := e.Saved(last - 1)
 		return xs, skips, true
 	}
-	return e.states[last].xs, e.states[last].skips, false
+	return e.at[last].state.xs, e.at[last].state.skips, false
 }
 
 // Again says that a unit has run before, in another execution: its layers are told that this is a
 // repetition.
-func (e *Execution) Again(unit int) { e.ran[unit] = true }
+func (e *Execution) Again(unit int) { e.at[unit].ran = true }
 
 // Saved is the output of a unit that was run with gradients, with its graph, and the skips that the
 // unit has stashed, by place at the boundary after it. The execution owns them.
 func (e *Execution) Saved(unit int) (xs, skips []*torch.Tensor) {
-	g := &e.graphs[unit]
+	g := &e.at[unit].graph
 	skips = make([]*torch.Tensor, len(e.s.boundaries[unit+1]))
 	for i, s := range e.s.units[unit].stashed {
 		skips[s.out] = g.stashed[i]
@@ -189,7 +194,7 @@ func (e *Execution) Saved(unit int) (xs, skips []*torch.Tensor) {
 // unit cannot go backward any more.
 func (e *Execution) TakeSaved(unit int) (xs, skips []*torch.Tensor) {
 	xs, skips = e.Saved(unit)
-	g := &e.graphs[unit]
+	g := &e.at[unit].graph
 	g.out, g.stashed = nil, nil
 	return xs, skips
 }
@@ -197,7 +202,7 @@ func (e *Execution) TakeSaved(unit int) (xs, skips []*torch.Tensor) {
 // Take moves the input of a unit out of the execution. For the number of units it is the output of
 // the segment without its graph, nil where Output has it with its graph only.
 func (e *Execution) Take(unit int) (xs, skips []*torch.Tensor) {
-	s := &e.states[unit]
+	s := &e.at[unit].state
 	xs, skips = s.xs, s.skips
 	*s = state{}
 	return xs, skips
@@ -208,14 +213,14 @@ func (e *Execution) Take(unit int) (xs, skips []*torch.Tensor) {
 // The execution owns them from now on. For the number of units they are the gradients of Output, by
 // Segment.Leaves.
 func (e *Execution) GiveGrads(unit int, xs []*torch.Tensor, skips [][]*torch.Tensor) {
-	e.grads[unit] = grads{xs, skips}
+	e.at[unit].grads = grads{xs, skips}
 }
 
 // TakeGrads moves the gradients of the input of a unit out of the execution. For unit 0 they are
 // those of the segment's input, by Segment.Enters.
 func (e *Execution) TakeGrads(unit int) (xs []*torch.Tensor, skips [][]*torch.Tensor) {
-	g := e.grads[unit]
-	e.grads[unit] = grads{}
+	g := e.at[unit].grads
+	e.at[unit].grads = grads{}
 	return g.xs, g.skips
 }
 
@@ -251,12 +256,12 @@ func (e *Execution) Running() *nn.Ctx { return e.running }
 
 // Free frees everything that the execution holds.
 func (e *Execution) Free() {
-	for i := range e.states {
-		e.states[i].free()
-		e.grads[i].free()
+	for i := range e.at {
+		e.at[i].state.free()
+		e.at[i].grads.free()
 	}
-	for i := range e.graphs {
-		e.graphs[i].free()
+	for i := range e.at {
+		e.at[i].graph.free()
 	}
 	torch.FreeAll(e.ties)
 	clear(e.ties)

@@ -10,12 +10,13 @@ import (
 
 // forward runs a unit. With save it records the graph and keeps it.
 func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
-	u, s := &e.s.units[at], &e.states[at]
+	u, s := &e.s.units[at], &e.at[at].state
 	begin := c.Mark()
-	store := nn.NewSkipStore(e.s.routes, u.from, u.to)
+	store := &e.store
+	store.Begin(e.s.routes, u.from, u.to)
 	defer store.Free()
 	c.SetGrad(save)
-	n := e.context(c, Run{Graph: save, More: !save && !e.Final, Again: e.ran[at], Skips: store})
+	n := e.context(c, Run{Graph: save, More: !save && !e.Final, Again: e.at[at].ran, Skips: store})
 	e.running = n
 
 	in := s.xs
@@ -60,7 +61,7 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 	e.running = nil
 	e.leave(n, store, at, xs, &g)
 	done = true
-	e.ran[at] = true
+	e.at[at].ran = true
 	if save && e.s.hold && len(e.s.units) == 1 && !(e.Retain && e.after) {
 		s.free() // the graph keeps what it needs, and no operation can need the rest
 	}
@@ -84,7 +85,7 @@ func (e *Execution) wants(told []bool, at, i int, x *torch.Tensor) bool {
 // the graph of the unit before is made, which may come later: it is assumed if anything there is
 // trained. A gradient that is not wanted after all goes no further.
 func (e *Execution) gate(c *torch.Ctx, at int, xs []*torch.Tensor, g *graph) {
-	s := &e.states[at]
+	s := &e.at[at].state
 	g.mail = make([]*torch.Tensor, len(xs))
 	for i, x := range s.xs {
 		if k := slices.Index(s.xs[:i], x); k >= 0 {
@@ -99,7 +100,7 @@ func (e *Execution) gate(c *torch.Ctx, at int, xs []*torch.Tensor, g *graph) {
 // giveSkips gives the unit's layers the skips that they pop. Each pop has a handle of its own, on a gate
 // where the gradient of the skip is wanted.
 func (e *Execution) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *graph) {
-	s := &e.states[at]
+	s := &e.at[at].state
 	for _, p := range e.s.units[at].popped {
 		list, x := make([]*torch.Tensor, p.pops), s.skips[p.in]
 		var mail []*torch.Tensor
@@ -138,7 +139,7 @@ type watched struct {
 
 // watch begins to watch in and the skips that a unit pops.
 func (e *Execution) watch(at int, in []*torch.Tensor) watched {
-	s, w := &e.states[at], watched{e: e, at: at, inputs: in}
+	s, w := &e.at[at].state, watched{e: e, at: at, inputs: in}
 	w.before = make([]int64, 0, len(in)+len(e.s.units[at].popped))
 	for _, x := range in {
 		w.before = append(w.before, changes(x))
@@ -169,7 +170,7 @@ func (w *watched) unchanged(c *torch.Ctx, layer string) {
 		w.refuse(c, layer, x, what, remedy)
 	}
 	for i, p := range w.e.s.units[w.at].popped {
-		if x := w.e.states[w.at].skips[p.in]; changes(x) != w.before[len(w.inputs)+i] {
+		if x := w.e.at[w.at].state.skips[p.in]; changes(x) != w.before[len(w.inputs)+i] {
 			w.refuse(c, layer, x, fmt.Sprintf("the skip %v", p.key), "let it work on a Clone")
 		}
 	}
@@ -191,7 +192,7 @@ func (e *Execution) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Te
 			torch.FreeAll(skips)
 		}
 	}()
-	from := e.states[at].skips
+	from := e.at[at].state.skips
 	for _, p := range u.passed {
 		skips[p[1]] = n.Keep(shared(n.Ctx, from[p[0]]))
 	}
@@ -215,13 +216,13 @@ func (e *Execution) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Te
 			skips[s.out] = t
 		}
 	}
-	next := &e.states[at+1]
-	if g.made && e.graphs[at].made || next.held && !e.Retain {
+	next := &e.at[at+1].state
+	if g.made && e.at[at].graph.made || next.held && !e.Retain {
 		panic(&torch.Error{Op: "plan", Device: n.Device(), Message: fmt.Sprintf("unit %d computes what is still there", at)})
 	}
 	if done = true; g.made {
 		g.out = keep(n.Ctx, xs)
-		e.graphs[at] = *g
+		e.at[at].graph = *g
 	}
 	switch {
 	case last && e.after, next.held: // the output was sent on before, or is the same as at first

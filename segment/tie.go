@@ -69,10 +69,15 @@ func (s *Segment) tied(unit int) (list []*torch.Tensor) {
 	return list
 }
 
+func nothing() {}
+
 // aside takes the gradient of earlier micro-batches away from the ties that an earlier unit uses
 // too, for the time of a backward. restore moves the gradient that has come meanwhile into the
 // execution, and puts the earlier one back; calling it again does nothing.
 func (e *Execution) aside(c *torch.Ctx, at int) (restore func()) {
+	if len(e.s.units[at].ties) == 0 {
+		return nothing
+	}
 	var undo []func()
 	for _, k := range e.s.units[at].ties {
 		t := e.s.ties[k]

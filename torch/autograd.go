@@ -56,11 +56,15 @@ func (c *Ctx) Backward(outputs, grads []*Tensor, keepGraph bool) {
 	if len(outputs) != len(grads) {
 		panic(&Error{Op: "backward", Device: c.device, Message: "outputs and gradients differ in number"})
 	}
-	o, g := make([]shim.Handle, len(outputs)), make([]shim.Handle, len(outputs))
-	for i := range outputs {
-		o[i], g[i] = outputs[i].given("backward"), grads[i].handle()
+	handles, n := c.handles[:0], len(outputs)
+	for _, t := range outputs {
+		handles = append(handles, t.given("backward"))
 	}
-	c.backwardFailed(shim.Backward(&c.mode, o, g, keepGraph))
+	for _, t := range grads {
+		handles = append(handles, t.handle())
+	}
+	c.handles = handles
+	c.backwardFailed(shim.Backward(&c.mode, handles[:n], handles[n:], keepGraph))
 }
 
 // backwardFailed panics, or ends the goroutine, if there is an error.

@@ -37,8 +37,9 @@ type Ctx struct {
 	draws  uint64
 	owned  []*Tensor // creation order; nil where freed or moved out
 
-	call encoder // scratch of the call being built
-	out  [24]uint64
+	call    encoder // scratch of the call being built
+	out     [24]uint64
+	handles []shim.Handle // scratch of a backward
 }
 
 // ConfigError is a setting that is refused.
