@@ -85,12 +85,17 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 		memory, _ := v.Tensor.Storage()
 		r.memory = append(r.memory, memory)
 	}
-	r.states = make([][]microBatchState, len(p.stages))
-	for s := range r.states {
-		r.states[s] = make([]microBatchState, len(r.parts))
-		for i := range r.states[s] {
-			r.states[s][i].init(p.stages[s])
+	r.states, _ = p.spare.Get().([][]microBatchState)
+	if len(r.states) == 0 || len(r.states[0]) != len(r.parts) {
+		r.states = make([][]microBatchState, len(p.stages))
+		for s := range r.states {
+			r.states[s] = make([]microBatchState, len(r.parts))
+			for i := range r.states[s] {
+				r.states[s][i].init(p.stages[s])
+			}
 		}
+	}
+	for s := range r.states {
 		r.begins(s, p.stages[s].whole)
 	}
 	r.wanted = make([][]*torch.Tensor, len(r.parts))
@@ -205,6 +210,10 @@ func (r *minibatch) free() {
 	}
 	for _, d := range r.deferred {
 		d.Free()
+	}
+	if r.states != nil {
+		r.p.spare.Put(r.states)
+		r.states = nil
 	}
 }
 

@@ -68,6 +68,7 @@ type Pipe struct {
 	hold     func(worker, action int) // in tests; see graphRun
 	newLink  func() link.Link         // between the stages, for a mini-batch
 	copies   copyStreams
+	spare    sync.Pool // of [][]microBatchState, by stage and micro-batch, that hold nothing
 }
 
 // startWorkers starts a worker for each distinct device of this process.

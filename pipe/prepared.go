@@ -47,11 +47,11 @@ type program struct {
 	// settled has the sends that have been received when an action begins, by the action's id, where
 	// they may have waited until then. Where the action receives from another process, nothing else
 	// makes its worker wait for them.
-	settled map[int][]schedule.Action
+	settled [][]schedule.Action
 	// expected has the sends that a worker begins to receive before an action, by the action's id:
 	// the first on each link, and the next when one was received. Thus a value can arrive while its
 	// receiver computes.
-	expected map[int][]schedule.Action
+	expected [][]schedule.Action
 }
 
 // find returns the plan of a key, which it makes if there is none.
@@ -97,7 +97,7 @@ func withoutSegments(plan *planner.Plan) *prepared {
 // newProgram is a program with what is needed to run it.
 func newProgram(p *schedule.Program) *program {
 	g := &program{Graph: p.Graph()}
-	g.latest, g.settled = g.LatestReceives(), map[int][]schedule.Action{}
+	g.latest, g.settled = g.LatestReceives(), make([][]schedule.Action, len(g.Actions))
 	for id, before := range g.latest {
 		if before < 0 {
 			continue
@@ -108,7 +108,7 @@ func newProgram(p *schedule.Program) *program {
 			g.settled[at] = append(g.settled[at], send)
 		}
 	}
-	g.expected = map[int][]schedule.Action{}
+	g.expected = make([][]schedule.Action, len(g.Actions))
 	for w := range p.Workers {
 		type link struct {
 			kind     schedule.Kind

@@ -135,11 +135,12 @@ type watched struct {
 	at     int
 	inputs []*torch.Tensor
 	before []int64 // how often each of them had been changed, then each skip that is popped
+	writes int64   // torch.Writes when they were last looked at
 }
 
 // watch begins to watch in and the skips that a unit pops.
 func (e *Execution) watch(at int, in []*torch.Tensor) watched {
-	s, w := &e.at[at].state, watched{e: e, at: at, inputs: in}
+	s, w := &e.at[at].state, watched{e: e, at: at, inputs: in, writes: torch.Writes()}
 	w.before = make([]int64, 0, len(in)+len(e.s.units[at].popped))
 	for _, x := range in {
 		w.before = append(w.before, changes(x))
@@ -159,6 +160,11 @@ func changes(x *torch.Tensor) int64 {
 
 // unchanged panics if a layer, which has just run, has overwritten something that is still to be used.
 func (w *watched) unchanged(c *torch.Ctx, layer string) {
+	now := torch.Writes()
+	if now == w.writes {
+		return
+	}
+	w.writes = now
 	for i, x := range w.inputs {
 		if changes(x) == w.before[i] {
 			continue

@@ -15,8 +15,17 @@ import (
 type operator struct {
 	declared       string
 	name, overload string
+	writes         bool // it may change an argument in place
 	handle         atomic.Pointer[byte]
 }
+
+// writes is what Writes returns.
+var writes atomic.Int64
+
+// Writes is how many calls of this process so far may have changed a tensor in place: operators that
+// say so in their schema, those that Call has run, and SetBytes. While it stays the same, so does
+// Changes of every tensor.
+func Writes() int64 { return writes.Load() }
 
 // declarations are the operators of all typed methods, for the test.
 var declarations []*operator
@@ -26,7 +35,7 @@ var declarations []*operator
 func declare(schema string) *operator {
 	name, _, _ := strings.Cut(schema, "(")
 	name, overload, _ := strings.Cut(name, ".")
-	o := &operator{declared: schema, name: name, overload: overload}
+	o := &operator{declared: schema, name: name, overload: overload, writes: strings.Contains(schema, "!")}
 	declarations = append(declarations, o)
 	return o
 }
@@ -158,6 +167,9 @@ func (e *encoder) device(d Device) *encoder {
 // run calls the operator and returns the encoded results, valid until the context's next call.
 func (e *encoder) run() []uint64 {
 	c := e.c
+	if e.op.writes {
+		writes.Add(1)
+	}
 	if err := shim.Call(e.op.find(c), &c.mode, e.words, c.out[:]); err != nil {
 		panic(c.failed(e.op.fullName(), e.tensors, err))
 	}
@@ -229,7 +241,7 @@ func (c *Ctx) Call(name, overload string, args ...any) []any {
 	key := name + "." + overload
 	o, ok := found.Load(key)
 	if !ok {
-		o, _ = found.LoadOrStore(key, &operator{name: name, overload: overload})
+		o, _ = found.LoadOrStore(key, &operator{name: name, overload: overload, writes: true})
 	}
 	e := c.begin(o.(*operator))
 	for i, a := range args {

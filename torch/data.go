@@ -125,6 +125,7 @@ func SetBytes(t *Tensor, data []byte) error {
 	if t == nil {
 		return errors.New("torch: set: the tensor is nil")
 	}
+	writes.Add(1)
 	mode := shim.CPUMode()
 	if err := shim.CopyFromBytes(&mode, t.handle(), data); err != nil {
 		return fmt.Errorf("torch: set %v: %s", t, err.Message)

@@ -16,11 +16,28 @@ struct Gate final : Node {
   }
 };
 
+// The memory of value without its graph, as detach gives it, and as what is to be made of it: past the dispatcher, which takes longer than the rest.
+at::Tensor alias(const at::Tensor& value, bool changing) {
+  return at::Tensor(value.unsafeGetTensorImpl()->shallow_copy_and_detach(torch::autograd::impl::version_counter(value), changing));
+}
+
 at::Tensor gate(const at::Tensor& mailbox, const at::Tensor& value) {
   auto node = recorded<Gate>("GateBackward", {mailbox});
   if (node == nullptr) return value.detach();
   node->save(mailbox);
-  return under(node, value.detach());
+  return under(node, alias(value, false));
+}
+
+// aten::narrow. A part of a batch, which has no graph, is made for each micro-batch and stage.
+at::Tensor narrow(const at::Tensor& self, int64_t dim, int64_t start, int64_t length) {
+  if (c10::GradMode::is_enabled() || !self.has_storage() || dim < 0 || dim >= self.dim() || start < 0 || length < 0 || start + length > self.size(dim))
+    return self.narrow(dim, start, length);
+  at::Tensor part = alias(self, true);
+  c10::DimVector sizes(self.sizes());
+  sizes[dim] = length;
+  part.unsafeGetTensorImpl()->set_storage_offset(self.storage_offset() + start * self.stride(dim));
+  part.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, self.strides());
+  return part;
 }
 
 // A gate with a mailbox of its own.
@@ -58,10 +75,12 @@ TORCH_LIBRARY_FRAGMENT(penstock, m) {
   m.impl("gate", c10::DispatchKey::CompositeImplicitAutograd, TORCH_FN(ps::gate));
   m.def("mailed(Tensor value) -> (Tensor mailbox, Tensor behind)");
   m.impl("mailed", c10::DispatchKey::CompositeImplicitAutograd, TORCH_FN(ps::mailed));
+  m.def("narrow(Tensor(a) self, int dim, int start, int length) -> Tensor(a)");
+  m.impl("narrow", c10::DispatchKey::CompositeImplicitAutograd, TORCH_FN(ps::narrow));
   m.def("transfer(Tensor self, Device device) -> Tensor");
   m.impl("transfer", c10::DispatchKey::CompositeImplicitAutograd, TORCH_FN(ps::transfer));
   m.def("transfer_memory(Tensor self, Device device) -> Tensor");
   m.impl("transfer_memory", c10::DispatchKey::CompositeImplicitAutograd, TORCH_FN(ps::transfer_memory));
-  m.def("transfer_into(Tensor into, Tensor self) -> ()");
+  m.def("transfer_into(Tensor(a!) into, Tensor self) -> ()");
   m.impl("transfer_into", c10::DispatchKey::CompositeImplicitAutograd, TORCH_FN(ps::transfer_into));
 }
