@@ -30,6 +30,7 @@ type Execution struct {
 	at      []step // by boundary
 	ties    []*torch.Tensor
 	store   nn.SkipStore // of the unit that runs
+	before  []int64      // memory of watched.before
 
 	// Retain says that another backward will follow the one that runs. What was made before the
 	// loss step stays, and the operations after it can be repeated.
@@ -93,7 +94,7 @@ type grads struct {
 func (e *Execution) Begin(s *Segment, context NewContext) {
 	arg.Must(s, "segment: Begin: the segment", "one of segment.New")
 	arg.Must(context, "segment: Begin: the function that makes contexts", "one that returns an nn.Ctx")
-	*e = Execution{s: s, context: context, at: emptied(e.at, len(s.units)+1)}
+	*e = Execution{s: s, context: context, at: emptied(e.at, len(s.units)+1), store: e.store, before: e.before}
 	if len(s.ties) > 0 {
 		e.ties = make([]*torch.Tensor, len(s.ties))
 	}

@@ -141,13 +141,14 @@ type watched struct {
 // watch begins to watch in and the skips that a unit pops.
 func (e *Execution) watch(at int, in []*torch.Tensor) watched {
 	s, w := &e.at[at].state, watched{e: e, at: at, inputs: in, writes: torch.Writes()}
-	w.before = make([]int64, 0, len(in)+len(e.s.units[at].popped))
+	w.before = e.before[:0]
 	for _, x := range in {
 		w.before = append(w.before, changes(x))
 	}
 	for _, p := range e.s.units[at].popped {
 		w.before = append(w.before, changes(s.skips[p.in]))
 	}
+	e.before = w.before
 	return w
 }
 

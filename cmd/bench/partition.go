@@ -13,11 +13,11 @@ import (
 // time that they are measured to take for a micro-batch.
 func (w workload) partitions(ctx context.Context, repeats int, stages ...int) ([][]int, error) {
 	var out [][]int
-	if w.Model == mlp {
+	if of, ok := perceptrons[w.Model]; ok {
 		for _, n := range stages {
 			var even []int
 			for range n {
-				even = append(even, 2*mlpDepth/n)
+				even = append(even, 2*of.depth/n)
 			}
 			out = append(out, even)
 		}

@@ -33,7 +33,7 @@ func targets(r *report) []target {
 		list = append(list, atLeast("product: share of the core's peak", r.Product.Share, 0.85))
 	}
 	if len(r.Cells) > 0 {
-		list = append(list, atMost("cell: overhead, us", r.Cells[0].Overhead.Median, 15))
+		list = append(list, atMost("cell: overhead, us", r.Cells[0].Overhead.Median, 10))
 	}
 	for _, w := range r.Workloads {
 		name := fmt.Sprintf("%s, %d micro-batches, 2 stages: ", w.name(), w.Chunks)

@@ -28,19 +28,21 @@ type workload struct {
 	Faster float64 `json:"-"`
 }
 
-// mlp is the one model that is not of package models: mlpDepth times a Linear and a ReLU as wide as
-// its input.
+// The models that are not of package models: a Linear and a ReLU as wide as the input, some times
+// over. The small one's products take microseconds, so that it shows what a pipe does beside them.
 const (
-	mlp      = "mlp"
-	mlpDepth = 16
-	mlpWidth = 1024
+	mlp   = "mlp"
+	small = "small"
 )
+
+var perceptrons = map[string]struct{ depth, width int }{mlp: {16, 1024}, small: {32, 64}}
 
 // What convolutions and products should gain over torchgpipe. Products gain more, as torchgpipe
 // runs them with the BLAS kernels that the library picks.
 const (
 	fasterConvolutions = 1.35
 	fasterProducts     = 2
+	fasterSmall        = 4
 )
 
 // workloads take a tenth to half a second a step on one stage. Convolutional networks are trained
@@ -49,6 +51,7 @@ var workloads = []workload{
 	{Model: mlp, About: "16 x (Linear 1024, ReLU)", Batch: 256, Chunks: 1, Checkpoint: pipe.Never},
 	{Model: mlp, About: "16 x (Linear 1024, ReLU)", Batch: 256, Chunks: 4, Checkpoint: pipe.Never, Faster: fasterProducts},
 	{Model: mlp, About: "16 x (Linear 1024, ReLU)", Batch: 256, Chunks: 8, Checkpoint: pipe.Never, Faster: fasterProducts},
+	{Model: small, About: "32 x (Linear 64, ReLU)", Batch: 256, Chunks: 8, Checkpoint: pipe.Never, Faster: fasterSmall},
 	{
 		Model: "gpt", About: "4 blocks, 4 heads, 128 wide, 128 tokens, tied embedding", Batch: 16, Chunks: 8, Checkpoint: pipe.Never,
 		Faster: fasterProducts,
@@ -93,20 +96,21 @@ func (w workload) name() string {
 }
 
 func (w workload) build() (*nn.Sequential, error) {
-	if w.Model != mlp {
+	of, ok := perceptrons[w.Model]
+	if !ok {
 		return models.New(w.Model, w.Options)
 	}
 	s := nn.NewSequential()
-	for i := range mlpDepth {
-		s.Add("fc"+strconv.Itoa(i), nn.NewLinear(mlpWidth, mlpWidth)).Add("relu"+strconv.Itoa(i), nn.NewReLU())
+	for i := range of.depth {
+		s.Add("fc"+strconv.Itoa(i), nn.NewLinear(int64(of.width), int64(of.width))).Add("relu"+strconv.Itoa(i), nn.NewReLU())
 	}
 	return s, nil
 }
 
 // settings are all options of the model, by name.
 func (w workload) settings() (map[string]any, error) {
-	if w.Model == mlp {
-		return map[string]any{"width": mlpWidth, "depth": mlpDepth}, nil
+	if of, ok := perceptrons[w.Model]; ok {
+		return map[string]any{"width": of.width, "depth": of.depth}, nil
 	}
 	list, err := models.Settings(w.Model, w.Options)
 	if err != nil {
@@ -132,7 +136,7 @@ func (w workload) shapes(rows int64) (shapes, error) {
 		return shapes{}, err
 	}
 	n := func(name string) int64 { return int64(settings[name].(int)) }
-	if w.Model == mlp {
+	if _, ok := perceptrons[w.Model]; ok {
 		return shapes{Input: []int64{rows, n("width")}, Target: []int64{rows, n("width")}}, nil
 	}
 	info, err := models.Describe(w.Model)

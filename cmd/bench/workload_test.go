@@ -25,6 +25,7 @@ func TestShapes(t *testing.T) {
 		workload workload
 		want     shapes
 	}{
+		{workload{Model: small}, shapes{Input: []int64{6, 64}, Target: []int64{6, 64}}},
 		{workload{Model: mlp}, shapes{Input: []int64{6, 1024}, Target: []int64{6, 1024}}},
 		{tinyText, shapes{Input: []int64{6, 4}, Target: []int64{6, 256, 4}, Tokens: 256}},
 		{tinyCells, shapes{Input: []int64{6, 3, 32, 32}, Target: []int64{6, 1000}}},

@@ -16,7 +16,7 @@ def mlp(width, depth):
     return nn.Sequential(*layers)
 
 
-MODELS = {'mlp': mlp, 'resnet20': resnet.resnet20, 'resnet50': resnet.resnet50, 'unet': unet.unet, 'amoebanetd': amoebanet.amoebanetd, 'gpt': gpt.gpt}
+MODELS = {'mlp': mlp, 'small': mlp, 'resnet20': resnet.resnet20, 'resnet50': resnet.resnet50, 'unet': unet.unet, 'amoebanetd': amoebanet.amoebanetd, 'gpt': gpt.gpt}
 
 
 def build(model, options):
