@@ -131,17 +131,26 @@ func (s *sending) wait() error {
 }
 
 func (s *sending) free() {
-	free := func() {
-		s.parcel.Free()
-		torch.FreeAll(s.made)
-		s.made = nil
-	}
 	if s.left == nil {
-		free()
+		s.drop()
 		return
 	}
-	s.way.streams().Free(s.left, free)
+	s.way.streams().Free(s.left, s.drop)
 	s.left = nil
+}
+
+// finish is free at the end of a run.
+func (s *sending) finish() {
+	if s.left != nil {
+		s.way.streams().Finish(stream.Host{}, s.left, func() { s.left = nil })
+	}
+	s.drop()
+}
+
+func (s *sending) drop() {
+	s.parcel.Free()
+	torch.FreeAll(s.made)
+	s.made = nil
 }
 
 // content is a short message, in no device's account.
@@ -593,7 +602,7 @@ func (l *remoteRun) Free() {
 			for _, w := range s.works {
 				w.Wait() //nolint:errcheck // the run has ended; the group has its error
 			}
-			s.free()
+			s.finish()
 		}
 	}
 	clear(l.waiting)

@@ -18,13 +18,22 @@ import (
 type clock struct {
 	without streams.Reason
 	queued  int
+	ended   int // how much the host knows to have ended
 	knows   map[*clock]int
 }
 
-type instant map[*clock]int
+type instant struct {
+	of    *clock
+	knows map[*clock]int
+}
 
-func (instant) Synchronize() {}
-func (instant) Free()        {}
+func (e instant) Synchronize() {
+	if e.of.without != streams.Ended {
+		e.of.ended = max(e.of.ended, e.knows[e.of])
+	}
+}
+
+func (instant) Free() {}
 
 func newClock(without streams.Reason) *clock {
 	return &clock{without: without, knows: map[*clock]int{}}
@@ -35,11 +44,11 @@ func (s *clock) work() {
 	s.knows[s] = s.queued
 }
 
-func (s *clock) Record() streams.Event { return instant(maps.Clone(s.knows)) }
+func (s *clock) Record() streams.Event { return instant{s, maps.Clone(s.knows)} }
 
 func (s *clock) Wait(e streams.Event, why streams.Reason) {
 	if why != s.without {
-		for of, n := range e.(instant) {
+		for of, n := range e.(instant).knows {
 			s.knows[of] = max(s.knows[of], n)
 		}
 	}
@@ -127,7 +136,7 @@ func waitsOf(t *testing.T, without streams.Reason, capacity int, settles, expect
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 	sent := []*torch.Tensor{}
 	freed := func() {
-		for i, x := range sent {
+		for i, x := range sent { // before the end of the run
 			if x.Freed() && own[0].knows[copies[0]] < i+2+1 { // two moves were exercises
 				fault("value %d is freed before it has left", i)
 			}
@@ -179,7 +188,9 @@ func waitsOf(t *testing.T, without streams.Reason, capacity int, settles, expect
 	}
 	links[0].Free()
 	links[1].Free()
-	freed()
+	if own[0].knows[copies[0]] < copies[0].queued && copies[0].ended < copies[0].queued {
+		fault("the caller goes on before all values have left")
+	}
 	return faults
 }
 
@@ -193,7 +204,10 @@ func TestWaitsOfAWay(t *testing.T) {
 				if faults := waitsOf(t, streams.Reasons, capacity, settles, expects); len(faults) > 0 {
 					t.Errorf("capacity %d, settles %v, expects %v: %v", capacity, settles, expects, faults)
 				}
-				for _, without := range []streams.Reason{streams.Produced, streams.Vacant, streams.Arrived, streams.Copied} {
+				for _, without := range []streams.Reason{streams.Produced, streams.Vacant, streams.Arrived, streams.Copied, streams.Ended} {
+					if without == streams.Copied && !settles && capacity == 0 || without == streams.Ended && settles {
+						continue // nothing is freed before the end of the run, or nothing at the end
+					}
 					if faults := waitsOf(t, without, capacity, settles, expects); len(faults) == 0 {
 						t.Errorf("capacity %d, settles %v, expects %v: nothing went wrong without the wait %q", capacity, settles, expects, without)
 					}

@@ -137,6 +137,14 @@ func (w Way) Free(left Event, free func()) {
 	free()
 }
 
+// Finish frees values at the end of a run. The host waits until they have left: they may share memory
+// with what the caller of the run has given it, and may change when that goes on.
+func (w Way) Finish(host Stream, left Event, free func()) {
+	host.Wait(left, Ended)
+	left.Free()
+	free()
+}
+
 // Room takes memory of Own for what will be received, and returns an event at which nothing uses it
 // any more. Receives into it then wait for no later work of Own, and go on beside it.
 func (w Way) Room(allocate func()) (vacant Event) {

@@ -38,6 +38,7 @@ type job struct {
 	left     map[schedule.Action]leaving // what was sent and not freed
 	received map[schedule.Action]bool
 	meet     bool // nothing waits on links
+	ended    bool // the hosts have queued all
 }
 
 // parcel is a value on its way.
@@ -74,6 +75,7 @@ func (j *job) text(a schedule.Action) string { return fmt.Sprintf("%v of step %d
 // sums of gradients and gives the batch back.
 func (j *job) run(stages, microBatches int) {
 	j.step++
+	j.ended = false
 	j.next, j.within = slices.Clone(j.graph.First[:len(j.compute)]), make([]bool, len(j.compute))
 	j.queued = make([]bool, len(j.graph.Actions))
 	j.sent, j.here, j.received = map[schedule.Action]parcel{}, map[schedule.Action]*block{}, map[schedule.Action]bool{}
@@ -92,7 +94,7 @@ func (j *job) run(stages, microBatches int) {
 			panic("no host can go on")
 		}
 	}
-	j.g.others = nil
+	j.g.others, j.ended = nil, true
 	for w, s := range j.compute {
 		j.settle(w, true)
 		stream.End(host{j.g}, s)

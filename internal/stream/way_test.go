@@ -101,7 +101,15 @@ func (j *job) settle(w int, all bool) {
 	for _, a := range j.graph.Actions {
 		l, is := j.left[a]
 		if is && l.way.Own == stream.Stream(j.compute[w]) && (all || j.received[a] && j.g.random.IntN(2) == 0) {
-			l.way.Free(l.event, func() { j.compute[w].free(l.value) })
+			free := func() { j.compute[w].free(l.value) }
+			if j.ended {
+				l.way.Finish(host{j.g}, l.event, free)
+			} else {
+				l.way.Free(l.event, free)
+			}
+			if j.ended && !l.event.(*event).done() {
+				j.g.fault("the caller goes on before %v has left", a)
+			}
 			delete(j.left, a)
 		}
 	}
