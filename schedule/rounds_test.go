@@ -29,6 +29,10 @@ func TestRounds(t *testing.T) {
 			most = max(most, d)
 		}
 		rounds := schedule.Rounds(links)
+		again := rapid.Permutation(links).Draw(t, "in another order")
+		if got := schedule.Rounds(again); fmt.Sprint(got) != fmt.Sprint(rounds) { // all processes agree
+			t.Fatalf("%v, and in another order %v", rounds, got)
+		}
 		if len(rounds) > max(2*most-1, 0) {
 			t.Fatalf("%d rounds for %d links a process", len(rounds), most)
 		}
@@ -55,5 +59,28 @@ func TestRounds(t *testing.T) {
 	}
 	if got := fmt.Sprint(schedule.Rounds(row)); len(schedule.Rounds(row)) != 4 {
 		t.Errorf("neighbours in a row: %s, want 4 rounds", got)
+	}
+	for _, p := range []struct {
+		name  string
+		place func(stages, devices int) ([]int, error)
+		odd   int // rounds of an odd number of devices
+	}{{"loop", schedule.Loop, 6}, {"v", schedule.V, 4}} {
+		for devices := 3; devices <= 16; devices++ {
+			worker, err := p.place(2*devices, devices)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var links []schedule.Edge
+			for s := range 2*devices - 1 {
+				links = append(links, schedule.Edge{From: worker[s], To: worker[s+1]}, schedule.Edge{From: worker[s+1], To: worker[s]})
+			}
+			want := 4
+			if devices%2 == 1 {
+				want = p.odd
+			}
+			if got := schedule.Rounds(links); len(got) != want {
+				t.Errorf("%s of %d devices: %v, want %d rounds", p.name, devices, got, want)
+			}
+		}
 	}
 }

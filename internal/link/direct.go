@@ -104,30 +104,39 @@ func NewDirect(comms Communicators, edges []schedule.Edge, worker []int, here ma
 	return d, nil
 }
 
-// asks is how often communicators are asked whether they have failed.
-const asks = 100 * time.Millisecond
+// asks is how often communicators are asked whether they have failed. verdict is how long it may take
+// until the group knows which process is gone, which counts before what a communicator says.
+const (
+	asks    = 100 * time.Millisecond
+	verdict = 500 * time.Millisecond
+)
 
 // watch aborts when the group has failed, and has it fail when a communicator has.
 func (d *Direct) watch(failed <-chan struct{}, fail func(error)) {
 	ask := time.NewTicker(asks)
 	defer ask.Stop()
+	closing := d.closing
+	var broken error
 	for {
 		select {
 		case <-failed:
 			d.comms.Abort()
 			return
-		case <-d.closing:
-			select {
-			case <-failed:
-				d.comms.Abort()
-			case <-d.closed:
-			}
+		case <-d.closed:
 			return
-		case <-ask.C:
-		}
-		if err := d.comms.Err(); err != nil {
+		case <-closing: // what Close waits for can still be aborted
 			ask.Stop()
-			fail(fmt.Errorf("link: between GPUs of different processes: %w", err))
+			closing = nil
+		case <-ask.C:
+			switch err := d.comms.Err(); {
+			case err == nil:
+			case broken == nil:
+				broken = err
+				ask.Reset(verdict)
+			default:
+				ask.Stop()
+				fail(fmt.Errorf("link: between GPUs of different processes: %w", broken))
+			}
 		}
 	}
 }
