@@ -45,8 +45,8 @@ type Communicators interface {
 // queued together.
 //
 // The header comes when the sender's host has queued the tensors, and the receiver's host waits for
-// it before it queues as many bytes. So what was queued ends whatever hosts do next, and what does
-// not fit is an error, where the communicator would wait for ever, or take other tensors for these.
+// it before it queues as many bytes. So a receive that was queued ends whatever hosts do next, and what
+// does not fit is an error, where the communicator would wait for ever, or take other tensors for these.
 // Values have no names on a way: they are received in the order in which they are sent
 // (schedule.Limits), which the number in the header shows.
 type Direct struct {
