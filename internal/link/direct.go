@@ -95,13 +95,29 @@ func NewDirect(comms Communicators, edges []schedule.Edge, worker []int, here ma
 			end = from
 		}
 		w := &way{edge: e, sends: sends, device: end.Device, own: end.Stream}
-		if err := torch.Try(func() { w.copies = end.Copies() }); err != nil {
+		if err := torch.Try(func() { w.copies = d.unused(end) }); err != nil {
 			return nil, err
 		}
 		d.ways[e] = w
 	}
 	d.watcher.Go(func() { d.watch(failed, fail) })
 	return d, nil
+}
+
+// unused is a stream on which neither the worker nor another way has work: libtorch has 32 streams of a
+// device, which it gives in turn. What shared one would wait for other processes in turn.
+func (d *Direct) unused(end End) (s stream.Stream) {
+	for range 32 {
+		s = end.Copies()
+		taken := s == end.Stream()
+		for _, w := range d.ways {
+			taken = taken || w.copies == s
+		}
+		if !taken {
+			break
+		}
+	}
+	return s
 }
 
 // asks is how often communicators are asked whether they have failed. verdict is how long it may take
