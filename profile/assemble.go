@@ -39,6 +39,7 @@ func assemble(st *staged, split bool) Chain {
 	}
 	for i, u := range st.all[:skip] {
 		out.ProloguePeak = max(out.ProloguePeak, f.at(i)+most(u.keep))
+		out.PrologueTimes = append(out.PrologueTimes, u.times[forwardNoGrad].micros())
 	}
 	for _, u := range st.all {
 		out.Statistics += u.statistics

@@ -33,6 +33,8 @@ type Chain struct {
 	// are run once, and are not layers of the chain.
 	Units    []int
 	Prologue int
+	// PrologueTimes is the microseconds that each of them takes, without gradients.
+	PrologueTimes []float64
 	// ProloguePeak is the most bytes, beside the stage's input, while the prologue runs.
 	ProloguePeak int64
 	// Given is the bytes of the stage's input, Gives of its output.

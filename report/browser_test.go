@@ -354,7 +354,7 @@ func TestHover(t *testing.T) {
 	p := newTab(t, 1600, 1200)
 	p.open(page(t, 4, 8))
 	got := p.hover("timeline", left+4, planned+10)
-	for _, want := range []string{"Forward · stage 0 · micro-batch 0", "As planned, on cpu:0", "from 0 to 1 ms: 1 ms", "planned 1 ms, ran 1.", "later than planned"} {
+	for _, want := range []string{"Forward · stage 0 · micro-batch 0", "As planned, on cpu:0", "from 0 to 1 ms: 1 ms", "planned 1 ms, ran 1.", "later than planned", "stage 0: block0.mlp to block2.mlp, 3 layers"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in %q", want, got)
 		}
@@ -366,8 +366,8 @@ func TestHover(t *testing.T) {
 			t.Errorf("no %q in %q", want, got)
 		}
 	}
-	if got := p.hover("timeline", left+4, planned+lane+10); got != "" {
-		t.Errorf("where a worker waits: %q", got)
+	if got, want := p.hover("timeline", left+4, planned+lane+10), "Idle\nAs planned, on cpu:1\nfor 1 ms, from 0 to 1 ms\nNext: forward · stage 1 · micro-batch 0"; got != want {
+		t.Errorf("where a device waits: %q, want %q", got, want)
 	}
 	if got := p.hover("bytes", 800, 100); !strings.Contains(got, "At ") || !strings.Contains(got, "cpu:3: ") || !strings.Contains(got, "MiB after ") {
 		t.Errorf("bytes: %q", got)
@@ -565,6 +565,70 @@ func TestDarkAndLight(t *testing.T) {
 	p.want(background, dark)
 	p.run(chromedp.Click("#theme")) // kept for pages to come
 	p.until(background, light)
+}
+
+// What is written into pictures is as wide as it is, limits are named beside them, an accuracy of 100 % is the top of
+// its axis, and no box is alone in a row below one of several.
+func TestPicturesAreReadable(t *testing.T) {
+	content := page(t, 4, 8)
+	content.History = validated(400, 4, false)
+	for _, tests := range [][]metrics.Test{content.History.Tests, content.History.Validations} {
+		for i := range tests {
+			tests[i].Accuracy = new(1.0)
+		}
+	}
+	content.Run.Plan.Devices[0].Name = "a device with a name that is as long as a sentence"
+	for _, width := range []int64{1400, 1000, 900, 480, 420, 380} {
+		p := newTab(t, width, 1000)
+		p.run(chromedp.ActionFunc(func(ctx context.Context) error {
+			_, err := cdppage.AddScriptToEvaluateOnNewDocument(`window.texts = []; const fill = CanvasRenderingContext2D.prototype.fillText;
+				CanvasRenderingContext2D.prototype.fillText = function (...a) {
+					const over = this.textAlign === "left" && a[1] + this.measureText(a[0]).width > this.canvas.clientWidth;
+					window.texts.push([a[0], over || a.length > 3]); return fill.apply(this, a); };`).Do(ctx)
+			return err
+		}))
+		p.open(content)
+		p.want(`window.texts.filter(([, bad]) => bad).map(([text]) => text).join("; ")`, "")
+		p.want(`[...new Set(window.texts.map(([text]) => text).filter(text => / %$/.test(text) && parseFloat(text) > 99.95))].join()`, "100.0 %")
+		p.want(`[...document.querySelectorAll(".legend li")].filter(e => e.textContent === "limit 64 MiB").length`, "2")
+		for _, id := range []string{"tiles", "charts"} {
+			p.want(fmt.Sprintf(`(boxes => {
+				const rows = [...new Set(boxes.map(b => b.offsetTop))].map(top => boxes.filter(b => b.offsetTop === top).length);
+				return rows.at(-1) === 1 && rows[0] > 2 ? rows.join() : "even"; })([...document.getElementById(%q).children])`, id), "even")
+		}
+	}
+}
+
+// A run that failed or was interrupted says so and why, until it goes on.
+func TestHowARunEnded(t *testing.T) {
+	content := page(t, 2, 4)
+	last := content.History.Steps[len(content.History.Steps)-1].Time
+	for _, tt := range []struct {
+		ended      report.Ended
+		state, why string
+	}{
+		{report.Ended{How: "finished", Time: last + 1}, "finished", ""},
+		{report.Ended{How: "failed", Why: "step 401: loss NaN", Time: last + 1}, "failed", "The run failed: step 401: loss NaN"},
+		{report.Ended{How: "interrupted", Why: "interrupted after step 400; saved in out/<b>", Time: last + 1},
+			"interrupted", "The run was interrupted: after step 400; saved in out/<b>"},
+		{report.Ended{How: "failed", Why: "step 3: loss NaN", Time: last - 1}, "", ""}, // it has gone on since
+	} {
+		content.Run.Ended = &tt.ended
+		p := newTab(t, 1000, 800)
+		p.open(content)
+		p.want(`document.getElementById("live").hidden ? "" : document.getElementById("live").textContent`, tt.state)
+		p.want(`document.getElementById("ended").hidden ? "" : document.getElementById("ended").textContent`, tt.why)
+	}
+}
+
+// Layers that nothing has to go back through are told from those that are kept.
+func TestFrozenLayers(t *testing.T) {
+	content := page(t, 2, 4)
+	content.Run.Plan.Stages[0].Prologue = 1
+	p := newTab(t, 1400, 800)
+	p.open(content)
+	p.want(`[...document.querySelectorAll("#layer-table .badge")].map(e => e.textContent).join()`,
+		"frozen,frozen,recomputed in 2 of 4,recomputed in 2 of 4,recomputed in 2 of 4,recomputed in 2 of 4")
 }
 
 // A narrow screen shows all of it without moving sideways.

@@ -33,6 +33,15 @@ type Run struct {
 
 	Step int64              // the one that Ran is of
 	Ran  *schedule.Timeline // its workers are the devices of Plan
+
+	Ended *Ended // nil is not known: the run goes on, or was killed
+}
+
+// Ended is how a run ended.
+type Ended struct {
+	How  string  `json:"how"`           // "finished", "interrupted" or "failed"
+	Why  string  `json:"why,omitempty"` // in words; "" if it finished
+	Time float64 `json:"time"`          // in seconds since 1970 UTC (metrics.Seconds)
 }
 
 // Other is a schedule that was planned for as well.
@@ -84,6 +93,7 @@ type runFile struct {
 	Chains  []chainFile `json:"chains,omitempty"`
 	Step    int64       `json:"step,omitempty"`
 	Ran     *timeline   `json:"ran,omitempty"`
+	Ended   *Ended      `json:"ended,omitempty"`
 }
 
 type chainFile struct {
@@ -108,7 +118,7 @@ func (r Run) WriteFile(path string) error {
 // MarshalJSON writes the form that a run has in files.
 func (r Run) MarshalJSON() ([]byte, error) {
 	f := runFile{Version: version, Title: r.Title, Facts: r.Facts, Last: r.Last, Planned: (*timeline)(r.Planned), Limits: r.Limits, Others: r.Others, Layers: r.Layers,
-		Step: r.Step, Ran: (*timeline)(r.Ran)}
+		Step: r.Step, Ran: (*timeline)(r.Ran), Ended: r.Ended}
 	if r.Plan != nil {
 		f.Plan = r.Plan.String()
 	}
@@ -145,7 +155,7 @@ func (r *Run) UnmarshalJSON(text []byte) error {
 		return fmt.Errorf("version %d; this Penstock reads version %d", f.Version, version)
 	}
 	*r = Run{Title: f.Title, Facts: f.Facts, Last: f.Last, Planned: (*schedule.Timeline)(f.Planned), Limits: f.Limits, Others: f.Others, Layers: f.Layers,
-		Step: f.Step, Ran: (*schedule.Timeline)(f.Ran)}
+		Step: f.Step, Ran: (*schedule.Timeline)(f.Ran), Ended: f.Ended}
 	if f.Plan != "" {
 		var err error
 		if r.Plan, err = planner.Parse(f.Plan); err != nil {

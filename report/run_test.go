@@ -35,6 +35,7 @@ func TestRunFile(t *testing.T) {
 		func(r *report.Run) { *r = report.Run{Title: "<b>"} },
 		func(r *report.Run) { r.Plan, r.Limits = nil, []int64{5, 0} },
 		func(r *report.Run) { r.Ran, r.Layers[1].Of = nil, 2 },
+		func(r *report.Run) { r.Ended = &report.Ended{How: "failed", Why: "a reason", Time: 5.5} },
 		func(r *report.Run) { *r = planPage(t, 3, 5).Run },
 	} {
 		want := page(t, 3, 5)

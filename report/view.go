@@ -24,6 +24,7 @@ type view struct {
 	Ran    *timeline   `json:"ran"`
 	Step   int64       `json:"step"`
 	Layers []layerView `json:"layers"`
+	Ended  *Ended      `json:"ended"` // nil is not known
 }
 
 // deviceView is a device and its worker.
@@ -48,11 +49,13 @@ type layerView struct {
 	Again        int `json:"again"`
 	MicroBatches int `json:"micro_batches"`
 	Runs         int `json:"runs"`
+	// Frozen says that nothing has to go back through the layer: it is run once and holds nothing.
+	Frozen bool `json:"frozen"`
 }
 
 // newView computes what the page shows.
 func newView(r Run) (view, error) {
-	v := view{Title: r.Title, Facts: r.Facts, Others: r.Others, Last: r.Last, Step: r.Step, Ran: (*timeline)(r.Ran)}
+	v := view{Title: r.Title, Facts: r.Facts, Others: r.Others, Last: r.Last, Step: r.Step, Ran: (*timeline)(r.Ran), Ended: r.Ended}
 	for _, l := range r.Layers {
 		v.Layers = append(v.Layers, layerView{Layer: l, Stage: -1})
 	}
@@ -160,7 +163,7 @@ func (v *view) placeLayers(p *planner.Plan) {
 				}
 				l := &v.Layers[next]
 				l.Stage, l.Device, l.Policy = i, p.Devices[s.Device].Name, string(s.Policy)
-				l.Again, l.MicroBatches, l.Runs = again, len(s.MicroBatches), runs
+				l.Again, l.MicroBatches, l.Runs, l.Frozen = again, len(s.MicroBatches), runs, unit < s.Prologue
 				next++
 			}
 			left -= min(n, left)

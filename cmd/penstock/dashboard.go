@@ -88,22 +88,6 @@ func (j *job) serveDashboard(_ context.Context, stderr io.Writer) error {
 	return err
 }
 
-// ended tells pages how the run ended.
-func (d *dashboard) ended(err error) {
-	if d.live == nil {
-		return
-	}
-	var stopped *interruptedError
-	switch {
-	case err == nil:
-		d.live.End("finished")
-	case errors.As(err, &stopped):
-		d.live.End("interrupted")
-	default:
-		d.live.End("failed")
-	}
-}
-
 // farewell is how long pages have to hear how the run ended.
 const farewell = 2 * time.Second
 

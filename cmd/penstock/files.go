@@ -86,14 +86,14 @@ func probeOut(cmd *cobra.Command, path string) error {
 	return probe("out", path)
 }
 
-// probe finds out whether the file that a flag names can be written. A folder that is not there is a
-// usage error.
+// probe finds out whether the file that a flag names can be written. A folder that is not there, what is no file
+// and what one may not write to are wrong input.
 func probe(flag, path string) error {
 	err := disk.Probe(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return badUsage("--%s %s cannot be written: there is no folder %s; make it first, or choose another path", flag, path, filepath.Dir(path))
 	}
-	return unwritable(flag, path, err)
+	return wrongInput(unwritable(flag, path, err))
 }
 
 // unwritable puts a flag to an error of writing to the path that it names.

@@ -147,7 +147,7 @@ func TestOutputsToDevices(t *testing.T) {
 	for _, args := range [][]string{
 		profiled("--out", pipe), {"remat", "solve", chain, "--limit", "30MiB", "--out", pipe}, with(small, "--steps", "1", "--trace", pipe),
 	} {
-		if r := command(t, args...); r.code != exitFailed || !strings.Contains(r.stderr, "cannot be written: not a regular file but a named pipe") {
+		if r := command(t, args...); r.code != exitUsage || !strings.Contains(r.stderr, "cannot be written: not a regular file but a named pipe") {
 			t.Errorf("%q: %+v", args, r)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"penstock.example/optim"
 	"penstock.example/pipe"
 	"penstock.example/profile"
+	"penstock.example/report"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -37,6 +38,7 @@ type job struct {
 	trace          stepTrace
 	measures       measures
 	dashboard      dashboard
+	kept           *report.Run  // what the page of the run shows, since a step was recorded
 	unsaved        bool         // saving failed
 	together       bool         // all processes of the group end here, and nobody waits
 	told           bool         // that measured times are uncertain

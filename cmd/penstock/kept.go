@@ -2,11 +2,13 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"penstock.example/metrics"
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/report"
@@ -28,6 +30,12 @@ func (j *job) keepRun(s train.StepInfo) error {
 	if predicted {
 		r.Planned = &planned
 	}
+	j.kept = &r
+	return j.keepForPage(r)
+}
+
+// keepForPage shows a run on the dashboard and keeps it for its page.
+func (j *job) keepForPage(r report.Run) error {
 	if j.dashboard.live != nil {
 		if err := j.dashboard.live.SetRun(r); err != nil {
 			return err
@@ -37,6 +45,38 @@ func (j *job) keepRun(s train.StepInfo) error {
 		return nil
 	}
 	return unwritable("out", j.out, r.WriteFile(filepath.Join(j.out, report.FileName)))
+}
+
+// keepEnd keeps how the run ended, and tells pages. What an earlier part of the run has kept stays where
+// this one has recorded no step. That it cannot be kept is no error beside that of the run.
+func (j *job) keepEnd(end error) error {
+	if j.member.Rank > 0 || j.out == "" && j.dashboard.live == nil {
+		return nil
+	}
+	ended := &report.Ended{How: "finished", Time: metrics.Seconds(time.Now())}
+	var stopped *interruptedError
+	if end != nil {
+		ended.How, ended.Why = "failed", message(end)
+	}
+	if errors.As(end, &stopped) {
+		ended.How = "interrupted"
+	}
+	if j.kept == nil {
+		r, err := report.ReadFile(filepath.Join(j.out, report.FileName))
+		if r.Last = j.last; j.from == nil || err != nil {
+			r = j.describeRun()
+		}
+		j.kept = &r
+	}
+	j.kept.Ended = ended
+	err := j.keepForPage(*j.kept)
+	if j.dashboard.live != nil {
+		j.dashboard.live.End(ended.How)
+	}
+	if end != nil {
+		return nil
+	}
+	return err
 }
 
 // describeRun is what is known of the run before its first step.
@@ -112,10 +152,15 @@ func describeLayers(model *nn.Sequential, on *pipe.Pipe) (out []report.Layer) {
 	for i, c := range on.Chains() {
 		at, end := first, first+len(stages[i].Layers)
 		for unit, n := range c.Units {
-			if k := unit - c.Prologue; k >= 0 && k < len(c.Later.Layers) && at < end {
+			if at >= end {
+				break
+			}
+			out[at].Of = min(n, end-at) // a loss that ends a unit is no layer of the model
+			if k := unit - c.Prologue; k < 0 {
+				out[at].Forward = c.PrologueTimes[unit] / 1e6
+			} else if k < len(c.Later.Layers) {
 				l := c.Later.Layers[k]
 				out[at].Forward, out[at].Backward, out[at].Saved = l.Forward/1e6, l.Backward/1e6, l.Saved
-				out[at].Of = min(n, end-at) // a loss that ends a unit is no layer of the model
 			}
 			at += n
 		}

@@ -49,6 +49,9 @@ run goes on; penstock train --dashboard shows the same page live.`,
 			if err := keepInputs(cmd.InOrStdin(), "out", out, inputs...); err != nil {
 				return err
 			}
+			if err := keepRun(from, out); err != nil {
+				return err
+			}
 			if err := probeOut(cmd, out); err != nil {
 				return err
 			}
@@ -82,6 +85,22 @@ run goes on; penstock train --dashboard shows the same page live.`,
 func isFile(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && !info.IsDir()
+}
+
+// keepRun refuses a page that would be, or replace, another file in the directory of a run.
+func keepRun(dir, out string) error {
+	run, err := os.Stat(dir)
+	if err != nil || !run.IsDir() || filepath.Ext(out) == ".html" {
+		return nil
+	}
+	for at := filepath.Dir(out); ; at = filepath.Dir(at) {
+		if info, err := os.Stat(at); err == nil && os.SameFile(info, run) {
+			return badUsage("--out %s is in the directory of the run, which has files of its own; want a name there that ends in .html, or another directory", out)
+		}
+		if at == filepath.Dir(at) {
+			return nil
+		}
+	}
 }
 
 // pageOf reads the page of a plan or a run.
@@ -118,14 +137,16 @@ func pageOfRun(dir string) (page report.Page, err error) {
 	page.Run, err = report.ReadFile(filepath.Join(dir, report.FileName))
 	noRun := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !noRun {
-		return page, err
+		return page, wrongInput(err)
 	}
 	page.History, err = metrics.Read(filepath.Join(dir, metrics.FileName))
 	switch noNumbers := errors.Is(err, fs.ErrNotExist); {
 	case noRun && noNumbers:
 		return page, badUsage("%s has neither %s nor %s; want the directory of a run, which penstock train --out has written, or a file of penstock plan --out", dir, report.FileName, metrics.FileName)
 	case err != nil && !noNumbers:
-		return page, err
+		return page, wrongInput(err)
+	case noRun && len(page.History.Steps) == 0:
+		return page, badUsage("%s has no step of a run yet, and there is nothing to show; want a run that has taken one", dir)
 	}
 	if noRun {
 		page.Run.Title = filepath.Base(dir)

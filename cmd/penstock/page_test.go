@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/metrics"
 	"penstock.example/report"
 )
 
@@ -162,6 +163,46 @@ func TestReportOfAPlan(t *testing.T) {
 	}
 }
 
+// A run keeps how it ended, also where it has recorded no step, and does not lose the step that an earlier part has
+// recorded. Layers that are frozen have the time of their forward.
+func TestRunsKeepHowTheyEnded(t *testing.T) {
+	dir := t.TempDir()
+	kept := func(out string) report.Run {
+		t.Helper()
+		run, err := report.ReadFile(filepath.Join(out, report.FileName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if run.Ended == nil || run.Ended.Time == 0 {
+			t.Fatalf("%s: ended %+v", out, run.Ended)
+		}
+		return run
+	}
+	failed, good := filepath.Join(dir, "failed"), filepath.Join(dir, "good")
+	if r := command(t, with(small, "--steps", "5", "--lr", "1e30", "--out", failed)...); r.code != exitFailed {
+		t.Fatalf("%+v", r)
+	}
+	if run := kept(failed); run.Ended.How != "failed" || !strings.HasPrefix(run.Ended.Why, "step 2: loss NaN") || run.Title != "mlp on synthetic" || run.Last != 5 {
+		t.Errorf("%+v: %+v", run.Ended, run)
+	}
+	must(t, "report", failed, "--out", filepath.Join(dir, "report.html"))
+	frozen := with(small, "--stages", "2", "--balance", "3,3", "--checkpoint", "optimal", "--train-only", "fc", "--out", good)
+	must(t, with(frozen, "--steps", "4")...)
+	first := kept(good)
+	if first.Ended.How != "finished" || first.Ended.Why != "" || first.Step != 3 {
+		t.Errorf("%+v: step %d", first.Ended, first.Step)
+	}
+	for i := 0; i < len(first.Layers); i += max(first.Layers[i].Of, 1) {
+		if l := first.Layers[i]; l.Forward <= 0 || (l.Backward > 0) != (l.Name == "fc") {
+			t.Errorf("%+v", l)
+		}
+	}
+	must(t, with(frozen, "--steps", "4", "--resume")...) // which has nothing left to do
+	if run := kept(good); run.Ended.How != "finished" || run.Ended.Time <= first.Ended.Time || run.Last != 4 || run.Step != 3 || run.Ran == nil {
+		t.Errorf("%+v: %+v", run.Ended, run)
+	}
+}
+
 // What is no run is refused, and no page is written over what it is made of.
 func TestReportRefuses(t *testing.T) {
 	dir := t.TempDir()
@@ -174,6 +215,15 @@ func TestReportRefuses(t *testing.T) {
 	if err := os.WriteFile(kept, []byte("{"), 0o666); err != nil {
 		t.Fatal(err)
 	}
+	damaged, begun := filepath.Join(dir, "damaged"), filepath.Join(dir, "begun")
+	for name, text := range map[string]string{damaged: "{\"step\":1,\"loss\":1}\n{\"step\":2,\n{\"step\":3,\"loss\":1}\n", begun: ""} {
+		if err := os.Mkdir(name, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(name, metrics.FileName), []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, tt := range []struct {
 		args []string
 		code int
@@ -183,7 +233,12 @@ func TestReportRefuses(t *testing.T) {
 		{[]string{"report", dir}, exitUsage, "--out is needed"},
 		{[]string{"report", dir, "--out", page}, exitUsage, "has neither run.json nor metrics.jsonl; want the directory of a run, which penstock train --out has written, or a file of penstock plan"},
 		{[]string{"report", filepath.Join(dir, "none"), "--out", page}, exitUsage, "has neither"},
-		{[]string{"report", broken, "--out", page}, exitFailed, kept},
+		{[]string{"report", broken, "--out", page}, exitUsage, kept},
+		{[]string{"report", damaged, "--out", page}, exitUsage, "metrics.jsonl: line 2: "},
+		{[]string{"report", begun, "--out", page}, exitUsage, "has no step of a run yet"},
+		{[]string{"report", broken, "--out", filepath.Join(broken, "config.toml")}, exitUsage, "is in the directory of the run"},
+		{[]string{"report", broken, "--out", filepath.Join(broken, "step-000001", "model.safetensors")}, exitUsage, "is in the directory of the run"},
+		{[]string{"report", broken, "--out", dir}, exitUsage, "cannot be written: not a regular file but a directory"},
 		{[]string{"report", broken, "--out", kept}, exitUsage, "would be overwritten"},
 		{[]string{"report", broken, "--out", filepath.Join(dir, "none", "page")}, exitUsage, "cannot be written: there is no folder"},
 	} {

@@ -179,7 +179,7 @@ func TestProfileRefuses(t *testing.T) {
 		{profiled("--format", "text"), exitUsage, []string{`"text"`, "table or json"}},
 		{profiled("--out", ""), exitUsage, []string{`--out ""`, "want a path"}},
 		{profiled("--out", "-", "--format", "table"), exitUsage, []string{"--out - and --format table"}},
-		{profiled("--out", dir), exitFailed, []string{"--out", "cannot be written: not a regular file but a directory"}},
+		{profiled("--out", dir), exitUsage, []string{"--out", "cannot be written: not a regular file but a directory"}},
 		{profiled("--out", filepath.Join(dir, "no", "chain.json")), exitUsage, []string{"--out", "cannot be written: there is no folder"}},
 	} {
 		t.Run(strings.Join(test.args[1:], " "), func(t *testing.T) {

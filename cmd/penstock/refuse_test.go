@@ -163,7 +163,7 @@ func TestRefuses(t *testing.T) {
 		{train("--out", filepath.Join(file, "run")), exitUsage, []string{"--out " + file, file + " is no directory"}},
 		{train("--out", "/proc/penstock"), exitFailed, []string{"/proc/penstock"}},
 		{train("--out", ""), exitUsage, []string{"--out"}},
-		{train("--trace", dir), exitFailed, []string{"cannot be written: not a regular file but a directory"}},
+		{train("--trace", dir), exitUsage, []string{"cannot be written: not a regular file but a directory"}},
 		{train("--trace", filepath.Join(dir, "nowhere", "t.json")), exitUsage, []string{"--trace", "there is no folder", "nowhere"}},
 		{train("--trace", ""), exitUsage, []string{"--trace"}},
 

@@ -96,7 +96,7 @@ func TestRematRefuses(t *testing.T) {
 		{solve("--limit", "1GiB", "--format", "xml"), exitUsage, []string{`"xml"`, "table or json"}},
 		{solve("--limit", "1GiB", "--out", ""), exitUsage, []string{"--out"}},
 		{solve("--limit", "1GiB", "--out", filepath.Join(dir, "no", "plan.json")), exitUsage, []string{"--out", "cannot be written: there is no folder"}},
-		{solve("--limit", "1GiB", "--out", dir), exitFailed, []string{"--out", "cannot be written: not a regular file but a directory"}},
+		{solve("--limit", "1GiB", "--out", dir), exitUsage, []string{"--out", "cannot be written: not a regular file but a directory"}},
 		{solve("--limit", "1MiB", "--out", out), exitFailed, []string{"no plan stays under 1.0 MiB", "the least is", "layer 5, f, in backward", "saved"}},
 		{[]string{"remat", "solve", missing, "--limit", "1GiB"}, exitUsage, []string{"missing.json", "no such file"}},
 		{[]string{"remat", "solve", broken, "--limit", "1GiB", "--out", out}, exitUsage, []string{"broken.json: chain, byte", "input_bytes: -5 bytes; want 0 or more"}},

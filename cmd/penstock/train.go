@@ -149,8 +149,7 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 		if !j.together {
 			j.tellGroup(err)
 		}
-		j.dashboard.ended(err)
-		err = errors.Join(err, j.close())
+		err = errors.Join(err, j.keepEnd(err), j.close())
 	}()
 
 	var show reporter

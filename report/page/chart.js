@@ -76,7 +76,8 @@ class Picture {
       }
     }, { passive: false });
     c.addEventListener("pointerdown", e => {
-      if (e.button !== 0 || e.pointerType === "touch") return;
+      if (e.pointerType === "touch") return this.hover(e.offsetX, e.offsetY, e);
+      if (e.button !== 0) return;
       drag = { x: e.offsetX, lo: this.view.lo, hi: this.view.hi, moved: false };
       c.setPointerCapture(e.pointerId);
     });
@@ -92,24 +93,31 @@ class Picture {
       if (drag && !drag.moved) this.click(e.offsetX, e.offsetY);
       drag = null;
     });
-    c.addEventListener("pointerleave", () => { this.leave(); tip.hide(); });
+    c.addEventListener("pointerleave", e => { if (e.pointerType !== "touch") { this.leave(); tip.hide(); } });
     c.addEventListener("dblclick", () => this.view.all());
   }
   hover() {}
   leave() {}
   click() {}
 
-  // axis draws the x axis below y.
+  // axis draws the x axis below y. All of its marks are in the unit of the last.
   axis(ctx, y, marks, format) {
     ctx.font = small; ctx.textAlign = "center"; ctx.textBaseline = "top"; ctx.fillStyle = theme.colour("muted");
     let end = -Infinity;
     for (const t of marks) {
-      const x = this.x(t), text = format(t), half = ctx.measureText(text).width / 2;
+      const x = this.x(t), text = format(t, marks.at(-1)), half = ctx.measureText(text).width / 2;
       if (x - half < end + 10 || x + half > this.right + 14 || x < this.left - 1) continue;
       ctx.fillText(text, x, y + 6);
       end = x + half;
     }
   }
+}
+
+// fitting is a text that is cut to a width.
+function fitting(ctx, text, width) {
+  if (ctx.measureText(text).width <= width) return text;
+  const n = firstWhere(text.length, k => ctx.measureText(text.slice(0, k + 1) + "…").width > width);
+  return text.slice(0, n) + "…";
 }
 
 const small = "11.5px system-ui, sans-serif";
@@ -135,7 +143,7 @@ const tip = {
 // --- curves ---
 
 // Chart draws series over an axis. Series are {name, x, y, stepped, faint, width, dash, colour}, with
-// ascending x; levels are {y, text, colour} lines across; marks {x, y, text} diamonds.
+// ascending x; levels are {y, text} limits, lines across; marks {x, y} diamonds.
 class Chart extends Picture {
   constructor(box, view, options) {
     super(box, view, options.label);
@@ -160,17 +168,18 @@ class Chart extends Picture {
     for (const l of this.levels) { hi = Math.max(hi, l.y); lo = Math.min(lo, l.y); }
     for (const m of this.marks) { hi = Math.max(hi, m.y); lo = Math.min(lo, m.y); }
     if (this.o.from !== undefined) lo = Math.min(lo, this.o.from);
-    if (this.o.to !== undefined) hi = Math.max(hi, this.o.to);
-    if (!(hi - lo > 1e-9 * Math.abs(hi))) { const d = Math.abs(hi) * 0.1 || 1; return isFinite(hi) ? [lo - d, hi + d] : [0, 1]; }
-    const room = (hi - lo) * 0.06;
-    return [this.o.from !== undefined && lo >= this.o.from ? this.o.from : lo - room, this.o.to !== undefined && hi <= this.o.to ? hi : hi + room];
+    if (!isFinite(hi)) return [0, 1];
+    const same = !(hi - lo > 1e-9 * Math.abs(hi)), room = same ? Math.abs(hi) * 0.1 || 1 : (hi - lo) * 0.06;
+    const [least, most] = this.o.within || [-Infinity, Infinity];
+    return [lo === this.o.from ? lo : Math.max(lo - room, least), Math.min(hi + room, most)];
   }
 
   draw(ctx, width, height) {
     const [lo, hi] = this.range(), bottom = height - 24, top = 8;
     const marks = ticks(lo, hi, Math.max(3, (bottom - top) / 30), this.o.base);
     ctx.font = small;
-    this.left = this.o.left ? this.o.left(width) : Math.ceil(Math.max(...marks.map(t => ctx.measureText(this.o.yText(t)).width))) + 12;
+    const text = t => this.o.yText(t, marks.at(-1));
+    this.left = this.o.left ? this.o.left(width) : Math.ceil(Math.max(...marks.map(t => ctx.measureText(text(t)).width))) + 12;
     this.right = width - 14;
     this.y = v => bottom - (v - lo) / (hi - lo) * (bottom - top);
     ctx.lineWidth = 1; ctx.strokeStyle = theme.colour("grid"); ctx.fillStyle = theme.colour("muted");
@@ -178,19 +187,17 @@ class Chart extends Picture {
     for (const t of marks) {
       const y = Math.round(this.y(t)) + 0.5;
       ctx.beginPath(); ctx.moveTo(this.left, y); ctx.lineTo(this.right, y); ctx.stroke();
-      ctx.fillText(this.o.yText(t), this.left - 7, y);
+      ctx.fillText(text(t), this.left - 7, y);
     }
-    this.axis(ctx, bottom, ticks(this.view.lo, this.view.hi, Math.max(2, (this.right - this.left) / 90), this.o.xBase), this.o.xTick || this.o.xText);
+    this.axis(ctx, bottom, ticks(this.view.lo, this.view.hi, Math.max(2, (this.right - this.left) / 90), this.o.xBase), this.o.xTick);
     ctx.save();
-    ctx.beginPath(); ctx.rect(this.left, 0, this.right - this.left + 1, height); ctx.clip();
+    ctx.beginPath(); ctx.rect(this.left - 4, 0, this.right - this.left + 8, height); ctx.clip(); // with room for half a point
     this.series.forEach((s, i) => this.line(ctx, s, i));
     for (const l of this.levels) {
       const y = Math.round(this.y(l.y)) + 0.5;
-      ctx.strokeStyle = l.colour || theme.colour("text"); ctx.lineWidth = 1.5; ctx.setLineDash(l.dash || [6, 4]);
+      ctx.strokeStyle = theme.colour("limit"); ctx.lineWidth = 1.5; ctx.setLineDash([6, 4]);
       ctx.beginPath(); ctx.moveTo(this.left, y); ctx.lineTo(this.right, y); ctx.stroke();
       ctx.setLineDash([]);
-      ctx.fillStyle = l.colour || theme.colour("text"); ctx.textAlign = "right"; ctx.textBaseline = y < 24 ? "top" : "bottom";
-      ctx.fillText(l.text, this.right - 4, y + (y < 24 ? 4 : -3));
     }
     for (const m of this.marks) diamond(ctx, this.x(m.x), this.y(m.y), 7);
     ctx.restore();
@@ -207,7 +214,7 @@ class Chart extends Picture {
     for (let i = from; i < n; i++) if (s.x[i] > this.view.hi) { end = i + 1; break; }
     ctx.beginPath();
     let before = null, shown = 0;
-    for (let i = from; i < end; i++) {
+    for (const i of this.drawn(s, from, end)) {
       if (s.y[i] === null) { before = null; continue; }
       const x = this.x(s.x[i]), y = this.y(s.y[i]);
       if (before === null) ctx.moveTo(x, y);
@@ -224,6 +231,25 @@ class Chart extends Picture {
         ctx.beginPath(); ctx.arc(this.x(s.x[i]), this.y(s.y[i]), 2.5, 0, 7); ctx.fill();
       }
     }
+  }
+
+  // drawn is the places of a series that are drawn: where many share a pixel's width, the lowest and the highest of
+  // them.
+  drawn(s, from, end) {
+    if (s.stepped || end - from < 3 * (this.right - this.left)) return Array.from({ length: end - from }, (_, k) => from + k);
+    const out = [];
+    let low = from, high = from, at;
+    for (let i = from; i <= end; i++) {
+      const x = i < end ? Math.round(this.x(s.x[i])) : NaN;
+      if (x === at) {
+        if (s.y[i] < s.y[low]) low = i;
+        if (s.y[i] > s.y[high]) high = i;
+        continue;
+      }
+      if (i > from) out.push(Math.min(low, high), Math.max(low, high));
+      low = high = i; at = x;
+    }
+    return out;
   }
 
   // nearest is the place of a series at, or before, a value of the axis; -1 is none.
@@ -266,20 +292,24 @@ class Chart extends Picture {
     const lines = this.series.map((s, i) => {
       const k = this.nearest(s, best);
       return k < 0 || s.y[k] === null || !s.stepped && s.x[k] !== best ? null
-        : { colour: s.colour || theme.series(i), text: `${s.name}: ${this.o.yText(s.y[k], true)}${s.note ? s.note(k) : ""}` };
+        : { colour: s.colour || theme.series(i), text: `${s.name}: ${this.o.yText(s.y[k])}${s.note ? s.note(k) : ""}` };
     }).filter(Boolean);
-    tip.show(clientX, clientY, this.o.xText(best, true), lines.length ? lines : ["nothing here"]);
+    if (!lines.length) lines.push("nothing here");
+    for (const l of this.levels) lines.push({ colour: theme.colour("limit"), text: l.text });
+    tip.show(clientX, clientY, this.o.xText(best), lines);
+    return [this.o.xText(best), ...lines.map(l => l.text || l)].join(". ");
   }
 
   key(e) {
     const s = this.series.find(s => s.x.length && !s.stepped) || this.series[0];
     if (!s || e.ctrlKey || e.metaKey || e.altKey) return;
-    const move = { ArrowLeft: -1, ArrowRight: 1 }[e.key];
+    const move = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[e.key];
     if (move) {
-      const k = this.at === undefined ? (move > 0 ? 0 : s.x.length - 1) : Math.max(0, Math.min(s.x.length - 1, this.nearest(s, this.at) + move));
+      const from = this.at === undefined ? (move > 0 ? -1 : s.x.length) : this.nearest(s, this.at);
+      const k = Math.max(0, Math.min(s.x.length - 1, from + move));
       this.view.show(s.x[k], s.x[k]);
       const r = this.canvas.getBoundingClientRect();
-      this.point(s.x[k], r.left + this.x(s.x[k]), r.top + 40);
+      byId("picked").textContent = this.point(s.x[k], r.left + this.x(s.x[k]), r.top + 40);
     } else if (e.key === "+" || e.key === "=") this.view.zoom(this.at === undefined ? (this.view.lo + this.view.hi) / 2 : this.at, 1.6);
     else if (e.key === "-") this.view.zoom(this.at === undefined ? (this.view.lo + this.view.hi) / 2 : this.at, 1 / 1.6);
     else if (e.key === "0") this.view.all();

@@ -17,21 +17,22 @@ function element(tag, properties, ...children) {
 function significant(x, digits) {
   if (x === null || x === undefined || !isFinite(x)) return "–";
   const size = Math.abs(x);
-  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return x.toExponential(digits - 1).replace("e+", "e");
+  if (size !== 0 && (size < 1e-4 || size >= 1e7)) return String(Number(x.toPrecision(digits)).toExponential()).replace("e+", "e");
   return String(Number(x.toPrecision(digits)));
 }
 
-function bytes(n) {
+// bytes is a number of bytes in words, in the unit of another where one is given, as on an axis.
+function bytes(n, like = n) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let k = 0;
-  while (Math.abs(n) >= 1024 && k < units.length - 1) { n /= 1024; k++; }
+  while (Math.abs(like) >= 1024 && k < units.length - 1) { n /= 1024; like /= 1024; k++; }
   return (k === 0 ? n : Number(n.toPrecision(n >= 100 ? 4 : 3))) + " " + units[k];
 }
 
-// duration is nanoseconds in words.
-function duration(ns) {
-  const size = Math.abs(ns);
-  if (size === 0) return "0";
+// duration is nanoseconds in words, in the unit of another duration where one is given.
+function duration(ns, like = ns) {
+  const size = Math.abs(like);
+  if (ns === 0) return "0";
   if (size >= 1e9) return significant(ns / 1e9, 4) + " s";
   if (size >= 1e6) return significant(ns / 1e6, 4) + " ms";
   if (size >= 1e3) return significant(ns / 1e3, 3) + " µs";
@@ -40,6 +41,7 @@ function duration(ns) {
 
 const percent = x => (100 * x).toFixed(Math.abs(x) < 0.0995 ? 1 : 0) + " %";
 const grouped = n => Number(n).toLocaleString("en-GB").replaceAll(",", "\u202f");
+const lower = s => s.charAt(0).toLowerCase() + s.slice(1);
 const capital = s => s.charAt(0).toUpperCase() + s.slice(1);
 const count = (n, what) => `${grouped(n)} ${what}${n === 1 ? "" : what.endsWith("ch") ? "es" : "s"}`;
 

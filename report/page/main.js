@@ -18,6 +18,16 @@ function legend(list, entries) {
   }));
 }
 
+// evenly lays boxes out in rows of about the same number, as many in a row as have the least width.
+function evenly(grid, least, gap) {
+  const lay = () => {
+    const most = Math.max(1, Math.floor((grid.clientWidth + gap) / (least + gap))), n = grid.children.length;
+    grid.style.setProperty("--columns", Math.ceil(n / Math.ceil(n / most)) || 1);
+  };
+  new ResizeObserver(lay).observe(grid);
+  new MutationObserver(lay).observe(grid, { childList: true });
+}
+
 // --- key figures ---
 
 function tile(name, value, note, share) {
@@ -86,9 +96,9 @@ const stepView = new View(0, 1);
 let timeline = null, memoryChart = null;
 
 const timesOf = {
-  predicted: "with the predicted time of each action",
-  median: "each action as long as the median of its kind took on its stage, transfers without time",
-  unit: "all actions equally long",
+  predicted: "each action takes the time that is predicted for it",
+  median: "each action takes the median time of its kind on its stage as it ran, and transfers none",
+  unit: "all actions are drawn equally long",
 };
 
 function step() {
@@ -96,22 +106,31 @@ function step() {
   byId("step").hidden = !planned && !ran;
   if (!planned && !ran) return;
   const blocks = [];
-  if (planned) blocks.push(new Block("As planned", timesOf[view.times], view.planned));
-  if (ran) blocks.push(new Block("As it ran", `step ${grouped(view.step)}, recorded`, view.ran));
-  for (const b of blocks) b.note = `${view.times === "unit" && b === blocks[0] ? "" : duration(b.length) + ", "}${b.note}`;
-  byId("step-title").textContent = "One step";
-  const idle = view.devices.map(d => d.ran_idle), meanOf = list => list.reduce((a, b) => a + b, 0) / list.length;
-  byId("step-note").textContent = ran && planned && view.times !== "unit"
-    ? `It ran ${duration(blocks[1].length)} where ${duration(blocks[0].length)} were planned; devices stood idle for ${percent(meanOf(idle))} of it on average. Both share one time axis.`
-    : view.times === "predicted" && planned ? `Planned to take ${duration(blocks[0].length)}; devices stand idle for ${percent(meanOf(view.devices.map(d => d.idle)))} of it on average.` : "What each device does when.";
+  if (planned) blocks.push(new Block("As planned", view.planned, view.times === "unit"));
+  if (ran) blocks.push(new Block("As it ran", view.ran, false));
+  byId("step-title").textContent = ran ? `Step ${grouped(view.step)}` : "One step";
+  const meanOf = of => percent(view.devices.reduce((sum, d) => sum + d[of], 0) / view.devices.length);
+  const notes = [];
+  if (ran && planned && view.times !== "unit") notes.push(`It took ${duration(blocks[1].length)} where ${duration(blocks[0].length)} were planned; devices stood idle for ${meanOf("ran_idle")} of it on average.`);
+  else if (ran) notes.push(`It took ${duration(blocks.at(-1).length)}; devices stood idle for ${meanOf("ran_idle")} of it on average.`);
+  else if (view.times !== "unit") notes.push(`Planned to take ${duration(blocks[0].length)}; devices stand idle for ${meanOf("idle")} of it on average.`);
+  if (planned && (ran || view.times === "unit")) notes.push(`As planned, ${timesOf[view.times]}.`);
+  byId("step-note").textContent = notes.join(" ").replaceAll(/(\d) (%|[mµ]?s\b)/g, "$1\u00a0$2");
   const there = new Set(blocks.flatMap(b => b.events.filter(e => e.letter !== "T" || e.end > e.start).map(e => e.letter)));
   legend(byId("kinds"), Object.entries(kinds).filter(([k]) => there.has(k)).map(([k, v]) => ({ name: `${capital(v.name)}${k.length === 1 && k !== "T" ? ` (${k})` : ""}`, colour: v.colour, hatched: k === "R" })));
   stepView.listeners = []; stepView.min = stepView.lo = 0;
   stepView.max = stepView.hi = Math.max(...blocks.map(b => b.length));
-  timeline = new Timeline(byId("timeline"), stepView, blocks, view.devices);
+  timeline = new Timeline(byId("timeline"), stepView, blocks, view.devices, stagesOf(view.layers || []));
   timeline.box.setAttribute("aria-label", `Timeline of a step: ${blocks.map(b => `${b.title.toLowerCase()}, ${count(b.events.length, "action")}, ${duration(b.length)}`).join("; ")}`);
   memoryOverStep(blocks.findLast(b => b.events.some(e => e.live)));
   devicesTable();
+}
+
+// stagesOf is the layers of each stage in words.
+function stagesOf(layers) {
+  const of = [];
+  for (const l of layers) if (l.stage >= 0) (of[l.stage] ||= []).push(l.name);
+  return of.map(names => names.length > 1 ? `${names[0]} to ${names.at(-1)}, ${count(names.length, "layer")}` : names[0]);
 }
 
 // memoryOverStep draws the bytes of each device over the step as it ran, or else as it was planned, on the
@@ -119,27 +138,35 @@ function step() {
 function memoryOverStep(ran) {
   for (const id of ["bytes", "bytes-title", "bytes-legend"]) byId(id).hidden = !ran;
   if (!ran) return;
-  byId("bytes-title").textContent = `Bytes on each device after each action, ${ran.title.charAt(0).toLowerCase() + ran.title.slice(1)}`;
+  byId("bytes-title").textContent = `Bytes on each device after each action, ${lower(ran.title)}`;
   memoryChart = new Chart(byId("bytes"), stepView, {
     label: "Bytes on each device over the step", height: 200, from: 0, base: 1024, left: Timeline.left,
-    yText: bytes, xText: (t, exact) => exact ? "At " + duration(t) : duration(t),
+    yText: bytes, xTick: duration, xText: t => "At " + duration(t),
   });
-  const levels = new Map(), series = [], names = [];
+  const series = [], names = [];
   view.devices.forEach((d, w) => {
     const mine = ran.events.filter(e => e.worker === w && (e.live || e.letter !== "RED")).sort((a, b) => a.end - b.end);
     const i = w % 8;
-    series.push({ name: d.name, x: mine.map(e => e.end), y: mine.map(e => e.live), stepped: true, until: ran.length, colour: undefined, dash: dashes[i], note: k => ` after ${mine[k].words.charAt(0).toLowerCase() + mine[k].words.slice(1)}` });
+    series.push({ name: d.name, x: mine.map(e => e.end), y: mine.map(e => e.live), stepped: true, until: ran.length, colour: undefined, dash: dashes[i], note: k => ` after ${lower(mine[k].words)}` });
     names.push({ name: d.name, colour: "series-" + i, line: true, dashed: i > 0 });
-    if (d.limit) levels.set(d.limit, (levels.get(d.limit) || []).concat(d.name));
   });
-  const lines = [...levels].map(([y, of]) => ({ y, text: `limit ${bytes(y)}${levels.size > 1 ? " of " + of.join(", ") : ""}`, get colour() { return theme.colour("limit"); } }));
-  legend(byId("bytes-legend"), names);
+  const lines = limits();
+  legend(byId("bytes-legend"), [...names, ...lines.map(asLegend)]);
   memoryChart.set(series, lines);
 }
 
+// limits are the limits of the devices, those that several share once, as levels of a chart.
+function limits() {
+  const of = new Map();
+  for (const d of view.devices || []) if (d.limit) of.set(d.limit, (of.get(d.limit) || []).concat(d.name));
+  return [...of].map(([y, names]) => ({ y, text: `limit ${bytes(y)}${of.size > 1 ? " of " + names.join(", ") : ""}` }));
+}
+
+const asLegend = limit => ({ name: limit.text, colour: "limit", line: true, dashed: true });
+
 function devicesTable() {
   const columns = [
-    { title: "Device", value: d => d.name },
+    { title: "Device", head: true, value: d => d.name },
     { title: "Stages", value: d => (d.stages || []).join(", "), number: true },
     { title: "Idle", note: "share of the step as it ran", number: true, value: d => d.ran_idle, cell: d => bar(percent(d.ran_idle), d.ran_idle, "idle"), only: view.ran },
     { title: "Idle, planned", number: true, value: d => d.idle, cell: d => bar(percent(d.idle), d.idle, "idle") },
@@ -162,7 +189,7 @@ const curves = [
     const validated = tested("validation", history.validations, TESTLOSS, 1);
     return [...both(validated.length ? "training" : "loss", s => s[LOSS], 0), ...validated];
   } },
-  { id: "accuracy", name: "Accuracy", text: x => (100 * x).toFixed(1) + " %", series: () =>
+  { id: "accuracy", name: "Accuracy", within: [0, 1], text: x => (100 * x).toFixed(1) + " %", series: () =>
     [...tested("validation", history.validations, ACCURACY, 1), ...tested("test", history.tests, ACCURACY, 2)] },
   { id: "mse", name: "Mean squared error", text: x => significant(x, 4), series: () =>
     [...tested("validation", history.validations, MSE, 1), ...tested("test", history.tests, MSE, 2)] },
@@ -206,22 +233,23 @@ function numbers() {
   numbersView.limit(n ? history.steps[0][STEP] : Math.min(...all.map(list => list[0][STEP])), Math.max(...all.map(list => list.at(-1)[STEP])));
   for (const c of curves) {
     const series = c.series();
-    if (!series.length) continue;
+    if (!series.some(s => s.x.length > 1)) continue; // the tiles show a single number
     if (!c.chart) {
       const box = element("div", { className: "canvas-box" });
       c.legend = element("ul", { className: "legend" });
       c.figure = element("figure", {}, element("figcaption", { textContent: c.name }), box, c.legend);
       c.chart = new Chart(box, numbersView, { label: c.name + " over steps", from: c.from, base: c.base, yText: c.text, together: charts,
-        xText: (t, exact) => exact ? "Step " + grouped(Math.round(t)) : Number.isInteger(t) ? grouped(t) : "" });
+        left: () => 62, within: c.within, xTick: t => Number.isInteger(t) ? grouped(t) : "", xText: t => "Step " + grouped(Math.round(t)) });
       charts.push(c.chart);
       byId("charts").replaceChildren(...curves.filter(k => k.figure).map(k => k.figure));
     }
-    const limit = c.id === "peaks" && view.devices ? Math.max(0, ...view.devices.map(d => d.limit || 0)) : 0;
+    const levels = c.id === "peaks" ? limits() : [];
     for (const s of series) s.colour = theme.series(s.hue);
     const named = series.filter(s => !s.faint);
-    c.legend.hidden = named.length < 2;
-    legend(c.legend, named.length < 2 ? [] : named.map(s => ({ name: s.name, colour: "series-" + s.hue, line: true, dashed: s.dash && s.dash.length > 0 })));
-    c.chart.set(series, limit ? [{ y: limit, text: `limit ${bytes(limit)}`, get colour() { return theme.colour("limit"); } }] : []);
+    const names = [...named.map(s => ({ name: s.name, colour: "series-" + s.hue, line: true, dashed: s.dash && s.dash.length > 0 })), ...levels.map(asLegend)];
+    c.legend.hidden = names.length < 2;
+    legend(c.legend, c.legend.hidden ? [] : names);
+    c.chart.set(series, levels);
   }
 }
 
@@ -240,7 +268,7 @@ function memory() {
     const box = element("div", { className: "canvas-box" });
     const title = c.title;
     const chart = new Chart(box, new View(Math.max(0, lo - room), hi + room), { label: title + ": time over memory", height: 230, base: undefined, xBase: 1024,
-      yText: duration, xText: (b, exact) => exact ? `Within ${bytes(b)}` : bytes(b) });
+      yText: duration, xTick: bytes, xText: b => `Within ${bytes(b)}` });
     chart.set([{ name: "fastest plan", x, y, stepped: true, note: k => ` (${percent(c.best[k].us / c.once - 1)} more than without recomputation)` }], [],
       chosen.map(p => ({ x: p.bytes, y: p.us * 1000 })));
     const of = chosen.length ? `This plan: ${chosen.map(p => `${duration(p.us * 1000)} within ${bytes(p.bytes)}`).join("; ")}.` : "";
@@ -255,7 +283,7 @@ function others() {
   byId("others").hidden = !rows.length;
   const most = Math.max(...rows.map(o => o.step || 0));
   new Table(byId("other-table"), [
-    { title: "Schedule", value: o => o.schedule },
+    { title: "Schedule", head: true, value: o => o.schedule },
     { title: "Micro-batches", number: true, value: o => o.micro_batches || 0, cell: o => o.micro_batches ? grouped(o.micro_batches) : "–" },
     { title: "Step", number: true, value: o => o.step || 0, cell: o => o.step ? bar(duration(o.step * 1e9), o.step / most, o.lost ? "idle" : "series-2") : "–" },
     { title: "None below", note: "no plan of the schedule takes less", number: true, value: o => o.bound || 0, cell: o => o.bound ? duration(o.bound * 1e9) : "–" },
@@ -280,26 +308,27 @@ function layers() {
     + (measured ? " Times and bytes are of one micro-batch." : " Their costs were not measured, as nothing in this run asked for it.");
   const columns = [
     { title: "#", value: l => l.i, number: true, minor: true },
-    { title: "Layer", wide: true, value: l => l.name, cell: l => element("code", { textContent: l.name }) },
+    { title: "Layer", head: true, value: l => l.name, cell: l => element("code", { textContent: l.name }) },
     { title: "Kind", value: l => l.type || "" },
     { title: "Stage", value: l => l.stage, number: true, cell: l => l.stage < 0 ? "–" : String(l.stage) },
     { title: "Device", value: l => l.device || "" },
-    { title: "Parameters", value: l => l.parameters, number: true, cell: l => l.parameters ? bytes(l.parameters) : "–" },
   ];
+  if (rows.some(l => l.stage >= 0)) {
+    columns.push({ title: "Plan", wide: true, value: l => l.frozen ? -1 : l.again / (l.micro_batches || 1), cell: l => {
+      if (l.stage < 0) return "–";
+      if (l.frozen) return element("span", { className: "badge again", textContent: "frozen", title: "runs once and holds nothing: nothing before it is trained" });
+      if (!l.again) return element("span", { className: "badge kept", textContent: "kept" });
+      const of = l.again === l.micro_batches ? "" : ` in ${l.again} of ${l.micro_batches}`;
+      return element("span", { className: "badge again", textContent: "recomputed" + of, title: `runs ${l.runs} times for ${count(l.micro_batches, "micro-batch")}` });
+    } });
+  }
+  columns.push({ title: "Parameters", value: l => l.parameters, number: true, cell: l => l.parameters ? bytes(l.parameters) : "–" });
   if (measured) {
     const joined = l => l.of > 1 ? ` for ${l.of}` : "";
     columns.push(
       { title: "Forward", value: l => l.forward, number: true, cell: l => l.forward ? bar(duration(l.forward * 1e9) + joined(l), l.forward / most, "forward") : "–" },
       { title: "Backward", value: l => l.backward, number: true, cell: l => l.backward ? bar(duration(l.backward * 1e9) + joined(l), l.backward / most, "backward") : "–" },
       { title: "Saved", note: "bytes held from forward to backward", value: l => l.saved, number: true, cell: l => l.saved ? bar(bytes(l.saved) + joined(l), l.saved / mostSaved, "weight") : "–" });
-  }
-  if (rows.some(l => l.stage >= 0)) {
-    columns.push({ title: "Plan", wide: true, value: l => l.again / (l.micro_batches || 1), cell: l => {
-      if (l.stage < 0) return "–";
-      if (!l.again) return element("span", { className: "badge kept", textContent: "kept" });
-      const of = l.again === l.micro_batches ? "" : ` in ${l.again} of ${l.micro_batches}`;
-      return element("span", { className: "badge again", textContent: "recomputed" + of, title: `runs ${l.runs} times for ${count(l.micro_batches, "micro-batch")}` });
-    } });
   }
   layerTable = new Table(byId("layer-table"), columns, "Layers of the model");
   layerTable.set(rows);
@@ -329,15 +358,22 @@ function heading() {
     parts.push(`last step on ${at.toLocaleDateString("en-GB", { day: "numeric", month: "long", year: "numeric" })} at ${at.toLocaleTimeString("en-GB")}`);
   }
   byId("status").textContent = parts.join(" · ");
+  const ended = view.ended && !(n && history.steps.at(-1)[TIME] > view.ended.time) ? view.ended : null; // a run may have gone on since
+  if (ended && !data.live) say(ended.how, ended.how);
+  byId("ended").hidden = !ended || !ended.why;
+  byId("ended").textContent = ended && ended.why ? `The run ${ended.how === "failed" ? "failed" : "was interrupted"}: ${ended.why.replace(/^interrupted /, "")}` : "";
+}
+
+// say says how the run stands.
+function say(text, state) {
+  const live = byId("live");
+  live.hidden = false; live.textContent = text; live.dataset.state = state;
 }
 
 function everything() { heading(); tiles(); step(); numbers(); memory(); others(); layers(); }
 
 // Live: further events come from the program that trains.
 function listen() {
-  const live = byId("live");
-  live.hidden = false;
-  const say = (text, state) => { live.textContent = text; live.dataset.state = state; };
   say("connecting", "waiting");
   const at = [history.steps, history.tests, history.validations].map(list => list.length ? list.at(-1)[STEP] : 0);
   const source = new EventSource(`${data.live}?after=${at.join(".")}.${data.edition}`);
@@ -351,10 +387,13 @@ function listen() {
     heading(); tiles(); numbers();
   });
   source.addEventListener("run", e => { view = JSON.parse(e.data); everything(); });
-  source.addEventListener("end", e => { say(JSON.parse(e.data), "off"); source.close(); });
+  source.addEventListener("end", e => { say(JSON.parse(e.data), JSON.parse(e.data)); source.close(); });
 }
 
 theme.start();
+evenly(byId("tiles"), 162, 12);
+evenly(byId("charts"), 360, 28);
+evenly(byId("memory-charts"), 360, 28);
 everything();
 byId("zoom-in").addEventListener("click", () => stepView.zoom((stepView.lo + stepView.hi) / 2, 1.6));
 byId("zoom-out").addEventListener("click", () => stepView.zoom((stepView.lo + stepView.hi) / 2, 1 / 1.6));

@@ -1,7 +1,8 @@
 // --- tables ---
 
-// Table fills a table from columns {title, note, value, cell, number, sort, wide, minor} and rows, which its
-// headers sort. On a narrow page a row is a list: wide columns have a line of their own, minor ones are left out.
+// Table fills a table from columns {title, note, value, cell, number, sort, head, wide, minor} and rows, which its
+// headers sort. On a narrow page a row is a list below its head: wide columns have a line of their own, minor ones are
+// left out.
 class Table {
   constructor(table, columns, caption) {
     this.table = table; this.columns = columns; this.sorted = -1; this.down = false; this.caption = caption;
@@ -35,7 +36,7 @@ class Table {
     for (const row of rows) {
       const tr = element("tr");
       this.columns.forEach((c, i) => {
-        const td = element(i === 0 ? "th" : "td", { className: [c.number && "number", c.wide && "wide", c.minor && "minor"].filter(Boolean).join(" ") });
+        const td = element(i === 0 ? "th" : "td", { className: [c.number && "number", c.wide && "wide", c.minor && "minor", c.head && "head"].filter(Boolean).join(" ") });
         if (i === 0) td.scope = "row";
         td.dataset.title = c.title; // which a narrow page shows beside it
         const content = c.cell ? c.cell(row) : c.value(row);

@@ -27,10 +27,10 @@ function decode([worker, code, start, end, live]) {
 }
 
 // Block is a timeline made ready: by worker its computations, transfers and reductions, by time from
-// its first event.
+// its first event. One that is untimed has actions of one length.
 class Block {
-  constructor(title, note, timeline) {
-    this.title = title; this.note = note;
+  constructor(title, timeline, untimed) {
+    this.title = title; this.untimed = untimed;
     this.events = timeline.events.map(decode);
     const first = this.events.reduce((t, e) => Math.min(t, e.start), Infinity);
     for (const e of this.events) { e.start -= first; e.end -= first; e.block = this; }
@@ -51,9 +51,10 @@ class Block {
 }
 
 class Timeline extends Picture {
-  constructor(box, view, blocks, devices) {
-    super(box, view, "The actions of each worker over the time of a step");
-    this.blocks = blocks; this.devices = devices;
+  // stages are the layers of each stage, in words.
+  constructor(box, view, blocks, devices, stages) {
+    super(box, view, "The actions of each device over the time of a step");
+    this.blocks = blocks; this.devices = devices; this.stages = stages;
     this.lane = Math.max(...blocks.map(b => b.lanes.length)) > 16 ? 18 : 28;
     this.canvas.removeAttribute("role");
     box.onkeydown = e => this.key(e);
@@ -83,18 +84,18 @@ class Timeline extends Picture {
       if (x < this.left || x > this.right) continue;
       ctx.beginPath(); ctx.moveTo(x, 20); ctx.lineTo(x, height - 22); ctx.stroke();
     }
-    this.axis(ctx, height - 26, marks, t => duration(t));
+    this.axis(ctx, height - 26, marks, duration);
     for (const row of rows) {
       if (row.worker === 0) {
         ctx.font = "600 12.5px system-ui, sans-serif"; ctx.textAlign = "left"; ctx.textBaseline = "alphabetic"; ctx.fillStyle = theme.colour("text");
         ctx.fillText(row.block.title, 0, row.y - 8);
         const at = ctx.measureText(row.block.title).width + 10;
         ctx.font = small; ctx.fillStyle = theme.colour("muted");
-        ctx.fillText(row.block.note, at, row.y - 8, Math.max(60, width - at));
+        if (!row.block.untimed) ctx.fillText(duration(row.block.length), at, row.y - 8);
       }
       ctx.font = small; ctx.textAlign = "left"; ctx.textBaseline = "middle"; ctx.fillStyle = theme.colour("text");
       const d = this.devices[row.worker];
-      ctx.fillText(d ? d.name : `worker ${row.worker}`, 0, row.y + h / 2, this.left - 10);
+      ctx.fillText(fitting(ctx, d ? d.name : `worker ${row.worker}`, this.left - 10), 0, row.y + h / 2);
       ctx.fillStyle = theme.colour("lane");
       ctx.fillRect(this.left, row.y, this.right - this.left, h);
     }
@@ -185,15 +186,30 @@ class Timeline extends Picture {
   hover(x, y, e) {
     const over = this.find(x, y);
     if (over !== this.over) { this.over = over; this.redraw(); }
-    if (over) tip.show(e.clientX, e.clientY, over.words, this.lines(over)); else tip.hide();
+    const idle = over ? null : this.idle(x, y);
+    if (over) tip.show(e.clientX, e.clientY, over.words, this.lines(over));
+    else if (idle) tip.show(e.clientX, e.clientY, "Idle", idle);
+    else tip.hide();
     this.canvas.style.cursor = over ? "pointer" : "default";
+  }
+  // idle says of a point between actions how long the device does nothing, and what it does next.
+  idle(x, y) {
+    const row = this.rows().find(r => y >= r.y && y <= r.y + this.lane), t = this.value(x);
+    if (!row || x < this.left || x > this.right) return null;
+    const list = row.lane.main, i = firstWhere(list.length, k => list[k].end >= t);
+    const from = i > 0 ? list[i - 1].end : 0, to = i < list.length ? list[i].start : row.block.length;
+    return [this.on(row.block, row.worker), `for ${duration(to - from)}, from ${duration(from)} to ${duration(to)}`,
+      i < list.length ? "Next: " + lower(list[i].words) : "Nothing more in this step"];
+  }
+  on(block, worker) {
+    const d = this.devices[worker];
+    return `${block.title}, on ${d ? d.name : "worker " + worker}`;
   }
   leave() { if (this.over) { this.over = null; this.redraw(); } }
   click(x, y) { this.pick(this.find(x, y)); this.box.focus({ preventScroll: true }); }
 
   lines(e) {
-    const d = this.devices[e.worker];
-    const out = [`${e.block.title}, on ${d ? d.name : "worker " + e.worker}`, `from ${duration(e.start)} to ${duration(e.end)}: ${duration(e.end - e.start)}`];
+    const out = [this.on(e.block, e.worker), `from ${duration(e.start)} to ${duration(e.end)}: ${duration(e.end - e.start)}`];
     const other = this.counterpart(e);
     if (other) {
       const [ran, planned] = e.block === this.blocks[0] ? [other, e] : [e, other];
@@ -201,6 +217,7 @@ class Timeline extends Picture {
       out.push(`planned ${duration(planned.end - planned.start)}, ran ${duration(ran.end - ran.start)}; ended ${duration(Math.abs(late))} ${late < 0 ? "earlier" : "later"} than planned`);
     }
     if (e.live) out.push(`${bytes(e.live)} on the device afterwards`);
+    if (this.stages[e.stage]) out.push(`stage ${e.stage}: ${this.stages[e.stage]}`);
     return out;
   }
 
