@@ -3,8 +3,10 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -65,6 +67,43 @@ func TestPlanForAMachine(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("explain lacks %q:\n%s", want, text)
 		}
+	}
+}
+
+// What sets time and memory is data as well: the same as the table says, beside the plan itself.
+func TestPlanExplainAsJSON(t *testing.T) {
+	chain := chainFile(t)
+	explain := func(args ...string) (e planExplanation) {
+		t.Helper()
+		decode(t, must(t, with([]string{"plan", "explain", chain, "--stages", "2", "--chunks", "4", "--schedule", "1f1b", "--format", "json"}, args...)...).stdout, &e)
+		return e
+	}
+	free := explain()
+	if plan := planLine(t, chain, "--stages", "2", "--chunks", "4", "--schedule", "1f1b"); !reflect.DeepEqual(free.searchLine, plan) {
+		t.Errorf("explained: %+v, planned: %+v", free.searchLine, plan)
+	}
+	// 9000 us a stage, of which each layer has a third, and the loss on the second.
+	if d := free.Time; d.Device != 1 || d.Name != "device 1" || d.Busy != 4*9100/free.Step || len(d.Layers) != 3 || d.Layers[0].Unit < 3 ||
+		d.Layers[0].Name != string('a'+rune(d.Layers[0].Unit)) || math.Abs(d.Layers[0].Part-1./3) > 0.01 {
+		t.Errorf("time: %+v", d)
+	}
+	if d := free.Memory; d.Peak != slices.Max(free.Peak) || d.Peak != free.Peak[d.Device] || d.Limit != 0 || len(d.Layers) != 3 {
+		t.Errorf("memory: %+v", d)
+	}
+	if len(free.Gains) != 1 || free.Gains[0].What != "one more device" || free.Gains[0].Part != 1-free.Gains[0].Step/free.Step || free.Gains[0].Part < 0.1 {
+		t.Errorf("without a limit and with free links: %+v", free.Gains)
+	}
+	limit := slices.Max(free.Peak) * 3 / 4
+	short := explain("--memory-limit", fmt.Sprint(limit), "--bandwidth", "1GB/s")
+	var what []string
+	for _, g := range short.Gains {
+		what = append(what, g.What)
+		if g.Step > short.Step || g.Part < 0 {
+			t.Errorf("%+v of %v us", g, short.Step)
+		}
+	}
+	if !slices.Equal(what, []string{"one more device", "10 % more bytes", "twice the bandwidth"}) || short.Memory.Limit != limit || short.Memory.Peak > limit {
+		t.Errorf("under %d bytes: gains of %q, %+v", limit, what, short.Memory)
 	}
 }
 
