@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+
+	"penstock.example/internal/launch"
 )
 
 // listenOn is the address of this machine that rank 0 listens on: that of the interface if there is
@@ -37,8 +39,8 @@ func ownAddress(ctx context.Context, c Config) (net.IP, error) {
 	}
 	for _, a := range all {
 		for _, m := range mine {
-			if n, ok := m.(*net.IPNet); ok && (n.IP.Equal(a.IP) || a.IP.IsLoopback() && n.Contains(a.IP)) {
-				return a.IP, nil
+			if n, ok := m.(*net.IPNet); ok && (n.IP.Equal(a) || a.IsLoopback() && n.Contains(a)) {
+				return a, nil
 			}
 		}
 	}
@@ -46,28 +48,19 @@ func ownAddress(ctx context.Context, c Config) (net.IP, error) {
 }
 
 // addressesOf waits until rank 0's host has addresses.
-func addressesOf(ctx context.Context, c Config, host string) ([]net.IPAddr, error) {
+func addressesOf(ctx context.Context, c Config, host string) ([]net.IP, error) {
 	defer whenLong(func() {
 		c.log().Info("group: rank 0 looks up its address, for which there is no such host yet", "at", c.Address, "for", c.Timeout)
 	})()
-	var last error
-	for {
-		all, err := net.DefaultResolver.LookupIPAddr(ctx, host)
-		if err == nil {
-			return all, nil
-		}
-		if last == nil || ctx.Err() == nil { // a search that the end of the time has cut short says less
-			last = err
-		}
-		if sleep(ctx, lookAgain) {
-			continue
-		}
-		why := context.Cause(ctx)
-		if why == errTimeout {
-			return nil, fmt.Errorf("group: the host where rank 0 is to be has no address within %v: %w; want an address or a name of rank 0's machine (MASTER_ADDR or --rendezvous), or more time (--join-timeout)", c.Timeout, last)
-		}
-		return nil, fmt.Errorf("group: the host where rank 0 is to be has no address: %w; last: %w", why, last)
+	all, last := launch.LookUp(ctx, host)
+	if last == nil {
+		return all, nil
 	}
+	why := context.Cause(ctx)
+	if why == errTimeout {
+		return nil, fmt.Errorf("group: the host where rank 0 is to be has no address within %v: %w; want an address or a name of rank 0's machine (MASTER_ADDR or --rendezvous), or more time (--join-timeout)", c.Timeout, last)
+	}
+	return nil, fmt.Errorf("group: the host where rank 0 is to be has no address: %w; last: %w", why, last)
 }
 
 // addressOf is an address of an interface, of IPv4 if it has one.

@@ -204,13 +204,6 @@ func (c *Ctx) ownAll(handles []shim.Handle) []*Tensor {
 // found caches operators called by name.
 var found sync.Map // name -> *operator
 
-// Has says whether the linked libtorch has an operator, such as name "aten::add" with overload
-// "Tensor".
-func Has(name, overload string) bool {
-	_, _, _, _, err := shim.Find(name, overload)
-	return err == nil
-}
-
 // Schema returns the schema of an operator in the linked libtorch, or an error if there is none.
 func Schema(name, overload string) (string, error) {
 	_, _, _, schema, err := shim.Find(name, overload)

@@ -113,21 +113,31 @@ func (n Nodes) lookUp(ctx context.Context, host string, say func(text string)) (
 		say(fmt.Sprintf("the launcher of node 0 is to listen at %s: no such host yet; looking it up for %v", n.Address, n.Timeout))
 	})
 	defer slow.Stop()
+	ips, err := LookUp(waiting, host)
+	switch {
+	case err == nil:
+		return ips, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	}
+	return nil, fmt.Errorf("launch: node 0 finds no address to listen at for %s within %v: %w; want --rendezvous with an address or a name of the first machine, or more time (--join-timeout)", n.Address, n.Timeout, err)
+}
+
+// LookUp waits until a host has addresses. When ctx ends first it returns the error of the last search that ctx
+// has not cut short.
+func LookUp(ctx context.Context, host string) ([]net.IP, error) {
 	var last error
 	for {
-		ips, err := net.DefaultResolver.LookupIP(waiting, "ip", host)
+		ips, err := net.DefaultResolver.LookupIP(ctx, "ip", host)
 		if err == nil {
 			return ips, nil
 		}
-		if last == nil || waiting.Err() == nil { // a search that the end of the time has cut short says less
+		if last == nil || ctx.Err() == nil {
 			last = err
 		}
 		select {
-		case <-waiting.Done():
-			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
-			}
-			return nil, fmt.Errorf("launch: node 0 finds no address to listen at for %s within %v: %w; want --rendezvous with an address or a name of the first machine, or more time (--join-timeout)", n.Address, n.Timeout, last)
+		case <-ctx.Done():
+			return nil, last
 		case <-time.After(lookAgain):
 		}
 	}
