@@ -150,6 +150,8 @@ class Chart extends Picture {
     this.o = options;
     this.series = []; this.levels = []; this.marks = [];
     box.tabIndex = 0;
+    box.setAttribute("role", "application"); box.setAttribute("aria-roledescription", "chart"); box.setAttribute("aria-label", options.label);
+    this.canvas.removeAttribute("role"); this.canvas.removeAttribute("aria-label");
     box.addEventListener("keydown", e => this.key(e));
     box.addEventListener("blur", () => { this.leave(); tip.hide(); });
   }
