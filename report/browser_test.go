@@ -567,8 +567,8 @@ func TestDarkAndLight(t *testing.T) {
 	p.until(background, light)
 }
 
-// What is written into pictures is as wide as it is, limits are named beside them, an accuracy of 100 % is the top of
-// its axis, and no box is alone in a row below one of several.
+// What is written into pictures is as wide as it is, limits are named beside them, an accuracy of
+// 100 % is the top of its axis, and no box is alone in a row below one of several.
 func TestPicturesAreReadable(t *testing.T) {
 	content := page(t, 4, 8)
 	content.History = validated(400, 4, false)

@@ -86,8 +86,8 @@ func probeOut(cmd *cobra.Command, path string) error {
 	return probe("out", path)
 }
 
-// probe finds out whether the file that a flag names can be written. A folder that is not there, what is no file
-// and what one may not write to are wrong input.
+// probe finds out whether the file that a flag names can be written. A folder that is not there,
+// what is no file and what one may not write to are wrong input.
 func probe(flag, path string) error {
 	err := disk.Probe(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -47,8 +47,8 @@ func (j *job) keepForPage(r report.Run) error {
 	return unwritable("out", j.out, r.WriteFile(filepath.Join(j.out, report.FileName)))
 }
 
-// keepEnd keeps how the run ended, and tells pages. What an earlier part of the run has kept stays where
-// this one has recorded no step. That it cannot be kept is no error beside that of the run.
+// keepEnd keeps how the run ended, and tells pages. What an earlier part of the run has kept stays
+// where this one has recorded no step. That it cannot be kept is no error beside that of the run.
 func (j *job) keepEnd(end error) error {
 	if j.member.Rank > 0 || j.out == "" && j.dashboard.live == nil {
 		return nil

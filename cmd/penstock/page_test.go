@@ -163,8 +163,8 @@ func TestReportOfAPlan(t *testing.T) {
 	}
 }
 
-// A run keeps how it ended, also where it has recorded no step, and does not lose the step that an earlier part has
-// recorded. Layers that are frozen have the time of their forward.
+// A run keeps how it ended, also where it has recorded no step, and does not lose the step that an
+// earlier part has recorded. Layers that are frozen have the time of their forward.
 func TestRunsKeepHowTheyEnded(t *testing.T) {
 	dir := t.TempDir()
 	kept := func(out string) report.Run {

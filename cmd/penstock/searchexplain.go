@@ -106,8 +106,8 @@ type shareLine struct {
 	Part float64 `json:"part"` // of what all units of the device take
 }
 
-// gainLine is what the step would take with more of something. What cannot be had more of, as of bytes without a
-// limit, has none.
+// gainLine is what the step would take with more of something. What cannot be had more of, as of
+// bytes without a limit, has none.
 type gainLine struct {
 	What string  `json:"what"` // "one more device", "10 % more bytes", "twice the bandwidth"
 	Step float64 `json:"step_us"`

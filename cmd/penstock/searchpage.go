@@ -69,7 +69,7 @@ func (j *searchJob) facts(r *search.Result) []report.Fact {
 		balance, unit = j.model.layers(p.Balance), "layers"
 	}
 	step := micros(us(p.Step)) + "; " + bound
-	if took := p.Timeline.Makespan(); took != p.Step { // the step itself has another program than what was searched
+	if took := p.Timeline.Makespan(); took != p.Step { // it has another program than was searched
 		step = fmt.Sprintf("%s, where the search has counted %s", micros(us(took)), step)
 	}
 	facts := []report.Fact{

@@ -123,8 +123,8 @@ func (n Nodes) lookUp(ctx context.Context, host string, say func(text string)) (
 	return nil, fmt.Errorf("launch: node 0 finds no address to listen at for %s within %v: %w; want --rendezvous with an address or a name of the first machine, or more time (--join-timeout)", n.Address, n.Timeout, err)
 }
 
-// LookUp waits until a host has addresses. When ctx ends first it returns the error of the last search that ctx
-// has not cut short.
+// LookUp waits until a host has addresses. When ctx ends first it returns the error of the last
+// search that ctx has not cut short.
 func LookUp(ctx context.Context, host string) ([]net.IP, error) {
 	var last error
 	for {
