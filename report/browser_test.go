@@ -713,9 +713,15 @@ func TestLiveUpdates(t *testing.T) {
 	live.Step(past.Steps[60])
 	p.until(steps, "61")
 	another.until(steps, "61")
-	live.End("finished")
-	p.until(`document.getElementById("live").textContent`, "finished")
-	another.until(`document.getElementById("live").textContent`, "finished")
+	run.Ended = &report.Ended{How: "failed", Why: "step 62: loss NaN", Time: past.Steps[60].Time + 1}
+	if err := live.SetRun(run); err != nil {
+		t.Fatal(err)
+	}
+	live.End("failed")
+	for _, tab := range []*tab{p, another} {
+		tab.until(`document.getElementById("live").textContent`, "failed")
+		tab.want(`document.getElementById("ended").textContent`, "The run failed: step 62: loss NaN")
+	}
 }
 
 // A narrow page shows all of its tables: nothing is beyond its edge. Bars are not behind their numbers, on any.
