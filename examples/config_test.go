@@ -155,6 +155,7 @@ var (
 
 		"profile.Config.Device":    {{profile.Config{Device: torch.CPU(torch.MaxCPU)}, "cpu:1023: there is no such device", "from 0 to 1022"}, {profile.Config{Device: torch.CUDA(0)}, "cannot use cuda:0", "want cpu:0"}},
 		"profile.Config.Peer":      {{profile.Config{Peer: torch.CPU(-1)}, "cpu:-1: there is no such device", "from 0 to 1022"}},
+		"profile.Config.Beside":    {{profile.Config{Beside: []torch.Device{torch.CPU(0)}}, "cpu:0: it is there twice", "want other devices"}},
 		"profile.Config.Threads":   {{profile.Config{Threads: 257}, "257", "want 0 to 256"}},
 		"profile.Config.Warmup":    {{profile.Config{Warmup: -1}, "-1", "want at least 0"}},
 		"profile.Config.Repeats":   {{profile.Config{Repeats: -1}, "-1", "want at least 0"}},

@@ -40,6 +40,8 @@ func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile
 		return nil, err
 	}
 	defer restore()
+	beside, done := p.besides(device)
+	defer done()
 	err = p.alone(func(c *torch.Ctx) (err error) {
 		if err := ctx.Err(); err != nil { // others may have measured for long
 			return err
@@ -61,7 +63,7 @@ func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile
 			defer stream.End(stream.Host{}, d.DefaultStream())
 		}
 		measured, err := profile.Measure(ctx, p.model, profile.Config{
-			Device: device, Peer: device, Threads: p.cfg.Threads, Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
+			Device: device, Peer: device, Beside: beside, Threads: p.cfg.Threads, Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
 			Known: p.cfg.Profile, Balance: p.cfg.Balance, Workers: workers, Loss: r.loss, Target: r.partsOf(c, r.targets, 0), Fewer: fewer, FewerTarget: fewerTarget, LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
 			Split: p.problem(len(r.parts)).Splits(),
 		}, r.partsOf(c, r.inputs, 0)...)
@@ -114,6 +116,31 @@ func (p *Pipe) measuringDevice(beyond bool) (d torch.Device, restore func(), err
 		d.SetLimit(was)
 		done()
 	}, nil
+}
+
+// besides reserves devices that work beside the one on which layers are timed, as workers do beside each other,
+// until done is called. Each keeps the same limit.
+func (p *Pipe) besides(device torch.Device) (list []torch.Device, done func()) {
+	var dones []func()
+	if device.Kind == torch.KindCPU && p.cfg.Profile == nil { // which has the times
+		for range profile.Others(device, len(p.mine), p.cfg.Threads) {
+			d, done, err := p.unusedDevice()
+			if err != nil {
+				break // there are no more
+			}
+			was := d.Memory().Limit
+			d.SetLimit(device.Memory().Limit)
+			list, dones = append(list, d), append(dones, func() {
+				d.SetLimit(was)
+				done()
+			})
+		}
+	}
+	return list, func() {
+		for _, done := range dones {
+			done()
+		}
+	}
 }
 
 // unusedDevice reserves a device that no stage is on, from the last one down, until done is called.

@@ -105,6 +105,7 @@ func (p *prober) chains(s *sweep, sample []*torch.Tensor) (chains []Chain, err e
 	}
 	for _, st := range stages {
 		chain := p.timed(st, s.times)
+		chain.Timing.Devices = s.devices
 		for i, reason := range merged[st.first:min(st.last, p.model)] {
 			if reason != "" {
 				chain.Merged = append(chain.Merged, Merge{p.layers[st.first+i].Name, reason})

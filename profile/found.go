@@ -123,6 +123,7 @@ func (p *Profile) seconds(config *Config) {
 		all = append(all, t[forward], t[laterBackward])
 	}
 	p.Timing = config.timing(all)
+	p.Timing.Devices = p.sweep.devices
 }
 
 // leave is the bytes that are held only because layer i ends a stage. Of an output that is not dense a

@@ -20,7 +20,7 @@ func (p *prober) sweep(of string, sample []*torch.Tensor) (s sweep, err error) {
 	if err := p.look(&s.found, sample); err != nil || p.BytesOnly {
 		return s, err
 	}
-	s.times, err = p.passes(sample, s.found.held)
+	s.times, s.devices, err = p.passes(sample, s.found.held)
 	return s, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock.example/balance"
 	"penstock.example/remat"
 	"penstock.example/segment"
 	"penstock.example/torch"
@@ -15,12 +16,16 @@ import (
 // pass is
 //
 //	F0 F1 F2                    forward without gradients
-//	S0 S1 S2 L B2 B1 B0         a first micro-batch: the gradients of parameters are made
-//	S0 S1 S2 L B2 B1 B0         a later one: they are added to
+//	S0 S1 S2 S0 S1 S2           forward with gradients, two micro-batches
+//	B2 B1 B0                    backward of the first: the gradients of parameters are made
+//	B2 B1 B0                    of the later one: they are added to
+//
+// With one micro-batch at a time a backward would find in the caches what its forward has just left there.
 //
 // A pass holds what a step without recomputation holds, and that may be more than there is. A long
 // model is therefore timed in windows of layers, one after the other, each of which holds more than
-// caches do.
+// caches do. Only a layer that is a window of its own may hold more, and does one micro-batch after the other. With
+// several devices a row of windows is timed side by side (beside.go).
 
 // windowBytes is how many bytes the layers of a window may save and make, beyond which another
 // window begins.
@@ -42,19 +47,59 @@ func windows(bytes []int64, most int64) (list []window) {
 	return list
 }
 
-// available is how many bytes the layers of a window may hold.
-func (p *prober) available() int64 {
-	m := p.Device.Memory()
-	if m.Limit == 0 {
-		return windowBytes
+// rows puts windows that are timed side by side into a row, as many as there are devices. Windows of a row
+// hold at most as many bytes as there are for all, or are alone.
+func rows(bytes []int64, devices int, each, all int64) (list [][]window) {
+	cut := windows(bytes, each)
+	if devices > 1 {
+		n := min((len(cut)+devices-1)/devices*devices, len(bytes))
+		costs := make([]float64, len(bytes))
+		for i, b := range bytes {
+			costs[i] = float64(b)
+		}
+		if counts, err := balance.Partition(costs, n); err == nil {
+			at := 0
+			cut = cut[:0]
+			for _, n := range counts {
+				cut, at = append(cut, window{at, at + n}), at+n
+			}
+		}
 	}
-	return min(windowBytes, max(m.Limit-m.Live, 0)/2) // temporaries take the other half
+	var held int64
+	for _, w := range cut {
+		takes := sum(bytes[w.from:w.to])
+		if k := len(list) - 1; k < 0 || len(list[k]) == devices || held+takes > all {
+			list, held = append(list, nil), 0
+		}
+		list[len(list)-1], held = append(list[len(list)-1], w), held+takes
+	}
+	return list
 }
 
-// passes times the layers. held is the bytes that a forward with gradients leaves of each.
-func (p *prober) passes(sample []*torch.Tensor, held []int64) ([]unitTimes, error) {
-	bytes := slices.Clone(held)
+func sum(list []int64) (all int64) {
+	for _, n := range list {
+		all += n
+	}
+	return all
+}
+
+// room is how many bytes the layers of a window may hold, and those of all windows side by side.
+func (p *prober) room() (each, all int64) {
+	n := int64(1 + len(p.Beside))
+	m := p.Device.Memory()
+	if m.Limit == 0 {
+		return windowBytes, n * windowBytes
+	}
+	all = min(n*windowBytes, max(m.Limit-m.Live, 0)/2) // temporaries take the other half
+	return all / n, all
+}
+
+// passes times the layers. held is the bytes that a forward with gradients leaves of each. atWork is how many
+// devices worked all the while.
+func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes, atWork int, err error) {
+	bytes := make([]int64, len(held))
 	for i, l := range p.layers {
+		bytes[i] = 2 * held[i] // of two micro-batches
 		for _, q := range l.State() {
 			if !q.Owner().Exists() { // it is made for the time of the window
 				bytes[i] += q.Owner().Bytes()
@@ -65,113 +110,105 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) ([]unitTimes, erro
 		}
 	}
 	var in input
-	err := attempt(theSample, func() error {
+	err = attempt(theSample, func() error {
 		for _, x := range sample {
 			in.xs = append(in.xs, p.c.Keep(p.c.Detach(x)))
 		}
 		return nil
 	})
 	defer func() { in.free() }()
-	times := make([]unitTimes, len(p.layers))
-	list := windows(bytes, p.available())
-	for i := 0; i < len(list) && err == nil; i++ {
+	times = make([]unitTimes, len(p.layers))
+	each, all := p.room()
+	for _, row := range rows(bytes, 1+len(p.Beside), each, all) {
+		if err != nil {
+			break
+		}
+		if atWork == 0 || len(row) < atWork {
+			atWork = len(row)
+		}
 		var next input
-		next, err = p.window(in, list[i], times)
+		next, err = p.sideBySide(in, row, times, func(w window) bool { return sum(bytes[w.from:w.to]) > each })
 		in.free()
 		in = next
 	}
-	return times, err
+	return times, atWork, err
 }
 
-// window times the layers of a window, and returns the input of the next one.
-func (p *prober) window(in input, w window, times []unitTimes) (next input, err error) {
-	at := w.from
-	run := func(e *segment.Execution, kind remat.Kind, i int) (time.Duration, error) {
-		at = i
-		if err := p.ctx.Err(); err != nil {
-			return 0, err
-		}
-		mark := p.c.Mark()
-		took := p.do(e, remat.Op{Kind: kind, Layer: i}).took
-		p.c.Release(mark)
-		return took, nil
-	}
-	err = attemptAt(func() string { return p.layers[at].Name }, func() error {
-		defer p.c.Close()
-		defer p.dropHeld()
-		for ; at < w.to; at++ {
-			defer prepare(p.c, p.layers[at], p.Seed)()
-		}
-		passes := p.Warmup + p.Repeats
-		for k := range passes {
-			p.progress(w.from*passes+(w.to-w.from)*k, len(p.layers)*passes)
-			into := times
-			if k < p.Warmup {
-				into = make([]unitTimes, len(times))
-			}
-			if err := p.pass(in, w, into, run); err != nil {
-				return err
-			}
-		}
-		level(times[w.from:w.to])
-		last := p.begin(in, w)
-		for i := w.from; i < w.to; i++ {
-			if _, err := run(last, remat.Forward, i); err != nil {
-				return err
-			}
-		}
-		next.xs, next.skips = last.Take(w.to)
-		return nil
-	})
-	return next, err
-}
-
-// pass runs the layers of a window once, and records how long each operation takes.
-func (p *prober) pass(in input, w window, times []unitTimes, run func(e *segment.Execution, kind remat.Kind, i int) (time.Duration, error)) error {
-	e := p.begin(in, w)
-	for i := w.from; i < w.to; i++ {
-		took, err := run(e, remat.Forward, i)
+// pass runs the layers of a window once without gradients and on two micro-batches with them, and records how
+// long each operation takes.
+func (l *lane) pass(times []unitTimes) error {
+	e := l.begin(l.in, l.window)
+	for i := l.from; i < l.to; i++ {
+		took, err := l.run(e, remat.Forward, i)
 		if err != nil {
 			return err
 		}
 		times[i][forwardNoGrad] = append(times[i][forwardNoGrad], took)
 	}
 	e.Free()
-	for _, l := range p.layers[w.from:w.to] {
-		zeroGrads(l)
+	for _, layer := range l.layers[l.from:l.to] {
+		zeroGrads(layer)
 	}
-	for _, op := range []int{firstBackward, laterBackward} {
-		e := p.begin(in, w)
-		goes := make([]bool, len(times)) // back
-		for i := w.from; i < w.to; i++ {
-			took, err := run(e, remat.ForwardSave, i)
-			if err != nil {
-				return err
-			}
-			times[i][forward] = append(times[i][forward], took)
-			xs, skips := e.Saved(i)
-			goes[i] = slices.ContainsFunc(slices.Concat(xs, skips), func(t *torch.Tensor) bool { return t != nil && t.RequiresGrad() })
-		}
-		p.giveOnes(e, w)
-		for i := w.to - 1; i >= w.from; i-- {
-			took, err := run(e, remat.Backward, i)
-			if err != nil {
-				return err
-			}
-			if !goes[i] {
-				took = 0
-			}
-			times[i][op] = append(times[i][op], took)
-		}
-		e.Free()
+	first, err := l.saved(times)
+	if err != nil {
+		return err
 	}
+	if l.tight {
+		if err := l.back(first, firstBackward, times); err != nil {
+			return err
+		}
+	}
+	second, err := l.saved(times)
+	if err != nil {
+		return err
+	}
+	if !l.tight {
+		if err := l.back(first, firstBackward, times); err != nil {
+			return err
+		}
+	}
+	return l.back(second, laterBackward, times)
+}
+
+// saved runs the forwards with gradients of a micro-batch.
+func (l *lane) saved(times []unitTimes) (*segment.Execution, error) {
+	e := l.begin(l.in, l.window)
+	for i := l.from; i < l.to; i++ {
+		took, err := l.run(e, remat.ForwardSave, i)
+		if err != nil {
+			return nil, err
+		}
+		times[i][forward] = append(times[i][forward], took)
+	}
+	return e, nil
+}
+
+// back runs the backwards of a micro-batch.
+func (l *lane) back(e *segment.Execution, op int, times []unitTimes) error {
+	goes := make([]bool, len(times)) // back
+	for i := l.from; i < l.to; i++ {
+		xs, skips := e.Saved(i)
+		goes[i] = slices.ContainsFunc(slices.Concat(xs, skips), func(t *torch.Tensor) bool { return t != nil && t.RequiresGrad() })
+	}
+	l.giveOnes(e, l.window)
+	for i := l.to - 1; i >= l.from; i-- {
+		took, err := l.run(e, remat.Backward, i)
+		if err != nil {
+			return err
+		}
+		if !goes[i] {
+			took = 0
+		}
+		times[i][op] = append(times[i][op], took)
+	}
+	e.Free()
 	return nil
 }
 
 // level scales the times of layers so that they add up to the time of whole passes. Without it a sum
 // over layers would be too low: in no pass is every layer as quick as in its best quarter.
 func level(layers []unitTimes) {
-	passes := sum(layers)
+	passes := added(layers)
 	for op, pass := range passes {
 		var layer time.Duration
 		for _, t := range layers {
@@ -186,7 +223,7 @@ func level(layers []unitTimes) {
 // together is the times of a unit of several layers: pass by pass, and scaled so that they are the sum of
 // the layers' times.
 func together(layers []unitTimes) unitTimes {
-	unit := sum(layers)
+	unit := added(layers)
 	for op, t := range unit {
 		var layer time.Duration
 		for _, l := range layers {
@@ -197,8 +234,8 @@ func together(layers []unitTimes) unitTimes {
 	return unit
 }
 
-// sum adds times up, pass by pass.
-func sum(list []unitTimes) (all unitTimes) {
+// added adds times up, pass by pass.
+func added(list []unitTimes) (all unitTimes) {
 	for i, times := range list {
 		for op, t := range times {
 			if i == 0 {

@@ -3,6 +3,7 @@ package profile_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,7 +39,7 @@ func (w *witness) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 func (w *witness) Backward(c *torch.Ctx, a *torch.Arrival) {
 	w.tell("B")
 	w.clock.now += 10 * time.Millisecond
-	if w.weight.Tensor().HasGrad() {
+	if w.weight != nil && w.weight.Tensor().HasGrad() {
 		w.clock.now += 10 * time.Millisecond
 	}
 	a.InputGrads[0] = c.MulScalar(a.Grads[0], 1)
@@ -50,14 +51,20 @@ func (w *witness) Forget() {}
 // so much, in passes over fewer. A first micro-batch makes the gradients of parameters, a later one
 // adds to them, and both are timed.
 func TestPasses(t *testing.T) {
-	const step = "S0 S1 S2 B2 B1 B0"
-	whole := strings.Join([]string{"F0 F1 F2", step, step}, " ")
+	const whole = "F0 F1 F2 S0 S1 S2 S0 S1 S2 B2 B1 B0 B2 B1 B0" // two micro-batches at once
+	each := func(pass string) string {                           // of one of the three after the other
+		var list []string
+		for _, i := range []string{"0", "1", "2"} {
+			list = append(list, strings.ReplaceAll("Fi"+strings.Repeat(" "+pass, 3), "i", i))
+		}
+		return strings.Join(list, " ")
+	}
 	for _, test := range []struct {
 		limit int64
 		want  string
 	}{
-		{0, strings.Join([]string{whole, whole, whole, "F0 F1 F2"}, " ")}, // one to warm up, two that count
-		{8 << 10, "F0 S0 B0 S0 B0 F0 S0 B0 S0 B0 F0 S0 B0 S0 B0 F0 F1 S1 B1 S1 B1 F1 S1 B1 S1 B1 F1 S1 B1 S1 B1 F1 F2 S2 B2 S2 B2 F2 S2 B2 S2 B2 F2 S2 B2 S2 B2 F2"},
+		{0, strings.Join([]string{"F0 F1 F2", whole, whole, whole}, " ")}, // one to warm up, two that count
+		{12 << 10, each("Fi Si Si Bi Bi")},
 	} {
 		c := newCtx(t)
 		var told []string
@@ -88,5 +95,38 @@ func TestPasses(t *testing.T) {
 				t.Errorf("limit %d: the first chain says %v us of later backwards of unit %d, want %v", test.limit, got, i, later)
 			}
 		}
+	}
+}
+
+// TestOneMicroBatchAtATime: where there is no room for two micro-batches of a layer, they are run one after the
+// other, and what fits is measured.
+func TestOneMicroBatchAtATime(t *testing.T) {
+	c := newCtx(t)
+	var orders []string
+	for limit := int64(16 << 10); limit <= 512<<10; limit += 8 << 10 {
+		var told []string
+		device := torch.CPU(1)
+		device.SetLimit(limit)
+		w := &witness{clock: &fakeClock{}, told: &told}
+		saving := one(func(n *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			for range 8 {
+				x = n.Tanh(x)
+			}
+			return w.Forward(n, x)
+		})
+		_, err := profile.Measure(context.Background(), nn.NewSequential(saving),
+			profile.Config{Device: device, Peer: device, Repeats: 1, InputGrad: true}, c.Normal_(c.Empty(torch.Float32, 6, 256), 0, 1))
+		device.SetLimit(0)
+		order := strings.Join(told, " ")
+		if err != nil {
+			order = "no room"
+		}
+		if len(orders) == 0 || orders[len(orders)-1] != order {
+			orders = append(orders, order)
+		}
+	}
+	pass := func(what string) string { return "S0 F0" + strings.Repeat(" F0 "+what, 2) } // a look, the next input, two passes
+	if want := []string{"no room", pass("S0 B0 S0 B0"), pass("S0 S0 B0 B0")}; !slices.Equal(orders, want) {
+		t.Errorf("with more and more room: %q, want %q", orders, want)
 	}
 }

@@ -11,6 +11,7 @@
 //
 //	layers.go      every layer, as a unit of its own: what it saves for backward
 //	passes.go      the times of every layer, in passes that are like training steps
+//	beside.go      while other devices work too
 //	found.go       the view of package balance: layers, skips, ties
 //	units.go       which layers are one unit, because a plan gains nothing from keeping them apart
 //	forwards.go    the bytes of every unit's forwards, by the operations of a plan
@@ -19,7 +20,7 @@
 //	assemble.go    the view of package remat: chains
 //
 // Not measured: kernels that two stages slow down for each other by sharing a cache or a memory
-// bus.
+// bus, unless Config.Beside has other devices work meanwhile.
 package profile
 
 import (
@@ -46,7 +47,11 @@ type Config struct {
 	// ever measured on one.
 	Device torch.Device
 	// Peer is the device that transfers are timed to. On CPU devices it makes no difference which.
-	Peer     torch.Device
+	Peer torch.Device
+	// Beside are other CPU devices, which nobody uses meanwhile. While a layer is timed on Device, other layers
+	// run on these, with as many threads each, as they do where so many devices share the machine's caches and
+	// memory. Nil times layers on a machine that does nothing else, as it is for a model in one stage.
+	Beside   []torch.Device
 	Threads  int // intra-op threads, at most torch.MaxThreads; 0 is 1
 	Warmup   int // passes over the layers before the timed ones; 0 is 1
 	Repeats  int // timed passes, of which the lower quartile counts; 0 is 5
@@ -56,7 +61,7 @@ type Config struct {
 	// Clock is what runs are timed by: the difference of two readings, on the goroutine that
 	// measures. Nil is the processor time of its thread (torch.ThreadTime) where Threads is 1 and
 	// Device a CPU, so that others who use the processor do not count, on a CUDA device the time
-	// between events, and else the time of day.
+	// between events, and else the time of day. With Beside several goroutines read it at once.
 	Clock func() time.Duration
 	// BytesOnly leaves the seconds at 0.
 	BytesOnly bool
@@ -119,6 +124,8 @@ type sweep struct {
 	of    string // the model, the sample and the settings that it was measured with
 	found found
 	times []unitTimes // by layer; the loss, if there is one, is the last
+	// devices is how many worked while any layer was timed; 0 where none was.
+	devices int
 }
 
 // Measure measures each of the model's flattened layers, and the stages of Config.Balance for
@@ -131,7 +138,7 @@ type sweep struct {
 // goroutine to a thread while it runs. It stops between two runs of a layer when ctx ends, with
 // ctx's error. A failure in a layer is an *Error.
 //
-// Only one unit has to fit at a time, and with Config.Balance the inputs of log2 of a stage's units and of
+// Only one unit has to fit at a time, and with Config.Beside as many as there are devices, and with Config.Balance the inputs of log2 of a stage's units and of
 // all stages beside it. Passes over several layers hold at most 256 MiB beside
 // temporaries, and under a limit of the device at most half of what is free.
 func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ...*torch.Tensor) (Profile, error) {
@@ -190,6 +197,9 @@ func (out *Profile) fewer(ctx context.Context, config Config, layers []nn.NamedL
 func (c *Config) trim() {
 	c.Device.Trim()
 	c.Peer.Trim()
+	for _, d := range c.Beside {
+		d.Trim()
+	}
 }
 
 // describe names everything that a sweep depends on. It does not tell losses of one type apart, as
@@ -233,6 +243,20 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 		if err := f.d.Usable(); err != nil {
 			return c, &ConfigError{Of: "profile", Field: f.field, Value: f.d, Problem: err.Error(), Remedy: "want cpu:0, cpu:1, ..."}
 		}
+	}
+	for i, d := range c.Beside {
+		problem := ""
+		switch {
+		case d.Kind != torch.KindCPU || c.Device.Kind != torch.KindCPU:
+			problem = "only CPU devices work side by side"
+		case d.Index < 0 || d.Index >= torch.MaxCPU:
+			problem = "there is no such device"
+		case d == c.Device || slices.Contains(c.Beside[:i], d):
+			problem = "it is there twice"
+		default:
+			continue
+		}
+		return c, &ConfigError{Of: "profile", Field: "Beside", Value: d, Problem: problem, Remedy: fmt.Sprintf("want other devices than Device, from cpu:0 to %v", torch.CPU(torch.MaxCPU-1))}
 	}
 	switch {
 	case c.Loss != nil && len(c.Target) == 0:

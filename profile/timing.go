@@ -16,6 +16,8 @@ type Timing struct {
 	// Spread is how much longer the median run took than the lower quartile, which counts, as a
 	// part of the latter, over all layers. 0 if there was one run, or nothing was timed.
 	Spread float64
+	// Devices is how many devices worked while any layer was timed; 0 where nothing was timed.
+	Devices int
 }
 
 // tolerable is the greatest spread without a warning. On a quiet machine the spread is some per

@@ -21,6 +21,9 @@ type Chain struct {
 	// within an operator; "" and 0 where they are not known. No plan depends on them.
 	Model         string
 	Rows, Threads int
+	// Devices is how many devices, each with as many threads, worked while the chain was measured; 0 where
+	// it is not known. No plan depends on it.
+	Devices int
 	// Spread is how much longer the median of timed runs took than those that count, as a part of the
 	// latter; 0 where it is not known. No plan depends on it.
 	Spread float64

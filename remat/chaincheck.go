@@ -53,7 +53,7 @@ func (c Chain) Check() error {
 	for _, n := range []struct {
 		path  string
 		value int
-	}{{"rows", c.Rows}, {"threads", c.Threads}} {
+	}{{"rows", c.Rows}, {"threads", c.Threads}, {"devices", c.Devices}} {
 		if n.value < 0 || n.value > maxCount {
 			s.fail(n.path, "%d; want 1 to %d", n.value, maxCount)
 		}

@@ -33,6 +33,7 @@ func TestChainFileRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := chains(6).Draw(t, "chain")
 		c.Model, c.Rows, c.Threads = rapid.SampledFrom([]string{"", "gpt", "gpt depth=2"}).Draw(t, "model"), rapid.IntRange(0, 9).Draw(t, "rows"), rapid.IntRange(0, 9).Draw(t, "threads")
+		c.Devices = rapid.IntRange(0, 9).Draw(t, "devices")
 		text, err := planfile.FormatChain(c)
 		if err != nil {
 			t.Fatal(err)

@@ -32,8 +32,8 @@ func (e *Execution) backward(c *torch.Ctx, at int) {
 			root(g.stashed[i], fold(c, y.skips[s.out]))
 		}
 	}
-	for _, k := range u.ties {
-		root(e.s.ties[k].handle.Tensor(), e.ties[k])
+	for i, k := range u.ties {
+		root(u.handles[i].Tensor(), e.ties[k])
 	}
 	if len(roots) > 0 {
 		restore := e.aside(c, at)

@@ -59,9 +59,10 @@ type unit struct {
 	from, to int // layers of the model
 	popped   []popped
 	stashed  []stashed
-	passed   [][2]int // skips that the unit neither pops nor stashes: place at the boundary before, and after
-	ties     []int    // ties of the segment that the unit's layers use
-	trained  bool     // something before the unit, in the segment, has a gradient
+	passed   [][2]int    // skips that the unit neither pops nor stashes: place at the boundary before, and after
+	ties     []int       // ties of the segment that the unit's layers use
+	handles  []*nn.Param // by which they do, one of each tie
+	trained  bool        // something before the unit, in the segment, has a gradient
 }
 
 // crossing is a skip at a boundary between units.

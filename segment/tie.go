@@ -12,8 +12,8 @@ import (
 // backward of a unit starts from the sum of the units after it. Only the first unit that uses the
 // parameter adds to the gradient of earlier micro-batches.
 type tie struct {
-	handle      *nn.Param
-	first, last int // of the units that use it
+	handle      *nn.Param // of the first use
+	first, last int       // of the units that use it
 }
 
 // tie finds the segment's ties, in the order of their first use.
@@ -31,7 +31,7 @@ func (s *Segment) tie() {
 				}
 				s.ties[k].last = i
 				if !slices.Contains(u.ties, k) {
-					u.ties = append(u.ties, k)
+					u.ties, u.handles = append(u.ties, k), append(u.handles, p.Param)
 				}
 			}
 		}
@@ -61,8 +61,8 @@ func (s *Segment) Tied(unit int) (ties []int) {
 
 // tied lists the trained parameters of ties that a unit uses.
 func (s *Segment) tied(unit int) (list []*torch.Tensor) {
-	for _, k := range s.units[unit].ties {
-		if t := s.ties[k].handle.Tensor(); t.RequiresGrad() {
+	for _, h := range s.units[unit].handles {
+		if t := h.Tensor(); t.RequiresGrad() {
 			list = append(list, t)
 		}
 	}
@@ -79,12 +79,11 @@ func (e *Execution) aside(c *torch.Ctx, at int) (restore func()) {
 		return nothing
 	}
 	var undo []func()
-	for _, k := range e.s.units[at].ties {
-		t := e.s.ties[k]
-		if t.first == at {
+	for i, k := range e.s.units[at].ties {
+		if e.s.ties[k].first == at {
 			continue
 		}
-		p := t.handle.Tensor()
+		p := e.s.units[at].handles[i].Tensor()
 		before := c.GradOf(p)
 		p.SetGradOf(nil)
 		undo = append(undo, func() {

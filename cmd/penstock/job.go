@@ -175,6 +175,18 @@ func (j *job) setLimits(bytes int64) {
 	}
 }
 
+// beside are the devices of the run, but the first, that work while layers are timed on that.
+func (j *job) beside() (list []torch.Device) {
+	first := j.config.Devices[0]
+	n := len(beside(first, j.devicesOfEach(), j.config.Threads))
+	for _, d := range j.config.Devices {
+		if len(list) < n && d != first && d.Kind == torch.KindCPU && first.Kind == torch.KindCPU && !slices.Contains(list, d) {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
 // findBalance times layers and cuts by time where the command line does not cut, and says how. For the
 // schedule auto it times them in any case.
 func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
@@ -185,7 +197,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	config := train.BalanceConfig{
 		Group: j.group, Stages: j.stages, Balance: j.config.Balance, Batch: (j.batch + j.replicas - 1) / j.replicas, Chunks: j.config.Chunks, Checkpoint: j.config.Checkpoint, Loss: trainingLoss(j.training.Info().Task()),
 		Profile: profile.Config{Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
-			Threads: j.config.Threads, Seed: j.config.Seed, Autocast: j.config.Autocast, Clock: clock},
+			Beside: j.beside(), Threads: j.config.Threads, Seed: j.config.Seed, Autocast: j.config.Autocast, Clock: clock},
 	}
 	cut, err := train.BalanceByTime(ctx, j.model, j.training, config)
 	if errors.Is(err, torch.ErrOutOfMemory) && slices.Contains(j.policy, pipe.Optimal) { // what limit would do can only be said when the cut is known

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -27,6 +29,7 @@ type profileFlags struct {
 	autocast  torch.Autocast
 	maxUnits  int
 	threads   int
+	devices   int
 	repeats   int
 	seed      uint64
 	out       string
@@ -45,6 +48,8 @@ func (f *profileFlags) register(cmd *cobra.Command) {
 	count(s, &f.maxUnits, "max-units", 2000, "`N` layers of the chain at most; beyond that layers of the model are joined")
 	whole(s, &f.threads, "threads", 1, 1, pipe.MaxThreads,
 		fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
+	whole(s, &f.devices, "devices", 0, 1, torch.MaxCPU,
+		"`N` devices with as many threads each that work while a layer is timed, as far as there are cores (default: as many as there are cores for)")
 	count(s, &f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the lower quartile counts")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights, sample and targets")
 	path(s, &f.out, "out", "`FILE` to write the chain to, as JSON; - is standard output, instead of the table")
@@ -66,7 +71,9 @@ step, as many together as fit in 256 MiB; beyond that only one at a time has to 
 
 Bytes are the same on every run. Times are those of this machine, with so many threads:
 the lower quartile of the timed runs, and how much longer the median took. With one
-thread they are its processor time, to which other programs add little.`,
+thread they are its processor time, to which other programs add little. While a layer
+is timed the other cores work on other layers, as the stages of a pipeline do: a plan
+for one device alone is measured with --devices 1.`,
 		Example: `  penstock profile --model resnet18 --batch 32 --size 224 --out chain.json
   penstock profile --model gpt --set depth=12 --batch 8
   penstock profile --model vgg16_bn --batch 4 --out - | penstock remat explain - --limit 700MiB`,
@@ -104,6 +111,7 @@ func (p profilePlan) run(cmd *cobra.Command) error {
 	}
 	of := &chain.Chain
 	of.Spread, of.Model, of.Rows, of.Threads = chain.Timing.Spread, strings.Join(append([]string{p.name}, p.set...), " "), p.batch, p.threads
+	of.Devices = chain.Timing.Devices
 	text, err := planfile.FormatChain(chain.Chain)
 	if err != nil {
 		return err
@@ -135,7 +143,7 @@ func (p profilePlan) measure(ctx context.Context, stderr io.Writer) (profile.Cha
 	c := torch.NewCtx(torch.Options{Seed: p.seed})
 	defer c.Close()
 	config := profile.Config{
-		Threads: p.threads, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast, Clock: clock,
+		Threads: p.threads, Beside: beside(torch.CPU(0), cmp.Or(p.devices, runtime.NumCPU()), p.threads), Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast, Clock: clock,
 		Balance: []int{len(p.model.Layers())}, MostUnits: p.maxUnits, Split: true,
 	}
 	var sample *torch.Tensor

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -50,8 +51,8 @@ func TestProfileWritesTheChain(t *testing.T) {
 	if c.Fingerprint() != again.Fingerprint() || c.Fingerprint() != written.Fingerprint() {
 		t.Errorf("the chains of three runs: %s, %s and %s", c.Fingerprint(), again.Fingerprint(), written.Fingerprint())
 	}
-	if written.Model == "" || written.Rows != 4 || written.Threads != 1 {
-		t.Errorf("the chain is of %q, %d rows and %d threads", written.Model, written.Rows, written.Threads)
+	if written.Model == "" || written.Rows != 4 || written.Threads != 1 || written.Devices != runtime.NumCPU() {
+		t.Errorf("the chain is of %q, %d rows, %d threads and %d devices", written.Model, written.Rows, written.Threads, written.Devices)
 	}
 	if !strings.Contains(r.stdout, "LAYER") || strings.Contains(r.stdout, "{") {
 		t.Errorf("beside the file there is\n%s", r.stdout)

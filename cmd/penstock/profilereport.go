@@ -65,6 +65,7 @@ func (r profileReport) show(w io.Writer) error {
 		fmt.Fprintf(t, "loss\t%s, and %s for a moment\n", micros(c.Loss.Backward), formatBytes(c.Loss.Tmp))
 	}
 	fmt.Fprintf(t, "step\t%s if nothing is computed again\n", micros(c.Once()))
+	fmt.Fprintf(t, "timed\twhile %s worked, with %s\n", counted(c.Timing.Devices, "device"), counted(r.threads, "thread")+" each")
 	fmt.Fprintf(t, "saved\t%s, and the input's %s\n", formatBytes(all.Saved), formatBytes(c.Input))
 	fmt.Fprintf(t, "least\t%s (%d bytes), set by %s: %s\n", formatBytes(r.least.Bytes), r.least.Bytes,
 		opName(c.Chain, r.least.Op), partsOf(r.least.Parts))

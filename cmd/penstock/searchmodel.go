@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,6 +64,7 @@ type modelSearch struct {
 	batch             int
 	limit             int64 // bytes of each device; 0 is none
 	units             []int // layers of each unit of the chain
+	atWork            int   // devices on this machine, at most, while the model trains
 	// What a page shows of the plan whose step was planned last.
 	known  []report.Layer
 	chains []report.Chain
@@ -93,7 +95,7 @@ func (f *searchFlags) ofModel(cmd *cobra.Command) (job searchJob, err error) {
 	if err := f.of.check(cmd.Flags()); err != nil {
 		return job, err
 	}
-	m := &modelSearch{measureFlags: f.of}
+	m := &modelSearch{measureFlags: f.of, atWork: cmp.Or(f.stages, runtime.NumCPU())}
 	m.update.Momentum = momentumOf(cmd.Flags(), m.optimizer, m.momentum)
 	if m.measuredModel, err = f.ofSamples(cmd.ErrOrStderr()); err != nil {
 		return job, err
@@ -225,7 +227,7 @@ func (f *searchFlags) modelThreads(cores int) (list []int) {
 func (m *modelSearch) measured(ctx context.Context, rows, threads int, show *layerProgress) (profile.Profile, error) {
 	c := torch.NewCtx(torch.Options{Seed: m.seed})
 	defer c.Close()
-	config := profile.Config{Threads: threads, Repeats: m.repeats, Seed: m.seed, Autocast: m.autocast, Clock: clock,
+	config := profile.Config{Threads: threads, Beside: beside(torch.CPU(0), m.atWork, threads), Repeats: m.repeats, Seed: m.seed, Autocast: m.autocast, Clock: clock,
 		Balance: []int{len(m.model.Layers())}, Split: true, DeferredBatchNorm: m.deferredBatchNorm, Loss: m.loss(), Progress: show.layer}
 	if threads > 1 {
 		config.Clock = nil // the time of day

@@ -233,6 +233,14 @@ func (j *job) coresOfEach(ctx context.Context) (int, error) {
 	return least, nil
 }
 
+// atWork is how many devices work at once on a machine of so many cores, which its processes share.
+func (w planWorld) atWork(cores int) int {
+	if w.devices() == 0 {
+		return cores
+	}
+	return (w.devices() + w.Processes - 1) / w.Processes * min(max(cores/w.Cores, 1), w.Processes)
+}
+
 // machine is what a plan is for, whose devices may have so many threads: the cores of one process, or processes with
 // links between them. Stages in one process share nothing else.
 func (w planWorld) machine(threads []int, between search.Link) search.Machine {
@@ -252,7 +260,7 @@ func (j *job) planNow(ctx context.Context, stderr io.Writer, between search.Link
 	if w.Schedule != "" {
 		f.schedules = []string{w.Schedule}
 	}
-	m := &modelSearch{measureFlags: f.of, update: j.update, deferredBatchNorm: j.config.DeferredBatchNorm}
+	m := &modelSearch{measureFlags: f.of, update: j.update, deferredBatchNorm: j.config.DeferredBatchNorm, atWork: w.atWork(runtime.NumCPU())}
 	if m.measuredModel, err = measuredOn(&j.modelFlags, j.training.Info()); err != nil {
 		return line, err
 	}

@@ -16,7 +16,7 @@ import (
 // backward_later_us (backward_us),
 // forward_nograd_tmp_bytes (forward_tmp_bytes), gradient_bytes (output_bytes),
 // weight_gradient_bytes and backward_early_bytes (0); of the chain input_gradient_bytes
-// (input_bytes), model, rows and threads ("" and 0, not known), spread (0, not known), carries and gradient_carries, lists of {"from":-1,"to":3,"bytes":N} (none).
+// (input_bytes), model, rows, threads and devices ("" and 0, not known), spread (0, not known), carries and gradient_carries, lists of {"from":-1,"to":3,"bytes":N} (none).
 // A layer may have "deferred":{"bytes":N,"input":true,"output":false,"gradient":true,
 // "input_gradient":false,"share":0.5}, as [remat.Deferred] says it, of which all fields may be left
 // out. Where one layer has it, those that have none defer nothing; where none has it, it is not known.
@@ -40,6 +40,7 @@ func ParseChain(data []byte) (remat.Chain, error) {
 			{"model", true, into(func(r *reader) (string, error) { return r.text("the model's name") }, &c.Model)},
 			{"rows", true, into(func(r *reader) (int, error) { return r.count("the rows of the batch") }, &c.Rows)},
 			{"threads", true, into(func(r *reader) (int, error) { return r.count("the threads that it was measured with") }, &c.Threads)},
+			{"devices", true, into(func(r *reader) (int, error) { return r.count("the devices that worked while it was measured") }, &c.Devices)},
 			{"spread", true, into((*reader).time, &c.Spread)},
 			{"carries", true, func(r *reader) error { return readCarries(r, &c.Carries) }},
 			{"gradient_carries", true, func(r *reader) error { return readCarries(r, &c.GradientCarries) }},
@@ -195,6 +196,9 @@ func FormatChain(c remat.Chain) ([]byte, error) {
 	}
 	if c.Threads > 0 {
 		w.field("threads", c.Threads)
+	}
+	if c.Devices > 0 {
+		w.field("devices", c.Devices)
 	}
 	if c.Spread > 0 {
 		w.field("spread", c.Spread)
