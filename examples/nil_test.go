@@ -154,6 +154,7 @@ func nils(g given) map[string]struct {
 		"segment.Execution.Begin.s":       {panics(func() { new(segment.Execution).Begin(nil, contexts) }), "segment: Begin: the segment is nil"},
 		"segment.Execution.Begin.context": {panics(func() { new(segment.Execution).Begin(cut(g), nil) }), "segment: Begin: the function that makes contexts is nil"},
 		"segment.Execution.Do.c":          {panics(func() { walk(g).Do(nil, remat.Op{}) }), "segment: Do: the torch.Ctx is nil"},
+		"segment.Execution.Weight.c":      {panics(func() { walk(g).Weight(nil) }), "segment: Weight: the torch.Ctx is nil"},
 		"segment.Execution.Weights.c":     {panics(func() { walk(g).Weights(nil) }), "segment: Weights: the torch.Ctx is nil"},
 
 		"profile.Measure.ctx":    {func() error { return discard(profile.Measure(ctx, g.model, profile.Config{}, g.x)) }, "profile: " + background},

@@ -55,7 +55,11 @@ func assemble(st *staged, split bool) Chain {
 		})
 		out.Spread = append(out.Spread, u.times.spread())
 		if split {
-			c.Deferred = append(c.Deferred, u.leaves.ofLayer(u.share))
+			share, longer := u.times.parts()
+			if u.times[firstPart] == nil { // the times are those of an earlier profile without parts
+				share = u.share
+			}
+			c.Deferred = append(c.Deferred, u.leaves.ofLayer(share, longer))
 		}
 	}
 	for _, l := range f.storages {

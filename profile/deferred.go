@@ -18,12 +18,22 @@ type deferredMemory struct {
 	lent            []int // gradients of the output of which it is not known whether it holds them
 }
 
-// share is the second part's share of the time.
+// share is the second part's share of the time, in one run.
 func (r backReading) share() float64 {
 	if r.second.took <= 0 {
 		return 0
 	}
 	return r.second.took.Seconds() / (r.first.took + r.second.took).Seconds()
+}
+
+// parts is the share of the second part in the time of both, and how much longer both take than a whole backward,
+// as a part of that; nothing where they were not timed.
+func (t unitTimes) parts() (share, longer float64) {
+	first, second, whole := t[firstPart].typical().Seconds(), t[secondPart].typical().Seconds(), t[laterBackward].typical().Seconds()
+	if both := first + second; both > 0 && whole > 0 {
+		share, longer = second/both, max(both/whole-1, 0)
+	}
+	return share, longer
 }
 
 // parts finds what unit i defers, in a backward of its own, whose inputs and gradients are copies.
@@ -125,9 +135,9 @@ func (d *deferredMemory) settle(f *gradientFlow, i int, second reading) {
 }
 
 // ofLayer is what the layer of a chain defers.
-func (d *deferredMemory) ofLayer(share float64) remat.Deferred {
+func (d *deferredMemory) ofLayer(share, longer float64) remat.Deferred {
 	return remat.Deferred{Bytes: d.own, Input: len(d.inputs) > 0, Output: len(d.outputs) > 0,
-		Gradient: len(d.given) > 0, InputGradient: len(d.going) > 0, Share: share}
+		Gradient: len(d.given) > 0, InputGradient: len(d.going) > 0, Share: share, Longer: longer}
 }
 
 // copied is copies of the gradients but for those that somebody else holds, by the identity of their

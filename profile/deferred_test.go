@@ -2,6 +2,7 @@ package profile_test
 
 import (
 	"testing"
+	"time"
 
 	"penstock.example/nn"
 	"penstock.example/planner"
@@ -129,5 +130,31 @@ func TestDeferredShare(t *testing.T) {
 	without := measured(t, m, profile.Config{Balance: []int{4}, BytesOnly: true}, x).Chains[0]
 	if without.Deferred != nil {
 		t.Errorf("%+v without Split", without.Deferred)
+	}
+}
+
+// TestBothPartsAreTimed: parts are timed in passes, and what they take more than a whole backward is a part of that.
+// Each operation takes a tick.
+func TestBothPartsAreTimed(t *testing.T) {
+	c := newCtx(t)
+	clock := &fakeClock{tick: time.Millisecond}
+	model := nn.NewSequential(nn.NewLinear(16, 16), nn.NewGELU(), nn.NewLinear(16, 16), nn.NewGELU())
+	config := profile.Config{Repeats: 2, Clock: clock.read, Balance: []int{4}, Split: true, InputGrad: true}
+	chain := measured(t, model, config, vectors(c)).Chains[0].Chain
+	for i, d := range chain.Deferred {
+		if !near(d.Share, 0.5) || !near(d.Longer, 1) {
+			t.Errorf("%s: %+v, want half of a time that is twice as long", chain.Layers[i].Name, d)
+		}
+	}
+	if parts := chain.InParts(); parts.Layers[0].Backward != 2*chain.Layers[0].Backward {
+		t.Errorf("in parts %+v of %+v", parts.Layers, chain.Layers)
+	}
+	// a profile of the layers without parts has none of their times
+	known := measured(t, model, profile.Config{Repeats: 2, Clock: clock.read, InputGrad: true}, vectors(c))
+	config.Known = &known
+	for _, d := range measured(t, model, config, vectors(c)).Chains[0].Deferred {
+		if d.Longer != 0 || !near(d.Share, 0.5) {
+			t.Errorf("of known times: %+v", d)
+		}
 	}
 }

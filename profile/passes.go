@@ -19,6 +19,7 @@ import (
 //	S0 S1 S2 S0 S1 S2           forward with gradients, two micro-batches
 //	B2 B1 B0                    backward of the first: the gradients of parameters are made
 //	B2 B1 B0                    of the later one: they are added to
+//	S0 S1 S2 I2 I1 I0 W2 W1 W0  with Config.Split a third one, in front of that, whose backwards are in two parts
 //
 // With one micro-batch at a time a backward would find in the caches what its forward has just left there.
 //
@@ -167,7 +168,64 @@ func (l *lane) pass(times []unitTimes) error {
 			return err
 		}
 	}
-	return l.back(second, laterBackward, times)
+	var third *segment.Execution
+	if l.Split && !l.tight {
+		if third, err = l.saved(times); err != nil {
+			return err
+		}
+	}
+	if err := l.back(second, laterBackward, times); err != nil || !l.Split {
+		return err
+	}
+	if l.tight {
+		if third, err = l.saved(times); err != nil {
+			return err
+		}
+	}
+	return l.parts(third, times)
+}
+
+// parts runs the backwards of a micro-batch in two parts: all first parts, and then all second ones.
+func (l *lane) parts(e *segment.Execution, times []unitTimes) error {
+	goes := l.goes(e)
+	l.giveOnes(e, l.window)
+	e.Defer = true
+	var deferred []int
+	for i := l.to - 1; i >= l.from; i-- {
+		n := e.Deferred()
+		took, err := l.run(e, remat.Backward, i)
+		if err != nil {
+			return err
+		}
+		if !goes[i] {
+			took = 0
+		}
+		times[i][firstPart] = append(times[i][firstPart], took)
+		if e.Deferred() > n {
+			deferred = append(deferred, i)
+		} else {
+			times[i][secondPart] = append(times[i][secondPart], 0)
+		}
+	}
+	for _, i := range deferred {
+		l.at = i
+		mark := l.c.Mark()
+		took := l.read(func() { e.Weight(l.c) }).took
+		l.c.Release(mark)
+		times[i][secondPart] = append(times[i][secondPart], took)
+	}
+	e.Free()
+	return nil
+}
+
+// goes says which layers go back.
+func (l *lane) goes(e *segment.Execution) []bool {
+	out := make([]bool, l.to)
+	for i := l.from; i < l.to; i++ {
+		xs, skips := e.Saved(i)
+		out[i] = slices.ContainsFunc(slices.Concat(xs, skips), func(t *torch.Tensor) bool { return t != nil && t.RequiresGrad() })
+	}
+	return out
 }
 
 // saved runs the forwards with gradients of a micro-batch.
@@ -185,11 +243,7 @@ func (l *lane) saved(times []unitTimes) (*segment.Execution, error) {
 
 // back runs the backwards of a micro-batch.
 func (l *lane) back(e *segment.Execution, op int, times []unitTimes) error {
-	goes := make([]bool, len(times)) // back
-	for i := l.from; i < l.to; i++ {
-		xs, skips := e.Saved(i)
-		goes[i] = slices.ContainsFunc(slices.Concat(xs, skips), func(t *torch.Tensor) bool { return t != nil && t.RequiresGrad() })
-	}
+	goes := l.goes(e)
 	l.giveOnes(e, l.window)
 	for i := l.to - 1; i >= l.from; i-- {
 		took, err := l.run(e, remat.Backward, i)
@@ -321,12 +375,14 @@ func (p *prober) giveOnes(e *segment.Execution, w window) {
 // unitTimes is how long the operations on a layer, or a unit, took, pass by pass.
 type unitTimes [operations]timed
 
-// Operations that are timed. A pass has two forwards with gradients.
+// Operations that are timed. A pass has two forwards with gradients, and with Config.Split three.
 const (
 	forwardNoGrad = iota
 	forward
 	firstBackward // makes the gradients of parameters
 	laterBackward // adds to them
+	firstPart     // of a backward in two parts, which adds to them
+	secondPart
 	operations
 )
 

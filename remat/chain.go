@@ -80,15 +80,26 @@ type Deferred struct {
 	Bytes                                  int64   // memory of its own
 	Input, Output, Gradient, InputGradient bool    // and all or parts of x(i), x(i+1), y(i+1) and y(i)
 	Share                                  float64 // of the time of both parts that the second takes, from 0 to 1
+	Longer                                 float64 // how much longer both take than a whole backward, as a part of it
 }
 
 // Second is how long the second part of the backward of layer i takes, where backwards are in two
-// parts: half of the time where nothing is known of it.
+// parts and the chain is one of [Chain.InParts]: half of the time where nothing is known of it.
 func (c Chain) Second(i int) float64 {
 	if c.Deferred == nil {
 		return c.Layers[i].Backward / 2
 	}
 	return c.Layers[i].Backward * c.Deferred[i].Share
+}
+
+// InParts is the chain with backwards as long as both of their parts, where they are in two.
+func (c Chain) InParts() Chain {
+	c.Layers = slices.Clone(c.Layers)
+	for i, d := range c.Deferred {
+		c.Layers[i].Backward *= 1 + d.Longer
+		c.Layers[i].BackwardLater *= 1 + d.Longer
+	}
+	return c
 }
 
 // Carry is memory that the inputs, or the gradients, of several layers share.

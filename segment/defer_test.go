@@ -54,6 +54,9 @@ func microBatches(model *nn.Sequential, s *segment.Segment, ops []remat.Op, orde
 	next := 0
 	for _, i := range order {
 		if i < 0 {
+			for n := list[next].Deferred(); n > next%2; n-- { // of some one by one, or all but one
+				list[next].Weight(c)
+			}
 			list[next].Weights(c)
 			next++
 			continue

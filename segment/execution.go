@@ -1,6 +1,8 @@
 package segment
 
 import (
+	"slices"
+
 	"fmt"
 
 	"penstock.example/internal/arg"
@@ -249,6 +251,20 @@ func (e *Execution) Weights(c *torch.Ctx) {
 		e.later[i] = later{}
 	}
 	e.later, e.running = e.later[:0], nil
+}
+
+// Deferred is how many backwards have deferred something that Weights and Weight have not done yet.
+func (e *Execution) Deferred() int { return len(e.later) }
+
+// Weight does what Weights does for the first of the backwards alone.
+func (e *Execution) Weight(c *torch.Ctx) {
+	arg.Must(c, "segment: Weight: the torch.Ctx", "that of the caller")
+	c.SetGrad(false)
+	if len(e.later) > 0 {
+		e.running = e.later[0].ran
+		e.later[0].backward.Run()
+		e.later, e.running = slices.Delete(e.later, 0, 1), nil
+	}
 }
 
 // Running is the context of the forward that runs, or has panicked, or of the one whose graph a

@@ -35,7 +35,8 @@ func randomChain(t *rapid.T, units int) remat.Chain {
 	}
 	if rapid.Bool().Draw(t, "deferred is known") {
 		for range units {
-			d := remat.Deferred{Bytes: bytes("deferred", 100), Input: rapid.Bool().Draw(t, "input"), Gradient: rapid.Bool().Draw(t, "gradient"), Share: float64(rapid.IntRange(0, 8).Draw(t, "share")) / 8}
+			d := remat.Deferred{Bytes: bytes("deferred", 100), Input: rapid.Bool().Draw(t, "input"), Gradient: rapid.Bool().Draw(t, "gradient"), Share: float64(rapid.IntRange(0, 8).Draw(t, "share")) / 8,
+				Longer: float64(rapid.IntRange(0, 2).Draw(t, "longer")) / 2}
 			c.Deferred = append(c.Deferred, d)
 		}
 	}

@@ -85,7 +85,9 @@ func nanos(micros, speed float64) int64 {
 
 // newSpace makes the space of a chain on workers, each for as many stages.
 func newSpace(w Wishes, s schedule.Schedule, c remat.Chain, virtual, m, replicas int, workers []worker, link func(a, b worker) hop) (*space, error) {
-	c = meanOf(c, m)
+	if c = meanOf(c, m); s.Split {
+		c = c.InParts()
+	}
 	place, err := s.Workers(len(workers), virtual)
 	if err != nil {
 		return nil, err
