@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/data"
+	"penstock.example/models"
 	"penstock.example/pipe"
 	"penstock.example/schedule"
 )
@@ -63,6 +64,7 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) (err error) {
 			if bad := s.Set(p.name, p.value); bad != nil {
 				err = badUsage("--plan %s: its %s is %q: %v", f.planned, p.name, p.value, bad)
 			}
+		case p.name == "set" && sameOptions(line.Model, f.settings, line.Settings): // said otherwise, or a default
 		case given != has && (f.planned != auto || !slices.Contains(keptByAuto, p.name)):
 			err = badUsage("--%s %s: the plan of --plan %s has %s; want --%[1]s left out, or another plan", p.name, given, f.planned, cmp.Or(has, "none"))
 		}
@@ -71,6 +73,23 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) (err error) {
 		}
 	}
 	return nil
+}
+
+// sameOptions says that two lists of settings make the same model.
+func sameOptions(model string, a, b []string) bool {
+	list := func(set []string) []models.Setting {
+		var o models.Options
+		if models.Set(model, &o, set) != nil {
+			return nil
+		}
+		all, err := models.Settings(model, o)
+		if err != nil {
+			return nil
+		}
+		return all
+	}
+	all := list(a)
+	return all != nil && slices.Equal(all, list(b))
 }
 
 // planFlag is what a plan says of a flag, and what the flag has where the plan leaves it out.

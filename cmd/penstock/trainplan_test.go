@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 )
 
 // A plan of a model is what training runs: no device holds more than the plan says, which is no more than
@@ -86,6 +88,35 @@ func TestTrainingByAPlan(t *testing.T) {
 		got := command(t, test.args...)
 		if got.code != exitUsage && got.code != 1 || !strings.Contains(got.stderr, test.want) {
 			t.Errorf("%v: exit %d, want %q in\n%s", test.args, got.code, test.want, got.stderr)
+		}
+	}
+}
+
+// A plan refuses settings of another model, and none that say what it has already: in another order, or a default.
+func TestSettingsOfAPlan(t *testing.T) {
+	line := searchLine{Balance: []int{6}, Schedule: "gpipe", Chunks: 1, Model: "mlp", Settings: []string{"depth=6,width=64"}, Batch: 8}
+	for _, test := range []struct {
+		plan, given []string
+		same        bool
+	}{
+		{nil, nil, true},
+		{nil, []string{"width=1024"}, false},
+		{nil, []string{"width=256"}, true},
+		{[]string{"depth=6,width=64"}, []string{"width=64", "depth=6"}, true},
+		{[]string{"depth=6,width=64"}, []string{"depth=6"}, false},
+		{[]string{"depth=6,width=64"}, nil, true}, // the plan's
+	} {
+		f, cmd := trainFlags{}, &cobra.Command{}
+		f.register(cmd)
+		line.Settings, f.planned = test.plan, "plan.json"
+		for _, s := range test.given {
+			if err := cmd.Flags().Set("set", s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := f.take(cmd.Flags(), line)
+		if (err == nil) != test.same || err != nil && !strings.Contains(err.Error(), "--set ") {
+			t.Errorf("%q with a plan of %q: %v", test.given, test.plan, err)
 		}
 	}
 }
