@@ -26,12 +26,12 @@ func (r backReading) share() float64 {
 	return r.second.took.Seconds() / (r.first.took + r.second.took).Seconds()
 }
 
-// parts is the share of the second part in the time of both, and how much longer both take than a whole backward,
-// as a part of that; nothing where they were not timed.
+// parts is the share of the second part in the time of both, and how many microseconds longer both take than a
+// whole backward; nothing where they were not timed.
 func (t unitTimes) parts() (share, longer float64) {
-	first, second, whole := t[firstPart].typical().Seconds(), t[secondPart].typical().Seconds(), t[laterBackward].typical().Seconds()
-	if both := first + second; both > 0 && whole > 0 {
-		share, longer = second/both, max(both/whole-1, 0)
+	first, second, whole := t[firstPart].micros(), t[secondPart].micros(), t[laterBackward].micros()
+	if both := first + second; both > 0 {
+		share, longer = second/both, max(both-whole, 0)
 	}
 	return share, longer
 }

@@ -80,7 +80,7 @@ type Deferred struct {
 	Bytes                                  int64   // memory of its own
 	Input, Output, Gradient, InputGradient bool    // and all or parts of x(i), x(i+1), y(i+1) and y(i)
 	Share                                  float64 // of the time of both parts that the second takes, from 0 to 1
-	Longer                                 float64 // how much longer both take than a whole backward, as a part of it
+	Longer                                 float64 // microseconds that both take more than a whole backward
 }
 
 // Second is how long the second part of the backward of layer i takes, where backwards are in two
@@ -96,8 +96,11 @@ func (c Chain) Second(i int) float64 {
 func (c Chain) InParts() Chain {
 	c.Layers = slices.Clone(c.Layers)
 	for i, d := range c.Deferred {
-		c.Layers[i].Backward *= 1 + d.Longer
-		c.Layers[i].BackwardLater *= 1 + d.Longer
+		l := &c.Layers[i]
+		if l.BackwardLater > 0 {
+			l.BackwardLater += d.Longer
+		}
+		l.Backward += d.Longer
 	}
 	return c
 }

@@ -114,6 +114,7 @@ func Scaled(c remat.Chain, from, to int) remat.Chain {
 	out.Deferred = slices.Clone(c.Deferred)
 	for i := range out.Deferred {
 		out.Deferred[i].Bytes = size(out.Deferred[i].Bytes)
+		out.Deferred[i].Longer *= x
 	}
 	out.Carries, out.GradientCarries = carried(c.Carries), carried(c.GradientCarries)
 	return out

@@ -18,7 +18,7 @@ import (
 // weight_gradient_bytes and backward_early_bytes (0); of the chain input_gradient_bytes
 // (input_bytes), model, rows, threads and devices ("" and 0, not known), spread (0, not known), carries and gradient_carries, lists of {"from":-1,"to":3,"bytes":N} (none).
 // A layer may have "deferred":{"bytes":N,"input":true,"output":false,"gradient":true,
-// "input_gradient":false,"share":0.5,"longer":0.1}, as [remat.Deferred] says it, of which all fields may be left
+// "input_gradient":false,"share":0.5,"longer_us":0.1}, as [remat.Deferred] says it, of which all fields may be left
 // out. Where one layer has it, those that have none defer nothing; where none has it, it is not known.
 
 // ParseChain reads a chain that [FormatChain] or a program of another make has written. The whole
@@ -82,7 +82,7 @@ func readLayer(r *reader, c *remat.Chain) error {
 				{"input", true, into((*reader).truth, &d.Input)}, {"output", true, into((*reader).truth, &d.Output)},
 				{"gradient", true, into((*reader).truth, &d.Gradient)}, {"input_gradient", true, into((*reader).truth, &d.InputGradient)},
 				{"share", true, into((*reader).time, &d.Share)},
-				{"longer", true, into((*reader).time, &d.Longer)},
+				{"longer_us", true, into((*reader).time, &d.Longer)},
 			})
 			return err
 		}},
@@ -150,7 +150,7 @@ type deferredJSON struct {
 	Gradient      bool    `json:"gradient,omitempty"`
 	InputGradient bool    `json:"input_gradient,omitempty"`
 	Share         float64 `json:"share,omitempty"`
-	Longer        float64 `json:"longer,omitempty"`
+	Longer        float64 `json:"longer_us,omitempty"`
 }
 
 type lossJSON struct {
