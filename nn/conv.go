@@ -49,7 +49,11 @@ func NewConv2d(in, out int64, kernel Pair, o Conv2dConfig) *Conv2d {
 
 // Forward is aten::conv2d.
 func (l *Conv2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	return c.Conv2d(x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride[:], l.padding[:], l.dilation[:], l.groups)
+	conv := c.Conv2d
+	if l.Weight.Shared() { // as in Linear
+		conv = c.PlainConv2d
+	}
+	return conv(x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride[:], l.padding[:], l.dilation[:], l.groups)
 }
 
 // requireChannels refuses channels that a convolution's groups do not divide.

@@ -3,7 +3,8 @@ package torch
 var (
 	opLinear        = declare("penstock::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
 	opPlainLinear   = declare("aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
-	opConv2d        = declare("aten::conv2d(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, int groups=1) -> Tensor")
+	opConv2d        = declare("penstock::conv2d(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, int groups=1) -> Tensor")
+	opPlainConv2d   = declare("aten::conv2d(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, int groups=1) -> Tensor")
 	opConv1d        = declare("aten::conv1d(Tensor input, Tensor weight, Tensor? bias=None, int[1] stride=1, int[1] padding=0, int[1] dilation=1, int groups=1) -> Tensor")
 	opConvTrans2d   = declare("aten::conv_transpose2d.input(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, int[2] padding=0, int[2] output_padding=0, int groups=1, int[2] dilation=1) -> Tensor")
 	opBatchNorm     = declare("aten::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps, bool cudnn_enabled) -> Tensor")
@@ -55,10 +56,17 @@ func (c *Ctx) PlainLinear(input, weight, bias *Tensor) *Tensor {
 	return c.begin(opPlainLinear).t(input).t(weight).t(bias).one()
 }
 
-// Conv2d is aten::conv2d: input [N, in, H, W], weight [out, in/groups, kH, kW], bias [out] (may be
-// nil).
+// Conv2d is penstock::conv2d, which is aten::conv2d, and of few positions a product of matrices with a
+// backward that adds to the gradient of weight in place: input [N, in, H, W], weight [out, in/groups,
+// kH, kW], bias [out] (may be nil).
 func (c *Ctx) Conv2d(input, weight, bias *Tensor, stride, padding, dilation []int64, groups int64) *Tensor {
 	return c.begin(opConv2d).t(input).t(weight).t(bias).is(stride).is(padding).is(dilation).i(groups).one()
+}
+
+// PlainConv2d is aten::conv2d: autograd sums the gradient of weight. It is for a weight with several
+// uses in one graph, whose sum then has one order.
+func (c *Ctx) PlainConv2d(input, weight, bias *Tensor, stride, padding, dilation []int64, groups int64) *Tensor {
+	return c.begin(opPlainConv2d).t(input).t(weight).t(bias).is(stride).is(padding).is(dilation).i(groups).one()
 }
 
 // Conv1d is aten::conv1d: input [N, in, L], weight [out, in/groups, k], bias [out] (may be nil).

@@ -2,6 +2,7 @@
 #include "autograd/autograd.cpp"
 #include "autograd/branch.cpp"
 #include "autograd/checkpoint.cpp"
+#include "autograd/conv.cpp"
 #include "autograd/cut.cpp"
 #include "autograd/gelu.cpp"
 #include "autograd/linear.cpp"

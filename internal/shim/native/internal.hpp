@@ -62,6 +62,8 @@ class Autocast {
 
 // t as an operator that autocast lowers takes it: t itself without autocast.
 at::Tensor lowered(const at::Tensor& t);
+// Whether autocast is on for t's device.
+bool lowers(const at::Tensor& t);
 
 // A stream of an accelerator by its number.
 inline c10::Stream stream(int32_t device_type, int32_t device_index, int64_t id) {

@@ -12,13 +12,6 @@
 namespace ps {
 namespace {
 
-// May the gradient be added to in place? Only on a leaf that nobody watches, whose gradient has plain memory of its own.
-bool accumulates(const at::Tensor& weight) {
-  if (!weight.is_leaf() || !weight.requires_grad()) return false;
-  const at::Tensor& grad = weight.grad();
-  return grad.defined() && grad.is_contiguous() && !grad.requires_grad() && grad.sizes() == weight.sizes() && grad.dtype() == weight.dtype();
-}
-
 struct Linear final : Node {
   using Node::Node;
   std::vector<int64_t> sizes;  // of the input

@@ -47,6 +47,14 @@ void gemm(char op_a, char op_b, int64_t m, int64_t n, int64_t k, const at::Tenso
 
 }  // namespace
 
+bool accumulates(const at::Tensor& weight) {
+  if (!weight.is_leaf() || !weight.requires_grad()) return false;
+  const at::Tensor& grad = weight.grad();
+  return grad.defined() && grad.is_contiguous() && !grad.requires_grad() && grad.sizes() == weight.sizes() && grad.dtype() == weight.dtype();
+}
+
+bool quick(const at::Tensor& a, const at::Tensor& b, int64_t m, int64_t n, int64_t k) { return floats(a) && floats(b) && faster(m, n, k); }
+
 at::Tensor linear_output(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   const auto aten = [&] { return at::linear(x, weight, bias.defined() ? OptionalTensor(bias) : OptionalTensor()); };
   if (!floats(x) || !floats(weight) || x.dim() < 1 || weight.dim() != 2 || x.size(-1) != weight.size(1)) return aten();

@@ -5,6 +5,12 @@
 
 namespace ps {
 
+// May the gradient of a weight be added to in place? Only on a leaf that nobody watches, whose gradient has plain memory of its own.
+bool accumulates(const at::Tensor& weight);
+
+// Would a product of these tensors of m x k and k x n elements be the faster library's?
+bool quick(const at::Tensor& a, const at::Tensor& b, int64_t m, int64_t n, int64_t k);
+
 // x weight^T + bias (which may be undefined): what at::linear gives.
 at::Tensor linear_output(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 

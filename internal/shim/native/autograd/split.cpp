@@ -39,7 +39,7 @@ using torch::autograd::variable_list;
 
 bool is_product(const AnyNode& node) {
   static const std::unordered_set<std::string> names{
-      "LinearBackward", "LinearBackward0", "ConvolutionBackward0", "ConvolutionOverrideableBackward0",
+      "LinearBackward", "LinearBackward0", "Conv2dBackward", "ConvolutionBackward0", "ConvolutionOverrideableBackward0",
       "MmBackward0", "AddmmBackward0", "BmmBackward0", "BaddbmmBackward0", "AddbmmBackward0", "MvBackward0", "AddmvBackward0"};
   return names.count(node.name()) > 0;
 }

@@ -46,6 +46,8 @@ void Autocast::end() {
   at::autocast::set_autocast_cache_enabled(was_cached_);
 }
 
+bool lowers(const at::Tensor& t) { return enabled(t.device().type()); }
+
 at::Tensor lowered(const at::Tensor& t) {
   const auto type = t.device().type();
   return enabled(type) ? at::autocast::cached_cast(dtype(type), t, type) : t;
