@@ -51,6 +51,7 @@ func planned(t *testing.T) map[string]problem {
 	}
 	return map[string]problem{
 		"resnet20":   image(16, problem{model: build("resnet20", models.Options{Width: 4, Channels: 3})}),
+		"deep":       image(16, problem{model: fewPositions}),
 		"unet":       image(16, problem{model: build("unet", models.Options{Convolutions: 2, Width: 4, Depth: 2, Size: 16, Classes: 3}), target: pixels}),
 		"amoebanetd": image(32, problem{model: build("amoebanetd", models.Options{Depth: 3, Width: 16, Size: 32, Classes: 10})}),
 		"mlp":        image(16, problem{model: build("mlp", models.Options{Channels: 3, Size: 16, Width: 32, Dropout: 0.2})}),

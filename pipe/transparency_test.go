@@ -43,6 +43,9 @@ func TestTransparency(t *testing.T) {
 			},
 			loss: nn.CrossEntropy(), input: normal(10, 40, 72), target: classes(10, 4), rows: 10, steps: 2,
 		},
+		"convolutions of few positions, with a last micro-batch of other kernels": {
+			model: fewPositions, loss: nn.CrossEntropy(), input: normal(11, 3, 16, 16), target: classes(11, 10), rows: 11, steps: 3,
+		},
 		"convolutions with batch norm": {
 			model: func() *nn.Sequential {
 				return nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3}, nn.Conv2dConfig{Padding: nn.Pair{1, 1}}),
