@@ -15,7 +15,8 @@
 //
 // Members find each other in the store of c10d, libtorch's communication between processes, which
 // rank 0 starts or torchrun's agent has. Each has a control connection to rank 0, which carries
-// heartbeats, failures and gathers. Tensors go by c10d's Gloo from each member to each other.
+// heartbeats, failures and gathers. Tensors go by c10d's Gloo from each member to each other; those of
+// GPUs a pipe sends by NCCL, of which the group knows nothing.
 //
 //	c10d's store       1 port, of Config.Address      to find each other
 //	control            1 port of rank 0               heartbeats, failures, gathers
