@@ -84,6 +84,10 @@ func sum(list []int64) (all int64) {
 	return all
 }
 
+// inFlight is how many micro-batches are in flight in a pass. What a device of several holds is that of fewer layers, and
+// of more micro-batches.
+func (p *prober) inFlight() int { return 2 * (1 + len(p.Beside)) }
+
 // room is how many bytes the layers of a window may hold, and those of all windows side by side.
 func (p *prober) room() (each, all int64) {
 	n := int64(1 + len(p.Beside))
@@ -100,7 +104,7 @@ func (p *prober) room() (each, all int64) {
 func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes, atWork int, err error) {
 	bytes := make([]int64, len(held))
 	for i, l := range p.layers {
-		bytes[i] = 2 * held[i] // of two micro-batches
+		bytes[i] = int64(p.inFlight()) * held[i]
 		for _, q := range l.State() {
 			if !q.Owner().Exists() { // it is made for the time of the window
 				bytes[i] += q.Owner().Bytes()
@@ -135,7 +139,7 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes
 	return times, atWork, err
 }
 
-// pass runs the layers of a window once without gradients and on two micro-batches with them, and records how
+// pass runs the layers of a window once without gradients and on several micro-batches with them, and records how
 // long each operation takes.
 func (l *lane) pass(times []unitTimes) error {
 	e := l.begin(l.in, l.window)
@@ -150,39 +154,45 @@ func (l *lane) pass(times []unitTimes) error {
 	for _, layer := range l.layers[l.from:l.to] {
 		zeroGrads(layer)
 	}
-	first, err := l.saved(times)
-	if err != nil {
+	var list []*segment.Execution // in flight
+	save := func() error {
+		e, err := l.saved(times)
+		list = append(list, e)
 		return err
 	}
+	most := l.inFlight()
 	if l.tight {
-		if err := l.back(first, firstBackward, times); err != nil {
+		most = 1
+	}
+	for range most {
+		if err := save(); err != nil {
 			return err
 		}
 	}
-	second, err := l.saved(times)
-	if err != nil {
-		return err
-	}
-	if !l.tight {
-		if err := l.back(first, firstBackward, times); err != nil {
+	all := max(most, 2)
+	for k := range all {
+		op := laterBackward
+		if k == 0 {
+			op = firstBackward
+		}
+		if l.Split && k == all-1 && !l.tight {
+			if err := save(); err != nil {
+				return err
+			}
+		}
+		if err := l.back(list[k], op, times); err != nil {
 			return err
 		}
-	}
-	var third *segment.Execution
-	if l.Split && !l.tight {
-		if third, err = l.saved(times); err != nil {
-			return err
+		if l.tight && (k < all-1 || l.Split) {
+			if err := save(); err != nil {
+				return err
+			}
 		}
 	}
-	if err := l.back(second, laterBackward, times); err != nil || !l.Split {
-		return err
+	if !l.Split {
+		return nil
 	}
-	if l.tight {
-		if third, err = l.saved(times); err != nil {
-			return err
-		}
-	}
-	return l.parts(third, times)
+	return l.parts(list[all], times)
 }
 
 // parts runs the backwards of a micro-batch in two parts: all first parts, and then all second ones.
@@ -375,7 +385,7 @@ func (p *prober) giveOnes(e *segment.Execution, w window) {
 // unitTimes is how long the operations on a layer, or a unit, took, pass by pass.
 type unitTimes [operations]timed
 
-// Operations that are timed. A pass has two forwards with gradients, and with Config.Split three.
+// Operations that are timed. A pass has several forwards with gradients.
 const (
 	forwardNoGrad = iota
 	forward
