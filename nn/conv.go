@@ -47,7 +47,7 @@ func NewConv2d(in, out int64, kernel Pair, o Conv2dConfig) *Conv2d {
 	return l
 }
 
-// Forward is aten::conv2d.
+// Forward is penstock::conv2d, which gives what aten::conv2d gives.
 func (l *Conv2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	conv := c.Conv2d
 	if l.Weight.Shared() { // as in Linear
