@@ -1,10 +1,13 @@
 package torch_test
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"penstock.example/internal/shim"
+	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
 )
 
@@ -43,6 +46,31 @@ func TestSlowKernels(t *testing.T) {
 			if !strings.Contains(got, want) {
 				t.Errorf("%+v: no %q in %s", tt.kernels, want, got)
 			}
+		}
+	}
+}
+
+// Where OpenBLAS takes kernels that are not the best, as for processors made after its release, others can be
+// taken, with which products are right.
+func TestOtherBLASKernelsAreTaken(t *testing.T) {
+	was := shim.BLASCore()
+	features, _ := os.ReadFile("/proc/cpuinfo")
+	if was == "" || !strings.Contains(string(features), " avx2 ") {
+		t.Skip("no OpenBLAS, or a processor without AVX2")
+	}
+	defer shim.UseBLASCore(was)
+	if err := shim.UseBLASCore("Nehalem"); err != nil || shim.BLASCore() != "Nehalem" {
+		t.Fatalf("asked for Nehalem: %s kernels, %v", shim.BLASCore(), err)
+	}
+	better := shim.BetterBLASCore()
+	if err := shim.UseBLASCore(better); better == "" || err != nil || shim.BLASCore() != better || shim.BetterBLASCore() != "" {
+		t.Errorf("asked for %s: %s kernels, better are %q, %v", better, shim.BLASCore(), shim.BetterBLASCore(), err)
+	}
+	c := torchtest.New(t, torch.Options{Threads: 1})
+	x := c.Ones(torch.Float32, 96, 80)
+	for i, y := range torch.Values[float32](c.Mm(x, c.Transpose(x, 0, 1))) {
+		if y != 80 {
+			t.Fatalf("element %d of a product of ones over 80 is %v", i, y)
 		}
 	}
 }

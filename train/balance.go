@@ -101,7 +101,7 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 
 // measureLayers measures the model's layers on a micro-batch.
 func measureLayers(ctx context.Context, model *nn.Sequential, sample data.Batch, config BalanceConfig) (profile.Profile, error) {
-	c := torch.NewCtx(torch.Options{Device: config.Profile.Device})
+	c := torch.NewCtx(torch.Options{Device: config.Profile.Device, Threads: besideStages})
 	defer c.Close()
 	var input *torch.Tensor
 	measure := config.Profile

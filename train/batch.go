@@ -31,12 +31,16 @@ func firstRows(set data.Dataset, n int) (out data.Batch, err error) {
 	return out, set.Fill(&out, indices)
 }
 
+// besideStages is how many threads work has that is done outside of a pipe's workers. OpenMP starts the threads of
+// each OS thread anew, and where there are more than cores, all of them sleep between operators.
+const besideStages = 1
+
 // place makes a batch's tensors, for b, on the first and the last device. Call free in any case: it
 // frees them.
 func (l *Loop) place(b *pipe.Batch, batch data.Batch) (free func(), err error) {
 	stages := l.Pipe.Stages()
-	first := torch.NewCtx(torch.Options{Device: stages[0].Device})
-	last := torch.NewCtx(torch.Options{Device: stages[len(stages)-1].Device})
+	first := torch.NewCtx(torch.Options{Device: stages[0].Device, Threads: besideStages})
+	last := torch.NewCtx(torch.Options{Device: stages[len(stages)-1].Device, Threads: besideStages})
 	err = torch.Try(func() {
 		b.Input = pipe.Rows(tensorOf(first, batch.Input))
 		b.Target = pipe.Rows(tensorOf(last, batch.Target))

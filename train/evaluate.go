@@ -183,9 +183,9 @@ func forEach(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, c
 
 func runBatch(ctx context.Context, p *pipe.Pipe, at batchAt, f func(c *torch.Ctx, at batchAt, output *torch.Tensor) error) error {
 	stages := p.Stages()
-	first := torch.NewCtx(torch.Options{Device: stages[0].Device, Threads: p.Config().Threads})
+	first := torch.NewCtx(torch.Options{Device: stages[0].Device, Threads: besideStages})
 	defer first.Close()
-	last := torch.NewCtx(torch.Options{Device: stages[len(stages)-1].Device, Threads: p.Config().Threads})
+	last := torch.NewCtx(torch.Options{Device: stages[len(stages)-1].Device, Threads: besideStages})
 	defer last.Close()
 	var input *torch.Tensor
 	if err := torch.Try(func() { input = tensorOf(first, at.Input) }); err != nil {

@@ -42,7 +42,7 @@ func (w workload) unstarted(config pipe.Config, first int) (*trainer, error) {
 	}
 	t := &trainer{model: model, pipe: p, loss: nn.MSE()}
 	for _, d := range []torch.Device{config.Devices[0], config.Devices[len(config.Devices)-1]} {
-		t.data = append(t.data, torch.NewCtx(torch.Options{Device: d, Seed: 7}))
+		t.data = append(t.data, torch.NewCtx(torch.Options{Device: d, Threads: 1, Seed: 7}))
 	}
 	t.batch = pipe.Batch{Input: pipe.Rows(s.input(t.data[0])), Target: pipe.Rows(normal(t.data[1], s.Target))}
 	return t, nil

@@ -5,6 +5,7 @@
 #include "runtime/c10d.cpp"
 #include "runtime/devicestreams.cpp"
 #include "runtime/error.cpp"
+#include "runtime/gemm.cpp"
 #include "runtime/gpu.cpp"
 #include "runtime/nccl.cpp"
 #include "runtime/op.cpp"

@@ -9,8 +9,7 @@
 //
 // oneDNN is found by name, as libtorch has it loaded: dnnl_sgemm is the same function in its versions 1 to 3.
 #include "product.hpp"
-
-#include <ATen/Parallel.h>
+#include "../runtime/gemm.hpp"
 
 #include <dlfcn.h>
 
@@ -34,15 +33,20 @@ bool floats(const at::Tensor& t) {
   return t.device().is_cpu() && t.layout() == at::kStrided && t.scalar_type() == at::kFloat && !t._is_zerotensor();
 }
 
-// Is oneDNN faster for this many multiply-adds? Below some 2^18 its call takes longer than OpenBLAS's small product. With several threads it was not on busy cores: OpenMP's threads
-// wait for each other by spinning.
+// Is oneDNN faster for this many multiply-adds? Below some 2^18 its call takes longer than OpenBLAS's small product.
 bool faster(int64_t m, int64_t n, int64_t k) {
-  return m > 0 && n > 0 && k > 0 && m * n * k >= int64_t{1} << 18 && at::get_num_threads() == 1 && onednn() != nullptr;
+  return m > 0 && n > 0 && k > 0 && m * n * k >= int64_t{1} << 18 && onednn() != nullptr;
 }
 
 void gemm(char op_a, char op_b, int64_t m, int64_t n, int64_t k, const at::Tensor& a, const at::Tensor& b, float beta, const at::Tensor& c) {
-  const int status = onednn()(op_a, op_b, m, n, k, 1, a.data_ptr<float>(), a.size(-1), b.data_ptr<float>(), b.size(-1), beta, c.data_ptr<float>(), n);
-  TORCH_CHECK(status == 0, "oneDNN's product of ", m, " x ", k, " and ", k, " x ", n, " failed with status ", status);
+  const int64_t lda = a.size(-1), ldb = b.size(-1);
+  const float *of_a = a.data_ptr<float>(), *of_b = b.data_ptr<float>();
+  float* to = c.data_ptr<float>();
+  in_parts(m, n, k, [&](int64_t from_m, int64_t to_m, int64_t from_n, int64_t to_n) {
+    const int status = onednn()(op_a, op_b, to_m - from_m, to_n - from_n, k, 1, of_a + from_m * (op_a == 'N' ? lda : 1), lda, of_b + from_n * (op_b == 'N' ? 1 : ldb), ldb, beta,
+                                to + from_m * n + from_n, n);
+    TORCH_CHECK(status == 0, "oneDNN's product of ", m, " x ", k, " and ", k, " x ", n, " failed with status ", status);
+  });
 }
 
 }  // namespace

@@ -1,13 +1,12 @@
 // Intra-op threads, core sets, and the choice of BLAS kernels.
 //
-// Three thread counts must agree or stages slow each other down: OpenMP's (per OS thread), libtorch's, and OpenBLAS's own pool
-// (one per process, found by name because a libtorch may be linked with another BLAS).
+// Each OS thread that calls libtorch has a number of its own of OpenMP's threads, which libtorch's operators use. OpenBLAS, found by name because a
+// libtorch may be linked with another BLAS, has threads of its own, for the whole process: they are not used (gemm.cpp).
 #include "../internal.hpp"
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
@@ -26,7 +25,13 @@ F symbol(const char* name) {
 
 thread_local int32_t thread_count = 0;
 thread_local int64_t thread_tag = 0;
-std::atomic<int32_t> blas_count{0};
+
+// Before anything is computed. Products have OpenMP's threads.
+[[maybe_unused]] const bool blas_has_one_thread = [] {
+  auto set = symbol<void (*)(int)>("openblas_set_num_threads");
+  if (set != nullptr) set(1);
+  return set != nullptr;
+}();
 
 // Bits of the vectors that the processor's multiply-adds work on: 512, 256, or 0 for less than that.
 int vector_bits() {
@@ -47,11 +52,6 @@ void apply_threads(int32_t n) {
     at::get_num_threads();  // runs libtorch's lazy per-thread initialisation, which would overwrite ours later
     at::set_num_threads(n);
     thread_count = n;
-  }
-  if (blas_count.load(std::memory_order_relaxed) != n) {
-    static auto set = symbol<void (*)(int)>("openblas_set_num_threads");
-    if (set != nullptr) set(n);
-    blas_count.store(n, std::memory_order_relaxed);
   }
 }
 
