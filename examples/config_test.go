@@ -132,6 +132,9 @@ var (
 		"pipe.Config.Threads": {{pipe.Config{Threads: 257}, "257", "want 0 to 256"}, {pipe.Config{Threads: -1}, "-1", "want 0 to 256"}},
 		"pipe.Config.Cores":   {{pipe.Config{Cores: [][]int{{100000}}}, "no such core: 100000", "want cores that the process may run on, or nil"}},
 
+		"train.ThreadsConfig.Most":          {{train.ThreadsConfig{Batch: 4}, "0", "want 1 to 256"}, {train.ThreadsConfig{Batch: 4, Most: 257}, "257", "want 1 to 256"}},
+		"train.ThreadsConfig.Batch":         {{train.ThreadsConfig{Most: 2}, "0", "want at least 1"}},
+		"train.ThreadsConfig.Chunks":        {{train.ThreadsConfig{Most: 2, Batch: 4, Chunks: -1}, "-1", "want at least 0"}},
 		"train.BalanceConfig.Stages":        {{train.BalanceConfig{Batch: 4}, "0", "want 1 to 3"}, {train.BalanceConfig{Batch: 4, Stages: 4}, "4", "want 1 to 3"}},
 		"train.BalanceConfig.Balance":       {{train.BalanceConfig{Batch: 4, Balance: []int{2, 2}}, "[2 2]: it adds up to more than the 3 layers", "the 3 layers in all"}},
 		"train.BalanceConfig.Batch":         {{train.BalanceConfig{Stages: 1}, "0", "want at least 1"}},
@@ -260,6 +263,7 @@ var (
 		"data.Options.OnText": "a function, or nil", "data.Options.Like": "samples of another set, or nil", "data.Options.Mean": "checked with the images (data.NewImages)", "data.Options.Std": "checked with the images (data.NewImages)", "data.Options.Synthetic": "a data.Synthetic", "data.Options.CSV": "checked with the file", "data.Options.Tokenizer": "a path, checked when it is opened",
 		"pipe.Config.Optimizer": "any optimizer", "pipe.Config.DeferredBatchNorm": "a switch", "pipe.Config.Autocast": "a switch",
 		"pipe.Config.Seed": "any number", "pipe.Config.Record": "a switch",
+		"train.ThreadsConfig.Profile": "a profile.Config", "train.ThreadsConfig.Loss": "any", "train.ThreadsConfig.Group": "one of group.Join",
 		"train.BalanceConfig.Profile": "a profile.Config", "train.BalanceConfig.Loss": "any", "train.BalanceConfig.Group": "one of group.Join", "pipe.Config.Profile": "one of something else is not used",
 		"train.Loop.Pipe": "nil is refused by name", "train.Loop.Optimizer": "nil is refused by name", "train.Loop.Loss": "nil is refused by name", "train.Loop.Loader": "nil is refused by name",
 		"train.Loop.Validation": "a train.Validation", "train.Loop.Best": "that of a checkpoint", "train.Validation.Set": "nil is refused by name", "train.Validation.OnBatch": "any function", "train.Validation.OnResult": "any function",
@@ -319,6 +323,13 @@ func refused(t *testing.T, config any) error {
 			t.Fatal(err)
 		}
 		_, err = train.BalanceByTime(ctx, model, set, config)
+		return err
+	case train.ThreadsConfig:
+		set, _, err := data.Open("synthetic", "", data.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = train.ThreadsByTime(ctx, model, set, config)
 		return err
 	case train.ScheduleConfig:
 		_, err := train.ScheduleCosts(profile.Profile{Layers: make([]balance.Layer, 3)}, config)
@@ -432,7 +443,7 @@ func pkgOf(pkg, of string) string {
 
 // Every field of a configuration is in one of the two lists.
 func TestConfigurationsAreAllListed(t *testing.T) {
-	for _, config := range []any{pipe.Config{}, train.BalanceConfig{}, train.ScheduleConfig{}, train.Loop{}, train.Validation{}, train.EvaluateConfig{}, profile.Config{}, autoremat.Config{}, optim.Config{}, optim.ScheduleConfig{}, models.Options{},
+	for _, config := range []any{pipe.Config{}, train.BalanceConfig{}, train.ThreadsConfig{}, train.ScheduleConfig{}, train.Loop{}, train.Validation{}, train.EvaluateConfig{}, profile.Config{}, autoremat.Config{}, optim.Config{}, optim.ScheduleConfig{}, models.Options{},
 		data.LoaderConfig{}, data.Options{}, data.Synthetic{}, balance.TimeConfig{}, balance.SizeConfig{}, torch.Options{}, trace.Options{}, planner.Problem{},
 		solver.Options{}, group.Config{}} {
 		kind := reflect.TypeOf(config)

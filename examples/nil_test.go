@@ -157,6 +157,9 @@ func nils(g given) map[string]struct {
 		"segment.Execution.Weight.c":      {panics(func() { walk(g).Weight(nil) }), "segment: Weight: the torch.Ctx is nil"},
 		"segment.Execution.Weights.c":     {panics(func() { walk(g).Weights(nil) }), "segment: Weights: the torch.Ctx is nil"},
 
+		"profile.Threads.ctx":    {func() error { return discard(profile.Threads(ctx, g.model, profile.Config{}, nil, g.x)) }, "profile: " + background},
+		"profile.Threads.model":  {func() error { return discard(profile.Threads(g.ctx, nil, profile.Config{}, nil, g.x)) }, "profile: Threads: the model is nil; want an nn.Sequential"},
+		"profile.Threads.sample": {func() error { return discard(profile.Threads(g.ctx, g.model, profile.Config{}, []int{1}, nil)) }, "profile: tensor 0 of the sample does not exist"},
 		"profile.Measure.ctx":    {func() error { return discard(profile.Measure(ctx, g.model, profile.Config{}, g.x)) }, "profile: " + background},
 		"profile.Measure.model":  {func() error { return discard(profile.Measure(g.ctx, nil, profile.Config{}, g.x)) }, "profile: the model is nil; want an nn.Sequential"},
 		"profile.Measure.sample": {func() error { return discard(profile.Measure(g.ctx, g.model, profile.Config{}, nil)) }, "profile: tensor 0 of the sample does not exist"},
@@ -249,6 +252,9 @@ func nils(g given) map[string]struct {
 		"train.Store.Save.o": {func() error {
 			return discard(train.Store{Dir: "none"}.Save(train.Progress{}, train.Recipe{}, g.model, nil))
 		}, "train: Save: the optimizer is nil"},
+		"train.ThreadsByTime.ctx":    {func() error { return discard(train.ThreadsByTime(ctx, g.model, g.set, train.ThreadsConfig{})) }, "train: " + background},
+		"train.ThreadsByTime.model":  {func() error { return discard(train.ThreadsByTime(g.ctx, nil, g.set, train.ThreadsConfig{})) }, "train: ThreadsByTime: the model is nil"},
+		"train.ThreadsByTime.set":    {func() error { return discard(train.ThreadsByTime(g.ctx, g.model, nil, train.ThreadsConfig{})) }, "train: ThreadsByTime: the data set is nil"},
 		"train.BalanceByTime.ctx":    {func() error { return discard(train.BalanceByTime(ctx, g.model, g.set, train.BalanceConfig{})) }, "train: " + background},
 		"train.BalanceByTime.model":  {func() error { return discard(train.BalanceByTime(g.ctx, nil, g.set, train.BalanceConfig{})) }, "train: BalanceByTime: the model is nil"},
 		"train.BalanceByTime.set":    {func() error { return discard(train.BalanceByTime(g.ctx, g.model, nil, train.BalanceConfig{})) }, "train: BalanceByTime: the data set is nil"},

@@ -28,7 +28,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -154,31 +153,37 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 	if err != nil {
 		return Profile{}, fmt.Errorf("profile: %w", err)
 	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	defer config.trim()
+	out := Profile{}
+	if err := onThread(config.Threads, func() error { return out.measure(ctx, config, layers, routes, sample) }); err != nil {
+		return Profile{}, err
+	}
+	return out, nil
+}
+
+// measure is Measure on the thread that measures.
+func (out *Profile) measure(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute, sample []*torch.Tensor) (err error) {
 	p := newProber(ctx, config, layers, routes)
 	defer p.close()
 	of := config.describe(layers, sample)
-	out := Profile{}
 	if known := config.Known; known != nil && known.sweep.of == of {
 		out.sweep = known.sweep
 	} else if out.sweep, err = p.sweep(of, sample); err != nil {
-		return Profile{}, err
+		return err
 	}
 	out.view(layers, &config)
 	if config.Balance != nil {
 		if out.Chains, err = p.chains(&out.sweep, sample); err != nil {
-			return Profile{}, err
+			return err
 		}
 	}
 	if config.Balance != nil && config.Fewer != nil {
 		if err := out.fewer(ctx, config, layers, routes); err != nil {
-			return Profile{}, err
+			return err
 		}
 	}
 	p.progress(1, 1)
-	return out, nil
+	return nil
 }
 
 // fewer measures the chains of micro-batches of fewer rows. Their units are those of the others.

@@ -72,6 +72,16 @@ func (c *Ctx) Device() Device { return c.device }
 // Threads returns the intra-op threads of every call; 0 leaves the OS thread's own number.
 func (c *Ctx) Threads() int { return int(c.mode.Threads) }
 
+// SetThreads sets the intra-op threads of every call from now on, and returns the old number. It panics as
+// NewCtx does.
+func (c *Ctx) SetThreads(n int) (was int) {
+	if err := arg.Between("torch", "Threads", n, 0, MaxThreads); err != nil {
+		panic(&Error{Op: "SetThreads", Device: c.device, Err: err})
+	}
+	was, c.mode.Threads = int(c.mode.Threads), int32(n)
+	return was
+}
+
 // Grad says whether operators record the graph.
 func (c *Ctx) Grad() bool { return c.mode.Grad != 0 }
 

@@ -26,6 +26,7 @@ type trainFlags struct {
 	plannedFor *dataLine   // what the plan of a file is for; nil is not known
 	decided    bool        // the plan of auto has given its flags
 	allThreads bool        // --threads all
+	anyThreads bool        // no --threads
 	config     pipe.Config // its Balance is nil if the cut is to be found by timing the layers
 	limit      int64       // bytes; 0 is none
 
@@ -76,7 +77,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 		"move running statistics of batch norms once a batch, by all its rows, not once a micro-batch")
 	autocastFlag(s, &f.config.Autocast, "run forwards in fewer bits where that is safe; weights, gradients and optimizer stay float32")
 	s.BoolVar(&f.deterministic, "deterministic", true, "have GPUs compute the same bits each time, which costs speed; CPUs always do")
-	threadsFlag(s, &f.config.Threads, &f.allThreads)
+	threadsFlag(s, &f.config.Threads, &f.allThreads, "1, or as many as train the model faster, by measured time")
 	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none)")
 
 	count(s, &f.batch, "batch", 256, "`N` samples in a batch")

@@ -45,6 +45,7 @@ type plan struct {
 // usage errors of one line that name the flag, the value and what to give instead.
 func (f trainFlags) plan(s *pflag.FlagSet, getenv func(string) string) (plan, error) {
 	p := plan{trainFlags: f, getenv: getenv}
+	p.anyThreads = !s.Changed("threads")
 	for _, check := range []func(*pflag.FlagSet) error{p.checkNames, p.checkGroup, p.checkAuto, p.checkCut, p.checkDevices, p.checkMemory, p.checkOptimizer, p.checkFiles, p.checkInit, p.checkValidate} {
 		if err := check(s); err != nil {
 			return plan{}, err

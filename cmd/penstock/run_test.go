@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"regexp"
 	"runtime"
@@ -20,6 +21,7 @@ import (
 const asCommand = "PENSTOCK_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {
+	fewMicroBatches = math.MaxInt64
 	if os.Getenv(asCommand) != "" {
 		main()
 	}

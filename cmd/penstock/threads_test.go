@@ -1,6 +1,8 @@
 package main
 
 import (
+	"math"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -21,14 +23,7 @@ func TestCoresFor(t *testing.T) {
 // the same, so that its results are those of a run that was never interrupted.
 func TestThreadsAll(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
-	threads := func() int {
-		t.Helper()
-		c, err := (&train.Store{Dir: out}).Latest()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c.Threads()
-	}
+	threads := func() int { return threadsIn(t, out) }
 	cores := runtime.NumCPU()
 	r := must(t, with(small, "--steps", "1", "--balance", "3,3", "--threads", "all", "--out", out)...)
 	two := max(cores/2, 1)
@@ -51,6 +46,49 @@ func TestThreadsAll(t *testing.T) {
 	} {
 		if r := command(t, with(small, append(args, "--steps", "1")...)...); r.code != exitUsage || !strings.Contains(r.stderr, want) {
 			t.Errorf("%v: %+v", args, r)
+		}
+	}
+}
+
+// threadsIn is the number of threads that the newest checkpoint of a run has.
+func threadsIn(t *testing.T, out string) int {
+	t.Helper()
+	c, err := (&train.Store{Dir: out}).Latest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Threads()
+}
+
+// Without --threads a run that is long enough takes the number that is faster, and writes it down. A run that is
+// resumed has the number that it had.
+func TestThreadsByTime(t *testing.T) {
+	const told = "by measured time"
+	fewMicroBatches = 100
+	defer func() { fewMicroBatches = math.MaxInt64 }()
+	setClock(t, steady) // by which no number is faster than another
+	out := filepath.Join(t.TempDir(), "long")
+	r := must(t, with(small, "--steps", "26", "--out", out)...) // in 104 micro-batches
+	config, err := os.ReadFile(filepath.Join(out, configName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if measured := runtime.NumCPU() > 1; strings.Contains(r.stderr, "--threads 1, by measured time: with 2 it is not clearly faster\n") != measured ||
+		strings.Contains(string(config), "threads = 1 # by measured time\n") != measured || threadsIn(t, out) != 1 {
+		t.Errorf("%d threads, %s\n%s", threadsIn(t, out), r.stderr, config)
+	}
+	if r := must(t, with(small, "--steps", "60", "--out", out, "--resume")...); strings.Contains(r.stderr, "--threads") {
+		t.Errorf("resumed: %s", r.stderr)
+	}
+	clock = nil
+	out = filepath.Join(t.TempDir(), "two")
+	must(t, with(small, "--steps", "1", "--threads", "2", "--out", out)...)
+	if r := must(t, with(small, "--steps", "2", "--out", out, "--resume")...); !strings.Contains(r.stderr, "--threads 2, as before\n") || threadsIn(t, out) != 2 {
+		t.Errorf("resumed: %d threads, %s", threadsIn(t, out), r.stderr)
+	}
+	for _, args := range [][]string{{"--steps", "25"}, {"--steps", "26", "--threads", "1"}} {
+		if r := must(t, with(small, args...)...); strings.Contains(r.stderr, told) {
+			t.Errorf("%v: %s", args, r.stderr)
 		}
 	}
 }

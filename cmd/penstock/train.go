@@ -44,6 +44,10 @@ started them, or with --processes, --rank and --rendezvous. Each has some of the
 stages. All must have the same command line, data and program. --replicas has the
 pipeline several times, in as many processes as there are, or in one.
 
+Without --threads a run measures for some seconds, unless it is short, whether more
+than one thread on each device is faster, says what it takes and writes it down: a run
+that is resumed has the same. The last bits of the weights depend on it.
+
 With --plan auto a run measures the model, and what values take from process to process,
 and plans itself, with a device for each process at least. Resumed in the same world it keeps its plan, and in another, with
 other processes, cores, flags or limits, it plans again and says what has changed.
