@@ -160,16 +160,16 @@ func (l *lane) pass(times []unitTimes) error {
 		list = append(list, e)
 		return err
 	}
-	most := l.inFlight()
+	all := l.inFlight() // in every window, so that times of layers add up pass by pass
+	ahead := all
 	if l.tight {
-		most = 1
+		ahead = 1
 	}
-	for range most {
+	for range ahead {
 		if err := save(); err != nil {
 			return err
 		}
 	}
-	all := max(most, 2)
 	for k := range all {
 		op := laterBackward
 		if k == 0 {
