@@ -11,11 +11,15 @@ import (
 // Step is the predicted duration of a step: of the program with the predicted times of its actions,
 // where transfers take no time. It is 0 unless all stages have predictions.
 func (p *Plan) Step() time.Duration {
-	t, predicted, err := p.Timeline()
-	if err != nil || !predicted {
+	duration, predicted := p.durations()
+	if !predicted {
 		return 0
 	}
-	return t.Makespan()
+	step, _, err := schedule.Predict(p.Program, duration)
+	if err != nil {
+		return 0
+	}
+	return step
 }
 
 // Timeline is the predicted timeline of a step, as for [Plan.Step], with bytes ([Plan.Hold]). predicted is

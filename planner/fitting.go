@@ -26,66 +26,76 @@ type fitted struct {
 	peak   int64 // bytes beside the base
 }
 
-// rounds is how often the solver is given other bytes, each for more and for fewer.
-const rounds = 4
+// tries is how often the solver is given more bytes once a plan fits.
+const tries = 4
 
-// worthwhile is the part of the bytes that must be left to solve again with them.
+// worthwhile is the part of the bytes that must be left, or between what fits and what does not, to solve again.
 const worthwhile = 0.002
 
 // best is the fastest plan found within so many bytes; 0 or less is no limit if the device has none.
 // If none was found, it is the one of the fewest bytes, which takes more.
+//
+// The solver is given more by what is left, or by what it counts too much, and then the half between the most that
+// fits and the least that does not.
 func (f *fitting) best(bytes int64) (best fitted, err error) {
 	if f.p.Devices[f.at].Limit == 0 {
 		best, _, err = f.solve(0, solver.Options{})
 		return best, err
 	}
 	o := solver.Options{NoBound: f.p.NoBound}
-	var given int64
+	var fits, high int64 // high does not fit, if it is not 0
 	ok := false
 	if bytes > 0 {
-		best, given, ok, err = f.within(bytes, o)
+		best, fits, high, ok, err = f.within(bytes, o)
 	}
 	if err == nil && !ok {
-		best, given, err = f.fewest()
+		best, fits, err = f.fewest()
 	}
 	if err != nil || best.peak > bytes {
 		return best, err
 	}
-	for range rounds {
-		left := bytes - best.peak
-		if best.solved.Time <= best.solved.LowerBound || float64(left) <= worthwhile*float64(bytes) {
+	for range tries {
+		given := fits + max(bytes, best.solved.Peak+f.uncounted) - best.peak
+		if high > 0 {
+			given = min(given, fits+(high-fits)/2)
+		}
+		if best.solved.Time <= best.solved.LowerBound || float64(given-fits) <= worthwhile*float64(bytes) {
 			break
 		}
-		given += left
 		more, ok, err := f.solve(given, o)
 		if err != nil {
 			return best, err
 		}
-		if !ok {
-			break
+		if !ok || more.peak > bytes {
+			high = given
+			continue
 		}
-		more.solved.LowerBound = min(more.solved.LowerBound, best.solved.LowerBound)
-		if best.solved.LowerBound = more.solved.LowerBound; more.peak > bytes || more.solved.Time >= best.solved.Time {
-			break
+		fits = given
+		bound := min(more.solved.LowerBound, best.solved.LowerBound)
+		if more.solved.Time < best.solved.Time {
+			best = more
 		}
-		best = more
+		best.solved.LowerBound = bound
 	}
 	return best, nil
 }
 
-// within is a plan that takes at most so many bytes by a replay, and how many the solver was given. ok says
-// that one was found.
-func (f *fitting) within(bytes int64, o solver.Options) (out fitted, given int64, ok bool, err error) {
+// within is a plan that takes at most so many bytes by a replay, how many the solver was given, and the fewest
+// with which that takes more. ok says that one was found.
+//
+// A plan of fewer bytes by the solver's count may take more by a replay. So the solver is given few bytes less at a
+// time: enough for another plan, an eighth of those that are too many, and a quarter more than the time before.
+func (f *fitting) within(bytes int64, o solver.Options) (out fitted, given, high int64, ok bool, err error) {
 	given = max(bytes-f.uncounted, 1)
-	out, ok, err = f.solve(given, o)
-	for range rounds {
-		if err != nil || !ok || out.peak <= bytes {
-			break
+	for fewer := int64(0); ; {
+		if out, ok, err = f.solve(given, o); err != nil || !ok || out.peak <= bytes {
+			return out, given, high, ok, err
 		}
-		given = max(given-(out.peak-bytes), 1)
-		out, ok, err = f.solve(given, o)
+		high, fewer = given, max(fewer+fewer/4, (out.peak-bytes)/8, given-out.solved.Peak+1)
+		if given -= fewer; given <= 0 {
+			return out, 0, high, false, nil
+		}
 	}
-	return out, given, ok && out.peak <= bytes, err
 }
 
 // fewest is the plan of the fewest bytes that is found, and how many the solver was given for it: that of
@@ -105,7 +115,7 @@ func (f *fitting) fewest() (best fitted, given int64, err error) {
 		best.peak = f.peak()
 	}
 	for err == nil && best.peak-1-f.uncounted >= least { // otherwise the solver has none
-		less, with, ok, failed := f.within(best.peak-1, solver.Options{NoBound: true})
+		less, with, _, ok, failed := f.within(best.peak-1, solver.Options{NoBound: true})
 		if err = failed; err != nil || !ok {
 			break
 		}

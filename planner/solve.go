@@ -20,6 +20,10 @@ import (
 // says which micro-batches of which stages are in flight together on a device, and what waits on
 // links. Each device is planned in that order. Recomputations that the plan does without are taken
 // out of the program.
+//
+// A step takes least where any number of values may wait on links, as stages then never wait for each
+// other to receive. Devices that do not keep their limits like that are planned in the order of a
+// program with links on which nothing waits, and all devices run that program then.
 func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	if err := arg.Context(ctx, "planner"); err != nil {
 		return nil, err
@@ -27,49 +31,78 @@ func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	if err := p.check(); err != nil {
 		return nil, err
 	}
-	program, may, err := p.bounded()
+	programs, err := p.programs()
 	if err != nil {
 		return nil, err
 	}
-	out, err := p.plan(ctx, program)
-	if err == nil && may {
-		if more := out.unbounded(); more != nil {
-			return more, nil
-		}
-	}
-	return out, err
+	return p.plan(ctx, programs)
 }
 
-// plan is the plan in the order of a program, which recomputes all that may be recomputed.
-func (p Problem) plan(ctx context.Context, program *schedule.Program) (*Plan, error) {
-	out := &Plan{Program: program, skips: numbered(p.Skips), ties: p.Ties}
+// view is a program and what follows from it.
+type view struct {
+	*schedule.Program
+	graph  *schedule.Graph
+	latest []int // see schedule.Graph.LatestReceives
+}
+
+func look(p *schedule.Program) view {
+	g := p.Graph()
+	return view{p, g, g.LatestReceives()}
+}
+
+// plan is the plan in the order of one of several programs, which recompute all that may be recomputed:
+// the first in whose order each device keeps its limit.
+func (p Problem) plan(ctx context.Context, programs []*schedule.Program) (*Plan, error) {
+	out := &Plan{Program: programs[0], skips: numbered(p.Skips), ties: p.Ties}
 	for _, d := range p.Devices {
 		out.Devices = append(out.Devices, DevicePlan{Name: d.Name})
 	}
 	for i, s := range p.Stages {
 		out.Stages = append(out.Stages, p.stage(i, s))
 	}
-	g := program.Graph()
-	latest := g.LatestReceives()
+	views, chosen := make([]view, len(programs)), 0
+	views[0] = look(programs[0])
 	var short []Shortage
+	within := func(device, from int) error {
+		for k := from; ; k++ {
+			if views[k].Program == nil {
+				views[k] = look(programs[k])
+			}
+			lack, err := p.device(ctx, out, device, views[k])
+			switch {
+			case err != nil:
+				return fmt.Errorf("planner: device %s: %w", p.Devices[device].Name, err)
+			case lack == nil:
+				chosen = max(chosen, k)
+				return nil
+			case k == len(programs)-1:
+				short = append(short, *lack)
+				return nil
+			}
+		}
+	}
 	for i := range p.Devices {
-		lack, err := p.device(ctx, out, i, g, latest)
-		if err != nil {
-			return nil, fmt.Errorf("planner: device %s: %w", p.Devices[i].Name, err)
-		}
-		if lack != nil {
-			short = append(short, *lack)
+		if err := within(i, 0); err != nil {
+			return nil, err
 		}
 	}
-	if short != nil {
-		return nil, &MemoryError{short}
+	for {
+		if short != nil {
+			return nil, &MemoryError{short}
+		}
+		out.Program = programs[chosen].Without(func(a schedule.Action) bool { return !out.recomputes(a.Stage, a.MicroBatch) })
+		if err := schedule.Check(out.Program, schedule.Limits{}); err != nil {
+			return nil, fmt.Errorf("planner: %w", err)
+		}
+		out.predictPeaks()
+		above := slices.IndexFunc(out.Devices, func(d DevicePlan) bool { return d.Limit > 0 && d.Peak > d.Limit })
+		if above < 0 || chosen == 0 {
+			return out, nil
+		}
+		if err := within(above, chosen); err != nil { // it was planned in another program's order
+			return nil, err
+		}
 	}
-	out.Program = program.Without(func(a schedule.Action) bool { return !out.recomputes(a.Stage, a.MicroBatch) })
-	if err := schedule.Check(out.Program, schedule.Limits{}); err != nil {
-		return nil, fmt.Errorf("planner: %w", err)
-	}
-	out.predictPeaks()
-	return out, nil
 }
 
 // program is a program with links of a capacity, in which stages with the policy Optimal recompute
@@ -103,46 +136,31 @@ func (p Problem) program(capacity int) (*schedule.Program, error) {
 	return program, nil
 }
 
-// bounded is the program for which memory is planned, and whether any number of values may wait on
-// its links if memory suffices. Without limits it always does. Otherwise nothing waits where the
-// program runs like that, one value on each link where it does not, and any number where it does not
-// run like that either. A schedule may have a capacity of its own, which stays.
-func (p Problem) bounded() (program *schedule.Program, may bool, err error) {
-	limited := false
-	for _, s := range p.Stages {
-		limited = limited || s.Policy == Optimal && p.Devices[s.Device].Limit > 0
-	}
-	if !limited && !p.Meet {
-		program, err = p.program(0)
-		return program, false, err
-	}
-	capacities := []int{schedule.Meet, 1}
+// programs are those in whose order memory may be planned, the preferred one first: with any number of values on
+// links; under limits then with none, or one on each link if the program does not run like that. A schedule may have
+// a capacity of its own, which stays.
+func (p Problem) programs() (list []*schedule.Program, err error) {
 	if !p.Meet {
-		capacities = append(capacities, 0)
+		program, err := p.program(0)
+		limited := slices.ContainsFunc(p.Stages, func(s Stage) bool { return s.Policy == Optimal && p.Devices[s.Device].Limit > 0 })
+		if err != nil || !limited || program.Capacity != 0 {
+			return []*schedule.Program{program}, err
+		}
+		list = append(list, program)
 	}
-	for _, capacity := range capacities {
-		if program, err = p.program(capacity); err == nil && p.Meet && program.Capacity != capacity {
-			return nil, false, fmt.Errorf("planner: the schedule's program has a capacity of %d values on links, and memory is not planned; want the capacity of the schedule.Config, %d", program.Capacity, capacity)
-		} else if err == nil {
-			return program, !p.Meet && capacity != 0 && program.Capacity == capacity, nil
+	for _, capacity := range []int{schedule.Meet, 1} {
+		program, err := p.program(capacity)
+		if err == nil && program.Capacity != capacity {
+			return nil, fmt.Errorf("planner: the schedule's program has a capacity of %d values on links, and memory is not planned; want the capacity of the schedule.Config, %d", program.Capacity, capacity)
+		}
+		if err == nil {
+			return append(list, program), nil
+		}
+		if capacity == 1 && p.Meet {
+			return nil, err
 		}
 	}
-	return nil, false, err
-}
-
-// unbounded is the plan where any number of values may wait on links, or nil if that exceeds a
-// limit.
-func (p *Plan) unbounded() *Plan {
-	out, program := *p, *p.Program
-	program.Capacity = 0
-	out.Program, out.Devices = &program, slices.Clone(p.Devices)
-	out.predictPeaks()
-	for _, d := range out.Devices {
-		if d.Limit > 0 && d.Peak > d.Limit {
-			return nil
-		}
-	}
-	return &out
+	return list, nil
 }
 
 // stage is a stage's plan as far as it is known before its device is planned.
@@ -198,7 +216,7 @@ func numbered(skips []Skip) []Skip {
 // What the solver counts may be more or less than what the program takes (see moment), which a replay
 // says to the byte. So it is given fewer bytes where its plans take more than there are, and more
 // where they leave some, a few times. If no plan fits, the one of the fewest bytes may.
-func (p Problem) device(ctx context.Context, out *Plan, at int, g *schedule.Graph, latest []int) (*Shortage, error) {
+func (p Problem) device(ctx context.Context, out *Plan, at int, in view) (*Shortage, error) {
 	d, problem := &out.Devices[at], solver.Device{MicroBatches: p.MicroBatches, Larger: p.Larger}
 	var stages []int
 	uncounted := int64(0)
@@ -206,7 +224,7 @@ func (p Problem) device(ctx context.Context, out *Plan, at int, g *schedule.Grap
 		if s.Device != at || s.Policy != Optimal {
 			continue
 		}
-		first, later, fewer := p.chains(i, out.Program)
+		first, later, fewer := p.chains(i, in.Program)
 		problem.Stages = append(problem.Stages, solver.Stage{First: first, Later: later, Fewer: fewer, Receives: i < len(p.Stages)-1,
 			Continues: len(stages) > 0 && stages[len(stages)-1] == i-1 && s.Costs.Prologue == 0})
 		stages = append(stages, i)
@@ -217,15 +235,15 @@ func (p Problem) device(ctx context.Context, out *Plan, at int, g *schedule.Grap
 		return nil, nil
 	}
 	d.Limit, d.Base = p.Devices[at].Limit, p.base(at)
-	problem.Order = p.order(out, g, latest, at, stages)
+	problem.Order = p.order(out, in, at, stages)
 	f := &fitting{ctx: ctx, p: p, out: out, at: at, stages: stages, problem: problem, uncounted: uncounted,
-		peak: func() int64 { return out.peak(g, latest, at) }}
+		peak: func() int64 { return out.peak(in.graph, in.latest, at) }}
 	best, err := f.best(d.Limit - d.Base)
 	if err != nil {
 		return nil, err
 	}
 	if d.Limit > 0 && d.Base+best.peak > d.Limit {
-		return p.shortage(out.Program, stages, d.Base+best.peak), nil
+		return p.shortage(in.Program, stages, d.Base+best.peak), nil
 	}
 	f.apply(best.solved)
 	d.Time, d.LowerBound, d.Once = best.solved.Time, best.solved.LowerBound, 0
@@ -236,7 +254,7 @@ func (p Problem) device(ctx context.Context, out *Plan, at int, g *schedule.Grap
 }
 
 // order is the forwards and backwards of a device's stages, with what waits meanwhile.
-func (p Problem) order(out *Plan, g *schedule.Graph, latest []int, device int, stages []int) (order []solver.Computation) {
+func (p Problem) order(out *Plan, in view, device int, stages []int) (order []solver.Computation) {
 	index := map[int]int{}
 	for k, i := range stages {
 		index[i] = k
@@ -248,7 +266,7 @@ func (p Problem) order(out *Plan, g *schedule.Graph, latest []int, device int, s
 		}
 		between = 0
 	}
-	for _, m := range out.moments(g, latest, device) {
+	for _, m := range out.moments(in.graph, in.latest, device) {
 		k, ok := index[m.Stage]
 		switch {
 		case !ok:

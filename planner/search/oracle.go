@@ -30,9 +30,15 @@ type oracle struct {
 
 // cell is the answer for a worker's stages.
 type cell struct {
+	workerPlan
+	bound int64 // of a step; none if nothing fits
+}
+
+// workerPlan is what a worker's stages take.
+type workerPlan struct {
 	times []stageTimes // by stage; those of other workers are zero
-	bound int64        // of a step; none if nothing fits
 	wait  int          // how many values may wait on links; 0 is any number
+	limit int64        // the bytes within which it was planned
 }
 
 // none is the bound of what does not fit.
@@ -107,22 +113,46 @@ func (o *oracle) ask(ctx context.Context, w int, first, last []int) (*cell, erro
 	}
 	o.solved++
 	c := &cell{}
-	plan, err := planner.Solve(ctx, o.problem(w, first, last, p.workers[w].bytes))
-	var short *planner.MemoryError
+	plans, short, err := o.plans(ctx, w, first, last, 1)
 	switch {
-	case errors.As(err, &short):
-		c.bound, o.needs[key] = none, short.Least()
 	case err != nil:
 		return nil, err
+	case short != nil:
+		c.bound, o.needs[key] = none, short.Least()
 	default:
-		c.wait = plan.Program.Capacity
-		c.times = make([]stageTimes, p.stages())
-		for _, s := range p.order[w].stages {
-			c.times[s] = p.planned(plan, s, first[s])
-		}
+		c.workerPlan = plans[0]
 	}
 	o.cells[key] = c
 	return c.at(p, w, first, last), nil
+}
+
+// plans are so many plans of a worker, or what it lacks: that within its bytes, and each of the others within a
+// 32nd of them less than the one before takes.
+func (o *oracle) plans(ctx context.Context, w int, first, last []int, most int) (list []workerPlan, short *planner.MemoryError, err error) {
+	p := o.p
+	bytes := p.workers[w].bytes
+	for limit := bytes; len(list) == 0 || len(list) < most && limit > 0; {
+		plan, err := planner.Solve(ctx, o.problem(w, first, last, limit))
+		switch {
+		case errors.As(err, &short) && list != nil:
+			return list, nil, nil
+		case short != nil:
+			return nil, short, nil
+		case err != nil:
+			return nil, nil, err
+		}
+		one := workerPlan{wait: plan.Program.Capacity, limit: limit, times: make([]stageTimes, p.stages())}
+		for _, s := range p.order[w].stages {
+			one.times[s] = p.planned(plan, s, first[s])
+		}
+		list = append(list, one)
+		d := plan.Devices[w]
+		if bytes == 0 || d.Time <= d.Once {
+			break
+		}
+		limit = d.Peak - bytes/32
+	}
+	return list, nil, nil
 }
 
 // need is the least limit of a worker's stages, as planner.Shortage has it: there is a plan of them within it.
@@ -267,23 +297,81 @@ func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
 	if !p.limited {
 		return p.plain(c), nil
 	}
-	times, capacity := make([]stageTimes, p.stages()), 0
+	plans := make([][]workerPlan, len(p.workers))
 	for w := range p.workers {
 		one, err := p.oracle.ask(ctx, w, c, c[1:])
 		if err != nil || one.bound == none {
 			return none, err
 		}
-		for _, s := range p.order[w].stages {
-			times[s] = one.times[s]
+		plans[w] = []workerPlan{one.workerPlan}
+	}
+	step, _, err := p.choose(c, plans)
+	return step, err
+}
+
+// choose is the time of a step of a cut, and which of its plans each worker has for it: one worker after the other
+// that with which the step is shortest, the first at the beginning.
+func (p *space) choose(c cut, plans [][]workerPlan) (step int64, chosen []int, err error) {
+	chosen = make([]int, len(plans))
+	simulate := func() (int64, error) {
+		times, capacity := make([]stageTimes, p.stages()), 0
+		for w, at := range chosen {
+			one := &plans[w][at]
+			for _, s := range p.order[w].stages {
+				times[s] = one.times[s]
+			}
+			if one.wait != 0 {
+				capacity = one.wait
+			}
 		}
-		if one.wait != 0 {
-			capacity = one.wait
+		if capacity == 0 {
+			return p.simulate(c, times), nil
+		}
+		program := p.oracle.programs[capacity].Without(func(a schedule.Action) bool { return times[a.Stage].each[a.MicroBatch].recompute == 0 })
+		took, _, err := p.links(c).Predict(program, durations(times))
+		return int64(took), err
+	}
+	if step, err = simulate(); err != nil {
+		return none, nil, err
+	}
+	for w, list := range plans {
+		best := 0
+		for chosen[w] = 1; chosen[w] < len(list); chosen[w]++ {
+			took, err := simulate()
+			if err != nil {
+				return none, nil, err
+			}
+			if took < step {
+				step, best = took, chosen[w]
+			}
+		}
+		chosen[w] = best
+	}
+	return step, chosen, nil
+}
+
+// fewer is how many plans of each worker are tried for the cut that was found.
+const fewer = 4
+
+// polished is the problem of a cut with the bytes for each worker with which its step is shortest.
+//
+// The plan that recomputes least is not always that of the shortest step: a recomputation costs nothing where the
+// worker would wait. A plan within fewer bytes recomputes more, and at other times.
+func (p *space) polished(ctx context.Context, c cut) (planner.Problem, error) {
+	problem := p.problem(c)
+	if !p.limited {
+		return problem, nil
+	}
+	plans := make([][]workerPlan, len(p.workers))
+	for w := range p.workers {
+		var err error
+		if plans[w], _, err = p.oracle.plans(ctx, w, c, c[1:], fewer); err != nil {
+			return problem, err
 		}
 	}
-	if capacity == 0 {
-		return p.simulate(c, times), nil
+	_, chosen, err := p.choose(c, plans)
+	for w, at := range chosen {
+		problem.Devices[w].Limit = plans[w][at].limit
 	}
-	program := p.oracle.programs[capacity].Without(func(a schedule.Action) bool { return times[a.Stage].each[a.MicroBatch].recompute == 0 })
-	took, _, err := p.links(c).Predict(program, durations(times))
-	return int64(took), err
+	return problem, err
 }

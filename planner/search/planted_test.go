@@ -55,9 +55,9 @@ func TestWhoLooksAtTwoOfThreeLoses(t *testing.T) {
 		t.Errorf("all three: %d ns, without the schedule %d", joint, even)
 	}
 	// Cut and schedule, and memory afterwards.
-	c = seeded(4, 8)
-	free := best(oneSpace(t, c, devices(3, 0), Wishes{}, "1f1b", 1, 6))
-	p = oneSpace(t, c, devices(3, 0), Wishes{Limit: 1104}, "1f1b", 1, 6)
+	c = seeded(6, 8)
+	free := best(oneSpace(t, c, devices(3, 0), Wishes{}, "1f1b", 1, 3))
+	p = oneSpace(t, c, devices(3, 0), Wishes{Limit: 900}, "1f1b", 1, 3)
 	joint := best(p).step
 	if after := took(p, free.cut); joint >= after {
 		t.Errorf("all three: %d ns, with memory afterwards %d", joint, after)

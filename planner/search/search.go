@@ -239,9 +239,18 @@ func (p *space) plan(ctx context.Context, f found) (*Plan, error) {
 	for _, w := range p.workers {
 		out.Devices, out.Limits = append(out.Devices, w.name), append(out.Limits, w.bytes)
 	}
-	plan, err := planner.Solve(ctx, p.problem(f.cut))
+	problem, err := p.polished(ctx, f.cut)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := planner.Solve(ctx, problem)
 	if err != nil {
 		return nil, fmt.Errorf("search: the plan found does not hold, which is a fault of penstock: %w", err)
+	}
+	for w := range plan.Devices {
+		if d := &plan.Devices[w]; d.Limit < p.workers[w].bytes {
+			d.Limit, d.LowerBound = p.workers[w].bytes, d.Once // its bound was that within fewer bytes
+		}
 	}
 	out.Planned = plan
 	times := make([]stageTimes, p.stages())
