@@ -2,6 +2,7 @@ package pipe_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/planner"
+	"penstock.example/schedule"
 	"penstock.example/torch"
 )
 
@@ -52,9 +54,13 @@ func TestGivenPlan(t *testing.T) {
 			t.Errorf("%s: %s", name, d)
 		}
 		for i := range want.plans {
-			if want.plan.Stages[i].Policy == planner.Optimal && want.peaks[0][i] != got.peaks[0][i] {
-				t.Errorf("%s: stage %d takes %d bytes, and %d by the plan that was written down", name, i,
-					want.peaks[0][i], got.peaks[0][i])
+			if want.plan.Stages[i].Policy != planner.Optimal {
+				continue
+			}
+			most := want.plan.Devices[want.plan.Stages[i].Device].Peak
+			meet := want.plan.Program.Capacity == schedule.Meet // otherwise a peak depends on which stage is ahead
+			if ran := []int64{want.peaks[0][i], got.peaks[0][i]}; slices.Max(ran) > most || meet && slices.Min(ran) != most {
+				t.Errorf("%s: stage %d takes %d bytes, by the plan that was written down %d, and %d are planned", name, i, ran[0], ran[1], most)
 			}
 		}
 		if got.plan.String() != want.plan.String() {
