@@ -197,6 +197,7 @@ func nils(g given) map[string]struct {
 		}, "search: the plan is nil; want the best of a Result"},
 		"planner.Plan.OverLimits.ctx": {func() error { return discard((&planner.Plan{}).OverLimits(ctx, nil, 1)) }, "planner: " + background},
 		"planner.Solve.ctx":           {func() error { return discard(planner.Solve(ctx, planner.Problem{})) }, "planner: " + background},
+		"planner.SolveFirst.ctx":      {func() error { return discard(planner.SolveFirst(ctx, planner.Problem{})) }, "planner: " + background},
 		"solver.FewestDevice.ctx": {func() error {
 			return discard(solver.FewestDevice(ctx, solver.Device{Stages: []solver.Stage{{First: g.chain}}, MicroBatches: 1}, solver.Options{}))
 		}, "remat: " + background},

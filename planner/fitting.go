@@ -2,6 +2,7 @@ package planner
 
 import (
 	"context"
+	"math"
 	"slices"
 
 	"penstock.example/remat"
@@ -18,6 +19,7 @@ type fitting struct {
 	problem   solver.Device
 	uncounted int64        // bytes that the solver does not count
 	peak      func() int64 // of the plan that is applied
+	bound     float64      // the least of the solver's bounds so far
 }
 
 // fitted is a plan and what it takes by a replay.
@@ -43,13 +45,16 @@ func (f *fitting) best(bytes int64) (best fitted, err error) {
 		return best, err
 	}
 	o := solver.Options{NoBound: f.p.NoBound}
+	f.bound = math.Inf(1)
 	var fits, high int64 // high does not fit, if it is not 0
 	ok := false
 	if bytes > 0 {
 		best, fits, high, ok, err = f.within(bytes, o)
 	}
 	if err == nil && !ok {
+		bound := f.bound
 		best, fits, err = f.fewest()
+		f.bound = min(bound, best.solved.LowerBound)
 	}
 	if err != nil || best.peak > bytes {
 		return best, err
@@ -59,7 +64,7 @@ func (f *fitting) best(bytes int64) (best fitted, err error) {
 		if high > 0 {
 			given = min(given, fits+(high-fits)/2)
 		}
-		if best.solved.Time <= best.solved.LowerBound || float64(given-fits) <= worthwhile*float64(bytes) {
+		if best.solved.Time <= f.bound || float64(given-fits) <= worthwhile*float64(bytes) {
 			break
 		}
 		more, ok, err := f.solve(given, o)
@@ -70,13 +75,11 @@ func (f *fitting) best(bytes int64) (best fitted, err error) {
 			high = given
 			continue
 		}
-		fits = given
-		bound := min(more.solved.LowerBound, best.solved.LowerBound)
-		if more.solved.Time < best.solved.Time {
+		if fits = given; more.solved.Time < best.solved.Time {
 			best = more
 		}
-		best.solved.LowerBound = bound
 	}
+	best.solved.LowerBound = min(best.solved.LowerBound, f.bound)
 	return best, nil
 }
 
@@ -169,6 +172,7 @@ func (f *fitting) solve(bytes int64, o solver.Options) (out fitted, ok bool, err
 	if err != nil || !out.solved.Feasible {
 		return out, false, err
 	}
+	f.bound = min(f.bound, out.solved.LowerBound)
 	f.apply(out.solved)
 	out.peak = f.peak()
 	return out, true, nil

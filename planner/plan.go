@@ -40,7 +40,7 @@ type DevicePlan struct {
 	Peak       int64
 	Time       float64 // of forwards, recomputations and backwards
 	Once       float64 // the same without recomputation
-	LowerBound float64 // no plan within the limit takes less
+	LowerBound float64 // no plan in the order of the program takes less, as the solver counts bytes
 
 	Spread float64 // see Costs
 }

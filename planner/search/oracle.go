@@ -13,7 +13,7 @@ import (
 	"penstock.example/schedule"
 )
 
-// oracle says what the stages of a worker take within its bytes: what planner.Solve recomputes of them in
+// oracle says what the stages of a worker take within its bytes: what planner.SolveFirst recomputes of them in
 // the order of the program. It asks only once for each worker and layers, and for layers that cost the
 // same.
 type oracle struct {
@@ -132,7 +132,7 @@ func (o *oracle) plans(ctx context.Context, w int, first, last []int, most int) 
 	p := o.p
 	bytes := p.workers[w].bytes
 	for limit := bytes; len(list) == 0 || len(list) < most && limit > 0; {
-		plan, err := planner.Solve(ctx, o.problem(w, first, last, limit))
+		plan, err := planner.SolveFirst(ctx, o.problem(w, first, last, limit))
 		switch {
 		case errors.As(err, &short) && list != nil:
 			return list, nil, nil
@@ -162,7 +162,7 @@ func (o *oracle) need(ctx context.Context, w int, first, last []int) (int64, err
 		return need, nil
 	}
 	o.solved++
-	_, err := planner.Solve(ctx, o.problem(w, first, last, 1))
+	_, err := planner.SolveFirst(ctx, o.problem(w, first, last, 1))
 	var short *planner.MemoryError
 	switch {
 	case errors.As(err, &short):

@@ -243,9 +243,18 @@ func (p *space) plan(ctx context.Context, f found) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	plan, err := planner.Solve(ctx, problem)
+	plan, line, err := p.solved(ctx, f.cut, problem)
 	if err != nil {
 		return nil, fmt.Errorf("search: the plan found does not hold, which is a fault of penstock: %w", err)
+	}
+	if problem.Meet = true; p.limited {
+		other, at, err := p.solved(ctx, f.cut, problem)
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err == nil && at.Makespan() < line.Makespan():
+			plan, line = other, at
+		}
 	}
 	for w := range plan.Devices {
 		if d := &plan.Devices[w]; d.Limit < p.workers[w].bytes {
@@ -253,14 +262,6 @@ func (p *space) plan(ctx context.Context, f found) (*Plan, error) {
 		}
 	}
 	out.Planned = plan
-	times := make([]stageTimes, p.stages())
-	for s := range times {
-		times[s] = p.planned(plan, s, f.cut[s])
-	}
-	line, err := p.links(f.cut).Simulate(plan.Program, durations(times))
-	if err != nil {
-		return nil, err
-	}
 	plan.Hold(line)
 	out.Timeline, out.Busy = line, make([]time.Duration, len(p.workers))
 	for _, e := range line.Events {
@@ -276,6 +277,20 @@ func (p *space) plan(ctx context.Context, f found) (*Plan, error) {
 		}
 	}
 	return out, nil
+}
+
+// solved is the plan of a problem of a cut, and its step as it is simulated.
+func (p *space) solved(ctx context.Context, c cut, problem planner.Problem) (*planner.Plan, schedule.Timeline, error) {
+	plan, err := planner.SolveFirst(ctx, problem)
+	if err != nil {
+		return nil, schedule.Timeline{}, err
+	}
+	times := make([]stageTimes, p.stages())
+	for s := range times {
+		times[s] = p.planned(plan, s, c[s])
+	}
+	line, err := p.links(c).Simulate(plan.Program, durations(times))
+	return plan, line, err
 }
 
 // without says whether a plan is slower for its limits, and which device exceeds its limit most without.
