@@ -23,9 +23,9 @@ func newTrain(args []string) *cobra.Command {
 		Short: "Train a model",
 		Long: `Train a model as a pipeline of micro-batches.
 
-The weights that come out depend on the flags that describe the training, not on
---stages, --balance, --devices, --schedule, --virtual, --checkpoint and
---memory-limit.
+The weights that come out depend on the flags that describe the training and on
+--threads, not on --stages, --balance, --devices, --schedule, --virtual, --checkpoint
+and --memory-limit.
 
 Ctrl-C or SIGTERM lets the running step finish, saves if there is --out, says how
 to go on, and exits with 1. A second one ends the process at once. A run that an
