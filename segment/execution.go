@@ -1,9 +1,8 @@
 package segment
 
 import (
-	"slices"
-
 	"fmt"
+	"slices"
 
 	"penstock.example/internal/arg"
 	"penstock.example/nn"

@@ -30,7 +30,8 @@ at::Tensor gate(const at::Tensor& mailbox, const at::Tensor& value) {
 
 // aten::narrow. A part of a batch, which has no graph, is made for each micro-batch and stage.
 at::Tensor narrow(const at::Tensor& self, int64_t dim, int64_t start, int64_t length) {
-  if (c10::GradMode::is_enabled() || !self.has_storage() || dim < 0 || dim >= self.dim() || start < 0 || length < 0 || start + length > self.size(dim))
+  if (c10::GradMode::is_enabled() || !self.has_storage() || dim < 0 || dim >= self.dim() || start < 0 || length < 0 || length > self.size(dim) ||
+      start > self.size(dim) - length)
     return self.narrow(dim, start, length);
   at::Tensor part = alias(self, true);
   c10::DimVector sizes(self.sizes());

@@ -5,7 +5,8 @@
 
 namespace ps {
 
-// May the gradient of a weight be added to in place? Only on a leaf that nobody watches, whose gradient has plain memory of its own.
+// May the gradient of a weight be added to in place? Only that of a leaf, and where the gradient has plain memory of its own. Hooks of the leaf are not
+// called: the shim gives none to leaves.
 bool accumulates(const at::Tensor& weight);
 
 // Would a product of these tensors of m x k and k x n elements be the faster library's?
