@@ -96,9 +96,15 @@ func (n *NCCL) Transfer(moves []Move) error {
 }
 
 // Err is what has failed since a transfer was queued, such as the connection, or nil. NCCL does not
-// notice that the other process is gone where both are on one machine.
+// notice that the other process is gone where both are on one machine. It does not wait for Close, which
+// may wait for ever until Abort is called: while communicators are opened or closed it is nil.
 func (n *NCCL) Err() error {
-	n.mu.RLock()
+	if !n.mu.TryRLock() {
+		if n.stop.Load() != 0 {
+			return ErrNCCLClosed
+		}
+		return nil
+	}
 	defer n.mu.RUnlock()
 	if n.ended {
 		return ErrNCCLClosed

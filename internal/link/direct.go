@@ -26,7 +26,7 @@ type Communicators interface {
 	// Transfer queues moves on streams, all at once, so that none has to wait for another one to be
 	// queued.
 	Transfer(moves []torch.Move) error
-	// Err is what has failed since, or nil.
+	// Err is what has failed since, or nil. It does not wait for Close, which only Abort may end.
 	Err() error
 	// Abort ends whatever waits, moves that were queued too, and closes all.
 	Abort()

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -339,6 +340,51 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 			t.Errorf("opening ended with %v", err)
 		}
 	})
+	t.Run("a communicator is asked while all are closed", func(t *testing.T) {
+		var ends [2]*link.Direct
+		var comms [2]*asked
+		g, edges, fabric := group.Local(2), []schedule.Edge{{From: 0, To: 1}}, &linktest.Fabric{}
+		for i := range ends {
+			end := link.End{Device: torch.CPU(i), Stream: func() streams.Stream { return streams.Host{} }, Copies: func() streams.Stream { return linktest.NewStream(1) }}
+			comms[i] = &asked{Communicators: fabric.Communicators(), closing: make(chan struct{})}
+			var err error
+			if ends[i], err = link.NewDirect(comms[i], edges, []int{0, 1}, map[int]link.End{i: end}, g[i].Failed(), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ids, err := ends[0].IDs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var both sync.WaitGroup
+		for _, d := range ends {
+			both.Go(func() {
+				if err := d.Open(ids); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
+		c := torch.NewCtx(torch.Options{Device: torch.CPU(1)})
+		defer c.Close()
+		into := c.Zeros(torch.Float32, 64)
+		if err := comms[1].Transfer([]torch.Move{{On: linktest.NewStream(2), Tensor: into}}); err != nil { // nobody sends
+			t.Fatal(err)
+		}
+		for _, c := range comms {
+			c.late.Store(true)
+		}
+		time.Sleep(200 * time.Millisecond) // the watchers ask
+		time.AfterFunc(20*time.Millisecond, func() { g[0].Fail(failure) })
+		begun := time.Now()
+		for _, d := range ends {
+			both.Go(d.Close)
+		}
+		both.Wait()
+		if took := time.Since(begun); took > linktest.Patience/2 {
+			t.Errorf("closing took %v", took)
+		}
+	})
 	t.Run("a communicator fails", func(t *testing.T) {
 		g := group.Local(2)
 		d, err := link.NewDirect(&failing{}, []schedule.Edge{{From: 0, To: 1}}, []int{0, 1}, nil, g[0].Failed(), func(err error) {
@@ -357,6 +403,26 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 			t.Error("nobody was told")
 		}
 	})
+}
+
+// asked are communicators that a question, if it is late, reaches when they are being closed.
+type asked struct {
+	*linktest.Communicators
+	late    atomic.Bool
+	closing chan struct{}
+}
+
+func (a *asked) Err() error {
+	if a.late.Load() {
+		<-a.closing
+		time.Sleep(10 * time.Millisecond) // Close has the lock by then
+	}
+	return a.Communicators.Err()
+}
+
+func (a *asked) Close() {
+	close(a.closing)
+	a.Communicators.Close()
 }
 
 // failing are communicators that have failed.

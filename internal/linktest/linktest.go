@@ -97,6 +97,7 @@ type wire struct {
 // Communicators are those of a process; see link.Communicators.
 type Communicators struct {
 	f       *Fabric
+	open    sync.RWMutex // taken as torch.NCCL takes its own: Close holds it while it waits
 	mu      sync.Mutex
 	ends    []*end
 	opening map[torch.Device]bool
@@ -172,10 +173,12 @@ func (c *Communicators) Open(id []byte, d torch.Device, sends bool) (int, error)
 
 // Transfer queues moves. Those on one stream go on side by side, except those over one communicator.
 func (c *Communicators) Transfer(moves []torch.Move) error {
+	c.open.RLock()
+	defer c.open.RUnlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.Err() != nil {
-		return c.Err()
+	if err := c.broken(); err != nil {
+		return err
 	}
 	var streams []*Stream
 	for _, m := range moves {
@@ -263,8 +266,16 @@ func (c *Communicators) fail(err error) {
 	}
 }
 
-// Err is what has failed, or nil.
+// Err is what has failed, or nil; while Close waits it is nil.
 func (c *Communicators) Err() error {
+	if !c.open.TryRLock() {
+		return nil
+	}
+	defer c.open.RUnlock()
+	return c.broken()
+}
+
+func (c *Communicators) broken() error {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
 	select {
@@ -280,6 +291,8 @@ func (c *Communicators) Abort() { c.once.Do(func() { close(c.stopped) }) }
 
 // Close waits for all that was queued.
 func (c *Communicators) Close() {
+	c.open.Lock()
+	defer c.open.Unlock()
 	ended := make(chan struct{})
 	go func() {
 		c.queued.Wait()
