@@ -18,17 +18,18 @@ import (
 // Layers are timed with other numbers of threads as in Measure, in passes over the layers of a window. A window
 // ends also where its forward takes long, so that numbers take turns in short rounds.
 const (
-	threadsTime = 3 * time.Second       // after which no further window is timed
-	forwardTime = 50 * time.Millisecond // of a window
-	turn        = 30 * time.Millisecond // of each number, at least
-	mostPasses  = 100                   // in a turn
+	threadsTime  = 3 * time.Second       // after which no further window is timed, and a window's rounds are few
+	fewestRounds = 3                     // of a window
+	forwardTime  = 50 * time.Millisecond // of a window, with one thread
+	turn         = 30 * time.Millisecond // of each number, at least
+	mostPasses   = 100                   // in a turn
 )
 
 // ThreadTimes is how long a micro-batch takes with several numbers of threads.
 type ThreadTimes struct {
 	Threads []int
 	// Rounds is the time of forward and backward of the layers, by round, and by number as in Threads. What
-	// is in one round ran in turns.
+	// is in one round ran in turns. There are fewer than Config.Repeats where layers took long.
 	Rounds [][]time.Duration
 	// Layers is how many were timed, from the first one on: fewer than the model has where they took long.
 	Layers int
@@ -46,7 +47,7 @@ func (t ThreadTimes) Faster(i, j int) (ratios []float64) {
 // Threads times forward and backward of a model's layers with several numbers of threads, in turns, as often
 // as Config.Repeats says. It is as Measure otherwise, but for Config.Threads and Config.Balance, which it does
 // not look at; without Config.Clock it times by the time of day. When some seconds are over it goes on to no
-// further layer.
+// further layer, and to no round after the third.
 func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []int, sample ...*torch.Tensor) (ThreadTimes, error) {
 	if err := cmp.Or(arg.Context(ctx, "profile"), arg.Given(model, "profile: Threads: the model", "an nn.Sequential")); err != nil {
 		return ThreadTimes{}, err
@@ -106,7 +107,7 @@ func (p *prober) threads(t *ThreadTimes, now func() time.Duration, sample []*tor
 	defer func() { in.free() }()
 	for begin := now(); err == nil && t.Layers < len(p.layers) && (t.Layers == 0 || now()-begin < threadsTime); {
 		var next input
-		next, err = p.threadsOf(t, now, in, t.Layers)
+		next, err = p.threadsOf(t, now, begin+threadsTime, in, t.Layers)
 		in.free()
 		in = next
 	}
@@ -114,8 +115,9 @@ func (p *prober) threads(t *ThreadTimes, now func() time.Duration, sample []*tor
 	return err
 }
 
-// threadsOf times the layers from one on that a window holds, and returns the input of the next.
-func (p *prober) threadsOf(t *ThreadTimes, now func() time.Duration, in input, from int) (next input, err error) {
+// threadsOf times the layers from one on that a window holds, and returns the input of the next. From end on no
+// round begins but the fewest; then those of the windows before that this one has not are dropped.
+func (p *prober) threadsOf(t *ThreadTimes, now func() time.Duration, end time.Duration, in input, from int) (next input, err error) {
 	at := from
 	run := func(e *segment.Execution, kind remat.Kind, i int) time.Duration {
 		at = i
@@ -128,6 +130,7 @@ func (p *prober) threadsOf(t *ThreadTimes, now func() time.Duration, in input, f
 		defer p.dropHeld()
 		most, _ := p.room()
 		w, before := window{from, from}, p.live()
+		p.c.SetThreads(1)
 		first := p.begin(in, window{from, len(p.layers)})
 		for begin := now(); w.to < len(p.layers) && (w.to == from || p.live()-before < most && now()-begin < forwardTime); w.to++ {
 			at = w.to
@@ -140,7 +143,11 @@ func (p *prober) threadsOf(t *ThreadTimes, now func() time.Duration, in input, f
 			}
 		}
 		first.Free()
-		for k := range p.Repeats {
+		for k := range t.Rounds {
+			if k >= fewestRounds && now() >= end {
+				t.Rounds = t.Rounds[:k]
+				break
+			}
 			p.progress(w.from*p.Repeats+(w.to-w.from)*k, len(p.layers)*p.Repeats)
 			for j := range t.Threads {
 				if k%2 == 1 { // what changes steadily is the same for all

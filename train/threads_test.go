@@ -65,6 +65,44 @@ func TestThreadsByTime(t *testing.T) {
 	}
 }
 
+// It takes some seconds also where one thread takes many times as long as all of them, and where a layer
+// takes long with any number it takes three rounds of it.
+func TestTimeOfThreads(t *testing.T) {
+	check(t)
+	set, _ := dataset(t)
+	shared := map[int]time.Duration{}
+	for n := 1; n <= 8; n *= 2 {
+		shared[n] = 50 * time.Millisecond / time.Duration(n)
+	}
+	for _, tt := range []struct {
+		name   string
+		layers int
+		times  map[int]time.Duration
+		most   int
+		n      int
+		longer time.Duration
+	}{
+		{"eight threads share layers out", 64, shared, 8, 8, 4200 * time.Millisecond},
+		{"a layer takes a second", 1, map[int]time.Duration{1: time.Second, 2: time.Second}, 2, 1, 15 * time.Second},
+	} {
+		runs := 0
+		clock := &fakeClock{}
+		layers := []nn.Layer{nn.NewFlatten(1, -1), nn.NewLinear(16, 4)}
+		for range tt.layers {
+			layers = append(layers, &byThreads{clock: clock, times: tt.times, runs: &runs})
+		}
+		model := nn.NewSequential(layers...)
+		got, err := train.ThreadsByTime(t.Context(), model, set, train.ThreadsConfig{Most: tt.most, Batch: 8, Chunks: 2, Loss: nn.CrossEntropy(), Profile: profile.Config{Clock: clock.read}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.N != tt.n || clock.now > tt.longer {
+			t.Errorf("%s: %+v after %v; want %d within %v", tt.name, got, clock.now, tt.n, tt.longer)
+		}
+		nn.Free(model)
+	}
+}
+
 // In a group rank 0 measures, and all have its number. Nothing of the model changes.
 func TestThreadsOfAGroup(t *testing.T) {
 	check(t)
