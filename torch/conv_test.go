@@ -1,8 +1,10 @@
 package torch_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"penstock.example/internal/torchtest"
@@ -24,6 +26,7 @@ func TestConvolutionOfFewPositions(t *testing.T) {
 		{"3x3", 2, 64, 96, 4, 4, 3, 1, 1, 1, 1},
 		{"3x3 of stride 2", 3, 64, 96, 5, 6, 3, 2, 1, 1, 1},
 		{"3x3 dilated", 2, 64, 96, 5, 5, 3, 1, 1, 2, 1},
+		{"3x3 of tensors that lie otherwise", 2, 64, 96, 4, 4, 3, 1, 1, 1, 1},
 		{"too many positions", 2, 64, 96, 8, 8, 3, 1, 1, 1, 1},
 		{"groups", 2, 64, 96, 4, 4, 3, 1, 1, 1, 2},
 	} {
@@ -31,6 +34,9 @@ func TestConvolutionOfFewPositions(t *testing.T) {
 			torchtest.Check(t)
 			c := torchtest.New(t, torch.Options{Seed: 3, Threads: 1})
 			x, w, b := c.Randn(row.images, row.in, row.height, row.width), c.Randn(row.out, row.in/row.group, row.kernel, row.kernel), c.Randn(row.out)
+			if strings.Contains(row.name, "lie otherwise") {
+				x, w = c.Transpose(x, 2, 3), c.Transpose(w, 2, 3)
+			}
 			square := func(n int64) []int64 { return []int64{n, n} }
 			for wanted := range 8 {
 				ours := func(x, w, b *torch.Tensor) *torch.Tensor {
@@ -71,6 +77,74 @@ func TestConvolutionOfFewPositions(t *testing.T) {
 						t.Errorf("gradients wanted %03b, result %d: %v", wanted, i, err)
 					}
 				}
+			}
+		})
+	}
+}
+
+// nodeOf is the name of the node that made y, which is y's in the error of a backward that gets no memory.
+func nodeOf(t *testing.T, c *torch.Ctx, y *torch.Tensor) string {
+	t.Helper()
+	ones := c.OnesLike(y)
+	c.Device().SetLimit(c.Device().Memory().Live + 16)
+	err := torch.Try(func() { c.Backward([]*torch.Tensor{y}, []*torch.Tensor{ones}, false) })
+	c.Device().SetLimit(0)
+	var e *torch.Error
+	if !errors.As(err, &e) || !errors.Is(err, torch.ErrOutOfMemory) {
+		t.Fatalf("backward without memory: %v", err)
+	}
+	return e.Op
+}
+
+// The products are what computes a convolution of few positions where oneDNN has kernels for AVX-512, whatever
+// the number of threads and however tensors lie, but not under autocast.
+func TestConvolutionOfFewPositionsIsAProduct(t *testing.T) {
+	onednn := ""
+	for _, k := range torch.KernelsInUse() {
+		if k.Library == "oneDNN" {
+			onednn = k.Name
+		}
+	}
+	if !strings.HasPrefix(onednn, "AVX512") {
+		t.Skipf("oneDNN's kernels are for %q; want AVX-512", onednn)
+	}
+	for _, row := range []struct {
+		name                string
+		threads             int
+		size                int64
+		transposed, lowered bool
+		ours                bool
+	}{
+		{"few positions", 1, 4, false, false, true},
+		{"two threads", 2, 4, false, false, true},
+		{"tensors that lie otherwise", 1, 4, true, false, true},
+		{"many positions", 1, 8, false, false, false},
+		{"autocast", 1, 4, false, true, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			options := torch.Options{Seed: 3, Threads: row.threads}
+			if row.lowered {
+				options.Autocast = torch.AutocastBFloat16
+			}
+			c := torchtest.New(t, options)
+			x, w := c.Randn(2, 64, row.size, row.size), c.Randn(96, 64, 3, 3)
+			if row.transposed {
+				x, w = c.Transpose(x, 2, 3), c.Transpose(w, 2, 3)
+			}
+			one := []int64{1, 1}
+			plain := c.PlainConv2d(x, w, nil, one, one, one, 1)
+			w.SetRequiresGrad(true)
+			c.SetGrad(true)
+			y := c.Conv2d(x, w, nil, one, one, one, 1)
+			c.SetGrad(false)
+			if y.DType() != plain.DType() {
+				t.Errorf("it is of %v; want %v", y.DType(), plain.DType())
+			}
+			if err := sameSums(torch.Values[float32](c.To(y, torch.Float32)), torch.Values[float32](c.To(plain, torch.Float32))); err != nil {
+				t.Error(err)
+			}
+			if node := nodeOf(t, c, y); strings.Contains(node, "Conv2dBackward") != row.ours {
+				t.Errorf("its node is %q; want that of products: %v", node, row.ours)
 			}
 		})
 	}
