@@ -54,7 +54,7 @@ func TestOthersWorkWhileALayerIsTimed(t *testing.T) {
 	})
 	// without chains, for which layers run one at a time
 	p := measured(t, nn.NewSequential(first, nn.NewLinear(16, 16), nn.NewLinear(16, 16), last), profile.Config{Beside: others(1), Repeats: 4, Warmup: 2}, vectors(c))
-	if waits.Load() == 0 || met.Load() != waits.Load() {
+	if waits.Load() < 2 || met.Load() < waits.Load()-1 { // after its last run it is waited for in vain
 		t.Errorf("the first layer waited %d times and saw the last one run %d times", waits.Load(), met.Load())
 	}
 	if !devices[torch.CPU(1)] {

@@ -124,7 +124,11 @@ func pageOfPlan(cmd *cobra.Command, path string) (report.Run, error) {
 	}
 	var line searchLine
 	if err := json.Unmarshal(text, &line); err != nil {
-		return report.Run{}, badUsage("%s: %s; want the directory of a run, or a file that penstock plan has written with --out", path, strings.TrimPrefix(message(err), "json: "))
+		why := ""
+		if wrong := new(json.UnmarshalTypeError); !errors.As(err, &wrong) { // which names fields of Go, of a file of something else
+			why = ": " + strings.TrimPrefix(message(err), "json: ")
+		}
+		return report.Run{}, badUsage("%s is no plan%s; want the directory of a run, or a file that penstock plan has written with --out", path, why)
 	}
 	if line.Page == nil {
 		return report.Run{}, badUsage("%s: there is no plan in it to show; want a file that penstock plan has written with --out", path)

@@ -186,7 +186,7 @@ func (l searchLine) inFlags() string {
 // become takes the flags of another plan of the same place in the group.
 func (p *plan) become(next plan) {
 	next.args, next.listener, next.member, next.within, next.read = p.args, p.listener, p.member, p.within, p.read
-	next.common, next.decide, next.world = p.common, p.decide, p.world
+	next.common, next.decide, next.world, next.effective = p.common, p.decide, p.world, p.effective
 	next.config.Group, next.config.Replicas = p.config.Group, p.config.Replicas
 	*p = next
 }

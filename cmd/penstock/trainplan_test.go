@@ -224,6 +224,11 @@ func TestAnotherWorldKeepsTheWeights(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	fixed := with(inAuto, "--chunks", "4", "--threads", "1")
 	must(t, with(fixed, "--steps", "2", "--out", out)...)
+	kept, err := os.ReadFile(filepath.Join(out, "config.toml"))
+	if err != nil || !strings.Contains(string(kept), `plan = "auto"`) {
+		t.Errorf("config.toml is %q, %v", kept, err)
+	}
+	must(t, "eval", out)
 	p := begin(t, nil, launched(2, with(fixed, "--steps", "4", "--out", out, "--resume", "--memory-limit", "3MiB")...)...)
 	if code := p.end(t); code != exitDone {
 		t.Fatalf("exit code %d, stderr:\n%s", code, p.stderr)
