@@ -3,6 +3,7 @@ package pipe_test
 import (
 	"context"
 	"reflect"
+	"sync/atomic"
 	"testing"
 
 	"penstock.example/internal/torchtest"
@@ -21,12 +22,12 @@ func TestPlanningMovesNoBuffers(t *testing.T) {
 		balance  []int
 		schedule schedule.Generator
 	}{{"one stage", []int{6}, schedule.GPipe}, {"two stages", []int{3, 3}, schedule.GPipe}, {"backwards in two parts", []int{3, 3}, schedule.ZeroBubbleH1}} {
-		ran := 0
+		var ran atomic.Int64 // stages are measured at once
 		counting := func() nn.Layer {
 			l := &call{}
 			runs := l.Buffer("runs", torch.Int64, nn.Zeros)
 			l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-				ran++
+				ran.Add(1)
 				c.NoGrad(func() { c.AddInt_(runs.Tensor(), 1) })
 				return c.Tanh(x)
 			}
@@ -40,8 +41,8 @@ func TestPlanningMovesNoBuffers(t *testing.T) {
 		if _, err := p.PlanFor(context.Background(), b, nn.MSE()); err != nil {
 			t.Fatal(err)
 		}
-		if after := buffersOf(model); ran == 0 || !reflect.DeepEqual(after, before) {
-			t.Errorf("%s: %d runs of layers have moved buffers", test.name, ran)
+		if after := buffersOf(model); ran.Load() == 0 || !reflect.DeepEqual(after, before) {
+			t.Errorf("%s: %d runs of layers have moved buffers", test.name, ran.Load())
 		}
 		c.Close()
 	}
