@@ -101,20 +101,26 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 
 // measureLayers measures the model's layers on a micro-batch.
 func measureLayers(ctx context.Context, model *nn.Sequential, sample data.Batch, config BalanceConfig) (profile.Profile, error) {
-	c := torch.NewCtx(torch.Options{Device: config.Profile.Device, Threads: besideStages})
+	return onSample("timing layers", sample, config.Profile, config.Loss, func(measure profile.Config, input *torch.Tensor) (profile.Profile, error) {
+		return profile.Measure(ctx, model, measure, input)
+	})
+}
+
+// onSample measures with the tensors of a sample, which it frees, and a loss, if there is one.
+func onSample[T any](what string, sample data.Batch, config profile.Config, loss nn.Loss, measure func(config profile.Config, input *torch.Tensor) (T, error)) (out T, err error) {
+	c := torch.NewCtx(torch.Options{Device: config.Device, Threads: besideStages})
 	defer c.Close()
 	var input *torch.Tensor
-	measure := config.Profile
 	if err := torch.Try(func() {
-		if input = tensorOf(c, sample.Input); config.Loss != nil {
-			measure.Loss, measure.Target = config.Loss, []*torch.Tensor{tensorOf(c, sample.Target)}
+		if input = tensorOf(c, sample.Input); loss != nil {
+			config.Loss, config.Target = loss, []*torch.Tensor{tensorOf(c, sample.Target)}
 		}
 	}); err != nil {
-		return profile.Profile{}, fmt.Errorf("train: timing layers: %w", err)
+		return out, fmt.Errorf("train: %s: %w", what, err)
 	}
-	p, err := profile.Measure(ctx, model, measure, input)
+	out, err = measure(config, input)
 	torch.TrimProcess()
-	return p, err
+	return out, err
 }
 
 // CutByTime cuts measured layers into a stage for each policy, and says what each stage is to take

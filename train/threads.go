@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"penstock.example/data"
@@ -81,20 +80,9 @@ func timeThreads(ctx context.Context, model *nn.Sequential, sample data.Batch, c
 		counts = append(counts, n)
 	}
 	slices.Sort(counts)
-	c := torch.NewCtx(torch.Options{Device: config.Profile.Device, Threads: besideStages})
-	defer c.Close()
-	var input *torch.Tensor
-	measure := config.Profile
-	if err := torch.Try(func() {
-		if input = tensorOf(c, sample.Input); config.Loss != nil {
-			measure.Loss, measure.Target = config.Loss, []*torch.Tensor{tensorOf(c, sample.Target)}
-		}
-	}); err != nil {
-		return profile.ThreadTimes{}, fmt.Errorf("train: timing threads: %w", err)
-	}
-	t, err := profile.Threads(ctx, model, measure, counts, input)
-	torch.TrimProcess()
-	return t, err
+	return onSample("timing threads", sample, config.Profile, config.Loss, func(measure profile.Config, input *torch.Tensor) (profile.ThreadTimes, error) {
+		return profile.Threads(ctx, model, measure, counts, input)
+	})
 }
 
 // clearly is how many times as fast a larger number of threads has to be.
