@@ -39,6 +39,7 @@ type workerPlan struct {
 	times []stageTimes // by stage; those of other workers are zero
 	wait  int          // how many values may wait on links; 0 is any number
 	limit int64        // the bytes within which it was planned
+	fewer int64        // those within which to plan for another one; 0 or less is none
 }
 
 // none is the bound of what does not fit.
@@ -113,46 +114,38 @@ func (o *oracle) ask(ctx context.Context, w int, first, last []int) (*cell, erro
 	}
 	o.solved++
 	c := &cell{}
-	plans, short, err := o.plans(ctx, w, first, last, 1)
+	plan, short, err := o.plan(ctx, w, first, last, p.workers[w].bytes)
 	switch {
 	case err != nil:
 		return nil, err
 	case short != nil:
 		c.bound, o.needs[key] = none, short.Least()
 	default:
-		c.workerPlan = plans[0]
+		c.workerPlan = plan
 	}
 	o.cells[key] = c
 	return c.at(p, w, first, last), nil
 }
 
-// plans are so many plans of a worker, or what it lacks: that within its bytes, and each of the others within a
-// 32nd of them less than the one before takes.
-func (o *oracle) plans(ctx context.Context, w int, first, last []int, most int) (list []workerPlan, short *planner.MemoryError, err error) {
+// plan is a worker's plan within a limit, or what it lacks. The next one is within a 32nd of its bytes less than it
+// takes.
+func (o *oracle) plan(ctx context.Context, w int, first, last []int, limit int64) (out workerPlan, short *planner.MemoryError, err error) {
 	p := o.p
-	bytes := p.workers[w].bytes
-	for limit := bytes; len(list) == 0 || len(list) < most && limit > 0; {
-		plan, err := planner.SolveFirst(ctx, o.problem(w, first, last, limit))
-		switch {
-		case errors.As(err, &short) && list != nil:
-			return list, nil, nil
-		case short != nil:
-			return nil, short, nil
-		case err != nil:
-			return nil, nil, err
-		}
-		one := workerPlan{wait: plan.Program.Capacity, limit: limit, times: make([]stageTimes, p.stages())}
-		for _, s := range p.order[w].stages {
-			one.times[s] = p.planned(plan, s, first[s])
-		}
-		list = append(list, one)
-		d := plan.Devices[w]
-		if bytes == 0 || d.Time <= d.Once {
-			break
-		}
-		limit = d.Peak - bytes/32
+	plan, err := planner.SolveFirst(ctx, o.problem(w, first, last, limit))
+	if errors.As(err, &short) {
+		return out, short, nil
 	}
-	return list, nil, nil
+	if err != nil {
+		return out, nil, err
+	}
+	out = workerPlan{wait: plan.Program.Capacity, limit: limit, times: make([]stageTimes, p.stages())}
+	for _, s := range p.order[w].stages {
+		out.times[s] = p.planned(plan, s, first[s])
+	}
+	if d := plan.Devices[w]; limit > 0 && d.Time > d.Once {
+		out.fewer = d.Peak - p.workers[w].bytes/32
+	}
+	return out, nil, nil
 }
 
 // need is the least limit of a worker's stages, as planner.Shortage has it: there is a plan of them within it.
@@ -364,9 +357,20 @@ func (p *space) polished(ctx context.Context, c cut) (planner.Problem, error) {
 	}
 	plans := make([][]workerPlan, len(p.workers))
 	for w := range p.workers {
-		var err error
-		if plans[w], _, err = p.oracle.plans(ctx, w, c, c[1:], fewer); err != nil {
+		one, err := p.oracle.ask(ctx, w, c, c[1:])
+		if err != nil {
 			return problem, err
+		}
+		plans[w] = []workerPlan{one.workerPlan}
+		for last := one.workerPlan; len(plans[w]) < fewer && last.fewer > 0; {
+			var short *planner.MemoryError
+			if last, short, err = p.oracle.plan(ctx, w, c, c[1:], last.fewer); err != nil {
+				return problem, err
+			}
+			if short != nil {
+				break
+			}
+			plans[w] = append(plans[w], last)
 		}
 	}
 	_, chosen, err := p.choose(c, plans)
