@@ -16,7 +16,8 @@ import (
 )
 
 // Six networks are planned without a limit, and under three from a little more than the least, and take two steps and updates by these plans: each device holds what its plan says, to the byte, and
-// never more than the limit. Where values may wait on links it holds no more than the plan says.
+// never more than the limit. Where values may wait on links, and before the first update makes the optimizer's state,
+// it holds no more than the plan says.
 func TestPlansOfSixNetworksRun(t *testing.T) {
 	for _, tt := range []struct {
 		model     string
@@ -114,7 +115,7 @@ func tryPlan(t *testing.T, job *searchJob, limit int64) (most int64, again int, 
 		for _, s := range plan.Stages {
 			again += s.Recomputed()
 		}
-		exact := plan.Program.Capacity == schedule.Meet
+		exact := plan.Program.Capacity == schedule.Meet && step > 0
 		for i, d := range o.pipe.Devices() {
 			held, says := d.Memory().Peak, plan.Devices[i].Peak
 			if limit > 0 && max(held, says) > limit || held > says || exact && held != says {
