@@ -166,15 +166,22 @@ func (w workload) besidePlain(ctx context.Context, e effort, k *costs, c *child,
 	if err != nil {
 		return result, err
 	}
-	sides = append(sides, plainSide{How: found.String()})
-	planned, err := found.trainer(ctx, 1)
-	if err != nil {
-		return result, err
+	// A second team of OpenMP's threads for the same would have both sleep where one alone spins: libgomp counts the threads of all teams.
+	if len(found.balance) > 1 || found.Threads < threads {
+		sides = append(sides, plainSide{How: found.String()})
+		planned, err := found.trainer(ctx, 1)
+		if err != nil {
+			return result, err
+		}
+		defer planned.close()
+		trainers = append(trainers, &timedTrainer{trainer: planned})
 	}
-	defer planned.close()
-	trainers = append(trainers, &timedTrainer{trainer: planned})
 	theirs := &plainPython{child: c, count: nn.Count(one.model), request: plainRequest{Model: w.Model, shapes: s, Options: settings, Threads: threads, Device: "cpu"}}
-	ms, failures, err := alternate(ctx, e, []contestant{trainers[0], trainers[1], theirs})
+	contestants := []contestant{theirs}
+	for _, t := range trainers {
+		contestants = append(contestants, t)
+	}
+	ms, failures, err := alternate(ctx, e, contestants)
 	if err != nil {
 		return result, err
 	}
@@ -183,9 +190,10 @@ func (w workload) besidePlain(ctx context.Context, e effort, k *costs, c *child,
 			return result, err
 		}
 	}
-	result.Step = spreadOf(ms[2])
+	result.Step = spreadOf(ms[0])
 	for i, t := range trainers {
-		sides[i].Step, sides[i].Faster, sides[i].Cheaper = spreadOf(ms[i]), paired(ms[2], ms[i]), paired(theirs.cpu, t.cpu)
+		ours := ms[1+i]
+		sides[i].Step, sides[i].Faster, sides[i].Cheaper = spreadOf(ours), paired(ms[0], ours), paired(theirs.cpu, t.cpu)
 	}
 	result.Ours = sides
 	return result, nil
