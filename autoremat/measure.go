@@ -178,7 +178,7 @@ func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, n *insta
 	}
 	cfg := profile.Config{
 		Device: c.Device(), Peer: c.Device(), Threads: c.Threads(), Extras: c.Extras(), Autocast: c.Autocast(),
-		Warmup: m.config.Warmup, Repeats: m.config.Repeats,
+		MicroBatches: 1, Warmup: m.config.Warmup, Repeats: m.config.Repeats,
 		Balance: []int{len(m.layers)}, InputGrad: inputGrad, MostUnits: cmp.Or(m.config.MostUnits, 2000),
 	}
 	if len(s.Target) > 0 {

@@ -63,7 +63,7 @@ func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile
 			defer stream.End(stream.Host{}, d.DefaultStream())
 		}
 		measured, err := profile.Measure(ctx, p.model, profile.Config{
-			Device: device, Peer: device, Beside: beside, Threads: p.cfg.Threads, Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
+			Device: device, Peer: device, Beside: beside, Threads: p.cfg.Threads, MicroBatches: len(r.parts), Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
 			Known: p.cfg.Profile, Balance: p.cfg.Balance, Workers: workers, Loss: r.loss, Target: r.partsOf(c, r.targets, 0), Fewer: fewer, FewerTarget: fewerTarget, LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
 			Split: p.problem(len(r.parts)).Splits(),
 		}, r.partsOf(c, r.inputs, 0)...)

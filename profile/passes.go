@@ -21,7 +21,8 @@ import (
 //	B2 B1 B0                    of the later one: they are added to
 //	S0 S1 S2 I2 I1 I0 W2 W1 W0  with Config.Split a third one, in front of that, whose backwards are in two parts
 //
-// With one micro-batch at a time a backward would find in the caches what its forward has just left there.
+// With one micro-batch at a time a backward would find in the caches what its forward has just left there, as it does
+// in steps of one micro-batch (Config.MicroBatches).
 //
 // A pass holds what a step without recomputation holds, and that may be more than there is. A long
 // model is therefore timed in windows of layers, one after the other, each of which holds more than
@@ -161,8 +162,8 @@ func (l *lane) pass(times []unitTimes) error {
 		return err
 	}
 	all := l.inFlight() // in every window, so that times of layers add up pass by pass
-	ahead := all
-	if l.tight {
+	ahead, alone := all, l.tight || l.MicroBatches == 1
+	if alone {
 		ahead = 1
 	}
 	for range ahead {
@@ -175,7 +176,7 @@ func (l *lane) pass(times []unitTimes) error {
 		if k == 0 {
 			op = firstBackward
 		}
-		if l.Split && k == all-1 && !l.tight {
+		if l.Split && k == all-1 && !alone {
 			if err := save(); err != nil {
 				return err
 			}
@@ -183,7 +184,7 @@ func (l *lane) pass(times []unitTimes) error {
 		if err := l.back(list[k], op, times); err != nil {
 			return err
 		}
-		if l.tight && (k < all-1 || l.Split) {
+		if alone && (k < all-1 || l.Split) {
 			if err := save(); err != nil {
 				return err
 			}

@@ -49,7 +49,7 @@ func (w *witness) Forget() {}
 
 // TestPasses: units are timed in passes over all of them, as in steps; where a limit does not hold
 // so much, in passes over fewer. A first micro-batch makes the gradients of parameters, a later one
-// adds to them, and both are timed.
+// adds to them, and both are timed. In steps of one micro-batch they are run one after the other.
 func TestPasses(t *testing.T) {
 	const whole = "F0 F1 F2 S0 S1 S2 S0 S1 S2 B2 B1 B0 B2 B1 B0" // two micro-batches at once
 	each := func(pass string) string {                           // of one of the three after the other
@@ -60,11 +60,14 @@ func TestPasses(t *testing.T) {
 		return strings.Join(list, " ")
 	}
 	for _, test := range []struct {
-		limit int64
-		want  string
+		limit        int64
+		microBatches int
+		want         string
 	}{
-		{0, strings.Join([]string{"F0 F1 F2", whole, whole, whole}, " ")}, // one to warm up, two that count
-		{12 << 10, each("Fi Si Si Bi Bi")},
+		{0, 0, strings.Join([]string{"F0 F1 F2", whole, whole, whole}, " ")}, // one to warm up, two that count
+		{0, 2, whole},
+		{0, 1, "F0 F1 F2 S0 S1 S2 B2 B1 B0 S0 S1 S2 B2 B1 B0"},
+		{12 << 10, 0, each("Fi Si Si Bi Bi")},
 	} {
 		c := newCtx(t)
 		var told []string
@@ -77,7 +80,7 @@ func TestPasses(t *testing.T) {
 		device := torch.CPU(1)
 		device.SetLimit(test.limit)
 		defer device.SetLimit(0)
-		measured, err := profile.Measure(context.Background(), nn.NewSequential(layers...), profile.Config{Device: device, Repeats: 2, Clock: clock.read, Balance: []int{len(layers)}}, vectors(c))
+		measured, err := profile.Measure(context.Background(), nn.NewSequential(layers...), profile.Config{Device: device, MicroBatches: test.microBatches, Repeats: 2, Clock: clock.read, Balance: []int{len(layers)}}, vectors(c))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -74,6 +74,9 @@ type Config struct {
 	// Workers is the device of each stage, as a number. What moves between two stages on one device
 	// stays where it is; otherwise it is copied. Nil is a device for each.
 	Workers []int
+	// MicroBatches is how many micro-batches a step has. With 1 a backward finds in the caches what its forward has
+	// just left there. 0 is several, of which some are in flight at once.
+	MicroBatches int
 	// Loss follows the last layer. Target has the rows of the sample.
 	Loss   nn.Loss
 	Target []*torch.Tensor
@@ -225,7 +228,7 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 		return c, errors.New("profile: no sample; give the model's input with the rows of a micro-batch")
 	}
 	err := cmp.Or(arg.Between("profile", "Threads", c.Threads, 0, torch.MaxThreads), arg.AtLeast("profile", "Warmup", c.Warmup, 0), arg.AtLeast("profile", "Repeats", c.Repeats, 0),
-		arg.AtLeast("profile", "MostUnits", c.MostUnits, 0))
+		arg.AtLeast("profile", "MicroBatches", c.MicroBatches, 0), arg.AtLeast("profile", "MostUnits", c.MostUnits, 0))
 	if err != nil {
 		return c, err
 	}

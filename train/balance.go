@@ -85,7 +85,7 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 		return Balance{}, err
 	}
 	p, err := group.FromFirst(ctx, config.Group, "train: measured layers", func() (profile.Profile, error) {
-		return measureLayers(ctx, model, sample, config)
+		return measureLayers(ctx, model, sample, chunks, config)
 	})
 	if err != nil {
 		return Balance{}, err
@@ -99,9 +99,10 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	return out, err
 }
 
-// measureLayers measures the model's layers on a micro-batch.
-func measureLayers(ctx context.Context, model *nn.Sequential, sample data.Batch, config BalanceConfig) (profile.Profile, error) {
+// measureLayers measures the model's layers on a micro-batch of so many.
+func measureLayers(ctx context.Context, model *nn.Sequential, sample data.Batch, chunks int, config BalanceConfig) (profile.Profile, error) {
 	return onSample("timing layers", sample, config.Profile, config.Loss, func(measure profile.Config, input *torch.Tensor) (profile.Profile, error) {
+		measure.MicroBatches = chunks
 		return profile.Measure(ctx, model, measure, input)
 	})
 }

@@ -33,7 +33,7 @@ func (w workload) partitions(ctx context.Context, repeats int, stages ...int) ([
 	}
 	c := torch.NewCtx(torch.Options{Seed: 7})
 	defer c.Close()
-	p, err := profile.Measure(ctx, model, profile.Config{Repeats: repeats}, s.input(c))
+	p, err := profile.Measure(ctx, model, profile.Config{MicroBatches: w.Chunks, Repeats: repeats}, s.input(c))
 	if err != nil {
 		return nil, err
 	}

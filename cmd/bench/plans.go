@@ -124,7 +124,7 @@ func (k *costs) chain(ctx context.Context, w workload, model *nn.Sequential, row
 	}
 	c := torch.NewCtx(torch.Options{Seed: 7})
 	defer c.Close()
-	config := profile.Config{Threads: threads, Beside: profile.Others(torch.CPU(0), runtime.NumCPU(), threads), Repeats: k.repeats, Seed: 7, Balance: []int{len(model.Layers())}, Split: true, Loss: nn.MSE(),
+	config := profile.Config{Threads: threads, MicroBatches: int(w.Batch / rows), Beside: profile.Others(torch.CPU(0), runtime.NumCPU(), threads), Repeats: k.repeats, Seed: 7, Balance: []int{len(model.Layers())}, Split: true, Loss: nn.MSE(),
 		Target: []*torch.Tensor{normal(c, s.Target)}}
 	p, err := profile.Measure(ctx, model, config, s.input(c))
 	if err != nil {

@@ -59,7 +59,7 @@ func newStepper(ctx context.Context, n network, device torch.Device, repeats int
 	}
 	layers := s.model.Layers()
 	measured, err := profile.Measure(ctx, s.model, profile.Config{
-		Device: device, Threads: 1, Repeats: repeats, Seed: stepSeed, Balance: []int{len(layers)}, Loss: s.loss, Target: []*torch.Tensor{s.target},
+		Device: device, Threads: 1, MicroBatches: 1, Repeats: repeats, Seed: stepSeed, Balance: []int{len(layers)}, Loss: s.loss, Target: []*torch.Tensor{s.target},
 	}, s.input)
 	if err != nil {
 		return s, err

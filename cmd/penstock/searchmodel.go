@@ -227,7 +227,7 @@ func (f *searchFlags) modelThreads(cores int) (list []int) {
 func (m *modelSearch) measured(ctx context.Context, rows, threads int, show *layerProgress) (profile.Profile, error) {
 	c := torch.NewCtx(torch.Options{Seed: m.seed})
 	defer c.Close()
-	config := profile.Config{Threads: threads, Beside: beside(torch.CPU(0), m.atWork, threads), Repeats: m.repeats, Seed: m.seed, Autocast: m.autocast, Clock: clock,
+	config := profile.Config{Threads: threads, MicroBatches: m.batch / rows, Beside: beside(torch.CPU(0), m.atWork, threads), Repeats: m.repeats, Seed: m.seed, Autocast: m.autocast, Clock: clock,
 		Balance: []int{len(m.model.Layers())}, Split: true, DeferredBatchNorm: m.deferredBatchNorm, Loss: m.loss(), Progress: show.layer}
 	if threads > 1 {
 		config.Clock = nil // the time of day
