@@ -41,11 +41,11 @@ func (p *Param) Owner() *Param {
 // Shared reports whether more than one module uses the parameter.
 func (p *Param) Shared() bool { return p.Owner().ties > 0 }
 
-// Replicate gives a handle on a shared parameter a replica of the value: a leaf with a gradient of
-// its own. Nil removes it. The replica stays the caller's, who keeps it equal to the value and adds
-// its gradient to the value's. A pipe uses replicas to put a parameter on two stages.
+// Replicate gives a parameter, or a handle on a shared one, a replica of the value: a leaf with a gradient
+// of its own. Nil removes it. The replica stays the caller's, who keeps it equal to the value and adds
+// its gradient to the value's. A pipe uses replicas to put a parameter on two stages, and package
+// profile to measure a layer on another device than its parameters are on.
 func (p *Param) Replicate(t *torch.Tensor) {
-	require(p.Shared(), "Replicate is for parameters that several modules Share")
 	if t != nil {
 		p.mustHold(t)
 	}

@@ -246,7 +246,6 @@ func TestSharingRefuses(t *testing.T) {
 		{"nothing to share", "nn: Share: the parameter is nil; a layer made without it has none to share", func() { second.Share("more", first.Bias) }},
 		{"a vector as a weight", "nn: Linear: the shared weight's shape is [3]; it must be [out, in]", func() { nn.NewLinearShared(second.Bias, false) }},
 		{"a name twice", `"weight" is declared twice`, func() { second.Share("weight", first.Weight) }},
-		{"a replica of what nobody shares", "nn: Replicate is for parameters that several modules Share", func() { second.Bias.Replicate(c.Ones(torch.Float32, 3)) }},
 		{"a replica of another shape", "nn: a parameter of float32[3 4] cannot hold float32[4,3]", func() { second.Weight.Replicate(c.Ones(torch.Float32, 4, 3)) }},
 		{"a replica of another type", "nn: a parameter of float32[3 4] cannot hold float64[3,4]", func() { first.Weight.Replicate(c.Ones(torch.Float64, 3, 4)) }},
 		{"a value of another shape, through a handle", "nn: a parameter of float32[3 4] cannot hold float32[12]", func() { second.Weight.SetTensor(c.Ones(torch.Float32, 12)) }},

@@ -317,17 +317,9 @@ func (cfg *Config) checkBudget() error {
 			return refuse(fmt.Sprintf("stage %d has %d bytes", i, n), "want at least 1, or 0 for none")
 		}
 	}
-	refuseDevices := func(problem, remedy string) error {
-		return &ConfigError{Of: "pipe", Field: "Devices", Value: cfg.Devices, Problem: problem, Remedy: remedy}
-	}
 	worker, _ := cfg.workers()
 	for i, d := range cfg.Devices {
-		first := slices.Index(worker, worker[i])
-		switch {
-		case d.Kind != torch.KindCPU && cfg.policies[i] == Optimal && len(slices.Compact(slices.Clone(worker))) > 1:
-			return refuseDevices(fmt.Sprintf("what the policy optimal of stage %d plans is measured on one device, and %v is one of several", i, d),
-				"want all stages on one GPU, or CPU devices, or another policy")
-		case (cfg.policies[first] == Optimal) != (cfg.policies[i] == Optimal):
+		if first := slices.Index(worker, worker[i]); (cfg.policies[first] == Optimal) != (cfg.policies[i] == Optimal) {
 			return &ConfigError{Of: "pipe", Field: "Checkpoint", Value: cfg.Checkpoint.String(),
 				Problem: fmt.Sprintf("stages %d and %d share %v, whose memory is planned as one", first, i, d),
 				Remedy:  "want optimal for all stages of a device, or for none"}

@@ -48,6 +48,12 @@ func (p *Pipe) SetLink(f func(worker []int) link.Link) {
 	p.newLink = func() link.Link { return f(worker) }
 }
 
+// Alike is alike.
+func Alike(stages int, hardware func(stage int) string) [][]int { return alike(stages, hardware) }
+
+// SetHardware says what devices are made of.
+func (p *Pipe) SetHardware(of func(torch.Device) string) { p.hardware = of }
+
 // SetGPUs has the devices be GPUs, which communicators that are given reach from other processes. It
 // comes before Place.
 func (p *Pipe) SetGPUs(id func(torch.Device) string, comms func() link.Communicators, copies func(torch.Device) stream.Stream) {

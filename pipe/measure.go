@@ -13,7 +13,8 @@ import (
 	"penstock.example/torch"
 )
 
-// measure measures the model on the first micro-batch, and on the last one if that has fewer rows.
+// measure measures the model on the first micro-batch, and on the last one if that has fewer rows, on a device of
+// each kind that the stages are on.
 func (r *minibatch) measure(ctx context.Context) ([]profile.Chain, error) {
 	chains, err := r.measured(ctx, false)
 	// Measuring takes more memory than some plans, and the least limit is known only when it is
@@ -32,10 +33,68 @@ var measuredOn struct {
 	taken map[torch.Device]bool
 }
 
-// measured measures all stages. It keeps the limit unless beyond is set.
-func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile.Chain, err error) {
+// measured measures all stages. Stages on equal devices are measured on one of these, together, and each gets the
+// chain that was measured where it is. It keeps the limits unless beyond is set.
+func (r *minibatch) measured(ctx context.Context, beyond bool) ([]profile.Chain, error) {
+	out := make([]profile.Chain, len(r.p.stages))
+	for k, stages := range alike(len(out), r.hardware) {
+		chains, err := r.measuredFor(ctx, stages, k == 0, beyond)
+		if err != nil {
+			return nil, err
+		}
+		for _, i := range stages {
+			out[i] = chains[i]
+		}
+	}
+	return out, nil
+}
+
+// alike puts stages on equal devices together, in the order of the first of each.
+func alike(stages int, hardware func(stage int) string) (groups [][]int) {
+	at := map[string]int{}
+	for i := range stages {
+		h := hardware(i)
+		k, known := at[h]
+		if !known {
+			k = len(groups)
+			at[h], groups = k, append(groups, nil)
+		}
+		groups[k] = append(groups[k], i)
+	}
+	return groups
+}
+
+// hardware is what the device of a stage is made of: equal texts are equal devices. All CPU devices are.
+func (r *minibatch) hardware(stage int) string {
+	if known, told := r.rooms[stage]; told {
+		return known.Hardware
+	}
+	return r.p.hardware(r.p.stages[stage].Device)
+}
+
+// hardwareOf is what a device of this process is made of. A GPU is asked once.
+func hardwareOf(d torch.Device) string {
+	if d.Kind == torch.KindCPU {
+		return d.Kind.String()
+	}
+	known, ok := models.Load(d)
+	if !ok {
+		known = d.String() // like no other
+		if h, err := d.Hardware(); err == nil {
+			known = h.Model
+		}
+		models.Store(d, known)
+	}
+	return known.(string)
+}
+
+var models sync.Map // torch.Device of a GPU -> string
+
+// measuredFor measures all stages on a device that is like those of some of them. first says that they are like
+// that of the first stage, for which Config.Profile is.
+func (r *minibatch) measuredFor(ctx context.Context, stages []int, first, beyond bool) (chains []profile.Chain, err error) {
 	p := r.p
-	device, restore, err := p.measuringDevice(beyond)
+	device, restore, err := p.measuringDevice(stages, beyond)
 	if err != nil {
 		return nil, err
 	}
@@ -54,23 +113,48 @@ func (r *minibatch) measured(ctx context.Context, beyond bool) (chains []profile
 		for _, s := range p.stages {
 			workers = append(workers, s.worker)
 		}
+		c.Synchronize() // the default stream of a GPU measures, and then those of the stages go on
+		p.idle()
+		defer p.idle()
+		here := torch.NewCtx(torch.Options{Device: device})
+		defer here.Close()
+		part := func(values []Value, microBatch int) []*torch.Tensor {
+			list := r.partsOf(c, values, microBatch)
+			for i, t := range list {
+				if !t.On(device) {
+					list[i] = here.CopyHere(t)
+				}
+			}
+			return list
+		}
 		var fewer, fewerTarget []*torch.Tensor
 		if last := len(r.parts) - 1; r.larger() <= last {
-			fewer, fewerTarget = r.partsOf(c, r.inputs, last), r.partsOf(c, r.targets, last)
+			fewer, fewerTarget = part(r.inputs, last), part(r.targets, last)
 		}
-		if d := p.stages[0].Device; d.Kind != torch.KindCPU { // which all stages are on: the default stream measures, and then theirs go on
-			c.Synchronize()
-			defer stream.End(stream.Host{}, d.DefaultStream())
-		}
-		measured, err := profile.Measure(ctx, p.model, profile.Config{
+		config := profile.Config{
 			Device: device, Peer: device, Beside: beside, Threads: p.cfg.Threads, MicroBatches: len(r.parts), Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
-			Known: p.cfg.Profile, Balance: p.cfg.Balance, Workers: workers, Loss: r.loss, Target: r.partsOf(c, r.targets, 0), Fewer: fewer, FewerTarget: fewerTarget, LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
+			Balance: p.cfg.Balance, Workers: workers, Loss: r.loss, Target: part(r.targets, 0), Fewer: fewer, FewerTarget: fewerTarget, LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
 			Split: p.problem(len(r.parts)).Splits(),
-		}, r.partsOf(c, r.inputs, 0)...)
+		}
+		if first {
+			config.Known = p.cfg.Profile
+		}
+		measured, err := profile.Measure(ctx, p.model, config, part(r.inputs, 0)...)
 		chains = measured.Chains
 		return err
 	})
 	return chains, err
+}
+
+// idle blocks until the default streams of the stages' GPUs have done what is queued on them.
+func (p *Pipe) idle() {
+	var done []torch.Device
+	for _, s := range p.stages {
+		if s.Here && s.Device.Kind != torch.KindCPU && !slices.Contains(done, s.Device) {
+			stream.End(stream.Host{}, s.Device.DefaultStream())
+			done = append(done, s.Device)
+		}
+	}
 }
 
 // alone runs f on the first worker of the process while the others wait, within a run that was entered. Nothing
@@ -93,19 +177,24 @@ func (p *Pipe) alone(f func(c *torch.Ctx) error) (err error) {
 	return err
 }
 
-// measuringDevice is the device on which layers are measured until restore is called. With one
-// stage it is the device of the stage, with its limit, and on a GPU with all stages, which are on one
-// (Config.checkBudget). With several it is a device that no stage is on and no other pipe measures
-// on, with the highest of the limits.
-func (p *Pipe) measuringDevice(beyond bool) (d torch.Device, restore func(), err error) {
+// measuringDevice is the device on which layers are measured for some stages until restore is called. With one
+// stage, and on GPUs, it is the device of the first of them that is of this process, with its limit. On CPUs with
+// several stages it is a device that no stage is on and no other pipe measures on, with the highest of the limits.
+func (p *Pipe) measuringDevice(stages []int, beyond bool) (d torch.Device, restore func(), err error) {
 	limit, done := int64(0), func() {}
-	if d = p.stages[0].Device; len(p.stages) == 1 || d.Kind != torch.KindCPU {
-		limit = d.Memory().Limit
-	} else {
+	at := slices.IndexFunc(stages, func(i int) bool { return p.stages[i].Here })
+	switch {
+	case p.cfg.Devices[stages[0]].Kind == torch.KindCPU && len(p.stages) > 1:
 		if d, done, err = p.unusedDevice(); err != nil {
 			return d, nil, err
 		}
-		limit = p.highestLimit()
+		limit = p.highestLimit(stages)
+	case at < 0:
+		return d, nil, fmt.Errorf("stage %d is on a GPU of another kind than those of the first process, which measures for all; "+
+			"have equal GPUs, or one of each kind in the first process, or use another policy than optimal", stages[0])
+	default:
+		d = p.stages[stages[at]].Device
+		limit = d.Memory().Limit
 	}
 	if beyond {
 		limit = 0
@@ -166,9 +255,10 @@ func (p *Pipe) unusedDevice() (d torch.Device, done func(), err error) {
 		"stages, or plan one pipe after the other", torch.MaxCPU)
 }
 
-// highestLimit is the highest limit of the stages' devices. 0 is none.
-func (p *Pipe) highestLimit() (highest int64) {
-	for i, s := range p.stages {
+// highestLimit is the highest limit of the devices of some stages. 0 is none.
+func (p *Pipe) highestLimit(stages []int) (highest int64) {
+	for _, i := range stages {
+		s := p.stages[i]
 		if s.Device != p.cfg.Devices[i] { // of another process
 			continue
 		}

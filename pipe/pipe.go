@@ -65,8 +65,9 @@ type Pipe struct {
 	unsummed atomic.Bool
 	safe     safe
 	peaks    peaks
-	hold     func(worker, action int) // in tests; see graphRun
-	newLink  func() link.Link         // between the stages, for a mini-batch
+	hold     func(worker, action int)  // in tests; see graphRun
+	newLink  func() link.Link          // between the stages, for a mini-batch
+	hardware func(torch.Device) string // what a device of this process is made of
 	copies   copyStreams
 	spare    sync.Pool // of [][]microBatchState, by stage and micro-batch, that hold nothing
 }
@@ -257,7 +258,7 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 		return nil, err
 	}
 	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1), gpus: nccl,
-		newLink: func() link.Link { return &link.Memory{} }}
+		newLink: func() link.Link { return &link.Memory{} }, hardware: hardwareOf}
 	if _, p.replica = cfg.replicas(); cfg.Group != nil {
 		var ranks []int
 		for i := range cfg.Ranks {

@@ -136,9 +136,15 @@ func (r *minibatch) agreedPlan(ctx context.Context) (*prepared, error) {
 	}
 	mine := map[int]room{}
 	for i, s := range p.stages {
-		if s.Here && p.cfg.policies[i] == Optimal {
-			mine[i] = r.room(i)
+		if !s.Here {
+			continue
 		}
+		own := room{}
+		if p.cfg.policies[i] == Optimal {
+			own = r.room(i)
+		}
+		own.Hardware = p.hardware(s.Device)
+		mine[i] = own
 	}
 	all, err := meet(ctx, p, "the memory of a step", mine, nil)
 	if err != nil {

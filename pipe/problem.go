@@ -77,11 +77,12 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 type room struct {
 	Live, Limit int64 // of the device
 	Unplaced    int64
-	Gradients   bool  // all of them exist
-	State       int64 // of the optimizer, still to be allocated
+	Gradients   bool   // all of them exist
+	State       int64  // of the optimizer, still to be allocated
+	Hardware    string // of the device: see minibatch.hardware
 }
 
-// tightest is what both of two replicas have room for. The zero room is any.
+// tightest is what both of two replicas have room for. The zero room is any. The hardware is that of b.
 func (a room) tightest(b room) room {
 	if b == (room{}) {
 		return a
@@ -90,7 +91,7 @@ func (a room) tightest(b room) room {
 		a.Limit = b.Limit
 	}
 	a.Live, a.Unplaced, a.State = max(a.Live, b.Live), max(a.Unplaced, b.Unplaced), max(a.State, b.State)
-	a.Gradients = a.Gradients && b.Gradients
+	a.Gradients, a.Hardware = a.Gradients && b.Gradients, b.Hardware
 	return a
 }
 

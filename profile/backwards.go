@@ -63,7 +63,7 @@ func (p *prober) inputOf(st *staged, from, unit int) error {
 			defer p.c.Close()
 			defer p.dropHeld()
 			for _, l := range st.all[i].list {
-				defer prepare(p.c, l, p.Seed)()
+				defer p.ready(l)()
 			}
 			p.xs, p.skips = in.xs, in.skips
 			defer func() { p.xs, p.skips = nil, nil }()
@@ -94,7 +94,7 @@ func (p *prober) backward(st *staged, i int) error {
 		defer p.c.Close()
 		defer p.dropHeld()
 		for _, l := range out.list {
-			defer prepare(p.c, l, p.Seed)()
+			defer p.ready(l)()
 		}
 		for _, kind := range p.kinds() {
 			if kind == planner.MakesLater && !out.passes { // the gradients of parameters are there

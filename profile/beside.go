@@ -102,7 +102,7 @@ func (t *team) enter(k int, in input, taken map[*torch.Tensor]bool) (next input,
 		defer l.c.Close()
 		defer l.dropHeld()
 		for l.at = l.from; l.at < l.to; l.at++ {
-			defer prepare(l.c, l.layers[l.at], l.Seed)()
+			defer l.ready(l.layers[l.at])()
 		}
 		defer l.replicate(taken)()
 		l.in = in

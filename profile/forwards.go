@@ -110,7 +110,7 @@ func (p *prober) forward(st *staged, i int) error {
 		defer p.c.Close()
 		defer p.dropHeld()
 		for _, l := range out.list {
-			defer prepare(p.c, l, p.Seed)()
+			defer p.ready(l)()
 		}
 		mark := p.c.Mark()
 		p.keeps(st, i, out)

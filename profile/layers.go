@@ -64,7 +64,7 @@ func (p *prober) look(f *found, sample []*torch.Tensor) error {
 			defer p.c.Close()
 			defer p.peer.Close()
 			defer p.dropHeld()
-			defer prepare(p.c, layer, p.Seed)()
+			defer p.ready(layer)()
 			l.run(i)
 			return nil
 		})

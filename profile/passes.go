@@ -107,7 +107,7 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes
 	for i, l := range p.layers {
 		bytes[i] = int64(p.inFlight()) * held[i]
 		for _, q := range l.State() {
-			if !q.Owner().Exists() { // it is made for the time of the window
+			if !q.Owner().Exists() || p.isAway(q) { // it is made for the time of the window
 				bytes[i] += q.Owner().Bytes()
 			}
 			if q.Trainable() {

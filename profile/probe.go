@@ -39,6 +39,8 @@ type prober struct {
 	executions []*segment.Execution // of the unit; one that fails still holds tensors
 	spare      []*segment.Execution // that are over
 	deferred   *nn.Deferred         // statistics that first forwards gather
+
+	brought map[*torch.Tensor]*brought // copies of values on other GPUs
 }
 
 func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) *prober {

@@ -12,6 +12,7 @@
 //	layers.go      every layer, as a unit of its own: what it saves for backward
 //	passes.go      the times of every layer, in passes that are like training steps
 //	beside.go      while other devices work too
+//	away.go        of layers whose parameters are on another GPU
 //	found.go       the view of package balance: layers, skips, ties
 //	units.go       which layers are one unit, because a plan gains nothing from keeping them apart
 //	forwards.go    the bytes of every unit's forwards, by the operations of a plan
@@ -41,7 +42,8 @@ import (
 // Config says what is measured, and how. The zero value measures layers, without chains, on cpu:0,
 // with one thread, one warm-up and five timed runs.
 type Config struct {
-	// Device is where the layers run. Its account must be quiet meanwhile: bytes are read from it.
+	// Device is where the layers run. Its account must be quiet meanwhile: bytes are read from it. Parameters that
+	// exist on other GPUs are copied there while their layer is measured.
 	// On a CUDA device it is the default stream that works, and what is given is there for it; nothing was
 	// ever measured on one.
 	Device torch.Device

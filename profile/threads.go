@@ -134,7 +134,7 @@ func (p *prober) threadsOf(t *ThreadTimes, now func() time.Duration, end time.Du
 		first := p.begin(in, window{from, len(p.layers)})
 		for begin := now(); w.to < len(p.layers) && (w.to == from || p.live()-before < most && now()-begin < forwardTime); w.to++ {
 			at = w.to
-			defer prepare(p.c, p.layers[at], p.Seed)()
+			defer p.ready(p.layers[at])()
 			run(first, remat.ForwardSave, at)
 			for _, q := range p.layers[at].State() {
 				if q.Trainable() {

@@ -108,6 +108,29 @@ func (d Device) unavailable() string {
 	return fmt.Sprintf("the last one is %v", Device{d.Kind, n - 1})
 }
 
+// Hardware is what a device is made of. A CPU device has the zero value: all of them are one machine.
+type Hardware struct {
+	Model string // the name of a GPU, as its driver has it
+	// Free is the highest limit that a GPU can keep: the bytes that nobody has taken and those that
+	// this process keeps for reuse, less what may be reserved beside a limit.
+	Free int64
+}
+
+// Hardware reads what the device is made of. It fails for a GPU that cannot be used.
+func (d Device) Hardware() (Hardware, error) {
+	if err := d.Usable(); err != nil || d.Kind == KindCPU {
+		return Hardware{}, err
+	}
+	model, unused, err := shim.DescribeGPU(d.Index)
+	if err != nil {
+		return Hardware{}, fmt.Errorf("torch: reading what %v is: %s", d, err.Message)
+	}
+	return Hardware{Model: model, Free: max(unused+d.Memory().Cached-besideLimit, 1)}, nil
+}
+
+// besideLimit is how much more than its limit the allocator of a GPU may reserve: see SetLimit.
+const besideLimit = 80 << 20
+
 // CUDABuild is the versions of CUDA and NCCL that this build was made with, such as "12.4" and
 // "2.22.3". Both are "" in a build without CUDA.
 func CUDABuild() (cuda, nccl string) {

@@ -88,6 +88,27 @@ func TestWhyADeviceCannotBeUsed(t *testing.T) {
 	}
 }
 
+// A CPU device says nothing of what it is made of, and a GPU that cannot be used is refused.
+func TestHardware(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Device: torch.CPU(1)})
+	if h, err := torch.CPU(1).Hardware(); h != (torch.Hardware{}) || err != nil {
+		t.Errorf("of a CPU device: %+v, %v", h, err)
+	}
+	n := torch.CUDADevices()
+	if _, err := torch.CUDA(n).Hardware(); err == nil || err.Error() != torch.CUDA(n).Usable().Error() {
+		t.Errorf("of a GPU that is not there: %v", err)
+	}
+	for i := range n {
+		if h, err := torch.CUDA(i).Hardware(); h.Model == "" || h.Free <= 0 || err != nil {
+			t.Errorf("of cuda:%d: %+v, %v", i, h, err)
+		}
+	}
+	x := c.Zeros(torch.Float32, 1)
+	if !x.On(torch.CPU(0)) || !x.On(torch.CPU(1)) || x.On(torch.CUDA(0)) || x.On(torch.CUDA(1)) {
+		t.Error("a tensor of a CPU is used by any CPU device, and by no GPU")
+	}
+}
+
 // What is read from the host is the tensor, whatever its layout.
 func TestToHost(t *testing.T) {
 	torchtest.Check(t)

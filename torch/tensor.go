@@ -114,6 +114,13 @@ func product(shape []int64) int64 {
 // DType is the type of the elements.
 func (t *Tensor) DType() DType { return DType(shim.DType(t.given("dtype"))) }
 
+// On reports whether operators of a context on d can use the tensor: it is on that GPU, or in the memory
+// of the CPU, which all CPU devices share.
+func (t *Tensor) On(d Device) bool {
+	at := shim.Describe(t.given("place"))
+	return Kind(at.DeviceType) == d.Kind && (d.Kind == KindCPU || at.DeviceIndex == d.Index)
+}
+
 // Kind is the kind of device that the tensor lives on.
 func (t *Tensor) Kind() Kind { return Kind(shim.Describe(t.given("kind")).DeviceType) }
 

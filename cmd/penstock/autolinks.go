@@ -43,12 +43,36 @@ func measureLinks(ctx context.Context, g *group.Group) (slowest search.Link, err
 		if err != nil {
 			return slowest, err
 		}
-		one := all[first]
-		if slowest.Latency = max(slowest.Latency, one.Latency); slowest.Bandwidth == 0 || one.Bandwidth < slowest.Bandwidth {
-			slowest.Bandwidth = one.Bandwidth
-		}
+		slowest = slower(slowest, all[first])
 	}
 	return slowest, nil
+}
+
+// slower is the greater latency and the lower bandwidth of two links. That of the zero value is no bound.
+func slower(a, b search.Link) search.Link {
+	if a.Latency = max(a.Latency, b.Latency); a.Bandwidth == 0 || b.Bandwidth < a.Bandwidth {
+		a.Bandwidth = b.Bandwidth
+	}
+	return a
+}
+
+// shortest is the shortest of several trips.
+func shortest(n int, trip func() (time.Duration, error)) (least time.Duration, err error) {
+	for k := range n {
+		took, err := trip()
+		if err != nil {
+			return 0, err
+		}
+		if k == 0 || took < least {
+			least = took
+		}
+	}
+	return least, nil
+}
+
+// linkOf is a link of which the transfer of few bytes takes one time and that of many another.
+func linkOf(few, many time.Duration, bytes int) search.Link {
+	return search.Link{Latency: few, Bandwidth: float64(bytes) / max(many-few, time.Microsecond).Seconds()}
 }
 
 // timeLink times the link to a member, which calls answerLink.
@@ -62,25 +86,13 @@ func timeLink(c *torch.Ctx, g *group.Group, peer int) (l search.Link, err error)
 		err := wait(g.Receive(few, peer, 0))
 		return max(time.Since(began), time.Nanosecond), err
 	}
-	least := func(n int, t *torch.Tensor) (shortest time.Duration, err error) {
-		for k := range n {
-			took, err := trip(t)
-			if err != nil {
-				return 0, err
-			}
-			if k == 0 || took < shortest {
-				shortest = took
-			}
-		}
-		return shortest, nil
-	}
-	short, err := least(roundTrips, few)
+	short, err := shortest(roundTrips, func() (time.Duration, error) { return trip(few) })
 	if err != nil {
 		return l, err
 	}
-	long, err := least(transfers, many)
-	l.Latency = short / 2
-	l.Bandwidth = transferBytes / max(long-short, time.Microsecond).Seconds()
+	long, err := shortest(transfers, func() (time.Duration, error) { return trip(many) })
+	l = linkOf(short, long, transferBytes)
+	l.Latency /= 2 // of a round trip
 	return l, err
 }
 

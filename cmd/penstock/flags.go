@@ -10,6 +10,7 @@ import (
 	"penstock.example/models"
 	"penstock.example/optim"
 	"penstock.example/pipe"
+	"penstock.example/torch"
 )
 
 // trainFlags is the command line of penstock train, as it was typed.
@@ -22,13 +23,14 @@ type trainFlags struct {
 	stages     int
 	schedule   string // of the pipeline: a name or a file
 	virtual    int
-	planned    string      // a file, or auto; "" is no plan
-	plannedFor *dataLine   // what the plan of a file is for; nil is not known
-	decided    bool        // the plan of auto has given its flags
-	allThreads bool        // --threads all
-	anyThreads bool        // no --threads
-	config     pipe.Config // its Balance is nil if the cut is to be found by timing the layers
-	limit      int64       // bytes; 0 is none
+	planned    string                 // a file, or auto; "" is no plan
+	plannedFor *dataLine              // what the plan of a file is for; nil is not known
+	decided    bool                   // the plan of auto has given its flags
+	allThreads bool                   // --threads all
+	anyThreads bool                   // no --threads
+	config     pipe.Config            // its Balance is nil if the cut is to be found by timing the layers
+	limit      int64                  // bytes; 0 is none
+	bytes      map[torch.Device]int64 // the limits of a plan's devices, where limit is 0; nil is none
 
 	batch         int
 	accumulate    int // batches of a step

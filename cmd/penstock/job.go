@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,7 +84,7 @@ func (j *job) close() error {
 	if j.model != nil {
 		nn.Free(j.model)
 	}
-	j.setLimits(0)
+	j.setLimits(false)
 	err = errors.Join(err, j.measures.close(), j.dashboard.close())
 	if j.unlock != nil {
 		err = errors.Join(err, j.unlock())
@@ -165,13 +166,18 @@ func (j *job) planSteps(context.Context, io.Writer) (err error) {
 }
 
 func (j *job) limitMemory(context.Context, io.Writer) error {
-	j.setLimits(j.limit)
+	j.setLimits(true)
 	return nil
 }
 
-func (j *job) setLimits(bytes int64) {
+// setLimits gives the devices their limits, or takes them away.
+func (j *job) setLimits(on bool) {
 	for _, d := range j.config.Devices {
-		d.SetLimit(bytes)
+		if bytes := cmp.Or(j.limit, j.bytes[d]); on {
+			d.SetLimit(bytes)
+		} else {
+			d.SetLimit(0)
+		}
 	}
 }
 
@@ -201,9 +207,9 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	cut, err := train.BalanceByTime(ctx, j.model, j.training, config)
 	if errors.Is(err, torch.ErrOutOfMemory) && slices.Contains(j.policy, pipe.Optimal) { // what limit would do can only be said when the cut is known
-		j.setLimits(0)
+		j.setLimits(false)
 		cut, err = train.BalanceByTime(ctx, j.model, j.training, config)
-		j.setLimits(j.limit)
+		j.setLimits(true)
 	}
 	if err != nil && given {
 		return withFlags(err, remedyForAuto)

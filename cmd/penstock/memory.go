@@ -58,7 +58,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 			fmt.Fprintln(stderr, text)
 		}
 	}
-	if j.limit == 0 {
+	if j.limit == 0 && j.bytes == nil {
 		fmt.Fprintln(stderr, "there is no --memory-limit, so nothing is recomputed")
 	}
 	return nil

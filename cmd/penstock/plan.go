@@ -38,6 +38,7 @@ type plan struct {
 	movable    bool // the command line does not say which stages of several share a device
 	// Of --plan auto: what the plan is for, and the command line with what a plan says.
 	world  planWorld
+	named  []torch.Device // of --devices
 	decide func(searchLine) (plan, error)
 }
 
@@ -133,7 +134,7 @@ func (p *plan) checkMemory(*pflag.FlagSet) error {
 			return badUsage("--autocast=%v: libtorch %s has no products in float16 on a CPU, and %v is one; want bfloat16, or CUDA devices", p.config.Autocast, torch.Version(), d)
 		}
 	}
-	if p.planned != "" && p.limit > 0 && p.accumulate > 1 {
+	if p.planned != "" && (p.limit > 0 || p.bytes != nil) && p.accumulate > 1 {
 		return badUsage("--accumulate %d: --plan %s with a limit does not count the gradients that are there between batches; want --checkpoint optimal instead of --plan",
 			p.accumulate, p.planned)
 	}

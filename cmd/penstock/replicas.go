@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -80,8 +81,12 @@ func (p plan) members() (all []plan) {
 		m := p
 		m.within, m.member.Rank = within[k], p.member.Rank+k
 		m.config.Devices = slices.Clone(p.config.Devices)
-		for i := range m.config.Devices {
+		m.bytes = maps.Clone(p.bytes)
+		for i, d := range p.config.Devices {
 			m.config.Devices[i].Index += k * p.width()
+			if bytes, has := p.bytes[d]; has {
+				m.bytes[m.config.Devices[i]] = bytes
+			}
 		}
 		all = append(all, m)
 	}

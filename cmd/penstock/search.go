@@ -27,6 +27,7 @@ import (
 // searchFlags say what is planned from a chain, and on what.
 type searchFlags struct {
 	stages, chunks, batch, rows int
+	devices                     []torch.Device // by name; nil is any
 	schedules                   []string
 	virtual, replicas           []int
 	limit                       int64
@@ -48,10 +49,13 @@ limit. A bound says how much faster any plan of those that are searched could be
 it is the step, that is proved to be the best.
 
 With --model the model is measured on this machine, for up to 16 micro-batches, and on
-all its cores: one device with all threads, or several with a part of them. The plan is
-for samples of --data, and training on samples of another shape is refused; without
---data it is for those that the model usually reads. With --train-only layers that are
-frozen hold nothing for a backward, and have no state. The step of the best plan is then
+all its cores: one device with all threads, or several with a part of them. --devices
+names devices of this machine instead, CPU devices or GPUs: one of each kind is
+measured, copies between GPUs are timed, and without --memory-limit a GPU may hold what
+it has free; the run then has these devices, in the plan's order. The plan is for
+samples of --data, and training on samples of another shape is refused; without --data
+it is for those that the model usually reads. With --train-only layers that are frozen
+hold nothing for a backward, and have no state. The step of the best plan is then
 planned as penstock train --plan does it, so that its peaks are known to the byte.
 Without a limit nothing is recomputed. With --out the plan is for penstock train --plan.
 
@@ -79,6 +83,7 @@ and nothing is written. Where a model's parameters, their gradients and the opti
 state do not fit, that is said before anything is measured.`,
 		Example: `  penstock plan --model resnet20 --data fashion-mnist --batch 64 --devices 2 --memory-limit 10MiB --out plan.json
   penstock plan --model resnet50 --batch 64 --devices 2 --memory-limit 300MiB
+  penstock plan --model gpt2 --batch 64 --devices cuda:0,cuda:1 --out plan.json
   penstock plan chain.json --stages 4 --chunks 8 --memory-limit 2GiB
   penstock plan chain.json --stages 2 --chunks 8 --schedule 1f1b --format json
   penstock plan chain.json --machine machine.json --batch 64 --out plan.json
@@ -142,7 +147,7 @@ func (f *searchFlags) register(cmd *cobra.Command) {
 	}
 	f.of.register(s)
 	count(s, &f.stages, "stages", 0, "`P` devices side by side (default: any number of the machine's)")
-	count(s, &f.stages, "devices", 0, "the same as --stages, `P` devices side by side")
+	devicesFlag(s, &f.stages, &f.devices)
 	whole(s, &f.chunks, "chunks", 0, 1, search.MostMicroBatches, fmt.Sprintf("`M` micro-batches of a batch, each as the chain says, at most %d", search.MostMicroBatches))
 	count(s, &f.batch, "batch", 0, "`N` rows of a batch, which are cut into any number of micro-batches")
 	count(s, &f.rows, "rows", 0, "`N` rows that the chain is of, with --batch (default all)")
@@ -184,6 +189,7 @@ type searchJob struct {
 	model   *modelSearch // nil where only a chain is known
 	// elsewhere says that the devices are not here, so that a model's step cannot be planned.
 	elsewhere bool
+	spared    int64 // bytes of each device that are left for what a model's chain does not say
 }
 
 // read checks the flags and reads the files.
@@ -196,6 +202,8 @@ func (f *searchFlags) read(cmd *cobra.Command, args []string) (searchJob, error)
 		return f.ofModel(cmd)
 	}
 	switch {
+	case f.devices != nil:
+		return job, badUsage("--devices %s: a chain is of no device; want how many there are, or --model NAME, which is measured on them", f.devicesText())
 	case f.chunks == 0 && f.batch == 0:
 		return job, badUsage("want --chunks M, how many micro-batches of the chain there are, or --batch N, to have their number chosen")
 	case f.stages == 0 && f.machine == "":
@@ -333,6 +341,9 @@ func (j *searchJob) refusal(ctx context.Context, r *search.Result) error {
 		return err
 	}
 	remedy := fmt.Sprintf("a limit of at least %s %s do", arg.Size(least.Least()), will)
+	if j.model != nil && j.model.bytes != nil && j.model.limit == 0 {
+		remedy = fmt.Sprintf("devices with at least %s each %s do", arg.Size(least.Least()), will)
+	}
 	if !r.ShortProved {
 		remedy += ", and perhaps a lower one, which was not searched for to the end"
 	}
@@ -368,17 +379,23 @@ func (j *searchJob) willDo(ctx context.Context, short *planner.MemoryError) (*pl
 	if j.model == nil {
 		return short, "will", nil
 	}
-	short = raised(short, j.model.limit-j.wishes.Limit)
+	short = raised(short, j.spared)
 	for i := range short.Stages {
-		short.Stages[i].Limit = j.model.limit
+		short.Stages[i].Limit += j.spared
 	}
-	if j.elsewhere {
+	if j.elsewhere || j.model.limit == 0 { // more bytes than a GPU has cannot be tried
 		return short, "may", nil
 	}
 	for range rounds {
 		limit := short.Least()
 		k, m := *j, *j.model
-		k.model, k.wishes.Limit, m.limit = &m, limit, limit
+		k.model, k.wishes.Limit, m.limit, k.spared = &m, limit, limit, 0
+		k.machine.Devices = slices.Clone(k.machine.Devices)
+		for i := range k.machine.Devices {
+			if d := &k.machine.Devices[i]; d.Bytes > 0 {
+				d.Bytes = limit
+			}
+		}
 		found, err := k.fitting(ctx, func(string) {})
 		var lacks *planner.MemoryError
 		switch {
@@ -391,7 +408,7 @@ func (j *searchJob) willDo(ctx context.Context, short *planner.MemoryError) (*pl
 		case found.Best != nil:
 			return short, "will", nil
 		default:
-			limit = found.Short.Least() + m.limit - k.wishes.Limit
+			limit = found.Short.Least() + k.spared
 		}
 		short = raised(short, max(1, limit-short.Least()))
 	}
@@ -419,7 +436,7 @@ type searchLine struct {
 	Virtual    int      `json:"virtual,omitempty"`  // stages of each device, if more than 1
 	Replicas   int      `json:"replicas,omitempty"` // if more than 1
 	Threads    int      `json:"threads,omitempty"`  // of each device, if more than 1
-	Devices    []string `json:"devices,omitempty"`  // of a machine
+	Devices    []string `json:"devices,omitempty"`  // of a machine; those of this one that were named are those of the run
 	// Of a model that was measured, for penstock train.
 	Model     string         `json:"model,omitempty"`
 	Settings  []string       `json:"set,omitempty"`
@@ -427,6 +444,7 @@ type searchLine struct {
 	Rows      int            `json:"rows,omitempty"` // of a micro-batch
 	Input     *dataLine      `json:"input,omitempty"`
 	Limit     int64          `json:"memory_limit,omitempty"` // bytes of each device
+	Bytes     []int64        `json:"bytes,omitempty"`        // of each device, without a limit: what GPUs had
 	Optimizer string         `json:"optimizer,omitempty"`
 	Momentum  *float64       `json:"momentum,omitempty"`   // of the optimizer, if not the usual one
 	TrainOnly []string       `json:"train_only,omitempty"` // layers, if not all
@@ -449,6 +467,9 @@ func (j *searchJob) line(r *search.Result) searchLine {
 		line.Model, line.Settings, line.Batch, line.Optimizer, line.Autocast = m.modelName, m.settings, m.batch, m.optimizer, m.autocast
 		line.TrainOnly = m.trainOnly
 		line.Rows, line.Input = p.Rows, describeData(m.dataFlags, m.samples)
+		if m.limit == 0 && m.bytes != nil && slices.Max(p.Limits) > 0 {
+			line.Bytes = p.Limits
+		}
 		if line.Limit = m.limit; m.update.Momentum != usualMomentum(m.optimizer) {
 			line.Momentum = &m.update.Momentum
 		}

@@ -62,9 +62,11 @@ type modelSearch struct {
 	update            optim.Config // what of it decides how much state there is
 	deferredBatchNorm bool
 	batch             int
-	limit             int64 // bytes of each device; 0 is none
-	units             []int // layers of each unit of the chain
-	atWork            int   // devices on this machine, at most, while the model trains
+	limit             int64            // bytes of each device; 0 is none
+	units             []int            // layers of each unit of the chain
+	atWork            int              // devices on this machine, at most, while the model trains
+	on                []planDevice     // by name; nil is any CPU devices
+	bytes             map[string]int64 // of them, by name, without a limit; 0 is no bound
 	// What a page shows of the plan whose step was planned last.
 	known  []report.Layer
 	chains []report.Chain
@@ -92,6 +94,9 @@ func (f *searchFlags) ofModel(cmd *cobra.Command) (job searchJob, err error) {
 	case f.stages == 0 && f.linked():
 		return job, badUsage("--latency and --bandwidth: want --devices P with them, which links join, or --machine FILE")
 	}
+	if err := f.checkDevices(); err != nil {
+		return job, err
+	}
 	if err := f.of.check(cmd.Flags()); err != nil {
 		return job, err
 	}
@@ -108,15 +113,65 @@ func (f *searchFlags) ofModel(cmd *cobra.Command) (job searchJob, err error) {
 		if machine, err = readMachine(cmd, f.machine); err != nil {
 			return job, err
 		}
+	case f.devices != nil:
+		if machine, err = f.named(m, slices.Max(threads)); err != nil {
+			return job, err
+		}
 	case f.linked():
-		machine = linkedMachine("cpu:", f.stages, slices.Max(threads), f.link())
+		machine = linkedMachine("cpu/", f.stages, slices.Max(threads), f.link())
 	default:
 		machine = thisMachine(max(cores, f.stages*max(m.threads, 1)))
 	}
-	if f.machine == "" && f.stages > cores {
-		fmt.Fprintf(cmd.ErrOrStderr(), "--devices %d: there are %d cores, so that a step will take longer than planned\n", f.stages, cores)
+	if f.machine == "" && !f.onGPUs() && f.stages > cores {
+		fmt.Fprintf(cmd.ErrOrStderr(), "--devices %s: there are %d cores, so that a step will take longer than planned\n", f.devicesText(), cores)
 	}
 	return f.measure(cmd.Context(), cmd.ErrOrStderr(), m, machine, threads)
+}
+
+// checkDevices checks the devices that are named.
+func (f *searchFlags) checkDevices() error {
+	switch {
+	case f.devices == nil:
+		return nil
+	case f.machine != "":
+		return badUsage("--devices %s and --machine: want one of the two, or how many devices of the machine there are", f.devicesText())
+	}
+	return checkNamed(f.devices)
+}
+
+// devicesText is --devices as it was given.
+func (f *searchFlags) devicesText() string {
+	if f.devices == nil {
+		return fmt.Sprint(f.stages)
+	}
+	return deviceNames(f.devices)
+}
+
+// onGPUs says that the devices are named, and GPUs.
+func (f *searchFlags) onGPUs() bool { return f.devices != nil && f.devices[0].Kind != torch.KindCPU }
+
+// named is the machine of the devices that are named, and has the model measured on them. The links of GPUs are
+// measured unless flags say what they cost; between CPU devices nothing is moved.
+func (f *searchFlags) named(m *modelSearch, threads int) (machine search.Machine, err error) {
+	if m.on, err = readDevices(f.devices); err != nil {
+		return machine, err
+	}
+	var links []search.Link
+	switch {
+	case f.linked():
+		links = append(links, f.link())
+	case f.onGPUs() && len(f.devices) > 1:
+		between, err := measureCopies(f.devices)
+		if err != nil {
+			return machine, fmt.Errorf("measuring the links of --devices %s: %w", f.devicesText(), err)
+		}
+		links = append(links, between)
+	}
+	machine, m.bytes = machineOf(m.on, f.limit, threads, links...), map[string]int64{}
+	for _, d := range machine.Devices {
+		m.bytes[d.Name] = d.Bytes
+	}
+	return machine, nil
 }
 
 // ofSamples makes the model for the samples of --data, or for those that it usually reads.
@@ -143,7 +198,7 @@ func thisMachine(threads int) search.Machine {
 }
 
 // measure makes a job of a model for a machine: it measures the model for each number of micro-batches and
-// of threads of a device.
+// of threads of a device, on a device of each kind.
 func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSearch, machine search.Machine, threads []int) (job searchJob, err error) {
 	if f.chunks > 0 && f.batch%f.chunks != 0 {
 		return job, badUsage("--chunks %d: it does not divide the %d rows of --batch", f.chunks, f.batch)
@@ -158,7 +213,7 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 	}
 	layers := len(m.model.Layers())
 	if f.stages > layers {
-		return job, badUsage("--devices %d: %s has %d layers; want at most as many", f.stages, m.name, layers)
+		return job, badUsage("--devices %s: %s has %d layers; want at most as many", f.devicesText(), m.name, layers)
 	}
 	if err := weigh(m.model, slots).refuse(m.optimizer, machine, f.stages, slices.Min(threads), f.limit); err != nil {
 		return job, err
@@ -168,14 +223,19 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 	show := newLayerProgress(stderr)
 	defer show.end()
 	var timing profile.Timing
+	kinds := m.kinds()
+	took := make([]float64, len(kinds))
 	for _, chunks := range f.modelChunks() {
 		for _, n := range threads {
 			rows := f.batch / chunks
 			show.what = fmt.Sprintf(" for micro-batches of %s with %s", counted(rows, "row"), counted(n, "thread"))
-			p, err := m.measured(ctx, rows, n, show)
-			if err != nil {
-				return job, err
+			profiles := make([]profile.Profile, len(kinds))
+			for k, kind := range kinds {
+				if profiles[k], err = m.measured(ctx, m.device(kind), rows, n, show); err != nil {
+					return job, err
+				}
 			}
+			p := profiles[0]
 			c := p.Chains[0]
 			one, units := m.asUnits(p)
 			switch {
@@ -185,11 +245,16 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 				fmt.Fprintf(stderr, "micro-batches of %d rows are left out: other layers of them are one unit\n", rows)
 				continue
 			}
-			m.units, timing.Spread = units, max(timing.Spread, c.Timing.Spread)
+			m.units = units
 			one.Rows, one.Threads = rows, n
 			job.profile.Measured = append(job.profile.Measured, one)
+			for k, p := range profiles {
+				took[k] += timeOf(p.Chains[0].Chain)
+				timing.Spread = max(timing.Spread, p.Chains[0].Timing.Spread)
+			}
 		}
 	}
+	setSpeeds(machine, kinds, took)
 	warnOfTiming(stderr, timing, searchAgain)
 	return job, nil
 }
@@ -212,7 +277,7 @@ func (f *searchFlags) modelThreads(cores int) (list []int) {
 	switch {
 	case f.of.threads > 0:
 		return []int{f.of.threads}
-	case f.machine != "":
+	case f.machine != "", f.onGPUs():
 		return []int{1}
 	case f.stages > 0:
 		return []int{max(cores/f.stages, 1)}
@@ -223,14 +288,33 @@ func (f *searchFlags) modelThreads(cores int) (list []int) {
 	return list
 }
 
+// kinds are the kinds of devices that there are; of devices without names one.
+func (m *modelSearch) kinds() []deviceKind {
+	if m.on == nil {
+		return []deviceKind{{}}
+	}
+	return kindsOf(m.on)
+}
+
+// device is that on which the model is measured for a kind.
+func (m *modelSearch) device(k deviceKind) torch.Device {
+	if k.on == nil {
+		return torch.CPU(0)
+	}
+	return m.on[k.on[0]].Device
+}
+
 // measured measures the model on micro-batches of so many rows.
-func (m *modelSearch) measured(ctx context.Context, rows, threads int, show *layerProgress) (profile.Profile, error) {
-	c := torch.NewCtx(torch.Options{Seed: m.seed})
+func (m *modelSearch) measured(ctx context.Context, on torch.Device, rows, threads int, show *layerProgress) (profile.Profile, error) {
+	c := torch.NewCtx(torch.Options{Device: on, Seed: m.seed})
 	defer c.Close()
-	config := profile.Config{Threads: threads, MicroBatches: m.batch / rows, Beside: beside(torch.CPU(0), m.atWork, threads), Repeats: m.repeats, Seed: m.seed, Autocast: m.autocast, Clock: clock,
+	config := profile.Config{Device: on, Peer: on, Threads: threads, MicroBatches: m.batch / rows, Repeats: m.repeats, Seed: m.seed, Autocast: m.autocast, Clock: clock,
 		Balance: []int{len(m.model.Layers())}, Split: true, DeferredBatchNorm: m.deferredBatchNorm, Loss: m.loss(), Progress: show.layer}
 	if threads > 1 {
 		config.Clock = nil // the time of day
+	}
+	if on.Kind == torch.KindCPU {
+		config.Beside = beside(on, m.atWork, threads)
 	}
 	var sample *torch.Tensor
 	if err := torch.Try(func() {
@@ -274,7 +358,7 @@ func (m *modelSearch) fits(ctx context.Context, p *search.Plan) error {
 	found := *p // with the peaks of the step, which it shares
 	m.searched = &found
 	for w := range p.Devices {
-		p.Peaks[w], p.Limits[w] = plan.Devices[w].Peak, m.limit
+		p.Peaks[w], p.Limits[w] = plan.Devices[w].Peak, m.limitOf(p.Devices[w])
 	}
 	if plan.Program.String() == p.Planned.Program.String() {
 		plan.Hold(p.Timeline)
@@ -295,6 +379,18 @@ type openPlan struct {
 	data      []*torch.Ctx // own the batch, on the first and the last device
 }
 
+// deviceOf is the device of a worker of a plan.
+func (m *modelSearch) deviceOf(p *search.Plan, worker int) torch.Device {
+	at := slices.IndexFunc(m.on, func(d planDevice) bool { return d.String() == p.Devices[worker] })
+	if at < 0 {
+		return torch.CPU(worker)
+	}
+	return m.on[at].Device
+}
+
+// limitOf is how many bytes a device may hold; 0 is no bound.
+func (m *modelSearch) limitOf(name string) int64 { return cmp.Or(m.limit, m.bytes[name]) }
+
 // open opens a pipe by a plan that was found. Its devices have the limit until it is closed.
 func (m *modelSearch) open(p *search.Plan) (o *openPlan, err error) {
 	named, err := schedule.Named(p.Schedule)
@@ -308,7 +404,7 @@ func (m *modelSearch) open(p *search.Plan) (o *openPlan, err error) {
 	config := pipe.Config{Balance: m.layers(p.Balance), Chunks: p.MicroBatches, Threads: max(p.Threads, 1), Autocast: m.autocast, Seed: m.seed,
 		DeferredBatchNorm: m.deferredBatchNorm, Schedule: named.Generate, Checkpoint: pipe.Optimal}
 	for _, w := range workers {
-		config.Devices = append(config.Devices, torch.CPU(w))
+		config.Devices = append(config.Devices, m.deviceOf(p, w))
 	}
 	o = &openPlan{}
 	defer func() {
@@ -327,12 +423,12 @@ func (m *modelSearch) open(p *search.Plan) (o *openPlan, err error) {
 	if err := freeze(model.model, m.trainOnly); err != nil {
 		return nil, err
 	}
-	for w := range p.Devices {
-		torch.CPU(w).SetLimit(m.limit)
+	for w, name := range p.Devices {
+		m.deviceOf(p, w).SetLimit(m.limitOf(name))
 	}
 	if o.pipe, err = pipe.Open(model.model, config); err != nil {
 		for w := range p.Devices {
-			torch.CPU(w).SetLimit(0)
+			m.deviceOf(p, w).SetLimit(0)
 		}
 		return nil, err
 	}
@@ -392,7 +488,6 @@ func (j *searchJob) search(ctx context.Context, stderr io.Writer) (*search.Resul
 // fitting finds the best plan. That of a model is one whose step is known to fit: what its chain does not say
 // is taken from the limit until it does.
 func (j *searchJob) fitting(ctx context.Context, tell func(line string)) (*search.Result, error) {
-	wanted := j.wishes.Limit
 	for round := 1; ; round++ {
 		found, err := j.once(ctx)
 		if err != nil || found.Best == nil || j.model == nil || j.elsewhere {
@@ -407,9 +502,29 @@ func (j *searchJob) fitting(ctx context.Context, tell func(line string)) (*searc
 		for _, s := range short.Stages {
 			more = max(more, s.Least-s.Limit)
 		}
-		if j.wishes.Limit -= more; j.wishes.Limit <= 0 {
+		wanted := slices.Max(found.Best.Limits) + j.spared
+		if !j.spare(more) {
 			return found, err
 		}
 		tell(fmt.Sprintf("the plan found lacks %s of the limit of %s; planning with as much less", formatBytes(more), formatBytes(wanted)))
 	}
+}
+
+// spare takes so many bytes more from what each device may hold, and says whether any are left.
+func (j *searchJob) spare(bytes int64) bool {
+	list := slices.Clone(j.machine.Devices)
+	limits := []*int64{&j.wishes.Limit}
+	for i := range list {
+		limits = append(limits, &list[i].Bytes)
+	}
+	limits = slices.DeleteFunc(limits, func(n *int64) bool { return *n == 0 })
+	if len(limits) == 0 || slices.ContainsFunc(limits, func(n *int64) bool { return *n <= bytes }) {
+		return false
+	}
+	for _, n := range limits {
+		*n -= bytes
+	}
+	j.machine.Devices = list
+	j.spared += bytes
+	return true
 }

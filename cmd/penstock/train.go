@@ -49,8 +49,10 @@ than one thread on each device is faster, says what it takes and writes it down:
 that is resumed has the same. The last bits of the weights depend on it.
 
 With --plan auto a run measures the model, and what values take from process to process,
-and plans itself, with a device for each process at least. Resumed in the same world it keeps its plan, and in another, with
-other processes, cores, flags or limits, it plans again and says what has changed.
+and plans itself, with a device for each process at least. With --devices one process
+plans for these, each once. Resumed in the same world it keeps its plan, and in another,
+with other processes, cores, devices, flags or limits, it plans again and says what has
+changed.
 
 With --checkpoint optimal the run says first, for each stage, how many bytes it
 will hold, how many forwards it runs again, and how much time that takes.`,

@@ -28,6 +28,8 @@ type planWorld struct {
 	Processes int   `json:"processes"`
 	Cores     int   `json:"cores"` // of each process, where one has fewest
 	Limit     int64 `json:"memory_limit,omitempty"`
+	// Devices are those of --devices, with their models; "" is any.
+	Devices string `json:"devices,omitempty"`
 	// What flags ask for; zero is any.
 	Stages   int    `json:"stages,omitempty"`
 	Chunks   int    `json:"chunks,omitempty"`
@@ -58,7 +60,11 @@ func (w planWorld) instead(of planWorld) string {
 		list = append(list, fmt.Sprintf("%s for each process instead of %d", counted(w.Cores, "core"), of.Cores))
 	}
 	number("--memory-limit", int(w.Limit), int(of.Limit))
-	number("--stages", w.Stages, of.Stages)
+	if w.Devices != of.Devices {
+		list = append(list, fmt.Sprintf("--devices %s instead of %s", orAny(w.Devices), orAny(of.Devices)))
+	} else {
+		number("--stages", w.Stages, of.Stages)
+	}
 	number("--chunks", w.Chunks, of.Chunks)
 	number("--threads", w.Threads, of.Threads)
 	if w.Schedule != of.Schedule {
@@ -89,7 +95,7 @@ type madePlan struct {
 
 // decidedByAuto are the flags that --plan auto decides, keptByAuto those that it goes by where they are given.
 var (
-	decidedByAuto = []string{"balance", "virtual", "checkpoint", "devices"}
+	decidedByAuto = []string{"balance", "virtual", "checkpoint"}
 	keptByAuto    = []string{"model", "set", "batch", "optimizer", "momentum", "train-only", "autocast", "memory-limit", "chunks", "threads", "schedule"}
 )
 
@@ -120,7 +126,28 @@ func (p *plan) checkAuto(s *pflag.FlagSet) error {
 			*to = map[string]int{"stages": p.stages, "chunks": p.config.Chunks, "threads": p.config.Threads}[name]
 		}
 	}
-	return nil
+	return p.nameDevices(s)
+}
+
+// nameDevices takes the devices that --plan auto plans for, if --devices names them. Which stages they get is
+// known when the plan is made.
+func (p *plan) nameDevices(s *pflag.FlagSet) error {
+	given := p.config.Devices
+	switch {
+	case given == nil:
+		return nil
+	case p.grouped:
+		return badUsage("--devices %s: with --plan auto several processes have CPU devices; want it left out, or one process, or a plan of penstock plan", deviceNames(given))
+	case s.Changed("stages") && p.stages != len(given):
+		return badUsage("--stages %d and --devices %s: --plan auto has each device once; want --stages left out, or %d", p.stages, deviceNames(given), len(given))
+	}
+	if err := checkNamed(given); err != nil {
+		return err
+	}
+	list, err := readDevices(given)
+	p.named, p.config.Devices = given, nil
+	p.world.Devices, p.world.Stages = describeDevices(list), len(given)
+	return err
 }
 
 // choosePlan takes the plan of the checkpoint, if it was made for the same, or has one made. All processes
@@ -255,7 +282,7 @@ func (w planWorld) machine(threads []int, between search.Link) search.Machine {
 // planNow plans the model as it is to be trained, by processes that are joined by such links.
 func (j *job) planNow(ctx context.Context, stderr io.Writer, between search.Link) (line searchLine, err error) {
 	w := j.world
-	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(), chunks: w.Chunks,
+	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(), devices: j.named, chunks: w.Chunks,
 		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, trainOnly: j.weights.trainOnly, autocast: j.config.Autocast, threads: w.Threads, repeats: 3, seed: j.config.Seed}}
 	if w.Schedule != "" {
 		f.schedules = []string{w.Schedule}
@@ -265,7 +292,13 @@ func (j *job) planNow(ctx context.Context, stderr io.Writer, between search.Link
 		return line, err
 	}
 	threads := f.modelThreads(w.Cores * w.Processes)
-	plan, err := f.measure(ctx, stderr, m, w.machine(threads, between), threads)
+	machine := w.machine(threads, between)
+	if j.named != nil {
+		if machine, err = f.named(m, slices.Max(threads)); err != nil {
+			return line, err
+		}
+	}
+	plan, err := f.measure(ctx, stderr, m, machine, threads)
 	if err != nil {
 		return line, err
 	}

@@ -17,6 +17,7 @@ import (
 	"penstock.example/models"
 	"penstock.example/pipe"
 	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // takePlan gives the flags of penstock train what the plan of --plan FILE says, which penstock plan --model
@@ -50,6 +51,9 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) (err error) {
 		if p.name == "memory-limit" && flag.Changed { // a size may be written in several ways
 			given = fmt.Sprint(f.limit)
 		}
+		if p.name == "devices" {
+			given = deviceNames(f.config.Devices)
+		}
 		if p.name == "momentum" && flag.Changed {
 			given = fmt.Sprint(f.update.Momentum)
 		}
@@ -60,7 +64,7 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) (err error) {
 			for name := range strings.SplitSeq(p.value, ",") {
 				err = errors.Join(err, s.Set(p.name, name))
 			}
-		case !flag.Changed:
+		case !flag.Changed, p.name == "devices" && f.planned == auto: // which may have them in another order
 			if bad := s.Set(p.name, p.value); bad != nil {
 				err = badUsage("--plan %s: its %s is %q: %v", f.planned, p.name, p.value, bad)
 			}
@@ -70,6 +74,12 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) (err error) {
 		}
 		if err != nil {
 			return err
+		}
+	}
+	if f.bytes = nil; line.Bytes != nil {
+		f.bytes = map[torch.Device]int64{}
+		for i, d := range line.named() {
+			f.bytes[d] = line.Bytes[i]
 		}
 	}
 	return nil
@@ -106,12 +116,28 @@ func (l searchLine) flags() []planFlag {
 		momentum = fmt.Sprint(*l.Momentum)
 	}
 	threads, virtual := max(l.Threads, 1), max(l.Virtual, 1)
-	return []planFlag{says("model", l.Model), says("set", strings.Join(l.Settings, ",")), says("batch", fmt.Sprint(l.Batch)),
+	list := []planFlag{says("model", l.Model), says("set", strings.Join(l.Settings, ",")), says("batch", fmt.Sprint(l.Batch)),
 		says("optimizer", l.Optimizer), says("balance", numbers(l.Balance)), says("stages", fmt.Sprint(len(l.Balance)/virtual)),
 		says("schedule", l.Schedule), says("virtual", fmt.Sprint(virtual)), says("chunks", fmt.Sprint(l.Chunks)),
 		says("threads", fmt.Sprint(threads)), says("autocast", fmt.Sprint(l.Autocast)),
 		says("train-only", strings.Join(l.TrainOnly, ",")), says("memory-limit", limit),
 		{"momentum", momentum, fmt.Sprint(usualMomentum(l.Optimizer))}, says("checkpoint", string(pipe.Optimal))}
+	if named := l.named(); named != nil {
+		list = append(list, says("devices", deviceNames(named)))
+	}
+	return list
+}
+
+// named are the devices of the plan, if they are those of this machine that --devices has named.
+func (l searchLine) named() (list []torch.Device) {
+	for _, name := range l.Devices {
+		d, err := torch.ParseDevice(name)
+		if err != nil || d.String() != name {
+			return nil
+		}
+		list = append(list, d)
+	}
+	return list
 }
 
 // dataLine is the data that a plan is for, as a file has it. Without a name they are made up, as the model
@@ -213,6 +239,12 @@ func parsePlan(text []byte) (line searchLine, err error) {
 		return line, fmt.Errorf("%d micro-batches do not divide a batch of %d rows", line.Chunks, line.Batch)
 	case len(line.Balance) == 0 || slices.Min(line.Balance) < 1:
 		return line, fmt.Errorf("its balance is %v", line.Balance)
+	case line.named() != nil && len(line.Devices)*max(line.Virtual, 1) != len(line.Balance):
+		return line, fmt.Errorf("%d stages are not %d on each of %d devices", len(line.Balance), max(line.Virtual, 1), len(line.Devices))
+	case distinct(line.named()) != len(line.named()):
+		return line, fmt.Errorf("its devices are %v, of which each has to be there once", line.Devices)
+	case line.Bytes != nil && (len(line.Bytes) != len(line.named()) || slices.Min(line.Bytes) < 1):
+		return line, errors.New("its bytes are not those of its devices")
 	case len(line.Balance)%max(line.Virtual, 1) != 0 || named.Virtual > 0 && named.Virtual != max(line.Virtual, 1):
 		return line, fmt.Errorf("%d stages are not %d on each device", len(line.Balance), max(line.Virtual, 1))
 	}

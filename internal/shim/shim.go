@@ -99,6 +99,14 @@ func Version() string { return C.GoString(C.ps_version()) }
 // Devices is how many devices of a type (c10::DeviceType) the linked libtorch can run on. Of the CPU it is 1.
 func Devices(deviceType int) int { return int(C.ps_devices(C.int32_t(deviceType))) }
 
+// DescribeGPU is a GPU's name, as its driver has it, and the bytes of it that nobody has taken.
+func DescribeGPU(index int) (name string, unused int64, err *Error) {
+	var text [256]C.char
+	var bytes C.int64_t
+	err = taken(C.ps_gpu_describe(C.int32_t(index), &text[0], C.int32_t(len(text)), &bytes))
+	return C.GoString(&text[0]), int64(bytes), err
+}
+
 // CUDAVersion is the version of CUDA that this build was compiled with, such as 12040, or 0 if it is without.
 func CUDAVersion() int { return int(C.ps_cuda_version()) }
 

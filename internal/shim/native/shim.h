@@ -193,6 +193,8 @@ int32_t ps_closed_at_start(int32_t fd);  // whether fd 0, 1 or 2 was closed when
 
 const char* ps_version(void);
 int32_t ps_devices(int32_t device_type);  // how many there are; of the CPU 1
+// A GPU's name, as its driver has it, and the bytes of it that nobody has taken.
+ps_error* ps_gpu_describe(int32_t index, char* name, int32_t capacity, int64_t* unused);
 int32_t ps_cuda_version(void);            // that of CUDA that this build was compiled with, 12040 for 12.4; 0 = without
 int32_t ps_nccl_version(void);            // 22203 for 2.22.3; 0 = without
 

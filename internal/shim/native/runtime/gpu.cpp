@@ -11,6 +11,7 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include <array>
+#include <cstdio>
 #include <mutex>
 #include <unordered_map>
 
@@ -232,6 +233,21 @@ const bool counting = [] {
 
 }  // namespace
 }  // namespace ps
+
+ps_error* ps_gpu_describe(int32_t index, char* name, int32_t capacity, int64_t* unused) {
+  return ps::guarded([&] {
+    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
+    cudaDeviceProp properties;
+    C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+    std::snprintf(name, static_cast<size_t>(capacity), "%s", properties.name);
+    size_t left = 0, total = 0;
+    C10_CUDA_CHECK(cudaMemGetInfo(&left, &total));
+    *unused = static_cast<int64_t>(left);
+  });
+}
+#else
+ps_error* ps_gpu_describe(int32_t, char*, int32_t, int64_t*) { return ps::make_error(PS_FAILED, "this build has no CUDA"); }
 #endif
 
 void ps_deterministic(int32_t on) {

@@ -1,0 +1,309 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"penstock.example/planner/search"
+	"penstock.example/torch"
+)
+
+// setHardware has CPU devices be made of something else, by index.
+func setHardware(t *testing.T, list ...torch.Hardware) {
+	t.Helper()
+	was := hardware
+	hardware = func(d torch.Device) (torch.Hardware, error) { return list[d.Index], nil }
+	t.Cleanup(func() { hardware = was })
+}
+
+// gpu is a made-up GPU.
+func gpu(index int, model string, available int64) planDevice {
+	return planDevice{torch.CUDA(index), torch.Hardware{Model: model, Free: available}}
+}
+
+// Devices of one kind are equal: the fullest of them says what each may hold. A limit counts alone.
+func TestMachineOfDevices(t *testing.T) {
+	for _, test := range []struct {
+		reason string
+		list   []planDevice
+		limit  int64
+		kinds  []deviceKind
+		want   []search.Device
+		world  string
+	}{
+		{"CPU devices in their order, without bytes", []planDevice{{Device: torch.CPU(3)}, {Device: torch.CPU(0)}}, 0,
+			[]deviceKind{{"cpu", []int{0, 1}}}, []search.Device{{Name: "cpu:3", Threads: 2}, {Name: "cpu:0", Threads: 2}}, "cpu:3,cpu:0"},
+		{"equal GPUs", []planDevice{gpu(1, "H", 70), gpu(0, "H", 80)}, 0,
+			[]deviceKind{{"cuda H", []int{0, 1}}}, []search.Device{{Name: "cuda:1", Bytes: 70, Threads: 2}, {Name: "cuda:0", Bytes: 70, Threads: 2}}, "cuda:1 (H),cuda:0 (H)"},
+		{"two kinds", []planDevice{gpu(0, "H", 80), gpu(1, "A", 40), gpu(2, "H", 79)}, 0,
+			[]deviceKind{{"cuda H", []int{0, 2}}, {"cuda A", []int{1}}},
+			[]search.Device{{Name: "cuda:0", Bytes: 79, Threads: 2}, {Name: "cuda:1", Bytes: 40, Threads: 2}, {Name: "cuda:2", Bytes: 79, Threads: 2}}, "cuda:0 (H),cuda:1 (A),cuda:2 (H)"},
+		{"under a limit", []planDevice{gpu(0, "H", 80), gpu(1, "A", 40)}, 60,
+			[]deviceKind{{"cuda H", []int{0}}, {"cuda A", []int{1}}},
+			[]search.Device{{Name: "cuda:0", Bytes: 60, Threads: 2}, {Name: "cuda:1", Bytes: 60, Threads: 2}}, "cuda:0 (H),cuda:1 (A)"},
+	} {
+		if kinds := kindsOf(test.list); !reflect.DeepEqual(kinds, test.kinds) {
+			t.Errorf("%s: the kinds are %v, want %v", test.reason, kinds, test.kinds)
+		}
+		between := search.Link{Bandwidth: 1}
+		if m := machineOf(test.list, test.limit, 2, between); !slices.Equal(m.Devices, test.want) || !slices.Equal(m.Links, []search.Link{between}) {
+			t.Errorf("%s: %+v, want %+v", test.reason, m, test.want)
+		}
+		if world := describeDevices(test.list); world != test.world {
+			t.Errorf("%s: planned for %q, want %q", test.reason, world, test.world)
+		}
+	}
+}
+
+// What a kind takes half of has twice the speed; the first kind, and one without times, has that of the profile.
+func TestSpeedsOfDevices(t *testing.T) {
+	list := []planDevice{gpu(0, "a", 1), gpu(1, "b", 1), gpu(2, "a", 1), gpu(3, "b", 1), gpu(4, "c", 1)}
+	m := machineOf(list, 0, 1)
+	setSpeeds(m, kindsOf(list), []float64{10, 5, 0})
+	for i, want := range []float64{0, 2, 0, 2, 0} {
+		if m.Devices[i].Speed != want {
+			t.Errorf("device %d has the speed %v, want %v", i, m.Devices[i].Speed, want)
+		}
+	}
+}
+
+// Bytes are spared of every limit there is, and none if one would be left without.
+func TestSparedBytes(t *testing.T) {
+	job := func(limit int64, bytes ...int64) *searchJob {
+		j := &searchJob{wishes: search.Wishes{Limit: limit}}
+		for _, n := range bytes {
+			j.machine.Devices = append(j.machine.Devices, search.Device{Bytes: n})
+		}
+		return j
+	}
+	for _, test := range []struct {
+		job  *searchJob
+		take int64
+		ok   bool
+		want *searchJob
+	}{
+		{job(10, 0, 0), 3, true, job(7, 0, 0)},
+		{job(0, 10, 5), 3, true, job(0, 7, 2)},
+		{job(10, 10, 10), 3, true, job(7, 7, 7)},
+		{job(0, 10, 3), 3, false, job(0, 10, 3)},
+		{job(3, 0), 3, false, job(3, 0)},
+		{job(0, 0), 3, false, job(0, 0)},
+	} {
+		was := slices.Clone(test.job.machine.Devices)
+		shared := test.job.machine.Devices
+		if ok := test.job.spare(test.take); ok != test.ok || test.job.wishes.Limit != test.want.wishes.Limit || !slices.Equal(test.job.machine.Devices, test.want.machine.Devices) ||
+			(test.job.spared == test.take) != ok || !slices.Equal(shared, was) {
+			t.Errorf("%d of %v: %v, %+v, want %v, %+v", test.take, was, ok, test.job, test.ok, test.want)
+		}
+	}
+}
+
+// Copies take time, also between CPU devices, and both ends are as they were.
+func TestCopiesAreTimed(t *testing.T) {
+	one, two := torch.CPU(5), torch.CPU(6)
+	l, err := measureCopies([]torch.Device{one, two, torch.CPU(7)})
+	if err != nil || l.Latency <= 0 || l.Bandwidth <= 0 || one.Memory().Live+two.Memory().Live != 0 {
+		t.Errorf("%+v, %v; %d and %d bytes are left", l, err, one.Memory().Live, two.Memory().Live)
+	}
+	two.SetLimit(1000)
+	defer two.SetLimit(0)
+	if _, err := measureCopies([]torch.Device{one, two}); err == nil || !strings.Contains(err.Error(), "cpu:6") {
+		t.Errorf("without memory: %v", err)
+	}
+}
+
+// planMLP is a plan of mlp.
+var planMLP = []string{"plan", "--model", "mlp", "--batch", "64", "--threads", "1", "--repeats", "1", "--format", "json"}
+
+// A plan for CPU devices by name is that for as many, on these in their order; and so is the run by it.
+func TestPlanForNamedDevices(t *testing.T) {
+	for _, limit := range [][]string{nil, {"--memory-limit", "3MiB"}} {
+		plan := func(devices string) (line searchLine) {
+			setClock(t, steady)
+			decode(t, must(t, with(with(planMLP, "--devices", devices), limit...)...).stdout, &line)
+			return line
+		}
+		want := plan("2")
+		for _, names := range []string{"cpu:0,cpu:1", "cpu:1,cpu:0", "cpu:7,cpu:4", "cpu, cpu:1"} {
+			got := plan(names)
+			named := strings.Split(strings.ReplaceAll(strings.ReplaceAll(names, " ", ""), "cpu,", "cpu:0,"), ",")
+			if !slices.Equal(got.Devices, named) {
+				t.Errorf("--devices %s: the plan has %q", names, got.Devices)
+			}
+			got.Devices = want.Devices
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("%v: --devices %s plans otherwise than --devices 2 (-2 +named):\n%s", limit, names, d)
+			}
+		}
+	}
+	setClock(t, steady)
+	file := filepath.Join(t.TempDir(), "plan.json")
+	line := searchLine{}
+	decode(t, must(t, with(planMLP, "--devices", "cpu:1,cpu:0", "--memory-limit", "3MiB", "--out", file)...).stdout, &line)
+	trained := []string{"train", "--plan", file, "--data", "synthetic", "--steps", "2"}
+	text := must(t, trained...)
+	if all := text.stdout + text.stderr; strings.Index(all, "cpu:1") < 0 || strings.Index(all, "cpu:1") > strings.Index(all, "cpu:0") {
+		t.Errorf("the run does not have cpu:1 first:\n%s", all)
+	}
+	json := with(trained, "--format", "json")
+	steps, done := lines(t, must(t, json...).stdout)
+	for i, peak := range steps[1].PeakBytes {
+		if peak > line.Peak[i] {
+			t.Errorf("device %d takes %d bytes, and the plan says %d", i, peak, line.Peak[i])
+		}
+	}
+	if _, same := lines(t, must(t, with(json, "--devices", "cpu:1,cpu:0", "--memory-limit", "3MiB")...).stdout); same.ParamsSHA256 != done.ParamsSHA256 {
+		t.Error("with the plan's own --devices other weights")
+	}
+	refuses(t, with(json, "--devices", "cpu:0,cpu:1"), exitUsage, "--devices cpu:0,cpu:1: the plan of --plan "+file+" has cpu:1,cpu:0; want --devices left out, or another plan")
+}
+
+// Devices that no plan is for are refused before anything is measured.
+func TestDevicesThatAreNotPlannedFor(t *testing.T) {
+	model := []string{"plan", "--model", "mlp", "--batch", "8", "--devices"}
+	auto := []string{"train", "--model", "mlp", "--data", "synthetic", "--plan", "auto", "--devices"}
+	chain := chainFile(t)
+	machine := textFile(t, "machine.json", `{"version":1,"devices":[{"name":"gpu","bytes":1e9,"threads":1,"speed":1}]}`)
+	gone := torch.CUDA(torch.CUDADevices()).String()
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{with(model, "0"), "--devices 0: want at least 1, or names of devices"},
+		{with(model, "-1"), "--devices -1: want at least 1"},
+		{with(model, "3000000000"), "--devices 3000000000: want at most 2147483647"},
+		{with(model, "gpu:0"), `--devices gpu:0: unknown device "gpu:0": want cpu:N or cuda:N, or a number`},
+		{with(model, "2,cpu:0"), `unknown device "2"`},
+		{with(model, "cpu:0,"), `unknown device ""`},
+		{with(model, ""), `unknown device ""`},
+		{with(model, "cpu:5000"), "from 0 to 1022"},
+		{with(model, "cpu:0,cpu:1,cpu"), "--devices cpu:0,cpu:1,cpu:0: cpu:0 is there twice; want each device once"},
+		{with(model, "cpu:0,cuda:0"), "--devices cpu:0,cuda:0: a CPU and a GPU are not planned together"},
+		{with(model, "cuda:0,cpu:0"), "are not planned together"},
+		{with(model, gone), "--devices " + gone + ": libtorch " + torch.Version() + " here cannot use " + gone},
+		{with(model, "cpu:0,cpu:1,cpu:2,cpu:3,cpu:4,cpu:5,cpu:6"), "--devices cpu:0,cpu:1,cpu:2,cpu:3,cpu:4,cpu:5,cpu:6: mlp has 6 layers; want at most as many"},
+		{with(model, "cpu:0", "--stages", "1"), "--stages and --devices are the same"},
+		{with(model, "cpu:0,cpu:1", "--machine", machine), "--devices cpu:0,cpu:1 and --machine: want one of the two"},
+		{[]string{"plan", chain, "--devices", "cpu:0,cpu:1", "--chunks", "2"}, "--devices cpu:0,cpu:1: a chain is of no device"},
+		{with(auto, "cpu:0,cpu:0"), "cpu:0 is there twice"},
+		{with(auto, "cpu:0,cuda:0"), "are not planned together"},
+		{with(auto, gone), "here cannot use " + gone},
+		{with(auto, "cpu:1,cpu:0", "--stages", "3"), "--stages 3 and --devices cpu:1,cpu:0: --plan auto has each device once; want --stages left out, or 2"},
+		{with(auto, "cpu:0,cpu:1,cpu:2,cpu:3,cpu:4,cpu:5,cpu:6"), "mlp has 6 layers"},
+		{with(auto, "cpu:0,cpu:1", "--replicas", "2"), "--replicas 2: --plan auto plans one pipeline"},
+	} {
+		refuses(t, test.args, exitUsage, test.want)
+	}
+	p := begin(t, nil, launched(2, with(auto, "cpu:0,cpu:1")...)...)
+	if code, want := p.end(t), "--devices cpu:0,cpu:1: with --plan auto several processes have CPU devices"; code != exitUsage || !strings.Contains(p.stderr.String(), want) {
+		t.Errorf("exit code %d, no %q in\n%s", code, want, p.stderr.String())
+	}
+}
+
+// A run that plans itself does so for the devices that are named, and again when others are.
+func TestRunsPlanForNamedDevices(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	run := []string{"train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--plan", "auto", "--chunks", "4", "--threads", "1", "--memory-limit", "3MiB", "--out", out}
+	first := must(t, with(run, "--devices", "cpu:1,cpu:0", "--steps", "1")...)
+	if all := first.stdout + first.stderr; strings.Index(all, "cpu:1") < 0 || strings.Index(all, "cpu:1") > strings.Index(all, "cpu:0") {
+		t.Errorf("the run does not have cpu:1 first:\n%s", all)
+	}
+	for _, test := range []struct{ devices, steps, want string }{
+		{"cpu:1,cpu:0", "2", "--plan auto: as before, "},
+		{"cpu:2,cpu:1,cpu:0", "3", "--plan auto: planned again for --devices cpu:2,cpu:1,cpu:0 instead of cpu:1,cpu:0: "},
+	} {
+		if r := must(t, with(run, "--devices", test.devices, "--steps", test.steps, "--resume")...); !strings.Contains(r.stderr, test.want) {
+			t.Errorf("--devices %s: no %q in\n%s", test.devices, test.want, r.stderr)
+		}
+	}
+	last := must(t, with(run, "--steps", "4", "--resume")...)
+	if want := "planned again for --devices any instead of cpu:2,cpu:1,cpu:0: "; !strings.Contains(last.stderr, want) {
+		t.Errorf("no %q in\n%s", want, last.stderr)
+	}
+	want := sha(t, "train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--chunks", "4", "--threads", "1", "--steps", "4")
+	if got := must(t, with(run, "--steps", "4", "--resume", "--format", "json")...); !strings.Contains(got.stdout, want) {
+		t.Error("other weights than without a plan")
+	}
+}
+
+// Devices that are made of different things, as GPUs may be, are measured each, and each holds no more than it has:
+// in the plan, and in the run by it. What they do not have is told.
+func TestPlanForUnequalDevices(t *testing.T) {
+	const has = 8 << 20
+	setHardware(t, torch.Hardware{Model: "slow", Free: has}, torch.Hardware{Model: "fast", Free: has + 1000})
+	plan := with(planMLP, "--schedule", "gpipe", "--chunks", "4", "--devices")
+	reads, each := 0, 0 // of the clock: in all, and while a device is measured
+	setClock(t, func() time.Duration {
+		if reads++; each > 0 && reads > each { // on the second device
+			return time.Millisecond
+		}
+		return 3 * time.Millisecond
+	})
+	must(t, with(plan, "cpu:0", "--memory-limit", "64MiB")...)
+	each, reads = reads, 0
+	file := filepath.Join(t.TempDir(), "plan.json")
+	var line searchLine
+	decode(t, must(t, with(plan, "cpu:0,cpu:1", "--out", file)...).stdout, &line)
+	if reads != 2*each {
+		t.Errorf("the clock is read %d times for two kinds, and %d for one", reads, each)
+	}
+	at := slices.Index(line.Devices, "cpu:1")
+	if len(line.Devices) != 2 || at < 0 || line.Balance[at] <= line.Balance[1-at] {
+		t.Errorf("%v layers on %v, want more on cpu:1, which is faster", line.Balance, line.Devices)
+	}
+	if line.Limit != 0 || len(line.Bytes) != 2 || line.Bytes[at] != has+1000 || line.Bytes[1-at] != has || line.Peak[at] > has+1000 || line.Peak[1-at] > has {
+		t.Errorf("peaks of %v bytes within %v on %v, a limit of %d", line.Peak, line.Bytes, line.Devices, line.Limit)
+	}
+	r := must(t, "train", "--plan", file, "--data", "synthetic", "--steps", "2", "--format", "json")
+	steps, _ := lines(t, r.stdout)
+	for i, peak := range steps[1].PeakBytes {
+		if peak > line.Peak[i] {
+			t.Errorf("%s takes %d bytes, and the plan says %d", line.Devices[i], peak, line.Peak[i])
+		}
+	}
+	if strings.Contains(r.stderr, "there is no --memory-limit") || !strings.Contains(r.stderr, "at most ") {
+		t.Errorf("the run does not say that it keeps limits:\n%s", r.stderr)
+	}
+	refuses(t, []string{"train", "--plan", file, "--data", "synthetic", "--memory-limit", "3MiB"}, exitUsage, "--memory-limit 3145728: the plan of --plan "+file+" has none")
+
+	line.Page, line.Bytes = nil, []int64{100, 100}
+	text, err := json.Marshal(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	little := textFile(t, "little.json", string(text))
+	refuses(t, []string{"train", "--plan", little, "--data", "synthetic", "--steps", "1"}, exitUsage, "stage 0 on cpu:0 needs", "and may have 100 bytes")
+
+	setHardware(t, torch.Hardware{Model: "slow", Free: 1900 << 10}, torch.Hardware{Model: "fast", Free: 1900 << 10})
+	refuses(t, with(planMLP, "--devices", "cpu:0,cpu:1"), exitUsage, "no plan keeps the limits")
+}
+
+// Plans in files whose devices make no sense are refused.
+func TestPlansWithWrongDevices(t *testing.T) {
+	for _, test := range []struct{ devices, want string }{
+		{`"devices":["cpu:0","cpu:1","cpu:2"]`, "2 stages are not 1 on each of 3 devices"},
+		{`"devices":["cpu:0","cpu:1"],"bytes":[1]`, "its bytes are not those of its devices"},
+		{`"devices":["cpu:0","cpu:1"],"bytes":[1,0]`, "its bytes are not those of its devices"},
+		{`"bytes":[1,1]`, "its bytes are not those of its devices"},
+		{`"devices":["cpu/0","cpu/1"],"bytes":[1,1]`, "its bytes are not those of its devices"},
+		{`"devices":["cpu:0","cpu:0"]`, "its devices are [cpu:0 cpu:0], of which each has to be there once"},
+	} {
+		file := textFile(t, "plan.json", fmt.Sprintf(`{"balance":[3,3],"schedule":"gpipe","chunks":4,"model":"mlp","batch":64,"optimizer":"sgd",%s}`, test.devices))
+		refuses(t, []string{"train", "--plan", file, "--data", "synthetic"}, exitUsage, test.want)
+	}
+	gone := torch.CUDA(torch.CUDADevices()).String()
+	text := fmt.Sprintf(`{"balance":[6],"schedule":"gpipe","chunks":4,"model":"mlp","batch":64,"optimizer":"sgd","devices":["%s"]}`, gone)
+	refuses(t, []string{"train", "--plan", textFile(t, "gpu.json", text), "--data", "synthetic"}, exitUsage, "--devices "+gone, "here cannot use "+gone)
+	if _, err := os.Stat("out"); err == nil {
+		t.Error("something was written")
+	}
+}
