@@ -3,6 +3,7 @@ package pipe
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"penstock.example/internal/link"
 	"penstock.example/internal/stream"
@@ -10,8 +11,8 @@ import (
 	"penstock.example/torch"
 )
 
-// Stages on GPUs of different processes send each other what they make without their hosts, by NCCL.
-// All others of different processes do so through the memory of the hosts: those on CPUs, a GPU and a
+// Stages on GPUs of different processes send each other what they make without their hosts, by NCCL,
+// and so do replicas what they sum. All others of different processes do so through the memory of the hosts: those on CPUs, a GPU and a
 // CPU, and two processes on one GPU, for which NCCL has no communicator.
 
 // gpus is how this process reaches GPUs of others. Tests have others.
@@ -23,35 +24,43 @@ type gpus struct {
 
 var nccl = gpus{torch.Device.GPU, func() link.Communicators { return &torch.NCCL{} }, torch.Device.NewStream}
 
-// ways lists the ways between workers of different processes, on different GPUs: both directions of
-// all stages that send each other something. ids has the GPU of each worker.
-func (p *Pipe) ways(ids []string) (ways []schedule.Edge) {
-	seen := map[schedule.Edge]bool{}
+// A way leads from end to end. end is the number of a worker of a replica among the workers of all.
+func (p *Pipe) end(replica, worker int) int { return replica*len(p.workers) + worker }
+
+// ways lists the ways between different GPUs of different processes: first both directions of all stages of
+// a replica that send each other something, which are as many as stages says, then those of each worker
+// to that of the next replica, for sums. ids has the GPU of each end.
+func (p *Pipe) ways(ids []string) (ways []schedule.Edge, stages int) {
 	join := func(a, b int) {
-		from, to := p.stages[a].worker, p.stages[b].worker
-		way, back := schedule.Edge{From: from, To: to}, schedule.Edge{From: to, To: from}
-		if p.cfg.Ranks[a] == p.cfg.Ranks[b] || ids[from] == "" || ids[to] == "" || ids[from] == ids[to] || seen[way] {
-			return
-		}
-		seen[way], seen[back] = true, true
-		ways = append(ways, way, back)
-	}
-	for i, s := range p.stages {
-		if i > 0 {
-			join(i-1, i)
-		}
-		for _, skip := range s.skips {
-			if skip.from.stage >= 0 {
-				join(skip.from.stage, i)
-			}
-		}
-		for _, t := range s.ties {
-			if t.from.stage >= 0 {
-				join(t.from.stage, i)
-			}
+		way := schedule.Edge{From: a, To: b}
+		if ids[a] != "" && ids[b] != "" && ids[a] != ids[b] && !slices.Contains(ways, way) {
+			ways = append(ways, way, schedule.Edge{From: b, To: a})
 		}
 	}
-	return ways
+	count, _ := p.cfg.replicas()
+	for k := range count {
+		between := func(a, b int) {
+			if a >= 0 && p.cfg.Ranks[a] != p.cfg.Ranks[b] {
+				join(p.end(k, p.stages[a].worker), p.end(k, p.stages[b].worker))
+			}
+		}
+		for i, s := range p.stages {
+			between(i-1, i)
+			for _, skip := range s.skips {
+				between(skip.from.stage, i)
+			}
+			for _, t := range s.ties {
+				between(t.from.stage, i)
+			}
+		}
+	}
+	stages = len(ways)
+	for k := range count - 1 {
+		for w := range p.workers {
+			join(p.end(k, w), p.end(k+1, w))
+		}
+	}
+	return ways, stages
 }
 
 // idOfWay is what both ends of a way know it by.
@@ -65,27 +74,22 @@ func (p *Pipe) connect(hosts []host) error {
 	if p.cfg.Group == nil {
 		return nil
 	}
-	count, _ := p.cfg.replicas()
-	any := false
-	for k := range count { // all replicas meet, or none
-		each := len(hosts) / count
-		any = any || len(p.ways(p.gpusOf(hosts[k*each:(k+1)*each]))) > 0
-	}
-	if !any {
+	ways, stages := p.ways(p.gpusOf(hosts))
+	if len(ways) == 0 {
 		return nil
 	}
-	ways := p.ways(p.gpusOf(ofMine(p.cfg, hosts)))
-	if err := p.inOrder(); err != nil {
-		return err
+	if stages > 0 {
+		if err := p.inOrder(); err != nil {
+			return err
+		}
 	}
 	here := map[int]link.End{}
 	for _, w := range p.mine {
-		device := p.workers[w].device
-		here[w] = link.End{Device: device, Stream: func() stream.Stream { return p.workers[w].stream },
-			Copies: func() stream.Stream { return p.gpus.copies(device) }}
+		own := p.workers[w]
+		here[p.end(p.replica, w)] = link.End{Device: own.device, Busy: []stream.Stream{own.stream, own.sums},
+			Copies: func() stream.Stream { return p.gpus.copies(own.device) }}
 	}
-	worker, _ := p.cfg.workers()
-	d, err := link.NewDirect(p.gpus.comms(), ways, worker, here, p.cfg.Group.Failed(), func(err error) { _ = p.lost(err) })
+	d, err := link.NewDirect(p.gpus.comms(), ways, here, p.cfg.Group.Failed(), func(err error) { _ = p.lost(err) })
 	if err != nil {
 		return p.lost(err)
 	}
@@ -100,25 +104,35 @@ func (p *Pipe) connect(hosts []host) error {
 		return err
 	}
 	given := map[schedule.Edge][]byte{}
-	for _, list := range ofMine(p.cfg, all) {
-		for _, i := range list {
-			given[i.Way] = i.ID
-		}
+	for _, i := range slices.Concat(all...) {
+		given[i.Way] = i.ID
 	}
 	if err := d.Open(given); err != nil {
 		return p.lost(err)
 	}
-	p.remote.SetDirect(d)
+	var ends []int
+	for _, s := range p.stages {
+		ends = append(ends, p.end(p.replica, s.worker))
+	}
+	p.remote.SetDirect(d, ends)
+	for i, l := range p.between {
+		var ends []int
+		for k := range max(p.cfg.Replicas, 1) {
+			ends = append(ends, p.end(k, p.stages[i].worker))
+		}
+		l.SetDirect(d, ends)
+	}
 	return nil
 }
 
-// gpusOf is the GPU of each worker.
+// gpusOf is the GPU of each end.
 func (p *Pipe) gpusOf(hosts []host) []string {
-	out := make([]string, len(p.workers))
-	for _, h := range hosts {
+	count, _ := p.cfg.replicas()
+	out := make([]string, count*len(p.workers))
+	for rank, h := range hosts {
 		for w, id := range h.GPUs {
-			if w >= 0 && w < len(out) {
-				out[w] = id
+			if w >= 0 && w < len(p.workers) {
+				out[p.end(rank*count/len(hosts), w)] = id
 			}
 		}
 	}

@@ -24,6 +24,7 @@ type drawn struct {
 	Order       order
 	Checkpoint  pipe.Checkpoint
 	Budget      []int64
+	Replicas    []int // the device of each, in a process of its own; nil is one
 }
 
 // drawRun draws a run on at least so many devices.

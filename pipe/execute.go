@@ -212,13 +212,15 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 			x.finish(id)
 			continue
 		}
+		do := x.task.do
 		if current.Kind == schedule.Reduce {
+			do = beside.last
 			beside.wait()
 		}
 		if x.record {
 			clock.mark(c)
 		}
-		if err := x.task.do(c, current); err != nil {
+		if err := do(c, current); err != nil {
 			x.fail(&Error{Stage: current.Stage, MicroBatch: current.MicroBatch, Direction: current.Kind, Err: err})
 			break
 		}

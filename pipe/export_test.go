@@ -59,3 +59,10 @@ func (p *Pipe) SetHardware(of func(torch.Device) string) { p.hardware = of }
 func (p *Pipe) SetGPUs(id func(torch.Device) string, comms func() link.Communicators, copies func(torch.Device) stream.Stream) {
 	p.gpus = gpus{id, comms, copies}
 }
+
+// SetSums sets the stream of each worker's sums over replicas.
+func (p *Pipe) SetSums(f func(worker int) stream.Stream) {
+	for _, i := range p.mine {
+		p.workers[i].sums = f(i)
+	}
+}

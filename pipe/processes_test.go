@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"runtime"
@@ -76,8 +77,16 @@ func serve(cfg group.Config) error {
 		}
 		var a answer
 		config := d.config()
-		config.Group = g
+		config.Group, config.Replicas = g, len(d.Replicas)
+		if d.Replicas != nil {
+			for i := range config.Devices {
+				config.Devices[i] = torchtest.Device(d.Replicas[cfg.Rank])
+			}
+		}
 		r, err := d.problem().member(config, d.Budget == nil)
+		if d.Replicas != nil { // what a model gives is of each replica's rows
+			maps.DeleteFunc(r.values, func(name string, _ []byte) bool { return strings.HasPrefix(name, evaluated) })
+		}
 		if err = errors.Join(err, nothingLeft(joined)); err != nil {
 			a.Error = err.Error()
 		}

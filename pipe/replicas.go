@@ -9,6 +9,7 @@ import (
 
 	"penstock.example/internal/arg"
 	"penstock.example/internal/link"
+	"penstock.example/nn"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 )
@@ -226,8 +227,19 @@ func (r *minibatch) reduce(c *torch.Ctx, a schedule.Action) error {
 		}
 		return t, nil
 	}
-	for i, q := range s.trained {
-		mark, grad := c.Mark(), c.GradOf(q.Tensor())
+	// each does something for each of a list, and says for which and where it has failed.
+	each := func(list []nn.NamedParam, what string, f func(i int, q nn.NamedParam) error) error {
+		for i, q := range list {
+			mark := c.Mark()
+			if err := f(i, q); err != nil {
+				return fmt.Errorf("replica %d, the %s of %s: %w", k, what, q.Name, err)
+			}
+			c.Release(mark)
+		}
+		return nil
+	}
+	err := each(s.trained, "gradient", func(i int, q nn.NamedParam) error {
+		grad := c.GradOf(q.Tensor())
 		if k > 0 {
 			before, err := receive(up(k-1, i))
 			switch {
@@ -240,15 +252,16 @@ func (r *minibatch) reduce(c *torch.Ctx, a schedule.Action) error {
 				c.Add_(grad, before, 1)
 			}
 		}
-		if k < count-1 {
-			if err := send(up(k, i), grad); err != nil {
-				return err
-			}
+		if k == count-1 {
+			return nil
 		}
-		c.Release(mark)
+		return send(up(k, i), grad)
+	})
+	if err != nil {
+		return err
 	}
-	for i, q := range s.buffers {
-		mark, at := c.Mark(), len(s.trained)+i
+	err = each(s.buffers, "value", func(i int, q nn.NamedParam) error {
+		at := len(s.trained) + i
 		if k > 0 {
 			first, err := receive(up(k-1, at))
 			if err != nil {
@@ -256,15 +269,15 @@ func (r *minibatch) reduce(c *torch.Ctx, a schedule.Action) error {
 			}
 			c.Copy_(q.Tensor(), first)
 		}
-		if k < count-1 {
-			if err := send(up(k, at), q.Tensor()); err != nil {
-				return err
-			}
+		if k == count-1 {
+			return nil
 		}
-		c.Release(mark)
+		return send(up(k, at), q.Tensor())
+	})
+	if err != nil {
+		return err
 	}
-	for i, q := range s.trained {
-		mark := c.Mark()
+	return each(s.trained, "sum of gradients", func(i int, q nn.NamedParam) error {
 		if k < count-1 {
 			sum, err := receive(down(k+1, i))
 			if err == nil {
@@ -280,12 +293,9 @@ func (r *minibatch) reduce(c *torch.Ctx, a schedule.Action) error {
 				c.Copy_(grad, sum)
 			}
 		}
-		if k > 0 {
-			if err := send(down(k, i), c.GradOf(q.Tensor())); err != nil {
-				return err
-			}
+		if k == 0 {
+			return nil
 		}
-		c.Release(mark)
-	}
-	return nil
+		return send(down(k, i), c.GradOf(q.Tensor()))
+	})
 }

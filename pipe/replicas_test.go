@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/group"
+	"penstock.example/internal/linktest"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -116,9 +118,16 @@ func (q problem) plainReplicas(replicas, chunks int64, seed uint64) record {
 	return r
 }
 
-// Replicas give the bits of a plain loop over the replicas, however many processes each of them has.
+// Replicas give the bits of a plain loop over the replicas, however many processes each of them has, and
+// whichever devices reach each other directly.
 func TestTransparencyOfReplicas(t *testing.T) {
 	torchtest.Check(t)
+	var ways atomic.Int32
+	defer func() {
+		if ways.Load() == 0 {
+			t.Error("no process had a way")
+		}
+	}()
 	rapid.Check(t, func(t *rapid.T) {
 		live := torch.LiveTensors()
 		replicas := rapid.IntRange(1, 3).Draw(t, "replicas")
@@ -134,7 +143,7 @@ func TestTransparencyOfReplicas(t *testing.T) {
 		}
 		cfg := pipe.Config{Chunks: rapid.IntRange(1, 4).Draw(t, "chunks"), Seed: rapid.Uint64().Draw(t, "seed"),
 			DeferredBatchNorm: q.deferred, Autocast: q.autocast}
-		randomSchedule(t, &cfg, len(q.model().Layers()))
+		inOrder := randomSchedule(t, &cfg, len(q.model().Layers()))
 		cfg.Checkpoint = rapid.SampledFrom(policies).Draw(t, "policy")
 		if rapid.IntRange(0, 3).Draw(t, "optimal") == 0 {
 			q.randomBudgets(t, &cfg)
@@ -154,6 +163,13 @@ func TestTransparencyOfReplicas(t *testing.T) {
 			distinct[d] = true
 		}
 		processes := rapid.IntRange(1, len(distinct)).Draw(t, "processes of a replica")
+		names := rapid.SliceOfN(rapid.SampledFrom([]string{"", "a", "b", "c", "d"}), 7, 7).Draw(t, "GPUs")
+		q.reach = reached(&linktest.Fabric{}, func(d torch.Device) string {
+			if !inOrder { // ways between stages want it: a replica is on one GPU
+				return names[d.Index/12]
+			}
+			return names[d.Index%len(names)]
+		}, &ways)
 		want := q.plainReplicas(int64(replicas), int64(cfg.Chunks), cfg.Seed)
 		records, errs := each(replicas*processes, func(g *group.Group) (record, error) {
 			cfg := cfg

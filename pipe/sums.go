@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"penstock.example/internal/stream"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 )
@@ -18,6 +19,9 @@ import (
 //	sums              └─ 1RED ───┘
 //
 // What a sum holds of another replica may be there until then. Plans count it that long.
+//
+// On a GPU its work is on a stream of its own too: what the worker queues does not wait for other
+// processes. It begins when the gradients are there, and the host waits for its end.
 
 // sums are those of a worker that were begun.
 type sums struct {
@@ -35,10 +39,11 @@ func (g *program) beside(worker, id int) bool {
 
 // begin begins a sum.
 func (s *sums) begin(d torch.Device, threads int, a schedule.Action) {
-	before, ended := s.before, make(chan struct{})
+	before, ended, ready := s.before, make(chan struct{}), s.ready()
 	s.before = ended
 	s.begun.Go(func() {
 		defer close(ended)
+		defer ready.Free()
 		if before != nil {
 			<-before
 		}
@@ -48,7 +53,6 @@ func (s *sums) begin(d torch.Device, threads int, a schedule.Action) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		c := torch.NewCtx(torch.Options{Device: d, Threads: threads})
-		c.SetStream(s.x.p.workers[s.worker].stream) // on which the gradients were queued
 		defer c.Close()
 		finished := false
 		defer func() {
@@ -57,7 +61,7 @@ func (s *sums) begin(d torch.Device, threads int, a schedule.Action) {
 			}
 		}()
 		start := time.Since(s.x.begin)
-		if err := s.x.task.do(c, a); err != nil {
+		if err := s.sum(c, a, ready); err != nil {
 			s.x.fail(&Error{Stage: a.Stage, Direction: a.Kind, Err: err})
 		}
 		if s.x.record {
@@ -65,6 +69,24 @@ func (s *sums) begin(d torch.Device, threads int, a schedule.Action) {
 		}
 		finished = true
 	})
+}
+
+// ready is an event of the worker's stream after which the gradients are there that it has queued.
+func (s *sums) ready() stream.Event { return s.x.p.workers[s.worker].stream.Record() }
+
+// sum performs a sum.
+func (s *sums) sum(c *torch.Ctx, a schedule.Action, ready stream.Event) error {
+	w := s.x.p.workers[s.worker]
+	c.SetStream(w.sums)
+	defer c.SetStream(w.stream)
+	return stream.Beside(stream.Host{}, w.sums, ready, func() error { return s.x.task.do(c, a) })
+}
+
+// last performs a sum that is the worker's last action.
+func (s *sums) last(c *torch.Ctx, a schedule.Action) error {
+	ready := s.ready()
+	defer ready.Free()
+	return s.sum(c, a, ready)
 }
 
 // wait waits for the sums that were begun.

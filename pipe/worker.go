@@ -20,6 +20,7 @@ type worker struct {
 	cores   []int
 	tag     int64         // of its thread
 	stream  stream.Stream // of its work
+	sums    stream.Stream // of sums over replicas
 	given   stream.Stream // in tests, instead of the device's default stream
 
 	jobs   chan func(*torch.Ctx)
@@ -28,7 +29,7 @@ type worker struct {
 
 func newWorker(device torch.Device, threads int, cores []int, tag int64) (*worker, error) {
 	w := &worker{device: device, threads: threads, cores: cores, tag: tag, jobs: make(chan func(*torch.Ctx), 16)}
-	if err := torch.Try(func() { w.stream = device.NewStream() }); err != nil {
+	if err := torch.Try(func() { w.stream, w.sums = device.NewStream(), device.NewStream() }); err != nil {
 		return nil, err
 	}
 	ready := make(chan error)
@@ -65,9 +66,9 @@ func (w *worker) serve(ready chan<- error) {
 		ready <- nil
 	}
 	c := torch.NewCtx(torch.Options{Device: w.device, Threads: w.threads})
-	c.SetStream(w.stream)
 	defer c.Close()
 	for job := range w.jobs {
+		c.SetStream(w.stream)
 		c.SetGrad(false)
 		c.SetSeed(0)
 		job(c)

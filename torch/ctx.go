@@ -3,6 +3,7 @@ package torch
 import (
 	"penstock.example/internal/arg"
 	"penstock.example/internal/shim"
+	"penstock.example/internal/stream"
 )
 
 // Options configures a Ctx. The zero value is cpu:0, no gradients, libtorch's own thread count,
@@ -33,6 +34,7 @@ type Options struct {
 type Ctx struct {
 	mode   shim.Mode
 	device Device
+	on     stream.Stream // nil for the default stream of the device
 	seed   uint64
 	draws  uint64
 	owned  []*Tensor // creation order; nil where freed or moved out

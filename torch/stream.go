@@ -79,9 +79,18 @@ func (e *event) Free() {
 
 // SetStream has the context work on a stream, of its device. The host's changes nothing.
 func (c *Ctx) SetStream(s stream.Stream) {
+	c.on = s
 	if own, ok := s.(Stream); ok {
 		c.mode.Stream = own.id
 	}
+}
+
+// Stream is what the context works on, to which the memory of its tensors belongs.
+func (c *Ctx) Stream() stream.Stream {
+	if c.on == nil {
+		return c.device.DefaultStream()
+	}
+	return c.on
 }
 
 // MemoryLike allocates what CopyHere of a would have, with no values.

@@ -51,39 +51,38 @@ type Communicators interface {
 // (schedule.Limits), which the number in the header shows.
 type Direct struct {
 	comms   Communicators
-	ways    map[schedule.Edge]*way // by the workers that send and receive; those with an end here
+	ways    map[schedule.Edge]*way // those with an end here
 	all     []schedule.Edge        // of all processes
-	worker  []int                  // by stage
 	closing chan struct{}
 	closed  chan struct{}
 	watcher sync.WaitGroup
 }
 
-// way is one end of a way. One goroutine at a time uses it: the worker's.
+// way is one end of a way. One goroutine at a time uses it.
 type way struct {
 	edge   schedule.Edge
 	sends  bool
 	device torch.Device
-	own    func() stream.Stream
 	copies stream.Stream
 	over   int    // of the communicators
 	number uint64 // of the next parcel
 }
 
-func (w *way) streams() stream.Way { return stream.Way{Own: w.own(), Copies: w.copies} }
+// streams are those of the way for a context that sends or receives.
+func (w *way) streams(c *torch.Ctx) stream.Way { return stream.Way{Own: c.Stream(), Copies: w.copies} }
 
-// End is a worker of this process.
+// End is a device of this process to or from which ways lead.
 type End struct {
 	Device torch.Device
-	Stream func() stream.Stream // of its work
+	Busy   []stream.Stream      // with other work
 	Copies func() stream.Stream // makes one for a way; it may panic as operators do
 }
 
-// NewDirect makes the ways of the given edges, which lead from worker to worker and are the same in
-// all processes. worker is that of each stage, here those of this process. IDs and Open make it ready.
+// NewDirect makes the ways of the given edges, which lead from end to end and are the same in all
+// processes. here has the ends of this process by their numbers. IDs and Open make it ready.
 // When failed is closed, all that waits is aborted. fail is told of a communicator that has failed.
-func NewDirect(comms Communicators, edges []schedule.Edge, worker []int, here map[int]End, failed <-chan struct{}, fail func(error)) (*Direct, error) {
-	d := &Direct{comms: comms, ways: map[schedule.Edge]*way{}, all: edges, worker: worker, closing: make(chan struct{}), closed: make(chan struct{})}
+func NewDirect(comms Communicators, edges []schedule.Edge, here map[int]End, failed <-chan struct{}, fail func(error)) (*Direct, error) {
+	d := &Direct{comms: comms, ways: map[schedule.Edge]*way{}, all: edges, closing: make(chan struct{}), closed: make(chan struct{})}
 	for _, e := range edges {
 		from, sends := here[e.From]
 		to, receives := here[e.To]
@@ -94,7 +93,7 @@ func NewDirect(comms Communicators, edges []schedule.Edge, worker []int, here ma
 		if sends {
 			end = from
 		}
-		w := &way{edge: e, sends: sends, device: end.Device, own: end.Stream}
+		w := &way{edge: e, sends: sends, device: end.Device}
 		if err := torch.Try(func() { w.copies = d.unused(end) }); err != nil {
 			return nil, err
 		}
@@ -104,12 +103,12 @@ func NewDirect(comms Communicators, edges []schedule.Edge, worker []int, here ma
 	return d, nil
 }
 
-// unused is a stream on which neither the worker nor another way has work: libtorch has 32 streams of a
+// unused is a stream on which neither the device nor another way has work: libtorch has 32 streams of a
 // device, which it gives in turn. What shared one would wait for other processes in turn.
 func (d *Direct) unused(end End) (s stream.Stream) {
 	for range 32 {
 		s = end.Copies()
-		taken := s == end.Stream()
+		taken := slices.Contains(end.Busy, s)
 		for _, w := range d.ways {
 			taken = taken || w.copies == s
 		}
@@ -188,7 +187,7 @@ func (d *Direct) Open(ids map[schedule.Edge][]byte) error {
 			ways = append(ways, w)
 			all.Go(func() {
 				if w.over, errs[i] = d.comms.Open(ids[e], w.device, w.sends); errs[i] != nil {
-					errs[i] = fmt.Errorf("link: from worker %d to worker %d: %w", e.From, e.To, errs[i])
+					errs[i] = fmt.Errorf("link: from device %d to device %d: %w", e.From, e.To, errs[i])
 				}
 			})
 		}
@@ -245,7 +244,7 @@ func (d *Direct) exercise(ways []*way, round int64) error {
 			return err
 		}
 		if got := torch.Values[int64](moves[i].Tensor)[0]; got != number(w) {
-			return fmt.Errorf("link: from worker %d to worker %d came %#x in place of %#x", w.edge.From, w.edge.To, got, number(w))
+			return fmt.Errorf("link: from device %d to device %d came %#x in place of %#x", w.edge.From, w.edge.To, got, number(w))
 		}
 	}
 	return nil
@@ -257,14 +256,6 @@ func (d *Direct) Close() {
 	d.comms.Close()
 	close(d.closed)
 	d.watcher.Wait()
-}
-
-// way is the way of a send, or nil where parcels go through the hosts.
-func (d *Direct) way(send schedule.Action) *way {
-	if d == nil {
-		return nil
-	}
-	return d.ways[schedule.Edge{From: d.worker[send.Stage], To: d.worker[send.Peer]}]
 }
 
 // transfer queues the moves of a parcel's tensors.
@@ -307,12 +298,12 @@ func (l layout) bytes() (n uint64) {
 }
 
 // sendDirect queues the tensors of a parcel and begins to send its header.
-func (l *remoteRun) sendDirect(send schedule.Action, s *sending, w *way, shape layout, tensors []*torch.Tensor) (err error) {
-	s.way = w
+func (l *remoteRun) sendDirect(c *torch.Ctx, send schedule.Action, s *sending, w *way, shape layout, tensors []*torch.Tensor) (err error) {
+	s.way = w.streams(c)
 	if s.parcel.Ready == nil {
-		s.parcel.Ready = w.own().Record()
+		s.parcel.Ready = c.Stream().Record()
 	}
-	if s.left, err = w.streams().Send(s.parcel.Ready, func() error { return l.direct.transfer(w, tensors) }); err != nil {
+	if s.left, err = s.way.Send(s.parcel.Ready, func() error { return l.direct.transfer(w, tensors) }); err != nil {
 		return fmt.Errorf("link: %v: %w", send, err)
 	}
 	text := shape.encode()
@@ -353,7 +344,7 @@ func (a *arriving) makeRoom(c *torch.Ctx, text []byte) (err error) {
 		return err
 	}
 	a.known = true
-	a.vacant = a.way.streams().Room(func() {
+	a.vacant = a.way.streams(c).Room(func() {
 		for _, s := range a.layout.tensors() {
 			a.tensors = append(a.tensors, c.Keep(s.empty(c)))
 		}
@@ -397,7 +388,7 @@ func (l *remoteRun) receiveDirect(c *torch.Ctx, send schedule.Action, a *arrivin
 		return p, refuse("the sender sends %d bytes, and the receiver has room for %d", head.bytes, have)
 	}
 	w.number++
-	if err := w.streams().Receive(a.vacant, func() error { return l.direct.transfer(w, a.tensors) }); err != nil {
+	if err := w.streams(c).Receive(a.vacant, func() error { return l.direct.transfer(w, a.tensors) }); err != nil {
 		return p, fmt.Errorf("link: %v: %w", send, err)
 	}
 	return a.parcel(c), nil

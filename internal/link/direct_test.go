@@ -56,14 +56,14 @@ func join(t rapid.TB, worker []int, skips []schedule.Edge, chunks int, fabric *l
 			t.Fatal(err)
 		}
 		copies := 0
-		end := link.End{Device: torch.CPU(rank), Stream: func() streams.Stream { return streams.Host{} },
+		end := link.End{Device: torch.CPU(rank),
 			Copies: func() streams.Stream { copies++; return linktest.NewStream(uint64(100*rank + copies)) }}
-		m.direct, err = link.NewDirect(fabric.Communicators(), edges, worker, map[int]link.End{rank: end}, g.Failed(),
+		m.direct, err = link.NewDirect(fabric.Communicators(), edges, map[int]link.End{rank: end}, g.Failed(),
 			func(err error) { g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()}) })
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.remote.SetDirect(m.direct)
+		m.remote.SetDirect(m.direct, worker)
 		of, err := m.direct.IDs()
 		if err != nil {
 			t.Fatal(err)
@@ -196,10 +196,10 @@ func TestDirectOpensAnyWays(t *testing.T) {
 func TestStreamsOfWays(t *testing.T) {
 	torchtest.Check(t)
 	pool, given := []*linktest.Stream{linktest.NewStream(1), linktest.NewStream(2), linktest.NewStream(3)}, 0
-	end := link.End{Device: torch.CPU(0), Stream: func() streams.Stream { return pool[0] },
+	end := link.End{Device: torch.CPU(0), Busy: []streams.Stream{pool[0]},
 		Copies: func() streams.Stream { given++; return pool[(given/2)%len(pool)] }}
 	ways := []schedule.Edge{{From: 0, To: 1}, {From: 1, To: 0}}
-	d, err := link.NewDirect(&failing{}, ways, []int{0, 1}, map[int]link.End{0: end}, make(chan struct{}), func(error) {})
+	d, err := link.NewDirect(&failing{}, ways, map[int]link.End{0: end}, make(chan struct{}), func(error) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,8 +325,8 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 	}
 	t.Run("a way is not opened", func(t *testing.T) {
 		g, edges := group.Local(2), []schedule.Edge{{From: 0, To: 1}}
-		end := link.End{Device: torch.CPU(0), Stream: func() streams.Stream { return streams.Host{} }, Copies: func() streams.Stream { return linktest.NewStream(1) }}
-		d, err := link.NewDirect((&linktest.Fabric{}).Communicators(), edges, []int{0, 1}, map[int]link.End{0: end}, g[0].Failed(), nil)
+		end := link.End{Device: torch.CPU(0), Copies: func() streams.Stream { return linktest.NewStream(1) }}
+		d, err := link.NewDirect((&linktest.Fabric{}).Communicators(), edges, map[int]link.End{0: end}, g[0].Failed(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -345,10 +345,10 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 		var comms [2]*asked
 		g, edges, fabric := group.Local(2), []schedule.Edge{{From: 0, To: 1}}, &linktest.Fabric{}
 		for i := range ends {
-			end := link.End{Device: torch.CPU(i), Stream: func() streams.Stream { return streams.Host{} }, Copies: func() streams.Stream { return linktest.NewStream(1) }}
+			end := link.End{Device: torch.CPU(i), Copies: func() streams.Stream { return linktest.NewStream(1) }}
 			comms[i] = &asked{Communicators: fabric.Communicators(), closing: make(chan struct{})}
 			var err error
-			if ends[i], err = link.NewDirect(comms[i], edges, []int{0, 1}, map[int]link.End{i: end}, g[i].Failed(), nil); err != nil {
+			if ends[i], err = link.NewDirect(comms[i], edges, map[int]link.End{i: end}, g[i].Failed(), nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -387,7 +387,7 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 	})
 	t.Run("a communicator fails", func(t *testing.T) {
 		g := group.Local(2)
-		d, err := link.NewDirect(&failing{}, []schedule.Edge{{From: 0, To: 1}}, []int{0, 1}, nil, g[0].Failed(), func(err error) {
+		d, err := link.NewDirect(&failing{}, []schedule.Edge{{From: 0, To: 1}}, nil, g[0].Failed(), func(err error) {
 			g[0].Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()})
 		})
 		if err != nil {

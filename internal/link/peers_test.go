@@ -68,8 +68,8 @@ func act(s peerSettings) error {
 	a.own = a.device.NewStream()
 	if a.device.Kind == torch.KindCUDA {
 		ways := []schedule.Edge{{From: 0, To: 1}, {From: 1, To: 0}}
-		end := link.End{Device: a.device, Stream: func() streams.Stream { return a.own }, Copies: a.device.NewStream}
-		direct, err := link.NewDirect(&torch.NCCL{}, ways, []int{0, 1}, map[int]link.End{rank: end}, g.Failed(), func(err error) {
+		end := link.End{Device: a.device, Busy: []streams.Stream{a.own}, Copies: a.device.NewStream}
+		direct, err := link.NewDirect(&torch.NCCL{}, ways, map[int]link.End{rank: end}, g.Failed(), func(err error) {
 			g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()})
 		})
 		if err != nil {
@@ -99,7 +99,7 @@ func act(s peerSettings) error {
 		if err := direct.Open(ids); err != nil {
 			return err
 		}
-		remote.SetDirect(direct)
+		remote.SetDirect(direct, []int{0, 1})
 	}
 	a.c = torch.NewCtx(torch.Options{Device: a.device})
 	defer a.c.Close()
@@ -160,6 +160,20 @@ func (a *actor) receive(i int, n int64, value float64) error {
 
 const large = 2 << 20 // elements, more than anything on the way keeps
 
+// lengths are numbers of elements, those around powers of two among them, up to 256 MB on GPUs.
+func (a *actor) lengths() (list []int64) {
+	most := int64(large)
+	if a.device.Kind == torch.KindCUDA {
+		most = 64 << 20
+	}
+	for n := int64(1); n <= most; n *= 4 {
+		if list = append(list, n); n < most {
+			list = append(list, n+1, 2*n-1)
+		}
+	}
+	return list
+}
+
 // lost, failed and fine are how the first process ends a scene.
 func lost(err error) bool {
 	var e *group.LostError
@@ -186,6 +200,18 @@ var scenes = map[string]struct {
 					return err
 				}
 			} else if err := a.receive(i, n, float64(i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, fine, false},
+	"lengths from 4 bytes to the longest": {func(a *actor, rank int) error {
+		for i, n := range a.lengths() {
+			value := float64(10*i + rank)
+			if err := errors.Join(a.send(i%8, n, value), a.receive(i%8, n, value+float64(1-2*rank))); err != nil {
+				return fmt.Errorf("%d bytes: %w", 4*n, err)
+			}
+			if err := a.link.Settle(a.action(rank, i%8)); err != nil { // it has arrived: the other end has sent its own next
 				return err
 			}
 		}

@@ -50,6 +50,7 @@ type Tags struct{ First, Count int }
 type Remote struct {
 	transport Transport
 	direct    *Direct // or nil
+	ends      []int   // of the ways, by stage
 	rank      []int   // by stage
 	first     int     // tag
 	parts     int     // tags of a parcel
@@ -74,8 +75,17 @@ func NewRemote(t Transport, rank []int, chunks int, tags Tags) (*Remote, error) 
 	return l, nil
 }
 
-// SetDirect has parcels take the ways that there are. It comes before the first Open.
-func (l *Remote) SetDirect(d *Direct) { l.direct = d }
+// SetDirect has parcels take the ways that there are. ends has the device of each stage, as the ways
+// number them. It comes before the first Open.
+func (l *Remote) SetDirect(d *Direct, ends []int) { l.direct, l.ends = d, ends }
+
+// way is that of a send, or nil where parcels go through the hosts.
+func (l *Remote) way(send schedule.Action) *way {
+	if l.direct == nil {
+		return nil
+	}
+	return l.direct.ways[schedule.Edge{From: l.ends[send.Stage], To: l.ends[send.Peer]}]
+}
 
 // recall remembers the layout of a send's parcel, and reports whether the one before had the same.
 func (l *Remote) recall(send schedule.Action, text []byte) (same bool) {
@@ -115,8 +125,8 @@ type sending struct {
 	works  []Work
 	parcel Parcel
 	made   []*torch.Tensor // for the messages, and not in the parcel
-	way    *way            // or nil
-	left   stream.Event    // of a way: the tensors have left
+	way    stream.Way      // if it has one
+	left   stream.Event    // of a way: the tensors have left; or nil
 }
 
 // wait waits until the parcel has arrived, and frees it. On failure it is left to Free.
@@ -135,14 +145,14 @@ func (s *sending) free() {
 		s.drop()
 		return
 	}
-	s.way.streams().Free(s.left, s.drop)
+	s.way.Free(s.left, s.drop)
 	s.left = nil
 }
 
 // finish is free at the end of a run.
 func (s *sending) finish() {
 	if s.left != nil {
-		s.way.streams().Finish(stream.Host{}, s.left, func() { s.left = nil })
+		s.way.Finish(stream.Host{}, s.left, func() { s.left = nil })
 	}
 	s.drop()
 }
@@ -280,8 +290,8 @@ func (l *remoteRun) begin(c *torch.Ctx, send schedule.Action, s *sending) error 
 	if len(text) > maxLayout {
 		return fmt.Errorf("link: the description of %v has %d bytes; want at most %d", send, len(text), maxLayout)
 	}
-	if w := l.direct.way(send); w != nil {
-		return l.sendDirect(send, s, w, shape, tensors)
+	if w := l.way(send); w != nil {
+		return l.sendDirect(c, send, s, w, shape, tensors)
 	}
 	if l.staged(c.Device()) {
 		tensors = s.onHost(c, tensors)
@@ -417,7 +427,7 @@ type arriving struct {
 
 // expect begins to receive what has the remembered layout, and the head where that has no mark.
 func (l *remoteRun) expect(c *torch.Ctx, send schedule.Action) (a *arriving, err error) {
-	if w := l.direct.way(send); w != nil {
+	if w := l.way(send); w != nil {
 		return l.expectDirect(c, send, w)
 	}
 	l.Remote.mu.Lock()

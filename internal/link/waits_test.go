@@ -111,10 +111,10 @@ func waitsOf(t *testing.T, without streams.Reason, capacity int, settles, expect
 		if err != nil {
 			t.Fatal(err)
 		}
-		end := link.End{Device: torch.CPU(rank), Stream: func() streams.Stream { return own[rank] }, Copies: func() streams.Stream { return copies[rank] }}
+		end := link.End{Device: torch.CPU(rank), Copies: func() streams.Stream { return copies[rank] }}
 		comms := &noted{own: own, values: &values, sends: map[int]bool{}, needs: &needs, faults: &faults}
 		ways := []schedule.Edge{{From: 0, To: 1}}
-		d, err := link.NewDirect(comms, ways, []int{0, 1}, map[int]link.End{rank: end}, g.Failed(), nil)
+		d, err := link.NewDirect(comms, ways, map[int]link.End{rank: end}, g.Failed(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,11 +126,13 @@ func waitsOf(t *testing.T, without streams.Reason, capacity int, settles, expect
 		if err := d.Open(ids); err != nil {
 			t.Fatal(err)
 		}
-		remote.SetDirect(d)
+		remote.SetDirect(d, []int{0, 1})
 		links[rank] = remote.Open(capacity)
 	}
 	faults = nil
 	c := [2]*torch.Ctx{torch.NewCtx(torch.Options{}), torch.NewCtx(torch.Options{Device: torch.CPU(1)})}
+	c[0].SetStream(own[0])
+	c[1].SetStream(own[1])
 	defer c[0].Close()
 	defer c[1].Close()
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }

@@ -78,9 +78,22 @@ func after(s, before Stream, why Reason) {
 // Begin makes the work of a run on a worker's stream begin after what its caller has queued so far.
 func Begin(worker, caller Stream) { after(worker, caller, Given) }
 
-// End blocks the host until all work on a worker's stream has ended. Copies that the stream has not
+// End blocks the host until all work on a stream has ended. Copies that the stream has not
 // waited for are not among it: see Route.
-func End(host, worker Stream) { after(host, worker, Ended) }
+func End(host, s Stream) { after(host, s, Ended) }
+
+// Beside queues work on a stream beside a worker's. It begins at ready, an event of the worker's, and
+// has ended when Beside returns, also with an error. So what the worker's host queues when it knows
+// of that comes after the work, and what it queues meanwhile waits for nothing of it.
+//
+//	worker  ── B ─ ready ─────────────── B ── ...
+//	beside          └─ produced ─ work ─┐
+//	host                                └─ ended
+func Beside(host, beside Stream, ready Event, work func() error) error {
+	beside.Wait(ready, Produced)
+	defer End(host, beside)
+	return work()
+}
 
 // Route is the streams of moves from one worker to another: that of the worker that sends, one for
 // copies in this direction alone, and that of the worker that receives.
@@ -113,8 +126,8 @@ func (r Route) Move(ready Event, allocate, copy, free func()) {
 	after(r.To, r.Copies, Arrived)
 }
 
-// Way is the streams of moves in one direction between a worker and one of another process: that of
-// the worker, Own, and one for moves this way alone. The other process has its end, and its queue. A
+// Way is the streams of moves in one direction between a device and one of another process: that of
+// the work that makes or uses the values, Own, and one for moves this way alone. The other process has its end, and its queue. A
 // move begins when both ends have come to it.
 //
 //	Own     ── F ─ ready ────────── B ──┬─ copied ─ free ──          ── room ─ F ────── arrived ── F ──

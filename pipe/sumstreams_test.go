@@ -1,0 +1,350 @@
+package pipe_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"penstock.example/group"
+	"penstock.example/internal/link"
+	"penstock.example/internal/linktest"
+	"penstock.example/internal/stream"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
+	"penstock.example/torch"
+)
+
+// clocks are the streams of two replicas as vector clocks. The work itself is that of a CPU. A move is
+// done when both ends have queued it.
+type clocks struct {
+	mu      sync.Mutex
+	without stream.Reason // waits that are left out; stream.Reasons for none
+	faults  []string
+	wires   map[string]chan []byte
+}
+
+func (w *clocks) fault(format string, args ...any) {
+	w.faults = append(w.faults, fmt.Sprintf(format, args...))
+}
+
+// clocked is a stream: how much was queued on it, and how much of each stream has ended before what is
+// queued next begins.
+type clocked struct {
+	of     *replica
+	queued int
+	ended  int // how much the host knows to have ended
+	knows  map[*clocked]int
+}
+
+func (s *clocked) work() {
+	s.queued++
+	s.knows[s] = s.queued
+}
+
+type clockedEvent struct {
+	of    *clocks
+	knows map[*clocked]int
+}
+
+func (e *clockedEvent) Synchronize() {
+	e.of.mu.Lock()
+	defer e.of.mu.Unlock()
+	if e.of.without != stream.Ended {
+		for s, n := range e.knows {
+			s.ended = max(s.ended, n)
+		}
+	}
+}
+
+func (*clockedEvent) Free() {}
+
+// Record comes after work of a sum, which uses what was received, and may overwrite what was sent when
+// the sum of it has come back.
+func (s *clocked) Record() stream.Event {
+	r := s.of
+	r.on.mu.Lock()
+	defer r.on.mu.Unlock()
+	if s == r.sums {
+		s.work()
+		if r.receives != nil && s.knows[r.receives] < r.receives.queued {
+			r.on.fault("replica %d uses a value before it has arrived", r.rank)
+		}
+		if r.back > 0 && s.knows[r.sends] < r.sent[r.back-1] {
+			r.on.fault("replica %d overwrites gradient %d before it has left", r.rank, r.back-1)
+		}
+	}
+	return &clockedEvent{r.on, maps.Clone(s.knows)}
+}
+
+func (s *clocked) Wait(e stream.Event, why stream.Reason) {
+	r := s.of
+	r.on.mu.Lock()
+	defer r.on.mu.Unlock()
+	if of, is := e.(*clockedEvent); is && why != r.on.without {
+		for s2, n := range of.knows {
+			s.knows[s2] = max(s.knows[s2], n)
+		}
+	}
+	if s == r.sums {
+		s.work()
+		if why == stream.Produced { // another sum begins
+			r.sum, r.sent, r.back = r.sum+1, nil, 0
+		}
+	}
+}
+
+// replica is the process of one: its communicators, one for each direction, and its streams.
+type replica struct {
+	on              *clocks
+	rank            int
+	own, sums       *clocked
+	sends, receives *clocked
+	directions      []bool // of the communicators: whether it sends
+	wire            []chan []byte
+	summed          []int // how much was queued on own when the gradients of each sum were there
+	sum             int   // how many have begun
+	sent            []int // of the sum: when on sends each value was sent
+	back            int   // of the sum, on the first replica: how many gradients have come back
+	opened          bool
+}
+
+func (r *replica) stream() *clocked { return &clocked{of: r, knows: map[*clocked]int{}} }
+
+func (r *replica) ID() ([]byte, error) {
+	r.on.mu.Lock()
+	defer r.on.mu.Unlock()
+	id := fmt.Sprint(len(r.on.wires))
+	r.on.wires[id] = make(chan []byte, 1000)
+	return []byte(id), nil
+}
+
+func (r *replica) Open(id []byte, _ torch.Device, sends bool) (int, error) {
+	r.on.mu.Lock()
+	defer r.on.mu.Unlock()
+	r.directions, r.wire = append(r.directions, sends), append(r.wire, r.on.wires[string(id)])
+	return len(r.wire) - 1, nil
+}
+
+func (r *replica) Transfer(moves []torch.Move) error {
+	h := torch.NewCtx(torch.Options{})
+	defer h.Close()
+	for _, sends := range []bool{true, false} {
+		for _, m := range moves {
+			if r.directions[m.Over] != sends {
+				continue
+			}
+			r.queue(m.On.(*clocked), sends)
+			memory := h.InMemoryOrder(m.Tensor)
+			if sends {
+				r.wire[m.Over] <- torch.Bytes(memory)
+				continue
+			}
+			select {
+			case b := <-r.wire[m.Over]:
+				if err := torch.SetBytes(memory, b); err != nil {
+					return err
+				}
+			case <-time.After(linktest.Patience):
+				return errors.New("nothing was sent")
+			}
+		}
+	}
+	return nil
+}
+
+// queue notes a move on a stream, and what was not known to have ended before it.
+func (r *replica) queue(s *clocked, sends bool) {
+	r.on.mu.Lock()
+	defer r.on.mu.Unlock()
+	s.work()
+	switch {
+	case !r.opened:
+	case sends:
+		if s.knows[r.sums] < r.sums.queued || s.knows[r.own] < r.summed[r.sum-1] {
+			r.on.fault("replica %d sends a value before it is there", r.rank)
+		}
+		r.sends, r.sent = s, append(r.sent, s.queued)
+	default:
+		if s.knows[r.sums] < r.sums.queued {
+			r.on.fault("replica %d receives into memory that is still used", r.rank)
+		}
+		if r.receives = s; r.rank == 0 {
+			r.back++
+		}
+	}
+}
+
+func (*replica) Err() error { return nil }
+func (*replica) Abort()     {}
+func (*replica) Close()     {}
+
+// summed is a problem whose stages are summed in two sums, one beside the worker.
+var summed = problem{model: func() *nn.Sequential {
+	return nn.NewSequential(nn.NewLinear(6, 7), nn.NewTanh(), nn.NewBatchNorm1d(7, nn.BatchNormConfig{}), nn.NewLinear(7, 3))
+}, rows: 8, steps: 1, loss: nn.CrossEntropy(), input: normal(8, 6), target: classes(8, 3)}
+
+// Streams of sums between GPUs wait for all that they must wait for, and no wait can be left out. Bits
+// are those of a loop.
+func TestStreamsOfSums(t *testing.T) {
+	torchtest.Check(t)
+	want := summed.plainReplicas(2, 2, 5)
+	for without := range stream.Reasons + 1 {
+		if without == stream.Given { // of a pipe's workers, not of sums
+			continue
+		}
+		w := &clocks{without: without, wires: map[string]chan []byte{}}
+		_, errs := each(2, func(g *group.Group) (struct{}, error) {
+			r := &replica{on: w, rank: g.Rank()}
+			r.own, r.sums = r.stream(), r.stream()
+			model := summed.model()
+			defer nn.Free(model)
+			d := torch.CPU(10 + g.Rank())
+			p, err := pipe.Open(model, pipe.Config{Balance: []int{2, 2}, Devices: []torch.Device{d, d}, Chunks: 2, Seed: 5, Group: g, Replicas: 2})
+			if err != nil {
+				return struct{}{}, err
+			}
+			defer p.Close()
+			p.SetStreams(func(int) stream.Stream { return r.own }, stream.Host{}, nil)
+			p.SetSums(func(int) stream.Stream { return r.sums })
+			p.SetGPUs(torch.Device.String, func() link.Communicators { return r }, func(torch.Device) stream.Stream { return r.stream() })
+			if err := p.Place(); err != nil {
+				return struct{}{}, err
+			}
+			program, err := p.Program(2)
+			if err != nil {
+				return struct{}{}, err
+			}
+			graph := program.Graph()
+			p.Hold(func(_, id int) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				if id < len(graph.Actions) && graph.Actions[id].Kind == schedule.Reduce {
+					r.summed = append(r.summed, r.own.queued)
+				}
+				r.own.work()
+			})
+			r.opened = true
+			c := torch.NewCtx(torch.Options{Threads: 1})
+			defer c.Close()
+			if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(summed.input(c, 0)), Target: pipe.Rows(summed.target(c, 0))}, summed.loss); err != nil {
+				return struct{}{}, err
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if r.sum != 2 || r.sends == nil {
+				return struct{}{}, fmt.Errorf("%d sums, and sends: %v", r.sum, r.sends != nil)
+			}
+			if r.sums.ended < r.sums.queued || r.sends.ended < r.sends.queued {
+				w.fault("the caller goes on before replica %d has summed", r.rank)
+			}
+			for _, s := range nn.Params(model) {
+				if string(gradient(s)) != string(want.values["gradient of "+s.Name]) {
+					return struct{}{}, fmt.Errorf("%s has another gradient than the plain loop", s.Name)
+				}
+			}
+			return struct{}{}, nil
+		})
+		if err := errors.Join(errs...); err != nil {
+			t.Error(err)
+		}
+		if without == stream.Reasons && len(w.faults) > 0 {
+			t.Error(strings.Join(w.faults, "\n"))
+		} else if without < stream.Reasons && len(w.faults) == 0 {
+			t.Errorf("nothing went wrong without the wait %q", without)
+		}
+	}
+}
+
+// A sum between GPUs that fails in the middle ends on all replicas, with where it was; no part of a sum
+// is left, and nothing in memory.
+func TestSumsBetweenGPUsFail(t *testing.T) {
+	torchtest.Check(t)
+	const opening, moves = 4, 15 // of two ways; of 6 parameters up and down, and 3 buffers
+	type failure struct {
+		name string
+		drop int // the move from which on all are lost, and which replica gives up
+		up   int
+		lack bool // the second replica lacks memory for a sum
+		gone bool // the second replica is gone then
+		want string
+	}
+	rows := []failure{{name: "no memory", lack: true, want: "micro-batch 0, gradient reduction: "}, {name: "gone", gone: true, want: "rank 1 is lost"}}
+	for n := range 2 * moves {
+		rows = append(rows, failure{name: fmt.Sprintf("from move %d all are lost, and replica %d gives up", n/2, n%2), drop: opening + n/2 + 1, up: n % 2, want: "deadline"})
+	}
+	want := summed.plainReplicas(2, 2, 5)
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			live, begun := torch.LiveTensors(), time.Now()
+			fabric := &linktest.Fabric{}
+			if row.drop > 0 {
+				fabric.Drop = func(move int) bool { return move >= row.drop }
+			}
+			var ways atomic.Int32
+			_, errs := each(2, func(g *group.Group) (struct{}, error) {
+				model := summed.model()
+				defer nn.Free(model)
+				d := torch.CPU(10 + g.Rank())
+				p, err := pipe.Open(model, pipe.Config{Balance: []int{2, 2}, Devices: []torch.Device{d, d}, Chunks: 2, Seed: 5, Group: g, Replicas: 2})
+				if err != nil {
+					return struct{}{}, err
+				}
+				defer p.Close()
+				reached(fabric, torch.Device.String, &ways)(p, g)
+				if err := p.Place(); err != nil {
+					return struct{}{}, err
+				}
+				program, err := p.Program(2)
+				if err != nil {
+					return struct{}{}, err
+				}
+				graph := program.Graph()
+				last, _ := graph.IndexOf(schedule.Action{Kind: schedule.Reduce})
+				defer d.SetLimit(0)
+				p.Hold(func(_, id int) {
+					if id == last && g.Rank() == 1 && row.lack {
+						d.SetLimit(d.Memory().Live)
+					}
+					if id == last && g.Rank() == 1 && row.gone {
+						go g.Close()
+						<-g.Failed()
+					}
+				})
+				ctx := context.Background()
+				if g.Rank() == row.up && row.drop > 0 {
+					var cancel func()
+					ctx, cancel = context.WithTimeout(ctx, 150*time.Millisecond)
+					defer cancel()
+				}
+				c := torch.NewCtx(torch.Options{Threads: 1})
+				defer c.Close()
+				_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(summed.input(c, 0)), Target: pipe.Rows(summed.target(c, 0))}, summed.loss)
+				for _, q := range nn.Params(model) {
+					if q.Tensor().HasGrad() && string(gradient(q)) != string(want.values["gradient of "+q.Name]) {
+						return struct{}{}, fmt.Errorf("%s has a part of a gradient of a step that ended with %v", q.Name, err)
+					}
+				}
+				return struct{}{}, err
+			})
+			for rank, err := range errs {
+				if err == nil || !strings.Contains(err.Error(), row.want) && !(row.gone && rank == 1) {
+					t.Errorf("replica %d: %v", rank, err)
+				}
+			}
+			if n := torch.LiveTensors() - live; n != 0 {
+				t.Errorf("%d tensors were not freed:\n%s", n, strings.Join(torch.Leaks(), "\n"))
+			}
+			if took := time.Since(begun); took > linktest.Patience/2 || ways.Load() != 2 {
+				t.Errorf("it took %v, and %d replicas had ways", took, ways.Load())
+			}
+		})
+	}
+}
