@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 
 	"penstock.example/planner/search"
 	"penstock.example/torch"
@@ -145,6 +146,15 @@ func TestPlanForNamedDevices(t *testing.T) {
 			}
 		}
 	}
+	for i := range 10 {
+		torch.CPU(i).ResetPeak()
+	}
+	must(t, with(planMLP, "--devices", "cpu:7,cpu:4")...)
+	for i := range 10 {
+		if used := torch.CPU(i).Memory().Peak > 0; used != (i == 7 || i == 4) {
+			t.Errorf("a plan for cpu:7 and cpu:4 has used cpu:%d: %v", i, used)
+		}
+	}
 	setClock(t, steady)
 	file := filepath.Join(t.TempDir(), "plan.json")
 	line := searchLine{}
@@ -232,6 +242,31 @@ func TestRunsPlanForNamedDevices(t *testing.T) {
 	want := sha(t, "train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--chunks", "4", "--threads", "1", "--steps", "4")
 	if got := must(t, with(run, "--steps", "4", "--resume", "--format", "json")...); !strings.Contains(got.stdout, want) {
 		t.Error("other weights than without a plan")
+	}
+}
+
+// A run that plans itself has its devices in the order of the plan, which need not be that of --devices; a run by a
+// plan in a file has them in the file's, or is refused.
+func TestDevicesOfAPlanInTheRun(t *testing.T) {
+	line := searchLine{Balance: []int{4, 2}, Schedule: "gpipe", Chunks: 1, Model: "mlp", Batch: 8, Devices: []string{"cpu:1", "cpu:0"}, Bytes: []int64{7, 9}}
+	for _, test := range []struct {
+		planned, given string
+		taken          bool
+	}{{auto, "cpu:0,cpu:1", true}, {"plan.json", "", true}, {"plan.json", "cpu:1, cpu", true}, {"plan.json", "cpu:0,cpu:1", false}} {
+		f, cmd := trainFlags{}, &cobra.Command{}
+		f.register(cmd)
+		if f.planned = test.planned; test.given != "" {
+			if err := cmd.Flags().Set("devices", test.given); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := f.take(cmd.Flags(), line)
+		if (err == nil) != test.taken {
+			t.Errorf("%+v: %v", test, err)
+		}
+		if test.taken && (deviceNames(f.config.Devices) != "cpu:1,cpu:0" || f.bytes[torch.CPU(1)] != 7 || f.bytes[torch.CPU(0)] != 9) {
+			t.Errorf("%+v: on %v, with %v bytes", test, f.config.Devices, f.bytes)
+		}
 	}
 }
 
