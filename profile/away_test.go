@@ -16,7 +16,7 @@ import (
 // TestParametersElsewhereAreMeasured: a model whose parameters are on another device gets the chains that it has
 // where they are here, to the byte. Afterwards it is as it was, also after a layer that fails.
 func TestParametersElsewhereAreMeasured(t *testing.T) {
-	for _, name := range []string{"gpt", "resnet20", "mlp"} { // tied weights, buffers
+	for _, name := range []string{"gpt", "resnet20", "mlp", "shared"} { // tied weights, buffers, a weight that a layer uses twice
 		t.Run(name, func(t *testing.T) {
 			c := newCtx(t)
 			o := models.Options{Channels: 2, Size: 6, Width: 16}
@@ -24,9 +24,14 @@ func TestParametersElsewhereAreMeasured(t *testing.T) {
 			if name == "gpt" {
 				o, sample = models.Options{Width: 16, Heads: 2, Context: 5, Depth: 2, Classes: 11}, tokens(c)
 			}
-			model, err := models.New(name, o)
-			if err != nil {
-				t.Fatal(err)
+			var model *nn.Sequential
+			if name == "shared" {
+				model, sample = nn.NewSequential(newTwice(), nn.NewLinear(16, 5)), vectors(c)
+			} else {
+				var err error
+				if model, err = models.New(name, o); err != nil {
+					t.Fatal(err)
+				}
 			}
 			nn.Materialise(c, nn.State(model), 1)
 			defer nn.Free(model)
@@ -75,4 +80,22 @@ func TestParametersElsewhereAreMeasured(t *testing.T) {
 			}
 		})
 	}
+}
+
+// twice is a layer that uses a weight twice.
+type twice struct {
+	nn.Base
+	first, second *nn.Linear
+}
+
+func newTwice() *twice {
+	l := &twice{first: nn.NewLinear(16, 16)}
+	l.second = nn.NewLinearShared(l.first.Weight, false)
+	l.Child("first", l.first)
+	l.Child("second", l.second)
+	return l
+}
+
+func (l *twice) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	return c.Run(c.Run(x, l.first), l.second)
 }
