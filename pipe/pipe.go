@@ -373,10 +373,10 @@ func (p *Pipe) unplaceable() (short []planner.Shortage) {
 	devices := p.Devices()
 	for _, i := range p.mine {
 		d := devices[i]
-		first, unplaced := -1, int64(0)
+		first, unplaced, layers := -1, int64(0), 0
 		for at, s := range p.stages {
 			if s.worker == i {
-				unplaced += p.Unplaced(at)
+				unplaced, layers = unplaced+p.Unplaced(at), layers+len(s.Layers)
 				if first < 0 {
 					first = at
 				}
@@ -384,7 +384,7 @@ func (p *Pipe) unplaceable() (short []planner.Shortage) {
 		}
 		if m := d.Memory(); m.Limit > 0 && unplaced > 0 && m.Live+unplaced > m.Limit {
 			short = append(short, planner.Shortage{Stage: first, Device: d.String(), Limit: m.Limit,
-				Least: m.Live + unplaced, SetBy: "parameters and buffers alone"})
+				Least: m.Live + unplaced, SetBy: "parameters and buffers alone", Layers: layers})
 		}
 	}
 	return short

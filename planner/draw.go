@@ -25,8 +25,13 @@ func (p *Plan) Step() time.Duration {
 // Timeline is the predicted timeline of a step, as for [Plan.Step], with bytes ([Plan.Hold]). predicted is
 // false unless all stages have predictions: then every action takes one unit.
 func (p *Plan) Timeline() (t schedule.Timeline, predicted bool, err error) {
+	return p.TimelineOver(schedule.Links{})
+}
+
+// TimelineOver is [Plan.Timeline] with transfers that take what links cost.
+func (p *Plan) TimelineOver(links schedule.Links) (t schedule.Timeline, predicted bool, err error) {
 	duration, predicted := p.durations()
-	if t, err = schedule.Simulate(p.Program, duration); err != nil {
+	if t, err = links.Simulate(p.Program, duration); err != nil {
 		return t, false, fmt.Errorf("planner: %w", err)
 	}
 	p.Hold(t)

@@ -26,6 +26,8 @@ type Shortage struct {
 	// a thousand cases there is a plan with some bytes less.
 	Least int64
 	SetBy string // what needs so much, such as `layer "conv1"`; "" where it is no single thing
+	// Layers is how many the device has; 0 is not known. Of one more stages make no fewer.
+	Layers int
 }
 
 // Update is what a device holds while the parameters of its stages are updated.
@@ -81,6 +83,11 @@ func (e *MemoryError) Least() int64 {
 	return slices.MaxFunc(e.Stages, func(a, b Shortage) int { return cmp.Compare(a.Least, b.Least) }).Least
 }
 
+// OneLayer says that a device has one layer, so that more stages do not help.
+func (e *MemoryError) OneLayer() bool {
+	return slices.ContainsFunc(e.Stages, func(s Shortage) bool { return s.Layers == 1 })
+}
+
 // Shortages lists the stages as text.
 func (e *MemoryError) Shortages() string {
 	var list []string
@@ -92,5 +99,9 @@ func (e *MemoryError) Shortages() string {
 
 // Error lists the stages and ends with the remedy.
 func (e *MemoryError) Error() string {
-	return fmt.Sprintf("pipe: %s; use a limit of at least %s, more chunks, or more stages", e.Shortages(), arg.Size(e.Least()))
+	more := "more chunks, or more stages"
+	if e.OneLayer() {
+		more = "or more chunks; more stages do not help a device of one layer"
+	}
+	return fmt.Sprintf("pipe: %s; use a limit of at least %s, %s", e.Shortages(), arg.Size(e.Least()), more)
 }

@@ -327,6 +327,9 @@ var (
 func (p Problem) shortage(program *schedule.Program, stages []int, least int64) *Shortage {
 	d := p.Devices[p.Stages[stages[0]].Device]
 	out := &Shortage{Stage: stages[0], Others: stages[1:], Device: d.Name, Limit: d.Limit, Least: least}
+	for _, s := range stages {
+		out.Layers += p.Stages[s].Layers
+	}
 	if len(stages) > 1 {
 		return out
 	}

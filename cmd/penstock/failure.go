@@ -127,8 +127,11 @@ func withLimit(err error, remedy string) error {
 	if !errors.As(err, &short) {
 		return withFlags(err, remedy)
 	}
-	least := short.Least()
-	return &remedyError{err, fmt.Sprintf("%s; the least that will do is --memory-limit %d (%s), or use more --chunks, more --stages, or an --optimizer with less state", short.Shortages(), least, formatBytes(least))}
+	least, more := short.Least(), "more --chunks, more --stages, or an --optimizer with less state"
+	if short.OneLayer() {
+		more = "more --chunks, or an --optimizer with less state; more --stages do not help a device of one layer"
+	}
+	return &remedyError{err, fmt.Sprintf("%s; the least that will do is --memory-limit %d (%s), or use %s", short.Shortages(), least, formatBytes(least), more)}
 }
 
 // withFlags adds a remedy to lack of memory, in flags instead of the library's words. Other errors,
@@ -141,6 +144,9 @@ func withFlags(err error, remedy string) error {
 	var short *planner.MemoryError
 	var located *pipe.Error
 	var update *pipe.UpdateError
+	if errors.As(err, &short) && short.OneLayer() {
+		remedy = strings.Replace(remedy, "more --stages, or ", "", 1)
+	}
 	switch { // the same in words, and nothing to have a remedy for
 	case errors.As(err, &short):
 		text = short.Shortages()

@@ -25,6 +25,7 @@ type trainFlags struct {
 	virtual    int
 	planned    string                 // a file, or auto; "" is no plan
 	plannedFor *dataLine              // what the plan of a file is for; nil is not known
+	ofFile     planFile               // the file, and the flags that it has given
 	decided    bool                   // the plan of auto has given its flags
 	allThreads bool                   // --threads all
 	anyThreads bool                   // no --threads

@@ -9,11 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"penstock.example/internal/arg"
 	"penstock.example/metrics"
 	"penstock.example/remat"
 	"penstock.example/report"
@@ -122,18 +122,25 @@ func pageOfPlan(cmd *cobra.Command, path string) (report.Run, error) {
 	if err != nil {
 		return report.Run{}, err
 	}
-	var line searchLine
-	if err := json.Unmarshal(text, &line); err != nil {
-		why := ""
-		if wrong := new(json.UnmarshalTypeError); !errors.As(err, &wrong) { // which names fields of Go, of a file of something else
-			why = ": " + strings.TrimPrefix(message(err), "json: ")
+	const want = "want the directory of a run, or a file that penstock plan has written with --out"
+	if err := arg.JSON(text); err != nil {
+		return report.Run{}, badUsage("%s is no plan: %w; "+want, path, err)
+	}
+	var line struct {
+		Page json.RawMessage `json:"page"`
+	}
+	if json.Unmarshal(text, &line) != nil || arg.Absent(line.Page) { // an array, or of something else
+		return report.Run{}, badUsage("%s: there is no plan in it to show; "+want, path)
+	}
+	var page report.Run
+	if err := json.Unmarshal(line.Page, &page); err != nil {
+		why := message(err)
+		if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) { // which names types of Go
+			why = fmt.Sprintf("%s is not to be a JSON %s", wrong.Field, wrong.Value)
 		}
-		return report.Run{}, badUsage("%s is no plan%s; want the directory of a run, or a file that penstock plan has written with --out", path, why)
+		return report.Run{}, badUsage("%s: page: %s; want what penstock plan has written", path, why)
 	}
-	if line.Page == nil {
-		return report.Run{}, badUsage("%s: there is no plan in it to show; want a file that penstock plan has written with --out", path)
-	}
-	return *line.Page, nil
+	return page, nil
 }
 
 // pageOfRun reads what a run has kept. A run that has not recorded a step yet has its numbers.

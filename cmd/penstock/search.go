@@ -162,8 +162,8 @@ func (f *searchFlags) register(cmd *cobra.Command) {
 	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none, or the machine's)")
 	path(s, &f.machine, "machine", "`FILE` of the devices and links to plan for, as JSON")
 	s.Var(&value{read: func(text string) (err error) {
-		if f.latency, err = time.ParseDuration(text); err != nil || f.latency < 0 {
-			return errors.New("want a time such as 1ms or 50us")
+		if f.latency, err = time.ParseDuration(text); err != nil || f.latency < 0 || f.latency > time.Hour {
+			return errors.New("want a time such as 1ms or 50us, at most 1h")
 		}
 		return nil
 	}}, "latency", "`TIME` that a value is on its way between two devices, such as 1ms (default none)")
@@ -190,6 +190,7 @@ type searchJob struct {
 	// elsewhere says that the devices are not here, so that a model's step cannot be planned.
 	elsewhere bool
 	spared    int64 // bytes of each device that are left for what a model's chain does not say
+	sparing   bool  // only the lightest schedule is searched, for the least limit
 }
 
 // read checks the flags and reads the files.
@@ -241,10 +242,8 @@ func (f *searchFlags) read(cmd *cobra.Command, args []string) (searchJob, error)
 			job.wishes.MicroBatches = []int{f.chunks}
 		}
 		from := cmp.Or(f.rows, c.Rows, f.batch/max(f.chunks, 1))
-		for rows := 1; rows <= f.batch; rows++ {
-			if f.batch%rows == 0 {
-				job.profile.Measured = append(job.profile.Measured, search.Measured{Rows: rows, Threads: threads, Chain: search.Scaled(c, from, rows)})
-			}
+		for _, rows := range divisors(f.batch) {
+			job.profile.Measured = append(job.profile.Measured, search.Measured{Rows: rows, Threads: threads, Chain: search.Scaled(c, from, rows)})
 		}
 	}
 	if f.machine != "" {
@@ -277,6 +276,17 @@ func (f *searchFlags) read(cmd *cobra.Command, args []string) (searchJob, error)
 	return job, nil
 }
 
+// divisors are those of a number, ascending.
+func divisors(n int) (list []int) {
+	for d := 1; d <= n/d; d++ {
+		if n%d == 0 {
+			list = append(list, d, n/d)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
 // linked says whether --latency or --bandwidth say what links cost, and link is what they say.
 func (f *searchFlags) linked() bool { return f.latency > 0 || f.bandwidth > 0 }
 
@@ -297,6 +307,9 @@ func chainOrModel(f *searchFlags) cobra.PositionalArgs {
 			if cmd.Flags().Changed(name) {
 				return badUsage("--%s is for a model that is measured; want --model NAME with it", name)
 			}
+		}
+		if len(args) > 1 && cmd.HasSubCommands() && arg.Nearest(args[0], []string{"explain"}) != "" {
+			return badUsage("unknown command %q for %q; did you mean explain? see %[2]s --help", args[0], cmd.CommandPath())
 		}
 		return filesNamed("CHAIN, or --model NAME,")(cmd, args)
 	}
@@ -321,7 +334,7 @@ func (j *searchJob) once(ctx context.Context) (*search.Result, error) {
 	var refused *arg.ConfigError
 	switch {
 	case errors.As(err, &refused):
-		return nil, badUsage("%s", message(err))
+		return nil, j.inFlags(refused)
 	case err != nil:
 		return nil, err
 	case r.Best == nil && r.Short == nil:
@@ -330,11 +343,30 @@ func (j *searchJob) once(ctx context.Context) (*search.Result, error) {
 	return r, nil
 }
 
+// flagOfWish is the flag that says a field of search.Wishes.
+var flagOfWish = map[string]string{"Batch": "batch", "MicroBatches": "chunks", "Devices": "stages", "Schedules": "schedule", "Virtual": "virtual", "Replicas": "replicas", "Limit": "memory-limit"}
+
+// inFlags is the refusal of a setting as a usage error in words of the command line.
+func (j *searchJob) inFlags(e *arg.ConfigError) error {
+	why := e.Remedy
+	if e.Problem != "" {
+		why = e.Problem + "; " + why
+	}
+	if flag := flagOfWish[e.Field]; flag != "" {
+		return badUsage("--%s %v: %s", flag, e.Value, why)
+	}
+	return badUsage("%s: %v, %s", j.title, e.Value, why)
+}
+
 // refusal says which limits are too low, and which will do.
 func (j *searchJob) refusal(ctx context.Context, r *search.Result) error {
-	enough, err := search.Enough(ctx, j.profile, j.machine, j.wishes)
-	if err != nil {
-		return err
+	alone, large := search.TooLarge(j.profile, j.machine, j.wishes)
+	enough := 0
+	if !large {
+		var err error
+		if enough, err = search.Enough(ctx, j.profile, j.machine, j.wishes); err != nil {
+			return err
+		}
 	}
 	least, will, err := j.willDo(ctx, r.Short)
 	if err != nil {
@@ -344,15 +376,41 @@ func (j *searchJob) refusal(ctx context.Context, r *search.Result) error {
 	if j.model != nil && j.model.bytes != nil && j.model.limit == 0 {
 		remedy = fmt.Sprintf("devices with at least %s each %s do", arg.Size(least.Least()), will)
 	}
-	if !r.ShortProved {
+	switch {
+	case j.sparing:
+		remedy += " with " + lightest + ", and perhaps a lower one with another schedule"
+	case !r.ShortProved:
 		remedy += ", and perhaps a lower one, which was not searched for to the end"
 	}
-	if enough > 0 {
+	switch {
+	case large:
+		remedy += "; " + j.tooLarge(alone)
+	case enough > 0:
 		remedy += fmt.Sprintf(", or %d devices", enough)
-	} else {
+	default:
 		remedy += "; more devices alone will not"
 	}
 	return badUsage("no plan keeps the limits: %s; %s", least.Shortages(), remedy)
+}
+
+// tooLarge says which layer no device has room for by itself, and what helps beside a higher limit.
+func (j *searchJob) tooLarge(a search.Alone) string {
+	limit, kept := a.Limit+j.spared, "parameters and gradients"
+	if j.model != nil {
+		kept = "parameters, gradients and " + j.model.optimizer + "'s state"
+	}
+	text := fmt.Sprintf("more devices will not, as layer %q alone takes %s, %s of it %s, and a device may have %s", a.Name, arg.Size(a.Bytes), formatBytes(a.Kept), kept, arg.Size(limit))
+	var helps []string
+	if a.Rows != 1 && a.Kept+(a.Bytes-a.Kept)/int64(max(a.Rows, 1)) <= a.Limit && a.Kept < a.Limit {
+		helps = append(helps, "more --chunks of fewer rows")
+	}
+	if a.State > 0 && a.Bytes-a.State <= a.Limit {
+		helps = append(helps, "an --optimizer of less state")
+	}
+	if len(helps) > 0 {
+		text += "; " + strings.Join(helps, ", or ") + " may do too"
+	}
+	return text
 }
 
 // reasons says why schedules have no plan, those together that have the same reason.

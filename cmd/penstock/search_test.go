@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -11,6 +12,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
 )
 
 // planLine runs penstock plan and decodes its JSON, which has these fields and no others.
@@ -170,10 +174,12 @@ func TestPlanRefuses(t *testing.T) {
 		{[]string{"--chunks", "4", "--stages", "4", "--schedule", "bfs,zb-v,interleaved"}, []string{"no schedule can be planned: bfs, zb-v, interleaved: 8 stages are more than 6 units\n"}},
 		{[]string{"--chunks", "4", "--machine", filepath.Join(t.TempDir(), "none.json")}, []string{"--machine", "none.json: no such file"}},
 		{[]string{"--chunks", "4", "--machine", t.TempDir()}, []string{"--machine", "not a regular file but a directory"}},
-		{[]string{"--chunks", "4", "--machine", machine("")}, []string{"--machine", `"devices" is empty or missing; want at least one`}},
+		{[]string{"--chunks", "4", "--machine", machine("")}, []string{"--machine", `machine.json: devices is []; want at least one device`}},
 		{[]string{"--chunks", "4", "--machine", machine(`{"name":"a","bytes":-1,"threads":1,"speed":1}`)}, []string{"devices[0].bytes is -1"}},
 		{[]string{"--chunks", "4", "--machine", machine(`{"name":"a","bytes":1}`)}, []string{"devices[0].threads is missing"}},
 		{[]string{"--chunks", "4", "--stages", "2", "--machine", machine(`{"name":"a","bytes":1000000000,"threads":1,"speed":1}`)}, []string{"the machine has devices for 1, with 1 thread each"}},
+		{[]string{"--chunks", "4", "--stages", "2", "--latency", "2h"}, []string{"--latency", "at most 1h"}},
+		{[]string{"--stages", "2", "--batch", "2000000000"}, []string{"chain.json: ", "so long takes a micro-batch", "want steps of less than a year"}},
 		{[]string{"--chunks", "4", "--replicas", "2", "--stages", "1"}, []string{"--replicas", "--machine"}},
 	} {
 		got := command(t, with([]string{"plan", chain, "--out", out}, test.args...)...)
@@ -188,6 +194,14 @@ func TestPlanRefuses(t *testing.T) {
 		if _, err := os.Stat(out); err == nil {
 			t.Errorf("%v: a file is written", test.args)
 		}
+	}
+}
+
+// What a machine cannot have is said in words of the command line.
+func TestPlansOfReplicasRefuse(t *testing.T) {
+	machine := textFile(t, "machine.json", `{"version":1,"devices":[{"name":"a","count":3,"bytes":1000000000,"threads":1,"speed":1}]}`)
+	for replicas, want := range map[string]string{"4": ": 4 replicas are wanted, and the machine has 3 devices with 1 thread", "3": "--replicas 3: want a divisor of the 8 rows of a step"} {
+		refuses(t, []string{"plan", chainFile(t), "--machine", machine, "--batch", "8", "--replicas", replicas}, exitUsage, want)
 	}
 }
 
@@ -253,11 +267,11 @@ func TestPlansThatCannotFitAreNotMeasured(t *testing.T) {
 		want string
 	}{
 		{[]string{"--devices", "2", "--memory-limit", "4GiB"}, "no plan keeps the limits: parameters, gradients and sgd's state take 18"},
-		{[]string{"--devices", "2", "--memory-limit", "4GiB"}, "and all devices together may have 8589934592 bytes (8.0 GiB); want a limit of at least 9"},
-		{[]string{"--devices", "2", "--memory-limit", "4GiB"}, ", or 5 devices, and more for what a step takes beside"},
+		{[]string{"--devices", "2", "--memory-limit", "4GiB"}, "and all devices together may have 8589934592 bytes (8.0 GiB); want a limit of more than 9"},
+		{[]string{"--devices", "2", "--memory-limit", "4GiB"}, ", or more than 4 devices; the least limit, which is higher, is told within that"},
 		{[]string{"--devices", "2", "--memory-limit", "4GiB", "--optimizer", "adamw"}, "adamw's state take 24"},
 		{[]string{"--memory-limit", "2GiB", "--optimizer", "adam"}, "want more devices, or higher limits"},
-		{[]string{"--devices", "48", "--memory-limit", "700MiB"}, `layer "wte" takes 964`},
+		{[]string{"--devices", "48", "--memory-limit", "700MiB"}, `layer "wte" takes 964934400 bytes (920.2 MiB) for its parameters, gradients and sgd's state, and a device may have 734003200 bytes (700.0 MiB); more devices will not help; want a limit of more than 964934400 bytes (920.2 MiB), or an --optimizer of less state; the least`},
 		{[]string{"--machine", machine}, "and all devices together may have 16000000000 bytes (14.9 GiB); want more devices, or higher limits"},
 		{[]string{"--machine", machine, "--memory-limit", "700MB"}, "and a device may have 700000000 bytes (667.6 MiB)"},
 	} {
@@ -339,5 +353,60 @@ func TestPlansKeepTheLimitThatWillDo(t *testing.T) {
 			t.Fatalf("%v with %s: exit code %d, and no limit that will do:\n%s", model, low, r.code, r.stderr)
 		}
 		must(t, with(args, "--memory-limit", said[1])...)
+	}
+}
+
+// A layer that no device has room for is named, and what helps: more devices do not.
+func TestPlansOfALayerThatIsTooLarge(t *testing.T) {
+	model := []string{"plan", "--model", "mlp", "--batch", "16", "--devices", "2", "--repeats", "1", "--memory-limit"}
+	for _, test := range []struct {
+		args   []string
+		want   []string
+		absent string
+	}{
+		// 784 x 256 weights and 256 biases are 803,840 bytes: four times as many with adam.
+		{with(model, "1MiB", "--optimizer", "adam"), []string{`layer "fc1" takes 3215360 bytes`, `; more devices will not, as layer "fc1..relu1" alone takes 32`,
+			"3.1 MiB of it parameters, gradients and adam's state, and a device may have 1048576 bytes"}, "less state"},
+		{with(model, "2MiB", "--optimizer", "adam"), []string{" alone takes 32", "; an --optimizer of less state may do too"}, "more --chunks"},
+		{with(model, "3215500", "--optimizer", "adam"), []string{"; more devices alone will not"}, ", or 3 devices"},
+	} {
+		r := command(t, test.args...)
+		for _, want := range test.want {
+			if r.code != exitUsage || !strings.Contains(r.stderr, want) || strings.Contains(r.stderr, test.absent) {
+				t.Errorf("%v: exit code %d, want %q and no %q in\n%s", test.args, r.code, want, test.absent, r.stderr)
+			}
+		}
+	}
+}
+
+// Whatever limit is too low, one try tells the least that will do.
+func TestOneTryTellsTheLeastLimit(t *testing.T) {
+	args := []string{"plan", "--model", "mlp", "--batch", "16", "--devices", "2", "--repeats", "1", "--memory-limit"}
+	r := command(t, with(args, "1KiB")...)
+	said := regexp.MustCompile(`(?m)^penstock: no plan keeps .* a limit of at least (\d+) bytes .* will do with 1f1b, and perhaps`).FindStringSubmatch(r.stderr)
+	if r.code != exitUsage || said == nil || !strings.Contains(r.stderr, "measuring the model for the least limit that will do\n") {
+		t.Fatalf("exit code %d, and no limit that will do:\n%s", r.code, r.stderr)
+	}
+	must(t, with(args, said[1])...)
+}
+
+// The time that a search has taken goes on while its plan is explained.
+func TestOneClockOfAnExplanation(t *testing.T) {
+	file := chainFile(t)
+	f, cmd := searchFlags{stages: 2, chunks: 2, schedules: []string{"gpipe"}}, &cobra.Command{}
+	job, err := f.read(cmd, []string{file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told strings.Builder
+	show := newPlanProgress(&told, "planning")
+	show.end()
+	show.began = show.began.Add(-time.Hour)
+	if _, _, _, err := job.explain(context.Background(), show); err != nil {
+		t.Fatal(err)
+	}
+	show.tell(time.Now())
+	if got := told.String(); got != "planning for 3600 s: schedule 1 of 1, gpipe, with one more device\n" {
+		t.Errorf("%q", got)
 	}
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -30,24 +32,16 @@ more bytes, and with links of twice the bandwidth.`,
 			if err != nil {
 				return err
 			}
-			found, err := job.search(cmd.Context(), cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			plan := found.Best
-			if m := job.model; m != nil && m.searched != nil {
-				plan = m.searched
-			}
 			show := newPlanProgress(cmd.ErrOrStderr(), "planning")
-			job.wishes.Progress = show.at
-			e, err := search.Explain(cmd.Context(), job.profile, job.machine, job.wishes, plan)
-			show.end()
+			defer show.end()
+			found, plan, e, err := job.explain(cmd.Context(), show)
 			if err != nil {
 				return err
 			}
+			show.end()
 			w, p := cmd.OutOrStdout(), found.Best
 			if format == "json" {
-				return json.NewEncoder(w).Encode(newPlanExplanation(job.line(found), p, e))
+				return json.NewEncoder(w).Encode(newPlanExplanation(job.line(found), p, plan.Step, e))
 			}
 			if err := showSearch(w, job.profile.Measured[0].Chain, found); err != nil {
 				return err
@@ -60,11 +54,11 @@ more bytes, and with links of twice the bandwidth.`,
 			}
 			fmt.Fprintf(t, "memory\t%s holds %s%s; of what its layers hold %s\n", p.Devices[e.Fullest], formatBytes(p.Peaks[e.Fullest]), limit, shares(e.Full))
 			for _, g := range e.Gains {
-				if g.Step == p.Step {
+				if g.Step == plan.Step {
 					fmt.Fprintf(t, "%s\tgains nothing\n", g.What)
 					continue
 				}
-				fmt.Fprintf(t, "%s\t%s, %s\n", g.What, micros(us(g.Step)), percent(float64(g.Step-p.Step), float64(p.Step)))
+				fmt.Fprintf(t, "%s\t%s, %s\n", g.What, micros(us(g.Step)), percent(float64(g.Step-plan.Step), float64(plan.Step)))
 			}
 			return t.Flush()
 		}),
@@ -72,6 +66,19 @@ more bytes, and with links of twice the bandwidth.`,
 	f.register(cmd)
 	tableOrJSON(cmd.Flags(), &format, "table, or json for the plan with what sets its time and memory, and what more would gain")
 	return cmd
+}
+
+// explain finds the best plan, and explains it as it was found.
+func (j *searchJob) explain(ctx context.Context, show *planProgress) (found *search.Result, plan *search.Plan, e *search.Explanation, err error) {
+	if found, err = j.searchTold(ctx, show); err != nil {
+		return nil, nil, nil, err
+	}
+	plan = found.Best
+	if m := j.model; m != nil && m.searched != nil {
+		plan = m.searched
+	}
+	e, err = search.Explain(ctx, j.profile, j.machine, j.wishes, plan)
+	return found, plan, e, err
 }
 
 // planExplanation is the JSON of a plan that is explained. Its fields stay.
@@ -114,7 +121,8 @@ type gainLine struct {
 	Part float64 `json:"part"` // of the plan's step that is gained
 }
 
-func newPlanExplanation(line searchLine, p *search.Plan, e *search.Explanation) planExplanation {
+// newPlanExplanation explains a plan, for which the search counts so long a step.
+func newPlanExplanation(line searchLine, p *search.Plan, step time.Duration, e *search.Explanation) planExplanation {
 	out := planExplanation{
 		searchLine: line,
 		Time:       deviceTime{e.Slowest, p.Devices[e.Slowest], e.Busy, shareLines(e.Slow)},
@@ -122,7 +130,7 @@ func newPlanExplanation(line searchLine, p *search.Plan, e *search.Explanation) 
 		Gains:      []gainLine{},
 	}
 	for _, g := range e.Gains {
-		out.Gains = append(out.Gains, gainLine{g.What, us(g.Step), float64(p.Step-g.Step) / float64(max(p.Step, 1))})
+		out.Gains = append(out.Gains, gainLine{g.What, us(g.Step), float64(step-g.Step) / float64(max(step, 1))})
 	}
 	return out
 }

@@ -16,26 +16,31 @@ import (
 type weighed struct {
 	all, most int64
 	layer     string
+	state     int64 // of that layer, the optimizer's
 }
 
 // weigh says what a model holds, whose optimizer keeps so many tensors for each parameter.
 func weigh(model *nn.Sequential, slots int) (h weighed) {
-	sum := func(m nn.Module) (bytes int64) {
+	sum := func(m nn.Module) (bytes, state int64) {
 		for _, p := range nn.State(m) {
 			if bytes += p.Bytes(); p.Trainable() {
-				bytes += int64(1+slots) * p.Bytes()
+				bytes, state = bytes+int64(1+slots)*p.Bytes(), state+int64(slots)*p.Bytes()
 			}
 		}
-		return bytes
+		return bytes, state
 	}
-	h.all = sum(model)
+	h.all, _ = sum(model)
 	for _, l := range model.Layers() {
-		if n := sum(l.Layer); n > h.most {
-			h.most, h.layer = n, l.Name
+		if n, state := sum(l.Layer); n > h.most {
+			h.most, h.layer, h.state = n, l.Name, state
 		}
 	}
 	return h
 }
+
+// measuredSoon is the most bytes of a model that is measured although it cannot fit, for the least limit that
+// will do: it takes no more than half a minute.
+const measuredSoon = 1 << 29
 
 // limits are the most bytes that a machine's devices may hold together, and one of them; no bound is
 // math.MaxInt64.
@@ -68,21 +73,27 @@ func limits(machine search.Machine, devices, threads int, limit int64) (all, one
 	return all, one
 }
 
-// refuse returns a usage error where a model cannot fit, whatever its steps take beside this.
-func (h weighed) refuse(optimizer string, machine search.Machine, devices, threads int, limit int64) error {
+// refuse says why a model cannot fit, whatever its steps take beside this, and which limit is not enough yet;
+// nil if it may fit. Remedy is what to give instead where the least limit is not found.
+func (h weighed) refuse(optimizer string, machine search.Machine, devices, threads int, limit int64) (why, remedy string) {
 	all, one := limits(machine, devices, threads, limit)
 	const what = "parameters, gradients and %s's state"
+	const more = "; the least limit, which is higher, is told within that"
 	switch {
 	case h.most > one:
-		return badUsage("no plan keeps the limits: layer %q takes %s for its "+what+", and a device may have %s; want a limit of at least as many bytes, and more for what a step takes beside",
-			h.layer, arg.Size(h.most), optimizer, arg.Size(one))
-	case h.all > all:
-		text := fmt.Sprintf("no plan keeps the limits: "+what+" take %s, and all devices together may have %s", optimizer, arg.Size(h.all), arg.Size(all))
-		if devices == 0 || limit == 0 || all != int64(devices)*limit {
-			return badUsage("%s; want more devices, or higher limits", text)
+		why = fmt.Sprintf("layer %q takes %s for its "+what+", and a device may have %s", h.layer, arg.Size(h.most), optimizer, arg.Size(one))
+		remedy = fmt.Sprintf("more devices will not help; want a limit of more than %s", arg.Size(h.most))
+		if h.most-h.state <= one {
+			remedy += ", or an --optimizer of less state"
 		}
-		return badUsage("%s; want a limit of at least %s, or %d devices, and more for what a step takes beside",
-			text, arg.Size((h.all+int64(devices)-1)/int64(devices)), (h.all+limit-1)/limit)
+	case h.all > all && devices > 0 && limit > 0 && all == int64(devices)*limit:
+		why = fmt.Sprintf(what+" take %s, and all devices together may have %s", optimizer, arg.Size(h.all), arg.Size(all))
+		remedy = fmt.Sprintf("want a limit of more than %s, or more than %d devices", arg.Size((h.all+int64(devices)-1)/int64(devices)), (h.all-1)/limit)
+	case h.all > all:
+		why = fmt.Sprintf(what+" take %s, and all devices together may have %s", optimizer, arg.Size(h.all), arg.Size(all))
+		remedy = "want more devices, or higher limits"
+	default:
+		return "", ""
 	}
-	return nil
+	return why, remedy + more
 }

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -70,6 +71,8 @@ type modelSearch struct {
 	// What a page shows of the plan whose step was planned last.
 	known  []report.Layer
 	chains []report.Chain
+	// profiles are by rows and threads: a step is planned by the times by which it was searched.
+	profiles map[[2]int]*profile.Profile
 	// searched is that plan as it was found, whose units are those of the chain. The step has the units of each
 	// stage by itself, and the loss in the last.
 	searched *search.Plan
@@ -197,6 +200,9 @@ func thisMachine(threads int) search.Machine {
 	return search.Machine{Devices: []search.Device{{Name: "cpu", Threads: threads}}}
 }
 
+// lightest is the schedule that needs fewest bytes as a rule.
+const lightest = "1f1b"
+
 // measure makes a job of a model for a machine: it measures the model for each number of micro-batches and
 // of threads of a device, on a device of each kind.
 func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSearch, machine search.Machine, threads []int) (job searchJob, err error) {
@@ -215,17 +221,24 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 	if f.stages > layers {
 		return job, badUsage("--devices %s: %s has %d layers; want at most as many", f.devicesText(), m.name, layers)
 	}
-	if err := weigh(m.model, slots).refuse(m.optimizer, machine, f.stages, slices.Min(threads), f.limit); err != nil {
-		return job, err
+	sizes, weighs, small := f.modelChunks(), weigh(m.model, slots), false
+	if why, remedy := weighs.refuse(m.optimizer, machine, f.stages, slices.Min(threads), f.limit); why != "" {
+		if weighs.all > measuredSoon {
+			return job, badUsage("no plan keeps the limits: %s; %s", why, remedy)
+		}
+		fmt.Fprintf(stderr, "no plan keeps the limits: %s; measuring the model for the least limit that will do\n", why)
+		sizes, threads, m.repeats = sizes[len(sizes)-1:], threads[len(threads)-1:], 1 // of the fewest bytes
+		small = true
 	}
 	job.title, job.model, job.machine, job.elsewhere = m.name, m, machine, f.machine != ""
 	job.wishes = search.Wishes{Batch: f.batch, Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit, State: slots, Plans: modelPlans}
 	show := newLayerProgress(stderr)
 	defer show.end()
+	m.profiles = map[[2]int]*profile.Profile{}
 	var timing profile.Timing
 	kinds := m.kinds()
 	took := make([]float64, len(kinds))
-	for _, chunks := range f.modelChunks() {
+	for _, chunks := range sizes {
 		for _, n := range threads {
 			rows := f.batch / chunks
 			show.what = fmt.Sprintf(" for micro-batches of %s with %s", counted(rows, "row"), counted(n, "thread"))
@@ -236,6 +249,9 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 				}
 			}
 			p := profiles[0]
+			if len(kinds) == 1 {
+				m.profiles[[2]int{rows, n}] = &p
+			}
 			c := p.Chains[0]
 			one, units := m.asUnits(p)
 			switch {
@@ -255,8 +271,25 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 		}
 	}
 	setSpeeds(machine, kinds, took)
+	if small {
+		return job.lighter(), nil
+	}
 	warnOfTiming(stderr, timing, searchAgain)
 	return job, nil
+}
+
+// lighter is the job with what takes fewest bytes as a rule: the smallest micro-batches, and the lightest schedule
+// if it may have that.
+func (j *searchJob) lighter() searchJob {
+	out := *j
+	fewest := func(a, b search.Measured) int {
+		return cmp.Or(cmp.Compare(a.Rows, b.Rows), cmp.Compare(a.Threads, b.Threads))
+	}
+	out.profile.Measured = []search.Measured{slices.MinFunc(j.profile.Measured, fewest)}
+	if list := j.wishes.Schedules; len(list) == 0 || slices.Contains(list, lightest) {
+		out.wishes.Schedules, out.sparing = []string{lightest}, len(list) != 1
+	}
+	return out
 }
 
 // modelChunks are the numbers of micro-batches that a model is measured for.
@@ -362,8 +395,12 @@ func (m *modelSearch) fits(ctx context.Context, p *search.Plan) error {
 	}
 	if plan.Program.String() == p.Planned.Program.String() {
 		plan.Hold(p.Timeline)
-	} else if p.Timeline, _, err = plan.Timeline(); err != nil {
-		return err
+	} else {
+		line, _, err := plan.TimelineOver(p.Links)
+		if err != nil {
+			return err
+		}
+		p.Run(line)
 	}
 	p.Planned, m.known, m.chains = plan, describeLayers(o.model, o.pipe), describeChains(o.pipe)
 	return nil
@@ -402,7 +439,7 @@ func (m *modelSearch) open(p *search.Plan) (o *openPlan, err error) {
 		return nil, err
 	}
 	config := pipe.Config{Balance: m.layers(p.Balance), Chunks: p.MicroBatches, Threads: max(p.Threads, 1), Autocast: m.autocast, Seed: m.seed,
-		DeferredBatchNorm: m.deferredBatchNorm, Schedule: named.Generate, Checkpoint: pipe.Optimal}
+		DeferredBatchNorm: m.deferredBatchNorm, Schedule: named.Generate, Checkpoint: pipe.Optimal, Profile: m.profiles[[2]int{p.Rows, p.Threads}]}
 	for _, w := range workers {
 		config.Devices = append(config.Devices, m.deviceOf(p, w))
 	}
@@ -477,8 +514,21 @@ const rounds = 5
 func (j *searchJob) search(ctx context.Context, stderr io.Writer) (*search.Result, error) {
 	show := newPlanProgress(stderr, "planning")
 	defer show.end()
+	return j.searchTold(ctx, show)
+}
+
+// searchTold is search that tells how far it is, with whatever is searched after it.
+func (j *searchJob) searchTold(ctx context.Context, show *planProgress) (*search.Result, error) {
 	j.wishes.Progress = show.at
+	light := j.lighter()
 	found, err := j.fitting(ctx, show.line)
+	var short *planner.MemoryError
+	if j.model != nil && !j.elsewhere && (len(j.profile.Measured) > 1 || len(j.wishes.Schedules) != 1) && (err == nil && found.Best == nil || errors.As(err, &short)) {
+		// The step of the best may lack bytes that another has.
+		if one, err := light.fitting(ctx, show.line); err == nil && one.Best != nil {
+			return one, nil
+		}
+	}
 	if err == nil && found.Best == nil {
 		return nil, j.refusal(ctx, found)
 	}
@@ -493,9 +543,11 @@ func (j *searchJob) fitting(ctx context.Context, tell func(line string)) (*searc
 		if err != nil || found.Best == nil || j.model == nil || j.elsewhere {
 			return found, err
 		}
+		searched := found.Best.Step
 		err = j.model.fits(ctx, found.Best)
 		var short *planner.MemoryError
 		if !errors.As(err, &short) || round == rounds {
+			settle(found, searched)
 			return found, err
 		}
 		more := int64(1)
@@ -527,4 +579,19 @@ func (j *searchJob) spare(bytes int64) bool {
 	j.machine.Devices = list
 	j.spared += bytes
 	return true
+}
+
+// settle has bounds hold for the best plan where its step has turned out to take another time than was searched,
+// as with a program of other transfers.
+func settle(r *search.Result, searched time.Duration) {
+	step := r.Best.Step
+	if step == searched {
+		return
+	}
+	for i := range r.Schedules {
+		if o := &r.Schedules[i]; o.Plan == r.Best {
+			o.LowerBound, o.Proved = min(o.LowerBound, step), false
+		}
+	}
+	r.LowerBound, r.Proved = min(r.LowerBound, step), false
 }

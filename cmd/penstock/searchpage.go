@@ -68,12 +68,8 @@ func (j *searchJob) facts(r *search.Result) []report.Fact {
 	if j.model != nil {
 		balance, unit = j.model.layers(p.Balance), "layers"
 	}
-	step := micros(us(p.Step)) + "; " + bound
-	if took := p.Timeline.Makespan(); took != p.Step { // it has another program than was searched
-		step = fmt.Sprintf("%s, where the search has counted %s", micros(us(took)), step)
-	}
 	facts := []report.Fact{
-		{Name: "Step", Value: step},
+		{Name: "Step", Value: micros(us(p.Step)) + "; " + bound},
 		{Name: "Schedule", Value: p.Schedule},
 		{Name: "Batch", Value: parts},
 		{Name: "Cut", Value: fmt.Sprintf("%s %s", strings.ReplaceAll(numbers(balance), ",", " + "), unit)},

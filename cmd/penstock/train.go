@@ -94,7 +94,7 @@ will hold, how many forwards it runs again, and how much time that takes.`,
 	cmd = configurable(cmd)
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		err := run(cmd, args)
+		err := flags.inPlan(run(cmd, args))
 		if !met {
 			err = unmet(err)
 		}

@@ -223,7 +223,7 @@ func (j *job) lastPlan() (was madePlan, line searchLine) {
 	if j.from == nil || json.Unmarshal([]byte(j.from.Plan()), &was) != nil {
 		return madePlan{}, searchLine{}
 	}
-	line, err := parsePlan(was.Plan)
+	line, _, err := parsePlan(was.Plan)
 	if err != nil {
 		return madePlan{}, searchLine{}
 	}

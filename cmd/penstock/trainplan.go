@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"math"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/data"
+	"penstock.example/internal/arg"
 	"penstock.example/models"
 	"penstock.example/pipe"
 	"penstock.example/schedule"
@@ -27,12 +28,77 @@ func (f *trainFlags) takePlan(cmd *cobra.Command) error {
 	if f.planned == "" || f.planned == auto {
 		return nil
 	}
-	line, err := readPlan(cmd, f.planned)
+	line, fields, err := readPlan(cmd, f.planned)
 	if err != nil {
 		return err
 	}
-	f.plannedFor = line.Input
+	f.plannedFor, f.ofFile = line.Input, planFile{fields: fields}
 	return f.take(cmd.Flags(), line)
+}
+
+// planFile is a plan's file as it is written.
+type planFile struct {
+	fields map[string]json.RawMessage // by path, such as input.name
+	gave   []string                   // flags
+}
+
+// path is where the file says what a flag is.
+func (planFile) path(flag string) string {
+	switch flag {
+	case "stages":
+		return "balance"
+	case "data":
+		return "input.name"
+	case "data-dir", "data-set", "window":
+		return "input." + strings.TrimPrefix(flag, "data-")
+	}
+	return strings.ReplaceAll(flag, "-", "_")
+}
+
+// says is what the file says of a flag.
+func (p planFile) says(flag string) string {
+	path := p.path(flag)
+	if text, ok := p.fields[path]; ok {
+		return path + " is " + arg.Shown(text)
+	}
+	return path + " is left out"
+}
+
+// aFlag is a flag in a text.
+var aFlag = regexp.MustCompile(`--([a-z][a-z-]*[a-z])`)
+
+// inPlan says an error of flags that the file of --plan has given by what the file says. Other errors stay as
+// they are.
+func (f *trainFlags) inPlan(err error) error {
+	if err == nil || len(f.ofFile.gave) == 0 || f.planned == auto {
+		return err
+	}
+	text, more, _ := strings.Cut(message(err), "\n")
+	if more != "" {
+		more = "\n" + more
+	}
+	found := aFlag.FindAllStringSubmatch(text, -1)
+	if len(found) == 0 {
+		return err
+	}
+	if flag := found[0][1]; strings.HasPrefix(text, "--"+flag) && slices.Contains(f.ofFile.gave, flag) {
+		_, why, ok := strings.Cut(text, ": ")
+		if !ok {
+			why = text
+		}
+		why = strings.Replace(why, "; left out, layers are timed and cut evenly", "", 1)
+		return &remedyError{err, fmt.Sprintf("--plan %s: %s: %s%s", f.planned, f.ofFile.says(flag), why, more)}
+	}
+	var paths []string
+	for _, m := range found {
+		if path := f.ofFile.path(m[1]); slices.Contains(f.ofFile.gave, m[1]) && !slices.Contains(paths, path) {
+			paths = append(paths, path)
+		}
+	}
+	if len(paths) == 0 {
+		return err
+	}
+	return &remedyError{err, fmt.Sprintf("%s; --plan %s has these as %s: change them there, or make another plan%s", text, f.planned, strings.Join(paths, ", "), more)}
 }
 
 // take gives the flags what a plan says.
@@ -64,10 +130,16 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) (err error) {
 			for name := range strings.SplitSeq(p.value, ",") {
 				err = errors.Join(err, s.Set(p.name, name))
 			}
+			f.ofFile.gave = append(f.ofFile.gave, p.name)
 		case !flag.Changed, p.name == "devices" && f.planned == auto: // which may have them in another order
 			if bad := s.Set(p.name, p.value); bad != nil {
-				err = badUsage("--plan %s: its %s is %q: %v", f.planned, p.name, p.value, bad)
+				var wrong *pflag.InvalidValueError
+				if errors.As(bad, &wrong) {
+					bad = wrong.Unwrap()
+				}
+				err = badUsage("--plan %s: %s; %v", f.planned, f.ofFile.says(p.name), bad)
 			}
+			f.ofFile.gave = append(f.ofFile.gave, p.name)
 		case p.name == "set" && sameOptions(line.Model, f.settings, line.Settings): // said otherwise, or a default
 		case given != has && (f.planned != auto || !slices.Contains(keptByAuto, p.name)):
 			err = badUsage("--%s %s: the plan of --plan %s has %s; want --%[1]s left out, or another plan", p.name, given, f.planned, cmp.Or(has, "none"))
@@ -203,50 +275,118 @@ func (j *job) checkPlanned(info data.Info) error {
 		j.planned, was, j.dataName, now, shellQuoted(again))
 }
 
-// readPlan reads the plan of a model.
-func readPlan(cmd *cobra.Command, path string) (line searchLine, err error) {
+// readPlan reads the plan of a model, and its fields as the file has them, by their paths.
+func readPlan(cmd *cobra.Command, path string) (line searchLine, fields map[string]json.RawMessage, err error) {
 	text, err := readInput(cmd, path)
 	if err != nil {
-		return line, badUsage("--plan %w", err)
+		return line, nil, badUsage("--plan %w", err)
 	}
-	if line, err = parsePlan(text); err != nil {
-		return line, badUsage("--plan %s: %v; want a file that penstock plan --model has written with --out", path, err)
+	if line, fields, err = parsePlan(text); err != nil {
+		return line, nil, badUsage("--plan %s: %v; a file that penstock plan --model has written with --out is one", path, err)
 	}
-	return line, nil
+	return line, fields, nil
 }
 
-// parsePlan reads the plan of a model as JSON.
-func parsePlan(text []byte) (line searchLine, err error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&line); err != nil {
-		return line, errors.New(strings.TrimPrefix(err.Error(), "json: "))
+// parsePlan reads the plan of a model as JSON, and its fields by their paths, such as input.name. An error names
+// the field, what it is and what is wanted. What only a page shows is not read.
+func parsePlan(text []byte) (line searchLine, fields map[string]json.RawMessage, err error) {
+	type field struct {
+		name string
+		to   any
+		want string
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return line, errors.New("something follows the plan")
+	const word, list, whole, number = "a text, in quotes", "a list of texts", "a whole number", "a number"
+	of := []field{{"balance", &line.Balance, "the number of layers of each stage, such as [3,3]"}, {"schedule", &line.Schedule, word}, {"chunks", &line.Chunks, whole},
+		{"step_us", &line.Step, number}, {"lower_bound_us", &line.LowerBound, number}, {"peak_bytes", &line.Peak, "a list of whole numbers"}, {"proved", &line.Proved, "true or false"},
+		{"virtual", &line.Virtual, whole}, {"replicas", &line.Replicas, whole}, {"threads", &line.Threads, whole}, {"devices", &line.Devices, list}, {"model", &line.Model, word},
+		{"set", &line.Settings, list}, {"batch", &line.Batch, whole}, {"rows", &line.Rows, whole}, {"input", nil, ""}, {"memory_limit", &line.Limit, "a whole number of bytes"}, {"bytes", &line.Bytes, "a list of whole numbers"},
+		{"optimizer", &line.Optimizer, word}, {"momentum", &line.Momentum, number}, {"train_only", &line.TrainOnly, list}, {"autocast", &line.Autocast, "bfloat16 or float16, in quotes"}, {"page", nil, ""}}
+	fields = map[string]json.RawMessage{}
+	read := func(at string, text []byte, of []field) error {
+		var names []string
+		for _, f := range of {
+			names = append(names, f.name)
+		}
+		have, err := arg.Object(at, text, names...)
+		if err != nil {
+			return err
+		}
+		for _, f := range of {
+			value, path := have[f.name], arg.Path(at, f.name)
+			if arg.Absent(value) {
+				continue
+			}
+			if fields[path] = value; f.to != nil && json.Unmarshal(value, f.to) != nil {
+				return fmt.Errorf("%s is %s; want %s", path, arg.Shown(value), f.want)
+			}
+		}
+		return nil
 	}
-	named, err := schedule.Named(line.Schedule)
+	if err := read("", text, of); err != nil {
+		return line, nil, err
+	}
+	if input := fields["input"]; input != nil {
+		line.Input = &dataLine{}
+		in := line.Input
+		if err := read("input", input, []field{{"name", &in.Name, word}, {"dir", &in.Dir, word}, {"set", &in.Settings, list}, {"window", &in.Window, whole},
+			{"shape", &in.Shape, "a list of whole numbers"}, {"dtype", &in.DType, word}, {"outputs", &in.Outputs, whole}, {"task", &in.Task, word}}); err != nil {
+			return line, nil, err
+		}
+	}
+	return line, fields, line.check(fields)
+}
+
+// check refuses a plan that makes no sense, with the field that is wrong.
+func (l searchLine) check(fields map[string]json.RawMessage) error {
+	refuse := func(path, format string, args ...any) error {
+		why := fmt.Sprintf(format, args...)
+		if text, ok := fields[path]; ok {
+			return fmt.Errorf("%s is %s%s", path, arg.Shown(text), why)
+		}
+		return fmt.Errorf("%s is missing%s", path, why)
+	}
+	named, err := schedule.Named(l.Schedule)
+	if err != nil {
+		return refuse("schedule", "; %s", arg.OneOf(l.Schedule, scheduleNames()))
+	}
+	if l.Model == "" {
+		return refuse("model", ": it was made from a chain, whose layers are not those of a model; want a plan of penstock plan --model")
+	}
+	for _, n := range []struct {
+		path          string
+		is, least, at int64
+	}{{"batch", int64(l.Batch), 1, math.MaxInt32}, {"chunks", int64(l.Chunks), 1, math.MaxInt32}, {"threads", int64(l.Threads), 0, pipe.MaxThreads}, {"virtual", int64(l.Virtual), 0, math.MaxInt32},
+		{"memory_limit", l.Limit, 0, math.MaxInt64}, {"replicas", int64(l.Replicas), 0, 1}} {
+		switch {
+		case n.is < n.least:
+			return refuse(n.path, "; want a whole number from 1")
+		case n.is > n.at:
+			return refuse(n.path, "; want at most %d", n.at)
+		}
+	}
+	virtual := max(l.Virtual, 1)
 	switch {
-	case err != nil:
-		return line, errors.New(message(err))
-	case line.Model == "":
-		return line, errors.New("it was made from a chain, whose layers are not those of a model")
-	case line.Batch < 1 || line.Chunks < 1 || line.Threads < 0 || line.Virtual < 0 || line.Limit < 0 || line.Replicas > 1:
-		return line, errors.New("a number in it makes no sense")
-	case line.Input != nil && (len(line.Input.Shape) == 0 || slices.Min(line.Input.Shape) < 1 || line.Input.Outputs < 1), line.Rows != 0 && line.Rows*line.Chunks != line.Batch:
-		return line, errors.New("its input or the rows of its micro-batches make no sense")
-	case line.Batch%line.Chunks != 0:
-		return line, fmt.Errorf("%d micro-batches do not divide a batch of %d rows", line.Chunks, line.Batch)
-	case len(line.Balance) == 0 || slices.Min(line.Balance) < 1:
-		return line, fmt.Errorf("its balance is %v", line.Balance)
-	case line.named() != nil && len(line.Devices)*max(line.Virtual, 1) != len(line.Balance):
-		return line, fmt.Errorf("%d stages are not %d on each of %d devices", len(line.Balance), max(line.Virtual, 1), len(line.Devices))
-	case distinct(line.named()) != len(line.named()):
-		return line, fmt.Errorf("its devices are %v, of which each has to be there once", line.Devices)
-	case line.Bytes != nil && (len(line.Bytes) != len(line.named()) || slices.Min(line.Bytes) < 1):
-		return line, errors.New("its bytes are not those of its devices")
-	case len(line.Balance)%max(line.Virtual, 1) != 0 || named.Virtual > 0 && named.Virtual != max(line.Virtual, 1):
-		return line, fmt.Errorf("%d stages are not %d on each device", len(line.Balance), max(line.Virtual, 1))
+	case len(l.Balance) == 0 || slices.Min(l.Balance) < 1:
+		return refuse("balance", "; want the number of layers of each stage, each from 1")
+	case len(l.Balance)%virtual != 0:
+		return refuse("balance", ": %d stages are not %d on each device; want as many as virtual is, or a multiple", len(l.Balance), virtual)
+	case named.Virtual > 0 && named.Virtual != virtual:
+		return refuse("virtual", ", and the schedule %s has %s on each device; want that", l.Schedule, counted(named.Virtual, "stage"))
+	case l.named() != nil && len(l.Devices)*virtual != len(l.Balance):
+		return refuse("devices", ": %d stages are not %d on each of %d devices", len(l.Balance), virtual, len(l.Devices))
+	case distinct(l.named()) != len(l.named()):
+		return refuse("devices", "; want each of them once")
+	case l.Bytes != nil && (len(l.Bytes) != len(l.named()) || slices.Min(l.Bytes) < 1):
+		return refuse("bytes", "; want a number from 1 for each of devices")
+	case l.Batch%l.Chunks != 0:
+		return refuse("chunks", ": %d micro-batches do not divide a batch of %d rows; want a divisor", l.Chunks, l.Batch)
+	case l.Rows != 0 && l.Rows != l.Batch/l.Chunks:
+		return refuse("rows", ", and %d micro-batches of a batch of %d have %d; want that, or it left out", l.Chunks, l.Batch, l.Batch/l.Chunks)
+	case l.Input == nil:
+	case len(l.Input.Shape) == 0 || slices.Min(l.Input.Shape) < 1:
+		return refuse("input.shape", "; want the sizes of a row, each from 1")
+	case l.Input.Outputs < 1:
+		return refuse("input.outputs", "; want a whole number from 1")
 	}
-	return line, nil
+	return nil
 }

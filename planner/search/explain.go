@@ -38,8 +38,8 @@ type Gain struct {
 }
 
 // Explain says what sets the time and the memory of the best plan of a search, and searches again with
-// one more device like the last, with a tenth more bytes, and with links of twice the bandwidth. It
-// blocks until that is done, or fails with ctx.Err().
+// one more device like the last, with a tenth more bytes, and with links of twice the bandwidth, of which it
+// tells [Wishes.Progress] with each schedule. It blocks until that is done, or fails with ctx.Err().
 func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishes, plan *Plan) (*Explanation, error) {
 	if err := arg.Context(ctx, "search"); err != nil {
 		return nil, err
@@ -95,13 +95,11 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishe
 		change func(m *Machine, w *Wishes) bool
 	}{
 		{"one more device", func(m *Machine, w *Wishes) bool {
-			d := m.Devices[len(m.Devices)-1]
-			d.Name = "one more"
-			m.Devices = append(m.Devices, d)
+			*m = m.another()
 			if w.Devices > 0 {
 				w.Devices++
 			}
-			return true
+			return m.check() == nil // it may have too many threads
 		}},
 		{"10 % more bytes", func(m *Machine, w *Wishes) bool {
 			limited := w.Limit > 0
@@ -125,6 +123,7 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishe
 		if !more.change(&m, &w) {
 			continue
 		}
+		w.Progress = func(schedule string, done, all int) { wishes.tell(schedule+", with "+more.what, done, all) }
 		r, err := Search(ctx, profile, m, w)
 		if err != nil {
 			return nil, err

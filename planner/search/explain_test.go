@@ -2,6 +2,7 @@ package search
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -88,5 +89,29 @@ func TestExplainCountsWhatIsRecomputed(t *testing.T) {
 	saved := float64((4 - again) * 100_000)
 	if want := saved / (saved + 4*2*1000); e.Full[0].Unit != 0 || e.Full[0].Part < want-0.05 || e.Full[0].Part > want+0.05 {
 		t.Errorf("%d forwards are run again: %+v, want %.3f of the first", again, e.Full, want)
+	}
+}
+
+// What is searched for an explanation is told with what there is more of, and a device's name or number of threads
+// is no reason to have none.
+func TestExplainTellsWhatItTries(t *testing.T) {
+	p := Profile{[]Measured{{Chain: seeded(4, 8)}}}
+	var told []string
+	w := Wishes{MicroBatches: []int{4}, Devices: 1, Limit: 5000, Schedules: []string{"gpipe"},
+		Progress: func(schedule string, done, all int) {
+			told = append(told, fmt.Sprint(schedule, " ", done, " of ", all))
+		}}
+	m := Machine{Devices: []Device{{Name: "one more", Threads: 1}}}
+	best := search(t, p, m, w)
+	told = nil
+	if _, err := Explain(context.Background(), p, m, w, best.Best); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"gpipe, with one more device 0 of 1", "gpipe, with 10 % more bytes 0 of 1"}; !slices.Equal(told, want) {
+		t.Errorf("%q is told, want %q", told, want)
+	}
+	m.Devices[0].Threads = maxThreads
+	if e, err := Explain(context.Background(), p, m, w, best.Best); err != nil || len(e.Gains) != 1 {
+		t.Errorf("%+v, %v; want what more bytes gain, as no machine has more threads", e, err)
 	}
 }

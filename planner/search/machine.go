@@ -1,11 +1,8 @@
 package search
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strconv"
@@ -189,33 +186,6 @@ func (m Machine) between(a, b string) (h hop) {
 	return h
 }
 
-// The file of a machine, as JSON. All fields are needed but count, from and to, and links, which cost
-// nothing without:
-//
-//	{"version":1,
-//	"devices":[{"name":"gpu","count":8,"bytes":80000000000,"threads":1,"speed":1}],
-//	"links":[{"latency_us":5,"bytes_per_second":25e9},{"from":"gpu0","to":"gpu1","latency_us":2,"bytes_per_second":3e11}]}
-type machineJSON struct {
-	Version json.RawMessage `json:"version"`
-	Devices []deviceJSON    `json:"devices"`
-	Links   []linkJSON      `json:"links"`
-}
-
-type deviceJSON struct {
-	Name    json.RawMessage `json:"name"`
-	Count   json.RawMessage `json:"count"`
-	Bytes   json.RawMessage `json:"bytes"`
-	Threads json.RawMessage `json:"threads"`
-	Speed   json.RawMessage `json:"speed"`
-}
-
-type linkJSON struct {
-	From      string          `json:"from"`
-	To        string          `json:"to"`
-	Latency   json.RawMessage `json:"latency_us"`
-	Bandwidth json.RawMessage `json:"bytes_per_second"`
-}
-
 // What a machine may have: so that files cannot ask for more memory than there is, and times are numbers.
 const (
 	maxDevices = 1 << 16
@@ -225,110 +195,180 @@ const (
 	speeds     = "0.000001 to 1000000"
 )
 
-// ParseMachine reads the file of a machine. A device with a count stands for as many, whose names end in
-// their numbers. A number that is missing, or is not more than 0, is refused, but for a latency of 0. The
-// error names the field.
-func ParseMachine(data []byte) (Machine, error) {
-	var file machineJSON
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&file); err != nil {
-		return Machine{}, fmt.Errorf("search: the machine is no JSON of one: %s; want {\"version\":1,\"devices\":[...],\"links\":[...]}", inWords(err))
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return Machine{}, errors.New("search: something follows the machine; want the end of the file")
-	}
-	if version, err := wholeOf("", "version", file.Version, "1", 1, 1); err != nil || version != 1 {
-		return Machine{}, errors.New(`search: "version" is missing or not known; want 1`)
-	}
-	if len(file.Devices) == 0 {
-		return Machine{}, errors.New(`search: "devices" is empty or missing; want at least one`)
-	}
-	var m Machine
-	for i, f := range file.Devices {
-		one, count, err := f.read(fmt.Sprintf("devices[%d]", i))
-		switch {
-		case err != nil:
-			return m, err
-		case len(m.Devices)+max(count, 1) > maxDevices:
-			return m, fmt.Errorf("search: more than %d devices; want at most as many", maxDevices)
-		case count == 0:
-			m.Devices = append(m.Devices, one)
+// ParseMachine reads the file of a machine, which is JSON:
+//
+//	{"version":1,
+//	"devices":[{"name":"gpu","count":8,"bytes":80e9,"threads":1,"speed":1}],
+//	"links":[{"latency_us":5,"bytes_per_second":25e9},{"from":"gpu0","to":"gpu1","latency_us":2,"bytes_per_second":3e11}]}
+//
+// All fields are needed but count, from and to, and links, which cost nothing without. A device with a count
+// stands for as many, whose names end in their numbers. The error names the field that is wrong by its path in
+// the file, such as devices[0].bytes, its value, and what is wanted.
+func ParseMachine(data []byte) (m Machine, err error) {
+	defer func() {
+		if err != nil {
+			m, err = Machine{}, fmt.Errorf("search: %w", err)
 		}
-		name := one.Name
-		for k := range count {
-			one.Name = fmt.Sprint(name, k)
-			m.Devices = append(m.Devices, one)
-		}
+	}()
+	file, err := arg.Object("", data, "version", "devices", "links")
+	if err != nil {
+		return m, err
 	}
-	for i, f := range file.Links {
-		one, err := f.read(fmt.Sprintf("links[%d]", i))
+	if _, err := wholeOf("", "version", file["version"], "1", 1, 1); err != nil {
+		return m, err
+	}
+	if m.Devices, err = readDevices(file["devices"]); err != nil || arg.Absent(file["links"]) {
+		return m, err
+	}
+	links, err := arg.Elements("links", file["links"])
+	if err != nil {
+		return m, err
+	}
+	for i, text := range links {
+		one, err := readLink(fmt.Sprintf("links[%d]", i), text, m.Devices)
 		if err != nil {
 			return m, err
 		}
 		m.Links = append(m.Links, one)
 	}
-	return m, m.check()
+	return m, nil
 }
 
-// read reads a device, and how many of it there are; 0 where it is said once.
-func (f deviceJSON) read(at string) (d Device, count int, err error) {
-	switch {
-	case absent(f.Name):
-		return d, 0, missing(at, "name", "a name")
-	case json.Unmarshal(f.Name, &d.Name) != nil:
-		return d, 0, wrong(at, "name", string(f.Name), "a text")
-	case d.Name == "":
-		return d, 0, missing(at, "name", "a name")
-	case strings.ContainsFunc(d.Name, unicode.IsControl):
-		return d, 0, wrong(at, "name", strconv.Quote(d.Name), "a name without control characters")
+// readDevices reads all devices of a file.
+func readDevices(text json.RawMessage) (all []Device, err error) {
+	const some = `at least one device, such as {"name":"gpu","bytes":80e9,"threads":1,"speed":1}`
+	if arg.Absent(text) {
+		return nil, missing("", "devices", some)
 	}
-	if !absent(f.Count) {
-		n, err := wholeOf(at, "count", f.Count, "how many there are", 1, maxDevices)
+	list, err := arg.Elements("devices", text)
+	if err != nil {
+		return nil, err
+	}
+	if len(list) == 0 {
+		return nil, wrong("", "devices", text, some)
+	}
+	threads, named := 0, map[string]string{}
+	for i, text := range list {
+		at := fmt.Sprintf("devices[%d]", i)
+		one, count, err := readDevice(at, text)
+		if err != nil {
+			return nil, err
+		}
+		if most := maxDevices - len(all); max(count, 1) > most {
+			return nil, fmt.Errorf("%s: with %d of it there are more than %d devices; want at most as many", at, max(count, 1), maxDevices)
+		}
+		name := one.Name
+		for k := range max(count, 1) {
+			if count > 0 {
+				one.Name = fmt.Sprint(name, k)
+			}
+			if other, twice := named[one.Name]; twice {
+				return nil, fmt.Errorf("%s.name is %q, and %s is a device of %s; want a name that no other has", at, name, one.Name, other)
+			}
+			if named[one.Name], threads = at, threads+one.Threads; threads > maxThreads {
+				return nil, fmt.Errorf("%s.threads is %d, and all devices have more than %d; want at most %[3]d of all", at, one.Threads, maxThreads)
+			}
+			all = append(all, one)
+		}
+	}
+	return all, nil
+}
+
+// readDevice reads a device, and how many of it there are; 0 where it is said once.
+func readDevice(at string, text json.RawMessage) (d Device, count int, err error) {
+	f, err := arg.Object(at, text, "name", "count", "bytes", "threads", "speed")
+	if err != nil {
+		return d, 0, err
+	}
+	if d.Name, err = nameOf(at, "name", f["name"], "a name"); err != nil {
+		return d, 0, err
+	}
+	if d.Name == "" {
+		return d, 0, missing(at, "name", "a name")
+	}
+	if !arg.Absent(f["count"]) {
+		n, err := wholeOf(at, "count", f["count"], "how many there are", 1, maxDevices)
 		if err != nil {
 			return d, 0, err
 		}
 		count = int(n)
 	}
-	if d.Bytes, err = wholeOf(at, "bytes", f.Bytes, "the most that it may hold", 1, math.MaxInt64); err != nil {
+	if d.Bytes, err = wholeOf(at, "bytes", f["bytes"], "the most that it may hold, such as 80e9", 1, math.MaxInt64); err != nil {
 		return d, 0, err
 	}
-	threads, err := wholeOf(at, "threads", f.Threads, "how many it has, such as 1", 1, maxThreads)
+	threads, err := wholeOf(at, "threads", f["threads"], "how many it has, such as 1", 1, maxThreads)
 	if err != nil {
 		return d, 0, err
 	}
 	d.Threads = int(threads)
-	d.Speed, err = numberOf(at, "speed", f.Speed, "how many times as fast it is as what was measured, such as 1", speeds,
+	d.Speed, err = numberOf(at, "speed", f["speed"], "how many times as fast it is as what was measured, such as 1", speeds,
 		func(x float64) bool { return x >= 1/maxSpeed && x <= maxSpeed })
 	return d, count, err
 }
 
-// read reads a link.
-func (f linkJSON) read(at string) (l Link, err error) {
-	latency, err := numberOf(at, "latency_us", f.Latency, "microseconds", fmt.Sprintf("0 to %.0f microseconds", us(maxLatency)),
+// readLink reads a link between devices.
+func readLink(at string, text json.RawMessage, devices []Device) (l Link, err error) {
+	f, err := arg.Object(at, text, "from", "to", "latency_us", "bytes_per_second")
+	if err != nil {
+		return l, err
+	}
+	for _, end := range []struct {
+		field string
+		name  *string
+	}{{"from", &l.From}, {"to", &l.To}} {
+		if *end.name, err = nameOf(at, end.field, f[end.field], "the name of a device"); err != nil {
+			return l, err
+		}
+		if *end.name != "" && !slices.ContainsFunc(devices, func(d Device) bool { return d.Name == *end.name }) {
+			return l, wrong(at, end.field, f[end.field], "the name of a device, "+names(devices)+", or it left out for any")
+		}
+	}
+	latency, err := numberOf(at, "latency_us", f["latency_us"], "microseconds", fmt.Sprintf("0 to %.0f microseconds", us(maxLatency)),
 		func(x float64) bool { return x >= 0 && x <= us(maxLatency) })
 	if err != nil {
 		return l, err
 	}
-	bandwidth, err := numberOf(at, "bytes_per_second", f.Bandwidth, "the bandwidth", "more than 0", func(x float64) bool { return x > 0 })
-	return Link{From: f.From, To: f.To, Latency: time.Duration(latency * float64(time.Microsecond)), Bandwidth: bandwidth}, err
+	l.Latency = time.Duration(latency * float64(time.Microsecond))
+	l.Bandwidth, err = numberOf(at, "bytes_per_second", f["bytes_per_second"], "the bandwidth, such as 25e9", "more than 0", func(x float64) bool { return x > 0 })
+	return l, err
+}
+
+// names lists devices, the first and the last of many.
+func names(devices []Device) string {
+	var list []string
+	for _, d := range devices {
+		list = append(list, strconv.Quote(d.Name))
+	}
+	if n := len(list); n > 6 {
+		return strings.Join(list[:2], ", ") + ", ... " + list[n-1]
+	}
+	return strings.Join(list, ", ")
 }
 
 // us is microseconds.
 func us(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// absent says that a field is left out, or null.
-func absent(text json.RawMessage) bool { return len(text) == 0 || string(text) == "null" }
+// nameOf reads a name; "" where it is left out.
+func nameOf(at, field string, text json.RawMessage, want string) (name string, err error) {
+	switch {
+	case arg.Absent(text):
+	case json.Unmarshal(text, &name) != nil:
+		return "", wrong(at, field, text, want+", in quotes")
+	case strings.ContainsFunc(name, unicode.IsControl):
+		return "", wrong(at, field, text, want+" without control characters")
+	}
+	return name, nil
+}
 
 // numberOf reads a number that fits.
 func numberOf(at, field string, text json.RawMessage, what, want string, fits func(x float64) bool) (x float64, err error) {
 	switch {
-	case absent(text):
+	case arg.Absent(text):
 		return 0, missing(at, field, what)
 	case json.Unmarshal(text, &x) != nil:
-		return 0, wrong(at, field, string(text), "a number, "+want)
+		return 0, wrong(at, field, text, "a number, "+want)
 	case !fits(x):
-		return 0, wrong(at, field, x, want)
+		return 0, wrong(at, field, text, want)
 	}
 	return x, nil
 }
@@ -336,47 +376,33 @@ func numberOf(at, field string, text json.RawMessage, what, want string, fits fu
 // wholeOf reads a whole number from least to most, which may be written as 80e9.
 func wholeOf(at, field string, text json.RawMessage, what string, least, most int64) (int64, error) {
 	want := fmt.Sprintf("%d to %d", least, most)
-	if most == math.MaxInt64 {
+	switch most {
+	case math.MaxInt64:
 		want = fmt.Sprintf("%d or more", least)
+	case least:
+		want = fmt.Sprint(least)
 	}
 	var x float64
 	switch {
-	case absent(text):
+	case arg.Absent(text):
 		return 0, missing(at, field, what)
 	case json.Unmarshal(text, &x) != nil || x != math.Trunc(x) || math.Abs(x) >= 1<<63:
-		return 0, wrong(at, field, string(text), "a whole number, "+want)
+		return 0, wrong(at, field, text, "a whole number, "+want)
 	}
 	n, err := strconv.ParseInt(string(text), 10, 64) // to the last digit
 	if err != nil {
 		n = int64(x)
 	}
 	if n < least || n > most {
-		return 0, wrong(at, field, string(text), want)
+		return 0, wrong(at, field, text, want)
 	}
 	return n, nil
 }
 
-// inWords is an error of package json without the names of Go's types.
-func inWords(err error) string {
-	var kind *json.UnmarshalTypeError
-	if errors.As(err, &kind) {
-		return fmt.Sprintf("%q is %s", kind.Field, article(kind.Value))
-	}
-	return strings.TrimPrefix(err.Error(), "json: ")
-}
-
-// article is a kind of JSON value with its article.
-func article(kind string) string {
-	if strings.HasPrefix(kind, "a") || strings.HasPrefix(kind, "o") {
-		return "an " + kind
-	}
-	return "a " + kind
-}
-
 func missing(at, field, want string) error {
-	return fmt.Errorf("search: %s.%s is missing; want %s", at, field, want)
+	return fmt.Errorf("%s is missing; want %s", arg.Path(at, field), want)
 }
 
-func wrong(at, field string, value any, want string) error {
-	return fmt.Errorf("search: %s.%s is %v; want %s", at, field, value, want)
+func wrong(at, field string, value json.RawMessage, want string) error {
+	return fmt.Errorf("%s is %s; want %s", arg.Path(at, field), arg.Shown(value), want)
 }

@@ -32,6 +32,18 @@ type Plan struct {
 	Planned      *planner.Plan // program and operations
 	// Timeline is the step as it is simulated, transfers included, with the bytes that devices hold.
 	Timeline schedule.Timeline
+	Links    schedule.Links // between its stages
+}
+
+// Run gives the plan the timeline of a step, and the times that follow from it.
+func (p *Plan) Run(line schedule.Timeline) {
+	p.Timeline, p.Step, p.Busy = line, 0, make([]time.Duration, len(p.Devices))
+	for _, e := range line.Events {
+		p.Step = max(p.Step, e.End)
+		if !e.Action.Kind.Transfer() && e.Action.Kind != schedule.Reduce {
+			p.Busy[e.Worker] += e.End - e.Start
+		}
+	}
 }
 
 // Outcome is what became of a schedule.
@@ -118,7 +130,7 @@ func bounded(profile Profile, machine Machine, wishes Wishes) error {
 		}
 		if step := micros * float64(most) / slowest; step > us(longest) {
 			return &arg.ConfigError{Of: "search", Field: "Measured", Value: time.Duration(min(micros, us(math.MaxInt64/2)) * 1000),
-				Problem: fmt.Sprintf("a chain that takes so long, %d times on a device of speed %g", most, slowest), Remedy: "want steps of less than a year"}
+				Problem: fmt.Sprintf("so long takes a micro-batch on a device of speed %g, and a step has up to %d", slowest, most), Remedy: "want steps of less than a year"}
 		}
 	}
 	return nil
@@ -263,13 +275,8 @@ func (p *space) plan(ctx context.Context, f found) (*Plan, error) {
 	}
 	out.Planned = plan
 	plan.Hold(line)
-	out.Timeline, out.Busy = line, make([]time.Duration, len(p.workers))
-	for _, e := range line.Events {
-		out.Step = max(out.Step, e.End)
-		if !e.Action.Kind.Transfer() && e.Action.Kind != schedule.Reduce {
-			out.Busy[e.Worker] += e.End - e.Start
-		}
-	}
+	out.Links = p.links(f.cut)
+	out.Run(line)
 	for w, d := range plan.Devices {
 		out.Peaks = append(out.Peaks, d.Peak)
 		if limit := p.workers[w].bytes; limit > 0 && d.Peak > limit {
@@ -338,6 +345,9 @@ func (w Wishes) spaces(profile Profile, machine Machine, s schedule.Schedule) (l
 			parts := machine.Parts(threads)
 			for _, r := range replicas {
 				most := parts / r
+				if most == 0 {
+					why = fmt.Sprintf("%d replicas are wanted, and the machine has %d devices with %d threads", r, parts, threads)
+				}
 				devices := []int{w.Devices}
 				if w.Devices == 0 {
 					devices = nil

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 
@@ -129,11 +128,8 @@ func Enough(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 	}
 	for n := had + 1; n <= min(8*had, profile.units()); n += max(1, n/32) {
 		wider := machine
-		wider.Devices = slices.Clone(machine.Devices)
 		for len(wider.Devices) < n {
-			more := machine.Devices[len(machine.Devices)-1]
-			more.Name = fmt.Sprint("more", len(wider.Devices))
-			wider.Devices = append(wider.Devices, more)
+			wider = wider.another()
 		}
 		if wider.check() != nil { // more threads than a machine may have
 			return 0, nil

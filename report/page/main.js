@@ -269,7 +269,7 @@ function memory() {
     const title = c.title;
     const chart = new Chart(box, new View(Math.max(0, lo - room), hi + room), { label: title + ": time over memory", height: 230, base: undefined, xBase: 1024,
       yText: duration, xTick: bytes, xText: b => `Within ${bytes(b)}` });
-    chart.set([{ name: "fastest plan", x, y, stepped: true, note: k => ` (${percent(c.best[k].us / c.once - 1)} more than without recomputation)` }], [],
+    chart.set([{ name: "fastest plan", x, y, stepped: true, until: hi + room, note: k => ` (${percent(c.best[k].us / c.once - 1)} more than without recomputation)` }], [],
       chosen.map(p => ({ x: p.bytes, y: p.us * 1000 })));
     const of = chosen.length ? `This plan: ${chosen.map(p => `${duration(p.us * 1000)} within ${bytes(p.bytes)}`).join("; ")}.` : "";
     return element("figure", {}, element("figcaption", { textContent: title }), box, element("p", { className: "note", textContent: of }));

@@ -1,0 +1,55 @@
+package search
+
+import (
+	"context"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// A unit that no device has room for is found, and what it needs.
+func TestTooLarge(t *testing.T) {
+	c := plainChain([]float64{10, 10, 10}, 1000)
+	c.Layers[1].WeightGradient = 50_000
+	p, m := Profile{[]Measured{{Rows: 4, Chain: c}}}, devices(2, 0)
+	w := Wishes{Batch: 16, Limit: 200_000, State: 2, Schedules: []string{"1f1b"}}
+	got, found := TooLarge(p, m, w)
+	if !found || got.Unit != 1 || got.Name != c.Layers[1].Name || got.Rows != 4 || got.Kept != 4*50_000 || got.State != 2*50_000 || got.Bytes <= got.Kept || got.Limit != 200_000 {
+		t.Errorf("%+v, %v", got, found)
+	}
+	w.Limit = got.Bytes
+	if got, found := TooLarge(p, m, w); found {
+		t.Errorf("within as many bytes: %+v", got)
+	}
+	w.Limit = 0
+	if got, found := TooLarge(p, m, w); found {
+		t.Errorf("without a limit: %+v", got)
+	}
+	m.Devices[0].Bytes, m.Devices[1].Bytes = 1000, 2000
+	if got, found := TooLarge(p, m, w); !found || got.Limit != 2000 {
+		t.Errorf("on small devices: %+v, %v", got, found)
+	}
+}
+
+// Where a unit is too large no number of devices has a plan.
+func TestMoreDevicesDoNotHelpAUnitThatIsTooLarge(t *testing.T) {
+	few(t, func(t *rapid.T) {
+		p := randomSpace(t, 6, 3, 4)
+		w := Wishes{Virtual: []int{p.virtual}, Schedules: []string{p.schedule.Name}, MicroBatches: []int{p.m}, State: p.wishes.State, Limit: rapid.Int64Range(1, 600).Draw(t, "within")}
+		of := Profile{[]Measured{{Chain: p.chain}}}
+		one, found := TooLarge(of, devices(1, 0), w)
+		if !found {
+			t.Skip("each has room")
+		}
+		for n := 1; n*p.virtual <= len(p.chain.Layers); n++ {
+			w.Devices = n
+			r, err := Search(context.Background(), of, devices(n, 0), w)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Best != nil {
+				t.Fatalf("%+v, and %d devices have a plan of %v bytes within %d", one, n, r.Best.Peaks, w.Limit)
+			}
+		}
+	})
+}
