@@ -103,6 +103,9 @@ type chainFile struct {
 
 const version = 1
 
+// mostWorkers is how many workers a timeline may have: a page draws them all.
+const mostWorkers = 1 << 16
+
 // WriteFile writes a run to a file, as a whole or not at all.
 func (r Run) WriteFile(path string) error {
 	text, err := json.Marshal(r)
@@ -175,6 +178,9 @@ func (r *Run) UnmarshalJSON(text []byte) error {
 		}
 		if err := t.Validate(); err != nil {
 			return err
+		}
+		if r.Plan != nil && t.Workers != len(r.Plan.Devices) || t.Workers > mostWorkers {
+			return fmt.Errorf("a timeline of %d workers; want one for each device of the plan, at most %d", t.Workers, mostWorkers)
 		}
 	}
 	return nil

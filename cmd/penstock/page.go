@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -105,6 +106,9 @@ func keepRun(dir, out string) error {
 
 // pageOf reads the page of a plan or a run.
 func pageOf(cmd *cobra.Command, from string) (page report.Page, err error) {
+	if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) {
+		return page, badUsage("%s: no such file or directory; want the directory of a run, or a file of penstock plan --out", from)
+	}
 	if isFile(from) {
 		page.Run, err = pageOfPlan(cmd, from)
 	} else {
@@ -136,7 +140,7 @@ func pageOfPlan(cmd *cobra.Command, path string) (report.Run, error) {
 	if err := json.Unmarshal(line.Page, &page); err != nil {
 		why := message(err)
 		if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) { // which names types of Go
-			why = fmt.Sprintf("%s is not to be a JSON %s", wrong.Field, wrong.Value)
+			why = strings.TrimPrefix(fmt.Sprintf("%s is not to be a JSON %s", wrong.Field, wrong.Value), " is ")
 		}
 		return report.Run{}, badUsage("%s: page: %s; want what penstock plan has written", path, why)
 	}

@@ -78,7 +78,7 @@ func (f *trainFlags) inPlan(err error) error {
 		more = "\n" + more
 	}
 	found := aFlag.FindAllStringSubmatch(text, -1)
-	if len(found) == 0 {
+	if len(found) == 0 || strings.HasPrefix(text, "--plan ") { // which speaks of the file
 		return err
 	}
 	if flag := found[0][1]; strings.HasPrefix(text, "--"+flag) && slices.Contains(f.ofFile.gave, flag) {
@@ -282,7 +282,7 @@ func readPlan(cmd *cobra.Command, path string) (line searchLine, fields map[stri
 		return line, nil, badUsage("--plan %w", err)
 	}
 	if line, fields, err = parsePlan(text); err != nil {
-		return line, nil, badUsage("--plan %s: %v; a file that penstock plan --model has written with --out is one", path, err)
+		return line, nil, badUsage("--plan %s: %v; penstock plan --model --out writes plans", path, err)
 	}
 	return line, fields, nil
 }

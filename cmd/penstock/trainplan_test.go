@@ -70,7 +70,7 @@ func TestTrainingByAPlan(t *testing.T) {
 		{[]string{"train", "--plan", file, "--data", "synthetic", "--batch", "32"}, "has 64"},
 		{[]string{"train", "--plan", file, "--data", "synthetic", "--memory-limit", "4MiB"}, "--memory-limit 4194304"},
 		{[]string{"train", "--plan", filepath.Join(t.TempDir(), "none"), "--data", "synthetic"}, "--plan "},
-		{[]string{"train", "--plan", write("junk", "{"), "--data", "synthetic"}, "line 1: the file ends within a value; want all of it; a file that penstock plan --model has written with --out is one"},
+		{[]string{"train", "--plan", write("junk", "{"), "--data", "synthetic"}, "line 1: the file ends within a value; want all of it; penstock plan --model --out writes plans"},
 		{[]string{"train", "--plan", write("chain", `{"balance":[1],"schedule":"gpipe","chunks":1}`), "--data", "synthetic"}, "made from a chain"},
 		{[]string{"train", "--plan", write("name", `{"balance":[1],"schedule":"g","chunks":1}`), "--data", "synthetic"}, `schedule is "g"; want one of gpipe, `},
 		{[]string{"train", "--plan", write("stages", `{"balance":[1,1,1],"schedule":"zb-v","virtual":2,"chunks":1,"model":"mlp","batch":3}`), "--data", "synthetic"}, "3 stages are not 2 on each device"},

@@ -39,7 +39,11 @@ func Object(at string, text []byte, fields ...string) (map[string]json.RawMessag
 		}
 		switch _, twice := out[name]; {
 		case !slices.Contains(fields, name):
-			return nil, fmt.Errorf("%s is not known; %s", Path(at, name), OneOf(name, fields))
+			want := OneOf(name, fields)
+			if len(fields) > 8 {
+				want = Meant(name, fields) + "want fields such as " + strings.Join(fields[:3], ", ")
+			}
+			return nil, fmt.Errorf("%s is not known; %s", Path(at, name), want)
 		case twice:
 			return nil, fmt.Errorf("%s is there twice; want it once", Path(at, name))
 		}
