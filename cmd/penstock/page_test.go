@@ -234,7 +234,7 @@ func TestReportRefuses(t *testing.T) {
 		{[]string{"report"}, exitUsage, "DIR"},
 		{[]string{"report", dir}, exitUsage, "--out is needed"},
 		{[]string{"report", dir, "--out", page}, exitUsage, "has neither run.json nor metrics.jsonl; want the directory of a run, which penstock train --out has written, or a file of penstock plan"},
-		{[]string{"report", filepath.Join(dir, "none"), "--out", page}, exitUsage, "has neither"},
+		{[]string{"report", filepath.Join(dir, "none"), "--out", page}, exitUsage, "none: no such file or directory; want the directory of a run"},
 		{[]string{"report", broken, "--out", page}, exitUsage, kept},
 		{[]string{"report", damaged, "--out", page}, exitUsage, "metrics.jsonl: line 2: "},
 		{[]string{"report", begun, "--out", page}, exitUsage, "has no step of a run yet"},

@@ -326,18 +326,18 @@ func TestPlanForUnequalDevices(t *testing.T) {
 func TestPlansWithWrongDevices(t *testing.T) {
 	for _, test := range []struct{ devices, want string }{
 		{`"devices":["cpu:0","cpu:1","cpu:2"]`, "2 stages are not 1 on each of 3 devices"},
-		{`"devices":["cpu:0","cpu:1"],"bytes":[1]`, "its bytes are not those of its devices"},
-		{`"devices":["cpu:0","cpu:1"],"bytes":[1,0]`, "its bytes are not those of its devices"},
-		{`"bytes":[1,1]`, "its bytes are not those of its devices"},
-		{`"devices":["cpu/0","cpu/1"],"bytes":[1,1]`, "its bytes are not those of its devices"},
-		{`"devices":["cpu:0","cpu:0"]`, "its devices are [cpu:0 cpu:0], of which each has to be there once"},
+		{`"devices":["cpu:0","cpu:1"],"bytes":[1]`, "bytes is [1]; want a number from 1 for each of devices"},
+		{`"devices":["cpu:0","cpu:1"],"bytes":[1,0]`, "bytes is [1,0]; want a number from 1 for each of devices"},
+		{`"bytes":[1,1]`, "bytes is [1,1]; want a number from 1 for each of devices"},
+		{`"devices":["cpu/0","cpu/1"],"bytes":[1,1]`, "bytes is [1,1]; want a number from 1 for each of devices"},
+		{`"devices":["cpu:0","cpu:0"]`, `devices is ["cpu:0","cpu:0"]; want each of them once`},
 	} {
 		file := textFile(t, "plan.json", fmt.Sprintf(`{"balance":[3,3],"schedule":"gpipe","chunks":4,"model":"mlp","batch":64,"optimizer":"sgd",%s}`, test.devices))
 		refuses(t, []string{"train", "--plan", file, "--data", "synthetic"}, exitUsage, test.want)
 	}
 	gone := torch.CUDA(torch.CUDADevices()).String()
 	text := fmt.Sprintf(`{"balance":[6],"schedule":"gpipe","chunks":4,"model":"mlp","batch":64,"optimizer":"sgd","devices":["%s"]}`, gone)
-	refuses(t, []string{"train", "--plan", textFile(t, "gpu.json", text), "--data", "synthetic"}, exitUsage, "--devices "+gone, "here cannot use "+gone)
+	refuses(t, []string{"train", "--plan", textFile(t, "gpu.json", text), "--data", "synthetic"}, exitUsage, `gpu.json: devices is ["`+gone+`"]: `, "here cannot use "+gone)
 	if _, err := os.Stat("out"); err == nil {
 		t.Error("something was written")
 	}
