@@ -11,7 +11,7 @@ var (
 	opLayerNorm     = declare("aten::layer_norm(Tensor input, int[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05) -> Tensor")
 	opGroupNorm     = declare("aten::group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05) -> Tensor")
 	opEmbedding     = declare("aten::embedding(Tensor weight, Tensor indices, int padding_idx=-1) -> Tensor")
-	opReLU          = declare("aten::relu(Tensor self) -> Tensor")
+	opReLU          = declare("penstock::relu(Tensor self) -> Tensor")
 	opReLU_         = declare("aten::relu_(Tensor(a!) self) -> Tensor(a!)")
 	opLeakyReLU     = declare("aten::leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor")
 	opLeakyReLU_    = declare("aten::leaky_relu_(Tensor(a!) self, Scalar negative_slope=0.01) -> Tensor(a!)")

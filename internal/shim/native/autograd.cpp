@@ -6,5 +6,8 @@
 #include "autograd/cut.cpp"
 #include "autograd/gelu.cpp"
 #include "autograd/linear.cpp"
+#include "autograd/path.cpp"
+#include "autograd/plain.cpp"
 #include "autograd/product.cpp"
+#include "autograd/relu.cpp"
 #include "autograd/split.cpp"

@@ -1,5 +1,6 @@
 // Gradients and backward.
 #include "backward.hpp"
+#include "path.hpp"
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
@@ -130,6 +131,12 @@ ps_error* backward(const ps_mode* mode, Run&& run) {
   return e;
 }
 
+// Runs the graph behind a node from its gradient.
+void run(torch::autograd::Edge root, at::Tensor grad, bool keep_graph) {
+  if (ps::is_path(root.function.get())) return ps::run_path(std::move(root), std::move(grad), keep_graph);
+  torch::autograd::Engine::get_default_engine().execute({root}, {grad}, keep_graph, /*create_graph=*/false, /*accumulate_grad=*/true);
+}
+
 }  // namespace
 
 ps_error* ps_backward(const ps_mode* mode, const ps_tensor* outputs, const ps_tensor* grads, int32_t n, int32_t keep_graph) {
@@ -139,6 +146,7 @@ ps_error* ps_backward(const ps_mode* mode, const ps_tensor* outputs, const ps_te
       out.push_back(ps::borrow(outputs[i]));
       grad.push_back(ps::borrow(grads[i]));
     }
+    if (n == 1 && grad[0].defined() && out[0].requires_grad()) return run(torch::autograd::impl::gradient_edge(out[0]), std::move(grad[0]), keep_graph != 0);
     torch::autograd::backward(out, grad, keep_graph != 0, /*create_graph=*/false);
   });
 }
@@ -162,11 +170,9 @@ ps_error* ps_backward_prepare(const ps_tensor* outputs, const ps_tensor* grads, 
 }
 
 ps_error* ps_backward_run(const ps_mode* mode, uint64_t prepared) {
-  torch::autograd::edge_list roots{torch::autograd::Edge(std::move(ps::lent(prepared)), 0)};
+  torch::autograd::Edge root(std::move(ps::lent(prepared)), 0);
   ps_backward_drop(prepared);
-  return backward(mode, [&] {
-    torch::autograd::Engine::get_default_engine().execute(roots, {at::empty({0})}, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
-  });
+  return backward(mode, [&] { run(std::move(root), at::empty({0}), /*keep_graph=*/false); });
 }
 
 void ps_backward_drop(uint64_t prepared) { delete &ps::lent(prepared); }

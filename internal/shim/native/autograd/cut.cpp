@@ -16,11 +16,6 @@ struct Gate final : Node {
   }
 };
 
-// The memory of value without its graph, as detach gives it, and as what is to be made of it: past the dispatcher, which takes longer than the rest.
-at::Tensor alias(const at::Tensor& value, bool changing) {
-  return at::Tensor(value.unsafeGetTensorImpl()->shallow_copy_and_detach(torch::autograd::impl::version_counter(value), changing));
-}
-
 at::Tensor gate(const at::Tensor& mailbox, const at::Tensor& value) {
   auto node = recorded<Gate>("GateBackward", {mailbox});
   if (node == nullptr) return value.detach();

@@ -7,10 +7,14 @@
 // Under autocast it gives what aten::linear gives: products of bfloat16, in backward too. aten::linear keeps the casted weight until backward; here it is casted
 // again, so that the micro-batches in flight do not hold a copy of the weights each.
 #include "node.hpp"
+#include "plain.hpp"
 #include "product.hpp"
 
 namespace ps {
 namespace {
+
+// All dimensions but the last as one.
+at::Tensor matrix(const at::Tensor& t) { return t.dim() == 2 ? t : t.reshape({-1, t.size(-1)}); }
 
 struct Linear final : Node {
   using Node::Node;
@@ -21,16 +25,19 @@ struct Linear final : Node {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!grads[0].defined()) return variable_list(3);
     const at::Tensor input = saved(0), weight = saved(1);
-    const at::Tensor grad = grads[0].reshape({-1, grads[0].size(-1)});
+    const at::Tensor grad = matrix(grads[0]);
     at::Tensor for_input, for_weight, for_bias;
-    if (task_should_compute_output(0)) for_input = linear_for_input(grad, weight.to(grad.scalar_type())).reshape(sizes);
+    if (task_should_compute_output(0)) {
+      for_input = linear_for_input(grad, weight.scalar_type() == grad.scalar_type() ? weight : weight.to(grad.scalar_type()));
+      if (sizes.size() != 2) for_input = for_input.reshape(sizes);
+    }
     if (task_should_compute_output(1)) {
-      const at::Tensor rows = input.reshape({-1, input.size(-1)});
+      const at::Tensor rows = matrix(input);
       if (!accumulates(weight)) for_weight = linear_for_weight(grad, rows, at::Tensor());
       else if (grad.scalar_type() == weight.scalar_type()) linear_for_weight(grad, rows, weight.grad());
       else weight.grad().add_(grad.t().mm(rows));
     }
-    if (task_should_compute_output(2)) for_bias = grad.sum(0);
+    if (task_should_compute_output(2)) for_bias = sum_of_rows(grad);
     return {for_input, for_weight, for_bias};
   }
 };

@@ -9,8 +9,10 @@
 //
 // oneDNN is found by name, as libtorch has it loaded: dnnl_sgemm is the same function in its versions 1 to 3.
 #include "product.hpp"
+#include "plain.hpp"
 #include "../runtime/gemm.hpp"
 
+#include <algorithm>
 #include <dlfcn.h>
 
 namespace ps {
@@ -29,24 +31,28 @@ Gemm onednn() {
   return gemm;
 }
 
-bool floats(const at::Tensor& t) {
-  return t.device().is_cpu() && t.layout() == at::kStrided && t.scalar_type() == at::kFloat && !t._is_zerotensor();
-}
-
 // Is oneDNN faster for this many multiply-adds? Below some 2^18 its call takes longer than OpenBLAS's small product.
 bool faster(int64_t m, int64_t n, int64_t k) {
   return m > 0 && n > 0 && k > 0 && m * n * k >= int64_t{1} << 18 && onednn() != nullptr;
 }
 
-void gemm(char op_a, char op_b, int64_t m, int64_t n, int64_t k, const at::Tensor& a, const at::Tensor& b, float beta, const at::Tensor& c) {
+// C [m, n] = op(A) op(B) + beta C by rows, of contiguous matrices, by oneDNN or as aten::addmm has the BLAS compute it.
+void gemm(bool by_onednn, char op_a, char op_b, int64_t m, int64_t n, int64_t k, const at::Tensor& a, const at::Tensor& b, float beta, const at::Tensor& c) {
   const int64_t lda = a.size(-1), ldb = b.size(-1);
   const float *of_a = a.data_ptr<float>(), *of_b = b.data_ptr<float>();
   float* to = c.data_ptr<float>();
+  if (!by_onednn) return blas_product(op_b, op_a, n, m, k, of_b, ldb, of_a, lda, beta, to, n);
   in_parts(m, n, k, [&](int64_t from_m, int64_t to_m, int64_t from_n, int64_t to_n) {
     const int status = onednn()(op_a, op_b, to_m - from_m, to_n - from_n, k, 1, of_a + from_m * (op_a == 'N' ? lda : 1), lda, of_b + from_n * (op_b == 'N' ? 1 : ldb), ldb, beta,
                                 to + from_m * n + from_n, n);
     TORCH_CHECK(status == 0, "oneDNN's product of ", m, " x ", k, " and ", k, " x ", n, " failed with status ", status);
   });
+}
+
+// Is it a product that aten::addmm would give to the BLAS with the operands as they lie? With vectors and other layouts it does otherwise, and has to be asked.
+// Where a product takes microseconds the dispatcher takes more.
+bool direct(int64_t m, int64_t n, int64_t k, const at::Tensor& a, const at::Tensor& b) {
+  return floats(a) && floats(b) && m > 1 && n > 1 && k > 1 && a.is_contiguous() && b.is_contiguous() && multiplies_for_libtorch();
 }
 
 }  // namespace
@@ -64,19 +70,25 @@ at::Tensor linear_output(const at::Tensor& x, const at::Tensor& weight, const at
   if (!floats(x) || !floats(weight) || x.dim() < 1 || weight.dim() != 2 || x.size(-1) != weight.size(1)) return aten();
   const int64_t out = weight.size(0), in = weight.size(1);
   if (bias.defined() && (!floats(bias) || bias.sizes() != at::IntArrayRef{out})) return aten();
-  if (in == 0 || !faster(x.numel() / in, out, in)) return aten();
-  auto sizes = x.sizes().vec();
+  if (in == 0) return aten();
+  const int64_t rows = x.numel() / in;
+  const bool quick = faster(rows, out, in);
+  // Of more dimensions aten::linear multiplies in other ways.
+  if (!quick && (!direct(rows, out, in, x, weight) || x.dim() < 2 || x.dim() > (bias.defined() ? 3 : 2))) return aten();
+  c10::DimVector sizes(x.sizes());
   sizes.back() = out;
-  const at::Tensor y = bias.defined() ? bias.expand(sizes).clone(at::MemoryFormat::Contiguous) : at::empty(sizes, x.options());
-  gemm('N', 'T', x.numel() / in, out, in, x.contiguous(), weight.contiguous(), bias.defined() ? 1 : 0, y);
+  const at::Tensor y = empty_floats(sizes);
+  if (bias.defined()) copy_to_rows(bias, y);
+  gemm(quick, 'N', 'T', rows, out, in, x.contiguous(), weight.contiguous(), bias.defined() ? 1 : 0, y);
   return y;
 }
 
 at::Tensor linear_for_input(const at::Tensor& dy, const at::Tensor& weight) {
   const int64_t rows = dy.size(0), out = weight.size(0), in = weight.size(1);
-  if (!floats(dy) || !floats(weight) || !faster(rows, in, out)) return dy.mm(weight);
-  const at::Tensor dx = at::empty({rows, in}, dy.options());
-  gemm('N', 'N', rows, in, out, dy.contiguous(), weight.contiguous(), 0, dx);
+  const bool quick = ps::quick(dy, weight, rows, in, out);
+  if (!quick && !direct(rows, in, out, dy, weight)) return dy.mm(weight);
+  const at::Tensor dx = empty_floats({rows, in});
+  gemm(quick, 'N', 'N', rows, in, out, dy.contiguous(), weight.contiguous(), 0, dx);
   return dx;
 }
 
@@ -84,10 +96,10 @@ at::Tensor linear_for_weight(const at::Tensor& dy, const at::Tensor& x, at::Tens
   const int64_t rows = dy.size(0), out = dy.size(1), in = x.size(1);
   const bool adds = sum.defined();
   // Between these, oneDNN is up to a fifth slower if the weight is large.
-  const bool slow = rows > 40 && rows < 128;
-  if (slow || !floats(dy) || !floats(x) || !faster(out, in, rows)) return adds ? sum.addmm_(dy.t(), x) : dy.t().mm(x);
-  if (!adds) sum = at::empty({out, in}, dy.options());
-  gemm('T', 'N', out, in, rows, dy.contiguous(), x.contiguous(), adds ? 1 : 0, sum);
+  const bool slow = rows > 40 && rows < 128, quick = !slow && ps::quick(dy, x, out, in, rows);
+  if (!quick && !direct(out, in, rows, dy, x)) return adds ? sum.addmm_(dy.t(), x) : dy.t().mm(x);
+  if (!adds) sum = empty_floats({out, in});
+  gemm(quick, 'T', 'N', out, in, rows, dy.contiguous(), x.contiguous(), adds ? 1 : 0, sum);
   sum.unsafeGetTensorImpl()->bump_version();
   return sum;
 }

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <dlfcn.h>
 #include <exception>
+#include <utility>
 
 namespace ps {
 namespace {
@@ -99,13 +100,35 @@ F behind(const char* name) {
   return f;
 }
 
+thread_local int64_t asked = 0;  // how often libtorch has asked this thread for a product of floats
+
 }  // namespace
+
+void blas_product(char op_a, char op_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+  static const auto whole = behind<Gemm<float>>("sgemm_");
+  const float alpha = 1;
+  gemm<float>(whole, &op_a, &op_b, m, n, k, &alpha, a, lda, b, ldb, &beta, c, ldc);
+}
+
+bool multiplies_for_libtorch() {
+  static const bool does = [] {
+    const int32_t account = std::exchange(current_account, 0);
+    const int64_t before = asked;
+    const at::Tensor a = at::ones({2, 2}, at::kFloat);
+    at::mm(a, a);
+    current_account = account;
+    return asked > before;
+  }();
+  return does;
+}
+
 }  // namespace ps
 
 // The products of a BLAS, in Fortran's convention, by the names under which libtorch looks for them in the executable before the BLAS. A libtorch that has its BLAS inside does not.
 extern "C" __attribute__((visibility("default"))) void sgemm_(const char* op_a, const char* op_b, const int* m, const int* n, const int* k, const float* alpha, const float* a, const int* lda,
                                                               const float* b, const int* ldb, const float* beta, float* c, const int* ldc) {
   static const auto whole = ps::behind<ps::Gemm<float>>("sgemm_");
+  ps::asked++;
   ps::gemm(whole, op_a, op_b, *m, *n, *k, alpha, a, *lda, b, *ldb, beta, c, *ldc);
 }
 
