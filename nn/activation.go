@@ -16,7 +16,7 @@ func NewReLU() *ReLU { return &ReLU{} }
 // Conv2d and BatchNorm do not. What the graph keeps is the same as with NewReLU.
 func NewReLUInPlace() *ReLU { return &ReLU{inPlace: true} }
 
-// Forward is aten::relu or aten::relu_.
+// Forward is penstock::relu, which is aten::relu, or aten::relu_.
 func (l *ReLU) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	if l.inPlace {
 		return c.ReLU_(x)

@@ -8,7 +8,6 @@
 #include "plain.hpp"
 #include "product.hpp"
 
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>

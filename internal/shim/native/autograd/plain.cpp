@@ -2,7 +2,6 @@
 
 #include <ATen/EmptyTensor.h>
 
-#include <algorithm>
 #include <cstring>
 
 namespace ps {
@@ -89,10 +88,6 @@ at::Tensor sum_of_rows(const at::Tensor& matrix) {
 }
 
 void add_to(const at::Tensor& sum, const at::Tensor& more) {
-  if (!few_floats(sum) || !few_floats(more)) {
-    sum.add_(more);
-    return;
-  }
   float* to = sum.data_ptr<float>();
   const float* from = more.data_ptr<float>();
   each(to, to, from, sum.numel(), [](Four a, Four b) { return a + b; });

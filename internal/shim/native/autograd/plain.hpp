@@ -19,7 +19,7 @@ void copy_to_rows(const at::Tensor& vector, const at::Tensor& rows);
 // aten::sum over the first dimension of a matrix.
 at::Tensor sum_of_rows(const at::Tensor& matrix);
 
-// sum += more, of the same sizes.
+// sum += more, both few floats, of the same sizes.
 void add_to(const at::Tensor& sum, const at::Tensor& more);
 
 // aten::relu, and its gradient by its result.

@@ -12,7 +12,6 @@
 #include "plain.hpp"
 #include "../runtime/gemm.hpp"
 
-#include <algorithm>
 #include <dlfcn.h>
 
 namespace ps {
