@@ -96,8 +96,9 @@ func TestBackwardAlongAPathIsTheEngines(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true, Threads: 1, Seed: 3})
 	draw := func(shape ...int64) *torch.Tensor { return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1) }
 	const width = 24
-	var leaves []*torch.Tensor
+	var leaves, inputs, outGrads []*torch.Tensor
 	for range 3 {
+		inputs, outGrads = append(inputs, draw(7, width)), append(outGrads, draw(7, width))
 		leaves = append(leaves, draw(width, width), draw(width), draw(width))
 	}
 	for _, shared := range []bool{false, true} {
@@ -111,12 +112,12 @@ func TestBackwardAlongAPathIsTheEngines(t *testing.T) {
 					mine[4] = mine[1]
 				}
 				for i := range 3 {
-					x := c.Detach(c.Call("aten::full", "", []int64{7, width}, 0.25*float64(i+1))[0].(*torch.Tensor)).SetRequiresGrad(true)
+					x := c.Clone(inputs[i]).SetRequiresGrad(true)
 					y := x
 					for k := 0; k < len(mine); k += 3 {
 						y = c.Mul(c.ReLU(c.Linear(y, mine[k], mine[k+1])), mine[k+2])
 					}
-					roots, grads := []*torch.Tensor{y}, []*torch.Tensor{c.Ones(torch.Float32, 7, width)}
+					roots, grads := []*torch.Tensor{y}, []*torch.Tensor{outGrads[i]}
 					for range others {
 						roots = append(roots, c.Mul(draw(1).SetRequiresGrad(true), draw(1)))
 						grads = append(grads, c.Ones(torch.Float32, 1))
