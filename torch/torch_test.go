@@ -226,7 +226,7 @@ func TestRefusedAllocationLeavesThePeak(t *testing.T) {
 	if err := torch.Try(func() { c.Empty(torch.Float32, 1<<50) }); !errors.Is(err, torch.ErrOutOfMemory) {
 		t.Errorf("got %v", err)
 	}
-	if after := d.Memory(); after != before {
+	if after := d.Memory(); after.Live != before.Live || after.Peak != before.Peak { // what was kept for reuse is given back
 		t.Errorf("%+v, before %+v", after, before)
 	}
 }
