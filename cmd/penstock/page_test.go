@@ -165,6 +165,30 @@ func TestReportOfAPlan(t *testing.T) {
 	}
 }
 
+// The step that a plan tells is that of its page, also where memory is short and the step that will run has
+// another program than was searched.
+func TestAPlanAndItsPageHaveOneStep(t *testing.T) {
+	for _, schedule := range []string{"1f1b", "zb-v"} {
+		file := filepath.Join(t.TempDir(), "plan.json")
+		line := planLine(t, "--model", "resnet20", "--set", "width=4", "--data", "synthetic", "--data-set", "size=16", "--batch", "8", "--chunks", "4", "--devices", "2",
+			"--schedule", schedule, "--memory-limit", "600KiB", "--repeats", "1", "--out", file)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var kept searchLine
+		if err := json.Unmarshal(text, &kept); err != nil {
+			t.Fatal(err)
+		}
+		if on := us(kept.Page.Planned.Makespan()); on != line.Step || line.LowerBound > line.Step {
+			t.Errorf("%s: a step of %v us, of %v on the page, and none below %v", schedule, line.Step, on, line.LowerBound)
+		}
+		if fact := kept.Page.Facts[0]; !strings.HasPrefix(fact.Value, micros(line.Step)+"; ") {
+			t.Errorf("%s: %+v, want %s", schedule, fact, micros(line.Step))
+		}
+	}
+}
+
 // A run keeps how it ended, also where it has recorded no step, and does not lose the step that an
 // earlier part has recorded. Layers that are frozen have the time of their forward.
 func TestRunsKeepHowTheyEnded(t *testing.T) {

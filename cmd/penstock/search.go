@@ -80,7 +80,8 @@ own.
 Peaks of a chain are those of penstock schedule compare; of the optimizer's state they
 have nothing. If no plan keeps the limits the exit code is 2, the least limits are told,
 and nothing is written. Where a model's parameters, their gradients and the optimizer's
-state do not fit, that is said before anything is measured.`,
+state do not fit, that is said at once, and the model is measured for the least limit
+if it is small.`,
 		Example: `  penstock plan --model resnet20 --data fashion-mnist --batch 64 --devices 2 --memory-limit 10MiB --out plan.json
   penstock plan --model resnet50 --batch 64 --devices 2 --memory-limit 300MiB
   penstock plan --model gpt2 --batch 64 --devices cuda:0,cuda:1 --out plan.json

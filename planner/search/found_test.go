@@ -224,3 +224,17 @@ func TestLaterBackwardsCount(t *testing.T) {
 		}
 	}
 }
+
+// A plan that is given another timeline has its step and its busy devices.
+func TestPlansHaveTheStepOfTheirTimeline(t *testing.T) {
+	p := search(t, Profile{[]Measured{{Chain: seeded(4, 8)}}}, devices(2, 0), Wishes{MicroBatches: []int{4}, Devices: 2, Schedules: []string{"1f1b"}}).Best
+	line := p.Timeline
+	line.Events = slices.Clone(line.Events)
+	was, busy := p.Step, slices.Clone(p.Busy)
+	for i := range line.Events {
+		line.Events[i].Start, line.Events[i].End = 2*line.Events[i].Start, 2*line.Events[i].End
+	}
+	if p.Run(line); p.Step != 2*was || p.Step != p.Timeline.Makespan() || p.Busy[0] != 2*busy[0] || p.Busy[1] != 2*busy[1] {
+		t.Errorf("a step of %v, busy for %v; of twice the times %v, %v", was, busy, p.Step, p.Busy)
+	}
+}
