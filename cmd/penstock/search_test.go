@@ -205,6 +205,11 @@ func TestPlansOfReplicasRefuse(t *testing.T) {
 	}
 }
 
+// Data that are not there are wrong input.
+func TestPlansOfMissingDataRefuse(t *testing.T) {
+	refuses(t, []string{"plan", "--model", "mlp", "--batch", "8", "--data", "fashion-mnist", "--data-dir", filepath.Join(t.TempDir(), "none")}, exitUsage, "name its directory with --data-dir")
+}
+
 // What is no chain is wrong input.
 func TestPlanRefusesWhatIsNoChain(t *testing.T) {
 	for path, want := range map[string]string{filepath.Join(t.TempDir(), "none.json"): "no such file", textFile(t, "x.json", "{"): "the file ends here", textFile(t, "y.json", `{"version":1}`): "input_bytes"} {

@@ -186,7 +186,7 @@ func (f *searchFlags) ofSamples(stderr io.Writer) (measuredModel, error) {
 	of.data.OnText = showText(stderr)
 	training, _, err := data.Open(of.dataName, of.dataDir, of.data)
 	if err != nil {
-		return measuredModel{}, ofData(err)
+		return measuredModel{}, wrongInput(ofData(err))
 	}
 	torch.TrimProcess() // reading took more than what was read
 	if n := training.Len(); f.batch > n {
