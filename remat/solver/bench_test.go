@@ -155,7 +155,7 @@ func BenchmarkTable(b *testing.B) {
 
 // BenchmarkSolve is all of Solve: to a plan within 0.1 % of the bound.
 func BenchmarkSolve(b *testing.B) {
-	for _, layers := range []int{50, 100, 200, 339} {
+	for _, layers := range []int{50, 100, 200, 339, 1000, 2000} {
 		for _, share := range []float64{0.3, 0.6} {
 			b.Run(fmt.Sprintf("%d/limit=%g", layers, share), func(b *testing.B) {
 				c := measured(layers, 1)

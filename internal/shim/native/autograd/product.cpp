@@ -1,7 +1,7 @@
 // Products by oneDNN's GEMM where it beats the BLAS that libtorch calls.
 //
 // A GEMM copies its operands into blocks that its kernel reads in order. OpenBLAS 0.3.21 does so on every call and for both operands: with the 32 rows of a micro-batch and
-// a 1024 x 1024 weight that is half of the time. oneDNN's copies less of a weight with few rows, and its kernels for AVX-512 are faster; docs/benchmarks.md has the
+// a 1024 x 1024 weight that is half of the time. oneDNN's copies less of a weight with few rows, and its kernels for AVX-512 are faster; docs/decisions.md has the
 // numbers. With AVX2 alone the two are equally fast, and the BLAS computes.
 //
 // A copy of each weight made once a step (oneDNN's blocked layout) would save another eighth of the products with 32 rows and nothing from 128 rows on, as the weight has to come

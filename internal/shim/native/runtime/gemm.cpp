@@ -2,7 +2,7 @@
 //
 // Debian's libtorch has two sets of threads: OpenMP's, which its operators and oneDNN use, and those of OpenBLAS. Each waits by spinning on the cores that the other needs next, so
 // that with two of both a product took as long as with one, or several times as long. So OpenBLAS has one thread, and a product that libtorch asks
-// for is cut into parts here, for OpenMP's. The sums of an element are in one part. docs/benchmarks.md has the numbers.
+// for is cut into parts here, for OpenMP's. The sums of an element are in one part. docs/decisions.md has the numbers.
 #include "gemm.hpp"
 
 #include <ATen/Parallel.h>
