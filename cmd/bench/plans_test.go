@@ -68,7 +68,8 @@ func TestBesidePlain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Ours) != 2 || r.Ours[0].How != "one stage, 2 threads" || r.Step.Median != 3600000 {
+	// The best plan may be the one stage.
+	if n := len(r.Ours); n < 1 || n > 2 || r.Ours[0].How != "one stage, 2 threads" || r.Step.Median != 3600000 {
 		t.Errorf("%+v", r)
 	}
 	for _, o := range r.Ours {
