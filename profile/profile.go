@@ -44,8 +44,7 @@ import (
 type Config struct {
 	// Device is where the layers run. Its account must be quiet meanwhile: bytes are read from it. Parameters that
 	// exist on other GPUs are copied there while their layer is measured.
-	// On a CUDA device it is the default stream that works, and what is given is there for it; nothing was
-	// ever measured on one.
+	// On a CUDA device it is the default stream that works, and what is given is there for it.
 	Device torch.Device
 	// Peer is the device that transfers are timed to. On CPU devices it makes no difference which.
 	Peer torch.Device
@@ -219,7 +218,7 @@ func (c *Config) describe(layers []nn.NamedLayer, sample []*torch.Tensor) string
 	for _, l := range layers {
 		words = append(words, l.Name)
 	}
-	return fmt.Sprint(words, c.Threads, c.Autocast, c.InputGrad, c.BytesOnly, fmt.Sprintf("%T", c.Loss))
+	return fmt.Sprint(words, c.Device.Kind, c.MicroBatches == 1, c.Threads, c.Autocast, c.InputGrad, c.BytesOnly, fmt.Sprintf("%T", c.Loss))
 }
 
 func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config, error) {

@@ -1,8 +1,10 @@
 package torch_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"penstock.example/internal/torchtest"
@@ -137,5 +139,31 @@ func TestBackwardAlongAPathIsTheEngines(t *testing.T) {
 				t.Errorf("shared %v, keep %v: other bits", shared, keep)
 			}
 		}
+	}
+}
+
+// A backward that lacks memory says in which node and operator, also where no operator of libtorch allocates.
+func TestSmallBackwardsNameWhatLacksMemory(t *testing.T) {
+	for name, of := range map[string]func(c *torch.Ctx, x, w *torch.Tensor) *torch.Tensor{
+		"LinearBackward": func(c *torch.Ctx, x, w *torch.Tensor) *torch.Tensor { return c.Linear(x, w, nil) },
+		"ReluBackward":   func(c *torch.Ctx, x, _ *torch.Tensor) *torch.Tensor { return c.ReLU(x) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			device := torch.CPU(3)
+			c := torchtest.New(t, torch.Options{Device: device, Grad: true, Threads: 1})
+			draw := func(shape ...int64) *torch.Tensor { return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1) }
+			x, w := draw(64, 64).SetRequiresGrad(true), draw(64, 64)
+			y := of(c, x, w)
+			g := c.OnesLike(y)
+			device.SetLimit(device.Memory().Live + 64)
+			defer device.SetLimit(0)
+			err := torch.Try(func() { c.Backward([]*torch.Tensor{y}, []*torch.Tensor{g}, false) })
+			device.SetLimit(0)
+			if e, ok := err.(*torch.Error); !ok || !errors.Is(e, torch.ErrOutOfMemory) || !strings.Contains(e.Op, name) || !strings.Contains(e.Op, "aten::empty") {
+				t.Errorf("%v", err)
+			}
+			c.Backward([]*torch.Tensor{of(c, x, w)}, []*torch.Tensor{g}, false)
+			x.SetGradOf(nil)
+		})
 	}
 }

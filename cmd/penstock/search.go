@@ -492,10 +492,11 @@ type searchLine struct {
 	LowerBound float64  `json:"lower_bound_us"` // no plan of those searched takes less
 	Peak       []int64  `json:"peak_bytes"`     // by device
 	Proved     bool     `json:"proved"`
-	Virtual    int      `json:"virtual,omitempty"`  // stages of each device, if more than 1
-	Replicas   int      `json:"replicas,omitempty"` // if more than 1
-	Threads    int      `json:"threads,omitempty"`  // of each device, if more than 1
-	Devices    []string `json:"devices,omitempty"`  // of a machine; those of this one that were named are those of the run
+	Virtual    int      `json:"virtual,omitempty"`   // stages of each device, if more than 1
+	Replicas   int      `json:"replicas,omitempty"`  // if more than 1
+	Threads    int      `json:"threads,omitempty"`   // of each device, if more than 1
+	Devices    []string `json:"devices,omitempty"`   // of a machine; those of this one that were named are those of the run
+	Elsewhere  bool     `json:"elsewhere,omitempty"` // the devices are those of a machine's file
 	// Of a model that was measured, for penstock train.
 	Model     string         `json:"model,omitempty"`
 	Settings  []string       `json:"set,omitempty"`
@@ -526,16 +527,18 @@ func (j *searchJob) line(r *search.Result) searchLine {
 		line.Model, line.Settings, line.Batch, line.Optimizer, line.Autocast = m.modelName, m.settings, m.batch, m.optimizer, m.autocast
 		line.TrainOnly = m.trainOnly
 		line.Rows, line.Input = p.Rows, describeData(m.dataFlags, m.samples)
-		if m.limit == 0 && m.bytes != nil && slices.Max(p.Limits) > 0 {
+		if m.bytes != nil && slices.Max(p.Limits) > 0 && slices.ContainsFunc(p.Limits, func(n int64) bool { return n != m.limit }) {
 			line.Bytes = p.Limits
+		} else {
+			line.Limit = m.limit
 		}
-		if line.Limit = m.limit; m.update.Momentum != usualMomentum(m.optimizer) {
+		if m.update.Momentum != usualMomentum(m.optimizer) {
 			line.Momentum = &m.update.Momentum
 		}
 	}
 	line.Virtual, line.Replicas, line.Threads = more(p.Virtual), more(p.Replicas), more(p.Threads)
 	if p.Devices[0] != "device 0" {
-		line.Devices = p.Devices
+		line.Devices, line.Elsewhere = p.Devices, j.elsewhere
 	}
 	return line
 }
@@ -548,9 +551,12 @@ func showSearch(w io.Writer, c remat.Chain, r *search.Result) error {
 	p := r.Best
 	t := newTable(w)
 	fmt.Fprintf(t, "step\t%s, ", micros(us(p.Step)))
-	if r.Proved {
+	switch {
+	case r.Proved:
 		fmt.Fprintf(t, "and no plan of those searched takes less\n")
-	} else {
+	case r.LowerBound == 0:
+		fmt.Fprintf(t, "and how much less another takes is not known\n")
+	default:
 		fmt.Fprintf(t, "and no plan of those searched takes less than %s (%s)\n", micros(us(r.LowerBound)), percent(float64(r.LowerBound-p.Step), float64(p.Step)))
 	}
 	fmt.Fprintf(t, "schedule\t%s, %s", p.Schedule, counted(p.MicroBatches, "micro-batch"))

@@ -131,8 +131,8 @@ func kindsOf(list []planDevice) (kinds []deviceKind) {
 	return kinds
 }
 
-// machineOf is devices as a search has them, of so many threads each, with the links between them. Without a
-// limit a GPU may hold what it has, and each of a kind no more than the one that has least.
+// machineOf is devices as a search has them, of so many threads each, with the links between them. A GPU may hold
+// no more than it has, and each of a kind no more than the one that has least.
 func machineOf(list []planDevice, limit int64, threads int, links ...search.Link) search.Machine {
 	m := search.Machine{Devices: make([]search.Device, len(list)), Links: links}
 	for _, k := range kindsOf(list) {
@@ -140,7 +140,7 @@ func machineOf(list []planDevice, limit int64, threads int, links ...search.Link
 		for _, i := range k.on {
 			bytes = min(bytes, list[i].Free)
 		}
-		if limit > 0 {
+		if limit > 0 && (bytes == 0 || limit < bytes) {
 			bytes = limit
 		}
 		for _, i := range k.on {

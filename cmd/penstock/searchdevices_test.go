@@ -50,7 +50,7 @@ func TestMachineOfDevices(t *testing.T) {
 			[]search.Device{{Name: "cuda:0", Bytes: 79, Threads: 2}, {Name: "cuda:1", Bytes: 40, Threads: 2}, {Name: "cuda:2", Bytes: 79, Threads: 2}}, "cuda:0 (H),cuda:1 (A),cuda:2 (H)"},
 		{"under a limit", []planDevice{gpu(0, "H", 80), gpu(1, "A", 40)}, 60,
 			[]deviceKind{{"cuda H", []int{0}}, {"cuda A", []int{1}}},
-			[]search.Device{{Name: "cuda:0", Bytes: 60, Threads: 2}, {Name: "cuda:1", Bytes: 60, Threads: 2}}, "cuda:0 (H),cuda:1 (A)"},
+			[]search.Device{{Name: "cuda:0", Bytes: 60, Threads: 2}, {Name: "cuda:1", Bytes: 40, Threads: 2}}, "cuda:0 (H),cuda:1 (A)"},
 	} {
 		if kinds := kindsOf(test.list); !reflect.DeepEqual(kinds, test.kinds) {
 			t.Errorf("%s: the kinds are %v, want %v", test.reason, kinds, test.kinds)
@@ -328,6 +328,7 @@ func TestPlansWithWrongDevices(t *testing.T) {
 		{`"devices":["cpu:0","cpu:1","cpu:2"]`, "2 stages are not 1 on each of 3 devices"},
 		{`"devices":["cpu:0","cpu:1"],"bytes":[1]`, "bytes is [1]; want a number from 1 for each of devices"},
 		{`"devices":["cpu:0","cpu:1"],"bytes":[1,0]`, "bytes is [1,0]; want a number from 1 for each of devices"},
+		{`"bytes":[]`, "bytes is []; want a number from 1 for each of devices"},
 		{`"bytes":[1,1]`, "bytes is [1,1]; want a number from 1 for each of devices"},
 		{`"devices":["cpu/0","cpu/1"],"bytes":[1,1]`, "bytes is [1,1]; want a number from 1 for each of devices"},
 		{`"devices":["cpu:0","cpu:0"]`, `devices is ["cpu:0","cpu:0"]; want each of them once`},

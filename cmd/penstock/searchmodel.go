@@ -67,7 +67,7 @@ type modelSearch struct {
 	units             []int            // layers of each unit of the chain
 	atWork            int              // devices on this machine, at most, while the model trains
 	on                []planDevice     // by name; nil is any CPU devices
-	bytes             map[string]int64 // of them, by name, without a limit; 0 is no bound
+	bytes             map[string]int64 // that they have, by name; 0 is no bound
 	// What a page shows of the plan whose step was planned last.
 	known  []report.Layer
 	chains []report.Chain
@@ -171,7 +171,7 @@ func (f *searchFlags) named(m *modelSearch, threads int) (machine search.Machine
 		links = append(links, between)
 	}
 	machine, m.bytes = machineOf(m.on, f.limit, threads, links...), map[string]int64{}
-	for _, d := range machine.Devices {
+	for _, d := range machineOf(m.on, 0, threads).Devices {
 		m.bytes[d.Name] = d.Bytes
 	}
 	return machine, nil
@@ -426,7 +426,12 @@ func (m *modelSearch) deviceOf(p *search.Plan, worker int) torch.Device {
 }
 
 // limitOf is how many bytes a device may hold; 0 is no bound.
-func (m *modelSearch) limitOf(name string) int64 { return cmp.Or(m.limit, m.bytes[name]) }
+func (m *modelSearch) limitOf(name string) int64 {
+	if bytes := m.bytes[name]; bytes > 0 && (m.limit == 0 || bytes < m.limit) {
+		return bytes
+	}
+	return m.limit
+}
 
 // open opens a pipe by a plan that was found. Its devices have the limit until it is closed.
 func (m *modelSearch) open(p *search.Plan) (o *openPlan, err error) {
@@ -526,6 +531,10 @@ func (j *searchJob) searchTold(ctx context.Context, show *planProgress) (*search
 	if j.model != nil && !j.elsewhere && (len(j.profile.Measured) > 1 || len(j.wishes.Schedules) != 1) && (err == nil && found.Best == nil || errors.As(err, &short)) {
 		// The step of the best may lack bytes that another has.
 		if one, err := light.fitting(ctx, show.line); err == nil && one.Best != nil {
+			show.line(fmt.Sprintf("planned with %s and the fewest rows alone, as nothing faster that was found fits", strings.Join(light.wishes.Schedules, ", ")))
+			j.machine, j.wishes.Limit, j.spared = light.machine, light.wishes.Limit, light.spared
+			one.LowerBound, one.Proved = 0, false // of what was left out nothing is known
+			one.Best.LowerBound, one.Best.Proved = 0, false
 			return one, nil
 		}
 	}

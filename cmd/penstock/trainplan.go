@@ -91,7 +91,8 @@ func (f *trainFlags) inPlan(err error) error {
 	}
 	var paths []string
 	for _, m := range found {
-		if path := f.ofFile.path(m[1]); slices.Contains(f.ofFile.gave, m[1]) && !slices.Contains(paths, path) {
+		path := f.ofFile.path(m[1])
+		if _, is := f.ofFile.fields[path]; is && slices.Contains(f.ofFile.gave, m[1]) && !slices.Contains(paths, path) {
 			paths = append(paths, path)
 		}
 	}
@@ -139,7 +140,9 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) (err error) {
 				}
 				err = badUsage("--plan %s: %s; %v", f.planned, f.ofFile.says(p.name), bad)
 			}
-			f.ofFile.gave = append(f.ofFile.gave, p.name)
+			if p.name != "checkpoint" { // which no file says
+				f.ofFile.gave = append(f.ofFile.gave, p.name)
+			}
 		case p.name == "set" && sameOptions(line.Model, f.settings, line.Settings): // said otherwise, or a default
 		case given != has && (f.planned != auto || !slices.Contains(keptByAuto, p.name)):
 			err = badUsage("--%s %s: the plan of --plan %s has %s; want --%[1]s left out, or another plan", p.name, given, f.planned, cmp.Or(has, "none"))
@@ -202,6 +205,9 @@ func (l searchLine) flags() []planFlag {
 
 // named are the devices of the plan, if they are those of this machine that --devices has named.
 func (l searchLine) named() (list []torch.Device) {
+	if l.Elsewhere {
+		return nil
+	}
 	for _, name := range l.Devices {
 		d, err := torch.ParseDevice(name)
 		if err != nil || d.String() != name {
@@ -298,7 +304,7 @@ func parsePlan(text []byte) (line searchLine, fields map[string]json.RawMessage,
 	const word, list, whole, number = "a text, in quotes", "a list of texts", "a whole number", "a number"
 	of := []field{{"balance", &line.Balance, "the number of layers of each stage, such as [3,3]"}, {"schedule", &line.Schedule, word}, {"chunks", &line.Chunks, whole},
 		{"step_us", &line.Step, number}, {"lower_bound_us", &line.LowerBound, number}, {"peak_bytes", &line.Peak, "a list of whole numbers"}, {"proved", &line.Proved, "true or false"},
-		{"virtual", &line.Virtual, whole}, {"replicas", &line.Replicas, whole}, {"threads", &line.Threads, whole}, {"devices", &line.Devices, list}, {"model", &line.Model, word},
+		{"virtual", &line.Virtual, whole}, {"replicas", &line.Replicas, whole}, {"threads", &line.Threads, whole}, {"devices", &line.Devices, list}, {"elsewhere", &line.Elsewhere, "true or false"}, {"model", &line.Model, word},
 		{"set", &line.Settings, list}, {"batch", &line.Batch, whole}, {"rows", &line.Rows, whole}, {"input", nil, ""}, {"memory_limit", &line.Limit, "a whole number of bytes"}, {"bytes", &line.Bytes, "a list of whole numbers"},
 		{"optimizer", &line.Optimizer, word}, {"momentum", &line.Momentum, number}, {"train_only", &line.TrainOnly, list}, {"autocast", &line.Autocast, "bfloat16 or float16, in quotes"}, {"page", nil, ""}}
 	fields = map[string]json.RawMessage{}
@@ -376,7 +382,7 @@ func (l searchLine) check(fields map[string]json.RawMessage) error {
 		return refuse("devices", ": %d stages are not %d on each of %d devices", len(l.Balance), virtual, len(l.Devices))
 	case distinct(l.named()) != len(l.named()):
 		return refuse("devices", "; want each of them once")
-	case l.Bytes != nil && (len(l.Bytes) != len(l.named()) || slices.Min(l.Bytes) < 1):
+	case l.Bytes != nil && (len(l.Bytes) == 0 || len(l.Bytes) != len(l.named()) || slices.Min(l.Bytes) < 1):
 		return refuse("bytes", "; want a number from 1 for each of devices")
 	case l.Batch%l.Chunks != 0:
 		return refuse("chunks", ": %d micro-batches do not divide a batch of %d rows; want a divisor", l.Chunks, l.Batch)

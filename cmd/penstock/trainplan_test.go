@@ -538,4 +538,8 @@ func TestEditedPlans(t *testing.T) {
 	}
 	must(t, "train", "--plan", file, "--data", "synthetic", "--steps", "1")
 	refuses(t, []string{"train", "--plan", file, "--data", "synthetic", "--steps", "1", "--accumulate", "0"}, exitUsage, "--accumulate 0: want at least 1")
+	limited := textFile(t, "limited.json", strings.Replace(plan, `"batch":16`, `"batch":16,"memory_limit":100000000`, 1))
+	if r := command(t, "train", "--plan", limited, "--data", "synthetic", "--steps", "1", "--accumulate", "2"); r.code != exitUsage || strings.Contains(r.stderr, "has these as") {
+		t.Errorf("several batches: %+v", r)
+	}
 }

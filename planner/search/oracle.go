@@ -343,8 +343,8 @@ func (p *space) choose(c cut, plans [][]workerPlan) (step int64, chosen []int, e
 	return step, chosen, nil
 }
 
-// fewer is how many plans of each worker are tried for the cut that was found.
-const fewer = 4
+// mostTries is how many plans of each worker are tried for the cut that was found.
+const mostTries = 4
 
 // polished is the problem of a cut with the bytes for each worker with which its step is shortest.
 //
@@ -362,7 +362,7 @@ func (p *space) polished(ctx context.Context, c cut) (planner.Problem, error) {
 			return problem, err
 		}
 		plans[w] = []workerPlan{one.workerPlan}
-		for last := one.workerPlan; len(plans[w]) < fewer && last.fewer > 0; {
+		for last := one.workerPlan; len(plans[w]) < mostTries && last.fewer > 0; {
 			var short *planner.MemoryError
 			if last, short, err = p.oracle.plan(ctx, w, c, c[1:], last.fewer); err != nil {
 				return problem, err

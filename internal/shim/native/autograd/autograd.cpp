@@ -27,6 +27,12 @@ struct Running {
 };
 thread_local Running running;
 
+}  // namespace
+
+void ps::runs(const char* op) { running.op = op; }
+
+namespace {
+
 std::unique_ptr<at::ObserverContext> observe(const at::RecordFunction& fn) {
   if (fn.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     strncpy(running.node, fn.name(), sizeof(running.node) - 1);
@@ -133,7 +139,7 @@ ps_error* backward(const ps_mode* mode, Run&& run) {
 
 // Runs the graph behind a node from its gradient.
 void run(torch::autograd::Edge root, at::Tensor grad, bool keep_graph) {
-  if (ps::is_path(root.function.get())) return ps::run_path(std::move(root), std::move(grad), keep_graph);
+  if (ps::is_path(root, grad)) return ps::run_path(std::move(root), std::move(grad), keep_graph);
   torch::autograd::Engine::get_default_engine().execute({root}, {grad}, keep_graph, /*create_graph=*/false, /*accumulate_grad=*/true);
 }
 

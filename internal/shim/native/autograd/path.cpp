@@ -32,7 +32,7 @@ bool on_cpu(const AnyNode& node) {
 }
 
 // Adds a gradient to that of a leaf, which is what AccumulateGrad does.
-void accumulate(AnyNode& leaf, at::Tensor&& grad) {
+void accumulate(AnyNode& leaf, at::Tensor grad) {
   const at::Tensor& variable = static_cast<AccumulateGrad&>(leaf).variable;
   if (accumulates(variable) && few_floats(variable.grad()) && few_floats(grad)) {
     add_to(variable.grad(), grad);
@@ -59,7 +59,10 @@ void fit(const torch::autograd::edge_list& edges, variable_list& grads, const An
 
 }  // namespace
 
-bool is_path(const AnyNode* node) {
+bool is_path(const torch::autograd::Edge& from, const at::Tensor& grad) {
+  const AnyNode* node = from.function.get();
+  const auto& expected = node->input_metadata(from.input_nr);
+  if (!expected.is_same_shape(grad) || expected.dtype() != grad.dtype() || expected.device() != grad.device()) return false;  // the engine says what is wrong
   std::vector<const AnyNode*> leaves;
   leaves.reserve(64);
   while (node != nullptr) {
@@ -68,7 +71,7 @@ bool is_path(const AnyNode* node) {
     for (const auto& edge : node->next_edges()) {
       const AnyNode* to = edge.function.get();
       if (to == nullptr) continue;
-      if (is_leaf(*to)) leaves.push_back(to);
+      if (is_leaf(*to) && on_cpu(*to)) leaves.push_back(to);
       else if (next != nullptr) return false;
       else next = to;
     }
@@ -82,7 +85,6 @@ void run_path(torch::autograd::Edge to, at::Tensor grad, bool keep_graph) {
   c10::AutoGradMode off(false);
   variable_list given;
   given.push_back(std::move(grad));
-  fit({to}, given, *to.function);
   while (to.is_valid()) {
     const std::shared_ptr<AnyNode> node = std::move(to.function);
     variable_list results;

@@ -1,4 +1,5 @@
 #include "plain.hpp"
+#include "backward.hpp"
 
 #include <ATen/EmptyTensor.h>
 
@@ -67,7 +68,10 @@ bool floats(const at::Tensor& t) {
 
 bool few_floats(const at::Tensor& t) { return t.numel() < grain && floats(t) && t.is_contiguous(); }
 
-at::Tensor empty_floats(at::IntArrayRef sizes) { return at::Tensor(at::detail::empty_cpu(sizes, at::kFloat)); }
+at::Tensor empty_floats(at::IntArrayRef sizes) {
+  runs("aten::empty");
+  return at::Tensor(at::detail::empty_cpu(sizes, at::kFloat));
+}
 
 void copy_to_rows(const at::Tensor& vector, const at::Tensor& rows) {
   if (!few_floats(rows) || !vector.is_contiguous()) {
