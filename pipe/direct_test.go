@@ -154,9 +154,9 @@ func TestDirectWaysEndWithTheGroup(t *testing.T) {
 	}
 }
 
-// Two processes, each with a device of its own, give the bits of one, with every schedule: on two GPUs
-// by NCCL, elsewhere over Gloo.
-func TestTwoProcessesWithEverySchedule(t *testing.T) {
+// startTwo starts two processes with a device each, until the test's end.
+func startTwo(t *testing.T) *crew {
+	t.Helper()
 	if !torch.HasGloo() {
 		t.Skip("this build has no Gloo")
 	}
@@ -165,11 +165,18 @@ func TestTwoProcessesWithEverySchedule(t *testing.T) {
 	}
 	torchtest.Check(t)
 	c := start(t, 2)
-	defer func() {
+	t.Cleanup(func() {
 		if err := c.end(); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+	return c
+}
+
+// Two processes, each with a device of its own, give the bits of one, with every schedule: on two GPUs
+// by NCCL, elsewhere over Gloo.
+func TestTwoProcessesWithEverySchedule(t *testing.T) {
+	c := startTwo(t)
 	for _, s := range schedule.Schedules() {
 		d := drawn{Kinds: []int{1, 4, 18, 19, 20}, Rows: 8, Short: 5, Chunks: 4, Seed: 7, Checkpoint: pipe.ExceptLast}
 		d.Order = order{Name: s.Name, Devices: []int{0, 1, 0, 1}}
@@ -201,19 +208,7 @@ func TestTwoProcessesWithEverySchedule(t *testing.T) {
 // Two processes, each a replica on a device of its own, sum to the bits of two on one device: on two
 // GPUs by NCCL, and on one over Gloo.
 func TestTwoProcessesSumGradients(t *testing.T) {
-	if !torch.HasGloo() {
-		t.Skip("this build has no Gloo")
-	}
-	if torchtest.Device(0) == torchtest.Device(1) {
-		t.Skip("this needs two devices in PENSTOCK_TEST_DEVICES")
-	}
-	torchtest.Check(t)
-	c := start(t, 2)
-	defer func() {
-		if err := c.end(); err != nil {
-			t.Error(err)
-		}
-	}()
+	c := startTwo(t)
 	d := drawn{Kinds: []int{1, 4, 18, 19, 20}, Rows: 8, Short: 5, Chunks: 2, Seed: 7, Checkpoint: pipe.ExceptLast}
 	n := len(d.problem().model().Layers())
 	d.Order = order{Name: "gpipe", Balance: []int{n / 2, n - n/2}, Devices: []int{0, 0}}

@@ -206,8 +206,7 @@ func TestStreamsOfSums(t *testing.T) {
 			r.own, r.sums = r.stream(), r.stream()
 			model := summed.model()
 			defer nn.Free(model)
-			d := torch.CPU(10 + g.Rank())
-			p, err := pipe.Open(model, pipe.Config{Balance: []int{2, 2}, Devices: []torch.Device{d, d}, Chunks: 2, Seed: 5, Group: g, Replicas: 2})
+			p, err := openReplica(model, g)
 			if err != nil {
 				return struct{}{}, err
 			}
@@ -263,6 +262,12 @@ func TestStreamsOfSums(t *testing.T) {
 	}
 }
 
+// openReplica opens a replica's pipe of two stages, on a device of its own.
+func openReplica(model *nn.Sequential, g *group.Group) (*pipe.Pipe, error) {
+	d := torch.CPU(10 + g.Rank())
+	return pipe.Open(model, pipe.Config{Balance: []int{2, 2}, Devices: []torch.Device{d, d}, Chunks: 2, Seed: 5, Group: g, Replicas: 2})
+}
+
 // A sum between GPUs that fails in the middle ends on all replicas, with where it was; no part of a sum
 // is left, and nothing in memory.
 func TestSumsBetweenGPUsFail(t *testing.T) {
@@ -292,8 +297,7 @@ func TestSumsBetweenGPUsFail(t *testing.T) {
 			_, errs := each(2, func(g *group.Group) (struct{}, error) {
 				model := summed.model()
 				defer nn.Free(model)
-				d := torch.CPU(10 + g.Rank())
-				p, err := pipe.Open(model, pipe.Config{Balance: []int{2, 2}, Devices: []torch.Device{d, d}, Chunks: 2, Seed: 5, Group: g, Replicas: 2})
+				p, err := openReplica(model, g)
 				if err != nil {
 					return struct{}{}, err
 				}
@@ -308,6 +312,7 @@ func TestSumsBetweenGPUsFail(t *testing.T) {
 				}
 				graph := program.Graph()
 				last, _ := graph.IndexOf(schedule.Action{Kind: schedule.Reduce})
+				d := p.Devices()[0]
 				defer d.SetLimit(0)
 				p.Hold(func(_, id int) {
 					if id == last && g.Rank() == 1 && row.lack {
