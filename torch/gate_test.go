@@ -184,3 +184,42 @@ func TestPlainLinear(t *testing.T) {
 		}
 	}
 }
+
+// What has come from another device is no view of a tensor, so that a sum of gradients takes the memory
+// that it takes where the gradient was made here: libtorch 2 adds to a gradient that nobody else has.
+func TestSumsOfCopiedGradients(t *testing.T) {
+	d := torch.CPU(2)
+	c := torchtest.New(t, torch.Options{Device: d, Grad: true, Seed: 4})
+	peak := func(gradient func(from *torch.Tensor) *torch.Tensor) int64 {
+		var x, from *torch.Tensor
+		c.NoGrad(func() { x, from = c.Randn(10, 10), c.Randn(10, 10) })
+		box := c.Mailbox()
+		x = c.Gate(box, x)
+		y := c.Sum(x)
+		g := []*torch.Tensor{gradient(from), c.OnesLike(y)}
+		from.Free()
+		p := c.PrepareBackward([]*torch.Tensor{x, y}, g)
+		torch.FreeAll(append(g, x, y))
+		d.ResetPeak()
+		before := d.Memory().Live
+		p.Run()
+		box.SetGradOf(nil)
+		return d.Memory().Peak - before
+	}
+	want := peak(func(from *torch.Tensor) (g *torch.Tensor) {
+		c.NoGrad(func() { g = c.Tanh(from) })
+		return g
+	})
+	for name, gradient := range map[string]func(*torch.Tensor) *torch.Tensor{
+		"a copy": c.CopyHere,
+		"memory for a copy": func(from *torch.Tensor) *torch.Tensor {
+			g := c.MemoryLike(from)
+			c.CopyOn(c.Stream(), g, from)
+			return g
+		},
+	} {
+		if got := peak(gradient); got != want {
+			t.Errorf("%s: the backward takes %d bytes, with a gradient that was made here %d", name, got, want)
+		}
+	}
+}

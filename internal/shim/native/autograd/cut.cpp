@@ -51,15 +51,18 @@ at::Tensor core(const at::Tensor& self) {
   return core;
 }
 
-// A copy that is expanded where self is.
+// A copied core, expanded as self is. What is not expanded is no view, of which autograd would think that somebody else has its memory: it adds to a
+// gradient in place only where nobody has.
+at::Tensor expanded(at::Tensor copy, const at::Tensor& self) { return copy.sizes() == self.sizes() ? std::move(copy) : copy.expand(self.sizes()); }
+
 at::Tensor transfer(const at::Tensor& self, c10::Device device) {
-  return at::_to_copy(core(self), at::TensorOptions().device(device)).expand(self.sizes());
+  return expanded(at::_to_copy(core(self), at::TensorOptions().device(device)), self);
 }
 
 // The memory of such a copy, and the copy into it: where the memory belongs to one stream and another one copies, they are two calls.
 at::Tensor transfer_memory(const at::Tensor& self, c10::Device device) {
   const at::Tensor from = core(self);
-  return at::empty_like(from, from.options().device(device), at::MemoryFormat::Preserve).expand(self.sizes());
+  return expanded(at::empty_like(from, from.options().device(device), at::MemoryFormat::Preserve), self);
 }
 void transfer_into(at::Tensor into, const at::Tensor& self) { core(into).copy_(core(self)); }
 
