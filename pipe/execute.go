@@ -28,7 +28,8 @@ type task interface {
 	undo(worker int)
 	// do performs an action on a worker. It may panic.
 	do(c *torch.Ctx, a schedule.Action) error
-	// expect begins to receive what will be sent. expects says whether there is memory for it.
+	// expect says what will be sent, so that it can arrive while its receiver computes. expects says
+	// whether there is memory for that.
 	expect(c *torch.Ctx, send schedule.Action) error
 	expects() bool
 	// settle ends a send to another process that was received before the next action of its worker
@@ -173,6 +174,15 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 	clock := newClock(c, time.Since(x.begin))
 	defer clock.free()
 	x.task.begin(worker)
+	if x.task.expects() {
+		for _, send := range x.graph.expected[worker] {
+			current = send.Matching()
+			if err := x.task.expect(c, send); err != nil {
+				x.fail(&Error{Stage: current.Stage, MicroBatch: current.MicroBatch, Direction: current.Kind, Err: err})
+				break
+			}
+		}
+	}
 	for id := x.graph.First[worker]; id < x.graph.First[worker+1]; id++ {
 		current = x.graph.Actions[id]
 		if x.hold != nil {
@@ -189,15 +199,6 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 				x.wait(receive)
 			} else if err := x.task.settle(send); err != nil {
 				x.fail(&Error{Stage: send.Stage, MicroBatch: send.MicroBatch, Direction: send.Kind, Err: err})
-			}
-		}
-		for _, send := range x.graph.expected[id] {
-			if !x.task.expects() {
-				break
-			}
-			if err := x.task.expect(c, send); err != nil {
-				receive := send.Matching()
-				x.fail(&Error{Stage: receive.Stage, MicroBatch: receive.MicroBatch, Direction: receive.Kind, Err: err})
 			}
 		}
 		if err := x.ctx.Err(); err != nil {

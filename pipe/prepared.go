@@ -47,11 +47,8 @@ type program struct {
 	// settled has the sends that have been received when an action begins, by the action's id, where
 	// they may have waited until then. Where the action receives from another process, nothing else
 	// makes its worker wait for them.
-	settled [][]schedule.Action
-	// expected has the sends that a worker begins to receive before an action, by the action's id:
-	// the first on each link, and the next when one was received. Thus a value can arrive while its
-	// receiver computes.
-	expected [][]schedule.Action
+	settled  [][]schedule.Action
+	expected [][]schedule.Action // by worker: what it receives, in its order
 }
 
 // find returns the plan of a key, which it makes if there is none.
@@ -108,25 +105,14 @@ func newProgram(p *schedule.Program) *program {
 			g.settled[at] = append(g.settled[at], send)
 		}
 	}
-	g.expected = make([][]schedule.Action, len(g.Actions))
 	for w := range p.Workers {
-		type link struct {
-			kind     schedule.Kind
-			from, to int
-		}
-		next := map[link]int{} // the action before which the next receive on a link is begun
-		for id := g.First[w]; id < g.First[w+1]; id++ {
-			a := g.Actions[id]
-			if !a.Kind.Receive() {
-				continue
+		var sends []schedule.Action
+		for _, a := range g.Actions[g.First[w]:g.First[w+1]] {
+			if a.Kind.Receive() {
+				sends = append(sends, a.Matching())
 			}
-			l := link{a.Kind, a.Peer, a.Stage}
-			at, before := next[l]
-			if !before {
-				at = g.First[w]
-			}
-			g.expected[at], next[l] = append(g.expected[at], a.Matching()), id+1
 		}
+		g.expected = append(g.expected, sends)
 	}
 	g.awaited = make([]bool, len(g.Actions))
 	for _, sends := range g.settled {

@@ -86,9 +86,9 @@ type Link interface {
 	// Send hands a parcel to the link, which owns it from then on, also when it fails. c is that of
 	// the sender's worker.
 	Send(c *torch.Ctx, send schedule.Action, p Parcel) error
-	// Expect says that the next Receive of the send's link will be that of this send, and that there
-	// is memory for the parcel from now on, so that it can arrive before it is wanted. c is that of
-	// the receiver's worker.
+	// Expect says that the parcel of this send will be received, after those that were expected before
+	// on the send's link, and that there is memory for it from now on, so that it can arrive before it
+	// is wanted. c is that of the receiver's worker.
 	Expect(c *torch.Ctx, send schedule.Action) error
 	// Receive returns the parcel of a send, which belongs to the caller. It waits until the parcel
 	// has arrived. c is that of the receiver's worker.

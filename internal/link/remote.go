@@ -99,8 +99,8 @@ func (l *Remote) recall(send schedule.Action, text []byte) (same bool) {
 // Open makes the link of a run in which so many values may wait on each link between neighbours
 // (schedule.Program.Capacity).
 func (l *Remote) Open(capacity int) Link {
-	return &remoteRun{Remote: l, capacity: capacity, waiting: map[edge][]*sending{},
-		expected: map[schedule.Action]*arriving{}}
+	return &remoteRun{Remote: l, capacity: capacity, waiting: map[edge][]*sending{}, wanted: map[edge][]schedule.Action{},
+		begun: map[edge]begun{}, expected: map[schedule.Action]*arriving{}}
 }
 
 // remoteRun is the link of a run.
@@ -110,8 +110,22 @@ type remoteRun struct {
 
 	mu       sync.Mutex // of the fields, not of the values: an edge has one sender and one receiver
 	waiting  map[edge][]*sending
-	expected map[schedule.Action]*arriving // by send
+	wanted   map[edge][]schedule.Action // sends whose parcels are expected and not begun to receive
+	begun    map[edge]begun
+	expected map[schedule.Action]*arriving // by send, of those that are begun
 }
+
+// begun is what is being received on an edge.
+type begun struct {
+	parcels int
+	bytes   int64
+}
+
+// aheadBytes is what an edge may receive ahead, if that is more than two parcels. A sender hears that
+// there is room for a parcel a latency after the receive is begun, and what it sends takes another. A
+// link is busy meanwhile if there is room for what it carries in both: 1 MiB is a millisecond of
+// 8 Gbit/s, and 80 of 100 Mbit/s.
+const aheadBytes = 1 << 20
 
 // edge is a link in one direction.
 type edge struct {
@@ -265,10 +279,7 @@ func (l *remoteRun) reap(e edge) error {
 	l.mu.Lock()
 	list := l.waiting[e]
 	l.mu.Unlock()
-	if neighbours := e.to == e.from+1 || e.to == e.from-1; l.capacity <= 0 || !neighbours {
-		return nil
-	}
-	for len(list) >= l.capacity {
+	for l.full(e, len(list)) {
 		if err := list[0].wait(); err != nil {
 			return err
 		}
@@ -354,23 +365,88 @@ func (l *remoteRun) post(send schedule.Action, s *sending, t *torch.Tensor, part
 	return err
 }
 
-// Expect begins to receive a parcel: the tensors of the remembered layout, or the head.
+// Expect begins to receive a parcel, the tensors of the remembered layout or the head, once there is
+// room for it beside those that are expected before it on its edge.
 func (l *remoteRun) Expect(c *torch.Ctx, send schedule.Action) error {
-	a, err := l.expect(c, send)
-	if err == nil {
-		l.mu.Lock()
-		l.expected[send] = a
-		l.mu.Unlock()
-	}
-	return err
+	e := edgeOf(send)
+	l.mu.Lock()
+	l.wanted[e] = append(l.wanted[e], send)
+	l.mu.Unlock()
+	return l.advance(c, e)
 }
 
-// Receive receives a parcel on the device of c.
-func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (p Parcel, err error) {
+// advance begins to receive what is expected on an edge, as far as there is room.
+func (l *remoteRun) advance(c *torch.Ctx, e edge) error {
+	for {
+		l.mu.Lock()
+		wanted, b := l.wanted[e], l.begun[e]
+		l.mu.Unlock()
+		if len(wanted) == 0 || l.full(e, b.parcels) {
+			return nil
+		}
+		bytes, err := l.size(wanted[0])
+		if err != nil || b.parcels >= 2 && b.bytes+bytes > aheadBytes {
+			return err
+		}
+		a, err := l.expect(c, wanted[0])
+		if err != nil {
+			return err
+		}
+		a.bytes = bytes
+		l.mu.Lock()
+		l.wanted[e], l.begun[e], l.expected[wanted[0]] = wanted[1:], begun{b.parcels + 1, b.bytes + bytes}, a
+		l.mu.Unlock()
+	}
+}
+
+// full says of an edge that as many values are on it as may wait.
+func (l *remoteRun) full(e edge, values int) bool {
+	neighbours := e.to == e.from+1 || e.to == e.from-1
+	return neighbours && l.capacity > 0 && values >= l.capacity
+}
+
+// size is the bytes of a send's last parcel, 0 if there was none.
+func (l *remoteRun) size(send schedule.Action) (int64, error) {
+	l.Remote.mu.Lock()
+	text, known := l.known[send]
+	l.Remote.mu.Unlock()
+	if !known {
+		return 0, nil
+	}
+	shape, err := parseLayout(text)
+	return int64(shape.bytes()), err
+}
+
+// Receive receives a parcel on the device of c, and begins to receive what its room is for then.
+func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (Parcel, error) {
+	e := edgeOf(send)
 	l.mu.Lock()
 	a := l.expected[send]
 	delete(l.expected, send)
+	if a == nil {
+		l.wanted[e] = slices.DeleteFunc(l.wanted[e], func(s schedule.Action) bool { return s == send })
+	} else {
+		b := l.begun[e]
+		l.begun[e] = begun{b.parcels - 1, b.bytes - a.bytes}
+	}
 	l.mu.Unlock()
+	p, err := l.receive(c, send, a)
+	if err != nil {
+		return p, err
+	}
+	advanced := false
+	defer func() {
+		if !advanced { // or there was no memory
+			p.Free()
+		}
+	}()
+	err = l.advance(c, e)
+	advanced = err == nil
+	return p, err
+}
+
+// receive receives a parcel that was begun to receive, or begins with it.
+func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, a *arriving) (p Parcel, err error) {
 	if a == nil {
 		if a, err = l.expect(c, send); err != nil {
 			return p, err
@@ -417,6 +493,7 @@ type arriving struct {
 	head    *arrivingBytes // nil if there is none so far
 	known   bool           // the layout is that of the parcel before, or that which came with this one
 	marked  int            // the tensor that has a mark until it arrives, or -1
+	bytes   int64          // for which there was room
 	layout  layout
 	tensors []*torch.Tensor // the cores that move
 	works   []Work
@@ -433,18 +510,21 @@ func (l *remoteRun) expect(c *torch.Ctx, send schedule.Action) (a *arriving, err
 	l.Remote.mu.Lock()
 	text, known := l.known[send]
 	l.Remote.mu.Unlock()
+	begun := false
 	a = &arriving{known: known, marked: -1}
+	defer func() {
+		if !begun { // or there was no memory
+			a.drop()
+		}
+	}()
 	if known {
 		err = l.tensors(c, send, text, false, a)
 	}
 	if err == nil && a.marked < 0 {
 		a.head, err = l.small(headBytes, send, headTag)
 	}
-	if err != nil {
-		a.drop()
-		return nil, err
-	}
-	return a, nil
+	begun = err == nil
+	return a, err
 }
 
 // expectNew receives a layout of so many bytes and begins to receive what has it.
