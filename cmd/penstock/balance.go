@@ -189,9 +189,16 @@ func (p *layerProgress) layer(done, layers int) {
 	fmt.Fprintf(p.w, "measured %d of %d layers%s\n", done, layers, p.what)
 }
 
+// line writes a line that stays.
+func (p *layerProgress) line(text string) {
+	p.end()
+	fmt.Fprintln(p.w, text)
+}
+
 // end clears the line.
 func (p *layerProgress) end() {
 	if p.shown {
+		p.shown = false
 		fmt.Fprint(p.w, "\r\x1b[K")
 	}
 }

@@ -49,14 +49,16 @@ limit. A bound says how much faster any plan of those that are searched could be
 it is the step, that is proved to be the best.
 
 With --model the model is measured on this machine, for up to 16 micro-batches, and on
-all its cores: one device with all threads, or several with a part of them. --devices
-names devices of this machine instead, CPU devices or GPUs: one of each kind is
-measured, copies between GPUs are timed, and without --memory-limit a GPU may hold what
-it has free; the run then has these devices, in the plan's order. The plan is for
-samples of --data, and training on samples of another shape is refused; without --data
-it is for those that the model usually reads. With --train-only layers that are frozen
-hold nothing for a backward, and have no state. The step of the best plan is then
-planned as penstock train --plan does it, so that its peaks are known to the byte.
+all its cores: one device with all threads, or several with a part of them. The fewest
+rows come first. Micro-batches of so many rows that one layer of them alone takes more
+than any device may hold are not measured, and that is said. --devices names devices of
+this machine instead, CPU devices or GPUs: one of each kind is measured, copies between
+GPUs are timed, and without --memory-limit a GPU may hold what it has free; the run then
+has these devices, in the plan's order. The plan is for samples of --data, and training
+on samples of another shape is refused; without --data it is for those that the model
+usually reads. With --train-only layers that are frozen hold nothing for a backward, and
+have no state. The step of the best plan is then planned as penstock train --plan does
+it, so that its peaks are known to the byte.
 Without a limit nothing is recomputed. With --out the plan is for penstock train --plan.
 
 Otherwise only a chain is known (penstock profile).

@@ -227,7 +227,7 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 			return job, badUsage("no plan keeps the limits: %s; %s", why, remedy)
 		}
 		fmt.Fprintf(stderr, "no plan keeps the limits: %s; measuring the model for the least limit that will do\n", why)
-		sizes, threads, m.repeats = sizes[len(sizes)-1:], threads[len(threads)-1:], 1 // of the fewest bytes
+		sizes, threads, m.repeats = sizes[:1], threads[len(threads)-1:], 1 // of the fewest bytes
 		small = true
 	}
 	job.title, job.model, job.machine, job.elsewhere = m.name, m, machine, f.machine != ""
@@ -238,12 +238,27 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 	var timing profile.Timing
 	kinds := m.kinds()
 	took := make([]float64, len(kinds))
-	for _, chunks := range sizes {
-		for _, n := range threads {
-			rows := f.batch / chunks
-			show.what = fmt.Sprintf(" for micro-batches of %s with %s", counted(rows, "row"), counted(n, "thread"))
+	for i, chunks := range sizes {
+		rows := f.batch / chunks
+		if why := job.tooManyRows(rows, job.profile.Measured); why != "" {
+			var left []int
+			for _, chunks := range sizes[i:] {
+				left = append(left, f.batch/chunks)
+			}
+			show.line(rowsLeftOut(left, why))
+			break
+		}
+		for t, n := range threads {
 			profiles := make([]profile.Profile, len(kinds))
 			for k, kind := range kinds {
+				show.what = fmt.Sprintf(" for micro-batches of %s with %s", counted(rows, "row"), counted(n, "thread"))
+				if all := len(sizes) * len(threads) * len(kinds); all > 1 {
+					atMost := ""
+					if job.mostBytes() > 0 && i+1 < len(sizes) {
+						atMost = "at most "
+					}
+					show.what += fmt.Sprintf(", measurement %d of %s%d", (i*len(threads)+t)*len(kinds)+k+1, atMost, all)
+				}
 				if profiles[k], err = m.measured(ctx, m.device(kind), rows, n, show); err != nil {
 					return job, err
 				}
@@ -258,7 +273,7 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 			case len(c.Layers) == 0:
 				return job, badUsage("--model %s: nothing in it is trained, so there is nothing to plan", m.name)
 			case m.units != nil && !slices.Equal(units, m.units):
-				fmt.Fprintf(stderr, "micro-batches of %d rows are left out: other layers of them are one unit\n", rows)
+				show.line(fmt.Sprintf("micro-batches of %d rows are left out: other layers of them are one unit", rows))
 				continue
 			}
 			m.units = units
@@ -270,6 +285,7 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 			}
 		}
 	}
+	slices.SortStableFunc(job.profile.Measured, func(a, b search.Measured) int { return b.Rows - a.Rows })
 	setSpeeds(machine, kinds, took)
 	if small {
 		return job.lighter(), nil
@@ -292,7 +308,7 @@ func (j *searchJob) lighter() searchJob {
 	return out
 }
 
-// modelChunks are the numbers of micro-batches that a model is measured for.
+// modelChunks are the numbers of micro-batches that a model is measured for, those of the fewest rows first.
 func (f *searchFlags) modelChunks() (list []int) {
 	if f.chunks > 0 {
 		return []int{f.chunks}
@@ -302,6 +318,7 @@ func (f *searchFlags) modelChunks() (list []int) {
 			list = append(list, m)
 		}
 	}
+	slices.Reverse(list)
 	return list
 }
 
