@@ -44,7 +44,7 @@ func (f *fitting) best(bytes int64) (best fitted, err error) {
 		best, _, err = f.solve(0, solver.Options{})
 		return best, err
 	}
-	o := solver.Options{NoBound: f.p.NoBound}
+	o := f.options(f.p.NoBound)
 	f.bound = math.Inf(1)
 	var fits, high int64 // high does not fit, if it is not 0
 	ok := false
@@ -83,6 +83,11 @@ func (f *fitting) best(bytes int64) (best fitted, err error) {
 	return best, nil
 }
 
+// options are the solver's.
+func (f *fitting) options(noBound bool) solver.Options {
+	return solver.Options{NoBound: noBound, Rough: f.p.Rough}
+}
+
 // within is a plan that takes at most so many bytes by a replay, how many the solver was given, and the fewest
 // with which that takes more. ok says that one was found.
 //
@@ -111,14 +116,14 @@ func (f *fitting) fewest() (best fitted, given int64, err error) {
 		s := &f.problem.Stages[i]
 		s.First, s.Later, s.Fewer = even(s.First), even(s.Later), even(s.Fewer)
 	}
-	best.solved, err = solver.FewestDevice(f.ctx, f.problem, solver.Options{NoBound: true})
+	best.solved, err = solver.FewestDevice(f.ctx, f.problem, f.options(true))
 	least := best.solved.Limit
 	if given = least; err == nil {
 		f.apply(best.solved)
 		best.peak = f.peak()
 	}
 	for err == nil && best.peak-1-f.uncounted >= least { // otherwise the solver has none
-		less, with, _, ok, failed := f.within(best.peak-1, solver.Options{NoBound: true})
+		less, with, _, ok, failed := f.within(best.peak-1, f.options(true))
 		if err = failed; err != nil || !ok {
 			break
 		}

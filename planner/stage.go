@@ -23,6 +23,8 @@ type Problem struct {
 	// NoBound leaves out the lower bounds of devices, DevicePlan.LowerBound, which take most of the time:
 	// they are the times without recomputation. What is planned is the same.
 	NoBound bool
+	// Rough plans devices by coarse tables alone, as solver.Options has it, for plans that take a little longer.
+	Rough bool
 }
 
 // Device is what is known of a device. Limit and Live count if its stages have the policy Optimal.

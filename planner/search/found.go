@@ -15,12 +15,20 @@ type found struct {
 	proved bool  // the bound is the step, or what was known before
 }
 
-// best searches the space for a cut whose step takes less than known. Under limits, where nothing is known, it
-// begins with any cut that fits; that there is none is a proof, however many devices may be planned. It does not look for better ones
-// once it has one and no cut takes less than rival, which is known of another space.
+// best searches the space for a cut whose step takes less than known. Under limits it
+// begins with the even cut, and where nothing is known and that does not fit, with any that does; that there is none
+// is a proof, however many devices may be planned. Once it has one it proves
+// of the others only that none takes less than rival, which is known of another schedule.
 func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 	f := &finder{p: p, ctx: ctx, rival: rival, found: found{step: known}}
-	if p.limited && known == none {
+	if p.limited {
+		if c, err := p.even(); err == nil {
+			if _, err := f.try(c); err != nil {
+				return found{}, err
+			}
+		}
+	}
+	if p.limited && f.cut == nil && known == none {
 		l, err := p.fitting(ctx, p.wishes.plans())
 		if err != nil {
 			return found{}, err
@@ -59,8 +67,33 @@ type finder struct {
 	spent bool // the search ended before all cuts were looked at
 }
 
+// goal is the step below which cuts are sought: the best that is known, under limits of other schedules too once there is
+// a plan of this one.
+func (f *finder) goal() int64 {
+	if f.p.limited && f.step < none {
+		return min(f.step, f.rival)
+	}
+	return f.step
+}
+
+// hopeless says that a cut's step is not below that, whatever is recomputed.
+func (f *finder) hopeless(c cut, below int64) bool {
+	p := f.p
+	p.work += len(p.program.list)
+	least := p.forwards(p.fast[p.stages()-1])
+	times := make([]stageTimes, p.stages())
+	for s := range times {
+		times[s] = p.times(s, c[s], c[s+1])
+		times[s].forward = min(times[s].forward, least[c[s+1]]-least[c[s]])
+	}
+	return p.simulate(c, times) >= below
+}
+
 // try evaluates a cut.
 func (f *finder) try(c cut) (int64, error) {
+	if f.p.limited && f.hopeless(c, f.step) {
+		return none, nil
+	}
 	took, err := f.p.evaluate(f.ctx, c)
 	if err == nil && took < f.step {
 		f.step, f.cut = took, slices.Clone(c)
@@ -82,8 +115,7 @@ func (p *space) enough() int {
 // over says that the search is to end.
 func (f *finder) over() bool {
 	p := f.p
-	f.spent = f.spent || p.work >= p.enough() || p.limited && p.oracle.solved >= p.wishes.plans() || f.ctx.Err() != nil ||
-		p.limited && f.cut != nil && f.bound >= f.rival
+	f.spent = f.spent || p.work >= p.enough() || p.limited && p.oracle.solved >= p.wishes.plans() || f.ctx.Err() != nil
 	return f.spent
 }
 

@@ -65,12 +65,12 @@ func TestTheBestHasNotLost(t *testing.T) {
 	}
 }
 
-// Progress is told of each schedule, and again where it is searched what would do.
+// Progress is told of each schedule, the lightest first, and again where it is searched what would do.
 func TestProgress(t *testing.T) {
 	for _, test := range []struct {
 		limit int64
 		want  []string
-	}{{0, []string{"gpipe 0/2", "1f1b 1/2"}}, {1, []string{"gpipe 0/2", "1f1b 1/2", "1f1b 0/2", "gpipe 1/2"}}} {
+	}{{0, []string{"1f1b 0/2", "gpipe 1/2"}}, {1, []string{"1f1b 0/2", "gpipe 1/2", "1f1b 0/2", "gpipe 1/2"}}} {
 		var told []string
 		w := Wishes{MicroBatches: []int{2}, Devices: 2, Schedules: []string{"gpipe", "1f1b"}, Limit: test.limit, Progress: func(schedule string, done, all int) {
 			told = append(told, fmt.Sprintf("%s %d/%d", schedule, done, all))

@@ -46,6 +46,34 @@ func TestLeastBytesAreNeeded(t *testing.T) {
 	t.Logf("%d devices, the bound is %.1f %% of what they need", n, 100*bounds/sum)
 }
 
+// No cut is hopeless for a step that is longer than its own.
+func TestHopelessIsTrue(t *testing.T) {
+	cuts, sharp := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		p := randomSpace(t, 8, 4, 6)
+		c := randomCut(t, p.units, p.stages())
+		took, err := p.evaluate(context.Background(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &finder{p: p, ctx: context.Background(), rival: none, found: found{step: none}}
+		if took == none {
+			return // it does not fit
+		}
+		if f.hopeless(c, took+1) {
+			t.Fatalf("%s m=%d %v takes %d ns, and is hopeless for steps below %d", p.schedule.Name, p.m, c, took, took+1)
+		}
+		cuts++
+		if f.hopeless(c, took-took/10) {
+			sharp++
+		}
+	})
+	t.Logf("of %d cuts, %d are hopeless for a step of a tenth less", cuts, sharp)
+	if sharp == 0 {
+		t.Error("want some")
+	}
+}
+
 // leastOfAll is the least limit of all cuts, which are planned as a whole within a single byte, and how many cuts
 // there are.
 func leastOfAll(t *rapid.T, p *space) (least int64, cuts int) {

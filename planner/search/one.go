@@ -56,7 +56,7 @@ func (t *table) fill() {
 				first = n
 			}
 			for j := first; j <= n-(stages-1-s); j++ {
-				if load := before + int64(p.m)*(fs[j]-fs[i]+bs[j]-bs[i]); load >= min(best, t.f.step) {
+				if load := before + int64(p.m)*(fs[j]-fs[i]+bs[j]-bs[i]); load >= min(best, t.f.goal()) {
 					break // and so do longer ones
 				}
 				if rest := t.least[s+1][j]; rest < best {
@@ -72,7 +72,7 @@ func (t *table) fill() {
 
 // path is the cut of the least greatest bound, nil if no cut is below the best time.
 func (t *table) path() cut {
-	if t.least[0][0] >= t.f.step {
+	if t.least[0][0] >= t.f.goal() {
 		return nil
 	}
 	c := cut{0}
@@ -167,7 +167,7 @@ func (f *finder) one() error {
 	t := &table{f: f, raised: map[[3]int]int64{}, firm: map[[3]int]bool{}}
 	for {
 		t.fill()
-		f.bound = max(f.bound, min(t.least[0][0], f.step))
+		f.bound = max(f.bound, min(t.least[0][0], f.goal()))
 		c := t.path()
 		if c == nil || f.over() {
 			break
@@ -193,7 +193,10 @@ func (f *finder) one() error {
 		return err
 	}
 	if !f.spent {
-		f.bound = f.step
+		f.bound = f.goal()
+	}
+	if f.cut != nil && f.step > f.goal() { // it has lost: by how much is told
+		return f.improve(2 * p.stages())
 	}
 	return nil
 }
@@ -222,16 +225,16 @@ func (f *finder) descend(t *table, c cut, bound int64) error {
 		before = p.forwards(p.fast[s-1])[i]
 	}
 	for j := first; j <= p.units-(p.stages()-1-s); j++ {
-		if before+int64(p.m)*(fs[j]-fs[i]+bs[j]-bs[i]) >= f.step {
+		if before+int64(p.m)*(fs[j]-fs[i]+bs[j]-bs[i]) >= f.goal() {
 			break
 		}
-		if b := max(bound, t.bound(s, i, j), t.least[s+1][j]); b < f.step {
+		if b := max(bound, t.bound(s, i, j), t.least[s+1][j]); b < f.goal() {
 			list = append(list, choice{j, b})
 		}
 	}
 	slices.SortStableFunc(list, func(a, b choice) int { return cmp.Compare(a.bound, b.bound) })
 	for _, one := range list {
-		if one.bound >= f.step || f.over() {
+		if one.bound >= f.goal() || f.over() {
 			break
 		}
 		p.work++
@@ -240,11 +243,11 @@ func (f *finder) descend(t *table, c cut, bound int64) error {
 			if err != nil {
 				return err
 			}
-			if one.bound = max(one.bound, t.bound(s, i, one.j)); !up || one.bound >= f.step {
+			if one.bound = max(one.bound, t.bound(s, i, one.j)); !up || one.bound >= f.goal() {
 				break
 			}
 		}
-		if one.bound >= f.step {
+		if one.bound >= f.goal() {
 			continue
 		}
 		if err := f.descend(t, append(c[:s+1:s+1], one.j), one.bound); err != nil {

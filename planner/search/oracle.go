@@ -171,7 +171,7 @@ func (o *oracle) need(ctx context.Context, w int, first, last []int) (int64, err
 // problem is that of a worker's stages alone, within so many bytes.
 func (o *oracle) problem(w int, first, last []int, limit int64) planner.Problem {
 	p := o.p
-	problem := planner.Problem{MicroBatches: p.m, Schedule: o.generate, NoBound: true}
+	problem := planner.Problem{MicroBatches: p.m, Schedule: o.generate, NoBound: true, Rough: true}
 	for _, of := range p.workers {
 		problem.Devices = append(problem.Devices, planner.Device{Name: of.name})
 	}

@@ -73,8 +73,9 @@ type Result struct {
 // ctx ends. The errors of what is asked for are *arg.ConfigError and *remat.ChainError. That no plan
 // fits is no error: Best is nil, and Short says what devices lack.
 //
-// Among plans of the same step it takes the one whose greatest peak is least, then the simplest
-// schedule.
+// Schedules whose devices hold the fewest micro-batches are searched first. Under limits only steps shorter than the
+// best of those are sought of the others. Among plans of the same step that it finds it takes the one whose greatest
+// peak is least, then the simplest schedule.
 func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes) (*Result, error) {
 	if err := arg.Context(ctx, "search"); err != nil {
 		return nil, err
@@ -91,21 +92,21 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 	if err != nil {
 		return nil, err
 	}
-	out := &Result{}
+	out := &Result{Schedules: make([]Outcome, len(list))}
 	rival := int64(none)
 	spaces := make([][]*space, len(list)) // of schedules that found no plan
-	for i, s := range list {
-		wishes.tell(s.Name, i, len(list))
-		one, of, err := searchSchedule(ctx, profile, machine, wishes, s, rival)
+	for done, i := range lightFirst(list) {
+		wishes.tell(list[i].Name, done, len(list))
+		one, of, err := searchSchedule(ctx, profile, machine, wishes, list[i], rival)
 		if err != nil {
 			return nil, err
 		}
 		if spaces[i] = of; one.Plan != nil {
 			rival = min(rival, int64(one.Plan.Step))
 		}
-		out.Schedules = append(out.Schedules, one)
+		out.Schedules[i] = one
 	}
-	if err := out.short(ctx, spaces, wishes); err != nil {
+	if err := out.short(ctx, list, spaces, wishes); err != nil {
 		return nil, err
 	}
 	return out, out.judge()
@@ -177,7 +178,7 @@ func (r *Result) judge() error {
 // mostPlans is for how many spaces of several stages on each device those of a schedule may be planned together.
 const mostPlans = 3
 
-// searchSchedule searches all spaces of a schedule, those of the least bounds first. Rival is the step of
+// searchSchedule searches all spaces of a schedule, those first whose steps are likely to be short. Rival is the step of
 // another schedule's plan. Without a plan it returns the spaces whose bytes are limited.
 func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishes Wishes, s schedule.Schedule, rival int64) (Outcome, []*space, error) {
 	out := Outcome{Schedule: s.Name, Proved: true}
@@ -186,22 +187,19 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 		out.Lost = why
 		return out, nil, nil
 	}
-	slices.SortStableFunc(spaces, func(a, b *space) int { return cmp.Compare(a.floor(), b.floor()) })
+	slices.SortStableFunc(spaces, func(a, b *space) int { return cmp.Compare(a.likely(), b.likely()) })
 	var best *space
 	known, bound := found{step: none}, int64(none)
 	var refused error
 	left := mostPlans * wishes.plans()
 	for _, p := range spaces {
-		if p.floor() >= known.step {
-			break
+		floor := p.floor()
+		if floor >= known.step {
+			continue
 		}
-		if p.wishes.Plans = min(wishes.plans(), left); left <= 0 {
-			bound, out.Proved = min(bound, p.floor()), false
-			break
-		}
-		if p.limited && best != nil && p.floor() >= rival {
-			bound, out.Proved = min(bound, p.floor()), false
-			break
+		if p.wishes.Plans = min(wishes.plans(), left); left <= 0 || p.limited && best != nil && floor >= rival {
+			bound, out.Proved = min(bound, floor), false
+			continue
 		}
 		if err := p.prepare(); err != nil {
 			refused = err
@@ -230,7 +228,7 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 		}
 		return out, slices.DeleteFunc(spaces, func(p *space) bool { return p.program == nil || !p.limited }), nil
 	}
-	plan, err := best.plan(ctx, known)
+	plan, err := best.plan(ctx, known, known.step > rival+rival/loses)
 	if err != nil {
 		return out, nil, err
 	}
@@ -244,14 +242,20 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 	return out, nil, err
 }
 
+// loses is the part of another schedule's step that a step takes more which will not be the best, however well it is planned.
+const loses = 20
+
 // plan is a cut with all that is decided. It is solved once more as a whole, and simulated by package
-// schedule.
-func (p *space) plan(ctx context.Context, f found) (*Plan, error) {
+// schedule: roughly where it has lost.
+func (p *space) plan(ctx context.Context, f found, lost bool) (*Plan, error) {
 	out := &Plan{Schedule: p.schedule.Name, Virtual: p.virtual, MicroBatches: p.m, Rows: p.rows, Threads: p.threads, Replicas: p.replicas, Balance: f.cut.counts()}
 	for _, w := range p.workers {
 		out.Devices, out.Limits = append(out.Devices, w.name), append(out.Limits, w.bytes)
 	}
-	problem, err := p.polished(ctx, f.cut)
+	problem, err := p.problem(f.cut), error(nil)
+	if problem.Rough, problem.NoBound = lost, lost; !lost {
+		problem, err = p.polished(ctx, f.cut)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +263,7 @@ func (p *space) plan(ctx context.Context, f found) (*Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("search: the plan found does not hold, which is a fault of penstock: %w", err)
 	}
-	if problem.Meet = true; p.limited {
+	if problem.Meet = true; p.limited && !lost {
 		other, at, err := p.solved(ctx, f.cut, problem)
 		switch {
 		case ctx.Err() != nil:

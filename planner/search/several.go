@@ -45,7 +45,7 @@ func (f *finder) several() error {
 		return err
 	}
 	if !f.spent {
-		f.bound = f.step
+		f.bound = f.goal()
 	}
 	return nil
 }
@@ -81,6 +81,12 @@ func (p *space) floor() int64 {
 		out = max(out, int64(p.m)*(f[i+1]-f[i]+a.whole[i+1]-a.whole[i]))
 	}
 	return max(out, f[p.units]+p.backwards(p.fast[p.stages()-1], 0, p.units))
+}
+
+// likely is about what a step takes: its bound, and what devices wait as the first and the last micro-batches pass.
+func (p *space) likely() int64 {
+	floor := p.floor()
+	return floor + floor*int64(len(p.workers)-1)/int64(p.m*p.virtual)
 }
 
 // branch lists cuts in depth.
@@ -125,7 +131,7 @@ func (b *branch) descend(c cut) error {
 	share := left / int64(p.stages()-s)
 	for j := first; j <= p.units-(p.stages()-1-s); j++ {
 		load := fs[j] - fs[i] + a.whole[j] - a.whole[i]
-		if b.outer[w]+int64(p.m)*(b.load[w]+load) >= f.step {
+		if b.outer[w]+int64(p.m)*(b.load[w]+load) >= f.goal() {
 			break
 		}
 		list = append(list, choice{j, load, max(load-share, share-load)})
@@ -136,7 +142,7 @@ func (b *branch) descend(c cut) error {
 			return nil
 		}
 		p.work++
-		if b.outer[w]+int64(p.m)*(b.load[w]+one.load) >= f.step {
+		if b.outer[w]+int64(p.m)*(b.load[w]+one.load) >= f.goal() {
 			continue // it was below before
 		}
 		next := append(c[:s+1:s+1], one.j)
@@ -165,7 +171,7 @@ func (b *branch) goesOn(c cut) (bool, error) {
 		if outer >= none {
 			outer = 0
 		}
-		spare += max(0, (f.step-1-outer)/int64(p.m)-b.load[w])
+		spare += max(0, (f.goal()-1-outer)/int64(p.m)-b.load[w])
 	}
 	if len(p.sums) == 1 && spare < left {
 		return false, nil
@@ -183,12 +189,15 @@ func (b *branch) goesOn(c cut) (bool, error) {
 		}
 	}
 	p.work += len(p.order[w].list)
-	if p.bound(w, first, last, times) >= f.step {
+	if p.bound(w, first, last, times) >= f.goal() {
 		return false, nil
 	}
 	if !p.limited {
 		return true, nil
 	}
+	if s == p.stages()-2 && f.hopeless(append(c[:s+2:s+2], p.units), f.goal()) { // all of the cut is known
+		return false, nil
+	}
 	one, err := p.oracle.ask(f.ctx, w, first, last)
-	return err == nil && one.bound < f.step, err
+	return err == nil && one.bound < f.goal(), err
 }

@@ -24,32 +24,26 @@ func (p *space) lack(ctx context.Context, c cut) (*planner.MemoryError, error) {
 
 // short says which limits would do, where no plan fits within those that there are: of all spaces of all
 // schedules those of the cut whose devices need the least, and why each schedule has no plan.
-func (r *Result) short(ctx context.Context, spaces [][]*space, wishes Wishes) error {
+func (r *Result) short(ctx context.Context, list []schedule.Schedule, spaces [][]*space, wishes Wishes) error {
 	some := slices.ContainsFunc(r.Schedules, func(o Outcome) bool { return o.Plan != nil })
-	order := make([]int, len(spaces))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int { // that of the fewest micro-batches in flight first
-		return lightness(r.Schedules[a].Schedule) - lightness(r.Schedules[b].Schedule)
-	})
+	order := lightFirst(list)
 	worst, leanest, left := math.Inf(1), "", leanPlans
 	r.ShortProved = true
 	for done, i := range order {
-		o, list := &r.Schedules[i], slices.Clone(spaces[i])
-		if len(list) == 0 {
+		o, spaces := &r.Schedules[i], slices.Clone(spaces[i])
+		if len(spaces) == 0 {
 			continue // it has a plan, or something else is in the way
 		}
 		wishes.tell(o.Schedule, done, len(order))
-		slices.SortStableFunc(list, func(a, b *space) int {
+		slices.SortStableFunc(spaces, func(a, b *space) int {
 			return cmp.Or(cmp.Compare(len(b.workers), len(a.workers)), cmp.Compare(b.m, a.m))
 		})
 		if some {
 			worst = math.Inf(1)
-			list = list[:1]
+			spaces = spaces[:1]
 		}
 		var lack *planner.MemoryError
-		for _, p := range list {
+		for _, p := range spaces {
 			plans, before := left, p.oracle.solved
 			switch {
 			case some:
@@ -92,12 +86,20 @@ func (r *Result) short(ctx context.Context, spaces [][]*space, wishes Wishes) er
 	return ctx.Err()
 }
 
-// lightness orders schedules: that of the fewest micro-batches in flight comes first, as it needs least as a rule.
-func lightness(schedule string) int {
-	if schedule == "1f1b" {
-		return 0
+// lightFirst are schedules by number, those first whose devices hold the fewest micro-batches at once: as a rule they
+// need the fewest bytes, and their plans are found soonest.
+func lightFirst(list []schedule.Schedule) (order []int) {
+	held := make([]int, len(list))
+	for i, s := range list {
+		order = append(order, i)
+		if p, err := s.Program(2, 0, schedule.Config{MicroBatches: 8}); err == nil {
+			for _, m := range schedule.WorkerMemory(p) {
+				held[i] = max(held[i], (m.Saved+m.Inputs)/s.Usual())
+			}
+		}
 	}
-	return 1
+	slices.SortStableFunc(order, func(a, b int) int { return held[a] - held[b] })
+	return order
 }
 
 // How many devices are planned to find the least limits: of each space of one stage on each device, of all spaces of
@@ -121,7 +123,6 @@ func Enough(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 	if err != nil {
 		return 0, err
 	}
-	slices.SortStableFunc(list, func(a, b schedule.Schedule) int { return lightness(a.Name) - lightness(b.Name) })
 	had := len(machine.Devices)
 	if wishes.Devices > 0 {
 		had = wishes.Devices
@@ -135,8 +136,8 @@ func Enough(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 			return 0, nil
 		}
 		wishes.Devices = n
-		for _, s := range list {
-			spaces, _ := wishes.spaces(profile, wider, s)
+		for _, i := range lightFirst(list) {
+			spaces, _ := wishes.spaces(profile, wider, list[i])
 			slices.SortStableFunc(spaces, func(a, b *space) int { return cmp.Compare(b.m, a.m) })
 			for _, p := range spaces {
 				if p.prepare() != nil || !p.limited {

@@ -15,7 +15,7 @@ import (
 // world is what is there: x[i] is 0 for absent, 1 for alone, 2 for a part of X(i), 3 for alone and
 // once kept by forward_keep; y(next+1) is there once the loss is done.
 type world struct {
-	x    [24]uint8
+	x    [48]uint8
 	loss bool
 	next int
 }

@@ -224,7 +224,7 @@ func solveDevice(ctx context.Context, d Device, o Options, fewest bool) (DeviceP
 	}
 	f := newMicroBatches(d)
 	f.fewest = fewest
-	if o.Slots == 0 && len(f.items) > 1 && f.longest() <= smallStage {
+	if o.Slots == 0 && len(f.items) > 1 && f.longest() <= smallStage && !f.rough(o) {
 		o.Slots = smallStageSlots
 	}
 	o, err := o.withDefaults()

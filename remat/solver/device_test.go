@@ -329,7 +329,7 @@ func TestSolveDeviceComesCloseToTheBestOfAll(t *testing.T) {
 func TestSolveDeviceBeatsPolicies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
-		longest := 20
+		longest := 30 // so that Rough counts
 		if racing {
 			longest = 6
 		}
@@ -343,7 +343,7 @@ func TestSolveDeviceBeatsPolicies(t *testing.T) {
 			least, most = min(least, peak), max(most, peak)
 		}
 		dev.Limit = max(1, rapid.SampledFrom([]int64{least, most, least + (most-least)/2, least + (most-least)/10, least - least/5}).Draw(t, "limit"))
-		o := Options{Steps: rapid.SampledFrom([]int64{0, -1}).Draw(t, "steps")}
+		o := Options{Steps: rapid.SampledFrom([]int64{0, -1}).Draw(t, "steps"), Rough: rapid.Bool().Draw(t, "rough")}
 		got, err := SolveDevice(context.Background(), dev, o)
 		if err != nil {
 			t.Fatal(err)
@@ -379,6 +379,51 @@ func TestSolveDeviceBeatsPolicies(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRoughComesClose: plans by coarse tables stay within the limit, are there wherever others are, and take little more.
+func TestRoughComesClose(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 1))
+	sum, worst, n, others := 0.0, 1.0, 0, 0
+	devices := 8
+	if racing {
+		devices = 1
+	}
+	for range devices {
+		d := dice{layers: 25 + r.IntN(16), bytes: 1 << 30, carries: r.IntN(3), weights: true}
+		dev, _ := device(r, d, 2+r.IntN(3))
+		least, err := FewestDevice(t.Context(), dev, Options{NoBound: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		most, _ := total(t, dev, repeat(never(d.layers), never(d.layers), dev))
+		for _, part := range []int64{0, 1, 3, 6} {
+			dev.Limit = least.Peak + (most-least.Peak)*part/10
+			fine, err := SolveDevice(t.Context(), dev, Options{NoBound: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			rough, err := SolveDevice(t.Context(), dev, Options{NoBound: true, Rough: true})
+			if err != nil || rough.Feasible != fine.Feasible {
+				t.Fatalf("limit %d: feasible %v, roughly %v (%v)", dev.Limit, fine.Feasible, rough.Feasible, err)
+			}
+			if !fine.Feasible {
+				continue
+			}
+			if peak, time := total(t, dev, opsOf(rough)); peak > dev.Limit || math.Abs(time-rough.Time) > 1e-9*time {
+				t.Fatalf("limit %d: peak %d, time %v; the plan says %v", dev.Limit, peak, time, rough.Time)
+			}
+			if ratio := rough.Time / fine.Time; ratio != 1 {
+				others++
+				worst = max(worst, ratio)
+			}
+			sum, n = sum+rough.Time/fine.Time, n+1
+		}
+	}
+	t.Logf("%d plans, of which %d are others, take %.4f times as long, at most %.3f", n, others, sum/float64(n), worst)
+	if others == 0 || sum/float64(n) > 1.01 || worst > 1.1 {
+		t.Error("want some others, 1.01 times as long, and at most 1.1")
+	}
 }
 
 // TestOneMicroBatchIsAChain: one micro-batch of one stage is solved as a chain alone.

@@ -9,6 +9,9 @@ import (
 // solve finds plans under a limit that asks for recomputation. Without any, most bytes are there.
 func (f *microBatches) solve(ctx context.Context, most int64, o Options) (DevicePlan, error) {
 	for _, s := range f.sides {
+		if f.rough(o) {
+			break
+		}
 		var err error
 		if s.steps, err = newSteps(ctx, s.t, s.b, o.Steps); err != nil {
 			return DevicePlan{}, err
@@ -45,7 +48,7 @@ func (f *microBatches) solve(ctx context.Context, most int64, o Options) (Device
 	for _, paths := range usual {
 		best = f.better(best, paths)
 	}
-	levels := newLevels(f, o.NoBound)
+	levels := newLevels(f, o)
 	if err := levels.fill(ctx); err != nil {
 		return DevicePlan{}, err
 	}

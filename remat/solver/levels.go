@@ -58,17 +58,26 @@ const (
 	fewLayers, levelsOfFewLayers = 8, 1024
 )
 
-func newLevels(f *microBatches, noBound bool) *levels {
-	l := &levels{f: f, of: make([]int, len(f.items)), noBound: noBound}
+func newLevels(f *microBatches, o Options) *levels {
+	l := &levels{f: f, of: make([]int, len(f.items)), noBound: o.NoBound}
 	levels := min(max(levelsPerShare*f.inFlight(-1), fewestLevels), mostLevels)
-	if f.longest() <= fewLayers {
+	switch {
+	case f.longest() <= fewLayers:
 		levels = levelsOfFewLayers
+	case f.rough(o):
+		levels /= 2
 	}
 	l.unit = max(1, int64(ceilDiv(f.limit, int64(levels))))
 	l.levels = ceilDiv(f.limit, l.unit) // the last may be a part of one
 	l.classify()
 	return l
 }
+
+// roughLayers is the layers of a stage from which on Options.Rough counts.
+const roughLayers = 24
+
+// rough says that tables are to be coarse.
+func (f *microBatches) rough(o Options) bool { return o.Rough && f.longest() > roughLayers }
 
 // inFlight is the most items in flight at once, of one stage or, for -1, of all.
 func (f *microBatches) inFlight(stage int) (most int) {
