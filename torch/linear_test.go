@@ -74,6 +74,80 @@ func TestLinearIsAtensOverMicroBatches(t *testing.T) {
 	}
 }
 
+// The bits of a batch times a weight depend neither on how the batch and the gradient lie, which a cut of the
+// model may change, nor on whether gradients are recorded: a stage that recomputes runs its forward without
+// them first.
+func TestProductsOfBatches(t *testing.T) {
+	layouts := map[string]func(c *torch.Ctx, x *torch.Tensor, last int64) *torch.Tensor{
+		"as it is": func(_ *torch.Ctx, x *torch.Tensor, _ int64) *torch.Tensor { return x },
+		"transposed": func(c *torch.Ctx, x *torch.Tensor, last int64) *torch.Tensor {
+			return c.Transpose(c.Contiguous(c.Transpose(x, last-1, last)), last-1, last)
+		},
+		"a part of wider rows": func(c *torch.Ctx, x *torch.Tensor, last int64) *torch.Tensor {
+			return c.Narrow(c.Cat([]*torch.Tensor{x, x}, last), last, 0, x.Size(int(last)))
+		},
+		"a part of more rows": func(c *torch.Ctx, x *torch.Tensor, last int64) *torch.Tensor {
+			return c.Narrow(c.Cat([]*torch.Tensor{x, x}, last-1), last-1, 0, x.Size(int(last-1)))
+		},
+	}
+	for _, autocast := range []torch.Autocast{torch.AutocastOff, torch.AutocastBFloat16} {
+		for _, shape := range [][]int64{{4, 6}, {40, 96}, {1, 2, 6, 6}, {3, 5, 6}, {2, 40, 96}, {5, 1, 96}} {
+			for _, out := range []int64{1, 6, 96} {
+				c := torchtest.New(t, torch.Options{Threads: 1, Seed: 3, Autocast: autocast})
+				draw := func(shape ...int64) *torch.Tensor { return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1) }
+				last := len(shape) - 1
+				x, dy := draw(shape...), draw(append(shape[:last:last], out)...)
+				if autocast != torch.AutocastOff {
+					dy = c.To(dy, torch.BFloat16)
+				}
+				w, b := draw(out, shape[last]).SetRequiresGrad(true), draw(out).SetRequiresGrad(true)
+				products := map[string]func(x *torch.Tensor) *torch.Tensor{
+					"linear":         func(x *torch.Tensor) *torch.Tensor { return c.Linear(x, w, b) },
+					"without a bias": func(x *torch.Tensor) *torch.Tensor { return c.Linear(x, w, nil) },
+					"shared weight":  func(x *torch.Tensor) *torch.Tensor { return c.PlainLinear(x, w, b) },
+					"shared weight without a bias": func(x *torch.Tensor) *torch.Tensor {
+						return c.PlainLinear(x, w, nil)
+					},
+				}
+				if last > 1 {
+					products["matmul"] = func(x *torch.Tensor) *torch.Tensor { return c.Matmul(x, c.Transpose(w, 0, 1)) }
+				}
+				for name, product := range products {
+					run := func(x, dy *torch.Tensor) (results []string) {
+						results = append(results, string(torch.Bytes(product(x))))
+						leaf := c.Detach(x).SetRequiresGrad(true)
+						c.SetGrad(true)
+						y := product(leaf)
+						c.SetGrad(false)
+						c.Backward([]*torch.Tensor{y}, []*torch.Tensor{dy}, false)
+						results = append(results, string(torch.Bytes(y)))
+						for _, l := range []*torch.Tensor{leaf, w, b} {
+							if l.HasGrad() {
+								results = append(results, string(torch.Bytes(c.GradOf(l))))
+								l.SetGradOf(nil)
+							}
+						}
+						return results
+					}
+					want := run(x, dy)
+					if want[0] != want[1] {
+						t.Errorf("autocast %v, %s of %v to %d: other bits with gradients than without", autocast, name, shape, out)
+					}
+					for of, lay := range layouts {
+						for dyOf, layDy := range layouts {
+							got := run(lay(c, x, int64(last)), layDy(c, dy, int64(last)))
+							if at := slices.Index([]bool{got[0] == want[0], got[1] == want[1], slices.Equal(got[2:], want[2:])}, false); at >= 0 {
+								t.Errorf("autocast %v, %s of %v to %d, input %s, gradient %s: other %s", autocast, name, shape, out, of, dyOf,
+									[]string{"outputs without gradients", "outputs", "gradients"}[at])
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
 // The bits of a product do not depend on how its operands lie in memory, which a cut of the model
 // may change.
 func TestLinearsBitsDoNotDependOnLayouts(t *testing.T) {

@@ -22,7 +22,7 @@ var (
 	opAddcmulOut  = declare("aten::addcmul.out(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1, Tensor(a!) out) -> Tensor(a!)")
 	opAddcmul_    = declare("aten::addcmul_(Tensor(a!) self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor(a!)")
 	opAddcdiv_    = declare("aten::addcdiv_(Tensor(a!) self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor(a!)")
-	opMatmul      = declare("aten::matmul(Tensor self, Tensor other) -> Tensor")
+	opMatmul      = declare("penstock::matmul(Tensor self, Tensor other) -> Tensor")
 	opMm          = declare("aten::mm(Tensor self, Tensor mat2) -> Tensor")
 	opSum         = declare("aten::sum(Tensor self) -> Tensor")
 	opSumDim      = declare("aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor")
@@ -112,7 +112,8 @@ func (c *Ctx) Addcdiv_(a, x, y *Tensor, value float64) *Tensor {
 	return c.begin(opAddcdiv_).t(a).t(x).t(y).f(value).same(a)
 }
 
-// Matmul is aten::matmul, batched over leading dimensions.
+// Matmul is aten::matmul, batched over leading dimensions. A batch times a matrix is one product of
+// matrices, however the batch lies.
 func (c *Ctx) Matmul(a, b *Tensor) *Tensor { return c.begin(opMatmul).t(a).t(b).one() }
 
 // Mm is aten::mm: [n, k] times [k, m].

@@ -2,7 +2,7 @@ package torch
 
 var (
 	opLinear        = declare("penstock::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
-	opPlainLinear   = declare("aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
+	opPlainLinear   = declare("penstock::plain_linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
 	opConv2d        = declare("penstock::conv2d(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, int groups=1) -> Tensor")
 	opPlainConv2d   = declare("aten::conv2d(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, int groups=1) -> Tensor")
 	opConv1d        = declare("aten::conv1d(Tensor input, Tensor weight, Tensor? bias=None, int[1] stride=1, int[1] padding=0, int[1] dilation=1, int groups=1) -> Tensor")
@@ -50,8 +50,8 @@ func (c *Ctx) Linear(input, weight, bias *Tensor) *Tensor {
 	return c.begin(opLinear).t(input).t(weight).t(bias).one()
 }
 
-// PlainLinear is aten::linear: autograd sums the gradient of weight. It is for a weight with
-// several uses in one graph, whose sum then has one order.
+// PlainLinear is aten::linear of the rows of input: autograd sums the gradient of weight. It is for a
+// weight with several uses in one graph, whose sum then has one order.
 func (c *Ctx) PlainLinear(input, weight, bias *Tensor) *Tensor {
 	return c.begin(opPlainLinear).t(input).t(weight).t(bias).one()
 }

@@ -6,6 +6,7 @@
 #include "autograd/cut.cpp"
 #include "autograd/gelu.cpp"
 #include "autograd/linear.cpp"
+#include "autograd/matmul.cpp"
 #include "autograd/path.cpp"
 #include "autograd/plain.cpp"
 #include "autograd/product.cpp"

@@ -13,9 +13,6 @@
 namespace ps {
 namespace {
 
-// All dimensions but the last as one.
-at::Tensor matrix(const at::Tensor& t) { return t.dim() == 2 ? t : t.reshape({-1, t.size(-1)}); }
-
 struct Linear final : Node {
   using Node::Node;
   std::vector<int64_t> sizes;  // of the input
@@ -25,14 +22,14 @@ struct Linear final : Node {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!grads[0].defined()) return variable_list(3);
     const at::Tensor input = saved(0), weight = saved(1);
-    const at::Tensor grad = matrix(grads[0]);
+    const at::Tensor grad = by_rows(grads[0]);
     at::Tensor for_input, for_weight, for_bias;
     if (task_should_compute_output(0)) {
       for_input = linear_for_input(grad, weight.scalar_type() == grad.scalar_type() ? weight : weight.to(grad.scalar_type()));
       if (sizes.size() != 2) for_input = for_input.reshape(sizes);
     }
     if (task_should_compute_output(1)) {
-      const at::Tensor rows = matrix(input);
+      const at::Tensor rows = by_rows(input);
       if (!accumulates(weight)) for_weight = linear_for_weight(grad, rows, at::Tensor());
       else if (grad.scalar_type() == weight.scalar_type()) linear_for_weight(grad, rows, weight.grad());
       else weight.grad().add_(grad.t().mm(rows));

@@ -64,21 +64,24 @@ bool accumulates(const at::Tensor& weight) {
 
 bool quick(const at::Tensor& a, const at::Tensor& b, int64_t m, int64_t n, int64_t k) { return floats(a) && floats(b) && faster(m, n, k); }
 
+at::Tensor by_rows(const at::Tensor& t) {
+  const int64_t columns = t.size(-1);
+  return (t.dim() == 2 || columns == 0 ? t : t.reshape({t.numel() / columns, columns})).contiguous();
+}
+
 at::Tensor linear_output(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  const auto aten = [&] { return at::linear(x, weight, bias.defined() ? OptionalTensor(bias) : OptionalTensor()); };
-  if (!floats(x) || !floats(weight) || x.dim() < 1 || weight.dim() != 2 || x.size(-1) != weight.size(1)) return aten();
-  const int64_t out = weight.size(0), in = weight.size(1);
-  if (bias.defined() && (!floats(bias) || bias.sizes() != at::IntArrayRef{out})) return aten();
-  if (in == 0) return aten();
-  const int64_t rows = x.numel() / in;
-  const bool quick = faster(rows, out, in);
-  // Of more dimensions aten::linear multiplies in other ways.
-  if (!quick && (!direct(rows, out, in, x, weight) || x.dim() < 2 || x.dim() > (bias.defined() ? 3 : 2))) return aten();
+  const auto aten = [&](const at::Tensor& x) { return at::linear(x, weight, bias.defined() ? OptionalTensor(bias) : OptionalTensor()); };
+  if (x.dim() < 1 || weight.dim() != 2 || x.size(-1) != weight.size(1) || x.size(-1) == 0) return aten(x);
+  const int64_t out = weight.size(0), in = weight.size(1), rows = x.numel() / in;
   c10::DimVector sizes(x.sizes());
   sizes.back() = out;
+  const bool ours = floats(x) && floats(weight) && (!bias.defined() || (floats(bias) && bias.sizes() == at::IntArrayRef{out}));
+  const bool quick = ours && faster(rows, out, in);
+  const at::Tensor of = x.dim() == 1 ? x.contiguous() : by_rows(x);
+  if (!quick && !(ours && direct(rows, out, in, of, weight))) return x.dim() < 3 ? aten(of) : at::_unsafe_view(aten(of), sizes);
   const at::Tensor y = empty_floats(sizes);
   if (bias.defined()) copy_to_rows(bias, y);
-  gemm(quick, 'N', 'T', rows, out, in, x.contiguous(), weight.contiguous(), bias.defined() ? 1 : 0, y);
+  gemm(quick, 'N', 'T', rows, out, in, of, weight.contiguous(), bias.defined() ? 1 : 0, y);
   return y;
 }
 
