@@ -38,7 +38,7 @@ type Config struct {
 	Loss nn.Loss
 
 	// Warmup is how many untimed runs of each unit come first while measuring, Repeats how many
-	// timed ones follow. 0 is 1 and 5.
+	// timed ones follow. 0 is 1 and 5, and fewer of units that take long; see profile.Config.
 	Warmup, Repeats int
 	// MostUnits is the most units that the model is cut into; 0 is 2000.
 	MostUnits int

@@ -51,6 +51,7 @@ type lane struct {
 	at  int             // the layer that runs
 	// tight says that there is no room for two micro-batches at once.
 	tight bool
+	spent time.Duration // in layers, in all passes
 }
 
 // sideBySide times the windows of a row, and returns the input of the window after them.
@@ -81,7 +82,7 @@ func (p *prober) sideBySide(in input, row []window, times []unitTimes, tight fun
 
 // on is a prober of the same layers on another device.
 func (p *prober) on(d torch.Device) *prober {
-	q := &prober{Config: p.Config, ctx: p.ctx, layers: p.layers, model: p.model, routes: p.routes, s: p.s, overwrite: p.overwrite, inputGrad: p.inputGrad}
+	q := &prober{Config: p.Config, ctx: p.ctx, layers: p.layers, model: p.model, routes: p.routes, s: p.s, overwrite: p.overwrite, inputGrad: p.inputGrad, flight: p.flight}
 	q.Device = d
 	q.c, q.peer = torch.NewCtx(torch.Options{Device: d, Threads: p.Threads}), torch.NewCtx(torch.Options{Device: d, Threads: p.Threads})
 	return q
@@ -176,6 +177,7 @@ func (l *lane) run(e *segment.Execution, kind remat.Kind, i int) (time.Duration,
 	}
 	mark := l.c.Mark()
 	took := l.do(e, remat.Op{Kind: kind, Layer: i}).took
+	l.spent += took
 	l.c.Release(mark)
 	return took, nil
 }
@@ -219,21 +221,24 @@ func (t *team) run() error {
 
 // time does the passes of a lane until all lanes have done theirs.
 func (t *team) time(l *lane, tell func(done, of int)) {
-	passes := l.Warmup + l.Repeats
 	err := l.attempt(func() error {
-		for k := 0; k < passes || t.left.Load() > 0; k++ {
-			into := t.times
-			if k < l.Warmup || k >= passes {
-				into = make([]unitTimes, len(t.times))
-			}
+		last := t.lanes[len(t.lanes)-1].to
+		for n := (count{Config: &l.Config}); n.more() || t.left.Load() > 0; {
 			if tell != nil {
-				last := t.lanes[len(t.lanes)-1].to
-				tell(l.from*passes+(last-l.from)*min(k, passes), len(l.layers)*passes)
+				tell(int(100*(float64(l.from)+float64(last-l.from)*n.part())), 100*len(l.layers))
 			}
+			ended, into, before := !n.more(), make([]unitTimes, len(t.times)), l.spent
 			if err := l.pass(into); err != nil {
 				return err
 			}
-			if k == passes-1 {
+			if n.add(l.spent-before) && !ended {
+				for i := l.from; i < l.to; i++ {
+					for op := range into[i] {
+						t.times[i][op] = append(t.times[i][op], into[i][op]...)
+					}
+				}
+			}
+			if !ended && !n.more() {
 				t.left.Add(-1)
 			}
 		}
@@ -243,4 +248,45 @@ func (t *team) time(l *lane, tell func(done, of int)) {
 		t.once.Do(func() { t.err = err })
 		t.stop()
 	}
+}
+
+// Passes by the clock: as many as are worth their time.
+const (
+	fewestPasses = 2
+	usualPasses  = 5
+	enoughTime   = time.Second            // in passes of a window that count, after which the fewest do
+	longPass     = 250 * time.Millisecond // needs no warm-up: what is slower in it only once is a small part
+)
+
+// count counts the passes of a window.
+type count struct {
+	*Config
+	warm, counted int
+	spent         time.Duration // in those that count
+}
+
+// more says that there are passes to do.
+func (n *count) more() bool {
+	if n.Repeats > 0 {
+		return n.counted < n.Repeats
+	}
+	return n.counted < fewestPasses || n.counted < usualPasses && n.spent < enoughTime
+}
+
+// add says whether a pass counts that took so long.
+func (n *count) add(took time.Duration) bool {
+	if n.warm < n.Warmup || n.Warmup == 0 && n.warm == 0 && n.counted == 0 && took < longPass {
+		n.warm++
+		return false
+	}
+	n.counted, n.spent = n.counted+1, n.spent+took
+	return true
+}
+
+// part is how much of the passes is done.
+func (n *count) part() float64 {
+	if n.Repeats > 0 {
+		return min(1, float64(n.warm+n.counted)/float64(max(n.Warmup, 1)+n.Repeats))
+	}
+	return min(1, max(float64(n.warm+n.counted)/(1+usualPasses), min(float64(n.counted)/fewestPasses, n.spent.Seconds()/enoughTime.Seconds())))
 }

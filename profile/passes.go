@@ -85,9 +85,17 @@ func sum(list []int64) (all int64) {
 	return all
 }
 
-// inFlight is how many micro-batches are in flight in a pass. What a device of several holds is that of fewer layers, and
-// of more micro-batches.
-func (p *prober) inFlight() int { return 2 * (1 + len(p.Beside)) }
+// beyondCaches is how many bytes two micro-batches save of which caches hold nothing until their backward.
+const beyondCaches = 48 << 20
+
+// inFlight is how many micro-batches are in flight in a pass, each of which saves so many bytes. What a device of
+// several holds is that of fewer layers, and of more micro-batches. Beyond what caches hold it makes no difference.
+func (p *prober) inFlight(saved int64) int {
+	if 2*saved >= beyondCaches {
+		return 2
+	}
+	return 2 * (1 + len(p.Beside))
+}
 
 // room is how many bytes the layers of a window may hold, and those of all windows side by side.
 func (p *prober) room() (each, all int64) {
@@ -103,9 +111,10 @@ func (p *prober) room() (each, all int64) {
 // passes times the layers. held is the bytes that a forward with gradients leaves of each. atWork is how many
 // devices worked all the while.
 func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes, atWork int, err error) {
+	p.flight = p.inFlight(sum(held))
 	bytes := make([]int64, len(held))
 	for i, l := range p.layers {
-		bytes[i] = int64(p.inFlight()) * held[i]
+		bytes[i] = int64(p.flight) * held[i]
 		for _, q := range l.State() {
 			if !q.Owner().Exists() || p.isAway(q) { // it is made for the time of the window
 				bytes[i] += q.Owner().Bytes()
@@ -161,7 +170,7 @@ func (l *lane) pass(times []unitTimes) error {
 		list = append(list, e)
 		return err
 	}
-	all := l.inFlight() // in every window, so that times of layers add up pass by pass
+	all := l.flight // in every window, so that times of layers add up pass by pass
 	ahead, alone := all, l.tight || l.MicroBatches == 1
 	if alone {
 		ahead = 1
@@ -307,7 +316,8 @@ func added(list []unitTimes) (all unitTimes) {
 				all[op] = slices.Clone(t)
 				continue
 			}
-			for k := range t {
+			all[op] = all[op][:min(len(all[op]), len(t))] // other windows may have had more passes
+			for k := range all[op] {
 				all[op][k] += t[k]
 			}
 		}

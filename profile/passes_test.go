@@ -133,3 +133,55 @@ func TestOneMicroBatchAtATime(t *testing.T) {
 		t.Errorf("with more and more room: %q, want %q", orders, want)
 	}
 }
+
+// Passes end by the clock: those that take long are fewer, and none of them is for warming up. So many as are asked
+// for are made however long they take.
+func TestPassesByTheClock(t *testing.T) {
+	c := newCtx(t)
+	for _, test := range []struct {
+		takes  time.Duration // forward and backward each; a pass has three forwards and two backwards
+		config profile.Config
+		want   int // passes
+	}{
+		{time.Millisecond, profile.Config{}, 1 + 5},
+		{40 * time.Millisecond, profile.Config{}, 1 + 5},
+		{60 * time.Millisecond, profile.Config{}, 4},
+		{200 * time.Millisecond, profile.Config{}, 2},
+		{time.Minute, profile.Config{}, 2},
+		{time.Minute, profile.Config{Warmup: 1}, 1 + 2},
+		{time.Minute, profile.Config{Repeats: 7}, 7},
+		{time.Millisecond, profile.Config{Repeats: 7}, 1 + 7},
+		{time.Minute, profile.Config{Warmup: 2, Repeats: 1}, 2 + 1},
+	} {
+		clock := &fakeClock{}
+		slow := &busy{clock: clock, forward: []time.Duration{test.takes}, backward: []time.Duration{test.takes}}
+		test.config.Clock = clock.read
+		p := measured(t, nn.NewSequential(nn.NewLinear(16, 16), slow), test.config, vectors(c))
+		if got, rest := (slow.forwards-2)/3, (slow.forwards-2)%3; got != test.want || rest != 0 { // it is looked at, and run for what follows
+			t.Errorf("layers of %v, %+v: %d passes and %d forwards, want %d", test.takes, test.config, got, rest, test.want)
+		}
+		if l := p.Layers[1]; !near(l.Forward, test.takes.Seconds()) || !near(l.Backward, test.takes.Seconds()) {
+			t.Errorf("layers of %v take %v and %v s", test.takes, l.Forward, l.Backward)
+		}
+	}
+}
+
+// A unit whose layers lie in windows of different numbers of passes has the passes that all of them have.
+func TestUnitsOfWindowsWithOtherPasses(t *testing.T) {
+	c := newCtx(t)
+	clock := &fakeClock{}
+	device := torch.CPU(1)
+	device.SetLimit(9 << 10)
+	defer device.SetLimit(0)
+	layer := func(d time.Duration) *busy {
+		return &busy{clock: clock, forward: []time.Duration{d}, backward: []time.Duration{d}}
+	}
+	model := nn.NewSequential(layer(time.Millisecond), nn.NewLinear(16, 16), nn.NewTanh(), nn.NewLinear(16, 16), layer(time.Second), nn.NewTanh())
+	p, err := profile.Measure(context.Background(), model, profile.Config{Device: device, Peer: device, Clock: clock.read, Balance: []int{6}, MostUnits: 1, InputGrad: true}, vectors(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := p.Chains[0].Layers; len(l) != 1 || !near(l[0].Forward, 1001e3) || !near(l[0].Backward, 1001e3) {
+		t.Errorf("%+v, want a unit of 1.001 s", l)
+	}
+}

@@ -30,6 +30,8 @@ type prober struct {
 	skips []*torch.Tensor        // by place at the boundary before it; kept
 	sent  map[nn.SkipKey]stashed // skips that stages have stashed for later ones
 
+	flight int // micro-batches in flight in a pass
+
 	loss remat.Loss // the chain's, where it is no unit
 
 	left     [kinds]gradients // of the last unit's input, by planner.BackwardKind; each can be given once

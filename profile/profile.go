@@ -40,7 +40,7 @@ import (
 )
 
 // Config says what is measured, and how. The zero value measures layers, without chains, on cpu:0,
-// with one thread, one warm-up and five timed runs.
+// with one thread.
 type Config struct {
 	// Device is where the layers run. Its account must be quiet meanwhile: bytes are read from it. Parameters that
 	// exist on other GPUs are copied there while their layer is measured.
@@ -51,10 +51,13 @@ type Config struct {
 	// Beside are other CPU devices, which nobody uses meanwhile. While a layer is timed on Device, other layers
 	// run on these, with as many threads each, as they do where so many devices share the machine's caches and
 	// memory. Nil times layers on a machine that does nothing else, as it is for a model in one stage.
-	Beside   []torch.Device
-	Threads  int // intra-op threads, at most torch.MaxThreads; 0 is 1
-	Warmup   int // passes over the layers before the timed ones; 0 is 1
-	Repeats  int // timed passes, of which the lower quartile counts; 0 is 5
+	Beside  []torch.Device
+	Threads int // intra-op threads, at most torch.MaxThreads; 0 is 1
+	// Warmup is how many passes over layers come before the timed ones. 0 is one, and none where passes take long.
+	Warmup int
+	// Repeats is how many timed passes there are, of which the lower quartile counts. 0 is five, and fewer, at
+	// least two, where passes take long.
+	Repeats  int
 	Seed     uint64
 	Extras   []nn.Extra     // what the layers expect of a batch that is no tensor
 	Autocast torch.Autocast // run forwards in this type where that is safe, as a pipe with Autocast does
@@ -281,10 +284,7 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 			return c, err
 		}
 	}
-	c.Threads, c.Warmup = max(c.Threads, 1), max(c.Warmup, 1)
-	if c.Repeats == 0 {
-		c.Repeats = 5
-	}
+	c.Threads = max(c.Threads, 1)
 	if c.MostUnits == 0 {
 		c.MostUnits = 400
 	}

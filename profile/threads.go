@@ -45,7 +45,7 @@ func (t ThreadTimes) Faster(i, j int) (ratios []float64) {
 }
 
 // Threads times forward and backward of a model's layers with several numbers of threads, in turns, as often
-// as Config.Repeats says. It is as Measure otherwise, but for Config.Threads and Config.Balance, which it does
+// as Config.Repeats says, or five times. It is as Measure otherwise, but for Config.Threads and Config.Balance, which it does
 // not look at; without Config.Clock it times by the time of day. When some seconds are over it goes on to no
 // further layer, and to no round after the third.
 func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []int, sample ...*torch.Tensor) (ThreadTimes, error) {
@@ -66,6 +66,7 @@ func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []
 	if err != nil {
 		return ThreadTimes{}, err
 	}
+	config.Repeats = cmp.Or(config.Repeats, usualPasses)
 	begin := time.Now()
 	now := config.Clock
 	if now == nil {

@@ -49,16 +49,17 @@ type timed []time.Duration
 // changing it. The least of all runs would be too low: in no step is every unit as quick as in its
 // best run, and sums of the least were 4 to 8 % below the quickest steps on a machine with other
 // work.
-func (t timed) typical() time.Duration { return t.quantile(4) }
+func (t timed) typical() time.Duration { return t.at((len(t) - 1) / 4) }
 
-func (t timed) median() time.Duration { return t.quantile(2) }
+// median is the upper one of two, so that the spread of two runs is seen.
+func (t timed) median() time.Duration { return t.at(len(t) / 2) }
 
-// quantile is the run that one in so many is at least as quick as; 0 of no runs.
-func (t timed) quantile(of int) time.Duration {
+// at is the k-th quickest run; 0 of no runs.
+func (t timed) at(k int) time.Duration {
 	if len(t) == 0 {
 		return 0
 	}
-	return slices.Sorted(slices.Values(t))[(len(t)-1)/of]
+	return slices.Sorted(slices.Values(t))[k]
 }
 
 // spread is how much longer the median runs take than the runs that count, summed over several

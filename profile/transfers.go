@@ -13,9 +13,9 @@ func (l *scan) transfers(flows []flow) {
 			continue
 		}
 		var times timed
-		for k := range l.Warmup + l.Repeats {
+		for n := (count{Config: &l.Config}); n.more(); {
 			took := l.took(l.peer, func() { l.peer.CopyHere(f.t) })
-			if k >= l.Warmup {
+			if n.add(took) {
 				times = append(times, took)
 			}
 			l.peer.Close()

@@ -58,7 +58,7 @@ func (f *balanceFlags) register(cmd *cobra.Command) {
 	amount(s, &f.momentum, "momentum", 1, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
 	whole(s, &f.threads, "threads", 1, 1, pipe.MaxThreads,
 		fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
-	count(s, &f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the lower quartile counts")
+	count(s, &f.repeats, "repeats", 0, "`N` timed runs of each layer, of which the lower quartile counts (default 5, or fewer, at least 2, where they take long)")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights and sample")
 	word(s, &f.format, "format", "text", "`FORMAT` of the output: text or json", "text", "json")
 }

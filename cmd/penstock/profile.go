@@ -50,7 +50,7 @@ func (f *profileFlags) register(cmd *cobra.Command) {
 		fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
 	whole(s, &f.devices, "devices", 0, 1, torch.MaxCPU,
 		"`N` devices with as many threads each that work while a layer is timed, as far as there are cores (default: as many as there are cores for)")
-	count(s, &f.repeats, "repeats", 5, "`N` timed runs of each layer, of which the lower quartile counts")
+	count(s, &f.repeats, "repeats", 0, "`N` timed runs of each layer, of which the lower quartile counts (default 5, or fewer, at least 2, where they take long)")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights, sample and targets")
 	path(s, &f.out, "out", "`FILE` to write the chain to, as JSON; - is standard output, instead of the table")
 	word(s, &f.format, "format", "table",

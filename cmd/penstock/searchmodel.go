@@ -49,7 +49,7 @@ func (f *measureFlags) register(s *pflag.FlagSet) {
 	trainOnlyFlag(s, &f.trainOnly)
 	autocastFlag(s, &f.autocast, "plan for forwards of the model in fewer bits where that is safe")
 	whole(s, &f.threads, "threads", 0, 1, pipe.MaxThreads, "`N` threads of each device on the model (default: as many as there are cores for each)")
-	count(s, &f.repeats, "repeats", 3, "`N` timed runs of each layer of the model, of which the lower quartile counts")
+	count(s, &f.repeats, "repeats", 0, "`N` timed runs of each layer of the model, of which the lower quartile counts (default 5, or fewer, at least 2, where they take long)")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of the weights and samples that the model is measured with")
 }
 

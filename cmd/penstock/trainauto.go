@@ -283,7 +283,7 @@ func (w planWorld) machine(threads []int, between search.Link) search.Machine {
 func (j *job) planNow(ctx context.Context, stderr io.Writer, between search.Link) (line searchLine, err error) {
 	w := j.world
 	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(), devices: j.named, chunks: w.Chunks,
-		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, trainOnly: j.weights.trainOnly, autocast: j.config.Autocast, threads: w.Threads, repeats: 3, seed: j.config.Seed}}
+		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, trainOnly: j.weights.trainOnly, autocast: j.config.Autocast, threads: w.Threads, seed: j.config.Seed}}
 	if w.Schedule != "" {
 		f.schedules = []string{w.Schedule}
 	}
