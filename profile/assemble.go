@@ -22,8 +22,8 @@ func beyond(peak, made int64) (tmp, early int64) {
 	return max(peak-made, 0), max(made-peak, 0)
 }
 
-// assemble makes the chain of a stage from its figures.
-func assemble(st *staged, split bool) Chain {
+// assemble makes the chain of a stage from its figures; first says that only that of the first micro-batch is wanted.
+func assemble(st *staged, split, first bool) Chain {
 	f := st.flows
 	out := Chain{Units: st.units, Given: st.given, Gives: st.gives, SkipsIn: st.skipsIn, SkipsOut: st.skipsOut}
 	for out.Prologue < len(st.all) && st.all[out.Prologue].passes {
@@ -67,7 +67,11 @@ func assemble(st *staged, split bool) Chain {
 			c.Carries = append(c.Carries, remat.Carry{From: from - skip - 1, To: to - skip, Bytes: l.bytes})
 		}
 	}
-	out.Chain, out.Later = st.chain(c, skip, planner.Makes), st.chain(c, skip, planner.Adds)
+	out.Chain = st.chain(c, skip, planner.Makes)
+	if first {
+		return out
+	}
+	out.Later = st.chain(c, skip, planner.Adds)
 	if split {
 		out.Split, out.SplitLater = st.chain(c, skip, planner.MakesLater), st.chain(c, skip, planner.AddsLater)
 	}

@@ -27,11 +27,18 @@ func (p *prober) backwards(st *staged) error {
 }
 
 // kinds lists the kinds of backwards that are measured.
-func (p *prober) kinds() []planner.BackwardKind {
-	if p.Split {
-		return []planner.BackwardKind{planner.Makes, planner.Adds, planner.MakesLater, planner.AddsLater}
+func (p *prober) kinds() (list []planner.BackwardKind) {
+	list = []planner.BackwardKind{planner.Makes}
+	if !p.FirstOnly {
+		list = append(list, planner.Adds)
 	}
-	return []planner.BackwardKind{planner.Makes, planner.Adds}
+	if p.Split {
+		list = append(list, planner.MakesLater)
+	}
+	if p.Split && !p.FirstOnly {
+		list = append(list, planner.AddsLater)
+	}
+	return list
 }
 
 // descend measures the backwards of the units from <= i < to, whose first one's input is held, from the
@@ -100,9 +107,13 @@ func (p *prober) backward(st *staged, i int) error {
 			if kind == planner.MakesLater && !out.passes { // the gradients of parameters are there
 				out.leaves = p.parts(st, i)
 			}
+			b := &out.backs[kind]
+			if p.FirstOnly {
+				*b = p.back(st, i, kind, nothing, func(*storage) bool { return false })
+				continue
+			}
 			all := st.next != nil && i == len(st.units)-1 // the gradients are the next stage's
 			deferred := st.deferred(i, kind)
-			b := &out.backs[kind]
 			if all {
 				r := p.back(st, i, kind, gradientsAlone, func(*storage) bool { return true })
 				b.held, b.heldThen = r.first.peak, r.second.peak
@@ -124,10 +135,11 @@ func (p *prober) backward(st *staged, i int) error {
 			b.second.peak = then
 		}
 		if p.Split {
-			second := out.backs[planner.AddsLater].second
-			out.leaves.settle(&st.flows.back[planner.AddsLater], i, second)
+			last := p.kinds()[len(p.kinds())-1]
+			b := &out.backs[last]
+			out.leaves.settle(&st.flows.back[last], i, b.madeThen-b.second.delta)
 			if !p.BytesOnly {
-				out.share = out.backs[planner.AddsLater].share()
+				out.share = b.share()
 			}
 		}
 		return nil

@@ -3,6 +3,7 @@ package profile_test
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -272,5 +273,33 @@ func TestFrozen(t *testing.T) {
 	}
 	if l := p.Layers[1]; l.Trainable != 2*4*4 || l.Buffers != 2*4*4+8 || l.Gradient != 6*4*4 {
 		t.Errorf("%+v", l)
+	}
+}
+
+// Chains of the first micro-batch alone are those of whole profiles, whatever the stages.
+func TestFirstOnly(t *testing.T) {
+	for _, network := range networks {
+		t.Run(network.name, func(t *testing.T) {
+			c := newCtx(t)
+			model := network.build()
+			defer nn.Free(model)
+			x := network.input(c)
+			layers := len(model.Layers())
+			for _, balance := range [][]int{{layers}, {layers / 2, layers - layers/2}} {
+				for _, config := range []profile.Config{{}, {Split: true}, {Split: true, Workers: make([]int, len(balance))}} {
+					config.BytesOnly, config.Balance = true, balance
+					whole := measured(t, model, config, x).Chains
+					config.FirstOnly = true
+					for i, first := range measured(t, model, config, x).Chains {
+						if !reflect.DeepEqual(first.Chain, whole[i].Chain) {
+							t.Errorf("%v of %v, split: %v: %+v, want %+v", i, balance, config.Split, first.Chain, whole[i].Chain)
+						}
+						if first.Later.Layers != nil || first.Split.Layers != nil || first.Footprint != nil {
+							t.Errorf("it measures also %+v, %+v, %+v", first.Later, first.Split, first.Footprint)
+						}
+					}
+				}
+			}
+		})
 	}
 }

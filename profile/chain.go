@@ -13,7 +13,7 @@ import (
 // of one or more layers of the model.
 type Chain struct {
 	remat.Chain             // of the first micro-batch of a step, whose backward makes the gradients of parameters
-	Later       remat.Chain // of a later one, whose backward adds to them
+	Later       remat.Chain // of a later one, whose backward adds to them; these and Footprint not with Config.FirstOnly
 
 	// Split and SplitLater are both where backwards are in two parts, with Config.Split. Their
 	// backwards are the first parts.
@@ -114,7 +114,10 @@ func (p *prober) chains(s *sweep, sample []*torch.Tensor) (chains []Chain, err e
 		chains = append(chains, chain)
 	}
 	last := &chains[len(chains)-1]
-	last.Chain.Loss, last.Later.Loss = p.loss, p.loss
+	if last.Chain.Loss = p.loss; p.FirstOnly {
+		return chains, nil
+	}
+	last.Later.Loss = p.loss
 	last.Footprint.AtOnce, last.Footprint.LossTmp = p.Loss != nil && !p.LossUnit, p.loss.Tmp
 	return chains, nil
 }
@@ -130,7 +133,7 @@ func (p *prober) timed(st *staged, times []unitTimes) Chain {
 		timing = append(timing, st.all[i].times[:]...)
 		at += n
 	}
-	chain := assemble(st, p.Split)
+	chain := assemble(st, p.Split, p.FirstOnly)
 	chain.Timing = p.timing(timing)
 	return chain
 }

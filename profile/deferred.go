@@ -116,10 +116,10 @@ func (p *prober) parts(st *staged, i int) (out deferredMemory) {
 	return out
 }
 
-// settle finds which of the gradients that were no copies are deferred: second is the second part of a
-// backward of the unit, after which nobody else holds those that do not go on.
-func (d *deferredMemory) settle(f *gradientFlow, i int, second reading) {
-	rest := -second.delta - d.own
+// settle finds which of the gradients that were no copies are deferred: freed is the bytes of which the second part
+// of a backward of the unit lets go. Nobody else holds those that do not go on.
+func (d *deferredMemory) settle(f *gradientFlow, i int, freed int64) {
+	rest := freed - d.own
 	goesOn := func(k int) bool { return slices.Contains(f.states[i], f.states[i+1][k]) }
 	for _, k := range d.given {
 		if s := f.states[i+1][k]; s != nil && !goesOn(k) {

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"penstock.example/nn"
-	"penstock.example/segment"
 	"penstock.example/torch"
 )
 
@@ -64,8 +63,8 @@ func (f *flows) enter(boundary int, before map[uintptr]*storage, elements []*tor
 	}
 }
 
-// forward records the output of a unit that was run without gradients.
-func (f *flows) forward(unit int, e *segment.Execution, p *prober, list []nn.NamedLayer) {
+// forward records the output of a unit that was run without gradients, xs and skips.
+func (f *flows) forward(unit int, xs, skips []*torch.Tensor, p *prober, list []nn.NamedLayer) {
 	before := map[uintptr]*storage{}
 	for k, t := range slices.Concat(p.xs, p.skips) {
 		if t != nil {
@@ -81,9 +80,6 @@ func (f *flows) forward(unit int, e *segment.Execution, p *prober, list []nn.Nam
 			}
 		}
 	}
-	xs, skips := e.Take(unit + 1)
 	f.enter(unit+1, before, slices.Concat(xs, skips))
 	f.tuple[unit+1] = len(xs)
-	torch.FreeAll(xs)
-	torch.FreeAll(skips)
 }

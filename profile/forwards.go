@@ -113,9 +113,8 @@ func (p *prober) forward(st *staged, i int) error {
 			defer p.ready(l)()
 		}
 		mark := p.c.Mark()
-		p.keeps(st, i, out)
 		p.saves(st, i, out)
-		xs, skips := p.next(i)
+		xs, skips := p.keeps(st, i, out)
 		torch.FreeAll(p.xs)
 		torch.FreeAll(p.skips)
 		p.xs, p.skips = xs, skips
@@ -132,15 +131,16 @@ func (p *prober) next(i int) (xs, skips []*torch.Tensor) {
 	return e.Take(i + 1)
 }
 
-// keeps measures the forwards without gradients. Running statistics move in a first run alone.
-// Deferred ones are begun on the first micro-batch, and added to on later ones.
-func (p *prober) keeps(st *staged, i int, out *figures) {
+// keeps measures the forwards without gradients, and returns the unit's output. Running statistics move in a first
+// run alone. Deferred ones are begun on the first micro-batch, and added to on later ones.
+func (p *prober) keeps(st *staged, i int, out *figures) (xs, skips []*torch.Tensor) {
 	op := remat.Op{Kind: remat.ForwardKeep, Layer: i}
 	run := func(again bool) (r reading) {
 		e := p.execute(i, again)
 		defer e.Free()
 		if r = p.do(e, op); again {
-			st.flows.forward(i, e, p, out.list)
+			xs, skips = e.Take(i + 1)
+			st.flows.forward(i, xs, skips, p, out.list)
 		}
 		return r
 	}
@@ -156,6 +156,7 @@ func (p *prober) keeps(st *staged, i int, out *figures) {
 	if out.statistics > 0 {
 		out.commit = p.read(func() { p.deferred.Commit(nn.NewCtx(p.c, nn.Config{})) }).peak
 	}
+	return xs, skips
 }
 
 // saves measures the forwards with gradients. After the model's last unit it makes ones the gradients of

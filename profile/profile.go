@@ -101,6 +101,9 @@ type Config struct {
 	DeferredBatchNorm bool
 	// Split measures also what units defer where backwards are in two parts (remat.Chain.Deferred).
 	Split bool
+	// FirstOnly has chains be of the first micro-batch alone, which a search goes by: without Later, Split,
+	// SplitLater and Footprint, which plans to the byte go by. That takes half as long.
+	FirstOnly bool
 	// Known is an earlier profile of the model, for micro-batches of the same shapes and with the
 	// same loss. Its layers and times are not measured again. A profile of something else is not
 	// used. Nil is none.

@@ -359,7 +359,7 @@ func (m *modelSearch) measured(ctx context.Context, on torch.Device, rows, threa
 	c := torch.NewCtx(torch.Options{Device: on, Seed: m.seed})
 	defer c.Close()
 	config := profile.Config{Device: on, Peer: on, Threads: threads, MicroBatches: m.batch / rows, Repeats: m.repeats, Seed: m.seed, Autocast: m.autocast, Clock: clock,
-		Balance: []int{len(m.model.Layers())}, Split: true, DeferredBatchNorm: m.deferredBatchNorm, Loss: m.loss(), Progress: show.layer}
+		Balance: []int{len(m.model.Layers())}, Split: true, FirstOnly: true, DeferredBatchNorm: m.deferredBatchNorm, Loss: m.loss(), Progress: show.layer}
 	if threads > 1 {
 		config.Clock = nil // the time of day
 	}
