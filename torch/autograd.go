@@ -50,7 +50,8 @@ func (t *Tensor) SetGradOf(grad *Tensor) {
 // There is one of grads for each output; nil stands for one, and is for scalars only. The graph is
 // freed unless keepGraph is set.
 //
-// It runs on the calling goroutine and returns when all is done. A function that Checkpoint runs
+// It runs on the calling goroutine and returns when all is done. No two goroutines may add to the
+// gradient of one leaf at a time: what each adds lies in the other's way. A function that Checkpoint runs
 // again may panic: Backward then panics with the same value.
 func (c *Ctx) Backward(outputs, grads []*Tensor, keepGraph bool) {
 	if len(outputs) != len(grads) {
