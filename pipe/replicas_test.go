@@ -147,6 +147,13 @@ func TestTransparencyOfReplicas(t *testing.T) {
 		cfg.Checkpoint = rapid.SampledFrom(policies).Draw(t, "policy")
 		if rapid.IntRange(0, 3).Draw(t, "optimal") == 0 {
 			q.randomBudgets(t, &cfg)
+			for _, n := range parts(rows, int64(replicas)) { // a program of fewer micro-batches may take more
+				one := q
+				one.rows, one.input, one.target = n, normal(n, 2, 6, 6), classes(n, 3)
+				if cfg.Budget != nil {
+					one.raise(t, &cfg)
+				}
+			}
 			largest := int64(0) // of which one is received at a time
 			for _, p := range nn.State(q.model()) {
 				largest = max(largest, p.Bytes())

@@ -77,8 +77,8 @@ at::Tensor linear_output(const at::Tensor& x, const at::Tensor& weight, const at
   sizes.back() = out;
   const bool ours = floats(x) && floats(weight) && (!bias.defined() || (floats(bias) && bias.sizes() == at::IntArrayRef{out}));
   const bool quick = ours && faster(rows, out, in);
-  const at::Tensor of = x.dim() == 1 ? x.contiguous() : by_rows(x);
-  if (!quick && !(ours && direct(rows, out, in, of, weight))) return x.dim() < 3 ? aten(of) : at::_unsafe_view(aten(of), sizes);
+  const at::Tensor of = x.contiguous();
+  if (!quick && !(ours && direct(rows, out, in, of, weight))) return x.dim() < 3 ? aten(of) : at::_unsafe_view(aten(by_rows(of)), sizes);
   const at::Tensor y = empty_floats(sizes);
   if (bias.defined()) copy_to_rows(bias, y);
   gemm(quick, 'N', 'T', rows, out, in, of, weight.contiguous(), bias.defined() ? 1 : 0, y);
