@@ -91,6 +91,7 @@ func (p *prober) inputOf(st *staged, from, unit int) error {
 func (p *prober) backward(st *staged, i int) error {
 	out := &st.all[i]
 	in := st.held[i]
+	p.progress(len(p.layers)-st.last+sum(st.units[i+1:]), len(p.layers))
 	p.xs, p.skips = in.xs, in.skips
 	defer func() {
 		p.xs, p.skips = nil, nil

@@ -56,7 +56,9 @@ type Merge struct{ Layer, Reason string }
 // earlier ones run, and how much of that is free at the peak depends on the order inside of each
 // layer. And where stages begin, units and whether their gradients are wanted are known only with
 // the balance.
-func (p *prober) chains(s *sweep, sample []*torch.Tensor) (chains []Chain, err error) {
+//
+// Phase is called as its forwards begin, and its backwards.
+func (p *prober) chains(s *sweep, sample []*torch.Tensor, phase func(backwards bool)) (chains []Chain, err error) {
 	units, merged := p.cut(&s.found)
 	err = attempt(theSample, func() error {
 		for _, x := range sample {
@@ -73,6 +75,7 @@ func (p *prober) chains(s *sweep, sample []*torch.Tensor) (chains []Chain, err e
 			st.free()
 		}
 	}()
+	phase(false)
 	first := 0
 	for stage, n := range p.Balance {
 		if stage == len(p.Balance)-1 && p.Loss != nil && p.LossUnit {
@@ -95,6 +98,7 @@ func (p *prober) chains(s *sweep, sample []*torch.Tensor) (chains []Chain, err e
 	}
 	torch.FreeAll(p.xs)
 	p.xs = nil
+	phase(true)
 	for i, st := range slices.Backward(stages) {
 		if i < len(stages)-1 && !p.apart(i, i+1) {
 			st.next = stages[i+1]

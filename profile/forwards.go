@@ -25,13 +25,16 @@ func (p *prober) forwards(st *staged) error {
 	st.flows = newFlows(st, p.xs, p.skips)
 	st.given, st.skipsIn = sizeOf(p.xs), sizeOf(p.skips)
 	st.held[0] = input{p.shared(p.xs), p.shared(p.skips)}
-	for i := range st.units {
+	at := st.first
+	for i, n := range st.units {
 		if err := p.ctx.Err(); err != nil {
 			return err
 		}
+		p.progress(at, len(p.layers))
 		if err := p.forward(st, i); err != nil {
 			return err
 		}
+		at += n
 	}
 	st.gives, st.skipsOut = sizeOf(p.xs), sizeOf(p.skips)
 	return p.leave(st)

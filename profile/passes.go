@@ -78,7 +78,7 @@ func rows(bytes []int64, devices int, each, all int64) (list [][]window) {
 	return list
 }
 
-func sum(list []int64) (all int64) {
+func sum[N int | int64](list []N) (all N) {
 	for _, n := range list {
 		all += n
 	}

@@ -32,6 +32,8 @@ type prober struct {
 
 	flight int // micro-batches in flight in a pass
 
+	done, share float64 // of all that is measured: before this phase, and in it
+
 	loss remat.Loss // the chain's, where it is no unit
 
 	left     [kinds]gradients // of the last unit's input, by planner.BackwardKind; each can be given once
@@ -46,7 +48,7 @@ type prober struct {
 }
 
 func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) *prober {
-	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes}
+	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes, share: 1}
 	p.c = torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads})
 	p.peer = torch.NewCtx(torch.Options{Device: config.Peer, Threads: config.Threads})
 	if config.Loss != nil {
@@ -55,10 +57,40 @@ func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, route
 	return p
 }
 
-// progress reports that done of so many parts are measured.
+// phases are what is measured of a model, and how long each takes about beside the others: it counts how often a
+// layer runs, a backward as two forwards.
+type phases struct{ timing, forwards, backwards float64 } // timing: the look at each layer and its passes
+
+func (p *prober) phases(known bool) (out phases) {
+	switch {
+	case known:
+	case p.BytesOnly:
+		out.timing = 1
+	default:
+		out.timing = 20 / float64(1+len(p.Beside))
+	}
+	if p.Balance == nil {
+		return out
+	}
+	out.forwards, out.backwards = 4, 3+3*float64(len(p.kinds()))
+	if p.Split {
+		out.backwards += 3
+	}
+	if p.Split && !p.FirstOnly {
+		out.backwards += 12
+	}
+	return out
+}
+
+// begins says that a phase begins, before which others have taken so much of so much.
+func (p *prober) begins(before, phase, all float64) {
+	p.done, p.share = before/max(all, 1), phase/max(all, 1)
+}
+
+// progress reports that done of so many parts of a phase are measured.
 func (p *prober) progress(done, of int) {
 	if p.Progress != nil {
-		p.Progress(p.model*done/of, p.model)
+		p.Progress(int(float64(p.model)*(p.done+p.share*float64(done)/float64(of))+1e-6), p.model)
 	}
 }
 

@@ -176,14 +176,22 @@ func (out *Profile) measure(ctx context.Context, config Config, layers []nn.Name
 	p := newProber(ctx, config, layers, routes)
 	defer p.close()
 	of := config.describe(layers, sample)
-	if known := config.Known; known != nil && known.sweep.of == of {
-		out.sweep = known.sweep
+	isKnown := config.Known != nil && config.Known.sweep.of == of
+	n := p.phases(isKnown)
+	all := n.timing + n.forwards + n.backwards
+	if p.begins(0, n.timing, all); isKnown {
+		out.sweep = config.Known.sweep
 	} else if out.sweep, err = p.sweep(of, sample); err != nil {
 		return err
 	}
 	out.view(layers, &config)
 	if config.Balance != nil {
-		if out.Chains, err = p.chains(&out.sweep, sample); err != nil {
+		phase := func(backwards bool) {
+			if p.begins(n.timing, n.forwards, all); backwards {
+				p.begins(n.timing+n.forwards, n.backwards, all)
+			}
+		}
+		if out.Chains, err = p.chains(&out.sweep, sample, phase); err != nil {
 			return err
 		}
 	}
@@ -192,6 +200,7 @@ func (out *Profile) measure(ctx context.Context, config Config, layers []nn.Name
 			return err
 		}
 	}
+	p.begins(0, 1, 1)
 	p.progress(1, 1)
 	return nil
 }
@@ -201,7 +210,7 @@ func (out *Profile) fewer(ctx context.Context, config Config, layers []nn.NamedL
 	config.Target = config.FewerTarget
 	p := newProber(ctx, config, layers, routes)
 	defer p.close()
-	chains, err := p.chains(&out.sweep, config.Fewer)
+	chains, err := p.chains(&out.sweep, config.Fewer, func(bool) { p.begins(1, 0, 1) })
 	for i := range chains {
 		out.Chains[i].Fewer = &chains[i]
 	}

@@ -134,6 +134,24 @@ func TestProgress(t *testing.T) {
 	if want := []int{0, 2, 1, 2, 2, 2}; !slices.Equal(seen, want) {
 		t.Errorf("progress %v, want %v", seen, want)
 	}
+	// Times, forwards and backwards: it goes on through all of them, and ends with them.
+	for _, config := range []profile.Config{{Repeats: 1, Balance: []int{40}, Split: true}, {BytesOnly: true, Balance: []int{20, 20}}, {Repeats: 1, Balance: []int{40}, FirstOnly: true, Beside: others(1)}} {
+		seen = nil
+		config.Progress = func(done, layers int) {
+			if layers != 40 {
+				t.Errorf("%d of %d layers", done, layers)
+			}
+			seen = append(seen, done)
+		}
+		var layers []nn.Layer
+		for range 20 {
+			layers = append(layers, nn.NewLinear(16, 16), nn.NewReLU())
+		}
+		measured(t, nn.NewSequential(layers...), config, vectors(c))
+		if distinct := len(slices.Compact(slices.Clone(seen))); !slices.IsSorted(seen) || seen[len(seen)-1] != 40 || distinct < 20 {
+			t.Errorf("%+v: progress %v", config, seen)
+		}
+	}
 }
 
 func TestExtras(t *testing.T) {
