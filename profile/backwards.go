@@ -43,7 +43,7 @@ func (p *prober) kinds() (list []planner.BackwardKind) {
 
 // descend measures the backwards of the units from <= i < to, whose first one's input is held, from the
 // last to the first. It holds the input of the middle one for the upper half, and makes it again from
-// there: inputs of log2 of the units at once, for half as many forwards of each unit.
+// there: inputs of log2 of the units at once, beside those that there is room for, for at most half as many forwards of each unit.
 func (p *prober) descend(st *staged, from, to int) error {
 	if err := p.ctx.Err(); err != nil {
 		return err
@@ -61,8 +61,16 @@ func (p *prober) descend(st *staged, from, to int) error {
 	return p.descend(st, from, middle)
 }
 
-// inputOf makes the input of a unit from that of an earlier one, which is held, and holds it.
+// inputOf makes the input of a unit from that of the last one before it that is held, which unit from is, and holds it.
 func (p *prober) inputOf(st *staged, from, unit int) error {
+	if _, held := st.held[unit]; held {
+		return nil
+	}
+	for i := from + 1; i < unit; i++ {
+		if _, held := st.held[i]; held {
+			from = i
+		}
+	}
 	in := input{p.shared(st.held[from].xs), p.shared(st.held[from].skips)}
 	defer func() { in.free() }()
 	for i := from; i < unit; i++ {

@@ -31,6 +31,9 @@ func (p *prober) forwards(st *staged) error {
 			return err
 		}
 		p.progress(at, len(p.layers))
+		if i > 0 {
+			p.holdInput(st, i)
+		}
 		if err := p.forward(st, i); err != nil {
 			return err
 		}
@@ -38,6 +41,19 @@ func (p *prober) forwards(st *staged) error {
 	}
 	st.gives, st.skipsOut = sizeOf(p.xs), sizeOf(p.skips)
 	return p.leave(st)
+}
+
+// holdInput keeps the input of a unit for its backwards, where there is room: evenly over the units. Otherwise it is
+// made again.
+func (p *prober) holdInput(st *staged, i int) {
+	if p.Device.Kind != torch.KindCPU || p.Device.Memory().Limit > 0 {
+		return
+	}
+	bytes := sizeOf(slices.Concat(p.xs, p.skips))
+	if part := windowBytes / int64(len(p.layers)) * int64(st.first+i+1); p.inputs+bytes <= part {
+		p.inputs += bytes
+		st.held[i] = input{p.shared(p.xs), p.shared(p.skips)}
+	}
 }
 
 // enter finds the skips that earlier stages send to the stage.

@@ -29,6 +29,8 @@ type prober struct {
 	xs    []*torch.Tensor        // the input of the next unit; kept
 	skips []*torch.Tensor        // by place at the boundary before it; kept
 	sent  map[nn.SkipKey]stashed // skips that stages have stashed for later ones
+	// inputs is the bytes of inputs of units that are held for their backwards.
+	inputs int64
 
 	flight int // micro-batches in flight in a pass
 

@@ -148,7 +148,7 @@ type sweep struct {
 // ctx's error. A failure in a layer is an *Error.
 //
 // Only one unit has to fit at a time, and with Config.Beside as many as there are devices, and with Config.Balance the inputs of log2 of a stage's units and of
-// all stages beside it. Passes over several layers hold at most 256 MiB beside
+// all stages beside it, and on a CPU without a limit more of them, at most 256 MiB. Passes over several layers hold at most 256 MiB beside
 // temporaries, and under a limit of the device at most half of what is free.
 func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ...*torch.Tensor) (Profile, error) {
 	if err := cmp.Or(arg.Context(ctx, "profile"), arg.Given(model, "profile: the model", "an nn.Sequential")); err != nil {
