@@ -49,17 +49,24 @@ type timed []time.Duration
 // changing it. The least of all runs would be too low: in no step is every unit as quick as in its
 // best run, and sums of the least were 4 to 8 % below the quickest steps on a machine with other
 // work.
-func (t timed) typical() time.Duration { return t.at((len(t) - 1) / 4) }
+func (t timed) typical() time.Duration { return t.quantile(0.25) }
 
-// median is the upper one of two, so that the spread of two runs is seen.
-func (t timed) median() time.Duration { return t.at(len(t) / 2) }
+func (t timed) median() time.Duration { return t.quantile(0.5) }
 
-// at is the k-th quickest run; 0 of no runs.
-func (t timed) at(k int) time.Duration {
+// quantile is what a part of the runs is at least as quick as; 0 of no runs. It lies between two runs where it is
+// none of them, so that it does not depend on how many there are.
+func (t timed) quantile(part float64) time.Duration {
 	if len(t) == 0 {
 		return 0
 	}
-	return slices.Sorted(slices.Values(t))[k]
+	list := slices.Sorted(slices.Values(t))
+	at := part * float64(len(list)-1)
+	k := int(at)
+	out := list[k]
+	if k+1 < len(list) {
+		out += time.Duration((at - float64(k)) * float64(list[k+1]-out))
+	}
+	return out
 }
 
 // spread is how much longer the median runs take than the runs that count, summed over several
