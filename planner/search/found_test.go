@@ -238,3 +238,28 @@ func TestPlansHaveTheStepOfTheirTimeline(t *testing.T) {
 		t.Errorf("a step of %v, busy for %v; of twice the times %v, %v", was, busy, p.Step, p.Busy)
 	}
 }
+
+// With a cut that fits but is far from the best, as of a network whose first layers have the activations and whose last
+// have the weights, few plans of devices lead to a cut that is nearly as good as one that many find.
+func TestFewPlansComeClose(t *testing.T) {
+	var c remat.Chain
+	for i := range 40 {
+		l := remat.Layer{Name: fmt.Sprint("unit", i), Forward: 10, ForwardNoGrad: 9, Backward: 20, Output: int64(60 - i), WeightGradient: int64(i * i / 4)}
+		l.Saved, l.Gradient = 3*l.Output, l.Output
+		c.Layers = append(c.Layers, l)
+	}
+	for _, limit := range []int64{8300, 8600, 9200} {
+		var steps []time.Duration
+		for _, plans := range []int{12, 2000} {
+			r, err := Search(t.Context(), Profile{[]Measured{{Chain: c}}}, devices(2, 0), Wishes{MicroBatches: []int{8}, Schedules: []string{"1f1b"}, Devices: 2, State: 1, Limit: limit, Plans: plans})
+			if err != nil || r.Best == nil {
+				t.Fatalf("within %d bytes nothing is found: %v %v", limit, err, r)
+			}
+			steps = append(steps, r.Best.Step)
+		}
+		t.Logf("within %d bytes: %v with few plans, %v with many", limit, steps[0], steps[1])
+		if float64(steps[0]) > 1.05*float64(steps[1]) {
+			t.Errorf("within %d bytes the plan found with few plans takes %v, with many %v", limit, steps[0], steps[1])
+		}
+	}
+}

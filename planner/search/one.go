@@ -164,6 +164,11 @@ func (f *finder) one() error {
 		f.bound = bound
 		return err
 	}
+	if p.limited { // the first cut that fits may be far from the best
+		if err := f.improve(8 * p.stages()); err != nil {
+			return err
+		}
+	}
 	t := &table{f: f, raised: map[[3]int]int64{}, firm: map[[3]int]bool{}}
 	for {
 		t.fill()
@@ -194,9 +199,6 @@ func (f *finder) one() error {
 	}
 	if !f.spent {
 		f.bound = f.goal()
-	}
-	if f.cut != nil && f.step > f.goal() { // it has lost: by how much is told
-		return f.improve(2 * p.stages())
 	}
 	return nil
 }
