@@ -562,10 +562,10 @@ func (j *searchJob) searchTold(ctx context.Context, show *planProgress) (*search
 }
 
 // fitting finds the best plan. That of a model is one whose step is known to fit: what its chain does not say
-// is taken from the limit until it does.
+// is taken from the limit until it does, and its schedule is searched once more.
 func (j *searchJob) fitting(ctx context.Context, tell func(line string)) (*search.Result, error) {
+	found, err := j.once(ctx)
 	for round := 1; ; round++ {
-		found, err := j.once(ctx)
 		if err != nil || found.Best == nil || j.model == nil || j.elsewhere {
 			return found, err
 		}
@@ -580,12 +580,27 @@ func (j *searchJob) fitting(ctx context.Context, tell func(line string)) (*searc
 		for _, s := range short.Stages {
 			more = max(more, s.Least-s.Limit)
 		}
-		wanted := slices.Max(found.Best.Limits) + j.spared
+		most := int64(0)
+		for _, name := range found.Best.Devices {
+			most = max(most, j.model.limitOf(name))
+		}
 		if !j.spare(more) {
 			return found, err
 		}
-		tell(fmt.Sprintf("the plan found lacks %s of the limit of %s; planning with as much less", formatBytes(more), formatBytes(wanted)))
+		tell(fmt.Sprintf("the plan found lacks %s of the limit of %s; planning %s with as much less", formatBytes(more), formatBytes(most), found.Best.Schedule))
+		found, err = j.again(ctx, found)
 	}
+}
+
+// again searches the schedule of the best plan once more, where there are fewer bytes.
+func (j *searchJob) again(ctx context.Context, found *search.Result) (*search.Result, error) {
+	all := j.wishes.Schedules
+	j.wishes.Schedules = []string{found.Best.Schedule}
+	one, err := j.once(ctx)
+	if j.wishes.Schedules = all; err != nil {
+		return nil, err
+	}
+	return found.Within(one)
 }
 
 // spare takes so many bytes more from what each device may hold, and says whether any are left.

@@ -263,3 +263,53 @@ func TestFewPlansComeClose(t *testing.T) {
 		}
 	}
 }
+
+// A result within fewer bytes for one schedule has that schedule's plan, the best of all plans, a bound that none is
+// below, and why each of the others is not the best.
+func TestWithin(t *testing.T) {
+	p := Profile{[]Measured{{Chain: madeUp(12)}}}
+	w := Wishes{MicroBatches: []int{4}, Devices: 2, Schedules: []string{"gpipe", "1f1b", "interleaved"}}
+	free, err := Search(t.Context(), p, devices(2, 0), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Limit = slices.Max(free.Best.Peaks) * 6 / 10
+	all, err := Search(t.Context(), p, devices(2, 0), w)
+	if err != nil || all.Best == nil {
+		t.Fatal(all, err)
+	}
+	was := fmt.Sprint(all.Schedules)
+	for _, limit := range []int64{w.Limit * 9 / 10, w.Limit * 7 / 10, 1} {
+		less := w
+		less.Limit, less.Schedules = limit, []string{all.Best.Schedule}
+		fewer, err := Search(t.Context(), p, devices(2, 0), less)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := all.Within(fewer)
+		if err != nil || got.Best == nil {
+			t.Fatal(got, err)
+		}
+		for i, o := range got.Schedules {
+			want := all.Schedules[i].Plan
+			if o.Schedule == all.Best.Schedule {
+				want = fewer.Best
+			}
+			if o.Plan != want {
+				t.Errorf("within %d bytes %s has another plan", limit, o.Schedule)
+			}
+			if o.Plan == got.Best != (o.Lost == "") {
+				t.Errorf("within %d bytes %s has lost by %q", limit, o.Schedule, o.Lost)
+			}
+			if o.Plan != nil && (o.Plan.Step < got.Best.Step || o.LowerBound > o.Plan.Step || o.LowerBound > all.Schedules[i].LowerBound || o.Proved && o.LowerBound < o.Plan.Step) {
+				t.Errorf("within %d bytes %s takes %v, at least %v, the best %v", limit, o.Schedule, o.Plan.Step, o.LowerBound, got.Best.Step)
+			}
+		}
+		if got.LowerBound > got.Best.Step || got.Proved != (got.LowerBound == got.Best.Step) || got.Best.Proved && got.Best.LowerBound < got.Best.Step {
+			t.Errorf("within %d bytes the bound is %v, proved %v, of a step of %v", limit, got.LowerBound, got.Proved, got.Best.Step)
+		}
+	}
+	if now := fmt.Sprint(all.Schedules); now != was {
+		t.Error("the result has changed")
+	}
+}

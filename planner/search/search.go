@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"penstock.example/internal/arg"
@@ -137,6 +138,42 @@ func bounded(profile Profile, machine Machine, wishes Wishes) error {
 	return nil
 }
 
+// Within is r where the plan of one schedule is that of a search within fewer bytes, for that schedule alone. Bounds are
+// those of r: fewer bytes make no step shorter.
+func (r *Result) Within(fewer *Result) (*Result, error) {
+	out, one := *r, fewer.Schedules[0]
+	out.Schedules = slices.Clone(r.Schedules)
+	for i := range out.Schedules {
+		o := &out.Schedules[i]
+		if strings.HasPrefix(o.Lost, lostTime) || o.Lost == sameTime {
+			o.Lost = "" // to another plan
+		}
+		if o.Schedule != one.Schedule {
+			continue
+		}
+		if o.Plan, o.Lost = one.Plan, one.Lost; o.Plan == nil {
+			o.Proved = false
+			continue
+		}
+		if step := o.Plan.Step; step < o.LowerBound {
+			o.LowerBound = step
+		} else if step > o.LowerBound {
+			o.Proved = false
+		}
+		o.Plan.LowerBound, o.Plan.Proved = o.LowerBound, o.Proved
+	}
+	if err := out.judge(); err != nil {
+		return nil, err
+	}
+	if out.Best == nil {
+		out.Short, out.ShortProved = fewer.Short, false
+	}
+	return &out, nil
+}
+
+// Why a plan is not the best.
+const lostTime, sameTime = "time: ", "the same time"
+
 // judge says which plan is the best, and why others are not.
 func (r *Result) judge() error {
 	var best *Plan
@@ -166,9 +203,9 @@ func (r *Result) judge() error {
 			o.Lost = "" // what another cut of it would take is no reason against this one
 		case o.Lost != "" && o.Plan.Step > best.Step: // bytes, as it turned out
 		case o.Plan.Step == best.Step:
-			o.Lost = "the same time"
+			o.Lost = sameTime
 		default:
-			o.Lost = fmt.Sprintf("time: %.1f %% more", 100*(float64(o.Plan.Step)/float64(best.Step)-1))
+			o.Lost = fmt.Sprintf(lostTime+"%.1f %% more", 100*(float64(o.Plan.Step)/float64(best.Step)-1))
 		}
 	}
 	r.Proved = r.LowerBound == best.Step
