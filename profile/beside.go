@@ -17,7 +17,7 @@ import (
 // While one core works, others that work too take caches, memory and clock from it: in a pipeline a layer
 // takes up to 1.3 times as long as on a machine that does nothing else. So the windows of a row run on a
 // device and a thread each, as stages do. Each does the passes that count, and goes on with passes that do
-// not until the last of them has done as many: while a layer is timed, all devices work.
+// not until the last of them has done its own: while a layer is timed, all devices work.
 
 // Others are the CPU devices, for Config.Beside, that work beside one where so many devices have so many threads
 // each: as many as there are cores for.

@@ -163,6 +163,13 @@ func (p *prober) keeps(st *staged, i int, out *figures) (xs, skips []*torch.Tens
 		}
 		return r
 	}
+	ended := false
+	defer func() {
+		if !ended { // a commit may fail
+			torch.FreeAll(xs)
+			torch.FreeAll(skips)
+		}
+	}()
 	p.deferred = nn.NewDeferred()
 	defer p.deferred.Free()
 	out.keep[planner.FirstOfStep] = run(false)
@@ -175,6 +182,7 @@ func (p *prober) keeps(st *staged, i int, out *figures) (xs, skips []*torch.Tens
 	if out.statistics > 0 {
 		out.commit = p.read(func() { p.deferred.Commit(nn.NewCtx(p.c, nn.Config{})) }).peak
 	}
+	ended = true
 	return xs, skips
 }
 

@@ -273,8 +273,15 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 			case len(c.Layers) == 0:
 				return job, badUsage("--model %s: nothing in it is trained, so there is nothing to plan", m.name)
 			case m.units != nil && !slices.Equal(units, m.units):
-				show.line(fmt.Sprintf("micro-batches of %d rows are left out: other layers of them are one unit", rows))
-				continue
+				left := rows
+				if few := job.profile.Measured[0].Rows; rows > few && job.profile.Measured[len(job.profile.Measured)-1].Rows == few {
+					left, job.profile.Measured = few, nil // the fewest rows alone are unlike the rest
+					clear(took)
+				}
+				show.line(fmt.Sprintf("micro-batches of %d rows are left out: other layers of them are one unit", left))
+				if left == rows {
+					continue
+				}
 			}
 			m.units = units
 			one.Rows, one.Threads = rows, n
@@ -587,20 +594,24 @@ func (j *searchJob) fitting(ctx context.Context, tell func(line string)) (*searc
 		if !j.spare(more) {
 			return found, err
 		}
-		tell(fmt.Sprintf("the plan found lacks %s of the limit of %s; planning %s with as much less", formatBytes(more), formatBytes(most), found.Best.Schedule))
+		tell(fmt.Sprintf("the plan found lacks %s of the limit of %s; planning again with %s less", formatBytes(more), formatBytes(most), formatBytes(j.spared)))
 		found, err = j.again(ctx, found)
 	}
 }
 
-// again searches the schedule of the best plan once more, where there are fewer bytes.
+// again searches where there are fewer bytes: the schedule of the best plan alone, and all where that is not the best
+// any more.
 func (j *searchJob) again(ctx context.Context, found *search.Result) (*search.Result, error) {
-	all := j.wishes.Schedules
-	j.wishes.Schedules = []string{found.Best.Schedule}
-	one, err := j.once(ctx)
-	if j.wishes.Schedules = all; err != nil {
-		return nil, err
+	one := j.wishes
+	one.Schedules = []string{found.Best.Schedule}
+	fewer, err := search.Search(ctx, j.profile, j.machine, one)
+	if err != nil || fewer.Best == nil {
+		return j.once(ctx)
 	}
-	return found.Within(one)
+	if found, err = found.Within(fewer); err == nil && found.Best != fewer.Best {
+		return j.once(ctx)
+	}
+	return found, err
 }
 
 // spare takes so many bytes more from what each device may hold, and says whether any are left.

@@ -52,11 +52,12 @@ func (j *searchJob) mostBytes() (most int64) {
 }
 
 // unitBytes is what is there in every plan while the backward of unit u runs: its input, what it has saved, the
-// gradients of its output and input, its weights, their gradients and the optimizer's state. Few and more are two
+// gradients of its output and input, its weights and the optimizer's state. Few and more are two
 // sizes on whose line these lie. That of the input does not count where a part of the rest may be gone by then.
 func unitBytes(few, more search.Measured, u, rows, state int) int64 {
 	on := func(a, b int64) int64 {
-		return max(0, b+(b-a)*int64(rows-more.Rows)/int64(more.Rows-few.Rows))
+		line := b + (b-a)*int64(rows-more.Rows)/int64(more.Rows-few.Rows)
+		return max(0, min(line, b*int64(rows)/int64(more.Rows))) // what is a view of few rows may be a copy of more
 	}
 	a, b := few.Chain, more.Chain
 	given, gradient := on(a.Input, b.Input), on(a.InputGradient, b.InputGradient)

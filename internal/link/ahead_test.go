@@ -23,7 +23,7 @@ func (p posting) Receive(t *torch.Tensor, from, tag int) (link.Work, error) {
 	return p.Transport.Receive(t, from, tag)
 }
 
-// Of what is expected on an edge, two parcels are received ahead, or as many as have 1 MiB together, and
+// Of what is expected on an edge, as many parcels are received ahead as have 4 MiB together, at least one, and
 // no more than may wait there. The next is begun as soon as one was received, and memory is taken for
 // those that are begun.
 func TestReceivesAhead(t *testing.T) {
@@ -34,9 +34,9 @@ func TestReceivesAhead(t *testing.T) {
 		capacity, ahead int
 	}{
 		{"small", kib, 0, parcels},
-		{"four have 1 MiB", 256 * kib, 0, 4},
-		{"three do not", 400 * kib, 0, 2},
-		{"large", 2048 * kib, 0, 2},
+		{"four have 4 MiB", 1024 * kib, 0, 4},
+		{"three do not", 1600 * kib, 0, 2},
+		{"large", 8192 * kib, 0, 1},
 		{"one may wait", kib, 1, 1},
 		{"three may wait", kib, 3, 3},
 	} {

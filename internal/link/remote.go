@@ -121,11 +121,11 @@ type begun struct {
 	bytes   int64
 }
 
-// aheadBytes is what an edge may receive ahead, if that is more than two parcels. A sender hears that
+// aheadBytes is what an edge may receive ahead, or a single parcel that is larger. A sender hears that
 // there is room for a parcel a latency after the receive is begun, and what it sends takes another. A
-// link is busy meanwhile if there is room for what it carries in both: 1 MiB is a millisecond of
-// 8 Gbit/s, and 80 of 100 Mbit/s.
-const aheadBytes = 1 << 20
+// link is busy meanwhile if there is room for what it carries in both: 4 MiB are four milliseconds of
+// 8 Gbit/s, and 320 of 100 Mbit/s.
+const aheadBytes = 4 << 20
 
 // edge is a link in one direction.
 type edge struct {
@@ -385,7 +385,7 @@ func (l *remoteRun) advance(c *torch.Ctx, e edge) error {
 			return nil
 		}
 		bytes, err := l.size(wanted[0])
-		if err != nil || b.parcels >= 2 && b.bytes+bytes > aheadBytes {
+		if err != nil || b.parcels >= 1 && b.bytes+bytes > aheadBytes {
 			return err
 		}
 		a, err := l.expect(c, wanted[0])

@@ -4,14 +4,17 @@
 //
 // A [Profile] says what the model's units cost, a [Machine] what there is to run on, [Wishes] what is
 // decided already. [Search] returns the best [Plan], a bound that no plan of the searched space is below,
-// and the best plan of every schedule with the reason why it was not taken.
+// and a plan of every schedule with the reason why it was not taken. Under limits that is the schedule's best only
+// as long as none was found that is better than all of it.
 //
 // # The searched space
 //
 // Devices are taken in the order in which the machine lists them. A stage is one or more units. What a
 // device recomputes is what [planner.SolveFirst] plans for its stages in the order of the program. The time
 // of a plan is that of [schedule.Simulate], in whole nanoseconds; its peaks are those of the planner. The
-// cut that is found is then planned within fewer bytes too, and for links on which nothing waits.
+// cut that is found is then planned within fewer bytes too, and for links on which nothing waits. Stages of
+// more than [solver.RoughLayers] units are planned by coarse tables while cuts are compared: bounds are of such
+// plans, finer ones may take some thousandths less, and nothing is called proved.
 //
 // # How it searches
 //

@@ -12,7 +12,7 @@ type found struct {
 	cut    cut   // the best; nil if none is below what was known before
 	step   int64 // its time
 	bound  int64 // no cut of the space takes less
-	proved bool  // the bound is the step, or what was known before
+	proved bool  // the bound is the step, or what was known before, and not by coarse tables
 }
 
 // best searches the space for a cut whose step takes less than known. Under limits it
@@ -53,7 +53,7 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 		return found{}, err
 	}
 	if f.bound >= f.step {
-		f.bound, f.proved = f.step, true
+		f.bound, f.proved = f.step, !p.limited || !p.oracle.rough
 	}
 	return f.found, ctx.Err()
 }

@@ -10,6 +10,7 @@ import (
 
 	"penstock.example/planner"
 	"penstock.example/remat"
+	"penstock.example/remat/solver"
 	"penstock.example/schedule"
 )
 
@@ -26,6 +27,7 @@ type oracle struct {
 	instants [][]instant               // by worker
 	takes    []unitBytes               // by unit
 	solved   int
+	rough    bool // a stage was planned by coarse tables
 }
 
 // cell is the answer for a worker's stages.
@@ -171,6 +173,9 @@ func (o *oracle) need(ctx context.Context, w int, first, last []int) (int64, err
 // problem is that of a worker's stages alone, within so many bytes.
 func (o *oracle) problem(w int, first, last []int, limit int64) planner.Problem {
 	p := o.p
+	for _, s := range p.order[w].stages {
+		o.rough = o.rough || p.m > 1 && last[s]-first[s] > solver.RoughLayers
+	}
 	problem := planner.Problem{MicroBatches: p.m, Schedule: o.generate, NoBound: true, Rough: true}
 	for _, of := range p.workers {
 		problem.Devices = append(problem.Devices, planner.Device{Name: of.name})

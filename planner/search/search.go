@@ -3,6 +3,7 @@ package search
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -50,7 +51,7 @@ func (p *Plan) Run(line schedule.Timeline) {
 // Outcome is what became of a schedule.
 type Outcome struct {
 	Schedule   string
-	Plan       *Plan         // its best; nil if it has none
+	Plan       *Plan         // its best, as far as it was sought; nil if it has none
 	LowerBound time.Duration // no plan of the schedule takes less
 	Proved     bool          // LowerBound is the plan's Step, or there is no plan
 	Lost       string        // why it is not the best; "" if it is
@@ -138,9 +139,12 @@ func bounded(profile Profile, machine Machine, wishes Wishes) error {
 	return nil
 }
 
-// Within is r where the plan of one schedule is that of a search within fewer bytes, for that schedule alone. Bounds are
-// those of r: fewer bytes make no step shorter.
+// Within is r where the plan of one schedule is that of a search within fewer bytes, for that schedule alone, which has
+// found one. Bounds are those of r: fewer bytes make no step shorter.
 func (r *Result) Within(fewer *Result) (*Result, error) {
+	if err := arg.Given(fewer, "search: the result within fewer bytes", "that of a Search of one schedule"); err != nil {
+		return nil, err
+	}
 	out, one := *r, fewer.Schedules[0]
 	out.Schedules = slices.Clone(r.Schedules)
 	for i := range out.Schedules {
@@ -151,10 +155,7 @@ func (r *Result) Within(fewer *Result) (*Result, error) {
 		if o.Schedule != one.Schedule {
 			continue
 		}
-		if o.Plan, o.Lost = one.Plan, one.Lost; o.Plan == nil {
-			o.Proved = false
-			continue
-		}
+		o.Plan, o.Lost = one.Plan, one.Lost
 		if step := o.Plan.Step; step < o.LowerBound {
 			o.LowerBound = step
 		} else if step > o.LowerBound {
@@ -162,13 +163,7 @@ func (r *Result) Within(fewer *Result) (*Result, error) {
 		}
 		o.Plan.LowerBound, o.Plan.Proved = o.LowerBound, o.Proved
 	}
-	if err := out.judge(); err != nil {
-		return nil, err
-	}
-	if out.Best == nil {
-		out.Short, out.ShortProved = fewer.Short, false
-	}
-	return &out, nil
+	return &out, out.judge()
 }
 
 // Why a plan is not the best.
@@ -192,6 +187,7 @@ func (r *Result) judge() error {
 		return nil
 	}
 	r.LowerBound = best.Step
+	proved := false
 	for i := range r.Schedules {
 		o := &r.Schedules[i]
 		if o.Plan != nil || !o.Proved {
@@ -200,6 +196,7 @@ func (r *Result) judge() error {
 		switch {
 		case o.Plan == nil:
 		case o.Plan == best:
+			proved = o.Proved
 			o.Lost = "" // what another cut of it would take is no reason against this one
 		case o.Lost != "" && o.Plan.Step > best.Step: // bytes, as it turned out
 		case o.Plan.Step == best.Step:
@@ -208,7 +205,7 @@ func (r *Result) judge() error {
 			o.Lost = fmt.Sprintf(lostTime+"%.1f %% more", 100*(float64(o.Plan.Step)/float64(best.Step)-1))
 		}
 	}
-	r.Proved = r.LowerBound == best.Step
+	r.Proved = r.LowerBound == best.Step && proved
 	return nil
 }
 
@@ -297,6 +294,12 @@ func (p *space) plan(ctx context.Context, f found, lost bool) (*Plan, error) {
 		return nil, err
 	}
 	plan, line, err := p.solved(ctx, f.cut, problem)
+	var short *planner.MemoryError
+	if errors.As(err, &short) { // near the least limit only coarse tables may have a plan, as when the cut was found
+		problem = p.problem(f.cut)
+		problem.Rough, problem.NoBound = true, true
+		plan, line, err = p.solved(ctx, f.cut, problem)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("search: the plan found does not hold, which is a fault of penstock: %w", err)
 	}

@@ -73,11 +73,11 @@ func newLevels(f *microBatches, o Options) *levels {
 	return l
 }
 
-// roughLayers is the layers of a stage from which on Options.Rough counts.
-const roughLayers = 24
+// RoughLayers is the layers of a stage beyond which Options.Rough counts.
+const RoughLayers = 24
 
 // rough says that tables are to be coarse.
-func (f *microBatches) rough(o Options) bool { return o.Rough && f.longest() > roughLayers }
+func (f *microBatches) rough(o Options) bool { return o.Rough && f.longest() > RoughLayers }
 
 // inFlight is the most items in flight at once, of one stage or, for -1, of all.
 func (f *microBatches) inFlight(stage int) (most int) {

@@ -31,7 +31,7 @@ type Options struct {
 	// NoBound leaves out the lower bound of the plans of a device with several micro-batches, which takes
 	// most of the time: DevicePlan.LowerBound is the time without recomputation.
 	NoBound bool
-	// Rough has stages of more than 24 layers with several micro-batches planned by coarse tables alone: in a
+	// Rough has stages of more than [RoughLayers] layers with several micro-batches planned by coarse tables alone: in a
 	// fifth of the time, for plans that take some thousandths more. It is for a search that plans again what it finds.
 	Rough bool
 }
