@@ -641,8 +641,12 @@ func settle(r *search.Result, searched time.Duration) {
 		return
 	}
 	for i := range r.Schedules {
-		if o := &r.Schedules[i]; o.Plan == r.Best {
+		o := &r.Schedules[i]
+		switch {
+		case o.Plan == r.Best:
 			o.LowerBound, o.Proved = min(o.LowerBound, step), false
+		case o.Plan != nil && o.Plan.Step > step && strings.HasPrefix(o.Lost, "time: "):
+			o.Lost = fmt.Sprintf("time: %.1f %% more", 100*(float64(o.Plan.Step)/float64(step)-1))
 		}
 	}
 	r.LowerBound, r.Proved = min(r.LowerBound, step), false
