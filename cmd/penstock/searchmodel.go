@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -254,7 +253,7 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 				show.what = fmt.Sprintf(" for micro-batches of %s with %s", counted(rows, "row"), counted(n, "thread"))
 				if all := len(sizes) * len(threads) * len(kinds); all > 1 {
 					atMost := ""
-					if job.mostBytes() > 0 && i+1 < len(sizes) {
+					if machine.Largest(f.limit) > 0 && i+1 < len(sizes) {
 						atMost = "at most "
 					}
 					show.what += fmt.Sprintf(", measurement %d of %s%d", (i*len(threads)+t)*len(kinds)+k+1, atMost, all)
@@ -580,7 +579,9 @@ func (j *searchJob) fitting(ctx context.Context, tell func(line string)) (*searc
 		err = j.model.fits(ctx, found.Best)
 		var short *planner.MemoryError
 		if !errors.As(err, &short) || round == rounds {
-			settle(found, searched)
+			if found.Best.Step != searched {
+				found.Settle()
+			}
 			return found, err
 		}
 		more := int64(1)
@@ -631,23 +632,4 @@ func (j *searchJob) spare(bytes int64) bool {
 	j.machine.Devices = list
 	j.spared += bytes
 	return true
-}
-
-// settle has bounds hold for the best plan where its step has turned out to take another time than was searched,
-// as with a program of other transfers.
-func settle(r *search.Result, searched time.Duration) {
-	step := r.Best.Step
-	if step == searched {
-		return
-	}
-	for i := range r.Schedules {
-		o := &r.Schedules[i]
-		switch {
-		case o.Plan == r.Best:
-			o.LowerBound, o.Proved = min(o.LowerBound, step), false
-		case o.Plan != nil && o.Plan.Step > step && strings.HasPrefix(o.Lost, "time: "):
-			o.Lost = fmt.Sprintf("time: %.1f %% more", 100*(float64(o.Plan.Step)/float64(step)-1))
-		}
-	}
-	r.LowerBound, r.Proved = min(r.LowerBound, step), false
 }

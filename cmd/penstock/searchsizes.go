@@ -23,7 +23,7 @@ func (j *searchJob) tooManyRows(rows int, measured []search.Measured) string {
 	list := slices.Clone(measured)
 	slices.SortStableFunc(list, func(a, b search.Measured) int { return a.Rows - b.Rows })
 	list = slices.CompactFunc(list, func(a, b search.Measured) bool { return a.Rows == b.Rows }) // with other threads
-	most := j.mostBytes()
+	most := j.machine.Largest(j.wishes.Limit)
 	if len(list) < 2 || most == 0 {
 		return ""
 	}
@@ -34,21 +34,6 @@ func (j *searchJob) tooManyRows(rows int, measured []search.Measured) string {
 		}
 	}
 	return ""
-}
-
-// mostBytes is the most that a device may hold; 0 is no limit.
-func (j *searchJob) mostBytes() (most int64) {
-	for _, d := range j.machine.Devices {
-		n := d.Bytes
-		if limit := j.wishes.Limit; limit > 0 && (n == 0 || limit < n) {
-			n = limit
-		}
-		if n == 0 {
-			return 0
-		}
-		most = max(most, n)
-	}
-	return most
 }
 
 // unitBytes is what is there in every plan while the backward of unit u runs: its input, what it has saved, the

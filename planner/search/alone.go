@@ -27,7 +27,7 @@ func TooLarge(profile Profile, machine Machine, wishes Wishes) (most Alone, foun
 		}
 	}
 	whole := !slices.ContainsFunc(list, func(s schedule.Schedule) bool { return s.Split })
-	limit := machine.largest(wishes.Limit)
+	limit := machine.Largest(wishes.Limit)
 	for u := range profile.units() {
 		var least Alone
 		for _, m := range profile.Measured {
@@ -47,8 +47,8 @@ func TooLarge(profile Profile, machine Machine, wishes Wishes) (most Alone, foun
 	return most, found
 }
 
-// largest is the most bytes that a device may hold; 0 is no limit.
-func (m Machine) largest(limit int64) (most int64) {
+// Largest is the most bytes that a device may hold where none may hold more than a limit; 0 is no limit.
+func (m Machine) Largest(limit int64) (most int64) {
 	for _, d := range m.Devices {
 		switch {
 		case d.Bytes == 0 && limit == 0:

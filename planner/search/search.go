@@ -202,11 +202,31 @@ func (r *Result) judge() error {
 		case o.Plan.Step == best.Step:
 			o.Lost = sameTime
 		default:
-			o.Lost = fmt.Sprintf(lostTime+"%.1f %% more", 100*(float64(o.Plan.Step)/float64(best.Step)-1))
+			o.Lost = slower(o.Plan, best)
 		}
 	}
 	r.Proved = r.LowerBound == best.Step && proved
 	return nil
+}
+
+// slower says by how much a plan's step is longer than the best one's.
+func slower(p, best *Plan) string {
+	return fmt.Sprintf(lostTime+"%.1f %% more", 100*(float64(p.Step)/float64(best.Step)-1))
+}
+
+// Settle has bounds, and why others are not the best, hold for the best plan where its Step has turned out to be another
+// than was searched, as with a program of other transfers.
+func (r *Result) Settle() {
+	for i := range r.Schedules {
+		o := &r.Schedules[i]
+		switch {
+		case o.Plan == r.Best:
+			o.LowerBound, o.Proved = min(o.LowerBound, r.Best.Step), false
+		case o.Plan != nil && o.Plan.Step > r.Best.Step && strings.HasPrefix(o.Lost, lostTime):
+			o.Lost = slower(o.Plan, r.Best)
+		}
+	}
+	r.LowerBound, r.Proved = min(r.LowerBound, r.Best.Step), false
 }
 
 // mostPlans is for how many spaces of several stages on each device those of a schedule may be planned together.
