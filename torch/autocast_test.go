@@ -146,7 +146,7 @@ func TestAutocastLinearAccumulates(t *testing.T) {
 		}
 		return out
 	}
-	got, want := gradients(c.Linear), gradients(c.PlainLinear)
+	got, want := gradients(c.Linear), gradients(c.AtenLinear)
 	for i := range want {
 		if got[i].String() != want[i].String() {
 			t.Errorf("got %v, want %v", got[i], want[i])

@@ -27,6 +27,14 @@ func TestLinearIsAtensOverMicroBatches(t *testing.T) {
 		{96, 130, []int64{5, 10}, true},
 		{70, 90, []int64{4, 45}, false}, // and the BLAS's for the weight
 		{70, 90, []int64{3, 50}, false},
+		{70, 90, []int64{2, 3, 50}, false},
+		{96, 130, []int64{2, 2, 8}, false},
+		{7, 12, nil, false}, // a vector
+		{7, 12, []int64{0, 3}, true},
+		{7, 0, []int64{2, 3}, true},
+		{0, 12, []int64{9}, true},
+		{0, 12, []int64{2, 3}, true},
+		{0, 12, []int64{2, 3, 5}, true},
 	}
 	for _, dtype := range []torch.DType{torch.Float32, torch.Float64} {
 		for _, bias := range []bool{true, false} {
@@ -46,7 +54,7 @@ func TestLinearIsAtensOverMicroBatches(t *testing.T) {
 					for i := range microBatches {
 						x, g := draw(append(rows[:len(rows):len(rows)], in)...), draw(append(rows[:len(rows):len(rows)], out)...)
 						a, b := c.Clone(x).SetRequiresGrad(true), c.Clone(x).SetRequiresGrad(true)
-						y, z := c.Linear(a, ours.weight, ours.bias), c.PlainLinear(b, theirs.weight, theirs.bias)
+						y, z := c.Linear(a, ours.weight, ours.bias), c.AtenLinear(b, theirs.weight, theirs.bias)
 						if size.same && string(torch.Bytes(y)) != string(torch.Bytes(z)) {
 							t.Errorf("micro-batch %d: other outputs", i)
 						}
@@ -70,6 +78,66 @@ func TestLinearIsAtensOverMicroBatches(t *testing.T) {
 					theirs.drop()
 				})
 			}
+		}
+	}
+}
+
+// PlainLinear and Matmul give what libtorch's own operators give, with any number of dimensions, and
+// as do their gradients: penstock::plain_linear and penstock::matmul multiply by rows.
+func TestPlainProductsAreAtens(t *testing.T) {
+	type shapes [2][]int64
+	c := torchtest.New(t, torch.Options{Grad: true, Threads: 1, Seed: 3})
+	draw := func(shape ...int64) *torch.Tensor { return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1) }
+	compare := func(of shapes, bias bool, ours, libtorchs func(a, b, bias *torch.Tensor) *torch.Tensor) {
+		t.Helper()
+		var results [2][]*torch.Tensor
+		a, b, v := draw(of[0]...), draw(of[1]...), (*torch.Tensor)(nil)
+		if bias {
+			v = draw(of[1][0])
+		}
+		var dy *torch.Tensor
+		for i, product := range []func(a, b, bias *torch.Tensor) *torch.Tensor{ours, libtorchs} {
+			leaves := []*torch.Tensor{c.Detach(a).SetRequiresGrad(true), c.Detach(b).SetRequiresGrad(true)}
+			var w *torch.Tensor
+			if bias {
+				w = c.Detach(v).SetRequiresGrad(true)
+				leaves = append(leaves, w)
+			}
+			y := product(leaves[0], leaves[1], w)
+			if dy == nil {
+				dy = draw(y.Shape()...)
+			}
+			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{dy}, false)
+			results[i] = []*torch.Tensor{y}
+			for _, l := range leaves {
+				results[i] = append(results[i], c.GradOf(l))
+				l.SetGradOf(nil)
+			}
+		}
+		for i, got := range results[0] {
+			what := fmt.Sprintf("%v, bias %v: %s", of, bias, []string{"output", "gradient of a", "gradient of b", "gradient of the bias"}[i])
+			if want := results[1][i]; !slices.Equal(got.Shape(), want.Shape()) {
+				t.Errorf("%s: got shape %v, want %v", what, got.Shape(), want.Shape())
+				continue
+			}
+			alike(t, what, got, results[1][i])
+		}
+	}
+	for _, rows := range [][]int64{{}, {9}, {2, 3}, {2, 3, 50}, {2, 40, 1, 5}, {0, 3}} {
+		for _, size := range [][2]int64{{7, 12}, {96, 130}, {1, 12}, {7, 1}, {0, 12}, {7, 0}} {
+			out, in := size[0], size[1]
+			x := append(slices.Clip(rows), in)
+			for _, bias := range []bool{false, true} {
+				compare(shapes{x, {out, in}}, bias, c.PlainLinear, c.AtenLinear)
+			}
+			ours := func(a, b, _ *torch.Tensor) *torch.Tensor { return c.Matmul(a, b) }
+			libtorchs := func(a, b, _ *torch.Tensor) *torch.Tensor { return c.AtenMatmul(a, b) }
+			compare(shapes{x, {in, out}}, false, ours, libtorchs)
+			compare(shapes{x, {in}}, false, ours, libtorchs)
+			batch := append(slices.Clip(rows), in, out)
+			compare(shapes{{5, in}, batch}, false, ours, libtorchs)
+			compare(shapes{{in}, batch}, false, ours, libtorchs)
+			compare(shapes{append(slices.Clip(rows), 5, in), batch}, false, ours, libtorchs)
 		}
 	}
 }

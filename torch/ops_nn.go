@@ -50,8 +50,9 @@ func (c *Ctx) Linear(input, weight, bias *Tensor) *Tensor {
 	return c.begin(opLinear).t(input).t(weight).t(bias).one()
 }
 
-// PlainLinear is aten::linear of the rows of input: autograd sums the gradient of weight. It is for a
-// weight with several uses in one graph, whose sum then has one order.
+// PlainLinear is penstock::plain_linear, which is aten::linear of input [*, in] as a matrix of rows:
+// autograd sums the gradient of weight. It is for a weight with several uses in one graph, whose sum
+// then has one order.
 func (c *Ctx) PlainLinear(input, weight, bias *Tensor) *Tensor {
 	return c.begin(opPlainLinear).t(input).t(weight).t(bias).one()
 }

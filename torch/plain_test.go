@@ -69,7 +69,7 @@ func TestSmallLinearHasTheBitsOfAtens(t *testing.T) {
 				for i := range 3 {
 					x, g := draw(rows, in), draw(rows, out)
 					a, b := c.Clone(x).SetRequiresGrad(true), c.Clone(x).SetRequiresGrad(true)
-					y, z := c.Linear(a, ours.weight, ours.bias), c.PlainLinear(b, theirs.weight, theirs.bias)
+					y, z := c.Linear(a, ours.weight, ours.bias), c.AtenLinear(b, theirs.weight, theirs.bias)
 					c.Backward([]*torch.Tensor{y}, []*torch.Tensor{g}, false)
 					c.Backward([]*torch.Tensor{z}, []*torch.Tensor{g}, false)
 					what := fmt.Sprintf("%d x %d x %d, micro-batch %d, ", rows, out, in, i)

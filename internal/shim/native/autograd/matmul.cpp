@@ -24,13 +24,13 @@ at::Tensor unfolded(const at::Tensor& product, const at::Tensor& batch, int64_t 
 
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b) {
   const bool of_a = a.dim() > 2 && (b.dim() == 1 || b.dim() == 2), of_b = b.dim() > 2 && (a.dim() == 1 || a.dim() == 2);
-  if (of_a && a.size(-1) > 0) return unfolded(at::matmul(by_rows(a), b), a, b.dim() == 2 ? b.size(1) : -1);
-  if (of_b && b.size(-2) > 0) return a.dim() == 1 ? ps::matmul(b.mT(), a) : ps::matmul(b.mT(), a.t()).mT();
+  if (of_a) return unfolded(at::matmul(by_rows(a), b), a, b.dim() == 2 ? b.size(1) : -1);
+  if (of_b) return a.dim() == 1 ? ps::matmul(b.mT(), a) : ps::matmul(b.mT(), a.t()).mT();
   return at::matmul(a, b);
 }
 
 at::Tensor plain_linear(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias) {
-  if (input.dim() < 2 || weight.dim() != 2 || input.size(-1) == 0) return at::linear(input, weight, bias);
+  if (input.dim() < 2 || weight.dim() != 2) return at::linear(input, weight, bias);
   return unfolded(at::linear(by_rows(input), weight, bias), input, weight.size(0));
 }
 

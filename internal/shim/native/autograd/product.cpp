@@ -64,15 +64,16 @@ bool accumulates(const at::Tensor& weight) {
 
 bool quick(const at::Tensor& a, const at::Tensor& b, int64_t m, int64_t n, int64_t k) { return floats(a) && floats(b) && faster(m, n, k); }
 
+int64_t rows_of(const at::Tensor& t) { return c10::multiply_integers(t.sizes().slice(0, t.dim() - 1)); }
+
 at::Tensor by_rows(const at::Tensor& t) {
-  const int64_t columns = t.size(-1);
-  return (t.dim() == 2 || columns == 0 ? t : t.reshape({t.numel() / columns, columns})).contiguous();
+  return (t.dim() == 2 ? t : t.reshape({rows_of(t), t.size(-1)})).contiguous();
 }
 
 at::Tensor linear_output(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   const auto aten = [&](const at::Tensor& x) { return at::linear(x, weight, bias.defined() ? OptionalTensor(bias) : OptionalTensor()); };
-  if (x.dim() < 1 || weight.dim() != 2 || x.size(-1) != weight.size(1) || x.size(-1) == 0) return aten(x);
-  const int64_t out = weight.size(0), in = weight.size(1), rows = x.numel() / in;
+  if (x.dim() < 1 || weight.dim() != 2 || x.size(-1) != weight.size(1)) return aten(x);
+  const int64_t out = weight.size(0), in = weight.size(1), rows = rows_of(x);
   c10::DimVector sizes(x.sizes());
   sizes.back() = out;
   const bool ours = floats(x) && floats(weight) && (!bias.defined() || (floats(bias) && bias.sizes() == at::IntArrayRef{out}));

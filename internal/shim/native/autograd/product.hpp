@@ -12,12 +12,15 @@ bool accumulates(const at::Tensor& weight);
 // Would a product of these tensors of m x k and k x n elements be the faster library's?
 bool quick(const at::Tensor& a, const at::Tensor& b, int64_t m, int64_t n, int64_t k);
 
+// The product of all sizes of t but the last.
+int64_t rows_of(const at::Tensor& t);
+
 // All dimensions of t but the last as one, by rows without gaps. libtorch multiplies what has more dimensions, or lies otherwise, in other ways: by the matrices of a batch
 // or all at once, and in libtorch 2 that depends on whether a gradient of the weight is wanted. Their sums differ in the last bits, and a stage that runs a forward
 // once without and once with gradients would have two results.
 at::Tensor by_rows(const at::Tensor& t);
 
-// x weight^T + bias (which may be undefined): what at::linear gives.
+// x weight^T + bias (which may be undefined): what at::linear gives for the rows of x, but for the last bits of products by oneDNN.
 at::Tensor linear_output(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
 // dy weight [rows, in].
