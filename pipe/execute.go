@@ -96,7 +96,7 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 	}
 	x := &graphRun{p: p, ctx: ctx, graph: g, task: t, done: make([]atomic.Bool, len(g.Actions)), begin: time.Now(),
 		running: len(p.mine), over: make(chan struct{})}
-	x.spin, x.record = runtime.GOMAXPROCS(0) >= len(p.mine), record
+	x.spin, x.record = runtime.GOMAXPROCS(0) >= len(p.mine)*p.cfg.Threads, record
 	x.moved = sync.NewCond(&x.mu)
 	x.hold, x.ledger = p.hold, newLedger(p, g, t, x.here)
 	x.events = make([][]schedule.Event, len(p.workers))
@@ -266,13 +266,13 @@ func (x *graphRun) leave(worker int) {
 	}
 }
 
-// spins is how often a waiter looks before it sleeps. Waking a thread takes longer than most waits
-// in a balanced pipeline.
-const spins = 2000
+// spinTime is how long a waiter looks before it sleeps, where each worker has a core: about as long as
+// it takes to wake a thread on a core that has gone idle. So a wait costs at most twice what it must.
+const spinTime = time.Millisecond
 
 func (x *graphRun) wait(id int) {
 	if x.spin {
-		for i := 0; i < spins; i++ {
+		for began := time.Now(); time.Since(began) < spinTime; {
 			if x.done[id].Load() || x.failed.Load() {
 				return
 			}
