@@ -27,35 +27,26 @@ func TestRoomAheadOfReceives(t *testing.T) {
 		want   int64
 	}{{"policy never", nil, values}, {"planned", []int64{1 << 30, 1 << 30}, 0}} {
 		ahead, errs := each(2, func(g *group.Group) (ahead int64, err error) {
-			model := q.model()
-			defer nn.Free(model)
-			cfg := pipe.Config{Balance: []int{1, 1}, Chunks: chunks, Group: g, Devices: []torch.Device{torch.CPU(0), torch.CPU(1)}, Budget: row.budget}
+			cfg := pipe.Config{Balance: []int{1, 1}, Chunks: chunks, Devices: []torch.Device{torch.CPU(0), torch.CPU(1)}, Budget: row.budget}
 			if row.budget != nil {
 				cfg.Checkpoint = pipe.Optimal
 			}
-			p, err := pipe.New(model, cfg)
-			if err != nil {
-				return 0, err
-			}
-			defer p.Close()
-			c := torch.NewCtx(torch.Options{Device: torch.CPU(40 + g.Rank())})
-			defer c.Close()
-			b := pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}
-			d := torch.CPU(g.Rank())
-			for range 2 { // sizes are known in the second step
-				before := d.Memory().Live
-				first := true
-				p.Hold(func(int, int) {
-					if first {
-						ahead, first = d.Memory().Live-before, false
+			err = q.on(g, cfg, func(m process) error {
+				d := torch.CPU(g.Rank())
+				for step := range 2 { // sizes are known in the second one
+					before, first := d.Memory().Live, true
+					m.Hold(func(int, int) {
+						if first {
+							ahead, first = d.Memory().Live-before, false
+						}
+					})
+					if err := m.train(context.Background(), step); err != nil {
+						return err
 					}
-				})
-				if _, err := p.Step(context.Background(), b, q.loss); err != nil {
-					return 0, err
 				}
-				nn.ZeroGrads(model)
-			}
-			return ahead, nil
+				return nil
+			})
+			return ahead, err
 		})
 		if err := errors.Join(errs...); err != nil {
 			t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -83,17 +84,12 @@ func TestDirectWaysKeepTheOrder(t *testing.T) {
 	for _, direct := range []bool{false, true} {
 		var ways atomic.Int32
 		_, errs := each(2, func(g *group.Group) (struct{}, error) {
-			model := tied(true, false)
-			defer nn.Free(model)
-			p, err := pipe.Open(model, pipe.Config{Balance: []int{2, 3}, Chunks: 4, Group: g, Devices: devices(2), Schedule: backwards})
-			if err != nil {
-				return struct{}{}, err
-			}
-			defer p.Close()
+			q := problem{model: func() *nn.Sequential { return tied(true, false) }}
 			if direct {
-				reached(&linktest.Fabric{}, torch.Device.String, &ways)(p, g)
+				q.reach = reached(&linktest.Fabric{}, torch.Device.String, &ways)
 			}
-			return struct{}{}, p.Place()
+			cfg := pipe.Config{Balance: []int{2, 3}, Chunks: 4, Devices: devices(2), Schedule: backwards}
+			return struct{}{}, q.on(g, cfg, func(process) error { return nil })
 		})
 		for rank, err := range errs {
 			var refused *pipe.ConfigError
@@ -115,31 +111,22 @@ func TestDirectWaysEndWithTheGroup(t *testing.T) {
 			fabric.Drop = func(move int) bool { return move > 10 }
 		}
 		begun := time.Now()
+		q := problem{model: func() *nn.Sequential { return tied(true, false) }, loss: nn.CrossEntropy(), input: classes(7, 6), target: classes(7, 6),
+			reach: reached(fabric, torch.Device.String, &ways)}
 		_, errs := each(2, func(g *group.Group) (struct{}, error) {
-			model := tied(true, false)
-			defer nn.Free(model)
-			p, err := pipe.Open(model, pipe.Config{Balance: []int{2, 3}, Chunks: 4, Group: g, Devices: devices(2)})
-			if err != nil {
-				return struct{}{}, err
-			}
-			defer p.Close()
-			reached(fabric, torch.Device.String, &ways)(p, g)
-			if err := p.Place(); err != nil {
-				return struct{}{}, err
-			}
-			if g.Rank() == 1 && !lost { // gone: it makes no step
-				time.AfterFunc(50*time.Millisecond, func() { g.Close() })
-				<-g.Failed()
-				return struct{}{}, g.Err()
-			}
-			ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-			defer cancel()
-			c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20 + g.Rank())})
-			defer c.Close()
-			for step := 0; err == nil && step < 100; step++ {
-				_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(classes(7, 6)(c, 0)), Target: pipe.Rows(classes(7, 6)(c, 1)), Step: int64(step)}, nn.CrossEntropy())
-			}
-			return struct{}{}, err
+			return struct{}{}, q.on(g, pipe.Config{Balance: []int{2, 3}, Chunks: 4, Devices: devices(2)}, func(m process) (err error) {
+				if g.Rank() == 1 && !lost { // gone: it makes no step
+					time.AfterFunc(50*time.Millisecond, func() { g.Close() })
+					<-g.Failed()
+					return g.Err()
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+				defer cancel()
+				for step := 0; err == nil && step < 100; step++ {
+					err = m.train(ctx, step)
+				}
+				return err
+			})
 		})
 		for rank, err := range errs {
 			var failed *group.FailedError
@@ -150,6 +137,51 @@ func TestDirectWaysEndWithTheGroup(t *testing.T) {
 		}
 		if took := time.Since(begun); took > linktest.Patience/2 || ways.Load() != 2 {
 			t.Errorf("lost %v: it took %v, and %d processes had ways: %s", lost, took, ways.Load(), fmt.Sprint(errs))
+		}
+	}
+}
+
+// aborted are communicators that say when they are.
+type aborted struct {
+	link.Communicators
+	done chan struct{}
+	once sync.Once
+}
+
+func (a *aborted) Abort() {
+	a.Communicators.Abort()
+	a.once.Do(func() { close(a.done) })
+}
+
+// What made a group fail is the error of a process, and not what that has ended, such as a transfer over
+// communicators that were aborted: also where the process itself has made it fail.
+func TestErrorOfAGroupThatFailedHere(t *testing.T) {
+	torchtest.Check(t)
+	for range 20 {
+		var ways atomic.Int32
+		q := problem{model: func() *nn.Sequential { return tied(true, false) }, loss: nn.CrossEntropy(), input: classes(7, 6), target: classes(7, 6)}
+		fabric := &linktest.Fabric{}
+		_, errs := each(2, func(g *group.Group) (struct{}, error) {
+			comms := &aborted{Communicators: fabric.Communicators(), done: make(chan struct{})}
+			q := q
+			q.reach = func(p *pipe.Pipe, _ *group.Group) {
+				p.SetGPUs(torch.Device.String, func() link.Communicators { return comms },
+					func(torch.Device) stream.Stream { return linktest.NewStream(uint64(ways.Add(1))) })
+			}
+			return struct{}{}, q.on(g, pipe.Config{Balance: []int{2, 3}, Chunks: 4, Devices: devices(2)}, func(m process) error {
+				m.Hold(func(_, action int) {
+					if action == 1 { // the first send
+						g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: "the connection broke"})
+						<-comms.done
+					}
+				})
+				return m.train(context.Background(), 0)
+			})
+		})
+		for rank, err := range errs {
+			if err == nil || !strings.Contains(err.Error(), "the connection broke") {
+				t.Errorf("process %d ended with %v", rank, err)
+			}
 		}
 	}
 }
@@ -231,9 +263,7 @@ func TestTwoProcessesSumGradients(t *testing.T) {
 func trialOf(t *testing.T, d drawn) (record, error) {
 	t.Helper()
 	records, errs := each(1, func(g *group.Group) (record, error) {
-		cfg := d.config()
-		cfg.Group = g
-		return d.problem().member(cfg, true)
+		return d.problem().member(g, d.config(), true)
 	})
 	if errs[0] != nil {
 		return record{}, errs[0]

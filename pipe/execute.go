@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock.example/group"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 )
@@ -107,12 +106,10 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 		defer x.leave(worker)
 		x.work(worker, c)
 	})
-	stop := context.AfterFunc(ctx, func() { x.fail(ctx.Err()) })
-	if group := p.cfg.Group; group != nil {
-		go x.watch(group)
-	}
+	var watcher sync.WaitGroup
+	watcher.Go(x.watch)
 	<-x.over
-	stop()
+	watcher.Wait() // what it has begun to abort
 	if x.err != nil {
 		all.Wait()
 		x.ledger.close()
@@ -136,11 +133,17 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 // here says whether a worker is in this process.
 func (x *graphRun) here(worker int) bool { return x.p.workers[worker] != nil }
 
-// watch fails the run when another process of the group has failed.
-func (x *graphRun) watch(g *group.Group) {
+// watch fails the run when its context ends, or the group has failed.
+func (x *graphRun) watch() {
+	var failed <-chan struct{}
+	if g := x.p.cfg.Group; g != nil {
+		failed = g.Failed()
+	}
 	select {
-	case <-g.Failed():
-		x.fail(g.Err())
+	case <-x.ctx.Done():
+		x.fail(x.ctx.Err())
+	case <-failed:
+		x.fail(x.p.cfg.Group.Err())
 	case <-x.over:
 	}
 }
@@ -295,8 +298,12 @@ func (x *graphRun) finish(id int) {
 	x.moved.Broadcast()
 }
 
-// fail records the first failure and wakes all waiters.
+// fail records the first failure and wakes all waiters. After the group has failed that is the group's,
+// of which links and communicators do not always tell.
 func (x *graphRun) fail(err error) {
+	if g := x.p.cfg.Group; g != nil {
+		err = cmp.Or(g.Err(), err)
+	}
 	x.mu.Lock()
 	first := x.err == nil && x.running > 0
 	if first {

@@ -47,46 +47,36 @@ func (q problem) predictedApart(t test, cfg pipe.Config, processes int) (wrong s
 	var mu sync.Mutex
 	holds := map[int]func(worker, action int){} // by device; all processes have the same
 	texts, errs := each(processes, func(g *group.Group) (wrong string, err error) {
-		cfg := cfg
-		cfg.Group = g
-		model := q.model()
-		defer nn.Free(model)
-		p, err := pipe.New(model, cfg)
-		if err != nil {
-			return "", err
-		}
-		defer p.Close()
-		c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(40 + g.Rank())})
-		defer c.Close()
-		b := pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}
-		plan, err := p.PlanFor(context.Background(), b, q.loss)
-		if err != nil {
-			return "", err
-		}
-		for at, d := range p.Devices() {
-			here := slices.ContainsFunc(p.Stages(), func(s *pipe.Stage) bool { return s.Here && s.Device == d })
-			mu.Lock()
-			if holds[at] == nil {
-				holds[at] = late(plan.Program.Graph(), at)
+		err = q.on(g, cfg, func(m process) error {
+			plan, err := m.PlanFor(context.Background(), m.batch(0), q.loss)
+			if err != nil {
+				return err
 			}
-			p.Hold(holds[at])
-			mu.Unlock()
-			if here {
-				d.ResetPeak()
+			for at, d := range m.Devices() {
+				here := slices.ContainsFunc(m.Stages(), func(s *pipe.Stage) bool { return s.Here && s.Device == d })
+				mu.Lock()
+				if holds[at] == nil {
+					holds[at] = late(plan.Program.Graph(), at)
+				}
+				m.Hold(holds[at])
+				mu.Unlock()
+				if here {
+					d.ResetPeak()
+				}
+				if err := m.train(context.Background(), 0); err != nil {
+					return err
+				}
+				m.Hold(nil)
+				if peak, planned := d.Memory().Peak, plan.Devices[at].Peak; here && planned > 0 && peak != planned {
+					wrong += fmt.Sprintf("%v in process %d of %d: %d bytes, planned %d (%+d)\n", d, g.Rank(), processes, peak, planned, planned-peak)
+				}
 			}
-			if _, err := p.Step(context.Background(), b, q.loss); err != nil {
-				return "", err
+			if wrong != "" {
+				wrong += fmt.Sprint(plan)
 			}
-			p.Hold(nil)
-			nn.ZeroGrads(model)
-			if peak, planned := d.Memory().Peak, plan.Devices[at].Peak; here && planned > 0 && peak != planned {
-				wrong += fmt.Sprintf("%v in process %d of %d: %d bytes, planned %d (%+d)\n", d, g.Rank(), processes, peak, planned, planned-peak)
-			}
-		}
-		if wrong != "" {
-			wrong += fmt.Sprint(plan)
-		}
-		return wrong, nil
+			return nil
+		})
+		return wrong, err
 	})
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
@@ -111,31 +101,25 @@ func TestMemoryOfNeighboursInOneProcess(t *testing.T) {
 	}, loss: nn.CrossEntropy(), input: normal(24, 64), target: classes(24, 3)}
 	run := func(budget int64) int64 {
 		peaks, errs := each(2, func(g *group.Group) (peak int64, err error) {
-			model := q.model()
-			defer nn.Free(model)
-			p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1, 1, 1}, Chunks: 3, Group: g, Ranks: []int{0, 0, 1, 0},
+			cfg := pipe.Config{Balance: []int{1, 1, 1, 1}, Chunks: 3, Ranks: []int{0, 0, 1, 0},
 				Devices:    []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(2), torch.CPU(0)},
-				Checkpoint: pipe.PerStage(pipe.Optimal, pipe.Never, pipe.Never, pipe.Optimal), Budget: []int64{budget, 0, 0, budget}})
-			if err != nil {
-				return 0, err
-			}
-			defer p.Close()
-			c := torch.NewCtx(torch.Options{Device: torch.CPU(40 + g.Rank())})
-			defer c.Close()
-			b := pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}
-			for range 3 { // sizes are known before they come from the second step on
-				if _, err := p.Step(context.Background(), b, q.loss); err != nil {
-					return 0, err
-				}
-				nn.ZeroGrads(model)
-				slow := p.Plan().Program.Graph().First[1]
-				p.Hold(func(_, action int) {
-					if action == slow {
-						time.Sleep(50 * time.Millisecond)
+				Checkpoint: pipe.PerStage(pipe.Optimal, pipe.Never, pipe.Never, pipe.Optimal), Budget: []int64{budget, 0, 0, budget}}
+			err = q.on(g, cfg, func(m process) error {
+				for step := range 3 { // sizes are known before they come from the second step on
+					if err := m.train(context.Background(), step); err != nil {
+						return err
 					}
-				})
-			}
-			return p.Plan().Devices[0].Peak, nil
+					slow := m.Plan().Program.Graph().First[1]
+					m.Hold(func(_, action int) {
+						if action == slow {
+							time.Sleep(50 * time.Millisecond)
+						}
+					})
+				}
+				peak = m.Plan().Devices[0].Peak
+				return nil
+			})
+			return peak, err
 		})
 		if err := errors.Join(errs...); err != nil {
 			t.Fatal(err)

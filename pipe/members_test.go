@@ -31,13 +31,54 @@ func each[T any](processes int, f func(g *group.Group) (T, error)) ([]T, []error
 	return out, errs
 }
 
+// process is one of those of a pipe, with what it trains.
+type process struct {
+	problem
+	*pipe.Pipe
+	group *group.Group
+	net   *nn.Sequential
+	c     *torch.Ctx // of the batches, on a device that no budget is for
+}
+
+// on runs f in a process, and ends its pipe.
+func (q problem) on(g *group.Group, cfg pipe.Config, f func(m process) error) error {
+	cfg.Group = g
+	model := q.model()
+	defer nn.Free(model)
+	p, err := pipe.Open(model, cfg)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	if q.reach != nil {
+		q.reach(p, g)
+	}
+	if err := p.Place(); err != nil {
+		return err
+	}
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(40 + g.Rank())})
+	defer c.Close()
+	return f(process{q, p, g, model, c})
+}
+
+// batch is that of a step.
+func (m process) batch(step int) pipe.Batch {
+	return pipe.Batch{Input: pipe.Rows(m.input(m.c, step)), Target: pipe.Rows(m.target(m.c, step)), Step: int64(step)}
+}
+
+// train makes a step whose gradients nobody wants.
+func (m process) train(ctx context.Context, step int) error {
+	defer m.c.Close()
+	_, err := m.Step(ctx, m.batch(step), m.loss)
+	nn.ZeroGrads(m.net)
+	return err
+}
+
 // apart trains the same with a pipe whose stages are in several processes.
 func (q problem) apart(t test, cfg pipe.Config, processes int) record {
 	t.Helper()
 	records, errs := each(processes, func(g *group.Group) (r record, err error) {
-		cfg := cfg
-		cfg.Group = g
-		return q.member(cfg, cfg.Budget == nil) // a budget is for steps alone
+		return q.member(g, cfg, cfg.Budget == nil) // a budget is for steps alone
 	})
 	for rank, err := range errs {
 		if err != nil {
@@ -76,61 +117,51 @@ const evaluated = "output "
 
 // member is the part of a training run of one process. It has the values of its own stages. Updates
 // are those of an optimizer, of clipped gradients, or else plain gradient descent.
-func (q problem) member(cfg pipe.Config, clipped bool) (r record, err error) {
-	model := q.model()
-	defer nn.Free(model)
-	p, err := pipe.Open(model, cfg)
-	if err != nil {
-		return r, err
-	}
-	defer p.Close()
-	if q.reach != nil {
-		q.reach(p, cfg.Group)
-	}
-	if err := p.Place(); err != nil {
-		return r, err
-	}
-	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(40 + cfg.Group.Rank())}) // which no budget is for
-	defer c.Close()
+func (q problem) member(g *group.Group, cfg pipe.Config, clipped bool) (r record, err error) {
+	err = q.on(g, cfg, func(m process) (err error) { r, err = m.record(clipped, cfg.Budget == nil); return err })
+	return r, err
+}
+
+// record is the record of a process. infers says whether it has what the model gives in the end.
+func (m process) record(clipped, infers bool) (r record, err error) {
 	o, err := optim.New("sgd", optim.Config{LR: 0.05, Momentum: 0.9})
 	if err != nil {
 		return r, err
 	}
 	r.values = map[string][]byte{}
-	for step := range q.steps {
-		q.sets(step, model)
-		result, err := p.Step(context.Background(),
-			pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step)), Step: int64(step)}, q.loss)
+	for step := range m.steps {
+		m.sets(step, m.net)
+		result, err := m.Step(context.Background(), m.batch(step), m.loss)
 		if err != nil {
 			return r, err
 		}
 		r.losses = append(r.losses, result.Loss)
-		c.Close()
-		if step == q.steps-1 {
-			for _, s := range nn.State(model) {
+		m.c.Close()
+		if step == m.steps-1 {
+			for _, s := range nn.State(m.net) {
 				if s.Exists() {
 					r.values["gradient of "+s.Name] = gradient(s)
 				}
 			}
 		}
 		if !clipped {
-			if err := p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
-				descend(c, p.Stages()[stage].Params())
+			if err := m.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
+				descend(c, m.Stages()[stage].Params())
 				return nil
 			}); err != nil {
 				return r, err
 			}
-			nn.ZeroGrads(model)
+			nn.ZeroGrads(m.net)
 			continue
 		}
-		norm, err := p.UpdateClipped(context.Background(), o, 0.5)
+		norm, err := m.UpdateClipped(context.Background(), o, 0.5)
 		if err != nil {
 			return r, err
 		}
 		r.losses = append(r.losses, norm)
 	}
-	if cfg.Budget == nil {
-		result, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(q.input(c, 0))})
+	if infers {
+		result, err := m.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(m.input(m.c, 0))})
 		if err != nil {
 			return r, err
 		}
@@ -144,7 +175,7 @@ func (q problem) member(cfg pipe.Config, clipped bool) (r record, err error) {
 			s.Tensor.Free()
 		}
 	}()
-	for _, s := range nn.State(model) {
+	for _, s := range nn.State(m.net) {
 		if s.Exists() {
 			r.values[s.Name] = torch.Bytes(s.Tensor())
 		}
@@ -166,51 +197,43 @@ func TestForwardAndBackwardOfProcesses(t *testing.T) {
 		workers       int
 		events        int
 	}
+	text := func(list []*torch.Tensor) (s string) {
+		for _, y := range list {
+			s += fmt.Sprintf("%v %x", y, torch.Bytes(y))
+		}
+		return s
+	}
 	run := func(g *group.Group) (r result, err error) {
-		cfg := cfg
-		cfg.Group = g
-		model := q.model()
-		defer nn.Free(model)
-		p, err := pipe.New(model, cfg)
-		if err != nil {
-			return r, err
-		}
-		defer p.Close()
-		c := torch.NewCtx(torch.Options{Device: torch.CPU(20 + g.Rank())})
-		defer c.Close()
-		text := func(list []*torch.Tensor) (s string) {
-			for _, y := range list {
-				s += fmt.Sprintf("%v %x", y, torch.Bytes(y))
+		err = q.on(g, cfg, func(m process) error {
+			b := pipe.Batch{Input: pipe.Rows(q.input(m.c, 0))}
+			inferred, err := m.Infer(context.Background(), b)
+			if err != nil {
+				return err
 			}
-			return s
-		}
-		b := pipe.Batch{Input: pipe.Rows(q.input(c, 0))}
-		inferred, err := p.Infer(context.Background(), b)
-		if err != nil {
-			return r, err
-		}
-		r.output, r.workers, r.events = text(inferred.Output), inferred.Timeline.Workers, len(inferred.Timeline.Events)
-		torch.FreeAll(inferred.Output)
-		forward, err := p.Forward(context.Background(), b)
-		if err != nil {
-			return r, err
-		}
-		r.again = text(forward.Output())
-		var grads []*torch.Tensor
-		for _, y := range forward.Output() {
-			grads = append(grads, c.Keep(c.Ones(y.DType(), y.Shape()...)))
-		}
-		err = forward.BackwardRetained(context.Background(), grads...)
-		if err == nil {
-			err = forward.Backward(context.Background(), grads...)
-		}
-		torch.FreeAll(grads)
-		r.gradients = map[string]string{}
-		for _, s := range nn.State(model) {
-			if s.Exists() {
-				r.gradients[s.Name] = fmt.Sprintf("%x", gradient(s))
+			r.output, r.workers, r.events = text(inferred.Output), inferred.Timeline.Workers, len(inferred.Timeline.Events)
+			torch.FreeAll(inferred.Output)
+			forward, err := m.Forward(context.Background(), b)
+			if err != nil {
+				return err
 			}
-		}
+			r.again = text(forward.Output())
+			var grads []*torch.Tensor
+			for _, y := range forward.Output() {
+				grads = append(grads, m.c.Keep(m.c.Ones(y.DType(), y.Shape()...)))
+			}
+			err = forward.BackwardRetained(context.Background(), grads...)
+			if err == nil {
+				err = forward.Backward(context.Background(), grads...)
+			}
+			torch.FreeAll(grads)
+			r.gradients = map[string]string{}
+			for _, s := range nn.State(m.net) {
+				if s.Exists() {
+					r.gradients[s.Name] = fmt.Sprintf("%x", gradient(s))
+				}
+			}
+			return err
+		})
 		return r, err
 	}
 	alone, errs := each(1, run)
@@ -244,27 +267,16 @@ func TestForwardAndBackwardOfProcesses(t *testing.T) {
 func TestFailureInOneOfSeveralProcesses(t *testing.T) {
 	torchtest.Check(t)
 	for _, direction := range []string{"forward", "backward"} {
-		s := make([]*saboteur, 3)
 		_, errs := each(3, func(g *group.Group) (struct{}, error) {
 			it := &saboteur{how: func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("boom") }}
-			s[g.Rank()] = it
-			model := buried(it)
-			defer nn.Free(model)
-			p, err := pipe.New(model, pipe.Config{Balance: []int{1, 2, 1}, Chunks: 3, Checkpoint: pipe.Always, Group: g})
-			if err != nil {
-				return struct{}{}, err
-			}
-			defer p.Close()
-			c := torch.NewCtx(torch.Options{Device: torch.CPU(20 + g.Rank())})
-			defer c.Close()
-			b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
-			defer nn.ZeroGrads(model)
-			if _, err := p.Step(context.Background(), b, nn.CrossEntropy()); err != nil {
-				return struct{}{}, fmt.Errorf("the first step: %w", err)
-			}
-			it.when = func(c *nn.Ctx) bool { return c.MicroBatch == 1 && c.Recomputing == (direction == "backward") }
-			_, err = p.Step(context.Background(), b, nn.CrossEntropy())
-			return struct{}{}, err
+			q := problem{model: func() *nn.Sequential { return buried(it) }, loss: nn.CrossEntropy(), input: normal(7, 4), target: classes(7, 3)}
+			return struct{}{}, q.on(g, pipe.Config{Balance: []int{1, 2, 1}, Chunks: 3, Checkpoint: pipe.Always}, func(m process) error {
+				if err := m.train(context.Background(), 0); err != nil {
+					return fmt.Errorf("the first step: %w", err)
+				}
+				it.when = func(c *nn.Ctx) bool { return c.MicroBatch == 1 && c.Recomputing == (direction == "backward") }
+				return m.train(context.Background(), 1)
+			})
 		})
 		for rank, err := range errs {
 			var failed *group.FailedError

@@ -77,13 +77,13 @@ func serve(cfg group.Config) error {
 		}
 		var a answer
 		config := d.config()
-		config.Group, config.Replicas = g, len(d.Replicas)
+		config.Replicas = len(d.Replicas)
 		if d.Replicas != nil {
 			for i := range config.Devices {
 				config.Devices[i] = torchtest.Device(d.Replicas[cfg.Rank])
 			}
 		}
-		r, err := d.problem().member(config, d.Budget == nil)
+		r, err := d.problem().member(g, config, d.Budget == nil)
 		if d.Replicas != nil { // what a model gives is of each replica's rows
 			maps.DeleteFunc(r.values, func(name string, _ []byte) bool { return strings.HasPrefix(name, evaluated) })
 		}

@@ -180,11 +180,11 @@ func TestTransparencyOfReplicas(t *testing.T) {
 		want := q.plainReplicas(int64(replicas), int64(cfg.Chunks), cfg.Seed)
 		records, errs := each(replicas*processes, func(g *group.Group) (record, error) {
 			cfg := cfg
-			cfg.Group, cfg.Devices = g, slices.Clone(cfg.Devices)
+			cfg.Devices = slices.Clone(cfg.Devices)
 			for i := range cfg.Devices { // a replica has devices of its own
 				cfg.Devices[i].Index += 12 * (g.Rank() / processes)
 			}
-			return q.member(cfg, false)
+			return q.member(g, cfg, false)
 		})
 		for rank, err := range errs {
 			if err != nil {
@@ -222,7 +222,7 @@ func TestReplicasWithOtherOrders(t *testing.T) {
 	}
 	want := q.plainReplicas(2, 2, 0)
 	records, errs := each(2, func(g *group.Group) (record, error) {
-		return q.member(pipe.Config{Balance: []int{1, 1}, Chunks: 2, Checkpoint: pipe.Never, Replicas: 2, Group: g,
+		return q.member(g, pipe.Config{Balance: []int{1, 1}, Chunks: 2, Checkpoint: pipe.Never, Replicas: 2,
 			Devices:  []torch.Device{torch.CPU(g.Rank()), torch.CPU(g.Rank())},
 			Schedule: func(c schedule.Config) (*schedule.Program, error) { return schedule.Parse(orders[c.MicroBatches]) }}, false)
 	})

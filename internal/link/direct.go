@@ -319,37 +319,13 @@ func (l *remoteRun) sendDirect(c *torch.Ctx, send schedule.Action, s *sending, w
 	return err
 }
 
-// expectDirect begins to receive a header, and makes room for the layout of the parcel before.
-func (l *remoteRun) expectDirect(c *torch.Ctx, send schedule.Action, w *way) (a *arriving, err error) {
-	a = &arriving{way: w, marked: -1}
-	l.Remote.mu.Lock()
-	text, known := l.known[send]
-	l.Remote.mu.Unlock()
-	if known {
-		err = a.makeRoom(c, text)
-	}
-	if err == nil {
-		a.head, err = l.small(directHeadBytes, send, headTag)
-	}
-	if err != nil {
-		a.drop()
-		return nil, err
-	}
-	return a, nil
-}
-
-// makeRoom takes the memory of a layout's tensors.
-func (a *arriving) makeRoom(c *torch.Ctx, text []byte) (err error) {
-	if a.layout, err = parseLayout(text); err != nil {
-		return err
-	}
-	a.known = true
+// makeRoom takes the memory of the layout's tensors.
+func (a *arriving) makeRoom(c *torch.Ctx) {
 	a.vacant = a.way.streams(c).Room(func() {
 		for _, s := range a.layout.tensors() {
 			a.tensors = append(a.tensors, c.Keep(s.empty(c)))
 		}
 	})
-	return nil
 }
 
 // receiveDirect waits for the header of a parcel, and queues that its tensors are received.
@@ -376,9 +352,11 @@ func (l *remoteRun) receiveDirect(c *torch.Ctx, send schedule.Action, a *arrivin
 		}
 		if !l.recall(send, text) || !a.known {
 			a.drop()
-			if err := a.makeRoom(c, text); err != nil {
+			if a.layout, err = parseLayout(text); err != nil {
 				return p, err
 			}
+			a.known = true
+			a.makeRoom(c)
 		}
 	}
 	switch have := a.layout.bytes(); {

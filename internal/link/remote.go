@@ -2,6 +2,7 @@ package link
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -87,6 +88,14 @@ func (l *Remote) way(send schedule.Action) *way {
 	return l.direct.ways[schedule.Edge{From: l.ends[send.Stage], To: l.ends[send.Peer]}]
 }
 
+// last is the layout of a send's last parcel, if there was one.
+func (l *Remote) last(send schedule.Action) (text []byte, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text, known = l.known[send]
+	return text, known
+}
+
 // recall remembers the layout of a send's parcel, and reports whether the one before had the same.
 func (l *Remote) recall(send schedule.Action, text []byte) (same bool) {
 	l.mu.Lock()
@@ -100,7 +109,7 @@ func (l *Remote) recall(send schedule.Action, text []byte) (same bool) {
 // (schedule.Program.Capacity).
 func (l *Remote) Open(capacity int) Link {
 	return &remoteRun{Remote: l, capacity: capacity, waiting: map[edge][]*sending{}, wanted: map[edge][]schedule.Action{},
-		begun: map[edge]begun{}, expected: map[schedule.Action]*arriving{}}
+		expected: map[schedule.Action]*arriving{}}
 }
 
 // remoteRun is the link of a run.
@@ -110,15 +119,8 @@ type remoteRun struct {
 
 	mu       sync.Mutex // of the fields, not of the values: an edge has one sender and one receiver
 	waiting  map[edge][]*sending
-	wanted   map[edge][]schedule.Action // sends whose parcels are expected and not begun to receive
-	begun    map[edge]begun
-	expected map[schedule.Action]*arriving // by send, of those that are begun
-}
-
-// begun is what is being received on an edge.
-type begun struct {
-	parcels int
-	bytes   int64
+	wanted   map[edge][]schedule.Action    // sends whose parcels are expected and not begun to receive
+	expected map[schedule.Action]*arriving // by send, of those that are begun and were not received, whatever has failed
 }
 
 // aheadBytes is what an edge may receive ahead, or a single parcel that is larger. A sender hears that
@@ -145,13 +147,11 @@ type sending struct {
 
 // wait waits until the parcel has arrived, and frees it. On failure it is left to Free.
 func (s *sending) wait() error {
-	for _, w := range s.works {
-		if err := w.Wait(); err != nil {
-			return err
-		}
+	err := wait(s.works)
+	if err == nil {
+		s.free()
 	}
-	s.free()
-	return nil
+	return err
 }
 
 func (s *sending) free() {
@@ -240,10 +240,10 @@ func (l *remoteRun) Send(c *torch.Ctx, send schedule.Action, p Parcel) error {
 		s.free()
 		return err
 	}
-	err := l.begin(c, send, s)
 	l.mu.Lock()
-	l.waiting[e] = append(l.waiting[e], s) // also after a failure: works may go on
+	l.waiting[e] = append(l.waiting[e], s) // whatever fails: works may go on
 	l.mu.Unlock()
+	err := l.begin(c, send, s)
 	if err != nil || l.capacity != schedule.Meet || send.Peer != send.Stage+1 && send.Peer != send.Stage-1 {
 		return err
 	}
@@ -257,21 +257,18 @@ func (l *remoteRun) Settle(send schedule.Action) error {
 	l.mu.Lock()
 	e := edgeOf(send)
 	list := l.waiting[e]
-	at := slices.IndexFunc(list, func(s *sending) bool { return s.send == send })
-	if at >= 0 {
-		l.waiting[e] = append(slices.Clone(list[:at]), list[at+1:]...)
-	}
 	l.mu.Unlock()
+	at := slices.IndexFunc(list, func(s *sending) bool { return s.send == send })
 	if at < 0 {
 		return nil
 	}
-	err := list[at].wait()
-	if err != nil { // Free waits for it
-		l.mu.Lock()
-		l.waiting[e] = append(l.waiting[e], list[at])
-		l.mu.Unlock()
+	if err := list[at].wait(); err != nil {
+		return err
 	}
-	return err
+	l.mu.Lock()
+	l.waiting[e] = append(slices.Clone(list[:at]), list[at+1:]...)
+	l.mu.Unlock()
+	return nil
 }
 
 // reap waits until one more parcel may be sent on an edge, and frees those that have arrived then.
@@ -307,10 +304,8 @@ func (l *remoteRun) begin(c *torch.Ctx, send schedule.Action, s *sending) error 
 	if l.staged(c.Device()) {
 		tensors = s.onHost(c, tensors)
 	}
-	l.Remote.mu.Lock()
-	before, was := l.known[send]
-	l.known[send] = text
-	l.Remote.mu.Unlock()
+	before, was := l.last(send)
+	l.recall(send, text)
 	same, marked := was && bytes.Equal(before, text), shape.marked()
 	if same && marked >= 0 && hasMark(c, tensors[marked]) {
 		same = false
@@ -375,27 +370,31 @@ func (l *remoteRun) Expect(c *torch.Ctx, send schedule.Action) error {
 	return l.advance(c, e)
 }
 
-// advance begins to receive what is expected on an edge, as far as there is room.
+// advance begins to receive what is expected on an edge, as far as there is room. An error says of which
+// parcel it is.
 func (l *remoteRun) advance(c *torch.Ctx, e edge) error {
 	for {
 		l.mu.Lock()
-		wanted, b := l.wanted[e], l.begun[e]
+		wanted, parcels, bytes := l.wanted[e], 0, int64(0)
+		for send, a := range l.expected {
+			if edgeOf(send) == e {
+				parcels, bytes = parcels+1, bytes+a.bytes
+			}
+		}
 		l.mu.Unlock()
-		if len(wanted) == 0 || l.full(e, b.parcels) {
+		if len(wanted) == 0 || l.full(e, parcels) {
 			return nil
 		}
-		bytes, err := l.size(wanted[0])
-		if err != nil || b.parcels >= 1 && b.bytes+bytes > aheadBytes {
+		a, err := l.next(wanted[0])
+		if err != nil || parcels >= 1 && bytes+a.bytes > aheadBytes {
 			return err
 		}
-		a, err := l.expect(c, wanted[0])
-		if err != nil {
-			return err
-		}
-		a.bytes = bytes
 		l.mu.Lock()
-		l.wanted[e], l.begun[e], l.expected[wanted[0]] = wanted[1:], begun{b.parcels + 1, b.bytes + bytes}, a
+		l.wanted[e] = wanted[1:]
 		l.mu.Unlock()
+		if failed := torch.Try(func() { err = l.expect(c, wanted[0], a) }); failed != nil || err != nil {
+			return fmt.Errorf("link: %v, ahead of its receive: %w", wanted[0], cmp.Or(failed, err))
+		}
 	}
 }
 
@@ -405,62 +404,46 @@ func (l *remoteRun) full(e edge, values int) bool {
 	return neighbours && l.capacity > 0 && values >= l.capacity
 }
 
-// size is the bytes of a send's last parcel, 0 if there was none.
-func (l *remoteRun) size(send schedule.Action) (int64, error) {
-	l.Remote.mu.Lock()
-	text, known := l.known[send]
-	l.Remote.mu.Unlock()
-	if !known {
-		return 0, nil
-	}
-	shape, err := parseLayout(text)
-	return int64(shape.bytes()), err
-}
-
 // Receive receives a parcel on the device of c, and begins to receive what its room is for then.
-func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (Parcel, error) {
+func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (p Parcel, err error) {
 	e := edgeOf(send)
 	l.mu.Lock()
 	a := l.expected[send]
-	delete(l.expected, send)
 	if a == nil {
 		l.wanted[e] = slices.DeleteFunc(l.wanted[e], func(s schedule.Action) bool { return s == send })
-	} else {
-		b := l.begun[e]
-		l.begun[e] = begun{b.parcels - 1, b.bytes - a.bytes}
 	}
 	l.mu.Unlock()
-	p, err := l.receive(c, send, a)
+	if a == nil {
+		if a, err = l.next(send); err == nil {
+			err = l.expect(c, send, a)
+		}
+	}
+	if err == nil {
+		p, err = l.receive(c, send, a)
+	}
 	if err != nil {
 		return p, err
 	}
-	advanced := false
-	defer func() {
-		if !advanced { // or there was no memory
-			p.Free()
-		}
-	}()
-	err = l.advance(c, e)
-	advanced = err == nil
-	return p, err
+	l.mu.Lock()
+	delete(l.expected, send)
+	l.mu.Unlock()
+	if err := l.advance(c, e); err != nil {
+		p.Free()
+		return Parcel{}, err
+	}
+	return p, nil
 }
 
-// receive receives a parcel that was begun to receive, or begins with it.
+// receive receives a parcel that was begun to receive.
 func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, a *arriving) (p Parcel, err error) {
-	if a == nil {
-		if a, err = l.expect(c, send); err != nil {
-			return p, err
-		}
-	}
-	defer func() { a.drop() }()
 	if a.way != nil {
 		return l.receiveDirect(c, send, a)
 	}
-	if err := a.wait(); err != nil {
+	if err := wait(a.works); err != nil {
 		return p, err
 	}
 	if a.marked >= 0 && hasMark(c, a.tensors[a.marked]) { // a byte has come
-		if a.head, err = l.small(headBytes, send, headTag); err != nil {
+		if err := l.expectHead(send, a, headBytes); err != nil {
 			return p, err
 		}
 	}
@@ -479,10 +462,19 @@ func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, a *arriving) (p 
 		return p, fmt.Errorf("link: %v came with a head of %d; want processes with the same program and the same Penstock", send, n)
 	}
 	a.drop()
-	if a, err = l.expectNew(c, send, int(n)); err != nil {
+	text, err := l.text(send, int(n))
+	if err == nil {
+		a.layout, err = parseLayout(text)
+	}
+	if err == nil {
+		a.marked = -1
+		err = l.tensors(c, send, true, a)
+	}
+	if err != nil {
 		return p, err
 	}
-	if err := a.wait(); err != nil {
+	l.recall(send, text)
+	if err := wait(a.works); err != nil {
 		return p, err
 	}
 	return a.parcel(c), nil
@@ -493,7 +485,7 @@ type arriving struct {
 	head    *arrivingBytes // nil if there is none so far
 	known   bool           // the layout is that of the parcel before, or that which came with this one
 	marked  int            // the tensor that has a mark until it arrives, or -1
-	bytes   int64          // for which there was room
+	bytes   int64          // that it had last time
 	layout  layout
 	tensors []*torch.Tensor // the cores that move
 	works   []Work
@@ -502,50 +494,42 @@ type arriving struct {
 	vacant  stream.Event // of a way: nothing uses the memory of the tensors any more
 }
 
-// expect begins to receive what has the remembered layout, and the head where that has no mark.
-func (l *remoteRun) expect(c *torch.Ctx, send schedule.Action) (a *arriving, err error) {
-	if w := l.way(send); w != nil {
-		return l.expectDirect(c, send, w)
-	}
-	l.Remote.mu.Lock()
-	text, known := l.known[send]
-	l.Remote.mu.Unlock()
-	begun := false
-	a = &arriving{known: known, marked: -1}
-	defer func() {
-		if !begun { // or there was no memory
-			a.drop()
-		}
-	}()
+// next is a parcel that is not begun to receive, which has the remembered layout.
+func (l *remoteRun) next(send schedule.Action) (a *arriving, err error) {
+	text, known := l.last(send)
+	a = &arriving{way: l.way(send), known: known, marked: -1}
 	if known {
-		err = l.tensors(c, send, text, false, a)
+		a.layout, err = parseLayout(text)
+		a.bytes = int64(a.layout.bytes())
 	}
-	if err == nil && a.marked < 0 {
-		a.head, err = l.small(headBytes, send, headTag)
-	}
-	begun = err == nil
 	return a, err
 }
 
-// expectNew receives a layout of so many bytes and begins to receive what has it.
-func (l *remoteRun) expectNew(c *torch.Ctx, send schedule.Action, n int) (a *arriving, err error) {
-	a = &arriving{known: true, marked: -1}
-	defer func() {
-		if err != nil {
-			a.drop()
+// expect begins to receive what has the remembered layout, and the head where that has no mark. Where it
+// fails, as without memory, some of it may be under way: it is expected until Free.
+func (l *remoteRun) expect(c *torch.Ctx, send schedule.Action, a *arriving) error {
+	l.mu.Lock()
+	l.expected[send] = a
+	l.mu.Unlock()
+	if a.way != nil {
+		a.makeRoom(c)
+		return l.expectHead(send, a, directHeadBytes)
+	}
+	if a.known {
+		a.marked = a.layout.marked()
+		if err := l.tensors(c, send, false, a); err != nil || a.marked >= 0 {
+			return err
 		}
-	}()
-	text, err := l.text(send, n)
-	if err != nil {
-		return a, err
 	}
-	if err := l.tensors(c, send, text, true, a); err != nil {
-		return a, err
+	return l.expectHead(send, a, headBytes)
+}
+
+// expectHead begins to receive a head of so many bytes.
+func (l *remoteRun) expectHead(send schedule.Action, a *arriving, n int) (err error) {
+	if a.head, err = l.small(n, send, headTag); err == nil {
+		a.works = append(a.works, a.head.work)
 	}
-	l.Remote.mu.Lock()
-	defer l.Remote.mu.Unlock()
-	l.known[send] = text
-	return a, nil
+	return err
 }
 
 // text receives a layout of so many bytes.
@@ -558,13 +542,7 @@ func (l *remoteRun) text(send schedule.Action, n int) ([]byte, error) {
 }
 
 // tensors begins to receive the tensors of a layout.
-func (l *remoteRun) tensors(c *torch.Ctx, send schedule.Action, text []byte, fresh bool, a *arriving) (err error) {
-	if a.layout, err = parseLayout(text); err != nil {
-		return err
-	}
-	if !fresh {
-		a.marked = a.layout.marked()
-	}
+func (l *remoteRun) tensors(c *torch.Ctx, send schedule.Action, fresh bool, a *arriving) error {
 	a.staged = l.staged(c.Device())
 	for k, s := range a.layout.tensors() {
 		tag, err := l.tensorTag(send, k, fresh)
@@ -622,30 +600,28 @@ func (m *arrivingBytes) bytes() ([]byte, error) {
 	return torch.Bytes(m.t), nil
 }
 
-func (a *arriving) wait() error {
-	for _, w := range a.works {
-		if err := w.Wait(); err != nil {
-			return err
-		}
+// wait waits for all works, also when one has failed: others may still write to their tensors. It
+// returns the error of the first that has one.
+func wait(works []Work) (err error) {
+	for _, w := range works {
+		err = cmp.Or(err, w.Wait())
 	}
-	return nil
+	return err
 }
 
-// drop frees the tensors that were not made part of a parcel. The group has failed, or nothing
-// arrives in them any more.
+// drop frees the tensors that were not made part of a parcel. Nothing arrives in them any more.
 func (a *arriving) drop() {
 	if a.head != nil {
 		a.head.t.Free()
-		a.head.t = nil
 	}
 	if a.vacant != nil {
 		a.vacant.Free()
 	}
 	torch.FreeAll(a.tensors)
-	a.tensors, a.works, a.vacant = nil, nil, nil
+	a.head, a.tensors, a.works, a.vacant = nil, nil, nil, nil
 }
 
-// parcel is what has arrived.
+// parcel is what has arrived. Until it is whole its tensors are among a's.
 func (a *arriving) parcel(c *torch.Ctx) Parcel {
 	p, next := Parcel{Device: c.Device()}, 0
 	for _, slots := range a.layout {
@@ -657,26 +633,29 @@ func (a *arriving) parcel(c *torch.Ctx) Parcel {
 			case s.same >= 0:
 				list[i].Tensor = list[s.same].Tensor
 			case s.moves():
-				core := a.tensors[next]
 				if a.staged {
-					core = c.Keep(c.CopyHere(core))
-					a.tensors[next].Free()
-					a.tensors[next] = core
+					a.replace(next, c.Keep(c.CopyHere(a.tensors[next])))
 				}
-				next++
-				list[i].Tensor = core
 				if !slices.Equal(s.shape, s.core) {
-					list[i].Tensor = c.Keep(c.Expand(core, s.shape...))
-					core.Free()
+					a.replace(next, c.Keep(c.Expand(a.tensors[next], s.shape...)))
 				}
+				list[i].Tensor = a.tensors[next]
+				next++
 			default:
 				list[i].Tensor = c.Keep(c.Expand(s.empty(c), s.shape...))
+				a.tensors = append(a.tensors, list[i].Tensor)
 			}
 		}
 		p.Add(list)
 	}
 	a.tensors = nil
+	a.drop()
 	return p
+}
+
+func (a *arriving) replace(k int, t *torch.Tensor) {
+	a.tensors[k].Free()
+	a.tensors[k] = t
 }
 
 // Meets is true: a send ends when it is received.
@@ -686,21 +665,17 @@ func (l *remoteRun) Meets(schedule.Action) bool { return true }
 func (l *remoteRun) Abort() {}
 
 // Free waits until the parcels that were sent have arrived, or the group has failed, and frees them.
+// What is still expected then is of a run that failed, and so has the group.
 func (l *remoteRun) Free() {
 	for _, list := range l.waiting {
 		for _, s := range list {
-			for _, w := range s.works {
-				w.Wait() //nolint:errcheck // the run has ended; the group has its error
-			}
+			wait(s.works) //nolint:errcheck // the run has ended; the group has its error
 			s.finish()
 		}
 	}
 	clear(l.waiting)
-	for _, a := range l.expected { // of a run that failed
-		if a.head != nil {
-			a.head.work.Wait() //nolint:errcheck // likewise
-		}
-		a.wait() //nolint:errcheck // likewise
+	for _, a := range l.expected {
+		wait(a.works) //nolint:errcheck // likewise
 		a.drop()
 	}
 	clear(l.expected)

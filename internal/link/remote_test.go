@@ -183,15 +183,43 @@ func TestRemote(t *testing.T) {
 	})
 }
 
-// counting counts the messages of a transport.
+// counting counts the messages of a transport that are begun, and changes their works.
 type counting struct {
 	link.Transport
-	sent *int
+	sent, received int
+	of             func(link.Work, *torch.Tensor) link.Work // or nil
 }
 
-func (t counting) Send(x *torch.Tensor, to, tag int) (link.Work, error) {
-	*t.sent++
-	return t.Transport.Send(x, to, tag)
+func (c *counting) Send(x *torch.Tensor, to, tag int) (link.Work, error) {
+	c.sent++
+	return c.begun(x)(c.Transport.Send(x, to, tag))
+}
+
+func (c *counting) Receive(x *torch.Tensor, from, tag int) (link.Work, error) {
+	c.received++
+	return c.begun(x)(c.Transport.Receive(x, from, tag))
+}
+
+func (c *counting) begun(x *torch.Tensor) func(link.Work, error) (link.Work, error) {
+	return func(w link.Work, err error) (link.Work, error) {
+		if c.of != nil && err == nil {
+			w = c.of(w, x)
+		}
+		return w, err
+	}
+}
+
+// counted are two processes with a stage each, and what they send and receive.
+func counted(t *testing.T, microBatches int) (ends [2]*link.Remote, counts [2]*counting) {
+	t.Helper()
+	for rank, g := range group.Local(2) {
+		counts[rank] = &counting{Transport: g}
+		var err error
+		if ends[rank], err = link.NewRemote(counts[rank], []int{0, 1}, microBatches, link.Tags{Count: group.MaxTag}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return ends, counts
 }
 
 // A parcel with the layout of the one before is a message for each tensor. One whose layout cannot be told
@@ -219,14 +247,7 @@ func TestMessagesOfAParcel(t *testing.T) {
 			}, []int{3, 4, 4}},
 	} {
 		c := torch.NewCtx(torch.Options{})
-		members, sent := group.Local(2), 0
-		var ends [2]*link.Remote
-		for i := range ends {
-			var err error
-			if ends[i], err = link.NewRemote(counting{members[i], &sent}, []int{0, 1}, 1, link.Tags{Count: group.MaxTag}); err != nil {
-				t.Fatal(err)
-			}
-		}
+		ends, counts := counted(t, 1)
 		var got []int
 		for run := range 3 {
 			make := row.first
@@ -244,7 +265,7 @@ func TestMessagesOfAParcel(t *testing.T) {
 			want := describe(c, p)
 			action := schedule.Action{Kind: schedule.SendActivation, Peer: 1}
 			from, to := ends[0].Open(0), ends[1].Open(0)
-			sent = 0
+			counts[0].sent = 0
 			if err := to.Expect(c, action); err != nil {
 				t.Fatal(err)
 			}
@@ -261,7 +282,7 @@ func TestMessagesOfAParcel(t *testing.T) {
 			arrived.Free()
 			from.Free()
 			to.Free()
-			got = append(got, sent)
+			got = append(got, counts[0].sent)
 		}
 		if !slices.Equal(got, row.want) {
 			t.Errorf("%s: %v messages, want %v", row.name, got, row.want)

@@ -60,7 +60,7 @@ type noted struct {
 	own    [2]*clock // of the sender and the receiver
 	values *[][]byte // on their way
 	sends  map[int]bool
-	needs  *int // work of the sender, or the receiver, that has to have ended
+	needs  *[2]int // work of the sender, and of the receiver, that has to have ended
 	faults *[]string
 }
 
@@ -74,11 +74,11 @@ func (n *noted) Open(_ []byte, d torch.Device, sends bool) (int, error) {
 func (n *noted) Transfer(moves []torch.Move) error {
 	for _, m := range moves {
 		on, h := m.On.(*clock), torch.NewCtx(torch.Options{})
-		own, what := n.own[1], "received into memory that is still used"
+		end, what := 1, "received into memory that is still used"
 		if n.sends[m.Over] {
-			own, what = n.own[0], "sent before it is there"
+			end, what = 0, "sent before it is there"
 		}
-		if on.knows[own] < *n.needs {
+		if on.knows[n.own[end]] < n.needs[end] {
 			*n.faults = append(*n.faults, "a value is "+what)
 		}
 		if on.work(); n.sends[m.Over] {
@@ -99,13 +99,14 @@ func (*noted) Abort()     {}
 func (*noted) Close()     {}
 
 // waitsOf sends values over a way, and returns what was used before it was known to be there. A value
-// that the sender does not settle is freed for the next one, or at the end of the run.
-func waitsOf(t *testing.T, without streams.Reason, capacity int, settles, expects bool) (faults []string) {
+// that the sender does not settle is freed for the next one, or at the end of the run. So many are
+// expected before they are received.
+func waitsOf(t *testing.T, without streams.Reason, capacity int, settles bool, ahead int) (faults []string) {
 	t.Helper()
 	own, copies := [2]*clock{newClock(without), newClock(without)}, [2]*clock{newClock(without), newClock(without)}
 	var links [2]link.Link
 	var values [][]byte
-	needs := 0
+	var needs [2]int
 	for rank, g := range group.Local(2) {
 		remote, err := link.NewRemote(g, []int{0, 1}, 4, link.Tags{Count: group.MaxTag})
 		if err != nil {
@@ -144,38 +145,43 @@ func waitsOf(t *testing.T, without streams.Reason, capacity int, settles, expect
 			}
 		}
 	}
-	for i := range 4 {
-		send := schedule.Action{Kind: schedule.SendActivation, MicroBatch: i % 2, Peer: 1}
+	const parcels = 6
+	var rooms []int // by parcel: what had used the memory that it is received in
+	later := max(ahead-1, 0)
+	for i := range parcels + later {
 		own[0].work()
 		own[1].work()
-		if expects {
-			needs = own[1].queued
-			if err := links[1].Expect(c[1], send); err != nil {
+		send := schedule.Action{Kind: schedule.SendActivation, MicroBatch: i % 2, Peer: 1}
+		if i < parcels {
+			if rooms = append(rooms, own[1].queued); ahead > 0 {
+				if err := links[1].Expect(c[1], send); err != nil {
+					t.Fatal(err)
+				}
+				own[1].work() // beside which the value may arrive, if its layout is known
+			}
+			x := c[0].Keep(c[0].Ones(torch.Float32, 16))
+			sent = append(sent, x)
+			p := link.Parcel{Ready: own[0].Record()}
+			p.Add(link.Values(x))
+			needs[0] = own[0].queued
+			if err := links[0].Send(c[0], send, p); err != nil {
 				t.Fatal(err)
 			}
-			own[1].work() // beside which the value may arrive, if its layout is known
+			freed()
 		}
-		x := c[0].Keep(c[0].Ones(torch.Float32, 16))
-		sent = append(sent, x)
-		p := link.Parcel{Ready: own[0].Record()}
-		p.Add(link.Values(x))
-		wants := needs
-		needs = own[0].queued
-		if err := links[0].Send(c[0], send, p); err != nil {
-			t.Fatal(err)
+		k := i - later
+		if k < 0 {
+			continue
 		}
-		freed()
-		if needs = wants; !expects {
-			needs = own[1].queued
-		}
+		send.MicroBatch, needs[1] = k%2, rooms[k]
 		got, err := links[1].Receive(c[1], send)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if own[1].knows[copies[1]] < copies[1].queued {
-			fault("what follows the receive begins before value %d has arrived", i)
+			fault("what follows the receive begins before value %d has arrived", k)
 		}
-		if expects && i > 1 && without != streams.Vacant && copies[1].knows[own[1]] >= own[1].queued {
+		if ahead > 0 && k > ahead && without != streams.Vacant && copies[1].knows[own[1]] > rooms[k] {
 			fault("a receive that was expected waits for later work")
 		}
 		got.Free()
@@ -197,21 +203,21 @@ func waitsOf(t *testing.T, without streams.Reason, capacity int, settles, expect
 }
 
 // A link of a way waits for all that it must wait for, whenever a value is freed, and no wait can be
-// left out. Nothing is settled, expected or both.
+// left out. Values are settled or not, and up to two expected before they are received.
 func TestWaitsOfAWay(t *testing.T) {
 	torchtest.Check(t)
-	for _, capacity := range []int{0, 1} {
-		for _, settles := range []bool{false, true} {
-			for _, expects := range []bool{false, true} {
-				if faults := waitsOf(t, streams.Reasons, capacity, settles, expects); len(faults) > 0 {
-					t.Errorf("capacity %d, settles %v, expects %v: %v", capacity, settles, expects, faults)
+	for ahead := range 3 {
+		for _, capacity := range []int{0, max(ahead, 1)} {
+			for _, settles := range []bool{false, true} {
+				if faults := waitsOf(t, streams.Reasons, capacity, settles, ahead); len(faults) > 0 {
+					t.Errorf("capacity %d, settles %v, %d ahead: %v", capacity, settles, ahead, faults)
 				}
 				for _, without := range []streams.Reason{streams.Produced, streams.Vacant, streams.Arrived, streams.Copied, streams.Ended} {
 					if without == streams.Copied && !settles && capacity == 0 || without == streams.Ended && settles {
 						continue // nothing is freed before the end of the run, or nothing at the end
 					}
-					if faults := waitsOf(t, without, capacity, settles, expects); len(faults) == 0 {
-						t.Errorf("capacity %d, settles %v, expects %v: nothing went wrong without the wait %q", capacity, settles, expects, without)
+					if faults := waitsOf(t, without, capacity, settles, ahead); len(faults) == 0 {
+						t.Errorf("capacity %d, settles %v, %d ahead: nothing went wrong without the wait %q", capacity, settles, ahead, without)
 					}
 				}
 			}
