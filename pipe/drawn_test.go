@@ -25,6 +25,7 @@ type drawn struct {
 	Checkpoint  pipe.Checkpoint
 	Budget      []int64
 	Replicas    []int // the device of each, in a process of its own; nil is one
+	Mishap      mishap
 }
 
 // drawRun draws a run on at least so many devices.

@@ -83,7 +83,12 @@ func serve(cfg group.Config) error {
 				config.Devices[i] = torchtest.Device(d.Replicas[cfg.Rank])
 			}
 		}
-		r, err := d.problem().member(g, config, d.Budget == nil)
+		var r record
+		if d.Mishap.Kind != "" {
+			err = d.problem().on(g, config, func(m process) error { _, err := d.Mishap.trouble(m); return err })
+		} else {
+			r, err = d.problem().member(g, config, d.Budget == nil)
+		}
 		if d.Replicas != nil { // what a model gives is of each replica's rows
 			maps.DeleteFunc(r.values, func(name string, _ []byte) bool { return strings.HasPrefix(name, evaluated) })
 		}
