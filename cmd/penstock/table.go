@@ -140,12 +140,12 @@ func breakLast(rows [][]string, last, room int) (out []string, ok bool) {
 	return out, true
 }
 
-// broken is a text in pieces of at most room characters.
+// broken is a text in pieces of at most room characters. The sign for per cent stays with its number.
 func broken(text string, room int) (pieces []string, ok bool) {
 	for utf8.RuneCountInString(text) > room {
 		runes := []rune(text)
 		at := room
-		for at > 0 && runes[at-1] != ',' && runes[at] != ' ' {
+		for at > 0 && runes[at-1] != ',' && (runes[at] != ' ' || at+1 < len(runes) && runes[at+1] == '%') {
 			at--
 		}
 		if at == 0 {

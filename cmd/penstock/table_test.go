@@ -34,6 +34,7 @@ func TestTableFits(t *testing.T) {
 		{40, "MODEL\tN\tOPTIONS\nmlp\t6\tclasses=10,channels=1,size=28,width=256,depth=2\n",
 			"MODEL  N  OPTIONS\nmlp    6  classes=10,channels=1,size=28,\n          width=256,depth=2\n"},
 		{24, "STAGE\tFORWARD\tBACKWARD\tSAVED\n0\t1 ms\t2 ms\t3 KiB\n", "STAGE  FORWARD  BACKWARD\n0      1 ms     2 ms\n\nSTAGE  SAVED\n0      3 KiB\n"},
+		{29, "step\t2 ms, none less (-37.1 %)\n", "step  2 ms, none less\n      (-37.1 %)\n"}, // a number and its sign stay together
 		{10, "a\tlongerthanthat\tb\n", "a  longerthanthat\n\na  b\n"},
 	} {
 		if got := fitted(t, row.width, row.text); got != row.want {
