@@ -64,6 +64,10 @@ func testSizesThatFit(t *testing.T, job searchJob) {
 			t.Fatalf("within one byte: %+v, %v", nothing, err)
 		}
 		least := nothing.Short.Least()
+		job.wishes.Limit = least
+		if unit, found := search.TooLarge(search.Profile{Measured: []search.Measured{one}}, job.machine, job.wishes); found {
+			t.Errorf("%+v is too large for devices of %d bytes, within which there is a plan", unit, least)
+		}
 		for _, fewer := range [][]search.Measured{all[:2], all[i : i+2], all[:i+2]} {
 			job.wishes.Limit = least
 			if why := job.tooManyRows(one.Rows, fewer); why != "" {

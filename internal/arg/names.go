@@ -21,14 +21,23 @@ func Numbered(what string, numbers []int) string {
 	if n := len(numbers); n > most {
 		words = append(words, fmt.Sprintf("%d more", n-most))
 	}
-	switch last := len(words) - 1; last {
-	case -1:
-		return ""
+	switch len(words) {
 	case 0:
+		return ""
+	case 1:
 		return what + " " + words[0]
 	default:
-		return what + "s " + strings.Join(words[:last], ", ") + " and " + words[last]
+		return what + "s " + And(words...)
 	}
+}
+
+// And is words with commas and the last "and" between them.
+func And(words ...string) string {
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " and " + words[last]
 }
 
 // Differ says who has which value of a setting, such as "rank 2 has --seed 7, ranks 0, 1 and 3 have 8". The

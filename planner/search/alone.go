@@ -1,6 +1,7 @@
 package search
 
 import (
+	"cmp"
 	"slices"
 
 	"penstock.example/schedule"
@@ -47,6 +48,70 @@ func TooLarge(profile Profile, machine Machine, wishes Wishes) (most Alone, foun
 	return most, found
 }
 
+// margin is the part of a limit by which a unit's bytes for rows that were not measured must be above it: kernels
+// for other sizes may let go of some earlier.
+const margin = 1. / 16
+
+// TooManyRows is a unit for which no device has room with micro-batches of so many rows, by itself: then no plan has
+// such micro-batches. The profile is of fewer rows; of two sizes at least, as activations and their gradients grow with
+// the rows. The second result is false if there may be room.
+func TooManyRows(profile Profile, machine Machine, wishes Wishes, rows int) (one Alone, found bool) {
+	list := slices.Clone(profile.Measured)
+	slices.SortStableFunc(list, func(a, b Measured) int { return cmp.Compare(a.Rows, b.Rows) })
+	list = slices.CompactFunc(list, func(a, b Measured) bool { return a.Rows == b.Rows }) // with other threads
+	limit := machine.Largest(wishes.Limit)
+	if len(list) < 2 || limit == 0 {
+		return one, false
+	}
+	m := grown(list[len(list)-2], list[len(list)-1], rows)
+	for u, l := range m.Chain.Layers {
+		if bytes := m.atBackward(u, wishes.State); float64(bytes) > (1+margin)*float64(limit) {
+			return Alone{Unit: u, Name: l.Name, Rows: rows, Bytes: bytes, Kept: int64(2+wishes.State)*l.WeightGradient + m.held(u), State: int64(wishes.State) * l.WeightGradient, Limit: limit}, true
+		}
+	}
+	return one, false
+}
+
+// grown is about what is held of micro-batches of so many rows, of which few and more are two smaller sizes: the line
+// through both. What is a view of few rows may be a copy of more.
+func grown(few, more Measured, rows int) Measured {
+	on := func(a, b int64) int64 {
+		line := b + (b-a)*int64(rows-more.Rows)/int64(more.Rows-few.Rows)
+		return max(0, min(line, b*int64(rows)/int64(more.Rows)))
+	}
+	a, b, out := few.Chain, more.Chain, more
+	out.Rows, out.Chain.Input, out.Chain.InputGradient = rows, on(a.Input, b.Input), on(a.InputGradient, b.InputGradient)
+	out.Chain.Layers = slices.Clone(b.Layers)
+	for u := range out.Chain.Layers {
+		l, x, y := &out.Chain.Layers[u], a.Layers[u], b.Layers[u]
+		l.Output, l.Saved, l.Gradient = on(x.Output, y.Output), on(x.Saved, y.Saved), on(x.Gradient, y.Gradient)
+		l.BackwardEarly = max(x.BackwardEarly, y.BackwardEarly)
+	}
+	return out
+}
+
+// held is what is there of unit u without a gradient.
+func (m Measured) held(u int) int64 {
+	if m.Held == nil {
+		return 0
+	}
+	return m.Held[u]
+}
+
+// atBackward is what is there in every plan while the backward of unit u runs: its input, what it has saved, the
+// gradients of its output and input, its weights and so many states of the optimizer. That of the input does not count
+// where a part of the rest may be gone by then.
+func (m Measured) atBackward(u, states int) int64 {
+	l, given, gradient := m.Chain.Layers[u], m.Chain.Input, m.Chain.InputGradient
+	if u > 0 {
+		given, gradient = m.Chain.Layers[u-1].Output, m.Chain.Layers[u-1].Gradient
+	}
+	if l.BackwardEarly > 0 {
+		gradient = 0
+	}
+	return given + l.Saved + l.Gradient + gradient + int64(1+states)*l.WeightGradient + m.held(u)
+}
+
 // Largest is the most bytes that a device may hold where none may hold more than a limit; 0 is no limit.
 func (m Machine) Largest(limit int64) (most int64) {
 	for _, d := range m.Devices {
@@ -85,7 +150,7 @@ func (m Measured) alone(wishes Wishes, u int, whole bool) (out Alone, err error)
 		step += m.Chain.Input
 	}
 	out.Kept = out.State + 2*n.weights + n.held
-	out.Bytes = n.weights + out.State + n.held + step
+	out.Bytes = max(n.weights+out.State+n.held+step, m.atBackward(u, wishes.State))
 	return out, nil
 }
 

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"penstock.example/remat"
 )
 
 // A unit that no device has room for is found, and what it needs.
@@ -52,4 +54,38 @@ func TestMoreDevicesDoNotHelpAUnitThatIsTooLarge(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What a unit takes of more rows lies on the line through two smaller sizes, and its input counts although it shares
+// memory with others.
+func TestTooManyRows(t *testing.T) {
+	const per = 1000
+	var p Profile
+	for rows := range 5 {
+		if rows != 1 && rows != 2 && rows != 4 {
+			continue
+		}
+		c := plainChain([]float64{10, 10}, int64(rows)*per)
+		c.Input, c.InputGradient = 0, 0
+		c.Layers[0].Output, c.Layers[0].Gradient = int64(rows)*per, int64(rows)*per
+		c.Layers[1].Saved, c.Layers[1].Gradient, c.Layers[1].BackwardEarly, c.Layers[1].WeightGradient = int64(rows)*per+50, int64(rows)*per, 0, 100
+		c.Carries = []remat.Carry{{From: 0, To: 1, Bytes: 1}}
+		p.Measured = append(p.Measured, Measured{Rows: rows, Chain: c})
+	}
+	want := int64(4*8*per + 50 + 3*100) // input, saved, both gradients; the weights and two states
+	w := Wishes{Batch: 16, State: 2, Schedules: []string{"1f1b"}, Limit: want * 15 / 16}
+	got, found := TooManyRows(p, devices(2, 0), w, 8)
+	if !found || got.Unit != 1 || got.Rows != 8 || got.Bytes != want || got.Limit != w.Limit {
+		t.Errorf("%+v, %v; want unit 1 with %d bytes", got, found, want)
+	}
+	w.Limit = want
+	for _, of := range []Profile{p, {p.Measured[:1]}} {
+		if got, found := TooManyRows(of, devices(2, 0), w, 8); found {
+			t.Errorf("%d sizes: %+v, which may fit", len(of.Measured), got)
+		}
+	}
+	w.Limit = want/2 - 1000 // of 4 rows
+	if got, found := TooLarge(Profile{p.Measured[2:]}, devices(2, 0), w); !found || got.Unit != 1 || got.Bytes < 4*4*per {
+		t.Errorf("%+v, %v; its input counts", got, found)
+	}
 }

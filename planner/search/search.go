@@ -241,13 +241,17 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 		out.Lost = why
 		return out, nil, nil
 	}
-	slices.SortStableFunc(spaces, func(a, b *space) int { return cmp.Compare(a.likely(), b.likely()) })
+	floors := map[*space]int64{}
+	for _, p := range spaces {
+		floors[p] = p.floor()
+	}
+	slices.SortStableFunc(spaces, func(a, b *space) int { return cmp.Compare(a.likely(floors[a]), b.likely(floors[b])) })
 	var best *space
 	known, bound := found{step: none}, int64(none)
 	var refused error
 	left := mostPlans * wishes.plans()
 	for _, p := range spaces {
-		floor := p.floor()
+		floor := floors[p]
 		if floor >= known.step {
 			continue
 		}

@@ -83,9 +83,8 @@ func (p *space) floor() int64 {
 	return max(out, f[p.units]+p.backwards(p.fast[p.stages()-1], 0, p.units))
 }
 
-// likely is about what a step takes: its bound, and what devices wait as the first and the last micro-batches pass.
-func (p *space) likely() int64 {
-	floor := p.floor()
+// likely is about what a step takes: its bound, floor, and what devices wait as the first and the last micro-batches pass.
+func (p *space) likely(floor int64) int64 {
 	return floor + floor*int64(len(p.workers)-1)/int64(p.m*p.virtual)
 }
 
